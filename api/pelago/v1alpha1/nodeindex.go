@@ -1,0 +1,98 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// NodeIndex gives a node its number in the overlay header and reports what the node's data path has reached.
+// Its name is the node's.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=nix,categories=pelago
+// +kubebuilder:printcolumn:name="Index",type=integer,JSONPath=`.spec.index`
+// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Gateway",type=boolean,JSONPath=`.status.gateway`
+// +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.status.mode`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type NodeIndex struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec NodeIndexSpec `json:"spec"`
+	// +optional
+	Status NodeIndexStatus `json:"status,omitempty"`
+}
+
+// NodeIndexSpec is the assignment.
+//
+// +kubebuilder:validation:XValidation:rule="self.index == oldSelf.index",message="index is immutable"
+type NodeIndexSpec struct {
+	// Index is the node's number in the cluster, 1–65535. A freed number is given out again last.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Index int32 `json:"index"`
+	// NodeUID is the UID of the Node that the index was given to.
+	NodeUID string `json:"nodeUID"`
+}
+
+// NodeIndexStatus is reported by the node daemon.
+type NodeIndexStatus struct {
+	// Ready says that the programs are attached and that the first full set of tables is in the kernel.
+	//
+	// +optional
+	Ready bool `json:"ready,omitempty"`
+	// Gateway says that the node switches packets between the overlay and the cable.
+	//
+	// +optional
+	Gateway bool `json:"gateway,omitempty"`
+	// BootID is the kernel's boot id; port claims of an earlier boot are gone.
+	//
+	// +optional
+	BootID string `json:"bootID,omitempty"`
+	// Mode is the attach mode, policy-safe or fast.
+	//
+	// +optional
+	Mode string `json:"mode,omitempty"`
+	// Address is the node's address on the overlay.
+	//
+	// +optional
+	Address string `json:"address,omitempty"`
+	// Acks lists the UIDs of PortBlocks and GlobalIngressIPs that are not active yet and that this gateway has in its
+	// kernel tables. A block or address becomes active once every ready gateway lists it (make before use).
+	//
+	// +optional
+	// +listType=atomic
+	Acks []string `json:"acks,omitempty"`
+	// Demand lists the egress pools of which this node needs more port blocks than the minimum.
+	//
+	// +optional
+	// +listType=atomic
+	Demand []BlockDemand `json:"demand,omitempty"`
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// BlockDemand is the number of port blocks that a node needs of one egress pool.
+type BlockDemand struct {
+	Pool   EgressPool `json:"pool"`
+	Blocks int32      `json:"blocks"`
+}
+
+// EgressPool names the object whose egress IPs are meant: the ClusterGlobalEgressIP if Namespace is empty, else a GlobalEgressIP.
+type EgressPool struct {
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+}
+
+// NodeIndexList is a list of NodeIndexes.
+//
+// +kubebuilder:object:root=true
+type NodeIndexList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []NodeIndex `json:"items"`
+}

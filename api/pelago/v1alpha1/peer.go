@@ -1,0 +1,85 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Condition of a Peer and its reasons.
+const (
+	// PeerAccepted: True if the data path carries traffic to and from this cluster.
+	PeerAccepted = "Accepted"
+
+	ReasonAccepted        = "Accepted"
+	ReasonOverlappingCIDR = "OverlappingCIDR"
+	ReasonWireMismatch    = "WireMismatch"
+	ReasonNoGateway       = "NoGateway"
+	ReasonInvalidEndpoint = "InvalidEndpoint"
+)
+
+// Peer is what this cluster makes of one remote cluster: the merged and checked content of its Cluster and Endpoint
+// objects, and whether it is accepted. Its name is the remote cluster's id. Node daemons program accepted peers only.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,categories=pelago
+// +kubebuilder:printcolumn:name="Index",type=integer,JSONPath=`.spec.clusterIndex`
+// +kubebuilder:printcolumn:name="Subnets",type=string,JSONPath=`.spec.subnets`
+// +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Peer struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec PeerSpec `json:"spec"`
+	// +optional
+	Status PeerStatus `json:"status,omitempty"`
+}
+
+// PeerSpec is how the remote cluster is reached.
+type PeerSpec struct {
+	// ClusterIndex is the remote cluster's index in the clusterset, 1–65535.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	ClusterIndex int32 `json:"clusterIndex"`
+	// Subnets is what is routed to the remote cluster, in CIDR notation.
+	//
+	// +listType=atomic
+	Subnets []string `json:"subnets"`
+	// Gateways are the remote cluster's active gateways.
+	//
+	// +listType=map
+	// +listMapKey=name
+	Gateways []PeerGateway `json:"gateways"`
+}
+
+// PeerGateway is one gateway of a remote cluster.
+type PeerGateway struct {
+	// Name is the name of the gateway's node.
+	Name string `json:"name"`
+	// Address is the outer address under which this cluster reaches it.
+	Address string `json:"address"`
+	// Port is the UDP port of its cable.
+	Port int32 `json:"port"`
+	// Wire is vxlan, wireguard or libreswan.
+	Wire string `json:"wire"`
+	// NodeIndex is the gateway's node index in its own cluster.
+	NodeIndex int32 `json:"nodeIndex"`
+}
+
+// PeerStatus says whether the peer is accepted and why not.
+type PeerStatus struct {
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// PeerList is a list of Peers.
+//
+// +kubebuilder:object:root=true
+type PeerList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []Peer `json:"items"`
+}

@@ -1,0 +1,88 @@
+package v1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Keys of EndpointSpec.BackendConfig.
+const (
+	// BackendUDPPort is the UDP port on which the gateway's cable listens, decimal.
+	BackendUDPPort = "udp-port"
+	// BackendClusterIndex is the index of the cluster in the clusterset, decimal, 1–65535.
+	BackendClusterIndex = "cluster-index"
+	// BackendNodeIndex is the index of the gateway's node in its cluster, decimal, 1–65535.
+	BackendNodeIndex = "node-index"
+	// BackendWireVersion is the newest version of the overlay header that the gateway speaks, decimal.
+	BackendWireVersion = "wire-version"
+)
+
+// Endpoint is one gateway of one cluster. A cluster has as many as it has ready gateway nodes; all of them are
+// active. The agent of the cluster writes them at the broker, every other cluster reads them.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Namespaced
+// +kubebuilder:printcolumn:name="Cluster ID",type=string,JSONPath=`.spec.cluster_id`
+// +kubebuilder:printcolumn:name="Hostname",type=string,JSONPath=`.spec.hostname`
+// +kubebuilder:printcolumn:name="Private IP",type=string,JSONPath=`.spec.private_ip`
+// +kubebuilder:printcolumn:name="Backend",type=string,JSONPath=`.spec.backend`
+// +kubebuilder:printcolumn:name="Subnets",type=string,JSONPath=`.spec.subnets`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Endpoint struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec EndpointSpec `json:"spec"`
+}
+
+// EndpointSpec says how a gateway is reached and what lies behind it.
+type EndpointSpec struct {
+	// ClusterID is the id of the cluster that the gateway belongs to.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=48
+	ClusterID string `json:"cluster_id"`
+	// CableName is `submariner-cable-<cluster id>-<private ip with dashes>`.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	CableName string `json:"cable_name"`
+	// HealthCheckIP is the address that answers probes; empty where the probes of the data path are used.
+	//
+	// +optional
+	HealthCheckIP string `json:"healthCheckIP,omitempty"`
+	// Hostname is the name of the gateway's node.
+	//
+	// +optional
+	Hostname string `json:"hostname,omitempty"`
+	// Subnets lists what is routed to this cluster: its GlobalCIDRs, or without globalnet its pod and service ranges.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Subnets []string `json:"subnets"`
+	// PrivateIP is the gateway's address on its own network.
+	PrivateIP string `json:"private_ip"`
+	// PublicIP is the address under which peers outside that network reach the gateway; empty if there is none.
+	//
+	// +optional
+	PublicIP string `json:"public_ip,omitempty"`
+	// NATEnabled says that the gateway lies behind NAT.
+	//
+	// +optional
+	NATEnabled bool `json:"nat_enabled,omitempty"`
+	// Backend is the wire: vxlan, wireguard or libreswan.
+	//
+	// +kubebuilder:validation:MinLength=1
+	Backend string `json:"backend"`
+	// BackendConfig holds settings of the wire; the keys are the Backend* constants.
+	//
+	// +optional
+	BackendConfig map[string]string `json:"backend_config,omitempty"`
+}
+
+// EndpointList is a list of Endpoints.
+//
+// +kubebuilder:object:root=true
+type EndpointList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []Endpoint `json:"items"`
+}
