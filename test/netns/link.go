@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -34,17 +35,39 @@ func veth(a, b End) error {
 	if err := a.NS.nl.LinkAdd(link); err != nil {
 		return err
 	}
-	for _, e := range []End{a, b} {
+	ends := []End{a, b}
+	for _, e := range ends {
+		if err := e.NS.up(e.Name); err != nil {
+			return err
+		}
+	}
+	for _, e := range ends {
+		if err := e.NS.waitUp(e.Name); err != nil {
+			return err
+		}
 		for _, p := range e.Addrs {
 			if err := e.NS.AddAddr(e.Name, p); err != nil {
 				return err
 			}
 		}
-		if err := e.NS.up(e.Name); err != nil {
-			return err
-		}
 	}
 	return nil
+}
+
+// waitUp waits until the kernel has noticed the carrier of dev. Until then (the kernel works on it asynchronously) the
+// device drops what is sent, and the first packet of a test would be repeated a second later.
+func (n *NS) waitUp(dev string) error {
+	for range 1000 {
+		l, err := n.link(dev)
+		if err != nil {
+			return err
+		}
+		if l.Attrs().OperState == netlink.OperUp {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return fmt.Errorf("device %s/%s has no carrier after a second", n.Name, dev)
 }
 
 // Index returns the interface index of dev inside the namespace.
