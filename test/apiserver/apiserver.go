@@ -1,0 +1,148 @@
+// Package apiserver runs real Kubernetes API servers for tests: etcd, kube-apiserver and, on request, some
+// controllers of kube-controller-manager, as processes on the loopback interface.
+//
+// A server belongs to one test (Start) or to the tests of one package (Shared). It ends with them, also when the
+// test process is killed, and leaves no file behind. Nothing runs workloads: there is no kubelet and no scheduler.
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// startTimeout bounds the start of each process; a machine with both cores busy needs a fifth of it.
+const startTimeout = 90 * time.Second
+
+// Option changes what a server is made of.
+type Option func(*options)
+
+type options struct {
+	crds        bool
+	controllers []string
+	flags       []string
+	serviceCIDR string
+}
+
+// CRDs installs the definitions of deploy/crds and those of the MCS API, and waits until they are served.
+func CRDs() Option {
+	return func(o *options) { o.crds = true }
+}
+
+// Controllers runs kube-controller-manager with the named controllers (its own names, such as
+// "namespace-controller"). Without serviceaccount-controller pods can be created without a ServiceAccount.
+func Controllers(names ...string) Option {
+	return func(o *options) { o.controllers = append(o.controllers, names...) }
+}
+
+// HubControllers are the controllers that a hub runs: those that serve the API itself and start no workload.
+func HubControllers() Option {
+	return Controllers("namespace-controller", "garbage-collector-controller", "serviceaccount-controller",
+		"serviceaccount-token-controller", "root-ca-certificate-publisher-controller",
+		"certificatesigningrequest-signing-controller", "certificatesigningrequest-approving-controller",
+		"certificatesigningrequest-cleaner-controller", "bootstrap-signer-controller", "token-cleaner-controller",
+		"clusterrole-aggregation-controller", "ttl-after-finished-controller",
+		"validatingadmissionpolicy-status-controller")
+}
+
+// Flags adds flags of kube-apiserver.
+func Flags(flags ...string) Option {
+	return func(o *options) { o.flags = append(o.flags, flags...) }
+}
+
+// ServiceCIDR sets the range of ClusterIPs, 10.77.0.0/16 if not given.
+func ServiceCIDR(prefix string) Option {
+	return func(o *options) { o.serviceCIDR = prefix }
+}
+
+// Start runs an API server that ends with the test and returns an administrator's access to it, without
+// client-side rate limits. Several servers may run in one test.
+func Start(t testing.TB, opts ...Option) *rest.Config {
+	t.Helper()
+	s, err := start(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s.config
+}
+
+// server is what one start has made, in the order of making.
+type server struct {
+	dir       *directory
+	processes []*process
+	config    *rest.Config
+}
+
+func start(opts []Option) (*server, error) {
+	o := options{serviceCIDR: "10.77.0.0/16"}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	bin, err := binaries()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := newDirectory()
+	if err != nil {
+		return nil, fmt.Errorf("start API server: %w", err)
+	}
+	s := &server{dir: dir}
+	if err := s.run(bin, o); err != nil {
+		return nil, errors.Join(fmt.Errorf("start API server: %w", err), s.stop())
+	}
+	return s, nil
+}
+
+func (s *server) run(bin string, o options) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	pki, err := newPKI(s.dir.path)
+	if err != nil {
+		return err
+	}
+	if err := s.etcd(ctx, bin); err != nil {
+		return err
+	}
+	if err := s.apiserver(ctx, bin, pki, o); err != nil {
+		return err
+	}
+	if o.crds {
+		if err := installCRDs(s.config); err != nil {
+			return err
+		}
+	}
+	if len(o.controllers) > 0 {
+		return s.controllerManager(ctx, bin, pki, o)
+	}
+	return nil
+}
+
+// stop ends the processes, the last started first, and removes the files.
+func (s *server) stop() error {
+	for i := len(s.processes) - 1; i >= 0; i-- {
+		s.processes[i].kill()
+	}
+	return s.dir.remove()
+}
+
+// binaries is the directory that holds etcd, kube-apiserver and kube-controller-manager.
+func binaries() (string, error) {
+	dir := os.Getenv("PELAGO_KUBE_BIN")
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); dir == "" || err != nil {
+			return "", fmt.Errorf("find %s in PELAGO_KUBE_BIN=%q: build it with `make kube` and set the variable to its directory", name, dir)
+		}
+	}
+	return dir, nil
+}

@@ -1,0 +1,135 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// bindAttempts bounds how often a process that ended at its start is started on another port: between the look for a
+// free port and its use, somebody else may take it.
+const bindAttempts = 3
+
+// URLs of etcd: unix sockets in the working directory of its processes, in the form host:port that etcd asks for. No
+// port is taken, and no other user of the machine reaches them.
+const (
+	etcdClientURL = "unix://client:0"
+	etcdPeerURL   = "unix://peer:0"
+)
+
+// etcd starts an etcd without fsync.
+func (s *server) etcd(ctx context.Context, bin string) error {
+	p, err := s.spawn(bin, "etcd", "--data-dir=etcd", "--unsafe-no-fsync", "--log-level=warn", "--name=test",
+		"--listen-client-urls="+etcdClientURL, "--advertise-client-urls="+etcdClientURL,
+		"--listen-peer-urls="+etcdPeerURL, "--initial-advertise-peer-urls="+etcdPeerURL, "--initial-cluster=test="+etcdPeerURL)
+	if err != nil {
+		return err
+	}
+	return p.await(ctx, func(context.Context) error {
+		_, err := os.Stat(filepath.Join(s.dir.path, "client:0"))
+		return err
+	})
+}
+
+// apiserver starts kube-apiserver and sets s.config once it is ready.
+func (s *server) apiserver(ctx context.Context, bin string, pki *pki, o options) error {
+	var errs []error
+	for range bindAttempts {
+		port, err := freePort()
+		if err != nil {
+			return err
+		}
+		p, err := s.spawn(bin, "kube-apiserver", slices.Concat(apiserverFlags(port, pki, o), o.flags)...)
+		if err != nil {
+			return err
+		}
+		config := &rest.Config{
+			Host:            fmt.Sprintf("https://127.0.0.1:%d", port),
+			TLSClientConfig: rest.TLSClientConfig{CAData: pki.ca, CertData: pki.admin, KeyData: pki.adminKey},
+			QPS:             -1,
+		}
+		err = awaitAPI(ctx, p, config)
+		if err == nil {
+			s.config = config
+			return nil
+		}
+		errs = append(errs, err)
+		if !strings.Contains(err.Error(), "address already in use") {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func apiserverFlags(port int, pki *pki, o options) []string {
+	flags := []string{
+		"--etcd-servers=" + etcdClientURL,
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--advertise-address=127.0.0.1",
+		"--endpoint-reconciler-type=none", "--service-cluster-ip-range=" + o.serviceCIDR,
+		"--client-ca-file=" + pki.caFile, "--tls-cert-file=" + pki.serverFile, "--tls-private-key-file=" + pki.serverKeyFile,
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + pki.serviceAccountPubFile,
+		"--service-account-signing-key-file=" + pki.serviceAccountKeyFile,
+		"--authorization-mode=Node,RBAC", "--allow-privileged=true",
+		"--enable-bootstrap-token-auth=true",
+	}
+	if !slices.Contains(o.controllers, "serviceaccount-controller") {
+		flags = append(flags, "--disable-admission-plugins=ServiceAccount")
+	}
+	return flags
+}
+
+// awaitAPI waits until the server is ready and has made the namespace default, which it does after readiness.
+func awaitAPI(ctx context.Context, p *process, config *rest.Config) error {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	return p.await(ctx, func(ctx context.Context) error {
+		api := client.Discovery().RESTClient()
+		if err := api.Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
+			return err
+		}
+		return api.Get().AbsPath("/api/v1/namespaces/default").Do(ctx).Error()
+	})
+}
+
+// controllerManager starts kube-controller-manager with the chosen controllers as the administrator.
+func (s *server) controllerManager(ctx context.Context, bin string, pki *pki, o options) error {
+	kubeconfig := filepath.Join(s.dir.path, "admin.kubeconfig")
+	text, err := Kubeconfig(s.config)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(kubeconfig, text, 0o600); err != nil {
+		return fmt.Errorf("write the controller manager's kubeconfig: %w", err)
+	}
+	port, err := freePort()
+	if err != nil {
+		return err
+	}
+	p, err := s.spawn(bin, "kube-controller-manager", "--kubeconfig="+kubeconfig, "--kube-api-qps=500", "--kube-api-burst=1000",
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--leader-elect=false",
+		"--authentication-skip-lookup=true", "--allocate-node-cidrs=false",
+		"--service-account-private-key-file="+pki.serviceAccountKeyFile, "--root-ca-file="+pki.caFile,
+		"--cluster-signing-cert-file="+pki.caFile, "--cluster-signing-key-file="+pki.caKeyFile,
+		"--controllers="+strings.Join(o.controllers, ","))
+	if err != nil {
+		return err
+	}
+	return p.await(ctx, func(ctx context.Context) error {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	})
+}

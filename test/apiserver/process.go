@@ -1,0 +1,102 @@
+package apiserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// process is a running program; its output goes to a file.
+type process struct {
+	name string
+	log  string
+	pid  int
+	done chan struct{} // closed once the process has ended
+}
+
+// spawn starts bin/name. The process dies with ours: the kernel sends the signal when the *thread* that made it ends,
+// hence the goroutine that keeps its thread until then.
+func (s *server) spawn(bin, name string, args ...string) (*process, error) {
+	p := &process{name: name, log: filepath.Join(s.dir.path, name+".log"), done: make(chan struct{})}
+	out, err := os.Create(p.log)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	cmd := exec.Command(filepath.Join(bin, name), args...)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, s.dir.path
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(p.done)
+		defer out.Close()
+		err := cmd.Start()
+		if err == nil {
+			p.pid = cmd.Process.Pid
+		}
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // how it ended does not matter: nobody waits for a good end
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	s.processes = append(s.processes, p)
+	return p, nil
+}
+
+// kill ends the process without grace (nothing of it is kept) and waits for its end.
+func (p *process) kill() {
+	select {
+	case <-p.done:
+	default:
+		_ = syscall.Kill(p.pid, syscall.SIGKILL) // it may have ended since
+		<-p.done
+	}
+}
+
+// await polls ready until it returns nil, the process ends or ctx does.
+func (p *process) await(ctx context.Context, ready func(context.Context) error) error {
+	for {
+		err := ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("%s ended at its start; its last words:\n%s", p.name, p.tail())
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w; its last words:\n%s", p.name, errors.Join(ctx.Err(), err), p.tail())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// tail is the end of the log, at most 2 KiB.
+func (p *process) tail() []byte {
+	log, err := os.ReadFile(p.log)
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return bytes.TrimSpace(log[max(0, len(log)-2048):])
+}
+
+// freePort is a TCP port of the loopback address that nobody listens on now.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}

@@ -1,0 +1,54 @@
+package apiserver
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+)
+
+// Shared is one server for all tests of a package, started by the first test that asks for it. Tests keep apart by
+// namespaces of their own.
+//
+//	var server = apiserver.NewShared(apiserver.CRDs())
+//
+//	func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+type Shared struct {
+	start func() (*server, error)
+	stop  func() error
+}
+
+// NewShared describes a server; nothing runs yet.
+func NewShared(opts ...Option) *Shared {
+	s := &Shared{stop: func() error { return nil }}
+	s.start = sync.OnceValues(func() (*server, error) {
+		srv, err := start(opts)
+		if err == nil {
+			s.stop = srv.stop
+		}
+		return srv, err
+	})
+	return s
+}
+
+// Config is an administrator's access to the server.
+func (s *Shared) Config(t testing.TB) *rest.Config {
+	t.Helper()
+	srv, err := s.start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rest.CopyConfig(srv.config)
+}
+
+// Run runs the tests, then stops the server if one was started, and returns the exit code of the test binary.
+func (s *Shared) Run(m *testing.M) int {
+	code := m.Run()
+	if err := s.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
