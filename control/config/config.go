@@ -1,0 +1,159 @@
+// Package config reads what `pelago join` leaves in a member's system namespace: the ConfigMap pelago-config and the
+// Secrets beside it. It is a plain value package: the binaries (cmd/*) parse once and hand values on; it talks to no
+// API server and keeps nothing.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Names of a member's namespace and of the objects that are read here.
+const (
+	SystemNamespace        = "pelago-system"
+	DefaultBrokerNamespace = "submariner-k8s-broker"
+
+	ConfigMapName          = "pelago-config"
+	BrokerSecretName       = "submariner-broker-secret"
+	PSKSecretName          = "submariner-ipsec-psk"
+	OverlayTokenSecretName = "pelago-overlay-token"
+)
+
+// Keys of the ConfigMap.
+const (
+	KeyClusterID       = "cluster-id"
+	KeyClusterIndex    = "cluster-index"
+	KeyGlobalCIDR      = "global-cidr"
+	KeyPodCIDR         = "pod-cidr"
+	KeyServiceCIDR     = "service-cidr"
+	KeyMode            = "mode"
+	KeyCableDriver     = "cable-driver"
+	KeyCablePort       = "cable-port"
+	KeyCustomDomains   = "custom-domains"
+	KeyHubID           = "hub-id"
+	KeyHubServer       = "hub-server"
+	KeyBrokerNamespace = "broker-namespace"
+)
+
+// MaxClusterIDLength is the longest cluster id: the longest name made of it, a namespace `karmada-es-<id>`, still fits.
+const MaxClusterIDLength = 48
+
+// Mode says whose rules service discovery follows. It is one for the whole clusterset.
+type Mode string
+
+// Modes.
+const (
+	// ModeSubmariner: DNS answers with the local cluster's address first; `<cluster>.<svc>…` exists.
+	ModeSubmariner Mode = "submariner"
+	// ModeMCS: a service always has a ClusterSetIP; `<cluster>.<svc>…` does not exist.
+	ModeMCS Mode = "mcs"
+)
+
+// CableVXLAN is the wire between gateways that this version has.
+const CableVXLAN = "vxlan"
+
+// Config is the content of the ConfigMap.
+type Config struct {
+	ClusterID    string
+	ClusterIndex uint16 // 1–65535
+	// GlobalCIDRs is empty without globalnet; IPv4, masked.
+	GlobalCIDRs  []netip.Prefix
+	PodCIDRs     []netip.Prefix
+	ServiceCIDRs []netip.Prefix
+	Mode         Mode
+	CableDriver  string
+	CablePort    uint16
+	// CustomDomains are DNS zones that are served next to clusterset.local, lower case, without a dot at the end.
+	CustomDomains []string
+	// HubID is the UID of the hub's namespace kube-system; it marks every object that we make in a member.
+	HubID           string
+	HubServer       string // https URL of the hub's API server
+	BrokerNamespace string
+}
+
+// Globalnet says whether the clusterset translates addresses.
+func (c Config) Globalnet() bool { return len(c.GlobalCIDRs) > 0 }
+
+// Subnets is what other clusters route to this one: its GlobalCIDRs, or without globalnet its pod and service ranges.
+func (c Config) Subnets() []netip.Prefix {
+	if c.Globalnet() {
+		return c.GlobalCIDRs
+	}
+	return append(append([]netip.Prefix(nil), c.PodCIDRs...), c.ServiceCIDRs...)
+}
+
+// Parse reads the ConfigMap's data. The error names every key that is wrong and what would be right.
+func Parse(data map[string]string) (Config, error) {
+	p := parser{data: data}
+	c := Config{
+		ClusterID:       p.clusterID(KeyClusterID),
+		ClusterIndex:    p.number(KeyClusterIndex),
+		GlobalCIDRs:     p.prefixes(KeyGlobalCIDR),
+		PodCIDRs:        p.prefixes(KeyPodCIDR),
+		ServiceCIDRs:    p.prefixes(KeyServiceCIDR),
+		Mode:            Mode(p.oneOf(KeyMode, string(ModeSubmariner), string(ModeMCS))),
+		CableDriver:     p.oneOf(KeyCableDriver, CableVXLAN),
+		CablePort:       p.number(KeyCablePort),
+		CustomDomains:   p.domains(KeyCustomDomains),
+		HubID:           p.required(KeyHubID),
+		HubServer:       p.required(KeyHubServer),
+		BrokerNamespace: p.required(KeyBrokerNamespace),
+	}
+	for _, g := range c.GlobalCIDRs {
+		if !g.Addr().Is4() {
+			p.fail(KeyGlobalCIDR, "%s is no IPv4 range: globalnet gives out IPv4 addresses", g)
+		}
+	}
+	if len(c.PodCIDRs) == 0 {
+		p.fail(KeyPodCIDR, "is empty: set the cluster's pod ranges")
+	}
+	if len(c.ServiceCIDRs) == 0 {
+		p.fail(KeyServiceCIDR, "is empty: set the cluster's service ranges")
+	}
+	if len(p.errs) > 0 {
+		return Config{}, fmt.Errorf("read ConfigMap %s/%s (written by `pelago join`): %w", SystemNamespace, ConfigMapName, errors.Join(p.errs...))
+	}
+	return c, nil
+}
+
+// Data is the inverse of Parse: what `pelago join` writes.
+func (c Config) Data() map[string]string {
+	return map[string]string{
+		KeyClusterID:       c.ClusterID,
+		KeyClusterIndex:    strconv.Itoa(int(c.ClusterIndex)),
+		KeyGlobalCIDR:      joinPrefixes(c.GlobalCIDRs),
+		KeyPodCIDR:         joinPrefixes(c.PodCIDRs),
+		KeyServiceCIDR:     joinPrefixes(c.ServiceCIDRs),
+		KeyMode:            string(c.Mode),
+		KeyCableDriver:     c.CableDriver,
+		KeyCablePort:       strconv.Itoa(int(c.CablePort)),
+		KeyCustomDomains:   strings.Join(c.CustomDomains, ","),
+		KeyHubID:           c.HubID,
+		KeyHubServer:       c.HubServer,
+		KeyBrokerNamespace: c.BrokerNamespace,
+	}
+}
+
+// CheckClusterID returns why id cannot be the id of a cluster, or nil.
+func CheckClusterID(id string) error {
+	if len(id) > MaxClusterIDLength {
+		return fmt.Errorf("cluster id %q has %d characters: at most %d are allowed", id, len(id), MaxClusterIDLength)
+	}
+	if problems := validation.IsDNS1123Label(id); len(problems) > 0 {
+		return fmt.Errorf("cluster id %q is not an RFC 1123 label: use lower-case letters, digits and '-', beginning and ending with a letter or digit", id)
+	}
+	return nil
+}
+
+func joinPrefixes(prefixes []netip.Prefix) string {
+	texts := make([]string, len(prefixes))
+	for i, p := range prefixes {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, ",")
+}

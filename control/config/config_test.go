@@ -1,0 +1,148 @@
+package config_test
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/pelago-net/pelago/control/config"
+)
+
+var comparePrefixes = cmpopts.EquateComparable(netip.Prefix{})
+
+func good() map[string]string {
+	return map[string]string{
+		"cluster-id": "g1", "cluster-index": "1", "global-cidr": "120.1.0.0/24", "pod-cidr": "10.7.0.0/16", "service-cidr": "10.77.0.0/16",
+		"mode": "submariner", "cable-driver": "vxlan", "cable-port": "4500", "custom-domains": "Example.org., two.example",
+		"hub-id": "7d2f", "hub-server": "https://192.0.2.1:6443", "broker-namespace": "submariner-k8s-broker",
+	}
+}
+
+func prefixes(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, t := range texts {
+		out = append(out, netip.MustParsePrefix(t))
+	}
+	return out
+}
+
+func TestParse(t *testing.T) {
+	got, err := config.Parse(good())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.Config{
+		ClusterID: "g1", ClusterIndex: 1,
+		GlobalCIDRs: prefixes("120.1.0.0/24"), PodCIDRs: prefixes("10.7.0.0/16"), ServiceCIDRs: prefixes("10.77.0.0/16"),
+		Mode: config.ModeSubmariner, CableDriver: "vxlan", CablePort: 4500, CustomDomains: []string{"example.org", "two.example"},
+		HubID: "7d2f", HubServer: "https://192.0.2.1:6443", BrokerNamespace: "submariner-k8s-broker",
+	}
+	if diff := cmp.Diff(want, got, comparePrefixes); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if diff := cmp.Diff(prefixes("120.1.0.0/24"), got.Subnets(), comparePrefixes); diff != "" {
+		t.Errorf("subnets -want +got\n%s", diff)
+	}
+}
+
+func TestWithoutGlobalnetPodAndServiceRangesAreRouted(t *testing.T) {
+	data := good()
+	data["global-cidr"] = ""
+	c, err := config.Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Globalnet() {
+		t.Error("globalnet is on without a GlobalCIDR")
+	}
+	if diff := cmp.Diff(prefixes("10.7.0.0/16", "10.77.0.0/16"), c.Subnets(), comparePrefixes); diff != "" {
+		t.Errorf("subnets -want +got\n%s", diff)
+	}
+}
+
+func TestBadInputIsNamed(t *testing.T) {
+	tests := map[string]struct {
+		key, value string
+		want       []string
+	}{
+		"no cluster id":       {"cluster-id", "", []string{"cluster-id", "missing"}},
+		"upper case":          {"cluster-id", "G1", []string{"cluster-id", "RFC 1123"}},
+		"dots":                {"cluster-id", "g1.eu", []string{"cluster-id", "RFC 1123"}},
+		"long id":             {"cluster-id", strings.Repeat("a", 49), []string{"cluster-id", "at most 48"}},
+		"index zero":          {"cluster-index", "0", []string{"cluster-index", "1 to 65535"}},
+		"index too large":     {"cluster-index", "65536", []string{"cluster-index", "1 to 65535"}},
+		"no range":            {"pod-cidr", "10.7.0.0", []string{"pod-cidr", "CIDR notation"}},
+		"host bits":           {"pod-cidr", "10.7.0.1/16", []string{"pod-cidr", "write 10.7.0.0/16"}},
+		"overlap":             {"pod-cidr", "10.7.0.0/16,10.7.1.0/24", []string{"10.7.0.0/16 and 10.7.1.0/24 overlap"}},
+		"no pods":             {"pod-cidr", " ", []string{"pod-cidr", "empty"}},
+		"no services":         {"service-cidr", "", []string{"service-cidr", "empty"}},
+		"global IPv6":         {"global-cidr", "fd00::/64", []string{"global-cidr", "IPv4"}},
+		"mode":                {"mode", "karmada", []string{"mode", "submariner or mcs"}},
+		"driver not here yet": {"cable-driver", "wireguard", []string{"cable-driver", "use vxlan"}},
+		"port":                {"cable-port", "many", []string{"cable-port"}},
+		"domain":              {"custom-domains", "a_b.example", []string{"custom-domains", "a_b.example"}},
+		"hub":                 {"hub-id", "", []string{"hub-id", "missing"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			data := good()
+			data[tt.key] = tt.value
+			_, err := config.Parse(data)
+			if err == nil {
+				t.Fatal("accepted")
+			}
+			for _, want := range append(tt.want, "pelago-system/pelago-config", "pelago join") {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not contain %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestEveryProblemIsReportedAtOnce(t *testing.T) {
+	_, err := config.Parse(nil)
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	for _, key := range slices.Sorted(maps.Keys(good())) {
+		optional := key == config.KeyGlobalCIDR || key == config.KeyCustomDomains
+		if strings.Contains(err.Error(), "key "+key+":") == optional {
+			t.Errorf("key %s: optional %v, error %q", key, optional, err)
+		}
+	}
+}
+
+func TestDataIsTheInverseOfParse(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		range16 := func(first byte) []netip.Prefix {
+			var out []netip.Prefix
+			for _, n := range rapid.SliceOfNDistinct(rapid.Byte(), 1, 4, rapid.ID).Draw(t, "second bytes") {
+				out = append(out, netip.PrefixFrom(netip.AddrFrom4([4]byte{first, n}), 16))
+			}
+			return out
+		}
+		want := config.Config{
+			ClusterID:    rapid.StringMatching(`[a-z0-9]([-a-z0-9]{0,46}[a-z0-9])?`).Draw(t, "id"),
+			ClusterIndex: rapid.Uint16Min(1).Draw(t, "index"),
+			GlobalCIDRs:  range16(120), PodCIDRs: range16(10), ServiceCIDRs: range16(11),
+			Mode:        rapid.SampledFrom([]config.Mode{config.ModeSubmariner, config.ModeMCS}).Draw(t, "mode"),
+			CableDriver: config.CableVXLAN, CablePort: rapid.Uint16Min(1).Draw(t, "port"),
+			CustomDomains: rapid.SliceOfN(rapid.StringMatching(`[a-z]{1,9}\.example`), 0, 3).Draw(t, "domains"),
+			HubID:         "id", HubServer: "https://hub", BrokerNamespace: "broker",
+		}
+		got, err := config.Parse(want.Data())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, got, comparePrefixes, cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("-want +got\n%s", diff)
+		}
+	})
+}

@@ -1,0 +1,108 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// parser reads keys and collects what is wrong with them.
+type parser struct {
+	data map[string]string
+	errs []error
+}
+
+func (p *parser) fail(key, format string, args ...any) {
+	p.errs = append(p.errs, fmt.Errorf("key %s: "+format, append([]any{key}, args...)...))
+}
+
+func (p *parser) required(key string) string {
+	v := strings.TrimSpace(p.data[key])
+	if v == "" {
+		p.fail(key, "is missing")
+	}
+	return v
+}
+
+func (p *parser) clusterID(key string) string {
+	v := p.required(key)
+	if v == "" {
+		return ""
+	}
+	if err := CheckClusterID(v); err != nil {
+		p.fail(key, "%w", err)
+	}
+	return v
+}
+
+// number reads 1–65535.
+func (p *parser) number(key string) uint16 {
+	v := p.required(key)
+	if v == "" {
+		return 0
+	}
+	n, err := strconv.ParseUint(v, 10, 16)
+	if err != nil || n == 0 {
+		p.fail(key, "%q is no number from 1 to 65535", v)
+		return 0
+	}
+	return uint16(n)
+}
+
+func (p *parser) oneOf(key string, allowed ...string) string {
+	v := p.required(key)
+	if v != "" && !slices.Contains(allowed, v) {
+		p.fail(key, "%q is not supported: use %s", v, strings.Join(allowed, " or "))
+	}
+	return v
+}
+
+// prefixes reads a comma list of ranges in CIDR notation; they must not overlap each other.
+func (p *parser) prefixes(key string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range p.list(key) {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			p.fail(key, "%q is no range in CIDR notation such as 10.7.0.0/16", text)
+			continue
+		}
+		if masked := prefix.Masked(); masked != prefix {
+			p.fail(key, "%s has bits behind its length: write %s", prefix, masked)
+			continue
+		}
+		if i := slices.IndexFunc(out, prefix.Overlaps); i >= 0 {
+			p.fail(key, "%s and %s overlap", out[i], prefix)
+			continue
+		}
+		out = append(out, prefix)
+	}
+	return out
+}
+
+func (p *parser) domains(key string) []string {
+	var out []string
+	for _, text := range p.list(key) {
+		domain := strings.ToLower(strings.TrimSuffix(text, "."))
+		if problems := validation.IsDNS1123Subdomain(domain); len(problems) > 0 {
+			p.fail(key, "%q is no domain name", text)
+			continue
+		}
+		out = append(out, domain)
+	}
+	return out
+}
+
+// list splits a comma list and drops empty items.
+func (p *parser) list(key string) []string {
+	var out []string
+	for item := range strings.SplitSeq(p.data[key], ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			out = append(out, item)
+		}
+	}
+	return out
+}
