@@ -1,0 +1,134 @@
+package load
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	sendBatch = 32
+	recvBatch = 64
+	recvSpace = 8 << 20 // bytes of socket buffer at the sink
+)
+
+// generate sends datagrams over spec.Flows sockets in turn, a batch each, until the time is over. Processor time is
+// that of the whole process: over veth pairs the kernel carries each packet through the whole path in the sender's
+// context, so time per packet is the cost of the path and hardly depends on what else the machine does.
+func generate(spec Spec, _ io.Writer) (Result, error) {
+	if spec.Payload < 1 || spec.Flows < 1 {
+		return Result{}, fmt.Errorf("payload %d and flows %d must be at least 1", spec.Payload, spec.Flows)
+	}
+	fds := make([]int, spec.Flows)
+	for i := range fds {
+		fd, err := dial(unix.SOCK_DGRAM, spec.Addr)
+		if err != nil {
+			return Result{}, err
+		}
+		defer unix.Close(fd)
+		fds[i] = fd
+	}
+	batch := messages(sendBatch, make([]byte, spec.Payload), true)
+	var r Result
+	cpu, err := cpuNanos()
+	if err != nil {
+		return r, err
+	}
+	start := time.Now()
+	for i := 0; time.Since(start) < spec.Duration; i++ {
+		n, err := sendmmsg(fds[i%len(fds)], batch)
+		if err != nil {
+			r.Errors++
+		}
+		r.Count += int64(n)
+	}
+	r.Seconds = time.Since(start).Seconds()
+	after, err := cpuNanos()
+	r.CPUNanos = after - cpu
+	return r, err
+}
+
+// sink counts datagrams until none came for a while.
+func sink(spec Spec, out io.Writer) (Result, error) {
+	fd, err := listen(unix.SOCK_DGRAM, spec.Addr.Port())
+	if err != nil {
+		return Result{}, err
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, recvSpace); err != nil {
+		return Result{}, fmt.Errorf("enlarge the receive buffer: %w", err)
+	}
+	batch := messages(recvBatch, make([]byte, 2048), false)
+	dropped, err := socketDrops()
+	if err != nil {
+		return Result{}, err
+	}
+	fmt.Fprintln(out, Ready)
+
+	var r Result
+	var first, last time.Time
+	for begin := time.Now(); ; {
+		n, err := recvmmsg(fd, batch)
+		now := time.Now()
+		switch {
+		case err == nil:
+			if first.IsZero() {
+				first = now
+			}
+			last, r.Count = now, r.Count+int64(n)
+			continue
+		case !timedOut(err):
+			return r, fmt.Errorf("receive: %w", err)
+		case !first.IsZero() && now.Sub(last) < idle, first.IsZero() && now.Sub(begin) < patience:
+			continue
+		}
+		r.Seconds = last.Sub(first).Seconds()
+		after, err := socketDrops()
+		r.Dropped = after - dropped
+		return r, err
+	}
+}
+
+func cpuNanos() (int64, error) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts); err != nil {
+		return 0, fmt.Errorf("read the processor time: %w", err)
+	}
+	return ts.Nano(), nil
+}
+
+// socketDrops is the namespace's count of UDP datagrams that found their socket's buffer full (RFC 4113 udpInErrors,
+// Linux RcvbufErrors).
+func socketDrops() (int64, error) {
+	b, err := os.ReadFile("/proc/self/net/snmp")
+	if err != nil {
+		return 0, fmt.Errorf("read the UDP counters: %w", err)
+	}
+	return parseDrops(b)
+}
+
+// parseDrops finds RcvbufErrors in the format of /proc/net/snmp: a line of names, then a line of values.
+func parseDrops(snmp []byte) (int64, error) {
+	var names [][]byte
+	for line := range bytes.Lines(snmp) {
+		fields := bytes.Fields(line)
+		if len(fields) == 0 || string(fields[0]) != "Udp:" {
+			continue
+		}
+		if names == nil {
+			names = fields
+			continue
+		}
+		for i, name := range names {
+			if string(name) == "RcvbufErrors" && i < len(fields) {
+				return strconv.ParseInt(string(fields[i]), 10, 64)
+			}
+		}
+	}
+	return 0, fmt.Errorf("the UDP counters of this kernel have no RcvbufErrors")
+}

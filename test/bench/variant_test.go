@@ -1,0 +1,163 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pelago-net/pelago/test/netns"
+)
+
+func TestChoose(t *testing.T) {
+	got, err := choose("plain,limit")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"plain", "limit"}, variantNames(got)); diff != "" {
+		t.Error(diff)
+	}
+	for names, want := range map[string]string{"plain,ipvs": `"ipvs" is unknown`, "plain,plain": "named twice"} {
+		if _, err := choose(names); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("choose(%q) = %v, want %q", names, err, want)
+		}
+	}
+}
+
+// Each variant must really do what its name says, else its figures mean nothing: the server sees the source that the
+// variant's translation (or the lack of it) gives, and the reply comes back.
+func TestVariantsCarryTraffic(t *testing.T) {
+	netns.Require(t)
+	egress := func(a netip.Addr) bool { return a.Compare(egressLow) >= 0 && a.Compare(egressHigh) <= 0 }
+	only := func(want netip.Addr) func(netip.Addr) bool {
+		return func(a netip.Addr) bool { return a == want }
+	}
+	source := map[string]func(netip.Addr) bool{
+		"limit": only(directC.Addr()), "floor": only(plainA), "plain": only(plainA),
+		"iptables": egress, "iptables-legacy": egress, "nftables": egress,
+	}
+	for _, v := range variants() {
+		t.Run(v.Name, func(t *testing.T) {
+			topo := topology(t)
+			teardown, err := v.Setup(topo)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if teardown != nil {
+				defer func() {
+					if err := teardown(); err != nil {
+						t.Error(err)
+					}
+				}()
+			}
+			client, server := v.ends(topo)
+			seen, err := connect(client, server, v.Target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if check := source[v.Name]; check == nil || !check(seen) {
+				t.Errorf("the server saw the source %s", seen)
+			}
+		})
+	}
+}
+
+// The pods' nodes run conntrack for what passes their stack, as kube-proxy makes them, unless told not to.
+func TestKubeProxyTracksForwardedPackets(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		t.Run(fmt.Sprintf("kube-proxy=%t", on), func(t *testing.T) {
+			netns.Require(t)
+			topo, err := NewTopology(testPrefix(), on)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer topo.Close()
+			if _, err := plain().Setup(topo); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := connect(topo.PA, topo.PB, plainB); err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range []*netns.NS{topo.NA, topo.NB} {
+				var table []byte
+				err := n.Do(func() (err error) {
+					table, err = os.ReadFile("/proc/thread-self/net/nf_conntrack")
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if tracked := strings.Contains(string(table), plainB.String()); tracked != on {
+					t.Errorf("%s tracks the connection: %t", n.Name, tracked)
+				}
+			}
+		})
+	}
+}
+
+// connect opens a TCP connection to target, sends a byte each way and returns the source that the server sees.
+func connect(client, server *netns.NS, target netip.Addr) (netip.Addr, error) {
+	const port = 7009
+	var l net.Listener
+	err := server.Do(func() (err error) {
+		l, err = net.Listen("tcp4", fmt.Sprintf(":%d", port))
+		return err
+	})
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer l.Close()
+	type peer struct {
+		addr netip.Addr
+		err  error
+	}
+	accepted := make(chan peer, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			accepted <- peer{err: err}
+			return
+		}
+		defer c.Close()
+		_, err = c.Write([]byte{1})
+		accepted <- peer{c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(), err}
+	}()
+	err = client.Do(func() error {
+		c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(target, port).String(), 5*time.Second)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			return err
+		}
+		_, err = c.Read(make([]byte, 1))
+		return err
+	})
+	l.Close()
+	p := <-accepted
+	return p.addr, errors.Join(err, p.err)
+}
+
+func topology(t *testing.T) *Topology {
+	t.Helper()
+	topo, err := NewTopology(testPrefix(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := topo.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return topo
+}
+
+// testPrefix keeps the namespaces of a test run apart from those of a benchmark.
+func testPrefix() string { return fmt.Sprintf("t%d-", os.Getpid()) }
