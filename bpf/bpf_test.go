@@ -1,0 +1,28 @@
+package bpf
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cilium/ebpf"
+)
+
+// TestLoad has the kernel's verifier look at every program.
+func TestLoad(t *testing.T) {
+	spec, err := LoadPelago()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range spec.Maps {
+		m.Pinning = ebpf.PinNone
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogSizeStart: 1 << 22}})
+	if err != nil {
+		var v *ebpf.VerifierError
+		if errors.As(err, &v) {
+			t.Fatalf("load the programs: %+v", v)
+		}
+		t.Fatalf("load the programs: %v", err)
+	}
+	coll.Close()
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Every constant that the loader may set before load. Times are in nanoseconds.
+ * Timers: UDP RFC 4787 REQ-5 (default 5 min), TCP RFC 5382 REQ-5 (2 h 4 min established, 4 min transitory),
+ * ICMP RFC 5508 REQ-2 (60 s). closed_floor: see README, Decisions.
+ */
+#pragma once
+#include <linux/types.h>
+
+#define SECOND 1000000000ULL
+
+volatile const __u64 udp_timeout = 300 * SECOND;
+volatile const __u64 icmp_timeout = 60 * SECOND;
+volatile const __u64 tcp_established_timeout = 7440 * SECOND;
+volatile const __u64 tcp_transitory_timeout = 240 * SECOND;
+/* A closed TCP flow may be reclaimed after this long if its port or its room is needed. */
+volatile const __u64 closed_floor = 2 * SECOND;
+
+/* UDP port of the overlay inside the cluster. */
+#define OVERLAY_PORT 4800

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Every map. All are pinned by name in one bpffs directory and outlive the daemon. "loader" is user space.
+ * A change of a layout takes a new map name and a copy step, never a silent recreate.
+ */
+#pragma once
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include "types.h"
+
+#define MAX_FLOWS (1 << 18)
+
+/* key: 0; value: what this node is. Writer: loader. Reader: every program. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct node_settings);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} settings SEC(".maps");
+
+/* key: prefix; value: the remote cluster behind it. Writer: loader. Reader: edge, gateway. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix);
+	__type(value, struct route);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} routes SEC(".maps");
+
+/* key: node index; value: how to reach it. Writer: loader. Reader: edge, gateway. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__type(key, __u32);
+	__type(value, struct node);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} nodes SEC(".maps");
+
+/* key: 0; value: node indexes of this cluster's gateways. Writer: loader. Reader: edge, gateway. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct gateway_set);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} gateways SEC(".maps");
+
+/* key: cluster index; value: its gateways. Writer: loader. Reader: gateway. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct cluster);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} clusters SEC(".maps");
+
+/* key: outer address; value: who may send from it. Writer: loader. Reader: uplink programs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __be32);
+	__type(value, struct peer);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} peers SEC(".maps");
+
+/* key: local address (pod or node); value: what it may use. Writer: loader. Reader: edge. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __be32);
+	__type(value, struct source);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} sources SEC(".maps");
+
+/* key: egress IP; value: the blocks in which this node opens flows. Writer: loader. Reader: edge. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __be32);
+	__type(value, struct egress);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} egresses SEC(".maps");
+
+/* key: own global address; value: what it is. Writer: loader. Reader: edge, gateway. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __be32);
+	__type(value, struct global);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} globals SEC(".maps");
+
+/* key: egress IP and block; value: the owning node. Writer: loader, on gateways. Reader: gateway. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 262144);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct block_key);
+	__type(value, struct block);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} blocks SEC(".maps");
+
+/* key: address, port, protocol of an exported service; value: its sizes. Writer: loader. Reader: edge, gateway. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct service_key);
+	__type(value, struct service);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} services SEC(".maps");
+
+/* key: service and index below service.backends; value: a ready pod on this node. Writer: loader. Reader: edge. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct backend_key);
+	__type(value, struct backend);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} backends SEC(".maps");
+
+struct table {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_INNER_MAP);
+	__type(key, __u32);
+	__type(value, __u32);
+};
+
+/* key: service; value: its Maglev table, slot -> node index. Writer: loader, on gateways. Reader: gateway. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct service_key);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__array(values, struct table);
+} tables SEC(".maps");
+
+/*
+ * key: tuple before translation and direction; value: tuple after it and state. Two entries a flow. A HASH, never
+ * LRU: an evicted entry is a broken connection. Writer: edge; removed by the edge (expired, claimed) and by the
+ * sweep program. Reader: edge, loader. Lifetime: the timers of config.h.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2 * MAX_FLOWS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} flows SEC(".maps");
+
+/*
+ * key: slot; value: key of the primary entry of the flow that took the slot. A new flow takes the next slot of this
+ * ring whose flow is gone or expired and removes the latter, so a dead daemon cannot let the flow table fill up.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2 * MAX_FLOWS);
+	__type(key, __u32);
+	__type(value, struct flow_key);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} slots SEC(".maps");
+
+/* key: 0; value: the next slot to look at (wraps). Writer and reader: edge. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} hand SEC(".maps");
+
+/* key: fragmented datagram on its way out; value: its ports. LRU: losing one costs one datagram. Writer, reader: edge. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct fragment_key);
+	__type(value, struct fragment);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} fragments SEC(".maps");
+
+/* key: outer address of a remote gateway; value: state of the path. Writer: loader (sent), uplink (seen). */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __be32);
+	__type(value, struct path);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} paths SEC(".maps");
+
+/* key: hook * VERDICT_MAX + verdict; value: packets and bytes. Writer: finish(). Reader: collector. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, HOOK_MAX * VERDICT_MAX);
+	__type(key, __u32);
+	__type(value, struct counter);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} counters SEC(".maps");

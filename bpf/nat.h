@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Rewriting of addresses and ports in place, checksums included. */
+#pragma once
+#include "parse.h"
+
+/* The tuple that a packet is to have. */
+struct tuple {
+	__be32 saddr;
+	__be32 daddr;
+	__be16 sport;
+	__be16 dport;
+};
+
+#define IPV4_CHECK 10
+#define IPV4_SADDR 12
+#define IPV4_DADDR 16
+
+static __always_inline int replace_address(struct __sk_buff *skb, const struct packet *p, __u32 check, __u64 udp_flag,
+					   __u32 field, __be32 from, __be32 to)
+{
+	if (from == to)
+		return 0;
+	/*
+	 * The pseudo-header flag makes the helper keep skb->csum right; the two changes to the IPv4 header cancel
+	 * out in it. With a checksum left to the device only the pseudo-header part is changed, as it must be.
+	 */
+	if (check && bpf_l4_csum_replace(skb, check, from, to, BPF_F_PSEUDO_HDR | udp_flag | sizeof(to)))
+		return -1;
+	if (bpf_l3_csum_replace(skb, p->l3 + IPV4_CHECK, from, to, sizeof(to)))
+		return -1;
+	return bpf_skb_store_bytes(skb, p->l3 + field, &to, sizeof(to), 0);
+}
+
+static __always_inline int replace_port(struct __sk_buff *skb, __u32 check, __u64 udp_flag, __u32 at, __be16 from,
+					__be16 to)
+{
+	if (from == to)
+		return 0;
+	if (bpf_l4_csum_replace(skb, check, from, to, udp_flag | sizeof(to)))
+		return -1;
+	return bpf_skb_store_bytes(skb, at, &to, sizeof(to), 0);
+}
+
+/* Gives the packet the tuple t. Later fragments have no ports. Invalidates pointers into the packet. */
+static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *p, const struct tuple *t)
+{
+	__u64 udp_flag = 0;
+	__u32 check = 0, address_check;
+
+	if (p->fragment != LATER_FRAGMENT) {
+		switch (p->proto) {
+		case PROTO_TCP:
+			check = p->l4 + __builtin_offsetof(struct tcp, check);
+			break;
+		case PROTO_UDP:
+			check = p->l4 + __builtin_offsetof(struct udp, check);
+			udp_flag = BPF_F_MARK_MANGLED_0; /* 0 stays 0: the sender left it out */
+			break;
+		case PROTO_ICMP:
+			check = p->l4 + __builtin_offsetof(struct icmp, check);
+			break;
+		}
+	}
+	address_check = p->proto == PROTO_ICMP ? 0 : check; /* ICMP has no pseudo-header */
+	if (replace_address(skb, p, address_check, udp_flag, IPV4_SADDR, p->saddr, t->saddr) ||
+	    replace_address(skb, p, address_check, udp_flag, IPV4_DADDR, p->daddr, t->daddr))
+		return -1;
+	if (!check)
+		return 0;
+	if (p->proto == PROTO_ICMP) {
+		__be16 from = p->echo_reply ? p->dport : p->sport, to = p->echo_reply ? t->dport : t->sport;
+
+		return replace_port(skb, check, 0, p->l4 + __builtin_offsetof(struct icmp, id), from, to);
+	}
+	if (replace_port(skb, check, udp_flag, p->l4, p->sport, t->sport))
+		return -1;
+	return replace_port(skb, check, udp_flag, p->l4 + 2, p->dport, t->dport);
+}
+
+#define TCP_OPTION_MSS 2
+#define TCP_OPTIONS_MAX 40
+
+/* Lowers the MSS option of a SYN to mss. A SYN without the option, or with a lower one, stays as it is (RFC 9293 3.7.1). */
+static __noinline int clamp_mss(struct __sk_buff *skb, __u32 l4, __u16 mss)
+{
+	__u8 offset = 0, option[4];
+	__u32 at = l4 + sizeof(struct tcp), end;
+	__be16 old, new = bpf_htons(mss);
+
+	if (bpf_skb_load_bytes(skb, l4 + __builtin_offsetof(struct tcp, offset), &offset, 1))
+		return -1;
+	end = l4 + (offset >> 4) * 4;
+	for (int i = 0; i < TCP_OPTIONS_MAX; i++) {
+		if (at + 4 > end || bpf_skb_load_bytes(skb, at, option, sizeof(option)))
+			return 0;
+		if (option[0] == 0)
+			return 0;
+		if (option[0] == 1) {
+			at++;
+			continue;
+		}
+		if (option[0] == TCP_OPTION_MSS && option[1] == 4) {
+			old = bpf_htons((__u16)option[2] << 8 | option[3]);
+			if (bpf_ntohs(old) <= mss)
+				return 0;
+			/* The field may lie at an odd offset, where a sum over 16-bit words sees its bytes swapped. */
+			if ((at - l4) & 1)
+				return bpf_l4_csum_replace(skb, l4 + __builtin_offsetof(struct tcp, check),
+							   __builtin_bswap16(old), __builtin_bswap16(new), 2) ||
+				       bpf_skb_store_bytes(skb, at + 2, &new, 2, 0);
+			return bpf_l4_csum_replace(skb, l4 + __builtin_offsetof(struct tcp, check), old, new, 2) ||
+			       bpf_skb_store_bytes(skb, at + 2, &new, 2, 0);
+		}
+		if (option[1] < 2)
+			return 0;
+		at += option[1];
+	}
+	return 0;
+}

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The overlay header: pushing it, reading it, rewriting the outer part in place, sending. */
+#pragma once
+#include "maps.h"
+#include "parse.h"
+
+#define PACKET_HOST 0
+#define AF_INET 2
+#define OUTER_TTL 64
+
+/* Every pelago0 has this address; nobody sends from it, so the kernel's loop check never hits. */
+static const __u8 pelago_mac[6] = { 0x02, 0x50, 0x45, 0x4c, 0x00, 0x02 };
+
+static __always_inline struct node_settings *get_settings(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&settings, &zero);
+}
+
+static __always_inline __u32 header_token(const struct overlay_header *h)
+{
+	return (__u32)h->token[0] << 16 | (__u32)h->token[1] << 8 | h->token[2];
+}
+
+static __always_inline __u16 header_node(const struct overlay_header *h)
+{
+	return (__u16)h->node[0] << 8 | h->node[1];
+}
+
+static __always_inline void set_header(struct overlay_header *h, __u32 token, __u8 type, __u16 node, __u8 flags)
+{
+	h->vxlan_flags = OVERLAY_VNI_FLAG;
+	h->token[0] = token >> 16;
+	h->token[1] = token >> 8;
+	h->token[2] = token;
+	h->type = type;
+	h->node[0] = node >> 8;
+	h->node[1] = node;
+	h->version_flags = OVERLAY_VERSION << 4 | flags;
+}
+
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (__u16)sum;
+}
+
+/* Sends an overlay packet that is complete but for its MAC addresses. */
+static __always_inline int send_to(struct __sk_buff *skb, const struct node_settings *s, const struct hop *hop)
+{
+	struct bpf_redir_neigh neigh = { .nh_family = AF_INET, .ipv4_nh = hop->next };
+
+	skb->mark = s->cookie; /* the guard on the uplink lets nothing else out */
+	return bpf_redirect_neigh(hop->ifindex, &neigh, sizeof(neigh), 0);
+}
+
+/*
+ * Pushes the overlay header in front of the IPv4 packet of a frame. The packet may be a GSO packet; its segments
+ * get the header when they are cut. The outer UDP checksum is 0 (RFC 6935; IPv4 only).
+ */
+static __always_inline int push_outer(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
+				      __be32 to, __be16 port, __u32 token, __u16 node, __u8 flags, __u32 hash)
+{
+	__u32 inner_len = skb->len - ETH_LEN;
+	struct ipv4 ip = {};
+	struct outer o = {};
+
+	if (bpf_skb_adjust_room(skb, ENCAP_LEN, BPF_ADJ_ROOM_MAC,
+				BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+					BPF_F_ADJ_ROOM_ENCAP_L2(ETH_LEN) | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
+					BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET))
+		return -1;
+	o.eth.proto = bpf_htons(ETH_P_IP);
+	ip.version_ihl = 0x45;
+	ip.tos = p->tos; /* DSCP and ECN are carried (RFC 2983 uniform, RFC 6040 normal mode) */
+	ip.len = bpf_htons(inner_len + ENCAP_LEN);
+	ip.frag = bpf_htons(IP_DF);
+	ip.ttl = OUTER_TTL;
+	ip.proto = PROTO_UDP;
+	ip.saddr = s->address;
+	ip.daddr = to;
+	ip.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof(ip), 0));
+	o.ip = ip;
+	o.udp.source = bpf_htons(0xc000 | (hash & 0x3fff)); /* entropy (RFC 7348 section 5) */
+	o.udp.dest = port;
+	o.udp.len = bpf_htons(inner_len + ENCAP_LEN - sizeof(struct ipv4));
+	set_header(&o.overlay, token, PACKET_FORWARD, node, flags);
+	__builtin_memcpy(o.inner.dst, pelago_mac, sizeof(o.inner.dst));
+	o.inner.src[0] = 0x02;
+	if (flags & OVERLAY_FRAGMENT) {
+		__builtin_memcpy(&o.inner.src[2], &p->sport, 2);
+		__builtin_memcpy(&o.inner.src[4], &p->dport, 2);
+	}
+	o.inner.proto = bpf_htons(ETH_P_IP);
+	return bpf_skb_store_bytes(skb, 0, &o, sizeof(o), 0);
+}
+
+/*
+ * Turns an overlay packet round towards another node or gateway: outer addresses, port, token, flags. The outer
+ * TTL falls and is never reset, the inner packet stays as it is. VERDICT_SWITCHED means: ready for send_to().
+ */
+static __always_inline enum verdict turn_outer(struct __sk_buff *skb, const struct node_settings *s, __be32 to, __be16 port,
+					       __u32 token, __u8 add_flags)
+{
+	void *data = packet_at(skb, 0, OUTER_LEN);
+	struct ipv4 *ip = data + ETH_LEN;
+	struct udp *udp = data + ETH_LEN + sizeof(*ip);
+	struct overlay_header *h = data + ETH_LEN + sizeof(*ip) + sizeof(*udp);
+	__u32 sum;
+
+	if (!data)
+		return VERDICT_DROP_MALFORMED;
+	if (ip->ttl <= 1)
+		return VERDICT_DROP_TTL;
+	/* RFC 1624, equation 3, over the words that change. */
+	sum = (__u16)~ip->check;
+	sum += (__u16)~(ip->saddr & 0xffff) + (__u16)~(ip->saddr >> 16);
+	sum += (__u16)~(ip->daddr & 0xffff) + (__u16)~(ip->daddr >> 16);
+	sum += (s->address & 0xffff) + (s->address >> 16) + (to & 0xffff) + (to >> 16);
+	sum += (__u16)~bpf_htons(0x0100); /* one off the high byte of the TTL word */
+	ip->ttl--;
+	ip->check = ~fold(sum);
+	ip->saddr = s->address;
+	ip->daddr = to;
+	udp->dest = port;
+	h->token[0] = token >> 16;
+	h->token[1] = token >> 8;
+	h->token[2] = token;
+	h->version_flags |= add_flags;
+	return VERDICT_SWITCHED;
+}

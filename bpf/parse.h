@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Headers, the cursor over a packet, and the parsed form that everything else works on. */
+#pragma once
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "types.h"
+
+#define ETH_P_IP 0x0800
+#define ETH_LEN 14
+#define PROTO_ICMP 1
+#define PROTO_TCP 6
+#define PROTO_UDP 17
+#define IP_DF 0x4000
+#define IP_MF 0x2000
+#define IP_OFFSET 0x1fff
+#define ICMP_ECHO_REPLY 0
+#define ICMP_ECHO 8
+#define TCP_FIN 0x01
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_ACK 0x10
+
+struct eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 proto;
+};
+
+struct ipv4 {
+	__u8 version_ihl;
+	__u8 tos;
+	__be16 len;
+	__be16 id;
+	__be16 frag;
+	__u8 ttl;
+	__u8 proto;
+	__u16 check;
+	__be32 saddr;
+	__be32 daddr;
+};
+
+struct udp {
+	__be16 source;
+	__be16 dest;
+	__be16 len;
+	__u16 check;
+};
+
+struct tcp {
+	__be16 source;
+	__be16 dest;
+	__be32 seq;
+	__be32 ack;
+	__u8 offset;
+	__u8 flags;
+	__be16 window;
+	__u16 check;
+	__be16 urgent;
+};
+
+struct icmp {
+	__u8 type;
+	__u8 code;
+	__u16 check;
+	__be16 id;
+	__be16 seq;
+};
+
+_Static_assert(sizeof(struct eth) == 14 && sizeof(struct ipv4) == 20 && sizeof(struct udp) == 8 &&
+		       sizeof(struct tcp) == 20 && sizeof(struct icmp) == 8,
+	       "headers have no padding");
+
+/*
+ * What the overlay puts in front of an inner packet. Packed, so the compiler reads its members byte by byte: the
+ * fast path goes through pointers to the parts instead.
+ */
+struct outer {
+	struct eth eth;
+	struct ipv4 ip;
+	struct udp udp;
+	struct overlay_header overlay;
+	struct eth inner;
+} __attribute__((packed));
+
+#define OUTER_LEN 64 /* offset of the inner IPv4 header */
+#define ENCAP_LEN 50 /* what the overlay adds to a packet of the node's stack */
+_Static_assert(sizeof(struct outer) == OUTER_LEN, "outer header");
+
+enum fragment_state {
+	NOT_FRAGMENT = 0,
+	FIRST_FRAGMENT = 1,
+	LATER_FRAGMENT = 2,
+};
+
+/* An IPv4 packet as the programs see it. Ports of an ICMP echo: see struct flow_key. */
+struct packet {
+	__u32 l3; /* offset of the IPv4 header */
+	__u32 l4; /* offset of the transport header */
+	__be32 saddr;
+	__be32 daddr;
+	__be16 sport;
+	__be16 dport;
+	__be16 id;
+	__u8 proto;
+	__u8 tos;
+	__u8 tcp_flags;
+	__u8 fragment; /* enum fragment_state */
+	__u8 echo_reply;
+	__u8 ttl;
+	__u16 len; /* of the IPv4 header field, host order; meaningless for GSO packets over 64 KiB */
+};
+
+/*
+ * skb->data and skb->data_end through a load that the compiler cannot fold into arithmetic on the context
+ * pointer, which the verifier refuses.
+ */
+#define SKB_POINTER(skb, field)                                                          \
+	({                                                                               \
+		void *__p;                                                               \
+		asm volatile("%[p] = *(u32 *)(%[s] + %[o])"                              \
+			     : [p] "=r"(__p)                                             \
+			     : [s] "r"(skb), [o] "i"(__builtin_offsetof(struct __sk_buff, field))); \
+		__p;                                                                     \
+	})
+
+/*
+ * The bytes [off, off+len) of a packet as a linear piece of memory, or 0. Invalidates earlier pointers. The empty
+ * asm keeps the pointer that was checked: computed anew it would be a different one to the verifier.
+ */
+static __always_inline void *packet_at(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	void *at = SKB_POINTER(skb, data) + off, *end = SKB_POINTER(skb, data_end);
+
+	asm volatile("" : "+r"(at));
+	if (at + len > end) {
+		if (bpf_skb_pull_data(skb, off + len))
+			return 0;
+		at = SKB_POINTER(skb, data) + off;
+		end = SKB_POINTER(skb, data_end);
+		asm volatile("" : "+r"(at));
+		if (at + len > end)
+			return 0;
+	}
+	return at;
+}
+
+/* Transport part of parse_ipv4. Fragments other than the first have none. */
+static __always_inline enum verdict parse_l4(struct __sk_buff *skb, struct packet *p)
+{
+	switch (p->proto) {
+	case PROTO_TCP: {
+		struct tcp *tcp = packet_at(skb, p->l4, sizeof(*tcp));
+
+		if (!tcp)
+			return VERDICT_DROP_MALFORMED;
+		p->sport = tcp->source;
+		p->dport = tcp->dest;
+		p->tcp_flags = tcp->flags;
+		return VERDICT_SENT;
+	}
+	case PROTO_UDP: {
+		struct udp *udp = packet_at(skb, p->l4, sizeof(*udp));
+
+		if (!udp)
+			return VERDICT_DROP_MALFORMED;
+		p->sport = udp->source;
+		p->dport = udp->dest;
+		return VERDICT_SENT;
+	}
+	case PROTO_ICMP: {
+		struct icmp *icmp = packet_at(skb, p->l4, sizeof(*icmp));
+
+		if (!icmp)
+			return VERDICT_DROP_MALFORMED;
+		if (icmp->type == ICMP_ECHO) {
+			p->sport = icmp->id;
+		} else if (icmp->type == ICMP_ECHO_REPLY) {
+			p->dport = icmp->id;
+			p->echo_reply = 1;
+		} else {
+			return VERDICT_DROP_PROTOCOL;
+		}
+		return VERDICT_SENT;
+	}
+	}
+	return VERDICT_DROP_PROTOCOL;
+}
+
+/* Parses the IPv4 packet whose header stands at offset l3. VERDICT_SENT means: parsed. */
+static __always_inline enum verdict parse_ipv4(struct __sk_buff *skb, __u32 l3, struct packet *p)
+{
+	struct ipv4 *ip = packet_at(skb, l3, sizeof(*ip));
+	__u32 header;
+	__u16 frag;
+
+	if (!ip || (ip->version_ihl >> 4) != 4)
+		return VERDICT_DROP_MALFORMED;
+	header = (ip->version_ihl & 0x0f) * 4;
+	p->len = bpf_ntohs(ip->len);
+	/* A GSO packet may be longer than its header says, never shorter. */
+	if (header < sizeof(*ip) || (p->len && p->len < header) || l3 + p->len > skb->len)
+		return VERDICT_DROP_MALFORMED;
+	p->l3 = l3;
+	p->l4 = l3 + header;
+	p->saddr = ip->saddr;
+	p->daddr = ip->daddr;
+	p->proto = ip->proto;
+	p->tos = ip->tos;
+	p->id = ip->id;
+	p->ttl = ip->ttl;
+	p->sport = 0;
+	p->dport = 0;
+	p->tcp_flags = 0;
+	p->echo_reply = 0;
+	p->fragment = NOT_FRAGMENT;
+	frag = bpf_ntohs(ip->frag);
+	if (frag & IP_OFFSET) {
+		p->fragment = LATER_FRAGMENT;
+		return VERDICT_SENT;
+	}
+	if (frag & IP_MF)
+		p->fragment = FIRST_FRAGMENT;
+	return parse_l4(skb, p);
+}
+
+/* 32-bit mixer (the finalizer of MurmurHash3), good enough to spread flows; not a secret. */
+static __always_inline __u32 mix(__u32 a, __u32 b)
+{
+	a ^= b * 0x9e3779b1;
+	a ^= a >> 16;
+	a *= 0x85ebca6b;
+	a ^= a >> 13;
+	a *= 0xc2b2ae35;
+	return a ^ (a >> 16);
+}
+
+static __always_inline __u32 flow_hash(const struct packet *p)
+{
+	return mix(mix(p->saddr, p->daddr), ((__u32)p->sport << 16 | p->dport) ^ p->proto);
+}

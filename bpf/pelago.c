@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+//go:build ignore
+
+/* The object: every program over one set of maps. */
+#include "edge.c"
+#include "uplink.c"
+#include "sweep.c"
+
+/* Types that occur only as constants or on the stack leave no trace in BTF; a pointer keeps them there for bpf2go. */
+#define KEEP(kind, name) const kind name *keep_##name __attribute__((unused))
+KEEP(enum, packet_type);
+KEEP(enum, hook);
+KEEP(enum, verdict);
+KEEP(enum, overlay_flag);
+KEEP(enum, peer_kind);
+KEEP(enum, source_flag);
+KEEP(enum, global_kind);
+KEEP(enum, affinity);
+KEEP(enum, direction);
+KEEP(enum, flow_role);
+KEEP(enum, tcp_seen);
+KEEP(struct, overlay_header);
+KEEP(struct, probe);
+KEEP(struct, sweep);
+
+char __license[] SEC("license") = "Dual BSD/GPL";

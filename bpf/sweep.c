@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+//go:build ignore
+
+/*
+ * Removal of flows at the daemon's request. User space picks candidates from a dump; whether a flow may go is decided
+ * here, where the same compare-and-swap as in the packet path guards against a flow that has just come back.
+ */
+#include "flow.h"
+
+/* Removes a flow whatever its timers say. */
+static __noinline int evict(const struct flow_key *key)
+{
+	struct flow_key other_key;
+	struct flow *f, *other;
+
+	if (!key)
+		return 0;
+	f = bpf_map_lookup_elem(&flows, key);
+	if (!f)
+		return 0;
+	if (f->primary)
+		return remove_flow(key, f);
+	key_of_other(&other_key, key, f);
+	other = bpf_map_lookup_elem(&flows, &other_key);
+	if (other && other->primary)
+		return remove_flow(&other_key, other);
+	bpf_map_delete_elem(&flows, key);
+	return 1;
+}
+
+SEC("syscall")
+int sweep_flows(struct sweep *ctx)
+{
+	__u64 now = bpf_ktime_get_ns(); /* the coarse clock is not there for this type of program */
+	__u32 removed = 0;
+
+	/* Unrolled, since the argument may be read at constant offsets only. */
+#pragma clang loop unroll(full)
+	for (int i = 0; i < SWEEP_BATCH; i++) {
+		struct flow_key key;
+
+		if (i >= ctx->count)
+			break;
+		key = ctx->keys[i];
+		if (ctx->force)
+			removed += evict(&key);
+		else if (bpf_map_lookup_elem(&flows, &key))
+			removed += reclaim(&key, now, 0);
+	}
+	ctx->removed = removed;
+	return 0;
+}

@@ -1,0 +1,364 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Every struct and enum that the kernel side shares with user space, and the overlay header.
+ * bpf2go makes the Go side from this file; nobody mirrors a layout by hand.
+ * Byte order: __be16/__be32 are in network order, everything else is in host order.
+ */
+#pragma once
+#include <linux/types.h>
+
+#define ASSERT_SIZE(type, size) _Static_assert(sizeof(type) == (size), #type " has changed its size")
+
+/*
+ * What became of a packet. The word in Go, in the metric label and in `pelago diagnose` is the name below
+ * in lower case with dashes; it is read from BTF, so there is no second list.
+ */
+enum verdict {
+	VERDICT_SENT,		  /* edge: translated and sent towards a gateway or a cable */
+	VERDICT_DELIVERED,	  /* edge: translated back and handed to the node's stack */
+	VERDICT_SWITCHED,	  /* gateway: passed between overlay and cable */
+	VERDICT_BOUNCED,	  /* passed once to another gateway or node */
+	VERDICT_PROBE,		  /* a probe or its reply, consumed */
+	VERDICT_FOREIGN,	  /* not ours: left to the next program and to the stack */
+	VERDICT_DROP_MALFORMED,	  /* too short, wrong lengths, not IPv4 inside */
+	VERDICT_DROP_BAD_VERSION, /* overlay header of a version that we do not speak */
+	VERDICT_DROP_BAD_TOKEN,	  /* overlay header without the secret token */
+	VERDICT_DROP_BAD_TYPE,	  /* unknown packet type in the overlay header */
+	VERDICT_DROP_UNKNOWN_PEER, /* outer source is no node and no gateway that we know */
+	VERDICT_DROP_SPOOFED_SOURCE, /* inner source does not belong to the cluster that sent it */
+	VERDICT_DROP_UNKNOWN_SOURCE, /* local packet whose source is no pod of this node and not the node */
+	VERDICT_DROP_NO_ROUTE,	  /* destination belongs to no accepted cluster */
+	VERDICT_DROP_NO_GATEWAY,  /* no gateway to send to */
+	VERDICT_DROP_NOT_GATEWAY, /* transit packet at a node that is no gateway */
+	VERDICT_DROP_NOT_OWN,	  /* from a cable to an address that is not ours: no transit between clusters */
+	VERDICT_DROP_UNKNOWN_BLOCK, /* nobody here owns this egress IP and port, and no sibling knew better */
+	VERDICT_DROP_UNKNOWN_NODE, /* the owner's node index has no address */
+	VERDICT_DROP_NO_SERVICE,  /* global IP and port without an exported service */
+	VERDICT_DROP_NO_BACKEND,  /* exported service without a ready backend */
+	VERDICT_DROP_NO_FLOW,	  /* no flow entry, and this packet may not make one */
+	VERDICT_DROP_NO_EGRESS,	  /* the pod has no egress IP, or the node no active block of it */
+	VERDICT_DROP_PORTS_EXHAUSTED, /* every port of the node's blocks is in use towards this destination */
+	VERDICT_DROP_FLOWS_FULL,  /* the flow table is full */
+	VERDICT_DROP_TUPLE_CLASH, /* another live flow shows the same tuple and no other port was free */
+	VERDICT_DROP_FRAGMENT,	  /* later fragment whose first fragment was never seen */
+	VERDICT_DROP_PROTOCOL,	  /* neither TCP nor UDP nor ICMP echo */
+	VERDICT_DROP_TTL,	  /* time to live ran out */
+	VERDICT_DROP_TOO_BIG,	  /* does not fit into the wire and may not be fragmented */
+	VERDICT_DROP_INJECTED,	  /* overlay packet from a pod or an unmarked socket */
+	VERDICT_DROP_UNVERIFIED,  /* reached pelago0 without having passed our checks */
+	VERDICT_DROP_NOT_READY,	  /* tables not loaded yet */
+	VERDICT_DROP_INTERNAL,	  /* a helper failed */
+	VERDICT_MAX,
+};
+
+/* Where a verdict was counted. */
+enum hook {
+	HOOK_EDGE_OUT,	 /* egress of pelago0: from the node's stack into the overlay */
+	HOOK_UPLINK_IN,	 /* ingress of an uplink: overlay and cable packets */
+	HOOK_UPLINK_OUT, /* egress of an uplink: the guard */
+	HOOK_EDGE_IN,	 /* ingress of pelago0: from the overlay into the node's stack */
+	HOOK_MAX,
+};
+
+struct counter {
+	__u64 packets;
+	__u64 bytes;
+};
+ASSERT_SIZE(struct counter, 16);
+
+/* ---- overlay header (an ABI: N and N-1 interoperate) ----
+ *
+ *  0                   1                   2                   3
+ *  |  0x08 (VXLAN) |            token (24 bits)                    |
+ *  |     type      |       node index (16)         | ver |  flags  |
+ *
+ * VXLAN framing (RFC 7348) with its reserved fields in use. The inner Ethernet header is ours as well: its
+ * destination is the fixed address of every pelago0; its source carries the L4 ports of a fragment.
+ */
+#define OVERLAY_VERSION 1
+#define OVERLAY_VNI_FLAG 0x08
+
+enum packet_type {
+	PACKET_FORWARD = 1, /* an inner IPv4 packet */
+	PACKET_PROBE = 2,
+	PACKET_PROBE_REPLY = 3,
+};
+
+enum overlay_flag {
+	OVERLAY_BOUNCED = 1,  /* was passed on once; never again */
+	OVERLAY_FRAGMENT = 2, /* the inner source MAC holds the L4 ports */
+	OVERLAY_SWITCH = 4,   /* bounced to a gateway that is to find the node; without it the receiver is the edge */
+};
+
+struct overlay_header {
+	__u8 vxlan_flags;
+	__u8 token[3];
+	__u8 type;	     /* enum packet_type */
+	__u8 node[2];	     /* node index, network order; 0 = none */
+	__u8 version_flags;  /* version in the high four bits, enum overlay_flag in the low */
+};
+ASSERT_SIZE(struct overlay_header, 8);
+
+/* Payload of PACKET_PROBE and PACKET_PROBE_REPLY, behind the overlay header. */
+struct probe {
+	__u64 nonce;	 /* must match the outstanding one */
+	__u64 sent;	 /* the sender's clock, ns; opaque to the reflector */
+	__u32 ready;	 /* reply: 1 once the reflector's tables are complete */
+	__u32 generation; /* reply: the reflector's table generation */
+};
+ASSERT_SIZE(struct probe, 24);
+
+/* ---- settings ---- */
+struct node_settings {
+	__be32 address;	     /* this node's address on the overlay and the cable */
+	__u16 node;	     /* this node's index */
+	__u16 cluster;	     /* this cluster's index */
+	__u16 gateway;	     /* 1: this node switches between overlay and cable */
+	__u16 mss;	     /* TCP MSS that fits into every wire; 0 = do not clamp */
+	__u32 cookie;	     /* secret of this node since boot: mark of our own packets, VNI of verified ones */
+	__u32 overlay_token; /* low 24 bits */
+	__u32 overlay_token_old;
+	__u32 cable_token;
+	__u32 cable_token_old;
+	__u32 generation;    /* of the tables, counts up with every change */
+	__u16 ready;	     /* 1 once the first full set of tables is in */
+	__be16 cable_port;   /* UDP port of the vxlan cable */
+};
+ASSERT_SIZE(struct node_settings, 40);
+
+/* ---- routing ---- */
+struct prefix {
+	__u32 length; /* bits */
+	__be32 address;
+};
+ASSERT_SIZE(struct prefix, 8);
+
+struct route {
+	__u16 cluster; /* index of the remote cluster */
+	__u16 pad;
+};
+ASSERT_SIZE(struct route, 4);
+
+/* How an outer packet gets to another node or gateway. */
+struct hop {
+	__be32 address;
+	__be32 next; /* next hop on the uplink; equal to address if on-link */
+	__u32 ifindex; /* the uplink */
+};
+ASSERT_SIZE(struct hop, 12);
+
+struct node {
+	struct hop hop;
+	__u32 present;
+};
+ASSERT_SIZE(struct node, 16);
+
+#define MAX_GATEWAYS 16
+
+/* The gateways of this cluster, by node index. */
+struct gateway_set {
+	__u32 count;
+	__u16 nodes[MAX_GATEWAYS];
+};
+ASSERT_SIZE(struct gateway_set, 36);
+
+struct remote_gateway {
+	struct hop hop;
+	__u16 node;  /* its index in its own cluster, seed of the rendezvous hash */
+	__be16 port; /* of its cable */
+};
+ASSERT_SIZE(struct remote_gateway, 16);
+
+struct cluster {
+	__u32 count;
+	struct remote_gateway gateways[MAX_GATEWAYS];
+};
+ASSERT_SIZE(struct cluster, 4 + 16 * MAX_GATEWAYS);
+
+enum peer_kind {
+	PEER_NODE = 1,	  /* node of this cluster: may send on the overlay */
+	PEER_GATEWAY = 2, /* gateway of a remote cluster: may send on the cable */
+};
+
+struct peer {
+	__u16 kind;    /* enum peer_kind */
+	__u16 cluster; /* PEER_GATEWAY: its cluster's index */
+	__u16 node;    /* its index in its cluster */
+	__u16 pad;
+};
+ASSERT_SIZE(struct peer, 8);
+
+/* ---- addresses ---- */
+enum source_flag {
+	SOURCE_HOST = 1, /* an address of the node itself, not of a pod */
+};
+
+struct source {
+	__be32 egress_ip; /* 0: no egress */
+	__be32 own_ip;	  /* global IP of a headless pod, used 1:1; 0 if none */
+	__u32 ifindex;	  /* device towards the pod; 0 = any (SOURCE_HOST) */
+	__u32 flags;	  /* enum source_flag */
+};
+ASSERT_SIZE(struct source, 16);
+
+#define BLOCK_BITS 8 /* a block is 256 ports */
+#define MAX_BLOCKS 64
+
+/* The blocks of one egress IP in which this node opens flows. */
+struct egress {
+	__u32 count;
+	__u16 first[MAX_BLOCKS]; /* first port of each, host order */
+};
+ASSERT_SIZE(struct egress, 4 + 2 * MAX_BLOCKS);
+
+enum global_kind {
+	GLOBAL_EGRESS = 1,  /* (address, port >> 8) names the node */
+	GLOBAL_SERVICE = 2, /* (address, port, protocol) names the service */
+	GLOBAL_POD = 3,	    /* one pod on one node */
+};
+
+struct global {
+	__u16 kind; /* enum global_kind */
+	__u16 node; /* GLOBAL_POD: index of the pod's node */
+	__be32 pod; /* GLOBAL_POD on this node: the pod's address; else 0 */
+};
+ASSERT_SIZE(struct global, 8);
+
+struct block_key {
+	__be32 address;
+	__u32 block; /* port >> 8 */
+};
+ASSERT_SIZE(struct block_key, 8);
+
+struct block {
+	__u16 node;
+	__u16 pad;
+};
+ASSERT_SIZE(struct block, 4);
+
+struct service_key {
+	__be32 address;
+	__be16 port;
+	__u8 proto;
+	__u8 pad;
+};
+ASSERT_SIZE(struct service_key, 8);
+
+enum affinity {
+	AFFINITY_NONE = 0,
+	AFFINITY_CLIENT_IP = 1,
+};
+
+struct service {
+	__u32 backends; /* ready backends on this node, in map `backends` */
+	__u32 slots;	/* size of its table in map `tables`; 0 = none here */
+	__u32 affinity; /* enum affinity */
+};
+ASSERT_SIZE(struct service, 12);
+
+struct backend_key {
+	struct service_key service;
+	__u32 index;
+};
+ASSERT_SIZE(struct backend_key, 12);
+
+struct backend {
+	__be32 address;
+	__be16 port;
+	__u16 pad;
+};
+ASSERT_SIZE(struct backend, 8);
+
+/* ---- flows ---- */
+enum direction {
+	DIRECTION_OUT = 0, /* the packet leaves the node for the overlay */
+	DIRECTION_IN = 1,  /* the packet comes from the overlay */
+};
+
+/*
+ * A flow has two entries in one map, one for each direction. The key is the tuple as it stands before translation.
+ * ICMP echo: a request has its identifier as source port, a reply as destination port, the other port is 0.
+ */
+struct flow_key {
+	__be32 saddr;
+	__be32 daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 proto;
+	__u8 direction; /* enum direction */
+	__u16 pad;
+};
+ASSERT_SIZE(struct flow_key, 16);
+
+enum flow_role {
+	FLOW_CLIENT = 1, /* a local pod opened it: source translated on the way out */
+	FLOW_SERVER = 2, /* a remote client opened it: destination translated on the way in */
+};
+
+enum tcp_seen {
+	TCP_SEEN_ACK = 1, /* a segment beyond the handshake */
+	TCP_SEEN_FIN = 2,
+	TCP_SEEN_RST = 4,
+};
+
+struct flow {
+	/*
+	 * Generation << 1 | dying. Whoever swaps in the dying bit removes the flow; the generation keeps a
+	 * remover that holds a pointer to a recycled element from killing its next tenant.
+	 */
+	__u64 state;
+	__u64 seen;   /* last packet of this direction, coarse ns since boot */
+	__be32 saddr; /* the tuple after translation */
+	__be32 daddr;
+	__be16 sport;
+	__be16 dport;
+	__u16 node;    /* index of the far node, learned from replies; 0 = not yet */
+	__u16 cluster; /* index of the far cluster */
+	__u8 role;     /* enum flow_role */
+	__u8 tcp;      /* enum tcp_seen, this direction */
+	__u8 primary;  /* 1: the entry of the direction that opened the flow */
+	__u8 pad;
+	__be32 pod; /* local address */
+};
+ASSERT_SIZE(struct flow, 40);
+
+/* Fragments on their way out: the ports of the first one. */
+struct fragment_key {
+	__be32 saddr;
+	__be32 daddr;
+	__be16 id;
+	__u8 proto;
+	__u8 pad;
+};
+ASSERT_SIZE(struct fragment_key, 12);
+
+struct fragment {
+	__be16 sport;
+	__be16 dport;
+};
+ASSERT_SIZE(struct fragment, 4);
+
+/* State of the path to one remote gateway (key: its outer address). */
+struct path {
+	__u64 nonce; /* of the last probe */
+	__u64 sent;  /* when it went out, ns since boot */
+	__u64 seen;  /* when the last valid reply came in */
+	__u64 rtt;   /* of that reply, ns */
+	__u64 probes;
+	__u64 replies;
+	__u32 ready;	  /* as told by the reply */
+	__u32 generation;
+};
+ASSERT_SIZE(struct path, 56);
+
+/* Argument of the sweep program. */
+#define SWEEP_BATCH 32
+
+struct sweep {
+	__u32 count;
+	__u32 force;   /* 1: remove whatever the timers say (the pod is gone) */
+	__u32 removed; /* out */
+	__u32 pad;
+	struct flow_key keys[SWEEP_BATCH];
+};
+ASSERT_SIZE(struct sweep, 16 + 16 * SWEEP_BATCH);
