@@ -37,7 +37,7 @@ const (
 
 // ServiceContributionSpec is what the exporting cluster offers (KEP-1645).
 //
-// +kubebuilder:validation:XValidation:rule="self.cluster == oldSelf.cluster && self.namespace == oldSelf.namespace && self.service == oldSelf.service",message="cluster, namespace and service are immutable"
+// +kubebuilder:validation:XValidation:rule="self.cluster == oldSelf.cluster && self.__namespace__ == oldSelf.__namespace__ && self.service == oldSelf.service",message="cluster, namespace and service are immutable"
 type ServiceContributionSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=48
