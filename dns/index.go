@@ -1,0 +1,243 @@
+package dns
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	miekg "github.com/miekg/dns"
+)
+
+// schemaVersion is the Multicluster DNS schema that dns-version.<zone> names.
+// Its TTL is the specification's.
+const (
+	schemaVersion    = "1.0.0"
+	schemaVersionTTL = 28800
+)
+
+// index is a Table compiled for answering; immutable but for the counters.
+type index struct {
+	mode  Mode
+	local string
+	ttl   uint32
+	zones []zone // longest name first
+	any   []byte // the answer to ANY: one HINFO that says so
+	// services by "<service>.<namespace>".
+	services map[string]*service
+	// namespaces that hold a service: empty non-terminals (RFC 8020).
+	namespaces map[string]struct{}
+}
+
+// zone is one served domain.
+type zone struct {
+	name string // lower case, fully qualified
+	wire []byte
+	soa  []byte // see soaRecord
+	// owners are the zone's fixed names, relative to it; "" is the apex.
+	owners map[string]*owner
+}
+
+// owner is one existing name. All nil is an empty non-terminal.
+type owner struct {
+	a, aaaa, txt, soa, ns *set
+	srv                   []*srvSet // by zone; nil without SRV records
+}
+
+// empty is a name that exists without records of its own.
+var empty = &owner{}
+
+// compile builds the index of a table. Services that have not changed since
+// prev (which may be nil) are taken over, so that the cost of one change is
+// that of one service.
+func compile(t Table, prev *index, m *metrics) (*index, error) {
+	x := &index{mode: t.Mode, local: t.LocalCluster, ttl: uint32(t.TTL.Seconds())}
+	if t.TTL == 0 {
+		x.ttl = uint32(DefaultTTL.Seconds())
+	}
+	x.any = record(miekg.TypeHINFO, x.ttl, []byte("\x07RFC8482\x00"))
+	if _, err := ParseMode(string(t.Mode)); err != nil {
+		return nil, err
+	}
+	if len(t.Zones) == 0 {
+		return nil, errors.New("compile table: it names no zone; give at least clusterset.local")
+	}
+	for _, name := range t.Zones {
+		z, err := newZone(name, x.ttl)
+		if err != nil {
+			return nil, err
+		}
+		x.zones = append(x.zones, z)
+	}
+	slices.SortFunc(x.zones, func(a, b zone) int {
+		if d := len(b.name) - len(a.name); d != 0 {
+			return d
+		}
+		return strings.Compare(a.name, b.name)
+	})
+	x.zones = slices.CompactFunc(x.zones, func(a, b zone) bool { return a.name == b.name })
+
+	reusable := prev != nil && prev.mode == x.mode && prev.local == x.local && prev.ttl == x.ttl &&
+		slices.EqualFunc(prev.zones, x.zones, func(a, b zone) bool { return a.name == b.name })
+	x.services = make(map[string]*service, len(t.Services))
+	x.namespaces = make(map[string]struct{})
+	for _, from := range t.Services {
+		key := from.Name + "." + from.Namespace
+		var old *service
+		if prev != nil {
+			old = prev.services[key]
+		}
+		if old == nil || !reusable || !old.from.equal(from) {
+			old = compileService(from, x, m, old)
+		}
+		if len(old.owners) == 0 {
+			continue // MCS: a headless service without ready endpoints does not exist
+		}
+		x.services[key] = old
+		x.namespaces[from.Namespace] = struct{}{}
+	}
+	return x, nil
+}
+
+func newZone(domain string, ttl uint32) (zone, error) {
+	name, err := ParseZone(domain)
+	if err != nil {
+		return zone{}, err
+	}
+	wire, err := packName(name)
+	if err != nil {
+		return zone{}, fmt.Errorf("compile zone %s: %w", name, err)
+	}
+	z := zone{name: name, wire: wire, soa: soaRecord(ttl)}
+	version := append([]byte{byte(len(schemaVersion))}, schemaVersion...)
+	z.owners = map[string]*owner{
+		"": {
+			soa: &set{records: [][]byte{z.soa}},
+			ns:  &set{records: [][]byte{record(miekg.TypeNS, ttl, append([]byte(nameServer), pointer(headerLen)...))}},
+		},
+		"dns-version": {txt: &set{records: [][]byte{record(miekg.TypeTXT, schemaVersionTTL, version)}}},
+		"svc":         empty,
+		"dns":         empty,
+		"ns.dns":      empty,
+	}
+	return z, nil
+}
+
+// nameServer and hostmaster are the left parts of names in wire form; a
+// pointer to the zone follows.
+const (
+	nameServer = "\x02ns\x03dns"
+	hostmaster = "\x0ahostmaster"
+)
+
+func pointer(offset int) []byte { return binary.BigEndian.AppendUint16(nil, uint16(0xc000|offset)) }
+
+// soaRecord packs the zone's SOA with its three names ending in pointers to
+// the zone's name at the question, right for a question for the apex. appendSOA
+// moves them. The serial is constant, because the zone has no secondaries; the
+// last field is the TTL of negative answers (RFC 2308).
+func soaRecord(ttl uint32) []byte {
+	rdata := append([]byte(nameServer), pointer(headerLen)...)
+	rdata = append(rdata, hostmaster...)
+	rdata = append(rdata, pointer(headerLen)...)
+	for _, v := range [...]uint32{1, 7200, 1800, 86400, ttl} { // serial, refresh, retry, expire, minimum
+		rdata = binary.BigEndian.AppendUint32(rdata, v)
+	}
+	return record(miekg.TypeSOA, ttl, rdata)
+}
+
+// appendSOA adds the zone's SOA to a message whose question holds the zone's
+// name at offset.
+func (z *zone) appendSOA(msg []byte, offset int) []byte {
+	at := len(msg)
+	msg = append(msg, z.soa...)
+	const mname = pointerLen + 8 + 2 + len(nameServer)
+	const rname = mname + pointerLen + len(hostmaster)
+	for _, p := range [...]int{0, mname, rname} {
+		binary.BigEndian.PutUint16(msg[at+p:], uint16(0xc000|offset))
+	}
+	return msg
+}
+
+// relative cuts the zone off a lower-case name in presentation form; false if
+// the name is not in the zone.
+func (z *zone) relative(name []byte) ([]byte, bool) {
+	rel, found := bytes.CutSuffix(name, []byte(z.name))
+	if !found || len(rel) == 0 {
+		return rel, found
+	}
+	if rel[len(rel)-1] != '.' {
+		return nil, false
+	}
+	rel = rel[:len(rel)-1]
+	// A dot after an odd number of backslashes belongs to a label.
+	escapes := len(rel) - len(bytes.TrimRight(rel, `\`))
+	return rel, escapes%2 == 0
+}
+
+// find returns the zone of a lower-case name (-1: none of ours) and the name's
+// owner (nil: it does not exist).
+func (x *index) find(name []byte) (zoneIndex int, _ *owner) {
+	for i := range x.zones {
+		if rel, ok := x.zones[i].relative(name); ok {
+			if o := x.zones[i].owners[string(rel)]; o != nil {
+				return i, o
+			}
+			return i, x.service(rel)
+		}
+	}
+	return -1, nil
+}
+
+// service finds [prefix.]<service>.<namespace>.svc and <namespace>.svc.
+func (x *index) service(rel []byte) *owner {
+	rel, ok := bytes.CutSuffix(rel, []byte(".svc"))
+	if !ok {
+		return nil
+	}
+	ns := bytes.LastIndexByte(rel, '.')
+	if ns < 0 {
+		if _, ok := x.namespaces[string(rel)]; ok {
+			return empty
+		}
+		return nil
+	}
+	name := bytes.LastIndexByte(rel[:ns], '.')
+	s := x.services[string(rel[name+1:])]
+	if s == nil {
+		return nil
+	}
+	return s.owners[string(rel[:max(name, 0)])]
+}
+
+// records picks the RRset for a query type; nil is NODATA.
+func (o *owner) records(qtype uint16, zoneIndex int) *set {
+	switch qtype {
+	case miekg.TypeA:
+		return o.a
+	case miekg.TypeAAAA:
+		return o.aaaa
+	case miekg.TypeSRV:
+		if o.srv != nil {
+			return &o.srv[zoneIndex].set
+		}
+	case miekg.TypeTXT:
+		return o.txt
+	case miekg.TypeSOA:
+		return o.soa
+	case miekg.TypeNS:
+		return o.ns
+	}
+	return nil
+}
+
+// turnOf keeps a service's place in its rotation over a change of the service.
+func turnOf(old *service) *atomic.Uint32 {
+	if old != nil {
+		return old.turn
+	}
+	return new(atomic.Uint32)
+}

@@ -1,0 +1,274 @@
+package dns
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+)
+
+// service is one compiled service: every name at and below
+// <service>.<namespace>.svc, by what stands left of that; "" is the service.
+type service struct {
+	from   Service
+	turn   *atomic.Uint32
+	owners map[string]*owner
+	to     map[string]*destination // by cluster id
+}
+
+// srvSet is an SRV RRset with the names whose addresses belong beside it.
+type srvSet struct {
+	set
+	glue []glue
+}
+
+// glue is one SRV target: its full name in wire form and its addresses.
+type glue struct {
+	name []byte
+	of   *owner
+}
+
+// builder compiles one service.
+type builder struct {
+	*service
+	x   *index
+	m   *metrics
+	srv map[string][]target // by owner
+}
+
+// target is one SRV record before it is packed; prefix is its name, relative
+// to the service.
+type target struct {
+	port   uint16
+	prefix string
+	to     *destination
+}
+
+// compileService applies the rules of the answers to one service. old is its
+// former state or nil. Without any owner the service does not exist.
+func compileService(from Service, x *index, m *metrics, old *service) *service {
+	b := builder{
+		service: &service{from: from, turn: turnOf(old), owners: map[string]*owner{}, to: map[string]*destination{}},
+		x:       x, m: m, srv: map[string][]target{},
+	}
+	if from.Type == Headless {
+		b.headless()
+	} else {
+		b.clusterSetIP()
+	}
+	for _, o := range b.owners {
+		tidy(o.a)
+		tidy(o.aaaa)
+	}
+	b.packSRV()
+	return b.service
+}
+
+func (b *builder) clusterSetIP() {
+	self := b.owner("")
+	for _, ip := range b.from.IPs {
+		b.address("", ip, inOrder, "")
+	}
+	if len(b.from.IPs) == 0 && b.x.mode == ModeSubmariner {
+		b.nearest(netip.Addr.Is4)
+		b.nearest(netip.Addr.Is6)
+	}
+	b.ports("", "", b.from.Ports, "", self.a != nil || self.aaaa != nil)
+	for _, c := range b.from.Clusters {
+		o := b.owner(c.ID)
+		if b.x.mode == ModeMCS {
+			continue // reserved: the name exists and has no records
+		}
+		for _, e := range c.Endpoints { // ready or not: the asker chose this cluster
+			b.address(c.ID, e.IP, inOrder, c.ID)
+		}
+		b.ports(c.ID, c.ID, c.portsOr(b.from.Ports), c.ID, o.a != nil || o.aaaa != nil)
+	}
+}
+
+// nearest gives the service one address of a family: the local cluster's if it
+// is ready, else a ready remote cluster's, each in its turn. A cluster has one
+// vote, however many addresses it shows.
+func (b *builder) nearest(family func(netip.Addr) bool) {
+	ready := func(c Cluster) (netip.Addr, bool) {
+		for _, e := range c.Endpoints {
+			if e.Ready && family(e.IP) {
+				return e.IP, true
+			}
+		}
+		return netip.Addr{}, false
+	}
+	for _, c := range b.from.Clusters {
+		if ip, ok := ready(c); ok && c.ID == b.x.local {
+			b.address("", ip, inOrder, c.ID)
+			return
+		}
+	}
+	for _, c := range b.from.Clusters {
+		if ip, ok := ready(c); ok {
+			b.address("", ip, oneByOne, c.ID)
+		}
+	}
+}
+
+func (b *builder) headless() {
+	submariner := b.x.mode == ModeSubmariner
+	if submariner {
+		b.owner("")
+		b.ports("", "", b.from.Ports, "", false)
+	}
+	for _, c := range b.from.Clusters {
+		ports := c.portsOr(b.from.Ports)
+		if submariner {
+			b.owner(c.ID)
+			b.ports(c.ID, "", ports, c.ID, false)
+		}
+		for _, e := range c.Endpoints {
+			host := e.hostname() + "." + c.ID
+			if !e.Ready {
+				if submariner {
+					b.owner(host)
+				}
+				continue
+			}
+			b.address("", e.IP, rotated, c.ID)
+			b.address(host, e.IP, inOrder, c.ID)
+			b.ports("", host, ports, c.ID, true)
+			if submariner {
+				b.address(c.ID, e.IP, rotated, c.ID)
+				b.ports(c.ID, host, ports, c.ID, true)
+			}
+		}
+	}
+}
+
+func (c Cluster) portsOr(merged []Port) []Port {
+	if len(c.Ports) > 0 {
+		return c.Ports
+	}
+	return merged
+}
+
+// owner returns the owner of a prefix; it and the names above it exist from
+// now on.
+func (b *builder) owner(prefix string) *owner {
+	o := b.owners[prefix]
+	if o == nil {
+		o = new(owner)
+		b.owners[prefix] = o
+		if prefix != "" {
+			_, above, _ := strings.Cut(prefix, ".")
+			b.owner(above)
+		}
+	}
+	return o
+}
+
+// address adds an address of a cluster ("" for a clusterset IP) to a name.
+func (b *builder) address(prefix string, ip netip.Addr, order order, cluster string) {
+	o := b.owner(prefix)
+	s := &o.a
+	if ip.Is6() {
+		s = &o.aaaa
+	}
+	if *s == nil {
+		*s = &set{order: order, turn: b.turn}
+	}
+	(*s).records = append((*s).records, addressRecord(ip, b.x.ttl))
+	(*s).name(b.destination(cluster), order == oneByOne)
+}
+
+// ports adds SRV records to a name and to _port._proto below it; without
+// answered the names exist and have no records.
+func (b *builder) ports(prefix, targetPrefix string, ports []Port, cluster string, answered bool) {
+	add := func(prefix string, p Port) {
+		b.owner(prefix)
+		if answered {
+			t := target{port: p.Number, prefix: targetPrefix}
+			if cluster != "" {
+				t.to = b.destination(cluster)
+			}
+			b.srv[prefix] = append(b.srv[prefix], t)
+		}
+	}
+	for _, p := range ports {
+		add(prefix, p)
+		if p.Name == "" {
+			continue
+		}
+		named := "_" + strings.ToLower(p.Name) + "._" + strings.ToLower(p.Protocol)
+		if prefix != "" {
+			named += "." + prefix
+		}
+		add(named, p)
+	}
+}
+
+// packSRV turns the collected targets into records, per zone because a target
+// is a full name. A target that is too long for a name is left out: nobody
+// could ask for its address.
+func (b *builder) packSRV() {
+	names := map[string][]byte{}
+	for i, z := range b.x.zones {
+		clear(names)
+		for prefix, targets := range b.srv {
+			s := &srvSet{}
+			for _, t := range targets {
+				name, known := names[t.prefix]
+				if !known {
+					full := b.from.Name + "." + b.from.Namespace + ".svc." + z.name
+					if t.prefix != "" {
+						full = t.prefix + "." + full
+					}
+					name, _ = packName(full)
+					names[t.prefix] = name
+				}
+				if name == nil {
+					continue
+				}
+				s.records = append(s.records, srvRecord(t.port, name, b.x.ttl))
+				if t.to != nil {
+					s.name(t.to, false)
+				}
+				s.glue = append(s.glue, glue{name, b.owners[t.prefix]})
+			}
+			tidy(&s.set)
+			slices.SortFunc(s.glue, func(a, b glue) int { return bytes.Compare(a.name, b.name) })
+			s.glue = slices.CompactFunc(s.glue, func(a, b glue) bool { return a.of == b.of })
+			o := b.owners[prefix]
+			if o.srv == nil {
+				o.srv = make([]*srvSet, len(b.x.zones))
+			}
+			o.srv[i] = s
+		}
+	}
+}
+
+// name notes the cluster that the newest record belongs to. Records come in
+// cluster by cluster, so looking at the last one is enough to name each once.
+func (s *set) name(d *destination, always bool) {
+	if always || len(s.to) == 0 || s.to[len(s.to)-1] != d {
+		s.to = append(s.to, d)
+	}
+}
+
+// tidy sorts a set's records, so that equal tables give equal answers, and
+// drops duplicates (RFC 2181 §5). A set that is given one by one keeps its
+// records beside its clusters: they come one per cluster, in order of ids.
+func tidy(s *set) {
+	if s == nil || s.order == oneByOne {
+		return
+	}
+	slices.SortFunc(s.records, bytes.Compare)
+	s.records = slices.CompactFunc(s.records, bytes.Equal)
+}
+
+func (b *builder) destination(cluster string) *destination {
+	d := b.to[cluster]
+	if d == nil {
+		d = b.m.destination(b.x.local, cluster, b.from.Name, b.from.Namespace)
+		b.to[cluster] = d
+	}
+	return d
+}
