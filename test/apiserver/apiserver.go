@@ -24,15 +24,16 @@ const startTimeout = 90 * time.Second
 type Option func(*options)
 
 type options struct {
-	crds        bool
+	crds        *crdSelection
 	controllers []string
 	flags       []string
 	serviceCIDR string
 }
 
-// CRDs installs the definitions of deploy/crds and those of the MCS API, and waits until they are served.
-func CRDs() Option {
-	return func(o *options) { o.crds = true }
+// CRDs installs the definitions of deploy/crds and those of the MCS API, or only the named ones of them (such as
+// "portblocks.pelago.io"), and waits until they are served.
+func CRDs(names ...string) Option {
+	return func(o *options) { o.crds = &crdSelection{names: names} }
 }
 
 // Controllers runs kube-controller-manager with the named controllers (its own names, such as
@@ -117,8 +118,8 @@ func (s *server) run(bin string, o options) error {
 	if err := s.apiserver(ctx, bin, pki, o); err != nil {
 		return err
 	}
-	if o.crds {
-		if err := installCRDs(s.config); err != nil {
+	if o.crds != nil {
+		if err := o.crds.install(s.config); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/client-go/rest"
@@ -12,33 +13,53 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// installCRDs creates the definitions of deploy/crds and of the MCS API and waits until discovery shows them.
-func installCRDs(config *rest.Config) error {
-	root, err := repository()
+// crdSelection names the definitions to install; all of them if it names none.
+type crdSelection struct{ names []string }
+
+// install creates the definitions and waits until discovery shows them.
+func (c *crdSelection) install(config *rest.Config) error {
+	known, err := knownCRDs()
 	if err != nil {
-		return err
+		return fmt.Errorf("install CRDs: %w", err)
 	}
-	crds, err := mcsCRDs()
-	if err != nil {
-		return err
+	chosen := known
+	if len(c.names) > 0 {
+		chosen = slices.DeleteFunc(slices.Clone(known), func(crd *apiextensionsv1.CustomResourceDefinition) bool {
+			return !slices.Contains(c.names, crd.Name)
+		})
+		if len(chosen) != len(c.names) {
+			return fmt.Errorf("install CRDs: not all of %v exist", c.names)
+		}
 	}
-	_, err = envtest.InstallCRDs(config, envtest.CRDInstallOptions{
-		Paths:              []string{filepath.Join(root, "deploy", "crds")},
-		ErrorIfPathMissing: true,
-		CRDs:               crds,
-	})
-	if err != nil {
+	if _, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{CRDs: chosen}); err != nil {
 		return fmt.Errorf("install CRDs: %w", err)
 	}
 	return nil
 }
 
-func mcsCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+// knownCRDs reads deploy/crds and adds the definitions of the MCS API.
+func knownCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	root, err := repository()
+	if err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(root, "deploy", "crds", "*.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	texts := [][]byte{mcscrd.ServiceExportCRD, mcscrd.ServiceImportCRD}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, text)
+	}
 	var crds []*apiextensionsv1.CustomResourceDefinition
-	for _, text := range [][]byte{mcscrd.ServiceExportCRD, mcscrd.ServiceImportCRD} {
+	for _, text := range texts {
 		crd := new(apiextensionsv1.CustomResourceDefinition)
 		if err := yaml.Unmarshal(text, crd); err != nil {
-			return nil, fmt.Errorf("read the CRDs of the MCS API: %w", err)
+			return nil, err
 		}
 		crds = append(crds, crd)
 	}
