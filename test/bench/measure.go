@@ -42,7 +42,7 @@ func (v Values) LogValue() slog.Value {
 	var attrs []slog.Attr
 	for _, m := range metrics {
 		if x, ok := v[m.name]; ok {
-			attrs = append(attrs, slog.String(m.name, fmt.Sprintf("%.4g", x)))
+			attrs = append(attrs, slog.String(m.name, short(x)))
 		}
 	}
 	return slog.GroupValue(attrs...)

@@ -3,14 +3,16 @@ package main
 import (
 	"fmt"
 	"io"
+	"math"
 	"slices"
+	"strconv"
 	"text/tabwriter"
 )
 
 // printTables writes two tables for people: the medians, and the medians of the paired ratios with their range.
 func printTables(w io.Writer, names []string, all []Row) error {
 	fmt.Fprintln(w, "medians")
-	err := printTable(w, names, all, "", func(r Row) string { return fmt.Sprintf("%.4g", r.Median) })
+	err := printTable(w, names, all, "", func(r Row) string { return short(r.Median) })
 	if err != nil || !slices.ContainsFunc(all, func(r Row) bool { return r.Unit == ratioUnit }) {
 		return err
 	}
@@ -40,4 +42,12 @@ func printTable(w io.Writer, names []string, all []Row, suffix string, cell func
 		fmt.Fprintln(tw)
 	}
 	return tw.Flush()
+}
+
+// short writes four significant digits, without an exponent for large numbers.
+func short(x float64) string {
+	if x >= 1000 {
+		return strconv.FormatFloat(math.Round(x), 'f', 0, 64)
+	}
+	return strconv.FormatFloat(x, 'g', 4, 64)
 }
