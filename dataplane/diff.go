@@ -1,0 +1,109 @@
+package dataplane
+
+import (
+	"cmp"
+	"net/netip"
+	"reflect"
+	"slices"
+)
+
+// Table names a map of the kernel side.
+type Table string
+
+// The maps that user space writes, by their names on bpffs.
+const (
+	TableSettings Table = "settings"
+	TableRoutes   Table = "routes"
+	TableNodes    Table = "nodes"
+	TableGateways Table = "gateways"
+	TableClusters Table = "clusters"
+	TablePeers    Table = "peers"
+	TableSources  Table = "sources"
+	TableEgresses Table = "egresses"
+	TableGlobals  Table = "globals"
+	TableBlocks   Table = "blocks"
+	TableServices Table = "services"
+)
+
+// Change is one step: put Value under Key, or remove Key if Value is nil. Key and Value have the types of the State's
+// field of that name; Settings and Gateways have no key.
+type Change struct {
+	Table Table
+	Key   any
+	Value any
+}
+
+// Diff is the steps from have to want, in an order in which no state half-way misroutes a packet:
+//
+//  1. what others refer to comes first (nodes, remote gateways, peers, blocks, global addresses, services);
+//  2. then what refers to it (gateways, routes) and what lets traffic begin (egresses, sources);
+//  3. removals in the opposite order;
+//  4. the settings last where they open the gate (ready, gateway), since programs drop until then; but first
+//     where they close it.
+//
+// A changed entry is one atomic put. The order within a table is by key, so the result is the same for the same input.
+func Diff(have, want State) []Change {
+	var put, remove []Change
+	both := func(p, r []Change) {
+		put = append(put, p...)
+		remove = append(r, remove...) // later tables are taken down first
+	}
+	both(diffMap(TableNodes, have.Nodes, want.Nodes, cmp.Compare[uint16]))
+	both(diffMap(TableClusters, have.Clusters, want.Clusters, cmp.Compare[uint16]))
+	both(diffMap(TablePeers, have.Peers, want.Peers, netip.Addr.Compare))
+	both(diffMap(TableBlocks, have.Blocks, want.Blocks, compareBlock))
+	both(diffMap(TableServices, have.Services, want.Services, compareService))
+	both(diffMap(TableGlobals, have.Globals, want.Globals, netip.Addr.Compare))
+	if !slices.Equal(have.Gateways, want.Gateways) {
+		put = append(put, Change{Table: TableGateways, Value: want.Gateways})
+	}
+	both(diffMap(TableRoutes, have.Routes, want.Routes, comparePrefix))
+	both(diffMap(TableEgresses, have.Egresses, want.Egresses, netip.Addr.Compare))
+	both(diffMap(TableSources, have.Sources, want.Sources, netip.Addr.Compare))
+
+	changes := append(put, remove...)
+	if have.Settings == want.Settings {
+		return changes
+	}
+	settings := Change{Table: TableSettings, Value: want.Settings}
+	closing := have.Settings.Ready && !want.Settings.Ready || have.Settings.Gateway && !want.Settings.Gateway
+	if closing {
+		return append([]Change{settings}, changes...)
+	}
+	return append(changes, settings)
+}
+
+func diffMap[K comparable, V any](table Table, have, want map[K]V, compare func(a, b K) int) (put, remove []Change) {
+	for _, k := range sortedKeys(want, compare) {
+		if v, ok := have[k]; !ok || !reflect.DeepEqual(v, want[k]) {
+			put = append(put, Change{Table: table, Key: k, Value: want[k]})
+		}
+	}
+	for _, k := range sortedKeys(have, compare) {
+		if _, ok := want[k]; !ok {
+			remove = append(remove, Change{Table: table, Key: k})
+		}
+	}
+	return put, remove
+}
+
+func sortedKeys[K comparable, V any](m map[K]V, compare func(a, b K) int) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, compare)
+	return keys
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+func compareBlock(a, b BlockKey) int {
+	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.First, b.First))
+}
+
+func compareService(a, b ServiceKey) int {
+	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
+}

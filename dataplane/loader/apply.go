@@ -1,0 +1,199 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
+)
+
+// Apply makes the maps hold want. It goes on after an error, so one entry that does not fit (a full map) leaves the others
+// as they should be; all errors are returned together. Applying the same State twice does nothing the second time.
+//
+// After an error the maps are read back before the next Apply, as they are before the first.
+func (l *Loader) Apply(want dataplane.State) error {
+	if err := check(want); err != nil {
+		return err
+	}
+	if l.have == nil {
+		have, err := l.Read()
+		if err != nil {
+			return err
+		}
+		l.have = &have
+	}
+	var errs []error
+	for _, c := range dataplane.Diff(*l.have, want) {
+		if err := l.write(c); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		l.have = nil
+		return err
+	}
+	l.have = &want
+	return nil
+}
+
+// Refresh makes the next Apply read the maps back first: what somebody else changed there is put right.
+func (l *Loader) Refresh() { l.have = nil }
+
+func check(s dataplane.State) error {
+	if n := len(s.Gateways); n > dataplane.MaxGateways {
+		return fmt.Errorf("apply state: %d gateways in this cluster, at most %d are supported", n, dataplane.MaxGateways)
+	}
+	for index, gs := range s.Clusters {
+		if len(gs) > dataplane.MaxGateways {
+			return fmt.Errorf("apply state: %d gateways in cluster %d, at most %d are supported", len(gs), index, dataplane.MaxGateways)
+		}
+	}
+	for ip, first := range s.Egresses {
+		if len(first) > dataplane.MaxBlocks {
+			return fmt.Errorf("apply state: %d port blocks of egress IP %s, at most %d are supported", len(first), ip, dataplane.MaxBlocks)
+		}
+	}
+	return nil
+}
+
+func (l *Loader) write(c dataplane.Change) error {
+	m := &l.objs.PelagoMaps
+	switch c.Table {
+	case dataplane.TableSettings:
+		return l.writeSettings(c.Value.(dataplane.Settings))
+	case dataplane.TableGateways:
+		return put(m.Gateways, uint32(0), encodeGateways(c.Value.([]uint16)))
+	case dataplane.TableNodes:
+		var v bpf.PelagoNode // the zero value is "not present": arrays have no delete
+		if c.Value != nil {
+			v = bpf.PelagoNode{Hop: encodeHop(c.Value.(dataplane.Hop)), Present: 1}
+		}
+		return put(m.Nodes, uint32(c.Key.(uint16)), v)
+	case dataplane.TableServices:
+		return l.writeService(c)
+	case dataplane.TableRoutes:
+		key := encodePrefix(c.Key.(netip.Prefix))
+		return putOrRemove(m.Routes, key, c.Value, func(v uint16) any { return bpf.PelagoRoute{Cluster: v} })
+	case dataplane.TableClusters:
+		return putOrRemove(m.Clusters, uint32(c.Key.(uint16)), c.Value, func(v []dataplane.RemoteGateway) any { return encodeCluster(v) })
+	case dataplane.TablePeers:
+		return putOrRemove(m.Peers, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Peer) any { return encodePeer(v) })
+	case dataplane.TableSources:
+		return putOrRemove(m.Sources, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Source) any { return encodeSource(v) })
+	case dataplane.TableEgresses:
+		return putOrRemove(m.Egresses, be32(c.Key.(netip.Addr)), c.Value, func(v []uint16) any { return encodeEgress(v) })
+	case dataplane.TableGlobals:
+		return putOrRemove(m.Globals, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Global) any { return encodeGlobal(v) })
+	case dataplane.TableBlocks:
+		return putOrRemove(m.Blocks, encodeBlockKey(c.Key.(dataplane.BlockKey)), c.Value, func(v uint16) any { return bpf.PelagoBlock{Node: v} })
+	}
+	return fmt.Errorf("write map %s: no such map", c.Table)
+}
+
+func (l *Loader) writeSettings(s dataplane.Settings) error {
+	var old bpf.PelagoNodeSettings
+	if err := l.objs.Settings.Lookup(uint32(0), &old); err != nil {
+		return fmt.Errorf("read map settings: %w", err)
+	}
+	cookie := old.Cookie // packets on their way carry it
+	if cookie == 0 {
+		var err error
+		if cookie, err = newCookie(); err != nil {
+			return err
+		}
+	}
+	return put(l.objs.Settings, uint32(0), encodeSettings(s, cookie))
+}
+
+// Cookie is the mark that the uplink guard lets out, for the sockets of our own probes. 0 before the first Apply.
+func (l *Loader) Cookie() (uint32, error) {
+	var s bpf.PelagoNodeSettings
+	if err := l.objs.Settings.Lookup(uint32(0), &s); err != nil {
+		return 0, fmt.Errorf("read map settings: %w", err)
+	}
+	return s.Cookie, nil
+}
+
+// writeService puts backends and table in before the entry that gives their sizes, and takes them away after it: a
+// reader between two steps finds a backend, perhaps of the old set.
+func (l *Loader) writeService(c dataplane.Change) error {
+	m := &l.objs.PelagoMaps
+	key := encodeServiceKey(c.Key.(dataplane.ServiceKey))
+	var old bpf.PelagoService
+	if err := m.Services.Lookup(key, &old); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("read map services: %w", err)
+	}
+	want, _ := c.Value.(dataplane.Service)
+	var errs []error
+	for i, b := range want.Backends {
+		v := bpf.PelagoBackend{Address: be32(b.Addr()), Port: be16(b.Port())}
+		errs = append(errs, put(m.Backends, bpf.PelagoBackendKey{Service: key, Index: uint32(i)}, v))
+	}
+	grows := len(want.Table) >= int(old.Slots)
+	if grows && len(want.Table) > 0 {
+		errs = append(errs, l.writeTable(key, want.Table))
+	}
+	if c.Value == nil {
+		errs = append(errs, remove(m.Services, key))
+	} else {
+		errs = append(errs, put(m.Services, key, encodeService(want)))
+	}
+	switch {
+	case len(want.Table) == 0:
+		errs = append(errs, remove(m.Tables, key))
+	case !grows:
+		errs = append(errs, l.writeTable(key, want.Table))
+	}
+	for i := uint32(len(want.Backends)); i < old.Backends; i++ {
+		errs = append(errs, remove(m.Backends, bpf.PelagoBackendKey{Service: key, Index: i}))
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Loader) writeTable(key bpf.PelagoServiceKey, table []uint16) error {
+	inner, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: "table", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: uint32(len(table)), Flags: unix.BPF_F_INNER_MAP,
+	})
+	if err != nil {
+		return fmt.Errorf("make the table of a service: %w", err)
+	}
+	defer inner.Close()
+	keys, nodes := make([]uint32, len(table)), make([]uint32, len(table))
+	for slot, node := range table {
+		keys[slot], nodes[slot] = uint32(slot), uint32(node)
+	}
+	if _, err := inner.BatchUpdate(keys, nodes, nil); err != nil {
+		return fmt.Errorf("fill the table of a service: %w", err)
+	}
+	return put(l.objs.Tables, key, inner)
+}
+
+func put(m *ebpf.Map, key, value any) error {
+	err := m.Put(key, value)
+	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
+		return fmt.Errorf("write map %s: it is full (%d entries): %w", m.String(), m.MaxEntries(), err)
+	}
+	if err != nil {
+		return fmt.Errorf("write map %s: %w", m.String(), err)
+	}
+	return nil
+}
+
+func remove(m *ebpf.Map, key any) error {
+	if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("remove from map %s: %w", m.String(), err)
+	}
+	return nil
+}
+
+func putOrRemove[V any](m *ebpf.Map, key, value any, encode func(V) any) error {
+	if value == nil {
+		return remove(m, key)
+	}
+	return put(m, key, encode(value.(V)))
+}

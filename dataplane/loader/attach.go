@@ -1,0 +1,150 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// hook is one place where a program sits on a device.
+type hook struct {
+	name    string // of the pin: link_<name>_<ifindex>
+	program func(*Loader) *ebpf.Program
+	attach  ebpf.AttachType
+}
+
+var (
+	edgeHooks = []hook{
+		{"edge_in", func(l *Loader) *ebpf.Program { return l.objs.EdgeIn }, ebpf.AttachTCXIngress},
+		{"edge_out", func(l *Loader) *ebpf.Program { return l.objs.EdgeOut }, ebpf.AttachTCXEgress},
+	}
+	uplinkHooks = []hook{
+		{"uplink_in", func(l *Loader) *ebpf.Program { return l.objs.UplinkIn }, ebpf.AttachTCXIngress},
+		{"uplink_out", func(l *Loader) *ebpf.Program { return l.objs.UplinkOut }, ebpf.AttachTCXEgress},
+	}
+)
+
+// Attach puts the edge programs on the device edge (pelago0) and the uplink programs on each of uplinks, and takes them
+// off every other device that an earlier Attach put them on. Where a program sits already it is replaced in one step,
+// without a packet passing in between. Links are pinned, so they outlive the process. Devices are indexes in the network
+// namespace of the calling thread.
+func (l *Loader) Attach(edge int, uplinks []int) error {
+	wanted := map[string]bool{}
+	var errs []error
+	attach := func(ifindex int, hooks []hook) {
+		for _, h := range hooks {
+			pin := pinName(h.name, ifindex)
+			wanted[pin] = true
+			if err := l.attach(ifindex, h, filepath.Join(l.pinPath, pin)); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	// The guard and the receiver first: when the edge begins to send, its answers find their way.
+	for _, ifindex := range uplinks {
+		attach(ifindex, uplinkHooks)
+	}
+	attach(edge, edgeHooks)
+
+	pins, err := l.linkPins()
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, pin := range pins {
+		if !wanted[pin] {
+			if err := os.Remove(filepath.Join(l.pinPath, pin)); err != nil {
+				errs = append(errs, fmt.Errorf("detach %s: %w", pin, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Attached lists the devices that a program of ours sits on, by hook: {"edge_out": [7], …}.
+func (l *Loader) Attached() (map[string][]int, error) {
+	pins, err := l.linkPins()
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]int{}
+	for _, pin := range pins {
+		name := strings.TrimPrefix(pin, "link_")
+		i := strings.LastIndexByte(name, '_')
+		ifindex, err := strconv.Atoi(name[i+1:])
+		if err != nil {
+			return nil, fmt.Errorf("read pin %s: %w", pin, err)
+		}
+		if alive(filepath.Join(l.pinPath, pin), ifindex) {
+			out[name[:i]] = append(out[name[:i]], ifindex)
+		}
+	}
+	return out, nil
+}
+
+func (l *Loader) attach(ifindex int, h hook, pin string) error {
+	program := h.program(l)
+	if alive(pin, ifindex) {
+		old, err := link.LoadPinnedLink(pin, nil)
+		if err != nil {
+			return fmt.Errorf("open link %s: %w", pin, err)
+		}
+		defer old.Close()
+		if err := old.Update(program); err != nil {
+			return fmt.Errorf("replace %s on device %d: %w", h.name, ifindex, err)
+		}
+		return nil
+	}
+	if err := os.Remove(pin); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove link %s of a device that is gone: %w", pin, err)
+	}
+	// Head: a foreign program may end the chain with a verdict of its own, ours passes on what is not ours.
+	made, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: h.attach, Anchor: link.Head()})
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return fmt.Errorf("attach %s to device %d: %w", h.name, ifindex, &NotSupported{Feature: "TCX", Since: "6.6", Kernel: kernelRelease(), Err: err})
+	}
+	if err != nil {
+		return fmt.Errorf("attach %s to device %d: %w", h.name, ifindex, err)
+	}
+	defer made.Close()
+	if err := made.Pin(pin); err != nil {
+		return fmt.Errorf("pin link %s: %w", pin, err)
+	}
+	return nil
+}
+
+// alive says whether pin is a link that still sits on the device. A link whose device went has index 0.
+func alive(pin string, ifindex int) bool {
+	l, err := link.LoadPinnedLink(pin, &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return false
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil {
+		return false
+	}
+	tcx := info.TCX()
+	return tcx != nil && int(tcx.Ifindex) == ifindex
+}
+
+func (l *Loader) linkPins() ([]string, error) {
+	entries, err := os.ReadDir(l.pinPath)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", l.pinPath, err)
+	}
+	var pins []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "link_") {
+			pins = append(pins, e.Name())
+		}
+	}
+	return pins, nil
+}
+
+func pinName(hook string, ifindex int) string { return fmt.Sprintf("link_%s_%d", hook, ifindex) }

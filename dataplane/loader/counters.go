@@ -1,0 +1,72 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/pelago-net/pelago/bpf"
+)
+
+// Counter is how many packets met one end at one hook.
+type Counter struct {
+	Hook    string `json:"hook"`    // edge-out, uplink-in, uplink-out, edge-in
+	Verdict string `json:"verdict"` // the word of enum verdict in bpf/types.h, for example drop-bad-token
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// Counters reads the per-CPU counters and adds them up; rows that are zero are left out.
+func (l *Loader) Counters() ([]Counter, error) {
+	hooks, verdicts, err := Words()
+	if err != nil {
+		return nil, err
+	}
+	var out []Counter
+	for h, hook := range hooks {
+		for v, verdict := range verdicts {
+			var perCPU []bpf.PelagoCounter
+			key := uint32(h)*uint32(bpf.PelagoVerdictVERDICT_MAX) + uint32(v)
+			if err := l.objs.Counters.Lookup(key, &perCPU); err != nil {
+				return nil, fmt.Errorf("read map counters: %w", err)
+			}
+			c := Counter{Hook: hook, Verdict: verdict}
+			for _, p := range perCPU {
+				c.Packets += p.Packets
+				c.Bytes += p.Bytes
+			}
+			if c.Packets > 0 {
+				out = append(out, c)
+			}
+		}
+	}
+	return out, nil
+}
+
+// Words reads the names of hooks and verdicts from the BTF of the embedded object, so that C, Go and the metrics say
+// the same word: VERDICT_DROP_BAD_TOKEN is "drop-bad-token".
+func Words() (hooks, verdicts []string, err error) {
+	spec, err := bpf.LoadPelago()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the embedded programs: %w", err)
+	}
+	hooks, err1 := enumWords(spec.Types, "hook", "HOOK_")
+	verdicts, err2 := enumWords(spec.Types, "verdict", "VERDICT_")
+	return hooks, verdicts, errors.Join(err1, err2)
+}
+
+func enumWords(types *btf.Spec, name, prefix string) ([]string, error) {
+	var enum *btf.Enum
+	if err := types.TypeByName(name, &enum); err != nil {
+		return nil, fmt.Errorf("find enum %s in the embedded types: %w", name, err)
+	}
+	words := make([]string, len(enum.Values)-1) // the last one is the number of the others
+	for _, v := range enum.Values {
+		if v.Value < uint64(len(words)) {
+			words[v.Value] = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v.Name, prefix)), "_", "-")
+		}
+	}
+	return words, nil
+}

@@ -1,0 +1,176 @@
+package loader
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
+)
+
+// The kernel side holds addresses and ports in network order. These four keep the bytes as they are on the wire whatever
+// the host's order is.
+
+func be32(a netip.Addr) uint32 {
+	if !a.IsValid() {
+		return 0
+	}
+	b := a.As4()
+	return binary.NativeEndian.Uint32(b[:])
+}
+
+func addr(v uint32) netip.Addr {
+	if v == 0 {
+		return netip.Addr{}
+	}
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], v)
+	return netip.AddrFrom4(b)
+}
+
+func be16(p uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], p)
+	return binary.NativeEndian.Uint16(b[:])
+}
+
+func port(v uint16) uint16 { return be16(v) }
+
+func flag(b bool) uint16 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func encodeSettings(s dataplane.Settings, cookie uint32) bpf.PelagoNodeSettings {
+	return bpf.PelagoNodeSettings{
+		Address: be32(s.Address), Node: s.Node, Cluster: s.Cluster, Gateway: flag(s.Gateway), Mss: s.MSS, Cookie: cookie,
+		OverlayToken: s.Overlay.Current, OverlayTokenOld: s.Overlay.Old, CableToken: s.Cable.Current,
+		CableTokenOld: s.Cable.Old, Generation: s.Generation, Ready: flag(s.Ready), CablePort: be16(s.CablePort),
+	}
+}
+
+func decodeSettings(v bpf.PelagoNodeSettings) dataplane.Settings {
+	return dataplane.Settings{
+		Address: addr(v.Address), Node: v.Node, Cluster: v.Cluster, Gateway: v.Gateway != 0, MSS: v.Mss,
+		Overlay:   dataplane.Tokens{Current: v.OverlayToken, Old: v.OverlayTokenOld},
+		Cable:     dataplane.Tokens{Current: v.CableToken, Old: v.CableTokenOld},
+		CablePort: port(v.CablePort), Generation: v.Generation, Ready: v.Ready != 0,
+	}
+}
+
+func encodePrefix(p netip.Prefix) bpf.PelagoPrefix {
+	return bpf.PelagoPrefix{Length: uint32(p.Bits()), Address: be32(p.Masked().Addr())}
+}
+
+func decodePrefix(v bpf.PelagoPrefix) netip.Prefix {
+	a := addr(v.Address)
+	if !a.IsValid() {
+		a = netip.AddrFrom4([4]byte{})
+	}
+	return netip.PrefixFrom(a, int(v.Length))
+}
+
+func encodeHop(h dataplane.Hop) bpf.PelagoHop {
+	return bpf.PelagoHop{Address: be32(h.Address), Next: be32(h.Next), Ifindex: h.Ifindex}
+}
+
+func decodeHop(v bpf.PelagoHop) dataplane.Hop {
+	return dataplane.Hop{Address: addr(v.Address), Next: addr(v.Next), Ifindex: v.Ifindex}
+}
+
+func encodeGateways(nodes []uint16) bpf.PelagoGatewaySet {
+	var g bpf.PelagoGatewaySet
+	g.Count = uint32(copy(g.Nodes[:], nodes))
+	return g
+}
+
+func decodeGateways(v bpf.PelagoGatewaySet) []uint16 {
+	if v.Count == 0 {
+		return nil
+	}
+	return append([]uint16(nil), v.Nodes[:min(int(v.Count), len(v.Nodes))]...)
+}
+
+func encodeCluster(gs []dataplane.RemoteGateway) bpf.PelagoCluster {
+	var c bpf.PelagoCluster
+	for i, g := range gs[:min(len(gs), dataplane.MaxGateways)] {
+		c.Gateways[i] = bpf.PelagoRemoteGateway{Hop: encodeHop(g.Hop), Node: g.Node, Port: be16(g.Port)}
+		c.Count++
+	}
+	return c
+}
+
+func decodeCluster(v bpf.PelagoCluster) []dataplane.RemoteGateway {
+	var gs []dataplane.RemoteGateway
+	for _, g := range v.Gateways[:min(int(v.Count), len(v.Gateways))] {
+		gs = append(gs, dataplane.RemoteGateway{Hop: decodeHop(g.Hop), Node: g.Node, Port: port(g.Port)})
+	}
+	return gs
+}
+
+func encodePeer(p dataplane.Peer) bpf.PelagoPeer {
+	return bpf.PelagoPeer{Kind: uint16(p.Kind), Cluster: p.Cluster, Node: p.Node}
+}
+
+func decodePeer(v bpf.PelagoPeer) dataplane.Peer {
+	return dataplane.Peer{Kind: dataplane.PeerKind(v.Kind), Cluster: v.Cluster, Node: v.Node}
+}
+
+func encodeSource(s dataplane.Source) bpf.PelagoSource {
+	v := bpf.PelagoSource{EgressIp: be32(s.Egress), OwnIp: be32(s.Own), Ifindex: s.Ifindex}
+	if s.Host {
+		v.Flags = uint32(bpf.PelagoSourceFlagSOURCE_HOST)
+	}
+	return v
+}
+
+func decodeSource(v bpf.PelagoSource) dataplane.Source {
+	return dataplane.Source{
+		Egress: addr(v.EgressIp), Own: addr(v.OwnIp), Ifindex: v.Ifindex,
+		Host: v.Flags&uint32(bpf.PelagoSourceFlagSOURCE_HOST) != 0,
+	}
+}
+
+func encodeEgress(first []uint16) bpf.PelagoEgress {
+	var e bpf.PelagoEgress
+	e.Count = uint32(copy(e.First[:], first))
+	return e
+}
+
+func decodeEgress(v bpf.PelagoEgress) []uint16 {
+	return append([]uint16(nil), v.First[:min(int(v.Count), len(v.First))]...)
+}
+
+func encodeGlobal(g dataplane.Global) bpf.PelagoGlobal {
+	return bpf.PelagoGlobal{Kind: uint16(g.Kind), Node: g.Node, Pod: be32(g.Pod)}
+}
+
+func decodeGlobal(v bpf.PelagoGlobal) dataplane.Global {
+	return dataplane.Global{Kind: dataplane.GlobalKind(v.Kind), Node: v.Node, Pod: addr(v.Pod)}
+}
+
+func encodeBlockKey(k dataplane.BlockKey) bpf.PelagoBlockKey {
+	return bpf.PelagoBlockKey{Address: be32(k.Address), Block: uint32(k.First) / dataplane.BlockPorts}
+}
+
+func decodeBlockKey(v bpf.PelagoBlockKey) dataplane.BlockKey {
+	return dataplane.BlockKey{Address: addr(v.Address), First: uint16(v.Block * dataplane.BlockPorts)}
+}
+
+func encodeServiceKey(k dataplane.ServiceKey) bpf.PelagoServiceKey {
+	return bpf.PelagoServiceKey{Address: be32(k.Address), Port: be16(k.Port), Proto: k.Protocol}
+}
+
+func decodeServiceKey(v bpf.PelagoServiceKey) dataplane.ServiceKey {
+	return dataplane.ServiceKey{Address: addr(v.Address), Port: port(v.Port), Protocol: v.Proto}
+}
+
+func encodeService(s dataplane.Service) bpf.PelagoService {
+	v := bpf.PelagoService{Backends: uint32(len(s.Backends)), Slots: uint32(len(s.Table))}
+	if s.ClientIP {
+		v.Affinity = uint32(bpf.PelagoAffinityAFFINITY_CLIENT_IP)
+	}
+	return v
+}

@@ -1,0 +1,244 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/bpf"
+)
+
+// Role says which side of a flow is on this node.
+type Role string
+
+// Roles.
+const (
+	RoleClient Role = "client" // a local pod opened it; its source is translated on the way out
+	RoleServer Role = "server" // a remote client opened it; its destination is translated on the way in
+)
+
+// Tuple is one end-to-end view of a flow.
+type Tuple struct {
+	Source      netip.AddrPort `json:"source"`
+	Destination netip.AddrPort `json:"destination"`
+}
+
+// Flow is a translated flow.
+type Flow struct {
+	Role     Role   `json:"role"`
+	Protocol string `json:"protocol"`
+	// Opening is the tuple of its opener's packets as they reach this node's edge, Translated as they leave it.
+	Opening    Tuple `json:"opening"`
+	Translated Tuple `json:"translated"`
+	// Pod is the local address.
+	Pod netip.Addr `json:"pod"`
+	// Cluster and Node are the indexes of the far cluster and, once an answer came, of the far node.
+	Cluster uint16 `json:"cluster"`
+	Node    uint16 `json:"node,omitempty"`
+	// State is opening, established or closed for TCP, active for the rest.
+	State string `json:"state"`
+	// Idle is the time since the last packet, in nanoseconds, at the kernel's resolution of about a second.
+	Idle time.Duration `json:"idle"`
+}
+
+const flowChunk = 1024
+
+// dump calls yield for every entry of the flow map until it returns false. Entries that come or go meanwhile may be
+// missed or, if the table changes its shape, seen twice.
+func (l *Loader) dump(yield func(bpf.PelagoFlowKey, bpf.PelagoFlow) bool) error {
+	size := flowChunk
+	keys, values := make([]bpf.PelagoFlowKey, size), make([]bpf.PelagoFlow, size)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := l.objs.Flows.BatchLookup(&cursor, keys, values, nil)
+		if errors.Is(err, unix.ENOSPC) { // a bucket holds more than a chunk
+			size *= 2
+			keys, values = make([]bpf.PelagoFlowKey, size), make([]bpf.PelagoFlow, size)
+			continue
+		}
+		for i := range n {
+			if !yield(keys[i], values[i]) {
+				return nil
+			}
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read map flows: %w", err)
+		}
+	}
+}
+
+// Flows lists the translated flows of this node, in no order.
+func (l *Loader) Flows() ([]Flow, error) {
+	answers := map[bpf.PelagoFlowKey]bpf.PelagoFlow{}
+	type entry struct {
+		key   bpf.PelagoFlowKey
+		value bpf.PelagoFlow
+	}
+	var primaries []entry
+	err := l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
+		if v.State&dying != 0 {
+			return true
+		}
+		if v.Primary != 0 {
+			primaries = append(primaries, entry{k, v})
+		} else {
+			answers[k] = v
+		}
+		return true
+	})
+	now := bootClock()
+	flows := make([]Flow, 0, len(primaries))
+	for _, p := range primaries {
+		flows = append(flows, makeFlow(p.key, p.value, answers[answerKey(p.key, p.value)], now))
+	}
+	return flows, err
+}
+
+const dying = 1
+
+func answerKey(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bpf.PelagoFlowKey {
+	return bpf.PelagoFlowKey{
+		Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Direction: 1 - k.Direction,
+	}
+}
+
+func makeFlow(k bpf.PelagoFlowKey, v, answer bpf.PelagoFlow, now time.Duration) Flow {
+	f := Flow{
+		Role: RoleServer, Protocol: protocolName(k.Proto), Pod: addr(v.Pod), Cluster: v.Cluster, Node: v.Node, State: "active",
+		Opening: Tuple{
+			Source:      netip.AddrPortFrom(addr(k.Saddr), port(k.Sport)),
+			Destination: netip.AddrPortFrom(addr(k.Daddr), port(k.Dport)),
+		},
+		Translated: Tuple{
+			Source:      netip.AddrPortFrom(addr(v.Saddr), port(v.Sport)),
+			Destination: netip.AddrPortFrom(addr(v.Daddr), port(v.Dport)),
+		},
+		Idle: max(0, now-time.Duration(max(v.Seen, answer.Seen))),
+	}
+	if v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
+		f.Role = RoleClient
+	}
+	if k.Proto == unix.IPPROTO_TCP {
+		const ack, fin, rst = uint8(bpf.PelagoTcpSeenTCP_SEEN_ACK), uint8(bpf.PelagoTcpSeenTCP_SEEN_FIN), uint8(bpf.PelagoTcpSeenTCP_SEEN_RST)
+		switch {
+		case (v.Tcp|answer.Tcp)&rst != 0 || v.Tcp&answer.Tcp&fin != 0:
+			f.State = "closed"
+		case v.Tcp&answer.Tcp&ack != 0:
+			f.State = "established"
+		default:
+			f.State = "opening"
+		}
+	}
+	return f
+}
+
+func protocolName(p uint8) string {
+	switch p {
+	case unix.IPPROTO_TCP:
+		return "tcp"
+	case unix.IPPROTO_UDP:
+		return "udp"
+	case unix.IPPROTO_ICMP:
+		return "icmp"
+	}
+	return fmt.Sprint(p)
+}
+
+// bootClock is the clock of bpf_ktime_get_ns.
+func bootClock() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}
+
+// SweepStats is what a sweep found.
+type SweepStats struct {
+	Flows   int // entries of openers seen, which is the number of flows
+	Removed int // flows removed
+	// Crowding is, for each egress IP, the largest number of flows towards one remote endpoint: the port demand.
+	Crowding map[netip.Addr]int
+}
+
+// Sweep removes flows whose time is up. The kernel side decides, under the same guard as the packet path; this only
+// picks candidates. shortest is the shortest timer in use: entries seen within it are no candidates.
+func (l *Loader) Sweep(shortest time.Duration) (SweepStats, error) {
+	stats := SweepStats{Crowding: map[netip.Addr]int{}}
+	type remote struct {
+		egress, addr uint32
+		port         uint16
+		proto        uint8
+	}
+	towards := map[remote]int{}
+	var candidates []bpf.PelagoFlowKey
+	now := bootClock()
+	err := l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
+		if v.Primary == 0 {
+			// An answer entry is removed with its opener; one without an opener is found by its own age.
+			if now-time.Duration(v.State>>1) > shortest && now-time.Duration(v.Seen) > shortest {
+				candidates = append(candidates, k)
+			}
+			return true
+		}
+		stats.Flows++
+		if v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
+			towards[remote{v.Saddr, k.Daddr, k.Dport, k.Proto}]++
+		}
+		if now-time.Duration(v.Seen) > shortest {
+			candidates = append(candidates, k)
+		}
+		return true
+	})
+	for r, n := range towards {
+		ip := addr(r.egress)
+		stats.Crowding[ip] = max(stats.Crowding[ip], n)
+	}
+	removed, sweepErr := l.removeFlows(candidates, false)
+	stats.Removed = removed
+	return stats, errors.Join(err, sweepErr)
+}
+
+// Purge removes every flow of a local address, whatever its age: the pod behind it is gone and the next tenant of the
+// address must get none of its packets.
+func (l *Loader) Purge(pod netip.Addr) (removed int, err error) {
+	return l.PurgeFunc(func(a netip.Addr) bool { return a == pod })
+}
+
+// PurgeFunc removes every flow whose local address gone says is gone.
+func (l *Loader) PurgeFunc(gone func(netip.Addr) bool) (removed int, err error) {
+	var keys []bpf.PelagoFlowKey
+	err = l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
+		if v.Primary != 0 && gone(addr(v.Pod)) {
+			keys = append(keys, k)
+		}
+		return true
+	})
+	removed, removeErr := l.removeFlows(keys, true)
+	return removed, errors.Join(err, removeErr)
+}
+
+func (l *Loader) removeFlows(keys []bpf.PelagoFlowKey, force bool) (int, error) {
+	removed := 0
+	for len(keys) > 0 {
+		var batch bpf.PelagoSweep
+		n := copy(batch.Keys[:], keys)
+		batch.Count = uint32(n)
+		keys = keys[n:]
+		if force {
+			batch.Force = 1
+		}
+		if _, err := l.objs.SweepFlows.Run(&ebpf.RunOptions{Context: &batch}); err != nil {
+			return removed, fmt.Errorf("run sweep_flows: %w", err)
+		}
+		removed += int(batch.Removed)
+	}
+	return removed, nil
+}

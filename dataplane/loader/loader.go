@@ -1,0 +1,168 @@
+// Package loader carries a dataplane.State into the kernel and reads one back: it loads the programs, pins maps and links
+// below one bpffs directory, attaches the programs and writes the maps. What it pins goes on working when the process
+// ends. It knows no Kubernetes; pelago-node and the CLI call it.
+package loader
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
+)
+
+// DefaultPinPath is where maps and links are pinned.
+const DefaultPinPath = "/sys/fs/bpf/pelago"
+
+// Timers are the idle times after which a flow may be removed. Zero fields keep the defaults of bpf/config.h.
+type Timers struct {
+	UDP, ICMP, TCPEstablished, TCPTransitory, ClosedFloor time.Duration
+}
+
+// Options of Open.
+type Options struct {
+	// PinPath is a directory on a bpffs, created if missing; DefaultPinPath if empty.
+	PinPath string
+	Timers  Timers
+}
+
+// Loader holds the loaded programs and the open maps. It is not safe for concurrent use.
+type Loader struct {
+	pinPath string
+	objs    bpf.PelagoObjects
+	have    *dataplane.State // what the maps hold; nil: read them first
+}
+
+// Open loads the programs and opens the pinned maps of PinPath, or creates them. Maps that a former process pinned keep
+// their content. The programs do nothing until they are attached and the first Apply sets Settings.Ready.
+//
+// It fails with a message that says what is missing where the caller is not root, PinPath is no bpffs, the kernel is too
+// old, or a pinned map has another layout.
+func Open(opts Options) (*Loader, error) {
+	l := &Loader{pinPath: opts.PinPath}
+	if l.pinPath == "" {
+		l.pinPath = DefaultPinPath
+	}
+	if err := CheckKernel(); err != nil {
+		return nil, err
+	}
+	if err := makePinPath(l.pinPath); err != nil {
+		return nil, err
+	}
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("lift the limit of locked memory: %w", err)
+	}
+	spec, err := bpf.LoadPelago()
+	if err != nil {
+		return nil, fmt.Errorf("read the embedded programs: %w", err)
+	}
+	if err := setTimers(spec, opts.Timers); err != nil {
+		return nil, err
+	}
+	err = spec.LoadAndAssign(&l.objs, &ebpf.CollectionOptions{
+		Maps: ebpf.MapOptions{PinPath: l.pinPath},
+	})
+	var verifier *ebpf.VerifierError
+	switch {
+	case errors.As(err, &verifier):
+		return nil, fmt.Errorf("load the programs: the kernel's verifier refused them: %+v", verifier)
+	case errors.Is(err, ebpf.ErrMapIncompatible):
+		return nil, fmt.Errorf("open the maps in %s: they were made by another version with another layout; run `pelago-node cleanup` on this node (running connections through it end): %w", l.pinPath, err)
+	case err != nil:
+		return nil, fmt.Errorf("load the programs: %w", err)
+	}
+	return l, nil
+}
+
+// OpenMaps opens the pinned maps for reading and writing, without loading a program: for tools beside the daemon.
+func OpenMaps(pinPath string) (*Loader, error) {
+	l := &Loader{pinPath: pinPath}
+	if l.pinPath == "" {
+		l.pinPath = DefaultPinPath
+	}
+	spec, err := bpf.LoadPelago()
+	if err != nil {
+		return nil, fmt.Errorf("read the embedded programs: %w", err)
+	}
+	if _, err := os.Stat(filepath.Join(l.pinPath, bpf.PelagoMapSettings)); err != nil {
+		return nil, fmt.Errorf("open the maps in %s: pelago-node has not run on this node since it booted: %w", l.pinPath, err)
+	}
+	var maps bpf.PelagoMaps
+	if err := spec.LoadAndAssign(&maps, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: l.pinPath}}); err != nil {
+		return nil, fmt.Errorf("open the maps in %s: %w", l.pinPath, err)
+	}
+	l.objs.PelagoMaps = maps
+	return l, nil
+}
+
+// Close releases the file descriptors. Pinned maps and links stay.
+func (l *Loader) Close() error {
+	return l.objs.PelagoMaps.Close()
+}
+
+// Remove detaches the programs and deletes all that Open and Attach pinned below pinPath. Running connections end.
+func Remove(pinPath string) error {
+	if pinPath == "" {
+		pinPath = DefaultPinPath
+	}
+	if err := os.RemoveAll(pinPath); err != nil {
+		return fmt.Errorf("remove the pinned maps and links in %s: %w", pinPath, err)
+	}
+	return nil
+}
+
+func makePinPath(path string) error {
+	parent := filepath.Dir(path)
+	var fs unix.Statfs_t
+	if err := unix.Statfs(parent, &fs); err != nil {
+		return fmt.Errorf("look at %s: %w", parent, err)
+	}
+	if fs.Type != unix.BPF_FS_MAGIC {
+		return fmt.Errorf("pin below %s: no bpffs is mounted on %s; mount it with `mount -t bpf bpf %s`", path, parent, parent)
+	}
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return fmt.Errorf("make %s: %w", path, err)
+	}
+	return nil
+}
+
+func setTimers(spec *ebpf.CollectionSpec, t Timers) error {
+	for name, d := range map[string]time.Duration{
+		bpf.PelagoVarUdpTimeout:            t.UDP,
+		bpf.PelagoVarIcmpTimeout:           t.ICMP,
+		bpf.PelagoVarTcpEstablishedTimeout: t.TCPEstablished,
+		bpf.PelagoVarTcpTransitoryTimeout:  t.TCPTransitory,
+		bpf.PelagoVarClosedFloor:           t.ClosedFloor,
+	} {
+		if d == 0 {
+			continue
+		}
+		if err := spec.Variables[name].Set(uint64(d)); err != nil {
+			return fmt.Errorf("set %s to %s: %w", name, d, err)
+		}
+	}
+	return nil
+}
+
+// newCookie is a secret that marks our own packets on this node; never 0, which is the mark of everybody else's.
+func newCookie() (uint32, error) {
+	var b [4]byte
+	for {
+		if _, err := rand.Read(b[:]); err != nil {
+			return 0, fmt.Errorf("make a cookie: %w", err)
+		}
+		// The low 24 bits are a VNI; 0 there would let an unverified packet in.
+		if c := binary.NativeEndian.Uint32(b[:]); c&0xffffff != 0 {
+			return c, nil
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
+)
+
+// Read returns what the maps hold.
+func (l *Loader) Read() (dataplane.State, error) {
+	var s dataplane.State
+	var settings bpf.PelagoNodeSettings
+	var gateways bpf.PelagoGatewaySet
+	if err := l.objs.Settings.Lookup(uint32(0), &settings); err != nil {
+		return s, fmt.Errorf("read map settings: %w", err)
+	}
+	if err := l.objs.PelagoMaps.Gateways.Lookup(uint32(0), &gateways); err != nil {
+		return s, fmt.Errorf("read map gateways: %w", err)
+	}
+	s.Settings = decodeSettings(settings)
+	s.Gateways = decodeGateways(gateways)
+
+	var errs []error
+	var err error
+	s.Nodes, err = l.readNodes()
+	errs = append(errs, err)
+	s.Routes, err = readMap(l.objs.Routes, decodePrefix, func(v bpf.PelagoRoute) uint16 { return v.Cluster })
+	errs = append(errs, err)
+	s.Clusters, err = readMap(l.objs.Clusters, func(k uint32) uint16 { return uint16(k) }, decodeCluster)
+	errs = append(errs, err)
+	s.Peers, err = readMap(l.objs.Peers, addr, decodePeer)
+	errs = append(errs, err)
+	s.Sources, err = readMap(l.objs.Sources, addr, decodeSource)
+	errs = append(errs, err)
+	s.Egresses, err = readMap(l.objs.Egresses, addr, decodeEgress)
+	errs = append(errs, err)
+	s.Globals, err = readMap(l.objs.Globals, addr, decodeGlobal)
+	errs = append(errs, err)
+	s.Blocks, err = readMap(l.objs.Blocks, decodeBlockKey, func(v bpf.PelagoBlock) uint16 { return v.Node })
+	errs = append(errs, err)
+	s.Services, err = l.readServices()
+	errs = append(errs, err)
+	return s, errors.Join(errs...)
+}
+
+func readMap[KV, VV any, K comparable, V any](m *ebpf.Map, key func(KV) K, value func(VV) V) (map[K]V, error) {
+	out := map[K]V{}
+	var k KV
+	var v VV
+	it := m.Iterate()
+	for it.Next(&k, &v) {
+		out[key(k)] = value(v)
+	}
+	if err := it.Err(); err != nil {
+		return out, fmt.Errorf("read map %s: %w", m.String(), err)
+	}
+	return out, nil
+}
+
+// readNodes reads the node array in batches: it is sparse and has 65,536 entries.
+func (l *Loader) readNodes() (map[uint16]dataplane.Hop, error) {
+	out := map[uint16]dataplane.Hop{}
+	const chunk = 4096
+	keys, values := make([]uint32, chunk), make([]bpf.PelagoNode, chunk)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := l.objs.Nodes.BatchLookup(&cursor, keys, values, nil)
+		for i := range n {
+			if values[i].Present != 0 {
+				out[uint16(keys[i])] = decodeHop(values[i].Hop)
+			}
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return out, nil
+		}
+		if err != nil {
+			return out, fmt.Errorf("read map nodes: %w", err)
+		}
+	}
+}
+
+func (l *Loader) readServices() (map[dataplane.ServiceKey]dataplane.Service, error) {
+	out := map[dataplane.ServiceKey]dataplane.Service{}
+	var errs []error
+	var key bpf.PelagoServiceKey
+	var value bpf.PelagoService
+	it := l.objs.Services.Iterate()
+	for it.Next(&key, &value) {
+		service := dataplane.Service{ClientIP: value.Affinity == uint32(bpf.PelagoAffinityAFFINITY_CLIENT_IP)}
+		for i := range value.Backends {
+			var b bpf.PelagoBackend
+			if err := l.objs.Backends.Lookup(bpf.PelagoBackendKey{Service: key, Index: i}, &b); err != nil {
+				// A half-written service of a process that died: it differs from every wanted one and is written anew.
+				break
+			}
+			service.Backends = append(service.Backends, netip.AddrPortFrom(addr(b.Address), port(b.Port)))
+		}
+		table, err := l.readTable(key)
+		errs = append(errs, err)
+		if len(table) == int(value.Slots) {
+			service.Table = table
+		}
+		out[decodeServiceKey(key)] = service
+	}
+	return out, errors.Join(append(errs, it.Err())...)
+}
+
+func (l *Loader) readTable(key bpf.PelagoServiceKey) ([]uint16, error) {
+	var inner *ebpf.Map
+	err := l.objs.Tables.Lookup(key, &inner)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read map tables: %w", err)
+	}
+	defer inner.Close()
+	n := int(inner.MaxEntries())
+	keys, nodes := make([]uint32, n), make([]uint32, n)
+	var cursor ebpf.MapBatchCursor
+	if _, err := inner.BatchLookup(&cursor, keys, nodes, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, fmt.Errorf("read the table of a service: %w", err)
+	}
+	table := make([]uint16, n)
+	for i, slot := range keys {
+		table[slot] = uint16(nodes[i])
+	}
+	return table, nil
+}

@@ -1,0 +1,68 @@
+package dataplane
+
+import (
+	"hash/fnv"
+	"math"
+	"slices"
+)
+
+// primes are the sizes that a table may have: at least 100 slots for every node that holds backends keep the shares
+// within 1 % (Eisenbud et al., "Maglev", NSDI 2016, section 3.4).
+var primes = []int{251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131071}
+
+// Maglev builds the table of a service: slot → node index. weights gives the number of ready backends of each node; a
+// node's share of the slots is in proportion to it. The same weights give the same table on every gateway. nil if no
+// node has a backend.
+func Maglev(weights map[uint16]int) []uint16 {
+	var nodes []uint16
+	heaviest := 0
+	for node, w := range weights {
+		if w > 0 {
+			nodes = append(nodes, node)
+			heaviest = max(heaviest, w)
+		}
+	}
+	if len(nodes) == 0 {
+		return nil
+	}
+	slices.Sort(nodes)
+	size := primes[len(primes)-1]
+	if i := slices.IndexFunc(primes, func(p int) bool { return p >= 100*len(nodes) }); i >= 0 {
+		size = primes[i]
+	}
+	if len(nodes) == 1 {
+		return []uint16{nodes[0]}
+	}
+
+	type claimant struct{ next, skip int }
+	claimants := make([]claimant, len(nodes))
+	credit := make([]float64, len(nodes))
+	for i, node := range nodes {
+		claimants[i] = claimant{next: int(hash(node, 1) % uint64(size)), skip: int(hash(node, 2)%uint64(size-1)) + 1}
+	}
+	table := make([]uint16, size)
+	for filled := 0; ; {
+		for i, node := range nodes {
+			credit[i] += float64(weights[node]) / float64(heaviest)
+			if credit[i] < 1-math.SmallestNonzeroFloat32 {
+				continue
+			}
+			credit[i]--
+			c := &claimants[i]
+			for table[c.next] != 0 {
+				c.next = (c.next + c.skip) % size
+			}
+			table[c.next] = node
+			if filled++; filled == size {
+				return table
+			}
+		}
+	}
+}
+
+func hash(node uint16, seed byte) uint64 {
+	h := fnv.New64a()
+	// fnv never fails to write.
+	_, _ = h.Write([]byte{seed, byte(node >> 8), byte(node), seed ^ 0x5a})
+	return h.Sum64()
+}

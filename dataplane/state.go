@@ -1,0 +1,137 @@
+// Package dataplane says what the kernel is to know, as plain values: State is the whole desired content of the maps,
+// Diff the steps from one State to another. Pure; it imports the standard library only. Package loader carries a State
+// into the kernel and reads one back, package control/node makes one from API objects.
+package dataplane
+
+import (
+	"net/netip"
+)
+
+// Sizes that the kernel side is built for (bpf/types.h, bpf/maps.h).
+const (
+	MaxGateways = 16 // of one cluster
+	MaxBlocks   = 64 // of one egress IP on one node
+	BlockPorts  = 256
+)
+
+// State is the desired content of every map that user space writes. The zero value is "nothing". All addresses are IPv4.
+type State struct {
+	Settings Settings
+	// Routes leads from a remote prefix to the index of its cluster.
+	Routes map[netip.Prefix]uint16
+	// Nodes of this cluster by index, this one included.
+	Nodes map[uint16]Hop
+	// Gateways of this cluster by node index, sorted; all of them are active.
+	Gateways []uint16
+	// Clusters are the remote clusters by index.
+	Clusters map[uint16][]RemoteGateway
+	// Peers are the outer addresses from which overlay and cable packets are taken.
+	Peers map[netip.Addr]Peer
+	// Sources are the local addresses that may open flows.
+	Sources map[netip.Addr]Source
+	// Egresses are the blocks in which this node opens flows, by egress IP: first ports, sorted.
+	Egresses map[netip.Addr][]uint16
+	// Globals are this cluster's global addresses.
+	Globals map[netip.Addr]Global
+	// Blocks leads from a port block to the index of its node (gateways only).
+	Blocks map[BlockKey]uint16
+	// Services are the exported ports.
+	Services map[ServiceKey]Service
+}
+
+// Settings is what a node is.
+type Settings struct {
+	Address    netip.Addr // on the overlay and on the cable
+	Node       uint16     // index
+	Cluster    uint16     // index
+	Gateway    bool
+	MSS        uint16 // TCP MSS that fits into every wire; 0: not clamped
+	Overlay    Tokens
+	Cable      Tokens
+	CablePort  uint16 // UDP; 0: no vxlan cable on this node
+	Generation uint32
+	Ready      bool
+}
+
+// Tokens are the secret of a wire, 24 bits, and the one before it; 0 means none.
+type Tokens struct {
+	Current, Old uint32
+}
+
+// Hop is how an outer packet gets to a node or gateway.
+type Hop struct {
+	Address netip.Addr
+	Next    netip.Addr // next hop on the uplink; Address itself if on-link
+	Ifindex uint32     // the uplink
+}
+
+// RemoteGateway is a gateway of a remote cluster.
+type RemoteGateway struct {
+	Hop  Hop
+	Node uint16 // index in its own cluster
+	Port uint16 // UDP port of its cable
+}
+
+// PeerKind says on which wire a peer may send.
+type PeerKind uint8
+
+// Kinds of peers.
+const (
+	PeerNode    PeerKind = 1 // a node of this cluster, on the overlay
+	PeerGateway PeerKind = 2 // a gateway of a remote cluster, on the cable
+)
+
+// Peer is who sends from an outer address.
+type Peer struct {
+	Kind    PeerKind
+	Cluster uint16 // PeerGateway: index of its cluster
+	Node    uint16 // index in its cluster
+}
+
+// Source is what a local address may use.
+type Source struct {
+	Egress  netip.Addr // egress IP; invalid: none
+	Own     netip.Addr // global IP of a headless pod, used 1:1; invalid: none
+	Ifindex uint32     // device towards the pod; 0: not checked
+	Host    bool       // an address of the node itself
+}
+
+// GlobalKind says what a global address is.
+type GlobalKind uint8
+
+// Kinds of global addresses.
+const (
+	GlobalEgress  GlobalKind = 1
+	GlobalService GlobalKind = 2
+	GlobalPod     GlobalKind = 3
+)
+
+// Global is one of this cluster's global addresses.
+type Global struct {
+	Kind GlobalKind
+	Node uint16     // GlobalPod: index of the pod's node
+	Pod  netip.Addr // GlobalPod on this node: the pod; else invalid
+}
+
+// BlockKey names a port block.
+type BlockKey struct {
+	Address netip.Addr
+	First   uint16 // first port
+}
+
+// ServiceKey names an exported port.
+type ServiceKey struct {
+	Address  netip.Addr
+	Port     uint16
+	Protocol uint8 // IANA number: 6 TCP, 17 UDP
+}
+
+// Service is an exported port.
+type Service struct {
+	// Backends are the ready pods on this node, sorted.
+	Backends []netip.AddrPort
+	// Table leads from a slot to a node index (gateways only); see Maglev.
+	Table []uint16
+	// ClientIP: one client address keeps its backend.
+	ClientIP bool
+}
