@@ -1,0 +1,128 @@
+// Package backends reads what Kubernetes says of one Service's backends and writes it as the endpoint lists that are
+// published about it: to the hub (control/export) and for the own cluster (control/imports). It is pure.
+package backends
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+)
+
+// Slice is the content of one EndpointSlice to be.
+type Slice struct {
+	// Source tells the slices of one service and cluster apart; it stays the same while the service lives.
+	Source    string
+	Type      discoveryv1.AddressType
+	Ports     []discoveryv1.EndpointPort
+	Endpoints []discoveryv1.Endpoint
+}
+
+// Virtual is the view of a ClusterIP service from outside: for each IP family one slice with one endpoint, the virtual
+// address, and the Service's own ports. The endpoint is ready if any backend is.
+func Virtual(addresses []string, service *corev1.Service, slices []discoveryv1.EndpointSlice) []Slice {
+	ready := anyReady(slices)
+	var out []Slice
+	for _, text := range addresses {
+		ip, err := netip.ParseAddr(text)
+		if err != nil {
+			continue // "None", or not given yet
+		}
+		family := discoveryv1.AddressTypeIPv4
+		if ip.Is6() {
+			family = discoveryv1.AddressTypeIPv6
+		}
+		out = append(out, Slice{
+			Source: "virtual", Type: family, Ports: servicePorts(service),
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{text}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+		})
+	}
+	return out
+}
+
+// Pods is the view of a headless service: each slice of the Service mirrored, with the pods' ports (its target ports),
+// readiness and hostnames. address gives the address to publish for an endpoint; one without is left out.
+func Pods(slices []discoveryv1.EndpointSlice, address func(discoveryv1.AddressType, discoveryv1.Endpoint) (string, bool)) []Slice {
+	var out []Slice
+	for _, s := range slices {
+		if s.AddressType == discoveryv1.AddressTypeFQDN {
+			continue // nothing that a packet can be sent to
+		}
+		slice := Slice{Source: s.Name, Type: s.AddressType, Ports: s.Ports}
+		for _, e := range s.Endpoints {
+			if a, ok := address(s.AddressType, e); ok {
+				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+					Addresses: []string{a}, Conditions: e.Conditions, Hostname: ptr.To(Hostname(e)),
+				})
+			}
+		}
+		if len(slice.Endpoints) > 0 {
+			out = append(out, slice)
+		}
+	}
+	return out
+}
+
+// OwnAddress publishes an endpoint under the address that it has in its own cluster.
+func OwnAddress(_ discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
+	return e.Addresses[0], true // an EndpointSlice has at least one, and all but the first are ignored
+}
+
+// Hostname is the label under which DNS knows an endpoint: its hostname, else its pod's name, else its address with
+// dashes (the convention of the multicluster DNS specification's implementations).
+func Hostname(e discoveryv1.Endpoint) string {
+	if h := ptr.Deref(e.Hostname, ""); h != "" {
+		return h
+	}
+	if pod := Pod(e); pod != "" && len(validation.IsDNS1123Label(pod)) == 0 {
+		return pod
+	}
+	address := e.Addresses[0]
+	if ip, err := netip.ParseAddr(address); err == nil {
+		address = ip.StringExpanded()
+	}
+	return strings.NewReplacer(".", "-", ":", "-").Replace(address)
+}
+
+// Pod is the name of the pod behind an endpoint; empty if there is none.
+func Pod(e discoveryv1.Endpoint) string {
+	if e.TargetRef == nil || e.TargetRef.Kind != "Pod" {
+		return ""
+	}
+	return e.TargetRef.Name
+}
+
+// NameHash is the part of a slice's name that tells it apart, ten hexadecimal digits of its identity.
+func NameHash(identity ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(identity, "/")))
+	return hex.EncodeToString(sum[:5])
+}
+
+// anyReady follows the EndpointSlice API: an unknown readiness counts as ready.
+func anyReady(slices []discoveryv1.EndpointSlice) bool {
+	for _, s := range slices {
+		for _, e := range s.Endpoints {
+			if ptr.Deref(e.Conditions.Ready, true) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func servicePorts(service *corev1.Service) []discoveryv1.EndpointPort {
+	var out []discoveryv1.EndpointPort
+	for _, p := range service.Spec.Ports {
+		protocol := p.Protocol
+		if protocol == "" {
+			protocol = corev1.ProtocolTCP
+		}
+		out = append(out, discoveryv1.EndpointPort{Name: ptr.To(p.Name), Protocol: &protocol, Port: ptr.To(p.Port), AppProtocol: p.AppProtocol})
+	}
+	return out
+}

@@ -1,0 +1,90 @@
+// Package merge computes what all contributions to one service are together: the ServiceImport and the conflicts
+// between its exporters. It is pure. Every agent runs it over the same contributions and comes to the same result, so
+// no object at the hub needs two writers (control/export and control/imports call it).
+//
+// The rules are those of KEP-1645: the oldest export decides every property but the ports, which are united.
+package merge
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+)
+
+// Service is the result for one service.
+type Service struct {
+	Type                  v1alpha1.ContributionType
+	Ports                 []v1alpha1.ContributionPort
+	SessionAffinity       corev1.ServiceAffinity
+	SessionAffinityConfig *corev1.SessionAffinityConfig
+	InternalTrafficPolicy *corev1.ServiceInternalTrafficPolicy
+	TrafficDistribution   *string
+	Labels                map[string]string
+	Annotations           map[string]string
+	// Clusters are the exporters whose type is that of the service, sorted. A cluster of the other type is left out:
+	// one name cannot be both headless and not.
+	Clusters []string
+	// Conflicts is empty if all exporters agree; they concern every one of them.
+	Conflicts []Conflict
+}
+
+// Of merges the contributions to one service; there must be at least one. joined is the time at which a cluster came
+// into the clusterset: no export counts as older than that, so a newcomer cannot take over a service by a timestamp.
+// The order of the contributions does not matter.
+func Of(contributions []v1alpha1.ServiceContribution, joined map[string]time.Time) Service {
+	all := byAge(contributions, joined)
+	oldest := all[0].Spec
+	s := Service{
+		Type:                  oldest.Type,
+		SessionAffinity:       oldest.SessionAffinity,
+		SessionAffinityConfig: oldest.SessionAffinityConfig,
+		InternalTrafficPolicy: oldest.InternalTrafficPolicy,
+		TrafficDistribution:   oldest.TrafficDistribution,
+		Labels:                oldest.ExportedLabels,
+		Annotations:           oldest.ExportedAnnotations,
+		Conflicts:             conflicts(all),
+	}
+	for _, c := range all {
+		if c.Spec.Type == s.Type {
+			s.Clusters = append(s.Clusters, c.Spec.Cluster)
+			s.Ports = unite(s.Ports, c.Spec.Ports)
+		}
+	}
+	slices.Sort(s.Clusters)
+	return s
+}
+
+// byAge sorts a copy, the oldest export first, clusters of one second by id.
+func byAge(contributions []v1alpha1.ServiceContribution, joined map[string]time.Time) []v1alpha1.ServiceContribution {
+	age := func(c v1alpha1.ServiceContribution) time.Time {
+		exported, join := c.Spec.ExportedAt.Time, joined[c.Spec.Cluster]
+		if join.After(exported) {
+			return join
+		}
+		return exported
+	}
+	all := slices.Clone(contributions)
+	slices.SortFunc(all, func(a, b v1alpha1.ServiceContribution) int {
+		return cmp.Or(age(a).Compare(age(b)), cmp.Compare(a.Spec.Cluster, b.Spec.Cluster))
+	})
+	return all
+}
+
+// unite adds the ports of a younger export that clash with no port of an older one, neither in name (no name is a name,
+// too) nor in protocol and number.
+func unite(older, younger []v1alpha1.ContributionPort) []v1alpha1.ContributionPort {
+	ports := older
+	for _, p := range younger {
+		taken := slices.ContainsFunc(older, func(o v1alpha1.ContributionPort) bool {
+			return o.Name == p.Name || o.Protocol == p.Protocol && o.Port == p.Port
+		})
+		if !taken {
+			ports = append(ports, p)
+		}
+	}
+	return ports
+}
