@@ -1,0 +1,104 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// canary is the name (for tokens: the audience) that every policy refuses to everybody. A policy takes effect some
+// time after it was written; nobody gets rights before each has refused its canary.
+const canary = "pelago-canary"
+
+// canaryTimeout bounds the wait for all policies together.
+const canaryTimeout = time.Minute
+
+// awaitPolicies asks, as dry runs, for what each policy must refuse, until each has refused.
+func awaitPolicies(ctx context.Context, c client.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
+	defer cancel()
+	for policy, request := range canaries(c) {
+		var last error
+		err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			last = request(ctx)
+			return refusedBy(last, policy), nil
+		})
+		if err != nil {
+			return fmt.Errorf("wait until ValidatingAdmissionPolicy %s refuses a forbidden request (it answered: %w): "+
+				"look at its status.typeChecking and whether the API server runs the ValidatingAdmissionPolicy plugin", policy, errors.Join(last, err))
+		}
+	}
+	return nil
+}
+
+// refusedBy says whether err is the refusal of the policy. Refusals of RBAC are of the same kind; only the text tells.
+func refusedBy(err error, policy string) bool {
+	return (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"+policy+"'")
+}
+
+// canaries holds a forbidden request for each policy, by the policy's name. There is none for pelago-clusters-disjoint,
+// which compares with the Clusters that exist: before the first there is nothing to refuse.
+func canaries(c client.Client) map[string]func(context.Context) error {
+	meta := metav1.ObjectMeta{Name: canary, Namespace: BrokerNamespace}
+	create := func(obj client.Object) func(context.Context) error {
+		return func(ctx context.Context) error {
+			return c.Create(ctx, obj.DeepCopyObject().(client.Object), client.DryRunAll)
+		}
+	}
+	custom := func(apiVersion, kind string, spec map[string]any) func(context.Context) error {
+		return create(&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": apiVersion, "kind": kind,
+			"metadata": map[string]any{"name": canary, "namespace": BrokerNamespace},
+			"spec":     spec,
+		}})
+	}
+	token := func(ctx context.Context) error {
+		request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{canary}}}
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: RegistrarAccount, Namespace: BrokerNamespace}}
+		return c.SubResource("token").Create(ctx, account, request, client.DryRunAll)
+	}
+	return map[string]func(context.Context) error{
+		"pelago-member-endpoints": custom("submariner.io/v1", "Endpoint", map[string]any{
+			"cluster_id": canary, "cable_name": canary, "private_ip": canary, "backend": canary, "subnets": []any{}}),
+		"pelago-member-contributions": custom("pelago.io/v1alpha1", "ServiceContribution", map[string]any{
+			"cluster": canary, "namespace": canary, "service": canary, "type": "Headless", "exportedAt": "2000-01-01T00:00:00Z"}),
+		"pelago-member-endpointslices":        create(&discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4}),
+		"pelago-clusters":                     custom("submariner.io/v1", "Cluster", map[string]any{"cluster_id": "not-" + canary}),
+		"pelago-clusters-range":               clusterOutOfRange(c),
+		"pelago-registration-serviceaccounts": create(&corev1.ServiceAccount{ObjectMeta: meta}),
+		"pelago-registration-secrets":         create(&corev1.Secret{ObjectMeta: meta}),
+		"pelago-registration-roles":           create(&rbacv1.Role{ObjectMeta: meta}),
+		"pelago-registration-rolebindings": create(&rbacv1.RoleBinding{ObjectMeta: meta,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: MemberRole}}),
+		"pelago-registration-tokens":     token,
+		"pelago-registration-allocation": create(&corev1.ConfigMap{ObjectMeta: meta}),
+	}
+}
+
+// clusterOutOfRange asks for a Cluster that is right but for its ranges.
+func clusterOutOfRange(c client.Client) func(context.Context) error {
+	return func(ctx context.Context) error {
+		return c.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "submariner.io/v1", "kind": "Cluster",
+			"metadata": map[string]any{
+				"name": canary, "namespace": BrokerNamespace,
+				"labels":      map[string]any{"submariner-io/clusterID": canary},
+				"annotations": map[string]any{"pelago.io/cluster-uid": canary, "pelago.io/cluster-index": "65536"},
+			},
+			// An address that is never given out (RFC 1122 §3.2.1.3), in no Cluster's range and in no clusterset's.
+			"spec": map[string]any{"cluster_id": canary, "global_cidr": []any{"0.0.0.0/32"}},
+		}}, client.DryRunAll)
+	}
+}

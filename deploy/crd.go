@@ -1,0 +1,123 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"golang.org/x/mod/semver"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcscrd "sigs.k8s.io/mcs-api/config/crd"
+)
+
+// crdRevision counts the changes of the definitions in crds/ since the first release. Raise it with every change of a
+// field, so that an older tool leaves the newer definitions alone.
+const crdRevision = 1
+
+// LabelCRDRevision marks a CRD as ours and holds the revision of the tool that wrote it, decimal.
+const LabelCRDRevision = "pelago.io/crd-revision"
+
+// crdTimeout bounds the wait for a CRD to be served.
+const crdTimeout = 30 * time.Second
+
+// applyCRDs installs the definitions that are absent or older, and waits until all of them are served. A definition
+// that somebody else installed stays as it is, with one exception: an older release of the MCS API that carries its
+// project's release label, which exists for that purpose.
+func applyCRDs(ctx context.Context, c client.Client, crds []*unstructured.Unstructured, progress Progress) error {
+	var errs []error
+	for _, crd := range crds {
+		own(crd)
+		have := new(apiextensionsv1.CustomResourceDefinition)
+		err := c.Get(ctx, client.ObjectKeyFromObject(crd), have)
+		switch {
+		case apierrors.IsNotFound(err):
+			errs = append(errs, apply(ctx, c, crd))
+		case err != nil:
+			errs = append(errs, fmt.Errorf("get CRD %s: %w", crd.GetName(), err))
+		case replaces(have.Labels, crd.GetLabels()):
+			errs = append(errs, apply(ctx, c, crd))
+		default:
+			progress("CRD %s is kept as it is: it was installed by somebody else or by a newer version", crd.GetName())
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, crd := range crds {
+		if err := established(ctx, c, crd.GetName()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// own labels a definition as installed by us.
+func own(crd *unstructured.Unstructured) {
+	labels := crd.GetLabels()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[LabelCRDRevision] = strconv.Itoa(crdRevision)
+	crd.SetLabels(labels)
+}
+
+// replaces says whether a CRD with the labels want may be applied over one with the labels have.
+func replaces(have, want map[string]string) bool {
+	if release := want[mcscrd.ReleaseVersionLabel]; release != "" {
+		return olderMCS(have, want) || (have[LabelCRDRevision] != "" && sameMCS(have, want))
+	}
+	revision, err := strconv.Atoi(have[LabelCRDRevision])
+	return err == nil && revision <= crdRevision
+}
+
+// olderMCS says whether the release and revision labels of the MCS API rise from have to want.
+func olderMCS(have, want map[string]string) bool {
+	installed := have[mcscrd.ReleaseVersionLabel]
+	if !semver.IsValid(installed) {
+		return false
+	}
+	order := semver.Compare(installed, want[mcscrd.ReleaseVersionLabel])
+	return order < 0 || (order == 0 && schemaRevision(have) < schemaRevision(want))
+}
+
+func sameMCS(have, want map[string]string) bool {
+	return have[mcscrd.ReleaseVersionLabel] == want[mcscrd.ReleaseVersionLabel] && schemaRevision(have) == schemaRevision(want)
+}
+
+func schemaRevision(labels map[string]string) int {
+	n, err := strconv.Atoi(labels[mcscrd.CustomResourceDefinitionSchemaRevisionLabel])
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// established waits until the API server serves the kind.
+func established(ctx context.Context, c client.Client, name string) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, crdTimeout, true, func(ctx context.Context) (bool, error) {
+		crd := new(apiextensionsv1.CustomResourceDefinition)
+		if last = c.Get(ctx, client.ObjectKey{Name: name}, crd); last != nil {
+			return false, nil
+		}
+		for _, condition := range crd.Status.Conditions {
+			if condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue {
+				return true, nil
+			}
+			if condition.Type == apiextensionsv1.NamesAccepted && condition.Status == apiextensionsv1.ConditionFalse {
+				last = fmt.Errorf("names not accepted: %s", condition.Message)
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait until CRD %s is served: %w", name, errors.Join(err, last))
+	}
+	return nil
+}

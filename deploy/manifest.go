@@ -1,0 +1,112 @@
+package deploy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"text/template"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	mcscrd "sigs.k8s.io/mcs-api/config/crd"
+)
+
+// HubManifests is what Hub applies besides CRDs, in the order of application.
+func HubManifests() ([]*unstructured.Unstructured, error) {
+	return objects(nil, "hub/namespace.yaml", "hub/policies/*.yaml", "hub/rbac.yaml")
+}
+
+// MemberManifests is what Member applies besides CRDs, in the order of application.
+func MemberManifests(o MemberOptions) ([]*unstructured.Unstructured, error) {
+	return objects(o.values(), "member/namespace.yaml", "member/rbac/*.yaml", "member/workloads/*.yaml")
+}
+
+// HubCRDs are the definitions of the kinds that members exchange.
+func HubCRDs() ([]*unstructured.Unstructured, error) {
+	return objects(nil, "crds/submariner.io_clusters.yaml", "crds/submariner.io_endpoints.yaml", "crds/pelago.io_servicecontributions.yaml")
+}
+
+// MemberCRDs are all definitions of this repository and those of the MCS API.
+func MemberCRDs() ([]*unstructured.Unstructured, error) {
+	crds, err := objects(nil, "crds/*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range [][]byte{mcscrd.ServiceExportCRD, mcscrd.ServiceImportCRD} {
+		mcs, err := decode(text)
+		if err != nil {
+			return nil, fmt.Errorf("read the CRDs of the MCS API: %w", err)
+		}
+		crds = append(crds, mcs...)
+	}
+	return crds, nil
+}
+
+// objects reads the files that match the patterns, in their order, as templates with the given values.
+func objects(values map[string]string, patterns ...string) ([]*unstructured.Unstructured, error) {
+	var all []*unstructured.Unstructured
+	for _, pattern := range patterns {
+		files, err := fs.Glob(manifests, pattern)
+		if err != nil || len(files) == 0 {
+			return nil, fmt.Errorf("find manifests %s: %d files: %w", pattern, len(files), err)
+		}
+		for _, file := range files {
+			text, err := manifests.ReadFile(file)
+			if err != nil {
+				return nil, fmt.Errorf("read manifest: %w", err)
+			}
+			if strings.HasPrefix(file, "member/workloads/") {
+				if text, err = render(file, text, values); err != nil {
+					return nil, err
+				}
+			}
+			objs, err := decode(text)
+			if err != nil {
+				return nil, fmt.Errorf("read manifest %s: %w", file, err)
+			}
+			all = append(all, objs...)
+		}
+	}
+	return all, nil
+}
+
+// render fills in a template; the values are put in as quoted YAML strings.
+func render(file string, text []byte, values map[string]string) ([]byte, error) {
+	t, err := template.New(path.Base(file)).Option("missingkey=error").Parse(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("read manifest %s: %w", file, err)
+	}
+	quoted := make(map[string]string, len(values))
+	for k, v := range values {
+		quoted[k] = strconv.Quote(v)
+	}
+	var out bytes.Buffer
+	if err := t.Execute(&out, quoted); err != nil {
+		return nil, fmt.Errorf("fill in manifest %s: %w", file, err)
+	}
+	return out.Bytes(), nil
+}
+
+// decode splits a YAML stream into objects.
+func decode(text []byte) ([]*unstructured.Unstructured, error) {
+	var objs []*unstructured.Unstructured
+	d := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
+	for {
+		u := new(unstructured.Unstructured)
+		err := d.Decode(&u.Object)
+		if errors.Is(err, io.EOF) {
+			return objs, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(u.Object) > 0 {
+			objs = append(objs, u)
+		}
+	}
+}
