@@ -11,7 +11,7 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// The overlay of the variants that use the kernel's own tunnels, as Submariner builds it: one vxlan device inside each
+// The overlay of the variants that use the kernel's own tunnels, in the shape of Submariner's: one vxlan device inside each
 // cluster (UDP 4800) and one between the gateways (UDP 4500).
 const (
 	devOverlay = "vx-in"
