@@ -1,0 +1,71 @@
+// Package images holds the container images that the test lab uses beside
+// Pelago's own: the sandbox image of every pod (pause), CoreDNS, and whereami,
+// the server and tool box of tests and walk-throughs. All are assembled from
+// programs of this tree and of the machine's packages by deploy/images.
+package images
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/pelago-net/pelago/deploy/images"
+)
+
+// Names of the images.
+const (
+	Pause    = "localhost/pause:dev"
+	CoreDNS  = "localhost/coredns:dev"
+	WhereAmI = "localhost/whereami:dev"
+)
+
+// PauseImage is the sandbox image made of a static program.
+func PauseImage(program string) images.Image {
+	return images.Image{Name: Pause, Entrypoint: []string{"/pause"},
+		Layers: []images.Layer{{{Path: "/pause", Source: program}}}}
+}
+
+// CoreDNSImage is CoreDNS made of a static program.
+func CoreDNSImage(program string) images.Image {
+	return images.Image{Name: CoreDNS, Entrypoint: []string{"/coredns"},
+		Layers: []images.Layer{{{Path: "/coredns", Source: program}}}}
+}
+
+// busyboxTools are the commands that busybox gives to whereami.
+var busyboxTools = []string{"sh", "ash", "awk", "base64", "cat", "chmod", "cp", "cut", "date", "dd", "df", "echo", "env",
+	"false", "find", "free", "grep", "head", "hostname", "id", "ip", "kill", "less", "ln", "ls", "md5sum", "mkdir", "mount",
+	"mv", "netstat", "ping", "ping6", "printf", "ps", "rm", "route", "sed", "seq", "sha256sum", "sleep", "sort", "stat",
+	"tail", "tar", "tee", "test", "time", "timeout", "top", "touch", "tr", "traceroute", "true", "umount", "uname", "uniq",
+	"vi", "watch", "wc", "wget", "which", "xargs", "yes"}
+
+// debianTools are the machine's own programs in whereami: path on the machine
+// and further names in the image.
+var debianTools = map[string][]string{
+	"/usr/bin/curl":       nil,
+	"/usr/bin/dig":        nil,
+	"/usr/bin/nslookup":   nil,
+	"/usr/bin/nc.openbsd": {"/usr/bin/nc"},
+	"/usr/bin/iperf3":     nil,
+	"/usr/bin/tcpdump":    nil,
+}
+
+// WhereAmIImage is the whereami server with a shell, DNS, HTTP and network
+// tools for clients.
+func WhereAmIImage(program string) (images.Image, error) {
+	var files []string
+	var links images.Layer
+	for file, names := range debianTools {
+		files = append(files, file)
+		for _, name := range names {
+			links = append(links, images.File{Path: name, Link: filepath.Base(file)})
+		}
+	}
+	tools, err := images.Programs(files...)
+	if err != nil {
+		return images.Image{}, fmt.Errorf("gather the tools of %s: %w (pelago-lab prerequisites --install brings them)", WhereAmI, err)
+	}
+	tools = append(tools, links...)
+	tools = append(tools, images.Busybox(busyboxTools...)...)
+	tools = append(tools, images.Accounts()...)
+	return images.Image{Name: WhereAmI, Entrypoint: []string{"/usr/bin/whereami"},
+		Layers: []images.Layer{tools, {{Path: "/usr/bin/whereami", Source: program}}}}, nil
+}

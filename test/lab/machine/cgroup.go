@@ -1,0 +1,163 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// cgroupMount is where Linux distributions mount control groups.
+const cgroupMount = "/sys/fs/cgroup"
+
+// cgroupHierarchies returns the directories of all hierarchies with
+// controllers: one on cgroup v2, one per controller on v1.
+func cgroupHierarchies(mount string) (dirs []string, v2 bool, err error) {
+	if _, err := os.Stat(filepath.Join(mount, "cgroup.controllers")); err == nil {
+		return []string{mount}, true, nil
+	}
+	entries, err := os.ReadDir(mount)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, e := range entries {
+		dir := filepath.Join(mount, e.Name())
+		if !e.IsDir() { // cpu -> cpu,cpuacct and the like
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(dir, "cgroup.controllers")); err == nil {
+			continue // a v2 hierarchy beside the v1 ones
+		}
+		if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err == nil {
+			dirs = append(dirs, dir)
+		}
+	}
+	if len(dirs) == 0 {
+		return nil, false, fmt.Errorf("no control group hierarchy is mounted below %s", mount)
+	}
+	return dirs, false, nil
+}
+
+// MakeCgroup makes the cgroup name (such as "/pelago-lab/pelago/g1-n1") in
+// every hierarchy, ready for the kubelet to make children in it.
+func MakeCgroup(name string) error {
+	dirs, v2, err := cgroupHierarchies(cgroupMount)
+	if err != nil {
+		return fmt.Errorf("make cgroup %s: %w", name, err)
+	}
+	for _, hierarchy := range dirs {
+		dir := hierarchy
+		for part := range strings.SplitSeq(strings.Trim(name, "/"), "/") {
+			if v2 {
+				if err := delegate(dir); err != nil {
+					return fmt.Errorf("make cgroup %s: %w", name, err)
+				}
+			}
+			parent := dir
+			dir = filepath.Join(dir, part)
+			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("make cgroup %s: %w", name, err)
+			}
+			if err := inheritCPUs(parent, dir); err != nil {
+				return fmt.Errorf("make cgroup %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// delegate lets the children of a v2 cgroup use every controller it has.
+func delegate(dir string) error {
+	data, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	for controller := range strings.FieldsSeq(string(data)) {
+		// One that cannot be enabled here (such as cpu with real-time tasks) is
+		// the kubelet's to complain about if it needs it.
+		_ = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+controller), 0)
+	}
+	return nil
+}
+
+// inheritCPUs copies the CPU and memory nodes, which a v1 cpuset starts without.
+func inheritCPUs(parent, dir string) error {
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		target := filepath.Join(dir, file)
+		have, err := os.ReadFile(target)
+		if err != nil || strings.TrimSpace(string(have)) != "" {
+			continue // another hierarchy, or set already
+		}
+		value, err := os.ReadFile(filepath.Join(parent, file))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(target, value, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RemoveCgroup removes the cgroup name and all below it from every hierarchy,
+// waiting up to limit for the processes in it to be gone.
+func RemoveCgroup(name string, limit time.Duration) error {
+	return removeCgroup(cgroupMount, name, limit)
+}
+
+func removeCgroup(mount, name string, limit time.Duration) error {
+	entries, err := os.ReadDir(mount)
+	if err != nil {
+		return fmt.Errorf("remove cgroup %s: %w", name, err)
+	}
+	// Every directory is tried, also the v2 hierarchy beside v1 ones.
+	roots := []string{mount}
+	for _, e := range entries {
+		if e.IsDir() {
+			roots = append(roots, filepath.Join(mount, e.Name()))
+		}
+	}
+	var errs []error
+	for _, root := range roots {
+		dir := filepath.Join(root, name)
+		deadline := time.Now().Add(limit)
+		for {
+			err := removeTree(dir)
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				errs = append(errs, fmt.Errorf("remove cgroup %s: %w", dir, err))
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeTree removes a cgroup directory, the deepest first. The files in it go
+// with the directories.
+func removeTree(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := removeTree(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package machine
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Run is the node: it returns only when the node cannot start.
+func Run(s Spec) error {
+	if os.Getpid() != 1 {
+		return errors.New("start a node: this program must be pid 1 of a new pid namespace; pelago-lab starts it")
+	}
+	if err := unix.Sethostname([]byte(s.Hostname)); err != nil {
+		return fmt.Errorf("set the host name: %w", err)
+	}
+	if err := enterRoot(s); err != nil {
+		return err
+	}
+	if err := MakeCgroup(s.CgroupRoot); err != nil {
+		return err
+	}
+	r := newReaper()
+	go r.loop()
+	if err := r.run("nft", service{argv: []string{"nft", "-f", "-"}, input: s.Ruleset}); err != nil {
+		return fmt.Errorf("load the masquerade rules: %w", err)
+	}
+	go r.supervise("containerd", service{argv: []string{"containerd", "--config", ContainerdConfig}})
+	awaitSocket(Socket)
+	if err := importImages(r); err != nil {
+		return err
+	}
+	slog.Info("images are imported, waiting for the Node object", "server", s.Server)
+	if err := awaitNode(s); err != nil {
+		return err
+	}
+	go r.supervise("kubelet", service{argv: []string{filepath.Join(BinDir, "kubelet"),
+		"--config=" + KubeletConfig, "--kubeconfig=" + KubeletKubeconfig, "--hostname-override=" + s.Hostname}})
+	go r.supervise("kube-proxy", service{argv: []string{filepath.Join(BinDir, "kube-proxy"), "--config=" + ProxyConfig}})
+	slog.Info("node is started")
+	select {}
+}
+
+// importImages loads every archive of ImageDir into containerd.
+func importImages(r *reaper) error {
+	archives, err := filepath.Glob(filepath.Join(ImageDir, "*.tar"))
+	if err != nil {
+		return err
+	}
+	for _, archive := range archives {
+		if err := r.run("ctr", service{argv: []string{"ctr", "--namespace=k8s.io", "images", "import", archive}}); err != nil {
+			return fmt.Errorf("import image %s: %w", archive, err)
+		}
+	}
+	return nil
+}
+
+// awaitSocket returns when somebody listens on a Unix socket.
+func awaitSocket(path string) {
+	for {
+		conn, err := net.Dial("unix", path)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// awaitNode returns when the API server hands out the Node object to the
+// kubelet's certificate: kubelet and kube-proxy would otherwise back off for
+// seconds, and the kubelet would make a Node without the planned pod CIDR.
+func awaitNode(s Spec) error {
+	ca, err := os.ReadFile(filepath.Join(PKIDir, "ca.crt"))
+	if err != nil {
+		return fmt.Errorf("wait for the Node object: %w", err)
+	}
+	cert, err := tls.LoadX509KeyPair(filepath.Join(PKIDir, "kubelet-client.crt"), filepath.Join(PKIDir, "kubelet-client.key"))
+	if err != nil {
+		return fmt.Errorf("wait for the Node object: %w", err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{cert}}}}
+	url := strings.TrimRight(s.Server, "/") + "/api/v1/nodes/" + s.Hostname
+	for {
+		request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, nil)
+		if err != nil {
+			return fmt.Errorf("wait for the Node object: %w", err)
+		}
+		response, err := client.Do(request)
+		if err == nil {
+			response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				client.CloseIdleConnections()
+				return nil
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}

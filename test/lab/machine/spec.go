@@ -1,0 +1,88 @@
+// Package machine is the inside of a lab's node: what its first process does.
+//
+// The lab starts Run as pid 1 of new mount, pid and uts namespaces, in the
+// node's network namespace. Run gives the node a root file system of its own,
+// starts containerd, kubelet and kube-proxy like an init system would, restarts
+// them when they end, and reaps orphans. When it is killed the kernel ends
+// everything in the pid namespace and drops every mount, which is a node's
+// power failure.
+//
+// What a node keeps over that (images, containers' state, its configuration) is
+// in Spec.Dir on the host. Nothing else of the host can be written from a node.
+package machine
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Spec is all that Run needs to know; it is written to SpecFile by the lab.
+type Spec struct {
+	// Hostname is the name of the node.
+	Hostname string `json:"hostname"`
+	// BootID is what the kernel would make anew at each boot of a machine.
+	BootID string `json:"bootID"`
+	// Dir is the node's directory on the host. It holds etc (what differs from
+	// the host's /etc), lib (/var/lib) and log (/var/log).
+	Dir string `json:"dir"`
+	// Kubernetes is a directory with kubelet, kube-proxy and kubectl.
+	Kubernetes string `json:"kubernetes"`
+	// Images is a directory of image archives (*.tar) to import at each start.
+	Images string `json:"images"`
+	// CgroupRoot is the cgroup below which the kubelet puts pods, such as
+	// "/pelago-lab/pelago/g1-n1".
+	CgroupRoot string `json:"cgroupRoot"`
+	// Ruleset is loaded into nftables before anything starts: the CNI's masquerade.
+	Ruleset string `json:"ruleset"`
+	// Server is the URL of the API server; kubelet and kube-proxy start once the
+	// Node object can be read there.
+	Server string `json:"server"`
+}
+
+// Paths inside a node.
+const (
+	// BinDir holds the Kubernetes binaries.
+	BinDir = "/opt/pelago-lab/bin"
+	// ImageDir holds the archives of Spec.Images.
+	ImageDir = "/opt/pelago-lab/images"
+	// Socket is containerd's.
+	Socket = "/run/containerd/containerd.sock"
+	// Path is the PATH of a node's processes.
+	Path = BinDir + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// HostDir shows the host's root file system, read-only, without what is
+	// mounted in it.
+	HostDir = "/host"
+
+	// ContainerdConfig, KubeletConfig, … are files that the lab writes.
+	ContainerdConfig  = "/etc/containerd/config.toml"
+	NetworkConfigDir  = "/etc/cni/net.d"
+	KubeletConfig     = "/etc/kubernetes/kubelet.yaml"
+	KubeletKubeconfig = "/etc/kubernetes/kubelet.kubeconfig"
+	ProxyConfig       = "/etc/kubernetes/kube-proxy.yaml"
+	ProxyKubeconfig   = "/etc/kubernetes/kube-proxy.kubeconfig"
+	PKIDir            = "/etc/kubernetes/pki"
+)
+
+// SpecFile is where the lab puts the spec of the node whose directory is dir.
+func SpecFile(dir string) string { return filepath.Join(dir, "node.json") }
+
+// LogFile is where, on the host, the output of a node's service is found.
+func LogFile(dir, service string) string { return filepath.Join(dir, "log", service+".log") }
+
+// Services are the names that LogFile knows, besides "init".
+func Services() []string { return []string{"containerd", "kubelet", "kube-proxy"} }
+
+// ReadSpec loads the spec of the node whose directory is dir.
+func ReadSpec(dir string) (Spec, error) {
+	var s Spec
+	data, err := os.ReadFile(SpecFile(dir))
+	if err != nil {
+		return s, fmt.Errorf("read the node's spec: %w", err)
+	}
+	if err := json.Unmarshal(data, &s); err != nil {
+		return s, fmt.Errorf("read the node's spec %s: %w", SpecFile(dir), err)
+	}
+	return s, nil
+}

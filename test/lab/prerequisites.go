@@ -1,0 +1,122 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Package is a Debian package that something here needs.
+type Package struct {
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+	// Probe is a file that the package brings; a pattern of path/filepath.
+	Probe string `json:"probe"`
+	// Lab says that no lab comes up without it; the others are for building and
+	// testing.
+	Lab bool `json:"lab"`
+}
+
+// Packages lists the Debian packages that this repository's make targets need.
+var Packages = []Package{
+	{"containerd", "container runtime of every node, with ctr and the runc shim", "/usr/bin/containerd", true},
+	{"runc", "starts containers for containerd", "/usr/sbin/runc", true},
+	{"containernetworking-plugins", "CNI plugins bridge, host-local, loopback and portmap", "/usr/lib/cni/bridge", true},
+	{"iptables", "kube-proxy in iptables mode, kubelet; copied into the image of the node daemon", "/usr/sbin/xtables-nft-multi", true},
+	{"nftables", "kube-proxy in nftables mode, the nodes' masquerade", "/usr/sbin/nft", true},
+	{"conntrack", "kube-proxy's clean-up and the tests that list translated connections", "/usr/sbin/conntrack", true},
+	{"iproute2", "ip, tc and ss for people and tests inside the namespaces", "/usr/sbin/tc", true},
+	{"busybox-static", "shell of the images, ping", "/usr/bin/busybox", true},
+	{"ca-certificates", "lets Go fetch modules over HTTPS", "/etc/ssl/certs/ca-certificates.crt", false},
+	{"curl", "HTTP client in the whereami image", "/usr/bin/curl", false},
+	{"bind9-dnsutils", "dig and nslookup in the whereami image", "/usr/bin/dig", false},
+	{"netcat-openbsd", "nc in the whereami image", "/usr/bin/nc.openbsd", false},
+	{"iperf3", "throughput tests; in the whereami image", "/usr/bin/iperf3", false},
+	{"tcpdump", "looking at packets; in the whereami image", "/usr/bin/tcpdump", false},
+	{"gcc", "go test -race", "/usr/bin/gcc", false},
+	{"libc6-dev", "C library headers for go test -race", "/usr/include/stdlib.h", false},
+	{"clang-16", "regenerates the eBPF objects (make generate, make verify)", "/usr/bin/clang-16", false},
+	{"llvm-16", "llvm-strip for the eBPF objects", "/usr/bin/llvm-strip-16", false},
+	{"bpftool", "dumps pinned maps", "/usr/sbin/bpftool", false},
+	{"ethtool", "offload settings in benchmarks", "/usr/sbin/ethtool", false},
+	{"jq", "reads result files", "/usr/bin/jq", false},
+}
+
+// Present says whether the package's probe is there.
+func (p Package) Present() bool {
+	matches, err := filepath.Glob(p.Probe)
+	return err == nil && len(matches) > 0
+}
+
+// Missing lists the packages that are not installed; with labOnly those
+// without which no lab comes up.
+func Missing(labOnly bool) []Package {
+	return slices.Collect(func(yield func(Package) bool) {
+		for _, p := range Packages {
+			if (p.Lab || !labOnly) && !p.Present() && !yield(p) {
+				return
+			}
+		}
+	})
+}
+
+// features are what the kernel must offer: a file that shows it, and how to get it.
+var features = []struct{ file, name, remedy string }{
+	{"/proc/sys/net/bridge/bridge-nf-call-iptables", "bridge netfilter", "modprobe br_netfilter"},
+	{"/sys/fs/bpf", "the bpf file system", "a kernel with CONFIG_BPF_SYSCALL"},
+	{"/sys/fs/cgroup", "control groups", "mount them as any init system does"},
+	{"/sys/kernel/btf/vmlinux", "BTF type information", "a kernel with CONFIG_DEBUG_INFO_BTF"},
+}
+
+// CheckPrerequisites names everything that is missing for bringing up a lab.
+func CheckPrerequisites() error {
+	var errs []error
+	for _, p := range Missing(true) {
+		errs = append(errs, fmt.Errorf("%s is missing: install the Debian package %s (%s)", p.Probe, p.Name, p.Reason))
+	}
+	if len(errs) > 0 {
+		errs = append(errs, errors.New("pelago-lab prerequisites --install does it"))
+	}
+	for _, f := range features {
+		if exists(f.file) {
+			continue
+		}
+		if module, ok := strings.CutPrefix(f.remedy, "modprobe "); ok && exec.Command("modprobe", module).Run() == nil && exists(f.file) {
+			continue
+		}
+		errs = append(errs, fmt.Errorf("the kernel lacks %s (%s): %s", f.name, f.file, f.remedy))
+	}
+	return errors.Join(errs...)
+}
+
+// Install installs packages with apt-get, writing its output to out.
+func Install(ctx context.Context, packages []Package, out io.Writer) error {
+	if len(packages) == 0 {
+		return nil
+	}
+	if err := requireRoot(); err != nil {
+		return err
+	}
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return errors.New("install packages: this is no Debian (no apt-get); install them by other means")
+	}
+	install := []string{"install", "--yes", "--no-install-recommends"}
+	for _, p := range packages {
+		install = append(install, p.Name)
+	}
+	for _, args := range [][]string{{"update"}, install} {
+		cmd := exec.CommandContext(ctx, "apt-get", args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		cmd.Stdout, cmd.Stderr = out, out
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("apt-get %s: %w", strings.Join(args, " "), err)
+		}
+	}
+	return nil
+}

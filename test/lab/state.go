@@ -1,0 +1,125 @@
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// stateRoot holds one directory per lab:
+//
+//	lab.json             options, plan and id
+//	kubeconfig           all contexts
+//	process/NAME.json    every process that the lab started
+//	cluster/NAME/        pki, kubeconfigs, etcd's data, logs of the control plane
+//	node/NAME/           what a node keeps when it is switched off: etc, lib, log
+const stateRoot = "/var/lib/pelago-lab"
+
+// ErrNotFound says that there is no lab of that name.
+var ErrNotFound = errors.New("no such lab")
+
+// record is lab.json.
+type record struct {
+	// ID marks the lab's processes in their environment (PELAGO_LAB_ID).
+	ID      string  `json:"id"`
+	Options Options `json:"options"`
+	Plan    Plan    `json:"plan"`
+	// Kubernetes is the directory of the component binaries, NodeInit the
+	// directory of the node's first process, Images that of the images which
+	// every node imports when it starts.
+	Kubernetes string `json:"kubernetes"`
+	NodeInit   string `json:"nodeInit"`
+	Images     string `json:"images"`
+}
+
+// Names lists the labs on this machine, sorted.
+func Names() ([]string, error) {
+	entries, err := os.ReadDir(stateRoot)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list labs: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() && namePattern.MatchString(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// readRecord loads lab.json; the error wraps ErrNotFound if it is not there.
+func readRecord(name string) (record, error) {
+	var r record
+	data, err := os.ReadFile(filepath.Join(stateRoot, name, "lab.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, fmt.Errorf("open lab %q: %w (pelago-lab up makes one, pelago-lab status lists them)", name, ErrNotFound)
+	}
+	if err != nil {
+		return r, fmt.Errorf("open lab %q: %w", name, err)
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return r, fmt.Errorf("read the record of lab %q: %w (pelago-lab down --name %s removes it)", name, err, name)
+	}
+	return r, nil
+}
+
+// writeJSON replaces file by the JSON form of v at once.
+func writeJSON(file string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFile(file, append(data, '\n'), 0o600)
+}
+
+// writeFile replaces file at once and makes its directory.
+func writeFile(file string, data []byte, mode fs.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".new-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(data)
+	if err = errors.Join(err, tmp.Chmod(mode), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), file)
+}
+
+// lockState makes the state directory of a lab and keeps other changes of the
+// same lab out until unlock.
+func lockState(name string) (unlock func(), err error) {
+	dir := filepath.Join(stateRoot, name)
+	for {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("make the state directory of lab %s: %w", name, err)
+		}
+		f, err := os.Open(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile by a "down"
+		}
+		if err != nil {
+			return nil, fmt.Errorf("lock lab %s: %w", name, err)
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("lock lab %s: another pelago-lab is changing it: %w", name, err)
+		}
+		locked, err1 := f.Stat()
+		present, err2 := os.Stat(dir)
+		if err1 == nil && err2 == nil && os.SameFile(locked, present) {
+			return func() { f.Close() }, nil
+		}
+		f.Close()
+	}
+}
