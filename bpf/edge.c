@@ -240,7 +240,7 @@ int edge_out(struct __sk_buff *skb)
 	count(skb, HOOK_EDGE_OUT, VERDICT_SENT);
 	if (push_outer(skb, s, &p, x.hop.address, x.port, x.token, node, flags, hash))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
-	return send_to(skb, s, &x.hop);
+	return send_from_stack(skb, s, &x.hop);
 }
 
 /*

@@ -48,13 +48,24 @@ static __always_inline __u16 fold(__u64 sum)
 	return (__u16)sum;
 }
 
-/* Sends an overlay packet that is complete but for its MAC addresses. */
+/* Sends an overlay packet that came in by an uplink and is complete but for its MAC addresses. */
 static __always_inline int send_to(struct __sk_buff *skb, const struct node_settings *s, const struct hop *hop)
 {
 	struct bpf_redir_neigh neigh = { .nh_family = AF_INET, .ipv4_nh = hop->next };
 
 	skb->mark = s->cookie; /* the guard on the uplink lets nothing else out */
 	return bpf_redirect_neigh(hop->ifindex, &neigh, sizeof(neigh), 0);
+}
+
+/*
+ * The same for a packet of the node's stack. That still carries the route to pelago0, and where the next hop is not
+ * resolved yet the kernel would take the MAC address of that route for the packet that waited. So the kernel looks up
+ * its own route here, which replaces the old one.
+ */
+static __always_inline int send_from_stack(struct __sk_buff *skb, const struct node_settings *s, const struct hop *hop)
+{
+	skb->mark = s->cookie;
+	return bpf_redirect_neigh(hop->ifindex, 0, 0, 0);
 }
 
 /*

@@ -120,7 +120,7 @@ func (l *Loader) attach(ifindex int, h hook, pin string) error {
 
 // alive says whether pin is a link that still sits on the device. A link whose device went has index 0.
 func alive(pin string, ifindex int) bool {
-	l, err := link.LoadPinnedLink(pin, &ebpf.LoadPinOptions{ReadOnly: true})
+	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {
 		return false
 	}

@@ -1,0 +1,122 @@
+package netdev
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coreos/go-iptables/iptables"
+)
+
+// rule is one firewall rule of ours. Filter rules stand at the end of their chain: a policy engine that comes earlier
+// still decides, only the chain's policy (DROP where Docker or a distribution set it) does not.
+type rule struct {
+	table, chain string
+	first        bool
+	spec         []string
+}
+
+const comment = "pelago"
+
+func rules(cablePort uint16) []rule {
+	tag := []string{"-m", "comment", "--comment", comment, "-j", "ACCEPT"}
+	with := func(spec ...string) []string { return append(spec, tag...) }
+	out := []rule{
+		{"filter", "FORWARD", false, with("-i", Overlay)},
+		{"filter", "FORWARD", false, with("-o", Overlay)},
+		{"filter", "INPUT", false, with("-p", "udp", "-m", "udp", "--dport", strconv.Itoa(OverlayPort))},
+		{"filter", "INPUT", false, with("-i", Overlay)},
+		// No masquerading towards remote prefixes: the pod's address must reach our translation. Conntrack sees the flow
+		// all the same, so engines that ask for its state work.
+		{"nat", "POSTROUTING", true, with("-o", Overlay)},
+	}
+	if cablePort != 0 {
+		out = append(out, rule{"filter", "INPUT", false, with("-p", "udp", "-m", "udp", "--dport", strconv.Itoa(int(cablePort)))})
+	}
+	return out
+}
+
+// Firewall puts our rules in, in the flavour of iptables that the node uses (legacy if its tables hold rules, else nft),
+// and takes out those of an earlier call that are no longer wanted.
+func Firewall(cablePort uint16) error {
+	ipt, err := openIPTables()
+	if err != nil {
+		return err
+	}
+	want := rules(cablePort)
+	var errs []error
+	for _, r := range want {
+		if r.first {
+			err = ipt.InsertUnique(r.table, r.chain, 1, r.spec...)
+		} else {
+			err = ipt.AppendUnique(r.table, r.chain, r.spec...)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("add firewall rule %s: %w", r, err))
+		}
+	}
+	return errors.Join(append(errs, removeRules(ipt, want))...)
+}
+
+func removeFirewall() error {
+	ipt, err := openIPTables()
+	if err != nil {
+		return err
+	}
+	return removeRules(ipt, nil)
+}
+
+// removeRules deletes our rules but those to keep. Ours are known by their comment.
+func removeRules(ipt *iptables.IPTables, keep []rule) error {
+	var errs []error
+	for _, chain := range [][2]string{{"filter", "FORWARD"}, {"filter", "INPUT"}, {"nat", "POSTROUTING"}} {
+		lines, err := ipt.List(chain[0], chain[1])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list chain %s: %w", chain[1], err))
+			continue
+		}
+		for _, line := range lines {
+			spec, ours := strings.CutPrefix(line, "-A "+chain[1]+" ")
+			if !ours || !strings.Contains(spec, "--comment "+comment+" ") {
+				continue
+			}
+			fields := strings.Fields(spec)
+			if slices.ContainsFunc(keep, func(r rule) bool { return r.chain == chain[1] && sameSpec(r.spec, fields) }) {
+				continue
+			}
+			if err := ipt.Delete(chain[0], chain[1], fields...); err != nil {
+				errs = append(errs, fmt.Errorf("delete firewall rule %q: %w", line, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sameSpec compares a rule with its listed form, which may have the parts in another order.
+func sameSpec(a, b []string) bool {
+	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
+	return slices.Equal(a, b)
+}
+
+func (r rule) String() string { return r.table + " " + r.chain + " " + strings.Join(r.spec, " ") }
+
+func openIPTables() (*iptables.IPTables, error) {
+	path := "iptables"
+	if names, err := os.ReadFile("/proc/net/ip_tables_names"); err == nil && len(names) > 0 {
+		// The legacy tables are loaded; they are the ones in use unless the plain command is legacy anyway.
+		if p, err := exec.LookPath("iptables-legacy"); err == nil {
+			path = p
+		}
+	} else if p, err := exec.LookPath("iptables-nft"); err == nil {
+		path = p
+	}
+	ipt, err := iptables.New(iptables.Path(path), iptables.Timeout(5))
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w (the image of pelago-node brings it; on a plain host install the package iptables)", path, err)
+	}
+	return ipt, nil
+}

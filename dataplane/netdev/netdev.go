@@ -1,0 +1,170 @@
+// Package netdev makes what the data path needs around the programs: the device pelago0, the device of the vxlan cable,
+// routes and rules that lead to it, kernel settings of it, and firewall rules that let its packets through. It works in
+// the network namespace of the calling thread, touches only what it made, and every call may be repeated.
+package netdev
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Names and numbers of what lies on a node.
+const (
+	Overlay = "pelago0"
+	Cable   = "pelago-cable"
+	// OverlayPort is the UDP port of the overlay inside a cluster.
+	OverlayPort = 4800
+	// Table is the routing table of remote prefixes; RulePriority its place, before the rules of CNIs (512 and up).
+	Table        = 4800
+	RulePriority = 100
+	// Protocol marks our routes (rtnetlink's rtm_protocol).
+	Protocol netlink.RouteProtocol = 80
+	// Overhead is what the overlay adds to a packet on an IPv4 underlay: IPv4 20 + UDP 8 + VXLAN 8 + Ethernet 14.
+	Overhead = 50
+)
+
+// mac is the address of every pelago0; bpf/overlay.h writes it into every inner header.
+var mac = net.HardwareAddr{0x02, 0x50, 0x45, 0x4c, 0x00, 0x02}
+
+// ErrPortInUse: somebody else listens on the cable's UDP port.
+var ErrPortInUse = errors.New("the UDP port is in use")
+
+// Config is what a node needs.
+type Config struct {
+	// Source is the address with which the node itself speaks to remote prefixes.
+	Source netip.Addr
+	// Prefixes are led into pelago0.
+	Prefixes []netip.Prefix
+	// MTU of pelago0, bytes.
+	MTU int
+	// CablePort is the UDP port of the vxlan cable on a gateway; 0: no such cable here.
+	CablePort uint16
+}
+
+// Ensure makes devices, settings, routes and rules as c says and takes away those of an earlier call that are no longer
+// wanted. It returns the index of pelago0.
+func Ensure(c Config) (ifindex int, err error) {
+	overlay, err := ensureVxlan(Overlay, OverlayPort, c.MTU)
+	if err != nil {
+		return 0, err
+	}
+	if err := ensureCable(c); err != nil {
+		return 0, err
+	}
+	index := overlay.Attrs().Index
+	return index, errors.Join(ensureRoutes(index, c), ensureRules(c.Prefixes))
+}
+
+// Remove takes away all that Ensure and Firewall made.
+func Remove() error {
+	errs := []error{ensureRules(nil), removeRoutes(), removeFirewall()}
+	for _, name := range []string{Overlay, Cable} {
+		link, err := netlink.LinkByName(name)
+		var gone netlink.LinkNotFoundError
+		if errors.As(err, &gone) {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("look up device %s: %w", name, err))
+			continue
+		}
+		if err := netlink.LinkDel(link); err != nil {
+			errs = append(errs, fmt.Errorf("delete device %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ensureCable(c Config) error {
+	if c.CablePort != 0 {
+		_, err := ensureVxlan(Cable, c.CablePort, c.MTU)
+		return err
+	}
+	link, err := netlink.LinkByName(Cable)
+	if err != nil {
+		return nil // nothing to take away
+	}
+	if err := netlink.LinkDel(link); err != nil {
+		return fmt.Errorf("delete device %s: %w", Cable, err)
+	}
+	return nil
+}
+
+// ensureVxlan makes a vxlan device in collect-metadata mode: it takes what the programs pass on to its port, learns
+// nothing and resolves nothing.
+func ensureVxlan(name string, port uint16, mtu int) (netlink.Link, error) {
+	link, err := netlink.LinkByName(name)
+	if err == nil {
+		v, ok := link.(*netlink.Vxlan)
+		if !ok || !v.FlowBased || v.Port != int(port) {
+			// Not as we make it, or for another port: neither can be changed in place.
+			if err := netlink.LinkDel(link); err != nil {
+				return nil, fmt.Errorf("delete device %s: %w", name, err)
+			}
+			link = nil
+		}
+	}
+	if err != nil || link == nil {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.HardwareAddr, attrs.MTU = name, mac, mtu
+		v := &netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Learning: false, Port: int(port)}
+		if err := netlink.LinkAdd(v); err != nil {
+			return nil, fmt.Errorf("make device %s: %w", name, err)
+		}
+		if link, err = netlink.LinkByName(name); err != nil {
+			return nil, fmt.Errorf("look up device %s: %w", name, err)
+		}
+	}
+	for _, kv := range [][2]string{
+		{"ipv6/conf/" + name + "/disable_ipv6", "1"},
+		{"ipv4/conf/" + name + "/rp_filter", "0"},
+		{"ipv4/conf/" + name + "/forwarding", "1"},
+	} {
+		if err := setSysctl(kv[0], kv[1]); err != nil {
+			return nil, err
+		}
+	}
+	if a := link.Attrs(); a.MTU != mtu {
+		if err := netlink.LinkSetMTU(link, mtu); err != nil {
+			return nil, fmt.Errorf("set the MTU of %s to %d: %w", name, mtu, err)
+		}
+	}
+	if link.Attrs().RawFlags&unix.IFF_NOARP == 0 {
+		if err := netlink.LinkSetARPOff(link); err != nil {
+			return nil, fmt.Errorf("switch off ARP on %s: %w", name, err)
+		}
+	}
+	if link.Attrs().Flags&net.FlagUp == 0 {
+		err := netlink.LinkSetUp(link)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return nil, fmt.Errorf("bring up %s on UDP port %d: %w: stop the program that listens there (an IKE daemon takes 4500), or join with another --nattport", name, port, ErrPortInUse)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("bring up %s: %w", name, err)
+		}
+	}
+	return link, nil
+}
+
+func setSysctl(key, value string) error {
+	path := filepath.Join("/proc/sys/net", key)
+	old, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // a kernel without IPv6
+	}
+	if err == nil && string(old) == value+"\n" {
+		return nil
+	}
+	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
+		return fmt.Errorf("set %s to %s: %w", path, value, err)
+	}
+	return nil
+}

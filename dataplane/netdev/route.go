@@ -1,0 +1,161 @@
+package netdev
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/dataplane"
+)
+
+// fallbackMetric is that of the unreachable routes: they take over when pelago0 is gone, so that nothing for a remote
+// prefix leaves by the default route in the clear.
+const fallbackMetric = 4096
+
+// ensureRoutes leads every prefix into pelago0, with an unreachable route behind.
+func ensureRoutes(ifindex int, c Config) error {
+	wanted := map[string]netlink.Route{}
+	for _, p := range c.Prefixes {
+		into := netlink.Route{
+			LinkIndex: ifindex, Dst: ipNet(p), Table: Table, Protocol: Protocol, Scope: netlink.SCOPE_LINK,
+			Type: unix.RTN_UNICAST, Src: c.Source.AsSlice(), Family: netlink.FAMILY_V4,
+		}
+		behind := netlink.Route{
+			Dst: ipNet(p), Table: Table, Protocol: Protocol, Type: unix.RTN_UNREACHABLE, Priority: fallbackMetric,
+			Family: netlink.FAMILY_V4,
+		}
+		wanted[routeKey(into)], wanted[routeKey(behind)] = into, behind
+	}
+	have, err := ourRoutes()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range have {
+		key := routeKey(r)
+		if w, ok := wanted[key]; ok && r.LinkIndex == w.LinkIndex && net.IP.Equal(r.Src, w.Src) {
+			delete(wanted, key)
+		}
+	}
+	for _, r := range wanted {
+		if err := netlink.RouteReplace(&r); err != nil {
+			errs = append(errs, fmt.Errorf("route %s into %s: %w", r.Dst, Overlay, err))
+		}
+	}
+	still := map[string]bool{}
+	for _, p := range c.Prefixes {
+		still[ipNet(p).String()] = true
+	}
+	for _, r := range have {
+		if r.Dst == nil || !still[r.Dst.String()] {
+			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) {
+				errs = append(errs, fmt.Errorf("remove the route of %s: %w", r.Dst, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func removeRoutes() error {
+	have, err := ourRoutes()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range have {
+		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) {
+			errs = append(errs, fmt.Errorf("remove the route of %s: %w", r.Dst, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ourRoutes() ([]netlink.Route, error) {
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: Table, Protocol: Protocol},
+		netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	if err != nil {
+		return nil, fmt.Errorf("list the routes of table %d: %w", Table, err)
+	}
+	return routes, nil
+}
+
+func routeKey(r netlink.Route) string { return fmt.Sprintf("%s metric %d", r.Dst, r.Priority) }
+
+// ensureRules sends packets for each prefix to our table.
+func ensureRules(prefixes []netip.Prefix) error {
+	wanted := map[string]netip.Prefix{}
+	for _, p := range prefixes {
+		wanted[ipNet(p).String()] = p
+	}
+	have, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Table: Table}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return fmt.Errorf("list the rules of table %d: %w", Table, err)
+	}
+	var errs []error
+	for _, r := range have {
+		if r.Dst != nil && r.Priority == RulePriority {
+			if _, ok := wanted[r.Dst.String()]; ok {
+				delete(wanted, r.Dst.String())
+				continue
+			}
+		}
+		if err := netlink.RuleDel(&r); err != nil {
+			errs = append(errs, fmt.Errorf("remove rule %v: %w", r, err))
+		}
+	}
+	for _, p := range wanted {
+		rule := netlink.NewRule()
+		rule.Family, rule.Dst, rule.Table, rule.Priority = netlink.FAMILY_V4, ipNet(p), Table, RulePriority
+		if err := netlink.RuleAdd(rule); err != nil && !errors.Is(err, syscall.EEXIST) {
+			errs = append(errs, fmt.Errorf("add the rule of %s: %w", p, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Resolve says how the node reaches an outer address: by which uplink and next hop.
+func Resolve(a netip.Addr) (dataplane.Hop, error) {
+	routes, err := netlink.RouteGet(a.AsSlice())
+	if err != nil {
+		return dataplane.Hop{}, fmt.Errorf("find the way to %s: %w", a, err)
+	}
+	r := routes[0]
+	hop := dataplane.Hop{Address: a, Next: a, Ifindex: uint32(r.LinkIndex)}
+	if gw, ok := netip.AddrFromSlice(r.Gw); ok {
+		hop.Next = gw.Unmap()
+	}
+	return hop, nil
+}
+
+// UplinkMTU is the MTU of a device.
+func UplinkMTU(ifindex uint32) (int, error) {
+	link, err := netlink.LinkByIndex(int(ifindex))
+	if err != nil {
+		return 0, fmt.Errorf("look up device %d: %w", ifindex, err)
+	}
+	return link.Attrs().MTU, nil
+}
+
+// LocalAddresses are the IPv4 addresses of the node, of every device but loopback and ours.
+func LocalAddresses() ([]netip.Addr, error) {
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var out []netip.Addr
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP.To4()); ok && !ip.IsLoopback() {
+			out = append(out, ip)
+		}
+	}
+	return out, nil
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Masked().Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 32)}
+}
