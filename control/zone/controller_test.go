@@ -1,0 +1,321 @@
+package zone
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	mcscrd "sigs.k8s.io/mcs-api/config/crd"
+	mcsv1alpha1 "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/pelago-net/pelago/dns"
+	"github.com/pelago-net/pelago/test/apiserver"
+)
+
+var server = apiserver.NewShared(apiserver.CRDs("serviceimports.multicluster.x-k8s.io"))
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+
+// tables is the newest table that a controller has set.
+type tables struct {
+	mu     sync.Mutex
+	newest dns.Table
+	sets   int
+}
+
+func (r *tables) set(t dns.Table) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.newest, r.sets = t, r.sets+1
+	return nil
+}
+
+// address is the first address of a service's first cluster, "" without one.
+func (r *tables) address(namespace, name string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(r.newest.Services, func(s dns.Service) bool { return s.Namespace == namespace && s.Name == name })
+	if i < 0 || len(r.newest.Services[i].Clusters) == 0 {
+		return ""
+	}
+	return r.newest.Services[i].Clusters[0].Endpoints[0].IP.String()
+}
+
+func (r *tables) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sets
+}
+
+// run runs a controller until the test ends.
+func run(t *testing.T, api *rest.Config) (*Controller, *tables) {
+	t.Helper()
+	set := &tables{}
+	c := New(api, g1, set.set, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return c, set
+}
+
+func connect(t *testing.T, api *rest.Config) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, mcs.AddToScheme, mcsv1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := client.New(api, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// namespace makes one for this test.
+func namespace(t *testing.T, c client.Client) string {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "zone-"}}
+	create(t, c, ns)
+	return ns.Name
+}
+
+func create(t *testing.T, c client.Client, objects ...client.Object) {
+	t.Helper()
+	for _, o := range objects {
+		if err := c.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 30 s: %s", what)
+		}
+	}
+}
+
+func imported(ns, name string) *mcs.ServiceImport {
+	s := serviceImport(name, mcs.ClusterSetIP)
+	s.Namespace = ns
+	return &s
+}
+
+func importedSlice(ns, name, address string) *discoveryv1.EndpointSlice {
+	s := endpointSlice(name+"-g2", name, "g2", ready(address))
+	s.Namespace = ns
+	return &s
+}
+
+func TestFollowsTheAPI(t *testing.T) {
+	api := server.Config(t)
+	c := connect(t, api)
+	ns := namespace(t, c)
+	local := importedSlice(ns, "local", "10.77.0.1")
+	local.Labels = map[string]string{discoveryv1.LabelServiceName: "local"}
+	create(t, c, imported(ns, "web"), importedSlice(ns, "web", "120.2.0.1"), imported(ns, "local"), local)
+
+	controller, set := run(t, api)
+	eventually(t, "synced", controller.Synced)
+	if got := set.address(ns, "web"); got != "120.2.0.1" {
+		t.Errorf("the first table has %q for web, want all that was there", got)
+	}
+	if got := set.address(ns, "local"); got != "" {
+		t.Errorf("a slice of a cluster's own Service was taken: %s", got)
+	}
+
+	slice := importedSlice(ns, "web", "120.2.0.1")
+	slice.Endpoints = []discoveryv1.Endpoint{ready("120.2.0.2")}
+	if err := c.Update(t.Context(), slice); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "new address", func() bool { return set.address(ns, "web") == "120.2.0.2" })
+	if err := c.Delete(t.Context(), imported(ns, "web")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "service gone", func() bool { return set.address(ns, "web") == "" })
+}
+
+func TestManyChangesAreFewTables(t *testing.T) {
+	api := server.Config(t)
+	c := connect(t, api)
+	ns := namespace(t, c)
+	controller, set := run(t, api)
+	eventually(t, "synced", controller.Synced)
+	before, begin := set.count(), time.Now()
+	for i := range 50 {
+		name := "web-" + string(rune('a'+i/26)) + string(rune('a'+i%26))
+		create(t, c, imported(ns, name), importedSlice(ns, name, "120.2.0.1"))
+	}
+	eventually(t, "last service", func() bool { return set.address(ns, "web-bx") == "120.2.0.1" })
+	if sets, most := set.count()-before, int(time.Since(begin)/settle)+2; sets > most {
+		t.Errorf("%d tables in %v; at most one per %v is wanted", sets, time.Since(begin), settle)
+	}
+}
+
+// TestServerAway: the last table stays, and changes arrive once the API server
+// can be reached again.
+func TestServerAway(t *testing.T) {
+	api := server.Config(t)
+	c := connect(t, api)
+	ns := namespace(t, c)
+	create(t, c, imported(ns, "web"), importedSlice(ns, "web", "120.2.0.1"))
+
+	wire := newWire(t, api)
+	wire.cut(true)
+	controller, set := run(t, wire.config(t, api))
+	time.Sleep(100 * time.Millisecond)
+	if controller.Synced() {
+		t.Error("synced without an API server")
+	}
+	wire.cut(false)
+	eventually(t, "synced after the server came", controller.Synced)
+
+	wire.cut(true)
+	slice := importedSlice(ns, "web", "120.2.0.1")
+	slice.Endpoints = []discoveryv1.Endpoint{ready("120.2.0.2")}
+	if err := c.Update(t.Context(), slice); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(4 * settle)
+	if got := set.address(ns, "web"); got != "120.2.0.1" || !controller.Synced() {
+		t.Errorf("without the server: address %q, synced %v; want the last state", got, controller.Synced())
+	}
+	wire.cut(false)
+	eventually(t, "new address after the server is back", func() bool { return set.address(ns, "web") == "120.2.0.2" })
+}
+
+// TestOldVersionOnly: somebody else installed the definition with v1alpha1
+// alone, and later than we started.
+func TestOldVersionOnly(t *testing.T) {
+	api := apiserver.Start(t)
+	controller, set := run(t, api)
+	crd := new(apiextensionsv1.CustomResourceDefinition)
+	if err := yaml.Unmarshal(mcscrd.ServiceImportCRD, crd); err != nil {
+		t.Fatal(err)
+	}
+	crd.Spec.Versions = slices.DeleteFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
+		return v.Name != "v1alpha1"
+	})
+	crd.Spec.Versions[0].Storage = true
+	if _, err := envtest.InstallCRDs(api, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{crd}}); err != nil {
+		t.Fatal(err)
+	}
+	c := connect(t, api)
+	ns := namespace(t, c)
+	create(t, c, &mcsv1alpha1.ServiceImport{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web"},
+		Spec:       mcsv1alpha1.ServiceImportSpec{Type: mcsv1alpha1.ClusterSetIP, Ports: []mcsv1alpha1.ServicePort{{Name: "http", Port: 80}}},
+	}, importedSlice(ns, "web", "120.2.0.1"))
+	eventually(t, "synced", controller.Synced)
+	eventually(t, "address", func() bool { return set.address(ns, "web") == "120.2.0.1" })
+}
+
+// TestRefusedTable: a wrong configuration ends the controller with the reason.
+func TestRefusedTable(t *testing.T) {
+	handler := dns.NewHandler(prometheus.NewRegistry())
+	c := New(server.Config(t), Config{LocalCluster: "g1", Mode: dns.ModeMCS}, handler.Set, slog.New(slog.DiscardHandler))
+	if err := c.Run(t.Context()); err == nil || c.Synced() {
+		t.Errorf("error %v, synced %v; want the table without zones to be refused", err, c.Synced())
+	}
+}
+
+// wire is a TCP line to the API server that can be cut.
+type wire struct {
+	listener net.Listener
+	mu       sync.Mutex
+	isCut    bool
+	open     []net.Conn
+}
+
+func newWire(t *testing.T, api *rest.Config) *wire {
+	t.Helper()
+	target, err := url.Parse(api.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wire{}
+	if w.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		w.listener.Close()
+		w.cut(true)
+	})
+	go func() {
+		for {
+			near, err := w.listener.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", target.Host)
+			w.mu.Lock()
+			if w.isCut || err != nil {
+				near.Close()
+				if err == nil {
+					far.Close()
+				}
+			} else {
+				w.open = append(w.open, near, far)
+				go func() { _, _ = io.Copy(near, far); near.Close() }()
+				go func() { _, _ = io.Copy(far, near); far.Close() }()
+			}
+			w.mu.Unlock()
+		}
+	}()
+	return w
+}
+
+func (w *wire) cut(cut bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.isCut = cut
+	if cut {
+		for _, c := range w.open {
+			c.Close()
+		}
+		w.open = nil
+	}
+}
+
+// config is access to the API server over the wire.
+func (w *wire) config(t *testing.T, api *rest.Config) *rest.Config {
+	t.Helper()
+	target, err := url.Parse(api.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target.Host = w.listener.Addr().String()
+	c := rest.CopyConfig(api)
+	c.Host = target.String()
+	return c
+}

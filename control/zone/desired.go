@@ -1,0 +1,183 @@
+// Package zone keeps the name server's table in step with the cluster's API:
+// ServiceImports say which services exist, EndpointSlices which addresses each
+// source cluster gives them. cmd/pelago-dns runs it. It writes nothing, and it
+// goes on with the last state it saw while the API server is away.
+package zone
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/pelago-net/pelago/dns"
+)
+
+// Config is what does not come from watched objects.
+type Config struct {
+	// LocalCluster is the id of the cluster that asks.
+	LocalCluster string
+	Mode         dns.Mode
+	// Zones are the served domains: clusterset.local and the custom ones.
+	Zones []string
+}
+
+// Desired is the table for a cluster's imports and imported EndpointSlices.
+//
+// A slice belongs to the service that its label service-name names in its own
+// namespace, and to the cluster of its label source-cluster. For a ClusterSetIP
+// service each slice's endpoints are that cluster's addresses for the service,
+// for a headless one its pods. Slices without an import are not served.
+//
+// Objects that make no sense are left out; the error names each of them and
+// does not make the table unusable.
+func Desired(imports []mcs.ServiceImport, endpointSlices []discoveryv1.EndpointSlice, c Config) (dns.Table, error) {
+	t := dns.Table{Mode: c.Mode, LocalCluster: c.LocalCluster, Zones: c.Zones}
+	var problems []error
+	of := map[types.NamespacedName][]*discoveryv1.EndpointSlice{}
+	for i := range endpointSlices {
+		s := &endpointSlices[i]
+		if err := usable(s); err != nil {
+			problems = append(problems, fmt.Errorf("ignore EndpointSlice %s/%s: %w", s.Namespace, s.Name, err))
+			continue
+		}
+		service := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[mcs.LabelServiceName]}
+		of[service] = append(of[service], s)
+	}
+	for i := range imports {
+		s := &imports[i]
+		service, err := desiredService(s, of[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}])
+		if err != nil {
+			problems = append(problems, fmt.Errorf("ServiceImport %s/%s: %w", s.Namespace, s.Name, err))
+		}
+		t.Services = append(t.Services, service)
+	}
+	slices.SortFunc(t.Services, func(a, b dns.Service) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	// Lists come in any order; the same problems must read the same.
+	slices.SortFunc(problems, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return t, errors.Join(problems...)
+}
+
+// usable returns why a slice cannot be attributed, or nil.
+func usable(s *discoveryv1.EndpointSlice) error {
+	if s.AddressType == discoveryv1.AddressTypeFQDN {
+		return errors.New("its address type is FQDN; only IPv4 and IPv6 can be answered")
+	}
+	id := s.Labels[mcs.LabelSourceCluster]
+	if wrong := validation.IsDNS1123Label(id); wrong != nil {
+		return fmt.Errorf("label %s is %q, not a cluster id: %s", mcs.LabelSourceCluster, id, wrong[0])
+	}
+	return nil
+}
+
+func desiredService(from *mcs.ServiceImport, of []*discoveryv1.EndpointSlice) (dns.Service, error) {
+	s := dns.Service{Namespace: from.Namespace, Name: from.Name, Type: dns.ClusterSetIP}
+	if from.Spec.Type == mcs.Headless {
+		s.Type = dns.Headless
+	}
+	var problems []error
+	for _, text := range from.Spec.IPs {
+		ip, err := netip.ParseAddr(text)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("ignore clusterset IP: %w", err))
+			continue
+		}
+		s.IPs = append(s.IPs, ip.Unmap())
+	}
+	for _, p := range from.Spec.Ports {
+		if p.Port < 1 || p.Port > 65535 { // the definition's schema has no bounds
+			problems = append(problems, fmt.Errorf("ignore port %q: %d is not a port number", p.Name, p.Port))
+			continue
+		}
+		s.Ports = append(s.Ports, dns.Port{Name: p.Name, Protocol: protocol(&p.Protocol), Number: uint16(p.Port)})
+	}
+	byCluster := map[string][]*discoveryv1.EndpointSlice{}
+	for _, slice := range of {
+		id := slice.Labels[mcs.LabelSourceCluster]
+		byCluster[id] = append(byCluster[id], slice)
+	}
+	for _, id := range slices.Sorted(maps.Keys(byCluster)) {
+		c, err := cluster(id, s.Type, byCluster[id])
+		if err != nil {
+			problems = append(problems, err)
+		}
+		s.Clusters = append(s.Clusters, c)
+	}
+	return s, errors.Join(problems...)
+}
+
+// cluster merges one cluster's slices of a service. An endpoint that stands in
+// two of them, as happens while slices are rewritten, counts once and is ready
+// if either says so.
+func cluster(id string, kind dns.ServiceType, of []*discoveryv1.EndpointSlice) (dns.Cluster, error) {
+	type key struct {
+		hostname string
+		ip       netip.Addr
+	}
+	c := dns.Cluster{ID: id}
+	ready := map[key]bool{}
+	var problems []error
+	for _, slice := range of {
+		for _, p := range slice.Ports {
+			if p.Port == nil {
+				continue
+			}
+			c.Ports = append(c.Ports, dns.Port{Name: deref(p.Name), Protocol: protocol(p.Protocol), Number: uint16(*p.Port)})
+		}
+		for _, e := range slice.Endpoints {
+			if len(e.Addresses) == 0 {
+				continue
+			}
+			// The addresses of one endpoint are interchangeable, and consumers
+			// are told to take the first (discovery.k8s.io/v1 Endpoint).
+			ip, err := netip.ParseAddr(e.Addresses[0])
+			if err != nil {
+				problems = append(problems, fmt.Errorf("ignore endpoint of EndpointSlice %s/%s: %w", slice.Namespace, slice.Name, err))
+				continue
+			}
+			k := key{ip: ip.Unmap()}
+			if kind == dns.Headless {
+				k.hostname = deref(e.Hostname)
+			}
+			// A missing condition means ready (discovery.k8s.io/v1).
+			ready[k] = ready[k] || e.Conditions.Ready == nil || *e.Conditions.Ready
+		}
+	}
+	for k, r := range ready {
+		c.Endpoints = append(c.Endpoints, dns.Endpoint{Hostname: k.hostname, IP: k.ip, Ready: r})
+	}
+	slices.SortFunc(c.Endpoints, func(a, b dns.Endpoint) int {
+		return cmp.Or(strings.Compare(a.Hostname, b.Hostname), a.IP.Compare(b.IP))
+	})
+	slices.SortFunc(c.Ports, func(a, b dns.Port) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Number, b.Number))
+	})
+	c.Ports = slices.Compact(c.Ports)
+	return c, errors.Join(problems...)
+}
+
+// protocol is a port's transport as names spell it; missing means TCP.
+func protocol(p *corev1.Protocol) string {
+	if p == nil || *p == "" {
+		return "tcp"
+	}
+	return strings.ToLower(string(*p))
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}

@@ -1,0 +1,184 @@
+package zone
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/pelago-net/pelago/dns"
+)
+
+var g1 = Config{LocalCluster: "g1", Mode: dns.ModeSubmariner, Zones: []string{"clusterset.local"}}
+
+func serviceImport(name string, kind mcs.ServiceImportType, ips ...string) mcs.ServiceImport {
+	return mcs.ServiceImport{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: name},
+		Spec: mcs.ServiceImportSpec{
+			Type: kind, IPs: ips,
+			Ports: []mcs.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+		},
+	}
+}
+
+// endpointSlice is an imported slice "name" of a service from a cluster.
+func endpointSlice(name, service, cluster string, endpoints ...discoveryv1.Endpoint) discoveryv1.EndpointSlice {
+	return discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "sample", Name: name,
+			Labels: map[string]string{mcs.LabelServiceName: service, mcs.LabelSourceCluster: cluster},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   endpoints,
+	}
+}
+
+func ready(addresses ...string) discoveryv1.Endpoint {
+	return discoveryv1.Endpoint{Addresses: addresses, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}
+}
+
+func unready(address string) discoveryv1.Endpoint {
+	return discoveryv1.Endpoint{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(false)}}
+}
+
+func pod(hostname, address string) discoveryv1.Endpoint {
+	e := ready(address)
+	e.Hostname = &hostname
+	return e
+}
+
+func TestDesired(t *testing.T) {
+	ip := netip.MustParseAddr
+	http := []dns.Port{{Name: "http", Protocol: "tcp", Number: 80}}
+	for _, c := range []struct {
+		about   string
+		imports []mcs.ServiceImport
+		slices  []discoveryv1.EndpointSlice
+		want    []dns.Service
+		problem string
+	}{
+		{
+			about:   "each cluster's address for a service, with its state",
+			imports: []mcs.ServiceImport{serviceImport("web", mcs.ClusterSetIP)},
+			slices: []discoveryv1.EndpointSlice{
+				endpointSlice("b", "web", "g2", unready("120.2.0.1")),
+				endpointSlice("a", "web", "g1", ready("10.77.0.9")),
+			},
+			want: []dns.Service{{Namespace: "sample", Name: "web", Type: dns.ClusterSetIP, Ports: http, Clusters: []dns.Cluster{
+				{ID: "g1", Endpoints: []dns.Endpoint{{IP: ip("10.77.0.9"), Ready: true}}},
+				{ID: "g2", Endpoints: []dns.Endpoint{{IP: ip("120.2.0.1")}}},
+			}}},
+		},
+		{
+			about:   "a headless service's pods over several slices, a moved one once",
+			imports: []mcs.ServiceImport{serviceImport("db", mcs.Headless)},
+			slices: []discoveryv1.EndpointSlice{
+				endpointSlice("a", "db", "g2", pod("db-1", "120.2.0.2"), pod("db-0", "120.2.0.1")),
+				endpointSlice("b", "db", "g2", pod("db-1", "120.2.0.2"), discoveryv1.Endpoint{Addresses: []string{"120.2.0.3"}}),
+			},
+			want: []dns.Service{{Namespace: "sample", Name: "db", Type: dns.Headless, Ports: http, Clusters: []dns.Cluster{
+				{ID: "g2", Endpoints: []dns.Endpoint{
+					{IP: ip("120.2.0.3"), Ready: true},
+					{Hostname: "db-0", IP: ip("120.2.0.1"), Ready: true},
+					{Hostname: "db-1", IP: ip("120.2.0.2"), Ready: true},
+				}},
+			}}},
+		},
+		{
+			about:   "the ports that a cluster really serves",
+			imports: []mcs.ServiceImport{serviceImport("db", mcs.Headless)},
+			slices: []discoveryv1.EndpointSlice{func() discoveryv1.EndpointSlice {
+				s := endpointSlice("a", "db", "g2", pod("db-0", "120.2.0.1"))
+				s.Ports = []discoveryv1.EndpointPort{
+					{Name: ptr.To("http"), Protocol: ptr.To(corev1.ProtocolUDP), Port: ptr.To(int32(8080))},
+					{Name: ptr.To("any")}, // no number: all ports
+					{Port: ptr.To(int32(9))},
+				}
+				return s
+			}()},
+			want: []dns.Service{{Namespace: "sample", Name: "db", Type: dns.Headless, Ports: http, Clusters: []dns.Cluster{
+				{
+					ID:        "g2",
+					Ports:     []dns.Port{{Protocol: "tcp", Number: 9}, {Name: "http", Protocol: "udp", Number: 8080}},
+					Endpoints: []dns.Endpoint{{Hostname: "db-0", IP: ip("120.2.0.1"), Ready: true}},
+				},
+			}}},
+		},
+		{
+			about:   "clusterset IPs of both families; no cluster has it yet",
+			imports: []mcs.ServiceImport{serviceImport("vip", mcs.ClusterSetIP, "243.0.0.1", "fd00::1")},
+			want: []dns.Service{{Namespace: "sample", Name: "vip", Type: dns.ClusterSetIP, Ports: http,
+				IPs: []netip.Addr{ip("243.0.0.1"), ip("fd00::1")}}},
+		},
+		{
+			about: "services sorted, slices of an unknown service or another namespace unused, first address counts",
+			imports: []mcs.ServiceImport{
+				serviceImport("web", mcs.ClusterSetIP), serviceImport("api", mcs.ClusterSetIP),
+			},
+			slices: []discoveryv1.EndpointSlice{
+				endpointSlice("a", "gone", "g2", ready("120.2.0.9")),
+				func() discoveryv1.EndpointSlice {
+					s := endpointSlice("a", "web", "g2", ready("120.2.0.8"))
+					s.Namespace = "other"
+					return s
+				}(),
+				endpointSlice("b", "web", "g2", ready("120.2.0.1", "120.2.0.2"), discoveryv1.Endpoint{}),
+			},
+			want: []dns.Service{
+				{Namespace: "sample", Name: "api", Type: dns.ClusterSetIP, Ports: http},
+				{Namespace: "sample", Name: "web", Type: dns.ClusterSetIP, Ports: http, Clusters: []dns.Cluster{
+					{ID: "g2", Endpoints: []dns.Endpoint{{IP: ip("120.2.0.1"), Ready: true}}},
+				}},
+			},
+		},
+		{
+			about:   "a slice without a source cluster",
+			imports: []mcs.ServiceImport{serviceImport("web", mcs.ClusterSetIP)},
+			slices:  []discoveryv1.EndpointSlice{endpointSlice("a", "web", "", ready("120.2.0.1"))},
+			want:    []dns.Service{{Namespace: "sample", Name: "web", Type: dns.ClusterSetIP, Ports: http}},
+			problem: `ignore EndpointSlice sample/a: label multicluster.kubernetes.io/source-cluster is "", not a cluster id`,
+		},
+		{
+			about:   "a slice of names",
+			imports: []mcs.ServiceImport{serviceImport("web", mcs.ClusterSetIP)},
+			slices: []discoveryv1.EndpointSlice{func() discoveryv1.EndpointSlice {
+				s := endpointSlice("a", "web", "g2", ready("example.com"))
+				s.AddressType = discoveryv1.AddressTypeFQDN
+				return s
+			}()},
+			want:    []dns.Service{{Namespace: "sample", Name: "web", Type: dns.ClusterSetIP, Ports: http}},
+			problem: "ignore EndpointSlice sample/a: its address type is FQDN",
+		},
+		{
+			about: "addresses and ports that are none",
+			imports: []mcs.ServiceImport{func() mcs.ServiceImport {
+				s := serviceImport("web", mcs.ClusterSetIP, "243.0.0.300")
+				s.Spec.Ports = append(s.Spec.Ports, mcs.ServicePort{Name: "far", Port: 65616})
+				return s
+			}()},
+			slices: []discoveryv1.EndpointSlice{endpointSlice("a", "web", "g2", ready("here"), ready("120.2.0.1"))},
+			want: []dns.Service{{Namespace: "sample", Name: "web", Type: dns.ClusterSetIP, Ports: http, Clusters: []dns.Cluster{
+				{ID: "g2", Endpoints: []dns.Endpoint{{IP: ip("120.2.0.1"), Ready: true}}},
+			}}},
+			problem: `ServiceImport sample/web: ignore clusterset IP: ParseAddr("243.0.0.300")`,
+		},
+	} {
+		t.Run(c.about, func(t *testing.T) {
+			got, err := Desired(c.imports, c.slices, g1)
+			want := dns.Table{Mode: dns.ModeSubmariner, LocalCluster: "g1", Zones: []string{"clusterset.local"}, Services: c.want}
+			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+				t.Errorf("table (-want +got):\n%s", diff)
+			}
+			if (err != nil) != (c.problem != "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+				t.Errorf("got problem %v, want %q", err, c.problem)
+			}
+		})
+	}
+}
