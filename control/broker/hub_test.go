@@ -1,0 +1,125 @@
+package broker
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/test/apiserver"
+)
+
+// One hub for all tests of the package; tests keep apart by cluster ids.
+var server = apiserver.NewShared(apiserver.HubControllers())
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+
+// hub is a hub with globalnet range 120.0.0.0/8 as deploy-broker leaves it.
+type hub struct {
+	admin  client.Client
+	config *rest.Config
+	// registrar has the credential of broker-info.subm.
+	registrar client.Client
+}
+
+// openHub sets the shared hub up; doing so again for every test is part of the test.
+func openHub(t *testing.T) hub {
+	t.Helper()
+	ctx := context.Background()
+	cfg := server.Config(t)
+	if err := deploy.HubBase(ctx, cfg, t.Logf); err != nil {
+		t.Fatal(err)
+	}
+	admin := newClient(t, cfg)
+	book, err := NewBook(true, netip.MustParsePrefix("120.0.0.0/8"), 65536)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, err := ClusterUID(ctx, admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := Clusterset{Mode: "submariner", HubID: uid, Components: []string{"connectivity", "service-discovery"}}
+	if _, err := Setup(ctx, admin, book, set, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := deploy.Hub(ctx, cfg, t.Logf); err != nil {
+		t.Fatal(err)
+	}
+	secret, err := Credential(ctx, admin, cfg.CAData)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hub{admin: admin, config: cfg, registrar: withToken(t, cfg, string(secret.Data[corev1.ServiceAccountTokenKey]))}
+}
+
+func newClient(t *testing.T, cfg *rest.Config) client.Client {
+	t.Helper()
+	c, err := NewClient(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// withToken is a client that has the token's rights alone.
+func withToken(t *testing.T, cfg *rest.Config, token string) client.Client {
+	t.Helper()
+	anonymous := rest.AnonymousClientConfig(cfg)
+	anonymous.BearerToken = token
+	anonymous.QPS = -1
+	return newClient(t, anonymous)
+}
+
+// join registers a cluster as `pelago join` does and returns a client with its credential. Its pod and service ranges
+// are those of the walk-through.
+func (h hub) join(t *testing.T, id string, cidr string) (client.Client, Entry) {
+	t.Helper()
+	ctx := context.Background()
+	local := prefixes("10.7.0.0/16", "10.77.0.0/16")
+	r := Request{ClusterID: id, ClusterUID: "uid-of-" + id, Local: local}
+	if cidr != "" {
+		r.GlobalCIDR = netip.MustParsePrefix(cidr)
+	}
+	entry, err := Claim(ctx, h.registrar, deploy.BrokerNamespace, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proof, err := Identity(ctx, h.registrar, deploy.BrokerNamespace, id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := Token(ctx, h.registrar, deploy.BrokerNamespace, id, proof)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Admit(ctx, h.registrar, deploy.BrokerNamespace, Member{Entry: entry, PodCIDR: local[:1], ServiceCIDR: local[1:]}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := Unregister(ctx, h.admin, deploy.BrokerNamespace, id); err != nil {
+			t.Error(err)
+		}
+	})
+	return withToken(t, h.config, token), entry
+}
+
+// refused fails the test unless err is a refusal that names what is wrong.
+func refused(t *testing.T, what string, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%s: allowed, want a refusal", what)
+		return
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%s: refused with %q, which does not say %q", what, err, word)
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/deploy"
+)
+
+// TokenLife is how long a member's token is valid unless it is renewed; the agent renews it.
+const TokenLife = 7 * 24 * time.Hour
+
+// RegistrationType is the type of the Secrets cluster-<id>.registration.
+const RegistrationType corev1.SecretType = "pelago.io/registration"
+
+// AccountName is the ServiceAccount of a member at the hub.
+func AccountName(clusterID string) string { return "cluster-" + clusterID }
+
+// RegistrationName is the Secret at the hub to which a member's tokens are bound.
+func RegistrationName(clusterID string) string { return AccountName(clusterID) + ".registration" }
+
+// tokenRoleName is the Role and RoleBinding by which a member renews its token.
+func tokenRoleName(clusterID string) string { return AccountName(clusterID) + ".token" }
+
+// Identity creates the member's ServiceAccount and its registration Secret, and returns the Secret's UID: the proof
+// with which, and only with which, the registration credential gets the member's token. The caller keeps it. If the
+// Secret exists, known must be its UID (from an earlier call).
+func Identity(ctx context.Context, hub client.Client, namespace, clusterID string, known types.UID) (types.UID, error) {
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{submarinerv1.LabelClusterID: clusterID}}
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: meta(AccountName(clusterID))}
+	if err := hub.Create(ctx, account); err != nil && !apierrors.IsAlreadyExists(err) {
+		return "", fmt.Errorf("create ServiceAccount %s at the hub: %w", account.Name, err)
+	}
+	secret := &corev1.Secret{ObjectMeta: meta(RegistrationName(clusterID)), Type: RegistrationType}
+	switch err := hub.Create(ctx, secret); {
+	case err == nil:
+		return secret.UID, nil
+	case !apierrors.IsAlreadyExists(err):
+		return "", fmt.Errorf("create Secret %s at the hub: %w", secret.Name, err)
+	case known == "":
+		return "", fmt.Errorf("cluster %q has been registered before and its credential is gone from Secret %s/submariner-broker-secret here: "+
+			"restore that Secret, or run `pelago unjoin --clusterid %s` with an administrator's access to the hub, then join again",
+			clusterID, deploy.SystemNamespace, clusterID)
+	default:
+		return known, nil
+	}
+}
+
+// Token issues a token of the member. proof is what Identity returned.
+func Token(ctx context.Context, hub client.Client, namespace, clusterID string, proof types.UID) (string, error) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: AccountName(clusterID), Namespace: namespace}}
+	seconds := int64(TokenLife / time.Second)
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: &seconds,
+		BoundObjectRef: &authenticationv1.BoundObjectReference{
+			APIVersion: "v1", Kind: "Secret", Name: RegistrationName(clusterID), UID: proof,
+		},
+	}}
+	err := hub.SubResource("token").Create(ctx, account, request)
+	if apierrors.IsConflict(err) {
+		return "", fmt.Errorf("issue a token for ServiceAccount %s at the hub: cluster %q was registered anew by somebody else: "+
+			"choose another id, or run `pelago unjoin --clusterid %s` with an administrator's access to the hub, then join again: %w",
+			account.Name, clusterID, clusterID, err)
+	}
+	return request.Status.Token, wrap(err, "issue a token for ServiceAccount %s at the hub", account.Name)
+}
+
+// Member is what is published of a cluster.
+type Member struct {
+	Entry
+	PodCIDR, ServiceCIDR []netip.Prefix
+}
+
+// Admit publishes the cluster and gives its ServiceAccount a member's rights, which end when the Cluster object is
+// deleted.
+func Admit(ctx context.Context, hub client.Client, namespace string, m Member) error {
+	cluster, err := publish(ctx, hub, namespace, m)
+	if err != nil {
+		return err
+	}
+	id := m.ClusterID
+	owner := []metav1.OwnerReference{{
+		APIVersion: submarinerv1.GroupVersion.String(), Kind: "Cluster", Name: cluster.Name, UID: cluster.UID,
+	}}
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: name, Namespace: namespace, OwnerReferences: owner,
+			Labels: map[string]string{submarinerv1.LabelClusterID: id}}
+	}
+	bind := func(name, role string) *rbacv1.RoleBinding {
+		return &rbacv1.RoleBinding{ObjectMeta: meta(name),
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: AccountName(id), Namespace: namespace}}}
+	}
+	for _, obj := range []client.Object{
+		&rbacv1.Role{ObjectMeta: meta(tokenRoleName(id)), Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, Verbs: []string{"create"}, ResourceNames: []string{AccountName(id)},
+		}}},
+		bind(AccountName(id), deploy.MemberRole),
+		bind(tokenRoleName(id), tokenRoleName(id)),
+	} {
+		if err := createOwned(ctx, hub, obj, cluster.UID); err != nil {
+			return fmt.Errorf("create %s %s at the hub: %w", kind(hub, obj), obj.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// createOwned creates an object, or finds it owned by the same Cluster. One that belongs to an earlier Cluster of the
+// same name is about to be deleted by the garbage collector, and is waited for.
+func createOwned(ctx context.Context, hub client.Client, obj client.Object, owner types.UID) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return wait.PollUntilContextCancel(ctx, 500*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		err := hub.Create(ctx, obj.DeepCopyObject().(client.Object))
+		if !apierrors.IsAlreadyExists(err) {
+			return err == nil, err
+		}
+		have := obj.DeepCopyObject().(client.Object)
+		if err := hub.Get(ctx, client.ObjectKeyFromObject(obj), have); err != nil {
+			return false, client.IgnoreNotFound(err)
+		}
+		return slices.ContainsFunc(have.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.UID == owner }), nil
+	})
+}
+
+// publish creates the Cluster object, or finds it as it should be.
+func publish(ctx context.Context, hub client.Client, namespace string, m Member) (*submarinerv1.Cluster, error) {
+	want := &submarinerv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: m.ClusterID, Namespace: namespace,
+			Labels:      map[string]string{submarinerv1.LabelClusterID: m.ClusterID},
+			Annotations: map[string]string{AnnotationUID: m.ClusterUID, AnnotationIndex: strconv.Itoa(m.ClusterIndex)},
+		},
+		Spec: submarinerv1.ClusterSpec{
+			ClusterID:   m.ClusterID,
+			GlobalCIDR:  texts(m.GlobalCIDR),
+			ClusterCIDR: texts(m.PodCIDR),
+			ServiceCIDR: texts(m.ServiceCIDR),
+		},
+	}
+	err := hub.Create(ctx, want)
+	if err == nil {
+		return want, nil
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("create Cluster %s at the hub: %w", m.ClusterID, err)
+	}
+	have := &submarinerv1.Cluster{}
+	if err := hub.Get(ctx, client.ObjectKeyFromObject(want), have); err != nil {
+		return nil, fmt.Errorf("get Cluster %s at the hub: %w", m.ClusterID, err)
+	}
+	unjoin := fmt.Sprintf("remove it first with `pelago unjoin --clusterid %s`", m.ClusterID)
+	if uid := have.Annotations[AnnotationUID]; uid != m.ClusterUID {
+		return nil, fmt.Errorf("cluster id %q belongs to another cluster (its namespace kube-system has UID %s): choose another id, or %s", m.ClusterID, uid, unjoin)
+	}
+	for _, r := range []struct {
+		name       string
+		have, want []string
+	}{
+		{"pod ranges", have.Spec.ClusterCIDR, want.Spec.ClusterCIDR},
+		{"service ranges", have.Spec.ServiceCIDR, want.Spec.ServiceCIDR},
+		{"GlobalCIDRs", have.Spec.GlobalCIDR, want.Spec.GlobalCIDR},
+	} {
+		if !slices.Equal(r.have, r.want) {
+			return nil, fmt.Errorf("cluster %q is registered with %s %v, not %v: give the former, or %s", m.ClusterID, r.name, r.have, r.want, unjoin)
+		}
+	}
+	return have, nil
+}
+
+func texts(prefixes []netip.Prefix) []string {
+	var out []string
+	for _, p := range prefixes {
+		out = append(out, p.String())
+	}
+	return out
+}

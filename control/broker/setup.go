@@ -1,0 +1,129 @@
+package broker
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/deploy"
+)
+
+// CredentialLife is how long a broker-info.subm can be used.
+const CredentialLife = 24 * time.Hour
+
+// Clusterset is what all members share; it lies in the ConfigMap pelago-clusterset.
+type Clusterset struct {
+	// Mode is submariner or mcs.
+	Mode string
+	// HubID is the UID of the hub's namespace kube-system.
+	HubID string
+	// CustomDomains are DNS zones beside clusterset.local.
+	CustomDomains []string
+	// Components is what the clusterset is for: connectivity, service-discovery.
+	Components []string
+}
+
+// data is the ConfigMap's data.
+func (s Clusterset) data() map[string]string {
+	return map[string]string{
+		"mode":           s.Mode,
+		"hub-id":         s.HubID,
+		"custom-domains": strings.Join(s.CustomDomains, ","),
+		"components":     strings.Join(s.Components, ","),
+	}
+}
+
+// ReadClusterset reads the ConfigMap pelago-clusterset.
+func ReadClusterset(ctx context.Context, hub client.Client, namespace string) (Clusterset, error) {
+	cm := &corev1.ConfigMap{}
+	if err := hub.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ClustersetConfigMap}, cm); err != nil {
+		return Clusterset{}, fmt.Errorf("get ConfigMap %s/%s at the hub: %w", namespace, ClustersetConfigMap, err)
+	}
+	split := func(key string) []string {
+		return strings.FieldsFunc(cm.Data[key], func(r rune) bool { return r == ',' || r == ' ' })
+	}
+	return Clusterset{Mode: cm.Data["mode"], HubID: cm.Data["hub-id"], CustomDomains: split("custom-domains"), Components: split("components")}, nil
+}
+
+// Setup writes the ConfigMaps and the key of the clusterset. What exists is kept: the book if its settings are those of
+// want, the key if psk is nil. It returns the key.
+func Setup(ctx context.Context, hub client.Client, want Book, set Clusterset, psk []byte) (*corev1.Secret, error) {
+	if err := setupBook(ctx, hub, want); err != nil {
+		return nil, err
+	}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ClustersetConfigMap, Namespace: deploy.BrokerNamespace}}
+	if err := put(ctx, hub, cm, func() { cm.Data = set.data() }); err != nil {
+		return nil, err
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: PSKSecret, Namespace: deploy.BrokerNamespace}}
+	err := put(ctx, hub, secret, func() {
+		if psk == nil && len(secret.Data["psk"]) > 0 {
+			return
+		}
+		key := psk
+		if key == nil {
+			key = make([]byte, 48)
+			rand.Read(key) // never fails
+		}
+		secret.Data = map[string][]byte{"psk": key}
+	})
+	return secret, err
+}
+
+func setupBook(ctx context.Context, hub client.Client, want Book) error {
+	data, err := want.Data()
+	if err != nil {
+		return err
+	}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: AllocationConfigMap, Namespace: deploy.BrokerNamespace}, Data: data}
+	err = hub.Create(ctx, cm)
+	if err == nil || !apierrors.IsAlreadyExists(err) {
+		return wrap(err, "create ConfigMap %s", AllocationConfigMap)
+	}
+	_, have, err := readBook(ctx, hub, deploy.BrokerNamespace)
+	if err != nil {
+		return err
+	}
+	if have.Globalnet == want.Globalnet && have.Range == want.Range && have.ClusterSize == want.ClusterSize {
+		return nil
+	}
+	if n := len(have.Clusters); n > 0 {
+		return fmt.Errorf("change globalnet from %s to %s: %d clusters are registered with the former; use the former flags, "+
+			"or remove the clusters first with `pelago unjoin`", have.describe(), want.describe(), n)
+	}
+	cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: AllocationConfigMap, Namespace: deploy.BrokerNamespace}}
+	return put(ctx, hub, cm, func() { cm.Data = data })
+}
+
+func (b Book) describe() string {
+	if !b.Globalnet {
+		return "off"
+	}
+	return fmt.Sprintf("%s (%d addresses each)", b.Range, b.ClusterSize)
+}
+
+// Credential issues the token of a broker-info.subm and returns it as the Secret that the file carries.
+func Credential(ctx context.Context, hub client.Client, ca []byte) (*corev1.Secret, error) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: deploy.RegistrarAccount, Namespace: deploy.BrokerNamespace}}
+	seconds := int64(CredentialLife / time.Second)
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
+	if err := hub.SubResource("token").Create(ctx, account, request); err != nil {
+		return nil, fmt.Errorf("issue a token for ServiceAccount %s: %w", account.Name, err)
+	}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: deploy.RegistrarAccount, Namespace: deploy.BrokerNamespace},
+		Data: map[string][]byte{
+			corev1.ServiceAccountRootCAKey:    ca,
+			corev1.ServiceAccountNamespaceKey: []byte(deploy.BrokerNamespace),
+			corev1.ServiceAccountTokenKey:     []byte(request.Status.Token),
+		},
+	}, nil
+}
