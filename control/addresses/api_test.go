@@ -1,0 +1,472 @@
+package addresses_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	testingclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/addresses"
+	"github.com/pelago-net/pelago/test/apiserver"
+)
+
+var server = apiserver.NewShared(apiserver.CRDs())
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+
+// cluster is an empty API server for one test.
+type cluster struct {
+	*testing.T
+	client.Client
+	config *rest.Config
+	scheme *runtime.Scheme
+	clock  *testingclock.FakeClock
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{T: t, config: server.Config(t), scheme: runtime.NewScheme(), clock: testingclock.NewFakeClock(time.Now())}
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme} {
+		if err := add(c.scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	if c.Client, err = client.New(c.config, client.Options{Scheme: c.scheme}); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []client.Object{
+		&submarinerv1.ClusterGlobalEgressIP{}, &submarinerv1.GlobalEgressIP{}, &submarinerv1.GlobalIngressIP{}, &corev1.Pod{},
+		&pelagov1alpha1.GlobalAddress{}, &pelagov1alpha1.PortBlock{}, &pelagov1alpha1.NodeIndex{}, &corev1.Event{},
+	} {
+		if err := c.DeleteAllOf(t.Context(), kind, client.InNamespace("default"), client.GracePeriodSeconds(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// agent runs the controllers until stop is called or the test ends.
+func (c *cluster) agent(cidr string, wrap client.NewClientFunc) (stop func()) {
+	c.Helper()
+	return apiserver.Manager{Scheme: c.scheme, NewClient: wrap, Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
+		return addresses.Setup(mgr, addresses.Options{GlobalCIDR: []netip.Prefix{netip.MustParsePrefix(cidr)}, Clock: c.clock})
+	}}}.Run(c, c.config)
+}
+
+func (c *cluster) create(objects ...client.Object) {
+	c.Helper()
+	for _, o := range objects {
+		if err := c.Create(c.Context(), o); err != nil {
+			c.Fatal(err)
+		}
+	}
+}
+
+// eventually waits until got returns want.
+func eventually[T any](c *cluster, want T, got func() T) {
+	c.Helper()
+	var diff string
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if diff = cmp.Diff(want, got()); diff == "" {
+			return
+		}
+	}
+	c.Fatalf("not so within 20 s: %s", diff)
+}
+
+func egressIP(name string, n *int) *submarinerv1.GlobalEgressIP {
+	return &submarinerv1.GlobalEgressIP{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec:       submarinerv1.GlobalEgressIPSpec{NumberOfIPs: n},
+	}
+}
+
+func clusterEgressIP(name string, n *int) *submarinerv1.ClusterGlobalEgressIP {
+	return &submarinerv1.ClusterGlobalEgressIP{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: submarinerv1.ClusterGlobalEgressIPSpec{NumberOfIPs: n},
+	}
+}
+
+func ingressIP(name string) *submarinerv1.GlobalIngressIP {
+	return &submarinerv1.GlobalIngressIP{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{addresses.ManagedByLabel: addresses.ManagedBy}},
+		Spec: submarinerv1.GlobalIngressIPSpec{
+			Target: submarinerv1.ClusterIPService, ServiceRef: &corev1.LocalObjectReference{Name: name},
+		},
+	}
+}
+
+// state is the status of an egress or ingress object in one line: addresses and reason.
+func (c *cluster) state(o client.Object) string {
+	c.Helper()
+	if err := c.Get(c.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+		return err.Error()
+	}
+	var ips []string
+	var conditions []metav1.Condition
+	switch o := o.(type) {
+	case *submarinerv1.ClusterGlobalEgressIP:
+		ips, conditions = o.Status.AllocatedIPs, o.Status.Conditions
+	case *submarinerv1.GlobalEgressIP:
+		ips, conditions = o.Status.AllocatedIPs, o.Status.Conditions
+	case *submarinerv1.GlobalIngressIP:
+		if o.Status.AllocatedIP != "" {
+			ips = []string{o.Status.AllocatedIP}
+		}
+		conditions = o.Status.Conditions
+	}
+	condition := meta.FindStatusCondition(conditions, submarinerv1.ConditionAllocated)
+	if condition == nil {
+		return strings.Join(ips, " ")
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s %s=%s", strings.Join(ips, " "), condition.Status, condition.Reason))
+}
+
+// claims lists the GlobalAddresses: name → owner, with a mark for released ones.
+func (c *cluster) claims() map[string]string {
+	c.Helper()
+	var list pelagov1alpha1.GlobalAddressList
+	if err := c.List(c.Context(), &list); err != nil {
+		c.Fatal(err)
+	}
+	claims := map[string]string{}
+	for _, a := range list.Items {
+		claims[a.Name] = a.Spec.Owner.Name
+		if a.Spec.ReleasedAt != nil {
+			claims[a.Name] += " released"
+		}
+	}
+	return claims
+}
+
+const eight = "120.1.0.1 120.1.0.2 120.1.0.3 120.1.0.4 120.1.0.5 120.1.0.6 120.1.0.7 120.1.0.8"
+
+func TestTheClusterPoolHasTheLowestAddresses(t *testing.T) {
+	c := newCluster(t)
+	for i := range 20 { // older than the cluster's object
+		c.create(ingressIP(fmt.Sprintf("svc-%d", i)))
+	}
+	pool := clusterEgressIP(submarinerv1.ClusterGlobalEgressIPName, nil)
+	c.create(pool)
+	c.agent("120.1.0.0/24", nil)
+	eventually(c, eight+" True=Success", func() string { return c.state(pool) })
+	eventually(c, 28, func() int { return len(c.claims()) })
+	if owner := c.claims()["120-1-0-9"]; !strings.HasPrefix(owner, "svc-") {
+		t.Errorf("120.1.0.9 belongs to %q", owner)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	c := newCluster(t)
+	c.agent("120.1.0.0/24", nil)
+	other := clusterEgressIP("other", ptr.To(3))
+	zero := egressIP("zero", ptr.To(0))
+	malformed := egressIP("malformed", nil)
+	malformed.Spec.PodSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}
+	foreign := ingressIP("foreign")
+	foreign.Labels = nil
+	c.create(other, zero, malformed, foreign)
+	eventually(c, "False=InvalidInstance", func() string { return c.state(other) })
+	eventually(c, "False=ZeroInput", func() string { return c.state(zero) })
+	eventually(c, "False=InvalidInput", func() string { return c.state(malformed) })
+	eventually(c, map[string]string{}, c.claims)
+	if got := c.state(foreign); got != "" {
+		t.Errorf("a GlobalIngressIP that is not ours got %q", got)
+	}
+}
+
+func TestGrowShrinkRest(t *testing.T) {
+	c := newCluster(t)
+	c.agent("120.1.0.0/24", nil)
+	pool := egressIP("pool", ptr.To(2))
+	c.create(pool)
+	eventually(c, "120.1.0.1 120.1.0.2 True=Success", func() string { return c.state(pool) })
+
+	resize := func(n int) {
+		t.Helper()
+		patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec":{"numberOfIPs":%d}}`, n))
+		if err := c.Patch(t.Context(), pool, patch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resize(4)
+	eventually(c, "120.1.0.1 120.1.0.2 120.1.0.3 120.1.0.4 True=Success", func() string { return c.state(pool) })
+
+	block := &pelagov1alpha1.PortBlock{
+		ObjectMeta: metav1.ObjectMeta{Name: "120-1-0-3-1024"},
+		Spec: pelagov1alpha1.PortBlockSpec{
+			EgressIP: "120.1.0.3", FirstPort: 1024, Node: "n1", NodeUID: "u1", State: pelagov1alpha1.BlockActive,
+			Pool: pelagov1alpha1.EgressPool{Namespace: "default", Name: "pool"},
+		},
+	}
+	c.create(block)
+	time.Sleep(200 * time.Millisecond) // let the agent see the lease
+	resize(1)
+	eventually(c, "120.1.0.1 True=Success", func() string { return c.state(pool) })
+	eventually(c, map[string]string{"120-1-0-1": "pool", "120-1-0-2": "pool released", "120-1-0-3": "pool", "120-1-0-4": "pool released"}, c.claims)
+
+	second := egressIP("second", nil)
+	c.create(second) // must not get a resting or a leased address
+	eventually(c, "120.1.0.5 True=Success", func() string { return c.state(second) })
+
+	if err := c.Delete(t.Context(), block); err != nil {
+		t.Fatal(err)
+	}
+	eventually(c, "pool released", func() string { return c.claims()["120-1-0-3"] })
+	c.clock.Step(addresses.Rest - time.Second)
+	c.nudge(pool)
+	time.Sleep(300 * time.Millisecond)
+	if n := len(c.claims()); n != 5 {
+		t.Errorf("%d claims before the rest is over, want 5", n)
+	}
+	c.clock.Step(3 * time.Second)
+	c.nudge(pool)
+	eventually(c, map[string]string{"120-1-0-1": "pool", "120-1-0-5": "second"}, c.claims)
+	if err := c.Delete(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	eventually(c, map[string]string{"120-1-0-1": "pool released", "120-1-0-5": "second"}, c.claims)
+}
+
+// nudge changes an object, so that the agent looks at it with the fake clock's new time.
+func (c *cluster) nudge(o client.Object) {
+	c.Helper()
+	text := fmt.Appendf(nil, `{"metadata":{"annotations":{"nudge":"%d"}}}`, rand.Int())
+	if err := c.Patch(c.Context(), o, client.RawPatch("application/merge-patch+json", text)); err != nil {
+		c.Fatal(err)
+	}
+}
+
+func TestExhaustedPool(t *testing.T) {
+	c := newCluster(t)
+	c.agent("120.1.0.0/29", nil) // 6 addresses
+	first, second := egressIP("first", ptr.To(4)), egressIP("second", ptr.To(3))
+	c.create(first)
+	eventually(c, "120.1.0.1 120.1.0.2 120.1.0.3 120.1.0.4 True=Success", func() string { return c.state(first) })
+	c.create(second)
+	eventually(c, "False=IPPoolAllocationFailed", func() string { return c.state(second) })
+	message := meta.FindStatusCondition(second.Status.Conditions, submarinerv1.ConditionAllocated).Message
+	for _, want := range []string{"120.1.0.0/29", "--globalnet-cidr"} {
+		if !strings.Contains(message, want) {
+			t.Errorf("message %q lacks %q", message, want)
+		}
+	}
+	eventually(c, true, func() bool {
+		var events corev1.EventList
+		if err := c.List(t.Context(), &events); err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
+			return e.InvolvedObject.Name == "second" && e.Reason == submarinerv1.ReasonIPPoolAllocationFailed && e.Message == message
+		})
+	})
+	third := ingressIP("third") // asks for less: it gets what there is
+	c.create(third)
+	eventually(c, "120.1.0.5 False=AwaitingGateways", func() string { return c.state(third) })
+
+	if err := c.Delete(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	eventually(c, "first released", func() string { return c.claims()["120-1-0-4"] })
+	c.clock.Step(addresses.Rest + time.Second)
+	var address pelagov1alpha1.GlobalAddress
+	address.Name = "120-1-0-4"
+	c.nudge(&address)
+	eventually(c, "120.1.0.1 120.1.0.2 120.1.0.3 True=Success", func() string { return c.state(second) })
+}
+
+func TestAddressesWaitForAllReadyGateways(t *testing.T) {
+	c := newCluster(t)
+	c.agent("120.1.0.0/24", nil)
+	svc := ingressIP("svc")
+	c.create(svc)
+	eventually(c, "120.1.0.1 False=AwaitingGateways", func() string { return c.state(svc) })
+	report := func(name string, status pelagov1alpha1.NodeIndexStatus) {
+		t.Helper()
+		n := &pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(n), n); err != nil {
+			t.Fatal(err)
+		}
+		n.Status = status
+		if err := c.Status().Update(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, name := range []string{"g1", "g2", "n3"} {
+		c.create(&pelagov1alpha1.NodeIndex{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: pelagov1alpha1.NodeIndexSpec{Index: int32(i + 1), NodeUID: name},
+		})
+	}
+	acks := []string{string(svc.UID)}
+	report("n3", pelagov1alpha1.NodeIndexStatus{Ready: true, Acks: acks})
+	report("g1", pelagov1alpha1.NodeIndexStatus{Ready: true, Gateway: true})
+	report("g2", pelagov1alpha1.NodeIndexStatus{Ready: true, Gateway: true, Acks: acks})
+	time.Sleep(300 * time.Millisecond)
+	if got := c.state(svc); got != "120.1.0.1 False=AwaitingGateways" {
+		t.Errorf("with one of two gateways: %s", got)
+	}
+	report("g1", pelagov1alpha1.NodeIndexStatus{Ready: false, Gateway: true})
+	eventually(c, "120.1.0.1 True=Success", func() string { return c.state(svc) })
+	// Acknowledgements are withdrawn at rest, and a gateway that comes later takes nothing back.
+	report("g2", pelagov1alpha1.NodeIndexStatus{Ready: true, Gateway: true})
+	report("g1", pelagov1alpha1.NodeIndexStatus{Ready: true, Gateway: true})
+	c.nudge(svc)
+	time.Sleep(300 * time.Millisecond)
+	if got := c.state(svc); got != "120.1.0.1 True=Success" {
+		t.Errorf("once announced: %s", got)
+	}
+}
+
+// lossy loses the answer of, or fails, every n-th write on average, and of a dead agent all writes.
+func lossy(n int, dead *atomic.Bool, die bool) client.NewClientFunc {
+	return func(config *rest.Config, options client.Options) (client.Client, error) {
+		c, err := client.NewWithWatch(config, options)
+		if err != nil {
+			return nil, err
+		}
+		write := func(do func() error) error {
+			if dead.Load() {
+				return fmt.Errorf("the agent is dead")
+			}
+			if rand.IntN(n) > 0 {
+				return do()
+			}
+			if rand.IntN(2) > 0 {
+				_ = do() // done, but nobody hears of it
+			}
+			if die {
+				dead.Store(true)
+			}
+			return fmt.Errorf("the connection broke")
+		}
+		return interceptor.NewClient(c, interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+				return write(func() error { return c.Create(ctx, o, opts...) })
+			},
+			Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+				return write(func() error { return c.Delete(ctx, o, opts...) })
+			},
+			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+				return write(func() error { return c.Patch(ctx, o, p, opts...) })
+			},
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+				return write(func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
+			},
+		}), nil
+	}
+}
+
+// allDistinct checks what must hold at any moment: no address is shown by two objects, each shown one is claimed.
+func (c *cluster) allDistinct() (shown int) {
+	c.Helper()
+	var list submarinerv1.GlobalIngressIPList
+	if err := c.List(c.Context(), &list); err != nil {
+		c.Fatal(err)
+	}
+	claims := c.claims()
+	owner := map[string]string{}
+	for _, g := range list.Items {
+		a := g.Status.AllocatedIP
+		if a == "" {
+			continue
+		}
+		if other, twice := owner[a]; twice {
+			c.Errorf("%s is given to %s and %s", a, other, g.Name)
+		}
+		owner[a] = g.Name
+		if claim := claims[strings.ReplaceAll(a, ".", "-")]; claim != g.Name {
+			c.Errorf("%s is shown by %s and claimed by %q", a, g.Name, claim)
+		}
+	}
+	return len(owner)
+}
+
+// Twenty agents die between two writes, or right after one that they never hear of; and at last two run at once.
+func TestKilledAgentsNeverGiveTwice(t *testing.T) {
+	c := newCluster(t)
+	for i := range 100 {
+		c.create(ingressIP(fmt.Sprintf("svc-%d", i)))
+	}
+	for range 20 {
+		dead := new(atomic.Bool)
+		stop := c.agent("120.1.0.0/24", lossy(8, dead, true))
+		for end := time.Now().Add(5 * time.Second); !dead.Load() && time.Now().Before(end); {
+			time.Sleep(5 * time.Millisecond)
+		}
+		stop()
+		c.allDistinct()
+	}
+	alive := new(atomic.Bool)
+	c.agent("120.1.0.0/24", lossy(20, alive, false))
+	c.agent("120.1.0.0/24", lossy(20, alive, false))
+	eventually(c, 100, c.allDistinct)
+	eventually(c, 100, func() int { // what was claimed twice by accident is let go
+		return len(slices.DeleteFunc(slices.Collect(maps.Values(c.claims())), func(owner string) bool {
+			return strings.HasSuffix(owner, " released")
+		}))
+	})
+}
+
+func TestConflictingEgressIPs(t *testing.T) {
+	c := newCluster(t)
+	c.agent("120.1.0.0/24", nil)
+	conflict := func(g *submarinerv1.GlobalEgressIP) string {
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(g), g); err != nil {
+			return err.Error()
+		}
+		condition := meta.FindStatusCondition(g.Status.Conditions, addresses.ConditionConflict)
+		if condition == nil {
+			return ""
+		}
+		return strings.TrimSpace(string(condition.Status) + " " + condition.Message)
+	}
+	older, younger := egressIP("older", nil), egressIP("younger", nil)
+	c.create(older)
+	time.Sleep(1100 * time.Millisecond) // creation times are whole seconds
+	c.create(younger)
+	eventually(c, "True GlobalEgressIP older is older and, like this one, has no podSelector: it serves the namespace",
+		func() string { return conflict(younger) })
+	db, all := egressIP("a-db", nil), egressIP("b-all", nil)
+	db.Spec.PodSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"role": "db"}}
+	all.Spec.PodSelector = &metav1.LabelSelector{}
+	c.create(db, all)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db-0", Labels: map[string]string{"role": "db"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
+	c.create(pod)
+	eventually(c, true, func() bool {
+		return strings.HasSuffix(conflict(db)+conflict(all), "is older and serves the pods that both select, such as db-0")
+	})
+	if err := c.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(c, "False", func() string { return conflict(db) + conflict(all) })
+	if err := c.Delete(t.Context(), older); err != nil {
+		t.Fatal(err)
+	}
+	eventually(c, "False", func() string { return conflict(younger) })
+}
