@@ -61,6 +61,7 @@ func (c *Controller) Synced() bool { return c.synced.Load() }
 // Run watches until ctx ends. It waits for an API server that is away and for
 // the ServiceImport definition to be installed.
 func (c *Controller) Run(ctx context.Context) error {
+	logged := ""
 	for {
 		err := c.watch(ctx)
 		if ctx.Err() != nil {
@@ -70,7 +71,10 @@ func (c *Controller) Run(ctx context.Context) error {
 		if errors.As(err, &bad) {
 			return err
 		}
-		c.log.Warn("cannot watch services yet", "error", err, "retry", retry)
+		if err.Error() != logged {
+			c.log.Warn("cannot watch services yet", "error", err, "retry", retry)
+			logged = err.Error()
+		}
 		select {
 		case <-ctx.Done():
 			return nil

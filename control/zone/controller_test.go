@@ -86,7 +86,7 @@ func run(t *testing.T, api *rest.Config) (*Controller, *tables) {
 func connect(t *testing.T, api *rest.Config) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, mcs.AddToScheme, mcsv1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, mcs.Install, mcsv1alpha1.Install} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}

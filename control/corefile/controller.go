@@ -1,0 +1,154 @@
+package corefile
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// The two objects that are watched: CoreDNS' configuration, as kubeadm and most
+// distributions name it, and the service in front of pelago-dns.
+var (
+	configMap = types.NamespacedName{Namespace: "kube-system", Name: "coredns"}
+	service   = types.NamespacedName{Namespace: "pelago-system", Name: "pelago-dns"}
+)
+
+// key of the ConfigMap.
+const key = "Corefile"
+
+// Reasons of the events, on the ConfigMap or, where there is none, the Service.
+const (
+	reasonPatched = "CorefilePatched"
+	reasonFailed  = "CorefileNotPatched"
+)
+
+// Controller keeps the Corefile's block in step with the Service: forwarding
+// while it has a ClusterIP, gone when it is gone.
+type Controller struct {
+	client client.Client
+	events record.EventRecorder
+	zones  []string
+}
+
+// New makes a controller that forwards zones. The client's cache must hold the
+// ConfigMap; see ConfigMapCache.
+func New(c client.Client, events record.EventRecorder, zones []string) *Controller {
+	return &Controller{client: c, events: events, zones: zones}
+}
+
+// ConfigMapCache limits a manager's cache of ConfigMaps to the one needed here,
+// so that neither the rights to read others nor the memory for them are.
+func ConfigMapCache() cache.ByObject {
+	return cache.ByObject{Namespaces: map[string]cache.Config{
+		configMap.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", configMap.Name)},
+	}}
+}
+
+// SetupWithManager has the manager run the controller.
+func (c *Controller) SetupWithManager(m manager.Manager) error {
+	named := func(want types.NamespacedName) predicate.Funcs {
+		return predicate.NewPredicateFuncs(func(o client.Object) bool { return client.ObjectKeyFromObject(o) == want })
+	}
+	request := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: configMap}}
+	})
+	err := builder.ControllerManagedBy(m).
+		Named("corefile").
+		For(&corev1.ConfigMap{}, builder.WithPredicates(named(configMap))).
+		Watches(&corev1.Service{}, request, builder.WithPredicates(named(service))).
+		Complete(c)
+	if err != nil {
+		return fmt.Errorf("set up controller corefile: %w", err)
+	}
+	return nil
+}
+
+// Reconcile brings the Corefile in step. What only a person can mend becomes an
+// event and is not tried again until one of the objects changes.
+func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	var cm corev1.ConfigMap
+	var svc corev1.Service
+	hasConfig, err := c.get(ctx, configMap, &cm)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	hasService, err := c.get(ctx, service, &svc)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	switch {
+	case !hasConfig && !hasService:
+		return reconcile.Result{}, nil
+	case !hasConfig:
+		return reconcile.Result{}, c.fail(&svc, fmt.Errorf("find ConfigMap %s: this cluster's DNS is configured elsewhere; forward %v to %s there", configMap, c.zones, svc.Spec.ClusterIP))
+	}
+	if _, ok := cm.Data[key]; !ok {
+		return reconcile.Result{}, c.fail(&cm, fmt.Errorf("read ConfigMap %s: it has no key %s; this cluster's DNS is configured elsewhere", configMap, key))
+	}
+	want, err := c.desired(cm.Data[key], hasService, svc.Spec.ClusterIP)
+	if err != nil {
+		return reconcile.Result{}, c.fail(&cm, err)
+	}
+	if want == cm.Data[key] {
+		return reconcile.Result{}, nil
+	}
+	changed := cm.DeepCopy()
+	changed.Data[key] = want
+	// The resourceVersion read goes along, so a change by somebody else in
+	// between is a conflict and not lost.
+	if err := c.client.Update(ctx, changed, client.FieldOwner("pelago-agent")); err != nil {
+		if apierrors.IsConflict(err) {
+			return reconcile.Result{RequeueAfter: time.Second}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("update ConfigMap %s: %w", configMap, err)
+	}
+	if hasService {
+		c.events.Eventf(changed, corev1.EventTypeNormal, reasonPatched, "forwarding %v to %s", c.zones, svc.Spec.ClusterIP)
+	} else {
+		c.events.Eventf(changed, corev1.EventTypeNormal, reasonPatched, "no longer forwarding %v: Service %s is gone", c.zones, service)
+	}
+	return reconcile.Result{}, nil
+}
+
+// desired is the Corefile for the state of the Service.
+func (c *Controller) desired(corefile string, hasService bool, clusterIP string) (string, error) {
+	if !hasService {
+		return Remove(corefile)
+	}
+	ip, err := netip.ParseAddr(clusterIP)
+	if err != nil {
+		return "", fmt.Errorf("read ClusterIP of Service %s: %w; it must not be headless", service, err)
+	}
+	return Patch(corefile, c.zones, ip)
+}
+
+// get reads an object; false if it does not exist.
+func (c *Controller) get(ctx context.Context, name types.NamespacedName, o client.Object) (bool, error) {
+	err := c.client.Get(ctx, name, o)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("get %T %s: %w", o, name, err)
+	}
+	return true, nil
+}
+
+func (c *Controller) fail(about client.Object, err error) error {
+	c.events.Event(about, corev1.EventTypeWarning, reasonFailed, err.Error())
+	return reconcile.TerminalError(err)
+}

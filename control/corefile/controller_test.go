@@ -1,0 +1,154 @@
+package corefile
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/pelago-net/pelago/test/apiserver"
+)
+
+var shared = apiserver.NewShared()
+
+func TestMain(m *testing.M) { os.Exit(shared.Run(m)) }
+
+// TestController walks through the life of an installation: everything that
+// happens to the Corefile between install and uninstall.
+func TestController(t *testing.T) {
+	api := shared.Config(t)
+	c, err := client.New(api, client.Options{Scheme: clientgoscheme.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: configMap.Namespace}}); !apierrors.IsAlreadyExists(err) {
+		must(err)
+	}
+	must(c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: service.Namespace}}))
+	newService := func() *corev1.Service {
+		return &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: service.Namespace, Name: service.Name},
+			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 53, Protocol: corev1.ProtocolUDP}}},
+		}
+	}
+	current := func() string {
+		t.Helper()
+		var cm corev1.ConfigMap
+		must(c.Get(ctx, configMap, &cm))
+		return cm.Data[key]
+	}
+	write := func(corefile string) {
+		t.Helper()
+		must(c.Update(ctx, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: configMap.Namespace, Name: configMap.Name},
+			Data:       map[string]string{key: corefile, "other": "kept"},
+		}))
+	}
+	// forwarded is the Corefile around the block for a Service.
+	forwarded := func(s *corev1.Service, rest string) string {
+		return strings.ReplaceAll(block, "10.77.0.20", s.Spec.ClusterIP) + rest
+	}
+	warned := func(about string) bool {
+		var events corev1.EventList
+		must(c.List(ctx, &events))
+		for _, e := range events.Items {
+			if e.Type == corev1.EventTypeWarning && e.Reason == reasonFailed && strings.Contains(e.Message, about) {
+				return true
+			}
+		}
+		return false
+	}
+
+	runController(t)
+	svc := newService()
+	must(c.Create(ctx, svc))
+	eventually(t, "warning that there is no ConfigMap", func() bool { return warned("configured elsewhere") })
+
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: configMap.Namespace, Name: configMap.Name}, Data: map[string]string{"other": "kept"}}
+	must(c.Create(ctx, cm))
+	eventually(t, "warning that the ConfigMap has no Corefile", func() bool { return warned("has no key Corefile") })
+
+	write(kubeadm)
+	eventually(t, "patched", func() bool { return current() == forwarded(svc, kubeadm) })
+	must(c.Get(ctx, configMap, cm))
+	if cm.Data["other"] != "kept" {
+		t.Errorf("other keys of the ConfigMap changed: %v", cm.Data)
+	}
+
+	write("# mine\n" + kubeadm)
+	eventually(t, "patched again after somebody replaced the Corefile", func() bool { return current() == forwarded(svc, "# mine\n"+kubeadm) })
+
+	write(endMarker + "\n" + kubeadm)
+	eventually(t, "warning about damaged markers", func() bool { return warned("markers are damaged") })
+	if got := current(); got != endMarker+"\n"+kubeadm {
+		t.Errorf("a damaged Corefile was changed to:\n%s", got)
+	}
+	write("#lighthouse-start\n#lighthouse-end\n" + kubeadm)
+	eventually(t, "warning about Submariner's block", func() bool { return warned("Submariner's block") })
+
+	write(kubeadm)
+	eventually(t, "patched after the damage is mended", func() bool { return current() == forwarded(svc, kubeadm) })
+	must(c.Delete(ctx, svc))
+	eventually(t, "block gone with the Service", func() bool { return current() == kubeadm })
+
+	headless := newService()
+	headless.Spec.ClusterIP = corev1.ClusterIPNone
+	must(c.Create(ctx, headless))
+	eventually(t, "warning about a headless Service", func() bool { return warned("must not be headless") })
+	must(c.Delete(ctx, headless))
+	svc = newService()
+	must(c.Create(ctx, svc))
+	eventually(t, "patched with the new Service's address", func() bool { return current() == forwarded(svc, kubeadm) })
+}
+
+// runController runs the controller in a manager until the test ends.
+func runController(t *testing.T) {
+	t.Helper()
+	m, err := manager.New(shared.Config(t), manager.Options{
+		Scheme:  clientgoscheme.Scheme,
+		Metrics: metricsserver.Options{BindAddress: "0"},
+		Cache:   cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: ConfigMapCache()}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	controller := New(m.GetClient(), m.GetEventRecorderFor("pelago-agent"), []string{"clusterset.local"})
+	if err := controller.SetupWithManager(m); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- m.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package corefile
+
+import (
+	"strings"
+	"unicode"
+)
+
+// server is one address of a server block: [scheme://]zone[:port].
+type server struct {
+	scheme string // "" or dns, tls, grpc, https …
+	zone   string // lower case, without a final dot; "" is the root
+	port   string // 53 if not given; may be an environment variable, {$NAME}
+}
+
+// plain says whether it speaks DNS over UDP and TCP.
+func (s server) plain() bool { return s.scheme == "" || s.scheme == "dns" }
+
+func parseServer(key string) server {
+	s := server{port: "53"}
+	if scheme, rest, ok := strings.Cut(key, "://"); ok {
+		s.scheme, key = strings.ToLower(scheme), rest
+	}
+	// What follows the last colon of a bare IPv6 prefix is no port.
+	if i := strings.LastIndexByte(key, ':'); i >= 0 && i+1 < len(key) && !strings.Contains(key[i:], "/") {
+		key, s.port = key[:i], key[i+1:]
+	}
+	s.zone = strings.ToLower(strings.TrimSuffix(key, "."))
+	return s
+}
+
+// servers lists the addresses of all server blocks of a Corefile in order. It
+// follows the Caddyfile grammar as far as needed for that: quotes, comments,
+// nested blocks, address lists that go on after a comma, snippets, imports, and
+// a last server without braces.
+func servers(corefile string) []server {
+	var out []server
+	tokens := tokenize(corefile)
+	for i := 0; i < len(tokens); {
+		if tokens[i].text == "import" {
+			i += 2
+			continue
+		}
+		var keys []string
+		for more := true; more && i < len(tokens) && tokens[i].text != "{"; i++ {
+			var key string
+			key, more = strings.CutSuffix(tokens[i].text, ",")
+			keys = append(keys, key)
+			// A list ends with its line, unless a comma promises more.
+			more = more || i+1 < len(tokens) && tokens[i+1].line == tokens[i].line
+		}
+		snippet := len(keys) == 1 && strings.HasPrefix(keys[0], "(") && strings.HasSuffix(keys[0], ")")
+		for _, k := range keys {
+			if k != "" && !snippet {
+				out = append(out, parseServer(k))
+			}
+		}
+		if i < len(tokens) && tokens[i].text != "{" {
+			return out // no braces: the rest is this server's
+		}
+		for depth := 0; i < len(tokens); {
+			switch tokens[i].text {
+			case "{":
+				depth++
+			case "}":
+				depth--
+			}
+			i++
+			if depth == 0 {
+				break
+			}
+		}
+	}
+	return out
+}
+
+// token is a word of a Corefile and its line.
+type token struct {
+	text string
+	line int
+}
+
+// tokenize splits a Corefile into words: separated by white space, or in
+// double quotes at the start of a word; from # to the end of the line nothing
+// counts.
+func tokenize(corefile string) []token {
+	var out []token
+	var word []rune
+	line, start := 1, 1
+	var inWord, quoted, escaped, comment bool
+	end := func() {
+		if inWord {
+			out = append(out, token{string(word), start})
+		}
+		word, inWord, quoted = nil, false, false
+	}
+	for _, c := range corefile {
+		switch {
+		case quoted && escaped:
+			escaped = false
+			word = append(word, c)
+		case quoted && c == '\\':
+			escaped = true
+		case quoted && c == '"':
+			end()
+		case quoted:
+			word = append(word, c)
+		case unicode.IsSpace(c):
+			end()
+		case comment:
+		case c == '#':
+			comment = true
+		case !inWord && c == '"':
+			inWord, quoted, start = true, true, line
+		default:
+			if !inWord {
+				inWord, start = true, line
+			}
+			word = append(word, c)
+		}
+		if c == '\n' {
+			line++
+			comment = false
+		}
+	}
+	end()
+	return out
+}
