@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/pelago-net/pelago/test/lab/binaries"
 )
 
 // startTimeout bounds the start of each process; a machine with both cores busy needs a fifth of it.
@@ -90,7 +92,7 @@ func start(opts []Option) (*server, error) {
 	for _, opt := range opts {
 		opt(&o)
 	}
-	bin, err := binaries()
+	bin, err := binDirectory()
 	if err != nil {
 		return nil, err
 	}
@@ -137,12 +139,22 @@ func (s *server) stop() error {
 	return s.dir.remove()
 }
 
-// binaries is the directory that holds etcd, kube-apiserver and kube-controller-manager.
-func binaries() (string, error) {
+// binDirectory holds etcd, kube-apiserver and kube-controller-manager: the lab's cached build, or PELAGO_KUBE_BIN. A
+// test does not build them itself, that takes longer than a test may run.
+func binDirectory() (string, error) {
 	dir := os.Getenv("PELAGO_KUBE_BIN")
+	if dir == "" {
+		onlyLook, cancel := context.WithCancel(context.Background())
+		cancel()
+		var err error
+		if dir, err = binaries.Kubernetes(onlyLook, func(string) {}); err != nil {
+			return "", fmt.Errorf("find the cached build of Kubernetes: %w: make it with `go run ./cmd/pelago-lab build`, "+
+				"or set PELAGO_KUBE_BIN to a directory that holds etcd, kube-apiserver and kube-controller-manager", err)
+		}
+	}
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
-		if _, err := os.Stat(filepath.Join(dir, name)); dir == "" || err != nil {
-			return "", fmt.Errorf("find %s in PELAGO_KUBE_BIN=%q: build it with `make kube` and set the variable to its directory", name, dir)
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			return "", fmt.Errorf("find %s: %w: make it with `go run ./cmd/pelago-lab build`, and unset PELAGO_KUBE_BIN", name, err)
 		}
 	}
 	return dir, nil

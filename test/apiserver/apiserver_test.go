@@ -147,14 +147,19 @@ func processes(t *testing.T) []string {
 }
 
 func TestMissingBinaryNamesTheCommand(t *testing.T) {
-	t.Setenv("PELAGO_KUBE_BIN", t.TempDir())
-	f := &fatal{TB: t}
-	func() {
-		defer func() { _ = recover() }()
-		apiserver.Start(f)
-	}()
-	if !strings.Contains(f.text, "build it with") {
-		t.Errorf("failure %q names no command", f.text)
+	for _, variable := range []string{"PELAGO_KUBE_BIN", "PELAGO_CACHE"} {
+		t.Run(variable, func(t *testing.T) {
+			t.Setenv("PELAGO_KUBE_BIN", "")
+			t.Setenv(variable, t.TempDir())
+			f := &fatal{TB: t}
+			func() {
+				defer func() { _ = recover() }()
+				apiserver.Start(f)
+			}()
+			if !strings.Contains(f.text, "pelago-lab build") {
+				t.Errorf("failure %q names no command", f.text)
+			}
+		})
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	mcscrd "sigs.k8s.io/mcs-api/config/crd"
 	"sigs.k8s.io/yaml"
+
+	"github.com/pelago-net/pelago/test/lab/binaries"
 )
 
 // crdSelection names the definitions to install; all of them if it names none.
@@ -39,7 +41,7 @@ func (c *crdSelection) install(config *rest.Config) error {
 
 // knownCRDs reads deploy/crds and adds the definitions of the MCS API.
 func knownCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	root, err := repository()
+	root, err := binaries.Repository()
 	if err != nil {
 		return nil, err
 	}
@@ -64,20 +66,4 @@ func knownCRDs() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 		crds = append(crds, crd)
 	}
 	return crds, nil
-}
-
-// repository is the root of this repository: tests run in the directory of their package.
-func repository() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for ; ; dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "deploy", "crds")); err == nil {
-			return dir, nil
-		}
-		if dir == filepath.Dir(dir) {
-			return "", fmt.Errorf("find deploy/crds above the working directory: run the test inside the repository")
-		}
-	}
 }
