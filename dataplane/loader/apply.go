@@ -15,6 +15,8 @@ import (
 // Apply makes the maps hold want. It goes on after an error, so one entry that does not fit (a full map) leaves the others
 // as they should be; all errors are returned together. Applying the same State twice does nothing the second time.
 //
+// Settings.Generation is not the caller's: it counts up with every Apply that changes something.
+//
 // After an error the maps are read back before the next Apply, as they are before the first.
 func (l *Loader) Apply(want dataplane.State) error {
 	if err := check(want); err != nil {
@@ -27,8 +29,14 @@ func (l *Loader) Apply(want dataplane.State) error {
 		}
 		l.have = &have
 	}
+	want.Settings.Generation = l.have.Settings.Generation
+	changes := dataplane.Diff(*l.have, want)
+	if len(changes) > 0 {
+		want.Settings.Generation++
+		changes = dataplane.Diff(*l.have, want)
+	}
 	var errs []error
-	for _, c := range dataplane.Diff(*l.have, want) {
+	for _, c := range changes {
 		if err := l.write(c); err != nil {
 			errs = append(errs, err)
 		}

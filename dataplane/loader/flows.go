@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
 )
 
 // Role says which side of a flow is on this node.
@@ -166,12 +167,14 @@ type SweepStats struct {
 	Removed int // flows removed
 	// Crowding is, for each egress IP, the largest number of flows towards one remote endpoint: the port demand.
 	Crowding map[netip.Addr]int
+	// InUse are the port blocks in which a flow lives.
+	InUse map[dataplane.BlockKey]bool
 }
 
 // Sweep removes flows whose time is up. The kernel side decides, under the same guard as the packet path; this only
 // picks candidates. shortest is the shortest timer in use: entries seen within it are no candidates.
 func (l *Loader) Sweep(shortest time.Duration) (SweepStats, error) {
-	stats := SweepStats{Crowding: map[netip.Addr]int{}}
+	stats := SweepStats{Crowding: map[netip.Addr]int{}, InUse: map[dataplane.BlockKey]bool{}}
 	type remote struct {
 		egress, addr uint32
 		port         uint16
@@ -191,6 +194,7 @@ func (l *Loader) Sweep(shortest time.Duration) (SweepStats, error) {
 		stats.Flows++
 		if v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
 			towards[remote{v.Saddr, k.Daddr, k.Dport, k.Proto}]++
+			stats.InUse[dataplane.BlockKey{Address: addr(v.Saddr), First: port(v.Sport) &^ (dataplane.BlockPorts - 1)}] = true
 		}
 		if now-time.Duration(v.Seen) > shortest {
 			candidates = append(candidates, k)

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/node"
+	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/observe"
+)
+
+type runOptions struct {
+	metricsAddr, healthAddr   string
+	verbose                   bool
+	overlayTokenDir, pskDir   string
+	nodeName, namespace, pins string
+}
+
+func runCommand() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the node daemon",
+		Example: `  # as the DaemonSet does it
+  NODE_NAME=worker-1 pelago-node run`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "name of this node's Node object (default: $NODE_NAME)")
+	f.StringVar(&o.namespace, "namespace", config.SystemNamespace, "namespace of Pelago's own objects")
+	f.StringVar(&o.pins, "pin-path", loader.DefaultPinPath, "directory on a bpffs for maps and links")
+	f.StringVar(&o.overlayTokenDir, "overlay-token-dir", "/etc/pelago/overlay-token", "mounted Secret "+config.OverlayTokenSecretName)
+	f.StringVar(&o.pskDir, "psk-dir", "/etc/pelago/ipsec-psk", "mounted Secret "+config.PSKSecretName)
+	f.StringVar(&o.metricsAddr, "metrics-addr", ":32780", "where /metrics is served")
+	f.StringVar(&o.healthAddr, "health-addr", "127.0.0.1:8089", "where /healthz and /readyz are served")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "log debug messages")
+	return cmd
+}
+
+func run(ctx context.Context, o runOptions) error {
+	level := slog.LevelInfo
+	if o.verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
+	if o.nodeName == "" {
+		return errors.New("which node is this? set --node-name or $NODE_NAME")
+	}
+	l, err := loader.Open(loader.Options{PinPath: o.pins})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return fmt.Errorf("register API types: %w", err)
+		}
+	}
+	rest, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the API server: %w", err)
+	}
+	rest.QPS, rest.Burst = 50, 100
+	opts, err := node.CacheOptions(o.nodeName, o.namespace)
+	if err != nil {
+		return err
+	}
+	opts.Scheme = scheme
+	c, err := cache.New(rest, opts)
+	if err != nil {
+		return fmt.Errorf("set up the cache of API objects: %w", err)
+	}
+	cl, err := client.New(rest, client.Options{Scheme: scheme})
+	if err != nil {
+		return fmt.Errorf("set up the API client: %w", err)
+	}
+	daemon := node.New(node.Options{
+		NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins, OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
+		Version: version, Logger: log,
+	}, c, cl, l)
+	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent use.
+	reader, err := loader.OpenMaps(o.pins)
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.Start(ctx) })
+	group.Go(func() error { return daemon.Run(ctx) })
+	group.Go(func() error { return serve(ctx, o.metricsAddr, metrics(reader)) })
+	group.Go(func() error { return serve(ctx, o.healthAddr, health(daemon)) })
+	log.Info("started", "node", o.nodeName, "version", version, "pins", o.pins)
+	return group.Wait()
+}
+
+func metrics(reader *loader.Loader) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(observe.New(reader))
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	return mux
+}
+
+func health(d *node.Daemon) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if !d.Ready() {
+			http.Error(w, "the first full set of tables is not in the kernel yet", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
+}
+
+func serve(ctx context.Context, addr string, h http.Handler) error {
+	s := &http.Server{Addr: addr, Handler: h, ReadHeaderTimeout: 5 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	go func() {
+		<-ctx.Done()
+		// Nothing is in flight that would be worth waiting for.
+		_ = s.Close()
+	}()
+	if err := s.ListenAndServe(); err != nil && !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve on %s: %w", addr, err)
+	}
+	return nil
+}

@@ -1,0 +1,323 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/netdev"
+	"github.com/pelago-net/pelago/dataplane/probe"
+)
+
+const (
+	// settle gathers a burst of events into one reconcile.
+	settle = 50 * time.Millisecond
+	// reassert puts right what others changed on the node: routes, rules, attachments, maps.
+	reassert = 30 * time.Second
+	// sweepEvery bounds how long an expired flow stays.
+	sweepEvery = 10 * time.Second
+	// drain is how long a node goes on switching after it ceased to be a gateway: until every node and every remote
+	// cluster has heard of it.
+	drain = 30 * time.Second
+	// retry after a failed reconcile.
+	retry = 2 * time.Second
+)
+
+// Options of a Daemon.
+type Options struct {
+	NodeName  string
+	Namespace string // of our own objects
+	PinPath   string // of the maps; loader.DefaultPinPath if empty
+	// OverlayTokenDir and PSKDir are the mounted Secrets pelago-overlay-token and submariner-ipsec-psk.
+	OverlayTokenDir, PSKDir string
+	// Version is reported in the Gateway object.
+	Version string
+	Logger  *slog.Logger
+}
+
+// Daemon keeps one node's kernel as the objects say.
+type Daemon struct {
+	opts   Options
+	cache  cache.Cache
+	client client.Client
+	loader *loader.Loader
+	log    *slog.Logger
+
+	trigger chan struct{}
+	ready   atomic.Bool
+
+	// Below: the reconcile goroutine's own.
+	owners     map[netip.Addr]types.UID
+	demand     demand
+	inUse      map[dataplane.BlockKey]bool
+	sweeps     int
+	leaving    map[string]int // releasing block → sweeps done when it was first seen out of use
+	purged     bool           // the flows that an earlier process left have been looked through
+	gatewayTo  time.Time      // until when the node switches although it is no gateway
+	wasGateway bool
+	problems   map[string]bool
+	links      *links
+	probes     *probe.Sender
+
+	mu     sync.Mutex
+	latest snapshot
+}
+
+// snapshot is what the other loops and the collectors need of the last reconcile.
+type snapshot struct {
+	state   dataplane.State
+	objs    Objects
+	gateway bool
+}
+
+// New makes a daemon over a started loader. cache must be configured by CacheOptions.
+func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemon {
+	return &Daemon{
+		opts: opts, cache: c, client: cl, loader: l, log: opts.Logger, trigger: make(chan struct{}, 1),
+		owners: map[netip.Addr]types.UID{}, problems: map[string]bool{}, leaving: map[string]int{}, links: newLinks(),
+	}
+}
+
+// Ready says whether the first full set of tables is in the kernel.
+func (d *Daemon) Ready() bool { return d.ready.Load() }
+
+// Run works until ctx ends. What is in the kernel stays there afterwards.
+func (d *Daemon) Run(ctx context.Context) error {
+	if err := d.watch(ctx); err != nil {
+		return err
+	}
+	if !d.cache.WaitForCacheSync(ctx) {
+		return fmt.Errorf("wait for the API server's objects: %w", ctx.Err())
+	}
+	go d.watchHost(ctx)
+	sweep, again, probes := time.NewTicker(sweepEvery), time.NewTicker(reassert), time.NewTicker(probeEvery)
+	defer sweep.Stop()
+	defer again.Stop()
+	defer probes.Stop()
+	d.wake()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.trigger:
+			time.Sleep(settle)
+			select {
+			case <-d.trigger:
+			default:
+			}
+			d.reconcile(ctx)
+		case <-again.C:
+			d.loader.Refresh()
+			d.reconcile(ctx)
+		case <-sweep.C:
+			d.sweep()
+			d.wake() // released blocks and demand are reported with the next reconcile
+		case <-probes.C:
+			d.probe(ctx)
+		}
+	}
+}
+
+func (d *Daemon) wake() {
+	select {
+	case d.trigger <- struct{}{}:
+	default:
+	}
+}
+
+func (d *Daemon) reconcile(ctx context.Context) {
+	if err := d.reconcileOnce(ctx); err != nil && ctx.Err() == nil {
+		d.log.Error("bring the node up to date", "error", err)
+		time.AfterFunc(retry, d.wake)
+	}
+}
+
+// reconcileOnce reads everything, makes devices and routes, writes the tables and reports.
+func (d *Daemon) reconcileOnce(ctx context.Context) error {
+	objs, err := d.read(ctx)
+	if err != nil {
+		return err
+	}
+	host, err := d.lookAtHost(objs)
+	if err != nil {
+		return err
+	}
+	result := Desired(objs, host)
+	d.report(result.Problems)
+	d.noteGateway(result.Gateway)
+
+	errs := []error{d.install(result.State, host)}
+	if errs[0] == nil {
+		errs = append(errs, d.apply(result))
+	}
+	applied := errors.Join(errs...) == nil
+	d.ready.Store(applied && result.State.Settings.Ready)
+	d.mu.Lock()
+	d.latest = snapshot{state: result.State, objs: objs, gateway: result.Gateway}
+	d.mu.Unlock()
+	errs = append(errs, d.reportStatus(ctx, objs, result, applied))
+	return errors.Join(errs...)
+}
+
+// install makes what lies around the programs. The guard is on the uplinks before the first packet goes out.
+func (d *Daemon) install(s dataplane.State, host Host) error {
+	if !s.Settings.Ready {
+		return nil // no index or no address yet: nothing is touched on the node
+	}
+	prefixes := make([]netip.Prefix, 0, len(s.Routes))
+	for p := range s.Routes {
+		prefixes = append(prefixes, p)
+	}
+	edge, err := netdev.Ensure(netdev.Config{Source: s.Settings.Address, Prefixes: prefixes, MTU: host.MTU, CablePort: s.Settings.CablePort})
+	if err != nil {
+		return err
+	}
+	return errors.Join(netdev.Firewall(s.Settings.CablePort), d.loader.Attach(edge, uplinks(s)))
+}
+
+// uplinks are the devices over which a peer is reached.
+func uplinks(s dataplane.State) []int {
+	seen := map[uint32]bool{}
+	for _, hop := range s.Nodes {
+		seen[hop.Ifindex] = true
+	}
+	for _, gateways := range s.Clusters {
+		for _, g := range gateways {
+			seen[g.Hop.Ifindex] = true
+		}
+	}
+	var out []int
+	for ifindex := range seen {
+		out = append(out, int(ifindex))
+	}
+	return out
+}
+
+// apply writes the tables, and takes away the flows of pods that are gone: the next tenant of an address must get none of
+// their packets.
+func (d *Daemon) apply(r Result) error {
+	s := r.State
+	if err := d.loader.Apply(s); err != nil {
+		return err
+	}
+	stale := map[netip.Addr]bool{}
+	for a, uid := range d.owners {
+		if r.Owners[a] != uid {
+			stale[a] = true
+		}
+	}
+	d.owners = r.Owners
+	if len(stale) == 0 && d.purged || !s.Settings.Ready {
+		return nil
+	}
+	removed, err := d.loader.PurgeFunc(func(a netip.Addr) bool {
+		_, known := s.Sources[a]
+		return stale[a] || !known
+	})
+	d.purged = d.purged || err == nil
+	if removed > 0 {
+		d.log.Info("removed the flows of pods that are gone", "flows", removed)
+	}
+	return err
+}
+
+func (d *Daemon) noteGateway(now bool) {
+	if d.wasGateway && !now {
+		d.gatewayTo = time.Now().Add(drain)
+		time.AfterFunc(drain+time.Second, d.wake)
+	}
+	d.wasGateway = now
+}
+
+func (d *Daemon) sweep() {
+	if !d.Ready() {
+		return
+	}
+	stats, err := d.loader.Sweep(shortestTimer)
+	if err != nil {
+		d.log.Error("sweep flows", "error", err)
+		return
+	}
+	d.sweeps++
+	d.inUse = stats.InUse
+	d.mu.Lock()
+	s := d.latest.state
+	d.mu.Unlock()
+	counters, err := d.loader.Counters()
+	if err != nil {
+		d.log.Error("read counters", "error", err)
+	}
+	d.demand.update(stats.Crowding, s.Egresses, exhausted(counters))
+}
+
+// shortestTimer is the shortest timer of bpf/config.h: ICMP, 60 s.
+const shortestTimer = 60 * time.Second
+
+func exhausted(counters []loader.Counter) uint64 {
+	for _, c := range counters {
+		if c.Hook == "edge-out" && c.Verdict == "drop-ports-exhausted" {
+			return c.Packets
+		}
+	}
+	return 0
+}
+
+// report logs problems once each, and again after they went away and came back.
+func (d *Daemon) report(problems []string) {
+	now := map[string]bool{}
+	for _, p := range problems {
+		now[p] = true
+		if !d.problems[p] {
+			d.log.Warn("cannot take an object in", "problem", p)
+		}
+	}
+	d.problems = now
+}
+
+// watchHost wakes the daemon when routes, devices or addresses of the node change.
+func (d *Daemon) watchHost(ctx context.Context) {
+	routes, devices, addresses := make(chan netlink.RouteUpdate, 64), make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64)
+	if err := errors.Join(
+		netlink.RouteSubscribe(routes, ctx.Done()),
+		netlink.LinkSubscribe(devices, ctx.Done()),
+		netlink.AddrSubscribe(addresses, ctx.Done()),
+	); err != nil {
+		d.log.Error("watch the node's routes and devices; changes are found every half minute instead", "error", err)
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r, ok := <-routes:
+			if !ok {
+				return
+			}
+			if r.Protocol != netdev.Protocol {
+				d.wake()
+			}
+		case _, ok := <-devices:
+			if !ok {
+				return
+			}
+			d.wake()
+		case _, ok := <-addresses:
+			if !ok {
+				return
+			}
+			d.wake()
+		}
+	}
+}

@@ -1,0 +1,318 @@
+package node
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/egress"
+	"github.com/pelago-net/pelago/dataplane"
+)
+
+// builder collects a Result.
+type builder struct {
+	objs  Objects
+	host  Host
+	out   Result
+	acks  map[types.UID]bool
+	index map[string]uint16 // node name → index
+	self  uint16
+}
+
+// Desired is the tables of this node. Nothing is routed (State.Routes is empty) until the node has an index.
+func Desired(objs Objects, host Host) Result {
+	b := &builder{objs: objs, host: host, acks: map[types.UID]bool{}, index: map[string]uint16{}}
+	b.out.Owners = map[netip.Addr]types.UID{}
+	b.out.State = dataplane.State{
+		Settings: dataplane.Settings{
+			Cluster: objs.Config.ClusterIndex, Overlay: host.Overlay, Cable: host.Cable,
+			MSS: uint16(max(0, host.MTU-40)), // IPv4 20 + TCP 20 (RFC 9293 3.7.1)
+		},
+		Routes: map[netip.Prefix]uint16{}, Nodes: map[uint16]dataplane.Hop{}, Clusters: map[uint16][]dataplane.RemoteGateway{},
+		Peers: map[netip.Addr]dataplane.Peer{}, Sources: map[netip.Addr]dataplane.Source{},
+		Egresses: map[netip.Addr][]uint16{}, Globals: map[netip.Addr]dataplane.Global{},
+		Blocks: map[dataplane.BlockKey]uint16{}, Services: map[dataplane.ServiceKey]dataplane.Service{},
+	}
+	for _, n := range objs.NodeIndexes {
+		b.index[n.Name] = uint16(n.Spec.Index)
+	}
+	b.self = b.index[objs.Name]
+	if b.self == 0 {
+		b.problem("node %s has no NodeIndex yet: the agent gives it one; is pelago-agent running?", objs.Name)
+		return b.out
+	}
+	b.nodes()
+	b.peers()
+	b.sources()
+	b.blocks()
+	b.ingress()
+	if b.out.Gateway {
+		for uid := range b.acks {
+			b.out.Acks = append(b.out.Acks, string(uid))
+		}
+		slices.Sort(b.out.Acks)
+	}
+	b.out.State.Settings.Ready = b.out.State.Settings.Address.IsValid()
+	return b.out
+}
+
+// OuterAddresses lists the addresses of which Host.Hops is to know the way.
+func OuterAddresses(objs Objects) []netip.Addr {
+	var out []netip.Addr
+	for i := range objs.Nodes {
+		if a, ok := internalIP(&objs.Nodes[i]); ok && objs.Nodes[i].Name != objs.Name {
+			out = append(out, a)
+		}
+	}
+	for i := range objs.Peers {
+		for _, g := range objs.Peers[i].Spec.Gateways {
+			if a, err := netip.ParseAddr(g.Address); err == nil {
+				out = append(out, a)
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}
+
+func (b *builder) problem(format string, args ...any) {
+	b.out.Problems = append(b.out.Problems, fmt.Sprintf(format, args...))
+}
+
+func (b *builder) nodes() {
+	s := &b.out.State
+	statuses := map[string]*pelagov1alpha1.NodeIndexStatus{}
+	for i := range b.objs.NodeIndexes {
+		statuses[b.objs.NodeIndexes[i].Name] = &b.objs.NodeIndexes[i].Status
+	}
+	for i := range b.objs.Nodes {
+		n := &b.objs.Nodes[i]
+		index, address, ok := b.index[n.Name], netip.Addr{}, false
+		if address, ok = internalIP(n); !ok {
+			b.problem("node %s has no IPv4 InternalIP", n.Name)
+			continue
+		}
+		labelled := n.Labels[LabelGateway] == "true"
+		if n.Name == b.objs.Name {
+			s.Settings.Address, s.Settings.Node = address, index
+			b.out.Gateway = labelled
+			s.Settings.Gateway = labelled || b.host.Draining
+			if s.Settings.Gateway {
+				s.Settings.CablePort = b.objs.Config.CablePort
+			}
+			if labelled {
+				s.Gateways = append(s.Gateways, index)
+			}
+			continue
+		}
+		if index == 0 {
+			continue // the agent has not numbered it yet
+		}
+		hop, ok := b.host.Hops[address]
+		if !ok {
+			b.problem("node %s has no route to %s of node %s", b.objs.Name, address, n.Name)
+			continue
+		}
+		s.Nodes[index] = hop
+		s.Peers[address] = dataplane.Peer{Kind: dataplane.PeerNode, Node: index}
+		if st := statuses[n.Name]; labelled && st != nil && st.Ready && st.Gateway {
+			s.Gateways = append(s.Gateways, index)
+		}
+	}
+	slices.Sort(s.Gateways)
+	if len(s.Gateways) > dataplane.MaxGateways {
+		b.problem("%d gateways: only the %d with the lowest node index are used", len(s.Gateways), dataplane.MaxGateways)
+		s.Gateways = s.Gateways[:dataplane.MaxGateways]
+	}
+}
+
+func (b *builder) peers() {
+	s := &b.out.State
+	for i := range b.objs.Peers {
+		p := &b.objs.Peers[i]
+		if !routed(p) {
+			continue
+		}
+		cluster := uint16(p.Spec.ClusterIndex)
+		for _, text := range p.Spec.Subnets {
+			prefix, err := netip.ParsePrefix(text)
+			if err != nil || !prefix.Addr().Is4() {
+				b.problem("peer %s: subnet %q is no IPv4 prefix", p.Name, text)
+				continue
+			}
+			s.Routes[prefix.Masked()] = cluster
+		}
+		if !s.Settings.Gateway {
+			continue
+		}
+		var gateways []dataplane.RemoteGateway
+		for _, g := range p.Spec.Gateways {
+			address, err := netip.ParseAddr(g.Address)
+			if err != nil || !address.Is4() {
+				b.problem("peer %s: gateway %s has address %q", p.Name, g.Name, g.Address)
+				continue
+			}
+			hop, ok := b.host.Hops[address]
+			if !ok {
+				b.problem("node %s has no route to %s, gateway %s of cluster %s", b.objs.Name, address, g.Name, p.Name)
+				continue
+			}
+			gateways = append(gateways, dataplane.RemoteGateway{Hop: hop, Node: uint16(g.NodeIndex), Port: uint16(g.Port)})
+			s.Peers[address] = dataplane.Peer{Kind: dataplane.PeerGateway, Cluster: cluster, Node: uint16(g.NodeIndex)}
+		}
+		slices.SortFunc(gateways, func(a, b dataplane.RemoteGateway) int { return cmp.Compare(a.Node, b.Node) })
+		if len(gateways) > dataplane.MaxGateways {
+			b.problem("peer %s has %d gateways: only %d are used", p.Name, len(gateways), dataplane.MaxGateways)
+			gateways = gateways[:dataplane.MaxGateways]
+		}
+		if len(gateways) > 0 {
+			s.Clusters[cluster] = gateways
+		}
+	}
+}
+
+// routed says whether packets for a peer are led into pelago0. A peer that is accepted but for having no gateway right now
+// stays routed: its packets are dropped there, instead of leaving by the default route.
+func routed(p *pelagov1alpha1.Peer) bool {
+	c := meta.FindStatusCondition(p.Status.Conditions, pelagov1alpha1.PeerAccepted)
+	return c != nil && (c.Status == metav1.ConditionTrue || c.Reason == pelagov1alpha1.ReasonNoGateway)
+}
+
+// sources gives every local pod, and the node itself, its egress.
+func (b *builder) sources() {
+	s := &b.out.State
+	table := egress.NewTable(b.objs.ClusterEgress, b.objs.EgressIPs, b.objs.IngressIPs)
+	uid := b.nodeUID()
+	usable := map[pelagov1alpha1.EgressPool][]egress.Ports{}
+	portsOf := func(pool pelagov1alpha1.EgressPool) []egress.Ports {
+		if _, ok := usable[pool]; !ok {
+			usable[pool] = egress.Usable(b.objs.PortBlocks, uid, pool)
+		}
+		return usable[pool]
+	}
+	source := func(choice egress.Choice, key string) dataplane.Source {
+		if choice.Rank == egress.HeadlessPod {
+			return dataplane.Source{Own: choice.IPs[0]}
+		}
+		ports := portsOf(choice.Pool)
+		ip := pickIP(ports, choice.IPs, key)
+		if ip.IsValid() {
+			s.Egresses[ip] = firstPorts(ports, ip)
+		}
+		return dataplane.Source{Egress: ip}
+	}
+	node := egress.Pod{HostNetwork: true}
+	hostSource := source(table.Choose(node), b.objs.Name)
+	hostSource.Host = true
+	for _, a := range append(slices.Clone(b.host.Addresses), s.Settings.Address) {
+		if a.IsValid() {
+			s.Sources[a] = hostSource
+		}
+	}
+	for i := range b.objs.Pods {
+		p := &b.objs.Pods[i]
+		if p.Spec.HostNetwork || p.Spec.NodeName != b.objs.Name || finished(p) {
+			continue
+		}
+		address, ok := podIP(p)
+		if !ok {
+			continue // not started
+		}
+		pod := egress.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels}
+		src := source(table.Choose(pod), string(p.UID))
+		src.Ifindex = b.host.Devices[address]
+		s.Sources[address] = src
+		b.out.Owners[address] = p.UID
+	}
+}
+
+// blocks fills the gateways' table of who owns which ports, pending ones included: that is what is acknowledged.
+func (b *builder) blocks() {
+	s := &b.out.State
+	for i := range b.objs.PortBlocks {
+		p := &b.objs.PortBlocks[i]
+		ip, err := netip.ParseAddr(p.Spec.EgressIP)
+		if err != nil || !ip.Is4() {
+			b.problem("port block %s: egress IP %q", p.Name, p.Spec.EgressIP)
+			continue
+		}
+		s.Globals[ip] = dataplane.Global{Kind: dataplane.GlobalEgress}
+		owner := b.index[p.Spec.Node]
+		if owner == 0 || !s.Settings.Gateway {
+			continue
+		}
+		s.Blocks[dataplane.BlockKey{Address: ip, First: uint16(p.Spec.FirstPort)}] = owner
+		if p.Spec.State == pelagov1alpha1.BlockPending {
+			b.acks[p.UID] = true
+		}
+	}
+}
+
+func (b *builder) nodeUID() string {
+	for i := range b.objs.Nodes {
+		if b.objs.Nodes[i].Name == b.objs.Name {
+			return string(b.objs.Nodes[i].UID)
+		}
+	}
+	return ""
+}
+
+// pickIP chooses one of ips that the node has ports of, by rendezvous hash: a pod keeps its egress IP while that has
+// ports here (RFC 4787 REQ-2, paired pooling), and blocks that come or go move as few pods as possible.
+func pickIP(ports []egress.Ports, ips []netip.Addr, key string) netip.Addr {
+	var best netip.Addr
+	var weight uint64
+	for _, p := range ports {
+		if !slices.Contains(ips, p.IP) {
+			continue // a block of an address that the pool has given up: only old flows use it
+		}
+		h := fnv.New64a()
+		// fnv never fails to write.
+		_, _ = h.Write(p.IP.AsSlice())
+		_, _ = h.Write([]byte(key))
+		if w := h.Sum64() | 1; w > weight {
+			weight, best = w, p.IP
+		}
+	}
+	return best
+}
+
+func firstPorts(ports []egress.Ports, ip netip.Addr) []uint16 {
+	var first []uint16
+	for _, p := range ports {
+		if p.IP == ip && len(first) < dataplane.MaxBlocks {
+			first = append(first, p.First)
+		}
+	}
+	return first
+}
+
+func internalIP(n *corev1.Node) (netip.Addr, bool) {
+	for _, a := range n.Status.Addresses {
+		if ip, err := netip.ParseAddr(a.Address); a.Type == corev1.NodeInternalIP && err == nil && ip.Is4() {
+			return ip, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+func podIP(p *corev1.Pod) (netip.Addr, bool) {
+	for _, a := range p.Status.PodIPs {
+		if ip, err := netip.ParseAddr(a.IP); err == nil && ip.Is4() {
+			return ip, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+func finished(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}

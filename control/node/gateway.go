@@ -1,0 +1,262 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/probe"
+)
+
+const (
+	probeEvery = time.Second
+	// lostAfter without an answer a connection is an error (5 probes, the default of connectionHealthCheck).
+	lostAfter = 5*time.Second + probeEvery/2
+	// rewrite a Gateway object at the latest after this long, for its round-trip times; changes of a status at once.
+	rewrite = 30 * time.Second
+)
+
+// links are the paths to remote gateways as the Gateway object shows them.
+type links struct {
+	rtt     map[netip.Addr]*rttWindow
+	written string    // the statuses of the last write
+	at      time.Time // of the last write
+	exists  bool
+}
+
+func newLinks() *links { return &links{rtt: map[netip.Addr]*rttWindow{}} }
+
+// rttWindow sums up round-trip times (Welford's method for the deviation).
+type rttWindow struct {
+	replies         uint64 // of the path when last looked at
+	n               float64
+	last, low, high time.Duration
+	mean, squares   float64
+}
+
+func (w *rttWindow) add(rtt time.Duration) {
+	if w.n == 0 || rtt < w.low {
+		w.low = rtt
+	}
+	w.high, w.last = max(w.high, rtt), rtt
+	w.n++
+	delta := float64(rtt) - w.mean
+	w.mean += delta / w.n
+	w.squares += delta * (float64(rtt) - w.mean)
+}
+
+func (w *rttWindow) spec() *submarinerv1.LatencyRTTSpec {
+	if w == nil || w.n == 0 {
+		return nil
+	}
+	deviation := time.Duration(0)
+	if w.n > 1 {
+		deviation = time.Duration(math.Sqrt(w.squares / (w.n - 1)))
+	}
+	text := func(d time.Duration) string { return d.Round(time.Microsecond).String() }
+	return &submarinerv1.LatencyRTTSpec{
+		Last: text(w.last), Min: text(w.low), Average: text(time.Duration(w.mean)), Max: text(w.high), StdDev: text(deviation),
+	}
+}
+
+// probe sends one probe to every remote gateway, takes in what came back for earlier ones, and writes the Gateway object.
+func (d *Daemon) probe(ctx context.Context) {
+	d.mu.Lock()
+	snap := d.latest
+	d.mu.Unlock()
+	if err := d.probeOnce(ctx, snap); err != nil && ctx.Err() == nil {
+		d.log.Error("probe the remote gateways", "error", err)
+	}
+}
+
+func (d *Daemon) probeOnce(ctx context.Context, snap snapshot) error {
+	if !d.Ready() {
+		return nil
+	}
+	if !snap.gateway {
+		return d.removeGateway(ctx)
+	}
+	if d.probes == nil {
+		cookie, err := d.loader.Cookie()
+		if err != nil {
+			return err
+		}
+		if d.probes, err = probe.Open(cookie); err != nil {
+			return err
+		}
+	}
+	current := map[netip.Addr]bool{}
+	for _, gateways := range snap.state.Clusters {
+		for _, g := range gateways {
+			current[g.Hop.Address] = true
+			var nonce [8]byte
+			if _, err := rand.Read(nonce[:]); err != nil {
+				return fmt.Errorf("make a nonce: %w", err)
+			}
+			n := binary.NativeEndian.Uint64(nonce[:]) | 1 // 0 means none outstanding
+			sent, err := d.loader.StartProbe(g.Hop.Address, n)
+			if err != nil {
+				return err
+			}
+			if err := d.probes.Send(netip.AddrPortFrom(g.Hop.Address, g.Port), snap.state.Settings.Cable.Current, n, sent); err != nil {
+				d.log.Debug("send a probe", "error", err) // shows as a loss
+			}
+		}
+	}
+	if err := d.loader.ForgetPaths(func(a netip.Addr) bool { return current[a] }); err != nil {
+		return err
+	}
+	paths, err := d.loader.Paths()
+	if err != nil {
+		return err
+	}
+	for a, p := range paths {
+		w := d.links.rtt[a]
+		if w == nil {
+			w = &rttWindow{replies: p.Replies}
+			d.links.rtt[a] = w
+		}
+		if p.Replies != w.replies && p.Replies > 0 {
+			w.replies = p.Replies
+			w.add(p.RTT)
+		}
+	}
+	for a := range d.links.rtt {
+		if !current[a] {
+			delete(d.links.rtt, a)
+		}
+	}
+	return d.writeGateway(ctx, snap, paths)
+}
+
+func (d *Daemon) writeGateway(ctx context.Context, snap snapshot, paths map[netip.Addr]loader.Path) error {
+	status := submarinerv1.GatewayStatus{
+		Version: d.opts.Version, HAStatus: submarinerv1.HAStatusActive, LocalEndpoint: localEndpoint(snap),
+		Connections: connections(snap, paths, d.links.rtt),
+	}
+	var summary strings.Builder
+	for _, c := range status.Connections {
+		fmt.Fprintf(&summary, "%s %s %s;", c.Endpoint.ClusterID, c.UsingIP, c.Status)
+	}
+	if d.links.exists && summary.String() == d.links.written && time.Since(d.links.at) < rewrite {
+		return nil
+	}
+	key := types.NamespacedName{Namespace: d.opts.Namespace, Name: d.opts.NodeName}
+	var g submarinerv1.Gateway
+	err := d.client.Get(ctx, key, &g)
+	switch {
+	case apierrors.IsNotFound(err):
+		g = submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Status: status}
+		err = d.client.Create(ctx, &g)
+	case err == nil:
+		before := g.DeepCopy()
+		g.Status = status
+		err = d.client.Patch(ctx, &g, client.MergeFrom(before))
+	}
+	if err != nil {
+		return fmt.Errorf("write Gateway %s: %w", key, err)
+	}
+	d.links.exists, d.links.written, d.links.at = true, summary.String(), time.Now()
+	return nil
+}
+
+func (d *Daemon) removeGateway(ctx context.Context) error {
+	if !d.links.exists && !d.links.at.IsZero() {
+		return nil
+	}
+	g := &submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: d.opts.Namespace, Name: d.opts.NodeName}}
+	if err := client.IgnoreNotFound(d.client.Delete(ctx, g)); err != nil {
+		return fmt.Errorf("remove Gateway %s/%s: %w", g.Namespace, g.Name, err)
+	}
+	d.links.exists, d.links.at = false, time.Now()
+	return nil
+}
+
+// localEndpoint is this gateway as its Endpoint object describes it.
+func localEndpoint(snap snapshot) submarinerv1.EndpointSpec {
+	c, s := snap.objs.Config, snap.state.Settings
+	subnets := []string{}
+	for _, p := range c.Subnets() {
+		subnets = append(subnets, p.String())
+	}
+	return submarinerv1.EndpointSpec{
+		ClusterID: c.ClusterID, CableName: cableName(c.ClusterID, s.Address), Hostname: snap.objs.Name, Subnets: subnets,
+		PrivateIP: s.Address.String(), Backend: c.CableDriver,
+		BackendConfig: map[string]string{
+			submarinerv1.BackendUDPPort:      strconv.Itoa(int(c.CablePort)),
+			submarinerv1.BackendClusterIndex: strconv.Itoa(int(c.ClusterIndex)),
+			submarinerv1.BackendNodeIndex:    strconv.Itoa(int(s.Node)),
+		},
+	}
+}
+
+func cableName(cluster string, address netip.Addr) string {
+	return "submariner-cable-" + cluster + "-" + strings.ReplaceAll(address.String(), ".", "-")
+}
+
+// connections lists every gateway of every accepted peer with what the probes say.
+func connections(snap snapshot, paths map[netip.Addr]loader.Path, rtt map[netip.Addr]*rttWindow) []submarinerv1.Connection {
+	out := []submarinerv1.Connection{}
+	for i := range snap.objs.Peers {
+		p := &snap.objs.Peers[i]
+		if !routed(p) {
+			continue
+		}
+		for _, g := range p.Spec.Gateways {
+			address, err := netip.ParseAddr(g.Address)
+			if err != nil {
+				continue
+			}
+			c := submarinerv1.Connection{
+				Endpoint: peerEndpoint(p, g, address), UsingIP: g.Address, LatencyRTT: rtt[address].spec(),
+			}
+			c.Status, c.StatusMessage = judge(paths[address], g)
+			out = append(out, c)
+		}
+	}
+	slices.SortFunc(out, func(a, b submarinerv1.Connection) int {
+		return strings.Compare(a.Endpoint.CableName, b.Endpoint.CableName)
+	})
+	return out
+}
+
+func judge(p loader.Path, g pelagov1alpha1.PeerGateway) (submarinerv1.ConnectionStatus, string) {
+	switch {
+	case p.Replies == 0 && p.Probes <= uint64(lostAfter/probeEvery):
+		return submarinerv1.Connecting, "waiting for the first answer to a probe"
+	case p.Replies == 0:
+		return submarinerv1.ConnectionError, fmt.Sprintf("no probe was ever answered: is UDP %d from here to %s open in both directions?", g.Port, g.Address)
+	case p.Seen > lostAfter:
+		return submarinerv1.ConnectionError, "no probe was answered for more than five seconds"
+	case !p.Ready:
+		return submarinerv1.Connecting, "the remote gateway answers, but its tables are not complete yet"
+	}
+	return submarinerv1.Connected, ""
+}
+
+func peerEndpoint(p *pelagov1alpha1.Peer, g pelagov1alpha1.PeerGateway, address netip.Addr) submarinerv1.EndpointSpec {
+	return submarinerv1.EndpointSpec{
+		ClusterID: p.Name, CableName: cableName(p.Name, address), Hostname: g.Name, Subnets: p.Spec.Subnets,
+		PrivateIP: g.Address, Backend: g.Wire,
+		BackendConfig: map[string]string{
+			submarinerv1.BackendUDPPort:      strconv.Itoa(int(g.Port)),
+			submarinerv1.BackendClusterIndex: strconv.Itoa(int(p.Spec.ClusterIndex)),
+			submarinerv1.BackendNodeIndex:    strconv.Itoa(int(g.NodeIndex)),
+		},
+	}
+}

@@ -1,0 +1,70 @@
+// Package node turns API objects into what this node's kernel is to know, and reports back what the kernel has.
+//
+// Desired is pure: objects and facts about the host in, a dataplane.State out. Daemon is the thin rest: caches, one
+// debounced reconcile that applies the State, and the loops that sweep flows and probe remote gateways. pelago-node runs
+// it; nothing else does.
+package node
+
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/dataplane"
+)
+
+// LabelGateway marks the nodes that are gateways.
+const LabelGateway = "submariner.io/gateway"
+
+// Objects is everything of the API that the node's tables are made of.
+type Objects struct {
+	Config config.Config
+	// Name of this node.
+	Name          string
+	Nodes         []corev1.Node
+	NodeIndexes   []pelagov1alpha1.NodeIndex
+	Peers         []pelagov1alpha1.Peer
+	PortBlocks    []pelagov1alpha1.PortBlock
+	ClusterEgress *submarinerv1.ClusterGlobalEgressIP
+	EgressIPs     []submarinerv1.GlobalEgressIP
+	IngressIPs    []submarinerv1.GlobalIngressIP
+	// Services and Slices hold at least those that an IngressIP refers to.
+	Services map[types.NamespacedName]*corev1.Service
+	Slices   map[types.NamespacedName][]discoveryv1.EndpointSlice // by service
+	// Pods of this node.
+	Pods []corev1.Pod
+}
+
+// Host is what the node knows of itself.
+type Host struct {
+	// Hops says how outer addresses are reached (see OuterAddresses); one that is missing is left out of the tables.
+	Hops map[netip.Addr]dataplane.Hop
+	// Devices are the devices towards local pods.
+	Devices map[netip.Addr]uint32
+	// Addresses of the node itself.
+	Addresses []netip.Addr
+	Overlay   dataplane.Tokens
+	Cable     dataplane.Tokens
+	// MTU of pelago0.
+	MTU int
+	// Draining: the node is no gateway any more, but others may not have heard of it.
+	Draining bool
+}
+
+// Result is what the objects amount to on this node.
+type Result struct {
+	State dataplane.State
+	// Gateway: the node is to act and to be used as a gateway.
+	Gateway bool
+	// Acks are the UIDs of objects that are not active yet and that are in State (gateways only), sorted.
+	Acks []string
+	// Owners are the pods behind the local addresses, so that a change of tenant is noticed.
+	Owners map[netip.Addr]types.UID
+	// Problems are objects that could not be taken in, in words for an operator.
+	Problems []string
+}

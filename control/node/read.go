@@ -1,0 +1,239 @@
+package node
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	clientcache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/netdev"
+)
+
+// CacheOptions limits what the daemon reads: pods of this node, one ConfigMap, EndpointSlices of Services.
+func CacheOptions(nodeName, namespace string) (cache.Options, error) {
+	ofServices, err := labels.NewRequirement(discoveryv1.LabelServiceName, selection.Exists, nil)
+	if err != nil {
+		return cache.Options{}, fmt.Errorf("select EndpointSlices: %w", err)
+	}
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}:                {Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
+			&discoveryv1.EndpointSlice{}: {Label: labels.NewSelector().Add(*ofServices)},
+			&corev1.ConfigMap{}: {
+				Namespaces: map[string]cache.Config{namespace: {}},
+				Field:      fields.OneTermEqualSelector("metadata.name", config.ConfigMapName),
+			},
+			&submarinerv1.Gateway{}: {Namespaces: map[string]cache.Config{namespace: {}}},
+		},
+	}, nil
+}
+
+// watched are the kinds whose every change wakes the daemon.
+func watched() []client.Object {
+	return []client.Object{
+		&corev1.ConfigMap{}, &corev1.Node{}, &corev1.Pod{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
+		&pelagov1alpha1.NodeIndex{}, &pelagov1alpha1.PortBlock{}, &pelagov1alpha1.Peer{},
+		&submarinerv1.ClusterGlobalEgressIP{}, &submarinerv1.GlobalEgressIP{}, &submarinerv1.GlobalIngressIP{},
+	}
+}
+
+func (d *Daemon) watch(ctx context.Context) error {
+	for _, obj := range watched() {
+		informer, err := d.cache.GetInformer(ctx, obj)
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", obj, err)
+		}
+		if _, err := informer.AddEventHandler(clientcache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { d.wake() },
+			UpdateFunc: func(before, after any) { d.wakeIfChanged(before, after) },
+			DeleteFunc: func(any) { d.wake() },
+		}); err != nil {
+			return fmt.Errorf("watch %T: %w", obj, err)
+		}
+	}
+	return nil
+}
+
+// wakeIfChanged leaves out resyncs, and the heartbeats of nodes, whose addresses and labels stay the same.
+func (d *Daemon) wakeIfChanged(before, after any) {
+	b, ok1 := before.(client.Object)
+	a, ok2 := after.(client.Object)
+	if ok1 && ok2 && b.GetResourceVersion() == a.GetResourceVersion() {
+		return
+	}
+	if old, ok := before.(*corev1.Node); ok && sameNode(old, after.(*corev1.Node)) {
+		return
+	}
+	d.wake()
+}
+
+func sameNode(a, b *corev1.Node) bool {
+	ipA, _ := internalIP(a)
+	ipB, _ := internalIP(b)
+	return ipA == ipB && a.UID == b.UID && a.Labels[LabelGateway] == b.Labels[LabelGateway]
+}
+
+// read collects the objects from the cache.
+func (d *Daemon) read(ctx context.Context) (Objects, error) {
+	objs := Objects{
+		Name: d.opts.NodeName, Services: map[types.NamespacedName]*corev1.Service{},
+		Slices: map[types.NamespacedName][]discoveryv1.EndpointSlice{},
+	}
+	var cm corev1.ConfigMap
+	key := types.NamespacedName{Namespace: d.opts.Namespace, Name: config.ConfigMapName}
+	if err := d.cache.Get(ctx, key, &cm); err != nil {
+		return objs, fmt.Errorf("read ConfigMap %s: %w", key, err)
+	}
+	var err error
+	if objs.Config, err = config.Parse(cm.Data); err != nil {
+		return objs, err
+	}
+	var (
+		nodes    corev1.NodeList
+		pods     corev1.PodList
+		services corev1.ServiceList
+		slices   discoveryv1.EndpointSliceList
+		indexes  pelagov1alpha1.NodeIndexList
+		blocks   pelagov1alpha1.PortBlockList
+		peers    pelagov1alpha1.PeerList
+		egress   submarinerv1.GlobalEgressIPList
+		ingress  submarinerv1.GlobalIngressIPList
+		cluster  submarinerv1.ClusterGlobalEgressIP
+	)
+	var errs []error
+	for _, list := range []client.ObjectList{&nodes, &pods, &services, &slices, &indexes, &blocks, &peers, &egress, &ingress} {
+		if err := d.cache.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			errs = append(errs, fmt.Errorf("list %T: %w", list, err))
+		}
+	}
+	err = d.cache.Get(ctx, types.NamespacedName{Name: submarinerv1.ClusterGlobalEgressIPName}, &cluster)
+	switch {
+	case err == nil:
+		objs.ClusterEgress = &cluster
+	case !apierrors.IsNotFound(err):
+		errs = append(errs, fmt.Errorf("read ClusterGlobalEgressIP: %w", err))
+	}
+	objs.Nodes, objs.Pods, objs.NodeIndexes, objs.PortBlocks = nodes.Items, pods.Items, indexes.Items, blocks.Items
+	objs.Peers, objs.EgressIPs, objs.IngressIPs = peers.Items, egress.Items, ingress.Items
+	for i := range services.Items {
+		objs.Services[client.ObjectKeyFromObject(&services.Items[i])] = &services.Items[i]
+	}
+	for _, s := range slices.Items {
+		name := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+		objs.Slices[name] = append(objs.Slices[name], s)
+	}
+	return objs, errors.Join(errs...)
+}
+
+// lookAtHost finds out what the tables need of the node itself.
+func (d *Daemon) lookAtHost(objs Objects) (Host, error) {
+	host := Host{
+		Hops: map[netip.Addr]dataplane.Hop{}, Devices: map[netip.Addr]uint32{}, Draining: time.Now().Before(d.gatewayTo),
+	}
+	var err error
+	if host.Addresses, err = netdev.LocalAddresses(); err != nil {
+		return host, err
+	}
+	for _, a := range OuterAddresses(objs) {
+		// An address without a route is left out; Desired says which node or gateway that is.
+		if hop, err := netdev.Resolve(a); err == nil {
+			host.Hops[a] = hop
+		}
+	}
+	for i := range objs.Pods {
+		if a, ok := podIP(&objs.Pods[i]); ok && !objs.Pods[i].Spec.HostNetwork {
+			if hop, err := netdev.Resolve(a); err == nil {
+				host.Devices[a] = hop.Ifindex
+			}
+		}
+	}
+	if host.MTU, err = overlayMTU(host.Hops); err != nil {
+		return host, err
+	}
+	overlay, err := config.ParseOverlayTokens(readDir(d.opts.OverlayTokenDir))
+	if err != nil {
+		return host, err
+	}
+	psk, err := config.ParsePSK(readDir(d.opts.PSKDir))
+	if err != nil {
+		return host, err
+	}
+	host.Overlay = dataplane.Tokens{Current: overlay.Current}
+	if overlay.HasPrevious {
+		host.Overlay.Old = overlay.Previous
+	}
+	host.Cable = dataplane.Tokens{Current: CableToken(psk)}
+	return host, nil
+}
+
+// defaultMTU is the Ethernet MTU, taken until a peer is known.
+const defaultMTU = 1500
+
+// overlayMTU is what fits into every uplink.
+func overlayMTU(hops map[netip.Addr]dataplane.Hop) (int, error) {
+	mtu := 0
+	seen := map[uint32]bool{}
+	for _, h := range hops {
+		if seen[h.Ifindex] {
+			continue
+		}
+		seen[h.Ifindex] = true
+		m, err := netdev.UplinkMTU(h.Ifindex)
+		if err != nil {
+			return 0, err
+		}
+		if mtu == 0 || m < mtu {
+			mtu = m
+		}
+	}
+	if mtu == 0 {
+		mtu = defaultMTU
+	}
+	return mtu - netdev.Overhead, nil
+}
+
+// CableToken derives the 24-bit secret of the vxlan cable from the clusterset's pre-shared key (RFC 2104). It keeps
+// strangers from guessing their way in; it is no encryption.
+func CableToken(psk []byte) uint32 {
+	mac := hmac.New(sha256.New, psk)
+	mac.Write([]byte("pelago vxlan cable token 1"))
+	sum := mac.Sum(nil)
+	token := uint32(sum[0])<<16 | uint32(sum[1])<<8 | uint32(sum[2])
+	return max(token, 1) // 0 means none
+}
+
+// readDir reads a mounted Secret; what cannot be read is missing, and the parser says so.
+func readDir(dir string) map[string][]byte {
+	out := map[string][]byte{}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return out
+	}
+	for _, e := range entries {
+		if b, err := os.ReadFile(filepath.Join(dir, e.Name())); err == nil {
+			out[e.Name()] = b
+		}
+	}
+	return out
+}

@@ -1,0 +1,134 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/dataplane"
+)
+
+// ModePolicySafe is the attach mode in which packets pass the node's stack (NodeIndex.status.mode).
+const ModePolicySafe = "policy-safe"
+
+// reportStatus writes what the kernel has reached: the node's NodeIndex and its released blocks. Only changes are written.
+func (d *Daemon) reportStatus(ctx context.Context, objs Objects, r Result, applied bool) error {
+	var errs []error
+	for i := range objs.NodeIndexes {
+		if n := &objs.NodeIndexes[i]; n.Name == objs.Name {
+			errs = append(errs, d.reportIndex(ctx, n, objs, r, applied))
+		}
+	}
+	for i := range objs.PortBlocks {
+		p := &objs.PortBlocks[i]
+		if !d.releasable(p, objs) {
+			continue
+		}
+		update := p.DeepCopy()
+		update.Status.Released = true
+		if err := d.client.Status().Patch(ctx, update, client.MergeFrom(p)); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("report port block %s as released: %w", p.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Daemon) reportIndex(ctx context.Context, n *pelagov1alpha1.NodeIndex, objs Objects, r Result, applied bool) error {
+	want := n.DeepCopy()
+	want.Status.Ready = applied && r.State.Settings.Ready
+	want.Status.Gateway = applied && r.Gateway
+	want.Status.BootID = bootID()
+	want.Status.Mode = ModePolicySafe
+	want.Status.Address = ""
+	if a := r.State.Settings.Address; a.IsValid() {
+		want.Status.Address = a.String()
+	}
+	if applied { // what is not in the kernel is not acknowledged
+		want.Status.Acks = r.Acks
+	}
+	want.Status.Demand = d.demandOf(objs)
+	if equality.Semantic.DeepEqual(n.Status, want.Status) {
+		return nil
+	}
+	if err := d.client.Status().Patch(ctx, want, client.MergeFrom(n)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("report the state of node %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// releasable: the agent wants the block back, no new flow can begin in it (it is not in the tables), and a sweep begun
+// after that has seen no flow in it.
+func (d *Daemon) releasable(p *pelagov1alpha1.PortBlock, objs Objects) bool {
+	if p.Spec.Node != objs.Name || p.Spec.State != pelagov1alpha1.BlockReleasing || p.Status.Released {
+		delete(d.leaving, p.Name)
+		return false
+	}
+	ip, err := netip.ParseAddr(p.Spec.EgressIP)
+	if err != nil {
+		return true
+	}
+	first := uint16(p.Spec.FirstPort)
+	d.mu.Lock()
+	used := slices.Contains(d.latest.state.Egresses[ip], first)
+	d.mu.Unlock()
+	since, seen := d.leaving[p.Name]
+	if used || !seen {
+		d.leaving[p.Name] = d.sweeps
+		return false
+	}
+	return d.sweeps > since && !d.inUse[dataplane.BlockKey{Address: ip, First: first}]
+}
+
+// demandOf translates the demand per egress IP into that per pool.
+func (d *Daemon) demandOf(objs Objects) []pelagov1alpha1.BlockDemand {
+	need := map[pelagov1alpha1.EgressPool]int32{}
+	held := map[pelagov1alpha1.EgressPool]map[netip.Addr]int32{}
+	for i := range objs.PortBlocks {
+		p := &objs.PortBlocks[i]
+		ip, err := netip.ParseAddr(p.Spec.EgressIP)
+		if err != nil || p.Spec.Node != objs.Name || p.Spec.State == pelagov1alpha1.BlockReleasing {
+			continue
+		}
+		if held[p.Spec.Pool] == nil {
+			held[p.Spec.Pool] = map[netip.Addr]int32{}
+		}
+		held[p.Spec.Pool][ip]++
+	}
+	for pool, ips := range held {
+		more := false
+		for ip, n := range ips {
+			want := int32(d.demand.blocks[ip])
+			more = more || want > n
+			need[pool] += max(n, want)
+		}
+		if !more {
+			delete(need, pool)
+		}
+	}
+	var out []pelagov1alpha1.BlockDemand
+	for pool, n := range need {
+		out = append(out, pelagov1alpha1.BlockDemand{Pool: pool, Blocks: n})
+	}
+	slices.SortFunc(out, func(a, b pelagov1alpha1.BlockDemand) int {
+		return cmp.Or(cmp.Compare(a.Pool.Namespace, b.Pool.Namespace), cmp.Compare(a.Pool.Name, b.Pool.Name))
+	})
+	return out
+}
+
+// bootID changes with every boot of the node: port claims of an earlier boot are gone with its memory.
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
