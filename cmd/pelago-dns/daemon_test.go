@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	miekg "github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/test/apiserver"
+)
+
+var shared = apiserver.NewShared(apiserver.CRDs("serviceimports.multicluster.x-k8s.io"))
+
+func TestMain(m *testing.M) { os.Exit(shared.Run(m)) }
+
+// TestDaemon walks through a pod's life: started before the cluster joined,
+// then configured, serving, and ending.
+func TestDaemon(t *testing.T) {
+	api := shared.Config(t)
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, mcs.Install} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := client.New(api, client.Options{Scheme: scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := func(o client.Object) {
+		t.Helper()
+		if err := c.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	o, err := parse([]string{"--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--drain=1s"}, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := open(o, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, terminate := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.serve(ctx, api) }()
+	page := func(path string) string {
+		resp, err := http.Get("http://" + d.http.Addr().String() + path)
+		if err != nil {
+			return err.Error()
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return fmt.Sprintf("%d %s", resp.StatusCode, strings.TrimSpace(string(body)))
+	}
+	const web = "web.sample.svc.clusterset.local."
+
+	if got := page("/healthz"); got != "200 ok" {
+		t.Errorf("/healthz of a new pod: %s", got)
+	}
+	if got := page("/readyz"); got != "503 not synced with the API server yet" {
+		t.Errorf("/readyz of a new pod: %s", got)
+	}
+	if got := lookup(t, d.server.Addr(), web); got != "SERVFAIL" {
+		t.Errorf("a new pod answers %s", got)
+	}
+
+	create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "sample"}})
+	create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: config.SystemNamespace}})
+	create(&mcs.ServiceImport{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: "web"},
+		Spec:       mcs.ServiceImportSpec{Type: mcs.ClusterSetIP, Ports: []mcs.ServicePort{{Name: "http", Port: 80}}},
+	})
+	create(&discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "sample", Name: "web-g2", Labels: map[string]string{mcs.LabelServiceName: "web", mcs.LabelSourceCluster: "g2"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"120.2.0.1"}}},
+	})
+	create(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.ConfigMapName},
+		Data: config.Config{
+			ClusterID: "g1", ClusterIndex: 1, Mode: config.ModeSubmariner, CableDriver: config.CableVXLAN, CablePort: 4500,
+			PodCIDRs: prefixes("10.7.0.0/16"), ServiceCIDRs: prefixes("10.77.0.0/16"), CustomDomains: []string{"global.example"},
+			HubID: "hub", HubServer: "https://127.0.0.1:6443", BrokerNamespace: config.DefaultBrokerNamespace,
+		}.Data(),
+	})
+	eventually(t, "ready", func() bool { return page("/readyz") == "200 ok" })
+	for _, name := range []string{web, "g2.web.sample.svc.global.example."} {
+		if got := lookup(t, d.server.Addr(), name); got != "120.2.0.1" {
+			t.Errorf("%s is %s, want 120.2.0.1", name, got)
+		}
+	}
+	metrics := page("/metrics")
+	for _, want := range []string{
+		`pelago_dns_queries_total{rcode="NOERROR",type="A"} 2`,
+		`submariner_service_discovery_query{destination_cluster="g2",destination_service_name="web",destination_service_namespace="sample",source_cluster="g1"} 2`,
+		"go_goroutines", "process_resident_memory_bytes",
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+
+	terminate()
+	eventually(t, "not ready while ending", func() bool { return page("/readyz") == "503 ending" })
+	if got := lookup(t, d.server.Addr(), web); got != "120.2.0.1" {
+		t.Errorf("while ending %s is %s, want 120.2.0.1 still", web, got)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	if got := page("/healthz"); !strings.Contains(got, "refused") {
+		t.Errorf("/healthz after the end: %s", got)
+	}
+}
+
+// TestRefusedConfiguration: what no retry mends ends the program.
+func TestRefusedConfiguration(t *testing.T) {
+	d, err := open(options{listen: "127.0.0.1:0", metrics: "127.0.0.1:0"}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.options.zone.LocalCluster = "g1" // no mode and no zone, which parse does not let pass
+	if err := d.serve(t.Context(), shared.Config(t)); err == nil || !strings.Contains(err.Error(), "parse mode") {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+func TestPortTaken(t *testing.T) {
+	first, err := open(options{listen: "127.0.0.1:0", metrics: "127.0.0.1:0"}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		first.http.Close()
+		if err := first.server.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, o := range []options{
+		{listen: "127.0.0.1:0", metrics: first.http.Addr().String()},
+		{listen: first.server.Addr().String(), metrics: "127.0.0.1:0"},
+	} {
+		if _, err := open(o, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "address already in use") {
+			t.Errorf("%+v: got error %v", o, err)
+		}
+	}
+}
+
+// lookup asks for an A record and gives the address or the rcode.
+func lookup(t *testing.T, server netip.AddrPort, name string) string {
+	t.Helper()
+	r, err := miekg.Exchange(new(miekg.Msg).SetQuestion(name, miekg.TypeA), server.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Answer) != 1 {
+		return miekg.RcodeToString[r.Rcode]
+	}
+	return r.Answer[0].(*miekg.A).A.String()
+}
+
+func prefixes(s string) []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix(s)} }
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}

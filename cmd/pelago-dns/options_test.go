@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pelago-net/pelago/control/zone"
+	"github.com/pelago-net/pelago/dns"
+)
+
+func TestParse(t *testing.T) {
+	defaults := options{listen: ":53", metrics: ":9153", drain: 3 * time.Second}
+	for _, c := range []struct {
+		about   string
+		args    []string
+		env     map[string]string
+		want    options
+		problem string
+	}{
+		{"nothing: the ConfigMap decides", nil, nil, defaults, ""},
+		{
+			"all flags",
+			[]string{"--cluster-id=g1", "--mode=mcs", "--zones=clusterset.local,Global.Example", "--listen=127.0.0.1:5353", "--metrics=:1", "--kubeconfig=k", "--drain=0s"},
+			nil,
+			options{zone: zone.Config{LocalCluster: "g1", Mode: dns.ModeMCS, Zones: []string{"clusterset.local.", "global.example."}}, listen: "127.0.0.1:5353", metrics: ":1", kubeconfig: "k"},
+			"",
+		},
+		{
+			"a flag wins over the environment",
+			[]string{"--mode=mcs"},
+			map[string]string{"PELAGO_CLUSTER_ID": "g1", "PELAGO_MODE": "submariner"},
+			options{zone: zone.Config{LocalCluster: "g1", Mode: dns.ModeMCS, Zones: []string{"clusterset.local."}}, listen: ":53", metrics: ":9153", drain: 3 * time.Second},
+			"",
+		},
+		{"cluster id", []string{"--cluster-id=G1"}, nil, options{}, `--cluster-id: cluster id "G1" is not an RFC 1123 label`},
+		{"mode", []string{"--cluster-id=g1", "--mode=karmada"}, nil, options{}, `--mode: parse mode "karmada": want "submariner" or "mcs"`},
+		{"zones", []string{"--cluster-id=g1", "--zones=a,"}, nil, options{}, `--zones: parse zone ""`},
+		{"environment", nil, map[string]string{"PELAGO_DRAIN": "soon"}, options{}, `PELAGO_DRAIN="soon"`},
+		{"unknown flag", []string{"--clusterid=g1"}, nil, options{}, "clusterid"},
+		{"argument", []string{"g1"}, nil, options{}, `unexpected argument "g1"`},
+	} {
+		t.Run(c.about, func(t *testing.T) {
+			got, err := parse(c.args, func(name string) string { return c.env[name] })
+			if (err != nil) != (c.problem != "") || err != nil && !strings.Contains(err.Error(), c.problem) {
+				t.Fatalf("got error %v, want %q", err, c.problem)
+			}
+			if err != nil {
+				return
+			}
+			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(options{})); diff != "" {
+				t.Errorf("options (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestNoAPIServer(t *testing.T) {
+	err := run(context.Background(), []string{"--kubeconfig=/nonexistent"}, slog.New(slog.DiscardHandler))
+	if err == nil || !strings.Contains(err.Error(), "/nonexistent") {
+		t.Errorf("got error %v, want one that names the file", err)
+	}
+}
