@@ -1,0 +1,16 @@
+package nodeindex
+
+// MaxIndex is the highest index; the overlay header has 16 bits for it.
+const MaxIndex = 65535
+
+// Next is the index to give out after last: indexes go round from 1 to MaxIndex, so that a freed one is given out again
+// as late as possible. It says false if all of them are used.
+func Next(last int32, used func(int32) bool) (int32, bool) {
+	for i := int32(1); i <= MaxIndex; i++ {
+		candidate := (max(0, last)+i-1)%MaxIndex + 1
+		if !used(candidate) {
+			return candidate, true
+		}
+	}
+	return 0, false
+}
