@@ -83,7 +83,7 @@ func pelagoPrograms(ctx context.Context, bin string, progress func(string)) (map
 		return nil, err
 	}
 	built := map[string]string{}
-	for _, name := range images.PelagoPrograms {
+	for _, name := range images.PelagoPrograms() {
 		sources, err := filepath.Glob(filepath.Join(root, "cmd", name, "*.go"))
 		if err != nil {
 			return nil, err

@@ -124,7 +124,8 @@ func downCommand() *cobra.Command {
 		Use:   "down",
 		Short: "Remove a lab with everything that it made",
 		Long: `Remove a lab: its processes, network namespaces, mounts, control groups,
-devices, routes and files, also after a bring-up that stopped half-way.`,
+devices, routes and files, also after a bring-up that stopped half-way. A lab
+that does not exist is no error.`,
 		Example: "  pelago-lab down\n  pelago-lab down --all",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -139,10 +140,14 @@ devices, routes and files, also after a bring-up that stopped half-way.`,
 			var errs []error
 			for _, name := range names {
 				err := lab.Down(cmd.Context(), name, progress)
-				if err == nil {
+				switch {
+				case err == nil:
 					progress("lab " + name + " is down")
+				case errors.Is(err, lab.ErrNotFound):
+					progress("there is no lab " + name + ", nothing to do")
+				default:
+					errs = append(errs, err)
 				}
-				errs = append(errs, err)
 			}
 			return errors.Join(errs...)
 		},
@@ -221,7 +226,7 @@ func printLab(out io.Writer, wide bool, s lab.Status) {
 		}
 		fmt.Fprintln(w, strings.Join(columns, "\t"))
 	}
-	row("PROCESSES", "CLUSTER", "STATE", "LINK", "API SERVER", "VERSION", "PODS", "SERVICES")
+	row("PROCESSES\tMESSAGE", "CLUSTER", "STATE", "LINK", "API SERVER", "VERSION", "PODS", "SERVICES")
 	for _, c := range s.Clusters {
 		var pids []string
 		for _, component := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
@@ -229,7 +234,7 @@ func printLab(out io.Writer, wide bool, s lab.Status) {
 				pids = append(pids, fmt.Sprintf("%s=%d", component, pid))
 			}
 		}
-		row(strings.Join(pids, ","), c.Name, c.State, c.Link, c.Server, dash(c.Version), dash(c.PodCIDR), c.ServiceCIDR)
+		row(strings.Join(pids, ",")+"\t"+dash(c.Message), c.Name, c.State, c.Link, c.Server, dash(c.Version), dash(c.PodCIDR), c.ServiceCIDR)
 	}
 	fmt.Fprintln(w)
 	row("PID", "NODE", "STATE", "READY", "LINK", "ADDRESS", "PODS")
@@ -293,7 +298,7 @@ func prerequisitesCommand() *cobra.Command {
 				missing = lab.Missing(false)
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 3, ' ', 0)
-			for _, p := range lab.Packages {
+			for _, p := range lab.Packages() {
 				state := "installed"
 				if slices.Contains(missing, p) {
 					state = "MISSING"

@@ -12,8 +12,10 @@ import (
 // PelagoName is the reference of Pelago's image.
 const PelagoName = "localhost/pelago:dev"
 
-// Programs of the image, each from cmd/<name>.
-var PelagoPrograms = []string{"pelago", "pelago-node", "pelago-agent", "pelago-dns", "pelago-hub"}
+// PelagoPrograms returns the names of the image's programs, each from cmd/<name>.
+func PelagoPrograms() []string {
+	return []string{"pelago", "pelago-node", "pelago-agent", "pelago-dns", "pelago-hub"}
+}
 
 // Pelago is the one image of all components; the command of a container chooses
 // the program. Binaries maps a program's name to its file; it may lack programs
@@ -28,7 +30,7 @@ func Pelago(binaries map[string]string) (Image, error) {
 	base := slices.Concat(tables, Busybox("sh", "cat", "ls", "ps", "kill", "sleep", "grep", "ip", "env"), Accounts())
 	image := Image{Name: PelagoName, Layers: []Layer{base}}
 	// One layer per program: a rebuilt one leaves the others as they are.
-	for _, name := range PelagoPrograms {
+	for _, name := range PelagoPrograms() {
 		if file, ok := binaries[name]; ok {
 			image.Layers = append(image.Layers, Layer{{Path: "/usr/bin/" + name, Source: file}})
 		}

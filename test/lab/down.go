@@ -34,16 +34,12 @@ func Down(ctx context.Context, name string, progress func(string)) error {
 	if err := requireRoot(); err != nil {
 		return err
 	}
-	dir := filepath.Join(stateRoot, name)
-	if !exists(dir) {
-		return fmt.Errorf("bring down lab %q: %w (pelago-lab status lists them)", name, ErrNotFound)
-	}
-	unlock, err := lockState(name)
+	unlock, err := lockState(ctx, name, false)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	l := &Lab{dir: dir, progress: progress}
+	l := &Lab{dir: filepath.Join(stateRoot, name), progress: progress}
 	// A record that cannot be read must not keep the rest from being removed.
 	if l.record, err = readRecord(name); err != nil {
 		l.record.Plan.Name = name
@@ -116,7 +112,7 @@ func kill(processes []process) error {
 // ownNamespaces lists the lab's network namespaces: those of its plan and, in
 // case that is lost, those that are named like a lab's.
 func (l *Lab) ownNamespaces() []string {
-	pattern := regexp.MustCompile("^" + l.Name() + "-(" + routerName + "|" + hubName + `(-switch)?|g[0-9]+(-switch|-n[0-9]+)?)$`)
+	pattern := l.namespacePattern()
 	var names []string
 	if l.record.ID != "" {
 		names = l.record.Plan.namespaces()
@@ -128,6 +124,11 @@ func (l *Lab) ownNamespaces() []string {
 		}
 	}
 	return names
+}
+
+// namespacePattern matches the names that Plan gives to namespaces of the lab.
+func (l *Lab) namespacePattern() *regexp.Regexp {
+	return regexp.MustCompile("^" + l.Name() + "-(" + routerName + "|" + hubName + `(-switch)?|g[0-9]+(-switch|-n[0-9]+)?)$`)
 }
 
 // deleteLink removes a device of the host; one that is not there is no error.

@@ -47,11 +47,16 @@ func (l *Lab) signalNode(ctx context.Context, node string, sig syscall.Signal) e
 
 // Kill is a power failure: the node's cable is gone and all of its processes
 // are dead in the same moment, nothing is shut down. Its disk stays.
-func (l *Lab) Kill(_ context.Context, node string) error {
+func (l *Lab) Kill(ctx context.Context, node string) error {
 	n, err := l.record.Plan.Node(node)
 	if err != nil {
 		return err
 	}
+	unlock, err := lockState(ctx, l.Name(), false)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	sw, err := openNetspace(l.record.Plan.switchNamespace(n.Cluster))
 	if err != nil {
 		return err
@@ -82,13 +87,7 @@ func (l *Lab) Heal(ctx context.Context, node string) error {
 	if err != nil {
 		return err
 	}
-	switch l.recorded(nodeProcess(node)).state() {
-	case 0:
-		err = l.startNode(c, n)
-	case 'T':
-		err = l.signalNode(ctx, node, syscall.SIGCONT)
-	}
-	if err != nil {
+	if err := l.switchOn(ctx, c, n); err != nil {
 		return fmt.Errorf("heal node %s: %w", node, err)
 	}
 	if err := l.HealLink(node); err != nil {
@@ -106,4 +105,22 @@ func (l *Lab) Heal(ctx context.Context, node string) error {
 	}
 	l.report("node %s is Ready after %s", node, time.Since(start).Round(100*time.Millisecond))
 	return nil
+}
+
+// switchOn is ensureNode under the lab's lock.
+func (l *Lab) switchOn(ctx context.Context, c Cluster, n Node) error {
+	unlock, err := lockState(ctx, l.Name(), false)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return l.ensureNode(ctx, c, n)
+}
+
+// ensureNode boots a node that is off and continues one that is paused.
+func (l *Lab) ensureNode(ctx context.Context, c Cluster, n Node) error {
+	if l.recorded(nodeProcess(n.Name)).state() == 'T' {
+		return l.signalNode(ctx, n.Name, syscall.SIGCONT)
+	}
+	return l.startNode(c, n)
 }

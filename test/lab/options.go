@@ -73,7 +73,8 @@ type Options struct {
 	// 172.20.0.0/16 that the host does not use.
 	Underlay netip.Prefix `json:"underlay"`
 
-	// Progress receives a line per step; nil discards them.
+	// Progress receives a line per step, from several goroutines; nil discards
+	// them.
 	Progress binaries.Progress `json:"-"`
 }
 

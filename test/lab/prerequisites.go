@@ -24,7 +24,9 @@ type Package struct {
 }
 
 // Packages lists the Debian packages that this repository's make targets need.
-var Packages = []Package{
+func Packages() []Package { return slices.Clone(packages) }
+
+var packages = []Package{
 	{"containerd", "container runtime of every node, with ctr and the runc shim", "/usr/bin/containerd", true},
 	{"runc", "starts containers for containerd", "/usr/sbin/runc", true},
 	{"containernetworking-plugins", "CNI plugins bridge, host-local, loopback and portmap", "/usr/lib/cni/bridge", true},
@@ -58,7 +60,7 @@ func (p Package) Present() bool {
 // without which no lab comes up.
 func Missing(labOnly bool) []Package {
 	return slices.Collect(func(yield func(Package) bool) {
-		for _, p := range Packages {
+		for _, p := range packages {
 			if (p.Lab || !labOnly) && !p.Present() && !yield(p) {
 				return
 			}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -96,30 +98,60 @@ func writeFile(file string, data []byte, mode fs.FileMode) error {
 	return os.Rename(tmp.Name(), file)
 }
 
-// lockState makes the state directory of a lab and keeps other changes of the
-// same lab out until unlock.
-func lockState(name string) (unlock func(), err error) {
+// lockLimit is how long one change of a lab waits for another.
+const lockLimit = 30 * time.Second
+
+// lockState keeps other changes of the same lab out until unlock. The lab's
+// state directory is made if create is set, else its absence is ErrNotFound.
+func lockState(ctx context.Context, name string, create bool) (unlock func(), err error) {
 	dir := filepath.Join(stateRoot, name)
+	deadline := time.Now().Add(lockLimit)
 	for {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return nil, fmt.Errorf("make the state directory of lab %s: %w", name, err)
+		if create {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return nil, fmt.Errorf("make the state directory of lab %s: %w", name, err)
+			}
 		}
-		f, err := os.Open(dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile by a "down"
+		unlock, err := tryLock(dir)
+		switch {
+		case err == nil:
+			return unlock, nil
+		case errors.Is(err, fs.ErrNotExist) && create:
+			continue // removed by a "down" in this moment
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, fmt.Errorf("open lab %q: %w (pelago-lab status lists them)", name, ErrNotFound)
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return nil, fmt.Errorf("lock lab %s: %w", name, err)
+		case time.Now().After(deadline):
+			return nil, fmt.Errorf("lock lab %s: another pelago-lab has been changing it for %s; try again when it is done", name, lockLimit)
 		}
-		if err != nil {
+		if err := sleep(ctx, 50*time.Millisecond); err != nil {
 			return nil, fmt.Errorf("lock lab %s: %w", name, err)
 		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			f.Close()
-			return nil, fmt.Errorf("lock lab %s: another pelago-lab is changing it: %w", name, err)
-		}
-		locked, err1 := f.Stat()
-		present, err2 := os.Stat(dir)
-		if err1 == nil && err2 == nil && os.SameFile(locked, present) {
-			return func() { f.Close() }, nil
-		}
-		f.Close()
 	}
+}
+
+// tryLock locks a directory. That it is still there afterwards is made sure of:
+// the lock of a removed directory keeps nobody out.
+func tryLock(dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	var locked, present fs.FileInfo
+	if err == nil {
+		locked, err = f.Stat()
+	}
+	if err == nil {
+		present, err = os.Stat(dir)
+	}
+	if err == nil && !os.SameFile(locked, present) {
+		err = fs.ErrNotExist
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
 }

@@ -2,8 +2,9 @@ package lab
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
+	"strconv"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -26,8 +27,9 @@ type ClusterStatus struct {
 	PodCIDR     string `json:"podCIDR,omitempty"`
 	ServiceCIDR string `json:"serviceCIDR"`
 	Version     string `json:"version,omitempty"` // as the API server says
-	State       string `json:"state"`             // ready, or what is wrong
-	Link        string `json:"link"`              // to the router: up, cut, unplugged, shaped
+	State       string `json:"state"`             // ready, unreachable (from the host) or degraded
+	Message     string `json:"message,omitempty"` // what is wrong
+	Link        string `json:"link"`              // to the router: up, cut, unplugged, shaped to …
 	// Processes maps the control plane's components to pids; 0 is not running.
 	Processes map[string]int `json:"processes"`
 	Nodes     []NodeStatus   `json:"nodes,omitempty"`
@@ -52,9 +54,12 @@ const statusLimit = 3 * time.Second
 func (l *Lab) Status(ctx context.Context) Status {
 	plan := l.record.Plan
 	s := Status{Name: plan.Name, Underlay: plan.Underlay, KubeProxy: l.record.Options.KubeProxy, Kubeconfig: l.Kubeconfig()}
-	for _, c := range plan.Clusters {
-		s.Clusters = append(s.Clusters, l.clusterStatus(ctx, c))
+	s.Clusters = make([]ClusterStatus, len(plan.Clusters))
+	var group sync.WaitGroup
+	for i, c := range plan.Clusters {
+		group.Go(func() { s.Clusters[i] = l.clusterStatus(ctx, c) })
 	}
+	group.Wait()
 	return s
 }
 
@@ -70,14 +75,14 @@ func (l *Lab) clusterStatus(ctx context.Context, c Cluster) ClusterStatus {
 		if p.alive() {
 			s.Processes[component] = p.PID
 		} else {
-			s.State = component + " is not running"
+			s.State, s.Message = "degraded", component+" is not running"
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
 	ready := map[string]string{}
 	if err := l.askAPIServer(ctx, &s, ready); err != nil && s.State == "ready" {
-		s.State = err.Error()
+		s.State, s.Message = "unreachable", err.Error()
 	}
 	for _, n := range c.Nodes {
 		s.Nodes = append(s.Nodes, l.nodeStatus(n, ready[n.Name]))
@@ -93,7 +98,7 @@ func (l *Lab) askAPIServer(ctx context.Context, s *ClusterStatus, ready map[stri
 	}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("the API server does not answer: %w", err)
+		return err
 	}
 	for i := range nodes.Items {
 		ok, _ := nodeReady(&nodes.Items[i])
@@ -101,7 +106,7 @@ func (l *Lab) askAPIServer(ctx context.Context, s *ClusterStatus, ready map[stri
 	}
 	version, err := client.Discovery().ServerVersion()
 	if err != nil {
-		return fmt.Errorf("the API server does not answer: %w", err)
+		return err
 	}
 	s.Version = version.GitVersion
 	return nil
@@ -143,7 +148,7 @@ func (l *Lab) linkState(target string) string {
 	case port.Attrs().OperState == netlink.OperDown:
 		return "unplugged"
 	case err == nil && tbf != nil:
-		return fmt.Sprintf("shaped to %.3g Mbit/s", float64(tbf.Rate)*8/1e6)
+		return "shaped to " + strconv.FormatFloat(float64(tbf.Rate)*8/1e6, 'f', -1, 64) + " Mbit/s"
 	}
 	return "up"
 }

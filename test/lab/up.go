@@ -41,7 +41,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := lockState(o.Name)
+	unlock, err := lockState(ctx, o.Name, true)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func (l *Lab) upCluster(ctx context.Context, c Cluster) error {
 	group, starting := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		for _, n := range c.Nodes {
-			if err := l.startNode(c, n); err != nil {
+			if err := l.ensureNode(starting, c, n); err != nil {
 				return err
 			}
 		}

@@ -22,7 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Progress receives one line of text per step; it must not be nil.
+// Progress receives one line of text per step, at times from a goroutine of its
+// own; it must not be nil.
 type Progress func(line string)
 
 // artifact is one binary built from a nested module.
@@ -109,6 +110,14 @@ func (a artifact) ensure(ctx context.Context, progress Progress) (string, error)
 
 // build compiles a in module and moves the result to dir.
 func (a artifact) build(ctx context.Context, module, dir string, progress Progress) error {
+	// What builds that were killed left: the lock says that none is running.
+	stale, err := filepath.Glob(filepath.Join(filepath.Dir(dir), ".building-*"))
+	for _, old := range stale {
+		err = errors.Join(err, os.RemoveAll(old))
+	}
+	if err != nil {
+		return fmt.Errorf("clear the cache of %s: %w", a.title, err)
+	}
 	stop := heartbeat(fmt.Sprintf("building %s from its Go module (about %s the first time)", a.title, a.cold), progress)
 	defer stop()
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), ".building-")

@@ -31,7 +31,7 @@ func Run(s Spec) error {
 	if err := MakeCgroup(s.CgroupRoot); err != nil {
 		return err
 	}
-	r := newReaper()
+	r := newReaper("/var/log")
 	go r.loop()
 	if err := r.run("nft", service{argv: []string{"nft", "-f", "-"}, input: s.Ruleset}); err != nil {
 		return fmt.Errorf("load the masquerade rules: %w", err)

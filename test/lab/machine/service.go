@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,10 +28,11 @@ type reaper struct {
 	mu      sync.Mutex
 	waiting map[int]chan unix.WaitStatus
 	child   chan os.Signal
+	logs    string // directory of the services' logs
 }
 
-func newReaper() *reaper {
-	r := &reaper{waiting: map[int]chan unix.WaitStatus{}, child: make(chan os.Signal, 1)}
+func newReaper(logs string) *reaper {
+	r := &reaper{waiting: map[int]chan unix.WaitStatus{}, child: make(chan os.Signal, 1), logs: logs}
 	signal.Notify(r.child, unix.SIGCHLD)
 	return r
 }
@@ -57,7 +59,7 @@ func (r *reaper) loop() {
 
 // start runs s with its output in the log of name.
 func (r *reaper) start(name string, s service) (<-chan unix.WaitStatus, error) {
-	log, err := os.OpenFile("/var/log/"+name+".log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := os.OpenFile(filepath.Join(r.logs, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
 	}

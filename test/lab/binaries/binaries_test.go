@@ -1,0 +1,142 @@
+package binaries
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// tree makes a repository with a nested module whose program prints text, and
+// points the package at it and at an empty cache.
+func tree(t *testing.T, text string) artifact {
+	t.Helper()
+	root := t.TempDir()
+	t.Setenv("PELAGO_ROOT", root)
+	t.Setenv("PELAGO_CACHE", filepath.Join(t.TempDir(), "cache"))
+	write(t, filepath.Join(root, "go.mod"), "module "+module+"\n\ngo 1.24\n")
+	write(t, filepath.Join(root, "tool/go.mod"), "module example.com/tool\n\ngo 1.24\n")
+	write(t, filepath.Join(root, "tool/main.go"), program(text))
+	return artifact{title: "a tool", name: "tool", version: "1.0", source: "tool", ldflags: "-s -w", links: []string{"alias"}, cold: "a second"}
+}
+
+func program(text string) string {
+	return "package main\n\nfunc main() { println(\"" + text + "\") }\n"
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBuildIsCachedBySources(t *testing.T) {
+	a := tree(t, "one")
+	var lines []string
+	progress := func(line string) { lines = append(lines, line) }
+	first, err := a.ensure(t.Context(), progress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(lines) != 2 || !strings.Contains(lines[0], "building a tool from its Go module (about a second the first time)") {
+		t.Errorf("progress of the first build = %q, want its start and its end", lines)
+	}
+	if target, err := os.Readlink(filepath.Join(first, "alias")); err != nil || target != "tool" {
+		t.Errorf("link alias = %q, %v", target, err)
+	}
+	lines = nil
+	again, err := a.ensure(t.Context(), progress)
+	if err != nil || again != first || len(lines) != 0 {
+		t.Errorf("second build: dir %s, progress %q, error %v; want %s from the cache, silently", again, lines, err, first)
+	}
+	write(t, filepath.Join(os.Getenv("PELAGO_ROOT"), "tool/main.go"), program("two"))
+	changed, err := a.ensure(t.Context(), progress)
+	if err != nil || changed == first || len(lines) == 0 {
+		t.Errorf("build after a change: dir %s, progress %q, error %v; want a new one", changed, lines, err)
+	}
+}
+
+func TestFailedBuildLeavesNothing(t *testing.T) {
+	a := tree(t, "one")
+	write(t, filepath.Join(os.Getenv("PELAGO_ROOT"), "tool/main.go"), "package main\n\nfunc main() { undefinedName() }\n")
+	_, err := a.ensure(t.Context(), func(string) {})
+	if err == nil || !strings.Contains(err.Error(), "build a tool") || !strings.Contains(err.Error(), "undefinedName") {
+		t.Fatalf("error = %v, want one that names the tool and shows the compiler's words", err)
+	}
+	entries, err := os.ReadDir(filepath.Join(os.Getenv("PELAGO_CACHE"), "tool"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Name() != ".lock" {
+			t.Errorf("left behind: %s", e.Name())
+		}
+	}
+}
+
+func TestStaleBuildsAreCleared(t *testing.T) {
+	a := tree(t, "one")
+	stale := filepath.Join(os.Getenv("PELAGO_CACHE"), "tool", ".building-123")
+	write(t, filepath.Join(stale, "tool"), "half")
+	if _, err := a.ensure(t.Context(), func(string) {}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(stale); !os.IsNotExist(err) {
+		t.Errorf("a killed build's directory is still there: %v", err)
+	}
+}
+
+func TestRepository(t *testing.T) {
+	root := t.TempDir()
+	write(t, filepath.Join(root, "go.mod"), "module "+module+"\n")
+	write(t, filepath.Join(root, "nested/go.mod"), "module "+module+"/nested\n")
+	t.Setenv("PELAGO_ROOT", "")
+	t.Chdir(filepath.Join(root, "nested"))
+	got, err := Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resolved, _ := filepath.EvalSymlinks(root); got != root && got != resolved {
+		t.Errorf("Repository() in a nested module = %s, want %s", got, root)
+	}
+	t.Setenv("PELAGO_ROOT", t.TempDir())
+	if _, err := Repository(); err == nil || !strings.Contains(err.Error(), "PELAGO_ROOT=") {
+		t.Errorf("Repository() with a wrong PELAGO_ROOT: %v, want an error that names it", err)
+	}
+}
+
+func TestCacheDir(t *testing.T) {
+	t.Setenv("PELAGO_CACHE", "")
+	t.Setenv("XDG_CACHE_HOME", "/xdg")
+	if dir, err := CacheDir(); err != nil || dir != "/xdg/pelago" {
+		t.Errorf("CacheDir() = %s, %v, want /xdg/pelago", dir, err)
+	}
+	t.Setenv("PELAGO_CACHE", "/own")
+	if dir, err := CacheDir(); err != nil || dir != "/own" {
+		t.Errorf("CacheDir() = %s, %v, want /own", dir, err)
+	}
+}
+
+// TestVersions keeps the constants equal to what the nested modules pin.
+func TestVersions(t *testing.T) {
+	root, err := Repository()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, line := range map[string]string{
+		"test/kube/go.mod":         "k8s.io/kubernetes v" + KubernetesVersion,
+		"test/kube/coredns/go.mod": "github.com/coredns/coredns v" + CoreDNSVersion,
+	} {
+		data, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(data), line) {
+			t.Errorf("%s does not require %s", file, line)
+		}
+	}
+}
