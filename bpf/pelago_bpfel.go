@@ -67,7 +67,7 @@ const (
 type PelagoEgress struct {
 	_     structs.HostLayout
 	Count uint32
-	First [64]uint16
+	First [252]uint16
 }
 
 type PelagoFlow struct {

@@ -202,7 +202,7 @@ struct source {
 ASSERT_SIZE(struct source, 16);
 
 #define BLOCK_BITS 8 /* a block is 256 ports */
-#define MAX_BLOCKS 64
+#define MAX_BLOCKS 252 /* every block of an IP */
 
 /* The blocks of one egress IP in which this node opens flows. */
 struct egress {

@@ -9,8 +9,8 @@ import (
 
 // Sizes that the kernel side is built for (bpf/types.h, bpf/maps.h).
 const (
-	MaxGateways = 16 // of one cluster
-	MaxBlocks   = 64 // of one egress IP on one node
+	MaxGateways = 16  // of one cluster
+	MaxBlocks   = 252 // of one egress IP on one node
 	BlockPorts  = 256
 )
 

@@ -28,7 +28,7 @@ type Variant struct {
 
 // variants lists all variants in the order of the tables.
 func variants() []Variant {
-	return []Variant{limit(), floor(), plain(), iptables(), iptablesLegacy(), nftables()}
+	return []Variant{limit(), floor(), plain(), iptables(), iptablesLegacy(), nftables(), pelagoSafe()}
 }
 
 // choose returns the variants with the given comma-separated names, in that order; an empty list means all.

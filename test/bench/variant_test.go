@@ -40,7 +40,7 @@ func TestVariantsCarryTraffic(t *testing.T) {
 	}
 	source := map[string]func(netip.Addr) bool{
 		"limit": only(directC.Addr()), "floor": only(plainA), "plain": only(plainA),
-		"iptables": egress, "iptables-legacy": egress, "nftables": egress,
+		"iptables": egress, "iptables-legacy": egress, "nftables": egress, "pelago-safe": egress,
 	}
 	for _, v := range variants() {
 		t.Run(v.Name, func(t *testing.T) {
