@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/addresses"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/corefile"
+	"github.com/pelago-net/pelago/control/credential"
+	"github.com/pelago-net/pelago/control/export"
+	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/imports"
+	"github.com/pelago-net/pelago/control/nodeindex"
+	"github.com/pelago-net/pelago/control/peers"
+)
+
+const (
+	leaseName = "pelago-agent"
+	// wireVersion is OVERLAY_VERSION of bpf/types.h.
+	wireVersion = 1
+	// Limits of requests to the hub, per second.
+	hubQPS   = 50
+	hubBurst = 100
+	// drainTime bounds how long running reconciles may take at the end.
+	drainTime = 10 * time.Second
+)
+
+// agent is everything that one process runs.
+type agent struct {
+	manager ctrl.Manager
+	hub     *hub.Hub
+	// changed ends when the configuration is no longer what the agent was made from.
+	changed context.Context
+}
+
+// open reads the member's configuration and constructs the controllers. The hub is not asked for anything.
+func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
+	version, err := mcsVersion(member)
+	if err != nil {
+		return nil, err
+	}
+	scheme, err := newScheme(version)
+	if err != nil {
+		return nil, err
+	}
+	direct, err := client.New(member, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	have, err := readInput(ctx, direct)
+	if err != nil {
+		return nil, err
+	}
+	mgr, err := ctrl.NewManager(member, managerOptions(o, scheme))
+	if err != nil {
+		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	tokens := credential.NewSource(have.broker.Token)
+	h, err := hub.New(hub.Options{
+		Server: have.broker.Server, CA: have.broker.CA, Namespace: have.broker.Namespace, Token: tokens.Token,
+		MinPause: o.hubPause[0], MaxPause: o.hubPause[1], QPS: hubQPS, Burst: hubBurst,
+		Logger: mgr.GetLogger().WithName("hub"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := mgr.Add(h); err != nil {
+		return nil, fmt.Errorf("add the hub's cache: %w", err)
+	}
+	changed, restart := context.WithCancel(context.Background())
+	a := &agent{manager: mgr, hub: h, changed: changed}
+	return a, errors.Join(
+		setupControllers(mgr, have.config, h, tokens),
+		watchInput(mgr, have, restart),
+		mgr.AddHealthzCheck("ping", healthz.Ping),
+		mgr.AddReadyzCheck("ping", healthz.Ping),
+	)
+}
+
+func setupControllers(mgr ctrl.Manager, c config.Config, h *hub.Hub, tokens *credential.Source) error {
+	zones := append([]string{"clusterset.local"}, c.CustomDomains...)
+	return errors.Join(
+		nodeindex.Setup(mgr, nodeindex.Options{Namespace: config.SystemNamespace, Globalnet: c.Globalnet()}),
+		addresses.Setup(mgr, addresses.Options{GlobalCIDR: c.GlobalCIDRs}),
+		peers.Setup(mgr, peers.Options{
+			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),
+			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs,
+			CableDriver: c.CableDriver, CablePort: c.CablePort, WireVersion: wireVersion,
+			SystemNamespace: config.SystemNamespace, HubID: c.HubID, Hub: h,
+		}),
+		export.Setup(mgr, export.Options{ClusterID: c.ClusterID, Globalnet: c.Globalnet(), Hub: h}),
+		imports.Setup(mgr, imports.Options{
+			ClusterID: c.ClusterID, SystemNamespace: config.SystemNamespace, HubID: c.HubID,
+			ClusterSetIPs: c.Mode == config.ModeMCS, Hub: h,
+		}),
+		credential.Setup(mgr, credential.Options{Namespace: config.SystemNamespace, ClusterID: c.ClusterID, Source: tokens, Hub: h}),
+		corefile.New(mgr.GetClient(), mgr.GetEventRecorderFor("pelago-agent"), zones).SetupWithManager(mgr),
+	)
+}
+
+// managerOptions restricts the cache to what the agent may read.
+func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
+	system := cache.ByObject{Namespaces: map[string]cache.Config{config.SystemNamespace: {}}}
+	configMaps := corefile.ConfigMapCache()
+	configMaps.Namespaces[config.SystemNamespace] = cache.Config{FieldSelector: named(config.ConfigMapName)}
+	probe := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	return ctrl.Options{
+		Scheme: scheme,
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
+					config.SystemNamespace: {FieldSelector: named(config.BrokerSecretName)},
+				}},
+				&corev1.ConfigMap{}:      configMaps,
+				&submarinerv1.Cluster{}:  system,
+				&submarinerv1.Endpoint{}: system,
+			},
+		},
+		Metrics: metricsserver.Options{
+			BindAddress:   o.metricsAddress,
+			ExtraHandlers: map[string]http.Handler{"/healthz": probe, "/readyz": probe},
+		},
+		HealthProbeBindAddress:        o.healthAddress,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              leaseName,
+		LeaderElectionNamespace:       config.SystemNamespace,
+		LeaderElectionReleaseOnCancel: true, // nothing is written after the manager's end
+		GracefulShutdownTimeout:       ptr.To(drainTime),
+		Controller:                    ctrlconfig.Controller{SkipNameValidation: ptr.To(o.several)},
+	}
+}
+
+func named(name string) fields.Selector { return fields.OneTermEqualSelector("metadata.name", name) }
+
+// run works until ctx ends or the configuration changes; the process that comes next reads the new one.
+func (a *agent) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(a.changed, cancel)()
+	if err := a.manager.Start(ctx); err != nil {
+		return fmt.Errorf("run the controllers: %w", err)
+	}
+	if a.changed.Err() != nil {
+		a.manager.GetLogger().Info("configuration changed: ending, to be started with the new one")
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+// Package credential keeps the member's token for the hub fresh: it renews the token of the Secret
+// submariner-broker-secret at half of its life, writes it back, and hands whatever token stands there to the requests.
+//
+// It runs in pelago-agent. It writes that one Secret and asks the hub for tokens of the own ServiceAccount only.
+package credential
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/hub"
+)
+
+// DefaultLife is how long a token is valid: a member that is cut off from the hub for less than half of it comes back
+// by itself.
+const DefaultLife = 7 * 24 * time.Hour
+
+// Pauses after a renewal that failed; there is half a life to try.
+const (
+	firstRetry = 5 * time.Second
+	lastRetry  = 5 * time.Minute
+	timeout    = 15 * time.Second
+)
+
+// Reasons of Events on the Secret.
+const (
+	reasonRenewed    = "TokenRenewed"
+	reasonNotRenewed = "TokenNotRenewed"
+	reasonInvalid    = "InvalidBrokerSecret"
+)
+
+// Options are the facts that the controller works with.
+type Options struct {
+	// Namespace is the one of the Secret.
+	Namespace string
+	ClusterID string
+	// Source gets each token that stands in the Secret.
+	Source *Source
+	Hub    *hub.Hub
+	// Life is how long new tokens are to be valid; DefaultLife if 0.
+	Life time.Duration
+}
+
+// Setup adds the controller to the manager, whose cache must hold the Secret.
+func Setup(mgr ctrl.Manager, o Options) error {
+	if o.Life == 0 {
+		o.Life = DefaultLife
+	}
+	r := &reconciler{Options: o, local: mgr.GetClient(), events: mgr.GetEventRecorderFor("pelago-agent")}
+	only := predicate.NewPredicateFuncs(func(obj client.Object) bool {
+		return obj.GetNamespace() == o.Namespace && obj.GetName() == config.BrokerSecretName
+	})
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("credential").
+		Watches(&corev1.Secret{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(only)).
+		WithOptions(controller.Options{
+			ReconciliationTimeout: timeout,
+			RateLimiter:           workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up controller credential: %w", err)
+	}
+	return nil
+}
+
+type reconciler struct {
+	Options
+	local  client.Client
+	events record.EventRecorder
+}
+
+// Reconcile uses the token of the Secret and renews it when it is time.
+func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var secret corev1.Secret
+	if err := r.local.Get(ctx, req.NamespacedName, &secret); apierrors.IsNotFound(err) {
+		return reconcile.Result{}, nil // the token in memory stays in use
+	} else if err != nil {
+		return reconcile.Result{}, fmt.Errorf("read Secret %s: %w", req, err)
+	}
+	broker, err := config.ParseBroker(secret.Data)
+	var c claims
+	if err == nil {
+		c, err = parse(broker.Token)
+	}
+	if err != nil { // only a new Secret helps, and that is a new request
+		r.events.Event(&secret, corev1.EventTypeWarning, reasonInvalid, err.Error())
+		return reconcile.Result{}, nil
+	}
+	r.Source.set(broker.Token)
+	if wait := time.Until(c.renewal()); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	if err := r.renew(ctx, &secret, c); err != nil {
+		message := err.Error()
+		if c.expired(time.Now()) {
+			message = "the token has expired: run `pelago join` again: " + message
+		}
+		r.events.Event(&secret, corev1.EventTypeWarning, reasonNotRenewed, message)
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{}, nil // writing the Secret has made the next request
+}
+
+// renew asks the hub for a successor of the token and writes it into the Secret.
+func (r *reconciler) renew(ctx context.Context, secret *corev1.Secret, c claims) error {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: r.Hub.Namespace(), Name: "cluster-" + r.ClusterID}}
+	request := c.request(r.Life)
+	if err := r.Hub.Client().SubResource("token").Create(ctx, account, request); err != nil {
+		return fmt.Errorf("request a token of ServiceAccount %s at the hub: %w", account.Name, err)
+	}
+	next := secret.DeepCopy() // with its resourceVersion: a Secret that `pelago join` wrote meanwhile wins
+	next.Data[config.KeyBrokerToken] = []byte(request.Status.Token)
+	if err := r.local.Update(ctx, next); err != nil {
+		return fmt.Errorf("write the new token into Secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	}
+	r.events.Eventf(next, corev1.EventTypeNormal, reasonRenewed, "the token for the hub is valid until %s", request.Status.ExpirationTimestamp.UTC().Format(time.RFC3339))
+	log.FromContext(ctx).Info("token for the hub renewed", "until", request.Status.ExpirationTimestamp.UTC())
+	return nil
+}

@@ -1,0 +1,232 @@
+// Package export publishes the cluster's share of each exported Service at the hub, a ServiceContribution and
+// EndpointSlices, and says in the ServiceExport's conditions what has come of it.
+//
+// It runs in pelago-agent. It writes at the hub only objects with the own cluster's id, and in the member only the
+// status of ServiceExports.
+package export
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/backends"
+	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/merge"
+	"github.com/pelago-net/pelago/control/objectset"
+)
+
+// Pauses before a reconcile is repeated.
+const (
+	firstRetry       = 50 * time.Millisecond
+	lastRetry        = 5 * time.Second
+	unreachableRetry = 2 * time.Second
+	staleRetry       = time.Second
+	publishTimeout   = 8 * time.Second // leaves time to report
+	reconcileTimeout = 15 * time.Second
+	workers          = 4
+)
+
+// Options are the facts of the cluster that the controller works with.
+type Options struct {
+	ClusterID string
+	Globalnet bool
+	Hub       *hub.Hub
+}
+
+// Setup adds the controller to the manager and its indexes to the caches.
+func Setup(mgr ctrl.Manager, o Options) error {
+	r := &reconciler{
+		local:   mgr.GetClient(),
+		hub:     o.Hub,
+		cluster: cluster{id: o.ClusterID, globalnet: o.Globalnet, brokerNamespace: o.Hub.Namespace()},
+	}
+	err := mgr.GetFieldIndexer().IndexField(context.Background(), &discoveryv1.EndpointSlice{}, indexService, localService)
+	if err != nil {
+		return fmt.Errorf("set up controller export: %w", err)
+	}
+	err = ctrl.NewControllerManagedBy(mgr).
+		Named("export").
+		For(&mcs.ServiceExport{}).
+		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(ofLocalSlice)).
+		Watches(&submarinerv1.GlobalIngressIP{}, handler.EnqueueRequestsFromMapFunc(r.ofIngressIP)).
+		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, ofHubObject)).
+		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, r.ofOwnHubSlice)).
+		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, r.ofCluster)).
+		WatchesRawSource(o.Hub.OnSync(r.all)).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: workers,
+			ReconciliationTimeout:   reconcileTimeout,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up controller export: %w", err)
+	}
+	return nil
+}
+
+type reconciler struct {
+	local   client.Client
+	hub     *hub.Hub
+	cluster cluster
+}
+
+// Reconcile handles one service; the request is its namespace and name.
+func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	s, err := r.read(ctx, req)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	o := outcome{offer: r.cluster.desired(s), synced: r.hub.Synced()}
+	if o.synced {
+		o.err = r.publish(ctx, req, o.offer)
+		o.published = o.err == nil
+		if o.conflicts, err = r.conflicts(ctx, req); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if objectset.IsStale(o.err) {
+		return reconcile.Result{RequeueAfter: staleRetry}, nil
+	}
+	if s.export != nil && s.export.DeletionTimestamp == nil {
+		if err := r.report(ctx, s.export, o); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	if hub.IsUnreachable(o.err) { // package hub has told so
+		return reconcile.Result{RequeueAfter: unreachableRetry}, nil
+	}
+	return reconcile.Result{}, o.err
+}
+
+// read collects what the own cluster says of the service.
+func (r *reconciler) read(ctx context.Context, req reconcile.Request) (state, error) {
+	s := state{export: &mcs.ServiceExport{}, service: &corev1.Service{}, ingress: map[string]submarinerv1.GlobalIngressIP{}}
+	if err := r.local.Get(ctx, req.NamespacedName, s.export); apierrors.IsNotFound(err) {
+		return state{}, nil
+	} else if err != nil {
+		return s, fmt.Errorf("read ServiceExport %s: %w", req, err)
+	}
+	if err := r.local.Get(ctx, req.NamespacedName, s.service); apierrors.IsNotFound(err) {
+		s.service = nil
+		return s, nil
+	} else if err != nil {
+		return s, fmt.Errorf("read Service %s: %w", req, err)
+	}
+	var list discoveryv1.EndpointSliceList
+	if err := r.local.List(ctx, &list, client.InNamespace(req.Namespace), client.MatchingFields{indexService: req.String()}); err != nil {
+		return s, fmt.Errorf("read EndpointSlices of Service %s: %w", req, err)
+	}
+	s.slices = list.Items
+	if !r.cluster.globalnet {
+		return s, nil
+	}
+	names := []string{req.Name}
+	if s.service.Spec.ClusterIP == corev1.ClusterIPNone {
+		names = podIngressNames(s.slices)
+	}
+	for _, name := range names {
+		var g submarinerv1.GlobalIngressIP
+		err := r.local.Get(ctx, client.ObjectKey{Namespace: req.Namespace, Name: name}, &g)
+		if client.IgnoreNotFound(err) != nil {
+			return s, fmt.Errorf("read GlobalIngressIP %s/%s: %w", req.Namespace, name, err)
+		}
+		if err == nil && g.DeletionTimestamp == nil {
+			s.ingress[name] = g
+		}
+	}
+	return s, nil
+}
+
+func podIngressNames(slices []discoveryv1.EndpointSlice) []string {
+	var names []string
+	for _, s := range slices {
+		for _, e := range s.Endpoints {
+			if pod := backends.Pod(e); pod != "" {
+				names = append(names, IngressNameOfPod(pod))
+			}
+		}
+	}
+	return names
+}
+
+// publish makes the own objects at the hub what is offered. The contribution announces the slices, so it comes after
+// them and goes before them.
+func (r *reconciler) publish(ctx context.Context, req reconcile.Request, o offer) error {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	slices, err := r.hub.Slices(ctx, req.NamespacedName)
+	if err != nil {
+		return err
+	}
+	contributions, err := r.hub.Contributions(ctx, req.NamespacedName)
+	if err != nil {
+		return err
+	}
+	presentSlices, present := objectset.Pointers(slices), objectset.Pointers(contributions)
+	var wanted []*v1alpha1.ServiceContribution
+	if o.contribution != nil {
+		wanted = append(wanted, o.contribution)
+	}
+	contributionSet := objectset.Set[*v1alpha1.ServiceContribution]{Client: r.hub.Client(), Owns: r.owns, Copy: func(dst, src *v1alpha1.ServiceContribution) { dst.Spec = src.Spec }}
+	sliceSet := objectset.Set[*discoveryv1.EndpointSlice]{Client: r.hub.Client(), Owns: r.owns, Copy: func(dst, src *discoveryv1.EndpointSlice) {
+		dst.Ports, dst.Endpoints = src.Ports, src.Endpoints
+	}}
+	if err := sliceSet.Ensure(ctx, presentSlices, o.slices); err != nil {
+		return err
+	}
+	return errors.Join(contributionSet.Apply(ctx, present, wanted), sliceSet.Prune(ctx, presentSlices, o.slices))
+}
+
+func (r *reconciler) owns(obj client.Object) bool {
+	return obj.GetLabels()[submarinerv1.LabelClusterID] == r.cluster.id
+}
+
+// conflicts merges all contributions to the service if one of them is the own cluster's.
+func (r *reconciler) conflicts(ctx context.Context, req reconcile.Request) ([]merge.Conflict, error) {
+	contributions, err := r.hub.Contributions(ctx, req.NamespacedName)
+	if err != nil {
+		return nil, err
+	}
+	joined, err := r.hub.Members(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := merge.OfMembers(contributions, joined)
+	for _, c := range all {
+		if c.Spec.Cluster == r.cluster.id {
+			return merge.Of(all, joined).Conflicts, nil
+		}
+	}
+	return nil, nil
+}
+
+// report writes the conditions if they changed.
+func (r *reconciler) report(ctx context.Context, export *mcs.ServiceExport, o outcome) error {
+	next := export.DeepCopy()
+	next.Status.Conditions = conditions(export, o)
+	if equality.Semantic.DeepEqual(export.Status, next.Status) {
+		return nil
+	}
+	if err := r.local.Status().Update(ctx, next); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("write the conditions of ServiceExport %s/%s: %w", export.Namespace, export.Name, err)
+	}
+	return nil // after a conflict the newer export makes another request
+}

@@ -1,0 +1,194 @@
+package export
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/backends"
+	"github.com/pelago-net/pelago/control/hub"
+)
+
+// cluster is what the offer of every service has in common.
+type cluster struct {
+	id              string
+	globalnet       bool
+	brokerNamespace string
+}
+
+// state is what the own cluster says of one service.
+type state struct {
+	export  *mcs.ServiceExport // nil if the service is not exported
+	service *corev1.Service    // nil if there is none
+	slices  []discoveryv1.EndpointSlice
+	// ingress holds the global IPs of the service (key: its name) and of its pods (key: `pod-<pod>`).
+	ingress map[string]submarinerv1.GlobalIngressIP
+}
+
+// offer is what the cluster publishes of one service.
+type offer struct {
+	contribution *v1alpha1.ServiceContribution // nil: nothing is published
+	slices       []*discoveryv1.EndpointSlice
+	valid        verdict
+	waiting      string // why the service is not or not wholly published yet; empty if it is
+}
+
+// verdict is the content of condition Valid.
+type verdict struct {
+	ok      bool
+	reason  mcs.ServiceExportConditionReason
+	message string
+}
+
+// desired computes what is to be published of a service.
+func (c cluster) desired(s state) offer {
+	if s.export == nil || s.export.DeletionTimestamp != nil {
+		return offer{}
+	}
+	o := offer{valid: judge(s.service)}
+	if !o.valid.ok {
+		return o
+	}
+	var content []backends.Slice
+	var ips []string
+	switch headless := s.service.Spec.ClusterIP == corev1.ClusterIPNone; {
+	case headless && c.globalnet:
+		content, o.waiting = podsUnderGlobalnet(s)
+	case headless:
+		content = backends.Pods(s.slices, backends.OwnAddress)
+	case c.globalnet:
+		ip, waiting := allocated(s.ingress, s.service.Name)
+		if waiting != "" {
+			o.waiting = waiting
+			return o
+		}
+		ips = []string{ip}
+		content = backends.Virtual(ips, s.service, s.slices)
+	default:
+		ips = s.service.Spec.ClusterIPs
+		content = backends.Virtual(ips, s.service, s.slices)
+	}
+	o.contribution = c.contribution(s, ips)
+	for _, slice := range content {
+		o.slices = append(o.slices, c.slice(s.service, slice))
+	}
+	return o
+}
+
+func judge(service *corev1.Service) verdict {
+	switch {
+	case service == nil:
+		return verdict{reason: mcs.ServiceExportReasonNoService, message: "ServiceUnavailable: there is no Service of this name to be exported"}
+	case service.Spec.Type == corev1.ServiceTypeExternalName:
+		return verdict{reason: mcs.ServiceExportReasonInvalidServiceType, message: "UnsupportedServiceType: a Service of type ExternalName cannot be exported"}
+	}
+	return verdict{ok: true, reason: mcs.ServiceExportReasonValid, message: "the Service can be exported"}
+}
+
+// podsUnderGlobalnet publishes the pods that have a global IP which all gateways know.
+func podsUnderGlobalnet(s state) (content []backends.Slice, waiting string) {
+	pods, without := 0, ""
+	content = backends.Pods(s.slices, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
+		if family != discoveryv1.AddressTypeIPv4 || backends.Pod(e) == "" {
+			return "", false // global IPs are IPv4 and belong to pods
+		}
+		pods++
+		ip, waiting := allocated(s.ingress, IngressNameOfPod(backends.Pod(e)))
+		if waiting != "" {
+			without = waiting
+		}
+		return ip, waiting == ""
+	})
+	if without != "" {
+		return content, fmt.Sprintf("not all of %d pods have a global IP: %s", pods, without)
+	}
+	return content, ""
+}
+
+// IngressNameOfPod is the name of the GlobalIngressIP of a pod of a headless service.
+func IngressNameOfPod(pod string) string { return "pod-" + pod }
+
+// allocated is the global IP of a GlobalIngressIP once it is in use at all gateways, else why there is none.
+func allocated(ingress map[string]submarinerv1.GlobalIngressIP, name string) (ip, waiting string) {
+	g, ok := ingress[name]
+	if !ok {
+		return "", fmt.Sprintf("ServiceGlobalIPUnavailable: GlobalIngressIP %s does not exist yet", name)
+	}
+	condition := meta.FindStatusCondition(g.Status.Conditions, submarinerv1.ConditionAllocated)
+	switch {
+	case condition == nil:
+		return "", fmt.Sprintf("ServiceGlobalIPUnavailable: GlobalIngressIP %s has no address yet", name)
+	case condition.Status != metav1.ConditionTrue || g.Status.AllocatedIP == "":
+		return "", fmt.Sprintf("ServiceGlobalIPUnavailable: GlobalIngressIP %s: %s: %s", name, condition.Reason, condition.Message)
+	}
+	return g.Status.AllocatedIP, ""
+}
+
+func (c cluster) contribution(s state, ips []string) *v1alpha1.ServiceContribution {
+	service := s.service
+	spec := v1alpha1.ServiceContributionSpec{
+		Cluster: c.id, Namespace: service.Namespace, Service: service.Name,
+		Type: v1alpha1.ContributionClusterSetIP, IPs: ips,
+		SessionAffinity:       service.Spec.SessionAffinity,
+		SessionAffinityConfig: service.Spec.SessionAffinityConfig,
+		InternalTrafficPolicy: service.Spec.InternalTrafficPolicy,
+		TrafficDistribution:   service.Spec.TrafficDistribution,
+		ExportedAt:            s.export.CreationTimestamp,
+		ExportedLabels:        s.export.Spec.ExportedLabels,
+		ExportedAnnotations:   s.export.Spec.ExportedAnnotations,
+	}
+	if service.Spec.ClusterIP == corev1.ClusterIPNone {
+		spec.Type = v1alpha1.ContributionHeadless
+	}
+	if spec.SessionAffinity == "" {
+		spec.SessionAffinity = corev1.ServiceAffinityNone
+	}
+	for _, p := range service.Spec.Ports {
+		port := v1alpha1.ContributionPort{Name: p.Name, AppProtocol: p.AppProtocol, Protocol: p.Protocol, Port: p.Port}
+		if port.Protocol == "" {
+			port.Protocol = corev1.ProtocolTCP
+		}
+		spec.Ports = append(spec.Ports, port)
+	}
+	return &v1alpha1.ServiceContribution{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.brokerNamespace, Name: c.contributionName(service.Namespace, service.Name),
+			Labels: map[string]string{
+				submarinerv1.LabelClusterID: c.id,
+				mcs.LabelServiceName:        service.Name,
+				hub.LabelSourceNamespace:    service.Namespace,
+			},
+		},
+		Spec: spec,
+	}
+}
+
+// contributionName is unique, since none of its three parts can hold a dot.
+func (c cluster) contributionName(namespace, service string) string {
+	return strings.Join([]string{c.id, namespace, service}, ".")
+}
+
+func (c cluster) slice(service *corev1.Service, content backends.Slice) *discoveryv1.EndpointSlice {
+	hash := backends.NameHash(service.Namespace, service.Name, c.id, string(content.Type), content.Source)
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.brokerNamespace, Name: strings.Join([]string{c.id, service.Name, hash}, "."),
+			Labels: map[string]string{
+				submarinerv1.LabelClusterID: c.id,
+				mcs.LabelServiceName:        service.Name,
+				mcs.LabelSourceCluster:      c.id,
+				hub.LabelSourceNamespace:    service.Namespace,
+				discoveryv1.LabelManagedBy:  hub.ManagedBy,
+				hub.LabelProxyName:          hub.ProxyName,
+			},
+		},
+		AddressType: content.Type, Ports: content.Ports, Endpoints: content.Endpoints,
+	}
+}

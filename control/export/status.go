@@ -1,0 +1,86 @@
+package export
+
+import (
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/merge"
+)
+
+// conditionSynced is what Ready was called before the MCS API had it; it has the same status.
+const conditionSynced = "Synced"
+
+// The messages by which users and scripts know the end of an export.
+const (
+	messageReady  = "Service was successfully exported to the broker"
+	messageSynced = "ServiceImport was successfully synced to the broker"
+)
+
+// outcome is what came of publishing an offer.
+type outcome struct {
+	offer offer
+	// synced says whether the state of the hub is known at all.
+	synced bool
+	// published says whether the hub has the offered contribution and all slices; err is why not.
+	published bool
+	err       error
+	// conflicts between all contributions to the service, if this one is among them.
+	conflicts []merge.Conflict
+}
+
+// conditions returns the conditions of an export; present ones stay where nothing new is known.
+func conditions(export *mcs.ServiceExport, o outcome) []metav1.Condition {
+	status := mcs.ServiceExportStatus{Conditions: append([]metav1.Condition(nil), export.Status.Conditions...)}
+	set := func(kind string, ok bool, reason mcs.ServiceExportConditionReason, message string) {
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: string(reason), Message: message, ObservedGeneration: export.Generation}
+		if ok {
+			c.Status = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(&status.Conditions, c)
+	}
+	set(string(mcs.ServiceExportConditionValid), o.offer.valid.ok, o.offer.valid.reason, o.offer.valid.message)
+
+	wasReady := meta.IsStatusConditionTrue(status.Conditions, string(mcs.ServiceExportConditionReady))
+	ok, reason, message, known := readiness(o, wasReady)
+	if known {
+		set(string(mcs.ServiceExportConditionReady), ok, reason, message)
+		if ok {
+			message = messageSynced
+		}
+		set(conditionSynced, ok, reason, message)
+	}
+	if o.synced {
+		if len(o.conflicts) > 0 {
+			set(string(mcs.ServiceExportConditionConflict), true, mcs.ServiceExportConditionReason(merge.Reasons(o.conflicts)), merge.Messages(o.conflicts))
+		} else {
+			set(string(mcs.ServiceExportConditionConflict), false, mcs.ServiceExportReasonNoConflicts, "all exporting clusters agree")
+		}
+	}
+	return status.Conditions
+}
+
+// readiness decides condition Ready; known is false where what was said before stays.
+func readiness(o outcome, wasReady bool) (ok bool, reason mcs.ServiceExportConditionReason, message string, known bool) {
+	pending := func(why string) (bool, mcs.ServiceExportConditionReason, string, bool) {
+		return false, mcs.ServiceExportReasonPending, "AwaitingExport: " + why, true
+	}
+	switch {
+	case !o.offer.valid.ok:
+		return pending("the export is not valid")
+	case o.offer.contribution == nil:
+		return pending(o.offer.waiting)
+	case !o.synced && wasReady:
+		return false, "", "", false
+	case !o.synced:
+		return pending("the hub could not be reached since the agent started")
+	case !o.published && hub.IsUnreachable(o.err):
+		return false, mcs.ServiceExportReasonFailed, "ExportFailed: the hub cannot be reached", true
+	case !o.published:
+		return false, mcs.ServiceExportReasonFailed, "ExportFailed: " + o.err.Error(), true
+	case o.offer.waiting != "" && !wasReady:
+		return pending(o.offer.waiting) // a pod that comes later does not make a ready export unready
+	}
+	return true, mcs.ServiceExportReasonExported, messageReady, true
+}

@@ -1,0 +1,154 @@
+// Package hub is the agent's access to the hub: a cache of the broker namespace's shared objects and a client that
+// writes the cluster's own ones. control/peers, control/export, control/imports and control/credential use it.
+//
+// The hub may be away when the agent starts and at any time later. Nothing here waits for it and nothing here ends the
+// agent because of it: Synced says whether the cache holds a full picture, and sources deliver events once it does.
+package hub
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+)
+
+// dialTimeout bounds one attempt to reach the hub.
+const dialTimeout = 5 * time.Second
+
+// Options says where the hub is and what it sees of the agent.
+type Options struct {
+	Server    string // https URL
+	CA        []byte // PEM
+	Namespace string // the broker namespace
+	// Token returns the bearer token to use now; it is asked for each request.
+	Token func() string
+	// MinPause and MaxPause bound the random pause between attempts to reach a hub that is away, so that the members of
+	// a clusterset do not come back all at once.
+	MinPause, MaxPause time.Duration
+	QPS                float32
+	Burst              int
+	Logger             logr.Logger
+}
+
+// Hub is the access. It is a runnable of the manager that is run by the leader only.
+type Hub struct {
+	namespace string
+	cluster   cluster.Cluster
+	informers []cache.Informer
+	reach     *reachability
+}
+
+// New prepares the access; no connection is made.
+func New(o Options) (*Hub, error) {
+	reach := newReachability(o.Logger)
+	config := &rest.Config{
+		Host:            o.Server,
+		TLSClientConfig: rest.TLSClientConfig{CAData: o.CA},
+		QPS:             o.QPS,
+		Burst:           o.Burst,
+		UserAgent:       "pelago-agent",
+		Dial:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
+			return &resume{min: o.MinPause, max: o.MaxPause, reach: reach, next: &authenticate{token: o.Token, next: next}}
+		},
+	}
+	ours, err := labels.NewRequirement(discoveryv1.LabelManagedBy, "=", []string{ManagedBy})
+	if err != nil {
+		return nil, fmt.Errorf("prepare access to the hub: %w", err)
+	}
+	c, err := cluster.New(config, func(co *cluster.Options) {
+		co.Scheme = scheme()
+		co.Logger = o.Logger
+		co.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return mapper(), nil }
+		co.Cache = cache.Options{
+			DefaultNamespaces: map[string]cache.Config{o.Namespace: {}},
+			DefaultTransform:  cache.TransformStripManagedFields(),
+			ByObject:          map[client.Object]cache.ByObject{&discoveryv1.EndpointSlice{}: {Label: labels.NewSelector().Add(*ours)}},
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prepare access to the hub at %s: %w", o.Server, err)
+	}
+	if err := addIndexes(c); err != nil {
+		return nil, fmt.Errorf("prepare the cache of the hub's objects: %w", err)
+	}
+	h := &Hub{namespace: o.Namespace, cluster: c, reach: reach}
+	for _, obj := range shared() {
+		// Before the start an informer is made without a request and without waiting.
+		i, err := c.GetCache().GetInformer(context.Background(), obj)
+		if err != nil {
+			return nil, fmt.Errorf("prepare the cache of the hub's objects: %w", err)
+		}
+		h.informers = append(h.informers, i)
+	}
+	return h, nil
+}
+
+// shared lists the kinds of which members read all objects.
+func shared() []client.Object {
+	return []client.Object{
+		&submarinerv1.Cluster{}, &submarinerv1.Endpoint{}, &v1alpha1.ServiceContribution{}, &discoveryv1.EndpointSlice{},
+	}
+}
+
+// Start runs the cache until ctx ends.
+func (h *Hub) Start(ctx context.Context) error { return h.cluster.Start(ctx) }
+
+// NeedLeaderElection: only the leader loads the hub.
+func (h *Hub) NeedLeaderElection() bool { return true }
+
+// Client reads from the cache and writes to the hub. Read only after Synced: before, a read waits.
+func (h *Hub) Client() client.Client { return h.cluster.GetClient() }
+
+// Metrics is the gauge pelago_hub_connected.
+func (h *Hub) Metrics() prometheus.Collector { return h.reach.gauge }
+
+// Namespace is the broker namespace.
+func (h *Hub) Namespace() string { return h.namespace }
+
+// Synced says whether the cache has seen every shared object of the hub since the agent started. It stays true while
+// the hub is away: the cache then holds the last known state.
+func (h *Hub) Synced() bool {
+	for _, i := range h.informers {
+		if !i.HasSynced() {
+			return false
+		}
+	}
+	return true
+}
+
+func scheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, submarinerv1.AddToScheme, v1alpha1.AddToScheme} {
+		utilruntime.Must(add(s))
+	}
+	return s
+}
+
+// mapper knows the few kinds of the hub by heart: asking the hub would fail while it is away.
+func mapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	m.Add(submarinerv1.GroupVersion.WithKind("Cluster"), meta.RESTScopeNamespace)
+	m.Add(submarinerv1.GroupVersion.WithKind("Endpoint"), meta.RESTScopeNamespace)
+	m.Add(v1alpha1.GroupVersion.WithKind("ServiceContribution"), meta.RESTScopeNamespace)
+	m.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
+	m.Add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace)
+	return m
+}

@@ -1,0 +1,92 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+// syncPoll is how often a source looks whether the first full picture of the hub has arrived.
+const syncPoll = 100 * time.Millisecond
+
+// Source turns events of one kind at the hub into requests. Unlike source.Kind it does not hold up its controller: it
+// begins to deliver, with an event for each object, once the hub's cache is synced.
+func (h *Hub) Source(obj client.Object, requests func(client.Object) []reconcile.Request) source.Source {
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		informer, err := h.cluster.GetCache().GetInformer(ctx, obj, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watch %T at the hub: %w", obj, err)
+		}
+		go func() {
+			if !h.awaitSync(ctx) {
+				return
+			}
+			// The one error means that the informer has ended, and with it the agent.
+			_, _ = informer.AddEventHandler(handler{queue: queue, requests: requests})
+		}()
+		return nil
+	})
+}
+
+// OnSync makes requests once, when the hub's cache is synced: what a controller left alone until then.
+func (h *Hub) OnSync(requests func(context.Context) []reconcile.Request) source.Source {
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		go func() {
+			if !h.awaitSync(ctx) {
+				return
+			}
+			for _, r := range requests(ctx) {
+				queue.Add(r)
+			}
+		}()
+		return nil
+	})
+}
+
+func (h *Hub) awaitSync(ctx context.Context) bool {
+	tick := time.NewTicker(syncPoll)
+	defer tick.Stop()
+	for !h.Synced() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}
+
+// handler puts the requests of an event on a controller's queue.
+type handler struct {
+	queue    workqueue.TypedRateLimitingInterface[reconcile.Request]
+	requests func(client.Object) []reconcile.Request
+}
+
+func (h handler) OnAdd(obj any, _ bool) { h.add(obj) }
+
+func (h handler) OnUpdate(old, obj any) {
+	h.add(old) // what an object spoke of before may be another request
+	h.add(obj)
+}
+
+func (h handler) OnDelete(obj any) {
+	if unknown, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+		obj = unknown.Obj
+	}
+	h.add(obj)
+}
+
+func (h handler) add(obj any) {
+	if o, ok := obj.(client.Object); ok {
+		for _, r := range h.requests(o) {
+			h.queue.Add(r)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package imports
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/pelago-net/pelago/control/backends"
+	"github.com/pelago-net/pelago/control/objectset"
+)
+
+func (r *reconciler) sliceSet() objectset.Set[*discoveryv1.EndpointSlice] {
+	return objectset.Set[*discoveryv1.EndpointSlice]{
+		Client: r.local, Owns: r.cluster.owner.Owns,
+		Copy: func(dst, src *discoveryv1.EndpointSlice) { dst.Ports, dst.Endpoints = src.Ports, src.Endpoints },
+	}
+}
+
+func (r *reconciler) importSet() objectset.Set[*mcs.ServiceImport] {
+	return objectset.Set[*mcs.ServiceImport]{
+		Client: r.local, Owns: r.cluster.owner.Owns,
+		Copy: func(dst, src *mcs.ServiceImport) {
+			dst.Spec = src.Spec
+			dst.Labels, dst.Annotations = src.Labels, src.Annotations // a label that is exported no longer goes
+		},
+	}
+}
+
+// apply makes the member's objects of one service what they are to be. The import announces the slices, so it comes
+// after them and goes before them.
+func (r *reconciler) apply(ctx context.Context, have present, want result) error {
+	sliceSet := r.sliceSet()
+	if err := sliceSet.Ensure(ctx, have.slices, want.slices); err != nil {
+		return err
+	}
+	copies, err := r.unambiguous(ctx, have.copies, want.copies)
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		r.applyImport(ctx, have.imported, want.imported),
+		r.importSet().Apply(ctx, have.copies, copies),
+		sliceSet.Prune(ctx, have.slices, want.slices),
+	)
+}
+
+// applyOwn refreshes the own cluster's part of a service that was imported before, while the hub is not known yet.
+func (r *reconciler) applyOwn(ctx context.Context, have present, s state) error {
+	if have.imported == nil || !r.cluster.owner.Owns(have.imported) {
+		return nil
+	}
+	var own, want []*discoveryv1.EndpointSlice
+	for _, slice := range have.slices {
+		if slice.Labels[mcs.LabelSourceCluster] == r.cluster.id {
+			own = append(own, slice)
+		}
+	}
+	for _, c := range have.imported.Status.Clusters {
+		if c.Cluster == r.cluster.id && s.exported {
+			want = r.cluster.ownSlices(s)
+		}
+	}
+	return r.sliceSet().Apply(ctx, own, want)
+}
+
+// applyImport writes the merged import and its status. One that somebody else made is left alone, with an Event.
+func (r *reconciler) applyImport(ctx context.Context, have, want *mcs.ServiceImport) error {
+	var present, wanted []*mcs.ServiceImport
+	if have != nil {
+		present = append(present, have)
+	}
+	if want == nil {
+		return r.importSet().Prune(ctx, present, nil)
+	}
+	if have != nil && !r.cluster.owner.Owns(have) {
+		r.events.Event(have, corev1.EventTypeWarning, "NotImported", objectset.ErrForeign.Error()+": delete it to let the exported service of this name be imported")
+		return nil
+	}
+	status := *want.Status.DeepCopy()
+	wanted = append(wanted, want)
+	if err := r.importSet().Ensure(ctx, present, wanted); err != nil {
+		return err
+	}
+	current := have
+	if have == nil {
+		current = want // as created
+	}
+	return r.applyStatus(ctx, current, status)
+}
+
+func (r *reconciler) applyStatus(ctx context.Context, current *mcs.ServiceImport, status mcs.ServiceImportStatus) error {
+	next := current.DeepCopy()
+	next.Status.Clusters, next.Status.EndpointSliceObjects = status.Clusters, status.EndpointSliceObjects
+	for _, c := range status.Conditions {
+		meta.SetStatusCondition(&next.Status.Conditions, c)
+	}
+	if equality.Semantic.DeepEqual(current.Status, next.Status) {
+		return nil
+	}
+	if err := r.local.Status().Patch(ctx, next, client.MergeFrom(current)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("write the status of ServiceImport %s/%s: %w", current.Namespace, current.Name, err)
+	}
+	return nil
+}
+
+// unambiguous renames copies whose name another service's copy has: service a in namespace b-c and service a-b in
+// namespace c have the same one.
+func (r *reconciler) unambiguous(ctx context.Context, have, want []*mcs.ServiceImport) ([]*mcs.ServiceImport, error) {
+	mine := map[string]bool{}
+	for _, h := range have {
+		mine[h.Name] = true
+	}
+	for _, w := range want {
+		if mine[w.Name] {
+			continue
+		}
+		var other mcs.ServiceImport
+		err := r.local.Get(ctx, client.ObjectKeyFromObject(w), &other)
+		switch {
+		case err == nil && !slices.Equal(importedService(&other), importedService(w)):
+			w.Name += "-" + backends.NameHash(importedService(w)...)
+		case client.IgnoreNotFound(err) != nil:
+			return nil, fmt.Errorf("read ServiceImport %s/%s: %w", w.Namespace, w.Name, err)
+		}
+	}
+	return want, nil
+}

@@ -1,0 +1,196 @@
+// Package imports turns the contributions and EndpointSlices of the hub into ServiceImports and EndpointSlices of the
+// member, which pelago-dns answers from.
+//
+// It runs in pelago-agent. It changes and deletes only objects that it has marked as its own, and deletes nothing
+// before the hub's cache has shown a full picture.
+package imports
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/objectset"
+)
+
+// Pauses before a reconcile is repeated.
+const (
+	firstRetry       = 50 * time.Millisecond
+	lastRetry        = 5 * time.Second
+	staleRetry       = time.Second
+	reconcileTimeout = 15 * time.Second
+	workers          = 4
+)
+
+// Options are the facts of the cluster that the controller works with.
+type Options struct {
+	ClusterID       string
+	SystemNamespace string
+	HubID           string
+	// ClusterSetIPs says that an import of type ClusterSetIP needs a ClusterSetIP (mode mcs).
+	ClusterSetIPs bool
+	Hub           *hub.Hub
+}
+
+// Setup adds the controller to the manager and its indexes to the cache.
+func Setup(mgr ctrl.Manager, o Options) error {
+	r := &reconciler{
+		local:  mgr.GetClient(),
+		hub:    o.Hub,
+		events: mgr.GetEventRecorderFor("pelago-agent"),
+		cluster: cluster{
+			id: o.ClusterID, systemNamespace: o.SystemNamespace, clusterSetIPs: o.ClusterSetIPs,
+			owner: objectset.Owner{HubID: o.HubID},
+		},
+	}
+	ctx, indexer := context.Background(), mgr.GetFieldIndexer()
+	if err := errors.Join(
+		indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, indexLocal, localService),
+		indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, indexImported, importedService),
+		indexer.IndexField(ctx, &mcs.ServiceImport{}, indexImported, importedService),
+	); err != nil {
+		return fmt.Errorf("set up controller imports: %w", err)
+	}
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("imports").
+		Watches(&mcs.ServiceImport{}, handler.EnqueueRequestsFromMapFunc(ofImport)).
+		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(ofSlice)).
+		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}).
+		Watches(&mcs.ServiceExport{}, &handler.EnqueueRequestForObject{}).
+		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.ofNamespace)).
+		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, ofMarked)).
+		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, ofMarked)).
+		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, r.ofCluster)).
+		WatchesRawSource(o.Hub.OnSync(r.all)).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: workers,
+			ReconciliationTimeout:   reconcileTimeout,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up controller imports: %w", err)
+	}
+	return nil
+}
+
+type reconciler struct {
+	local   client.Client
+	hub     *hub.Hub
+	events  record.EventRecorder
+	cluster cluster
+}
+
+// Reconcile handles one service; the request is its namespace and name.
+func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	have, err := r.have(ctx, req)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	s, err := r.read(ctx, req)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if r.hub.Synced() {
+		if err := r.readHub(ctx, &s); err != nil {
+			return reconcile.Result{}, err
+		}
+		err = r.apply(ctx, have, r.cluster.desired(s))
+	} else {
+		err = r.applyOwn(ctx, have, s)
+	}
+	if objectset.IsStale(err) {
+		return reconcile.Result{RequeueAfter: staleRetry}, nil
+	}
+	return reconcile.Result{}, err
+}
+
+// present is what the member has of one service now.
+type present struct {
+	imported *mcs.ServiceImport // nil: none
+	copies   []*mcs.ServiceImport
+	slices   []*discoveryv1.EndpointSlice
+}
+
+func (r *reconciler) have(ctx context.Context, req reconcile.Request) (present, error) {
+	var p present
+	var i mcs.ServiceImport
+	switch err := r.local.Get(ctx, req.NamespacedName, &i); {
+	case err == nil:
+		p.imported = &i
+	case !apierrors.IsNotFound(err):
+		return p, fmt.Errorf("read ServiceImport %s: %w", req, err)
+	}
+	var copies mcs.ServiceImportList
+	if err := r.local.List(ctx, &copies, client.InNamespace(r.cluster.systemNamespace), client.MatchingFields{indexImported: req.String()}); err != nil {
+		return p, fmt.Errorf("read the ServiceImports of %s in the system namespace: %w", req, err)
+	}
+	var slices discoveryv1.EndpointSliceList
+	if err := r.local.List(ctx, &slices, client.InNamespace(req.Namespace), client.MatchingFields{indexImported: req.String()}); err != nil {
+		return p, fmt.Errorf("read the imported EndpointSlices of %s: %w", req, err)
+	}
+	p.copies, p.slices = objectset.Pointers(copies.Items), objectset.Pointers(slices.Items)
+	return p, nil
+}
+
+// read collects what the own cluster says of the service.
+func (r *reconciler) read(ctx context.Context, req reconcile.Request) (state, error) {
+	s := state{namespace: req.Namespace, name: req.Name}
+	var namespace corev1.Namespace
+	if err := r.local.Get(ctx, client.ObjectKey{Name: req.Namespace}, &namespace); err == nil {
+		s.namespaceExists = namespace.DeletionTimestamp == nil
+	} else if !apierrors.IsNotFound(err) {
+		return s, fmt.Errorf("read Namespace %s: %w", req.Namespace, err)
+	}
+	var export mcs.ServiceExport
+	if err := r.local.Get(ctx, req.NamespacedName, &export); err == nil {
+		s.exported = export.DeletionTimestamp == nil
+	} else if !apierrors.IsNotFound(err) {
+		return s, fmt.Errorf("read ServiceExport %s: %w", req, err)
+	}
+	if !s.exported {
+		return s, nil // the own Service is no part of what is imported
+	}
+	var service corev1.Service
+	if err := r.local.Get(ctx, req.NamespacedName, &service); err == nil {
+		s.service = &service
+	} else if !apierrors.IsNotFound(err) {
+		return s, fmt.Errorf("read Service %s: %w", req, err)
+	}
+	var slices discoveryv1.EndpointSliceList
+	if err := r.local.List(ctx, &slices, client.InNamespace(req.Namespace), client.MatchingFields{indexLocal: req.String()}); err != nil {
+		return s, fmt.Errorf("read the EndpointSlices of Service %s: %w", req, err)
+	}
+	s.localSlices = slices.Items
+	return s, nil
+}
+
+// readHub adds what the hub says.
+func (r *reconciler) readHub(ctx context.Context, s *state) error {
+	service := client.ObjectKey{Namespace: s.namespace, Name: s.name}
+	var err error
+	if s.contributions, err = r.hub.Contributions(ctx, service); err != nil {
+		return err
+	}
+	if s.hubSlices, err = r.hub.Slices(ctx, service); err != nil {
+		return err
+	}
+	s.joined, err = r.hub.Members(ctx)
+	return err
+}

@@ -1,0 +1,193 @@
+package imports
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/backends"
+	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/merge"
+	"github.com/pelago-net/pelago/control/objectset"
+)
+
+// Labels of imported objects, next to those that they have at the hub.
+const (
+	labelHeadless = "lighthouse.submariner.io/is-headless"
+	sliceManager  = "lighthouse-agent.submariner.io"
+)
+
+// cluster is what the imports of every service have in common.
+type cluster struct {
+	id              string
+	systemNamespace string
+	// clusterSetIPs: in mode mcs an import needs a ClusterSetIP to be ready.
+	clusterSetIPs bool
+	owner         objectset.Owner
+}
+
+// state is what the hub and the own cluster say of one service.
+type state struct {
+	namespace, name string
+	contributions   []v1alpha1.ServiceContribution
+	hubSlices       []discoveryv1.EndpointSlice
+	joined          map[string]time.Time // members, and when they joined
+	namespaceExists bool
+	// exported says whether the own ServiceExport still stands; the hub may be behind.
+	exported    bool
+	service     *corev1.Service // of the own cluster; nil if there is none
+	localSlices []discoveryv1.EndpointSlice
+}
+
+// result is what the own cluster is to have of one service.
+type result struct {
+	imported *mcs.ServiceImport   // merged, in the service's namespace; nil: none
+	copies   []*mcs.ServiceImport // one for each exporting cluster, in the system namespace
+	slices   []*discoveryv1.EndpointSlice
+}
+
+// desired computes the objects of one service.
+func (c cluster) desired(s state) result {
+	contributions := slices.DeleteFunc(merge.OfMembers(s.contributions, s.joined), func(x v1alpha1.ServiceContribution) bool {
+		return x.Spec.Cluster == c.id && !s.exported
+	})
+	if len(contributions) == 0 {
+		return result{}
+	}
+	merged := merge.Of(contributions, s.joined)
+	var r result
+	for _, x := range contributions {
+		if !slices.Contains(merged.Clusters, x.Spec.Cluster) {
+			continue // of the other type
+		}
+		r.copies = append(r.copies, c.copyOf(x))
+		if !s.namespaceExists {
+			continue
+		}
+		if x.Spec.Cluster == c.id {
+			r.slices = append(r.slices, c.ownSlices(s)...)
+		} else {
+			r.slices = append(r.slices, c.remoteSlices(s, x)...)
+		}
+	}
+	if s.namespaceExists {
+		r.imported = c.imported(s, merged)
+	}
+	return r
+}
+
+// imported is the merged ServiceImport.
+func (c cluster) imported(s state, merged merge.Service) *mcs.ServiceImport {
+	i := &mcs.ServiceImport{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.namespace, Name: s.name,
+			Labels: maps.Clone(merged.Labels), Annotations: maps.Clone(merged.Annotations),
+		},
+		Spec: mcs.ServiceImportSpec{
+			Type: mcs.ServiceImportType(merged.Type), Ports: importPorts(merged.Ports),
+			SessionAffinity: merged.SessionAffinity, SessionAffinityConfig: merged.SessionAffinityConfig,
+			InternalTrafficPolicy: merged.InternalTrafficPolicy, TrafficDistribution: merged.TrafficDistribution,
+		},
+		Status: mcs.ServiceImportStatus{EndpointSliceObjects: mcs.EndpointSliceObjectsPresent},
+	}
+	for _, id := range merged.Clusters {
+		i.Status.Clusters = append(i.Status.Clusters, mcs.ClusterStatus{Cluster: id})
+	}
+	ready := metav1.Condition{
+		Type: string(mcs.ServiceImportConditionReady), Status: metav1.ConditionTrue, Reason: string(mcs.ServiceImportReasonReady),
+		Message: "the service is imported",
+	}
+	if c.clusterSetIPs && i.Spec.Type == mcs.ClusterSetIP {
+		ready.Status, ready.Reason = metav1.ConditionFalse, string(mcs.ServiceImportReasonPending)
+		ready.Message = "NotSupportedYet: mode mcs needs ClusterSetIPs, which this version does not give out"
+	}
+	meta.SetStatusCondition(&i.Status.Conditions, ready)
+	c.owner.Mark(i)
+	return i
+}
+
+// copyOf is one cluster's contribution as a ServiceImport, for people who list them in the system namespace.
+func (c cluster) copyOf(x v1alpha1.ServiceContribution) *mcs.ServiceImport {
+	i := &mcs.ServiceImport{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.systemNamespace, Name: x.Spec.Service + "-" + x.Spec.Namespace + "-" + x.Spec.Cluster,
+			Labels: identity(x.Spec.Namespace, x.Spec.Service, x.Spec.Cluster),
+		},
+		Spec: mcs.ServiceImportSpec{
+			Type: mcs.ServiceImportType(x.Spec.Type), Ports: importPorts(x.Spec.Ports), IPs: x.Spec.IPs,
+			SessionAffinity: x.Spec.SessionAffinity, SessionAffinityConfig: x.Spec.SessionAffinityConfig,
+		},
+	}
+	c.owner.Mark(i)
+	return i
+}
+
+// ownSlices is the own cluster's part: the addresses that are valid inside it.
+func (c cluster) ownSlices(s state) []*discoveryv1.EndpointSlice {
+	if s.service == nil {
+		return nil
+	}
+	var out []*discoveryv1.EndpointSlice
+	if s.service.Spec.ClusterIP == corev1.ClusterIPNone {
+		for _, content := range backends.Pods(s.localSlices, backends.OwnAddress) {
+			out = append(out, c.slice(s, c.id, true, content))
+		}
+		return out
+	}
+	for _, content := range backends.Virtual(s.service.Spec.ClusterIPs, s.service, s.localSlices) {
+		out = append(out, c.slice(s, c.id, false, content))
+	}
+	return out
+}
+
+// remoteSlices mirrors what another cluster has published.
+func (c cluster) remoteSlices(s state, x v1alpha1.ServiceContribution) []*discoveryv1.EndpointSlice {
+	var out []*discoveryv1.EndpointSlice
+	for _, h := range s.hubSlices {
+		if h.Labels[mcs.LabelSourceCluster] != x.Spec.Cluster {
+			continue
+		}
+		content := backends.Slice{Source: h.Name, Type: h.AddressType, Ports: h.Ports, Endpoints: h.Endpoints}
+		out = append(out, c.slice(s, x.Spec.Cluster, x.Spec.Type == v1alpha1.ContributionHeadless, content))
+	}
+	return out
+}
+
+func (c cluster) slice(s state, source string, headless bool, content backends.Slice) *discoveryv1.EndpointSlice {
+	hash := backends.NameHash(s.namespace, s.name, source, string(content.Type), content.Source)
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.namespace, Name: s.name + "-" + source + "-" + hash,
+			Labels: identity(s.namespace, s.name, source),
+		},
+		AddressType: content.Type, Ports: content.Ports, Endpoints: content.Endpoints,
+	}
+	slice.Labels[labelHeadless] = "false"
+	if headless {
+		slice.Labels[labelHeadless] = "true"
+	}
+	slice.Labels[discoveryv1.LabelManagedBy] = sliceManager
+	slice.Labels[hub.LabelProxyName] = hub.ProxyName
+	c.owner.Mark(slice)
+	return slice
+}
+
+// identity is the labels that say which service of which cluster an object speaks of.
+func identity(namespace, name, source string) map[string]string {
+	return map[string]string{mcs.LabelServiceName: name, hub.LabelSourceNamespace: namespace, mcs.LabelSourceCluster: source}
+}
+
+func importPorts(ports []v1alpha1.ContributionPort) []mcs.ServicePort {
+	out := make([]mcs.ServicePort, 0, len(ports)) // the field is required, also if empty
+	for _, p := range ports {
+		out = append(out, mcs.ServicePort{Name: p.Name, Protocol: p.Protocol, AppProtocol: p.AppProtocol, Port: p.Port})
+	}
+	return out
+}

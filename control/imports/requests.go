@@ -1,0 +1,115 @@
+package imports
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/hub"
+)
+
+// Indexes over the member's cache: the slices that Kubernetes keeps for a Service, and the imported ones, both by
+// `<namespace>/<service>`.
+const (
+	indexLocal    = "imports.local"
+	indexImported = "imports.imported"
+)
+
+func localService(obj client.Object) []string {
+	if name := obj.GetLabels()[discoveryv1.LabelServiceName]; name != "" {
+		return []string{types.NamespacedName{Namespace: obj.GetNamespace(), Name: name}.String()}
+	}
+	return nil
+}
+
+// importedService holds for slices and for the copies of ServiceImports in the system namespace.
+func importedService(obj client.Object) []string {
+	if s := hub.Service(obj); s.Name != "" && s.Namespace != "" {
+		return []string{s.String()}
+	}
+	return nil
+}
+
+func request(namespace, name string) []reconcile.Request {
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
+}
+
+func ofSlice(_ context.Context, obj client.Object) []reconcile.Request {
+	if name := obj.GetLabels()[discoveryv1.LabelServiceName]; name != "" {
+		return request(obj.GetNamespace(), name)
+	}
+	return ofMarked(obj)
+}
+
+// ofImport tells the copies, which carry labels, from the merged imports.
+func ofImport(_ context.Context, obj client.Object) []reconcile.Request {
+	if requests := ofMarked(obj); requests != nil {
+		return requests
+	}
+	return request(obj.GetNamespace(), obj.GetName())
+}
+
+// ofMarked names the service by labels.
+func ofMarked(obj client.Object) []reconcile.Request {
+	if s := hub.Service(obj); s.Name != "" && s.Namespace != "" {
+		return []reconcile.Request{{NamespacedName: s}}
+	}
+	return nil
+}
+
+// ofNamespace: a namespace that appears gets the services that were exported to it before.
+func (r *reconciler) ofNamespace(ctx context.Context, obj client.Object) []reconcile.Request {
+	if _, ok := obj.(*corev1.Namespace); !ok || !r.hub.Synced() {
+		return nil // the hub's first picture requests everything
+	}
+	return r.ofContributions(ctx)(r.hub.ContributionsIn(ctx, obj.GetName()))
+}
+
+// ofCluster: whether a cluster is a member, and since when, decides on all services that it contributes to.
+func (r *reconciler) ofCluster(obj client.Object) []reconcile.Request {
+	ctx := context.Background()
+	return r.ofContributions(ctx)(r.hub.ContributionsOf(ctx, obj.GetName()))
+}
+
+func (r *reconciler) ofContributions(ctx context.Context) func([]v1alpha1.ServiceContribution, error) []reconcile.Request {
+	return func(contributions []v1alpha1.ServiceContribution, err error) []reconcile.Request {
+		if err != nil {
+			log.FromContext(ctx).Error(err, "contributions cannot be read from the cache")
+		}
+		var requests []reconcile.Request
+		for _, c := range contributions {
+			requests = append(requests, request(c.Spec.Namespace, c.Spec.Service)...)
+		}
+		return requests
+	}
+}
+
+// all requests every service that is imported now: some may have lost their last exporter while nobody looked.
+func (r *reconciler) all(ctx context.Context) []reconcile.Request {
+	var imported mcs.ServiceImportList
+	var slices discoveryv1.EndpointSliceList
+	for _, list := range []client.ObjectList{&imported, &slices} {
+		if err := r.local.List(ctx, list); err != nil {
+			log.FromContext(ctx).Error(err, "imported objects cannot be read from the cache")
+		}
+	}
+	var requests []reconcile.Request
+	for i := range imported.Items {
+		if obj := &imported.Items[i]; r.cluster.owner.Owns(obj) {
+			requests = append(requests, ofImport(ctx, obj)...)
+		}
+	}
+	for i := range slices.Items {
+		if obj := &slices.Items[i]; r.cluster.owner.Owns(obj) {
+			requests = append(requests, ofMarked(obj)...)
+		}
+	}
+	return requests
+}

@@ -1,0 +1,72 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/objectset"
+)
+
+func (r *reconciler) peerSet() objectset.Set[*v1alpha1.Peer] {
+	return objectset.Set[*v1alpha1.Peer]{
+		Client: r.local, Owns: objectset.Owner{HubID: r.HubID}.Owns,
+		Copy: func(dst, src *v1alpha1.Peer) { dst.Spec = src.Spec },
+	}
+}
+
+// ensurePeers writes specs, then conditions.
+func (r *reconciler) ensurePeers(ctx context.Context, have, want []*v1alpha1.Peer) error {
+	present := map[string]*v1alpha1.Peer{}
+	for _, h := range have {
+		present[h.Name] = h
+	}
+	var errs []error
+	for _, w := range want {
+		errs = append(errs, r.ensurePeer(ctx, present[w.Name], w))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *reconciler) ensurePeer(ctx context.Context, have, want *v1alpha1.Peer) error {
+	status, set := want.Status, r.peerSet()
+	var present []*v1alpha1.Peer
+	if have != nil {
+		present = append(present, have)
+		// A peer that is refused from now on loses its condition first; the event of that leads to its new spec. So no
+		// node programs a spec under the condition of another one.
+		if set.Owns(have) && accepted(have.Status) && !accepted(status) {
+			return r.writeStatus(ctx, have, status)
+		}
+	}
+	if err := set.Ensure(ctx, present, []*v1alpha1.Peer{want}); err != nil {
+		return err
+	}
+	if have == nil {
+		have = want // as created
+	}
+	return r.writeStatus(ctx, have, status)
+}
+
+func accepted(status v1alpha1.PeerStatus) bool {
+	return meta.IsStatusConditionTrue(status.Conditions, v1alpha1.PeerAccepted)
+}
+
+func (r *reconciler) writeStatus(ctx context.Context, current *v1alpha1.Peer, status v1alpha1.PeerStatus) error {
+	next := current.DeepCopy()
+	for _, c := range status.Conditions {
+		meta.SetStatusCondition(&next.Status.Conditions, c)
+	}
+	if equality.Semantic.DeepEqual(current.Status, next.Status) {
+		return nil
+	}
+	if err := r.local.Status().Patch(ctx, next, client.MergeFrom(current)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("write the condition of Peer %s: %w", current.Name, err)
+	}
+	return nil
+}

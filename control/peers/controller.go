@@ -1,0 +1,228 @@
+// Package peers exchanges gateways with the other clusters of the clusterset. Three controllers, each with one request:
+// publish writes the own Endpoints at the hub, mirror keeps copies of all Clusters and Endpoints in the member, accept
+// makes a Peer of each remote cluster for the node daemons.
+//
+// accept reads the copies, not the hub: what was known stays in use while the hub is away, also over a restart. Only
+// the own cluster's Endpoints are written at the hub, only objects with our marks in the member, and nothing is deleted
+// before the hub's cache has shown a full picture.
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/objectset"
+)
+
+// Pauses before a reconcile is repeated.
+const (
+	firstRetry       = 50 * time.Millisecond
+	lastRetry        = 5 * time.Second
+	staleRetry       = time.Second
+	unreachableRetry = 2 * time.Second
+	reconcileTimeout = 15 * time.Second
+)
+
+// Options are the facts of the cluster that the controllers work with.
+type Options struct {
+	ClusterID    string
+	ClusterIndex uint16
+	// Subnets is what other clusters route to this one.
+	Subnets                             []netip.Prefix
+	PodCIDRs, ServiceCIDRs, GlobalCIDRs []netip.Prefix
+	CableDriver                         string
+	CablePort                           uint16
+	// WireVersion is the newest version of the overlay header that the nodes speak.
+	WireVersion     int
+	SystemNamespace string
+	HubID           string
+	Hub             *hub.Hub
+}
+
+// Setup adds the three controllers to the manager.
+func Setup(mgr ctrl.Manager, o Options) error {
+	r := reconciler{Options: o, local: mgr.GetClient(), events: mgr.GetEventRecorderFor("pelago-agent")}
+	atHub := func(client.Object) []reconcile.Request { return once }
+	onSync := func(context.Context) []reconcile.Request { return once }
+	here := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return once })
+	inSystem := builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
+		return obj.GetNamespace() == o.SystemNamespace
+	}))
+
+	err := errors.Join(
+		r.controller(mgr, "peers-publish").
+			Watches(&corev1.Node{}, here, builder.WithPredicates(gatewayNodes)).
+			Watches(&v1alpha1.NodeIndex{}, here).
+			WatchesRawSource(o.Hub.Source(&submarinerv1.Endpoint{}, atHub)).
+			WatchesRawSource(o.Hub.OnSync(onSync)).
+			Complete(reconcile.Func(r.publish)),
+		r.controller(mgr, "peers-mirror").
+			Watches(&submarinerv1.Cluster{}, here, inSystem).
+			Watches(&submarinerv1.Endpoint{}, here, inSystem).
+			WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, atHub)).
+			WatchesRawSource(o.Hub.Source(&submarinerv1.Endpoint{}, atHub)).
+			WatchesRawSource(o.Hub.OnSync(onSync)).
+			Complete(reconcile.Func(r.mirror)),
+		r.controller(mgr, "peers-accept").
+			Watches(&submarinerv1.Cluster{}, here, inSystem).
+			Watches(&submarinerv1.Endpoint{}, here, inSystem).
+			Watches(&v1alpha1.Peer{}, here).
+			WatchesRawSource(o.Hub.OnSync(onSync)).
+			Complete(reconcile.Func(r.accept)),
+	)
+	if err != nil {
+		return fmt.Errorf("set up controllers peers: %w", err)
+	}
+	return nil
+}
+
+// once is the one request of each controller: all of its objects are looked at together.
+var once = []reconcile.Request{{}}
+
+// gatewayNodes lets a Node's events pass if it is or was a gateway, so that the heartbeats of others wake nobody.
+var gatewayNodes = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool { return isGateway(e.ObjectOld) || isGateway(e.ObjectNew) },
+	CreateFunc: func(e event.CreateEvent) bool { return isGateway(e.Object) },
+	DeleteFunc: func(e event.DeleteEvent) bool { return isGateway(e.Object) },
+}
+
+func isGateway(node client.Object) bool { return node.GetLabels()[labelGateway] == "true" }
+
+type reconciler struct {
+	Options
+	local  client.Client
+	events record.EventRecorder
+}
+
+func (r *reconciler) controller(mgr ctrl.Manager, name string) *builder.Builder {
+	return ctrl.NewControllerManagedBy(mgr).Named(name).WithOptions(controller.Options{
+		ReconciliationTimeout: reconcileTimeout,
+		RateLimiter:           workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+	})
+}
+
+// publish makes the own Endpoints at the hub what the gateway nodes are.
+func (r *reconciler) publish(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	if !r.Hub.Synced() {
+		return reconcile.Result{}, nil
+	}
+	var nodes corev1.NodeList
+	var indexes v1alpha1.NodeIndexList
+	var endpoints submarinerv1.EndpointList
+	if err := errors.Join(
+		r.local.List(ctx, &nodes, client.MatchingLabels{labelGateway: "true"}),
+		r.local.List(ctx, &indexes),
+		r.Hub.Client().List(ctx, &endpoints, client.InNamespace(r.Hub.Namespace()), client.MatchingLabels{submarinerv1.LabelClusterID: r.ClusterID}),
+	); err != nil {
+		return reconcile.Result{}, fmt.Errorf("read gateways: %w", err)
+	}
+	want, problems := r.ownEndpoints(nodes.Items, indexes.Items)
+	r.report(problems)
+	set := objectset.Set[*submarinerv1.Endpoint]{
+		Client: r.Hub.Client(),
+		Owns:   func(obj client.Object) bool { return obj.GetLabels()[submarinerv1.LabelClusterID] == r.ClusterID },
+		Copy:   func(dst, src *submarinerv1.Endpoint) { dst.Spec = src.Spec },
+	}
+	err := set.Apply(ctx, objectset.Pointers(endpoints.Items), want)
+	if hub.IsUnreachable(err) { // package hub has told so
+		return reconcile.Result{RequeueAfter: unreachableRetry}, nil
+	}
+	return result(err)
+}
+
+// mirror makes the member's copies what the hub's Clusters and Endpoints are. Of a cluster that comes, the Endpoints
+// are copied first, and of one that goes they are deleted last, so that no Peer is without gateways for a moment.
+func (r *reconciler) mirror(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	if !r.Hub.Synced() {
+		return reconcile.Result{}, nil
+	}
+	var hubClusters, clusters submarinerv1.ClusterList
+	var hubEndpoints, endpoints submarinerv1.EndpointList
+	if err := errors.Join(
+		r.Hub.Client().List(ctx, &hubClusters, client.InNamespace(r.Hub.Namespace())),
+		r.Hub.Client().List(ctx, &hubEndpoints, client.InNamespace(r.Hub.Namespace())),
+		r.local.List(ctx, &clusters, client.InNamespace(r.SystemNamespace)),
+		r.local.List(ctx, &endpoints, client.InNamespace(r.SystemNamespace)),
+	); err != nil {
+		return reconcile.Result{}, fmt.Errorf("read Clusters and Endpoints: %w", err)
+	}
+	owner := objectset.Owner{HubID: r.HubID}
+	clusterSet := objectset.Set[*submarinerv1.Cluster]{
+		Client: r.local, Owns: owner.Owns, Copy: func(dst, src *submarinerv1.Cluster) { dst.Spec = src.Spec },
+	}
+	endpointSet := objectset.Set[*submarinerv1.Endpoint]{
+		Client: r.local, Owns: owner.Owns, Copy: func(dst, src *submarinerv1.Endpoint) { dst.Spec = src.Spec },
+	}
+	haveEndpoints, wantEndpoints := objectset.Pointers(endpoints.Items), r.endpointCopies(hubEndpoints.Items)
+	return result(errors.Join(
+		endpointSet.Ensure(ctx, haveEndpoints, wantEndpoints),
+		clusterSet.Apply(ctx, objectset.Pointers(clusters.Items), r.clusterCopies(hubClusters.Items)),
+		endpointSet.Prune(ctx, haveEndpoints, wantEndpoints),
+	))
+}
+
+// accept makes the Peers what the copies say.
+func (r *reconciler) accept(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	var clusters submarinerv1.ClusterList
+	var endpoints submarinerv1.EndpointList
+	var peers v1alpha1.PeerList
+	if err := errors.Join(
+		r.local.List(ctx, &clusters, client.InNamespace(r.SystemNamespace)),
+		r.local.List(ctx, &endpoints, client.InNamespace(r.SystemNamespace)),
+		r.local.List(ctx, &peers),
+	); err != nil {
+		return reconcile.Result{}, fmt.Errorf("read Clusters, Endpoints and Peers: %w", err)
+	}
+	owner := objectset.Owner{HubID: r.HubID}
+	var k known
+	for _, c := range clusters.Items {
+		if owner.Owns(&c) {
+			k.clusters = append(k.clusters, c)
+		}
+	}
+	for _, e := range endpoints.Items {
+		if owner.Owns(&e) {
+			k.endpoints = append(k.endpoints, e)
+		}
+	}
+	want, problems := r.peers(k)
+	r.report(problems)
+	have := objectset.Pointers(peers.Items)
+	errs := []error{r.ensurePeers(ctx, have, want)}
+	if r.Hub.Synced() {
+		errs = append(errs, r.peerSet().Prune(ctx, have, want))
+	}
+	return result(errors.Join(errs...))
+}
+
+func (r *reconciler) report(problems []problem) {
+	for _, p := range problems {
+		r.events.Event(p.object, corev1.EventTypeWarning, p.reason, p.message)
+	}
+}
+
+// result leaves errors of a cache that was behind to the event that it waits for.
+func result(err error) (reconcile.Result, error) {
+	if objectset.IsStale(err) {
+		return reconcile.Result{RequeueAfter: staleRetry}, nil
+	}
+	return reconcile.Result{}, err
+}

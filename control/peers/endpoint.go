@@ -1,0 +1,118 @@
+package peers
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+)
+
+// What users put on nodes.
+const (
+	labelGateway       = "submariner.io/gateway"
+	annotationPublicIP = "gateway.submariner.io/public-ip"
+	publicIPPrefix     = "ipv4:"
+)
+
+// problem is something about an object that people should mend; it becomes an Event of the object.
+type problem struct {
+	object  client.Object
+	reason  string
+	message string
+}
+
+// ownEndpoints computes the own cluster's Endpoints at the hub: one for each gateway node whose data path is ready.
+func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex) ([]*submarinerv1.Endpoint, []problem) {
+	byNode := map[string]v1alpha1.NodeIndex{}
+	for _, i := range indexes {
+		byNode[i.Name] = i
+	}
+	var endpoints []*submarinerv1.Endpoint
+	var problems []problem
+	for i := range nodes {
+		node := &nodes[i]
+		index, ok := byNode[node.Name]
+		if !ok || node.Labels[labelGateway] != "true" || index.Spec.NodeUID != string(node.UID) || !index.Status.Ready || !index.Status.Gateway {
+			continue
+		}
+		private, err := privateIP(node, index)
+		if err != nil {
+			problems = append(problems, problem{node, "NoGatewayAddress", err.Error()})
+			continue
+		}
+		public, err := publicIP(node)
+		if err != nil { // published without it: peers on the same network reach the gateway
+			problems = append(problems, problem{node, "InvalidPublicIP", err.Error()})
+		}
+		endpoints = append(endpoints, o.endpoint(node.Name, index.Spec.Index, private, public))
+	}
+	slices.SortFunc(endpoints, func(a, b *submarinerv1.Endpoint) int { return strings.Compare(a.Name, b.Name) })
+	return endpoints, problems
+}
+
+func privateIP(node *corev1.Node, index v1alpha1.NodeIndex) (netip.Addr, error) {
+	text := index.Status.Address
+	if text == "" {
+		for _, a := range node.Status.Addresses {
+			if a.Type == corev1.NodeInternalIP {
+				text = a.Address
+				break
+			}
+		}
+	}
+	ip, err := netip.ParseAddr(text)
+	if err != nil {
+		return ip, fmt.Errorf("the node has no address for its cable: neither its NodeIndex nor its InternalIP names one (%q)", text)
+	}
+	return ip, nil
+}
+
+// publicIP reads `gateway.submariner.io/public-ip: ipv4:a.b.c.d`; the zero Addr if the node has none.
+func publicIP(node *corev1.Node) (netip.Addr, error) {
+	text, ok := node.Annotations[annotationPublicIP]
+	if !ok {
+		return netip.Addr{}, nil
+	}
+	if address, ok := strings.CutPrefix(text, publicIPPrefix); ok {
+		if ip, err := netip.ParseAddr(address); err == nil && ip.Is4() {
+			return ip, nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("annotation %s=%q is not understood and left out: use %sa.b.c.d", annotationPublicIP, text, publicIPPrefix)
+}
+
+func (o Options) endpoint(node string, index int32, private, public netip.Addr) *submarinerv1.Endpoint {
+	address := private.StringExpanded() // no `::`, which could not end a name
+	cable := "submariner-cable-" + o.ClusterID + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(address)
+	e := &submarinerv1.Endpoint{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: o.Hub.Namespace(), Name: o.ClusterID + "-" + cable,
+			Labels: map[string]string{submarinerv1.LabelClusterID: o.ClusterID},
+		},
+		Spec: submarinerv1.EndpointSpec{
+			ClusterID: o.ClusterID, CableName: cable, Hostname: node,
+			PrivateIP: address, Backend: o.CableDriver,
+			BackendConfig: map[string]string{
+				submarinerv1.BackendUDPPort:      strconv.Itoa(int(o.CablePort)),
+				submarinerv1.BackendClusterIndex: strconv.Itoa(int(o.ClusterIndex)),
+				submarinerv1.BackendNodeIndex:    strconv.Itoa(int(index)),
+				submarinerv1.BackendWireVersion:  strconv.Itoa(o.WireVersion),
+			},
+		},
+	}
+	for _, s := range o.Subnets {
+		e.Spec.Subnets = append(e.Spec.Subnets, s.String())
+	}
+	if public.IsValid() {
+		e.Spec.PublicIP, e.Spec.NATEnabled = public.String(), public != private
+	}
+	return e
+}

@@ -1,0 +1,46 @@
+package peers
+
+import (
+	"maps"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/objectset"
+)
+
+// clusterCopies are the hub's Clusters as they are kept in the member. When each joined is kept with it, since a copy
+// has a creation time of its own.
+func (o Options) clusterCopies(clusters []submarinerv1.Cluster) []*submarinerv1.Cluster {
+	var out []*submarinerv1.Cluster
+	for i := range clusters {
+		c := &submarinerv1.Cluster{ObjectMeta: o.copyMeta(&clusters[i]), Spec: clusters[i].Spec}
+		c.Annotations[annotationJoined] = clusters[i].CreationTimestamp.UTC().Format(time.RFC3339)
+		out = append(out, c)
+	}
+	return out
+}
+
+// endpointCopies are the hub's Endpoints as they are kept in the member.
+func (o Options) endpointCopies(endpoints []submarinerv1.Endpoint) []*submarinerv1.Endpoint {
+	var out []*submarinerv1.Endpoint
+	for i := range endpoints {
+		out = append(out, &submarinerv1.Endpoint{ObjectMeta: o.copyMeta(&endpoints[i]), Spec: endpoints[i].Spec})
+	}
+	return out
+}
+
+// copyMeta keeps name, labels and our own annotations.
+func (o Options) copyMeta(obj client.Object) metav1.ObjectMeta {
+	m := metav1.ObjectMeta{
+		Namespace: o.SystemNamespace, Name: obj.GetName(),
+		Labels: maps.Clone(obj.GetLabels()), Annotations: maps.Clone(obj.GetAnnotations()),
+	}
+	maps.DeleteFunc(m.Annotations, func(key, _ string) bool { return !strings.HasPrefix(key, "pelago.io/") })
+	holder := &submarinerv1.Cluster{ObjectMeta: m}
+	objectset.Owner{HubID: o.HubID}.Mark(holder)
+	return holder.ObjectMeta
+}
