@@ -209,29 +209,24 @@ func (b *builder) ports(prefix, targetPrefix string, ports []Port, cluster strin
 // is a full name. A target that is too long for a name is left out: nobody
 // could ask for its address.
 func (b *builder) packSRV() {
-	names := map[string][]byte{}
 	for i, z := range b.x.zones {
-		clear(names)
+		packed := map[target][]byte{} // names share their records
 		for prefix, targets := range b.srv {
 			s := &srvSet{}
 			for _, t := range targets {
-				name, known := names[t.prefix]
+				rec, known := packed[t]
 				if !known {
-					full := b.from.Name + "." + b.from.Namespace + ".svc." + z.name
-					if t.prefix != "" {
-						full = t.prefix + "." + full
-					}
-					name, _ = packName(full)
-					names[t.prefix] = name
+					rec = b.srvRecord(t, z.name)
+					packed[t] = rec
 				}
-				if name == nil {
+				if rec == nil {
 					continue
 				}
-				s.records = append(s.records, srvRecord(t.port, name, b.x.ttl))
+				s.records = append(s.records, rec)
 				if t.to != nil {
 					s.name(t.to, false)
 				}
-				s.glue = append(s.glue, glue{name, b.owners[t.prefix]})
+				s.glue = append(s.glue, glue{rec[srvTargetAt:], b.owners[t.prefix]})
 			}
 			tidy(&s.set)
 			slices.SortFunc(s.glue, func(a, b glue) int { return bytes.Compare(a.name, b.name) })
@@ -243,6 +238,19 @@ func (b *builder) packSRV() {
 			o.srv[i] = s
 		}
 	}
+}
+
+// srvRecord packs one target below a zone, or nothing if its name is too long.
+func (b *builder) srvRecord(t target, zone string) []byte {
+	name := b.from.Name + "." + b.from.Namespace + ".svc." + zone
+	if t.prefix != "" {
+		name = t.prefix + "." + name
+	}
+	wire, err := packName(name)
+	if err != nil {
+		return nil
+	}
+	return srvRecord(t.port, wire, b.x.ttl)
 }
 
 // name notes the cluster that the newest record belongs to. Records come in
