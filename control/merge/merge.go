@@ -88,3 +88,11 @@ func unite(older, younger []v1alpha1.ContributionPort) []v1alpha1.ContributionPo
 	}
 	return ports
 }
+
+// OfMembers returns the contributions of clusters that are in the clusterset: those that joined has.
+func OfMembers(contributions []v1alpha1.ServiceContribution, joined map[string]time.Time) []v1alpha1.ServiceContribution {
+	return slices.DeleteFunc(slices.Clone(contributions), func(c v1alpha1.ServiceContribution) bool {
+		_, ok := joined[c.Spec.Cluster]
+		return !ok
+	})
+}
