@@ -88,6 +88,7 @@ func (i Info) Config() *rest.Config {
 		BearerToken:     string(i.ClientToken.Data[corev1.ServiceAccountTokenKey]),
 		TLSClientConfig: rest.TLSClientConfig{CAData: i.CA()},
 		Timeout:         30 * time.Second,
+		QPS:             50, Burst: 100,
 	}
 }
 

@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/broker"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/test/apiserver"
+)
+
+// clusterset is a hub and a member, both API servers without nodes of their own, in one kubeconfig.
+type clusterset struct {
+	dir, kubeconfig string
+	hub, member     *rest.Config
+}
+
+func newClusterset(t *testing.T) clusterset {
+	t.Helper()
+	c := clusterset{dir: t.TempDir(), hub: apiserver.Start(t, apiserver.HubControllers()),
+		member: apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"))}
+	c.kubeconfig = filepath.Join(c.dir, "kubeconfig")
+	kc := clientcmdapi.NewConfig()
+	for name, cfg := range map[string]*rest.Config{"hub": c.hub, "g1": c.member} {
+		kc.Clusters[name] = &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData}
+		kc.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: cfg.CertData, ClientKeyData: cfg.KeyData}
+		kc.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	}
+	kc.CurrentContext = "g1"
+	if err := clientcmd.WriteToFile(*kc, c.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c clusterset) infoFile() string { return filepath.Join(c.dir, broker.InfoFile) }
+
+// pelago runs the command line and returns what it prints.
+func (c clusterset) pelago(args ...string) (string, error) {
+	var out bytes.Buffer
+	cmd := root("pelago")
+	cmd.SetArgs(append(args, "--kubeconfig", c.kubeconfig))
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetIn(strings.NewReader(""))
+	err := cmd.ExecuteContext(context.Background())
+	return out.String(), err
+}
+
+// must runs the command line and fails the test if it fails.
+func (c clusterset) must(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := c.pelago(args...)
+	if err != nil {
+		t.Fatalf("pelago %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// fails runs the command line and fails the test unless its error has the words.
+func (c clusterset) fails(t *testing.T, words string, args ...string) {
+	t.Helper()
+	out, err := c.pelago(args...)
+	if err == nil || !strings.Contains(err.Error(), words) {
+		t.Errorf("pelago %s: error %v, want one with %q\n%s", strings.Join(args, " "), err, words, out)
+	}
+}
+
+func (c clusterset) deployBroker(t *testing.T) string {
+	t.Helper()
+	return c.must(t, "deploy-broker", "--context", "hub", "--globalnet", "--globalnet-cidr-range", "120.0.0.0/8", "--output", c.infoFile())
+}
+
+func (c clusterset) join(args ...string) []string {
+	return append([]string{"join", c.infoFile(), "--context", "g1", "--wait=false"}, args...)
+}
+
+func open(t *testing.T, cfg *rest.Config) client.Client {
+	t.Helper()
+	m, err := openMember(rest.CopyConfig(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.client
+}
+
+func TestDeployBrokerAndJoin(t *testing.T) {
+	c := newClusterset(t)
+	ctx := context.Background()
+	hub, member := open(t, c.hub), open(t, c.member)
+	for name, labels := range map[string]map[string]string{"n0": {"node-role.kubernetes.io/control-plane": ""}, "n1": nil, "n2": nil} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+			Spec: corev1.NodeSpec{PodCIDR: map[string]string{"n0": "10.7.0.0/24", "n1": "10.7.1.0/24", "n2": "10.7.2.0/24"}[name]}}
+		if err := member.Create(ctx, node); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	c.fails(t, "run `pelago deploy-broker` at the hub", c.join("--clusterid", "g1")...)
+	t.Log(c.deployBroker(t))
+	if stat, err := os.Stat(c.infoFile()); err != nil || stat.Mode().Perm() != 0o600 {
+		t.Errorf("broker-info.subm: %v, %v; want mode 0600", stat.Mode(), err)
+	}
+	first := readFile(t, c.infoFile())
+	c.deployBroker(t)
+	kept, err := filepath.Glob(c.infoFile() + ".*")
+	if err != nil || len(kept) != 1 || readFile(t, kept[0]) != first {
+		t.Errorf("the former broker-info.subm is in %q (%v), want one file with its content", kept, err)
+	}
+	a, b := info(t, kept[0]), info(t, c.infoFile())
+	if !bytes.Equal(a.IPSecPSK.Data["psk"], b.IPSecPSK.Data["psk"]) || len(b.IPSecPSK.Data["psk"]) != 48 {
+		t.Error("deploying the broker again changed the IPsec key")
+	}
+	c.fails(t, "has not joined", "show", "networks", "--context", "g1")
+	c.fails(t, "no kind ServiceExport", "export", "service", "kubernetes", "-n", "default", "--context", "g1")
+
+	t.Log(c.must(t, c.join("--clusterid", "g1", "--globalnet-cidr", "120.1.0.0/24")...))
+	want := config.Config{
+		ClusterID: "g1", ClusterIndex: 1, GlobalCIDRs: prefixes(t, "120.1.0.0/24"), PodCIDRs: prefixes(t, "10.7.0.0/22"),
+		ServiceCIDRs: prefixes(t, "10.77.0.0/16"), Mode: config.ModeSubmariner, CableDriver: "vxlan", CablePort: 4500,
+		HubID: uid(t, hub), HubServer: c.hub.Host, BrokerNamespace: deploy.BrokerNamespace,
+	}
+	m := &reader{t, member}
+	if diff := cmp.Diff(want.Data(), m.config().Data()); diff != "" {
+		t.Errorf("pelago-config: -want +got\n%s", diff)
+	}
+	if labels := m.node("n1").Labels; labels[gatewayLabel] != "true" {
+		t.Errorf("the first worker has labels %v, want it to be the gateway", labels)
+	}
+	tokens := m.secret(config.OverlayTokenSecretName)
+	if _, err := config.ParseOverlayTokens(tokens); err != nil {
+		t.Error(err)
+	}
+	egress := &submarinerv1.ClusterGlobalEgressIP{}
+	if err := member.Get(ctx, client.ObjectKey{Name: clusterEgress}, egress); err != nil || egress.Spec.Count() != 8 {
+		t.Errorf("cluster egress: %v, %d addresses; want 8", err, egress.Spec.Count())
+	}
+	access, err := config.ParseBroker(m.secret(config.BrokerSecretName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := open(t, &rest.Config{Host: access.Server, BearerToken: access.Token, TLSClientConfig: rest.TLSClientConfig{CAData: access.CA}})
+	cluster := &submarinerv1.Cluster{}
+	if err := own.Get(ctx, client.ObjectKey{Namespace: access.Namespace, Name: "g1"}, cluster); err != nil {
+		t.Fatalf("the member reads its Cluster with its own credential: %v", err)
+	}
+	if diff := cmp.Diff(submarinerv1.ClusterSpec{ClusterID: "g1", GlobalCIDR: []string{"120.1.0.0/24"},
+		ClusterCIDR: []string{"10.7.0.0/22"}, ServiceCIDR: []string{"10.77.0.0/16"}}, cluster.Spec); diff != "" {
+		t.Errorf("Cluster: -want +got\n%s", diff)
+	}
+
+	t.Run("again", func(t *testing.T) {
+		later := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n3"}, Spec: corev1.NodeSpec{PodCIDR: "10.7.200.0/24"}}
+		if err := member.Create(ctx, later); err != nil {
+			t.Fatal(err)
+		}
+		c.must(t, c.join("--clusterid", "g1")...)
+		if diff := cmp.Diff(want.Data(), m.config().Data()); diff != "" {
+			t.Errorf("joining again changed pelago-config: -want +got\n%s", diff)
+		}
+		if diff := cmp.Diff(tokens, m.secret(config.OverlayTokenSecretName)); diff != "" {
+			t.Error("joining again changed the overlay token")
+		}
+		if labels := m.node("n2").Labels; labels[gatewayLabel] != "" {
+			t.Error("joining again made another node a gateway")
+		}
+	})
+	t.Run("bad input", func(t *testing.T) {
+		c.fails(t, `has joined as "g1"`, c.join("--clusterid", "other")...)
+		c.fails(t, "already has GlobalCIDR", c.join("--clusterid", "g1", "--globalnet-cidr", "120.9.0.0/24")...)
+		c.fails(t, "is registered with pod ranges", c.join("--clusterid", "g1", "--clustercidr", "10.8.0.0/16")...)
+		c.fails(t, "not an RFC 1123 label", c.join("--clusterid", "G1")...)
+		c.fails(t, "--clusterid", c.join()...)
+		c.fails(t, "not built yet in this version", c.join("--clusterid", "g1", "--cable-driver", "wireguard")...)
+		c.fails(t, "has no such node; it has n0, n1, n2, n3", c.join("--clusterid", "g1", "--gateway-node", "n9")...)
+		c.fails(t, "clusters are registered", "deploy-broker", "--context", "hub", "--output", c.infoFile())
+		c.fails(t, `context "nowhere"`, "show", "all", "--contexts", "nowhere")
+	})
+	t.Run("services", func(t *testing.T) {
+		c.fails(t, "there is no such Service", "export", "service", "web", "-n", "default")
+		c.must(t, "export", "service", "kubernetes", "-n", "default")
+		if out := c.must(t, "export", "service", "kubernetes", "-n", "default"); !strings.Contains(out, "was exported before") {
+			t.Error(out)
+		}
+		c.must(t, "unexport", "service", "kubernetes", "-n", "default")
+		c.fails(t, "is not exported", "unexport", "service", "kubernetes", "-n", "default")
+	})
+	t.Run("show", func(t *testing.T) {
+		var states []clusterState
+		if err := json.Unmarshal([]byte(c.must(t, "show", "all", "-o", "json")), &states); err != nil {
+			t.Fatal(err)
+		}
+		if len(states) != 1 || states[0].Cluster != "g1" || len(states[0].Shown) != len(views) {
+			t.Errorf("show all -o json: %+v", states)
+		}
+		t.Log(c.must(t, "show", "all"))
+	})
+	t.Run("unjoin", func(t *testing.T) {
+		c.must(t, "unjoin", "--context", "hub", "--clusterid", "g1")
+		err := own.List(ctx, &submarinerv1.EndpointList{}, client.InNamespace(access.Namespace))
+		if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
+			t.Errorf("the removed member lists Endpoints: %v, want a refusal", err)
+		}
+		c.must(t, "unjoin", "--context", "g1")
+		c.fails(t, "has not joined", "unjoin", "--context", "g1")
+		// What is gone may come back under another name.
+		c.must(t, c.join("--clusterid", "other")...)
+	})
+}
+
+// reader reads a member's objects for a test.
+type reader struct {
+	t *testing.T
+	c client.Client
+}
+
+func (m *reader) config() config.Config {
+	m.t.Helper()
+	cm := &corev1.ConfigMap{}
+	m.get(client.ObjectKey{Namespace: config.SystemNamespace, Name: config.ConfigMapName}, cm)
+	c, err := config.Parse(cm.Data)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return c
+}
+
+func (m *reader) secret(name string) map[string][]byte {
+	m.t.Helper()
+	s := &corev1.Secret{}
+	m.get(client.ObjectKey{Namespace: config.SystemNamespace, Name: name}, s)
+	return s.Data
+}
+
+func (m *reader) node(name string) *corev1.Node {
+	m.t.Helper()
+	n := &corev1.Node{}
+	m.get(client.ObjectKey{Name: name}, n)
+	return n
+}
+
+func (m *reader) get(key client.ObjectKey, obj client.Object) {
+	m.t.Helper()
+	if err := m.c.Get(context.Background(), key, obj); err != nil {
+		m.t.Fatal(err)
+	}
+}

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/control/broker"
+	"github.com/pelago-net/pelago/deploy"
+)
+
+// components that a clusterset may be for.
+const (
+	componentConnectivity     = "connectivity"
+	componentServiceDiscovery = "service-discovery"
+)
+
+// deployBroker are the flags of deploy-broker.
+type deployBroker struct {
+	access        access
+	globalnet     bool
+	globalRange   string
+	globalSize    uint64
+	pskFrom       string
+	customDomains []string
+	components    []string
+	brokerURL     string
+	mode          string
+	output        string
+}
+
+func deployBrokerCommand() *cobra.Command {
+	var d deployBroker
+	cmd := &cobra.Command{
+		Use:   "deploy-broker",
+		Short: "Make a cluster the hub of a clusterset",
+		Long: `deploy-broker installs the broker in the cluster of the kubeconfig: a namespace,
+custom resource definitions, rights and admission policies, no pods. It writes
+broker-info.subm, with which clusters join for the next 24 hours. An existing
+file is renamed.
+
+Run it again for a new file; what is registered stays.`,
+		Example: `  # clusters whose pod and service ranges differ
+  pelago deploy-broker --context hub
+
+  # clusters with the same ranges: each gets addresses of 120.0.0.0/8
+  pelago deploy-broker --context hub --globalnet --globalnet-cidr-range 120.0.0.0/8`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return d.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	d.access.addFlags(f)
+	f.BoolVar(&d.globalnet, "globalnet", false, "give every cluster addresses of its own, so that pod and service ranges may overlap")
+	f.StringVar(&d.globalRange, "globalnet-cidr-range", "242.0.0.0/8", "range that the clusters' GlobalCIDRs are taken from")
+	f.Uint64Var(&d.globalSize, "globalnet-cluster-size", 65536, "addresses of a cluster's GlobalCIDR unless join says otherwise; rounded up to a power of two")
+	f.StringVar(&d.pskFrom, "ipsec-psk-from", "", "take the IPsec key from this broker-info.subm instead of making one")
+	f.StringSliceVar(&d.customDomains, "custom-domains", nil, "DNS zones that are served beside clusterset.local")
+	f.StringSliceVar(&d.components, "components", []string{componentServiceDiscovery, componentConnectivity}, "what the clusterset is for")
+	f.StringVar(&d.brokerURL, "broker-url", "", "URL under which clusters reach the hub's API server (default: the kubeconfig's)")
+	f.StringVar(&d.mode, "mode", "submariner", "rules of service discovery: submariner (the local cluster's address first) or mcs (a ClusterSetIP)")
+	f.StringVar(&d.output, "output", broker.InfoFile, "file to write")
+	return cmd
+}
+
+func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
+	book, err := d.check()
+	if err != nil {
+		return err
+	}
+	cfg, err := d.access.config()
+	if err != nil {
+		return err
+	}
+	p := newProgress(out)
+	if _, err := requireVersion(cfg, "the hub", "1.31", "admission policies with functions of IP addresses"); err != nil {
+		return err
+	}
+	hub, err := broker.NewClient(cfg)
+	if err != nil {
+		return err
+	}
+	if err := deploy.HubBase(ctx, cfg, p.step); err != nil {
+		return err
+	}
+	uid, err := broker.ClusterUID(ctx, hub)
+	if err != nil {
+		return err
+	}
+	psk, err := d.psk()
+	if err != nil {
+		return err
+	}
+	p.step("Writing the settings of the clusterset")
+	set := broker.Clusterset{Mode: d.mode, HubID: uid, CustomDomains: d.customDomains, Components: d.components}
+	pskSecret, err := broker.Setup(ctx, hub, book, set, psk)
+	if err != nil {
+		return err
+	}
+	if err := deploy.Hub(ctx, cfg, p.step); err != nil {
+		return err
+	}
+	info, err := d.info(ctx, hub, cfg, pskSecret)
+	if err != nil {
+		return err
+	}
+	kept, err := writeInfo(d.output, info)
+	if err != nil {
+		return err
+	}
+	if kept != "" {
+		p.step("Renamed the former %s to %s", d.output, kept)
+	}
+	p.step("Wrote %s", d.output)
+	d.next(out, info)
+	return nil
+}
+
+// check looks at the flags and makes the book that they ask for.
+func (d *deployBroker) check() (broker.Book, error) {
+	if d.mode != "submariner" && d.mode != "mcs" {
+		return broker.Book{}, fmt.Errorf("--mode %q: use submariner or mcs", d.mode)
+	}
+	for _, c := range d.components {
+		if c != componentConnectivity && c != componentServiceDiscovery {
+			return broker.Book{}, fmt.Errorf("--components %q: use %s, %s or both", c, componentServiceDiscovery, componentConnectivity)
+		}
+	}
+	for _, domain := range d.customDomains {
+		if len(validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSuffix(domain, ".")))) > 0 {
+			return broker.Book{}, fmt.Errorf("--custom-domains %q is no domain name", domain)
+		}
+	}
+	if !d.globalnet {
+		return broker.NewBook(false, netip.Prefix{}, 0)
+	}
+	cidr, err := netip.ParsePrefix(d.globalRange)
+	if err != nil {
+		return broker.Book{}, fmt.Errorf("--globalnet-cidr-range: %w", err)
+	}
+	return broker.NewBook(true, cidr, d.globalSize)
+}
+
+// psk is the key of --ipsec-psk-from, nil without that flag.
+func (d *deployBroker) psk() ([]byte, error) {
+	if d.pskFrom == "" {
+		return nil, nil
+	}
+	info, err := readInfo(d.pskFrom)
+	if err != nil {
+		return nil, err
+	}
+	return info.IPSecPSK.Data["psk"], nil
+}
+
+// info issues a new credential and makes the file's content.
+func (d *deployBroker) info(ctx context.Context, hub client.Client, cfg *rest.Config, psk *corev1.Secret) (broker.Info, error) {
+	ca, err := hubCA(ctx, hub, cfg)
+	if err != nil {
+		return broker.Info{}, err
+	}
+	token, err := broker.Credential(ctx, hub, ca)
+	if err != nil {
+		return broker.Info{}, err
+	}
+	brokerURL := d.brokerURL
+	if brokerURL == "" {
+		brokerURL = cfg.Host
+	}
+	return broker.Info{
+		BrokerURL:        brokerURL,
+		ClientToken:      token,
+		IPSecPSK:         &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: psk.Name, Namespace: psk.Namespace}, Data: psk.Data},
+		ServiceDiscovery: slices.Contains(d.components, componentServiceDiscovery),
+		Components:       d.components,
+		CustomDomains:    d.customDomains,
+	}, nil
+}
+
+// hubCA is the bundle that the hub's certificate is checked against: the kubeconfig's, else the one that the hub
+// publishes.
+func hubCA(ctx context.Context, hub client.Client, cfg *rest.Config) ([]byte, error) {
+	if len(cfg.CAData) > 0 {
+		return cfg.CAData, nil
+	}
+	if cfg.CAFile != "" {
+		return os.ReadFile(cfg.CAFile)
+	}
+	cm := &corev1.ConfigMap{}
+	key := client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "kube-root-ca.crt"}
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+		last = hub.Get(ctx, key, cm)
+		return last == nil, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find the hub's CA: the kubeconfig has none, and ConfigMap %s: %w: use a kubeconfig with certificate-authority-data", key, errors.Join(last, err))
+	}
+	return []byte(cm.Data["ca.crt"]), nil
+}
+
+// readInfo reads a broker-info.subm.
+func readInfo(file string) (broker.Info, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return broker.Info{}, fmt.Errorf("read %s: %w: run `pelago deploy-broker` at the hub and bring its file here", file, err)
+	}
+	info, err := broker.DecodeInfo(content)
+	if err != nil {
+		return broker.Info{}, fmt.Errorf("read %s: %w", file, err)
+	}
+	return info, nil
+}
+
+// writeInfo writes the file, readable by its owner alone. It returns the new name of a file that was there before.
+func writeInfo(file string, info broker.Info) (kept string, err error) {
+	content, err := info.Encode()
+	if err != nil {
+		return "", err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".broker-info-") // mode 0600
+	if err != nil {
+		return "", fmt.Errorf("write %s: %w", file, err)
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(content)
+	if err = errors.Join(err, tmp.Close()); err != nil {
+		return "", fmt.Errorf("write %s: %w", file, err)
+	}
+	if _, err := os.Lstat(file); err == nil {
+		kept = file + "." + time.Now().UTC().Format("2006-01-02T15_04_05.000Z")
+		if err := os.Rename(file, kept); err != nil {
+			return "", fmt.Errorf("keep the former %s: %w", file, err)
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("write %s: %w", file, err)
+	}
+	if err := os.Rename(tmp.Name(), file); err != nil {
+		return "", fmt.Errorf("write %s: %w", file, err)
+	}
+	return kept, nil
+}
+
+// next says what to do now.
+func (d *deployBroker) next(out io.Writer, info broker.Info) {
+	expiry, ok, err := info.Expiry()
+	fmt.Fprintf(out, "\nThe broker is ready. Join each cluster:\n\n  pelago join %s --context CONTEXT --clusterid ID\n\n", d.output)
+	if ok && err == nil {
+		fmt.Fprintf(out, "%s can register clusters until %s; keep it secret. ", d.output, expiry.UTC().Format(time.RFC3339))
+		fmt.Fprintln(out, "Run this command again for a new one.")
+	}
+	if u, err := url.Parse(info.BrokerURL); err == nil {
+		if ip, err := netip.ParseAddr(u.Hostname()); u.Hostname() == "localhost" || (err == nil && ip.IsLoopback()) {
+			fmt.Fprintf(out, "Warning: pods of other clusters cannot reach %s; give the hub's address with --broker-url.\n", info.BrokerURL)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// podCIDRs finds the ranges that pods get, and says where it found them.
+func podCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, string, error) {
+	pods, err := c.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "component=kube-controller-manager"})
+	if err != nil {
+		return nil, "", fmt.Errorf("list the pods of kube-controller-manager: %w", err)
+	}
+	if prefixes := fromArguments(pods.Items); len(prefixes) > 0 {
+		return prefixes, "from kube-controller-manager", nil
+	}
+	cm, err := c.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-proxy", metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, "", fmt.Errorf("get the configuration of kube-proxy: %w", err)
+	}
+	if prefixes := fromProxyConfig(cm.Data["config.conf"]); len(prefixes) > 0 {
+		return prefixes, "from kube-proxy", nil
+	}
+	nodes, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, "", fmt.Errorf("list nodes: %w", err)
+	}
+	if prefixes := fromNodes(nodes.Items); len(prefixes) > 0 {
+		return prefixes, "what the nodes of today cover; if more will come, give the whole with --clustercidr", nil
+	}
+	return nil, "", errors.New("neither kube-controller-manager, kube-proxy nor the nodes say")
+}
+
+// fromArguments reads --cluster-cidr of kube-controller-manager.
+func fromArguments(pods []corev1.Pod) []netip.Prefix {
+	for _, pod := range pods {
+		for _, container := range pod.Spec.Containers {
+			for _, arg := range slices.Concat(container.Command, container.Args) {
+				if text, ok := strings.CutPrefix(arg, "--cluster-cidr="); ok {
+					if prefixes, err := parsePrefixes(strings.Split(text, ",")); err == nil {
+						return prefixes
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+var proxyClusterCIDR = regexp.MustCompile(`(?m)^clusterCIDR:[ \t]*"?([0-9a-fA-F.:/,]+)`)
+
+// fromProxyConfig reads clusterCIDR of a KubeProxyConfiguration.
+func fromProxyConfig(text string) []netip.Prefix {
+	match := proxyClusterCIDR.FindStringSubmatch(text)
+	if match == nil {
+		return nil
+	}
+	prefixes, err := parsePrefixes(strings.Split(match[1], ","))
+	if err != nil {
+		return nil
+	}
+	return prefixes
+}
+
+// fromNodes is, for each address family, the smallest range that covers the ranges of all nodes.
+func fromNodes(nodes []corev1.Node) []netip.Prefix {
+	cover := map[bool]netip.Prefix{}
+	for _, node := range nodes {
+		texts := node.Spec.PodCIDRs
+		if len(texts) == 0 && node.Spec.PodCIDR != "" {
+			texts = []string{node.Spec.PodCIDR}
+		}
+		for _, text := range texts {
+			p, err := netip.ParsePrefix(text)
+			if err != nil {
+				continue
+			}
+			if sum, ok := cover[p.Addr().Is4()]; ok {
+				p = covering(sum, p)
+			}
+			cover[p.Addr().Is4()] = p.Masked()
+		}
+	}
+	var out []netip.Prefix
+	for _, is4 := range []bool{true, false} {
+		if p, ok := cover[is4]; ok {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// covering is the smallest range that holds both, which are of one family.
+func covering(a, b netip.Prefix) netip.Prefix {
+	for bits := min(a.Bits(), b.Bits()); ; bits-- {
+		p := netip.PrefixFrom(a.Addr(), bits).Masked()
+		if p.Contains(b.Addr()) {
+			return p
+		}
+	}
+}
+
+// serviceCIDRs finds the ranges of ClusterIPs.
+func serviceCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, string, error) {
+	list, err := c.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, "", fmt.Errorf("list ServiceCIDRs: %w", err)
+	}
+	if err == nil {
+		var texts []string
+		for _, item := range list.Items {
+			texts = append(texts, item.Spec.CIDRs...)
+		}
+		prefixes, err := parsePrefixes(texts)
+		return prefixes, "from ServiceCIDR objects", err
+	}
+	// Before Kubernetes 1.33 only a refusal says it. The address is the documentation's (RFC 5737).
+	_, err = c.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "pelago-"},
+		Spec:       corev1.ServiceSpec{ClusterIP: "192.0.2.1", Ports: []corev1.ServicePort{{Port: 443}}},
+	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err == nil {
+		return nil, "", errors.New("the API server took a ClusterIP of 192.0.2.0/24, which is for documentation")
+	}
+	prefixes := fromRefusal(err.Error())
+	if len(prefixes) == 0 {
+		return nil, "", fmt.Errorf("the API server does not say: %w", err)
+	}
+	return prefixes, "from the API server", nil
+}
+
+var validRange = regexp.MustCompile(`[Tt]he range of valid IPs is ([0-9a-fA-F.:]+/[0-9]+)`)
+
+// fromRefusal reads the range out of the API server's refusal of a ClusterIP.
+func fromRefusal(text string) []netip.Prefix {
+	match := validRange.FindStringSubmatch(text)
+	if match == nil {
+		return nil
+	}
+	prefixes, err := parsePrefixes(match[1:])
+	if err != nil {
+		return nil
+	}
+	return prefixes
+}
+
+// parsePrefixes reads ranges and refuses none at all.
+func parsePrefixes(texts []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(strings.TrimSpace(text))
+		if err != nil {
+			return nil, err
+		}
+		if p != p.Masked() {
+			return nil, fmt.Errorf("range %s has host bits: write %s", p, p.Masked())
+		}
+		out = append(out, p)
+	}
+	if len(out) == 0 {
+		return nil, errors.New("no range")
+	}
+	return out, nil
+}
+
+func joinPrefixes(prefixes []netip.Prefix) string {
+	var texts []string
+	for _, p := range prefixes {
+		texts = append(texts, p.String())
+	}
+	return strings.Join(texts, ", ")
+}
+
+// refuseSubmariner refuses a cluster in which Submariner's gateway is alive: both would program the same routes.
+func refuseSubmariner(ctx context.Context, c kubernetes.Interface) error {
+	const namespace, name = "submariner-operator", "submariner-gateway-lock"
+	lease, err := c.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get Lease %s/%s: %w", namespace, name, err)
+	}
+	if renewed := lease.Spec.RenewTime; renewed != nil && time.Since(renewed.Time) < 2*time.Minute {
+		return fmt.Errorf("another network of clusters, Submariner, runs here (Lease %s/%s was renewed %s ago): remove it first with `subctl uninstall`",
+			namespace, name, time.Since(renewed.Time).Round(time.Second))
+	}
+	return nil
+}

@@ -1,0 +1,317 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/control/broker"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy"
+)
+
+// join are the flags of join.
+type join struct {
+	access       access
+	clusterID    string
+	globalCIDR   string
+	globalSize   uint64
+	clusterCIDR  []string
+	serviceCIDR  []string
+	cableDriver  string
+	nattPort     uint16
+	gatewayNodes []string
+	labelGateway bool
+	image        string
+	pullPolicy   string
+	wait         bool
+	timeout      time.Duration
+}
+
+func joinCommand() *cobra.Command {
+	var j join
+	cmd := &cobra.Command{
+		Use:   "join broker-info.subm",
+		Short: "Join a cluster to a clusterset",
+		Long: `join registers the cluster of the kubeconfig with the hub that wrote
+broker-info.subm, installs Pelago in it and waits until it runs. What is not
+said by flags is found out.
+
+Run again with the same id it repairs and updates; the cluster keeps its
+addresses and its identity.`,
+		Example: `  pelago join broker-info.subm --context c1 --clusterid c1
+
+  # with globalnet, a range of one's own choice
+  pelago join broker-info.subm --context g1 --clusterid g1 --globalnet-cidr 120.1.0.0/24
+
+  # two gateways
+  pelago join broker-info.subm --context c1 --clusterid c1 --gateway-node worker1 --gateway-node worker2`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return j.run(cmd.Context(), args[0], terminal(cmd.InOrStdin()), cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	j.access.addFlags(f)
+	f.StringVar(&j.clusterID, "clusterid", "", "id of the cluster: letters, digits and '-', at most 48; it never changes (asked for if not given)")
+	f.StringVar(&j.globalCIDR, "globalnet-cidr", "", "GlobalCIDR of the cluster (default: the first free one)")
+	f.Uint64Var(&j.globalSize, "globalnet-cluster-size", 0, "addresses of the GlobalCIDR; rounded up to a power of two (default: the clusterset's)")
+	f.StringSliceVar(&j.clusterCIDR, "clustercidr", nil, "pod ranges of the cluster (default: found out)")
+	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: found out)")
+	f.StringVar(&j.cableDriver, "cable-driver", config.CableVXLAN, "wire between gateways: vxlan")
+	f.Uint16Var(&j.nattPort, "nattport", 4500, "UDP port of the wire between gateways")
+	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+gatewayLabel+", else asked for)")
+	f.BoolVar(&j.labelGateway, "label-gateway", true, "label a node as gateway if none is")
+	f.StringVar(&j.image, "image", deploy.DefaultImage, "image of all components")
+	f.StringVar(&j.pullPolicy, "image-pull-policy", "IfNotPresent", "Always, IfNotPresent or Never")
+	f.BoolVar(&j.wait, "wait", true, "wait until all components run")
+	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them")
+	cmd.MarkFlagsMutuallyExclusive("globalnet-cidr", "globalnet-cluster-size")
+	return cmd
+}
+
+// terminal is a reader of answers, nil if nobody is there to give them.
+func terminal(in io.Reader) *bufio.Reader {
+	if f, ok := in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return bufio.NewReader(in)
+	}
+	return nil
+}
+
+func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out io.Writer) error {
+	global, err := j.check(answers, out)
+	if err != nil {
+		return err
+	}
+	info, err := readInfo(file)
+	if err != nil {
+		return err
+	}
+	if err := info.CheckExpiry(time.Now()); err != nil {
+		return fmt.Errorf("use %s: %w", file, err)
+	}
+	cfg, err := j.access.config()
+	if err != nil {
+		return err
+	}
+	p := newProgress(out)
+	m, err := openMember(cfg)
+	if err != nil {
+		return err
+	}
+	p.step("Looking at the cluster at %s", cfg.Host)
+	facts, err := j.look(ctx, m, p)
+	if err != nil {
+		return err
+	}
+	gateways, err := j.chooseGateways(ctx, m.typed, answers, out)
+	if err != nil {
+		return err
+	}
+	p.step("Looking at the hub at %s", info.BrokerURL)
+	hub, set, err := openHub(ctx, info)
+	if err != nil {
+		return err
+	}
+	entry, err := broker.Claim(ctx, hub, info.Namespace(), broker.Request{
+		ClusterID: j.clusterID, ClusterUID: facts.uid, GlobalCIDR: global, Size: j.globalSize,
+		Local: slices.Concat(facts.podCIDRs, facts.serviceCIDRs),
+	})
+	if err != nil {
+		return fmt.Errorf("join as %q: %w", j.clusterID, err)
+	}
+	if len(entry.GlobalCIDR) > 0 {
+		p.step("Cluster %s has index %d and GlobalCIDR %s", j.clusterID, entry.ClusterIndex, entry.GlobalCIDR[0])
+	} else {
+		p.step("Cluster %s has index %d", j.clusterID, entry.ClusterIndex)
+	}
+	if err := deploy.MemberBase(ctx, cfg, p.step); err != nil {
+		return err
+	}
+	if err := register(ctx, hub, m, info, broker.Member{Entry: entry, PodCIDR: facts.podCIDRs, ServiceCIDR: facts.serviceCIDRs}, p); err != nil {
+		return err
+	}
+	if err := m.configure(ctx, info, config.Config{
+		ClusterID: j.clusterID, ClusterIndex: uint16(entry.ClusterIndex), GlobalCIDRs: entry.GlobalCIDR,
+		PodCIDRs: facts.podCIDRs, ServiceCIDRs: facts.serviceCIDRs, Mode: config.Mode(set.Mode),
+		CableDriver: j.cableDriver, CablePort: j.nattPort, CustomDomains: set.CustomDomains,
+		HubID: set.HubID, HubServer: info.BrokerURL, BrokerNamespace: info.Namespace(),
+	}); err != nil {
+		return err
+	}
+	if err := labelGateways(ctx, m.typed, gateways, p); err != nil {
+		return err
+	}
+	if err := deploy.Member(ctx, cfg, deploy.MemberOptions{Image: j.image, PullPolicy: j.pullPolicy}, p.step); err != nil {
+		return err
+	}
+	if j.wait {
+		if err := awaitRollout(ctx, m.typed, j.timeout, p); err != nil {
+			return err
+		}
+	}
+	p.step("Cluster %s has joined", j.clusterID)
+	j.next(out)
+	return nil
+}
+
+// check looks at the flags, asks for the id if it is missing, and returns the GlobalCIDR that was asked for.
+func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix, err error) {
+	if j.clusterID == "" {
+		if answers == nil {
+			return global, fmt.Errorf("say with --clusterid how the cluster is to be called")
+		}
+		fmt.Fprint(out, "Id of this cluster (lower-case letters, digits and '-'): ")
+		line, err := answers.ReadString('\n')
+		if err != nil {
+			return global, fmt.Errorf("read the cluster id: %w", err)
+		}
+		j.clusterID = strings.TrimSpace(line)
+	}
+	if err := config.CheckClusterID(j.clusterID); err != nil {
+		return global, err
+	}
+	switch j.cableDriver {
+	case config.CableVXLAN:
+	case "wireguard", "libreswan":
+		return global, fmt.Errorf("--cable-driver %s is not built yet in this version: use --cable-driver vxlan, which does not encrypt", j.cableDriver)
+	default:
+		return global, fmt.Errorf("--cable-driver %q is unknown: use vxlan", j.cableDriver)
+	}
+	if j.nattPort == 0 || j.nattPort == 4800 {
+		return global, fmt.Errorf("--nattport %d: use a port from 1 to 65535 other than 4800, which the overlay inside the cluster has", j.nattPort)
+	}
+	if !slices.Contains([]string{"Always", "IfNotPresent", "Never"}, j.pullPolicy) {
+		return global, fmt.Errorf("--image-pull-policy %q: use Always, IfNotPresent or Never", j.pullPolicy)
+	}
+	if j.globalCIDR == "" {
+		return global, nil
+	}
+	if global, err = netip.ParsePrefix(j.globalCIDR); err != nil {
+		return global, fmt.Errorf("--globalnet-cidr: %w", err)
+	}
+	return global, nil
+}
+
+// openHub opens the hub with the credential of the file and reads what all members share.
+func openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clusterset, error) {
+	cfg := info.Config()
+	cfg.WarningHandler = rest.NoWarnings{}
+	if _, err := requireVersion(cfg, "the hub", "1.31", "admission policies with functions of IP addresses"); err != nil {
+		return nil, broker.Clusterset{}, err
+	}
+	hub, err := broker.NewClient(cfg)
+	if err != nil {
+		return nil, broker.Clusterset{}, err
+	}
+	set, err := broker.ReadClusterset(ctx, hub, info.Namespace())
+	if err != nil {
+		return nil, broker.Clusterset{}, fmt.Errorf("%w: was the broker deployed by `pelago deploy-broker`, and does its file come from there?", err)
+	}
+	return hub, set, nil
+}
+
+// register gets the member's identity at the hub. What proves it is kept in the member before anything depends on it,
+// so that a join that was interrupted can be repeated.
+func register(ctx context.Context, hub client.Client, m *member, info broker.Info, who broker.Member, p *progress) error {
+	p.step("Registering at the hub")
+	known, err := m.proof(ctx)
+	if err != nil {
+		return err
+	}
+	proof, err := broker.Identity(ctx, hub, info.Namespace(), who.ClusterID, known)
+	if err != nil {
+		return err
+	}
+	if err := m.keepProof(ctx, info, proof); err != nil {
+		return err
+	}
+	token, err := broker.Token(ctx, hub, info.Namespace(), who.ClusterID, proof)
+	if err != nil {
+		return err
+	}
+	if err := m.keepToken(ctx, token); err != nil {
+		return err
+	}
+	return broker.Admit(ctx, hub, info.Namespace(), who)
+}
+
+// facts are what join must know of the cluster.
+type facts struct {
+	// uid is the UID of the namespace kube-system.
+	uid                    string
+	podCIDRs, serviceCIDRs []netip.Prefix
+}
+
+// look finds out what the flags do not say. What a former join found stays, so that a node that has come since does not
+// change the cluster's ranges.
+func (j *join) look(ctx context.Context, m *member, p *progress) (facts, error) {
+	if _, err := requireVersion(m.config, "this cluster", "1.27", "the oldest version that Pelago is made for"); err != nil {
+		return facts{}, err
+	}
+	if err := refuseSubmariner(ctx, m.typed); err != nil {
+		return facts{}, err
+	}
+	uid, err := broker.ClusterUID(ctx, m.client)
+	if err != nil {
+		return facts{}, err
+	}
+	f := facts{uid: uid}
+	former, err := m.former(ctx)
+	if err != nil {
+		return facts{}, err
+	}
+	if former.ClusterID != "" && former.ClusterID != j.clusterID {
+		return facts{}, fmt.Errorf("this cluster has joined as %q: use that id, or remove it first with `pelago unjoin`", former.ClusterID)
+	}
+	if f.podCIDRs, err = j.ranges(ctx, m.typed, "pod", "clustercidr", j.clusterCIDR, former.PodCIDRs, podCIDRs, p); err != nil {
+		return facts{}, err
+	}
+	f.serviceCIDRs, err = j.ranges(ctx, m.typed, "service", "servicecidr", j.serviceCIDR, former.ServiceCIDRs, serviceCIDRs, p)
+	return f, err
+}
+
+// ranges are those of the flag, else those of a former join, else those that find finds.
+func (j *join) ranges(ctx context.Context, c kubernetes.Interface, what, flag string, given []string, former []netip.Prefix,
+	find func(context.Context, kubernetes.Interface) ([]netip.Prefix, string, error), p *progress) ([]netip.Prefix, error) {
+	if len(given) > 0 {
+		prefixes, err := parsePrefixes(given)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", flag, err)
+		}
+		return prefixes, nil
+	}
+	if len(former) > 0 {
+		return former, nil
+	}
+	prefixes, source, err := find(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("find the cluster's %s ranges: %w: give them with --%s", what, err, flag)
+	}
+	p.step("The cluster's %s ranges are %s (%s)", what, joinPrefixes(prefixes), source)
+	return prefixes, nil
+}
+
+// next says what to do now.
+func (j *join) next(out io.Writer) {
+	fmt.Fprintf(out, `
+Look at the connections once another cluster has joined, then offer a service:
+
+  pelago show connections
+  pelago export service NAME --namespace NAMESPACE
+
+Clusters reach it as NAME.NAMESPACE.svc.clusterset.local.
+`)
+}

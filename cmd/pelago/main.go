@@ -1,0 +1,60 @@
+// Command pelago makes clustersets: it deploys the broker, joins clusters, exports services and shows what is there.
+// Installed as kubectl-pelago it is a kubectl plugin.
+//
+// One file per verb; what several verbs need stands in access.go (kubeconfig), progress.go and table.go (output),
+// exec.go (commands on nodes). Decisions live in control/broker and deploy.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+func main() {
+	ctrllog.SetLogger(logr.Discard()) // the library says on its own what we return as errors
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := root(filepath.Base(os.Args[0])).ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+// root is the command line, called by the given program name.
+func root(program string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pelago",
+		Short: "Join Kubernetes clusters into one clusterset",
+		Long: `pelago joins Kubernetes clusters into one clusterset: services that one cluster
+exports are reached from all of them under <service>.<namespace>.svc.clusterset.local.
+
+  1. pelago deploy-broker      at the hub, once
+  2. pelago join               at every cluster
+  3. pelago export service     for every service to be offered`,
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	if strings.HasPrefix(program, "kubectl-") {
+		cmd.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl pelago"}
+	}
+	cmd.AddGroup(&cobra.Group{ID: "set", Title: "A clusterset:"}, &cobra.Group{ID: "service", Title: "Services:"},
+		&cobra.Group{ID: "look", Title: "Looking:"})
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = group
+			cmd.AddCommand(c)
+		}
+	}
+	add("set", deployBrokerCommand(), joinCommand(), unjoinCommand())
+	add("service", exportCommand(), unexportCommand())
+	add("look", showCommand(), versionCommand())
+	return cmd
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/pelago-net/pelago/deploy"
+)
+
+// component is how far a DaemonSet or Deployment is.
+type component struct {
+	name        string
+	ready, want int32
+	// current says that the counts belong to the newest template.
+	current bool
+}
+
+func (c component) done() bool { return c.current && c.ready >= c.want }
+
+// awaitRollout waits until every component runs its newest template, and says what the matter is if that takes too long.
+func awaitRollout(ctx context.Context, c kubernetes.Interface, timeout time.Duration, p *progress) error {
+	shown := map[string]string{}
+	var components []component
+	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
+		var err error
+		if components, err = rollout(ctx, c); err != nil {
+			return false, err
+		}
+		for _, component := range components {
+			text := fmt.Sprintf("%s: %d of %d ready", component.name, component.ready, component.want)
+			if component.current && shown[component.name] != text {
+				shown[component.name] = text
+				p.step("%s", text)
+			}
+		}
+		return !slices.ContainsFunc(components, func(c component) bool { return !c.done() }), nil
+	})
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("wait for the components: %w", err)
+	}
+	reasons, err := podReasons(ctx, c)
+	if err != nil {
+		return err
+	}
+	var waiting []string
+	for _, component := range components {
+		if !component.done() {
+			waiting = append(waiting, fmt.Sprintf("%s (%d of %d ready)", component.name, component.ready, component.want))
+		}
+	}
+	return fmt.Errorf("after %s these do not run: %s: join again when the cause is gone\n%s",
+		timeout, strings.Join(waiting, ", "), strings.Join(reasons, "\n"))
+}
+
+func rollout(ctx context.Context, c kubernetes.Interface) ([]component, error) {
+	node, err := c.AppsV1().DaemonSets(deploy.SystemNamespace).Get(ctx, deploy.NodeDaemonSet, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get DaemonSet %s: %w", deploy.NodeDaemonSet, err)
+	}
+	s := node.Status
+	components := []component{{
+		name: "DaemonSet " + node.Name, ready: min(s.NumberReady, s.UpdatedNumberScheduled), want: max(s.DesiredNumberScheduled, 1),
+		current: s.ObservedGeneration >= node.Generation,
+	}}
+	for _, name := range []string{deploy.AgentDeployment, deploy.DNSDeployment} {
+		d, err := c.AppsV1().Deployments(deploy.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("get Deployment %s: %w", name, err)
+		}
+		s := d.Status
+		components = append(components, component{
+			name: "Deployment " + name, ready: min(s.ReadyReplicas, s.UpdatedReplicas), want: *d.Spec.Replicas,
+			current: s.ObservedGeneration >= d.Generation,
+		})
+	}
+	return components, nil
+}
+
+// podReasons says of each pod that is not ready why it is not.
+func podReasons(ctx context.Context, c kubernetes.Interface) ([]string, error) {
+	pods, err := c.CoreV1().Pods(deploy.SystemNamespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of namespace %s: %w", deploy.SystemNamespace, err)
+	}
+	var out []string
+	for _, pod := range pods.Items {
+		if reason := podReason(pod); reason != "" {
+			out = append(out, fmt.Sprintf("  pod %s on node %q: %s", pod.Name, pod.Spec.NodeName, reason))
+		}
+	}
+	return out, nil
+}
+
+// podReason is "" for a ready pod. What the container itself said last (its termination message) counts most.
+func podReason(pod corev1.Pod) string {
+	for _, s := range pod.Status.ContainerStatuses {
+		for _, t := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {
+			if t != nil && !s.Ready {
+				return strings.TrimSpace(fmt.Sprintf("%s, exit status %d %s", t.Reason, t.ExitCode, t.Message))
+			}
+		}
+		if w := s.State.Waiting; w != nil {
+			return strings.TrimSpace(w.Reason + " " + w.Message)
+		}
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+			return ""
+		}
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Status != corev1.ConditionTrue && condition.Message != "" {
+			return condition.Message
+		}
+	}
+	return string(pod.Status.Phase)
+}

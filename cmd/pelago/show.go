@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/pelago-net/pelago/control/config"
+)
+
+// lookTimeout bounds the time for one cluster, so that one that is away does not hide the others.
+const lookTimeout = 15 * time.Second
+
+// table is one kind of information about one cluster.
+type table struct {
+	header []string
+	// wide are the titles of the columns that -o wide adds.
+	wide []string
+	rows []row
+	// empty is printed instead of a table without rows.
+	empty string
+}
+
+// row is one line; object is what -o json and -o yaml print of it.
+type row struct {
+	cells, wide []string
+	object      any
+}
+
+// view makes one table of a member.
+type view struct {
+	name, short string
+	look        func(context.Context, *member, config.Config) (table, error)
+}
+
+var views = []view{
+	{"connections", "Connections to the gateways of other clusters", connections},
+	{"endpoints", "Gateways of all clusters, as this cluster knows them", endpoints},
+	{"networks", "Address ranges", networks},
+	{"gateways", "Gateways of this cluster", gateways},
+	{"versions", "Images that run", versions},
+}
+
+// show are the flags of show.
+type show struct {
+	access   access
+	contexts []string
+	output   string
+}
+
+func showCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Show the state of the clusters",
+		Long: `show prints the state of every cluster of the kubeconfig in which Pelago runs;
+--context and --contexts narrow it down.`,
+		Example: `  pelago show connections
+  pelago show all --contexts g1,g2
+  pelago show gateways --context g1 -o yaml`,
+		Args: cobra.NoArgs,
+	}
+	for _, v := range views {
+		cmd.AddCommand(viewCommand(v.name, v.short, []view{v}))
+	}
+	cmd.AddCommand(viewCommand("all", "All of these", views))
+	return cmd
+}
+
+func viewCommand(name, short string, shown []view) *cobra.Command {
+	var s show
+	cmd := &cobra.Command{
+		Use: name, Short: short, Args: cobra.NoArgs,
+		Example: fmt.Sprintf("  pelago show %s\n  pelago show %s --contexts g1,g2 -o json", name, name),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return s.run(cmd.Context(), shown, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	s.access.addFlags(cmd.Flags())
+	cmd.Flags().StringSliceVar(&s.contexts, "contexts", nil, "contexts of the kubeconfig (default: all)")
+	cmd.Flags().StringVarP(&s.output, "output", "o", "table", "table, wide, json or yaml")
+	return cmd
+}
+
+// clusterState is what -o json and -o yaml print of one cluster.
+type clusterState struct {
+	Context string           `json:"context"`
+	Cluster string           `json:"cluster"`
+	Shown   map[string][]any `json:"shown"`
+}
+
+func (s *show) run(ctx context.Context, shown []view, out, complaints io.Writer) error {
+	switch s.output {
+	case "table", "wide", "json", "yaml":
+	default:
+		return fmt.Errorf("--output %q: use table, wide, json or yaml", s.output)
+	}
+	contexts, err := s.access.contexts(s.contexts)
+	if err != nil {
+		return err
+	}
+	states := []clusterState{}
+	var errs []error
+	for _, name := range contexts {
+		state, err := s.cluster(ctx, name, shown, out)
+		if errors.Is(err, errNotJoined) && len(contexts) > 1 {
+			continue
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("context %s: %w", name, err))
+			continue
+		}
+		states = append(states, state)
+	}
+	if len(states) == 0 && len(errs) == 0 {
+		return fmt.Errorf("none of the contexts %s is a cluster in which Pelago runs: join one with `pelago join`", strings.Join(contexts, ", "))
+	}
+	if len(s.contexts) == 0 && len(states) > 0 {
+		for _, err := range errs {
+			fmt.Fprintln(complaints, "warning:", err)
+		}
+		errs = nil
+	}
+	return errors.Join(append(errs, s.print(out, states))...)
+}
+
+// errNotJoined says that Pelago is not installed in a cluster.
+var errNotJoined = errors.New("the cluster has not joined a clusterset: join it with `pelago join`")
+
+// cluster looks at one cluster and prints its tables at once if tables are asked for.
+func (s *show) cluster(ctx context.Context, name string, shown []view, out io.Writer) (clusterState, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	cfg, err := s.access.configOf(name)
+	if err != nil {
+		return clusterState{}, err
+	}
+	m, err := openMember(cfg)
+	if err != nil {
+		return clusterState{}, err
+	}
+	c, err := m.former(ctx)
+	if err != nil {
+		return clusterState{}, err
+	}
+	if c.ClusterID == "" {
+		return clusterState{}, errNotJoined
+	}
+	state := clusterState{Context: name, Cluster: c.ClusterID, Shown: map[string][]any{}}
+	tables := make([]table, len(shown))
+	for i, v := range shown {
+		if tables[i], err = v.look(ctx, m, c); err != nil {
+			return clusterState{}, err
+		}
+		state.Shown[v.name] = []any{}
+		for _, r := range tables[i].rows {
+			state.Shown[v.name] = append(state.Shown[v.name], r.object)
+		}
+	}
+	if s.output == "table" || s.output == "wide" {
+		fmt.Fprintf(out, "Cluster %q\n", c.ClusterID)
+		for _, t := range tables {
+			if err := t.print(out, s.output == "wide"); err != nil {
+				return state, err
+			}
+		}
+	}
+	return state, nil
+}
+
+// print writes JSON or YAML.
+func (s *show) print(out io.Writer, states []clusterState) error {
+	var text []byte
+	var err error
+	switch s.output {
+	case "json":
+		text, err = json.MarshalIndent(states, "", "  ")
+		text = append(text, '\n')
+	case "yaml":
+		text, err = yaml.Marshal(states)
+	}
+	if err != nil {
+		return fmt.Errorf("print as %s: %w", s.output, err)
+	}
+	_, err = out.Write(text)
+	return err
+}
+
+// print writes the table in columns.
+func (t table) print(out io.Writer, wide bool) error {
+	if len(t.rows) == 0 {
+		_, err := fmt.Fprintf(out, "%s\n\n", t.empty)
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	line := func(cells, more []string) {
+		if wide {
+			cells = append(append([]string(nil), cells...), more...)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	line(t.header, t.wide)
+	for _, r := range t.rows {
+		line(r.cells, r.wide)
+	}
+	fmt.Fprintln(w)
+	return w.Flush()
+}

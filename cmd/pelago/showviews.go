@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
+)
+
+// The columns of these tables are those of Submariner's tool.
+
+func listGateways(ctx context.Context, m *member) ([]submarinerv1.Gateway, error) {
+	list := &submarinerv1.GatewayList{}
+	if err := m.client.List(ctx, list, client.InNamespace(config.SystemNamespace)); err != nil {
+		return nil, fmt.Errorf("list Gateways: %w", err)
+	}
+	slices.SortFunc(list.Items, func(a, b submarinerv1.Gateway) int { return strings.Compare(a.Name, b.Name) })
+	return list.Items, nil
+}
+
+// connections has a row for each pair of a gateway here and a gateway there.
+func connections(ctx context.Context, m *member, _ config.Config) (table, error) {
+	t := table{
+		header: []string{"GATEWAY", "CLUSTER", "REMOTE IP", "NAT", "CABLE DRIVER", "SUBNETS", "STATUS", "RTT avg."},
+		wide:   []string{"LOCAL GATEWAY", "MESSAGE"},
+		empty:  "No connections: no other cluster has joined, or no gateway reports yet.",
+	}
+	gateways, err := listGateways(ctx, m)
+	if err != nil {
+		return t, err
+	}
+	for _, gateway := range gateways {
+		connections := slices.Clone(gateway.Status.Connections)
+		slices.SortFunc(connections, func(a, b submarinerv1.Connection) int {
+			return strings.Compare(a.Endpoint.ClusterID+" "+a.Endpoint.Hostname, b.Endpoint.ClusterID+" "+b.Endpoint.Hostname)
+		})
+		for _, c := range connections {
+			rtt := ""
+			if c.LatencyRTT != nil {
+				rtt = c.LatencyRTT.Average
+			}
+			t.rows = append(t.rows, row{
+				cells: []string{c.Endpoint.Hostname, c.Endpoint.ClusterID, c.UsingIP, yesNo(c.UsingNAT), c.Endpoint.Backend,
+					strings.Join(c.Endpoint.Subnets, ", "), string(c.Status), rtt},
+				wide: []string{gateway.Name, c.StatusMessage},
+				object: struct {
+					LocalGateway string                  `json:"localGateway"`
+					Connection   submarinerv1.Connection `json:"connection"`
+				}{gateway.Name, c},
+			})
+		}
+	}
+	return t, nil
+}
+
+// endpoints has a row for each gateway of each cluster.
+func endpoints(ctx context.Context, m *member, c config.Config) (table, error) {
+	t := table{
+		header: []string{"CLUSTER", "ENDPOINT IP", "PUBLIC IP", "CABLE DRIVER", "TYPE"},
+		wide:   []string{"HOSTNAME", "PORT", "SUBNETS"},
+		empty:  "No endpoints: no gateway has been published yet.",
+	}
+	list := &submarinerv1.EndpointList{}
+	if err := m.client.List(ctx, list, client.InNamespace(config.SystemNamespace)); err != nil {
+		return t, fmt.Errorf("list Endpoints: %w", err)
+	}
+	slices.SortFunc(list.Items, func(a, b submarinerv1.Endpoint) int { return strings.Compare(a.Name, b.Name) })
+	for _, e := range list.Items {
+		kind := "remote"
+		if e.Spec.ClusterID == c.ClusterID {
+			kind = "local"
+		}
+		t.rows = append(t.rows, row{
+			cells:  []string{e.Spec.ClusterID, e.Spec.PrivateIP, e.Spec.PublicIP, e.Spec.Backend, kind},
+			wide:   []string{e.Spec.Hostname, e.Spec.BackendConfig[submarinerv1.BackendUDPPort], strings.Join(e.Spec.Subnets, ", ")},
+			object: e.Spec,
+		})
+	}
+	return t, nil
+}
+
+// networks has one row.
+func networks(ctx context.Context, m *member, c config.Config) (table, error) {
+	t := table{
+		header: []string{"NETWORK PLUGIN", "SERVICE CIDRS", "CLUSTER CIDRS", "GLOBAL CIDR", "CLUSTERSET CIDR"},
+		wide:   []string{"CLUSTER INDEX", "MODE"},
+	}
+	plugin, err := networkPlugin(ctx, m.typed)
+	if err != nil {
+		return t, err
+	}
+	t.rows = []row{{
+		cells: []string{plugin, joinPrefixes(c.ServiceCIDRs), joinPrefixes(c.PodCIDRs), joinPrefixes(c.GlobalCIDRs), ""},
+		wide:  []string{strconv.Itoa(int(c.ClusterIndex)), string(c.Mode)},
+		object: struct {
+			NetworkPlugin string   `json:"networkPlugin"`
+			ServiceCIDRs  []string `json:"serviceCIDRs"`
+			ClusterCIDRs  []string `json:"clusterCIDRs"`
+			GlobalCIDRs   []string `json:"globalCIDRs"`
+			ClusterIndex  uint16   `json:"clusterIndex"`
+			Mode          string   `json:"mode"`
+		}{plugin, prefixTexts(c.ServiceCIDRs), prefixTexts(c.PodCIDRs), prefixTexts(c.GlobalCIDRs), c.ClusterIndex, string(c.Mode)},
+	}}
+	return t, nil
+}
+
+// gateways has a row for each gateway of this cluster.
+func gateways(ctx context.Context, m *member, _ config.Config) (table, error) {
+	t := table{
+		header: []string{"NODE", "HA STATUS", "SUMMARY"},
+		wide:   []string{"VERSION", "FAILURE"},
+		empty:  "No gateways: no node has the label " + gatewayLabel + "=true, or none reports yet.",
+	}
+	gateways, err := listGateways(ctx, m)
+	if err != nil {
+		return t, err
+	}
+	for _, g := range gateways {
+		t.rows = append(t.rows, row{
+			cells:  []string{g.Name, string(g.Status.HAStatus), summary(g.Status.Connections)},
+			wide:   []string{g.Status.Version, g.Status.StatusFailure},
+			object: map[string]any{"node": g.Name, "status": g.Status},
+		})
+	}
+	return t, nil
+}
+
+// summary is how many connections are established, in the words of Submariner's tool.
+func summary(connections []submarinerv1.Connection) string {
+	if len(connections) == 0 {
+		return "There are no connections"
+	}
+	established := 0
+	for _, c := range connections {
+		if c.Status == submarinerv1.Connected {
+			established++
+		}
+	}
+	if established == len(connections) {
+		return fmt.Sprintf("All connections (%d) are established", len(connections))
+	}
+	return fmt.Sprintf("%d connections out of %d are established", established, len(connections))
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
