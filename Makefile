@@ -1,0 +1,80 @@
+# Pelago. `make` says what there is.
+
+SHELL       := /bin/bash
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS     := -s -w -X main.version=$(VERSION)
+BIN         := bin
+OUT         := out
+CLANG_TOOLS := clang-16 llvm-strip-16
+export CGO_ENABLED = 0
+
+.PHONY: help
+help: ## say what there is
+	@echo "Pelago: joins Kubernetes clusters into one place"
+	@echo
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "demo, test, e2e, bench and the lab need root; they install what they need (make setup)."
+
+## ---- to use
+.PHONY: demo lab-up lab-down images build
+demo: setup images ## two clusters with the same CIDRs, joined: set up, shown and explained
+	go run ./test/demo
+
+lab-up: setup images ## only the clusters (g1, g2, hub), nothing installed in them
+	$(BIN)/pelago-lab up --clusters 2 --nodes 2 --pod-cidr 10.7.0.0/16 --service-cidr 10.77.0.0/16
+	$(BIN)/pelago-lab load-image $(OUT)/images/pelago.tar
+	$(BIN)/pelago-lab load-image $(OUT)/images/whereami.tar
+
+lab-down: $(BIN)/pelago-lab ## take the clusters down; nothing stays on the machine
+	$(BIN)/pelago-lab down
+
+build: ## all binaries into bin/
+	@mkdir -p $(BIN)
+	go build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/...
+
+images: build ## the images of the product and of the test workload, as tar files in out/images
+	$(BIN)/pelago-lab image build --bin $(BIN) --out $(OUT)/images
+
+## ---- to work on
+.PHONY: setup test unit race e2e bench generate verify lint fuzz clean
+setup: $(BIN)/pelago-lab ## install the Debian packages that tests and lab need, build Kubernetes once (6 minutes)
+	$(BIN)/pelago-lab prerequisites --install
+	$(BIN)/pelago-lab build
+
+$(BIN)/pelago-lab: $(shell find cmd/pelago-lab test/lab test/kube deploy/images -name '*.go' 2>/dev/null)
+	@mkdir -p $(BIN)
+	go build -trimpath -o $@ ./cmd/pelago-lab
+
+test: setup verify lint race unit e2e ## everything that this machine can run, from a clean checkout
+
+unit: setup ## unit, packet, namespace and API server tests
+	go test -count=1 -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/lab$$)
+
+RACE := ./control/... ./dataplane/... ./dns/... ./cmd/pelago-dns/...
+race: setup ## the packages with goroutines, with the race detector
+	CGO_ENABLED=1 go test -race -short -count=1 -timeout 20m $(RACE)
+
+e2e: setup images ## two real clusters: the walk-through and the failures, asserted
+	go test -count=1 -timeout 30m -v ./test/lab ./test/e2e
+
+bench: ## the data path against kernel routing, iptables and nftables, interleaved; out/bench.json
+	go run ./test/bench -out $(OUT)/bench.json
+
+generate: ## eBPF objects, deepcopy functions, CRDs
+	@for tool in $(CLANG_TOOLS); do command -v $$tool >/dev/null || { echo "$$tool is missing: apt-get install clang-16 llvm-16"; exit 1; }; done
+	go generate ./bpf
+	go tool controller-gen object paths=./api/...
+	go tool controller-gen crd:crdVersions=v1,maxDescLen=400 paths=./api/... output:crd:dir=./deploy/crds
+
+verify: setup generate ## generated code is what the sources make
+	@git diff --exit-code --stat -- bpf api deploy/crds || { echo "generated code is stale: run make generate and commit"; exit 1; }
+
+lint: ## gofmt, vet, staticcheck, clang-format
+	@test -z "$$(gofmt -l $$(git ls-files '*.go' | grep -v _bpfel))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
+	go vet ./...
+	go tool staticcheck ./...
+	clang-format-16 --dry-run -Werror bpf/*.c bpf/*.h
+
+clean: ## remove bin/ and out/
+	rm -rf $(BIN) $(OUT)
