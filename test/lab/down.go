@@ -63,7 +63,7 @@ func (l *Lab) down(ctx context.Context) error {
 	l.report("network is removed")
 	errs = append(errs,
 		machine.RemoveCgroup(filepath.Join("/", cgroupParent, l.Name()), endLimit),
-		removeState(l.dir))
+		removeState(l.dir), restoreMachineLimits())
 	_ = os.Remove(stateRoot) // fails, as it should, while another lab exists
 	_ = os.Remove(netnsDir)  // likewise
 	if entries, _ := os.ReadDir(stateRoot); len(entries) == 0 {

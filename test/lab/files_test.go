@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -223,6 +224,76 @@ func TestPackages(t *testing.T) {
 		if !p.Lab {
 			t.Errorf("%s is listed as needed for a lab", p.Name)
 		}
+	}
+}
+
+func TestCheckNamesWhatIsMissing(t *testing.T) {
+	dir := t.TempDir()
+	brought := filepath.Join(dir, "brought-by-module")
+	packages := []Package{
+		{"present", "reason", "/", true},
+		{"optional", "reason", "/no/such/optional", false},
+		{"runtime", "runs containers", "/no/such/runtime", true},
+	}
+	features := []feature{
+		{"/proc", "processes", ""},
+		{"/no/such/feature", "magic", ""},
+		{brought, "a module's feature", "good"},
+		{"/no/such/other", "another feature", "bad"},
+	}
+	err := check(packages, features, func(module string) error {
+		if module == "good" {
+			return os.WriteFile(brought, nil, 0o600)
+		}
+		return errors.New("no such module")
+	})
+	want := `/no/such/runtime is missing: install the Debian package runtime (runs containers), or all by "pelago-lab prerequisites --install"
+the kernel lacks magic, /no/such/feature does not exist: another kernel is needed
+the kernel lacks another feature, /no/such/other does not exist: modprobe bad failed`
+	if err == nil || err.Error() != want {
+		t.Errorf("error:\n%v\nwant:\n%s", err, want)
+	}
+	if err := check(packages[:2], features[:1], nil); err != nil {
+		t.Errorf("nothing is missing: %v", err)
+	}
+}
+
+func TestMachineLimitsAreRestored(t *testing.T) {
+	dir := t.TempDir()
+	l := limits{dir: dir, file: filepath.Join(t.TempDir(), "machine.json")}
+	set := func(low, high int) {
+		t.Helper()
+		if err := errors.Join(l.write("low", low), l.write("high", high)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(when string, low, high int) {
+		t.Helper()
+		gotLow, err1 := l.read("low")
+		gotHigh, err2 := l.read("high")
+		if err := errors.Join(err1, err2); err != nil || gotLow != low || gotHigh != high {
+			t.Errorf("%s: low %d, high %d, %v; want %d and %d", when, gotLow, gotHigh, err, low, high)
+		}
+	}
+	set(128, 9000)
+	want := map[string]int{"low": 8192, "high": 8192}
+	for range 2 { // the second lab must not remember the first one's value
+		if err := l.raise(want); err != nil {
+			t.Fatal(err)
+		}
+		expect("raised", 8192, 9000)
+	}
+	for range 2 {
+		if err := l.restore(); err != nil {
+			t.Fatal(err)
+		}
+		expect("restored", 128, 9000)
+	}
+	if exists(l.file) {
+		t.Error("the record of former values is still there")
+	}
+	if err := l.raise(map[string]int{"absent": 1}); err == nil || !strings.Contains(err.Error(), "absent") {
+		t.Errorf("a limit that does not exist: %v", err)
 	}
 }
 

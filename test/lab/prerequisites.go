@@ -35,6 +35,7 @@ var packages = []Package{
 	{"conntrack", "kube-proxy's clean-up and the tests that list translated connections", "/usr/sbin/conntrack", true},
 	{"iproute2", "ip, tc and ss for people and tests inside the namespaces", "/usr/sbin/tc", true},
 	{"busybox-static", "shell of the images, ping", "/usr/bin/busybox", true},
+	{"procps", "ps inside nodes", "/usr/bin/ps", false},
 	{"ca-certificates", "lets Go fetch modules over HTTPS", "/etc/ssl/certs/ca-certificates.crt", false},
 	{"curl", "HTTP client in the whereami image", "/usr/bin/curl", false},
 	{"bind9-dnsutils", "dig and nslookup in the whereami image", "/usr/bin/dig", false},
@@ -68,31 +69,45 @@ func Missing(labOnly bool) []Package {
 	})
 }
 
-// features are what the kernel must offer: a file that shows it, and how to get it.
-var features = []struct{ file, name, remedy string }{
-	{"/proc/sys/net/bridge/bridge-nf-call-iptables", "bridge netfilter", "modprobe br_netfilter"},
-	{"/sys/fs/bpf", "the bpf file system", "a kernel with CONFIG_BPF_SYSCALL"},
-	{"/sys/fs/cgroup", "control groups", "mount them as any init system does"},
-	{"/sys/kernel/btf/vmlinux", "BTF type information", "a kernel with CONFIG_DEBUG_INFO_BTF"},
+// feature is something that the kernel must offer.
+type feature struct {
+	file   string // shows it
+	name   string
+	module string // brings it, if it is not built in
+}
+
+var features = []feature{
+	{"/proc/sys/net/bridge/bridge-nf-call-iptables", "bridge netfilter", "br_netfilter"},
+	{"/sys/fs/bpf", "the bpf file system (CONFIG_BPF_SYSCALL)", ""},
+	{"/sys/fs/cgroup", "mounted control groups", ""},
+	{"/sys/kernel/btf/vmlinux", "BTF type information (CONFIG_DEBUG_INFO_BTF)", ""},
 }
 
 // CheckPrerequisites names everything that is missing for bringing up a lab.
+// Kernel modules that are missing are loaded.
 func CheckPrerequisites() error {
+	return check(packages, features, func(module string) error { return exec.Command("modprobe", module).Run() })
+}
+
+func check(packages []Package, features []feature, load func(module string) error) error {
 	var errs []error
-	for _, p := range Missing(true) {
-		errs = append(errs, fmt.Errorf("%s is missing: install the Debian package %s (%s)", p.Probe, p.Name, p.Reason))
-	}
-	if len(errs) > 0 {
-		errs = append(errs, errors.New("pelago-lab prerequisites --install does it"))
+	for _, p := range packages {
+		if p.Lab && !p.Present() {
+			errs = append(errs, fmt.Errorf("%s is missing: install the Debian package %s (%s), or all by \"pelago-lab prerequisites --install\"", p.Probe, p.Name, p.Reason))
+		}
 	}
 	for _, f := range features {
 		if exists(f.file) {
 			continue
 		}
-		if module, ok := strings.CutPrefix(f.remedy, "modprobe "); ok && exec.Command("modprobe", module).Run() == nil && exists(f.file) {
-			continue
+		remedy := "another kernel is needed"
+		if f.module != "" {
+			if load(f.module) == nil && exists(f.file) {
+				continue
+			}
+			remedy = "modprobe " + f.module + " failed"
 		}
-		errs = append(errs, fmt.Errorf("the kernel lacks %s (%s): %s", f.name, f.file, f.remedy))
+		errs = append(errs, fmt.Errorf("the kernel lacks %s, %s does not exist: %s", f.name, f.file, remedy))
 	}
 	return errors.Join(errs...)
 }

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stateRoot holds one directory per lab:
+// stateRoot holds machine.json (the machine's limits as they were before the
+// first lab) and one directory per lab:
 //
 //	lab.json             options, plan and id
 //	kubeconfig           all contexts
@@ -62,6 +63,9 @@ func readRecord(name string) (record, error) {
 	data, err := os.ReadFile(filepath.Join(stateRoot, name, "lab.json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, fmt.Errorf("open lab %q: %w (pelago-lab up makes one, pelago-lab status lists them)", name, ErrNotFound)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return r, fmt.Errorf("open lab %q: %w (run as root)", name, err)
 	}
 	if err != nil {
 		return r, fmt.Errorf("open lab %q: %w", name, err)
@@ -128,6 +132,17 @@ func lockState(ctx context.Context, name string, create bool) (unlock func(), er
 		if err := sleep(ctx, 50*time.Millisecond); err != nil {
 			return nil, fmt.Errorf("lock lab %s: %w", name, err)
 		}
+	}
+}
+
+// waitLock locks a directory that others lock for moments only.
+func waitLock(dir string) (unlock func(), err error) {
+	for {
+		unlock, err := tryLock(dir)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return unlock, err
+		}
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 

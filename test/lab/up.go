@@ -53,6 +53,10 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		_ = os.Remove(stateRoot)
 		return nil, err
 	}
+	if err := raiseMachineLimits(); err != nil {
+		// A small lab comes up without it.
+		l.report("warning: %v", err)
+	}
 	return l, l.up(ctx)
 }
 
