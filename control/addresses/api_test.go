@@ -1,7 +1,6 @@
 package addresses_test
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +22,6 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -340,45 +337,6 @@ func TestAddressesWaitForAllReadyGateways(t *testing.T) {
 	}
 }
 
-// lossy loses the answer of, or fails, every n-th write on average, and of a dead agent all writes.
-func lossy(n int, dead *atomic.Bool, die bool) client.NewClientFunc {
-	return func(config *rest.Config, options client.Options) (client.Client, error) {
-		c, err := client.NewWithWatch(config, options)
-		if err != nil {
-			return nil, err
-		}
-		write := func(do func() error) error {
-			if dead.Load() {
-				return fmt.Errorf("the agent is dead")
-			}
-			if rand.IntN(n) > 0 {
-				return do()
-			}
-			if rand.IntN(2) > 0 {
-				_ = do() // done, but nobody hears of it
-			}
-			if die {
-				dead.Store(true)
-			}
-			return fmt.Errorf("the connection broke")
-		}
-		return interceptor.NewClient(c, interceptor.Funcs{
-			Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-				return write(func() error { return c.Create(ctx, o, opts...) })
-			},
-			Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-				return write(func() error { return c.Delete(ctx, o, opts...) })
-			},
-			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-				return write(func() error { return c.Patch(ctx, o, p, opts...) })
-			},
-			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-				return write(func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
-			},
-		}), nil
-	}
-}
-
 // allDistinct checks what must hold at any moment: no address is shown by two objects, each shown one is claimed.
 func (c *cluster) allDistinct() (shown int) {
 	c.Helper()
@@ -411,17 +369,16 @@ func TestKilledAgentsNeverGiveTwice(t *testing.T) {
 		c.create(ingressIP(fmt.Sprintf("svc-%d", i)))
 	}
 	for range 20 {
-		dead := new(atomic.Bool)
-		stop := c.agent("120.1.0.0/24", lossy(8, dead, true))
-		for end := time.Now().Add(5 * time.Second); !dead.Load() && time.Now().Before(end); {
+		faults := &apiserver.Faults{Every: 8, Fatal: true}
+		stop := c.agent("120.1.0.0/24", faults.NewClient)
+		for end := time.Now().Add(5 * time.Second); !faults.Dead() && time.Now().Before(end); {
 			time.Sleep(5 * time.Millisecond)
 		}
 		stop()
 		c.allDistinct()
 	}
-	alive := new(atomic.Bool)
-	c.agent("120.1.0.0/24", lossy(20, alive, false))
-	c.agent("120.1.0.0/24", lossy(20, alive, false))
+	c.agent("120.1.0.0/24", (&apiserver.Faults{Every: 20}).NewClient)
+	c.agent("120.1.0.0/24", (&apiserver.Faults{Every: 20}).NewClient)
 	eventually(c, 100, c.allDistinct)
 	eventually(c, 100, func() int { // what was claimed twice by accident is let go
 		return len(slices.DeleteFunc(slices.Collect(maps.Values(c.claims())), func(owner string) bool {

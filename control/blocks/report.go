@@ -1,0 +1,76 @@
+package blocks
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+)
+
+// ConditionPortBlocksExhausted is True on an egress object all of whose port blocks are leased while a node needs more.
+const ConditionPortBlocksExhausted = "PortBlocksExhausted"
+
+// Reasons of ConditionPortBlocksExhausted, and the reason of the Events.
+const (
+	ReasonAllBlocksLeased = "AllBlocksLeased"
+	ReasonBlocksAvailable = "BlocksAvailable"
+)
+
+// report tells the users of a pool and of a node when blocks are lacking, and when no longer. isNew says that the node
+// did not lack any before.
+func (r *reconciler) report(ctx context.Context, req request, node member, pool supply, missing int, isNew bool) error {
+	lacking := missing > 0 && len(pool.ips) > 0 // a pool without addresses says so itself
+	if pool.object == nil {
+		return nil
+	}
+	total := len(pool.ips) * pelagov1alpha1.BlocksPerIP
+	switch {
+	case lacking:
+		message := fmt.Sprintf("all %d port blocks of its %d egress IPs are leased to nodes and another one is needed: new flows "+
+			"are dropped where the leased ports are used up; raise numberOfIPs", total, len(pool.ips))
+		shown, err := r.show(ctx, req, pool, metav1.Condition{
+			Type: ConditionPortBlocksExhausted, Status: metav1.ConditionTrue, Reason: ReasonAllBlocksLeased, Message: message,
+		})
+		if shown {
+			r.recorder.Event(pool.object, corev1.EventTypeWarning, ReasonAllBlocksLeased, message)
+		}
+		if isNew && node.object != nil {
+			r.recorder.Eventf(node.object, corev1.EventTypeWarning, ReasonAllBlocksLeased,
+				"%d more port blocks of the egress pool %s are needed and none is free: raise its numberOfIPs", missing, poolName(req.Pool))
+		}
+		return err
+	case meta.IsStatusConditionTrue(*pool.conditions, ConditionPortBlocksExhausted) &&
+		len(r.ledger.hungry(req.Pool)) == 0 && r.ledger.free(pool.ips) > 0:
+		_, err := r.show(ctx, req, pool, metav1.Condition{
+			Type: ConditionPortBlocksExhausted, Status: metav1.ConditionFalse, Reason: ReasonBlocksAvailable, Message: "Nodes get the port blocks that they need",
+		})
+		return err
+	}
+	return nil
+}
+
+// show writes the condition if it is another one than before, and says whether it did.
+func (r *reconciler) show(ctx context.Context, req request, pool supply, c metav1.Condition) (bool, error) {
+	before := pool.object.DeepCopyObject().(client.Object)
+	c.ObservedGeneration = pool.object.GetGeneration()
+	if !meta.SetStatusCondition(pool.conditions, c) {
+		return false, nil
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Status().Patch(ctx, pool.object, patch); err != nil {
+		return false, client.IgnoreNotFound(fmt.Errorf("write the status of egress pool %s: %w", poolName(req.Pool), err))
+	}
+	return true, nil
+}
+
+func poolName(p pelagov1alpha1.EgressPool) string {
+	if p.Namespace == "" {
+		return p.Name
+	}
+	return p.Namespace + "/" + p.Name
+}

@@ -1,0 +1,192 @@
+package blocks
+
+import (
+	"context"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+)
+
+// Index fields of the cache; the prefix keeps them apart from those of other controllers.
+const (
+	requestIndex = "blocks.request" // PortBlock by request
+	nodeIndex    = "blocks.node"    // PortBlock by node
+	poolIndex    = "blocks.pool"    // PortBlock by pool
+	pendingIndex = "blocks.pending" // PortBlock: "true" if pending
+	gatewayIndex = "blocks.gateway" // NodeIndex: "true" if a ready gateway
+	podIndex     = "blocks.pod"     // Pod by node, if it can open flows
+	ownIndex     = "blocks.own"     // GlobalIngressIP by pod
+)
+
+type queue = workqueue.TypedRateLimitingInterface[request]
+
+func (r *reconciler) watch(mgr ctrl.Manager) error {
+	if err := index(mgr); err != nil {
+		return err
+	}
+	node := new(metav1.PartialObjectMetadata)
+	node.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
+	cache := mgr.GetCache()
+	return builder.TypedControllerManagedBy[request](mgr).Named("blocks").
+		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.PortBlock{}, r.onBlock())).
+		WatchesRawSource(source.TypedKind(cache, node, r.onNode())).
+		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.NodeIndex{}, r.onIndex())).
+		WatchesRawSource(source.TypedKind(cache, &submarinerv1.ClusterGlobalEgressIP{},
+			handler.TypedEnqueueRequestsFromMapFunc(r.ofClusterPool))).
+		WatchesRawSource(source.TypedKind(cache, &submarinerv1.GlobalEgressIP{},
+			handler.TypedEnqueueRequestsFromMapFunc(r.ofNamespacePool))).
+		WatchesRawSource(source.TypedKind(cache, &corev1.Pod{}, r.onPod())).
+		WatchesRawSource(source.TypedKind(cache, &submarinerv1.GlobalIngressIP{},
+			handler.TypedEnqueueRequestsFromMapFunc(r.ofOwnAddress))).
+		WithOptions(controller.TypedOptions[request]{MaxConcurrentReconciles: 1}).
+		Complete(r)
+}
+
+func index(mgr ctrl.Manager) error {
+	block := func(f func(*pelagov1alpha1.PortBlock) []string) client.IndexerFunc {
+		return func(o client.Object) []string { return f(o.(*pelagov1alpha1.PortBlock)) }
+	}
+	for _, i := range []struct {
+		object client.Object
+		field  string
+		values client.IndexerFunc
+	}{
+		{&pelagov1alpha1.PortBlock{}, requestIndex, block(func(b *pelagov1alpha1.PortBlock) []string { return []string{requestOf(b).String()} })},
+		{&pelagov1alpha1.PortBlock{}, nodeIndex, block(func(b *pelagov1alpha1.PortBlock) []string { return []string{b.Spec.Node} })},
+		{&pelagov1alpha1.PortBlock{}, poolIndex, block(func(b *pelagov1alpha1.PortBlock) []string { return []string{poolName(b.Spec.Pool)} })},
+		{&pelagov1alpha1.PortBlock{}, pendingIndex, block(func(b *pelagov1alpha1.PortBlock) []string {
+			if b.Spec.State == pelagov1alpha1.BlockPending {
+				return []string{"true"}
+			}
+			return nil
+		})},
+		{&pelagov1alpha1.NodeIndex{}, gatewayIndex, func(o client.Object) []string {
+			if readyGateway(o.(*pelagov1alpha1.NodeIndex)) {
+				return []string{"true"}
+			}
+			return nil
+		}},
+		{&corev1.Pod{}, podIndex, func(o client.Object) []string {
+			if pod := o.(*corev1.Pod); runs(pod) {
+				return []string{pod.Spec.NodeName}
+			}
+			return nil
+		}},
+		{&submarinerv1.GlobalIngressIP{}, ownIndex, func(o client.Object) []string {
+			if g := o.(*submarinerv1.GlobalIngressIP); g.Spec.PodRef != nil {
+				return []string{g.Spec.PodRef.Name}
+			}
+			return nil
+		}},
+	} {
+		if err := mgr.GetFieldIndexer().IndexField(context.Background(), i.object, i.field, i.values); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readyGateway(n *pelagov1alpha1.NodeIndex) bool { return n.Status.Gateway && n.Status.Ready }
+
+func add(q queue, requests ...request) {
+	for _, req := range requests {
+		q.Add(req)
+	}
+}
+
+// onBlock keeps the picture of the leases. A freed block wakes the nodes that wait for one of the pool.
+func (r *reconciler) onBlock() handler.TypedEventHandler[*pelagov1alpha1.PortBlock, request] {
+	seen := func(b *pelagov1alpha1.PortBlock, q queue) {
+		if p, ok := portsOf(b); ok {
+			r.ledger.seen(p)
+		}
+		q.Add(requestOf(b))
+	}
+	return handler.TypedFuncs[*pelagov1alpha1.PortBlock, request]{
+		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*pelagov1alpha1.PortBlock], q queue) {
+			seen(e.Object, q)
+		},
+		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*pelagov1alpha1.PortBlock], q queue) {
+			seen(e.ObjectNew, q)
+		},
+		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*pelagov1alpha1.PortBlock], q queue) {
+			q.Add(requestOf(e.Object))
+			if p, ok := portsOf(e.Object); ok {
+				add(q, r.ledger.gone(p, e.Object.Spec.Pool)...)
+			}
+		},
+	}
+}
+
+// onNode asks for the blocks of a node that came or went.
+func (r *reconciler) onNode() handler.TypedEventHandler[*metav1.PartialObjectMetadata, request] {
+	return handler.TypedFuncs[*metav1.PartialObjectMetadata, request]{
+		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*metav1.PartialObjectMetadata], q queue) {
+			add(q, r.ofNode(ctx, e.Object.Name)...)
+		},
+		UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[*metav1.PartialObjectMetadata], q queue) {
+			if e.ObjectOld.UID != e.ObjectNew.UID {
+				add(q, r.ofNode(ctx, e.ObjectNew.Name)...)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*metav1.PartialObjectMetadata], q queue) {
+			add(q, r.ofNode(ctx, e.Object.Name)...)
+		},
+	}
+}
+
+// onIndex asks for the blocks of a node whose index, boot or demand changed, and for the pending blocks of all nodes
+// when what gateways say has changed.
+func (r *reconciler) onIndex() handler.TypedEventHandler[*pelagov1alpha1.NodeIndex, request] {
+	return handler.TypedFuncs[*pelagov1alpha1.NodeIndex, request]{
+		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*pelagov1alpha1.NodeIndex], q queue) {
+			add(q, r.ofNode(ctx, e.Object.Name)...)
+			if readyGateway(e.Object) {
+				add(q, r.pending(ctx)...)
+			}
+		},
+		UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[*pelagov1alpha1.NodeIndex], q queue) {
+			if ownChange(e.ObjectOld, e.ObjectNew) {
+				add(q, r.ofNode(ctx, e.ObjectNew.Name)...)
+			}
+			if gatewayChange(e.ObjectOld, e.ObjectNew) {
+				add(q, r.pending(ctx)...)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*pelagov1alpha1.NodeIndex], q queue) {
+			add(q, r.ofNode(ctx, e.Object.Name)...)
+			if readyGateway(e.Object) {
+				add(q, r.pending(ctx)...)
+			}
+		},
+	}
+}
+
+// onPod asks for the pools of a pod's namespace on the nodes where it ran and runs.
+func (r *reconciler) onPod() handler.TypedEventHandler[*corev1.Pod, request] {
+	return handler.TypedFuncs[*corev1.Pod, request]{
+		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*corev1.Pod], q queue) {
+			add(q, r.ofPods(ctx, e.Object)...)
+		},
+		UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[*corev1.Pod], q queue) {
+			if runs(e.ObjectOld) != runs(e.ObjectNew) || e.ObjectOld.UID != e.ObjectNew.UID || !maps.Equal(e.ObjectOld.Labels, e.ObjectNew.Labels) {
+				add(q, r.ofPods(ctx, e.ObjectOld, e.ObjectNew)...)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*corev1.Pod], q queue) {
+			add(q, r.ofPods(ctx, e.Object)...)
+		},
+	}
+}
