@@ -3,6 +3,8 @@ package broker
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
 // contention is how long and how often a writer of the book tries: with 255 clusters that join at once everybody gets
@@ -21,10 +25,42 @@ var contention = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Jitt
 func Claim(ctx context.Context, hub client.Client, namespace string, r Request) (Entry, error) {
 	var entry Entry
 	err := changeBook(ctx, hub, namespace, func(b Book) (next Book, err error) {
+		if !b.Globalnet {
+			if err := checkRanges(ctx, hub, namespace, r); err != nil {
+				return b, err
+			}
+		}
 		entry, next, err = b.Allocate(r)
 		return next, err
 	})
 	return entry, err
+}
+
+// checkRanges refuses a cluster whose pods or services have addresses of another's: without globalnet they are routed
+// as they are.
+func checkRanges(ctx context.Context, hub client.Client, namespace string, r Request) error {
+	list := &submarinerv1.ClusterList{}
+	if err := hub.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return fmt.Errorf("list the Clusters at the hub: %w", err)
+	}
+	for _, other := range list.Items {
+		if other.Name == r.ClusterID {
+			continue
+		}
+		for _, text := range slices.Concat(other.Spec.GlobalCIDR, other.Spec.ClusterCIDR, other.Spec.ServiceCIDR) {
+			taken, err := netip.ParsePrefix(text)
+			if err != nil {
+				return fmt.Errorf("read the ranges of Cluster %s at the hub: %w", other.Name, err)
+			}
+			for _, local := range r.Local {
+				if local.Overlaps(taken) {
+					return fmt.Errorf("this cluster's range %s overlaps %s of cluster %q: the clusterset needs globalnet for that "+
+						"(`pelago deploy-broker --globalnet`, before clusters join)", local, taken, other.Name)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // Release removes the cluster from the book at the hub.

@@ -2,12 +2,20 @@ package broker
 
 import (
 	"context"
+	"maps"
+	"strings"
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -16,19 +24,20 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 )
 
+const namespace = deploy.BrokerNamespace
+
 func endpoint(id, ip string, subnets ...string) *submarinerv1.Endpoint {
-	cable := "submariner-cable-" + id + "-" + dashes(ip)
+	subnets = append([]string{}, subnets...) // never null
+	cable := "submariner-cable-" + id + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(ip)
 	return &submarinerv1.Endpoint{
-		ObjectMeta: metav1.ObjectMeta{Name: id + "-" + cable, Namespace: deploy.BrokerNamespace,
-			Labels: map[string]string{submarinerv1.LabelClusterID: id}},
-		Spec: submarinerv1.EndpointSpec{ClusterID: id, CableName: cable, PrivateIP: ip, Backend: "vxlan", Subnets: subnets},
+		ObjectMeta: metav1.ObjectMeta{Name: id + "-" + cable, Namespace: namespace, Labels: map[string]string{submarinerv1.LabelClusterID: id}},
+		Spec:       submarinerv1.EndpointSpec{ClusterID: id, CableName: cable, PrivateIP: ip, Backend: "vxlan", Subnets: subnets},
 	}
 }
 
 func contribution(id, service string, ips ...string) *pelagov1alpha1.ServiceContribution {
 	return &pelagov1alpha1.ServiceContribution{
-		ObjectMeta: metav1.ObjectMeta{Name: id + ".sample." + service, Namespace: deploy.BrokerNamespace,
-			Labels: map[string]string{submarinerv1.LabelClusterID: id}},
+		ObjectMeta: metav1.ObjectMeta{Name: id + ".sample." + service, Namespace: namespace, Labels: map[string]string{submarinerv1.LabelClusterID: id}},
 		Spec: pelagov1alpha1.ServiceContributionSpec{Cluster: id, Namespace: "sample", Service: service,
 			Type: pelagov1alpha1.ContributionClusterSetIP, IPs: ips, ExportedAt: metav1.NewTime(time.Unix(1700000000, 0))},
 	}
@@ -36,23 +45,13 @@ func contribution(id, service string, ips ...string) *pelagov1alpha1.ServiceCont
 
 func slice(id, name string, addresses ...string) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: id + "." + name, Namespace: deploy.BrokerNamespace, Labels: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Name: id + "." + name, Namespace: namespace, Labels: map[string]string{
 			submarinerv1.LabelClusterID: id, "multicluster.kubernetes.io/source-cluster": id,
 			"service.kubernetes.io/service-proxy-name": "pelago",
 		}},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: addresses}},
 	}
-}
-
-func dashes(ip string) string {
-	out := []byte(ip)
-	for i := range out {
-		if out[i] == '.' || out[i] == ':' {
-			out[i] = '-'
-		}
-	}
-	return string(out)
 }
 
 // settle waits until the policies know the Clusters that were just made: their caches follow the writes.
@@ -68,6 +67,22 @@ func settle(t *testing.T, member client.Client, obj client.Object) {
 	}
 }
 
+// verbs are the ways to write an object.
+var verbs = map[string]func(context.Context, client.Client, client.Object) error{
+	"create": func(ctx context.Context, c client.Client, o client.Object) error { return c.Create(ctx, o) },
+	"update": func(ctx context.Context, c client.Client, o client.Object) error {
+		if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return err
+		}
+		o.SetAnnotations(map[string]string{"touched": "by update"})
+		return c.Update(ctx, o)
+	},
+	"patch": func(ctx context.Context, c client.Client, o client.Object) error {
+		return c.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"touched":"by patch"}}}`)))
+	},
+	"delete": func(ctx context.Context, c client.Client, o client.Object) error { return c.Delete(ctx, o) },
+}
+
 func TestMemberWritesItsOwnObjectsOnly(t *testing.T) {
 	h := openHub(t)
 	ctx := context.Background()
@@ -76,58 +91,204 @@ func TestMemberWritesItsOwnObjectsOnly(t *testing.T) {
 	settle(t, one, endpoint("g1", "192.0.2.1", "120.1.0.0/24"))
 	settle(t, two, endpoint("g2", "192.0.2.2", "120.2.0.0/24"))
 
-	type pair struct{ own, other client.Object }
-	for name, p := range map[string]pair{
+	steal := func(ctx context.Context, c client.Client, o client.Object) error {
+		return c.Patch(ctx, o, client.RawPatch(types.MergePatchType,
+			[]byte(`{"metadata":{"labels":{"submariner-io/clusterID":"g1","multicluster.kubernetes.io/source-cluster":"g1"}}}`)))
+	}
+	all := func(ctx context.Context, c client.Client, o client.Object) error {
+		return c.DeleteAllOf(ctx, o, client.InNamespace(namespace))
+	}
+	apply := func(ctx context.Context, c client.Client, o client.Object) error {
+		o.GetObjectKind().SetGroupVersionKind(gvk(t, c, o))
+		return c.Patch(ctx, o, client.Apply, client.FieldOwner("test"), client.ForceOwnership)
+	}
+	foreign := maps.Clone(verbs)
+	foreign["take over by its labels"], foreign["delete collection"], foreign["apply"] = steal, all, apply
+
+	for kind, p := range map[string]struct{ own, other client.Object }{
 		"Endpoint":            {endpoint("g1", "192.0.2.1", "120.1.0.0/24"), endpoint("g2", "192.0.2.2", "120.2.0.0/24")},
 		"ServiceContribution": {contribution("g1", "web", "120.1.0.9"), contribution("g2", "web", "120.2.0.9")},
 		"EndpointSlice":       {slice("g1", "web.abc", "120.1.0.9"), slice("g2", "web.abc", "120.2.0.9")},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(kind, func(t *testing.T) {
+			if err := foreign["create"](ctx, one, p.other.DeepCopyObject().(client.Object)); !apierrors.IsForbidden(err) {
+				t.Errorf("g1 creates g2's: %v, want 403", err)
+			}
 			if err := two.Create(ctx, p.other.DeepCopyObject().(client.Object)); err != nil {
 				t.Fatalf("g2 creates its own: %v", err)
 			}
-			for verb, do := range map[string]func(client.Object) error{
-				"create": func(o client.Object) error { o.SetResourceVersion(""); return one.Create(ctx, o) },
-				"update": func(o client.Object) error {
-					if err := one.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
-						t.Fatalf("g1 reads %s: %v", o.GetName(), err)
-					}
-					o.SetAnnotations(map[string]string{"touched": "1"})
-					return one.Update(ctx, o)
-				},
-				"patch": func(o client.Object) error {
-					return one.Patch(ctx, o, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"touched":"2"}}}`)))
-				},
-				"relabel": func(o client.Object) error {
-					return one.Patch(ctx, o, client.RawPatch("application/merge-patch+json",
-						[]byte(`{"metadata":{"labels":{"submariner-io/clusterID":"g1","multicluster.kubernetes.io/source-cluster":"g1"}}}`)))
-				},
-				"delete": func(o client.Object) error { return one.Delete(ctx, o) },
-				"delete collection": func(o client.Object) error {
-					return one.DeleteAllOf(ctx, o, client.InNamespace(deploy.BrokerNamespace))
-				},
-			} {
-				err := do(p.other.DeepCopyObject().(client.Object))
-				if verb == "create" && apierrors.IsAlreadyExists(err) {
-					t.Errorf("%s of g2's: the policies let it pass", verb)
-				}
-				if verb == "create" || verb == "update" || verb == "patch" || verb == "relabel" || verb == "delete" || verb == "delete collection" {
-					if !apierrors.IsForbidden(err) {
-						t.Errorf("%s of g2's by g1: %v, want 403", verb, err)
-					}
+			for verb, do := range foreign {
+				o := p.other.DeepCopyObject().(client.Object)
+				if err := do(ctx, one, o); !apierrors.IsForbidden(err) {
+					t.Errorf("g1 does %s to g2's: %v, want 403", verb, err)
 				}
 			}
-			own := p.own.DeepCopyObject().(client.Object)
-			if err := one.Create(ctx, own); err != nil {
-				t.Errorf("g1 creates its own: %v", err)
+			for _, verb := range []string{"create", "update", "patch", "delete"} {
+				if err := verbs[verb](ctx, one, p.own.DeepCopyObject().(client.Object)); err != nil {
+					t.Errorf("g1 does %s to its own: %v", verb, err)
+				}
 			}
-			own.SetAnnotations(map[string]string{"touched": "1"})
-			if err := one.Update(ctx, own); err != nil {
-				t.Errorf("g1 updates its own: %v", err)
-			}
-			if err := one.Delete(ctx, own); err != nil {
-				t.Errorf("g1 deletes its own: %v", err)
+			if err := one.Get(ctx, client.ObjectKeyFromObject(p.other), p.other); err != nil {
+				t.Errorf("g1 reads g2's: %v", err)
 			}
 		})
+	}
+}
+
+func gvk(t *testing.T, c client.Client, o client.Object) schema.GroupVersionKind {
+	t.Helper()
+	g, err := c.GroupVersionKindFor(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func TestMemberClaimsItsOwnRangesOnly(t *testing.T) {
+	h := openHub(t)
+	ctx := context.Background()
+	one, _ := h.join(t, "g1", "120.1.0.0/24")
+	h.join(t, "g2", "120.2.0.0/24")
+	settle(t, one, endpoint("g1", "192.0.2.1", "120.1.0.0/24"))
+
+	index := func(n string) *submarinerv1.Endpoint {
+		e := endpoint("g1", "192.0.2.1", "120.1.0.0/24")
+		e.Spec.BackendConfig = map[string]string{submarinerv1.BackendClusterIndex: n}
+		return e
+	}
+	named := func(name string) *submarinerv1.Endpoint {
+		e := endpoint("g1", "192.0.2.1", "120.1.0.0/24")
+		e.Name = name
+		return e
+	}
+	labelled := func(key, value string) *discoveryv1.EndpointSlice {
+		s := slice("g1", "web.abc", "120.1.0.9")
+		if value == "" {
+			delete(s.Labels, key)
+		} else {
+			s.Labels[key] = value
+		}
+		return s
+	}
+	names := func() *discoveryv1.EndpointSlice {
+		s := slice("g1", "web.abc", "example.org")
+		s.AddressType = discoveryv1.AddressTypeFQDN
+		return s
+	}
+	for name, tt := range map[string]struct {
+		obj  client.Object
+		want string // "" = allowed
+	}{
+		"its GlobalCIDR":                       {endpoint("g1", "192.0.2.1", "120.1.0.0/24"), ""},
+		"a part of it":                         {endpoint("g1", "192.0.2.1", "120.1.0.128/25"), ""},
+		"an IPv6 underlay":                     {endpoint("g1", "2001:db8::1", "120.1.0.0/24"), ""},
+		"nothing":                              {endpoint("g1", "192.0.2.1"), ""},
+		"more than it":                         {endpoint("g1", "192.0.2.1", "120.0.0.0/8"), "spec.subnets of cluster 'g1'"},
+		"a free range":                         {endpoint("g1", "192.0.2.1", "120.3.0.0/24"), "must lie inside the ranges of its Cluster object: 120.1.0.0/24"},
+		"its pods under globalnet":             {endpoint("g1", "192.0.2.1", "10.7.0.0/16"), "must lie inside"},
+		"another's besides its own":            {endpoint("g1", "192.0.2.1", "120.1.0.0/24", "120.2.0.0/24"), "spec.subnets of cluster 'g1'"},
+		"everything":                           {endpoint("g1", "192.0.2.1", "0.0.0.0/0"), "spec.subnets of cluster 'g1'"},
+		"no range":                             {endpoint("g1", "192.0.2.1", "g2"), "spec.subnets of cluster 'g1'"},
+		"host bits":                            {endpoint("g1", "192.0.2.1", "120.1.0.1/24"), "must lie inside"},
+		"its index":                            {index("1"), ""},
+		"another's index":                      {index("2"), "must be the index of its Cluster object, 1"},
+		"a name with another's prefix":         {named("g1-x-submariner-cable-g1-x-192-0-2-1"), "is named <cluster id>-submariner-cable-"},
+		"contribution":                         {contribution("g1", "web", "120.1.0.9"), ""},
+		"contribution, headless":               {contribution("g1", "web"), ""},
+		"contribution of another's address":    {contribution("g1", "web", "120.2.0.9"), "spec.ips of cluster 'g1'"},
+		"contribution of an address of nobody": {contribution("g1", "web", "8.8.8.8"), "must lie inside"},
+		"contribution of no address":           {contribution("g1", "web", "localhost"), "spec.ips of cluster 'g1'"},
+		"slice":                                {slice("g1", "web.abc", "120.1.0.9", "120.1.0.10"), ""},
+		"slice with another's address":         {slice("g1", "web.abc", "120.1.0.9", "120.2.0.9"), "of cluster 'g1'"},
+		"slice with an address of nobody":      {slice("g1", "web.abc", "10.7.0.5"), "must lie inside"},
+		"slice with names":                     {names(), "of cluster 'g1'"},
+		"slice for a Service of the hub":       {labelled("kubernetes.io/service-name", "kubernetes"), "never kubernetes.io/service-name"},
+		"slice for kube-proxy":                 {labelled("service.kubernetes.io/service-proxy-name", ""), "service-proxy-name=pelago"},
+		"slice in another's name":              {labelled("multicluster.kubernetes.io/source-cluster", "g2"), "with its own id in the labels"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := one.Create(ctx, tt.obj, client.DryRunAll)
+			switch {
+			case tt.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case tt.want != "" && !apierrors.IsForbidden(err):
+				t.Errorf("%v, want 403", err)
+			case tt.want != "" && !strings.Contains(err.Error(), tt.want):
+				t.Errorf("refused with %q, which does not say %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestMemberReadsNoSecretAndChangesNoRight(t *testing.T) {
+	h := openHub(t)
+	ctx := context.Background()
+	one, _ := h.join(t, "g1", "")
+	h.join(t, "g2", "")
+	settle(t, one, endpoint("g1", "192.0.2.1"))
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, Namespace: namespace} }
+
+	for name, err := range map[string]error{
+		"list Clusters":        one.List(ctx, &submarinerv1.ClusterList{}, client.InNamespace(namespace)),
+		"list Endpoints":       one.List(ctx, &submarinerv1.EndpointList{}, client.InNamespace(namespace)),
+		"list contributions":   one.List(ctx, &pelagov1alpha1.ServiceContributionList{}, client.InNamespace(namespace)),
+		"list EndpointSlices":  one.List(ctx, &discoveryv1.EndpointSliceList{}, client.InNamespace(namespace)),
+		"get the allocations":  one.Get(ctx, client.ObjectKey{Namespace: namespace, Name: AllocationConfigMap}, &corev1.ConfigMap{}),
+		"get the clusterset":   one.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ClustersetConfigMap}, &corev1.ConfigMap{}),
+		"renew its token":      one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta("cluster-g1")}, &authenticationv1.TokenRequest{}),
+		"watch the clusterset": one.List(ctx, &corev1.ConfigMapList{}, client.InNamespace(namespace), client.MatchingFields{"metadata.name": ClustersetConfigMap}),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v, want it allowed", name, err)
+		}
+	}
+
+	own := &submarinerv1.Cluster{ObjectMeta: meta("g1")}
+	if err := one.Get(ctx, client.ObjectKeyFromObject(own), own); err != nil {
+		t.Fatal(err)
+	}
+	own.Spec.GlobalCIDR = []string{"120.200.0.0/16"}
+	for name, err := range map[string]error{
+		"get the IPsec key":             one.Get(ctx, client.ObjectKey{Namespace: namespace, Name: PSKSecret}, &corev1.Secret{}),
+		"get another's registration":    one.Get(ctx, client.ObjectKey{Namespace: namespace, Name: RegistrationName("g2")}, &corev1.Secret{}),
+		"get its own registration":      one.Get(ctx, client.ObjectKey{Namespace: namespace, Name: RegistrationName("g1")}, &corev1.Secret{}),
+		"list Secrets":                  one.List(ctx, &corev1.SecretList{}, client.InNamespace(namespace)),
+		"list Secrets of kube-system":   one.List(ctx, &corev1.SecretList{}, client.InNamespace("kube-system")),
+		"list ConfigMaps":               one.List(ctx, &corev1.ConfigMapList{}, client.InNamespace(namespace)),
+		"list ServiceAccounts":          one.List(ctx, &corev1.ServiceAccountList{}, client.InNamespace(namespace)),
+		"list Endpoints elsewhere":      one.List(ctx, &submarinerv1.EndpointList{}),
+		"update its own Cluster":        one.Update(ctx, own),
+		"delete its own Cluster":        one.Delete(ctx, own),
+		"delete another's Cluster":      one.Delete(ctx, &submarinerv1.Cluster{ObjectMeta: meta("g2")}),
+		"change the allocations":        verbs["patch"](ctx, one, &corev1.ConfigMap{ObjectMeta: meta(AllocationConfigMap)}),
+		"change the clusterset":         verbs["patch"](ctx, one, &corev1.ConfigMap{ObjectMeta: meta(ClustersetConfigMap)}),
+		"get another's token":           one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta("cluster-g2")}, &authenticationv1.TokenRequest{}),
+		"get the registrar's token":     one.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta(deploy.RegistrarAccount)}, &authenticationv1.TokenRequest{}),
+		"create a ServiceAccount":       one.Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta("cluster-x")}),
+		"change its role binding":       verbs["patch"](ctx, one, &rbacv1.RoleBinding{ObjectMeta: meta("cluster-g1")}),
+		"delete an admission policy":    one.Delete(ctx, &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "pelago-member-endpoints"}}),
+		"create a Pod":                  one.Create(ctx, &corev1.Pod{ObjectMeta: meta("x"), Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "x", Image: "x"}}}}),
+		"create an Endpoint in default": one.Create(ctx, &submarinerv1.Endpoint{ObjectMeta: metav1.ObjectMeta{Name: "x", Namespace: "default"}}),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v, want 403", name, err)
+		}
+	}
+}
+
+// A member whose Cluster object is deleted loses its rights: its role bindings go with it.
+func TestRightsEndWithTheClusterObject(t *testing.T) {
+	h := openHub(t)
+	ctx := context.Background()
+	one, _ := h.join(t, "g1", "")
+	settle(t, one, endpoint("g1", "192.0.2.1"))
+	if err := h.admin.Delete(ctx, &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "g1", Namespace: namespace}}); err != nil {
+		t.Fatal(err)
+	}
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		return apierrors.IsForbidden(one.List(ctx, &submarinerv1.EndpointList{}, client.InNamespace(namespace))), nil
+	})
+	if err != nil {
+		t.Errorf("30 s after its Cluster was deleted the member still reads Endpoints")
 	}
 }
