@@ -19,7 +19,7 @@ help: ## say what there is
 ## ---- to use
 .PHONY: demo lab-up lab-down images build
 demo: setup images ## two clusters with the same CIDRs, joined: set up, shown and explained
-	go run ./test/demo
+	go run ./test/e2e/demo
 
 lab-up: setup images ## only the clusters (g1, g2, hub), nothing installed in them
 	$(BIN)/pelago-lab up --clusters 2 --nodes 2 --pod-cidr 10.7.0.0/16 --service-cidr 10.77.0.0/16
@@ -34,7 +34,7 @@ build: ## all binaries into bin/
 	go build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/...
 
 images: build ## the images of the product and of the test workload, as tar files in out/images
-	$(BIN)/pelago-lab image build --bin $(BIN) --out $(OUT)/images
+	$(BIN)/pelago-lab image build --output $(OUT)/images
 
 ## ---- to work on
 .PHONY: setup test unit race e2e bench generate verify lint fuzz clean

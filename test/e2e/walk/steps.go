@@ -1,0 +1,252 @@
+package walk
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Numbers of the walk-through.
+const (
+	PodCIDR       = "10.7.0.0/16"
+	ServiceCIDR   = "10.77.0.0/16"
+	GlobalRange   = "120.0.0.0/8"
+	GlobalCIDR1   = "120.1.0.0/24"
+	GlobalCIDR2   = "120.2.0.0/24"
+	Namespace     = "sample"
+	ServiceName   = "whereami-cs"
+	HeadlessName  = "whereami-ss"
+	clientName    = "client"
+	egressIPCount = 8
+)
+
+// clusters are the members by name with their GlobalCIDRs.
+var clusters = map[string]string{"g1": GlobalCIDR1, "g2": GlobalCIDR2}
+
+// Install loads the images, deploys the broker and joins both clusters.
+func (w *Walk) Install(ctx context.Context) error {
+	for _, image := range []string{"pelago.tar", "whereami.tar"} {
+		if err := w.Lab.LoadImage(ctx, filepath.Join(w.Images, image)); err != nil {
+			return err
+		}
+	}
+	if _, err := w.Pelago(ctx, "deploy-broker", "--context", "hub", "--globalnet", "--globalnet-cidr-range", GlobalRange); err != nil {
+		return err
+	}
+	for _, name := range []string{"g1", "g2"} {
+		if _, err := w.Pelago(ctx, "join", "broker-info.subm", "--context", name, "--clusterid", name,
+			"--globalnet-cidr", clusters[name], "--cable-driver", "vxlan"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Connected waits until every gateway of both clusters reports its connections as connected, and shows them.
+func (w *Walk) Connected(ctx context.Context) error {
+	err := Eventually(ctx, time.Minute, func() error {
+		for name := range clusters {
+			out, err := w.run(ctx, "", w.Lab.Kubectl(), "--context", name, "-n", "pelago-system", "get", "gateways.submariner.io",
+				"-o", `jsonpath={range .items[*].status.connections[*]}{.status}{" "}{end}`)
+			if err != nil {
+				return err
+			}
+			states := strings.Fields(out)
+			if len(states) == 0 || slices.ContainsFunc(states, func(s string) bool { return s != "connected" }) {
+				return fmt.Errorf("connections of %s: %q, want all connected", name, states)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	_, err = w.Pelago(ctx, "show", "connections", "--contexts", "g1,g2")
+	return err
+}
+
+// Workload makes namespace, Deployment, StatefulSet and both Services in a cluster and waits for the pods.
+func (w *Walk) Workload(ctx context.Context, cluster string) error {
+	if err := w.Apply(ctx, cluster, workload); err != nil {
+		return err
+	}
+	for _, object := range []string{"deployment/whereami", "statefulset/whereami-ss"} {
+		if _, err := w.Kubectl(ctx, "--context", cluster, "-n", Namespace, "rollout", "status", object, "--timeout=90s"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Client makes a pod with tools in namespace sample of a cluster, on a node that is no gateway.
+func (w *Walk) Client(ctx context.Context, cluster string) (Pod, error) {
+	pod := Pod{Cluster: cluster, Namespace: Namespace, Name: clientName}
+	node, err := w.NonGateway(ctx, cluster)
+	if err != nil {
+		return pod, err
+	}
+	if err := w.Apply(ctx, cluster, fmt.Sprintf(clientPod, node)); err != nil {
+		return pod, err
+	}
+	_, err = w.Kubectl(ctx, "--context", cluster, "-n", Namespace, "wait", "--for=condition=Ready", "pod/"+clientName, "--timeout=60s")
+	return pod, err
+}
+
+// NonGateway names a node of the cluster that is no gateway.
+func (w *Walk) NonGateway(ctx context.Context, cluster string) (string, error) {
+	out, err := w.run(ctx, "", w.Lab.Kubectl(), "--context", cluster, "get", "nodes", "-l", "submariner.io/gateway!=true",
+		"-o", "jsonpath={.items[*].metadata.name}")
+	if err != nil {
+		return "", err
+	}
+	if nodes := strings.Fields(out); len(nodes) > 0 {
+		return nodes[0], nil
+	}
+	return "", fmt.Errorf("every node of %s is a gateway", cluster)
+}
+
+// Export exports a service and waits until its export is Ready, which a user does with `kubectl wait`.
+func (w *Walk) Export(ctx context.Context, cluster string, services ...string) error {
+	for _, s := range services {
+		if _, err := w.Pelago(ctx, "export", "service", "--context", cluster, "--namespace", Namespace, s); err != nil {
+			return err
+		}
+	}
+	for _, s := range services {
+		if _, err := w.Kubectl(ctx, "--context", cluster, "-n", Namespace, "wait", "serviceexport/"+s, "--for=condition=Ready", "--timeout=5s"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Resolve waits until a name resolves to n addresses in a pod and returns them. All must lie in cidr.
+func (w *Walk) Resolve(ctx context.Context, from Pod, name string, n int, cidr string) ([]netip.Addr, error) {
+	var found []netip.Addr
+	prefix := netip.MustParsePrefix(cidr)
+	err := Eventually(ctx, 30*time.Second, func() error {
+		out, err := w.In(ctx, from, "nslookup", name)
+		if err != nil {
+			return err
+		}
+		found = answers(out)
+		if len(found) != n {
+			return fmt.Errorf("%s resolves to %v, want %d addresses", name, found, n)
+		}
+		for _, a := range found {
+			if !prefix.Contains(a) {
+				return fmt.Errorf("%s resolves to %s, which is not in %s", name, a, cidr)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	_, err = w.ShowIn(ctx, from, "nslookup", name)
+	return found, err
+}
+
+// answers are the addresses in nslookup's output behind the line that names the answer.
+func answers(out string) []netip.Addr {
+	var addrs []netip.Addr
+	_, tail, _ := strings.Cut(out, "Name:")
+	for line := range strings.Lines(tail) {
+		text, ok := strings.CutPrefix(strings.TrimSpace(line), "Address:")
+		if !ok {
+			continue
+		}
+		if a, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
+			addrs = append(addrs, a)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}
+
+// Answer is what whereami says of itself and of the request.
+type Answer struct {
+	Pod, Node string
+	Source    netip.Addr
+}
+
+// Ask sends one request from a pod.
+func (w *Walk) Ask(ctx context.Context, from Pod, host string) (Answer, error) {
+	out, err := w.In(ctx, from, "curl", "-sS", "--max-time", "3", "http://"+host+"/")
+	if err != nil {
+		return Answer{}, err
+	}
+	return parseAnswer(out)
+}
+
+func parseAnswer(out string) (Answer, error) {
+	var a Answer
+	for line := range strings.Lines(out) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		switch key {
+		case "pod":
+			a.Pod = value
+		case "node":
+			a.Node = value
+		case "source":
+			ap, err := netip.ParseAddrPort(value)
+			if err != nil {
+				return a, fmt.Errorf("read the source in %q: %w", out, err)
+			}
+			a.Source = ap.Addr()
+		}
+	}
+	if a.Pod == "" || !a.Source.IsValid() {
+		return a, fmt.Errorf("%q is no answer of whereami", out)
+	}
+	return a, nil
+}
+
+// ReachesAll asks until pods different pods have answered and checks that each saw one of the cluster's egress IPs as the
+// source. It prints the answers.
+func (w *Walk) ReachesAll(ctx context.Context, from Pod, host string, pods int) error {
+	egress := netip.MustParsePrefix(clusters[from.Cluster])
+	first, last := egress.Addr().Next(), egress.Addr()
+	for range egressIPCount {
+		last = last.Next()
+	}
+	seen := map[string]bool{}
+	fmt.Fprintf(w.Out, "$ curl http://%s/   # from pod %s of %s, again and again\n", host, from.Name, from.Cluster)
+	return Eventually(ctx, 30*time.Second, func() error {
+		a, err := w.Ask(ctx, from, host)
+		if err != nil {
+			return err
+		}
+		if a.Source.Less(first) || last.Less(a.Source) {
+			return fmt.Errorf("pod %s sees source %s, want one of %s–%s", a.Pod, a.Source, first, last)
+		}
+		if !seen[a.Pod] {
+			seen[a.Pod] = true
+			fmt.Fprintf(w.Out, "  answered by pod %s on node %s; the source that it sees: %s\n", a.Pod, a.Node, a.Source)
+		}
+		if len(seen) < pods {
+			return fmt.Errorf("only pods %v have answered, want %d", seen, pods)
+		}
+		return nil
+	})
+}
+
+// ReachesPod asks a name that must lead to exactly one pod.
+func (w *Walk) ReachesPod(ctx context.Context, from Pod, host, pod string) error {
+	fmt.Fprintf(w.Out, "$ curl http://%s/   # from pod %s of %s\n", host, from.Name, from.Cluster)
+	for range 5 {
+		a, err := w.Ask(ctx, from, host)
+		if err != nil {
+			return err
+		}
+		if a.Pod != pod {
+			return fmt.Errorf("%s is answered by pod %s, want %s", host, a.Pod, pod)
+		}
+	}
+	fmt.Fprintf(w.Out, "  answered by pod %s, five times of five\n", pod)
+	return nil
+}

@@ -1,0 +1,111 @@
+// Package walk is the walk-through that users of this kind of system know, step by step, typed as they type it: the
+// product's CLI and kubectl are run as programs and what they print is looked at. The demo shows it, the end-to-end tests
+// assert with it.
+package walk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/pelago-net/pelago/test/lab"
+)
+
+// Walk is a lab with the product in it.
+type Walk struct {
+	Lab *lab.Lab
+	// Bin is the directory of the product's programs, Images that of the image archives.
+	Bin, Images string
+	// Dir takes broker-info.subm.
+	Dir string
+	// Out takes what a person is to see: commands, what they print, times.
+	Out io.Writer
+}
+
+// Step says what is coming, runs it and prints how long it took.
+func (w *Walk) Step(title string, f func() error) error {
+	fmt.Fprintf(w.Out, "\n== %s\n", title)
+	begin := time.Now()
+	if err := f(); err != nil {
+		return fmt.Errorf("%s: %w", title, err)
+	}
+	fmt.Fprintf(w.Out, "   (%.1f s)\n", time.Since(begin).Seconds())
+	return nil
+}
+
+// Pelago runs the product's CLI and shows the command and its output.
+func (w *Walk) Pelago(ctx context.Context, args ...string) (string, error) {
+	return w.show(ctx, "", filepath.Join(w.Bin, "pelago"), args...)
+}
+
+// Kubectl runs kubectl and shows the command and its output.
+func (w *Walk) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return w.show(ctx, "", w.Lab.Kubectl(), args...)
+}
+
+// Apply applies a manifest without showing all of it.
+func (w *Walk) Apply(ctx context.Context, cluster, manifest string) error {
+	_, err := w.show(ctx, manifest, w.Lab.Kubectl(), "--context", cluster, "apply", "-f", "-")
+	return err
+}
+
+// show runs a command, printing it as a person would have typed it.
+func (w *Walk) show(ctx context.Context, stdin, program string, args ...string) (string, error) {
+	fmt.Fprintf(w.Out, "$ %s %s\n", filepath.Base(program), strings.Join(args, " "))
+	out, err := w.run(ctx, stdin, program, args...)
+	for line := range strings.Lines(out) {
+		fmt.Fprintf(w.Out, "  %s\n", strings.TrimRight(line, "\n"))
+	}
+	return out, err
+}
+
+func (w *Walk) run(ctx context.Context, stdin, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = w.Dir
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+w.Lab.Kubeconfig())
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+// In runs a command in a pod and returns what it prints; it shows nothing.
+func (w *Walk) In(ctx context.Context, pod Pod, argv ...string) (string, error) {
+	args := append([]string{"--context", pod.Cluster, "-n", pod.Namespace, "exec", pod.Name, "--"}, argv...)
+	return w.run(ctx, "", w.Lab.Kubectl(), args...)
+}
+
+// ShowIn is In with command and output shown.
+func (w *Walk) ShowIn(ctx context.Context, pod Pod, argv ...string) (string, error) {
+	args := append([]string{"--context", pod.Cluster, "-n", pod.Namespace, "exec", pod.Name, "--"}, argv...)
+	return w.show(ctx, "", w.Lab.Kubectl(), args...)
+}
+
+// Pod names a pod of the lab.
+type Pod struct{ Cluster, Namespace, Name string }
+
+// Eventually repeats f until it succeeds; the error of the last try is returned when the time is up.
+func Eventually(ctx context.Context, limit time.Duration, f func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("not within %s", limit), err)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
