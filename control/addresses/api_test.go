@@ -371,7 +371,7 @@ func TestKilledAgentsNeverGiveTwice(t *testing.T) {
 	for range 20 {
 		faults := &apiserver.Faults{Every: 8, Fatal: true}
 		stop := c.agent("120.1.0.0/24", faults.NewClient)
-		for end := time.Now().Add(5 * time.Second); !faults.Dead() && time.Now().Before(end); {
+		for end := time.Now().Add(2 * time.Second); !faults.Dead() && time.Now().Before(end); {
 			time.Sleep(5 * time.Millisecond)
 		}
 		stop()

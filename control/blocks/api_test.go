@@ -434,7 +434,7 @@ func TestExhaustedPool(t *testing.T) {
 func TestKilledAgentsNeverLeaseTwice(t *testing.T) {
 	c := newCluster(t)
 	c.addPool("", clusterPool, nil, "120.1.0.1", "120.1.0.2", "120.1.0.3")
-	const nodes = 50
+	const nodes = 100 // work for more writes than twenty agents live to do
 	want := map[string]int{}
 	for i := range int32(nodes) {
 		name := fmt.Sprintf("n%d", i)
@@ -455,7 +455,7 @@ func TestKilledAgentsNeverLeaseTwice(t *testing.T) {
 	for range 20 {
 		faults := &apiserver.Faults{Every: 8, Fatal: true}
 		stop := c.agent(2, faults)
-		for end := time.Now().Add(5 * time.Second); !faults.Dead() && time.Now().Before(end); {
+		for end := time.Now().Add(2 * time.Second); !faults.Dead() && time.Now().Before(end); {
 			time.Sleep(5 * time.Millisecond)
 		}
 		stop()
