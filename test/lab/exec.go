@@ -8,8 +8,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/test/lab/machine"
@@ -98,20 +100,27 @@ func (l *Lab) LoadImage(ctx context.Context, archive string, clusters ...string)
 	if err != nil {
 		return err
 	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.NumCPU()) // unpacking is work for the processor
 	for _, n := range nodes {
-		f, err := os.Open(archive)
-		if err != nil {
-			return fmt.Errorf("load image: %w", err)
-		}
-		var output bytes.Buffer
-		err = l.ExecStreams(ctx, n.Name, Streams{In: f, Out: &output, Err: &output},
-			"ctr", "--address="+machine.Socket, "--namespace=k8s.io", "images", "import", "-")
-		f.Close()
-		if err != nil {
-			return fmt.Errorf("load image %s into %s: %w: %s", archive, n.Name, err, strings.TrimSpace(output.String()))
-		}
-		l.report("%s: %s is loaded", n.Name, archive)
+		group.Go(func() error { return l.loadImage(ctx, n, archive) })
 	}
+	return group.Wait()
+}
+
+func (l *Lab) loadImage(ctx context.Context, n Node, archive string) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return fmt.Errorf("load image: %w", err)
+	}
+	defer f.Close()
+	var output bytes.Buffer
+	err = l.ExecStreams(ctx, n.Name, Streams{In: f, Out: &output, Err: &output},
+		"ctr", "--address="+machine.Socket, "--namespace=k8s.io", "images", "import", "-")
+	if err != nil {
+		return fmt.Errorf("load image %s into %s: %w: %s", archive, n.Name, err, strings.TrimSpace(output.String()))
+	}
+	l.report("%s: %s is loaded", n.Name, archive)
 	return nil
 }
 
