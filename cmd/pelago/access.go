@@ -7,13 +7,11 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/version"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-
-	utilversion "k8s.io/apimachinery/pkg/util/version"
 )
 
 // access is how a cluster is reached: the flags that kubectl has.
@@ -93,21 +91,21 @@ func (a *access) contexts(named []string) ([]string, error) {
 }
 
 // requireVersion refuses an API server that is too old.
-func requireVersion(cfg *rest.Config, what, minimum, why string) (*version.Info, error) {
+func requireVersion(cfg *rest.Config, what, minimum, why string) error {
 	d, err := discovery.NewDiscoveryClientForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("reach %s at %s: %w", what, cfg.Host, err)
+		return fmt.Errorf("reach %s at %s: %w", what, cfg.Host, err)
 	}
 	info, err := d.ServerVersion()
 	if err != nil {
-		return nil, fmt.Errorf("ask %s at %s for its version: %w", what, cfg.Host, err)
+		return fmt.Errorf("ask %s at %s for its version: %w", what, cfg.Host, err)
 	}
 	have, err := utilversion.ParseGeneric(info.GitVersion)
 	if err != nil {
-		return nil, fmt.Errorf("read the version of %s: %w", what, err)
+		return fmt.Errorf("read the version of %s: %w", what, err)
 	}
 	if have.LessThan(utilversion.MustParseGeneric(minimum)) {
-		return nil, fmt.Errorf("%s runs Kubernetes %s: at least %s is needed (%s)", what, info.GitVersion, minimum, why)
+		return fmt.Errorf("%s runs Kubernetes %s: at least %s is needed (%s)", what, info.GitVersion, minimum, why)
 	}
-	return info, nil
+	return nil
 }

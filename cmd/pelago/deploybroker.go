@@ -91,7 +91,7 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	p := newProgress(out)
-	if _, err := requireVersion(cfg, "the hub", "1.31", "admission policies with functions of IP addresses"); err != nil {
+	if err := requireVersion(cfg, "the hub", "1.31", "admission policies with functions of IP addresses"); err != nil {
 		return err
 	}
 	hub, err := broker.NewClient(cfg)

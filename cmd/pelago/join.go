@@ -209,7 +209,7 @@ func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix,
 func openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clusterset, error) {
 	cfg := info.Config()
 	cfg.WarningHandler = rest.NoWarnings{}
-	if _, err := requireVersion(cfg, "the hub", "1.31", "admission policies with functions of IP addresses"); err != nil {
+	if err := requireVersion(cfg, "the hub", "1.31", "admission policies with functions of IP addresses"); err != nil {
 		return nil, broker.Clusterset{}, err
 	}
 	hub, err := broker.NewClient(cfg)
@@ -258,7 +258,7 @@ type facts struct {
 // look finds out what the flags do not say. What a former join found stays, so that a node that has come since does not
 // change the cluster's ranges.
 func (j *join) look(ctx context.Context, m *member, p *progress) (facts, error) {
-	if _, err := requireVersion(m.config, "this cluster", "1.27", "the oldest version that Pelago is made for"); err != nil {
+	if err := requireVersion(m.config, "this cluster", "1.27", "the oldest version that Pelago is made for"); err != nil {
 		return facts{}, err
 	}
 	if err := refuseSubmariner(ctx, m.typed); err != nil {

@@ -8,6 +8,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// version is set by the linker.
+var version string
+
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
@@ -20,8 +23,11 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// programVersion is the module version, or the commit that the program was built from.
+// programVersion is what the linker was told, else the module version or the commit that the program was built from.
 func programVersion() string {
+	if version != "" {
+		return version
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
