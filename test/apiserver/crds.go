@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/go-logr/logr"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	mcscrd "sigs.k8s.io/mcs-api/config/crd"
 	"sigs.k8s.io/yaml"
 
@@ -33,6 +35,7 @@ func (c *crdSelection) install(config *rest.Config) error {
 			return fmt.Errorf("install CRDs: not all of %v exist", c.names)
 		}
 	}
+	log.SetLogger(logr.Discard()) // else controller-runtime complains that nobody has set one
 	if _, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{CRDs: chosen}); err != nil {
 		return fmt.Errorf("install CRDs: %w", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -33,6 +34,7 @@ func (m Manager) Run(t testing.TB, to *rest.Config) (stop func()) {
 		NewClient:               m.NewClient,
 		Metrics:                 metrics.Options{BindAddress: "0"},
 		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
+		Logger:                  logr.Discard(),          // a test says itself what is wrong
 		GracefulShutdownTimeout: ptr.To(5 * time.Second), // for goroutines to end, so that no write comes after stop
 	})
 	if err != nil {

@@ -1,0 +1,251 @@
+// Package ingress makes a GlobalIngressIP for every exported service of a member, and for every pod or endpoint of an
+// exported headless one, and removes it when the export, the service or the pod goes. Another controller gives these
+// objects their addresses. The agent runs it; it touches no GlobalIngressIP that it did not make.
+package ingress
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+)
+
+const conflictDelay = 20 * time.Millisecond
+
+// Reasons of Events on ServiceExports.
+const (
+	ReasonNameConflict = "GlobalIngressIPNameConflict"
+	ReasonNotOurs      = "GlobalIngressIPNotOurs"
+)
+
+// Options of the controller.
+type Options struct {
+	// GlobalCIDR are the cluster's own ranges; without any the controller is not started.
+	GlobalCIDR []netip.Prefix
+}
+
+type reconciler struct {
+	client   client.Client
+	live     client.Reader // past the cache, before something is deleted
+	recorder record.EventRecorder
+	exports  schema.GroupVersionKind // ServiceExport in the version that the cluster serves
+}
+
+// Setup adds the controller to the manager.
+func Setup(mgr ctrl.Manager, opts Options) error {
+	if len(opts.GlobalCIDR) == 0 {
+		return nil
+	}
+	kind := schema.GroupKind{Group: mcsv1beta1.GroupName, Kind: mcsv1beta1.ServiceExportKindName}
+	mapping, err := mgr.GetRESTMapper().RESTMapping(kind, "v1beta1", "v1alpha1")
+	if err != nil {
+		return fmt.Errorf("find %s in version v1beta1 or v1alpha1: %w (install the CRDs of the MCS API)", kind, err)
+	}
+	r := &reconciler{
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-agent"),
+		exports: mapping.GroupVersionKind,
+	}
+	if err := r.watch(mgr); err != nil {
+		return fmt.Errorf("set up the controller of ingress IPs: %w", err)
+	}
+	return nil
+}
+
+// Reconcile makes, changes or removes the GlobalIngressIP of one name.
+func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	err := r.reconcile(ctx, req.NamespacedName)
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // the cache shows it in a moment
+		return ctrl.Result{RequeueAfter: conflictDelay}, nil
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return ctrl.Result{}, nil // nothing is needed there any more
+	}
+	return ctrl.Result{}, err
+}
+
+func (r *reconciler) reconcile(ctx context.Context, key types.NamespacedName) error {
+	want, conflict, err := r.want(ctx, key)
+	if err != nil {
+		return err
+	}
+	if conflict != nil {
+		r.warn(key.Namespace, conflict.Export, ReasonNameConflict, conflict.Message)
+	}
+	have := new(submarinerv1.GlobalIngressIP)
+	err = r.client.Get(ctx, key, have)
+	switch {
+	case apierrors.IsNotFound(err) && want == nil:
+		return nil
+	case apierrors.IsNotFound(err):
+		if err := r.client.Create(ctx, want); err != nil {
+			return fmt.Errorf("create GlobalIngressIP %s: %w", key, err)
+		}
+		return nil
+	case err != nil:
+		return fmt.Errorf("read GlobalIngressIP %s: %w", key, err)
+	case have.Labels[ManagedByLabel] != ManagedBy:
+		return r.foreign(ctx, key, want)
+	case have.DeletionTimestamp != nil:
+		return nil
+	case want == nil || !sameTarget(have, want):
+		return r.remove(ctx, have)
+	}
+	before := have.DeepCopy()
+	if !update(have, want) {
+		return nil
+	}
+	if err := r.client.Patch(ctx, have, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("change GlobalIngressIP %s: %w", key, err))
+	}
+	return nil
+}
+
+// want reads what decides about the name, and decides.
+func (r *reconciler) want(ctx context.Context, key types.NamespacedName) (*submarinerv1.GlobalIngressIP, *Conflict, error) {
+	service, err := r.export(ctx, r.client, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	var slicesOf client.MatchingFields
+	if pod, ok := podOf(key.Name); ok {
+		slicesOf = client.MatchingFields{podIndex: pod}
+	} else if name, ok := endpointOf(key.Name); ok {
+		slicesOf = client.MatchingFields{serviceIndex: name}
+	}
+	var backends []Backend
+	if slicesOf != nil {
+		if backends, err = r.backends(ctx, key.Namespace, slicesOf); err != nil {
+			return nil, nil, err
+		}
+	}
+	want, conflict := Desired(key.Namespace, key.Name, service, backends)
+	return want, conflict, nil
+}
+
+// export reads an exported service; nil if it is not exported or does not exist.
+func (r *reconciler) export(ctx context.Context, from client.Reader, key types.NamespacedName) (*Export, error) {
+	export := new(metav1.PartialObjectMetadata)
+	export.SetGroupVersionKind(r.exports)
+	service := new(corev1.Service)
+	for _, o := range []client.Object{export, service} {
+		err := from.Get(ctx, key, o)
+		if apierrors.IsNotFound(err) || err == nil && o.GetDeletionTimestamp() != nil {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read Service %s and its export: %w", key, err)
+		}
+	}
+	return &Export{
+		Service: key.Name, Kind: KindOf(service), Created: export.CreationTimestamp.Time,
+		Owner: metav1.OwnerReference{
+			APIVersion: r.exports.GroupVersion().String(), Kind: r.exports.Kind, Name: export.Name, UID: export.UID,
+		},
+	}, nil
+}
+
+// backends lists the endpoints of exported headless services in the chosen slices.
+func (r *reconciler) backends(ctx context.Context, namespace string, which client.MatchingFields) ([]Backend, error) {
+	var list discoveryv1.EndpointSliceList
+	if err := r.client.List(ctx, &list, client.InNamespace(namespace), which); err != nil {
+		return nil, fmt.Errorf("list EndpointSlices of %s: %w", namespace, err)
+	}
+	var backends []Backend
+	exports := map[string]*Export{}
+	for i := range list.Items {
+		name := serviceOf(&list.Items[i])
+		e, known := exports[name]
+		if !known {
+			var err error
+			if e, err = r.export(ctx, r.client, types.NamespacedName{Namespace: namespace, Name: name}); err != nil {
+				return nil, err
+			}
+			exports[name] = e
+		}
+		if e == nil {
+			continue
+		}
+		for _, endpoint := range endpointsOf(&list.Items[i]) {
+			backends = append(backends, Backend{Export: *e, Endpoint: endpoint})
+		}
+	}
+	return backends, nil
+}
+
+// foreign tells the user about an object that stands in our way.
+func (r *reconciler) foreign(ctx context.Context, key types.NamespacedName, want *submarinerv1.GlobalIngressIP) error {
+	if want == nil {
+		return nil
+	}
+	e, err := r.export(ctx, r.client, types.NamespacedName{Namespace: key.Namespace, Name: serviceRef(want)})
+	if err != nil || e == nil {
+		return err
+	}
+	r.warn(key.Namespace, *e, ReasonNotOurs, fmt.Sprintf("the GlobalIngressIP %s exists and was not made by Pelago: delete it", key.Name))
+	return nil
+}
+
+func (r *reconciler) warn(namespace string, e Export, reason, message string) {
+	r.recorder.Event(&corev1.ObjectReference{
+		APIVersion: e.Owner.APIVersion, Kind: e.Owner.Kind, Namespace: namespace, Name: e.Owner.Name, UID: e.Owner.UID,
+	}, corev1.EventTypeWarning, reason, message)
+}
+
+// remove deletes a GlobalIngressIP once the API server confirms what the caches say: after a restart one of them may
+// be older than the object, and a service that is still exported must not lose its address.
+func (r *reconciler) remove(ctx context.Context, g *submarinerv1.GlobalIngressIP) error {
+	key := client.ObjectKeyFromObject(g)
+	needed, err := r.stillNeeded(ctx, g)
+	if err != nil {
+		return err
+	}
+	if needed {
+		return apierrors.NewConflict(submarinerv1.GroupVersion.WithResource("globalingressips").GroupResource(), g.Name,
+			fmt.Errorf("the cache is old"))
+	}
+	if err := r.client.Delete(ctx, g, client.Preconditions{UID: &g.UID}); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("delete GlobalIngressIP %s: %w", key, err))
+	}
+	return nil
+}
+
+// stillNeeded asks the API server whether the object serves what it was made for.
+func (r *reconciler) stillNeeded(ctx context.Context, g *submarinerv1.GlobalIngressIP) (bool, error) {
+	e, err := r.export(ctx, r.live, types.NamespacedName{Namespace: g.Namespace, Name: serviceRef(g)})
+	if err != nil || e == nil {
+		return false, err
+	}
+	if g.Spec.Target == submarinerv1.ClusterIPService {
+		return e.Kind == ClusterIP, nil
+	}
+	if e.Kind != Headless {
+		return false, nil
+	}
+	var list discoveryv1.EndpointSliceList
+	err = r.live.List(ctx, &list, client.InNamespace(g.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: e.Service})
+	if err != nil {
+		return false, fmt.Errorf("list EndpointSlices of Service %s/%s: %w", g.Namespace, e.Service, err)
+	}
+	for i := range list.Items {
+		if slices.ContainsFunc(endpointsOf(&list.Items[i]), func(p Endpoint) bool {
+			return p.name(e.Service) == g.Name && p.PodUID == podUID(g)
+		}) {
+			return true, nil
+		}
+	}
+	return false, nil
+}

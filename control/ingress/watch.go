@@ -1,0 +1,176 @@
+package ingress
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+)
+
+// Index fields of the cache; the prefix keeps them apart from those of other controllers.
+const (
+	podIndex     = "ingress.pod"     // EndpointSlice by the pods of its endpoints
+	serviceIndex = "ingress.service" // EndpointSlice by the service that it belongs to
+	madeForIndex = "ingress.madeFor" // GlobalIngressIP by the service that it was made for
+)
+
+// workers is how many names are worked on at once; names do not depend on each other.
+const workers = 4
+
+type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
+
+func (r *reconciler) watch(mgr ctrl.Manager) error {
+	if err := index(mgr); err != nil {
+		return err
+	}
+	export := new(metav1.PartialObjectMetadata)
+	export.SetGroupVersionKind(r.exports)
+	cache := mgr.GetCache()
+	return ctrl.NewControllerManagedBy(mgr).Named("ingress").
+		WatchesRawSource(source.TypedKind(cache, export, comingAndGoing(r, func(was, is *metav1.PartialObjectMetadata) bool { return was.UID == is.UID }))).
+		WatchesRawSource(source.TypedKind(cache, &corev1.Service{}, comingAndGoing(r, func(was, is *corev1.Service) bool { return KindOf(was) == KindOf(is) }))).
+		WatchesRawSource(source.TypedKind(cache, &discoveryv1.EndpointSlice{}, r.onSlice())).
+		WatchesRawSource(source.TypedKind(cache, &submarinerv1.GlobalIngressIP{}, &handler.TypedEnqueueRequestForObject[*submarinerv1.GlobalIngressIP]{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(r)
+}
+
+func index(mgr ctrl.Manager) error {
+	ctx, indexer := context.Background(), mgr.GetFieldIndexer()
+	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, podIndex, func(o client.Object) []string {
+		slice := o.(*discoveryv1.EndpointSlice)
+		if serviceOf(slice) == "" {
+			return nil
+		}
+		pods := sets.New[string]()
+		for _, e := range endpointsOf(slice) {
+			if e.Pod != "" {
+				pods.Insert(e.Pod)
+			}
+		}
+		return pods.UnsortedList()
+	}); err != nil {
+		return err
+	}
+	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, serviceIndex, func(o client.Object) []string {
+		if service := serviceOf(o.(*discoveryv1.EndpointSlice)); service != "" {
+			return []string{service}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return indexer.IndexField(ctx, &submarinerv1.GlobalIngressIP{}, madeForIndex, func(o client.Object) []string {
+		return []string{serviceRef(o.(*submarinerv1.GlobalIngressIP))}
+	})
+}
+
+// serviceOf is the local service that a slice belongs to. Slices imported from other clusters have no such label.
+func serviceOf(slice *discoveryv1.EndpointSlice) string {
+	return slice.Labels[discoveryv1.LabelServiceName]
+}
+
+// comingAndGoing asks for all names of a service when its Service or ServiceExport comes, goes, or is no longer the same.
+func comingAndGoing[T client.Object](r *reconciler, same func(was, is T) bool) handler.TypedEventHandler[T, ctrl.Request] {
+	ask := func(ctx context.Context, o T, q queue) {
+		for name := range r.namesOf(ctx, o.GetNamespace(), o.GetName()) {
+			q.Add(ctrl.Request{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}})
+		}
+	}
+	return handler.TypedFuncs[T, ctrl.Request]{
+		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[T], q queue) { ask(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[T], q queue) {
+			leaving := e.ObjectOld.GetDeletionTimestamp() == nil && e.ObjectNew.GetDeletionTimestamp() != nil
+			if leaving || !same(e.ObjectOld, e.ObjectNew) {
+				ask(ctx, e.ObjectNew, q)
+			}
+		},
+		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[T], q queue) { ask(ctx, e.Object, q) },
+	}
+}
+
+// namesOf lists the GlobalIngressIPs that a service has or may need.
+func (r *reconciler) namesOf(ctx context.Context, namespace, service string) sets.Set[string] {
+	names := sets.New(service)
+	var list discoveryv1.EndpointSliceList
+	if err := r.client.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{serviceIndex: service}); err != nil {
+		log.FromContext(ctx).Error(err, "read the cache for ingress IPs")
+	}
+	for i := range list.Items {
+		for _, e := range endpointsOf(&list.Items[i]) {
+			names.Insert(e.name(service))
+		}
+	}
+	var made submarinerv1.GlobalIngressIPList
+	if err := r.client.List(ctx, &made, client.InNamespace(namespace), client.MatchingFields{madeForIndex: service}); err != nil {
+		log.FromContext(ctx).Error(err, "read the cache for ingress IPs")
+	}
+	for i := range made.Items {
+		names.Insert(made.Items[i].Name)
+	}
+	return names
+}
+
+// onSlice asks for the names of the endpoints that came to a slice of an exported service or left it.
+func (r *reconciler) onSlice() handler.TypedEventHandler[*discoveryv1.EndpointSlice, ctrl.Request] {
+	ask := func(ctx context.Context, was, is *discoveryv1.EndpointSlice, q queue) {
+		slice := is
+		if slice == nil {
+			slice = was
+		}
+		if service := serviceOf(slice); service != "" && r.exported(ctx, slice.Namespace, service) {
+			for e := range endpointSet(was).SymmetricDifference(endpointSet(is)) {
+				q.Add(ctrl.Request{NamespacedName: types.NamespacedName{Namespace: slice.Namespace, Name: e.name(service)}})
+			}
+		}
+	}
+	return handler.TypedFuncs[*discoveryv1.EndpointSlice, ctrl.Request]{
+		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*discoveryv1.EndpointSlice], q queue) {
+			ask(ctx, nil, e.Object, q)
+		},
+		UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[*discoveryv1.EndpointSlice], q queue) {
+			if serviceOf(e.ObjectOld) != serviceOf(e.ObjectNew) {
+				ask(ctx, e.ObjectOld, nil, q)
+				ask(ctx, nil, e.ObjectNew, q)
+				return
+			}
+			ask(ctx, e.ObjectOld, e.ObjectNew, q)
+		},
+		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*discoveryv1.EndpointSlice], q queue) {
+			ask(ctx, e.Object, nil, q)
+		},
+	}
+}
+
+func endpointSet(slice *discoveryv1.EndpointSlice) sets.Set[Endpoint] {
+	if slice == nil {
+		return nil
+	}
+	return sets.New(endpointsOf(slice)...)
+}
+
+// exported says whether the cache has an export of the service. Whichever of the two events, the export's or the
+// slice's, comes last, sees the other object.
+func (r *reconciler) exported(ctx context.Context, namespace, service string) bool {
+	export := new(metav1.PartialObjectMetadata)
+	export.SetGroupVersionKind(r.exports)
+	err := r.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: service}, export)
+	if err != nil && !apierrors.IsNotFound(err) {
+		log.FromContext(ctx).Error(err, "read the cache for ingress IPs")
+	}
+	return err == nil
+}
