@@ -25,7 +25,6 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/backends"
 	"github.com/pelago-net/pelago/control/hub"
 	"github.com/pelago-net/pelago/control/merge"
 	"github.com/pelago-net/pelago/control/objectset"
@@ -140,7 +139,7 @@ func (r *reconciler) read(ctx context.Context, req reconcile.Request) (state, er
 	}
 	names := []string{req.Name}
 	if s.service.Spec.ClusterIP == corev1.ClusterIPNone {
-		names = podIngressNames(s.slices)
+		names = endpointIngressNames(req.Name, s.slices)
 	}
 	for _, name := range names {
 		var g submarinerv1.GlobalIngressIP
@@ -155,13 +154,11 @@ func (r *reconciler) read(ctx context.Context, req reconcile.Request) (state, er
 	return s, nil
 }
 
-func podIngressNames(slices []discoveryv1.EndpointSlice) []string {
+func endpointIngressNames(service string, slices []discoveryv1.EndpointSlice) []string {
 	var names []string
 	for _, s := range slices {
 		for _, e := range s.Endpoints {
-			if pod := backends.Pod(e); pod != "" {
-				names = append(names, IngressNameOfPod(pod))
-			}
+			names = append(names, ingressName(service, e))
 		}
 	}
 	return names

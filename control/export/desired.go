@@ -2,6 +2,7 @@ package export
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +29,7 @@ type state struct {
 	export  *mcs.ServiceExport // nil if the service is not exported
 	service *corev1.Service    // nil if there is none
 	slices  []discoveryv1.EndpointSlice
-	// ingress holds the global IPs of the service (key: its name) and of its pods (key: `pod-<pod>`).
+	// ingress holds the global IPs of the service (key: its name) or of its endpoints (key: ingressName).
 	ingress map[string]submarinerv1.GlobalIngressIP
 }
 
@@ -60,11 +61,11 @@ func (c cluster) desired(s state) offer {
 	var ips []string
 	switch headless := s.service.Spec.ClusterIP == corev1.ClusterIPNone; {
 	case headless && c.globalnet:
-		content, o.waiting = podsUnderGlobalnet(s)
+		content, o.waiting = endpointsUnderGlobalnet(s)
 	case headless:
 		content = backends.Pods(s.slices, backends.OwnAddress)
 	case c.globalnet:
-		ip, waiting := allocated(s.ingress, s.service.Name)
+		ip, waiting := allocated(s.ingress, s.service.Name, ofService)
 		if waiting != "" {
 			o.waiting = waiting
 			return o
@@ -92,33 +93,53 @@ func judge(service *corev1.Service) verdict {
 	return verdict{ok: true, reason: mcs.ServiceExportReasonValid, message: "the Service can be exported"}
 }
 
-// podsUnderGlobalnet publishes the pods that have a global IP which all gateways know.
-func podsUnderGlobalnet(s state) (content []backends.Slice, waiting string) {
-	pods, without := 0, ""
+// endpointsUnderGlobalnet publishes the endpoints that have a global IP which all gateways know.
+func endpointsUnderGlobalnet(s state) (content []backends.Slice, waiting string) {
+	all, without := 0, ""
 	content = backends.Pods(s.slices, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
-		if family != discoveryv1.AddressTypeIPv4 || backends.Pod(e) == "" {
-			return "", false // global IPs are IPv4 and belong to pods
+		if family != discoveryv1.AddressTypeIPv4 {
+			return "", false // global IPs are IPv4
 		}
-		pods++
-		ip, waiting := allocated(s.ingress, IngressNameOfPod(backends.Pod(e)))
+		all++
+		ip, waiting := allocated(s.ingress, ingressName(s.service.Name, e), func(g submarinerv1.GlobalIngressIP) bool {
+			return g.Spec.Target != submarinerv1.ClusterIPService && samePod(g, e)
+		})
 		if waiting != "" {
 			without = waiting
 		}
 		return ip, waiting == ""
 	})
 	if without != "" {
-		return content, fmt.Sprintf("not all of %d pods have a global IP: %s", pods, without)
+		return content, fmt.Sprintf("not all of %d endpoints have a global IP: %s", all, without)
 	}
 	return content, ""
 }
 
-// IngressNameOfPod is the name of the GlobalIngressIP of a pod of a headless service.
-func IngressNameOfPod(pod string) string { return "pod-" + pod }
+// ingressName is the name of the GlobalIngressIP of an endpoint of a headless service.
+func ingressName(service string, e discoveryv1.Endpoint) string {
+	if pod := backends.Pod(e); pod != "" {
+		return "pod-" + pod
+	}
+	return "ep-" + service + "-" + e.Addresses[0]
+}
 
-// allocated is the global IP of a GlobalIngressIP once it is in use at all gateways, else why there is none.
-func allocated(ingress map[string]submarinerv1.GlobalIngressIP, name string) (ip, waiting string) {
+// samePod says whether the address is that of this very pod: a StatefulSet gives one name to many pods in turn.
+func samePod(g submarinerv1.GlobalIngressIP, e discoveryv1.Endpoint) bool {
+	if e.TargetRef == nil {
+		return true
+	}
+	return !slices.ContainsFunc(g.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "Pod" && o.UID != e.TargetRef.UID })
+}
+
+func ofService(g submarinerv1.GlobalIngressIP) bool {
+	return g.Spec.Target == submarinerv1.ClusterIPService
+}
+
+// allocated is the global IP of a GlobalIngressIP that meets fits, once it is in use at all gateways, else why there is
+// none.
+func allocated(ingress map[string]submarinerv1.GlobalIngressIP, name string, fits func(submarinerv1.GlobalIngressIP) bool) (ip, waiting string) {
 	g, ok := ingress[name]
-	if !ok {
+	if !ok || !fits(g) {
 		return "", fmt.Sprintf("ServiceGlobalIPUnavailable: GlobalIngressIP %s does not exist yet", name)
 	}
 	condition := meta.FindStatusCondition(g.Status.Conditions, submarinerv1.ConditionAllocated)

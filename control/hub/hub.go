@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -145,10 +146,16 @@ func scheme() *runtime.Scheme {
 // mapper knows the few kinds of the hub by heart: asking the hub would fail while it is away.
 func mapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
-	m.Add(submarinerv1.GroupVersion.WithKind("Cluster"), meta.RESTScopeNamespace)
-	m.Add(submarinerv1.GroupVersion.WithKind("Endpoint"), meta.RESTScopeNamespace)
-	m.Add(v1alpha1.GroupVersion.WithKind("ServiceContribution"), meta.RESTScopeNamespace)
-	m.Add(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), meta.RESTScopeNamespace)
-	m.Add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace)
+	for _, kind := range []schema.GroupVersionKind{
+		submarinerv1.GroupVersion.WithKind("Cluster"),
+		submarinerv1.GroupVersion.WithKind("Endpoint"),
+		v1alpha1.GroupVersion.WithKind("ServiceContribution"),
+		discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"),
+		corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
+	} {
+		m.Add(kind, meta.RESTScopeNamespace)
+		// The cache asks for the scope of lists as well.
+		m.Add(kind.GroupVersion().WithKind(kind.Kind+"List"), meta.RESTScopeNamespace)
+	}
 	return m
 }
