@@ -21,12 +21,14 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/addresses"
+	"github.com/pelago-net/pelago/control/blocks"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/corefile"
 	"github.com/pelago-net/pelago/control/credential"
 	"github.com/pelago-net/pelago/control/export"
 	"github.com/pelago-net/pelago/control/hub"
 	"github.com/pelago-net/pelago/control/imports"
+	"github.com/pelago-net/pelago/control/ingress"
 	"github.com/pelago-net/pelago/control/nodeindex"
 	"github.com/pelago-net/pelago/control/peers"
 )
@@ -99,6 +101,8 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *hub.Hub, tokens *cre
 	return errors.Join(
 		nodeindex.Setup(mgr, nodeindex.Options{Namespace: config.SystemNamespace, Globalnet: c.Globalnet()}),
 		addresses.Setup(mgr, addresses.Options{GlobalCIDR: c.GlobalCIDRs}),
+		blocks.Setup(mgr, blocks.Options{GlobalCIDR: c.GlobalCIDRs}),
+		ingress.Setup(mgr, ingress.Options{GlobalCIDR: c.GlobalCIDRs}),
 		peers.Setup(mgr, peers.Options{
 			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),
 			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs,
