@@ -287,11 +287,12 @@ func TestExhaustedPool(t *testing.T) {
 	if err := c.Delete(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	eventually(c, "first released", func() string { return c.claims()["120-1-0-4"] })
+	eventually(c, map[string]string{
+		"120-1-0-1": "first released", "120-1-0-2": "first released", "120-1-0-3": "first released", "120-1-0-4": "first released",
+		"120-1-0-5": "third",
+	}, c.claims)
 	c.clock.Step(addresses.Rest + time.Second)
-	var address pelagov1alpha1.GlobalAddress
-	address.Name = "120-1-0-4"
-	c.nudge(&address)
+	c.nudge(&pelagov1alpha1.GlobalAddress{ObjectMeta: metav1.ObjectMeta{Name: "120-1-0-4"}})
 	eventually(c, "120.1.0.1 120.1.0.2 120.1.0.3 True=Success", func() string { return c.state(second) })
 }
 

@@ -137,6 +137,7 @@ func values(claims map[netip.Addr]recorded) []Claim {
 	for _, c := range claims {
 		list = append(list, c.Claim)
 	}
+	slices.SortFunc(list, func(a, b Claim) int { return a.IP.Compare(b.IP) })
 	return list
 }
 
