@@ -1,0 +1,181 @@
+package export
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+)
+
+var (
+	globalnet = cluster{id: "g2", globalnet: true, brokerNamespace: "broker"}
+	plain     = cluster{id: "c2", brokerNamespace: "broker"}
+	created   = metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+)
+
+func exported() *mcs.ServiceExport {
+	return &mcs.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: "web", CreationTimestamp: created, Generation: 3}}
+}
+
+func service(clusterIP string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: "web", Labels: map[string]string{"private": "label"}},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: clusterIP, ClusterIPs: []string{clusterIP}, SessionAffinity: corev1.ServiceAffinityNone,
+			Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP, AppProtocol: ptr.To("http")}},
+		},
+	}
+}
+
+func pods(endpoints ...discoveryv1.Endpoint) []discoveryv1.EndpointSlice {
+	return []discoveryv1.EndpointSlice{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: "web-abcde"}, AddressType: discoveryv1.AddressTypeIPv4, Endpoints: endpoints,
+	}}
+}
+
+func pod(address, name string, uid types.UID) discoveryv1.Endpoint {
+	return discoveryv1.Endpoint{
+		Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+		TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: name, UID: uid},
+	}
+}
+
+// ingress is a GlobalIngressIP; the address is in use if allocated.
+func ingress(target submarinerv1.TargetType, ip string, uid types.UID, allocated bool) submarinerv1.GlobalIngressIP {
+	g := submarinerv1.GlobalIngressIP{Spec: submarinerv1.GlobalIngressIPSpec{Target: target}}
+	if uid != "" {
+		g.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", UID: uid}}
+	}
+	g.Status.AllocatedIP = ip
+	c := metav1.Condition{Type: "Allocated", Status: metav1.ConditionFalse, Reason: "AwaitingGateways", Message: "wait"}
+	if allocated {
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, "Success", ""
+	}
+	g.Status.Conditions = []metav1.Condition{c}
+	return g
+}
+
+// lines describes an offer: the contribution's type and IPs, and each slice's endpoints.
+func lines(o offer) []string {
+	var out []string
+	if c := o.contribution; c != nil {
+		out = append(out, c.Name+" "+string(c.Spec.Type)+" "+strings.Join(c.Spec.IPs, ","))
+	}
+	for _, s := range o.slices {
+		text := string(s.AddressType)
+		for _, e := range s.Endpoints {
+			text += " " + ptr.Deref(e.Hostname, "") + "=" + e.Addresses[0]
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+func TestDesired(t *testing.T) {
+	external := service("")
+	external.Spec.Type = corev1.ServiceTypeExternalName
+	dual := service("10.77.0.5")
+	dual.Spec.ClusterIPs = []string{"10.77.0.5", "fd00::5"}
+	ending := exported()
+	ending.DeletionTimestamp = &created
+	serviceIP := map[string]submarinerv1.GlobalIngressIP{"web": ingress(submarinerv1.ClusterIPService, "120.2.0.9", "", true)}
+	two := pods(pod("10.7.0.2", "web-0", "u0"), pod("10.7.0.3", "web-1", "u1"))
+	podIP := func(ip string, uid types.UID) submarinerv1.GlobalIngressIP {
+		return ingress(submarinerv1.HeadlessServicePod, ip, uid, true)
+	}
+	type ips = map[string]submarinerv1.GlobalIngressIP
+
+	tests := map[string]struct {
+		cluster cluster
+		state   state
+		want    []string
+		valid   mcs.ServiceExportConditionReason
+		waiting string
+	}{
+		"not exported":              {globalnet, state{service: service("10.77.0.5"), ingress: serviceIP}, nil, "", ""},
+		"export being deleted":      {globalnet, state{export: ending, service: service("10.77.0.5"), ingress: serviceIP}, nil, "", ""},
+		"no Service":                {globalnet, state{export: exported()}, nil, "NoService", ""},
+		"ExternalName":              {plain, state{export: exported(), service: external}, nil, "InvalidServiceType", ""},
+		"globalnet":                 {globalnet, state{export: exported(), service: service("10.77.0.5"), ingress: serviceIP}, []string{"g2.sample.web ClusterSetIP 120.2.0.9", "IPv4 =120.2.0.9"}, "Valid", ""},
+		"globalnet, no address":     {globalnet, state{export: exported(), service: service("10.77.0.5")}, nil, "Valid", "GlobalIngressIP web does not exist yet"},
+		"globalnet, not at all gws": {globalnet, state{export: exported(), service: service("10.77.0.5"), ingress: ips{"web": ingress(submarinerv1.ClusterIPService, "120.2.0.9", "", false)}}, nil, "Valid", "AwaitingGateways"},
+		"globalnet, address of a pod of that name": {globalnet, state{export: exported(), service: service("10.77.0.5"),
+			ingress: ips{"web": podIP("120.2.0.9", "u")}}, nil, "Valid", "does not exist yet"},
+		"plain":            {plain, state{export: exported(), service: service("10.77.0.5")}, []string{"c2.sample.web ClusterSetIP 10.77.0.5", "IPv4 =10.77.0.5"}, "Valid", ""},
+		"plain dual stack": {plain, state{export: exported(), service: dual}, []string{"c2.sample.web ClusterSetIP 10.77.0.5,fd00::5", "IPv4 =10.77.0.5", "IPv6 =fd00::5"}, "Valid", ""},
+		"plain headless":   {plain, state{export: exported(), service: service("None"), slices: two}, []string{"c2.sample.web Headless ", "IPv4 web-0=10.7.0.2 web-1=10.7.0.3"}, "Valid", ""},
+		"globalnet headless": {globalnet, state{export: exported(), service: service("None"), slices: two,
+			ingress: ips{"pod-web-0": podIP("120.2.0.10", "u0"), "pod-web-1": podIP("120.2.0.11", "u1")}},
+			[]string{"g2.sample.web Headless ", "IPv4 web-0=120.2.0.10 web-1=120.2.0.11"}, "Valid", ""},
+		"globalnet headless, one without address": {globalnet, state{export: exported(), service: service("None"), slices: two,
+			ingress: ips{"pod-web-0": podIP("120.2.0.10", "u0")}},
+			[]string{"g2.sample.web Headless ", "IPv4 web-0=120.2.0.10"}, "Valid", "not all of 2 endpoints have a global IP"},
+		"globalnet headless, address of the former pod": {globalnet, state{export: exported(), service: service("None"), slices: two,
+			ingress: ips{"pod-web-0": podIP("120.2.0.10", "u0"), "pod-web-1": podIP("120.2.0.11", "former")}},
+			[]string{"g2.sample.web Headless ", "IPv4 web-0=120.2.0.10"}, "Valid", "not all of 2 endpoints"},
+		"globalnet headless, endpoint without pod": {globalnet, state{export: exported(), service: service("None"),
+			slices:  pods(discoveryv1.Endpoint{Addresses: []string{"192.0.2.7"}}),
+			ingress: ips{"ep-web-192.0.2.7": ingress(submarinerv1.HeadlessServiceEndpoints, "120.2.0.12", "", true)}},
+			[]string{"g2.sample.web Headless ", "IPv4 192-0-2-7=120.2.0.12"}, "Valid", ""},
+		"globalnet headless without pods": {globalnet, state{export: exported(), service: service("None")}, []string{"g2.sample.web Headless "}, "Valid", ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := tt.cluster.desired(tt.state)
+			if diff := cmp.Diff(tt.want, lines(got)); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			if got.valid.reason != tt.valid {
+				t.Errorf("Valid is %q, want %q", got.valid.reason, tt.valid)
+			}
+			if !strings.Contains(got.waiting, tt.waiting) || (tt.waiting == "") != (got.waiting == "") {
+				t.Errorf("waits for %q, want %q", got.waiting, tt.waiting)
+			}
+		})
+	}
+}
+
+func TestContribution(t *testing.T) {
+	e := exported()
+	e.Labels = map[string]string{"private": "label"}
+	e.Spec.ExportedLabels = map[string]string{"tier": "1"}
+	got := plain.desired(state{export: e, service: service("10.77.0.5")}).contribution
+	want := &v1alpha1.ServiceContribution{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "broker", Name: "c2.sample.web", Labels: map[string]string{
+			"submariner-io/clusterID": "c2", "multicluster.kubernetes.io/service-name": "web", "lighthouse.submariner.io/sourceNamespace": "sample",
+		}},
+		Spec: v1alpha1.ServiceContributionSpec{
+			Cluster: "c2", Namespace: "sample", Service: "web", Type: "ClusterSetIP", IPs: []string{"10.77.0.5"},
+			Ports:           []v1alpha1.ContributionPort{{Name: "http", Port: 80, Protocol: "TCP", AppProtocol: ptr.To("http")}},
+			SessionAffinity: "None", ExportedAt: created, ExportedLabels: map[string]string{"tier": "1"},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+func TestHubSlice(t *testing.T) {
+	got := plain.desired(state{export: exported(), service: service("10.77.0.5")}).slices[0]
+	want := map[string]string{
+		"submariner-io/clusterID": "c2", "multicluster.kubernetes.io/service-name": "web", "multicluster.kubernetes.io/source-cluster": "c2",
+		"lighthouse.submariner.io/sourceNamespace": "sample", "endpointslice.kubernetes.io/managed-by": "pelago.io",
+		"service.kubernetes.io/service-proxy-name": "pelago",
+	}
+	if diff := cmp.Diff(want, got.Labels); diff != "" {
+		t.Errorf("labels -want +got\n%s", diff)
+	}
+	if !strings.HasPrefix(got.Name, "c2.web.") {
+		t.Errorf("name %s", got.Name)
+	}
+}

@@ -1,0 +1,110 @@
+package export
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/merge"
+)
+
+func TestConditions(t *testing.T) {
+	valid := verdict{ok: true, reason: "Valid", message: "the Service can be exported"}
+	offered := offer{valid: valid, contribution: &v1alpha1.ServiceContribution{}}
+	waits := offer{valid: valid, waiting: "no address"}
+	partly := offer{valid: valid, contribution: &v1alpha1.ServiceContribution{}, waiting: "1 of 2 pods"}
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "endpointslices"}, "g2.web", errors.New("outside of the ranges"))
+	wasReady := []metav1.Condition{{Type: "Ready", Status: "True", Reason: "Exported", Message: "before"}}
+
+	tests := map[string]struct {
+		before  []metav1.Condition
+		outcome outcome
+		want    []string
+	}{
+		"published": {nil, outcome{offer: offered, synced: true, published: true}, []string{
+			"Valid=True/Valid: the Service can be exported",
+			"Ready=True/Exported: Service was successfully exported to the broker",
+			"Synced=True/Exported: ServiceImport was successfully synced to the broker",
+			"Conflict=False/NoConflicts: all exporting clusters agree",
+		}},
+		"no Service": {wasReady, outcome{offer: offer{valid: verdict{reason: "NoService", message: "none"}}, synced: true, published: true}, []string{
+			"Ready=False/Pending: AwaitingExport: the export is not valid",
+			"Valid=False/NoService: none",
+			"Synced=False/Pending: AwaitingExport: the export is not valid",
+			"Conflict=False/NoConflicts: all exporting clusters agree",
+		}},
+		"waits for its address": {nil, outcome{offer: waits, synced: true, published: true}, []string{
+			"Valid=True/Valid: the Service can be exported",
+			"Ready=False/Pending: AwaitingExport: no address",
+			"Synced=False/Pending: AwaitingExport: no address",
+			"Conflict=False/NoConflicts: all exporting clusters agree",
+		}},
+		"first pods wait for addresses": {nil, outcome{offer: partly, synced: true, published: true}, []string{
+			"Valid=True/Valid: the Service can be exported",
+			"Ready=False/Pending: AwaitingExport: 1 of 2 pods",
+			"Synced=False/Pending: AwaitingExport: 1 of 2 pods",
+			"Conflict=False/NoConflicts: all exporting clusters agree",
+		}},
+		"a later pod takes nothing away": {wasReady, outcome{offer: partly, synced: true, published: true}, []string{
+			"Ready=True/Exported: Service was successfully exported to the broker",
+			"Valid=True/Valid: the Service can be exported",
+			"Synced=True/Exported: ServiceImport was successfully synced to the broker",
+			"Conflict=False/NoConflicts: all exporting clusters agree",
+		}},
+		"hub unknown since the start": {nil, outcome{offer: offered}, []string{
+			"Valid=True/Valid: the Service can be exported",
+			"Ready=False/Pending: AwaitingExport: the hub could not be reached since the agent started",
+			"Synced=False/Pending: AwaitingExport: the hub could not be reached since the agent started",
+		}},
+		"hub unknown since the start, ready before": {wasReady, outcome{offer: offered}, []string{
+			"Ready=True/Exported: before",
+			"Valid=True/Valid: the Service can be exported",
+		}},
+		"hub away": {nil, outcome{offer: offered, synced: true, err: errors.New("read tcp 127.0.0.1:54321: broken")}, []string{
+			"Valid=True/Valid: the Service can be exported",
+			"Ready=False/Failed: ExportFailed: the hub cannot be reached",
+			"Synced=False/Failed: ExportFailed: the hub cannot be reached",
+			"Conflict=False/NoConflicts: all exporting clusters agree",
+		}},
+		"refused by the hub": {nil, outcome{offer: offered, synced: true, err: fmt.Errorf("create EndpointSlice: %w", refused)}, []string{
+			"Valid=True/Valid: the Service can be exported",
+			`Ready=False/Failed: ExportFailed: create EndpointSlice: endpointslices "g2.web" is forbidden: outside of the ranges`,
+			`Synced=False/Failed: ExportFailed: create EndpointSlice: endpointslices "g2.web" is forbidden: outside of the ranges`,
+			"Conflict=False/NoConflicts: all exporting clusters agree",
+		}},
+		"conflicts": {nil, outcome{offer: offered, synced: true, published: true, conflicts: []merge.Conflict{
+			{Reason: "TypeConflict", Message: "type"}, {Reason: "PortConflict", Message: "ports"}}}, []string{
+			"Valid=True/Valid: the Service can be exported",
+			"Ready=True/Exported: Service was successfully exported to the broker",
+			"Synced=True/Exported: ServiceImport was successfully synced to the broker",
+			"Conflict=True/TypeConflict,PortConflict: type; ports",
+		}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			e := exported()
+			e.Status.Conditions = tt.before
+			var got []string
+			for _, c := range conditions(e, tt.outcome) {
+				got = append(got, fmt.Sprintf("%s=%s/%s: %s", c.Type, c.Status, c.Reason, c.Message))
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestConditionsCarryTheGenerationThatTheySpeakOf(t *testing.T) {
+	for _, c := range conditions(exported(), outcome{offer: offer{valid: verdict{ok: true, reason: "Valid"}}, synced: true}) {
+		if c.ObservedGeneration != 3 || c.LastTransitionTime.IsZero() {
+			t.Errorf("condition %+v", c)
+		}
+	}
+}
