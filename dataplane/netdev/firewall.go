@@ -22,20 +22,36 @@ type rule struct {
 
 const comment = "pelago"
 
+// chains are those in which rules of ours may stand.
+var chains = [][2]string{
+	{"filter", "FORWARD"}, {"filter", "INPUT"}, {"nat", "POSTROUTING"}, {"raw", "PREROUTING"}, {"raw", "OUTPUT"},
+}
+
 func rules(cablePort uint16) []rule {
-	tag := []string{"-m", "comment", "--comment", comment, "-j", "ACCEPT"}
-	with := func(spec ...string) []string { return append(spec, tag...) }
+	tagged := func(verdict []string, spec ...string) []string {
+		return append(append(spec, "-m", "comment", "--comment", comment), verdict...)
+	}
+	accept, untracked := []string{"-j", "ACCEPT"}, []string{"-j", "CT", "--notrack"}
 	out := []rule{
-		{"filter", "FORWARD", false, with("-i", Overlay)},
-		{"filter", "FORWARD", false, with("-o", Overlay)},
-		{"filter", "INPUT", false, with("-p", "udp", "-m", "udp", "--dport", strconv.Itoa(OverlayPort))},
-		{"filter", "INPUT", false, with("-i", Overlay)},
+		{"filter", "FORWARD", false, tagged(accept, "-i", Overlay)},
+		{"filter", "FORWARD", false, tagged(accept, "-o", Overlay)},
+		{"filter", "INPUT", false, tagged(accept, "-i", Overlay)},
 		// No masquerading towards remote prefixes: the pod's address must reach our translation. Conntrack sees the flow
 		// all the same, so engines that ask for its state work.
-		{"nat", "POSTROUTING", true, with("-o", Overlay)},
+		{"nat", "POSTROUTING", true, tagged(accept, "-o", Overlay)},
 	}
+	ports := []uint16{OverlayPort}
 	if cablePort != 0 {
-		out = append(out, rule{"filter", "INPUT", false, with("-p", "udp", "-m", "udp", "--dport", strconv.Itoa(int(cablePort)))})
+		ports = append(ports, cablePort)
+	}
+	for _, port := range ports {
+		udp := []string{"-p", "udp", "-m", "udp", "--dport", strconv.Itoa(int(port))}
+		out = append(out,
+			rule{"filter", "INPUT", false, tagged(accept, slices.Clone(udp)...)},
+			// Conntrack has no say in outer packets: it sees one direction of them only, and where both ends send from the
+			// same port it would give our probes another one. Inner packets are tracked as ever.
+			rule{"raw", "PREROUTING", false, tagged(untracked, slices.Clone(udp)...)},
+			rule{"raw", "OUTPUT", false, tagged(untracked, slices.Clone(udp)...)})
 	}
 	return out
 }
@@ -73,7 +89,7 @@ func removeFirewall() error {
 // removeRules deletes our rules but those to keep. Ours are known by their comment.
 func removeRules(ipt *iptables.IPTables, keep []rule) error {
 	var errs []error
-	for _, chain := range [][2]string{{"filter", "FORWARD"}, {"filter", "INPUT"}, {"nat", "POSTROUTING"}} {
+	for _, chain := range chains {
 		lines, err := ipt.List(chain[0], chain[1])
 		if err != nil {
 			errs = append(errs, fmt.Errorf("list chain %s: %w", chain[1], err))
@@ -85,7 +101,7 @@ func removeRules(ipt *iptables.IPTables, keep []rule) error {
 				continue
 			}
 			fields := strings.Fields(spec)
-			if slices.ContainsFunc(keep, func(r rule) bool { return r.chain == chain[1] && sameSpec(r.spec, fields) }) {
+			if slices.ContainsFunc(keep, func(r rule) bool { return r.table == chain[0] && r.chain == chain[1] && sameSpec(r.spec, fields) }) {
 				continue
 			}
 			if err := ipt.Delete(chain[0], chain[1], fields...); err != nil {
