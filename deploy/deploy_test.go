@@ -2,41 +2,189 @@ package deploy
 
 import (
 	"context"
+	"os"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
-func TestHubInstall(t *testing.T) {
-	cfg := apiserver.Start(t, apiserver.HubControllers())
-	for range 2 {
-		if err := HubBase(context.Background(), cfg, t.Logf); err != nil {
-			t.Fatal(err)
-		}
-		kubernetes.NewForConfigOrDie(cfg).CoreV1().ConfigMaps(BrokerNamespace).Create(context.Background(), &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Name: "submariner-globalnet-info"}, Data: map[string]string{"globalnetEnabled": "true", "globalnetCidrRange": "[\"120.0.0.0/8\"]"}}, metav1.CreateOptions{})
-		if err := Hub(context.Background(), cfg, t.Logf); err != nil {
-			t.Fatal(err)
-		}
+// One API server is hub and member at once, as small clustersets have it.
+var server = apiserver.NewShared(apiserver.HubControllers())
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+
+func open(t *testing.T, cfg *rest.Config) client.Client {
+	t.Helper()
+	c, err := newClient(cfg)
+	if err != nil {
+		t.Fatal(err)
 	}
-	l, _ := kubernetes.NewForConfigOrDie(cfg).AdmissionregistrationV1().ValidatingAdmissionPolicies().List(context.Background(), metav1.ListOptions{})
-	for _, p := range l.Items {
-		t.Log(p.Name, p.Status.TypeChecking)
+	return c
+}
+
+// install runs everything that deploy-broker and join run.
+func install(t *testing.T, cfg *rest.Config, o MemberOptions) {
+	t.Helper()
+	ctx := context.Background()
+	if err := HubBase(ctx, cfg, t.Logf); err != nil {
+		t.Fatal(err)
+	}
+	book := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "submariner-globalnet-info", Namespace: BrokerNamespace},
+		Data: map[string]string{"globalnetEnabled": "true", "globalnetCidrRange": "120.0.0.0/8"}}
+	if err := open(t, cfg).Create(ctx, book); client.IgnoreAlreadyExists(err) != nil {
+		t.Fatal(err)
+	}
+	if err := Hub(ctx, cfg, t.Logf); err != nil {
+		t.Fatal(err)
+	}
+	if err := MemberBase(ctx, cfg, t.Logf); err != nil {
+		t.Fatal(err)
+	}
+	if err := Member(ctx, cfg, o, t.Logf); err != nil {
+		t.Fatal(err)
 	}
 }
 
-func TestMemberInstall(t *testing.T) {
-	cfg := apiserver.Start(t)
-	for range 2 {
-		if err := MemberBase(context.Background(), cfg, t.Logf); err != nil {
+// installed are all objects that install writes.
+func installed(t *testing.T) []*unstructured.Unstructured {
+	t.Helper()
+	var all []*unstructured.Unstructured
+	for _, read := range []func() ([]*unstructured.Unstructured, error){
+		HubCRDs, MemberCRDs, HubManifests, func() ([]*unstructured.Unstructured, error) { return MemberManifests(MemberOptions{}) },
+	} {
+		objs, err := read()
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := Member(context.Background(), cfg, MemberOptions{}, t.Logf); err != nil {
+		all = append(all, objs...)
+	}
+	return all
+}
+
+func TestInstallingAgainChangesNothing(t *testing.T) {
+	cfg := server.Config(t)
+	c := open(t, cfg)
+	state := func() map[string]any {
+		out := map[string]any{}
+		for _, u := range installed(t) {
+			have := &unstructured.Unstructured{}
+			have.SetGroupVersionKind(u.GroupVersionKind())
+			if err := c.Get(context.Background(), client.ObjectKeyFromObject(u), have); err != nil {
+				t.Fatal(err)
+			}
+			// Others write the status, and with it the version.
+			delete(have.Object, "status")
+			have.SetResourceVersion("")
+			have.SetManagedFields(nil)
+			out[u.GetKind()+" "+name(u)] = have.Object
+		}
+		return out
+	}
+	install(t, cfg, MemberOptions{})
+	first := state()
+	install(t, cfg, MemberOptions{})
+	if diff := cmp.Diff(first, state()); diff != "" {
+		t.Errorf("the second installation changed objects: -first +second\n%s", diff)
+	}
+}
+
+// The API server finds no expression of a policy that does not fit the kind it is about.
+func TestPoliciesAreWellTyped(t *testing.T) {
+	cfg := server.Config(t)
+	install(t, cfg, MemberOptions{})
+	list := &admissionv1.ValidatingAdmissionPolicyList{}
+	if err := open(t, cfg).List(context.Background(), list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) == 0 {
+		t.Error("no policies")
+	}
+	for _, p := range list.Items {
+		if p.Status.TypeChecking == nil {
+			continue // not reached yet; the canary has shown that it works
+		}
+		for _, w := range p.Status.TypeChecking.ExpressionWarnings {
+			t.Errorf("%s: %s: %s", p.Name, w.FieldRef, w.Warning)
+		}
+	}
+}
+
+// Every policy is seen to refuse before rights are given, but the one that has nothing to refuse yet.
+func TestEveryPolicyHasACanary(t *testing.T) {
+	objs, err := HubManifests()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := canaries(nil)
+	for _, u := range split(objs).policies {
+		if _, ok := tried[u.GetName()]; !ok && u.GetName() != "pelago-clusters-disjoint" {
+			t.Errorf("%s has no canary", u.GetName())
+		}
+	}
+}
+
+// Server-side apply refuses what the schema does not know, so a misspelt field cannot be installed.
+func TestUnknownFieldIsRefused(t *testing.T) {
+	objs, err := MemberManifests(MemberOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := server.Config(t)
+	install(t, cfg, MemberOptions{})
+	for _, u := range objs {
+		if u.GetKind() != "DaemonSet" {
+			continue
+		}
+		if err := unstructured.SetNestedField(u.Object, "x", "spec", "template", "spec", "hostNetwrok"); err != nil {
 			t.Fatal(err)
 		}
+		if err := apply(context.Background(), open(t, cfg), u); err == nil || !strings.Contains(err.Error(), "hostNetwrok") {
+			t.Errorf("a misspelt field: %v", err)
+		}
+	}
+}
+
+func TestImage(t *testing.T) {
+	for name, tt := range map[string]struct {
+		options             MemberOptions
+		wantImage, wantPull string
+	}{
+		"default": {MemberOptions{}, "localhost/pelago:dev", "IfNotPresent"},
+		"given":   {MemberOptions{Image: "registry.example:5000/pelago@sha256:0123", PullPolicy: "Never"}, "registry.example:5000/pelago@sha256:0123", "Never"},
+		"hostile": {MemberOptions{Image: "x\n  privileged: true # \""}, "x\n  privileged: true # \"", "IfNotPresent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objs, err := MemberManifests(tt.options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := 0
+			for _, u := range objs {
+				containers, ok, err := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "containers")
+				if err != nil || !ok {
+					continue
+				}
+				n++
+				container := containers[0].(map[string]any)
+				if container["image"] != tt.wantImage || container["imagePullPolicy"] != tt.wantPull {
+					t.Errorf("%s: image %q, pull policy %q", u.GetName(), container["image"], container["imagePullPolicy"])
+				}
+				if container["name"] != u.GetName() {
+					t.Errorf("%s: its container is called %s", u.GetName(), container["name"])
+				}
+			}
+			if n != 3 {
+				t.Errorf("%d workloads, want 3", n)
+			}
+		})
 	}
 }

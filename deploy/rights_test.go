@@ -1,0 +1,99 @@
+package deploy
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+)
+
+// The rights of the components in a member, as the API server's authorizer sees them.
+func TestRightsOfComponents(t *testing.T) {
+	cfg := server.Config(t)
+	install(t, cfg, MemberOptions{})
+	c := open(t, cfg)
+	// may asks for "verb [namespace/]resource.group[/subresource][=name]".
+	may := func(account, question string) bool {
+		t.Helper()
+		verb, rest, _ := strings.Cut(question, " ")
+		rest, object, _ := strings.Cut(rest, "=")
+		namespace, resource, found := strings.Cut(rest, ":")
+		if !found {
+			namespace, resource = "", rest
+		}
+		resource, subresource, _ := strings.Cut(resource, "/")
+		resource, group, _ := strings.Cut(resource, ".")
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:   "system:serviceaccount:" + SystemNamespace + ":" + account,
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + SystemNamespace, "system:authenticated"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Namespace: namespace, Group: group, Resource: resource,
+				Subresource: subresource, Name: object},
+		}}
+		if err := c.Create(context.Background(), review); err != nil {
+			t.Fatal(err)
+		}
+		return review.Status.Allowed
+	}
+	const sys, kube, user = SystemNamespace + ":", "kube-system:", "sample:"
+	for account, tt := range map[string]struct{ allowed, refused []string }{
+		"pelago-node": {
+			allowed: []string{
+				"watch nodes", "watch pods", "watch services", "watch endpointslices.discovery.k8s.io",
+				"watch serviceexports.multicluster.x-k8s.io", "watch nodeindices.pelago.io", "watch portblocks.pelago.io",
+				"watch peers.pelago.io", "watch clusterglobalegressips.submariner.io", "watch globalingressips.submariner.io",
+				"patch nodeindices.pelago.io/status=n1", "patch portblocks.pelago.io/status=x", "create " + user + "events",
+				"watch " + sys + "endpoints.submariner.io", "update " + sys + "gateways.submariner.io=n1", "get " + sys + "configmaps=pelago-config",
+			},
+			refused: []string{
+				"get " + sys + "secrets=submariner-broker-secret", "list " + sys + "secrets", "get " + user + "secrets=x",
+				"patch nodeindices.pelago.io=n1", "create portblocks.pelago.io", "patch peers.pelago.io=g2", "patch nodes=n1", "patch nodes/status=n1",
+				"create " + user + "pods", "create " + sys + "pods/exec=x", "update " + sys + "endpoints.submariner.io=x",
+				"update " + user + "gateways.submariner.io=x", "get " + sys + "configmaps=other", "update " + kube + "configmaps=coredns",
+				"update globalingressips.submariner.io/status=x", "update " + user + "serviceexports.multicluster.x-k8s.io/status=x",
+			},
+		},
+		"pelago-agent": {
+			allowed: []string{
+				"watch nodes", "watch pods", "watch services", "watch namespaces", "create " + user + "endpointslices.discovery.k8s.io",
+				"patch " + user + "serviceexports.multicluster.x-k8s.io/status=web", "create " + user + "serviceimports.multicluster.x-k8s.io",
+				"create portblocks.pelago.io", "create globaladdresses.pelago.io", "delete peers.pelago.io=g2", "patch peers.pelago.io/status=g2",
+				"create " + user + "globalingressips.submariner.io", "patch clusterglobalegressips.submariner.io/status=x",
+				"create " + sys + "endpoints.submariner.io", "get " + sys + "secrets=submariner-broker-secret",
+				"update " + sys + "secrets=submariner-broker-secret", "update " + kube + "configmaps=coredns",
+				"create " + sys + "leases.coordination.k8s.io", "update " + sys + "leases.coordination.k8s.io=pelago-agent",
+			},
+			refused: []string{
+				"list " + sys + "secrets", "get " + sys + "secrets=submariner-ipsec-psk", "get " + sys + "secrets=pelago-overlay-token",
+				"get " + user + "secrets=x", "create " + sys + "secrets", "create " + user + "pods", "create " + user + "deployments.apps",
+				"patch " + sys + "daemonsets.apps=pelago-node", "delete " + user + "pods=x", "create " + user + "services", "patch nodes=n1",
+				"patch nodeindices.pelago.io/status=n1", "patch portblocks.pelago.io/status=x", "update " + kube + "configmaps=other",
+				"create " + user + "serviceexports.multicluster.x-k8s.io", "delete " + user + "serviceexports.multicluster.x-k8s.io=web",
+				"create clusterrolebindings.rbac.authorization.k8s.io", "update " + user + "leases.coordination.k8s.io=x",
+				"create " + user + "endpoints.submariner.io", "create " + sys + "serviceaccounts/token=pelago-node",
+			},
+		},
+		"pelago-dns": {
+			allowed: []string{
+				"watch serviceimports.multicluster.x-k8s.io", "watch endpointslices.discovery.k8s.io", "get " + sys + "configmaps=pelago-config",
+			},
+			refused: []string{
+				"list pods", "list services", "list " + sys + "secrets", "create " + user + "endpointslices.discovery.k8s.io",
+				"update " + user + "serviceimports.multicluster.x-k8s.io=x", "get " + kube + "configmaps=coredns", "list nodes",
+			},
+		},
+	} {
+		t.Run(account, func(t *testing.T) {
+			for _, question := range tt.allowed {
+				if !may(account, question) {
+					t.Errorf("may not %s", question)
+				}
+			}
+			for _, question := range tt.refused {
+				if may(account, question) {
+					t.Errorf("may %s", question)
+				}
+			}
+		})
+	}
+}
