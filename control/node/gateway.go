@@ -128,7 +128,7 @@ func (d *Daemon) probeOnce(ctx context.Context, snap snapshot) error {
 	for a, p := range paths {
 		w := d.links.rtt[a]
 		if w == nil {
-			w = &rttWindow{replies: p.Replies}
+			w = &rttWindow{} // the last answer counts even if an earlier process sent its probe
 			d.links.rtt[a] = w
 		}
 		if p.Replies != w.replies && p.Replies > 0 {
@@ -151,7 +151,7 @@ func (d *Daemon) writeGateway(ctx context.Context, snap snapshot, paths map[neti
 	}
 	var summary strings.Builder
 	for _, c := range status.Connections {
-		fmt.Fprintf(&summary, "%s %s %s;", c.Endpoint.ClusterID, c.UsingIP, c.Status)
+		fmt.Fprintf(&summary, "%s %s %s %t;", c.Endpoint.ClusterID, c.UsingIP, c.Status, c.LatencyRTT != nil)
 	}
 	if d.links.exists && summary.String() == d.links.written && time.Since(d.links.at) < rewrite {
 		return nil

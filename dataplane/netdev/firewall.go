@@ -12,11 +12,10 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 )
 
-// rule is one firewall rule of ours. Filter rules stand at the end of their chain: a policy engine that comes earlier
-// still decides, only the chain's policy (DROP where Docker or a distribution set it) does not.
+// rule is one firewall rule of ours. It stands at the end of its chain: a policy engine that comes earlier still decides,
+// only the chain's policy (DROP where Docker or a distribution set it) does not.
 type rule struct {
 	table, chain string
-	first        bool
 	spec         []string
 }
 
@@ -24,7 +23,7 @@ const comment = "pelago"
 
 // chains are those in which rules of ours may stand.
 var chains = [][2]string{
-	{"filter", "FORWARD"}, {"filter", "INPUT"}, {"nat", "POSTROUTING"}, {"raw", "PREROUTING"}, {"raw", "OUTPUT"},
+	{"filter", "FORWARD"}, {"filter", "INPUT"}, {"raw", "PREROUTING"}, {"raw", "OUTPUT"},
 }
 
 func rules(cablePort uint16) []rule {
@@ -33,12 +32,9 @@ func rules(cablePort uint16) []rule {
 	}
 	accept, untracked := []string{"-j", "ACCEPT"}, []string{"-j", "CT", "--notrack"}
 	out := []rule{
-		{"filter", "FORWARD", false, tagged(accept, "-i", Overlay)},
-		{"filter", "FORWARD", false, tagged(accept, "-o", Overlay)},
-		{"filter", "INPUT", false, tagged(accept, "-i", Overlay)},
-		// No masquerading towards remote prefixes: the pod's address must reach our translation. Conntrack sees the flow
-		// all the same, so engines that ask for its state work.
-		{"nat", "POSTROUTING", true, tagged(accept, "-o", Overlay)},
+		{"filter", "FORWARD", tagged(accept, "-i", Overlay)},
+		{"filter", "FORWARD", tagged(accept, "-o", Overlay)},
+		{"filter", "INPUT", tagged(accept, "-i", Overlay)},
 	}
 	ports := []uint16{OverlayPort}
 	if cablePort != 0 {
@@ -47,17 +43,18 @@ func rules(cablePort uint16) []rule {
 	for _, port := range ports {
 		udp := []string{"-p", "udp", "-m", "udp", "--dport", strconv.Itoa(int(port))}
 		out = append(out,
-			rule{"filter", "INPUT", false, tagged(accept, slices.Clone(udp)...)},
+			rule{"filter", "INPUT", tagged(accept, slices.Clone(udp)...)},
 			// Conntrack has no say in outer packets: it sees one direction of them only, and where both ends send from the
 			// same port it would give our probes another one. Inner packets are tracked as ever.
-			rule{"raw", "PREROUTING", false, tagged(untracked, slices.Clone(udp)...)},
-			rule{"raw", "OUTPUT", false, tagged(untracked, slices.Clone(udp)...)})
+			rule{"raw", "PREROUTING", tagged(untracked, slices.Clone(udp)...)},
+			rule{"raw", "OUTPUT", tagged(untracked, slices.Clone(udp)...)})
 	}
 	return out
 }
 
-// Firewall puts our rules in, in the flavour of iptables that the node uses (legacy if its tables hold rules, else nft),
-// and takes out those of an earlier call that are no longer wanted.
+// Firewall puts our rules in, takes out those of an earlier call that are no longer wanted, and keeps CNIs from
+// masquerading what enters pelago0. The rules go into the flavour of iptables that the node uses: legacy if its tables
+// hold rules, else nft.
 func Firewall(cablePort uint16) error {
 	ipt, err := openIPTables()
 	if err != nil {
@@ -66,16 +63,11 @@ func Firewall(cablePort uint16) error {
 	want := rules(cablePort)
 	var errs []error
 	for _, r := range want {
-		if r.first {
-			err = ipt.InsertUnique(r.table, r.chain, 1, r.spec...)
-		} else {
-			err = ipt.AppendUnique(r.table, r.chain, r.spec...)
-		}
-		if err != nil {
+		if err := ipt.AppendUnique(r.table, r.chain, r.spec...); err != nil {
 			errs = append(errs, fmt.Errorf("add firewall rule %s: %w", r, err))
 		}
 	}
-	return errors.Join(append(errs, removeRules(ipt, want))...)
+	return errors.Join(append(errs, removeRules(ipt, want), ensureIdentity())...)
 }
 
 func removeFirewall() error {
@@ -83,7 +75,7 @@ func removeFirewall() error {
 	if err != nil {
 		return err
 	}
-	return removeRules(ipt, nil)
+	return errors.Join(removeRules(ipt, nil), removeIdentity())
 }
 
 // removeRules deletes our rules but those to keep. Ours are known by their comment.
