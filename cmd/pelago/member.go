@@ -46,6 +46,19 @@ func openMember(cfg *rest.Config) (*member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reach the cluster at %s: %w", cfg.Host, err)
 	}
+	scheme, err := memberScheme()
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.New(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("reach the cluster at %s: %w", cfg.Host, err)
+	}
+	return &member{config: cfg, typed: typed, client: c}, nil
+}
+
+// memberScheme has the kinds that are read and written in a member.
+func memberScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme,
@@ -54,11 +67,7 @@ func openMember(cfg *rest.Config) (*member, error) {
 			return nil, fmt.Errorf("make a client: %w", err)
 		}
 	}
-	c, err := client.New(cfg, client.Options{Scheme: scheme})
-	if err != nil {
-		return nil, fmt.Errorf("reach the cluster at %s: %w", cfg.Host, err)
-	}
-	return &member{config: cfg, typed: typed, client: c}, nil
+	return scheme, nil
 }
 
 // former is the configuration that an earlier join has left; the zero value if there is none.

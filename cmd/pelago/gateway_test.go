@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// testNode is "name", with "!" before it if not ready, "*" if it is the control plane, "+" if it is a gateway.
+func testNode(text string) *corev1.Node {
+	name := strings.TrimLeft(text, "!*+")
+	marks := text[:len(text)-len(name)]
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
+	if strings.Contains(marks, "*") {
+		n.Labels["node-role.kubernetes.io/control-plane"] = ""
+	}
+	if strings.Contains(marks, "+") {
+		n.Labels[gatewayLabel] = "true"
+	}
+	status := corev1.ConditionTrue
+	if strings.Contains(marks, "!") {
+		status = corev1.ConditionFalse
+	}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+	return n
+}
+
+func TestChooseGateways(t *testing.T) {
+	for name, tt := range map[string]struct {
+		nodes   string
+		given   []string
+		answers string // "" = nobody is there
+		noLabel bool
+		want    []string
+		wantErr string
+	}{
+		"the first worker":               {nodes: "*a c b", want: []string{"b"}},
+		"the first ready worker":         {nodes: "*a !b c", want: []string{"c"}},
+		"no worker":                      {nodes: "*a *b", want: []string{"a"}},
+		"one is labelled":                {nodes: "*a b +c"},
+		"given":                          {nodes: "*a b c", given: []string{"c", "a"}, want: []string{"c", "a"}},
+		"given, though one is labelled":  {nodes: "+a b", given: []string{"b"}, want: []string{"b"}},
+		"given, unknown":                 {nodes: "a b", given: []string{"x"}, wantErr: `"x": the cluster has no such node; it has a, b`},
+		"asked":                          {nodes: "*a b c d", answers: "2 3\n", want: []string{"c", "d"}},
+		"asked, default":                 {nodes: "*a b c", answers: "\n", want: []string{"b"}},
+		"asked again after a wrong one":  {nodes: "*a b c", answers: "9\nx\n1,1\n", want: []string{"b"}},
+		"asked, no answer":               {nodes: "*a b c", answers: "9", wantErr: "read the choice"},
+		"not asked if there is one only": {nodes: "*a b", answers: "unread\n", want: []string{"b"}},
+		"not to be labelled":             {nodes: "a b", noLabel: true, wantErr: "kubectl label node NODE submariner.io/gateway=true"},
+		"no node":                        {wantErr: "has no node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := fake.NewClientset()
+			for _, text := range strings.Fields(tt.nodes) {
+				if _, err := c.CoreV1().Nodes().Create(context.Background(), testNode(text), metav1.CreateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			j := join{gatewayNodes: tt.given, labelGateway: !tt.noLabel}
+			var answers *bufio.Reader
+			if tt.answers != "" {
+				answers = bufio.NewReader(strings.NewReader(tt.answers))
+			}
+			got, err := j.chooseGateways(context.Background(), c, answers, new(bytes.Buffer))
+			if tt.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
+					t.Fatalf("error %v, want one with %q", err, tt.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+		})
+	}
+}

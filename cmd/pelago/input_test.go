@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/pelago-net/pelago/control/broker"
+)
+
+// run runs the command line without a cluster and returns its error.
+func run(args ...string) error {
+	cmd := root("pelago")
+	cmd.SetArgs(args)
+	cmd.SetOut(new(bytes.Buffer))
+	cmd.SetErr(new(bytes.Buffer))
+	cmd.SetIn(strings.NewReader(""))
+	return cmd.ExecuteContext(context.Background())
+}
+
+// What can be seen to be wrong without any cluster is refused without asking one.
+func TestBadInput(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string, content []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	info := func(expiry time.Time) []byte {
+		claims := fmt.Sprintf(`{"exp":%d}`, expiry.Unix())
+		text, err := broker.Info{
+			BrokerURL: "https://192.0.2.1:6443",
+			ClientToken: &corev1.Secret{Data: map[string][]byte{"ca.crt": []byte("x"), "namespace": []byte("submariner-k8s-broker"),
+				"token": []byte("e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln")}},
+			IPSecPSK: &corev1.Secret{Data: map[string][]byte{"psk": []byte("x")}},
+		}.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	good, expired := file("good", info(time.Now().Add(time.Hour))), file("expired", info(time.Now().Add(-time.Hour)))
+	garbage, missing := file("garbage", []byte("apiVersion: v1\n")), filepath.Join(dir, "missing")
+
+	for name, tt := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no file":                      {[]string{"join"}, "accepts 1 arg"},
+		"missing file":                 {[]string{"join", missing, "--clusterid", "c1"}, "run `pelago deploy-broker` at the hub"},
+		"unreadable file":              {[]string{"join", garbage, "--clusterid", "c1"}, "not one line of URL-safe base64"},
+		"expired file":                 {[]string{"join", expired, "--clusterid", "c1"}, "ago: run `pelago deploy-broker` at the hub again"},
+		"no id":                        {[]string{"join", good}, "say with --clusterid"},
+		"long id":                      {[]string{"join", good, "--clusterid", strings.Repeat("a", 49)}, "at most 48"},
+		"id with a dot":                {[]string{"join", good, "--clusterid", "a.b"}, "not an RFC 1123 label"},
+		"driver of the future":         {[]string{"join", good, "--clusterid", "c1", "--cable-driver", "libreswan"}, "not built yet in this version"},
+		"unknown driver":               {[]string{"join", good, "--clusterid", "c1", "--cable-driver", "x"}, `"x" is unknown: use vxlan`},
+		"the overlay's port":           {[]string{"join", good, "--clusterid", "c1", "--nattport", "4800"}, "other than 4800"},
+		"port that is none":            {[]string{"join", good, "--clusterid", "c1", "--nattport", "70000"}, "nattport"},
+		"GlobalCIDR that is none":      {[]string{"join", good, "--clusterid", "c1", "--globalnet-cidr", "x"}, "--globalnet-cidr"},
+		"GlobalCIDR and size":          {[]string{"join", good, "--clusterid", "c1", "--globalnet-cidr", "120.1.0.0/24", "--globalnet-cluster-size", "256"}, "none of the others can be"},
+		"pull policy":                  {[]string{"join", good, "--clusterid", "c1", "--image-pull-policy", "x"}, "use Always, IfNotPresent or Never"},
+		"mode":                         {[]string{"deploy-broker", "--mode", "karmada"}, "use submariner or mcs"},
+		"component":                    {[]string{"deploy-broker", "--components", "x"}, "use service-discovery, connectivity or both"},
+		"custom domain":                {[]string{"deploy-broker", "--custom-domains", "a_b"}, `"a_b" is no domain name`},
+		"range that is none":           {[]string{"deploy-broker", "--globalnet", "--globalnet-cidr-range", "x"}, "--globalnet-cidr-range"},
+		"range of loopback":            {[]string{"deploy-broker", "--globalnet", "--globalnet-cidr-range", "127.0.0.0/8"}, "hosts do not route"},
+		"cluster size over half":       {[]string{"deploy-broker", "--globalnet", "--globalnet-cidr-range", "120.0.0.0/24", "--globalnet-cluster-size", "200"}, "more than half"},
+		"output format":                {[]string{"show", "all", "-o", "xml"}, "use table, wide, json or yaml"},
+		"kubeconfig that is not there": {[]string{"show", "all", "--kubeconfig", missing}, "missing"},
+		"id to remove":                 {[]string{"unjoin", "--clusterid", "A"}, "not an RFC 1123 label"},
+		"unknown verb":                 {[]string{"connect"}, "unknown command"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := run(tt.args...); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("pelago %s: error %v, want one with %q", strings.Join(tt.args, " "), err, tt.want)
+			}
+		})
+	}
+}
+
+func TestOldAPIServerIsRefused(t *testing.T) {
+	for version, want := range map[string]string{
+		"v1.30.9": "the hub runs Kubernetes v1.30.9: at least 1.31 is needed", "v1.31.0": "", "v1.34.4-eks-abc": "", "x": "read the version",
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"gitVersion":%q}`, version)
+		}))
+		err := requireVersion(&rest.Config{Host: s.URL}, "the hub", "1.31", "why")
+		s.Close()
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", version, err, want)
+		}
+	}
+}
+
+// Every command says what it does and shows how it is used.
+func TestEveryCommandHasHelp(t *testing.T) {
+	queue := root("pelago").Commands()
+	for len(queue) > 0 {
+		cmd := queue[0]
+		queue = append(queue[1:], cmd.Commands()...)
+		if cmd.Short == "" || cmd.Runnable() && cmd.Example == "" {
+			t.Errorf("%s has no help with an example", cmd.CommandPath())
+		}
+	}
+}
+
+func TestPlugin(t *testing.T) {
+	cmd := root("kubectl-pelago")
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetArgs([]string{"join", "--help"})
+	if err := cmd.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "kubectl pelago join broker-info.subm [flags]") {
+		t.Errorf("as a plugin it calls itself\n%s", out.String())
+	}
+}

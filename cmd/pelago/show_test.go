@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy"
+)
+
+// testMember is a member with two gateways, joined to g2, of which one gateway answers.
+func testMember(t *testing.T) *member {
+	t.Helper()
+	scheme, err := memberScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	remote := func(host, ip string) submarinerv1.EndpointSpec {
+		return submarinerv1.EndpointSpec{ClusterID: "g2", Hostname: host, PrivateIP: ip, Backend: "vxlan", Subnets: []string{"120.2.0.0/24"},
+			BackendConfig: map[string]string{submarinerv1.BackendUDPPort: "4500"}}
+	}
+	gateway := func(name string, connections ...submarinerv1.Connection) *submarinerv1.Gateway {
+		return &submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: deploy.SystemNamespace},
+			Status: submarinerv1.GatewayStatus{Version: "v1", HAStatus: submarinerv1.HAStatusActive, Connections: connections}}
+	}
+	up := submarinerv1.Connection{Status: submarinerv1.Connected, Endpoint: remote("g2-n1", "192.0.2.21"), UsingIP: "192.0.2.21",
+		LatencyRTT: &submarinerv1.LatencyRTTSpec{Average: "1.2ms"}}
+	down := submarinerv1.Connection{Status: submarinerv1.ConnectionError, StatusMessage: "no answer for 3 s", Endpoint: remote("g2-n2", "192.0.2.22"),
+		UsingIP: "198.51.100.22", UsingNAT: true}
+	endpoint := func(id string, spec submarinerv1.EndpointSpec) *submarinerv1.Endpoint {
+		spec.ClusterID = id
+		return &submarinerv1.Endpoint{ObjectMeta: metav1.ObjectMeta{Name: id + "-" + spec.Hostname, Namespace: deploy.SystemNamespace}, Spec: spec}
+	}
+	workload := func(name string) (metav1.ObjectMeta, corev1.PodTemplateSpec) {
+		return metav1.ObjectMeta{Name: name, Namespace: deploy.SystemNamespace},
+			corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: name, Image: "registry.example:5000/pelago:v2"}}}}
+	}
+	deployment := func(name string) *appsv1.Deployment {
+		meta, template := workload(name)
+		return &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Template: template}}
+	}
+	meta, template := workload(deploy.NodeDaemonSet)
+	node := testNode("n1")
+	node.Status.NodeInfo.Architecture = "amd64"
+	pod := func(name, image string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: deploy.SystemNamespace, Labels: map[string]string{"app": deploy.NodeDaemonSet}},
+			Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Image: image}}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	}
+	var objs []client.Object
+	objs = append(objs, gateway("n2"), gateway("n1", down, up), endpoint("g2", remote("g2-n1", "192.0.2.21")),
+		endpoint("g1", submarinerv1.EndpointSpec{Hostname: "n1", PrivateIP: "192.0.2.11", PublicIP: "203.0.113.1", Backend: "vxlan", Subnets: []string{"120.1.0.0/24"}}))
+	return &member{
+		client: clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(objs...).Build(),
+		typed: fake.NewClientset(node, &appsv1.DaemonSet{ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Template: template}},
+			deployment(deploy.AgentDeployment), deployment(deploy.DNSDeployment),
+			&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "kindnet", Namespace: "kube-system"}},
+			pod("a", "registry.example:5000/pelago:v2"), pod("b", "registry.example:5000/pelago:v1")),
+	}
+}
+
+func TestTables(t *testing.T) {
+	c := config.Config{ClusterID: "g1", ClusterIndex: 1, Mode: config.ModeSubmariner, PodCIDRs: prefixes(t, "10.7.0.0/16"),
+		ServiceCIDRs: prefixes(t, "10.77.0.0/16"), GlobalCIDRs: prefixes(t, "120.1.0.0/24")}
+	for name, want := range map[string]string{
+		"connections": "" +
+			"GATEWAY   CLUSTER   REMOTE IP       NAT   CABLE DRIVER   SUBNETS        STATUS      RTT avg.   LOCAL GATEWAY   MESSAGE\n" +
+			"g2-n1     g2        192.0.2.21      no    vxlan          120.2.0.0/24   connected   1.2ms      n1              \n" +
+			"g2-n2     g2        198.51.100.22   yes   vxlan          120.2.0.0/24   error                  n1              no answer for 3 s\n\n",
+		"endpoints": "" +
+			"CLUSTER   ENDPOINT IP   PUBLIC IP     CABLE DRIVER   TYPE     HOSTNAME   PORT   SUBNETS\n" +
+			"g1        192.0.2.11    203.0.113.1   vxlan          local    n1                120.1.0.0/24\n" +
+			"g2        192.0.2.21                  vxlan          remote   g2-n1      4500   120.2.0.0/24\n\n",
+		"networks": "" +
+			"NETWORK PLUGIN   SERVICE CIDRS   CLUSTER CIDRS   GLOBAL CIDR    CLUSTERSET CIDR   CLUSTER INDEX   MODE\n" +
+			"kindnet          10.77.0.0/16    10.7.0.0/16     120.1.0.0/24                     1               submariner\n\n",
+		"gateways": "" +
+			"NODE   HA STATUS   SUMMARY                                  VERSION   FAILURE\n" +
+			"n1     active      1 connections out of 2 are established   v1        \n" +
+			"n2     active      There are no connections                 v1        \n\n",
+		"versions": "" +
+			"COMPONENT      REPOSITORY                     CONFIGURED   RUNNING   ARCH\n" +
+			"pelago-node    registry.example:5000/pelago   v2           v1, v2    amd64\n" +
+			"pelago-agent   registry.example:5000/pelago   v2                     \n" +
+			"pelago-dns     registry.example:5000/pelago   v2                     \n\n",
+	} {
+		for _, v := range views {
+			if v.name != name {
+				continue
+			}
+			tab, err := v.look(context.Background(), testMember(t), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			if err := tab.print(&out, true); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, out.String()); diff != "" {
+				t.Errorf("%s: -want +got\n%s", name, diff)
+			}
+		}
+	}
+}
+
+func TestSplitImage(t *testing.T) {
+	for image, want := range map[string][2]string{
+		"localhost/pelago:dev":               {"localhost/pelago", "dev"},
+		"registry.example:5000/pelago":       {"registry.example:5000/pelago", "latest"},
+		"registry.example:5000/pelago:v1":    {"registry.example:5000/pelago", "v1"},
+		"registry.example/pelago@sha256:abc": {"registry.example/pelago", "sha256:abc"},
+	} {
+		repository, version := splitImage(image)
+		if got := [2]string{repository, version}; got != want {
+			t.Errorf("%s: %q, want %q", image, got, want)
+		}
+	}
+}
+
+func TestPodReason(t *testing.T) {
+	status := func(s corev1.ContainerStatus) corev1.Pod {
+		return corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{s}}}
+	}
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}}
+	died := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1, Message: "kernel 5.4 is too old"}}
+	for want, pod := range map[string]corev1.Pod{
+		"Error, exit status 1 kernel 5.4 is too old": status(corev1.ContainerStatus{State: waiting, LastTerminationState: died}),
+		"CrashLoopBackOff back-off":                  status(corev1.ContainerStatus{State: waiting}),
+		"no node fits": {Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no node fits"}}}},
+		"Pending": {Status: corev1.PodStatus{Phase: corev1.PodPending}},
+		"": {Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{{Ready: true, LastTerminationState: died}}}},
+	} {
+		if got := podReason(pod); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
