@@ -107,7 +107,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *hub.Hub, tokens *cre
 			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),
 			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs,
 			CableDriver: c.CableDriver, CablePort: c.CablePort, WireVersion: wireVersion,
-			SystemNamespace: config.SystemNamespace, HubID: c.HubID, Hub: h,
+			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, Hub: h,
 		}),
 		export.Setup(mgr, export.Options{ClusterID: c.ClusterID, Globalnet: c.Globalnet(), Hub: h}),
 		imports.Setup(mgr, imports.Options{

@@ -53,6 +53,7 @@ type Options struct {
 	// WireVersion is the newest version of the overlay header that the nodes speak.
 	WireVersion     int
 	SystemNamespace string
+	BrokerNamespace string
 	HubID           string
 	Hub             *hub.Hub
 }

@@ -94,7 +94,7 @@ func (o Options) endpoint(node string, index int32, private, public netip.Addr) 
 	cable := "submariner-cable-" + o.ClusterID + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(address)
 	e := &submarinerv1.Endpoint{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: o.Hub.Namespace(), Name: o.ClusterID + "-" + cable,
+			Namespace: o.BrokerNamespace, Name: o.ClusterID + "-" + cable,
 			Labels: map[string]string{submarinerv1.LabelClusterID: o.ClusterID},
 		},
 		Spec: submarinerv1.EndpointSpec{

@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/broker"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/test/apiserver"
+)
+
+// Ranges of the walk-through: both members have the same pods and services.
+var (
+	podCIDR     = netip.MustParsePrefix("10.7.0.0/16")
+	serviceCIDR = netip.MustParsePrefix("10.77.0.0/16")
+	globalRange = netip.MustParsePrefix("120.0.0.0/8")
+)
+
+const gatewayNode = "gw"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	log := slog.DiscardHandler
+	if testing.Verbose() {
+		log = slog.NewTextHandler(os.Stderr, nil)
+	}
+	ctrllog.SetLogger(logr.FromSlogHandler(log))
+	klog.SetSlogLogger(slog.New(log))
+	os.Exit(m.Run())
+}
+
+// clusterset is a hub and two members that have joined it as `pelago join` does, each with a gateway node and an agent.
+type clusterset struct {
+	hub    client.Client // administrator
+	line   *line         // between the members and the hub
+	g1, g2 *member
+}
+
+// member is one of them.
+type member struct {
+	client.Client // administrator
+	id            string
+	whole         *testing.T   // the test that the clusterset lives as long as
+	agent         *rest.Config // the rights of the agent's ServiceAccount
+	stop          func()       // ends the agent
+	ended         chan error   // gets what the agent returned, if it was not stopped
+}
+
+func newClusterset(t *testing.T) *clusterset {
+	t.Helper()
+	ctx := t.Context()
+	hubConfig := apiserver.Start(t, apiserver.HubControllers())
+	must(t, deploy.HubBase(ctx, hubConfig, t.Logf))
+	hub := newClient(t, hubConfig)
+	book, err := broker.NewBook(true, globalRange, 256)
+	must(t, err)
+	hubID, err := broker.ClusterUID(ctx, hub)
+	must(t, err)
+	psk, err := broker.Setup(ctx, hub, book, broker.Clusterset{Mode: "submariner", HubID: hubID}, nil)
+	must(t, err)
+	must(t, deploy.Hub(ctx, hubConfig, t.Logf))
+	at, err := url.Parse(hubConfig.Host)
+	must(t, err)
+	s := &clusterset{hub: hub, line: newLine(t, at.Host)}
+	s.g1 = s.join(t, hubConfig, hubID, "g1", "120.1.0.0/24", "192.0.2.1", psk.Data)
+	s.g2 = s.join(t, hubConfig, hubID, "g2", "120.2.0.0/24", "192.0.2.2", psk.Data)
+	return s
+}
+
+// join makes a member: an API server with what `pelago join` installs, a gateway node and a running agent.
+func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id, globalCIDR, address string, psk map[string][]byte) *member {
+	t.Helper()
+	ctx := t.Context()
+	cfg := apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"))
+	must(t, deploy.MemberBase(ctx, cfg, t.Logf))
+	m := &member{id: id, whole: t, Client: newClient(t, cfg), agent: rest.CopyConfig(cfg)}
+	m.agent.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:pelago-system:pelago-agent",
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:pelago-system", "system:authenticated"},
+	}
+	uid, err := broker.ClusterUID(ctx, m)
+	must(t, err)
+	entry, err := broker.Claim(ctx, s.hub, deploy.BrokerNamespace, broker.Request{
+		ClusterID: id, ClusterUID: uid, GlobalCIDR: netip.MustParsePrefix(globalCIDR), Local: []netip.Prefix{podCIDR, serviceCIDR},
+	})
+	must(t, err)
+	proof, err := broker.Identity(ctx, s.hub, deploy.BrokerNamespace, id, "")
+	must(t, err)
+	token, err := broker.Token(ctx, s.hub, deploy.BrokerNamespace, id, proof)
+	must(t, err)
+	must(t, broker.Admit(ctx, s.hub, deploy.BrokerNamespace, broker.Member{
+		Entry: entry, PodCIDR: []netip.Prefix{podCIDR}, ServiceCIDR: []netip.Prefix{serviceCIDR},
+	}))
+	c := config.Config{
+		ClusterID: id, ClusterIndex: uint16(entry.ClusterIndex), GlobalCIDRs: []netip.Prefix{netip.MustParsePrefix(globalCIDR)},
+		PodCIDRs: []netip.Prefix{podCIDR}, ServiceCIDRs: []netip.Prefix{serviceCIDR},
+		Mode: config.ModeSubmariner, CableDriver: config.CableVXLAN, CablePort: 4500,
+		HubID: hubID, HubServer: "https://" + s.line.address, BrokerNamespace: deploy.BrokerNamespace,
+	}
+	system := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: name}
+	}
+	m.create(t, &corev1.ConfigMap{ObjectMeta: system(config.ConfigMapName), Data: c.Data()})
+	m.create(t, &corev1.Secret{ObjectMeta: system(config.BrokerSecretName), Data: map[string][]byte{
+		config.KeyBrokerCA: hubConfig.CAData, config.KeyNamespace: []byte(deploy.BrokerNamespace),
+		config.KeyBrokerToken: []byte(token), config.KeyBrokerServer: []byte(c.HubServer),
+	}})
+	m.create(t, &corev1.Secret{ObjectMeta: system(config.PSKSecretName), Data: psk})
+	must(t, deploy.Member(ctx, cfg, deploy.MemberOptions{}, t.Logf))
+	m.node(t, address)
+	m.start()
+	return m
+}
+
+// start runs the member's agent until stop or the end of the whole test.
+func (m *member) start() {
+	t := m.whole
+	t.Helper()
+	a, err := open(t.Context(), m.agent, options{
+		metricsAddress: "0", healthAddress: "0", leaderElect: true, several: true, hubPause: [2]time.Duration{100 * time.Millisecond, time.Second},
+	})
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.run(ctx) }()
+	m.ended = ended
+	m.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("agent of %s: %v", m.id, err)
+		}
+	})
+	t.Cleanup(m.stop)
+}
+
+// node makes a gateway node and plays its node daemon: ready at once, with every address in its tables.
+func (m *member) node(t *testing.T, address string) {
+	t.Helper()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: gatewayNode, Labels: map[string]string{"submariner.io/gateway": "true"}}}
+	m.create(t, n)
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+	must(t, m.Status().Update(t.Context(), n))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-done })
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			m.report(ctx)
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+}
+
+// report writes the status of the gateway's NodeIndex; an error is mended by the next report.
+func (m *member) report(ctx context.Context) {
+	var index v1alpha1.NodeIndex
+	if err := m.Get(ctx, client.ObjectKey{Name: gatewayNode}, &index); err != nil {
+		return
+	}
+	var addresses submarinerv1.GlobalIngressIPList
+	var blocks v1alpha1.PortBlockList
+	if m.List(ctx, &addresses) != nil || m.List(ctx, &blocks) != nil {
+		return
+	}
+	want := v1alpha1.NodeIndexStatus{Ready: true, Gateway: true, BootID: "boot"}
+	for _, a := range addresses.Items {
+		if !meta.IsStatusConditionTrue(a.Status.Conditions, submarinerv1.ConditionAllocated) {
+			want.Acks = append(want.Acks, string(a.UID))
+		}
+	}
+	for _, b := range blocks.Items {
+		if b.Spec.State == v1alpha1.BlockPending {
+			want.Acks = append(want.Acks, string(b.UID))
+		}
+	}
+	slices.Sort(want.Acks)
+	if !cmp.Equal(want, index.Status) {
+		index.Status = want
+		_ = m.Status().Update(ctx, &index)
+	}
+}
+
+func (m *member) create(t *testing.T, objs ...client.Object) {
+	t.Helper()
+	for _, o := range objs {
+		must(t, m.Create(t.Context(), o))
+	}
+}
+
+func newClient(t *testing.T, cfg *rest.Config) client.Client {
+	t.Helper()
+	scheme, err := newScheme("v1beta1")
+	must(t, err)
+	c, err := client.New(cfg, client.Options{Scheme: scheme})
+	must(t, err)
+	return c
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// within waits until check returns an empty text, and returns how long it took; the text says what is missing.
+func within(t *testing.T, limit time.Duration, what string, check func() string) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for {
+		missing := check()
+		if missing == "" {
+			t.Logf("%s: %s", what, time.Since(start).Round(time.Millisecond))
+			return time.Since(start)
+		}
+		if time.Since(start) > limit {
+			t.Fatalf("%s: not within %s: %s", what, limit, missing)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

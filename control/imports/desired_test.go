@@ -1,0 +1,207 @@
+package imports
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/objectset"
+)
+
+var (
+	g1     = cluster{id: "g1", systemNamespace: "pelago-system", owner: objectset.Owner{HubID: "hub"}}
+	start  = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	joined = map[string]time.Time{"g1": start, "g2": start, "g3": start}
+)
+
+// contribution of a cluster; without an IP it is headless.
+func contribution(cluster, ip string, minutes int) v1alpha1.ServiceContribution {
+	spec := v1alpha1.ServiceContributionSpec{
+		Cluster: cluster, Namespace: "sample", Service: "web", Type: v1alpha1.ContributionHeadless,
+		Ports:      []v1alpha1.ContributionPort{{Port: 80, Protocol: corev1.ProtocolTCP}},
+		ExportedAt: metav1.NewTime(start.Add(time.Duration(minutes) * time.Minute)), SessionAffinity: "None",
+	}
+	if ip != "" {
+		spec.Type, spec.IPs = v1alpha1.ContributionClusterSetIP, []string{ip}
+	}
+	return v1alpha1.ServiceContribution{Spec: spec}
+}
+
+func hubSlice(cluster, name string, addresses ...string) discoveryv1.EndpointSlice {
+	s := discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{mcs.LabelSourceCluster: cluster}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	}
+	for _, a := range addresses {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}})
+	}
+	return s
+}
+
+// sample is the state of service sample/web in an existing namespace.
+func sample(contributions ...v1alpha1.ServiceContribution) state {
+	return state{
+		namespace: "sample", name: "web", namespaceExists: true, joined: joined, contributions: contributions,
+		hubSlices: []discoveryv1.EndpointSlice{hubSlice("g2", "g2.web.1", "120.2.0.9"), hubSlice("g3", "g3.web.1", "120.3.0.9")},
+	}
+}
+
+func (s state) with(change func(*state)) state { change(&s); return s }
+
+// local adds the own cluster's Service with one pod.
+func local(clusterIP string) func(*state) {
+	return func(s *state) {
+		s.exported = true
+		s.service = &corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: clusterIP, ClusterIPs: []string{clusterIP}}}
+		s.localSlices = []discoveryv1.EndpointSlice{{
+			ObjectMeta: metav1.ObjectMeta{Name: "web-abcde"}, AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.7.0.2"}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "web-0"}}},
+		}}
+	}
+}
+
+// lines describes a result: the import, the copies, the slices.
+func lines(r result) []string {
+	var out []string
+	if r.imported != nil {
+		text := "import " + string(r.imported.Spec.Type)
+		for _, c := range r.imported.Status.Clusters {
+			text += " " + c.Cluster
+		}
+		out = append(out, text)
+	}
+	for _, c := range r.copies {
+		out = append(out, strings.TrimSpace("copy "+c.Name+" "+strings.Join(c.Spec.IPs, ",")))
+	}
+	for _, s := range r.slices {
+		text := "slice " + s.Labels[mcs.LabelSourceCluster] + " headless=" + s.Labels[labelHeadless]
+		for _, e := range s.Endpoints {
+			text += " " + strings.TrimPrefix(ptr.Deref(e.Hostname, "")+"="+e.Addresses[0], "=")
+		}
+		out = append(out, text)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestDesired(t *testing.T) {
+	tests := map[string]struct {
+		state state
+		want  []string
+	}{
+		"no exporter": {sample(), nil},
+		"one remote exporter": {sample(contribution("g2", "120.2.0.9", 0)), []string{
+			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
+		"slices without a contribution are left out": {sample(contribution("g3", "120.3.0.9", 0)), []string{
+			"copy web-sample-g3 120.3.0.9", "import ClusterSetIP g3", "slice g3 headless=false 120.3.0.9"}},
+		"no namespace: only a copy": {sample(contribution("g2", "120.2.0.9", 0)).with(func(s *state) { s.namespaceExists = false }), []string{
+			"copy web-sample-g2 120.2.0.9"}},
+		"own and remote: the own ClusterIP": {sample(contribution("g1", "120.1.0.9", 0), contribution("g2", "120.2.0.9", 1)).with(local("10.77.0.5")), []string{
+			"copy web-sample-g1 120.1.0.9", "copy web-sample-g2 120.2.0.9", "import ClusterSetIP g1 g2",
+			"slice g1 headless=false 10.77.0.5", "slice g2 headless=false 120.2.0.9"}},
+		"own headless: the pods' own addresses": {sample(contribution("g1", "", 0)).with(local("None")), []string{
+			"copy web-sample-g1", "import Headless g1", "slice g1 headless=true web-0=10.7.0.2"}},
+		"own export gone, the hub is behind": {sample(contribution("g1", "120.1.0.9", 0), contribution("g2", "120.2.0.9", 1)), []string{
+			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
+		"a cluster that is no member": {sample(contribution("g2", "120.2.0.9", 0), contribution("g9", "120.9.0.9", 0)), []string{
+			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
+		"only one that is no member": {sample(contribution("g9", "120.9.0.9", 0)), nil},
+		"the younger of two types is left out": {sample(contribution("g2", "120.2.0.9", 0), contribution("g3", "", 1)), []string{
+			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, lines(g1.desired(tt.state))); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestImportedSlice(t *testing.T) {
+	got := g1.desired(sample(contribution("g2", "120.2.0.9", 0))).slices[0]
+	want := map[string]string{
+		"multicluster.kubernetes.io/service-name": "web", "multicluster.kubernetes.io/source-cluster": "g2",
+		"lighthouse.submariner.io/sourceNamespace": "sample", "lighthouse.submariner.io/is-headless": "false",
+		"endpointslice.kubernetes.io/managed-by":   "lighthouse-agent.submariner.io",
+		"service.kubernetes.io/service-proxy-name": "pelago", "app.kubernetes.io/managed-by": "pelago",
+	}
+	if diff := cmp.Diff(want, got.Labels); diff != "" {
+		t.Errorf("labels -want +got\n%s", diff)
+	}
+	if got.Annotations["pelago.io/hub-id"] != "hub" || !strings.HasPrefix(got.Name, "web-g2-") || got.Namespace != "sample" {
+		t.Errorf("metadata %+v", got.ObjectMeta)
+	}
+}
+
+func TestImportStatus(t *testing.T) {
+	condition := func(c cluster, x v1alpha1.ServiceContribution) string {
+		i := c.desired(sample(x)).imported
+		if len(i.Spec.IPs) > 0 || i.Status.EndpointSliceObjects != mcs.EndpointSliceObjectsPresent {
+			t.Errorf("import %+v", i)
+		}
+		return string(i.Status.Conditions[0].Status) + "/" + i.Status.Conditions[0].Reason
+	}
+	mcsMode := g1
+	mcsMode.clusterSetIPs = true
+	for what, pair := range map[string][2]string{
+		"mode submariner":    {condition(g1, contribution("g2", "120.2.0.9", 0)), "True/Ready"},
+		"mode mcs, headless": {condition(mcsMode, contribution("g2", "", 0)), "True/Ready"},
+		"mode mcs, no VIPs":  {condition(mcsMode, contribution("g2", "120.2.0.9", 0)), "False/Pending"},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s: Ready is %s, want %s", what, pair[0], pair[1])
+		}
+	}
+}
+
+// Exported labels reach the import, but cannot take it out of our hands.
+func TestExportedLabels(t *testing.T) {
+	x := contribution("g2", "120.2.0.9", 0)
+	x.Spec.ExportedLabels = map[string]string{"tier": "1", "app.kubernetes.io/managed-by": "somebody"}
+	x.Spec.ExportedAnnotations = map[string]string{"pelago.io/hub-id": "other"}
+	got := g1.desired(sample(x)).imported
+	if !g1.owner.Owns(got) || got.Labels["tier"] != "1" {
+		t.Errorf("metadata %+v", got.ObjectMeta)
+	}
+}
+
+// Whatever the hub says and in whichever order, the result is the same and its names do not clash.
+func TestOrderDoesNotMatter(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var all []v1alpha1.ServiceContribution
+		for _, id := range []string{"g1", "g2", "g3"} {
+			if rapid.Bool().Draw(t, id) {
+				ip := rapid.SampledFrom([]string{"", "120.0.0.1"}).Draw(t, id+" ip")
+				all = append(all, contribution(id, ip, rapid.IntRange(0, 2).Draw(t, id+" minute")))
+			}
+		}
+		s := sample(all...)
+		if rapid.Bool().Draw(t, "local") {
+			s = s.with(local("10.77.0.5"))
+		}
+		one := g1.desired(s)
+		s.contributions = rapid.Permutation(all).Draw(t, "order")
+		s.hubSlices = rapid.Permutation(s.hubSlices).Draw(t, "slices")
+		if diff := cmp.Diff(lines(one), lines(g1.desired(s))); diff != "" {
+			t.Fatalf("-one order +another\n%s", diff)
+		}
+		names := map[string]bool{}
+		for _, slice := range one.slices {
+			if names[slice.Name] {
+				t.Fatalf("two slices are named %s", slice.Name)
+			}
+			names[slice.Name] = true
+		}
+	})
+}

@@ -1,0 +1,204 @@
+package peers
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+)
+
+// remote is a Cluster copy with one GlobalCIDR that joined in the given minute.
+func remote(id string, index, minute int, globalCIDR string) submarinerv1.Cluster {
+	c := submarinerv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: id, Annotations: map[string]string{
+			annotationClusterIndex: fmt.Sprint(index), annotationJoined: fmt.Sprintf("2026-01-02T03:%02d:05Z", minute),
+		}},
+		Spec: submarinerv1.ClusterSpec{ClusterID: id},
+	}
+	if globalCIDR != "" {
+		c.Spec.GlobalCIDR = []string{globalCIDR}
+	}
+	return c
+}
+
+// gateway is an Endpoint copy as the agent of a cluster publishes it.
+func gateway(id, host, address, subnet string, change ...func(*submarinerv1.EndpointSpec)) submarinerv1.Endpoint {
+	e := submarinerv1.Endpoint{ObjectMeta: metav1.ObjectMeta{Name: id + "-" + host}, Spec: submarinerv1.EndpointSpec{
+		ClusterID: id, Hostname: host, PrivateIP: address, Subnets: []string{subnet}, Backend: "vxlan",
+		BackendConfig: map[string]string{"udp-port": "4500", "node-index": "1", "wire-version": "1"},
+	}}
+	for _, c := range change {
+		c(&e.Spec)
+	}
+	return e
+}
+
+// describe is one line for each peer: id, gateways, condition.
+func describe(peers []*v1alpha1.Peer) []string {
+	var out []string
+	for _, p := range peers {
+		text := p.Name
+		for _, g := range p.Spec.Gateways {
+			text += fmt.Sprintf(" %s=%s:%d", g.Name, g.Address, g.Port)
+		}
+		c := p.Status.Conditions[0]
+		out = append(out, fmt.Sprintf("%s %s/%s: %s", text, c.Status, c.Reason, c.Message))
+	}
+	return out
+}
+
+func TestPeers(t *testing.T) {
+	plain := remote("c2", 2, 0, "")
+	plain.Spec.ClusterCIDR, plain.Spec.ServiceCIDR = []string{"10.8.0.0/16"}, []string{"10.77.128.0/17"}
+	set := func(key, value string) func(*submarinerv1.EndpointSpec) {
+		return func(s *submarinerv1.EndpointSpec) { s.BackendConfig[key] = value }
+	}
+	tests := map[string]struct {
+		clusters  []submarinerv1.Cluster
+		endpoints []submarinerv1.Endpoint
+		want      []string
+	}{
+		"the own cluster is no peer": {
+			[]submarinerv1.Cluster{remote("g1", 1, 0, "120.1.0.0/24")}, []submarinerv1.Endpoint{gateway("g1", "gw", "192.0.2.1", "120.1.0.0/24")}, nil,
+		},
+		"two gateways": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")},
+			[]submarinerv1.Endpoint{gateway("g2", "gw2", "192.0.2.3", "120.2.0.0/24"), gateway("g2", "gw1", "192.0.2.2", "120.2.0.0/25"), gateway("g3", "gw", "192.0.2.4", "120.3.0.0/24")},
+			[]string{"g2 gw1=192.0.2.2:4500 gw2=192.0.2.3:4500 True/Accepted: 2 gateways are used"},
+		},
+		"behind NAT: the public address": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")},
+			[]submarinerv1.Endpoint{gateway("g2", "gw", "10.0.0.2", "120.2.0.0/24", func(s *submarinerv1.EndpointSpec) { s.NATEnabled, s.PublicIP = true, "198.51.100.2" })},
+			[]string{"g2 gw=198.51.100.2:4500 True/Accepted: 1 gateways are used"},
+		},
+		"behind NAT without a public address": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")},
+			[]submarinerv1.Endpoint{gateway("g2", "gw", "10.0.0.2", "120.2.0.0/24", func(s *submarinerv1.EndpointSpec) { s.NATEnabled = true })},
+			[]string{`g2 False/InvalidEndpoint: Endpoint g2-gw: public_ip "" is no IP address`},
+		},
+		"no gateway": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")}, nil,
+			[]string{"g2 False/NoGateway: cluster g2 has no ready gateway: label a node of it with submariner.io/gateway=true and see that pelago-node is ready there"},
+		},
+		"another wire": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")},
+			[]submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.2.0.0/24", func(s *submarinerv1.EndpointSpec) { s.Backend = "libreswan" })},
+			[]string{"g2 False/WireMismatch: gateway gw of cluster g2 uses cable driver libreswan, this cluster vxlan: join both with the same --cable-driver"},
+		},
+		"next wire version": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.2.0.0/24", set("wire-version", "2"))},
+			[]string{"g2 gw=192.0.2.2:4500 True/Accepted: 1 gateways are used"},
+		},
+		"far wire version": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.2.0.0/24", set("wire-version", "3"))},
+			[]string{"g2 False/WireMismatch: gateway gw of cluster g2 speaks version 3 of the overlay header over vxlan, this cluster version 1 over vxlan: neighbouring versions work together"},
+		},
+		"one gateway of two is unusable": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")},
+			[]submarinerv1.Endpoint{gateway("g2", "gw1", "192.0.2.2", "120.2.0.0/24"), gateway("g2", "gw2", "192.0.2.3", "120.2.0.0/24", set("udp-port", "0"))},
+			[]string{`g2 gw1=192.0.2.2:4500 True/Accepted: 1 of 2 gateways are used; Endpoint g2-gw2: udp-port: "0" is no number from 1 to 65535`},
+		},
+		"a claim outside of its ranges": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.2.0.0/16")},
+			[]string{"g2 False/InvalidEndpoint: Endpoint g2-gw claims 120.2.0.0/16, which is not within the ranges of cluster g2: 120.2.0.0/24"},
+		},
+		"overlap with the own services": {
+			[]submarinerv1.Cluster{plain}, []submarinerv1.Endpoint{gateway("c2", "gw", "192.0.2.2", "10.8.0.0/16")},
+			[]string{"c2 gw=192.0.2.2:4500 False/OverlappingCIDR: 10.77.128.0/17 of cluster c2 overlaps 10.77.0.0/16 of the services of this cluster g1: give one of them another range, or use globalnet"},
+		},
+		"overlap with the own GlobalCIDR": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.0.0.0/8")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.0.0.0/8")},
+			[]string{"g2 gw=192.0.2.2:4500 False/OverlappingCIDR: 120.0.0.0/8 of cluster g2 overlaps 120.1.0.0/24 of the GlobalCIDR of this cluster g1: give one of them another range, or use globalnet"},
+		},
+		"of two clusters that overlap the older stays": {
+			[]submarinerv1.Cluster{remote("g2", 2, 9, "120.5.0.0/25"), remote("g3", 3, 1, "120.5.0.0/24")},
+			[]submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.5.0.0/25"), gateway("g3", "gw", "192.0.2.3", "120.5.0.0/24")},
+			[]string{
+				"g3 gw=192.0.2.3:4500 True/Accepted: 1 gateways are used",
+				"g2 gw=192.0.2.2:4500 False/OverlappingCIDR: 120.5.0.0/25 of cluster g2 overlaps 120.5.0.0/24 of cluster g3: give one of them another range, or use globalnet",
+			},
+		},
+		"one that is refused takes nothing": {
+			[]submarinerv1.Cluster{remote("g2", 2, 1, "120.5.0.0/25"), remote("g3", 3, 9, "120.5.0.0/24")},
+			[]submarinerv1.Endpoint{gateway("g3", "gw", "192.0.2.3", "120.5.0.0/24")},
+			[]string{
+				"g2 False/NoGateway: cluster g2 has no ready gateway: label a node of it with submariner.io/gateway=true and see that pelago-node is ready there",
+				"g3 gw=192.0.2.3:4500 True/Accepted: 1 gateways are used",
+			},
+		},
+		"the index of another": {
+			[]submarinerv1.Cluster{remote("g2", 1, 0, "120.2.0.0/24")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.2.0.0/24")},
+			[]string{"g2 gw=192.0.2.2:4500 False/InvalidEndpoint: cluster index 1 is that of cluster g1"},
+		},
+		"two Endpoints of a gateway that moves": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")},
+			[]submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.9", "120.2.0.0/24"), gateway("g2", "gw", "192.0.2.2", "120.2.0.0/24")},
+			[]string{"g2 gw=192.0.2.2:4500 True/Accepted: 1 gateways are used"},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			peers, problems := g1.peers(known{tt.clusters, tt.endpoints})
+			if diff := cmp.Diff(tt.want, describe(peers)); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			if len(problems) > 0 {
+				t.Errorf("problems %+v", problems)
+			}
+		})
+	}
+}
+
+func TestAClusterWithoutIndexIsReported(t *testing.T) {
+	c := remote("g2", 2, 0, "120.2.0.0/24")
+	delete(c.Annotations, annotationClusterIndex)
+	peers, problems := g1.peers(known{clusters: []submarinerv1.Cluster{c}})
+	if len(peers) > 0 || len(problems) != 1 || problems[0].reason != "NoClusterIndex" || !strings.Contains(problems[0].message, "g2") {
+		t.Errorf("peers %v, problems %+v", peers, problems)
+	}
+}
+
+// Whatever the hub holds: accepted peers overlap neither each other nor the own cluster, and the order of the objects
+// does not matter.
+func TestAcceptedPeersAreDisjoint(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var k known
+		for i, id := range []string{"a", "b", "c", "d"} {
+			bits := rapid.IntRange(8, 24).Draw(t, id+" bits")
+			subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{rapid.SampledFrom([]byte{10, 120}).Draw(t, id), byte(rapid.IntRange(0, 3).Draw(t, id+" second")), 0, 0}), bits).Masked().String()
+			k.clusters = append(k.clusters, remote(id, rapid.IntRange(1, 5).Draw(t, id+" index"), rapid.IntRange(0, 2).Draw(t, id+" minute"), subnet))
+			k.endpoints = append(k.endpoints, gateway(id, "gw", fmt.Sprintf("192.0.2.%d", i), subnet))
+		}
+		peers, _ := g1.peers(k)
+		taken := append(prefixes("10.7.0.0/16", "10.77.0.0/16"), g1.GlobalCIDRs...)
+		indexes := map[int32]bool{1: true}
+		for _, p := range peers {
+			if !accepted(p.Status) {
+				continue
+			}
+			for _, r := range prefixes(p.Spec.Subnets...) {
+				for _, other := range taken {
+					if r.Overlaps(other) {
+						t.Fatalf("%s of accepted peer %s overlaps %s", r, p.Name, other)
+					}
+				}
+				taken = append(taken, r)
+			}
+			if indexes[p.Spec.ClusterIndex] {
+				t.Fatalf("two clusters have index %d", p.Spec.ClusterIndex)
+			}
+			indexes[p.Spec.ClusterIndex] = true
+		}
+		again, _ := g1.peers(known{rapid.Permutation(k.clusters).Draw(t, "clusters"), rapid.Permutation(k.endpoints).Draw(t, "endpoints")})
+		if diff := cmp.Diff(describe(peers), describe(again)); diff != "" {
+			t.Fatalf("-one order +another\n%s", diff)
+		}
+	})
+}

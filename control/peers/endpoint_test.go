@@ -1,0 +1,141 @@
+package peers
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+)
+
+func prefixes(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, t := range texts {
+		out = append(out, netip.MustParsePrefix(t))
+	}
+	return out
+}
+
+// g1 is the own cluster of the tests.
+var g1 = Options{
+	ClusterID: "g1", ClusterIndex: 1, Subnets: prefixes("120.1.0.0/24"),
+	PodCIDRs: prefixes("10.7.0.0/16"), ServiceCIDRs: prefixes("10.77.0.0/16"), GlobalCIDRs: prefixes("120.1.0.0/24"),
+	CableDriver: "vxlan", CablePort: 4500, WireVersion: 1, SystemNamespace: "pelago-system", HubID: "hub", BrokerNamespace: "broker",
+}
+
+func node(name, address string, annotations map[string]string) corev1.Node {
+	return corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"submariner.io/gateway": "true"}, Annotations: annotations},
+		Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: name}, {Type: corev1.NodeInternalIP, Address: address}}},
+	}
+}
+
+func index(name string, number int32, ready, gateway bool) v1alpha1.NodeIndex {
+	return v1alpha1.NodeIndex{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NodeIndexSpec{Index: number, NodeUID: "uid-" + name},
+		Status: v1alpha1.NodeIndexStatus{Ready: ready, Gateway: gateway},
+	}
+}
+
+func TestOwnEndpoint(t *testing.T) {
+	got, problems := g1.ownEndpoints(
+		[]corev1.Node{node("gw", "192.0.2.1", map[string]string{"gateway.submariner.io/public-ip": "ipv4:198.51.100.7"})},
+		[]v1alpha1.NodeIndex{index("gw", 2, true, true)})
+	want := []*submarinerv1.Endpoint{{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "broker", Name: "g1-submariner-cable-g1-192-0-2-1", Labels: map[string]string{"submariner-io/clusterID": "g1"},
+		},
+		Spec: submarinerv1.EndpointSpec{
+			ClusterID: "g1", CableName: "submariner-cable-g1-192-0-2-1", Hostname: "gw", Subnets: []string{"120.1.0.0/24"},
+			PrivateIP: "192.0.2.1", PublicIP: "198.51.100.7", NATEnabled: true, Backend: "vxlan",
+			BackendConfig: map[string]string{"udp-port": "4500", "cluster-index": "1", "node-index": "2", "wire-version": "1"},
+		},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if len(problems) > 0 {
+		t.Errorf("problems %+v", problems)
+	}
+}
+
+func TestWhichNodesAreGateways(t *testing.T) {
+	plain, other := node("gw", "192.0.2.1", nil), index("gw", 1, true, true)
+	plain.Labels = nil
+	other.Spec.NodeUID = "an earlier node of this name"
+	cabled := index("gw", 1, true, true)
+	cabled.Status.Address = "192.0.2.99"
+	tests := map[string]struct {
+		node     corev1.Node
+		index    v1alpha1.NodeIndex
+		want     string // private and public address; empty: not published
+		problems string
+	}{
+		"ready":                  {node("gw", "192.0.2.1", nil), index("gw", 1, true, true), "192.0.2.1 ", ""},
+		"address of the overlay": {node("gw", "192.0.2.1", nil), cabled, "192.0.2.99 ", ""},
+		"IPv6":                   {node("gw", "2001:db8::", nil), index("gw", 1, true, true), "2001:0db8:0000:0000:0000:0000:0000:0000 ", ""},
+		"not labelled":           {plain, index("gw", 1, true, true), "", ""},
+		"not ready":              {node("gw", "192.0.2.1", nil), index("gw", 1, false, true), "", ""},
+		"not yet a gateway":      {node("gw", "192.0.2.1", nil), index("gw", 1, true, false), "", ""},
+		"no index":               {node("gw", "192.0.2.1", nil), index("other", 1, true, true), "", ""},
+		"index of a former node": {node("gw", "192.0.2.1", nil), other, "", ""},
+		"no address":             {node("gw", "", nil), index("gw", 1, true, true), "", "NoGatewayAddress"},
+		"public address by DNS": {node("gw", "192.0.2.1", map[string]string{"gateway.submariner.io/public-ip": "dns:gw.example"}),
+			index("gw", 1, true, true), "192.0.2.1 ", "InvalidPublicIP"},
+		"public address is the private one": {node("gw", "192.0.2.1", map[string]string{"gateway.submariner.io/public-ip": "ipv4:192.0.2.1"}),
+			index("gw", 1, true, true), "192.0.2.1 192.0.2.1", ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			endpoints, problems := g1.ownEndpoints([]corev1.Node{tt.node}, []v1alpha1.NodeIndex{tt.index})
+			var got, reasons string
+			for _, e := range endpoints {
+				got = e.Spec.PrivateIP + " " + e.Spec.PublicIP
+				if e.Spec.NATEnabled {
+					t.Error("behind NAT")
+				}
+			}
+			for _, p := range problems {
+				reasons += p.reason
+			}
+			if got != tt.want || reasons != tt.problems {
+				t.Errorf("got %q and problems %q, want %q and %q", got, reasons, tt.want, tt.problems)
+			}
+		})
+	}
+}
+
+func TestCopies(t *testing.T) {
+	at := metav1.Now().Rfc3339Copy()
+	clusters := g1.clusterCopies([]submarinerv1.Cluster{{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "broker", Name: "g2", UID: "u", ResourceVersion: "7", CreationTimestamp: at,
+			Labels:      map[string]string{"submariner-io/clusterID": "g2"},
+			Annotations: map[string]string{"pelago.io/cluster-index": "2", "kubectl.kubernetes.io/last-applied-configuration": "{}"},
+		},
+		Spec: submarinerv1.ClusterSpec{ClusterID: "g2"},
+	}})
+	want := []*submarinerv1.Cluster{{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "pelago-system", Name: "g2",
+			Labels:      map[string]string{"submariner-io/clusterID": "g2", "app.kubernetes.io/managed-by": "pelago"},
+			Annotations: map[string]string{"pelago.io/cluster-index": "2", "pelago.io/hub-id": "hub", "pelago.io/joined-at": at.UTC().Format("2006-01-02T15:04:05Z")},
+		},
+		Spec: submarinerv1.ClusterSpec{ClusterID: "g2"},
+	}}
+	if diff := cmp.Diff(want, clusters); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if !joinedAt(*clusters[0]).Equal(at.Time) {
+		t.Errorf("joined at %s, want %s", joinedAt(*clusters[0]), at)
+	}
+	endpoints := g1.endpointCopies([]submarinerv1.Endpoint{{ObjectMeta: metav1.ObjectMeta{Namespace: "broker", Name: "e"}, Spec: submarinerv1.EndpointSpec{ClusterID: "g2"}}})
+	if e := endpoints[0]; e.Namespace != "pelago-system" || e.Spec.ClusterID != "g2" || e.Labels["app.kubernetes.io/managed-by"] != "pelago" {
+		t.Errorf("copy of an Endpoint: %+v", e)
+	}
+}
