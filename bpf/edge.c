@@ -11,36 +11,35 @@
 #include "lb.h"
 #include "nat.h"
 #include "overlay.h"
-
-#define CLAIM_TRIES 48
-#define PRESSURE_AFTER 16
-#define PORT_STRIDE 7919 /* prime and larger than MAX_BLOCKS: visits every port of n * 256 once */
+#include "path.h"
 
 /*
- * Inserts the answer entry of a flow, which is the claim to its outside tuple. An entry in the way that has run out
- * is removed first. 0: claimed.
+ * At 90 % of the ports in use one flow in a million finds none by this many tries, at 98 % one in thirteen: the daemon
+ * asks for more blocks long before (README, Decisions).
  */
-static __always_inline int claim(const struct flow_key *answer_key, const struct flow *answer, __u64 now, int pressure)
-{
-	if (!bpf_map_update_elem(&flows, answer_key, answer, BPF_NOEXIST))
-		return 0;
-	if (!reclaim(answer_key, now, pressure))
-		return -1;
-	return bpf_map_update_elem(&flows, answer_key, answer, BPF_NOEXIST) ? -1 : 0;
-}
+#define CLAIM_TRIES 128
+#define PRESSURE_AFTER 16
+
+/*
+ * Primes larger than MAX_BLOCKS: a step by any of them visits every port of n blocks once. A flow takes one by chance; with
+ * one step for all, runs of ports in use would grow into clusters that a flow cannot get past.
+ */
+static const __u16 strides[16] = {
+	7919, 7927, 7933, 7937, 7949, 7951, 7963, 7993, 8009, 8011, 8017, 8039, 8053, 8059, 8069, 8081,
+};
 
 /*
  * Opens the flow of a local source. The answer entry is claimed first, then the primary. Two CPUs with packets of one
  * new flow may both claim an answer: the loser of the primary removes its own and takes the winner's translation.
  */
-static __noinline enum verdict open_client_flow(const struct packet *p, const struct flow_key *key,
-						const struct source *src, __u16 cluster, struct tuple *t)
+__noinline enum verdict open_client_flow(const struct packet *p, const struct flow_key *key, const struct source *src,
+					 __u16 cluster, struct tuple *t)
 {
 	struct flow primary, answer, *winner;
 	struct flow_key answer_key;
 	struct egress *e = 0;
 	__u64 now = now_ns();
-	__u32 ports = 0, start, i;
+	__u32 ports, start, stride, i;
 	int err = -1;
 
 	if (!p || !key || !src || !t)
@@ -50,10 +49,11 @@ static __noinline enum verdict open_client_flow(const struct packet *p, const st
 	if (src->own_ip) {
 		t->saddr = src->own_ip;
 		t->sport = p->sport;
-		make_flow(&primary, &answer, key, t, FLOW_CLIENT, cluster, p->saddr, now);
+		make_flow(&primary, &answer, key, t, FLOW_CLIENT, cluster, device_of(src), now);
 		key_of_other(&answer_key, key, &primary);
-		if (claim(&answer_key, &answer, now, 1))
-			return VERDICT_DROP_TUPLE_CLASH;
+		err = claim(&answer_key, &answer, now, 1);
+		if (err)
+			return err == -E2BIG ? VERDICT_DROP_FLOWS_FULL : VERDICT_DROP_TUPLE_CLASH;
 	} else {
 		t->saddr = src->egress_ip;
 		if (src->egress_ip)
@@ -62,11 +62,12 @@ static __noinline enum verdict open_client_flow(const struct packet *p, const st
 			return VERDICT_DROP_NO_EGRESS;
 		ports = e->count << BLOCK_BITS;
 		start = mix(flow_hash(p), bpf_get_prandom_u32()); /* hard to guess (RFC 6056) */
+		stride = strides[start >> 28];
 		t->sport = 0;
-		make_flow(&primary, &answer, key, t, FLOW_CLIENT, cluster, p->saddr, now);
+		make_flow(&primary, &answer, key, t, FLOW_CLIENT, cluster, device_of(src), now);
 		key_of_other(&answer_key, key, &primary);
 		for (i = 0; i < CLAIM_TRIES; i++) {
-			__u32 n = (start % ports + i * PORT_STRIDE) % ports;
+			__u32 n = (start % ports + i * stride) % ports;
 			__u32 block = n >> BLOCK_BITS;
 
 			if (block >= MAX_BLOCKS)
@@ -75,14 +76,13 @@ static __noinline enum verdict open_client_flow(const struct packet *p, const st
 			primary.sport = t->sport;
 			answer_key.dport = t->sport;
 			err = claim(&answer_key, &answer, now, i >= PRESSURE_AFTER);
-			if (!err)
+			if (!err || err == -E2BIG)
 				break;
 		}
 		if (err)
-			return VERDICT_DROP_PORTS_EXHAUSTED;
+			return err == -E2BIG ? VERDICT_DROP_FLOWS_FULL : VERDICT_DROP_PORTS_EXHAUSTED;
 	}
-	err = bpf_map_update_elem(&flows, key, &primary, BPF_NOEXIST);
-	if (!err) {
+	if (!insert(key, &primary, now)) {
 		take_slot(key, now);
 		return VERDICT_SENT;
 	}
@@ -113,16 +113,30 @@ static __always_inline enum verdict fragment_ports(struct packet *p)
 	return VERDICT_SENT;
 }
 
+/*
+ * Whether a packet of a known flow comes from where the flow's local side lives. Anybody on the node can forge a source,
+ * which must not steer somebody else's connection. An ICMP error may also be made by the node itself.
+ */
+static __always_inline int may_send(const struct flow *f, const struct packet *p, const struct flow_key *key,
+				    __u32 ingress)
+{
+	const struct source *src;
+
+	if (p->saddr == key->saddr)
+		return comes_from(f->device, ingress);
+	src = bpf_map_lookup_elem(&sources, &p->saddr);
+	return src && (src->flags & SOURCE_HOST) && comes_from(DEVICE_NONE, ingress);
+}
+
 /* Finds or opens the flow of a packet and says what its tuple is to be. */
-static __always_inline enum verdict translate_out(struct __sk_buff *skb, struct packet *p, struct tuple *t, __u16 *node,
-						  __u16 *cluster)
+static __always_inline enum verdict translate_out(const struct node_settings *s, __u32 ingress, struct packet *p,
+						  struct tuple *t, __u16 *node, __u16 *cluster)
 {
 	struct prefix prefix = { .length = 32, .address = p->daddr };
-	__u32 ifindex = skb->ingress_ifindex;
+	struct flow *f, *other = 0;
 	const struct source *src;
 	struct flow_key key;
 	struct route *route;
-	struct flow *f;
 
 	if (p->fragment) {
 		enum verdict v = fragment_ports(p);
@@ -135,25 +149,34 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, struct 
 	if (f) {
 		__u64 now = now_ns();
 
-		if (f->primary)
-			reopen(&key, f, p, now);
+		if (!may_send(f, p, &key, ingress))
+			return VERDICT_DROP_UNKNOWN_SOURCE;
+		if (reopens(&key, f, p, &other)) {
+			/* The flow starts over with its translation; the far side is asked for a node anew. */
+			f->tcp = 0;
+			f->seen = now;
+			f->node = 0;
+			if (other) {
+				other->tcp = 0;
+				other->node = 0;
+			}
+		}
 		touch(f, p, now);
 		t->saddr = f->saddr;
 		t->daddr = f->daddr;
 		t->sport = f->sport;
 		t->dport = f->dport;
-		*node = f->node;
+		/* An answer tells the far edge which node holds the flow; a request repeats what it was told. */
+		*node = f->role == FLOW_SERVER ? s->node : f->node;
 		*cluster = f->cluster;
 		return VERDICT_SENT;
 	}
 	route = bpf_map_lookup_elem(&routes, &prefix);
 	if (!route)
 		return VERDICT_DROP_NO_ROUTE;
-	/* Anybody on the node can forge a source; only a pod on its own device, or the node itself, opens flows. */
+	/* Only a pod on its own device, or the node itself, opens flows. */
 	src = bpf_map_lookup_elem(&sources, &p->saddr);
-	if (!src)
-		return VERDICT_DROP_UNKNOWN_SOURCE;
-	if ((src->flags & SOURCE_HOST) ? ifindex != 0 : src->ifindex && src->ifindex != ifindex)
+	if (!src || !comes_from(device_of(src), ingress))
 		return VERDICT_DROP_UNKNOWN_SOURCE;
 	if (!opens_flow(p))
 		return VERDICT_DROP_NO_FLOW;
@@ -162,56 +185,16 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, struct 
 	return open_client_flow(p, &key, src, route->cluster, t);
 }
 
-/* Where an edge sends a packet for a remote cluster: to a gateway, or onto the cable if it is the gateway picked. */
-struct exit {
-	struct hop hop;
-	__be16 port;
-	__u16 pad;
-	__u32 token;
-};
-
-static __always_inline enum verdict find_exit(const struct node_settings *s, __u16 cluster, __u32 hash, struct exit *x)
-{
-	__u32 zero = 0, index, gateway;
-	struct gateway_set *g = bpf_map_lookup_elem(&gateways, &zero);
-	const struct remote_gateway *r;
-	struct cluster *c;
-	struct node *n;
-
-	gateway = g ? pick_gateway(g, hash, 0) : 0;
-	if (!gateway)
-		return VERDICT_DROP_NO_GATEWAY;
-	if (s->gateway && gateway == s->node) {
-		index = cluster;
-		c = bpf_map_lookup_elem(&clusters, &index);
-		r = c ? pick_remote(c, hash) : 0;
-		if (!r)
-			return VERDICT_DROP_NO_GATEWAY;
-		x->hop = r->hop;
-		x->port = r->port;
-		x->token = s->cable_token;
-		return VERDICT_SENT;
-	}
-	n = bpf_map_lookup_elem(&nodes, &gateway);
-	if (!n || !n->present)
-		return VERDICT_DROP_UNKNOWN_NODE;
-	x->hop = n->hop;
-	x->port = bpf_htons(OVERLAY_PORT);
-	x->token = s->overlay_token;
-	return VERDICT_SENT;
-}
-
 SEC("tc")
 int edge_out(struct __sk_buff *skb)
 {
 	struct node_settings *s = get_settings();
 	__u16 node = 0, cluster = 0;
+	struct target to = {};
 	struct packet p = {};
 	struct tuple t = {};
-	struct exit x = {};
 	enum verdict v;
 	__u32 hash;
-	__u8 flags;
 
 	if (!s || !s->ready)
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_NOT_READY);
@@ -220,10 +203,10 @@ int edge_out(struct __sk_buff *skb)
 	v = parse_ipv4(skb, ETH_LEN, &p);
 	if (v != VERDICT_SENT)
 		return finish(skb, HOOK_EDGE_OUT, v);
-	v = translate_out(skb, &p, &t, &node, &cluster);
+	v = translate_out(s, skb->ingress_ifindex, &p, &t, &node, &cluster);
 	if (v != VERDICT_SENT)
 		return finish(skb, HOOK_EDGE_OUT, v);
-	if (rewrite(skb, &p, &t))
+	if (rewrite(skb, &p, &t, DIRECTION_OUT))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
 	if (s->mss && (p.tcp_flags & TCP_SYN) && clamp_mss(skb, p.l4, s->mss))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
@@ -232,15 +215,15 @@ int edge_out(struct __sk_buff *skb)
 	p.sport = t.sport;
 	p.dport = t.dport;
 	hash = flow_hash(&p);
-	v = find_exit(s, cluster, hash, &x);
+	v = find_exit(s, cluster, hash, &to);
 	if (v != VERDICT_SENT)
 		return finish(skb, HOOK_EDGE_OUT, v);
-	/* An answer tells the far edge which node holds the flow; a request repeats what it was told. */
-	flags = p.fragment ? OVERLAY_FRAGMENT : 0;
-	count(skb, HOOK_EDGE_OUT, VERDICT_SENT);
-	if (push_outer(skb, s, &p, x.hop.address, x.port, x.token, node, flags, hash))
+	if (skb->len - ETH_LEN + ENCAP_LEN > IPV4_MAX || !fits(skb, to.hop.ifindex, ENCAP_LEN))
+		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_TOO_BIG);
+	if (push_outer(skb, s, &p, &to, node, p.fragment ? OVERLAY_FRAGMENT : 0, hash))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
-	return send_from_stack(skb, s, &x.hop);
+	count(skb, HOOK_EDGE_OUT, VERDICT_SENT);
+	return send_from_stack(skb, s, &to.hop);
 }
 
 /*

@@ -5,16 +5,23 @@
 #include "maps.h"
 #include "nat.h"
 
+/*
+ * Functions that are neither static nor inline are looked at by the verifier once, for any argument, instead of once for
+ * every way to every call (loops within loops would be too much for it). Hence their checks for null.
+ */
+
 #define DYING 1ULL
+#define E2BIG 7
 
 static __always_inline __u64 now_ns(void)
 {
 	return bpf_ktime_get_coarse_ns();
 }
 
+/* The key of the entry that a packet belongs to. An ICMP error may come from a router: its flow knows the quoted peer. */
 static __always_inline void key_of(struct flow_key *k, const struct packet *p, enum direction direction)
 {
-	k->saddr = p->saddr;
+	k->saddr = p->error ? p->quoted_peer : p->saddr;
 	k->daddr = p->daddr;
 	k->sport = p->sport;
 	k->dport = p->dport;
@@ -42,24 +49,43 @@ static __always_inline struct flow *find_flow(const struct flow_key *k)
 	return f && !(f->state & DYING) ? f : 0;
 }
 
+/* What the device of a local source is to be in its flows. */
+static __always_inline __u32 device_of(const struct source *s)
+{
+	return (s->flags & SOURCE_HOST) ? DEVICE_NONE : s->ifindex;
+}
+
+static __always_inline int comes_from(__u32 device, __u32 ingress)
+{
+	return device == DEVICE_ANY || (device == DEVICE_NONE ? ingress == 0 : ingress == device);
+}
+
+/*
+ * Whether a TCP flow is over. a and b are its entries, b may be missing. One FIN is enough where the opener asks for a
+ * new connection on the tuple; the timers want both.
+ */
+static __always_inline int closing(const struct flow *a, const struct flow *b)
+{
+	return (a->tcp | (b ? b->tcp : 0)) & (TCP_SEEN_FIN | TCP_SEEN_RST);
+}
+
 /*
  * Whether a flow may go. a and b are its entries, b may be missing. under_pressure: a closed TCP flow goes after
  * closed_floor instead of the transitory timer. Races with the packet path: a packet may refresh `seen` between
  * this look and the removal. The worst result is one flow removed in the very moment when it wakes up after its
  * whole timeout; accepted, as every NAT does.
  */
-static __always_inline int expired(__u8 proto, const struct flow *a, const struct flow *b, __u64 now, int under_pressure)
+static __always_inline int expired(__u8 proto, const struct flow *a, const struct flow *b, __u64 now,
+				   int under_pressure)
 {
 	__u64 seen = a->seen, limit = udp_timeout;
-	__u8 both = a->tcp, any = a->tcp;
+	__u8 both = 0, any = a->tcp;
 
 	if (b) {
 		if (b->seen > seen)
 			seen = b->seen;
-		both &= b->tcp;
+		both = a->tcp & b->tcp;
 		any |= b->tcp;
-	} else {
-		both = 0;
 	}
 	if (proto == PROTO_TCP) {
 		limit = tcp_transitory_timeout;
@@ -76,71 +102,101 @@ static __always_inline int expired(__u8 proto, const struct flow *a, const struc
 }
 
 /*
- * Removes a flow by its primary entry. Two removers, or a remover and a packet, may meet here: the compare-and-swap
- * on the state lets one of them delete; find_flow() takes a dying entry for none. Returns 1 if this caller did it.
+ * Marks an entry as dying. Several may want to remove one flow: the compare-and-swap on the state, generation
+ * included, lets exactly one of them delete, and find_flow() takes a dying entry for none. Between the mark and the
+ * delete a packet that wants to open the same flow finds the key taken and is dropped; its sender tries again.
+ */
+static __always_inline int mark_dying(struct flow *f, __u64 state)
+{
+	return !(state & DYING) && __sync_val_compare_and_swap(&f->state, state, state | DYING) == state;
+}
+
+/*
+ * Removes a flow by its primary entry. Returns 1 if this caller did it. The state is read before the tuple: where the
+ * element was recycled in between, the swap fails.
  */
 static __always_inline int remove_flow(const struct flow_key *primary, struct flow *f)
 {
-	__u64 state = f->state;
+	__u64 state = *(volatile __u64 *)&f->state;
 	struct flow_key other;
 
-	if (state & DYING)
-		return 0;
 	key_of_other(&other, primary, f);
-	if (__sync_val_compare_and_swap(&f->state, state, state | DYING) != state)
+	if (!mark_dying(f, state))
 		return 0;
 	bpf_map_delete_elem(&flows, &other);
 	bpf_map_delete_elem(&flows, primary);
 	return 1;
 }
 
-/* Removes the flow that an entry belongs to if its time has come. Returns 1 if the entry is gone now. */
-static __noinline int reclaim(const struct flow_key *key, __u64 now, int under_pressure)
+/* Removes an answer entry without its primary: left by a claim whose second half never came. */
+static __always_inline int remove_orphan(const struct flow_key *key, struct flow *f)
+{
+	if (!mark_dying(f, *(volatile __u64 *)&f->state))
+		return 0;
+	bpf_map_delete_elem(&flows, key);
+	return 1;
+}
+
+enum reclaimed {
+	RECLAIM_KEPT = 0,
+	RECLAIM_GONE,	 /* there was none */
+	RECLAIM_REMOVED, /* by this call */
+};
+
+/* Removes the flow that an entry belongs to if its time has come. */
+__noinline int reclaim(const struct flow_key *key, __u64 now, int under_pressure)
 {
 	struct flow *f, *other;
 	struct flow_key other_key;
 
 	if (!key)
-		return 0;
+		return RECLAIM_KEPT;
 	f = bpf_map_lookup_elem(&flows, key);
 	if (!f)
-		return 1;
+		return RECLAIM_GONE;
 	if (f->state & DYING)
-		return 0;
+		return RECLAIM_KEPT;
 	key_of_other(&other_key, key, f);
 	other = bpf_map_lookup_elem(&flows, &other_key);
 	if (!expired(key->proto, f, other, now, under_pressure))
-		return 0;
+		return RECLAIM_KEPT;
 	if (f->primary)
-		return remove_flow(key, f);
+		return remove_flow(key, f) ? RECLAIM_REMOVED : RECLAIM_KEPT;
 	if (other && other->primary)
-		return remove_flow(&other_key, other);
-	/* An answer entry without its primary: left by a claim whose second half failed. */
-	bpf_map_delete_elem(&flows, key);
-	return 1;
+		return remove_flow(&other_key, other) ? RECLAIM_REMOVED : RECLAIM_KEPT;
+	return remove_orphan(key, f) ? RECLAIM_REMOVED : RECLAIM_KEPT;
 }
 
 #define SLOT_TRIES 4
+#define ROOM_TRIES 64
+
+/* The next slot of the ring. Two CPUs never get the same one within a turn of the hand. */
+static __always_inline struct flow_key *next_slot(void)
+{
+	__u32 zero = 0, slot;
+	__u64 *next = bpf_map_lookup_elem(&hand, &zero);
+
+	if (!next)
+		return 0;
+	slot = __sync_fetch_and_add(next, 1) & (2 * MAX_FLOWS - 1);
+	return bpf_map_lookup_elem(&slots, &slot);
+}
 
 /*
  * Takes a slot of the ring for a new flow and frees what has expired on the way. A flow without a slot works as
  * any other; only the sweep program then finds it.
  */
-static __noinline int take_slot(const struct flow_key *primary, __u64 now)
+__noinline int take_slot(const struct flow_key *primary, __u64 now)
 {
-	__u32 zero = 0;
-	__u64 *next = bpf_map_lookup_elem(&hand, &zero);
-
-	if (!next || !primary)
+	if (!primary)
 		return 0;
 	for (int i = 0; i < SLOT_TRIES; i++) {
-		__u32 slot = __sync_fetch_and_add(next, 1) & (2 * MAX_FLOWS - 1);
-		struct flow_key *k = bpf_map_lookup_elem(&slots, &slot), seen;
+		struct flow_key *k = next_slot(), seen;
 
 		if (!k)
 			return 0;
 		seen = *k; /* may be torn by another CPU that takes the same slot a turn later: then it matches no flow */
-		if (seen.proto && !reclaim(&seen, now, 0))
+		if (seen.proto && reclaim(&seen, now, 0) == RECLAIM_KEPT)
 			continue;
 		*k = *primary;
 		return 1;
@@ -148,14 +204,58 @@ static __noinline int take_slot(const struct flow_key *primary, __u64 now)
 	return 0;
 }
 
+/* The flow table is full: removes one flow that may go, the oldest first as the ring has them. */
+__noinline int make_room(__u64 now)
+{
+	for (int i = 0; i < ROOM_TRIES; i++) {
+		struct flow_key *k = next_slot(), seen;
+
+		if (!k)
+			return 0;
+		seen = *k;
+		if (seen.proto && reclaim(&seen, now, 1) == RECLAIM_REMOVED)
+			return 1;
+	}
+	return 0;
+}
+
+/* Inserts an entry that must not exist yet. 0, -E2BIG if the table is full of flows that may not go, or -EEXIST. */
+static __always_inline int insert(const struct flow_key *key, const struct flow *f, __u64 now)
+{
+	int err = bpf_map_update_elem(&flows, key, f, BPF_NOEXIST);
+
+	if (err == -E2BIG && make_room(now))
+		err = bpf_map_update_elem(&flows, key, f, BPF_NOEXIST);
+	return err;
+}
+
+/*
+ * Inserts the answer entry of a flow, which is the claim to its tuple on that side. An entry in the way that has run
+ * out is removed first. Errors as of insert().
+ */
+__noinline int claim(const struct flow_key *answer_key, const struct flow *answer, __u64 now, int under_pressure)
+{
+	int err;
+
+	if (!answer_key || !answer)
+		return -1;
+	err = insert(answer_key, answer, now);
+	if (!err || err == -E2BIG || reclaim(answer_key, now, under_pressure) == RECLAIM_KEPT)
+		return err;
+	return insert(answer_key, answer, now);
+}
+
 static __always_inline __u64 new_state(void)
 {
 	return (bpf_ktime_get_ns() << 1) & ~DYING;
 }
 
-/* Fills both entries of a new flow: `key` is the tuple as it comes, `t` as it goes. */
+/*
+ * Fills both entries of a new flow: `key` is the tuple as it comes, `t` as it goes. Both are as fresh as the flow: an
+ * answer that is claimed before its primary exists must not look like one that was left behind.
+ */
 static __always_inline void make_flow(struct flow *primary, struct flow *answer, const struct flow_key *key,
-				      const struct tuple *t, __u8 role, __u16 cluster, __be32 pod, __u64 now)
+				      const struct tuple *t, __u8 role, __u16 cluster, __u32 device, __u64 now)
 {
 	*primary = (struct flow){
 		.state = new_state(),
@@ -167,27 +267,31 @@ static __always_inline void make_flow(struct flow *primary, struct flow *answer,
 		.cluster = cluster,
 		.role = role,
 		.primary = 1,
-		.pod = pod,
+		.device = device,
 	};
 	*answer = *primary;
 	answer->primary = 0;
-	answer->seen = 0;
 	answer->saddr = key->daddr;
 	answer->daddr = key->saddr;
 	answer->sport = key->dport;
 	answer->dport = key->sport;
 }
 
-/* Refreshes the entry of this direction. `seen` is written at most once a second, so the cache line stays shared. */
+/*
+ * Refreshes the entry of this direction. `seen` is written at most once a second, so the cache line stays shared. An
+ * ICMP error refreshes nothing and ends nothing (RFC 5508 REQ-6, RFC 5382 REQ-10).
+ */
 static __always_inline void touch(struct flow *f, const struct packet *p, __u64 now)
 {
 	__u8 tcp = f->tcp;
 
+	if (p->error)
+		return;
 	if (now - f->seen > SECOND)
 		f->seen = now;
 	if (p->proto != PROTO_TCP || p->fragment == LATER_FRAGMENT)
 		return;
-	if (!(p->tcp_flags & TCP_SYN))
+	if (p->tcp_flags & TCP_ACK)
 		tcp |= TCP_SEEN_ACK;
 	if (p->tcp_flags & TCP_FIN)
 		tcp |= TCP_SEEN_FIN;
@@ -201,7 +305,7 @@ static __always_inline void touch(struct flow *f, const struct packet *p, __u64 
 
 static __always_inline int opens_flow(const struct packet *p)
 {
-	if (p->fragment == LATER_FRAGMENT || p->echo_reply)
+	if (p->fragment == LATER_FRAGMENT || p->echo_reply || p->error)
 		return 0;
 	if (p->proto == PROTO_TCP)
 		return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
@@ -209,23 +313,17 @@ static __always_inline int opens_flow(const struct packet *p)
 }
 
 /*
- * A SYN that meets a closed flow opens a new connection on the same tuple (RFC 9293 3.6.1, TIME-WAIT reuse): the
- * flow starts over with its translation. The far node is asked for anew.
+ * Whether the packet is a SYN of the opener that meets a flow which is over: a new connection on the same tuple
+ * (RFC 9293 3.6.1). The caller has the primary entry; *other is set to the answer entry.
  */
-static __always_inline void reopen(const struct flow_key *key, struct flow *f, const struct packet *p, __u64 now)
+static __always_inline int reopens(const struct flow_key *key, const struct flow *f, const struct packet *p,
+				   struct flow **other)
 {
 	struct flow_key other_key;
-	struct flow *other;
 
-	if (p->proto != PROTO_TCP || !f->tcp || !opens_flow(p))
-		return;
+	if (p->proto != PROTO_TCP || !f->primary || !opens_flow(p))
+		return 0;
 	key_of_other(&other_key, key, f);
-	other = bpf_map_lookup_elem(&flows, &other_key);
-	if (!((f->tcp | (other ? other->tcp : 0)) & (TCP_SEEN_FIN | TCP_SEEN_RST)))
-		return;
-	f->tcp = 0;
-	f->seen = now;
-	f->node = 0;
-	if (other)
-		other->tcp = 0;
+	*other = bpf_map_lookup_elem(&flows, &other_key);
+	return closing(f, *other);
 }

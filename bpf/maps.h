@@ -38,7 +38,11 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } nodes SEC(".maps");
 
-/* key: 0; value: node indexes of this cluster's gateways. Writer: loader. Reader: edge, gateway. */
+/*
+ * key: 0; value: node indexes of this cluster's gateways. Writer: loader. Reader: edge, gateway.
+ * An array's value is not replaced in one step: a reader in the nanoseconds of a write may see some indexes of the old
+ * set and some of the new, or one entry too many, which is 0 and names no node. Accepted: one packet is lost.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -159,7 +163,8 @@ struct {
 
 /*
  * key: slot; value: key of the primary entry of the flow that took the slot. A new flow takes the next slot of this
- * ring whose flow is gone or expired and removes the latter, so a dead daemon cannot let the flow table fill up.
+ * ring whose flow is gone or expired and removes the latter; when the flow table is full the oldest slots are searched
+ * for flows that may go. So a dead daemon cannot let it fill up. Writer and reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -196,10 +201,12 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } paths SEC(".maps");
 
+#define COUNTERS (HOOK_MAX * VERDICT_MAX)
+
 /* key: hook * VERDICT_MAX + verdict; value: packets and bytes. Writer: finish(). Reader: collector. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, HOOK_MAX * VERDICT_MAX);
+	__uint(max_entries, COUNTERS);
 	__type(key, __u32);
 	__type(value, struct counter);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);

@@ -41,12 +41,104 @@ static __always_inline int replace_port(struct __sk_buff *skb, __u32 check, __u6
 	return bpf_skb_store_bytes(skb, at, &to, sizeof(to), 0);
 }
 
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (__u16)sum;
+}
+
+/* A checksum over what was `from` and is `to` now, len bytes each (a multiple of 4). RFC 1624, equation 3. */
+static __always_inline __u16 update_check(__u16 check, __be32 *from, __be32 *to, __u32 len)
+{
+	return ~fold((__u32)bpf_csum_diff(from, len, to, len, (__u16)~check));
+}
+
+/*
+ * What of the quoted packet of an ICMP error is rewritten. It is kept as 32-bit words for bpf_csum_diff; all of it
+ * lies at even offsets in the ICMP message, since header lengths are multiples of 4.
+ */
+struct quote {
+	__be32 addresses[2];
+	union {
+		__be32 l4[2]; /* the first 8 bytes of the transport header */
+		struct udp udp;
+		struct icmp icmp;
+	};
+	union {
+		__be32 checks;
+		struct {
+			__u16 ip;
+			__u16 tcp; /* the TCP checksum if it is quoted, else 0 */
+		} check;
+	};
+};
+
+#define TCP_CHECK __builtin_offsetof(struct tcp, check)
+
+/*
+ * Rewrites an ICMP error about a flow (RFC 5508 REQ-4 and 5): the quoted packet gets the tuple t turned round, so that
+ * its sender knows it again, with the checksums that it would have had. On its way out the error itself comes from
+ * the address that the flow shows to the far side, whichever router or node made it; on its way in only the
+ * destination is changed.
+ */
+static __noinline int rewrite_error(struct __sk_buff *skb, const struct packet *p, const struct tuple *t, int out)
+{
+	__u32 check_at = p ? p->l4 + __builtin_offsetof(struct icmp, check) : 0;
+	struct quote old = {}, new;
+	int has_tcp_check;
+
+	if (!p || !t)
+		return -1;
+	has_tcp_check = p->proto == PROTO_TCP && p->quoted_l4 + TCP_CHECK + 2 <= p->end;
+	if (bpf_skb_load_bytes(skb, p->quoted + IPV4_SADDR, old.addresses, sizeof(old.addresses)) ||
+	    bpf_skb_load_bytes(skb, p->quoted + IPV4_CHECK, &old.check.ip, 2) ||
+	    bpf_skb_load_bytes(skb, p->quoted_l4, old.l4, sizeof(old.l4)) ||
+	    (has_tcp_check && bpf_skb_load_bytes(skb, p->quoted_l4 + TCP_CHECK, &old.check.tcp, 2)))
+		return -1;
+	new = old;
+	new.addresses[0] = t->daddr;
+	new.addresses[1] = t->saddr;
+	new.check.ip = update_check(old.check.ip, old.addresses, new.addresses, sizeof(new.addresses));
+	if (p->proto == PROTO_ICMP) {
+		new.icmp.id = new.icmp.type == ICMP_ECHO ? t->dport : t->sport;
+		new.icmp.check = update_check(old.icmp.check, &old.l4[1], &new.l4[1], 4);
+	} else {
+		new.udp.source = t->dport;
+		new.udp.dest = t->sport;
+		if (p->proto == PROTO_UDP && old.udp.check) {
+			new.udp.check =
+				update_check(old.udp.check, old.addresses, new.addresses, sizeof(new.addresses));
+			new.udp.check = update_check(new.udp.check, &old.l4[0], &new.l4[0], 4) ?: 0xffff;
+		}
+		if (has_tcp_check) {
+			new.check.tcp =
+				update_check(old.check.tcp, old.addresses, new.addresses, sizeof(new.addresses));
+			new.check.tcp = update_check(new.check.tcp, &old.l4[0], &new.l4[0], 4);
+		}
+	}
+	if (bpf_l4_csum_replace(skb, check_at, 0,
+				bpf_csum_diff((void *)&old, sizeof(old), (void *)&new, sizeof(new), 0), 0) ||
+	    bpf_skb_store_bytes(skb, p->quoted + IPV4_SADDR, new.addresses, sizeof(new.addresses), 0) ||
+	    bpf_skb_store_bytes(skb, p->quoted + IPV4_CHECK, &new.check.ip, 2, 0) ||
+	    bpf_skb_store_bytes(skb, p->quoted_l4, new.l4, sizeof(new.l4), 0) ||
+	    (has_tcp_check && bpf_skb_store_bytes(skb, p->quoted_l4 + TCP_CHECK, &new.check.tcp, 2, 0)))
+		return -1;
+	if (out && replace_address(skb, p, 0, 0, IPV4_SADDR, p->saddr, t->saddr))
+		return -1;
+	return replace_address(skb, p, 0, 0, IPV4_DADDR, p->daddr, t->daddr);
+}
+
 /* Gives the packet the tuple t. Later fragments have no ports. Invalidates pointers into the packet. */
-static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *p, const struct tuple *t)
+static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *p, const struct tuple *t,
+				   enum direction direction)
 {
 	__u64 udp_flag = 0;
 	__u32 check = 0, address_check;
 
+	if (p->error)
+		return rewrite_error(skb, p, t, direction == DIRECTION_OUT);
 	if (p->fragment != LATER_FRAGMENT) {
 		switch (p->proto) {
 		case PROTO_TCP:

@@ -2,14 +2,22 @@
 /* The overlay header: pushing it, reading it, rewriting the outer part in place, sending. */
 #pragma once
 #include "maps.h"
+#include "nat.h"
 #include "parse.h"
 
-#define PACKET_HOST 0
 #define AF_INET 2
 #define OUTER_TTL 64
 
 /* Every pelago0 has this address; nobody sends from it, so the kernel's loop check never hits. */
 static const __u8 pelago_mac[6] = { 0x02, 0x50, 0x45, 0x4c, 0x00, 0x02 };
+
+/* Where an outer packet goes: the next gateway or node, and what it expects there. */
+struct target {
+	struct hop hop;
+	__be16 port;
+	__u16 pad;
+	__u32 token;
+};
 
 static __always_inline struct node_settings *get_settings(void)
 {
@@ -40,12 +48,21 @@ static __always_inline void set_header(struct overlay_header *h, __u32 token, __
 	h->version_flags = OVERLAY_VERSION << 4 | flags;
 }
 
-static __always_inline __u16 fold(__u64 sum)
+static __always_inline __u32 words(__be32 a)
 {
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (__u16)sum;
+	return (a & 0xffff) + (a >> 16);
+}
+
+/*
+ * Whether the packet, grown by `more` bytes, fits into the device; the kernel would let the device or the next switch
+ * drop it without a word. A GSO packet does: its segments were sized by the route to pelago0 (edge) or came in by an
+ * uplink (gateway). Where the device cannot be asked the packet may go on.
+ */
+static __always_inline int fits(struct __sk_buff *skb, __u32 ifindex, __s32 more)
+{
+	__u32 mtu = 0;
+
+	return bpf_check_mtu(skb, ifindex, &mtu, more, 0) != BPF_MTU_CHK_RET_FRAG_NEEDED;
 }
 
 /* Sends an overlay packet that came in by an uplink and is complete but for its MAC addresses. */
@@ -73,7 +90,7 @@ static __always_inline int send_from_stack(struct __sk_buff *skb, const struct n
  * get the header when they are cut. The outer UDP checksum is 0 (RFC 6935; IPv4 only).
  */
 static __always_inline int push_outer(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
-				      __be32 to, __be16 port, __u32 token, __u16 node, __u8 flags, __u32 hash)
+				      const struct target *to, __u16 node, __u8 flags, __u32 hash)
 {
 	__u32 inner_len = skb->len - ETH_LEN;
 	struct ipv4 ip = {};
@@ -92,13 +109,13 @@ static __always_inline int push_outer(struct __sk_buff *skb, const struct node_s
 	ip.ttl = OUTER_TTL;
 	ip.proto = PROTO_UDP;
 	ip.saddr = s->address;
-	ip.daddr = to;
+	ip.daddr = to->hop.address;
 	ip.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof(ip), 0));
 	o.ip = ip;
 	o.udp.source = bpf_htons(0xc000 | (hash & 0x3fff)); /* entropy (RFC 7348 section 5) */
-	o.udp.dest = port;
+	o.udp.dest = to->port;
 	o.udp.len = bpf_htons(inner_len + ENCAP_LEN - sizeof(struct ipv4));
-	set_header(&o.overlay, token, PACKET_FORWARD, node, flags);
+	set_header(&o.overlay, to->token, PACKET_FORWARD, node, flags);
 	__builtin_memcpy(o.inner.dst, pelago_mac, sizeof(o.inner.dst));
 	o.inner.src[0] = 0x02;
 	if (flags & OVERLAY_FRAGMENT) {
@@ -110,11 +127,11 @@ static __always_inline int push_outer(struct __sk_buff *skb, const struct node_s
 }
 
 /*
- * Turns an overlay packet round towards another node or gateway: outer addresses, port, token, flags. The outer
+ * Turns an overlay packet round towards another node or gateway: outer addresses, port and overlay header. The outer
  * TTL falls and is never reset, the inner packet stays as it is. VERDICT_SWITCHED means: ready for send_to().
  */
-static __always_inline enum verdict turn_outer(struct __sk_buff *skb, const struct node_settings *s, __be32 to, __be16 port,
-					       __u32 token, __u8 add_flags)
+static __always_inline enum verdict turn_outer(struct __sk_buff *skb, const struct node_settings *s,
+					       const struct target *to, __u16 node, __u8 flags)
 {
 	void *data = packet_at(skb, 0, OUTER_LEN);
 	struct ipv4 *ip = data + ETH_LEN;
@@ -127,19 +144,14 @@ static __always_inline enum verdict turn_outer(struct __sk_buff *skb, const stru
 	if (ip->ttl <= 1)
 		return VERDICT_DROP_TTL;
 	/* RFC 1624, equation 3, over the words that change. */
-	sum = (__u16)~ip->check;
-	sum += (__u16)~(ip->saddr & 0xffff) + (__u16)~(ip->saddr >> 16);
-	sum += (__u16)~(ip->daddr & 0xffff) + (__u16)~(ip->daddr >> 16);
-	sum += (s->address & 0xffff) + (s->address >> 16) + (to & 0xffff) + (to >> 16);
-	sum += (__u16)~bpf_htons(0x0100); /* one off the high byte of the TTL word */
+	sum = (ip->check ^ 0xffff) + words(~ip->saddr) + words(~ip->daddr) + words(s->address) + words(to->hop.address);
+	sum += bpf_htons(0x0100) ^ 0xffff; /* one off the high byte of the TTL word */
 	ip->ttl--;
 	ip->check = ~fold(sum);
 	ip->saddr = s->address;
-	ip->daddr = to;
-	udp->dest = port;
-	h->token[0] = token >> 16;
-	h->token[1] = token >> 8;
-	h->token[2] = token;
-	h->version_flags |= add_flags;
+	ip->daddr = to->hop.address;
+	udp->dest = to->port;
+	udp->check = 0;
+	set_header(h, to->token, PACKET_FORWARD, node, flags);
 	return VERDICT_SWITCHED;
 }

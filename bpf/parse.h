@@ -9,6 +9,8 @@
 
 #define ETH_P_IP 0x0800
 #define ETH_LEN 14
+#define IPV4_MAX 65535
+#define IPV4_HEADER_MAX 60
 #define PROTO_ICMP 1
 #define PROTO_TCP 6
 #define PROTO_UDP 17
@@ -16,7 +18,10 @@
 #define IP_MF 0x2000
 #define IP_OFFSET 0x1fff
 #define ICMP_ECHO_REPLY 0
+#define ICMP_UNREACHABLE 3
 #define ICMP_ECHO 8
+#define ICMP_TIME_EXCEEDED 11
+#define ICMP_PARAMETER_PROBLEM 12
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
@@ -94,10 +99,16 @@ enum fragment_state {
 	LATER_FRAGMENT = 2,
 };
 
-/* An IPv4 packet as the programs see it. Ports of an ICMP echo: see struct flow_key. */
+/*
+ * An IPv4 packet as the programs see it. Ports of an ICMP echo: see struct flow_key. Of an ICMP error, proto and ports
+ * are those of the quoted packet turned round: what a packet of the flow in the error's direction would have.
+ */
 struct packet {
-	__u32 l3; /* offset of the IPv4 header */
-	__u32 l4; /* offset of the transport header */
+	__u32 l3;	    /* offset of the IPv4 header */
+	__u32 l4;	    /* offset of the transport header */
+	__u32 quoted;	    /* error: offset of the quoted IPv4 header */
+	__u32 quoted_l4;    /* error: offset of the quoted transport header */
+	__be32 quoted_peer; /* error: destination of the quoted packet; saddr may be a router on the way to it */
 	__be32 saddr;
 	__be32 daddr;
 	__be16 sport;
@@ -108,21 +119,21 @@ struct packet {
 	__u8 tcp_flags;
 	__u8 fragment; /* enum fragment_state */
 	__u8 echo_reply;
-	__u8 ttl;
-	__u16 len; /* of the IPv4 header field, host order; meaningless for GSO packets over 64 KiB */
+	__u8 error; /* ICMP error */
+	__u32 end;  /* offset behind the packet */
 };
 
 /*
  * skb->data and skb->data_end through a load that the compiler cannot fold into arithmetic on the context
  * pointer, which the verifier refuses.
  */
-#define SKB_POINTER(skb, field)                                                          \
-	({                                                                               \
-		void *__p;                                                               \
-		asm volatile("%[p] = *(u32 *)(%[s] + %[o])"                              \
-			     : [p] "=r"(__p)                                             \
-			     : [s] "r"(skb), [o] "i"(__builtin_offsetof(struct __sk_buff, field))); \
-		__p;                                                                     \
+#define SKB_POINTER(skb, field)                                                                                        \
+	({                                                                                                             \
+		void *__p;                                                                                             \
+		asm volatile("%[p] = *(u32 *)(%[s] + %[o])"                                                            \
+			     : [p] "=r"(__p)                                                                           \
+			     : [s] "r"(skb), [o] "i"(__builtin_offsetof(struct __sk_buff, field)));                    \
+		__p;                                                                                                   \
 	})
 
 /*
@@ -146,12 +157,70 @@ static __always_inline void *packet_at(struct __sk_buff *skb, __u32 off, __u32 l
 	return at;
 }
 
+/* A transport header of len bytes: inside the packet, not merely inside the frame. */
+static __always_inline void *transport_at(struct __sk_buff *skb, const struct packet *p, __u32 len)
+{
+	return p->l4 + len > p->end ? 0 : packet_at(skb, p->l4, len);
+}
+
+/* How far in a quoted packet may begin; the verifier has lost the bounds of the fields of struct packet. */
+#define QUOTED_MAX (OUTER_LEN + IPV4_HEADER_MAX + sizeof(struct icmp))
+
+/*
+ * The packet that an ICMP error quotes. It must have been sent by the error's destination, and enough of it be there
+ * to see its ports (RFC 792: 8 bytes of transport). Options of its header are skipped (RFC 5508 REQ-3b).
+ */
+static __noinline enum verdict parse_quoted(struct __sk_buff *skb, struct packet *p)
+{
+	struct ipv4 *ip;
+	struct icmp *l4;
+	__u32 header;
+
+	if (!p)
+		return VERDICT_DROP_INTERNAL;
+	if (p->fragment)
+		return VERDICT_DROP_FRAGMENT;
+	p->quoted = p->l4 + sizeof(struct icmp);
+	if (p->quoted > QUOTED_MAX || p->quoted + sizeof(*ip) > p->end)
+		return VERDICT_DROP_MALFORMED;
+	ip = packet_at(skb, p->quoted, sizeof(*ip));
+	if (!ip || ip->version_ihl >> 4 != 4 || ip->saddr != p->daddr)
+		return VERDICT_DROP_MALFORMED;
+	header = (ip->version_ihl & 0x0f) * 4;
+	p->quoted_l4 = p->quoted + header;
+	p->quoted_peer = ip->daddr;
+	p->proto = ip->proto;
+	if (ip->frag & bpf_htons(IP_OFFSET))
+		return VERDICT_DROP_FRAGMENT;
+	l4 = header < sizeof(*ip) || p->quoted_l4 + sizeof(*l4) > p->end ? 0 :
+									   packet_at(skb, p->quoted_l4, sizeof(*l4));
+	if (!l4)
+		return VERDICT_DROP_MALFORMED;
+	p->error = 1;
+	if (p->proto == PROTO_TCP || p->proto == PROTO_UDP) {
+		struct udp *ports = (void *)l4;
+
+		p->sport = ports->dest;
+		p->dport = ports->source;
+		return VERDICT_SENT;
+	}
+	if (p->proto != PROTO_ICMP)
+		return VERDICT_DROP_PROTOCOL;
+	if (l4->type == ICMP_ECHO)
+		p->dport = l4->id;
+	else if (l4->type == ICMP_ECHO_REPLY)
+		p->sport = l4->id;
+	else
+		return VERDICT_DROP_PROTOCOL; /* an error about an error: there is no such thing (RFC 1122 3.2.2) */
+	return VERDICT_SENT;
+}
+
 /* Transport part of parse_ipv4. Fragments other than the first have none. */
 static __always_inline enum verdict parse_l4(struct __sk_buff *skb, struct packet *p)
 {
 	switch (p->proto) {
 	case PROTO_TCP: {
-		struct tcp *tcp = packet_at(skb, p->l4, sizeof(*tcp));
+		struct tcp *tcp = transport_at(skb, p, sizeof(*tcp));
 
 		if (!tcp)
 			return VERDICT_DROP_MALFORMED;
@@ -161,7 +230,7 @@ static __always_inline enum verdict parse_l4(struct __sk_buff *skb, struct packe
 		return VERDICT_SENT;
 	}
 	case PROTO_UDP: {
-		struct udp *udp = packet_at(skb, p->l4, sizeof(*udp));
+		struct udp *udp = transport_at(skb, p, sizeof(*udp));
 
 		if (!udp)
 			return VERDICT_DROP_MALFORMED;
@@ -170,51 +239,51 @@ static __always_inline enum verdict parse_l4(struct __sk_buff *skb, struct packe
 		return VERDICT_SENT;
 	}
 	case PROTO_ICMP: {
-		struct icmp *icmp = packet_at(skb, p->l4, sizeof(*icmp));
+		struct icmp *icmp = transport_at(skb, p, sizeof(*icmp));
 
 		if (!icmp)
 			return VERDICT_DROP_MALFORMED;
-		if (icmp->type == ICMP_ECHO) {
+		switch (icmp->type) {
+		case ICMP_ECHO:
 			p->sport = icmp->id;
-		} else if (icmp->type == ICMP_ECHO_REPLY) {
+			return VERDICT_SENT;
+		case ICMP_ECHO_REPLY:
 			p->dport = icmp->id;
 			p->echo_reply = 1;
-		} else {
-			return VERDICT_DROP_PROTOCOL;
+			return VERDICT_SENT;
+		case ICMP_UNREACHABLE:
+		case ICMP_TIME_EXCEEDED:
+		case ICMP_PARAMETER_PROBLEM:
+			return parse_quoted(skb, p);
 		}
-		return VERDICT_SENT;
 	}
 	}
 	return VERDICT_DROP_PROTOCOL;
 }
 
-/* Parses the IPv4 packet whose header stands at offset l3. VERDICT_SENT means: parsed. */
+/* Parses the IPv4 packet whose header stands at offset l3. VERDICT_SENT means: parsed. *p is zero before. */
 static __always_inline enum verdict parse_ipv4(struct __sk_buff *skb, __u32 l3, struct packet *p)
 {
 	struct ipv4 *ip = packet_at(skb, l3, sizeof(*ip));
-	__u32 header;
+	__u32 header, len;
 	__u16 frag;
 
 	if (!ip || (ip->version_ihl >> 4) != 4)
 		return VERDICT_DROP_MALFORMED;
 	header = (ip->version_ihl & 0x0f) * 4;
-	p->len = bpf_ntohs(ip->len);
-	/* A GSO packet may be longer than its header says, never shorter. */
-	if (header < sizeof(*ip) || (p->len && p->len < header) || l3 + p->len > skb->len)
+	len = bpf_ntohs(ip->len);
+	if (!len && skb->gso_segs > 1)
+		len = skb->len - l3; /* a GSO packet over 64 KiB, which its header cannot say */
+	if (header < sizeof(*ip) || len < header || l3 + len > skb->len)
 		return VERDICT_DROP_MALFORMED;
 	p->l3 = l3;
 	p->l4 = l3 + header;
+	p->end = l3 + len;
 	p->saddr = ip->saddr;
 	p->daddr = ip->daddr;
 	p->proto = ip->proto;
 	p->tos = ip->tos;
 	p->id = ip->id;
-	p->ttl = ip->ttl;
-	p->sport = 0;
-	p->dport = 0;
-	p->tcp_flags = 0;
-	p->echo_reply = 0;
-	p->fragment = NOT_FRAGMENT;
 	frag = bpf_ntohs(ip->frag);
 	if (frag & IP_OFFSET) {
 		p->fragment = LATER_FRAGMENT;

@@ -19,6 +19,7 @@ KEEP(enum, affinity);
 KEEP(enum, direction);
 KEEP(enum, flow_role);
 KEEP(enum, tcp_seen);
+KEEP(enum, source_device);
 KEEP(struct, overlay_header);
 KEEP(struct, probe);
 KEEP(struct, sweep);

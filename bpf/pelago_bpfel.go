@@ -84,7 +84,7 @@ type PelagoFlow struct {
 	Tcp     uint8
 	Primary uint8
 	Pad     uint8
-	Pod     uint32
+	Device  uint32
 }
 
 type PelagoFlowKey struct {
@@ -283,6 +283,13 @@ type PelagoSource struct {
 	Flags    uint32
 }
 
+type PelagoSourceDevice uint32
+
+const (
+	PelagoSourceDeviceDEVICE_ANY  PelagoSourceDevice = 0
+	PelagoSourceDeviceDEVICE_NONE PelagoSourceDevice = 4294967295
+)
+
 type PelagoSourceFlag uint32
 
 const (
@@ -314,36 +321,35 @@ const (
 	PelagoVerdictVERDICT_SWITCHED             PelagoVerdict = 2
 	PelagoVerdictVERDICT_BOUNCED              PelagoVerdict = 3
 	PelagoVerdictVERDICT_PROBE                PelagoVerdict = 4
-	PelagoVerdictVERDICT_FOREIGN              PelagoVerdict = 5
-	PelagoVerdictVERDICT_DROP_MALFORMED       PelagoVerdict = 6
-	PelagoVerdictVERDICT_DROP_BAD_VERSION     PelagoVerdict = 7
-	PelagoVerdictVERDICT_DROP_BAD_TOKEN       PelagoVerdict = 8
-	PelagoVerdictVERDICT_DROP_BAD_TYPE        PelagoVerdict = 9
-	PelagoVerdictVERDICT_DROP_UNKNOWN_PEER    PelagoVerdict = 10
-	PelagoVerdictVERDICT_DROP_SPOOFED_SOURCE  PelagoVerdict = 11
-	PelagoVerdictVERDICT_DROP_UNKNOWN_SOURCE  PelagoVerdict = 12
-	PelagoVerdictVERDICT_DROP_NO_ROUTE        PelagoVerdict = 13
-	PelagoVerdictVERDICT_DROP_NO_GATEWAY      PelagoVerdict = 14
-	PelagoVerdictVERDICT_DROP_NOT_GATEWAY     PelagoVerdict = 15
-	PelagoVerdictVERDICT_DROP_NOT_OWN         PelagoVerdict = 16
-	PelagoVerdictVERDICT_DROP_UNKNOWN_BLOCK   PelagoVerdict = 17
-	PelagoVerdictVERDICT_DROP_UNKNOWN_NODE    PelagoVerdict = 18
-	PelagoVerdictVERDICT_DROP_NO_SERVICE      PelagoVerdict = 19
-	PelagoVerdictVERDICT_DROP_NO_BACKEND      PelagoVerdict = 20
-	PelagoVerdictVERDICT_DROP_NO_FLOW         PelagoVerdict = 21
-	PelagoVerdictVERDICT_DROP_NO_EGRESS       PelagoVerdict = 22
-	PelagoVerdictVERDICT_DROP_PORTS_EXHAUSTED PelagoVerdict = 23
-	PelagoVerdictVERDICT_DROP_FLOWS_FULL      PelagoVerdict = 24
-	PelagoVerdictVERDICT_DROP_TUPLE_CLASH     PelagoVerdict = 25
-	PelagoVerdictVERDICT_DROP_FRAGMENT        PelagoVerdict = 26
-	PelagoVerdictVERDICT_DROP_PROTOCOL        PelagoVerdict = 27
-	PelagoVerdictVERDICT_DROP_TTL             PelagoVerdict = 28
-	PelagoVerdictVERDICT_DROP_TOO_BIG         PelagoVerdict = 29
-	PelagoVerdictVERDICT_DROP_INJECTED        PelagoVerdict = 30
-	PelagoVerdictVERDICT_DROP_UNVERIFIED      PelagoVerdict = 31
-	PelagoVerdictVERDICT_DROP_NOT_READY       PelagoVerdict = 32
-	PelagoVerdictVERDICT_DROP_INTERNAL        PelagoVerdict = 33
-	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 34
+	PelagoVerdictVERDICT_DROP_MALFORMED       PelagoVerdict = 5
+	PelagoVerdictVERDICT_DROP_BAD_VERSION     PelagoVerdict = 6
+	PelagoVerdictVERDICT_DROP_BAD_TOKEN       PelagoVerdict = 7
+	PelagoVerdictVERDICT_DROP_BAD_TYPE        PelagoVerdict = 8
+	PelagoVerdictVERDICT_DROP_UNKNOWN_PEER    PelagoVerdict = 9
+	PelagoVerdictVERDICT_DROP_SPOOFED_SOURCE  PelagoVerdict = 10
+	PelagoVerdictVERDICT_DROP_UNKNOWN_SOURCE  PelagoVerdict = 11
+	PelagoVerdictVERDICT_DROP_NO_ROUTE        PelagoVerdict = 12
+	PelagoVerdictVERDICT_DROP_NO_GATEWAY      PelagoVerdict = 13
+	PelagoVerdictVERDICT_DROP_NOT_GATEWAY     PelagoVerdict = 14
+	PelagoVerdictVERDICT_DROP_NOT_OWN         PelagoVerdict = 15
+	PelagoVerdictVERDICT_DROP_UNKNOWN_BLOCK   PelagoVerdict = 16
+	PelagoVerdictVERDICT_DROP_UNKNOWN_NODE    PelagoVerdict = 17
+	PelagoVerdictVERDICT_DROP_NO_SERVICE      PelagoVerdict = 18
+	PelagoVerdictVERDICT_DROP_NO_BACKEND      PelagoVerdict = 19
+	PelagoVerdictVERDICT_DROP_NO_FLOW         PelagoVerdict = 20
+	PelagoVerdictVERDICT_DROP_NO_EGRESS       PelagoVerdict = 21
+	PelagoVerdictVERDICT_DROP_PORTS_EXHAUSTED PelagoVerdict = 22
+	PelagoVerdictVERDICT_DROP_FLOWS_FULL      PelagoVerdict = 23
+	PelagoVerdictVERDICT_DROP_TUPLE_CLASH     PelagoVerdict = 24
+	PelagoVerdictVERDICT_DROP_FRAGMENT        PelagoVerdict = 25
+	PelagoVerdictVERDICT_DROP_PROTOCOL        PelagoVerdict = 26
+	PelagoVerdictVERDICT_DROP_TTL             PelagoVerdict = 27
+	PelagoVerdictVERDICT_DROP_TOO_BIG         PelagoVerdict = 28
+	PelagoVerdictVERDICT_DROP_INJECTED        PelagoVerdict = 29
+	PelagoVerdictVERDICT_DROP_UNVERIFIED      PelagoVerdict = 30
+	PelagoVerdictVERDICT_DROP_NOT_READY       PelagoVerdict = 31
+	PelagoVerdictVERDICT_DROP_INTERNAL        PelagoVerdict = 32
+	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 33
 )
 
 // Names of all BPF objects in the ELF.
@@ -386,6 +392,7 @@ const (
 	PelagoVarKeepPacketType        = "keep_packet_type"
 	PelagoVarKeepPeerKind          = "keep_peer_kind"
 	PelagoVarKeepProbe             = "keep_probe"
+	PelagoVarKeepSourceDevice      = "keep_source_device"
 	PelagoVarKeepSourceFlag        = "keep_source_flag"
 	PelagoVarKeepSweep             = "keep_sweep"
 	PelagoVarKeepTcpSeen           = "keep_tcp_seen"
@@ -485,6 +492,7 @@ type PelagoVariableSpecs struct {
 	KeepPacketType        *ebpf.VariableSpec `ebpf:"keep_packet_type"`
 	KeepPeerKind          *ebpf.VariableSpec `ebpf:"keep_peer_kind"`
 	KeepProbe             *ebpf.VariableSpec `ebpf:"keep_probe"`
+	KeepSourceDevice      *ebpf.VariableSpec `ebpf:"keep_source_device"`
 	KeepSourceFlag        *ebpf.VariableSpec `ebpf:"keep_source_flag"`
 	KeepSweep             *ebpf.VariableSpec `ebpf:"keep_sweep"`
 	KeepTcpSeen           *ebpf.VariableSpec `ebpf:"keep_tcp_seen"`
@@ -575,6 +583,7 @@ type PelagoVariables struct {
 	KeepPacketType        *ebpf.Variable `ebpf:"keep_packet_type"`
 	KeepPeerKind          *ebpf.Variable `ebpf:"keep_peer_kind"`
 	KeepProbe             *ebpf.Variable `ebpf:"keep_probe"`
+	KeepSourceDevice      *ebpf.Variable `ebpf:"keep_source_device"`
 	KeepSourceFlag        *ebpf.Variable `ebpf:"keep_source_flag"`
 	KeepSweep             *ebpf.Variable `ebpf:"keep_sweep"`
 	KeepTcpSeen           *ebpf.Variable `ebpf:"keep_tcp_seen"`

@@ -8,7 +8,7 @@
 #include "flow.h"
 
 /* Removes a flow whatever its timers say. */
-static __noinline int evict(const struct flow_key *key)
+__noinline int evict(const struct flow_key *key)
 {
 	struct flow_key other_key;
 	struct flow *f, *other;
@@ -24,8 +24,7 @@ static __noinline int evict(const struct flow_key *key)
 	other = bpf_map_lookup_elem(&flows, &other_key);
 	if (other && other->primary)
 		return remove_flow(&other_key, other);
-	bpf_map_delete_elem(&flows, key);
-	return 1;
+	return remove_orphan(key, f);
 }
 
 SEC("syscall")
@@ -44,8 +43,8 @@ int sweep_flows(struct sweep *ctx)
 		key = ctx->keys[i];
 		if (ctx->force)
 			removed += evict(&key);
-		else if (bpf_map_lookup_elem(&flows, &key))
-			removed += reclaim(&key, now, 0);
+		else if (reclaim(&key, now, 0) == RECLAIM_REMOVED)
+			removed++;
 	}
 	ctx->removed = removed;
 	return 0;

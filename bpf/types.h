@@ -14,40 +14,39 @@
  * in lower case with dashes; it is read from BTF, so there is no second list.
  */
 enum verdict {
-	VERDICT_SENT,		  /* edge: translated and sent towards a gateway or a cable */
-	VERDICT_DELIVERED,	  /* edge: translated back and handed to the node's stack */
-	VERDICT_SWITCHED,	  /* gateway: passed between overlay and cable */
-	VERDICT_BOUNCED,	  /* passed once to another gateway or node */
-	VERDICT_PROBE,		  /* a probe or its reply, consumed */
-	VERDICT_FOREIGN,	  /* not ours: left to the next program and to the stack */
-	VERDICT_DROP_MALFORMED,	  /* too short, wrong lengths, not IPv4 inside */
-	VERDICT_DROP_BAD_VERSION, /* overlay header of a version that we do not speak */
-	VERDICT_DROP_BAD_TOKEN,	  /* overlay header without the secret token */
-	VERDICT_DROP_BAD_TYPE,	  /* unknown packet type in the overlay header */
-	VERDICT_DROP_UNKNOWN_PEER, /* outer source is no node and no gateway that we know */
-	VERDICT_DROP_SPOOFED_SOURCE, /* inner source does not belong to the cluster that sent it */
-	VERDICT_DROP_UNKNOWN_SOURCE, /* local packet whose source is no pod of this node and not the node */
-	VERDICT_DROP_NO_ROUTE,	  /* destination belongs to no accepted cluster */
-	VERDICT_DROP_NO_GATEWAY,  /* no gateway to send to */
-	VERDICT_DROP_NOT_GATEWAY, /* transit packet at a node that is no gateway */
-	VERDICT_DROP_NOT_OWN,	  /* from a cable to an address that is not ours: no transit between clusters */
-	VERDICT_DROP_UNKNOWN_BLOCK, /* nobody here owns this egress IP and port, and no sibling knew better */
-	VERDICT_DROP_UNKNOWN_NODE, /* the owner's node index has no address */
-	VERDICT_DROP_NO_SERVICE,  /* global IP and port without an exported service */
-	VERDICT_DROP_NO_BACKEND,  /* exported service without a ready backend */
-	VERDICT_DROP_NO_FLOW,	  /* no flow entry, and this packet may not make one */
-	VERDICT_DROP_NO_EGRESS,	  /* the pod has no egress IP, or the node no active block of it */
-	VERDICT_DROP_PORTS_EXHAUSTED, /* every port of the node's blocks is in use towards this destination */
-	VERDICT_DROP_FLOWS_FULL,  /* the flow table is full */
-	VERDICT_DROP_TUPLE_CLASH, /* another live flow shows the same tuple and no other port was free */
-	VERDICT_DROP_FRAGMENT,	  /* later fragment whose first fragment was never seen */
-	VERDICT_DROP_PROTOCOL,	  /* neither TCP nor UDP nor ICMP echo */
-	VERDICT_DROP_TTL,	  /* time to live ran out */
-	VERDICT_DROP_TOO_BIG,	  /* does not fit into the wire and may not be fragmented */
-	VERDICT_DROP_INJECTED,	  /* overlay packet from a pod or an unmarked socket */
-	VERDICT_DROP_UNVERIFIED,  /* reached pelago0 without having passed our checks */
-	VERDICT_DROP_NOT_READY,	  /* tables not loaded yet */
-	VERDICT_DROP_INTERNAL,	  /* a helper failed */
+	VERDICT_SENT,		      /* edge: translated and sent towards a gateway or a cable */
+	VERDICT_DELIVERED,	      /* edge: translated back and handed to the node's stack */
+	VERDICT_SWITCHED,	      /* gateway: passed between overlay and cable */
+	VERDICT_BOUNCED,	      /* passed once to another gateway or node */
+	VERDICT_PROBE,		      /* a probe or its reply, consumed */
+	VERDICT_DROP_MALFORMED,	      /* too short, wrong lengths, not IPv4 inside */
+	VERDICT_DROP_BAD_VERSION,     /* overlay header of a version that we do not speak */
+	VERDICT_DROP_BAD_TOKEN,	      /* overlay header without the secret token */
+	VERDICT_DROP_BAD_TYPE,	      /* unknown packet type in the overlay header */
+	VERDICT_DROP_UNKNOWN_PEER,    /* outer source is no node and no gateway that we know */
+	VERDICT_DROP_SPOOFED_SOURCE,  /* inner source does not belong to the cluster that sent it */
+	VERDICT_DROP_UNKNOWN_SOURCE,  /* local packet whose source is no pod of this node and not the node */
+	VERDICT_DROP_NO_ROUTE,	      /* destination belongs to no accepted cluster */
+	VERDICT_DROP_NO_GATEWAY,      /* no gateway to send to */
+	VERDICT_DROP_NOT_GATEWAY,     /* transit packet at a node that is no gateway */
+	VERDICT_DROP_NOT_OWN,	      /* from a cable to an address that is not ours: no transit between clusters */
+	VERDICT_DROP_UNKNOWN_BLOCK,   /* nobody here owns this egress IP and port, and no sibling knew better */
+	VERDICT_DROP_UNKNOWN_NODE,    /* the owner's node index has no address */
+	VERDICT_DROP_NO_SERVICE,      /* global IP and port without an exported service */
+	VERDICT_DROP_NO_BACKEND,      /* exported service without a ready backend */
+	VERDICT_DROP_NO_FLOW,	      /* no flow entry, and this packet may not make one */
+	VERDICT_DROP_NO_EGRESS,	      /* the pod has no egress IP, or the node no active block of it */
+	VERDICT_DROP_PORTS_EXHAUSTED, /* no free port found in the node's blocks towards this destination */
+	VERDICT_DROP_FLOWS_FULL,      /* the flow table is full */
+	VERDICT_DROP_TUPLE_CLASH,     /* another live flow shows the same tuple and no other port was free */
+	VERDICT_DROP_FRAGMENT,	      /* later fragment whose first one was never seen, or an ICMP error in fragments */
+	VERDICT_DROP_PROTOCOL,	      /* neither TCP nor UDP nor an ICMP echo or error */
+	VERDICT_DROP_TTL,	      /* time to live ran out */
+	VERDICT_DROP_TOO_BIG,	 /* larger with its overlay header than the uplink's MTU or an IPv4 packet can be */
+	VERDICT_DROP_INJECTED,	 /* overlay packet from a pod or an unmarked socket */
+	VERDICT_DROP_UNVERIFIED, /* reached pelago0 without having passed our checks */
+	VERDICT_DROP_NOT_READY,	 /* tables not loaded yet */
+	VERDICT_DROP_INTERNAL,	 /* a helper failed */
 	VERDICT_MAX,
 };
 
@@ -93,17 +92,17 @@ enum overlay_flag {
 struct overlay_header {
 	__u8 vxlan_flags;
 	__u8 token[3];
-	__u8 type;	     /* enum packet_type */
-	__u8 node[2];	     /* node index, network order; 0 = none */
-	__u8 version_flags;  /* version in the high four bits, enum overlay_flag in the low */
+	__u8 type;	    /* enum packet_type */
+	__u8 node[2];	    /* node index, network order; 0 = none */
+	__u8 version_flags; /* version in the high four bits, enum overlay_flag in the low */
 };
 ASSERT_SIZE(struct overlay_header, 8);
 
 /* Payload of PACKET_PROBE and PACKET_PROBE_REPLY, behind the overlay header. */
 struct probe {
-	__u64 nonce;	 /* must match the outstanding one */
-	__u64 sent;	 /* the sender's clock, ns; opaque to the reflector */
-	__u32 ready;	 /* reply: 1 once the reflector's tables are complete */
+	__u64 nonce;	  /* must match the outstanding one */
+	__u64 sent;	  /* the sender's clock, ns; opaque to the reflector */
+	__u32 ready;	  /* reply: 1 once the reflector's tables are complete */
 	__u32 generation; /* reply: the reflector's table generation */
 };
 ASSERT_SIZE(struct probe, 24);
@@ -120,9 +119,9 @@ struct node_settings {
 	__u32 overlay_token_old;
 	__u32 cable_token;
 	__u32 cable_token_old;
-	__u32 generation;    /* of the tables, counts up with every change */
-	__u16 ready;	     /* 1 once the first full set of tables is in */
-	__be16 cable_port;   /* UDP port of the vxlan cable */
+	__u32 generation;  /* of the tables, counts up with every change */
+	__u16 ready;	   /* 1 once the first full set of tables is in */
+	__be16 cable_port; /* UDP port of the vxlan cable */
 };
 ASSERT_SIZE(struct node_settings, 40);
 
@@ -142,7 +141,7 @@ ASSERT_SIZE(struct route, 4);
 /* How an outer packet gets to another node or gateway. */
 struct hop {
 	__be32 address;
-	__be32 next; /* next hop on the uplink; equal to address if on-link */
+	__be32 next;   /* next hop on the uplink; equal to address if on-link */
 	__u32 ifindex; /* the uplink */
 };
 ASSERT_SIZE(struct hop, 12);
@@ -193,6 +192,11 @@ enum source_flag {
 	SOURCE_HOST = 1, /* an address of the node itself, not of a pod */
 };
 
+enum source_device {
+	DEVICE_ANY = 0,	   /* not checked */
+	DEVICE_NONE = ~0U, /* none: a socket of the node itself */
+};
+
 struct source {
 	__be32 egress_ip; /* 0: no egress */
 	__be32 own_ip;	  /* global IP of a headless pod, used 1:1; 0 if none */
@@ -201,7 +205,7 @@ struct source {
 };
 ASSERT_SIZE(struct source, 16);
 
-#define BLOCK_BITS 8 /* a block is 256 ports */
+#define BLOCK_BITS 8   /* a block is 256 ports */
 #define MAX_BLOCKS 252 /* every block of an IP */
 
 /* The blocks of one egress IP in which this node opens flows. */
@@ -277,7 +281,8 @@ enum direction {
 
 /*
  * A flow has two entries in one map, one for each direction. The key is the tuple as it stands before translation.
- * ICMP echo: a request has its identifier as source port, a reply as destination port, the other port is 0.
+ * ICMP echo: a request has its identifier as source port, a reply as destination port, the other port is 0. An ICMP
+ * error belongs to the flow of the packet that it quotes: its key is the quoted tuple turned round.
  */
 struct flow_key {
 	__be32 saddr;
@@ -296,7 +301,7 @@ enum flow_role {
 };
 
 enum tcp_seen {
-	TCP_SEEN_ACK = 1, /* a segment beyond the handshake */
+	TCP_SEEN_ACK = 1, /* a segment with ACK; seen both ways, the handshake is complete or nearly so */
 	TCP_SEEN_FIN = 2,
 	TCP_SEEN_RST = 4,
 };
@@ -318,7 +323,7 @@ struct flow {
 	__u8 tcp;      /* enum tcp_seen, this direction */
 	__u8 primary;  /* 1: the entry of the direction that opened the flow */
 	__u8 pad;
-	__be32 pod; /* local address */
+	__u32 device; /* where the local side's packets come from: an interface index, or enum source_device */
 };
 ASSERT_SIZE(struct flow, 40);
 
@@ -346,7 +351,7 @@ struct path {
 	__u64 rtt;   /* of that reply, ns */
 	__u64 probes;
 	__u64 replies;
-	__u32 ready;	  /* as told by the reply */
+	__u32 ready; /* as told by the reply */
 	__u32 generation;
 };
 ASSERT_SIZE(struct path, 56);

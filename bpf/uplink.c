@@ -11,11 +11,12 @@
 #include "lb.h"
 #include "nat.h"
 #include "overlay.h"
+#include "path.h"
 
 /* What uplink_in knows of a packet besides its inner tuple. */
 struct arrival {
-	__u16 node;	 /* index in the header */
-	__u8 flags;	 /* enum overlay_flag */
+	__u16 node; /* index in the header */
+	__u8 flags; /* enum overlay_flag */
 	__u8 from_cable;
 	__u16 peer_node; /* PEER_NODE: index of the sender */
 	__u16 pad;
@@ -23,70 +24,66 @@ struct arrival {
 
 #define OVERLAY_AT (ETH_LEN + sizeof(struct ipv4) + sizeof(struct udp))
 
-static __always_inline int switch_to(struct __sk_buff *skb, const struct node_settings *s, const struct hop *hop, __be16 port,
-				     __u32 token, __u8 flags, enum verdict good)
+static __always_inline int switch_to(struct __sk_buff *skb, const struct node_settings *s, const struct target *to,
+				     __u16 node, __u8 flags, enum verdict good)
 {
-	struct hop h = *hop;
-	enum verdict v = turn_outer(skb, s, h.address, port, token, flags);
+	enum verdict v = turn_outer(skb, s, to, node, flags);
 
 	if (v != VERDICT_SWITCHED)
 		return finish(skb, HOOK_UPLINK_IN, v);
+	if (!fits(skb, to->hop.ifindex, 0))
+		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_TOO_BIG);
 	count(skb, HOOK_UPLINK_IN, good);
-	return send_to(skb, s, &h);
+	return send_to(skb, s, &to->hop);
 }
 
 /* Passes a packet once to another gateway of this cluster, which is to find the node. */
-static __always_inline int bounce(struct __sk_buff *skb, const struct node_settings *s, __u32 hash, enum verdict otherwise)
+static __always_inline int bounce(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
+				  const struct arrival *a, enum verdict otherwise)
 {
 	__u32 zero = 0, gateway;
 	struct gateway_set *g = bpf_map_lookup_elem(&gateways, &zero);
-	__u8 none[2] = {};
-	struct node *n;
+	struct target to = {};
 
-	gateway = g ? pick_gateway(g, hash, s->node) : 0;
-	n = gateway ? bpf_map_lookup_elem(&nodes, &gateway) : 0;
-	if (!n || !n->present)
+	gateway = g && !(a->flags & OVERLAY_BOUNCED) ? pick_gateway(g, flow_hash(p), s->node) : 0;
+	if (!to_node(s, gateway, &to))
 		return finish(skb, HOOK_UPLINK_IN, otherwise);
-	if (bpf_skb_store_bytes(skb, OVERLAY_AT + __builtin_offsetof(struct overlay_header, node), none, 2, 0))
-		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_INTERNAL);
-	return switch_to(skb, s, &n->hop, bpf_htons(OVERLAY_PORT), s->overlay_token, OVERLAY_BOUNCED | OVERLAY_SWITCH,
-			 VERDICT_BOUNCED);
+	return switch_to(skb, s, &to, 0, a->flags | OVERLAY_BOUNCED | OVERLAY_SWITCH, VERDICT_BOUNCED);
 }
 
 #define TCP_FLAGS_WORD 12
 
 /*
- * Answers a TCP segment for which no flow exists with a reset (RFC 9293 3.10.7.1), so that the client does not wait for
+ * Answers a TCP segment for which no flow exists with a reset (RFC 9293 3.10.7.1), so that the sender does not wait for
  * its timers. Addresses and ports change places, which leaves every checksum as it is; the payload stays on, which a
- * reset may have. Segments that carry no ACK, and GSO packets, are only dropped: the client sends again.
+ * reset may have. Segments that carry no ACK, and GSO packets, are only dropped: the sender tries again.
  */
-static __always_inline int reset(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p, __u32 hash)
+static __always_inline int reset(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p)
 {
-	__u32 zero = 0, gateway, check = p->l4 + __builtin_offsetof(struct tcp, check);
-	struct gateway_set *g = bpf_map_lookup_elem(&gateways, &zero);
+	struct prefix prefix = { .length = 32, .address = p->saddr };
+	__u32 check = p->l4 + __builtin_offsetof(struct tcp, check);
 	__be32 addresses[2] = { p->daddr, p->saddr }, seq, ack, none = 0;
 	__be16 ports[2] = { p->dport, p->sport }, old, new;
-	struct node *n;
+	struct target to = {};
+	struct route *route;
 
-	if (p->proto != PROTO_TCP || p->fragment || (p->tcp_flags & TCP_RST) || !(p->tcp_flags & TCP_ACK) ||
+	if (p->proto != PROTO_TCP || p->fragment || p->error || (p->tcp_flags & TCP_RST) || !(p->tcp_flags & TCP_ACK) ||
 	    skb->gso_segs > 1)
 		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NO_FLOW);
-	gateway = g ? pick_gateway(g, hash, 0) : 0;
-	n = gateway ? bpf_map_lookup_elem(&nodes, &gateway) : 0;
-	if (!n || !n->present || gateway == s->node)
+	route = bpf_map_lookup_elem(&routes, &prefix);
+	if (!route || find_exit(s, route->cluster, flow_hash(p), &to) != VERDICT_SENT)
 		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NO_FLOW);
 	if (bpf_skb_load_bytes(skb, p->l4 + 4, &seq, 4) || bpf_skb_load_bytes(skb, p->l4 + 8, &ack, 4) ||
 	    bpf_skb_load_bytes(skb, p->l4 + TCP_FLAGS_WORD, &old, 2))
-		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NO_FLOW);
+		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_INTERNAL);
 	new = (old & bpf_htons(0xf000)) | bpf_htons(TCP_RST);
 	if (bpf_skb_store_bytes(skb, p->l3 + IPV4_SADDR, addresses, sizeof(addresses), 0) ||
-	    bpf_skb_store_bytes(skb, p->l4, ports, sizeof(ports), 0) ||
-	    bpf_l4_csum_replace(skb, check, seq, ack, 4) || bpf_l4_csum_replace(skb, check, ack, none, 4) ||
-	    bpf_l4_csum_replace(skb, check, old, new, 2) || bpf_skb_store_bytes(skb, p->l4 + 4, &ack, 4, 0) ||
-	    bpf_skb_store_bytes(skb, p->l4 + 8, &none, 4, 0) ||
+	    bpf_skb_store_bytes(skb, p->l4, ports, sizeof(ports), 0) || bpf_l4_csum_replace(skb, check, seq, ack, 4) ||
+	    bpf_l4_csum_replace(skb, check, ack, none, 4) || bpf_l4_csum_replace(skb, check, old, new, 2) ||
+	    bpf_skb_store_bytes(skb, p->l4 + 4, &ack, 4, 0) || bpf_skb_store_bytes(skb, p->l4 + 8, &none, 4, 0) ||
 	    bpf_skb_store_bytes(skb, p->l4 + TCP_FLAGS_WORD, &new, 2, 0))
 		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_INTERNAL);
-	return switch_to(skb, s, &n->hop, bpf_htons(OVERLAY_PORT), s->overlay_token, 0, VERDICT_DROP_NO_FLOW);
+	return switch_to(skb, s, &to, 0, 0, VERDICT_DROP_NO_FLOW);
 }
 
 #define SHOWN_PORT_TRIES 16
@@ -95,11 +92,12 @@ static __always_inline int reset(struct __sk_buff *skb, const struct node_settin
  * Opens the flow of a remote client to a pod of this node. Two flows may come to show the pod one tuple (two VIPs on
  * one pod port, one client port): the later one is shown under another source port.
  */
-static __noinline enum verdict open_server_flow(const struct packet *p, const struct flow_key *key,
-						const struct backend *b, __u16 cluster, struct tuple *t)
+__noinline enum verdict open_server_flow(const struct packet *p, const struct flow_key *key, const struct backend *b,
+					 __u16 cluster, struct tuple *t)
 {
 	struct flow primary, answer, *winner;
 	struct flow_key answer_key;
+	const struct source *local;
 	__u64 now = now_ns();
 	int err = -1;
 
@@ -109,7 +107,8 @@ static __noinline enum verdict open_server_flow(const struct packet *p, const st
 	t->daddr = b->address;
 	t->sport = p->sport;
 	t->dport = b->port;
-	make_flow(&primary, &answer, key, t, FLOW_SERVER, cluster, b->address, now);
+	local = bpf_map_lookup_elem(&sources, &b->address);
+	make_flow(&primary, &answer, key, t, FLOW_SERVER, cluster, local ? device_of(local) : DEVICE_ANY, now);
 	key_of_other(&answer_key, key, &primary);
 	for (int i = 0; i < SHOWN_PORT_TRIES; i++) {
 		if (i) {
@@ -117,16 +116,13 @@ static __noinline enum verdict open_server_flow(const struct packet *p, const st
 			primary.sport = t->sport;
 			answer_key.dport = t->sport;
 		}
-		err = bpf_map_update_elem(&flows, &answer_key, &answer, BPF_NOEXIST);
-		if (err && reclaim(&answer_key, now, 1))
-			err = bpf_map_update_elem(&flows, &answer_key, &answer, BPF_NOEXIST);
-		if (!err)
+		err = claim(&answer_key, &answer, now, 1);
+		if (!err || err == -E2BIG)
 			break;
 	}
 	if (err)
-		return VERDICT_DROP_TUPLE_CLASH;
-	err = bpf_map_update_elem(&flows, key, &primary, BPF_NOEXIST);
-	if (!err) {
+		return err == -E2BIG ? VERDICT_DROP_FLOWS_FULL : VERDICT_DROP_TUPLE_CLASH;
+	if (!insert(key, &primary, now)) {
 		take_slot(key, now);
 		return VERDICT_DELIVERED;
 	}
@@ -173,28 +169,45 @@ static __always_inline int hand_over(struct __sk_buff *skb, const struct node_se
 	return finish(skb, HOOK_UPLINK_IN, VERDICT_DELIVERED);
 }
 
+/*
+ * A new flow for a service that has no ready backend here, because this node's view and the picking gateway's differ or
+ * a sticky index is out of date: it goes once to another node. A gateway picks that itself.
+ */
+static __always_inline int pass_on(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
+				   const struct arrival *a, const struct service_key *key,
+				   const struct service *service)
+{
+	struct target to = {};
+	__u32 node;
+
+	if (!s->gateway)
+		return bounce(skb, s, p, a, VERDICT_DROP_NO_BACKEND);
+	node = (a->flags & OVERLAY_BOUNCED) ? 0 : pick_node(key, service, service_hash(service, p, p->saddr), s->node);
+	if (!to_node(s, node, &to))
+		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NO_BACKEND);
+	return switch_to(skb, s, &to, 0, (a->flags & ~OVERLAY_SWITCH) | OVERLAY_BOUNCED, VERDICT_BOUNCED);
+}
+
 /* The edge on its way in. */
 static __always_inline int deliver(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
 				   const struct arrival *a)
 {
 	struct prefix prefix = { .length = 32, .address = p->saddr };
+	struct flow *f, *other = 0;
 	struct backend pod = {};
-	const struct backend *b = 0;
 	struct tuple t = {};
 	struct flow_key key;
-	struct global *g;
 	struct route *route;
-	struct flow *f;
+	struct global *g;
 	enum verdict v;
 
 	key_of(&key, p, DIRECTION_IN);
 	f = find_flow(&key);
+	/* A new connection on the tuple of one that is over: the backend of then may no longer be one. */
+	if (f && f->role == FLOW_SERVER && reopens(&key, f, p, &other) && remove_flow(&key, f))
+		f = 0;
 	if (f) {
-		__u64 now = now_ns();
-
-		if (f->primary)
-			reopen(&key, f, p, now);
-		touch(f, p, now);
+		touch(f, p, now_ns());
 		learn_node(&key, f, a->node);
 		t.saddr = f->saddr;
 		t.daddr = f->daddr;
@@ -206,7 +219,7 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	if (!g)
 		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NOT_OWN);
 	if (!opens_flow(p))
-		return reset(skb, s, p, flow_hash(p));
+		return reset(skb, s, p);
 	route = bpf_map_lookup_elem(&routes, &prefix);
 	if (!route)
 		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_SPOOFED_SOURCE);
@@ -215,29 +228,25 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 			return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NO_BACKEND);
 		pod.address = g->pod;
 		pod.port = p->dport;
-		b = &pod;
 	} else if (g->kind == GLOBAL_SERVICE) {
 		struct service_key service_key = { .address = p->daddr, .port = p->dport, .proto = p->proto };
 		struct service *service = bpf_map_lookup_elem(&services, &service_key);
+		const struct backend *b;
 
 		if (!service)
 			return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NO_SERVICE);
 		b = pick_backend(&service_key, service, service_hash(service, p, p->saddr));
-		if (!b) {
-			if (a->flags & OVERLAY_BOUNCED)
-				return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NO_BACKEND);
-			return bounce(skb, s, flow_hash(p), VERDICT_DROP_NO_BACKEND);
-		}
+		if (!b)
+			return pass_on(skb, s, p, a, &service_key, service);
 		pod = *b;
-		b = &pod;
 	} else {
 		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NO_FLOW);
 	}
-	v = open_server_flow(p, &key, b, route->cluster, &t);
+	v = open_server_flow(p, &key, &pod, route->cluster, &t);
 	if (v != VERDICT_DELIVERED)
 		return finish(skb, HOOK_UPLINK_IN, v);
 translated:
-	if (rewrite(skb, p, &t))
+	if (rewrite(skb, p, &t, DIRECTION_IN))
 		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_INTERNAL);
 	return hand_over(skb, s, a);
 }
@@ -247,8 +256,8 @@ static __always_inline int switch_in(struct __sk_buff *skb, const struct node_se
 				     const struct arrival *a)
 {
 	struct global *g = bpf_map_lookup_elem(&globals, &p->daddr);
-	__u32 node = 0, sticky = a->node;
-	struct node *n;
+	struct target to = {};
+	__u32 node = 0;
 
 	if (!g)
 		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NOT_OWN);
@@ -256,61 +265,43 @@ static __always_inline int switch_in(struct __sk_buff *skb, const struct node_se
 		struct block_key key = { .address = p->daddr, .block = bpf_ntohs(p->dport) >> BLOCK_BITS };
 		struct block *b = bpf_map_lookup_elem(&blocks, &key);
 
-		if (!b) {
-			if (a->flags & OVERLAY_BOUNCED)
-				return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_UNKNOWN_BLOCK);
-			return bounce(skb, s, flow_hash(p), VERDICT_DROP_UNKNOWN_BLOCK);
-		}
+		if (!b)
+			return bounce(skb, s, p, a, VERDICT_DROP_UNKNOWN_BLOCK);
 		node = b->node;
 	} else if (g->kind == GLOBAL_POD) {
 		node = g->node;
+	} else if (a->node == s->node || to_node(s, a->node, &to)) {
+		node = a->node; /* sticky, and still a node */
 	} else {
-		n = sticky ? bpf_map_lookup_elem(&nodes, &sticky) : 0;
-		if (n && n->present) {
-			node = sticky;
-		} else {
-			struct service_key key = { .address = p->daddr, .port = p->dport, .proto = p->proto };
-			struct service *service = bpf_map_lookup_elem(&services, &key);
+		struct service_key key = { .address = p->daddr, .port = p->dport, .proto = p->proto };
+		struct service *service = bpf_map_lookup_elem(&services, &key);
 
-			if (!service)
-				return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NO_SERVICE);
-			node = pick_node(&key, service, service_hash(service, p, p->saddr),
-					 (a->flags & OVERLAY_BOUNCED) ? a->peer_node : 0);
-			if (!node)
-				return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NO_BACKEND);
-		}
+		if (!service)
+			return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NO_SERVICE);
+		node = pick_node(&key, service, service_hash(service, p, p->saddr),
+				 (a->flags & OVERLAY_BOUNCED) ? a->peer_node : 0);
+		if (!node)
+			return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NO_BACKEND);
 	}
 	if (node == s->node)
 		return deliver(skb, s, p, a);
-	n = bpf_map_lookup_elem(&nodes, &node);
-	if (!n || !n->present)
+	if (!to_node(s, node, &to))
 		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_UNKNOWN_NODE);
-	if (a->flags & OVERLAY_SWITCH) {
-		__u8 vf = OVERLAY_VERSION << 4 | (a->flags & ~OVERLAY_SWITCH);
-
-		if (bpf_skb_store_bytes(skb, OVERLAY_AT + __builtin_offsetof(struct overlay_header, version_flags), &vf, 1,
-					0))
-			return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_INTERNAL);
-	}
-	return switch_to(skb, s, &n->hop, bpf_htons(OVERLAY_PORT), s->overlay_token, 0, VERDICT_SWITCHED);
+	return switch_to(skb, s, &to, a->node, a->flags & ~OVERLAY_SWITCH, VERDICT_SWITCHED);
 }
 
 /* A gateway with a packet of its own cluster for a remote one. */
 static __always_inline int switch_out(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
-				      __u16 cluster)
+				      const struct arrival *a, __u16 cluster)
 {
-	const struct remote_gateway *r;
-	__u32 index = cluster;
-	struct cluster *c;
+	struct target to = {};
 
 	/* The sender is a node of ours, but its packet must also come from an address of ours. */
 	if (!bpf_map_lookup_elem(&globals, &p->saddr))
 		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_SPOOFED_SOURCE);
-	c = bpf_map_lookup_elem(&clusters, &index);
-	r = c ? pick_remote(c, flow_hash(p)) : 0;
-	if (!r)
+	if (!to_cluster(s, cluster, flow_hash(p), &to))
 		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NO_GATEWAY);
-	return switch_to(skb, s, &r->hop, r->port, s->cable_token, 0, VERDICT_SWITCHED);
+	return switch_to(skb, s, &to, a->node, a->flags, VERDICT_SWITCHED);
 }
 
 /* Sends a probe back where it came from, with what the sender wants to know. */
@@ -442,7 +433,7 @@ int uplink_in(struct __sk_buff *skb)
 			return switch_in(skb, s, &p, &a);
 		route = bpf_map_lookup_elem(&routes, &destination);
 		if (route)
-			return switch_out(skb, s, &p, route->cluster);
+			return switch_out(skb, s, &p, &a, route->cluster);
 	}
 	return deliver(skb, s, &p, &a);
 }

@@ -17,7 +17,8 @@ import (
 //
 // Settings.Generation is not the caller's: it counts up with every Apply that changes something.
 //
-// After an error the maps are read back before the next Apply, as they are before the first.
+// After an error the maps are read back before the next Apply, as they are before the first. The loader compares with what
+// it was given last: want must not be changed afterwards.
 func (l *Loader) Apply(want dataplane.State) error {
 	if err := check(want); err != nil {
 		return err

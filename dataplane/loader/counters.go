@@ -20,13 +20,15 @@ type Counter struct {
 
 // Counters reads the per-CPU counters and adds them up; rows that are zero are left out.
 func (l *Loader) Counters() ([]Counter, error) {
-	hooks, verdicts, err := Words()
-	if err != nil {
-		return nil, err
+	if l.verdicts == nil {
+		var err error
+		if l.hooks, l.verdicts, err = Words(); err != nil {
+			return nil, err
+		}
 	}
 	var out []Counter
-	for h, hook := range hooks {
-		for v, verdict := range verdicts {
+	for h, hook := range l.hooks {
+		for v, verdict := range l.verdicts {
 			var perCPU []bpf.PelagoCounter
 			key := uint32(h)*uint32(bpf.PelagoVerdictVERDICT_MAX) + uint32(v)
 			if err := l.objs.Counters.Lookup(key, &perCPU); err != nil {

@@ -104,6 +104,14 @@ func (l *Loader) Flows() ([]Flow, error) {
 
 const dying = 1
 
+// localAddress is the address on this node of the flow with the opener's entry (k, v).
+func localAddress(k bpf.PelagoFlowKey, v bpf.PelagoFlow) netip.Addr {
+	if v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
+		return addr(k.Saddr)
+	}
+	return addr(v.Daddr)
+}
+
 func answerKey(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bpf.PelagoFlowKey {
 	return bpf.PelagoFlowKey{
 		Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Direction: 1 - k.Direction,
@@ -112,7 +120,7 @@ func answerKey(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bpf.PelagoFlowKey {
 
 func makeFlow(k bpf.PelagoFlowKey, v, answer bpf.PelagoFlow, now time.Duration) Flow {
 	f := Flow{
-		Role: RoleServer, Protocol: protocolName(k.Proto), Pod: addr(v.Pod), Cluster: v.Cluster, Node: v.Node, State: "active",
+		Role: RoleServer, Protocol: protocolName(k.Proto), Pod: localAddress(k, v), Cluster: v.Cluster, Node: v.Node, State: "active",
 		Opening: Tuple{
 			Source:      netip.AddrPortFrom(addr(k.Saddr), port(k.Sport)),
 			Destination: netip.AddrPortFrom(addr(k.Daddr), port(k.Dport)),
@@ -220,7 +228,7 @@ func (l *Loader) Purge(pod netip.Addr) (removed int, err error) {
 func (l *Loader) PurgeFunc(gone func(netip.Addr) bool) (removed int, err error) {
 	var keys []bpf.PelagoFlowKey
 	err = l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
-		if v.Primary != 0 && gone(addr(v.Pod)) {
+		if v.Primary != 0 && gone(localAddress(k, v)) {
 			keys = append(keys, k)
 		}
 		return true
@@ -239,7 +247,8 @@ func (l *Loader) removeFlows(keys []bpf.PelagoFlowKey, force bool) (int, error) 
 		if force {
 			batch.Force = 1
 		}
-		if _, err := l.objs.SweepFlows.Run(&ebpf.RunOptions{Context: &batch}); err != nil {
+		// Without ContextOut the library does not copy back what the program wrote.
+		if _, err := l.objs.SweepFlows.Run(&ebpf.RunOptions{Context: &batch, ContextOut: &batch}); err != nil {
 			return removed, fmt.Errorf("run sweep_flows: %w", err)
 		}
 		removed += int(batch.Removed)

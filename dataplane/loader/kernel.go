@@ -39,6 +39,7 @@ var requirements = []requirement{
 	{"eBPF traffic control programs", "4.1", func() error { return features.HaveProgramType(ebpf.SchedCLS) }},
 	{"bpf_redirect_neigh", "5.10", func() error { return features.HaveProgramHelper(ebpf.SchedCLS, asm.FnRedirectNeigh) }},
 	{"bpf_ktime_get_coarse_ns", "5.11", func() error { return features.HaveProgramHelper(ebpf.SchedCLS, asm.FnKtimeGetCoarseNs) }},
+	{"bpf_check_mtu", "5.12", func() error { return features.HaveProgramHelper(ebpf.SchedCLS, asm.FnCheckMtu) }},
 	{"bpf_skb_adjust_room", "4.13", func() error { return features.HaveProgramHelper(ebpf.SchedCLS, asm.FnSkbAdjustRoom) }},
 	{"syscall programs (flow sweeping)", "5.14", func() error { return features.HaveProgramType(ebpf.Syscall) }},
 	{"BPF instructions v3 (atomics)", "5.12", features.HaveV3ISA},

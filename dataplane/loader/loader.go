@@ -40,6 +40,8 @@ type Loader struct {
 	pinPath string
 	objs    bpf.PelagoObjects
 	have    *dataplane.State // what the maps hold; nil: read them first
+	// hooks and verdicts name the rows of the counters; nil: not read yet.
+	hooks, verdicts []string
 }
 
 // Open loads the programs and opens the pinned maps of PinPath, or creates them. Maps that a former process pinned keep
@@ -106,7 +108,22 @@ func OpenMaps(pinPath string) (*Loader, error) {
 
 // Close releases the file descriptors. Pinned maps and links stay.
 func (l *Loader) Close() error {
-	return l.objs.PelagoMaps.Close()
+	return l.objs.Close()
+}
+
+// Programs are the loaded programs by name, for their run-time statistics and for tests. Empty after OpenMaps.
+func (l *Loader) Programs() map[string]*ebpf.Program {
+	out := map[string]*ebpf.Program{}
+	for name, p := range map[string]*ebpf.Program{
+		bpf.PelagoProgEdgeIn: l.objs.EdgeIn, bpf.PelagoProgEdgeOut: l.objs.EdgeOut,
+		bpf.PelagoProgUplinkIn: l.objs.UplinkIn, bpf.PelagoProgUplinkOut: l.objs.UplinkOut,
+		bpf.PelagoProgSweepFlows: l.objs.SweepFlows,
+	} {
+		if p != nil {
+			out[name] = p
+		}
+	}
+	return out
 }
 
 // Remove detaches the programs and deletes all that Open and Attach pinned below pinPath. Running connections end.

@@ -1,0 +1,162 @@
+package packet
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/loader"
+)
+
+// What a program returns (bpf/count.h).
+const (
+	Next     = -1
+	Drop     = 2
+	Redirect = 7
+)
+
+// Kernel is one node: the programs and maps, attached to nothing.
+type Kernel struct {
+	Loader *loader.Loader
+
+	EdgeOut, EdgeIn, UplinkIn, UplinkOut *ebpf.Program
+	Flows, Fragments, Slots, Egresses    *ebpf.Map
+
+	hooks, words []string
+}
+
+// Open makes a node with its maps in pinPath, a directory on a bpffs.
+func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
+	k := &Kernel{}
+	var err error
+	if k.hooks, k.words, err = loader.Words(); err != nil {
+		return nil, err
+	}
+	if k.Loader, err = loader.Open(loader.Options{PinPath: pinPath, Timers: timers}); err != nil {
+		return nil, err
+	}
+	programs := k.Loader.Programs()
+	k.EdgeOut, k.EdgeIn = programs[bpf.PelagoProgEdgeOut], programs[bpf.PelagoProgEdgeIn]
+	k.UplinkIn, k.UplinkOut = programs[bpf.PelagoProgUplinkIn], programs[bpf.PelagoProgUplinkOut]
+	for name, m := range map[string]**ebpf.Map{
+		bpf.PelagoMapFlows: &k.Flows, bpf.PelagoMapFragments: &k.Fragments, bpf.PelagoMapSlots: &k.Slots, bpf.PelagoMapEgresses: &k.Egresses,
+	} {
+		if *m, err = ebpf.LoadPinnedMap(filepath.Join(pinPath, name), nil); err != nil {
+			return nil, errors.Join(fmt.Errorf("open map %s: %w", name, err), k.Close())
+		}
+	}
+	return k, nil
+}
+
+// Close gives up programs and maps; the maps' pins stay.
+func (k *Kernel) Close() error {
+	return errors.Join(k.Loader.Close(), k.Flows.Close(), k.Fragments.Close(), k.Slots.Close(), k.Egresses.Close())
+}
+
+// Apply makes the tables hold s.
+func (k *Kernel) Apply(t testing.TB, s dataplane.State) {
+	t.Helper()
+	if err := k.Loader.Apply(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Flush forgets all flows and fragments.
+func (k *Kernel) Flush(t testing.TB) {
+	t.Helper()
+	for _, m := range []*ebpf.Map{k.Flows, k.Fragments} {
+		var keys [][]byte
+		var key, value []byte
+		for it := m.Iterate(); it.Next(&key, &value); {
+			keys = append(keys, append([]byte(nil), key...))
+		}
+		for _, key := range keys {
+			if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// Context is what of struct __sk_buff a test may set.
+type Context struct {
+	Mark           uint32
+	IngressIfindex uint32 // of a packet that the node's stack forwards; 0: of a local socket
+	GSOSegments    uint32
+	GSOSize        uint32
+}
+
+// skBuff is struct __sk_buff of linux/bpf.h.
+type skBuff struct {
+	Len            uint32
+	_              uint32
+	Mark           uint32
+	_              [6]uint32
+	IngressIfindex uint32
+	Ifindex        uint32
+	_              [25]uint32
+	_, _           uint64 // flow_keys, tstamp
+	_              uint32 // wire_len
+	GSOSegments    uint32
+	_              uint64 // sk
+	GSOSize        uint32
+	_              uint32
+	_              uint64 // hwtstamp
+}
+
+// Result is what a program did.
+type Result struct {
+	Action  int    // Next, Drop or Redirect
+	Verdict string // "hook verdict" as counted, "" if nothing was counted
+	Frame   []byte // as it is now
+	Mark    uint32
+}
+
+// Run runs a program on a frame.
+func (k *Kernel) Run(t testing.TB, program *ebpf.Program, frame []byte, c Context) Result {
+	t.Helper()
+	before := k.counters(t)
+	r, err := k.TryRun(program, frame, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, n := range k.counters(t) {
+		for range n - before[key] {
+			if r.Verdict != "" {
+				r.Verdict += " and "
+			}
+			r.Verdict += key
+		}
+	}
+	return r
+}
+
+// TryRun is Run without a look at the counters; it may be called from several goroutines.
+func (k *Kernel) TryRun(program *ebpf.Program, frame []byte, c Context) (Result, error) {
+	in := skBuff{Mark: c.Mark, IngressIfindex: c.IngressIfindex, GSOSegments: c.GSOSegments, GSOSize: c.GSOSize}
+	var out skBuff
+	opts := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: &in, ContextOut: &out}
+	action, err := program.Run(opts)
+	if err != nil {
+		return Result{}, fmt.Errorf("run %s on %d bytes: %w", program, len(frame), err)
+	}
+	return Result{Action: int(int32(action)), Frame: opts.DataOut, Mark: out.Mark}, nil
+}
+
+func (k *Kernel) counters(t testing.TB) map[string]uint64 {
+	t.Helper()
+	rows, err := k.Loader.Counters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]uint64{}
+	for _, r := range rows {
+		out[r.Hook+" "+r.Verdict] = r.Packets
+	}
+	return out
+}

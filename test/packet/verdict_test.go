@@ -1,0 +1,367 @@
+package packet
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/test/netns"
+)
+
+// row is one thing that may happen to a packet.
+type row struct {
+	name string
+	// node of cluster 1: 1 and 4 are gateways.
+	node    uint16
+	state   func(*dataplane.State)        // changes its tables
+	prepare func(t *testing.T, k *Kernel) // what happened before
+	hook    string                        // edge-out, edge-in, uplink-in, uplink-out
+	frame   func(t *testing.T, k *Kernel) []byte
+	context Context
+	loMTU   int  // of the device to send by, if not 0
+	own     bool // needs a node of its own: it leaves too much behind
+	want    string
+}
+
+func (k *Kernel) program(hook string) *ebpf.Program {
+	return map[string]*ebpf.Program{"edge-out": k.EdgeOut, "edge-in": k.EdgeIn, "uplink-in": k.UplinkIn, "uplink-out": k.UplinkOut}[hook]
+}
+
+// is is the frame of a packet of the node's stack; wire one of an overlay packet.
+func is(p Packet) func(*testing.T, *Kernel) []byte {
+	return func(*testing.T, *Kernel) []byte { return Frame(p.Encode()) }
+}
+
+func wire(o Overlay) func(*testing.T, *Kernel) []byte {
+	return func(*testing.T, *Kernel) []byte { return o.Encode() }
+}
+
+func raw(b []byte) func(*testing.T, *Kernel) []byte {
+	return func(*testing.T, *Kernel) []byte { return b }
+}
+
+func opened(p Packet) func(*testing.T, *Kernel) {
+	return func(t *testing.T, k *Kernel) { k.sent(t, k.fromPod(t, p), "edge-out sent") }
+}
+
+// The client's view of cluster 1 at a server's edge: what a pod behind 120.2.0.1 sends to cluster 1.
+func clientTCP(flags uint8, change ...func(*Packet)) Packet {
+	return tcpPacket(flags, append([]func(*Packet){from("120.2.0.1"), to(global(1, 20)), ports(1500, 80)}, change...)...)
+}
+
+func clientUDP(change ...func(*Packet)) Packet {
+	return udpPacket("query", append([]func(*Packet){from("120.2.0.1"), to(global(1, 20)), ports(1500, 53)}, change...)...)
+}
+
+// answerTo is what the far service sends to the outside port that node n's pods have.
+func answerTo(node uint16, change ...func(*Packet)) Packet {
+	return udpPacket("answer", append([]func(*Packet){from("120.2.0.20"), to(global(1, 1)), ports(53, blockOf(node)+7)}, change...)...)
+}
+
+var pod = Context{IngressIfindex: podDevice}
+
+func rows() []row {
+	toNode2 := func(inner Packet, change ...func(*Overlay)) Overlay {
+		return overlay(1, 1, 2, inner.Encode(), change...)
+	}
+	toGateway := func(inner Packet, change ...func(*Overlay)) Overlay { return cable(2, 1, 1, inner.Encode(), change...) }
+	probe := func(kind uint8, nonce uint64) Overlay {
+		o := cable(2, 1, 1, make([]byte, 24), func(o *Overlay) { o.Type = kind })
+		binary.NativeEndian.PutUint64(o.Inner, nonce)
+		return o
+	}
+	later := udpPacket("x", func(p *Packet) {
+		p.Protocol, p.UDP, p.Offset, p.Payload = ProtocolUDP, nil, 1480, []byte("the rest")
+	})
+	return []row{
+		// What is meant to happen.
+		{name: "a pod opens a connection", node: 2, hook: "edge-out", frame: is(tcpPacket(SYN)), context: pod, want: "edge-out sent"},
+		{name: "the node itself opens one", node: 2, hook: "edge-out", frame: is(tcpPacket(SYN, from("172.16.1.2"))), want: "edge-out sent"},
+		{name: "a pod pings", node: 2, hook: "edge-out", frame: is(echoPacket(Echo)), context: pod, want: "edge-out sent"},
+		{name: "a remote client reaches a service", node: 2, hook: "uplink-in", frame: wire(toNode2(clientTCP(SYN))), want: "uplink-in delivered"},
+		{name: "a gateway passes a request to the node that its table names", node: 1, hook: "uplink-in", frame: wire(toGateway(clientTCP(SYN))), want: "uplink-in switched"},
+		{name: "a gateway passes an answer to the owner of the port block", node: 1, hook: "uplink-in", frame: wire(toGateway(answerTo(3))), want: "uplink-in switched"},
+		{name: "a gateway passes an own packet to the cable", node: 1, hook: "uplink-in",
+			frame: wire(overlay(1, 2, 1, udpPacket("x", from("120.1.0.1")).Encode())), want: "uplink-in switched"},
+		{name: "a node without a backend passes a new flow on once", node: 2, hook: "uplink-in",
+			state: func(s *dataplane.State) { s.Services[own(20, 80)] = dataplane.Service{} },
+			frame: wire(toNode2(clientTCP(SYN))), want: "uplink-in bounced"},
+		{name: "a gateway whose own backends went picks another node itself", node: 1, hook: "uplink-in",
+			frame: wire(toGateway(clientTCP(SYN), func(o *Overlay) { o.Node = 1 })), want: "uplink-in bounced"},
+		{name: "a gateway that does not know a block asks its sibling", node: 1, hook: "uplink-in",
+			state: func(s *dataplane.State) { clear(s.Blocks) }, frame: wire(toGateway(answerTo(3))), want: "uplink-in bounced"},
+		{name: "a probe is sent back", node: 1, hook: "uplink-in", frame: wire(probe(Probe, 1)), want: "uplink-in probe"},
+		{name: "the answer to the outstanding probe is taken", node: 1, hook: "uplink-in", prepare: func(t *testing.T, k *Kernel) {
+			if _, err := k.Loader.StartProbe(nodeIP(2, 1), 99); err != nil {
+				t.Fatal(err)
+			}
+		}, frame: wire(probe(ProbeReply, 99)), want: "uplink-in probe"},
+
+		// Not ready, not understood.
+		{name: "before the first tables are in, nothing leaves", node: 2, hook: "edge-out",
+			state: func(s *dataplane.State) { s.Settings.Ready = false }, frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-not-ready"},
+		{name: "before the first tables are in, nothing is taken in", node: 2, hook: "uplink-in",
+			state: func(s *dataplane.State) { s.Settings.Ready = false }, frame: wire(toNode2(clientTCP(SYN))), want: "uplink-in drop-not-ready"},
+		{name: "the inner packet is no IPv4", node: 2, hook: "uplink-in",
+			frame: wire(overlay(1, 1, 2, append([]byte{0x60}, make([]byte, 60)...))), want: "uplink-in drop-malformed"},
+		{name: "an IPv4 header of 16 bytes", node: 2, hook: "edge-out", context: pod,
+			frame: raw(Frame(patch(tcpPacket(SYN).Encode(), 0, 0x44))), want: "edge-out drop-malformed"},
+		{name: "a total length beyond the frame", node: 2, hook: "edge-out", context: pod,
+			frame: raw(Frame(patch(tcpPacket(SYN).Encode(), 3, 41))), want: "edge-out drop-malformed"},
+		{name: "a TCP header that begins in the packet and ends behind it", node: 2, hook: "edge-out", context: pod,
+			frame: raw(Frame(patch(tcpPacket(SYN).Encode(), 3, 39))), want: "edge-out drop-malformed"},
+		{name: "a total length of 0 without segmentation", node: 2, hook: "edge-out", context: pod,
+			frame: raw(Frame(patch(tcpPacket(SYN).Encode(), 3, 0))), want: "edge-out drop-malformed"},
+		{name: "an ICMP error that quotes a packet of somebody else", node: 2, hook: "edge-out", context: pod,
+			frame: is(icmpError(tcpPacket(SYN, from("10.7.2.99"), to(ip("10.7.2.10"))), ip("10.7.2.10"), global(2, 20), 8)), want: "edge-out drop-malformed"},
+		{name: "an ICMP error that quotes 7 bytes of transport", node: 2, hook: "edge-out", context: pod,
+			frame: is(icmpError(answerTo(2, to(ip("10.7.2.10"))), ip("10.7.2.10"), global(2, 20), 7).with(to(ip("10.7.2.10")))), want: "edge-out drop-malformed"},
+		{name: "overlay version 2", node: 2, hook: "uplink-in",
+			frame: wire(toNode2(clientTCP(SYN), func(o *Overlay) { o.Version = 2 })), want: "uplink-in drop-bad-version"},
+		{name: "a vxlan header that is not ours (version 0)", node: 2, hook: "uplink-in",
+			frame: wire(toNode2(clientTCP(SYN), func(o *Overlay) { o.Version = 0 })), want: "uplink-in drop-bad-version"},
+		{name: "a wrong overlay token", node: 2, hook: "uplink-in",
+			frame: wire(toNode2(clientTCP(SYN), func(o *Overlay) { o.Token++ })), want: "uplink-in drop-bad-token"},
+		{name: "the overlay token of before is still taken", node: 2, hook: "uplink-in",
+			frame: wire(toNode2(clientTCP(SYN), func(o *Overlay) { o.Token = 0x01d + 1 })), want: "uplink-in delivered"},
+		{name: "token 0 where there was none before", node: 2, hook: "uplink-in",
+			state: func(s *dataplane.State) { s.Settings.Overlay.Old = 0 },
+			frame: wire(toNode2(clientTCP(SYN), func(o *Overlay) { o.Token = 0 })), want: "uplink-in drop-bad-token"},
+		{name: "a wrong cable token", node: 1, hook: "uplink-in",
+			frame: wire(toGateway(clientTCP(SYN), func(o *Overlay) { o.Token++ })), want: "uplink-in drop-bad-token"},
+		{name: "the cable token of before is still taken", node: 1, hook: "uplink-in",
+			frame: wire(toGateway(clientTCP(SYN), func(o *Overlay) { o.Token = 0x01dcab })), want: "uplink-in switched"},
+		{name: "the overlay token on the cable", node: 1, hook: "uplink-in",
+			frame: wire(toGateway(clientTCP(SYN), func(o *Overlay) { o.Token = overlayToken + 1 })), want: "uplink-in drop-bad-token"},
+		{name: "the answer to a probe that was never sent", node: 1, hook: "uplink-in", frame: wire(probe(ProbeReply, 98)), want: "uplink-in drop-bad-token"},
+		{name: "a second answer to one probe", node: 1, hook: "uplink-in", prepare: func(t *testing.T, k *Kernel) {
+			if _, err := k.Loader.StartProbe(nodeIP(2, 1), 97); err != nil {
+				t.Fatal(err)
+			}
+			k.arrive(t, probe(ProbeReply, 97))
+		}, frame: wire(probe(ProbeReply, 97)), want: "uplink-in drop-bad-token"},
+		{name: "an unknown packet type", node: 2, hook: "uplink-in",
+			frame: wire(toNode2(clientTCP(SYN), func(o *Overlay) { o.Type = 9 })), want: "uplink-in drop-bad-type"},
+
+		// Who may send what.
+		{name: "the sender on the overlay is no node", node: 2, hook: "uplink-in",
+			frame: wire(toNode2(clientTCP(SYN), func(o *Overlay) { o.Source = ip("172.16.1.99") })), want: "uplink-in drop-unknown-peer"},
+		{name: "a remote gateway sends on the overlay", node: 1, hook: "uplink-in",
+			frame: wire(overlay(1, 1, 1, clientTCP(SYN).Encode(), func(o *Overlay) { o.Source = nodeIP(2, 1) })), want: "uplink-in drop-unknown-peer"},
+		{name: "a node of this cluster sends on the cable", node: 1, hook: "uplink-in",
+			frame: wire(toGateway(clientTCP(SYN), func(o *Overlay) { o.Source = nodeIP(1, 2) })), want: "uplink-in drop-unknown-peer"},
+		{name: "a cluster sends from a source that is not its own", node: 1, hook: "uplink-in",
+			frame: wire(toGateway(clientTCP(SYN, from("120.3.0.1")))), want: "uplink-in drop-spoofed-source"},
+		{name: "a cluster sends from another's prefix", node: 1, hook: "uplink-in",
+			state: func(s *dataplane.State) { s.Routes[netip.MustParsePrefix("120.3.0.0/24")] = 3 },
+			frame: wire(toGateway(clientTCP(SYN, from("120.3.0.1")))), want: "uplink-in drop-spoofed-source"},
+		{name: "a node sends a remote cluster what does not come from this one", node: 1, hook: "uplink-in",
+			frame: wire(overlay(1, 2, 1, udpPacket("x", from("10.7.2.10")).Encode())), want: "uplink-in drop-spoofed-source"},
+		{name: "a new flow from a source of no known cluster at the edge", node: 2, hook: "uplink-in",
+			frame: wire(toNode2(clientTCP(SYN, from("120.9.0.1")))), want: "uplink-in drop-spoofed-source"},
+		{name: "an address that no pod of this node has", node: 2, hook: "edge-out",
+			frame: is(tcpPacket(SYN, from("10.7.2.99"))), context: pod, want: "edge-out drop-unknown-source"},
+		{name: "a pod's address from another device", node: 2, hook: "edge-out",
+			frame: is(tcpPacket(SYN)), context: Context{IngressIfindex: podDevice + 1}, want: "edge-out drop-unknown-source"},
+		{name: "a pod's address from a socket of the node", node: 2, hook: "edge-out", frame: is(tcpPacket(SYN)), want: "edge-out drop-unknown-source"},
+		{name: "the node's address from a pod", node: 2, hook: "edge-out",
+			frame: is(tcpPacket(SYN, from("172.16.1.2"))), context: pod, want: "edge-out drop-unknown-source"},
+		{name: "a pod's address from another device, in a connection that the pod has", node: 2, hook: "edge-out", prepare: opened(tcpPacket(SYN)),
+			frame: is(tcpPacket(RST | ACK)), context: Context{IngressIfindex: podDevice + 1}, want: "edge-out drop-unknown-source"},
+		{name: "a backend's address from another device, in a connection that it serves", node: 2, hook: "edge-out",
+			prepare: func(t *testing.T, k *Kernel) { k.delivered(t, k.arrive(t, toNode2(clientTCP(SYN, to(global(1, 21)))))) },
+			frame:   is(tcpPacket(RST|ACK, to(ip("120.2.0.1")), ports(8080, 1500))), context: Context{IngressIfindex: podDevice + 1}, want: "edge-out drop-unknown-source"},
+		{name: "an ICMP error about a pod's connection from another pod", node: 2, hook: "edge-out", prepare: opened(udpPacket("x")), context: pod,
+			frame: is(icmpError(udpPacket("a", from("120.2.0.20"), to(ip("10.7.2.10")), ports(53, 40000)), ip("10.7.2.11"), global(2, 20), 8)), want: "edge-out drop-unknown-source"},
+		{name: "an unmarked packet to a node's overlay port leaves by the uplink", node: 2, hook: "uplink-out",
+			frame: wire(overlay(1, 2, 3, nil)), want: "uplink-out drop-injected"},
+		{name: "an unmarked packet to a remote gateway's cable port leaves by a gateway's uplink", node: 1, hook: "uplink-out",
+			frame: wire(cable(1, 1, 1, nil)), want: "uplink-out drop-injected"},
+		{name: "the first fragment of such a packet", node: 2, hook: "uplink-out",
+			frame: raw(Frame(Fragments(overlay(1, 2, 3, make([]byte, 2000)).Encode()[14:], 1400)[0])), want: "uplink-out drop-injected"},
+		{name: "what reaches pelago0 without tunnel metadata", node: 2, hook: "edge-in", frame: is(clientTCP(SYN)), want: "edge-in drop-unverified"},
+
+		// Where it goes.
+		{name: "a destination of no accepted cluster", node: 2, hook: "edge-out", frame: is(tcpPacket(SYN, to(ip("120.9.0.1")))), context: pod, want: "edge-out drop-no-route"},
+		{name: "no gateway in this cluster", node: 2, hook: "edge-out",
+			state: func(s *dataplane.State) { s.Gateways = nil }, frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-no-gateway"},
+		{name: "no gateway in the far cluster", node: 1, hook: "uplink-in", state: func(s *dataplane.State) { clear(s.Clusters) },
+			frame: wire(overlay(1, 2, 1, udpPacket("x", from("120.1.0.1")).Encode())), want: "uplink-in drop-no-gateway"},
+		{name: "the gateway picked has no address", node: 2, hook: "edge-out",
+			state: func(s *dataplane.State) { clear(s.Nodes) }, frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-unknown-node"},
+		{name: "the owner of the block has no address", node: 1, hook: "uplink-in",
+			state: func(s *dataplane.State) { delete(s.Nodes, 3) }, frame: wire(toGateway(answerTo(3))), want: "uplink-in drop-unknown-node"},
+		{name: "a cable packet at a node that ceased to be a gateway", node: 1, hook: "uplink-in",
+			state: func(s *dataplane.State) { s.Settings.Gateway = false }, frame: wire(toGateway(clientTCP(SYN))), want: "uplink-in drop-not-gateway"},
+		{name: "from a cable to a third cluster: no transit", node: 1, hook: "uplink-in",
+			state: func(s *dataplane.State) {
+				s.Routes[netip.MustParsePrefix("120.3.0.0/24")] = 3
+				s.Clusters[3] = s.Clusters[2]
+			}, frame: wire(toGateway(clientTCP(SYN, to(ip("120.3.0.20"))))), want: "uplink-in drop-not-own"},
+		{name: "from a cable back to the cluster that it came from", node: 1, hook: "uplink-in",
+			frame: wire(toGateway(clientTCP(SYN, to(ip("120.2.0.20"))))), want: "uplink-in drop-not-own"},
+		{name: "bounced by a sibling, to a remote cluster: no transit either", node: 1, hook: "uplink-in",
+			frame: wire(overlay(1, 4, 1, clientTCP(SYN, to(ip("120.2.0.20"))).Encode(), func(o *Overlay) { o.Flags = Bounced | Switch })), want: "uplink-in drop-not-own"},
+		{name: "for an address that is nobody's, at a node", node: 2, hook: "uplink-in",
+			frame: wire(toNode2(clientTCP(SYN, to(global(1, 77))))), want: "uplink-in drop-not-own"},
+		{name: "a block that the sibling does not know either", node: 1, hook: "uplink-in", state: func(s *dataplane.State) { clear(s.Blocks) },
+			frame: wire(overlay(1, 4, 1, answerTo(3).Encode(), func(o *Overlay) { o.Flags = Bounced | Switch })), want: "uplink-in drop-unknown-block"},
+		{name: "a block that nobody knows, and there is no sibling", node: 1, hook: "uplink-in",
+			state: func(s *dataplane.State) { clear(s.Blocks); s.Gateways = []uint16{1} }, frame: wire(toGateway(answerTo(3))), want: "uplink-in drop-unknown-block"},
+		{name: "an exported address, a port that is not", node: 1, hook: "uplink-in", frame: wire(toGateway(clientTCP(SYN, ports(1500, 81)))), want: "uplink-in drop-no-service"},
+		{name: "the port of another protocol", node: 1, hook: "uplink-in", frame: wire(toGateway(clientUDP(ports(1500, 80)))), want: "uplink-in drop-no-service"},
+		{name: "the same at the edge", node: 2, hook: "uplink-in", frame: wire(toNode2(clientTCP(SYN, ports(1500, 81)))), want: "uplink-in drop-no-service"},
+		{name: "an exported service without any backend", node: 1, hook: "uplink-in", frame: wire(toGateway(clientTCP(SYN, to(global(1, 22))))), want: "uplink-in drop-no-backend"},
+		{name: "a bounced packet at a node without a backend", node: 2, hook: "uplink-in",
+			frame: wire(toNode2(clientTCP(SYN, to(global(1, 22))), func(o *Overlay) { o.Flags = Bounced })), want: "uplink-in drop-no-backend"},
+		{name: "a node without a backend, and no gateway to ask", node: 2, hook: "uplink-in", state: func(s *dataplane.State) { s.Gateways = nil },
+			frame: wire(toNode2(clientTCP(SYN, to(global(1, 22))))), want: "uplink-in drop-no-backend"},
+		{name: "the address of a pod that is not on this node", node: 3, hook: "uplink-in",
+			frame: wire(overlay(1, 1, 3, clientTCP(SYN, to(global(1, 100))).Encode())), want: "uplink-in drop-no-backend"},
+
+		// Flows.
+		{name: "a segment in the middle of a connection that is not there", node: 2, hook: "edge-out", frame: is(tcpPacket(ACK)), context: pod, want: "edge-out drop-no-flow"},
+		{name: "an echo reply to nothing", node: 2, hook: "edge-out", frame: is(echoPacket(EchoReply)), context: pod, want: "edge-out drop-no-flow"},
+		{name: "an ICMP error about no connection", node: 2, hook: "edge-out", context: pod,
+			frame: is(icmpError(udpPacket("a", from("120.2.0.20"), to(ip("10.7.2.10")), ports(53, 40000)), ip("10.7.2.10"), global(2, 20), 8)), want: "edge-out drop-no-flow"},
+		{name: "a datagram to a port of an egress IP that is not in use", node: 2, hook: "uplink-in", frame: wire(toNode2(answerTo(2))), want: "uplink-in drop-no-flow"},
+		{name: "a reset without a flow is not answered", node: 2, hook: "uplink-in", frame: wire(toNode2(clientTCP(RST | ACK))), want: "uplink-in drop-no-flow"},
+		{name: "a pod without an egress IP", node: 2, hook: "edge-out",
+			state: func(s *dataplane.State) { s.Sources[ip("10.7.2.10")] = dataplane.Source{Ifindex: podDevice} },
+			frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-no-egress"},
+		{name: "an egress IP of which this node has no block", node: 2, hook: "edge-out",
+			state: func(s *dataplane.State) { clear(s.Egresses) }, frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-no-egress"},
+		{name: "all 256 ports in use towards one remote endpoint", node: 2, hook: "edge-out", prepare: func(t *testing.T, k *Kernel) {
+			for port := uint16(20000); port < 24000; port++ {
+				if k.fromPod(t, udpPacket("x", ports(port, 53))).Action == Drop && k.flows(t) >= 250 {
+					break
+				}
+			}
+			for k.flows(t) < 256 { // the last few are found by chance
+				k.fromPod(t, udpPacket("x", ports(24000+uint16(k.flows(t)), 53)))
+			}
+		}, frame: is(udpPacket("x", ports(50000, 53))), context: pod, want: "edge-out drop-ports-exhausted"},
+		{name: "the flow table is full of flows that may not go", node: 2, hook: "edge-out", own: true,
+			prepare: func(t *testing.T, k *Kernel) { k.fill(t, true) }, frame: is(udpPacket("x")), context: pod, want: "edge-out drop-flows-full"},
+		{name: "the flow table is full, at the server's side", node: 2, hook: "uplink-in", own: true,
+			prepare: func(t *testing.T, k *Kernel) { k.fill(t, true) }, frame: wire(toNode2(clientTCP(SYN))), want: "uplink-in drop-flows-full"},
+		{name: "two pods with one global IP use one port towards one endpoint", node: 2, hook: "edge-out",
+			state:   func(s *dataplane.State) { s.Sources[ip("10.7.2.10")] = s.Sources[ip("10.7.2.11")] },
+			prepare: opened(tcpPacket(SYN, from("10.7.2.11"))), frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-tuple-clash"},
+
+		// What cannot be carried.
+		{name: "a later fragment without the first", node: 2, hook: "edge-out", frame: is(later), context: pod, want: "edge-out drop-fragment"},
+		{name: "an inner fragment without its ports", node: 2, hook: "uplink-in", frame: wire(toNode2(later.with(from("120.2.0.1"), to(global(1, 20))))), want: "uplink-in drop-fragment"},
+		{name: "an ICMP error about a later fragment", node: 2, hook: "edge-out", context: pod, prepare: opened(udpPacket("x")),
+			frame: is(icmpError(later.with(from("120.2.0.20"), to(ip("10.7.2.10"))), ip("10.7.2.10"), global(2, 20), 8)), want: "edge-out drop-fragment"},
+		{name: "SCTP", node: 2, hook: "edge-out", context: pod,
+			frame: is(Packet{Source: ip("10.7.2.10"), Destination: global(2, 20), TTL: 64, Protocol: 132, Payload: make([]byte, 32)}), want: "edge-out drop-protocol"},
+		{name: "an ICMP timestamp request", node: 2, hook: "edge-out", context: pod, frame: is(echoPacket(13)), want: "edge-out drop-protocol"},
+		{name: "an ICMP error about SCTP", node: 2, hook: "edge-out", context: pod,
+			frame: is(icmpError(Packet{Source: global(2, 20), Destination: ip("10.7.2.10"), Protocol: 132, Payload: make([]byte, 32)}, ip("10.7.2.10"), global(2, 20), 8)), want: "edge-out drop-protocol"},
+		{name: "IPv6 on pelago0", node: 2, hook: "edge-out", context: pod,
+			frame: raw(append(patch(Frame(nil), 12, 0x86, 0xdd), make([]byte, 60)...)), want: "edge-out drop-protocol"},
+		{name: "an outer time to live that ends here", node: 1, hook: "uplink-in",
+			frame: wire(toGateway(clientTCP(SYN), func(o *Overlay) { o.TTL = 1 })), want: "uplink-in drop-ttl"},
+		{name: "larger than the uplink's MTU with the overlay header", node: 2, hook: "edge-out", loMTU: 1400,
+			frame: is(udpPacket(string(make([]byte, 1400-50-28+1)))), context: pod, want: "edge-out drop-too-big"},
+		{name: "as large as the uplink's MTU with the overlay header", node: 2, hook: "edge-out", loMTU: 1400,
+			frame: is(udpPacket(string(make([]byte, 1400-50-28)))), context: pod, want: "edge-out sent"},
+		{name: "larger than the cable's MTU at a gateway", node: 1, hook: "uplink-in", loMTU: 1400,
+			frame: wire(overlay(1, 2, 1, udpPacket(string(make([]byte, 1400-50-28+1)), from("120.1.0.1")).Encode())), want: "uplink-in drop-too-big"},
+		{name: "a table that no loader writes", node: 2, hook: "edge-out", own: true, prepare: func(t *testing.T, k *Kernel) {
+			key := global(1, 1).As4()
+			if err := k.Egresses.Put(binary.NativeEndian.Uint32(key[:]), bpf.PelagoEgress{Count: 1 << 23}); err != nil {
+				t.Fatal(err)
+			}
+		}, frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-internal"},
+	}
+}
+
+func own(n byte, port uint16) dataplane.ServiceKey {
+	return dataplane.ServiceKey{Address: global(1, n), Port: port, Protocol: ProtocolTCP}
+}
+
+// patch returns b with other bytes at an offset, checksums as they were.
+func patch(b []byte, at int, with ...byte) []byte {
+	b = slices.Clone(b)
+	copy(b[at:], with)
+	return b
+}
+
+func TestVerdicts(t *testing.T) {
+	for _, r := range rows() {
+		t.Run(strings.ReplaceAll(r.name, " ", "_"), func(t *testing.T) {
+			var k *Kernel
+			if r.own {
+				k = loadTimers(t, loader.Timers{}, 1, r.node)
+			} else {
+				k = load(t, 1, r.node)
+			}
+			s := state(1, r.node)
+			if r.state != nil {
+				r.state(&s)
+			}
+			k.Apply(t, s)
+			if r.prepare != nil {
+				r.prepare(t, k)
+			}
+			frame := r.frame(t, k)
+			var got Result
+			run := func() error {
+				got = k.Run(t, k.program(r.hook), frame, r.context)
+				return nil
+			}
+			if r.loMTU == 0 {
+				_ = run()
+			} else {
+				ns := netns.ForTest(t, "lo")
+				if _, err := ns.Run("ip", "link", "set", "lo", "mtu", fmt.Sprint(r.loMTU)); err != nil {
+					t.Fatal(err)
+				}
+				if err := ns.Do(run); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got.Verdict != r.want {
+				t.Fatalf("counted %q; want %q", got.Verdict, r.want)
+			}
+			want := Redirect
+			switch {
+			case strings.Contains(r.want, "drop-"), r.want == "uplink-in probe" && frame[46] == ProbeReply:
+				want = Drop
+			case strings.Contains(r.want, "delivered"):
+				want = Next
+			}
+			if got.Action != want {
+				t.Errorf("action %d; want %d", got.Action, want)
+			}
+		})
+	}
+}
+
+// Every verdict of the kernel side has a row above.
+func TestEveryVerdictHasARow(t *testing.T) {
+	_, verdicts, err := loader.Words()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tested := map[string]bool{}
+	for _, r := range rows() {
+		_, verdict, _ := strings.Cut(r.want, " ")
+		tested[verdict] = true
+	}
+	for _, v := range verdicts {
+		if !tested[v] {
+			t.Errorf("no row in TestVerdicts ends with %q", v)
+		}
+	}
+}
