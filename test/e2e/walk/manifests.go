@@ -37,7 +37,7 @@ spec:
 ---
 apiVersion: apps/v1
 kind: StatefulSet
-metadata: {name: whereami-ss, namespace: sample}
+metadata: {name: whereami, namespace: sample}
 spec:
   serviceName: whereami-ss
   replicas: 3

@@ -21,7 +21,7 @@ func (w *Walk) Headless(ctx context.Context, client Pod) error {
 	if _, err := w.Resolve(ctx, client, HeadlessName+domain, 3, GlobalCIDR2); err != nil {
 		return err
 	}
-	pod := "whereami-ss-0"
+	pod := "whereami-0"
 	name := pod + ".g2." + HeadlessName + domain
 	if _, err := w.Resolve(ctx, client, name, 1, GlobalCIDR2); err != nil {
 		return err

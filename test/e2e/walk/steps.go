@@ -74,7 +74,7 @@ func (w *Walk) Workload(ctx context.Context, cluster string) error {
 	if err := w.Apply(ctx, cluster, workload); err != nil {
 		return err
 	}
-	for _, object := range []string{"deployment/whereami", "statefulset/whereami-ss"} {
+	for _, object := range []string{"deployment/whereami", "statefulset/whereami"} {
 		if _, err := w.Kubectl(ctx, "--context", cluster, "-n", Namespace, "rollout", "status", object, "--timeout=90s"); err != nil {
 			return err
 		}
