@@ -393,14 +393,15 @@ int uplink_in(struct __sk_buff *skb)
 	if (a.from_cable ? token != s->cable_token && (!s->cable_token_old || token != s->cable_token_old) :
 			   token != s->overlay_token && (!s->overlay_token_old || token != s->overlay_token_old))
 		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_BAD_TOKEN);
+	/* A gateway that would reflect probes without complete tables would draw packets that it cannot switch. */
+	if (!s->ready)
+		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NOT_READY);
 	if (h.type == PACKET_PROBE)
 		return reflect(skb, s);
 	if (h.type == PACKET_PROBE_REPLY)
 		return probe_answer(skb, outer_source);
 	if (h.type != PACKET_FORWARD)
 		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_BAD_TYPE);
-	if (!s->ready)
-		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_NOT_READY);
 	a.node = header_node(&h);
 	a.flags = h.version_flags & 0x0f;
 	a.peer_node = peer->node;
