@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,16 +13,21 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/broker"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/corefile"
+	"github.com/pelago-net/pelago/control/objectset"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
@@ -218,7 +224,12 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		if !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err) {
 			t.Errorf("the removed member lists Endpoints: %v, want a refusal", err)
 		}
-		c.must(t, "unjoin", "--context", "g1")
+		m.makeObjects()
+		// No kubelet is there to clean a node.
+		if out := c.must(t, "unjoin", "--context", "g1", "--timeout", "1s"); !strings.Contains(out, "run `pelago-node cleanup` there") {
+			t.Errorf("nodes that were not cleaned are not reported:\n%s", out)
+		}
+		m.checkObjects()
 		c.fails(t, "has not joined", "unjoin", "--context", "g1")
 		// What is gone may come back under another name.
 		c.must(t, c.join("--clusterid", "other")...)
@@ -254,6 +265,76 @@ func (m *reader) node(name string) *corev1.Node {
 	n := &corev1.Node{}
 	m.get(client.ObjectKey{Name: name}, n)
 	return n
+}
+
+// makeObjects makes what an agent leaves outside of the system namespace, and things that look like it.
+func (m *reader) makeObjects() {
+	m.t.Helper()
+	owner := objectset.Owner{HubID: m.config().HubID}
+	foreign := objectset.Owner{HubID: "another"}
+	slice := func(name string, o *objectset.Owner) *discoveryv1.EndpointSlice {
+		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, AddressType: discoveryv1.AddressTypeIPv4}
+		if o != nil {
+			o.Mark(s)
+		}
+		return s
+	}
+	imported := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ServiceImport",
+		"metadata": map[string]any{"name": "web", "namespace": "default"}, "spec": map[string]any{"type": "Headless", "ports": []any{}}}}
+	owner.Mark(imported)
+	for _, obj := range []client.Object{
+		slice("ours", &owner), slice("foreign", &foreign), slice("users", nil), imported,
+		&pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: pelagov1alpha1.NodeIndexSpec{Index: 1, NodeUID: "u"}},
+		&submarinerv1.GlobalIngressIP{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default"},
+			Spec: submarinerv1.GlobalIngressIPSpec{Target: submarinerv1.ClusterIPService}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "coredns", Namespace: "kube-system"},
+			Data: map[string]string{"Corefile": m.corefile(".:53 {\n}\n"), "other": "x"}},
+	} {
+		if err := m.c.Create(context.Background(), obj); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+}
+
+func (m *reader) corefile(text string) string {
+	m.t.Helper()
+	text, err := corefile.Patch(text, []string{"clusterset.local"}, netip.MustParseAddr("10.77.0.9"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return text
+}
+
+// checkObjects says what of that is wrongly there or gone.
+func (m *reader) checkObjects() {
+	m.t.Helper()
+	ctx := context.Background()
+	slices := &discoveryv1.EndpointSliceList{}
+	if err := m.c.List(ctx, slices, client.InNamespace("default")); err != nil {
+		m.t.Fatal(err)
+	}
+	var left []string
+	for _, s := range slices.Items {
+		left = append(left, s.Name)
+	}
+	if diff := cmp.Diff([]string{"foreign", "users"}, left); diff != "" {
+		m.t.Errorf("EndpointSlices that stay: -want +got\n%s", diff)
+	}
+	imports := &unstructured.UnstructuredList{}
+	imports.SetAPIVersion("multicluster.x-k8s.io/v1alpha1")
+	imports.SetKind("ServiceImport")
+	nodes, ingress := &pelagov1alpha1.NodeIndexList{}, &submarinerv1.GlobalIngressIPList{}
+	if err := errors.Join(m.c.List(ctx, imports), m.c.List(ctx, nodes), m.c.List(ctx, ingress)); err != nil {
+		m.t.Fatal(err)
+	}
+	if n := len(imports.Items) + len(nodes.Items) + len(ingress.Items); n != 0 {
+		m.t.Errorf("%d ServiceImports, %d NodeIndexes and %d GlobalIngressIPs stay", len(imports.Items), len(nodes.Items), len(ingress.Items))
+	}
+	dns := &corev1.ConfigMap{}
+	m.get(client.ObjectKey{Namespace: "kube-system", Name: "coredns"}, dns)
+	if diff := cmp.Diff(map[string]string{"Corefile": ".:53 {\n}\n", "other": "x"}, dns.Data); diff != "" {
+		m.t.Errorf("CoreDNS' configuration: -want +got\n%s", diff)
+	}
 }
 
 func (m *reader) get(key client.ObjectKey, obj client.Object) {

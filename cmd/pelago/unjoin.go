@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,6 +17,7 @@ import (
 type unjoin struct {
 	access    access
 	clusterID string
+	timeout   time.Duration
 }
 
 func unjoinCommand() *cobra.Command {
@@ -24,11 +26,9 @@ func unjoinCommand() *cobra.Command {
 		Use:   "unjoin",
 		Short: "Remove a cluster from its clusterset",
 		Long: `unjoin has two halves. At the hub, with --clusterid, it withdraws the cluster's
-rights and removes all that the hub holds of it; its addresses become free. At
-the member, without --clusterid, it removes Pelago from the cluster.
-
-The other clusters stop sending to it as soon as the hub's half is done. Nodes
-keep the programs that they have loaded until they are restarted.`,
+rights and removes all that the hub holds of it; its addresses become free, and
+the other clusters stop sending to it. At the member, without --clusterid, it
+takes Pelago off the nodes and out of the cluster. Do the hub's half first.`,
 		Example: `  pelago unjoin --context hub --clusterid g1
   pelago unjoin --context g1`,
 		Args: cobra.NoArgs,
@@ -41,6 +41,7 @@ keep the programs that they have loaded until they are restarted.`,
 	}
 	u.access.addFlags(cmd.Flags())
 	cmd.Flags().StringVar(&u.clusterID, "clusterid", "", "remove what the hub, which the kubeconfig names, holds of this cluster")
+	cmd.Flags().DurationVar(&u.timeout, "timeout", 2*time.Minute, "how long to wait for nodes to be clean")
 	return cmd
 }
 
@@ -65,7 +66,7 @@ func (u *unjoin) hub(ctx context.Context, out io.Writer) error {
 	if err := broker.Unregister(ctx, hub, deploy.BrokerNamespace, u.clusterID); err != nil {
 		return err
 	}
-	p.step("Cluster %s is removed; if Pelago still runs there, remove it with `pelago unjoin --context CONTEXT`", u.clusterID)
+	p.step("Cluster %s is removed; if Pelago runs there, remove it with `pelago unjoin --context CLUSTER`", u.clusterID)
 	return nil
 }
 
@@ -88,9 +89,17 @@ func (u *unjoin) member(ctx context.Context, out io.Writer) error {
 			config.SystemNamespace, config.ConfigMapName)
 	}
 	p := newProgress(out)
+	if err := deploy.StopMember(ctx, cfg, u.timeout, p.step); err != nil {
+		return err
+	}
+	p.step("Removing what the agent has made")
+	if err := removeLeftovers(ctx, m.client, former.HubID); err != nil {
+		return err
+	}
 	if err := deploy.RemoveMember(ctx, cfg, p.step); err != nil {
 		return err
 	}
-	p.step("Pelago is removed; ServiceExports and custom resource definitions stay. At the hub run `pelago unjoin --clusterid %s`", former.ClusterID)
+	p.step("Pelago is removed; ServiceExports, egress IPs and custom resource definitions stay. "+
+		"If it is not done yet, run `pelago unjoin --context HUB --clusterid %s`", former.ClusterID)
 	return nil
 }
