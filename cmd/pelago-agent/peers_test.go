@@ -79,7 +79,7 @@ func (s *clusterset) testLeaving(t *testing.T) {
 		return ""
 	})
 
-	// A third cluster claims g1's pods, as one can that joined a hub without policies.
+	// A third cluster joins and has no gateway yet.
 	g3 := &submarinerv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: deploy.BrokerNamespace, Name: "g3", Labels: map[string]string{submarinerv1.LabelClusterID: "g3"},
