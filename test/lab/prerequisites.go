@@ -46,6 +46,7 @@ var packages = []Package{
 	{"libc6-dev", "C library headers for go test -race", "/usr/include/stdlib.h", false},
 	{"clang-16", "regenerates the eBPF objects (make generate, make verify)", "/usr/bin/clang-16", false},
 	{"llvm-16", "llvm-strip for the eBPF objects", "/usr/bin/llvm-strip-16", false},
+	{"clang-format-16", "the format of the C sources (make lint)", "/usr/bin/clang-format-16", false},
 	{"bpftool", "dumps pinned maps", "/usr/sbin/bpftool", false},
 	{"ethtool", "offload settings in benchmarks", "/usr/sbin/ethtool", false},
 	{"jq", "reads result files", "/usr/bin/jq", false},
