@@ -1,81 +1,60 @@
-// Command whereami is an HTTP server that says where it runs and who asks: pod,
-// namespace, node, and the source address and port that it sees. Tests and
-// walk-throughs read from its answer which cluster a request reached and what
-// address translation did to it.
+// Command whereami is the server and the traffic of tests and walk-throughs. Without a mode it is an HTTP server that says
+// where it runs and who asks: pod, namespace, node, and the source address and port that it sees. From its answer one reads
+// which cluster a request reached and what address translation did to it.
 //
-//	GET /      one "key: value" line each
-//	GET /json  the same as a JSON object
-//	GET /healthz
+//	whereami [-listen :80]       the HTTP server
+//	whereami echo [-listen :7]   sends every UDP datagram back
+//	whereami ping ADDRESS:PORT   sends datagrams to an echo at a fixed rate and says which were lost
+//	whereami hold ADDRESS:PORT   keeps connections to the HTTP server busy and says which broke
 //
-// Pod, namespace, node and address come from the environment (POD_NAME,
-// NAMESPACE, NODE_NAME, POD_IP; a Deployment sets them from the downward API).
+// ping and hold work until their standard input ends, or for -duration, and then print a JSON object: `kubectl exec -i`
+// with its input held open makes traffic for as long as a test wants.
 package main
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
-	"flag"
 	"fmt"
-	"log/slog"
-	"net"
-	"net/http"
+	"io"
 	"os"
+	"strings"
 	"time"
 )
 
-// answer is what a request gets, in the order in which it is printed.
-type answer struct {
-	Pod       string `json:"pod"`
-	Namespace string `json:"namespace"`
-	Node      string `json:"node"`
-	Address   string `json:"address"` // the pod's, as it knows it
-	Local     string `json:"local"`   // address:port that the request arrived at
-	Source    string `json:"source"`  // address:port that the request came from
-	Host      string `json:"host"`    // name that the client asked for
-}
-
-// lines is the text form.
-func (a answer) lines() string {
-	return fmt.Sprintf("pod: %s\nnamespace: %s\nnode: %s\naddress: %s\nlocal: %s\nsource: %s\nhost: %s\n",
-		a.Pod, a.Namespace, a.Node, a.Address, a.Local, a.Source, a.Host)
-}
-
-// handler answers with what is known of the pod (me) and of the request.
-func handler(me answer) http.Handler {
-	describe := func(r *http.Request) answer {
-		a := me
-		a.Source, a.Host = r.RemoteAddr, r.Host
-		if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
-			a.Local = local.String()
-		}
-		return a
-	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		fmt.Fprint(w, describe(r).lines())
-	})
-	mux.HandleFunc("GET /json", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(describe(r)); err != nil {
-			slog.Warn("answer is not sent", "source", r.RemoteAddr, "error", err)
-		}
-	})
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	return mux
-}
+// modes are what the program can be, by its first argument.
+var modes = map[string]func(args []string) error{"echo": echo, "ping": ping, "hold": hold}
 
 func main() {
-	listen := flag.String("listen", ":80", "address and port to listen on")
-	flag.Parse()
-	me := answer{Pod: os.Getenv("POD_NAME"), Namespace: os.Getenv("NAMESPACE"), Node: os.Getenv("NODE_NAME"), Address: os.Getenv("POD_IP")}
-	if me.Pod == "" {
-		me.Pod, _ = os.Hostname() // a pod's host name is its name; empty is said as it is
+	run, args := serve, os.Args[1:]
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		if run = modes[args[0]]; run == nil {
+			run = func([]string) error { return fmt.Errorf("%q is no mode: use echo, ping, hold or none", args[0]) }
+		}
+		args = args[1:]
 	}
-	server := &http.Server{Addr: *listen, Handler: handler(me), ReadHeaderTimeout: 10 * time.Second}
-	slog.Info("listening", "address", *listen)
-	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-		slog.Error("server ended", "error", err)
+	if err := run(args); err != nil {
+		fmt.Fprintf(os.Stderr, "whereami: %v\n", err)
 		os.Exit(1)
 	}
+}
+
+// lasting is a context that ends after d, or with the standard input if d is 0.
+func lasting(d time.Duration) (context.Context, context.CancelFunc) {
+	if d > 0 {
+		return context.WithTimeout(context.Background(), d)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin) // an input that cannot be read has ended too
+		cancel()
+	}()
+	return ctx, cancel
+}
+
+// printJSON writes a result for programs.
+func printJSON(result any) error {
+	if err := json.NewEncoder(os.Stdout).Encode(result); err != nil {
+		return fmt.Errorf("print the result: %w", err)
+	}
+	return nil
 }

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// echo sends every datagram back to where it came from.
+func echo(args []string) error {
+	flags := flag.NewFlagSet("whereami echo", flag.ExitOnError)
+	listen := flags.String("listen", ":7", "UDP address and port to listen on")
+	_ = flags.Parse(args) // ends the process on an error
+	conn, err := net.ListenPacket("udp", *listen)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", *listen, err)
+	}
+	return sendBack(conn)
+}
+
+func sendBack(conn net.PacketConn) error {
+	buffer := make([]byte, 65536)
+	for {
+		n, from, err := conn.ReadFrom(buffer)
+		if err != nil {
+			return fmt.Errorf("read a datagram: %w", err)
+		}
+		// A client that is gone is its own affair.
+		_, _ = conn.WriteTo(buffer[:n], from)
+	}
+}
+
+// pings is what became of the datagrams of a ping.
+type pings struct {
+	Sent       int `json:"sent"`
+	Lost       int `json:"lost"`
+	Duplicates int `json:"duplicates"`
+	// FirstLost and LastLost are sequence numbers from 0, -1 without a loss.
+	FirstLost int `json:"firstLost"`
+	LastLost  int `json:"lastLost"`
+	// LongestGapMs is the longest time between two answers that follow each other.
+	LongestGapMs float64 `json:"longestGapMs"`
+	MaxRTTMs     float64 `json:"maxRTTMs"`
+}
+
+// lastAnswers is how long answers are waited for after the last datagram.
+const lastAnswers = time.Second
+
+func ping(args []string) error {
+	flags := flag.NewFlagSet("whereami ping", flag.ExitOnError)
+	rate := flags.Int("rate", 1000, "datagrams per second")
+	size := flags.Int("size", 64, "bytes of payload, 16 to 65507")
+	duration := flags.Duration("duration", 0, "how long; 0: until standard input ends")
+	_ = flags.Parse(args) // ends the process on an error
+	if flags.NArg() != 1 || *rate < 1 || *size < 16 || *size > 65507 {
+		return errors.New("usage: whereami ping [-rate 1000] [-size 64] [-duration 10s] ADDRESS:PORT")
+	}
+	conn, err := net.Dial("udp", flags.Arg(0))
+	if err != nil {
+		return fmt.Errorf("open a socket towards %s: %w", flags.Arg(0), err)
+	}
+	defer conn.Close()
+	ctx, cancel := lasting(*duration)
+	defer cancel()
+	return printJSON(exchange(ctx, conn, time.Second/time.Duration(*rate), *size))
+}
+
+// exchange sends a numbered datagram every interval until ctx ends, and counts what comes back. A sender that was not
+// scheduled in time makes up for it at once.
+func exchange(ctx context.Context, conn net.Conn, interval time.Duration, size int) pings {
+	start, sent := time.Now(), 0
+	r := receiver{start: start, last: start, answered: map[uint64]bool{}}
+	var done sync.WaitGroup
+	done.Go(func() { r.read(conn) })
+	payload := make([]byte, size)
+	for ctx.Err() == nil {
+		wait := time.Until(start.Add(time.Duration(sent) * interval))
+		if wait > 0 {
+			time.Sleep(wait)
+		}
+		binary.BigEndian.PutUint64(payload, uint64(sent))
+		binary.BigEndian.PutUint64(payload[8:], uint64(time.Since(start)))
+		// A refusal that an earlier datagram met shows here too; the datagram that is not sent counts as lost.
+		_, _ = conn.Write(payload)
+		sent++
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(lastAnswers))
+	done.Wait()
+	return r.result(sent)
+}
+
+// receiver counts answers; its result is there when read has returned.
+type receiver struct {
+	start      time.Time
+	last       time.Time
+	answered   map[uint64]bool
+	duplicates int
+	gap, rtt   time.Duration
+}
+
+func (r *receiver) read(conn net.Conn) {
+	buffer := make([]byte, 65536)
+	for {
+		n, err := conn.Read(buffer)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
+		if err != nil || n < 16 {
+			continue // "connection refused" for one datagram; the next may do better
+		}
+		r.note(binary.BigEndian.Uint64(buffer), time.Duration(binary.BigEndian.Uint64(buffer[8:])), time.Now())
+	}
+}
+
+func (r *receiver) note(sequence uint64, sentAt time.Duration, now time.Time) {
+	if r.answered[sequence] {
+		r.duplicates++
+		return
+	}
+	r.answered[sequence] = true
+	r.gap = max(r.gap, now.Sub(r.last))
+	r.rtt = max(r.rtt, now.Sub(r.start)-sentAt)
+	r.last = now
+}
+
+func (r *receiver) result(sent int) pings {
+	out := pings{Sent: sent, Duplicates: r.duplicates, FirstLost: -1, LastLost: -1, LongestGapMs: milliseconds(r.gap), MaxRTTMs: milliseconds(r.rtt)}
+	for i := range sent {
+		if r.answered[uint64(i)] {
+			continue
+		}
+		if out.Lost == 0 {
+			out.FirstLost = i
+		}
+		out.Lost++
+		out.LastLost = i
+	}
+	return out
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

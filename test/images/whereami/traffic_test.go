@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// faulty does to every n-th datagram what its name says.
+type faulty struct {
+	net.PacketConn
+	n, dropEvery, repeatEvery int
+}
+
+func (f *faulty) WriteTo(b []byte, to net.Addr) (int, error) {
+	f.n++
+	if f.dropEvery > 0 && f.n%f.dropEvery == 0 {
+		return len(b), nil
+	}
+	if f.repeatEvery > 0 && f.n%f.repeatEvery == 0 {
+		if _, err := f.PacketConn.WriteTo(b, to); err != nil {
+			return 0, err
+		}
+	}
+	return f.PacketConn.WriteTo(b, to)
+}
+
+func TestPing(t *testing.T) {
+	for name, tt := range map[string]struct {
+		drop, repeat int
+		want         func(sent int) pings
+	}{
+		"nothing happens": {0, 0, func(sent int) pings { return pings{Sent: sent, FirstLost: -1, LastLost: -1} }},
+		"every tenth is lost": {10, 0, func(sent int) pings {
+			return pings{Sent: sent, Lost: sent / 10, FirstLost: 9, LastLost: sent/10*10 - 1}
+		}},
+		"every tenth comes twice": {0, 10, func(sent int) pings {
+			return pings{Sent: sent, Duplicates: sent / 10, FirstLost: -1, LastLost: -1}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, err := net.ListenPacket("udp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
+			go sendBack(&faulty{PacketConn: server, dropEvery: tt.drop, repeatEvery: tt.repeat})
+			conn, err := net.Dial("udp", server.LocalAddr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			got := exchange(ctx, conn, 5*time.Millisecond, 64)
+			if got.Sent < 20 {
+				t.Fatalf("%d datagrams in 300 ms, want 60", got.Sent)
+			}
+			if diff := cmp.Diff(tt.want(got.Sent), got, cmpopts.IgnoreFields(pings{}, "LongestGapMs", "MaxRTTMs")); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if got.LongestGapMs <= 0 || got.MaxRTTMs <= 0 {
+				t.Errorf("gap %v ms, round trip %v ms, want some", got.LongestGapMs, got.MaxRTTMs)
+			}
+		})
+	}
+}
+
+func TestHold(t *testing.T) {
+	first := httptest.NewServer(handler(answer{Pod: "first"}))
+	defer first.Close()
+	address := strings.TrimPrefix(first.URL, "http://")
+
+	t.Run("nothing breaks", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		got := holdAll(ctx, address, 10, 10*time.Millisecond)
+		want := held{Opened: 10, PerPod: map[string]int{"first": 10}, Broken: []broken{}}
+		if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(held{}, "Requests", "SlowestMs")); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		if got.Requests < 50 {
+			t.Errorf("%d requests in 200 ms over 10 connections, want about 200", got.Requests)
+		}
+	})
+	t.Run("the server goes", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		time.AfterFunc(200*time.Millisecond, first.CloseClientConnections)
+		got := holdAll(ctx, address, 10, 10*time.Millisecond)
+		if len(got.Broken) != 10 || got.Broken[0].Pod != "first" || got.Broken[0].Error == "" {
+			t.Errorf("broken: %+v, want all ten, of pod first", got.Broken)
+		}
+	})
+	t.Run("nobody listens", func(t *testing.T) {
+		got := holdAll(t.Context(), "127.0.0.1:1", 1, time.Second)
+		if got.Opened != 0 || len(got.Broken) != 1 || !strings.Contains(got.Broken[0].Error, "refused") {
+			t.Errorf("%+v, want one connection that was refused", got)
+		}
+	})
+}
