@@ -144,6 +144,9 @@ func (d *deployBroker) check() (broker.Book, error) {
 			return broker.Book{}, fmt.Errorf("--components %q: use %s, %s or both", c, componentServiceDiscovery, componentConnectivity)
 		}
 	}
+	if !slices.Contains(d.components, componentConnectivity) || !slices.Contains(d.components, componentServiceDiscovery) {
+		return broker.Book{}, fmt.Errorf("--components %s: a part is not built yet in this version; leave the flag out, which means both", strings.Join(d.components, ","))
+	}
 	for _, domain := range d.customDomains {
 		if len(validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSuffix(domain, ".")))) > 0 {
 			return broker.Book{}, fmt.Errorf("--custom-domains %q is no domain name", domain)

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -13,8 +14,11 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/deploy"
@@ -212,6 +216,35 @@ func TestSimultaneousJoins(t *testing.T) {
 	}
 	if err := Release(ctx, h.admin, namespace, "same"); err != nil {
 		t.Error(err)
+	}
+}
+
+// Without globalnet clusters whose ranges overlap are refused before anything is written.
+func TestOverlapWithoutGlobalnet(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), submarinerv1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	data, err := Book{}.Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hub := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: AllocationConfigMap, Namespace: namespace}, Data: data},
+		&submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c1", Namespace: namespace},
+			Spec: submarinerv1.ClusterSpec{ClusterID: "c1", ClusterCIDR: []string{"10.8.0.0/16"}, ServiceCIDR: []string{"10.88.0.0/16"}}},
+	).Build()
+	claim := func(id string, local ...string) error {
+		_, err := Claim(context.Background(), hub, namespace, Request{ClusterID: id, ClusterUID: "uid-of-" + id, Local: prefixes(local...)})
+		return err
+	}
+	refused(t, "the same services", claim("c2", "10.9.0.0/16", "10.88.0.0/16"), `overlaps 10.88.0.0/16 of cluster "c1"`, "--globalnet")
+	refused(t, "pods in another's pods", claim("c2", "10.8.7.0/24", "10.99.0.0/16"), `overlaps 10.8.0.0/16 of cluster "c1"`)
+	if err := claim("c2", "10.9.0.0/16", "10.99.0.0/16"); err != nil {
+		t.Errorf("disjoint ranges: %v", err)
+	}
+	if err := claim("c1", "10.8.0.0/16", "10.88.0.0/16"); err != nil {
+		t.Errorf("its own ranges again: %v", err)
 	}
 }
 

@@ -276,11 +276,12 @@ func TestMemberReadsNoSecretAndChangesNoRight(t *testing.T) {
 	}
 }
 
-// A member whose Cluster object is deleted loses its rights: its role bindings go with it.
+// A member whose Cluster object is deleted loses its rights, as its role bindings go with it, and gets them back by
+// joining again.
 func TestRightsEndWithTheClusterObject(t *testing.T) {
 	h := openHub(t)
 	ctx := context.Background()
-	one, _ := h.join(t, "g1", "")
+	one, entry := h.join(t, "g1", "")
 	settle(t, one, endpoint("g1", "192.0.2.1"))
 	if err := h.admin.Delete(ctx, &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "g1", Namespace: namespace}}); err != nil {
 		t.Fatal(err)
@@ -290,5 +291,16 @@ func TestRightsEndWithTheClusterObject(t *testing.T) {
 	})
 	if err != nil {
 		t.Errorf("30 s after its Cluster was deleted the member still reads Endpoints")
+	}
+	// At once after a deletion the former bindings are still there, about to be collected.
+	m := Member{Entry: entry, PodCIDR: prefixes("10.7.0.0/16"), ServiceCIDR: prefixes("10.77.0.0/16")}
+	for range 2 {
+		if err := h.admin.Delete(ctx, &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "g1", Namespace: namespace}}); client.IgnoreNotFound(err) != nil {
+			t.Fatal(err)
+		}
+		if err := Admit(ctx, h.registrar, namespace, m); err != nil {
+			t.Fatal(err)
+		}
+		settle(t, one, endpoint("g1", "192.0.2.1"))
 	}
 }
