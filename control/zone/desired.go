@@ -36,7 +36,8 @@ type Config struct {
 // A slice belongs to the service that its label service-name names in its own
 // namespace, and to the cluster of its label source-cluster. For a ClusterSetIP
 // service each slice's endpoints are that cluster's addresses for the service,
-// for a headless one its pods. Slices without an import are not served.
+// for a headless one its pods. Slices without an import are not served, nor are
+// imports that describe a single cluster's share (label source-cluster).
 //
 // Objects that make no sense are left out; the error names each of them and
 // does not make the table unusable.
@@ -55,6 +56,9 @@ func Desired(imports []mcs.ServiceImport, endpointSlices []discoveryv1.EndpointS
 	}
 	for i := range imports {
 		s := &imports[i]
+		if s.Labels[mcs.LabelSourceCluster] != "" {
+			continue // one cluster's share, kept for people to look at; the service itself is the merged import
+		}
 		service, err := desiredService(s, of[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}])
 		if err != nil {
 			problems = append(problems, fmt.Errorf("ServiceImport %s/%s: %w", s.Namespace, s.Name, err))

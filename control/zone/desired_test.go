@@ -182,3 +182,12 @@ func TestDesired(t *testing.T) {
 		})
 	}
 }
+
+func TestCopiesOfOneClustersShareAreNotServed(t *testing.T) {
+	copied := serviceImport("web-sample-g2", mcs.ClusterSetIP, "120.2.0.9")
+	copied.Labels = map[string]string{mcs.LabelSourceCluster: "g2"}
+	table, err := Desired([]mcs.ServiceImport{copied}, nil, g1)
+	if err != nil || len(table.Services) > 0 {
+		t.Errorf("served: %v, %v; want nothing", table.Services, err)
+	}
+}
