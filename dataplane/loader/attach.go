@@ -10,6 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 )
 
 // hook is one place where a program sits on a device.
@@ -30,10 +31,13 @@ var (
 	}
 )
 
+// hooks are all of them.
+func hooks() []hook { return append(append([]hook(nil), edgeHooks...), uplinkHooks...) }
+
 // Attach puts the edge programs on the device edge (pelago0) and the uplink programs on each of uplinks, and takes them
 // off every other device that an earlier Attach put them on. Where a program sits already it is replaced in one step,
-// without a packet passing in between. Links are pinned, so they outlive the process. Devices are indexes in the network
-// namespace of the calling thread.
+// without a packet passing in between. What is attached outlives the process: by pinned TCX links, before Linux 6.6 by
+// filters of clsact. Devices are indexes in the network namespace of the calling thread.
 func (l *Loader) Attach(edge int, uplinks []int) error {
 	wanted := map[string]bool{}
 	var errs []error
@@ -63,6 +67,9 @@ func (l *Loader) Attach(edge int, uplinks []int) error {
 			}
 		}
 	}
+	if l.clsact {
+		errs = append(errs, detachClsact(hooks(), wanted))
+	}
 	return errors.Join(errs...)
 }
 
@@ -84,11 +91,16 @@ func (l *Loader) Attached() (map[string][]int, error) {
 			out[name[:i]] = append(out[name[:i]], ifindex)
 		}
 	}
-	return out, nil
+	return out, eachFilter(hooks(), func(ifindex int, h hook, _ *netlink.BpfFilter) {
+		out[h.name] = append(out[h.name], ifindex)
+	})
 }
 
 func (l *Loader) attach(ifindex int, h hook, pin string) error {
 	program := h.program(l)
+	if l.clsact {
+		return attachClsact(ifindex, h, program)
+	}
 	if alive(pin, ifindex) {
 		old, err := link.LoadPinnedLink(pin, nil)
 		if err != nil {
@@ -106,7 +118,8 @@ func (l *Loader) attach(ifindex int, h hook, pin string) error {
 	// Head: a foreign program may end the chain with a verdict of its own, ours passes on what is not ours.
 	made, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: h.attach, Anchor: link.Head()})
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		return fmt.Errorf("attach %s to device %d: %w", h.name, ifindex, &NotSupported{Feature: "TCX", Since: "6.6", Kernel: kernelRelease(), Err: err})
+		l.clsact = true
+		return attachClsact(ifindex, h, program)
 	}
 	if err != nil {
 		return fmt.Errorf("attach %s to device %d: %w", h.name, ifindex, err)

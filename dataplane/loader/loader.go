@@ -33,12 +33,15 @@ type Options struct {
 	// PinPath is a directory on a bpffs, created if missing; DefaultPinPath if empty.
 	PinPath string
 	Timers  Timers
+	// Clsact attaches by filters of clsact even where the kernel has TCX, as is done before Linux 6.6.
+	Clsact bool
 }
 
 // Loader holds the loaded programs and the open maps. It is not safe for concurrent use.
 type Loader struct {
 	pinPath string
 	objs    bpf.PelagoObjects
+	clsact  bool             // attach by clsact filters instead of TCX links
 	have    *dataplane.State // what the maps hold; nil: read them first
 	// hooks and verdicts name the rows of the counters; nil: not read yet.
 	hooks, verdicts []string
@@ -50,7 +53,7 @@ type Loader struct {
 // It fails with a message that says what is missing where the caller is not root, PinPath is no bpffs, the kernel is too
 // old, or a pinned map has another layout.
 func Open(opts Options) (*Loader, error) {
-	l := &Loader{pinPath: opts.PinPath}
+	l := &Loader{pinPath: opts.PinPath, clsact: opts.Clsact}
 	if l.pinPath == "" {
 		l.pinPath = DefaultPinPath
 	}
@@ -131,10 +134,11 @@ func Remove(pinPath string) error {
 	if pinPath == "" {
 		pinPath = DefaultPinPath
 	}
+	errs := []error{detachClsact(hooks(), nil)}
 	if err := os.RemoveAll(pinPath); err != nil {
-		return fmt.Errorf("remove the pinned maps and links in %s: %w", pinPath, err)
+		errs = append(errs, fmt.Errorf("remove the pinned maps and links in %s: %w", pinPath, err))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func makePinPath(path string) error {

@@ -34,6 +34,7 @@ type Options struct {
 	Nodes    int // of each cluster
 	Gateways int // the first so many nodes of each cluster
 	Timers   loader.Timers
+	Clsact   bool // attach as before Linux 6.6
 }
 
 // Set is the two clusters.
@@ -70,7 +71,7 @@ type Node struct {
 	Pods    []*Pod
 	// Blocks is the first port of the node's block in every egress IP.
 	Blocks []uint16
-	timers loader.Timers
+	opts   loader.Options
 }
 
 // Pod is one pod.
@@ -87,7 +88,9 @@ func (c *Cluster) GlobalCIDR() netip.Prefix {
 }
 
 // Global is address n of the cluster's GlobalCIDR.
-func (c *Cluster) Global(n byte) netip.Addr { return netip.AddrFrom4([4]byte{120, byte(c.Index), 0, n}) }
+func (c *Cluster) Global(n byte) netip.Addr {
+	return netip.AddrFrom4([4]byte{120, byte(c.Index), 0, n})
+}
 
 // New makes the clusters with the data path of every node up and ready; they end with the test.
 func New(t testing.TB, o Options) *Set {
@@ -105,7 +108,7 @@ func New(t testing.TB, o Options) *Set {
 			if n <= o.Gateways {
 				c.Gateways = append(c.Gateways, uint16(n))
 			}
-			s.addNode(t, c, uint16(n), o.Timers)
+			s.addNode(t, c, uint16(n), loader.Options{Timers: o.Timers, Clsact: o.Clsact})
 		}
 	}
 	s.Apply(t)
@@ -124,10 +127,10 @@ func (s *Set) underlay(t testing.TB, c *Cluster) {
 	must(t, s.Router.AddAddr(name, netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(c.Index), 254}), 24)))
 }
 
-func (s *Set) addNode(t testing.TB, c *Cluster, index uint16, timers loader.Timers) {
+func (s *Set) addNode(t testing.TB, c *Cluster, index uint16, opts loader.Options) {
 	t.Helper()
 	n := &Node{
-		NS: netns.ForTest(t, fmt.Sprintf("c%dn%d", c.Index, index)), Cluster: c, Index: index, timers: timers,
+		NS: netns.ForTest(t, fmt.Sprintf("c%dn%d", c.Index, index)), Cluster: c, Index: index, opts: opts,
 		Address: netip.AddrFrom4([4]byte{172, 16, byte(c.Index), byte(index)}),
 		PinPath: filepath.Join(s.bpffs, fmt.Sprintf("c%dn%d", c.Index, index)),
 		Blocks:  []uint16{1024 + 256*(index-1)},
@@ -151,6 +154,7 @@ func (s *Set) addNode(t testing.TB, c *Cluster, index uint16, timers loader.Time
 	must(t, err)
 	must(t, n.Handle().LinkSetUp(cni))
 	must(t, n.AddAddr("cni0", netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(index), 1}), 24)))
+	n.opts.PinPath = n.PinPath
 	n.Open(t)
 	t.Cleanup(func() {
 		if err := n.Loader.Close(); err != nil {
@@ -163,7 +167,7 @@ func (s *Set) addNode(t testing.TB, c *Cluster, index uint16, timers loader.Time
 func (n *Node) Open(t testing.TB) {
 	t.Helper()
 	must(t, n.Do(func() (err error) {
-		n.Loader, err = loader.Open(loader.Options{PinPath: n.PinPath, Timers: n.timers})
+		n.Loader, err = loader.Open(n.opts)
 		return err
 	}))
 }
