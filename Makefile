@@ -72,6 +72,7 @@ verify: setup generate ## generated code is what the sources make
 
 lint: ## gofmt, vet, staticcheck, clang-format
 	@test -z "$$(gofmt -l $$(git ls-files '*.go' | grep -v _bpfel))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
+	go mod tidy -diff
 	go vet ./...
 	go tool staticcheck ./...
 	clang-format-16 --dry-run -Werror bpf/*.c bpf/*.h
