@@ -170,15 +170,11 @@ __noinline int reclaim(const struct flow_key *key, __u64 now, int under_pressure
 #define SLOT_TRIES 4
 #define ROOM_TRIES 64
 
-/* The next slot of the ring. Two CPUs never get the same one within a turn of the hand. */
-static __always_inline struct flow_key *next_slot(void)
+/* The next slot of the ring. */
+static __always_inline struct flow_key *next_slot(__u64 *next)
 {
-	__u32 zero = 0, slot;
-	__u64 *next = bpf_map_lookup_elem(&hand, &zero);
+	__u32 slot = __sync_fetch_and_add(next, 1) & (2 * MAX_FLOWS - 1);
 
-	if (!next)
-		return 0;
-	slot = __sync_fetch_and_add(next, 1) & (2 * MAX_FLOWS - 1);
 	return bpf_map_lookup_elem(&slots, &slot);
 }
 
@@ -188,14 +184,17 @@ static __always_inline struct flow_key *next_slot(void)
  */
 __noinline int take_slot(const struct flow_key *primary, __u64 now)
 {
-	if (!primary)
+	__u32 zero = 0;
+	__u64 *next = bpf_map_lookup_elem(&hand, &zero);
+
+	if (!primary || !next)
 		return 0;
 	for (int i = 0; i < SLOT_TRIES; i++) {
-		struct flow_key *k = next_slot(), seen;
+		struct flow_key *k = next_slot(next), seen;
 
 		if (!k)
 			return 0;
-		seen = *k; /* may be torn by another CPU that takes the same slot a turn later: then it matches no flow */
+		seen = *k; /* may be torn by another CPU that takes the same slot: then it matches no flow */
 		if (seen.proto && reclaim(&seen, now, 0) == RECLAIM_KEPT)
 			continue;
 		*k = *primary;
@@ -204,17 +203,27 @@ __noinline int take_slot(const struct flow_key *primary, __u64 now)
 	return 0;
 }
 
-/* The flow table is full: removes one flow that may go, the oldest first as the ring has them. */
+/*
+ * The flow table is full: removes one flow that may go, the oldest first as the ring has them. The hand goes back to its
+ * slot, for the new flow to take. Another CPU may come first; then one of the two flows remains without a slot.
+ */
 __noinline int make_room(__u64 now)
 {
+	__u32 zero = 0;
+	__u64 *next = bpf_map_lookup_elem(&hand, &zero);
+
+	if (!next)
+		return 0;
 	for (int i = 0; i < ROOM_TRIES; i++) {
-		struct flow_key *k = next_slot(), seen;
+		struct flow_key *k = next_slot(next), seen;
 
 		if (!k)
 			return 0;
 		seen = *k;
-		if (seen.proto && reclaim(&seen, now, 1) == RECLAIM_REMOVED)
+		if (seen.proto && reclaim(&seen, now, 1) == RECLAIM_REMOVED) {
+			__sync_fetch_and_add(next, -1);
 			return 1;
+		}
 	}
 	return 0;
 }

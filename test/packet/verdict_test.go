@@ -110,6 +110,8 @@ func rows() []row {
 			state: func(s *dataplane.State) { s.Settings.Ready = false }, frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-not-ready"},
 		{name: "before the first tables are in, nothing is taken in", node: 2, hook: "uplink-in",
 			state: func(s *dataplane.State) { s.Settings.Ready = false }, frame: wire(toNode2(clientTCP(SYN))), want: "uplink-in drop-not-ready"},
+		{name: "before the first tables are in, a gateway draws no traffic by answering probes", node: 1, hook: "uplink-in",
+			state: func(s *dataplane.State) { s.Settings.Ready = false }, frame: wire(probe(Probe, 1)), want: "uplink-in drop-not-ready"},
 		{name: "the inner packet is no IPv4", node: 2, hook: "uplink-in",
 			frame: wire(overlay(1, 1, 2, append([]byte{0x60}, make([]byte, 60)...))), want: "uplink-in drop-malformed"},
 		{name: "an IPv4 header of 16 bytes", node: 2, hook: "edge-out", context: pod,

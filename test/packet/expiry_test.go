@@ -1,0 +1,353 @@
+package packet
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/loader"
+)
+
+// Timers of seconds for minutes, so that a machine that has just booted has lived long enough. Nobody waits for them:
+// age() makes flows older.
+var testTimers = loader.Timers{
+	UDP: 5 * time.Second, ICMP: 2 * time.Second, TCPEstablished: 20 * time.Second, TCPTransitory: 4 * time.Second, ClosedFloor: 2 * time.Second,
+}
+
+// age makes every flow look d older.
+func (k *Kernel) age(t testing.TB, d time.Duration) {
+	t.Helper()
+	for key, f := range k.entries(t) {
+		f.Seen -= uint64(d)
+		f.State -= uint64(d) << 1
+		if err := k.Flows.Put(key, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// conversations lead a flow of pod 10.7.2.10 into each state.
+func conversations() map[string][]Packet {
+	answerTCP := func(flags uint8) Packet {
+		return Packet{Source: global(2, 20), Destination: global(1, 1), TTL: 60, TCP: &TCP{Source: 80, Flags: flags, Ack: 1}}
+	}
+	answerUDP := Packet{Source: global(2, 20), Destination: global(1, 1), TTL: 60, UDP: &UDP{Source: 53}}
+	return map[string][]Packet{
+		"echo":                {echoPacket(Echo, to(global(2, 20)))},
+		"udp":                 {udpPacket("x")},
+		"udp answered":        {udpPacket("x"), answerUDP},
+		"tcp SYN only":        {tcpPacket(SYN)},
+		"tcp refused":         {tcpPacket(SYN), answerTCP(RST | ACK)},
+		"tcp SYN answered":    {tcpPacket(SYN), answerTCP(SYN | ACK)},
+		"tcp established":     {tcpPacket(SYN), answerTCP(SYN | ACK), tcpPacket(ACK)},
+		"tcp half closed":     {tcpPacket(SYN), answerTCP(SYN | ACK), tcpPacket(ACK), tcpPacket(FIN | ACK)},
+		"tcp closed":          {tcpPacket(SYN), answerTCP(SYN | ACK), tcpPacket(ACK), tcpPacket(FIN | ACK), answerTCP(FIN | ACK)},
+		"tcp reset by client": {tcpPacket(SYN), answerTCP(SYN | ACK), tcpPacket(ACK), tcpPacket(RST | ACK)},
+		"tcp reset by server": {tcpPacket(SYN), answerTCP(SYN | ACK), tcpPacket(ACK), answerTCP(RST | ACK)},
+	}
+}
+
+// converse plays a conversation; answers are from the overlay, to the outside port of the flow.
+func (k *Kernel) converse(t testing.TB, packets []Packet) {
+	t.Helper()
+	var port uint16
+	for _, p := range packets {
+		if p.Source == ip("10.7.2.10") {
+			inner := decode(t, k.sent(t, k.fromPod(t, p), "edge-out sent").Inner)
+			port, _ = inner.ports()
+			continue
+		}
+		s, _ := p.ports()
+		ports(s, port)(&p)
+		k.delivered(t, k.arrive(t, overlay(1, 1, 2, p.Encode())))
+	}
+}
+
+// How long a flow stays idle in each state before a sweep may remove it, and before a new flow that needs its port may.
+// UDP: RFC 4787 REQ-5; TCP: RFC 5382 REQ-5 and RFC 7857 section 2; ICMP: RFC 5508 REQ-2.
+func TestTimers(t *testing.T) {
+	k := loadTimers(t, testTimers, 1, 2)
+	type timers struct{ sweep, pressure time.Duration }
+	transitory, established := testTimers.TCPTransitory, testTimers.TCPEstablished
+	want := map[string]timers{
+		"echo":                {testTimers.ICMP, testTimers.ICMP},
+		"udp":                 {testTimers.UDP, testTimers.UDP},
+		"udp answered":        {testTimers.UDP, testTimers.UDP},
+		"tcp SYN only":        {transitory, transitory},
+		"tcp refused":         {transitory, testTimers.ClosedFloor},
+		"tcp SYN answered":    {transitory, transitory},
+		"tcp established":     {established, established},
+		"tcp half closed":     {established, established},
+		"tcp closed":          {transitory, testTimers.ClosedFloor},
+		"tcp reset by client": {transitory, testTimers.ClosedFloor},
+		"tcp reset by server": {transitory, testTimers.ClosedFloor},
+	}
+	const margin = 900 * time.Millisecond // the test's own run time on a busy machine
+	for name, packets := range conversations() {
+		t.Run(name, func(t *testing.T) {
+			gone := func(age time.Duration, test func() int) bool {
+				k.Flush(t)
+				k.converse(t, packets)
+				k.age(t, age)
+				return test() > 0
+			}
+			sweep := func() int {
+				stats, err := k.Loader.Sweep(0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if left := k.checkTable(t); left+stats.Removed != 1 || stats.Flows != 1 {
+					t.Errorf("%+v of 1 flow, and %d are left", stats, left)
+				}
+				return stats.Removed
+			}
+			// Another pod claims the same port towards the same endpoint until it gets it.
+			claim := func() int {
+				p := packets[0].with(from("10.7.2.11"))
+				for i := range uint16(300) {
+					if p.ICMP != nil {
+						p.ICMP = EchoHeader(Echo, 30000+i, 1)
+					} else {
+						_, d := p.ports()
+						ports(30000+i, d)(&p)
+					}
+					if _, err := k.TryRun(k.EdgeOut, Frame(p.Encode()), pod); err != nil {
+						t.Fatal(err)
+					}
+				}
+				k.checkTable(t)
+				flows := 0
+				for _, f := range k.list(t) {
+					if f.Pod == ip("10.7.2.10") {
+						flows++
+					}
+				}
+				return 1 - flows
+			}
+			others := state(1, 2)
+			others.Sources[ip("10.7.2.11")] = dataplane.Source{Egress: global(1, 1), Ifindex: podDevice}
+			k.Apply(t, others)
+			w := want[name]
+			if gone(w.sweep-margin, sweep) {
+				t.Errorf("swept before %s", w.sweep)
+			}
+			if !gone(w.sweep+margin, sweep) {
+				t.Errorf("not swept after %s", w.sweep)
+			}
+			if gone(w.pressure-margin, claim) {
+				t.Errorf("its port was given away before %s", w.pressure)
+			}
+			if !gone(w.pressure+margin, claim) {
+				t.Errorf("its port was not given away after %s", w.pressure)
+			}
+		})
+	}
+}
+
+// Traffic of either direction keeps a flow.
+func TestTrafficRefreshes(t *testing.T) {
+	k := load(t, 1, 2)
+	for name, packets := range conversations() {
+		k.Flush(t)
+		k.converse(t, packets[:1])
+		port, _ := decode(t, k.sent(t, k.fromPod(t, packets[0]), "edge-out sent").Inner).ports()
+		back := packets[0].answer().with(to(global(1, 1)))
+		s, _ := back.ports()
+		if back.ICMP != nil {
+			back.ICMP = EchoHeader(EchoReply, port, 1)
+		} else {
+			ports(s, port)(&back)
+		}
+		for direction, send := range map[string]func(){
+			"out": func() { k.fromPod(t, packets[0]) },
+			"in":  func() { k.delivered(t, k.arrive(t, overlay(1, 1, 2, back.Encode()))) },
+		} {
+			k.age(t, 10*time.Second)
+			send()
+			if idle := k.list(t)[0].Idle; idle > time.Second {
+				t.Errorf("%s: after traffic %s the flow is idle for %s", name, direction, idle)
+			}
+		}
+	}
+}
+
+// A full table of flows that may go empties by itself as new ones come, oldest first, without any daemon.
+func TestFullTableMakesRoom(t *testing.T) {
+	k := loadTimers(t, loader.Timers{ClosedFloor: time.Nanosecond}, 1, 2)
+	k.fill(t, false)
+	for port := uint16(2000); port < 2100; port++ {
+		if r := k.fromPod(t, tcpPacket(SYN, ports(port, 80))); r.Verdict != "edge-out sent" {
+			t.Fatalf("flow %d: %s", port-2000, r.Verdict)
+		}
+	}
+	for port := uint16(2000); port < 2100; port++ {
+		p := clientTCP(SYN, to(global(1, 21)), ports(port, 80))
+		if r := k.arrive(t, overlay(1, 1, 2, p.Encode())); r.Verdict != "uplink-in delivered" {
+			t.Fatalf("server's flow %d: %s", port-2000, r.Verdict)
+		}
+	}
+	entries := k.entries(t)
+	for i := range 50 {
+		var key bpf.PelagoFlowKey
+		if err := k.Slots.Lookup(uint32(i), &key); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := entries[key]; ok && key.Saddr == be32(ip("10.7.2.99")) {
+			t.Errorf("the flow of slot %d is still there, a younger one went", i)
+		}
+	}
+}
+
+// An expired flow goes when the ring's hand comes by, although nobody needs its port.
+func TestRingFreesExpired(t *testing.T) {
+	k := loadTimers(t, testTimers, 1, 2)
+	var hand uint64
+	if err := k.Hand.Lookup(uint32(0), &hand); err != nil {
+		t.Fatal(err)
+	}
+	k.converse(t, []Packet{udpPacket("old"), udpPacket("young", ports(40001, 53))})
+	if got := k.flows(t); got != 2 {
+		t.Fatalf("%d flows; want 2", got)
+	}
+	for key, f := range k.entries(t) {
+		if f.Daddr == be32(ip("10.7.2.10")) && f.Dport == be16(40000) || key.Sport == be16(40000) {
+			f.Seen -= uint64(time.Minute)
+			if err := k.Flows.Put(key, f); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// The hand has gone round.
+	if err := k.Hand.Put(uint32(0), hand); err != nil {
+		t.Fatal(err)
+	}
+	k.converse(t, []Packet{tcpPacket(SYN)})
+	k.converse(t, []Packet{tcpPacket(SYN, ports(40002, 80))})
+	left := map[string]bool{}
+	for _, f := range k.list(t) {
+		left[f.Protocol+" "+f.Opening.Source.String()] = true
+	}
+	want := map[string]bool{"udp 10.7.2.10:40001": true, "tcp 10.7.2.10:40000": true, "tcp 10.7.2.10:40002": true}
+	wantEqual(t, "flows", want, left)
+	k.checkTable(t)
+}
+
+// The first half of a flow that is just being opened is no leftover; one that was left behind goes in its time.
+func TestHalfOpenedFlow(t *testing.T) {
+	k := loadTimers(t, testTimers, 1, 2)
+	half := func(age time.Duration) {
+		k.Flush(t)
+		seen := uint64(uptime() - age)
+		for port := blockOf(2); port < blockOf(3); port++ {
+			key := bpf.PelagoFlowKey{
+				Saddr: be32(global(2, 20)), Daddr: be32(global(1, 1)), Sport: be16(53), Dport: be16(port), Proto: ProtocolUDP,
+				Direction: uint8(bpf.PelagoDirectionDIRECTION_IN),
+			}
+			f := bpf.PelagoFlow{
+				State: seen << 1, Seen: seen, Saddr: key.Saddr, Daddr: be32(ip("10.7.2.99")), Sport: key.Sport, Dport: be16(port),
+				Role: uint8(bpf.PelagoFlowRoleFLOW_CLIENT),
+			}
+			if err := k.Flows.Put(key, f); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	half(0)
+	if r := k.fromPod(t, udpPacket("x")); r.Verdict != "edge-out drop-ports-exhausted" {
+		t.Errorf("while others open flows on every port: %s", r.Verdict)
+	}
+	half(time.Minute)
+	if r := k.fromPod(t, udpPacket("x")); r.Verdict != "edge-out sent" {
+		t.Errorf("where others began to and never ended: %s", r.Verdict)
+	}
+	stats, err := k.Loader.Sweep(0)
+	if err != nil || stats.Removed != 255 || stats.Flows != 1 {
+		t.Errorf("sweep: %+v, %v; want the 255 leftovers removed", stats, err)
+	}
+	k.checkTable(t)
+}
+
+// Purge removes the flows of an address in both roles, and no others.
+func TestPurge(t *testing.T) {
+	k := load(t, 1, 2)
+	for port := uint16(2000); port < 2100; port++ { // more than a batch
+		k.converse(t, []Packet{udpPacket("x", ports(port, 53))})
+	}
+	s := state(1, 2)
+	s.Sources[ip("10.7.2.11")] = dataplane.Source{Egress: global(1, 1), Ifindex: podDevice}
+	k.Apply(t, s)
+	k.sent(t, k.fromPod(t, udpPacket("x", from("10.7.2.11"))), "edge-out sent")
+	k.delivered(t, k.arrive(t, overlay(1, 1, 2, clientTCP(SYN, to(global(1, 21))).Encode())))                  // to 10.7.2.10
+	k.delivered(t, k.arrive(t, overlay(1, 1, 2, clientTCP(SYN, to(global(1, 100)), ports(1500, 9)).Encode()))) // to 10.7.2.11
+	removed, err := k.Loader.Purge(ip("10.7.2.10"))
+	if err != nil || removed != 101 {
+		t.Errorf("removed %d, %v; want 101", removed, err)
+	}
+	got := map[netip.Addr]int{}
+	for _, f := range k.list(t) {
+		got[f.Pod]++
+	}
+	wantEqual(t, "flows by pod", map[netip.Addr]int{ip("10.7.2.11"): 2}, got)
+	k.checkTable(t)
+	// The next tenant of the address gets nothing of what is still on its way.
+	r := k.arrive(t, overlay(1, 1, 2, clientTCP(ACK, to(global(1, 21))).Encode()))
+	if r.Verdict != "uplink-in drop-no-flow" {
+		t.Errorf("a segment for the pod that is gone: %s", r.Verdict)
+	}
+}
+
+// A sweep tells how crowded an egress IP is towards its most popular endpoint, and which blocks are in use.
+func TestSweepStats(t *testing.T) {
+	k := load(t, 1, 2)
+	for port := uint16(2000); port < 2030; port++ {
+		k.converse(t, []Packet{udpPacket("x", ports(port, 53))})
+	}
+	k.converse(t, []Packet{tcpPacket(SYN)})
+	k.delivered(t, k.arrive(t, overlay(1, 1, 2, clientTCP(SYN, to(global(1, 21))).Encode())))
+	got, err := k.Loader.Sweep(time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := loader.SweepStats{
+		Flows: 32, Crowding: map[netip.Addr]int{global(1, 1): 30},
+		InUse: map[dataplane.BlockKey]bool{{Address: global(1, 1), First: blockOf(2)}: true},
+	}
+	wantEqual(t, "sweep", want, got)
+}
+
+// A SYN on the tuple of a connection that is over opens a new one with the same outside port, and asks for a node anew.
+func TestReopen(t *testing.T) {
+	f := newFleet(t, 2)
+	request := func(flags uint8) Packet { return tcpPacket(flags, to(global(2, 21))) }
+	legs, seen := f.there(t, request(SYN))
+	port := decode(t, legs[0].Inner).TCP.Source
+	f.back(t, seen.answer())
+	f.there(t, request(ACK))
+	fin := seen.answer().with(func(p *Packet) { p.TCP.Flags = FIN | ACK })
+	f.back(t, fin)
+	legs, _ = f.there(t, request(FIN|ACK))
+	if legs[0].Node != 2 {
+		t.Errorf("the last packet of the old connection names node %d; want 2", legs[0].Node)
+	}
+	if got := f.na.list(t)[0].State; got != "closed" {
+		t.Errorf("after both FINs the flow is %s", got)
+	}
+	legs, seen = f.there(t, request(SYN))
+	if got := decode(t, legs[0].Inner).TCP.Source; got != port || legs[0].Node != 0 {
+		t.Errorf("the new connection leaves from port %d for node %d; want port %d and no node", got, legs[0].Node, port)
+	}
+	if got := f.na.list(t)[0].State; got != "opening" {
+		t.Errorf("the flow is %s; want opening", got)
+	}
+	f.back(t, seen.answer())
+	if legs, _ = f.there(t, request(ACK)); legs[0].Node != 2 {
+		t.Errorf("the new connection names node %d after the answer; want 2", legs[0].Node)
+	}
+	for _, k := range []*Kernel{f.na, f.nb} {
+		if n := k.checkTable(t); n != 1 || k.list(t)[0].State != "established" {
+			t.Errorf("%d flows: %+v", n, k.list(t))
+		}
+	}
+}

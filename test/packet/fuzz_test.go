@@ -1,0 +1,65 @@
+package packet
+
+import (
+	"testing"
+)
+
+// FuzzUplinkIn has the receiver look at any inner packet, as it comes from a sender that knows the token: it ends in one
+// verdict, and what is sent on or delivered is an overlay packet again.
+func FuzzUplinkIn(f *testing.F) {
+	for _, p := range samples() {
+		f.Add(uint8(1), uint8(0), uint16(0), p.with(from("120.2.0.1"), to(global(1, 21))).Encode())
+		f.Add(uint8(1), uint8(Fragment), uint16(2), p.with(from("120.2.0.1"), to(global(1, 1))).Encode())
+	}
+	f.Add(uint8(Probe), uint8(0), uint16(0), make([]byte, 24))
+	node, gateway := load(f, 1, 2), load(f, 1, 1)
+	f.Fuzz(func(t *testing.T, kind, flags uint8, index uint16, inner []byte) {
+		if len(inner) > 2000 {
+			return // the kernel takes at most a page
+		}
+		change := func(o *Overlay) { o.Type, o.Flags, o.Node = kind, flags&15, index }
+		check(t, node, node.Run(t, node.UplinkIn, overlay(1, 1, 2, inner, change).Encode(), Context{}))
+		check(t, gateway, gateway.Run(t, gateway.UplinkIn, overlay(1, 2, 1, inner, change).Encode(), Context{}))
+		check(t, gateway, gateway.Run(t, gateway.UplinkIn, cable(2, 1, 1, inner, change).Encode(), Context{}))
+	})
+}
+
+// FuzzEdgeOut does the same with what a pod sends.
+func FuzzEdgeOut(f *testing.F) {
+	for _, p := range samples() {
+		f.Add(p.Encode())
+	}
+	k := load(f, 1, 2)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < 20 || len(b) > 2000 {
+			return
+		}
+		check(t, k, k.Run(t, k.EdgeOut, Frame(b), pod))
+	})
+}
+
+func check(t *testing.T, k *Kernel, r Result) {
+	t.Helper()
+	known := false
+	for _, hook := range k.hooks {
+		for _, word := range k.words {
+			known = known || r.Verdict == hook+" "+word
+		}
+	}
+	if !known {
+		t.Fatalf("verdict %q, action %d", r.Verdict, r.Action)
+	}
+	switch r.Action {
+	case Drop:
+	case Redirect:
+		if _, err := DecodeOverlay(r.Frame); err != nil {
+			t.Fatalf("%s: sent on: %v", r.Verdict, err)
+		}
+	case Next:
+		if _, err := DecodeDelivered(r.Frame); err != nil || r.Verdict != "uplink-in delivered" {
+			t.Fatalf("%s: delivered: %v", r.Verdict, err)
+		}
+	default:
+		t.Fatalf("%s: action %d", r.Verdict, r.Action)
+	}
+}

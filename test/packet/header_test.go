@@ -1,0 +1,81 @@
+package packet
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pelago-net/pelago/bpf"
+)
+
+// The overlay header on the wire, bit by bit. Version N must understand what N-1 sends: these bytes may gain a sibling
+// for a new version, they never change.
+func TestHeaderBytes(t *testing.T) {
+	na := load(t, 1, 2)
+	na.Apply(t, oneGateway(1, 2))
+	// A 1-to-1 address, so that nothing is left to chance.
+	frame := func(p Packet) string {
+		r := na.fromPod(t, p)
+		na.sent(t, r, "edge-out sent")
+		b := r.Frame
+		b[34], b[35] = 0xc0, 0 // the outer source port is entropy
+		return hex.EncodeToString(b[:64])
+	}
+	const (
+		ethernet = "000000000000000000000000" + "0800"
+		inner    = "02504" + "54c0002" // the address of every pelago0
+	)
+	whole := strings.Join([]string{
+		ethernet,
+		"45b900530000400040" + "11" + "dfbd" + "ac100102" + "ac100101", // IPv4, TOS copied, DF, TTL 64, UDP, 172.16.1.2 > 172.16.1.1
+		"c000" + "12c0" + "003f" + "0000",                              // UDP to 4800, no checksum
+		"08" + "a0b0c1" + "01" + "0000" + "10",                         // VXLAN with a VNI, token, type forward, no node, version 1, no flags
+		inner + "020000000000" + "0800",
+	}, "")
+	first := strings.Join([]string{
+		ethernet,
+		"450000560000400040" + "11" + "e073" + "ac100102" + "ac100101",
+		"c000" + "12c0" + "0042" + "0000",
+		"08" + "a0b0c1" + "01" + "0000" + "12", // flag fragment: the inner source holds the ports
+		inner + "0200" + "9c40" + "0035" + "0800",
+	}, "")
+	got := frame(udpPacket("hello", from("10.7.2.11"), func(p *Packet) { p.TOS = 0xb9 }))
+	if got != whole {
+		t.Errorf("header of a whole packet:\n got %s\nwant %s", got, whole)
+	}
+	got = frame(udpPacket(string(make([]byte, 8)), from("10.7.2.11"), func(p *Packet) { p.MoreFragments = true }))
+	if got != first {
+		t.Errorf("header of a fragment:\n got %s\nwant %s", got, first)
+	}
+}
+
+// The numbers of the header's enums are part of it.
+func TestHeaderNumbers(t *testing.T) {
+	got := map[string]uint64{
+		"forward": uint64(bpf.PelagoPacketTypePACKET_FORWARD), "probe": uint64(bpf.PelagoPacketTypePACKET_PROBE),
+		"probe reply": uint64(bpf.PelagoPacketTypePACKET_PROBE_REPLY), "bounced": uint64(bpf.PelagoOverlayFlagOVERLAY_BOUNCED),
+		"fragment": uint64(bpf.PelagoOverlayFlagOVERLAY_FRAGMENT), "switch": uint64(bpf.PelagoOverlayFlagOVERLAY_SWITCH),
+	}
+	want := map[string]uint64{"forward": Forward, "probe": Probe, "probe reply": ProbeReply, "bounced": Bounced, "fragment": Fragment, "switch": Switch}
+	wantEqual(t, "numbers", want, got)
+}
+
+// A probe comes back to its sender with nothing changed but the direction, the type and what the reflector tells.
+func TestProbeReflection(t *testing.T) {
+	ga := load(t, 1, 1)
+	body := []byte("nonce is echo" + "ed, clock too")[:24]
+	probe := cable(2, 4, 1, body, func(o *Overlay) { o.Type, o.SourcePort = Probe, 0x1234 })
+	got := ga.sent(t, ga.arrive(t, probe), "uplink-in probe")
+	have, err := ga.Loader.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	generation := binary.NativeEndian.AppendUint32(nil, have.Settings.Generation)
+	want := probe
+	want.Source, want.Destination, want.SourcePort, want.Port = probe.Destination, probe.Source, probe.Port, probe.SourcePort
+	want.Type, want.InnerSource, want.InnerDestination = ProbeReply, [6]byte{}, [6]byte{}
+	want.Inner = slices.Concat(body[:16], []byte{1, 0, 0, 0}, generation) // ready, generation
+	wantEqual(t, "reply", want, got)
+}

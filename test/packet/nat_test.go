@@ -1,0 +1,218 @@
+package packet
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/loader"
+)
+
+// checkTable checks the invariants of the flow table: every flow has exactly its two entries, each the inverse of the
+// other, so no two flows share a tuple on either side, and what one entry does the other undoes.
+func (k *Kernel) checkTable(t testing.TB) (flows int) {
+	t.Helper()
+	entries := k.entries(t)
+	for key, f := range entries {
+		other, ok := entries[bpf.PelagoFlowKey{
+			Saddr: f.Daddr, Daddr: f.Saddr, Sport: f.Dport, Dport: f.Sport, Proto: key.Proto, Direction: 1 - key.Direction,
+		}]
+		switch {
+		case f.State&1 != 0:
+			t.Errorf("a dying entry is left: %+v %+v", key, f)
+		case !ok:
+			t.Errorf("an entry is alone: %+v %+v", key, f)
+		case other.Primary == f.Primary:
+			t.Errorf("both or none of two entries are primary: %+v %+v %+v", key, f, other)
+		case other.Saddr != key.Daddr || other.Daddr != key.Saddr || other.Sport != key.Dport || other.Dport != key.Sport:
+			t.Errorf("an answer would not come back to where it belongs: %+v %+v %+v", key, f, other)
+		}
+		flows += int(f.Primary)
+	}
+	if len(entries) != 2*flows {
+		t.Errorf("%d entries of %d flows", len(entries), flows)
+	}
+	return flows
+}
+
+// Any packet arrives at a pod with right checksums and unchanged but for its addresses and ports, and any answer comes
+// back to the sender under the address that was addressed; no two connections look alike to a pod. Three services and
+// a global IP lead to two pods, of which two services lead to the same port.
+func TestTranslationIsUndone(t *testing.T) {
+	f := newFleet(t, 2)
+	s := oneGateway(2, 2)
+	backend := dataplane.Service{Backends: []netip.AddrPort{addrPort("10.7.2.10:8080")}}
+	for _, n := range []byte{20, 21, 22} {
+		for _, port := range []uint16{0, 1, 80, 8080, 40000} {
+			for _, proto := range []uint8{ProtocolTCP, ProtocolUDP} {
+				s.Services[dataplane.ServiceKey{Address: global(2, n), Port: port, Protocol: proto}] = backend
+			}
+		}
+	}
+	f.nb.Apply(t, s)
+	gb := oneGateway(2, 1)
+	for key := range s.Services {
+		gb.Services[key] = dataplane.Service{Table: []uint16{2}}
+	}
+	f.gb.Apply(t, gb)
+
+	type connection struct {
+		source, destination netip.AddrPort
+		proto               uint8
+	}
+	shown := map[connection]connection{} // as the pod sees it → as the client sees it
+	rapid.Check(t, func(rt *rapid.T) {
+		source := rapid.SampledFrom([]netip.Addr{ip("10.7.2.10"), ip("10.7.2.11")}).Draw(rt, "source")
+		p := drawPacket(rt, source, global(2, rapid.SampledFrom([]byte{20, 21, 22, 100}).Draw(rt, "destination")))
+		if p.ICMP != nil {
+			p.Destination = global(2, 100)
+		} else if p.Destination != global(2, 100) {
+			s, _ := p.ports()
+			ports(s, rapid.SampledFrom([]uint16{0, 1, 80, 8080, 40000}).Draw(rt, "service port"))(&p)
+		}
+		_, seen := f.there(t, p)
+		want := p.with(func(q *Packet) {
+			q.Source, q.Destination, q.Protocol, q.Payload = seen.Source, seen.Destination, p.protocol(), seen.Payload
+			q.TCP, q.UDP, q.ICMP = seen.TCP, seen.UDP, seen.ICMP
+		})
+		wantEqual(t, "the packet at the pod, addresses, ports and payload aside", want, seen)
+		if string(p.Payload) != string(seen.Payload) {
+			rt.Fatalf("payload % x became % x", p.Payload, seen.Payload)
+		}
+		view := func(p Packet) connection {
+			s, d := p.ports()
+			return connection{netip.AddrPortFrom(p.Source, s), netip.AddrPortFrom(p.Destination, d), p.protocol()}
+		}
+		if other, ok := shown[view(seen)]; ok && other != view(p) {
+			rt.Fatalf("the pod sees %v and %v as one: %v", other, view(p), view(seen))
+		}
+		shown[view(seen)] = view(p)
+
+		answer := seen.answer()
+		_, back := f.back(t, answer)
+		expected := p.answer()
+		if view(back) != view(expected) {
+			rt.Fatalf("the answer to %v comes back as %v", view(p), view(back))
+		}
+	})
+	for _, k := range []*Kernel{f.na, f.nb} {
+		if k.checkTable(t) == 0 {
+			t.Error("no flows")
+		}
+	}
+}
+
+// Many flows over few ports, opened, used, closed, aged and swept in any order: the table stays sound, a port is never
+// given to two live flows towards one endpoint, and while the flow lives it keeps its port.
+func TestPortsAreNeverShared(t *testing.T) {
+	k := loadTimers(t, loader.Timers{
+		UDP: 20 * time.Millisecond, ICMP: 15 * time.Millisecond, TCPTransitory: 20 * time.Millisecond,
+		TCPEstablished: 40 * time.Millisecond, ClosedFloor: 5 * time.Millisecond,
+	}, 1, 2)
+	type outside struct {
+		port   uint16
+		remote netip.AddrPort
+		proto  uint8
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		k.Flush(t)
+		steps := rapid.SliceOfN(rapid.IntRange(0, 39), 30, 200).Draw(rt, "steps")
+		pressure := uint16(rapid.SampledFrom([]int{20, 300, 2000}).Draw(rt, "source ports"))
+		next := uint16(0)
+		for _, step := range steps {
+			next = next*31 + uint16(step)
+			source := 1024 + next%pressure
+			var p Packet
+			switch {
+			case step < 16:
+				p = tcpPacket(SYN, ports(source, 80))
+			case step < 22:
+				p = udpPacket("x", ports(source, 53))
+			case step < 24:
+				p = echoPacket(Echo, func(p *Packet) { p.ICMP = EchoHeader(Echo, source, 1) })
+			case step < 32:
+				p = tcpPacket(ACK|FIN, ports(source, 80))
+			case step < 36:
+				p = tcpPacket(ACK|RST, ports(source, 80))
+			case step == 36:
+				time.Sleep(6 * time.Millisecond)
+				continue
+			case step < 39:
+				if _, err := k.Loader.Sweep(time.Millisecond); err != nil {
+					rt.Fatal(err)
+				}
+				continue
+			default:
+				time.Sleep(25 * time.Millisecond)
+				continue
+			}
+			r, err := k.TryRun(k.EdgeOut, Frame(p.Encode()), pod)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			if r.Action != Redirect {
+				continue // no flow, or no port
+			}
+			o, err := DecodeOverlay(r.Frame)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			if _, err := Decode(o.Inner); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		k.checkTable(t)
+		owners := map[outside]string{}
+		for _, f := range k.list(t) {
+			o := outside{f.Translated.Source.Port(), f.Translated.Destination, map[string]uint8{"tcp": 6, "udp": 17, "icmp": 1}[f.Protocol]}
+			owner := fmt.Sprint(f.Opening)
+			if other, ok := owners[o]; ok {
+				rt.Errorf("%v belongs to %s and to %s", o, other, owner)
+			}
+			owners[o] = owner
+		}
+	})
+}
+
+// A flow keeps its outside port, and its IP is the pod's; ports are of the node's own blocks, all of them in use at last.
+func TestPortsOfBlocks(t *testing.T) {
+	k := load(t, 1, 2)
+	s := state(1, 2)
+	blocks := []uint16{1024, 4096, 65280}
+	s.Egresses[global(1, 1)] = blocks
+	k.Apply(t, s)
+	used := map[uint16]bool{}
+	var opened []uint16
+	for source := uint16(2000); len(opened) < 700; source++ {
+		r := k.fromPod(t, udpPacket("x", ports(source, 53)))
+		if r.Verdict != "edge-out sent" {
+			t.Fatalf("with %d of 768 ports in use: %s", len(opened), r.Verdict)
+		}
+		got := decode(t, k.sent(t, r, "edge-out sent").Inner).UDP.Source
+		if used[got] {
+			t.Fatalf("port %d is given out twice", got)
+		}
+		if block := got &^ 255; block != blocks[0] && block != blocks[1] && block != blocks[2] {
+			t.Fatalf("port %d is of no block of this node", got)
+		}
+		used[got] = true
+		opened = append(opened, source)
+		if len(opened)%100 == 0 { // towards another endpoint the same ports are free
+			if r := k.fromPod(t, udpPacket("x", ports(source, 53), to(global(2, 21)))); r.Verdict != "edge-out sent" {
+				t.Fatalf("towards another endpoint: %s", r.Verdict)
+			}
+		}
+	}
+	for _, source := range opened[:50] {
+		again := decode(t, k.sent(t, k.fromPod(t, udpPacket("x", ports(source, 53))), "edge-out sent").Inner).UDP.Source
+		if !used[again] {
+			t.Errorf("source port %d changed its outside port to %d", source, again)
+		}
+	}
+	k.checkTable(t)
+}
