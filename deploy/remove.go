@@ -56,7 +56,7 @@ func cleanNodes(ctx context.Context, c client.Client, timeout time.Duration, pro
 	}
 	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
 		if err := c.Get(ctx, key, have); err != nil {
-			return false, fmt.Errorf("get DaemonSet %s: %w", NodeDaemonSet, err)
+			return false, nil // asked again until the time is over
 		}
 		s := have.Status
 		return s.ObservedGeneration >= have.Generation && s.UpdatedNumberScheduled >= s.DesiredNumberScheduled && s.NumberReady >= s.DesiredNumberScheduled, nil

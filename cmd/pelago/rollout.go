@@ -30,11 +30,14 @@ func (c component) done() bool { return c.current && c.ready >= c.want }
 func awaitRollout(ctx context.Context, c kubernetes.Interface, timeout time.Duration, p *progress) error {
 	shown := map[string]string{}
 	var components []component
+	var unread error
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
-		var err error
-		if components, err = rollout(ctx, c); err != nil {
-			return false, err
+		now, err := rollout(ctx, c)
+		if err != nil {
+			unread = err // asked again until the time is over
+			return false, nil
 		}
+		components = now
 		for _, component := range components {
 			text := fmt.Sprintf("%s: %d of %d ready", component.name, component.ready, component.want)
 			if component.current && shown[component.name] != text {
@@ -47,8 +50,8 @@ func awaitRollout(ctx context.Context, c kubernetes.Interface, timeout time.Dura
 	if err == nil {
 		return nil
 	}
-	if !errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("wait for the components: %w", err)
+	if ctx.Err() != nil || components == nil {
+		return fmt.Errorf("wait for the components: %w", errors.Join(err, unread))
 	}
 	reasons, err := podReasons(ctx, c)
 	if err != nil {
