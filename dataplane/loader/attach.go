@@ -25,7 +25,8 @@ var (
 		{"edge_in", func(l *Loader) *ebpf.Program { return l.objs.EdgeIn }, ebpf.AttachTCXIngress},
 		{"edge_out", func(l *Loader) *ebpf.Program { return l.objs.EdgeOut }, ebpf.AttachTCXEgress},
 	}
-	uplinkHooks = []hook{
+	receiverHooks = edgeHooks[:1] // the way in only
+	uplinkHooks   = []hook{
 		{"uplink_in", func(l *Loader) *ebpf.Program { return l.objs.UplinkIn }, ebpf.AttachTCXIngress},
 		{"uplink_out", func(l *Loader) *ebpf.Program { return l.objs.UplinkOut }, ebpf.AttachTCXEgress},
 	}
@@ -35,10 +36,12 @@ var (
 func hooks() []hook { return append(append([]hook(nil), edgeHooks...), uplinkHooks...) }
 
 // Attach puts the edge programs on the device edge (pelago0) and the uplink programs on each of uplinks, and takes them
-// off every other device that an earlier Attach put them on. Where a program sits already it is replaced in one step,
-// without a packet passing in between. What is attached outlives the process: by pinned TCX links, before Linux 6.6 by
-// filters of clsact. Devices are indexes in the network namespace of the calling thread.
-func (l *Loader) Attach(edge int, uplinks []int) error {
+// off every other device that an earlier Attach put them on. On receivers, the other devices at which the kernel takes
+// overlay packets (netdev.Receivers), sits the check of the way in: nothing passes it that did not come through an
+// uplink. Where a program sits already it is replaced in one step, without a packet passing in between. What is attached
+// outlives the process: by pinned TCX links, before Linux 6.6 by filters of clsact. Devices are indexes in the network
+// namespace of the calling thread.
+func (l *Loader) Attach(edge int, uplinks []int, receivers ...int) error {
 	wanted := map[string]bool{}
 	var errs []error
 	attach := func(ifindex int, hooks []hook) {
@@ -53,6 +56,9 @@ func (l *Loader) Attach(edge int, uplinks []int) error {
 	// The guard and the receiver first: when the edge begins to send, its answers find their way.
 	for _, ifindex := range uplinks {
 		attach(ifindex, uplinkHooks)
+	}
+	for _, ifindex := range receivers {
+		attach(ifindex, receiverHooks)
 	}
 	attach(edge, edgeHooks)
 

@@ -98,6 +98,20 @@ func ensureCable(c Config) error {
 	return nil
 }
 
+// Receivers are the indexes of the devices besides pelago0 at which the kernel takes overlay packets: that of the cable,
+// which is there to hold the port. The programs hand all packets to pelago0, so whatever comes in here went past them.
+func Receivers() ([]int, error) {
+	link, err := netlink.LinkByName(Cable)
+	var none netlink.LinkNotFoundError
+	if errors.As(err, &none) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up device %s: %w", Cable, err)
+	}
+	return []int{link.Attrs().Index}, nil
+}
+
 // ensureVxlan makes a vxlan device in collect-metadata mode: it takes what the programs pass on to its port, learns
 // nothing and resolves nothing.
 func ensureVxlan(name string, port uint16, mtu int) (netlink.Link, error) {
@@ -123,10 +137,15 @@ func ensureVxlan(name string, port uint16, mtu int) (netlink.Link, error) {
 			return nil, fmt.Errorf("look up device %s: %w", name, err)
 		}
 	}
+	// No route leads to the cable's device, so a strict rp_filter lets nothing into the stack from there.
+	filter, forward := "0", "1"
+	if name == Cable {
+		filter, forward = "1", "0"
+	}
 	for _, kv := range [][2]string{
 		{"ipv6/conf/" + name + "/disable_ipv6", "1"},
-		{"ipv4/conf/" + name + "/rp_filter", "0"},
-		{"ipv4/conf/" + name + "/forwarding", "1"},
+		{"ipv4/conf/" + name + "/rp_filter", filter},
+		{"ipv4/conf/" + name + "/forwarding", forward},
 	} {
 		if err := setSysctl(kv[0], kv[1]); err != nil {
 			return nil, err

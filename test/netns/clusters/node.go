@@ -1,0 +1,183 @@
+package clusters
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/netdev"
+	"github.com/pelago-net/pelago/test/netns"
+)
+
+// Node is one node.
+type Node struct {
+	*netns.NS
+	Cluster *Cluster
+	Index   uint16
+	Address netip.Addr
+	Loader  *loader.Loader
+	PinPath string
+	Pods    []*Pod
+	// Blocks is the first port of the node's block in every egress IP.
+	Blocks []uint16
+	opts   loader.Options
+}
+
+// Pod is one pod.
+type Pod struct {
+	*netns.NS
+	Node    *Node
+	Address netip.Addr
+	Global  netip.Addr // of a headless pod
+	Gone    bool       // the node does not know it any more
+}
+
+func (s *Set) addNode(t testing.TB, c *Cluster, index uint16, opts loader.Options) {
+	t.Helper()
+	n := &Node{
+		NS: netns.ForTest(t, fmt.Sprintf("c%dn%d", c.Index, index)), Cluster: c, Index: index, opts: opts,
+		Address: netip.AddrFrom4([4]byte{172, 16, byte(c.Index), byte(index)}),
+		PinPath: filepath.Join(s.bpffs, fmt.Sprintf("c%dn%d", c.Index, index)),
+		Blocks:  []uint16{1024 + 256*(index-1)},
+	}
+	n.opts.PinPath = n.PinPath
+	c.Nodes = append(c.Nodes, n)
+	must(t, n.Sysctl("net/ipv4/ip_forward", "1"))
+	must(t, n.Sysctl("net/ipv4/conf/all/rp_filter", "1"))
+	port := fmt.Sprintf("c%dn%d", c.Index, index)
+	must(t, netns.Veth(netns.End{NS: n.NS, Name: "un0", Addrs: []netip.Prefix{netip.PrefixFrom(n.Address, 24)}}, netns.End{NS: s.Router, Name: port}))
+	br, err := s.Router.Handle().LinkByName(fmt.Sprintf("br%d", c.Index))
+	must(t, err)
+	link, err := s.Router.Handle().LinkByName(port)
+	must(t, err)
+	must(t, s.Router.Handle().LinkSetMaster(link, br))
+	must(t, n.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), c.router(), "un0"))
+
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "cni0"
+	must(t, n.Handle().LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	cni, err := n.Handle().LinkByName("cni0")
+	must(t, err)
+	must(t, n.Handle().LinkSetUp(cni))
+	pods := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(index), 1}), 24)
+	must(t, n.AddAddr("cni0", pods))
+	// What the CNI does for the pods' way to the outside world.
+	n.MustRun(t, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", pods.Masked().String(), "!", "-d", "10.7.0.0/16", "-j", "MASQUERADE")
+	n.Open(t)
+	t.Cleanup(func() {
+		if err := n.Loader.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (c *Cluster) router() netip.Addr { return netip.AddrFrom4([4]byte{172, 16, byte(c.Index), 254}) }
+
+// Open loads the programs as a starting daemon does.
+func (n *Node) Open(t testing.TB) {
+	t.Helper()
+	must(t, n.Do(func() (err error) {
+		n.Loader, err = loader.Open(n.opts)
+		return err
+	}))
+}
+
+// MustRun runs a command on the node.
+func (n *Node) MustRun(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, err := n.Run(name, args...)
+	must(t, err)
+	return string(out)
+}
+
+// AddPod makes a pod on the node. The sets' tables know it after the next Apply.
+func (n *Node) AddPod(t testing.TB) *Pod {
+	t.Helper()
+	number := 10 + len(n.Pods)
+	p := &Pod{
+		NS:   netns.ForTest(t, fmt.Sprintf("c%dn%dp%d", n.Cluster.Index, n.Index, number)),
+		Node: n, Address: netip.AddrFrom4([4]byte{10, 7, byte(n.Index), byte(number)}),
+	}
+	must(t, netns.Veth(netns.End{NS: p.NS, Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(p.Address, 24)}}, netns.End{NS: n.NS, Name: p.host()}))
+	cni, err := n.Handle().LinkByName("cni0")
+	must(t, err)
+	link, err := n.Handle().LinkByName(p.host())
+	must(t, err)
+	must(t, n.Handle().LinkSetMaster(link, cni))
+	must(t, n.Handle().LinkSetHairpin(link, true))
+	must(t, p.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), netip.AddrFrom4([4]byte{10, 7, byte(n.Index), 1}), "eth0"))
+	n.Pods = append(n.Pods, p)
+	return p
+}
+
+// host is the node's end of the pod's veth pair.
+func (p *Pod) host() string { return fmt.Sprintf("veth%d", p.Address.As4()[3]) }
+
+// Apply brings one node to what the clusters look like now, as a daemon does: devices and routes, firewall, programs,
+// tables, and no flows of pods that are gone.
+func (n *Node) Apply(t testing.TB) {
+	t.Helper()
+	must(t, n.Do(func() error {
+		config := n.config()
+		edge, err := netdev.Ensure(config)
+		if err != nil {
+			return err
+		}
+		if err := netdev.Firewall(config.CablePort); err != nil {
+			return err
+		}
+		uplink, err := n.NS.Index("un0")
+		if err != nil {
+			return err
+		}
+		receivers, err := netdev.Receivers()
+		if err != nil {
+			return err
+		}
+		if err := n.Loader.Attach(edge, []int{uplink}, receivers...); err != nil {
+			return err
+		}
+		state, err := n.State()
+		if err != nil {
+			return err
+		}
+		if err := n.Loader.Apply(state); err != nil {
+			return err
+		}
+		_, err = n.Loader.PurgeFunc(func(a netip.Addr) bool {
+			_, known := state.Sources[a]
+			return !known
+		})
+		return err
+	}))
+}
+
+func (n *Node) config() netdev.Config {
+	c := netdev.Config{Source: n.Address, Prefixes: []netip.Prefix{n.Cluster.Other.GlobalCIDR()}, MTU: 1500 - netdev.Overhead}
+	if n.switches() {
+		c.CablePort = 4500
+	}
+	return c
+}
+
+// IsGateway says whether the node is one of its cluster's gateways.
+func (n *Node) IsGateway() bool { return slices.Contains(n.Cluster.Gateways, n.Index) }
+
+func (n *Node) switches() bool { return n.IsGateway() || slices.Contains(n.Cluster.Draining, n.Index) }
+
+// Counters are the node's counters by "hook verdict".
+func (n *Node) Counters(t testing.TB) map[string]uint64 {
+	t.Helper()
+	rows, err := n.Loader.Counters()
+	must(t, err)
+	out := map[string]uint64{}
+	for _, r := range rows {
+		out[r.Hook+" "+r.Verdict] = r.Packets
+	}
+	return out
+}

@@ -1,0 +1,114 @@
+package clusters
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/netdev"
+)
+
+// State is what the node's maps are to hold. Call it inside the node's namespace.
+func (n *Node) State() (dataplane.State, error) {
+	c := n.Cluster
+	uplink, err := n.NS.Index("un0")
+	if err != nil {
+		return dataplane.State{}, err
+	}
+	cni, err := n.NS.Index("cni0")
+	if err != nil {
+		return dataplane.State{}, err
+	}
+	hop := func(a, next netip.Addr) dataplane.Hop {
+		return dataplane.Hop{Address: a, Next: next, Ifindex: uint32(uplink)}
+	}
+	s := dataplane.State{
+		Settings: dataplane.Settings{
+			Address: n.Address, Node: n.Index, Cluster: c.Index, Gateway: n.switches(), MSS: 1500 - netdev.Overhead - 40,
+			Overlay: dataplane.Tokens{Current: 0xa0 + uint32(c.Index)}, Cable: dataplane.Tokens{Current: 0xcab1e}, Ready: true,
+		},
+		Routes:   map[netip.Prefix]uint16{c.Other.GlobalCIDR(): c.Other.Index},
+		Nodes:    map[uint16]dataplane.Hop{},
+		Gateways: slices.Clone(c.Gateways),
+		Clusters: map[uint16][]dataplane.RemoteGateway{},
+		Peers:    map[netip.Addr]dataplane.Peer{},
+		Sources:  map[netip.Addr]dataplane.Source{n.Address: {Egress: c.Global(1), Host: true}},
+		Egresses: map[netip.Addr][]uint16{},
+		Globals:  map[netip.Addr]dataplane.Global{},
+		Blocks:   map[dataplane.BlockKey]uint16{},
+		Services: map[dataplane.ServiceKey]dataplane.Service{},
+	}
+	for _, node := range c.Nodes {
+		if node != n {
+			s.Nodes[node.Index] = hop(node.Address, node.Address)
+			s.Peers[node.Address] = dataplane.Peer{Kind: dataplane.PeerNode, Node: node.Index}
+		}
+	}
+	for ip := byte(1); ip <= 8; ip++ {
+		s.Egresses[c.Global(ip)] = slices.Clone(n.Blocks)
+		s.Globals[c.Global(ip)] = dataplane.Global{Kind: dataplane.GlobalEgress}
+	}
+	for _, p := range n.Pods {
+		if !p.Gone {
+			s.Sources[p.Address] = dataplane.Source{Egress: c.Global(1 + p.Address.As4()[3]%8), Own: p.Global, Ifindex: uint32(cni)}
+		}
+	}
+	for ip, p := range c.Pods {
+		g := dataplane.Global{Kind: dataplane.GlobalPod, Node: p.Node.Index}
+		if p.Node == n && !p.Gone {
+			g.Pod = p.Address
+		}
+		s.Globals[ip] = g
+	}
+	for key, service := range c.Services {
+		s.Services[key] = service.seenBy(n)
+		s.Globals[key.Address] = dataplane.Global{Kind: dataplane.GlobalService}
+	}
+	if n.switches() {
+		n.gateway(&s, hop)
+	}
+	return s, nil
+}
+
+// gateway adds what only gateways know.
+func (n *Node) gateway(s *dataplane.State, hop func(a, next netip.Addr) dataplane.Hop) {
+	c := n.Cluster
+	s.Settings.CablePort = 4500
+	for _, index := range c.Other.Gateways {
+		a := c.Other.Nodes[index-1].Address
+		s.Clusters[c.Other.Index] = append(s.Clusters[c.Other.Index], dataplane.RemoteGateway{Hop: hop(a, c.router()), Node: index, Port: 4500})
+	}
+	// Those that are leaving may still send.
+	for _, index := range slices.Concat(c.Other.Gateways, c.Other.Draining) {
+		s.Peers[c.Other.Nodes[index-1].Address] = dataplane.Peer{Kind: dataplane.PeerGateway, Cluster: c.Other.Index, Node: index}
+	}
+	for _, node := range c.Nodes {
+		for ip := byte(1); ip <= 8; ip++ {
+			for _, first := range node.Blocks {
+				s.Blocks[dataplane.BlockKey{Address: c.Global(ip), First: first}] = node.Index
+			}
+		}
+	}
+}
+
+func (s *Service) seenBy(n *Node) dataplane.Service {
+	v := dataplane.Service{ClientIP: s.ClientIP}
+	weights := map[uint16]int{}
+	for p, port := range s.Backends {
+		weights[p.Node.Index]++
+		if p.Node == n {
+			v.Backends = append(v.Backends, netip.AddrPortFrom(p.Address, port))
+		}
+	}
+	for node, port := range s.Nodes {
+		weights[node.Index]++
+		if node == n {
+			v.Backends = append(v.Backends, netip.AddrPortFrom(node.Address, port))
+		}
+	}
+	slices.SortFunc(v.Backends, netip.AddrPort.Compare)
+	if n.switches() {
+		v.Table = dataplane.Maglev(weights)
+	}
+	return v
+}
