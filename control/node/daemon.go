@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,6 +71,9 @@ type Daemon struct {
 	problems   map[string]bool
 	links      *links
 	probes     *probe.Sender
+	assert     bool   // the next reconcile puts right what others changed
+	firewall   string // what the firewall was last made for
+	attached   string // where the programs were last attached
 
 	mu     sync.Mutex
 	latest snapshot
@@ -120,6 +124,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 			d.reconcile(ctx)
 		case <-again.C:
 			d.loader.Refresh()
+			d.assert = true
 			d.reconcile(ctx)
 		case <-sweep.C:
 			d.sweep()
@@ -158,7 +163,8 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	d.report(result.Problems)
 	d.noteGateway(result.Gateway)
 
-	errs := []error{d.install(result.State, host)}
+	errs := []error{d.install(result.State, host, d.assert)}
+	d.assert = false
 	if errs[0] == nil {
 		errs = append(errs, d.apply(result))
 	}
@@ -171,8 +177,9 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// install makes what lies around the programs. The guard is on the uplinks before the first packet goes out.
-func (d *Daemon) install(s dataplane.State, host Host) error {
+// install makes what lies around the programs. The guard is on the uplinks before the first packet goes out. The firewall
+// is asked (by running a dozen commands) only when something of it changed, and with all to put right what others did.
+func (d *Daemon) install(s dataplane.State, host Host, all bool) error {
 	if !s.Settings.Ready {
 		return nil // no index or no address yet: nothing is touched on the node
 	}
@@ -184,7 +191,21 @@ func (d *Daemon) install(s dataplane.State, host Host) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(netdev.Firewall(s.Settings.CablePort), d.loader.Attach(edge, uplinks(s)))
+	if firewall := fmt.Sprint("cable port ", s.Settings.CablePort); all || firewall != d.firewall {
+		if err := netdev.Firewall(s.Settings.CablePort); err != nil {
+			return err
+		}
+		d.firewall = firewall
+	}
+	attached := fmt.Sprint(edge, uplinks(s))
+	if !all && attached == d.attached {
+		return nil
+	}
+	if err := d.loader.Attach(edge, uplinks(s)); err != nil {
+		return err
+	}
+	d.attached = attached
+	return nil
 }
 
 // uplinks are the devices over which a peer is reached.
@@ -202,6 +223,7 @@ func uplinks(s dataplane.State) []int {
 	for ifindex := range seen {
 		out = append(out, int(ifindex))
 	}
+	slices.Sort(out)
 	return out
 }
 
