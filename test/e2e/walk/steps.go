@@ -38,8 +38,12 @@ func (w *Walk) Install(ctx context.Context) error {
 		return err
 	}
 	for _, name := range []string{"g1", "g2"} {
-		if _, err := w.Pelago(ctx, "join", "broker-info.subm", "--context", name, "--clusterid", name,
-			"--globalnet-cidr", clusters[name], "--cable-driver", "vxlan"); err != nil {
+		args := []string{"join", "broker-info.subm", "--context", name, "--clusterid", name,
+			"--globalnet-cidr", clusters[name], "--cable-driver", "vxlan"}
+		for n := range w.Gateways {
+			args = append(args, "--gateway-node", fmt.Sprintf("%s-n%d", name, n+1))
+		}
+		if _, err := w.Pelago(ctx, args...); err != nil {
 			return err
 		}
 	}

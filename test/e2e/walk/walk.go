@@ -21,6 +21,8 @@ import (
 // Walk is a lab with the product in it.
 type Walk struct {
 	Lab *lab.Lab
+	// Gateways is the number of nodes that join makes gateways in each cluster; 0 leaves the choice to it.
+	Gateways int
 	// Bin is the directory of the product's programs, Images that of the image archives.
 	Bin, Images string
 	// Dir takes broker-info.subm.
@@ -76,6 +78,11 @@ func (w *Walk) run(ctx context.Context, stdin, program string, args ...string) (
 		return stdout.String(), fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
 	}
 	return stdout.String(), nil
+}
+
+// Quietly runs a program with the lab's kubeconfig and returns what it prints; it shows nothing.
+func (w *Walk) Quietly(ctx context.Context, program string, args ...string) (string, error) {
+	return w.run(ctx, "", program, args...)
 }
 
 // In runs a command in a pod and returns what it prints; it shows nothing.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 )
@@ -54,10 +55,11 @@ func hold(args []string) error {
 func holdAll(ctx context.Context, address string, n int, every time.Duration) held {
 	out := held{PerPod: map[string]int{}, Broken: []broken{}}
 	var mu sync.Mutex
-	var all sync.WaitGroup
+	var first, all sync.WaitGroup
+	first.Add(n)
 	for range n {
 		all.Go(func() {
-			h := holdOne(ctx, address, every)
+			h := holdOne(ctx, address, every, sync.OnceFunc(first.Done))
 			mu.Lock()
 			defer mu.Unlock()
 			if h.pod != "" {
@@ -71,6 +73,8 @@ func holdAll(ctx context.Context, address string, n int, every time.Duration) he
 			}
 		})
 	}
+	first.Wait()
+	fmt.Fprintln(os.Stderr, "every connection has had its first answer, or failed")
 	all.Wait()
 	return out
 }
@@ -84,9 +88,11 @@ type life struct {
 	err      error
 }
 
-func holdOne(ctx context.Context, address string, every time.Duration) (l life) {
+// holdOne calls begun after its first answer, or when there will be none.
+func holdOne(ctx context.Context, address string, every time.Duration, begun func()) (l life) {
 	start := time.Now()
 	defer func() { l.lasted = time.Since(start) }()
+	defer begun()
 	conn, err := net.DialTimeout("tcp", address, patience)
 	if err != nil {
 		l.err = err
@@ -108,6 +114,7 @@ func holdOne(ctx context.Context, address string, every time.Duration) (l life) 
 		}
 		l.pod = pod
 		l.requests++
+		begun()
 		l.slowest = max(l.slowest, time.Since(asked))
 		select {
 		case <-ctx.Done():

@@ -8,7 +8,7 @@
 //	whereami hold ADDRESS:PORT   keeps connections to the HTTP server busy and says which broke
 //
 // ping and hold work until their standard input ends, or for -duration, and then print a JSON object: `kubectl exec -i`
-// with its input held open makes traffic for as long as a test wants.
+// with its input held open makes traffic for as long as a test wants. A line on standard error says when it flows.
 package main
 
 import (

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -21,7 +22,24 @@ func echo(args []string) error {
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", *listen, err)
 	}
+	enlarge(conn.(*net.UDPConn))
 	return sendBack(conn)
+}
+
+// socketBuffer holds the datagrams of some seconds: on a busy machine a reader waits for its turn, and what its socket
+// drops then would look as if the network had lost it.
+const socketBuffer = 8 << 20
+
+// enlarge needs CAP_NET_ADMIN to exceed net.core.rmem_max; without it the buffer is what that allows.
+func enlarge(conn *net.UDPConn) {
+	_ = conn.SetReadBuffer(socketBuffer)
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, socketBuffer)
+	})
 }
 
 func sendBack(conn net.PacketConn) error {
@@ -66,6 +84,7 @@ func ping(args []string) error {
 		return fmt.Errorf("open a socket towards %s: %w", flags.Arg(0), err)
 	}
 	defer conn.Close()
+	enlarge(conn.(*net.UDPConn))
 	ctx, cancel := lasting(*duration)
 	defer cancel()
 	return printJSON(exchange(ctx, conn, time.Second/time.Duration(*rate), *size))
@@ -122,6 +141,9 @@ func (r *receiver) note(sequence uint64, sentAt time.Duration, now time.Time) {
 	if r.answered[sequence] {
 		r.duplicates++
 		return
+	}
+	if len(r.answered) == 0 {
+		fmt.Fprintln(os.Stderr, "the first answer is here")
 	}
 	r.answered[sequence] = true
 	r.gap = max(r.gap, now.Sub(r.last))

@@ -1,0 +1,42 @@
+package e2e
+
+import (
+	"testing"
+
+	"github.com/pelago-net/pelago/test/e2e/walk"
+	"github.com/pelago-net/pelago/test/lab"
+)
+
+// TestTwoClusters runs everything in one clusterset. The parts stand in the order of Must show; each makes what it needs,
+// so that one can be run alone: go test ./test/e2e -run 'TestTwoClusters/gateway' -keep
+func TestTwoClusters(t *testing.T) {
+	s := newClusterset(t, lab.Options{Name: "e2e", Nodes: 3}, 2)
+	s.run(t, "the walk-through", testWalkThrough)
+	s.run(t, "the map and nat list say the same", testMapAndList)
+	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
+	s.run(t, "policy engines", testPolicyEngines)
+	s.run(t, "a daemon that is killed", testDaemonKilled)
+	s.run(t, "backends come and go", testBackends)
+	s.run(t, "a gateway leaves", testGatewayLeaves)
+}
+
+// TestNFTables is the main path with kube-proxy in its other mode.
+func TestNFTables(t *testing.T) {
+	s := newClusterset(t, lab.Options{Name: "e2enft", Nodes: 2, KubeProxy: lab.NFTables}, 0)
+	s.run(t, "the walk-through", testWalkThrough)
+}
+
+func testWalkThrough(t *testing.T, s *clusterset) {
+	ctx := t.Context()
+	// Of an earlier run with -keep: g1 must not have the service itself yet.
+	s.kubectl(t, "g1", "-n", walk.Namespace, "delete", "serviceexport", "--all")
+	must(t, s.Workload(ctx, "g2"))
+	client, err := s.Client(ctx, "g1")
+	must(t, err)
+	must(t, s.Export(ctx, "g2", walk.ServiceName, walk.HeadlessName))
+	must(t, s.FromFirst(ctx, client))
+	must(t, s.Headless(ctx, client))
+	_, err = s.Reverse(ctx)
+	must(t, err)
+	must(t, s.Translations(ctx))
+}

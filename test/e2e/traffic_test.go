@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pelago-net/pelago/test/e2e/walk"
+)
+
+// traffic is a program in a pod that works until its standard input ends and then prints what became of its packets.
+type traffic struct {
+	name   string
+	input  io.Closer
+	output bytes.Buffer
+	ended  chan error
+}
+
+// pings is what `whereami ping` prints, held what `whereami hold` prints (test/images/README.md).
+type pings struct {
+	Sent         int     `json:"sent"`
+	Lost         int     `json:"lost"`
+	Duplicates   int     `json:"duplicates"`
+	FirstLost    int     `json:"firstLost"`
+	LastLost     int     `json:"lastLost"`
+	LongestGapMs float64 `json:"longestGapMs"`
+	MaxRTTMs     float64 `json:"maxRTTMs"`
+}
+
+type held struct {
+	Opened   int            `json:"opened"`
+	Requests int            `json:"requests"`
+	PerPod   map[string]int `json:"perPod"`
+	Broken   []struct {
+		Pod   string `json:"pod"`
+		After string `json:"after"`
+		Error string `json:"error"`
+	} `json:"broken"`
+	SlowestMs float64 `json:"slowestMs"`
+}
+
+// ping starts a UDP echo at so many datagrams per second; it runs when this returns.
+func (s *clusterset) ping(t *testing.T, from walk.Pod, rate int, to string) *traffic {
+	t.Helper()
+	return s.start(t, from, "whereami", "ping", "-rate", fmt.Sprint(rate), to)
+}
+
+// hold opens connections and asks on each of them ten times a second; they are open when this returns.
+func (s *clusterset) hold(t *testing.T, from walk.Pod, connections int, to string) *traffic {
+	t.Helper()
+	return s.start(t, from, "whereami", "hold", "-connections", fmt.Sprint(connections), to)
+}
+
+// start starts a program in a pod and waits until its first line on standard error says that it works.
+func (s *clusterset) start(t *testing.T, from walk.Pod, argv ...string) *traffic {
+	t.Helper()
+	args := []string{"--context", from.Cluster, "-n", from.Namespace, "exec", "-i", from.Name, "--"}
+	cmd := exec.Command(s.Lab.Kubectl(), append(args, argv...)...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Lab.Kubeconfig())
+	input, err := cmd.StdinPipe()
+	must(t, err)
+	messages, err := cmd.StderrPipe()
+	must(t, err)
+	tr := &traffic{name: strings.Join(argv, " "), input: input, ended: make(chan error, 1)}
+	cmd.Stdout = &tr.output
+	must(t, cmd.Start())
+	t.Cleanup(func() { _ = input.Close() }) // ends it if the test does not
+	working := make(chan string, 1)
+	go func() {
+		lines := bufio.NewReader(messages)
+		first, _ := lines.ReadString('\n') // none: the program has ended, which Wait explains
+		working <- first
+		_, _ = io.Copy(io.Discard, lines)
+		tr.ended <- cmd.Wait()
+	}()
+	select {
+	case line := <-working:
+		if line == "" {
+			t.Fatalf("%s: %v", tr.name, <-tr.ended)
+		}
+		t.Logf("%s from pod %s: %s", tr.name, from.Name, strings.TrimSpace(line))
+	case <-time.After(30 * time.Second):
+		t.Fatalf("%s from pod %s: nothing comes through", tr.name, from.Name)
+	}
+	return tr
+}
+
+// finish ends traffic and returns what it printed.
+func finish[T any](t *testing.T, tr *traffic) T {
+	t.Helper()
+	_ = tr.input.Close() // what cannot be closed has ended, which is seen next
+	select {
+	case err := <-tr.ended:
+		if err != nil {
+			t.Fatalf("%s: %v: %s", tr.name, err, tr.output.String())
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatalf("%s: does not end", tr.name)
+	}
+	return decode[T](t, tr.output.String())
+}
+
+// nothingLost ends a ping and fails the test if a datagram was lost.
+func nothingLost(t *testing.T, tr *traffic) {
+	t.Helper()
+	p := finish[pings](t, tr)
+	t.Logf("%s: %d sent, %d lost, longest gap %.0f ms", tr.name, p.Sent, p.Lost, p.LongestGapMs)
+	if p.Lost > 0 {
+		t.Errorf("%s: %d of %d datagrams are lost (numbers %d to %d), want 0", tr.name, p.Lost, p.Sent, p.FirstLost, p.LastLost)
+	}
+}
+
+// onlyBrokenOf ends held connections and fails the test if one broke that was not served by one of the pods.
+func onlyBrokenOf(t *testing.T, tr *traffic, pods ...string) held {
+	t.Helper()
+	h := finish[held](t, tr)
+	t.Logf("%s: %d opened, %d requests, %d broken, slowest %.0f ms, served by %v", tr.name, h.Opened, h.Requests, len(h.Broken), h.SlowestMs, h.PerPod)
+	for _, b := range h.Broken {
+		if !slices.Contains(pods, b.Pod) {
+			t.Errorf("a connection served by pod %q broke after %s: %s", b.Pod, b.After, b.Error)
+		}
+	}
+	return h
+}
