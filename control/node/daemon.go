@@ -29,8 +29,8 @@ const (
 	reassert = 30 * time.Second
 	// sweepEvery bounds how long an expired flow stays.
 	sweepEvery = 10 * time.Second
-	// drain is how long a node goes on switching after it ceased to be a gateway: until every node and every remote
-	// cluster has heard of it.
+	// drain is how long a node goes on switching after it ceased to be a gateway, and how long remote gateways go on taking
+	// packets from it: until every node and every remote cluster has heard of it.
 	drain = 30 * time.Second
 	// retry after a failed reconcile.
 	retry = 2 * time.Second
@@ -60,20 +60,20 @@ type Daemon struct {
 	ready   atomic.Bool
 
 	// Below: the reconcile goroutine's own.
-	owners     map[netip.Addr]types.UID
-	demand     demand
-	inUse      map[dataplane.BlockKey]bool
-	sweeps     int
-	leaving    map[string]int // releasing block → sweeps done when it was first seen out of use
-	purged     bool           // the flows that an earlier process left have been looked through
-	gatewayTo  time.Time      // until when the node switches although it is no gateway
-	wasGateway bool
-	problems   map[string]bool
-	links      *links
-	probes     *probe.Sender
-	assert     bool   // the next reconcile puts right what others changed
-	firewall   string // what the firewall was last made for
-	attached   string // where the programs were last attached
+	owners    map[netip.Addr]types.UID
+	demand    demand
+	inUse     map[dataplane.BlockKey]bool
+	sweeps    int
+	leaving   map[string]int // releasing block → sweeps done when it was first seen out of use
+	purged    bool           // the flows that an earlier process left have been looked through
+	tenure    tenure         // as a gateway
+	farewells farewells      // of remote gateways
+	problems  map[string]bool
+	links     *links
+	probes    *probe.Sender
+	assert    bool   // the next reconcile puts right what others changed
+	firewall  string // what the firewall was last made for
+	attached  string // where the programs were last attached
 
 	mu     sync.Mutex
 	latest snapshot
@@ -155,13 +155,14 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	leaving := d.noteGateways(objs)
 	host, err := d.lookAtHost(objs)
 	if err != nil {
 		return err
 	}
+	host.Leaving = leaving
 	result := Desired(objs, host)
 	d.report(result.Problems)
-	d.noteGateway(result.Gateway)
 
 	errs := []error{d.install(result.State, host, d.assert)}
 	d.assert = false
@@ -255,12 +256,15 @@ func (d *Daemon) apply(r Result) error {
 	return err
 }
 
-func (d *Daemon) noteGateway(now bool) {
-	if d.wasGateway && !now {
-		d.gatewayTo = time.Now().Add(drain)
+// noteGateways takes in which gateways come and go, this node and remote ones, before anything is made of it.
+func (d *Daemon) noteGateways(objs Objects) (leaving map[netip.Addr]dataplane.Peer) {
+	now := time.Now()
+	ended := d.tenure.note(labelled(objs), resumed(objs, bootID()), now)
+	leaving, some := d.farewells.note(objs.Peers, now)
+	if ended || some {
 		time.AfterFunc(drain+time.Second, d.wake)
 	}
-	d.wasGateway = now
+	return leaving
 }
 
 func (d *Daemon) sweep() {

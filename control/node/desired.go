@@ -89,6 +89,7 @@ func (b *builder) problem(format string, args ...any) {
 
 func (b *builder) nodes() {
 	s := &b.out.State
+	serving := []uint16{}
 	statuses := map[string]*pelagov1alpha1.NodeIndexStatus{}
 	for i := range b.objs.NodeIndexes {
 		statuses[b.objs.NodeIndexes[i].Name] = &b.objs.NodeIndexes[i].Status
@@ -110,6 +111,9 @@ func (b *builder) nodes() {
 			}
 			if labelled {
 				s.Gateways = append(s.Gateways, index)
+				if st := statuses[n.Name]; st != nil && st.Serving {
+					serving = append(serving, index)
+				}
 			}
 			continue
 		}
@@ -125,7 +129,13 @@ func (b *builder) nodes() {
 		s.Peers[address] = dataplane.Peer{Kind: dataplane.PeerNode, Node: index}
 		if st := statuses[n.Name]; labelled && st != nil && st.Ready && st.Gateway {
 			s.Gateways = append(s.Gateways, index)
+			if st.Serving {
+				serving = append(serving, index)
+			}
 		}
+	}
+	if len(serving) > 0 {
+		s.Gateways = serving // the others are not known everywhere yet
 	}
 	slices.Sort(s.Gateways)
 	if len(s.Gateways) > dataplane.MaxGateways {
@@ -175,6 +185,14 @@ func (b *builder) peers() {
 		}
 		if len(gateways) > 0 {
 			s.Clusters[cluster] = gateways
+		}
+	}
+	if !s.Settings.Gateway {
+		return
+	}
+	for address, p := range b.host.Leaving {
+		if _, known := s.Peers[address]; !known {
+			s.Peers[address] = p
 		}
 	}
 }

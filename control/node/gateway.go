@@ -125,6 +125,9 @@ func (d *Daemon) probeOnce(ctx context.Context, snap snapshot) error {
 	if err != nil {
 		return err
 	}
+	if d.tenure.introduce(snap.state.Clusters, paths, time.Now()) {
+		d.wake() // to report it
+	}
 	for a, p := range paths {
 		w := d.links.rtt[a]
 		if w == nil {

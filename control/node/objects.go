@@ -54,6 +54,8 @@ type Host struct {
 	MTU int
 	// Draining: the node is no gateway any more, but others may not have heard of it.
 	Draining bool
+	// Leaving are remote gateways that were taken out of service, which those that use them may not have heard of.
+	Leaving map[netip.Addr]dataplane.Peer
 }
 
 // Result is what the objects amount to on this node.

@@ -149,7 +149,7 @@ func (d *Daemon) read(ctx context.Context) (Objects, error) {
 // lookAtHost finds out what the tables need of the node itself.
 func (d *Daemon) lookAtHost(objs Objects) (Host, error) {
 	host := Host{
-		Hops: map[netip.Addr]dataplane.Hop{}, Devices: map[netip.Addr]uint32{}, Draining: time.Now().Before(d.gatewayTo),
+		Hops: map[netip.Addr]dataplane.Hop{}, Devices: map[netip.Addr]uint32{}, Draining: time.Now().Before(d.tenure.until),
 	}
 	var err error
 	if host.Addresses, err = netdev.LocalAddresses(); err != nil {

@@ -46,6 +46,7 @@ func (d *Daemon) reportIndex(ctx context.Context, n *pelagov1alpha1.NodeIndex, o
 	want := n.DeepCopy()
 	want.Status.Ready = applied && r.State.Settings.Ready
 	want.Status.Gateway = applied && r.Gateway
+	want.Status.Serving = want.Status.Gateway && d.tenure.serves
 	want.Status.BootID = bootID()
 	want.Status.Mode = ModePolicySafe
 	want.Status.Address = ""

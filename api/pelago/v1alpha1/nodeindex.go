@@ -11,6 +11,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Index",type=integer,JSONPath=`.spec.index`
 // +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
 // +kubebuilder:printcolumn:name="Gateway",type=boolean,JSONPath=`.status.gateway`
+// +kubebuilder:printcolumn:name="Serving",type=boolean,JSONPath=`.status.serving`
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=`.status.mode`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NodeIndex struct {
@@ -45,6 +46,10 @@ type NodeIndexStatus struct {
 	//
 	// +optional
 	Gateway bool `json:"gateway,omitempty"`
+	// Serving says that the other nodes are to use the gateway: the remote gateways know it, or did not answer in time.
+	//
+	// +optional
+	Serving bool `json:"serving,omitempty"`
 	// BootID is the kernel's boot id; port claims of an earlier boot are gone.
 	//
 	// +optional
