@@ -38,8 +38,8 @@ type Change struct {
 //  1. what others refer to comes first (nodes, remote gateways, peers, blocks, global addresses, services);
 //  2. then what refers to it (gateways, routes) and what lets traffic begin (egresses, sources);
 //  3. removals in the opposite order;
-//  4. the settings last where they open the gate (ready, gateway), since programs drop until then; but first
-//     where they close it.
+//  4. the settings last, since they open the gates (ready, gateway) at which programs drop until then; but a gate that
+//     is to be closed is closed first.
 //
 // A changed entry is one atomic put. The order within a table is by key, so the result is the same for the same input.
 func Diff(have, want State) []Change {
@@ -61,16 +61,19 @@ func Diff(have, want State) []Change {
 	both(diffMap(TableEgresses, have.Egresses, want.Egresses, netip.Addr.Compare))
 	both(diffMap(TableSources, have.Sources, want.Sources, netip.Addr.Compare))
 
-	changes := append(put, remove...)
-	if have.Settings == want.Settings {
-		return changes
+	// What closes a gate comes before everything, what opens one behind everything.
+	closed := have.Settings
+	closed.Ready = have.Settings.Ready && want.Settings.Ready
+	closed.Gateway = have.Settings.Gateway && want.Settings.Gateway
+	var changes []Change
+	if closed != have.Settings {
+		changes = append(changes, Change{Table: TableSettings, Value: closed})
 	}
-	settings := Change{Table: TableSettings, Value: want.Settings}
-	closing := have.Settings.Ready && !want.Settings.Ready || have.Settings.Gateway && !want.Settings.Gateway
-	if closing {
-		return append([]Change{settings}, changes...)
+	changes = append(append(changes, put...), remove...)
+	if closed != want.Settings {
+		changes = append(changes, Change{Table: TableSettings, Value: want.Settings})
 	}
-	return append(changes, settings)
+	return changes
 }
 
 func diffMap[K comparable, V any](table Table, have, want map[K]V, compare func(a, b K) int) (put, remove []Change) {
