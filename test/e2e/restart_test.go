@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
 // iperf is what the test reads of `iperf3 --json`.
@@ -21,30 +23,27 @@ type iperf struct {
 	} `json:"intervals"`
 	End struct {
 		SumSent struct {
-			Retransmits int `json:"retransmits"`
-		} `json:"sum_sent"`
-		SumReceived struct {
 			BitsPerSecond float64 `json:"bits_per_second"`
-		} `json:"sum_received"`
+			Retransmits   int     `json:"retransmits"`
+		} `json:"sum_sent"`
 	} `json:"end"`
-	Error string `json:"error"`
+}
+
+// stream starts a TCP stream of 50 Mbit/s: the rate leaves the machine time for everything else.
+func (s *clusterset) stream(t *testing.T, from walk.Pod, to netip.Addr) *traffic {
+	t.Helper()
+	return s.start(t, from, "sh", "-c", "iperf3 --client "+to.String()+
+		" --bitrate 50M --time 3600 --json & echo started >&2; read _; kill -INT $!; wait")
 }
 
 // testDaemonKilled: the daemon of every node on the path dies without notice while packets flow. None is lost, and when the
 // daemons are back the flow maps hold what they held.
 func testDaemonKilled(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
+	s.needFreshDaemons(t)
 	datagrams := s.ping(t, l.client, 1000, l.sink.String()+":7")
-	type streamed struct {
-		text string
-		err  error
-	}
-	stream := make(chan streamed, 1)
-	go func() {
-		// The rate leaves the machine time for everything else; what would be lost is lost at any rate.
-		out, err := s.In(t.Context(), l.client, "iperf3", "--client", l.sink.String(), "--bitrate", "50M", "--time", "30", "--json")
-		stream <- streamed{out, err}
-	}()
+	unneeded := s.unneeded(t, l.client)
+	stream := s.stream(t, l.client, l.sink)
 	within(t, 20*time.Second, func() error {
 		if n := len(s.live(t, l.sink)); n != 6 { // the echo, iperf3's control and its stream, at both ends
 			return fmt.Errorf("%d live flows towards the sink, want 6", n)
@@ -82,18 +81,49 @@ func testDaemonKilled(t *testing.T, s *clusterset) {
 	s.checkNoHalfFlows(t, l.sink)
 
 	nothingLost(t, datagrams)
-	result := <-stream
-	must(t, result.err)
-	i := decode[iperf](t, result.text)
-	t.Logf("iperf3: %.0f Mbit/s, %d segments sent again", i.End.SumReceived.BitsPerSecond/1e6, i.End.SumSent.Retransmits)
-	if i.Error != "" || i.End.SumSent.Retransmits > 0 {
-		t.Errorf("iperf3: %d segments sent again, error %q; want none", i.End.SumSent.Retransmits, i.Error)
+	i := finish[iperf](t, stream)
+	unneeded = s.unneeded(t, l.client) - unneeded
+	t.Logf("iperf3: %.0f Mbit/s, %d segments sent again, %d of them had arrived", i.End.SumSent.BitsPerSecond/1e6, i.End.SumSent.Retransmits, unneeded)
+	if lost := i.End.SumSent.Retransmits - unneeded; lost > 0 {
+		t.Errorf("iperf3: %d segments are lost, want 0", lost)
 	}
 	for n, interval := range i.Intervals {
 		if interval.Sum.Bytes == 0 {
-			t.Errorf("iperf3: nothing arrived in second %d", n)
+			t.Errorf("iperf3: nothing was sent in second %d", n)
 		}
 	}
+}
+
+// needFreshDaemons replaces daemons that were killed by an earlier run with -keep: kubelet would wait before it restarts
+// them once more.
+func (s *clusterset) needFreshDaemons(t *testing.T) {
+	t.Helper()
+	for _, cluster := range []string{"g1", "g2"} {
+		restarts := s.kubectl(t, cluster, "-n", "pelago-system", "get", "pods", "-l", "app=pelago-node",
+			"-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}")
+		if strings.Trim(restarts, "0 ") != "" {
+			s.kubectl(t, cluster, "-n", "pelago-system", "delete", "pods", "-l", "app=pelago-node", "--wait")
+			s.kubectl(t, cluster, "-n", "pelago-system", "rollout", "status", "daemonset/pelago-node", "--timeout=60s")
+		}
+	}
+}
+
+// unneeded counts the segments that pods of this network namespace have sent again although they had arrived: the receiver
+// says so (duplicate SACK, RFC 2883). On a busy machine an answer that waits for its turn makes the sender impatient.
+func (s *clusterset) unneeded(t *testing.T, pod walk.Pod) (segments int) {
+	t.Helper()
+	out, err := s.In(t.Context(), pod, "grep", "^TcpExt:", "/proc/net/netstat")
+	must(t, err)
+	names, values, _ := strings.Cut(strings.TrimSpace(out), "\n")
+	value := strings.Fields(values)
+	for i, name := range strings.Fields(names) {
+		if name == "TCPDSACKRecv" || name == "TCPDSACKOfoRecv" {
+			n, err := strconv.Atoi(value[i])
+			must(t, err)
+			segments += n
+		}
+	}
+	return segments
 }
 
 // daemon is the process id of pelago-node on a node, in the node's own numbering; 0 if it does not run.
