@@ -3,7 +3,6 @@ package dataplane
 import (
 	"cmp"
 	"net/netip"
-	"reflect"
 	"slices"
 )
 
@@ -48,18 +47,18 @@ func Diff(have, want State) []Change {
 		put = append(put, p...)
 		remove = append(r, remove...) // later tables are taken down first
 	}
-	both(diffMap(TableNodes, have.Nodes, want.Nodes, cmp.Compare[uint16]))
-	both(diffMap(TableClusters, have.Clusters, want.Clusters, cmp.Compare[uint16]))
-	both(diffMap(TablePeers, have.Peers, want.Peers, netip.Addr.Compare))
-	both(diffMap(TableBlocks, have.Blocks, want.Blocks, compareBlock))
-	both(diffMap(TableServices, have.Services, want.Services, compareService))
-	both(diffMap(TableGlobals, have.Globals, want.Globals, netip.Addr.Compare))
+	both(diffMap(TableNodes, have.Nodes, want.Nodes, cmp.Compare[uint16], same))
+	both(diffMap(TableClusters, have.Clusters, want.Clusters, cmp.Compare[uint16], slices.Equal))
+	both(diffMap(TablePeers, have.Peers, want.Peers, netip.Addr.Compare, same))
+	both(diffMap(TableBlocks, have.Blocks, want.Blocks, compareBlock, same))
+	both(diffMap(TableServices, have.Services, want.Services, compareService, sameService))
+	both(diffMap(TableGlobals, have.Globals, want.Globals, netip.Addr.Compare, same))
 	if !slices.Equal(have.Gateways, want.Gateways) {
 		put = append(put, Change{Table: TableGateways, Value: want.Gateways})
 	}
-	both(diffMap(TableRoutes, have.Routes, want.Routes, comparePrefix))
-	both(diffMap(TableEgresses, have.Egresses, want.Egresses, netip.Addr.Compare))
-	both(diffMap(TableSources, have.Sources, want.Sources, netip.Addr.Compare))
+	both(diffMap(TableRoutes, have.Routes, want.Routes, comparePrefix, same))
+	both(diffMap(TableEgresses, have.Egresses, want.Egresses, netip.Addr.Compare, slices.Equal))
+	both(diffMap(TableSources, have.Sources, want.Sources, netip.Addr.Compare, same))
 
 	// What closes a gate comes before everything, what opens one behind everything.
 	closed := have.Settings
@@ -76,9 +75,9 @@ func Diff(have, want State) []Change {
 	return changes
 }
 
-func diffMap[K comparable, V any](table Table, have, want map[K]V, compare func(a, b K) int) (put, remove []Change) {
+func diffMap[K comparable, V any](table Table, have, want map[K]V, compare func(a, b K) int, same func(a, b V) bool) (put, remove []Change) {
 	for _, k := range sortedKeys(want, compare) {
-		if v, ok := have[k]; !ok || !reflect.DeepEqual(v, want[k]) {
+		if v, ok := have[k]; !ok || !same(v, want[k]) {
 			put = append(put, Change{Table: table, Key: k, Value: want[k]})
 		}
 	}
@@ -88,6 +87,12 @@ func diffMap[K comparable, V any](table Table, have, want map[K]V, compare func(
 		}
 	}
 	return put, remove
+}
+
+func same[V comparable](a, b V) bool { return a == b }
+
+func sameService(a, b Service) bool {
+	return a.ClientIP == b.ClientIP && slices.Equal(a.Backends, b.Backends) && slices.Equal(a.Table, b.Table)
 }
 
 func sortedKeys[K comparable, V any](m map[K]V, compare func(a, b K) int) []K {

@@ -48,6 +48,12 @@ func TestDiffOrder(t *testing.T) {
 		changes    []string
 	}{
 		{"nothing to do", small(), small(), nil},
+		{"an empty list is no list", changed(func(s *State) {
+			s.Services, s.Clusters = map[ServiceKey]Service{{ip("120.1.0.20"), 80, 6}: {}}, map[uint16][]RemoteGateway{7: nil}
+		}), changed(func(s *State) {
+			s.Services = map[ServiceKey]Service{{ip("120.1.0.20"), 80, 6}: {Backends: []netip.AddrPort{}, Table: []uint16{}}}
+			s.Clusters = map[uint16][]RemoteGateway{7: {}}
+		}), nil},
 		{"from nothing: what is referred to comes first, and the gate opens last", State{}, small(), []string{
 			"put nodes", "put clusters", "put peers", "put blocks", "put services", "put globals", "put gateways", "put routes", "put egresses",
 			"put sources", "put settings",

@@ -28,6 +28,9 @@ func (l *Loader) Apply(want dataplane.State) error {
 		if err != nil {
 			return err
 		}
+		if err := l.removeOrphans(have.Services); err != nil {
+			return err
+		}
 		l.have = &have
 	}
 	want.Settings.Generation = l.have.Settings.Generation
@@ -66,6 +69,24 @@ func check(s dataplane.State) error {
 		if len(first) > dataplane.MaxBlocks {
 			return fmt.Errorf("apply state: %d port blocks of egress IP %s, at most %d are supported", len(first), ip, dataplane.MaxBlocks)
 		}
+		for _, p := range first {
+			if err := checkBlock(dataplane.BlockKey{Address: ip, First: p}); err != nil {
+				return err
+			}
+		}
+	}
+	for key := range s.Blocks {
+		if err := checkBlock(key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkBlock: gateways find the owner of a port by its high byte, and the ports below 1024 are reserved (RFC 6335).
+func checkBlock(b dataplane.BlockKey) error {
+	if b.First < 1024 || b.First%dataplane.BlockPorts != 0 {
+		return fmt.Errorf("apply state: the port block %d of egress IP %s does not begin at a multiple of %d from 1024 on", b.First, b.Address, dataplane.BlockPorts)
 	}
 	return nil
 }

@@ -20,12 +20,6 @@ type Counter struct {
 
 // Counters reads the per-CPU counters and adds them up; rows that are zero are left out.
 func (l *Loader) Counters() ([]Counter, error) {
-	if l.verdicts == nil {
-		var err error
-		if l.hooks, l.verdicts, err = Words(); err != nil {
-			return nil, err
-		}
-	}
 	var out []Counter
 	for h, hook := range l.hooks {
 		for v, verdict := range l.verdicts {
@@ -54,8 +48,12 @@ func Words() (hooks, verdicts []string, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the embedded programs: %w", err)
 	}
-	hooks, err1 := enumWords(spec.Types, "hook", "HOOK_")
-	verdicts, err2 := enumWords(spec.Types, "verdict", "VERDICT_")
+	return words(spec.Types)
+}
+
+func words(types *btf.Spec) (hooks, verdicts []string, err error) {
+	hooks, err1 := enumWords(types, "hook", "HOOK_")
+	verdicts, err2 := enumWords(types, "verdict", "VERDICT_")
 	return hooks, verdicts, errors.Join(err1, err2)
 }
 

@@ -48,10 +48,17 @@ var requirements = []requirement{
 // CheckKernel says whether the data path can run here: nil, or every missing feature with the kernel version that
 // brought it (each a *NotSupported).
 func CheckKernel() error {
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("load eBPF programs as user %d: root is needed (in Kubernetes: a privileged pod)", os.Geteuid())
+	if err := checkUser(os.Geteuid()); err != nil {
+		return err
 	}
 	return checkRequirements(requirements, kernelRelease())
+}
+
+func checkUser(id int) error {
+	if id != 0 {
+		return fmt.Errorf("load eBPF programs as user %d: root is needed (in Kubernetes: a privileged pod)", id)
+	}
+	return nil
 }
 
 func checkRequirements(reqs []requirement, kernel string) error {

@@ -37,13 +37,14 @@ type Options struct {
 	Clsact bool
 }
 
-// Loader holds the loaded programs and the open maps. It is not safe for concurrent use.
+// Loader holds the loaded programs and the open maps. Counters, Flows and Paths may be called from any goroutine; all
+// else is not safe for concurrent use.
 type Loader struct {
 	pinPath string
 	objs    bpf.PelagoObjects
 	clsact  bool             // attach by clsact filters instead of TCX links
 	have    *dataplane.State // what the maps hold; nil: read them first
-	// hooks and verdicts name the rows of the counters; nil: not read yet.
+	// hooks and verdicts name the rows of the counters.
 	hooks, verdicts []string
 }
 
@@ -66,9 +67,9 @@ func Open(opts Options) (*Loader, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("lift the limit of locked memory: %w", err)
 	}
-	spec, err := bpf.LoadPelago()
+	spec, err := l.spec()
 	if err != nil {
-		return nil, fmt.Errorf("read the embedded programs: %w", err)
+		return nil, err
 	}
 	if err := setTimers(spec, opts.Timers); err != nil {
 		return nil, err
@@ -94,9 +95,9 @@ func OpenMaps(pinPath string) (*Loader, error) {
 	if l.pinPath == "" {
 		l.pinPath = DefaultPinPath
 	}
-	spec, err := bpf.LoadPelago()
+	spec, err := l.spec()
 	if err != nil {
-		return nil, fmt.Errorf("read the embedded programs: %w", err)
+		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(l.pinPath, bpf.PelagoMapSettings)); err != nil {
 		return nil, fmt.Errorf("open the maps in %s: pelago-node has not run on this node since it booted: %w", l.pinPath, err)
@@ -107,6 +108,16 @@ func OpenMaps(pinPath string) (*Loader, error) {
 	}
 	l.objs.PelagoMaps = maps
 	return l, nil
+}
+
+// spec reads the embedded object, and the names in it.
+func (l *Loader) spec() (*ebpf.CollectionSpec, error) {
+	spec, err := bpf.LoadPelago()
+	if err != nil {
+		return nil, fmt.Errorf("read the embedded programs: %w", err)
+	}
+	l.hooks, l.verdicts, err = words(spec.Types)
+	return spec, err
 }
 
 // Close releases the file descriptors. Pinned maps and links stay.

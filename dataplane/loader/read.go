@@ -110,6 +110,38 @@ func (l *Loader) readServices() (map[dataplane.ServiceKey]dataplane.Service, err
 	return out, errors.Join(append(errs, it.Err())...)
 }
 
+// removeOrphans removes backends and tables that belong to none of the services: a process that died half-way leaves
+// them, and no later step would touch them.
+func (l *Loader) removeOrphans(services map[dataplane.ServiceKey]dataplane.Service) error {
+	var backends []bpf.PelagoBackendKey
+	var key bpf.PelagoBackendKey
+	var value bpf.PelagoBackend
+	it := l.objs.Backends.Iterate()
+	for it.Next(&key, &value) {
+		if s, ok := services[decodeServiceKey(key.Service)]; !ok || int(key.Index) >= len(s.Backends) {
+			backends = append(backends, key)
+		}
+	}
+	errs := []error{it.Err()}
+	for _, k := range backends {
+		errs = append(errs, remove(l.objs.Backends, k))
+	}
+	var tables []bpf.PelagoServiceKey
+	var table bpf.PelagoServiceKey
+	var id uint32
+	it = l.objs.Tables.Iterate()
+	for it.Next(&table, &id) {
+		if s, ok := services[decodeServiceKey(table)]; !ok || len(s.Table) == 0 {
+			tables = append(tables, table)
+		}
+	}
+	errs = append(errs, it.Err())
+	for _, k := range tables {
+		errs = append(errs, remove(l.objs.Tables, k))
+	}
+	return errors.Join(errs...)
+}
+
 func (l *Loader) readTable(key bpf.PelagoServiceKey) ([]uint16, error) {
 	var inner *ebpf.Map
 	err := l.objs.Tables.Lookup(key, &inner)

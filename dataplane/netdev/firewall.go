@@ -41,13 +41,15 @@ func rules(cablePort uint16) []rule {
 		ports = append(ports, cablePort)
 	}
 	for _, port := range ports {
-		udp := []string{"-p", "udp", "-m", "udp", "--dport", strconv.Itoa(int(port))}
+		udp := []string{"-p", "udp", "-m", "udp"}
+		to, from := []string{"--dport", strconv.Itoa(int(port))}, []string{"--sport", strconv.Itoa(int(port))}
 		out = append(out,
-			rule{"filter", "INPUT", tagged(accept, slices.Clone(udp)...)},
+			rule{"filter", "INPUT", tagged(accept, slices.Concat(udp, to)...)},
 			// Conntrack has no say in outer packets: it sees one direction of them only, and where both ends send from the
-			// same port it would give our probes another one. Inner packets are tracked as ever.
-			rule{"raw", "PREROUTING", tagged(untracked, slices.Clone(udp)...)},
-			rule{"raw", "OUTPUT", tagged(untracked, slices.Clone(udp)...)})
+			// same port it would give our probes another one. Inner packets are tracked as ever, and so are other people's:
+			// a pod's own tunnel to somewhere else must be masqueraded, a service on this port be translated.
+			rule{"raw", "PREROUTING", tagged(untracked, slices.Concat(udp, to, []string{"-m", "addrtype", "--dst-type", "LOCAL"})...)},
+			rule{"raw", "OUTPUT", tagged(untracked, slices.Concat(udp, from, to)...)})
 	}
 	return out
 }

@@ -104,6 +104,8 @@ func TestTown(t *testing.T) {
 	t.Run("conntrack translates nothing", w.conntrack)
 	t.Run("default deny", w.defaultDeny)
 	t.Run("forged overlay packets", w.forged)
+	t.Run("pods' own tunnels", w.ownTunnels)
+	t.Run("probes", w.probes)
 	t.Run("foreign programs", w.foreignPrograms)
 	t.Run("gateways share the load", w.gatewaysShare)
 	t.Run("a gateway is drained", w.drain)

@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/pelago-net/pelago/dataplane/probe"
 	"github.com/pelago-net/pelago/test/packet"
 )
 
@@ -234,6 +235,70 @@ func (w *town) forgeries() [][]byte {
 		}
 	}
 	return out
+}
+
+// A pod may run a tunnel of its own on our ports to somebody else: it is masqueraded like all that leaves the cluster, on
+// gateways too, where outer packets of ours are kept out of conntrack.
+func (w *town) ownTunnels(t *testing.T) {
+	for _, port := range []uint16{4500, 4800} {
+		var far *net.UDPConn
+		must(t, w.Router.Do(func() (err error) {
+			far, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(172, 16, 1, 254), Port: int(port)})
+			return err
+		}))
+		defer far.Close()
+		for n := 1; n <= 3; n++ {
+			c, err := dial(w.client[n], "udp", netip.AddrPortFrom(w.Clusters[1].router(), port))
+			must(t, err)
+			defer c.Close()
+			_, err = c.Write([]byte("out"))
+			must(t, err)
+			must(t, far.SetDeadline(time.Now().Add(2*time.Second)))
+			_, peer, err := far.ReadFromUDPAddrPort(make([]byte, 10))
+			if err != nil || peer.Addr() != w.client[n].Node.Address {
+				t.Errorf("UDP %d from a pod of node %d is seen as %s, %v; want it masqueraded", port, n, peer, err)
+				continue
+			}
+			if _, err := far.WriteToUDPAddrPort([]byte("back"), peer); err != nil {
+				t.Error(err)
+			}
+			must(t, c.SetDeadline(time.Now().Add(2*time.Second)))
+			if _, err := c.Read(make([]byte, 10)); err != nil {
+				t.Errorf("the answer to UDP %d of node %d: %v", port, n, err)
+			}
+		}
+	}
+}
+
+// Probes between gateways come back and tell that the far side is ready.
+func (w *town) probes(t *testing.T) {
+	near, far := w.Clusters[1].Nodes[0], w.Clusters[2].Nodes[1]
+	cookie, err := near.Loader.Cookie()
+	must(t, err)
+	must(t, near.Do(func() error {
+		s, err := probe.Open(cookie)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		for nonce := uint64(1); nonce <= 3; nonce++ {
+			sent, err := near.Loader.StartProbe(far.Address, nonce)
+			if err != nil {
+				return err
+			}
+			if err := s.Send(netip.AddrPortFrom(far.Address, 4500), 0xcab1e, nonce, sent); err != nil {
+				return err
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		return nil
+	}))
+	paths, err := near.Loader.Paths()
+	must(t, err)
+	if p := paths[far.Address]; p.Probes != 3 || p.Replies != 3 || !p.Ready || p.RTT <= 0 || p.RTT > time.Second || p.Generation == 0 {
+		t.Errorf("path to %s: %+v; want 3 answers of a ready gateway", far.Name, p)
+	}
+	must(t, near.Loader.ForgetPaths(func(netip.Addr) bool { return false }))
 }
 
 // counter makes a program that counts packets and ends with an action.

@@ -1,0 +1,84 @@
+package loader
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	"github.com/pelago-net/pelago/test/bpffs"
+	"github.com/pelago-net/pelago/test/netns"
+)
+
+// device makes a device that carries nothing: a bridge without ports.
+func device(t *testing.T, ns *netns.NS, name string) int {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	if err := ns.Handle().LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+		t.Fatal(err)
+	}
+	index, err := ns.Index(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return index
+}
+
+// Programs follow the devices: they are taken off what is no longer named, outlive the process, and get over devices that
+// vanish.
+func TestAttach(t *testing.T) {
+	for _, clsact := range []bool{false, true} {
+		t.Run(map[bool]string{false: "by TCX", true: "by clsact"}[clsact], func(t *testing.T) {
+			ns := netns.ForTest(t, "attach")
+			edge, cable, up1, up2 := device(t, ns, "edge"), device(t, ns, "cable"), device(t, ns, "up1"), device(t, ns, "up2")
+			path := filepath.Join(bpffs.Mount(t), "pelago")
+			attach := func(edge int, uplinks []int, receivers ...int) map[string][]int {
+				var got map[string][]int
+				err := ns.Do(func() error {
+					l, err := Open(Options{PinPath: path, Clsact: clsact})
+					if err != nil {
+						return err
+					}
+					defer l.Close()
+					for range 2 {
+						if err := l.Attach(edge, uplinks, receivers...); err != nil {
+							return err
+						}
+					}
+					got, err = l.Attached()
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got
+			}
+			want := map[string][]int{"edge_in": {edge, cable}, "edge_out": {edge}, "uplink_in": {up1, up2}, "uplink_out": {up1, up2}}
+			check := func(what string, got map[string][]int) {
+				t.Helper()
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s: attached (-want +got):\n%s", what, diff)
+				}
+			}
+			check("all", attach(edge, []int{up1, up2}, cable))
+			want = map[string][]int{"edge_in": {edge}, "edge_out": {edge}, "uplink_in": {up2}, "uplink_out": {up2}}
+			check("fewer", attach(edge, []int{up2}))
+			if _, err := ns.Run("ip", "link", "del", "edge"); err != nil {
+				t.Fatal(err)
+			}
+			edge = device(t, ns, "edge")
+			want = map[string][]int{"edge_in": {edge}, "edge_out": {edge}, "uplink_in": {up2}, "uplink_out": {up2}}
+			check("a new device", attach(edge, []int{up2}))
+			if err := ns.Do(func() error { return Remove(path) }); err != nil {
+				t.Fatal(err)
+			}
+			out, err := ns.Run("bpftool", "-j", "net", "show")
+			if err != nil || !strings.Contains(string(out), `"tc":[]`) {
+				t.Errorf("after Remove: %v %s", err, out)
+			}
+		})
+	}
+}

@@ -1,0 +1,269 @@
+package loader
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/test/bpffs"
+)
+
+func TestMissingFeatures(t *testing.T) {
+	cause := errors.New("invalid argument")
+	reqs := []requirement{
+		{"something old", "4.1", func() error { return nil }},
+		{"bpf_new_thing", "6.99", func() error { return cause }},
+		{"a thing without a version", "", func() error { return cause }},
+	}
+	err := checkRequirements(reqs, "5.4.0-test")
+	want := "bpf_new_thing needs Linux 6.99 or newer, this is 5.4.0-test: invalid argument\na thing without a version is missing: invalid argument"
+	if err == nil || err.Error() != want {
+		t.Errorf("error:\n%v\nwant:\n%s", err, want)
+	}
+	var missing *NotSupported
+	if !errors.As(err, &missing) || missing.Feature != "bpf_new_thing" || missing.Since != "6.99" || !errors.Is(err, cause) {
+		t.Errorf("error %#v; want the first missing feature and its cause in it", err)
+	}
+	if err := checkRequirements(reqs[:1], "5.4.0-test"); err != nil {
+		t.Errorf("nothing is missing: %v", err)
+	}
+	if err := CheckKernel(); err != nil {
+		t.Errorf("this kernel, on which the tests run: %v", err)
+	}
+}
+
+func TestNotRoot(t *testing.T) {
+	if err := checkUser(1000); err == nil || !strings.Contains(err.Error(), "root is needed (in Kubernetes: a privileged pod)") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestNoBPFFS(t *testing.T) {
+	_, err := Open(Options{PinPath: filepath.Join(t.TempDir(), "pelago")})
+	if err == nil || !strings.Contains(err.Error(), "no bpffs is mounted on") || !strings.Contains(err.Error(), "mount -t bpf bpf") {
+		t.Errorf("without a bpffs: %v", err)
+	}
+	_, err = Open(Options{PinPath: "/nowhere/at/all"})
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without the parent directory: %v", err)
+	}
+}
+
+func TestOtherLayout(t *testing.T) {
+	path := filepath.Join(bpffs.Mount(t), "pelago")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 7, MaxEntries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Pin(filepath.Join(path, bpf.PelagoMapFlows)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(Options{PinPath: path})
+	if err == nil || !strings.Contains(err.Error(), "pelago-node cleanup") {
+		t.Errorf("over maps of another layout: %v", err)
+	}
+}
+
+func TestOpenMaps(t *testing.T) {
+	path := filepath.Join(bpffs.Mount(t), "pelago")
+	if _, err := OpenMaps(path); err == nil || !strings.Contains(err.Error(), "has not run on this node since it booted") {
+		t.Errorf("before the daemon ran: %v", err)
+	}
+	mustApply(t, openAt(t, path), example())
+	l, err := OpenMaps(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if got := mustRead(t, l); len(got.Services) != 1 {
+		t.Errorf("the tool reads %+v", got)
+	}
+	if _, err := l.Flows(); err != nil {
+		t.Error(err)
+	}
+	if err := putFlow(l, 1, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Purge(ip("10.7.0.5")); err == nil || !strings.Contains(err.Error(), "ask the daemon") {
+		t.Errorf("a tool without the program purges: %v", err)
+	}
+}
+
+func TestRemove(t *testing.T) {
+	path := filepath.Join(bpffs.Mount(t), "pelago")
+	l := openAt(t, path)
+	mustApply(t, l, example())
+	for range 2 { // there may be nothing to remove
+		if err := Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("stat %s: %v", path, err)
+		}
+	}
+}
+
+// putFlow writes the two entries of a TCP flow of pod 10.7.0.5, port 1000+n, outside port 1024+n.
+func putFlow(l *Loader, n uint16, out, in uint8) error {
+	now := uint64(bootClock())
+	key := bpf.PelagoFlowKey{Saddr: be32(ip("10.7.0.5")), Daddr: be32(ip("120.2.0.20")), Sport: be16(1000 + n), Dport: be16(80), Proto: 6}
+	f := bpf.PelagoFlow{
+		State: now << 1, Seen: now - uint64(5*time.Second), Saddr: be32(ip("120.1.0.1")), Daddr: key.Daddr, Sport: be16(1024 + n), Dport: key.Dport,
+		Node: 4, Cluster: 2, Role: uint8(bpf.PelagoFlowRoleFLOW_CLIENT), Tcp: out, Primary: 1,
+	}
+	answer := f
+	answer.Primary, answer.Tcp, answer.Seen = 0, in, now-uint64(3*time.Second)
+	answer.Saddr, answer.Daddr, answer.Sport, answer.Dport = key.Daddr, key.Saddr, key.Dport, key.Sport
+	return errors.Join(l.objs.Flows.Put(key, f), l.objs.Flows.Put(answerKey(key, f), answer))
+}
+
+func TestFlows(t *testing.T) {
+	l := open(t)
+	const ack, fin, rst = uint8(bpf.PelagoTcpSeenTCP_SEEN_ACK), uint8(bpf.PelagoTcpSeenTCP_SEEN_FIN), uint8(bpf.PelagoTcpSeenTCP_SEEN_RST)
+	states := []struct {
+		out, in uint8
+		want    string
+	}{
+		{0, 0, "opening"}, {0, ack, "opening"}, {ack, ack, "established"}, {ack | fin, ack, "established"}, {ack | fin, ack | fin, "closed"},
+		{ack, ack | rst, "closed"}, {0, ack | rst, "closed"},
+	}
+	for i, s := range states {
+		if err := putFlow(l, uint16(i), s.out, s.in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flows, err := l.Flows()
+	if err != nil || len(flows) != len(states) {
+		t.Fatalf("%d flows, %v; want %d", len(flows), err, len(states))
+	}
+	for _, f := range flows {
+		n := f.Opening.Source.Port() - 1000
+		if f.Idle < 3*time.Second || f.Idle > 4*time.Second {
+			t.Errorf("flow %d is idle for %s; want 3 s, the younger direction's", n, f.Idle)
+		}
+		f.Idle = 0
+		want := Flow{
+			Role: RoleClient, Protocol: "tcp", Pod: ip("10.7.0.5"), Cluster: 2, Node: 4, State: states[n].want,
+			Opening:    Tuple{netip.AddrPortFrom(ip("10.7.0.5"), 1000+n), netip.MustParseAddrPort("120.2.0.20:80")},
+			Translated: Tuple{netip.AddrPortFrom(ip("120.1.0.1"), 1024+n), netip.MustParseAddrPort("120.2.0.20:80")},
+		}
+		if diff := cmp.Diff(want, f, equal...); diff != "" {
+			t.Errorf("flow %d (-want +got):\n%s", n, diff)
+		}
+	}
+}
+
+// A dump of a table that is much larger than a chunk has every flow once.
+func TestManyFlows(t *testing.T) {
+	l := open(t)
+	const n = 20000
+	for i := range uint16(n) {
+		if err := putFlow(l, i, 0, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flows, err := l.Flows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[netip.AddrPort]bool{}
+	for _, f := range flows {
+		seen[f.Opening.Source] = true
+	}
+	if len(flows) != n || len(seen) != n {
+		t.Errorf("%d flows, %d different ones; want %d", len(flows), len(seen), n)
+	}
+	removed, err := l.PurgeFunc(func(netip.Addr) bool { return true })
+	if err != nil || removed != n {
+		t.Errorf("purge removed %d, %v; want %d", removed, err, n)
+	}
+	if left := entries(t, l.objs.Flows); left != 0 {
+		t.Errorf("%d entries are left", left)
+	}
+}
+
+func TestPaths(t *testing.T) {
+	l := open(t)
+	sent, err := l.StartProbe(ip("172.16.2.1"), 5)
+	if err != nil || time.Duration(sent) > bootClock() {
+		t.Fatalf("sent at %d, %v", sent, err)
+	}
+	if _, err := l.StartProbe(ip("172.16.2.2"), 6); err != nil {
+		t.Fatal(err)
+	}
+	paths, err := l.Paths()
+	if err != nil || paths[ip("172.16.2.1")].Probes != 1 || paths[ip("172.16.2.1")].Replies != 0 {
+		t.Errorf("paths %+v, %v", paths, err)
+	}
+	if err := l.ForgetPaths(func(a netip.Addr) bool { return a == ip("172.16.2.2") }); err != nil {
+		t.Fatal(err)
+	}
+	if paths, err = l.Paths(); err != nil || len(paths) != 1 {
+		t.Errorf("paths %+v, %v; want one", paths, err)
+	}
+}
+
+// The words are those of the C side, one for every number.
+func TestWords(t *testing.T) {
+	hooks, verdicts, err := Words()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"edge-out", "uplink-in", "uplink-out", "edge-in"}, hooks); diff != "" {
+		t.Errorf("hooks (-want +got):\n%s", diff)
+	}
+	if len(verdicts) != int(bpf.PelagoVerdictVERDICT_MAX) || verdicts[bpf.PelagoVerdictVERDICT_DROP_BAD_TOKEN] != "drop-bad-token" {
+		t.Errorf("verdicts: %v", verdicts)
+	}
+	for i, v := range verdicts {
+		drop := i >= int(bpf.PelagoVerdictVERDICT_DROP_MALFORMED)
+		if v == "" || strings.HasPrefix(v, "drop-") != drop {
+			t.Errorf("verdict %d is %q", i, v)
+		}
+	}
+}
+
+// Counters add up over processors and leave out what never happened.
+func TestCounters(t *testing.T) {
+	l := open(t)
+	perCPU := make([]bpf.PelagoCounter, ebpf.MustPossibleCPU())
+	for i := range perCPU {
+		perCPU[i] = bpf.PelagoCounter{Packets: 10, Bytes: 1000}
+	}
+	key := uint32(bpf.PelagoHookHOOK_UPLINK_IN)*uint32(bpf.PelagoVerdictVERDICT_MAX) + uint32(bpf.PelagoVerdictVERDICT_DROP_TTL)
+	if err := l.objs.Counters.Put(key, perCPU); err != nil {
+		t.Fatal(err)
+	}
+	got, err := l.Counters()
+	n := uint64(len(perCPU))
+	want := []Counter{{Hook: "uplink-in", Verdict: "drop-ttl", Packets: 10 * n, Bytes: 1000 * n}}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("counters, %v (-want +got):\n%s", err, diff)
+	}
+}
+
+// The sizes that the Go side promises are those that the kernel side has.
+func TestSizes(t *testing.T) {
+	if n := len(bpf.PelagoGatewaySet{}.Nodes); n != dataplane.MaxGateways {
+		t.Errorf("a gateway set holds %d nodes", n)
+	}
+	if n := len(bpf.PelagoCluster{}.Gateways); n != dataplane.MaxGateways {
+		t.Errorf("a cluster holds %d gateways", n)
+	}
+	if n := len(bpf.PelagoEgress{}.First); n != dataplane.MaxBlocks {
+		t.Errorf("an egress holds %d blocks", n)
+	}
+}
