@@ -18,6 +18,11 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "a daemon that is killed", testDaemonKilled)
 	s.run(t, "backends come and go", testBackends)
 	s.run(t, "a gateway leaves", testGatewayLeaves)
+	s.run(t, "rights at the hub", testRights)
+	s.run(t, "a hundred exports and twenty dead agents", testManyExports)
+	s.run(t, "the hub is away", testHubAway)
+	s.run(t, "bad input", testBadInput)
+	s.run(t, "a forged packet", testInjection)
 }
 
 // TestNFTables is the main path with kube-proxy in its other mode.
