@@ -10,6 +10,8 @@
 #define SECOND 1000000000ULL
 
 volatile const __u64 udp_timeout = 300 * SECOND;
+/* UDP towards a well-known port, if its port or its room is needed (RFC 4787 REQ-5a: such flows may be shorter). */
+volatile const __u64 udp_known_timeout = 30 * SECOND;
 volatile const __u64 icmp_timeout = 60 * SECOND;
 volatile const __u64 tcp_established_timeout = 7440 * SECOND;
 volatile const __u64 tcp_transitory_timeout = 240 * SECOND;

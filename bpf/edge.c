@@ -53,7 +53,7 @@ __noinline enum verdict open_client_flow(const struct packet *p, const struct fl
 		key_of_other(&answer_key, key, &primary);
 		err = claim(&answer_key, &answer, now, 1);
 		if (err)
-			return err == -E2BIG ? VERDICT_DROP_FLOWS_FULL : VERDICT_DROP_TUPLE_CLASH;
+			return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
 	} else {
 		t->saddr = src->egress_ip;
 		if (src->egress_ip)
@@ -76,11 +76,11 @@ __noinline enum verdict open_client_flow(const struct packet *p, const struct fl
 			primary.sport = t->sport;
 			answer_key.dport = t->sport;
 			err = claim(&answer_key, &answer, now, i >= PRESSURE_AFTER);
-			if (!err || err == -E2BIG)
+			if (err != -EEXIST)
 				break;
 		}
 		if (err)
-			return err == -E2BIG ? VERDICT_DROP_FLOWS_FULL : VERDICT_DROP_PORTS_EXHAUSTED;
+			return err == -EEXIST ? VERDICT_DROP_PORTS_EXHAUSTED : VERDICT_DROP_FLOWS_FULL;
 	}
 	if (!insert(key, &primary, now)) {
 		take_slot(key, now);

@@ -11,6 +11,7 @@
  */
 
 #define DYING 1ULL
+#define EEXIST 17
 #define E2BIG 7
 
 static __always_inline __u64 now_ns(void)
@@ -69,13 +70,21 @@ static __always_inline int closing(const struct flow *a, const struct flow *b)
 	return (a->tcp | (b ? b->tcp : 0)) & (TCP_SEEN_FIN | TCP_SEEN_RST);
 }
 
+/* Whether an entry, with its key, is of a flow to one of the ports 1 to 1023. */
+static __always_inline int well_known(const struct flow_key *key, const struct flow *f)
+{
+	__u16 port = bpf_ntohs(f->primary ? key->dport : key->sport);
+
+	return port && port < 1024;
+}
+
 /*
- * Whether a flow may go. a and b are its entries, b may be missing. under_pressure: a closed TCP flow goes after
- * closed_floor instead of the transitory timer. Races with the packet path: a packet may refresh `seen` between
- * this look and the removal. The worst result is one flow removed in the very moment when it wakes up after its
- * whole timeout; accepted, as every NAT does.
+ * Whether a flow may go. a is the entry of key, b the other one and may be missing. under_pressure: its port or room is
+ * needed; then a closed TCP flow goes after closed_floor, and UDP to a well-known port after udp_known_timeout. Races
+ * with the packet path: a packet may refresh `seen` between this look and the removal. The worst result is one flow
+ * removed in the very moment when it wakes up after its whole timeout; accepted, as every NAT does.
  */
-static __always_inline int expired(__u8 proto, const struct flow *a, const struct flow *b, __u64 now,
+static __always_inline int expired(const struct flow_key *key, const struct flow *a, const struct flow *b, __u64 now,
 				   int under_pressure)
 {
 	__u64 seen = a->seen, limit = udp_timeout;
@@ -87,7 +96,7 @@ static __always_inline int expired(__u8 proto, const struct flow *a, const struc
 		both = a->tcp & b->tcp;
 		any |= b->tcp;
 	}
-	if (proto == PROTO_TCP) {
+	if (key->proto == PROTO_TCP) {
 		limit = tcp_transitory_timeout;
 		if ((any & TCP_SEEN_RST) || (both & TCP_SEEN_FIN)) {
 			if (under_pressure)
@@ -95,8 +104,10 @@ static __always_inline int expired(__u8 proto, const struct flow *a, const struc
 		} else if (both & TCP_SEEN_ACK) {
 			limit = tcp_established_timeout;
 		}
-	} else if (proto == PROTO_ICMP) {
+	} else if (key->proto == PROTO_ICMP) {
 		limit = icmp_timeout;
+	} else if (under_pressure && well_known(key, a)) {
+		limit = udp_known_timeout;
 	}
 	return now > seen && now - seen > limit;
 }
@@ -158,7 +169,7 @@ __noinline int reclaim(const struct flow_key *key, __u64 now, int under_pressure
 		return RECLAIM_KEPT;
 	key_of_other(&other_key, key, f);
 	other = bpf_map_lookup_elem(&flows, &other_key);
-	if (!expired(key->proto, f, other, now, under_pressure))
+	if (!expired(key, f, other, now, under_pressure))
 		return RECLAIM_KEPT;
 	if (f->primary)
 		return remove_flow(key, f) ? RECLAIM_REMOVED : RECLAIM_KEPT;
@@ -228,7 +239,7 @@ __noinline int make_room(__u64 now)
 	return 0;
 }
 
-/* Inserts an entry that must not exist yet. 0, -E2BIG if the table is full of flows that may not go, or -EEXIST. */
+/* Inserts an entry that must not exist yet. 0, -EEXIST, or else there is no room (-E2BIG) or memory for it. */
 static __always_inline int insert(const struct flow_key *key, const struct flow *f, __u64 now)
 {
 	int err = bpf_map_update_elem(&flows, key, f, BPF_NOEXIST);
@@ -249,7 +260,7 @@ __noinline int claim(const struct flow_key *answer_key, const struct flow *answe
 	if (!answer_key || !answer)
 		return -1;
 	err = insert(answer_key, answer, now);
-	if (!err || err == -E2BIG || reclaim(answer_key, now, under_pressure) == RECLAIM_KEPT)
+	if (err != -EEXIST || reclaim(answer_key, now, under_pressure) == RECLAIM_KEPT)
 		return err;
 	return insert(answer_key, answer, now);
 }

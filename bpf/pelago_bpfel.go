@@ -399,6 +399,7 @@ const (
 	PelagoVarKeepVerdict           = "keep_verdict"
 	PelagoVarTcpEstablishedTimeout = "tcp_established_timeout"
 	PelagoVarTcpTransitoryTimeout  = "tcp_transitory_timeout"
+	PelagoVarUdpKnownTimeout       = "udp_known_timeout"
 	PelagoVarUdpTimeout            = "udp_timeout"
 )
 
@@ -499,6 +500,7 @@ type PelagoVariableSpecs struct {
 	KeepVerdict           *ebpf.VariableSpec `ebpf:"keep_verdict"`
 	TcpEstablishedTimeout *ebpf.VariableSpec `ebpf:"tcp_established_timeout"`
 	TcpTransitoryTimeout  *ebpf.VariableSpec `ebpf:"tcp_transitory_timeout"`
+	UdpKnownTimeout       *ebpf.VariableSpec `ebpf:"udp_known_timeout"`
 	UdpTimeout            *ebpf.VariableSpec `ebpf:"udp_timeout"`
 }
 
@@ -590,6 +592,7 @@ type PelagoVariables struct {
 	KeepVerdict           *ebpf.Variable `ebpf:"keep_verdict"`
 	TcpEstablishedTimeout *ebpf.Variable `ebpf:"tcp_established_timeout"`
 	TcpTransitoryTimeout  *ebpf.Variable `ebpf:"tcp_transitory_timeout"`
+	UdpKnownTimeout       *ebpf.Variable `ebpf:"udp_known_timeout"`
 	UdpTimeout            *ebpf.Variable `ebpf:"udp_timeout"`
 }
 

@@ -117,11 +117,11 @@ __noinline enum verdict open_server_flow(const struct packet *p, const struct fl
 			answer_key.dport = t->sport;
 		}
 		err = claim(&answer_key, &answer, now, 1);
-		if (!err || err == -E2BIG)
+		if (err != -EEXIST)
 			break;
 	}
 	if (err)
-		return err == -E2BIG ? VERDICT_DROP_FLOWS_FULL : VERDICT_DROP_TUPLE_CLASH;
+		return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
 	if (!insert(key, &primary, now)) {
 		take_slot(key, now);
 		return VERDICT_DELIVERED;

@@ -25,7 +25,9 @@ const DefaultPinPath = "/sys/fs/bpf/pelago"
 
 // Timers are the idle times after which a flow may be removed. Zero fields keep the defaults of bpf/config.h.
 type Timers struct {
-	UDP, ICMP, TCPEstablished, TCPTransitory, ClosedFloor time.Duration
+	UDP, ICMP, TCPEstablished, TCPTransitory time.Duration
+	// ClosedFloor and UDPWellKnown are for flows whose port or room is needed: closed TCP, and UDP to ports below 1024.
+	ClosedFloor, UDPWellKnown time.Duration
 }
 
 // Options of Open.
@@ -174,6 +176,7 @@ func setTimers(spec *ebpf.CollectionSpec, t Timers) error {
 		bpf.PelagoVarTcpEstablishedTimeout: t.TCPEstablished,
 		bpf.PelagoVarTcpTransitoryTimeout:  t.TCPTransitory,
 		bpf.PelagoVarClosedFloor:           t.ClosedFloor,
+		bpf.PelagoVarUdpKnownTimeout:       t.UDPWellKnown,
 	} {
 		if d == 0 {
 			continue

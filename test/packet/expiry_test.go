@@ -13,7 +13,7 @@ import (
 // Timers of seconds for minutes, so that a machine that has just booted has lived long enough. Nobody waits for them:
 // age() makes flows older.
 var testTimers = loader.Timers{
-	UDP: 5 * time.Second, ICMP: 2 * time.Second, TCPEstablished: 20 * time.Second, TCPTransitory: 4 * time.Second, ClosedFloor: 2 * time.Second,
+	UDP: 5 * time.Second, UDPWellKnown: 3 * time.Second, ICMP: 2 * time.Second, TCPEstablished: 20 * time.Second, TCPTransitory: 4 * time.Second, ClosedFloor: 2 * time.Second,
 }
 
 // age makes every flow look d older.
@@ -38,6 +38,7 @@ func conversations() map[string][]Packet {
 		"echo":                {echoPacket(Echo, to(global(2, 20)))},
 		"udp":                 {udpPacket("x")},
 		"udp answered":        {udpPacket("x"), answerUDP},
+		"udp to a high port":  {udpPacket("x", ports(40000, 5353))},
 		"tcp SYN only":        {tcpPacket(SYN)},
 		"tcp refused":         {tcpPacket(SYN), answerTCP(RST | ACK)},
 		"tcp SYN answered":    {tcpPacket(SYN), answerTCP(SYN | ACK)},
@@ -73,8 +74,9 @@ func TestTimers(t *testing.T) {
 	transitory, established := testTimers.TCPTransitory, testTimers.TCPEstablished
 	want := map[string]timers{
 		"echo":                {testTimers.ICMP, testTimers.ICMP},
-		"udp":                 {testTimers.UDP, testTimers.UDP},
-		"udp answered":        {testTimers.UDP, testTimers.UDP},
+		"udp":                 {testTimers.UDP, testTimers.UDPWellKnown},
+		"udp answered":        {testTimers.UDP, testTimers.UDPWellKnown},
+		"udp to a high port":  {testTimers.UDP, testTimers.UDP},
 		"tcp SYN only":        {transitory, transitory},
 		"tcp refused":         {transitory, testTimers.ClosedFloor},
 		"tcp SYN answered":    {transitory, transitory},
