@@ -104,6 +104,9 @@ func (l *Loader) Attached() (map[string][]int, error) {
 
 func (l *Loader) attach(ifindex int, h hook, pin string) error {
 	program := h.program(l)
+	if err := checkDevice(ifindex); err != nil {
+		return fmt.Errorf("attach %s: %w", h.name, err)
+	}
 	if l.clsact {
 		return attachClsact(ifindex, h, program)
 	}
@@ -133,6 +136,18 @@ func (l *Loader) attach(ifindex int, h hook, pin string) error {
 	defer made.Close()
 	if err := made.Pin(pin); err != nil {
 		return fmt.Errorf("pin link %s: %w", pin, err)
+	}
+	return nil
+}
+
+// checkDevice: the programs find everything behind an Ethernet header, which tunnels and modems have not.
+func checkDevice(ifindex int) error {
+	device, err := netlink.LinkByIndex(ifindex)
+	if err != nil {
+		return fmt.Errorf("look up device %d: %w", ifindex, err)
+	}
+	if a := device.Attrs(); a.EncapType != "ether" {
+		return fmt.Errorf("device %s is no Ethernet device but %q: nodes and gateways must be reached over Ethernet", a.Name, a.EncapType)
 	}
 	return nil
 }

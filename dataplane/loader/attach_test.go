@@ -82,3 +82,23 @@ func TestAttach(t *testing.T) {
 		})
 	}
 }
+
+func TestAttachToTunnel(t *testing.T) {
+	ns := netns.ForTest(t, "tunnel")
+	edge := device(t, ns, "edge")
+	if _, err := ns.Run("ip", "tuntap", "add", "dev", "tun0", "mode", "tun"); err != nil {
+		t.Fatal(err)
+	}
+	index, err := ns.Index("tun0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := open(t)
+	err = ns.Do(func() error { return l.Attach(edge, []int{index}) })
+	if err == nil || !strings.Contains(err.Error(), "device tun0 is no Ethernet device") {
+		t.Errorf("attached to a tunnel: %v", err)
+	}
+	if err := ns.Do(func() error { return l.Attach(edge, []int{4242}) }); err == nil || !strings.Contains(err.Error(), "device 4242") {
+		t.Errorf("attached to a device that is not there: %v", err)
+	}
+}
