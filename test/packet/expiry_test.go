@@ -148,6 +148,24 @@ func TestTimers(t *testing.T) {
 	}
 }
 
+// The timers that are built in.
+func TestDefaultTimers(t *testing.T) {
+	spec, err := bpf.LoadPelago()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]time.Duration{
+		bpf.PelagoVarUdpTimeout: 5 * time.Minute, bpf.PelagoVarUdpKnownTimeout: 30 * time.Second, bpf.PelagoVarIcmpTimeout: time.Minute,
+		bpf.PelagoVarTcpEstablishedTimeout: 2*time.Hour + 4*time.Minute, bpf.PelagoVarTcpTransitoryTimeout: 4 * time.Minute,
+		bpf.PelagoVarClosedFloor: 2 * time.Second,
+	} {
+		var got uint64
+		if err := spec.Variables[name].Get(&got); err != nil || time.Duration(got) != want {
+			t.Errorf("%s is %s, %v; want %s", name, time.Duration(got), err, want)
+		}
+	}
+}
+
 // Traffic of either direction keeps a flow.
 func TestTrafficRefreshes(t *testing.T) {
 	k := load(t, 1, 2)

@@ -179,7 +179,8 @@ func TestPortsAreNeverShared(t *testing.T) {
 	})
 }
 
-// A flow keeps its outside port, and its IP is the pod's; ports are of the node's own blocks, all of them in use at last.
+// A flow keeps its outside port, and its IP is the pod's; ports are of the node's own blocks, scattered as they may be,
+// nearly all of them in use at last; and which port comes next is hard to guess.
 func TestPortsOfBlocks(t *testing.T) {
 	k := load(t, 1, 2)
 	s := state(1, 2)
@@ -188,12 +189,21 @@ func TestPortsOfBlocks(t *testing.T) {
 	k.Apply(t, s)
 	used := map[uint16]bool{}
 	var opened []uint16
+	last, consecutive := uint16(0), 0
 	for source := uint16(2000); len(opened) < 700; source++ {
 		r := k.fromPod(t, udpPacket("x", ports(source, 53)))
 		if r.Verdict != "edge-out sent" {
 			t.Fatalf("with %d of 768 ports in use: %s", len(opened), r.Verdict)
 		}
-		got := decode(t, k.sent(t, r, "edge-out sent").Inner).UDP.Source
+		inner := decode(t, k.sent(t, r, "edge-out sent").Inner)
+		if inner.Source != global(1, 1) {
+			t.Fatalf("the pod leaves as %s; its egress IP is %s", inner.Source, global(1, 1))
+		}
+		got := inner.UDP.Source
+		if got == last+1 {
+			consecutive++
+		}
+		last = got
 		if used[got] {
 			t.Fatalf("port %d is given out twice", got)
 		}
@@ -208,6 +218,9 @@ func TestPortsOfBlocks(t *testing.T) {
 			}
 		}
 	}
+	if consecutive > 20 {
+		t.Errorf("%d of 700 ports are the one behind the port before", consecutive)
+	}
 	for _, source := range opened[:50] {
 		again := decode(t, k.sent(t, k.fromPod(t, udpPacket("x", ports(source, 53))), "edge-out sent").Inner).UDP.Source
 		if !used[again] {
@@ -215,4 +228,28 @@ func TestPortsOfBlocks(t *testing.T) {
 		}
 	}
 	k.checkTable(t)
+}
+
+// Only the endpoint that was addressed may answer, and it may open the connection from its side as well.
+func TestFiltering(t *testing.T) {
+	k := load(t, 1, 2)
+	port := decode(t, k.sent(t, k.fromPod(t, tcpPacket(SYN)), "edge-out sent").Inner).TCP.Source
+	in := func(change ...func(*Packet)) Packet {
+		p := tcpPacket(SYN, from("120.2.0.20"), to(global(1, 1)), ports(80, port))
+		return p.with(change...)
+	}
+	for name, p := range map[string]Packet{
+		"another address":  in(from("120.2.0.21")),
+		"another port":     in(ports(81, port)),
+		"another protocol": udpPacket("x", from("120.2.0.20"), to(global(1, 1)), ports(80, port)),
+		"to another port":  in(ports(80, port^1)),
+	} {
+		if r := k.arrive(t, overlay(1, 1, 2, p.Encode())); r.Verdict != "uplink-in drop-no-flow" || r.Action != Drop {
+			t.Errorf("from %s: %s, action %d; want it dropped without an answer", name, r.Verdict, r.Action)
+		}
+	}
+	// Simultaneous open (RFC 9293 3.5).
+	if got := k.delivered(t, k.arrive(t, overlay(1, 1, 2, in().Encode()))); got.Destination != ip("10.7.2.10") || got.TCP.Destination != 40000 {
+		t.Errorf("the endpoint's own SYN is delivered to %s:%d", got.Destination, got.TCP.Destination)
+	}
 }
