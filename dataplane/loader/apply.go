@@ -40,10 +40,14 @@ func (l *Loader) Apply(want dataplane.State) error {
 		changes = dataplane.Diff(*l.have, want)
 	}
 	var errs []error
-	for _, c := range changes {
-		if err := l.write(c); err != nil {
-			errs = append(errs, err)
+	for i := 0; i < len(changes); {
+		if run := serviceRun(changes[i:]); run > 0 {
+			errs = append(errs, l.writeServices(changes[i:i+run]))
+			i += run
+			continue
 		}
+		errs = append(errs, l.write(changes[i]))
+		i++
 	}
 	if err := errors.Join(errs...); err != nil {
 		l.have = nil
@@ -104,8 +108,6 @@ func (l *Loader) write(c dataplane.Change) error {
 			v = bpf.PelagoNode{Hop: encodeHop(c.Value.(dataplane.Hop)), Present: 1}
 		}
 		return put(m.Nodes, uint32(c.Key.(uint16)), v)
-	case dataplane.TableServices:
-		return l.writeService(c)
 	case dataplane.TableRoutes:
 		key := encodePrefix(c.Key.(netip.Prefix))
 		return putOrRemove(m.Routes, key, c.Value, func(v uint16) any { return bpf.PelagoRoute{Cluster: v} })
@@ -147,60 +149,6 @@ func (l *Loader) Cookie() (uint32, error) {
 		return 0, fmt.Errorf("read map settings: %w", err)
 	}
 	return s.Cookie, nil
-}
-
-// writeService puts backends and table in before the entry that gives their sizes, and takes them away after it: a
-// reader between two steps finds a backend, perhaps of the old set.
-func (l *Loader) writeService(c dataplane.Change) error {
-	m := &l.objs.PelagoMaps
-	key := encodeServiceKey(c.Key.(dataplane.ServiceKey))
-	var old bpf.PelagoService
-	if err := m.Services.Lookup(key, &old); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("read map services: %w", err)
-	}
-	want, _ := c.Value.(dataplane.Service)
-	var errs []error
-	for i, b := range want.Backends {
-		v := bpf.PelagoBackend{Address: be32(b.Addr()), Port: be16(b.Port())}
-		errs = append(errs, put(m.Backends, bpf.PelagoBackendKey{Service: key, Index: uint32(i)}, v))
-	}
-	grows := len(want.Table) >= int(old.Slots)
-	if grows && len(want.Table) > 0 {
-		errs = append(errs, l.writeTable(key, want.Table))
-	}
-	if c.Value == nil {
-		errs = append(errs, remove(m.Services, key))
-	} else {
-		errs = append(errs, put(m.Services, key, encodeService(want)))
-	}
-	switch {
-	case len(want.Table) == 0:
-		errs = append(errs, remove(m.Tables, key))
-	case !grows:
-		errs = append(errs, l.writeTable(key, want.Table))
-	}
-	for i := uint32(len(want.Backends)); i < old.Backends; i++ {
-		errs = append(errs, remove(m.Backends, bpf.PelagoBackendKey{Service: key, Index: i}))
-	}
-	return errors.Join(errs...)
-}
-
-func (l *Loader) writeTable(key bpf.PelagoServiceKey, table []uint16) error {
-	inner, err := ebpf.NewMap(&ebpf.MapSpec{
-		Name: "table", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: uint32(len(table)), Flags: unix.BPF_F_INNER_MAP,
-	})
-	if err != nil {
-		return fmt.Errorf("make the table of a service: %w", err)
-	}
-	defer inner.Close()
-	keys, nodes := make([]uint32, len(table)), make([]uint32, len(table))
-	for slot, node := range table {
-		keys[slot], nodes[slot] = uint32(slot), uint32(node)
-	}
-	if _, err := inner.BatchUpdate(keys, nodes, nil); err != nil {
-		return fmt.Errorf("fill the table of a service: %w", err)
-	}
-	return put(l.objs.Tables, key, inner)
 }
 
 func put(m *ebpf.Map, key, value any) error {

@@ -131,9 +131,9 @@ func TestSelfRepair(t *testing.T) {
 		"a backend is left over":  set(m.Backends, bpf.PelagoBackendKey{Service: service, Index: 2}, bpf.PelagoBackend{Address: 1}),
 		"a backend is of nobody":  set(m.Backends, bpf.PelagoBackendKey{Service: other}, bpf.PelagoBackend{Address: 1}),
 		"a table is gone":         del(m.Tables, service),
-		"a table is another":      func() error { return l.writeTable(service, []uint16{9, 9, 9, 9, 9}) },
-		"a table has other slots": func() error { return l.writeTable(service, []uint16{1, 2, 1}) },
-		"a table is of nobody":    func() error { return l.writeTable(other, []uint16{1}) },
+		"a table is another":      func() error { return l.putTables(map[bpf.PelagoServiceKey][]uint16{service: []uint16{9, 9, 9, 9, 9}}) },
+		"a table has other slots": func() error { return l.putTables(map[bpf.PelagoServiceKey][]uint16{service: []uint16{1, 2, 1}}) },
+		"a table is of nobody":    func() error { return l.putTables(map[bpf.PelagoServiceKey][]uint16{other: []uint16{1}}) },
 	}
 	wantCounts := map[string]int{"backends": 2, "tables": 1}
 	for name, break_ := range damage {
@@ -208,6 +208,24 @@ func TestServiceSizes(t *testing.T) {
 	}
 	mustApply(t, l, dataplane.State{})
 	if got := entries(t, l.objs.Backends) + entries(t, l.objs.Tables) + entries(t, l.objs.Services); got != 0 {
+		t.Errorf("%d entries are left", got)
+	}
+}
+
+// A thousand services come and go in one step each way, every one with its own table.
+func TestManyServices(t *testing.T) {
+	l := open(t)
+	want := dataplane.State{Services: map[dataplane.ServiceKey]dataplane.Service{}}
+	for i := range 1000 {
+		key := dataplane.ServiceKey{Address: netip.AddrFrom4([4]byte{120, 1, byte(i >> 8), byte(i)}), Port: uint16(i), Protocol: 6}
+		want.Services[key] = dataplane.Service{Table: []uint16{uint16(i + 1), uint16(i + 2)}}
+	}
+	mustApply(t, l, want)
+	if diff := cmp.Diff(want.Services, mustRead(t, l).Services, equal...); diff != "" {
+		t.Errorf("services (-want +got):\n%s", diff)
+	}
+	mustApply(t, l, dataplane.State{})
+	if got := entries(t, l.objs.Tables) + entries(t, l.objs.Services); got != 0 {
 		t.Errorf("%d entries are left", got)
 	}
 }

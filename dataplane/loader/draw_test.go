@@ -40,11 +40,7 @@ func drawHop(t *rapid.T) dataplane.Hop {
 
 func drawMap[K comparable, V any](t *rapid.T, label string, key func(*rapid.T) K, value func(*rapid.T) V) map[K]V {
 	out := map[K]V{}
-	most := 4
-	if label == "services" {
-		most = 1 // the kernel takes its time to replace a table
-	}
-	for range rapid.IntRange(0, most).Draw(t, label) {
+	for range rapid.IntRange(0, 4).Draw(t, label) {
 		out[key(t)] = value(t)
 	}
 	return out

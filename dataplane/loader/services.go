@@ -1,0 +1,139 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
+)
+
+// serviceRun is the number of changes of services at the head of changes.
+func serviceRun(changes []dataplane.Change) int {
+	for i, c := range changes {
+		if c.Table != dataplane.TableServices {
+			return i
+		}
+	}
+	return len(changes)
+}
+
+// serviceStep is one service on its way from old to want; gone if it is to be removed.
+type serviceStep struct {
+	key  bpf.PelagoServiceKey
+	old  bpf.PelagoService
+	want dataplane.Service
+	gone bool
+}
+
+// writeServices takes services in or away. Backends and tables go in before the entries that give their sizes, and away
+// after them: a reader between two steps finds a backend or a node, perhaps of the old set. Tables are written many at a
+// time, because the kernel waits for all readers to finish at every write to a map of maps.
+func (l *Loader) writeServices(changes []dataplane.Change) error {
+	m := &l.objs.PelagoMaps
+	var errs []error
+	var steps []serviceStep
+	first, last := map[bpf.PelagoServiceKey][]uint16{}, map[bpf.PelagoServiceKey][]uint16{}
+	var removed []bpf.PelagoServiceKey
+	for _, c := range changes {
+		s := serviceStep{key: encodeServiceKey(c.Key.(dataplane.ServiceKey)), gone: c.Value == nil}
+		s.want, _ = c.Value.(dataplane.Service)
+		if err := m.Services.Lookup(s.key, &s.old); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = append(errs, fmt.Errorf("read map services: %w", err))
+			continue
+		}
+		steps = append(steps, s)
+		for i, b := range s.want.Backends {
+			v := bpf.PelagoBackend{Address: be32(b.Addr()), Port: be16(b.Port())}
+			errs = append(errs, put(m.Backends, bpf.PelagoBackendKey{Service: s.key, Index: uint32(i)}, v))
+		}
+		switch n := len(s.want.Table); {
+		case n == 0 && s.old.Slots > 0:
+			removed = append(removed, s.key)
+		case n > 0 && n >= int(s.old.Slots):
+			first[s.key] = s.want.Table
+		case n > 0:
+			last[s.key] = s.want.Table
+		}
+	}
+	errs = append(errs, l.putTables(first))
+	for _, s := range steps {
+		if s.gone {
+			errs = append(errs, remove(m.Services, s.key))
+		} else {
+			errs = append(errs, put(m.Services, s.key, encodeService(s.want)))
+		}
+	}
+	errs = append(errs, l.putTables(last), l.removeTables(removed))
+	for _, s := range steps {
+		for i := uint32(len(s.want.Backends)); i < s.old.Backends; i++ {
+			errs = append(errs, remove(m.Backends, bpf.PelagoBackendKey{Service: s.key, Index: i}))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// putTables puts the tables of services in, all at once if the kernel can.
+func (l *Loader) putTables(tables map[bpf.PelagoServiceKey][]uint16) error {
+	var keys []bpf.PelagoServiceKey
+	var inner []*ebpf.Map
+	var fds []uint32
+	var errs []error
+	defer func() {
+		for _, m := range inner {
+			m.Close()
+		}
+	}()
+	for key, table := range tables {
+		m, err := newTable(table)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		keys, inner, fds = append(keys, key), append(inner, m), append(fds, uint32(m.FD()))
+	}
+	if len(keys) > 1 {
+		if _, err := l.objs.Tables.BatchUpdate(keys, fds, nil); err == nil {
+			return errors.Join(errs...)
+		}
+	}
+	// One by one: an older kernel, or an error that is to be told of the one table that it is about.
+	for i, key := range keys {
+		errs = append(errs, put(l.objs.Tables, key, inner[i]))
+	}
+	return errors.Join(errs...)
+}
+
+func (l *Loader) removeTables(keys []bpf.PelagoServiceKey) error {
+	if len(keys) > 1 {
+		if _, err := l.objs.Tables.BatchDelete(keys, nil); err == nil {
+			return nil
+		}
+	}
+	var errs []error
+	for _, key := range keys {
+		errs = append(errs, remove(l.objs.Tables, key))
+	}
+	return errors.Join(errs...)
+}
+
+func newTable(table []uint16) (*ebpf.Map, error) {
+	inner, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: "table", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: uint32(len(table)), Flags: unix.BPF_F_INNER_MAP,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the table of a service: %w", err)
+	}
+	keys, nodes := make([]uint32, len(table)), make([]uint32, len(table))
+	for i, node := range table {
+		keys[i], nodes[i] = uint32(i), uint32(node)
+	}
+	if _, err := inner.BatchUpdate(keys, nodes, nil); err != nil {
+		inner.Close()
+		return nil, fmt.Errorf("fill the table of a service: %w", err)
+	}
+	return inner, nil
+}
