@@ -53,7 +53,7 @@ func testInjection(t *testing.T, s *clusterset) {
 			must(t, err)
 			before := s.counter(t, tt.counts[0], tt.counts[1], tt.hook, tt.verdict)
 			_, err = s.In(t.Context(), tt.from, "sh", "-c", "for i in 1 2 3; do echo "+base64.StdEncoding.EncodeToString(payload(tt.packet))+
-				" | base64 -d | nc.openbsd -u -N -w 1 "+n.Address.String()+" "+strconv.Itoa(tt.port)+"; done")
+				" | base64 -d | nc.openbsd -u -N -w 1 "+n.Address.String()+" "+strconv.Itoa(tt.port)+" & done; wait")
 			must(t, err)
 			if n := s.counter(t, tt.counts[0], tt.counts[1], tt.hook, tt.verdict) - before; n < 3 {
 				t.Errorf("%s counts %d packets as %s at %s, want 3", tt.counts[1], n, tt.verdict, tt.hook)

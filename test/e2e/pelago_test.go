@@ -25,10 +25,12 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "a forged packet", testInjection)
 }
 
-// TestNFTables is the main path with kube-proxy in its other mode.
+// TestNFTables is the main path with kube-proxy in its other mode, and what shares netfilter with it.
 func TestNFTables(t *testing.T) {
 	s := newClusterset(t, lab.Options{Name: "e2enft", Nodes: 2, KubeProxy: lab.NFTables}, 0)
 	s.run(t, "the walk-through", testWalkThrough)
+	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
+	s.run(t, "policy engines", testPolicyEngines)
 }
 
 func testWalkThrough(t *testing.T, s *clusterset) {
