@@ -56,7 +56,7 @@ race: setup ## the packages with goroutines, with the race detector
 	CGO_ENABLED=1 go test -race -short -count=1 -timeout 20m $(RACE)
 
 e2e: setup images ## two real clusters: the walk-through and the failures, asserted
-	go test -count=1 -timeout 30m -v ./test/lab ./test/e2e
+	go test -count=1 -timeout 30m -p 1 -v ./test/lab ./test/e2e
 
 bench: ## the data path against kernel routing, iptables and nftables, interleaved; out/bench.json
 	go run ./test/bench -out $(OUT)/bench.json

@@ -20,6 +20,7 @@ import (
 var (
 	binDir   = flag.String("bin", "../../bin", "directory of the product's programs")
 	imageDir = flag.String("images", "../../out/images", "directory of the image archives")
+	labName  = flag.String("lab", "e2e", "name of the lab; two runs at a time need two, of at most eight characters")
 	keep     = flag.Bool("keep", false, "leave the clusters up at the end, and use those of an earlier run")
 )
 
