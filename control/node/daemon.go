@@ -198,11 +198,15 @@ func (d *Daemon) install(s dataplane.State, host Host, all bool) error {
 		}
 		d.firewall = firewall
 	}
-	attached := fmt.Sprint(edge, uplinks(s))
+	receivers, err := netdev.Receivers()
+	if err != nil {
+		return err
+	}
+	attached := fmt.Sprint(edge, uplinks(s), receivers)
 	if !all && attached == d.attached {
 		return nil
 	}
-	if err := d.loader.Attach(edge, uplinks(s)); err != nil {
+	if err := d.loader.Attach(edge, uplinks(s), receivers...); err != nil {
 		return err
 	}
 	d.attached = attached
