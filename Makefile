@@ -12,7 +12,7 @@ export CGO_ENABLED = 0
 help: ## say what there is
 	@echo "Pelago: joins Kubernetes clusters into one place"
 	@echo
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "demo, test, e2e, bench and the lab need root; they install what they need (make setup)."
 
