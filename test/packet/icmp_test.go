@@ -118,15 +118,19 @@ func TestAnyICMPError(t *testing.T) {
 		}
 		_, seen := f.there(t, p)
 		kind := rapid.SampledFrom([]uint8{Unreachable, TimeExceeded, ParameterProblem}).Draw(rt, "type")
-		// Quotes end at 32-bit words (RFC 1812 4.3.2.3: as much as fits). One that ended in the middle of a TCP checksum
-		// would keep half of the translated one, which nobody can put right and RFC 5508 REQ-3 has nobody look at.
-		n := 4 * rapid.IntRange(2, 15).Draw(rt, "quoted words")
+		n := rapid.IntRange(8, 60).Draw(rt, "quoted")
 		complaint := icmpError(seen, seen.Destination, seen.Source, n).with(func(q *Packet) {
 			q.ICMP = &ICMP{Type: kind, Code: rapid.Byte().Draw(rt, "code"), Rest: [4]byte(rapid.SliceOfN(rapid.Byte(), 4, 4).Draw(rt, "rest"))}
 		})
 		_, got := f.back(t, complaint)
 		wantEqual(t, "ICMP header", complaint.ICMP, got.ICMP)
-		if want := p.Encode()[:len(got.Payload)]; string(want) != string(got.Payload) {
+		want := p.Encode()[:len(got.Payload)]
+		if p.TCP != nil && n == 17 {
+			// The quote ends inside the TCP checksum. Half of the translated one cannot be put right without the other
+			// half, and nobody is to look at it (RFC 5508 REQ-3); all before it is promised.
+			want, got.Payload = want[:len(want)-1], got.Payload[:len(got.Payload)-1]
+		}
+		if string(want) != string(got.Payload) {
 			rt.Errorf("quoted % x; want % x", got.Payload, want)
 		}
 	})
