@@ -22,40 +22,28 @@ type rule struct {
 const comment = "pelago"
 
 // chains are those in which rules of ours may stand.
-var chains = [][2]string{
-	{"filter", "FORWARD"}, {"filter", "INPUT"}, {"raw", "PREROUTING"}, {"raw", "OUTPUT"},
-}
+var chains = [][2]string{{"filter", "FORWARD"}, {"filter", "INPUT"}}
 
 func rules(cablePort uint16) []rule {
 	tagged := func(verdict []string, spec ...string) []string {
 		return append(append(spec, "-m", "comment", "--comment", comment), verdict...)
 	}
-	accept, untracked := []string{"-j", "ACCEPT"}, []string{"-j", "CT", "--notrack"}
+	accept := []string{"-j", "ACCEPT"}
 	out := []rule{
 		{"filter", "FORWARD", tagged(accept, "-i", Overlay)},
 		{"filter", "FORWARD", tagged(accept, "-o", Overlay)},
 		{"filter", "INPUT", tagged(accept, "-i", Overlay)},
 	}
-	ports := []uint16{OverlayPort}
-	if cablePort != 0 {
-		ports = append(ports, cablePort)
-	}
-	for _, port := range ports {
-		udp := []string{"-p", "udp", "-m", "udp"}
-		to, from := []string{"--dport", strconv.Itoa(int(port))}, []string{"--sport", strconv.Itoa(int(port))}
-		out = append(out,
-			rule{"filter", "INPUT", tagged(accept, slices.Concat(udp, to)...)},
-			// Conntrack has no say in outer packets: it sees one direction of them only, and where both ends send from the
-			// same port it would give our probes another one. Inner packets are tracked as ever, and so are other people's:
-			// a pod's own tunnel to somewhere else must be masqueraded, a service on this port be translated.
-			rule{"raw", "PREROUTING", tagged(untracked, slices.Concat(udp, to, []string{"-m", "addrtype", "--dst-type", "LOCAL"})...)},
-			rule{"raw", "OUTPUT", tagged(untracked, slices.Concat(udp, from, to)...)})
+	for _, port := range []uint16{OverlayPort, cablePort} {
+		if port != 0 {
+			out = append(out, rule{"filter", "INPUT", tagged(accept, "-p", "udp", "-m", "udp", "--dport", strconv.Itoa(int(port)))})
+		}
 	}
 	return out
 }
 
-// Firewall puts our rules in, takes out those of an earlier call that are no longer wanted, and keeps CNIs from
-// masquerading what enters pelago0. The rules go into the flavour of iptables that the node uses: legacy if its tables
+// Firewall puts our rules in, takes out those of an earlier call that are no longer wanted, keeps conntrack off outer
+// packets and CNIs from masquerading what enters pelago0. The rules go into the flavour of iptables that the node uses: legacy if its tables
 // hold rules, else nft.
 func Firewall(cablePort uint16) error {
 	ipt, err := openIPTables()
@@ -69,7 +57,7 @@ func Firewall(cablePort uint16) error {
 			errs = append(errs, fmt.Errorf("add firewall rule %s: %w", r, err))
 		}
 	}
-	return errors.Join(append(errs, removeRules(ipt, want), ensureIdentity())...)
+	return errors.Join(append(errs, removeRules(ipt, want), ensureNft(cablePort))...)
 }
 
 func removeFirewall() error {
@@ -77,7 +65,7 @@ func removeFirewall() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(removeRules(ipt, nil), removeIdentity())
+	return errors.Join(removeRules(ipt, nil), removeNft())
 }
 
 // removeRules deletes our rules but those to keep. Ours are known by their comment.

@@ -137,14 +137,17 @@ func ensureVxlan(name string, port uint16, mtu int) (netlink.Link, error) {
 			return nil, fmt.Errorf("look up device %s: %w", name, err)
 		}
 	}
+	// What comes out of pelago0 was checked by the programs, its source by the prefix of the sender's cluster. accept_local
+	// keeps the kernel from looking up the route back once more, as it does for every packet where there are rules.
 	// No route leads to the cable's device, so a strict rp_filter lets nothing into the stack from there.
-	filter, forward := "0", "1"
+	filter, forward, local := "0", "1", "1"
 	if name == Cable {
-		filter, forward = "1", "0"
+		filter, forward, local = "1", "0", "0"
 	}
 	for _, kv := range [][2]string{
 		{"ipv6/conf/" + name + "/disable_ipv6", "1"},
 		{"ipv4/conf/" + name + "/rp_filter", filter},
+		{"ipv4/conf/" + name + "/accept_local", local},
 		{"ipv4/conf/" + name + "/forwarding", forward},
 	} {
 		if err := setSysctl(kv[0], kv[1]); err != nil {

@@ -37,11 +37,8 @@ func newNode(t *testing.T) *netns.NS {
 	run(t, node, "iptables", "-t", "raw", "-N", "SOMEBODYS")
 	run(t, node, "nft", "add table ip somebody")
 	// iptables makes a chain of the kernel's when it first needs it and leaves it there empty.
-	for _, chain := range []string{"filter INPUT", "raw PREROUTING", "raw OUTPUT"} {
-		table, name, _ := strings.Cut(chain, " ")
-		run(t, node, "iptables", "-t", table, "-A", name, "-j", "ACCEPT")
-		run(t, node, "iptables", "-t", table, "-D", name, "-j", "ACCEPT")
-	}
+	run(t, node, "iptables", "-A", "INPUT", "-j", "ACCEPT")
+	run(t, node, "iptables", "-D", "INPUT", "-j", "ACCEPT")
 	return node
 }
 
@@ -197,7 +194,11 @@ func TestEnsureRepairs(t *testing.T) {
 		"ip route add 120.9.0.0/24 dev un0 table 4800 proto 80",
 		"iptables -D FORWARD -i pelago0 -m comment --comment pelago -j ACCEPT",
 		"iptables -A FORWARD -o pelago9 -m comment --comment pelago -j ACCEPT",
-		"iptables -t raw -F",
+		"nft flush chain ip pelago prerouting",
+		"nft add rule ip pelago output udp dport 4800 accept",
+		"nft add chain ip pelago somebody",
+		"nft flush chain ip pelago output; nft add rule ip pelago output udp sport 4800 udp dport 4801 notrack",
+		"nft delete chain ip pelago prerouting; nft 'add chain ip pelago prerouting { type filter hook prerouting priority -5; }'",
 		"nft flush chain ip pelago postrouting",
 		"nft delete table ip pelago",
 	} {
@@ -234,21 +235,24 @@ func TestPortInUse(t *testing.T) {
 func TestFirewallRules(t *testing.T) {
 	ns := newNode(t)
 	ensure(t, ns, config())
-	got := run(t, ns, "iptables-save", "-t", "raw")
+	got := run(t, ns, "nft", "-a", "list", "table", "ip", nftTable)
 	for _, want := range []string{
-		"-A PREROUTING -p udp -m udp --dport 4500 -m addrtype --dst-type LOCAL", "-A OUTPUT -p udp -m udp --sport 4500 --dport 4500",
+		"udp dport 4500 fib daddr type local notrack", "udp sport 4500 udp dport 4500 notrack", "udp dport 4800 fib daddr type local notrack",
+		"priority raw", `oifname "pelago0" snat to ip saddr`,
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in:\n%s", want, got)
 		}
 	}
+	ensure(t, ns, config())
+	if diff := cmp.Diff(got, run(t, ns, "nft", "-a", "list", "table", "ip", nftTable)); diff != "" {
+		t.Errorf("a second call made the table anew:\n%s", diff)
+	}
 	if err := ns.Do(removeFirewall); err != nil {
 		t.Fatal(err)
 	}
-	for _, table := range []string{"filter", "nat", "raw"} {
-		if got := run(t, ns, "iptables-save", "-t", table); strings.Contains(got, "--comment pelago ") {
-			t.Errorf("rules are left in %s:\n%s", table, got)
-		}
+	if got := run(t, ns, "nft", "list", "ruleset"); strings.Contains(got, "pelago") {
+		t.Errorf("rules are left:\n%s", got)
 	}
 	if got := run(t, ns, "iptables-save"); !strings.Contains(got, "-i somebody") || !strings.Contains(got, "MASQUERADE") {
 		t.Errorf("somebody else's rule is gone:\n%s", got)

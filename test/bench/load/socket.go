@@ -47,9 +47,9 @@ func sendmmsg(fd int, m []mmsghdr) (int, error) {
 	return result(n, errno)
 }
 
-// recvmmsg waits for one datagram and takes as many more as are there.
+// recvmmsg takes as many datagrams as are there, or fails with EAGAIN.
 func recvmmsg(fd int, m []mmsghdr) (int, error) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&m[0])), uintptr(len(m)), unix.MSG_WAITFORONE, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&m[0])), uintptr(len(m)), unix.MSG_DONTWAIT, 0, 0)
 	return result(n, errno)
 }
 

@@ -15,6 +15,7 @@ const (
 	sendBatch = 32
 	recvBatch = 64
 	recvSpace = 8 << 20 // bytes of socket buffer at the sink
+	recvPause = 20 * time.Microsecond
 )
 
 // generate sends datagrams over spec.Flows sockets in turn, a batch each, until the time is over. Processor time is
@@ -53,7 +54,9 @@ func generate(spec Spec, _ io.Writer) (Result, error) {
 	return r, err
 }
 
-// sink counts datagrams until none came for a while.
+// sink counts datagrams until none came for a while. It never sleeps in the kernel: waking a sleeper is done in the
+// sender's context, costs an interrupt to another processor (4 to 5 µs in a virtual machine, more than a hop), and a
+// faster path, which keeps the sink awake, would not pay it.
 func sink(spec Spec, out io.Writer) (Result, error) {
 	fd, err := listen(unix.SOCK_DGRAM, spec.Addr.Port())
 	if err != nil {
@@ -75,6 +78,10 @@ func sink(spec Spec, out io.Writer) (Result, error) {
 	for begin := time.Now(); ; {
 		n, err := recvmmsg(fd, batch)
 		now := time.Now()
+		if err != nil {
+			for time.Since(now) < recvPause { // leave the socket's lock to the sender
+			}
+		}
 		switch {
 		case err == nil:
 			if first.IsZero() {

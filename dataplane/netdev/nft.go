@@ -1,0 +1,174 @@
+package netdev
+
+import (
+	"encoding/binary"
+	"fmt"
+	"reflect"
+	"slices"
+	"syscall"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// nftTable holds the rules of ours that stand beside other people's chains instead of inside them. In nft's words, for the
+// ports of overlay and cable:
+//
+//	table ip pelago {
+//	  chain prerouting { type filter hook prerouting priority raw; udp dport 4800 fib daddr type local notrack; }
+//	  chain output { type filter hook output priority raw; udp sport 4800 udp dport 4800 notrack; }
+//	  chain postrouting { type nat hook postrouting priority 99; oifname "pelago0" snat to ip saddr; }
+//	}
+//
+// Conntrack has no say in outer packets: it sees one direction of them only, and where both ends send from the same port
+// it would give our probes another one. Inner packets are tracked as ever, and so are other people's: a pod's own tunnel
+// to somewhere else must be masqueraded, a service on this port be translated.
+//
+// The source of what enters pelago0 is translated to itself. A connection that has a source translation gets no other
+// one, so no CNI can masquerade it, whatever chain its rule stands in; an ACCEPT in our own chain would not keep the other
+// chains from doing so. Conntrack has the flow with its true addresses, which policy engines rely on.
+const nftTable = "pelago"
+
+// beforeMasquerade is just before the priority of masquerading (srcnat, 100).
+const beforeMasquerade = 99
+
+// nftRule is one rule of ours; its chain is made with it.
+type nftRule struct {
+	chain nftables.Chain
+	exprs []expr.Any
+}
+
+func nftRules(cablePort uint16) []nftRule {
+	prerouting := nftables.Chain{
+		Name: "prerouting", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
+	}
+	output := nftables.Chain{
+		Name: "output", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRaw,
+	}
+	postrouting := nftables.Chain{
+		Name: "postrouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting,
+		Priority: nftables.ChainPriorityRef(beforeMasquerade),
+	}
+	udp := []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
+	}
+	port := func(offset uint32, port uint16) []expr.Any {
+		return []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, port)},
+		}
+	}
+	local := []expr.Any{
+		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)},
+	}
+	device := make([]byte, syscall.IFNAMSIZ)
+	copy(device, Overlay)
+	rules := []nftRule{{postrouting, []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: device},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4},       // the source address
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: syscall.AF_INET, RegAddrMin: 1, RegAddrMax: 1}, // as the kernel tells it
+	}}}
+	for _, p := range []uint16{OverlayPort, cablePort} {
+		if p == 0 {
+			continue
+		}
+		rules = append(rules,
+			nftRule{prerouting, slices.Concat(udp, port(2, p), local, []expr.Any{&expr.Notrack{}})},
+			nftRule{output, slices.Concat(udp, port(0, p), port(2, p), []expr.Any{&expr.Notrack{}})})
+	}
+	return rules
+}
+
+// ensureNft makes the table, or makes it anew in one transaction if it is not as we make it.
+func ensureNft(cablePort uint16) error {
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	table, rules := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: nftTable}, nftRules(cablePort)
+	have, err := nftTableExists(c)
+	if err != nil {
+		return err
+	}
+	if have {
+		if same, err := nftTableIs(c, table, rules); same || err != nil {
+			return err
+		}
+		c.DelTable(table)
+	}
+	c.AddTable(table)
+	chains := map[string]*nftables.Chain{}
+	for _, r := range rules {
+		if chains[r.chain.Name] == nil {
+			chain := r.chain
+			chain.Table = table
+			chains[chain.Name] = c.AddChain(&chain)
+		}
+		c.AddRule(&nftables.Rule{Table: table, Chain: chains[r.chain.Name], Exprs: r.exprs})
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("add table %s to nftables: %w", nftTable, err)
+	}
+	return nil
+}
+
+func nftTableExists(c *nftables.Conn) (bool, error) {
+	tables, err := c.ListTablesOfFamily(nftables.TableFamilyIPv4)
+	if err != nil {
+		return false, fmt.Errorf("list nftables tables: %w", err)
+	}
+	return slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == nftTable }), nil
+}
+
+// nftTableIs says whether the table has exactly these chains and rules.
+func nftTableIs(c *nftables.Conn, table *nftables.Table, want []nftRule) (bool, error) {
+	chains, err := c.ListChainsOfTableFamily(table.Family)
+	if err != nil {
+		return false, fmt.Errorf("list nftables chains: %w", err)
+	}
+	wanted := map[string][]nftRule{}
+	for _, r := range want {
+		wanted[r.chain.Name] = append(wanted[r.chain.Name], r)
+	}
+	for _, chain := range chains {
+		if chain.Table.Name != table.Name {
+			continue
+		}
+		expected := wanted[chain.Name]
+		delete(wanted, chain.Name)
+		if expected == nil || !sameChain(chain, &expected[0].chain) {
+			return false, nil
+		}
+		rules, err := c.GetRules(table, chain)
+		if err != nil {
+			return false, fmt.Errorf("list the rules of nftables chain %s: %w", chain.Name, err)
+		}
+		if !slices.EqualFunc(rules, expected, func(a *nftables.Rule, b nftRule) bool { return reflect.DeepEqual(a.Exprs, b.exprs) }) {
+			return false, nil
+		}
+	}
+	return len(wanted) == 0, nil
+}
+
+func sameChain(a, b *nftables.Chain) bool {
+	return a.Type == b.Type && a.Hooknum != nil && *a.Hooknum == *b.Hooknum && a.Priority != nil && *a.Priority == *b.Priority
+}
+
+func removeNft() error {
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	if have, err := nftTableExists(c); !have || err != nil {
+		return err
+	}
+	c.DelTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: nftTable})
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("remove table %s from nftables: %w", nftTable, err)
+	}
+	return nil
+}
