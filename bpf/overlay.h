@@ -79,13 +79,15 @@ static __always_inline int send_to(struct __sk_buff *skb, const struct node_sett
 
 /*
  * The same for a packet of the node's stack. That still carries the route to pelago0, and where the next hop is not
- * resolved yet the kernel would take the MAC address of that route for the packet that waited. So the kernel looks up
- * its own route here, which replaces the old one.
+ * resolved yet the kernel would take the MAC address of that route for the packet that waited. A tunnel key takes the
+ * place of the route; no device behind us looks at it.
  */
 static __always_inline int send_from_stack(struct __sk_buff *skb, const struct node_settings *s, const struct hop *hop)
 {
-	skb->mark = s->cookie;
-	return bpf_redirect_neigh(hop->ifindex, 0, 0, 0);
+	struct bpf_tunnel_key none = {};
+
+	bpf_skb_set_tunnel_key(skb, &none, sizeof(none), 0);
+	return send_to(skb, s, hop);
 }
 
 /*

@@ -95,6 +95,7 @@ func TestTown(t *testing.T) {
 	t.Run("every combination of gateway and pod", w.combinations)
 	t.Run("all backends are reached", w.backends)
 	t.Run("host network", w.hostNetwork)
+	t.Run("unresolved neighbours", w.neighbours)
 	t.Run("headless pods", w.headless)
 	t.Run("large datagrams", w.largeDatagrams)
 	t.Run("segmented datagrams", w.segmentedDatagrams)
@@ -208,6 +209,27 @@ func (w *town) hostNetwork(t *testing.T) {
 	}
 	if err := bulk(node, netip.AddrPortFrom(w.all, 81), bulkSize); err != nil {
 		t.Errorf("bulk from the node: %v", err)
+	}
+}
+
+// The first packet waits until the next hop is resolved, and then leaves with the right address.
+func (w *town) neighbours(t *testing.T) {
+	for n := 1; n <= 3; n++ {
+		c, err := dial(w.client[n], "udp", netip.AddrPortFrom(w.all, 53))
+		must(t, err)
+		for range 3 {
+			for _, cluster := range w.Clusters[1:] {
+				for _, node := range cluster.Nodes {
+					if out, err := node.Run("ip", "neigh", "flush", "dev", "un0"); err != nil {
+						t.Fatalf("%v: %s", err, out)
+					}
+				}
+			}
+			if err := ping(c, 100); err != nil {
+				t.Errorf("from node %d: %v", n, err)
+			}
+		}
+		c.Close()
 	}
 }
 
