@@ -109,7 +109,7 @@ func clusterEgressIP(name string, n *int) *submarinerv1.ClusterGlobalEgressIP {
 
 func ingressIP(name string) *submarinerv1.GlobalIngressIP {
 	return &submarinerv1.GlobalIngressIP{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{addresses.ManagedByLabel: addresses.ManagedBy}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{pelagov1alpha1.LabelManagedBy: pelagov1alpha1.ManagedBy}},
 		Spec: submarinerv1.GlobalIngressIPSpec{
 			Target: submarinerv1.ClusterIPService, ServiceRef: &corev1.LocalObjectReference{Name: name},
 		},
@@ -395,7 +395,7 @@ func TestConflictingEgressIPs(t *testing.T) {
 		if err := c.Get(t.Context(), client.ObjectKeyFromObject(g), g); err != nil {
 			return err.Error()
 		}
-		condition := meta.FindStatusCondition(g.Status.Conditions, addresses.ConditionConflict)
+		condition := meta.FindStatusCondition(g.Status.Conditions, submarinerv1.ConditionConflict)
 		if condition == nil {
 			return ""
 		}

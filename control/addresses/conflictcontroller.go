@@ -70,7 +70,7 @@ func (r *conflictReconciler) Reconcile(ctx context.Context, namespace string) (c
 }
 
 func (r *conflictReconciler) show(ctx context.Context, g *submarinerv1.GlobalEgressIP, lost string) error {
-	c := conflictCondition(lost, meta.FindStatusCondition(g.Status.Conditions, ConditionConflict))
+	c := conflictCondition(lost, meta.FindStatusCondition(g.Status.Conditions, submarinerv1.ConditionConflict))
 	if c == nil {
 		return nil
 	}

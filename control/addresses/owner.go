@@ -22,12 +22,6 @@ const (
 	kindIngress   = "GlobalIngressIP"
 )
 
-// ManagedByLabel marks the GlobalIngressIPs that the agent made; no other is touched.
-const (
-	ManagedByLabel = "app.kubernetes.io/managed-by"
-	ManagedBy      = "pelago"
-)
-
 // request names an owner.
 type request struct{ Kind, Namespace, Name string }
 
@@ -86,7 +80,7 @@ func translate(o client.Object) object {
 			obj.refused = &refusal{submarinerv1.ReasonInvalidInput, fmt.Sprintf("podSelector selects nothing: %v", err)}
 		}
 	case *submarinerv1.GlobalIngressIP:
-		if o.Labels[ManagedByLabel] != ManagedBy {
+		if o.Labels[pelagov1alpha1.LabelManagedBy] != pelagov1alpha1.ManagedBy { // somebody else made it
 			return object{}
 		}
 		obj.Count, obj.Shown = 1, addresses([]string{o.Status.AllocatedIP})

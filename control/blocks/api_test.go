@@ -174,7 +174,7 @@ func (c *cluster) leases() map[string]string {
 			words = append(words, "of "+b.Spec.Pool.Name)
 		}
 		if b.Spec.OrphanedAt != nil {
-			words = append(words, "orphaned "+b.Annotations[blocks.OrphanBootIDAnnotation])
+			words = append(words, "orphaned "+b.Annotations[pelagov1alpha1.AnnotationOrphanBootID])
 		}
 		got[b.Name] = strings.Join(words, " ")
 	}
@@ -404,7 +404,7 @@ func TestExhaustedPool(t *testing.T) {
 		if err := c.Get(t.Context(), client.ObjectKeyFromObject(pool), g); err != nil {
 			t.Fatal(err)
 		}
-		found := meta.FindStatusCondition(g.Status.Conditions, blocks.ConditionPortBlocksExhausted)
+		found := meta.FindStatusCondition(g.Status.Conditions, submarinerv1.ConditionPortBlocksExhausted)
 		if found == nil {
 			return ""
 		}
@@ -418,7 +418,7 @@ func TestExhaustedPool(t *testing.T) {
 		}
 		var kinds []string
 		for _, e := range events.Items {
-			if e.Reason == blocks.ReasonAllBlocksLeased && strings.Contains(e.Message, "raise") {
+			if e.Reason == submarinerv1.ReasonAllBlocksLeased && strings.Contains(e.Message, "raise") {
 				kinds = append(kinds, e.InvolvedObject.Kind)
 			}
 		}

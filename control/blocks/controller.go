@@ -26,10 +26,6 @@ import (
 // DefaultMinimum is the number of blocks that a node has of each pool that it uses.
 const DefaultMinimum = 2
 
-// OrphanBootIDAnnotation keeps, on a block whose owner is missed, the owner's last boot id. If a node of that name
-// comes back with another one, the flows of the block have ended with the earlier boot.
-const OrphanBootIDAnnotation = "pelago.io/orphan-boot-id"
-
 const conflictDelay = 20 * time.Millisecond
 
 // Options of the controller.
@@ -178,7 +174,7 @@ func (r *reconciler) leases(ctx context.Context, req request) (map[string]*pelag
 		}
 		value := Block{
 			Name: name, Ports: ports, State: b.Spec.State, NodeUID: b.Spec.NodeUID, Released: b.Status.Released,
-			Acked: acked(b, gateways), OrphanBootID: b.Annotations[OrphanBootIDAnnotation],
+			Acked: acked(b, gateways), OrphanBootID: b.Annotations[pelagov1alpha1.AnnotationOrphanBootID],
 		}
 		if b.Spec.OrphanedAt != nil {
 			value.OrphanedAt = b.Spec.OrphanedAt.Time
@@ -262,7 +258,7 @@ func (r *reconciler) orphan(ctx context.Context, b *pelagov1alpha1.PortBlock, no
 	patch := client.MergeFromWithOptions(b.DeepCopy(), client.MergeFromWithOptimisticLock{})
 	b.Spec.OrphanedAt = &metav1.Time{Time: r.clock.Now().Add(time.Second).Truncate(time.Second)} // the API keeps seconds
 	if boot := node.bootOf[b.Spec.NodeUID]; boot != "" {
-		metav1.SetMetaDataAnnotation(&b.ObjectMeta, OrphanBootIDAnnotation, boot)
+		metav1.SetMetaDataAnnotation(&b.ObjectMeta, pelagov1alpha1.AnnotationOrphanBootID, boot)
 	}
 	if err := r.client.Patch(ctx, b, patch); err != nil {
 		return fmt.Errorf("mark it as orphaned: %w", err)

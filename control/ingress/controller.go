@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
@@ -97,7 +98,7 @@ func (r *reconciler) reconcile(ctx context.Context, key types.NamespacedName) er
 		return nil
 	case err != nil:
 		return fmt.Errorf("read GlobalIngressIP %s: %w", key, err)
-	case have.Labels[ManagedByLabel] != ManagedBy:
+	case have.Labels[pelagov1alpha1.LabelManagedBy] != pelagov1alpha1.ManagedBy:
 		return r.foreign(ctx, key, want)
 	case have.DeletionTimestamp != nil:
 		return nil

@@ -105,7 +105,7 @@ var gatewayNodes = predicate.Funcs{
 	DeleteFunc: func(e event.DeleteEvent) bool { return isGateway(e.Object) },
 }
 
-func isGateway(node client.Object) bool { return node.GetLabels()[labelGateway] == "true" }
+func isGateway(node client.Object) bool { return node.GetLabels()[submarinerv1.LabelGateway] == "true" }
 
 type reconciler struct {
 	Options
@@ -129,7 +129,7 @@ func (r *reconciler) publish(ctx context.Context, _ reconcile.Request) (reconcil
 	var indexes v1alpha1.NodeIndexList
 	var endpoints submarinerv1.EndpointList
 	if err := errors.Join(
-		r.local.List(ctx, &nodes, client.MatchingLabels{labelGateway: "true"}),
+		r.local.List(ctx, &nodes, client.MatchingLabels{submarinerv1.LabelGateway: "true"}),
 		r.local.List(ctx, &indexes),
 		r.Hub.Client().List(ctx, &endpoints, client.InNamespace(r.Hub.Namespace()), client.MatchingLabels{submarinerv1.LabelClusterID: r.ClusterID}),
 	); err != nil {
