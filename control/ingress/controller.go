@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -23,9 +22,8 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/pace"
 )
-
-const conflictDelay = 20 * time.Millisecond
 
 // Reasons of Events on ServiceExports.
 const (
@@ -69,13 +67,10 @@ func Setup(mgr ctrl.Manager, opts Options) error {
 // Reconcile makes, changes or removes the GlobalIngressIP of one name.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	err := r.reconcile(ctx, req.NamespacedName)
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // the cache shows it in a moment
-		return ctrl.Result{RequeueAfter: conflictDelay}, nil
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return ctrl.Result{}, nil // nothing is needed there any more
 	}
-	return ctrl.Result{}, err
+	return pace.Result(0, err)
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key types.NamespacedName) error {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/gateways"
 )
 
 // publicIPPrefix begins the one form of the annotation submarinerv1.AnnotationPublicIP that is understood.
@@ -36,7 +37,7 @@ func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex)
 	for i := range nodes {
 		node := &nodes[i]
 		index, ok := byNode[node.Name]
-		if !ok || node.Labels[submarinerv1.LabelGateway] != "true" || index.Spec.NodeUID != string(node.UID) || !index.Status.Ready || !index.Status.Gateway {
+		if !ok || node.Labels[submarinerv1.LabelGateway] != "true" || index.Spec.NodeUID != string(node.UID) || !gateways.Ready(&index) {
 			continue
 		}
 		private, err := privateIP(node, index)
