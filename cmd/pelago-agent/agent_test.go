@@ -288,7 +288,7 @@ func (s *clusterset) testHubAway(t *testing.T) {
 		})
 	}
 
-	s.line.cut()
+	s.line.Cut()
 	s.g2.unexport(t, ns, "dropped")
 	s.g2.export(t, ns, "added")
 	s.g2.backends(t, kept, backend("10.7.0.9", &corev1.Pod{}, false))
@@ -296,14 +296,14 @@ func (s *clusterset) testHubAway(t *testing.T) {
 	within(t, readyLimit, "own view of readiness follows", s.g2.viewIs(ns, "kept",
 		"import ClusterSetIP TCP/80 g2", before["kept"][0], "slice of g2: "+kept.Spec.ClusterIP+" unready, port 80"))
 	within(t, readyLimit, "the new export says why it waits", s.g2.conditionIs(ns, "added", "Ready", "False/Failed: ExportFailed: the hub cannot be reached"))
-	time.Sleep(8 * time.Second)
+	time.Sleep(8 * time.Second) // g1 may change nothing, also not after retries of a few seconds
 	for name, want := range before {
 		if problem := s.g1.viewIs(ns, name, want...)(); problem != "" {
 			t.Errorf("changed while the hub was away: %s", problem)
 		}
 	}
 
-	s.line.heal()
+	s.line.Heal()
 	within(t, unexportLimit, "un-export reaches the hub", s.atHubIs(ns, "dropped"))
 	within(t, unexportLimit, "un-export reaches g1", s.g1.viewIs(ns, "dropped"))
 	within(t, unexportLimit, "the new export is ready", s.g2.conditionIs(ns, "added", "Ready", "True"))
@@ -334,7 +334,7 @@ func (s *clusterset) testStartWithoutHub(t *testing.T) {
 	peers := s.g1.peers(t)
 	imported, owned := s.g1.view(ns, name), s.g1.view(ns, "own")
 
-	s.line.cut()
+	s.line.Cut()
 	s.g1.stop()
 	s.g1.start()
 	s.g1.backends(t, own, backend("10.7.0.9", &corev1.Pod{}, false))
@@ -344,7 +344,7 @@ func (s *clusterset) testStartWithoutHub(t *testing.T) {
 		}
 		return ""
 	})
-	time.Sleep(3 * time.Second)
+	time.Sleep(3 * time.Second) // g1 may change nothing
 	if problem := s.g1.viewIs(ns, name, imported...)(); problem != "" {
 		t.Errorf("an agent that has not seen the hub changed something: %s", problem)
 	}
@@ -355,7 +355,7 @@ func (s *clusterset) testStartWithoutHub(t *testing.T) {
 		t.Errorf("Ready of an export that is at the hub: %s", got)
 	}
 	s.g2.unexport(t, ns, name) // g2 cannot tell the hub yet
-	s.line.heal()
+	s.line.Heal()
 	within(t, unexportLimit, "what went meanwhile is cleaned up", s.g1.viewIs(ns, name))
 }
 
