@@ -64,8 +64,9 @@ type member struct {
 	id            string
 	whole         *testing.T   // the test that the clusterset lives as long as
 	agent         *rest.Config // the rights of the agent's ServiceAccount
-	stop          func()       // ends the agent
-	ended         chan error   // gets what the agent returned, if it was not stopped
+	running       *agent
+	stop          func()     // ends the agent
+	ended         chan error // gets what the agent returned, if it was not stopped
 }
 
 func newClusterset(t *testing.T) *clusterset {
@@ -140,6 +141,7 @@ func (m *member) start() {
 		metricsAddress: "0", healthAddress: "0", leaderElect: true, several: true, hubPause: [2]time.Duration{100 * time.Millisecond, time.Second},
 	})
 	must(t, err)
+	m.running = a
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- a.run(ctx) }()
