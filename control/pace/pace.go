@@ -1,5 +1,5 @@
-// Package pace says when a reconcile is repeated, in one way for all controllers of the agent that write more than one
-// object. It decides nothing about objects.
+// Package pace says when a reconcile is repeated, in one way for the controllers of the agent. Only control/credential, which
+// has days, and control/corefile, whose one object others write too, keep to times of their own.
 package pace
 
 import (
