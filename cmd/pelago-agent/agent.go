@@ -7,19 +7,15 @@ import (
 	"net/http"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/addresses"
 	"github.com/pelago-net/pelago/control/blocks"
 	"github.com/pelago-net/pelago/control/config"
@@ -119,25 +115,11 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *hub.Hub, tokens *cre
 	)
 }
 
-// managerOptions restricts the cache to what the agent may read.
 func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
-	system := cache.ByObject{Namespaces: map[string]cache.Config{config.SystemNamespace: {}}}
-	configMaps := corefile.ConfigMapCache()
-	configMaps.Namespaces[config.SystemNamespace] = cache.Config{FieldSelector: named(config.ConfigMapName)}
 	probe := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	return ctrl.Options{
 		Scheme: scheme,
-		Cache: cache.Options{
-			DefaultTransform: cache.TransformStripManagedFields(),
-			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
-					config.SystemNamespace: {FieldSelector: named(config.BrokerSecretName)},
-				}},
-				&corev1.ConfigMap{}:      configMaps,
-				&submarinerv1.Cluster{}:  system,
-				&submarinerv1.Endpoint{}: system,
-			},
-		},
+		Cache:  cacheOptions(),
 		Metrics: metricsserver.Options{
 			BindAddress:   o.metricsAddress,
 			ExtraHandlers: map[string]http.Handler{"/healthz": probe, "/readyz": probe},
@@ -151,8 +133,6 @@ func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
 		Controller:                    ctrlconfig.Controller{SkipNameValidation: ptr.To(o.several)},
 	}
 }
-
-func named(name string) fields.Selector { return fields.OneTermEqualSelector("metadata.name", name) }
 
 // run works until ctx ends or the configuration changes; the process that comes next reads the new one.
 func (a *agent) run(ctx context.Context) error {

@@ -5,7 +5,6 @@ import (
 	"flag"
 	"log/slog"
 	"net/netip"
-	"net/url"
 	"os"
 	"slices"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,8 +52,9 @@ func TestMain(m *testing.M) {
 
 // clusterset is a hub and two members that have joined it as `pelago join` does, each with a gateway node and an agent.
 type clusterset struct {
-	hub    client.Client // administrator
-	line   *line         // between the members and the hub
+	hub    client.Client   // administrator
+	line   *apiserver.Line // between the members and the hub
+	config *rest.Config    // administrator of the hub
 	g1, g2 *member
 }
 
@@ -63,8 +64,9 @@ type member struct {
 	id            string
 	whole         *testing.T   // the test that the clusterset lives as long as
 	agent         *rest.Config // the rights of the agent's ServiceAccount
-	stop          func()       // ends the agent
-	ended         chan error   // gets what the agent returned, if it was not stopped
+	running       *agent
+	stop          func()     // ends the agent
+	ended         chan error // gets what the agent returned, if it was not stopped
 }
 
 func newClusterset(t *testing.T) *clusterset {
@@ -80,9 +82,7 @@ func newClusterset(t *testing.T) *clusterset {
 	psk, err := broker.Setup(ctx, hub, book, broker.Clusterset{Mode: "submariner", HubID: hubID}, nil)
 	must(t, err)
 	must(t, deploy.Hub(ctx, hubConfig, t.Logf))
-	at, err := url.Parse(hubConfig.Host)
-	must(t, err)
-	s := &clusterset{hub: hub, line: newLine(t, at.Host)}
+	s := &clusterset{hub: hub, config: hubConfig, line: apiserver.NewLine(t, hubConfig)}
 	s.g1 = s.join(t, hubConfig, hubID, "g1", "120.1.0.0/24", "192.0.2.1", psk.Data)
 	s.g2 = s.join(t, hubConfig, hubID, "g2", "120.2.0.0/24", "192.0.2.2", psk.Data)
 	return s
@@ -116,7 +116,7 @@ func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id, globa
 		ClusterID: id, ClusterIndex: uint16(entry.ClusterIndex), GlobalCIDRs: []netip.Prefix{netip.MustParsePrefix(globalCIDR)},
 		PodCIDRs: []netip.Prefix{podCIDR}, ServiceCIDRs: []netip.Prefix{serviceCIDR},
 		Mode: config.ModeSubmariner, CableDriver: config.CableVXLAN, CablePort: 4500,
-		HubID: hubID, HubServer: "https://" + s.line.address, BrokerNamespace: deploy.BrokerNamespace,
+		HubID: hubID, HubServer: "https://" + s.line.Address(), BrokerNamespace: deploy.BrokerNamespace,
 	}
 	system := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: name}
@@ -141,6 +141,7 @@ func (m *member) start() {
 		metricsAddress: "0", healthAddress: "0", leaderElect: true, several: true, hubPause: [2]time.Duration{100 * time.Millisecond, time.Second},
 	})
 	must(t, err)
+	m.running = a
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- a.run(ctx) }()
@@ -166,10 +167,7 @@ func (m *member) node(t *testing.T, address string) {
 	t.Cleanup(func() { cancel(); <-done })
 	go func() {
 		defer close(done)
-		for ctx.Err() == nil {
-			m.report(ctx)
-			time.Sleep(50 * time.Millisecond)
-		}
+		wait.UntilWithContext(ctx, m.report, 50*time.Millisecond)
 	}()
 }
 
@@ -198,7 +196,7 @@ func (m *member) report(ctx context.Context) {
 	slices.Sort(want.Acks)
 	if !cmp.Equal(want, index.Status) {
 		index.Status = want
-		_ = m.Status().Update(ctx, &index)
+		_ = m.Status().Update(ctx, &index) // the next report
 	}
 }
 

@@ -8,9 +8,12 @@ import (
 	"testing"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -103,6 +106,9 @@ func (s *clusterset) testLeaving(t *testing.T) {
 	})
 }
 
+// tokenLimit is more than the 10 s for which an API server believes in a token that it has seen.
+const tokenLimit = 20 * time.Second
+
 // testToken: a token without end, as older clusters have it, is replaced at once.
 func (s *clusterset) testToken(t *testing.T) {
 	const name = "legacy"
@@ -132,8 +138,16 @@ func (s *clusterset) testToken(t *testing.T) {
 		}
 		return ""
 	})
-	must(t, s.hub.Delete(ctx, legacy)) // ends the legacy token
-	time.Sleep(time.Second)
+	must(t, s.hub.Delete(ctx, legacy))
+	ended := rest.AnonymousClientConfig(s.config)
+	ended.BearerToken = string(legacy.Data["token"])
+	old := newClient(t, ended)
+	within(t, tokenLimit, "the legacy token has ended", func() string {
+		if err := old.Create(ctx, &authenticationv1.SelfSubjectReview{}); !apierrors.IsUnauthorized(err) {
+			return fmt.Sprint("answer to who uses it: ", err)
+		}
+		return ""
+	})
 	namespace(t, "token", s.g1)
 	s.g1.service(t, "token", "web", web)
 	s.g1.export(t, "token", "web")

@@ -141,6 +141,14 @@ func (m *member) view(ns, name string) []string {
 	return sorted(lines)
 }
 
+// complete says whether a view has import, copy and slice of a service that one cluster exports. The status of the import,
+// which names that cluster, comes after the object.
+func complete(view []string, cluster string) bool {
+	return len(view) == 3 && slices.ContainsFunc(view, func(line string) bool {
+		return strings.HasPrefix(line, "import ") && strings.HasSuffix(line, " "+cluster)
+	})
+}
+
 func describe(i mcs.ServiceImport) string {
 	text := string(i.Spec.Type)
 	for _, p := range i.Spec.Ports {

@@ -106,11 +106,26 @@ func (d *daemon) serve(ctx context.Context, api *rest.Config) error {
 	case <-ctx.Done():
 		d.draining.Store(true)
 		d.log.Info("ending", "drain", d.options.drain)
-		time.Sleep(d.options.drain)
+		err = d.drain(failed)
 	}
 	end, cancel := context.WithTimeout(context.Background(), closing)
 	defer cancel()
 	return errors.Join(err, d.server.Close(end), pages.Shutdown(end))
+}
+
+// drain lets the server answer for its time, unless something of it fails before. ctx has ended already; who cannot
+// wait gives a shorter time, or kills the process.
+func (d *daemon) drain(failed <-chan error) error {
+	timer := time.NewTimer(d.options.drain)
+	defer timer.Stop()
+	select {
+	case err := <-failed:
+		return err
+	case err := <-d.server.Failed():
+		return err
+	case <-timer.C:
+		return nil
+	}
 }
 
 // follow keeps the handler's table in step with the API until ctx ends.

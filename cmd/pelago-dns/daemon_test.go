@@ -10,7 +10,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	miekg "github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/test/apiserver"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 var shared = apiserver.NewShared(apiserver.CRDs("serviceimports.multicluster.x-k8s.io"))
@@ -104,7 +104,7 @@ func TestDaemon(t *testing.T) {
 			HubID: "hub", HubServer: "https://127.0.0.1:6443", BrokerNamespace: config.DefaultBrokerNamespace,
 		}.Data(),
 	})
-	eventually(t, "ready", func() bool { return page("/readyz") == "200 ok" })
+	await.True(t, "ready", func() bool { return page("/readyz") == "200 ok" })
 	for _, name := range []string{web, "g2.web.sample.svc.global.example."} {
 		if got := lookup(t, d.server.Addr(), name); got != "120.2.0.1" {
 			t.Errorf("%s is %s, want 120.2.0.1", name, got)
@@ -122,7 +122,7 @@ func TestDaemon(t *testing.T) {
 	}
 
 	terminate()
-	eventually(t, "not ready while ending", func() bool { return page("/readyz") == "503 ending" })
+	await.True(t, "not ready while ending", func() bool { return page("/readyz") == "503 ending" })
 	if got := lookup(t, d.server.Addr(), web); got != "120.2.0.1" {
 		t.Errorf("while ending %s is %s, want 120.2.0.1 still", web, got)
 	}
@@ -181,12 +181,3 @@ func lookup(t *testing.T, server netip.AddrPort, name string) string {
 }
 
 func prefixes(s string) []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix(s)} }
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 20 s: %s", what)
-		}
-	}
-}

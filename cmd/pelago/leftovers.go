@@ -39,7 +39,7 @@ func removeLeftovers(ctx context.Context, c client.Client, hubID string) error {
 	}
 	owner := objectset.Owner{HubID: hubID}
 	slices := &discoveryv1.EndpointSliceList{}
-	if err := c.List(ctx, slices, client.MatchingLabels{objectset.ManagedByLabel: objectset.ManagedBy}); err != nil {
+	if err := c.List(ctx, slices, client.MatchingLabels{pelagov1alpha1.LabelManagedBy: pelagov1alpha1.ManagedBy}); err != nil {
 		errs = append(errs, fmt.Errorf("list EndpointSlices: %w", err))
 	}
 	for i := range slices.Items {
@@ -62,7 +62,7 @@ func removeImports(ctx context.Context, c client.Client, owner objectset.Owner) 
 	}
 	imports := &unstructured.UnstructuredList{}
 	imports.SetGroupVersionKind(mapping.GroupVersionKind)
-	if err := c.List(ctx, imports, client.MatchingLabels{objectset.ManagedByLabel: objectset.ManagedBy}); err != nil {
+	if err := c.List(ctx, imports, client.MatchingLabels{pelagov1alpha1.LabelManagedBy: pelagov1alpha1.ManagedBy}); err != nil {
 		return fmt.Errorf("list ServiceImports: %w", err)
 	}
 	var errs []error

@@ -3,7 +3,6 @@ package addresses_test
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
@@ -11,13 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -27,6 +22,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/addresses"
 	"github.com/pelago-net/pelago/test/apiserver"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 var server = apiserver.NewShared(apiserver.CRDs())
@@ -35,63 +31,29 @@ func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 // cluster is an empty API server for one test.
 type cluster struct {
-	*testing.T
-	client.Client
-	config *rest.Config
-	scheme *runtime.Scheme
-	clock  *testingclock.FakeClock
+	*apiserver.Cluster
+	clock *testingclock.FakeClock
 }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{T: t, config: server.Config(t), scheme: runtime.NewScheme(), clock: testingclock.NewFakeClock(time.Now())}
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme} {
-		if err := add(c.scheme); err != nil {
-			t.Fatal(err)
-		}
+	c := &cluster{
+		Cluster: apiserver.Connect(t, server.Config(t), submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme),
+		clock:   testingclock.NewFakeClock(time.Now()),
 	}
-	var err error
-	if c.Client, err = client.New(c.config, client.Options{Scheme: c.scheme}); err != nil {
-		t.Fatal(err)
-	}
-	for _, kind := range []client.Object{
+	c.Empty(
 		&submarinerv1.ClusterGlobalEgressIP{}, &submarinerv1.GlobalEgressIP{}, &submarinerv1.GlobalIngressIP{}, &corev1.Pod{},
 		&pelagov1alpha1.GlobalAddress{}, &pelagov1alpha1.PortBlock{}, &pelagov1alpha1.NodeIndex{}, &corev1.Event{},
-	} {
-		if err := c.DeleteAllOf(t.Context(), kind, client.InNamespace("default"), client.GracePeriodSeconds(0)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	)
 	return c
 }
 
 // agent runs the controllers until stop is called or the test ends.
-func (c *cluster) agent(cidr string, wrap client.NewClientFunc) (stop func()) {
+func (c *cluster) agent(cidr string, faults *apiserver.Faults) (stop func()) {
 	c.Helper()
-	return apiserver.Manager{Scheme: c.scheme, NewClient: wrap, Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
+	return apiserver.Manager{Scheme: c.Scheme(), NewClient: faults.NewClient, Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
 		return addresses.Setup(mgr, addresses.Options{GlobalCIDR: []netip.Prefix{netip.MustParsePrefix(cidr)}, Clock: c.clock})
-	}}}.Run(c, c.config)
-}
-
-func (c *cluster) create(objects ...client.Object) {
-	c.Helper()
-	for _, o := range objects {
-		if err := c.Create(c.Context(), o); err != nil {
-			c.Fatal(err)
-		}
-	}
-}
-
-// eventually waits until got returns want.
-func eventually[T any](c *cluster, want T, got func() T) {
-	c.Helper()
-	var diff string
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if diff = cmp.Diff(want, got()); diff == "" {
-			return
-		}
-	}
-	c.Fatalf("not so within 20 s: %s", diff)
+	}}}.Run(c, c.Config)
 }
 
 func egressIP(name string, n *int) *submarinerv1.GlobalEgressIP {
@@ -109,7 +71,7 @@ func clusterEgressIP(name string, n *int) *submarinerv1.ClusterGlobalEgressIP {
 
 func ingressIP(name string) *submarinerv1.GlobalIngressIP {
 	return &submarinerv1.GlobalIngressIP{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{addresses.ManagedByLabel: addresses.ManagedBy}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{pelagov1alpha1.LabelManagedBy: pelagov1alpha1.ManagedBy}},
 		Spec: submarinerv1.GlobalIngressIPSpec{
 			Target: submarinerv1.ClusterIPService, ServiceRef: &corev1.LocalObjectReference{Name: name},
 		},
@@ -164,13 +126,13 @@ const eight = "120.1.0.1 120.1.0.2 120.1.0.3 120.1.0.4 120.1.0.5 120.1.0.6 120.1
 func TestTheClusterPoolHasTheLowestAddresses(t *testing.T) {
 	c := newCluster(t)
 	for i := range 20 { // older than the cluster's object
-		c.create(ingressIP(fmt.Sprintf("svc-%d", i)))
+		c.Make(ingressIP(fmt.Sprintf("svc-%d", i)))
 	}
 	pool := clusterEgressIP(submarinerv1.ClusterGlobalEgressIPName, nil)
-	c.create(pool)
+	c.Make(pool)
 	c.agent("120.1.0.0/24", nil)
-	eventually(c, eight+" True=Success", func() string { return c.state(pool) })
-	eventually(c, 28, func() int { return len(c.claims()) })
+	await.Equal(c, eight+" True=Success", func() string { return c.state(pool) })
+	await.Equal(c, 28, func() int { return len(c.claims()) })
 	if owner := c.claims()["120-1-0-9"]; !strings.HasPrefix(owner, "svc-") {
 		t.Errorf("120.1.0.9 belongs to %q", owner)
 	}
@@ -185,11 +147,11 @@ func TestRefusals(t *testing.T) {
 	malformed.Spec.PodSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}}
 	foreign := ingressIP("foreign")
 	foreign.Labels = nil
-	c.create(other, zero, malformed, foreign)
-	eventually(c, "False=InvalidInstance", func() string { return c.state(other) })
-	eventually(c, "False=ZeroInput", func() string { return c.state(zero) })
-	eventually(c, "False=InvalidInput", func() string { return c.state(malformed) })
-	eventually(c, map[string]string{}, c.claims)
+	c.Make(other, zero, malformed, foreign)
+	await.Equal(c, "False=InvalidInstance", func() string { return c.state(other) })
+	await.Equal(c, "False=ZeroInput", func() string { return c.state(zero) })
+	await.Equal(c, "False=InvalidInput", func() string { return c.state(malformed) })
+	await.Equal(c, map[string]string{}, c.claims)
 	if got := c.state(foreign); got != "" {
 		t.Errorf("a GlobalIngressIP that is not ours got %q", got)
 	}
@@ -199,8 +161,8 @@ func TestGrowShrinkRest(t *testing.T) {
 	c := newCluster(t)
 	c.agent("120.1.0.0/24", nil)
 	pool := egressIP("pool", ptr.To(2))
-	c.create(pool)
-	eventually(c, "120.1.0.1 120.1.0.2 True=Success", func() string { return c.state(pool) })
+	c.Make(pool)
+	await.Equal(c, "120.1.0.1 120.1.0.2 True=Success", func() string { return c.state(pool) })
 
 	resize := func(n int) {
 		t.Helper()
@@ -210,7 +172,7 @@ func TestGrowShrinkRest(t *testing.T) {
 		}
 	}
 	resize(4)
-	eventually(c, "120.1.0.1 120.1.0.2 120.1.0.3 120.1.0.4 True=Success", func() string { return c.state(pool) })
+	await.Equal(c, "120.1.0.1 120.1.0.2 120.1.0.3 120.1.0.4 True=Success", func() string { return c.state(pool) })
 
 	block := &pelagov1alpha1.PortBlock{
 		ObjectMeta: metav1.ObjectMeta{Name: "120-1-0-3-1024"},
@@ -219,59 +181,46 @@ func TestGrowShrinkRest(t *testing.T) {
 			Pool: pelagov1alpha1.EgressPool{Namespace: "default", Name: "pool"},
 		},
 	}
-	c.create(block)
-	time.Sleep(200 * time.Millisecond) // let the agent see the lease
+	c.Make(block)
+	time.Sleep(200 * time.Millisecond) // for the agent to see the lease, which nothing shows
 	resize(1)
-	eventually(c, "120.1.0.1 True=Success", func() string { return c.state(pool) })
-	eventually(c, map[string]string{"120-1-0-1": "pool", "120-1-0-2": "pool released", "120-1-0-3": "pool", "120-1-0-4": "pool released"}, c.claims)
+	await.Equal(c, "120.1.0.1 True=Success", func() string { return c.state(pool) })
+	await.Equal(c, map[string]string{"120-1-0-1": "pool", "120-1-0-2": "pool released", "120-1-0-3": "pool", "120-1-0-4": "pool released"}, c.claims)
 
 	second := egressIP("second", nil)
-	c.create(second) // must not get a resting or a leased address
-	eventually(c, "120.1.0.5 True=Success", func() string { return c.state(second) })
+	c.Make(second) // must not get a resting or a leased address
+	await.Equal(c, "120.1.0.5 True=Success", func() string { return c.state(second) })
 
-	if err := c.Delete(t.Context(), block); err != nil {
-		t.Fatal(err)
-	}
-	eventually(c, "pool released", func() string { return c.claims()["120-1-0-3"] })
+	c.Remove(block)
+	await.Equal(c, "pool released", func() string { return c.claims()["120-1-0-3"] })
 	c.clock.Step(addresses.Rest - time.Second)
-	c.nudge(pool)
-	time.Sleep(300 * time.Millisecond)
+	c.Nudge(pool)
+	time.Sleep(300 * time.Millisecond) // nothing may be freed
 	if n := len(c.claims()); n != 5 {
 		t.Errorf("%d claims before the rest is over, want 5", n)
 	}
 	c.clock.Step(3 * time.Second)
-	c.nudge(pool)
-	eventually(c, map[string]string{"120-1-0-1": "pool", "120-1-0-5": "second"}, c.claims)
-	if err := c.Delete(t.Context(), pool); err != nil {
-		t.Fatal(err)
-	}
-	eventually(c, map[string]string{"120-1-0-1": "pool released", "120-1-0-5": "second"}, c.claims)
-}
-
-// nudge changes an object, so that the agent looks at it with the fake clock's new time.
-func (c *cluster) nudge(o client.Object) {
-	c.Helper()
-	text := fmt.Appendf(nil, `{"metadata":{"annotations":{"nudge":"%d"}}}`, rand.Int())
-	if err := c.Patch(c.Context(), o, client.RawPatch("application/merge-patch+json", text)); err != nil {
-		c.Fatal(err)
-	}
+	c.Nudge(pool)
+	await.Equal(c, map[string]string{"120-1-0-1": "pool", "120-1-0-5": "second"}, c.claims)
+	c.Remove(pool)
+	await.Equal(c, map[string]string{"120-1-0-1": "pool released", "120-1-0-5": "second"}, c.claims)
 }
 
 func TestExhaustedPool(t *testing.T) {
 	c := newCluster(t)
 	c.agent("120.1.0.0/29", nil) // 6 addresses
 	first, second := egressIP("first", ptr.To(4)), egressIP("second", ptr.To(3))
-	c.create(first)
-	eventually(c, "120.1.0.1 120.1.0.2 120.1.0.3 120.1.0.4 True=Success", func() string { return c.state(first) })
-	c.create(second)
-	eventually(c, "False=IPPoolAllocationFailed", func() string { return c.state(second) })
+	c.Make(first)
+	await.Equal(c, "120.1.0.1 120.1.0.2 120.1.0.3 120.1.0.4 True=Success", func() string { return c.state(first) })
+	c.Make(second)
+	await.Equal(c, "False=IPPoolAllocationFailed", func() string { return c.state(second) })
 	message := meta.FindStatusCondition(second.Status.Conditions, submarinerv1.ConditionAllocated).Message
 	for _, want := range []string{"120.1.0.0/29", "--globalnet-cidr"} {
 		if !strings.Contains(message, want) {
 			t.Errorf("message %q lacks %q", message, want)
 		}
 	}
-	eventually(c, true, func() bool {
+	await.Equal(c, true, func() bool {
 		var events corev1.EventList
 		if err := c.List(t.Context(), &events); err != nil {
 			t.Fatal(err)
@@ -281,27 +230,25 @@ func TestExhaustedPool(t *testing.T) {
 		})
 	})
 	third := ingressIP("third") // asks for less: it gets what there is
-	c.create(third)
-	eventually(c, "120.1.0.5 False=AwaitingGateways", func() string { return c.state(third) })
+	c.Make(third)
+	await.Equal(c, "120.1.0.5 False=AwaitingGateways", func() string { return c.state(third) })
 
-	if err := c.Delete(t.Context(), first); err != nil {
-		t.Fatal(err)
-	}
-	eventually(c, map[string]string{
+	c.Remove(first)
+	await.Equal(c, map[string]string{
 		"120-1-0-1": "first released", "120-1-0-2": "first released", "120-1-0-3": "first released", "120-1-0-4": "first released",
 		"120-1-0-5": "third",
 	}, c.claims)
 	c.clock.Step(addresses.Rest + time.Second)
-	c.nudge(&pelagov1alpha1.GlobalAddress{ObjectMeta: metav1.ObjectMeta{Name: "120-1-0-4"}})
-	eventually(c, "120.1.0.1 120.1.0.2 120.1.0.3 True=Success", func() string { return c.state(second) })
+	c.Nudge(&pelagov1alpha1.GlobalAddress{ObjectMeta: metav1.ObjectMeta{Name: "120-1-0-4"}})
+	await.Equal(c, "120.1.0.1 120.1.0.2 120.1.0.3 True=Success", func() string { return c.state(second) })
 }
 
 func TestAddressesWaitForAllReadyGateways(t *testing.T) {
 	c := newCluster(t)
 	c.agent("120.1.0.0/24", nil)
 	svc := ingressIP("svc")
-	c.create(svc)
-	eventually(c, "120.1.0.1 False=AwaitingGateways", func() string { return c.state(svc) })
+	c.Make(svc)
+	await.Equal(c, "120.1.0.1 False=AwaitingGateways", func() string { return c.state(svc) })
 	report := func(name string, status pelagov1alpha1.NodeIndexStatus) {
 		t.Helper()
 		n := &pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -314,7 +261,7 @@ func TestAddressesWaitForAllReadyGateways(t *testing.T) {
 		}
 	}
 	for i, name := range []string{"g1", "g2", "n3"} {
-		c.create(&pelagov1alpha1.NodeIndex{
+		c.Make(&pelagov1alpha1.NodeIndex{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: pelagov1alpha1.NodeIndexSpec{Index: int32(i + 1), NodeUID: name},
 		})
 	}
@@ -322,17 +269,17 @@ func TestAddressesWaitForAllReadyGateways(t *testing.T) {
 	report("n3", pelagov1alpha1.NodeIndexStatus{Ready: true, Acks: acks})
 	report("g1", pelagov1alpha1.NodeIndexStatus{Ready: true, Gateway: true})
 	report("g2", pelagov1alpha1.NodeIndexStatus{Ready: true, Gateway: true, Acks: acks})
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // nothing may be announced
 	if got := c.state(svc); got != "120.1.0.1 False=AwaitingGateways" {
 		t.Errorf("with one of two gateways: %s", got)
 	}
 	report("g1", pelagov1alpha1.NodeIndexStatus{Ready: false, Gateway: true})
-	eventually(c, "120.1.0.1 True=Success", func() string { return c.state(svc) })
+	await.Equal(c, "120.1.0.1 True=Success", func() string { return c.state(svc) })
 	// Acknowledgements are withdrawn at rest, and a gateway that comes later takes nothing back.
 	report("g2", pelagov1alpha1.NodeIndexStatus{Ready: true, Gateway: true})
 	report("g1", pelagov1alpha1.NodeIndexStatus{Ready: true, Gateway: true})
-	c.nudge(svc)
-	time.Sleep(300 * time.Millisecond)
+	c.Nudge(svc)
+	time.Sleep(300 * time.Millisecond) // nothing may be taken back
 	if got := c.state(svc); got != "120.1.0.1 True=Success" {
 		t.Errorf("once announced: %s", got)
 	}
@@ -367,21 +314,19 @@ func (c *cluster) allDistinct() (shown int) {
 func TestKilledAgentsNeverGiveTwice(t *testing.T) {
 	c := newCluster(t)
 	for i := range 100 {
-		c.create(ingressIP(fmt.Sprintf("svc-%d", i)))
+		c.Make(ingressIP(fmt.Sprintf("svc-%d", i)))
 	}
 	for range 20 {
 		faults := &apiserver.Faults{Every: 8, Fatal: true}
-		stop := c.agent("120.1.0.0/24", faults.NewClient)
-		for end := time.Now().Add(2 * time.Second); !faults.Dead() && time.Now().Before(end); {
-			time.Sleep(5 * time.Millisecond)
-		}
+		stop := c.agent("120.1.0.0/24", faults)
+		faults.AwaitDeath()
 		stop()
 		c.allDistinct()
 	}
-	c.agent("120.1.0.0/24", (&apiserver.Faults{Every: 20}).NewClient)
-	c.agent("120.1.0.0/24", (&apiserver.Faults{Every: 20}).NewClient)
-	eventually(c, 100, c.allDistinct)
-	eventually(c, 100, func() int { // what was claimed twice by accident is let go
+	c.agent("120.1.0.0/24", &apiserver.Faults{Every: 20})
+	c.agent("120.1.0.0/24", &apiserver.Faults{Every: 20})
+	await.Equal(c, 100, c.allDistinct)
+	await.Equal(c, 100, func() int { // what was claimed twice by accident is let go
 		return len(slices.DeleteFunc(slices.Collect(maps.Values(c.claims())), func(owner string) bool {
 			return strings.HasSuffix(owner, " released")
 		}))
@@ -395,36 +340,32 @@ func TestConflictingEgressIPs(t *testing.T) {
 		if err := c.Get(t.Context(), client.ObjectKeyFromObject(g), g); err != nil {
 			return err.Error()
 		}
-		condition := meta.FindStatusCondition(g.Status.Conditions, addresses.ConditionConflict)
+		condition := meta.FindStatusCondition(g.Status.Conditions, submarinerv1.ConditionConflict)
 		if condition == nil {
 			return ""
 		}
 		return strings.TrimSpace(string(condition.Status) + " " + condition.Message)
 	}
 	older, younger := egressIP("older", nil), egressIP("younger", nil)
-	c.create(older)
+	c.Make(older)
 	time.Sleep(1100 * time.Millisecond) // creation times are whole seconds
-	c.create(younger)
-	eventually(c, "True GlobalEgressIP older is older and, like this one, has no podSelector: it serves the namespace",
+	c.Make(younger)
+	await.Equal(c, "True GlobalEgressIP older is older and, like this one, has no podSelector: it serves the namespace",
 		func() string { return conflict(younger) })
 	db, all := egressIP("a-db", nil), egressIP("b-all", nil)
 	db.Spec.PodSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"role": "db"}}
 	all.Spec.PodSelector = &metav1.LabelSelector{}
-	c.create(db, all)
+	c.Make(db, all)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db-0", Labels: map[string]string{"role": "db"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
-	c.create(pod)
-	eventually(c, true, func() bool {
+	c.Make(pod)
+	await.Equal(c, true, func() bool {
 		return strings.HasSuffix(conflict(db)+conflict(all), "is older and serves the pods that both select, such as db-0")
 	})
-	if err := c.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
-		t.Fatal(err)
-	}
-	eventually(c, "False", func() string { return conflict(db) + conflict(all) })
-	if err := c.Delete(t.Context(), older); err != nil {
-		t.Fatal(err)
-	}
-	eventually(c, "False", func() string { return conflict(younger) })
+	c.Remove(pod)
+	await.Equal(c, "False", func() string { return conflict(db) + conflict(all) })
+	c.Remove(older)
+	await.Equal(c, "False", func() string { return conflict(younger) })
 }

@@ -3,12 +3,9 @@ package addresses
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
-	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
@@ -64,14 +61,4 @@ func allocated() metav1.Condition {
 
 func notAllocated(reason, message string) metav1.Condition {
 	return metav1.Condition{Type: submarinerv1.ConditionAllocated, Status: metav1.ConditionFalse, Reason: reason, Message: message}
-}
-
-// acked says whether every one of the ready gateways lists the object; without a ready gateway nothing is acknowledged.
-func acked(uid types.UID, gateways []pelagov1alpha1.NodeIndex) bool {
-	for i := range gateways {
-		if !slices.Contains(gateways[i].Status.Acks, string(uid)) {
-			return false
-		}
-	}
-	return len(gateways) > 0
 }

@@ -12,15 +12,6 @@ import (
 	"github.com/pelago-net/pelago/control/egress"
 )
 
-// ConditionConflict is True on a GlobalEgressIP that loses pods to an older one of the same rank.
-const ConditionConflict = "Conflict"
-
-// Reasons of ConditionConflict.
-const (
-	ReasonOlderObject = "OlderObject"
-	ReasonNoConflict  = "NoConflict"
-)
-
 // conflicts says for each GlobalEgressIP of a namespace, by name, what it loses; those that lose nothing are not listed.
 func conflicts(pools []submarinerv1.GlobalEgressIP, pods []egress.Pod, namespace string) map[string]string {
 	table := egress.NewTable(nil, pools, nil)
@@ -52,9 +43,9 @@ func selectedTwice(winner pelagov1alpha1.EgressPool, pod egress.Pod) string {
 func conflictCondition(lost string, was *metav1.Condition) *metav1.Condition {
 	switch {
 	case lost != "":
-		return &metav1.Condition{Type: ConditionConflict, Status: metav1.ConditionTrue, Reason: ReasonOlderObject, Message: lost}
+		return &metav1.Condition{Type: submarinerv1.ConditionConflict, Status: metav1.ConditionTrue, Reason: submarinerv1.ReasonOlderObject, Message: lost}
 	case was != nil:
-		return &metav1.Condition{Type: ConditionConflict, Status: metav1.ConditionFalse, Reason: ReasonNoConflict}
+		return &metav1.Condition{Type: submarinerv1.ConditionConflict, Status: metav1.ConditionFalse, Reason: submarinerv1.ReasonNoConflict}
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -20,6 +19,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/egress"
+	"github.com/pelago-net/pelago/control/pace"
 )
 
 // podDelay lets a burst of pods of one namespace become one look at it.
@@ -54,7 +54,7 @@ func (r *conflictReconciler) Reconcile(ctx context.Context, namespace string) (c
 			return ctrl.Result{}, fmt.Errorf("list pods of %s: %w", namespace, err)
 		}
 		for i := range list.Items {
-			pods = append(pods, podOf(&list.Items[i]))
+			pods = append(pods, egress.PodOf(&list.Items[i]))
 		}
 	}
 	lost := conflicts(pools.Items, pods, namespace)
@@ -62,15 +62,11 @@ func (r *conflictReconciler) Reconcile(ctx context.Context, namespace string) (c
 	for i := range pools.Items {
 		errs = append(errs, r.show(ctx, &pools.Items[i], lost[pools.Items[i].Name]))
 	}
-	err := errors.Join(errs...)
-	if apierrors.IsConflict(err) {
-		return ctrl.Result{RequeueAfter: conflictDelay}, nil
-	}
-	return ctrl.Result{}, err
+	return pace.Result(0, errors.Join(errs...))
 }
 
 func (r *conflictReconciler) show(ctx context.Context, g *submarinerv1.GlobalEgressIP, lost string) error {
-	c := conflictCondition(lost, meta.FindStatusCondition(g.Status.Conditions, ConditionConflict))
+	c := conflictCondition(lost, meta.FindStatusCondition(g.Status.Conditions, submarinerv1.ConditionConflict))
 	if c == nil {
 		return nil
 	}
@@ -86,13 +82,8 @@ func (r *conflictReconciler) show(ctx context.Context, g *submarinerv1.GlobalEgr
 	return nil
 }
 
-func podOf(pod *corev1.Pod) egress.Pod {
-	return egress.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Labels: pod.Labels, HostNetwork: pod.Spec.HostNetwork}
-}
-
 // onPod asks for the namespace of a pod that came, went or got other labels.
 func onPod() handler.TypedEventHandler[*corev1.Pod, string] {
-
 	later := func(q namespaceQueue, pod *corev1.Pod) { q.AddAfter(pod.Namespace, podDelay) }
 	return handler.TypedFuncs[*corev1.Pod, string]{
 		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*corev1.Pod], q namespaceQueue) { later(q, e.Object) },

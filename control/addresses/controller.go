@@ -14,7 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -26,10 +25,9 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/addresses/pool"
+	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/pace"
 )
-
-// conflictDelay is the pause after a write that met a newer object; the cache shows that one within milliseconds.
-const conflictDelay = 20 * time.Millisecond
 
 // Options of the controller.
 type Options struct {
@@ -74,11 +72,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, e
 	if err := r.fill(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	wait, err := r.reconcile(ctx, req)
-	if apierrors.IsConflict(err) {
-		return ctrl.Result{RequeueAfter: conflictDelay}, nil
-	}
-	return ctrl.Result{RequeueAfter: wait}, err
+	return pace.Result(r.reconcile(ctx, req))
 }
 
 // fill takes the claims that exist into the picture, once: event handlers may come later than the first reconcile.
@@ -216,13 +210,7 @@ func (r *reconciler) claim(ctx context.Context, ip netip.Addr, owner pelagov1alp
 		ObjectMeta: metav1.ObjectMeta{Name: name(ip)},
 		Spec:       pelagov1alpha1.GlobalAddressSpec{IP: ip.String(), Owner: owner},
 	}
-	err := r.client.Create(ctx, address)
-	if apierrors.IsAlreadyExists(err) {
-		if err = r.live.Get(ctx, client.ObjectKeyFromObject(address), address); apierrors.IsNotFound(err) {
-			return false, apierrors.NewConflict(pelagov1alpha1.GroupVersion.WithResource("globaladdresses").GroupResource(), address.Name, err)
-		}
-	}
-	if err != nil {
+	if err := objectset.Claim(ctx, r.client, r.live, address); err != nil {
 		return false, fmt.Errorf("claim %s for %s: %w", ip, requestOf(owner), err)
 	}
 	mine := address.Spec.Owner == owner && address.Spec.ReleasedAt == nil
@@ -238,12 +226,12 @@ func (r *reconciler) show(ctx context.Context, req request, owner object, plan P
 		r.ledger.waits(req, false, false)
 		return nil
 	}
-	gateways, err := r.gateways(ctx)
+	ready, err := gatewayIndex.List(ctx, r.client)
 	if err != nil {
 		return err
 	}
 	before := owner.DeepCopyObject().(client.Object)
-	changed, condition := owner.show(plan.Have, gateways, r.ledger.supply())
+	changed, condition := owner.show(plan.Have, ready, r.ledger.supply())
 	r.ledger.waits(req, condition.Reason == submarinerv1.ReasonIPPoolAllocationFailed, condition.Reason == submarinerv1.ReasonAwaitingGateways)
 	if !changed {
 		return nil
@@ -256,15 +244,6 @@ func (r *reconciler) show(ctx context.Context, req request, owner object, plan P
 		r.recorder.Event(owner.Object, corev1.EventTypeWarning, condition.Reason, condition.Message)
 	}
 	return nil
-}
-
-// gateways lists the ready gateways.
-func (r *reconciler) gateways(ctx context.Context) ([]pelagov1alpha1.NodeIndex, error) {
-	var list pelagov1alpha1.NodeIndexList
-	if err := r.client.List(ctx, &list, client.MatchingFields{gatewayIndex: "true"}); err != nil {
-		return nil, fmt.Errorf("list gateways: %w", err)
-	}
-	return list.Items, nil
 }
 
 // release marks claims as released; the event of that write brings the owner here again.

@@ -13,6 +13,8 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/egress"
+	"github.com/pelago-net/pelago/control/gateways"
 )
 
 // Kinds of owners, as written into claims.
@@ -20,12 +22,6 @@ const (
 	kindCluster   = "ClusterGlobalEgressIP"
 	kindNamespace = "GlobalEgressIP"
 	kindIngress   = "GlobalIngressIP"
-)
-
-// ManagedByLabel marks the GlobalIngressIPs that the agent made; no other is touched.
-const (
-	ManagedByLabel = "app.kubernetes.io/managed-by"
-	ManagedBy      = "pelago"
 )
 
 // request names an owner.
@@ -75,21 +71,21 @@ func translate(o client.Object) object {
 	obj := object{Object: o, Owner: Owner{UID: o.GetUID()}}
 	switch o := o.(type) {
 	case *submarinerv1.ClusterGlobalEgressIP:
-		obj.Count, obj.Shown = o.Spec.Count(), addresses(o.Status.AllocatedIPs)
+		obj.Count, obj.Shown = o.Spec.Count(), egress.Addresses(o.Status.AllocatedIPs)
 		if o.Name != submarinerv1.ClusterGlobalEgressIPName {
 			obj.refused = &refusal{submarinerv1.ReasonInvalidInstance, fmt.Sprintf(
 				"only the ClusterGlobalEgressIP named %s is honoured", submarinerv1.ClusterGlobalEgressIPName)}
 		}
 	case *submarinerv1.GlobalEgressIP:
-		obj.Count, obj.Shown = o.Spec.Count(), addresses(o.Status.AllocatedIPs)
+		obj.Count, obj.Shown = o.Spec.Count(), egress.Addresses(o.Status.AllocatedIPs)
 		if _, err := metav1.LabelSelectorAsSelector(o.Spec.PodSelector); err != nil {
 			obj.refused = &refusal{submarinerv1.ReasonInvalidInput, fmt.Sprintf("podSelector selects nothing: %v", err)}
 		}
 	case *submarinerv1.GlobalIngressIP:
-		if o.Labels[ManagedByLabel] != ManagedBy {
+		if o.Labels[pelagov1alpha1.LabelManagedBy] != pelagov1alpha1.ManagedBy { // somebody else made it
 			return object{}
 		}
-		obj.Count, obj.Shown = 1, addresses([]string{o.Status.AllocatedIP})
+		obj.Count, obj.Shown = 1, egress.Addresses([]string{o.Status.AllocatedIP})
 	}
 	if obj.refused != nil {
 		obj.Count = 0
@@ -98,7 +94,7 @@ func translate(o client.Object) object {
 }
 
 // show writes addresses and condition into the status of the object in memory and says whether that changed anything.
-func (o object) show(have []netip.Addr, gateways []pelagov1alpha1.NodeIndex, s supply) (changed bool, now metav1.Condition) {
+func (o object) show(have []netip.Addr, ready gateways.List, s supply) (changed bool, now metav1.Condition) {
 	switch obj := o.Object.(type) {
 	case *submarinerv1.ClusterGlobalEgressIP:
 		now = egressCondition(o.refused, o.Count, have, s)
@@ -108,7 +104,7 @@ func (o object) show(have []netip.Addr, gateways []pelagov1alpha1.NodeIndex, s s
 		changed = showEgress(&obj.Status, obj.Generation, have, now)
 	case *submarinerv1.GlobalIngressIP:
 		was := meta.FindStatusCondition(obj.Status.Conditions, submarinerv1.ConditionAllocated)
-		now = ingressCondition(have, obj.Status.AllocatedIP, was, acked(obj.UID, gateways), s)
+		now = ingressCondition(have, obj.Status.AllocatedIP, was, ready.Have(obj.UID), s)
 		now.ObservedGeneration = obj.Generation
 		changed = meta.SetStatusCondition(&obj.Status.Conditions, now)
 		ip := ""
@@ -130,15 +126,4 @@ func showEgress(status *submarinerv1.GlobalEgressIPStatus, generation int64, hav
 	status.AllocatedIPs = texts
 	now.ObservedGeneration = generation
 	return meta.SetStatusCondition(&status.Conditions, now) || changed
-}
-
-// addresses parses what can be parsed.
-func addresses(texts []string) []netip.Addr {
-	var ips []netip.Addr
-	for _, text := range texts {
-		if ip, err := netip.ParseAddr(text); err == nil {
-			ips = append(ips, ip)
-		}
-	}
-	return ips
 }

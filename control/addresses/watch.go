@@ -2,8 +2,8 @@ package addresses
 
 import (
 	"context"
+	"errors"
 	"net/netip"
-	"slices"
 
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -16,19 +16,21 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/gateways"
+	"github.com/pelago-net/pelago/control/index"
 )
 
 // Index fields of the cache; the prefix keeps them apart from those of other controllers.
 const (
-	ownerIndex   = "addresses.owner"   // GlobalAddress by its owner's request
-	blockIndex   = "addresses.block"   // PortBlock by egress IP
-	gatewayIndex = "addresses.gateway" // NodeIndex: "true" if a ready gateway
+	ownerIndex   = "addresses.owner" // GlobalAddress by its owner's request
+	blockIndex   = "addresses.block" // PortBlock by egress IP
+	gatewayIndex = gateways.Index("addresses.gateway")
 )
 
 type queue = workqueue.TypedRateLimitingInterface[request]
 
 func (r *reconciler) watch(mgr ctrl.Manager) error {
-	if err := index(mgr); err != nil {
+	if err := addIndexes(mgr); err != nil {
 		return err
 	}
 	cache := mgr.GetCache()
@@ -43,27 +45,17 @@ func (r *reconciler) watch(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-func index(mgr ctrl.Manager) error {
-	ctx, indexer := context.Background(), mgr.GetFieldIndexer()
-	if err := indexer.IndexField(ctx, &pelagov1alpha1.GlobalAddress{}, ownerIndex, func(o client.Object) []string {
-		return []string{requestOf(o.(*pelagov1alpha1.GlobalAddress).Spec.Owner).String()}
-	}); err != nil {
-		return err
-	}
-	if err := indexer.IndexField(ctx, &pelagov1alpha1.PortBlock{}, blockIndex, func(o client.Object) []string {
-		return []string{o.(*pelagov1alpha1.PortBlock).Spec.EgressIP}
-	}); err != nil {
-		return err
-	}
-	return indexer.IndexField(ctx, &pelagov1alpha1.NodeIndex{}, gatewayIndex, func(o client.Object) []string {
-		if readyGateway(o.(*pelagov1alpha1.NodeIndex)) {
-			return []string{"true"}
-		}
-		return nil
-	})
+func addIndexes(mgr ctrl.Manager) error {
+	return errors.Join(
+		index.Add(mgr, &pelagov1alpha1.GlobalAddress{}, ownerIndex, func(a *pelagov1alpha1.GlobalAddress) []string {
+			return []string{requestOf(a.Spec.Owner).String()}
+		}),
+		index.Add(mgr, &pelagov1alpha1.PortBlock{}, blockIndex, func(b *pelagov1alpha1.PortBlock) []string {
+			return []string{b.Spec.EgressIP}
+		}),
+		gatewayIndex.AddTo(mgr),
+	)
 }
-
-func readyGateway(n *pelagov1alpha1.NodeIndex) bool { return n.Status.Gateway && n.Status.Ready }
 
 // owners asks for the object that an event is about.
 func owners[T client.Object](kind string) handler.TypedEventHandler[T, request] {
@@ -134,18 +126,17 @@ func (r *reconciler) onGateway() handler.TypedEventHandler[*pelagov1alpha1.NodeI
 	}
 	return handler.TypedFuncs[*pelagov1alpha1.NodeIndex, request]{
 		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*pelagov1alpha1.NodeIndex], q queue) {
-			if readyGateway(e.Object) {
+			if gateways.Ready(e.Object) {
 				wake(q)
 			}
 		},
 		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*pelagov1alpha1.NodeIndex], q queue) {
-			was, is := readyGateway(e.ObjectOld), readyGateway(e.ObjectNew)
-			if was != is || is && !slices.Equal(e.ObjectOld.Status.Acks, e.ObjectNew.Status.Acks) {
+			if gateways.Changed(e.ObjectOld, e.ObjectNew) {
 				wake(q)
 			}
 		},
 		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*pelagov1alpha1.NodeIndex], q queue) {
-			if readyGateway(e.Object) {
+			if gateways.Ready(e.Object) {
 				wake(q)
 			}
 		},

@@ -12,6 +12,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/egress"
+	"github.com/pelago-net/pelago/control/index"
 )
 
 // The functions below say whose blocks a change may concern. They read indexes of the cache only, so that one change
@@ -91,7 +92,7 @@ func (r *reconciler) ofOwnAddress(ctx context.Context, g *submarinerv1.GlobalIng
 // pending: the blocks that wait for gateways.
 func (r *reconciler) pending(ctx context.Context) []request {
 	found := sets.New[request]()
-	r.addBlocks(ctx, found, client.MatchingFields{pendingIndex: "true"})
+	r.addBlocks(ctx, found, client.MatchingFields{pendingIndex: index.Flag})
 	return found.UnsortedList()
 }
 
@@ -123,9 +124,4 @@ func (r *reconciler) list(ctx context.Context, list client.ObjectList, options .
 // ownChange says whether the node needs other blocks, or whether its orphans can go.
 func ownChange(was, is *pelagov1alpha1.NodeIndex) bool {
 	return was.UID != is.UID || was.Status.BootID != is.Status.BootID || !slices.Equal(was.Status.Demand, is.Status.Demand)
-}
-
-// gatewayChange says whether a pending block may have got its last acknowledgement.
-func gatewayChange(was, is *pelagov1alpha1.NodeIndex) bool {
-	return readyGateway(was) != readyGateway(is) || readyGateway(is) && !slices.Equal(was.Status.Acks, is.Status.Acks)
 }

@@ -2,7 +2,6 @@ package blocks_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
@@ -14,10 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	testingclock "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +23,7 @@ import (
 	"github.com/pelago-net/pelago/control/blocks"
 	"github.com/pelago-net/pelago/control/egress"
 	"github.com/pelago-net/pelago/test/apiserver"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 var server = apiserver.NewShared(apiserver.CRDs("nodeindices.pelago.io", "portblocks.pelago.io", "globaladdresses.pelago.io",
@@ -36,72 +33,39 @@ func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 // cluster is an empty API server for one test.
 type cluster struct {
-	*testing.T
-	client.Client
-	config *rest.Config
-	scheme *runtime.Scheme
-	clock  *testingclock.FakeClock
+	*apiserver.Cluster
+	clock *testingclock.FakeClock
 }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{T: t, config: server.Config(t), scheme: runtime.NewScheme(), clock: testingclock.NewFakeClock(time.Now())}
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme} {
-		if err := add(c.scheme); err != nil {
-			t.Fatal(err)
-		}
+	c := &cluster{
+		Cluster: apiserver.Connect(t, server.Config(t), submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme),
+		clock:   testingclock.NewFakeClock(time.Now()),
 	}
-	var err error
-	if c.Client, err = client.New(c.config, client.Options{Scheme: c.scheme}); err != nil {
-		t.Fatal(err)
-	}
-	for _, kind := range []client.Object{
+	c.Empty(
 		&submarinerv1.ClusterGlobalEgressIP{}, &submarinerv1.GlobalEgressIP{}, &submarinerv1.GlobalIngressIP{}, &corev1.Pod{},
 		&corev1.Node{}, &pelagov1alpha1.PortBlock{}, &pelagov1alpha1.NodeIndex{}, &corev1.Event{},
-	} {
-		if err := c.DeleteAllOf(t.Context(), kind, client.InNamespace("default"), client.GracePeriodSeconds(0)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	)
 	return c
 }
 
 // agent runs the controller until stop is called or the test ends.
 func (c *cluster) agent(minimum int, faults *apiserver.Faults) (stop func()) {
 	c.Helper()
-	m := apiserver.Manager{Scheme: c.scheme, Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
+	return apiserver.Manager{Scheme: c.Scheme(), NewClient: faults.NewClient, Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
 		return blocks.Setup(mgr, blocks.Options{
 			GlobalCIDR: []netip.Prefix{netip.MustParsePrefix("120.1.0.0/24")}, Minimum: minimum, Clock: c.clock,
 		})
-	}}}
-	if faults != nil {
-		m.NewClient = faults.NewClient
-	}
-	return m.Run(c, c.config)
-}
-
-func (c *cluster) create(objects ...client.Object) {
-	c.Helper()
-	for _, o := range objects {
-		if err := c.Create(c.Context(), o); err != nil {
-			c.Fatal(err)
-		}
-	}
-}
-
-func (c *cluster) remove(o client.Object) {
-	c.Helper()
-	if err := c.Delete(c.Context(), o, client.GracePeriodSeconds(0)); err != nil {
-		c.Fatal(err)
-	}
+	}}}.Run(c, c.Config)
 }
 
 // addNode makes a Node and, as its own controller does, a NodeIndex.
 func (c *cluster) addNode(name string, index int32, boot string) *corev1.Node {
 	c.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	c.create(node)
-	c.create(&pelagov1alpha1.NodeIndex{
+	c.Make(node)
+	c.Make(&pelagov1alpha1.NodeIndex{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: pelagov1alpha1.NodeIndexSpec{Index: index, NodeUID: string(node.UID)},
 	})
 	c.report(name, func(s *pelagov1alpha1.NodeIndexStatus) { s.BootID = boot })
@@ -127,7 +91,7 @@ func (c *cluster) addPool(namespace, name string, selector map[string]string, ip
 	var o client.Object
 	if namespace == "" {
 		g := &submarinerv1.ClusterGlobalEgressIP{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		c.create(g)
+		c.Make(g)
 		g.Status.AllocatedIPs = ips
 		o = g
 	} else {
@@ -135,7 +99,7 @@ func (c *cluster) addPool(namespace, name string, selector map[string]string, ip
 		if selector != nil {
 			g.Spec.PodSelector = &metav1.LabelSelector{MatchLabels: selector}
 		}
-		c.create(g)
+		c.Make(g)
 		g.Status.AllocatedIPs = ips
 		o = g
 	}
@@ -151,7 +115,7 @@ func (c *cluster) addPod(name, node string, labels map[string]string) *corev1.Po
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: labels},
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
-	c.create(pod)
+	c.Make(pod)
 	return pod
 }
 
@@ -174,7 +138,7 @@ func (c *cluster) leases() map[string]string {
 			words = append(words, "of "+b.Spec.Pool.Name)
 		}
 		if b.Spec.OrphanedAt != nil {
-			words = append(words, "orphaned "+b.Annotations[blocks.OrphanBootIDAnnotation])
+			words = append(words, "orphaned "+b.Annotations[pelagov1alpha1.AnnotationOrphanBootID])
 		}
 		got[b.Name] = strings.Join(words, " ")
 	}
@@ -199,26 +163,6 @@ func (c *cluster) release(name string) {
 	}
 }
 
-// nudge changes an object, so that the agent looks at it with the fake clock's new time.
-func (c *cluster) nudge(o client.Object) {
-	c.Helper()
-	text := fmt.Appendf(nil, `{"metadata":{"annotations":{"nudge":"%d"}}}`, rand.Int())
-	if err := c.Patch(c.Context(), o, client.RawPatch(types.MergePatchType, text)); err != nil {
-		c.Fatal(err)
-	}
-}
-
-func eventually[T any](c *cluster, want T, got func() T) {
-	c.Helper()
-	var diff string
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if diff = cmp.Diff(want, got()); diff == "" {
-			return
-		}
-	}
-	c.Fatalf("not so within 20 s: %s", diff)
-}
-
 const clusterPool = submarinerv1.ClusterGlobalEgressIPName
 
 func TestBlocksWaitForAllReadyGateways(t *testing.T) {
@@ -232,7 +176,7 @@ func TestBlocksWaitForAllReadyGateways(t *testing.T) {
 		"120-1-0-1-1024": "n1 Pending", "120-1-0-1-1280": "n1 Pending", "120-1-0-2-1024": "n2 Pending", "120-1-0-2-1280": "n2 Pending",
 		"120-1-0-1-1536": "n3 Pending", "120-1-0-1-1792": "n3 Pending",
 	}
-	eventually(c, pendingAll, c.leases)
+	await.Equal(c, pendingAll, c.leases)
 	var uids []string
 	for _, b := range c.list() {
 		uids = append(uids, string(b.UID))
@@ -242,12 +186,12 @@ func TestBlocksWaitForAllReadyGateways(t *testing.T) {
 	}
 	c.report("n3", func(s *pelagov1alpha1.NodeIndexStatus) { s.Ready, s.Acks = true, uids })
 	c.report("n1", func(s *pelagov1alpha1.NodeIndexStatus) { s.Acks = uids })
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // no block may get active
 	if diff := cmp.Diff(pendingAll, c.leases()); diff != "" {
 		t.Errorf("with one of two gateways: %s", diff)
 	}
 	c.report("n2", func(s *pelagov1alpha1.NodeIndexStatus) { s.Acks = uids[:5] })
-	eventually(c, 5, func() int {
+	await.Equal(c, 5, func() int {
 		return len(slices.DeleteFunc(c.list(), func(b pelagov1alpha1.PortBlock) bool { return b.Spec.State != pelagov1alpha1.BlockActive }))
 	})
 	c.report("n2", func(s *pelagov1alpha1.NodeIndexStatus) { s.Ready, s.Acks = false, nil }) // a gateway that is not ready has no say
@@ -255,7 +199,7 @@ func TestBlocksWaitForAllReadyGateways(t *testing.T) {
 	for name, lease := range pendingAll {
 		active[name] = strings.Replace(lease, "Pending", "Active", 1)
 	}
-	eventually(c, active, c.leases)
+	await.Equal(c, active, c.leases)
 }
 
 func TestPoolsOfPods(t *testing.T) {
@@ -266,9 +210,9 @@ func TestPoolsOfPods(t *testing.T) {
 	c.addPool("default", "db-pods", map[string]string{"role": "db"}, "120.1.0.9")
 	c.addPool("default", "all", nil, "120.1.0.10")
 	web := c.addPod("web-0", "n1", map[string]string{"role": "web"})
-	eventually(c, map[string]string{"120-1-0-10-1024": "n1 Pending of all"}, c.leases)
+	await.Equal(c, map[string]string{"120-1-0-10-1024": "n1 Pending of all"}, c.leases)
 	db := c.addPod("db-0", "n2", map[string]string{"role": "db"})
-	eventually(c, map[string]string{"120-1-0-10-1024": "n1 Pending of all", "120-1-0-9-1024": "n2 Pending of db-pods"}, c.leases)
+	await.Equal(c, map[string]string{"120-1-0-10-1024": "n1 Pending of all", "120-1-0-9-1024": "n2 Pending of db-pods"}, c.leases)
 
 	// A pod with an address of its own needs no block of its namespace.
 	own := &submarinerv1.GlobalIngressIP{
@@ -277,7 +221,7 @@ func TestPoolsOfPods(t *testing.T) {
 			Target: submarinerv1.HeadlessServicePod, PodRef: &corev1.LocalObjectReference{Name: "web-0"},
 		},
 	}
-	c.create(own)
+	c.Make(own)
 	own.Status.AllocatedIP = "120.1.0.11"
 	meta.SetStatusCondition(&own.Status.Conditions, metav1.Condition{
 		Type: submarinerv1.ConditionAllocated, Status: metav1.ConditionTrue, Reason: submarinerv1.ReasonSuccess,
@@ -285,12 +229,12 @@ func TestPoolsOfPods(t *testing.T) {
 	if err := c.Status().Update(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
-	eventually(c, map[string]string{"120-1-0-9-1024": "n2 Pending of db-pods"}, c.leases)
-	c.remove(own)
-	eventually(c, map[string]string{"120-1-0-10-1024": "n1 Pending of all", "120-1-0-9-1024": "n2 Pending of db-pods"}, c.leases)
-	c.remove(web)
-	c.remove(db)
-	eventually(c, map[string]string{}, c.leases)
+	await.Equal(c, map[string]string{"120-1-0-9-1024": "n2 Pending of db-pods"}, c.leases)
+	c.Remove(own)
+	await.Equal(c, map[string]string{"120-1-0-10-1024": "n1 Pending of all", "120-1-0-9-1024": "n2 Pending of db-pods"}, c.leases)
+	c.Remove(web)
+	c.Remove(db)
+	await.Equal(c, map[string]string{}, c.leases)
 }
 
 func TestDemandAndRelease(t *testing.T) {
@@ -311,29 +255,29 @@ func TestDemandAndRelease(t *testing.T) {
 			s.Demand = []pelagov1alpha1.BlockDemand{{Pool: egress.ClusterPool, Blocks: n}}
 		})
 	}
-	eventually(c, 2, func() int { return len(c.list()) })
+	await.Equal(c, 2, func() int { return len(c.list()) })
 	demand(4)
-	eventually(c, 4, func() int { return len(c.list()) })
+	await.Equal(c, 4, func() int { return len(c.list()) })
 	acknowledge()
-	eventually(c, map[string]string{
+	await.Equal(c, map[string]string{
 		"120-1-0-1-1024": "n1 Active", "120-1-0-1-1280": "n1 Active", "120-1-0-1-1536": "n1 Active", "120-1-0-1-1792": "n1 Active",
 	}, c.leases)
 	demand(3)
-	eventually(c, "n1 Releasing", func() string { return c.leases()["120-1-0-1-1792"] })
+	await.Equal(c, "n1 Releasing", func() string { return c.leases()["120-1-0-1-1792"] })
 	c.release("120-1-0-1-1792")
-	eventually(c, 3, func() int { return len(c.list()) })
+	await.Equal(c, 3, func() int { return len(c.list()) })
 
 	// The pool loses the address: the node gets blocks of the other one and gives these back.
 	pool.Status.AllocatedIPs = []string{"120.1.0.2"}
 	if err := c.Status().Update(t.Context(), pool); err != nil {
 		t.Fatal(err)
 	}
-	eventually(c, map[string]string{
+	await.Equal(c, map[string]string{
 		"120-1-0-1-1024": "n1 Releasing", "120-1-0-1-1280": "n1 Releasing", "120-1-0-1-1536": "n1 Releasing",
 		"120-1-0-2-1024": "n1 Pending", "120-1-0-2-1280": "n1 Pending", "120-1-0-2-1536": "n1 Pending",
 	}, c.leases)
-	c.remove(pool)
-	eventually(c, map[string]string{
+	c.Remove(pool)
+	await.Equal(c, map[string]string{
 		"120-1-0-1-1024": "n1 Releasing", "120-1-0-1-1280": "n1 Releasing", "120-1-0-1-1536": "n1 Releasing",
 	}, c.leases)
 }
@@ -345,7 +289,7 @@ func TestOrphansAreFenced(t *testing.T) {
 	dead, back := c.addNode("dead", 1, "b1"), c.addNode("back", 2, "b1")
 	c.report("g", func(s *pelagov1alpha1.NodeIndexStatus) { s.Ready, s.Gateway = true, true })
 	stop := c.agent(1, nil)
-	eventually(c, 3, func() int { return len(c.list()) })
+	await.Equal(c, 3, func() int { return len(c.list()) })
 	var uids []string
 	byNode := map[string]string{}
 	for _, b := range c.list() {
@@ -354,40 +298,40 @@ func TestOrphansAreFenced(t *testing.T) {
 	}
 	c.report("g", func(s *pelagov1alpha1.NodeIndexStatus) { s.Acks = uids })
 	lease := func(node string) func() string { return func() string { return c.leases()[byNode[node]] } }
-	eventually(c, "dead Active", lease("dead"))
-	eventually(c, "back Active", lease("back"))
+	await.Equal(c, "dead Active", lease("dead"))
+	await.Equal(c, "back Active", lease("back"))
 
 	stop() // the nodes go while no agent runs
-	c.remove(dead)
-	c.remove(back)
+	c.Remove(dead)
+	c.Remove(back)
 	c.agent(1, nil)
-	eventually(c, "dead Active orphaned b1", lease("dead"))
-	eventually(c, "back Active orphaned b1", lease("back"))
+	await.Equal(c, "dead Active orphaned b1", lease("dead"))
+	await.Equal(c, "back Active orphaned b1", lease("back"))
 
 	// A node of the name comes back. As long as its boot is the old one, or not known, its old block stays.
-	c.remove(&pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "dead"}})
-	c.remove(&pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "back"}})
+	c.Remove(&pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "dead"}})
+	c.Remove(&pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "back"}})
 	c.addNode("back", 3, "b1")
-	eventually(c, 2, func() int { return c.perNode()["back"] }) // it has a block of its own now
-	c.nudge(&pelagov1alpha1.PortBlock{ObjectMeta: metav1.ObjectMeta{Name: byNode["back"]}})
-	time.Sleep(300 * time.Millisecond)
+	await.Equal(c, 2, func() int { return c.perNode()["back"] }) // it has a block of its own now
+	c.Nudge(&pelagov1alpha1.PortBlock{ObjectMeta: metav1.ObjectMeta{Name: byNode["back"]}})
+	time.Sleep(300 * time.Millisecond) // the block may not be freed
 	if got := lease("back")(); got != "back Active orphaned b1" {
 		t.Errorf("back without a reboot: %q", got)
 	}
 	c.report("back", func(s *pelagov1alpha1.NodeIndexStatus) { s.BootID = "b2" })
-	eventually(c, "", lease("back"))
+	await.Equal(c, "", lease("back"))
 
 	orphan := &pelagov1alpha1.PortBlock{ObjectMeta: metav1.ObjectMeta{Name: byNode["dead"]}}
 	c.release(byNode["dead"]) // whoever says so is not the node that the block was leased to
 	c.clock.Step(blocks.Established - 2*time.Second)
-	c.nudge(orphan)
-	time.Sleep(300 * time.Millisecond)
+	c.Nudge(orphan)
+	time.Sleep(300 * time.Millisecond) // the block may not be freed
 	if got := lease("dead")(); got != "dead Active orphaned b1" {
 		t.Errorf("before the timer has run out: %q", got)
 	}
 	c.clock.Step(4 * time.Second)
-	c.nudge(orphan)
-	eventually(c, "", lease("dead"))
+	c.Nudge(orphan)
+	await.Equal(c, "", lease("dead"))
 }
 
 func TestExhaustedPool(t *testing.T) {
@@ -396,38 +340,38 @@ func TestExhaustedPool(t *testing.T) {
 	pool := c.addPool("", clusterPool, nil, "120.1.0.1") // 252 blocks
 	n1 := c.addNode("n1", 1, "b1")
 	c.addNode("n2", 2, "b1")
-	eventually(c, map[string]int{"n1": 100, "n2": 100}, c.perNode)
+	await.Equal(c, map[string]int{"n1": 100, "n2": 100}, c.perNode)
 	c.addNode("n3", 3, "b1")
-	eventually(c, map[string]int{"n1": 100, "n2": 100, "n3": 52}, c.perNode)
+	await.Equal(c, map[string]int{"n1": 100, "n2": 100, "n3": 52}, c.perNode)
 	condition := func() string {
 		g := &submarinerv1.ClusterGlobalEgressIP{}
 		if err := c.Get(t.Context(), client.ObjectKeyFromObject(pool), g); err != nil {
 			t.Fatal(err)
 		}
-		found := meta.FindStatusCondition(g.Status.Conditions, blocks.ConditionPortBlocksExhausted)
+		found := meta.FindStatusCondition(g.Status.Conditions, submarinerv1.ConditionPortBlocksExhausted)
 		if found == nil {
 			return ""
 		}
 		return string(found.Status) + " " + found.Reason
 	}
-	eventually(c, "True AllBlocksLeased", condition)
-	eventually(c, []string{"ClusterGlobalEgressIP", "Node"}, func() []string {
+	await.Equal(c, "True AllBlocksLeased", condition)
+	await.Equal(c, []string{"ClusterGlobalEgressIP", "Node"}, func() []string {
 		var events corev1.EventList
 		if err := c.List(t.Context(), &events); err != nil {
 			t.Fatal(err)
 		}
 		var kinds []string
 		for _, e := range events.Items {
-			if e.Reason == blocks.ReasonAllBlocksLeased && strings.Contains(e.Message, "raise") {
+			if e.Reason == submarinerv1.ReasonAllBlocksLeased && strings.Contains(e.Message, "raise") {
 				kinds = append(kinds, e.InvolvedObject.Kind)
 			}
 		}
 		slices.Sort(kinds)
 		return slices.Compact(kinds)
 	})
-	c.remove(n1) // its blocks are pending, nobody has used them
-	eventually(c, map[string]int{"n2": 100, "n3": 100}, c.perNode)
-	eventually(c, "False BlocksAvailable", condition)
+	c.Remove(n1) // its blocks are pending, nobody has used them
+	await.Equal(c, map[string]int{"n2": 100, "n3": 100}, c.perNode)
+	await.Equal(c, "False BlocksAvailable", condition)
 }
 
 // Agents that die between two writes, and two that run at once, lease no ports twice and leave no node without.
@@ -455,14 +399,12 @@ func TestKilledAgentsNeverLeaseTwice(t *testing.T) {
 	for range 20 {
 		faults := &apiserver.Faults{Every: 8, Fatal: true}
 		stop := c.agent(2, faults)
-		for end := time.Now().Add(2 * time.Second); !faults.Dead() && time.Now().Before(end); {
-			time.Sleep(5 * time.Millisecond)
-		}
+		faults.AwaitDeath()
 		stop()
 		check()
 	}
 	c.agent(2, &apiserver.Faults{Every: 20})
 	c.agent(2, &apiserver.Faults{Every: 20})
-	eventually(c, want, c.perNode)
+	await.Equal(c, want, c.perNode)
 	check()
 }

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
@@ -21,16 +20,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/pace"
 )
 
 // DefaultMinimum is the number of blocks that a node has of each pool that it uses.
 const DefaultMinimum = 2
-
-// OrphanBootIDAnnotation keeps, on a block whose owner is missed, the owner's last boot id. If a node of that name
-// comes back with another one, the flows of the block have ended with the earlier boot.
-const OrphanBootIDAnnotation = "pelago.io/orphan-boot-id"
-
-const conflictDelay = 20 * time.Millisecond
 
 // Options of the controller.
 type Options struct {
@@ -92,11 +87,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, e
 	if err := r.fill(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	wait, err := r.reconcile(ctx, req)
-	if apierrors.IsConflict(err) {
-		return ctrl.Result{RequeueAfter: conflictDelay}, nil
-	}
-	return ctrl.Result{RequeueAfter: wait}, err
+	return pace.Result(r.reconcile(ctx, req))
 }
 
 // fill takes the leases that exist into the picture, once: event handlers may come later than the first reconcile.
@@ -155,7 +146,7 @@ func (r *reconciler) reconcile(ctx context.Context, req request) (time.Duration,
 
 // leases lists the blocks of a request, as objects by name and as values.
 func (r *reconciler) leases(ctx context.Context, req request) (map[string]*pelagov1alpha1.PortBlock, []Block, error) {
-	gateways, err := r.gateways(ctx)
+	ready, err := gatewayIndex.List(ctx, r.client)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -178,7 +169,7 @@ func (r *reconciler) leases(ctx context.Context, req request) (map[string]*pelag
 		}
 		value := Block{
 			Name: name, Ports: ports, State: b.Spec.State, NodeUID: b.Spec.NodeUID, Released: b.Status.Released,
-			Acked: acked(b, gateways), OrphanBootID: b.Annotations[OrphanBootIDAnnotation],
+			Acked: ready.Have(b.UID), OrphanBootID: b.Annotations[pelagov1alpha1.AnnotationOrphanBootID],
 		}
 		if b.Spec.OrphanedAt != nil {
 			value.OrphanedAt = b.Spec.OrphanedAt.Time
@@ -220,13 +211,7 @@ func (r *reconciler) create(ctx context.Context, req request, node member, p Por
 			State: pelagov1alpha1.BlockPending,
 		},
 	}
-	err := r.client.Create(ctx, b)
-	if apierrors.IsAlreadyExists(err) {
-		if err = r.live.Get(ctx, client.ObjectKeyFromObject(b), b); apierrors.IsNotFound(err) {
-			return false, apierrors.NewConflict(pelagov1alpha1.GroupVersion.WithResource("portblocks").GroupResource(), b.Name, err)
-		}
-	}
-	if err != nil {
+	if err := objectset.Claim(ctx, r.client, r.live, b); err != nil {
 		return false, fmt.Errorf("lease port block %s to node %s: %w", name(p), req.Node, err)
 	}
 	mine := b.Spec.NodeUID == node.UID && b.Spec.Pool == req.Pool && b.Spec.OrphanedAt == nil && b.Spec.State != pelagov1alpha1.BlockReleasing
@@ -262,7 +247,7 @@ func (r *reconciler) orphan(ctx context.Context, b *pelagov1alpha1.PortBlock, no
 	patch := client.MergeFromWithOptions(b.DeepCopy(), client.MergeFromWithOptimisticLock{})
 	b.Spec.OrphanedAt = &metav1.Time{Time: r.clock.Now().Add(time.Second).Truncate(time.Second)} // the API keeps seconds
 	if boot := node.bootOf[b.Spec.NodeUID]; boot != "" {
-		metav1.SetMetaDataAnnotation(&b.ObjectMeta, OrphanBootIDAnnotation, boot)
+		metav1.SetMetaDataAnnotation(&b.ObjectMeta, pelagov1alpha1.AnnotationOrphanBootID, boot)
 	}
 	if err := r.client.Patch(ctx, b, patch); err != nil {
 		return fmt.Errorf("mark it as orphaned: %w", err)
@@ -275,25 +260,6 @@ func (r *reconciler) delete(ctx context.Context, b *pelagov1alpha1.PortBlock) er
 		return fmt.Errorf("delete it: %w", err)
 	}
 	return nil
-}
-
-// gateways lists the ready gateways.
-func (r *reconciler) gateways(ctx context.Context) ([]pelagov1alpha1.NodeIndex, error) {
-	var list pelagov1alpha1.NodeIndexList
-	if err := r.client.List(ctx, &list, client.MatchingFields{gatewayIndex: "true"}); err != nil {
-		return nil, fmt.Errorf("list gateways: %w", err)
-	}
-	return list.Items, nil
-}
-
-// acked says whether every ready gateway lists the block; without a ready gateway nothing is acknowledged.
-func acked(b *pelagov1alpha1.PortBlock, gateways []pelagov1alpha1.NodeIndex) bool {
-	for i := range gateways {
-		if !slices.Contains(gateways[i].Status.Acks, string(b.UID)) {
-			return false
-		}
-	}
-	return len(gateways) > 0
 }
 
 func portsOf(b *pelagov1alpha1.PortBlock) (Ports, bool) {

@@ -35,7 +35,3 @@ func used(pool pelagov1alpha1.EgressPool, pods []egress.Pod, table *egress.Table
 func runs(pod *corev1.Pod) bool {
 	return pod.Spec.NodeName != "" && !pod.Spec.HostNetwork && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }
-
-func podOf(pod *corev1.Pod) egress.Pod {
-	return egress.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Labels: pod.Labels, HostNetwork: pod.Spec.HostNetwork}
-}

@@ -41,11 +41,7 @@ func (r *reconciler) pool(ctx context.Context, name pelagov1alpha1.EgressPool) (
 		return supply{}, fmt.Errorf("read egress pool %s/%s: %w", name.Namespace, name.Name, err)
 	}
 	s.conditions = &status.Conditions
-	for _, text := range status.AllocatedIPs {
-		if ip, err := netip.ParseAddr(text); err == nil {
-			s.ips = append(s.ips, ip)
-		}
-	}
+	s.ips = egress.Addresses(status.AllocatedIPs)
 	return s, nil
 }
 
@@ -106,7 +102,7 @@ func (r *reconciler) want(ctx context.Context, req request, demand []pelagov1alp
 	var pods []egress.Pod
 	var own []submarinerv1.GlobalIngressIP
 	for i := range list.Items {
-		pods = append(pods, podOf(&list.Items[i]))
+		pods = append(pods, egress.PodOf(&list.Items[i]))
 		var ingress submarinerv1.GlobalIngressIPList
 		err := r.client.List(ctx, &ingress, client.InNamespace(req.Pool.Namespace), client.MatchingFields{ownIndex: list.Items[i].Name})
 		if err != nil {

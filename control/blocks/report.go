@@ -10,15 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-)
-
-// ConditionPortBlocksExhausted is True on an egress object all of whose port blocks are leased while a node needs more.
-const ConditionPortBlocksExhausted = "PortBlocksExhausted"
-
-// Reasons of ConditionPortBlocksExhausted, and the reason of the Events.
-const (
-	ReasonAllBlocksLeased = "AllBlocksLeased"
-	ReasonBlocksAvailable = "BlocksAvailable"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
 // report tells the users of a pool and of a node when blocks are lacking, and when no longer. isNew says that the node
@@ -34,20 +26,20 @@ func (r *reconciler) report(ctx context.Context, req request, node member, pool 
 		message := fmt.Sprintf("all %d port blocks of its %d egress IPs are leased to nodes and another one is needed: new flows "+
 			"are dropped where the leased ports are used up; raise numberOfIPs", total, len(pool.ips))
 		shown, err := r.show(ctx, req, pool, metav1.Condition{
-			Type: ConditionPortBlocksExhausted, Status: metav1.ConditionTrue, Reason: ReasonAllBlocksLeased, Message: message,
+			Type: submarinerv1.ConditionPortBlocksExhausted, Status: metav1.ConditionTrue, Reason: submarinerv1.ReasonAllBlocksLeased, Message: message,
 		})
 		if shown {
-			r.recorder.Event(pool.object, corev1.EventTypeWarning, ReasonAllBlocksLeased, message)
+			r.recorder.Event(pool.object, corev1.EventTypeWarning, submarinerv1.ReasonAllBlocksLeased, message)
 		}
 		if isNew && node.object != nil {
-			r.recorder.Eventf(node.object, corev1.EventTypeWarning, ReasonAllBlocksLeased,
+			r.recorder.Eventf(node.object, corev1.EventTypeWarning, submarinerv1.ReasonAllBlocksLeased,
 				"%d more port blocks of the egress pool %s are needed and none is free: raise its numberOfIPs", missing, poolName(req.Pool))
 		}
 		return err
-	case meta.IsStatusConditionTrue(*pool.conditions, ConditionPortBlocksExhausted) &&
+	case meta.IsStatusConditionTrue(*pool.conditions, submarinerv1.ConditionPortBlocksExhausted) &&
 		len(r.ledger.hungry(req.Pool)) == 0 && r.ledger.free(pool.ips) > 0:
 		_, err := r.show(ctx, req, pool, metav1.Condition{
-			Type: ConditionPortBlocksExhausted, Status: metav1.ConditionFalse, Reason: ReasonBlocksAvailable, Message: "Nodes get the port blocks that they need",
+			Type: submarinerv1.ConditionPortBlocksExhausted, Status: metav1.ConditionFalse, Reason: submarinerv1.ReasonBlocksAvailable, Message: "Nodes get the port blocks that they need",
 		})
 		return err
 	}

@@ -2,6 +2,7 @@ package blocks
 
 import (
 	"context"
+	"errors"
 	"maps"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,7 +10,6 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -17,6 +17,8 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/gateways"
+	"github.com/pelago-net/pelago/control/index"
 )
 
 // Index fields of the cache; the prefix keeps them apart from those of other controllers.
@@ -24,16 +26,16 @@ const (
 	requestIndex = "blocks.request" // PortBlock by request
 	nodeIndex    = "blocks.node"    // PortBlock by node
 	poolIndex    = "blocks.pool"    // PortBlock by pool
-	pendingIndex = "blocks.pending" // PortBlock: "true" if pending
-	gatewayIndex = "blocks.gateway" // NodeIndex: "true" if a ready gateway
-	podIndex     = "blocks.pod"     // Pod by node, if it can open flows
-	ownIndex     = "blocks.own"     // GlobalIngressIP by pod
+	pendingIndex = "blocks.pending" // PortBlock: flag of the pending ones
+	gatewayIndex = gateways.Index("blocks.gateway")
+	podIndex     = "blocks.pod" // Pod by node, if it can open flows
+	ownIndex     = "blocks.own" // GlobalIngressIP by pod
 )
 
 type queue = workqueue.TypedRateLimitingInterface[request]
 
 func (r *reconciler) watch(mgr ctrl.Manager) error {
-	if err := index(mgr); err != nil {
+	if err := addIndexes(mgr); err != nil {
 		return err
 	}
 	node := new(metav1.PartialObjectMetadata)
@@ -54,51 +56,28 @@ func (r *reconciler) watch(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-func index(mgr ctrl.Manager) error {
-	block := func(f func(*pelagov1alpha1.PortBlock) []string) client.IndexerFunc {
-		return func(o client.Object) []string { return f(o.(*pelagov1alpha1.PortBlock)) }
-	}
-	for _, i := range []struct {
-		object client.Object
-		field  string
-		values client.IndexerFunc
-	}{
-		{&pelagov1alpha1.PortBlock{}, requestIndex, block(func(b *pelagov1alpha1.PortBlock) []string { return []string{requestOf(b).String()} })},
-		{&pelagov1alpha1.PortBlock{}, nodeIndex, block(func(b *pelagov1alpha1.PortBlock) []string { return []string{b.Spec.Node} })},
-		{&pelagov1alpha1.PortBlock{}, poolIndex, block(func(b *pelagov1alpha1.PortBlock) []string { return []string{poolName(b.Spec.Pool)} })},
-		{&pelagov1alpha1.PortBlock{}, pendingIndex, block(func(b *pelagov1alpha1.PortBlock) []string {
-			if b.Spec.State == pelagov1alpha1.BlockPending {
-				return []string{"true"}
+func addIndexes(mgr ctrl.Manager) error {
+	block := new(pelagov1alpha1.PortBlock)
+	return errors.Join(
+		index.Add(mgr, block, requestIndex, func(b *pelagov1alpha1.PortBlock) []string { return []string{requestOf(b).String()} }),
+		index.Add(mgr, block, nodeIndex, func(b *pelagov1alpha1.PortBlock) []string { return []string{b.Spec.Node} }),
+		index.Add(mgr, block, poolIndex, func(b *pelagov1alpha1.PortBlock) []string { return []string{poolName(b.Spec.Pool)} }),
+		index.AddFlag(mgr, block, pendingIndex, func(b *pelagov1alpha1.PortBlock) bool { return b.Spec.State == pelagov1alpha1.BlockPending }),
+		gatewayIndex.AddTo(mgr),
+		index.Add(mgr, &corev1.Pod{}, podIndex, func(p *corev1.Pod) []string {
+			if runs(p) {
+				return []string{p.Spec.NodeName}
 			}
 			return nil
-		})},
-		{&pelagov1alpha1.NodeIndex{}, gatewayIndex, func(o client.Object) []string {
-			if readyGateway(o.(*pelagov1alpha1.NodeIndex)) {
-				return []string{"true"}
-			}
-			return nil
-		}},
-		{&corev1.Pod{}, podIndex, func(o client.Object) []string {
-			if pod := o.(*corev1.Pod); runs(pod) {
-				return []string{pod.Spec.NodeName}
-			}
-			return nil
-		}},
-		{&submarinerv1.GlobalIngressIP{}, ownIndex, func(o client.Object) []string {
-			if g := o.(*submarinerv1.GlobalIngressIP); g.Spec.PodRef != nil {
+		}),
+		index.Add(mgr, &submarinerv1.GlobalIngressIP{}, ownIndex, func(g *submarinerv1.GlobalIngressIP) []string {
+			if g.Spec.PodRef != nil {
 				return []string{g.Spec.PodRef.Name}
 			}
 			return nil
-		}},
-	} {
-		if err := mgr.GetFieldIndexer().IndexField(context.Background(), i.object, i.field, i.values); err != nil {
-			return err
-		}
-	}
-	return nil
+		}),
+	)
 }
-
-func readyGateway(n *pelagov1alpha1.NodeIndex) bool { return n.Status.Gateway && n.Status.Ready }
 
 func add(q queue, requests ...request) {
 	for _, req := range requests {
@@ -153,7 +132,7 @@ func (r *reconciler) onIndex() handler.TypedEventHandler[*pelagov1alpha1.NodeInd
 	return handler.TypedFuncs[*pelagov1alpha1.NodeIndex, request]{
 		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*pelagov1alpha1.NodeIndex], q queue) {
 			add(q, r.ofNode(ctx, e.Object.Name)...)
-			if readyGateway(e.Object) {
+			if gateways.Ready(e.Object) {
 				add(q, r.pending(ctx)...)
 			}
 		},
@@ -161,13 +140,13 @@ func (r *reconciler) onIndex() handler.TypedEventHandler[*pelagov1alpha1.NodeInd
 			if ownChange(e.ObjectOld, e.ObjectNew) {
 				add(q, r.ofNode(ctx, e.ObjectNew.Name)...)
 			}
-			if gatewayChange(e.ObjectOld, e.ObjectNew) {
+			if gateways.Changed(e.ObjectOld, e.ObjectNew) {
 				add(q, r.pending(ctx)...)
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*pelagov1alpha1.NodeIndex], q queue) {
 			add(q, r.ofNode(ctx, e.Object.Name)...)
-			if readyGateway(e.Object) {
+			if gateways.Ready(e.Object) {
 				add(q, r.pending(ctx)...)
 			}
 		},

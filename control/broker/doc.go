@@ -15,11 +15,3 @@ const (
 	// PSKSecret holds the clusterset's key for IPsec, under the key "psk".
 	PSKSecret = "submariner-ipsec-psk"
 )
-
-// Annotations of a Cluster object at the hub.
-const (
-	// AnnotationUID is the UID of the cluster's namespace kube-system: which cluster it really is.
-	AnnotationUID = "pelago.io/cluster-uid"
-	// AnnotationIndex is the cluster's index in the clusterset, decimal.
-	AnnotationIndex = "pelago.io/cluster-index"
-)

@@ -17,15 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/deploy"
 )
 
 // TokenLife is how long a member's token is valid unless it is renewed; the agent renews it.
 const TokenLife = 7 * 24 * time.Hour
-
-// RegistrationType is the type of the Secrets cluster-<id>.registration.
-const RegistrationType corev1.SecretType = "pelago.io/registration"
 
 // AccountName is the ServiceAccount of a member at the hub.
 func AccountName(clusterID string) string { return "cluster-" + clusterID }
@@ -47,7 +45,7 @@ func Identity(ctx context.Context, hub client.Client, namespace, clusterID strin
 	if err := hub.Create(ctx, account); err != nil && !apierrors.IsAlreadyExists(err) {
 		return "", fmt.Errorf("create ServiceAccount %s at the hub: %w", account.Name, err)
 	}
-	secret := &corev1.Secret{ObjectMeta: meta(RegistrationName(clusterID)), Type: RegistrationType}
+	secret := &corev1.Secret{ObjectMeta: meta(RegistrationName(clusterID)), Type: pelagov1alpha1.SecretTypeRegistration}
 	switch err := hub.Create(ctx, secret); {
 	case err == nil:
 		return secret.UID, nil
@@ -145,7 +143,7 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 		ObjectMeta: metav1.ObjectMeta{
 			Name: m.ClusterID, Namespace: namespace,
 			Labels:      map[string]string{submarinerv1.LabelClusterID: m.ClusterID},
-			Annotations: map[string]string{AnnotationUID: m.ClusterUID, AnnotationIndex: strconv.Itoa(m.ClusterIndex)},
+			Annotations: map[string]string{pelagov1alpha1.AnnotationClusterUID: m.ClusterUID, pelagov1alpha1.AnnotationClusterIndex: strconv.Itoa(m.ClusterIndex)},
 		},
 		Spec: submarinerv1.ClusterSpec{
 			ClusterID:   m.ClusterID,
@@ -166,7 +164,7 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 		return nil, fmt.Errorf("get Cluster %s at the hub: %w", m.ClusterID, err)
 	}
 	unjoin := fmt.Sprintf("remove it first with `pelago unjoin --clusterid %s`", m.ClusterID)
-	if uid := have.Annotations[AnnotationUID]; uid != m.ClusterUID {
+	if uid := have.Annotations[pelagov1alpha1.AnnotationClusterUID]; uid != m.ClusterUID {
 		return nil, fmt.Errorf("cluster id %q belongs to another cluster (its namespace kube-system has UID %s): choose another id, or %s", m.ClusterID, uid, unjoin)
 	}
 	for _, r := range []struct {

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/deploy"
 )
@@ -79,7 +80,7 @@ func TestRegistrarOnlyRegisters(t *testing.T) {
 		"ServiceAccount of a long id":                r.Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta("cluster-" + strings.Repeat("a", 49))}),
 		"ServiceAccount in kube-system":              r.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "cluster-x", Namespace: "kube-system"}}),
 		"Secret that gets a token":                   r.Create(ctx, secret(RegistrationName("g9"), corev1.SecretTypeServiceAccountToken, map[string]string{"kubernetes.io/service-account.name": "cluster-g1"})),
-		"Secret of another name":                     r.Create(ctx, secret("x", RegistrationType, nil)),
+		"Secret of another name":                     r.Create(ctx, secret("x", pelagov1alpha1.SecretTypeRegistration, nil)),
 		"Role with other rights":                     r.Create(ctx, role("cluster-x.token", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, Verbs: []string{"create"}})),
 		"Role for another's token":                   r.Create(ctx, role("cluster-x.token", renew("cluster-g1"))),
 		"Role for two tokens":                        r.Create(ctx, role("cluster-x.token", renew("cluster-x", "cluster-g1"))),
@@ -135,7 +136,7 @@ func TestClustersAreDisjoint(t *testing.T) {
 	cluster := func(id, uid, index string, cidrs ...string) *submarinerv1.Cluster {
 		return &submarinerv1.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Name: id, Namespace: namespace, Labels: map[string]string{submarinerv1.LabelClusterID: id},
-				Annotations: map[string]string{AnnotationUID: uid, AnnotationIndex: index}},
+				Annotations: map[string]string{pelagov1alpha1.AnnotationClusterUID: uid, pelagov1alpha1.AnnotationClusterIndex: index}},
 			Spec: submarinerv1.ClusterSpec{ClusterID: id, GlobalCIDR: cidrs},
 		}
 	}

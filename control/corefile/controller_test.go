@@ -1,22 +1,20 @@
 package corefile
 
 import (
-	"context"
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/pelago-net/pelago/test/apiserver"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 var shared = apiserver.NewShared()
@@ -79,76 +77,53 @@ func TestController(t *testing.T) {
 	runController(t)
 	svc := newService()
 	must(c.Create(ctx, svc))
-	eventually(t, "warning that there is no ConfigMap", func() bool { return warned("configured elsewhere") })
+	await.True(t, "warning that there is no ConfigMap", func() bool { return warned("configured elsewhere") })
 
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: configMap.Namespace, Name: configMap.Name}, Data: map[string]string{"other": "kept"}}
 	must(c.Create(ctx, cm))
-	eventually(t, "warning that the ConfigMap has no Corefile", func() bool { return warned("has no key Corefile") })
+	await.True(t, "warning that the ConfigMap has no Corefile", func() bool { return warned("has no key Corefile") })
 
 	write(kubeadm)
-	eventually(t, "patched", func() bool { return current() == forwarded(svc, kubeadm) })
+	await.True(t, "patched", func() bool { return current() == forwarded(svc, kubeadm) })
 	must(c.Get(ctx, configMap, cm))
 	if cm.Data["other"] != "kept" {
 		t.Errorf("other keys of the ConfigMap changed: %v", cm.Data)
 	}
 
 	write("# mine\n" + kubeadm)
-	eventually(t, "patched again after somebody replaced the Corefile", func() bool { return current() == forwarded(svc, "# mine\n"+kubeadm) })
+	await.True(t, "patched again after somebody replaced the Corefile", func() bool { return current() == forwarded(svc, "# mine\n"+kubeadm) })
 
 	write(endMarker + "\n" + kubeadm)
-	eventually(t, "warning about damaged markers", func() bool { return warned("markers are damaged") })
+	await.True(t, "warning about damaged markers", func() bool { return warned("markers are damaged") })
 	if got := current(); got != endMarker+"\n"+kubeadm {
 		t.Errorf("a damaged Corefile was changed to:\n%s", got)
 	}
 	write("#lighthouse-start\n#lighthouse-end\n" + kubeadm)
-	eventually(t, "warning about Submariner's block", func() bool { return warned("Submariner's block") })
+	await.True(t, "warning about Submariner's block", func() bool { return warned("Submariner's block") })
 
 	write(kubeadm)
-	eventually(t, "patched after the damage is mended", func() bool { return current() == forwarded(svc, kubeadm) })
+	await.True(t, "patched after the damage is mended", func() bool { return current() == forwarded(svc, kubeadm) })
 	must(c.Delete(ctx, svc))
-	eventually(t, "block gone with the Service", func() bool { return current() == kubeadm })
+	await.True(t, "block gone with the Service", func() bool { return current() == kubeadm })
 
 	headless := newService()
 	headless.Spec.ClusterIP = corev1.ClusterIPNone
 	must(c.Create(ctx, headless))
-	eventually(t, "warning about a headless Service", func() bool { return warned("must not be headless") })
+	await.True(t, "warning about a headless Service", func() bool { return warned("must not be headless") })
 	must(c.Delete(ctx, headless))
 	svc = newService()
 	must(c.Create(ctx, svc))
-	eventually(t, "patched with the new Service's address", func() bool { return current() == forwarded(svc, kubeadm) })
+	await.True(t, "patched with the new Service's address", func() bool { return current() == forwarded(svc, kubeadm) })
 }
 
 // runController runs the controller in a manager until the test ends.
 func runController(t *testing.T) {
 	t.Helper()
-	m, err := manager.New(shared.Config(t), manager.Options{
-		Scheme:  clientgoscheme.Scheme,
-		Metrics: metricsserver.Options{BindAddress: "0"},
-		Cache:   cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: ConfigMapCache()}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	controller := New(m.GetClient(), m.GetEventRecorderFor("pelago-agent"), []string{"clusterset.local"})
-	if err := controller.SetupWithManager(m); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- m.Start(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 20 s: %s", what)
-		}
-	}
+	apiserver.Manager{
+		Scheme: clientgoscheme.Scheme,
+		Cache:  cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: ConfigMapCache()}},
+		Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
+			return New(m.GetClient(), m.GetEventRecorderFor("pelago-agent"), []string{"clusterset.local"}).SetupWithManager(m)
+		}},
+	}.Run(t, shared.Config(t))
 }

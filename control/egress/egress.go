@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -43,6 +44,11 @@ type Pod struct {
 	UID             types.UID
 	Labels          map[string]string
 	HostNetwork     bool
+}
+
+// PodOf is what is needed of a Pod object.
+func PodOf(p *corev1.Pod) Pod {
+	return Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels, HostNetwork: p.Spec.HostNetwork}
 }
 
 // Choice is where a pod's egress comes from.
@@ -86,7 +92,7 @@ type address struct {
 func NewTable(cluster *submarinerv1.ClusterGlobalEgressIP, pools []submarinerv1.GlobalEgressIP, ingress []submarinerv1.GlobalIngressIP) *Table {
 	t := &Table{namespaces: map[string]*rules{}, own: map[types.NamespacedName]address{}}
 	if cluster != nil && cluster.Name == submarinerv1.ClusterGlobalEgressIPName && cluster.DeletionTimestamp == nil {
-		t.cluster = &pool{name: ClusterPool, ips: addresses(cluster.Status.AllocatedIPs)}
+		t.cluster = &pool{name: ClusterPool, ips: Addresses(cluster.Status.AllocatedIPs)}
 	}
 	byAge := make([]*submarinerv1.GlobalEgressIP, 0, len(pools))
 	for i := range pools {
@@ -111,7 +117,7 @@ func (t *Table) add(g *submarinerv1.GlobalEgressIP) {
 		r = new(rules)
 		t.namespaces[g.Namespace] = r
 	}
-	p := pool{name: pelagov1alpha1.EgressPool{Namespace: g.Namespace, Name: g.Name}, ips: addresses(g.Status.AllocatedIPs)}
+	p := pool{name: pelagov1alpha1.EgressPool{Namespace: g.Namespace, Name: g.Name}, ips: Addresses(g.Status.AllocatedIPs)}
 	if g.Spec.PodSelector == nil {
 		r.general = append(r.general, p)
 		return
@@ -209,7 +215,8 @@ func older(a, b metav1.Object) int {
 	return cmp.Compare(a.GetName(), b.GetName())
 }
 
-func addresses(texts []string) []netip.Addr {
+// Addresses parses those of a status; what is none is left out.
+func Addresses(texts []string) []netip.Addr {
 	var ips []netip.Addr
 	for _, text := range texts {
 		if ip, err := netip.ParseAddr(text); err == nil {

@@ -15,30 +15,25 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/backends"
 	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/index"
 	"github.com/pelago-net/pelago/control/merge"
 	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/pace"
 )
 
-// Pauses before a reconcile is repeated.
 const (
-	firstRetry       = 50 * time.Millisecond
-	lastRetry        = 5 * time.Second
-	unreachableRetry = 2 * time.Second
-	staleRetry       = time.Second
-	publishTimeout   = 8 * time.Second // leaves time to report
-	reconcileTimeout = 15 * time.Second
-	workers          = 4
+	publishTimeout = 8 * time.Second // leaves time to report
+	workers        = 4
 )
 
 // Options are the facts of the cluster that the controller works with.
@@ -55,11 +50,10 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		hub:     o.Hub,
 		cluster: cluster{id: o.ClusterID, globalnet: o.Globalnet, brokerNamespace: o.Hub.Namespace()},
 	}
-	err := mgr.GetFieldIndexer().IndexField(context.Background(), &discoveryv1.EndpointSlice{}, indexService, localService)
-	if err != nil {
+	if err := index.Add(mgr, &discoveryv1.EndpointSlice{}, indexService, backends.ByService); err != nil {
 		return fmt.Errorf("set up controller export: %w", err)
 	}
-	err = ctrl.NewControllerManagedBy(mgr).
+	err := ctrl.NewControllerManagedBy(mgr).
 		Named("export").
 		For(&mcs.ServiceExport{}).
 		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}).
@@ -67,13 +61,9 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		Watches(&submarinerv1.GlobalIngressIP{}, handler.EnqueueRequestsFromMapFunc(r.ofIngressIP)).
 		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, ofHubObject)).
 		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, r.ofOwnHubSlice)).
-		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, r.ofCluster)).
+		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: workers,
-			ReconciliationTimeout:   reconcileTimeout,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
-		}).
+		WithOptions(pace.HubOptions(workers)).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up controller export: %w", err)
@@ -102,7 +92,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 	}
 	if objectset.IsStale(o.err) {
-		return reconcile.Result{RequeueAfter: staleRetry}, nil
+		return reconcile.Result{RequeueAfter: pace.HubCacheBehind}, nil
 	}
 	if s.export != nil && s.export.DeletionTimestamp == nil {
 		if err := r.report(ctx, s.export, o); err != nil {
@@ -110,7 +100,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 	}
 	if hub.IsUnreachable(o.err) { // package hub has told so
-		return reconcile.Result{RequeueAfter: unreachableRetry}, nil
+		return reconcile.Result{RequeueAfter: pace.HubAway}, nil
 	}
 	return reconcile.Result{}, o.err
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/backends"
-	"github.com/pelago-net/pelago/control/hub"
 )
 
 // cluster is what the offer of every service has in common.
@@ -182,9 +181,9 @@ func (c cluster) contribution(s state, ips []string) *v1alpha1.ServiceContributi
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.brokerNamespace, Name: c.contributionName(service.Namespace, service.Name),
 			Labels: map[string]string{
-				submarinerv1.LabelClusterID: c.id,
-				mcs.LabelServiceName:        service.Name,
-				hub.LabelSourceNamespace:    service.Namespace,
+				submarinerv1.LabelClusterID:       c.id,
+				mcs.LabelServiceName:              service.Name,
+				submarinerv1.LabelSourceNamespace: service.Namespace,
 			},
 		},
 		Spec: spec,
@@ -202,12 +201,12 @@ func (c cluster) slice(service *corev1.Service, content backends.Slice) *discove
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.brokerNamespace, Name: strings.Join([]string{c.id, service.Name, hash}, "."),
 			Labels: map[string]string{
-				submarinerv1.LabelClusterID: c.id,
-				mcs.LabelServiceName:        service.Name,
-				mcs.LabelSourceCluster:      c.id,
-				hub.LabelSourceNamespace:    service.Namespace,
-				discoveryv1.LabelManagedBy:  hub.ManagedBy,
-				hub.LabelProxyName:          hub.ProxyName,
+				submarinerv1.LabelClusterID:       c.id,
+				mcs.LabelServiceName:              service.Name,
+				mcs.LabelSourceCluster:            c.id,
+				submarinerv1.LabelSourceNamespace: service.Namespace,
+				discoveryv1.LabelManagedBy:        v1alpha1.ExportedSliceManager,
+				v1alpha1.LabelProxyName:           v1alpha1.ProxyName,
 			},
 		},
 		AddressType: content.Type, Ports: content.Ports, Endpoints: content.Endpoints,

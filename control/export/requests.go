@@ -3,7 +3,6 @@ package export
 import (
 	"context"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -11,28 +10,20 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/backends"
 	"github.com/pelago-net/pelago/control/hub"
 )
 
 // indexService finds a Service's EndpointSlices in the member's cache by `<namespace>/<service>`.
 const indexService = "export.service"
 
-// localService indexes the EndpointSlices that Kubernetes keeps for a Service; imported ones have no such label.
-func localService(obj client.Object) []string {
-	name := obj.GetLabels()[discoveryv1.LabelServiceName]
-	if name == "" {
-		return nil
-	}
-	return []string{types.NamespacedName{Namespace: obj.GetNamespace(), Name: name}.String()}
-}
-
 func request(namespace, name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
 }
 
 func ofLocalSlice(_ context.Context, obj client.Object) []reconcile.Request {
-	if name := obj.GetLabels()[discoveryv1.LabelServiceName]; name != "" {
-		return []reconcile.Request{request(obj.GetNamespace(), name)}
+	if service, ok := backends.Service(obj); ok {
+		return []reconcile.Request{{NamespacedName: service}}
 	}
 	return nil
 }
@@ -47,21 +38,6 @@ func (r *reconciler) ofOwnHubSlice(obj client.Object) []reconcile.Request {
 		return nil
 	}
 	return ofHubObject(obj)
-}
-
-// ofCluster: whether a cluster is a member, and since when, decides on all services that it contributes to.
-func (r *reconciler) ofCluster(obj client.Object) []reconcile.Request {
-	ctx := context.Background()
-	contributions, err := r.hub.ContributionsOf(ctx, obj.GetName())
-	if err != nil {
-		log.FromContext(ctx).Error(err, "contributions of a cluster cannot be read from the cache", "cluster", obj.GetName())
-		return nil
-	}
-	var requests []reconcile.Request
-	for _, c := range contributions {
-		requests = append(requests, request(c.Spec.Namespace, c.Spec.Service))
-	}
-	return requests
 }
 
 // ofIngressIP: the address of a pod may serve several exported services, so all of its namespace are looked at.

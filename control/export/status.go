@@ -5,12 +5,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/hub"
 	"github.com/pelago-net/pelago/control/merge"
 )
-
-// conditionSynced is what Ready was called before the MCS API had it; it has the same status.
-const conditionSynced = "Synced"
 
 // The messages by which users and scripts know the end of an export.
 const (
@@ -49,7 +47,7 @@ func conditions(export *mcs.ServiceExport, o outcome) []metav1.Condition {
 		if ok {
 			message = messageSynced
 		}
-		set(conditionSynced, ok, reason, message)
+		set(submarinerv1.ConditionSynced, ok, reason, message)
 	}
 	if o.synced {
 		if len(o.conflicts) > 0 {

@@ -70,7 +70,7 @@ func New(o Options) (*Hub, error) {
 			return &resume{min: o.MinPause, max: o.MaxPause, reach: reach, next: &authenticate{token: o.Token, next: next}}
 		},
 	}
-	ours, err := labels.NewRequirement(discoveryv1.LabelManagedBy, "=", []string{ManagedBy})
+	ours, err := labels.NewRequirement(discoveryv1.LabelManagedBy, "=", []string{v1alpha1.ExportedSliceManager})
 	if err != nil {
 		return nil, fmt.Errorf("prepare access to the hub: %w", err)
 	}

@@ -39,7 +39,7 @@ func TestHubAway(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // nothing may be delivered
 	if h.Synced() || queue.Len() > 0 {
 		t.Errorf("synced %v, %d requests without a hub", h.Synced(), queue.Len())
 	}

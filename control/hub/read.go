@@ -16,16 +16,6 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-// Labels of contributions and EndpointSlices at the hub, next to those of the MCS API and submariner-io/clusterID.
-const (
-	LabelSourceNamespace = "lighthouse.submariner.io/sourceNamespace"
-	// ManagedBy is the value of endpointslice.kubernetes.io/managed-by; slices without it are not looked at.
-	ManagedBy = "pelago.io"
-	// LabelProxyName with the value ProxyName keeps kube-proxy away from a slice.
-	LabelProxyName = "service.kubernetes.io/service-proxy-name"
-	ProxyName      = "pelago"
-)
-
 // Indexes over the cache.
 const (
 	byService   = "service" // `<namespace>/<name>`
@@ -50,7 +40,7 @@ func addIndexes(c cluster.Cluster) error {
 // Service is the service that a contribution or slice at the hub speaks of, by its labels.
 func Service(obj client.Object) types.NamespacedName {
 	labels := obj.GetLabels()
-	return types.NamespacedName{Namespace: labels[LabelSourceNamespace], Name: labels[mcs.LabelServiceName]}
+	return types.NamespacedName{Namespace: labels[submarinerv1.LabelSourceNamespace], Name: labels[mcs.LabelServiceName]}
 }
 
 // Contributions returns all clusters' contributions to a service.

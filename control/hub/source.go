@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
 // syncPoll is how often a source looks whether the first full picture of the hub has arrived.
@@ -48,6 +52,28 @@ func (h *Hub) OnSync(requests func(context.Context) []reconcile.Request) source.
 		}()
 		return nil
 	})
+}
+
+// OfCluster requests the services that a cluster contributes to: whether it is a member, and since when, decides on all
+// of them.
+func (h *Hub) OfCluster(cluster client.Object) []reconcile.Request {
+	ctx := context.Background()
+	return Requests(ctx)(h.ContributionsOf(ctx, cluster.GetName()))
+}
+
+// Requests makes requests of contributions, one for the service of each, for use in event handlers: an error of the cache
+// is logged, as nobody is there to return it to.
+func Requests(ctx context.Context) func([]v1alpha1.ServiceContribution, error) []reconcile.Request {
+	return func(contributions []v1alpha1.ServiceContribution, err error) []reconcile.Request {
+		if err != nil {
+			log.FromContext(ctx).Error(err, "contributions cannot be read from the cache")
+		}
+		var requests []reconcile.Request
+		for _, c := range contributions {
+			requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: c.Spec.Namespace, Name: c.Spec.Service}})
+		}
+		return requests
+	}
 }
 
 func (h *Hub) awaitSync(ctx context.Context) bool {

@@ -9,34 +9,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/backends"
 	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/index"
 	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/pace"
 )
 
-// Pauses before a reconcile is repeated.
-const (
-	firstRetry       = 50 * time.Millisecond
-	lastRetry        = 5 * time.Second
-	staleRetry       = time.Second
-	reconcileTimeout = 15 * time.Second
-	workers          = 4
-)
+const workers = 4
 
 // Options are the facts of the cluster that the controller works with.
 type Options struct {
@@ -59,11 +52,10 @@ func Setup(mgr ctrl.Manager, o Options) error {
 			owner: objectset.Owner{HubID: o.HubID},
 		},
 	}
-	ctx, indexer := context.Background(), mgr.GetFieldIndexer()
 	if err := errors.Join(
-		indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, indexLocal, localService),
-		indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, indexImported, importedService),
-		indexer.IndexField(ctx, &mcs.ServiceImport{}, indexImported, importedService),
+		index.Add(mgr, &discoveryv1.EndpointSlice{}, indexLocal, backends.ByService),
+		index.Add(mgr, &discoveryv1.EndpointSlice{}, indexImported, importedService[*discoveryv1.EndpointSlice]),
+		index.Add(mgr, &mcs.ServiceImport{}, indexImported, importedService[*mcs.ServiceImport]),
 	); err != nil {
 		return fmt.Errorf("set up controller imports: %w", err)
 	}
@@ -76,13 +68,9 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.ofNamespace)).
 		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, ofMarked)).
 		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, ofMarked)).
-		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, r.ofCluster)).
+		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: workers,
-			ReconciliationTimeout:   reconcileTimeout,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
-		}).
+		WithOptions(pace.HubOptions(workers)).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up controller imports: %w", err)
@@ -115,10 +103,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	} else {
 		err = r.applyOwn(ctx, have, s)
 	}
-	if objectset.IsStale(err) {
-		return reconcile.Result{RequeueAfter: staleRetry}, nil
-	}
-	return reconcile.Result{}, err
+	return pace.HubResult(err)
 }
 
 // present is what the member has of one service now.

@@ -12,16 +12,10 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/backends"
-	"github.com/pelago-net/pelago/control/hub"
 	"github.com/pelago-net/pelago/control/merge"
 	"github.com/pelago-net/pelago/control/objectset"
-)
-
-// Labels of imported objects, next to those that they have at the hub.
-const (
-	labelHeadless = "lighthouse.submariner.io/is-headless"
-	sliceManager  = "lighthouse-agent.submariner.io"
 )
 
 // cluster is what the imports of every service have in common.
@@ -169,19 +163,19 @@ func (c cluster) slice(s state, source string, headless bool, content backends.S
 		},
 		AddressType: content.Type, Ports: content.Ports, Endpoints: content.Endpoints,
 	}
-	slice.Labels[labelHeadless] = "false"
+	slice.Labels[submarinerv1.LabelIsHeadless] = "false"
 	if headless {
-		slice.Labels[labelHeadless] = "true"
+		slice.Labels[submarinerv1.LabelIsHeadless] = "true"
 	}
-	slice.Labels[discoveryv1.LabelManagedBy] = sliceManager
-	slice.Labels[hub.LabelProxyName] = hub.ProxyName
+	slice.Labels[discoveryv1.LabelManagedBy] = submarinerv1.ImportedSliceManager
+	slice.Labels[v1alpha1.LabelProxyName] = v1alpha1.ProxyName
 	c.owner.Mark(slice)
 	return slice
 }
 
 // identity is the labels that say which service of which cluster an object speaks of.
 func identity(namespace, name, source string) map[string]string {
-	return map[string]string{mcs.LabelServiceName: name, hub.LabelSourceNamespace: namespace, mcs.LabelSourceCluster: source}
+	return map[string]string{mcs.LabelServiceName: name, submarinerv1.LabelSourceNamespace: namespace, mcs.LabelSourceCluster: source}
 }
 
 func importPorts(ports []v1alpha1.ContributionPort) []mcs.ServicePort {

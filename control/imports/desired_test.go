@@ -15,6 +15,7 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/objectset"
 )
 
@@ -84,7 +85,7 @@ func lines(r result) []string {
 		out = append(out, strings.TrimSpace("copy "+c.Name+" "+strings.Join(c.Spec.IPs, ",")))
 	}
 	for _, s := range r.slices {
-		text := "slice " + s.Labels[mcs.LabelSourceCluster] + " headless=" + s.Labels[labelHeadless]
+		text := "slice " + s.Labels[mcs.LabelSourceCluster] + " headless=" + s.Labels[submarinerv1.LabelIsHeadless]
 		for _, e := range s.Endpoints {
 			text += " " + strings.TrimPrefix(ptr.Deref(e.Hostname, "")+"="+e.Addresses[0], "=")
 		}

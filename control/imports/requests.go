@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/backends"
 	"github.com/pelago-net/pelago/control/hub"
 )
 
@@ -22,15 +22,8 @@ const (
 	indexImported = "imports.imported"
 )
 
-func localService(obj client.Object) []string {
-	if name := obj.GetLabels()[discoveryv1.LabelServiceName]; name != "" {
-		return []string{types.NamespacedName{Namespace: obj.GetNamespace(), Name: name}.String()}
-	}
-	return nil
-}
-
 // importedService holds for slices and for the copies of ServiceImports in the system namespace.
-func importedService(obj client.Object) []string {
+func importedService[T client.Object](obj T) []string {
 	if s := hub.Service(obj); s.Name != "" && s.Namespace != "" {
 		return []string{s.String()}
 	}
@@ -42,8 +35,8 @@ func request(namespace, name string) []reconcile.Request {
 }
 
 func ofSlice(_ context.Context, obj client.Object) []reconcile.Request {
-	if name := obj.GetLabels()[discoveryv1.LabelServiceName]; name != "" {
-		return request(obj.GetNamespace(), name)
+	if service, ok := backends.Service(obj); ok {
+		return []reconcile.Request{{NamespacedName: service}}
 	}
 	return ofMarked(obj)
 }
@@ -69,26 +62,7 @@ func (r *reconciler) ofNamespace(ctx context.Context, obj client.Object) []recon
 	if _, ok := obj.(*corev1.Namespace); !ok || !r.hub.Synced() {
 		return nil // the hub's first picture requests everything
 	}
-	return r.ofContributions(ctx)(r.hub.ContributionsIn(ctx, obj.GetName()))
-}
-
-// ofCluster: whether a cluster is a member, and since when, decides on all services that it contributes to.
-func (r *reconciler) ofCluster(obj client.Object) []reconcile.Request {
-	ctx := context.Background()
-	return r.ofContributions(ctx)(r.hub.ContributionsOf(ctx, obj.GetName()))
-}
-
-func (r *reconciler) ofContributions(ctx context.Context) func([]v1alpha1.ServiceContribution, error) []reconcile.Request {
-	return func(contributions []v1alpha1.ServiceContribution, err error) []reconcile.Request {
-		if err != nil {
-			log.FromContext(ctx).Error(err, "contributions cannot be read from the cache")
-		}
-		var requests []reconcile.Request
-		for _, c := range contributions {
-			requests = append(requests, request(c.Spec.Namespace, c.Spec.Service)...)
-		}
-		return requests
-	}
+	return hub.Requests(ctx)(r.hub.ContributionsIn(ctx, obj.GetName()))
 }
 
 // all requests every service that is imported now: some may have lost their last exporter while nobody looked.

@@ -9,15 +9,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,6 +26,7 @@ import (
 	"github.com/pelago-net/pelago/control/addresses"
 	"github.com/pelago-net/pelago/control/ingress"
 	"github.com/pelago-net/pelago/test/apiserver"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 // The endpoint slices are made, and owned objects removed, by Kubernetes' own controllers.
@@ -38,36 +36,18 @@ func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 // cluster is a namespace of an API server, for one test.
 type cluster struct {
-	*testing.T
-	client.Client
-	config    *rest.Config
-	scheme    *runtime.Scheme
+	*apiserver.Cluster
 	namespace string
 }
 
 func newCluster(t *testing.T, config *rest.Config) *cluster {
 	t.Helper()
-	c := &cluster{T: t, config: config, scheme: runtime.NewScheme()}
-	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme, apiextensionsv1.AddToScheme,
-		mcsv1beta1.Install, mcsv1alpha1.Install,
-	} {
-		if err := add(c.scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var err error
-	if c.Client, err = client.New(config, client.Options{Scheme: c.scheme}); err != nil {
-		t.Fatal(err)
-	}
+	c := &cluster{Cluster: apiserver.Connect(t, config, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme,
+		apiextensionsv1.AddToScheme, mcsv1beta1.Install, mcsv1alpha1.Install)}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ingress-"}}
-	c.create(ns)
+	c.Make(ns)
 	c.namespace = ns.Name
-	for _, kind := range []client.Object{&pelagov1alpha1.GlobalAddress{}, &pelagov1alpha1.NodeIndex{}} {
-		if err := c.DeleteAllOf(t.Context(), kind); err != nil {
-			t.Fatal(err)
-		}
-	}
+	c.Empty(&pelagov1alpha1.GlobalAddress{}, &pelagov1alpha1.NodeIndex{})
 	t.Cleanup(func() {
 		if err := c.Delete(t.Context(), ns); client.IgnoreNotFound(err) != nil && t.Context().Err() == nil {
 			t.Error(err)
@@ -81,32 +61,12 @@ var cidr = []netip.Prefix{netip.MustParsePrefix("120.1.0.0/24")}
 // agent runs the controllers until stop is called or the test ends.
 func (c *cluster) agent(faults *apiserver.Faults) (stop func()) {
 	c.Helper()
-	m := apiserver.Manager{Scheme: c.scheme, Setup: []func(ctrl.Manager) error{
+	return apiserver.Manager{Scheme: c.Scheme(), NewClient: faults.NewClient, Setup: []func(ctrl.Manager) error{
 		func(mgr ctrl.Manager) error { return ingress.Setup(mgr, ingress.Options{GlobalCIDR: cidr}) },
 		func(mgr ctrl.Manager) error {
 			return addresses.Setup(mgr, addresses.Options{GlobalCIDR: cidr})
 		},
-	}}
-	if faults != nil {
-		m.NewClient = faults.NewClient
-	}
-	return m.Run(c, c.config)
-}
-
-func (c *cluster) create(objects ...client.Object) {
-	c.Helper()
-	for _, o := range objects {
-		if err := c.Create(c.Context(), o); err != nil {
-			c.Fatal(err)
-		}
-	}
-}
-
-func (c *cluster) remove(o client.Object) {
-	c.Helper()
-	if err := c.Delete(c.Context(), o, client.GracePeriodSeconds(0)); err != nil {
-		c.Fatal(err)
-	}
+	}}.Run(c, c.Config)
 }
 
 func (c *cluster) meta(name string) metav1.ObjectMeta {
@@ -122,14 +82,14 @@ func (c *cluster) service(name string, headless bool) *corev1.Service {
 	if headless {
 		s.Spec.ClusterIP = corev1.ClusterIPNone
 	}
-	c.create(s)
+	c.Make(s)
 	return s
 }
 
 func (c *cluster) export(name string) *mcsv1beta1.ServiceExport {
 	c.Helper()
 	e := &mcsv1beta1.ServiceExport{ObjectMeta: c.meta(name)}
-	c.create(e)
+	c.Make(e)
 	return e
 }
 
@@ -138,7 +98,7 @@ func (c *cluster) pod(name, ip string, labels map[string]string) *corev1.Pod {
 	c.Helper()
 	p := &corev1.Pod{ObjectMeta: c.meta(name), Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	p.Labels = labels
-	c.create(p)
+	c.Make(p)
 	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: ip, PodIPs: []corev1.PodIP{{IP: ip}}}
 	if err := c.Status().Update(c.Context(), p); err != nil {
 		c.Fatal(err)
@@ -177,17 +137,6 @@ func (c *cluster) address(name string) string {
 	return ""
 }
 
-func eventually[T any](c *cluster, want T, got func() T) {
-	c.Helper()
-	var diff string
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if diff = cmp.Diff(want, got()); diff == "" {
-			return
-		}
-	}
-	c.Fatalf("not so within 20 s: %s", diff)
-}
-
 type names = map[string]string
 
 func TestClusterIPServices(t *testing.T) {
@@ -196,24 +145,24 @@ func TestClusterIPServices(t *testing.T) {
 	web := c.export("web") // before its service
 	service := c.service("web", false)
 	c.service("not-exported", false)
-	eventually(c, names{"web": "ClusterIPService web"}, c.ingressIPs)
-	c.remove(service)
-	eventually(c, names{}, c.ingressIPs)
+	await.Equal(c, names{"web": "ClusterIPService web"}, c.ingressIPs)
+	c.Remove(service)
+	await.Equal(c, names{}, c.ingressIPs)
 	c.service("web", false)
-	eventually(c, names{"web": "ClusterIPService web"}, c.ingressIPs)
+	await.Equal(c, names{"web": "ClusterIPService web"}, c.ingressIPs)
 
 	address := c.address("web")
 	start := time.Now()
-	c.remove(web)
-	eventually(c, 0, func() int { return len(c.list()) })
+	c.Remove(web)
+	await.Equal(c, 0, func() int { return len(c.list()) })
 	t.Logf("removed %s after the export was deleted", time.Since(start).Round(time.Millisecond))
-	eventually(c, true, func() bool {
+	await.Equal(c, true, func() bool {
 		claim := &pelagov1alpha1.GlobalAddress{}
 		err := c.Get(t.Context(), client.ObjectKey{Name: strings.ReplaceAll(address, ".", "-")}, claim)
 		return err == nil && claim.Spec.ReleasedAt != nil
 	})
 	c.export("web")
-	eventually(c, names{"web": "ClusterIPService web"}, c.ingressIPs)
+	await.Equal(c, names{"web": "ClusterIPService web"}, c.ingressIPs)
 	if c.address("web") == address {
 		t.Errorf("%s is given out again before it has rested", address)
 	}
@@ -223,14 +172,14 @@ func TestHeadlessServices(t *testing.T) {
 	c := newCluster(t, server.Config(t))
 	c.agent(nil)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}} // pods of unknown nodes get into no slice
-	c.create(node)
-	defer c.remove(node)
+	c.Make(node)
+	defer c.Remove(node)
 	c.service("db", true)
 	c.service("all", true)
 	db0 := c.pod("db-0", "10.7.0.5", map[string]string{"app": "db"})
 	c.pod("db-1", "10.7.0.6", map[string]string{"app": "db"})
 	export := c.export("db")
-	eventually(c, names{"pod-db-0": "HeadlessServicePod db", "pod-db-1": "HeadlessServicePod db"}, c.ingressIPs)
+	await.Equal(c, names{"pod-db-0": "HeadlessServicePod db", "pod-db-1": "HeadlessServicePod db"}, c.ingressIPs)
 	label := client.MatchingLabels{"submariner.io/serviceRef": "db"}
 	var labelled submarinerv1.GlobalIngressIPList
 	if err := c.List(t.Context(), &labelled, client.InNamespace(c.namespace), label); err != nil || len(labelled.Items) != 2 {
@@ -239,10 +188,10 @@ func TestHeadlessServices(t *testing.T) {
 
 	// Another pod of the name gets another address.
 	first := c.address("pod-db-0")
-	c.remove(db0)
-	eventually(c, names{"pod-db-1": "HeadlessServicePod db"}, c.ingressIPs)
+	c.Remove(db0)
+	await.Equal(c, names{"pod-db-1": "HeadlessServicePod db"}, c.ingressIPs)
 	c.pod("db-0", "10.7.0.7", map[string]string{"app": "db"})
-	eventually(c, names{"pod-db-0": "HeadlessServicePod db", "pod-db-1": "HeadlessServicePod db"}, c.ingressIPs)
+	await.Equal(c, names{"pod-db-0": "HeadlessServicePod db", "pod-db-1": "HeadlessServicePod db"}, c.ingressIPs)
 	if c.address("pod-db-0") == first {
 		t.Errorf("the new pod has the old one's address %s", first)
 	}
@@ -258,18 +207,18 @@ func TestHeadlessServices(t *testing.T) {
 		},
 	}
 	slice.Labels = map[string]string{discoveryv1.LabelServiceName: "all"}
-	c.create(slice)
-	eventually(c, names{
+	c.Make(slice)
+	await.Equal(c, names{
 		"pod-db-0": "HeadlessServicePod db", "pod-db-1": "HeadlessServicePod db", "ep-all-192.0.2.7": "HeadlessServiceEndpoints all",
 	}, c.ingressIPs)
 	kept := c.address("pod-db-0")
-	c.remove(export)
-	eventually(c, names{"pod-db-0": "HeadlessServicePod all", "ep-all-192.0.2.7": "HeadlessServiceEndpoints all"}, c.ingressIPs)
+	c.Remove(export)
+	await.Equal(c, names{"pod-db-0": "HeadlessServicePod all", "ep-all-192.0.2.7": "HeadlessServiceEndpoints all"}, c.ingressIPs)
 	if got := c.address("pod-db-0"); got != kept {
 		t.Errorf("the pod's address changed from %s to %s", kept, got)
 	}
-	c.remove(slice)
-	eventually(c, names{}, c.ingressIPs)
+	c.Remove(slice)
+	await.Equal(c, names{}, c.ingressIPs)
 }
 
 func (c *cluster) podUID(name string) types.UID {
@@ -288,11 +237,11 @@ func TestForeignObjectsAreNotTouched(t *testing.T) {
 	}
 	other := foreign.DeepCopy()
 	other.Name = "other"
-	c.create(foreign, other)
+	c.Make(foreign, other)
 	c.agent(nil)
 	c.service("web", false)
 	c.export("web")
-	eventually(c, true, func() bool {
+	await.Equal(c, true, func() bool {
 		var events corev1.EventList
 		if err := c.List(t.Context(), &events, client.InNamespace(c.namespace)); err != nil {
 			t.Fatal(err)
@@ -306,8 +255,8 @@ func TestForeignObjectsAreNotTouched(t *testing.T) {
 			t.Errorf("%s was changed: %+v", g.Name, g)
 		}
 	}
-	c.remove(foreign)
-	eventually(c, names{"web": "ClusterIPService web"}, c.ingressIPs)
+	c.Remove(foreign)
+	await.Equal(c, names{"web": "ClusterIPService web"}, c.ingressIPs)
 }
 
 // A cluster whose MCS API came with somebody else may serve v1alpha1 alone.
@@ -324,17 +273,17 @@ func TestOldMCSAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.service("web", false)
-	eventually(c, nil, func() error { return c.Create(t.Context(), &mcsv1alpha1.ServiceExport{ObjectMeta: c.meta("web")}) })
-	api, err := discovery.NewDiscoveryClientForConfig(c.config)
+	await.Equal(c, nil, func() error { return c.Create(t.Context(), &mcsv1alpha1.ServiceExport{ObjectMeta: c.meta("web")}) })
+	api, err := discovery.NewDiscoveryClientForConfig(c.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(c, true, func() bool { // discovery lags behind
+	await.Equal(c, true, func() bool { // discovery lags behind
 		list, err := api.ServerResourcesForGroupVersion(mcsv1beta1.GroupVersion.String())
 		return err != nil || !slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Kind == "ServiceExport" })
 	})
 	c.agent(nil)
-	eventually(c, names{"web": "ClusterIPService web"}, c.ingressIPs)
+	await.Equal(c, names{"web": "ClusterIPService web"}, c.ingressIPs)
 	if owner := c.list()[0].OwnerReferences[0].APIVersion; owner != "multicluster.x-k8s.io/v1alpha1" {
 		t.Errorf("owned by a %s", owner)
 	}
@@ -369,18 +318,16 @@ func TestKilledAgents(t *testing.T) {
 				removed = append(removed, e)
 			}
 		}
-		for end := time.Now().Add(2 * time.Second); !faults.Dead() && time.Now().Before(end); {
-			time.Sleep(5 * time.Millisecond)
-		}
+		faults.AwaitDeath()
 		stop()
 		distinct()
 	}
 	for _, e := range removed {
-		c.remove(e)
+		c.Remove(e)
 	}
 	c.agent(nil)
-	eventually(c, exports-len(removed), distinct)
-	eventually(c, exports-len(removed), func() int { return len(c.list()) })
+	await.Equal(c, exports-len(removed), distinct)
+	await.Equal(c, exports-len(removed), func() int { return len(c.list()) })
 }
 
 // Addresses are announced when the gateways have them, however the objects came to be.
@@ -397,12 +344,12 @@ func TestExportIsAnnouncedAfterGateways(t *testing.T) {
 		}
 		return ""
 	}
-	eventually(c, "False AwaitingGateways", condition)
+	await.Equal(c, "False AwaitingGateways", condition)
 	n := &pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "g1"}, Spec: pelagov1alpha1.NodeIndexSpec{Index: 1, NodeUID: "u"}}
-	c.create(n)
+	c.Make(n)
 	n.Status = pelagov1alpha1.NodeIndexStatus{Ready: true, Gateway: true, Acks: []string{string(c.list()[0].UID)}}
 	if err := c.Status().Update(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
-	eventually(c, "True Success", condition)
+	await.Equal(c, "True Success", condition)
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -21,10 +20,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcsv1beta1 "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/pace"
 )
-
-const conflictDelay = 20 * time.Millisecond
 
 // Reasons of Events on ServiceExports.
 const (
@@ -68,13 +67,10 @@ func Setup(mgr ctrl.Manager, opts Options) error {
 // Reconcile makes, changes or removes the GlobalIngressIP of one name.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	err := r.reconcile(ctx, req.NamespacedName)
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // the cache shows it in a moment
-		return ctrl.Result{RequeueAfter: conflictDelay}, nil
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return ctrl.Result{}, nil // nothing is needed there any more
 	}
-	return ctrl.Result{}, err
+	return pace.Result(0, err)
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key types.NamespacedName) error {
@@ -97,7 +93,7 @@ func (r *reconciler) reconcile(ctx context.Context, key types.NamespacedName) er
 		return nil
 	case err != nil:
 		return fmt.Errorf("read GlobalIngressIP %s: %w", key, err)
-	case have.Labels[ManagedByLabel] != ManagedBy:
+	case have.Labels[pelagov1alpha1.LabelManagedBy] != pelagov1alpha1.ManagedBy:
 		return r.foreign(ctx, key, want)
 	case have.DeletionTimestamp != nil:
 		return nil

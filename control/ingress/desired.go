@@ -14,17 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-)
-
-// Labels and annotations of the GlobalIngressIPs.
-const (
-	ManagedByLabel  = "app.kubernetes.io/managed-by"
-	ManagedBy       = "pelago"
-	ServiceRefLabel = "submariner.io/serviceRef" // on those of headless services
-	// PodIPAnnotation and EndpointIPAnnotation hold the address behind the global one.
-	PodIPAnnotation      = "submariner.io/headless-svc-pod-ip"
-	EndpointIPAnnotation = "submariner.io/headless-svc-endpoints-ip"
 )
 
 // Kind is how a service is reached from other clusters.
@@ -124,7 +115,7 @@ func Desired(namespace, name string, service *Export, backends []Backend) (*subm
 			cmp.Compare(a.Endpoint.PodUID, b.Endpoint.PodUID))
 	})
 	g := &submarinerv1.GlobalIngressIP{ObjectMeta: metav1.ObjectMeta{
-		Namespace: namespace, Name: name, Labels: map[string]string{ManagedByLabel: ManagedBy},
+		Namespace: namespace, Name: name, Labels: map[string]string{pelagov1alpha1.LabelManagedBy: pelagov1alpha1.ManagedBy},
 	}}
 	if service != nil && service.Kind == ClusterIP {
 		g.OwnerReferences = []metav1.OwnerReference{service.Owner}
@@ -146,17 +137,17 @@ func Desired(namespace, name string, service *Export, backends []Backend) (*subm
 }
 
 func fillBackend(g *submarinerv1.GlobalIngressIP, b Backend) {
-	g.Labels[ServiceRefLabel] = b.Export.Service
+	g.Labels[submarinerv1.LabelServiceRef] = b.Export.Service
 	g.Spec.ServiceRef = &corev1.LocalObjectReference{Name: b.Export.Service}
 	if b.Endpoint.Pod == "" {
 		g.Spec.Target = submarinerv1.HeadlessServiceEndpoints
-		g.Annotations = map[string]string{EndpointIPAnnotation: b.Endpoint.IP.String()}
+		g.Annotations = map[string]string{submarinerv1.AnnotationEndpointIP: b.Endpoint.IP.String()}
 		g.OwnerReferences = []metav1.OwnerReference{b.Export.Owner}
 		return
 	}
 	g.Spec.Target = submarinerv1.HeadlessServicePod
 	g.Spec.PodRef = &corev1.LocalObjectReference{Name: b.Endpoint.Pod}
-	g.Annotations = map[string]string{PodIPAnnotation: b.Endpoint.IP.String()}
+	g.Annotations = map[string]string{submarinerv1.AnnotationPodIP: b.Endpoint.IP.String()}
 	g.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: b.Endpoint.Pod, UID: b.Endpoint.PodUID}}
 }
 

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
@@ -35,7 +36,7 @@ func short(g *submarinerv1.GlobalIngressIP) string {
 	if g.Spec.PodRef != nil {
 		text += " " + g.Spec.PodRef.Name
 	}
-	for _, key := range []string{PodIPAnnotation, EndpointIPAnnotation} {
+	for _, key := range []string{submarinerv1.AnnotationPodIP, submarinerv1.AnnotationEndpointIP} {
 		if ip := g.Annotations[key]; ip != "" {
 			text += " " + ip
 		}
@@ -86,10 +87,10 @@ func TestDesired(t *testing.T) {
 			if diff := cmp.Diff(tc.conflict, message); diff != "" {
 				t.Error(diff)
 			}
-			if got != nil && got.Labels[ManagedByLabel] != ManagedBy {
+			if got != nil && got.Labels[pelagov1alpha1.LabelManagedBy] != pelagov1alpha1.ManagedBy {
 				t.Error("not marked as ours")
 			}
-			if got != nil && (got.Labels[ServiceRefLabel] != "") != (got.Spec.Target != submarinerv1.ClusterIPService) {
+			if got != nil && (got.Labels[submarinerv1.LabelServiceRef] != "") != (got.Spec.Target != submarinerv1.ClusterIPService) {
 				t.Errorf("labels %v on a %s", got.Labels, got.Spec.Target)
 			}
 		})
@@ -172,7 +173,7 @@ func TestSameTarget(t *testing.T) {
 	if sameTarget(a, of(Backend{export("db", Headless, 1), replaced})) {
 		t.Error("another pod of the name gets the address")
 	}
-	if update(a, b); serviceRef(a) != "other" || a.Labels[ServiceRefLabel] != "other" {
+	if update(a, b); serviceRef(a) != "other" || a.Labels[submarinerv1.LabelServiceRef] != "other" {
 		t.Errorf("after the move: %+v", a)
 	}
 	if update(a, b) {

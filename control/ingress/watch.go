@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"context"
+	"errors"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -19,6 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/backends"
+	"github.com/pelago-net/pelago/control/index"
 )
 
 // Index fields of the cache; the prefix keeps them apart from those of other controllers.
@@ -34,7 +37,7 @@ const workers = 4
 type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
 
 func (r *reconciler) watch(mgr ctrl.Manager) error {
-	if err := index(mgr); err != nil {
+	if err := addIndexes(mgr); err != nil {
 		return err
 	}
 	export := new(metav1.PartialObjectMetadata)
@@ -49,39 +52,37 @@ func (r *reconciler) watch(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-func index(mgr ctrl.Manager) error {
-	ctx, indexer := context.Background(), mgr.GetFieldIndexer()
-	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, podIndex, func(o client.Object) []string {
-		slice := o.(*discoveryv1.EndpointSlice)
-		if serviceOf(slice) == "" {
-			return nil
-		}
-		pods := sets.New[string]()
-		for _, e := range endpointsOf(slice) {
-			if e.Pod != "" {
-				pods.Insert(e.Pod)
+func addIndexes(mgr ctrl.Manager) error {
+	slice := new(discoveryv1.EndpointSlice)
+	return errors.Join(
+		index.Add(mgr, slice, podIndex, func(s *discoveryv1.EndpointSlice) []string {
+			if serviceOf(s) == "" {
+				return nil
 			}
-		}
-		return pods.UnsortedList()
-	}); err != nil {
-		return err
-	}
-	if err := indexer.IndexField(ctx, &discoveryv1.EndpointSlice{}, serviceIndex, func(o client.Object) []string {
-		if service := serviceOf(o.(*discoveryv1.EndpointSlice)); service != "" {
-			return []string{service}
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
-	return indexer.IndexField(ctx, &submarinerv1.GlobalIngressIP{}, madeForIndex, func(o client.Object) []string {
-		return []string{serviceRef(o.(*submarinerv1.GlobalIngressIP))}
-	})
+			pods := sets.New[string]()
+			for _, e := range endpointsOf(s) {
+				if e.Pod != "" {
+					pods.Insert(e.Pod)
+				}
+			}
+			return pods.UnsortedList()
+		}),
+		index.Add(mgr, slice, serviceIndex, func(s *discoveryv1.EndpointSlice) []string {
+			if service := serviceOf(s); service != "" {
+				return []string{service}
+			}
+			return nil
+		}),
+		index.Add(mgr, &submarinerv1.GlobalIngressIP{}, madeForIndex, func(g *submarinerv1.GlobalIngressIP) []string {
+			return []string{serviceRef(g)}
+		}),
+	)
 }
 
-// serviceOf is the local service that a slice belongs to. Slices imported from other clusters have no such label.
+// serviceOf is the name of the local service that a slice belongs to, empty if it was imported from another cluster.
 func serviceOf(slice *discoveryv1.EndpointSlice) string {
-	return slice.Labels[discoveryv1.LabelServiceName]
+	service, _ := backends.Service(slice)
+	return service.Name
 }
 
 // comingAndGoing asks for all names of a service when its Service or ServiceExport comes, goes, or is no longer the same.

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// settle gathers a burst of events into one reconcile.
-	settle = 50 * time.Millisecond
+	// settleTime gathers a burst of events into one reconcile.
+	settleTime = 50 * time.Millisecond
 	// reassert puts right what others changed on the node: routes, rules, attachments, maps.
 	reassert = 30 * time.Second
 	// sweepEvery bounds how long an expired flow stays.
@@ -116,10 +116,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-d.trigger:
-			time.Sleep(settle)
-			select {
-			case <-d.trigger:
-			default:
+			if !d.settle(ctx) {
+				return nil
 			}
 			d.reconcile(ctx)
 		case <-again.C:
@@ -133,6 +131,22 @@ func (d *Daemon) Run(ctx context.Context) error {
 			d.probe(ctx)
 		}
 	}
+}
+
+// settle waits until a burst of events is over and takes what has come of it meanwhile as one; false if ctx ends before.
+func (d *Daemon) settle(ctx context.Context) bool {
+	timer := time.NewTimer(settleTime)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	}
+	select {
+	case <-d.trigger:
+	default:
+	}
+	return true
 }
 
 func (d *Daemon) wake() {

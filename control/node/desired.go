@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/egress"
 	"github.com/pelago-net/pelago/dataplane"
 )
@@ -101,7 +102,7 @@ func (b *builder) nodes() {
 			b.problem("node %s has no IPv4 InternalIP", n.Name)
 			continue
 		}
-		labelled := n.Labels[LabelGateway] == "true"
+		labelled := n.Labels[submarinerv1.LabelGateway] == "true"
 		if n.Name == b.objs.Name {
 			s.Settings.Address, s.Settings.Node = address, index
 			b.out.Gateway = labelled

@@ -66,7 +66,7 @@ func node(name, address string, gateway bool) corev1.Node {
 	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{}}}
 	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: name}, {Type: corev1.NodeInternalIP, Address: address}}
 	if gateway {
-		n.Labels[LabelGateway] = "true"
+		n.Labels[submarinerv1.LabelGateway] = "true"
 	}
 	return n
 }
@@ -270,7 +270,7 @@ func TestProblemsAreNamed(t *testing.T) {
 
 func TestDrainingGatewayGoesOnSwitching(t *testing.T) {
 	objs, host := world("n1")
-	delete(objs.Nodes[0].Labels, LabelGateway)
+	delete(objs.Nodes[0].Labels, submarinerv1.LabelGateway)
 	host.Draining = true
 	r := Desired(objs, host)
 	if r.Gateway || len(r.State.Gateways) > 0 {

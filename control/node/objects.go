@@ -18,9 +18,6 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// LabelGateway marks the nodes that are gateways.
-const LabelGateway = "submariner.io/gateway"
-
 // Objects is everything of the API that the node's tables are made of.
 type Objects struct {
 	Config config.Config

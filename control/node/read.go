@@ -91,7 +91,7 @@ func (d *Daemon) wakeIfChanged(before, after any) {
 func sameNode(a, b *corev1.Node) bool {
 	ipA, _ := internalIP(a)
 	ipB, _ := internalIP(b)
-	return ipA == ipB && a.UID == b.UID && a.Labels[LabelGateway] == b.Labels[LabelGateway]
+	return ipA == ipB && a.UID == b.UID && a.Labels[submarinerv1.LabelGateway] == b.Labels[submarinerv1.LabelGateway]
 }
 
 // read collects the objects from the cache.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
@@ -70,7 +71,7 @@ func resumed(objs Objects, boot string) bool {
 func labelled(objs Objects) bool {
 	for i := range objs.Nodes {
 		if objs.Nodes[i].Name == objs.Name {
-			return objs.Nodes[i].Labels[LabelGateway] == "true"
+			return objs.Nodes[i].Labels[submarinerv1.LabelGateway] == "true"
 		}
 	}
 	return false

@@ -6,18 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/nodeindex"
 	"github.com/pelago-net/pelago/test/apiserver"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 var server = apiserver.NewShared(apiserver.CRDs("nodeindices.pelago.io", "portblocks.pelago.io"))
@@ -25,58 +21,31 @@ var server = apiserver.NewShared(apiserver.CRDs("nodeindices.pelago.io", "portbl
 func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 // cluster is an empty API server for one test.
-type cluster struct {
-	*testing.T
-	client.Client
-	config *rest.Config
-	scheme *runtime.Scheme
-}
+type cluster struct{ *apiserver.Cluster }
 
-func newCluster(t *testing.T) *cluster {
+func newCluster(t *testing.T) cluster {
 	t.Helper()
-	c := &cluster{T: t, config: server.Config(t), scheme: runtime.NewScheme()}
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, pelagov1alpha1.AddToScheme} {
-		if err := add(c.scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var err error
-	if c.Client, err = client.New(c.config, client.Options{Scheme: c.scheme}); err != nil {
-		t.Fatal(err)
-	}
-	for _, kind := range []client.Object{&corev1.Node{}, &corev1.ConfigMap{}, &pelagov1alpha1.NodeIndex{}, &pelagov1alpha1.PortBlock{}} {
-		if err := c.DeleteAllOf(t.Context(), kind, client.InNamespace("default")); err != nil {
-			t.Fatal(err)
-		}
-	}
+	c := cluster{apiserver.Connect(t, server.Config(t), pelagov1alpha1.AddToScheme)}
+	c.Empty(&corev1.Node{}, &corev1.ConfigMap{}, &pelagov1alpha1.NodeIndex{}, &pelagov1alpha1.PortBlock{})
 	return c
 }
 
-func (c *cluster) agent() (stop func()) {
+func (c cluster) agent() (stop func()) {
 	c.Helper()
-	return apiserver.Manager{Scheme: c.scheme, Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
+	return apiserver.Manager{Scheme: c.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
 		return nodeindex.Setup(mgr, nodeindex.Options{Namespace: "default", Globalnet: true})
-	}}}.Run(c, c.config)
+	}}}.Run(c, c.Config)
 }
 
-func (c *cluster) addNode(name string) *corev1.Node {
+func (c cluster) addNode(name string) *corev1.Node {
 	c.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	if err := c.Create(c.Context(), node); err != nil {
-		c.Fatal(err)
-	}
+	c.Make(node)
 	return node
 }
 
-func (c *cluster) remove(o client.Object) {
-	c.Helper()
-	if err := c.Delete(c.Context(), o); err != nil {
-		c.Fatal(err)
-	}
-}
-
 // indexes maps nodes to their indexes.
-func (c *cluster) indexes() map[string]int32 {
+func (c cluster) indexes() map[string]int32 {
 	c.Helper()
 	var list pelagov1alpha1.NodeIndexList
 	if err := c.List(c.Context(), &list); err != nil {
@@ -89,37 +58,26 @@ func (c *cluster) indexes() map[string]int32 {
 	return got
 }
 
-func eventually[T any](c *cluster, want T, got func() T) {
-	c.Helper()
-	var diff string
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if diff = cmp.Diff(want, got()); diff == "" {
-			return
-		}
-	}
-	c.Fatalf("not so within 20 s: %s", diff)
-}
-
 func TestNodesComeAndGo(t *testing.T) {
 	c := newCluster(t)
 	n1 := c.addNode("n1")
 	stop := c.agent()
-	eventually(c, map[string]int32{"n1": 1}, c.indexes)
+	await.Equal(c, map[string]int32{"n1": 1}, c.indexes)
 	c.addNode("n2")
-	eventually(c, map[string]int32{"n1": 1, "n2": 2}, c.indexes)
-	c.remove(n1)
-	eventually(c, map[string]int32{"n2": 2}, c.indexes)
+	await.Equal(c, map[string]int32{"n1": 1, "n2": 2}, c.indexes)
+	c.Remove(n1)
+	await.Equal(c, map[string]int32{"n2": 2}, c.indexes)
 	c.addNode("n3")
-	eventually(c, map[string]int32{"n2": 2, "n3": 3}, c.indexes)
+	await.Equal(c, map[string]int32{"n2": 2, "n3": 3}, c.indexes)
 
 	// A node of the same name is another node.
 	n1 = c.addNode("n1")
-	eventually(c, map[string]int32{"n1": 4, "n2": 2, "n3": 3}, c.indexes)
+	await.Equal(c, map[string]int32{"n1": 4, "n2": 2, "n3": 3}, c.indexes)
 	stop()
-	c.remove(n1)
+	c.Remove(n1)
 	c.addNode("n1")
 	c.agent()
-	eventually(c, map[string]int32{"n1": 5, "n2": 2, "n3": 3}, c.indexes)
+	await.Equal(c, map[string]int32{"n1": 5, "n2": 2, "n3": 3}, c.indexes)
 }
 
 func TestRecordIsLost(t *testing.T) {
@@ -127,12 +85,12 @@ func TestRecordIsLost(t *testing.T) {
 	c.agent()
 	c.addNode("n1")
 	n2 := c.addNode("n2")
-	eventually(c, 2, func() int { return len(c.indexes()) })
-	c.remove(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pelago-node-indexes"}})
-	c.remove(n2)
-	eventually(c, 1, func() int { return len(c.indexes()) })
+	await.Equal(c, 2, func() int { return len(c.indexes()) })
+	c.Remove(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pelago-node-indexes"}})
+	c.Remove(n2)
+	await.Equal(c, 1, func() int { return len(c.indexes()) })
 	c.addNode("n3")
-	eventually(c, 2, func() int { return len(c.indexes()) })
+	await.Equal(c, 2, func() int { return len(c.indexes()) })
 	if got := c.indexes(); got["n3"] == got["n1"] {
 		t.Errorf("two nodes have one index: %v", got)
 	}
@@ -150,12 +108,10 @@ func TestIndexStaysUntilBlocksAreFenced(t *testing.T) {
 			Pool: pelagov1alpha1.EgressPool{Name: "cluster-egress.submariner.io"},
 		},
 	}
-	if err := c.Create(t.Context(), block); err != nil {
-		t.Fatal(err)
-	}
-	eventually(c, 1, func() int { return len(c.indexes()) })
-	c.remove(node)
-	time.Sleep(time.Second)
+	c.Make(block)
+	await.Equal(c, 1, func() int { return len(c.indexes()) })
+	c.Remove(node)
+	time.Sleep(time.Second) // the NodeIndex may not go, at two looks
 	if len(c.indexes()) == 0 {
 		t.Error("the NodeIndex is gone before its blocks are marked as orphaned")
 	}
@@ -163,7 +119,7 @@ func TestIndexStaysUntilBlocksAreFenced(t *testing.T) {
 	if err := c.Update(t.Context(), block); err != nil {
 		t.Fatal(err)
 	}
-	eventually(c, map[string]int32{}, c.indexes)
+	await.Equal(c, map[string]int32{}, c.indexes)
 }
 
 // Two agents that both believe to be the leader give no index twice.
@@ -175,7 +131,7 @@ func TestTwoAgents(t *testing.T) {
 	for i := range nodes {
 		c.addNode(fmt.Sprintf("n%d", i))
 	}
-	eventually(c, nodes, func() int { return len(c.indexes()) })
+	await.Equal(c, nodes, func() int { return len(c.indexes()) })
 	nodesOf := map[int32]string{}
 	for node, index := range c.indexes() {
 		if other, twice := nodesOf[index]; twice {

@@ -17,13 +17,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/pace"
 )
 
-const (
-	conflictDelay = 20 * time.Millisecond
-	// fencingDelay is the pause between two looks for blocks that still have to be marked as orphaned.
-	fencingDelay = 500 * time.Millisecond
-)
+// fencingDelay is the pause between two looks for blocks that still have to be marked as orphaned.
+const fencingDelay = 500 * time.Millisecond
 
 // The record of the index that was given out last: two agents that race for an index race for its resourceVersion.
 const (
@@ -55,7 +53,7 @@ type reconciler struct {
 // Setup adds the controller to the manager.
 func Setup(mgr ctrl.Manager, opts Options) error {
 	r := &reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), opts: opts}
-	if err := index(mgr); err != nil {
+	if err := addIndexes(mgr); err != nil {
 		return fmt.Errorf("set up the controller of node indexes: %w", err)
 	}
 	err := ctrl.NewControllerManagedBy(mgr).Named("nodeindex").
@@ -70,11 +68,7 @@ func Setup(mgr ctrl.Manager, opts Options) error {
 
 // Reconcile makes the NodeIndex of a node, or retires it.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	wait, err := r.reconcile(ctx, req.Name)
-	if apierrors.IsConflict(err) {
-		return ctrl.Result{RequeueAfter: conflictDelay}, nil
-	}
-	return ctrl.Result{RequeueAfter: wait}, err
+	return pace.Result(r.reconcile(ctx, req.Name))
 }
 
 func (r *reconciler) reconcile(ctx context.Context, name string) (time.Duration, error) {
@@ -136,11 +130,7 @@ func (r *reconciler) take(ctx context.Context) (int32, error) {
 			return r.client.Create(ctx, o)
 		}
 	}
-	err = write(ctx, record)
-	if apierrors.IsAlreadyExists(err) { // somebody else made it first
-		err = apierrors.NewConflict(corev1.Resource("configmaps"), recordName, err)
-	}
-	if err != nil {
+	if err := write(ctx, record); err != nil { // stale if somebody else was faster
 		return 0, fmt.Errorf("write ConfigMap %s/%s: %w", record.Namespace, record.Name, err)
 	}
 	return number, nil
@@ -184,7 +174,7 @@ func (r *reconciler) retire(ctx context.Context, ni *pelagov1alpha1.NodeIndex) (
 		return 0, err
 	}
 	if node != nil && string(node.UID) == ni.Spec.NodeUID {
-		return conflictDelay, nil
+		return pace.CacheBehind, nil
 	}
 	if r.opts.Globalnet {
 		var blocks pelagov1alpha1.PortBlockList

@@ -1,32 +1,29 @@
 package nodeindex
 
 import (
-	"context"
+	"errors"
 	"strconv"
 
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/index"
 )
 
-func index(mgr ctrl.Manager) error {
-	ctx, indexer := context.Background(), mgr.GetFieldIndexer()
-	err := indexer.IndexField(ctx, &pelagov1alpha1.NodeIndex{}, numberIndex, func(o client.Object) []string {
-		return []string{strconv.Itoa(int(o.(*pelagov1alpha1.NodeIndex).Spec.Index))}
-	})
-	if err != nil {
-		return err
-	}
-	return indexer.IndexField(ctx, &pelagov1alpha1.PortBlock{}, blockIndex, func(o client.Object) []string {
-		b := o.(*pelagov1alpha1.PortBlock)
-		if b.Spec.OrphanedAt != nil {
-			return nil
-		}
-		return []string{b.Spec.NodeUID}
-	})
+func addIndexes(mgr ctrl.Manager) error {
+	return errors.Join(
+		index.Add(mgr, &pelagov1alpha1.NodeIndex{}, numberIndex, func(n *pelagov1alpha1.NodeIndex) []string {
+			return []string{strconv.Itoa(int(n.Spec.Index))}
+		}),
+		index.Add(mgr, &pelagov1alpha1.PortBlock{}, blockIndex, func(b *pelagov1alpha1.PortBlock) []string {
+			if b.Spec.OrphanedAt != nil {
+				return nil
+			}
+			return []string{b.Spec.NodeUID}
+		}),
+	)
 }
 
 // comingAndGoing drops updates (heartbeats of nodes, reports of node daemons), except for one that replaces an object

@@ -1,5 +1,6 @@
-// Package objectset makes the objects of one kind what a controller wants them to be, and marks whose they are.
-// It decides nothing: its callers (control/peers, control/export, control/imports) compute what is wanted.
+// Package objectset makes the objects of one kind what a controller wants them to be, claims names, and marks whose
+// objects are. It decides nothing: its callers (control/peers, control/export, control/imports, for claims
+// control/addresses and control/blocks) compute what is wanted.
 package objectset
 
 import (

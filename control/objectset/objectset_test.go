@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/objectset"
 )
 
@@ -102,7 +103,7 @@ func TestLabelsOfOthersStay(t *testing.T) {
 	if err := w.set.Apply(t.Context(), w.have(), []*corev1.ConfigMap{want}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]string{"team": "blue", "new": "yes", objectset.ManagedByLabel: objectset.ManagedBy}, w.have()[0].Labels); diff != "" {
+	if diff := cmp.Diff(map[string]string{"team": "blue", "new": "yes", v1alpha1.LabelManagedBy: v1alpha1.ManagedBy}, w.have()[0].Labels); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 }

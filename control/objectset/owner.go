@@ -1,13 +1,9 @@
 package objectset
 
-import "sigs.k8s.io/controller-runtime/pkg/client"
+import (
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
-// Marks of the objects that the agent makes in a member.
-const (
-	ManagedByLabel = "app.kubernetes.io/managed-by"
-	ManagedBy      = "pelago"
-	// HubIDAnnotation holds the id of the clusterset's hub (the UID of its namespace kube-system).
-	HubIDAnnotation = "pelago.io/hub-id"
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
 // Owner is the clusterset on whose behalf objects are made. Nothing without its marks is changed or deleted.
@@ -19,17 +15,17 @@ func (o Owner) Mark(obj client.Object) {
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	labels[ManagedByLabel] = ManagedBy
+	labels[v1alpha1.LabelManagedBy] = v1alpha1.ManagedBy
 	obj.SetLabels(labels)
 	annotations := obj.GetAnnotations()
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[HubIDAnnotation] = o.HubID
+	annotations[v1alpha1.AnnotationHubID] = o.HubID
 	obj.SetAnnotations(annotations)
 }
 
 // Owns says whether the object carries the owner's marks.
 func (o Owner) Owns(obj client.Object) bool {
-	return obj.GetLabels()[ManagedByLabel] == ManagedBy && obj.GetAnnotations()[HubIDAnnotation] == o.HubID
+	return obj.GetLabels()[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy && obj.GetAnnotations()[v1alpha1.AnnotationHubID] == o.HubID
 }

@@ -17,12 +17,6 @@ import (
 	"github.com/pelago-net/pelago/control/objectset"
 )
 
-// Annotations of Clusters: the first is written by `pelago join` at the hub, the second by this package on the copies.
-const (
-	annotationClusterIndex = "pelago.io/cluster-index"
-	annotationJoined       = "pelago.io/joined-at" // creation time of the Cluster at the hub, RFC 3339
-)
-
 // known is everything that decides about peers.
 type known struct {
 	clusters  []submarinerv1.Cluster  // copies in the system namespace
@@ -51,10 +45,10 @@ func (o Options) peers(k known) ([]*v1alpha1.Peer, []problem) {
 	var out []*v1alpha1.Peer
 	var problems []problem
 	for i, c := range remote {
-		index, err := number(c.Annotations[annotationClusterIndex])
+		index, err := number(c.Annotations[v1alpha1.AnnotationClusterIndex])
 		if err != nil {
 			problems = append(problems, problem{&remote[i], "NoClusterIndex", fmt.Sprintf(
-				"annotation %s of the hub's Cluster %s: %v: join the cluster again", annotationClusterIndex, c.Name, err)})
+				"annotation %s of the hub's Cluster %s: %v: join the cluster again", v1alpha1.AnnotationClusterIndex, c.Name, err)})
 			continue
 		}
 		peer, verdict := o.peer(c, index, k.endpoints)
@@ -125,7 +119,7 @@ func (o Options) peer(c submarinerv1.Cluster, index int32, endpoints []submarine
 		return peer, bad[0]
 	case len(peer.Spec.Gateways) == 0:
 		return peer, verdict{reason: v1alpha1.ReasonNoGateway, message: fmt.Sprintf(
-			"cluster %s has no ready gateway: label a node of it with %s=true and see that pelago-node is ready there", c.Spec.ClusterID, labelGateway)}
+			"cluster %s has no ready gateway: label a node of it with %s=true and see that pelago-node is ready there", c.Spec.ClusterID, submarinerv1.LabelGateway)}
 	case len(bad) > 0:
 		return peer, verdict{ok: true, reason: v1alpha1.ReasonAccepted, message: fmt.Sprintf("%d of %d gateways are used; %s",
 			len(peer.Spec.Gateways), len(peer.Spec.Gateways)+len(bad), bad[0].message)}
@@ -232,7 +226,7 @@ func number(text string) (int32, error) {
 
 // joinedAt is when a cluster joined; the zero time for a copy without the annotation.
 func joinedAt(c submarinerv1.Cluster) time.Time {
-	t, err := time.Parse(time.RFC3339, c.Annotations[annotationJoined])
+	t, err := time.Parse(time.RFC3339, c.Annotations[v1alpha1.AnnotationJoinedAt])
 	if err != nil {
 		return time.Time{}
 	}

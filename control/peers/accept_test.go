@@ -18,7 +18,7 @@ import (
 func remote(id string, index, minute int, globalCIDR string) submarinerv1.Cluster {
 	c := submarinerv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: id, Annotations: map[string]string{
-			annotationClusterIndex: fmt.Sprint(index), annotationJoined: fmt.Sprintf("2026-01-02T03:%02d:05Z", minute),
+			v1alpha1.AnnotationClusterIndex: fmt.Sprint(index), v1alpha1.AnnotationJoinedAt: fmt.Sprintf("2026-01-02T03:%02d:05Z", minute),
 		}},
 		Spec: submarinerv1.ClusterSpec{ClusterID: id},
 	}
@@ -158,7 +158,7 @@ func TestPeers(t *testing.T) {
 
 func TestAClusterWithoutIndexIsReported(t *testing.T) {
 	c := remote("g2", 2, 0, "120.2.0.0/24")
-	delete(c.Annotations, annotationClusterIndex)
+	delete(c.Annotations, v1alpha1.AnnotationClusterIndex)
 	peers, problems := g1.peers(known{clusters: []submarinerv1.Cluster{c}})
 	if len(peers) > 0 || len(problems) != 1 || problems[0].reason != "NoClusterIndex" || !strings.Contains(problems[0].message, "g2") {
 		t.Errorf("peers %v, problems %+v", peers, problems)

@@ -12,15 +12,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -30,15 +27,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/hub"
 	"github.com/pelago-net/pelago/control/objectset"
-)
-
-// Pauses before a reconcile is repeated.
-const (
-	firstRetry       = 50 * time.Millisecond
-	lastRetry        = 5 * time.Second
-	staleRetry       = time.Second
-	unreachableRetry = 2 * time.Second
-	reconcileTimeout = 15 * time.Second
+	"github.com/pelago-net/pelago/control/pace"
 )
 
 // Options are the facts of the cluster that the controllers work with.
@@ -105,7 +94,7 @@ var gatewayNodes = predicate.Funcs{
 	DeleteFunc: func(e event.DeleteEvent) bool { return isGateway(e.Object) },
 }
 
-func isGateway(node client.Object) bool { return node.GetLabels()[labelGateway] == "true" }
+func isGateway(node client.Object) bool { return node.GetLabels()[submarinerv1.LabelGateway] == "true" }
 
 type reconciler struct {
 	Options
@@ -114,10 +103,7 @@ type reconciler struct {
 }
 
 func (r *reconciler) controller(mgr ctrl.Manager, name string) *builder.Builder {
-	return ctrl.NewControllerManagedBy(mgr).Named(name).WithOptions(controller.Options{
-		ReconciliationTimeout: reconcileTimeout,
-		RateLimiter:           workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
-	})
+	return ctrl.NewControllerManagedBy(mgr).Named(name).WithOptions(pace.HubOptions(1))
 }
 
 // publish makes the own Endpoints at the hub what the gateway nodes are.
@@ -129,7 +115,7 @@ func (r *reconciler) publish(ctx context.Context, _ reconcile.Request) (reconcil
 	var indexes v1alpha1.NodeIndexList
 	var endpoints submarinerv1.EndpointList
 	if err := errors.Join(
-		r.local.List(ctx, &nodes, client.MatchingLabels{labelGateway: "true"}),
+		r.local.List(ctx, &nodes, client.MatchingLabels{submarinerv1.LabelGateway: "true"}),
 		r.local.List(ctx, &indexes),
 		r.Hub.Client().List(ctx, &endpoints, client.InNamespace(r.Hub.Namespace()), client.MatchingLabels{submarinerv1.LabelClusterID: r.ClusterID}),
 	); err != nil {
@@ -144,9 +130,9 @@ func (r *reconciler) publish(ctx context.Context, _ reconcile.Request) (reconcil
 	}
 	err := set.Apply(ctx, objectset.Pointers(endpoints.Items), want)
 	if hub.IsUnreachable(err) { // package hub has told so
-		return reconcile.Result{RequeueAfter: unreachableRetry}, nil
+		return reconcile.Result{RequeueAfter: pace.HubAway}, nil
 	}
-	return result(err)
+	return pace.HubResult(err)
 }
 
 // mirror makes the member's copies what the hub's Clusters and Endpoints are. Of a cluster that comes, the Endpoints
@@ -173,7 +159,7 @@ func (r *reconciler) mirror(ctx context.Context, _ reconcile.Request) (reconcile
 		Client: r.local, Owns: owner.Owns, Copy: func(dst, src *submarinerv1.Endpoint) { dst.Spec = src.Spec },
 	}
 	haveEndpoints, wantEndpoints := objectset.Pointers(endpoints.Items), r.endpointCopies(hubEndpoints.Items)
-	return result(errors.Join(
+	return pace.HubResult(errors.Join(
 		endpointSet.Ensure(ctx, haveEndpoints, wantEndpoints),
 		clusterSet.Apply(ctx, objectset.Pointers(clusters.Items), r.clusterCopies(hubClusters.Items)),
 		endpointSet.Prune(ctx, haveEndpoints, wantEndpoints),
@@ -211,19 +197,11 @@ func (r *reconciler) accept(ctx context.Context, _ reconcile.Request) (reconcile
 	if r.Hub.Synced() {
 		errs = append(errs, r.peerSet().Prune(ctx, have, want))
 	}
-	return result(errors.Join(errs...))
+	return pace.HubResult(errors.Join(errs...))
 }
 
 func (r *reconciler) report(problems []problem) {
 	for _, p := range problems {
 		r.events.Event(p.object, corev1.EventTypeWarning, p.reason, p.message)
 	}
-}
-
-// result leaves errors of a cache that was behind to the event that it waits for.
-func result(err error) (reconcile.Result, error) {
-	if objectset.IsStale(err) {
-		return reconcile.Result{RequeueAfter: staleRetry}, nil
-	}
-	return reconcile.Result{}, err
 }

@@ -13,14 +13,11 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/gateways"
 )
 
-// What users put on nodes.
-const (
-	labelGateway       = "submariner.io/gateway"
-	annotationPublicIP = "gateway.submariner.io/public-ip"
-	publicIPPrefix     = "ipv4:"
-)
+// publicIPPrefix begins the one form of the annotation submarinerv1.AnnotationPublicIP that is understood.
+const publicIPPrefix = "ipv4:"
 
 // problem is something about an object that people should mend; it becomes an Event of the object.
 type problem struct {
@@ -40,7 +37,7 @@ func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex)
 	for i := range nodes {
 		node := &nodes[i]
 		index, ok := byNode[node.Name]
-		if !ok || node.Labels[labelGateway] != "true" || index.Spec.NodeUID != string(node.UID) || !index.Status.Ready || !index.Status.Gateway {
+		if !ok || node.Labels[submarinerv1.LabelGateway] != "true" || index.Spec.NodeUID != string(node.UID) || !gateways.Ready(&index) {
 			continue
 		}
 		private, err := privateIP(node, index)
@@ -77,7 +74,7 @@ func privateIP(node *corev1.Node, index v1alpha1.NodeIndex) (netip.Addr, error) 
 
 // publicIP reads `gateway.submariner.io/public-ip: ipv4:a.b.c.d`; the zero Addr if the node has none.
 func publicIP(node *corev1.Node) (netip.Addr, error) {
-	text, ok := node.Annotations[annotationPublicIP]
+	text, ok := node.Annotations[submarinerv1.AnnotationPublicIP]
 	if !ok {
 		return netip.Addr{}, nil
 	}
@@ -86,7 +83,7 @@ func publicIP(node *corev1.Node) (netip.Addr, error) {
 			return ip, nil
 		}
 	}
-	return netip.Addr{}, fmt.Errorf("annotation %s=%q is not understood and left out: use %sa.b.c.d", annotationPublicIP, text, publicIPPrefix)
+	return netip.Addr{}, fmt.Errorf("annotation %s=%q is not understood and left out: use %sa.b.c.d", submarinerv1.AnnotationPublicIP, text, publicIPPrefix)
 }
 
 func (o Options) endpoint(node string, index int32, private, public netip.Addr) *submarinerv1.Endpoint {

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/objectset"
 )
@@ -18,7 +19,7 @@ func (o Options) clusterCopies(clusters []submarinerv1.Cluster) []*submarinerv1.
 	var out []*submarinerv1.Cluster
 	for i := range clusters {
 		c := &submarinerv1.Cluster{ObjectMeta: o.copyMeta(&clusters[i]), Spec: clusters[i].Spec}
-		c.Annotations[annotationJoined] = clusters[i].CreationTimestamp.UTC().Format(time.RFC3339)
+		c.Annotations[v1alpha1.AnnotationJoinedAt] = clusters[i].CreationTimestamp.UTC().Format(time.RFC3339)
 		out = append(out, c)
 	}
 	return out
@@ -39,7 +40,7 @@ func (o Options) copyMeta(obj client.Object) metav1.ObjectMeta {
 		Namespace: o.SystemNamespace, Name: obj.GetName(),
 		Labels: maps.Clone(obj.GetLabels()), Annotations: maps.Clone(obj.GetAnnotations()),
 	}
-	maps.DeleteFunc(m.Annotations, func(key, _ string) bool { return !strings.HasPrefix(key, "pelago.io/") })
+	maps.DeleteFunc(m.Annotations, func(key, _ string) bool { return !strings.HasPrefix(key, v1alpha1.GroupVersion.Group+"/") })
 	holder := &submarinerv1.Cluster{ObjectMeta: m}
 	objectset.Owner{HubID: o.HubID}.Mark(holder)
 	return holder.ObjectMeta

@@ -2,10 +2,7 @@ package zone
 
 import (
 	"context"
-	"io"
 	"log/slog"
-	"net"
-	"net/url"
 	"os"
 	"slices"
 	"sync"
@@ -17,10 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	mcscrd "sigs.k8s.io/mcs-api/config/crd"
 	mcsv1alpha1 "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
@@ -29,6 +23,7 @@ import (
 
 	"github.com/pelago-net/pelago/dns"
 	"github.com/pelago-net/pelago/test/apiserver"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 var server = apiserver.NewShared(apiserver.CRDs("serviceimports.multicluster.x-k8s.io"))
@@ -83,45 +78,12 @@ func run(t *testing.T, api *rest.Config) (*Controller, *tables) {
 	return c, set
 }
 
-func connect(t *testing.T, api *rest.Config) client.Client {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, mcs.Install, mcsv1alpha1.Install} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c, err := client.New(api, client.Options{Scheme: scheme})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // namespace makes one for this test.
-func namespace(t *testing.T, c client.Client) string {
-	t.Helper()
+func namespace(c *apiserver.Cluster) string {
+	c.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "zone-"}}
-	create(t, c, ns)
+	c.Make(ns)
 	return ns.Name
-}
-
-func create(t *testing.T, c client.Client, objects ...client.Object) {
-	t.Helper()
-	for _, o := range objects {
-		if err := c.Create(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within 30 s: %s", what)
-		}
-	}
 }
 
 func imported(ns, name string) *mcs.ServiceImport {
@@ -138,14 +100,14 @@ func importedSlice(ns, name, address string) *discoveryv1.EndpointSlice {
 
 func TestFollowsTheAPI(t *testing.T) {
 	api := server.Config(t)
-	c := connect(t, api)
-	ns := namespace(t, c)
+	c := apiserver.Connect(t, api, mcs.Install, mcsv1alpha1.Install)
+	ns := namespace(c)
 	local := importedSlice(ns, "local", "10.77.0.1")
 	local.Labels = map[string]string{discoveryv1.LabelServiceName: "local"}
-	create(t, c, imported(ns, "web"), importedSlice(ns, "web", "120.2.0.1"), imported(ns, "local"), local)
+	c.Make(imported(ns, "web"), importedSlice(ns, "web", "120.2.0.1"), imported(ns, "local"), local)
 
 	controller, set := run(t, api)
-	eventually(t, "synced", controller.Synced)
+	await.True(t, "synced", controller.Synced)
 	if got := set.address(ns, "web"); got != "120.2.0.1" {
 		t.Errorf("the first table has %q for web, want all that was there", got)
 	}
@@ -158,25 +120,25 @@ func TestFollowsTheAPI(t *testing.T) {
 	if err := c.Update(t.Context(), slice); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "new address", func() bool { return set.address(ns, "web") == "120.2.0.2" })
+	await.True(t, "new address", func() bool { return set.address(ns, "web") == "120.2.0.2" })
 	if err := c.Delete(t.Context(), imported(ns, "web")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "service gone", func() bool { return set.address(ns, "web") == "" })
+	await.True(t, "service gone", func() bool { return set.address(ns, "web") == "" })
 }
 
 func TestManyChangesAreFewTables(t *testing.T) {
 	api := server.Config(t)
-	c := connect(t, api)
-	ns := namespace(t, c)
+	c := apiserver.Connect(t, api, mcs.Install, mcsv1alpha1.Install)
+	ns := namespace(c)
 	controller, set := run(t, api)
-	eventually(t, "synced", controller.Synced)
+	await.True(t, "synced", controller.Synced)
 	before, begin := set.count(), time.Now()
 	for i := range 50 {
 		name := "web-" + string(rune('a'+i/26)) + string(rune('a'+i%26))
-		create(t, c, imported(ns, name), importedSlice(ns, name, "120.2.0.1"))
+		c.Make(imported(ns, name), importedSlice(ns, name, "120.2.0.1"))
 	}
-	eventually(t, "last service", func() bool { return set.address(ns, "web-bx") == "120.2.0.1" })
+	await.True(t, "last service", func() bool { return set.address(ns, "web-bx") == "120.2.0.1" })
 	if sets, most := set.count()-before, int(time.Since(begin)/settle)+2; sets > most {
 		t.Errorf("%d tables in %v; at most one per %v is wanted", sets, time.Since(begin), settle)
 	}
@@ -186,32 +148,32 @@ func TestManyChangesAreFewTables(t *testing.T) {
 // can be reached again.
 func TestServerAway(t *testing.T) {
 	api := server.Config(t)
-	c := connect(t, api)
-	ns := namespace(t, c)
-	create(t, c, imported(ns, "web"), importedSlice(ns, "web", "120.2.0.1"))
+	c := apiserver.Connect(t, api, mcs.Install, mcsv1alpha1.Install)
+	ns := namespace(c)
+	c.Make(imported(ns, "web"), importedSlice(ns, "web", "120.2.0.1"))
 
-	wire := newWire(t, api)
-	wire.cut(true)
-	controller, set := run(t, wire.config(t, api))
-	time.Sleep(100 * time.Millisecond)
+	line := apiserver.NewLine(t, api)
+	line.Cut()
+	controller, set := run(t, line.Config())
+	time.Sleep(100 * time.Millisecond) // it may not believe itself synced
 	if controller.Synced() {
 		t.Error("synced without an API server")
 	}
-	wire.cut(false)
-	eventually(t, "synced after the server came", controller.Synced)
+	line.Heal()
+	await.True(t, "synced after the server came", controller.Synced)
 
-	wire.cut(true)
+	line.Cut()
 	slice := importedSlice(ns, "web", "120.2.0.1")
 	slice.Endpoints = []discoveryv1.Endpoint{ready("120.2.0.2")}
 	if err := c.Update(t.Context(), slice); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(4 * settle)
+	time.Sleep(4 * settle) // no table may be set
 	if got := set.address(ns, "web"); got != "120.2.0.1" || !controller.Synced() {
 		t.Errorf("without the server: address %q, synced %v; want the last state", got, controller.Synced())
 	}
-	wire.cut(false)
-	eventually(t, "new address after the server is back", func() bool { return set.address(ns, "web") == "120.2.0.2" })
+	line.Heal()
+	await.True(t, "new address after the server is back", func() bool { return set.address(ns, "web") == "120.2.0.2" })
 }
 
 // TestOldVersionOnly: somebody else installed the definition with v1alpha1
@@ -230,14 +192,14 @@ func TestOldVersionOnly(t *testing.T) {
 	if _, err := envtest.InstallCRDs(api, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{crd}}); err != nil {
 		t.Fatal(err)
 	}
-	c := connect(t, api)
-	ns := namespace(t, c)
-	create(t, c, &mcsv1alpha1.ServiceImport{
+	c := apiserver.Connect(t, api, mcs.Install, mcsv1alpha1.Install)
+	ns := namespace(c)
+	c.Make(&mcsv1alpha1.ServiceImport{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web"},
 		Spec:       mcsv1alpha1.ServiceImportSpec{Type: mcsv1alpha1.ClusterSetIP, Ports: []mcsv1alpha1.ServicePort{{Name: "http", Port: 80}}},
 	}, importedSlice(ns, "web", "120.2.0.1"))
-	eventually(t, "synced", controller.Synced)
-	eventually(t, "address", func() bool { return set.address(ns, "web") == "120.2.0.1" })
+	await.True(t, "synced", controller.Synced)
+	await.True(t, "address", func() bool { return set.address(ns, "web") == "120.2.0.1" })
 }
 
 // TestRefusedTable: a wrong configuration ends the controller with the reason.
@@ -247,75 +209,4 @@ func TestRefusedTable(t *testing.T) {
 	if err := c.Run(t.Context()); err == nil || c.Synced() {
 		t.Errorf("error %v, synced %v; want the table without zones to be refused", err, c.Synced())
 	}
-}
-
-// wire is a TCP line to the API server that can be cut.
-type wire struct {
-	listener net.Listener
-	mu       sync.Mutex
-	isCut    bool
-	open     []net.Conn
-}
-
-func newWire(t *testing.T, api *rest.Config) *wire {
-	t.Helper()
-	target, err := url.Parse(api.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &wire{}
-	if w.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		w.listener.Close()
-		w.cut(true)
-	})
-	go func() {
-		for {
-			near, err := w.listener.Accept()
-			if err != nil {
-				return
-			}
-			far, err := net.Dial("tcp", target.Host)
-			w.mu.Lock()
-			if w.isCut || err != nil {
-				near.Close()
-				if err == nil {
-					far.Close()
-				}
-			} else {
-				w.open = append(w.open, near, far)
-				go func() { _, _ = io.Copy(near, far); near.Close() }()
-				go func() { _, _ = io.Copy(far, near); far.Close() }()
-			}
-			w.mu.Unlock()
-		}
-	}()
-	return w
-}
-
-func (w *wire) cut(cut bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.isCut = cut
-	if cut {
-		for _, c := range w.open {
-			c.Close()
-		}
-		w.open = nil
-	}
-}
-
-// config is access to the API server over the wire.
-func (w *wire) config(t *testing.T, api *rest.Config) *rest.Config {
-	t.Helper()
-	target, err := url.Parse(api.Host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	target.Host = w.listener.Addr().String()
-	c := rest.CopyConfig(api)
-	c.Host = target.String()
-	return c
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/pelago-net/pelago/test/apiserver"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 var server = apiserver.NewShared(apiserver.CRDs())
@@ -86,21 +86,21 @@ func TestHubControllers(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "token", Annotations: map[string]string{corev1.ServiceAccountNameKey: "default"}},
 		Type:       corev1.SecretTypeServiceAccountToken,
 	}
-	eventually(t, "ServiceAccount default exists", func() bool {
+	await.True(t, "ServiceAccount default exists", func() bool {
 		_, err := c.CoreV1().ServiceAccounts("gone").Get(ctx, "default", metav1.GetOptions{})
 		return err == nil
 	})
 	if _, err := c.CoreV1().Secrets("gone").Create(ctx, secret, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the token Secret is filled", func() bool {
+	await.True(t, "the token Secret is filled", func() bool {
 		s, err := c.CoreV1().Secrets("gone").Get(ctx, "token", metav1.GetOptions{})
 		return err == nil && len(s.Data["token"]) > 0 && len(s.Data["ca.crt"]) > 0
 	})
 	if err := c.CoreV1().Namespaces().Delete(ctx, "gone", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the namespace is gone", func() bool {
+	await.True(t, "the namespace is gone", func() bool {
 		_, err := c.CoreV1().Namespaces().Get(ctx, "gone", metav1.GetOptions{})
 		return err != nil
 	})
@@ -174,14 +174,4 @@ func (f *fatal) Helper() {}
 func (f *fatal) Fatal(args ...any) {
 	f.text = args[0].(error).Error()
 	panic("fatal")
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("not seen within 30 s: %s", what)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,8 +25,17 @@ type Faults struct {
 // Dead says whether the fatal write has come.
 func (f *Faults) Dead() bool { return f.dead.Load() }
 
-// NewClient is a Manager's NewClient.
+// AwaitDeath waits until the fatal write has come, but not for ever: who has nothing left to write lives on.
+func (f *Faults) AwaitDeath() {
+	for end := time.Now().Add(2 * time.Second); !f.Dead() && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	}
+}
+
+// NewClient is a Manager's NewClient. No Faults (nil) break nothing.
 func (f *Faults) NewClient(config *rest.Config, options client.Options) (client.Client, error) {
+	if f == nil {
+		return client.New(config, options)
+	}
 	c, err := client.NewWithWatch(config, options)
 	if err != nil {
 		return nil, err

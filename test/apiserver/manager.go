@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metrics "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -21,6 +22,7 @@ type Manager struct {
 	Scheme *runtime.Scheme
 	// NewClient makes the manager's client; nil for the usual one. A test that loses answers puts its own in here.
 	NewClient client.NewClientFunc
+	Cache     cache.Options
 	// Setup adds the controllers.
 	Setup []func(ctrl.Manager) error
 }
@@ -32,6 +34,7 @@ func (m Manager) Run(t testing.TB, to *rest.Config) (stop func()) {
 	mgr, err := ctrl.NewManager(to, ctrl.Options{
 		Scheme:                  m.Scheme,
 		NewClient:               m.NewClient,
+		Cache:                   m.Cache,
 		Metrics:                 metrics.Options{BindAddress: "0"},
 		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
 		Logger:                  logr.Discard(),          // a test says itself what is wrong

@@ -12,6 +12,10 @@ const (
 	BlocksPerIP = (65536 - FirstBlockPort) / BlockPorts
 )
 
+// AnnotationOrphanBootID keeps, on a block whose owner is missed, the owner's last boot id. If a node of that name comes
+// back with another one, the flows of the block have ended with the earlier boot.
+const AnnotationOrphanBootID = "pelago.io/orphan-boot-id"
+
 // PortBlock leases the ports FirstPort … FirstPort+255 of one egress IP to one node. Its name is
 // `<egress ip with dashes>-<first port>`, so the API server itself refuses a second lease of the same ports.
 //

@@ -28,6 +28,25 @@ const (
 	ReasonAwaitingGateways = "AwaitingGateways"
 )
 
+// ConditionConflict is True on a GlobalEgressIP that loses pods to an older one of the same rank.
+const ConditionConflict = "Conflict"
+
+// Reasons of ConditionConflict.
+const (
+	ReasonOlderObject = "OlderObject"
+	ReasonNoConflict  = "NoConflict"
+)
+
+// ConditionPortBlocksExhausted is True on a ClusterGlobalEgressIP or GlobalEgressIP all of whose port blocks are leased
+// while a node needs more.
+const ConditionPortBlocksExhausted = "PortBlocksExhausted"
+
+// Reasons of ConditionPortBlocksExhausted; the first is also that of the Events on the object and the Node.
+const (
+	ReasonAllBlocksLeased = "AllBlocksLeased"
+	ReasonBlocksAvailable = "BlocksAvailable"
+)
+
 // ClusterGlobalEgressIP sets how many egress IPs the pods and nodes of a cluster share.
 //
 // +kubebuilder:object:root=true

@@ -1,0 +1,39 @@
+package v1alpha1
+
+import corev1 "k8s.io/api/core/v1"
+
+// Marks of objects that the agent makes in a member and that others make, too. What does not carry them is neither
+// changed nor deleted.
+const (
+	// LabelManagedBy has the value ManagedBy.
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	ManagedBy      = "pelago"
+	// AnnotationHubID is the id of the clusterset: the UID of the hub's namespace kube-system.
+	AnnotationHubID = "pelago.io/hub-id"
+)
+
+// Annotations of a Cluster. The admission policies at the hub read the first two.
+const (
+	// AnnotationClusterUID is the UID of the cluster's namespace kube-system: which cluster it really is. Written by
+	// `pelago join`.
+	AnnotationClusterUID = "pelago.io/cluster-uid"
+	// AnnotationClusterIndex is the cluster's index in the clusterset, decimal, from 1. Written by `pelago join`.
+	AnnotationClusterIndex = "pelago.io/cluster-index"
+	// AnnotationJoinedAt is when the Cluster was made at the hub, RFC 3339. Written by the agent on its copies, which
+	// have a creation time of their own.
+	AnnotationJoinedAt = "pelago.io/joined-at"
+)
+
+// Labels of the EndpointSlices that describe exported services, at the hub and in members.
+const (
+	// ExportedSliceManager is the value of endpointslice.kubernetes.io/managed-by at the hub; slices there without it are
+	// not looked at.
+	ExportedSliceManager = "pelago.io"
+	// LabelProxyName with the value ProxyName keeps kube-proxy away from a slice.
+	LabelProxyName = "service.kubernetes.io/service-proxy-name"
+	ProxyName      = "pelago"
+)
+
+// SecretTypeRegistration is the type of the Secrets cluster-<id>.registration at the hub, to which a member's tokens
+// are bound. The admission policies there read it.
+const SecretTypeRegistration corev1.SecretType = "pelago.io/registration"

@@ -1,0 +1,33 @@
+package v1
+
+// What users put on Nodes.
+const (
+	// LabelGateway with the value "true" makes a node a gateway.
+	LabelGateway = "submariner.io/gateway"
+	// AnnotationPublicIP is the address at which other clusters reach a gateway behind NAT: `ipv4:a.b.c.d`.
+	AnnotationPublicIP = "gateway.submariner.io/public-ip"
+)
+
+// Labels and annotations of the GlobalIngressIPs of headless services.
+const (
+	// LabelServiceRef is the name of the Service.
+	LabelServiceRef = "submariner.io/serviceRef"
+	// AnnotationPodIP and AnnotationEndpointIP hold the address behind the global one.
+	AnnotationPodIP      = "submariner.io/headless-svc-pod-ip"
+	AnnotationEndpointIP = "submariner.io/headless-svc-endpoints-ip"
+)
+
+// Labels of ServiceImports, contributions and EndpointSlices that speak of a service of the clusterset, next to those of
+// the MCS API.
+const (
+	// LabelSourceNamespace is the namespace of the exported Service.
+	LabelSourceNamespace = "lighthouse.submariner.io/sourceNamespace"
+	// LabelIsHeadless says "true" or "false" on imported EndpointSlices.
+	LabelIsHeadless = "lighthouse.submariner.io/is-headless"
+	// ImportedSliceManager is the value of endpointslice.kubernetes.io/managed-by on imported EndpointSlices.
+	ImportedSliceManager = "lighthouse-agent.submariner.io"
+)
+
+// ConditionSynced of a ServiceExport is what its condition Ready was called before the MCS API had that one; both have
+// the same status.
+const ConditionSynced = "Synced"

@@ -1,0 +1,40 @@
+// Package await polls for what a test expects of something that runs beside it. A test that expects that nothing happens
+// has to sleep instead, and says so.
+package await
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	// limit is generous: it is reached only when a test fails, and the machine may be busy.
+	limit = 30 * time.Second
+	pause = 20 * time.Millisecond
+)
+
+// Equal waits until got returns want, and ends the test with the difference if that takes more than 30 s.
+func Equal[T any](t testing.TB, want T, got func() T) {
+	t.Helper()
+	for end := time.Now().Add(limit); ; time.Sleep(pause) {
+		diff := cmp.Diff(want, got())
+		if diff == "" {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not so within %v, -want +got:\n%s", limit, diff)
+		}
+	}
+}
+
+// True waits until what is expected holds, and ends the test if that takes more than 30 s.
+func True(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !holds(); time.Sleep(pause) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+	}
+}
