@@ -147,7 +147,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 	if diff := cmp.Diff(want.Data(), m.config().Data()); diff != "" {
 		t.Errorf("pelago-config: -want +got\n%s", diff)
 	}
-	if labels := m.node("n1").Labels; labels[gatewayLabel] != "true" {
+	if labels := m.node("n1").Labels; labels[submarinerv1.LabelGateway] != "true" {
 		t.Errorf("the first worker has labels %v, want it to be the gateway", labels)
 	}
 	tokens := m.secret(config.OverlayTokenSecretName)
@@ -184,7 +184,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		if diff := cmp.Diff(tokens, m.secret(config.OverlayTokenSecretName)); diff != "" {
 			t.Error("joining again changed the overlay token")
 		}
-		if labels := m.node("n2").Labels; labels[gatewayLabel] != "" {
+		if labels := m.node("n2").Labels; labels[submarinerv1.LabelGateway] != "" {
 			t.Error("joining again made another node a gateway")
 		}
 	})

@@ -15,11 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/deploy"
 )
-
-// gatewayLabel with the value "true" makes a node a gateway.
-const gatewayLabel = "submariner.io/gateway"
 
 // chooseGateways returns the nodes that are to be labelled: those of --gateway-node; none if some carry the label; else
 // one that the user chooses, or that is chosen for them.
@@ -42,7 +40,7 @@ func (j *join) chooseGateways(ctx context.Context, c kubernetes.Interface, answe
 		return nil, nil
 	}
 	if !j.labelGateway {
-		return nil, fmt.Errorf("no node is a gateway: label one with `kubectl label node NODE %s=true`, or leave --label-gateway=false out", gatewayLabel)
+		return nil, fmt.Errorf("no node is a gateway: label one with `kubectl label node NODE %s=true`, or leave --label-gateway=false out", submarinerv1.LabelGateway)
 	}
 	candidates := gatewayCandidates(nodes)
 	if len(candidates) == 0 {
@@ -82,7 +80,7 @@ func isReady(n corev1.Node) bool {
 	})
 }
 
-func isGateway(n corev1.Node) bool { return n.Labels[gatewayLabel] == "true" }
+func isGateway(n corev1.Node) bool { return n.Labels[submarinerv1.LabelGateway] == "true" }
 
 func names(nodes []corev1.Node) []string {
 	var out []string
@@ -133,7 +131,7 @@ func pick(candidates []string, line string) ([]string, error) {
 
 // labelGateways makes the nodes gateways.
 func labelGateways(ctx context.Context, c kubernetes.Interface, nodes []string, p *progress) error {
-	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, gatewayLabel)
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, submarinerv1.LabelGateway)
 	for _, node := range nodes {
 		p.step("Labelling node %s as gateway", node)
 		_, err := c.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: deploy.Manager})

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
 // testNode is "name", with "!" before it if not ready, "*" if it is the control plane, "+" if it is a gateway.
@@ -22,7 +24,7 @@ func testNode(text string) *corev1.Node {
 		n.Labels["node-role.kubernetes.io/control-plane"] = ""
 	}
 	if strings.Contains(marks, "+") {
-		n.Labels[gatewayLabel] = "true"
+		n.Labels[submarinerv1.LabelGateway] = "true"
 	}
 	status := corev1.ConditionTrue
 	if strings.Contains(marks, "!") {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/broker"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
@@ -72,7 +73,7 @@ addresses and its identity.`,
 	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: found out)")
 	f.StringVar(&j.cableDriver, "cable-driver", config.CableVXLAN, "wire between gateways: vxlan")
 	f.Uint16Var(&j.nattPort, "nattport", 4500, "UDP port of the wire between gateways")
-	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+gatewayLabel+", else asked for)")
+	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else asked for)")
 	f.BoolVar(&j.labelGateway, "label-gateway", true, "label a node as gateway if none is")
 	f.StringVar(&j.image, "image", deploy.DefaultImage, "image of all components")
 	f.StringVar(&j.pullPolicy, "image-pull-policy", "IfNotPresent", "Always, IfNotPresent or Never")

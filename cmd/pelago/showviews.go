@@ -115,7 +115,7 @@ func gateways(ctx context.Context, m *member, _ config.Config) (table, error) {
 	t := table{
 		header: []string{"NODE", "HA STATUS", "SUMMARY"},
 		wide:   []string{"VERSION", "FAILURE"},
-		empty:  "No gateways: no node has the label " + gatewayLabel + "=true, or none reports yet.",
+		empty:  "No gateways: no node has the label " + submarinerv1.LabelGateway + "=true, or none reports yet.",
 	}
 	gateways, err := listGateways(ctx, m)
 	if err != nil {
