@@ -8,6 +8,7 @@
 #include <linux/types.h>
 
 #define SECOND 1000000000ULL
+#define MILLISECOND 1000000ULL
 
 volatile const __u64 udp_timeout = 300 * SECOND;
 /* UDP towards a well-known port, if its port or its room is needed (RFC 4787 REQ-5a: such flows may be shorter). */
@@ -17,6 +18,12 @@ volatile const __u64 tcp_established_timeout = 7440 * SECOND;
 volatile const __u64 tcp_transitory_timeout = 240 * SECOND;
 /* A closed TCP flow may be reclaimed after this long if its port or its room is needed. */
 volatile const __u64 closed_floor = 2 * SECOND;
+
+/* Probes: how often on a path in use, and what must pass beyond the expected answer until a path is suspect. */
+volatile const __u64 probe_interval = SECOND / 100;
+volatile const __u64 suspect_floor = 3 * SECOND / 100;
+/* A gateway whose daemon has not confirmed its tables for this long is used if no fresher one is there; seconds. */
+volatile const __u32 stale_after = 120;
 
 /* UDP port of the overlay inside the cluster. */
 #define OVERLAY_PORT 4800

@@ -12,6 +12,7 @@
 #include "nat.h"
 #include "overlay.h"
 #include "path.h"
+#include "probe.h"
 
 /*
  * At 90 % of the ports in use one flow in a million finds none by this many tries, at 98 % one in thirteen: the daemon
@@ -200,6 +201,8 @@ int edge_out(struct __sk_buff *skb)
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_NOT_READY);
 	if (skb->protocol != bpf_htons(ETH_P_IP))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_PROTOCOL);
+	if (skb->mark == s->probe_mark || skb->mark == clone_mark(s))
+		return probe_out(skb, s);
 	v = parse_ipv4(skb, ETH_LEN, &p);
 	if (v != VERDICT_SENT)
 		return finish(skb, HOOK_EDGE_OUT, v);
@@ -218,12 +221,13 @@ int edge_out(struct __sk_buff *skb)
 	v = find_exit(s, cluster, hash, &to);
 	if (v != VERDICT_SENT)
 		return finish(skb, HOOK_EDGE_OUT, v);
-	if (skb->len - ETH_LEN + ENCAP_LEN > IPV4_MAX || !fits(skb, to.hop.ifindex, ENCAP_LEN))
+	if (skb->len - ETH_LEN + ENCAP_LEN > IPV4_MAX || !fits(skb, &to, ENCAP_LEN))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_TOO_BIG);
-	if (push_outer(skb, s, &p, &to, node, p.fragment ? OVERLAY_FRAGMENT : 0, hash))
+	if (push_outer(skb, &p, &to, node, p.fragment ? OVERLAY_FRAGMENT : 0, hash))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
 	count(skb, HOOK_EDGE_OUT, VERDICT_SENT);
-	return send_from_stack(skb, s, &to.hop);
+	take_path(skb, s, &to);
+	return send_from_stack(skb, s, &to);
 }
 
 /*

@@ -2,6 +2,7 @@
 /* Flow entries: looking up, claiming, ageing, removing. The rules are in types.h at struct flow and in the README. */
 #pragma once
 #include "config.h"
+#include "live.h"
 #include "maps.h"
 #include "nat.h"
 
@@ -13,11 +14,6 @@
 #define DYING 1ULL
 #define EEXIST 17
 #define E2BIG 7
-
-static __always_inline __u64 now_ns(void)
-{
-	return bpf_ktime_get_coarse_ns();
-}
 
 /* The key of the entry that a packet belongs to. An ICMP error may come from a router: its flow knows the quoted peer. */
 static __always_inline void key_of(struct flow_key *k, const struct packet *p, enum direction direction)

@@ -1,47 +1,119 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Picking: a gateway of this cluster, a gateway of another, the node of a service, a backend on this node. */
 #pragma once
+#include "live.h"
 #include "maps.h"
 #include "parse.h"
 
 /*
  * Rendezvous hash (highest random weight): when a gateway goes, only its own flows move. Flows keep no state at
- * gateways, so moving one costs nothing.
+ * gateways, so moving one costs nothing. The pick of the hash is taken if it is good, else the best of all.
  */
-static __always_inline __u32 pick_gateway(const struct gateway_set *g, __u32 hash, __u16 except)
-{
-	__u32 best = 0, weight, node = 0;
+#define PICK_DOUBTFUL 0x10000 /* with what pick_gateway() and pick_remote() return: none is good, this one as any */
 
+/* How good a gateway of this cluster is for packets to a remote cluster. cluster 0: for a node of this cluster. */
+static __always_inline __u32 gateway_rank(const struct node_settings *s, __u32 node, __u32 cluster, __u64 now)
+{
+	const struct standing *own;
+	const struct path *p;
+	__u32 zero = 0, rank;
+	struct node *n;
+
+	if (node == s->node) {
+		own = bpf_map_lookup_elem(&standings, &zero);
+		return own && has_bit(own->unreachable, cluster) ? RANK_BAD : RANK_GOOD;
+	}
+	n = bpf_map_lookup_elem(&nodes, &node);
+	if (!n || !n->present)
+		return RANK_NONE;
+	p = path_to(n->hop.address);
+	rank = rank_of(p, now);
+	if (rank < RANK_BAD && p && has_bit(p->unreachable, cluster))
+		return RANK_BAD;
+	return rank;
+}
+
+/* A gateway of this cluster by node index, 0 if there is none, and perhaps PICK_DOUBTFUL. except: not that one. */
+__noinline __u32 pick_gateway(__u32 hash, __u32 cluster, __u32 except)
+{
+	__u32 best = 0, weight, pick = 0, rank = RANK_NONE, zero = 0;
+	struct node_settings *s = bpf_map_lookup_elem(&settings, &zero);
+	struct gateway_set *g = bpf_map_lookup_elem(&gateways, &zero);
+	__u64 now = now_ns();
+
+	if (!s || !g)
+		return 0;
 	for (int i = 0; i < MAX_GATEWAYS; i++) {
+		if (i >= g->count)
+			break;
+		weight = mix(hash, g->nodes[i]) | 1;
+		if (g->nodes[i] != except && weight > best) {
+			best = weight;
+			pick = g->nodes[i];
+		}
+	}
+	if (!pick || gateway_rank(s, pick, cluster, now) == RANK_GOOD)
+		return pick;
+	best = 0;
+	for (int i = 0; i < MAX_GATEWAYS; i++) {
+		__u32 r;
+
 		if (i >= g->count)
 			break;
 		if (g->nodes[i] == except)
 			continue;
+		r = gateway_rank(s, g->nodes[i], cluster, now);
 		weight = mix(hash, g->nodes[i]) | 1;
-		if (weight > best) {
+		if (r < rank || (r == rank && weight > best)) {
+			rank = r;
 			best = weight;
-			node = g->nodes[i];
+			pick = g->nodes[i];
 		}
 	}
-	return node;
+	return rank < RANK_BAD ? pick : pick | PICK_DOUBTFUL;
 }
 
-static __always_inline const struct remote_gateway *pick_remote(const struct cluster *c, __u32 hash)
+/* Another seed than for the own gateways, else both sides' choices would be tied to each other. */
+static __always_inline __u32 remote_weight(__u32 hash, const struct remote_gateway *r)
 {
-	const struct remote_gateway *r = 0;
-	__u32 best = 0, weight;
+	return mix(hash ^ 0x5bd1e995, r->node) | 1;
+}
 
+/* The place of a gateway among those of a remote cluster, plus 1, 0 if there is none, and perhaps PICK_DOUBTFUL. */
+__noinline __u32 pick_remote(__u32 cluster, __u32 hash)
+{
+	struct cluster *c = bpf_map_lookup_elem(&clusters, &cluster);
+	__u32 best = 0, weight, pick = 0, rank = RANK_NONE;
+	__u64 now = now_ns();
+
+	if (!c)
+		return 0;
 	for (int i = 0; i < MAX_GATEWAYS; i++) {
 		if (i >= c->count)
 			break;
-		/* Another seed than in pick_gateway, else both sides' choices would be tied to each other. */
-		weight = mix(hash ^ 0x5bd1e995, c->gateways[i].node) | 1;
+		weight = remote_weight(hash, &c->gateways[i]);
 		if (weight > best) {
 			best = weight;
-			r = &c->gateways[i];
+			pick = i + 1;
 		}
 	}
-	return r;
+	if (!pick || pick > MAX_GATEWAYS || rank_of(path_to(c->gateways[pick - 1].hop.address), now) == RANK_GOOD)
+		return pick;
+	best = 0;
+	for (int i = 0; i < MAX_GATEWAYS; i++) {
+		__u32 r;
+
+		if (i >= c->count)
+			break;
+		r = rank_of(path_to(c->gateways[i].hop.address), now);
+		weight = remote_weight(hash, &c->gateways[i]);
+		if (r < rank || (r == rank && weight > best)) {
+			rank = r;
+			best = weight;
+			pick = i + 1;
+		}
+	}
+	return rank < RANK_BAD ? pick : pick | PICK_DOUBTFUL;
 }
 
 /* A client with session affinity is one client whatever its ports (Kubernetes: ClientIP). */

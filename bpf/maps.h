@@ -51,10 +51,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } gateways SEC(".maps");
 
-/* key: cluster index; value: its gateways. Writer: loader. Reader: gateway. */
+/* key: cluster index below MAX_CLUSTERS; value: its gateways. Writer: loader. Reader: gateway. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
+	__uint(max_entries, MAX_CLUSTERS);
 	__type(key, __u32);
 	__type(value, struct cluster);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
@@ -192,14 +192,27 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } fragments SEC(".maps");
 
-/* key: outer address of a remote gateway; value: state of the path. Writer: loader (sent), uplink (seen). */
+/*
+ * key: outer address of a peer; value: state of the path. The loader makes and removes entries, the programs write them.
+ * Reader: edge, gateway, loader.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __be32);
 	__type(value, struct path);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } paths SEC(".maps");
+
+/* key: 0; value: what this node's replies to probes tell. Writer: loader, gateway. Reader: reflector. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct standing);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} standings SEC(".maps");
 
 #define COUNTERS (HOOK_MAX * VERDICT_MAX)
 

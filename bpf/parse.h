@@ -9,6 +9,7 @@
 
 #define ETH_P_IP 0x0800
 #define ETH_LEN 14
+#define PACKET_HOST 0
 #define IPV4_MAX 65535
 #define IPV4_HEADER_MAX 60
 #define PROTO_ICMP 1

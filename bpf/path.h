@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Where an edge sends a packet for a remote cluster. */
+/* From a pick to the next hop: nodes, gateways, the far ends of cables. */
 #pragma once
 #include "lb.h"
 #include "overlay.h"
@@ -12,23 +12,49 @@ static __always_inline int to_node(const struct node_settings *s, __u32 index, s
 	if (!n || !n->present)
 		return 0;
 	to->hop = n->hop;
+	to->source = s->address;
 	to->port = bpf_htons(OVERLAY_PORT);
+	to->wire = 0;
 	to->token = s->overlay_token;
 	return 1;
 }
 
-/* A gateway of a remote cluster. 0: there is none. */
-static __always_inline int to_cluster(const struct node_settings *s, __u32 index, __u32 hash, struct target *to)
+/* The far end of a cable. 0: no tunnel leads there. */
+static __always_inline int to_remote(const struct node_settings *s, const struct remote_gateway *r, __u32 hash,
+				     struct target *to)
 {
-	struct cluster *c = bpf_map_lookup_elem(&clusters, &index);
-	const struct remote_gateway *r = c ? pick_remote(c, hash) : 0;
+	__u32 tunnels = r->tunnels < s->tunnels ? r->tunnels : s->tunnels;
 
-	if (!r)
-		return 0;
 	to->hop = r->hop;
+	to->source = s->cable_address;
 	to->port = r->port;
 	to->token = s->cable_token;
+	to->wire = !r->hop.ifindex;
+	if (!to->wire)
+		return 1;
+	if (!tunnels)
+		return 0;
+	to->hop.ifindex = s->tunnel[mix(hash, 0x68bc21eb) % tunnels % MAX_TUNNELS];
 	return 1;
+}
+
+enum reach {
+	REACH_NONE = 0, /* no gateway is known, or no tunnel leads to it */
+	REACH_GOOD = 1,
+	REACH_DOUBTFUL = 2, /* none of them answers; this one as any */
+};
+
+/* A gateway of a remote cluster. Tells the reflector whether the cluster is reached. */
+static __always_inline enum reach to_cluster(const struct node_settings *s, __u32 index, __u32 hash, struct target *to)
+{
+	struct cluster *c = bpf_map_lookup_elem(&clusters, &index);
+	__u32 pick = pick_remote(index, hash), place = (pick & 0xffff) - 1;
+	enum reach reach = pick & PICK_DOUBTFUL ? REACH_DOUBTFUL : REACH_GOOD;
+
+	if (!c || !pick || place >= MAX_GATEWAYS || !to_remote(s, &c->gateways[place], hash, to))
+		reach = REACH_NONE;
+	note_reach(index, reach == REACH_GOOD);
+	return reach;
 }
 
 /*
@@ -38,10 +64,8 @@ static __always_inline int to_cluster(const struct node_settings *s, __u32 index
 static __always_inline enum verdict find_exit(const struct node_settings *s, __u16 cluster, __u32 hash,
 					      struct target *to)
 {
-	__u32 zero = 0, gateway;
-	struct gateway_set *g = bpf_map_lookup_elem(&gateways, &zero);
+	__u32 gateway = pick_gateway(hash, cluster, 0) & 0xffff;
 
-	gateway = g ? pick_gateway(g, hash, 0) : 0;
 	if (!gateway)
 		return VERDICT_DROP_NO_GATEWAY;
 	if (s->gateway && gateway == s->node)

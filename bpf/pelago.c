@@ -21,7 +21,9 @@ KEEP(enum, flow_role);
 KEEP(enum, tcp_seen);
 KEEP(enum, source_device);
 KEEP(struct, overlay_header);
+KEEP(enum, probe_flag);
 KEEP(struct, probe);
+KEEP(struct, probe_id);
 KEEP(struct, sweep);
 
 char __license[] SEC("license") = "Dual BSD/GPL";

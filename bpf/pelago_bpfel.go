@@ -148,7 +148,9 @@ const (
 	PelagoHookHOOK_UPLINK_IN  PelagoHook = 1
 	PelagoHookHOOK_UPLINK_OUT PelagoHook = 2
 	PelagoHookHOOK_EDGE_IN    PelagoHook = 3
-	PelagoHookHOOK_MAX        PelagoHook = 4
+	PelagoHookHOOK_WIRE_IN    PelagoHook = 4
+	PelagoHookHOOK_WIRE_OUT   PelagoHook = 5
+	PelagoHookHOOK_MAX        PelagoHook = 6
 )
 
 type PelagoHop struct {
@@ -167,11 +169,14 @@ type PelagoNode struct {
 type PelagoNodeSettings struct {
 	_               structs.HostLayout
 	Address         uint32
+	CableAddress    uint32
 	Node            uint16
 	Cluster         uint16
 	Gateway         uint16
 	Mss             uint16
 	Cookie          uint32
+	ProbeMark       uint32
+	Edge            uint32
 	OverlayToken    uint32
 	OverlayTokenOld uint32
 	CableToken      uint32
@@ -179,6 +184,8 @@ type PelagoNodeSettings struct {
 	Generation      uint32
 	Ready           uint16
 	CablePort       uint16
+	Tunnels         uint32
+	Tunnel          [4]uint32
 }
 
 type PelagoOverlayFlag uint32
@@ -207,15 +214,28 @@ const (
 )
 
 type PelagoPath struct {
-	_          structs.HostLayout
-	Nonce      uint64
-	Sent       uint64
-	Seen       uint64
-	Rtt        uint64
-	Probes     uint64
-	Replies    uint64
-	Ready      uint32
-	Generation uint32
+	_           structs.HostLayout
+	Seen        uint64
+	Used        uint64
+	Heard       uint64
+	Rtt         uint64
+	Probes      uint64
+	Replies     uint64
+	Promised    uint32
+	Deaf        uint32
+	Probed      uint32
+	Srtt        uint32
+	Rttvar      uint32
+	Loss        uint32
+	Sequence    uint32
+	Answered    uint32
+	Ready       uint32
+	Generation  uint32
+	Age         uint32
+	Pad         uint32
+	Ring        [16]PelagoProbeSlot
+	Unreachable [16]uint64
+	Histogram   [24]uint32
 }
 
 type PelagoPeer struct {
@@ -240,18 +260,39 @@ type PelagoPrefix struct {
 }
 
 type PelagoProbe struct {
-	_          structs.HostLayout
-	Nonce      uint64
-	Sent       uint64
-	Ready      uint32
-	Generation uint32
+	_           structs.HostLayout
+	Promised    uint32
+	Ready       uint32
+	Generation  uint32
+	Age         uint32
+	Unreachable [16]uint64
+}
+
+type PelagoProbeFlag uint32
+
+const (
+	PelagoProbeFlagPROBE_DEAF  PelagoProbeFlag = 1
+	PelagoProbeFlagPROBE_SHORT PelagoProbeFlag = 8
+)
+
+type PelagoProbeId struct {
+	_        structs.HostLayout
+	Nonce    [2]uint32
+	Sequence uint32
+}
+
+type PelagoProbeSlot struct {
+	_     structs.HostLayout
+	Nonce [2]uint32
+	Sent  uint64
 }
 
 type PelagoRemoteGateway struct {
-	_    structs.HostLayout
-	Hop  PelagoHop
-	Node uint16
-	Port uint16
+	_       structs.HostLayout
+	Hop     PelagoHop
+	Node    uint16
+	Port    uint16
+	Tunnels uint32
 }
 
 type PelagoRoute struct {
@@ -295,6 +336,12 @@ type PelagoSourceFlag uint32
 const (
 	PelagoSourceFlagSOURCE_HOST PelagoSourceFlag = 1
 )
+
+type PelagoStanding struct {
+	_           structs.HostLayout
+	Confirmed   uint64
+	Unreachable [16]uint64
+}
 
 type PelagoSweep struct {
 	_       structs.HostLayout
@@ -374,12 +421,15 @@ const (
 	PelagoMapSettings              = "settings"
 	PelagoMapSlots                 = "slots"
 	PelagoMapSources               = "sources"
+	PelagoMapStandings             = "standings"
 	PelagoMapTables                = "tables"
 	PelagoProgEdgeIn               = "edge_in"
 	PelagoProgEdgeOut              = "edge_out"
 	PelagoProgSweepFlows           = "sweep_flows"
 	PelagoProgUplinkIn             = "uplink_in"
 	PelagoProgUplinkOut            = "uplink_out"
+	PelagoProgWireIn               = "wire_in"
+	PelagoProgWireOut              = "wire_out"
 	PelagoVarClosedFloor           = "closed_floor"
 	PelagoVarIcmpTimeout           = "icmp_timeout"
 	PelagoVarKeepAffinity          = "keep_affinity"
@@ -392,11 +442,16 @@ const (
 	PelagoVarKeepPacketType        = "keep_packet_type"
 	PelagoVarKeepPeerKind          = "keep_peer_kind"
 	PelagoVarKeepProbe             = "keep_probe"
+	PelagoVarKeepProbeFlag         = "keep_probe_flag"
+	PelagoVarKeepProbeId           = "keep_probe_id"
 	PelagoVarKeepSourceDevice      = "keep_source_device"
 	PelagoVarKeepSourceFlag        = "keep_source_flag"
 	PelagoVarKeepSweep             = "keep_sweep"
 	PelagoVarKeepTcpSeen           = "keep_tcp_seen"
 	PelagoVarKeepVerdict           = "keep_verdict"
+	PelagoVarProbeInterval         = "probe_interval"
+	PelagoVarStaleAfter            = "stale_after"
+	PelagoVarSuspectFloor          = "suspect_floor"
 	PelagoVarTcpEstablishedTimeout = "tcp_established_timeout"
 	PelagoVarTcpTransitoryTimeout  = "tcp_transitory_timeout"
 	PelagoVarUdpKnownTimeout       = "udp_known_timeout"
@@ -450,6 +505,8 @@ type PelagoProgramSpecs struct {
 	SweepFlows *ebpf.ProgramSpec `ebpf:"sweep_flows"`
 	UplinkIn   *ebpf.ProgramSpec `ebpf:"uplink_in"`
 	UplinkOut  *ebpf.ProgramSpec `ebpf:"uplink_out"`
+	WireIn     *ebpf.ProgramSpec `ebpf:"wire_in"`
+	WireOut    *ebpf.ProgramSpec `ebpf:"wire_out"`
 }
 
 // PelagoMapSpecs contains maps before they are loaded into the kernel.
@@ -474,6 +531,7 @@ type PelagoMapSpecs struct {
 	Settings  *ebpf.MapSpec `ebpf:"settings"`
 	Slots     *ebpf.MapSpec `ebpf:"slots"`
 	Sources   *ebpf.MapSpec `ebpf:"sources"`
+	Standings *ebpf.MapSpec `ebpf:"standings"`
 	Tables    *ebpf.MapSpec `ebpf:"tables"`
 }
 
@@ -493,11 +551,16 @@ type PelagoVariableSpecs struct {
 	KeepPacketType        *ebpf.VariableSpec `ebpf:"keep_packet_type"`
 	KeepPeerKind          *ebpf.VariableSpec `ebpf:"keep_peer_kind"`
 	KeepProbe             *ebpf.VariableSpec `ebpf:"keep_probe"`
+	KeepProbeFlag         *ebpf.VariableSpec `ebpf:"keep_probe_flag"`
+	KeepProbeId           *ebpf.VariableSpec `ebpf:"keep_probe_id"`
 	KeepSourceDevice      *ebpf.VariableSpec `ebpf:"keep_source_device"`
 	KeepSourceFlag        *ebpf.VariableSpec `ebpf:"keep_source_flag"`
 	KeepSweep             *ebpf.VariableSpec `ebpf:"keep_sweep"`
 	KeepTcpSeen           *ebpf.VariableSpec `ebpf:"keep_tcp_seen"`
 	KeepVerdict           *ebpf.VariableSpec `ebpf:"keep_verdict"`
+	ProbeInterval         *ebpf.VariableSpec `ebpf:"probe_interval"`
+	StaleAfter            *ebpf.VariableSpec `ebpf:"stale_after"`
+	SuspectFloor          *ebpf.VariableSpec `ebpf:"suspect_floor"`
 	TcpEstablishedTimeout *ebpf.VariableSpec `ebpf:"tcp_established_timeout"`
 	TcpTransitoryTimeout  *ebpf.VariableSpec `ebpf:"tcp_transitory_timeout"`
 	UdpKnownTimeout       *ebpf.VariableSpec `ebpf:"udp_known_timeout"`
@@ -542,6 +605,7 @@ type PelagoMaps struct {
 	Settings  *ebpf.Map `ebpf:"settings"`
 	Slots     *ebpf.Map `ebpf:"slots"`
 	Sources   *ebpf.Map `ebpf:"sources"`
+	Standings *ebpf.Map `ebpf:"standings"`
 	Tables    *ebpf.Map `ebpf:"tables"`
 }
 
@@ -565,6 +629,7 @@ func (m *PelagoMaps) Close() error {
 		m.Settings,
 		m.Slots,
 		m.Sources,
+		m.Standings,
 		m.Tables,
 	)
 }
@@ -585,11 +650,16 @@ type PelagoVariables struct {
 	KeepPacketType        *ebpf.Variable `ebpf:"keep_packet_type"`
 	KeepPeerKind          *ebpf.Variable `ebpf:"keep_peer_kind"`
 	KeepProbe             *ebpf.Variable `ebpf:"keep_probe"`
+	KeepProbeFlag         *ebpf.Variable `ebpf:"keep_probe_flag"`
+	KeepProbeId           *ebpf.Variable `ebpf:"keep_probe_id"`
 	KeepSourceDevice      *ebpf.Variable `ebpf:"keep_source_device"`
 	KeepSourceFlag        *ebpf.Variable `ebpf:"keep_source_flag"`
 	KeepSweep             *ebpf.Variable `ebpf:"keep_sweep"`
 	KeepTcpSeen           *ebpf.Variable `ebpf:"keep_tcp_seen"`
 	KeepVerdict           *ebpf.Variable `ebpf:"keep_verdict"`
+	ProbeInterval         *ebpf.Variable `ebpf:"probe_interval"`
+	StaleAfter            *ebpf.Variable `ebpf:"stale_after"`
+	SuspectFloor          *ebpf.Variable `ebpf:"suspect_floor"`
 	TcpEstablishedTimeout *ebpf.Variable `ebpf:"tcp_established_timeout"`
 	TcpTransitoryTimeout  *ebpf.Variable `ebpf:"tcp_transitory_timeout"`
 	UdpKnownTimeout       *ebpf.Variable `ebpf:"udp_known_timeout"`
@@ -605,6 +675,8 @@ type PelagoPrograms struct {
 	SweepFlows *ebpf.Program `ebpf:"sweep_flows"`
 	UplinkIn   *ebpf.Program `ebpf:"uplink_in"`
 	UplinkOut  *ebpf.Program `ebpf:"uplink_out"`
+	WireIn     *ebpf.Program `ebpf:"wire_in"`
+	WireOut    *ebpf.Program `ebpf:"wire_out"`
 }
 
 func (p *PelagoPrograms) Close() error {
@@ -614,6 +686,8 @@ func (p *PelagoPrograms) Close() error {
 		p.SweepFlows,
 		p.UplinkIn,
 		p.UplinkOut,
+		p.WireIn,
+		p.WireOut,
 	)
 }
 

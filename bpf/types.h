@@ -56,6 +56,8 @@ enum hook {
 	HOOK_UPLINK_IN,	 /* ingress of an uplink: overlay and cable packets */
 	HOOK_UPLINK_OUT, /* egress of an uplink: the guard */
 	HOOK_EDGE_IN,	 /* ingress of pelago0: from the overlay into the node's stack */
+	HOOK_WIRE_IN,	 /* ingress of an encrypted wire's device: cable packets */
+	HOOK_WIRE_OUT,	 /* egress of an encrypted wire's device: the guard */
 	HOOK_MAX,
 };
 
@@ -98,32 +100,56 @@ struct overlay_header {
 };
 ASSERT_SIZE(struct overlay_header, 8);
 
-/* Payload of PACKET_PROBE and PACKET_PROBE_REPLY, behind the overlay header. */
+#define MAX_CLUSTERS 1024 /* of a clusterset; indexes are smaller */
+#define CLUSTER_WORDS (MAX_CLUSTERS / 64)
+
+/* Flags of PACKET_PROBE and PACKET_PROBE_REPLY. */
+enum probe_flag {
+	PROBE_DEAF = 1,	 /* the sender's last probes found no answer */
+	PROBE_SHORT = 8, /* has no struct probe: made of a packet in hand, whose rest follows */
+};
+
+/* Behind the header of a probe and its reply, in the place of the inner MAC addresses. The reflector leaves it alone. */
+struct probe_id {
+	__u32 nonce[2]; /* must match that of the sender's slot */
+	__u32 sequence; /* names the slot */
+};
+ASSERT_SIZE(struct probe_id, 12);
+
+/* In the place of the inner packet. */
 struct probe {
-	__u64 nonce;	  /* must match the outstanding one */
-	__u64 sent;	  /* the sender's clock, ns; opaque to the reflector */
+	__u32 promised;	  /* ms until the sender's next probe */
 	__u32 ready;	  /* reply: 1 once the reflector's tables are complete */
 	__u32 generation; /* reply: the reflector's table generation */
+	__u32 age;	  /* reply: seconds since its daemon last confirmed the tables */
+	__u64 unreachable[CLUSTER_WORDS]; /* reply: a bit for each remote cluster of which no gateway answers the reflector */
 };
-ASSERT_SIZE(struct probe, 24);
+ASSERT_SIZE(struct probe, 16 + MAX_CLUSTERS / 8);
 
 /* ---- settings ---- */
+#define MAX_TUNNELS 4
+
 struct node_settings {
-	__be32 address;	     /* this node's address on the overlay and the cable */
-	__u16 node;	     /* this node's index */
-	__u16 cluster;	     /* this cluster's index */
-	__u16 gateway;	     /* 1: this node switches between overlay and cable */
-	__u16 mss;	     /* TCP MSS that fits into every wire; 0 = do not clamp */
-	__u32 cookie;	     /* secret of this node since boot: mark of our own packets, VNI of verified ones */
-	__u32 overlay_token; /* low 24 bits */
+	__be32 address;	      /* this node's address on the overlay */
+	__be32 cable_address; /* and on the cable: the same with the vxlan wire, else its fabric address */
+	__u16 node;	      /* this node's index */
+	__u16 cluster;	      /* this cluster's index */
+	__u16 gateway;	      /* 1: this node switches between overlay and cable */
+	__u16 mss;	      /* TCP MSS that fits into every wire; 0 = do not clamp */
+	__u32 cookie;	      /* secret of this node since boot: mark of our own packets, VNI of verified ones */
+	__u32 probe_mark;     /* another one: mark of frames on pelago0 that are to become probes */
+	__u32 edge;	      /* interface index of pelago0 */
+	__u32 overlay_token;  /* low 24 bits */
 	__u32 overlay_token_old;
 	__u32 cable_token;
 	__u32 cable_token_old;
-	__u32 generation;  /* of the tables, counts up with every change */
-	__u16 ready;	   /* 1 once the first full set of tables is in */
-	__be16 cable_port; /* UDP port of the vxlan cable */
+	__u32 generation;	    /* of the tables, counts up with every change */
+	__u16 ready;		    /* 1 once the first full set of tables is in */
+	__be16 cable_port;	    /* UDP port of the vxlan wire; 0 = another wire, or no gateway */
+	__u32 tunnels;		    /* devices of an encrypted wire in `tunnel` */
+	__u32 tunnel[MAX_TUNNELS];  /* their interface indexes */
 };
-ASSERT_SIZE(struct node_settings, 40);
+ASSERT_SIZE(struct node_settings, 72);
 
 /* ---- routing ---- */
 struct prefix {
@@ -142,7 +168,7 @@ ASSERT_SIZE(struct route, 4);
 struct hop {
 	__be32 address;
 	__be32 next;   /* next hop on the uplink; equal to address if on-link */
-	__u32 ifindex; /* the uplink */
+	__u32 ifindex; /* the uplink; 0 = an encrypted wire, the flow's hash picks the tunnel */
 };
 ASSERT_SIZE(struct hop, 12);
 
@@ -163,16 +189,17 @@ ASSERT_SIZE(struct gateway_set, 36);
 
 struct remote_gateway {
 	struct hop hop;
-	__u16 node;  /* its index in its own cluster, seed of the rendezvous hash */
-	__be16 port; /* of its cable */
+	__u16 node;    /* its index in its own cluster, seed of the rendezvous hash */
+	__be16 port;   /* of its cable */
+	__u32 tunnels; /* encrypted wire: how many lead to it */
 };
-ASSERT_SIZE(struct remote_gateway, 16);
+ASSERT_SIZE(struct remote_gateway, 20);
 
 struct cluster {
 	__u32 count;
 	struct remote_gateway gateways[MAX_GATEWAYS];
 };
-ASSERT_SIZE(struct cluster, 4 + 16 * MAX_GATEWAYS);
+ASSERT_SIZE(struct cluster, 4 + 20 * MAX_GATEWAYS);
 
 enum peer_kind {
 	PEER_NODE = 1,	  /* node of this cluster: may send on the overlay */
@@ -343,18 +370,52 @@ struct fragment {
 };
 ASSERT_SIZE(struct fragment, 4);
 
-/* State of the path to one remote gateway (key: its outer address). */
+/* ---- paths ---- */
+#define PROBE_RING 16
+#define RTT_BUCKETS 24
+
+struct probe_slot {
+	__u32 nonce[2]; /* the first is 0 = answered */
+	__u64 sent;	/* ns since boot */
+};
+ASSERT_SIZE(struct probe_slot, 16);
+
+/*
+ * The path to a peer (key: its outer address): a gateway of this cluster, a remote gateway, and, on gateways, every node.
+ * Probes number up; the last PROBE_RING of them have a slot. Written by the programs only, on several CPUs without a
+ * lock: a lost update makes a path look worse or better for one probe.
+ */
 struct path {
-	__u64 nonce; /* of the last probe */
-	__u64 sent;  /* when it went out, ns since boot */
-	__u64 seen;  /* when the last valid reply came in */
-	__u64 rtt;   /* of that reply, ns */
+	__u64 seen;	     /* when the last valid reply came in, ns since boot */
+	__u64 used;	     /* when a packet last took the path, coarse */
+	__u64 heard;	     /* when the peer's last probe came in */
+	__u64 rtt;	     /* of the last reply, ns */
 	__u64 probes;
 	__u64 replies;
-	__u32 ready; /* as told by the reply */
+	__u32 promised;	     /* ms until the peer's next probe, as its last one said */
+	__u32 deaf;	     /* 1: the peer says that it gets no answers */
+	__u32 probed;	     /* 1: this node probes the peer; set by the loader */
+	__u32 srtt;	     /* ns (RFC 6298) */
+	__u32 rttvar;	     /* ns */
+	__u32 loss;	     /* share of probes without an answer, in 1/65536, over the last 32 or so */
+	__u32 sequence;	     /* of the newest probe */
+	__u32 answered;	     /* the newest one that has its answer */
+	__u32 ready;	     /* as told by the last reply, like the next two */
 	__u32 generation;
+	__u32 age;
+	__u32 pad;
+	struct probe_slot ring[PROBE_RING]; /* by sequence */
+	__u64 unreachable[CLUSTER_WORDS];   /* as told by the last reply */
+	__u32 histogram[RTT_BUCKETS];	    /* replies by RTT: bucket n counts those below 2^n µs and not below 2^(n-1) */
 };
-ASSERT_SIZE(struct path, 56);
+ASSERT_SIZE(struct path, 48 + 48 + 16 * PROBE_RING + 8 * CLUSTER_WORDS + 4 * RTT_BUCKETS);
+
+/* What this gateway tells in its replies. */
+struct standing {
+	__u64 confirmed;		  /* when the daemon last confirmed the tables, ns since boot; written by the loader */
+	__u64 unreachable[CLUSTER_WORDS]; /* clusters of which no gateway answers; written by the programs */
+};
+ASSERT_SIZE(struct standing, 8 + 8 * CLUSTER_WORDS);
 
 /* Argument of the sweep program. */
 #define SWEEP_BATCH 32

@@ -11,6 +11,9 @@ import (
 const (
 	MaxGateways = 16  // of one cluster
 	MaxBlocks   = 252 // of one egress IP on one node
+	MaxTunnels  = 4   // of one encrypted wire
+	MaxClusters = 1024
+	RTTBuckets  = 24 // of a path's histogram
 	BlockPorts  = 256
 )
 
@@ -41,14 +44,18 @@ type State struct {
 
 // Settings is what a node is.
 type Settings struct {
-	Address    netip.Addr // on the overlay and on the cable
-	Node       uint16     // index
-	Cluster    uint16     // index
-	Gateway    bool
-	MSS        uint16 // TCP MSS that fits into every wire; 0: not clamped
-	Overlay    Tokens
-	Cable      Tokens
-	CablePort  uint16 // UDP; 0: no vxlan cable on this node
+	Address      netip.Addr // on the overlay
+	CableAddress netip.Addr // on the cable: Address with the vxlan wire, else the node's fabric address
+	Node         uint16     // index
+	Cluster      uint16     // index
+	Gateway      bool
+	MSS          uint16 // TCP MSS that fits into every wire; 0: not clamped
+	Overlay      Tokens
+	Cable        Tokens
+	CablePort    uint16 // UDP; 0: no vxlan cable on this node
+	Edge         uint32 // interface index of pelago0
+	// Tunnels are the interface indexes of an encrypted wire's devices, 0 behind the last one.
+	Tunnels    [MaxTunnels]uint32
 	Generation uint32
 	Ready      bool
 }
@@ -62,14 +69,37 @@ type Tokens struct {
 type Hop struct {
 	Address netip.Addr
 	Next    netip.Addr // next hop on the uplink; Address itself if on-link
-	Ifindex uint32     // the uplink
+	Ifindex uint32     // the uplink; 0: an encrypted wire, whose tunnels are in Settings
 }
 
 // RemoteGateway is a gateway of a remote cluster.
 type RemoteGateway struct {
-	Hop  Hop
-	Node uint16 // index in its own cluster
-	Port uint16 // UDP port of its cable
+	Hop     Hop
+	Node    uint16 // index in its own cluster
+	Port    uint16 // UDP port of its cable
+	Tunnels uint32 // encrypted wire: how many lead to it
+}
+
+// Paths are the peers whose liveness the node keeps, by outer address; true: it probes them. Every node probes the gateways
+// of its cluster, every gateway those of the other clusters; gateways listen for the probes of all nodes as well.
+func (s State) Paths() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	if s.Settings.Gateway {
+		for _, hop := range s.Nodes {
+			out[hop.Address] = false
+		}
+		for _, gateways := range s.Clusters {
+			for _, g := range gateways {
+				out[g.Hop.Address] = true
+			}
+		}
+	}
+	for _, index := range s.Gateways {
+		if hop, ok := s.Nodes[index]; ok && index != s.Settings.Node {
+			out[hop.Address] = true
+		}
+	}
+	return out
 }
 
 // PeerKind says on which wire a peer may send.

@@ -70,7 +70,7 @@ type Daemon struct {
 	farewells farewells      // of remote gateways
 	problems  map[string]bool
 	links     *links
-	probes    *probe.Sender
+	edge      atomic.Int64 // interface index of pelago0; the prober reads it
 	assert    bool   // the next reconcile puts right what others changed
 	firewall  string // what the firewall was last made for
 	attached  string // where the programs were last attached
@@ -106,10 +106,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return fmt.Errorf("wait for the API server's objects: %w", ctx.Err())
 	}
 	go d.watchHost(ctx)
-	sweep, again, probes := time.NewTicker(sweepEvery), time.NewTicker(reassert), time.NewTicker(probeEvery)
+	go probe.New(d.loader, func() int { return int(d.edge.Load()) }, d.log).Run(ctx)
+	sweep, again, paths := time.NewTicker(sweepEvery), time.NewTicker(reassert), time.NewTicker(watchEvery)
 	defer sweep.Stop()
 	defer again.Stop()
-	defer probes.Stop()
+	defer paths.Stop()
 	d.wake()
 	for {
 		select {
@@ -127,8 +128,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 		case <-sweep.C:
 			d.sweep()
 			d.wake() // released blocks and demand are reported with the next reconcile
-		case <-probes.C:
-			d.probe(ctx)
+		case <-paths.C:
+			d.watchPaths(ctx)
 		}
 	}
 }
@@ -178,7 +179,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	result := Desired(objs, host)
 	d.report(result.Problems)
 
-	errs := []error{d.install(result.State, host, d.assert)}
+	errs := []error{d.install(&result.State, host, d.assert)}
 	d.assert = false
 	if errs[0] == nil {
 		errs = append(errs, d.apply(result))
@@ -194,7 +195,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 
 // install makes what lies around the programs. The guard is on the uplinks before the first packet goes out. The firewall
 // is asked (by running a dozen commands) only when something of it changed, and with all to put right what others did.
-func (d *Daemon) install(s dataplane.State, host Host, all bool) error {
+func (d *Daemon) install(s *dataplane.State, host Host, all bool) error {
 	if !s.Settings.Ready {
 		return nil // no index or no address yet: nothing is touched on the node
 	}
@@ -206,6 +207,8 @@ func (d *Daemon) install(s dataplane.State, host Host, all bool) error {
 	if err != nil {
 		return err
 	}
+	s.Settings.Edge = uint32(edge)
+	d.edge.Store(int64(edge))
 	if firewall := fmt.Sprint("cable port ", s.Settings.CablePort); all || firewall != d.firewall {
 		if err := netdev.Firewall(s.Settings.CablePort); err != nil {
 			return err
@@ -216,11 +219,11 @@ func (d *Daemon) install(s dataplane.State, host Host, all bool) error {
 	if err != nil {
 		return err
 	}
-	attached := fmt.Sprint(edge, uplinks(s), receivers)
+	attached := fmt.Sprint(edge, uplinks(*s), receivers)
 	if !all && attached == d.attached {
 		return nil
 	}
-	if err := d.loader.Attach(edge, uplinks(s), receivers...); err != nil {
+	if err := d.loader.Attach(loader.Devices{Edge: edge, Uplinks: uplinks(*s), Receivers: receivers}); err != nil {
 		return err
 	}
 	d.attached = attached

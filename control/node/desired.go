@@ -104,7 +104,7 @@ func (b *builder) nodes() {
 		}
 		labelled := n.Labels[submarinerv1.LabelGateway] == "true"
 		if n.Name == b.objs.Name {
-			s.Settings.Address, s.Settings.Node = address, index
+			s.Settings.Address, s.Settings.CableAddress, s.Settings.Node = address, address, index
 			b.out.Gateway = labelled
 			s.Settings.Gateway = labelled || b.host.Draining
 			if s.Settings.Gateway {

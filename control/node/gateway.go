@@ -2,8 +2,6 @@ package node
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"net/netip"
@@ -19,14 +17,14 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/probe"
 )
 
 const (
-	probeEvery = time.Second
-	// lostAfter without an answer a connection is an error (5 probes, the default of connectionHealthCheck).
-	lostAfter = 5*time.Second + probeEvery/2
+	// watchEvery is how often the paths are looked at.
+	watchEvery = probe.Idle
 	// rewrite a Gateway object at the latest after this long, for its round-trip times; changes of a status at once.
 	rewrite = 30 * time.Second
 )
@@ -74,77 +72,73 @@ func (w *rttWindow) spec() *submarinerv1.LatencyRTTSpec {
 	}
 }
 
-// probe sends one probe to every remote gateway, takes in what came back for earlier ones, and writes the Gateway object.
-func (d *Daemon) probe(ctx context.Context) {
+// watchPaths takes in what the probes show: it tells the nodes which clusters this gateway does not reach, notices that the
+// remote gateways know it, and writes the Gateway object.
+func (d *Daemon) watchPaths(ctx context.Context) {
 	d.mu.Lock()
 	snap := d.latest
 	d.mu.Unlock()
-	if err := d.probeOnce(ctx, snap); err != nil && ctx.Err() == nil {
-		d.log.Error("probe the remote gateways", "error", err)
+	if err := d.watchPathsOnce(ctx, snap); err != nil && ctx.Err() == nil {
+		d.log.Error("watch the paths", "error", err)
 	}
 }
 
-func (d *Daemon) probeOnce(ctx context.Context, snap snapshot) error {
+func (d *Daemon) watchPathsOnce(ctx context.Context, snap snapshot) error {
 	if !d.Ready() {
 		return nil
 	}
 	if !snap.gateway {
 		return d.removeGateway(ctx)
 	}
-	if d.probes == nil {
-		cookie, err := d.loader.Cookie()
-		if err != nil {
-			return err
-		}
-		if d.probes, err = probe.Open(cookie); err != nil {
-			return err
-		}
-	}
-	current := map[netip.Addr]bool{}
-	for _, gateways := range snap.state.Clusters {
-		for _, g := range gateways {
-			current[g.Hop.Address] = true
-			var nonce [8]byte
-			if _, err := rand.Read(nonce[:]); err != nil {
-				return fmt.Errorf("make a nonce: %w", err)
-			}
-			n := binary.NativeEndian.Uint64(nonce[:]) | 1 // 0 means none outstanding
-			sent, err := d.loader.StartProbe(g.Hop.Address, n)
-			if err != nil {
-				return err
-			}
-			if err := d.probes.Send(netip.AddrPortFrom(g.Hop.Address, g.Port), snap.state.Settings.Cable.Current, n, sent); err != nil {
-				d.log.Debug("send a probe", "error", err) // shows as a loss
-			}
-		}
-	}
-	if err := d.loader.ForgetPaths(func(a netip.Addr) bool { return current[a] }); err != nil {
-		return err
-	}
 	paths, err := d.loader.Paths()
 	if err != nil {
+		return err
+	}
+	if err := d.loader.Unreachable(unreachable(snap.state.Clusters, paths)); err != nil {
 		return err
 	}
 	if d.tenure.introduce(snap.state.Clusters, paths, time.Now()) {
 		d.wake() // to report it
 	}
-	for a, p := range paths {
-		w := d.links.rtt[a]
-		if w == nil {
-			w = &rttWindow{} // the last answer counts even if an earlier process sent its probe
-			d.links.rtt[a] = w
-		}
-		if p.Replies != w.replies && p.Replies > 0 {
-			w.replies = p.Replies
-			w.add(p.RTT)
-		}
-	}
-	for a := range d.links.rtt {
-		if !current[a] {
-			delete(d.links.rtt, a)
-		}
-	}
+	d.links.note(snap.state.Clusters, paths)
 	return d.writeGateway(ctx, snap, paths)
+}
+
+// unreachable are the clusters of which no gateway answers.
+func unreachable(clusters map[uint16][]dataplane.RemoteGateway, paths map[netip.Addr]loader.Path) map[uint16]bool {
+	out := map[uint16]bool{}
+	for index, gateways := range clusters {
+		out[index] = !slices.ContainsFunc(gateways, func(g dataplane.RemoteGateway) bool {
+			p := paths[g.Hop.Address]
+			return !p.Suspect() && (p.Ready || p.Replies == 0)
+		})
+	}
+	return out
+}
+
+// note takes in the round-trip times.
+func (l *links) note(clusters map[uint16][]dataplane.RemoteGateway, paths map[netip.Addr]loader.Path) {
+	current := map[netip.Addr]bool{}
+	for _, gateways := range clusters {
+		for _, g := range gateways {
+			a := g.Hop.Address
+			current[a] = true
+			w, p := l.rtt[a], paths[a]
+			if w == nil {
+				w = &rttWindow{} // the last answer counts even if an earlier process sent its probe
+				l.rtt[a] = w
+			}
+			if p.Replies != w.replies && p.Replies > 0 {
+				w.replies = p.Replies
+				w.add(p.RTT)
+			}
+		}
+	}
+	for a := range l.rtt {
+		if !current[a] {
+			delete(l.rtt, a)
+		}
+	}
 }
 
 func (d *Daemon) writeGateway(ctx context.Context, snap snapshot, paths map[netip.Addr]loader.Path) error {
@@ -240,14 +234,16 @@ func connections(snap snapshot, paths map[netip.Addr]loader.Path, rtt map[netip.
 
 func judge(p loader.Path, g pelagov1alpha1.PeerGateway) (submarinerv1.ConnectionStatus, string) {
 	switch {
-	case p.Replies == 0 && p.Probes <= uint64(lostAfter/probeEvery):
+	case p.Replies == 0 && !p.Dead():
 		return submarinerv1.Connecting, "waiting for the first answer to a probe"
 	case p.Replies == 0:
 		return submarinerv1.ConnectionError, fmt.Sprintf("no probe was ever answered: is UDP %d from here to %s open in both directions?", g.Port, g.Address)
-	case p.Seen > lostAfter:
-		return submarinerv1.ConnectionError, "no probe was answered for more than five seconds"
+	case p.Dead():
+		return submarinerv1.ConnectionError, "probes are not answered any more"
 	case !p.Ready:
 		return submarinerv1.Connecting, "the remote gateway answers, but its tables are not complete yet"
+	case p.Degraded():
+		return submarinerv1.Connected, "degraded: probes are lost"
 	}
 	return submarinerv1.Connected, ""
 }

@@ -49,6 +49,7 @@ func (l *Loader) Apply(want dataplane.State) error {
 		errs = append(errs, l.write(changes[i]))
 		i++
 	}
+	errs = append(errs, l.applyPaths(want.Paths()), l.confirm())
 	if err := errors.Join(errs...); err != nil {
 		l.have = nil
 		return err
@@ -65,6 +66,9 @@ func check(s dataplane.State) error {
 		return fmt.Errorf("apply state: %d gateways in this cluster, at most %d are supported", n, dataplane.MaxGateways)
 	}
 	for index, gs := range s.Clusters {
+		if index >= dataplane.MaxClusters {
+			return fmt.Errorf("apply state: cluster index %d, only indexes below %d are supported", index, dataplane.MaxClusters)
+		}
 		if len(gs) > dataplane.MaxGateways {
 			return fmt.Errorf("apply state: %d gateways in cluster %d, at most %d are supported", len(gs), index, dataplane.MaxGateways)
 		}
@@ -132,23 +136,14 @@ func (l *Loader) writeSettings(s dataplane.Settings) error {
 	if err := l.objs.Settings.Lookup(uint32(0), &old); err != nil {
 		return fmt.Errorf("read map settings: %w", err)
 	}
-	cookie := old.Cookie // packets on their way carry it
-	if cookie == 0 {
+	own := secrets{old.Cookie, old.ProbeMark}
+	for own.cookie == 0 || own.probeMark == 0 || own.cookie == own.probeMark || own.cookie == own.probeMark^1 {
 		var err error
-		if cookie, err = newCookie(); err != nil {
+		if own, err = newSecrets(); err != nil {
 			return err
 		}
 	}
-	return put(l.objs.Settings, uint32(0), encodeSettings(s, cookie))
-}
-
-// Cookie is the mark that the uplink guard lets out, for the sockets of our own probes. 0 before the first Apply.
-func (l *Loader) Cookie() (uint32, error) {
-	var s bpf.PelagoNodeSettings
-	if err := l.objs.Settings.Lookup(uint32(0), &s); err != nil {
-		return 0, fmt.Errorf("read map settings: %w", err)
-	}
-	return s.Cookie, nil
+	return put(l.objs.Settings, uint32(0), encodeSettings(s, own))
 }
 
 func put(m *ebpf.Map, key, value any) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,22 +27,36 @@ var (
 		{"edge_out", func(l *Loader) *ebpf.Program { return l.objs.EdgeOut }, ebpf.AttachTCXEgress},
 	}
 	receiverHooks = edgeHooks[:1] // the way in only
-	uplinkHooks   = []hook{
+	wireHooks     = []hook{
+		{"wire_in", func(l *Loader) *ebpf.Program { return l.objs.WireIn }, ebpf.AttachTCXIngress},
+		{"wire_out", func(l *Loader) *ebpf.Program { return l.objs.WireOut }, ebpf.AttachTCXEgress},
+	}
+	uplinkHooks = []hook{
 		{"uplink_in", func(l *Loader) *ebpf.Program { return l.objs.UplinkIn }, ebpf.AttachTCXIngress},
 		{"uplink_out", func(l *Loader) *ebpf.Program { return l.objs.UplinkOut }, ebpf.AttachTCXEgress},
 	}
 )
 
 // hooks are all of them.
-func hooks() []hook { return append(append([]hook(nil), edgeHooks...), uplinkHooks...) }
+func hooks() []hook { return slices.Concat(edgeHooks, uplinkHooks, wireHooks) }
 
-// Attach puts the edge programs on the device edge (pelago0) and the uplink programs on each of uplinks, and takes them
-// off every other device that an earlier Attach put them on. On receivers, the other devices at which the kernel takes
-// overlay packets (netdev.Receivers), sits the check of the way in: nothing passes it that did not come through an
-// uplink. Where a program sits already it is replaced in one step, without a packet passing in between. What is attached
-// outlives the process: by pinned TCX links, before Linux 6.6 by filters of clsact. Devices are indexes in the network
-// namespace of the calling thread.
-func (l *Loader) Attach(edge int, uplinks []int, receivers ...int) error {
+// Devices are what the programs sit on, as interface indexes in the network namespace of the calling thread.
+type Devices struct {
+	// Edge is pelago0.
+	Edge int
+	// Uplinks are the devices over which nodes and gateways are reached.
+	Uplinks []int
+	// Receivers are the other devices at which the kernel takes overlay packets (netdev.Receivers).
+	Receivers []int
+	// Wires are the tunnels of an encrypted wire; they have no Ethernet header.
+	Wires []int
+}
+
+// Attach puts the programs on the devices, and takes them off every other device that an earlier Attach put them on. On
+// receivers sits the check of the way in: nothing passes it that did not come through an uplink or a wire. Where a program
+// sits already it is replaced in one step, without a packet passing in between. What is attached outlives the process: by
+// pinned TCX links, before Linux 6.6 by filters of clsact.
+func (l *Loader) Attach(d Devices) error {
 	wanted := map[string]bool{}
 	var errs []error
 	attach := func(ifindex int, hooks []hook) {
@@ -54,13 +69,16 @@ func (l *Loader) Attach(edge int, uplinks []int, receivers ...int) error {
 		}
 	}
 	// The guard and the receiver first: when the edge begins to send, its answers find their way.
-	for _, ifindex := range uplinks {
+	for _, ifindex := range d.Uplinks {
 		attach(ifindex, uplinkHooks)
 	}
-	for _, ifindex := range receivers {
+	for _, ifindex := range d.Wires {
+		attach(ifindex, wireHooks)
+	}
+	for _, ifindex := range d.Receivers {
 		attach(ifindex, receiverHooks)
 	}
-	attach(edge, edgeHooks)
+	attach(d.Edge, edgeHooks)
 
 	pins, err := l.linkPins()
 	if err != nil {
@@ -104,7 +122,7 @@ func (l *Loader) Attached() (map[string][]int, error) {
 
 func (l *Loader) attach(ifindex int, h hook, pin string) error {
 	program := h.program(l)
-	if err := checkDevice(ifindex); err != nil {
+	if err := checkDevice(ifindex, h); err != nil {
 		return fmt.Errorf("attach %s: %w", h.name, err)
 	}
 	if l.clsact {
@@ -140,13 +158,18 @@ func (l *Loader) attach(ifindex int, h hook, pin string) error {
 	return nil
 }
 
-// checkDevice: the programs find everything behind an Ethernet header, which tunnels and modems have not.
-func checkDevice(ifindex int) error {
+// checkDevice: on wires the programs find IPv4 packets, elsewhere an Ethernet header first.
+func checkDevice(ifindex int, h hook) error {
 	device, err := netlink.LinkByIndex(ifindex)
 	if err != nil {
 		return fmt.Errorf("look up device %d: %w", ifindex, err)
 	}
-	if a := device.Attrs(); a.EncapType != "ether" {
+	a := device.Attrs()
+	wire := slices.ContainsFunc(wireHooks, func(w hook) bool { return w.name == h.name })
+	switch ether := a.EncapType == "ether"; {
+	case wire && ether:
+		return fmt.Errorf("device %s of the wire is an Ethernet device: a tunnel of IP packets is needed", a.Name)
+	case !wire && !ether:
 		return fmt.Errorf("device %s is no Ethernet device but %q: nodes and gateways must be reached over Ethernet", a.Name, a.EncapType)
 	}
 	return nil

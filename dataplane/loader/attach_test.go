@@ -44,7 +44,7 @@ func TestAttach(t *testing.T) {
 					}
 					defer l.Close()
 					for range 2 {
-						if err := l.Attach(edge, uplinks, receivers...); err != nil {
+						if err := l.Attach(Devices{Edge: edge, Uplinks: uplinks, Receivers: receivers}); err != nil {
 							return err
 						}
 					}
@@ -94,11 +94,11 @@ func TestAttachToTunnel(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := open(t)
-	err = ns.Do(func() error { return l.Attach(edge, []int{index}) })
+	err = ns.Do(func() error { return l.Attach(Devices{Edge: edge, Uplinks: []int{index}}) })
 	if err == nil || !strings.Contains(err.Error(), "device tun0 is no Ethernet device") {
 		t.Errorf("attached to a tunnel: %v", err)
 	}
-	if err := ns.Do(func() error { return l.Attach(edge, []int{4242}) }); err == nil || !strings.Contains(err.Error(), "device 4242") {
+	if err := ns.Do(func() error { return l.Attach(Devices{Edge: edge, Uplinks: []int{4242}}) }); err == nil || !strings.Contains(err.Error(), "device 4242") {
 		t.Errorf("attached to a device that is not there: %v", err)
 	}
 }

@@ -43,21 +43,31 @@ func flag(b bool) uint16 {
 	return 0
 }
 
-func encodeSettings(s dataplane.Settings, cookie uint32) bpf.PelagoNodeSettings {
-	return bpf.PelagoNodeSettings{
-		Address: be32(s.Address), Node: s.Node, Cluster: s.Cluster, Gateway: flag(s.Gateway), Mss: s.MSS, Cookie: cookie,
-		OverlayToken: s.Overlay.Current, OverlayTokenOld: s.Overlay.Old, CableToken: s.Cable.Current,
-		CableTokenOld: s.Cable.Old, Generation: s.Generation, Ready: flag(s.Ready), CablePort: be16(s.CablePort),
+// secrets of a node, made once after boot: packets on their way carry them.
+type secrets struct{ cookie, probeMark uint32 }
+
+func encodeSettings(s dataplane.Settings, own secrets) bpf.PelagoNodeSettings {
+	v := bpf.PelagoNodeSettings{
+		Address: be32(s.Address), CableAddress: be32(s.CableAddress), Node: s.Node, Cluster: s.Cluster, Gateway: flag(s.Gateway),
+		Mss: s.MSS, Cookie: own.cookie, ProbeMark: own.probeMark, Edge: s.Edge, OverlayToken: s.Overlay.Current,
+		OverlayTokenOld: s.Overlay.Old, CableToken: s.Cable.Current, CableTokenOld: s.Cable.Old, Generation: s.Generation,
+		Ready: flag(s.Ready), CablePort: be16(s.CablePort),
 	}
+	for ; v.Tunnels < dataplane.MaxTunnels && s.Tunnels[v.Tunnels] != 0; v.Tunnels++ {
+		v.Tunnel[v.Tunnels] = s.Tunnels[v.Tunnels]
+	}
+	return v
 }
 
 func decodeSettings(v bpf.PelagoNodeSettings) dataplane.Settings {
-	return dataplane.Settings{
-		Address: addr(v.Address), Node: v.Node, Cluster: v.Cluster, Gateway: v.Gateway != 0, MSS: v.Mss,
-		Overlay:   dataplane.Tokens{Current: v.OverlayToken, Old: v.OverlayTokenOld},
+	s := dataplane.Settings{
+		Address: addr(v.Address), CableAddress: addr(v.CableAddress), Node: v.Node, Cluster: v.Cluster, Gateway: v.Gateway != 0,
+		MSS: v.Mss, Overlay: dataplane.Tokens{Current: v.OverlayToken, Old: v.OverlayTokenOld},
 		Cable:     dataplane.Tokens{Current: v.CableToken, Old: v.CableTokenOld},
-		CablePort: port(v.CablePort), Generation: v.Generation, Ready: v.Ready != 0,
+		CablePort: port(v.CablePort), Edge: v.Edge, Generation: v.Generation, Ready: v.Ready != 0,
 	}
+	copy(s.Tunnels[:], v.Tunnel[:min(int(v.Tunnels), len(v.Tunnel))])
+	return s
 }
 
 func encodePrefix(p netip.Prefix) bpf.PelagoPrefix {
@@ -96,7 +106,7 @@ func decodeGateways(v bpf.PelagoGatewaySet) []uint16 {
 func encodeCluster(gs []dataplane.RemoteGateway) bpf.PelagoCluster {
 	var c bpf.PelagoCluster
 	for i, g := range gs[:min(len(gs), dataplane.MaxGateways)] {
-		c.Gateways[i] = bpf.PelagoRemoteGateway{Hop: encodeHop(g.Hop), Node: g.Node, Port: be16(g.Port)}
+		c.Gateways[i] = bpf.PelagoRemoteGateway{Hop: encodeHop(g.Hop), Node: g.Node, Port: be16(g.Port), Tunnels: g.Tunnels}
 		c.Count++
 	}
 	return c
@@ -105,7 +115,7 @@ func encodeCluster(gs []dataplane.RemoteGateway) bpf.PelagoCluster {
 func decodeCluster(v bpf.PelagoCluster) []dataplane.RemoteGateway {
 	var gs []dataplane.RemoteGateway
 	for _, g := range v.Gateways[:min(int(v.Count), len(v.Gateways))] {
-		gs = append(gs, dataplane.RemoteGateway{Hop: decodeHop(g.Hop), Node: g.Node, Port: port(g.Port)})
+		gs = append(gs, dataplane.RemoteGateway{Hop: decodeHop(g.Hop), Node: g.Node, Port: port(g.Port), Tunnels: g.Tunnels})
 	}
 	return gs
 }

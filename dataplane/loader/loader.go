@@ -133,7 +133,7 @@ func (l *Loader) Programs() map[string]*ebpf.Program {
 	for name, p := range map[string]*ebpf.Program{
 		bpf.PelagoProgEdgeIn: l.objs.EdgeIn, bpf.PelagoProgEdgeOut: l.objs.EdgeOut,
 		bpf.PelagoProgUplinkIn: l.objs.UplinkIn, bpf.PelagoProgUplinkOut: l.objs.UplinkOut,
-		bpf.PelagoProgSweepFlows: l.objs.SweepFlows,
+		bpf.PelagoProgWireIn: l.objs.WireIn, bpf.PelagoProgWireOut: l.objs.WireOut, bpf.PelagoProgSweepFlows: l.objs.SweepFlows,
 	} {
 		if p != nil {
 			out[name] = p
@@ -188,16 +188,17 @@ func setTimers(spec *ebpf.CollectionSpec, t Timers) error {
 	return nil
 }
 
-// newCookie is a secret that marks our own packets on this node; never 0, which is the mark of everybody else's.
-func newCookie() (uint32, error) {
-	var b [4]byte
+// newSecrets makes marks of our own packets on this node; never 0, which is the mark of everybody else's.
+func newSecrets() (secrets, error) {
+	var b [8]byte
 	for {
 		if _, err := rand.Read(b[:]); err != nil {
-			return 0, fmt.Errorf("make a cookie: %w", err)
+			return secrets{}, fmt.Errorf("make a cookie: %w", err)
 		}
-		// The low 24 bits are a VNI; 0 there would let an unverified packet in.
-		if c := binary.NativeEndian.Uint32(b[:]); c&0xffffff != 0 {
-			return c, nil
+		s := secrets{binary.NativeEndian.Uint32(b[:]), binary.NativeEndian.Uint32(b[4:])}
+		// The low 24 bits of the cookie are a VNI; 0 there would let an unverified packet in.
+		if s.cookie&0xffffff != 0 && s.probeMark > 1 {
+			return s, nil
 		}
 	}
 }

@@ -195,24 +195,33 @@ func TestManyFlows(t *testing.T) {
 	}
 }
 
+// Paths come and go with the tables; what the programs wrote into one that stays is kept.
 func TestPaths(t *testing.T) {
 	l := open(t)
-	sent, err := l.StartProbe(ip("172.16.2.1"), 5)
-	if err != nil || time.Duration(sent) > bootClock() {
-		t.Fatalf("sent at %d, %v", sent, err)
+	mustApply(t, l, example())
+	before, err := l.Paths()
+	if err != nil || len(before) == 0 {
+		t.Fatalf("paths %v, %v; want some", before, err)
 	}
-	if _, err := l.StartProbe(ip("172.16.2.2"), 6); err != nil {
+	var peer netip.Addr
+	for a, p := range before {
+		if p.Probed {
+			peer = a
+		}
+	}
+	seen := bpf.PelagoPath{Probed: 1, Probes: 5, Replies: 4, Sequence: 5, Answered: 4, Ready: 1}
+	seen.Ring[5].Sent = uint64(bootClock())
+	if err := l.objs.Paths.Put(be32(peer), seen); err != nil {
 		t.Fatal(err)
 	}
-	paths, err := l.Paths()
-	if err != nil || paths[ip("172.16.2.1")].Probes != 1 || paths[ip("172.16.2.1")].Replies != 0 {
-		t.Errorf("paths %+v, %v", paths, err)
+	mustApply(t, l, example())
+	p, ok, err := l.Path(peer)
+	if err != nil || !ok || p.Replies != 4 || p.Open != 1 || !p.Ready || p.OldestOpen > time.Minute || p.Suspect() {
+		t.Errorf("path %+v, %t, %v; want what was there", p, ok, err)
 	}
-	if err := l.ForgetPaths(func(a netip.Addr) bool { return a == ip("172.16.2.2") }); err != nil {
-		t.Fatal(err)
-	}
-	if paths, err = l.Paths(); err != nil || len(paths) != 1 {
-		t.Errorf("paths %+v, %v; want one", paths, err)
+	mustApply(t, l, dataplane.State{})
+	if paths, err := l.Paths(); err != nil || len(paths) != 0 {
+		t.Errorf("paths of an empty state: %v, %v", paths, err)
 	}
 }
 

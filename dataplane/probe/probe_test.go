@@ -1,26 +1,43 @@
 package probe
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/test/packet"
 )
 
-// A probe is the overlay packet that the far side's program reflects; that it does is tested by test/packet
-// (TestProbeReflection) and, with a real sender, by test/netns/clusters.
-func TestPacket(t *testing.T) {
-	body := binary.NativeEndian.AppendUint64(nil, 0x1122334455667788)
-	body = binary.NativeEndian.AppendUint64(body, 42)
-	any4 := netip.IPv4Unspecified()
-	frame := packet.Overlay{
-		Source: any4, Destination: any4, SourcePort: 4500, Port: 4500, Token: 0xcab1e5, Type: packet.Probe, Version: 1,
-		Inner: append(body, make([]byte, 8)...),
-	}.Encode()
-	if diff := cmp.Diff(frame[34:], Packet(4500, 0xcab1e5, 0x1122334455667788, 42)); diff != "" {
-		t.Errorf("probe from its UDP header on (-want +got):\n%s", diff)
+// What the program makes of the frame is tested by test/packet (TestProbeIsSent), with a real device by
+// test/netns/clusters.
+func TestFrame(t *testing.T) {
+	peer := netip.MustParseAddr("172.16.1.2")
+	frame := Frame(peer, 250*time.Millisecond)
+	want := packet.Frame(make([]byte, 208-14))
+	clear(want[:12]) // MAC addresses do not matter
+	want[14], want[64] = 0x45, 250
+	copy(want[14+16:], []byte{172, 16, 1, 2})
+	if diff := cmp.Diff(want, frame); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestEvery(t *testing.T) {
+	for _, tt := range []struct {
+		path loader.Path
+		want time.Duration
+	}{
+		{loader.Path{Used: time.Hour}, Idle},
+		{loader.Path{Used: time.Second}, Busy},
+		{loader.Path{Used: time.Second, SRTT: 79 * time.Millisecond}, Busy},
+		{loader.Path{Used: time.Second, SRTT: 160 * time.Millisecond}, 20 * time.Millisecond},
+		{loader.Path{Used: time.Hour, SRTT: time.Second}, Idle},
+	} {
+		if got := every(tt.path); got != tt.want {
+			t.Errorf("used %s ago, RTT %s: every %s; want %s", tt.path.Used, tt.path.SRTT, got, tt.want)
+		}
 	}
 }

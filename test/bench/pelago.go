@@ -110,7 +110,7 @@ func (n *peer) start(pins string) error {
 		}
 		uplinks = append(uplinks, index)
 	}
-	if err := n.loader.Attach(edge, uplinks); err != nil {
+	if err := n.loader.Attach(loader.Devices{Edge: edge, Uplinks: uplinks}); err != nil {
 		return err
 	}
 	state, err := n.state(remote)

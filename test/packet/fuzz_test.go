@@ -11,7 +11,7 @@ func FuzzUplinkIn(f *testing.F) {
 		f.Add(uint8(1), uint8(0), uint16(0), p.with(from("120.2.0.1"), to(global(1, 21))).Encode())
 		f.Add(uint8(1), uint8(Fragment), uint16(2), p.with(from("120.2.0.1"), to(global(1, 1))).Encode())
 	}
-	f.Add(uint8(Probe), uint8(0), uint16(0), make([]byte, 24))
+	f.Add(uint8(Probe), uint8(0), uint16(0), make([]byte, probeLength))
 	node, gateway := load(f, 1, 2), load(f, 1, 1)
 	f.Fuzz(func(t *testing.T, kind, flags uint8, index uint16, inner []byte) {
 		if len(inner) > 2000 {

@@ -1,9 +1,7 @@
 package packet
 
 import (
-	"encoding/binary"
 	"encoding/hex"
-	"slices"
 	"strings"
 	"testing"
 
@@ -60,22 +58,4 @@ func TestHeaderNumbers(t *testing.T) {
 	}
 	want := map[string]uint64{"forward": Forward, "probe": Probe, "probe reply": ProbeReply, "bounced": Bounced, "fragment": Fragment, "switch": Switch}
 	wantEqual(t, "numbers", want, got)
-}
-
-// A probe comes back to its sender with nothing changed but the direction, the type and what the reflector tells.
-func TestProbeReflection(t *testing.T) {
-	ga := load(t, 1, 1)
-	body := []byte("nonce is echo" + "ed, clock too")[:24]
-	probe := cable(2, 4, 1, body, func(o *Overlay) { o.Type, o.SourcePort = Probe, 0x1234 })
-	got := ga.sent(t, ga.arrive(t, probe), "uplink-in probe")
-	have, err := ga.Loader.Read()
-	if err != nil {
-		t.Fatal(err)
-	}
-	generation := binary.NativeEndian.AppendUint32(nil, have.Settings.Generation)
-	want := probe
-	want.Source, want.Destination, want.SourcePort, want.Port = probe.Destination, probe.Source, probe.Port, probe.SourcePort
-	want.Type, want.InnerSource, want.InnerDestination = ProbeReply, [6]byte{}, [6]byte{}
-	want.Inner = slices.Concat(body[:16], []byte{1, 0, 0, 0}, generation) // ready, generation
-	wantEqual(t, "reply", want, got)
 }

@@ -24,8 +24,8 @@ const (
 type Kernel struct {
 	Loader *loader.Loader
 
-	EdgeOut, EdgeIn, UplinkIn, UplinkOut              *ebpf.Program
-	Flows, Fragments, Slots, Hand, Egresses, Counters *ebpf.Map
+	EdgeOut, EdgeIn, UplinkIn, UplinkOut                                *ebpf.Program
+	Flows, Fragments, Slots, Hand, Egresses, Paths, Standings, Counters *ebpf.Map
 
 	hooks, words []string
 }
@@ -45,7 +45,7 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 	k.UplinkIn, k.UplinkOut = programs[bpf.PelagoProgUplinkIn], programs[bpf.PelagoProgUplinkOut]
 	for name, m := range map[string]**ebpf.Map{
 		bpf.PelagoMapFlows: &k.Flows, bpf.PelagoMapFragments: &k.Fragments, bpf.PelagoMapSlots: &k.Slots, bpf.PelagoMapHand: &k.Hand,
-		bpf.PelagoMapEgresses: &k.Egresses, bpf.PelagoMapCounters: &k.Counters,
+		bpf.PelagoMapEgresses: &k.Egresses, bpf.PelagoMapPaths: &k.Paths, bpf.PelagoMapStandings: &k.Standings, bpf.PelagoMapCounters: &k.Counters,
 	} {
 		if *m, err = ebpf.LoadPinnedMap(filepath.Join(pinPath, name), nil); err != nil {
 			return nil, errors.Join(fmt.Errorf("open map %s: %w", name, err), k.Close())
@@ -56,7 +56,8 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 
 // Close gives up programs and maps; the maps' pins stay.
 func (k *Kernel) Close() error {
-	return errors.Join(k.Loader.Close(), k.Flows.Close(), k.Fragments.Close(), k.Slots.Close(), k.Hand.Close(), k.Egresses.Close(), k.Counters.Close())
+	return errors.Join(k.Loader.Close(), k.Flows.Close(), k.Fragments.Close(), k.Slots.Close(), k.Hand.Close(), k.Egresses.Close(), k.Paths.Close(),
+		k.Standings.Close(), k.Counters.Close())
 }
 
 // Apply makes the tables hold s.
@@ -67,10 +68,10 @@ func (k *Kernel) Apply(t testing.TB, s dataplane.State) {
 	}
 }
 
-// Flush forgets all flows and fragments.
+// Flush forgets all flows and fragments, and what probes have shown; the next Apply makes the paths anew.
 func (k *Kernel) Flush(t testing.TB) {
 	t.Helper()
-	for _, m := range []*ebpf.Map{k.Flows, k.Fragments} {
+	for _, m := range []*ebpf.Map{k.Flows, k.Fragments, k.Paths} {
 		var keys [][]byte
 		var key, value []byte
 		for it := m.Iterate(); it.Next(&key, &value); {
@@ -81,6 +82,9 @@ func (k *Kernel) Flush(t testing.TB) {
 				t.Fatal(err)
 			}
 		}
+	}
+	if err := k.Standings.Put(uint32(0), bpf.PelagoStanding{}); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -141,7 +145,7 @@ func (k *Kernel) Run(t testing.TB, program *ebpf.Program, frame []byte, c Contex
 func (k *Kernel) TryRun(program *ebpf.Program, frame []byte, c Context) (Result, error) {
 	in := skBuff{Mark: c.Mark, IngressIfindex: c.IngressIfindex, GSOSegments: c.GSOSegments, GSOSize: c.GSOSize}
 	var out skBuff
-	opts := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: &in, ContextOut: &out}
+	opts := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+512), Context: &in, ContextOut: &out}
 	action, err := program.Run(opts)
 	if err != nil {
 		return Result{}, fmt.Errorf("run %s on %d bytes: %w", program, len(frame), err)

@@ -122,7 +122,7 @@ func TestForeignPackets(t *testing.T) {
 		}
 	}
 	// Our own packets are marked, and nobody sees the mark.
-	cookie, err := k.Loader.Cookie()
+	cookie, _, err := k.Loader.Marks()
 	if err != nil {
 		t.Fatal(err)
 	}

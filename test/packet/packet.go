@@ -187,7 +187,7 @@ func Checksum(b []byte, start uint32) uint16 {
 
 // Frame puts an Ethernet header in front of an IPv4 packet.
 func Frame(ip []byte) []byte {
-	return append([]byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00}, ip...)
+	return append([]byte{0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 2, 0x08, 0x00}, ip...)
 }
 
 // Fragments cuts an encoded packet so that no piece is larger than mtu.

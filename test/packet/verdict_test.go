@@ -73,11 +73,6 @@ func rows() []row {
 		return overlay(1, 1, 2, inner.Encode(), change...)
 	}
 	toGateway := func(inner Packet, change ...func(*Overlay)) Overlay { return cable(2, 1, 1, inner.Encode(), change...) }
-	probe := func(kind uint8, nonce uint64) Overlay {
-		o := cable(2, 1, 1, make([]byte, 24), func(o *Overlay) { o.Type = kind })
-		binary.NativeEndian.PutUint64(o.Inner, nonce)
-		return o
-	}
 	later := udpPacket("x", func(p *Packet) {
 		p.Protocol, p.UDP, p.Offset, p.Payload = ProtocolUDP, nil, 1480, []byte("the rest")
 	})
@@ -98,12 +93,7 @@ func rows() []row {
 			frame: wire(toGateway(clientTCP(SYN), func(o *Overlay) { o.Node = 1 })), want: "uplink-in bounced"},
 		{name: "a gateway that does not know a block asks its sibling", node: 1, hook: "uplink-in",
 			state: func(s *dataplane.State) { clear(s.Blocks) }, frame: wire(toGateway(answerTo(3))), want: "uplink-in bounced"},
-		{name: "a probe is sent back", node: 1, hook: "uplink-in", frame: wire(probe(Probe, 1)), want: "uplink-in probe"},
-		{name: "the answer to the outstanding probe is taken", node: 1, hook: "uplink-in", prepare: func(t *testing.T, k *Kernel) {
-			if _, err := k.Loader.StartProbe(nodeIP(2, 1), 99); err != nil {
-				t.Fatal(err)
-			}
-		}, frame: wire(probe(ProbeReply, 99)), want: "uplink-in probe"},
+		{name: "a probe is sent back", node: 1, hook: "uplink-in", frame: wire(probeOf(Probe, 2, 1, body{Nonce: 1})), want: "uplink-in probe"},
 
 		// Not ready, not understood.
 		{name: "before the first tables are in, nothing leaves", node: 2, hook: "edge-out",
@@ -111,7 +101,7 @@ func rows() []row {
 		{name: "before the first tables are in, nothing is taken in", node: 2, hook: "uplink-in",
 			state: func(s *dataplane.State) { s.Settings.Ready = false }, frame: wire(toNode2(clientTCP(SYN))), want: "uplink-in drop-not-ready"},
 		{name: "before the first tables are in, a gateway draws no traffic by answering probes", node: 1, hook: "uplink-in",
-			state: func(s *dataplane.State) { s.Settings.Ready = false }, frame: wire(probe(Probe, 1)), want: "uplink-in drop-not-ready"},
+			state: func(s *dataplane.State) { s.Settings.Ready = false }, frame: wire(probeOf(Probe, 2, 1, body{Nonce: 1})), want: "uplink-in drop-not-ready"},
 		{name: "the inner packet is no IPv4", node: 2, hook: "uplink-in",
 			frame: wire(overlay(1, 1, 2, append([]byte{0x60}, make([]byte, 60)...))), want: "uplink-in drop-malformed"},
 		{name: "an IPv4 header of 16 bytes", node: 2, hook: "edge-out", context: pod,
@@ -143,13 +133,12 @@ func rows() []row {
 			frame: wire(toGateway(clientTCP(SYN), func(o *Overlay) { o.Token = 0x01dcab })), want: "uplink-in switched"},
 		{name: "the overlay token on the cable", node: 1, hook: "uplink-in",
 			frame: wire(toGateway(clientTCP(SYN), func(o *Overlay) { o.Token = overlayToken + 1 })), want: "uplink-in drop-bad-token"},
-		{name: "the answer to a probe that was never sent", node: 1, hook: "uplink-in", frame: wire(probe(ProbeReply, 98)), want: "uplink-in drop-bad-token"},
-		{name: "a second answer to one probe", node: 1, hook: "uplink-in", prepare: func(t *testing.T, k *Kernel) {
-			if _, err := k.Loader.StartProbe(nodeIP(2, 1), 97); err != nil {
-				t.Fatal(err)
-			}
-			k.arrive(t, probe(ProbeReply, 97))
-		}, frame: wire(probe(ProbeReply, 97)), want: "uplink-in drop-bad-token"},
+		{name: "the answer to a probe that was never sent", node: 1, hook: "uplink-in",
+			frame: wire(probeOf(ProbeReply, 2, 1, body{Nonce: 98})), want: "uplink-in drop-bad-token"},
+		{name: "a probe that is cut short", node: 1, hook: "uplink-in",
+			frame: wire(cable(2, 1, 1, make([]byte, probeLength-1), func(o *Overlay) { o.Type = Probe })), want: "uplink-in drop-malformed"},
+		{name: "an answer that is cut short", node: 1, hook: "uplink-in",
+			frame: wire(cable(2, 1, 1, make([]byte, 11), func(o *Overlay) { o.Type = ProbeReply })), want: "uplink-in drop-malformed"},
 		{name: "an unknown packet type", node: 2, hook: "uplink-in",
 			frame: wire(toNode2(clientTCP(SYN), func(o *Overlay) { o.Type = 9 })), want: "uplink-in drop-bad-type"},
 
@@ -195,8 +184,11 @@ func rows() []row {
 		{name: "a destination of no accepted cluster", node: 2, hook: "edge-out", frame: is(tcpPacket(SYN, to(ip("120.9.0.1")))), context: pod, want: "edge-out drop-no-route"},
 		{name: "no gateway in this cluster", node: 2, hook: "edge-out",
 			state: func(s *dataplane.State) { s.Gateways = nil }, frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-no-gateway"},
+		{name: "a gateway that knows no gateway of the far cluster asks its sibling", node: 1, hook: "uplink-in",
+			state: func(s *dataplane.State) { clear(s.Clusters) },
+			frame: wire(overlay(1, 2, 1, udpPacket("x", from("120.1.0.1")).Encode())), want: "uplink-in bounced"},
 		{name: "no gateway in the far cluster", node: 1, hook: "uplink-in", state: func(s *dataplane.State) { clear(s.Clusters) },
-			frame: wire(overlay(1, 2, 1, udpPacket("x", from("120.1.0.1")).Encode())), want: "uplink-in drop-no-gateway"},
+			frame: wire(overlay(1, 4, 1, udpPacket("x", from("120.1.0.1")).Encode(), func(o *Overlay) { o.Flags = Bounced })), want: "uplink-in drop-no-gateway"},
 		{name: "the gateway picked has no address", node: 2, hook: "edge-out",
 			state: func(s *dataplane.State) { clear(s.Nodes) }, frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-unknown-node"},
 		{name: "the owner of the block has no address", node: 1, hook: "uplink-in",

@@ -52,7 +52,7 @@ func state(cluster int, node uint16) dataplane.State {
 	gateway := node == 1 || node == 4
 	s := dataplane.State{
 		Settings: dataplane.Settings{
-			Address: nodeIP(cluster, int(node)), Node: node, Cluster: uint16(cluster), Gateway: gateway, MSS: 1410,
+			Address: nodeIP(cluster, int(node)), CableAddress: nodeIP(cluster, int(node)), Node: node, Cluster: uint16(cluster), Gateway: gateway, MSS: 1410,
 			Overlay: dataplane.Tokens{Current: overlayToken + uint32(cluster), Old: 0x01d + uint32(cluster)},
 			Cable:   dataplane.Tokens{Current: cableToken, Old: 0x01dcab}, Generation: 7, Ready: true,
 		},
@@ -140,7 +140,7 @@ func (k *Kernel) arrive(t testing.TB, o Overlay) Result {
 // sent runs a program that must send the packet on, and reads what it sent.
 func (k *Kernel) sent(t testing.TB, r Result, verdict string) Overlay {
 	t.Helper()
-	cookie, err := k.Loader.Cookie()
+	cookie, _, err := k.Loader.Marks()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func (k *Kernel) delivered(t testing.TB, r Result) Packet {
 	if err != nil {
 		t.Fatalf("the packet delivered: %v", err)
 	}
-	cookie, err := k.Loader.Cookie()
+	cookie, _, err := k.Loader.Marks()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,7 +106,6 @@ func TestTown(t *testing.T) {
 	t.Run("default deny", w.defaultDeny)
 	t.Run("forged overlay packets", w.forged)
 	t.Run("pods' own tunnels", w.ownTunnels)
-	t.Run("probes", w.probes)
 	t.Run("foreign programs", w.foreignPrograms)
 	t.Run("gateways share the load", w.gatewaysShare)
 	t.Run("a gateway is drained", w.drain)
@@ -115,6 +114,7 @@ func TestTown(t *testing.T) {
 	t.Run("the daemon dies and comes back", w.daemonDies)
 	t.Run("a service of the other direction", w.otherDirection)
 	t.Run("without pelago0 nothing leaks", w.noLeak)
+	t.Run("failover without user space", w.failover)
 	t.Run("tables stay sound", w.tablesSound)
 }
 

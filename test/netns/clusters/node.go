@@ -139,7 +139,7 @@ func (n *Node) Apply(t testing.TB) {
 		if err != nil {
 			return err
 		}
-		if err := n.Loader.Attach(edge, []int{uplink}, receivers...); err != nil {
+		if err := n.Loader.Attach(loader.Devices{Edge: edge, Uplinks: []int{uplink}, Receivers: receivers}); err != nil {
 			return err
 		}
 		state, err := n.State()

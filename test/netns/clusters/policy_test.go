@@ -16,7 +16,6 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/pelago-net/pelago/dataplane/probe"
 	"github.com/pelago-net/pelago/test/packet"
 )
 
@@ -268,37 +267,6 @@ func (w *town) ownTunnels(t *testing.T) {
 			}
 		}
 	}
-}
-
-// Probes between gateways come back and tell that the far side is ready.
-func (w *town) probes(t *testing.T) {
-	near, far := w.Clusters[1].Nodes[0], w.Clusters[2].Nodes[1]
-	cookie, err := near.Loader.Cookie()
-	must(t, err)
-	must(t, near.Do(func() error {
-		s, err := probe.Open(cookie)
-		if err != nil {
-			return err
-		}
-		defer s.Close()
-		for nonce := uint64(1); nonce <= 3; nonce++ {
-			sent, err := near.Loader.StartProbe(far.Address, nonce)
-			if err != nil {
-				return err
-			}
-			if err := s.Send(netip.AddrPortFrom(far.Address, 4500), 0xcab1e, nonce, sent); err != nil {
-				return err
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-		return nil
-	}))
-	paths, err := near.Loader.Paths()
-	must(t, err)
-	if p := paths[far.Address]; p.Probes != 3 || p.Replies != 3 || !p.Ready || p.RTT <= 0 || p.RTT > time.Second || p.Generation == 0 {
-		t.Errorf("path to %s: %+v; want 3 answers of a ready gateway", far.Name, p)
-	}
-	must(t, near.Loader.ForgetPaths(func(netip.Addr) bool { return false }))
 }
 
 // counter makes a program that counts packets and ends with an action.

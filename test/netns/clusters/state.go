@@ -15,6 +15,10 @@ func (n *Node) State() (dataplane.State, error) {
 	if err != nil {
 		return dataplane.State{}, err
 	}
+	edge, err := n.NS.Index(netdev.Overlay)
+	if err != nil {
+		return dataplane.State{}, err
+	}
 	cni, err := n.NS.Index("cni0")
 	if err != nil {
 		return dataplane.State{}, err
@@ -24,7 +28,7 @@ func (n *Node) State() (dataplane.State, error) {
 	}
 	s := dataplane.State{
 		Settings: dataplane.Settings{
-			Address: n.Address, Node: n.Index, Cluster: c.Index, Gateway: n.switches(), MSS: 1500 - netdev.Overhead - 40,
+			Address: n.Address, CableAddress: n.Address, Node: n.Index, Edge: uint32(edge), Cluster: c.Index, Gateway: n.switches(), MSS: 1500 - netdev.Overhead - 40,
 			Overlay: dataplane.Tokens{Current: 0xa0 + uint32(c.Index)}, Cable: dataplane.Tokens{Current: 0xcab1e}, Ready: true,
 		},
 		Routes:   map[netip.Prefix]uint16{c.Other.GlobalCIDR(): c.Other.Index},

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The edge on its way in: from the overlay or, on a gateway, the cable to a pod of this node. */
+#pragma once
+#include "flow.h"
+#include "nat.h"
+#include "onward.h"
+
+#define TCP_FLAGS_WORD 12
+
+/*
+ * Answers a TCP segment for which no flow exists with a reset (RFC 9293 3.10.7.1), so that the sender does not wait for
+ * its timers. Addresses and ports change places, which leaves every checksum as it is; the payload stays on, which a
+ * reset may have. Segments that carry no ACK, and GSO packets, are only dropped: the sender tries again.
+ */
+static __always_inline int reset(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
+				 const struct arrival *a)
+{
+	struct prefix prefix = { .length = 32, .address = p->saddr };
+	__u32 check = p->l4 + __builtin_offsetof(struct tcp, check);
+	__be32 addresses[2] = { p->daddr, p->saddr }, seq, ack, none = 0;
+	__be16 ports[2] = { p->dport, p->sport }, old, new;
+	struct target to = {};
+	struct route *route;
+
+	if (p->proto != PROTO_TCP || p->fragment || p->error || (p->tcp_flags & TCP_RST) || !(p->tcp_flags & TCP_ACK) ||
+	    skb->gso_segs > 1)
+		return finish(skb, a->hook, VERDICT_DROP_NO_FLOW);
+	route = bpf_map_lookup_elem(&routes, &prefix);
+	if (!route || find_exit(s, route->cluster, flow_hash(p), &to) != VERDICT_SENT)
+		return finish(skb, a->hook, VERDICT_DROP_NO_FLOW);
+	if (bpf_skb_load_bytes(skb, p->l4 + 4, &seq, 4) || bpf_skb_load_bytes(skb, p->l4 + 8, &ack, 4) ||
+	    bpf_skb_load_bytes(skb, p->l4 + TCP_FLAGS_WORD, &old, 2))
+		return finish(skb, a->hook, VERDICT_DROP_INTERNAL);
+	new = (old & bpf_htons(0xf000)) | bpf_htons(TCP_RST);
+	if (bpf_skb_store_bytes(skb, p->l3 + IPV4_SADDR, addresses, sizeof(addresses), 0) ||
+	    bpf_skb_store_bytes(skb, p->l4, ports, sizeof(ports), 0) || bpf_l4_csum_replace(skb, check, seq, ack, 4) ||
+	    bpf_l4_csum_replace(skb, check, ack, none, 4) || bpf_l4_csum_replace(skb, check, old, new, 2) ||
+	    bpf_skb_store_bytes(skb, p->l4 + 4, &ack, 4, 0) || bpf_skb_store_bytes(skb, p->l4 + 8, &none, 4, 0) ||
+	    bpf_skb_store_bytes(skb, p->l4 + TCP_FLAGS_WORD, &new, 2, 0))
+		return finish(skb, a->hook, VERDICT_DROP_INTERNAL);
+	return switch_to(skb, s, a, &to, 0, 0, VERDICT_DROP_NO_FLOW);
+}
+
+#define SHOWN_PORT_TRIES 16
+
+/*
+ * Opens the flow of a remote client to a pod of this node. Two flows may come to show the pod one tuple (two VIPs on
+ * one pod port, one client port): the later one is shown under another source port.
+ */
+__noinline enum verdict open_server_flow(const struct packet *p, const struct flow_key *key, const struct backend *b,
+					 __u16 cluster, struct tuple *t)
+{
+	struct flow primary, answer, *winner;
+	struct flow_key answer_key;
+	const struct source *local;
+	__u64 now = now_ns();
+	int err = -1;
+
+	if (!p || !key || !b || !t)
+		return VERDICT_DROP_INTERNAL;
+	t->saddr = p->saddr;
+	t->daddr = b->address;
+	t->sport = p->sport;
+	t->dport = b->port;
+	local = bpf_map_lookup_elem(&sources, &b->address);
+	make_flow(&primary, &answer, key, t, FLOW_SERVER, cluster, local ? device_of(local) : DEVICE_ANY, now);
+	key_of_other(&answer_key, key, &primary);
+	for (int i = 0; i < SHOWN_PORT_TRIES; i++) {
+		if (i) {
+			t->sport = bpf_htons(1024 + mix(flow_hash(p), i) % (65536 - 1024));
+			primary.sport = t->sport;
+			answer_key.dport = t->sport;
+		}
+		err = claim(&answer_key, &answer, now, 1);
+		if (err != -EEXIST)
+			break;
+	}
+	if (err)
+		return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
+	if (!insert(key, &primary, now)) {
+		take_slot(key, now);
+		return VERDICT_DELIVERED;
+	}
+	bpf_map_delete_elem(&flows, &answer_key);
+	winner = find_flow(key);
+	if (!winner)
+		return VERDICT_DROP_FLOWS_FULL;
+	t->daddr = winner->daddr;
+	t->sport = winner->sport;
+	t->dport = winner->dport;
+	return VERDICT_DELIVERED;
+}
+
+/* The index of the far node, told by an answer: kept where the next request looks for it. */
+static __always_inline void learn_node(const struct flow_key *key, struct flow *f, __u16 node)
+{
+	struct flow_key primary_key;
+	struct flow *primary;
+
+	if (!node || f->role != FLOW_CLIENT || f->node == node)
+		return;
+	f->node = node;
+	key_of_other(&primary_key, key, f);
+	primary = find_flow(&primary_key);
+	if (primary)
+		primary->node = node;
+}
+
+/* Hands a translated packet to the kernel's vxlan receiver: our header fields off, this node's cookie in. */
+static __always_inline int hand_over(struct __sk_buff *skb, const struct node_settings *s, const struct arrival *a)
+{
+	struct overlay_header h = {};
+	__be16 port = bpf_htons(OVERLAY_PORT);
+
+	h.vxlan_flags = OVERLAY_VNI_FLAG;
+	h.type = s->cookie >> 16;
+	h.node[0] = s->cookie >> 8;
+	h.node[1] = s->cookie;
+	if (bpf_skb_store_bytes(skb, OVERLAY_AT, &h, sizeof(h), BPF_F_RECOMPUTE_CSUM))
+		return finish(skb, a->hook, VERDICT_DROP_INTERNAL);
+	if (a->from_cable &&
+	    bpf_skb_store_bytes(skb, ETH_LEN + sizeof(struct ipv4) + 2, &port, 2, BPF_F_RECOMPUTE_CSUM))
+		return finish(skb, a->hook, VERDICT_DROP_INTERNAL);
+	return finish(skb, a->hook, VERDICT_DELIVERED);
+}
+
+/*
+ * A new flow for a service that has no ready backend here, because this node's view and the picking gateway's differ or
+ * a sticky index is out of date: it goes once to another node. A gateway picks that itself.
+ */
+static __always_inline int pass_on(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
+				   const struct arrival *a, const struct service_key *key,
+				   const struct service *service)
+{
+	struct target to = {};
+	__u32 node;
+
+	if (!s->gateway)
+		return bounce(skb, s, p, a, VERDICT_DROP_NO_BACKEND);
+	node = (a->flags & OVERLAY_BOUNCED) ? 0 : pick_node(key, service, service_hash(service, p, p->saddr), s->node);
+	if (!to_node(s, node, &to))
+		return finish(skb, a->hook, VERDICT_DROP_NO_BACKEND);
+	return switch_to(skb, s, a, &to, 0, (a->flags & ~OVERLAY_SWITCH) | OVERLAY_BOUNCED, VERDICT_BOUNCED);
+}
+
+/* The edge on its way in. */
+static __always_inline int deliver(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
+				   const struct arrival *a)
+{
+	struct prefix prefix = { .length = 32, .address = p->saddr };
+	struct flow *f, *other = 0;
+	struct backend pod = {};
+	struct tuple t = {};
+	struct flow_key key;
+	struct route *route;
+	struct global *g;
+	enum verdict v;
+
+	key_of(&key, p, DIRECTION_IN);
+	f = find_flow(&key);
+	/* A new connection on the tuple of one that is over: the backend of then may no longer be one. */
+	if (f && f->role == FLOW_SERVER && reopens(&key, f, p, &other) && remove_flow(&key, f))
+		f = 0;
+	if (f) {
+		touch(f, p, now_ns());
+		learn_node(&key, f, a->node);
+		t.saddr = f->saddr;
+		t.daddr = f->daddr;
+		t.sport = f->sport;
+		t.dport = f->dport;
+		goto translated;
+	}
+	g = bpf_map_lookup_elem(&globals, &p->daddr);
+	if (!g)
+		return finish(skb, a->hook, VERDICT_DROP_NOT_OWN);
+	if (!opens_flow(p))
+		return reset(skb, s, p, a);
+	route = bpf_map_lookup_elem(&routes, &prefix);
+	if (!route)
+		return finish(skb, a->hook, VERDICT_DROP_SPOOFED_SOURCE);
+	if (g->kind == GLOBAL_POD) {
+		if (!g->pod)
+			return finish(skb, a->hook, VERDICT_DROP_NO_BACKEND);
+		pod.address = g->pod;
+		pod.port = p->dport;
+	} else if (g->kind == GLOBAL_SERVICE) {
+		struct service_key service_key = { .address = p->daddr, .port = p->dport, .proto = p->proto };
+		struct service *service = bpf_map_lookup_elem(&services, &service_key);
+		const struct backend *b;
+
+		if (!service)
+			return finish(skb, a->hook, VERDICT_DROP_NO_SERVICE);
+		b = pick_backend(&service_key, service, service_hash(service, p, p->saddr));
+		if (!b)
+			return pass_on(skb, s, p, a, &service_key, service);
+		pod = *b;
+	} else {
+		return finish(skb, a->hook, VERDICT_DROP_NO_FLOW);
+	}
+	v = open_server_flow(p, &key, &pod, route->cluster, &t);
+	if (v != VERDICT_DELIVERED)
+		return finish(skb, a->hook, v);
+translated:
+	if (rewrite(skb, p, &t, DIRECTION_IN))
+		return finish(skb, a->hook, VERDICT_DROP_INTERNAL);
+	return hand_over(skb, s, a);
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Liveness of paths: what the probes say of them. How probes are sent and answered: probe.h. */
+#pragma once
+#include <bpf/bpf_helpers.h>
+#include "config.h"
+#include "maps.h"
+
+static __always_inline __u64 now_ns(void)
+{
+	return bpf_ktime_get_coarse_ns();
+}
+
+static __always_inline struct path *path_to(__be32 address)
+{
+	return bpf_map_lookup_elem(&paths, &address);
+}
+
+#define UNANSWERED 3
+#define LOSSY (65536 / 20) /* from 5 % loss on, more probes must be missing before a path is suspect */
+#define UNANSWERED_LOSSY 6
+
+/*
+ * Suspect: enough probes are open, and the oldest of them for longer than an answer takes. An answer settles all earlier
+ * probes. A prober that does not send makes nothing suspect.
+ */
+static __always_inline int suspect(const struct path *p, __u64 now)
+{
+	__u32 newest = p->sequence, open = newest - p->answered, oldest;
+	__u64 sent;
+
+	if (open < (p->loss > LOSSY ? UNANSWERED_LOSSY : UNANSWERED))
+		return 0;
+	oldest = open > PROBE_RING ? newest + 1 : newest + 1 - open;
+	sent = p->ring[oldest % PROBE_RING].sent;
+	return now > sent && now - sent > p->srtt + 4ULL * p->rttvar + suspect_floor;
+}
+
+/*
+ * A node, at a gateway, is not probed as long as it probes the gateway. It is lost if it says that it gets no answers, if it
+ * breaks its promise of probes, or, where it promises none, if it does not answer the programs' own.
+ */
+static __always_inline int node_lost(const struct path *p, __u64 now)
+{
+	__u64 heard = p->heard;
+
+	if (p->deaf || suspect(p, now))
+		return 1;
+	return p->promised && now > heard && now - heard > 3ULL * p->promised * MILLISECOND + suspect_floor;
+}
+
+/* How good a path is. Traffic takes the best one there is: if all are bad, all are used. */
+enum rank {
+	RANK_GOOD = 0,
+	RANK_STALE = 1, /* the far tables were not confirmed for long */
+	RANK_BAD = 2,	/* suspect, or the far side cannot pass the packet on */
+	RANK_NONE = 3,
+};
+
+/* A path that nobody probes is taken as it is. */
+static __always_inline __u32 rank_of(const struct path *p, __u64 now)
+{
+	if (!p)
+		return RANK_GOOD;
+	if (!p->probed)
+		return node_lost(p, now) ? RANK_BAD : RANK_GOOD;
+	if (suspect(p, now) || (p->replies && !p->ready))
+		return RANK_BAD;
+	return p->age > stale_after ? RANK_STALE : RANK_GOOD;
+}
+
+static __always_inline int has_bit(const __u64 *words, __u32 n)
+{
+	return (words[n / 64 % CLUSTER_WORDS] >> (n % 64)) & 1;
+}
+
+/* Notes whether any gateway of a remote cluster answers this gateway; replies to probes tell it to the nodes. */
+static __always_inline void note_reach(__u32 cluster, int reached)
+{
+	__u32 zero = 0;
+	struct standing *s = bpf_map_lookup_elem(&standings, &zero);
+	__u64 bit = 1ULL << (cluster % 64), *word;
+
+	if (!s || has_bit(s->unreachable, cluster) == !reached)
+		return;
+	word = &s->unreachable[cluster / 64 % CLUSTER_WORDS];
+	if (reached)
+		__sync_fetch_and_and(word, ~bit);
+	else
+		__sync_fetch_and_or(word, bit);
+}

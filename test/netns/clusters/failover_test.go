@@ -1,0 +1,162 @@
+package clusters
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pelago-net/pelago/dataplane/netdev"
+	"github.com/pelago-net/pelago/dataplane/probe"
+)
+
+// probing starts the prober of each node, as its daemon does, and waits until every path has its first answer.
+func probing(t *testing.T, nodes ...*Node) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for _, n := range nodes {
+		edge, err := n.NS.Index(netdev.Overlay)
+		must(t, err)
+		p := probe.New(n.Loader, func() int { return edge }, slog.New(slog.DiscardHandler))
+		wg.Go(func() {
+			if err := n.Do(func() error { p.Run(ctx); return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for _, n := range nodes {
+		awaitPaths(t, n)
+	}
+	return func() { cancel(); wg.Wait() }
+}
+
+func awaitPaths(t *testing.T, n *Node) {
+	t.Helper()
+	var waiting []netip.Addr
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		paths, err := n.Loader.Paths()
+		must(t, err)
+		waiting = nil
+		for a, p := range paths {
+			if p.Probed && (p.Replies == 0 || !p.Ready || p.Suspect()) {
+				waiting = append(waiting, a)
+			}
+		}
+		if len(waiting) == 0 {
+			return
+		}
+	}
+	t.Fatalf("%s: no good path to %v", n.Name, waiting)
+}
+
+// A gateway dies, or its wire or its link to the nodes is cut: the programs steer around it, with no table written, and go
+// back to it. First with probers, then with none alive anywhere.
+func (w *town) failover(t *testing.T) {
+	one, two := w.Clusters[1], w.Clusters[2]
+	w.useGateways(t, []uint16{1, 2}, []uint16{1, 2})
+	type cut func(t *testing.T)
+	faults := []struct {
+		name        string
+		fault, heal cut
+	}{
+		{"a gateway of the client's cluster dies", one.Nodes[0].cut, one.Nodes[0].mend},
+		{"a gateway of the server's cluster dies", two.Nodes[1].cut, two.Nodes[1].mend},
+		{"a gateway is cut from the other cluster", w.isolate(one.Nodes[0]), w.rejoin(one.Nodes[0])},
+		{"a gateway is cut from the client's node", part(one.Nodes[1], one.Nodes[2]), unite(one.Nodes[1], one.Nodes[2])},
+		{"a gateway is cut from the server's node", part(two.Nodes[0], two.Nodes[2]), unite(two.Nodes[0], two.Nodes[2])},
+		{"a gateway gets nothing through to the client's node", one.Nodes[0].block(one.Nodes[2]), one.Nodes[0].unblock},
+	}
+	for _, daemons := range []bool{true, false} {
+		stop := probing(t, w.Nodes()...)
+		if !daemons {
+			stop()
+		}
+		for _, f := range faults {
+			name := f.name
+			if !daemons {
+				name += ", all daemons dead"
+			}
+			t.Run(name, func(t *testing.T) { w.survives(t, f.fault, f.heal) })
+		}
+		if daemons {
+			stop()
+		}
+	}
+}
+
+// survives runs datagrams and connections over a fault. How long the gap is depends on the machine and is measured by
+// the failover suite; here it must end, once, and nothing else may be lost.
+func (w *town) survives(t *testing.T, fault, heal func(*testing.T)) {
+	const gap = 1000 // datagrams, 1 ms each; what is lost without steering has no end
+	client := w.client[3]
+	conns := connect(t, client, netip.AddrPortFrom(w.server[3].Global, 80), 40)
+	var stops []func() (int, []uint64)
+	for range 8 {
+		stops = append(stops, stream(t, client, netip.AddrPortFrom(w.server[3].Global, 53)))
+	}
+	time.Sleep(300 * time.Millisecond)
+	fault(t)
+	time.Sleep(1500 * time.Millisecond)
+	if broken := conns.end(); len(broken) > 0 {
+		t.Errorf("connections broke under the fault: %v", broken)
+	}
+	for i, stop := range stops {
+		sent, lost := stop()
+		if len(lost) == 0 {
+			continue
+		}
+		first, last := lost[0], lost[len(lost)-1]
+		t.Logf("stream %d: %d of %d lost, %d to %d", i, len(lost), sent, first, last)
+		if last-first > gap || last == uint64(sent-1) {
+			t.Errorf("stream %d: %d of %d datagrams lost, from %d to %d: the fault was not steered around", i, len(lost), sent, first, last)
+		}
+	}
+	heal(t)
+	time.Sleep(300 * time.Millisecond)
+}
+
+// cut takes the node's uplink away, which is its death to everybody else.
+func (n *Node) cut(t *testing.T) { n.MustRun(t, "ip", "link", "set", "un0", "down") }
+
+func (n *Node) mend(t *testing.T) {
+	n.MustRun(t, "ip", "link", "set", "un0", "up")
+	must(t, n.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), n.Cluster.router(), "un0"))
+}
+
+// isolate cuts the node from the other cluster; its own is on one segment with it.
+func (w *town) isolate(n *Node) func(*testing.T) { return w.forwarding("-I", n) }
+
+func (w *town) rejoin(n *Node) func(*testing.T) { return w.forwarding("-D", n) }
+
+func (w *town) forwarding(change string, n *Node) func(*testing.T) {
+	return func(t *testing.T) {
+		for _, direction := range []string{"-s", "-d"} {
+			if _, err := w.Router.Run("iptables", change, "FORWARD", direction, n.Address.String(), "-j", "DROP"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// block drops what the node sends to another one of its cluster.
+func (n *Node) block(to *Node) func(*testing.T) {
+	return func(t *testing.T) {
+		n.MustRun(t, "ip", "neigh", "replace", to.Address.String(), "lladdr", "02:00:00:00:00:99", "dev", "un0", "nud", "permanent")
+	}
+}
+
+func (n *Node) unblock(t *testing.T) {
+	n.MustRun(t, "ip", "neigh", "flush", "dev", "un0", "nud", "permanent")
+}
+
+// part cuts two nodes of one cluster from each other.
+func part(a, b *Node) func(*testing.T) {
+	return func(t *testing.T) { a.block(b)(t); b.block(a)(t) }
+}
+
+func unite(a, b *Node) func(*testing.T) {
+	return func(t *testing.T) { a.unblock(t); b.unblock(t) }
+}

@@ -1,0 +1,453 @@
+package packet
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/probe"
+)
+
+// Behind the header stand the number of the probe (12 bytes), 2 bytes of nothing, and of a full probe 144 bytes of body.
+const (
+	probeLength = 14 + 144
+	probeDeaf   = 1
+	probeShort  = 8
+)
+
+// body is struct probe_id and struct probe.
+type body struct {
+	Nonce           uint64
+	Sequence        uint32
+	_               uint16
+	Promised        uint32
+	Ready           uint32
+	Generation, Age uint32
+	Unreachable     [16]uint64
+}
+
+func (b body) encode() []byte {
+	var w bytes.Buffer
+	if err := binary.Write(&w, binary.NativeEndian, b); err != nil {
+		panic(err) // the type has a fixed size
+	}
+	return w.Bytes()
+}
+
+func bodyOf(t testing.TB, o Overlay) (b body) {
+	t.Helper()
+	if len(o.Inner) != probeLength {
+		t.Fatalf("a probe of %d bytes behind its header; want %d", len(o.Inner), probeLength)
+	}
+	if err := binary.Read(bytes.NewReader(o.Inner), binary.NativeEndian, &b); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// probeOf is one on the cable, from gateway `from` of cluster `cluster`.
+func probeOf(kind uint8, cluster, from int, b body) Overlay {
+	return cable(cluster, from, 1, b.encode(), func(o *Overlay) { o.Type = kind })
+}
+
+// sendProbe has the node send a probe to a peer and returns it.
+func (k *Kernel) sendProbe(t testing.TB, peer netip.Addr, promised time.Duration) Overlay {
+	t.Helper()
+	_, mark, err := k.Loader.Marks()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k.sent(t, k.Run(t, k.EdgeOut, probe.Frame(peer, promised), Context{Mark: mark}), "edge-out probe")
+}
+
+// answer is the reply of the peer to a probe.
+func answer(t testing.TB, sent Overlay, change func(*body)) Overlay {
+	b := bodyOf(t, sent)
+	b.Ready = 1
+	if change != nil {
+		change(&b)
+	}
+	sent.Source, sent.Destination, sent.SourcePort, sent.Port = sent.Destination, sent.Source, sent.Port, sent.SourcePort
+	sent.Type, sent.Inner = ProbeReply, b.encode()
+	return sent
+}
+
+func (k *Kernel) path(t testing.TB, peer netip.Addr) loader.Path {
+	t.Helper()
+	p, ok, err := k.Loader.Path(peer)
+	if err != nil || !ok {
+		t.Fatalf("path to %s: %t, %v", peer, ok, err)
+	}
+	return p
+}
+
+// What the prober's frame becomes, on the overlay and on the cable.
+func TestProbeIsSent(t *testing.T) {
+	ga := load(t, 1, 1)
+	for name, want := range map[string]Overlay{
+		"overlay": {Destination: nodeIP(1, 4), SourcePort: overlayPort, Port: overlayPort, Token: overlayToken + 1},
+		"cable":   {Destination: nodeIP(2, 4), SourcePort: cablePort, Port: cablePort, Token: cableToken},
+	} {
+		got := ga.sendProbe(t, want.Destination, 250*time.Millisecond)
+		b := bodyOf(t, got)
+		if b.Nonce == 0 || b.Sequence != 1 || b.Promised != 250 {
+			t.Errorf("%s: %+v; want a nonce, sequence 1 and the promise of 250 ms", name, b)
+		}
+		want.Source, want.TTL, want.Type, want.Version = nodeIP(1, 1), 64, Probe, 1
+		got.Inner = nil
+		wantEqual(t, name, want, got)
+		if p := ga.path(t, want.Destination); p.Open != 1 || p.Probes != 1 || p.Sent > time.Second {
+			t.Errorf("%s: path %+v", name, p)
+		}
+	}
+	// To somebody who is not probed, nothing goes out.
+	_, mark, err := ga.Loader.Marks()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, peer := range []netip.Addr{nodeIP(1, 2), ip("192.0.2.1")} {
+		if r := ga.Run(t, ga.EdgeOut, probe.Frame(peer, 0), Context{Mark: mark}); r.Action != Drop || r.Verdict != "edge-out drop-unknown-peer" {
+			t.Errorf("to %s: %d, %q", peer, r.Action, r.Verdict)
+		}
+	}
+}
+
+// A clone of a packet in hand becomes a short probe, whatever it is; it is reflected and taken like any other.
+func TestCloneBecomesProbe(t *testing.T) {
+	ga, gb := load(t, 1, 1), load(t, 1, 4)
+	_, mark, err := ga.Loader.Marks()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, size := range []int{0, 1, 300, 1400} {
+		clone := overlay(1, 1, 4, udpPacket(string(make([]byte, size))).Encode())
+		frame := clone.Encode()
+		got := ga.sent(t, ga.Run(t, ga.EdgeOut, frame, Context{Mark: mark ^ 1}), "edge-out probe")
+		number := [12]byte(got.Inner[:12])
+		want := clone
+		want.SourcePort, want.Type, want.Flags, want.InnerDestination, want.InnerSource = overlayPort, Probe, probeShort, [6]byte{}, [6]byte{}
+		want.Inner = slices.Concat(number[:], frame[62:])
+		wantEqual(t, "short probe", want, got)
+		if number == [12]byte{} {
+			t.Error("it has no number")
+		}
+		back := gb.sent(t, gb.arrive(t, got), "uplink-in probe")
+		if back.Type != ProbeReply || back.Flags != probeShort || [12]byte(back.Inner[:12]) != number {
+			t.Errorf("reply %+v", back)
+		}
+		if r := ga.arrive(t, back); r.Verdict != "uplink-in probe" || r.Action != Drop {
+			t.Errorf("the answer: %d, %q", r.Action, r.Verdict)
+		}
+		if p := ga.path(t, nodeIP(1, 4)); p.Replies != uint64(i+1) || p.Open != 0 || p.Ready {
+			t.Errorf("path %+v; want %d answers that tell nothing else", p, i+1)
+		}
+	}
+}
+
+// A probe comes back to its sender with nothing changed but the direction, the type and what the reflector tells.
+func TestProbeReflection(t *testing.T) {
+	ga := load(t, 1, 1)
+	if err := ga.Loader.Unreachable(map[uint16]bool{2: true, 700: true, 3: false}); err != nil {
+		t.Fatal(err)
+	}
+	sent := body{Nonce: 0x1122334455667788, Sequence: 9, Promised: 10}
+	request := probeOf(Probe, 2, 4, sent)
+	request.SourcePort = 0x1234
+	got := ga.sent(t, ga.arrive(t, request), "uplink-in probe")
+	have, err := ga.Loader.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := sent
+	told.Ready, told.Generation = 1, have.Settings.Generation
+	told.Unreachable[0], told.Unreachable[700/64] = 1<<2, 1<<(700%64)
+	b := bodyOf(t, got)
+	if b.Age > 60 {
+		t.Errorf("the tables are %d s old", b.Age)
+	}
+	b.Age = 0
+	wantEqual(t, "body", told, b)
+	want := request
+	want.Source, want.Destination, want.SourcePort, want.Port = request.Destination, request.Source, request.Port, request.SourcePort
+	want.Type, want.InnerSource, want.InnerDestination, want.Inner = ProbeReply, [6]byte{}, [6]byte{}, got.Inner
+	wantEqual(t, "reply", want, got)
+	if p := ga.path(t, nodeIP(2, 4)); p.Heard > time.Minute {
+		t.Errorf("path %+v; want the probe noted", p)
+	}
+}
+
+// Only the answer that names an outstanding nonce counts, and only once.
+func TestProbeAnswer(t *testing.T) {
+	ga := load(t, 1, 1)
+	peer := nodeIP(2, 1)
+	first, second := ga.sendProbe(t, peer, 0), ga.sendProbe(t, peer, 0)
+	take := func(o Overlay, verdict string) {
+		t.Helper()
+		if r := ga.arrive(t, o); r.Action != Drop || r.Verdict != verdict {
+			t.Errorf("action %d, %q; want it consumed and %q", r.Action, r.Verdict, verdict)
+		}
+	}
+	const bad = "uplink-in drop-bad-token"
+	take(answer(t, first, func(b *body) { b.Nonce++ }), bad)
+	take(answer(t, first, func(b *body) { b.Nonce = 0 }), bad)
+	take(answer(t, first, func(b *body) { b.Nonce ^= 1 << 40 }), bad)
+	take(answer(t, first, func(b *body) { b.Sequence++ }), bad)
+	cut := answer(t, second, nil)
+	cut.Inner = cut.Inner[:probeLength-1]
+	take(cut, "uplink-in drop-malformed")
+	if p := ga.path(t, peer); p.Replies != 0 || p.Open != 2 {
+		t.Errorf("after forged answers: %+v", p)
+	}
+	take(answer(t, second, func(b *body) { b.Generation, b.Age, b.Unreachable[0] = 7, 9, 1<<5 }), "uplink-in probe")
+	p := ga.path(t, peer)
+	if p.Replies != 1 || p.Open != 0 || !p.Ready || p.Generation != 7 || p.Age != 9*time.Second || p.Reaches(5) || !p.Reaches(6) || p.RTT <= 0 || p.SRTT != p.RTT {
+		t.Errorf("after the answer to the second: %+v", p)
+	}
+	if n := slices.Index(p.Histogram[:], 1); n < 0 || n > 0 && p.RTT < time.Microsecond<<(n-1) || n < len(p.Histogram)-1 && p.RTT >= time.Microsecond<<n {
+		t.Errorf("RTT %s is counted at %d: %v", p.RTT, n, p.Histogram)
+	}
+	take(answer(t, second, nil), bad)
+	take(answer(t, first, nil), "uplink-in probe") // late, but it has its nonce
+	if p := ga.path(t, peer); p.Replies != 2 || p.Open != 0 {
+		t.Errorf("after the late answer: %+v", p)
+	}
+}
+
+// miss sends probes that nobody answers, for long enough.
+func (k *Kernel) miss(t testing.TB, peers ...netip.Addr) {
+	t.Helper()
+	for range 4 {
+		for _, p := range peers {
+			k.sendProbe(t, p, 0)
+		}
+		time.Sleep(15 * time.Millisecond)
+	}
+}
+
+// exits counts where 200 new flows of a pod leave.
+func (k *Kernel) exits(t testing.TB) map[netip.Addr]int {
+	t.Helper()
+	out := map[netip.Addr]int{}
+	for i := range 200 {
+		p := udpPacket("x", func(p *Packet) { p.UDP.Source = uint16(20000 + i) })
+		out[k.sent(t, k.fromPod(t, p), "edge-out sent").Destination]++
+	}
+	return out
+}
+
+// The edge steers around a gateway that does not answer, or that says it cannot pass the packet on, and comes back to it.
+// If all are bad, all are used.
+func TestEdgeSteers(t *testing.T) {
+	one, four := nodeIP(1, 1), nodeIP(1, 4)
+	all := map[netip.Addr]int{}
+	good := func(k *Kernel, peer netip.Addr, change func(*body)) {
+		k.arrive(t, answer(t, k.sendProbe(t, peer, 0), change))
+	}
+	na := load(t, 1, 2)
+	good(na, one, nil)
+	good(na, four, nil)
+	if all = na.exits(t); all[one] < 60 || all[four] < 60 {
+		t.Fatalf("with two good gateways flows leave by %v; want them shared", all)
+	}
+	only := func(what string, want netip.Addr) {
+		t.Helper()
+		if got := na.exits(t); got[want] != 200 {
+			t.Errorf("%s: flows leave by %v; want all by %s", what, got, want)
+		}
+	}
+	shared := func(what string) {
+		t.Helper()
+		wantEqual(t, what, all, na.exits(t))
+	}
+	na.miss(t, one)
+	if p := na.path(t, one); !p.Suspect() {
+		t.Errorf("path %+v is not suspect", p)
+	}
+	only("gateway 1 is suspect", four)
+	good(na, one, nil)
+	shared("gateway 1 answers again")
+	good(na, four, func(b *body) { b.Unreachable[0] = 1 << 2 })
+	only("gateway 4 does not reach cluster 2", one)
+	good(na, four, func(b *body) { b.Unreachable[0] = 1 << 3 })
+	shared("gateway 4 does not reach another cluster")
+	good(na, four, func(b *body) { b.Ready = 0 })
+	only("gateway 4 is not ready", one)
+	good(na, four, func(b *body) { b.Age = 500 })
+	only("gateway 4 has old tables", one)
+	na.miss(t, one)
+	only("gateway 4 has old tables, gateway 1 is suspect", four)
+	na.miss(t, four)
+	shared("both are suspect")
+}
+
+// A gateway steers around a remote gateway; if it reaches none, its sibling is asked once, and the nodes are told.
+func TestGatewaySteers(t *testing.T) {
+	ga := load(t, 1, 1)
+	sibling := nodeIP(1, 4)
+	remote := []netip.Addr{nodeIP(2, 1), nodeIP(2, 4)}
+	out := func(flags uint8, verdict string) map[netip.Addr]int {
+		t.Helper()
+		got := map[netip.Addr]int{}
+		for i := range 100 {
+			p := udpPacket("x", from("120.1.0.1"), func(p *Packet) { p.UDP.Source = blockOf(2) + uint16(i) })
+			o := ga.sent(t, ga.arrive(t, overlay(1, 2, 1, p.Encode(), func(o *Overlay) { o.Flags = flags })), "uplink-in "+verdict)
+			got[o.Destination]++
+		}
+		return got
+	}
+	for _, peer := range append(remote, sibling) {
+		ga.arrive(t, answer(t, ga.sendProbe(t, peer, 0), nil))
+	}
+	if got := out(0, "switched"); got[remote[0]] < 25 || got[remote[1]] < 25 {
+		t.Fatalf("two good remote gateways: %v", got)
+	}
+	ga.miss(t, remote[0])
+	if got := out(0, "switched"); got[remote[1]] != 100 {
+		t.Errorf("one is suspect: %v; want all to the other", got)
+	}
+	ga.arrive(t, answer(t, ga.sendProbe(t, sibling, 0), nil))
+	ga.miss(t, remote...)
+	ga.arrive(t, answer(t, ga.sendProbe(t, sibling, 0), nil))
+	if got := out(0, "bounced"); got[sibling] != 100 {
+		t.Errorf("both are suspect: %v; want all to the sibling", got)
+	}
+	told := bodyOf(t, ga.sent(t, ga.arrive(t, overlay(1, 2, 1, body{Nonce: 1}.encode(), func(o *Overlay) { o.Type = Probe })), "uplink-in probe"))
+	if told.Unreachable[0] != 1<<2 {
+		t.Errorf("the nodes are told %b; want the bit of cluster 2", told.Unreachable[0])
+	}
+	if got := out(Bounced, "switched"); got[remote[0]]+got[remote[1]] != 100 {
+		t.Errorf("both are suspect and the packet was bounced: %v; want it tried all the same", got)
+	}
+	ga.arrive(t, answer(t, ga.sendProbe(t, sibling, 0), func(b *body) { b.Unreachable[0] = 1 << 2 }))
+	if got := out(0, "switched"); got[remote[0]]+got[remote[1]] != 100 {
+		t.Errorf("the sibling reaches it no better: %v; want it tried", got)
+	}
+	ga.arrive(t, answer(t, ga.sendProbe(t, remote[1], 0), nil))
+	if got := out(0, "switched"); got[remote[1]] != 100 {
+		t.Errorf("one answers again: %v", got)
+	}
+}
+
+// A node that breaks its promise of probes, or gets no answers to them, is reached by way of the sibling.
+func TestSilentNode(t *testing.T) {
+	ga := load(t, 1, 1)
+	answerFor3 := cable(2, 1, 1, answerTo(3).Encode())
+	hear := func(promised uint32, flags uint8) {
+		ga.arrive(t, overlay(1, 3, 1, body{Nonce: 1, Promised: promised}.encode(), func(o *Overlay) { o.Type, o.Flags = Probe, flags }))
+	}
+	ga.arrive(t, answer(t, ga.sendProbe(t, nodeIP(1, 4), 0), nil))
+	for _, tt := range []struct {
+		promised uint32
+		flags    uint8
+		want     string
+		to       netip.Addr
+	}{
+		{0, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)},
+		{1, 0, "uplink-in bounced", nodeIP(1, 4)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, probeDeaf, "uplink-in bounced", nodeIP(1, 4)},
+	} {
+		hear(tt.promised, tt.flags)
+		time.Sleep(60 * time.Millisecond)
+		ga.arrive(t, answer(t, ga.sendProbe(t, nodeIP(1, 4), 0), nil))
+		if o := ga.sent(t, ga.arrive(t, answerFor3), tt.want); o.Destination != tt.to {
+			t.Errorf("promised %d ms, flags %d: to %s; want %s", tt.promised, tt.flags, o.Destination, tt.to)
+		}
+	}
+	again := answerFor3
+	again.Flags = Bounced | Switch
+	again.Source, again.Destination = nodeIP(1, 4), nodeIP(1, 1)
+	again.Token, again.Port = overlayToken+1, overlayPort
+	if o := ga.sent(t, ga.arrive(t, again), "uplink-in switched"); o.Destination != nodeIP(1, 3) {
+		t.Errorf("bounced to this gateway: on to %s", o.Destination)
+	}
+}
+
+// A node whose daemon is dead promises nothing: the gateway's program probes it beside its packets.
+func TestNodeWithoutDaemon(t *testing.T) {
+	ga := load(t, 1, 1)
+	node, sibling := nodeIP(1, 3), nodeIP(1, 4)
+	_, mark, err := ga.Loader.Marks()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hear := func(flags uint8) {
+		short := overlay(1, 3, 1, make([]byte, 60), func(o *Overlay) { o.Type, o.Flags, o.SourcePort = Probe, probeShort|flags, overlayPort })
+		ga.sent(t, ga.arrive(t, short), "uplink-in probe")
+	}
+	goes := func(what, verdict string, to netip.Addr) {
+		t.Helper()
+		ga.arrive(t, answer(t, ga.sendProbe(t, sibling, 0), nil))
+		if o := ga.sent(t, ga.arrive(t, cable(2, 1, 1, answerTo(3).Encode())), verdict); o.Destination != to {
+			t.Errorf("%s: to %s; want %s", what, o.Destination, to)
+		}
+	}
+	hear(0)
+	goes("it was heard", "uplink-in switched", node)
+	clone := overlay(1, 1, 3, udpPacket("x").Encode()).Encode()
+	for range 4 {
+		ga.sent(t, ga.Run(t, ga.EdgeOut, clone, Context{Mark: mark ^ 1}), "edge-out probe")
+		time.Sleep(15 * time.Millisecond)
+	}
+	goes("it does not answer", "uplink-in bounced", sibling)
+	hear(probeDeaf)
+	goes("it gets no answers", "uplink-in bounced", sibling)
+	hear(0)
+	goes("it gets answers", "uplink-in switched", node)
+}
+
+// Loss makes the rule stricter, RTT makes it patient.
+func TestSuspectIsPatient(t *testing.T) {
+	ga := load(t, 1, 1)
+	peer := nodeIP(2, 1)
+	first := ga.sendProbe(t, peer, 0)
+	time.Sleep(80 * time.Millisecond)
+	ga.arrive(t, answer(t, first, nil)) // a path of 80 ms
+	ga.miss(t, peer)
+	if p := ga.path(t, peer); p.Suspect() || p.SRTT < 80*time.Millisecond {
+		t.Errorf("after 60 ms without an answer, on a path of 80 ms: %+v", p)
+	}
+	time.Sleep(250 * time.Millisecond)
+	if p := ga.path(t, peer); !p.Suspect() {
+		t.Errorf("after 310 ms: %+v", p)
+	}
+	// A third of the probes is lost.
+	for i := range 60 {
+		if o := ga.sendProbe(t, peer, 0); i%3 > 0 {
+			ga.arrive(t, answer(t, o, nil))
+		}
+	}
+	if p := ga.path(t, peer); p.Loss < 0.15 || p.Loss > 0.5 || !p.Degraded() {
+		t.Errorf("a third is lost: %+v", p)
+	}
+}
+
+// Neither the programs nor the loader make or keep paths that the tables do not ask for.
+func TestPathsFollowTables(t *testing.T) {
+	ga := load(t, 1, 1)
+	keys := func() []netip.Addr {
+		paths, err := ga.Loader.Paths()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []netip.Addr
+		for a := range paths {
+			out = append(out, a)
+		}
+		slices.SortFunc(out, netip.Addr.Compare)
+		return out
+	}
+	ga.sendProbe(t, nodeIP(2, 1), 0)
+	wantEqual(t, "paths of a gateway", []netip.Addr{nodeIP(1, 2), nodeIP(1, 3), nodeIP(1, 4), nodeIP(2, 1), nodeIP(2, 4)}, keys())
+	s := state(1, 1)
+	s.Clusters = map[uint16][]dataplane.RemoteGateway{}
+	ga.Apply(t, s)
+	wantEqual(t, "without remote gateways", []netip.Addr{nodeIP(1, 2), nodeIP(1, 3), nodeIP(1, 4)}, keys())
+	ga.Apply(t, state(1, 1))
+	if p := ga.path(t, nodeIP(2, 1)); p.Probes != 0 {
+		t.Errorf("a gateway that came back begins with %+v", p)
+	}
+}
