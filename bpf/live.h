@@ -36,16 +36,16 @@ static __always_inline int suspect(const struct path *p, __u64 now)
 }
 
 /*
- * A node, at a gateway, is not probed as long as it probes the gateway. It is lost if it says that it gets no answers, if it
- * breaks its promise of probes, or, where it promises none, if it does not answer the programs' own.
+ * A node, at a gateway, is not probed while its own probes come in at the full rate: they say whether the gateway's answers
+ * arrive. Else the programs probe it beside the packets that go there.
  */
-static __always_inline int node_lost(const struct path *p, __u64 now)
-{
-	__u64 heard = p->heard;
+#define FULL_RATE (25 * MILLISECOND)
 
-	if (p->deaf || suspect(p, now))
-		return 1;
-	return p->promised && now > heard && now - heard > 3ULL * p->promised * MILLISECOND + suspect_floor;
+static __always_inline int heard_lately(const struct path *p, __u64 now)
+{
+	__u64 every = p->promised * MILLISECOND, heard = p->heard;
+
+	return every && every <= FULL_RATE && (now < heard || now - heard < every * 3 / 2);
 }
 
 /* How good a path is. Traffic takes the best one there is: if all are bad, all are used. */
@@ -61,9 +61,7 @@ static __always_inline __u32 rank_of(const struct path *p, __u64 now)
 {
 	if (!p)
 		return RANK_GOOD;
-	if (!p->probed)
-		return node_lost(p, now) ? RANK_BAD : RANK_GOOD;
-	if (suspect(p, now) || (p->replies && !p->ready))
+	if (suspect(p, now) || p->deaf || (p->probed && p->replies && !p->ready))
 		return RANK_BAD;
 	return p->age > stale_after ? RANK_STALE : RANK_GOOD;
 }

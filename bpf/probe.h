@@ -16,8 +16,6 @@ static __always_inline __u32 clone_mark(const struct node_settings *s)
 
 /* An idle path is not probed more often because of a packet now and then: it is in use from the second one on. */
 #define USED_GRAIN (100 * MILLISECOND)
-/* A probe is overdue after this many halves of an interval. */
-#define OVERDUE_HALVES 3
 
 /* Probes of a long path are spread over its round-trip time, so that the ring holds all that are under way. */
 static __always_inline __u64 interval_of(const struct path *p)
@@ -34,14 +32,19 @@ static __always_inline __u64 interval_of(const struct path *p)
 static __always_inline void take_path(struct __sk_buff *skb, const struct node_settings *s, const struct target *to)
 {
 	struct path *p = path_to(to->hop.address);
-	__u64 now = now_ns(), sent;
+	__u64 now = now_ns(), sent, wait;
 
-	if (!p || (!p->probed && p->promised))
+	if (!p)
 		return;
 	if (now - p->used > USED_GRAIN)
 		p->used = now;
+	if (!p->probed && heard_lately(p, now))
+		return;
+	/* The prober gets half of an interval more; nodes have none. */
+	wait = interval_of(p);
+	wait += p->probed ? wait / 2 : 0;
 	sent = p->ring[p->sequence % PROBE_RING].sent;
-	if (now < sent || now - sent < interval_of(p) * OVERDUE_HALVES / 2)
+	if (now < sent || now - sent < wait)
 		return;
 	skb->mark = clone_mark(s);
 	bpf_clone_redirect(skb, s->edge, 0);
@@ -172,8 +175,8 @@ static __noinline int reflect(struct __sk_buff *skb, const struct node_settings 
 	path = path_to(addresses[1]);
 	if (path) {
 		path->heard = bpf_ktime_get_ns();
-		path->deaf = flags & PROBE_DEAF;
 		path->promised = 0;
+		path->deaf = !path->probed && (flags & PROBE_DEAF);
 		if (!path->probed && !path->deaf)
 			path->answered = path->sequence; /* it gets answers, so the path works both ways */
 	}

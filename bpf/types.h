@@ -393,7 +393,7 @@ struct path {
 	__u64 probes;
 	__u64 replies;
 	__u32 promised;	     /* ms until the peer's next probe, as its last one said */
-	__u32 deaf;	     /* 1: the peer says that it gets no answers */
+	__u32 deaf;	     /* 1: the peer, a node, says that it gets no answers */
 	__u32 probed;	     /* 1: this node probes the peer; set by the loader */
 	__u32 srtt;	     /* ns (RFC 6298) */
 	__u32 rttvar;	     /* ns */

@@ -333,8 +333,8 @@ func TestGatewaySteers(t *testing.T) {
 	}
 }
 
-// A node that breaks its promise of probes, or gets no answers to them, is reached by way of the sibling.
-func TestSilentNode(t *testing.T) {
+// A node that gets no answers is reached by way of the sibling. A prober that is late is no reason.
+func TestDeafNode(t *testing.T) {
 	ga := load(t, 1, 1)
 	answerFor3 := cable(2, 1, 1, answerTo(3).Encode())
 	hear := func(promised uint32, flags uint8) {
@@ -348,7 +348,7 @@ func TestSilentNode(t *testing.T) {
 		to       netip.Addr
 	}{
 		{0, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)},
-		{1, 0, "uplink-in bounced", nodeIP(1, 4)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, probeDeaf, "uplink-in bounced", nodeIP(1, 4)},
+		{10, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, probeDeaf, "uplink-in bounced", nodeIP(1, 4)},
 	} {
 		hear(tt.promised, tt.flags)
 		time.Sleep(60 * time.Millisecond)

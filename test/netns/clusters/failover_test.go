@@ -70,19 +70,20 @@ func (w *town) failover(t *testing.T) {
 		{"a gateway gets nothing through to the client's node", one.Nodes[0].block(one.Nodes[2]), one.Nodes[0].unblock},
 	}
 	for _, daemons := range []bool{true, false} {
-		stop := probing(t, w.Nodes()...)
-		if !daemons {
-			stop()
-		}
 		for _, f := range faults {
 			name := f.name
 			if !daemons {
 				name += ", all daemons dead"
 			}
-			t.Run(name, func(t *testing.T) { w.survives(t, f.fault, f.heal) })
-		}
-		if daemons {
-			stop()
+			t.Run(name, func(t *testing.T) {
+				stop := probing(t, w.Nodes()...)
+				if daemons {
+					defer stop()
+				} else {
+					stop()
+				}
+				w.survives(t, f.fault, f.heal)
+			})
 		}
 	}
 }
@@ -103,19 +104,22 @@ func (w *town) survives(t *testing.T, fault, heal func(*testing.T)) {
 	if broken := conns.end(); len(broken) > 0 {
 		t.Errorf("connections broke under the fault: %v", broken)
 	}
+	var wg sync.WaitGroup
 	for i, stop := range stops {
-		sent, lost := stop()
-		if len(lost) == 0 {
-			continue
-		}
-		first, last := lost[0], lost[len(lost)-1]
-		t.Logf("stream %d: %d of %d lost, %d to %d", i, len(lost), sent, first, last)
-		if last-first > gap || last == uint64(sent-1) {
-			t.Errorf("stream %d: %d of %d datagrams lost, from %d to %d: the fault was not steered around", i, len(lost), sent, first, last)
-		}
+		wg.Go(func() {
+			sent, lost := stop()
+			if len(lost) == 0 {
+				return
+			}
+			first, last := lost[0], lost[len(lost)-1]
+			t.Logf("stream %d: %d of %d lost, %d to %d", i, len(lost), sent, first, last)
+			if last-first > gap || last == uint64(sent-1) {
+				t.Errorf("stream %d: %d of %d datagrams lost, from %d to %d: the fault was not steered around", i, len(lost), sent, first, last)
+			}
+		})
 	}
+	wg.Wait()
 	heal(t)
-	time.Sleep(300 * time.Millisecond)
 }
 
 // cut takes the node's uplink away, which is its death to everybody else.
