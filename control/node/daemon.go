@@ -71,9 +71,9 @@ type Daemon struct {
 	problems  map[string]bool
 	links     *links
 	edge      atomic.Int64 // interface index of pelago0; the prober reads it
-	assert    bool   // the next reconcile puts right what others changed
-	firewall  string // what the firewall was last made for
-	attached  string // where the programs were last attached
+	assert    bool         // the next reconcile puts right what others changed
+	firewall  string       // what the firewall was last made for
+	attached  string       // where the programs were last attached
 
 	mu     sync.Mutex
 	latest snapshot

@@ -65,6 +65,9 @@ func check(s dataplane.State) error {
 	if n := len(s.Gateways); n > dataplane.MaxGateways {
 		return fmt.Errorf("apply state: %d gateways in this cluster, at most %d are supported", n, dataplane.MaxGateways)
 	}
+	if s.Settings.Gateway && s.Settings.Ready && !s.Settings.CableAddress.IsValid() {
+		return errors.New("apply state: a gateway without an address on the cable")
+	}
 	for index, gs := range s.Clusters {
 		if index >= dataplane.MaxClusters {
 			return fmt.Errorf("apply state: cluster index %d, only indexes below %d are supported", index, dataplane.MaxClusters)

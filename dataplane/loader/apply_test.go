@@ -82,7 +82,7 @@ func TestApplyAnyState(t *testing.T) {
 func example() dataplane.State {
 	hop := dataplane.Hop{Address: ip("172.16.0.2"), Next: ip("172.16.0.2"), Ifindex: 2}
 	return dataplane.State{
-		Settings: dataplane.Settings{Address: ip("172.16.0.1"), Node: 1, Cluster: 1, Gateway: true, MSS: 1410, Ready: true, CablePort: 4500},
+		Settings: dataplane.Settings{Address: ip("172.16.0.1"), CableAddress: ip("172.16.0.1"), Node: 1, Cluster: 1, Gateway: true, MSS: 1410, Ready: true, CablePort: 4500},
 		Routes:   map[netip.Prefix]uint16{netip.MustParsePrefix("120.2.0.0/24"): 2},
 		Nodes:    map[uint16]dataplane.Hop{2: hop},
 		Gateways: []uint16{1, 2},

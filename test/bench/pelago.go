@@ -117,6 +117,7 @@ func (n *peer) start(pins string) error {
 	if err != nil {
 		return err
 	}
+	state.Settings.Edge = uint32(edge)
 	return n.loader.Apply(state)
 }
 
@@ -124,7 +125,7 @@ func (n *peer) start(pins string) error {
 func (n *peer) state(remote netip.Prefix) (dataplane.State, error) {
 	s := dataplane.State{
 		Settings: dataplane.Settings{
-			Address: n.address.Addr(), Node: n.index, Cluster: n.cluster, Gateway: n.gateway, MSS: 1500 - netdev.Overhead - 40,
+			Address: n.address.Addr(), CableAddress: n.address.Addr(), Node: n.index, Cluster: n.cluster, Gateway: n.gateway, MSS: 1500 - netdev.Overhead - 40,
 			Overlay: dataplane.Tokens{Current: 0xbe0c4}, Cable: dataplane.Tokens{Current: 0xcab1e}, Ready: true,
 		},
 		Routes:   map[netip.Prefix]uint16{remote: 3 - n.cluster},
