@@ -36,7 +36,8 @@ const DefaultMTU = 1420
 // Wire carries cable packets between this gateway and others.
 type Wire interface {
 	// Ensure brings devices and peers to what is wanted. It may be repeated and changes nothing that is as wanted, so
-	// traffic is not disturbed. Of several peers it does what it can; the error names the others.
+	// traffic is not disturbed. Of several peers it does what it can; the error names the others. Call it every few
+	// seconds: it calls again those who did not answer, and takes up tunnels that have come to work.
 	Ensure(local Local, peers []Peer) (Devices, error)
 	// Identity is what others must know to reach this gateway. Ensure may change it.
 	Identity() (map[string]string, error)

@@ -130,6 +130,9 @@ func (s *set) join(t testing.TB) {
 		g.ensure(t, s.others(t, g)...)
 	}
 	for _, g := range s.gateways {
+		g.ensure(t, s.others(t, g)...) // those called who did not know the caller yet
+	}
+	for _, g := range s.gateways {
 		for _, o := range s.gateways {
 			if o != g {
 				g.await(t, o, func(st Status) bool { return st.Error == "" && st.Tunnels == min(g.local.Tunnels, o.local.Tunnels) })
