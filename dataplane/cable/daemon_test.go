@@ -28,7 +28,7 @@ func newDaemon(t testing.TB, g *gateway, userspace bool) *daemon {
 		must(t, d.Stop())
 		if t.Failed() {
 			log, _ := os.ReadFile(d.conf.Log)
-			t.Logf("log of the IKE daemon of g%d:\n%s", g.number, log[max(0, len(log)-4000):])
+			t.Logf("log of the IKE daemon of g%d:\n%s", g.number, log[max(0, len(log)-16000):])
 		}
 		os.RemoveAll(dir)
 	})

@@ -359,7 +359,9 @@ func (w *IPsec) ensureConnection(c connection, known bool, state sa) error {
 		w.loaded[name], w.since[name] = as, time.Now()
 		return nil
 	}
-	if state.ike == "" && c.peer.Address.IsValid() && (c.calls() || time.Since(w.since[name]) > patience) {
+	// Both sides' connections may also have ended with no new one begun, or an IKE SA be left without ESP keys.
+	none, half := state.ike == "", state.ike == "ESTABLISHED" && !state.installed
+	if c.peer.Address.IsValid() && (none && c.calls() || (none || half) && time.Since(w.since[name]) > patience) {
 		w.since[name] = time.Now()
 		m, err := message("ike", name, "child", "wire", "timeout", "-1")
 		if err != nil {

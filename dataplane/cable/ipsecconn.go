@@ -57,21 +57,27 @@ type connection struct {
 
 func (c connection) name() string { return connectionName(c.peer.Fabric, c.tunnel) }
 
-// calls says whether this side begins. Both could, and would sometimes meet half-way: the one with the lower address
-// does, if it knows where to.
-func (c connection) calls() bool {
-	return c.peer.Address.IsValid() && c.local.Fabric.Less(c.peer.Fabric)
-}
+// first says whether this side is the one to begin. Both could, and would sometimes meet half-way.
+func (c connection) first() bool { return c.local.Fabric.Less(c.peer.Fabric) }
+
+// calls says whether it begins at once: it must know where to call.
+func (c connection) calls() bool { return c.first() && c.peer.Address.IsValid() }
 
 func (c connection) message() (*vici.Message, error) {
 	seconds := func(d time.Duration) string { return strconv.Itoa(max(1, int(d.Seconds()))) }
-	start := "none"
+	// The side that is called changes keys only if the caller does not: two exchanges that cross can end without any keys.
+	// The end of a key's life is far behind its change, for a peer that is slow to answer.
+	start, rekey, ike := "none", c.rekey*3/2, c.ike*3/2
+	if c.first() {
+		rekey, ike = c.rekey, c.ike
+	}
 	if c.calls() {
 		start = "start"
 	}
 	child := []any{
 		"local_ts", []string{c.local.Fabric.String() + "/32"}, "remote_ts", []string{c.peer.Fabric.String() + "/32"},
-		"esp_proposals", espProposals, "mode", "tunnel", "rekey_time", seconds(c.rekey),
+		"esp_proposals", espProposals, "mode", "tunnel",
+		"rekey_time", seconds(rekey), "rand_time", seconds(c.rekey / 10), "life_time", seconds(2*rekey + 30*time.Second),
 		"start_action", start, "close_action", start, "dpd_action", map[string]string{"start": "restart", "none": "clear"}[start],
 	}
 	if c.ifID != 0 {
@@ -104,8 +110,8 @@ func (c connection) message() (*vici.Message, error) {
 		"version", "2", "proposals", ikeProposals, "local_addrs", []string{"%any"}, "local_port", strconv.Itoa(int(c.local.Listen)),
 		// UDP always: one port through firewalls, and NAT boxes may appear later. unique: a gateway that comes back after a crash
 		// takes the place of its former self.
-		"encap", "yes", "mobike", "yes", "unique", "replace", "keyingtries", "0", "rekey_time", seconds(c.ike),
-		"dpd_delay", seconds(c.dpd), "local", local, "remote", remote, "children", children,
+		"encap", "yes", "mobike", "yes", "unique", "replace", "keyingtries", "0", "rekey_time", seconds(ike),
+		"rand_time", seconds(c.ike / 10), "over_time", seconds(ike + 30*time.Second), "dpd_delay", seconds(c.dpd), "local", local, "remote", remote, "children", children,
 	}
 	if c.peer.Address.IsValid() {
 		whole = append(whole, "remote_addrs", []string{c.peer.Address.Unmap().String(), "%any"}, "remote_port", strconv.Itoa(int(c.peer.Port)))

@@ -47,6 +47,6 @@ func (c Charon) File() string {
 	if c.Log != "" {
 		fmt.Fprintf(&b, "      path = %s\n", c.Log)
 	}
-	b.WriteString("      default = 1\n      flush_line = yes\n    }\n  }\n}\n")
+	b.WriteString("      default = 1\n      time_format = %b %e %T\n      time_add_ms = yes\n      flush_line = yes\n    }\n  }\n}\n")
 	return b.String()
 }
