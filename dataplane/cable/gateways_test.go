@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -270,59 +271,50 @@ func calm(t testing.TB, streams ...func() (int, []int)) {
 	}
 }
 
-// transfer sends size bytes over one TCP connection and returns how long it took.
-func transfer(t testing.TB, from, to *gateway, size int64) time.Duration {
-	t.Helper()
+// transfer sends size bytes over one TCP connection. device is where the sender's packets go, 0: as routes say.
+func transfer(from, to *gateway, size int64, device int) error {
 	var l net.Listener
-	must(t, to.ns.Do(func() (err error) {
+	err := to.ns.Do(func() (err error) {
 		l, err = net.Listen("tcp4", netip.AddrPortFrom(to.local.Fabric, 0).String())
 		return err
-	}))
-	defer l.Close()
-	type result struct {
-		n   int64
-		err error
+	})
+	if err != nil {
+		return err
 	}
-	got := make(chan result, 1)
+	defer l.Close()
+	received := make(chan error, 1)
 	go func() {
 		c, err := l.Accept()
-		if err != nil {
-			got <- result{0, err}
-			return
+		if err == nil {
+			defer c.Close()
+			_, err = io.CopyN(io.Discard, c, size)
 		}
-		defer c.Close()
-		b, n := make([]byte, 1<<18), int64(0)
-		for n < size && err == nil {
-			var k int
-			k, err = c.Read(b)
-			n += int64(k)
-		}
-		if n == size {
+		if err == nil {
 			_, err = c.Write([]byte{1})
 		}
-		got <- result{n, err}
+		received <- err
 	}()
 	var c net.Conn
-	must(t, from.ns.Do(func() (err error) {
-		d := net.Dialer{Timeout: 5 * time.Second, LocalAddr: &net.TCPAddr{IP: from.local.Fabric.AsSlice()}}
+	err = from.ns.Do(func() (err error) {
+		d := net.Dialer{Timeout: 5 * time.Second, Control: by(device), LocalAddr: &net.TCPAddr{IP: from.local.Fabric.AsSlice()}}
 		c, err = d.Dial("tcp4", l.Addr().String())
 		return err
-	}))
+	})
+	if err != nil {
+		return err
+	}
 	defer c.Close()
-	begin := time.Now()
-	must(t, c.SetDeadline(begin.Add(60*time.Second)))
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		return err
+	}
 	b := make([]byte, 1<<18)
 	for left := size; left > 0; {
 		n, err := c.Write(b[:min(left, int64(len(b)))])
-		must(t, err)
+		if err != nil {
+			return err
+		}
 		left -= int64(n)
 	}
-	if _, err := c.Read(b[:1]); err != nil {
-		t.Fatalf("wait for the end: %v", err)
-	}
-	took := time.Since(begin)
-	if r := <-got; r.n != size || r.err != nil {
-		t.Fatalf("%d of %d bytes arrived: %v", r.n, size, errors.Join(r.err))
-	}
-	return took
+	_, err = c.Read(b[:1])
+	return errors.Join(err, <-received)
 }

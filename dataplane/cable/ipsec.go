@@ -357,19 +357,28 @@ func (w *IPsec) ensureConnection(c connection, known bool, state sa) error {
 			return fmt.Errorf("connection to %s: %w", c.peer.Name, err)
 		}
 		w.loaded[name], w.since[name] = as, time.Now()
+		if state.ike != "ESTABLISHED" && c.calls() {
+			return w.initiate(c)
+		}
 		return nil
 	}
 	// Both sides' connections may also have ended with no new one begun, or an IKE SA be left without ESP keys.
 	none, half := state.ike == "", state.ike == "ESTABLISHED" && !state.installed
 	if c.peer.Address.IsValid() && (none && c.calls() || (none || half) && time.Since(w.since[name]) > patience) {
 		w.since[name] = time.Now()
-		m, err := message("ike", name, "child", "wire", "timeout", "-1")
-		if err != nil {
-			return err
-		}
-		if _, err := w.vici.call("initiate", m); err != nil {
-			return fmt.Errorf("call %s: %w", c.peer.Name, err)
-		}
+		return w.initiate(c)
+	}
+	return nil
+}
+
+// initiate has the daemon call, and does not wait.
+func (w *IPsec) initiate(c connection) error {
+	m, err := message("ike", c.name(), "child", "wire", "timeout", "-1")
+	if err == nil {
+		_, err = w.vici.call("initiate", m)
+	}
+	if err != nil {
+		return fmt.Errorf("call %s: %w", c.peer.Name, err)
 	}
 	return nil
 }
@@ -447,7 +456,7 @@ func (w *IPsec) Remove() error {
 		errs = append(errs, removeLink(w.o.Prefix+strconv.Itoa(i)))
 	}
 	if name, err := findTUN(); err == nil && len(w.devices) == 0 {
-		errs = append(errs, clear(name)) // the device is the daemon's
+		errs = append(errs, strip(name)) // the device is the daemon's
 	}
 	w.peers, w.index, w.devices = nil, nil, nil
 	if err := errors.Join(errs...); err != nil {
@@ -456,8 +465,8 @@ func (w *IPsec) Remove() error {
 	return nil
 }
 
-// clear takes addresses and our routes from a device.
-func clear(name string) error {
+// strip takes addresses and our routes from a device.
+func strip(name string) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("look up device %s: %w", name, err)

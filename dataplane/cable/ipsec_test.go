@@ -48,7 +48,7 @@ func TestIPsecCarries(t *testing.T) {
 		}
 	}
 	a, b := s.gateways[0], s.gateways[1]
-	transfer(t, a, b, 8<<20)
+	must(t, transfer(a, b, 8<<20, 0))
 	st := a.status(t, b)
 	if st.TxBytes < 8<<20 || st.RxBytes == 0 || st.Endpoint != netip.AddrPortFrom(b.address, 4500) {
 		t.Errorf("status %+v: want 8 MiB sent to %s:4500", st, b.address)

@@ -78,7 +78,8 @@ func (c connection) message() (*vici.Message, error) {
 		"local_ts", []string{c.local.Fabric.String() + "/32"}, "remote_ts", []string{c.peer.Fabric.String() + "/32"},
 		"esp_proposals", espProposals, "mode", "tunnel",
 		"rekey_time", seconds(rekey), "rand_time", seconds(c.rekey / 10), "life_time", seconds(2*rekey + 30*time.Second),
-		"start_action", start, "close_action", start, "dpd_action", map[string]string{"start": "restart", "none": "clear"}[start],
+		// No start action: the daemon would end and begin anew a connection of which anything is loaded anew.
+		"start_action", "none", "close_action", start, "dpd_action", map[string]string{"start": "restart", "none": "clear"}[start],
 	}
 	if c.ifID != 0 {
 		id := strconv.Itoa(int(c.ifID))

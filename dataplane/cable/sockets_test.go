@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// netListenPacket is a UDP socket that sends by the device of that index; 0: as routes say.
-func netListenPacket(local netip.AddrPort, ifindex int) (net.PacketConn, error) {
-	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+// by has a socket send by a device; 0: as routes say.
+func by(ifindex int) func(_, _ string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) (err error) {
 		if ifindex == 0 {
 			return nil
 		}
@@ -22,7 +22,12 @@ func netListenPacket(local netip.AddrPort, ifindex int) (net.PacketConn, error) 
 			return cerr
 		}
 		return err
-	}}
+	}
+}
+
+// netListenPacket is a UDP socket that sends by the device of that index; 0: as routes say.
+func netListenPacket(local netip.AddrPort, ifindex int) (net.PacketConn, error) {
+	config := net.ListenConfig{Control: by(ifindex)}
 	return config.ListenPacket(context.Background(), "udp4", local.String())
 }
 

@@ -60,7 +60,7 @@ func embed(name string, port uint16, mtu int, log *slog.Logger) (*embedded, erro
 	}
 	if err := e.device.IpcSet(fmt.Sprintf("listen_port=%d\n", port)); err != nil {
 		e.close()
-		return nil, fmt.Errorf("bind UDP port %d of %s: %w: stop the program that listens there, or join with another --nattport", port, name, err)
+		return nil, fmt.Errorf("start %s: %w", name, portTaken(err, port))
 	}
 	file, err := ipc.UAPIOpen(name) // removes what a killed process left, not the socket of one that lives
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl"
@@ -208,7 +209,7 @@ func (w *WireGuard) ensureTunnel(client *wgctrl.Client, have []*wgtypes.Device, 
 	if c, differs := plan(have[i], t, w.last[i], now); differs {
 		err := client.ConfigureDevice(w.name(i), c)
 		if err != nil {
-			return 0, fmt.Errorf("configure device %s: %w", w.name(i), err)
+			return 0, fmt.Errorf("configure device %s: %w", w.name(i), portTaken(err, t.port))
 		}
 		if have[i], err = client.Device(w.name(i)); err != nil {
 			return 0, fmt.Errorf("read device %s: %w", w.name(i), err)
@@ -220,7 +221,7 @@ func (w *WireGuard) ensureTunnel(client *wgctrl.Client, have []*wgtypes.Device, 
 	}
 	link, err := settle(w.name(i), local.MTU)
 	if err != nil {
-		return 0, err
+		return 0, portTaken(err, t.port)
 	}
 	if i == 0 {
 		if err := ensureAddress(link, local.Fabric); err != nil {
@@ -228,6 +229,14 @@ func (w *WireGuard) ensureTunnel(client *wgctrl.Client, have []*wgtypes.Device, 
 		}
 	}
 	return link.Attrs().Index, nil
+}
+
+// portTaken adds the remedy to the error that somebody else has the UDP port.
+func portTaken(err error, port uint16) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("UDP port %d: %w: stop the program that listens there, or join with another --nattport", port, err)
+	}
+	return err
 }
 
 // removeSurplus deletes the devices of tunnels beyond those wanted.

@@ -27,7 +27,7 @@ func TestWireGuardCarries(t *testing.T) {
 		}
 	}
 	a, b := s.gateways[0], s.gateways[1]
-	transfer(t, a, b, 64<<20) // segments of 64 kB into the TUN
+	must(t, transfer(a, b, 64<<20, 0)) // segments of 64 kB into the TUN
 	st := a.status(t, b)
 	if st.TxBytes < 64<<20 || st.RxBytes == 0 || st.Endpoint != netip.AddrPortFrom(b.address, 4500) {
 		t.Errorf("status %+v: want 64 MiB sent to %s:4500", st, b.address)
@@ -383,7 +383,7 @@ func TestWireGuardInterop(t *testing.T) {
 	if out := run(t, a.ns, "wg", "show", a.wire.(*WireGuard).name(0), "peers"); out != key.PublicKey().String()+"\n" {
 		t.Errorf("wg(8) here: %q", out)
 	}
-	transfer(t, a, b, 8<<20)
+	must(t, transfer(a, b, 8<<20, 0))
 }
 
 func TestWireGuardSocketLeftBehind(t *testing.T) {

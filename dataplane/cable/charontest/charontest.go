@@ -27,7 +27,7 @@ type Daemon struct {
 // named there. Both lie outside /run, of which the daemon gets one of its own for its pid file.
 func Start(start func(*exec.Cmd) error, conf, socket, dir string) (*Daemon, error) {
 	if _, err := os.Stat(binary); err != nil {
-		return nil, fmt.Errorf("find the IKE daemon: %w: apt-get install strongswan-charon libstrongswan-standard-plugins libstrongswan-extra-plugins libcharon-extra-plugins", err)
+		return nil, fmt.Errorf("find the IKE daemon: %w: apt-get install strongswan-charon strongswan-swanctl libstrongswan-standard-plugins libcharon-extra-plugins", err)
 	}
 	file := filepath.Join(dir, "strongswan.conf")
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
