@@ -150,7 +150,7 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 	devices := Devices{Ifindexes: slices.Clone(w.index), MTU: local.MTU, Peers: map[netip.Addr][]int{}}
 	routes := map[netip.Addr]int{}
 	for _, p := range usable {
-		devices.Peers[p.Fabric] = devices.Ifindexes[:min(len(w.index), max(1, p.Tunnels))]
+		devices.Peers[p.Fabric] = slices.Clone(w.index[:min(len(w.index), max(1, p.Tunnels))])
 		routes[p.Fabric] = w.index[0]
 	}
 	errs = append(errs, ensureRoutes(local.Fabric, routes, w.index))

@@ -41,15 +41,11 @@ func (r *rotation) draining() int {
 	return r.left[0]
 }
 
-// next takes the next step if it is time. have are the devices by number (nil: there is no such tunnel), renew makes the new
+// next takes the next step if it is time. have are the devices by number (nil: it is not there now), renew makes the new
 // key of a tunnel, store keeps what is left to do.
 func (r *rotation) next(now time.Time, settle, deadline time.Duration, have []*wgtypes.Device, log *slog.Logger,
 	renew func(tunnel int) error, store func(left []int) error) error {
-	for len(r.left) > 0 && have[r.left[0]] == nil {
-		r.left = r.left[1:] // there is no such tunnel any more
-		r.begun, r.renewing = time.Time{}, false
-	}
-	if len(r.left) == 0 {
+	if len(r.left) == 0 || have[r.left[0]] == nil {
 		return nil
 	}
 	tunnel, device := r.left[0], have[r.left[0]]

@@ -111,12 +111,10 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 		w.tunnels = append(w.tunnels, i)
 	}
 	w.tunnels = append(w.tunnels, MaxTunnels)
+	w.rotation.left = slices.DeleteFunc(w.rotation.left, func(i int) bool { return !slices.Contains(w.tunnels, i) })
 	have, err := w.open(client, local)
-	if err != nil {
-		return Devices{}, fmt.Errorf("wireguard: %w", err)
-	}
 	now := time.Now()
-	errs := []error{w.rotation.next(now, w.o.Settle, w.o.Deadline, have, w.o.Log, w.renew, w.dir.setRotation)}
+	errs := []error{err, w.rotation.next(now, w.o.Settle, w.o.Deadline, have, w.o.Log, w.renew, w.dir.setRotation)}
 	var own []wgtypes.Key
 	for _, i := range w.tunnels {
 		own = append(own, w.keys[i])
@@ -127,6 +125,9 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 	devices := Devices{MTU: local.MTU, Peers: map[netip.Addr][]int{}}
 	index := map[int]int{}
 	for _, i := range w.tunnels {
+		if have[i] == nil {
+			continue // open said why
+		}
 		n, err := w.ensureTunnel(client, have, local, i, now)
 		if err != nil {
 			errs = append(errs, err)
@@ -154,27 +155,38 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 	return devices, nil
 }
 
-// open makes the devices that are missing and reads all of them.
+// open makes the devices that are missing and reads all of them, by number. Those that cannot be made are nil: the other
+// tunnels carry on.
 func (w *WireGuard) open(client *wgctrl.Client, local Local) ([]*wgtypes.Device, error) {
 	have := make([]*wgtypes.Device, MaxTunnels+1)
+	var errs []error
 	for _, i := range w.tunnels {
-		if _, ok := w.keys[i]; !ok {
-			key, err := w.dir.load(i)
-			if err != nil {
-				return nil, err
-			}
-			w.keys[i] = key
-		}
-		if err := w.ensureLink(i, local.Listen+uint16(i), local.MTU); err != nil {
-			return nil, err
-		}
-		d, err := client.Device(w.name(i))
+		d, err := w.openTunnel(client, i, local)
 		if err != nil {
-			return nil, fmt.Errorf("read device %s: %w", w.name(i), err)
+			errs = append(errs, err)
+			continue
 		}
 		have[i] = d
 	}
-	return have, nil
+	return have, errors.Join(errs...)
+}
+
+func (w *WireGuard) openTunnel(client *wgctrl.Client, i int, local Local) (*wgtypes.Device, error) {
+	if _, ok := w.keys[i]; !ok {
+		key, err := w.dir.load(i)
+		if err != nil {
+			return nil, err
+		}
+		w.keys[i] = key
+	}
+	if err := w.ensureLink(i, local.Listen+uint16(i), local.MTU); err != nil {
+		return nil, err
+	}
+	d, err := client.Device(w.name(i))
+	if err != nil {
+		return nil, fmt.Errorf("read device %s: %w", w.name(i), err)
+	}
+	return d, nil
 }
 
 // ensureLink is all in which a device of the kernel and an embedded one differ.
@@ -330,6 +342,9 @@ func (w *WireGuard) Status() (map[netip.Addr]Status, error) {
 	out := map[netip.Addr]Status{}
 	for _, i := range w.tunnels {
 		d, err := client.Device(w.name(i))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // Ensure could not make it, and said why
+		}
 		if err != nil {
 			return nil, fmt.Errorf("wireguard: read device %s: %w", w.name(i), err)
 		}

@@ -349,6 +349,29 @@ func TestWireGuardPortInUse(t *testing.T) {
 	}
 }
 
+// With the port of one tunnel taken the others carry on.
+func TestWireGuardStandbyPortInUse(t *testing.T) {
+	s := wireguardSet(t, 2, 1)
+	a, b := s.gateways[0], s.gateways[1]
+	must(t, a.ns.Do(func() error {
+		c, err := netListenPacket(netip.MustParseAddrPort("0.0.0.0:4504"), 0)
+		if err == nil {
+			t.Cleanup(func() { c.Close() })
+		}
+		return err
+	}))
+	b.ensure(t)
+	for range 2 { // the second time b is told a's keys
+		if err := a.tryEnsure(b.peer(t)); err == nil || !strings.Contains(err.Error(), "UDP port 4504") {
+			t.Errorf("error %v: want one that names the port", err)
+		}
+		b.ensure(t, a.peer(t))
+	}
+	if !reaches(t, a, b, 5*time.Second) || a.status(t, b).Tunnels != 1 {
+		t.Errorf("nothing passes: %+v", a.status(t, b))
+	}
+}
+
 // Debian's wireguard-go and wg(8), configured by hand as a peer.
 func TestWireGuardInterop(t *testing.T) {
 	s := wireguardSet(t, 2, 1)
