@@ -1,6 +1,7 @@
 package cable
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -271,11 +272,12 @@ func calm(t testing.TB, streams ...func() (int, []int)) {
 	}
 }
 
-// transfer sends size bytes over one TCP connection. device is where the sender's packets go, 0: as routes say.
-func transfer(from, to *gateway, size int64, device int) error {
+// transfer sends size bytes over one TCP connection, by the tunnel of that number.
+func transfer(from, to *gateway, size int64, tunnel int) error {
 	var l net.Listener
 	err := to.ns.Do(func() (err error) {
-		l, err = net.Listen("tcp4", netip.AddrPortFrom(to.local.Fabric, 0).String())
+		config := net.ListenConfig{Control: by(to.devices.Peers[from.local.Fabric][tunnel])}
+		l, err = config.Listen(context.Background(), "tcp4", netip.AddrPortFrom(to.local.Fabric, 0).String())
 		return err
 	})
 	if err != nil {
@@ -296,7 +298,8 @@ func transfer(from, to *gateway, size int64, device int) error {
 	}()
 	var c net.Conn
 	err = from.ns.Do(func() (err error) {
-		d := net.Dialer{Timeout: 5 * time.Second, Control: by(device), LocalAddr: &net.TCPAddr{IP: from.local.Fabric.AsSlice()}}
+		device := by(from.devices.Peers[to.local.Fabric][tunnel])
+		d := net.Dialer{Timeout: 5 * time.Second, Control: device, LocalAddr: &net.TCPAddr{IP: from.local.Fabric.AsSlice()}}
 		c, err = d.Dial("tcp4", l.Addr().String())
 		return err
 	})

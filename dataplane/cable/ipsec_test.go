@@ -246,6 +246,22 @@ func TestIPsecDaemonRestart(t *testing.T) {
 	}
 }
 
+// A peer that falls silent is found out by DPD, and comes back when it answers again.
+func TestIPsecDeadPeer(t *testing.T) {
+	s, daemons := ipsecSet(t, 2, func(o *IPsecOptions) { o.DPD = time.Second })
+	s.join(t)
+	a, b := s.gateways[0], s.gateways[1]
+	must(t, daemons[b].Kill())
+	a.await(t, b, func(st Status) bool { return st.Tunnels == 0 && strings.Contains(st.Error, "the peer does not answer") })
+	daemons[b].start(t)
+	b.ensure(t, a.peer(t))
+	a.ensure(t, b.peer(t))
+	a.await(t, b, func(st Status) bool { return st.Error == "" })
+	if !reaches(t, a, b, 5*time.Second) {
+		t.Error("nothing passes")
+	}
+}
+
 // The wire is opened anew over a daemon that goes on: nothing is interrupted.
 func TestIPsecReopened(t *testing.T) {
 	s, daemons := ipsecSet(t, 2)

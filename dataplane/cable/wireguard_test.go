@@ -400,6 +400,7 @@ func TestWireGuardInterop(t *testing.T) {
 	if !reaches(t, a, b, 10*time.Second) || !reaches(t, b, a, 5*time.Second) {
 		t.Fatal("nothing passes between the embedded device and wireguard-go of Debian")
 	}
+	b.devices.Peers = map[netip.Addr][]int{a.local.Fabric: {0}} // as routes say
 	if out := run(t, b.ns, "wg", "show", name, "latest-handshakes"); !strings.HasPrefix(out, own) || strings.HasSuffix(out, "\t0\n") {
 		t.Errorf("wg(8) there: %q", out)
 	}
