@@ -1,0 +1,78 @@
+// Package charontest runs strongSwan's IKE daemon from Debian's package in a network namespace, as many times on one machine as
+// a test has gateways. In production the daemon has a container of its own. Only tests import it.
+package charontest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// binary is where Debian's package strongswan-charon has it.
+const binary = "/usr/lib/ipsec/charon"
+
+// Daemon is a running IKE daemon.
+type Daemon struct {
+	command *exec.Cmd
+	done    chan error
+}
+
+// Start starts a daemon and waits until its vici socket answers. start runs a command in the gateway's network namespace
+// (netns.NS.Start). conf is the content of strongswan.conf (cable.Charon.File), written into dir; socket is the vici socket
+// named there. Both lie outside /run, of which the daemon gets one of its own for its pid file.
+func Start(start func(*exec.Cmd) error, conf, socket, dir string) (*Daemon, error) {
+	if _, err := os.Stat(binary); err != nil {
+		return nil, fmt.Errorf("find the IKE daemon: %w: apt-get install strongswan-charon strongswan-swanctl libstrongswan-standard-plugins libcharon-extra-plugins", err)
+	}
+	file := filepath.Join(dir, "strongswan.conf")
+	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+		return nil, fmt.Errorf("write the configuration of the IKE daemon: %w", err)
+	}
+	command := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "mount -t tmpfs none /run && exec "+binary)
+	command.Env = append(os.Environ(), "STRONGSWAN_CONF="+file)
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := start(command); err != nil {
+		return nil, fmt.Errorf("start the IKE daemon: %w", err)
+	}
+	d := &Daemon{command: command, done: make(chan error, 1)}
+	go func() { d.done <- command.Wait() }()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if s, err := net.Dial("unix", socket); err == nil {
+			s.Close()
+			return d, nil
+		}
+		select {
+		case err := <-d.done:
+			return nil, fmt.Errorf("the IKE daemon ended: %w: see the log that %s names", err, file)
+		default:
+		}
+		if time.Now().After(end) {
+			return nil, errors.Join(fmt.Errorf("the IKE daemon does not listen on %s: see the log that %s names", socket, file), d.Stop())
+		}
+	}
+}
+
+// Stop ends the daemon in order: it takes leave of its peers.
+func (d *Daemon) Stop() error { return d.end(syscall.SIGTERM) }
+
+// Kill ends it at once, as a crash would.
+func (d *Daemon) Kill() error { return d.end(syscall.SIGKILL) }
+
+func (d *Daemon) end(with syscall.Signal) error {
+	if err := d.command.Process.Signal(with); errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	select {
+	case <-d.done:
+		return nil
+	case <-time.After(10 * time.Second):
+		d.command.Process.Kill()
+		<-d.done
+		return errors.New("stop the IKE daemon: it had to be killed")
+	}
+}

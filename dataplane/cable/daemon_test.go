@@ -1,0 +1,44 @@
+package cable
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/pelago-net/pelago/dataplane/cable/charontest"
+)
+
+// daemon is the IKE daemon beside a gateway.
+type daemon struct {
+	*charontest.Daemon
+	conf    Charon
+	dir     string
+	gateway *gateway
+}
+
+func newDaemon(t testing.TB, g *gateway, userspace bool) *daemon {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "charon") // the path of a socket is short
+	must(t, err)
+	d := &daemon{
+		conf: Charon{Socket: filepath.Join(dir, "vici"), Port: g.local.Listen, Userspace: userspace, Log: filepath.Join(dir, "log")},
+		dir:  dir, gateway: g,
+	}
+	t.Cleanup(func() {
+		must(t, d.Stop())
+		if t.Failed() {
+			log, _ := os.ReadFile(d.conf.Log)
+			t.Logf("log of the IKE daemon of g%d:\n%s", g.number, log[max(0, len(log)-16000):])
+		}
+		os.RemoveAll(dir)
+	})
+	d.start(t)
+	return d
+}
+
+func (d *daemon) start(t testing.TB) {
+	t.Helper()
+	running, err := charontest.Start(d.gateway.ns.Start, d.conf.File(), d.conf.Socket, d.dir)
+	must(t, err)
+	d.Daemon = running
+}

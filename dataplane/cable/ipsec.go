@@ -1,0 +1,587 @@
+package cable
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/strongswan/govici/vici"
+	"github.com/vishvananda/netlink"
+)
+
+// IdentityIKE is the key under which an IPsec gateway says how it proves who it is: psk or certificate.
+const IdentityIKE = "ike"
+
+const (
+	// firstIfID is that of tunnel 0's xfrm interface, the overlay's port for want of something better known.
+	firstIfID = 4800
+	// tunMTU is what kernel-libipsec reads from its TUN at most, whatever the MTU of the device is.
+	tunMTU = 1400
+	// patience is how long the side that does not call waits for the other's call before it calls itself.
+	patience = 10 * time.Second
+)
+
+// ErrNoXfrmInterface: the kernel has ESP but no xfrm interfaces, so that there is no device to redirect packets into.
+// (Policies without such a device do not see redirected packets: they would leave in the clear.)
+var ErrNoXfrmInterface = errors.New("the kernel has no xfrm interfaces (CONFIG_XFRM_INTERFACE, Linux 4.19): load the module xfrm_interface, or use the cable driver wireguard")
+
+// IPsecOptions say how the wire is made. Only Socket must be set.
+type IPsecOptions struct {
+	// Socket is the vici socket of the IKE daemon, see Charon.
+	Socket string
+	// Prefix begins the names of xfrm interfaces; "": pelago-ipsec.
+	Prefix string
+	// Certificates to use in place of the PSK.
+	Certificates *Certificates
+	// Rekey is how long ESP keys are used, 0: 1 h; IKERekey those of IKE, 0: 4 h.
+	Rekey, IKERekey time.Duration
+	// DPD is after how much silence the daemon asks the peer whether it lives, 0: 10 s.
+	DPD time.Duration
+	Log *slog.Logger
+}
+
+// IPsec is the wire `libreswan`: IKEv2 and ESP between fabric addresses by an IKE daemon (strongSwan's charon) in a
+// process of its own, told what to do over its vici socket. With the kernel's ESP tunnel i is an xfrm interface and an IKE
+// connection of its own; with ESP inside the daemon (kernel-libipsec) there is one tunnel, the daemon's TUN.
+type IPsec struct {
+	o     IPsecOptions
+	mu    sync.Mutex
+	vici  *charon
+	peers []Peer
+	// loaded is what the daemon was last told of each connection, and when.
+	loaded  map[string]string
+	since   map[string]time.Time
+	devices []string // names of xfrm interfaces
+	index   []int
+}
+
+// NewIPsec makes the wire; the daemon is reached in Ensure.
+func NewIPsec(o IPsecOptions) *IPsec {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&o.Rekey, time.Hour)
+	def(&o.IKERekey, 4*time.Hour)
+	def(&o.DPD, 10*time.Second)
+	if o.Prefix == "" {
+		o.Prefix = "pelago-ipsec"
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &IPsec{o: o, loaded: map[string]string{}, since: map[string]time.Time{}}
+}
+
+var _ Wire = (*IPsec)(nil)
+
+// Ensure implements Wire. It returns while connections are still being made; Status tells of them.
+func (w *IPsec) Ensure(local Local, peers []Peer) (Devices, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	local, err := local.check()
+	if err == nil {
+		err = fabricClash(local, peers)
+	}
+	if err != nil {
+		return Devices{}, fmt.Errorf("ipsec: %w", err)
+	}
+	// A daemon that was started anew has nothing and needs a new session: the second try finds it.
+	devices, err := w.ensure(local, peers)
+	if errors.Is(err, errDaemon) {
+		w.hangUp()
+		devices, err = w.ensure(local, peers)
+	}
+	if err != nil {
+		return devices, fmt.Errorf("ipsec: %w", err)
+	}
+	return devices, nil
+}
+
+// errDaemon: a question to the daemon failed.
+var errDaemon = errors.New("no answer")
+
+func (w *IPsec) hangUp() {
+	if w.vici != nil {
+		w.vici.close()
+	}
+	w.vici = nil
+}
+
+func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
+	if w.vici == nil {
+		c, err := dialCharon(w.o.Socket)
+		if err != nil {
+			return Devices{}, err
+		}
+		w.vici = c
+	}
+	m, err := w.vici.call("stats", nil)
+	if err != nil {
+		return Devices{}, fmt.Errorf("%w: %w", errDaemon, err)
+	}
+	userspace := slices.Contains(list(m, "plugins"), "kernel-libipsec")
+	if userspace {
+		local.Tunnels, local.MTU = 1, min(local.MTU, tunMTU)
+	}
+	if err := w.ensureDevices(local, userspace); err != nil {
+		return Devices{}, err
+	}
+	var usable []Peer
+	var errs []error
+	for _, p := range peers {
+		if err := w.fits(p); err != nil {
+			errs = append(errs, fmt.Errorf("peer %s: %w", p.Name, err))
+			continue
+		}
+		usable = append(usable, p)
+	}
+	w.peers = usable
+	errs = append(errs, w.ensureConnections(local, usable, userspace))
+
+	devices := Devices{Ifindexes: slices.Clone(w.index), MTU: local.MTU, Peers: map[netip.Addr][]int{}}
+	routes := map[netip.Addr]int{}
+	for _, p := range usable {
+		devices.Peers[p.Fabric] = slices.Clone(w.index[:min(len(w.index), max(1, p.Tunnels))])
+		routes[p.Fabric] = w.index[0]
+	}
+	errs = append(errs, ensureRoutes(local.Fabric, routes, w.index))
+	return devices, errors.Join(errs...)
+}
+
+// fits says why p cannot be a peer on this wire.
+func (w *IPsec) fits(p Peer) error {
+	own := w.identity()[IdentityIKE]
+	switch its := p.Identity[IdentityIKE]; {
+	case its == "":
+		return fmt.Errorf("it does not say that it speaks IKE: is its cable driver another than %s here?", IPsecDriver)
+	case its != own:
+		return fmt.Errorf("it uses IKE with %s, this gateway with %s: all clusters must use the same", its, own)
+	case p.Address.IsValid() && p.Port == 0:
+		return errors.New("UDP port 0: use 1 to 65535")
+	}
+	return nil
+}
+
+// ensureDevices makes the xfrm interfaces, or finds the daemon's TUN.
+func (w *IPsec) ensureDevices(local Local, userspace bool) error {
+	var names []string
+	if userspace {
+		name, err := findTUN()
+		if err != nil {
+			return err
+		}
+		names = []string{name}
+	} else {
+		for i := range local.Tunnels {
+			name := w.o.Prefix + strconv.Itoa(i)
+			if err := ensureXfrmi(name, firstIfID+uint32(i)); err != nil {
+				return err
+			}
+			names = append(names, name)
+		}
+		for i := local.Tunnels; i < MaxTunnels; i++ {
+			if err := removeLink(w.o.Prefix + strconv.Itoa(i)); err != nil {
+				return err
+			}
+		}
+	}
+	w.index, w.devices = nil, nil
+	for i, name := range names {
+		link, err := settle(name, local.MTU)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			if err := ensureAddress(link, local.Fabric); err != nil {
+				return err
+			}
+		}
+		w.index = append(w.index, link.Attrs().Index)
+		if !userspace {
+			w.devices = append(w.devices, name)
+		}
+	}
+	return nil
+}
+
+// findTUN finds the device that kernel-libipsec made: ipsec0, or a higher number where that name was taken.
+func findTUN() (string, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return "", fmt.Errorf("list the devices: %w", err)
+	}
+	for _, l := range links {
+		if t, ok := l.(*netlink.Tuntap); ok && t.Mode == netlink.TUNTAP_MODE_TUN && strings.HasPrefix(l.Attrs().Name, "ipsec") {
+			return l.Attrs().Name, nil
+		}
+	}
+	return "", errors.New("find the TUN of the IKE daemon: it does ESP itself but there is no device ipsec0: does it run in this network namespace, with /dev/net/tun?")
+}
+
+func ensureXfrmi(name string, ifID uint32) error {
+	link, err := netlink.LinkByName(name)
+	if err == nil {
+		if x, ok := link.(*netlink.Xfrmi); ok && x.Ifid == ifID {
+			return nil
+		}
+		return fmt.Errorf("make device %s: another device of that name is there: `ip link del %s`", name, name)
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	err = netlink.LinkAdd(&netlink.Xfrmi{LinkAttrs: attrs, Ifid: ifID})
+	if errors.Is(err, syscall.EOPNOTSUPP) {
+		return fmt.Errorf("make device %s: %w", name, ErrNoXfrmInterface)
+	}
+	if err != nil {
+		return fmt.Errorf("make device %s: %w", name, err)
+	}
+	return nil
+}
+
+// ensureConnections tells the daemon of secrets and connections that it does not know as wanted, has it forget the others,
+// and call whom it should have called.
+func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool) error {
+	known, err := w.known()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errDaemon, err)
+	}
+	states, err := w.sas()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errDaemon, err)
+	}
+	certificate, authority, err := w.loadCertificates(len(known) == 0)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	still := map[string]bool{}
+	for _, p := range peers {
+		for i := range min(local.Tunnels, max(1, p.Tunnels)) {
+			c := connection{
+				local: local, peer: p, tunnel: i, certificate: certificate, authority: authority,
+				rekey: w.o.Rekey, ike: w.o.IKERekey, dpd: w.o.DPD,
+			}
+			if !userspace {
+				c.ifID = firstIfID + uint32(i)
+			}
+			still[c.name()] = true
+			errs = append(errs, w.ensureConnection(c, known[c.name()], states[c.name()]))
+		}
+	}
+	for name := range known {
+		if !still[name] {
+			errs = append(errs, w.forget(name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// known are the names of our connections in the daemon.
+func (w *IPsec) known() (map[string]bool, error) {
+	m, err := w.vici.call("get-conns", nil)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]bool{}
+	for _, n := range list(m, "conns") {
+		if strings.HasPrefix(n, connectionPrefix) {
+			names[n] = true
+		}
+	}
+	return names, nil
+}
+
+// loadCertificates gives the daemon this gateway's private key, if it is new; certificates go with each connection.
+func (w *IPsec) loadCertificates(fresh bool) (certificate, authority string, err error) {
+	c := w.o.Certificates
+	if c == nil {
+		return "", "", nil
+	}
+	if certificate, err = der(c.Certificate); err != nil {
+		return "", "", err
+	}
+	if authority, err = der(c.Authority); err != nil {
+		return "", "", err
+	}
+	key, err := der(c.Key)
+	if err != nil {
+		return "", "", err
+	}
+	if !fresh && w.loaded["key"] == key {
+		return certificate, authority, nil
+	}
+	m, err := message("type", "any", "data", key)
+	if err == nil {
+		_, err = w.vici.call("load-key", m)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	w.loaded["key"] = key
+	return certificate, authority, nil
+}
+
+func (w *IPsec) ensureConnection(c connection, known bool, state sa) error {
+	name := c.name()
+	m, err := c.message()
+	if err != nil {
+		return err
+	}
+	secret, err := pairKey(c.local.PSK, IPsecDriver, c.local.Fabric, c.peer.Fabric)
+	if err != nil {
+		return err
+	}
+	as := m.String() + string(secret[:])
+	if !known || w.loaded[name] != as {
+		if c.certificate == "" {
+			if err := w.loadSecret(c, secret); err != nil {
+				return err
+			}
+		}
+		if state.ike != "" && state.ike != "ESTABLISHED" {
+			// It calls an address that is no longer wanted, and would for ever.
+			if err := w.terminate(name); err != nil {
+				return err
+			}
+		}
+		if _, err := w.vici.call("load-conn", m); err != nil {
+			return fmt.Errorf("connection to %s: %w", c.peer.Name, err)
+		}
+		w.loaded[name], w.since[name] = as, time.Now()
+		if state.ike != "ESTABLISHED" && c.calls() {
+			return w.initiate(c)
+		}
+		return nil
+	}
+	// Both sides' connections may also have ended with no new one begun, or an IKE SA be left without ESP keys.
+	none, half := state.ike == "", state.ike == "ESTABLISHED" && !state.installed
+	if c.peer.Address.IsValid() && (none && c.calls() || (none || half) && time.Since(w.since[name]) > patience) {
+		w.since[name] = time.Now()
+		return w.initiate(c)
+	}
+	return nil
+}
+
+// initiate has the daemon call, and does not wait.
+func (w *IPsec) initiate(c connection) error {
+	m, err := message("ike", c.name(), "child", "wire", "timeout", "-1")
+	if err == nil {
+		_, err = w.vici.call("initiate", m)
+	}
+	if err != nil {
+		return fmt.Errorf("call %s: %w", c.peer.Name, err)
+	}
+	return nil
+}
+
+func (w *IPsec) loadSecret(c connection, secret [32]byte) error {
+	m, err := message("id", c.name(), "type", "IKE", "data", string(secret[:]),
+		"owners", []string{ikeID(c.local.Fabric, c.tunnel), ikeID(c.peer.Fabric, c.tunnel)})
+	if err == nil {
+		_, err = w.vici.call("load-shared", m)
+	}
+	if err != nil {
+		return fmt.Errorf("secret of %s: %w", c.peer.Name, err)
+	}
+	return nil
+}
+
+// forget takes a connection, its keys and its secret from the daemon.
+func (w *IPsec) forget(name string) error {
+	delete(w.loaded, name)
+	delete(w.since, name)
+	var errs []error
+	for _, c := range []struct{ command, key string }{{"unload-conn", "name"}, {"unload-shared", "id"}} {
+		m, err := message(c.key, name)
+		if err == nil {
+			_, err = w.vici.call(c.command, m)
+		}
+		if c.command == "unload-shared" && w.o.Certificates != nil {
+			err = nil // there is none
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, w.terminate(name))...)
+}
+
+// terminate ends all IKE connections of that name without waiting for the peer's consent.
+func (w *IPsec) terminate(name string) error {
+	m, err := message("ike", name, "force", "yes", "timeout", "-1")
+	if err != nil {
+		return err
+	}
+	if _, err := w.vici.call("terminate", m); err != nil && !strings.Contains(err.Error(), "no matching SAs") {
+		return err
+	}
+	return nil
+}
+
+// Identity implements Wire.
+func (w *IPsec) Identity() (map[string]string, error) { return w.identity(), nil }
+
+func (w *IPsec) identity() map[string]string {
+	if w.o.Certificates != nil {
+		return map[string]string{IdentityIKE: "certificate"}
+	}
+	return map[string]string{IdentityIKE: "psk"}
+}
+
+// Remove implements Wire: connections and secrets go from the daemon, xfrm interfaces from the kernel.
+func (w *IPsec) Remove() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var errs []error
+	if w.vici == nil {
+		c, err := dialCharon(w.o.Socket)
+		errs = append(errs, err)
+		w.vici = c
+	}
+	if w.vici != nil {
+		names, err := w.known()
+		errs = append(errs, err)
+		for name := range names {
+			errs = append(errs, w.forget(name))
+		}
+	}
+	for i := range MaxTunnels {
+		errs = append(errs, removeLink(w.o.Prefix+strconv.Itoa(i)))
+	}
+	if name, err := findTUN(); err == nil && len(w.devices) == 0 {
+		errs = append(errs, strip(name)) // the device is the daemon's
+	}
+	w.peers, w.index, w.devices = nil, nil, nil
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("ipsec: %w", err)
+	}
+	return nil
+}
+
+// strip takes addresses and our routes from a device.
+func strip(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("look up device %s: %w", name, err)
+	}
+	errs := []error{ensureRoutes(netip.Addr{}, nil, []int{link.Attrs().Index})}
+	have, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	errs = append(errs, err)
+	for _, a := range have {
+		errs = append(errs, netlink.AddrDel(link, &a))
+	}
+	return errors.Join(errs...)
+}
+
+// Close implements Wire. The daemon and its tunnels go on.
+func (w *IPsec) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hangUp()
+	return nil
+}
+
+// sa is what the daemon says of a connection.
+type sa struct {
+	ike       string // state of the IKE SA, "" if there is none
+	handshake time.Time
+	rx, tx    uint64
+	installed bool
+	endpoint  netip.AddrPort
+}
+
+// sas reads the state of our connections, by name.
+func (w *IPsec) sas() (map[string]sa, error) {
+	messages, err := w.vici.list()
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]sa{}
+	for _, m := range messages {
+		for _, name := range m.Keys() {
+			if !strings.HasPrefix(name, connectionPrefix) {
+				continue
+			}
+			s := parseSA(section(m, name), time.Now())
+			// For a moment there may be two: the one that carries packets counts.
+			if old, ok := out[name]; !ok || !old.installed || s.installed && s.handshake.After(old.handshake) {
+				out[name] = s
+			}
+		}
+	}
+	return out, nil
+}
+
+func parseSA(m *vici.Message, now time.Time) sa {
+	s := sa{ike: text(m, "state")}
+	if a, err := netip.ParseAddr(text(m, "remote-host")); err == nil {
+		port, _ := strconv.ParseUint(text(m, "remote-port"), 10, 16)
+		s.endpoint = netip.AddrPortFrom(a, uint16(port))
+	}
+	children := section(m, "child-sas")
+	for _, key := range children.Keys() {
+		child := section(children, key)
+		number := func(key string) uint64 {
+			n, _ := strconv.ParseUint(text(child, key), 10, 64)
+			return n
+		}
+		s.rx, s.tx = s.rx+number("bytes-in"), s.tx+number("bytes-out")
+		if state := text(child, "state"); state == "INSTALLED" || state == "REKEYING" || state == "REKEYED" {
+			s.installed = true
+			if t := now.Add(-time.Duration(number("install-time")) * time.Second); t.After(s.handshake) {
+				s.handshake = t
+			}
+		}
+	}
+	return s
+}
+
+// Status implements Wire. Bytes count from the last change of keys on.
+func (w *IPsec) Status() (map[netip.Addr]Status, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := map[netip.Addr]Status{}
+	if w.vici == nil {
+		return out, nil
+	}
+	states, err := w.sas()
+	if err != nil {
+		return nil, fmt.Errorf("ipsec: %w", err)
+	}
+	for _, p := range w.peers {
+		var s Status
+		for i := range MaxTunnels {
+			name := connectionName(p.Fabric, i)
+			state, ok := states[name]
+			if ok && state.installed {
+				s.Tunnels++
+				w.vici.settled(name)
+			} else if said := w.vici.complaint(name); said != "" {
+				s.Error = said
+			}
+			s.RxBytes, s.TxBytes = s.RxBytes+state.rx, s.TxBytes+state.tx
+			if state.handshake.After(s.Handshake) {
+				s.Handshake = state.handshake
+			}
+			if state.endpoint.IsValid() && !s.Endpoint.IsValid() {
+				s.Endpoint = state.endpoint
+			}
+		}
+		switch {
+		case s.Tunnels > 0 || s.Error != "":
+		case !p.Address.IsValid():
+			s.Error = "waiting for the peer to call: its address is not known"
+		default:
+			s.Error = fmt.Sprintf("no keys agreed on with %s yet: UDP does not pass, or no IKE daemon runs there", netip.AddrPortFrom(p.Address, p.Port))
+		}
+		out[p.Fabric] = s
+	}
+	return out, nil
+}

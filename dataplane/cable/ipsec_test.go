@@ -1,0 +1,376 @@
+package cable
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// ipsecSet is newSet with an IKE daemon beside each gateway, which does ESP itself as the kernel here has none.
+func ipsecSet(t testing.TB, n int, change ...func(o *IPsecOptions)) (*set, map[*gateway]*daemon) {
+	t.Helper()
+	s, daemons := newSet(t, n), map[*gateway]*daemon{}
+	for _, g := range s.gateways {
+		d := newDaemon(t, g, true)
+		o := IPsecOptions{Socket: d.conf.Socket, Log: slog.New(slog.DiscardHandler)}
+		for _, f := range change {
+			f(&o)
+		}
+		g.wire, daemons[g] = NewIPsec(o), d
+		t.Cleanup(func() { g.wire.Close() })
+	}
+	return s, daemons
+}
+
+func TestIPsecCarries(t *testing.T) {
+	s, _ := ipsecSet(t, 3)
+	s.join(t)
+	for _, a := range s.gateways {
+		for _, b := range s.gateways {
+			if a != b && !reaches(t, a, b, 5*time.Second) {
+				t.Errorf("g%d does not reach g%d", a.number, b.number)
+			}
+		}
+	}
+	a, b := s.gateways[0], s.gateways[1]
+	must(t, transfer(a, b, 8<<20, 0))
+	st := a.status(t, b)
+	if st.TxBytes < 8<<20 || st.RxBytes == 0 || st.Endpoint != netip.AddrPortFrom(b.address, 4500) {
+		t.Errorf("status %+v: want 8 MiB sent to %s:4500", st, b.address)
+	}
+	if out := run(t, a.ns, "ip", "route", "get", b.local.Fabric.String()); !strings.Contains(out, "dev ipsec0") {
+		t.Errorf("the way to the peer: %s", out)
+	}
+}
+
+// Packets of exactly the device's MTU fit the underlay, as Overhead says.
+func TestIPsecMTU(t *testing.T) {
+	s, _ := ipsecSet(t, 2)
+	for _, g := range s.gateways {
+		g.local.MTU = DeviceMTU(IPsecDriver, 1500, false)
+	}
+	s.join(t)
+	a, b := s.gateways[0], s.gateways[1]
+	before := fragments(t, a.ns)
+	for n := a.devices.MTU; n > a.devices.MTU-8; n-- { // all paddings
+		server, client := b.listen(t, 7400), a.listen(t, 7401)
+		must(t, server.SetReadDeadline(time.Now().Add(5*time.Second)))
+		_, err := client.WriteTo(make([]byte, n-28), server.LocalAddr())
+		must(t, err)
+		if got, _, err := server.ReadFrom(make([]byte, 2000)); err != nil || got != n-28 {
+			t.Errorf("%d bytes came: %v", got, err)
+		}
+		server.Close()
+		client.Close()
+	}
+	if n := fragments(t, a.ns) - before; n != 0 {
+		t.Errorf("%d fragments left", n)
+	}
+}
+
+func TestIPsecEnsureDisturbsNothing(t *testing.T) {
+	s, _ := ipsecSet(t, 2)
+	s.join(t)
+	a, b := s.gateways[0], s.gateways[1]
+	before, err := a.wire.(*IPsec).vici.call("stats", nil)
+	must(t, err)
+	there, back := stream(t, a, b), stream(t, b, a)
+	for range 50 {
+		a.ensure(t, s.others(t, a)...)
+		time.Sleep(20 * time.Millisecond)
+	}
+	calm(t, there, back)
+	after, err := a.wire.(*IPsec).vici.call("stats", nil)
+	must(t, err)
+	if diff := cmp.Diff(text(section(before, "ikesas"), "total"), text(section(after, "ikesas"), "total")); diff != "" {
+		t.Errorf("the number of IKE SAs changed: %s", diff)
+	}
+	if st := a.status(t, b); time.Since(st.Handshake) < time.Second {
+		t.Errorf("new keys since %s ago", time.Since(st.Handshake))
+	}
+}
+
+// Keys change every few seconds, on both sides, under traffic.
+func TestIPsecRekey(t *testing.T) {
+	s, _ := ipsecSet(t, 2, func(o *IPsecOptions) { o.Rekey, o.IKERekey = 3*time.Second, 5*time.Second })
+	s.join(t)
+	a, b := s.gateways[0], s.gateways[1]
+	spis := map[string]bool{}
+	there, back := stream(t, a, b), stream(t, b, a)
+	for end := time.Now().Add(12 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		messages, err := a.wire.(*IPsec).vici.list()
+		must(t, err)
+		for _, m := range messages {
+			for _, name := range m.Keys() {
+				children := section(section(m, name), "child-sas")
+				for _, c := range children.Keys() {
+					spis[text(section(children, c), "spi-in")] = true
+				}
+			}
+		}
+	}
+	calm(t, there, back)
+	t.Logf("%d different SPIs", len(spis))
+	if len(spis) < 3 {
+		t.Errorf("only %d different SPIs in 12 s", len(spis))
+	}
+}
+
+func TestIPsecPeerRemoved(t *testing.T) {
+	s, _ := ipsecSet(t, 3)
+	s.join(t)
+	a, b, c := s.gateways[0], s.gateways[1], s.gateways[2]
+	a.ensure(t, c.peer(t))
+	if reaches(t, b, a, 2*time.Second) || reaches(t, a, b, time.Second) {
+		t.Error("packets of the removed peer pass")
+	}
+	if !reaches(t, a, c, 5*time.Second) {
+		t.Error("the other peer is cut off as well")
+	}
+	if _, ok := a.devices.Peers[b.local.Fabric]; ok {
+		t.Error("the removed peer still has devices")
+	}
+}
+
+func TestIPsecBadPeers(t *testing.T) {
+	t.Run("wrong PSK", func(t *testing.T) {
+		s, _ := ipsecSet(t, 2)
+		a, b := s.gateways[0], s.gateways[1]
+		b.local.PSK = []byte("another")
+		b.ensure(t, a.peer(t))
+		a.ensure(t, b.peer(t))
+		a.await(t, b, func(st Status) bool { return strings.Contains(st.Error, "its PSK is another") })
+		b.await(t, a, func(st Status) bool { return strings.Contains(st.Error, "PSK is another") })
+		if reaches(t, a, b, time.Second) {
+			t.Error("packets pass")
+		}
+	})
+	t.Run("foreign peer", func(t *testing.T) {
+		s, _ := ipsecSet(t, 2)
+		a, b := s.gateways[0], s.gateways[1]
+		b.ensure(t)
+		a.ensure(t, b.peer(t))
+		a.await(t, b, func(st Status) bool { return strings.Contains(st.Error, "it has no Endpoint of this gateway") })
+		if reaches(t, a, b, time.Second) {
+			t.Error("packets pass")
+		}
+	})
+	t.Run("nobody there", func(t *testing.T) {
+		s, daemons := ipsecSet(t, 2)
+		a, b := s.gateways[0], s.gateways[1]
+		must(t, daemons[b].Stop())
+		a.ensure(t, b.peer(t))
+		a.await(t, b, func(st Status) bool { return strings.Contains(st.Error, "no IKE daemon runs there") })
+	})
+	t.Run("another wire", func(t *testing.T) {
+		s, _ := ipsecSet(t, 1)
+		a := s.gateways[0]
+		err := a.tryEnsure(Peer{
+			Name: "b", Fabric: netip.MustParseAddr("241.0.128.1"), Address: netip.MustParseAddr("172.16.2.2"), Port: 4500,
+			Identity: map[string]string{IdentityPublicKey: "abc"},
+		})
+		if err == nil || !strings.Contains(err.Error(), "peer b: it does not say that it speaks IKE") {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("certificate against PSK", func(t *testing.T) {
+		s, _ := ipsecSet(t, 1)
+		err := s.gateways[0].tryEnsure(Peer{
+			Name: "b", Fabric: netip.MustParseAddr("241.0.128.1"), Identity: map[string]string{IdentityIKE: "certificate"},
+		})
+		if err == nil || !strings.Contains(err.Error(), "it uses IKE with certificate, this gateway with psk") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// A gateway whose address is not known calls, moves, and is still reached.
+func TestIPsecRoaming(t *testing.T) {
+	s, _ := ipsecSet(t, 2)
+	a, b := s.gateways[0], s.gateways[1]
+	roaming := b.peer(t)
+	roaming.Address = netip.Addr{}
+	a.ensure(t, roaming)
+	if st := a.status(t, b); !strings.Contains(st.Error, "waiting for the peer to call") {
+		t.Errorf("status %+v", st)
+	}
+	// b has the higher address, so it waits for a while before it calls.
+	b.ensure(t, a.peer(t))
+	time.Sleep(patience)
+	b.ensure(t, a.peer(t))
+	a.await(t, b, func(st Status) bool { return st.Error == "" && st.Endpoint.Addr() == b.address })
+	if !reaches(t, a, b, 5*time.Second) {
+		t.Fatal("the roaming peer is not reached")
+	}
+	moved := netip.MustParseAddr("172.16.2.77")
+	run(t, b.ns, "ip", "addr", "add", moved.String()+"/24", "dev", "eth0")
+	run(t, b.ns, "ip", "addr", "del", b.address.String()+"/24", "dev", "eth0")
+	run(t, b.ns, "ip", "addr", "add", moved.String()+"/24", "dev", "eth0")
+	run(t, b.ns, "ip", "route", "replace", "default", "via", "172.16.2.1", "dev", "eth0")
+	a.await(t, b, func(st Status) bool { return st.Endpoint.Addr() == moved })
+	a.ensure(t, roaming)
+	if !reaches(t, a, b, 5*time.Second) {
+		t.Error("the moved peer is not reached")
+	}
+}
+
+// The daemon is killed and comes back with nothing: Ensure tells it all again.
+func TestIPsecDaemonRestart(t *testing.T) {
+	s, daemons := ipsecSet(t, 2)
+	s.join(t)
+	a, b := s.gateways[0], s.gateways[1]
+	must(t, daemons[a].Kill())
+	if err := a.tryEnsure(b.peer(t)); err == nil || !strings.Contains(err.Error(), "does its container run?") {
+		t.Errorf("error %v", err)
+	}
+	daemons[a].start(t)
+	a.ensure(t, b.peer(t))
+	a.await(t, b, func(st Status) bool { return st.Error == "" })
+	if !reaches(t, a, b, 5*time.Second) || !reaches(t, b, a, 5*time.Second) {
+		t.Error("nothing passes")
+	}
+}
+
+// A peer that falls silent is found out by DPD, and comes back when it answers again.
+func TestIPsecDeadPeer(t *testing.T) {
+	s, daemons := ipsecSet(t, 2, func(o *IPsecOptions) { o.DPD = time.Second })
+	s.join(t)
+	a, b := s.gateways[0], s.gateways[1]
+	must(t, daemons[b].Kill())
+	a.await(t, b, func(st Status) bool { return st.Tunnels == 0 && strings.Contains(st.Error, "the peer does not answer") })
+	daemons[b].start(t)
+	b.ensure(t, a.peer(t))
+	a.ensure(t, b.peer(t))
+	a.await(t, b, func(st Status) bool { return st.Error == "" })
+	if !reaches(t, a, b, 5*time.Second) {
+		t.Error("nothing passes")
+	}
+}
+
+// The wire is opened anew over a daemon that goes on: nothing is interrupted.
+func TestIPsecReopened(t *testing.T) {
+	s, daemons := ipsecSet(t, 2)
+	s.join(t)
+	a, b := s.gateways[0], s.gateways[1]
+	there := stream(t, a, b)
+	must(t, a.wire.Close())
+	time.Sleep(200 * time.Millisecond)
+	a.wire = NewIPsec(IPsecOptions{Socket: daemons[a].conf.Socket})
+	t.Cleanup(func() { a.wire.Close() })
+	a.ensure(t, b.peer(t))
+	time.Sleep(500 * time.Millisecond)
+	calm(t, there)
+	must(t, a.ns.Do(a.wire.Remove))
+	if states, err := a.wire.(*IPsec).sas(); err != nil || len(states) != 0 {
+		t.Errorf("after Remove the daemon has keys: %v, %v", states, err)
+	}
+	if names, err := a.wire.(*IPsec).known(); err != nil || len(names) != 0 {
+		t.Errorf("after Remove the daemon has %v, %v", names, err)
+	}
+}
+
+// The kernel here has neither ESP nor xfrm interfaces: the wire says so and makes nothing.
+func TestIPsecNoXfrmInterface(t *testing.T) {
+	s := newSet(t, 1)
+	a := s.gateways[0]
+	d := newDaemon(t, a, false)
+	a.wire = NewIPsec(IPsecOptions{Socket: d.conf.Socket})
+	t.Cleanup(func() { a.wire.Close() })
+	if err := a.tryEnsure(); !errors.Is(err, ErrNoXfrmInterface) {
+		t.Errorf("error %v: on a kernel with xfrm interfaces this test has to become one of traffic", err)
+	}
+}
+
+func TestIPsecCertificates(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t, dir, "ca")
+	s := newSet(t, 2)
+	var daemons []*daemon
+	for _, g := range s.gateways {
+		d := newDaemon(t, g, true)
+		daemons = append(daemons, d)
+		g.wire = NewIPsec(IPsecOptions{Socket: d.conf.Socket, Certificates: ca.issue(t, dir, g.local.Fabric)})
+		t.Cleanup(func() { g.wire.Close() })
+	}
+	s.join(t)
+	a, b := s.gateways[0], s.gateways[1]
+	if !reaches(t, a, b, 5*time.Second) {
+		t.Error("nothing passes")
+	}
+	// One with a certificate of another authority.
+	must(t, b.ns.Do(b.wire.Remove))
+	must(t, b.wire.Close())
+	must(t, daemons[1].Stop())
+	d := newDaemon(t, b, true)
+	foreign := newAuthority(t, dir, "foreign")
+	b.wire = NewIPsec(IPsecOptions{Socket: d.conf.Socket, Certificates: foreign.issue(t, dir, b.local.Fabric)})
+	t.Cleanup(func() { b.wire.Close() })
+	must(t, a.ns.Do(a.wire.Remove))
+	b.ensure(t, a.peer(t))
+	a.ensure(t, b.peer(t))
+	a.await(t, b, func(st Status) bool { return strings.Contains(st.Error, "certificate") })
+	if reaches(t, a, b, time.Second) {
+		t.Error("packets of a gateway with a foreign certificate pass")
+	}
+}
+
+type authority struct {
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+	file string
+}
+
+func newAuthority(t *testing.T, dir, name string) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	must(t, err)
+	cert, err := x509.ParseCertificate(raw)
+	must(t, err)
+	return &authority{key, cert, writePEM(t, filepath.Join(dir, name+".pem"), "CERTIFICATE", raw)}
+}
+
+func (a *authority) issue(t *testing.T, dir string, fabric netip.Addr) *Certificates {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "gateway " + fabric.String()}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{fabric.AsSlice()}, KeyUsage: x509.KeyUsageDigitalSignature,
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	must(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	must(t, err)
+	base := filepath.Join(dir, a.cert.Subject.CommonName+"-"+fabric.String())
+	return &Certificates{
+		Certificate: writePEM(t, base+".pem", "CERTIFICATE", raw), Key: writePEM(t, base+".key", "PRIVATE KEY", private),
+		Authority: a.file,
+	}
+}
+
+func writePEM(t *testing.T, path, kind string, raw []byte) string {
+	t.Helper()
+	must(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw}), 0o600))
+	return path
+}

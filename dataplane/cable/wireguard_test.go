@@ -1,0 +1,435 @@
+package cable
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.zx2c4.com/wireguard/wgctrl"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/pelago-net/pelago/test/netns"
+)
+
+func TestWireGuardCarries(t *testing.T) {
+	s := wireguardSet(t, 3, 1)
+	s.join(t)
+	for _, a := range s.gateways {
+		for _, b := range s.gateways {
+			if a != b && !reaches(t, a, b, 5*time.Second) {
+				t.Errorf("g%d does not reach g%d", a.number, b.number)
+			}
+		}
+	}
+	a, b := s.gateways[0], s.gateways[1]
+	must(t, transfer(a, b, 64<<20, 0)) // segments of 64 kB into the TUN
+	st := a.status(t, b)
+	if st.TxBytes < 64<<20 || st.RxBytes == 0 || st.Endpoint != netip.AddrPortFrom(b.address, 4500) {
+		t.Errorf("status %+v: want 64 MiB sent to %s:4500", st, b.address)
+	}
+	if n := len(a.devices.Ifindexes); n != 2 {
+		t.Errorf("%d devices, want a tunnel and the standby", n)
+	}
+}
+
+// Datagrams of exactly the device's MTU pass an underlay of 1,500 bytes unfragmented, as Overhead says.
+func TestWireGuardMTU(t *testing.T) {
+	s := wireguardSet(t, 2, 1)
+	for _, g := range s.gateways {
+		g.local.MTU = DeviceMTU(WireGuardDriver, 1500, false)
+	}
+	s.join(t)
+	a, b := s.gateways[0], s.gateways[1]
+	before := fragments(t, a.ns)
+	server := b.listen(t, 7400)
+	must(t, server.SetReadDeadline(time.Now().Add(5*time.Second)))
+	_, err := a.listen(t, 7401).WriteTo(make([]byte, a.local.MTU-28), server.LocalAddr()) // less IPv4 20, UDP 8
+	must(t, err)
+	if n, _, err := server.ReadFrom(make([]byte, 2000)); err != nil || n != a.local.MTU-28 {
+		t.Errorf("%d bytes came: %v", n, err)
+	}
+	if n := fragments(t, a.ns) - before; n != 0 {
+		t.Errorf("%d fragments left", n)
+	}
+	if a.devices.MTU != 1440 {
+		t.Errorf("MTU %d, want 1440", a.devices.MTU)
+	}
+}
+
+func fragments(t *testing.T, ns *netns.NS) (n int) {
+	t.Helper()
+	out, err := ns.Run("sh", "-c", "awk '/^Ip:/ {print $20}' /proc/net/snmp | tail -1")
+	must(t, err)
+	_, err = fmt.Sscan(string(out), &n)
+	must(t, err)
+	return n
+}
+
+func TestWireGuardEnsureDisturbsNothing(t *testing.T) {
+	s := wireguardSet(t, 2, 2)
+	s.join(t)
+	a, b := s.gateways[0], s.gateways[1]
+	before := a.status(t, b).Handshake
+	there, back := stream(t, a, b), stream(t, b, a)
+	for range 50 {
+		a.ensure(t, s.others(t, a)...)
+		time.Sleep(20 * time.Millisecond)
+	}
+	calm(t, there, back)
+	if after := a.status(t, b).Handshake; !after.Equal(before) {
+		t.Errorf("a new handshake at %s, the old one was at %s", after, before)
+	}
+}
+
+// Keys are on disk, so a gateway that comes back needs no news at its peers.
+func TestWireGuardRestart(t *testing.T) {
+	s := wireguardSet(t, 2, 1)
+	a, b := s.gateways[0], s.gateways[1]
+	dir := t.TempDir()
+	a.wire = openWireGuard(t, s, a, dir)
+	s.join(t)
+	before := a.peer(t).Identity
+
+	must(t, a.wire.Close())
+	a.wire = openWireGuard(t, s, a, dir)
+	a.ensure(t, b.peer(t))
+	if diff := cmp.Diff(before, a.peer(t).Identity); diff != "" {
+		t.Errorf("another identity after a restart:\n%s", diff)
+	}
+	if !reaches(t, a, b, 10*time.Second) || !reaches(t, b, a, 10*time.Second) {
+		t.Error("nothing passes after a restart")
+	}
+	for _, name := range []string{"tunnel0.key", "tunnel4.key"} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		must(t, err)
+		if info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %o", name, info.Mode().Perm())
+		}
+	}
+}
+
+func TestWireGuardPeerRemoved(t *testing.T) {
+	s := wireguardSet(t, 3, 1)
+	s.join(t)
+	a, b, c := s.gateways[0], s.gateways[1], s.gateways[2]
+	a.ensure(t, c.peer(t))
+	if reaches(t, b, a, time.Second) {
+		t.Error("the removed peer still reaches this gateway")
+	}
+	if reaches(t, a, b, time.Second) {
+		t.Error("this gateway still reaches the removed peer")
+	}
+	if !reaches(t, a, c, 5*time.Second) {
+		t.Error("the other peer is cut off as well")
+	}
+	if _, ok := a.devices.Peers[b.local.Fabric]; ok {
+		t.Error("the removed peer still has devices")
+	}
+}
+
+func TestWireGuardForeign(t *testing.T) {
+	foreign, err := wgtypes.GeneratePrivateKey()
+	must(t, err)
+	for _, c := range []struct {
+		name   string
+		change func(a *gateway, b *Peer)
+	}{
+		{"wrong PSK", func(a *gateway, _ *Peer) { a.local.PSK = []byte("another") }},
+		{"foreign key", func(_ *gateway, b *Peer) { b.Identity[IdentityPublicKey] = foreign.PublicKey().String() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := wireguardSet(t, 2, 1)
+			a, b := s.gateways[0], s.gateways[1]
+			a.ensure(t)
+			b.ensure(t, a.peer(t))
+			peer := b.peer(t)
+			delete(peer.Identity, IdentityStandbyKey)
+			c.change(a, &peer)
+			a.ensure(t, peer)
+			if reaches(t, a, b, 2*time.Second) || reaches(t, b, a, time.Second) {
+				t.Error("packets pass")
+			}
+			if st := a.status(t, b); !strings.Contains(st.Error, "no handshake with 172.16.2.2:4500 yet") {
+				t.Errorf("status %+v", st)
+			}
+		})
+	}
+}
+
+// A peer whose packets carry somebody else's fabric address is not heard (AllowedIPs).
+func TestWireGuardSpoofedSource(t *testing.T) {
+	s := wireguardSet(t, 3, 1)
+	s.join(t)
+	a, b, c := s.gateways[0], s.gateways[1], s.gateways[2]
+	server := a.listen(t, 7500)
+	must(t, b.ns.AddAddr("eth0", netip.PrefixFrom(c.local.Fabric, 32)))
+	must(t, b.ns.Do(func() error {
+		spoof, err := netListenPacket(netip.AddrPortFrom(c.local.Fabric, 7501), b.devices.Ifindexes[0])
+		if err != nil {
+			return err
+		}
+		defer spoof.Close()
+		for range 20 {
+			spoof.WriteTo([]byte("spoofed"), server.LocalAddr())
+		}
+		return nil
+	}))
+	must(t, server.SetReadDeadline(time.Now().Add(time.Second)))
+	if n, from, err := server.ReadFrom(make([]byte, 100)); err == nil {
+		t.Errorf("%d bytes came from %s", n, from)
+	}
+	if !reaches(t, c, a, 5*time.Second) {
+		t.Error("the true owner of the address is cut off")
+	}
+}
+
+// A gateway behind a mapping that changes: others know no address of it, or find it at another than they know.
+func TestWireGuardRoaming(t *testing.T) {
+	s := wireguardSet(t, 2, 1)
+	a, b := s.gateways[0], s.gateways[1]
+	a.ensure(t)
+	b.ensure(t)
+	roaming := b.peer(t)
+	roaming.Address = netip.Addr{}
+	a.ensure(t, roaming)
+	if st := a.status(t, b); !strings.Contains(st.Error, "waiting for the peer to call") {
+		t.Errorf("status %+v", st)
+	}
+	b.ensure(t, a.peer(t))
+	a.await(t, b, func(st Status) bool { return st.Endpoint.Addr() == b.address })
+	if !reaches(t, a, b, 5*time.Second) {
+		t.Fatal("the roaming peer is not reached")
+	}
+	// It moves. Keepalives tell the new address, and Ensure does not take it back.
+	moved := netip.MustParseAddr("172.16.2.77")
+	run(t, b.ns, "ip", "addr", "add", moved.String()+"/24", "dev", "eth0")
+	run(t, b.ns, "ip", "addr", "del", b.address.String()+"/24", "dev", "eth0")
+	run(t, b.ns, "ip", "addr", "add", moved.String()+"/24", "dev", "eth0")
+	run(t, b.ns, "ip", "route", "replace", "default", "via", "172.16.2.1", "dev", "eth0")
+	a.await(t, b, func(st Status) bool { return st.Endpoint.Addr() == moved })
+	for _, known := range []netip.Addr{{}, b.address} {
+		roaming.Address = known
+		a.ensure(t, roaming)
+		a.ensure(t, roaming)
+		if st := a.status(t, b); st.Endpoint.Addr() != moved && known == (netip.Addr{}) {
+			t.Errorf("Ensure took the address back: %+v", st)
+		}
+		if !reaches(t, a, b, 5*time.Second) {
+			t.Errorf("with address %q the moved peer is not reached", known)
+		}
+	}
+	a.await(t, b, func(st Status) bool { return st.Endpoint.Addr() == moved })
+}
+
+func run(t testing.TB, ns *netns.NS, name string, args ...string) string {
+	t.Helper()
+	out, err := ns.Run(name, args...)
+	if err != nil && !strings.Contains(string(out), "exists") && !strings.Contains(err.Error(), "exists") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
+
+// With two tunnels each side uses both; a peer with one is reached over one.
+func TestWireGuardTunnels(t *testing.T) {
+	s := wireguardSet(t, 3, 2)
+	a, b, c := s.gateways[0], s.gateways[1], s.gateways[2]
+	c.local.Tunnels = 1
+	s.join(t)
+	if n := len(a.devices.Peers[b.local.Fabric]); n != 2 {
+		t.Errorf("%d tunnels to a peer with two, want 2", n)
+	}
+	if got, want := a.devices.Peers[c.local.Fabric], a.devices.Ifindexes[:1]; !cmp.Equal(got, want) {
+		t.Errorf("tunnels %v to a peer with one, want %v", got, want)
+	}
+	for i, index := range a.devices.Peers[b.local.Fabric] {
+		server := b.listen(t, uint16(7600+i))
+		must(t, a.ns.Do(func() error {
+			client, err := netListenPacket(netip.AddrPortFrom(a.local.Fabric, uint16(7700+i)), index)
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			_, err = client.WriteTo([]byte("by this tunnel"), server.LocalAddr())
+			return err
+		}))
+		must(t, server.SetReadDeadline(time.Now().Add(5*time.Second)))
+		if _, _, err := server.ReadFrom(make([]byte, 100)); err != nil {
+			t.Errorf("nothing came by tunnel %d: %v", i, err)
+		}
+		link, err := b.ns.Handle().LinkByIndex(b.devices.Ifindexes[i])
+		must(t, err)
+		if link.Attrs().Statistics.RxPackets == 0 {
+			t.Errorf("the peer got nothing on its device %s", link.Attrs().Name)
+		}
+	}
+	// Fewer: the surplus device goes.
+	b.local.Tunnels = 1
+	b.ensure(t, s.others(t, b)...)
+	if n := len(b.devices.Ifindexes); n != 2 {
+		t.Errorf("%d devices, want 2", n)
+	}
+	a.ensure(t, s.others(t, a)...)
+	if !reaches(t, a, b, 5*time.Second) {
+		t.Error("nothing passes with fewer tunnels")
+	}
+}
+
+func TestWireGuardRemove(t *testing.T) {
+	s := wireguardSet(t, 2, 2)
+	a := s.gateways[0]
+	before := everything(t, a.ns)
+	s.join(t)
+	must(t, a.ns.Do(a.wire.Remove))
+	if diff := cmp.Diff(before, everything(t, a.ns)); diff != "" {
+		t.Errorf("left behind (-before +after):\n%s", diff)
+	}
+	a.ensure(t, s.gateways[1].peer(t))
+	if !reaches(t, a, s.gateways[1], 10*time.Second) {
+		t.Error("nothing passes after Remove and Ensure")
+	}
+}
+
+func everything(t *testing.T, ns *netns.NS) string {
+	t.Helper()
+	out := run(t, ns, "ip", "-br", "link") + run(t, ns, "ip", "-4", "route", "show", "table", "all") + run(t, ns, "ip", "xfrm", "policy")
+	return strings.ReplaceAll(out, " linkdown", "")
+}
+
+// What somebody else changed is put right: the device, its address, a route, a peer.
+func TestWireGuardRepairs(t *testing.T) {
+	s := wireguardSet(t, 2, 1)
+	s.join(t)
+	a, b := s.gateways[0], s.gateways[1]
+	name := a.wire.(*WireGuard).name(0)
+	for _, c := range []struct {
+		name    string
+		command []string
+	}{
+		{"route", []string{"ip", "route", "del", b.local.Fabric.String()}},
+		{"address", []string{"ip", "addr", "flush", "dev", name}},
+		{"MTU", []string{"ip", "link", "set", name, "mtu", "1280"}},
+		{"peer", []string{"wg", "set", name, "peer", strings.Split(b.peer(t).Identity[IdentityPublicKey], ",")[0], "remove"}},
+		{"PSK", []string{"sh", "-c", "wg genpsk | wg set " + name + " peer " + b.peer(t).Identity[IdentityPublicKey] + " preshared-key /dev/stdin"}},
+		{"device", []string{"ip", "link", "del", name}},
+	} {
+		run(t, a.ns, c.command[0], c.command[1:]...)
+		if c.name == "device" {
+			time.Sleep(100 * time.Millisecond) // wireguard-go reads the end of the TUN
+		}
+		a.ensure(t, b.peer(t))
+		if !reaches(t, a, b, 10*time.Second) {
+			t.Errorf("nothing passes after somebody changed the %s", c.name)
+		}
+		link, err := a.ns.Handle().LinkByName(name)
+		must(t, err)
+		if link.Attrs().MTU != DefaultMTU {
+			t.Errorf("after somebody changed the %s the MTU is %d", c.name, link.Attrs().MTU)
+		}
+	}
+}
+
+func TestWireGuardPortInUse(t *testing.T) {
+	s := wireguardSet(t, 1, 1)
+	a := s.gateways[0]
+	must(t, a.ns.Do(func() error {
+		c, err := netListenPacket(netip.MustParseAddrPort("0.0.0.0:4500"), 0)
+		if err == nil {
+			t.Cleanup(func() { c.Close() })
+		}
+		return err
+	}))
+	if err := a.tryEnsure(); err == nil || !strings.Contains(err.Error(), "4500") || !strings.Contains(err.Error(), "--nattport") {
+		t.Errorf("error %v: want one that names the port and the remedy", err)
+	}
+}
+
+// With the port of one tunnel taken the others carry on.
+func TestWireGuardStandbyPortInUse(t *testing.T) {
+	s := wireguardSet(t, 2, 1)
+	a, b := s.gateways[0], s.gateways[1]
+	must(t, a.ns.Do(func() error {
+		c, err := netListenPacket(netip.MustParseAddrPort("0.0.0.0:4504"), 0)
+		if err == nil {
+			t.Cleanup(func() { c.Close() })
+		}
+		return err
+	}))
+	b.ensure(t)
+	for range 2 { // the second time b is told a's keys
+		if err := a.tryEnsure(b.peer(t)); err == nil || !strings.Contains(err.Error(), "UDP port 4504") {
+			t.Errorf("error %v: want one that names the port", err)
+		}
+		b.ensure(t, a.peer(t))
+	}
+	if !reaches(t, a, b, 5*time.Second) || a.status(t, b).Tunnels != 1 {
+		t.Errorf("nothing passes: %+v", a.status(t, b))
+	}
+}
+
+// Debian's wireguard-go and wg(8), configured by hand as a peer.
+func TestWireGuardInterop(t *testing.T) {
+	s := wireguardSet(t, 2, 1)
+	a, b := s.gateways[0], s.gateways[1]
+	a.ensure(t)
+	name := fmt.Sprintf("d%ds%d", os.Getpid(), s.number)
+	run(t, b.ns, "wireguard-go", name)
+	t.Cleanup(func() { run(t, b.ns, "ip", "link", "del", name) })
+	key, err := wgtypes.GeneratePrivateKey()
+	must(t, err)
+	psk, err := pairKey(a.local.PSK, WireGuardDriver, a.local.Fabric, b.local.Fabric)
+	must(t, err)
+	own := a.peer(t).Identity[IdentityPublicKey]
+	conf := fmt.Sprintf("[Interface]\nPrivateKey = %s\nListenPort = 4500\n[Peer]\nPublicKey = %s\nPresharedKey = %s\nAllowedIPs = %s/32\nEndpoint = %s:4500\n",
+		key, own, wgtypes.Key(psk), a.local.Fabric, a.address)
+	file := filepath.Join(t.TempDir(), "wg.conf")
+	must(t, os.WriteFile(file, []byte(conf), 0o600))
+	run(t, b.ns, "wg", "setconf", name, file)
+	run(t, b.ns, "ip", "addr", "add", b.local.Fabric.String()+"/32", "dev", name)
+	run(t, b.ns, "ip", "link", "set", name, "mtu", "1420", "up")
+	run(t, b.ns, "ip", "route", "add", a.local.Fabric.String()+"/32", "dev", name)
+	a.ensure(t, Peer{
+		Name: "debian", Fabric: b.local.Fabric, Address: b.address, Port: 4500,
+		Identity: map[string]string{IdentityPublicKey: key.PublicKey().String()},
+	})
+	if !reaches(t, a, b, 10*time.Second) || !reaches(t, b, a, 5*time.Second) {
+		t.Fatal("nothing passes between the embedded device and wireguard-go of Debian")
+	}
+	b.devices.Peers = map[netip.Addr][]int{a.local.Fabric: {0}} // as routes say
+	if out := run(t, b.ns, "wg", "show", name, "latest-handshakes"); !strings.HasPrefix(out, own) || strings.HasSuffix(out, "\t0\n") {
+		t.Errorf("wg(8) there: %q", out)
+	}
+	if out := run(t, a.ns, "wg", "show", a.wire.(*WireGuard).name(0), "peers"); out != key.PublicKey().String()+"\n" {
+		t.Errorf("wg(8) here: %q", out)
+	}
+	must(t, transfer(a, b, 8<<20, 0))
+}
+
+func TestWireGuardSocketLeftBehind(t *testing.T) {
+	s := wireguardSet(t, 1, 1)
+	a := s.gateways[0]
+	path := "/var/run/wireguard/" + a.wire.(*WireGuard).name(0) + ".sock"
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	left, err := netListenUnix(path)
+	must(t, err)
+	left.SetUnlinkOnClose(false)
+	must(t, left.Close())
+	a.ensure(t)
+	must(t, a.ns.Do(func() error {
+		client, err := wgctrl.New()
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		d, err := client.Device(a.wire.(*WireGuard).name(0))
+		if err == nil && d.ListenPort != 4500 {
+			err = fmt.Errorf("port %d", d.ListenPort)
+		}
+		return err
+	}))
+}
