@@ -23,8 +23,6 @@ static __always_inline int to_node(const struct node_settings *s, __u32 index, s
 static __always_inline int to_remote(const struct node_settings *s, const struct remote_gateway *r, __u32 hash,
 				     struct target *to)
 {
-	__u32 tunnels = r->tunnels < s->tunnels ? r->tunnels : s->tunnels;
-
 	to->hop = r->hop;
 	to->source = s->cable_address;
 	to->port = r->port;
@@ -32,9 +30,9 @@ static __always_inline int to_remote(const struct node_settings *s, const struct
 	to->wire = !r->hop.ifindex;
 	if (!to->wire)
 		return 1;
-	if (!tunnels)
+	if (!r->tunnels)
 		return 0;
-	to->hop.ifindex = s->tunnel[mix(hash, 0x68bc21eb) % tunnels % MAX_TUNNELS];
+	to->hop.ifindex = r->tunnel[mix(hash, 0x68bc21eb) % r->tunnels % MAX_TUNNELS];
 	return 1;
 }
 

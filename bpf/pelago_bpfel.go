@@ -184,8 +184,6 @@ type PelagoNodeSettings struct {
 	Generation      uint32
 	Ready           uint16
 	CablePort       uint16
-	Tunnels         uint32
-	Tunnel          [4]uint32
 }
 
 type PelagoOverlayFlag uint32
@@ -293,6 +291,7 @@ type PelagoRemoteGateway struct {
 	Node    uint16
 	Port    uint16
 	Tunnels uint32
+	Tunnel  [4]uint32
 }
 
 type PelagoRoute struct {

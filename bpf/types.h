@@ -127,8 +127,6 @@ struct probe {
 ASSERT_SIZE(struct probe, 16 + MAX_CLUSTERS / 8);
 
 /* ---- settings ---- */
-#define MAX_TUNNELS 4
-
 struct node_settings {
 	__be32 address;	      /* this node's address on the overlay */
 	__be32 cable_address; /* and on the cable: the same with the vxlan wire, else its fabric address */
@@ -146,10 +144,8 @@ struct node_settings {
 	__u32 generation;	    /* of the tables, counts up with every change */
 	__u16 ready;		    /* 1 once the first full set of tables is in */
 	__be16 cable_port;	    /* UDP port of the vxlan wire; 0 = another wire, or no gateway */
-	__u32 tunnels;		    /* devices of an encrypted wire in `tunnel` */
-	__u32 tunnel[MAX_TUNNELS];  /* their interface indexes */
 };
-ASSERT_SIZE(struct node_settings, 72);
+ASSERT_SIZE(struct node_settings, 52);
 
 /* ---- routing ---- */
 struct prefix {
@@ -187,19 +183,22 @@ struct gateway_set {
 };
 ASSERT_SIZE(struct gateway_set, 36);
 
+#define MAX_TUNNELS 4
+
 struct remote_gateway {
 	struct hop hop;
-	__u16 node;    /* its index in its own cluster, seed of the rendezvous hash */
-	__be16 port;   /* of its cable */
-	__u32 tunnels; /* encrypted wire: how many lead to it */
+	__u16 node;		   /* its index in its own cluster, seed of the rendezvous hash */
+	__be16 port;		   /* of its cable */
+	__u32 tunnels;		   /* encrypted wire: number of devices in `tunnel` */
+	__u32 tunnel[MAX_TUNNELS]; /* interface indexes; flows are spread over them */
 };
-ASSERT_SIZE(struct remote_gateway, 20);
+ASSERT_SIZE(struct remote_gateway, 36);
 
 struct cluster {
 	__u32 count;
 	struct remote_gateway gateways[MAX_GATEWAYS];
 };
-ASSERT_SIZE(struct cluster, 4 + 20 * MAX_GATEWAYS);
+ASSERT_SIZE(struct cluster, 4 + 36 * MAX_GATEWAYS);
 
 enum peer_kind {
 	PEER_NODE = 1,	  /* node of this cluster: may send on the overlay */

@@ -48,7 +48,7 @@ func Diff(have, want State) []Change {
 		remove = append(r, remove...) // later tables are taken down first
 	}
 	both(diffMap(TableNodes, have.Nodes, want.Nodes, cmp.Compare[uint16], same))
-	both(diffMap(TableClusters, have.Clusters, want.Clusters, cmp.Compare[uint16], slices.Equal))
+	both(diffMap(TableClusters, have.Clusters, want.Clusters, cmp.Compare[uint16], sameGateways))
 	both(diffMap(TablePeers, have.Peers, want.Peers, netip.Addr.Compare, same))
 	both(diffMap(TableBlocks, have.Blocks, want.Blocks, compareBlock, same))
 	both(diffMap(TableServices, have.Services, want.Services, compareService, sameService))
@@ -114,4 +114,10 @@ func compareBlock(a, b BlockKey) int {
 
 func compareService(a, b ServiceKey) int {
 	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
+}
+
+func sameGateways(a, b []RemoteGateway) bool {
+	return slices.EqualFunc(a, b, func(a, b RemoteGateway) bool {
+		return a.Hop == b.Hop && a.Node == b.Node && a.Port == b.Port && slices.Equal(a.Tunnels, b.Tunnels)
+	})
 }

@@ -11,7 +11,7 @@ import (
 const (
 	MaxGateways = 16  // of one cluster
 	MaxBlocks   = 252 // of one egress IP on one node
-	MaxTunnels  = 4   // of one encrypted wire
+	MaxTunnels  = 4   // to one remote gateway
 	MaxClusters = 1024
 	RTTBuckets  = 24 // of a path's histogram
 	BlockPorts  = 256
@@ -54,10 +54,8 @@ type Settings struct {
 	Cable        Tokens
 	CablePort    uint16 // UDP; 0: no vxlan cable on this node
 	Edge         uint32 // interface index of pelago0
-	// Tunnels are the interface indexes of an encrypted wire's devices, 0 behind the last one.
-	Tunnels    [MaxTunnels]uint32
-	Generation uint32
-	Ready      bool
+	Generation   uint32
+	Ready        bool
 }
 
 // Tokens are the secret of a wire, 24 bits, and the one before it; 0 means none.
@@ -69,15 +67,15 @@ type Tokens struct {
 type Hop struct {
 	Address netip.Addr
 	Next    netip.Addr // next hop on the uplink; Address itself if on-link
-	Ifindex uint32     // the uplink; 0: an encrypted wire, whose tunnels are in Settings
+	Ifindex uint32     // the uplink; 0: an encrypted wire, see RemoteGateway.Tunnels
 }
 
 // RemoteGateway is a gateway of a remote cluster.
 type RemoteGateway struct {
 	Hop     Hop
-	Node    uint16 // index in its own cluster
-	Port    uint16 // UDP port of its cable
-	Tunnels uint32 // encrypted wire: how many lead to it
+	Node    uint16   // index in its own cluster
+	Port    uint16   // UDP port of its cable
+	Tunnels []uint32 // encrypted wire: the devices that lead to it, at most MaxTunnels
 }
 
 // Paths are the peers whose liveness the node keeps, by outer address; true: it probes them. Every node probes the gateways

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -26,15 +27,16 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/node"
+	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/observe"
 )
 
 type runOptions struct {
-	metricsAddr, healthAddr   string
-	verbose                   bool
-	overlayTokenDir, pskDir   string
-	nodeName, namespace, pins string
+	metricsAddr, healthAddr           string
+	verbose                           bool
+	overlayTokenDir, pskDir, stateDir string
+	nodeName, namespace, pins         string
 }
 
 func runCommand() *cobra.Command {
@@ -53,6 +55,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.pins, "pin-path", loader.DefaultPinPath, "directory on a bpffs for maps and links")
 	f.StringVar(&o.overlayTokenDir, "overlay-token-dir", "/etc/pelago/overlay-token", "mounted Secret "+config.OverlayTokenSecretName)
 	f.StringVar(&o.pskDir, "psk-dir", "/etc/pelago/ipsec-psk", "mounted Secret "+config.PSKSecretName)
+	f.StringVar(&o.stateDir, "state-dir", "/var/lib/pelago", "directory on the node for the wire's keys")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":32780", "where /metrics is served")
 	f.StringVar(&o.healthAddr, "health-addr", "127.0.0.1:8089", "where /healthz and /readyz are served")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log debug messages")
@@ -105,7 +108,7 @@ func run(ctx context.Context, o runOptions) error {
 	}
 	daemon := node.New(node.Options{
 		Pods: node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins, OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
-		Version: version, Logger: log,
+		OpenWire: openWire(o.stateDir, log), Version: version, Logger: log,
 	}, c, cl, l)
 	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent use.
 	reader, err := loader.OpenMaps(o.pins)
@@ -121,6 +124,19 @@ func run(ctx context.Context, o runOptions) error {
 	group.Go(func() error { return serve(ctx, o.healthAddr, health(daemon)) })
 	log.Info("started", "node", o.nodeName, "version", version, "pins", o.pins)
 	return group.Wait()
+}
+
+// openWire makes the wire that the clusterset uses.
+func openWire(dir string, log *slog.Logger) node.OpenWire {
+	return func(driver string) (cable.Wire, error) {
+		switch driver {
+		case config.CableVXLAN:
+			return &cable.VXLAN{}, nil
+		case config.CableWireGuard:
+			return cable.OpenWireGuard(cable.WireGuardOptions{Dir: filepath.Join(dir, "wireguard"), Log: log})
+		}
+		return nil, fmt.Errorf("cable driver %q is not supported by this node daemon: join with --cable-driver wireguard or vxlan", driver)
+	}
 }
 
 func metrics(reader *loader.Loader) http.Handler {

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/netdev"
 	"github.com/pelago-net/pelago/dataplane/probe"
@@ -46,6 +47,8 @@ type Options struct {
 	OverlayTokenDir, PSKDir string
 	// Pods lists and watches the pods of the whole cluster (PodsOfCluster). A gateway without globalnet uses it.
 	Pods clientcache.ListerWatcher
+	// OpenWire makes the wire of a gateway.
+	OpenWire OpenWire
 	// Version is reported in the Gateway object.
 	Version string
 	Logger  *slog.Logger
@@ -70,6 +73,7 @@ type Daemon struct {
 	sweeps    int
 	leaving   map[string]int // releasing block → sweeps done when it was first seen out of use
 	purged    bool           // the flows that an earlier process left have been looked through
+	wire      cable.Wire     // of a gateway; else nil
 	tenure    tenure         // as a gateway
 	farewells farewells      // of remote gateways
 	problems  map[string]bool
@@ -113,10 +117,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 	}
 	go d.watchHost(ctx)
 	go probe.New(d.loader, func() int { return int(d.edge.Load()) }, d.log).Run(ctx)
-	sweep, again, paths := time.NewTicker(sweepEvery), time.NewTicker(reassert), time.NewTicker(watchEvery)
+	sweep, again, paths, wire := time.NewTicker(sweepEvery), time.NewTicker(reassert), time.NewTicker(watchEvery), time.NewTicker(rewire)
 	defer sweep.Stop()
 	defer again.Stop()
 	defer paths.Stop()
+	defer wire.Stop()
 	d.wake()
 	for {
 		select {
@@ -136,6 +141,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 			d.wake() // released blocks and demand are reported with the next reconcile
 		case <-paths.C:
 			d.watchPaths(ctx)
+		case <-wire.C:
+			if d.wire != nil {
+				d.wake()
+			}
 		}
 	}
 }
@@ -182,8 +191,10 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 		return err
 	}
 	host.Leaving = leaving
+	wire, problems := d.ensureWire(objs)
+	host.Wire = wire
 	result := Desired(objs, host)
-	d.report(result.Problems)
+	d.report(append(problems, result.Problems...))
 
 	errs := []error{d.install(&result.State, host, d.assert)}
 	d.assert = false
@@ -215,8 +226,8 @@ func (d *Daemon) install(s *dataplane.State, host Host, all bool) error {
 	}
 	s.Settings.Edge = uint32(edge)
 	d.edge.Store(int64(edge))
-	if firewall := fmt.Sprint("cable port ", s.Settings.CablePort); all || firewall != d.firewall {
-		if err := netdev.Firewall(s.Settings.CablePort); err != nil {
+	if firewall := fmt.Sprint(s.Settings.CablePort, host.Wire.Ports); all || firewall != d.firewall {
+		if err := netdev.Firewall(s.Settings.CablePort, host.Wire.Ports...); err != nil {
 			return err
 		}
 		d.firewall = firewall
@@ -225,11 +236,12 @@ func (d *Daemon) install(s *dataplane.State, host Host, all bool) error {
 	if err != nil {
 		return err
 	}
-	attached := fmt.Sprint(edge, uplinks(*s), receivers)
+	devices := loader.Devices{Edge: edge, Uplinks: uplinks(*s), Receivers: receivers, Wires: host.Wire.Devices}
+	attached := fmt.Sprint(devices)
 	if !all && attached == d.attached {
 		return nil
 	}
-	if err := d.loader.Attach(loader.Devices{Edge: edge, Uplinks: uplinks(*s), Receivers: receivers}); err != nil {
+	if err := d.loader.Attach(devices); err != nil {
 		return err
 	}
 	d.attached = attached
@@ -247,6 +259,7 @@ func uplinks(s dataplane.State) []int {
 			seen[g.Hop.Ifindex] = true
 		}
 	}
+	delete(seen, 0) // a wire is none
 	var out []int
 	for ifindex := range seen {
 		out = append(out, int(ifindex))
@@ -287,7 +300,7 @@ func (d *Daemon) apply(r Result) error {
 func (d *Daemon) noteGateways(objs Objects) (leaving map[netip.Addr]dataplane.Peer) {
 	now := time.Now()
 	ended := d.tenure.note(labelled(objs), resumed(objs, bootID()), now)
-	leaving, some := d.farewells.note(objs.Peers, now)
+	leaving, some := d.farewells.note(objs.Config, objs.Peers, now)
 	if ended || some {
 		time.AfterFunc(drain+time.Second, d.wake)
 	}

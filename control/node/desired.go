@@ -16,6 +16,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/egress"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/netdev"
 )
 
 // builder collects a Result.
@@ -60,6 +61,7 @@ func Desired(objs Objects, host Host) Result {
 		b.plain()
 	}
 	if b.out.Gateway {
+		b.out.Wire = host.Wire.Identity
 		for uid := range b.acks {
 			b.out.Acks = append(b.out.Acks, string(uid))
 		}
@@ -111,7 +113,11 @@ func (b *builder) nodes() {
 			s.Settings.Address, s.Settings.CableAddress, s.Settings.Node = address, address, index
 			b.out.Gateway = labelled
 			s.Settings.Gateway = labelled || b.host.Draining
-			if s.Settings.Gateway {
+			switch {
+			case s.Settings.Gateway && encrypted(b.objs.Config):
+				// Where there is none, the wire has said so.
+				s.Settings.CableAddress, _ = b.objs.Config.FabricAddress(b.objs.Config.ClusterIndex, index)
+			case s.Settings.Gateway:
 				s.Settings.CablePort = b.objs.Config.CablePort
 			}
 			if labelled {
@@ -170,17 +176,25 @@ func (b *builder) peers() {
 		}
 		var gateways []dataplane.RemoteGateway
 		for _, g := range p.Spec.Gateways {
-			address, err := netip.ParseAddr(g.Address)
-			if err != nil || !address.Is4() {
-				b.problem("peer %s: gateway %s has address %q", p.Name, g.Name, g.Address)
+			address, err := cableAddress(b.objs.Config, g)
+			if err != nil {
+				b.problem("peer %s: gateway %s: %v", p.Name, g.Name, err)
 				continue
 			}
-			hop, ok := b.host.Hops[address]
-			if !ok {
-				b.problem("node %s has no route to %s, gateway %s of cluster %s", b.objs.Name, address, g.Name, p.Name)
-				continue
+			remote := dataplane.RemoteGateway{Hop: dataplane.Hop{Address: address, Next: address}, Node: uint16(g.NodeIndex), Port: netdev.OverlayPort}
+			if encrypted(b.objs.Config) {
+				if remote.Tunnels = tunnels(b.host.Wire.Tunnels[address]); len(remote.Tunnels) == 0 {
+					continue // it does not answer yet
+				}
+			} else {
+				hop, ok := b.host.Hops[address]
+				if !ok {
+					b.problem("node %s has no route to %s, gateway %s of cluster %s", b.objs.Name, address, g.Name, p.Name)
+					continue
+				}
+				remote.Hop, remote.Port = hop, uint16(g.Port)
 			}
-			gateways = append(gateways, dataplane.RemoteGateway{Hop: hop, Node: uint16(g.NodeIndex), Port: uint16(g.Port)})
+			gateways = append(gateways, remote)
 			s.Peers[address] = dataplane.Peer{Kind: dataplane.PeerGateway, Cluster: cluster, Node: uint16(g.NodeIndex)}
 		}
 		slices.SortFunc(gateways, func(a, b dataplane.RemoteGateway) int { return cmp.Compare(a.Node, b.Node) })

@@ -192,7 +192,7 @@ func localEndpoint(snap snapshot) submarinerv1.EndpointSpec {
 		subnets = append(subnets, p.String())
 	}
 	return submarinerv1.EndpointSpec{
-		ClusterID: c.ClusterID, CableName: cableName(c.ClusterID, s.Address), Hostname: snap.objs.Name, Subnets: subnets,
+		ClusterID: c.ClusterID, CableName: cableName(c.ClusterID, s.Address.String()), Hostname: snap.objs.Name, Subnets: subnets,
 		PrivateIP: s.Address.String(), Backend: c.CableDriver,
 		BackendConfig: map[string]string{
 			submarinerv1.BackendUDPPort:      strconv.Itoa(int(c.CablePort)),
@@ -202,8 +202,8 @@ func localEndpoint(snap snapshot) submarinerv1.EndpointSpec {
 	}
 }
 
-func cableName(cluster string, address netip.Addr) string {
-	return "submariner-cable-" + cluster + "-" + strings.ReplaceAll(address.String(), ".", "-")
+func cableName(cluster, address string) string {
+	return "submariner-cable-" + cluster + "-" + strings.ReplaceAll(address, ".", "-")
 }
 
 // connections lists every gateway of every accepted peer with what the probes say.
@@ -215,12 +215,12 @@ func connections(snap snapshot, paths map[netip.Addr]loader.Path, rtt map[netip.
 			continue
 		}
 		for _, g := range p.Spec.Gateways {
-			address, err := netip.ParseAddr(g.Address)
+			address, err := cableAddress(snap.objs.Config, g)
 			if err != nil {
 				continue
 			}
 			c := submarinerv1.Connection{
-				Endpoint: peerEndpoint(p, g, address), UsingIP: g.Address, LatencyRTT: rtt[address].spec(),
+				Endpoint: peerEndpoint(p, g), UsingIP: g.Address, LatencyRTT: rtt[address].spec(),
 			}
 			c.Status, c.StatusMessage = judge(paths[address], g)
 			out = append(out, c)
@@ -248,9 +248,9 @@ func judge(p loader.Path, g pelagov1alpha1.PeerGateway) (submarinerv1.Connection
 	return submarinerv1.Connected, ""
 }
 
-func peerEndpoint(p *pelagov1alpha1.Peer, g pelagov1alpha1.PeerGateway, address netip.Addr) submarinerv1.EndpointSpec {
+func peerEndpoint(p *pelagov1alpha1.Peer, g pelagov1alpha1.PeerGateway) submarinerv1.EndpointSpec {
 	return submarinerv1.EndpointSpec{
-		ClusterID: p.Name, CableName: cableName(p.Name, address), Hostname: g.Name, Subnets: p.Spec.Subnets,
+		ClusterID: p.Name, CableName: cableName(p.Name, g.Address), Hostname: g.Name, Subnets: p.Spec.Subnets,
 		PrivateIP: g.Address, Backend: g.Wire,
 		BackendConfig: map[string]string{
 			submarinerv1.BackendUDPPort:      strconv.Itoa(int(g.Port)),

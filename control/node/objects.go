@@ -53,6 +53,8 @@ type Host struct {
 	Cable     dataplane.Tokens
 	// MTU of pelago0.
 	MTU int
+	// Wire of this gateway.
+	Wire Wire
 	// Draining: the node is no gateway any more, but others may not have heard of it.
 	Draining bool
 	// Leaving are remote gateways that were taken out of service, which those that use them may not have heard of.
@@ -68,6 +70,8 @@ type Result struct {
 	Acks []string
 	// Owners are the pods behind the local addresses, so that a change of tenant is noticed.
 	Owners map[netip.Addr]types.UID
+	// Wire is what others must know to reach this gateway.
+	Wire map[string]string
 	// Problems are objects that could not be taken in, in words for an operator.
 	Problems []string
 }

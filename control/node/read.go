@@ -29,6 +29,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/netdev"
 )
 
@@ -219,7 +220,7 @@ func (d *Daemon) lookAtHost(objs Objects) (Host, error) {
 			}
 		}
 	}
-	if host.MTU, err = overlayMTU(host.Hops); err != nil {
+	if host.MTU, err = overlayMTU(host.Hops, objs.Config.CableDriver); err != nil {
 		return host, err
 	}
 	overlay, err := config.ParseOverlayTokens(readDir(d.opts.OverlayTokenDir))
@@ -241,8 +242,9 @@ func (d *Daemon) lookAtHost(objs Objects) (Host, error) {
 // defaultMTU is the Ethernet MTU, taken until a peer is known.
 const defaultMTU = 1500
 
-// overlayMTU is what fits into every uplink.
-func overlayMTU(hops map[netip.Addr]dataplane.Hop) (int, error) {
+// overlayMTU is what fits into every uplink with the headers of overlay and wire. Other nodes' and clusters' underlays are
+// taken to be like this node's.
+func overlayMTU(hops map[netip.Addr]dataplane.Hop, driver string) (int, error) {
 	mtu := 0
 	seen := map[uint32]bool{}
 	for _, h := range hops {
@@ -261,7 +263,7 @@ func overlayMTU(hops map[netip.Addr]dataplane.Hop) (int, error) {
 	if mtu == 0 {
 		mtu = defaultMTU
 	}
-	return mtu - netdev.Overhead, nil
+	return mtu - cable.Overhead(driver, false), nil
 }
 
 // CableToken derives the 24-bit secret of the vxlan cable from the clusterset's pre-shared key (RFC 2104). It keeps

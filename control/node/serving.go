@@ -6,6 +6,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
@@ -90,8 +91,8 @@ type farewell struct {
 
 // note takes in the peers and returns those gateways that packets are still taken from. One whose cluster is no longer
 // accepted is not among them: revoking a cluster acts at once. some: one has left since the last call.
-func (f *farewells) note(peers []pelagov1alpha1.Peer, now time.Time) (leaving map[netip.Addr]dataplane.Peer, some bool) {
-	current, clusters := remoteGateways(peers)
+func (f *farewells) note(c config.Config, peers []pelagov1alpha1.Peer, now time.Time) (leaving map[netip.Addr]dataplane.Peer, some bool) {
+	current, clusters := remoteGateways(c, peers)
 	for a, peer := range f.now {
 		if _, still := current[a]; !still {
 			if f.left == nil {
@@ -114,7 +115,7 @@ func (f *farewells) note(peers []pelagov1alpha1.Peer, now time.Time) (leaving ma
 }
 
 // remoteGateways are the gateways of the accepted peers, and the indexes of those clusters.
-func remoteGateways(peers []pelagov1alpha1.Peer) (gateways map[netip.Addr]dataplane.Peer, clusters map[uint16]bool) {
+func remoteGateways(c config.Config, peers []pelagov1alpha1.Peer) (gateways map[netip.Addr]dataplane.Peer, clusters map[uint16]bool) {
 	gateways, clusters = map[netip.Addr]dataplane.Peer{}, map[uint16]bool{}
 	for i := range peers {
 		p := &peers[i]
@@ -124,7 +125,7 @@ func remoteGateways(peers []pelagov1alpha1.Peer) (gateways map[netip.Addr]datapl
 		cluster := uint16(p.Spec.ClusterIndex)
 		clusters[cluster] = true
 		for _, g := range p.Spec.Gateways {
-			if a, err := netip.ParseAddr(g.Address); err == nil && a.Is4() {
+			if a, err := cableAddress(c, g); err == nil {
 				gateways[a] = dataplane.Peer{Kind: dataplane.PeerGateway, Cluster: cluster, Node: uint16(g.NodeIndex)}
 			}
 		}

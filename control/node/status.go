@@ -53,6 +53,13 @@ func (d *Daemon) reportIndex(ctx context.Context, n *pelagov1alpha1.NodeIndex, o
 	if a := r.State.Settings.Address; a.IsValid() {
 		want.Status.Address = a.String()
 	}
+	want.Status.Wire, want.Status.FabricAddress = nil, ""
+	if r.Gateway {
+		want.Status.Wire = r.Wire
+		if encrypted(objs.Config) {
+			want.Status.FabricAddress = r.State.Settings.CableAddress.String()
+		}
+	}
 	if applied { // what is not in the kernel is not acknowledged
 		want.Status.Acks = r.Acks
 	}

@@ -135,6 +135,21 @@ func DeviceMTU(driver string, underlay int, v6 bool) int {
 	return underlay - (Overhead(driver, v6) - header)
 }
 
+// Ports are the UDP ports at which a wire listens, to be let in by firewalls. That of the vxlan wire netdev lets in.
+func Ports(driver string, l Local) []uint16 {
+	switch d, _ := Driver(driver); d {
+	case WireGuardDriver:
+		out := []uint16{l.Listen + MaxTunnels}
+		for i := range max(l.Tunnels, 1) {
+			out = append(out, l.Listen+uint16(i))
+		}
+		return out
+	case IPsecDriver:
+		return []uint16{l.Listen}
+	}
+	return nil
+}
+
 // Driver is the name by which a driver is known; `ipsec` is another word for libreswan.
 func Driver(name string) (string, error) {
 	switch name {

@@ -58,7 +58,7 @@ func drawState(t *rapid.T) dataplane.State {
 		Settings: dataplane.Settings{
 			Address: drawAddr(t, "node"), CableAddress: drawAddr(t, "cable address"), Node: u16(t), Cluster: u16(t), Gateway: rapid.Bool().Draw(t, "gateway"), MSS: u16(t),
 			Overlay: tokens(), Cable: tokens(), CablePort: u16(t), Ready: rapid.Bool().Draw(t, "ready"),
-			Edge: rapid.Uint32().Draw(t, "edge"), Tunnels: tunnels(t),
+			Edge: rapid.Uint32().Draw(t, "edge"),
 		},
 		Gateways: rapid.SliceOfN(rapid.Uint16(), 0, dataplane.MaxGateways).Draw(t, "gateways"),
 		Routes: drawMap(t, "routes", func(t *rapid.T) netip.Prefix {
@@ -68,7 +68,7 @@ func drawState(t *rapid.T) dataplane.State {
 		Clusters: drawMap(t, "clusters", func(t *rapid.T) uint16 { return rapid.Uint16Range(1, 1000).Draw(t, "cluster") },
 			func(t *rapid.T) []dataplane.RemoteGateway {
 				return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) dataplane.RemoteGateway {
-					return dataplane.RemoteGateway{Hop: drawHop(t), Node: u16(t), Port: u16(t), Tunnels: rapid.Uint32().Draw(t, "tunnels")}
+					return dataplane.RemoteGateway{Hop: drawHop(t), Node: u16(t), Port: u16(t), Tunnels: rapid.SliceOfN(rapid.Uint32Min(1), 0, dataplane.MaxTunnels).Draw(t, "tunnels")}
 				}), 0, dataplane.MaxGateways).Draw(t, "remote gateways")
 			}),
 		Peers: drawMap(t, "peers", address, func(t *rapid.T) dataplane.Peer {
@@ -102,12 +102,4 @@ func drawState(t *rapid.T) dataplane.State {
 			return dataplane.Service{Backends: backends, Table: table, ClientIP: rapid.Bool().Draw(t, "affinity")}
 		}),
 	}
-}
-
-// tunnels are some interface indexes, without a gap.
-func tunnels(t *rapid.T) (out [dataplane.MaxTunnels]uint32) {
-	for i := range rapid.IntRange(0, dataplane.MaxTunnels).Draw(t, "number of tunnels") {
-		out[i] = rapid.Uint32Min(1).Draw(t, "tunnel")
-	}
-	return out
 }

@@ -3,6 +3,7 @@ package loader
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
@@ -53,9 +54,6 @@ func encodeSettings(s dataplane.Settings, own secrets) bpf.PelagoNodeSettings {
 		OverlayTokenOld: s.Overlay.Old, CableToken: s.Cable.Current, CableTokenOld: s.Cable.Old, Generation: s.Generation,
 		Ready: flag(s.Ready), CablePort: be16(s.CablePort),
 	}
-	for ; v.Tunnels < dataplane.MaxTunnels && s.Tunnels[v.Tunnels] != 0; v.Tunnels++ {
-		v.Tunnel[v.Tunnels] = s.Tunnels[v.Tunnels]
-	}
 	return v
 }
 
@@ -66,7 +64,6 @@ func decodeSettings(v bpf.PelagoNodeSettings) dataplane.Settings {
 		Cable:     dataplane.Tokens{Current: v.CableToken, Old: v.CableTokenOld},
 		CablePort: port(v.CablePort), Edge: v.Edge, Generation: v.Generation, Ready: v.Ready != 0,
 	}
-	copy(s.Tunnels[:], v.Tunnel[:min(int(v.Tunnels), len(v.Tunnel))])
 	return s
 }
 
@@ -106,7 +103,9 @@ func decodeGateways(v bpf.PelagoGatewaySet) []uint16 {
 func encodeCluster(gs []dataplane.RemoteGateway) bpf.PelagoCluster {
 	var c bpf.PelagoCluster
 	for i, g := range gs[:min(len(gs), dataplane.MaxGateways)] {
-		c.Gateways[i] = bpf.PelagoRemoteGateway{Hop: encodeHop(g.Hop), Node: g.Node, Port: be16(g.Port), Tunnels: g.Tunnels}
+		v := bpf.PelagoRemoteGateway{Hop: encodeHop(g.Hop), Node: g.Node, Port: be16(g.Port)}
+		v.Tunnels = uint32(copy(v.Tunnel[:], g.Tunnels))
+		c.Gateways[i] = v
 		c.Count++
 	}
 	return c
@@ -115,7 +114,11 @@ func encodeCluster(gs []dataplane.RemoteGateway) bpf.PelagoCluster {
 func decodeCluster(v bpf.PelagoCluster) []dataplane.RemoteGateway {
 	var gs []dataplane.RemoteGateway
 	for _, g := range v.Gateways[:min(int(v.Count), len(v.Gateways))] {
-		gs = append(gs, dataplane.RemoteGateway{Hop: decodeHop(g.Hop), Node: g.Node, Port: port(g.Port), Tunnels: g.Tunnels})
+		r := dataplane.RemoteGateway{Hop: decodeHop(g.Hop), Node: g.Node, Port: port(g.Port)}
+		if n := min(int(g.Tunnels), len(g.Tunnel)); n > 0 {
+			r.Tunnels = slices.Clone(g.Tunnel[:n])
+		}
+		gs = append(gs, r)
 	}
 	return gs
 }

@@ -24,7 +24,7 @@ const comment = "pelago"
 // chains are those in which rules of ours may stand.
 var chains = [][2]string{{"filter", "FORWARD"}, {"filter", "INPUT"}}
 
-func rules(cablePort uint16) []rule {
+func rules(cablePort uint16, open []uint16) []rule {
 	tagged := func(verdict []string, spec ...string) []string {
 		return append(append(spec, "-m", "comment", "--comment", comment), verdict...)
 	}
@@ -34,7 +34,7 @@ func rules(cablePort uint16) []rule {
 		{"filter", "FORWARD", tagged(accept, "-o", Overlay)},
 		{"filter", "INPUT", tagged(accept, "-i", Overlay)},
 	}
-	for _, port := range []uint16{OverlayPort, cablePort} {
+	for _, port := range append([]uint16{OverlayPort, cablePort}, open...) {
 		if port != 0 {
 			out = append(out, rule{"filter", "INPUT", tagged(accept, "-p", "udp", "-m", "udp", "--dport", strconv.Itoa(int(port)))})
 		}
@@ -43,14 +43,14 @@ func rules(cablePort uint16) []rule {
 }
 
 // Firewall puts our rules in, takes out those of an earlier call that are no longer wanted, keeps conntrack off outer
-// packets and CNIs from masquerading what enters pelago0. The rules go into the flavour of iptables that the node uses: legacy if its tables
+// packets and CNIs from masquerading what enters pelago0. open are more UDP ports of ours to let in. The rules go into the flavour of iptables that the node uses: legacy if its tables
 // hold rules, else nft.
-func Firewall(cablePort uint16) error {
+func Firewall(cablePort uint16, open ...uint16) error {
 	ipt, err := openIPTables()
 	if err != nil {
 		return err
 	}
-	want := rules(cablePort)
+	want := rules(cablePort, open)
 	var errs []error
 	for _, r := range want {
 		if err := ipt.AppendUnique(r.table, r.chain, r.spec...); err != nil {

@@ -1,0 +1,143 @@
+package node
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/dataplane/cable"
+)
+
+// rewire is how often the wire is asked to come up to date: it calls again those who did not answer, takes up tunnels that
+// have come to work and brings key changes on.
+const rewire = 5 * time.Second
+
+// Wire is what a gateway's wire amounts to; the zero value where there is none, or the vxlan wire.
+type Wire struct {
+	// Devices on which cable packets come in.
+	Devices []int
+	// Tunnels are the devices that lead to a remote gateway, by its fabric address.
+	Tunnels map[netip.Addr][]int
+	// Ports are the UDP ports at which the wire listens.
+	Ports []uint16
+	// Identity is what others must know to reach this gateway.
+	Identity map[string]string
+}
+
+// OpenWire makes the wire of a driver.
+type OpenWire func(driver string) (cable.Wire, error)
+
+// encrypted says whether cable packets go between fabric addresses, inside tunnels.
+func encrypted(c config.Config) bool { return c.CableDriver != config.CableVXLAN }
+
+// cableAddress is the outer address of cable packets to a remote gateway, and how its path is known.
+func cableAddress(c config.Config, g pelagov1alpha1.PeerGateway) (netip.Addr, error) {
+	text := g.Address
+	if encrypted(c) {
+		text = g.FabricAddress
+	}
+	a, err := netip.ParseAddr(text)
+	if err == nil && !a.Is4() {
+		err = fmt.Errorf("%q is no IPv4 address", text)
+	}
+	return a, err
+}
+
+// ensureWire brings the wire to what the peers say, or takes it away where the node is no gateway. Errors that concern one
+// peer are problems to report; the others go on.
+func (d *Daemon) ensureWire(objs Objects) (Wire, []string) {
+	if !labelled(objs) && !time.Now().Before(d.tenure.until) {
+		return Wire{}, d.closeWire()
+	}
+	if d.wire == nil {
+		w, err := d.opts.OpenWire(objs.Config.CableDriver)
+		if err != nil {
+			return Wire{}, []string{fmt.Sprintf("open the wire %s: %v", objs.Config.CableDriver, err)}
+		}
+		d.wire = w
+	}
+	local, problems := d.localWire(objs)
+	if len(problems) > 0 {
+		return Wire{}, problems
+	}
+	devices, err := d.wire.Ensure(local, wirePeers(objs))
+	if err != nil {
+		problems = append(problems, err.Error())
+	}
+	identity, err := d.wire.Identity()
+	if err != nil {
+		problems = append(problems, err.Error())
+	}
+	if len(identity) == 0 {
+		identity = nil // as it comes back from the API server
+	}
+	return Wire{Devices: devices.Ifindexes, Tunnels: devices.Peers, Ports: cable.Ports(objs.Config.CableDriver, local), Identity: identity}, problems
+}
+
+func (d *Daemon) localWire(objs Objects) (cable.Local, []string) {
+	index := uint16(0)
+	for i := range objs.NodeIndexes {
+		if objs.NodeIndexes[i].Name == objs.Name {
+			index = uint16(objs.NodeIndexes[i].Spec.Index)
+		}
+	}
+	fabric, err := objs.Config.FabricAddress(objs.Config.ClusterIndex, index)
+	if err != nil {
+		return cable.Local{}, []string{fmt.Sprintf("node %s has no fabric address, so it cannot be a gateway: %v", objs.Name, err)}
+	}
+	psk, err := config.ParsePSK(readDir(d.opts.PSKDir))
+	if err != nil {
+		return cable.Local{}, []string{err.Error()}
+	}
+	return cable.Local{Fabric: fabric, Listen: objs.Config.CablePort, Tunnels: 1, PSK: psk}, nil
+}
+
+// closeWire takes the wire away. Without one it has nothing to do.
+func (d *Daemon) closeWire() []string {
+	if d.wire == nil {
+		return nil
+	}
+	w := d.wire
+	if err := w.Remove(); err != nil {
+		return []string{err.Error()}
+	}
+	d.wire = nil
+	if err := w.Close(); err != nil {
+		return []string{err.Error()}
+	}
+	return nil
+}
+
+// wirePeers are the gateways of the accepted peers.
+func wirePeers(objs Objects) []cable.Peer {
+	var out []cable.Peer
+	for i := range objs.Peers {
+		p := &objs.Peers[i]
+		if !routed(p) {
+			continue
+		}
+		for _, g := range p.Spec.Gateways {
+			// What is no address is a problem that Desired reports.
+			fabric, _ := netip.ParseAddr(g.FabricAddress)
+			address, _ := netip.ParseAddr(g.Address)
+			out = append(out, cable.Peer{
+				Name: p.Name + "/" + g.Name, Fabric: fabric, Address: address, Port: uint16(g.Port),
+				Identity: maps.Clone(g.Identity), Tunnels: int(g.Tunnels),
+			})
+		}
+	}
+	return slices.DeleteFunc(out, func(p cable.Peer) bool { return !p.Fabric.IsValid() })
+}
+
+// tunnels are interface indexes as the tables have them.
+func tunnels(devices []int) []uint32 {
+	var out []uint32
+	for _, d := range devices {
+		out = append(out, uint32(d))
+	}
+	return out
+}
