@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,6 +32,7 @@ const (
 	KeyGlobalCIDR      = "global-cidr"
 	KeyPodCIDR         = "pod-cidr"
 	KeyServiceCIDR     = "service-cidr"
+	KeyFabricCIDR      = "fabric-cidr"
 	KeyMode            = "mode"
 	KeyCableDriver     = "cable-driver"
 	KeyCablePort       = "cable-port"
@@ -54,20 +56,29 @@ const (
 	ModeMCS Mode = "mcs"
 )
 
-// CableVXLAN is the wire between gateways that this version has.
-const CableVXLAN = "vxlan"
+// Wires between gateways, by the names that `pelago join --cable-driver` takes. All gateways of a clusterset have the same.
+const (
+	CableWireGuard = "wireguard"
+	CableLibreswan = "libreswan" // IPsec
+	CableVXLAN     = "vxlan"     // in the clear
+)
+
+// CableDrivers lists the wires.
+func CableDrivers() []string { return []string{CableWireGuard, CableLibreswan, CableVXLAN} }
 
 // Config is the content of the ConfigMap.
 type Config struct {
 	ClusterID    string
-	ClusterIndex uint16 // 1–65535
+	ClusterIndex uint16 // 1–MaxFabricCluster
 	// GlobalCIDRs is empty without globalnet; IPv4, masked.
 	GlobalCIDRs  []netip.Prefix
 	PodCIDRs     []netip.Prefix
 	ServiceCIDRs []netip.Prefix
-	Mode         Mode
-	CableDriver  string
-	CablePort    uint16
+	// FabricCIDR is the clusterset's range of node addresses, a /8; see FabricAddress.
+	FabricCIDR  netip.Prefix
+	Mode        Mode
+	CableDriver string
+	CablePort   uint16
 	// CustomDomains are DNS zones that are served next to clusterset.local, lower case, without a dot at the end.
 	CustomDomains []string
 	// HubID is the UID of the hub's namespace kube-system; it marks every object that we make in a member.
@@ -79,12 +90,17 @@ type Config struct {
 // Globalnet says whether the clusterset translates addresses.
 func (c Config) Globalnet() bool { return len(c.GlobalCIDRs) > 0 }
 
-// Subnets is what other clusters route to this one: its GlobalCIDRs, or without globalnet its pod and service ranges.
+// Subnets is what other clusters route to this one: its GlobalCIDRs, or without globalnet its pod and service ranges and
+// its share of the fabric. IPv6 ranges are left out: the data path carries IPv4.
 func (c Config) Subnets() []netip.Prefix {
 	if c.Globalnet() {
 		return c.GlobalCIDRs
 	}
-	return append(append([]netip.Prefix(nil), c.PodCIDRs...), c.ServiceCIDRs...)
+	out := slices.DeleteFunc(slices.Concat(c.PodCIDRs, c.ServiceCIDRs), func(p netip.Prefix) bool { return !p.Addr().Is4() })
+	if own, err := c.FabricPrefix(c.ClusterIndex); err == nil { // Parse has refused other indexes
+		out = append(out, own)
+	}
+	return out
 }
 
 // Parse reads the ConfigMap's data. The error names every key that is wrong and what would be right.
@@ -96,8 +112,9 @@ func Parse(data map[string]string) (Config, error) {
 		GlobalCIDRs:     p.prefixes(KeyGlobalCIDR),
 		PodCIDRs:        p.prefixes(KeyPodCIDR),
 		ServiceCIDRs:    p.prefixes(KeyServiceCIDR),
+		FabricCIDR:      p.fabric(KeyFabricCIDR),
 		Mode:            Mode(p.oneOf(KeyMode, string(ModeSubmariner), string(ModeMCS))),
-		CableDriver:     p.oneOf(KeyCableDriver, CableVXLAN),
+		CableDriver:     p.oneOf(KeyCableDriver, CableDrivers()...),
 		CablePort:       p.number(KeyCablePort),
 		CustomDomains:   p.domains(KeyCustomDomains),
 		HubID:           p.required(KeyHubID),
@@ -115,6 +132,10 @@ func Parse(data map[string]string) (Config, error) {
 	if len(c.ServiceCIDRs) == 0 {
 		p.fail(KeyServiceCIDR, "is empty: set the cluster's service ranges")
 	}
+	if c.ClusterIndex > MaxFabricCluster {
+		p.fail(KeyClusterIndex, "%d is more than %d, which is what the fabric has room for", c.ClusterIndex, MaxFabricCluster)
+	}
+	p.routedRanges(c)
 	if len(p.errs) > 0 {
 		return Config{}, fmt.Errorf("read ConfigMap %s/%s (written by `pelago join`): %w", SystemNamespace, ConfigMapName, errors.Join(p.errs...))
 	}
@@ -129,6 +150,7 @@ func (c Config) Data() map[string]string {
 		KeyGlobalCIDR:      joinPrefixes(c.GlobalCIDRs),
 		KeyPodCIDR:         joinPrefixes(c.PodCIDRs),
 		KeyServiceCIDR:     joinPrefixes(c.ServiceCIDRs),
+		KeyFabricCIDR:      c.FabricCIDR.String(),
 		KeyMode:            string(c.Mode),
 		KeyCableDriver:     c.CableDriver,
 		KeyCablePort:       strconv.Itoa(int(c.CablePort)),

@@ -18,7 +18,7 @@ var comparePrefixes = cmpopts.EquateComparable(netip.Prefix{})
 
 func good() map[string]string {
 	return map[string]string{
-		"cluster-id": "g1", "cluster-index": "1", "global-cidr": "120.1.0.0/24", "pod-cidr": "10.7.0.0/16", "service-cidr": "10.77.0.0/16",
+		"cluster-id": "g1", "cluster-index": "1", "global-cidr": "120.1.0.0/24", "pod-cidr": "10.7.0.0/16", "service-cidr": "10.77.0.0/16", "fabric-cidr": "241.0.0.0/8",
 		"mode": "submariner", "cable-driver": "vxlan", "cable-port": "4500", "custom-domains": "Example.org., two.example",
 		"hub-id": "7d2f", "hub-server": "https://192.0.2.1:6443", "broker-namespace": "submariner-k8s-broker",
 	}
@@ -40,7 +40,7 @@ func TestParse(t *testing.T) {
 	want := config.Config{
 		ClusterID: "g1", ClusterIndex: 1,
 		GlobalCIDRs: prefixes("120.1.0.0/24"), PodCIDRs: prefixes("10.7.0.0/16"), ServiceCIDRs: prefixes("10.77.0.0/16"),
-		Mode: config.ModeSubmariner, CableDriver: "vxlan", CablePort: 4500, CustomDomains: []string{"example.org", "two.example"},
+		FabricCIDR: netip.MustParsePrefix("241.0.0.0/8"), Mode: config.ModeSubmariner, CableDriver: "vxlan", CablePort: 4500, CustomDomains: []string{"example.org", "two.example"},
 		HubID: "7d2f", HubServer: "https://192.0.2.1:6443", BrokerNamespace: "submariner-k8s-broker",
 	}
 	if diff := cmp.Diff(want, got, comparePrefixes); diff != "" {
@@ -54,6 +54,7 @@ func TestParse(t *testing.T) {
 func TestWithoutGlobalnetPodAndServiceRangesAreRouted(t *testing.T) {
 	data := good()
 	data["global-cidr"] = ""
+	data["pod-cidr"] += ",fd00:7::/48"
 	c, err := config.Parse(data)
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +62,7 @@ func TestWithoutGlobalnetPodAndServiceRangesAreRouted(t *testing.T) {
 	if c.Globalnet() {
 		t.Error("globalnet is on without a GlobalCIDR")
 	}
-	if diff := cmp.Diff(prefixes("10.7.0.0/16", "10.77.0.0/16"), c.Subnets(), comparePrefixes); diff != "" {
+	if diff := cmp.Diff(prefixes("10.7.0.0/16", "10.77.0.0/16", "241.0.64.0/18"), c.Subnets(), comparePrefixes); diff != "" {
 		t.Errorf("subnets -want +got\n%s", diff)
 	}
 }
@@ -77,6 +78,10 @@ func TestBadInputIsNamed(t *testing.T) {
 		"long id":             {"cluster-id", strings.Repeat("a", 49), []string{"cluster-id", "at most 48"}},
 		"index zero":          {"cluster-index", "0", []string{"cluster-index", "1 to 65535"}},
 		"index too large":     {"cluster-index", "65536", []string{"cluster-index", "1 to 65535"}},
+		"index beyond fabric": {"cluster-index", "1024", []string{"cluster-index", "1024 is more than 1023"}},
+		"no fabric":           {"fabric-cidr", "", []string{"fabric-cidr", "missing"}},
+		"fabric too small":    {"fabric-cidr", "241.0.0.0/16", []string{"fabric-cidr", "241.0.0.0/16 is no IPv4 /8"}},
+		"fabric in the pods":  {"fabric-cidr", "10.0.0.0/8", []string{"pod-cidr", "10.7.0.0/16 overlaps the clusterset's fabric range 10.0.0.0/8", "--fabric-cidr"}},
 		"no range":            {"pod-cidr", "10.7.0.0", []string{"pod-cidr", "CIDR notation"}},
 		"host bits":           {"pod-cidr", "10.7.0.1/16", []string{"pod-cidr", "write 10.7.0.0/16"}},
 		"overlap":             {"pod-cidr", "10.7.0.0/16,10.7.1.0/24", []string{"10.7.0.0/16 and 10.7.1.0/24 overlap"}},
@@ -84,7 +89,7 @@ func TestBadInputIsNamed(t *testing.T) {
 		"no services":         {"service-cidr", "", []string{"service-cidr", "empty"}},
 		"global IPv6":         {"global-cidr", "fd00::/64", []string{"global-cidr", "IPv4"}},
 		"mode":                {"mode", "karmada", []string{"mode", "submariner or mcs"}},
-		"driver not here yet": {"cable-driver", "wireguard", []string{"cable-driver", "use vxlan"}},
+		"unknown driver":      {"cable-driver", "gre", []string{"cable-driver", "use wireguard or libreswan or vxlan"}},
 		"port":                {"cable-port", "many", []string{"cable-port"}},
 		"domain":              {"custom-domains", "a_b.example", []string{"custom-domains", "a_b.example"}},
 		"hub":                 {"hub-id", "", []string{"hub-id", "missing"}},
@@ -130,10 +135,10 @@ func TestDataIsTheInverseOfParse(t *testing.T) {
 		}
 		want := config.Config{
 			ClusterID:    rapid.StringMatching(`[a-z0-9]([-a-z0-9]{0,46}[a-z0-9])?`).Draw(t, "id"),
-			ClusterIndex: rapid.Uint16Min(1).Draw(t, "index"),
-			GlobalCIDRs:  range16(120), PodCIDRs: range16(10), ServiceCIDRs: range16(11),
+			ClusterIndex: rapid.Uint16Range(1, config.MaxFabricCluster).Draw(t, "index"),
+			GlobalCIDRs:  range16(120), PodCIDRs: range16(10), ServiceCIDRs: range16(11), FabricCIDR: netip.MustParsePrefix("241.0.0.0/8"),
 			Mode:        rapid.SampledFrom([]config.Mode{config.ModeSubmariner, config.ModeMCS}).Draw(t, "mode"),
-			CableDriver: config.CableVXLAN, CablePort: rapid.Uint16Min(1).Draw(t, "port"),
+			CableDriver: rapid.SampledFrom(config.CableDrivers()).Draw(t, "driver"), CablePort: rapid.Uint16Min(1).Draw(t, "port"),
 			CustomDomains: rapid.SliceOfN(rapid.StringMatching(`[a-z]{1,9}\.example`), 0, 3).Draw(t, "domains"),
 			HubID:         "id", HubServer: "https://hub", BrokerNamespace: "broker",
 		}

@@ -83,6 +83,38 @@ func (p *parser) prefixes(key string) []netip.Prefix {
 	return out
 }
 
+// fabric reads the one range of the fabric.
+func (p *parser) fabric(key string) netip.Prefix {
+	v := p.required(key)
+	if v == "" {
+		return netip.Prefix{}
+	}
+	prefix, err := netip.ParsePrefix(v)
+	if err == nil {
+		err = CheckFabric(prefix)
+	}
+	if err != nil {
+		p.fail(key, "%w", err)
+		return netip.Prefix{}
+	}
+	return prefix
+}
+
+// routedRanges refuses ranges of the cluster that lie in the fabric, and a cluster without anything to be routed.
+func (p *parser) routedRanges(c Config) {
+	for key, prefixes := range map[string][]netip.Prefix{
+		KeyGlobalCIDR: c.GlobalCIDRs, KeyPodCIDR: c.PodCIDRs, KeyServiceCIDR: c.ServiceCIDRs,
+	} {
+		if i := slices.IndexFunc(prefixes, c.FabricCIDR.Overlaps); i >= 0 {
+			p.fail(key, "%s overlaps the clusterset's fabric range %s: deploy the broker with another --fabric-cidr", prefixes[i], c.FabricCIDR)
+		}
+	}
+	is4 := func(r netip.Prefix) bool { return r.Addr().Is4() }
+	if len(c.PodCIDRs) > 0 && !c.Globalnet() && !slices.ContainsFunc(c.PodCIDRs, is4) {
+		p.fail(KeyPodCIDR, "%s has no IPv4 range, and without globalnet only IPv4 is routed between clusters", joinPrefixes(c.PodCIDRs))
+	}
+}
+
 func (p *parser) domains(key string) []string {
 	var out []string
 	for _, text := range p.list(key) {

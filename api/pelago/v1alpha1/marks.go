@@ -12,13 +12,15 @@ const (
 	AnnotationHubID = "pelago.io/hub-id"
 )
 
-// Annotations of a Cluster. The admission policies at the hub read the first two.
+// Annotations of a Cluster. The admission policies at the hub read all but the last.
 const (
 	// AnnotationClusterUID is the UID of the cluster's namespace kube-system: which cluster it really is. Written by
 	// `pelago join`.
 	AnnotationClusterUID = "pelago.io/cluster-uid"
 	// AnnotationClusterIndex is the cluster's index in the clusterset, decimal, from 1. Written by `pelago join`.
 	AnnotationClusterIndex = "pelago.io/cluster-index"
+	// AnnotationFabricCIDR is the cluster's share of the clusterset's fabric, a /18. Written by `pelago join`.
+	AnnotationFabricCIDR = "pelago.io/fabric-cidr"
 	// AnnotationJoinedAt is when the Cluster was made at the hub, RFC 3339. Written by the agent on its copies, which
 	// have a creation time of their own.
 	AnnotationJoinedAt = "pelago.io/joined-at"

@@ -62,6 +62,15 @@ type NodeIndexStatus struct {
 	//
 	// +optional
 	Address string `json:"address,omitempty"`
+	// FabricAddress is the node's address in the clusterset's fabric, which the wires carry packets between.
+	//
+	// +optional
+	FabricAddress string `json:"fabricAddress,omitempty"`
+	// Wire is, on a gateway, what others must know to reach it over the wire. The agent copies it into backend_config of the
+	// gateway's Endpoint; the keys are those there.
+	//
+	// +optional
+	Wire map[string]string `json:"wire,omitempty"`
 	// Acks lists the UIDs of PortBlocks and GlobalIngressIPs that are not active yet and that this gateway has in its
 	// kernel tables. A block or address becomes active once every ready gateway lists it (make before use).
 	//

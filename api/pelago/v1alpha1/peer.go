@@ -12,6 +12,8 @@ const (
 	ReasonWireMismatch    = "WireMismatch"
 	ReasonNoGateway       = "NoGateway"
 	ReasonInvalidEndpoint = "InvalidEndpoint"
+	// ReasonGlobalnetMismatch: one of the two clusters has a GlobalCIDR, the other has not.
+	ReasonGlobalnetMismatch = "GlobalnetMismatch"
 )
 
 // Peer is what this cluster makes of one remote cluster: the merged and checked content of its Cluster and Endpoint
@@ -36,10 +38,10 @@ type Peer struct {
 
 // PeerSpec is how the remote cluster is reached.
 type PeerSpec struct {
-	// ClusterIndex is the remote cluster's index in the clusterset, 1–65535.
+	// ClusterIndex is the remote cluster's index in the clusterset, 1–1023.
 	//
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:validation:Maximum=1023
 	ClusterIndex int32 `json:"clusterIndex"`
 	// Subnets is what is routed to the remote cluster, in CIDR notation.
 	//
@@ -64,6 +66,18 @@ type PeerGateway struct {
 	Wire string `json:"wire"`
 	// NodeIndex is the gateway's node index in its own cluster.
 	NodeIndex int32 `json:"nodeIndex"`
+	// FabricAddress is the gateway's address in the clusterset's fabric.
+	//
+	// +optional
+	FabricAddress string `json:"fabricAddress,omitempty"`
+	// Tunnels is the number of tunnels of its wire, 1–4; tunnel i listens on port + i.
+	//
+	// +optional
+	Tunnels int32 `json:"tunnels,omitempty"`
+	// Identity is what else its Endpoint says in backend_config: the keys of its wire and how to connect to it.
+	//
+	// +optional
+	Identity map[string]string `json:"identity,omitempty"`
 }
 
 // PeerStatus says whether the peer is accepted and why not.

@@ -6,12 +6,22 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 const (
 	// BackendUDPPort is the UDP port on which the gateway's cable listens, decimal.
 	BackendUDPPort = "udp-port"
-	// BackendClusterIndex is the index of the cluster in the clusterset, decimal, 1–65535.
+	// BackendClusterIndex is the index of the cluster in the clusterset, decimal, 1–1023.
 	BackendClusterIndex = "cluster-index"
-	// BackendNodeIndex is the index of the gateway's node in its cluster, decimal, 1–65535.
+	// BackendNodeIndex is the index of the gateway's node in its cluster, decimal, 1–16383.
 	BackendNodeIndex = "node-index"
 	// BackendWireVersion is the newest version of the overlay header that the gateway speaks, decimal.
 	BackendWireVersion = "wire-version"
+	// BackendFabricIP is the gateway's fabric address: prefix of the clusterset | cluster index << 14 | node index.
+	BackendFabricIP = "fabric-ip"
+	// BackendPublicKey of the wire wireguard: a public key for each tunnel, base64, separated by commas.
+	BackendPublicKey = "publicKey"
+	// BackendTunnels is the number of tunnels, decimal, 1–4; without it one. Tunnel i listens on udp-port + i.
+	BackendTunnels = "tunnels"
+	// BackendNATTDiscoveryPort is the UDP port on which the gateway answers NAT discovery, decimal; 0: it does not.
+	BackendNATTDiscoveryPort = "natt-discovery-port"
+	// BackendPreferredServer is "true" on a gateway that waits for the others to connect.
+	BackendPreferredServer = "preferred-server"
 )
 
 // Endpoint is one gateway of one cluster. A cluster has as many as it has ready gateway nodes; all of them are
@@ -52,7 +62,8 @@ type EndpointSpec struct {
 	//
 	// +optional
 	Hostname string `json:"hostname,omitempty"`
-	// Subnets lists what is routed to this cluster: its GlobalCIDRs, or without globalnet its pod and service ranges.
+	// Subnets lists what is routed to this cluster: its GlobalCIDRs, or without globalnet its pod and service ranges and its
+	// share of the fabric, which is the sources of its nodes.
 	//
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64

@@ -1,0 +1,85 @@
+package config
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// The fabric is one IPv4 /8 of the clusterset in which every node of every cluster has an address, the same for all
+// clusters: prefix | cluster index << 14 | node index. Wires carry packets between fabric addresses, and without globalnet
+// the processes of a node speak from its own.
+const (
+	// DefaultFabricCIDR lies in 240.0.0.0/4, which nobody gives out (RFC 1112 section 4) and Linux routes.
+	DefaultFabricCIDR = "241.0.0.0/8"
+	// MaxFabricCluster and MaxFabricNode are the largest indexes that have an address.
+	MaxFabricCluster = 1023
+	MaxFabricNode    = 1<<fabricNodeBits - 1
+
+	fabricBits        = 8
+	fabricNodeBits    = 14
+	fabricClusterBits = 32 - fabricNodeBits
+)
+
+// unusable are ranges whose addresses hosts do not route.
+var unusable = []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.0.0.0/8"}
+
+// CheckFabric returns why p cannot be the fabric of a clusterset, or nil.
+func CheckFabric(p netip.Prefix) error {
+	switch {
+	case !p.IsValid():
+		return errors.New("there is no fabric range: give a /8 such as " + DefaultFabricCIDR)
+	case !p.Addr().Is4() || p.Bits() != fabricBits:
+		return fmt.Errorf("fabric range %s is no IPv4 /8: it has %d addresses for each of %d clusters, so give a /8 such as %s",
+			p, 1<<fabricNodeBits, MaxFabricCluster, DefaultFabricCIDR)
+	case p != p.Masked():
+		return fmt.Errorf("fabric range %s has host bits: write %s", p, p.Masked())
+	}
+	for _, text := range unusable {
+		if never := netip.MustParsePrefix(text); never.Overlaps(p) {
+			return fmt.Errorf("fabric range %s overlaps %s, whose addresses hosts do not route: choose another /8 such as %s", p, never, DefaultFabricCIDR)
+		}
+	}
+	return nil
+}
+
+// FabricPrefix is the /18 that belongs to a cluster, by its index from 1 to MaxFabricCluster. fabric is a /8 that
+// CheckFabric accepts.
+func FabricPrefix(fabric netip.Prefix, cluster uint16) (netip.Prefix, error) {
+	if !fabric.IsValid() {
+		return netip.Prefix{}, CheckFabric(fabric)
+	}
+	if cluster == 0 || cluster > MaxFabricCluster {
+		return netip.Prefix{}, fmt.Errorf("cluster index %d is not from 1 to %d: it has no fabric addresses", cluster, MaxFabricCluster)
+	}
+	return netip.PrefixFrom(inFabric(fabric, cluster, 0), fabricClusterBits), nil
+}
+
+// FabricAddress is the address of a node, by the index of its cluster and its own, from 1 to MaxFabricNode. fabric is as
+// for FabricPrefix.
+func FabricAddress(fabric netip.Prefix, cluster, node uint16) (netip.Addr, error) {
+	if _, err := FabricPrefix(fabric, cluster); err != nil {
+		return netip.Addr{}, err
+	}
+	if node == 0 || node > MaxFabricNode {
+		return netip.Addr{}, fmt.Errorf("node index %d is not from 1 to %d: it has no fabric address", node, MaxFabricNode)
+	}
+	return inFabric(fabric, cluster, node), nil
+}
+
+func inFabric(fabric netip.Prefix, cluster, node uint16) netip.Addr {
+	first := fabric.Addr().As4()
+	n := binary.BigEndian.Uint32(first[:]) | uint32(cluster)<<fabricNodeBits | uint32(node)
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n)))
+}
+
+// FabricAddress is that of a node in the clusterset's fabric; see the function of the same name.
+func (c Config) FabricAddress(cluster, node uint16) (netip.Addr, error) {
+	return FabricAddress(c.FabricCIDR, cluster, node)
+}
+
+// FabricPrefix is the /18 of a cluster in the clusterset's fabric; see the function of the same name.
+func (c Config) FabricPrefix(cluster uint16) (netip.Prefix, error) {
+	return FabricPrefix(c.FabricCIDR, cluster)
+}
