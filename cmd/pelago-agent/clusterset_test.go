@@ -35,6 +35,7 @@ var (
 	podCIDR     = netip.MustParsePrefix("10.7.0.0/16")
 	serviceCIDR = netip.MustParsePrefix("10.77.0.0/16")
 	globalRange = netip.MustParsePrefix("120.0.0.0/8")
+	fabricCIDR  = netip.MustParsePrefix(config.DefaultFabricCIDR)
 )
 
 const gatewayNode = "gw"
@@ -79,7 +80,7 @@ func newClusterset(t *testing.T) *clusterset {
 	must(t, err)
 	hubID, err := broker.ClusterUID(ctx, hub)
 	must(t, err)
-	psk, err := broker.Setup(ctx, hub, book, broker.Clusterset{Mode: "submariner", HubID: hubID}, nil)
+	psk, err := broker.Setup(ctx, hub, book, broker.Clusterset{Mode: "submariner", HubID: hubID, Fabric: fabricCIDR}, nil)
 	must(t, err)
 	must(t, deploy.Hub(ctx, hubConfig, t.Logf))
 	s := &clusterset{hub: hub, config: hubConfig, line: apiserver.NewLine(t, hubConfig)}
@@ -110,11 +111,11 @@ func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id, globa
 	token, err := broker.Token(ctx, s.hub, deploy.BrokerNamespace, id, proof)
 	must(t, err)
 	must(t, broker.Admit(ctx, s.hub, deploy.BrokerNamespace, broker.Member{
-		Entry: entry, PodCIDR: []netip.Prefix{podCIDR}, ServiceCIDR: []netip.Prefix{serviceCIDR},
+		Entry: entry, PodCIDR: []netip.Prefix{podCIDR}, ServiceCIDR: []netip.Prefix{serviceCIDR}, Fabric: fabricCIDR,
 	}))
 	c := config.Config{
 		ClusterID: id, ClusterIndex: uint16(entry.ClusterIndex), GlobalCIDRs: []netip.Prefix{netip.MustParsePrefix(globalCIDR)},
-		PodCIDRs: []netip.Prefix{podCIDR}, ServiceCIDRs: []netip.Prefix{serviceCIDR},
+		PodCIDRs: []netip.Prefix{podCIDR}, ServiceCIDRs: []netip.Prefix{serviceCIDR}, FabricCIDR: fabricCIDR,
 		Mode: config.ModeSubmariner, CableDriver: config.CableVXLAN, CablePort: 4500,
 		HubID: hubID, HubServer: "https://" + s.line.Address(), BrokerNamespace: deploy.BrokerNamespace,
 	}

@@ -100,7 +100,7 @@ func TestDaemon(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.ConfigMapName},
 		Data: config.Config{
 			ClusterID: "g1", ClusterIndex: 1, Mode: config.ModeSubmariner, CableDriver: config.CableVXLAN, CablePort: 4500,
-			PodCIDRs: prefixes("10.7.0.0/16"), ServiceCIDRs: prefixes("10.77.0.0/16"), CustomDomains: []string{"global.example"},
+			PodCIDRs: prefixes("10.7.0.0/16"), ServiceCIDRs: prefixes("10.77.0.0/16"), FabricCIDR: prefixes(config.DefaultFabricCIDR)[0], CustomDomains: []string{"global.example"},
 			HubID: "hub", HubServer: "https://127.0.0.1:6443", BrokerNamespace: config.DefaultBrokerNamespace,
 		}.Data(),
 	})

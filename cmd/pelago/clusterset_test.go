@@ -140,7 +140,8 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 	t.Log(c.must(t, c.join("--clusterid", "g1", "--globalnet-cidr", "120.1.0.0/24")...))
 	want := config.Config{
 		ClusterID: "g1", ClusterIndex: 1, GlobalCIDRs: prefixes(t, "120.1.0.0/24"), PodCIDRs: prefixes(t, "10.7.0.0/22"),
-		ServiceCIDRs: prefixes(t, "10.77.0.0/16"), Mode: config.ModeSubmariner, CableDriver: "vxlan", CablePort: 4500,
+		ServiceCIDRs: prefixes(t, "10.77.0.0/16"), FabricCIDR: netip.MustParsePrefix("241.0.0.0/8"), Mode: config.ModeSubmariner,
+		CableDriver: "vxlan", CablePort: 4500,
 		HubID: uid(t, hub), HubServer: c.hub.Host, BrokerNamespace: deploy.BrokerNamespace,
 	}
 	m := &reader{t, member}
@@ -194,7 +195,9 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		c.fails(t, "is registered with pod ranges", c.join("--clusterid", "g1", "--clustercidr", "10.8.0.0/16")...)
 		c.fails(t, "not an RFC 1123 label", c.join("--clusterid", "G1")...)
 		c.fails(t, "--clusterid", c.join()...)
-		c.fails(t, "not built yet in this version", c.join("--clusterid", "g1", "--cable-driver", "wireguard")...)
+		c.fails(t, "every cluster takes part in it", c.join("--clusterid", "g1", "--globalnet=false")...)
+		c.fails(t, "change the fabric range from 241.0.0.0/8 to 200.0.0.0/8", "deploy-broker", "--context", "hub", "--globalnet",
+			"--globalnet-cidr-range", "120.0.0.0/8", "--fabric-cidr", "200.0.0.0/8", "--output", c.infoFile())
 		c.fails(t, "has no such node; it has n0, n1, n2, n3", c.join("--clusterid", "g1", "--gateway-node", "n9")...)
 		c.fails(t, "clusters are registered", "deploy-broker", "--context", "hub", "--output", c.infoFile())
 		c.fails(t, `context "nowhere"`, "show", "all", "--contexts", "nowhere")
@@ -233,6 +236,28 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		c.fails(t, "has not joined", "unjoin", "--context", "g1")
 		// What is gone may come back under another name.
 		c.must(t, c.join("--clusterid", "other")...)
+		c.must(t, "unjoin", "--context", "hub", "--clusterid", "other")
+		c.must(t, "unjoin", "--context", "g1", "--timeout", "1s")
+	})
+	t.Run("without globalnet", func(t *testing.T) {
+		c.must(t, "deploy-broker", "--context", "hub", "--fabric-cidr", "200.0.0.0/8", "--output", c.infoFile())
+		c.fails(t, "no globalnet", c.join("--clusterid", "c1", "--globalnet-cidr", "120.1.0.0/24")...)
+		c.fails(t, "range 200.7.0.0/16 of this cluster overlaps the clusterset's fabric range 200.0.0.0/8", c.join("--clusterid", "c1", "--clustercidr", "200.7.0.0/16")...)
+		if err := member.Delete(ctx, egress); client.IgnoreNotFound(err) != nil { // the user's, so unjoin left it
+			t.Fatal(err)
+		}
+		c.must(t, c.join("--clusterid", "c1", "--cable-driver", "ipsec")...)
+		want.ClusterID, want.GlobalCIDRs, want.CableDriver, want.FabricCIDR = "c1", nil, "libreswan", netip.MustParsePrefix("200.0.0.0/8")
+		want.PodCIDRs = prefixes(t, "10.7.0.0/16") // what the nodes of now cover
+		if diff := cmp.Diff(want.Data(), m.config().Data()); diff != "" {
+			t.Errorf("pelago-config: -want +got\n%s", diff)
+		}
+		if err := hub.Get(ctx, client.ObjectKey{Namespace: access.Namespace, Name: "c1"}, cluster); err != nil || cluster.Annotations["pelago.io/fabric-cidr"] != "200.0.64.0/18" {
+			t.Errorf("Cluster c1 at the hub: %v, annotations %v; want its share of the fabric", err, cluster.Annotations)
+		}
+		if err := member.Get(ctx, client.ObjectKey{Name: clusterEgress}, egress); !apierrors.IsNotFound(err) {
+			t.Errorf("a cluster without globalnet has egress IPs: %v", err)
+		}
 	})
 }
 

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/control/broker"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -38,6 +39,7 @@ type deployBroker struct {
 	globalnet     bool
 	globalRange   string
 	globalSize    uint64
+	fabric        string
 	pskFrom       string
 	customDomains []string
 	components    []string
@@ -72,6 +74,7 @@ Run it again for a new file; what is registered stays.`,
 	f.BoolVar(&d.globalnet, "globalnet", false, "give every cluster addresses of its own, so that pod and service ranges may overlap")
 	f.StringVar(&d.globalRange, "globalnet-cidr-range", "242.0.0.0/8", "range that the clusters' GlobalCIDRs are taken from")
 	f.Uint64Var(&d.globalSize, "globalnet-cluster-size", 65536, "addresses of a cluster's GlobalCIDR unless join says otherwise; rounded up to a power of two")
+	f.StringVar(&d.fabric, "fabric-cidr", config.DefaultFabricCIDR, "a /8 that nobody uses, for the nodes' addresses between clusters")
 	f.StringVar(&d.pskFrom, "ipsec-psk-from", "", "take the IPsec key from this broker-info.subm instead of making one")
 	f.StringSliceVar(&d.customDomains, "custom-domains", nil, "DNS zones that are served beside clusterset.local")
 	f.StringSliceVar(&d.components, "components", []string{componentServiceDiscovery, componentConnectivity}, "what the clusterset is for")
@@ -82,7 +85,7 @@ Run it again for a new file; what is registered stays.`,
 }
 
 func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
-	book, err := d.check()
+	book, fabric, err := d.check()
 	if err != nil {
 		return err
 	}
@@ -110,7 +113,7 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	p.step("Writing the settings of the clusterset")
-	set := broker.Clusterset{Mode: d.mode, HubID: uid, CustomDomains: d.customDomains, Components: d.components}
+	set := broker.Clusterset{Mode: d.mode, HubID: uid, CustomDomains: d.customDomains, Components: d.components, Fabric: fabric}
 	pskSecret, err := broker.Setup(ctx, hub, book, set, psk)
 	if err != nil {
 		return err
@@ -134,32 +137,43 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// check looks at the flags and makes the book that they ask for.
-func (d *deployBroker) check() (broker.Book, error) {
+// check looks at the flags and makes the book that they ask for, and the fabric.
+func (d *deployBroker) check() (book broker.Book, fabric netip.Prefix, err error) {
 	if d.mode != "submariner" && d.mode != "mcs" {
-		return broker.Book{}, fmt.Errorf("--mode %q: use submariner or mcs", d.mode)
+		return book, fabric, fmt.Errorf("--mode %q: use submariner or mcs", d.mode)
 	}
 	for _, c := range d.components {
 		if c != componentConnectivity && c != componentServiceDiscovery {
-			return broker.Book{}, fmt.Errorf("--components %q: use %s, %s or both", c, componentServiceDiscovery, componentConnectivity)
+			return book, fabric, fmt.Errorf("--components %q: use %s, %s or both", c, componentServiceDiscovery, componentConnectivity)
 		}
 	}
 	if !slices.Contains(d.components, componentConnectivity) || !slices.Contains(d.components, componentServiceDiscovery) {
-		return broker.Book{}, fmt.Errorf("--components %s: a part is not built yet in this version; leave the flag out, which means both", strings.Join(d.components, ","))
+		return book, fabric, fmt.Errorf("--components %s: a part is not built yet in this version; leave the flag out, which means both", strings.Join(d.components, ","))
 	}
 	for _, domain := range d.customDomains {
 		if len(validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSuffix(domain, ".")))) > 0 {
-			return broker.Book{}, fmt.Errorf("--custom-domains %q is no domain name", domain)
+			return book, fabric, fmt.Errorf("--custom-domains %q is no domain name", domain)
 		}
 	}
+	if fabric, err = netip.ParsePrefix(d.fabric); err == nil {
+		err = config.CheckFabric(fabric)
+	}
+	if err != nil {
+		return book, fabric, fmt.Errorf("--fabric-cidr: %w", err)
+	}
 	if !d.globalnet {
-		return broker.NewBook(false, netip.Prefix{}, 0)
+		book, err = broker.NewBook(false, netip.Prefix{}, 0)
+		return book, fabric, err
 	}
 	cidr, err := netip.ParsePrefix(d.globalRange)
 	if err != nil {
-		return broker.Book{}, fmt.Errorf("--globalnet-cidr-range: %w", err)
+		return book, fabric, fmt.Errorf("--globalnet-cidr-range: %w", err)
 	}
-	return broker.NewBook(true, cidr, d.globalSize)
+	if cidr.Overlaps(fabric) {
+		return book, fabric, fmt.Errorf("--globalnet-cidr-range %s overlaps --fabric-cidr %s: choose another of one of them", cidr, fabric)
+	}
+	book, err = broker.NewBook(true, cidr, d.globalSize)
+	return book, fabric, err
 }
 
 // psk is the key of --ipsec-psk-from, nil without that flag.

@@ -42,6 +42,23 @@ func podCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, stri
 	return nil, "", errors.New("neither kube-controller-manager, kube-proxy nor the nodes say")
 }
 
+// nodeAddresses are the addresses of the nodes inside the cluster.
+func nodeAddresses(ctx context.Context, c kubernetes.Interface) ([]netip.Addr, error) {
+	nodes, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	var out []netip.Addr
+	for _, node := range nodes.Items {
+		for _, a := range node.Status.Addresses {
+			if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+				out = append(out, ip)
+			}
+		}
+	}
+	return out, nil
+}
+
 // fromArguments reads --cluster-cidr of kube-controller-manager.
 func fromArguments(pods []corev1.Pod) []netip.Prefix {
 	for _, pod := range pods {

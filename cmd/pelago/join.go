@@ -27,6 +27,7 @@ import (
 type join struct {
 	access       access
 	clusterID    string
+	globalnet    bool
 	globalCIDR   string
 	globalSize   uint64
 	clusterCIDR  []string
@@ -57,6 +58,9 @@ addresses and its identity.`,
   # with globalnet, a range of one's own choice
   pelago join broker-info.subm --context g1 --clusterid g1 --globalnet-cidr 120.1.0.0/24
 
+  # an encrypted wire between gateways; all clusters take the same
+  pelago join broker-info.subm --context c1 --clusterid c1 --cable-driver wireguard
+
   # two gateways
   pelago join broker-info.subm --context c1 --clusterid c1 --gateway-node worker1 --gateway-node worker2`,
 		Args: cobra.ExactArgs(1),
@@ -67,11 +71,12 @@ addresses and its identity.`,
 	f := cmd.Flags()
 	j.access.addFlags(f)
 	f.StringVar(&j.clusterID, "clusterid", "", "id of the cluster: letters, digits and '-', at most 48; it never changes (asked for if not given)")
+	f.BoolVar(&j.globalnet, "globalnet", true, "take part in globalnet if the clusterset has it; all of its clusters do, or none")
 	f.StringVar(&j.globalCIDR, "globalnet-cidr", "", "GlobalCIDR of the cluster (default: the first free one)")
 	f.Uint64Var(&j.globalSize, "globalnet-cluster-size", 0, "addresses of the GlobalCIDR; rounded up to a power of two (default: the clusterset's)")
 	f.StringSliceVar(&j.clusterCIDR, "clustercidr", nil, "pod ranges of the cluster (default: found out)")
 	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: found out)")
-	f.StringVar(&j.cableDriver, "cable-driver", config.CableVXLAN, "wire between gateways: vxlan")
+	f.StringVar(&j.cableDriver, "cable-driver", config.CableVXLAN, "wire between gateways: wireguard, libreswan (IPsec) or vxlan (not encrypted); the same in all clusters")
 	f.Uint16Var(&j.nattPort, "nattport", 4500, "UDP port of the wire between gateways")
 	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else asked for)")
 	f.BoolVar(&j.labelGateway, "label-gateway", true, "label a node as gateway if none is")
@@ -127,8 +132,8 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 		return err
 	}
 	entry, err := broker.Claim(ctx, hub, info.Namespace(), broker.Request{
-		ClusterID: j.clusterID, ClusterUID: facts.uid, GlobalCIDR: global, Size: j.globalSize,
-		Local: slices.Concat(facts.podCIDRs, facts.serviceCIDRs),
+		ClusterID: j.clusterID, ClusterUID: facts.uid, GlobalCIDR: global, Size: j.globalSize, NoGlobalnet: !j.globalnet,
+		Local: slices.Concat(facts.podCIDRs, facts.serviceCIDRs), Nodes: facts.nodes, Fabric: set.Fabric,
 	})
 	if err != nil {
 		return fmt.Errorf("join as %q: %w", j.clusterID, err)
@@ -141,12 +146,14 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err := deploy.MemberBase(ctx, cfg, p.step); err != nil {
 		return err
 	}
-	if err := register(ctx, hub, m, info, broker.Member{Entry: entry, PodCIDR: facts.podCIDRs, ServiceCIDR: facts.serviceCIDRs}, p); err != nil {
+	if err := register(ctx, hub, m, info, broker.Member{
+		Entry: entry, PodCIDR: facts.podCIDRs, ServiceCIDR: facts.serviceCIDRs, Fabric: set.Fabric,
+	}, p); err != nil {
 		return err
 	}
 	if err := m.configure(ctx, info, config.Config{
 		ClusterID: j.clusterID, ClusterIndex: uint16(entry.ClusterIndex), GlobalCIDRs: entry.GlobalCIDR,
-		PodCIDRs: facts.podCIDRs, ServiceCIDRs: facts.serviceCIDRs, Mode: config.Mode(set.Mode),
+		PodCIDRs: facts.podCIDRs, ServiceCIDRs: facts.serviceCIDRs, FabricCIDR: set.Fabric, Mode: config.Mode(set.Mode),
 		CableDriver: j.cableDriver, CablePort: j.nattPort, CustomDomains: set.CustomDomains,
 		HubID: set.HubID, HubServer: info.BrokerURL, BrokerNamespace: info.Namespace(),
 	}); err != nil {
@@ -184,12 +191,11 @@ func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix,
 	if err := config.CheckClusterID(j.clusterID); err != nil {
 		return global, err
 	}
-	switch j.cableDriver {
-	case config.CableVXLAN:
-	case "wireguard", "libreswan":
-		return global, fmt.Errorf("--cable-driver %s is not built yet in this version: use --cable-driver vxlan, which does not encrypt", j.cableDriver)
-	default:
-		return global, fmt.Errorf("--cable-driver %q is unknown: use vxlan", j.cableDriver)
+	if j.cableDriver == "ipsec" {
+		j.cableDriver = config.CableLibreswan // the name that users of the predecessor know
+	}
+	if !slices.Contains(config.CableDrivers(), j.cableDriver) {
+		return global, fmt.Errorf("--cable-driver %q is unknown: use %s", j.cableDriver, strings.Join(config.CableDrivers(), ", "))
 	}
 	if j.nattPort == 0 || j.nattPort == 4800 {
 		return global, fmt.Errorf("--nattport %d: use a port from 1 to 65535 other than 4800, which the overlay inside the cluster has", j.nattPort)
@@ -254,6 +260,8 @@ type facts struct {
 	// uid is the UID of the namespace kube-system.
 	uid                    string
 	podCIDRs, serviceCIDRs []netip.Prefix
+	// nodes are the addresses of the nodes of today.
+	nodes []netip.Addr
 }
 
 // look finds out what the flags do not say. What a former join found stays, so that a node that has come since does not
@@ -270,6 +278,9 @@ func (j *join) look(ctx context.Context, m *member, p *progress) (facts, error) 
 		return facts{}, err
 	}
 	f := facts{uid: uid}
+	if f.nodes, err = nodeAddresses(ctx, m.typed); err != nil {
+		return facts{}, err
+	}
 	former, err := m.former(ctx)
 	if err != nil {
 		return facts{}, err

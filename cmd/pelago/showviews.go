@@ -89,7 +89,7 @@ func endpoints(ctx context.Context, m *member, c config.Config) (table, error) {
 func networks(ctx context.Context, m *member, c config.Config) (table, error) {
 	t := table{
 		header: []string{"NETWORK PLUGIN", "SERVICE CIDRS", "CLUSTER CIDRS", "GLOBAL CIDR", "CLUSTERSET CIDR"},
-		wide:   []string{"CLUSTER INDEX", "MODE"},
+		wide:   []string{"CLUSTER INDEX", "MODE", "FABRIC CIDR"},
 	}
 	plugin, err := networkPlugin(ctx, m.typed)
 	if err != nil {
@@ -97,7 +97,7 @@ func networks(ctx context.Context, m *member, c config.Config) (table, error) {
 	}
 	t.rows = []row{{
 		cells: []string{plugin, joinPrefixes(c.ServiceCIDRs), joinPrefixes(c.PodCIDRs), joinPrefixes(c.GlobalCIDRs), ""},
-		wide:  []string{strconv.Itoa(int(c.ClusterIndex)), string(c.Mode)},
+		wide:  []string{strconv.Itoa(int(c.ClusterIndex)), string(c.Mode), c.FabricCIDR.String()},
 		object: struct {
 			NetworkPlugin string   `json:"networkPlugin"`
 			ServiceCIDRs  []string `json:"serviceCIDRs"`
@@ -105,7 +105,8 @@ func networks(ctx context.Context, m *member, c config.Config) (table, error) {
 			GlobalCIDRs   []string `json:"globalCIDRs"`
 			ClusterIndex  uint16   `json:"clusterIndex"`
 			Mode          string   `json:"mode"`
-		}{plugin, prefixTexts(c.ServiceCIDRs), prefixTexts(c.PodCIDRs), prefixTexts(c.GlobalCIDRs), c.ClusterIndex, string(c.Mode)},
+			FabricCIDR    string   `json:"fabricCIDR"`
+		}{plugin, prefixTexts(c.ServiceCIDRs), prefixTexts(c.PodCIDRs), prefixTexts(c.GlobalCIDRs), c.ClusterIndex, string(c.Mode), c.FabricCIDR.String()},
 	}}
 	return t, nil
 }

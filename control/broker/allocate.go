@@ -17,13 +17,26 @@ type Request struct {
 	GlobalCIDR netip.Prefix
 	// Size is the number of addresses asked for if GlobalCIDR is not given; 0 = the clusterset's default.
 	Size uint64
+	// NoGlobalnet: the cluster is not to have a GlobalCIDR.
+	NoGlobalnet bool
 	// Local are the cluster's own ranges (pods, services), with which its GlobalCIDR must not overlap.
 	Local []netip.Prefix
+	// Nodes are the addresses of the cluster's nodes: what is routed to other clusters must not take them away.
+	Nodes []netip.Addr
+	// Fabric is the clusterset's, with which nothing of the cluster may overlap.
+	Fabric netip.Prefix
 }
 
 // Allocate returns the cluster's share and the book with it entered. A cluster that is in the book already gets what it
 // has, and the book comes back unchanged. The index is the lowest free one, the range the first that fits.
 func (b Book) Allocate(r Request) (Entry, Book, error) {
+	if err := OutsideFabric(r.Fabric, slices.Concat(r.Local, single(r.Nodes)), "this cluster"); err != nil {
+		return Entry{}, Book{}, err
+	}
+	if b.Globalnet && r.NoGlobalnet {
+		return Entry{}, Book{}, fmt.Errorf("this clusterset has globalnet (%s), and every cluster takes part in it: addresses of one without may be those of others. "+
+			"Join without --globalnet=false, or make a clusterset by `pelago deploy-broker` without --globalnet", b.Range)
+	}
 	have, err := b.find(r)
 	if err != nil {
 		return Entry{}, Book{}, err
@@ -43,10 +56,30 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 		}
 		e.GlobalCIDR = append(e.GlobalCIDR, cidr)
 	} else if r.GlobalCIDR.IsValid() || r.Size != 0 {
-		return Entry{}, Book{}, fmt.Errorf("this clusterset has no globalnet: join without a GlobalCIDR, or deploy the broker with --globalnet")
+		return Entry{}, Book{}, fmt.Errorf("this clusterset has no globalnet: join without --globalnet-cidr and --globalnet-cluster-size, or deploy the broker with --globalnet")
 	}
 	b.Clusters = append(slices.Clone(b.Clusters), e)
 	return e, b, nil
+}
+
+// OutsideFabric refuses ranges that overlap the clusterset's fabric: packets for the ones would go to the other.
+func OutsideFabric(fabric netip.Prefix, ranges []netip.Prefix, whose string) error {
+	for _, r := range ranges {
+		if r.Overlaps(fabric) {
+			return fmt.Errorf("range %s of %s overlaps the clusterset's fabric range %s: deploy the broker with another --fabric-cidr, a /8 that nobody uses, "+
+				"before clusters join", r, whose, fabric)
+		}
+	}
+	return nil
+}
+
+// single makes a range of each address.
+func single(addresses []netip.Addr) []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range addresses {
+		out = append(out, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return out
 }
 
 // Release returns the book without the cluster.
@@ -72,7 +105,7 @@ func (b Book) find(r Request) (*Entry, error) {
 				r.ClusterID, e.GlobalCIDR, r.GlobalCIDR, r.ClusterID)
 		}
 		for _, g := range e.GlobalCIDR {
-			if err := disjoint(g, r.Local); err != nil {
+			if err := disjoint(g, slices.Concat(r.Local, single(r.Nodes))); err != nil {
 				return nil, err
 			}
 		}
@@ -106,7 +139,7 @@ func (b Book) cidr(r Request) (netip.Prefix, error) {
 			return netip.Prefix{}, err
 		}
 	}
-	taken := slices.Clone(r.Local)
+	taken := slices.Concat(r.Local, single(r.Nodes))
 	for _, e := range b.Clusters {
 		taken = append(taken, e.GlobalCIDR...)
 	}
@@ -138,7 +171,7 @@ func (b Book) check(r Request) error {
 			}
 		}
 	}
-	return disjoint(g, r.Local)
+	return disjoint(g, slices.Concat(r.Local, single(r.Nodes)))
 }
 
 // disjoint refuses a GlobalCIDR that overlaps the cluster's own ranges: its pods could not be told from remote ones.

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"github.com/pelago-net/pelago/control/config"
 )
 
 // Keys of the ConfigMap submariner-globalnet-info.
@@ -22,8 +24,8 @@ const (
 const (
 	// MinClusterSize is the smallest number of addresses of a GlobalCIDR: the 8 of the cluster's egress and some more.
 	MinClusterSize = 16
-	// MaxClusterIndex is the largest number that the overlay header holds for a cluster.
-	MaxClusterIndex = 65535
+	// MaxClusterIndex is the largest number of a cluster: the fabric has addresses for so many.
+	MaxClusterIndex = config.MaxFabricCluster
 )
 
 // Book says what was given to which cluster. It is the content of the ConfigMap submariner-globalnet-info and changes
@@ -44,7 +46,7 @@ type Entry struct {
 	ClusterID string `json:"cluster_id"`
 	// GlobalCIDR is empty without globalnet.
 	GlobalCIDR []netip.Prefix `json:"global_cidr"`
-	// ClusterIndex is the cluster's number in the clusterset, 1–65535.
+	// ClusterIndex is the cluster's number in the clusterset, 1–MaxClusterIndex.
 	ClusterIndex int `json:"cluster_index"`
 	// ClusterUID is the UID of the cluster's namespace kube-system.
 	ClusterUID string `json:"cluster_uid"`

@@ -36,31 +36,44 @@ func Claim(ctx context.Context, hub client.Client, namespace string, r Request) 
 	return entry, err
 }
 
-// checkRanges refuses a cluster whose pods or services have addresses of another's: without globalnet they are routed
-// as they are.
+// checkRanges refuses a cluster that has addresses of another's pods or services: without globalnet they are routed as
+// they are. That this cluster's ranges take away the addresses of another's nodes only that one can see (control/peers).
 func checkRanges(ctx context.Context, hub client.Client, namespace string, r Request) error {
 	list := &submarinerv1.ClusterList{}
 	if err := hub.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return fmt.Errorf("list the Clusters at the hub: %w", err)
 	}
-	for _, other := range list.Items {
+	own := slices.Concat(r.Local, single(r.Nodes))
+	for i := range list.Items {
+		other := &list.Items[i]
 		if other.Name == r.ClusterID {
 			continue
 		}
-		for _, text := range slices.Concat(other.Spec.GlobalCIDR, other.Spec.ClusterCIDR, other.Spec.ServiceCIDR) {
-			taken, err := netip.ParsePrefix(text)
-			if err != nil {
-				return fmt.Errorf("read the ranges of Cluster %s at the hub: %w", other.Name, err)
-			}
-			for _, local := range r.Local {
-				if local.Overlaps(taken) {
-					return fmt.Errorf("this cluster's range %s overlaps %s of cluster %q: the clusterset needs globalnet for that "+
-						"(`pelago deploy-broker --globalnet`, before clusters join)", local, taken, other.Name)
-				}
+		ranges, err := rangesOf(other)
+		if err != nil {
+			return err
+		}
+		for _, taken := range ranges {
+			if i := slices.IndexFunc(own, taken.Overlaps); i >= 0 {
+				return fmt.Errorf("this cluster's range %s overlaps %s of cluster %q: the clusterset needs globalnet for that "+
+					"(`pelago deploy-broker --globalnet`, before clusters join)", own[i], taken, other.Name)
 			}
 		}
 	}
 	return nil
+}
+
+// rangesOf are all ranges that a Cluster at the hub has.
+func rangesOf(c *submarinerv1.Cluster) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, text := range slices.Concat(c.Spec.GlobalCIDR, c.Spec.ClusterCIDR, c.Spec.ServiceCIDR) {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("read the ranges of Cluster %s at the hub: %w", c.Name, err)
+		}
+		out = append(out, p)
+	}
+	return out, nil
 }
 
 // Release removes the cluster from the book at the hub.

@@ -28,8 +28,19 @@ type hub struct {
 	registrar client.Client
 }
 
+var fabric = netip.MustParsePrefix("241.0.0.0/8")
+
 // openHub sets the shared hub up; doing so again for every test is part of the test.
 func openHub(t *testing.T) hub {
+	t.Helper()
+	book, err := NewBook(true, netip.MustParsePrefix("120.0.0.0/8"), 65536)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return openHubWith(t, book)
+}
+
+func openHubWith(t *testing.T, book Book) hub {
 	t.Helper()
 	ctx := context.Background()
 	cfg := server.Config(t)
@@ -37,15 +48,11 @@ func openHub(t *testing.T) hub {
 		t.Fatal(err)
 	}
 	admin := newClient(t, cfg)
-	book, err := NewBook(true, netip.MustParsePrefix("120.0.0.0/8"), 65536)
-	if err != nil {
-		t.Fatal(err)
-	}
 	uid, err := ClusterUID(ctx, admin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	set := Clusterset{Mode: "submariner", HubID: uid, Components: []string{"connectivity", "service-discovery"}}
+	set := Clusterset{Mode: "submariner", HubID: uid, Components: []string{"connectivity", "service-discovery"}, Fabric: fabric}
 	if _, err := Setup(ctx, admin, book, set, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -81,9 +88,14 @@ func withToken(t *testing.T, cfg *rest.Config, token string) client.Client {
 // are those of the walk-through.
 func (h hub) join(t *testing.T, id string, cidr string) (client.Client, Entry) {
 	t.Helper()
+	return h.joinWith(t, id, cidr, prefixes("10.7.0.0/16", "10.77.0.0/16"))
+}
+
+// joinWith is join with these ranges of pods and services.
+func (h hub) joinWith(t *testing.T, id string, cidr string, local []netip.Prefix) (client.Client, Entry) {
+	t.Helper()
 	ctx := context.Background()
-	local := prefixes("10.7.0.0/16", "10.77.0.0/16")
-	r := Request{ClusterID: id, ClusterUID: "uid-of-" + id, Local: local}
+	r := Request{ClusterID: id, ClusterUID: "uid-of-" + id, Local: local, Fabric: fabric}
 	if cidr != "" {
 		r.GlobalCIDR = netip.MustParsePrefix(cidr)
 	}
@@ -99,7 +111,7 @@ func (h hub) join(t *testing.T, id string, cidr string) (client.Client, Entry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Admit(ctx, h.registrar, deploy.BrokerNamespace, Member{Entry: entry, PodCIDR: local[:1], ServiceCIDR: local[1:]}); err != nil {
+	if err := Admit(ctx, h.registrar, deploy.BrokerNamespace, Member{Entry: entry, PodCIDR: local[:1], ServiceCIDR: local[1:], Fabric: fabric}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

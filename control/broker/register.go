@@ -19,6 +19,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -83,6 +84,8 @@ func Token(ctx context.Context, hub client.Client, namespace, clusterID string, 
 type Member struct {
 	Entry
 	PodCIDR, ServiceCIDR []netip.Prefix
+	// Fabric is the clusterset's.
+	Fabric netip.Prefix
 }
 
 // Admit publishes the cluster and gives its ServiceAccount a member's rights, which end when the Cluster object is
@@ -139,11 +142,18 @@ func createOwned(ctx context.Context, hub client.Client, obj client.Object, owne
 
 // publish creates the Cluster object, or finds it as it should be.
 func publish(ctx context.Context, hub client.Client, namespace string, m Member) (*submarinerv1.Cluster, error) {
+	fabric, err := config.FabricPrefix(m.Fabric, uint16(m.ClusterIndex))
+	if err != nil {
+		return nil, fmt.Errorf("publish cluster %q: %w", m.ClusterID, err)
+	}
 	want := &submarinerv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: m.ClusterID, Namespace: namespace,
-			Labels:      map[string]string{submarinerv1.LabelClusterID: m.ClusterID},
-			Annotations: map[string]string{pelagov1alpha1.AnnotationClusterUID: m.ClusterUID, pelagov1alpha1.AnnotationClusterIndex: strconv.Itoa(m.ClusterIndex)},
+			Labels: map[string]string{submarinerv1.LabelClusterID: m.ClusterID},
+			Annotations: map[string]string{
+				pelagov1alpha1.AnnotationClusterUID: m.ClusterUID, pelagov1alpha1.AnnotationClusterIndex: strconv.Itoa(m.ClusterIndex),
+				pelagov1alpha1.AnnotationFabricCIDR: fabric.String(),
+			},
 		},
 		Spec: submarinerv1.ClusterSpec{
 			ClusterID:   m.ClusterID,
@@ -152,7 +162,7 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 			ServiceCIDR: texts(m.ServiceCIDR),
 		},
 	}
-	err := hub.Create(ctx, want)
+	err = hub.Create(ctx, want)
 	if err == nil {
 		return want, nil
 	}
@@ -174,12 +184,21 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 		{"pod ranges", have.Spec.ClusterCIDR, want.Spec.ClusterCIDR},
 		{"service ranges", have.Spec.ServiceCIDR, want.Spec.ServiceCIDR},
 		{"GlobalCIDRs", have.Spec.GlobalCIDR, want.Spec.GlobalCIDR},
+		{"fabric range", fabricOf(have), fabricOf(want)},
 	} {
 		if !slices.Equal(r.have, r.want) {
 			return nil, fmt.Errorf("cluster %q is registered with %s %v, not %v: give the former, or %s", m.ClusterID, r.name, r.have, r.want, unjoin)
 		}
 	}
 	return have, nil
+}
+
+// fabricOf is a Cluster's share of the fabric where it counts: with globalnet nothing is routed there.
+func fabricOf(c *submarinerv1.Cluster) []string {
+	if len(c.Spec.GlobalCIDR) > 0 {
+		return nil
+	}
+	return []string{c.Annotations[pelagov1alpha1.AnnotationFabricCIDR]}
 }
 
 func texts(prefixes []netip.Prefix) []string {

@@ -263,7 +263,7 @@ func TestJoinAgain(t *testing.T) {
 	_, err = Token(ctx, h.registrar, namespace, "g1", "00000000-0000-0000-0000-000000000000")
 	refused(t, "token with another's proof", err, "registered anew by somebody else")
 
-	m := Member{Entry: entry, PodCIDR: prefixes("10.7.0.0/16"), ServiceCIDR: prefixes("10.77.0.0/16")}
+	m := Member{Entry: entry, PodCIDR: prefixes("10.7.0.0/16"), ServiceCIDR: prefixes("10.77.0.0/16"), Fabric: fabric}
 	if err := Admit(ctx, h.registrar, namespace, m); err != nil {
 		t.Errorf("admitted again: %v", err)
 	}

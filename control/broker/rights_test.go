@@ -293,7 +293,7 @@ func TestRightsEndWithTheClusterObject(t *testing.T) {
 		t.Errorf("30 s after its Cluster was deleted the member still reads Endpoints")
 	}
 	// At once after a deletion the former bindings are still there, about to be collected.
-	m := Member{Entry: entry, PodCIDR: prefixes("10.7.0.0/16"), ServiceCIDR: prefixes("10.77.0.0/16")}
+	m := Member{Entry: entry, PodCIDR: prefixes("10.7.0.0/16"), ServiceCIDR: prefixes("10.77.0.0/16"), Fabric: fabric}
 	for range 2 {
 		if err := h.admin.Delete(ctx, &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "g1", Namespace: namespace}}); client.IgnoreNotFound(err) != nil {
 			t.Fatal(err)

@@ -3,7 +3,9 @@ package broker
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -13,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -29,7 +33,12 @@ type Clusterset struct {
 	CustomDomains []string
 	// Components is what the clusterset is for: connectivity, service-discovery.
 	Components []string
+	// Fabric is the range of the nodes' addresses between clusters: a /8 that config.CheckFabric accepts.
+	Fabric netip.Prefix
 }
+
+// keyFabric is the fabric's key in the ConfigMap pelago-clusterset.
+const keyFabric = "fabric-cidr"
 
 // data is the ConfigMap's data.
 func (s Clusterset) data() map[string]string {
@@ -38,6 +47,7 @@ func (s Clusterset) data() map[string]string {
 		"hub-id":         s.HubID,
 		"custom-domains": strings.Join(s.CustomDomains, ","),
 		"components":     strings.Join(s.Components, ","),
+		keyFabric:        s.Fabric.String(),
 	}
 }
 
@@ -50,12 +60,24 @@ func ReadClusterset(ctx context.Context, hub client.Client, namespace string) (C
 	split := func(key string) []string {
 		return strings.FieldsFunc(cm.Data[key], func(r rune) bool { return r == ',' || r == ' ' })
 	}
-	return Clusterset{Mode: cm.Data["mode"], HubID: cm.Data["hub-id"], CustomDomains: split("custom-domains"), Components: split("components")}, nil
+	set := Clusterset{Mode: cm.Data["mode"], HubID: cm.Data["hub-id"], CustomDomains: split("custom-domains"), Components: split("components")}
+	var err error
+	if set.Fabric, err = netip.ParsePrefix(cm.Data[keyFabric]); err == nil {
+		err = config.CheckFabric(set.Fabric)
+	}
+	if err != nil {
+		return Clusterset{}, fmt.Errorf("read key %s of ConfigMap %s/%s at the hub: %w: run `pelago deploy-broker` there again, which writes it",
+			keyFabric, namespace, ClustersetConfigMap, err)
+	}
+	return set, nil
 }
 
 // Setup writes the ConfigMaps and the key of the clusterset. What exists is kept: the book if its settings are those of
 // want, the key if psk is nil. It returns the key.
 func Setup(ctx context.Context, hub client.Client, want Book, set Clusterset, psk []byte) (*corev1.Secret, error) {
+	if err := errors.Join(config.CheckFabric(set.Fabric), setupFabric(ctx, hub, set.Fabric)); err != nil {
+		return nil, err
+	}
 	if err := setupBook(ctx, hub, want); err != nil {
 		return nil, err
 	}
@@ -101,6 +123,33 @@ func setupBook(ctx context.Context, hub client.Client, want Book) error {
 	}
 	cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: AllocationConfigMap, Namespace: deploy.BrokerNamespace}}
 	return put(ctx, hub, cm, func() { cm.Data = data })
+}
+
+// setupFabric refuses a range that clusters have addresses of, and another one than clusters have joined with.
+func setupFabric(ctx context.Context, hub client.Client, fabric netip.Prefix) error {
+	list := &submarinerv1.ClusterList{}
+	if err := hub.List(ctx, list, client.InNamespace(deploy.BrokerNamespace)); err != nil {
+		return fmt.Errorf("list the Clusters at the hub: %w", err)
+	}
+	for i := range list.Items {
+		ranges, err := rangesOf(&list.Items[i])
+		if err != nil {
+			return err
+		}
+		if err := OutsideFabric(fabric, ranges, fmt.Sprintf("cluster %q", list.Items[i].Name)); err != nil {
+			return err
+		}
+	}
+	cm := &corev1.ConfigMap{}
+	err := hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: ClustersetConfigMap}, cm)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get ConfigMap %s/%s at the hub: %w", deploy.BrokerNamespace, ClustersetConfigMap, err)
+	}
+	if have := cm.Data[keyFabric]; have != "" && have != fabric.String() && len(list.Items) > 0 {
+		return fmt.Errorf("change the fabric range from %s to %s: %d clusters have joined with the former; use --fabric-cidr %s, "+
+			"or remove the clusters first with `pelago unjoin`", have, fabric, len(list.Items), have)
+	}
+	return nil
 }
 
 func (b Book) describe() string {

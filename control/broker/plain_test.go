@@ -1,0 +1,101 @@
+package broker
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/deploy"
+)
+
+// A clusterset without globalnet: whoever joins has addresses of its own, and claims those and its part of the fabric.
+func TestClustersetWithoutGlobalnet(t *testing.T) {
+	plain, err := NewBook(false, netip.Prefix{}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := openHubWith(t, plain)
+	ctx := context.Background()
+	one, first := h.joinWith(t, "c1", "", prefixes("10.7.0.0/16", "10.77.0.0/16"))
+	if first.ClusterIndex != 1 || len(first.GlobalCIDR) > 0 {
+		t.Errorf("c1 got %+v, want index 1 and no GlobalCIDR", first)
+	}
+
+	good := Request{ClusterID: "c2", ClusterUID: "uid-of-c2", Local: prefixes("10.8.0.0/16", "10.88.0.0/16"), Fabric: fabric,
+		Nodes: []netip.Addr{netip.MustParseAddr("192.0.2.2")}}
+	for name, tt := range map[string]struct {
+		change func(*Request)
+		words  []string
+	}{
+		"another's pods": {func(r *Request) { r.Local = prefixes("10.7.128.0/17", "10.88.0.0/16") },
+			[]string{"10.7.128.0/17 overlaps 10.7.0.0/16", `"c1"`, "globalnet"}},
+		"pods that are another's services": {func(r *Request) { r.Local = prefixes("10.76.0.0/15", "10.88.0.0/16") },
+			[]string{"10.76.0.0/15 overlaps 10.77.0.0/16"}},
+		"nodes among another's pods": {func(r *Request) { r.Nodes = []netip.Addr{netip.MustParseAddr("10.7.3.4")} },
+			[]string{"10.7.3.4/32 overlaps 10.7.0.0/16"}},
+		"pods in the fabric": {func(r *Request) { r.Local = prefixes("241.9.0.0/16", "10.88.0.0/16") },
+			[]string{"241.9.0.0/16", "fabric range 241.0.0.0/8", "--fabric-cidr"}},
+		"nodes in the fabric": {func(r *Request) { r.Nodes = []netip.Addr{netip.MustParseAddr("241.1.1.1")} },
+			[]string{"241.1.1.1/32", "fabric range 241.0.0.0/8"}},
+		"a GlobalCIDR": {func(r *Request) { r.GlobalCIDR = netip.MustParsePrefix("120.1.0.0/24") },
+			[]string{"no globalnet", "join without --globalnet-cidr"}},
+	} {
+		r := good
+		tt.change(&r)
+		_, err := Claim(ctx, h.registrar, deploy.BrokerNamespace, r)
+		refused(t, name, err, tt.words...)
+	}
+	h.joinWith(t, "c2", "", prefixes("10.8.0.0/16", "10.88.0.0/16"))
+
+	reach := func(ip string) *submarinerv1.Endpoint {
+		e := endpoint("c1", "192.0.2.1", "10.7.0.0/16")
+		e.Spec.BackendConfig = map[string]string{submarinerv1.BackendFabricIP: ip}
+		return e
+	}
+	settle(t, one, endpoint("c1", "192.0.2.1", "10.7.0.0/16", "10.77.0.0/16", "241.0.64.0/18"))
+	for name, tt := range map[string]struct {
+		obj  client.Object
+		want string // "" = allowed
+	}{
+		"its fabric":                        {endpoint("c1", "192.0.2.1", "241.0.64.0/18"), ""},
+		"another's fabric":                  {endpoint("c1", "192.0.2.1", "241.0.128.0/18"), "spec.subnets of cluster 'c1'"},
+		"the whole fabric":                  {endpoint("c1", "192.0.2.1", "241.0.0.0/8"), "spec.subnets of cluster 'c1'"},
+		"its fabric address":                {reach("241.0.64.1"), ""},
+		"another's fabric address":          {reach("241.0.128.1"), "must lie inside its share of the fabric, 241.0.64.0/18"},
+		"a fabric address that is none":     {reach("here"), "must lie inside its share of the fabric"},
+		"a pod in a slice":                  {slice("c1", "web.abc", "10.7.2.5"), ""},
+		"a node's fabric address in one":    {slice("c1", "web.abc", "241.0.64.3"), ""},
+		"another's fabric address in one":   {slice("c1", "web.abc", "241.0.128.3"), "must lie inside"},
+		"a node's own address in one":       {slice("c1", "web.abc", "192.0.2.1"), "must lie inside"},
+		"a contribution with its ClusterIP": {contribution("c1", "web", "10.77.0.9"), ""},
+		"a contribution with a pod":         {contribution("c1", "web", "10.7.0.9"), "must lie inside"},
+	} {
+		err := one.Create(ctx, tt.obj, client.DryRunAll)
+		if tt.want == "" && err != nil {
+			t.Errorf("%s: refused: %v", name, err)
+		} else if tt.want != "" {
+			refused(t, name, err, tt.want)
+		}
+	}
+
+	// The fabric stays what clusters have joined with.
+	set, err := ReadClusterset(ctx, h.registrar, deploy.BrokerNamespace)
+	if err != nil || set.Fabric != fabric {
+		t.Fatalf("the clusterset's fabric is %s, %v; want %s", set.Fabric, err, fabric)
+	}
+	set.Fabric = netip.MustParsePrefix("242.0.0.0/8")
+	_, err = Setup(ctx, h.admin, plain, set, nil)
+	refused(t, "another fabric", err, "from 241.0.0.0/8 to 242.0.0.0/8", "2 clusters have joined", "pelago unjoin")
+	set.Fabric = netip.MustParsePrefix("10.0.0.0/8")
+	_, err = Setup(ctx, h.admin, plain, set, nil)
+	refused(t, "a fabric over a cluster's pods", err, "10.7.0.0/16", "fabric range 10.0.0.0/8", "--fabric-cidr")
+}
+
+// Of a clusterset with globalnet no cluster stays outside.
+func TestGlobalnetIsForAll(t *testing.T) {
+	_, _, err := walkthrough(t).Allocate(Request{ClusterID: "c2", ClusterUID: "uid-2", NoGlobalnet: true, Local: prefixes("10.8.0.0/16")})
+	refused(t, "a cluster without globalnet", err, "has globalnet (120.0.0.0/8)", "without --globalnet=false", "pelago deploy-broker")
+}
