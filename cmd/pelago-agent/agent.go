@@ -101,7 +101,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *hub.Hub, tokens *cre
 		ingress.Setup(mgr, ingress.Options{GlobalCIDR: c.GlobalCIDRs}),
 		peers.Setup(mgr, peers.Options{
 			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),
-			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs,
+			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs, Fabric: c.FabricCIDR,
 			CableDriver: c.CableDriver, CablePort: c.CablePort, WireVersion: wireVersion,
 			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, Hub: h,
 		}),

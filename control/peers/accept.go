@@ -6,14 +6,15 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/objectset"
 )
 
@@ -21,53 +22,68 @@ import (
 type known struct {
 	clusters  []submarinerv1.Cluster  // copies in the system namespace
 	endpoints []submarinerv1.Endpoint // copies in the system namespace
-}
-
-// claim is ranges that are in use and by whom.
-type claim struct {
-	who    string
-	ranges []netip.Prefix
+	nodes     []corev1.Node           // of this cluster
 }
 
 // peers computes one Peer for each remote cluster, with its condition. Clusters are judged in the order in which they
-// joined: where two clash, the older one stays.
+// joined: where two clash, the older one stays. One that is without a gateway just now keeps what it has: the nodes go on
+// routing its ranges, and a younger one must not come and go with its gateways.
 func (o Options) peers(k known) ([]*v1alpha1.Peer, []problem) {
 	remote := slices.DeleteFunc(slices.Clone(k.clusters), func(c submarinerv1.Cluster) bool { return c.Spec.ClusterID == o.ClusterID })
 	slices.SortFunc(remote, func(a, b submarinerv1.Cluster) int {
 		return cmp.Or(joinedAt(a).Compare(joinedAt(b)), cmp.Compare(a.Spec.ClusterID, b.Spec.ClusterID))
 	})
-	taken := []claim{
-		{fmt.Sprintf("the pods of this cluster %s", o.ClusterID), o.PodCIDRs},
-		{fmt.Sprintf("the services of this cluster %s", o.ClusterID), o.ServiceCIDRs},
-		{fmt.Sprintf("the GlobalCIDR of this cluster %s", o.ClusterID), o.GlobalCIDRs},
-	}
-	indexes := map[int32]string{int32(o.ClusterIndex): o.ClusterID}
+	t := o.taken(k)
 	var out []*v1alpha1.Peer
 	var problems []problem
 	for i, c := range remote {
 		index, err := number(c.Annotations[v1alpha1.AnnotationClusterIndex])
+		if err == nil && index > config.MaxFabricCluster {
+			err = fmt.Errorf("%d is more than %d", index, config.MaxFabricCluster)
+		}
 		if err != nil {
 			problems = append(problems, problem{&remote[i], "NoClusterIndex", fmt.Sprintf(
 				"annotation %s of the hub's Cluster %s: %v: join the cluster again", v1alpha1.AnnotationClusterIndex, c.Name, err)})
 			continue
 		}
-		peer, verdict := o.peer(c, index, k.endpoints)
-		ranges := parsed(peer.Spec.Subnets)
-		if verdict.ok {
-			verdict = overlap(c.Spec.ClusterID, ranges, taken, verdict)
+		peer, verdict := o.peer(c, index, k.endpoints, t)
+		if v := o.admissible(c, peer.Spec, t); !v.ok {
+			verdict = v
 		}
-		if other, ok := indexes[peer.Spec.ClusterIndex]; ok && verdict.ok {
-			verdict = invalid("cluster index %d is that of cluster %s", peer.Spec.ClusterIndex, other)
-		}
-		if verdict.ok {
-			taken = append(taken, claim{"cluster " + c.Spec.ClusterID, ranges})
-			indexes[peer.Spec.ClusterIndex] = c.Spec.ClusterID
+		if verdict.ok || verdict.reason == v1alpha1.ReasonNoGateway {
+			t.add(c.Spec.ClusterID, peer.Spec)
 		}
 		meta.SetStatusCondition(&peer.Status.Conditions, verdict.condition())
 		objectset.Owner{HubID: o.HubID}.Mark(peer)
 		out = append(out, peer)
 	}
 	return out, problems
+}
+
+// admissible judges what a cluster is, whatever its gateways are.
+func (o Options) admissible(c submarinerv1.Cluster, spec v1alpha1.PeerSpec, t *taken) verdict {
+	id := c.Spec.ClusterID
+	if own, other := len(o.GlobalCIDRs) > 0, len(c.Spec.GlobalCIDR) > 0; own != other {
+		with, without := o.ClusterID, id
+		if other {
+			with, without = id, o.ClusterID
+		}
+		return verdict{reason: v1alpha1.ReasonGlobalnetMismatch, message: fmt.Sprintf(
+			"cluster %s has a GlobalCIDR and cluster %s has none: in one clusterset all have one or none; join one of them anew", with, without)}
+	}
+	for _, r := range parsed(allocated(c)) {
+		if r.Overlaps(o.Fabric) {
+			return verdict{reason: v1alpha1.ReasonOverlappingCIDR, message: fmt.Sprintf(
+				"%s of cluster %s overlaps the clusterset's fabric range %s: give it another range, or deploy the broker with another --fabric-cidr", r, id, o.Fabric)}
+		}
+	}
+	if v := t.overlap(id, parsed(spec.Subnets)); !v.ok {
+		return v
+	}
+	if other, ok := t.indexes[spec.ClusterIndex]; ok {
+		return invalid("cluster index %d is that of cluster %s", spec.ClusterIndex, other)
+	}
+	return verdict{ok: true}
 }
 
 // verdict is the content of condition Accepted.
@@ -90,17 +106,17 @@ func invalid(format string, args ...any) verdict {
 }
 
 // peer merges the Endpoints of one cluster.
-func (o Options) peer(c submarinerv1.Cluster, index int32, endpoints []submarinerv1.Endpoint) (*v1alpha1.Peer, verdict) {
+func (o Options) peer(c submarinerv1.Cluster, index int32, endpoints []submarinerv1.Endpoint, t *taken) (*v1alpha1.Peer, verdict) {
 	peer := &v1alpha1.Peer{
 		ObjectMeta: metav1.ObjectMeta{Name: c.Spec.ClusterID},
-		Spec:       v1alpha1.PeerSpec{ClusterIndex: index, Subnets: allocated(c), Gateways: []v1alpha1.PeerGateway{}},
+		Spec:       v1alpha1.PeerSpec{ClusterIndex: index, Subnets: o.routed(c, index), Gateways: []v1alpha1.PeerGateway{}},
 	}
 	var bad []verdict
 	for _, e := range endpoints {
 		if e.Spec.ClusterID != c.Spec.ClusterID {
 			continue
 		}
-		if g, v := o.gateway(c, e); v.ok {
+		if g, v := o.gateway(c, index, e); v.ok {
 			peer.Spec.Gateways = append(peer.Spec.Gateways, g)
 		} else {
 			bad = append(bad, v)
@@ -111,6 +127,14 @@ func (o Options) peer(c submarinerv1.Cluster, index int32, endpoints []submarine
 	})
 	// While a gateway changes its address it may have two Endpoints for a moment.
 	peer.Spec.Gateways = slices.CompactFunc(peer.Spec.Gateways, func(a, b v1alpha1.PeerGateway) bool { return a.Name == b.Name })
+	mine := map[string]string{}
+	peer.Spec.Gateways = slices.DeleteFunc(peer.Spec.Gateways, func(g v1alpha1.PeerGateway) bool {
+		v := t.distinct(c.Spec.ClusterID, g, mine)
+		if !v.ok {
+			bad = append(bad, v)
+		}
+		return !v.ok
+	})
 	slices.SortFunc(bad, func(a, b verdict) int {
 		return cmp.Or(cmp.Compare(a.reason, b.reason), cmp.Compare(a.message, b.message))
 	})
@@ -125,84 +149,6 @@ func (o Options) peer(c submarinerv1.Cluster, index int32, endpoints []submarine
 			len(peer.Spec.Gateways), len(peer.Spec.Gateways)+len(bad), bad[0].message)}
 	}
 	return peer, verdict{ok: true, reason: v1alpha1.ReasonAccepted, message: fmt.Sprintf("%d gateways are used", len(peer.Spec.Gateways))}
-}
-
-// gateway checks one Endpoint and says how this cluster reaches it.
-func (o Options) gateway(c submarinerv1.Cluster, e submarinerv1.Endpoint) (v1alpha1.PeerGateway, verdict) {
-	config := e.Spec.BackendConfig
-	if e.Spec.Backend != o.CableDriver {
-		return v1alpha1.PeerGateway{}, verdict{reason: v1alpha1.ReasonWireMismatch, message: fmt.Sprintf(
-			"gateway %s of cluster %s uses cable driver %s, this cluster %s: join both with the same --cable-driver", e.Spec.Hostname, c.Spec.ClusterID, e.Spec.Backend, o.CableDriver)}
-	}
-	version, err := number(config[submarinerv1.BackendWireVersion])
-	if err != nil {
-		return v1alpha1.PeerGateway{}, invalid("Endpoint %s: %s: %v", e.Name, submarinerv1.BackendWireVersion, err)
-	}
-	if d := int(version) - o.WireVersion; d < -1 || d > 1 {
-		return v1alpha1.PeerGateway{}, verdict{reason: v1alpha1.ReasonWireMismatch, message: fmt.Sprintf(
-			"gateway %s of cluster %s speaks version %d of the overlay header over %s, this cluster version %d over %s: neighbouring versions work together",
-			e.Spec.Hostname, c.Spec.ClusterID, version, e.Spec.Backend, o.WireVersion, o.CableDriver)}
-	}
-	port, err := number(config[submarinerv1.BackendUDPPort])
-	if err != nil {
-		return v1alpha1.PeerGateway{}, invalid("Endpoint %s: %s: %v", e.Name, submarinerv1.BackendUDPPort, err)
-	}
-	node, err := number(config[submarinerv1.BackendNodeIndex])
-	if err != nil {
-		return v1alpha1.PeerGateway{}, invalid("Endpoint %s: %s: %v", e.Name, submarinerv1.BackendNodeIndex, err)
-	}
-	if e.Spec.Hostname == "" {
-		return v1alpha1.PeerGateway{}, invalid("Endpoint %s names no node in spec.hostname", e.Name)
-	}
-	address, field := e.Spec.PrivateIP, "private_ip"
-	if e.Spec.NATEnabled {
-		address, field = e.Spec.PublicIP, "public_ip"
-	}
-	ip, err := netip.ParseAddr(address)
-	if err != nil {
-		return v1alpha1.PeerGateway{}, invalid("Endpoint %s: %s %q is no IP address", e.Name, field, address)
-	}
-	if v := claims(c, e); !v.ok {
-		return v1alpha1.PeerGateway{}, v
-	}
-	return v1alpha1.PeerGateway{Name: e.Spec.Hostname, Address: ip.String(), Port: port, Wire: e.Spec.Backend, NodeIndex: node}, verdict{ok: true}
-}
-
-// claims checks that an Endpoint claims only what `pelago join` allocated to its cluster.
-func claims(c submarinerv1.Cluster, e submarinerv1.Endpoint) verdict {
-	own := parsed(allocated(c))
-	for _, text := range e.Spec.Subnets {
-		subnet, err := netip.ParsePrefix(text)
-		if err != nil {
-			return invalid("Endpoint %s: subnet %q is no range in CIDR notation", e.Name, text)
-		}
-		inside := slices.ContainsFunc(own, func(r netip.Prefix) bool { return r.Bits() <= subnet.Bits() && r.Contains(subnet.Addr()) })
-		if !inside {
-			return invalid("Endpoint %s claims %s, which is not within the ranges of cluster %s: %s", e.Name, text, c.Spec.ClusterID, strings.Join(allocated(c), ", "))
-		}
-	}
-	return verdict{ok: true}
-}
-
-// allocated is what belongs to a cluster and is routed to it: its GlobalCIDRs, else its pod and service ranges.
-func allocated(c submarinerv1.Cluster) []string {
-	if len(c.Spec.GlobalCIDR) > 0 {
-		return c.Spec.GlobalCIDR
-	}
-	return slices.Concat(c.Spec.ClusterCIDR, c.Spec.ServiceCIDR)
-}
-
-// overlap returns v, or the first clash with what is taken.
-func overlap(id string, ranges []netip.Prefix, taken []claim, v verdict) verdict {
-	for _, r := range ranges {
-		for _, t := range taken {
-			if i := slices.IndexFunc(t.ranges, r.Overlaps); i >= 0 {
-				return verdict{reason: v1alpha1.ReasonOverlappingCIDR, message: fmt.Sprintf(
-					"%s of cluster %s overlaps %s of %s: give one of them another range, or use globalnet", r, id, t.ranges[i], t.who)}
-			}
-		}
-	}
-	return v
 }
 
 // parsed leaves out what is no prefix; claims reports it.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
@@ -109,9 +110,49 @@ func TestPeers(t *testing.T) {
 			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.2.0.0/16")},
 			[]string{"g2 False/InvalidEndpoint: Endpoint g2-gw claims 120.2.0.0/16, which is not within the ranges of cluster g2: 120.2.0.0/24"},
 		},
-		"overlap with the own services": {
+		"without globalnet": {
 			[]submarinerv1.Cluster{plain}, []submarinerv1.Endpoint{gateway("c2", "gw", "192.0.2.2", "10.8.0.0/16")},
-			[]string{"c2 gw=192.0.2.2:4500 False/OverlappingCIDR: 10.77.128.0/17 of cluster c2 overlaps 10.77.0.0/16 of the services of this cluster g1: give one of them another range, or use globalnet"},
+			[]string{"c2 gw=192.0.2.2:4500 False/GlobalnetMismatch: cluster g1 has a GlobalCIDR and cluster c2 has none: in one clusterset all have one or none; join one of them anew"},
+		},
+		"overlap with the own services": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "10.77.128.0/17")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "10.77.128.0/17")},
+			[]string{"g2 gw=192.0.2.2:4500 False/OverlappingCIDR: 10.77.128.0/17 of cluster g2 overlaps 10.77.0.0/16 of the services of this cluster g1: give one of them another range, or use globalnet"},
+		},
+		"overlap with a node": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "192.0.2.0/24")}, []submarinerv1.Endpoint{gateway("g2", "gw", "198.51.100.2", "192.0.2.0/24")},
+			[]string{"g2 gw=198.51.100.2:4500 False/OverlappingCIDR: 192.0.2.0/24 of cluster g2 overlaps 192.0.2.1/32 of node gw of this cluster g1: give one of them another range, or use globalnet"},
+		},
+		"overlap with the fabric": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "241.0.128.0/24")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "241.0.128.0/24")},
+			[]string{"g2 gw=192.0.2.2:4500 False/OverlappingCIDR: 241.0.128.0/24 of cluster g2 overlaps the clusterset's fabric range 241.0.0.0/8: give it another range, or deploy the broker with another --fabric-cidr"},
+		},
+		"overlap, and no gateway just now": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "10.7.1.0/24")}, nil,
+			[]string{"g2 False/OverlappingCIDR: 10.7.1.0/24 of cluster g2 overlaps 10.7.0.0/16 of the pods of this cluster g1: give one of them another range, or use globalnet"},
+		},
+		"the fabric address of another": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.2.0.0/24", set("fabric-ip", "241.0.64.1"))},
+			[]string{`g2 False/InvalidEndpoint: Endpoint g2-gw: fabric-ip is "241.0.64.1", but node 1 of cluster 2 has 241.0.128.1 in the fabric 241.0.0.0/8: are both clusters joined with the same broker?`},
+		},
+		"a node index beyond the fabric": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.2.0.0/24", set("node-index", "16384"))},
+			[]string{`g2 False/InvalidEndpoint: Endpoint g2-gw: node index 16384 is not from 1 to 16383: it has no fabric address`},
+		},
+		"tunnels that are too many": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.2.0.0/24", set("tunnels", "5"))},
+			[]string{`g2 False/InvalidEndpoint: Endpoint g2-gw: tunnels: "5" is no number from 1 to 4`},
+		},
+		"the address of a node of this cluster": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.1", "120.2.0.0/24")},
+			[]string{"g2 False/InvalidEndpoint: gateway gw of cluster g2 has the address 192.0.2.1 of node gw of this cluster g1: give it a public address by the annotation gateway.submariner.io/public-ip"},
+		},
+		"two gateways with one address": {
+			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.2.0.0/24"), remote("g3", 3, 1, "120.3.0.0/24")},
+			[]submarinerv1.Endpoint{gateway("g2", "gw1", "192.0.2.2", "120.2.0.0/24"), gateway("g2", "gw2", "192.0.2.2", "120.2.0.0/24"), gateway("g3", "gw", "192.0.2.2", "120.3.0.0/24")},
+			[]string{
+				"g2 gw1=192.0.2.2:4500 True/Accepted: 1 of 2 gateways are used; gateway gw2 of cluster g2 has 192.0.2.2, which gateway gw1 of cluster g2 has already: each needs its own",
+				"g3 False/InvalidEndpoint: gateway gw of cluster g3 has 192.0.2.2, which gateway gw1 of cluster g2 has already: each needs its own",
+			},
 		},
 		"overlap with the own GlobalCIDR": {
 			[]submarinerv1.Cluster{remote("g2", 2, 0, "120.0.0.0/8")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "120.0.0.0/8")},
@@ -127,10 +168,21 @@ func TestPeers(t *testing.T) {
 		},
 		"one that is refused takes nothing": {
 			[]submarinerv1.Cluster{remote("g2", 2, 1, "120.5.0.0/25"), remote("g3", 3, 9, "120.5.0.0/24")},
+			[]submarinerv1.Endpoint{
+				gateway("g2", "gw", "192.0.2.3", "120.5.0.0/25", func(s *submarinerv1.EndpointSpec) { s.Backend = "libreswan" }),
+				gateway("g3", "gw", "192.0.2.3", "120.5.0.0/24"),
+			},
+			[]string{
+				"g2 False/WireMismatch: gateway gw of cluster g2 uses cable driver libreswan, this cluster vxlan: join both with the same --cable-driver",
+				"g3 gw=192.0.2.3:4500 True/Accepted: 1 gateways are used",
+			},
+		},
+		"one that is without gateways for a while keeps its ranges": {
+			[]submarinerv1.Cluster{remote("g2", 2, 1, "120.5.0.0/25"), remote("g3", 3, 9, "120.5.0.0/24")},
 			[]submarinerv1.Endpoint{gateway("g3", "gw", "192.0.2.3", "120.5.0.0/24")},
 			[]string{
 				"g2 False/NoGateway: cluster g2 has no ready gateway: label a node of it with submariner.io/gateway=true and see that pelago-node is ready there",
-				"g3 gw=192.0.2.3:4500 True/Accepted: 1 gateways are used",
+				"g3 gw=192.0.2.3:4500 False/OverlappingCIDR: 120.5.0.0/24 of cluster g3 overlaps 120.5.0.0/25 of cluster g2: give one of them another range, or use globalnet",
 			},
 		},
 		"the index of another": {
@@ -145,7 +197,7 @@ func TestPeers(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			peers, problems := g1.peers(known{tt.clusters, tt.endpoints})
+			peers, problems := g1.peers(known{tt.clusters, tt.endpoints, []corev1.Node{node("gw", "192.0.2.1", nil)}})
 			if diff := cmp.Diff(tt.want, describe(peers)); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
@@ -196,7 +248,7 @@ func TestAcceptedPeersAreDisjoint(t *testing.T) {
 			}
 			indexes[p.Spec.ClusterIndex] = true
 		}
-		again, _ := g1.peers(known{rapid.Permutation(k.clusters).Draw(t, "clusters"), rapid.Permutation(k.endpoints).Draw(t, "endpoints")})
+		again, _ := g1.peers(known{rapid.Permutation(k.clusters).Draw(t, "clusters"), rapid.Permutation(k.endpoints).Draw(t, "endpoints"), nil})
 		if diff := cmp.Diff(describe(peers), describe(again)); diff != "" {
 			t.Fatalf("-one order +another\n%s", diff)
 		}

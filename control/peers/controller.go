@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
@@ -37,8 +38,10 @@ type Options struct {
 	// Subnets is what other clusters route to this one.
 	Subnets                             []netip.Prefix
 	PodCIDRs, ServiceCIDRs, GlobalCIDRs []netip.Prefix
-	CableDriver                         string
-	CablePort                           uint16
+	// Fabric is the clusterset's range of node addresses.
+	Fabric      netip.Prefix
+	CableDriver string
+	CablePort   uint16
 	// WireVersion is the newest version of the overlay header that the nodes speak.
 	WireVersion     int
 	SystemNamespace string
@@ -75,6 +78,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 			Watches(&submarinerv1.Cluster{}, here, inSystem).
 			Watches(&submarinerv1.Endpoint{}, here, inSystem).
 			Watches(&v1alpha1.Peer{}, here).
+			Watches(&corev1.Node{}, here, builder.WithPredicates(readdressed)).
 			WatchesRawSource(o.Hub.OnSync(onSync)).
 			Complete(reconcile.Func(r.accept)),
 	)
@@ -92,6 +96,15 @@ var gatewayNodes = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return isGateway(e.ObjectOld) || isGateway(e.ObjectNew) },
 	CreateFunc: func(e event.CreateEvent) bool { return isGateway(e.Object) },
 	DeleteFunc: func(e event.DeleteEvent) bool { return isGateway(e.Object) },
+}
+
+// readdressed lets a Node's events pass if they change which addresses nodes have.
+var readdressed = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*corev1.Node)
+		after, ok2 := e.ObjectNew.(*corev1.Node)
+		return !ok1 || !ok2 || !slices.Equal(nodeAddresses(before), nodeAddresses(after))
+	},
 }
 
 func isGateway(node client.Object) bool { return node.GetLabels()[submarinerv1.LabelGateway] == "true" }
@@ -171,15 +184,17 @@ func (r *reconciler) accept(ctx context.Context, _ reconcile.Request) (reconcile
 	var clusters submarinerv1.ClusterList
 	var endpoints submarinerv1.EndpointList
 	var peers v1alpha1.PeerList
+	var nodes corev1.NodeList
 	if err := errors.Join(
 		r.local.List(ctx, &clusters, client.InNamespace(r.SystemNamespace)),
 		r.local.List(ctx, &endpoints, client.InNamespace(r.SystemNamespace)),
 		r.local.List(ctx, &peers),
+		r.local.List(ctx, &nodes),
 	); err != nil {
-		return reconcile.Result{}, fmt.Errorf("read Clusters, Endpoints and Peers: %w", err)
+		return reconcile.Result{}, fmt.Errorf("read Clusters, Endpoints, Peers and Nodes: %w", err)
 	}
 	owner := objectset.Owner{HubID: r.HubID}
-	var k known
+	k := known{nodes: nodes.Items}
 	for _, c := range clusters.Items {
 		if owner.Owns(&c) {
 			k.clusters = append(k.clusters, c)

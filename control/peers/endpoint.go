@@ -2,6 +2,7 @@ package peers
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/gateways"
 )
 
@@ -49,10 +51,42 @@ func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex)
 		if err != nil { // published without it: peers on the same network reach the gateway
 			problems = append(problems, problem{node, "InvalidPublicIP", err.Error()})
 		}
-		endpoints = append(endpoints, o.endpoint(node.Name, index.Spec.Index, private, public))
+		wire, err := o.wireOf(index)
+		if err != nil {
+			problems = append(problems, problem{node, "NoWire", err.Error()})
+			continue
+		}
+		endpoints = append(endpoints, o.endpoint(node.Name, wire, private, public))
 	}
 	slices.SortFunc(endpoints, func(a, b *submarinerv1.Endpoint) int { return strings.Compare(a.Name, b.Name) })
 	return endpoints, problems
+}
+
+// wireOf is the backend_config of a gateway's Endpoint: what its node reports of the wire and what the cluster knows of it.
+// One that nobody could use is not published.
+func (o Options) wireOf(index v1alpha1.NodeIndex) (map[string]string, error) {
+	fabric, err := config.FabricAddress(o.Fabric, o.ClusterIndex, uint16(index.Spec.Index))
+	if err != nil {
+		return nil, fmt.Errorf("the gateway cannot be published: %w", err)
+	}
+	if got := index.Status.FabricAddress; got != "" && got != fabric.String() {
+		return nil, fmt.Errorf("the gateway cannot be published: its node uses the fabric address %s instead of %s: restart pelago-node there", got, fabric)
+	}
+	settings := map[string]string{}
+	maps.Copy(settings, index.Status.Wire)
+	maps.Copy(settings, map[string]string{
+		submarinerv1.BackendClusterIndex: strconv.Itoa(int(o.ClusterIndex)),
+		submarinerv1.BackendNodeIndex:    strconv.Itoa(int(index.Spec.Index)),
+		submarinerv1.BackendWireVersion:  strconv.Itoa(o.WireVersion),
+		submarinerv1.BackendFabricIP:     fabric.String(),
+	})
+	if settings[submarinerv1.BackendUDPPort] == "" { // the node may have another than its cluster, by annotation
+		settings[submarinerv1.BackendUDPPort] = strconv.Itoa(int(o.CablePort))
+	}
+	if _, err := wire(o.CableDriver, settings); err != nil {
+		return nil, fmt.Errorf("the gateway cannot be published for the cable driver %s: %w", o.CableDriver, err)
+	}
+	return settings, nil
 }
 
 func privateIP(node *corev1.Node, index v1alpha1.NodeIndex) (netip.Addr, error) {
@@ -86,7 +120,7 @@ func publicIP(node *corev1.Node) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("annotation %s=%q is not understood and left out: use %sa.b.c.d", submarinerv1.AnnotationPublicIP, text, publicIPPrefix)
 }
 
-func (o Options) endpoint(node string, index int32, private, public netip.Addr) *submarinerv1.Endpoint {
+func (o Options) endpoint(node string, wire map[string]string, private, public netip.Addr) *submarinerv1.Endpoint {
 	address := private.StringExpanded() // no `::`, which could not end a name
 	cable := "submariner-cable-" + o.ClusterID + "-" + strings.NewReplacer(".", "-", ":", "-").Replace(address)
 	e := &submarinerv1.Endpoint{
@@ -97,12 +131,7 @@ func (o Options) endpoint(node string, index int32, private, public netip.Addr) 
 		Spec: submarinerv1.EndpointSpec{
 			ClusterID: o.ClusterID, CableName: cable, Hostname: node,
 			PrivateIP: address, Backend: o.CableDriver,
-			BackendConfig: map[string]string{
-				submarinerv1.BackendUDPPort:      strconv.Itoa(int(o.CablePort)),
-				submarinerv1.BackendClusterIndex: strconv.Itoa(int(o.ClusterIndex)),
-				submarinerv1.BackendNodeIndex:    strconv.Itoa(int(index)),
-				submarinerv1.BackendWireVersion:  strconv.Itoa(o.WireVersion),
-			},
+			BackendConfig: wire,
 		},
 	}
 	for _, s := range o.Subnets {

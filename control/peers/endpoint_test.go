@@ -25,7 +25,7 @@ func prefixes(texts ...string) []netip.Prefix {
 var g1 = Options{
 	ClusterID: "g1", ClusterIndex: 1, Subnets: prefixes("120.1.0.0/24"),
 	PodCIDRs: prefixes("10.7.0.0/16"), ServiceCIDRs: prefixes("10.77.0.0/16"), GlobalCIDRs: prefixes("120.1.0.0/24"),
-	CableDriver: "vxlan", CablePort: 4500, WireVersion: 1, SystemNamespace: "pelago-system", HubID: "hub", BrokerNamespace: "broker",
+	Fabric: prefixes("241.0.0.0/8")[0], CableDriver: "vxlan", CablePort: 4500, WireVersion: 1, SystemNamespace: "pelago-system", HubID: "hub", BrokerNamespace: "broker",
 }
 
 func node(name, address string, annotations map[string]string) corev1.Node {
@@ -53,7 +53,7 @@ func TestOwnEndpoint(t *testing.T) {
 		Spec: submarinerv1.EndpointSpec{
 			ClusterID: "g1", CableName: "submariner-cable-g1-192-0-2-1", Hostname: "gw", Subnets: []string{"120.1.0.0/24"},
 			PrivateIP: "192.0.2.1", PublicIP: "198.51.100.7", NATEnabled: true, Backend: "vxlan",
-			BackendConfig: map[string]string{"udp-port": "4500", "cluster-index": "1", "node-index": "2", "wire-version": "1"},
+			BackendConfig: map[string]string{"udp-port": "4500", "cluster-index": "1", "node-index": "2", "wire-version": "1", "fabric-ip": "241.0.64.2"},
 		},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {

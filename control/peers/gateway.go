@@ -1,0 +1,149 @@
+package peers
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
+)
+
+// maxTunnels is the largest number of tunnels between two gateways.
+const maxTunnels = 4
+
+// wireGuardKey is the length of a public key (Curve25519), bytes.
+const wireGuardKey = 32
+
+// ownFields are the keys of backend_config that a PeerGateway has fields for; the others are its identity.
+var ownFields = []string{
+	submarinerv1.BackendUDPPort, submarinerv1.BackendClusterIndex, submarinerv1.BackendNodeIndex, submarinerv1.BackendWireVersion,
+	submarinerv1.BackendFabricIP, submarinerv1.BackendTunnels,
+}
+
+// gateway checks one Endpoint and says how this cluster reaches it.
+func (o Options) gateway(c submarinerv1.Cluster, index int32, e submarinerv1.Endpoint) (v1alpha1.PeerGateway, verdict) {
+	var g v1alpha1.PeerGateway
+	settings := e.Spec.BackendConfig
+	if e.Spec.Backend != o.CableDriver {
+		return g, verdict{reason: v1alpha1.ReasonWireMismatch, message: fmt.Sprintf(
+			"gateway %s of cluster %s uses cable driver %s, this cluster %s: join both with the same --cable-driver", e.Spec.Hostname, c.Spec.ClusterID, e.Spec.Backend, o.CableDriver)}
+	}
+	version, err := number(settings[submarinerv1.BackendWireVersion])
+	if err != nil {
+		return g, invalid("Endpoint %s: %s: %v", e.Name, submarinerv1.BackendWireVersion, err)
+	}
+	if d := int(version) - o.WireVersion; d < -1 || d > 1 {
+		return g, verdict{reason: v1alpha1.ReasonWireMismatch, message: fmt.Sprintf(
+			"gateway %s of cluster %s speaks version %d of the overlay header over %s, this cluster version %d over %s: neighbouring versions work together",
+			e.Spec.Hostname, c.Spec.ClusterID, version, e.Spec.Backend, o.WireVersion, o.CableDriver)}
+	}
+	port, err := number(settings[submarinerv1.BackendUDPPort])
+	if err != nil {
+		return g, invalid("Endpoint %s: %s: %v", e.Name, submarinerv1.BackendUDPPort, err)
+	}
+	node, err := number(settings[submarinerv1.BackendNodeIndex])
+	if err != nil {
+		return g, invalid("Endpoint %s: %s: %v", e.Name, submarinerv1.BackendNodeIndex, err)
+	}
+	if e.Spec.Hostname == "" {
+		return g, invalid("Endpoint %s names no node in spec.hostname", e.Name)
+	}
+	address, field := e.Spec.PrivateIP, "private_ip"
+	if e.Spec.NATEnabled {
+		address, field = e.Spec.PublicIP, "public_ip"
+	}
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return g, invalid("Endpoint %s: %s %q is no IP address", e.Name, field, address)
+	}
+	fabric, err := o.fabricOf(settings, index, node)
+	if err != nil {
+		return g, invalid("Endpoint %s: %v", e.Name, err)
+	}
+	tunnels, err := wire(e.Spec.Backend, settings)
+	if err != nil {
+		return g, invalid("Endpoint %s: %v", e.Name, err)
+	}
+	if err := o.claims(c, index, e); err != nil {
+		return g, invalid("Endpoint %s %v", e.Name, err)
+	}
+	g = v1alpha1.PeerGateway{
+		Name: e.Spec.Hostname, Address: ip.String(), Port: port, Wire: e.Spec.Backend, NodeIndex: node,
+		FabricAddress: fabric.String(), Tunnels: tunnels, Identity: maps.Clone(settings),
+	}
+	maps.DeleteFunc(g.Identity, func(key, _ string) bool { return slices.Contains(ownFields, key) })
+	if len(g.Identity) == 0 {
+		g.Identity = nil // as it comes back from the API server
+	}
+	return g, verdict{ok: true}
+}
+
+// fabricOf is the fabric address of a gateway, which follows from its indexes: one that claims another would take the
+// packets of another node. Endpoints of the former version claim none.
+func (o Options) fabricOf(settings map[string]string, cluster, node int32) (netip.Addr, error) {
+	want, err := config.FabricAddress(o.Fabric, uint16(cluster), uint16(node))
+	if err != nil {
+		return want, err
+	}
+	if text, ok := settings[submarinerv1.BackendFabricIP]; ok && text != want.String() {
+		return want, fmt.Errorf("%s is %q, but node %d of cluster %d has %s in the fabric %s: are both clusters joined with the same broker?",
+			submarinerv1.BackendFabricIP, text, node, cluster, want, o.Fabric)
+	}
+	return want, nil
+}
+
+// wire checks what an Endpoint says of its wire and returns the number of tunnels.
+func wire(driver string, settings map[string]string) (int32, error) {
+	tunnels := int32(1)
+	if text, ok := settings[submarinerv1.BackendTunnels]; ok {
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil || n < 1 || n > maxTunnels {
+			return 0, fmt.Errorf("%s: %q is no number from 1 to %d", submarinerv1.BackendTunnels, text, maxTunnels)
+		}
+		tunnels = int32(n)
+	}
+	if driver != config.CableWireGuard {
+		return tunnels, nil
+	}
+	const remedy = "see that pelago-node is ready on that gateway: it makes the keys and reports them in its NodeIndex"
+	text := settings[submarinerv1.BackendPublicKey]
+	if text == "" {
+		return 0, fmt.Errorf("it has no %s, without which nobody can encrypt for it: %s", submarinerv1.BackendPublicKey, remedy)
+	}
+	keys := strings.Split(text, ",")
+	for _, key := range keys {
+		if raw, err := base64.StdEncoding.DecodeString(key); err != nil || len(raw) != wireGuardKey {
+			return 0, fmt.Errorf("%s %q is not %d bytes in base64: %s", submarinerv1.BackendPublicKey, key, wireGuardKey, remedy)
+		}
+	}
+	if len(keys) != int(tunnels) {
+		return 0, fmt.Errorf("it has %d tunnels and %d keys in %s, want one for each: %s", tunnels, len(keys), submarinerv1.BackendPublicKey, remedy)
+	}
+	return tunnels, nil
+}
+
+// claims checks that an Endpoint claims only what `pelago join` allocated to its cluster.
+func (o Options) claims(c submarinerv1.Cluster, index int32, e submarinerv1.Endpoint) error {
+	texts := allocated(c)
+	if fabric, ok := o.fabricShare(c, index); ok {
+		texts = append(texts, fabric)
+	}
+	own := parsed(texts)
+	for _, text := range e.Spec.Subnets {
+		subnet, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("claims %q, which is no range in CIDR notation", text)
+		}
+		inside := slices.ContainsFunc(own, func(r netip.Prefix) bool { return r.Bits() <= subnet.Bits() && r.Contains(subnet.Addr()) })
+		if !inside {
+			return fmt.Errorf("claims %s, which is not within the ranges of cluster %s: %s", text, c.Spec.ClusterID, strings.Join(texts, ", "))
+		}
+	}
+	return nil
+}
