@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -105,7 +106,10 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *hub.Hub, tokens *cre
 			CableDriver: c.CableDriver, CablePort: c.CablePort, WireVersion: wireVersion,
 			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, Hub: h,
 		}),
-		export.Setup(mgr, export.Options{ClusterID: c.ClusterID, Globalnet: c.Globalnet(), Hub: h}),
+		export.Setup(mgr, export.Options{
+			ClusterID: c.ClusterID, Globalnet: c.Globalnet(), PodCIDRs: c.PodCIDRs, Hub: h,
+			Fabric: func(node uint16) (netip.Addr, error) { return c.FabricAddress(c.ClusterIndex, node) },
+		}),
 		imports.Setup(mgr, imports.Options{
 			ClusterID: c.ClusterID, SystemNamespace: config.SystemNamespace, HubID: c.HubID,
 			ClusterSetIPs: c.Mode == config.ModeMCS, Hub: h,

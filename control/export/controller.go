@@ -9,13 +9,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -40,7 +43,10 @@ const (
 type Options struct {
 	ClusterID string
 	Globalnet bool
-	Hub       *hub.Hub
+	// PodCIDRs and Fabric, the address of a node by its index, are used without globalnet.
+	PodCIDRs []netip.Prefix
+	Fabric   func(node uint16) (netip.Addr, error)
+	Hub      *hub.Hub
 }
 
 // Setup adds the controller to the manager and its indexes to the caches.
@@ -48,7 +54,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		local:   mgr.GetClient(),
 		hub:     o.Hub,
-		cluster: cluster{id: o.ClusterID, globalnet: o.Globalnet, brokerNamespace: o.Hub.Namespace()},
+		cluster: cluster{id: o.ClusterID, globalnet: o.Globalnet, brokerNamespace: o.Hub.Namespace(), podCIDRs: o.PodCIDRs, fabric: o.Fabric},
 	}
 	if err := index.Add(mgr, &discoveryv1.EndpointSlice{}, indexService, backends.ByService); err != nil {
 		return fmt.Errorf("set up controller export: %w", err)
@@ -58,6 +64,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		For(&mcs.ServiceExport{}).
 		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(ofLocalSlice)).
+		Watches(&v1alpha1.NodeIndex{}, handler.EnqueueRequestsFromMapFunc(r.ofNodeIndex), builder.WithPredicates(newNodes)).
 		Watches(&submarinerv1.GlobalIngressIP{}, handler.EnqueueRequestsFromMapFunc(r.ofIngressIP)).
 		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, ofHubObject)).
 		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, r.ofOwnHubSlice)).
@@ -125,7 +132,7 @@ func (r *reconciler) read(ctx context.Context, req reconcile.Request) (state, er
 	}
 	s.slices = list.Items
 	if !r.cluster.globalnet {
-		return s, nil
+		return s, r.readNodes(ctx, &s)
 	}
 	names := []string{req.Name}
 	if s.service.Spec.ClusterIP == corev1.ClusterIPNone {
@@ -142,6 +149,29 @@ func (r *reconciler) read(ctx context.Context, req reconcile.Request) (state, er
 		}
 	}
 	return s, nil
+}
+
+// readNodes adds the indexes of the nodes that endpoints of a headless service are on.
+func (r *reconciler) readNodes(ctx context.Context, s *state) error {
+	if s.service.Spec.ClusterIP != corev1.ClusterIPNone {
+		return nil
+	}
+	s.nodes = map[string]uint16{}
+	for _, slice := range s.slices {
+		for _, e := range slice.Endpoints {
+			name := ptr.Deref(e.NodeName, "")
+			if _, known := s.nodes[name]; known || name == "" {
+				continue
+			}
+			var index v1alpha1.NodeIndex
+			err := r.local.Get(ctx, client.ObjectKey{Name: name}, &index)
+			if client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("read NodeIndex %s: %w", name, err)
+			}
+			s.nodes[name] = uint16(index.Spec.Index) // 0: none yet
+		}
+	}
+	return nil
 }
 
 func endpointIngressNames(service string, slices []discoveryv1.EndpointSlice) []string {

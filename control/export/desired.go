@@ -2,6 +2,7 @@ package export
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -9,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -21,6 +23,10 @@ type cluster struct {
 	id              string
 	globalnet       bool
 	brokerNamespace string
+	// Without globalnet:
+	podCIDRs []netip.Prefix
+	// fabric is the address of a node, by its index, in the clusterset's fabric.
+	fabric func(node uint16) (netip.Addr, error)
 }
 
 // state is what the own cluster says of one service.
@@ -30,6 +36,8 @@ type state struct {
 	slices  []discoveryv1.EndpointSlice
 	// ingress holds the global IPs of the service (key: its name) or of its endpoints (key: ingressName).
 	ingress map[string]submarinerv1.GlobalIngressIP
+	// nodes holds the indexes of the nodes that headless endpoints are on; without globalnet only.
+	nodes map[string]uint16
 }
 
 // offer is what the cluster publishes of one service.
@@ -62,7 +70,7 @@ func (c cluster) desired(s state) offer {
 	case headless && c.globalnet:
 		content, o.waiting = endpointsUnderGlobalnet(s)
 	case headless:
-		content = backends.Pods(s.slices, backends.OwnAddress)
+		content, o.waiting = c.endpoints(s)
 	case c.globalnet:
 		ip, waiting := allocated(s.ingress, s.service.Name, ofService)
 		if waiting != "" {
@@ -72,7 +80,11 @@ func (c cluster) desired(s state) offer {
 		ips = []string{ip}
 		content = backends.Virtual(ips, s.service, s.slices)
 	default:
-		ips = s.service.Spec.ClusterIPs
+		ips = slices.DeleteFunc(slices.Clone(s.service.Spec.ClusterIPs), func(text string) bool { return !is4(text) })
+		if len(ips) == 0 {
+			o.waiting = "the Service has no IPv4 ClusterIP, and only IPv4 is routed between clusters: give it one by spec.ipFamilies"
+			return o
+		}
 		content = backends.Virtual(ips, s.service, s.slices)
 	}
 	o.contribution = c.contribution(s, ips)
@@ -90,6 +102,33 @@ func judge(service *corev1.Service) verdict {
 		return verdict{reason: mcs.ServiceExportReasonInvalidServiceType, message: "UnsupportedServiceType: a Service of type ExternalName cannot be exported"}
 	}
 	return verdict{ok: true, reason: mcs.ServiceExportReasonValid, message: "the Service can be exported"}
+}
+
+func is4(text string) bool {
+	ip, err := netip.ParseAddr(text)
+	return err == nil && ip.Is4()
+}
+
+// endpoints publishes, without globalnet, pods under their own addresses and those in the network of their node under
+// the node's fabric address: that of the node itself is not routed between clusters.
+func (c cluster) endpoints(s state) (content []backends.Slice, waiting string) {
+	content = backends.Pods(s.slices, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
+		if family != discoveryv1.AddressTypeIPv4 {
+			return "", false
+		}
+		text := e.Addresses[0]
+		ip, err := netip.ParseAddr(text)
+		if err == nil && slices.ContainsFunc(c.podCIDRs, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+			return text, true
+		}
+		node := ptr.Deref(e.NodeName, "")
+		if fabric, err := c.fabric(s.nodes[node]); err == nil {
+			return fabric.String(), true
+		}
+		waiting = fmt.Sprintf("endpoint %s is neither a pod of the cluster's pod ranges nor on a node that has an index (%q): it cannot be reached from other clusters", text, node)
+		return "", false
+	})
+	return content, waiting
 }
 
 // endpointsUnderGlobalnet publishes the endpoints that have a global IP which all gateways know.

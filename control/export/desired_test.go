@@ -1,6 +1,7 @@
 package export
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -15,12 +16,18 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
 )
 
 var (
 	globalnet = cluster{id: "g2", globalnet: true, brokerNamespace: "broker"}
-	plain     = cluster{id: "c2", brokerNamespace: "broker"}
-	created   = metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	plain     = cluster{
+		id: "c2", brokerNamespace: "broker", podCIDRs: []netip.Prefix{netip.MustParsePrefix("10.7.0.0/16")},
+		fabric: func(node uint16) (netip.Addr, error) {
+			return config.FabricAddress(netip.MustParsePrefix(config.DefaultFabricCIDR), 2, node)
+		},
+	}
+	created = metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 )
 
 func exported() *mcs.ServiceExport {
@@ -48,6 +55,12 @@ func pod(address, name string, uid types.UID) discoveryv1.Endpoint {
 		Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
 		TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: name, UID: uid},
 	}
+}
+
+func onNode(address, name, node string) discoveryv1.Endpoint {
+	e := pod(address, name, "u-"+types.UID(name))
+	e.NodeName = &node
+	return e
 }
 
 // ingress is a GlobalIngressIP; the address is in use if allocated.
@@ -112,8 +125,15 @@ func TestDesired(t *testing.T) {
 		"globalnet, address of a pod of that name": {globalnet, state{export: exported(), service: service("10.77.0.5"),
 			ingress: ips{"web": podIP("120.2.0.9", "u")}}, nil, "Valid", "does not exist yet"},
 		"plain":            {plain, state{export: exported(), service: service("10.77.0.5")}, []string{"c2.sample.web ClusterSetIP 10.77.0.5", "IPv4 =10.77.0.5"}, "Valid", ""},
-		"plain dual stack": {plain, state{export: exported(), service: dual}, []string{"c2.sample.web ClusterSetIP 10.77.0.5,fd00::5", "IPv4 =10.77.0.5", "IPv6 =fd00::5"}, "Valid", ""},
+		"plain dual stack": {plain, state{export: exported(), service: dual}, []string{"c2.sample.web ClusterSetIP 10.77.0.5", "IPv4 =10.77.0.5"}, "Valid", ""},
+		"plain IPv6":       {plain, state{export: exported(), service: service("fd00::5")}, nil, "Valid", "no IPv4 ClusterIP"},
 		"plain headless":   {plain, state{export: exported(), service: service("None"), slices: two}, []string{"c2.sample.web Headless ", "IPv4 web-0=10.7.0.2 web-1=10.7.0.3"}, "Valid", ""},
+		"plain headless in the network of its node": {plain, state{export: exported(), service: service("None"), nodes: map[string]uint16{"n3": 3},
+			slices: pods(pod("10.7.0.2", "web-0", "u0"), onNode("192.0.2.3", "web-1", "n3"))},
+			[]string{"c2.sample.web Headless ", "IPv4 web-0=10.7.0.2 web-1=241.0.128.3"}, "Valid", ""},
+		"plain headless on a node without index": {plain, state{export: exported(), service: service("None"), nodes: map[string]uint16{"n3": 0},
+			slices: pods(pod("10.7.0.2", "web-0", "u0"), onNode("192.0.2.3", "web-1", "n3"))},
+			[]string{"c2.sample.web Headless ", "IPv4 web-0=10.7.0.2"}, "Valid", `endpoint 192.0.2.3 is neither a pod of the cluster's pod ranges nor on a node that has an index ("n3")`},
 		"globalnet headless": {globalnet, state{export: exported(), service: service("None"), slices: two,
 			ingress: ips{"pod-web-0": podIP("120.2.0.10", "u0"), "pod-web-1": podIP("120.2.0.11", "u1")}},
 			[]string{"g2.sample.web Headless ", "IPv4 web-0=120.2.0.10 web-1=120.2.0.11"}, "Valid", ""},

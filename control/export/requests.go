@@ -5,7 +5,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
@@ -50,6 +52,20 @@ func (r *reconciler) ofIngressIP(ctx context.Context, obj client.Object) []recon
 		return []reconcile.Request{request(g.Namespace, g.Name)}
 	}
 	return r.exports(ctx, client.InNamespace(g.Namespace))
+}
+
+// newNodes lets a NodeIndex pass when it is made: from then on its node has a fabric address, which never changes.
+var newNodes = predicate.Funcs{
+	UpdateFunc: func(event.UpdateEvent) bool { return false },
+	DeleteFunc: func(event.DeleteEvent) bool { return false },
+}
+
+// ofNodeIndex: without globalnet an endpoint in the network of its node is published under the node's fabric address.
+func (r *reconciler) ofNodeIndex(ctx context.Context, _ client.Object) []reconcile.Request {
+	if r.cluster.globalnet {
+		return nil
+	}
+	return r.exports(ctx)
 }
 
 // all requests every exported service.

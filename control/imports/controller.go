@@ -9,12 +9,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -46,6 +49,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		local:  mgr.GetClient(),
 		hub:    o.Hub,
+		told:   map[types.NamespacedName]map[string]string{},
 		events: mgr.GetEventRecorderFor("pelago-agent"),
 		cluster: cluster{
 			id: o.ClusterID, systemNamespace: o.SystemNamespace, clusterSetIPs: o.ClusterSetIPs,
@@ -65,6 +69,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(ofSlice)).
 		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}).
 		Watches(&mcs.ServiceExport{}, &handler.EnqueueRequestForObject{}).
+		Watches(&v1alpha1.Peer{}, handler.EnqueueRequestsFromMapFunc(r.ofPeer), builder.WithPredicates(judged)).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.ofNamespace)).
 		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, ofMarked)).
 		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, ofMarked)).
@@ -83,6 +88,9 @@ type reconciler struct {
 	hub     *hub.Hub
 	events  record.EventRecorder
 	cluster cluster
+
+	toldMu sync.Mutex
+	told   map[types.NamespacedName]map[string]string // service → refused cluster → why, as Events have said
 }
 
 // Reconcile handles one service; the request is its namespace and name.
@@ -99,6 +107,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		if err := r.readHub(ctx, &s); err != nil {
 			return reconcile.Result{}, err
 		}
+		r.tell(req.NamespacedName, s.refused)
 		err = r.apply(ctx, have, r.cluster.desired(s))
 	} else {
 		err = r.applyOwn(ctx, have, s)
@@ -174,6 +183,9 @@ func (r *reconciler) readHub(ctx context.Context, s *state) error {
 		return err
 	}
 	if s.hubSlices, err = r.hub.Slices(ctx, service); err != nil {
+		return err
+	}
+	if s.refused, err = r.refused(ctx, s.contributions); err != nil {
 		return err
 	}
 	s.joined, err = r.hub.Members(ctx)

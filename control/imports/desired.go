@@ -33,6 +33,8 @@ type state struct {
 	contributions   []v1alpha1.ServiceContribution
 	hubSlices       []discoveryv1.EndpointSlice
 	joined          map[string]time.Time // members, and when they joined
+	// refused are the contributing clusters that this one has no way to, and why.
+	refused         map[string]refusal
 	namespaceExists bool
 	// exported says whether the own ServiceExport still stands; the hub may be behind.
 	exported    bool
@@ -50,7 +52,8 @@ type result struct {
 // desired computes the objects of one service.
 func (c cluster) desired(s state) result {
 	contributions := slices.DeleteFunc(merge.OfMembers(s.contributions, s.joined), func(x v1alpha1.ServiceContribution) bool {
-		return x.Spec.Cluster == c.id && !s.exported
+		_, refused := s.refused[x.Spec.Cluster]
+		return x.Spec.Cluster == c.id && !s.exported || refused
 	})
 	if len(contributions) == 0 {
 		return result{}

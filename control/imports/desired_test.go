@@ -71,6 +71,10 @@ func local(clusterIP string) func(*state) {
 	}
 }
 
+func refuse(cluster string) func(*state) {
+	return func(s *state) { s.refused = map[string]refusal{cluster: {why: "OverlappingCIDR"}} }
+}
+
 // lines describes a result: the import, the copies, the slices.
 func lines(r result) []string {
 	var out []string
@@ -115,6 +119,11 @@ func TestDesired(t *testing.T) {
 		"own export gone, the hub is behind": {sample(contribution("g1", "120.1.0.9", 0), contribution("g2", "120.2.0.9", 1)), []string{
 			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
 		"a cluster that is no member": {sample(contribution("g2", "120.2.0.9", 0), contribution("g9", "120.9.0.9", 0)), []string{
+			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
+		"a cluster that is refused": {sample(contribution("g2", "120.2.0.9", 0), contribution("g3", "120.3.0.9", 1)).with(refuse("g3")), []string{
+			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
+		"only one that is refused": {sample(contribution("g3", "120.3.0.9", 1)).with(refuse("g3")), nil},
+		"the type of one that is refused does not count": {sample(contribution("g2", "120.2.0.9", 1), contribution("g3", "", 0)).with(refuse("g3")), []string{
 			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
 		"only one that is no member": {sample(contribution("g9", "120.9.0.9", 0)), nil},
 		"the younger of two types is left out": {sample(contribution("g2", "120.2.0.9", 0), contribution("g3", "", 1)), []string{

@@ -1,0 +1,105 @@
+package imports
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+)
+
+// reasonNotImported is the reason of the Events that tell of services that are left out.
+const reasonNotImported = "NotImported"
+
+// refusal is why a cluster is not connected. A name that leads to its addresses would lead to somebody else, or nowhere.
+type refusal struct {
+	peer *v1alpha1.Peer // nil: it was not judged yet
+	why  string
+}
+
+// refusalOf says whether a cluster is refused. One that has no gateway just now is not: its services stay, and come back
+// with the gateway.
+func refusalOf(peer *v1alpha1.Peer) (refusal, bool) {
+	if peer == nil {
+		return refusal{}, true
+	}
+	c := meta.FindStatusCondition(peer.Status.Conditions, v1alpha1.PeerAccepted)
+	switch {
+	case c == nil:
+		return refusal{}, true
+	case c.Status == metav1.ConditionTrue || c.Reason == v1alpha1.ReasonNoGateway:
+		return refusal{}, false
+	}
+	return refusal{peer: peer, why: c.Reason + ": " + c.Message}, true
+}
+
+// refused looks which of the contributing clusters are refused.
+func (r *reconciler) refused(ctx context.Context, contributions []v1alpha1.ServiceContribution) (map[string]refusal, error) {
+	out := map[string]refusal{}
+	for _, x := range contributions {
+		id := x.Spec.Cluster
+		if _, done := out[id]; done || id == r.cluster.id {
+			continue
+		}
+		peer := &v1alpha1.Peer{}
+		if err := r.local.Get(ctx, client.ObjectKey{Name: id}, peer); apierrors.IsNotFound(err) {
+			peer = nil
+		} else if err != nil {
+			return nil, fmt.Errorf("read Peer %s: %w", id, err)
+		}
+		if refusal, ok := refusalOf(peer); ok {
+			out[id] = refusal
+		}
+	}
+	return out, nil
+}
+
+// tell makes an Event on the Peer of each refused cluster, once for each service and reason.
+func (r *reconciler) tell(service types.NamespacedName, refused map[string]refusal) {
+	r.toldMu.Lock()
+	defer r.toldMu.Unlock()
+	said := map[string]string{}
+	for id, refusal := range refused {
+		if refusal.peer == nil {
+			continue
+		}
+		said[id] = refusal.why
+		if r.told[service][id] != refusal.why {
+			r.events.Eventf(refusal.peer, corev1.EventTypeWarning, reasonNotImported, "service %s of cluster %s is not imported: %s", service, id, refusal.why)
+		}
+	}
+	if len(said) == 0 {
+		delete(r.told, service)
+		return
+	}
+	r.told[service] = said
+}
+
+// judged lets a Peer's events pass if they change what is imported.
+var judged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok1 := e.ObjectOld.(*v1alpha1.Peer)
+	after, ok2 := e.ObjectNew.(*v1alpha1.Peer)
+	if !ok1 || !ok2 {
+		return true
+	}
+	was, out := refusalOf(before)
+	is, outNow := refusalOf(after)
+	return out != outNow || was.why != is.why
+}}
+
+// ofPeer: whether a cluster is connected decides on all services that it contributes to.
+func (r *reconciler) ofPeer(_ context.Context, obj client.Object) []reconcile.Request {
+	if !r.hub.Synced() {
+		return nil // the hub's first picture requests everything
+	}
+	return r.hub.OfCluster(obj)
+}
