@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -98,8 +99,12 @@ func run(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return fmt.Errorf("set up the API client: %w", err)
 	}
+	typed, err := kubernetes.NewForConfig(rest)
+	if err != nil {
+		return fmt.Errorf("set up the API client: %w", err)
+	}
 	daemon := node.New(node.Options{
-		NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins, OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
+		Pods: node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins, OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
 		Version: version, Logger: log,
 	}, c, cl, l)
 	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent use.

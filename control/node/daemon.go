@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"k8s.io/apimachinery/pkg/types"
+	clientcache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -43,6 +44,8 @@ type Options struct {
 	PinPath   string // of the maps; loader.DefaultPinPath if empty
 	// OverlayTokenDir and PSKDir are the mounted Secrets pelago-overlay-token and submariner-ipsec-psk.
 	OverlayTokenDir, PSKDir string
+	// Pods lists and watches the pods of the whole cluster (PodsOfCluster). A gateway without globalnet uses it.
+	Pods clientcache.ListerWatcher
 	// Version is reported in the Gateway object.
 	Version string
 	Logger  *slog.Logger
@@ -54,6 +57,7 @@ type Daemon struct {
 	cache  cache.Cache
 	client client.Client
 	loader *loader.Loader
+	places *places
 	log    *slog.Logger
 
 	trigger chan struct{}
@@ -88,10 +92,12 @@ type snapshot struct {
 
 // New makes a daemon over a started loader. cache must be configured by CacheOptions.
 func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemon {
-	return &Daemon{
+	d := &Daemon{
 		opts: opts, cache: c, client: cl, loader: l, log: opts.Logger, trigger: make(chan struct{}, 1),
 		owners: map[netip.Addr]types.UID{}, problems: map[string]bool{}, leaving: map[string]int{}, links: newLinks(),
 	}
+	d.places = newPlaces(opts.Pods, d.wake)
+	return d
 }
 
 // Ready says whether the first full set of tables is in the kernel.

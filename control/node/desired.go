@@ -52,9 +52,13 @@ func Desired(objs Objects, host Host) Result {
 	}
 	b.nodes()
 	b.peers()
-	b.sources()
-	b.blocks()
-	b.ingress()
+	if objs.Config.Globalnet() {
+		b.sources()
+		b.blocks()
+		b.ingress()
+	} else {
+		b.plain()
+	}
 	if b.out.Gateway {
 		for uid := range b.acks {
 			b.out.Acks = append(b.out.Acks, string(uid))
@@ -236,6 +240,14 @@ func (b *builder) sources() {
 			s.Sources[a] = hostSource
 		}
 	}
+	b.localPods(func(p *corev1.Pod, _ netip.Addr) dataplane.Source {
+		pod := egress.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels}
+		return source(table.Choose(pod), string(p.UID))
+	})
+}
+
+// localPods makes a source of each pod of this node that has an address of its own.
+func (b *builder) localPods(source func(*corev1.Pod, netip.Addr) dataplane.Source) {
 	for i := range b.objs.Pods {
 		p := &b.objs.Pods[i]
 		if p.Spec.HostNetwork || p.Spec.NodeName != b.objs.Name || finished(p) {
@@ -245,10 +257,9 @@ func (b *builder) sources() {
 		if !ok {
 			continue // not started
 		}
-		pod := egress.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels}
-		src := source(table.Choose(pod), string(p.UID))
+		src := source(p, address)
 		src.Ifindex = b.host.Devices[address]
-		s.Sources[address] = src
+		b.out.State.Sources[address] = src
 		b.out.Owners[address] = p.UID
 	}
 }

@@ -45,6 +45,12 @@ func (b *builder) service(g *submarinerv1.GlobalIngressIP, ip netip.Addr) bool {
 	if service == nil {
 		return false
 	}
+	b.expose(name, service, ip)
+	return true
+}
+
+// expose puts the ports of a Service into the tables under an address.
+func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip netip.Addr) {
 	s := &b.out.State
 	s.Globals[ip] = dataplane.Global{Kind: dataplane.GlobalService}
 	for _, port := range service.Spec.Ports {
@@ -72,7 +78,6 @@ func (b *builder) service(g *submarinerv1.GlobalIngressIP, ip netip.Addr) bool {
 		}
 		s.Services[dataplane.ServiceKey{Address: ip, Port: uint16(port.Port), Protocol: proto}] = v
 	}
-	return true
 }
 
 // headlessPod leads ip to one pod, whatever the port.

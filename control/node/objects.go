@@ -30,11 +30,15 @@ type Objects struct {
 	ClusterEgress *submarinerv1.ClusterGlobalEgressIP
 	EgressIPs     []submarinerv1.GlobalEgressIP
 	IngressIPs    []submarinerv1.GlobalIngressIP
-	// Services and Slices hold at least those that an IngressIP refers to.
+	// Services and Slices hold at least those that an IngressIP refers to, or that are exported.
 	Services map[types.NamespacedName]*corev1.Service
 	Slices   map[types.NamespacedName][]discoveryv1.EndpointSlice // by service
 	// Pods of this node.
 	Pods []corev1.Pod
+	// Exports are the Services that are exported; used without globalnet.
+	Exports map[types.NamespacedName]bool
+	// Places leads from the address of every pod of the cluster to its node; on gateways without globalnet only.
+	Places map[netip.Addr]string
 }
 
 // Host is what the node knows of itself.

@@ -14,13 +14,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	clientcache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -58,8 +61,24 @@ func watched() []client.Object {
 	}
 }
 
+// exportsKind is the kind ServiceExport in the version that the cluster serves. Of an export only its name is read.
+func (d *Daemon) exportsKind() (schema.GroupVersionKind, error) {
+	kind := schema.GroupKind{Group: mcs.GroupName, Kind: mcs.ServiceExportKindName}
+	mapping, err := d.client.RESTMapper().RESTMapping(kind, "v1beta1", "v1alpha1")
+	if err != nil {
+		return schema.GroupVersionKind{}, fmt.Errorf("find %s in version v1beta1 or v1alpha1: %w (`pelago join` installs the definitions)", kind, err)
+	}
+	return mapping.GroupVersionKind, nil
+}
+
 func (d *Daemon) watch(ctx context.Context) error {
-	for _, obj := range watched() {
+	kind, err := d.exportsKind()
+	if err != nil {
+		return err
+	}
+	exports := &metav1.PartialObjectMetadata{}
+	exports.SetGroupVersionKind(kind)
+	for _, obj := range append(watched(), exports) {
 		informer, err := d.cache.GetInformer(ctx, obj)
 		if err != nil {
 			return fmt.Errorf("watch %T: %w", obj, err)
@@ -143,7 +162,39 @@ func (d *Daemon) read(ctx context.Context) (Objects, error) {
 		name := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 		objs.Slices[name] = append(objs.Slices[name], s)
 	}
+	errs = append(errs, d.readPlain(ctx, &objs))
 	return objs, errors.Join(errs...)
+}
+
+// readPlain adds what is needed without globalnet.
+func (d *Daemon) readPlain(ctx context.Context, objs *Objects) error {
+	if objs.Config.Globalnet() || !labelled(*objs) && !time.Now().Before(d.tenure.until) {
+		d.places.end()
+	} else {
+		var err error
+		if objs.Places, err = d.places.all(ctx); err != nil {
+			return err
+		}
+	}
+	if objs.Config.Globalnet() {
+		return nil
+	}
+	kind, err := d.exportsKind()
+	if err != nil {
+		return err
+	}
+	var exports metav1.PartialObjectMetadataList
+	exports.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	if err := d.cache.List(ctx, &exports, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list ServiceExports: %w", err)
+	}
+	objs.Exports = make(map[types.NamespacedName]bool, len(exports.Items))
+	for i := range exports.Items {
+		if e := &exports.Items[i]; e.DeletionTimestamp == nil {
+			objs.Exports[client.ObjectKeyFromObject(e)] = true
+		}
+	}
+	return nil
 }
 
 // lookAtHost finds out what the tables need of the node itself.
