@@ -10,6 +10,8 @@
 // ranges are 120.C.0.0/24: egress IPs 120.C.0.1–8 (node n owns block n of every IP), service IPs from 120.C.0.20, pod
 // IPs from 120.C.0.100. As on a Kubernetes node, what leaves the pods' network is masqueraded and conntrack is at work;
 // rp_filter is strict.
+//
+// With Options.Plain there is no globalnet: see plain.go.
 package clusters
 
 import (
@@ -32,6 +34,7 @@ type Options struct {
 	Gateways int // the first so many nodes of each cluster
 	Timers   loader.Timers
 	Clsact   bool // attach as before Linux 6.6
+	Plain    bool // without globalnet, with addresses of their own
 }
 
 // Set is the two clusters.
@@ -44,6 +47,7 @@ type Set struct {
 // Cluster is one of them.
 type Cluster struct {
 	Index    uint16
+	Plain    bool
 	Nodes    []*Node // Nodes[0] has index 1
 	Services map[dataplane.ServiceKey]*Service
 	Pods     map[netip.Addr]*Pod // headless pods by their global IP
@@ -77,7 +81,7 @@ func New(t testing.TB, o Options) *Set {
 	s := &Set{Router: netns.ForTest(t, "router"), bpffs: bpffs.Mount(t)}
 	must(t, s.Router.Sysctl("net/ipv4/ip_forward", "1"))
 	for i := uint16(1); i <= 2; i++ {
-		s.Clusters[i] = &Cluster{Index: i, Services: map[dataplane.ServiceKey]*Service{}, Pods: map[netip.Addr]*Pod{}}
+		s.Clusters[i] = &Cluster{Index: i, Plain: o.Plain, Services: map[dataplane.ServiceKey]*Service{}, Pods: map[netip.Addr]*Pod{}}
 	}
 	s.Clusters[1].Other, s.Clusters[2].Other = s.Clusters[2], s.Clusters[1]
 	for _, c := range s.Clusters[1:] {
@@ -123,6 +127,9 @@ func (c *Cluster) Expose(port uint16, protocols []uint8, pods ...*Pod) netip.Add
 		taken[key.Address] = true
 	}
 	address := c.Global(byte(20 + len(taken)))
+	if c.Plain {
+		address = c.clusterIP(byte(20 + len(taken)))
+	}
 	for _, proto := range protocols {
 		s := &Service{Backends: map[*Pod]uint16{}, Nodes: map[*Node]uint16{}}
 		for _, p := range pods {
@@ -133,8 +140,11 @@ func (c *Cluster) Expose(port uint16, protocols []uint8, pods ...*Pod) netip.Add
 	return address
 }
 
-// ExposePod gives a pod a global IP of its own, as a headless service does.
+// ExposePod gives a pod a global IP of its own, as a headless service does. Without globalnet every pod is its own.
 func (c *Cluster) ExposePod(p *Pod) netip.Addr {
+	if c.Plain {
+		return p.Global
+	}
 	p.Global = c.Global(byte(100 + len(c.Pods)))
 	c.Pods[p.Global] = p
 	return p.Global

@@ -33,7 +33,7 @@ type Pod struct {
 	*netns.NS
 	Node    *Node
 	Address netip.Addr
-	Global  netip.Addr // of a headless pod
+	Global  netip.Addr // of a headless pod; without globalnet the address of any
 	Gone    bool       // the node does not know it any more
 }
 
@@ -64,10 +64,10 @@ func (s *Set) addNode(t testing.TB, c *Cluster, index uint16, opts loader.Option
 	cni, err := n.Handle().LinkByName("cni0")
 	must(t, err)
 	must(t, n.Handle().LinkSetUp(cni))
-	pods := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(index), 1}), 24)
+	pods := netip.PrefixFrom(n.podAddress(1), 24)
 	must(t, n.AddAddr("cni0", pods))
 	// What the CNI does for the pods' way to the outside world.
-	n.MustRun(t, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", pods.Masked().String(), "!", "-d", "10.7.0.0/16", "-j", "MASQUERADE")
+	n.MustRun(t, "iptables", "-t", "nat", "-A", "POSTROUTING", "-s", pods.Masked().String(), "!", "-d", c.podCIDR().String(), "-j", "MASQUERADE")
 	n.Open(t)
 	t.Cleanup(func() {
 		if err := n.Loader.Close(); err != nil {
@@ -101,7 +101,10 @@ func (n *Node) AddPod(t testing.TB) *Pod {
 	number := 10 + len(n.Pods)
 	p := &Pod{
 		NS:   netns.ForTest(t, fmt.Sprintf("c%dn%dp%d", n.Cluster.Index, n.Index, number)),
-		Node: n, Address: netip.AddrFrom4([4]byte{10, 7, byte(n.Index), byte(number)}),
+		Node: n, Address: n.podAddress(byte(number)),
+	}
+	if n.Cluster.Plain {
+		p.Global = p.Address
 	}
 	must(t, netns.Veth(netns.End{NS: p.NS, Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(p.Address, 24)}}, netns.End{NS: n.NS, Name: p.host()}))
 	cni, err := n.Handle().LinkByName("cni0")
@@ -110,7 +113,7 @@ func (n *Node) AddPod(t testing.TB) *Pod {
 	must(t, err)
 	must(t, n.Handle().LinkSetMaster(link, cni))
 	must(t, n.Handle().LinkSetHairpin(link, true))
-	must(t, p.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), netip.AddrFrom4([4]byte{10, 7, byte(n.Index), 1}), "eth0"))
+	must(t, p.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), n.podAddress(1), "eth0"))
 	n.Pods = append(n.Pods, p)
 	return p
 }
@@ -158,7 +161,7 @@ func (n *Node) Apply(t testing.TB) {
 }
 
 func (n *Node) config() netdev.Config {
-	c := netdev.Config{Source: n.Address, Prefixes: []netip.Prefix{n.Cluster.Other.GlobalCIDR()}, MTU: 1500 - netdev.Overhead}
+	c := netdev.Config{Source: n.Address, Prefixes: n.Cluster.Other.routed(), MTU: 1500 - netdev.Overhead}
 	if n.switches() {
 		c.CablePort = 4500
 	}

@@ -346,8 +346,13 @@ func (w *town) foreignPrograms(t *testing.T) {
 // takes the default route.
 func (w *town) noLeak(t *testing.T) {
 	n := w.Clusters[1].Nodes[2]
+	var remote []string
+	for _, p := range w.Clusters[2].routed() {
+		remote = append(remote, p.String())
+	}
 	for _, command := range []string{
-		"add table ip leak", "add chain ip leak seen { type filter hook prerouting priority 0; }", "add rule ip leak seen ip daddr 120.0.0.0/8 counter",
+		"add table ip leak", "add chain ip leak seen { type filter hook prerouting priority 0; }",
+		"add rule ip leak seen ip daddr { " + strings.Join(remote, ", ") + " } counter",
 	} {
 		_, err := w.Router.Run("nft", command)
 		must(t, err)

@@ -31,12 +31,12 @@ func (n *Node) State() (dataplane.State, error) {
 			Address: n.Address, CableAddress: n.Address, Node: n.Index, Edge: uint32(edge), Cluster: c.Index, Gateway: n.switches(), MSS: 1500 - netdev.Overhead - 40,
 			Overlay: dataplane.Tokens{Current: 0xa0 + uint32(c.Index)}, Cable: dataplane.Tokens{Current: 0xcab1e}, Ready: true,
 		},
-		Routes:   map[netip.Prefix]uint16{c.Other.GlobalCIDR(): c.Other.Index},
+		Routes:   map[netip.Prefix]uint16{},
 		Nodes:    map[uint16]dataplane.Hop{},
 		Gateways: slices.Clone(c.Gateways),
 		Clusters: map[uint16][]dataplane.RemoteGateway{},
 		Peers:    map[netip.Addr]dataplane.Peer{},
-		Sources:  map[netip.Addr]dataplane.Source{n.Address: {Egress: c.Global(1), Host: true}},
+		Sources:  map[netip.Addr]dataplane.Source{},
 		Egresses: map[netip.Addr][]uint16{},
 		Globals:  map[netip.Addr]dataplane.Global{},
 		Blocks:   map[dataplane.BlockKey]uint16{},
@@ -48,21 +48,13 @@ func (n *Node) State() (dataplane.State, error) {
 			s.Peers[node.Address] = dataplane.Peer{Kind: dataplane.PeerNode, Node: node.Index}
 		}
 	}
-	for ip := byte(1); ip <= 8; ip++ {
-		s.Egresses[c.Global(ip)] = slices.Clone(n.Blocks)
-		s.Globals[c.Global(ip)] = dataplane.Global{Kind: dataplane.GlobalEgress}
+	for _, p := range c.Other.routed() {
+		s.Routes[p] = c.Other.Index
 	}
-	for _, p := range n.Pods {
-		if !p.Gone {
-			s.Sources[p.Address] = dataplane.Source{Egress: c.Global(1 + p.Address.As4()[3]%8), Own: p.Global, Ifindex: uint32(cni)}
-		}
-	}
-	for ip, p := range c.Pods {
-		g := dataplane.Global{Kind: dataplane.GlobalPod, Node: p.Node.Index}
-		if p.Node == n && !p.Gone {
-			g.Pod = p.Address
-		}
-		s.Globals[ip] = g
+	if c.Plain {
+		n.plain(&s, uint32(cni))
+	} else {
+		n.globalnet(&s, uint32(cni))
 	}
 	for key, service := range c.Services {
 		s.Services[key] = service.seenBy(n)
@@ -72,6 +64,28 @@ func (n *Node) State() (dataplane.State, error) {
 		n.gateway(&s, hop)
 	}
 	return s, nil
+}
+
+// globalnet adds the addresses that are translated.
+func (n *Node) globalnet(s *dataplane.State, cni uint32) {
+	c := n.Cluster
+	s.Sources[n.Address] = dataplane.Source{Egress: c.Global(1), Host: true}
+	for ip := byte(1); ip <= 8; ip++ {
+		s.Egresses[c.Global(ip)] = slices.Clone(n.Blocks)
+		s.Globals[c.Global(ip)] = dataplane.Global{Kind: dataplane.GlobalEgress}
+	}
+	for _, p := range n.Pods {
+		if !p.Gone {
+			s.Sources[p.Address] = dataplane.Source{Egress: c.Global(1 + p.Address.As4()[3]%8), Own: p.Global, Ifindex: cni}
+		}
+	}
+	for ip, p := range c.Pods {
+		g := dataplane.Global{Kind: dataplane.GlobalPod, Node: p.Node.Index}
+		if p.Node == n && !p.Gone {
+			g.Pod = p.Address
+		}
+		s.Globals[ip] = g
+	}
 }
 
 // gateway adds what only gateways know.
@@ -85,6 +99,9 @@ func (n *Node) gateway(s *dataplane.State, hop func(a, next netip.Addr) dataplan
 	// Those that are leaving may still send.
 	for _, index := range slices.Concat(c.Other.Gateways, c.Other.Draining) {
 		s.Peers[c.Other.Nodes[index-1].Address] = dataplane.Peer{Kind: dataplane.PeerGateway, Cluster: c.Other.Index, Node: index}
+	}
+	if c.Plain {
+		return
 	}
 	for _, node := range c.Nodes {
 		for ip := byte(1); ip <= 8; ip++ {
