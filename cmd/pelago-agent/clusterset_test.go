@@ -70,30 +70,48 @@ type member struct {
 	ended         chan error // gets what the agent returned, if it was not stopped
 }
 
+// ranges are the addresses of a member; without a GlobalCIDR there is no globalnet.
+type ranges struct{ pods, services, global string }
+
+func (r ranges) globalCIDRs() []netip.Prefix {
+	if r.global == "" {
+		return nil
+	}
+	return []netip.Prefix{netip.MustParsePrefix(r.global)}
+}
+
 func newClusterset(t *testing.T) *clusterset {
+	t.Helper()
+	book, err := broker.NewBook(true, globalRange, 256)
+	must(t, err)
+	return newClustersetWith(t, book,
+		ranges{podCIDR.String(), serviceCIDR.String(), "120.1.0.0/24"}, ranges{podCIDR.String(), serviceCIDR.String(), "120.2.0.0/24"})
+}
+
+// newClustersetWith makes one whose members have these ranges.
+func newClustersetWith(t *testing.T, book broker.Book, first, second ranges) *clusterset {
 	t.Helper()
 	ctx := t.Context()
 	hubConfig := apiserver.Start(t, apiserver.HubControllers())
 	must(t, deploy.HubBase(ctx, hubConfig, t.Logf))
 	hub := newClient(t, hubConfig)
-	book, err := broker.NewBook(true, globalRange, 256)
-	must(t, err)
 	hubID, err := broker.ClusterUID(ctx, hub)
 	must(t, err)
 	psk, err := broker.Setup(ctx, hub, book, broker.Clusterset{Mode: "submariner", HubID: hubID, Fabric: fabricCIDR}, nil)
 	must(t, err)
 	must(t, deploy.Hub(ctx, hubConfig, t.Logf))
 	s := &clusterset{hub: hub, config: hubConfig, line: apiserver.NewLine(t, hubConfig)}
-	s.g1 = s.join(t, hubConfig, hubID, "g1", "120.1.0.0/24", "192.0.2.1", psk.Data)
-	s.g2 = s.join(t, hubConfig, hubID, "g2", "120.2.0.0/24", "192.0.2.2", psk.Data)
+	s.g1 = s.join(t, hubConfig, hubID, "g1", first, "192.0.2.1", psk.Data)
+	s.g2 = s.join(t, hubConfig, hubID, "g2", second, "192.0.2.2", psk.Data)
 	return s
 }
 
 // join makes a member: an API server with what `pelago join` installs, a gateway node and a running agent.
-func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id, globalCIDR, address string, psk map[string][]byte) *member {
+func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string, r ranges, address string, psk map[string][]byte) *member {
 	t.Helper()
 	ctx := t.Context()
-	cfg := apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"))
+	cfg := apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"), apiserver.ServiceCIDR(r.services))
+	pods, services := netip.MustParsePrefix(r.pods), netip.MustParsePrefix(r.services)
 	must(t, deploy.MemberBase(ctx, cfg, t.Logf))
 	m := &member{id: id, whole: t, Client: newClient(t, cfg), agent: rest.CopyConfig(cfg)}
 	m.agent.Impersonate = rest.ImpersonationConfig{
@@ -102,20 +120,22 @@ func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id, globa
 	}
 	uid, err := broker.ClusterUID(ctx, m)
 	must(t, err)
-	entry, err := broker.Claim(ctx, s.hub, deploy.BrokerNamespace, broker.Request{
-		ClusterID: id, ClusterUID: uid, GlobalCIDR: netip.MustParsePrefix(globalCIDR), Local: []netip.Prefix{podCIDR, serviceCIDR},
-	})
+	request := broker.Request{ClusterID: id, ClusterUID: uid, Local: []netip.Prefix{pods, services}, Fabric: fabricCIDR}
+	for _, g := range r.globalCIDRs() {
+		request.GlobalCIDR = g
+	}
+	entry, err := broker.Claim(ctx, s.hub, deploy.BrokerNamespace, request)
 	must(t, err)
 	proof, err := broker.Identity(ctx, s.hub, deploy.BrokerNamespace, id, "")
 	must(t, err)
 	token, err := broker.Token(ctx, s.hub, deploy.BrokerNamespace, id, proof)
 	must(t, err)
 	must(t, broker.Admit(ctx, s.hub, deploy.BrokerNamespace, broker.Member{
-		Entry: entry, PodCIDR: []netip.Prefix{podCIDR}, ServiceCIDR: []netip.Prefix{serviceCIDR}, Fabric: fabricCIDR,
+		Entry: entry, PodCIDR: []netip.Prefix{pods}, ServiceCIDR: []netip.Prefix{services}, Fabric: fabricCIDR,
 	}))
 	c := config.Config{
-		ClusterID: id, ClusterIndex: uint16(entry.ClusterIndex), GlobalCIDRs: []netip.Prefix{netip.MustParsePrefix(globalCIDR)},
-		PodCIDRs: []netip.Prefix{podCIDR}, ServiceCIDRs: []netip.Prefix{serviceCIDR}, FabricCIDR: fabricCIDR,
+		ClusterID: id, ClusterIndex: uint16(entry.ClusterIndex), GlobalCIDRs: r.globalCIDRs(),
+		PodCIDRs: []netip.Prefix{pods}, ServiceCIDRs: []netip.Prefix{services}, FabricCIDR: fabricCIDR,
 		Mode: config.ModeSubmariner, CableDriver: config.CableVXLAN, CablePort: 4500,
 		HubID: hubID, HubServer: "https://" + s.line.Address(), BrokerNamespace: deploy.BrokerNamespace,
 	}
