@@ -31,11 +31,11 @@ type clusterset struct {
 }
 
 // newClusterset brings the clusters up and installs the product in them. They are taken down when the test has ended,
-// however it ended; leftovers of a run that was killed are taken down first.
-func newClusterset(t *testing.T, o lab.Options, gateways int) *clusterset {
+// however it ended; leftovers of a run that was killed are taken down first. Of w, Gateways and Plain say what it is like.
+func newClusterset(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
 	t.Helper()
 	s := &clusterset{
-		Walk: walk.Walk{Gateways: gateways, Dir: t.TempDir(), Bin: absolute(t, *binDir), Images: absolute(t, *imageDir), Out: t.Output()},
+		Walk: walk.Walk{Gateways: w.Gateways, Plain: w.Plain, Dir: t.TempDir(), Bin: absolute(t, *binDir), Images: absolute(t, *imageDir), Out: t.Output()},
 		load: &load{},
 	}
 	for _, file := range []string{filepath.Join(s.Bin, "pelago"), filepath.Join(s.Images, "pelago.tar"), filepath.Join(s.Images, "whereami.tar")} {
@@ -53,8 +53,12 @@ func newClusterset(t *testing.T, o lab.Options, gateways int) *clusterset {
 		}
 	})
 	o.Clusters = 2
-	o.PodCIDRs = []netip.Prefix{netip.MustParsePrefix(walk.PodCIDR)}
-	o.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix(walk.ServiceCIDR)}
+	o.PodCIDRs = []netip.Prefix{netip.MustParsePrefix(s.Pods("g1"))} // one for both
+	o.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix(s.Services("g1"))}
+	if s.Plain {
+		o.PodCIDRs = append(o.PodCIDRs, netip.MustParsePrefix(s.Pods("g2")))
+		o.ServiceCIDRs = append(o.ServiceCIDRs, netip.MustParsePrefix(s.Services("g2")))
+	}
 	o.Progress = func(line string) { t.Log(line) }
 	start := time.Now()
 	var err error

@@ -22,7 +22,7 @@ type load struct {
 	host   walk.Pod // in the node's network
 
 	clientNode, sinkNode string
-	// web and sink are the services' global ingress IPs.
+	// web and sink are the services' global ingress IPs, or without globalnet their ClusterIPs.
 	web, sink netip.Addr
 }
 
@@ -126,7 +126,7 @@ func (s *clusterset) needLoad(t *testing.T) load {
 		must(t, err)
 		s.kubectl(t, "g2", "-n", loadNamespace, "wait", "serviceexport/"+service, "--for=condition=Ready", "--timeout=5s")
 	}
-	l.web, l.sink = s.ingressIP(t, "web"), s.ingressIP(t, "sink")
+	l.web, l.sink = s.serviceIP(t, "web"), s.serviceIP(t, "sink")
 	for _, client := range []walk.Pod{l.client, l.other, l.host} {
 		within(t, 30*time.Second, func() error {
 			_, err := s.Ask(ctx, client, l.web.String())
@@ -144,10 +144,14 @@ func (s *clusterset) last(t *testing.T, cluster string) string {
 	return nodes[len(nodes)-1]
 }
 
-// ingressIP is the global ingress IP of a service of the load.
-func (s *clusterset) ingressIP(t *testing.T, service string) netip.Addr {
+// serviceIP is the address of a service of the load for the other cluster.
+func (s *clusterset) serviceIP(t *testing.T, service string) netip.Addr {
 	t.Helper()
-	text := s.kubectl(t, "g2", "-n", loadNamespace, "get", "globalingressip", service, "-o", "jsonpath={.status.allocatedIP}")
+	from := []string{"globalingressip", service, "-o", "jsonpath={.status.allocatedIP}"}
+	if s.Plain {
+		from = []string{"service", service, "-o", "jsonpath={.spec.clusterIP}"}
+	}
+	text := s.kubectl(t, "g2", append([]string{"-n", loadNamespace, "get"}, from...)...)
 	a, err := netip.ParseAddr(text)
 	must(t, err)
 	return a
@@ -166,12 +170,12 @@ func (s *clusterset) refused(ctx context.Context, from walk.Pod, host string) bo
 	return err != nil
 }
 
-// needHeadless makes the walk-through's headless service in g2 and returns the global IPs of its pods.
+// needHeadless makes the walk-through's headless service in g2 and returns the addresses of its pods for g1.
 func (s *clusterset) needHeadless(t *testing.T, from walk.Pod) []netip.Addr {
 	t.Helper()
 	must(t, s.Workload(t.Context(), "g2"))
 	must(t, s.Export(t.Context(), "g2", walk.HeadlessName))
-	addresses, err := s.Resolve(t.Context(), from, "g2."+walk.HeadlessName+".sample.svc.clusterset.local", 3, walk.GlobalCIDR2)
+	addresses, err := s.Resolve(t.Context(), from, "g2."+walk.HeadlessName+".sample.svc.clusterset.local", 3, s.ShownPods("g2"))
 	must(t, err)
 	return addresses
 }

@@ -3,6 +3,8 @@ package walk
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -10,7 +12,7 @@ const domain = "." + Namespace + ".svc.clusterset.local"
 
 // FromFirst: a pod of g1 resolves the service of g2 and reaches all of its pods.
 func (w *Walk) FromFirst(ctx context.Context, client Pod) error {
-	if _, err := w.Resolve(ctx, client, ServiceName+domain, 1, GlobalCIDR2); err != nil {
+	if _, err := w.Resolve(ctx, client, ServiceName+domain, 1, w.ShownServices("g2")); err != nil {
 		return err
 	}
 	return w.ReachesAll(ctx, client, ServiceName+domain, 3)
@@ -18,12 +20,12 @@ func (w *Walk) FromFirst(ctx context.Context, client Pod) error {
 
 // Headless: the name of the headless service has one address per pod, and each pod has a name of its own.
 func (w *Walk) Headless(ctx context.Context, client Pod) error {
-	if _, err := w.Resolve(ctx, client, HeadlessName+domain, 3, GlobalCIDR2); err != nil {
+	if _, err := w.Resolve(ctx, client, HeadlessName+domain, 3, w.ShownPods("g2")); err != nil {
 		return err
 	}
 	pod := "whereami-0"
 	name := pod + ".g2." + HeadlessName + domain
-	if _, err := w.Resolve(ctx, client, name, 1, GlobalCIDR2); err != nil {
+	if _, err := w.Resolve(ctx, client, name, 1, w.ShownPods("g2")); err != nil {
 		return err
 	}
 	return w.ReachesPod(ctx, client, name, pod)
@@ -43,13 +45,13 @@ func (w *Walk) Reverse(ctx context.Context) (Pod, error) {
 	if err != nil {
 		return client, err
 	}
-	if _, err := w.Resolve(ctx, client, "g1."+ServiceName+domain, 1, GlobalCIDR1); err != nil {
+	if _, err := w.Resolve(ctx, client, "g1."+ServiceName+domain, 1, w.ShownServices("g1")); err != nil {
 		return client, err
 	}
 	if err := w.ReachesAll(ctx, client, "g1."+ServiceName+domain, 3); err != nil {
 		return client, err
 	}
-	_, err = w.Resolve(ctx, client, ServiceName+domain, 1, ServiceCIDR)
+	_, err = w.Resolve(ctx, client, ServiceName+domain, 1, w.Services("g2"))
 	return client, err
 }
 
@@ -59,7 +61,11 @@ func (w *Walk) Translations(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(out, "120.2.0.") {
+	service := netip.MustParsePrefix(w.ShownServices("g2"))
+	if !slices.ContainsFunc(strings.Fields(out), func(word string) bool {
+		a, err := netip.ParseAddrPort(word)
+		return err == nil && service.Contains(a.Addr())
+	}) {
 		return fmt.Errorf("no flow towards g2 in %q", out)
 	}
 	_, err = w.Pelago(ctx, "show", "gateways", "--contexts", "g1,g2")

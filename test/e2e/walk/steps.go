@@ -24,8 +24,8 @@ const (
 	egressIPCount = 8
 )
 
-// clusters are the members by name with their GlobalCIDRs.
-var clusters = map[string]string{"g1": GlobalCIDR1, "g2": GlobalCIDR2}
+// clusters are the members by name.
+var clusters = []string{"g1", "g2"}
 
 // Install loads the images, deploys the broker and joins both clusters.
 func (w *Walk) Install(ctx context.Context) error {
@@ -34,12 +34,21 @@ func (w *Walk) Install(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, err := w.Pelago(ctx, "deploy-broker", "--context", "hub", "--globalnet", "--globalnet-cidr-range", GlobalRange); err != nil {
+	deploy := []string{"deploy-broker", "--context", "hub"}
+	if !w.Plain {
+		deploy = append(deploy, "--globalnet", "--globalnet-cidr-range", GlobalRange)
+	}
+	if _, err := w.Pelago(ctx, deploy...); err != nil {
 		return err
 	}
-	for _, name := range []string{"g1", "g2"} {
-		args := []string{"join", "broker-info.subm", "--context", name, "--clusterid", name,
-			"--globalnet-cidr", clusters[name], "--cable-driver", "vxlan"}
+	for _, name := range clusters {
+		args := []string{"join", "broker-info.subm", "--context", name, "--clusterid", name}
+		if w.Plain {
+			args = append(args, "--clustercidr", w.Pods(name))
+		} else {
+			args = append(args, "--globalnet-cidr", w.ranges(name).global)
+		}
+		args = append(args, "--cable-driver", "vxlan")
 		for n := range w.Gateways {
 			args = append(args, "--gateway-node", fmt.Sprintf("%s-n%d", name, n+1))
 		}
@@ -53,7 +62,7 @@ func (w *Walk) Install(ctx context.Context) error {
 // Connected waits until every gateway of both clusters reports its connections as connected, and shows them.
 func (w *Walk) Connected(ctx context.Context) error {
 	err := Eventually(ctx, time.Minute, func() error {
-		for name := range clusters {
+		for _, name := range clusters {
 			out, err := w.run(ctx, "", w.Lab.Kubectl(), "--context", name, "-n", "pelago-system", "get", "gateways.submariner.io",
 				"-o", `jsonpath={range .items[*].status.connections[*]}{.status}{" "}{end}`)
 			if err != nil {
@@ -210,13 +219,12 @@ func parseAnswer(out string) (Answer, error) {
 	return a, nil
 }
 
-// ReachesAll asks until pods different pods have answered and checks that each saw one of the cluster's egress IPs as the
-// source. It prints the answers.
+// ReachesAll asks until pods different pods have answered and checks that each saw as the source one of the cluster's egress
+// IPs, or without globalnet the asking pod's own. It prints the answers.
 func (w *Walk) ReachesAll(ctx context.Context, from Pod, host string, pods int) error {
-	egress := netip.MustParsePrefix(clusters[from.Cluster])
-	first, last := egress.Addr().Next(), egress.Addr()
-	for range egressIPCount {
-		last = last.Next()
+	first, last, err := w.sources(ctx, from)
+	if err != nil {
+		return err
 	}
 	seen := map[string]bool{}
 	fmt.Fprintf(w.Out, "$ curl http://%s/   # from pod %s of %s, again and again\n", host, from.Name, from.Cluster)

@@ -23,6 +23,8 @@ type Walk struct {
 	Lab *lab.Lab
 	// Gateways is the number of nodes that join makes gateways in each cluster; 0 leaves the choice to it.
 	Gateways int
+	// Plain is without globalnet: the clusters have ranges of their own.
+	Plain bool
 	// Bin is the directory of the product's programs, Images that of the image archives.
 	Bin, Images string
 	// Dir takes broker-info.subm.
