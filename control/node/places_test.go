@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	clientcache "k8s.io/client-go/tools/cache"
 	"pgregory.net/rapid"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
 // server is a list of pods and a stream of events, as an API server gives them.
@@ -110,6 +112,30 @@ func TestPlaces(t *testing.T) {
 	if got := s.lists.Load(); got != 2 {
 		t.Errorf("%d lists, want 2", got)
 	}
+}
+
+// A gateway that is taken out of service goes on switching for a while, without a gap.
+func TestWhoNeedsPlaces(t *testing.T) {
+	objs, _ := plainWorld("n1")
+	now := time.Unix(1000, 0)
+	var tn tenure
+	step := func(what string, want bool) {
+		t.Helper()
+		if got := needsPlaces(objs, tn, now); got != want {
+			t.Errorf("%s: %t, want %t", what, got, want)
+		}
+		tn.note(labelled(objs), false, now)
+	}
+	step("a gateway", true)
+	step("still one", true)
+	delete(objs.Nodes[0].Labels, submarinerv1.LabelGateway)
+	step("just taken out of service", true)
+	now = now.Add(drain - time.Second)
+	step("draining", true)
+	now = now.Add(2 * time.Second)
+	step("drained", false)
+	objs, _ = world("n1")
+	step("a gateway with globalnet", false)
 }
 
 // A gateway that restarts must not take the pods away that it has not heard of yet.

@@ -168,7 +168,7 @@ func (d *Daemon) read(ctx context.Context) (Objects, error) {
 
 // readPlain adds what is needed without globalnet.
 func (d *Daemon) readPlain(ctx context.Context, objs *Objects) error {
-	if objs.Config.Globalnet() || !labelled(*objs) && !time.Now().Before(d.tenure.until) {
+	if !needsPlaces(*objs, d.tenure, time.Now()) {
 		d.places.end()
 	} else {
 		var err error
