@@ -143,6 +143,15 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	} else {
 		p.step("Cluster %s has index %d", j.clusterID, entry.ClusterIndex)
 	}
+	c := config.Config{
+		ClusterID: j.clusterID, ClusterIndex: uint16(entry.ClusterIndex), GlobalCIDRs: entry.GlobalCIDR,
+		PodCIDRs: facts.podCIDRs, ServiceCIDRs: facts.serviceCIDRs, FabricCIDR: set.Fabric, Mode: config.Mode(set.Mode),
+		CableDriver: j.cableDriver, CablePort: j.nattPort, CustomDomains: set.CustomDomains,
+		HubID: set.HubID, HubServer: info.BrokerURL, BrokerNamespace: info.Namespace(),
+	}
+	if _, err := config.Parse(c.Data()); err != nil {
+		return fmt.Errorf("what join found is no valid configuration: %w", err)
+	}
 	if err := deploy.MemberBase(ctx, cfg, p.step); err != nil {
 		return err
 	}
@@ -151,12 +160,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	}, p); err != nil {
 		return err
 	}
-	if err := m.configure(ctx, info, config.Config{
-		ClusterID: j.clusterID, ClusterIndex: uint16(entry.ClusterIndex), GlobalCIDRs: entry.GlobalCIDR,
-		PodCIDRs: facts.podCIDRs, ServiceCIDRs: facts.serviceCIDRs, FabricCIDR: set.Fabric, Mode: config.Mode(set.Mode),
-		CableDriver: j.cableDriver, CablePort: j.nattPort, CustomDomains: set.CustomDomains,
-		HubID: set.HubID, HubServer: info.BrokerURL, BrokerNamespace: info.Namespace(),
-	}); err != nil {
+	if err := m.configure(ctx, info, c); err != nil {
 		return err
 	}
 	if err := labelGateways(ctx, m.typed, gateways, p); err != nil {

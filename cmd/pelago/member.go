@@ -109,11 +109,8 @@ func (m *member) keepToken(ctx context.Context, token string) error {
 	})
 }
 
-// configure writes what the components read.
+// configure writes what the components read; c is valid.
 func (m *member) configure(ctx context.Context, info broker.Info, c config.Config) error {
-	if _, err := config.Parse(c.Data()); err != nil {
-		return fmt.Errorf("what join found is no valid configuration: %w", err)
-	}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.ConfigMapName}}
 	if err := m.put(ctx, cm, func() { cm.Data = c.Data() }); err != nil {
 		return err

@@ -36,15 +36,15 @@ func (w *Walk) Services(cluster string) string { return w.ranges(cluster).servic
 // ShownServices and ShownPods are where the other cluster sees a cluster's services and pods: in its GlobalCIDR, or where they
 // are.
 func (w *Walk) ShownServices(cluster string) string {
-	if r := w.ranges(cluster); w.Plain {
-		return r.services
+	if w.Plain {
+		return w.ranges(cluster).services
 	}
 	return w.ranges(cluster).global
 }
 
 func (w *Walk) ShownPods(cluster string) string {
-	if r := w.ranges(cluster); w.Plain {
-		return r.pods
+	if w.Plain {
+		return w.ranges(cluster).pods
 	}
 	return w.ranges(cluster).global
 }
