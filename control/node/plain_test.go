@@ -41,7 +41,7 @@ func TestPlainNodeWithoutGlobalnet(t *testing.T) {
 	r := Desired(objs, host)
 	want := dataplane.State{
 		Settings: dataplane.Settings{
-			Address: ip("172.31.1.12"), Node: 2, Cluster: 1, MSS: 1410, Ready: true,
+			Address: ip("172.31.1.12"), CableAddress: ip("172.31.1.12"), Node: 2, Cluster: 1, MSS: 1410, Ready: true,
 			Overlay: dataplane.Tokens{Current: 7}, Cable: dataplane.Tokens{Current: 9},
 		},
 		Routes: map[netip.Prefix]uint16{
