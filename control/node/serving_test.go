@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
@@ -86,9 +87,9 @@ func TestFarewells(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var f farewells
-			f.note([]pelagov1alpha1.Peer{both}, start)
-			f.note(tt.then, start)
-			got, _ := f.note(tt.now, start.Add(tt.at))
+			f.note(config.Config{CableDriver: config.CableVXLAN}, []pelagov1alpha1.Peer{both}, start)
+			f.note(config.Config{CableDriver: config.CableVXLAN}, tt.then, start)
+			got, _ := f.note(config.Config{CableDriver: config.CableVXLAN}, tt.now, start.Add(tt.at))
 			if diff := cmp.Diff(tt.want, got, comparable); diff != "" {
 				t.Errorf("packets are still taken from: -want +got\n%s", diff)
 			}
