@@ -9,12 +9,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pelago-net/pelago/control/verdict"
 	"github.com/pelago-net/pelago/control/zone"
 	"github.com/pelago-net/pelago/dns"
 )
 
 func TestParse(t *testing.T) {
-	defaults := options{listen: ":53", metrics: ":9153", drain: 3 * time.Second}
+	defaults := options{listen: ":53", metrics: ":9153", verdict: verdict.Socket, drain: 3 * time.Second}
 	for _, c := range []struct {
 		about   string
 		args    []string
@@ -25,16 +26,16 @@ func TestParse(t *testing.T) {
 		{"nothing: the ConfigMap decides", nil, nil, defaults, ""},
 		{
 			"all flags",
-			[]string{"--cluster-id=g1", "--mode=mcs", "--zones=clusterset.local,Global.Example", "--listen=127.0.0.1:5353", "--metrics=:1", "--kubeconfig=k", "--drain=0s"},
+			[]string{"--cluster-id=g1", "--mode=mcs", "--zones=clusterset.local,Global.Example", "--listen=127.0.0.1:5353", "--metrics=:1", "--kubeconfig=k", "--verdict-socket=v", "--drain=0s"},
 			nil,
-			options{zone: zone.Config{LocalCluster: "g1", Mode: dns.ModeMCS, Zones: []string{"clusterset.local.", "global.example."}}, listen: "127.0.0.1:5353", metrics: ":1", kubeconfig: "k"},
+			options{zone: zone.Config{LocalCluster: "g1", Mode: dns.ModeMCS, Zones: []string{"clusterset.local.", "global.example."}}, listen: "127.0.0.1:5353", metrics: ":1", kubeconfig: "k", verdict: "v"},
 			"",
 		},
 		{
 			"a flag wins over the environment",
 			[]string{"--mode=mcs"},
 			map[string]string{"PELAGO_CLUSTER_ID": "g1", "PELAGO_MODE": "submariner"},
-			options{zone: zone.Config{LocalCluster: "g1", Mode: dns.ModeMCS, Zones: []string{"clusterset.local."}}, listen: ":53", metrics: ":9153", drain: 3 * time.Second},
+			options{zone: zone.Config{LocalCluster: "g1", Mode: dns.ModeMCS, Zones: []string{"clusterset.local."}}, listen: ":53", metrics: ":9153", verdict: verdict.Socket, drain: 3 * time.Second},
 			"",
 		},
 		{"cluster id", []string{"--cluster-id=G1"}, nil, options{}, `--cluster-id: cluster id "G1" is not an RFC 1123 label`},

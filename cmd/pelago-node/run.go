@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -27,16 +28,20 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/node"
+	"github.com/pelago-net/pelago/control/verdict"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/observe"
 )
 
+// portRetry is the pause before a port that is taken is tried again.
+const portRetry = 2 * time.Second
+
 type runOptions struct {
-	metricsAddr, healthAddr           string
-	verbose                           bool
-	overlayTokenDir, pskDir, stateDir string
-	nodeName, namespace, pins         string
+	metricsAddr, healthAddr                          string
+	verbose                                          bool
+	overlayTokenDir, pskDir, stateDir, verdictSocket string
+	nodeName, namespace, pins                        string
 }
 
 func runCommand() *cobra.Command {
@@ -56,6 +61,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.overlayTokenDir, "overlay-token-dir", "/etc/pelago/overlay-token", "mounted Secret "+config.OverlayTokenSecretName)
 	f.StringVar(&o.pskDir, "psk-dir", "/etc/pelago/ipsec-psk", "mounted Secret "+config.PSKSecretName)
 	f.StringVar(&o.stateDir, "state-dir", "/var/lib/pelago", "directory on the node for the wire's keys")
+	f.StringVar(&o.verdictSocket, "verdict-socket", verdict.Socket, "Unix socket on which the name server hears which clusters are dead")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":32780", "where /metrics is served")
 	f.StringVar(&o.healthAddr, "health-addr", "127.0.0.1:8089", "where /healthz and /readyz are served")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log debug messages")
@@ -106,9 +112,10 @@ func run(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return fmt.Errorf("set up the API client: %w", err)
 	}
+	verdicts := verdict.NewServer()
 	daemon := node.New(node.Options{
 		Pods: node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins, OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
-		OpenWire: openWire(o.stateDir, log), Version: version, Logger: log,
+		Verdict: verdicts, OpenWire: openWire(o.stateDir, log), Version: version, Logger: log,
 	}, c, cl, l)
 	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent use.
 	reader, err := loader.OpenMaps(o.pins)
@@ -120,6 +127,7 @@ func run(ctx context.Context, o runOptions) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.Start(ctx) })
 	group.Go(func() error { return daemon.Run(ctx) })
+	group.Go(func() error { return verdicts.Run(ctx, o.verdictSocket) })
 	group.Go(func() error { return serve(ctx, o.metricsAddr, metrics(reader)) })
 	group.Go(func() error { return serve(ctx, o.healthAddr, health(daemon)) })
 	log.Info("started", "node", o.nodeName, "version", version, "pins", o.pins)
@@ -167,8 +175,20 @@ func serve(ctx context.Context, addr string, h http.Handler) error {
 		// Nothing is in flight that would be worth waiting for.
 		_ = s.Close()
 	}()
-	if err := s.ListenAndServe(); err != nil && !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve on %s: %w", addr, err)
+	for {
+		err := s.ListenAndServe()
+		if err == nil || errors.Is(err, http.ErrServerClosed) {
+			return nil
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("serve on %s: %w", addr, err)
+		}
+		// Some connection of the node has the port by chance, which is no reason to stop.
+		slog.Warn("the port is taken, trying again", "address", addr)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(portRetry):
+		}
 	}
-	return nil
 }

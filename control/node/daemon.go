@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pelago-net/pelago/control/verdict"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
@@ -47,6 +48,8 @@ type Options struct {
 	OverlayTokenDir, PSKDir string
 	// Pods lists and watches the pods of the whole cluster (PodsOfCluster). A gateway without globalnet uses it.
 	Pods clientcache.ListerWatcher
+	// Verdict tells others on the node which clusters are dead.
+	Verdict *verdict.Server
 	// OpenWire makes the wire of a gateway.
 	OpenWire OpenWire
 	// Version is reported in the Gateway object.
@@ -75,6 +78,7 @@ type Daemon struct {
 	purged    bool           // the flows that an earlier process left have been looked through
 	wire      cable.Wire     // of a gateway; else nil
 	tenure    tenure         // as a gateway
+	verdicts  verdicts       // on other clusters
 	farewells farewells      // of remote gateways
 	problems  map[string]bool
 	links     *links

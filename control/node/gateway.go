@@ -19,12 +19,11 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/probe"
 )
 
 const (
 	// watchEvery is how often the paths are looked at.
-	watchEvery = probe.Idle
+	watchEvery = 100 * time.Millisecond
 	// rewrite a Gateway object at the latest after this long, for its round-trip times; changes of a status at once.
 	rewrite = 30 * time.Second
 )
@@ -87,12 +86,13 @@ func (d *Daemon) watchPathsOnce(ctx context.Context, snap snapshot) error {
 	if !d.Ready() {
 		return nil
 	}
-	if !snap.gateway {
-		return d.removeGateway(ctx)
-	}
 	paths, err := d.loader.Paths()
 	if err != nil {
 		return err
+	}
+	d.opts.Verdict.Publish(d.verdicts.note(snap, paths, time.Now()))
+	if !snap.gateway {
+		return d.removeGateway(ctx)
 	}
 	if err := d.loader.Unreachable(unreachable(snap.state.Clusters, paths)); err != nil {
 		return err

@@ -1,7 +1,7 @@
 package nodeindex
 
-// MaxIndex is the highest index; the overlay header has 16 bits for it.
-const MaxIndex = 65535
+// MaxIndex is the highest index: a fabric address has 14 bits for it.
+const MaxIndex = 1<<14 - 1
 
 // Next is the index to give out after last: indexes go round from 1 to MaxIndex, so that a freed one is given out again
 // as late as possible. It says false if all of them are used.

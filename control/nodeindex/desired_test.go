@@ -18,7 +18,7 @@ func TestNext(t *testing.T) {
 		{name: "the first", want: 1},
 		{name: "a freed one is not given out at once", last: 7, used: []int32{1, 2, 4}, want: 8},
 		{name: "round to the start", last: nodeindex.MaxIndex, used: []int32{1, 3}, want: 2},
-		{name: "used ones are passed over", last: 65533, used: []int32{65534, 65535, 1}, want: 2},
+		{name: "used ones are passed over", last: 16381, used: []int32{16382, 16383, 1}, want: 2},
 		{name: "a record below 0", last: -5, want: 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -45,13 +45,24 @@ type Controller struct {
 	log    *slog.Logger
 
 	synced atomic.Bool
+	dead   atomic.Pointer[[]string] // clusters
+	poked  chan struct{}            // they have changed
 	// problems that were logged last.
 	problems string
 }
 
 // New makes a controller that gives each new table to set.
 func New(api *rest.Config, c Config, set func(dns.Table) error, log *slog.Logger) *Controller {
-	return &Controller{api: api, config: c, set: set, log: log}
+	return &Controller{api: api, config: c, set: set, log: log, poked: make(chan struct{}, 1)}
+}
+
+// SetDead says which clusters do not answer: the table is made anew at once, with none of their addresses ready.
+func (c *Controller) SetDead(clusters []string) {
+	c.dead.Store(&clusters)
+	select {
+	case c.poked <- struct{}{}:
+	default:
+	}
 }
 
 // Synced says whether a whole table has been set. Once true it stays true: an
@@ -134,11 +145,14 @@ func (c *Controller) watch(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-c.poked:
+			continue // a dead cluster is not waited for
 		case <-dirty:
 		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-c.poked:
 		case <-time.After(pause):
 		}
 		// What came in during the pause is read now.
@@ -160,6 +174,9 @@ func (c *Controller) reconcile(ctx context.Context, objects client.Reader) error
 	}
 	table, problems := Desired(imports.Items, endpointSlices.Items, c.config)
 	c.report(problems)
+	if dead := c.dead.Load(); dead != nil {
+		notReady(&table, *dead)
+	}
 	if err := c.set(table); err != nil {
 		return &tableError{fmt.Errorf("set table of %d services: %w", len(table.Services), err)}
 	}

@@ -44,7 +44,7 @@ func (r *tables) set(t dns.Table) error {
 	return nil
 }
 
-// address is the first address of a service's first cluster, "" without one.
+// address is the first address of a service's first cluster, with "!" before it if it is not ready; "" without one.
 func (r *tables) address(namespace, name string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,7 +52,11 @@ func (r *tables) address(namespace, name string) string {
 	if i < 0 || len(r.newest.Services[i].Clusters) == 0 {
 		return ""
 	}
-	return r.newest.Services[i].Clusters[0].Endpoints[0].IP.String()
+	e := r.newest.Services[i].Clusters[0].Endpoints[0]
+	if !e.Ready {
+		return "!" + e.IP.String()
+	}
+	return e.IP.String()
 }
 
 func (r *tables) count() int {
@@ -121,6 +125,10 @@ func TestFollowsTheAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.True(t, "new address", func() bool { return set.address(ns, "web") == "120.2.0.2" })
+	controller.SetDead([]string{"g2"})
+	await.True(t, "the cluster is dead", func() bool { return set.address(ns, "web") == "!120.2.0.2" })
+	controller.SetDead(nil)
+	await.True(t, "and back", func() bool { return set.address(ns, "web") == "120.2.0.2" })
 	if err := c.Delete(t.Context(), imported(ns, "web")); err != nil {
 		t.Fatal(err)
 	}

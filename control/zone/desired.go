@@ -73,6 +73,21 @@ func Desired(imports []mcs.ServiceImport, endpointSlices []discoveryv1.EndpointS
 	return t, errors.Join(problems...)
 }
 
+// notReady takes the readiness from all that dead clusters contribute. The own cluster is never dead.
+func notReady(t *dns.Table, dead []string) {
+	for i := range t.Services {
+		for j := range t.Services[i].Clusters {
+			c := &t.Services[i].Clusters[j]
+			if c.ID == t.LocalCluster || !slices.Contains(dead, c.ID) {
+				continue
+			}
+			for k := range c.Endpoints {
+				c.Endpoints[k].Ready = false
+			}
+		}
+	}
+}
+
 // usable returns why a slice cannot be attributed, or nil.
 func usable(s *discoveryv1.EndpointSlice) error {
 	if s.AddressType == discoveryv1.AddressTypeFQDN {

@@ -191,3 +191,20 @@ func TestCopiesOfOneClustersShareAreNotServed(t *testing.T) {
 		t.Errorf("served: %v, %v; want nothing", table.Services, err)
 	}
 }
+
+// Of a dead cluster nothing is ready, but it still has its names; the own cluster is never dead.
+func TestNotReady(t *testing.T) {
+	endpoints := func(ready bool) []dns.Endpoint {
+		return []dns.Endpoint{{IP: netip.MustParseAddr("120.2.0.9"), Ready: ready}}
+	}
+	table := func(far bool) dns.Table {
+		return dns.Table{LocalCluster: "g1", Services: []dns.Service{{Namespace: "a", Name: "b", Clusters: []dns.Cluster{
+			{ID: "g1", Endpoints: endpoints(true)}, {ID: "g2", Endpoints: endpoints(far)}, {ID: "g3", Endpoints: endpoints(true)},
+		}}}}
+	}
+	got := table(true)
+	notReady(&got, []string{"g1", "g2", "g9"})
+	if diff := cmp.Diff(table(false), got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

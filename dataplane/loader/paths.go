@@ -45,6 +45,12 @@ func (p Path) Reaches(cluster uint16) bool {
 	return word >= len(p.unreachable) || p.unreachable[word]>>(cluster%64)&1 == 0
 }
 
+// WithUnreachable is the path of a gateway that does not reach a remote cluster.
+func (p Path) WithUnreachable(cluster uint16) Path {
+	p.unreachable[int(cluster)/64%len(p.unreachable)] |= 1 << (cluster % 64)
+	return p
+}
+
 // The rule by which the programs steer around a path (bpf/live.h).
 const (
 	unanswered      = 3
@@ -63,7 +69,7 @@ func (p Path) Suspect() bool {
 }
 
 // DeadAfter is how long a suspect path is silent before it is called dead: three probes of an idle path.
-const DeadAfter = 800 * time.Millisecond
+const DeadAfter = 450 * time.Millisecond
 
 // Dead: the peer has not answered for long. It is a verdict for people and for DNS; packets were steered away before.
 func (p Path) Dead() bool {

@@ -20,7 +20,7 @@ import (
 const (
 	// Idle and Busy are the times between two probes of a path that carries no traffic, or does. Probes of a long path are
 	// spread over its round-trip time (bpf/probe.h, interval_of).
-	Idle = 250 * time.Millisecond
+	Idle = 150 * time.Millisecond
 	Busy = 10 * time.Millisecond
 	// inUse after a packet the path is probed as one that carries traffic.
 	inUse = 10 * time.Second

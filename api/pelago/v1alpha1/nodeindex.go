@@ -27,10 +27,10 @@ type NodeIndex struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.index == oldSelf.index",message="index is immutable"
 type NodeIndexSpec struct {
-	// Index is the node's number in the cluster, 1–65535. A freed number is given out again last.
+	// Index is the node's number in the cluster, 1–16383. A freed number is given out again last.
 	//
 	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=65535
+	// +kubebuilder:validation:Maximum=16383
 	Index int32 `json:"index"`
 	// NodeUID is the UID of the Node that the index was given to.
 	NodeUID string `json:"nodeUID"`
