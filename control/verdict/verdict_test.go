@@ -71,7 +71,10 @@ func TestWatch(t *testing.T) {
 	got := make(chan []string, 10)
 	watching, end := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); Watch(watching, socket, func(d []string) { got <- d }, slog.New(slog.DiscardHandler)) }()
+	go func() {
+		defer close(done)
+		Watch(watching, socket, func(d []string) { got <- d }, slog.New(slog.DiscardHandler))
+	}()
 	defer func() { end(); <-done }()
 
 	first := NewServer()
