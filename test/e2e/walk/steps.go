@@ -1,6 +1,7 @@
 package walk
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -48,7 +49,7 @@ func (w *Walk) Install(ctx context.Context) error {
 		} else {
 			args = append(args, "--globalnet-cidr", w.ranges(name).global)
 		}
-		args = append(args, "--cable-driver", "vxlan")
+		args = append(args, "--cable-driver", cmp.Or(w.Wire, "vxlan"))
 		for n := range w.Gateways {
 			args = append(args, "--gateway-node", fmt.Sprintf("%s-n%d", name, n+1))
 		}
