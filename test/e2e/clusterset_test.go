@@ -35,7 +35,7 @@ type clusterset struct {
 func newClusterset(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
 	t.Helper()
 	s := &clusterset{
-		Walk: walk.Walk{Gateways: w.Gateways, Plain: w.Plain, Dir: t.TempDir(), Bin: absolute(t, *binDir), Images: absolute(t, *imageDir), Out: t.Output()},
+		Walk: walk.Walk{Gateways: w.Gateways, Plain: w.Plain, Wire: w.Wire, Dir: t.TempDir(), Bin: absolute(t, *binDir), Images: absolute(t, *imageDir), Out: t.Output()},
 		load: &load{},
 	}
 	for _, file := range []string{filepath.Join(s.Bin, "pelago"), filepath.Join(s.Images, "pelago.tar"), filepath.Join(s.Images, "whereami.tar")} {
