@@ -10,7 +10,7 @@ import (
 // TestTwoClusters runs everything in one clusterset. The parts stand in the order of Must show; each makes what it needs,
 // so that one can be run alone: go test ./test/e2e -run 'TestTwoClusters/gateway' -keep
 func TestTwoClusters(t *testing.T) {
-	s := newClusterset(t, lab.Options{Name: *labName, Nodes: 3}, walk.Walk{Gateways: 2})
+	s := newClusterset(t, lab.Options{Name: *labName, Nodes: 3}, walk.Walk{Gateways: 2, Wire: "vxlan"})
 	s.run(t, "the walk-through", testWalkThrough)
 	s.run(t, "the map and nat list say the same", testMapAndList)
 	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
@@ -27,7 +27,7 @@ func TestTwoClusters(t *testing.T) {
 
 // TestNFTables is the main path with kube-proxy in its other mode, and what shares netfilter with it.
 func TestNFTables(t *testing.T) {
-	s := newClusterset(t, lab.Options{Name: *labName + "nft", Nodes: 2, KubeProxy: lab.NFTables}, walk.Walk{})
+	s := newClusterset(t, lab.Options{Name: *labName + "nft", Nodes: 2, KubeProxy: lab.NFTables}, walk.Walk{Wire: "vxlan"})
 	s.run(t, "the walk-through", testWalkThrough)
 	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
 	s.run(t, "policy engines", testPolicyEngines)

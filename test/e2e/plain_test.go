@@ -12,7 +12,7 @@ import (
 
 // TestWithoutGlobalnet is the main path of two clusters with ranges of their own.
 func TestWithoutGlobalnet(t *testing.T) {
-	s := newClusterset(t, lab.Options{Name: *labName + "pl", Nodes: 3}, walk.Walk{Gateways: 2, Plain: true})
+	s := newClusterset(t, lab.Options{Name: *labName + "pl", Nodes: 3}, walk.Walk{Gateways: 2, Plain: true, Wire: "vxlan"})
 	s.run(t, "the walk-through", testWalkThrough)
 	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
 	s.run(t, "nodes", testFabric)

@@ -1,7 +1,6 @@
 package walk
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -49,7 +48,9 @@ func (w *Walk) Install(ctx context.Context) error {
 		} else {
 			args = append(args, "--globalnet-cidr", w.ranges(name).global)
 		}
-		args = append(args, "--cable-driver", cmp.Or(w.Wire, "vxlan"))
+		if w.Wire != "" {
+			args = append(args, "--cable-driver", w.Wire)
+		}
 		for n := range w.Gateways {
 			args = append(args, "--gateway-node", fmt.Sprintf("%s-n%d", name, n+1))
 		}
