@@ -77,6 +77,7 @@ type Daemon struct {
 	leaving   map[string]int // releasing block → sweeps done when it was first seen out of use
 	purged    bool           // the flows that an earlier process left have been looked through
 	wire      cable.Wire     // of a gateway; else nil
+	wirePeers []cable.Peer   // what it was last asked for
 	tenure    tenure         // as a gateway
 	verdicts  verdicts       // on other clusters
 	farewells farewells      // of remote gateways
@@ -195,7 +196,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 		return err
 	}
 	host.Leaving = leaving
-	wire, problems := d.ensureWire(objs)
+	wire, problems := d.ensureWire(objs, leaving)
 	host.Wire = wire
 	result := Desired(objs, host)
 	d.report(append(problems, result.Problems...))

@@ -97,7 +97,7 @@ func (d *Daemon) watchPathsOnce(ctx context.Context, snap snapshot) error {
 	if err := d.loader.Unreachable(unreachable(snap.state.Clusters, paths)); err != nil {
 		return err
 	}
-	if d.tenure.introduce(snap.state.Clusters, paths, time.Now()) {
+	if d.tenure.introduce(snap.state.Clusters, waiting(snap), paths, time.Now()) {
 		d.wake() // to report it
 	}
 	d.links.note(snap.state.Clusters, paths)

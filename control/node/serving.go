@@ -42,12 +42,12 @@ func (t *tenure) note(gateway, resumed bool, now time.Time) (ended bool) {
 }
 
 // introduce looks whether every remote gateway has answered a probe since the tenure began: a gateway answers only those
-// that it takes packets from. It returns whether the node serves from now on.
-func (t *tenure) introduce(remote map[uint16][]dataplane.RemoteGateway, paths map[netip.Addr]loader.Path, now time.Time) (begins bool) {
+// that it takes packets from. waiting: to some of them no tunnel leads yet. It returns whether the node serves from now on.
+func (t *tenure) introduce(remote map[uint16][]dataplane.RemoteGateway, waiting bool, paths map[netip.Addr]loader.Path, now time.Time) (begins bool) {
 	if !t.gateway || t.serves {
 		return false
 	}
-	known := true
+	known := !waiting
 	for _, gateways := range remote {
 		for _, g := range gateways {
 			p := paths[g.Hop.Address]

@@ -40,7 +40,7 @@ func TestTenure(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var g tenure
 			g.note(true, tt.resumed, start)
-			g.introduce(tt.remote, tt.paths, start.Add(tt.after))
+			g.introduce(tt.remote, false, tt.paths, start.Add(tt.after))
 			if g.serves != tt.want {
 				t.Errorf("serves: %t, want %t", g.serves, tt.want)
 			}

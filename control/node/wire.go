@@ -9,6 +9,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 )
 
@@ -47,9 +48,10 @@ func cableAddress(c config.Config, g pelagov1alpha1.PeerGateway) (netip.Addr, er
 	return a, err
 }
 
-// ensureWire brings the wire to what the peers say, or takes it away where the node is no gateway. Errors that concern one
-// peer are problems to report; the others go on.
-func (d *Daemon) ensureWire(objs Objects) (Wire, []string) {
+// ensureWire brings the wire to what the peers say, or takes it away where the node is no gateway. Remote gateways that are
+// leaving keep their tunnels for as long as packets are taken from them. Errors that concern one peer are problems to
+// report; the others go on.
+func (d *Daemon) ensureWire(objs Objects, leaving map[netip.Addr]dataplane.Peer) (Wire, []string) {
 	if !labelled(objs) && !time.Now().Before(d.tenure.until) {
 		return Wire{}, d.closeWire()
 	}
@@ -64,7 +66,8 @@ func (d *Daemon) ensureWire(objs Objects) (Wire, []string) {
 	if len(problems) > 0 {
 		return Wire{}, problems
 	}
-	devices, err := d.wire.Ensure(local, wirePeers(objs))
+	d.wirePeers = withLeaving(wirePeers(objs), d.wirePeers, leaving)
+	devices, err := d.wire.Ensure(local, d.wirePeers)
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
@@ -131,6 +134,28 @@ func wirePeers(objs Objects) []cable.Peer {
 		}
 	}
 	return slices.DeleteFunc(out, func(p cable.Peer) bool { return !p.Fabric.IsValid() })
+}
+
+// withLeaving adds those of before that are leaving.
+func withLeaving(peers, before []cable.Peer, leaving map[netip.Addr]dataplane.Peer) []cable.Peer {
+	for _, p := range before {
+		_, leaves := leaving[p.Fabric]
+		if leaves && !slices.ContainsFunc(peers, func(other cable.Peer) bool { return other.Fabric == p.Fabric }) {
+			peers = append(peers, p)
+		}
+	}
+	return peers
+}
+
+// waiting says whether a gateway of an accepted peer is not in the tables yet: no tunnel leads to it.
+func waiting(snap snapshot) bool {
+	for i := range snap.objs.Peers {
+		p := &snap.objs.Peers[i]
+		if routed(p) && len(snap.state.Clusters[uint16(p.Spec.ClusterIndex)]) < min(len(p.Spec.Gateways), dataplane.MaxGateways) {
+			return true
+		}
+	}
+	return false
 }
 
 // tunnels are interface indexes as the tables have them.

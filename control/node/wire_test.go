@@ -81,3 +81,25 @@ func TestWirePeers(t *testing.T) {
 		t.Errorf("of a cluster that is not accepted: %v", got)
 	}
 }
+
+// A remote gateway that is leaving keeps its tunnels; one that left long ago does not.
+func TestWireWithLeaving(t *testing.T) {
+	a, b, c := cable.Peer{Name: "a", Fabric: ip("241.0.128.1")}, cable.Peer{Name: "b", Fabric: ip("241.0.128.2")}, cable.Peer{Name: "c", Fabric: ip("241.0.128.3")}
+	leaving := map[netip.Addr]dataplane.Peer{b.Fabric: {}, ip("241.0.128.9"): {}}
+	got := withLeaving([]cable.Peer{a}, []cable.Peer{a, b, c}, leaving)
+	if diff := cmp.Diff([]cable.Peer{a, b}, got, comparable); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// A gateway to which no tunnel leads yet is waited for.
+func TestWaiting(t *testing.T) {
+	objs, host := encryptedWorld("n1")
+	if !waiting(snapshot{state: Desired(objs, host).State, objs: objs}) {
+		t.Error("the second gateway of g2 does not answer yet")
+	}
+	host.Wire.Tunnels[ip("241.0.128.2")] = []int{20}
+	if waiting(snapshot{state: Desired(objs, host).State, objs: objs}) {
+		t.Error("both gateways of g2 have tunnels")
+	}
+}
