@@ -11,7 +11,7 @@ struct arrival {
 	__u8 flags; /* enum overlay_flag */
 	__u8 from_cable;
 	__u16 peer_node; /* index of the sender */
-	enum hook hook;	    /* where it came in */
+	enum hook hook;	 /* where it came in */
 };
 
 #define OVERLAY_AT (ETH_LEN + sizeof(struct ipv4) + sizeof(struct udp))

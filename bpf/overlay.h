@@ -97,7 +97,8 @@ static __always_inline int send_from_stack(struct __sk_buff *skb, const struct n
 }
 
 /* Fills the outer headers of a packet whose outer IPv4 packet is len bytes long. */
-static __always_inline void make_outer(struct outer *o, const struct target *to, __u32 len, __u8 tos, __be16 source_port)
+static __always_inline void make_outer(struct outer *o, const struct target *to, __u32 len, __u8 tos,
+				       __be16 source_port)
 {
 	struct ipv4 ip = {};
 
@@ -121,8 +122,8 @@ static __always_inline void make_outer(struct outer *o, const struct target *to,
  * Pushes the overlay header in front of the IPv4 packet of a frame. The packet may be a GSO packet; its segments
  * get the header when they are cut. The outer UDP checksum is 0 (RFC 6935; IPv4 only).
  */
-static __always_inline int push_outer(struct __sk_buff *skb, const struct packet *p, const struct target *to, __u16 node,
-				      __u8 flags, __u32 hash)
+static __always_inline int push_outer(struct __sk_buff *skb, const struct packet *p, const struct target *to,
+				      __u16 node, __u8 flags, __u32 hash)
 {
 	__u32 inner_len = skb->len - ETH_LEN;
 	struct outer o = {};

@@ -122,7 +122,8 @@ struct probe {
 	__u32 ready;	  /* reply: 1 once the reflector's tables are complete */
 	__u32 generation; /* reply: the reflector's table generation */
 	__u32 age;	  /* reply: seconds since its daemon last confirmed the tables */
-	__u64 unreachable[CLUSTER_WORDS]; /* reply: a bit for each remote cluster of which no gateway answers the reflector */
+	__u64 unreachable
+		[CLUSTER_WORDS]; /* reply: a bit for each remote cluster of which no gateway answers the reflector */
 };
 ASSERT_SIZE(struct probe, 16 + MAX_CLUSTERS / 8);
 
@@ -141,9 +142,9 @@ struct node_settings {
 	__u32 overlay_token_old;
 	__u32 cable_token;
 	__u32 cable_token_old;
-	__u32 generation;	    /* of the tables, counts up with every change */
-	__u16 ready;		    /* 1 once the first full set of tables is in */
-	__be16 cable_port;	    /* UDP port of the vxlan wire; 0 = another wire, or no gateway */
+	__u32 generation;  /* of the tables, counts up with every change */
+	__u16 ready;	   /* 1 once the first full set of tables is in */
+	__be16 cable_port; /* UDP port of the vxlan wire; 0 = another wire, or no gateway */
 };
 ASSERT_SIZE(struct node_settings, 52);
 
@@ -385,33 +386,33 @@ ASSERT_SIZE(struct probe_slot, 16);
  * lock: a lost update makes a path look worse or better for one probe.
  */
 struct path {
-	__u64 seen;	     /* when the last valid reply came in, ns since boot */
-	__u64 used;	     /* when a packet last took the path, coarse */
-	__u64 heard;	     /* when the peer's last probe came in */
-	__u64 rtt;	     /* of the last reply, ns */
+	__u64 seen;  /* when the last valid reply came in, ns since boot */
+	__u64 used;  /* when a packet last took the path, coarse */
+	__u64 heard; /* when the peer's last probe came in */
+	__u64 rtt;   /* of the last reply, ns */
 	__u64 probes;
 	__u64 replies;
-	__u32 promised;	     /* ms until the peer's next probe, as its last one said */
-	__u32 deaf;	     /* 1: the peer, a node, says that it gets no answers */
-	__u32 probed;	     /* 1: this node probes the peer; set by the loader */
-	__u32 srtt;	     /* ns (RFC 6298) */
-	__u32 rttvar;	     /* ns */
-	__u32 loss;	     /* share of probes without an answer, in 1/65536, over the last 32 or so */
-	__u32 sequence;	     /* of the newest probe */
-	__u32 answered;	     /* the newest one that has its answer */
-	__u32 ready;	     /* as told by the last reply, like the next two */
+	__u32 promised; /* ms until the peer's next probe, as its last one said */
+	__u32 deaf;	/* 1: the peer, a node, says that it gets no answers */
+	__u32 probed;	/* 1: this node probes the peer; set by the loader */
+	__u32 srtt;	/* ns (RFC 6298) */
+	__u32 rttvar;	/* ns */
+	__u32 loss;	/* share of probes without an answer, in 1/65536, over the last 32 or so */
+	__u32 sequence; /* of the newest probe */
+	__u32 answered; /* the newest one that has its answer */
+	__u32 ready;	/* as told by the last reply, like the next two */
 	__u32 generation;
 	__u32 age;
 	__u32 pad;
 	struct probe_slot ring[PROBE_RING]; /* by sequence */
 	__u64 unreachable[CLUSTER_WORDS];   /* as told by the last reply */
-	__u32 histogram[RTT_BUCKETS];	    /* replies by RTT: bucket n counts those below 2^n µs and not below 2^(n-1) */
+	__u32 histogram[RTT_BUCKETS]; /* replies by RTT: bucket n counts those below 2^n µs and not below 2^(n-1) */
 };
 ASSERT_SIZE(struct path, 48 + 48 + 16 * PROBE_RING + 8 * CLUSTER_WORDS + 4 * RTT_BUCKETS);
 
 /* What this gateway tells in its replies. */
 struct standing {
-	__u64 confirmed;		  /* when the daemon last confirmed the tables, ns since boot; written by the loader */
+	__u64 confirmed; /* when the daemon last confirmed the tables, ns since boot; written by the loader */
 	__u64 unreachable[CLUSTER_WORDS]; /* clusters of which no gateway answers; written by the programs */
 };
 ASSERT_SIZE(struct standing, 8 + 8 * CLUSTER_WORDS);

@@ -244,14 +244,14 @@ func (k *Kernel) exits(t testing.TB) map[netip.Addr]int {
 // If all are bad, all are used.
 func TestEdgeSteers(t *testing.T) {
 	one, four := nodeIP(1, 1), nodeIP(1, 4)
-	all := map[netip.Addr]int{}
 	good := func(k *Kernel, peer netip.Addr, change func(*body)) {
 		k.arrive(t, answer(t, k.sendProbe(t, peer, 0), change))
 	}
 	na := load(t, 1, 2)
 	good(na, one, nil)
 	good(na, four, nil)
-	if all = na.exits(t); all[one] < 60 || all[four] < 60 {
+	all := na.exits(t)
+	if all[one] < 60 || all[four] < 60 {
 		t.Fatalf("with two good gateways flows leave by %v; want them shared", all)
 	}
 	only := func(what string, want netip.Addr) {
