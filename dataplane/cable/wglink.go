@@ -91,6 +91,10 @@ func (e *embedded) close() {
 	e.device.Close() // the TUN goes with it
 }
 
+// tunQueue is how many packets wait in the TUN while this process is not scheduled; what comes then is lost. The kernel's 500
+// are reached within 0.1 s at 5,000 packets/s, which a busy node exceeds.
+const tunQueue = 10_000
+
 // openTUN makes the TUN itself and brings it up before wireguard-go sees it: to the library a TUN that is down is a reason
 // to close its sockets and to open them again from a goroutine, in whatever namespace that runs.
 func openTUN(name string, mtu int) (t tun.Device, err error) {
@@ -116,6 +120,9 @@ func openTUN(name string, mtu int) (t tun.Device, err error) {
 	}
 	file := os.NewFile(uintptr(fd), "/dev/net/tun")
 	link, err := netlink.LinkByName(name)
+	if err == nil {
+		err = netlink.LinkSetTxQLen(link, tunQueue)
+	}
 	if err == nil {
 		err = netlink.LinkSetUp(link)
 	}
