@@ -76,7 +76,7 @@ addresses and its identity.`,
 	f.Uint64Var(&j.globalSize, "globalnet-cluster-size", 0, "addresses of the GlobalCIDR; rounded up to a power of two (default: the clusterset's)")
 	f.StringSliceVar(&j.clusterCIDR, "clustercidr", nil, "pod ranges of the cluster (default: found out)")
 	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: found out)")
-	f.StringVar(&j.cableDriver, "cable-driver", config.CableVXLAN, "wire between gateways: wireguard, libreswan (IPsec) or vxlan (not encrypted); the same in all clusters")
+	f.StringVar(&j.cableDriver, "cable-driver", config.CableWireGuard, "wire between gateways: wireguard, libreswan (IPsec) or vxlan (not encrypted); the same in all clusters")
 	f.Uint16Var(&j.nattPort, "nattport", 4500, "UDP port of the wire between gateways")
 	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else asked for)")
 	f.BoolVar(&j.labelGateway, "label-gateway", true, "label a node as gateway if none is")

@@ -9,12 +9,13 @@ import (
 	"github.com/pelago-net/pelago/test/lab"
 )
 
-// TestWireGuard is the main path with the cable encrypted, two gateways a cluster.
+// TestWireGuard is the main path with the cable encrypted, which is what join chooses, and two gateways a cluster.
 func TestWireGuard(t *testing.T) {
-	s := newClusterset(t, lab.Options{Name: *labName + "wg", Nodes: 3}, walk.Walk{Gateways: 2, Wire: "wireguard"})
+	s := newClusterset(t, lab.Options{Name: *labName + "wg", Nodes: 3}, walk.Walk{Gateways: 2})
 	s.run(t, "the walk-through", testWalkThrough)
 	s.run(t, "nothing in the clear", testEncrypted)
 	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
+	s.run(t, "a gateway leaves", testGatewayLeaves)
 }
 
 // testEncrypted looks at the cable's port on a gateway's uplink under traffic: there are WireGuard data packets (type 4),

@@ -25,7 +25,7 @@ type Walk struct {
 	Gateways int
 	// Plain is without globalnet: the clusters have ranges of their own.
 	Plain bool
-	// Wire is join's --cable-driver; empty: join's own choice.
+	// Wire is join's --cable-driver; empty: join's own choice, wireguard.
 	Wire string
 	// Bin is the directory of the product's programs, Images that of the image archives.
 	Bin, Images string
