@@ -52,17 +52,22 @@ static __always_inline int heard_lately(const struct path *p, __u64 now)
 enum rank {
 	RANK_GOOD = 0,
 	RANK_STALE = 1, /* the far tables were not confirmed for long */
-	RANK_BAD = 2,	/* suspect, or the far side cannot pass the packet on */
-	RANK_NONE = 3,
+	RANK_LOSSY = 2, /* more than a tenth of the probes was lost lately */
+	RANK_BAD = 3,	/* suspect, or the far side has not said that it passes packets on */
+	RANK_NONE = 4,
 };
 
-/* A path that nobody probes is taken as it is. */
+#define AVOIDED_LOSS (65536 / 10)
+
+/* A path that nobody probes is taken as it is. One that is probed is used from the first answer on. */
 static __always_inline __u32 rank_of(const struct path *p, __u64 now)
 {
 	if (!p)
 		return RANK_GOOD;
-	if (suspect(p, now) || p->deaf || (p->probed && p->replies && !p->ready))
+	if (suspect(p, now) || p->deaf || (p->probed && !p->ready))
 		return RANK_BAD;
+	if (p->loss > AVOIDED_LOSS)
+		return RANK_LOSSY;
 	return p->age > stale_after ? RANK_STALE : RANK_GOOD;
 }
 

@@ -1,16 +1,21 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/netdev"
+	"github.com/pelago-net/pelago/dataplane/probe"
 	"github.com/pelago-net/pelago/test/netns"
 )
 
@@ -34,6 +39,7 @@ type peer struct {
 	hops     map[netip.Addr]hopVia // how it reaches others
 	uplinks  []string
 	loader   *loader.Loader
+	edge     int // interface index of pelago0
 	egresses map[netip.Addr][]uint16
 }
 
@@ -57,7 +63,11 @@ func setupPelago(t *Topology) (func() error, error) {
 		{ns: t.GB, address: underGB, cluster: 2, index: 1, gateway: true, uplinks: []string{devUn, devWAN}, hops: map[netip.Addr]hopVia{underNB.Addr(): {devUn, underNB}, underGA.Addr(): {devWAN, wanGA}}},
 		{ns: t.NB, address: underNB, cluster: 2, index: 2, uplinks: []string{devUn}, hops: map[netip.Addr]hopVia{underGB.Addr(): {devUn, underGB}}},
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var probers sync.WaitGroup
 	teardown := func() error {
+		cancel()
+		probers.Wait()
 		var errs []error
 		for _, n := range nodes {
 			if n.loader != nil {
@@ -71,7 +81,42 @@ func setupPelago(t *Topology) (func() error, error) {
 			return nil, errors.Join(fmt.Errorf("start the data path in %s: %w", n.ns.Name, err), teardown())
 		}
 	}
+	// What probing costs belongs to the path's cost.
+	for _, n := range nodes {
+		p := probe.New(n.loader, func() int { return n.edge }, slog.Default())
+		probers.Go(func() {
+			if err := n.ns.Do(func() error { p.Run(ctx); return nil }); err != nil {
+				slog.Error("probe", "node", n.ns.Name, "error", err)
+			}
+		})
+	}
+	for _, n := range nodes {
+		if err := n.answered(); err != nil {
+			return nil, errors.Join(err, teardown())
+		}
+	}
 	return teardown, nil
+}
+
+// answered waits until every gateway that the node probes has answered.
+func (n *peer) answered() error {
+	waiting := netip.Addr{}
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		paths, err := n.loader.Paths()
+		if err != nil {
+			return err
+		}
+		waiting = netip.Addr{}
+		for a, p := range paths {
+			if p.Probed && !p.Ready {
+				waiting = a
+			}
+		}
+		if !waiting.IsValid() {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: gateway %s does not answer probes", n.ns.Name, waiting)
 }
 
 func allBlocks() []uint16 {
@@ -95,8 +140,7 @@ func (n *peer) start(pins string) error {
 	if n.gateway {
 		c.CablePort = 4500
 	}
-	edge, err := netdev.Ensure(c)
-	if err != nil {
+	if n.edge, err = netdev.Ensure(c); err != nil {
 		return err
 	}
 	if err := netdev.Firewall(c.CablePort); err != nil {
@@ -110,14 +154,14 @@ func (n *peer) start(pins string) error {
 		}
 		uplinks = append(uplinks, index)
 	}
-	if err := n.loader.Attach(loader.Devices{Edge: edge, Uplinks: uplinks}); err != nil {
+	if err := n.loader.Attach(loader.Devices{Edge: n.edge, Uplinks: uplinks}); err != nil {
 		return err
 	}
 	state, err := n.state(remote)
 	if err != nil {
 		return err
 	}
-	state.Settings.Edge = uint32(edge)
+	state.Settings.Edge = uint32(n.edge)
 	return n.loader.Apply(state)
 }
 

@@ -248,9 +248,13 @@ func TestEdgeSteers(t *testing.T) {
 		k.arrive(t, answer(t, k.sendProbe(t, peer, 0), change))
 	}
 	na := load(t, 1, 2)
+	all := na.exits(t) // nobody has answered yet
 	good(na, one, nil)
+	if got := na.exits(t); got[one] != 200 {
+		t.Errorf("gateway 4 has not answered yet: flows leave by %v; want all by %s", got, one)
+	}
 	good(na, four, nil)
-	all := na.exits(t)
+	wantEqual(t, "both answer", all, na.exits(t))
 	if all[one] < 60 || all[four] < 60 {
 		t.Fatalf("with two good gateways flows leave by %v; want them shared", all)
 	}
@@ -283,6 +287,23 @@ func TestEdgeSteers(t *testing.T) {
 	only("gateway 4 has old tables, gateway 1 is suspect", four)
 	na.miss(t, four)
 	shared("both are suspect")
+	lossy := func(peer netip.Addr) {
+		t.Helper()
+		for i := range 60 {
+			if o := na.sendProbe(t, peer, 0); i%4 > 0 {
+				na.arrive(t, answer(t, o, nil))
+			}
+		}
+		if p := na.path(t, peer); p.Suspect() || p.Loss < 0.15 || !p.Degraded() {
+			t.Fatalf("a path that loses a quarter of its probes: %+v", p)
+		}
+	}
+	lossy(four)
+	only("gateway 4 is lossy, gateway 1 is suspect", four)
+	good(na, one, nil)
+	only("gateway 4 is lossy", one)
+	lossy(one)
+	shared("both are lossy")
 }
 
 // A gateway steers around a remote gateway; if it reaches none, its sibling is asked once, and the nodes are told.
