@@ -217,7 +217,7 @@ func (m *member) report(ctx context.Context) {
 	slices.Sort(want.Acks)
 	if !cmp.Equal(want, index.Status) {
 		index.Status = want
-		_ = m.Status().Update(ctx, &index) // the next report
+		_ = m.Status().Update(ctx, &index) // a lost write is made up for by the next report
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -152,8 +153,7 @@ func TestPortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		first.http.Close()
-		if err := first.server.Close(context.Background()); err != nil {
+		if err := errors.Join(first.http.Close(), first.server.Close(context.Background())); err != nil {
 			t.Error(err)
 		}
 	})

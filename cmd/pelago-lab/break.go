@@ -94,7 +94,7 @@ every kernel has.`,
 	shape.Flags().StringVar(&rate, "rate", "", "bits per second: a number with kbit, mbit or gbit (required)")
 	shape.Flags().StringVar(&burst, "burst", "64k", "bytes that may pass at once (suffixes k, m)")
 	shape.Flags().StringVar(&queue, "queue", "128k", "bytes that may wait before frames are dropped (suffixes k, m)")
-	_ = shape.MarkFlagRequired("rate")
+	_ = shape.MarkFlagRequired("rate") // fails only without that flag
 	cmd.AddCommand(cut, heal, shape)
 	return cmd
 }

@@ -80,6 +80,7 @@ On a lab that exists, "up" makes what is missing and starts what is off.`,
 	f.IntVar(&o.Gateways, "gateways", 0, "label the first so many nodes of each cluster with submariner.io/gateway=true")
 	f.StringVar(&underlay, "underlay", "", "prefix of the links between nodes, control planes and host, /16 to /20 (default: the first free one from 172.31.0.0/16 down to 172.20.0.0/16)")
 	cmd.MarkFlagsMutuallyExclusive("hub", "no-hub")
+	// These fail only without such a flag.
 	_ = cmd.RegisterFlagCompletionFunc("kube-proxy", cobra.FixedCompletions([]string{lab.IPTables, lab.NFTables}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("masquerade", cobra.FixedCompletions([]string{lab.MasqueradeAny, lab.MasqueradeUplink}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -187,6 +188,7 @@ func statusCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "wide, json or yaml")
+	// Fails only without such a flag.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

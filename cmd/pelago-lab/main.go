@@ -67,6 +67,7 @@ All commands need root. A lab is named by --name; several may exist at once.`,
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	cmd.PersistentFlags().String("name", lab.DefaultName, "name of the lab")
+	// Fails only without such a flag.
 	_ = cmd.RegisterFlagCompletionFunc("name", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		names, _ := lab.Names() // nothing to offer is fine
 		return names, cobra.ShellCompDirectiveNoFileComp

@@ -59,6 +59,7 @@ func (o *natOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.local, "local", false, "read the maps of this machine; needs root and no API server")
 	f.StringVar(&o.pins, "pin-path", loader.DefaultPinPath, "with --local: directory of the pinned maps")
 	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json or yaml")
+	// Fails only without such a flag.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 }
 

@@ -55,8 +55,8 @@ func TestPodsOfCluster(t *testing.T) {
 	}
 	run("late", "n2", "10.7.9.10", corev1.PodPending)
 	await.Equal(t, many+1, known)
-	if all, _ := p.all(t.Context()); all[ip("10.7.9.10")] != "n2" || all[ip("10.7.0.1")] != "n1" {
-		t.Errorf("10.7.9.10 is on %q, 10.7.0.1 on %q; want n2 and n1", all[ip("10.7.9.10")], all[ip("10.7.0.1")])
+	if all, err := p.all(t.Context()); err != nil || all[ip("10.7.9.10")] != "n2" || all[ip("10.7.0.1")] != "n1" {
+		t.Errorf("10.7.9.10 is on %q, 10.7.0.1 on %q, %v; want n2 and n1", all[ip("10.7.9.10")], all[ip("10.7.0.1")], err)
 	}
 	zero := int64(0)
 	if err := pods.Delete(t.Context(), "late", metav1.DeleteOptions{GracePeriodSeconds: &zero}); err != nil {

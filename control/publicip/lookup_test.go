@@ -3,6 +3,7 @@ package publicip
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -46,8 +47,15 @@ func names(t *testing.T) *net.Resolver {
 		}
 		_ = w.WriteMsg(m) // the client's time-out shows it
 	})}
-	go func() { _ = srv.ActivateAndServe() }()
-	t.Cleanup(func() { _ = srv.Shutdown() })
+	started, done := make(chan struct{}), make(chan error, 1)
+	srv.NotifyStartedFunc = func() { close(started) }
+	go func() { done <- srv.ActivateAndServe() }()
+	<-started
+	t.Cleanup(func() {
+		if err := errors.Join(srv.Shutdown(), <-done); err != nil {
+			t.Error(err)
+		}
+	})
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "udp", pc.LocalAddr().String())
 	}}
@@ -70,12 +78,15 @@ func service(_ context.Context, name string) (*corev1.Service, error) {
 	return s, nil
 }
 
+// say answers. What the asker does not get it complains of, and every case looks at what it says.
+func say(w io.Writer, text string) { _, _ = io.WriteString(w, text) }
+
 // web starts an https server; the transport leads every name to it.
 func web(t *testing.T) http.RoundTripper {
 	t.Helper()
 	mux := http.NewServeMux()
 	text := func(path, body string) {
-		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) })
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { say(w, body) })
 	}
 	text("/plain", "198.51.100.7\n")
 	text("/six", "2001:db8::1\n")
@@ -84,11 +95,11 @@ func web(t *testing.T) http.RoundTripper {
 	text("/edge", strings.Repeat(" ", maxBody-len("198.51.100.7"))+"198.51.100.7")
 	mux.HandleFunc("/broken", func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = w.Write([]byte("198.51.100.7"))
+		say(w, "198.51.100.7")
 	})
 	mux.HandleFunc("/cut", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "1000")
-		_, _ = w.Write([]byte("198.51.100.7 "))
+		say(w, "198.51.100.7 ")
 	})
 	mux.Handle("/moved", http.RedirectHandler("https://example.com/plain", http.StatusFound))
 	mux.Handle("/clear", http.RedirectHandler("http://example.com/plain", http.StatusFound))
@@ -100,7 +111,7 @@ func web(t *testing.T) http.RoundTripper {
 				return
 			}
 			w.(http.Flusher).Flush()
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // drop by drop, until the asker has had enough
 		}
 	})
 	srv := httptest.NewTLSServer(mux)
@@ -164,7 +175,10 @@ func TestSlowSources(t *testing.T) {
 		return nil, ctx.Err()
 	}, client: client(web(t)), bound: 300 * time.Millisecond}
 	for _, slow := range []string{"api:example.com/slow", "api:example.com/drip", "dns:silent.example.", "lb:ip"} {
-		list, _ := sources(slow + ",ipv4:203.0.113.1")
+		list, errs := sources(slow + ",ipv4:203.0.113.1")
+		if errs != nil {
+			t.Fatal(errs)
+		}
 		start := time.Now()
 		s, got, err := l.first(t.Context(), list)
 		if err != nil || s.Method != IPv4 || got != netip.MustParseAddr("203.0.113.1") {
@@ -185,7 +199,7 @@ func TestDefaultTransportUsesIPv4(t *testing.T) {
 	var from string
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from = r.RemoteAddr
-		_, _ = w.Write([]byte("198.51.100.7"))
+		say(w, "198.51.100.7")
 	}))
 	defer srv.Close()
 	c := client(nil)

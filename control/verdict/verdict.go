@@ -108,7 +108,7 @@ func (s *Server) tell(ctx context.Context, c net.Conn) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		// A watcher sends nothing; a read ends when it goes.
+		// A watcher sends nothing: however the read ends, it has gone.
 		_, _ = c.Read(make([]byte, 1))
 	}()
 	for {

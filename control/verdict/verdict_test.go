@@ -2,6 +2,7 @@ package verdict
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -104,13 +105,14 @@ func TestWatchForgets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	served := make(chan error, 1)
 	go func() {
 		c, err := l.Accept()
 		if err == nil {
-			_, _ = c.Write([]byte(`{"dead":["g2"]}` + "\n")) // shows below
-			_ = c.Close()
+			_, err = c.Write([]byte(`{"dead":["g2"]}` + "\n"))
+			err = errors.Join(err, c.Close())
 		}
-		_ = l.Close() // and nobody listens any more
+		served <- errors.Join(err, l.Close()) // nobody listens any more
 	}()
 	var at []time.Duration
 	var verdicts [][]string
@@ -124,6 +126,9 @@ func TestWatchForgets(t *testing.T) {
 	})
 	if diff := cmp.Diff([][]string{{"g2"}, {}}, verdicts); diff != "" {
 		t.Fatalf("-want +got:\n%s", diff)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
 	}
 	if d := at[1] - at[0]; d < keep || d > keep+2*time.Second {
 		t.Errorf("forgotten after %s; want %s", d, keep)

@@ -120,7 +120,7 @@ func Overhead(driver string, v6 bool) int {
 	if v6 {
 		outer = 40
 	}
-	switch d, _ := Driver(driver); d {
+	switch d, _ := Driver(driver); d { // "" if it is unknown
 	case VXLANDriver:
 		return header - 20 + outer
 	case WireGuardDriver:
@@ -135,9 +135,10 @@ func DeviceMTU(driver string, underlay int, v6 bool) int {
 	return underlay - (Overhead(driver, v6) - header)
 }
 
-// Ports are the UDP ports at which a wire listens, to be let in by firewalls. That of the vxlan wire netdev lets in.
+// Ports are the UDP ports at which a wire listens, to be let in by firewalls; none of an unknown one. That of the vxlan wire netdev
+// lets in.
 func Ports(driver string, l Local) []uint16 {
-	switch d, _ := Driver(driver); d {
+	switch d, _ := Driver(driver); d { // "" if it is unknown
 	case WireGuardDriver:
 		out := []uint16{l.Listen + MaxTunnels}
 		for i := range max(l.Tunnels, 1) {

@@ -27,10 +27,10 @@ func newDaemon(t testing.TB, g *gateway, userspace bool) *daemon {
 	t.Cleanup(func() {
 		must(t, d.Stop())
 		if t.Failed() {
-			log, _ := os.ReadFile(d.conf.Log)
-			t.Logf("log of the IKE daemon of g%d:\n%s", g.number, log[max(0, len(log)-16000):])
+			log, err := os.ReadFile(d.conf.Log)
+			t.Logf("log of the IKE daemon of g%d: %v\n%s", g.number, err, log[max(0, len(log)-16000):])
 		}
-		os.RemoveAll(dir)
+		must(t, os.RemoveAll(dir))
 	})
 	d.start(t)
 	return d

@@ -176,7 +176,7 @@ func (g *gateway) listen(t testing.TB, port uint16) net.PacketConn {
 		c, err = net.ListenPacket("udp4", netip.AddrPortFrom(g.local.Fabric, port).String())
 		return err
 	}))
-	t.Cleanup(func() { c.Close() })
+	t.Cleanup(func() { _ = c.Close() }) // once more where a test closed it
 	return c
 }
 
@@ -193,12 +193,12 @@ func reaches(t testing.TB, from, to *gateway, wait time.Duration) bool {
 			if err != nil {
 				return
 			}
-			server.WriteTo(b[:n], a)
+			_, _ = server.WriteTo(b[:n], a) // what does not come back is not heard
 		}
 	}()
 	for end := time.Now().Add(wait); time.Now().Before(end); {
-		client.WriteTo([]byte("there?"), server.LocalAddr())
-		client.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		_, _ = client.WriteTo([]byte("there?"), server.LocalAddr()) // what does not go out is not answered
+		must(t, client.SetReadDeadline(time.Now().Add(100*time.Millisecond)))
 		if _, _, err := client.ReadFrom(make([]byte, 100)); err == nil {
 			return true
 		}
@@ -223,7 +223,7 @@ func stream(t testing.TB, from, to *gateway) (stop func() (sent int, lost []int)
 				sent <- n
 				return
 			case <-tick.C:
-				client.WriteTo(binary.BigEndian.AppendUint32(nil, uint32(n)), server.LocalAddr())
+				_, _ = client.WriteTo(binary.BigEndian.AppendUint32(nil, uint32(n)), server.LocalAddr()) // what does not go out is lost
 			}
 		}
 	}()
@@ -245,7 +245,7 @@ func stream(t testing.TB, from, to *gateway) (stop func() (sent int, lost []int)
 		close(done)
 		n := <-sent
 		time.Sleep(200 * time.Millisecond)
-		server.Close()
+		must(t, server.Close())
 		<-received
 		var lost []int
 		for i := range n {

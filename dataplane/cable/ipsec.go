@@ -522,14 +522,14 @@ func (w *IPsec) sas() (map[string]sa, error) {
 func parseSA(m *vici.Message, now time.Time) sa {
 	s := sa{ike: text(m, "state")}
 	if a, err := netip.ParseAddr(text(m, "remote-host")); err == nil {
-		port, _ := strconv.ParseUint(text(m, "remote-port"), 10, 16)
+		port, _ := strconv.ParseUint(text(m, "remote-port"), 10, 16) // 0: the daemon does not know it
 		s.endpoint = netip.AddrPortFrom(a, uint16(port))
 	}
 	children := section(m, "child-sas")
 	for _, key := range children.Keys() {
 		child := section(children, key)
 		number := func(key string) uint64 {
-			n, _ := strconv.ParseUint(text(child, key), 10, 64)
+			n, _ := strconv.ParseUint(text(child, key), 10, 64) // 0: a state that does not have it
 			return n
 		}
 		s.rx, s.tx = s.rx+number("bytes-in"), s.tx+number("bytes-out")

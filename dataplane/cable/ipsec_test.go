@@ -32,7 +32,7 @@ func ipsecSet(t testing.TB, n int, change ...func(o *IPsecOptions)) (*set, map[*
 			f(&o)
 		}
 		g.wire, daemons[g] = NewIPsec(o), d
-		t.Cleanup(func() { g.wire.Close() })
+		t.Cleanup(func() { must(t, g.wire.Close()) })
 	}
 	return s, daemons
 }
@@ -75,8 +75,8 @@ func TestIPsecMTU(t *testing.T) {
 		if got, _, err := server.ReadFrom(make([]byte, 2000)); err != nil || got != n-28 {
 			t.Errorf("%d bytes came: %v", got, err)
 		}
-		server.Close()
-		client.Close()
+		must(t, server.Close())
+		must(t, client.Close())
 	}
 	if n := fragments(t, a.ns) - before; n != 0 {
 		t.Errorf("%d fragments left", n)
@@ -271,7 +271,7 @@ func TestIPsecReopened(t *testing.T) {
 	must(t, a.wire.Close())
 	time.Sleep(200 * time.Millisecond)
 	a.wire = NewIPsec(IPsecOptions{Socket: daemons[a].conf.Socket})
-	t.Cleanup(func() { a.wire.Close() })
+	t.Cleanup(func() { must(t, a.wire.Close()) })
 	a.ensure(t, b.peer(t))
 	time.Sleep(500 * time.Millisecond)
 	calm(t, there)
@@ -290,7 +290,7 @@ func TestIPsecNoXfrmInterface(t *testing.T) {
 	a := s.gateways[0]
 	d := newDaemon(t, a, false)
 	a.wire = NewIPsec(IPsecOptions{Socket: d.conf.Socket})
-	t.Cleanup(func() { a.wire.Close() })
+	t.Cleanup(func() { must(t, a.wire.Close()) })
 	if err := a.tryEnsure(); !errors.Is(err, ErrNoXfrmInterface) {
 		t.Errorf("error %v: on a kernel with xfrm interfaces this test has to become one of traffic", err)
 	}
@@ -305,7 +305,7 @@ func TestIPsecCertificates(t *testing.T) {
 		d := newDaemon(t, g, true)
 		daemons = append(daemons, d)
 		g.wire = NewIPsec(IPsecOptions{Socket: d.conf.Socket, Certificates: ca.issue(t, dir, g.local.Fabric)})
-		t.Cleanup(func() { g.wire.Close() })
+		t.Cleanup(func() { must(t, g.wire.Close()) })
 	}
 	s.join(t)
 	a, b := s.gateways[0], s.gateways[1]
@@ -319,7 +319,7 @@ func TestIPsecCertificates(t *testing.T) {
 	d := newDaemon(t, b, true)
 	foreign := newAuthority(t, dir, "foreign")
 	b.wire = NewIPsec(IPsecOptions{Socket: d.conf.Socket, Certificates: foreign.issue(t, dir, b.local.Fabric)})
-	t.Cleanup(func() { b.wire.Close() })
+	t.Cleanup(func() { must(t, b.wire.Close()) })
 	must(t, a.ns.Do(a.wire.Remove))
 	b.ensure(t, a.peer(t))
 	a.ensure(t, b.peer(t))

@@ -36,7 +36,7 @@ func dialCharon(socket string) (*charon, error) {
 	lines := make(chan vici.Event, 1000)
 	log, err := subscribe(socket, "log", lines)
 	if err != nil {
-		s.Close()
+		s.Close() // it is of no use alone
 		return nil, err
 	}
 	c.session, c.log = s, log
@@ -55,13 +55,14 @@ func subscribe(socket, event string, to chan<- vici.Event) (*vici.Session, error
 	}
 	s.NotifyEvents(to)
 	if err := s.Subscribe(event); err != nil {
-		s.Close()
+		s.Close() // it is of no use
 		return nil, fmt.Errorf("listen to events %s of the IKE daemon: %w", event, err)
 	}
 	return s, nil
 }
 
-// close ends the session; the daemon and its tunnels go on.
+// close ends the session; the daemon and its tunnels go on. An error says that the daemon has gone, often the reason why this
+// is called.
 func (c *charon) close() {
 	c.session.Close()
 	c.log.Close()

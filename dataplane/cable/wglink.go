@@ -86,7 +86,7 @@ func embed(name string, port uint16, mtu int, log *slog.Logger) (*embedded, erro
 
 func (e *embedded) close() {
 	if e.uapi != nil {
-		e.uapi.Close()
+		e.uapi.Close() // removes its socket; one that is left does no harm (UAPIOpen)
 	}
 	e.device.Close() // the TUN goes with it
 }
@@ -115,7 +115,7 @@ func openTUN(name string, mtu int) (t tun.Device, err error) {
 	}
 	ifr.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
-		unix.Close(fd)
+		unix.Close(fd) // nobody else has it
 		return nil, err
 	}
 	file := os.NewFile(uintptr(fd), "/dev/net/tun")
@@ -130,7 +130,7 @@ func openTUN(name string, mtu int) (t tun.Device, err error) {
 		t, err = tun.CreateTUNFromFile(file, mtu)
 	}
 	if err != nil {
-		file.Close()
+		file.Close() // the TUN goes with it
 		return nil, err
 	}
 	return t, nil

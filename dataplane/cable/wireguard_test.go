@@ -175,7 +175,9 @@ func TestWireGuardSpoofedSource(t *testing.T) {
 		}
 		defer spoof.Close()
 		for range 20 {
-			spoof.WriteTo([]byte("spoofed"), server.LocalAddr())
+			if _, err := spoof.WriteTo([]byte("spoofed"), server.LocalAddr()); err != nil {
+				return err
+			}
 		}
 		return nil
 	}))
@@ -340,7 +342,7 @@ func TestWireGuardPortInUse(t *testing.T) {
 	must(t, a.ns.Do(func() error {
 		c, err := netListenPacket(netip.MustParseAddrPort("0.0.0.0:4500"), 0)
 		if err == nil {
-			t.Cleanup(func() { c.Close() })
+			t.Cleanup(func() { must(t, c.Close()) })
 		}
 		return err
 	}))
@@ -356,7 +358,7 @@ func TestWireGuardStandbyPortInUse(t *testing.T) {
 	must(t, a.ns.Do(func() error {
 		c, err := netListenPacket(netip.MustParseAddrPort("0.0.0.0:4504"), 0)
 		if err == nil {
-			t.Cleanup(func() { c.Close() })
+			t.Cleanup(func() { must(t, c.Close()) })
 		}
 		return err
 	}))

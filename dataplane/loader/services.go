@@ -40,7 +40,7 @@ func (l *Loader) writeServices(changes []dataplane.Change) error {
 	var removed []bpf.PelagoServiceKey
 	for _, c := range changes {
 		s := serviceStep{key: encodeServiceKey(c.Key.(dataplane.ServiceKey)), gone: c.Value == nil}
-		s.want, _ = c.Value.(dataplane.Service)
+		s.want, _ = c.Value.(dataplane.Service) // an empty one where it is to be removed
 		if err := m.Services.Lookup(s.key, &s.old); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			errs = append(errs, fmt.Errorf("read map services: %w", err))
 			continue
@@ -84,7 +84,7 @@ func (l *Loader) putTables(tables map[bpf.PelagoServiceKey][]uint16) error {
 	var errs []error
 	defer func() {
 		for _, m := range inner {
-			m.Close()
+			m.Close() // the kernel has it by now; only our descriptor goes
 		}
 	}()
 	for key, table := range tables {
@@ -132,7 +132,7 @@ func newTable(table []uint16) (*ebpf.Map, error) {
 		keys[i], nodes[i] = uint32(i), uint32(node)
 	}
 	if _, err := inner.BatchUpdate(keys, nodes, nil); err != nil {
-		inner.Close()
+		inner.Close() // half filled, and nobody has it
 		return nil, fmt.Errorf("fill the table of a service: %w", err)
 	}
 	return inner, nil

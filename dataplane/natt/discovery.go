@@ -250,7 +250,7 @@ func (d *Discovery) run() {
 func (d *Discovery) step(now time.Time) (due []*watched, probes []probe) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	draw := func() (n nonce) { rand.Read(n[:]); return n }
+	draw := func() (n nonce) { rand.Read(n[:]); return n } // never fails
 	pause := func() time.Duration {
 		return d.timing.Recheck - time.Duration(mathrand.Float64()*float64(d.timing.Recheck)/5)
 	}

@@ -227,7 +227,9 @@ func TestPortInUse(t *testing.T) {
 	if !errors.Is(err, ErrPortInUse) || !strings.Contains(err.Error(), "an IKE daemon takes 4500") {
 		t.Errorf("with a listener on 4500: %v", err)
 	}
-	c.Close()
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
 	ensure(t, ns, config())
 }
 

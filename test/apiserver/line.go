@@ -110,9 +110,9 @@ func (l *Line) join(of net.Listener, near net.Conn) {
 	delete(l.conns, far)
 }
 
-// closeAll ends connections that nobody needs any more; an error only says that one has ended already.
+// closeAll ends connections that nobody needs any more.
 func closeAll(all ...io.Closer) {
 	for _, c := range all {
-		_ = c.Close()
+		_ = c.Close() // it has ended already
 	}
 }

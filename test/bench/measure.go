@@ -232,9 +232,9 @@ func (p *process) result() (load.Result, error) {
 	return r, nil
 }
 
-// stop ends a process whose result nobody wants. What it says about being killed is of no interest.
+// stop ends a process whose result nobody wants.
 func (p *process) stop() {
 	defer p.cancel()
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
+	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Wait()         // "killed"
 }

@@ -22,6 +22,7 @@ iptables -A E2E-ENGINE -j DROP
 iptables -I FORWARD 1 -j E2E-ENGINE
 `
 
+// noEngine takes the engine away as far as it is there.
 const noEngine = `
 iptables -D FORWARD -j E2E-ENGINE 2>/dev/null; iptables -F E2E-ENGINE 2>/dev/null; iptables -X E2E-ENGINE 2>/dev/null
 true`

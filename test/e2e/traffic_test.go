@@ -77,7 +77,7 @@ func (s *clusterset) start(t *testing.T, from walk.Pod, argv ...string) *traffic
 		lines := bufio.NewReader(messages)
 		first, _ := lines.ReadString('\n') // none: the program has ended, which Wait explains
 		working <- first
-		_, _ = io.Copy(io.Discard, lines)
+		_, _ = io.Copy(io.Discard, lines) // however it ends, Wait says why
 		tr.ended <- cmd.Wait()
 	}()
 	select {

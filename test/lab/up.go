@@ -49,8 +49,8 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	l, err := prepare(o, built)
 	if err != nil {
 		// Nothing was made yet: do not leave an empty directory behind.
-		_ = os.Remove(filepath.Join(stateRoot, o.Name))
-		_ = os.Remove(stateRoot)
+		_ = os.Remove(filepath.Join(stateRoot, o.Name)) // not there, or not empty: not ours to remove
+		_ = os.Remove(stateRoot)                        // likewise
 		return nil, err
 	}
 	if err := raiseMachineLimits(); err != nil {

@@ -310,18 +310,15 @@ func TestVerdicts(t *testing.T) {
 			}
 			frame := r.frame(t, k)
 			var got Result
-			run := func() error {
-				got = k.Run(t, k.program(r.hook), frame, r.context)
-				return nil
-			}
+			run := func() { got = k.Run(t, k.program(r.hook), frame, r.context) }
 			if r.loMTU == 0 {
-				_ = run()
+				run()
 			} else {
 				ns := netns.ForTest(t, "lo")
 				if _, err := ns.Run("ip", "link", "set", "lo", "mtu", fmt.Sprint(r.loMTU)); err != nil {
 					t.Fatal(err)
 				}
-				if err := ns.Do(run); err != nil {
+				if err := ns.Do(func() error { run(); return nil }); err != nil {
 					t.Fatal(err)
 				}
 			}

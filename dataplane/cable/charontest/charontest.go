@@ -43,7 +43,7 @@ func Start(start func(*exec.Cmd) error, conf, socket, dir string) (*Daemon, erro
 	go func() { d.done <- command.Wait() }()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		if s, err := net.Dial("unix", socket); err == nil {
-			s.Close()
+			s.Close() // it answers, that is all
 			return d, nil
 		}
 		select {
@@ -71,7 +71,7 @@ func (d *Daemon) end(with syscall.Signal) error {
 	case <-d.done:
 		return nil
 	case <-time.After(10 * time.Second):
-		d.command.Process.Kill()
+		_ = d.command.Process.Kill() // it may have ended this moment
 		<-d.done
 		return errors.New("stop the IKE daemon: it had to be killed")
 	}

@@ -32,13 +32,13 @@ const socketBuffer = 8 << 20
 
 // enlarge needs CAP_NET_ADMIN to exceed net.core.rmem_max; without it the buffer is what that allows.
 func enlarge(conn *net.UDPConn) {
-	_ = conn.SetReadBuffer(socketBuffer)
+	_ = conn.SetReadBuffer(socketBuffer) // as far as the machine lets it
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return
 	}
-	_ = raw.Control(func(fd uintptr) {
-		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, socketBuffer)
+	_ = raw.Control(func(fd uintptr) { // fails only on a closed socket
+		_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, socketBuffer) // without the right, as above
 	})
 }
 
@@ -109,7 +109,7 @@ func exchange(ctx context.Context, conn net.Conn, interval time.Duration, size i
 		_, _ = conn.Write(payload)
 		sent++
 	}
-	_ = conn.SetReadDeadline(time.Now().Add(lastAnswers))
+	_ = conn.SetReadDeadline(time.Now().Add(lastAnswers)) // fails only on a closed socket, which ends the reader too
 	done.Wait()
 	return r.result(sent)
 }

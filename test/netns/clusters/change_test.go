@@ -30,7 +30,7 @@ func (w *town) gatewaysShare(t *testing.T) {
 		if err := ping(c, 10); err != nil {
 			t.Error(err)
 		}
-		c.Close()
+		must(t, c.Close())
 	}
 	var got []uint64
 	for i, n := range switched() {

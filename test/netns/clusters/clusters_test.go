@@ -153,7 +153,7 @@ func (w *town) combinations(t *testing.T) {
 					t.Errorf("UDP of %d bytes %s: %v", size, name, err)
 				}
 			}
-			c.Close()
+			must(t, c.Close())
 			out, err := client.Run("busybox", "ping", "-c", "3", "-i", "0.05", "-W", "2", vip.String())
 			if err != nil || !strings.Contains(string(out), "ttl=62") {
 				t.Errorf("ping %s: %v\n%s", name, err, out)
@@ -206,7 +206,7 @@ func (w *town) hostNetwork(t *testing.T) {
 		if err := ping(c, 1000); err != nil {
 			t.Errorf("UDP to a backend in the host's network: %v", err)
 		}
-		c.Close()
+		must(t, c.Close())
 	}
 	if err := bulk(node, netip.AddrPortFrom(w.all, 81), bulkSize); err != nil {
 		t.Errorf("bulk from the node: %v", err)
@@ -230,7 +230,7 @@ func (w *town) neighbours(t *testing.T) {
 				t.Errorf("from node %d: %v", n, err)
 			}
 		}
-		c.Close()
+		must(t, c.Close())
 	}
 }
 

@@ -118,7 +118,7 @@ func (w *town) notOffered(t *testing.T) {
 		if err := pingWithin(c, 1, 100*time.Millisecond); err == nil {
 			t.Errorf("%s answers", tt.name)
 		}
-		c.Close()
+		must(t, c.Close())
 		if sum() == before {
 			t.Errorf("%s: nothing was counted as %s", tt.name, tt.want)
 		}

@@ -116,7 +116,7 @@ func (w *town) defaultDeny(t *testing.T) {
 				t.Errorf("datagrams of %d bytes: %v", size, err)
 			}
 		}
-		c.Close()
+		must(t, c.Close())
 		if out, err := from.Run("busybox", "ping", "-c", "2", "-i", "0.05", "-W", "2", w.server[3].Global.String()); err != nil {
 			t.Errorf("ping: %v\n%s", err, out)
 		}
@@ -125,15 +125,16 @@ func (w *town) defaultDeny(t *testing.T) {
 			t.Fatal(err)
 		}
 		must(t, c.SetDeadline(time.Now().Add(2*time.Second)))
-		_, _ = c.Write([]byte("x"))
+		_, err = c.Write([]byte("x"))
+		must(t, err)
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("a datagram to a closed port: %v; want connection refused", err)
 		}
-		c.Close()
+		must(t, c.Close())
 	}
 	if c, err := dial(w.client[1], "tcp", netip.AddrPortFrom(w.all, 81)); err == nil {
 		t.Error("the denied port is open: the engine does not see our packets")
-		c.Close()
+		must(t, c.Close())
 	}
 }
 
@@ -202,7 +203,7 @@ func (w *town) forged(t *testing.T) {
 		if n, from, err := v.ReadFromUDP(make([]byte, 100)); err == nil {
 			t.Errorf("a pod received %d bytes from %s", n, from)
 		}
-		v.Close()
+		must(t, v.Close())
 	}
 }
 
@@ -288,8 +289,8 @@ func counter(t *testing.T, action int32) (*ebpf.Program, *ebpf.Map) {
 	}})
 	must(t, err)
 	t.Cleanup(func() {
-		p.Close()
-		m.Close()
+		must(t, p.Close())
+		must(t, m.Close())
 	})
 	return p, m
 }
@@ -319,7 +320,7 @@ func (w *town) foreignPrograms(t *testing.T) {
 		must(t, n.Do(func() error {
 			l, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: p, Attach: f.attach, Anchor: f.anchor})
 			if err == nil {
-				t.Cleanup(func() { l.Close() })
+				t.Cleanup(func() { must(t, l.Close()) })
 			}
 			return err
 		}))
@@ -365,7 +366,7 @@ func (w *town) noLeak(t *testing.T) {
 			t.Errorf("from a %s: %v after %s; want it unreachable at once", name, err, time.Since(start))
 		}
 		if err == nil {
-			c.Close()
+			must(t, c.Close())
 		}
 	}
 	out, err := w.Router.Run("nft", "list", "table", "ip", "leak")

@@ -23,7 +23,7 @@ func (w *town) largeDatagrams(t *testing.T) {
 					t.Errorf("%d bytes to server%d: %v", size, n, err)
 				}
 			}
-			c.Close()
+			must(t, c.Close())
 		}
 	}
 	out, err := w.client[1].Run("busybox", "ping", "-c", "3", "-i", "0.05", "-s", "4000", "-W", "2", w.server[3].Global.String())
@@ -109,7 +109,7 @@ func (w *town) segmentSizes(t *testing.T) {
 		if got := option(t, c, unix.IPPROTO_TCP, unix.TCP_MAXSEG); got > 1410 || got < 1390 {
 			t.Errorf("segments of up to %d bytes; want at most 1,410 and hardly less", got)
 		}
-		c.Close()
+		must(t, c.Close())
 	}
 }
 
@@ -125,12 +125,12 @@ func (w *town) icmpErrors(t *testing.T) {
 		if _, err := c.Read(make([]byte, 10)); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("from a %s to a closed port: %v; want connection refused", name, err)
 		}
-		c.Close()
+		must(t, c.Close())
 		// So does a far node.
 		c, err = dial(from, "tcp", netip.AddrPortFrom(w.server[3].Global, 9))
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("TCP from a %s to a closed port: %v; want connection refused", name, err)
-			c.Close()
+			must(t, c.Close())
 		}
 	}
 	// A trace to the pod: its node, then the pod, each under the address that was asked for.
@@ -154,7 +154,7 @@ func (w *town) icmpErrors(t *testing.T) {
 	must(t, server.SetDeadline(time.Now().Add(2*time.Second)))
 	_, peer, err := server.ReadFromUDPAddrPort(make([]byte, 100))
 	must(t, err)
-	c.Close()
+	must(t, c.Close())
 	setOption(t, server, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
 	if _, err := server.WriteToUDPAddrPort([]byte("hello?"), peer); err != nil {
 		t.Error(err)

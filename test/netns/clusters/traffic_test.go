@@ -57,7 +57,7 @@ func serveTCP(t testing.TB, at place, port uint16, handle func(net.Conn)) {
 		l, err = net.Listen("tcp4", fmt.Sprintf(":%d", port))
 		return err
 	}))
-	t.Cleanup(func() { l.Close() })
+	t.Cleanup(func() { must(t, l.Close()) })
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -166,7 +166,7 @@ func echoUDP(t testing.TB, at place, port uint16) {
 		return err
 	}))
 	must(t, c.SetReadBuffer(4<<20))
-	t.Cleanup(func() { c.Close() })
+	t.Cleanup(func() { must(t, c.Close()) })
 	go func() {
 		b := make([]byte, 65536)
 		for {
@@ -264,7 +264,9 @@ func stream(t testing.TB, from place, to netip.AddrPort) (stop func() (sent int,
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
-		c.Close()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		var lost []uint64
