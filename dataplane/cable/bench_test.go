@@ -50,6 +50,7 @@ func BenchmarkWireGuardRekey(b *testing.B) {
 	for b.Loop() {
 		handshakes := map[time.Time]bool{}
 		there, back := stream(b, from, to), stream(b, to, from)
+		// Long enough for two changes of keys.
 		for end := time.Now().Add(290 * time.Second); time.Now().Before(end); time.Sleep(time.Second) {
 			handshakes[from.status(b, to).Handshake] = true
 		}

@@ -228,6 +228,7 @@ func stream(t testing.TB, from, to *gateway) (stop func() (sent int, lost []int)
 		}
 	}()
 	seen, received := map[uint32]bool{}, make(chan struct{})
+	var arrived atomic.Int64 // len(seen), while the receiver writes
 	go func() {
 		defer close(received)
 		b := make([]byte, 100)
@@ -238,13 +239,16 @@ func stream(t testing.TB, from, to *gateway) (stop func() (sent int, lost []int)
 			}
 			if n == 4 {
 				seen[binary.BigEndian.Uint32(b)] = true
+				arrived.Store(int64(len(seen)))
 			}
 		}
 	}()
 	return func() (int, []int) {
 		close(done)
 		n := <-sent
-		time.Sleep(200 * time.Millisecond)
+		for end := time.Now().Add(time.Second); arrived.Load() < int64(n) && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
 		must(t, server.Close())
 		<-received
 		var lost []int

@@ -112,6 +112,7 @@ func TestIPsecRekey(t *testing.T) {
 	a, b := s.gateways[0], s.gateways[1]
 	spis := map[string]bool{}
 	there, back := stream(t, a, b), stream(t, b, a)
+	// Long enough for two changes of both.
 	for end := time.Now().Add(12 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		messages, err := a.wire.(*IPsec).vici.list()
 		must(t, err)
@@ -209,9 +210,8 @@ func TestIPsecRoaming(t *testing.T) {
 	if st := a.status(t, b); !strings.Contains(st.Error, "waiting for the peer to call") {
 		t.Errorf("status %+v", st)
 	}
-	// b has the higher address, so it waits for a while before it calls.
 	b.ensure(t, a.peer(t))
-	time.Sleep(patience)
+	time.Sleep(patience) // b has the higher address, so it does not call before
 	b.ensure(t, a.peer(t))
 	a.await(t, b, func(st Status) bool { return st.Error == "" && st.Endpoint.Addr() == b.address })
 	if !reaches(t, a, b, 5*time.Second) {
@@ -269,11 +269,11 @@ func TestIPsecReopened(t *testing.T) {
 	a, b := s.gateways[0], s.gateways[1]
 	there := stream(t, a, b)
 	must(t, a.wire.Close())
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // packets pass without the wire
 	a.wire = NewIPsec(IPsecOptions{Socket: daemons[a].conf.Socket})
 	t.Cleanup(func() { must(t, a.wire.Close()) })
 	a.ensure(t, b.peer(t))
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(500 * time.Millisecond) // and with the new one
 	calm(t, there)
 	must(t, a.ns.Do(a.wire.Remove))
 	if states, err := a.wire.(*IPsec).sas(); err != nil || len(states) != 0 {

@@ -69,7 +69,7 @@ func TestWireGuardRotation(t *testing.T) {
 				keys[g] = g.peer(t).Identity
 			}
 			rotate(t, s, c.late, who...)
-			time.Sleep(200 * time.Millisecond)
+			time.Sleep(200 * time.Millisecond) // packets by the new keys
 			calm(t, there, back)
 			for _, g := range who {
 				now := g.peer(t).Identity
@@ -99,9 +99,9 @@ func TestWireGuardRotationWaits(t *testing.T) {
 	a, b := s.gateways[0], s.gateways[1]
 	there := stream(t, b, a)
 	must(t, a.wire.(*WireGuard).Rotate())
-	for range 30 { // b hears nothing
+	for range 30 {
 		a.ensure(t, b.peer(t))
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // b hears nothing, for several times Settle
 	}
 	calm(t, there)
 	if n := a.wire.(*WireGuard).Rotating(); n == 0 {

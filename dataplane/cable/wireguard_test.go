@@ -321,8 +321,12 @@ func TestWireGuardRepairs(t *testing.T) {
 		{"device", []string{"ip", "link", "del", name}},
 	} {
 		run(t, a.ns, c.command[0], c.command[1:]...)
-		if c.name == "device" {
-			time.Sleep(100 * time.Millisecond) // wireguard-go reads the end of the TUN
+		if e := a.wire.(*WireGuard).embedded[0]; e != nil && c.name == "device" {
+			select {
+			case <-e.device.Wait(): // wireguard-go has read the end of the TUN
+			case <-time.After(20 * time.Second):
+				t.Fatal("wireguard-go does not notice that its TUN has gone")
+			}
 		}
 		a.ensure(t, b.peer(t))
 		if !reaches(t, a, b, 10*time.Second) {

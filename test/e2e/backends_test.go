@@ -23,7 +23,7 @@ func testBackends(t *testing.T, s *clusterset) {
 	s.kubectl(t, "g2", "-n", loadNamespace, "annotate", "pod", removed, "controller.kubernetes.io/pod-deletion-cost=-100")
 	s.kubectl(t, "g2", "-n", loadNamespace, "scale", "deployment/web", fmt.Sprintf("--replicas=%d", len(old)))
 	s.kubectl(t, "g2", "-n", loadNamespace, "wait", "--for=delete", "pod/"+removed, "--timeout=60s")
-	time.Sleep(3 * time.Second)
+	time.Sleep(3 * time.Second) // for the held connections to notice, which nothing shows before they end
 	for range 2 * len(old) {
 		if a, err := s.Ask(ctx, l.other, l.web.String()); err != nil || a.Pod == removed {
 			t.Errorf("a new connection after pod %s was removed: answered by %q, %v", removed, a.Pod, err)

@@ -39,7 +39,7 @@ func testHubAway(t *testing.T, s *clusterset) {
 	s.needService(t, "later")
 	_, err := s.Pelago(ctx, "export", "service", "--context", "g2", "--namespace", loadNamespace, "later")
 	must(t, err)
-	time.Sleep(away - time.Since(begin))
+	time.Sleep(away - time.Since(begin)) // nothing may be deleted in all that time
 
 	if diff := cmp.Diff(before, s.imported(t)); diff != "" {
 		t.Errorf("imports of g1: -before +after a minute without the hub\n%s", diff)

@@ -84,7 +84,7 @@ func testPolicyEngines(t *testing.T, s *clusterset) {
 		t.Errorf("a port that the engine of the server's node does not allow answers %d of %d datagrams", p.Sent-p.Lost, p.Sent)
 	}
 	connections := s.hold(t, l.client, 20, l.web.String()+":80")
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // traffic for the engines to count
 	onlyBrokenOf(t, connections)
 	for _, node := range append([]string{l.clientNode}, servers...) {
 		counts := s.node(t, node, "iptables", "-nvxL", "E2E-ENGINE")

@@ -356,7 +356,7 @@ func checkHub(t *testing.T, l *lab.Lab) {
 		return err
 	})
 	kubectl(t, l, "--context", "hub", "-n", "shop", "create", "deployment", "web", "--image=none")
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // nobody may take it up
 	deployment, err := client.AppsV1().Deployments("shop").Get(ctx, "web", metav1.GetOptions{})
 	if err != nil || deployment.Status.ObservedGeneration != 0 {
 		t.Errorf("Deployment at the hub: %+v, %v, want one that nobody runs", deployment.Status, err)

@@ -140,7 +140,7 @@ func TestPortsAreNeverShared(t *testing.T) {
 			case step < 36:
 				p = tcpPacket(ACK|RST, ports(source, 80))
 			case step == 36:
-				time.Sleep(6 * time.Millisecond)
+				time.Sleep(6 * time.Millisecond) // flows age
 				continue
 			case step < 39:
 				if _, err := k.Loader.Sweep(time.Millisecond); err != nil {
@@ -148,7 +148,7 @@ func TestPortsAreNeverShared(t *testing.T) {
 				}
 				continue
 			default:
-				time.Sleep(25 * time.Millisecond)
+				time.Sleep(25 * time.Millisecond) // flows run out
 				continue
 			}
 			r, err := k.TryRun(k.EdgeOut, Frame(p.Encode()), pod)

@@ -225,7 +225,7 @@ func (k *Kernel) miss(t testing.TB, peers ...netip.Addr) {
 		for _, p := range peers {
 			k.sendProbe(t, p, 0)
 		}
-		time.Sleep(15 * time.Millisecond)
+		time.Sleep(15 * time.Millisecond) // the rule asks for three probes and 30 ms
 	}
 }
 
@@ -372,7 +372,7 @@ func TestDeafNode(t *testing.T) {
 		{10, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, probeDeaf, "uplink-in bounced", nodeIP(1, 4)},
 	} {
 		hear(tt.promised, tt.flags)
-		time.Sleep(60 * time.Millisecond)
+		time.Sleep(60 * time.Millisecond) // the promise of 10 ms is broken by now, that of 1,000 ms is not
 		ga.arrive(t, answer(t, ga.sendProbe(t, nodeIP(1, 4), 0), nil))
 		if o := ga.sent(t, ga.arrive(t, answerFor3), tt.want); o.Destination != tt.to {
 			t.Errorf("promised %d ms, flags %d: to %s; want %s", tt.promised, tt.flags, o.Destination, tt.to)
@@ -411,7 +411,7 @@ func TestNodeWithoutDaemon(t *testing.T) {
 	clone := overlay(1, 1, 3, udpPacket("x").Encode()).Encode()
 	for range 4 {
 		ga.sent(t, ga.Run(t, ga.EdgeOut, clone, Context{Mark: mark ^ 1}), "edge-out probe")
-		time.Sleep(15 * time.Millisecond)
+		time.Sleep(15 * time.Millisecond) // as in miss
 	}
 	goes("it does not answer", "uplink-in bounced", sibling)
 	hear(probeDeaf)
@@ -425,13 +425,13 @@ func TestSuspectIsPatient(t *testing.T) {
 	ga := load(t, 1, 1)
 	peer := nodeIP(2, 1)
 	first := ga.sendProbe(t, peer, 0)
-	time.Sleep(80 * time.Millisecond)
-	ga.arrive(t, answer(t, first, nil)) // a path of 80 ms
+	time.Sleep(80 * time.Millisecond) // the path's round-trip time
+	ga.arrive(t, answer(t, first, nil))
 	ga.miss(t, peer)
 	if p := ga.path(t, peer); p.Suspect() || p.SRTT < 80*time.Millisecond {
 		t.Errorf("after 60 ms without an answer, on a path of 80 ms: %+v", p)
 	}
-	time.Sleep(250 * time.Millisecond)
+	time.Sleep(250 * time.Millisecond) // silence that is too long for this path too
 	if p := ga.path(t, peer); !p.Suspect() {
 		t.Errorf("after 310 ms: %+v", p)
 	}

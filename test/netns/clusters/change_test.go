@@ -58,7 +58,7 @@ func (w *town) load(t *testing.T) load {
 // wantUnharmed ends the load and checks that no connection broke and, if none may be lost, that every datagram came back.
 func (l load) wantUnharmed(t *testing.T, lossless bool) {
 	t.Helper()
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // traffic after the change
 	sent, lost := l.stop()
 	broken := l.end()
 	if len(broken) > 0 {
@@ -74,18 +74,18 @@ func (l load) wantUnharmed(t *testing.T, lossless bool) {
 func (w *town) drain(t *testing.T) {
 	one, two := w.Clusters[1], w.Clusters[2]
 	l := w.load(t)
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // traffic before the change
 	for _, c := range []*Cluster{one, two} {
 		c.Gateways, c.Draining = []uint16{1}, []uint16{2}
 	}
 	w.Apply(t)
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // traffic while it drains
 	one.Draining, two.Draining = nil, nil
 	w.Apply(t)
 	if one.Nodes[1].IsGateway() {
 		t.Error("node 2 is still a gateway")
 	}
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond)                    // traffic without it
 	one.Draining, two.Draining = []uint16{2}, []uint16{2} // it is ready before it is picked
 	w.Apply(t)
 	for _, c := range []*Cluster{one, two} {
@@ -100,16 +100,16 @@ func (w *town) takeAway(t *testing.T) {
 	one := w.Clusters[1]
 	gone := one.Nodes[1]
 	l := w.load(t)
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // traffic before the change
 	gone.MustRun(t, "ip", "link", "set", "un0", "down")
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // it is dead, and nobody knows
 	one.Gateways = []uint16{1}
 	for _, n := range w.Nodes() {
 		if n != gone {
 			n.Apply(t)
 		}
 	}
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // TCP repeats what was lost
 	l.wantUnharmed(t, false)
 	gone.MustRun(t, "ip", "link", "set", "un0", "up")
 	must(t, gone.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), one.router(), "un0"))
@@ -130,10 +130,10 @@ func (w *town) backendsChange(t *testing.T) {
 			t.Errorf("a new connection while server2 is not ready: %s, %v", who, err)
 		}
 	}
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // its connections go on meanwhile
 	service.Backends[gone] = 80
 	w.Apply(t)
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // and afterwards
 	if broken := l.end(); len(broken) > 0 {
 		t.Errorf("server2 was not ready and came back: connections broke: %v of %v", broken, l.served)
 	}
@@ -175,12 +175,12 @@ func (w *town) daemonDies(t *testing.T) {
 		return out
 	}
 	l := w.load(t)
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // traffic before
 	before := opened()
 	for _, n := range w.Nodes() {
 		must(t, n.Loader.Close())
 	}
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(500 * time.Millisecond) // traffic with no daemon anywhere
 	for _, n := range w.Nodes() {
 		n.Open(t)
 		n.Apply(t)

@@ -98,9 +98,9 @@ func (w *town) survives(t *testing.T, fault, heal func(*testing.T)) {
 	for range 8 {
 		stops = append(stops, stream(t, client, netip.AddrPortFrom(w.server[3].Global, 53)))
 	}
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // traffic before the fault
 	fault(t)
-	time.Sleep(1500 * time.Millisecond)
+	time.Sleep(1500 * time.Millisecond) // traffic under the fault, longer than the gap that is allowed
 	if broken := conns.end(); len(broken) > 0 {
 		t.Errorf("connections broke under the fault: %v", broken)
 	}
