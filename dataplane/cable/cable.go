@@ -185,6 +185,15 @@ func (l Local) check() (Local, error) {
 	return l, nil
 }
 
+// among is check, for a gateway with these peers: no two fabric addresses may be the same.
+func (l Local) among(peers []Peer) (Local, error) {
+	l, err := l.check()
+	if err != nil {
+		return l, err
+	}
+	return l, fabricClash(l, peers)
+}
+
 // fabricClash says whether two of the peers, or a peer and this gateway, have one fabric address.
 func fabricClash(local Local, peers []Peer) error {
 	seen := map[netip.Addr]string{local.Fabric: "this gateway"}

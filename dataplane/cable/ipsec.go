@@ -87,10 +87,7 @@ var _ Wire = (*IPsec)(nil)
 func (w *IPsec) Ensure(local Local, peers []Peer) (Devices, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	local, err := local.check()
-	if err == nil {
-		err = fabricClash(local, peers)
-	}
+	local, err := local.among(peers)
 	if err != nil {
 		return Devices{}, fmt.Errorf("ipsec: %w", err)
 	}

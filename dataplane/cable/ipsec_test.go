@@ -40,19 +40,8 @@ func ipsecSet(t testing.TB, n int, change ...func(o *IPsecOptions)) (*set, map[*
 func TestIPsecCarries(t *testing.T) {
 	s, _ := ipsecSet(t, 3)
 	s.join(t)
-	for _, a := range s.gateways {
-		for _, b := range s.gateways {
-			if a != b && !reaches(t, a, b, 5*time.Second) {
-				t.Errorf("g%d does not reach g%d", a.number, b.number)
-			}
-		}
-	}
+	s.carries(t, 8<<20)
 	a, b := s.gateways[0], s.gateways[1]
-	must(t, transfer(a, b, 8<<20, 0))
-	st := a.status(t, b)
-	if st.TxBytes < 8<<20 || st.RxBytes == 0 || st.Endpoint != netip.AddrPortFrom(b.address, 4500) {
-		t.Errorf("status %+v: want 8 MiB sent to %s:4500", st, b.address)
-	}
 	if out := run(t, a.ns, "ip", "route", "get", b.local.Fabric.String()); !strings.Contains(out, "dev ipsec0") {
 		t.Errorf("the way to the peer: %s", out)
 	}
@@ -89,12 +78,7 @@ func TestIPsecEnsureDisturbsNothing(t *testing.T) {
 	a, b := s.gateways[0], s.gateways[1]
 	before, err := a.wire.(*IPsec).vici.call("stats", nil)
 	must(t, err)
-	there, back := stream(t, a, b), stream(t, b, a)
-	for range 50 {
-		a.ensure(t, s.others(t, a)...)
-		time.Sleep(20 * time.Millisecond)
-	}
-	calm(t, there, back)
+	s.ensureDisturbsNothing(t)
 	after, err := a.wire.(*IPsec).vici.call("stats", nil)
 	must(t, err)
 	if diff := cmp.Diff(text(section(before, "ikesas"), "total"), text(section(after, "ikesas"), "total")); diff != "" {
@@ -135,17 +119,7 @@ func TestIPsecRekey(t *testing.T) {
 func TestIPsecPeerRemoved(t *testing.T) {
 	s, _ := ipsecSet(t, 3)
 	s.join(t)
-	a, b, c := s.gateways[0], s.gateways[1], s.gateways[2]
-	a.ensure(t, c.peer(t))
-	if reaches(t, b, a, 2*time.Second) || reaches(t, a, b, time.Second) {
-		t.Error("packets of the removed peer pass")
-	}
-	if !reaches(t, a, c, 5*time.Second) {
-		t.Error("the other peer is cut off as well")
-	}
-	if _, ok := a.devices.Peers[b.local.Fabric]; ok {
-		t.Error("the removed peer still has devices")
-	}
+	s.removesPeer(t)
 }
 
 func TestIPsecBadPeers(t *testing.T) {
@@ -218,10 +192,7 @@ func TestIPsecRoaming(t *testing.T) {
 		t.Fatal("the roaming peer is not reached")
 	}
 	moved := netip.MustParseAddr("172.16.2.77")
-	run(t, b.ns, "ip", "addr", "add", moved.String()+"/24", "dev", "eth0")
-	run(t, b.ns, "ip", "addr", "del", b.address.String()+"/24", "dev", "eth0")
-	run(t, b.ns, "ip", "addr", "add", moved.String()+"/24", "dev", "eth0")
-	run(t, b.ns, "ip", "route", "replace", "default", "via", "172.16.2.1", "dev", "eth0")
+	b.move(t, moved)
 	a.await(t, b, func(st Status) bool { return st.Endpoint.Addr() == moved })
 	a.ensure(t, roaming)
 	if !reaches(t, a, b, 5*time.Second) {

@@ -93,10 +93,7 @@ func (w *WireGuard) name(tunnel int) string { return w.o.Prefix + strconv.Itoa(t
 func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	local, err := local.check()
-	if err == nil {
-		err = fabricClash(local, peers)
-	}
+	local, err := local.among(peers)
 	if err != nil {
 		return Devices{}, fmt.Errorf("wireguard: %w", err)
 	}

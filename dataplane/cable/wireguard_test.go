@@ -19,20 +19,8 @@ import (
 func TestWireGuardCarries(t *testing.T) {
 	s := wireguardSet(t, 3, 1)
 	s.join(t)
-	for _, a := range s.gateways {
-		for _, b := range s.gateways {
-			if a != b && !reaches(t, a, b, 5*time.Second) {
-				t.Errorf("g%d does not reach g%d", a.number, b.number)
-			}
-		}
-	}
-	a, b := s.gateways[0], s.gateways[1]
-	must(t, transfer(a, b, 64<<20, 0)) // segments of 64 kB into the TUN
-	st := a.status(t, b)
-	if st.TxBytes < 64<<20 || st.RxBytes == 0 || st.Endpoint != netip.AddrPortFrom(b.address, 4500) {
-		t.Errorf("status %+v: want 64 MiB sent to %s:4500", st, b.address)
-	}
-	if n := len(a.devices.Ifindexes); n != 2 {
+	s.carries(t, 64<<20) // segments of 64 kB into the TUN
+	if n := len(s.gateways[0].devices.Ifindexes); n != 2 {
 		t.Errorf("%d devices, want a tunnel and the standby", n)
 	}
 }
@@ -75,12 +63,7 @@ func TestWireGuardEnsureDisturbsNothing(t *testing.T) {
 	s.join(t)
 	a, b := s.gateways[0], s.gateways[1]
 	before := a.status(t, b).Handshake
-	there, back := stream(t, a, b), stream(t, b, a)
-	for range 50 {
-		a.ensure(t, s.others(t, a)...)
-		time.Sleep(20 * time.Millisecond)
-	}
-	calm(t, there, back)
+	s.ensureDisturbsNothing(t)
 	if after := a.status(t, b).Handshake; !after.Equal(before) {
 		t.Errorf("a new handshake at %s, the old one was at %s", after, before)
 	}
@@ -116,20 +99,7 @@ func TestWireGuardRestart(t *testing.T) {
 func TestWireGuardPeerRemoved(t *testing.T) {
 	s := wireguardSet(t, 3, 1)
 	s.join(t)
-	a, b, c := s.gateways[0], s.gateways[1], s.gateways[2]
-	a.ensure(t, c.peer(t))
-	if reaches(t, b, a, time.Second) {
-		t.Error("the removed peer still reaches this gateway")
-	}
-	if reaches(t, a, b, time.Second) {
-		t.Error("this gateway still reaches the removed peer")
-	}
-	if !reaches(t, a, c, 5*time.Second) {
-		t.Error("the other peer is cut off as well")
-	}
-	if _, ok := a.devices.Peers[b.local.Fabric]; ok {
-		t.Error("the removed peer still has devices")
-	}
+	s.removesPeer(t)
 }
 
 func TestWireGuardForeign(t *testing.T) {
@@ -209,10 +179,7 @@ func TestWireGuardRoaming(t *testing.T) {
 	}
 	// It moves. Keepalives tell the new address, and Ensure does not take it back.
 	moved := netip.MustParseAddr("172.16.2.77")
-	run(t, b.ns, "ip", "addr", "add", moved.String()+"/24", "dev", "eth0")
-	run(t, b.ns, "ip", "addr", "del", b.address.String()+"/24", "dev", "eth0")
-	run(t, b.ns, "ip", "addr", "add", moved.String()+"/24", "dev", "eth0")
-	run(t, b.ns, "ip", "route", "replace", "default", "via", "172.16.2.1", "dev", "eth0")
+	b.move(t, moved)
 	a.await(t, b, func(st Status) bool { return st.Endpoint.Addr() == moved })
 	for _, known := range []netip.Addr{{}, b.address} {
 		roaming.Address = known
