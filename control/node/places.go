@@ -118,7 +118,8 @@ func (s *placesStore) set(change func(pods map[string]place) (changed bool)) {
 	}
 }
 
-func (s *placesStore) put(obj any) error {
+// note takes a pod in, or away.
+func (s *placesStore) note(obj any, exists bool) error {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
 		return fmt.Errorf("watch the pods of the cluster: got a %T", obj)
@@ -126,7 +127,10 @@ func (s *placesStore) put(obj any) error {
 	s.set(func(pods map[string]place) bool {
 		key := pod.Namespace + "/" + pod.Name
 		before, had := pods[key]
-		now, has := placeOf(pod)
+		now, has := place{}, false
+		if exists {
+			now, has = placeOf(pod)
+		}
 		if has {
 			pods[key] = now
 		} else {
@@ -147,22 +151,9 @@ func placeOf(pod *corev1.Pod) (place, bool) {
 }
 
 // Add, Update, Delete, Replace and Resync make it a store for a reflector.
-func (s *placesStore) Add(obj any) error    { return s.put(obj) }
-func (s *placesStore) Update(obj any) error { return s.put(obj) }
-
-func (s *placesStore) Delete(obj any) error {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return fmt.Errorf("watch the pods of the cluster: got a %T", obj)
-	}
-	s.set(func(pods map[string]place) bool {
-		key := pod.Namespace + "/" + pod.Name
-		_, had := pods[key]
-		delete(pods, key)
-		return had
-	})
-	return nil
-}
+func (s *placesStore) Add(obj any) error    { return s.note(obj, true) }
+func (s *placesStore) Update(obj any) error { return s.note(obj, true) }
+func (s *placesStore) Delete(obj any) error { return s.note(obj, false) }
 
 func (s *placesStore) Replace(list []any, _ string) error {
 	s.set(func(pods map[string]place) bool {
