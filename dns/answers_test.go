@@ -12,6 +12,27 @@ import (
 
 const zoneSuffix = ".sample.svc.clusterset.local"
 
+// answered is a question about a service, "name TYPE" without the zone, and what is said to it.
+type answered struct {
+	about   string
+	service Service
+	ask     string
+	want    string
+}
+
+func wantAnswers(t *testing.T, mode Mode, all []answered) {
+	t.Helper()
+	for _, c := range all {
+		t.Run(c.about, func(t *testing.T) {
+			h := serving(t, sample(mode, c.service))
+			name, typ, _ := strings.Cut(c.ask, " ")
+			if got := ask(t, h, name+zoneSuffix+" "+typ); got != c.want {
+				t.Errorf("%s: got %s, want %s", c.ask, got, c.want)
+			}
+		})
+	}
+}
+
 // TestSubmarinerClusterSetIP holds the answers that Submariner's users know
 // for services with an address per cluster.
 func TestSubmarinerClusterSetIP(t *testing.T) {
@@ -23,12 +44,7 @@ func TestSubmarinerClusterSetIP(t *testing.T) {
 	dual := Service{Ports: http, Clusters: []Cluster{in("g2", ready("120.2.0.1"), ready("fd00:2::1"))}}
 	unnamed := Service{Ports: []Port{{Protocol: "tcp", Number: 42}, {Name: "d", Protocol: "udp", Number: 42}}, Clusters: []Cluster{in("g2", ready("120.2.0.1"))}}
 
-	for _, c := range []struct {
-		about   string
-		service Service
-		ask     string
-		want    string
-	}{
+	wantAnswers(t, ModeSubmariner, []answered{
 		{"only in a remote cluster: that cluster's address", remote, "web A", "120.2.0.1"},
 		{"also local and ready: the local ClusterIP", both, "web A", "10.77.0.9"},
 		{"local but not ready: the remote one", localDown, "web A", "120.2.0.1"},
@@ -59,15 +75,7 @@ func TestSubmarinerClusterSetIP(t *testing.T) {
 		{"hostname of a service with an address", remote, "pod.g2.web A", "NXDOMAIN"},
 		{"other types", remote, "web MX", "NODATA"},
 		{"unknown service", remote, "none A", "NXDOMAIN"},
-	} {
-		t.Run(c.about, func(t *testing.T) {
-			h := serving(t, sample(ModeSubmariner, c.service))
-			name, typ, _ := strings.Cut(c.ask, " ")
-			if got := ask(t, h, name+zoneSuffix+" "+typ); got != c.want {
-				t.Errorf("%s: got %s, want %s", c.ask, got, c.want)
-			}
-		})
-	}
+	})
 }
 
 func TestRoundRobinOverReadyRemoteClusters(t *testing.T) {
@@ -166,12 +174,7 @@ func TestMCS(t *testing.T) {
 	twoProtocols := Service{IPs: []netip.Addr{ip("243.0.0.1")}, Ports: []Port{{Name: "a", Protocol: "tcp", Number: 42}, {Name: "b", Protocol: "udp", Number: 42}}}
 	down := Service{Name: "db", Type: Headless, Ports: http, Clusters: []Cluster{in("g2", Endpoint{Hostname: "db-0", IP: ip("120.2.0.1")})}}
 
-	for _, c := range []struct {
-		about   string
-		service Service
-		ask     string
-		want    string
-	}{
+	wantAnswers(t, ModeMCS, []answered{
 		{"the clusterset IP, also where the service is local", vip, "web A", "243.0.0.1"},
 		{"both families", vip, "web AAAA", "fd00:243::1"},
 		{"import without an IP yet", pending, "web A", "NODATA"},
@@ -190,15 +193,7 @@ func TestMCS(t *testing.T) {
 		{"headless with nothing ready does not exist", down, "db A", "NXDOMAIN"},
 		{"headless with nothing ready, a pod", down, "db-0.g2.db A", "NXDOMAIN"},
 		{"headless with nothing ready, a port", down, "_http._tcp.db SRV", "NXDOMAIN"},
-	} {
-		t.Run(c.about, func(t *testing.T) {
-			h := serving(t, sample(ModeMCS, c.service))
-			name, typ, _ := strings.Cut(c.ask, " ")
-			if got := ask(t, h, name+zoneSuffix+" "+typ); got != c.want {
-				t.Errorf("%s: got %s, want %s", c.ask, got, c.want)
-			}
-		})
-	}
+	})
 }
 
 func TestZone(t *testing.T) {

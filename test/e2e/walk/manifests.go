@@ -1,5 +1,21 @@
 package walk
 
+// podSpec is that of every pod of the workload: it says who and where it is.
+const podSpec = `    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: whereami
+        image: localhost/whereami:dev
+        imagePullPolicy: IfNotPresent
+        ports: [{containerPort: 80}]
+        env:
+        - {name: NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+        - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+        - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+        - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+        readinessProbe: {httpGet: {path: /healthz, port: 80}, periodSeconds: 1}
+`
+
 // workload is the walk-through's: three pods behind a ClusterIP service, three behind a headless one.
 const workload = `
 apiVersion: v1
@@ -14,20 +30,7 @@ spec:
   selector: {matchLabels: {app: whereami}}
   template:
     metadata: {labels: {app: whereami}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-      - name: whereami
-        image: localhost/whereami:dev
-        imagePullPolicy: IfNotPresent
-        ports: [{containerPort: 80}]
-        env:
-        - {name: NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
-        - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
-        - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-        - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
-        readinessProbe: {httpGet: {path: /healthz, port: 80}, periodSeconds: 1}
----
+` + podSpec + `---
 apiVersion: v1
 kind: Service
 metadata: {name: whereami-cs, namespace: sample}
@@ -45,20 +48,7 @@ spec:
   selector: {matchLabels: {app: whereami-ss}}
   template:
     metadata: {labels: {app: whereami-ss}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-      - name: whereami
-        image: localhost/whereami:dev
-        imagePullPolicy: IfNotPresent
-        ports: [{containerPort: 80}]
-        env:
-        - {name: NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
-        - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
-        - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-        - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
-        readinessProbe: {httpGet: {path: /healthz, port: 80}, periodSeconds: 1}
----
+` + podSpec + `---
 apiVersion: v1
 kind: Service
 metadata: {name: whereami-ss, namespace: sample}
