@@ -142,7 +142,7 @@ func waitLock(dir string) (unlock func(), err error) {
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return unlock, err
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond) // the lock ends with its holder, at the latest
 	}
 }
 

@@ -74,7 +74,7 @@ func awaitSocket(path string) {
 			conn.Close()
 			return
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // the deadline is that of who waits for the node
 	}
 }
 
@@ -108,6 +108,6 @@ func awaitNode(s Spec) error {
 				return nil
 			}
 		}
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // likewise
 	}
 }

@@ -119,7 +119,7 @@ func (r *reaper) supervise(name string, s service) {
 		} else {
 			slog.Warn("service ended and is started again", "service", name, "end", describe(<-done))
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // one that ends at once must not keep a processor busy
 	}
 }
 

@@ -71,7 +71,7 @@ func (w *town) pathMTU(t *testing.T) {
 		defer c.Close()
 		setOption(t, c, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
 		var sendErr error
-		for range 20 { // the first ones are sent; the ICMP error comes a little later
+		for range 20 { // for 0.4 s: the first ones are sent; the ICMP error comes a little later
 			if _, sendErr = c.Write(make([]byte, size)); sendErr != nil {
 				break
 			}
