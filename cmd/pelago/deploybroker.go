@@ -75,7 +75,7 @@ Run it again for a new file; what is registered stays.`,
 	f.StringVar(&d.globalRange, "globalnet-cidr-range", "242.0.0.0/8", "range that the clusters' GlobalCIDRs are taken from")
 	f.Uint64Var(&d.globalSize, "globalnet-cluster-size", 65536, "addresses of a cluster's GlobalCIDR unless join says otherwise; rounded up to a power of two")
 	f.StringVar(&d.fabric, "fabric-cidr", config.DefaultFabricCIDR, "a /8 that nobody uses, for the nodes' addresses between clusters")
-	f.StringVar(&d.pskFrom, "ipsec-psk-from", "", "take the IPsec key from this broker-info.subm instead of making one")
+	f.StringVar(&d.pskFrom, "ipsec-psk-from", "", "take the key of the wires between gateways (PSK) from this broker-info.subm instead of making one")
 	f.StringSliceVar(&d.customDomains, "custom-domains", nil, "DNS zones that are served beside clusterset.local")
 	f.StringSliceVar(&d.components, "components", []string{componentServiceDiscovery, componentConnectivity}, "what the clusterset is for")
 	f.StringVar(&d.brokerURL, "broker-url", "", "URL under which clusters reach the hub's API server (default: the kubeconfig's)")

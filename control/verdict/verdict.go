@@ -132,7 +132,7 @@ func (s *Server) tell(ctx context.Context, c net.Conn) {
 	}
 }
 
-// Watch calls set with the dead clusters, at once and with every change, until ctx ends. While there is no server the
+// Watch calls set with the dead clusters whenever they change, at first from none, until ctx ends. While there is no server the
 // last verdict holds for half a minute; then none is dead, as where there never was one.
 func Watch(ctx context.Context, socket string, set func(dead []string), log *slog.Logger) {
 	var lost time.Time
