@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/pelago-net/pelago/test/await"
 )
 
 func TestParseStat(t *testing.T) {
@@ -83,25 +85,19 @@ func TestOnlyTheVeryProcessIsSignalled(t *testing.T) {
 
 func TestProcessState(t *testing.T) {
 	p, _ := startSleep(t)
-	await := func(want byte) {
+	becomes := func(want byte) {
 		t.Helper()
-		deadline := time.Now().Add(5 * time.Second)
-		for p.state() != want {
-			if time.Now().After(deadline) {
-				t.Fatalf("state = %c, want %c", p.state(), want)
-			}
-			time.Sleep(time.Millisecond)
-		}
+		await.Equal(t, string(want), func() string { return string(p.state()) })
 	}
-	await('S')
+	becomes('S')
 	if err := p.signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	await('T')
+	becomes('T')
 	if err := p.signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	await('S')
+	becomes('S')
 }
 
 func TestRecordedProcesses(t *testing.T) {

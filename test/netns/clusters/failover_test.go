@@ -2,6 +2,7 @@ package clusters
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/pelago-net/pelago/dataplane/netdev"
 	"github.com/pelago-net/pelago/dataplane/probe"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 // probing starts the prober of each node, as its daemon does, and waits until every path has its first answer.
@@ -35,21 +37,16 @@ func probing(t *testing.T, nodes ...*Node) (stop func()) {
 
 func awaitPaths(t *testing.T, n *Node) {
 	t.Helper()
-	var waiting []netip.Addr
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	await.Equal(t, nil, func() (waiting []string) {
 		paths, err := n.Loader.Paths()
 		must(t, err)
-		waiting = nil
 		for a, p := range paths {
 			if p.Probed && (p.Replies == 0 || !p.Ready || p.Suspect()) {
-				waiting = append(waiting, a)
+				waiting = append(waiting, fmt.Sprintf("%s has no good path to %s", n.Name, a))
 			}
 		}
-		if len(waiting) == 0 {
-			return
-		}
-	}
-	t.Fatalf("%s: no good path to %v", n.Name, waiting)
+		return waiting
+	})
 }
 
 // A gateway dies, or its wire or its link to the nodes is cut: the programs steer around it, with no table written, and go
