@@ -61,11 +61,11 @@ func subscribe(socket, event string, to chan<- vici.Event) (*vici.Session, error
 	return s, nil
 }
 
-// close ends the session; the daemon and its tunnels go on. An error says that the daemon has gone, often the reason why this
-// is called.
+// close ends the session; the daemon and its tunnels go on.
 func (c *charon) close() {
+	// An error says that the daemon has gone, often the reason why this is called.
 	c.session.Close()
-	c.log.Close()
+	c.log.Close() // likewise
 }
 
 func (c *charon) call(command string, in *vici.Message) (*vici.Message, error) {

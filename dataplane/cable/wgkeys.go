@@ -88,7 +88,7 @@ func (d keyDir) write(path, content string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
+	defer os.Remove(f.Name()) // gone already once it has its name
 	_, err = f.WriteString(content + "\n")
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
