@@ -14,7 +14,7 @@ help: ## say what there is
 	@echo
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "demo, test, e2e, bench and the lab need root; they install what they need (make setup)."
+	@echo "demo, test, e2e, failover, bench and the lab need root; they install what they need (make setup)."
 
 ## ---- to use
 .PHONY: demo lab-up lab-down images build
@@ -37,7 +37,7 @@ images: build ## the images of the product and of the test workload, as tar file
 	$(BIN)/pelago-lab image build --output $(OUT)/images
 
 ## ---- to work on
-.PHONY: setup test unit race e2e bench generate verify lint fuzz clean
+.PHONY: setup test unit race e2e failover bench generate verify lint fuzz clean
 setup: $(BIN)/pelago-lab ## install the Debian packages that tests and lab need, build Kubernetes once (6 minutes)
 	$(BIN)/pelago-lab prerequisites --install
 	$(BIN)/pelago-lab build
@@ -47,6 +47,7 @@ $(BIN)/pelago-lab: $(shell find cmd/pelago-lab test/lab test/kube deploy/images 
 	go build -trimpath -o $@ ./cmd/pelago-lab
 
 test: setup verify lint race unit e2e ## everything that this machine can run, from a clean checkout
+	$(MAKE) failover RUNS=3
 
 unit: setup ## unit, packet, namespace and API server tests
 	go test -count=1 -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/lab$$)
@@ -57,6 +58,10 @@ race: setup ## the packages with goroutines, with the race detector
 
 e2e: setup images ## two real clusters: the walk-through and the failures, asserted
 	go test -count=1 -timeout 30m -p 1 -v ./test/lab ./test/e2e
+
+RUNS ?= 20
+failover: setup images ## what faults at gateways cost, each RUNS=20 times under load; out/failover.json
+	go run ./test/failover -runs $(RUNS) -out $(OUT)/failover.json
 
 bench: ## the data path against kernel routing, iptables and nftables, interleaved; out/bench.json
 	go run ./test/bench -out $(OUT)/bench.json

@@ -53,9 +53,12 @@ func steps(all ...step) step {
 	}
 }
 
+// nothing is the fault that is none: what the machine does by itself.
+const nothing = "nothing"
+
 func faults() []fault {
 	return []fault{
-		{name: "nothing", title: "nothing happens: what the machine itself does", strike: func(context.Context, *stage, string) error { return nil }},
+		{name: nothing, title: "nothing happens: what the busy machine does by itself", strike: func(context.Context, *stage, string) error { return nil }},
 		{name: "gateway-killed", title: "power failure of a gateway", strike: kill, heal: heal},
 		{name: "uplink-cut", title: "a gateway's uplink is cut", strike: func(_ context.Context, s *stage, victim string) error {
 			return s.Lab.CutLink(victim, false)

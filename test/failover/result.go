@@ -157,7 +157,7 @@ func printTable(w io.Writer, chosen []fault, results map[string][]outcome) error
 // target is what the outages, or the losses, are to be.
 func (f fault) target() string {
 	switch {
-	case f.strike == nil || f.name == "nothing":
+	case f.name == nothing:
 		return "-"
 	case f.planned:
 		return "0 lost"

@@ -36,7 +36,8 @@ type stage struct {
 	busy    []*exec.Cmd // keep the processors busy
 }
 
-// workload takes the name of the servers' node. sink is behind a service, direct behind a headless one.
+// workload is two services: sink, and direct, which is headless. Pods ask for processor time, else Kubernetes gives them next to
+// none on a busy machine, and it would be the load itself that stands still.
 const workload = `
 apiVersion: v1
 kind: Namespace
@@ -72,6 +73,7 @@ spec:
     imagePullPolicy: IfNotPresent
     command: [whereami, echo]
     securityContext: {capabilities: {add: [NET_ADMIN]}}
+    resources: {requests: {cpu: 200m}}
     readinessProbe: {tcpSocket: {port: 7}, periodSeconds: 1}
 `
 
@@ -92,6 +94,7 @@ spec:
     imagePullPolicy: IfNotPresent
     command: [sleep, infinity]
     securityContext: {capabilities: {add: [NET_ADMIN]}}
+    resources: {requests: {cpu: "1"}}
 `
 
 // newStage brings the clusters up, installs the product and makes the workload. What a killed run left is taken down first,

@@ -34,12 +34,7 @@ type traffic struct {
 
 // loaded is what `whereami load` prints. Times are nanoseconds since 1970.
 type loaded struct {
-	Flows []struct {
-		Target   string `json:"target"`
-		Sent     int    `json:"sent"`
-		Answered int    `json:"answered"`
-		Losses   []loss `json:"losses"`
-	} `json:"flows"`
+	Flows       []flowResult `json:"flows"`
 	Connections struct {
 		Opened    int       `json:"opened"`
 		Echoes    int       `json:"echoes"`
@@ -52,6 +47,14 @@ type loaded struct {
 		SlowestMs float64   `json:"slowestMs"`
 	} `json:"dials"`
 	Stalls []span `json:"stalls"`
+}
+
+// flowResult is one flow of datagrams.
+type flowResult struct {
+	Target   string `json:"target"`
+	Sent     int    `json:"sent"`
+	Answered int    `json:"answered"`
+	Losses   []loss `json:"losses"`
 }
 
 // loss is a run of datagrams without an answer: from the sending of the first to that of the next one with an answer.

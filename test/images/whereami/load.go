@@ -19,7 +19,7 @@ type loaded struct {
 	Flows       []flowResult     `json:"flows"`
 	Connections connectionResult `json:"connections"`
 	Dials       dialResult       `json:"dials"`
-	// Stalls are the times in which this program itself was not scheduled, of 5 ms or more.
+	// Stalls are the times of 5 ms or more in which this program itself sent nothing: the machine was busy.
 	Stalls []span `json:"stalls"`
 }
 
@@ -167,17 +167,18 @@ func openFlow(target string) (*flow, error) {
 // stalled is from when on a late sender is worth a note.
 const stalled = 5 * time.Millisecond
 
-// send sends a datagram of each flow in every interval. What it missed because it was not scheduled is not made up for: those
+// send sends a datagram of each flow in every interval. What it misses while it is not scheduled is not made up for: those
 // datagrams would all say the same.
 func (p loadPlan) send(ctx context.Context, flows []*flow) (stalls []span) {
 	payload := make([]byte, 64)
-	start := time.Now()
-	for next := start; ctx.Err() == nil; {
+	last := time.Now()
+	for next := last; ctx.Err() == nil; {
 		time.Sleep(time.Until(next))
 		now := time.Now()
-		if now.Sub(next) >= stalled {
-			stalls = append(stalls, span{next.UnixNano(), now.UnixNano()})
+		if now.Sub(last) >= p.interval+stalled {
+			stalls = append(stalls, span{last.UnixNano(), now.UnixNano()})
 		}
+		last = now
 		for _, f := range flows {
 			at := time.Now().UnixNano()
 			binary.BigEndian.PutUint64(payload, uint64(len(f.sent)))
