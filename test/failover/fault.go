@@ -29,8 +29,8 @@ type fault struct {
 	rtt time.Duration
 	// planned work is to lose nothing.
 	planned bool
-	// lossy: packets are lost at all times.
-	lossy bool
+	// patience with an echo until its connection counts as broken; 0: that of all others.
+	patience time.Duration
 }
 
 var (
@@ -55,6 +55,10 @@ func steps(all ...step) step {
 
 // nothing is the fault that is none: what the machine does by itself.
 const nothing = "nothing"
+
+// lossyPatience: where every fifth packet is lost each way, one line in some thousand is sent again often enough to exceed the
+// patience with others, with no fault at all.
+const lossyPatience = 20 * time.Second
 
 func faults() []fault {
 	return []fault{
@@ -84,7 +88,7 @@ func faults() []fault {
 				return s.Lab.ImpairPath(ctx, "g1", "g2", lab.Impairment{Delay: 40 * time.Millisecond})
 			},
 			strike: kill, heal: heal, restore: healPaths},
-		{name: "wire-loss-20", title: "power failure, one of the remaining wires loses 20 %", lossy: true,
+		{name: "wire-loss-20", title: "power failure, one of the remaining wires loses 20 %", patience: lossyPatience,
 			prepare: func(ctx context.Context, s *stage, victim string) error {
 				return s.Lab.ImpairPath(ctx, sibling("g1", victim), sibling("g2", victim), lab.Impairment{Loss: 0.2})
 			},

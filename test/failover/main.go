@@ -31,6 +31,7 @@ func main() {
 type options struct {
 	runs        int
 	file        string
+	raw         string
 	lab         string
 	bin, images string
 	keep        bool
@@ -44,6 +45,7 @@ func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("failover", flag.ExitOnError)
 	flags.IntVar(&o.runs, "runs", 20, "repetitions of each fault, taking turns")
 	flags.StringVar(&o.file, "out", "out/failover.json", "result file")
+	flags.StringVar(&o.raw, "raw", "", "directory for what the load printed in each run, with the times of the fault")
 	flags.StringVar(&o.lab, "lab", "failover", "name of the lab")
 	flags.StringVar(&o.bin, "bin", "bin", "directory of the product's programs")
 	flags.StringVar(&o.images, "images", "out/images", "directory of the image archives")

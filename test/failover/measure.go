@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -75,7 +78,7 @@ func (s *stage) once(ctx context.Context, f fault, rep int) (outcome, error) {
 	if err := do("prepare", f.prepare); err != nil {
 		return outcome{}, err
 	}
-	t, err := s.startTraffic(ctx)
+	t, err := s.startTraffic(ctx, f.patience)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -86,6 +89,9 @@ func (s *stage) once(ctx context.Context, f fault, rep int) (outcome, error) {
 	}
 	if endErr != nil {
 		return outcome{}, endErr
+	}
+	if err := s.keepRaw(fmt.Sprintf("%s-%d-%s.json", f.name, rep+1, victim), t, times); err != nil {
+		return outcome{}, err
 	}
 	if err := do("restore", f.restore); err != nil {
 		return outcome{}, err
@@ -102,6 +108,18 @@ func (s *stage) once(ctx context.Context, f fault, rep int) (outcome, error) {
 type times struct {
 	strike, struck int64 // the fault begins, and is complete
 	heal           int64 // its healing begins
+}
+
+// keepRaw writes what the load printed into a file, with the times of the fault, for those who look for a cause.
+func (s *stage) keepRaw(name string, t *traffic, at times) error {
+	if s.raw == "" {
+		return nil
+	}
+	if err := os.MkdirAll(s.raw, 0o755); err != nil {
+		return fmt.Errorf("keep what the load printed: %w", err)
+	}
+	text := fmt.Sprintf(`{"strike":%d,"struck":%d,"heal":%d,"load":%s}`+"\n", at.strike, at.struck, at.heal, bytes.TrimSpace(t.output.Bytes()))
+	return os.WriteFile(filepath.Join(s.raw, name), []byte(text), 0o644)
 }
 
 func (s *stage) underLoad(ctx context.Context, f fault, victim string, do func(string, step) error) (at times, deaths []string, err error) {

@@ -21,7 +21,8 @@ const (
 	connections = 200
 	dialRate    = 50
 	every       = 100 * time.Millisecond
-	patience    = 5 * time.Second
+	// patience with an echo, where a fault has no other.
+	patience = 5 * time.Second
 )
 
 // traffic is a load that runs until finish.
@@ -30,6 +31,7 @@ type traffic struct {
 	input  io.Closer
 	output bytes.Buffer
 	ended  chan error
+	limit  time.Duration // for the end
 }
 
 // loaded is what `whereami load` prints. Times are nanoseconds since 1970.
@@ -77,11 +79,14 @@ type failure struct {
 }
 
 // startTraffic starts the load and returns when every flow and every connection has had its first answer.
-func (s *stage) startTraffic(ctx context.Context) (*traffic, error) {
+func (s *stage) startTraffic(ctx context.Context, wait time.Duration) (*traffic, error) {
+	if wait == 0 {
+		wait = patience
+	}
 	args := []string{"--context", s.client.Cluster, "-n", s.client.Namespace, "exec", "-i", s.client.Name, "--", "whereami", "load",
 		"-flows", fmt.Sprint(flows), "-rate", fmt.Sprint(rate), "-connections", fmt.Sprint(connections), "-every", every.String(),
-		"-dials", fmt.Sprint(dialRate), "-patience", patience.String()}
-	t := &traffic{cmd: exec.CommandContext(ctx, s.Lab.Kubectl(), append(args, s.targets...)...), ended: make(chan error, 1)}
+		"-dials", fmt.Sprint(dialRate), "-patience", wait.String()}
+	t := &traffic{cmd: exec.CommandContext(ctx, s.Lab.Kubectl(), append(args, s.targets...)...), ended: make(chan error, 1), limit: wait + 30*time.Second}
 	t.cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Lab.Kubeconfig())
 	t.cmd.Stdout = &t.output
 	input, err := t.cmd.StdinPipe()
@@ -121,7 +126,7 @@ func (t *traffic) finish() (out loaded, err error) {
 	_ = t.input.Close() // what cannot be closed has ended, which is seen next
 	select {
 	case err = <-t.ended:
-	case <-time.After(30 * time.Second):
+	case <-time.After(t.limit):
 		_ = t.cmd.Process.Kill()
 		return out, errors.New("end the load: it does not end")
 	}
