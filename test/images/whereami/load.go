@@ -78,7 +78,30 @@ type loadPlan struct {
 	every       time.Duration // between two lines of a connection
 	dials       int           // per second; 0: none
 	patience    time.Duration // for an echo
+	awake       awake
 }
+
+// awake counts the time in which this program was scheduled. On a busy machine it can stand still for seconds; what it did not look for
+// meanwhile is not missing.
+type awake struct{ ticks *atomic.Int64 }
+
+const awakeTick = 50 * time.Millisecond
+
+// start counts until ctx ends. A ticker makes up for none of the ticks that it missed.
+func (a awake) start(ctx context.Context) {
+	next := time.NewTicker(awakeTick)
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-next.C:
+			a.ticks.Add(1)
+		}
+	}
+}
+
+func (a awake) now() time.Duration { return time.Duration(a.ticks.Load()) * awakeTick }
 
 func load(args []string) error {
 	flags := flag.NewFlagSet("whereami load", flag.ExitOnError)
@@ -96,6 +119,7 @@ func load(args []string) error {
 		return errors.New("usage: whereami load [-flows 6] [-rate 1000] [-connections 200] [-every 100ms] [-dials 50] [-patience 5s] [-duration 10s] ADDRESS:PORT…")
 	}
 	p.interval = time.Second / time.Duration(*rate)
+	p.awake = awake{new(atomic.Int64)}
 	ctx, cancel := lasting(*duration)
 	defer cancel()
 	result, err := p.run(ctx)
@@ -117,6 +141,9 @@ func (p loadPlan) run(ctx context.Context) (loaded, error) {
 		defer f.conn.Close()
 		flows[i] = f
 	}
+	counting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	go p.awake.start(counting)
 	var works, all sync.WaitGroup
 	works.Add(p.flows + p.connections)
 	for _, f := range flows {
@@ -256,7 +283,7 @@ type connections struct {
 
 func (c *connections) hold(ctx context.Context, target string, begun func()) {
 	defer begun()
-	conn, err := net.DialTimeout("tcp", target, c.plan.patience)
+	conn, err := c.plan.dial(target)
 	if err != nil {
 		c.note(target, 0, 0, err)
 		return
@@ -267,7 +294,7 @@ func (c *connections) hold(ctx context.Context, target string, begun func()) {
 	defer next.Stop()
 	echoes, slowest := 0, time.Duration(0)
 	for number := uint64(0); ; number++ {
-		took, err := exchangeLine(conn, answers, number, c.plan.patience)
+		took, err := c.plan.exchangeLine(conn, answers, number)
 		if err != nil {
 			c.note(target, echoes, slowest, err)
 			return
@@ -303,24 +330,41 @@ func (c *connections) note(target string, echoes int, slowest time.Duration, err
 	}
 }
 
+// dial opens a connection. What this program slept through does not count: it may have been open for long.
+func (p loadPlan) dial(target string) (net.Conn, error) {
+	for begin := p.awake.now(); ; {
+		conn, err := net.DialTimeout("tcp", target, p.patience)
+		if timeout := net.Error(nil); !errors.As(err, &timeout) || !timeout.Timeout() || p.awake.now()-begin >= p.patience*9/10 {
+			return conn, err
+		}
+	}
+}
+
+// glance is how long an echo is waited for at a time.
+const glance = 250 * time.Millisecond
+
 // exchangeLine sends a line and waits for its echo.
-func exchangeLine(conn net.Conn, answers *bufio.Reader, number uint64, patience time.Duration) (time.Duration, error) {
-	begin := time.Now()
-	if err := conn.SetDeadline(begin.Add(patience)); err != nil {
+func (p loadPlan) exchangeLine(conn net.Conn, answers *bufio.Reader, number uint64) (time.Duration, error) {
+	begin, awake := time.Now(), p.awake.now()
+	line, echo := fmt.Sprintf("line %d\n", number), ""
+	if _, err := conn.Write([]byte(line)); err != nil { // the socket has room for it
 		return 0, err
 	}
-	line := fmt.Sprintf("line %d\n", number)
-	if _, err := conn.Write([]byte(line)); err != nil {
-		return 0, err
+	for {
+		if err := conn.SetReadDeadline(time.Now().Add(glance)); err != nil {
+			return 0, err
+		}
+		part, err := answers.ReadString('\n')
+		echo += part
+		switch {
+		case err == nil && echo == line:
+			return time.Since(begin), nil
+		case err == nil:
+			return 0, fmt.Errorf("%q comes back for %q", echo, line)
+		case !errors.Is(err, os.ErrDeadlineExceeded) || p.awake.now()-awake >= p.patience:
+			return 0, err
+		}
 	}
-	echo, err := answers.ReadString('\n')
-	if err != nil {
-		return 0, err
-	}
-	if echo != line {
-		return 0, fmt.Errorf("%q comes back for %q", echo, line)
-	}
-	return time.Since(begin), nil
 }
 
 // dials are connections that are made at a steady rate, used once and closed.
@@ -354,12 +398,12 @@ func (d *dials) once(number uint64) {
 	target := d.plan.targets[number%uint64(len(d.plan.targets))]
 	begin := time.Now()
 	err := func() error {
-		conn, err := net.DialTimeout("tcp", target, d.plan.patience)
+		conn, err := d.plan.dial(target)
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		_, err = exchangeLine(conn, bufio.NewReader(conn), number, d.plan.patience)
+		_, err = d.plan.exchangeLine(conn, bufio.NewReader(conn), number)
 		return err
 	}()
 	d.mu.Lock()

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"net"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -65,7 +67,7 @@ func TestLoad(t *testing.T) {
 	address, _ := echoes(t, func() bool { now := time.Now(); return now.After(from) && now.Before(until) })
 	ctx, cancel := context.WithTimeout(t.Context(), 600*time.Millisecond)
 	defer cancel()
-	p := loadPlan{targets: []string{address}, flows: 2, interval: 5 * time.Millisecond, connections: 3, every: 20 * time.Millisecond, dials: 50, patience: time.Second}
+	p := loadPlan{targets: []string{address}, flows: 2, interval: 5 * time.Millisecond, connections: 3, every: 20 * time.Millisecond, dials: 50, patience: time.Second, awake: awake{new(atomic.Int64)}}
 	got, err := p.run(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +95,7 @@ func TestLoad(t *testing.T) {
 }
 
 func TestLoadWithoutServer(t *testing.T) {
-	p := loadPlan{targets: []string{"127.0.0.1:1"}, flows: 1, interval: 10 * time.Millisecond, connections: 2, every: time.Second, dials: 20, patience: time.Second}
+	p := loadPlan{targets: []string{"127.0.0.1:1"}, flows: 1, interval: 10 * time.Millisecond, connections: 2, every: time.Second, dials: 20, patience: time.Second, awake: awake{new(atomic.Int64)}}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	got, err := p.run(ctx)
@@ -115,10 +117,57 @@ func TestLoadPatience(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close() // nobody accepts: the kernel does, and nothing comes back
-	p := loadPlan{patience: 100 * time.Millisecond, every: time.Second}
+	p := loadPlan{patience: 500 * time.Millisecond, every: time.Second, awake: awake{new(atomic.Int64)}}
+	time.AfterFunc(time.Second, func() { p.awake.ticks.Add(int64(p.patience / awakeTick)) }) // until then it sleeps
+	begin := time.Now()
 	c := connections{plan: p}
 	c.hold(t.Context(), listener.Addr().String(), func() {})
 	if len(c.result.Broken) != 1 || c.result.Opened != 0 {
 		t.Errorf("%+v, want one broken", c.result)
+	}
+	if took := time.Since(begin); took < time.Second {
+		t.Errorf("broken after %v: the time in which the program stood still counts", took)
+	}
+}
+
+// A server whose queue is full swallows packets: the attempt is repeated for as long as the program stands still.
+func TestDialPatience(t *testing.T) {
+	p := loadPlan{patience: 200 * time.Millisecond, awake: awake{new(atomic.Int64)}}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := listener.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { err = syscall.Listen(int(fd), 0) }); err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	first, err := p.dial(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	time.AfterFunc(500*time.Millisecond, func() { p.awake.ticks.Add(int64(p.patience / awakeTick)) }) // until then it sleeps
+	begin := time.Now()
+	if _, err := p.dial(address); err == nil || time.Since(begin) < 500*time.Millisecond {
+		t.Errorf("nobody accepts: %v after %v, want no earlier end than after 500 ms", err, time.Since(begin))
+	}
+	listener.Close()
+	begin = time.Now()
+	if _, err := p.dial(address); err == nil || time.Since(begin) > 150*time.Millisecond {
+		t.Errorf("a refusal: %v after %v, want it at once", err, time.Since(begin))
+	}
+}
+
+func TestAwake(t *testing.T) {
+	a := awake{new(atomic.Int64)}
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	a.start(ctx)
+	if got := a.now(); got < 100*time.Millisecond || got > 500*time.Millisecond {
+		t.Errorf("awake for %v of 500 ms", got)
 	}
 }
