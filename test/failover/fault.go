@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pelago-net/pelago/test/e2e/walk"
 	"github.com/pelago-net/pelago/test/lab"
 )
 
@@ -142,11 +143,18 @@ func withControl(ctx context.Context, s *stage, _ string) error {
 // withoutDaemon kills pelago-node on the client's node. The kubelet, which would start it again, stands still until the node is
 // healed; the load's output waits for it as well.
 func withoutDaemon(ctx context.Context, s *stage, _ string) error {
-	_, err := s.Lab.Exec(ctx, clientNode, "sh", "-c", "pkill -STOP -x kubelet && pkill -KILL -x pelago-node && sleep 1 && ! pgrep -x pelago-node")
-	if err != nil {
+	if _, err := s.Lab.Exec(ctx, clientNode, "pkill", "-STOP", "-x", "kubelet"); err != nil {
+		return fmt.Errorf("stop the kubelet: %w", err)
+	}
+	if _, err := s.Lab.Exec(ctx, clientNode, "pkill", "-KILL", "-x", "pelago-node"); err != nil {
 		return fmt.Errorf("kill pelago-node: %w", err)
 	}
-	return nil
+	return walk.Eventually(ctx, 10*time.Second, func() error {
+		if _, err := s.Lab.Exec(ctx, clientNode, "pgrep", "-x", "pelago-node"); err == nil { // pgrep fails when there is none
+			return errors.New("pelago-node is still there")
+		}
+		return nil
+	})
 }
 
 // withDaemon also replaces the pod: kubelet would wait longer each time before it starts the same one again.

@@ -16,7 +16,7 @@ import (
 )
 
 // healLimit bounds how long the clusters take to be as they were.
-const healLimit = 90 * time.Second
+const healLimit = 3 * time.Minute
 
 // awaitHealthy waits until nothing is left of a fault: all daemons are ready, every gateway reports all of its connections, and in
 // every node's kernel every path answers.
