@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -88,6 +89,7 @@ type path struct {
 	probed bool
 	good   bool // it answers and is ready
 	dead   bool // probes are sent, and no answer has come for a second
+	used   bool // a packet took it within the last half second
 }
 
 // pathEntry is an entry of the map `paths` as bpftool shows it by the map's BTF.
@@ -96,6 +98,7 @@ type pathEntry struct {
 		Key   uint32 `json:"key"` // network order, read in the machine's
 		Value struct {
 			Seen     uint64 `json:"seen"`
+			Used     uint64 `json:"used"`
 			Replies  uint64 `json:"replies"`
 			Probed   uint32 `json:"probed"`
 			Sequence uint32 `json:"sequence"`
@@ -136,6 +139,7 @@ func (s *stage) paths(ctx context.Context, off string) (map[string][]path, error
 					peer: names[e.Formatted.Key], probed: v.Probed != 0,
 					good: v.Replies > 0 && v.Ready != 0 && silent < int64(time.Second),
 					dead: v.Probed != 0 && open >= 3 && silent > int64(time.Second),
+					used: v.Used > 0 && now-int64(v.Used) < int64(time.Second/2),
 				})
 			}
 		})
@@ -157,6 +161,29 @@ func (s *stage) readPaths(ctx context.Context, node string) (entries []pathEntry
 		return nil, 0, fmt.Errorf("read the paths of %s: %w", node, err)
 	}
 	return entries, ts.Nano(), nil
+}
+
+// awaitUse waits until packets take the way over a gateway, from its own cluster and from the other one: a gateway that has just
+// come back is not used at once, and would not be missed.
+func (s *stage) awaitUse(ctx context.Context, gateway string) error {
+	return walk.Eventually(ctx, healLimit, func() error {
+		all, err := s.paths(ctx, "")
+		if err != nil {
+			return err
+		}
+		used := map[string]bool{}
+		for node, paths := range all {
+			for _, p := range paths {
+				if p.peer == gateway && p.used {
+					used[node[:2]] = true
+				}
+			}
+		}
+		if len(used) < 2 {
+			return fmt.Errorf("gateway %s is used by %v only", gateway, slices.Collect(maps.Keys(used)))
+		}
+		return nil
+	})
 }
 
 // deadPaths are those that a node takes for dead although neither end is the victim.

@@ -123,6 +123,9 @@ func (s *stage) keepRaw(name string, t *traffic, at times) error {
 }
 
 func (s *stage) underLoad(ctx context.Context, f fault, victim string, do func(string, step) error) (at times, deaths []string, err error) {
+	if err := s.awaitUse(ctx, victim); err != nil {
+		return at, nil, err
+	}
 	if err := do("between", f.between); err != nil {
 		return at, nil, err
 	}

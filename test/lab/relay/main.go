@@ -79,7 +79,9 @@ const (
 	// queueLength packets wait for the relay itself to be scheduled.
 	queueLength = 10000
 	// underway bounds the packets within the delay; more are dropped.
-	underway = 1 << 16
+	underway = 1 << 15
+	// largest packet: the MTU of a TUN device is 1500 bytes.
+	largest = 2048
 )
 
 // packet is one that is under way.
@@ -93,7 +95,8 @@ type relay struct {
 	tun     int
 	delay   time.Duration
 	drop    func() bool
-	waiting []packet
+	waiting []packet // those before first are done
+	first   int
 	free    [][]byte
 }
 
@@ -112,8 +115,8 @@ func (r *relay) run() error {
 // wait sleeps until there is something to take or to give.
 func (r *relay) wait() error {
 	var limit *unix.Timespec
-	if len(r.waiting) > 0 {
-		ts := unix.NsecToTimespec(int64(max(0, time.Until(r.waiting[0].due))))
+	if r.first < len(r.waiting) {
+		ts := unix.NsecToTimespec(int64(max(0, time.Until(r.waiting[r.first].due))))
 		limit = &ts
 	}
 	_, err := unix.Ppoll([]unix.PollFd{{Fd: int32(r.tun), Events: unix.POLLIN}}, limit, nil)
@@ -126,9 +129,11 @@ func (r *relay) wait() error {
 // take takes what has come.
 func (r *relay) take() error {
 	for {
-		buffer := make([]byte, 65536)
+		var buffer []byte
 		if n := len(r.free); n > 0 {
 			buffer, r.free = r.free[n-1], r.free[:n-1]
+		} else {
+			buffer = make([]byte, largest)
 		}
 		n, err := unix.Read(r.tun, buffer[:cap(buffer)])
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
@@ -138,7 +143,7 @@ func (r *relay) take() error {
 		if err != nil {
 			return fmt.Errorf("take a packet: %w", err)
 		}
-		if len(r.waiting) >= underway || r.drop() {
+		if len(r.waiting)-r.first >= underway || r.drop() {
 			r.free = append(r.free, buffer)
 			continue
 		}
@@ -148,11 +153,13 @@ func (r *relay) take() error {
 
 // give gives back what is due.
 func (r *relay) give(now time.Time) {
-	n := 0
-	for ; n < len(r.waiting) && !r.waiting[n].due.After(now); n++ {
+	for ; r.first < len(r.waiting) && !r.waiting[r.first].due.After(now); r.first++ {
 		// What the router cannot take is lost, as on any way.
-		_, _ = unix.Write(r.tun, r.waiting[n].data)
-		r.free = append(r.free, r.waiting[n].data)
+		_, _ = unix.Write(r.tun, r.waiting[r.first].data)
+		r.free = append(r.free, r.waiting[r.first].data)
 	}
-	r.waiting = append(r.waiting[:0], r.waiting[n:]...)
+	if r.first > len(r.waiting)/2 { // not each time: it copies the rest
+		r.waiting = append(r.waiting[:0], r.waiting[r.first:]...)
+		r.first = 0
+	}
 }
