@@ -110,7 +110,7 @@ func measureAll(ctx context.Context, o options, chosen []fault, out io.Writer) (
 			r, err := s.once(ctx, f, rep)
 			if ctx.Err() != nil {
 				slog.Warn("interrupted; what was measured is reported")
-				return errors.Join(ctx.Err(), report(out, o.file, chosen, results))
+				return errors.Join(append(failures, ctx.Err(), report(out, o.file, chosen, results), verdict(results))...)
 			}
 			if err != nil {
 				err = fmt.Errorf("%s, run %d: %w", f.name, rep+1, err)
