@@ -239,8 +239,13 @@ func (l *Lab) HealPaths() error {
 			errs = append(errs, router.RuleDel(&r))
 		}
 	}
-	// Its device, and the route into it, go with it.
+	// Its device, and the route into it, go with it, but maybe a moment later.
 	errs = append(errs, kill([]process{l.recorded(relayProcess)}), removeFile(l.processFile(relayProcess)))
+	if link, err := router.LinkByName(relayDevice); err == nil {
+		if err := router.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EINVAL) {
+			errs = append(errs, fmt.Errorf("remove %s of the router: %w", relayDevice, err))
+		}
+	}
 	for _, c := range l.record.Plan.Clusters {
 		errs = append(errs, l.rejoin(c.Name))
 	}
