@@ -112,18 +112,19 @@ func (d *Daemon) demandOf(objs Objects) []pelagov1alpha1.BlockDemand {
 		held[p.Spec.Pool][ip]++
 	}
 	for pool, ips := range held {
-		more := false
 		for ip, n := range ips {
-			want := int32(d.demand.blocks[ip])
-			more = more || want > n
-			need[pool] += max(n, want)
-		}
-		if !more {
-			delete(need, pool)
+			want, known := d.demand.blocks[ip]
+			if !known { // not looked at yet: it stays
+				want = int(n)
+			}
+			need[pool] += int32(want)
 		}
 	}
 	var out []pelagov1alpha1.BlockDemand
 	for pool, n := range need {
+		if n <= 1 { // the least that there is
+			continue
+		}
 		out = append(out, pelagov1alpha1.BlockDemand{Pool: pool, Blocks: n})
 	}
 	slices.SortFunc(out, func(a, b pelagov1alpha1.BlockDemand) int {
