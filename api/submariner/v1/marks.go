@@ -8,6 +8,15 @@ const (
 	AnnotationPublicIP = "gateway.submariner.io/public-ip"
 )
 
+// Annotations of Gateways and RouteAgents.
+const (
+	// AnnotationUpdated is when the node daemon wrote the object last, in seconds since 1970, decimal.
+	AnnotationUpdated = "update-timestamp"
+	// AnnotationSilentGateways of a RouteAgent lists the gateways of the own cluster that do not answer the node, with
+	// commas between.
+	AnnotationSilentGateways = "pelago.io/silent-gateways"
+)
+
 // Labels and annotations of the GlobalIngressIPs of headless services.
 const (
 	// LabelServiceRef is the name of the Service.
