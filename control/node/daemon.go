@@ -14,9 +14,11 @@ import (
 	"github.com/vishvananda/netlink"
 	"k8s.io/apimachinery/pkg/types"
 	clientcache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/verdict"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
@@ -54,7 +56,9 @@ type Options struct {
 	OpenWire OpenWire
 	// Version is reported in the Gateway object.
 	Version string
-	Logger  *slog.Logger
+	// Events about connections; nil: none.
+	Events record.EventRecorder
+	Logger *slog.Logger
 }
 
 // Daemon keeps one node's kernel as the objects say.
@@ -83,6 +87,9 @@ type Daemon struct {
 	farewells farewells      // of remote gateways
 	problems  map[string]bool
 	links     *links
+	gateways  outbox[*submarinerv1.GatewayStatus]
+	agents    outbox[agentReport]
+	noGateway bool         // the Gateway object was removed; its writer's own
 	edge      atomic.Int64 // interface index of pelago0; the prober reads it
 	assert    bool         // the next reconcile puts right what others changed
 	firewall  string       // what the firewall was last made for
@@ -97,6 +104,8 @@ type snapshot struct {
 	state   dataplane.State
 	objs    Objects
 	gateway bool
+	wire    map[string]string // what others must know to reach this gateway
+	targets []target
 }
 
 // New makes a daemon over a started loader. cache must be configured by CacheOptions.
@@ -104,6 +113,7 @@ func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemo
 	d := &Daemon{
 		opts: opts, cache: c, client: cl, loader: l, log: opts.Logger, trigger: make(chan struct{}, 1),
 		owners: map[netip.Addr]types.UID{}, problems: map[string]bool{}, leaving: map[string]int{}, links: newLinks(),
+		gateways: newOutbox[*submarinerv1.GatewayStatus](), agents: newOutbox[agentReport](),
 	}
 	d.places = newPlaces(opts.Pods, d.wake)
 	return d
@@ -121,6 +131,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return fmt.Errorf("wait for the API server's objects: %w", ctx.Err())
 	}
 	go d.watchHost(ctx)
+	go d.gateways.run(ctx, 0, d.writeGateway, d.log)
+	go d.agents.run(ctx, spread, (&agentWriter{client: d.client, key: types.NamespacedName{Namespace: d.opts.Namespace, Name: d.opts.NodeName}}).write, d.log)
 	go probe.New(d.loader, func() int { return int(d.edge.Load()) }, d.log).Run(ctx)
 	sweep, again, paths, wire := time.NewTicker(sweepEvery), time.NewTicker(reassert), time.NewTicker(watchEvery), time.NewTicker(rewire)
 	defer sweep.Stop()
@@ -209,7 +221,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	applied := errors.Join(errs...) == nil
 	d.ready.Store(applied && result.State.Settings.Ready)
 	d.mu.Lock()
-	d.latest = snapshot{state: result.State, objs: objs, gateway: result.Gateway}
+	d.latest = snapshot{state: result.State, objs: objs, gateway: result.Gateway, wire: result.Wire, targets: targets(objs, result)}
 	d.mu.Unlock()
 	errs = append(errs, d.reportStatus(ctx, objs, result, applied))
 	return errors.Join(errs...)
