@@ -34,14 +34,14 @@ func (m paths) describe(out chan<- *prometheus.Desc) {
 
 func (m paths) collect(out chan<- prometheus.Metric, v View, known map[netip.Addr]loader.Path) {
 	for _, s := range States {
-		out <- prometheus.MustNewConstMetric(m.role, prometheus.GaugeValue, flag(v.State == s), s)
+		out <- prometheus.MustNewConstMetric(m.role, prometheus.GaugeValue, oneIf(v.State == s), s)
 	}
 	for _, p := range v.Peers {
 		path, ok := known[p.Path]
-		out <- prometheus.MustNewConstMetric(m.up, prometheus.GaugeValue, flag(p.Up), p.Cluster, p.Gateway)
+		out <- prometheus.MustNewConstMetric(m.up, prometheus.GaugeValue, oneIf(p.Up), p.Cluster, p.Gateway)
 		now := pathState(path, ok)
 		for _, s := range pathStates {
-			out <- prometheus.MustNewConstMetric(m.state, prometheus.GaugeValue, flag(s == now), p.Cluster, p.Gateway, s)
+			out <- prometheus.MustNewConstMetric(m.state, prometheus.GaugeValue, oneIf(s == now), p.Cluster, p.Gateway, s)
 		}
 		if !ok {
 			continue
@@ -93,7 +93,7 @@ func histogram(p loader.Path) (count uint64, sum float64, buckets map[float64]ui
 	return count, sum, buckets
 }
 
-func flag(b bool) float64 {
+func oneIf(b bool) float64 {
 	if b {
 		return 1
 	}
