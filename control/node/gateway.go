@@ -260,7 +260,7 @@ func (l *links) message(t target) string {
 	case said == "":
 		return "the wire says: " + wire
 	}
-	return said + " The wire says: " + wire
+	return said + " (the wire says: " + wire + ")"
 }
 
 // gatewayReport is what is to stand in the Gateway object; nil: there is to be none.
