@@ -39,7 +39,7 @@ type links struct {
 	ways    map[netip.Addr]*link // by outer address
 	reach   map[uint16]*reach    // other clusters by index, as this node's own gateways reach them
 	wire    map[netip.Addr]cable.Status
-	asked   time.Time // when the wire was
+	asked   time.Time // when the wire was; the loop's own
 	role    role
 	written string    // what was urgent in the last report
 	at      time.Time // of the last report
@@ -102,10 +102,10 @@ func (d *Daemon) watchPathsOnce(snap snapshot, now time.Time) error {
 			d.wake() // to report it
 		}
 	}
+	wire := d.askWire(now) // it may take a while, and scrapes go on
 	d.links.mu.Lock()
 	defer d.links.mu.Unlock()
-	d.links.role = d.tenure.role(now)
-	d.askWire(now)
+	d.links.role, d.links.wire = d.tenure.role(now), wire
 	d.links.note(snap, paths, now)
 	d.mourn(snap)
 	if key := d.links.urgent(snap); key != d.links.written || now.Sub(d.links.at) >= rewrite {
@@ -132,21 +132,20 @@ func (d *Daemon) probedPaths(all []target) (map[netip.Addr]loader.Path, error) {
 	return out, nil
 }
 
-// askWire takes in what the wire itself knows. Where it cannot say, the probes go on telling.
-func (d *Daemon) askWire(now time.Time) {
+// askWire returns what the wire itself knows. Where it cannot say, the probes go on telling.
+func (d *Daemon) askWire(now time.Time) map[netip.Addr]cable.Status {
 	if d.wire == nil {
-		d.links.wire = nil
-		return
+		return nil
 	}
 	if now.Sub(d.links.asked) < askWire {
-		return
+		return d.links.wire
 	}
 	d.links.asked = now
 	status, err := d.wire.Status()
 	if err != nil {
 		d.log.Debug("ask the wire for its peers", "error", err)
 	}
-	d.links.wire = status
+	return status
 }
 
 // unreachable are the clusters of which no gateway answers.
