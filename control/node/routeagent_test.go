@@ -36,8 +36,9 @@ func town(from string) (snapshot, *links) {
 	return snapshot{state: r.State, objs: objs, gateway: r.Gateway, targets: targets(objs, r)}, newLinks()
 }
 
+// slow is a path that has got slow.
 func slow(p loader.Path) loader.Path {
-	p.SRTT, p.RTT = 9*time.Millisecond, 9*time.Millisecond
+	p.SRTT, p.RTT, p.Replies = 9*time.Millisecond, 9*time.Millisecond, p.Replies+1
 	return p
 }
 
@@ -52,7 +53,7 @@ func TestRemoteEndpoints(t *testing.T) {
 		now        paths
 		status     submarinerv1.ConnectionStatus
 		says       string
-		latency    string // average
+		latency    string // of the last answer
 		silent     string
 	}{
 		{"all is well", "n2", nil, paths{n1: slow(answering()), n3: answering()},
