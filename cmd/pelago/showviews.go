@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -35,12 +36,21 @@ func connections(ctx context.Context, m *member, _ config.Config) (table, error)
 	if err != nil {
 		return t, err
 	}
+	healths, err := gatewayHealth(ctx, m, gateways, time.Now())
+	if err != nil {
+		return t, err
+	}
 	for _, gateway := range gateways {
+		h := healths[gateway.Name]
 		connections := slices.Clone(gateway.Status.Connections)
 		slices.SortFunc(connections, func(a, b submarinerv1.Connection) int {
 			return strings.Compare(a.Endpoint.ClusterID+" "+a.Endpoint.Hostname, b.Endpoint.ClusterID+" "+b.Endpoint.Hostname)
 		})
 		for _, c := range connections {
+			if h.gone() { // what it said last is not what is
+				c.Status, c.LatencyRTT = submarinerv1.ConnectionNone, nil
+				c.StatusMessage = fmt.Sprintf("gateway %s: %s", gateway.Name, h.words())
+			}
 			rtt := ""
 			if c.LatencyRTT != nil {
 				rtt = c.LatencyRTT.Average
@@ -122,11 +132,28 @@ func gateways(ctx context.Context, m *member, _ config.Config) (table, error) {
 	if err != nil {
 		return t, err
 	}
+	healths, err := gatewayHealth(ctx, m, gateways, time.Now())
+	if err != nil {
+		return t, err
+	}
 	for _, g := range gateways {
+		h := healths[g.Name]
+		text := summary(g.Status.Connections)
+		switch {
+		case h.gone():
+			text = "Gateway is gone: " + h.words()
+		case h.words() != "":
+			text += "; " + h.words()
+		}
 		t.rows = append(t.rows, row{
-			cells:  []string{g.Name, string(g.Status.HAStatus), summary(g.Status.Connections)},
-			wide:   []string{g.Status.Version, g.Status.StatusFailure},
-			object: map[string]any{"node": g.Name, "status": g.Status},
+			cells: []string{g.Name, string(g.Status.HAStatus), text},
+			wide:  []string{g.Status.Version, g.Status.StatusFailure},
+			object: struct {
+				Node     string                     `json:"node"`
+				Gone     bool                       `json:"gone"`
+				SilentTo []string                   `json:"silentTo,omitempty"`
+				Status   submarinerv1.GatewayStatus `json:"status"`
+			}{g.Name, h.gone(), h.silentTo, g.Status},
 		})
 	}
 	return t, nil
