@@ -16,6 +16,8 @@ const (
 	steady = 3 * time.Second
 	// firstAnswer is how long a gateway that has never answered is waited for.
 	firstAnswer = 10 * time.Second
+	// forgetOutage is how long after an outage loss may still be that of the outage.
+	forgetOutage = 30 * time.Second
 	// rttSamples is the length of the window of latencyRTT.
 	rttSamples = 1000
 )
@@ -93,6 +95,8 @@ type link struct {
 	path     loader.Path
 	dead     damped
 	lossy    damped
+	loss     float64   // when it was too high last
+	outage   time.Time // until when its probes are part of the loss at most; zero: they are not
 	rtt      rttWindow
 	status   submarinerv1.ConnectionStatus
 	since    time.Time // of the status
@@ -108,7 +112,16 @@ func (l *link) note(p loader.Path, known bool, now time.Time) {
 	answers := known && p.Replies > 0 && !p.Suspect()
 	lost := !known || p.Dead()
 	l.dead.note(lost && (l.answered || now.Sub(l.first) >= firstAnswer), answers && p.Ready, now)
-	l.lossy.note(known && p.Degraded(), answers && !p.Degraded(), now)
+	switch {
+	case l.dead.bad:
+		l.outage = now.Add(forgetOutage)
+	case !p.Degraded() || now.After(l.outage):
+		l.outage = time.Time{}
+	}
+	if p.Degraded() {
+		l.loss = p.Loss
+	}
+	l.lossy.note(known && p.Degraded() && l.outage.IsZero(), answers && !p.Degraded() || !l.outage.IsZero(), now)
 	l.rtt.note(p)
 	if s := l.judge(); s != l.status {
 		l.status, l.since = s, now
@@ -139,7 +152,7 @@ func (l *link) message(way string) string {
 	case !l.path.Ready:
 		return "answers, but its tables are not complete yet"
 	case l.lossy.bad:
-		return fmt.Sprintf("degraded: %.0f %% of the probes are lost", 100*l.path.Loss)
+		return fmt.Sprintf("degraded: %.0f %% of the probes are lost", 100*l.loss)
 	}
 	return ""
 }

@@ -55,12 +55,18 @@ func TestConnectionIsDamped(t *testing.T) {
 		{"a gap", 4950, suspect, false, submarinerv1.ConnectionError, "not answered"},
 		{"answers anew", 5000, answering(), false, submarinerv1.Connecting, "answers again"},
 		{"long enough after the first, not after the gap", 5100, answering(), false, submarinerv1.Connecting, "answers again"},
-		{"steady", 8000, answering(), false, submarinerv1.Connected, ""},
+		{"steady", 8000, lossy(), false, submarinerv1.Connected, ""},
+		{"the loss of the outage", 8100, lossy(), false, submarinerv1.Connected, ""},
+		{"is forgotten", 8900, answering(), false, submarinerv1.Connected, ""},
 		{"loses", 9000, lossy(), false, submarinerv1.Connected, "degraded: 12 % of the probes are lost"},
-		{"loses less for a moment", 9100, answering(), false, submarinerv1.Connected, "degraded"},
+		{"loses less for a moment", 9100, answering(), false, submarinerv1.Connected, "degraded: 12 %"},
 		{"loses less for long", 12100, answering(), false, submarinerv1.Connected, ""},
 		{"the tunnel is gone", 13000, loader.Path{}, true, submarinerv1.ConnectionError, "not answered any more"},
+		{"it still is", 13100, loader.Path{}, true, submarinerv1.ConnectionError, "not answered any more"},
 		{"the tunnel is back, nobody answered yet", 14000, loader.Path{Probes: 1}, false, submarinerv1.ConnectionError, "not answered any more"},
+		{"it answers, with loss", 15000, lossy(), false, submarinerv1.Connecting, "answers again"},
+		{"with loss, steadily", 18000, lossy(), false, submarinerv1.Connected, ""},
+		{"the loss is not that of the outage", 50000, lossy(), false, submarinerv1.Connected, "degraded"},
 	} {
 		l.note(step.path, !step.absent, begin.Add(step.at*time.Millisecond))
 		if said := l.message("UDP 4500"); l.status != step.status || !strings.Contains(said, step.says) || (step.says == "") != (said == "") {
