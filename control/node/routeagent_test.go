@@ -164,7 +164,7 @@ func TestRouteAgentIsWrittenOnChange(t *testing.T) {
 	write(1, good, 0)
 	write(1, good, time.Second)
 	jitter := answering()
-	jitter.Replies, jitter.RTT = 10, 1300*time.Microsecond
+	jitter.Replies, jitter.RTT = 10, 2600*time.Microsecond
 	write(1, map[netip.Addr]loader.Path{n1: slow(answering()), n3: jitter}, 2*time.Second)
 	write(2, map[netip.Addr]loader.Path{n1: slow(answering()), n3: silent(time.Second)}, 3*time.Second)
 	var have submarinerv1.RouteAgent
