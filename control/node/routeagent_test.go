@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -224,10 +225,12 @@ func TestGatewayObject(t *testing.T) {
 func TestOutbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		away, got := true, []int{}
+		var away atomic.Bool
+		away.Store(true)
+		got := []int{}
 		o := newOutbox[int]()
 		go o.run(ctx, 0, func(ctx context.Context, v int) error {
-			if away {
+			if away.Load() {
 				<-ctx.Done() // hangs
 				return errors.New("no route to host")
 			}
@@ -243,7 +246,7 @@ func TestOutbox(t *testing.T) {
 		}
 		time.Sleep(writeTime / 2)
 		o.put(5)
-		away = false
+		away.Store(false)
 		time.Sleep(writeTime/2 + retry + time.Second)
 		synctest.Wait()
 		if diff := cmp.Diff([]int{5}, got); diff != "" {
