@@ -42,6 +42,8 @@ type Options struct {
 	Fabric      netip.Prefix
 	CableDriver string
 	CablePort   uint16
+	// NoNAT: gateways with a public address are not behind NAT.
+	NoNAT bool
 	// WireVersion is the newest version of the overlay header that the nodes speak.
 	WireVersion     int
 	SystemNamespace string
