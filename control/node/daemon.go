@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/publicip"
 	"github.com/pelago-net/pelago/control/verdict"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
@@ -81,10 +82,11 @@ type Daemon struct {
 	leaving   map[string]int // releasing block → sweeps done when it was first seen out of use
 	purged    bool           // the flows that an earlier process left have been looked through
 	wire      cable.Wire     // of a gateway; else nil
-	wirePeers []cable.Peer   // what it was last asked for
-	tenure    tenure         // as a gateway
-	verdicts  verdicts       // on other clusters
-	farewells farewells      // of remote gateways
+	reach     reach
+	wirePeers []cable.Peer // what it was last asked for
+	tenure    tenure       // as a gateway
+	verdicts  verdicts     // on other clusters
+	farewells farewells    // of remote gateways
 	problems  map[string]bool
 	links     *links
 	gateways  outbox[*submarinerv1.GatewayStatus]
@@ -116,6 +118,9 @@ func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemo
 		gateways: newOutbox[*submarinerv1.GatewayStatus](), agents: newOutbox[agentReport](),
 	}
 	d.places = newPlaces(opts.Pods, d.wake)
+	d.reach.resolver = publicip.New(publicip.Options{
+		Service: d.service, Changed: func(publicip.Result) { d.wake() }, Log: opts.Logger,
+	})
 	return d
 }
 
@@ -133,6 +138,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	go d.watchHost(ctx)
 	go d.gateways.run(ctx, 0, d.writeGateway, d.log)
 	go d.agents.run(ctx, spread, (&agentWriter{client: d.client, key: types.NamespacedName{Namespace: d.opts.Namespace, Name: d.opts.NodeName}}).write, d.log)
+	go d.reach.resolver.Run(ctx)
+	defer d.reach.close()
 	go probe.New(d.loader, func() int { return int(d.edge.Load()) }, d.log).Run(ctx)
 	sweep, again, paths, wire := time.NewTicker(sweepEvery), time.NewTicker(reassert), time.NewTicker(watchEvery), time.NewTicker(rewire)
 	defer sweep.Stop()
@@ -202,14 +209,17 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	objs, reach, problems := d.ensureReach(objs)
 	leaving := d.noteGateways(objs)
 	host, err := d.lookAtHost(objs)
 	if err != nil {
 		return err
 	}
 	host.Leaving = leaving
-	wire, problems := d.ensureWire(objs, leaving)
-	host.Wire = wire
+	d.reach.rejudge(host.Addresses)
+	wire, more := d.ensureWire(objs, leaving)
+	problems = append(problems, more...)
+	host.Wire = wire.with(reach)
 	result := Desired(objs, host)
 	d.report(append(problems, result.Problems...))
 
@@ -223,7 +233,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	d.mu.Lock()
 	d.latest = snapshot{state: result.State, objs: objs, gateway: result.Gateway, wire: result.Wire, targets: targets(objs, result)}
 	d.mu.Unlock()
-	errs = append(errs, d.reportStatus(ctx, objs, result, applied))
+	errs = append(errs, d.reportStatus(ctx, objs, result, reach, applied))
 	return errors.Join(errs...)
 }
 

@@ -2,6 +2,7 @@ package node
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"net/netip"
@@ -177,6 +178,9 @@ func (b *builder) peers() {
 		var gateways []dataplane.RemoteGateway
 		for _, g := range p.Spec.Gateways {
 			address, err := cableAddress(b.objs.Config, g)
+			if errors.Is(err, errNoAddress) {
+				continue
+			}
 			if err != nil {
 				b.problem("peer %s: gateway %s: %v", p.Name, g.Name, err)
 				continue

@@ -35,21 +35,21 @@ const (
 // links are the ways to all gateways that this node probes, as they are shown. The loop of the daemon writes them, scrapes
 // read them.
 type links struct {
-	mu      sync.Mutex
-	ways    map[netip.Addr]*link // by outer address
-	reach   map[uint16]*reach    // other clusters by index, as this node's own gateways reach them
-	wire    map[netip.Addr]cable.Status
-	asked   time.Time // when the wire was; the loop's own
-	role    role
-	written string    // what was urgent in the last report
-	at      time.Time // of the last report
-	reports uint64
-	created time.Time // of the Gateway object
-	mourned map[netip.Addr]bool
+	mu       sync.Mutex
+	ways     map[netip.Addr]*link // by outer address
+	passages map[uint16]*passage  // other clusters by index, as this node's own gateways reach them
+	wire     map[netip.Addr]cable.Status
+	asked    time.Time // when the wire was; the loop's own
+	role     role
+	written  string    // what was urgent in the last report
+	at       time.Time // of the last report
+	reports  uint64
+	created  time.Time // of the Gateway object
+	mourned  map[netip.Addr]bool
 }
 
 func newLinks() *links {
-	return &links{ways: map[netip.Addr]*link{}, reach: map[uint16]*reach{}, mourned: map[netip.Addr]bool{}}
+	return &links{ways: map[netip.Addr]*link{}, passages: map[uint16]*passage{}, mourned: map[netip.Addr]bool{}}
 }
 
 // role of this node as a gateway; the words are the values of the label state of pelago_gateway_state.
@@ -179,7 +179,7 @@ func (l *links) note(snap snapshot, paths map[netip.Addr]loader.Path, now time.T
 			delete(l.mourned, a)
 		}
 	}
-	l.noteReach(snap, now)
+	l.notePassages(snap, now)
 }
 
 // urgent sums up what is reported at once if it changes: everything but numbers.
@@ -192,7 +192,7 @@ func (l *links) urgent(snap snapshot) string {
 	}
 	for i := range snap.objs.Peers {
 		p := &snap.objs.Peers[i]
-		if r := l.reach[uint16(p.Spec.ClusterIndex)]; r != nil {
+		if r := l.passages[uint16(p.Spec.ClusterIndex)]; r != nil {
 			fmt.Fprintf(&b, "%s %s %d;", p.Name, r.status(), len(p.Spec.Gateways))
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/natt"
 )
 
 // Objects is everything of the API that the node's tables are made of.
@@ -39,6 +40,9 @@ type Objects struct {
 	Exports map[types.NamespacedName]bool
 	// Places leads from the address of every pod of the cluster to its node; on gateways without globalnet only.
 	Places map[netip.Addr]string
+	// Ways are what is known of the way to remote gateways, by cluster/node; on gateways only. The peers' gateways have the
+	// addresses that follow from it.
+	Ways map[string]natt.Verdict
 }
 
 // Host is what the node knows of itself.

@@ -19,25 +19,25 @@ import (
 	"github.com/pelago-net/pelago/dataplane/netdev"
 )
 
-// reach is whether this node has a way to another cluster through the gateways of its own.
-type reach struct {
+// passage is whether this node has a way to another cluster through the gateways of its own.
+type passage struct {
 	known bool      // a gateway has answered since the cluster is known
 	lost  time.Time // since when no gateway reaches it; zero: one does
 	gone  damped
 }
 
-func (r *reach) status() submarinerv1.ConnectionStatus {
+func (p *passage) status() submarinerv1.ConnectionStatus {
 	switch {
-	case r.gone.bad && r.gone.good.IsZero():
+	case p.gone.bad && p.gone.good.IsZero():
 		return submarinerv1.ConnectionError
-	case r.gone.bad || !r.known:
+	case p.gone.bad || !p.known:
 		return submarinerv1.Connecting
 	}
 	return submarinerv1.Connected
 }
 
-// noteReach takes in what the gateways of the own cluster say.
-func (l *links) noteReach(snap snapshot, now time.Time) {
+// notePassages takes in what the gateways of the own cluster say.
+func (l *links) notePassages(snap snapshot, now time.Time) {
 	current := map[uint16]bool{}
 	for i := range snap.objs.Peers {
 		p := &snap.objs.Peers[i]
@@ -46,10 +46,10 @@ func (l *links) noteReach(snap snapshot, now time.Time) {
 		}
 		index := uint16(p.Spec.ClusterIndex)
 		current[index] = true
-		r := l.reach[index]
+		r := l.passages[index]
 		if r == nil {
-			r = &reach{}
-			l.reach[index] = r
+			r = &passage{}
+			l.passages[index] = r
 		}
 		_, through := l.siblings(snap, index)
 		r.known = r.known || through != nil
@@ -65,9 +65,9 @@ func (l *links) noteReach(snap snapshot, now time.Time) {
 		}
 		r.gone.note(!r.lost.IsZero() && now.Sub(r.lost) >= patience, through != nil, now)
 	}
-	for index := range l.reach {
+	for index := range l.passages {
 		if !current[index] {
-			delete(l.reach, index)
+			delete(l.passages, index)
 		}
 	}
 }
@@ -161,7 +161,7 @@ func joinSentences(a, b string) string { return strings.TrimSpace(a + " " + b) }
 // through is the way to another cluster by the gateways of this one, this node left out.
 func (l *links) through(snap snapshot, name string, cluster uint16) (submarinerv1.ConnectionStatus, string, *submarinerv1.LatencyRTTSpec) {
 	without, nearest := l.siblings(snap, cluster)
-	r := l.reach[cluster]
+	r := l.passages[cluster]
 	var others []string
 	for _, t := range snap.targets {
 		if !t.far() {

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -21,11 +23,11 @@ import (
 const ModePolicySafe = "policy-safe"
 
 // reportStatus writes what the kernel has reached: the node's NodeIndex and its released blocks. Only changes are written.
-func (d *Daemon) reportStatus(ctx context.Context, objs Objects, r Result, applied bool) error {
+func (d *Daemon) reportStatus(ctx context.Context, objs Objects, r Result, reach Reach, applied bool) error {
 	var errs []error
 	for i := range objs.NodeIndexes {
 		if n := &objs.NodeIndexes[i]; n.Name == objs.Name {
-			errs = append(errs, d.reportIndex(ctx, n, objs, r, applied))
+			errs = append(errs, d.reportIndex(ctx, n, objs, r, reach, applied))
 		}
 	}
 	for i := range objs.PortBlocks {
@@ -42,7 +44,7 @@ func (d *Daemon) reportStatus(ctx context.Context, objs Objects, r Result, appli
 	return errors.Join(errs...)
 }
 
-func (d *Daemon) reportIndex(ctx context.Context, n *pelagov1alpha1.NodeIndex, objs Objects, r Result, applied bool) error {
+func (d *Daemon) reportIndex(ctx context.Context, n *pelagov1alpha1.NodeIndex, objs Objects, r Result, reach Reach, applied bool) error {
 	want := n.DeepCopy()
 	want.Status.Ready = applied && r.State.Settings.Ready
 	want.Status.Gateway = applied && r.Gateway
@@ -60,6 +62,8 @@ func (d *Daemon) reportIndex(ctx context.Context, n *pelagov1alpha1.NodeIndex, o
 			want.Status.FabricAddress = r.State.Settings.CableAddress.String()
 		}
 	}
+	want.Status.PublicIP = reach.Public
+	noteSettings(&want.Status.Conditions, reach.Settings)
 	if applied { // what is not in the kernel is not acknowledged
 		want.Status.Acks = r.Acks
 	}
@@ -71,6 +75,19 @@ func (d *Daemon) reportIndex(ctx context.Context, n *pelagov1alpha1.NodeIndex, o
 		return fmt.Errorf("report the state of node %s: %w", n.Name, err)
 	}
 	return nil
+}
+
+// noteSettings keeps the condition of a gateway's settings; refused is nil where there is none.
+func noteSettings(conditions *[]metav1.Condition, refused []string) {
+	c := metav1.Condition{Type: pelagov1alpha1.NodeSettings, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonSettingsTaken}
+	switch {
+	case refused == nil:
+		meta.RemoveStatusCondition(conditions, pelagov1alpha1.NodeSettings)
+		return
+	case len(refused) > 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pelagov1alpha1.ReasonSettingsInvalid, strings.Join(refused, "; ")
+	}
+	meta.SetStatusCondition(conditions, c)
 }
 
 // releasable: the agent wants the block back, no new flow can begin in it (it is not in the tables), and a sweep begun

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -35,11 +36,17 @@ type OpenWire func(driver string) (cable.Wire, error)
 // encrypted says whether cable packets go between fabric addresses, inside tunnels.
 func encrypted(c config.Config) bool { return c.CableDriver != config.CableVXLAN }
 
+// errNoAddress: the vxlan wire has no address of a gateway. Why, steer has said.
+var errNoAddress = errors.New("it has no address that this gateway could use")
+
 // cableAddress is the outer address of cable packets to a remote gateway, and how its path is known.
 func cableAddress(c config.Config, g pelagov1alpha1.PeerGateway) (netip.Addr, error) {
 	text := g.Address
 	if encrypted(c) {
 		text = g.FabricAddress
+	}
+	if text == "" {
+		return netip.Addr{}, errNoAddress
 	}
 	a, err := netip.ParseAddr(text)
 	if err == nil && !a.Is4() {
@@ -127,6 +134,9 @@ func wirePeers(objs Objects) []cable.Peer {
 			// What is no address is a problem that Desired reports.
 			fabric, _ := netip.ParseAddr(g.FabricAddress)
 			address, _ := netip.ParseAddr(g.Address)
+			if !address.IsValid() && !encrypted(objs.Config) {
+				continue // it cannot wait for a call
+			}
 			out = append(out, cable.Peer{
 				Name: p.Name + "/" + g.Name, Fabric: fabric, Address: address, Port: uint16(g.Port),
 				Identity: maps.Clone(g.Identity), Tunnels: int(g.Tunnels),
