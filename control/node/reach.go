@@ -158,8 +158,16 @@ func gatewaySettings(objs Objects) (publicip.Overrides, []string) {
 	}
 	if c.LoadBalancer && len(o.PublicIP) == 0 {
 		o.PublicIP = []publicip.Source{{Method: publicip.LoadBalancer, Argument: config.LoadBalancerService}}
+		if n := gatewayNodes(objs); n > 1 {
+			errs = append(errs, fmt.Errorf("node %s is one of %d gateways behind the one load balancer %s, which spreads packets over all: "+
+				"use one gateway, or give each its own by the annotation %s", objs.Name, n, config.LoadBalancerService, publicip.KeyPublicIP))
+		}
 	}
 	o.PreferredServer = o.PreferredServer || c.PreferredServer || c.LoadBalancer
+	if slices.ContainsFunc(o.PublicIP, func(s publicip.Source) bool { return s.Argument == config.LoadBalancerService }) && o.UDPPort|o.DiscoveryPort != 0 {
+		errs = append(errs, fmt.Errorf("leave out the ports of node %s: Service %s passes on those of `pelago join`: set them there", objs.Name, config.LoadBalancerService))
+		o.UDPPort, o.DiscoveryPort = 0, 0
+	}
 	if o.UDPPort == netdev.OverlayPort {
 		errs = append(errs, fmt.Errorf("leave out %s of node %s: the overlay inside the cluster has UDP port %d: use another", publicip.KeyUDPPort, objs.Name, o.UDPPort))
 		o.UDPPort = 0
@@ -316,6 +324,16 @@ func ownNode(objs Objects) *corev1.Node {
 		}
 	}
 	return &corev1.Node{}
+}
+
+// gatewayNodes is how many gateways the cluster has.
+func gatewayNodes(objs Objects) (n int) {
+	for i := range objs.Nodes {
+		if objs.Nodes[i].Labels[submarinerv1.LabelGateway] == "true" {
+			n++
+		}
+	}
+	return n
 }
 
 // ownIndex is this node's NodeIndex; empty if there is none.

@@ -113,6 +113,7 @@ func TestGatewaySettings(t *testing.T) {
 		"the node beats it":  {set("natt-discovery-port", "4492"), func(c *config.Config) { c.DiscoveryPort = 4491 }, facts{UDP: 4500, Find: 4492}},
 		"load balancer":      {nil, func(c *config.Config) { c.LoadBalancer = true }, facts{"lb:submariner-gateway", 4500, 4490, true, nil}},
 		"its own address":    {set("public-ip", "ipv4:198.51.100.7"), func(c *config.Config) { c.LoadBalancer = true }, facts{"ipv4:198.51.100.7", 4500, 4490, true, nil}},
+		"ports behind it":    {set("udp-port", "4600"), func(c *config.Config) { c.LoadBalancer = true }, facts{"lb:submariner-gateway", 4500, 4490, true, []string{"Service submariner-gateway passes on"}}},
 		"air-gapped":         {set("public-ip", "dns:gw.example.org,ipv4:198.51.100.7"), func(c *config.Config) { c.AirGapped = true }, facts{"ipv4:198.51.100.7", 4500, 4490, false, []string{"--air-gapped"}}},
 		"an unknown key":     {set("colour", "blue"), nil, facts{UDP: 4500, Find: 4490, Problems: []string{"gateway.submariner.io/colour"}}},
 		"the overlay's port": {set("udp-port", "4800"), nil, facts{UDP: 4500, Find: 4490, Problems: []string{"udp-port"}}},
