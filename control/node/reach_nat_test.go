@@ -91,7 +91,7 @@ func (g *natted) reconcile() (problems []string) {
 	g.t.Helper()
 	if err := g.ns.Do(func() error {
 		objs, r, more := g.d.ensureReach(g.objs)
-		w, wire := g.d.ensureWire(objs)
+		w, wire := g.d.ensureWire(objs, nil)
 		g.reach, g.wire, g.ways, problems = r, w.with(r), objs.Ways, append(more, wire...)
 		return nil
 	}); err != nil {

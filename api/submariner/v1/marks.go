@@ -4,7 +4,8 @@ package v1
 const (
 	// LabelGateway with the value "true" makes a node a gateway.
 	LabelGateway = "submariner.io/gateway"
-	// AnnotationPublicIP is the address at which other clusters reach a gateway behind NAT: `ipv4:a.b.c.d`.
+	// AnnotationPublicIP is the address at which other clusters reach a gateway behind NAT: sources
+	// such as `ipv4:a.b.c.d`, `dns:name`, `lb:service`, `api:host/path`, separated by commas.
 	AnnotationPublicIP = "gateway.submariner.io/public-ip"
 )
 
