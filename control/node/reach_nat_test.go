@@ -92,6 +92,7 @@ func (g *natted) reconcile() (problems []string) {
 	if err := g.ns.Do(func() error {
 		objs, r, more := g.d.ensureReach(g.objs)
 		w, wire := g.d.ensureWire(objs, nil)
+		g.d.latest = snapshot{objs: objs}
 		g.reach, g.wire, g.ways, problems = r, w.with(r), objs.Ways, append(more, wire...)
 		return nil
 	}); err != nil {
@@ -194,6 +195,9 @@ func TestBehindNAT(t *testing.T) {
 	v := hidden.until("a confirmed address", func(v natt.Verdict) bool { return v.State == natt.Confirmed })
 	if v.Address != ip("192.0.2.1") || !v.NAT() || v.Seen.Addr() != ip("203.0.113.2") {
 		t.Errorf("the hidden gateway sees %+v", v)
+	}
+	if told, ok := hidden.d.reachOf("c1", "gw"); !ok || told != v {
+		t.Errorf("the Gateway object is told %+v, %t", told, ok)
 	}
 	v = open.until("waiting", func(v natt.Verdict) bool { return v.State == natt.Waiting })
 	if v.Address.IsValid() || v.Caller.Addr() != ip("203.0.113.2") {
