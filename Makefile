@@ -47,7 +47,6 @@ $(BIN)/pelago-lab: $(shell find cmd/pelago-lab test/lab test/kube deploy/images 
 	go build -trimpath -o $@ ./cmd/pelago-lab
 
 test: setup verify lint race unit e2e ## everything that this machine can run, from a clean checkout
-	$(MAKE) failover RUNS=3
 
 unit: setup ## unit, packet, namespace and API server tests
 	go test -count=1 -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/lab$$)
@@ -59,8 +58,8 @@ race: setup ## the packages with goroutines, with the race detector
 e2e: setup images ## two real clusters: the walk-through and the failures, asserted
 	go test -count=1 -timeout 30m -p 1 -v ./test/lab ./test/e2e
 
-RUNS ?= 20
-failover: setup images ## what faults at gateways cost, each RUNS=20 times under load; out/failover.json
+RUNS ?= 3
+failover: setup images ## what faults at gateways cost, each RUNS=3 times under load; out/failover.json
 	go run ./test/failover -runs $(RUNS) -out $(OUT)/failover.json
 
 bench: ## the data path against kernel routing, iptables and nftables, interleaved; out/bench.json

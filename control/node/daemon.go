@@ -99,6 +99,7 @@ type Daemon struct {
 
 	mu     sync.Mutex
 	latest snapshot
+	flows  map[loader.FlowKind]int // of the last sweep; not changed afterwards
 }
 
 // snapshot is what the other loops and the collectors need of the last reconcile.
@@ -347,6 +348,7 @@ func (d *Daemon) sweep() {
 	d.inUse = stats.InUse
 	d.mu.Lock()
 	s := d.latest.state
+	d.flows = stats.Kinds
 	d.mu.Unlock()
 	counters, err := d.loader.Counters()
 	if err != nil {

@@ -11,11 +11,13 @@ import (
 // View is what a scrape shows of this node's gateways. It may be called from any goroutine.
 func (d *Daemon) View() observe.View {
 	d.mu.Lock()
-	snap := d.latest
+	snap, flows := d.latest, d.flows
 	d.mu.Unlock()
 	d.links.mu.Lock()
 	defer d.links.mu.Unlock()
-	return view(snap, d.links)
+	v := view(snap, d.links)
+	v.Flows = flows
+	return v
 }
 
 func view(snap snapshot, l *links) observe.View {

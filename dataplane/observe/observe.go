@@ -1,5 +1,6 @@
-// Package observe shows the kernel's counters, flows and paths as Prometheus metrics, and what the daemon makes of the paths
-// under the names of Submariner. Everything is read when it is asked for; the daemon keeps no packet counters of its own.
+// Package observe shows the kernel's counters and paths as Prometheus metrics, and what the daemon makes of the paths under
+// the names of Submariner. These are read when they are asked for; the daemon keeps no packet counters of its own. Flows,
+// of which there may be many, are shown as the daemon's last sweep counted them, so that a scrape costs the same with any number.
 // pelago-node serves it. The package writes nothing and knows no Kubernetes.
 package observe
 
@@ -14,7 +15,6 @@ import (
 // Source is the kernel. *loader.Loader is one.
 type Source interface {
 	Counters() ([]loader.Counter, error)
-	Flows() ([]loader.Flow, error)
 	// Path reads one path: a gateway has as many as its cluster has nodes, and only those to gateways are shown.
 	Path(netip.Addr) (loader.Path, bool, error)
 }
@@ -38,7 +38,7 @@ func New(source Source, view func() View) *Collector {
 			[]string{"hook", "verdict"}, nil),
 		bytes: prometheus.NewDesc("pelago_bytes_total", "Bytes by the hook that saw them and what became of them.",
 			[]string{"hook", "verdict"}, nil),
-		flow: prometheus.NewDesc("pelago_nat_flows", "Translated flows of this node.",
+		flow: prometheus.NewDesc("pelago_nat_flows", "Translated flows of this node when they were last swept, up to ten seconds ago.",
 			[]string{"role", "protocol", "state"}, nil),
 		failed:     prometheus.NewDesc("pelago_scrape_error", "1 if the maps could not be read at this scrape.", nil, nil),
 		paths:      newPaths(),
@@ -66,19 +66,10 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(c.packets, prometheus.CounterValue, float64(r.Packets), r.Hook, r.Verdict)
 		out <- prometheus.MustNewConstMetric(c.bytes, prometheus.CounterValue, float64(r.Bytes), r.Hook, r.Verdict)
 	}
-	flows, err := c.source.Flows()
-	if err != nil {
-		failed = 1
-	}
-	type labels struct{ role, protocol, state string }
-	number := map[labels]float64{}
-	for _, f := range flows {
-		number[labels{string(f.Role), f.Protocol, f.State}]++
-	}
-	for l, n := range number {
-		out <- prometheus.MustNewConstMetric(c.flow, prometheus.GaugeValue, n, l.role, l.protocol, l.state)
-	}
 	v := c.view()
+	for k, n := range v.Flows {
+		out <- prometheus.MustNewConstMetric(c.flow, prometheus.GaugeValue, float64(n), string(k.Role), k.Protocol, k.State)
+	}
 	known, err := c.read(v)
 	if err != nil {
 		failed = 1

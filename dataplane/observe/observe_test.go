@@ -26,14 +26,12 @@ var update = flag.Bool("update", false, "write testdata")
 
 type source struct {
 	counters []loader.Counter
-	flows    []loader.Flow
 	paths    map[netip.Addr]loader.Path
 	err      error
 	asked    *int // look-ups of paths
 }
 
 func (s source) Counters() ([]loader.Counter, error) { return s.counters, s.err }
-func (s source) Flows() ([]loader.Flow, error)       { return s.flows, s.err }
 func (s source) Path(a netip.Addr) (loader.Path, bool, error) {
 	if s.asked != nil {
 		*s.asked++
@@ -54,16 +52,14 @@ func gateway() (source, View) {
 	dead := loader.Path{Probes: 50, Replies: 40, Ready: true, Seen: 2 * time.Second, Open: 10, OldestOpen: 2 * time.Second, Loss: 1}
 	s := source{
 		counters: []loader.Counter{{Hook: "edge-out", Verdict: "sent", Packets: 3, Bytes: 300}, {Hook: "uplink-in", Verdict: "drop-bad-token", Packets: 1, Bytes: 90}},
-		flows: []loader.Flow{
-			{Role: loader.RoleClient, Protocol: "tcp", State: "established"},
-			{Role: loader.RoleClient, Protocol: "tcp", State: "established"},
-			{Role: loader.RoleServer, Protocol: "udp", State: "active"},
-		},
-		paths: map[netip.Addr]loader.Path{ip("172.31.1.12"): {Ready: true, Replies: 9, Loss: 0.125}, ip("241.0.128.1"): answers, ip("241.0.128.2"): dead},
+		paths:    map[netip.Addr]loader.Path{ip("172.31.1.12"): {Ready: true, Replies: 9, Loss: 0.125}, ip("241.0.128.1"): answers, ip("241.0.128.2"): dead},
 	}
 	v := View{
 		Cluster: "g1", Node: "n1", Address: "172.31.1.11", Driver: "wireguard", State: "serving", Reports: 7,
 		Created: time.Unix(1_700_000_000, 0), Gateways: 2,
+		Flows: map[loader.FlowKind]int{
+			{Role: loader.RoleClient, Protocol: "tcp", State: "established"}: 2, {Role: loader.RoleServer, Protocol: "udp", State: "active"}: 1,
+		},
 		Peers: []Peer{
 			{Cluster: "g1", Gateway: "n2", Path: ip("172.31.1.12"), Up: true},
 			{Cluster: "g2", Gateway: "g2-n1", Path: ip("241.0.128.1"), Up: true, Connection: &Connection{

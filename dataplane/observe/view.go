@@ -3,6 +3,8 @@ package observe
 import (
 	"net/netip"
 	"time"
+
+	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
 // View is what the daemon knows of the gateways that this node probes. Names are bounded: clusters and gateways.
@@ -19,6 +21,8 @@ type View struct {
 	Created  time.Time
 	Gateways int
 	Ranges   []Range
+	// Flows is what the last sweep counted.
+	Flows map[loader.FlowKind]int
 }
 
 // States of a node as a gateway.
