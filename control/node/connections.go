@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/natt"
 )
 
 const (
@@ -31,19 +33,22 @@ type target struct {
 	peer   *pelagov1alpha1.Peer
 	remote pelagov1alpha1.PeerGateway
 	fabric netip.Addr
+	// way is what NAT discovery knows of it; zero: nothing.
+	way natt.Verdict
+	// refused says why the wire cannot go there; it has no address then.
+	refused string
 }
 
 func (t target) far() bool { return t.peer != nil }
 
-// targets are the gateways that this node probes, those of its own cluster first.
-func targets(objs Objects, r Result) []target {
+// targets are the gateways that this node probes, those of its own cluster first, and the remote ones to which its wire cannot go.
+func targets(objs Objects, r Result) (out, refused []target) {
 	own := map[uint16]netip.Addr{}
 	for _, index := range r.State.Gateways {
 		if hop, ok := r.State.Nodes[index]; ok {
 			own[index] = hop.Address
 		}
 	}
-	var out []target
 	for i := range objs.NodeIndexes {
 		n := &objs.NodeIndexes[i]
 		if a, ok := own[uint16(n.Spec.Index)]; ok {
@@ -51,21 +56,21 @@ func targets(objs Objects, r Result) []target {
 		}
 	}
 	if !r.State.Settings.Gateway {
-		return out
+		return out, nil
 	}
-	for i := range objs.Peers {
-		p := &objs.Peers[i]
-		if !routed(p) {
+	for p, g := range remoteGateways(objs.Peers) {
+		t := target{cluster: p.Name, gateway: g.Name, peer: p, remote: g, way: objs.Ways[wayName(p.Name, g.Name)]}
+		t.fabric, _ = netip.ParseAddr(g.FabricAddress) // without one the wire says nothing of it
+		a, err := cableAddress(objs.Config, g)
+		if err != nil {
+			t.refused = cmp.Or(t.way.Reason, err.Error())
+			refused = append(refused, t)
 			continue
 		}
-		for _, g := range p.Spec.Gateways {
-			if a, err := cableAddress(objs.Config, g); err == nil {
-				fabric, _ := netip.ParseAddr(g.FabricAddress) // without one the wire says nothing of it
-				out = append(out, target{cluster: p.Name, gateway: g.Name, address: a, peer: p, remote: g, fabric: fabric})
-			}
-		}
+		t.address = a
+		out = append(out, t)
 	}
-	return out
+	return out, refused
 }
 
 // damped holds a bad verdict until the opposite was true for a while (steady).

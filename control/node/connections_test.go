@@ -3,6 +3,7 @@ package node
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,9 +11,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/tools/record"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/natt"
 )
 
 var begin = time.Unix(1_700_000_000, 0)
@@ -118,7 +122,7 @@ func pair(from string) (snapshot, *links) {
 		ip("241.0.128.1"): {Endpoint: netip.MustParseAddrPort("203.0.113.9:31000"), Tunnels: 2, RxBytes: 7, TxBytes: 8},
 		ip("241.0.128.2"): {Endpoint: netip.MustParseAddrPort("172.31.2.12:4500"), Error: "no handshake yet"},
 	}
-	return snapshot{state: r.State, objs: objs, gateway: r.Gateway, wire: r.Wire, targets: targets(objs, r)}, l
+	return newSnapshot(objs, r, Reach{}), l
 }
 
 func TestConnections(t *testing.T) {
@@ -154,18 +158,117 @@ func TestConnections(t *testing.T) {
 	// What was published is more exact than what peers know.
 	published := submarinerv1.Endpoint{Spec: endpoint("g2-n2", "172.31.2.12", "241.0.128.2", "2")}
 	published.Spec.PrivateIP, published.Spec.PublicIP, published.Spec.NATEnabled = "10.0.0.5", "172.31.2.12", true
-	local := submarinerv1.Endpoint{Spec: submarinerv1.EndpointSpec{ClusterID: "g1", Hostname: "n1", PublicIP: "198.51.100.1", BackendConfig: map[string]string{"wire-version": "1", "publicKey": "older"}}}
+	local := submarinerv1.Endpoint{Spec: submarinerv1.EndpointSpec{ClusterID: "g1", Hostname: "n1", HealthCheckIP: "10.9.9.9", BackendConfig: map[string]string{"wire-version": "1", "publicKey": "older"}}}
 	completeEndpoints(got, []submarinerv1.Endpoint{published, local})
-	if c := got.Connections[1]; !c.UsingNAT || c.Endpoint.PrivateIP != "10.0.0.5" {
-		t.Errorf("reached by its public address: NAT %t, private IP %s", c.UsingNAT, c.Endpoint.PrivateIP)
+	if c := got.Connections[1]; c.Endpoint.PrivateIP != "10.0.0.5" {
+		t.Errorf("private IP %s", c.Endpoint.PrivateIP)
 	}
-	if e := got.LocalEndpoint; e.PublicIP != "198.51.100.1" || e.BackendConfig["wire-version"] != "1" || e.BackendConfig["publicKey"] != "own" {
+	if e := got.LocalEndpoint; e.HealthCheckIP != "10.9.9.9" || e.BackendConfig["wire-version"] != "1" || e.BackendConfig["publicKey"] != "own" {
 		t.Errorf("local endpoint %+v", e)
 	}
 	objs, host := world("n2")
 	r := Desired(objs, host)
-	if gatewayReport(snapshot{state: r.State, objs: objs, gateway: r.Gateway, targets: targets(objs, r)}, newLinks(), "v3") != nil {
+	if gatewayReport(newSnapshot(objs, r, Reach{}), newLinks(), "v3") != nil {
 		t.Error("a node that is no gateway has a Gateway object")
+	}
+}
+
+// What NAT discovery found decides what a connection is said to use, and whether NAT lies between.
+func TestConnectionsAsReached(t *testing.T) {
+	caller := netip.MustParseAddrPort("203.0.113.9:20001")
+	masked := natt.Rewriting{SourceIP: true}
+	type facts struct {
+		Private, Public string
+		Behind          bool // NATEnabled
+		Using           string
+		NAT             bool
+		Says            string
+	}
+	both := facts{Private: "10.0.0.2", Public: "198.51.100.7", Behind: true}
+	with := func(f facts, using string, nat bool, says string) facts {
+		f.Using, f.NAT, f.Says = using, nat, says
+		return f
+	}
+	const waits = "waiting for the first answer to a probe"
+	tests := map[string]struct {
+		g      pelagov1alpha1.PeerGateway // addresses
+		way    natt.Verdict
+		driver string
+		wire   string // where the wire sends
+		want   facts
+	}{
+		"nothing discovered": {pelagov1alpha1.PeerGateway{Address: "10.0.0.2", PrivateAddress: "10.0.0.2"}, natt.Verdict{}, "", "",
+			facts{Private: "10.0.0.2", Using: "10.0.0.2", Says: waits}},
+		"an agent of before": {pelagov1alpha1.PeerGateway{Address: "10.0.0.2"}, natt.Verdict{}, "", "", facts{Private: "10.0.0.2", Using: "10.0.0.2", Says: waits}},
+		"public by its word": {pelagov1alpha1.PeerGateway{Address: "198.51.100.7", PrivateAddress: "10.0.0.2", PublicAddress: "198.51.100.7"}, natt.Verdict{}, "", "",
+			with(both, "198.51.100.7", true, waits)},
+		"public alone is of use": {pelagov1alpha1.PeerGateway{Address: "198.51.100.7", PublicAddress: "198.51.100.7"}, natt.Verdict{}, "", "",
+			facts{Public: "198.51.100.7", Behind: true, Using: "198.51.100.7", NAT: true, Says: waits}},
+		"private confirmed": {pelagov1alpha1.PeerGateway{Address: "10.0.0.2", PrivateAddress: "10.0.0.2", PublicAddress: "198.51.100.7"},
+			natt.Verdict{State: natt.Confirmed, Address: ip("10.0.0.2"), Private: true, Reason: "answers"}, "", "",
+			with(both, "10.0.0.2", false, waits+" (NAT discovery says: it answers)")},
+		"public confirmed, nothing rewritten": {pelagov1alpha1.PeerGateway{Address: "198.51.100.7", PrivateAddress: "10.0.0.2", PublicAddress: "198.51.100.7"},
+			natt.Verdict{State: natt.Confirmed, Address: ip("198.51.100.7")}, "", "", with(both, "198.51.100.7", false, waits)},
+		"public confirmed, this one is masked": {pelagov1alpha1.PeerGateway{Address: "198.51.100.7", PrivateAddress: "10.0.0.2", PublicAddress: "198.51.100.7"},
+			natt.Verdict{State: natt.Confirmed, Address: ip("198.51.100.7"), Out: masked}, "", "198.51.100.7:4500", with(both, "198.51.100.7", true, waits)},
+		"it is to call": {pelagov1alpha1.PeerGateway{PrivateAddress: "10.0.0.2"}, natt.Verdict{State: natt.Waiting, Caller: caller, In: masked, Reason: "calls"}, "", "",
+			facts{Private: "10.0.0.2", Using: "203.0.113.9", NAT: true, Says: waits + " (NAT discovery says: it calls)"}},
+		"it has called": {pelagov1alpha1.PeerGateway{PrivateAddress: "10.0.0.2"}, natt.Verdict{State: natt.Waiting, Caller: caller, In: masked}, "", "203.0.113.10:31000",
+			facts{Private: "10.0.0.2", Using: "203.0.113.10", NAT: true, Says: waits}},
+		"vxlan, refused": {pelagov1alpha1.PeerGateway{PrivateAddress: "10.0.0.2", PublicAddress: "198.51.100.7"},
+			natt.Verdict{State: natt.Confirmed, Out: masked, Reason: "NAT lies between"}, config.CableVXLAN, "", with(both, "", true, "NAT lies between")},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			objs, host := encryptedWorld("n1")
+			if tt.driver != "" {
+				objs.Config.CableDriver = tt.driver
+			}
+			g := &objs.Peers[0].Spec.Gateways[0]
+			g.Address, g.PrivateAddress, g.PublicAddress = tt.g.Address, tt.g.PrivateAddress, tt.g.PublicAddress
+			objs.Ways = map[string]natt.Verdict{"g2/g2-n1": tt.way}
+			l := newLinks()
+			if tt.wire != "" {
+				l.wire = map[netip.Addr]cable.Status{ip("241.0.128.1"): {Endpoint: netip.MustParseAddrPort(tt.wire)}}
+			}
+			snap := newSnapshot(objs, Desired(objs, host), Reach{})
+			l.note(snap, nil, begin)
+			all := connections(snap, l)
+			i := slices.IndexFunc(all, func(c submarinerv1.Connection) bool { return c.Endpoint.Hostname == "g2-n1" })
+			if len(all) != 2 || i < 0 {
+				t.Fatalf("connections %+v", all)
+			}
+			c := all[i]
+			got := facts{c.Endpoint.PrivateIP, c.Endpoint.PublicIP, c.Endpoint.NATEnabled, c.UsingIP, c.UsingNAT, c.StatusMessage}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			if refused := tt.driver == config.CableVXLAN; refused != (c.Status == submarinerv1.ConnectionError) {
+				t.Errorf("status %s", c.Status)
+			}
+		})
+	}
+}
+
+func TestLocalEndpointHasItsPublicAddress(t *testing.T) {
+	for _, tt := range []struct {
+		public *pelagov1alpha1.PublicIP
+		noNAT  bool
+		want   string
+		nat    bool
+	}{
+		{nil, false, "", false},
+		{&pelagov1alpha1.PublicIP{Message: "no server answers"}, false, "", false},
+		{&pelagov1alpha1.PublicIP{Address: "198.51.100.1"}, false, "198.51.100.1", true},
+		{&pelagov1alpha1.PublicIP{Address: "198.51.100.1"}, true, "198.51.100.1", false},
+		{&pelagov1alpha1.PublicIP{Address: "172.31.1.11"}, false, "172.31.1.11", false},
+	} {
+		snap, l := pair("n1")
+		snap.reach.Public, snap.objs.Config.NoNAT = tt.public, tt.noNAT
+		l.note(snap, nil, begin)
+		if e := gatewayReport(snap, l, "v3").LocalEndpoint; e.PublicIP != tt.want || e.NATEnabled != tt.nat {
+			t.Errorf("%+v: public IP %q, NAT %t", tt, e.PublicIP, e.NATEnabled)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	clientcache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -62,14 +63,20 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Daemon keeps one node's kernel as the objects say.
+// Daemon keeps one node's kernel as the objects say. It has no client: only those who empty its outboxes write to the API
+// server, so that none of its loops can wait for one.
 type Daemon struct {
 	opts   Options
 	cache  cache.Cache
-	client client.Client
+	mapper meta.RESTMapper
 	loader *loader.Loader
 	places *places
 	log    *slog.Logger
+
+	nodes    outbox[nodeReport]
+	gateways outbox[*submarinerv1.GatewayStatus]
+	agents   outbox[agentReport]
+	writers  writers
 
 	trigger chan struct{}
 	ready   atomic.Bool
@@ -89,9 +96,6 @@ type Daemon struct {
 	farewells farewells    // of remote gateways
 	problems  map[string]bool
 	links     *links
-	gateways  outbox[*submarinerv1.GatewayStatus]
-	agents    outbox[agentReport]
-	noGateway bool         // the Gateway object was removed; its writer's own
 	edge      atomic.Int64 // interface index of pelago0; the prober reads it
 	assert    bool         // the next reconcile puts right what others changed
 	firewall  string       // what the firewall was last made for
@@ -108,16 +112,25 @@ type snapshot struct {
 	objs    Objects
 	gateway bool
 	wire    map[string]string // what others must know to reach this gateway
-	targets []target
+	reach   Reach
+	// targets are probed; refused are remote gateways to which the wire cannot go.
+	targets, refused []target
+}
+
+func newSnapshot(objs Objects, r Result, reach Reach) snapshot {
+	s := snapshot{state: r.State, objs: objs, gateway: r.Gateway, wire: r.Wire, reach: reach}
+	s.targets, s.refused = targets(objs, r)
+	return s
 }
 
 // New makes a daemon over a started loader. cache must be configured by CacheOptions.
 func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemon {
 	d := &Daemon{
-		opts: opts, cache: c, client: cl, loader: l, log: opts.Logger, trigger: make(chan struct{}, 1),
+		opts: opts, cache: c, mapper: cl.RESTMapper(), loader: l, log: opts.Logger, trigger: make(chan struct{}, 1),
 		owners: map[netip.Addr]types.UID{}, problems: map[string]bool{}, leaving: map[string]int{}, links: newLinks(),
-		gateways: newOutbox[*submarinerv1.GatewayStatus](), agents: newOutbox[agentReport](),
+		nodes: newOutbox[nodeReport](), gateways: newOutbox[*submarinerv1.GatewayStatus](), agents: newOutbox[agentReport](),
 	}
+	d.writers = newWriters(types.NamespacedName{Namespace: opts.Namespace, Name: opts.NodeName}, c, cl, d.links)
 	d.places = newPlaces(opts.Pods, d.wake)
 	d.reach.resolver = publicip.New(publicip.Options{
 		Service: d.service, Changed: func(publicip.Result) { d.wake() }, Log: opts.Logger,
@@ -137,8 +150,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return fmt.Errorf("wait for the API server's objects: %w", ctx.Err())
 	}
 	go d.watchHost(ctx)
-	go d.gateways.run(ctx, 0, d.writeGateway, d.log)
-	go d.agents.run(ctx, spread, (&agentWriter{client: d.client, key: types.NamespacedName{Namespace: d.opts.Namespace, Name: d.opts.NodeName}}).write, d.log)
+	go d.nodes.run(ctx, 0, d.writers.node.write, d.log)
+	go d.gateways.run(ctx, 0, d.writers.gateway.write, d.log)
+	go d.agents.run(ctx, spread, d.writers.agent.write, d.log)
 	go d.reach.resolver.Run(ctx)
 	defer d.reach.close()
 	go probe.New(d.loader, func() int { return int(d.edge.Load()) }, d.log).Run(ctx)
@@ -204,7 +218,7 @@ func (d *Daemon) reconcile(ctx context.Context) {
 	}
 }
 
-// reconcileOnce reads everything, makes devices and routes, writes the tables and reports.
+// reconcileOnce reads everything, makes devices and routes, writes the tables, and hands on what is to be reported.
 func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	objs, err := d.read(ctx)
 	if err != nil {
@@ -232,9 +246,9 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	applied := errors.Join(errs...) == nil
 	d.ready.Store(applied && result.State.Settings.Ready)
 	d.mu.Lock()
-	d.latest = snapshot{state: result.State, objs: objs, gateway: result.Gateway, wire: result.Wire, targets: targets(objs, result)}
+	d.latest = newSnapshot(objs, result, reach)
 	d.mu.Unlock()
-	errs = append(errs, d.reportStatus(ctx, objs, result, reach, applied))
+	d.nodes.put(d.nodeReport(objs, result, reach, applied))
 	return errors.Join(errs...)
 }
 

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -11,16 +12,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/natt"
 )
 
 const (
@@ -188,10 +186,15 @@ func (l *links) urgent(snap snapshot) string {
 	fmt.Fprintf(&b, "%t;", snap.gateway)
 	for _, t := range snap.targets {
 		w := l.ways[t.address]
-		fmt.Fprintf(&b, "%s %s %s %s %t %t;", t.cluster, t.gateway, w.status, l.using(t), w.lossy.bad, w.rtt.n > 0)
+		fmt.Fprintf(&b, "%s %s %s %s %t %t %t %s;", t.cluster, t.gateway, w.status, l.using(t), w.lossy.bad, w.rtt.n > 0, l.usingNAT(t), t.way.State)
 	}
-	for i := range snap.objs.Peers {
-		p := &snap.objs.Peers[i]
+	for _, t := range snap.refused {
+		fmt.Fprintf(&b, "%s %s refused;", t.cluster, t.gateway)
+	}
+	if p := snap.reach.Public; p != nil {
+		fmt.Fprintf(&b, "%s;", p.Address)
+	}
+	for p := range routedPeers(snap.objs.Peers) {
 		if r := l.passages[uint16(p.Spec.ClusterIndex)]; r != nil {
 			fmt.Fprintf(&b, "%s %s %d;", p.Name, r.status(), len(p.Spec.Gateways))
 		}
@@ -199,12 +202,30 @@ func (l *links) urgent(snap snapshot) string {
 	return b.String()
 }
 
-// using is the address under which a remote gateway is reached: the wire knows best.
+// using is the address under which a remote gateway is reached: the wire knows best. It is empty if the wire cannot go there.
 func (l *links) using(t target) string {
-	if e := l.wire[t.fabric].Endpoint; e.IsValid() {
+	switch e := l.wire[t.fabric].Endpoint; {
+	case t.refused != "":
+		return ""
+	case e.IsValid():
 		return e.Addr().Unmap().String()
+	case t.remote.Address == "" && t.way.Caller.IsValid(): // it is to call, and does so from there
+		return t.way.Caller.Addr().Unmap().String()
 	}
 	return t.remote.Address
+}
+
+// usingNAT says whether addresses or ports are rewritten on the way to a remote gateway: by what NAT discovery saw, and where
+// that knows nothing, by whether it is reached at another address than its own.
+func (l *links) usingNAT(t target) bool {
+	if seen := l.wire[t.fabric].Endpoint; seen.IsValid() && !ownPort(t.remote, seen.Port()) {
+		return true
+	}
+	if t.way.State == natt.Confirmed || t.way.Caller.IsValid() {
+		return t.way.NAT()
+	}
+	using := l.using(t)
+	return using != "" && using != privateAddress(t.remote)
 }
 
 // mourn tells in events which connections were lost, and which came back.
@@ -249,17 +270,27 @@ func (l *links) others(snap snapshot, dead target) string {
 	return "Packets go to " + strings.Join(names, ", ") + " instead."
 }
 
-// message is what is known of the way to a remote gateway, by the probes and by the wire.
+// message is what is known of the way to a remote gateway, by the probes, by the wire and by NAT discovery.
 func (l *links) message(t target) string {
-	said := l.ways[t.address].message(fmt.Sprintf("UDP %d to %s of node %s", t.remote.Port, l.using(t), t.gateway))
-	wire := l.wire[t.fabric].Error
+	if t.refused != "" {
+		return t.refused
+	}
+	w := l.ways[t.address]
+	said := w.message(fmt.Sprintf("UDP %d to %s of node %s", t.remote.Port, l.using(t), t.gateway))
+	var others []string
+	if e := l.wire[t.fabric].Error; e != "" {
+		others = append(others, "the wire says: "+e)
+	}
+	if t.way.Reason != "" && w.status != submarinerv1.Connected {
+		others = append(others, "NAT discovery says: it "+t.way.Reason)
+	}
 	switch {
-	case wire == "":
+	case len(others) == 0:
 		return said
 	case said == "":
-		return "the wire says: " + wire
+		return strings.Join(others, "; ")
 	}
-	return said + " (the wire says: " + wire + ")"
+	return said + " (" + strings.Join(others, "; ") + ")"
 }
 
 // gatewayReport is what is to stand in the Gateway object; nil: there is to be none.
@@ -272,59 +303,7 @@ func gatewayReport(snap snapshot, l *links, version string) *submarinerv1.Gatewa
 	}
 }
 
-// writeGateway makes the Gateway object what it is to be, with what the published Endpoints say besides.
-func (d *Daemon) writeGateway(ctx context.Context, status *submarinerv1.GatewayStatus) error {
-	key := types.NamespacedName{Namespace: d.opts.Namespace, Name: d.opts.NodeName}
-	if status == nil {
-		if d.noGateway {
-			return nil
-		}
-		g := &submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-		if err := client.IgnoreNotFound(d.client.Delete(ctx, g)); err != nil {
-			return fmt.Errorf("remove Gateway %s: %w", key, err)
-		}
-		d.noGateway = true
-		return nil
-	}
-	d.noGateway = false
-	var published submarinerv1.EndpointList
-	if err := d.client.List(ctx, &published, client.InNamespace(d.opts.Namespace)); err != nil {
-		return fmt.Errorf("list Endpoints: %w", err)
-	}
-	completeEndpoints(status, published.Items)
-	var g submarinerv1.Gateway
-	err := d.client.Get(ctx, key, &g)
-	switch {
-	case apierrors.IsNotFound(err):
-		g = submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Status: *status}
-		stamp(&g, time.Now())
-		err = d.client.Create(ctx, &g)
-	case err == nil:
-		before := g.DeepCopy()
-		g.Status = *status
-		stamp(&g, time.Now())
-		err = d.client.Patch(ctx, &g, client.MergeFrom(before))
-	}
-	if err != nil {
-		return fmt.Errorf("write Gateway %s: %w", key, err)
-	}
-	d.links.mu.Lock()
-	d.links.created = g.CreationTimestamp.Time
-	d.links.mu.Unlock()
-	return nil
-}
-
-func stamp(o client.Object, now time.Time) {
-	annotations := o.GetAnnotations()
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
-	annotations[submarinerv1.AnnotationUpdated] = strconv.FormatInt(now.Unix(), 10)
-	o.SetAnnotations(annotations)
-}
-
-// completeEndpoints takes over what gateways published of themselves. A remote gateway that is reached under another address
-// than its own, or at another port than one of its tunnels', is reached through NAT.
+// completeEndpoints takes over what gateways published of themselves, and what of this one only the agent knows.
 func completeEndpoints(status *submarinerv1.GatewayStatus, published []submarinerv1.Endpoint) {
 	type name struct{ cluster, host string }
 	specs := map[name]submarinerv1.EndpointSpec{}
@@ -333,7 +312,7 @@ func completeEndpoints(status *submarinerv1.GatewayStatus, published []submarine
 	}
 	own := &status.LocalEndpoint
 	if e, ok := specs[name{own.ClusterID, own.Hostname}]; ok {
-		own.PublicIP, own.NATEnabled, own.HealthCheckIP = e.PublicIP, e.NATEnabled, e.HealthCheckIP
+		own.HealthCheckIP = e.HealthCheckIP
 		for k, v := range e.BackendConfig {
 			if _, known := own.BackendConfig[k]; !known {
 				own.BackendConfig[k] = v
@@ -344,7 +323,6 @@ func completeEndpoints(status *submarinerv1.GatewayStatus, published []submarine
 		c := &status.Connections[i]
 		if e, ok := specs[name{c.Endpoint.ClusterID, c.Endpoint.Hostname}]; ok {
 			c.Endpoint = e
-			c.UsingNAT = c.UsingNAT || c.UsingIP != e.PrivateIP
 		}
 	}
 }
@@ -367,10 +345,14 @@ func localEndpoint(snap snapshot) submarinerv1.EndpointSpec {
 	for k, v := range snap.wire {
 		settings[k] = v
 	}
-	return submarinerv1.EndpointSpec{
+	e := submarinerv1.EndpointSpec{
 		ClusterID: c.ClusterID, CableName: cableName(c.ClusterID, s.Address.String()), Hostname: snap.objs.Name, Subnets: subnets,
 		PrivateIP: s.Address.String(), Backend: c.CableDriver, BackendConfig: settings,
 	}
+	if p := snap.reach.Public; p != nil && p.Address != "" {
+		e.PublicIP, e.NATEnabled = p.Address, p.Address != e.PrivateIP && !c.NoNAT
+	}
+	return e
 }
 
 func cableName(cluster, address string) string {
@@ -380,15 +362,19 @@ func cableName(cluster, address string) string {
 // connections lists every gateway of every accepted peer with what the probes and the wire say.
 func connections(snap snapshot, l *links) []submarinerv1.Connection {
 	out := []submarinerv1.Connection{}
-	for _, t := range snap.targets {
+	for _, t := range slices.Concat(snap.targets, snap.refused) {
 		if !t.far() {
 			continue
 		}
-		w, seen := l.ways[t.address], l.wire[t.fabric].Endpoint
-		out = append(out, submarinerv1.Connection{
-			Status: w.status, StatusMessage: l.message(t), Endpoint: peerEndpoint(t.peer, t.remote), UsingIP: l.using(t),
-			UsingNAT: seen.IsValid() && (seen.Addr().Unmap().String() != t.remote.Address || !ownPort(t.remote, seen.Port())), LatencyRTT: w.rtt.spec(),
-		})
+		c := submarinerv1.Connection{
+			Status: submarinerv1.ConnectionError, StatusMessage: l.message(t), Endpoint: peerEndpoint(t.peer, t.remote),
+			UsingIP: l.using(t), UsingNAT: l.usingNAT(t),
+		}
+		if t.refused == "" {
+			w := l.ways[t.address]
+			c.Status, c.LatencyRTT = w.status, w.rtt.spec()
+		}
+		out = append(out, c)
 	}
 	slices.SortFunc(out, func(a, b submarinerv1.Connection) int {
 		return strings.Compare(a.Endpoint.CableName, b.Endpoint.CableName)
@@ -416,8 +402,24 @@ func peerEndpoint(p *pelagov1alpha1.Peer, g pelagov1alpha1.PeerGateway) submarin
 	for k, v := range g.Identity {
 		settings[k] = v
 	}
-	return submarinerv1.EndpointSpec{
-		ClusterID: p.Name, CableName: cableName(p.Name, g.Address), Hostname: g.Name, Subnets: p.Spec.Subnets,
-		PrivateIP: g.Address, Backend: g.Wire, BackendConfig: settings,
+	if g.NATTPort > 0 {
+		settings[submarinerv1.BackendNATTDiscoveryPort] = strconv.Itoa(int(g.NATTPort))
 	}
+	if g.BehindLB {
+		settings[submarinerv1.BackendLoadBalancer] = "true"
+	}
+	private := privateAddress(g)
+	return submarinerv1.EndpointSpec{
+		ClusterID: p.Name, CableName: cableName(p.Name, cmp.Or(private, g.PublicAddress)), Hostname: g.Name, Subnets: p.Spec.Subnets,
+		PrivateIP: private, PublicIP: g.PublicAddress, NATEnabled: g.PublicAddress != "" && g.PublicAddress != private,
+		Backend: g.Wire, BackendConfig: settings,
+	}
+}
+
+// privateAddress of a remote gateway; empty if only its public one is of use here. Agents of the former version know but one.
+func privateAddress(g pelagov1alpha1.PeerGateway) string {
+	if g.PublicAddress != "" {
+		return g.PrivateAddress
+	}
+	return cmp.Or(g.PrivateAddress, g.Address)
 }

@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
@@ -80,15 +78,6 @@ func (d *Daemon) ensureReach(objs Objects) (Objects, Reach, []string) {
 	objs, more := steer(objs, settings.PreferredServer, verdicts, d.reach.used)
 	d.reach.used = usedAddresses(objs)
 	return objs, r, append(problems, more...)
-}
-
-// reachOf is what is known of the way to a gateway of a remote cluster; false: nothing, since it, or this gateway, takes no part
-// in NAT discovery. Its Address is the one in use: zero while the wire waits for the other to call, or cannot be used.
-func (d *Daemon) reachOf(cluster, gateway string) (natt.Verdict, bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	v, ok := d.latest.objs.Ways[wayName(cluster, gateway)]
-	return v, ok
 }
 
 // rejudge asks all peers anew if the node has other addresses than before.
@@ -220,20 +209,14 @@ func behindLB(wanted []publicip.Source, source string) bool {
 // remoteReaches are the gateways to look for.
 func remoteReaches(objs Objects) []natt.Peer {
 	var out []natt.Peer
-	for i := range objs.Peers {
-		p := &objs.Peers[i]
-		if !routed(p) {
-			continue
+	for p, g := range remoteGateways(objs.Peers) {
+		if g.NATTPort == 0 {
+			continue // it does not answer, so nothing would follow from silence
 		}
-		for _, g := range p.Spec.Gateways {
-			if g.NATTPort == 0 {
-				continue // it does not answer, so nothing would follow from silence
-			}
-			// One of the two may be missing.
-			private, _ := netip.ParseAddr(g.PrivateAddress)
-			public, _ := netip.ParseAddr(g.PublicAddress)
-			out = append(out, natt.Peer{Name: wayName(p.Name, g.Name), Private: private, Public: public, Port: uint16(g.NATTPort), BehindLB: g.BehindLB})
-		}
+		// One of the two may be missing.
+		private, _ := netip.ParseAddr(g.PrivateAddress)
+		public, _ := netip.ParseAddr(g.PublicAddress)
+		out = append(out, natt.Peer{Name: wayName(p.Name, g.Name), Private: private, Public: public, Port: uint16(g.NATTPort), BehindLB: g.BehindLB})
 	}
 	return out
 }
@@ -314,34 +297,4 @@ func (w Wire) with(r Reach) Wire {
 	}
 	w.Ports = slices.Concat(w.Ports, r.Ports)
 	return w
-}
-
-// ownNode is this node's object; empty if there is none.
-func ownNode(objs Objects) *corev1.Node {
-	for i := range objs.Nodes {
-		if objs.Nodes[i].Name == objs.Name {
-			return &objs.Nodes[i]
-		}
-	}
-	return &corev1.Node{}
-}
-
-// gatewayNodes is how many gateways the cluster has.
-func gatewayNodes(objs Objects) (n int) {
-	for i := range objs.Nodes {
-		if objs.Nodes[i].Labels[submarinerv1.LabelGateway] == "true" {
-			n++
-		}
-	}
-	return n
-}
-
-// ownIndex is this node's NodeIndex; empty if there is none.
-func ownIndex(objs Objects) *pelagov1alpha1.NodeIndex {
-	for i := range objs.NodeIndexes {
-		if objs.NodeIndexes[i].Name == objs.Name {
-			return &objs.NodeIndexes[i]
-		}
-	}
-	return &pelagov1alpha1.NodeIndex{}
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -38,6 +39,7 @@ type natted struct {
 	// of the last reconcile
 	reach Reach
 	wire  Wire
+	seen  Objects // as this gateway uses them
 	ways  map[string]natt.Verdict
 }
 
@@ -92,8 +94,7 @@ func (g *natted) reconcile() (problems []string) {
 	if err := g.ns.Do(func() error {
 		objs, r, more := g.d.ensureReach(g.objs)
 		w, wire := g.d.ensureWire(objs, nil)
-		g.d.latest = snapshot{objs: objs}
-		g.reach, g.wire, g.ways, problems = r, w.with(r), objs.Ways, append(more, wire...)
+		g.reach, g.wire, g.seen, g.ways, problems = r, w.with(r), objs, objs.Ways, append(more, wire...)
 		return nil
 	}); err != nil {
 		g.t.Fatal(err)
@@ -196,9 +197,6 @@ func TestBehindNAT(t *testing.T) {
 	if v.Address != ip("192.0.2.1") || !v.NAT() || v.Seen.Addr() != ip("203.0.113.2") {
 		t.Errorf("the hidden gateway sees %+v", v)
 	}
-	if told, ok := hidden.d.reachOf("c1", "gw"); !ok || told != v {
-		t.Errorf("the Gateway object is told %+v, %t", told, ok)
-	}
 	v = open.until("waiting", func(v natt.Verdict) bool { return v.State == natt.Waiting })
 	if v.Address.IsValid() || v.Caller.Addr() != ip("203.0.113.2") {
 		t.Errorf("the open gateway sees %+v", v)
@@ -229,6 +227,11 @@ func TestBehindNAT(t *testing.T) {
 	if gap > time.Second { // a probe leaves every 250 ms
 		t.Errorf("nothing came for %v", gap)
 	}
+	for g, want := range map[*natted]string{open: "203.0.113.2", hidden: "192.0.2.1"} {
+		if c := g.connection(); c.UsingIP != want || !c.UsingNAT || c.Status != submarinerv1.Connecting {
+			t.Errorf("%s: connection %+v, want one with %s", g.objs.Config.ClusterID, c, want)
+		}
+	}
 	for g, want := range map[*natted]natt.State{open: natt.Waiting, hidden: natt.Confirmed} {
 		for name, v := range g.ways {
 			if v.State != want {
@@ -252,7 +255,27 @@ func TestBehindNATVXLAN(t *testing.T) {
 		if len(problems) != 1 || v.Address.IsValid() || v.Reason == "" {
 			t.Errorf("%s: problems %q, way %+v", g.objs.Config.ClusterID, problems, v)
 		}
+		c := g.connection()
+		if c.Status != submarinerv1.ConnectionError || c.UsingIP != "" || !c.UsingNAT || !strings.Contains(c.StatusMessage, "--cable-driver wireguard") {
+			t.Errorf("%s: connection %+v", g.objs.Config.ClusterID, c)
+		}
 	}
+}
+
+// connection is what the Gateway object says of the one peer.
+func (g *natted) connection() submarinerv1.Connection {
+	g.t.Helper()
+	var r Result
+	r.State.Settings.Gateway = true
+	snap, l := newSnapshot(g.seen, r, g.reach), newLinks()
+	if err := g.ns.Do(func() (err error) {
+		l.wire, err = g.d.wire.Status()
+		return err
+	}); err != nil {
+		g.t.Fatal(err)
+	}
+	l.note(snap, nil, time.Now())
+	return connections(snap, l)[0]
 }
 
 // endpoint is where the wire sends to the other gateway.

@@ -68,7 +68,7 @@ func watched() []client.Object {
 // exportsKind is the kind ServiceExport in the version that the cluster serves. Of an export only its name is read.
 func (d *Daemon) exportsKind() (schema.GroupVersionKind, error) {
 	kind := schema.GroupKind{Group: mcs.GroupName, Kind: mcs.ServiceExportKindName}
-	mapping, err := d.client.RESTMapper().RESTMapping(kind, "v1beta1", "v1alpha1")
+	mapping, err := d.mapper.RESTMapping(kind, "v1beta1", "v1alpha1")
 	if err != nil {
 		return schema.GroupVersionKind{}, fmt.Errorf("find %s in version v1beta1 or v1alpha1: %w (`pelago join` installs the definitions)", kind, err)
 	}

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,10 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/dataplane/loader"
@@ -39,11 +35,7 @@ func (p *passage) status() submarinerv1.ConnectionStatus {
 // notePassages takes in what the gateways of the own cluster say.
 func (l *links) notePassages(snap snapshot, now time.Time) {
 	current := map[uint16]bool{}
-	for i := range snap.objs.Peers {
-		p := &snap.objs.Peers[i]
-		if !routed(p) {
-			continue
-		}
+	for p := range routedPeers(snap.objs.Peers) {
 		index := uint16(p.Spec.ClusterIndex)
 		current[index] = true
 		r := l.passages[index]
@@ -116,10 +108,8 @@ func routeAgentReport(snap snapshot, l *links, version string) agentReport {
 		r.status.StatusFailure = fmt.Sprintf("no answer from gateway %s of this cluster: does the node run, and does UDP %d pass between %s and it?",
 			strings.Join(silent, ", "), netdev.OverlayPort, snap.objs.Name)
 	}
-	for i := range snap.objs.Nodes {
-		if n := &snap.objs.Nodes[i]; n.Name == snap.objs.Name {
-			r.node = &metav1.OwnerReference{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: n.Name, UID: n.UID}
-		}
+	if n := ownNode(snap.objs); n.Name != "" {
+		r.node = &metav1.OwnerReference{APIVersion: corev1.SchemeGroupVersion.String(), Kind: "Node", Name: n.Name, UID: n.UID}
 	}
 	return r
 }
@@ -130,19 +120,15 @@ func remoteEndpoints(snap snapshot, l *links) []submarinerv1.RemoteEndpoint {
 	own := map[string]submarinerv1.Connection{}
 	if snap.gateway {
 		for _, c := range connections(snap, l) {
-			own[c.Endpoint.CableName] = c
+			own[wayName(c.Endpoint.ClusterID, c.Endpoint.Hostname)] = c
 		}
 	}
 	out := []submarinerv1.RemoteEndpoint{}
-	for i := range snap.objs.Peers {
-		p := &snap.objs.Peers[i]
-		if !routed(p) {
-			continue
-		}
+	for p := range routedPeers(snap.objs.Peers) {
 		status, message, latency := l.through(snap, p.Name, uint16(p.Spec.ClusterIndex))
 		for _, g := range p.Spec.Gateways {
 			e := submarinerv1.RemoteEndpoint{Status: status, StatusMessage: message, Spec: peerEndpoint(p, g), LatencyRTT: latency}
-			c, probes := own[e.Spec.CableName]
+			c, probes := own[wayName(p.Name, g.Name)]
 			switch {
 			case probes && (c.Status == submarinerv1.Connected || status != submarinerv1.Connected):
 				e.Status, e.StatusMessage, e.LatencyRTT = c.Status, c.StatusMessage, c.LatencyRTT
@@ -192,51 +178,6 @@ func (l *links) through(snap snapshot, name string, cluster uint16) (submarinerv
 		notes = append(notes, fmt.Sprintf("Through gateway %s, to which latencyRTT is.", nearest.gateway))
 	}
 	return status, strings.Join(notes, " "), latency
-}
-
-// recheck is how often a RouteAgent object is read although nothing is to be written: somebody may have changed it.
-const recheck = 5 * time.Minute
-
-// agentWriter makes the RouteAgent object what it is to be. Without a need it does not touch it: a cluster has as many of
-// them as nodes.
-type agentWriter struct {
-	client client.Client
-	key    types.NamespacedName
-	last   agentReport
-	at     time.Time
-}
-
-func (w *agentWriter) write(ctx context.Context, r agentReport) error {
-	if time.Since(w.at) < recheck && equality.Semantic.DeepEqual(w.last.node, r.node) && w.last.silent == r.silent && !worthWriting(w.last.status, r.status) {
-		return nil
-	}
-	if err := w.put(ctx, r); err != nil {
-		return fmt.Errorf("write RouteAgent %s: %w", w.key, err)
-	}
-	w.last, w.at = r, time.Now()
-	return nil
-}
-
-func (w *agentWriter) put(ctx context.Context, r agentReport) error {
-	var have submarinerv1.RouteAgent
-	err := w.client.Get(ctx, w.key, &have)
-	if client.IgnoreNotFound(err) != nil {
-		return err
-	}
-	want := have.DeepCopy()
-	want.Namespace, want.Name, want.Status, want.OwnerReferences = w.key.Namespace, w.key.Name, r.status, nil
-	if r.node != nil {
-		want.OwnerReferences = []metav1.OwnerReference{*r.node}
-	}
-	stamp(want, time.Now())
-	delete(want.Annotations, submarinerv1.AnnotationSilentGateways)
-	if r.silent != "" {
-		want.Annotations[submarinerv1.AnnotationSilentGateways] = r.silent
-	}
-	if apierrors.IsNotFound(err) {
-		return w.client.Create(ctx, want)
-	}
-	return w.client.Patch(ctx, want, client.MergeFrom(&have))
 }
 
 // worthWriting: something changed besides round-trip times, or one of these by more than a quarter.

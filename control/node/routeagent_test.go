@@ -34,7 +34,7 @@ func town(from string) (snapshot, *links) {
 	objs.NodeIndexes = append(objs.NodeIndexes, *n3)
 	host.Hops[ip("172.31.1.13")] = dataplane.Hop{Address: ip("172.31.1.13"), Next: ip("172.31.1.13"), Ifindex: 2}
 	r := Desired(objs, host)
-	return snapshot{state: r.State, objs: objs, gateway: r.Gateway, targets: targets(objs, r)}, newLinks()
+	return newSnapshot(objs, r, Reach{}), newLinks()
 }
 
 // slow is a path that has got slow.
@@ -113,7 +113,7 @@ func TestNoGateway(t *testing.T) {
 	objs, host := world("n2")
 	objs.Nodes[0].Labels = nil
 	r := Desired(objs, host)
-	snap, l := snapshot{state: r.State, objs: objs, targets: targets(objs, r)}, newLinks()
+	snap, l := newSnapshot(objs, r, Reach{}), newLinks()
 	l.note(snap, nil, begin)
 	e := routeAgentReport(snap, l, "v3").status.RemoteEndpoints[0]
 	if e.Status != submarinerv1.ConnectionError || !strings.Contains(e.StatusMessage, "label one submariner.io/gateway=true") {
@@ -194,15 +194,15 @@ func TestGatewayObject(t *testing.T) {
 	published := &submarinerv1.Endpoint{Spec: submarinerv1.EndpointSpec{ClusterID: "g2", Hostname: "g2-n1", PrivateIP: "10.0.0.1"}}
 	published.Namespace, published.Name = "pelago-system", "g2-x"
 	c := fakeAPI(t, &writes, published)
-	d := &Daemon{opts: Options{NodeName: "n1", Namespace: "pelago-system"}, client: c, links: newLinks()}
+	key := types.NamespacedName{Namespace: "pelago-system", Name: "n1"}
+	w := newWriters(key, c, c, newLinks()).gateway
 	snap, l := pair("n1")
 	l.note(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): answering()}, begin)
 	for range 2 {
-		if err := d.writeGateway(t.Context(), gatewayReport(snap, l, "v3")); err != nil {
+		if err := w.write(t.Context(), gatewayReport(snap, l, "v3")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	key := types.NamespacedName{Namespace: "pelago-system", Name: "n1"}
 	var g submarinerv1.Gateway
 	if err := c.Get(t.Context(), key, &g); err != nil {
 		t.Fatal(err)
@@ -212,7 +212,7 @@ func TestGatewayObject(t *testing.T) {
 	}
 	writes = 0
 	for range 3 {
-		if err := d.writeGateway(t.Context(), nil); err != nil {
+		if err := w.write(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 	}

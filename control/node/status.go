@@ -2,18 +2,13 @@ package node
 
 import (
 	"cmp"
-	"context"
-	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/dataplane"
@@ -22,29 +17,28 @@ import (
 // ModePolicySafe is the attach mode in which packets pass the node's stack (NodeIndex.status.mode).
 const ModePolicySafe = "policy-safe"
 
-// reportStatus writes what the kernel has reached: the node's NodeIndex and its released blocks. Only changes are written.
-func (d *Daemon) reportStatus(ctx context.Context, objs Objects, r Result, reach Reach, applied bool) error {
-	var errs []error
-	for i := range objs.NodeIndexes {
-		if n := &objs.NodeIndexes[i]; n.Name == objs.Name {
-			errs = append(errs, d.reportIndex(ctx, n, objs, r, reach, applied))
-		}
-	}
-	for i := range objs.PortBlocks {
-		p := &objs.PortBlocks[i]
-		if !d.releasable(p, objs) {
-			continue
-		}
-		update := p.DeepCopy()
-		update.Status.Released = true
-		if err := d.client.Status().Patch(ctx, update, client.MergeFrom(p)); client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("report port block %s as released: %w", p.Name, err))
-		}
-	}
-	return errors.Join(errs...)
+// nodeReport is what the kernel has reached, as it is to stand in objects of the agent.
+type nodeReport struct {
+	// index is this node's NodeIndex with its new status; nil: it has none.
+	index *pelagov1alpha1.NodeIndex
+	// released are the port blocks that the node does not use any more, as they were when it gave them up.
+	released []*pelagov1alpha1.PortBlock
 }
 
-func (d *Daemon) reportIndex(ctx context.Context, n *pelagov1alpha1.NodeIndex, objs Objects, r Result, reach Reach, applied bool) error {
+func (d *Daemon) nodeReport(objs Objects, r Result, reach Reach, applied bool) nodeReport {
+	var out nodeReport
+	if n := ownIndex(objs); n.Name != "" {
+		out.index = d.indexReport(n, objs, r, reach, applied)
+	}
+	for i := range objs.PortBlocks {
+		if p := &objs.PortBlocks[i]; d.releasable(p, objs) {
+			out.released = append(out.released, p.DeepCopy())
+		}
+	}
+	return out
+}
+
+func (d *Daemon) indexReport(n *pelagov1alpha1.NodeIndex, objs Objects, r Result, reach Reach, applied bool) *pelagov1alpha1.NodeIndex {
 	want := n.DeepCopy()
 	want.Status.Ready = applied && r.State.Settings.Ready
 	want.Status.Gateway = applied && r.Gateway
@@ -68,13 +62,7 @@ func (d *Daemon) reportIndex(ctx context.Context, n *pelagov1alpha1.NodeIndex, o
 		want.Status.Acks = r.Acks
 	}
 	want.Status.Demand = d.demandOf(objs)
-	if equality.Semantic.DeepEqual(n.Status, want.Status) {
-		return nil
-	}
-	if err := d.client.Status().Patch(ctx, want, client.MergeFrom(n)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("report the state of node %s: %w", n.Name, err)
-	}
-	return nil
+	return want
 }
 
 // noteSettings keeps the condition of a gateway's settings; refused is nil where there is none.
