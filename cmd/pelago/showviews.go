@@ -16,13 +16,15 @@ import (
 
 // The columns of these tables are those of Submariner's tool.
 
-func listGateways(ctx context.Context, m *member) ([]submarinerv1.Gateway, error) {
+// listGateways returns the gateways of this cluster by name, and how each is besides its own words.
+func listGateways(ctx context.Context, m *member) ([]submarinerv1.Gateway, map[string]health, error) {
 	list := &submarinerv1.GatewayList{}
 	if err := m.client.List(ctx, list, client.InNamespace(config.SystemNamespace)); err != nil {
-		return nil, fmt.Errorf("list Gateways: %w", err)
+		return nil, nil, fmt.Errorf("list Gateways: %w", err)
 	}
 	slices.SortFunc(list.Items, func(a, b submarinerv1.Gateway) int { return strings.Compare(a.Name, b.Name) })
-	return list.Items, nil
+	healths, err := gatewayHealth(ctx, m, list.Items, time.Now())
+	return list.Items, healths, err
 }
 
 // connections has a row for each pair of a gateway here and a gateway there.
@@ -32,11 +34,7 @@ func connections(ctx context.Context, m *member, _ config.Config) (table, error)
 		wide:   []string{"LOCAL GATEWAY", "MESSAGE"},
 		empty:  "No connections: no other cluster has joined, or no gateway reports yet.",
 	}
-	gateways, err := listGateways(ctx, m)
-	if err != nil {
-		return t, err
-	}
-	healths, err := gatewayHealth(ctx, m, gateways, time.Now())
+	gateways, healths, err := listGateways(ctx, m)
 	if err != nil {
 		return t, err
 	}
@@ -128,11 +126,7 @@ func gateways(ctx context.Context, m *member, _ config.Config) (table, error) {
 		wide:   []string{"VERSION", "FAILURE"},
 		empty:  "No gateways: no node has the label " + submarinerv1.LabelGateway + "=true, or none reports yet.",
 	}
-	gateways, err := listGateways(ctx, m)
-	if err != nil {
-		return t, err
-	}
-	healths, err := gatewayHealth(ctx, m, gateways, time.Now())
+	gateways, healths, err := listGateways(ctx, m)
 	if err != nil {
 		return t, err
 	}

@@ -1,25 +1,13 @@
 package node
 
 import (
-	"context"
-	"errors"
-	"log/slog"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
@@ -119,140 +107,4 @@ func TestNoGateway(t *testing.T) {
 	if e.Status != submarinerv1.ConnectionError || !strings.Contains(e.StatusMessage, "label one submariner.io/gateway=true") {
 		t.Errorf("%s %q", e.Status, e.StatusMessage)
 	}
-}
-
-func fakeAPI(t *testing.T, writes *int, objs ...client.Object) client.Client {
-	t.Helper()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objs...).WithInterceptorFuncs(interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			*writes++
-			return c.Create(ctx, o, opts...)
-		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			*writes++
-			return c.Patch(ctx, o, p, opts...)
-		},
-		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			*writes++
-			return c.Delete(ctx, o, opts...)
-		},
-	}).Build()
-}
-
-func TestRouteAgentIsWrittenOnChange(t *testing.T) {
-	writes := 0
-	c := fakeAPI(t, &writes)
-	snap, l := town("n2")
-	w := &agentWriter{client: c, key: types.NamespacedName{Namespace: "pelago-system", Name: "n2"}}
-	n1, n3 := ip("172.31.1.11"), ip("172.31.1.13")
-	write := func(want int, paths map[netip.Addr]loader.Path, at time.Duration) {
-		t.Helper()
-		l.note(snap, paths, begin.Add(at))
-		if err := w.write(t.Context(), routeAgentReport(snap, l, "v3")); err != nil {
-			t.Fatal(err)
-		}
-		if writes != want {
-			t.Errorf("%d writes, want %d", writes, want)
-		}
-	}
-	good := map[netip.Addr]loader.Path{n1: slow(answering()), n3: answering()}
-	write(1, good, 0)
-	write(1, good, time.Second)
-	jitter := answering()
-	jitter.Replies, jitter.RTT = 10, 2600*time.Microsecond
-	write(1, map[netip.Addr]loader.Path{n1: slow(answering()), n3: jitter}, 2*time.Second)
-	write(2, map[netip.Addr]loader.Path{n1: slow(answering()), n3: silent(time.Second)}, 3*time.Second)
-	var have submarinerv1.RouteAgent
-	if err := c.Get(t.Context(), w.key, &have); err != nil {
-		t.Fatal(err)
-	}
-	if have.Annotations[submarinerv1.AnnotationSilentGateways] != "n3" || have.Annotations[submarinerv1.AnnotationUpdated] == "" || have.Status.StatusFailure == "" {
-		t.Errorf("%v %+v", have.Annotations, have.Status)
-	}
-	if o := have.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].Name != "n2" || o[0].UID != "uid-n2" {
-		t.Errorf("owner %+v", o)
-	}
-	write(3, good, 4*time.Second) // n3 answers again
-	write(4, good, 8*time.Second) // and has for three seconds
-	have = submarinerv1.RouteAgent{}
-	if err := c.Get(t.Context(), w.key, &have); err != nil {
-		t.Fatal(err)
-	}
-	if _, silent := have.Annotations[submarinerv1.AnnotationSilentGateways]; silent || have.Status.StatusFailure != "" {
-		t.Errorf("all answer: %v %q", have.Annotations, have.Status.StatusFailure)
-	}
-}
-
-func TestGatewayObject(t *testing.T) {
-	writes := 0
-	published := &submarinerv1.Endpoint{Spec: submarinerv1.EndpointSpec{ClusterID: "g2", Hostname: "g2-n1", PrivateIP: "10.0.0.1"}}
-	published.Namespace, published.Name = "pelago-system", "g2-x"
-	c := fakeAPI(t, &writes, published)
-	key := types.NamespacedName{Namespace: "pelago-system", Name: "n1"}
-	w := newWriters(key, c, c, newLinks()).gateway
-	snap, l := pair("n1")
-	l.note(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): answering()}, begin)
-	for range 2 {
-		if err := w.write(t.Context(), gatewayReport(snap, l, "v3")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var g submarinerv1.Gateway
-	if err := c.Get(t.Context(), key, &g); err != nil {
-		t.Fatal(err)
-	}
-	if len(g.Status.Connections) != 2 || g.Status.Connections[0].Endpoint.PrivateIP != "10.0.0.1" || g.Annotations[submarinerv1.AnnotationUpdated] == "" {
-		t.Errorf("%+v", g)
-	}
-	writes = 0
-	for range 3 {
-		if err := w.write(t.Context(), nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := c.Get(t.Context(), key, &g); client.IgnoreNotFound(err) != nil || err == nil || writes != 1 {
-		t.Errorf("after the node was relieved: %v, %d writes, want 1", err, writes)
-	}
-}
-
-// An API server that is away holds nobody up, and gets the newest value when it is back.
-func TestOutbox(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		var away atomic.Bool
-		away.Store(true)
-		got := []int{}
-		o := newOutbox[int]()
-		go o.run(ctx, 0, func(ctx context.Context, v int) error {
-			if away.Load() {
-				<-ctx.Done() // hangs
-				return errors.New("no route to host")
-			}
-			got = append(got, v)
-			return nil
-		}, slog.New(slog.DiscardHandler))
-		start := time.Now()
-		for v := range 5 {
-			o.put(v)
-		}
-		if time.Since(start) > 0 {
-			t.Errorf("put took %s", time.Since(start))
-		}
-		time.Sleep(writeTime / 2)
-		o.put(5)
-		away.Store(false)
-		time.Sleep(writeTime/2 + retry + time.Second)
-		synctest.Wait()
-		if diff := cmp.Diff([]int{5}, got); diff != "" {
-			t.Error(diff)
-		}
-		cancel()
-		synctest.Wait()
-	})
 }
