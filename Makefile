@@ -14,7 +14,7 @@ help: ## say what there is
 	@echo
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "demo, test, e2e, bench and the lab need root; they install what they need (make setup)."
+	@echo "demo, test, e2e, failover, bench and the lab need root; they install what they need (make setup)."
 
 ## ---- to use
 .PHONY: demo lab-up lab-down images build
@@ -37,7 +37,7 @@ images: build ## the images of the product and of the test workload, as tar file
 	$(BIN)/pelago-lab image build --output $(OUT)/images
 
 ## ---- to work on
-.PHONY: setup test unit race e2e bench generate verify lint fuzz clean
+.PHONY: setup test unit race e2e failover bench generate verify lint fuzz clean
 setup: $(BIN)/pelago-lab ## install the Debian packages that tests and lab need, build Kubernetes once (6 minutes)
 	$(BIN)/pelago-lab prerequisites --install
 	$(BIN)/pelago-lab build
@@ -57,6 +57,10 @@ race: setup ## the packages with goroutines, with the race detector
 
 e2e: setup images ## two real clusters: the walk-through and the failures, asserted
 	go test -count=1 -timeout 30m -p 1 -v ./test/lab ./test/e2e
+
+RUNS ?= 3
+failover: setup images ## what faults at gateways cost, each RUNS=3 times under load; out/failover.json
+	go run ./test/failover -runs $(RUNS) -out $(OUT)/failover.json
 
 bench: ## the data path against kernel routing, iptables and nftables, interleaved; out/bench.json
 	go run ./test/bench -out $(OUT)/bench.json

@@ -103,7 +103,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *hub.Hub, tokens *cre
 		peers.Setup(mgr, peers.Options{
 			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),
 			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs, Fabric: c.FabricCIDR,
-			CableDriver: c.CableDriver, CablePort: c.CablePort, WireVersion: wireVersion,
+			CableDriver: c.CableDriver, CablePort: c.CablePort, NoNAT: c.NoNAT, WireVersion: wireVersion,
 			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, Hub: h,
 		}),
 		export.Setup(mgr, export.Options{

@@ -42,8 +42,8 @@ func (m *member) peers(t *testing.T) string {
 
 func (s *clusterset) testPeers(t *testing.T) {
 	for m, want := range map[*member]string{
-		s.g1: `g2 2 [120.2.0.0/24] [{"name":"gw","address":"192.0.2.2","port":4500,"wire":"vxlan","nodeIndex":1,"fabricAddress":"241.0.128.1","tunnels":1}] True/Accepted`,
-		s.g2: `g1 1 [120.1.0.0/24] [{"name":"gw","address":"192.0.2.1","port":4500,"wire":"vxlan","nodeIndex":1,"fabricAddress":"241.0.64.1","tunnels":1}] True/Accepted`,
+		s.g1: `g2 2 [120.2.0.0/24] [{"name":"gw","address":"192.0.2.2","privateAddress":"192.0.2.2","port":4500,"wire":"vxlan","nodeIndex":1,"fabricAddress":"241.0.128.1","tunnels":1}] True/Accepted`,
+		s.g2: `g1 1 [120.1.0.0/24] [{"name":"gw","address":"192.0.2.1","privateAddress":"192.0.2.1","port":4500,"wire":"vxlan","nodeIndex":1,"fabricAddress":"241.0.64.1","tunnels":1}] True/Accepted`,
 	} {
 		within(t, 2*readyLimit, "peers of "+m.id, func() string {
 			if got := m.peers(t); got != want {

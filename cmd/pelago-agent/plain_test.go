@@ -33,8 +33,8 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 
 func (s *clusterset) testPlainPeers(t *testing.T) {
 	for m, want := range map[*member]string{
-		s.g1: `g2 2 [10.8.0.0/16 10.88.0.0/16 241.0.128.0/18] [{"name":"gw","address":"192.0.2.2","port":4500,"wire":"vxlan","nodeIndex":1,"fabricAddress":"241.0.128.1","tunnels":1}] True/Accepted`,
-		s.g2: `g1 1 [10.7.0.0/16 10.77.0.0/16 241.0.64.0/18] [{"name":"gw","address":"192.0.2.1","port":4500,"wire":"vxlan","nodeIndex":1,"fabricAddress":"241.0.64.1","tunnels":1}] True/Accepted`,
+		s.g1: `g2 2 [10.8.0.0/16 10.88.0.0/16 241.0.128.0/18] [{"name":"gw","address":"192.0.2.2","privateAddress":"192.0.2.2","port":4500,"wire":"vxlan","nodeIndex":1,"fabricAddress":"241.0.128.1","tunnels":1}] True/Accepted`,
+		s.g2: `g1 1 [10.7.0.0/16 10.77.0.0/16 241.0.64.0/18] [{"name":"gw","address":"192.0.2.1","privateAddress":"192.0.2.1","port":4500,"wire":"vxlan","nodeIndex":1,"fabricAddress":"241.0.64.1","tunnels":1}] True/Accepted`,
 	} {
 		within(t, 2*readyLimit, "peers of "+m.id, func() string {
 			if got := m.peers(t); got != want {

@@ -60,8 +60,7 @@ func linkCommand() *cobra.Command {
 leads from its switch to the router, so cutting it separates the whole cluster
 from all others and from the host.
 
-Delay and random loss are not offered: they need the kernel's netem, which not
-every kernel has.`,
+Delay and loss between clusters: pelago-lab path impair.`,
 	}
 	var unplug bool
 	cut := &cobra.Command{
@@ -80,7 +79,7 @@ every kernel has.`,
 	var rate, burst, queue string
 	shape := &cobra.Command{
 		Use: "shape NODE|CLUSTER…", Short: "Limit the rate of links, in both directions",
-		Long:    "Limit the rate of links in both directions by a token bucket (tbf). Delay is not offered: it needs the kernel's netem.",
+		Long:    "Limit the rate of links in both directions by a token bucket (tbf).",
 		Example: "  pelago-lab link shape g1 --rate 100mbit\n  pelago-lab link shape g1-n1 --rate 1gbit --queue 256k",
 		Args:    cobra.MinimumNArgs(1), ValidArgsFunction: members(true, true, false),
 		RunE: func(cmd *cobra.Command, args []string) error {

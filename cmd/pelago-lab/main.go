@@ -82,7 +82,7 @@ All commands need root. A lab is named by --name; several may exist at once.`,
 	}
 	add("life", upCommand(), downCommand(), statusCommand())
 	add("use", kubeconfigCommand(), kubectlCommand(), execCommand(), loadImageCommand(), logsCommand())
-	add("break", pauseCommand(), killCommand(), healCommand(), linkCommand())
+	add("break", pauseCommand(), killCommand(), healCommand(), linkCommand(), pathCommand())
 	add("build", prerequisitesCommand(), buildCommand(), imageCommand())
 	return cmd
 }

@@ -46,6 +46,8 @@ func TestBadUse(t *testing.T) {
 		"requires at least 2":   {"exec", "g1-n1"},
 		"read --rate":           {"--name", "nosuchlab", "link", "shape", "g1", "--rate", "fast"},
 		"required flag":         {"link", "shape", "g1"},
+		"read --loss":           {"--name", "nosuchlab", "path", "impair", "g1", "g2", "--loss", "much"},
+		"accepts 2 arg":         {"path", "cut", "g1"},
 		"invalid argument":      {"image", "build", "nosuchimage"},
 	}
 	for want, args := range tests {

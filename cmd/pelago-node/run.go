@@ -18,9 +18,12 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -121,8 +124,12 @@ func run(ctx context.Context, o runOptions) error {
 		return fmt.Errorf("set up the API client: %w", err)
 	}
 	verdicts := verdict.NewServer()
+	events := record.NewBroadcaster()
+	defer events.Shutdown()
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: typed.CoreV1().Events("")})
 	daemon := node.New(node.Options{
-		Pods: node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins, OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
+		Events: events.NewRecorder(scheme, corev1.EventSource{Component: "pelago-node", Host: o.nodeName}),
+		Pods:   node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins, OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
 		Verdict: verdicts, OpenWire: openWire(o.stateDir, log), Version: version, Logger: log,
 	}, c, cl, l)
 	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent use.
@@ -136,7 +143,7 @@ func run(ctx context.Context, o runOptions) error {
 	group.Go(func() error { return c.Start(ctx) })
 	group.Go(func() error { return daemon.Run(ctx) })
 	group.Go(func() error { return verdicts.Run(ctx, o.verdictSocket) })
-	group.Go(func() error { return serve(ctx, o.metricsAddr, metrics(reader)) })
+	group.Go(func() error { return serve(ctx, o.metricsAddr, metrics(reader, daemon.View)) })
 	group.Go(func() error { return serve(ctx, o.healthAddr, health(daemon)) })
 	log.Info("started", "node", o.nodeName, "version", version, "pins", o.pins)
 	return group.Wait()
@@ -155,11 +162,12 @@ func openWire(dir string, log *slog.Logger) node.OpenWire {
 	}
 }
 
-func metrics(reader *loader.Loader) http.Handler {
+func metrics(kernel observe.Source, view func() observe.View) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(observe.New(reader))
+	registry.MustRegister(observe.New(kernel, view))
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	// What cannot be shown does not hide the rest.
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
 	return mux
 }
 

@@ -34,6 +34,7 @@ type join struct {
 	serviceCIDR  []string
 	cableDriver  string
 	nattPort     uint16
+	reach        reachFlags
 	gatewayNodes []string
 	labelGateway bool
 	image        string
@@ -78,6 +79,7 @@ addresses and its identity.`,
 	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: found out)")
 	f.StringVar(&j.cableDriver, "cable-driver", config.CableWireGuard, "wire between gateways: wireguard or vxlan (not encrypted); the same in all clusters. libreswan (IPsec) is taken, but no node daemon runs it yet")
 	f.Uint16Var(&j.nattPort, "nattport", 4500, "UDP port of the wire between gateways")
+	j.reach.add(f)
 	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else asked for)")
 	f.BoolVar(&j.labelGateway, "label-gateway", true, "label a node as gateway if none is")
 	f.StringVar(&j.image, "image", deploy.DefaultImage, "image of all components")
@@ -149,6 +151,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 		CableDriver: j.cableDriver, CablePort: j.nattPort, CustomDomains: set.CustomDomains,
 		HubID: set.HubID, HubServer: info.BrokerURL, BrokerNamespace: info.Namespace(),
 	}
+	j.reach.apply(&c)
 	if _, err := config.Parse(c.Data()); err != nil {
 		return fmt.Errorf("what join found is no valid configuration: %w", err)
 	}
@@ -161,6 +164,9 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 		return err
 	}
 	if err := m.configure(ctx, info, c); err != nil {
+		return err
+	}
+	if err := m.loadBalancer(ctx, c); err != nil {
 		return err
 	}
 	if err := labelGateways(ctx, m.typed, gateways, p); err != nil {
@@ -203,6 +209,9 @@ func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix,
 	}
 	if j.nattPort == 0 || j.nattPort == 4800 {
 		return global, fmt.Errorf("--nattport %d: use a port from 1 to 65535 other than 4800, which the overlay inside the cluster has", j.nattPort)
+	}
+	if err := j.reach.check(j.cableDriver, j.nattPort); err != nil {
+		return global, err
 	}
 	if !slices.Contains([]string{"Always", "IfNotPresent", "Never"}, j.pullPolicy) {
 		return global, fmt.Errorf("--image-pull-policy %q: use Always, IfNotPresent or Never", j.pullPolicy)

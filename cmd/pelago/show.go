@@ -153,9 +153,14 @@ func (s *show) cluster(ctx context.Context, name string, shown []view, out io.Wr
 	if c.ClusterID == "" {
 		return clusterState{}, errNotJoined
 	}
+	return s.look(ctx, name, m, c, shown, out)
+}
+
+func (s *show) look(ctx context.Context, name string, m *member, c config.Config, shown []view, out io.Writer) (clusterState, error) {
 	state := clusterState{Context: name, Cluster: c.ClusterID, Shown: map[string][]any{}}
 	tables := make([]table, len(shown))
 	for i, v := range shown {
+		var err error
 		if tables[i], err = v.look(ctx, m, c); err != nil {
 			return clusterState{}, err
 		}

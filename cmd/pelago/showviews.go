@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -15,13 +16,15 @@ import (
 
 // The columns of these tables are those of Submariner's tool.
 
-func listGateways(ctx context.Context, m *member) ([]submarinerv1.Gateway, error) {
+// listGateways returns the gateways of this cluster by name, and how each is besides its own words.
+func listGateways(ctx context.Context, m *member) ([]submarinerv1.Gateway, map[string]health, error) {
 	list := &submarinerv1.GatewayList{}
 	if err := m.client.List(ctx, list, client.InNamespace(config.SystemNamespace)); err != nil {
-		return nil, fmt.Errorf("list Gateways: %w", err)
+		return nil, nil, fmt.Errorf("list Gateways: %w", err)
 	}
 	slices.SortFunc(list.Items, func(a, b submarinerv1.Gateway) int { return strings.Compare(a.Name, b.Name) })
-	return list.Items, nil
+	healths, err := gatewayHealth(ctx, m, list.Items, time.Now())
+	return list.Items, healths, err
 }
 
 // connections has a row for each pair of a gateway here and a gateway there.
@@ -31,16 +34,21 @@ func connections(ctx context.Context, m *member, _ config.Config) (table, error)
 		wide:   []string{"LOCAL GATEWAY", "MESSAGE"},
 		empty:  "No connections: no other cluster has joined, or no gateway reports yet.",
 	}
-	gateways, err := listGateways(ctx, m)
+	gateways, healths, err := listGateways(ctx, m)
 	if err != nil {
 		return t, err
 	}
 	for _, gateway := range gateways {
+		h := healths[gateway.Name]
 		connections := slices.Clone(gateway.Status.Connections)
 		slices.SortFunc(connections, func(a, b submarinerv1.Connection) int {
 			return strings.Compare(a.Endpoint.ClusterID+" "+a.Endpoint.Hostname, b.Endpoint.ClusterID+" "+b.Endpoint.Hostname)
 		})
 		for _, c := range connections {
+			if h.gone() { // what it said last is not what is
+				c.Status, c.LatencyRTT = submarinerv1.ConnectionNone, nil
+				c.StatusMessage = fmt.Sprintf("gateway %s: %s", gateway.Name, h.words())
+			}
 			rtt := ""
 			if c.LatencyRTT != nil {
 				rtt = c.LatencyRTT.Average
@@ -118,15 +126,28 @@ func gateways(ctx context.Context, m *member, _ config.Config) (table, error) {
 		wide:   []string{"VERSION", "FAILURE"},
 		empty:  "No gateways: no node has the label " + submarinerv1.LabelGateway + "=true, or none reports yet.",
 	}
-	gateways, err := listGateways(ctx, m)
+	gateways, healths, err := listGateways(ctx, m)
 	if err != nil {
 		return t, err
 	}
 	for _, g := range gateways {
+		h := healths[g.Name]
+		text := summary(g.Status.Connections)
+		switch {
+		case h.gone():
+			text = "Gateway is gone: " + h.words()
+		case h.words() != "":
+			text += "; " + h.words()
+		}
 		t.rows = append(t.rows, row{
-			cells:  []string{g.Name, string(g.Status.HAStatus), summary(g.Status.Connections)},
-			wide:   []string{g.Status.Version, g.Status.StatusFailure},
-			object: map[string]any{"node": g.Name, "status": g.Status},
+			cells: []string{g.Name, string(g.Status.HAStatus), text},
+			wide:  []string{g.Status.Version, g.Status.StatusFailure},
+			object: struct {
+				Node     string                     `json:"node"`
+				Gone     bool                       `json:"gone"`
+				SilentTo []string                   `json:"silentTo,omitempty"`
+				Status   submarinerv1.GatewayStatus `json:"status"`
+			}{g.Name, h.gone(), h.silentTo, g.Status},
 		})
 	}
 	return t, nil

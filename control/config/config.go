@@ -23,6 +23,9 @@ const (
 	BrokerSecretName       = "submariner-broker-secret"
 	PSKSecretName          = "submariner-ipsec-psk"
 	OverlayTokenSecretName = "pelago-overlay-token"
+
+	// LoadBalancerService leads to the gateways where `join --load-balancer` asked for it.
+	LoadBalancerService = "submariner-gateway"
 )
 
 // Keys of the ConfigMap.
@@ -36,6 +39,11 @@ const (
 	KeyMode            = "mode"
 	KeyCableDriver     = "cable-driver"
 	KeyCablePort       = "cable-port"
+	KeyDiscoveryPort   = "natt-discovery-port"
+	KeyNAT             = "natt"
+	KeyPreferredServer = "preferred-server"
+	KeyLoadBalancer    = "load-balancer"
+	KeyAirGapped       = "air-gapped"
 	KeyCustomDomains   = "custom-domains"
 	KeyHubID           = "hub-id"
 	KeyHubServer       = "hub-server"
@@ -79,6 +87,16 @@ type Config struct {
 	Mode        Mode
 	CableDriver string
 	CablePort   uint16
+	// DiscoveryPort is the UDP port of NAT discovery; 0: 4490.
+	DiscoveryPort uint16
+	// NoNAT: gateways are not behind NAT, whatever public address they have.
+	NoNAT bool
+	// PreferredServer: gateways wait for others to open the connection where those can.
+	PreferredServer bool
+	// LoadBalancer: gateways are reached at the address of the Service LoadBalancerService.
+	LoadBalancer bool
+	// AirGapped: public addresses are taken as they stand in annotations, and never looked up.
+	AirGapped bool
 	// CustomDomains are DNS zones that are served next to clusterset.local, lower case, without a dot at the end.
 	CustomDomains []string
 	// HubID is the UID of the hub's namespace kube-system; it marks every object that we make in a member.
@@ -116,6 +134,11 @@ func Parse(data map[string]string) (Config, error) {
 		Mode:            Mode(p.oneOf(KeyMode, string(ModeSubmariner), string(ModeMCS))),
 		CableDriver:     p.oneOf(KeyCableDriver, CableDrivers()...),
 		CablePort:       p.number(KeyCablePort),
+		DiscoveryPort:   p.optionalPort(KeyDiscoveryPort),
+		NoNAT:           !p.boolean(KeyNAT, true),
+		PreferredServer: p.boolean(KeyPreferredServer, false),
+		LoadBalancer:    p.boolean(KeyLoadBalancer, false),
+		AirGapped:       p.boolean(KeyAirGapped, false),
 		CustomDomains:   p.domains(KeyCustomDomains),
 		HubID:           p.required(KeyHubID),
 		HubServer:       p.required(KeyHubServer),
@@ -142,9 +165,9 @@ func Parse(data map[string]string) (Config, error) {
 	return c, nil
 }
 
-// Data is the inverse of Parse: what `pelago join` writes.
+// Data is the inverse of Parse: what `pelago join` writes. Settings that are optional are there if they differ from the default.
 func (c Config) Data() map[string]string {
-	return map[string]string{
+	data := map[string]string{
 		KeyClusterID:       c.ClusterID,
 		KeyClusterIndex:    strconv.Itoa(int(c.ClusterIndex)),
 		KeyGlobalCIDR:      joinPrefixes(c.GlobalCIDRs),
@@ -159,6 +182,18 @@ func (c Config) Data() map[string]string {
 		KeyHubServer:       c.HubServer,
 		KeyBrokerNamespace: c.BrokerNamespace,
 	}
+	if c.DiscoveryPort != 0 {
+		data[KeyDiscoveryPort] = strconv.Itoa(int(c.DiscoveryPort))
+	}
+	if c.NoNAT {
+		data[KeyNAT] = "false"
+	}
+	for key, set := range map[string]bool{KeyPreferredServer: c.PreferredServer, KeyLoadBalancer: c.LoadBalancer, KeyAirGapped: c.AirGapped} {
+		if set {
+			data[key] = "true"
+		}
+	}
+	return data
 }
 
 // CheckClusterID returns why id cannot be the id of a cluster, or nil.

@@ -91,6 +91,8 @@ func TestBadInputIsNamed(t *testing.T) {
 		"mode":                {"mode", "karmada", []string{"mode", "submariner or mcs"}},
 		"unknown driver":      {"cable-driver", "gre", []string{"cable-driver", "use wireguard or libreswan or vxlan"}},
 		"port":                {"cable-port", "many", []string{"cable-port"}},
+		"discovery port":      {"natt-discovery-port", "0", []string{"natt-discovery-port", "1 to 65535"}},
+		"NAT":                 {"natt", "maybe", []string{"natt", "neither true nor false"}},
 		"domain":              {"custom-domains", "a_b.example", []string{"custom-domains", "a_b.example"}},
 		"hub":                 {"hub-id", "", []string{"hub-id", "missing"}},
 	}
@@ -139,6 +141,8 @@ func TestDataIsTheInverseOfParse(t *testing.T) {
 			GlobalCIDRs:  range16(120), PodCIDRs: range16(10), ServiceCIDRs: range16(11), FabricCIDR: netip.MustParsePrefix("241.0.0.0/8"),
 			Mode:        rapid.SampledFrom([]config.Mode{config.ModeSubmariner, config.ModeMCS}).Draw(t, "mode"),
 			CableDriver: rapid.SampledFrom(config.CableDrivers()).Draw(t, "driver"), CablePort: rapid.Uint16Min(1).Draw(t, "port"),
+			DiscoveryPort: rapid.Uint16().Draw(t, "discovery port"), NoNAT: rapid.Bool().Draw(t, "no NAT"), PreferredServer: rapid.Bool().Draw(t, "server"),
+			LoadBalancer: rapid.Bool().Draw(t, "load balancer"), AirGapped: rapid.Bool().Draw(t, "air-gapped"),
 			CustomDomains: rapid.SliceOfN(rapid.StringMatching(`[a-z]{1,9}\.example`), 0, 3).Draw(t, "domains"),
 			HubID:         "id", HubServer: "https://hub", BrokerNamespace: "broker",
 		}

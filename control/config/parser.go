@@ -53,6 +53,27 @@ func (p *parser) number(key string) uint16 {
 	return uint16(n)
 }
 
+// optionalPort reads 1–65535; 0 if the key is missing.
+func (p *parser) optionalPort(key string) uint16 {
+	if strings.TrimSpace(p.data[key]) == "" {
+		return 0
+	}
+	return p.number(key)
+}
+
+// boolean reads true or false; a key that is missing has the default.
+func (p *parser) boolean(key string, missing bool) bool {
+	v := strings.TrimSpace(p.data[key])
+	if v == "" {
+		return missing
+	}
+	b, err := strconv.ParseBool(v)
+	if err != nil {
+		p.fail(key, "%q is neither true nor false", v)
+	}
+	return b
+}
+
 func (p *parser) oneOf(key string, allowed ...string) string {
 	v := p.required(key)
 	if v != "" && !slices.Contains(allowed, v) {

@@ -12,11 +12,15 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	clientcache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/publicip"
 	"github.com/pelago-net/pelago/control/verdict"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
@@ -54,17 +58,25 @@ type Options struct {
 	OpenWire OpenWire
 	// Version is reported in the Gateway object.
 	Version string
-	Logger  *slog.Logger
+	// Events about connections; nil: none.
+	Events record.EventRecorder
+	Logger *slog.Logger
 }
 
-// Daemon keeps one node's kernel as the objects say.
+// Daemon keeps one node's kernel as the objects say. It has no client: only those who empty its outboxes write to the API
+// server, so that none of its loops can wait for one.
 type Daemon struct {
 	opts   Options
 	cache  cache.Cache
-	client client.Client
+	mapper meta.RESTMapper
 	loader *loader.Loader
 	places *places
 	log    *slog.Logger
+
+	nodes    outbox[nodeReport]
+	gateways outbox[*submarinerv1.GatewayStatus]
+	agents   outbox[agentReport]
+	writers  writers
 
 	trigger chan struct{}
 	ready   atomic.Bool
@@ -77,10 +89,11 @@ type Daemon struct {
 	leaving   map[string]int // releasing block → sweeps done when it was first seen out of use
 	purged    bool           // the flows that an earlier process left have been looked through
 	wire      cable.Wire     // of a gateway; else nil
-	wirePeers []cable.Peer   // what it was last asked for
-	tenure    tenure         // as a gateway
-	verdicts  verdicts       // on other clusters
-	farewells farewells      // of remote gateways
+	reach     reach
+	wirePeers []cable.Peer // what it was last asked for
+	tenure    tenure       // as a gateway
+	verdicts  verdicts     // on other clusters
+	farewells farewells    // of remote gateways
 	problems  map[string]bool
 	links     *links
 	edge      atomic.Int64 // interface index of pelago0; the prober reads it
@@ -90,6 +103,7 @@ type Daemon struct {
 
 	mu     sync.Mutex
 	latest snapshot
+	flows  map[loader.FlowKind]int // of the last sweep; not changed afterwards
 }
 
 // snapshot is what the other loops and the collectors need of the last reconcile.
@@ -97,15 +111,30 @@ type snapshot struct {
 	state   dataplane.State
 	objs    Objects
 	gateway bool
+	wire    map[string]string // what others must know to reach this gateway
+	reach   Reach
+	// targets are probed; refused are remote gateways to which the wire cannot go.
+	targets, refused []target
+}
+
+func newSnapshot(objs Objects, r Result, reach Reach) snapshot {
+	s := snapshot{state: r.State, objs: objs, gateway: r.Gateway, wire: r.Wire, reach: reach}
+	s.targets, s.refused = targets(objs, r)
+	return s
 }
 
 // New makes a daemon over a started loader. cache must be configured by CacheOptions.
 func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemon {
 	d := &Daemon{
-		opts: opts, cache: c, client: cl, loader: l, log: opts.Logger, trigger: make(chan struct{}, 1),
+		opts: opts, cache: c, mapper: cl.RESTMapper(), loader: l, log: opts.Logger, trigger: make(chan struct{}, 1),
 		owners: map[netip.Addr]types.UID{}, problems: map[string]bool{}, leaving: map[string]int{}, links: newLinks(),
+		nodes: newOutbox[nodeReport](), gateways: newOutbox[*submarinerv1.GatewayStatus](), agents: newOutbox[agentReport](),
 	}
+	d.writers = newWriters(types.NamespacedName{Namespace: opts.Namespace, Name: opts.NodeName}, c, cl, d.links)
 	d.places = newPlaces(opts.Pods, d.wake)
+	d.reach.resolver = publicip.New(publicip.Options{
+		Service: d.service, Changed: func(publicip.Result) { d.wake() }, Log: opts.Logger,
+	})
 	return d
 }
 
@@ -121,6 +150,11 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return fmt.Errorf("wait for the API server's objects: %w", ctx.Err())
 	}
 	go d.watchHost(ctx)
+	go d.nodes.run(ctx, 0, d.writers.node.write, d.log)
+	go d.gateways.run(ctx, 0, d.writers.gateway.write, d.log)
+	go d.agents.run(ctx, spread, d.writers.agent.write, d.log)
+	go d.reach.resolver.Run(ctx)
+	defer d.reach.close()
 	go probe.New(d.loader, func() int { return int(d.edge.Load()) }, d.log).Run(ctx)
 	sweep, again, paths, wire := time.NewTicker(sweepEvery), time.NewTicker(reassert), time.NewTicker(watchEvery), time.NewTicker(rewire)
 	defer sweep.Stop()
@@ -184,20 +218,23 @@ func (d *Daemon) reconcile(ctx context.Context) {
 	}
 }
 
-// reconcileOnce reads everything, makes devices and routes, writes the tables and reports.
+// reconcileOnce reads everything, makes devices and routes, writes the tables, and hands on what is to be reported.
 func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	objs, err := d.read(ctx)
 	if err != nil {
 		return err
 	}
+	objs, reach, problems := d.ensureReach(objs)
 	leaving := d.noteGateways(objs)
 	host, err := d.lookAtHost(objs)
 	if err != nil {
 		return err
 	}
 	host.Leaving = leaving
-	wire, problems := d.ensureWire(objs, leaving)
-	host.Wire = wire
+	d.reach.rejudge(host.Addresses)
+	wire, more := d.ensureWire(objs, leaving)
+	problems = append(problems, more...)
+	host.Wire = wire.with(reach)
 	result := Desired(objs, host)
 	d.report(append(problems, result.Problems...))
 
@@ -209,9 +246,9 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	applied := errors.Join(errs...) == nil
 	d.ready.Store(applied && result.State.Settings.Ready)
 	d.mu.Lock()
-	d.latest = snapshot{state: result.State, objs: objs, gateway: result.Gateway}
+	d.latest = newSnapshot(objs, result, reach)
 	d.mu.Unlock()
-	errs = append(errs, d.reportStatus(ctx, objs, result, applied))
+	d.nodes.put(d.nodeReport(objs, result, reach, applied))
 	return errors.Join(errs...)
 }
 
@@ -325,6 +362,7 @@ func (d *Daemon) sweep() {
 	d.inUse = stats.InUse
 	d.mu.Lock()
 	s := d.latest.state
+	d.flows = stats.Kinds
 	d.mu.Unlock()
 	counters, err := d.loader.Counters()
 	if err != nil {

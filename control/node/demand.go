@@ -12,7 +12,7 @@ const crowded = 0.6
 // demand works out how many port blocks the node needs.
 type demand struct {
 	exhausted uint64 // counter at the last look
-	// blocks is the number wanted, by egress IP; absent: what there is suffices.
+	// blocks is the number wanted, by egress IP; nil before the first sweep.
 	blocks map[netip.Addr]int
 }
 
@@ -27,8 +27,11 @@ func (d *demand) update(crowding map[netip.Addr]int, have map[netip.Addr][]uint1
 		if dropped && crowding[ip] > len(first)*dataplane.BlockPorts/2 {
 			need = max(need, 2*len(first))
 		}
-		if need > len(first) {
-			d.blocks[ip] = min(need, dataplane.MaxBlocks)
+		// What is held is asked for again, else the agent would take it back, and at once be asked for it. Fewer are wanted only
+		// when half would do.
+		if n := len(first); need < n && 2*need > n {
+			need = n
 		}
+		d.blocks[ip] = min(need, dataplane.MaxBlocks)
 	}
 }

@@ -2,14 +2,13 @@ package node
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -157,11 +156,7 @@ func (b *builder) nodes() {
 
 func (b *builder) peers() {
 	s := &b.out.State
-	for i := range b.objs.Peers {
-		p := &b.objs.Peers[i]
-		if !routed(p) {
-			continue
-		}
+	for p := range routedPeers(b.objs.Peers) {
 		cluster := uint16(p.Spec.ClusterIndex)
 		for _, text := range p.Spec.Subnets {
 			prefix, err := netip.ParsePrefix(text)
@@ -177,6 +172,9 @@ func (b *builder) peers() {
 		var gateways []dataplane.RemoteGateway
 		for _, g := range p.Spec.Gateways {
 			address, err := cableAddress(b.objs.Config, g)
+			if errors.Is(err, errNoAddress) {
+				continue
+			}
 			if err != nil {
 				b.problem("peer %s: gateway %s: %v", p.Name, g.Name, err)
 				continue
@@ -216,18 +214,11 @@ func (b *builder) peers() {
 	}
 }
 
-// routed says whether packets for a peer are led into pelago0. A peer that is accepted but for having no gateway right now
-// stays routed: its packets are dropped there, instead of leaving by the default route.
-func routed(p *pelagov1alpha1.Peer) bool {
-	c := meta.FindStatusCondition(p.Status.Conditions, pelagov1alpha1.PeerAccepted)
-	return c != nil && (c.Status == metav1.ConditionTrue || c.Reason == pelagov1alpha1.ReasonNoGateway)
-}
-
 // sources gives every local pod, and the node itself, its egress.
 func (b *builder) sources() {
 	s := &b.out.State
 	table := egress.NewTable(b.objs.ClusterEgress, b.objs.EgressIPs, b.objs.IngressIPs)
-	uid := b.nodeUID()
+	uid := string(ownNode(b.objs).UID)
 	usable := map[pelagov1alpha1.EgressPool][]egress.Ports{}
 	portsOf := func(pool pelagov1alpha1.EgressPool) []egress.Ports {
 		if _, ok := usable[pool]; !ok {
@@ -298,15 +289,6 @@ func (b *builder) blocks() {
 			b.acks[p.UID] = true
 		}
 	}
-}
-
-func (b *builder) nodeUID() string {
-	for i := range b.objs.Nodes {
-		if b.objs.Nodes[i].Name == b.objs.Name {
-			return string(b.objs.Nodes[i].UID)
-		}
-	}
-	return ""
 }
 
 // pickIP chooses one of ips that the node has ports of, by rendezvous hash: a pod keeps its egress IP while that has

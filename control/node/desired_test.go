@@ -303,7 +303,8 @@ func TestDemand(t *testing.T) {
 		exhausted uint64
 		want      map[netip.Addr]int
 	}{
-		{"quiet", 10, 0, map[netip.Addr]int{}},
+		{"quiet", 10, 0, map[netip.Addr]int{ip("120.1.0.1"): 1}},
+		{"what is held is still needed", 200, 0, map[netip.Addr]int{ip("120.1.0.1"): 2}},
 		{"crowded: more blocks before the ports run out", 320, 0, map[netip.Addr]int{ip("120.1.0.1"): 3}},
 		{"exhausted: twice as many", 500, 5, map[netip.Addr]int{ip("120.1.0.1"): 4}},
 	} {

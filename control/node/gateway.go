@@ -1,107 +1,149 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	corev1 "k8s.io/api/core/v1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/natt"
 )
 
 const (
 	// watchEvery is how often the paths are looked at.
 	watchEvery = 100 * time.Millisecond
-	// rewrite a Gateway object at the latest after this long, for its round-trip times; changes of a status at once.
+	// rewrite what is reported at the latest after this long, for its round-trip times; changes of a status at once.
 	rewrite = 30 * time.Second
+	// askWire is how often the wire is asked what it knows.
+	askWire = 2 * time.Second
 )
 
-// links are the paths to remote gateways as the Gateway object shows them.
+// links are the ways to all gateways that this node probes, as they are shown. The loop of the daemon writes them, scrapes
+// read them.
 type links struct {
-	rtt     map[netip.Addr]*rttWindow
-	written string    // the statuses of the last write
-	at      time.Time // of the last write
-	exists  bool
+	mu       sync.Mutex
+	ways     map[netip.Addr]*link // by outer address
+	passages map[uint16]*passage  // other clusters by index, as this node's own gateways reach them
+	wire     map[netip.Addr]cable.Status
+	asked    time.Time // when the wire was; the loop's own
+	role     role
+	written  string    // what was urgent in the last report
+	at       time.Time // of the last report
+	reports  uint64
+	created  time.Time // of the Gateway object
+	mourned  map[netip.Addr]bool
 }
 
-func newLinks() *links { return &links{rtt: map[netip.Addr]*rttWindow{}} }
-
-// rttWindow sums up round-trip times (Welford's method for the deviation).
-type rttWindow struct {
-	replies         uint64 // of the path when last looked at
-	n               float64
-	last, low, high time.Duration
-	mean, squares   float64
+func newLinks() *links {
+	return &links{ways: map[netip.Addr]*link{}, passages: map[uint16]*passage{}, mourned: map[netip.Addr]bool{}}
 }
 
-func (w *rttWindow) add(rtt time.Duration) {
-	if w.n == 0 || rtt < w.low {
-		w.low = rtt
-	}
-	w.high, w.last = max(w.high, rtt), rtt
-	w.n++
-	delta := float64(rtt) - w.mean
-	w.mean += delta / w.n
-	w.squares += delta * (float64(rtt) - w.mean)
-}
+// role of this node as a gateway; the words are the values of the label state of pelago_gateway_state.
+type role string
 
-func (w *rttWindow) spec() *submarinerv1.LatencyRTTSpec {
-	if w == nil || w.n == 0 {
-		return nil
+const (
+	roleNone     role = "none"
+	roleJoining  role = "joining"  // not all remote gateways know it yet
+	roleServing  role = "serving"  // it is used
+	roleDraining role = "draining" // it goes on switching what still comes
+)
+
+func (t *tenure) role(now time.Time) role {
+	switch {
+	case t.gateway && t.serves:
+		return roleServing
+	case t.gateway:
+		return roleJoining
+	case now.Before(t.until):
+		return roleDraining
 	}
-	deviation := time.Duration(0)
-	if w.n > 1 {
-		deviation = time.Duration(math.Sqrt(w.squares / (w.n - 1)))
-	}
-	text := func(d time.Duration) string { return d.Round(time.Microsecond).String() }
-	return &submarinerv1.LatencyRTTSpec{
-		Last: text(w.last), Min: text(w.low), Average: text(time.Duration(w.mean)), Max: text(w.high), StdDev: text(deviation),
-	}
+	return roleNone
 }
 
 // watchPaths takes in what the probes show: it tells the nodes which clusters this gateway does not reach, notices that the
-// remote gateways know it, and writes the Gateway object.
+// remote gateways know it, and hands on what is to stand in the Gateway and RouteAgent objects. It waits for nobody.
 func (d *Daemon) watchPaths(ctx context.Context) {
 	d.mu.Lock()
 	snap := d.latest
 	d.mu.Unlock()
-	if err := d.watchPathsOnce(ctx, snap); err != nil && ctx.Err() == nil {
+	if err := d.watchPathsOnce(snap, time.Now()); err != nil && ctx.Err() == nil {
 		d.log.Error("watch the paths", "error", err)
 	}
 }
 
-func (d *Daemon) watchPathsOnce(ctx context.Context, snap snapshot) error {
+func (d *Daemon) watchPathsOnce(snap snapshot, now time.Time) error {
 	if !d.Ready() {
 		return nil
 	}
-	paths, err := d.loader.Paths()
+	paths, err := d.probedPaths(snap.targets)
 	if err != nil {
 		return err
 	}
-	d.opts.Verdict.Publish(d.verdicts.note(snap, paths, time.Now()))
-	if !snap.gateway {
-		return d.removeGateway(ctx)
+	d.opts.Verdict.Publish(d.verdicts.note(snap, paths, now))
+	if snap.gateway {
+		if err := d.loader.Unreachable(unreachable(snap.state.Clusters, paths)); err != nil {
+			return err
+		}
+		if d.tenure.introduce(snap.state.Clusters, waiting(snap), paths, now) {
+			d.wake() // to report it
+		}
 	}
-	if err := d.loader.Unreachable(unreachable(snap.state.Clusters, paths)); err != nil {
-		return err
+	wire := d.askWire(now) // it may take a while, and scrapes go on
+	d.links.mu.Lock()
+	defer d.links.mu.Unlock()
+	d.links.role, d.links.wire = d.tenure.role(now), wire
+	d.links.note(snap, paths, now)
+	d.mourn(snap)
+	if key := d.links.urgent(snap); key != d.links.written || now.Sub(d.links.at) >= rewrite {
+		d.links.written, d.links.at = key, now
+		d.links.reports++
+		d.gateways.put(gatewayReport(snap, d.links, d.opts.Version))
+		d.agents.put(routeAgentReport(snap, d.links, d.opts.Version))
 	}
-	if d.tenure.introduce(snap.state.Clusters, waiting(snap), paths, time.Now()) {
-		d.wake() // to report it
+	return nil
+}
+
+// probedPaths reads the paths to gateways one by one: at a gateway there are as many others as the cluster has nodes.
+func (d *Daemon) probedPaths(all []target) (map[netip.Addr]loader.Path, error) {
+	out := make(map[netip.Addr]loader.Path, len(all))
+	for _, t := range all {
+		p, ok, err := d.loader.Path(t.address)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			out[t.address] = p
+		}
 	}
-	d.links.note(snap.state.Clusters, paths)
-	return d.writeGateway(ctx, snap, paths)
+	return out, nil
+}
+
+// askWire returns what the wire itself knows. Where it cannot say, the probes go on telling.
+func (d *Daemon) askWire(now time.Time) map[netip.Addr]cable.Status {
+	if d.wire == nil {
+		return nil
+	}
+	if now.Sub(d.links.asked) < askWire {
+		return d.links.wire
+	}
+	d.links.asked = now
+	status, err := d.wire.Status()
+	if err != nil {
+		d.log.Debug("ask the wire for its peers", "error", err)
+	}
+	return status
 }
 
 // unreachable are the clusters of which no gateway answers.
@@ -116,72 +158,173 @@ func unreachable(clusters map[uint16][]dataplane.RemoteGateway, paths map[netip.
 	return out
 }
 
-// note takes in the round-trip times.
-func (l *links) note(clusters map[uint16][]dataplane.RemoteGateway, paths map[netip.Addr]loader.Path) {
-	current := map[netip.Addr]bool{}
-	for _, gateways := range clusters {
-		for _, g := range gateways {
-			a := g.Hop.Address
-			current[a] = true
-			w, p := l.rtt[a], paths[a]
-			if w == nil {
-				w = &rttWindow{} // the last answer counts even if an earlier process sent its probe
-				l.rtt[a] = w
-			}
-			if p.Replies != w.replies && p.Replies > 0 {
-				w.replies = p.Replies
-				w.add(p.RTT)
-			}
+// note takes in the paths, and forgets ways that are gone.
+func (l *links) note(snap snapshot, paths map[netip.Addr]loader.Path, now time.Time) {
+	current := make(map[netip.Addr]bool, len(snap.targets))
+	for _, t := range snap.targets {
+		current[t.address] = true
+		w := l.ways[t.address]
+		if w == nil {
+			w = &link{}
+			l.ways[t.address] = w
 		}
+		p, known := paths[t.address]
+		w.note(p, known, now)
 	}
-	for a := range l.rtt {
+	for a := range l.ways {
 		if !current[a] {
-			delete(l.rtt, a)
+			delete(l.ways, a)
+			delete(l.mourned, a)
+		}
+	}
+	l.notePassages(snap, now)
+}
+
+// urgent sums up what is reported at once if it changes: everything but numbers.
+func (l *links) urgent(snap snapshot) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%t;", snap.gateway)
+	for _, t := range snap.targets {
+		w := l.ways[t.address]
+		fmt.Fprintf(&b, "%s %s %s %s %t %t %t %s;", t.cluster, t.gateway, w.status, l.using(t), w.lossy.bad, w.rtt.n > 0, l.usingNAT(t), t.way.State)
+	}
+	for _, t := range snap.refused {
+		fmt.Fprintf(&b, "%s %s refused;", t.cluster, t.gateway)
+	}
+	if p := snap.reach.Public; p != nil {
+		fmt.Fprintf(&b, "%s;", p.Address)
+	}
+	for p := range routedPeers(snap.objs.Peers) {
+		if r := l.passages[uint16(p.Spec.ClusterIndex)]; r != nil {
+			fmt.Fprintf(&b, "%s %s %d;", p.Name, r.status(), len(p.Spec.Gateways))
+		}
+	}
+	return b.String()
+}
+
+// using is the address under which a remote gateway is reached: the wire knows best. It is empty if the wire cannot go there.
+func (l *links) using(t target) string {
+	switch e := l.wire[t.fabric].Endpoint; {
+	case t.refused != "":
+		return ""
+	case e.IsValid():
+		return e.Addr().Unmap().String()
+	case t.remote.Address == "" && t.way.Caller.IsValid(): // it is to call, and does so from there
+		return t.way.Caller.Addr().Unmap().String()
+	}
+	return t.remote.Address
+}
+
+// usingNAT says whether addresses or ports are rewritten on the way to a remote gateway: by what NAT discovery saw, and where
+// that knows nothing, by whether it is reached at another address than its own.
+func (l *links) usingNAT(t target) bool {
+	if seen := l.wire[t.fabric].Endpoint; seen.IsValid() && !ownPort(t.remote, seen.Port()) {
+		return true
+	}
+	if t.way.State == natt.Confirmed || t.way.Caller.IsValid() {
+		return t.way.NAT()
+	}
+	using := l.using(t)
+	return using != "" && using != privateAddress(t.remote)
+}
+
+// mourn tells in events which connections were lost, and which came back.
+func (d *Daemon) mourn(snap snapshot) {
+	if d.opts.Events == nil || !snap.gateway {
+		return
+	}
+	for _, t := range snap.targets {
+		w := d.links.ways[t.address]
+		if !t.far() || d.links.mourned[t.address] == (w.status == submarinerv1.ConnectionError) {
+			continue
+		}
+		about := &corev1.ObjectReference{
+			APIVersion: submarinerv1.GroupVersion.String(), Kind: "Gateway", Namespace: d.opts.Namespace, Name: d.opts.NodeName,
+		}
+		ends := fmt.Sprintf("from gateway %s of %s to gateway %s of %s (%s, %s)",
+			d.opts.NodeName, snap.objs.Config.ClusterID, t.gateway, t.cluster, d.links.using(t), t.remote.Wire)
+		switch w.status {
+		case submarinerv1.ConnectionError:
+			d.links.mourned[t.address] = true
+			d.opts.Events.Eventf(about, corev1.EventTypeWarning, "ConnectionLost", "the connection %s is dead: %s %s",
+				ends, d.links.message(t), d.links.others(snap, t))
+		case submarinerv1.Connected:
+			delete(d.links.mourned, t.address)
+			d.opts.Events.Eventf(about, corev1.EventTypeNormal, "ConnectionRestored", "the connection %s is back: probes were answered for %s",
+				ends, steady)
 		}
 	}
 }
 
-func (d *Daemon) writeGateway(ctx context.Context, snap snapshot, paths map[netip.Addr]loader.Path) error {
-	status := submarinerv1.GatewayStatus{
-		Version: d.opts.Version, HAStatus: submarinerv1.HAStatusActive, LocalEndpoint: localEndpoint(snap),
-		Connections: connections(snap, paths, d.links.rtt),
+// others says who carries the packets of a dead connection.
+func (l *links) others(snap snapshot, dead target) string {
+	var names []string
+	for _, t := range snap.targets {
+		if t.far() && t.cluster == dead.cluster && l.ways[t.address].status == submarinerv1.Connected {
+			names = append(names, t.gateway)
+		}
 	}
-	var summary strings.Builder
-	for _, c := range status.Connections {
-		fmt.Fprintf(&summary, "%s %s %s %t;", c.Endpoint.ClusterID, c.UsingIP, c.Status, c.LatencyRTT != nil)
+	if len(names) == 0 {
+		return "From here no other gateway of " + dead.cluster + " answers."
 	}
-	if d.links.exists && summary.String() == d.links.written && time.Since(d.links.at) < rewrite {
-		return nil
-	}
-	key := types.NamespacedName{Namespace: d.opts.Namespace, Name: d.opts.NodeName}
-	var g submarinerv1.Gateway
-	err := d.client.Get(ctx, key, &g)
-	switch {
-	case apierrors.IsNotFound(err):
-		g = submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Status: status}
-		err = d.client.Create(ctx, &g)
-	case err == nil:
-		before := g.DeepCopy()
-		g.Status = status
-		err = d.client.Patch(ctx, &g, client.MergeFrom(before))
-	}
-	if err != nil {
-		return fmt.Errorf("write Gateway %s: %w", key, err)
-	}
-	d.links.exists, d.links.written, d.links.at = true, summary.String(), time.Now()
-	return nil
+	return "Packets go to " + strings.Join(names, ", ") + " instead."
 }
 
-func (d *Daemon) removeGateway(ctx context.Context) error {
-	if !d.links.exists && !d.links.at.IsZero() {
+// message is what is known of the way to a remote gateway, by the probes, by the wire and by NAT discovery.
+func (l *links) message(t target) string {
+	if t.refused != "" {
+		return t.refused
+	}
+	w := l.ways[t.address]
+	said := w.message(fmt.Sprintf("UDP %d to %s of node %s", t.remote.Port, l.using(t), t.gateway))
+	var others []string
+	if e := l.wire[t.fabric].Error; e != "" {
+		others = append(others, "the wire says: "+e)
+	}
+	if t.way.Reason != "" && w.status != submarinerv1.Connected {
+		others = append(others, "NAT discovery says: it "+t.way.Reason)
+	}
+	switch {
+	case len(others) == 0:
+		return said
+	case said == "":
+		return strings.Join(others, "; ")
+	}
+	return said + " (" + strings.Join(others, "; ") + ")"
+}
+
+// gatewayReport is what is to stand in the Gateway object; nil: there is to be none.
+func gatewayReport(snap snapshot, l *links, version string) *submarinerv1.GatewayStatus {
+	if !snap.gateway {
 		return nil
 	}
-	g := &submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: d.opts.Namespace, Name: d.opts.NodeName}}
-	if err := client.IgnoreNotFound(d.client.Delete(ctx, g)); err != nil {
-		return fmt.Errorf("remove Gateway %s/%s: %w", g.Namespace, g.Name, err)
+	return &submarinerv1.GatewayStatus{
+		Version: version, HAStatus: submarinerv1.HAStatusActive, LocalEndpoint: localEndpoint(snap), Connections: connections(snap, l),
 	}
-	d.links.exists, d.links.at = false, time.Now()
-	return nil
+}
+
+// completeEndpoints takes over what gateways published of themselves, and what of this one only the agent knows.
+func completeEndpoints(status *submarinerv1.GatewayStatus, published []submarinerv1.Endpoint) {
+	type name struct{ cluster, host string }
+	specs := map[name]submarinerv1.EndpointSpec{}
+	for _, e := range published {
+		specs[name{e.Spec.ClusterID, e.Spec.Hostname}] = e.Spec
+	}
+	own := &status.LocalEndpoint
+	if e, ok := specs[name{own.ClusterID, own.Hostname}]; ok {
+		own.HealthCheckIP = e.HealthCheckIP
+		for k, v := range e.BackendConfig {
+			if _, known := own.BackendConfig[k]; !known {
+				own.BackendConfig[k] = v
+			}
+		}
+	}
+	for i := range status.Connections {
+		c := &status.Connections[i]
+		if e, ok := specs[name{c.Endpoint.ClusterID, c.Endpoint.Hostname}]; ok {
+			c.Endpoint = e
+		}
+	}
 }
 
 // localEndpoint is this gateway as its Endpoint object describes it.
@@ -191,40 +334,47 @@ func localEndpoint(snap snapshot) submarinerv1.EndpointSpec {
 	for _, p := range c.Subnets() {
 		subnets = append(subnets, p.String())
 	}
-	return submarinerv1.EndpointSpec{
-		ClusterID: c.ClusterID, CableName: cableName(c.ClusterID, s.Address.String()), Hostname: snap.objs.Name, Subnets: subnets,
-		PrivateIP: s.Address.String(), Backend: c.CableDriver,
-		BackendConfig: map[string]string{
-			submarinerv1.BackendUDPPort:      strconv.Itoa(int(c.CablePort)),
-			submarinerv1.BackendClusterIndex: strconv.Itoa(int(c.ClusterIndex)),
-			submarinerv1.BackendNodeIndex:    strconv.Itoa(int(s.Node)),
-		},
+	settings := map[string]string{
+		submarinerv1.BackendUDPPort:      strconv.Itoa(int(c.CablePort)),
+		submarinerv1.BackendClusterIndex: strconv.Itoa(int(c.ClusterIndex)),
+		submarinerv1.BackendNodeIndex:    strconv.Itoa(int(s.Node)),
 	}
+	if a, err := c.FabricAddress(c.ClusterIndex, s.Node); err == nil {
+		settings[submarinerv1.BackendFabricIP] = a.String()
+	}
+	for k, v := range snap.wire {
+		settings[k] = v
+	}
+	e := submarinerv1.EndpointSpec{
+		ClusterID: c.ClusterID, CableName: cableName(c.ClusterID, s.Address.String()), Hostname: snap.objs.Name, Subnets: subnets,
+		PrivateIP: s.Address.String(), Backend: c.CableDriver, BackendConfig: settings,
+	}
+	if p := snap.reach.Public; p != nil && p.Address != "" {
+		e.PublicIP, e.NATEnabled = p.Address, p.Address != e.PrivateIP && !c.NoNAT
+	}
+	return e
 }
 
 func cableName(cluster, address string) string {
 	return "submariner-cable-" + cluster + "-" + strings.ReplaceAll(address, ".", "-")
 }
 
-// connections lists every gateway of every accepted peer with what the probes say.
-func connections(snap snapshot, paths map[netip.Addr]loader.Path, rtt map[netip.Addr]*rttWindow) []submarinerv1.Connection {
+// connections lists every gateway of every accepted peer with what the probes and the wire say.
+func connections(snap snapshot, l *links) []submarinerv1.Connection {
 	out := []submarinerv1.Connection{}
-	for i := range snap.objs.Peers {
-		p := &snap.objs.Peers[i]
-		if !routed(p) {
+	for _, t := range slices.Concat(snap.targets, snap.refused) {
+		if !t.far() {
 			continue
 		}
-		for _, g := range p.Spec.Gateways {
-			address, err := cableAddress(snap.objs.Config, g)
-			if err != nil {
-				continue
-			}
-			c := submarinerv1.Connection{
-				Endpoint: peerEndpoint(p, g), UsingIP: g.Address, LatencyRTT: rtt[address].spec(),
-			}
-			c.Status, c.StatusMessage = judge(paths[address], g)
-			out = append(out, c)
+		c := submarinerv1.Connection{
+			Status: submarinerv1.ConnectionError, StatusMessage: l.message(t), Endpoint: peerEndpoint(t.peer, t.remote),
+			UsingIP: l.using(t), UsingNAT: l.usingNAT(t),
 		}
+		if t.refused == "" {
+			w := l.ways[t.address]
+			c.Status, c.LatencyRTT = w.status, w.rtt.spec()
+		}
+		out = append(out, c)
 	}
 	slices.SortFunc(out, func(a, b submarinerv1.Connection) int {
 		return strings.Compare(a.Endpoint.CableName, b.Endpoint.CableName)
@@ -232,30 +382,44 @@ func connections(snap snapshot, paths map[netip.Addr]loader.Path, rtt map[netip.
 	return out
 }
 
-func judge(p loader.Path, g pelagov1alpha1.PeerGateway) (submarinerv1.ConnectionStatus, string) {
-	switch {
-	case p.Replies == 0 && !p.Dead():
-		return submarinerv1.Connecting, "waiting for the first answer to a probe"
-	case p.Replies == 0:
-		return submarinerv1.ConnectionError, fmt.Sprintf("no probe was ever answered: is UDP %d from here to %s open in both directions?", g.Port, g.Address)
-	case p.Dead():
-		return submarinerv1.ConnectionError, "probes are not answered any more"
-	case !p.Ready:
-		return submarinerv1.Connecting, "the remote gateway answers, but its tables are not complete yet"
-	case p.Degraded():
-		return submarinerv1.Connected, "degraded: probes are lost"
-	}
-	return submarinerv1.Connected, ""
+// ownPort says whether a gateway itself would send from a port: tunnel i has the port of the cable + i, and one more stands by.
+func ownPort(g pelagov1alpha1.PeerGateway, port uint16) bool {
+	return port >= uint16(g.Port) && port <= uint16(g.Port)+cable.MaxTunnels
 }
 
 func peerEndpoint(p *pelagov1alpha1.Peer, g pelagov1alpha1.PeerGateway) submarinerv1.EndpointSpec {
-	return submarinerv1.EndpointSpec{
-		ClusterID: p.Name, CableName: cableName(p.Name, g.Address), Hostname: g.Name, Subnets: p.Spec.Subnets,
-		PrivateIP: g.Address, Backend: g.Wire,
-		BackendConfig: map[string]string{
-			submarinerv1.BackendUDPPort:      strconv.Itoa(int(g.Port)),
-			submarinerv1.BackendClusterIndex: strconv.Itoa(int(p.Spec.ClusterIndex)),
-			submarinerv1.BackendNodeIndex:    strconv.Itoa(int(g.NodeIndex)),
-		},
+	settings := map[string]string{
+		submarinerv1.BackendUDPPort:      strconv.Itoa(int(g.Port)),
+		submarinerv1.BackendClusterIndex: strconv.Itoa(int(p.Spec.ClusterIndex)),
+		submarinerv1.BackendNodeIndex:    strconv.Itoa(int(g.NodeIndex)),
 	}
+	if g.FabricAddress != "" {
+		settings[submarinerv1.BackendFabricIP] = g.FabricAddress
+	}
+	if g.Tunnels > 0 {
+		settings[submarinerv1.BackendTunnels] = strconv.Itoa(int(g.Tunnels))
+	}
+	for k, v := range g.Identity {
+		settings[k] = v
+	}
+	if g.NATTPort > 0 {
+		settings[submarinerv1.BackendNATTDiscoveryPort] = strconv.Itoa(int(g.NATTPort))
+	}
+	if g.BehindLB {
+		settings[submarinerv1.BackendLoadBalancer] = "true"
+	}
+	private := privateAddress(g)
+	return submarinerv1.EndpointSpec{
+		ClusterID: p.Name, CableName: cableName(p.Name, cmp.Or(private, g.PublicAddress)), Hostname: g.Name, Subnets: p.Spec.Subnets,
+		PrivateIP: private, PublicIP: g.PublicAddress, NATEnabled: g.PublicAddress != "" && g.PublicAddress != private,
+		Backend: g.Wire, BackendConfig: settings,
+	}
+}
+
+// privateAddress of a remote gateway; empty if only its public one is of use here. Agents of the former version know but one.
+func privateAddress(g pelagov1alpha1.PeerGateway) string {
+	if g.PublicAddress != "" {
+		return g.PrivateAddress
+	}
+	return cmp.Or(g.PrivateAddress, g.Address)
 }

@@ -6,16 +6,20 @@
 package node
 
 import (
+	"iter"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/natt"
 )
 
 // Objects is everything of the API that the node's tables are made of.
@@ -39,6 +43,9 @@ type Objects struct {
 	Exports map[types.NamespacedName]bool
 	// Places leads from the address of every pod of the cluster to its node; on gateways without globalnet only.
 	Places map[netip.Addr]string
+	// Ways are what is known of the way to remote gateways, by cluster/node; on gateways only. The peers' gateways have the
+	// addresses that follow from it.
+	Ways map[string]natt.Verdict
 }
 
 // Host is what the node knows of itself.
@@ -74,4 +81,61 @@ type Result struct {
 	Wire map[string]string
 	// Problems are objects that could not be taken in, in words for an operator.
 	Problems []string
+}
+
+// ownNode is this node's object; empty if there is none.
+func ownNode(objs Objects) *corev1.Node {
+	for i := range objs.Nodes {
+		if objs.Nodes[i].Name == objs.Name {
+			return &objs.Nodes[i]
+		}
+	}
+	return &corev1.Node{}
+}
+
+// gatewayNodes is how many gateways the cluster has.
+func gatewayNodes(objs Objects) (n int) {
+	for i := range objs.Nodes {
+		if objs.Nodes[i].Labels[submarinerv1.LabelGateway] == "true" {
+			n++
+		}
+	}
+	return n
+}
+
+// ownIndex is this node's NodeIndex; empty if there is none.
+func ownIndex(objs Objects) *pelagov1alpha1.NodeIndex {
+	for i := range objs.NodeIndexes {
+		if objs.NodeIndexes[i].Name == objs.Name {
+			return &objs.NodeIndexes[i]
+		}
+	}
+	return &pelagov1alpha1.NodeIndex{}
+}
+
+// routedPeers are the peers for which packets are led into pelago0. One that is accepted but for having no gateway right now
+// is among them: its packets are dropped there, instead of leaving by the default route.
+func routedPeers(peers []pelagov1alpha1.Peer) iter.Seq[*pelagov1alpha1.Peer] {
+	return func(yield func(*pelagov1alpha1.Peer) bool) {
+		for i := range peers {
+			c := meta.FindStatusCondition(peers[i].Status.Conditions, pelagov1alpha1.PeerAccepted)
+			routed := c != nil && (c.Status == metav1.ConditionTrue || c.Reason == pelagov1alpha1.ReasonNoGateway)
+			if routed && !yield(&peers[i]) {
+				return
+			}
+		}
+	}
+}
+
+// remoteGateways are the gateways of the routed peers.
+func remoteGateways(peers []pelagov1alpha1.Peer) iter.Seq2[*pelagov1alpha1.Peer, pelagov1alpha1.PeerGateway] {
+	return func(yield func(*pelagov1alpha1.Peer, pelagov1alpha1.PeerGateway) bool) {
+		for p := range routedPeers(peers) {
+			for _, g := range p.Spec.Gateways {
+				if !yield(p, g) {
+					return
+				}
+			}
+		}
+	}
 }

@@ -6,9 +6,11 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,6 +30,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/publicip"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/netdev"
@@ -65,7 +68,7 @@ func watched() []client.Object {
 // exportsKind is the kind ServiceExport in the version that the cluster serves. Of an export only its name is read.
 func (d *Daemon) exportsKind() (schema.GroupVersionKind, error) {
 	kind := schema.GroupKind{Group: mcs.GroupName, Kind: mcs.ServiceExportKindName}
-	mapping, err := d.client.RESTMapper().RESTMapping(kind, "v1beta1", "v1alpha1")
+	mapping, err := d.mapper.RESTMapping(kind, "v1beta1", "v1alpha1")
 	if err != nil {
 		return schema.GroupVersionKind{}, fmt.Errorf("find %s in version v1beta1 or v1alpha1: %w (`pelago join` installs the definitions)", kind, err)
 	}
@@ -111,7 +114,29 @@ func (d *Daemon) wakeIfChanged(before, after any) {
 func sameNode(a, b *corev1.Node) bool {
 	ipA, _ := internalIP(a)
 	ipB, _ := internalIP(b)
-	return ipA == ipB && a.UID == b.UID && a.Labels[submarinerv1.LabelGateway] == b.Labels[submarinerv1.LabelGateway]
+	return ipA == ipB && a.UID == b.UID && a.Labels[submarinerv1.LabelGateway] == b.Labels[submarinerv1.LabelGateway] &&
+		maps.Equal(settingsOf(a.Labels), settingsOf(b.Labels)) && maps.Equal(settingsOf(a.Annotations), settingsOf(b.Annotations))
+}
+
+// settingsOf are those labels or annotations that are settings of a gateway.
+func settingsOf(m map[string]string) map[string]string {
+	out := map[string]string{}
+	for key, value := range m {
+		if strings.HasPrefix(key, publicip.Prefix) {
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// service reads a Service of our own namespace.
+func (d *Daemon) service(ctx context.Context, name string) (*corev1.Service, error) {
+	var s corev1.Service
+	key := types.NamespacedName{Namespace: d.opts.Namespace, Name: name}
+	if err := d.cache.Get(ctx, key, &s); err != nil {
+		return nil, fmt.Errorf("read Service %s: %w", key, err)
+	}
+	return &s, nil
 }
 
 // read collects the objects from the cache.

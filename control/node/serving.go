@@ -60,23 +60,12 @@ func (t *tenure) introduce(remote map[uint16][]dataplane.RemoteGateway, waiting 
 
 // resumed says whether the NodeIndex of a node tells that it served in this boot.
 func resumed(objs Objects, boot string) bool {
-	for i := range objs.NodeIndexes {
-		if n := &objs.NodeIndexes[i]; n.Name == objs.Name {
-			return n.Status.Serving && n.Status.BootID == boot
-		}
-	}
-	return false
+	n := ownIndex(objs)
+	return n.Status.Serving && n.Status.BootID == boot
 }
 
 // labelled says whether the node is to be a gateway.
-func labelled(objs Objects) bool {
-	for i := range objs.Nodes {
-		if objs.Nodes[i].Name == objs.Name {
-			return objs.Nodes[i].Labels[submarinerv1.LabelGateway] == "true"
-		}
-	}
-	return false
-}
+func labelled(objs Objects) bool { return ownNode(objs).Labels[submarinerv1.LabelGateway] == "true" }
 
 // farewells are the remote gateways that were taken out of service a while ago, and those of now.
 type farewells struct {
@@ -92,7 +81,7 @@ type farewell struct {
 // note takes in the peers and returns those gateways that packets are still taken from. One whose cluster is no longer
 // accepted is not among them: revoking a cluster acts at once. some: one has left since the last call.
 func (f *farewells) note(c config.Config, peers []pelagov1alpha1.Peer, now time.Time) (leaving map[netip.Addr]dataplane.Peer, some bool) {
-	current, clusters := remoteGateways(c, peers)
+	current, clusters := takenFrom(c, peers)
 	for a, peer := range f.now {
 		if _, still := current[a]; !still {
 			if f.left == nil {
@@ -114,14 +103,10 @@ func (f *farewells) note(c config.Config, peers []pelagov1alpha1.Peer, now time.
 	return leaving, some
 }
 
-// remoteGateways are the gateways of the accepted peers, and the indexes of those clusters.
-func remoteGateways(c config.Config, peers []pelagov1alpha1.Peer) (gateways map[netip.Addr]dataplane.Peer, clusters map[uint16]bool) {
+// takenFrom are the gateways that packets are taken from, by outer address, and the indexes of the clusters accepted.
+func takenFrom(c config.Config, peers []pelagov1alpha1.Peer) (gateways map[netip.Addr]dataplane.Peer, clusters map[uint16]bool) {
 	gateways, clusters = map[netip.Addr]dataplane.Peer{}, map[uint16]bool{}
-	for i := range peers {
-		p := &peers[i]
-		if !routed(p) {
-			continue
-		}
+	for p := range routedPeers(peers) {
 		cluster := uint16(p.Spec.ClusterIndex)
 		clusters[cluster] = true
 		for _, g := range p.Spec.Gateways {

@@ -2,16 +2,13 @@ package node
 
 import (
 	"cmp"
-	"context"
-	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/equality"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/dataplane"
@@ -20,29 +17,28 @@ import (
 // ModePolicySafe is the attach mode in which packets pass the node's stack (NodeIndex.status.mode).
 const ModePolicySafe = "policy-safe"
 
-// reportStatus writes what the kernel has reached: the node's NodeIndex and its released blocks. Only changes are written.
-func (d *Daemon) reportStatus(ctx context.Context, objs Objects, r Result, applied bool) error {
-	var errs []error
-	for i := range objs.NodeIndexes {
-		if n := &objs.NodeIndexes[i]; n.Name == objs.Name {
-			errs = append(errs, d.reportIndex(ctx, n, objs, r, applied))
-		}
-	}
-	for i := range objs.PortBlocks {
-		p := &objs.PortBlocks[i]
-		if !d.releasable(p, objs) {
-			continue
-		}
-		update := p.DeepCopy()
-		update.Status.Released = true
-		if err := d.client.Status().Patch(ctx, update, client.MergeFrom(p)); client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("report port block %s as released: %w", p.Name, err))
-		}
-	}
-	return errors.Join(errs...)
+// nodeReport is what the kernel has reached, as it is to stand in objects of the agent.
+type nodeReport struct {
+	// index is this node's NodeIndex with its new status; nil: it has none.
+	index *pelagov1alpha1.NodeIndex
+	// released are the port blocks that the node does not use any more, as they were when it gave them up.
+	released []*pelagov1alpha1.PortBlock
 }
 
-func (d *Daemon) reportIndex(ctx context.Context, n *pelagov1alpha1.NodeIndex, objs Objects, r Result, applied bool) error {
+func (d *Daemon) nodeReport(objs Objects, r Result, reach Reach, applied bool) nodeReport {
+	var out nodeReport
+	if n := ownIndex(objs); n.Name != "" {
+		out.index = d.indexReport(n, objs, r, reach, applied)
+	}
+	for i := range objs.PortBlocks {
+		if p := &objs.PortBlocks[i]; d.releasable(p, objs) {
+			out.released = append(out.released, p.DeepCopy())
+		}
+	}
+	return out
+}
+
+func (d *Daemon) indexReport(n *pelagov1alpha1.NodeIndex, objs Objects, r Result, reach Reach, applied bool) *pelagov1alpha1.NodeIndex {
 	want := n.DeepCopy()
 	want.Status.Ready = applied && r.State.Settings.Ready
 	want.Status.Gateway = applied && r.Gateway
@@ -60,17 +56,26 @@ func (d *Daemon) reportIndex(ctx context.Context, n *pelagov1alpha1.NodeIndex, o
 			want.Status.FabricAddress = r.State.Settings.CableAddress.String()
 		}
 	}
+	want.Status.PublicIP = reach.Public
+	noteSettings(&want.Status.Conditions, reach.Settings)
 	if applied { // what is not in the kernel is not acknowledged
 		want.Status.Acks = r.Acks
 	}
 	want.Status.Demand = d.demandOf(objs)
-	if equality.Semantic.DeepEqual(n.Status, want.Status) {
-		return nil
+	return want
+}
+
+// noteSettings keeps the condition of a gateway's settings; refused is nil where there is none.
+func noteSettings(conditions *[]metav1.Condition, refused []string) {
+	c := metav1.Condition{Type: pelagov1alpha1.NodeSettings, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonSettingsTaken}
+	switch {
+	case refused == nil:
+		meta.RemoveStatusCondition(conditions, pelagov1alpha1.NodeSettings)
+		return
+	case len(refused) > 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pelagov1alpha1.ReasonSettingsInvalid, strings.Join(refused, "; ")
 	}
-	if err := d.client.Status().Patch(ctx, want, client.MergeFrom(n)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("report the state of node %s: %w", n.Name, err)
-	}
-	return nil
+	meta.SetStatusCondition(conditions, c)
 }
 
 // releasable: the agent wants the block back, no new flow can begin in it (it is not in the tables), and a sweep begun
@@ -112,18 +117,19 @@ func (d *Daemon) demandOf(objs Objects) []pelagov1alpha1.BlockDemand {
 		held[p.Spec.Pool][ip]++
 	}
 	for pool, ips := range held {
-		more := false
 		for ip, n := range ips {
-			want := int32(d.demand.blocks[ip])
-			more = more || want > n
-			need[pool] += max(n, want)
-		}
-		if !more {
-			delete(need, pool)
+			want, known := d.demand.blocks[ip]
+			if !known { // not looked at yet: it stays
+				want = int(n)
+			}
+			need[pool] += int32(want)
 		}
 	}
 	var out []pelagov1alpha1.BlockDemand
 	for pool, n := range need {
+		if n <= 1 { // the least that there is
+			continue
+		}
 		out = append(out, pelagov1alpha1.BlockDemand{Pool: pool, Blocks: n})
 	}
 	slices.SortFunc(out, func(a, b pelagov1alpha1.BlockDemand) int {

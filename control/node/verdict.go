@@ -21,11 +21,7 @@ type verdicts struct {
 // note returns the dead clusters.
 func (v *verdicts) note(snap snapshot, paths map[netip.Addr]loader.Path, now time.Time) []string {
 	seen, since := map[string]bool{}, map[string]time.Time{}
-	for i := range snap.objs.Peers {
-		p := &snap.objs.Peers[i]
-		if !routed(p) {
-			continue
-		}
+	for p := range routedPeers(snap.objs.Peers) {
 		if reached(snap, uint16(p.Spec.ClusterIndex), paths) {
 			seen[p.Name] = false
 			continue

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -35,11 +36,17 @@ type OpenWire func(driver string) (cable.Wire, error)
 // encrypted says whether cable packets go between fabric addresses, inside tunnels.
 func encrypted(c config.Config) bool { return c.CableDriver != config.CableVXLAN }
 
+// errNoAddress: the vxlan wire has no address of a gateway. Why, steer has said.
+var errNoAddress = errors.New("it has no address that this gateway could use")
+
 // cableAddress is the outer address of cable packets to a remote gateway, and how its path is known.
 func cableAddress(c config.Config, g pelagov1alpha1.PeerGateway) (netip.Addr, error) {
 	text := g.Address
 	if encrypted(c) {
 		text = g.FabricAddress
+	}
+	if text == "" {
+		return netip.Addr{}, errNoAddress
 	}
 	a, err := netip.ParseAddr(text)
 	if err == nil && !a.Is4() {
@@ -82,13 +89,7 @@ func (d *Daemon) ensureWire(objs Objects, leaving map[netip.Addr]dataplane.Peer)
 }
 
 func (d *Daemon) localWire(objs Objects) (cable.Local, []string) {
-	index := uint16(0)
-	for i := range objs.NodeIndexes {
-		if objs.NodeIndexes[i].Name == objs.Name {
-			index = uint16(objs.NodeIndexes[i].Spec.Index)
-		}
-	}
-	fabric, err := objs.Config.FabricAddress(objs.Config.ClusterIndex, index)
+	fabric, err := objs.Config.FabricAddress(objs.Config.ClusterIndex, uint16(ownIndex(objs).Spec.Index))
 	if err != nil {
 		return cable.Local{}, []string{fmt.Sprintf("node %s has no fabric address, so it cannot be a gateway: %v", objs.Name, err)}
 	}
@@ -118,22 +119,19 @@ func (d *Daemon) closeWire() []string {
 // wirePeers are the gateways of the accepted peers.
 func wirePeers(objs Objects) []cable.Peer {
 	var out []cable.Peer
-	for i := range objs.Peers {
-		p := &objs.Peers[i]
-		if !routed(p) {
+	for p, g := range remoteGateways(objs.Peers) {
+		// What is no address is a problem that Desired reports.
+		fabric, err := netip.ParseAddr(g.FabricAddress)
+		address, _ := netip.ParseAddr(g.Address)
+		if err != nil || !address.IsValid() && !encrypted(objs.Config) { // vxlan cannot wait for a call
 			continue
 		}
-		for _, g := range p.Spec.Gateways {
-			// What is no address is a problem that Desired reports.
-			fabric, _ := netip.ParseAddr(g.FabricAddress)
-			address, _ := netip.ParseAddr(g.Address)
-			out = append(out, cable.Peer{
-				Name: p.Name + "/" + g.Name, Fabric: fabric, Address: address, Port: uint16(g.Port),
-				Identity: maps.Clone(g.Identity), Tunnels: int(g.Tunnels),
-			})
-		}
+		out = append(out, cable.Peer{
+			Name: wayName(p.Name, g.Name), Fabric: fabric, Address: address, Port: uint16(g.Port),
+			Identity: maps.Clone(g.Identity), Tunnels: int(g.Tunnels),
+		})
 	}
-	return slices.DeleteFunc(out, func(p cable.Peer) bool { return !p.Fabric.IsValid() })
+	return out
 }
 
 // withLeaving adds those of before that are leaving.
@@ -149,9 +147,8 @@ func withLeaving(peers, before []cable.Peer, leaving map[netip.Addr]dataplane.Pe
 
 // waiting says whether a gateway of an accepted peer is not in the tables yet: no tunnel leads to it.
 func waiting(snap snapshot) bool {
-	for i := range snap.objs.Peers {
-		p := &snap.objs.Peers[i]
-		if routed(p) && len(snap.state.Clusters[uint16(p.Spec.ClusterIndex)]) < min(len(p.Spec.Gateways), dataplane.MaxGateways) {
+	for p := range routedPeers(snap.objs.Peers) {
+		if len(snap.state.Clusters[uint16(p.Spec.ClusterIndex)]) < min(len(p.Spec.Gateways), dataplane.MaxGateways) {
 			return true
 		}
 	}

@@ -117,6 +117,7 @@ func (o Options) peer(c submarinerv1.Cluster, index int32, endpoints []submarine
 			continue
 		}
 		if g, v := o.gateway(c, index, e); v.ok {
+			t.elsewhere(&g)
 			peer.Spec.Gateways = append(peer.Spec.Gateways, g)
 		} else {
 			bad = append(bad, v)

@@ -1,6 +1,6 @@
-// Package peers exchanges gateways with the other clusters of the clusterset. Three controllers, each with one request:
+// Package peers exchanges gateways with the other clusters of the clusterset. Four controllers, each with one request:
 // publish writes the own Endpoints at the hub, mirror keeps copies of all Clusters and Endpoints in the member, accept
-// makes a Peer of each remote cluster for the node daemons.
+// makes a Peer of each remote cluster for the node daemons, balance leads a load balancer to the own gateways.
 //
 // accept reads the copies, not the hub: what was known stays in use while the hub is away, also over a restart. Only
 // the own cluster's Endpoints are written at the hub, only objects with our marks in the member, and nothing is deleted
@@ -15,6 +15,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -42,6 +43,8 @@ type Options struct {
 	Fabric      netip.Prefix
 	CableDriver string
 	CablePort   uint16
+	// NoNAT: gateways with a public address are not behind NAT.
+	NoNAT bool
 	// WireVersion is the newest version of the overlay header that the nodes speak.
 	WireVersion     int
 	SystemNamespace string
@@ -50,7 +53,7 @@ type Options struct {
 	Hub             *hub.Hub
 }
 
-// Setup adds the three controllers to the manager.
+// Setup adds the four controllers to the manager.
 func Setup(mgr ctrl.Manager, o Options) error {
 	r := reconciler{Options: o, local: mgr.GetClient(), events: mgr.GetEventRecorderFor("pelago-agent")}
 	atHub := func(client.Object) []reconcile.Request { return once }
@@ -81,6 +84,12 @@ func Setup(mgr ctrl.Manager, o Options) error {
 			Watches(&corev1.Node{}, here, builder.WithPredicates(readdressed)).
 			WatchesRawSource(o.Hub.OnSync(onSync)).
 			Complete(reconcile.Func(r.accept)),
+		r.controller(mgr, "peers-balance").
+			Watches(&corev1.Node{}, here, builder.WithPredicates(gatewayNodes)).
+			Watches(&v1alpha1.NodeIndex{}, here).
+			Watches(&corev1.Service{}, here, inSystem).
+			Watches(&discoveryv1.EndpointSlice{}, here, inSystem).
+			Complete(reconcile.Func(r.balance)),
 	)
 	if err != nil {
 		return fmt.Errorf("set up controllers peers: %w", err)

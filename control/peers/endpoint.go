@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -17,9 +18,6 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/gateways"
 )
-
-// publicIPPrefix begins the one form of the annotation submarinerv1.AnnotationPublicIP that is understood.
-const publicIPPrefix = "ipv4:"
 
 // problem is something about an object that people should mend; it becomes an Event of the object.
 type problem struct {
@@ -47,10 +45,8 @@ func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex)
 			problems = append(problems, problem{node, "NoGatewayAddress", err.Error()})
 			continue
 		}
-		public, err := publicIP(node)
-		if err != nil { // published without it: peers on the same network reach the gateway
-			problems = append(problems, problem{node, "InvalidPublicIP", err.Error()})
-		}
+		public, told := told(node, index)
+		problems = append(problems, told...)
 		wire, err := o.wireOf(index)
 		if err != nil {
 			problems = append(problems, problem{node, "NoWire", err.Error()})
@@ -106,18 +102,27 @@ func privateIP(node *corev1.Node, index v1alpha1.NodeIndex) (netip.Addr, error) 
 	return ip, nil
 }
 
-// publicIP reads `gateway.submariner.io/public-ip: ipv4:a.b.c.d`; the zero Addr if the node has none.
-func publicIP(node *corev1.Node) (netip.Addr, error) {
-	text, ok := node.Annotations[submarinerv1.AnnotationPublicIP]
-	if !ok {
-		return netip.Addr{}, nil
+// told is the public address that the node's daemon found, the zero Addr if none, and what it could not take over of the
+// node's settings. Peers on the same network reach the gateway without all that, so it is published in any case.
+func told(node *corev1.Node, index v1alpha1.NodeIndex) (public netip.Addr, problems []problem) {
+	if c := meta.FindStatusCondition(index.Status.Conditions, v1alpha1.NodeSettings); c != nil && c.Status == metav1.ConditionFalse {
+		problems = append(problems, problem{node, "InvalidGatewaySettings", c.Message})
 	}
-	if address, ok := strings.CutPrefix(text, publicIPPrefix); ok {
-		if ip, err := netip.ParseAddr(address); err == nil && ip.Is4() {
-			return ip, nil
-		}
+	p := index.Status.PublicIP
+	if p == nil {
+		return public, problems
 	}
-	return netip.Addr{}, fmt.Errorf("annotation %s=%q is not understood and left out: use %sa.b.c.d", submarinerv1.AnnotationPublicIP, text, publicIPPrefix)
+	if p.Message != "" {
+		problems = append(problems, problem{node, "NoPublicIP", p.Message})
+	}
+	if p.Address == "" {
+		return public, problems
+	}
+	public, err := netip.ParseAddr(p.Address)
+	if err != nil {
+		problems = append(problems, problem{node, "NoPublicIP", fmt.Sprintf("NodeIndex %s reports the public address %q, which is none: restart pelago-node there", index.Name, p.Address)})
+	}
+	return public, problems
 }
 
 func (o Options) endpoint(node string, wire map[string]string, private, public netip.Addr) *submarinerv1.Endpoint {
@@ -138,7 +143,7 @@ func (o Options) endpoint(node string, wire map[string]string, private, public n
 		e.Spec.Subnets = append(e.Spec.Subnets, s.String())
 	}
 	if public.IsValid() {
-		e.Spec.PublicIP, e.Spec.NATEnabled = public.String(), public != private
+		e.Spec.PublicIP, e.Spec.NATEnabled = public.String(), public != private && !o.NoNAT
 	}
 	return e
 }

@@ -43,9 +43,10 @@ func index(name string, number int32, ready, gateway bool) v1alpha1.NodeIndex {
 }
 
 func TestOwnEndpoint(t *testing.T) {
-	got, problems := g1.ownEndpoints(
-		[]corev1.Node{node("gw", "192.0.2.1", map[string]string{"gateway.submariner.io/public-ip": "ipv4:198.51.100.7"})},
-		[]v1alpha1.NodeIndex{index("gw", 2, true, true)})
+	status := index("gw", 2, true, true)
+	status.Status.PublicIP = &v1alpha1.PublicIP{Address: "198.51.100.7", Source: "dns:gw.example.org"}
+	status.Status.Wire = map[string]string{"natt-discovery-port": "4490", "preferred-server": "true"}
+	got, problems := g1.ownEndpoints([]corev1.Node{node("gw", "192.0.2.1", nil)}, []v1alpha1.NodeIndex{status})
 	want := []*submarinerv1.Endpoint{{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "broker", Name: "g1-submariner-cable-g1-192-0-2-1", Labels: map[string]string{"submariner-io/clusterID": "g1"},
@@ -53,7 +54,7 @@ func TestOwnEndpoint(t *testing.T) {
 		Spec: submarinerv1.EndpointSpec{
 			ClusterID: "g1", CableName: "submariner-cable-g1-192-0-2-1", Hostname: "gw", Subnets: []string{"120.1.0.0/24"},
 			PrivateIP: "192.0.2.1", PublicIP: "198.51.100.7", NATEnabled: true, Backend: "vxlan",
-			BackendConfig: map[string]string{"udp-port": "4500", "cluster-index": "1", "node-index": "2", "wire-version": "1", "fabric-ip": "241.0.64.2"},
+			BackendConfig: map[string]string{"udp-port": "4500", "cluster-index": "1", "node-index": "2", "wire-version": "1", "fabric-ip": "241.0.64.2", "natt-discovery-port": "4490", "preferred-server": "true"},
 		},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -61,6 +62,11 @@ func TestOwnEndpoint(t *testing.T) {
 	}
 	if len(problems) > 0 {
 		t.Errorf("problems %+v", problems)
+	}
+	behind := g1
+	behind.NoNAT = true
+	if got, _ := behind.ownEndpoints([]corev1.Node{node("gw", "192.0.2.1", nil)}, []v1alpha1.NodeIndex{status}); got[0].Spec.NATEnabled || got[0].Spec.PublicIP == "" {
+		t.Errorf("joined with --natt=false: %+v", got[0].Spec)
 	}
 }
 
@@ -70,25 +76,33 @@ func TestWhichNodesAreGateways(t *testing.T) {
 	other.Spec.NodeUID = "an earlier node of this name"
 	cabled := index("gw", 1, true, true)
 	cabled.Status.Address = "192.0.2.99"
+	public := func(address, message string) v1alpha1.NodeIndex {
+		i := index("gw", 1, true, true)
+		i.Status.PublicIP = &v1alpha1.PublicIP{Address: address, Message: message}
+		return i
+	}
+	settings := index("gw", 1, true, true)
+	settings.Status.Conditions = []metav1.Condition{{Type: v1alpha1.NodeSettings, Status: metav1.ConditionFalse, Message: "unknown key"}}
 	tests := map[string]struct {
 		node     corev1.Node
 		index    v1alpha1.NodeIndex
 		want     string // private and public address; empty: not published
 		problems string
 	}{
-		"ready":                  {node("gw", "192.0.2.1", nil), index("gw", 1, true, true), "192.0.2.1 ", ""},
-		"address of the overlay": {node("gw", "192.0.2.1", nil), cabled, "192.0.2.99 ", ""},
-		"IPv6":                   {node("gw", "2001:db8::", nil), index("gw", 1, true, true), "2001:0db8:0000:0000:0000:0000:0000:0000 ", ""},
-		"not labelled":           {plain, index("gw", 1, true, true), "", ""},
-		"not ready":              {node("gw", "192.0.2.1", nil), index("gw", 1, false, true), "", ""},
-		"not yet a gateway":      {node("gw", "192.0.2.1", nil), index("gw", 1, true, false), "", ""},
-		"no index":               {node("gw", "192.0.2.1", nil), index("other", 1, true, true), "", ""},
-		"index of a former node": {node("gw", "192.0.2.1", nil), other, "", ""},
-		"no address":             {node("gw", "", nil), index("gw", 1, true, true), "", "NoGatewayAddress"},
-		"public address by DNS": {node("gw", "192.0.2.1", map[string]string{"gateway.submariner.io/public-ip": "dns:gw.example"}),
-			index("gw", 1, true, true), "192.0.2.1 ", "InvalidPublicIP"},
-		"public address is the private one": {node("gw", "192.0.2.1", map[string]string{"gateway.submariner.io/public-ip": "ipv4:192.0.2.1"}),
-			index("gw", 1, true, true), "192.0.2.1 192.0.2.1", ""},
+		"ready":                             {node("gw", "192.0.2.1", nil), index("gw", 1, true, true), "192.0.2.1 ", ""},
+		"address of the overlay":            {node("gw", "192.0.2.1", nil), cabled, "192.0.2.99 ", ""},
+		"IPv6":                              {node("gw", "2001:db8::", nil), index("gw", 1, true, true), "2001:0db8:0000:0000:0000:0000:0000:0000 ", ""},
+		"not labelled":                      {plain, index("gw", 1, true, true), "", ""},
+		"not ready":                         {node("gw", "192.0.2.1", nil), index("gw", 1, false, true), "", ""},
+		"not yet a gateway":                 {node("gw", "192.0.2.1", nil), index("gw", 1, true, false), "", ""},
+		"no index":                          {node("gw", "192.0.2.1", nil), index("other", 1, true, true), "", ""},
+		"index of a former node":            {node("gw", "192.0.2.1", nil), other, "", ""},
+		"no address":                        {node("gw", "", nil), index("gw", 1, true, true), "", "NoGatewayAddress"},
+		"no public address":                 {node("gw", "192.0.2.1", nil), public("", "nobody answers"), "192.0.2.1 ", "NoPublicIP"},
+		"the former address":                {node("gw", "192.0.2.1", nil), public("192.0.2.1", "nobody answers"), "192.0.2.1 192.0.2.1", "NoPublicIP"},
+		"no address at all":                 {node("gw", "192.0.2.1", nil), public("gw.example.org", ""), "192.0.2.1 ", "NoPublicIP"},
+		"settings of the node":              {node("gw", "192.0.2.1", nil), settings, "192.0.2.1 ", "InvalidGatewaySettings"},
+		"public address is the private one": {node("gw", "192.0.2.1", nil), public("192.0.2.1", ""), "192.0.2.1 192.0.2.1", ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

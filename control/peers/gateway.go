@@ -23,7 +23,7 @@ const wireGuardKey = 32
 // ownFields are the keys of backend_config that a PeerGateway has fields for; the others are its identity.
 var ownFields = []string{
 	submarinerv1.BackendUDPPort, submarinerv1.BackendClusterIndex, submarinerv1.BackendNodeIndex, submarinerv1.BackendWireVersion,
-	submarinerv1.BackendFabricIP, submarinerv1.BackendTunnels,
+	submarinerv1.BackendFabricIP, submarinerv1.BackendTunnels, submarinerv1.BackendNATTDiscoveryPort, submarinerv1.BackendLoadBalancer,
 }
 
 // gateway checks one Endpoint and says how this cluster reaches it.
@@ -54,13 +54,13 @@ func (o Options) gateway(c submarinerv1.Cluster, index int32, e submarinerv1.End
 	if e.Spec.Hostname == "" {
 		return g, invalid("Endpoint %s names no node in spec.hostname", e.Name)
 	}
-	address, field := e.Spec.PrivateIP, "private_ip"
-	if e.Spec.NATEnabled {
-		address, field = e.Spec.PublicIP, "public_ip"
-	}
-	ip, err := netip.ParseAddr(address)
+	private, public, err := addresses(e.Spec)
 	if err != nil {
-		return g, invalid("Endpoint %s: %s %q is no IP address", e.Name, field, address)
+		return g, invalid("Endpoint %s: %v", e.Name, err)
+	}
+	discovery, err := discoveryPort(settings)
+	if err != nil {
+		return g, invalid("Endpoint %s: %s: %v", e.Name, submarinerv1.BackendNATTDiscoveryPort, err)
 	}
 	fabric, err := o.fabricOf(settings, index, node)
 	if err != nil {
@@ -74,14 +74,45 @@ func (o Options) gateway(c submarinerv1.Cluster, index int32, e submarinerv1.End
 		return g, invalid("Endpoint %s %v", e.Name, err)
 	}
 	g = v1alpha1.PeerGateway{
-		Name: e.Spec.Hostname, Address: ip.String(), Port: port, Wire: e.Spec.Backend, NodeIndex: node,
+		Name: e.Spec.Hostname, Address: private, PrivateAddress: private, PublicAddress: public,
+		BehindLB: settings[submarinerv1.BackendLoadBalancer] == "true", NATTPort: discovery, Port: port, Wire: e.Spec.Backend, NodeIndex: node,
 		FabricAddress: fabric.String(), Tunnels: tunnels, Identity: maps.Clone(settings),
+	}
+	if e.Spec.NATEnabled {
+		g.Address = public
 	}
 	maps.DeleteFunc(g.Identity, func(key, _ string) bool { return slices.Contains(ownFields, key) })
 	if len(g.Identity) == 0 {
 		g.Identity = nil // as it comes back from the API server
 	}
 	return g, verdict{ok: true}
+}
+
+// addresses are a gateway's two addresses as texts of one form. The one that it says to be used has to be there.
+func addresses(e submarinerv1.EndpointSpec) (private, public string, err error) {
+	for _, a := range []struct {
+		field, text string
+		needed      bool
+		out         *string
+	}{{"private_ip", e.PrivateIP, !e.NATEnabled, &private}, {"public_ip", e.PublicIP, e.NATEnabled, &public}} {
+		if a.text == "" && !a.needed {
+			continue
+		}
+		ip, err := netip.ParseAddr(a.text)
+		if err != nil {
+			return "", "", fmt.Errorf("%s %q is no IP address", a.field, a.text)
+		}
+		*a.out = ip.String()
+	}
+	return private, public, nil
+}
+
+// discoveryPort is the UDP port at which a gateway answers NAT discovery; 0: it does not.
+func discoveryPort(settings map[string]string) (int32, error) {
+	if text := settings[submarinerv1.BackendNATTDiscoveryPort]; text != "" && text != "0" {
+		return number(text)
+	}
+	return 0, nil
 }
 
 // fabricOf is the fabric address of a gateway, which follows from its indexes: one that claims another would take the

@@ -112,16 +112,19 @@ func TestIdentityOfAWireGuardGateway(t *testing.T) {
 				}
 				return
 			}
-			tunnels := int32(1)
+			tunnels, discovery := int32(1), int32(0)
 			identity := map[string]string{}
 			for k, v := range tt.settings {
-				if k == "tunnels" {
+				switch k {
+				case "tunnels":
 					tunnels = 2
-				} else {
+				case "natt-discovery-port":
+					discovery = 4490
+				default:
 					identity[k] = v
 				}
 			}
-			want := []v1alpha1.PeerGateway{{Name: "gw", Address: "192.0.2.2", Port: 4500, Wire: "wireguard", NodeIndex: 1,
+			want := []v1alpha1.PeerGateway{{Name: "gw", Address: "192.0.2.2", PrivateAddress: "192.0.2.2", NATTPort: discovery, Port: 4500, Wire: "wireguard", NodeIndex: 1,
 				FabricAddress: "241.0.128.1", Tunnels: tunnels, Identity: identity}}
 			if diff := cmp.Diff(want, peers[0].Spec.Gateways); diff != "" {
 				t.Errorf("-want +got\n%s", diff)

@@ -91,6 +91,18 @@ func distinguishing(g v1alpha1.PeerGateway) []string {
 	return nil
 }
 
+// elsewhere leaves out a gateway's private address where a node of this cluster has it: both clusters' networks use one range,
+// so it cannot be reached there. One of which nothing else is known may still call, over a wire that proves who it is.
+func (t *taken) elsewhere(g *v1alpha1.PeerGateway) {
+	if _, ours := t.nodes[g.PrivateAddress]; !ours || g.Wire == config.CableVXLAN || g.NATTPort == 0 {
+		return
+	}
+	if g.Address == g.PrivateAddress {
+		g.Address = g.PublicAddress
+	}
+	g.PrivateAddress = ""
+}
+
 // distinct refuses a gateway that another's packets would go to. mine has those of its own cluster that were found good,
 // and gets this one: of two with one address or key the first has it.
 func (t *taken) distinct(id string, g v1alpha1.PeerGateway, mine map[string]string) verdict {

@@ -88,7 +88,7 @@ func New(o Options) *Resolver {
 	}
 	return &Resolver{
 		lookup:   lookup{names: o.Names, service: o.Service, client: client(o.Transport), bound: o.Bound},
-		interval: o.Interval, changed: o.Changed, log: o.Log, wake: make(chan struct{}, 1), result: Result{Err: errNoSource}, cancel: func() {},
+		interval: o.Interval, changed: o.Changed, log: o.Log, wake: make(chan struct{}, 1), result: Result{Err: ErrNoSource}, cancel: func() {},
 	}
 }
 
@@ -151,7 +151,7 @@ func (r *Resolver) begin(ctx context.Context) ([]Source, context.Context, contex
 // round looks the address up once and says whether there is nothing more to try soon.
 func (r *Resolver) round(ctx context.Context, sources []Source) bool {
 	if len(sources) == 0 {
-		r.note(Result{Err: errNoSource})
+		r.note(Result{Err: ErrNoSource})
 		return true
 	}
 	before := r.Result() // only this goroutine writes it

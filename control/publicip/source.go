@@ -91,4 +91,5 @@ func usable(a netip.Addr) error {
 	return nil
 }
 
-var errNoSource = errors.New("no " + KeyPublicIP + " is set: no public address is looked up")
+// ErrNoSource is in the Result where the node wants no public address, or none was looked for yet.
+var ErrNoSource = errors.New("no " + KeyPublicIP + " is set: no public address is looked up")

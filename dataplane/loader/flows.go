@@ -46,6 +46,12 @@ type Flow struct {
 	Idle time.Duration `json:"idle"`
 }
 
+// FlowKind is what flows are counted by; the words are those of Flow.
+type FlowKind struct {
+	Role            Role
+	Protocol, State string
+}
+
 const flowChunk = 1024
 
 // dump calls yield for every entry of the flow map until it returns false. Entries that come or go meanwhile may be
@@ -119,8 +125,9 @@ func answerKey(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bpf.PelagoFlowKey {
 }
 
 func makeFlow(k bpf.PelagoFlowKey, v, answer bpf.PelagoFlow, now time.Duration) Flow {
-	f := Flow{
-		Role: RoleServer, Protocol: protocolName(k.Proto), Pod: localAddress(k, v), Cluster: v.Cluster, Node: v.Node, State: "active",
+	kind := kindOf(v.Role, k.Proto, v.Tcp, answer.Tcp)
+	return Flow{
+		Role: kind.Role, Protocol: kind.Protocol, State: kind.State, Pod: localAddress(k, v), Cluster: v.Cluster, Node: v.Node,
 		Opening: Tuple{
 			Source:      netip.AddrPortFrom(addr(k.Saddr), port(k.Sport)),
 			Destination: netip.AddrPortFrom(addr(k.Daddr), port(k.Dport)),
@@ -131,21 +138,26 @@ func makeFlow(k bpf.PelagoFlowKey, v, answer bpf.PelagoFlow, now time.Duration) 
 		},
 		Idle: max(0, now-time.Duration(max(v.Seen, answer.Seen))),
 	}
-	if v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
-		f.Role = RoleClient
+}
+
+// kindOf says what kind of flow it is; opener and answers are the TCP flags seen in each direction.
+func kindOf(role, protocol, opener, answers uint8) FlowKind {
+	kind := FlowKind{Role: RoleServer, Protocol: protocolName(protocol), State: "active"}
+	if role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
+		kind.Role = RoleClient
 	}
-	if k.Proto == unix.IPPROTO_TCP {
+	if protocol == unix.IPPROTO_TCP {
 		const ack, fin, rst = uint8(bpf.PelagoTcpSeenTCP_SEEN_ACK), uint8(bpf.PelagoTcpSeenTCP_SEEN_FIN), uint8(bpf.PelagoTcpSeenTCP_SEEN_RST)
 		switch {
-		case (v.Tcp|answer.Tcp)&rst != 0 || v.Tcp&answer.Tcp&fin != 0:
-			f.State = "closed"
-		case v.Tcp&answer.Tcp&ack != 0:
-			f.State = "established"
+		case (opener|answers)&rst != 0 || opener&answers&fin != 0:
+			kind.State = "closed"
+		case opener&answers&ack != 0:
+			kind.State = "established"
 		default:
-			f.State = "opening"
+			kind.State = "opening"
 		}
 	}
-	return f
+	return kind
 }
 
 func protocolName(p uint8) string {
@@ -173,6 +185,8 @@ func bootClock() time.Duration {
 type SweepStats struct {
 	Flows   int // entries of openers seen, which is the number of flows
 	Removed int // flows removed
+	// Kinds counts the flows by their kind, those among them that were then removed as well.
+	Kinds map[FlowKind]int
 	// Crowding is, for each egress IP, the largest number of flows towards one remote endpoint: the port demand.
 	Crowding map[netip.Addr]int
 	// InUse are the port blocks in which a flow lives.
@@ -189,9 +203,11 @@ func (l *Loader) Sweep(shortest time.Duration) (SweepStats, error) {
 		proto        uint8
 	}
 	towards := map[remote]int{}
+	seen := newCensus()
 	var candidates []bpf.PelagoFlowKey
 	now := bootClock()
 	err := l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
+		seen.note(k, v)
 		if v.Primary == 0 {
 			// An answer entry is removed with its opener; one without an opener is found by its own age.
 			if now-time.Duration(v.State>>1) > shortest && now-time.Duration(v.Seen) > shortest {
@@ -213,6 +229,7 @@ func (l *Loader) Sweep(shortest time.Duration) (SweepStats, error) {
 		ip := addr(r.egress)
 		stats.Crowding[ip] = max(stats.Crowding[ip], n)
 	}
+	stats.Kinds = seen.result()
 	removed, sweepErr := l.removeFlows(candidates, false)
 	stats.Removed = removed
 	return stats, errors.Join(err, sweepErr)

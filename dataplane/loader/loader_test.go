@@ -166,6 +166,45 @@ func TestFlows(t *testing.T) {
 	}
 }
 
+// A sweep counts flows as the list of them shows them, those without an answer's entry too.
+func TestSweepCounts(t *testing.T) {
+	l := open(t)
+	const ack, fin, rst = uint8(bpf.PelagoTcpSeenTCP_SEEN_ACK), uint8(bpf.PelagoTcpSeenTCP_SEEN_FIN), uint8(bpf.PelagoTcpSeenTCP_SEEN_RST)
+	for i, s := range [][2]uint8{{0, 0}, {0, ack}, {ack, ack}, {ack, ack | fin}, {ack | fin, ack | fin}, {ack, ack | rst}, {ack | rst, ack}} {
+		if err := putFlow(l, uint16(i), s[0], s[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Answers without an opener, and the other way round.
+	lone := bpf.PelagoFlow{State: uint64(bootClock()) << 1, Seen: uint64(bootClock()), Tcp: ack, Role: uint8(bpf.PelagoFlowRoleFLOW_SERVER)}
+	for i, proto := range []uint8{6, 6, 17, 17, 1} {
+		k := bpf.PelagoFlowKey{Saddr: be32(ip("120.2.0.9")), Daddr: be32(ip("120.1.0.9")), Sport: be16(uint16(2000 + i)), Proto: proto}
+		v := lone
+		v.Primary = uint8(i % 2)
+		if err := l.objs.Flows.Put(k, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[FlowKind]int{}
+	flows, err := l.Flows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range flows {
+		want[FlowKind{f.Role, f.Protocol, f.State}]++
+	}
+	stats, err := l.Sweep(time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, stats.Kinds); diff != "" {
+		t.Errorf("-listed +counted\n%s", diff)
+	}
+	if n := stats.Kinds[FlowKind{RoleClient, "tcp", "closed"}]; n != 3 || stats.Kinds[FlowKind{RoleServer, "udp", "active"}] != 1 {
+		t.Errorf("%d closed flows; %v", n, stats.Kinds)
+	}
+}
+
 // A dump of a table that is much larger than a chunk has every flow once.
 func TestManyFlows(t *testing.T) {
 	l := open(t)

@@ -22,9 +22,10 @@ const (
 	Cable   = "pelago-cable"
 	// OverlayPort is the UDP port of the overlay inside a cluster.
 	OverlayPort = 4800
-	// Table is the routing table of remote prefixes; RulePriority its place, before the rules of CNIs (512 and up).
+	// Table is the routing table of remote prefixes, and of nothing else; RulePriority its place: before the rules by which
+	// CNIs lead pods elsewhere (110 and up), behind 100, to which Cilium moves the look-up of local addresses, and which former versions had.
 	Table        = 4800
-	RulePriority = 100
+	RulePriority = 105
 	// Protocol marks our routes (rtnetlink's rtm_protocol).
 	Protocol netlink.RouteProtocol = 80
 	// Overhead is what the overlay adds to a packet on an IPv4 underlay: IPv4 20 + UDP 8 + VXLAN 8 + Ethernet 14.
@@ -60,12 +61,12 @@ func Ensure(c Config) (ifindex int, err error) {
 		return 0, err
 	}
 	index := overlay.Attrs().Index
-	return index, errors.Join(ensureRoutes(index, c), ensureRules(c.Prefixes))
+	return index, errors.Join(ensureRoutes(index, c), ensureRule(len(c.Prefixes) > 0))
 }
 
 // Remove takes away all that Ensure and Firewall made.
 func Remove() error {
-	errs := []error{ensureRules(nil), removeRoutes(), removeFirewall()}
+	errs := []error{ensureRule(false), removeRoutes(), removeFirewall()}
 	for _, name := range []string{Overlay, Cable} {
 		link, err := netlink.LinkByName(name)
 		var gone netlink.LinkNotFoundError

@@ -104,7 +104,7 @@ func TestEnsureAndRemove(t *testing.T) {
 		t.Errorf("a second call changed:\n%s", diff)
 	}
 	for _, want := range []string{
-		"100:	from all to 120.2.0.0/24 lookup 4800", "100:	from all to 120.3.0.0/16 lookup 4800",
+		"105:	from all lookup 4800",
 		"120.2.0.0/24 dev pelago0 table 4800 proto 80 scope link src 172.16.1.2", "unreachable 120.2.0.0/24 table 4800 proto 80 metric 4096",
 		"pelago-cable", "NOARP", "mtu 1450", "external", "dstport 4800", "dstport 4500",
 	} {
@@ -188,9 +188,12 @@ func TestEnsureRepairs(t *testing.T) {
 		"ip route flush table 4800",
 		"ip route del 120.2.0.0/24 table 4800 dev pelago0",
 		"ip route del unreachable 120.2.0.0/24 table 4800 metric 4096",
-		"ip rule del to 120.2.0.0/24 lookup 4800",
-		"ip rule del to 120.2.0.0/24 lookup 4800; ip rule add to 120.2.0.0/24 lookup 4800 pref 900",
+		"ip rule del lookup 4800",
+		"ip rule del lookup 4800; ip rule add lookup 4800 pref 900",
+		"ip rule del lookup 4800; ip rule add fwmark 7 lookup 4800 pref 105",
+		"ip rule add iif un0 lookup 4800 pref 105",
 		"ip rule add to 120.9.0.0/24 lookup 4800 pref 100",
+		"ip rule add to 120.2.0.0/24 lookup 4800 pref 105",
 		"ip route add 120.9.0.0/24 dev un0 table 4800 proto 80",
 		"iptables -D FORWARD -i pelago0 -m comment --comment pelago -j ACCEPT",
 		"iptables -A FORWARD -o pelago9 -m comment --comment pelago -j ACCEPT",
@@ -207,6 +210,30 @@ func TestEnsureRepairs(t *testing.T) {
 		if diff := cmp.Diff(want, normal(everything(t, ns))); diff != "" {
 			t.Errorf("after %q (-want +got):\n%s", damage, diff)
 		}
+	}
+}
+
+// A version before had a rule for each prefix. With the one rule of now, all that is for no remote prefix goes as ever.
+func TestOneRule(t *testing.T) {
+	ns := newNode(t)
+	for _, p := range []string{"120.2.0.0/24", "120.3.0.0/16", "120.9.0.0/24"} {
+		run(t, ns, "ip", "rule", "add", "to", p, "lookup", "4800", "pref", "100")
+	}
+	ensure(t, ns, config())
+	want := "0:	from all lookup local\n105:	from all lookup 4800\n32766:	from all lookup main\n32767:	from all lookup default\n"
+	if diff := cmp.Diff(want, strings.ReplaceAll(run(t, ns, "ip", "rule"), " \n", "\n")); diff != "" {
+		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+	for to, dev := range map[string]string{
+		"120.2.0.9": "dev pelago0", "120.3.4.5": "dev pelago0", "120.9.0.1": "dev un0", "192.0.2.1": "dev un0", "172.16.1.9": "dev un0",
+	} {
+		if got := run(t, ns, "ip", "route", "get", to); !strings.Contains(got, dev) {
+			t.Errorf("to %s: %s, want %s", to, got, dev)
+		}
+	}
+	run(t, ns, "ip", "link", "del", Overlay)
+	if out, err := ns.Run("ip", "route", "get", "120.2.0.9"); err == nil {
+		t.Errorf("without pelago0, packets for a remote prefix go on: %s", out)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"reflect"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -86,36 +87,49 @@ func ourRoutes() ([]netlink.Route, error) {
 
 func routeKey(r netlink.Route) string { return fmt.Sprintf("%s metric %d", r.Dst, r.Priority) }
 
-// ensureRules sends packets for each prefix to our table.
-func ensureRules(prefixes []netip.Prefix) error {
-	wanted := map[string]netip.Prefix{}
-	for _, p := range prefixes {
-		wanted[ipNet(p).String()] = p
-	}
+// ensureRule sends all packets to our table, before other tables: it holds nothing but routes of remote prefixes, so what is
+// for none of them falls through to the next rule (ip-rule(8): a lookup that finds no route is no end). One rule costs each
+// packet of the node the same with any number of prefixes. Every other rule of the table goes: it is damage, or of a version
+// that had a rule for each prefix. Without a prefix there is no rule.
+func ensureRule(wanted bool) error {
 	have, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Table: Table}, netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return fmt.Errorf("list the rules of table %d: %w", Table, err)
 	}
-	var errs []error
+	rule := netlink.NewRule()
+	rule.Family, rule.Table, rule.Priority = netlink.FAMILY_V4, Table, RulePriority
+	// The kernel takes any rule of this priority for the one to add (fib4_rule_compare leaves out what is not asked for).
+	taken, there := false, false
 	for _, r := range have {
-		if r.Dst != nil && r.Priority == RulePriority {
-			if _, ok := wanted[r.Dst.String()]; ok {
-				delete(wanted, r.Dst.String())
-				continue
-			}
+		taken, there = taken || r.Priority == RulePriority, there || sameRule(r, *rule)
+	}
+	var errs []error
+	add := func() {
+		if err := netlink.RuleAdd(rule); err != nil {
+			errs = append(errs, fmt.Errorf("add the rule of table %d: %w", Table, err))
+		}
+	}
+	if wanted && !taken { // before others go, so that no packet for a remote prefix leaves by the default route meanwhile
+		add()
+	}
+	for _, r := range have {
+		if wanted && sameRule(r, *rule) {
+			continue
 		}
 		if err := netlink.RuleDel(&r); err != nil {
 			errs = append(errs, fmt.Errorf("remove rule %v: %w", r, err))
 		}
 	}
-	for _, p := range wanted {
-		rule := netlink.NewRule()
-		rule.Family, rule.Dst, rule.Table, rule.Priority = netlink.FAMILY_V4, ipNet(p), Table, RulePriority
-		if err := netlink.RuleAdd(rule); err != nil && !errors.Is(err, syscall.EEXIST) {
-			errs = append(errs, fmt.Errorf("add the rule of %s: %w", p, err))
-		}
+	if wanted && taken && !there {
+		add()
 	}
 	return errors.Join(errs...)
+}
+
+// sameRule compares a rule as the kernel lists it with one to make: all but who made it, which it fills in.
+func sameRule(listed, wanted netlink.Rule) bool {
+	listed.Protocol, listed.Type = wanted.Protocol, wanted.Type
+	return reflect.DeepEqual(listed, wanted)
 }
 
 // Resolve says how the node reaches an outer address: by which uplink and next hop.

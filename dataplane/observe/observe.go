@@ -1,47 +1,58 @@
-// Package observe shows the kernel's counters and flows as Prometheus metrics. Everything is read from the maps when it is
-// asked for; the daemon keeps no packet counters of its own.
+// Package observe shows the kernel's counters and paths as Prometheus metrics, and what the daemon makes of the paths under
+// the names of Submariner. These are read when they are asked for; the daemon keeps no packet counters of its own. Flows,
+// of which there may be many, are shown as the daemon's last sweep counted them, so that a scrape costs the same with any number.
+// pelago-node serves it. The package writes nothing and knows no Kubernetes.
 package observe
 
 import (
+	"net/netip"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
-// Source is what the collector reads. *loader.Loader is one.
+// Source is the kernel. *loader.Loader is one.
 type Source interface {
 	Counters() ([]loader.Counter, error)
-	Flows() ([]loader.Flow, error)
+	// Path reads one path: a gateway has as many as its cluster has nodes, and only those to gateways are shown.
+	Path(netip.Addr) (loader.Path, bool, error)
 }
 
 // Collector is a prometheus.Collector over the maps of one node. Labels are bounded: hooks and verdicts are enums of
-// bpf/types.h, roles and protocols are two and three words.
+// bpf/types.h, roles, protocols and states a few words, the rest are names of clusters and of gateways.
 type Collector struct {
-	source               Source
-	packets, bytes, flow *prometheus.Desc
-	failed               *prometheus.Desc
+	source Source
+	view   func() View
+
+	packets, bytes, flow, failed *prometheus.Desc
+	paths                        paths
+	submariner                   submariner
 }
 
-// New makes a collector.
-func New(source Source) *Collector {
+// New makes a collector. view is called at every scrape, from any goroutine.
+func New(source Source, view func() View) *Collector {
 	return &Collector{
-		source: source,
+		source: source, view: view,
 		packets: prometheus.NewDesc("pelago_packets_total", "Packets by the hook that saw them and what became of them.",
 			[]string{"hook", "verdict"}, nil),
 		bytes: prometheus.NewDesc("pelago_bytes_total", "Bytes by the hook that saw them and what became of them.",
 			[]string{"hook", "verdict"}, nil),
-		flow: prometheus.NewDesc("pelago_nat_flows", "Translated flows of this node.",
+		flow: prometheus.NewDesc("pelago_nat_flows", "Translated flows of this node when they were last swept, up to ten seconds ago.",
 			[]string{"role", "protocol", "state"}, nil),
-		failed: prometheus.NewDesc("pelago_scrape_error", "1 if the maps could not be read at this scrape.", nil, nil),
+		failed:     prometheus.NewDesc("pelago_scrape_error", "1 if the maps could not be read at this scrape.", nil, nil),
+		paths:      newPaths(),
+		submariner: newSubmariner(),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(out chan<- *prometheus.Desc) {
-	out <- c.packets
-	out <- c.bytes
-	out <- c.flow
-	out <- c.failed
+	for _, d := range []*prometheus.Desc{c.packets, c.bytes, c.flow, c.failed} {
+		out <- d
+	}
+	c.paths.describe(out)
+	c.submariner.describe(out)
 }
 
 // Collect implements prometheus.Collector.
@@ -55,17 +66,30 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(c.packets, prometheus.CounterValue, float64(r.Packets), r.Hook, r.Verdict)
 		out <- prometheus.MustNewConstMetric(c.bytes, prometheus.CounterValue, float64(r.Bytes), r.Hook, r.Verdict)
 	}
-	flows, err := c.source.Flows()
+	v := c.view()
+	for k, n := range v.Flows {
+		out <- prometheus.MustNewConstMetric(c.flow, prometheus.GaugeValue, float64(n), string(k.Role), k.Protocol, k.State)
+	}
+	known, err := c.read(v)
 	if err != nil {
 		failed = 1
 	}
-	type labels struct{ role, protocol, state string }
-	number := map[labels]float64{}
-	for _, f := range flows {
-		number[labels{string(f.Role), f.Protocol, f.State}]++
-	}
-	for l, n := range number {
-		out <- prometheus.MustNewConstMetric(c.flow, prometheus.GaugeValue, n, l.role, l.protocol, l.state)
-	}
+	c.paths.collect(out, v, known)
+	c.submariner.collect(out, v, known)
 	out <- prometheus.MustNewConstMetric(c.failed, prometheus.GaugeValue, failed)
+}
+
+// read looks up the paths of all peers.
+func (c *Collector) read(v View) (map[netip.Addr]loader.Path, error) {
+	known := make(map[netip.Addr]loader.Path, len(v.Peers))
+	for _, p := range v.Peers {
+		path, ok, err := c.source.Path(p.Path)
+		if err != nil {
+			return known, err
+		}
+		if ok {
+			known[p.Path] = path
+		}
+	}
+	return known, nil
 }

@@ -66,7 +66,7 @@ func TestImports(t *testing.T) {
 // leaves are the packages below control that others there may import: values and pure functions, no controller.
 var leaves = []string{
 	"control/config", "control/egress", "control/merge", "control/backends", "control/objectset", "control/hub",
-	"control/gateways", "control/index", "control/pace", "control/verdict", "control/addresses/pool",
+	"control/gateways", "control/index", "control/pace", "control/verdict", "control/addresses/pool", "control/publicip",
 }
 
 func TestControllersDoNotImportEachOther(t *testing.T) {

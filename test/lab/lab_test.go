@@ -286,6 +286,7 @@ func TestLab(t *testing.T) {
 	t.Run("a privileged daemon shares the node's bpffs", func(t *testing.T) { checkBPFFS(t, l) })
 	t.Run("the hub has its controllers and no others", func(t *testing.T) { checkHub(t, l) })
 	t.Run("links", func(t *testing.T) { checkLinks(t, l) })
+	t.Run("paths", func(t *testing.T) { checkPaths(t, l) })
 	t.Run("pause", func(t *testing.T) { checkPause(t, l) })
 	t.Run("kill and boot", func(t *testing.T) { checkKill(t, l, pod) })
 	t.Run("up again", func(t *testing.T) { checkUpAgain(t, l) })
@@ -439,6 +440,69 @@ func checkLinks(t *testing.T, l *lab.Lab) {
 	}
 	if err := l.CutLink("g9", false); err == nil || !strings.Contains(err.Error(), `"g9"`) {
 		t.Errorf("cut of an unknown link: %v", err)
+	}
+}
+
+// checkPaths: what passes between two members is cut, delayed and thinned out, and nothing else.
+func checkPaths(t *testing.T, l *lab.Lab) {
+	g1, err := l.Plan().Cluster("g1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g2, err := l.Plan().Cluster("g2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	neighbour, plane, other, another := g1.Nodes[1].Address, g1.ControlPlane, g2.Nodes[0].Address, g2.Nodes[1].Address
+	do := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(what string, want bool, to netip.Addr) {
+		t.Helper()
+		eventually(t, 5*time.Second, func() error {
+			if reaches(l, "g1-n1", to) != want {
+				return fmt.Errorf("%s: g1-n1 reaches %s: %v, want %v", what, to, !want, want)
+			}
+			return nil
+		})
+	}
+	do(l.CutPath("g1-n1", "g1-n2"))
+	expect("nodes cut", false, neighbour)
+	expect("nodes cut", true, plane)
+	expect("nodes cut", true, other)
+	if err := l.CutPath("g1-n2", "g1-n1"); err == nil || !strings.Contains(err.Error(), "path heal") {
+		t.Errorf("a second cut in a cluster: %v", err)
+	}
+	do(l.HealPaths())
+	expect("nodes healed", true, neighbour)
+
+	do(l.CutPath("g1-n1", "g2-n1"))
+	expect("cut across", false, other)
+	expect("cut across", true, another)
+	do(l.CutPath("g2", "g1-n1"))
+	expect("cut from a cluster", false, another)
+	do(l.HealPaths())
+	expect("healed", true, other)
+	expect("healed", true, another)
+
+	do(l.ImpairPath(t.Context(), "g1", "g2", lab.Impairment{Delay: 50 * time.Millisecond}))
+	out, err := l.Exec(t.Context(), "g1-n1", "busybox", "ping", "-c", "3", "-i", "0.2", other.String())
+	var low float64
+	if _, text, ok := strings.Cut(out, "min/avg/max = "); !ok || err != nil {
+		t.Errorf("ping over a slow path: %v\n%s", err, out)
+	} else if _, err := fmt.Sscanf(text, "%f/", &low); err != nil || low < 100 || low > 150 {
+		t.Errorf("round-trip time with 50 ms each way: %g ms, %v", low, err)
+	}
+	do(l.ImpairPath(t.Context(), "g1", "g2", lab.Impairment{Loss: 1}))
+	expect("all is lost", false, other)
+	expect("all is lost", true, neighbour)
+	do(l.HealPaths())
+	expect("healed again", true, other)
+	if out, err := l.Exec(t.Context(), "router", "ip", "-o", "link"); err != nil || strings.Contains(out, "relay") {
+		t.Errorf("devices of the router after heal: %v\n%s", err, out)
 	}
 }
 

@@ -318,7 +318,8 @@ func TestPurge(t *testing.T) {
 	}
 }
 
-// A sweep tells how crowded an egress IP is towards its most popular endpoint, and which blocks are in use.
+// A sweep tells what kinds of flows there are, how crowded an egress IP is towards its most popular endpoint, and which blocks
+// are in use.
 func TestSweepStats(t *testing.T) {
 	k := load(t, 1, 2)
 	for port := uint16(2000); port < 2030; port++ {
@@ -332,6 +333,10 @@ func TestSweepStats(t *testing.T) {
 	}
 	want := loader.SweepStats{
 		Flows: 32, Crowding: map[netip.Addr]int{global(1, 1): 30},
+		Kinds: map[loader.FlowKind]int{
+			{Role: loader.RoleClient, Protocol: "udp", State: "active"}: 30, {Role: loader.RoleClient, Protocol: "tcp", State: "opening"}: 1,
+			{Role: loader.RoleServer, Protocol: "tcp", State: "opening"}: 1,
+		},
 		InUse: map[dataplane.BlockKey]bool{{Address: global(1, 1), First: blockOf(2)}: true},
 	}
 	wantEqual(t, "sweep", want, got)

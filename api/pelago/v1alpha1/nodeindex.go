@@ -71,6 +71,10 @@ type NodeIndexStatus struct {
 	//
 	// +optional
 	Wire map[string]string `json:"wire,omitempty"`
+	// PublicIP is, on a gateway that is told where to learn it, its public address.
+	//
+	// +optional
+	PublicIP *PublicIP `json:"publicIP,omitempty"`
 	// Acks lists the UIDs of PortBlocks and GlobalIngressIPs that are not active yet and that this gateway has in its
 	// kernel tables. A block or address becomes active once every ready gateway lists it (make before use).
 	//
@@ -86,6 +90,32 @@ type NodeIndexStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// NodeSettings is a condition of a NodeIndex: False if the node's annotations or labels gateway.submariner.io/* were not all
+// taken over; the message names them. It is on gateways only.
+const NodeSettings = "GatewaySettings"
+
+// Reasons of NodeSettings.
+const (
+	ReasonSettingsTaken   = "Taken"
+	ReasonSettingsInvalid = "Invalid"
+)
+
+// PublicIP is what a gateway knows of its public address.
+type PublicIP struct {
+	// Address is the last good one.
+	//
+	// +optional
+	Address string `json:"address,omitempty"`
+	// Source gave it, as in the annotation gateway.submariner.io/public-ip.
+	//
+	// +optional
+	Source string `json:"source,omitempty"`
+	// Message says why the last look-up failed; empty if it succeeded.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // BlockDemand is the number of port blocks that a node needs of one egress pool.

@@ -58,8 +58,27 @@ type PeerSpec struct {
 type PeerGateway struct {
 	// Name is the name of the gateway's node.
 	Name string `json:"name"`
-	// Address is the outer address under which this cluster reaches it.
-	Address string `json:"address"`
+	// Address is the outer address to use where nothing better is known: the public one if the gateway says that it is behind
+	// NAT, else the private one. NAT discovery of the own gateways decides; it is empty if the gateway can only call.
+	//
+	// +optional
+	Address string `json:"address,omitempty"`
+	// PrivateAddress is the gateway's address on its own network; empty if it is that of a node of this cluster.
+	//
+	// +optional
+	PrivateAddress string `json:"privateAddress,omitempty"`
+	// PublicAddress is the address that it has for others; empty if it knows none.
+	//
+	// +optional
+	PublicAddress string `json:"publicAddress,omitempty"`
+	// BehindLB says that PublicAddress belongs to a load balancer.
+	//
+	// +optional
+	BehindLB bool `json:"behindLB,omitempty"`
+	// NATTPort is the UDP port at which it answers NAT discovery; 0: it does not.
+	//
+	// +optional
+	NATTPort int32 `json:"nattPort,omitempty"`
 	// Port is the UDP port of its cable.
 	Port int32 `json:"port"`
 	// Wire is vxlan, wireguard or libreswan.

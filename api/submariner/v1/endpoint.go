@@ -22,6 +22,14 @@ const (
 	BackendNATTDiscoveryPort = "natt-discovery-port"
 	// BackendPreferredServer is "true" on a gateway that waits for the others to connect.
 	BackendPreferredServer = "preferred-server"
+	// BackendLoadBalancer is "true" on a gateway whose public address belongs to a load balancer.
+	BackendLoadBalancer = "using-loadbalancer"
+	// BackendStandbyKey of the wire wireguard: the public key of the tunnel that carries packets while another changes its key.
+	BackendStandbyKey = "publicKeyStandby"
+	// BackendDraining lists tunnels by number, separated by commas, that take packets and shall be sent none.
+	BackendDraining = "draining"
+	// BackendIKE of the wire libreswan is the version of IKE that the gateway speaks.
+	BackendIKE = "ike"
 )
 
 // Endpoint is one gateway of one cluster. A cluster has as many as it has ready gateway nodes; all of them are

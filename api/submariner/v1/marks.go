@@ -4,8 +4,18 @@ package v1
 const (
 	// LabelGateway with the value "true" makes a node a gateway.
 	LabelGateway = "submariner.io/gateway"
-	// AnnotationPublicIP is the address at which other clusters reach a gateway behind NAT: `ipv4:a.b.c.d`.
+	// AnnotationPublicIP is the address at which other clusters reach a gateway behind NAT: sources
+	// such as `ipv4:a.b.c.d`, `dns:name`, `lb:service`, `api:host/path`, separated by commas.
 	AnnotationPublicIP = "gateway.submariner.io/public-ip"
+)
+
+// Annotations of Gateways and RouteAgents.
+const (
+	// AnnotationUpdated is when the node daemon wrote the object last, in seconds since 1970, decimal.
+	AnnotationUpdated = "update-timestamp"
+	// AnnotationSilentGateways of a RouteAgent lists the gateways of the own cluster that do not answer the node, with
+	// commas between.
+	AnnotationSilentGateways = "pelago.io/silent-gateways"
 )
 
 // Labels and annotations of the GlobalIngressIPs of headless services.

@@ -15,6 +15,7 @@ var (
 		&Cluster{}, &ClusterList{},
 		&Endpoint{}, &EndpointList{},
 		&Gateway{}, &GatewayList{},
+		&RouteAgent{}, &RouteAgentList{},
 		&ClusterGlobalEgressIP{}, &ClusterGlobalEgressIPList{},
 		&GlobalEgressIP{}, &GlobalEgressIPList{},
 		&GlobalIngressIP{}, &GlobalIngressIPList{},

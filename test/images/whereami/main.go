@@ -3,11 +3,12 @@
 // which cluster a request reached and what address translation did to it.
 //
 //	whereami [-listen :80]       the HTTP server
-//	whereami echo [-listen :7]   sends every UDP datagram back
+//	whereami echo [-listen :7]   sends every UDP datagram back, and what comes on a TCP connection
 //	whereami ping ADDRESS:PORT   sends datagrams to an echo at a fixed rate and says which were lost
 //	whereami hold ADDRESS:PORT   keeps connections to the HTTP server busy and says which broke
+//	whereami load ADDRESS:PORT…  does all of it towards echoes at once and says when what failed
 //
-// ping and hold work until their standard input ends, or for -duration, and then print a JSON object: `kubectl exec -i`
+// ping, hold and load work until their standard input ends, or for -duration, and then print a JSON object: `kubectl exec -i`
 // with its input held open makes traffic for as long as a test wants. A line on standard error says when it flows.
 package main
 
@@ -22,13 +23,13 @@ import (
 )
 
 // modes are what the program can be, by its first argument.
-var modes = map[string]func(args []string) error{"echo": echo, "ping": ping, "hold": hold}
+var modes = map[string]func(args []string) error{"echo": echo, "ping": ping, "hold": hold, "load": load}
 
 func main() {
 	run, args := serve, os.Args[1:]
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		if run = modes[args[0]]; run == nil {
-			run = func([]string) error { return fmt.Errorf("%q is no mode: use echo, ping, hold or none", args[0]) }
+			run = func([]string) error { return fmt.Errorf("%q is no mode: use echo, ping, hold, load or none", args[0]) }
 		}
 		args = args[1:]
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -13,17 +14,38 @@ import (
 	"time"
 )
 
-// echo sends every datagram back to where it came from.
+// echo sends every datagram back to where it came from, and on every TCP connection what comes.
 func echo(args []string) error {
 	flags := flag.NewFlagSet("whereami echo", flag.ExitOnError)
-	listen := flags.String("listen", ":7", "UDP address and port to listen on")
+	listen := flags.String("listen", ":7", "UDP and TCP address and port to listen on")
 	_ = flags.Parse(args) // ends the process on an error
 	conn, err := net.ListenPacket("udp", *listen)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", *listen, err)
 	}
 	enlarge(conn.(*net.UDPConn))
-	return sendBack(conn)
+	listener, err := net.Listen("tcp", *listen)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", *listen, err)
+	}
+	ended := make(chan error, 2)
+	go func() { ended <- sendBack(conn) }()
+	go func() { ended <- sendBackLines(listener) }()
+	return <-ended
+}
+
+func sendBackLines(listener net.Listener) error {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return fmt.Errorf("accept a connection: %w", err)
+		}
+		go func() {
+			defer conn.Close()
+			// A client that is gone is its own affair.
+			_, _ = io.Copy(conn, conn)
+		}()
+	}
 }
 
 // socketBuffer holds the datagrams of some seconds: on a busy machine a reader waits for its turn, and what its socket

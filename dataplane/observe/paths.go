@@ -1,0 +1,101 @@
+package observe
+
+import (
+	"net/netip"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/loader"
+)
+
+// paths are the metrics of the ways to gateways.
+type paths struct{ rtt, loss, up, state, role *prometheus.Desc }
+
+func newPaths() paths {
+	peer := []string{"cluster", "gateway"}
+	return paths{
+		rtt: prometheus.NewDesc("pelago_path_rtt_seconds",
+			"Round-trip times of the probes to a gateway, as the kernel saw them. The sum takes each from the middle of its bucket.", peer, nil),
+		loss: prometheus.NewDesc("pelago_path_loss_ratio", "Share of the latest probes to a gateway that were not answered.", peer, nil),
+		up: prometheus.NewDesc("pelago_path_up",
+			"1 if a gateway answers and its tables are complete; after an outage once it did for 3 seconds.", peer, nil),
+		state: prometheus.NewDesc("pelago_path_state",
+			"1 for the state in which packets find the path to a gateway at this moment, 0 for the others.", append(peer, "state"), nil),
+		role: prometheus.NewDesc("pelago_gateway_state", "1 for the state of this node as a gateway, 0 for the others.", []string{"state"}, nil),
+	}
+}
+
+func (m paths) describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.rtt, m.loss, m.up, m.state, m.role} {
+		out <- d
+	}
+}
+
+func (m paths) collect(out chan<- prometheus.Metric, v View, known map[netip.Addr]loader.Path) {
+	for _, s := range States {
+		out <- prometheus.MustNewConstMetric(m.role, prometheus.GaugeValue, oneIf(v.State == s), s)
+	}
+	for _, p := range v.Peers {
+		path, ok := known[p.Path]
+		out <- prometheus.MustNewConstMetric(m.up, prometheus.GaugeValue, oneIf(p.Up), p.Cluster, p.Gateway)
+		now := pathState(path, ok)
+		for _, s := range pathStates {
+			out <- prometheus.MustNewConstMetric(m.state, prometheus.GaugeValue, oneIf(s == now), p.Cluster, p.Gateway, s)
+		}
+		if !ok {
+			continue
+		}
+		out <- prometheus.MustNewConstMetric(m.loss, prometheus.GaugeValue, path.Loss, p.Cluster, p.Gateway)
+		count, sum, buckets := histogram(path)
+		out <- prometheus.MustNewConstHistogram(m.rtt, count, sum, buckets, p.Cluster, p.Gateway)
+	}
+}
+
+// pathStates are the states of a path, in the order in which they are looked at.
+var pathStates = []string{"unknown", "dead", "suspect", "unready", "degraded", "ready"}
+
+// pathState is the state as the programs see it. unknown: not probed, since no tunnel leads there, or not answered yet.
+func pathState(p loader.Path, known bool) string {
+	switch {
+	case !known || p.Replies == 0 && !p.Dead():
+		return "unknown"
+	case p.Dead():
+		return "dead"
+	case p.Suspect():
+		return "suspect"
+	case !p.Ready:
+		return "unready"
+	case p.Degraded():
+		return "degraded"
+	}
+	return "ready"
+}
+
+// histogram makes cumulative buckets of the kernel's. The last one of these has no upper bound.
+func histogram(p loader.Path) (count uint64, sum float64, buckets map[float64]uint64) {
+	const last = dataplane.RTTBuckets - 1
+	buckets = make(map[float64]uint64, last)
+	for i, n := range p.Histogram {
+		bound := float64(uint64(1)<<i) / 1e6 // seconds
+		count += uint64(n)
+		switch i {
+		case 0:
+			sum += float64(n) * bound / 2
+		case last:
+			sum += float64(n) * bound / 2 // its lower bound
+			continue
+		default:
+			sum += float64(n) * bound * 3 / 4
+		}
+		buckets[bound] = count
+	}
+	return count, sum, buckets
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,55 @@
+package observe
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/pelago-net/pelago/dataplane/loader"
+)
+
+// View is what the daemon knows of the gateways that this node probes. Names are bounded: clusters and gateways.
+type View struct {
+	// Cluster, Node and Address are this node's own; Driver is the wire of the clusterset.
+	Cluster, Node, Address, Driver string
+	// State of this node as a gateway: one of States.
+	State string
+	// Peers are the gateways of this cluster and, at a gateway, those of all others.
+	Peers []Peer
+	// Reports counts what was handed on for the Gateway and RouteAgent objects.
+	Reports uint64
+	// Of a gateway: when its Gateway object was made, how many gateways this cluster has, and its global addresses.
+	Created  time.Time
+	Gateways int
+	Ranges   []Range
+	// Flows is what the last sweep counted.
+	Flows map[loader.FlowKind]int
+}
+
+// States of a node as a gateway.
+var States = []string{"none", "joining", "serving", "draining"}
+
+// Peer is a gateway that this node probes.
+type Peer struct {
+	Cluster, Gateway string
+	// Path is its outer address, under which the kernel keeps the path.
+	Path netip.Addr
+	// Up is the damped verdict.
+	Up bool
+	// Connection is set for gateways of other clusters.
+	Connection *Connection
+}
+
+// Connection is what the Gateway object says of a remote gateway.
+type Connection struct {
+	IP, Status  string
+	Established time.Time // zero: it is not
+	// Counted: the wire counts bytes.
+	Counted          bool
+	RxBytes, TxBytes uint64
+}
+
+// Range is one GlobalCIDR: how many addresses it has, and how many of them were given to whom.
+type Range struct {
+	CIDR                                   string
+	Usable, Egress, ClusterEgress, Ingress int
+}
