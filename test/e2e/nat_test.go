@@ -21,7 +21,8 @@ func TestBehindNAT(t *testing.T) {
 func testBehindNAT(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	s.masquerade(t, 20000)
-	took := within(t, 3*time.Minute, func() error { return s.waitsFor("g1", "g2") })
+	router := s.underlay(t, "g1").Addr().Next()
+	took := within(t, 3*time.Minute, func() error { return s.waitsFor("g1", "g2", router) })
 	t.Logf("g1 waits for the calls of g2 after %.1f s", took.Seconds())
 	connections := s.hold(t, l.client, 100, l.web.String()+":80")
 	datagrams := s.ping(t, l.client, 1000, l.sink.String()+":7")
@@ -36,7 +37,7 @@ func testBehindNAT(t *testing.T, s *clusterset) {
 	if p.LongestGapMs > 1000 { // the hidden gateways' probes leave every 10 ms
 		t.Errorf("nothing came for %.0f ms", p.LongestGapMs)
 	}
-	must(t, s.waitsFor("g1", "g2"))
+	must(t, s.waitsFor("g1", "g2", router))
 }
 
 // masquerade gives UDP of g2 to g1 the router's address and ports of the thousand from base on, lets no UDP of g1 to g2 in that
@@ -61,8 +62,8 @@ func (s *clusterset) underlay(t *testing.T, cluster string) netip.Prefix {
 	return netip.PrefixFrom(a, 24).Masked()
 }
 
-// waitsFor says whether all gateways of a cluster are connected to all of another, at no address of their own choice.
-func (s *clusterset) waitsFor(cluster, other string) error {
+// waitsFor says whether all gateways of a cluster are connected to all of another, whose calls come from the router's address.
+func (s *clusterset) waitsFor(cluster, other string, router netip.Addr) error {
 	out, err := s.Quietly(context.Background(), s.Lab.Kubectl(), "--context", cluster, "-n", "pelago-system", "get", "gateways.submariner.io", "-o",
 		`jsonpath={range .items[*].status.connections[*]}{.endpoint.hostname}/{.status}/{.usingIP}{"\n"}{end}`)
 	if err != nil {
@@ -71,7 +72,7 @@ func (s *clusterset) waitsFor(cluster, other string) error {
 	var lines []string
 	for line := range strings.Lines(out) {
 		lines = append(lines, strings.TrimSpace(line))
-		if !strings.HasPrefix(line, other) || !strings.HasSuffix(strings.TrimSpace(line), "/connected/") {
+		if !strings.HasPrefix(line, other) || !strings.HasSuffix(strings.TrimSpace(line), "/connected/"+router.String()) {
 			return fmt.Errorf("%s says of its connections %q", cluster, out)
 		}
 	}
