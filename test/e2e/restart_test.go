@@ -106,19 +106,7 @@ func (s *clusterset) needFreshDaemons(t *testing.T) {
 // says so (duplicate SACK, RFC 2883). On a busy machine an answer that waits for its turn makes the sender impatient.
 func (s *clusterset) unneeded(t *testing.T, pod walk.Pod) (segments int) {
 	t.Helper()
-	out, err := s.In(t.Context(), pod, "grep", "^TcpExt:", "/proc/net/netstat")
-	must(t, err)
-	names, values, _ := strings.Cut(strings.TrimSpace(out), "\n")
-	value := strings.Fields(values)
-	for i, name := range strings.Fields(names) {
-		if name == "TCPDSACKRecvSegs" {
-			segments, err = strconv.Atoi(value[i])
-			must(t, err)
-			return segments
-		}
-	}
-	t.Fatal("the kernel does not count TCPDSACKRecvSegs")
-	return 0
+	return s.kernelCounter(t, pod, "/proc/net/netstat", "TcpExt", "TCPDSACKRecvSegs")
 }
 
 // daemon is the process id of pelago-node on a node, in the node's own numbering; 0 if it does not run.

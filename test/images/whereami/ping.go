@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -89,7 +90,7 @@ type pings struct {
 	MaxRTTMs     float64 `json:"maxRTTMs"`
 }
 
-// lastAnswers is how long answers are waited for after the last datagram.
+// lastAnswers is how long answers are waited for after the last datagram, or the last answer.
 const lastAnswers = time.Second
 
 func ping(args []string) error {
@@ -131,6 +132,7 @@ func exchange(ctx context.Context, conn net.Conn, interval time.Duration, size i
 		_, _ = conn.Write(payload)
 		sent++
 	}
+	r.ending.Store(true)
 	_ = conn.SetReadDeadline(time.Now().Add(lastAnswers)) // fails only on a closed socket, which ends the reader too
 	done.Wait()
 	return r.result(sent)
@@ -140,6 +142,7 @@ func exchange(ctx context.Context, conn net.Conn, interval time.Duration, size i
 type receiver struct {
 	start      time.Time
 	last       time.Time
+	ending     atomic.Bool // nothing is sent any more
 	answered   map[uint64]bool
 	duplicates int
 	gap, rtt   time.Duration
@@ -154,6 +157,9 @@ func (r *receiver) read(conn net.Conn) {
 		}
 		if err != nil || n < 16 {
 			continue // "connection refused" for one datagram; the next may do better
+		}
+		if r.ending.Load() {
+			_ = conn.SetReadDeadline(time.Now().Add(lastAnswers)) // as above
 		}
 		r.note(binary.BigEndian.Uint64(buffer), time.Duration(binary.BigEndian.Uint64(buffer[8:])), time.Now())
 	}
