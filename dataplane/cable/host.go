@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -145,6 +146,29 @@ func removeLink(name string) error {
 		return fmt.Errorf("delete device %s: %w", name, err)
 	}
 	return nil
+}
+
+// RemoveDevices takes the devices, keys and policies of all wires but one from the kernel, whoever made them: what a node
+// keeps when its daemon changes the wire or ends for good. but is a driver, "": none stays.
+func RemoveDevices(but string) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list the devices: %w", err)
+	}
+	var errs []error
+	for _, l := range links {
+		name := l.Attrs().Name
+		for driver, prefix := range map[string]string{WireGuardDriver: wireGuardPrefix, IPsecDriver: ipsecPrefix} {
+			number, ok := strings.CutPrefix(name, prefix)
+			if _, err := strconv.Atoi(number); ok && err == nil && driver != but {
+				errs = append(errs, removeLink(name))
+			}
+		}
+	}
+	if but != IPsecDriver {
+		errs = append(errs, removeSAs())
+	}
+	return errors.Join(errs...)
 }
 
 // host is a as a network of one address.

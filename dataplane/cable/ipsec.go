@@ -3,8 +3,12 @@ package cable
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/strongswan/govici/vici"
 	"github.com/vishvananda/netlink"
 )
 
@@ -20,21 +23,28 @@ import (
 const IdentityIKE = "ike"
 
 const (
+	// ipsecPrefix begins the names of xfrm interfaces.
+	ipsecPrefix = "pelago-ipsec"
 	// firstIfID is that of tunnel 0's xfrm interface, the overlay's port for want of something better known.
 	firstIfID = 4800
 	// tunMTU is what kernel-libipsec reads from its TUN at most, whatever the MTU of the device is.
 	tunMTU = 1400
 	// patience is how long the side that does not call waits for the other's call before it calls itself.
 	patience = 10 * time.Second
+	// boot is how long Ensure waits for a daemon that it has just configured.
+	boot = 5 * time.Second
 )
 
 // ErrNoXfrmInterface: the kernel has ESP but no xfrm interfaces, so that there is no device to redirect packets into.
 // (Policies without such a device do not see redirected packets: they would leave in the clear.)
 var ErrNoXfrmInterface = errors.New("the kernel has no xfrm interfaces (CONFIG_XFRM_INTERFACE, Linux 4.19): load the module xfrm_interface, or use the cable driver wireguard")
 
-// IPsecOptions say how the wire is made. Only Socket must be set.
+// IPsecOptions say how the wire is made. Either Dir or Socket must be set.
 type IPsecOptions struct {
-	// Socket is the vici socket of the IKE daemon, see Charon.
+	// Dir is the directory shared with a Supervisor: Ensure writes the IKE daemon's configuration there, Remove takes it away.
+	// Where the kernel lacks what ESP needs (KernelESP), the daemon does ESP itself.
+	Dir string
+	// Socket is the vici socket of an IKE daemon that somebody else configures and runs, see Charon.
 	Socket string
 	// Prefix begins the names of xfrm interfaces; "": pelago-ipsec.
 	Prefix string
@@ -56,10 +66,18 @@ type IPsec struct {
 	vici  *charon
 	peers []Peer
 	// loaded is what the daemon was last told of each connection, and when.
-	loaded  map[string]string
-	since   map[string]time.Time
+	loaded map[string]string
+	since  map[string]time.Time
+	// up are the connections that have had keys.
+	up      map[string]bool
 	devices []string // names of xfrm interfaces
 	index   []int
+	// kernel says, once it was tried, what the kernel lacks for ESP.
+	kernel func() error
+	// esp is what does ESP, as the daemon says; "" until it was reached.
+	esp string
+	// last is what the last complete Ensure found.
+	last Devices
 }
 
 // NewIPsec makes the wire; the daemon is reached in Ensure.
@@ -73,12 +91,15 @@ func NewIPsec(o IPsecOptions) *IPsec {
 	def(&o.IKERekey, 4*time.Hour)
 	def(&o.DPD, 10*time.Second)
 	if o.Prefix == "" {
-		o.Prefix = "pelago-ipsec"
+		o.Prefix = ipsecPrefix
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &IPsec{o: o, loaded: map[string]string{}, since: map[string]time.Time{}}
+	if o.Dir != "" {
+		o.Socket = filepath.Join(o.Dir, socketName)
+	}
+	return &IPsec{o: o, kernel: sync.OnceValue(KernelESP), loaded: map[string]string{}, since: map[string]time.Time{}, up: map[string]bool{}}
 }
 
 var _ Wire = (*IPsec)(nil)
@@ -91,16 +112,58 @@ func (w *IPsec) Ensure(local Local, peers []Peer) (Devices, error) {
 	if err != nil {
 		return Devices{}, fmt.Errorf("ipsec: %w", err)
 	}
+	if err := w.configure(local); err != nil {
+		return Devices{}, fmt.Errorf("ipsec: %w", err)
+	}
 	// A daemon that was started anew has nothing and needs a new session: the second try finds it.
 	devices, err := w.ensure(local, peers)
 	if errors.Is(err, errDaemon) {
 		w.hangUp()
 		devices, err = w.ensure(local, peers)
 	}
+	if errors.Is(err, errDaemon) && w.esp == ESPKernel {
+		devices = w.unattended(peers)
+	}
 	if err != nil {
 		return devices, fmt.Errorf("ipsec: %w", err)
 	}
 	return devices, nil
+}
+
+// unattended are the devices while the daemon is away: the kernel goes on with the keys that it has.
+func (w *IPsec) unattended(peers []Peer) Devices {
+	out := Devices{Ifindexes: slices.Clone(w.last.Ifindexes), MTU: w.last.MTU, Peers: map[netip.Addr][]int{}}
+	for _, p := range peers {
+		if tunnels, ok := w.last.Peers[p.Fabric]; ok {
+			out.Peers[p.Fabric] = slices.Clone(tunnels)
+		}
+	}
+	return out
+}
+
+// configure tells the supervisor how the daemon is to run, and waits a moment for one that is new.
+func (w *IPsec) configure(local Local) error {
+	if w.o.Dir == "" {
+		return nil
+	}
+	lacks := w.kernel()
+	changed, err := Charon{Socket: w.o.Socket, Port: local.Listen, Userspace: lacks != nil}.write(w.o.Dir)
+	if err != nil || !changed {
+		return err
+	}
+	if lacks != nil {
+		w.o.Log.Warn("the IKE daemon does ESP itself, which is slow", "kernel lacks", lacks)
+	} else {
+		w.o.Log.Info("the kernel does ESP")
+	}
+	w.hangUp()
+	_ = os.Remove(w.o.Socket) // that of a daemon that is about to stop, if there is one
+	for end := time.Now().Add(boot); w.vici == nil && time.Now().Before(end); time.Sleep(look / 3) {
+		if c, err := dialCharon(w.o.Socket); err == nil {
+			w.vici = c
+		}
+	}
+	return nil // whether it runs, ensure finds out
 }
 
 // errDaemon: a question to the daemon failed.
@@ -117,7 +180,7 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 	if w.vici == nil {
 		c, err := dialCharon(w.o.Socket)
 		if err != nil {
-			return Devices{}, err
+			return Devices{}, fmt.Errorf("%w: %w", errDaemon, err)
 		}
 		w.vici = c
 	}
@@ -126,7 +189,9 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 		return Devices{}, fmt.Errorf("%w: %w", errDaemon, err)
 	}
 	userspace := slices.Contains(list(m, "plugins"), "kernel-libipsec")
+	w.esp = ESPKernel
 	if userspace {
+		w.esp = ESPUserspace
 		local.Tunnels, local.MTU = 1, min(local.MTU, tunMTU)
 	}
 	if err := w.ensureDevices(local, userspace); err != nil {
@@ -142,15 +207,26 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 		usable = append(usable, p)
 	}
 	w.peers = usable
-	errs = append(errs, w.ensureConnections(local, usable, userspace))
+	states, err := w.sas()
+	if err != nil {
+		return Devices{}, fmt.Errorf("%w: %w", errDaemon, err)
+	}
+	errs = append(errs, w.ensureConnections(local, usable, userspace, states))
 
 	devices := Devices{Ifindexes: slices.Clone(w.index), MTU: local.MTU, Peers: map[netip.Addr][]int{}}
 	routes := map[netip.Addr]int{}
 	for _, p := range usable {
-		devices.Peers[p.Fabric] = slices.Clone(w.index[:min(len(w.index), max(1, p.Tunnels))])
 		routes[p.Fabric] = w.index[0]
+		for i := range min(len(w.index), max(1, p.Tunnels)) {
+			// One that had keys once stays: it will have some again, and the probes know sooner whether it works.
+			name := connectionName(p.Fabric, i)
+			if w.up[name] = w.up[name] || states[name].installed; w.up[name] {
+				devices.Peers[p.Fabric] = append(devices.Peers[p.Fabric], w.index[i])
+			}
+		}
 	}
 	errs = append(errs, ensureRoutes(local.Fabric, routes, w.index))
+	w.last = devices
 	return devices, errors.Join(errs...)
 }
 
@@ -205,6 +281,10 @@ func (w *IPsec) ensureDevices(local Local, userspace bool) error {
 		w.index = append(w.index, link.Attrs().Index)
 		if !userspace {
 			w.devices = append(w.devices, name)
+		} else if link.Attrs().TxQLen != tunQueue {
+			if err := netlink.LinkSetTxQLen(link, tunQueue); err != nil {
+				return fmt.Errorf("set the queue of %s to %d packets: %w", name, tunQueue, err)
+			}
 		}
 	}
 	return nil
@@ -246,12 +326,8 @@ func ensureXfrmi(name string, ifID uint32) error {
 
 // ensureConnections tells the daemon of secrets and connections that it does not know as wanted, has it forget the others,
 // and call whom it should have called.
-func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool) error {
+func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool, states map[string]sa) error {
 	known, err := w.known()
-	if err != nil {
-		return fmt.Errorf("%w: %w", errDaemon, err)
-	}
-	states, err := w.sas()
 	if err != nil {
 		return fmt.Errorf("%w: %w", errDaemon, err)
 	}
@@ -279,6 +355,7 @@ func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool) err
 			errs = append(errs, w.forget(name))
 		}
 	}
+	maps.DeleteFunc(w.up, func(name string, _ bool) bool { return !still[name] }) // also what a new daemon never knew
 	return errors.Join(errs...)
 }
 
@@ -422,24 +499,35 @@ func (w *IPsec) terminate(name string) error {
 	return nil
 }
 
-// Identity implements Wire.
-func (w *IPsec) Identity() (map[string]string, error) { return w.identity(), nil }
-
-func (w *IPsec) identity() map[string]string {
-	if w.o.Certificates != nil {
-		return map[string]string{IdentityIKE: "certificate"}
-	}
-	return map[string]string{IdentityIKE: "psk"}
+// Identity implements Wire. What does ESP it says once the daemon was reached.
+func (w *IPsec) Identity() (map[string]string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.identity(), nil
 }
 
-// Remove implements Wire: connections and secrets go from the daemon, xfrm interfaces from the kernel.
+func (w *IPsec) identity() map[string]string {
+	out := map[string]string{IdentityIKE: "psk"}
+	if w.o.Certificates != nil {
+		out[IdentityIKE] = "certificate"
+	}
+	if w.esp != "" {
+		out[IdentityESP] = w.esp
+	}
+	return out
+}
+
+// Remove implements Wire: connections and secrets go from the daemon, xfrm interfaces from the kernel. A daemon with a
+// Supervisor stops; if it does not run already, there is nothing to take from it.
 func (w *IPsec) Remove() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var errs []error
 	if w.vici == nil {
 		c, err := dialCharon(w.o.Socket)
-		errs = append(errs, err)
+		if err != nil && w.o.Dir == "" {
+			errs = append(errs, err)
+		}
 		w.vici = c
 	}
 	if w.vici != nil {
@@ -456,6 +544,17 @@ func (w *IPsec) Remove() error {
 		errs = append(errs, strip(name)) // the device is the daemon's
 	}
 	w.peers, w.index, w.devices = nil, nil, nil
+	clear(w.up)
+	if w.o.Dir != "" {
+		w.hangUp()
+		w.esp, w.last = "", Devices{}
+		if err := os.Remove(filepath.Join(w.o.Dir, confName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("stop the IKE daemon: %w", err))
+		}
+		if w.kernel() == nil {
+			errs = append(errs, removeSAs())
+		}
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("ipsec: %w", err)
 	}
@@ -483,102 +582,4 @@ func (w *IPsec) Close() error {
 	defer w.mu.Unlock()
 	w.hangUp()
 	return nil
-}
-
-// sa is what the daemon says of a connection.
-type sa struct {
-	ike       string // state of the IKE SA, "" if there is none
-	handshake time.Time
-	rx, tx    uint64
-	installed bool
-	endpoint  netip.AddrPort
-}
-
-// sas reads the state of our connections, by name.
-func (w *IPsec) sas() (map[string]sa, error) {
-	messages, err := w.vici.list()
-	if err != nil {
-		return nil, err
-	}
-	out := map[string]sa{}
-	for _, m := range messages {
-		for _, name := range m.Keys() {
-			if !strings.HasPrefix(name, connectionPrefix) {
-				continue
-			}
-			s := parseSA(section(m, name), time.Now())
-			// For a moment there may be two: the one that carries packets counts.
-			if old, ok := out[name]; !ok || !old.installed || s.installed && s.handshake.After(old.handshake) {
-				out[name] = s
-			}
-		}
-	}
-	return out, nil
-}
-
-func parseSA(m *vici.Message, now time.Time) sa {
-	s := sa{ike: text(m, "state")}
-	if a, err := netip.ParseAddr(text(m, "remote-host")); err == nil {
-		port, _ := strconv.ParseUint(text(m, "remote-port"), 10, 16) // 0: the daemon does not know it
-		s.endpoint = netip.AddrPortFrom(a, uint16(port))
-	}
-	children := section(m, "child-sas")
-	for _, key := range children.Keys() {
-		child := section(children, key)
-		number := func(key string) uint64 {
-			n, _ := strconv.ParseUint(text(child, key), 10, 64) // 0: a state that does not have it
-			return n
-		}
-		s.rx, s.tx = s.rx+number("bytes-in"), s.tx+number("bytes-out")
-		if state := text(child, "state"); state == "INSTALLED" || state == "REKEYING" || state == "REKEYED" {
-			s.installed = true
-			if t := now.Add(-time.Duration(number("install-time")) * time.Second); t.After(s.handshake) {
-				s.handshake = t
-			}
-		}
-	}
-	return s
-}
-
-// Status implements Wire. Bytes count from the last change of keys on.
-func (w *IPsec) Status() (map[netip.Addr]Status, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	out := map[netip.Addr]Status{}
-	if w.vici == nil {
-		return out, nil
-	}
-	states, err := w.sas()
-	if err != nil {
-		return nil, fmt.Errorf("ipsec: %w", err)
-	}
-	for _, p := range w.peers {
-		var s Status
-		for i := range MaxTunnels {
-			name := connectionName(p.Fabric, i)
-			state, ok := states[name]
-			if ok && state.installed {
-				s.Tunnels++
-				w.vici.settled(name)
-			} else if said := w.vici.complaint(name); said != "" {
-				s.Error = said
-			}
-			s.RxBytes, s.TxBytes = s.RxBytes+state.rx, s.TxBytes+state.tx
-			if state.handshake.After(s.Handshake) {
-				s.Handshake = state.handshake
-			}
-			if state.endpoint.IsValid() && !s.Endpoint.IsValid() {
-				s.Endpoint = state.endpoint
-			}
-		}
-		switch {
-		case s.Tunnels > 0 || s.Error != "":
-		case !p.Address.IsValid():
-			s.Error = "waiting for the peer to call: its address is not known"
-		default:
-			s.Error = fmt.Sprintf("no keys agreed on with %s yet: UDP does not pass, or no IKE daemon runs there", netip.AddrPortFrom(p.Address, p.Port))
-		}
-		out[p.Fabric] = s
-	}
-	return out, nil
 }

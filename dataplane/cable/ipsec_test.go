@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // ipsecSet is newSet with an IKE daemon beside each gateway, which does ESP itself as the kernel here has none.
@@ -264,6 +265,32 @@ func TestIPsecNoXfrmInterface(t *testing.T) {
 	t.Cleanup(func() { must(t, a.wire.Close()) })
 	if err := a.tryEnsure(); !errors.Is(err, ErrNoXfrmInterface) {
 		t.Errorf("error %v: on a kernel with xfrm interfaces this test has to become one of traffic", err)
+	}
+	// The daemon, which is killed there when its container ends, leaves no rule behind.
+	must(t, d.Kill())
+	if out := run(t, a.ns, "ip", "rule"); strings.Count(out, "\n") != 3 {
+		t.Errorf("rules:\n%s", out)
+	}
+}
+
+// While the daemon is away tunnels of the kernel go on, and those of the daemon do not.
+func TestIPsecDaemonAway(t *testing.T) {
+	g := newSet(t, 1).gateways[0]
+	peers := []Peer{{Name: "b", Fabric: netip.MustParseAddr("241.0.128.1")}, {Name: "new", Fabric: netip.MustParseAddr("241.0.192.1")}}
+	b, removed := peers[0].Fabric, netip.MustParseAddr("241.0.128.2")
+	last := Devices{Ifindexes: []int{7, 8}, MTU: 1420, Peers: map[netip.Addr][]int{b: {7, 8}, removed: {7}}}
+	for esp, want := range map[string]Devices{
+		ESPKernel: {Ifindexes: []int{7, 8}, MTU: 1420, Peers: map[netip.Addr][]int{b: {7, 8}}}, ESPUserspace: {},
+	} {
+		w := NewIPsec(IPsecOptions{Socket: filepath.Join(t.TempDir(), "none")})
+		w.esp, w.last = esp, last
+		g.wire = w
+		if err := g.tryEnsure(peers...); err == nil || !strings.Contains(err.Error(), "does its container run?") {
+			t.Errorf("error %v", err)
+		}
+		if diff := cmp.Diff(want, g.devices, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("ESP in %s: -want +got\n%s", esp, diff)
+		}
 	}
 }
 

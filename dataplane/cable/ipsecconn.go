@@ -111,7 +111,7 @@ func (c connection) message() (*vici.Message, error) {
 		"version", "2", "proposals", ikeProposals, "local_addrs", []string{"%any"}, "local_port", strconv.Itoa(int(c.local.Listen)),
 		// UDP always: one port through firewalls, and NAT boxes may appear later. unique: a gateway that comes back after a crash
 		// takes the place of its former self.
-		"encap", "yes", "mobike", "yes", "unique", "replace", "keyingtries", "0", "rekey_time", seconds(ike),
+		"encap", "yes", "mobike", "no", "unique", "replace", "keyingtries", "0", "rekey_time", seconds(ike),
 		"rand_time", seconds(c.ike / 10), "over_time", seconds(ike + 30*time.Second), "dpd_delay", seconds(c.dpd), "local", local, "remote", remote, "children", children,
 	}
 	if c.peer.Address.IsValid() {

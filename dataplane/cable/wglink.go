@@ -91,7 +91,7 @@ func (e *embedded) close() {
 	e.device.Close() // the TUN goes with it
 }
 
-// tunQueue is how many packets wait in the TUN while this process is not scheduled; what comes then is lost. The kernel's 500
+// tunQueue is how many packets wait in the TUN while this process, or the IKE daemon, is not scheduled; what comes then is lost. The kernel's 500
 // are reached within 0.1 s at 5,000 packets/s, which a busy node exceeds.
 const tunQueue = 10_000
 

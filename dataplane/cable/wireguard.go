@@ -50,10 +50,13 @@ type WireGuard struct {
 	rotation rotation
 }
 
+// wireGuardPrefix begins the names of the devices.
+const wireGuardPrefix = "pelago-wg"
+
 // OpenWireGuard reads the keys that are there. Devices are made by Ensure.
 func OpenWireGuard(o WireGuardOptions) (*WireGuard, error) {
 	if o.Prefix == "" {
-		o.Prefix = "pelago-wg"
+		o.Prefix = wireGuardPrefix
 	}
 	if len(o.Prefix) > 14 {
 		return nil, fmt.Errorf("device prefix %q: at most 14 characters", o.Prefix)

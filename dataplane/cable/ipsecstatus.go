@@ -1,0 +1,109 @@
+package cable
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/strongswan/govici/vici"
+)
+
+// sa is what the daemon says of a connection.
+type sa struct {
+	ike       string // state of the IKE SA, "" if there is none
+	handshake time.Time
+	rx, tx    uint64
+	installed bool
+	endpoint  netip.AddrPort
+}
+
+// sas reads the state of our connections, by name.
+func (w *IPsec) sas() (map[string]sa, error) {
+	messages, err := w.vici.list()
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]sa{}
+	for _, m := range messages {
+		for _, name := range m.Keys() {
+			if !strings.HasPrefix(name, connectionPrefix) {
+				continue
+			}
+			s := parseSA(section(m, name), time.Now())
+			// For a moment there may be two: the one that carries packets counts.
+			if old, ok := out[name]; !ok || !old.installed || s.installed && s.handshake.After(old.handshake) {
+				out[name] = s
+			}
+		}
+	}
+	return out, nil
+}
+
+func parseSA(m *vici.Message, now time.Time) sa {
+	s := sa{ike: text(m, "state")}
+	if a, err := netip.ParseAddr(text(m, "remote-host")); err == nil {
+		port, _ := strconv.ParseUint(text(m, "remote-port"), 10, 16) // 0: the daemon does not know it
+		s.endpoint = netip.AddrPortFrom(a, uint16(port))
+	}
+	children := section(m, "child-sas")
+	for _, key := range children.Keys() {
+		child := section(children, key)
+		number := func(key string) uint64 {
+			n, _ := strconv.ParseUint(text(child, key), 10, 64) // 0: a state that does not have it
+			return n
+		}
+		s.rx, s.tx = s.rx+number("bytes-in"), s.tx+number("bytes-out")
+		if state := text(child, "state"); state == "INSTALLED" || state == "REKEYING" || state == "REKEYED" {
+			s.installed = true
+			if t := now.Add(-time.Duration(number("install-time")) * time.Second); t.After(s.handshake) {
+				s.handshake = t
+			}
+		}
+	}
+	return s
+}
+
+// Status implements Wire. Bytes count from the last change of keys on.
+func (w *IPsec) Status() (map[netip.Addr]Status, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := map[netip.Addr]Status{}
+	if w.vici == nil {
+		return out, nil
+	}
+	states, err := w.sas()
+	if err != nil {
+		return nil, fmt.Errorf("ipsec: %w", err)
+	}
+	for _, p := range w.peers {
+		var s Status
+		for i := range MaxTunnels {
+			name := connectionName(p.Fabric, i)
+			state, ok := states[name]
+			if ok && state.installed {
+				s.Tunnels++
+				w.vici.settled(name)
+			} else if said := w.vici.complaint(name); said != "" {
+				s.Error = said
+			}
+			s.RxBytes, s.TxBytes = s.RxBytes+state.rx, s.TxBytes+state.tx
+			if state.handshake.After(s.Handshake) {
+				s.Handshake = state.handshake
+			}
+			if state.endpoint.IsValid() && !s.Endpoint.IsValid() {
+				s.Endpoint = state.endpoint
+			}
+		}
+		switch {
+		case s.Tunnels > 0 || s.Error != "":
+		case !p.Address.IsValid():
+			s.Error = "waiting for the peer to call: its address is not known"
+		default:
+			s.Error = fmt.Sprintf("no keys agreed on with %s yet: UDP does not pass, or no IKE daemon runs there", netip.AddrPortFrom(p.Address, p.Port))
+		}
+		out[p.Fabric] = s
+	}
+	return out, nil
+}
