@@ -248,6 +248,7 @@ func (d *Daemon) lookAtHost(objs Objects) (Host, error) {
 	if host.MTU, err = overlayMTU(host.Hops, objs.Config.CableDriver); err != nil {
 		return host, err
 	}
+	host.MTU = limited(objs, host.MTU)
 	overlay, err := config.ParseOverlayTokens(readDir(d.opts.OverlayTokenDir))
 	if err != nil {
 		return host, err

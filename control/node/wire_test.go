@@ -103,3 +103,37 @@ func TestWaiting(t *testing.T) {
 		t.Error("both gateways of g2 have tunnels")
 	}
 }
+
+// Packets fit through every gateway that they may meet.
+func TestLimited(t *testing.T) {
+	userspace := map[string]string{"ike": "psk", "esp": "userspace"}
+	tests := map[string]struct {
+		change func(*Objects)
+		want   int
+	}{
+		"ESP in the kernel everywhere": {func(*Objects) {}, 1385},
+		"one of our gateways does ESP in its IKE daemon": {func(o *Objects) {
+			o.NodeIndexes[1].Status.Gateway, o.NodeIndexes[1].Status.Wire = true, userspace
+		}, 1350},
+		"one of theirs does": {func(o *Objects) { o.Peers[0].Spec.Gateways[1].Identity = userspace }, 1350},
+		"one of a cluster that is refused does": {func(o *Objects) {
+			o.Peers[0].Spec.Gateways[1].Identity, o.Peers[0].Status.Conditions = userspace, nil
+		}, 1385},
+		"one that is no gateway any more did": {func(o *Objects) {
+			o.NodeIndexes[1].Status.Gateway, o.NodeIndexes[1].Status.Wire = false, userspace
+		}, 1385},
+		"the wire is in the clear": {func(o *Objects) {
+			o.Config.CableDriver, o.Peers[0].Spec.Gateways[1].Identity = config.CableVXLAN, userspace
+		}, 1385},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			objs, _ := encryptedWorld("n1")
+			objs.Config.CableDriver = config.CableLibreswan
+			tt.change(&objs)
+			if got := limited(objs, 1385); got != tt.want {
+				t.Errorf("MTU %d, want %d", got, tt.want)
+			}
+		})
+	}
+}

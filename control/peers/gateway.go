@@ -139,24 +139,35 @@ func wire(driver string, settings map[string]string) (int32, error) {
 		}
 		tunnels = int32(n)
 	}
-	if driver != config.CableWireGuard {
-		return tunnels, nil
+	switch driver {
+	case config.CableWireGuard:
+		return tunnels, wireGuardKeys(tunnels, settings)
+	case config.CableLibreswan:
+		if settings[submarinerv1.BackendIKE] == "" || settings[submarinerv1.BackendESP] == "" {
+			return 0, fmt.Errorf("it has no %s and %s, so its IKE daemon does not run: see the container ike of pelago-node on that gateway",
+				submarinerv1.BackendIKE, submarinerv1.BackendESP)
+		}
 	}
+	return tunnels, nil
+}
+
+// wireGuardKeys checks the keys of a WireGuard gateway.
+func wireGuardKeys(tunnels int32, settings map[string]string) error {
 	const remedy = "see that pelago-node is ready on that gateway: it makes the keys and reports them in its NodeIndex"
 	text := settings[submarinerv1.BackendPublicKey]
 	if text == "" {
-		return 0, fmt.Errorf("it has no %s, without which nobody can encrypt for it: %s", submarinerv1.BackendPublicKey, remedy)
+		return fmt.Errorf("it has no %s, without which nobody can encrypt for it: %s", submarinerv1.BackendPublicKey, remedy)
 	}
 	keys := strings.Split(text, ",")
 	for _, key := range keys {
 		if raw, err := base64.StdEncoding.DecodeString(key); err != nil || len(raw) != wireGuardKey {
-			return 0, fmt.Errorf("%s %q is not %d bytes in base64: %s", submarinerv1.BackendPublicKey, key, wireGuardKey, remedy)
+			return fmt.Errorf("%s %q is not %d bytes in base64: %s", submarinerv1.BackendPublicKey, key, wireGuardKey, remedy)
 		}
 	}
 	if len(keys) != int(tunnels) {
-		return 0, fmt.Errorf("it has %d tunnels and %d keys in %s, want one for each: %s", tunnels, len(keys), submarinerv1.BackendPublicKey, remedy)
+		return fmt.Errorf("it has %d tunnels and %d keys in %s, want one for each: %s", tunnels, len(keys), submarinerv1.BackendPublicKey, remedy)
 	}
-	return tunnels, nil
+	return nil
 }
 
 // claims checks that an Endpoint claims only what `pelago join` allocated to its cluster.

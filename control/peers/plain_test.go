@@ -145,6 +145,11 @@ func TestWhatANodeReportsOfItsWireIsPublished(t *testing.T) {
 			s.Wire = map[string]string{"publicKey": key('a'), "udp-port": "4999", "cluster-index": "9"}
 		}, map[string]string{"publicKey": key('a'), "udp-port": "4999", "cluster-index": "1", "node-index": "2", "wire-version": "1", "fabric-ip": "241.0.64.2"}, ""},
 		"no key yet": {"wireguard", func(*v1alpha1.NodeIndexStatus) {}, nil, "the cable driver wireguard: it has no publicKey"},
+		"what the IKE daemon said": {"libreswan", func(s *v1alpha1.NodeIndexStatus) {
+			s.Wire = map[string]string{"ike": "psk", "esp": "kernel"}
+		}, map[string]string{"ike": "psk", "esp": "kernel", "udp-port": "4500", "cluster-index": "1", "node-index": "2", "wire-version": "1", "fabric-ip": "241.0.64.2"}, ""},
+		"no IKE daemon yet": {"libreswan", func(s *v1alpha1.NodeIndexStatus) { s.Wire = map[string]string{"ike": "psk"} }, nil,
+			"the cable driver libreswan: it has no ike and esp, so its IKE daemon does not run"},
 		"another fabric address": {"vxlan", func(s *v1alpha1.NodeIndexStatus) { s.FabricAddress = "241.0.64.3" }, nil,
 			"uses the fabric address 241.0.64.3 instead of 241.0.64.2"},
 	}

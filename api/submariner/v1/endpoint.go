@@ -28,8 +28,10 @@ const (
 	BackendStandbyKey = "publicKeyStandby"
 	// BackendDraining lists tunnels by number, separated by commas, that take packets and shall be sent none.
 	BackendDraining = "draining"
-	// BackendIKE of the wire libreswan is the version of IKE that the gateway speaks.
+	// BackendIKE of the wire libreswan is how the gateway proves who it is: psk or certificate.
 	BackendIKE = "ike"
+	// BackendESP of the wire libreswan is what encrypts on the gateway: kernel or userspace (the IKE daemon).
+	BackendESP = "esp"
 )
 
 // Endpoint is one gateway of one cluster. A cluster has as many as it has ready gateway nodes; all of them are
