@@ -3,14 +3,17 @@ package deploy
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -190,5 +193,43 @@ func TestImage(t *testing.T) {
 				t.Errorf("%d workloads, want 3", n)
 			}
 		})
+	}
+}
+
+// The IKE daemon's container is there for the cable driver libreswan only, has no more rights than it needs, and shares one
+// directory with the node daemon.
+func TestContainerOfTheIKEDaemon(t *testing.T) {
+	shared := corev1.VolumeMount{Name: "ike", MountPath: "/run/pelago-ike"}
+	for with, want := range map[bool][]string{false: {"pelago-node"}, true: {"pelago-node", "ike"}} {
+		objs, err := MemberManifests(MemberOptions{Image: "image", IKE: with})
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(objs, func(u *unstructured.Unstructured) bool { return u.GetKind() == "DaemonSet" })
+		var d appsv1.DaemonSet
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(objs[i].Object, &d, true); err != nil {
+			t.Fatal(err)
+		}
+		pod := d.Spec.Template.Spec
+		var got []string
+		for _, c := range pod.Containers {
+			got = append(got, c.Name)
+			if slices.Contains(c.VolumeMounts, shared) != with || c.Image != "image" {
+				t.Errorf("with IKE daemon: %t: container %s has the image %s and the mounts %v", with, c.Name, c.Image, c.VolumeMounts)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("containers -want +got\n%s", diff)
+		}
+		if with {
+			rights := pod.Containers[1].SecurityContext
+			want := &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN", "NET_BIND_SERVICE", "SYS_NICE"}}
+			if diff := cmp.Diff(want, rights.Capabilities); diff != "" || rights.Privileged != nil {
+				t.Errorf("privileged %v, capabilities -want +got\n%s", rights.Privileged, diff)
+			}
+			if !slices.ContainsFunc(pod.Containers[1].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/var/run/secrets/kubernetes.io/serviceaccount" }) {
+				t.Error("it gets the node daemon's token of the API server")
+			}
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"strconv"
 	"strings"
@@ -48,7 +49,7 @@ func MemberCRDs() ([]*unstructured.Unstructured, error) {
 }
 
 // objects reads the files that match the patterns, in their order, as templates with the given values.
-func objects(values map[string]string, patterns ...string) ([]*unstructured.Unstructured, error) {
+func objects(values map[string]any, patterns ...string) ([]*unstructured.Unstructured, error) {
 	var all []*unstructured.Unstructured
 	for _, pattern := range patterns {
 		files, err := fs.Glob(manifests, pattern)
@@ -75,15 +76,17 @@ func objects(values map[string]string, patterns ...string) ([]*unstructured.Unst
 	return all, nil
 }
 
-// render fills in a template; the values are put in as quoted YAML strings.
-func render(file string, text []byte, values map[string]string) ([]byte, error) {
+// render fills in a template; texts are put in as quoted YAML strings.
+func render(file string, text []byte, values map[string]any) ([]byte, error) {
 	t, err := template.New(path.Base(file)).Option("missingkey=error").Parse(string(text))
 	if err != nil {
 		return nil, fmt.Errorf("read manifest %s: %w", file, err)
 	}
-	quoted := make(map[string]string, len(values))
+	quoted := maps.Clone(values)
 	for k, v := range values {
-		quoted[k] = strconv.Quote(v)
+		if s, ok := v.(string); ok {
+			quoted[k] = strconv.Quote(s)
+		}
 	}
 	var out bytes.Buffer
 	if err := t.Execute(&out, quoted); err != nil {

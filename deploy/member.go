@@ -12,16 +12,19 @@ type MemberOptions struct {
 	Image string
 	// PullPolicy is Always, IfNotPresent or Never; IfNotPresent if empty.
 	PullPolicy string
+	// IKE adds the container of the IKE daemon to the node daemon's pods, for the cable driver libreswan.
+	IKE bool
 }
 
-func (o MemberOptions) values() map[string]string {
+// values are what the templates are filled in with.
+func (o MemberOptions) values() map[string]any {
 	if o.Image == "" {
 		o.Image = DefaultImage
 	}
 	if o.PullPolicy == "" {
 		o.PullPolicy = "IfNotPresent"
 	}
-	return map[string]string{"Image": o.Image, "PullPolicy": o.PullPolicy}
+	return map[string]any{"Image": o.Image, "PullPolicy": o.PullPolicy, "IKE": o.IKE}
 }
 
 // MemberBase installs the namespace and the CRDs of a member: what its configuration and its secrets need to be

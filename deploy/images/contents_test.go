@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pelago-net/pelago/dataplane/cable"
 )
 
 func paths(l Layer) []string {
@@ -74,8 +76,8 @@ func TestPelagoImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(image.Layers) != 3 || !has(image.Layers[1], "/usr/bin/pelago") || !has(image.Layers[2], "/usr/bin/pelago-node") {
-		t.Errorf("%d layers, want the base and one per program", len(image.Layers))
+	if len(image.Layers) != 4 || !has(image.Layers[2], "/usr/bin/pelago") || !has(image.Layers[3], "/usr/bin/pelago-node") {
+		t.Errorf("%d layers, want the base, the IKE daemon and one per program", len(image.Layers))
 	}
 	base := image.Layers[0]
 	for _, file := range []string{"/usr/sbin/xtables-nft-multi", "/usr/sbin/xtables-legacy-multi", "/usr/sbin/iptables", "/usr/sbin/iptables-save",
@@ -92,10 +94,33 @@ func TestPelagoImage(t *testing.T) {
 	if second, err := image.Write(file); err != nil || first != second {
 		t.Errorf("digests %s and %s (%v)", first, second, err)
 	}
-	if info, err := os.Stat(file); err != nil || info.Size() > 30<<20 {
+	if info, err := os.Stat(file); err != nil || info.Size() > 50<<20 {
 		t.Errorf("archive of %d bytes without the programs, %v", info.Size(), err)
 	}
 	if _, err := Pelago(nil); err == nil {
 		t.Error("no program is built: no error")
+	}
+}
+
+// TestIKEDaemonHasItsPlugins: each that a configuration names is in the image, with its libraries.
+func TestIKEDaemonHasItsPlugins(t *testing.T) {
+	layer, err := strongswan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"/usr/lib/ipsec/charon", "/libcharon.so.0", "/libstrongswan.so.0", "/libipsec.so.0", "/libcrypto.so.3", "/libgcc_s.so.1", "/libc.so.6", "/var/run"} {
+		if !has(layer, file) {
+			t.Errorf("the layer lacks %s", file)
+		}
+	}
+	_, rest, ok := strings.Cut(cable.Charon{Userspace: true}.File(), "load = ")
+	if !ok {
+		t.Fatal("the configuration names no plugins")
+	}
+	line, _, _ := strings.Cut(rest, "\n")
+	for _, p := range strings.Fields(line) {
+		if !has(layer, "/usr/lib/ipsec/plugins/libstrongswan-"+p+".so") {
+			t.Errorf("the layer lacks plugin %s", p)
+		}
 	}
 }

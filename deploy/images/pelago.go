@@ -21,21 +21,27 @@ func PelagoPrograms() []string {
 // the program. Binaries maps a program's name to its file; it may lack programs
 // that do not exist yet, but not all. The node daemon's iptables come from the
 // machine, both the nftables and the legacy flavour, because the daemon has to
-// speak the one that the node's kube-proxy uses.
+// speak the one that the node's kube-proxy uses; so does the IKE daemon of the IPsec wire.
 func Pelago(binaries map[string]string) (Image, error) {
 	tables, err := xtables()
 	if err != nil {
 		return Image{}, fmt.Errorf("gather iptables for %s: %w (Debian package: iptables)", PelagoName, err)
 	}
 	base := slices.Concat(tables, Busybox("sh", "cat", "ls", "ps", "kill", "sleep", "grep", "ip", "env"), Accounts())
-	image := Image{Name: PelagoName, Layers: []Layer{base}}
+	ike, err := strongswan()
+	if err != nil {
+		return Image{}, fmt.Errorf("gather the IKE daemon for %s: %w (Debian packages: strongswan-charon, strongswan-swanctl, "+
+			"libstrongswan-standard-plugins, libcharon-extra-plugins)", PelagoName, err)
+	}
+	layers := []Layer{base, ike}
+	image := Image{Name: PelagoName, Layers: layers}
 	// One layer per program: a rebuilt one leaves the others as they are.
 	for _, name := range PelagoPrograms() {
 		if file, ok := binaries[name]; ok {
 			image.Layers = append(image.Layers, Layer{{Path: "/usr/bin/" + name, Source: file}})
 		}
 	}
-	if len(image.Layers) == 1 {
+	if len(image.Layers) == len(layers) {
 		return Image{}, errors.New("assemble " + PelagoName + ": none of its programs is built")
 	}
 	return image, nil
