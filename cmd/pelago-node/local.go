@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/netdev"
 )
@@ -36,7 +37,7 @@ func cleanupCommand() *cobra.Command {
 		Short: "Take everything off this node that pelago-node put there; connections through it end",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(loader.Remove(pins), netdev.Remove()); err != nil {
+			if err := errors.Join(loader.Remove(pins), netdev.Remove(), cable.RemoveDevices("")); err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "removed programs, maps, devices, routes, rules and firewall rules")

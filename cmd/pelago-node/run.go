@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -33,7 +31,6 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/node"
 	"github.com/pelago-net/pelago/control/verdict"
-	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/observe"
 )
@@ -45,10 +42,10 @@ const portRetry = 2 * time.Second
 const niceness = -10
 
 type runOptions struct {
-	metricsAddr, healthAddr                          string
-	verbose                                          bool
-	overlayTokenDir, pskDir, stateDir, verdictSocket string
-	nodeName, namespace, pins                        string
+	metricsAddr, healthAddr                                  string
+	verbose                                                  bool
+	overlayTokenDir, pskDir, stateDir, ikeDir, verdictSocket string
+	nodeName, namespace, pins                                string
 }
 
 func runCommand() *cobra.Command {
@@ -68,6 +65,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.overlayTokenDir, "overlay-token-dir", "/etc/pelago/overlay-token", "mounted Secret "+config.OverlayTokenSecretName)
 	f.StringVar(&o.pskDir, "psk-dir", "/etc/pelago/ipsec-psk", "mounted Secret "+config.PSKSecretName)
 	f.StringVar(&o.stateDir, "state-dir", "/var/lib/pelago", "directory on the node for the wire's keys")
+	f.StringVar(&o.ikeDir, "ike-dir", ikeDir, "directory that is shared with the IKE daemon (pelago-node ike)")
 	f.StringVar(&o.verdictSocket, "verdict-socket", verdict.Socket, "Unix socket on which the name server hears which clusters are dead")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":32780", "where /metrics is served")
 	f.StringVar(&o.healthAddr, "health-addr", "127.0.0.1:8089", "where /healthz and /readyz are served")
@@ -85,10 +83,7 @@ func run(ctx context.Context, o runOptions) error {
 	if o.nodeName == "" {
 		return errors.New("which node is this? set --node-name or $NODE_NAME")
 	}
-	// Threads that Go starts later inherit it. A priority that is not granted costs time on a busy node, nothing else.
-	if err := unix.Setpriority(unix.PRIO_PGRP, 0, niceness); err != nil {
-		log.Warn("the daemon runs at ordinary priority", "error", err)
-	}
+	raisePriority(log)
 	l, err := loader.Open(loader.Options{PinPath: o.pins})
 	if err != nil {
 		return err
@@ -130,7 +125,7 @@ func run(ctx context.Context, o runOptions) error {
 	daemon := node.New(node.Options{
 		Events: events.NewRecorder(scheme, corev1.EventSource{Component: "pelago-node", Host: o.nodeName}),
 		Pods:   node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins, OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
-		Verdict: verdicts, OpenWire: openWire(o.stateDir, log), Version: version, Logger: log,
+		Verdict: verdicts, OpenWire: openWire(o.stateDir, o.ikeDir, log), Version: version, Logger: log,
 	}, c, cl, l)
 	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent use.
 	reader, err := loader.OpenMaps(o.pins)
@@ -147,19 +142,6 @@ func run(ctx context.Context, o runOptions) error {
 	group.Go(func() error { return serve(ctx, o.healthAddr, health(daemon)) })
 	log.Info("started", "node", o.nodeName, "version", version, "pins", o.pins)
 	return group.Wait()
-}
-
-// openWire makes the wire that the clusterset uses.
-func openWire(dir string, log *slog.Logger) node.OpenWire {
-	return func(driver string) (cable.Wire, error) {
-		switch driver {
-		case config.CableVXLAN:
-			return &cable.VXLAN{}, nil
-		case config.CableWireGuard:
-			return cable.OpenWireGuard(cable.WireGuardOptions{Dir: filepath.Join(dir, "wireguard"), Log: log})
-		}
-		return nil, fmt.Errorf("cable driver %q is not supported by this node daemon: join with --cable-driver wireguard or vxlan", driver)
-	}
 }
 
 func metrics(kernel observe.Source, view func() observe.View) http.Handler {

@@ -59,8 +59,8 @@ addresses and its identity.`,
   # with globalnet, a range of one's own choice
   pelago join broker-info.subm --context g1 --clusterid g1 --globalnet-cidr 120.1.0.0/24
 
-  # a wire in the clear between gateways; all clusters take the same
-  pelago join broker-info.subm --context c1 --clusterid c1 --cable-driver vxlan
+  # another wire between gateways than WireGuard; all clusters take the same
+  pelago join broker-info.subm --context c1 --clusterid c1 --cable-driver libreswan
 
   # two gateways
   pelago join broker-info.subm --context c1 --clusterid c1 --gateway-node worker1 --gateway-node worker2`,
@@ -77,7 +77,7 @@ addresses and its identity.`,
 	f.Uint64Var(&j.globalSize, "globalnet-cluster-size", 0, "addresses of the GlobalCIDR; rounded up to a power of two (default: the clusterset's)")
 	f.StringSliceVar(&j.clusterCIDR, "clustercidr", nil, "pod ranges of the cluster (default: found out)")
 	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: found out)")
-	f.StringVar(&j.cableDriver, "cable-driver", config.CableWireGuard, "wire between gateways: wireguard or vxlan (not encrypted); the same in all clusters. libreswan (IPsec) is taken, but no node daemon runs it yet")
+	f.StringVar(&j.cableDriver, "cable-driver", config.CableWireGuard, "wire between gateways: wireguard, libreswan (or ipsec: IKEv2 and ESP by strongSwan) or vxlan (not encrypted); the same in all clusters")
 	f.Uint16Var(&j.nattPort, "nattport", 4500, "UDP port of the wire between gateways")
 	j.reach.add(f)
 	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else asked for)")
@@ -172,7 +172,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err := labelGateways(ctx, m.typed, gateways, p); err != nil {
 		return err
 	}
-	if err := deploy.Member(ctx, cfg, deploy.MemberOptions{Image: j.image, PullPolicy: j.pullPolicy}, p.step); err != nil {
+	if err := deploy.Member(ctx, cfg, deploy.MemberOptions{Image: j.image, PullPolicy: j.pullPolicy, IKE: j.cableDriver == config.CableLibreswan}, p.step); err != nil {
 		return err
 	}
 	if j.wait {
