@@ -37,7 +37,7 @@ images: build ## the images of the product and of the test workload, as tar file
 	$(BIN)/pelago-lab image build --output $(OUT)/images
 
 ## ---- to work on
-.PHONY: setup test unit race e2e failover bench generate verify lint fuzz clean
+.PHONY: setup test unit race e2e failover bench vm generate verify lint fuzz clean
 setup: $(BIN)/pelago-lab ## install the Debian packages that tests and lab need, build Kubernetes once (6 minutes)
 	$(BIN)/pelago-lab prerequisites --install
 	$(BIN)/pelago-lab build
@@ -64,6 +64,11 @@ failover: setup images ## what faults at gateways cost, each RUNS=3 times under 
 
 bench: ## the data path against kernel routing, iptables and nftables, interleaved; out/bench.json
 	go run ./test/bench -out $(OUT)/bench.json
+
+KERNEL ?=
+vm: $(BIN)/pelago-lab ## kernel WireGuard, ESP, netem, older kernels: tests in an emulated machine (KERNEL=6.12); out/vm.json
+	$(BIN)/pelago-lab prerequisites --install
+	go run ./test/vm -kernel "$(KERNEL)" -json $(OUT)/vm.json
 
 generate: ## eBPF objects, deepcopy functions, CRDs
 	@for tool in $(CLANG_TOOLS); do command -v $$tool >/dev/null || { echo "$$tool is missing: apt-get install clang-16 llvm-16"; exit 1; }; done

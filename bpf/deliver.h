@@ -43,46 +43,53 @@ static __always_inline int reset(struct __sk_buff *skb, const struct node_settin
 
 #define SHOWN_PORT_TRIES 16
 
+/* The device of the pod, or node, with that address. */
+static __always_inline __u32 device_at(__be32 address)
+{
+	const struct source *local = bpf_map_lookup_elem(&sources, &address);
+
+	return local ? device_of(local) : DEVICE_ANY;
+}
+
 /*
  * Opens the flow of a remote client to a pod of this node. Two flows may come to show the pod one tuple (two VIPs on
  * one pod port, one client port): the later one is shown under another source port.
  */
-__noinline enum verdict open_server_flow(const struct packet *p, const struct flow_key *key, const struct backend *b,
+__noinline enum verdict open_server_flow(const struct packet *p, const struct flow_key *of, const struct backend *b,
 					 __u16 cluster, struct tuple *t)
 {
-	struct flow primary, answer, *winner;
-	struct flow_key answer_key;
-	const struct source *local;
+	struct flow_key key, answer_key;
+	struct flow f, *winner;
 	__u64 now = now_ns();
 	int err = -1;
 
-	if (!p || !key || !b || !t)
+	if (!p || !of || !b || !t)
 		return VERDICT_DROP_INTERNAL;
+	key = *of;
+	make_answer(&f, &key, FLOW_SERVER, cluster, device_at(b->address), now);
 	t->saddr = p->saddr;
 	t->daddr = b->address;
 	t->sport = p->sport;
 	t->dport = b->port;
-	local = bpf_map_lookup_elem(&sources, &b->address);
-	make_flow(&primary, &answer, key, t, FLOW_SERVER, cluster, local ? device_of(local) : DEVICE_ANY, now);
-	key_of_other(&answer_key, key, &primary);
+	key_of_answer(&answer_key, &key, t);
 	for (int i = 0; i < SHOWN_PORT_TRIES; i++) {
 		if (i) {
 			t->sport = bpf_htons(1024 + mix(flow_hash(p), i) % (65536 - 1024));
-			primary.sport = t->sport;
 			answer_key.dport = t->sport;
 		}
-		err = claim(&answer_key, &answer, now, 1);
+		err = claim(&answer_key, &f, now, 1);
 		if (err != -EEXIST)
 			break;
 	}
 	if (err)
 		return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
-	if (!insert(key, &primary, now)) {
-		take_slot(key, now);
+	make_primary(&f, t);
+	if (!insert(&key, &f, now)) {
+		take_slot(&key, now);
 		return VERDICT_DELIVERED;
 	}
 	bpf_map_delete_elem(&flows, &answer_key);
-	winner = find_flow(key);
+	winner = find_flow(&key);
 	if (!winner)
 		return VERDICT_DROP_FLOWS_FULL;
 	t->daddr = winner->daddr;

@@ -29,44 +29,50 @@ static const __u16 strides[16] = {
 	7919, 7927, 7933, 7937, 7949, 7951, 7963, 7993, 8009, 8011, 8017, 8039, 8053, 8059, 8069, 8081,
 };
 
+/* Takes the address by value, as the verifier of open_client_flow() wants it. */
+static __always_inline struct egress *egress_of(__be32 address)
+{
+	return bpf_map_lookup_elem(&egresses, &address);
+}
+
 /*
  * Opens the flow of a local source. The answer entry is claimed first, then the primary. Two CPUs with packets of one
  * new flow may both claim an answer: the loser of the primary removes its own and takes the winner's translation.
  */
-__noinline enum verdict open_client_flow(const struct packet *p, const struct flow_key *key, const struct source *src,
+__noinline enum verdict open_client_flow(const struct packet *p, const struct flow_key *of, const struct source *src,
 					 __u16 cluster, struct tuple *t)
 {
-	struct flow primary, answer, *winner;
-	struct flow_key answer_key;
+	struct flow_key key, answer_key;
+	struct flow f, *winner;
 	struct egress *e = 0;
 	__u64 now = now_ns();
 	__u32 ports, start, stride, i;
 	int err = -1;
 
-	if (!p || !key || !src || !t)
+	if (!p || !of || !src || !t)
 		return VERDICT_DROP_INTERNAL;
+	key = *of;
+	make_answer(&f, &key, FLOW_CLIENT, cluster, device_of(src), now);
 	t->daddr = p->daddr;
 	t->dport = p->dport;
 	if (src->own_ip) {
 		t->saddr = src->own_ip;
 		t->sport = p->sport;
-		make_flow(&primary, &answer, key, t, FLOW_CLIENT, cluster, device_of(src), now);
-		key_of_other(&answer_key, key, &primary);
-		err = claim(&answer_key, &answer, now, 1);
+		key_of_answer(&answer_key, &key, t);
+		err = claim(&answer_key, &f, now, 1);
 		if (err)
 			return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
 	} else {
 		t->saddr = src->egress_ip;
 		if (src->egress_ip)
-			e = bpf_map_lookup_elem(&egresses, &src->egress_ip);
+			e = egress_of(src->egress_ip);
 		if (!e || !e->count)
 			return VERDICT_DROP_NO_EGRESS;
 		ports = e->count << BLOCK_BITS;
 		start = mix(flow_hash(p), bpf_get_prandom_u32()); /* hard to guess (RFC 6056) */
 		stride = strides[start >> 28];
 		t->sport = 0;
-		make_flow(&primary, &answer, key, t, FLOW_CLIENT, cluster, device_of(src), now);
-		key_of_other(&answer_key, key, &primary);
+		key_of_answer(&answer_key, &key, t);
 		for (i = 0; i < CLAIM_TRIES; i++) {
 			__u32 n = (start % ports + i * stride) % ports;
 			__u32 block = n >> BLOCK_BITS;
@@ -74,21 +80,21 @@ __noinline enum verdict open_client_flow(const struct packet *p, const struct fl
 			if (block >= MAX_BLOCKS)
 				return VERDICT_DROP_INTERNAL;
 			t->sport = bpf_htons(e->first[block] + (n & ((1 << BLOCK_BITS) - 1)));
-			primary.sport = t->sport;
 			answer_key.dport = t->sport;
-			err = claim(&answer_key, &answer, now, i >= PRESSURE_AFTER);
+			err = claim(&answer_key, &f, now, i >= PRESSURE_AFTER);
 			if (err != -EEXIST)
 				break;
 		}
 		if (err)
 			return err == -EEXIST ? VERDICT_DROP_PORTS_EXHAUSTED : VERDICT_DROP_FLOWS_FULL;
 	}
-	if (!insert(key, &primary, now)) {
-		take_slot(key, now);
+	make_primary(&f, t);
+	if (!insert(&key, &f, now)) {
+		take_slot(&key, now);
 		return VERDICT_SENT;
 	}
 	bpf_map_delete_elem(&flows, &answer_key);
-	winner = find_flow(key);
+	winner = find_flow(&key);
 	if (!winner)
 		return VERDICT_DROP_FLOWS_FULL;
 	t->saddr = winner->saddr;

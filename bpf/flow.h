@@ -8,7 +8,9 @@
 
 /*
  * Functions that are neither static nor inline are looked at by the verifier once, for any argument, instead of once for
- * every way to every call (loops within loops would be too much for it). Hence their checks for null.
+ * every way to every call (loops within loops would be too much for it). Hence their checks for null, and their copies of
+ * keys: before Linux 6.2 the verifier lets no map helper read what such an argument points to. Before 6.8 it counts
+ * the stack of each function in steps of 32 bytes, and of all that call each other there are 512.
  */
 
 #define DYING 1ULL
@@ -151,27 +153,28 @@ enum reclaimed {
 };
 
 /* Removes the flow that an entry belongs to if its time has come. */
-__noinline int reclaim(const struct flow_key *key, __u64 now, int under_pressure)
+__noinline int reclaim(const struct flow_key *of, __u64 now, int under_pressure)
 {
 	struct flow *f, *other;
-	struct flow_key other_key;
+	struct flow_key key, other_key;
 
-	if (!key)
+	if (!of)
 		return RECLAIM_KEPT;
-	f = bpf_map_lookup_elem(&flows, key);
+	key = *of;
+	f = bpf_map_lookup_elem(&flows, &key);
 	if (!f)
 		return RECLAIM_GONE;
 	if (f->state & DYING)
 		return RECLAIM_KEPT;
-	key_of_other(&other_key, key, f);
+	key_of_other(&other_key, &key, f);
 	other = bpf_map_lookup_elem(&flows, &other_key);
-	if (!expired(key, f, other, now, under_pressure))
+	if (!expired(&key, f, other, now, under_pressure))
 		return RECLAIM_KEPT;
 	if (f->primary)
-		return remove_flow(key, f) ? RECLAIM_REMOVED : RECLAIM_KEPT;
+		return remove_flow(&key, f) ? RECLAIM_REMOVED : RECLAIM_KEPT;
 	if (other && other->primary)
 		return remove_flow(&other_key, other) ? RECLAIM_REMOVED : RECLAIM_KEPT;
-	return remove_orphan(key, f) ? RECLAIM_REMOVED : RECLAIM_KEPT;
+	return remove_orphan(&key, f) ? RECLAIM_REMOVED : RECLAIM_KEPT;
 }
 
 #define SLOT_TRIES 4
@@ -249,13 +252,11 @@ static __always_inline int insert(const struct flow_key *key, const struct flow 
  * Inserts the answer entry of a flow, which is the claim to its tuple on that side. An entry in the way that has run
  * out is removed first. Errors as of insert().
  */
-__noinline int claim(const struct flow_key *answer_key, const struct flow *answer, __u64 now, int under_pressure)
+static __always_inline int claim(const struct flow_key *answer_key, const struct flow *answer, __u64 now,
+				 int under_pressure)
 {
-	int err;
+	int err = insert(answer_key, answer, now);
 
-	if (!answer_key || !answer)
-		return -1;
-	err = insert(answer_key, answer, now);
 	if (err != -EEXIST || reclaim(answer_key, now, under_pressure) == RECLAIM_KEPT)
 		return err;
 	return insert(answer_key, answer, now);
@@ -267,30 +268,45 @@ static __always_inline __u64 new_state(void)
 }
 
 /*
- * Fills both entries of a new flow: `key` is the tuple as it comes, `t` as it goes. Both are as fresh as the flow: an
- * answer that is claimed before its primary exists must not look like one that was left behind.
+ * The answer entry of a new flow, of which `key` is the tuple as it comes. Both entries are as fresh as the flow: an answer
+ * that is claimed before its primary exists must not look like one that was left behind.
  */
-static __always_inline void make_flow(struct flow *primary, struct flow *answer, const struct flow_key *key,
-				      const struct tuple *t, __u8 role, __u16 cluster, __u32 device, __u64 now)
+static __always_inline void make_answer(struct flow *f, const struct flow_key *key, __u8 role, __u16 cluster,
+					__u32 device, __u64 now)
 {
-	*primary = (struct flow){
+	*f = (struct flow){
 		.state = new_state(),
 		.seen = now,
-		.saddr = t->saddr,
-		.daddr = t->daddr,
-		.sport = t->sport,
-		.dport = t->dport,
+		.saddr = key->daddr,
+		.daddr = key->saddr,
+		.sport = key->dport,
+		.dport = key->sport,
 		.cluster = cluster,
 		.role = role,
-		.primary = 1,
 		.device = device,
 	};
-	*answer = *primary;
-	answer->primary = 0;
-	answer->saddr = key->daddr;
-	answer->daddr = key->saddr;
-	answer->sport = key->dport;
-	answer->dport = key->sport;
+}
+
+/* Its key: `key` is the tuple as it comes, `t` as it goes. */
+static __always_inline void key_of_answer(struct flow_key *k, const struct flow_key *key, const struct tuple *t)
+{
+	k->saddr = t->daddr;
+	k->daddr = t->saddr;
+	k->sport = t->dport;
+	k->dport = t->sport;
+	k->proto = key->proto;
+	k->direction = !key->direction;
+	k->pad = 0;
+}
+
+/* Makes the answer entry, which is in the table by now, the primary one. */
+static __always_inline void make_primary(struct flow *f, const struct tuple *t)
+{
+	f->primary = 1;
+	f->saddr = t->saddr;
+	f->daddr = t->daddr;
+	f->sport = t->sport;
+	f->dport = t->dport;
 }
 
 /*

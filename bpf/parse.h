@@ -137,14 +137,23 @@ struct packet {
 		__p;                                                                                                   \
 	})
 
+/* No header that we look at begins behind this: outer headers, inner IPv4, ICMP, quoted IPv4. */
+#define OFFSET_MAX 255
+
 /*
  * The bytes [off, off+len) of a packet as a linear piece of memory, or 0. Invalidates earlier pointers. The empty
- * asm keeps the pointer that was checked: computed anew it would be a different one to the verifier.
+ * asm keeps the pointer that was checked: computed anew it would be a different one to the verifier. The check of
+ * off is for it, too: it has lost the bounds of what was kept in memory.
  */
 static __always_inline void *packet_at(struct __sk_buff *skb, __u32 off, __u32 len)
 {
-	void *at = SKB_POINTER(skb, data) + off, *end = SKB_POINTER(skb, data_end);
+	void *at, *end;
 
+	asm volatile("" : "+r"(off));
+	if (off > OFFSET_MAX)
+		return 0;
+	at = SKB_POINTER(skb, data) + off;
+	end = SKB_POINTER(skb, data_end);
 	asm volatile("" : "+r"(at));
 	if (at + len > end) {
 		if (bpf_skb_pull_data(skb, off + len))
@@ -262,13 +271,19 @@ static __always_inline enum verdict parse_l4(struct __sk_buff *skb, struct packe
 	return VERDICT_DROP_PROTOCOL;
 }
 
-/* Parses the IPv4 packet whose header stands at offset l3. VERDICT_SENT means: parsed. *p is zero before. */
-static __always_inline enum verdict parse_ipv4(struct __sk_buff *skb, __u32 l3, struct packet *p)
+/*
+ * Parses the IPv4 packet whose header stands at offset l3. VERDICT_SENT means: parsed. *p is zero before. A function of its
+ * own for the verifier: inlined, its many ends would multiply the ways through all that comes after.
+ */
+__noinline enum verdict parse_ipv4(struct __sk_buff *skb, __u32 l3, struct packet *p)
 {
-	struct ipv4 *ip = packet_at(skb, l3, sizeof(*ip));
+	struct ipv4 *ip;
 	__u32 header, len;
 	__u16 frag;
 
+	if (!p)
+		return VERDICT_DROP_INTERNAL;
+	ip = packet_at(skb, l3, sizeof(*ip));
 	if (!ip || (ip->version_ihl >> 4) != 4)
 		return VERDICT_DROP_MALFORMED;
 	header = (ip->version_ihl & 0x0f) * 4;

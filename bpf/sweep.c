@@ -8,23 +8,24 @@
 #include "flow.h"
 
 /* Removes a flow whatever its timers say. */
-__noinline int evict(const struct flow_key *key)
+__noinline int evict(const struct flow_key *of)
 {
-	struct flow_key other_key;
+	struct flow_key key, other_key;
 	struct flow *f, *other;
 
-	if (!key)
+	if (!of)
 		return 0;
-	f = bpf_map_lookup_elem(&flows, key);
+	key = *of;
+	f = bpf_map_lookup_elem(&flows, &key);
 	if (!f)
 		return 0;
 	if (f->primary)
-		return remove_flow(key, f);
-	key_of_other(&other_key, key, f);
+		return remove_flow(&key, f);
+	key_of_other(&other_key, &key, f);
 	other = bpf_map_lookup_elem(&flows, &other_key);
 	if (other && other->primary)
 		return remove_flow(&other_key, other);
-	return remove_orphan(key, f);
+	return remove_orphan(&key, f);
 }
 
 SEC("syscall")

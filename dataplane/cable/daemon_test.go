@@ -25,7 +25,9 @@ func newDaemon(t testing.TB, g *gateway, userspace bool) *daemon {
 		dir:  dir, gateway: g,
 	}
 	t.Cleanup(func() {
-		must(t, d.Stop())
+		if d.Daemon != nil {
+			must(t, d.Stop())
+		}
 		if t.Failed() {
 			log, err := os.ReadFile(d.conf.Log)
 			t.Logf("log of the IKE daemon of g%d: %v\n%s", g.number, err, log[max(0, len(log)-16000):])

@@ -79,9 +79,14 @@ func wireguardSet(t testing.TB, n, tunnels int) *set {
 // openWireGuard: device names differ by gateway since the control sockets of all namespaces are in one directory.
 func openWireGuard(t testing.TB, s *set, g *gateway, dir string) *WireGuard {
 	t.Helper()
+	return openWireGuardAs(t, s, g, dir, !kernelWireGuard(t))
+}
+
+func openWireGuardAs(t testing.TB, s *set, g *gateway, dir string, embedded bool) *WireGuard {
+	t.Helper()
 	prefix := fmt.Sprintf("p%ds%dg%d", os.Getpid(), s.number, g.number)
 	w, err := OpenWireGuard(WireGuardOptions{
-		Dir: dir, Prefix: prefix, Settle: 500 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+		Dir: dir, Prefix: prefix, Embedded: embedded, Settle: 500 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
 	})
 	must(t, err)
 	t.Cleanup(func() { must(t, w.Close()) })
@@ -159,7 +164,7 @@ func (g *gateway) status(t testing.TB, o *gateway) (s Status) {
 func (g *gateway) await(t testing.TB, o *gateway, ok func(Status) bool) {
 	t.Helper()
 	var last Status
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if last = g.status(t, o); ok(last) {
 			return
 		}
@@ -178,6 +183,58 @@ func (g *gateway) listen(t testing.TB, port uint16) net.PacketConn {
 	}))
 	t.Cleanup(func() { _ = c.Close() }) // once more where a test closed it
 	return c
+}
+
+// refusesSpoofed fails the test if b can speak for c to a, through the wire.
+func refusesSpoofed(t *testing.T, s *set) {
+	t.Helper()
+	a, b, c := s.gateways[0], s.gateways[1], s.gateways[2]
+	server := a.listen(t, 7500)
+	must(t, b.ns.AddAddr("eth0", netip.PrefixFrom(c.local.Fabric, 32)))
+	must(t, b.ns.Do(func() error {
+		spoof, err := netListenPacket(netip.AddrPortFrom(c.local.Fabric, 7501), b.devices.Ifindexes[0])
+		if err != nil {
+			return err
+		}
+		defer spoof.Close()
+		for range 20 {
+			_, _ = spoof.WriteTo([]byte("spoofed"), server.LocalAddr()) // to refuse it at once is as good
+		}
+		return nil
+	}))
+	must(t, server.SetReadDeadline(time.Now().Add(time.Second)))
+	if n, from, err := server.ReadFrom(make([]byte, 100)); err == nil {
+		t.Errorf("%d bytes came from %s", n, from)
+	}
+	if !reaches(t, c, a, 5*time.Second) {
+		t.Error("the true owner of the address is cut off")
+	}
+}
+
+// usesTunnels fails the test if b does not get what a sends by each tunnel on the tunnel of that number.
+func usesTunnels(t *testing.T, a, b *gateway) {
+	t.Helper()
+	for i, index := range a.devices.Peers[b.local.Fabric] {
+		server := b.listen(t, uint16(7600+i))
+		must(t, a.ns.Do(func() error {
+			client, err := netListenPacket(netip.AddrPortFrom(a.local.Fabric, uint16(7700+i)), index)
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			_, err = client.WriteTo([]byte("by this tunnel"), server.LocalAddr())
+			return err
+		}))
+		must(t, server.SetReadDeadline(time.Now().Add(5*time.Second)))
+		if _, _, err := server.ReadFrom(make([]byte, 100)); err != nil {
+			t.Errorf("nothing came by tunnel %d: %v", i, err)
+		}
+		link, err := b.ns.Handle().LinkByIndex(b.devices.Ifindexes[i])
+		must(t, err)
+		if link.Attrs().Statistics.RxPackets == 0 {
+			t.Errorf("the peer got nothing on its device %s", link.Attrs().Name)
+		}
+	}
 }
 
 // reaches says whether a datagram comes from one to the other and back within wait.
@@ -311,7 +368,7 @@ func transfer(from, to *gateway, size int64, tunnel int) error {
 		return err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(5 * time.Minute)); err != nil {
 		return err
 	}
 	b := make([]byte, 1<<18)

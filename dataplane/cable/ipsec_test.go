@@ -20,14 +20,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/vishvananda/netlink"
 )
 
-// ipsecSet is newSet with an IKE daemon beside each gateway, which does ESP itself as the kernel here has none.
+// ipsecSet is newSet with an IKE daemon beside each gateway, which does ESP itself where the kernel has none.
 func ipsecSet(t testing.TB, n int, change ...func(o *IPsecOptions)) (*set, map[*gateway]*daemon) {
 	t.Helper()
 	s, daemons := newSet(t, n), map[*gateway]*daemon{}
 	for _, g := range s.gateways {
-		d := newDaemon(t, g, true)
+		d := newDaemon(t, g, !kernelESP(t))
 		o := IPsecOptions{Socket: d.conf.Socket, Log: slog.New(slog.DiscardHandler)}
 		for _, f := range change {
 			f(&o)
@@ -43,7 +44,11 @@ func TestIPsecCarries(t *testing.T) {
 	s.join(t)
 	s.carries(t, 8<<20)
 	a, b := s.gateways[0], s.gateways[1]
-	if out := run(t, a.ns, "ip", "route", "get", b.local.Fabric.String()); !strings.Contains(out, "dev ipsec0") {
+	device := "dev ipsec0"
+	if kernelESP(t) {
+		device = "dev pelago-ipsec0"
+	}
+	if out := run(t, a.ns, "ip", "route", "get", b.local.Fabric.String()); !strings.Contains(out, device) {
 		t.Errorf("the way to the peer: %s", out)
 	}
 }
@@ -256,20 +261,80 @@ func TestIPsecReopened(t *testing.T) {
 	}
 }
 
-// The kernel here has neither ESP nor xfrm interfaces: the wire says so and makes nothing.
-func TestIPsecNoXfrmInterface(t *testing.T) {
+// A daemon without ESP of its own needs the kernel's: without xfrm interfaces the wire says so and makes nothing.
+func TestIPsecXfrmInterface(t *testing.T) {
 	s := newSet(t, 1)
 	a := s.gateways[0]
 	d := newDaemon(t, a, false)
 	a.wire = NewIPsec(IPsecOptions{Socket: d.conf.Socket})
 	t.Cleanup(func() { must(t, a.wire.Close()) })
-	if err := a.tryEnsure(); !errors.Is(err, ErrNoXfrmInterface) {
-		t.Errorf("error %v: on a kernel with xfrm interfaces this test has to become one of traffic", err)
+	switch err := a.tryEnsure(); {
+	case !kernelESP(t):
+		if hasXfrmi() != nil && !errors.Is(err, ErrNoXfrmInterface) {
+			t.Errorf("error %v", err)
+		}
+	case err != nil:
+		t.Error(err)
+	default:
+		link, err := a.ns.Handle().LinkByIndex(a.devices.Ifindexes[0])
+		must(t, err)
+		if x, ok := link.(*netlink.Xfrmi); !ok || x.Ifid != firstIfID {
+			t.Errorf("device %+v", link)
+		}
 	}
 	// The daemon, which is killed there when its container ends, leaves no rule behind.
 	must(t, d.Kill())
 	if out := run(t, a.ns, "ip", "rule"); strings.Count(out, "\n") != 3 {
 		t.Errorf("rules:\n%s", out)
+	}
+}
+
+// Two tunnels are two xfrm interfaces with keys of their own; ESP in the daemon has but one tunnel.
+func TestIPsecTunnels(t *testing.T) {
+	s, _ := ipsecSet(t, 3)
+	a, b, c := s.gateways[0], s.gateways[1], s.gateways[2]
+	if kernelESP(t) {
+		a.local.Tunnels, b.local.Tunnels = 2, 2
+	}
+	s.join(t)
+	for o, want := range map[*gateway]int{b: a.local.Tunnels, c: 1} {
+		if n := len(a.devices.Peers[o.local.Fabric]); n != want {
+			t.Errorf("%d tunnels to g%d, want %d", n, o.number, want)
+		}
+	}
+	usesTunnels(t, a, b)
+	usesTunnels(t, b, a)
+	for i := range a.local.Tunnels {
+		must(t, transfer(a, b, 4<<20, i))
+	}
+	// Fewer: the surplus device goes.
+	b.local.Tunnels = 1
+	b.ensure(t, s.others(t, b)...)
+	a.ensure(t, s.others(t, a)...)
+	if n := len(b.devices.Ifindexes); n != 1 {
+		t.Errorf("%d devices, want 1", n)
+	}
+	if !reaches(t, a, b, 5*time.Second) {
+		t.Error("nothing passes with fewer tunnels")
+	}
+}
+
+// A peer whose packets carry somebody else's fabric address is not heard (traffic selectors).
+func TestIPsecSpoofedSource(t *testing.T) {
+	s, _ := ipsecSet(t, 3)
+	s.join(t)
+	refusesSpoofed(t, s)
+}
+
+// Nothing is left when the wire is removed.
+func TestIPsecRemove(t *testing.T) {
+	s, _ := ipsecSet(t, 2)
+	a := s.gateways[0]
+	before := everything(t, a.ns)
+	s.join(t)
+	must(t, a.ns.Do(a.wire.Remove))
+	if diff := cmp.Diff(before, everything(t, a.ns)); diff != "" {
+		t.Errorf("left behind (-before +after):\n%s", diff)
 	}
 }
 
@@ -300,7 +365,7 @@ func TestIPsecCertificates(t *testing.T) {
 	s := newSet(t, 2)
 	var daemons []*daemon
 	for _, g := range s.gateways {
-		d := newDaemon(t, g, true)
+		d := newDaemon(t, g, !kernelESP(t))
 		daemons = append(daemons, d)
 		g.wire = NewIPsec(IPsecOptions{Socket: d.conf.Socket, Certificates: ca.issue(t, dir, g.local.Fabric)})
 		t.Cleanup(func() { must(t, g.wire.Close()) })
@@ -314,7 +379,7 @@ func TestIPsecCertificates(t *testing.T) {
 	must(t, b.ns.Do(b.wire.Remove))
 	must(t, b.wire.Close())
 	must(t, daemons[1].Stop())
-	d := newDaemon(t, b, true)
+	d := newDaemon(t, b, !kernelESP(t))
 	foreign := newAuthority(t, dir, "foreign")
 	b.wire = NewIPsec(IPsecOptions{Socket: d.conf.Socket, Certificates: foreign.issue(t, dir, b.local.Fabric)})
 	t.Cleanup(func() { must(t, b.wire.Close()) })

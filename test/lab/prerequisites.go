@@ -53,6 +53,7 @@ var packages = []Package{
 	{"clang-16", "regenerates the eBPF objects (make generate, make verify)", "/usr/bin/clang-16", false},
 	{"llvm-16", "llvm-strip for the eBPF objects", "/usr/bin/llvm-strip-16", false},
 	{"clang-format-16", "the format of the C sources (make lint)", "/usr/bin/clang-format-16", false},
+	{"qemu-system-x86", "the machine of make vm", "/usr/bin/qemu-system-x86_64", false},
 	{"bpftool", "dumps pinned maps", "/usr/sbin/bpftool", false},
 	{"ethtool", "offload settings in benchmarks", "/usr/sbin/ethtool", false},
 	{"jq", "reads result files", "/usr/bin/jq", false},

@@ -41,7 +41,8 @@ func Start(start func(*exec.Cmd) error, conf, socket, dir string) (*Daemon, erro
 	}
 	d := &Daemon{command: command, done: make(chan error, 1)}
 	go func() { d.done <- command.Wait() }()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	// It takes 50 ms, in an emulated machine that shares its processor seconds.
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if s, err := net.Dial("unix", socket); err == nil {
 			s.Close() // it answers, that is all
 			return d, nil
@@ -70,7 +71,7 @@ func (d *Daemon) end(with syscall.Signal) error {
 	select {
 	case <-d.done:
 		return nil
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		_ = d.command.Process.Kill() // it may have ended this moment
 		<-d.done
 		return errors.New("stop the IKE daemon: it had to be killed")
