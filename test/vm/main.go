@@ -30,7 +30,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.kernel, "kernel", "", "beginning of the version of a Debian kernel, such as 6.12; default: what "+defaultKernel+" depends on")
 	flag.StringVar(&o.suites, "suites", "", "which test binaries, separated by commas, of: "+strings.Join(suiteNames(), ", ")+"; default: all")
-	flag.StringVar(&o.run, "run", "", "run the tests that match, as go test -run; default: all of most suites")
+	flag.StringVar(&o.run, "run", "", "run the tests that match, as go test -run; default: what the suite says")
 	flag.StringVar(&o.json, "json", "", "write results to this file")
 	flag.StringVar(&o.dir, "dir", filepath.Join("out", "vm"), "directory for kernels, the initramfs and the console's log")
 	flag.StringVar(&o.accelerator, "accel", "tcg,thread=multi", "qemu's accelerator; kvm where the machine has it")
