@@ -25,6 +25,7 @@ var programs = []struct{ path, pkg string }{
 	{"/usr/sbin/nft", "nftables"},
 	{"/usr/sbin/xtables-nft-multi", "iptables"},
 	{"/usr/sbin/conntrack", "conntrack"},
+	{"/usr/sbin/bpftool", "bpftool"},
 	{"/usr/lib/ipsec/charon", "strongswan-charon"},
 }
 
