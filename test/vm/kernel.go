@@ -89,7 +89,7 @@ func newest(names []string, want string) (string, error) {
 	}
 	if len(fit) == 0 {
 		slices.SortFunc(all, byVersion)
-		return "", fmt.Errorf("Debian's package lists have no kernel %s, but %s: run apt-get update, or choose one of these", want, strings.Join(all, ", "))
+		return "", fmt.Errorf("the package lists have no kernel %s, but %s: run apt-get update, or choose one of these", want, strings.Join(all, ", "))
 	}
 	return slices.MaxFunc(fit, byVersion), nil
 }

@@ -55,7 +55,9 @@ func (w *town) settled(t *testing.T, rtt time.Duration) {
 		}
 		return true
 	}
-	known := func(_ *Node, _ netip.Addr, srtt time.Duration, suspect bool) bool { return srtt >= rtt*9/10 && !suspect }
+	known := func(_ *Node, _ netip.Addr, srtt time.Duration, suspect bool) bool {
+		return srtt >= rtt*9/10 && !suspect
+	}
 	for deadline := time.Now().Add(20 * time.Second); !far(known); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the gateways do not see %s of round-trip time", rtt)
