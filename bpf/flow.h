@@ -9,8 +9,8 @@
 /*
  * Functions that are neither static nor inline are looked at by the verifier once, for any argument, instead of once for
  * every way to every call (loops within loops would be too much for it). Hence their checks for null, and their copies of
- * keys: before Linux 6.2 the verifier lets no map helper read what such an argument points to. Before 6.8 it counts
- * the stack of each function in steps of 32 bytes, and of all that call each other there are 512.
+ * keys: the verifier of Linux 6.1 lets no map helper read what such an argument points to. Their stacks are small because
+ * all functions that call each other share 512 bytes, which it counts in steps of 32 for each.
  */
 
 #define DYING 1ULL

@@ -12,8 +12,8 @@
 #define PICK_DOUBTFUL 0x10000 /* with what pick_gateway() and pick_remote() return: none is good, this one as any */
 
 /*
- * How good the path to an address is. This and gateway_rank() are functions of their own for the verifier: inlined into
- * the loops of picks they were more than four fifths of its work, and on Linux 6.1 nearly all that it does at most.
+ * How good the path to an address is. This and gateway_rank() are functions of their own for the verifier: inlined, the two
+ * picks were 230,000 of the 270,000 instructions that it looked at in wire_in (Linux 6.18).
  */
 __noinline __u32 rank_to(__be32 address, __u64 now)
 {

@@ -272,8 +272,7 @@ static __always_inline enum verdict parse_l4(struct __sk_buff *skb, struct packe
 }
 
 /*
- * Parses the IPv4 packet whose header stands at offset l3. VERDICT_SENT means: parsed. *p is zero before. A function of its
- * own for the verifier: inlined, its many ends would multiply the ways through all that comes after.
+ * Parses the IPv4 packet whose header stands at offset l3. VERDICT_SENT means: parsed. *p is zero before.
  */
 __noinline enum verdict parse_ipv4(struct __sk_buff *skb, __u32 l3, struct packet *p)
 {
