@@ -341,7 +341,7 @@ func (d *Daemon) apply(r Result) error {
 // noteGateways takes in which gateways come and go, this node and remote ones, before anything is made of it.
 func (d *Daemon) noteGateways(objs Objects) (leaving map[netip.Addr]dataplane.Peer) {
 	now := time.Now()
-	ended := d.tenure.note(labelled(objs), resumed(objs, bootID()), now)
+	ended := d.tenure.note(wanted(objs), resumed(objs, bootID()), now)
 	leaving, some := d.farewells.note(objs.Config, objs.Peers, now)
 	if ended || some {
 		time.AfterFunc(drain+time.Second, d.wake)

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/egress"
+	"github.com/pelago-net/pelago/control/gateways"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/netdev"
 )
@@ -100,6 +100,7 @@ func (b *builder) nodes() {
 	for i := range b.objs.NodeIndexes {
 		statuses[b.objs.NodeIndexes[i].Name] = &b.objs.NodeIndexes[i].Status
 	}
+	wanted := gateways.Wanted(b.objs.Nodes)
 	for i := range b.objs.Nodes {
 		n := &b.objs.Nodes[i]
 		index, address, ok := b.index[n.Name], netip.Addr{}, false
@@ -107,11 +108,10 @@ func (b *builder) nodes() {
 			b.problem("node %s has no IPv4 InternalIP", n.Name)
 			continue
 		}
-		labelled := n.Labels[submarinerv1.LabelGateway] == "true"
 		if n.Name == b.objs.Name {
 			s.Settings.Address, s.Settings.CableAddress, s.Settings.Node = address, address, index
-			b.out.Gateway = labelled
-			s.Settings.Gateway = labelled || b.host.Draining
+			b.out.Gateway = wanted[n.Name]
+			s.Settings.Gateway = b.out.Gateway || b.host.Draining
 			switch {
 			case s.Settings.Gateway && encrypted(b.objs.Config):
 				// Where there is none, the wire has said so.
@@ -119,7 +119,7 @@ func (b *builder) nodes() {
 			case s.Settings.Gateway:
 				s.Settings.CablePort = b.objs.Config.CablePort
 			}
-			if labelled {
+			if b.out.Gateway {
 				s.Gateways = append(s.Gateways, index)
 				if st := statuses[n.Name]; st != nil && st.Serving {
 					serving = append(serving, index)
@@ -137,7 +137,7 @@ func (b *builder) nodes() {
 		}
 		s.Nodes[index] = hop
 		s.Peers[address] = dataplane.Peer{Kind: dataplane.PeerNode, Node: index}
-		if st := statuses[n.Name]; labelled && st != nil && st.Ready && st.Gateway {
+		if st := statuses[n.Name]; wanted[n.Name] && st != nil && st.Ready && st.Gateway {
 			s.Gateways = append(s.Gateways, index)
 			if st.Serving {
 				serving = append(serving, index)

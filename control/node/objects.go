@@ -93,16 +93,6 @@ func ownNode(objs Objects) *corev1.Node {
 	return &corev1.Node{}
 }
 
-// gatewayNodes is how many gateways the cluster has.
-func gatewayNodes(objs Objects) (n int) {
-	for i := range objs.Nodes {
-		if objs.Nodes[i].Labels[submarinerv1.LabelGateway] == "true" {
-			n++
-		}
-	}
-	return n
-}
-
 // ownIndex is this node's NodeIndex; empty if there is none.
 func ownIndex(objs Objects) *pelagov1alpha1.NodeIndex {
 	for i := range objs.NodeIndexes {

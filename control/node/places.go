@@ -39,7 +39,7 @@ type places struct {
 // needsPlaces says whether the node switches packets to pods by their own addresses: as a gateway of a cluster without
 // globalnet, also one that was taken out of service in this moment (its tenure has not taken that in yet) or a while ago.
 func needsPlaces(objs Objects, t tenure, now time.Time) bool {
-	return !objs.Config.Globalnet() && (labelled(objs) || t.gateway || now.Before(t.until))
+	return !objs.Config.Globalnet() && (wanted(objs) || t.gateway || now.Before(t.until))
 }
 
 type place struct {

@@ -124,7 +124,7 @@ func TestWhoNeedsPlaces(t *testing.T) {
 		if got := needsPlaces(objs, tn, now); got != want {
 			t.Errorf("%s: %t, want %t", what, got, want)
 		}
-		tn.note(labelled(objs), false, now)
+		tn.note(wanted(objs), false, now)
 	}
 	step("a gateway", true)
 	step("still one", true)

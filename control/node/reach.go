@@ -13,6 +13,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/gateways"
 	"github.com/pelago-net/pelago/control/publicip"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
@@ -45,7 +46,7 @@ type reach struct {
 // ensureReach learns how this gateway is reached and how it reaches others. It returns the objects as this gateway uses
 // them: with its own port, and with one address for each remote gateway. It never waits for anybody.
 func (d *Daemon) ensureReach(objs Objects) (Objects, Reach, []string) {
-	if !labelled(objs) && !d.tenure.gateway && !time.Now().Before(d.tenure.until) {
+	if !wanted(objs) && !d.tenure.gateway && !time.Now().Before(d.tenure.until) {
 		d.reach.resolver.Set(nil)
 		return objs, Reach{}, d.reach.close()
 	}
@@ -147,7 +148,7 @@ func gatewaySettings(objs Objects) (publicip.Overrides, []string) {
 	}
 	if c.LoadBalancer && len(o.PublicIP) == 0 {
 		o.PublicIP = []publicip.Source{{Method: publicip.LoadBalancer, Argument: config.LoadBalancerService}}
-		if n := gatewayNodes(objs); n > 1 {
+		if n := len(gateways.Wanted(objs.Nodes)); n > 1 {
 			errs = append(errs, fmt.Errorf("node %s is one of %d gateways behind the one load balancer %s, which spreads packets over all: "+
 				"use one gateway, or give each its own by the annotation %s", objs.Name, n, config.LoadBalancerService, publicip.KeyPublicIP))
 		}

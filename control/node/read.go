@@ -30,6 +30,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/gateways"
 	"github.com/pelago-net/pelago/control/publicip"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
@@ -114,7 +115,9 @@ func (d *Daemon) wakeIfChanged(before, after any) {
 func sameNode(a, b *corev1.Node) bool {
 	ipA, _ := internalIP(a)
 	ipB, _ := internalIP(b)
-	return ipA == ipB && a.UID == b.UID && a.Labels[submarinerv1.LabelGateway] == b.Labels[submarinerv1.LabelGateway] &&
+	_, drainedA := gateways.Drained(a)
+	_, drainedB := gateways.Drained(b)
+	return ipA == ipB && a.UID == b.UID && gateways.Labelled(a) == gateways.Labelled(b) && drainedA == drainedB &&
 		maps.Equal(settingsOf(a.Labels), settingsOf(b.Labels)) && maps.Equal(settingsOf(a.Annotations), settingsOf(b.Annotations))
 }
 

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/gateways"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
@@ -64,8 +64,8 @@ func resumed(objs Objects, boot string) bool {
 	return n.Status.Serving && n.Status.BootID == boot
 }
 
-// labelled says whether the node is to be a gateway.
-func labelled(objs Objects) bool { return ownNode(objs).Labels[submarinerv1.LabelGateway] == "true" }
+// wanted says whether the node is to be a gateway.
+func wanted(objs Objects) bool { return gateways.Wanted(objs.Nodes)[objs.Name] }
 
 // farewells are the remote gateways that were taken out of service a while ago, and those of now.
 type farewells struct {

@@ -59,7 +59,7 @@ func cableAddress(c config.Config, g pelagov1alpha1.PeerGateway) (netip.Addr, er
 // leaving keep their tunnels for as long as packets are taken from them. Errors that concern one peer are problems to
 // report; the others go on.
 func (d *Daemon) ensureWire(objs Objects, leaving map[netip.Addr]dataplane.Peer) (Wire, []string) {
-	if !labelled(objs) && !time.Now().Before(d.tenure.until) {
+	if !wanted(objs) && !time.Now().Before(d.tenure.until) {
 		return Wire{}, d.closeWire()
 	}
 	if d.wire == nil {

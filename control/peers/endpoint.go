@@ -32,12 +32,13 @@ func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex)
 	for _, i := range indexes {
 		byNode[i.Name] = i
 	}
+	wanted := gateways.Wanted(nodes)
 	var endpoints []*submarinerv1.Endpoint
 	var problems []problem
 	for i := range nodes {
 		node := &nodes[i]
 		index, ok := byNode[node.Name]
-		if !ok || node.Labels[submarinerv1.LabelGateway] != "true" || index.Spec.NodeUID != string(node.UID) || !gateways.Ready(&index) {
+		if !ok || !wanted[node.Name] || index.Spec.NodeUID != string(node.UID) || !gateways.Ready(&index) {
 			continue
 		}
 		private, err := privateIP(node, index)

@@ -12,6 +12,10 @@ const (
 	AnnotationHubID = "pelago.io/hub-id"
 )
 
+// AnnotationDrained with the value "true" takes a gateway node out of service, as a cordon does. Written by
+// `pelago gateway drain`.
+const AnnotationDrained = "pelago.io/gateway-drained"
+
 // Annotations of a Cluster. The admission policies at the hub read all but the last.
 const (
 	// AnnotationClusterUID is the UID of the cluster's namespace kube-system: which cluster it really is. Written by
