@@ -26,6 +26,7 @@ __noinline __u32 rank_to(__be32 address, __u64 now)
  */
 __noinline __u32 gateway_rank(__u32 self, __u32 node, __u32 cluster, __u64 now)
 {
+	const struct node_settings *s;
 	const struct standing *own;
 	const struct path *p;
 	__u32 zero = 0, rank;
@@ -33,7 +34,8 @@ __noinline __u32 gateway_rank(__u32 self, __u32 node, __u32 cluster, __u64 now)
 
 	if (node == self) {
 		own = bpf_map_lookup_elem(&standings, &zero);
-		return own && has_bit(own->unreachable, cluster) ? RANK_BAD : RANK_GOOD;
+		s = bpf_map_lookup_elem(&settings, &zero);
+		return (s && s->leaving) || (own && has_bit(own->unreachable, cluster)) ? RANK_BAD : RANK_GOOD;
 	}
 	n = bpf_map_lookup_elem(&nodes, &node);
 	if (!n || !n->present)

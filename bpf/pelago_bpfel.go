@@ -184,6 +184,7 @@ type PelagoNodeSettings struct {
 	Generation      uint32
 	Ready           uint16
 	CablePort       uint16
+	Leaving         uint32
 }
 
 type PelagoOverlayFlag uint32

@@ -153,7 +153,7 @@ static __always_inline int tell(struct __sk_buff *skb, const struct node_setting
 		return -1;
 	if (path)
 		path->promised = body->promised;
-	body->ready = s->ready;
+	body->ready = s->ready && !s->leaving;
 	body->generation = s->generation;
 	body->age = (bpf_ktime_get_ns() - own->confirmed) / SECOND;
 	for (int i = 0; i < CLUSTER_WORDS; i++)

@@ -145,8 +145,9 @@ struct node_settings {
 	__u32 generation;  /* of the tables, counts up with every change */
 	__u16 ready;	   /* 1 once the first full set of tables is in */
 	__be16 cable_port; /* UDP port of the vxlan wire; 0 = another wire, or no gateway */
+	__u32 leaving;	   /* 1: a gateway that others are to leave; it goes on switching what still comes */
 };
-ASSERT_SIZE(struct node_settings, 52);
+ASSERT_SIZE(struct node_settings, 56);
 
 /* ---- routing ---- */
 struct prefix {

@@ -56,6 +56,7 @@ type Settings struct {
 	Edge         uint32 // interface index of pelago0
 	Generation   uint32
 	Ready        bool
+	Leaving      bool // a gateway that others are to leave; it goes on switching what still comes
 }
 
 // Tokens are the secret of a wire, 24 bits, and the one before it; 0 means none.

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	gatewaynodes "github.com/pelago-net/pelago/control/gateways"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -36,7 +37,7 @@ func (j *join) chooseGateways(ctx context.Context, c kubernetes.Interface, answe
 		}
 		return j.gatewayNodes, nil
 	}
-	if slices.ContainsFunc(nodes, isGateway) {
+	if slices.ContainsFunc(nodes, func(n corev1.Node) bool { return gatewaynodes.Labelled(&n) }) {
 		return nil, nil
 	}
 	if !j.labelGateway {
@@ -79,8 +80,6 @@ func isReady(n corev1.Node) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
 }
-
-func isGateway(n corev1.Node) bool { return n.Labels[submarinerv1.LabelGateway] == "true" }
 
 func names(nodes []corev1.Node) []string {
 	var out []string

@@ -55,6 +55,7 @@ exports are reached from all of them under <service>.<namespace>.svc.clusterset.
 	}
 	add("set", deployBrokerCommand(), joinCommand(), unjoinCommand())
 	add("service", exportCommand(), unexportCommand())
+	add("set", gatewayCommand())
 	add("look", showCommand(), natCommand(), versionCommand())
 	return cmd
 }

@@ -111,8 +111,10 @@ type snapshot struct {
 	state   dataplane.State
 	objs    Objects
 	gateway bool
-	wire    map[string]string // what others must know to reach this gateway
-	reach   Reach
+	// fleeting: the gateway's wire ends with this process.
+	fleeting bool
+	wire     map[string]string // what others must know to reach this gateway
+	reach    Reach
 	// targets are probed; refused are remote gateways to which the wire cannot go.
 	targets, refused []target
 }
@@ -165,10 +167,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return d.leave()
 		case <-d.trigger:
 			if !d.settle(ctx) {
-				return nil
+				return d.leave()
 			}
 			d.reconcile(ctx)
 		case <-again.C:
@@ -247,6 +249,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	d.ready.Store(applied && result.State.Settings.Ready)
 	d.mu.Lock()
 	d.latest = newSnapshot(objs, result, reach)
+	d.latest.fleeting = host.Wire.Fleeting
 	d.mu.Unlock()
 	d.nodes.put(d.nodeReport(objs, result, reach, applied))
 	return errors.Join(errs...)

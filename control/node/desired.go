@@ -112,6 +112,7 @@ func (b *builder) nodes() {
 			s.Settings.Address, s.Settings.CableAddress, s.Settings.Node = address, address, index
 			b.out.Gateway = wanted[n.Name]
 			s.Settings.Gateway = b.out.Gateway || b.host.Draining
+			s.Settings.Leaving = !b.out.Gateway && b.host.Draining
 			switch {
 			case s.Settings.Gateway && encrypted(b.objs.Config):
 				// Where there is none, the wire has said so.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -269,15 +270,25 @@ func TestProblemsAreNamed(t *testing.T) {
 }
 
 func TestDrainingGatewayGoesOnSwitching(t *testing.T) {
-	objs, host := world("n1")
-	delete(objs.Nodes[0].Labels, submarinerv1.LabelGateway)
-	host.Draining = true
-	r := Desired(objs, host)
-	if r.Gateway || len(r.State.Gateways) > 0 {
-		t.Error("a node without the label is still offered as a gateway")
-	}
-	if !r.State.Settings.Gateway || len(r.State.Clusters) == 0 {
-		t.Error("it drops what others still send to it")
+	for name, leave := range map[string]func(*corev1.Node){
+		"label taken away": func(n *corev1.Node) { delete(n.Labels, submarinerv1.LabelGateway) },
+		"drained":          func(n *corev1.Node) { n.Annotations = map[string]string{pelagov1alpha1.AnnotationDrained: "true"} },
+		"cordoned":         func(n *corev1.Node) { n.Spec.Unschedulable = true },
+	} {
+		objs, host := world("n1")
+		objs.Nodes[1].Labels = map[string]string{submarinerv1.LabelGateway: "true"}
+		leave(&objs.Nodes[0])
+		host.Draining = true
+		r := Desired(objs, host)
+		if r.Gateway || slices.Contains(r.State.Gateways, r.State.Settings.Node) {
+			t.Errorf("%s: the node is still offered as a gateway", name)
+		}
+		if !r.State.Settings.Gateway || len(r.State.Clusters) == 0 {
+			t.Errorf("%s: it drops what others still send to it", name)
+		}
+		if !r.State.Settings.Leaving {
+			t.Errorf("%s: it does not tell others to leave it", name)
+		}
 	}
 }
 

@@ -22,6 +22,8 @@ const rewire = 5 * time.Second
 type Wire struct {
 	// Devices on which cable packets come in.
 	Devices []int
+	// Fleeting: they end with this process.
+	Fleeting bool
 	// Tunnels are the devices that lead to a remote gateway, by its fabric address.
 	Tunnels map[netip.Addr][]int
 	// Ports are the UDP ports at which the wire listens.
@@ -85,7 +87,7 @@ func (d *Daemon) ensureWire(objs Objects, leaving map[netip.Addr]dataplane.Peer)
 	if len(identity) == 0 {
 		identity = nil // as it comes back from the API server
 	}
-	return Wire{Devices: devices.Ifindexes, Tunnels: devices.Peers, Ports: cable.Ports(objs.Config.CableDriver, local), Identity: identity}, problems
+	return Wire{Devices: devices.Ifindexes, Fleeting: devices.Fleeting, Tunnels: devices.Peers, Ports: cable.Ports(objs.Config.CableDriver, local), Identity: identity}, problems
 }
 
 func (d *Daemon) localWire(objs Objects) (cable.Local, []string) {

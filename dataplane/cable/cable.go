@@ -83,6 +83,8 @@ type Peer struct {
 type Devices struct {
 	// Ifindexes of all devices on which packets of peers come in.
 	Ifindexes []int
+	// Fleeting: the devices end with this process.
+	Fleeting bool
 	// Peers says into which of the devices packets to a peer's fabric address may go: flows are spread over them.
 	// While a key changes it leaves out that tunnel, so follow it to lose no packet.
 	Peers map[netip.Addr][]int

@@ -122,7 +122,7 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 	w.peers, err = wgPeers(local, peers, own)
 	errs = append(errs, err)
 
-	devices := Devices{MTU: local.MTU, Peers: map[netip.Addr][]int{}}
+	devices := Devices{MTU: local.MTU, Fleeting: len(w.embedded) > 0, Peers: map[netip.Addr][]int{}}
 	index := map[int]int{}
 	for _, i := range w.tunnels {
 		if have[i] == nil {

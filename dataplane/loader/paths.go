@@ -168,6 +168,18 @@ func (l *Loader) Unreachable(clusters map[uint16]bool) error {
 	return put(l.objs.Standings, uint32(0), want)
 }
 
+// Leave tells the peers of a gateway, in its answers to their probes, to take others. It goes on switching what still comes.
+// The next Apply says what holds then.
+func (l *Loader) Leave() error {
+	var s bpf.PelagoNodeSettings
+	if err := l.objs.Settings.Lookup(uint32(0), &s); err != nil {
+		return fmt.Errorf("read map settings: %w", err)
+	}
+	s.Leaving = 1
+	l.Refresh()
+	return put(l.objs.Settings, uint32(0), s)
+}
+
 // Marks are the mark of our own packets, which the guards let out, and the one that makes a frame on pelago0 a probe. 0 before the
 // first Apply.
 func (l *Loader) Marks() (own, probe uint32, err error) {

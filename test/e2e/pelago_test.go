@@ -18,6 +18,8 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "a daemon that is killed", testDaemonKilled)
 	s.run(t, "backends come and go", testBackends)
 	s.run(t, "a gateway leaves", testGatewayLeaves)
+	s.run(t, "a gateway is drained", testGatewayDrained)
+	s.run(t, "an upgrade", testUpgrade)
 	s.run(t, "rights at the hub", testRights)
 	s.run(t, "a hundred exports and twenty dead agents", testManyExports)
 	s.run(t, "the hub is away", testHubAway)

@@ -181,6 +181,34 @@ func TestProbeReflection(t *testing.T) {
 	}
 }
 
+// A gateway that is about to leave tells everybody to take others, also its own pods, and goes on switching. The next
+// Apply takes it back.
+func TestLeavingGateway(t *testing.T) {
+	ga := load(t, 1, 1)
+	ga.arrive(t, answer(t, ga.sendProbe(t, nodeIP(1, 4), 0), nil))
+	ready := func() uint32 {
+		t.Helper()
+		return bodyOf(t, ga.sent(t, ga.arrive(t, probeOf(Probe, 2, 4, body{Nonce: 1})), "uplink-in probe")).Ready
+	}
+	if ready() != 1 {
+		t.Fatal("it is not ready from the beginning")
+	}
+	if err := ga.Loader.Leave(); err != nil {
+		t.Fatal(err)
+	}
+	if ready() != 0 {
+		t.Error("it leaves and does not say so")
+	}
+	p := udpPacket("x", from("120.1.0.1"), func(p *Packet) { p.UDP.Source = blockOf(2) })
+	ga.sent(t, ga.arrive(t, overlay(1, 2, 1, p.Encode())), "uplink-in switched")
+	if err := ga.Loader.Apply(state(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if ready() != 1 {
+		t.Error("it came back and does not say so")
+	}
+}
+
 // Only the answer that names an outstanding nonce counts, and only once.
 func TestProbeAnswer(t *testing.T) {
 	ga := load(t, 1, 1)

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	gatewaynodes "github.com/pelago-net/pelago/control/gateways"
+	"github.com/pelago-net/pelago/deploy"
+)
+
+// quiet is how long no packet may pass a gateway for it to be drained.
+const quiet = 2 * time.Second
+
+func gatewayCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "gateway",
+		Short: "Take gateways out of service and back",
+		Long: `All nodes with the label ` + submarinerv1.LabelGateway + `=true are gateways, and all are
+used at once. Before a gateway's node is rebooted or removed, drain it: its flows
+move to the other gateways, and no packet is lost. A cordon (kubectl cordon, kubectl
+drain) does the same.`,
+		Example: `  pelago gateway drain g1-n1 --context g1
+  pelago gateway undrain g1-n1 --context g1
+  pelago show gateways`,
+	}
+	cmd.AddCommand(drainCommand(), undrainCommand())
+	return cmd
+}
+
+// drain are the flags of gateway drain and undrain.
+type drain struct {
+	access  access
+	force   bool
+	timeout time.Duration
+}
+
+func drainCommand() *cobra.Command {
+	var d drain
+	cmd := &cobra.Command{
+		Use:   "drain NODE",
+		Short: "Move all flows from a gateway to the others, and wait until no packet passes it",
+		Example: `  pelago gateway drain g1-n1 --context g1
+  pelago gateway drain g1-n1 --context g1 --timeout 5m && kubectl --context g1 drain g1-n1 --ignore-daemonsets`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return d.drain(cmd.Context(), cmd.OutOrStdout(), args[0]) },
+	}
+	d.access.addFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&d.force, "force", false, "also if no other gateway is ready; the last one is used all the same")
+	cmd.Flags().DurationVar(&d.timeout, "timeout", 2*time.Minute, "how long to wait until no packet passes the gateway; 0: do not wait")
+	return cmd
+}
+
+func undrainCommand() *cobra.Command {
+	var d drain
+	cmd := &cobra.Command{
+		Use:     "undrain NODE",
+		Short:   "Take a drained gateway into service again",
+		Example: `  pelago gateway undrain g1-n1 --context g1`,
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return d.undrain(cmd.Context(), cmd.OutOrStdout(), args[0]) },
+	}
+	d.access.addFlags(cmd.Flags())
+	cmd.Flags().DurationVar(&d.timeout, "timeout", time.Minute, "how long to wait until the gateway is used; 0: do not wait")
+	return cmd
+}
+
+func (d *drain) drain(ctx context.Context, out io.Writer, name string) error {
+	m, node, err := d.gateway(ctx, name)
+	if err != nil {
+		return err
+	}
+	others, err := d.othersInService(ctx, m, name)
+	if err != nil {
+		return err
+	}
+	if len(others) == 0 && !d.force {
+		return fmt.Errorf("node %s is the last gateway in service: label another with `kubectl label node NODE %s=true` and wait until `pelago show gateways` lists it, or give --force",
+			name, submarinerv1.LabelGateway)
+	}
+	p := newProgress(out)
+	p.step("Taking gateway %s out of service", name)
+	if err := annotate(ctx, m.typed, node.Name, `"true"`); err != nil {
+		return err
+	}
+	if d.timeout == 0 || len(others) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	if err := d.await(ctx, m, name, func(n *pelagov1alpha1.NodeIndex) bool { return !n.Status.Gateway }); err != nil {
+		return fmt.Errorf("wait until pelago-node on %s has heard of it: %w", name, err)
+	}
+	p.step("Its flows move to %s", strings.Join(others, ", "))
+	if err := d.awaitQuiet(ctx, m, name, p); err != nil {
+		return err
+	}
+	p.step("Gateway %s is drained; take it back with `pelago gateway undrain %s`", name, name)
+	if by, drained := gatewaynodes.Drained(node); drained && by != pelagov1alpha1.AnnotationDrained {
+		p.step("It is cordoned as well, which keeps it out of service by itself")
+	}
+	return nil
+}
+
+// awaitQuiet waits until no packet has passed the gateway for a while.
+func (d *drain) awaitQuiet(ctx context.Context, m *member, name string, p *progress) error {
+	o := natOptions{access: d.access, nodes: []string{name}}
+	var last uint64
+	since := time.Now()
+	err := wait.PollUntilContextCancel(ctx, 500*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		counters, err := o.counters(ctx)
+		if err != nil {
+			return false, err
+		}
+		var now uint64
+		for _, c := range counters {
+			if c.Verdict == "switched" {
+				now += c.Packets
+			}
+		}
+		if now != last {
+			last, since = now, time.Now()
+		}
+		return time.Since(since) >= quiet, nil
+	})
+	if err == nil {
+		p.step("No packet has passed it for %s", quiet)
+		return nil
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("packets still pass gateway %s after %s: look at `pelago show connections` whether the other gateways are connected", name, d.timeout)
+	}
+	return err
+}
+
+func (d *drain) undrain(ctx context.Context, out io.Writer, name string) error {
+	m, node, err := d.gateway(ctx, name)
+	if err != nil {
+		return err
+	}
+	p := newProgress(out)
+	p.step("Taking gateway %s into service", name)
+	if err := annotate(ctx, m.typed, node.Name, "null"); err != nil {
+		return err
+	}
+	if node.Spec.Unschedulable {
+		p.step("Node %s is cordoned, which keeps it out of service: kubectl uncordon %s", name, name)
+		return nil
+	}
+	if d.timeout == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	if err := d.await(ctx, m, name, func(n *pelagov1alpha1.NodeIndex) bool { return n.Status.Serving }); err != nil {
+		return fmt.Errorf("wait until gateway %s is used: %w", name, err)
+	}
+	p.step("Gateway %s is used", name)
+	return nil
+}
+
+// await waits until the NodeIndex of a node is as wanted.
+func (d *drain) await(ctx context.Context, m *member, node string, wanted func(*pelagov1alpha1.NodeIndex) bool) error {
+	return wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		var n pelagov1alpha1.NodeIndex
+		if err := m.client.Get(ctx, types.NamespacedName{Name: node}, &n); err != nil {
+			return false, fmt.Errorf("get NodeIndex %s: %w", node, err)
+		}
+		return wanted(&n), nil
+	})
+}
+
+// gateway opens the cluster and gets the node, which must be a gateway.
+func (d *drain) gateway(ctx context.Context, name string) (*member, *corev1.Node, error) {
+	cfg, err := d.access.config()
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := openMember(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	node, err := m.typed.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, nil, fmt.Errorf("get node %s: %w", name, err)
+	}
+	if !gatewaynodes.Labelled(node) {
+		return nil, nil, fmt.Errorf("node %s is no gateway: it has no label %s=true", name, submarinerv1.LabelGateway)
+	}
+	return m, node, nil
+}
+
+// othersInService are the other gateways that are ready and not drained, sorted.
+func (d *drain) othersInService(ctx context.Context, m *member, except string) ([]string, error) {
+	nodes, err := m.typed.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: submarinerv1.LabelGateway + "=true"})
+	if err != nil {
+		return nil, fmt.Errorf("list gateways: %w", err)
+	}
+	var indexes pelagov1alpha1.NodeIndexList
+	if err := m.client.List(ctx, &indexes); err != nil {
+		return nil, fmt.Errorf("list NodeIndexes: %w", err)
+	}
+	serving := map[string]bool{}
+	for i := range indexes.Items {
+		serving[indexes.Items[i].Name] = gatewaynodes.Ready(&indexes.Items[i]) && indexes.Items[i].Status.Serving
+	}
+	var out []string
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if _, drained := gatewaynodes.Drained(n); n.Name != except && !drained && serving[n.Name] {
+			out = append(out, n.Name)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// annotate sets the annotation of drained gateways; value is JSON, null removes it.
+func annotate(ctx context.Context, c kubernetes.Interface, node, value string) error {
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, pelagov1alpha1.AnnotationDrained, value)
+	if _, err := c.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: deploy.Manager}); err != nil {
+		return fmt.Errorf("annotate node %s: %w", node, err)
+	}
+	return nil
+}

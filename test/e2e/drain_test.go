@@ -1,0 +1,54 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// testGatewayDrained: a gateway is drained by the command, and one by a cordon, while connections run; no packet is lost.
+// The last gateway of a cluster is not drained.
+func testGatewayDrained(t *testing.T, s *clusterset) {
+	ctx := t.Context()
+	l := s.needLoad(t)
+	connections := s.hold(t, l.client, 100, l.web.String()+":80")
+	datagrams := s.ping(t, l.client, 1000, l.sink.String()+":7")
+	for cluster, node := range map[string]string{"g1": "g1-n1", "g2": "g2-n1"} {
+		if _, err := s.Pelago(ctx, "gateway", "drain", node, "--context", cluster); err != nil {
+			t.Fatal(err)
+		}
+		before := s.switched(t, cluster, node)
+		time.Sleep(time.Second) // nothing may pass it
+		if n := s.switched(t, cluster, node) - before; n > 0 {
+			t.Errorf("%s is drained and still switches: %d packets in 1 s", node, n)
+		}
+	}
+	if out, err := s.Pelago(ctx, "gateway", "drain", "g1-n2", "--context", "g1"); err == nil || !strings.Contains(err.Error()+out, "the last gateway") {
+		t.Errorf("draining the last gateway of g1: %v; want a refusal", err)
+	}
+	for cluster, node := range map[string]string{"g1": "g1-n1", "g2": "g2-n1"} {
+		if _, err := s.Pelago(ctx, "gateway", "undrain", node, "--context", cluster); err != nil {
+			t.Fatal(err)
+		}
+	}
+	within(t, 30*time.Second, func() error { return s.gatewaysAre("g1-n1", "g1-n2", "g2-n1", "g2-n2") })
+	s.kubectl(t, "g1", "cordon", "g1-n2")
+	within(t, 20*time.Second, func() error { return s.gatewaysAre("g1-n1", "g2-n1", "g2-n2") })
+	s.kubectl(t, "g1", "uncordon", "g1-n2")
+	within(t, 30*time.Second, func() error { return s.gatewaysAre("g1-n1", "g1-n2", "g2-n1", "g2-n2") })
+	onlyBrokenOf(t, connections)
+	nothingLost(t, datagrams)
+}
+
+// testUpgrade: the node daemons of both clusters are replaced one after the other, as an upgrade does it, while connections run.
+func testUpgrade(t *testing.T, s *clusterset) {
+	l := s.needLoad(t)
+	connections := s.hold(t, l.client, 100, l.web.String()+":80")
+	datagrams := s.ping(t, l.client, 1000, l.sink.String()+":7")
+	for _, cluster := range []string{"g1", "g2"} {
+		s.kubectl(t, cluster, "-n", "pelago-system", "rollout", "restart", "daemonset/pelago-node")
+		s.kubectl(t, cluster, "-n", "pelago-system", "rollout", "status", "daemonset/pelago-node", "--timeout=120s")
+	}
+	onlyBrokenOf(t, connections)
+	nothingLost(t, datagrams)
+}
