@@ -185,7 +185,9 @@ func TestProbeReflection(t *testing.T) {
 // Apply takes it back.
 func TestLeavingGateway(t *testing.T) {
 	ga := load(t, 1, 1)
-	ga.arrive(t, answer(t, ga.sendProbe(t, nodeIP(1, 4), 0), nil))
+	for _, peer := range []netip.Addr{nodeIP(1, 4), nodeIP(2, 1), nodeIP(2, 4)} {
+		ga.arrive(t, answer(t, ga.sendProbe(t, peer, 0), nil))
+	}
 	ready := func() uint32 {
 		t.Helper()
 		return bodyOf(t, ga.sent(t, ga.arrive(t, probeOf(Probe, 2, 4, body{Nonce: 1})), "uplink-in probe")).Ready
