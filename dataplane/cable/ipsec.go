@@ -213,7 +213,7 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 	}
 	errs = append(errs, w.ensureConnections(local, usable, userspace, states))
 
-	devices := Devices{Ifindexes: slices.Clone(w.index), MTU: local.MTU, Peers: map[netip.Addr][]int{}}
+	devices := Devices{Ifindexes: slices.Clone(w.index), Fleeting: userspace, MTU: local.MTU, Peers: map[netip.Addr][]int{}}
 	routes := map[netip.Addr]int{}
 	for _, p := range usable {
 		routes[p.Fabric] = w.index[0]

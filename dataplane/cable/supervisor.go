@@ -19,8 +19,10 @@ const (
 	look = 300 * time.Millisecond
 	// pause before a daemon that ended is started again.
 	pause = time.Second
-	// leave is how long a daemon may take leave of its peers; the pod's grace period is longer.
-	leave = 3 * time.Second
+	// farewell is how long ESP in the daemon goes on at the end, while pelago-node, which ends at the same time, moves the
+	// flows to other gateways. leave is how long a daemon may take leave of its peers then. The pod's grace period is longer.
+	farewell = 1500 * time.Millisecond
+	leave    = 3 * time.Second
 	// charonBinary is where Debian's package strongswan-charon has it, and charonPID where the daemon notes its process id.
 	charonBinary = "/usr/lib/ipsec/charon"
 	charonPID    = "/var/run/charon.pid"
@@ -82,8 +84,13 @@ func (s Supervisor) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			if r != nil {
-				r.stop(map[string]syscall.Signal{ESPKernel: syscall.SIGKILL, ESPUserspace: syscall.SIGTERM}[espOf(r.as)])
+			switch {
+			case r == nil:
+			case espOf(r.as) == ESPKernel:
+				r.stop(syscall.SIGKILL)
+			default:
+				time.Sleep(farewell)
+				r.stop(syscall.SIGTERM)
 			}
 			return nil
 		case err := <-done:
