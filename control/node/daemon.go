@@ -80,6 +80,8 @@ type Daemon struct {
 
 	trigger chan struct{}
 	ready   atomic.Bool
+	settled atomic.Bool // the node has done its part once since its start (leave.go)
+	began   time.Time
 
 	// Below: the reconcile goroutine's own.
 	owners    map[netip.Addr]types.UID
@@ -140,11 +142,13 @@ func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemo
 	return d
 }
 
-// Ready says whether the first full set of tables is in the kernel.
-func (d *Daemon) Ready() bool { return d.ready.Load() }
+// Ready says whether the node's tables are in the kernel and, at a gateway, whether packets have a way out: an upgrade goes on
+// to the next node then.
+func (d *Daemon) Ready() bool { return d.ready.Load() && d.settled.Load() }
 
 // Run works until ctx ends. What is in the kernel stays there afterwards.
 func (d *Daemon) Run(ctx context.Context) error {
+	d.began = time.Now()
 	if err := d.watch(ctx); err != nil {
 		return err
 	}
@@ -238,6 +242,9 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	problems = append(problems, more...)
 	host.Wire = wire.with(reach)
 	result := Desired(objs, host)
+	if result.Gateway && host.Wire.Fleeting && !d.settled.Load() {
+		result.State.Settings.Leaving = true // what was there before this process is gone: others come when it is up again
+	}
 	d.report(append(problems, result.Problems...))
 
 	errs := []error{d.install(&result.State, host, d.assert)}
@@ -353,7 +360,7 @@ func (d *Daemon) noteGateways(objs Objects) (leaving map[netip.Addr]dataplane.Pe
 }
 
 func (d *Daemon) sweep() {
-	if !d.Ready() {
+	if !d.ready.Load() {
 		return
 	}
 	stats, err := d.loader.Sweep(shortestTimer)

@@ -84,7 +84,7 @@ func (d *Daemon) watchPaths(ctx context.Context) {
 }
 
 func (d *Daemon) watchPathsOnce(snap snapshot, now time.Time) error {
-	if !d.Ready() {
+	if !d.ready.Load() {
 		return nil
 	}
 	paths, err := d.probedPaths(snap.targets)
@@ -92,6 +92,10 @@ func (d *Daemon) watchPathsOnce(snap snapshot, now time.Time) error {
 		return err
 	}
 	d.opts.Verdict.Publish(d.verdicts.note(snap, paths, now))
+	if !d.settled.Load() && (settled(snap, paths) || now.Sub(d.began) > introduction) {
+		d.settled.Store(true)
+		d.wake()
+	}
 	if snap.gateway {
 		if err := d.loader.Unreachable(unreachable(snap.state.Clusters, paths)); err != nil {
 			return err
@@ -152,7 +156,7 @@ func unreachable(clusters map[uint16][]dataplane.RemoteGateway, paths map[netip.
 	for index, gateways := range clusters {
 		out[index] = !slices.ContainsFunc(gateways, func(g dataplane.RemoteGateway) bool {
 			p := paths[g.Hop.Address]
-			return !p.Suspect() && (p.Ready || p.Replies == 0)
+			return !p.Suspect() && p.Ready
 		})
 	}
 	return out

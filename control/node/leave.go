@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/pelago-net/pelago/dataplane/loader"
@@ -44,6 +45,15 @@ func (d *Daemon) leave() error {
 	}
 	d.log.Warn("the wire ends while packets still come", "waited", longest)
 	return nil
+}
+
+// settled says whether a node that has just started does its part: a gateway, once tunnels lead to all remote gateways and one of
+// each cluster has answered.
+func settled(snap snapshot, paths map[netip.Addr]loader.Path) bool {
+	if !snap.gateway {
+		return true
+	}
+	return !waiting(snap) && len(unreachable(snap.state.Clusters, paths)) == 0
 }
 
 // passed counts the packets that the node has switched between overlay and cable.
