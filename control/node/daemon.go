@@ -162,7 +162,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	go d.reach.resolver.Run(ctx)
 	defer d.reach.close()
 	go probe.New(d.loader, func() int { return int(d.edge.Load()) }, d.log).Run(ctx)
-	sweep, again, paths, wire := time.NewTicker(sweepEvery), time.NewTicker(reassert), time.NewTicker(watchEvery), time.NewTicker(rewire)
+	sweep, again, paths, wire := time.NewTicker(sweepEvery), time.NewTicker(reassert), time.NewTicker(watchEvery), time.NewTicker(expect)
+	rewired := time.Now()
 	defer sweep.Stop()
 	defer again.Stop()
 	defer paths.Stop()
@@ -186,8 +187,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 			d.wake() // released blocks and demand are reported with the next reconcile
 		case <-paths.C:
 			d.watchPaths(ctx)
-		case <-wire.C:
-			if d.wire != nil {
+		case now := <-wire.C:
+			if d.wire != nil && (d.expecting() || now.Sub(rewired) >= rewire) {
+				rewired = now
 				d.wake()
 			}
 		}

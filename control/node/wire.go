@@ -18,6 +18,9 @@ import (
 // have come to work and brings key changes on.
 const rewire = 5 * time.Second
 
+// expect is how often while a tunnel is yet to come up.
+const expect = 500 * time.Millisecond
+
 // Wire is what a gateway's wire amounts to; the zero value where there is none, or the vxlan wire.
 type Wire struct {
 	// Devices on which cable packets come in.
@@ -145,6 +148,13 @@ func withLeaving(peers, before []cable.Peer, leaving map[netip.Addr]dataplane.Pe
 		}
 	}
 	return peers
+}
+
+// expecting says whether a tunnel is yet to come up.
+func (d *Daemon) expecting() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.latest.gateway && !d.settled.Load() && waiting(d.latest)
 }
 
 // waiting says whether a gateway of an accepted peer is not in the tables yet: no tunnel leads to it.
