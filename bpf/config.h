@@ -25,5 +25,9 @@ volatile const __u64 suspect_floor = 3 * SECOND / 100;
 /* A gateway whose daemon has not confirmed its tables for this long is used if no fresher one is there; seconds. */
 volatile const __u32 stale_after = 120;
 
+/* Handshakes with an encrypted wire from addresses that no peer has: one each so often, and so many at once, as a time. */
+volatile const __u64 handshake_interval = SECOND / 100;
+volatile const __u64 handshake_burst = SECOND / 2;
+
 /* UDP port of the overlay inside the cluster. */
 #define OVERLAY_PORT 4800

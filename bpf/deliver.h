@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* The edge on its way in: from the overlay or, on a gateway, the cable to a pod of this node. */
 #pragma once
+#include "admit.h"
 #include "flow.h"
 #include "nat.h"
-#include "onward.h"
 
 #define TCP_FLAGS_WORD 12
 
@@ -13,20 +13,18 @@
  * reset may have. Segments that carry no ACK, and GSO packets, are only dropped: the sender tries again.
  */
 static __always_inline int reset(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
-				 const struct arrival *a)
+				 const struct arrival *a, struct course *c)
 {
-	struct prefix prefix = { .length = 32, .address = p->saddr };
 	__u32 check = p->l4 + __builtin_offsetof(struct tcp, check);
 	__be32 addresses[2] = { p->daddr, p->saddr }, seq, ack, none = 0;
 	__be16 ports[2] = { p->dport, p->sport }, old, new;
-	struct target to = {};
-	struct route *route;
+	const struct route *route;
 
 	if (p->proto != PROTO_TCP || p->fragment || p->error || (p->tcp_flags & TCP_RST) || !(p->tcp_flags & TCP_ACK) ||
 	    skb->gso_segs > 1)
 		return finish(skb, a->hook, VERDICT_DROP_NO_FLOW);
-	route = bpf_map_lookup_elem(&routes, &prefix);
-	if (!route || find_exit(s, route->cluster, flow_hash(p), &to) != VERDICT_SENT)
+	route = route_of(p->saddr);
+	if (!route || find_exit(s, route->cluster, flow_hash(p), &c->to) != VERDICT_SENT)
 		return finish(skb, a->hook, VERDICT_DROP_NO_FLOW);
 	if (bpf_skb_load_bytes(skb, p->l4 + 4, &seq, 4) || bpf_skb_load_bytes(skb, p->l4 + 8, &ack, 4) ||
 	    bpf_skb_load_bytes(skb, p->l4 + TCP_FLAGS_WORD, &old, 2))
@@ -38,7 +36,9 @@ static __always_inline int reset(struct __sk_buff *skb, const struct node_settin
 	    bpf_skb_store_bytes(skb, p->l4 + 4, &ack, 4, 0) || bpf_skb_store_bytes(skb, p->l4 + 8, &none, 4, 0) ||
 	    bpf_skb_store_bytes(skb, p->l4 + TCP_FLAGS_WORD, &new, 2, 0))
 		return finish(skb, a->hook, VERDICT_DROP_INTERNAL);
-	return switch_to(skb, s, a, &to, 0, 0, VERDICT_DROP_NO_FLOW);
+	c->node = 0;
+	c->flags = 0;
+	return switch_to(skb, s, a, c, VERDICT_DROP_NO_FLOW);
 }
 
 #define SHOWN_PORT_TRIES 16
@@ -137,29 +137,32 @@ static __always_inline int hand_over(struct __sk_buff *skb, const struct node_se
  */
 static __always_inline int pass_on(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
 				   const struct arrival *a, const struct service_key *key,
-				   const struct service *service)
+				   const struct service *service, struct course *c)
 {
-	struct target to = {};
+	enum verdict v = VERDICT_BOUNCED;
 	__u32 node;
 
-	if (!s->gateway)
-		return bounce(skb, s, p, a, VERDICT_DROP_NO_BACKEND);
+	if (!s->gateway) {
+		v = bounce(s, p, a, VERDICT_DROP_NO_BACKEND, c);
+		return v == VERDICT_BOUNCED ? switch_to(skb, s, a, c, v) : finish(skb, a->hook, v);
+	}
 	node = (a->flags & OVERLAY_BOUNCED) ? 0 : pick_node(key, service, service_hash(service, p, p->saddr), s->node);
-	if (!to_node(s, node, &to))
+	if (!to_node(s, node, &c->to))
 		return finish(skb, a->hook, VERDICT_DROP_NO_BACKEND);
-	return switch_to(skb, s, a, &to, 0, (a->flags & ~OVERLAY_SWITCH) | OVERLAY_BOUNCED, VERDICT_BOUNCED);
+	c->node = 0;
+	c->flags = (a->flags & ~OVERLAY_SWITCH) | OVERLAY_BOUNCED;
+	return switch_to(skb, s, a, c, v);
 }
 
-/* The edge on its way in. */
+/* The edge on its way in. What it passes on or answers goes by *c. */
 static __always_inline int deliver(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
-				   const struct arrival *a)
+				   const struct arrival *a, struct course *c)
 {
-	struct prefix prefix = { .length = 32, .address = p->saddr };
 	struct flow *f, *other = 0;
 	struct backend pod = {};
 	struct tuple t = {};
 	struct flow_key key;
-	struct route *route;
+	const struct route *route;
 	struct global *g;
 	enum verdict v;
 
@@ -181,8 +184,8 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	if (!g)
 		return finish(skb, a->hook, VERDICT_DROP_NOT_OWN);
 	if (!opens_flow(p))
-		return reset(skb, s, p, a);
-	route = bpf_map_lookup_elem(&routes, &prefix);
+		return reset(skb, s, p, a, c);
+	route = route_of(p->saddr);
 	if (!route)
 		return finish(skb, a->hook, VERDICT_DROP_SPOOFED_SOURCE);
 	if (g->kind == GLOBAL_POD) {
@@ -199,7 +202,7 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 			return finish(skb, a->hook, VERDICT_DROP_NO_SERVICE);
 		b = pick_backend(&service_key, service, service_hash(service, p, p->saddr));
 		if (!b)
-			return pass_on(skb, s, p, a, &service_key, service);
+			return pass_on(skb, s, p, a, &service_key, service, c);
 		pod = *b;
 	} else {
 		return finish(skb, a->hook, VERDICT_DROP_NO_FLOW);

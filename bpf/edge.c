@@ -139,11 +139,10 @@ static __always_inline int may_send(const struct flow *f, const struct packet *p
 static __always_inline enum verdict translate_out(const struct node_settings *s, __u32 ingress, struct packet *p,
 						  struct tuple *t, __u16 *node, __u16 *cluster)
 {
-	struct prefix prefix = { .length = 32, .address = p->daddr };
 	struct flow *f, *other = 0;
 	const struct source *src;
 	struct flow_key key;
-	struct route *route;
+	const struct route *route;
 
 	if (p->fragment) {
 		enum verdict v = fragment_ports(p);
@@ -178,7 +177,7 @@ static __always_inline enum verdict translate_out(const struct node_settings *s,
 		*cluster = f->cluster;
 		return VERDICT_SENT;
 	}
-	route = bpf_map_lookup_elem(&routes, &prefix);
+	route = route_of(p->daddr);
 	if (!route)
 		return VERDICT_DROP_NO_ROUTE;
 	/* Only a pod on its own device, or the node itself, opens flows. */
@@ -227,7 +226,7 @@ int edge_out(struct __sk_buff *skb)
 	v = find_exit(s, cluster, hash, &to);
 	if (v != VERDICT_SENT)
 		return finish(skb, HOOK_EDGE_OUT, v);
-	if (skb->len - ETH_LEN + ENCAP_LEN > IPV4_MAX || !fits(skb, &to, ENCAP_LEN))
+	if (skb->len - ETH_LEN + ENCAP_LEN > IPV4_MAX || !fits(skb, HOOK_EDGE_OUT, &to, ENCAP_LEN))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_TOO_BIG);
 	if (push_outer(skb, &p, &to, node, p.fragment ? OVERLAY_FRAGMENT : 0, hash))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);

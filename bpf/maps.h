@@ -214,6 +214,43 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } standings SEC(".maps");
 
+/* key: interface index; value: an uplink with XDP. Writer: loader. Reader: uplink_xdp, guard. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 64);
+	__type(key, __u32);
+	__type(value, struct uplink);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} uplinks SEC(".maps");
+
+/* key: 0; value: the ports of the wire. Writer: loader. Reader: guard. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct guard);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} guards SEC(".maps");
+
+/* key: address of a remote gateway on the underlay; value: nothing. Writer: loader. Reader: guard. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __be32);
+	__type(value, __u32);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} callers SEC(".maps");
+
+/* key: 0; value: when all calls of unknown addresses so far are paid for, ns since boot. Writer and reader: guard. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} calls SEC(".maps");
+
 #define COUNTERS (HOOK_MAX * VERDICT_MAX)
 
 /* key: hook * VERDICT_MAX + verdict; value: packets and bytes. Writer: finish(). Reader: collector. */

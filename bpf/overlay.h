@@ -60,15 +60,15 @@ static __always_inline __u32 words(__be32 a)
  * drop it without a word. A GSO packet does: its segments were sized by the route to pelago0 (edge) or came in by an
  * uplink (gateway). Where the device cannot be asked the packet may go on.
  */
-static __always_inline int fits(struct __sk_buff *skb, const struct target *to, __s32 more)
+static __always_inline int fits(void *ctx, enum hook hook, const struct target *to, __s32 more)
 {
 	__u32 mtu = 0;
 
 	if (to->wire)
 		more -= ETH_LEN;
-	if (skb->len + more <= ETH_LEN + MTU_AT_LEAST)
+	if (packet_len(ctx, hook) + more <= ETH_LEN + MTU_AT_LEAST)
 		return 1;
-	return bpf_check_mtu(skb, to->hop.ifindex, &mtu, more, 0) != BPF_MTU_CHK_RET_FRAG_NEEDED;
+	return bpf_check_mtu(ctx, to->hop.ifindex, &mtu, more, 0) != BPF_MTU_CHK_RET_FRAG_NEEDED;
 }
 
 /* Sends an overlay packet that came in by an uplink or wire and is complete but for its MAC addresses. */
@@ -150,9 +150,10 @@ static __always_inline int push_outer(struct __sk_buff *skb, const struct packet
  * Turns an overlay packet round towards another node or gateway: outer addresses, port and overlay header. The outer
  * TTL falls and is never reset, the inner packet stays as it is. VERDICT_SWITCHED means: ready for send_to().
  */
-static __always_inline enum verdict turn_outer(struct __sk_buff *skb, const struct target *to, __u16 node, __u8 flags)
+static __always_inline enum verdict turn_outer(void *ctx, enum hook hook, const struct target *to, __u16 node,
+					       __u8 flags)
 {
-	void *data = packet_at(skb, 0, OUTER_LEN);
+	void *data = packet_at(ctx, hook, 0, OUTER_LEN);
 	struct ipv4 *ip = data + ETH_LEN;
 	struct udp *udp = data + ETH_LEN + sizeof(*ip);
 	struct overlay_header *h = data + ETH_LEN + sizeof(*ip) + sizeof(*udp);

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Headers, the cursor over a packet, and the parsed form that everything else works on. */
 #pragma once
-#include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
-#include "types.h"
+#include "frame.h"
 
 #define ETH_P_IP 0x0800
 #define ETH_LEN 14
@@ -124,53 +122,10 @@ struct packet {
 	__u32 end;  /* offset behind the packet */
 };
 
-/*
- * skb->data and skb->data_end through a load that the compiler cannot fold into arithmetic on the context
- * pointer, which the verifier refuses.
- */
-#define SKB_POINTER(skb, field)                                                                                        \
-	({                                                                                                             \
-		void *__p;                                                                                             \
-		asm volatile("%[p] = *(u32 *)(%[s] + %[o])"                                                            \
-			     : [p] "=r"(__p)                                                                           \
-			     : [s] "r"(skb), [o] "i"(__builtin_offsetof(struct __sk_buff, field)));                    \
-		__p;                                                                                                   \
-	})
-
-/* No header that we look at begins behind this: outer headers, inner IPv4, ICMP, quoted IPv4. */
-#define OFFSET_MAX 255
-
-/*
- * The bytes [off, off+len) of a packet as a linear piece of memory, or 0. Invalidates earlier pointers. The empty
- * asm keeps the pointer that was checked: computed anew it would be a different one to the verifier. The check of
- * off is for it, too: it has lost the bounds of what was kept in memory.
- */
-static __always_inline void *packet_at(struct __sk_buff *skb, __u32 off, __u32 len)
-{
-	void *at, *end;
-
-	asm volatile("" : "+r"(off));
-	if (off > OFFSET_MAX)
-		return 0;
-	at = SKB_POINTER(skb, data) + off;
-	end = SKB_POINTER(skb, data_end);
-	asm volatile("" : "+r"(at));
-	if (at + len > end) {
-		if (bpf_skb_pull_data(skb, off + len))
-			return 0;
-		at = SKB_POINTER(skb, data) + off;
-		end = SKB_POINTER(skb, data_end);
-		asm volatile("" : "+r"(at));
-		if (at + len > end)
-			return 0;
-	}
-	return at;
-}
-
 /* A transport header of len bytes: inside the packet, not merely inside the frame. */
-static __always_inline void *transport_at(struct __sk_buff *skb, const struct packet *p, __u32 len)
+static __always_inline void *transport_at(void *ctx, enum hook hook, const struct packet *p, __u32 len)
 {
-	return p->l4 + len > p->end ? 0 : packet_at(skb, p->l4, len);
+	return p->l4 + len > p->end ? 0 : packet_at(ctx, hook, p->l4, len);
 }
 
 /* How far in a quoted packet may begin; the verifier has lost the bounds of the fields of struct packet. */
@@ -180,7 +135,7 @@ static __always_inline void *transport_at(struct __sk_buff *skb, const struct pa
  * The packet that an ICMP error quotes. It must have been sent by the error's destination, and enough of it be there
  * to see its ports (RFC 792: 8 bytes of transport). Options of its header are skipped (RFC 5508 REQ-3b).
  */
-static __noinline enum verdict parse_quoted(struct __sk_buff *skb, struct packet *p)
+static __noinline enum verdict parse_quoted(void *ctx, enum hook hook, struct packet *p)
 {
 	struct ipv4 *ip;
 	struct icmp *l4;
@@ -193,7 +148,7 @@ static __noinline enum verdict parse_quoted(struct __sk_buff *skb, struct packet
 	p->quoted = p->l4 + sizeof(struct icmp);
 	if (p->quoted > QUOTED_MAX || p->quoted + sizeof(*ip) > p->end)
 		return VERDICT_DROP_MALFORMED;
-	ip = packet_at(skb, p->quoted, sizeof(*ip));
+	ip = packet_at(ctx, hook, p->quoted, sizeof(*ip));
 	if (!ip || ip->version_ihl >> 4 != 4 || ip->saddr != p->daddr)
 		return VERDICT_DROP_MALFORMED;
 	header = (ip->version_ihl & 0x0f) * 4;
@@ -202,8 +157,9 @@ static __noinline enum verdict parse_quoted(struct __sk_buff *skb, struct packet
 	p->proto = ip->proto;
 	if (ip->frag & bpf_htons(IP_OFFSET))
 		return VERDICT_DROP_FRAGMENT;
-	l4 = header < sizeof(*ip) || p->quoted_l4 + sizeof(*l4) > p->end ? 0 :
-									   packet_at(skb, p->quoted_l4, sizeof(*l4));
+	l4 = header < sizeof(*ip) || p->quoted_l4 + sizeof(*l4) > p->end ?
+		     0 :
+		     packet_at(ctx, hook, p->quoted_l4, sizeof(*l4));
 	if (!l4)
 		return VERDICT_DROP_MALFORMED;
 	p->error = 1;
@@ -226,11 +182,11 @@ static __noinline enum verdict parse_quoted(struct __sk_buff *skb, struct packet
 }
 
 /* Transport part of parse_ipv4. Fragments other than the first have none. */
-static __always_inline enum verdict parse_l4(struct __sk_buff *skb, struct packet *p)
+static __always_inline enum verdict parse_l4(void *ctx, enum hook hook, struct packet *p)
 {
 	switch (p->proto) {
 	case PROTO_TCP: {
-		struct tcp *tcp = transport_at(skb, p, sizeof(*tcp));
+		struct tcp *tcp = transport_at(ctx, hook, p, sizeof(*tcp));
 
 		if (!tcp)
 			return VERDICT_DROP_MALFORMED;
@@ -240,7 +196,7 @@ static __always_inline enum verdict parse_l4(struct __sk_buff *skb, struct packe
 		return VERDICT_SENT;
 	}
 	case PROTO_UDP: {
-		struct udp *udp = transport_at(skb, p, sizeof(*udp));
+		struct udp *udp = transport_at(ctx, hook, p, sizeof(*udp));
 
 		if (!udp)
 			return VERDICT_DROP_MALFORMED;
@@ -249,7 +205,7 @@ static __always_inline enum verdict parse_l4(struct __sk_buff *skb, struct packe
 		return VERDICT_SENT;
 	}
 	case PROTO_ICMP: {
-		struct icmp *icmp = transport_at(skb, p, sizeof(*icmp));
+		struct icmp *icmp = transport_at(ctx, hook, p, sizeof(*icmp));
 
 		if (!icmp)
 			return VERDICT_DROP_MALFORMED;
@@ -264,32 +220,26 @@ static __always_inline enum verdict parse_l4(struct __sk_buff *skb, struct packe
 		case ICMP_UNREACHABLE:
 		case ICMP_TIME_EXCEEDED:
 		case ICMP_PARAMETER_PROBLEM:
-			return parse_quoted(skb, p);
+			return parse_quoted(ctx, hook, p);
 		}
 	}
 	}
 	return VERDICT_DROP_PROTOCOL;
 }
 
-/*
- * Parses the IPv4 packet whose header stands at offset l3. VERDICT_SENT means: parsed. *p is zero before.
- */
-__noinline enum verdict parse_ipv4(struct __sk_buff *skb, __u32 l3, struct packet *p)
+static __always_inline enum verdict parse(void *ctx, enum hook hook, __u32 l3, struct packet *p)
 {
-	struct ipv4 *ip;
-	__u32 header, len;
+	struct ipv4 *ip = packet_at(ctx, hook, l3, sizeof(*ip));
+	__u32 header, len, end = packet_len(ctx, hook);
 	__u16 frag;
 
-	if (!p)
-		return VERDICT_DROP_INTERNAL;
-	ip = packet_at(skb, l3, sizeof(*ip));
 	if (!ip || (ip->version_ihl >> 4) != 4)
 		return VERDICT_DROP_MALFORMED;
 	header = (ip->version_ihl & 0x0f) * 4;
 	len = bpf_ntohs(ip->len);
-	if (!len && skb->gso_segs > 1)
-		len = skb->len - l3; /* a GSO packet over 64 KiB, which its header cannot say */
-	if (header < sizeof(*ip) || len < header || l3 + len > skb->len)
+	if (!len && segments(ctx, hook) > 1)
+		len = end - l3; /* a GSO packet over 64 KiB, which its header cannot say */
+	if (header < sizeof(*ip) || len < header || l3 + len > end)
 		return VERDICT_DROP_MALFORMED;
 	p->l3 = l3;
 	p->l4 = l3 + header;
@@ -306,7 +256,26 @@ __noinline enum verdict parse_ipv4(struct __sk_buff *skb, __u32 l3, struct packe
 	}
 	if (frag & IP_MF)
 		p->fragment = FIRST_FRAGMENT;
-	return parse_l4(skb, p);
+	return parse_l4(ctx, hook, p);
+}
+
+/*
+ * Parses the IPv4 packet whose header stands at offset l3. VERDICT_SENT means: parsed. *p is zero before. The verifier looks
+ * once at these two, which is why the context has its type here.
+ */
+__noinline enum verdict parse_ipv4(struct __sk_buff *skb, __u32 l3, struct packet *p)
+{
+	return p ? parse(skb, HOOK_UPLINK_IN, l3, p) : VERDICT_DROP_INTERNAL;
+}
+
+__noinline enum verdict parse_frame(struct xdp_md *xdp, __u32 l3, struct packet *p)
+{
+	return p ? parse(xdp, HOOK_UPLINK_XDP, l3, p) : VERDICT_DROP_INTERNAL;
+}
+
+static __always_inline int same_mac(const __u8 *a, const __u8 *b)
+{
+	return *(__u32 *)a == *(__u32 *)b && *(__u16 *)(a + 4) == *(__u16 *)(b + 4);
 }
 
 /* 32-bit mixer (the finalizer of MurmurHash3), good enough to spread flows; not a secret. */

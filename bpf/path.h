@@ -4,7 +4,15 @@
 #include "lb.h"
 #include "overlay.h"
 
-/* A node of this cluster. 0: there is no such node. */
+/* The remote cluster that an address belongs to, or 0. */
+static __always_inline const struct route *route_of(__be32 address)
+{
+	struct prefix prefix = { .length = 32, .address = address };
+
+	return bpf_map_lookup_elem(&routes, &prefix);
+}
+
+/* A node of this cluster. 0: there is no such node, and *to stays as it is. */
 static __always_inline int to_node(const struct node_settings *s, __u32 index, struct target *to)
 {
 	struct node *n = index ? bpf_map_lookup_elem(&nodes, &index) : 0;

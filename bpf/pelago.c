@@ -4,6 +4,7 @@
 /* The object: every program over one set of maps. */
 #include "edge.c"
 #include "uplink.c"
+#include "xdp.c"
 #include "sweep.c"
 
 /* Types that occur only as constants or on the stack leave no trace in BTF; a pointer keeps them there for bpf2go. */

@@ -141,6 +141,12 @@ const (
 	PelagoGlobalKindGLOBAL_POD     PelagoGlobalKind = 3
 )
 
+type PelagoGuard struct {
+	_     structs.HostLayout
+	First uint16
+	Ports uint16
+}
+
 type PelagoHook uint32
 
 const (
@@ -150,7 +156,8 @@ const (
 	PelagoHookHOOK_EDGE_IN    PelagoHook = 3
 	PelagoHookHOOK_WIRE_IN    PelagoHook = 4
 	PelagoHookHOOK_WIRE_OUT   PelagoHook = 5
-	PelagoHookHOOK_MAX        PelagoHook = 6
+	PelagoHookHOOK_UPLINK_XDP PelagoHook = 6
+	PelagoHookHOOK_MAX        PelagoHook = 7
 )
 
 type PelagoHop struct {
@@ -360,6 +367,12 @@ const (
 	PelagoTcpSeenTCP_SEEN_RST PelagoTcpSeen = 4
 )
 
+type PelagoUplink struct {
+	_   structs.HostLayout
+	Mac [6]uint8
+	Pad uint16
+}
+
 type PelagoVerdict uint32
 
 const (
@@ -395,8 +408,9 @@ const (
 	PelagoVerdictVERDICT_DROP_INJECTED        PelagoVerdict = 29
 	PelagoVerdictVERDICT_DROP_UNVERIFIED      PelagoVerdict = 30
 	PelagoVerdictVERDICT_DROP_NOT_READY       PelagoVerdict = 31
-	PelagoVerdictVERDICT_DROP_INTERNAL        PelagoVerdict = 32
-	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 33
+	PelagoVerdictVERDICT_DROP_HANDSHAKE       PelagoVerdict = 32
+	PelagoVerdictVERDICT_DROP_INTERNAL        PelagoVerdict = 33
+	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 34
 )
 
 // Names of all BPF objects in the ELF.
@@ -405,6 +419,8 @@ const (
 const (
 	PelagoMapBackends              = "backends"
 	PelagoMapBlocks                = "blocks"
+	PelagoMapCallers               = "callers"
+	PelagoMapCalls                 = "calls"
 	PelagoMapClusters              = "clusters"
 	PelagoMapCounters              = "counters"
 	PelagoMapEgresses              = "egresses"
@@ -412,6 +428,7 @@ const (
 	PelagoMapFragments             = "fragments"
 	PelagoMapGateways              = "gateways"
 	PelagoMapGlobals               = "globals"
+	PelagoMapGuards                = "guards"
 	PelagoMapHand                  = "hand"
 	PelagoMapNodes                 = "nodes"
 	PelagoMapPaths                 = "paths"
@@ -423,14 +440,18 @@ const (
 	PelagoMapSources               = "sources"
 	PelagoMapStandings             = "standings"
 	PelagoMapTables                = "tables"
+	PelagoMapUplinks               = "uplinks"
 	PelagoProgEdgeIn               = "edge_in"
 	PelagoProgEdgeOut              = "edge_out"
 	PelagoProgSweepFlows           = "sweep_flows"
 	PelagoProgUplinkIn             = "uplink_in"
 	PelagoProgUplinkOut            = "uplink_out"
+	PelagoProgUplinkXdp            = "uplink_xdp"
 	PelagoProgWireIn               = "wire_in"
 	PelagoProgWireOut              = "wire_out"
 	PelagoVarClosedFloor           = "closed_floor"
+	PelagoVarHandshakeBurst        = "handshake_burst"
+	PelagoVarHandshakeInterval     = "handshake_interval"
 	PelagoVarIcmpTimeout           = "icmp_timeout"
 	PelagoVarKeepAffinity          = "keep_affinity"
 	PelagoVarKeepDirection         = "keep_direction"
@@ -505,6 +526,7 @@ type PelagoProgramSpecs struct {
 	SweepFlows *ebpf.ProgramSpec `ebpf:"sweep_flows"`
 	UplinkIn   *ebpf.ProgramSpec `ebpf:"uplink_in"`
 	UplinkOut  *ebpf.ProgramSpec `ebpf:"uplink_out"`
+	UplinkXdp  *ebpf.ProgramSpec `ebpf:"uplink_xdp"`
 	WireIn     *ebpf.ProgramSpec `ebpf:"wire_in"`
 	WireOut    *ebpf.ProgramSpec `ebpf:"wire_out"`
 }
@@ -515,6 +537,8 @@ type PelagoProgramSpecs struct {
 type PelagoMapSpecs struct {
 	Backends  *ebpf.MapSpec `ebpf:"backends"`
 	Blocks    *ebpf.MapSpec `ebpf:"blocks"`
+	Callers   *ebpf.MapSpec `ebpf:"callers"`
+	Calls     *ebpf.MapSpec `ebpf:"calls"`
 	Clusters  *ebpf.MapSpec `ebpf:"clusters"`
 	Counters  *ebpf.MapSpec `ebpf:"counters"`
 	Egresses  *ebpf.MapSpec `ebpf:"egresses"`
@@ -522,6 +546,7 @@ type PelagoMapSpecs struct {
 	Fragments *ebpf.MapSpec `ebpf:"fragments"`
 	Gateways  *ebpf.MapSpec `ebpf:"gateways"`
 	Globals   *ebpf.MapSpec `ebpf:"globals"`
+	Guards    *ebpf.MapSpec `ebpf:"guards"`
 	Hand      *ebpf.MapSpec `ebpf:"hand"`
 	Nodes     *ebpf.MapSpec `ebpf:"nodes"`
 	Paths     *ebpf.MapSpec `ebpf:"paths"`
@@ -533,6 +558,7 @@ type PelagoMapSpecs struct {
 	Sources   *ebpf.MapSpec `ebpf:"sources"`
 	Standings *ebpf.MapSpec `ebpf:"standings"`
 	Tables    *ebpf.MapSpec `ebpf:"tables"`
+	Uplinks   *ebpf.MapSpec `ebpf:"uplinks"`
 }
 
 // PelagoVariableSpecs contains global variables before they are loaded into the kernel.
@@ -540,6 +566,8 @@ type PelagoMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoVariableSpecs struct {
 	ClosedFloor           *ebpf.VariableSpec `ebpf:"closed_floor"`
+	HandshakeBurst        *ebpf.VariableSpec `ebpf:"handshake_burst"`
+	HandshakeInterval     *ebpf.VariableSpec `ebpf:"handshake_interval"`
 	IcmpTimeout           *ebpf.VariableSpec `ebpf:"icmp_timeout"`
 	KeepAffinity          *ebpf.VariableSpec `ebpf:"keep_affinity"`
 	KeepDirection         *ebpf.VariableSpec `ebpf:"keep_direction"`
@@ -589,6 +617,8 @@ func (o *PelagoObjects) Close() error {
 type PelagoMaps struct {
 	Backends  *ebpf.Map `ebpf:"backends"`
 	Blocks    *ebpf.Map `ebpf:"blocks"`
+	Callers   *ebpf.Map `ebpf:"callers"`
+	Calls     *ebpf.Map `ebpf:"calls"`
 	Clusters  *ebpf.Map `ebpf:"clusters"`
 	Counters  *ebpf.Map `ebpf:"counters"`
 	Egresses  *ebpf.Map `ebpf:"egresses"`
@@ -596,6 +626,7 @@ type PelagoMaps struct {
 	Fragments *ebpf.Map `ebpf:"fragments"`
 	Gateways  *ebpf.Map `ebpf:"gateways"`
 	Globals   *ebpf.Map `ebpf:"globals"`
+	Guards    *ebpf.Map `ebpf:"guards"`
 	Hand      *ebpf.Map `ebpf:"hand"`
 	Nodes     *ebpf.Map `ebpf:"nodes"`
 	Paths     *ebpf.Map `ebpf:"paths"`
@@ -607,12 +638,15 @@ type PelagoMaps struct {
 	Sources   *ebpf.Map `ebpf:"sources"`
 	Standings *ebpf.Map `ebpf:"standings"`
 	Tables    *ebpf.Map `ebpf:"tables"`
+	Uplinks   *ebpf.Map `ebpf:"uplinks"`
 }
 
 func (m *PelagoMaps) Close() error {
 	return _PelagoClose(
 		m.Backends,
 		m.Blocks,
+		m.Callers,
+		m.Calls,
 		m.Clusters,
 		m.Counters,
 		m.Egresses,
@@ -620,6 +654,7 @@ func (m *PelagoMaps) Close() error {
 		m.Fragments,
 		m.Gateways,
 		m.Globals,
+		m.Guards,
 		m.Hand,
 		m.Nodes,
 		m.Paths,
@@ -631,6 +666,7 @@ func (m *PelagoMaps) Close() error {
 		m.Sources,
 		m.Standings,
 		m.Tables,
+		m.Uplinks,
 	)
 }
 
@@ -639,6 +675,8 @@ func (m *PelagoMaps) Close() error {
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoVariables struct {
 	ClosedFloor           *ebpf.Variable `ebpf:"closed_floor"`
+	HandshakeBurst        *ebpf.Variable `ebpf:"handshake_burst"`
+	HandshakeInterval     *ebpf.Variable `ebpf:"handshake_interval"`
 	IcmpTimeout           *ebpf.Variable `ebpf:"icmp_timeout"`
 	KeepAffinity          *ebpf.Variable `ebpf:"keep_affinity"`
 	KeepDirection         *ebpf.Variable `ebpf:"keep_direction"`
@@ -675,6 +713,7 @@ type PelagoPrograms struct {
 	SweepFlows *ebpf.Program `ebpf:"sweep_flows"`
 	UplinkIn   *ebpf.Program `ebpf:"uplink_in"`
 	UplinkOut  *ebpf.Program `ebpf:"uplink_out"`
+	UplinkXdp  *ebpf.Program `ebpf:"uplink_xdp"`
 	WireIn     *ebpf.Program `ebpf:"wire_in"`
 	WireOut    *ebpf.Program `ebpf:"wire_out"`
 }
@@ -686,6 +725,7 @@ func (p *PelagoPrograms) Close() error {
 		p.SweepFlows,
 		p.UplinkIn,
 		p.UplinkOut,
+		p.UplinkXdp,
 		p.WireIn,
 		p.WireOut,
 	)

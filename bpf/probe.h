@@ -25,6 +25,27 @@ static __always_inline __u64 interval_of(const struct path *p)
 	return spread > probe_interval ? spread : probe_interval;
 }
 
+/* Notes that a packet takes the path. */
+static __always_inline void use_path(struct path *p, __u64 now)
+{
+	if (now - p->used > USED_GRAIN)
+		p->used = now;
+}
+
+/* Whether a packet that takes the path is to have a probe beside it: whoever should send one is late. */
+static __always_inline int overdue(const struct path *p, __u64 now)
+{
+	__u64 sent, wait;
+
+	if (!p->probed && heard_lately(p, now))
+		return 0;
+	/* The prober gets half of an interval more; nodes have none. */
+	wait = interval_of(p);
+	wait += p->probed ? wait / 2 : 0;
+	sent = p->ring[p->sequence % PROBE_RING].sent;
+	return now >= sent && now - sent >= wait;
+}
+
 /*
  * Notes that a packet takes the path, which its outer headers name already, and sends a probe beside it if one is
  * overdue. Invalidates pointers into the packet, and skb->mark, which the senders set.
@@ -32,19 +53,12 @@ static __always_inline __u64 interval_of(const struct path *p)
 static __always_inline void take_path(struct __sk_buff *skb, const struct node_settings *s, const struct target *to)
 {
 	struct path *p = path_to(to->hop.address);
-	__u64 now = now_ns(), sent, wait;
+	__u64 now = now_ns();
 
 	if (!p)
 		return;
-	if (now - p->used > USED_GRAIN)
-		p->used = now;
-	if (!p->probed && heard_lately(p, now))
-		return;
-	/* The prober gets half of an interval more; nodes have none. */
-	wait = interval_of(p);
-	wait += p->probed ? wait / 2 : 0;
-	sent = p->ring[p->sequence % PROBE_RING].sent;
-	if (now < sent || now - sent < wait)
+	use_path(p, now);
+	if (!overdue(p, now))
 		return;
 	skb->mark = clone_mark(s);
 	bpf_clone_redirect(skb, s->edge, 0);
@@ -138,14 +152,15 @@ static __noinline int probe_out(struct __sk_buff *skb, const struct node_setting
 }
 
 struct probe_headers {
+	struct ipv4 ip;
 	struct udp udp;
 	struct overlay_header overlay;
 };
 
 /* Writes into a probe's body what its sender wants to know. */
-static __always_inline int tell(struct __sk_buff *skb, const struct node_settings *s, struct path *path)
+static __always_inline int tell(void *ctx, enum hook hook, const struct node_settings *s, struct path *path)
 {
-	struct probe *body = packet_at(skb, PROBE_BODY, sizeof(*body));
+	struct probe *body = packet_at(ctx, hook, PROBE_BODY, sizeof(*body));
 	__u32 zero = 0;
 	struct standing *own = bpf_map_lookup_elem(&standings, &zero);
 
@@ -161,18 +176,22 @@ static __always_inline int tell(struct __sk_buff *skb, const struct node_setting
 	return 0;
 }
 
-/* Sends a probe back where it came from. The IPv4 header stays right. */
-static __noinline int reflect(struct __sk_buff *skb, const struct node_settings *s, enum hook hook, __u32 flags)
+/*
+ * Makes the answer of a probe, to be sent back where it came from. The checksum of the IPv4 header stays right.
+ * VERDICT_PROBE: made.
+ */
+static __noinline enum verdict reflect(void *ctx, enum hook hook, const struct node_settings *s, __u32 flags)
 {
 	struct probe_headers *head;
-	__be32 addresses[2];
 	struct path *path;
+	__be32 peer;
 	__be16 port;
 
-	if (!s || bpf_skb_load_bytes(skb, ETH_LEN + IPV4_SADDR, &addresses[1], 4) ||
-	    bpf_skb_load_bytes(skb, ETH_LEN + IPV4_DADDR, &addresses[0], 4))
-		return finish(skb, hook, VERDICT_DROP_MALFORMED);
-	path = path_to(addresses[1]);
+	head = s ? packet_at(ctx, hook, ETH_LEN, sizeof(*head)) : 0;
+	if (!head)
+		return VERDICT_DROP_MALFORMED;
+	peer = head->ip.saddr;
+	path = path_to(peer);
 	if (path) {
 		path->heard = bpf_ktime_get_ns();
 		path->promised = 0;
@@ -180,18 +199,24 @@ static __noinline int reflect(struct __sk_buff *skb, const struct node_settings 
 		if (!path->probed && !path->deaf)
 			path->answered = path->sequence; /* it gets answers, so the path works both ways */
 	}
-	if (!(flags & PROBE_SHORT) && tell(skb, s, path))
-		return finish(skb, hook, VERDICT_DROP_MALFORMED);
-	head = packet_at(skb, ETH_LEN + sizeof(struct ipv4), sizeof(*head));
+	if (!(flags & PROBE_SHORT) && tell(ctx, hook, s, path))
+		return VERDICT_DROP_MALFORMED;
+	head = packet_at(ctx, hook, ETH_LEN, sizeof(*head));
 	if (!head)
-		return finish(skb, hook, VERDICT_DROP_MALFORMED);
+		return VERDICT_DROP_MALFORMED;
+	head->ip.saddr = head->ip.daddr;
+	head->ip.daddr = peer;
 	port = head->udp.source;
 	head->udp.source = head->udp.dest;
 	head->udp.dest = port;
 	head->udp.check = 0;
 	head->overlay.type = PACKET_PROBE_REPLY;
-	if (bpf_skb_store_bytes(skb, ETH_LEN + IPV4_SADDR, addresses, sizeof(addresses), 0))
-		return finish(skb, hook, VERDICT_DROP_INTERNAL);
+	return VERDICT_PROBE;
+}
+
+/* Sends an answer that reflect() made by the device that the probe came from. */
+static __always_inline int send_back(struct __sk_buff *skb, enum hook hook, const struct node_settings *s)
+{
 	skb->mark = s->cookie;
 	count(skb, hook, VERDICT_PROBE);
 	if (hook == HOOK_WIRE_IN)
@@ -244,7 +269,7 @@ static __noinline int probe_answer(struct __sk_buff *skb, enum hook hook, __be32
 	if (!id.nonce[0] || slot->nonce[0] != id.nonce[0] || slot->nonce[1] != id.nonce[1] || slot->sent > now)
 		return finish(skb, hook, VERDICT_DROP_BAD_TOKEN);
 	if (!(flags & PROBE_SHORT)) {
-		body = packet_at(skb, PROBE_BODY, sizeof(*body));
+		body = packet_at(skb, hook, PROBE_BODY, sizeof(*body));
 		if (!body)
 			return finish(skb, hook, VERDICT_DROP_MALFORMED);
 		path->ready = body->ready;

@@ -46,6 +46,7 @@ enum verdict {
 	VERDICT_DROP_INJECTED,	 /* overlay packet from a pod or an unmarked socket */
 	VERDICT_DROP_UNVERIFIED, /* reached pelago0 without having passed our checks */
 	VERDICT_DROP_NOT_READY,	 /* tables not loaded yet */
+	VERDICT_DROP_HANDSHAKE,	 /* a wire's handshake from an unknown address, beyond their rate */
 	VERDICT_DROP_INTERNAL,	 /* a helper failed */
 	VERDICT_MAX,
 };
@@ -58,6 +59,7 @@ enum hook {
 	HOOK_EDGE_IN,	 /* ingress of pelago0: from the overlay into the node's stack */
 	HOOK_WIRE_IN,	 /* ingress of an encrypted wire's device: cable packets */
 	HOOK_WIRE_OUT,	 /* egress of an encrypted wire's device: the guard */
+	HOOK_UPLINK_XDP, /* the driver of an uplink, before HOOK_UPLINK_IN */
 	HOOK_MAX,
 };
 
@@ -214,6 +216,22 @@ struct peer {
 	__u16 pad;
 };
 ASSERT_SIZE(struct peer, 8);
+
+/* ---- XDP ---- */
+
+/* An uplink that uplink_xdp sits on. */
+struct uplink {
+	__u8 mac[6]; /* its own */
+	__u16 pad;
+};
+ASSERT_SIZE(struct uplink, 8);
+
+/* The UDP ports at which an encrypted wire listens; ports 0 = nothing to guard. */
+struct guard {
+	__u16 first; /* host order */
+	__u16 ports;
+};
+ASSERT_SIZE(struct guard, 4);
 
 /* ---- addresses ---- */
 enum source_flag {
