@@ -50,6 +50,8 @@ type Devices struct {
 	Receivers []int
 	// Wires are the tunnels of an encrypted wire; they have no Ethernet header.
 	Wires []int
+	// XDP are those of the uplinks whose driver is to run uplink_xdp; where it cannot, XDPProblems says why.
+	XDP []int
 }
 
 // Attach puts the programs on the devices, and takes them off every other device that an earlier Attach put them on. On
@@ -79,13 +81,14 @@ func (l *Loader) Attach(d Devices) error {
 		attach(ifindex, receiverHooks)
 	}
 	attach(d.Edge, edgeHooks)
+	l.xdpProblems = l.attachXDP(d.XDP) // behind it everything is in place
 
 	pins, err := l.linkPins()
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
 	for _, pin := range pins {
-		if !wanted[pin] {
+		if !wanted[pin] && !strings.HasPrefix(pin, "link_"+xdpHook+"_") {
 			if err := os.Remove(filepath.Join(l.pinPath, pin)); err != nil {
 				errs = append(errs, fmt.Errorf("detach %s: %w", pin, err))
 			}
@@ -186,8 +189,11 @@ func alive(pin string, ifindex int) bool {
 	if err != nil {
 		return false
 	}
-	tcx := info.TCX()
-	return tcx != nil && int(tcx.Ifindex) == ifindex
+	if tcx := info.TCX(); tcx != nil {
+		return int(tcx.Ifindex) == ifindex
+	}
+	xdp := info.XDP()
+	return xdp != nil && int(xdp.Ifindex) == ifindex
 }
 
 func (l *Loader) linkPins() ([]string, error) {

@@ -46,6 +46,8 @@ type Loader struct {
 	objs    bpf.PelagoObjects
 	clsact  bool             // attach by clsact filters instead of TCX links
 	have    *dataplane.State // what the maps hold; nil: read them first
+	// xdpProblems are of the last Attach.
+	xdpProblems []error
 	// hooks and verdicts name the rows of the counters.
 	hooks, verdicts []string
 }
@@ -134,6 +136,7 @@ func (l *Loader) Programs() map[string]*ebpf.Program {
 		bpf.PelagoProgEdgeIn: l.objs.EdgeIn, bpf.PelagoProgEdgeOut: l.objs.EdgeOut,
 		bpf.PelagoProgUplinkIn: l.objs.UplinkIn, bpf.PelagoProgUplinkOut: l.objs.UplinkOut,
 		bpf.PelagoProgWireIn: l.objs.WireIn, bpf.PelagoProgWireOut: l.objs.WireOut, bpf.PelagoProgSweepFlows: l.objs.SweepFlows,
+		bpf.PelagoProgUplinkXdp: l.objs.UplinkXdp,
 	} {
 		if p != nil {
 			out[name] = p
