@@ -44,7 +44,9 @@ func bytesOf(n int) []byte {
 }
 
 // Fragments follow their first one: the same translation, gateways and node; put together they are a right packet.
-func TestFragments(t *testing.T) {
+func TestFragments(t *testing.T) { bothHooks(t, throughFragments) }
+
+func throughFragments(t *testing.T) {
 	f := newFleet(t, 2)
 	requests := map[string]Packet{
 		"udp":              udpPacket(string(bytesOf(4000)), to(global(2, 100))),

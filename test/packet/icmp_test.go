@@ -16,7 +16,9 @@ func icmpError(p Packet, router, destination netip.Addr, n int) Packet {
 
 // An ICMP error finds its way from either side to the sender of what it is about, who sees his own packet quoted
 // (RFC 5508 REQ-4 and 5), whether the peer, the peer's node or a router made it.
-func TestICMPErrors(t *testing.T) {
+func TestICMPErrors(t *testing.T) { bothHooks(t, throughICMPErrors) }
+
+func throughICMPErrors(t *testing.T) {
 	f := newFleet(t, 2)
 	requests := map[string]Packet{
 		"udp":              udpPacket("question", to(global(2, 100))),

@@ -24,8 +24,9 @@ const (
 type Kernel struct {
 	Loader *loader.Loader
 
-	EdgeOut, EdgeIn, UplinkIn, UplinkOut                                *ebpf.Program
+	EdgeOut, EdgeIn, UplinkIn, UplinkOut, UplinkXDP                     *ebpf.Program
 	Flows, Fragments, Slots, Hand, Egresses, Paths, Standings, Counters *ebpf.Map
+	Uplinks, Calls                                                      *ebpf.Map
 
 	hooks, words []string
 }
@@ -42,10 +43,11 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 	}
 	programs := k.Loader.Programs()
 	k.EdgeOut, k.EdgeIn = programs[bpf.PelagoProgEdgeOut], programs[bpf.PelagoProgEdgeIn]
-	k.UplinkIn, k.UplinkOut = programs[bpf.PelagoProgUplinkIn], programs[bpf.PelagoProgUplinkOut]
+	k.UplinkIn, k.UplinkOut, k.UplinkXDP = programs[bpf.PelagoProgUplinkIn], programs[bpf.PelagoProgUplinkOut], programs[bpf.PelagoProgUplinkXdp]
 	for name, m := range map[string]**ebpf.Map{
 		bpf.PelagoMapFlows: &k.Flows, bpf.PelagoMapFragments: &k.Fragments, bpf.PelagoMapSlots: &k.Slots, bpf.PelagoMapHand: &k.Hand,
 		bpf.PelagoMapEgresses: &k.Egresses, bpf.PelagoMapPaths: &k.Paths, bpf.PelagoMapStandings: &k.Standings, bpf.PelagoMapCounters: &k.Counters,
+		bpf.PelagoMapUplinks: &k.Uplinks, bpf.PelagoMapCalls: &k.Calls,
 	} {
 		if *m, err = ebpf.LoadPinnedMap(filepath.Join(pinPath, name), nil); err != nil {
 			return nil, errors.Join(fmt.Errorf("open map %s: %w", name, err), k.Close())
@@ -57,7 +59,7 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 // Close gives up programs and maps; the maps' pins stay.
 func (k *Kernel) Close() error {
 	return errors.Join(k.Loader.Close(), k.Flows.Close(), k.Fragments.Close(), k.Slots.Close(), k.Hand.Close(), k.Egresses.Close(), k.Paths.Close(),
-		k.Standings.Close(), k.Counters.Close())
+		k.Standings.Close(), k.Counters.Close(), k.Uplinks.Close(), k.Calls.Close())
 }
 
 // Apply makes the tables hold s.
@@ -68,10 +70,10 @@ func (k *Kernel) Apply(t testing.TB, s dataplane.State) {
 	}
 }
 
-// Flush forgets all flows and fragments, and what probes have shown; the next Apply makes the paths anew.
+// Flush forgets all flows and fragments, what probes have shown and what is guarded; the next Apply makes the paths anew.
 func (k *Kernel) Flush(t testing.TB) {
 	t.Helper()
-	for _, m := range []*ebpf.Map{k.Flows, k.Fragments, k.Paths} {
+	for _, m := range []*ebpf.Map{k.Flows, k.Fragments, k.Paths, k.Uplinks} {
 		var keys [][]byte
 		var key, value []byte
 		for it := m.Iterate(); it.Next(&key, &value); {
@@ -83,7 +85,7 @@ func (k *Kernel) Flush(t testing.TB) {
 			}
 		}
 	}
-	if err := k.Standings.Put(uint32(0), bpf.PelagoStanding{}); err != nil {
+	if err := errors.Join(k.Standings.Put(uint32(0), bpf.PelagoStanding{}), k.Calls.Put(uint32(0), uint64(0)), k.Loader.Guard(nil, nil)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -125,8 +127,14 @@ type Result struct {
 // Run runs a program on a frame.
 func (k *Kernel) Run(t testing.TB, program *ebpf.Program, frame []byte, c Context) Result {
 	t.Helper()
+	return k.counted(t, func() (Result, error) { return k.TryRun(program, frame, c) })
+}
+
+// counted adds to a result what was counted meanwhile.
+func (k *Kernel) counted(t testing.TB, run func() (Result, error)) Result {
+	t.Helper()
 	before := k.counters(t)
-	r, err := k.TryRun(program, frame, c)
+	r, err := run()
 	if err != nil {
 		t.Fatal(err)
 	}

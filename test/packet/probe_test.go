@@ -118,7 +118,9 @@ func TestProbeIsSent(t *testing.T) {
 }
 
 // A clone of a packet in hand becomes a short probe, whatever it is; it is reflected and taken like any other.
-func TestCloneBecomesProbe(t *testing.T) {
+func TestCloneBecomesProbe(t *testing.T) { bothHooks(t, throughCloneBecomesProbe) }
+
+func throughCloneBecomesProbe(t *testing.T) {
 	ga, gb := load(t, 1, 1), load(t, 1, 4)
 	_, mark, err := ga.Loader.Marks()
 	if err != nil {
@@ -150,7 +152,9 @@ func TestCloneBecomesProbe(t *testing.T) {
 }
 
 // A probe comes back to its sender with nothing changed but the direction, the type and what the reflector tells.
-func TestProbeReflection(t *testing.T) {
+func TestProbeReflection(t *testing.T) { bothHooks(t, throughProbeReflection) }
+
+func throughProbeReflection(t *testing.T) {
 	ga := load(t, 1, 1)
 	if err := ga.Loader.Unreachable(map[uint16]bool{2: true, 700: true, 3: false}); err != nil {
 		t.Fatal(err)
@@ -337,7 +341,9 @@ func TestEdgeSteers(t *testing.T) {
 }
 
 // A gateway steers around a remote gateway; if it reaches none, its sibling is asked once, and the nodes are told.
-func TestGatewaySteers(t *testing.T) {
+func TestGatewaySteers(t *testing.T) { bothHooks(t, throughGatewaySteers) }
+
+func throughGatewaySteers(t *testing.T) {
 	ga := load(t, 1, 1)
 	sibling := nodeIP(1, 4)
 	remote := []netip.Addr{nodeIP(2, 1), nodeIP(2, 4)}
@@ -385,7 +391,9 @@ func TestGatewaySteers(t *testing.T) {
 }
 
 // A node that gets no answers is reached by way of the sibling. A prober that is late is no reason.
-func TestDeafNode(t *testing.T) {
+func TestDeafNode(t *testing.T) { bothHooks(t, throughDeafNode) }
+
+func throughDeafNode(t *testing.T) {
 	ga := load(t, 1, 1)
 	answerFor3 := cable(2, 1, 1, answerTo(3).Encode())
 	hear := func(promised uint32, flags uint8) {
@@ -418,7 +426,9 @@ func TestDeafNode(t *testing.T) {
 }
 
 // A node whose daemon is dead promises nothing: the gateway's program probes it beside its packets.
-func TestNodeWithoutDaemon(t *testing.T) {
+func TestNodeWithoutDaemon(t *testing.T) { bothHooks(t, throughNodeWithoutDaemon) }
+
+func throughNodeWithoutDaemon(t *testing.T) {
 	ga := load(t, 1, 1)
 	node, sibling := nodeIP(1, 3), nodeIP(1, 4)
 	_, mark, err := ga.Loader.Marks()

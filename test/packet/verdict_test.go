@@ -2,6 +2,7 @@ package packet
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -220,6 +221,12 @@ func rows() []row {
 			frame: wire(toNode2(clientTCP(SYN, to(global(1, 22))))), want: "uplink-in drop-no-backend"},
 		{name: "the address of a pod that is not on this node", node: 3, hook: "uplink-in",
 			frame: wire(overlay(1, 1, 3, clientTCP(SYN, to(global(1, 100))).Encode())), want: "uplink-in drop-no-backend"},
+
+		{name: "a handshake of the wire from an unknown address, one too many", node: 1, hook: "uplink-in", prepare: func(t *testing.T, k *Kernel) {
+			if err := errors.Join(k.Loader.Guard([]uint16{51820}, nil), k.Calls.Put(uint32(0), uint64(nanotime(t))+3600e9)); err != nil {
+				t.Fatal(err)
+			}
+		}, frame: raw(handshake(1, "198.51.100.7", 51820)), want: "uplink-in drop-handshake"},
 
 		// Flows.
 		{name: "a segment in the middle of a connection that is not there", node: 2, hook: "edge-out", frame: is(tcpPacket(ACK)), context: pod, want: "edge-out drop-no-flow"},

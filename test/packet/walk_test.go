@@ -22,6 +22,9 @@ func newFleet(t testing.TB, nbNode uint16) fleet {
 	f.ga.Apply(t, oneGateway(1, 1))
 	f.gb.Apply(t, oneGateway(2, 1))
 	f.nb.Apply(t, oneGateway(2, nbNode))
+	for _, k := range []*Kernel{f.ga, f.gb} {
+		k.answered(t)
+	}
 	return f
 }
 
@@ -56,7 +59,9 @@ func (f fleet) back(t testing.TB, p Packet) (legs []Overlay, seen Packet) {
 
 // TestWalk follows a connection from pod 10.7.2.10 of cluster 1 to service 120.2.0.21 of cluster 2, whose only backend
 // is pod 10.7.2.10 there, hop by hop and field by field.
-func TestWalk(t *testing.T) {
+func TestWalk(t *testing.T) { bothHooks(t, throughWalk) }
+
+func throughWalk(t *testing.T) {
 	f := newFleet(t, 2)
 	request := tcpPacket(SYN, to(global(2, 21)), func(p *Packet) { p.TOS = 0xb9 /* EF, ECT(1) */ })
 	legs, seen := f.there(t, request)
@@ -110,7 +115,9 @@ func TestWalk(t *testing.T) {
 }
 
 // The node that answered keeps the flow although the table now names another one; what has no entry there is reset.
-func TestSticky(t *testing.T) {
+func TestSticky(t *testing.T) { bothHooks(t, throughSticky) }
+
+func throughSticky(t *testing.T) {
 	f := newFleet(t, 3)
 	change := func(node uint16, present bool) {
 		s := oneGateway(2, 1)
@@ -153,7 +160,9 @@ func TestSticky(t *testing.T) {
 }
 
 // A gateway with backends of its own obeys its own index too, which is in no table of nodes.
-func TestStickyAtGateway(t *testing.T) {
+func TestStickyAtGateway(t *testing.T) { bothHooks(t, throughStickyAtGateway) }
+
+func throughStickyAtGateway(t *testing.T) {
 	gb := load(t, 2, 1)
 	table := func(node uint16) {
 		s := oneGateway(2, 1)
@@ -174,7 +183,9 @@ func TestStickyAtGateway(t *testing.T) {
 }
 
 // The same packet takes the same way: every gateway of a cluster picks alike, and each gets a share of the flows.
-func TestGatewaysShareFlows(t *testing.T) {
+func TestGatewaysShareFlows(t *testing.T) { bothHooks(t, throughGatewaysShareFlows) }
+
+func throughGatewaysShareFlows(t *testing.T) {
 	na := load(t, 1, 2)
 	gateways := map[string]int{}
 	for port := range uint16(400) {

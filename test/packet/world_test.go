@@ -44,7 +44,7 @@ func global(cluster int, n byte) netip.Addr {
 }
 
 func hop(a netip.Addr) dataplane.Hop {
-	return dataplane.Hop{Address: a, Next: a, Ifindex: 1} // lo: the only device that is always there, MTU 65536
+	return dataplane.Hop{Address: a, Next: a, Ifindex: uint32(uplink.index)}
 }
 
 // state is the tables of a node.
@@ -131,10 +131,10 @@ func (k *Kernel) fromPod(t testing.TB, p Packet) Result {
 	return k.Run(t, k.EdgeOut, Frame(p.Encode()), Context{IngressIfindex: podDevice})
 }
 
-// arrive runs uplink_in on an overlay packet.
+// arrive runs uplink_in, or what sits before it as well, on an overlay packet.
 func (k *Kernel) arrive(t testing.TB, o Overlay) Result {
 	t.Helper()
-	return k.Run(t, k.UplinkIn, o.Encode(), Context{})
+	return k.comeIn(t, o.Encode())
 }
 
 // sent runs a program that must send the packet on, and reads what it sent.
