@@ -35,6 +35,7 @@ type Options struct {
 	Timers   loader.Timers
 	Clsact   bool // attach as before Linux 6.6
 	Plain    bool // without globalnet, with addresses of their own
+	XDP      bool // on the uplinks of gateways
 }
 
 // Set is the two clusters.
@@ -42,6 +43,7 @@ type Set struct {
 	Router   *netns.NS
 	Clusters [3]*Cluster // 1 and 2
 	bpffs    string
+	xdp      bool
 }
 
 // Cluster is one of them.
@@ -78,7 +80,7 @@ func (c *Cluster) Global(n byte) netip.Addr {
 func New(t testing.TB, o Options) *Set {
 	t.Helper()
 	netns.Require(t)
-	s := &Set{Router: netns.ForTest(t, "router"), bpffs: bpffs.Mount(t)}
+	s := &Set{Router: netns.ForTest(t, "router"), bpffs: bpffs.Mount(t), xdp: o.XDP}
 	must(t, s.Router.Sysctl("net/ipv4/ip_forward", "1"))
 	for i := uint16(1); i <= 2; i++ {
 		s.Clusters[i] = &Cluster{Index: i, Plain: o.Plain, Services: map[dataplane.ServiceKey]*Service{}, Pods: map[netip.Addr]*Pod{}}

@@ -1,6 +1,7 @@
 package clusters
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -26,6 +27,7 @@ type Node struct {
 	// Blocks is the first port of the node's block in every egress IP.
 	Blocks []uint16
 	opts   loader.Options
+	xdp    bool
 }
 
 // Pod is one pod.
@@ -40,7 +42,7 @@ type Pod struct {
 func (s *Set) addNode(t testing.TB, c *Cluster, index uint16, opts loader.Options) {
 	t.Helper()
 	n := &Node{
-		NS: netns.ForTest(t, fmt.Sprintf("c%dn%d", c.Index, index)), Cluster: c, Index: index, opts: opts,
+		NS: netns.ForTest(t, fmt.Sprintf("c%dn%d", c.Index, index)), Cluster: c, Index: index, opts: opts, xdp: s.xdp,
 		Address: netip.AddrFrom4([4]byte{172, 16, byte(c.Index), byte(index)}),
 		PinPath: filepath.Join(s.bpffs, fmt.Sprintf("c%dn%d", c.Index, index)),
 		Blocks:  []uint16{1024 + 256*(index-1)},
@@ -51,6 +53,9 @@ func (s *Set) addNode(t testing.TB, c *Cluster, index uint16, opts loader.Option
 	must(t, n.Sysctl("net/ipv4/conf/all/rp_filter", "1"))
 	port := fmt.Sprintf("c%dn%d", c.Index, index)
 	must(t, netns.Veth(netns.End{NS: n.NS, Name: "un0", Addrs: []netip.Prefix{netip.PrefixFrom(n.Address, 24)}}, netns.End{NS: s.Router, Name: port}))
+	if n.xdp {
+		likeWire(t, n, s.Router, port)
+	}
 	br, err := s.Router.Handle().LinkByName(fmt.Sprintf("br%d", c.Index))
 	must(t, err)
 	link, err := s.Router.Handle().LinkByName(port)
@@ -142,7 +147,14 @@ func (n *Node) Apply(t testing.TB) {
 		if err != nil {
 			return err
 		}
-		if err := n.Loader.Attach(loader.Devices{Edge: edge, Uplinks: []int{uplink}, Receivers: receivers}); err != nil {
+		devices := loader.Devices{Edge: edge, Uplinks: []int{uplink}, Receivers: receivers}
+		if n.xdp && n.switches() {
+			devices.XDP = devices.Uplinks
+		}
+		if err := n.Loader.Attach(devices); err != nil {
+			return err
+		}
+		if err := errors.Join(n.Loader.XDPProblems()...); err != nil {
 			return err
 		}
 		state, err := n.State()
@@ -173,14 +185,17 @@ func (n *Node) IsGateway() bool { return slices.Contains(n.Cluster.Gateways, n.I
 
 func (n *Node) switches() bool { return n.IsGateway() || slices.Contains(n.Cluster.Draining, n.Index) }
 
-// Counters are the node's counters by "hook verdict".
+// Counters are the node's counters by "hook verdict". What uplink_xdp did counts as uplink_in's too, which would have done it.
 func (n *Node) Counters(t testing.TB) map[string]uint64 {
 	t.Helper()
 	rows, err := n.Loader.Counters()
 	must(t, err)
 	out := map[string]uint64{}
 	for _, r := range rows {
-		out[r.Hook+" "+r.Verdict] = r.Packets
+		out[r.Hook+" "+r.Verdict] += r.Packets
+		if r.Hook == "uplink-xdp" {
+			out["uplink-in "+r.Verdict] += r.Packets
+		}
 	}
 	return out
 }
