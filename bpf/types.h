@@ -226,7 +226,7 @@ struct uplink {
 };
 ASSERT_SIZE(struct uplink, 8);
 
-/* The UDP ports at which an encrypted wire listens; ports 0 = nothing to guard. */
+/* The UDP ports at which WireGuard listens; ports 0 = nothing to guard. */
 struct guard {
 	__u16 first; /* host order */
 	__u16 ports;

@@ -45,7 +45,7 @@ type runOptions struct {
 	metricsAddr, healthAddr                                  string
 	verbose                                                  bool
 	overlayTokenDir, pskDir, stateDir, ikeDir, verdictSocket string
-	nodeName, namespace, pins                                string
+	nodeName, namespace, pins, xdp                           string
 }
 
 func runCommand() *cobra.Command {
@@ -67,6 +67,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.stateDir, "state-dir", "/var/lib/pelago", "directory on the node for the wire's keys")
 	f.StringVar(&o.ikeDir, "ike-dir", ikeDir, "directory that is shared with the IKE daemon (pelago-node ike)")
 	f.StringVar(&o.verdictSocket, "verdict-socket", verdict.Socket, "Unix socket on which the name server hears which clusters are dead")
+	f.StringVar(&o.xdp, "xdp", string(node.XDPAuto), "where a gateway uses XDP: auto (uplinks that are network cards), on (all uplinks), off")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":32780", "where /metrics is served")
 	f.StringVar(&o.healthAddr, "health-addr", "127.0.0.1:8089", "where /healthz and /readyz are served")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log debug messages")
@@ -84,6 +85,10 @@ func run(ctx context.Context, o runOptions) error {
 		return errors.New("which node is this? set --node-name or $NODE_NAME")
 	}
 	raisePriority(log)
+	xdp, err := node.ParseXDP(o.xdp)
+	if err != nil {
+		return err
+	}
 	l, err := loader.Open(loader.Options{PinPath: o.pins})
 	if err != nil {
 		return err
@@ -125,7 +130,7 @@ func run(ctx context.Context, o runOptions) error {
 	daemon := node.New(node.Options{
 		Events: events.NewRecorder(scheme, corev1.EventSource{Component: "pelago-node", Host: o.nodeName}),
 		Pods:   node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins, OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
-		Verdict: verdicts, OpenWire: openWire(o.stateDir, o.ikeDir, log), Version: version, Logger: log,
+		Verdict: verdicts, OpenWire: openWire(o.stateDir, o.ikeDir, log), XDP: xdp, Version: version, Logger: log,
 	}, c, cl, l)
 	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent use.
 	reader, err := loader.OpenMaps(o.pins)

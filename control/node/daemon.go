@@ -56,6 +56,8 @@ type Options struct {
 	Verdict *verdict.Server
 	// OpenWire makes the wire of a gateway.
 	OpenWire OpenWire
+	// XDP says on which uplinks XDP is used; XDPOff if empty.
+	XDP XDP
 	// Version is reported in the Gateway object.
 	Version string
 	// Events about connections; nil: none.
@@ -84,24 +86,27 @@ type Daemon struct {
 	began   time.Time
 
 	// Below: the reconcile goroutine's own.
-	owners    map[netip.Addr]types.UID
-	demand    demand
-	inUse     map[dataplane.BlockKey]bool
-	sweeps    int
-	leaving   map[string]int // releasing block → sweeps done when it was first seen out of use
-	purged    bool           // the flows that an earlier process left have been looked through
-	wire      cable.Wire     // of a gateway; else nil
-	reach     reach
-	wirePeers []cable.Peer // what it was last asked for
-	tenure    tenure       // as a gateway
-	verdicts  verdicts     // on other clusters
-	farewells farewells    // of remote gateways
-	problems  map[string]bool
-	links     *links
-	edge      atomic.Int64 // interface index of pelago0; the prober reads it
-	assert    bool         // the next reconcile puts right what others changed
-	firewall  string       // what the firewall was last made for
-	attached  string       // where the programs were last attached
+	owners      map[netip.Addr]types.UID
+	demand      demand
+	inUse       map[dataplane.BlockKey]bool
+	sweeps      int
+	leaving     map[string]int // releasing block → sweeps done when it was first seen out of use
+	purged      bool           // the flows that an earlier process left have been looked through
+	wire        cable.Wire     // of a gateway; else nil
+	reach       reach
+	wirePeers   []cable.Peer // what it was last asked for
+	tenure      tenure       // as a gateway
+	verdicts    verdicts     // on other clusters
+	farewells   farewells    // of remote gateways
+	problems    map[string]bool
+	links       *links
+	edge        atomic.Int64 // interface index of pelago0; the prober reads it
+	assert      bool         // the next reconcile puts right what others changed
+	firewall    string       // what the firewall was last made for
+	attached    string       // where the programs were last attached
+	guarded     string       // what the guard of the wire was last made for
+	xdp         bool         // some uplink is to have XDP
+	xdpProblems []string     // why some have none
 
 	mu     sync.Mutex
 	latest snapshot
@@ -247,9 +252,8 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	if result.Gateway && host.Wire.Fleeting && !d.settled.Load() {
 		result.State.Settings.Leaving = true // what was there before this process is gone: others come when it is up again
 	}
-	d.report(append(problems, result.Problems...))
-
-	errs := []error{d.install(&result.State, host, d.assert)}
+	errs := []error{d.install(&result.State, host, d.assert), d.guard(objs.Config, wire)}
+	d.report(slices.Concat(problems, result.Problems, d.xdpProblems))
 	d.assert = false
 	if errs[0] == nil {
 		errs = append(errs, d.apply(result))
@@ -291,12 +295,17 @@ func (d *Daemon) install(s *dataplane.State, host Host, all bool) error {
 		return err
 	}
 	devices := loader.Devices{Edge: edge, Uplinks: uplinks(*s), Receivers: receivers, Wires: host.Wire.Devices}
+	devices.XDP = d.opts.XDP.devices(s.Settings.Gateway, devices.Uplinks, deviceKind)
 	attached := fmt.Sprint(devices)
 	if !all && attached == d.attached {
 		return nil
 	}
 	if err := d.loader.Attach(devices); err != nil {
 		return err
+	}
+	d.xdp, d.xdpProblems = len(devices.XDP) > 0, nil
+	for _, p := range d.loader.XDPProblems() {
+		d.xdpProblems = append(d.xdpProblems, p.Error())
 	}
 	d.attached = attached
 	return nil

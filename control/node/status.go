@@ -58,6 +58,7 @@ func (d *Daemon) indexReport(n *pelagov1alpha1.NodeIndex, objs Objects, r Result
 	}
 	want.Status.PublicIP = reach.Public
 	noteSettings(&want.Status.Conditions, reach.Settings)
+	noteXDP(&want.Status.Conditions, d.xdp, d.xdpProblems)
 	if applied { // what is not in the kernel is not acknowledged
 		want.Status.Acks = r.Acks
 	}

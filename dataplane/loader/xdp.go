@@ -119,15 +119,13 @@ func (l *Loader) writeUplinks(want map[uint32]bpf.PelagoUplink) error {
 // XDPProblems says why the programs of the last Attach are not on all of Devices.XDP. Nothing is lost by it but speed.
 func (l *Loader) XDPProblems() []error { return l.xdpProblems }
 
-// Guard bounds how often addresses other than those of `known` may begin a handshake at the ports at which the wire
-// listens. The ports must follow each other; none: there is nothing to guard.
+// Guard bounds how often addresses other than those of `known` may begin a WireGuard handshake at the UDP ports of the wire:
+// from the lowest of `ports` to the highest. Without ports there is nothing to guard.
 func (l *Loader) Guard(ports []uint16, known []netip.Addr) error {
-	row := bpf.PelagoGuard{Ports: uint16(len(ports))}
+	var row bpf.PelagoGuard
 	if len(ports) > 0 {
 		row.First = slices.Min(ports)
-		if int(slices.Max(ports)-row.First) != len(ports)-1 {
-			return fmt.Errorf("guard the wire's ports %v: they do not follow each other", ports)
-		}
+		row.Ports = slices.Max(ports) - row.First + 1
 	}
 	want := map[[4]byte]bool{}
 	for _, a := range known {

@@ -173,7 +173,7 @@ func TestGuardTables(t *testing.T) {
 		first  uint16
 		number uint16
 	}{
-		{[]uint16{4501, 4500}, []netip.Addr{one, two, netip.MustParseAddr("2001:db8::1"), {}}, 4500, 2},
+		{[]uint16{4504, 4500}, []netip.Addr{one, two, netip.MustParseAddr("2001:db8::1"), {}}, 4500, 5},
 		{[]uint16{4500}, []netip.Addr{two}, 4500, 1},
 		{nil, nil, 0, 0},
 	} {
@@ -190,8 +190,5 @@ func TestGuardTables(t *testing.T) {
 		if diff := cmp.Diff(want, callers, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" || row.First != step.first || row.Ports != step.number {
 			t.Errorf("guard %v %v: row %+v, callers -want +got\n%s", step.ports, step.known, row, diff)
 		}
-	}
-	if err := l.Guard([]uint16{4500, 4700}, nil); err == nil {
-		t.Error("ports that do not follow each other were taken")
 	}
 }

@@ -96,6 +96,16 @@ type NodeIndexStatus struct {
 // taken over; the message names them. It is on gateways only.
 const NodeSettings = "GatewaySettings"
 
+// NodeXDP is a condition of a NodeIndex: False, with the reason of each device, if XDP could not be put on all uplinks that it
+// was to go onto. Then the programs of tc do all the work. Absent where no XDP is wanted.
+const NodeXDP = "XDP"
+
+// Reasons of NodeXDP.
+const (
+	ReasonXDPAttached    = "Attached"
+	ReasonXDPNotAttached = "NotAttached"
+)
+
 // Reasons of NodeSettings.
 const (
 	ReasonSettingsTaken   = "Taken"

@@ -1,0 +1,89 @@
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/config"
+)
+
+// XDP says on which uplinks a gateway has XDP do the simple work.
+type XDP string
+
+const (
+	XDPAuto XDP = "auto" // on network cards
+	XDPOn   XDP = "on"   // on every uplink
+	XDPOff  XDP = "off"
+)
+
+// ParseXDP reads the value of --xdp.
+func ParseXDP(s string) (XDP, error) {
+	if x := XDP(s); x == XDPAuto || x == XDPOn || x == XDPOff {
+		return x, nil
+	}
+	return "", fmt.Errorf("XDP %q: use auto, on or off", s)
+}
+
+// devices are those of a gateway's uplinks that XDP goes onto. kind is that of a device as the kernel names it.
+func (x XDP) devices(gateway bool, uplinks []int, kind func(ifindex int) string) []int {
+	if !gateway || x == XDPOff || x == "" {
+		return nil
+	}
+	if x == XDPOn {
+		return uplinks
+	}
+	return slices.DeleteFunc(slices.Clone(uplinks), func(ifindex int) bool { return kind(ifindex) != networkCard })
+}
+
+// networkCard is what netlink calls a device that a driver has made, not a user.
+const networkCard = "device"
+
+// deviceKind is "" for a device that is gone.
+func deviceKind(ifindex int) string {
+	link, err := netlink.LinkByIndex(ifindex)
+	if err != nil {
+		return ""
+	}
+	return link.Type()
+}
+
+// noteXDP keeps the condition of XDP; a node that is not to have any has none.
+func noteXDP(conditions *[]metav1.Condition, asked bool, problems []string) {
+	c := metav1.Condition{Type: pelagov1alpha1.NodeXDP, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonXDPAttached}
+	switch {
+	case len(problems) > 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pelagov1alpha1.ReasonXDPNotAttached, strings.Join(problems, "; ")
+	case !asked:
+		meta.RemoveStatusCondition(conditions, pelagov1alpha1.NodeXDP)
+		return
+	}
+	meta.SetStatusCondition(conditions, c)
+}
+
+// guard has the programs watch over the ports of a WireGuard wire.
+func (d *Daemon) guard(c config.Config, w Wire) error {
+	var ports []uint16
+	var known []netip.Addr
+	if c.CableDriver == config.CableWireGuard && len(w.Ports) > 0 {
+		ports = w.Ports
+		for _, p := range d.wirePeers {
+			known = append(known, p.Address)
+		}
+	}
+	guarded := fmt.Sprint(ports, known)
+	if guarded == d.guarded && !d.assert {
+		return nil
+	}
+	if err := d.loader.Guard(ports, known); err != nil {
+		return err
+	}
+	d.guarded = guarded
+	return nil
+}

@@ -1,0 +1,55 @@
+package node
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestXDPDevices(t *testing.T) {
+	kind := func(ifindex int) string { return map[int]string{2: "device", 3: "veth", 4: "bond"}[ifindex] }
+	uplinks := []int{2, 3, 4, 5}
+	for _, tt := range []struct {
+		mode    string
+		gateway bool
+		want    []int
+	}{
+		{"auto", true, []int{2}}, {"on", true, uplinks}, {"off", true, nil}, {"auto", false, nil}, {"on", false, nil},
+	} {
+		mode, err := ParseXDP(tt.mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.want, mode.devices(tt.gateway, uplinks, kind)); diff != "" {
+			t.Errorf("%s, gateway %t (-want +got):\n%s", tt.mode, tt.gateway, diff)
+		}
+	}
+	if diff := cmp.Diff([]int{2, 3, 4, 5}, uplinks); diff != "" {
+		t.Errorf("the uplinks were changed:\n%s", diff)
+	}
+	if _, err := ParseXDP("generic"); err == nil {
+		t.Error("taken: generic")
+	}
+}
+
+func TestXDPCondition(t *testing.T) {
+	var conditions []metav1.Condition
+	for _, step := range []struct {
+		asked    bool
+		problems []string
+		want     string
+	}{
+		{false, nil, ""}, {true, nil, "True Attached "}, {true, []string{"eth0: no", "eth1: no"}, "False NotAttached eth0: no; eth1: no"},
+		{false, []string{"detach: no"}, "False NotAttached detach: no"}, {false, nil, ""},
+	} {
+		noteXDP(&conditions, step.asked, step.problems)
+		got := ""
+		for _, c := range conditions {
+			got += string(c.Status) + " " + c.Reason + " " + c.Message
+		}
+		if got != step.want {
+			t.Errorf("asked %t, problems %q: %q; want %q", step.asked, step.problems, got, step.want)
+		}
+	}
+}
