@@ -12,7 +12,7 @@ import (
 
 // Counter is how many packets met one end at one hook.
 type Counter struct {
-	Hook    string `json:"hook"`    // edge-out, uplink-in, uplink-out, edge-in
+	Hook    string `json:"hook"`    // edge-out, uplink-in, uplink-xdp, …
 	Verdict string `json:"verdict"` // the word of enum verdict in bpf/types.h, for example drop-bad-token
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"`
