@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/dataplane/cable"
 )
 
 // XDP says on which uplinks a gateway has XDP do the simple work.
@@ -67,15 +69,28 @@ func noteXDP(conditions *[]metav1.Condition, asked bool, problems []string) {
 	meta.SetStatusCondition(conditions, c)
 }
 
+// callers are the addresses that remote gateways have: as they say, and as those that have proved who they are were last
+// heard from.
+func callers(peers []cable.Peer, status map[netip.Addr]cable.Status) []netip.Addr {
+	known := map[netip.Addr]bool{}
+	for _, p := range peers {
+		known[p.Address.Unmap()] = true
+		if s := status[p.Fabric]; !s.Handshake.IsZero() {
+			known[s.Endpoint.Addr().Unmap()] = true
+		}
+	}
+	delete(known, netip.Addr{})
+	return slices.SortedFunc(maps.Keys(known), netip.Addr.Compare)
+}
+
 // guard has the programs watch over the ports of a WireGuard wire.
 func (d *Daemon) guard(c config.Config, w Wire) error {
 	var ports []uint16
 	var known []netip.Addr
 	if c.CableDriver == config.CableWireGuard && len(w.Ports) > 0 {
-		ports = w.Ports
-		for _, p := range d.wirePeers {
-			known = append(known, p.Address)
-		}
+		d.links.mu.Lock()
+		ports, known = w.Ports, callers(d.wirePeers, d.links.wire)
+		d.links.mu.Unlock()
 	}
 	guarded := fmt.Sprint(ports, known)
 	if guarded == d.guarded && !d.assert {

@@ -1,10 +1,14 @@
 package node
 
 import (
+	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pelago-net/pelago/dataplane/cable"
 )
 
 func TestXDPDevices(t *testing.T) {
@@ -30,6 +34,27 @@ func TestXDPDevices(t *testing.T) {
 	}
 	if _, err := ParseXDP("generic"); err == nil {
 		t.Error("taken: generic")
+	}
+}
+
+func TestCallers(t *testing.T) {
+	one, two, three := netip.MustParseAddr("241.0.64.1"), netip.MustParseAddr("241.0.64.2"), netip.MustParseAddr("241.0.64.3")
+	peers := []cable.Peer{
+		{Fabric: two, Address: netip.MustParseAddr("203.0.113.2")}, {Fabric: one, Address: netip.MustParseAddr("203.0.113.1")}, {Fabric: three},
+	}
+	status := map[netip.Addr]cable.Status{
+		one:                               {Endpoint: netip.MustParseAddrPort("198.51.100.1:4500")}, // called, and has not answered
+		two:                               {Endpoint: netip.MustParseAddrPort("[::ffff:198.51.100.2]:999"), Handshake: time.Now()},
+		three:                             {Endpoint: netip.MustParseAddrPort("198.51.100.3:4500"), Handshake: time.Now()},
+		netip.MustParseAddr("241.0.64.9"): {Endpoint: netip.MustParseAddrPort("198.51.100.9:4500"), Handshake: time.Now()}, // gone
+	}
+	want := []string{"198.51.100.2", "198.51.100.3", "203.0.113.1", "203.0.113.2"}
+	var got []string
+	for _, a := range callers(peers, status) {
+		got = append(got, a.String())
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("known (-want +got):\n%s", diff)
 	}
 }
 
