@@ -154,8 +154,8 @@ func (k *Kernel) tryXDP(frame []byte, cookie uint32, source [6]byte) (Result, bo
 	return r, true, nil
 }
 
-// answered makes every path of the node a good one, on which no probe will be overdue.
-func (k *Kernel) answered(t testing.TB) {
+// answered makes every path of the node a good one, on which no probe will be overdue, but for what is changed.
+func (k *Kernel) answered(t testing.TB, change ...func(*bpf.PelagoPath)) {
 	t.Helper()
 	var key [4]byte
 	var path bpf.PelagoPath
@@ -163,6 +163,9 @@ func (k *Kernel) answered(t testing.TB) {
 	for it := k.Paths.Iterate(); it.Next(&key, &path); {
 		path.Ready = 1
 		path.Ring[path.Sequence%16].Sent = uint64(nanotime(t)) + 3600e9
+		for _, f := range change {
+			f(&path)
+		}
 		paths[key] = path
 	}
 	for key, path := range paths {
@@ -316,6 +319,7 @@ func TestBothHooksAnyPacket(t *testing.T) {
 func TestFrameForAnotherHost(t *testing.T) {
 	withXDP(t)
 	k := load(t, 1, 1)
+	k.answered(t)
 	frame := patch(overlay(1, 2, 1, udpPacket("x", from("120.1.0.1")).Encode()).Encode(), 0, 0x02, 0, 0, 0, 9, 9)
 	if r, by := k.throughXDP(t, frame); by || r.Action != Next || r.Verdict != "" {
 		t.Errorf("decided by XDP: %t, action %d, %q; want it left alone", by, r.Action, r.Verdict)
@@ -352,6 +356,13 @@ func TestLeftToTC(t *testing.T) {
 	run("all is well", out, true, "switched")
 	run("all is well, the other way", in, true, "switched")
 	run("all is well, a probe", probe, true, "probe")
+	first := udpPacket("the first part of it", from("120.1.0.1"), func(p *Packet) { p.MoreFragments = true })
+	fragment := overlay(1, 2, 1, first.Encode(), func(o *Overlay) { o.Flags, o.InnerSource = Fragment, [6]byte{2, 0, 0x9c, 0x40, 0, 53} }).Encode()
+	run("a fragment", fragment, false, "switched")
+	k.answered(t, func(p *bpf.PelagoPath) { p.Loss = 65536 / 5 })
+	run("every path loses packets", out, false, "switched")
+	k.answered(t, func(p *bpf.PelagoPath) { p.Loss = 0 })
+	run("none does", out, true, "switched")
 	neigh := func(change string, arguments ...string) {
 		t.Helper()
 		for cluster := 1; cluster <= 2; cluster++ {
