@@ -56,7 +56,9 @@ func drainCommand() *cobra.Command {
 		Example: `  pelago gateway drain g1-n1 --context g1
   pelago gateway drain g1-n1 --context g1 --timeout 5m && kubectl --context g1 drain g1-n1 --ignore-daemonsets`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return d.drain(cmd.Context(), cmd.OutOrStdout(), args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return d.drain(cmd.Context(), cmd.OutOrStdout(), args[0])
+		},
 	}
 	d.access.addFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&d.force, "force", false, "also if no other gateway is ready; the last one is used all the same")
@@ -71,7 +73,9 @@ func undrainCommand() *cobra.Command {
 		Short:   "Take a drained gateway into service again",
 		Example: `  pelago gateway undrain g1-n1 --context g1`,
 		Args:    cobra.ExactArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return d.undrain(cmd.Context(), cmd.OutOrStdout(), args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return d.undrain(cmd.Context(), cmd.OutOrStdout(), args[0])
+		},
 	}
 	d.access.addFlags(cmd.Flags())
 	cmd.Flags().DurationVar(&d.timeout, "timeout", time.Minute, "how long to wait until the gateway is used; 0: do not wait")
