@@ -23,6 +23,7 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "rights at the hub", testRights)
 	s.run(t, "a hundred exports and twenty dead agents", testManyExports)
 	s.run(t, "the hub is away", testHubAway)
+	s.run(t, "a dead cluster leaves the name server", testDeadCluster)
 	s.run(t, "bad input", testBadInput)
 	s.run(t, "a forged packet", testInjection)
 }
