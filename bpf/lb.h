@@ -9,6 +9,15 @@
  * Rendezvous hash (highest random weight): when a gateway goes, only its own flows move. Flows keep no state at
  * gateways, so moving one costs nothing. The pick of the hash is taken if it is good, else the best of all.
  */
+/* A hash for all flows, by which they pick the same gateway of a cluster from wherever they come. */
+#define ONE_FOR_ALL 0
+
+/* The hash by which a flow picks gateways. */
+static __always_inline __u32 gateway_hash(const struct node_settings *s, __u32 hash)
+{
+	return s->single ? ONE_FOR_ALL : hash;
+}
+
 #define PICK_DOUBTFUL 0x10000 /* with what pick_gateway() and pick_remote() return: none is good, this one as any */
 
 /*
@@ -90,7 +99,7 @@ __noinline __u32 pick_gateway(__u32 hash, __u32 cluster, __u32 except)
 /* Another seed than for the own gateways, else both sides' choices would be tied to each other. */
 static __always_inline __u32 remote_weight(__u32 hash, const struct remote_gateway *r)
 {
-	return mix(hash ^ 0x5bd1e995, r->node) | 1;
+	return mix(hash == ONE_FOR_ALL ? hash : hash ^ 0x5bd1e995, r->node) | 1;
 }
 
 /* The place of a gateway among those of a remote cluster, plus 1, 0 if there is none, and perhaps PICK_DOUBTFUL. */

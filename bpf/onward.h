@@ -44,7 +44,7 @@ static __always_inline int switch_to(struct __sk_buff *skb, const struct node_se
 static __always_inline __u32 sibling(const struct node_settings *s, const struct packet *p, const struct arrival *a,
 				     __u32 cluster, int only_good)
 {
-	__u32 pick = (a->flags & OVERLAY_BOUNCED) ? 0 : pick_gateway(flow_hash(p), cluster, s->node);
+	__u32 pick = (a->flags & OVERLAY_BOUNCED) ? 0 : pick_gateway(gateway_hash(s, flow_hash(p)), cluster, s->node);
 
 	return only_good && (pick & PICK_DOUBTFUL) ? 0 : pick & 0xffff;
 }

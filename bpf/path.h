@@ -54,7 +54,7 @@ enum reach {
 static __always_inline enum reach to_cluster(const struct node_settings *s, __u32 index, __u32 hash, struct target *to)
 {
 	struct cluster *c = bpf_map_lookup_elem(&clusters, &index);
-	__u32 pick = pick_remote(index, hash), place = (pick & 0xffff) - 1;
+	__u32 pick = pick_remote(index, gateway_hash(s, hash)), place = (pick & 0xffff) - 1;
 	enum reach reach = pick & PICK_DOUBTFUL ? REACH_DOUBTFUL : REACH_GOOD;
 
 	if (!c || !pick || place >= MAX_GATEWAYS || !to_remote(s, &c->gateways[place], hash, to))
@@ -70,7 +70,7 @@ static __always_inline enum reach to_cluster(const struct node_settings *s, __u3
 static __always_inline enum verdict find_exit(const struct node_settings *s, __u16 cluster, __u32 hash,
 					      struct target *to)
 {
-	__u32 gateway = pick_gateway(hash, cluster, 0) & 0xffff;
+	__u32 gateway = pick_gateway(gateway_hash(s, hash), cluster, 0) & 0xffff;
 
 	if (!gateway)
 		return VERDICT_DROP_NO_GATEWAY;

@@ -192,6 +192,7 @@ type PelagoNodeSettings struct {
 	Ready           uint16
 	CablePort       uint16
 	Leaving         uint32
+	Single          uint32
 }
 
 type PelagoOverlayFlag uint32

@@ -148,8 +148,9 @@ struct node_settings {
 	__u16 ready;	   /* 1 once the first full set of tables is in */
 	__be16 cable_port; /* UDP port of the vxlan wire; 0 = another wire, or no gateway */
 	__u32 leaving;	   /* 1: a gateway that others are to leave; it goes on switching what still comes */
+	__u32 single;	   /* 1: all flows take one gateway of a cluster while it is good */
 };
-ASSERT_SIZE(struct node_settings, 56);
+ASSERT_SIZE(struct node_settings, 60);
 
 /* ---- routing ---- */
 struct prefix {

@@ -56,6 +56,7 @@ type Settings struct {
 	Edge         uint32 // interface index of pelago0
 	Generation   uint32
 	Ready        bool
+	Single       bool // all flows take one gateway of a cluster while it is good (First)
 	Leaving      bool // a gateway that others are to leave; it goes on switching what still comes
 }
 

@@ -22,13 +22,21 @@ import (
 type reachFlags struct {
 	nat, preferredServer, loadBalancer, airGapped bool
 	discoveryPort                                 uint16
+	mode                                          string
 }
+
+// Values of --gateway-mode.
+const (
+	activeActive  = "active-active"
+	activePassive = "active-passive"
+)
 
 func (r *reachFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&r.nat, "natt", true, "gateways with a public address are behind NAT: others begin with that address; NAT discovery finds out in any case")
 	f.Uint16Var(&r.discoveryPort, "natt-discovery-port", natt.DefaultPort, "UDP port of NAT discovery")
 	f.BoolVar(&r.preferredServer, "preferred-server", false, "gateways wait for others to connect, where those can")
 	f.BoolVar(&r.loadBalancer, "load-balancer", false, "reach the gateway through a Service of type LoadBalancer; for one gateway, and not with --cable-driver vxlan")
+	f.StringVar(&r.mode, "gateway-mode", activeActive, activeActive+" (flows are spread over all gateways of a cluster) or "+activePassive+" (all take one, and another when it fails); the same in all clusters")
 	f.BoolVar(&r.airGapped, "air-gapped", false, "never look a public address up: take only ipv4: of gateway.submariner.io/public-ip (without that annotation nothing is looked up anyway)")
 }
 
@@ -36,6 +44,9 @@ func (r *reachFlags) check(driver string, cablePort uint16) error {
 	taken := append(cable.Ports(driver, cable.Local{Listen: cablePort, Tunnels: 1}), cablePort, netdev.OverlayPort)
 	if r.discoveryPort == 0 || slices.Contains(taken, r.discoveryPort) {
 		return fmt.Errorf("--natt-discovery-port %d: use a port from 1 to 65535 that neither the wire (%d) nor the overlay (%d) has", r.discoveryPort, cablePort, netdev.OverlayPort)
+	}
+	if r.mode != activeActive && r.mode != activePassive {
+		return fmt.Errorf("--gateway-mode %q is unknown: use %s or %s", r.mode, activeActive, activePassive)
 	}
 	if r.loadBalancer && driver == config.CableVXLAN {
 		return fmt.Errorf("--load-balancer changes addresses on the way, and the wire %s knows gateways by their addresses: use --cable-driver %s", driver, config.CableWireGuard)
@@ -45,6 +56,7 @@ func (r *reachFlags) check(driver string, cablePort uint16) error {
 
 func (r *reachFlags) apply(c *config.Config) {
 	c.NoNAT, c.PreferredServer, c.LoadBalancer, c.AirGapped = !r.nat, r.preferredServer, r.loadBalancer, r.airGapped
+	c.SingleGateway = r.mode == activePassive
 	if r.discoveryPort != natt.DefaultPort {
 		c.DiscoveryPort = r.discoveryPort
 	}

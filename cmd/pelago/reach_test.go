@@ -21,7 +21,8 @@ func TestReachFlags(t *testing.T) {
 		err    string
 	}{
 		"nothing said":       {vxlan, nil, config.Config{}, ""},
-		"all of them":        {wireguard, []string{"--natt=false", "--natt-discovery-port", "4491", "--preferred-server", "--load-balancer", "--air-gapped"}, config.Config{NoNAT: true, DiscoveryPort: 4491, PreferredServer: true, LoadBalancer: true, AirGapped: true}, ""},
+		"all of them":        {wireguard, []string{"--natt=false", "--natt-discovery-port", "4491", "--preferred-server", "--load-balancer", "--air-gapped", "--gateway-mode", "active-passive"}, config.Config{SingleGateway: true, NoNAT: true, DiscoveryPort: 4491, PreferredServer: true, LoadBalancer: true, AirGapped: true}, ""},
+		"no mode":            {vxlan, []string{"--gateway-mode", "both"}, config.Config{}, `--gateway-mode "both" is unknown`},
 		"no port":            {vxlan, []string{"--natt-discovery-port", "0"}, config.Config{}, "--natt-discovery-port 0"},
 		"the overlay's port": {vxlan, []string{"--natt-discovery-port", "4800"}, config.Config{}, "--natt-discovery-port 4800"},
 		"a tunnel's port":    {wireguard, []string{"--natt-discovery-port", "4504"}, config.Config{}, "--natt-discovery-port 4504"},

@@ -43,6 +43,7 @@ const (
 	KeyNAT             = "natt"
 	KeyPreferredServer = "preferred-server"
 	KeyLoadBalancer    = "load-balancer"
+	KeySingleGateway   = "single-gateway"
 	KeyAirGapped       = "air-gapped"
 	KeyCustomDomains   = "custom-domains"
 	KeyHubID           = "hub-id"
@@ -95,6 +96,8 @@ type Config struct {
 	PreferredServer bool
 	// LoadBalancer: gateways are reached at the address of the Service LoadBalancerService.
 	LoadBalancer bool
+	// SingleGateway: all flows take one gateway of a cluster, and another only when that one fails.
+	SingleGateway bool
 	// AirGapped: public addresses are taken as they stand in annotations, and never looked up.
 	AirGapped bool
 	// CustomDomains are DNS zones that are served next to clusterset.local, lower case, without a dot at the end.
@@ -138,6 +141,7 @@ func Parse(data map[string]string) (Config, error) {
 		NoNAT:           !p.boolean(KeyNAT, true),
 		PreferredServer: p.boolean(KeyPreferredServer, false),
 		LoadBalancer:    p.boolean(KeyLoadBalancer, false),
+		SingleGateway:   p.boolean(KeySingleGateway, false),
 		AirGapped:       p.boolean(KeyAirGapped, false),
 		CustomDomains:   p.domains(KeyCustomDomains),
 		HubID:           p.required(KeyHubID),
@@ -188,7 +192,9 @@ func (c Config) Data() map[string]string {
 	if c.NoNAT {
 		data[KeyNAT] = "false"
 	}
-	for key, set := range map[string]bool{KeyPreferredServer: c.PreferredServer, KeyLoadBalancer: c.LoadBalancer, KeyAirGapped: c.AirGapped} {
+	for key, set := range map[string]bool{
+		KeyPreferredServer: c.PreferredServer, KeyLoadBalancer: c.LoadBalancer, KeySingleGateway: c.SingleGateway, KeyAirGapped: c.AirGapped,
+	} {
 		if set {
 			data[key] = "true"
 		}

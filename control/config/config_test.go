@@ -142,7 +142,7 @@ func TestDataIsTheInverseOfParse(t *testing.T) {
 			Mode:        rapid.SampledFrom([]config.Mode{config.ModeSubmariner, config.ModeMCS}).Draw(t, "mode"),
 			CableDriver: rapid.SampledFrom(config.CableDrivers()).Draw(t, "driver"), CablePort: rapid.Uint16Min(1).Draw(t, "port"),
 			DiscoveryPort: rapid.Uint16().Draw(t, "discovery port"), NoNAT: rapid.Bool().Draw(t, "no NAT"), PreferredServer: rapid.Bool().Draw(t, "server"),
-			LoadBalancer: rapid.Bool().Draw(t, "load balancer"), AirGapped: rapid.Bool().Draw(t, "air-gapped"),
+			LoadBalancer: rapid.Bool().Draw(t, "load balancer"), SingleGateway: rapid.Bool().Draw(t, "single gateway"), AirGapped: rapid.Bool().Draw(t, "air-gapped"),
 			CustomDomains: rapid.SliceOfN(rapid.StringMatching(`[a-z]{1,9}\.example`), 0, 3).Draw(t, "domains"),
 			HubID:         "id", HubServer: "https://hub", BrokerNamespace: "broker",
 		}

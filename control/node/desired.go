@@ -66,6 +66,7 @@ func Desired(objs Objects, host Host) Result {
 		}
 		slices.Sort(b.out.Acks)
 	}
+	b.out.State.Settings.Single = objs.Config.SingleGateway
 	b.out.State.Settings.Ready = b.out.State.Settings.Address.IsValid()
 	return b.out
 }

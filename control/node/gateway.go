@@ -187,7 +187,7 @@ func (l *links) note(snap snapshot, paths map[netip.Addr]loader.Path, now time.T
 // urgent sums up what is reported at once if it changes: everything but numbers.
 func (l *links) urgent(snap snapshot) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%t;", snap.gateway)
+	fmt.Fprintf(&b, "%t %s;", snap.gateway, haStatus(snap, l))
 	for _, t := range snap.targets {
 		w := l.ways[t.address]
 		fmt.Fprintf(&b, "%s %s %s %s %t %t %t %s;", t.cluster, t.gateway, w.status, l.using(t), w.lossy.bad, w.rtt.n > 0, l.usingNAT(t), t.way.State)
@@ -297,13 +297,29 @@ func (l *links) message(t target) string {
 	return said + " (" + strings.Join(others, "; ") + ")"
 }
 
+// haStatus: every gateway is active, but where all flows take one of them; then it is the first that answers.
+func haStatus(snap snapshot, l *links) submarinerv1.HAStatus {
+	s := snap.state
+	if !s.Settings.Single {
+		return submarinerv1.HAStatusActive
+	}
+	living := slices.DeleteFunc(slices.Clone(s.Gateways), func(index uint16) bool {
+		w := l.ways[s.Nodes[index].Address]
+		return index != s.Settings.Node && w != nil && w.dead.bad
+	})
+	if dataplane.First(living) != s.Settings.Node {
+		return submarinerv1.HAStatusPassive
+	}
+	return submarinerv1.HAStatusActive
+}
+
 // gatewayReport is what is to stand in the Gateway object; nil: there is to be none.
 func gatewayReport(snap snapshot, l *links, version string) *submarinerv1.GatewayStatus {
 	if !snap.gateway {
 		return nil
 	}
 	return &submarinerv1.GatewayStatus{
-		Version: version, HAStatus: submarinerv1.HAStatusActive, LocalEndpoint: localEndpoint(snap), Connections: connections(snap, l),
+		Version: version, HAStatus: haStatus(snap, l), LocalEndpoint: localEndpoint(snap), Connections: connections(snap, l),
 	}
 }
 

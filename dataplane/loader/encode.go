@@ -52,7 +52,7 @@ func encodeSettings(s dataplane.Settings, own secrets) bpf.PelagoNodeSettings {
 		Address: be32(s.Address), CableAddress: be32(s.CableAddress), Node: s.Node, Cluster: s.Cluster, Gateway: flag(s.Gateway),
 		Mss: s.MSS, Cookie: own.cookie, ProbeMark: own.probeMark, Edge: s.Edge, OverlayToken: s.Overlay.Current,
 		OverlayTokenOld: s.Overlay.Old, CableToken: s.Cable.Current, CableTokenOld: s.Cable.Old, Generation: s.Generation,
-		Ready: flag(s.Ready), CablePort: be16(s.CablePort), Leaving: uint32(flag(s.Leaving)),
+		Ready: flag(s.Ready), CablePort: be16(s.CablePort), Leaving: uint32(flag(s.Leaving)), Single: uint32(flag(s.Single)),
 	}
 	return v
 }
@@ -63,7 +63,7 @@ func decodeSettings(v bpf.PelagoNodeSettings) dataplane.Settings {
 		MSS: v.Mss, Overlay: dataplane.Tokens{Current: v.OverlayToken, Old: v.OverlayTokenOld},
 		Cable:     dataplane.Tokens{Current: v.CableToken, Old: v.CableTokenOld},
 		CablePort: port(v.CablePort), Edge: v.Edge, Generation: v.Generation, Ready: v.Ready != 0,
-		Leaving: v.Leaving != 0,
+		Leaving: v.Leaving != 0, Single: v.Single != 0,
 	}
 	return s
 }

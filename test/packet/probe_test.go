@@ -340,6 +340,42 @@ func TestEdgeSteers(t *testing.T) {
 	shared("both are lossy")
 }
 
+// With one gateway for all flows everybody picks the same, which dataplane.First knows, and another when it fails.
+func TestOneGatewayForAllFlows(t *testing.T) {
+	single := func(cluster int, node uint16) *Kernel {
+		t.Helper()
+		k := load(t, cluster, node)
+		s := state(cluster, node)
+		s.Settings.Single = true
+		k.Apply(t, s)
+		return k
+	}
+	gateways := []uint16{1, 4}
+	first := dataplane.First(gateways)
+	other := gateways[0] + gateways[1] - first
+	na := single(1, 2)
+	for _, g := range gateways {
+		na.arrive(t, answer(t, na.sendProbe(t, nodeIP(1, int(g)), 0), nil))
+	}
+	if got := na.exits(t); got[nodeIP(1, int(first))] != 200 {
+		t.Errorf("flows leave by %v, want all by gateway %d", got, first)
+	}
+	na.miss(t, nodeIP(1, int(first)))
+	if got := na.exits(t); got[nodeIP(1, int(other))] != 200 {
+		t.Errorf("gateway %d is suspect: flows leave by %v, want all by gateway %d", first, got, other)
+	}
+	ga := single(1, 1)
+	for _, g := range gateways {
+		ga.arrive(t, answer(t, ga.sendProbe(t, nodeIP(2, int(g)), 0), nil))
+	}
+	for i := range 20 {
+		p := udpPacket("x", from("120.1.0.1"), func(p *Packet) { p.UDP.Source = blockOf(2) + uint16(i) })
+		if o := ga.sent(t, ga.arrive(t, overlay(1, 2, 1, p.Encode())), "uplink-in switched"); o.Destination != nodeIP(2, int(first)) {
+			t.Fatalf("a flow goes to %s of the other cluster, want its gateway %d", o.Destination, first)
+		}
+	}
+}
+
 // A gateway steers around a remote gateway; if it reaches none, its sibling is asked once, and the nodes are told.
 func TestGatewaySteers(t *testing.T) { bothHooks(t, throughGatewaySteers) }
 

@@ -1,0 +1,23 @@
+package dataplane
+
+// First is the gateway that all flows take with Settings.Single while it is good, of gateways by node index: the one that
+// weighs most by the programs' hash (bpf/lb.h, ONE_FOR_ALL). 0: there is none.
+func First(gateways []uint16) (first uint16) {
+	var best uint32
+	for _, g := range gateways {
+		if w := mix(0, uint32(g)) | 1; w > best {
+			best, first = w, g
+		}
+	}
+	return first
+}
+
+// mix is that of bpf/parse.h.
+func mix(a, b uint32) uint32 {
+	a ^= b * 0x9e3779b1
+	a ^= a >> 16
+	a *= 0x85ebca6b
+	a ^= a >> 13
+	a *= 0xc2b2ae35
+	return a ^ a>>16
+}
