@@ -9,6 +9,8 @@
  * Rendezvous hash (highest random weight): when a gateway goes, only its own flows move. Flows keep no state at
  * gateways, so moving one costs nothing. The pick of the hash is taken if it is good, else the best of all.
  */
+#define PICK_DOUBTFUL 0x10000 /* with what pick_gateway() and pick_remote() return: none is good, this one as any */
+
 /* A hash for all flows, by which they pick the same gateway of a cluster from wherever they come. */
 #define ONE_FOR_ALL 0
 
@@ -17,8 +19,6 @@ static __always_inline __u32 gateway_hash(const struct node_settings *s, __u32 h
 {
 	return s->single ? ONE_FOR_ALL : hash;
 }
-
-#define PICK_DOUBTFUL 0x10000 /* with what pick_gateway() and pick_remote() return: none is good, this one as any */
 
 /*
  * How good the path to an address is. This and gateway_rank() are functions of their own for the verifier: inlined, the two
