@@ -42,13 +42,16 @@ func testDeadCluster(t *testing.T, s *clusterset) {
 	must(t, syscall.Kill(server, syscall.SIGSTOP))
 	must(t, s.Lab.CutLink("g2", false))
 	begin := time.Now()
-	for ask() != "" {
-		if time.Since(begin) > deadWithin {
-			t.Fatalf("%s still has an address %s after g2 was cut off", name, time.Since(begin))
+	last := begin // answer with an address; there are two name servers, asked by turns
+	for none := 0; none < 10; none++ {
+		if ask() != "" {
+			last, none = time.Now(), -1
 		}
-		time.Sleep(20 * time.Millisecond)
+		if time.Since(begin) > deadWithin {
+			t.Fatalf("%s still has an address %s after g2 was cut off", name, last.Sub(begin))
+		}
 	}
-	t.Logf("%d ms after g2 was cut off its names give no address, with g1's API server standing still", time.Since(begin).Milliseconds())
+	t.Logf("the last address of g2 was given %d ms after it was cut off, with g1's API server standing still", last.Sub(begin).Milliseconds())
 	must(t, s.Lab.HealLink("g2"))
 	took := within(t, 30*time.Second, func() error {
 		if got := ask(); got != l.web.String() {
