@@ -37,7 +37,7 @@ images: build ## the images of the product and of the test workload, as tar file
 	$(BIN)/pelago-lab image build --output $(OUT)/images
 
 ## ---- to work on
-.PHONY: setup test unit race e2e failover bench vm generate verify lint fuzz clean
+.PHONY: setup test unit race e2e wires failover bench vm generate verify lint fuzz clean
 setup: $(BIN)/pelago-lab ## install the Debian packages that tests and lab need, build Kubernetes once (6 minutes)
 	$(BIN)/pelago-lab prerequisites --install
 	$(BIN)/pelago-lab build
@@ -61,6 +61,9 @@ e2e: setup images ## two real clusters: the walk-through and the failures, asser
 RUNS ?= 3
 failover: setup images ## what faults at gateways cost, each RUNS=3 times under load; out/failover.json
 	go run ./test/failover -runs $(RUNS) -out $(OUT)/failover.json
+
+wires: setup images ## the encrypted wires without globalnet; with it they are part of e2e
+	go test -count=1 -timeout 30m -v ./test/e2e -plain -run 'TestWireGuard$$|TestIPsec$$'
 
 bench: ## the data path against kernel routing, iptables and nftables, interleaved; out/bench.json
 	go run ./test/bench -out $(OUT)/bench.json

@@ -21,6 +21,7 @@ var (
 	binDir   = flag.String("bin", "../../bin", "directory of the product's programs")
 	imageDir = flag.String("images", "../../out/images", "directory of the image archives")
 	labName  = flag.String("lab", "e2e", "name of the lab; two runs at a time need two, of at most eight characters")
+	plain    = flag.Bool("plain", false, "TestWireGuard and TestIPsec without globalnet, as TestWithoutGlobalnet does it over vxlan")
 	keep     = flag.Bool("keep", false, "leave the clusters up at the end, and use those of an earlier run")
 )
 

@@ -23,7 +23,7 @@ func TestIPsec(t *testing.T) {
 
 // testWire brings up a clusterset with two gateways a cluster, and looks for encrypted packets by a filter of tcpdump.
 func testWire(t *testing.T, suffix string, w walk.Walk, encrypted, filter string) *clusterset {
-	w.Gateways = 2
+	w.Gateways, w.Plain = 2, *plain
 	s := newClusterset(t, lab.Options{Name: *labName + suffix, Nodes: 3}, w)
 	s.run(t, "the walk-through", testWalkThrough)
 	s.run(t, "nothing in the clear", func(t *testing.T, s *clusterset) { testEncrypted(t, s, encrypted, filter) })
