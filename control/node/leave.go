@@ -3,17 +3,19 @@ package node
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
 const (
-	// heard is how long all take to hear that a gateway leaves: one of its answers to the probes of an idle path, with the
-	// round-trip time.
-	heard = 250 * time.Millisecond
-	// still is how long nothing must have come for a gateway to be left.
-	still = 100 * time.Millisecond
+	// still is how long nothing must have come for a gateway to be left: longer than the pause between two probes of an idle
+	// path with its round-trip time, since it is in the answers that all hear of it.
+	still = 250 * time.Millisecond
+	// countEvery is the pause between two looks at the counters.
+	countEvery = 25 * time.Millisecond
 	// longest is when it ends all the same; kubelet grants the pod 5 s.
 	longest = 2 * time.Second
 )
@@ -30,30 +32,58 @@ func (d *Daemon) leave() error {
 	if err := d.loader.Leave(); err != nil {
 		return fmt.Errorf("leave the flows to other gateways: %w", err)
 	}
-	time.Sleep(heard)
-	before := uint64(0)
-	for end := time.Now().Add(longest); time.Now().Before(end); time.Sleep(still) {
+	took, err := quiet(func() (uint64, error) {
 		counters, err := d.loader.Counters()
-		if err != nil {
-			return fmt.Errorf("leave the flows to other gateways: %w", err)
-		}
-		now := passed(counters)
-		if now == before {
-			return nil
-		}
-		before = now
+		return passed(counters), err
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("leave the flows to other gateways: %w", err)
+	case took >= longest:
+		d.log.Warn("the wire ends while packets still come", "waited", longest)
+	default:
+		d.log.Info("the flows have moved to other gateways", "took", took)
 	}
-	d.log.Warn("the wire ends while packets still come", "waited", longest)
 	return nil
 }
 
+// quiet waits until what count counts has not changed for still, and says how long that took: longest if it went on changing.
+func quiet(count func() (uint64, error)) (time.Duration, error) {
+	begin := time.Now()
+	changed, before := begin, uint64(0)
+	for ; time.Since(begin) < longest; time.Sleep(countEvery) {
+		now, err := count()
+		switch {
+		case err != nil:
+			return time.Since(begin), err
+		case now != before:
+			changed, before = time.Now(), now
+		case time.Since(changed) >= still:
+			return time.Since(begin), nil
+		}
+	}
+	return longest, nil
+}
+
 // settled says whether a node that has just started does its part: a gateway, once tunnels lead to all remote gateways and one of
-// each cluster has answered.
+// each cluster answers. Whether that one is ready itself does not matter: of two that start at once none would be the first.
 func settled(snap snapshot, paths map[netip.Addr]loader.Path) bool {
 	if !snap.gateway {
 		return true
 	}
-	return !waiting(snap) && len(unreachable(snap.state.Clusters, paths)) == 0
+	if waiting(snap) {
+		return false
+	}
+	for _, gateways := range snap.state.Clusters {
+		answers := func(g dataplane.RemoteGateway) bool {
+			p := paths[g.Hop.Address]
+			return p.Replies > 0 && !p.Suspect()
+		}
+		if !slices.ContainsFunc(gateways, answers) {
+			return false
+		}
+	}
+	return true
 }
 
 // passed counts the packets that the node has switched between overlay and cable.

@@ -214,9 +214,8 @@ func remoteReaches(objs Objects) []natt.Peer {
 		if g.NATTPort == 0 {
 			continue // it does not answer, so nothing would follow from silence
 		}
-		// One of the two may be missing.
-		private, _ := netip.ParseAddr(g.PrivateAddress)
-		public, _ := netip.ParseAddr(g.PublicAddress)
+		private, _ := netip.ParseAddr(g.PrivateAddress) // zero if it has none
+		public, _ := netip.ParseAddr(g.PublicAddress)   // likewise
 		out = append(out, natt.Peer{Name: wayName(p.Name, g.Name), Private: private, Public: public, Port: uint16(g.NATTPort), BehindLB: g.BehindLB})
 	}
 	return out

@@ -72,7 +72,9 @@ func newNatted(t *testing.T, ns *netns.NS, cluster uint16, private, driver strin
 	}
 	t.Cleanup(func() {
 		problems := g.d.reach.close()
-		_ = ns.Do(func() error { problems = append(problems, g.d.closeWire()...); return nil })
+		if err := ns.Do(func() error { problems = append(problems, g.d.closeWire()...); return nil }); err != nil {
+			t.Error(err)
+		}
 		if len(problems) > 0 {
 			t.Error(problems)
 		}
@@ -337,8 +339,7 @@ func newStream(t *testing.T, from, to *natted) *stream {
 	})
 	s.running.Go(func() {
 		for {
-			// A wire that has no keys yet drops it.
-			_, _ = s.to.WriteTo([]byte("probe"), s.from.LocalAddr())
+			_, _ = s.to.WriteTo([]byte("probe"), s.from.LocalAddr()) // a wire that has no keys yet drops it
 			select {
 			case <-s.done:
 				return
@@ -353,7 +354,7 @@ func newStream(t *testing.T, from, to *natted) *stream {
 func (s *stream) awaitFirst() {
 	s.t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		_, _ = s.from.WriteTo(make([]byte, 8), s.at)
+		_, _ = s.from.WriteTo(make([]byte, 8), s.at) // likewise
 		s.mu.Lock()
 		n := s.received
 		s.mu.Unlock()
@@ -364,7 +365,7 @@ func (s *stream) awaitFirst() {
 			s.t.Fatal("nothing comes through the wire")
 		}
 	}
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(100 * time.Millisecond) // what is still on its way must not count
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.received, s.gap = 0, 0
@@ -377,12 +378,18 @@ func (s *stream) run(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); <-tick.C {
 		s.sent++
 		binary.BigEndian.PutUint64(b, uint64(s.sent))
-		_, _ = s.from.WriteTo(b, s.at)
+		_, _ = s.from.WriteTo(b, s.at) // what does not go out is lost, and counted as such
 	}
 }
 
 func (s *stream) end() (lost int, gap time.Duration) {
-	time.Sleep(100 * time.Millisecond)
+	all := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.received >= s.sent
+	}
+	for end := time.Now().Add(time.Second); !all() && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	}
 	close(s.done)
 	s.from.Close()
 	s.to.Close()

@@ -127,7 +127,7 @@ func wirePeers(objs Objects) []cable.Peer {
 	for p, g := range remoteGateways(objs.Peers) {
 		// What is no address is a problem that Desired reports.
 		fabric, err := netip.ParseAddr(g.FabricAddress)
-		address, _ := netip.ParseAddr(g.Address)
+		address, _ := netip.ParseAddr(g.Address)                         // zero: the wire waits for the peer to call
 		if err != nil || !address.IsValid() && !encrypted(objs.Config) { // vxlan cannot wait for a call
 			continue
 		}

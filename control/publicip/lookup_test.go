@@ -78,8 +78,10 @@ func service(_ context.Context, name string) (*corev1.Service, error) {
 	return s, nil
 }
 
-// say answers. What the asker does not get it complains of, and every case looks at what it says.
-func say(w io.Writer, text string) { _, _ = io.WriteString(w, text) }
+// say answers.
+func say(w io.Writer, text string) {
+	_, _ = io.WriteString(w, text) // what the asker does not get it complains of, and every case looks at what it says
+}
 
 // web starts an https server; the transport leads every name to it.
 func web(t *testing.T) http.RoundTripper {

@@ -137,12 +137,15 @@ func (s *set) join(t testing.TB) {
 		g.ensure(t, s.others(t, g)...)
 	}
 	for _, g := range s.gateways {
-		g.ensure(t, s.others(t, g)...) // those called who did not know the caller yet
-	}
-	for _, g := range s.gateways {
 		for _, o := range s.gateways {
 			if o != g {
-				g.await(t, o, func(st Status) bool { return st.Error == "" && st.Tunnels == min(g.local.Tunnels, o.local.Tunnels) })
+				g.await(t, o, func(st Status) bool {
+					up := st.Error == "" && st.Tunnels == min(g.local.Tunnels, o.local.Tunnels)
+					if !up {
+						g.ensure(t, s.others(t, g)...) // those called may not have known the caller yet
+					}
+					return up
+				})
 			}
 		}
 	}
@@ -303,8 +306,7 @@ func stream(t testing.TB, from, to *gateway) (stop func() (sent int, lost []int)
 	return func() (int, []int) {
 		close(done)
 		n := <-sent
-		for end := time.Now().Add(time.Second); arrived.Load() < int64(n) && time.Now().Before(end); {
-			time.Sleep(10 * time.Millisecond)
+		for end := time.Now().Add(time.Second); arrived.Load() < int64(n) && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		}
 		must(t, server.Close())
 		<-received

@@ -89,7 +89,7 @@ func (s Supervisor) Run(ctx context.Context) error {
 			case espOf(r.as) == ESPKernel:
 				r.stop(syscall.SIGKILL)
 			default:
-				time.Sleep(farewell)
+				time.Sleep(farewell) // pelago-node, which ends at the same time, cannot say when it is done
 				r.stop(syscall.SIGTERM)
 			}
 			return nil
@@ -126,7 +126,7 @@ func (r *running) stop(with syscall.Signal) {
 	select {
 	case <-r.done:
 	case <-time.After(leave):
-		_ = r.command.Process.Kill()
+		_ = r.command.Process.Kill() // it may end this moment
 		<-r.done
 	}
 }

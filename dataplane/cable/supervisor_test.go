@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pelago-net/pelago/test/await"
 )
 
 // supervised is a gateway whose IKE daemon a Supervisor runs, as in production.
@@ -84,7 +86,7 @@ func alive(c *exec.Cmd) bool { return c.Process.Signal(syscall.Signal(0)) == nil
 func TestSupervisor(t *testing.T) {
 	s := newSet(t, 2)
 	a, b := supervise(t, s.gateways[0]), supervise(t, s.gateways[1])
-	time.Sleep(2 * look)
+	time.Sleep(2 * look) // it may not start one
 	if len(a.starts) > 0 {
 		t.Fatal("a daemon runs on a node that is no gateway")
 	}
@@ -111,10 +113,9 @@ func TestSupervisor(t *testing.T) {
 	passes("at first")
 
 	// It has room for what comes while it is not scheduled.
-	time.Sleep(2 * look)
-	if out := run(t, a.ns, "ss", "-Hlnum", "sport", "=", "4500"); strings.Count(out, fmt.Sprintf("rb%d,", 2*udpQueue)) != 2 { // the kernel doubles it
-		t.Errorf("sockets of the daemon, want two with receive buffers of %d bytes:\n%s", 2*udpQueue, out)
-	}
+	await.Equal(t, 2, func() int { // the kernel doubles it
+		return strings.Count(run(t, a.ns, "ss", "-Hlnum", "sport", "=", "4500"), fmt.Sprintf("rb%d,", 2*udpQueue))
+	})
 	if out := run(t, a.ns, "ip", "link", "show", "ipsec0"); !strings.Contains(out, fmt.Sprintf("qlen %d", tunQueue)) {
 		t.Errorf("the daemon's TUN, want a queue of %d packets:\n%s", tunQueue, out)
 	}
@@ -137,7 +138,7 @@ func TestSupervisor(t *testing.T) {
 	b.open()
 	there := stream(t, a.gateway, b.gateway)
 	b.ensure(t, a.peer(t))
-	time.Sleep(2 * look)
+	time.Sleep(2 * look) // it may not start one
 	calm(t, there)
 	if len(b.starts) > 0 {
 		t.Error("a pelago-node that starts anew restarts the IKE daemon")
@@ -166,7 +167,7 @@ func TestIPsecTunnelsInUse(t *testing.T) {
 	s, daemons := ipsecSet(t, 2)
 	a, b := s.gateways[0], s.gateways[1]
 	a.ensure(t, b.peer(t))
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(500 * time.Millisecond) // no tunnel may come up
 	a.ensure(t, b.peer(t))
 	if d := a.devices.Peers[b.local.Fabric]; len(d) > 0 {
 		t.Errorf("packets go into %v to a gateway that does not know this one", d)

@@ -84,10 +84,10 @@ func TestWireGuardRestart(t *testing.T) {
 		streams = append(streams, stream(t, a, b), stream(t, b, a))
 	}
 	must(t, a.wire.Close())
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // a device of the kernel's carries packets without the wire
 	a.wire = openWireGuard(t, s, a, dir)
 	a.ensure(t, b.peer(t))
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // and with the new one
 	calm(t, streams...)
 	if kernelWireGuard(t) && !cmp.Equal(devices, a.devices.Ifindexes) {
 		t.Errorf("devices %v after a restart, before %v", a.devices.Ifindexes, devices)

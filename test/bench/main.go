@@ -15,7 +15,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"os/signal"
 	"runtime"
 	"strings"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/pelago-net/pelago/test/bench/load"
 	"github.com/pelago-net/pelago/test/netns"
+	"github.com/pelago-net/pelago/test/resultfile"
 )
 
 // nsPrefix begins the namespaces of a run (behind netns.Prefix); leftovers of a killed run are found by it.
@@ -135,24 +135,11 @@ func (b bench) once(ctx context.Context, v Variant) (values Values, err error) {
 
 // report writes the result file and prints the tables.
 func report(out io.Writer, file string, names []string, samples Samples) error {
-	var uts unix.Utsname
-	if err := unix.Uname(&uts); err != nil {
-		return fmt.Errorf("read the kernel's release: %w", err)
-	}
-	r := Report{
-		Suite: "bench", Commit: commit(), Kernel: unix.ByteSliceToString(uts.Release[:]), CPUs: runtime.NumCPU(),
-		Rows: rows(names, samples),
-	}
-	return errors.Join(r.write(file), printTables(out, names, r.Rows))
-}
-
-// commit names the tree that runs, or says that it is unknown (no git, or no repository around).
-func commit() string {
-	head, err := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").Output()
+	r, err := resultfile.New("bench", rows(names, samples))
 	if err != nil {
-		return "unknown"
+		return err
 	}
-	return strings.TrimSpace(string(head))
+	return errors.Join(r.Write(file), printTables(out, names, r.Rows))
 }
 
 // check refuses what cannot work before anything is made.

@@ -1,15 +1,13 @@
 package main
 
 import (
-	"encoding/json"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/pelago-net/pelago/test/resultfile"
 	"pgregory.net/rapid"
 )
 
@@ -58,11 +56,11 @@ func TestRatiosArePaired(t *testing.T) {
 		"floor":    {{metricCPU: 300}, {metricCPU: 600}, nil},
 		"limit":    {nil, nil, {metricUDP: 5}},
 	}
-	want := []Row{
-		{"gateway-path", "limit", "udp_pps", "1/s", 1, 5, 5, 5},
-		{"gateway-path", "floor", "cpu_ns_per_packet", "ns", 2, 450, 300, 600},
-		{"gateway-path", "iptables", "cpu_ns_per_packet", "ns", 3, 1000, 1000, 2000},
-		{"gateway-path", "floor", "cpu_ns_per_packet_vs_iptables", "ratio", 2, 0.3, 0.3, 0.3},
+	want := []resultfile.Row{
+		{Case: "gateway-path", Variant: "limit", Metric: "udp_pps", Unit: "1/s", N: 1, Median: 5, Min: 5, Max: 5},
+		{Case: "gateway-path", Variant: "floor", Metric: "cpu_ns_per_packet", Unit: "ns", N: 2, Median: 450, Min: 300, Max: 600},
+		{Case: "gateway-path", Variant: "iptables", Metric: "cpu_ns_per_packet", Unit: "ns", N: 3, Median: 1000, Min: 1000, Max: 2000},
+		{Case: "gateway-path", Variant: "floor", Metric: "cpu_ns_per_packet_vs_iptables", Unit: "ratio", N: 2, Median: 0.3, Min: 0.3, Max: 0.3},
 	}
 	if diff := cmp.Diff(want, rows([]string{"limit", "floor", "iptables"}, s)); diff != "" {
 		t.Error(diff)
@@ -84,38 +82,13 @@ func TestRatiosCancelTheMachine(t *testing.T) {
 		}
 		ratio := func(s Samples) float64 {
 			all := rows([]string{"plain", "iptables"}, s)
-			i := slices.IndexFunc(all, func(r Row) bool { return r.Unit == ratioUnit })
+			i := slices.IndexFunc(all, func(r resultfile.Row) bool { return r.Unit == ratioUnit })
 			return all[i].Median
 		}
 		if a, b := ratio(s), ratio(scaled); math.Abs(a-b) > 1e-9*math.Abs(a) {
 			t.Fatalf("ratio %g became %g", a, b)
 		}
 	})
-}
-
-func TestResultFile(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "out", "bench.json")
-	r := Report{Suite: "bench", Commit: "0123abcd", Kernel: "6.18.0", CPUs: 2, Rows: []Row{
-		{Case: caseGatewayPath, Variant: "iptables", Metric: metricUDP, Unit: "1/s", N: 7, Median: 2.5, Min: 1, Max: 3},
-	}}
-	if err := r.write(name); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got, want any
-	if err := json.Unmarshal(b, &got); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal([]byte(`{"suite":"bench","commit":"0123abcd","kernel":"6.18.0","cpus":2,"rows":[
-		{"case":"gateway-path","variant":"iptables","metric":"udp_pps","unit":"1/s","n":7,"median":2.5,"min":1,"max":3}]}`), &want); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
 }
 
 func TestTables(t *testing.T) {

@@ -7,22 +7,24 @@ import (
 	"slices"
 	"strconv"
 	"text/tabwriter"
+
+	"github.com/pelago-net/pelago/test/resultfile"
 )
 
 // printTables writes two tables for people: the medians, and the medians of the paired ratios with their range.
-func printTables(w io.Writer, names []string, all []Row) error {
+func printTables(w io.Writer, names []string, all []resultfile.Row) error {
 	fmt.Fprintln(w, "medians")
-	err := printTable(w, names, all, "", func(r Row) string { return short(r.Median) })
-	if err != nil || !slices.ContainsFunc(all, func(r Row) bool { return r.Unit == ratioUnit }) {
+	err := printTable(w, names, all, "", func(r resultfile.Row) string { return short(r.Median) })
+	if err != nil || !slices.ContainsFunc(all, func(r resultfile.Row) bool { return r.Unit == ratioUnit }) {
 		return err
 	}
 	fmt.Fprintf(w, "\npaired ratios to %s: median (min-max)\n", reference)
-	return printTable(w, names, all, ratioSuffix, func(r Row) string {
+	return printTable(w, names, all, ratioSuffix, func(r resultfile.Row) string {
 		return fmt.Sprintf("%.2f (%.2f-%.2f)", r.Median, r.Min, r.Max)
 	})
 }
 
-func printTable(w io.Writer, names []string, all []Row, suffix string, cell func(Row) string) error {
+func printTable(w io.Writer, names []string, all []resultfile.Row, suffix string, cell func(resultfile.Row) string) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(tw, "variant\t")
 	for _, m := range metrics {
@@ -32,7 +34,7 @@ func printTable(w io.Writer, names []string, all []Row, suffix string, cell func
 	for _, v := range names {
 		fmt.Fprintf(tw, "%s\t", v)
 		for _, m := range metrics {
-			i := slices.IndexFunc(all, func(r Row) bool { return r.Variant == v && r.Metric == m.name+suffix })
+			i := slices.IndexFunc(all, func(r resultfile.Row) bool { return r.Variant == v && r.Metric == m.name+suffix })
 			text := "-"
 			if i >= 0 {
 				text = cell(all[i])

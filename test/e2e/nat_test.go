@@ -27,10 +27,10 @@ func testBehindNAT(t *testing.T, s *clusterset) {
 	connections := s.hold(t, l.client, 100, l.web.String()+":80")
 	datagrams := s.ping(t, l.client, 1000, l.sink.String()+":7")
 	for _, base := range []int{22000, 24000, 26000} {
-		time.Sleep(5 * time.Second)
+		time.Sleep(5 * time.Second) // traffic by the mapping of before
 		s.masquerade(t, base)
 	}
-	time.Sleep(5 * time.Second)
+	time.Sleep(5 * time.Second) // and by the last one
 	onlyBrokenOf(t, connections)
 	p := finish[pings](t, datagrams)
 	t.Logf("3 changes of the mapping: %d of %d datagrams lost, longest gap %.0f ms", p.Lost, p.Sent, p.LongestGapMs)

@@ -65,11 +65,23 @@ func testIKEDaemonsKilled(t *testing.T, s *clusterset) {
 	}
 	connections := s.hold(t, l.client, 20, l.web.String()+":80")
 	datagrams := s.ping(t, l.client, 100, l.sink.String()+":7")
-	for _, node := range []string{"g1-n1", "g1-n2", "g2-n1", "g2-n2"} {
+	gateways := []string{"g1-n1", "g1-n2", "g2-n1", "g2-n2"}
+	for _, node := range gateways {
 		s.node(t, node, "pkill", "-KILL", "--exact", "charon")
 	}
-	time.Sleep(20 * time.Second)
-	must(t, s.Connected(t.Context()))
+	took := within(t, time.Minute, func() error {
+		for _, node := range gateways {
+			if _, err := s.Lab.Exec(t.Context(), node, "pgrep", "--exact", "charon"); err != nil {
+				return fmt.Errorf("%s: no new IKE daemon: %w", node, err)
+			}
+		}
+		// All tunnels were gone, so that something passes says that the new daemons have agreed.
+		if _, err := s.Ask(t.Context(), l.client, l.web.String()); err != nil {
+			return err
+		}
+		return s.Connected(t.Context())
+	})
+	t.Logf("all IKE daemons are back, and connected, after %.1f s", took.Seconds())
 	onlyBrokenOf(t, connections)
 	p := finish[pings](t, datagrams)
 	t.Logf("%d datagrams sent, %d lost, longest gap %.0f ms", p.Sent, p.Lost, p.LongestGapMs)

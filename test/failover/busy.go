@@ -37,7 +37,7 @@ func startBusy() ([]*exec.Cmd, error) {
 func endBusy(all []*exec.Cmd) {
 	for _, cmd := range all {
 		_ = cmd.Process.Kill() // one that has ended is what is wanted
-		_ = cmd.Wait()
+		_ = cmd.Wait()         // "killed"
 	}
 }
 

@@ -1,20 +1,14 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/pelago-net/pelago/test/resultfile"
 )
 
 // variant is the product as it is installed here.
@@ -26,29 +20,9 @@ const (
 	targetMedian = 45 * time.Millisecond
 )
 
-// Report is the content of a result file; every suite writes this form.
-type Report struct {
-	Suite  string `json:"suite"`
-	Commit string `json:"commit"` // "-dirty" at its end: the tree had changes
-	Kernel string `json:"kernel"`
-	CPUs   int    `json:"cpus"`
-	Rows   []Row  `json:"rows"`
-}
-
-// Row is one metric of one fault. Of outages, n counts the flows that were hit, of everything else the runs. The median of
+// rows are those of the result file. Of outages, n counts the flows that were hit, of everything else the runs. The median of
 // outage_ms_p99 is that percentile of all flows of all runs.
-type Row struct {
-	Case    string  `json:"case"`
-	Variant string  `json:"variant"`
-	Metric  string  `json:"metric"`
-	Unit    string  `json:"unit"`
-	N       int     `json:"n"`
-	Median  float64 `json:"median"`
-	Min     float64 `json:"min"`
-	Max     float64 `json:"max"`
-}
-
-func rows(chosen []fault, results map[string][]outcome) (out []Row) {
+func rows(chosen []fault, results map[string][]outcome) (out []resultfile.Row) {
 	for _, f := range chosen {
 		runs := results[f.name]
 		if len(runs) == 0 {
@@ -59,7 +33,7 @@ func rows(chosen []fault, results map[string][]outcome) (out []Row) {
 				metric string
 				share  float64
 			}{{"outage_ms_p50", 0.5}, {"outage_ms_p90", 0.9}, {"outage_ms_p99", 0.99}} {
-				out = append(out, Row{Case: f.name, Variant: variant, Metric: p.metric, Unit: "ms", N: len(outages),
+				out = append(out, resultfile.Row{Case: f.name, Variant: variant, Metric: p.metric, Unit: "ms", N: len(outages),
 					Median: percentile(outages, p.share), Min: outages[0], Max: outages[len(outages)-1]})
 			}
 		}
@@ -79,7 +53,7 @@ func rows(chosen []fault, results map[string][]outcome) (out []Row) {
 				values = append(values, float64(m.of(r)))
 			}
 			slices.Sort(values)
-			out = append(out, Row{Case: f.name, Variant: variant, Metric: m.metric, Unit: m.unit, N: len(values),
+			out = append(out, resultfile.Row{Case: f.name, Variant: variant, Metric: m.metric, Unit: m.unit, N: len(values),
 				Median: percentile(values, 0.5), Min: values[0], Max: values[len(values)-1]})
 		}
 	}
@@ -105,12 +79,11 @@ func percentile(sorted []float64, share float64) float64 {
 
 // report prints the table and writes the result file.
 func report(out io.Writer, file string, chosen []fault, results map[string][]outcome) error {
-	var uts unix.Utsname
-	if err := unix.Uname(&uts); err != nil {
-		return fmt.Errorf("read the kernel's release: %w", err)
+	r, err := resultfile.New("failover", rows(chosen, results))
+	if err != nil {
+		return err
 	}
-	r := Report{Suite: "failover", Commit: commit(), Kernel: unix.ByteSliceToString(uts.Release[:]), CPUs: runtime.NumCPU(), Rows: rows(chosen, results)}
-	return errors.Join(printTable(out, chosen, results), r.write(file))
+	return errors.Join(printTable(out, chosen, results), r.Write(file))
 }
 
 // printTable shows the distribution of the outages of the flows that were hit, beside the target.
@@ -163,25 +136,4 @@ func (f fault) target() string {
 		return "0 lost"
 	}
 	return fmt.Sprintf("p50≤%.0f p99≤%.0f", ms(f.rtt+targetMedian), ms(f.rtt+targetP99))
-}
-
-// commit names the tree that runs, or says that it is unknown (no git, or no repository around).
-func commit() string {
-	head, err := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").Output()
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(head))
-}
-
-// write puts the report into a file, whose folder it makes.
-func (r Report) write(name string) error {
-	b, err := json.MarshalIndent(r, "", " ")
-	if err != nil {
-		return fmt.Errorf("encode the report: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
-	}
-	return os.WriteFile(name, append(b, '\n'), 0o644)
 }

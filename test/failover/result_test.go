@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/pelago-net/pelago/test/resultfile"
 	"pgregory.net/rapid"
 )
 
@@ -78,14 +80,14 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r Report
+	var r resultfile.Report
 	if err := json.Unmarshal(data, &r); err != nil {
 		t.Fatal(err)
 	}
 	if r.Suite != "failover" || r.Commit == "" || r.Kernel == "" || r.CPUs < 1 {
 		t.Errorf("head of the report: %+v", r)
 	}
-	row := func(name, metric string) (out []Row) {
+	row := func(name, metric string) (out []resultfile.Row) {
 		for _, row := range r.Rows {
 			if row.Case == name && row.Metric == metric {
 				out = append(out, row)
@@ -95,14 +97,14 @@ func TestReport(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name, metric string
-		want         []Row
+		want         []resultfile.Row
 	}{
-		{"cut", "outage_ms_p50", []Row{{"cut", variant, "outage_ms_p50", "ms", 3, 40, 30, 50}}},
-		{"cut", "outage_ms_p99", []Row{{"cut", variant, "outage_ms_p99", "ms", 3, 50, 30, 50}}},
-		{"cut", "packets_lost", []Row{{"cut", variant, "packets_lost", "1", 2, 50, 50, 70}}},
-		{"cut", "connections_broken", []Row{{"cut", variant, "connections_broken", "1", 2, 0, 0, 0}}},
+		{"cut", "outage_ms_p50", []resultfile.Row{{Case: "cut", Variant: variant, Metric: "outage_ms_p50", Unit: "ms", N: 3, Median: 40, Min: 30, Max: 50}}},
+		{"cut", "outage_ms_p99", []resultfile.Row{{Case: "cut", Variant: variant, Metric: "outage_ms_p99", Unit: "ms", N: 3, Median: 50, Min: 30, Max: 50}}},
+		{"cut", "packets_lost", []resultfile.Row{{Case: "cut", Variant: variant, Metric: "packets_lost", Unit: "1", N: 2, Median: 50, Min: 50, Max: 70}}},
+		{"cut", "connections_broken", []resultfile.Row{{Case: "cut", Variant: variant, Metric: "connections_broken", Unit: "1", N: 2, Median: 0, Min: 0, Max: 0}}},
 		{"drain", "outage_ms_p50", nil},
-		{"drain", "packets_lost", []Row{{"drain", variant, "packets_lost", "1", 1, 0, 0, 0}}},
+		{"drain", "packets_lost", []resultfile.Row{{Case: "drain", Variant: variant, Metric: "packets_lost", Unit: "1", N: 1, Median: 0, Min: 0, Max: 0}}},
 		{"absent", "packets_lost", nil},
 	} {
 		if diff := cmp.Diff(tt.want, row(tt.name, tt.metric)); diff != "" {

@@ -106,7 +106,7 @@ func (s *stage) startTraffic(ctx context.Context, wait time.Duration) (*traffic,
 		lines := bufio.NewReader(messages)
 		first, _ := lines.ReadString('\n') // none: the program has ended, which Wait explains
 		working <- first
-		_, _ = io.Copy(io.Discard, lines)
+		_, _ = io.Copy(io.Discard, lines) // however it ends, Wait says why
 		t.ended <- t.cmd.Wait()
 	}()
 	select {
@@ -127,7 +127,7 @@ func (t *traffic) finish() (out loaded, err error) {
 	select {
 	case err = <-t.ended:
 	case <-time.After(t.limit):
-		_ = t.cmd.Process.Kill()
+		_ = t.cmd.Process.Kill() // it may end this moment
 		return out, errors.New("end the load: it does not end")
 	}
 	if err != nil {

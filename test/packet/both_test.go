@@ -92,7 +92,7 @@ func (k *Kernel) comeIn(t testing.TB, frame []byte) Result {
 	if uplink.ns == nil {
 		return k.Run(t, k.UplinkIn, frame, Context{})
 	}
-	r, _ := k.throughXDP(t, frame)
+	r, _ := k.throughXDP(t, frame) // whichever of the two decided
 	return r
 }
 

@@ -74,7 +74,11 @@ func do(ctx context.Context, o options) error {
 	err = m.run(limited, func(text string) { say("%s", r.line(text)) })
 	errs := []error{err, r.err(wanted)}
 	if o.json != "" {
-		errs = append(errs, r.report(ctx, o.cpus).write(o.json))
+		report, err := r.report(o.cpus)
+		if err == nil {
+			err = report.Write(o.json)
+		}
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

@@ -2,16 +2,13 @@ package main
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/pelago-net/pelago/test/resultfile"
 	"github.com/pelago-net/pelago/test/vm/job"
 )
 
@@ -39,7 +36,7 @@ func (r *result) line(text string) string {
 		return r.event(e)
 	}
 	if m := verdict.FindStringSubmatch(text); m != nil {
-		seconds, _ := strconv.ParseFloat(m[3], 64)
+		seconds, _ := strconv.ParseFloat(m[3], 64) // digits and a point
 		r.tests = append(r.tests, outcome{r.running, m[2], m[1] == "PASS", seconds})
 		if m[1] != "PASS" { // none of ours skips
 			r.failed = append(r.failed, fmt.Sprintf("%s: %s: %s", r.running, m[2], strings.ToLower(m[1])))
@@ -88,31 +85,13 @@ func (r *result) err(wanted []suite) error {
 	return nil
 }
 
-// report is the result file, in the form of all suites (test/bench): per test how long it took and whether it passed.
-type report struct {
-	Suite  string `json:"suite"`
-	Commit string `json:"commit"`
-	Kernel string `json:"kernel"`
-	CPUs   int    `json:"cpus"`
-	Rows   []row  `json:"rows"`
-}
-
-type row struct {
-	Case    string  `json:"case"`
-	Variant string  `json:"variant"`
-	Metric  string  `json:"metric"`
-	Unit    string  `json:"unit"`
-	N       int     `json:"n"`
-	Median  float64 `json:"median"`
-	Min     float64 `json:"min"`
-	Max     float64 `json:"max"`
-}
-
-func (r *result) report(ctx context.Context, cpus int) report {
-	out := report{Suite: "vm", Kernel: r.kernel, CPUs: cpus, Rows: []row{}}
-	if commit, err := output(ctx, "git", "describe", "--always", "--dirty"); err == nil {
-		out.Commit = strings.TrimSpace(commit)
+// report says of each test how long it took and whether it passed. The kernel and the processors are the guest's.
+func (r *result) report(cpus int) (resultfile.Report, error) {
+	out, err := resultfile.New("vm", []resultfile.Row{})
+	if err != nil {
+		return out, err
 	}
+	out.Kernel, out.CPUs = r.kernel, cpus
 	tests := slices.Clone(r.tests)
 	slices.SortStableFunc(tests, func(a, b outcome) int {
 		return cmp.Or(cmp.Compare(a.suite, b.suite), cmp.Compare(a.test, b.test))
@@ -123,24 +102,10 @@ func (r *result) report(ctx context.Context, cpus int) report {
 			passed = 1
 		}
 		add := func(metric, unit string, v float64) {
-			out.Rows = append(out.Rows, row{Case: t.test, Variant: t.suite, Metric: metric, Unit: unit, N: 1, Median: v, Min: v, Max: v})
+			out.Rows = append(out.Rows, resultfile.Row{Case: t.test, Variant: t.suite, Metric: metric, Unit: unit, N: 1, Median: v, Min: v, Max: v})
 		}
 		add("passed", "1", passed)
 		add("duration_s", "s", t.seconds)
 	}
-	return out
-}
-
-func (r report) write(path string) error {
-	raw, err := json.MarshalIndent(r, "", " ")
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(path), 0o755)
-	}
-	if err == nil {
-		err = os.WriteFile(path, append(raw, '\n'), 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("write results to %s: %w", path, err)
-	}
-	return nil
+	return out, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pelago-net/pelago/test/resultfile"
 	"github.com/pelago-net/pelago/test/vm/job"
 )
 
@@ -35,11 +36,15 @@ func TestResult(t *testing.T) {
 			t.Errorf("error %v: want %q in it", err, said)
 		}
 	}
-	rows := r.report(t.Context(), 2).Rows
+	report, err := r.report(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := report.Rows
 	if r.kernel != "6.1" || len(rows) != 8 {
 		t.Errorf("kernel %s, %d rows", r.kernel, len(rows))
 	}
-	if diff := cmp.Diff(row{"TestOne", "a", "duration_s", "s", 1, 1.5, 1.5, 1.5}, rows[1]); diff != "" {
+	if diff := cmp.Diff(resultfile.Row{Case: "TestOne", Variant: "a", Metric: "duration_s", Unit: "s", N: 1, Median: 1.5, Min: 1.5, Max: 1.5}, rows[1]); diff != "" {
 		t.Errorf("row -want +got\n%s", diff)
 	}
 }

@@ -200,7 +200,7 @@ func (p loadPlan) send(ctx context.Context, flows []*flow) (stalls []span) {
 	payload := make([]byte, 64)
 	last := time.Now()
 	for next := last; ctx.Err() == nil; {
-		time.Sleep(time.Until(next))
+		time.Sleep(time.Until(next)) // the rate
 		now := time.Now()
 		if now.Sub(last) >= p.interval+stalled {
 			stalls = append(stalls, span{last.UnixNano(), now.UnixNano()})
@@ -211,13 +211,12 @@ func (p loadPlan) send(ctx context.Context, flows []*flow) (stalls []span) {
 			binary.BigEndian.PutUint64(payload, uint64(len(f.sent)))
 			binary.BigEndian.PutUint64(payload[8:], uint64(at))
 			f.sent = append(f.sent, at)
-			// A refusal that an earlier datagram met shows here too; the datagram that is not sent counts as lost.
-			_, _ = f.conn.Write(payload)
+			_, _ = f.conn.Write(payload) // the refusal of an earlier one shows here too; what is not sent counts as lost
 		}
 		next = next.Add(p.interval * (time.Since(next)/p.interval + 1))
 	}
 	for _, f := range flows {
-		_ = f.conn.SetReadDeadline(time.Now().Add(lastAnswers))
+		_ = f.conn.SetReadDeadline(time.Now().Add(lastAnswers)) // fails only on a closed socket, which ends the reader too
 	}
 	return stalls
 }

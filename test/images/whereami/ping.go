@@ -43,8 +43,7 @@ func sendBackLines(listener net.Listener) error {
 		}
 		go func() {
 			defer conn.Close()
-			// A client that is gone is its own affair.
-			_, _ = io.Copy(conn, conn)
+			_, _ = io.Copy(conn, conn) // a client that is gone is its own affair
 		}()
 	}
 }

@@ -154,8 +154,7 @@ func (r *relay) take() error {
 // give gives back what is due.
 func (r *relay) give(now time.Time) {
 	for ; r.first < len(r.waiting) && !r.waiting[r.first].due.After(now); r.first++ {
-		// What the router cannot take is lost, as on any way.
-		_, _ = unix.Write(r.tun, r.waiting[r.first].data)
+		_, _ = unix.Write(r.tun, r.waiting[r.first].data) // what the router cannot take is lost, as on any way
 		r.free = append(r.free, r.waiting[r.first].data)
 	}
 	if r.first > len(r.waiting)/2 { // not each time: it copies the rest

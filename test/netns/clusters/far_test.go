@@ -24,7 +24,7 @@ func TestFar(t *testing.T) {
 	})
 	t.Run("80 ms and 20 percent loss", func(t *testing.T) {
 		w.between(t, "delay", "40ms", "loss", "20%")
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // for the paths to learn of it
 		w.survivesLoss(t, one.Nodes[1].cut, one.Nodes[1].mend)
 	})
 }
@@ -85,9 +85,9 @@ func (w *town) survivesLoss(t *testing.T, fault, heal func(*testing.T)) {
 	for range 8 {
 		stops = append(stops, stream(t, client, netip.AddrPortFrom(w.server[3].Global, 53)))
 	}
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // traffic before the fault
 	fault(t)
-	time.Sleep(3 * time.Second)
+	time.Sleep(3 * time.Second) // and under it
 	for i, stop := range stops {
 		sent, lost := stop()
 		from := uint64(sent / 2) // long after the fault

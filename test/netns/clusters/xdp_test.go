@@ -64,7 +64,7 @@ func (w *town) xdpWorks(t *testing.T) {
 	if err := bulk(w.client[3], netip.AddrPortFrom(w.server[3].Global, 81), bulkSize); err != nil {
 		t.Error(err)
 	}
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(500 * time.Millisecond) // for some probes of every path
 	switchedNow, allNow := w.byXDP(t, "switched")
 	if n, of := switchedNow-switched, allNow-all; of < 2000 || n < of/2 {
 		t.Errorf("XDP switched %d of %d packets; want most of them", n, of)

@@ -71,7 +71,7 @@ func Parse(line string) (e Event, ok bool) {
 	if _, err := fmt.Sscanf(rest, " %d %d %q", &e.Status, &took, &e.Text); err != nil {
 		return Event{}, false
 	}
-	e.Name, _ = strconv.Unquote(name)
+	e.Name, _ = strconv.Unquote(name) // QuotedPrefix has read it
 	e.Took = time.Duration(took) * time.Millisecond
 	return e, true
 }
