@@ -125,7 +125,7 @@ func (r *running) stop(with syscall.Signal) {
 	_ = r.command.Process.Signal(with) // it may have ended
 	select {
 	case <-r.done:
-	case <-time.After(leave):
+	case <-time.After(leave): // strongSwan 5.9.8 hangs when a vici connection is closed at this very moment
 		_ = r.command.Process.Kill() // it may end this moment
 		<-r.done
 	}

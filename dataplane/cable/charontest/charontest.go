@@ -16,6 +16,11 @@ import (
 // binary is where Debian's package strongswan-charon has it.
 const binary = "/usr/lib/ipsec/charon"
 
+// leave is how long a daemon may take to end, on a machine that is busy. strongSwan 5.9.8 hangs for ever, once in about a thousand
+// times, when a vici connection is closed at the moment of SIGTERM: its last thread waits for one that has ended (watcher's remove
+// below vici's destroy). It has taken leave of its peers by then. cable.Supervisor kills it too.
+const leave = 10 * time.Second
+
 // Daemon is a running IKE daemon.
 type Daemon struct {
 	command *exec.Cmd
@@ -58,7 +63,7 @@ func Start(start func(*exec.Cmd) error, conf, socket, dir string) (*Daemon, erro
 	}
 }
 
-// Stop ends the daemon in order: it takes leave of its peers.
+// Stop ends the daemon in order: it takes leave of its peers. One that hangs is killed.
 func (d *Daemon) Stop() error { return d.end(syscall.SIGTERM) }
 
 // Kill ends it at once, as a crash would.
@@ -70,10 +75,9 @@ func (d *Daemon) end(with syscall.Signal) error {
 	}
 	select {
 	case <-d.done:
-		return nil
-	case <-time.After(time.Minute):
+	case <-time.After(leave):
 		_ = d.command.Process.Kill() // it may have ended this moment
 		<-d.done
-		return errors.New("stop the IKE daemon: it had to be killed")
 	}
+	return nil
 }
