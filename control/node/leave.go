@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
@@ -17,7 +18,7 @@ const (
 	// countEvery is the pause between two looks at the counters.
 	countEvery = 25 * time.Millisecond
 	// longest is when it ends all the same; kubelet grants the pod 5 s.
-	longest = 2 * time.Second
+	longest = 3 * time.Second
 )
 
 // leave moves the flows of a gateway to others before its wire ends with this process. Where the wire stays, or there is no
@@ -32,9 +33,14 @@ func (d *Daemon) leave() error {
 	if err := d.loader.Leave(); err != nil {
 		return fmt.Errorf("leave the flows to other gateways: %w", err)
 	}
-	took, err := quiet(func() (uint64, error) {
+	wire, _ := d.wire.(cable.Queued) // nil: nothing waits in this process
+	took, err := quiet(func() (uint64, bool, error) {
 		counters, err := d.loader.Counters()
-		return passed(counters), err
+		if err != nil || wire == nil {
+			return passed(counters), false, err
+		}
+		waiting, err := wire.Waiting()
+		return passed(counters), waiting, err
 	})
 	switch {
 	case err != nil:
@@ -47,18 +53,21 @@ func (d *Daemon) leave() error {
 	return nil
 }
 
-// quiet waits until what count counts has not changed for still, and says how long that took: longest if it went on changing.
-func quiet(count func() (uint64, error)) (time.Duration, error) {
+// quiet waits until nothing has passed and nothing has waited for still, and says how long that took: longest if there was always
+// something. look counts what has passed. It is the looks that count, not the time: where this process did not get its turn, the
+// packets in it did not get theirs.
+func quiet(look func() (passed uint64, waiting bool, err error)) (time.Duration, error) {
 	begin := time.Now()
-	changed, before := begin, uint64(0)
+	looks, before := 0, uint64(0)
 	for ; time.Since(begin) < longest; time.Sleep(countEvery) {
-		now, err := count()
-		switch {
-		case err != nil:
+		now, waiting, err := look()
+		if err != nil {
 			return time.Since(begin), err
-		case now != before:
-			changed, before = time.Now(), now
-		case time.Since(changed) >= still:
+		}
+		if looks++; waiting || now != before {
+			looks, before = 0, now
+		}
+		if looks >= int(still/countEvery) {
 			return time.Since(begin), nil
 		}
 	}

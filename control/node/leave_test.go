@@ -13,27 +13,34 @@ import (
 
 func TestQuiet(t *testing.T) {
 	cases := map[string]struct {
-		until time.Duration // packets pass so long
-		took  time.Duration
+		until, wait time.Duration // packets pass, and wait, so long
+		stall       time.Duration // each look takes so long
+		took        time.Duration
 	}{
-		"nothing passes":     {0, still},
-		"the flows move":     {300 * time.Millisecond, 300*time.Millisecond + still},
-		"they do not":        {time.Hour, longest},
-		"at the last moment": {longest - still/2, longest},
+		"nothing passes":        {took: still},
+		"the flows move":        {until: 300 * time.Millisecond, took: 300*time.Millisecond + still},
+		"packets wait":          {until: 100 * time.Millisecond, wait: 900 * time.Millisecond, took: 900*time.Millisecond + still},
+		"it goes on":            {until: time.Hour, took: longest},
+		"until the last moment": {until: longest - still/2, took: longest},
+		"a process that stands": {stall: 100 * time.Millisecond, took: still + 10*100*time.Millisecond},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begin := time.Now()
-				took, err := quiet(func() (uint64, error) { return uint64(1 + min(time.Since(begin), c.until)), nil })
-				if err != nil || took < c.took-countEvery || took > c.took+countEvery {
+				took, err := quiet(func() (uint64, bool, error) {
+					time.Sleep(c.stall)
+					at := time.Since(begin)
+					return uint64(min(at, c.until)), at < c.wait, nil
+				})
+				if err != nil || took < c.took-2*countEvery || took > c.took+2*countEvery {
 					t.Errorf("took %s, %v; want %s", took, err, c.took)
 				}
 			})
 		})
 	}
 	broken := errors.New("the map is gone")
-	if _, err := quiet(func() (uint64, error) { return 0, broken }); !errors.Is(err, broken) {
+	if _, err := quiet(func() (uint64, bool, error) { return 0, false, broken }); !errors.Is(err, broken) {
 		t.Errorf("error %v, want %v", err, broken)
 	}
 }

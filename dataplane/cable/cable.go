@@ -49,6 +49,12 @@ type Wire interface {
 	Close() error
 }
 
+// Queued is a Wire that carries packets in this process, where they may have to wait for their turn.
+type Queued interface {
+	// Waiting says whether packets wait to go into the wire or to come out of it.
+	Waiting() (bool, error)
+}
+
 // Local is this gateway.
 type Local struct {
 	// Fabric is its address inside the wire, IPv4.

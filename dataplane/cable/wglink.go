@@ -41,6 +41,7 @@ func noKernelWireGuard(err error) bool { return errors.Is(err, syscall.EOPNOTSUP
 // the socket by which wg(8) and wgctrl find it.
 type embedded struct {
 	device *device.Device
+	tun    *os.File
 	uapi   net.Listener
 	port   uint16
 }
@@ -51,7 +52,7 @@ func embed(name string, port uint16, mtu int, log *slog.Logger) (*embedded, erro
 	if err != nil {
 		return nil, err
 	}
-	e := &embedded{device: device.NewDevice(t, conn.NewDefaultBind(), wireguardLog(log, name)), port: port}
+	e := &embedded{tun: t.File(), device: device.NewDevice(t, conn.NewDefaultBind(), wireguardLog(log, name)), port: port}
 	// The device is up from the start (see openTUN); setting the port afterwards binds in this thread's namespace, whichever
 	// goroutine of the library was first to bring it up.
 	if err := e.device.Up(); err != nil {
@@ -82,6 +83,34 @@ func embed(name string, port uint16, mtu int, log *slog.Logger) (*embedded, erro
 		}
 	}(e.uapi)
 	return e, nil
+}
+
+// waiting says whether the TUN or a UDP socket holds packets that this process has not read yet.
+func (e *embedded) waiting() (bool, error) {
+	raw, err := e.tun.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	readable := []unix.PollFd{{Events: unix.POLLIN}}
+	ready := 0
+	if cerr := raw.Control(func(fd uintptr) {
+		readable[0].Fd = int32(fd)
+		ready, err = unix.Poll(readable, 0)
+	}); cerr != nil || err != nil || ready > 0 {
+		return ready > 0, errors.Join(cerr, err)
+	}
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		sockets, err := netlink.SocketDiagUDP(family)
+		if err != nil {
+			return false, fmt.Errorf("list UDP sockets: %w", err)
+		}
+		for _, s := range sockets {
+			if s.ID.SourcePort == e.port && s.RQueue > 0 {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
 }
 
 func (e *embedded) close() {

@@ -406,6 +406,22 @@ func (w *WireGuard) Remove() error {
 	return nil
 }
 
+// Waiting implements Queued. Of devices of the kernel's nothing waits in this process.
+func (w *WireGuard) Waiting() (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, e := range w.embedded {
+		waiting, err := e.waiting()
+		if err != nil {
+			return false, fmt.Errorf("wireguard: look for packets that wait in %s: %w", w.name(i), err)
+		}
+		if waiting {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // Close implements Wire. Devices of the kernel stay; embedded ones end with the process that they are in.
 func (w *WireGuard) Close() error {
 	w.mu.Lock()
