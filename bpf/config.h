@@ -22,6 +22,8 @@ volatile const __u64 closed_floor = 2 * SECOND;
 /* Probes: how often on a path in use, and what must pass beyond the expected answer until a path is suspect. */
 volatile const __u64 probe_interval = SECOND / 100;
 volatile const __u64 suspect_floor = 3 * SECOND / 100;
+/* A suspect path that is silent for so long beyond its round-trip time is given up: a stall does not last as long. */
+volatile const __u64 gone_after = 45 * SECOND / 100;
 /* A gateway whose daemon has not confirmed its tables for this long is used if no fresher one is there; seconds. */
 volatile const __u32 stale_after = 120;
 

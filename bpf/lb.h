@@ -44,7 +44,9 @@ __noinline __u32 gateway_rank(__u32 self, __u32 node, __u32 cluster, __u64 now)
 	if (node == self) {
 		own = bpf_map_lookup_elem(&standings, &zero);
 		s = bpf_map_lookup_elem(&settings, &zero);
-		return (s && s->leaving) || (own && has_bit(own->unreachable, cluster)) ? RANK_BAD : RANK_GOOD;
+		if (s && s->leaving)
+			return RANK_GONE;
+		return own && has_bit(own->unreachable, cluster) ? RANK_BAD : RANK_GOOD;
 	}
 	n = bpf_map_lookup_elem(&nodes, &node);
 	if (!n || !n->present)

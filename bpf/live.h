@@ -21,9 +21,10 @@ static __always_inline struct path *path_to(__be32 address)
 
 /*
  * Suspect: enough probes are open, and the oldest of them for longer than an answer takes. An answer settles all earlier
- * probes. A prober that does not send makes nothing suspect.
+ * probes. A prober that does not send makes nothing suspect. Returns for how many ns the oldest of them is open, as far as
+ * the ring goes back; 0: not suspect.
  */
-static __always_inline int suspect(const struct path *p, __u64 now)
+static __always_inline __u64 suspect(const struct path *p, __u64 now)
 {
 	__u32 newest = p->sequence, open = newest - p->answered, oldest;
 	__u64 sent;
@@ -32,7 +33,19 @@ static __always_inline int suspect(const struct path *p, __u64 now)
 		return 0;
 	oldest = open > PROBE_RING ? newest + 1 : newest + 1 - open;
 	sent = p->ring[oldest % PROBE_RING].sent;
-	return now > sent && now - sent > p->srtt + 4ULL * p->rttvar + suspect_floor;
+	return now > sent && now - sent > p->srtt + 4ULL * p->rttvar + suspect_floor ? now - sent : 0;
+}
+
+/*
+ * Given up: suspect and silent for long. On a path that was idle the last answer is old from the start, so enough probes
+ * must be open, or one for long.
+ */
+static __always_inline int given_up(const struct path *p, __u64 now)
+{
+	__u64 open = suspect(p, now);
+
+	return open && now > p->seen + gone_after + p->srtt &&
+	       (p->sequence - p->answered > PROBE_RING || open > gone_after - suspect_floor);
 }
 
 /*
@@ -53,8 +66,10 @@ enum rank {
 	RANK_GOOD = 0,
 	RANK_STALE = 1, /* the far tables were not confirmed for long */
 	RANK_LOSSY = 2, /* more than a tenth of the probes was lost lately */
-	RANK_BAD = 3,	/* suspect, or the far side has not said that it passes packets on */
-	RANK_NONE = 4,
+	RANK_BAD = 3,	/* suspect, or it does not get there */
+	RANK_GONE =
+		4, /* silent for long, or the far side says that it does not pass packets on: worse than a moment's silence */
+	RANK_NONE = 5,
 };
 
 #define AVOIDED_LOSS (65536 / 10)
@@ -64,7 +79,11 @@ static __always_inline __u32 rank_of(const struct path *p, __u64 now)
 {
 	if (!p)
 		return RANK_GOOD;
-	if (suspect(p, now) || p->deaf || (p->probed && !p->ready))
+	if (p->probed && !p->ready)
+		return RANK_GONE;
+	if (given_up(p, now))
+		return RANK_GONE;
+	if (suspect(p, now) || p->deaf)
 		return RANK_BAD;
 	if (p->loss > AVOIDED_LOSS)
 		return RANK_LOSSY;

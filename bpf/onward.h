@@ -98,7 +98,7 @@ static __always_inline enum verdict course_in(const struct node_settings *s, con
 	c->node = a->node;
 	c->flags = a->flags & ~OVERLAY_SWITCH;
 	/* A node that has fallen silent towards this gateway may still be reached by another one. */
-	if (rank_of(path_to(c->to.hop.address), now_ns()) != RANK_BAD || !to_node(s, sibling(s, p, a, 0, 1), &c->to))
+	if (rank_of(path_to(c->to.hop.address), now_ns()) < RANK_BAD || !to_node(s, sibling(s, p, a, 0, 1), &c->to))
 		return VERDICT_SWITCHED;
 	c->flags = a->flags | OVERLAY_BOUNCED | OVERLAY_SWITCH;
 	return VERDICT_BOUNCED;

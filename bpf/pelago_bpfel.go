@@ -451,6 +451,7 @@ const (
 	PelagoProgWireIn               = "wire_in"
 	PelagoProgWireOut              = "wire_out"
 	PelagoVarClosedFloor           = "closed_floor"
+	PelagoVarGoneAfter             = "gone_after"
 	PelagoVarHandshakeBurst        = "handshake_burst"
 	PelagoVarHandshakeInterval     = "handshake_interval"
 	PelagoVarIcmpTimeout           = "icmp_timeout"
@@ -567,6 +568,7 @@ type PelagoMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoVariableSpecs struct {
 	ClosedFloor           *ebpf.VariableSpec `ebpf:"closed_floor"`
+	GoneAfter             *ebpf.VariableSpec `ebpf:"gone_after"`
 	HandshakeBurst        *ebpf.VariableSpec `ebpf:"handshake_burst"`
 	HandshakeInterval     *ebpf.VariableSpec `ebpf:"handshake_interval"`
 	IcmpTimeout           *ebpf.VariableSpec `ebpf:"icmp_timeout"`
@@ -676,6 +678,7 @@ func (m *PelagoMaps) Close() error {
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoVariables struct {
 	ClosedFloor           *ebpf.Variable `ebpf:"closed_floor"`
+	GoneAfter             *ebpf.Variable `ebpf:"gone_after"`
 	HandshakeBurst        *ebpf.Variable `ebpf:"handshake_burst"`
 	HandshakeInterval     *ebpf.Variable `ebpf:"handshake_interval"`
 	IcmpTimeout           *ebpf.Variable `ebpf:"icmp_timeout"`

@@ -68,7 +68,8 @@ func (p Path) Suspect() bool {
 	return p.Open >= need && p.OldestOpen > p.SRTT+4*p.RTTVar+suspectFloor
 }
 
-// DeadAfter is how long a suspect path is silent before it is called dead: three probes of an idle path.
+// DeadAfter is how long a suspect path is silent before it is called dead: three probes of an idle path. The programs rank it
+// behind one that is only suspect from then on (gone_after).
 const DeadAfter = 450 * time.Millisecond
 
 // Dead: the peer has not answered for long. It is a verdict for people and for DNS; packets were steered away before.

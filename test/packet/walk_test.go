@@ -199,6 +199,7 @@ func throughGatewaysShareFlows(t *testing.T) {
 	}
 	// A gateway picks for its own pods as everybody does: half of their flows go to the other one.
 	ga := load(t, 1, 1)
+	ga.answered(t)
 	ports4500, ports4800 := 0, 0
 	for port := range uint16(200) {
 		switch o := ga.sent(t, ga.fromPod(t, udpPacket("x", from("10.7.1.10"), ports(30000+port, 53))), "edge-out sent"); o.Port {
