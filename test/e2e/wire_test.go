@@ -29,6 +29,7 @@ func testWire(t *testing.T, suffix string, w walk.Walk, encrypted, filter string
 	s.run(t, "nothing in the clear", func(t *testing.T, s *clusterset) { testEncrypted(t, s, encrypted, filter) })
 	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
 	s.run(t, "a gateway leaves", testGatewayLeaves)
+	s.run(t, "an upgrade", testUpgrade)
 	return s
 }
 
