@@ -41,3 +41,14 @@ func TestEvery(t *testing.T) {
 		}
 	}
 }
+
+func TestLargeFrame(t *testing.T) {
+	frame := LargeFrame(netip.MustParseAddr("172.16.1.2"), 250*time.Millisecond, 1390)
+	want := packet.Frame(make([]byte, 1390))
+	clear(want[:12])
+	want[14] = 250
+	copy(want[14+16:], []byte{172, 16, 1, 2})
+	if diff := cmp.Diff(want, frame); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

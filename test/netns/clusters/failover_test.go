@@ -22,7 +22,7 @@ func probing(t *testing.T, nodes ...*Node) (stop func()) {
 	for _, n := range nodes {
 		edge, err := n.NS.Index(netdev.Overlay)
 		must(t, err)
-		p := probe.New(n.Loader, func() int { return edge }, slog.New(slog.DiscardHandler))
+		p := probe.New(n.Loader, func() (int, int) { return edge, 1500 - netdev.Overhead }, func() {}, slog.New(slog.DiscardHandler))
 		wg.Go(func() {
 			if err := n.Do(func() error { p.Run(ctx); return nil }); err != nil {
 				t.Error(err)
