@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 
-	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/netdev"
@@ -88,6 +87,10 @@ func cableLimits(objs Objects, sizes map[netip.Addr]probe.Size) map[string]int32
 func limits(objs Objects, sizes map[netip.Addr]probe.Size) map[uint16]int {
 	var out map[uint16]int
 	own := cableLimits(objs, sizes)
+	addresses := map[string]netip.Addr{}
+	for i := range objs.Nodes {
+		addresses[objs.Nodes[i].Name], _ = internalIP(&objs.Nodes[i]) // of one without an address nothing is known
+	}
 	for p := range routedPeers(objs.Peers) {
 		cluster := uint16(p.Spec.ClusterIndex)
 		if mtu, ok := own[p.Name]; ok {
@@ -98,7 +101,7 @@ func limits(objs Objects, sizes map[netip.Addr]probe.Size) map[uint16]int {
 			if n.Name == objs.Name || !n.Status.Gateway {
 				continue
 			}
-			if size, ok := overlaySize(n, sizes); ok && size.BlackHole() {
+			if size := sizes[addresses[n.Name]]; size.BlackHole() {
 				out = lower(out, cluster, size.Passes)
 			}
 			if mtu, ok := n.Status.PathMTU[p.Name]; ok {
@@ -107,12 +110,6 @@ func limits(objs Objects, sizes map[netip.Addr]probe.Size) map[uint16]int {
 		}
 	}
 	return out
-}
-
-func overlaySize(n *pelagov1alpha1.NodeIndex, sizes map[netip.Addr]probe.Size) (probe.Size, bool) {
-	a, err := netip.ParseAddr(n.Status.Address)
-	size, ok := sizes[a]
-	return size, ok && err == nil
 }
 
 // lower notes mtu where nothing is noted, or something larger.
