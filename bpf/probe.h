@@ -122,28 +122,28 @@ static __always_inline struct large_probe *large_probe_to(__be32 address)
 
 /*
  * Makes a large probe of a frame that is as long as a packet to be sent: it grows by the overlay's header, as that packet
- * would. The frame's first word behind the Ethernet header is the promise, which then stands where the body begins.
+ * would. The frame's first word behind the Ethernet header is the promise, which then stands where the body begins. *o and *id
+ * are the caller's for the sake of its stack.
  */
-static __always_inline int grow_probe(struct __sk_buff *skb, const struct target *to, __u8 flags)
+static __always_inline int grow_probe(struct __sk_buff *skb, const struct target *to, __u8 flags, struct outer *o,
+				      struct probe_id *id)
 {
 	struct large_probe *large = large_probe_to(to->hop.address);
 	__u32 size = skb->len - ETH_LEN;
-	struct outer o = {};
-	struct probe_id id;
 
 	if (!large)
 		return -1;
-	make_nonce(id.nonce);
-	id.sequence = size;
-	large->nonce[0] = id.nonce[0];
-	large->nonce[1] = id.nonce[1];
+	make_nonce(id->nonce);
+	id->sequence = size;
+	large->nonce[0] = id->nonce[0];
+	large->nonce[1] = id->nonce[1];
 	large->sent = bpf_ktime_get_ns();
 	large->size = size;
 	if (bpf_skb_adjust_room(skb, ENCAP_LEN, BPF_ADJ_ROOM_MAC, 0))
 		return -1;
-	make_outer(&o, to, size + ENCAP_LEN, 0, to->port);
-	set_header(&o.overlay, to->token, PACKET_PROBE, 0, flags | PROBE_LARGE);
-	return bpf_skb_store_bytes(skb, 0, &o, PROBE_ID, 0) || bpf_skb_store_bytes(skb, PROBE_ID, &id, sizeof(id), 0);
+	make_outer(o, to, size + ENCAP_LEN, 0, to->port);
+	set_header(&o->overlay, to->token, PACKET_PROBE, 0, flags | PROBE_LARGE);
+	return bpf_skb_store_bytes(skb, 0, o, PROBE_ID, 0) || bpf_skb_store_bytes(skb, PROBE_ID, id, sizeof(*id), 0);
 }
 
 /*
@@ -168,7 +168,7 @@ static __noinline int probe_out(struct __sk_buff *skb, const struct node_setting
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_UNKNOWN_PEER);
 	flags = suspect(path, now_ns()) ? PROBE_DEAF : 0;
 	if (!is_short && skb->len > PROBE_FRAME) {
-		if (grow_probe(skb, &to, flags))
+		if (grow_probe(skb, &to, flags, &o, &id))
 			return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
 		count(skb, HOOK_EDGE_OUT, VERDICT_PROBE);
 		return send_from_stack(skb, s, &to);
