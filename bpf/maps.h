@@ -205,6 +205,19 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } paths SEC(".maps");
 
+/*
+ * key: outer address of a peer that is probed; value: the newest large probe. The loader makes and removes entries, the
+ * programs write them. Reader: the programs, loader.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __be32);
+	__type(value, struct large_probe);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} large_probes SEC(".maps");
+
 /* key: 0; value: what this node's replies to probes tell. Writer: loader, gateway. Reader: reflector. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -167,6 +167,14 @@ type PelagoHop struct {
 	Ifindex uint32
 }
 
+type PelagoLargeProbe struct {
+	_     structs.HostLayout
+	Nonce [2]uint32
+	Sent  uint64
+	Size  uint32
+	Pad   uint32
+}
+
 type PelagoNode struct {
 	_       structs.HostLayout
 	Hop     PelagoHop
@@ -279,6 +287,7 @@ type PelagoProbeFlag uint32
 
 const (
 	PelagoProbeFlagPROBE_DEAF  PelagoProbeFlag = 1
+	PelagoProbeFlagPROBE_LARGE PelagoProbeFlag = 2
 	PelagoProbeFlagPROBE_SHORT PelagoProbeFlag = 8
 )
 
@@ -431,6 +440,7 @@ const (
 	PelagoMapGlobals               = "globals"
 	PelagoMapGuards                = "guards"
 	PelagoMapHand                  = "hand"
+	PelagoMapLargeProbes           = "large_probes"
 	PelagoMapNodes                 = "nodes"
 	PelagoMapPaths                 = "paths"
 	PelagoMapPeers                 = "peers"
@@ -537,30 +547,31 @@ type PelagoProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoMapSpecs struct {
-	Backends  *ebpf.MapSpec `ebpf:"backends"`
-	Blocks    *ebpf.MapSpec `ebpf:"blocks"`
-	Callers   *ebpf.MapSpec `ebpf:"callers"`
-	Calls     *ebpf.MapSpec `ebpf:"calls"`
-	Clusters  *ebpf.MapSpec `ebpf:"clusters"`
-	Counters  *ebpf.MapSpec `ebpf:"counters"`
-	Egresses  *ebpf.MapSpec `ebpf:"egresses"`
-	Flows     *ebpf.MapSpec `ebpf:"flows"`
-	Fragments *ebpf.MapSpec `ebpf:"fragments"`
-	Gateways  *ebpf.MapSpec `ebpf:"gateways"`
-	Globals   *ebpf.MapSpec `ebpf:"globals"`
-	Guards    *ebpf.MapSpec `ebpf:"guards"`
-	Hand      *ebpf.MapSpec `ebpf:"hand"`
-	Nodes     *ebpf.MapSpec `ebpf:"nodes"`
-	Paths     *ebpf.MapSpec `ebpf:"paths"`
-	Peers     *ebpf.MapSpec `ebpf:"peers"`
-	Routes    *ebpf.MapSpec `ebpf:"routes"`
-	Services  *ebpf.MapSpec `ebpf:"services"`
-	Settings  *ebpf.MapSpec `ebpf:"settings"`
-	Slots     *ebpf.MapSpec `ebpf:"slots"`
-	Sources   *ebpf.MapSpec `ebpf:"sources"`
-	Standings *ebpf.MapSpec `ebpf:"standings"`
-	Tables    *ebpf.MapSpec `ebpf:"tables"`
-	Uplinks   *ebpf.MapSpec `ebpf:"uplinks"`
+	Backends    *ebpf.MapSpec `ebpf:"backends"`
+	Blocks      *ebpf.MapSpec `ebpf:"blocks"`
+	Callers     *ebpf.MapSpec `ebpf:"callers"`
+	Calls       *ebpf.MapSpec `ebpf:"calls"`
+	Clusters    *ebpf.MapSpec `ebpf:"clusters"`
+	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	Egresses    *ebpf.MapSpec `ebpf:"egresses"`
+	Flows       *ebpf.MapSpec `ebpf:"flows"`
+	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
+	Gateways    *ebpf.MapSpec `ebpf:"gateways"`
+	Globals     *ebpf.MapSpec `ebpf:"globals"`
+	Guards      *ebpf.MapSpec `ebpf:"guards"`
+	Hand        *ebpf.MapSpec `ebpf:"hand"`
+	LargeProbes *ebpf.MapSpec `ebpf:"large_probes"`
+	Nodes       *ebpf.MapSpec `ebpf:"nodes"`
+	Paths       *ebpf.MapSpec `ebpf:"paths"`
+	Peers       *ebpf.MapSpec `ebpf:"peers"`
+	Routes      *ebpf.MapSpec `ebpf:"routes"`
+	Services    *ebpf.MapSpec `ebpf:"services"`
+	Settings    *ebpf.MapSpec `ebpf:"settings"`
+	Slots       *ebpf.MapSpec `ebpf:"slots"`
+	Sources     *ebpf.MapSpec `ebpf:"sources"`
+	Standings   *ebpf.MapSpec `ebpf:"standings"`
+	Tables      *ebpf.MapSpec `ebpf:"tables"`
+	Uplinks     *ebpf.MapSpec `ebpf:"uplinks"`
 }
 
 // PelagoVariableSpecs contains global variables before they are loaded into the kernel.
@@ -618,30 +629,31 @@ func (o *PelagoObjects) Close() error {
 //
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoMaps struct {
-	Backends  *ebpf.Map `ebpf:"backends"`
-	Blocks    *ebpf.Map `ebpf:"blocks"`
-	Callers   *ebpf.Map `ebpf:"callers"`
-	Calls     *ebpf.Map `ebpf:"calls"`
-	Clusters  *ebpf.Map `ebpf:"clusters"`
-	Counters  *ebpf.Map `ebpf:"counters"`
-	Egresses  *ebpf.Map `ebpf:"egresses"`
-	Flows     *ebpf.Map `ebpf:"flows"`
-	Fragments *ebpf.Map `ebpf:"fragments"`
-	Gateways  *ebpf.Map `ebpf:"gateways"`
-	Globals   *ebpf.Map `ebpf:"globals"`
-	Guards    *ebpf.Map `ebpf:"guards"`
-	Hand      *ebpf.Map `ebpf:"hand"`
-	Nodes     *ebpf.Map `ebpf:"nodes"`
-	Paths     *ebpf.Map `ebpf:"paths"`
-	Peers     *ebpf.Map `ebpf:"peers"`
-	Routes    *ebpf.Map `ebpf:"routes"`
-	Services  *ebpf.Map `ebpf:"services"`
-	Settings  *ebpf.Map `ebpf:"settings"`
-	Slots     *ebpf.Map `ebpf:"slots"`
-	Sources   *ebpf.Map `ebpf:"sources"`
-	Standings *ebpf.Map `ebpf:"standings"`
-	Tables    *ebpf.Map `ebpf:"tables"`
-	Uplinks   *ebpf.Map `ebpf:"uplinks"`
+	Backends    *ebpf.Map `ebpf:"backends"`
+	Blocks      *ebpf.Map `ebpf:"blocks"`
+	Callers     *ebpf.Map `ebpf:"callers"`
+	Calls       *ebpf.Map `ebpf:"calls"`
+	Clusters    *ebpf.Map `ebpf:"clusters"`
+	Counters    *ebpf.Map `ebpf:"counters"`
+	Egresses    *ebpf.Map `ebpf:"egresses"`
+	Flows       *ebpf.Map `ebpf:"flows"`
+	Fragments   *ebpf.Map `ebpf:"fragments"`
+	Gateways    *ebpf.Map `ebpf:"gateways"`
+	Globals     *ebpf.Map `ebpf:"globals"`
+	Guards      *ebpf.Map `ebpf:"guards"`
+	Hand        *ebpf.Map `ebpf:"hand"`
+	LargeProbes *ebpf.Map `ebpf:"large_probes"`
+	Nodes       *ebpf.Map `ebpf:"nodes"`
+	Paths       *ebpf.Map `ebpf:"paths"`
+	Peers       *ebpf.Map `ebpf:"peers"`
+	Routes      *ebpf.Map `ebpf:"routes"`
+	Services    *ebpf.Map `ebpf:"services"`
+	Settings    *ebpf.Map `ebpf:"settings"`
+	Slots       *ebpf.Map `ebpf:"slots"`
+	Sources     *ebpf.Map `ebpf:"sources"`
+	Standings   *ebpf.Map `ebpf:"standings"`
+	Tables      *ebpf.Map `ebpf:"tables"`
+	Uplinks     *ebpf.Map `ebpf:"uplinks"`
 }
 
 func (m *PelagoMaps) Close() error {
@@ -659,6 +671,7 @@ func (m *PelagoMaps) Close() error {
 		m.Globals,
 		m.Guards,
 		m.Hand,
+		m.LargeProbes,
 		m.Nodes,
 		m.Paths,
 		m.Peers,

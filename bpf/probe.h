@@ -92,6 +92,13 @@ static __always_inline int probe_target(const struct node_settings *s, __be32 ad
 #define PROBE_BODY OUTER_LEN
 #define PROBE_FRAME (PROBE_BODY + sizeof(struct probe))
 
+/* A number that nobody guesses, for the answer to repeat. The first half is not 0. */
+static __always_inline void make_nonce(__u32 *nonce)
+{
+	nonce[0] = bpf_get_prandom_u32() | 1;
+	nonce[1] = bpf_get_prandom_u32();
+}
+
 /* Takes the next slot of the ring. Of the probe that had it the answer is no longer waited for. */
 static __always_inline void next_probe(struct path *path, struct probe_id *id)
 {
@@ -101,17 +108,47 @@ static __always_inline void next_probe(struct path *path, struct probe_id *id)
 
 	path->loss = path->loss - path->loss / 32 + sample / 32;
 	path->probes++;
-	id->nonce[0] = bpf_get_prandom_u32() | 1;
-	id->nonce[1] = bpf_get_prandom_u32();
+	make_nonce(id->nonce);
 	id->sequence = sequence;
 	slot->nonce[0] = id->nonce[0];
 	slot->nonce[1] = id->nonce[1];
 	slot->sent = bpf_ktime_get_ns();
 }
 
+static __always_inline struct large_probe *large_probe_to(__be32 address)
+{
+	return bpf_map_lookup_elem(&large_probes, &address);
+}
+
+/*
+ * Makes a large probe of a frame that is as long as a packet to be sent: it grows by the overlay's header, as that packet
+ * would. The frame's first word behind the Ethernet header is the promise, which then stands where the body begins. *o and *id
+ * are the caller's for the sake of its stack.
+ */
+static __always_inline int grow_probe(struct __sk_buff *skb, const struct target *to, __u8 flags, struct outer *o,
+				      struct probe_id *id)
+{
+	struct large_probe *large = large_probe_to(to->hop.address);
+	__u32 size = skb->len - ETH_LEN;
+
+	if (!large)
+		return -1;
+	make_nonce(id->nonce);
+	id->sequence = size;
+	large->nonce[0] = id->nonce[0];
+	large->nonce[1] = id->nonce[1];
+	large->sent = bpf_ktime_get_ns();
+	large->size = size;
+	if (bpf_skb_adjust_room(skb, ENCAP_LEN, BPF_ADJ_ROOM_MAC, 0))
+		return -1;
+	make_outer(o, to, size + ENCAP_LEN, 0, to->port);
+	set_header(&o->overlay, to->token, PACKET_PROBE, 0, flags | PROBE_LARGE);
+	return bpf_skb_store_bytes(skb, 0, o, PROBE_ID, 0) || bpf_skb_store_bytes(skb, PROBE_ID, id, sizeof(*id), 0);
+}
+
 /*
  * Makes a probe of a frame on its way out of pelago0. The prober's becomes a full one; it has its length and its body
- * already. A clone becomes a short one: its outer headers are those of the packet, so all that is to be written is source port,
+ * already; one that is longer becomes a large one. A clone becomes a short one: its outer headers are those of the packet, so all that is to be written is source port,
  * type, flags and number. It stays as long as it is, since the kernel does not cut encapsulated packets.
  */
 static __noinline int probe_out(struct __sk_buff *skb, const struct node_settings *s)
@@ -130,6 +167,12 @@ static __noinline int probe_out(struct __sk_buff *skb, const struct node_setting
 	if (!path || (!path->probed && !is_short) || !probe_target(s, address, path->sequence, &to))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_UNKNOWN_PEER);
 	flags = suspect(path, now_ns()) ? PROBE_DEAF : 0;
+	if (!is_short && skb->len > PROBE_FRAME) {
+		if (grow_probe(skb, &to, flags, &o, &id))
+			return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
+		count(skb, HOOK_EDGE_OUT, VERDICT_PROBE);
+		return send_from_stack(skb, s, &to);
+	}
 	if (is_short) {
 		set_header(&o.overlay, to.token, PACKET_PROBE, 0, flags | PROBE_SHORT);
 		/* The answer comes back to the port that the probe left from. */
@@ -250,6 +293,22 @@ static __always_inline void note_rtt(struct path *p, __u64 rtt)
 }
 
 /*
+ * Takes the answer to a large probe. It came back as long as it went, so what it stands for passes both ways. It says
+ * nothing of round-trip times and liveness, nor does its loss.
+ */
+static __always_inline int large_answer(struct __sk_buff *skb, enum hook hook, __be32 peer, const struct probe_id *id)
+{
+	struct large_probe *large = large_probe_to(peer);
+
+	if (!large || !id->nonce[0] || large->nonce[0] != id->nonce[0] || large->nonce[1] != id->nonce[1] ||
+	    large->size != id->sequence || skb->len != OUTER_LEN + large->size)
+		return finish(skb, hook, VERDICT_DROP_BAD_TOKEN);
+	large->nonce[0] = 0;
+	count(skb, hook, VERDICT_PROBE);
+	return ACTION_DROP;
+}
+
+/*
  * Takes the answer to a probe. It must name the nonce that stands in its slot; any other is dropped, so a forged, late
  * or repeated one proves nothing. cluster: of the remote gateway that answers, 0 for one of this cluster.
  */
@@ -263,6 +322,8 @@ static __noinline int probe_answer(struct __sk_buff *skb, enum hook hook, __be32
 
 	if (bpf_skb_load_bytes(skb, PROBE_ID, &id, sizeof(id)))
 		return finish(skb, hook, VERDICT_DROP_MALFORMED);
+	if (flags & PROBE_LARGE)
+		return large_answer(skb, hook, peer, &id);
 	if (!path)
 		return finish(skb, hook, VERDICT_DROP_BAD_TOKEN);
 	slot = &path->ring[id.sequence % PROBE_RING];

@@ -108,13 +108,14 @@ ASSERT_SIZE(struct overlay_header, 8);
 /* Flags of PACKET_PROBE and PACKET_PROBE_REPLY. */
 enum probe_flag {
 	PROBE_DEAF = 1,	 /* the sender's last probes found no answer */
+	PROBE_LARGE = 2, /* as long as a packet may be: it tells what fits, and nothing of liveness */
 	PROBE_SHORT = 8, /* has no struct probe: made of a packet in hand, whose rest follows */
 };
 
 /* Behind the header of a probe and its reply, in the place of the inner MAC addresses. The reflector leaves it alone. */
 struct probe_id {
 	__u32 nonce[2]; /* must match that of the sender's slot */
-	__u32 sequence; /* names the slot */
+	__u32 sequence; /* names the slot; of a large probe its size */
 };
 ASSERT_SIZE(struct probe_id, 12);
 
@@ -429,6 +430,15 @@ struct path {
 	__u32 histogram[RTT_BUCKETS]; /* replies by RTT: bucket n counts those below 2^n µs and not below 2^(n-1) */
 };
 ASSERT_SIZE(struct path, 48 + 48 + 16 * PROBE_RING + 8 * CLUSTER_WORDS + 4 * RTT_BUCKETS);
+
+/* The newest large probe to a peer. One is under way at a time, so only the newest is waited for. */
+struct large_probe {
+	__u32 nonce[2]; /* the first is 0 = answered, or none was sent */
+	__u64 sent;	/* ns since boot */
+	__u32 size;	/* of the inner packet whose place it takes, bytes */
+	__u32 pad;
+};
+ASSERT_SIZE(struct large_probe, 24);
 
 /* What this gateway tells in its replies. */
 struct standing {

@@ -11,6 +11,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/natt"
+	"github.com/pelago-net/pelago/dataplane/probe"
 )
 
 const (
@@ -105,6 +106,8 @@ type link struct {
 	rtt      rttWindow
 	status   submarinerv1.ConnectionStatus
 	since    time.Time // of the status
+	size     probe.Size
+	overhead int // of the wire, on the uplinks
 }
 
 // note takes in the path as it is now; known: the kernel has it, which it does not while no tunnel leads there.
@@ -157,10 +160,16 @@ func (l *link) message(way string) string {
 	case !l.path.Ready:
 		return "answers, but its tables are not complete yet"
 	case l.lossy.bad:
-		return fmt.Sprintf("degraded: %.0f %% of the probes are lost", 100*l.loss)
+		said := fmt.Sprintf("degraded: %.0f %% of the probes are lost", 100*l.loss)
+		if more := l.lost(); more != "" {
+			said += "; " + more
+		}
+		return said
 	}
-	return ""
+	return l.lost()
 }
+
+func (l *link) lost() string { return lost(l.size, l.overhead) }
 
 // rttWindow sums up round-trip times (Welford's method for the deviation), rttSamples at a time.
 type rttWindow struct {

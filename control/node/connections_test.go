@@ -127,7 +127,7 @@ func pair(from string) (snapshot, *links) {
 
 func TestConnections(t *testing.T) {
 	snap, l := pair("n1")
-	l.note(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): lossy()}, begin)
+	l.note(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): lossy()}, nil, begin)
 	got := gatewayReport(snap, l, "v3")
 	endpoint := func(host, address, fabric, node string) submarinerv1.EndpointSpec {
 		return submarinerv1.EndpointSpec{
@@ -232,7 +232,7 @@ func TestConnectionsAsReached(t *testing.T) {
 				l.wire = map[netip.Addr]cable.Status{ip("241.0.128.1"): {Endpoint: netip.MustParseAddrPort(tt.wire)}}
 			}
 			snap := newSnapshot(objs, Desired(objs, host), Reach{})
-			l.note(snap, nil, begin)
+			l.note(snap, nil, nil, begin)
 			all := connections(snap, l)
 			i := slices.IndexFunc(all, func(c submarinerv1.Connection) bool { return c.Endpoint.Hostname == "g2-n1" })
 			if len(all) != 2 || i < 0 {
@@ -265,7 +265,7 @@ func TestLocalEndpointHasItsPublicAddress(t *testing.T) {
 	} {
 		snap, l := pair("n1")
 		snap.reach.Public, snap.objs.Config.NoNAT = tt.public, tt.noNAT
-		l.note(snap, nil, begin)
+		l.note(snap, nil, nil, begin)
 		if e := gatewayReport(snap, l, "v3").LocalEndpoint; e.PublicIP != tt.want || e.NATEnabled != tt.nat {
 			t.Errorf("%+v: public IP %q, NAT %t", tt, e.PublicIP, e.NATEnabled)
 		}
@@ -276,15 +276,15 @@ func TestLocalEndpointHasItsPublicAddress(t *testing.T) {
 func TestUrgent(t *testing.T) {
 	snap, l := pair("n1")
 	paths := map[netip.Addr]loader.Path{ip("241.0.128.1"): answering()}
-	l.note(snap, paths, begin)
+	l.note(snap, paths, nil, begin)
 	before := l.urgent(snap)
 	slower := answering()
 	slower.Replies, slower.RTT = 20, time.Second
-	l.note(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): slower}, begin.Add(time.Second))
+	l.note(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): slower}, nil, begin.Add(time.Second))
 	if l.urgent(snap) != before {
 		t.Error("another round-trip time is urgent")
 	}
-	l.note(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): silent(time.Second)}, begin.Add(2*time.Second))
+	l.note(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): silent(time.Second)}, nil, begin.Add(2*time.Second))
 	if l.urgent(snap) == before {
 		t.Error("a death is not urgent")
 	}
@@ -296,7 +296,7 @@ func TestEvents(t *testing.T) {
 	d := &Daemon{opts: Options{NodeName: "n1", Namespace: "pelago-system", Events: events}, links: l}
 	second := answering()
 	at := func(p loader.Path, after time.Duration) string {
-		l.note(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): p, ip("241.0.128.2"): second}, begin.Add(after))
+		l.note(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): p, ip("241.0.128.2"): second}, nil, begin.Add(after))
 		d.mourn(snap)
 		select {
 		case e := <-events.Events:
@@ -331,7 +331,7 @@ func TestEvents(t *testing.T) {
 func TestView(t *testing.T) {
 	snap, l := pair("n1")
 	l.role = roleServing
-	l.note(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): answering()}, begin)
+	l.note(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): answering()}, nil, begin)
 	v := view(snap, l)
 	type row struct {
 		up     bool

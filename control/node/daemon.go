@@ -100,7 +100,8 @@ type Daemon struct {
 	farewells   farewells    // of remote gateways
 	problems    map[string]bool
 	links       *links
-	edge        atomic.Int64 // interface index of pelago0; the prober reads it
+	prober      *probe.Prober
+	edge, mtu   atomic.Int64 // interface index and MTU of pelago0; the prober reads them
 	assert      bool         // the next reconcile puts right what others changed
 	firewall    string       // what the firewall was last made for
 	attached    string       // where the programs were last attached
@@ -139,6 +140,7 @@ func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemo
 		owners: map[netip.Addr]types.UID{}, problems: map[string]bool{}, leaving: map[string]int{}, links: newLinks(),
 		nodes: newOutbox[nodeReport](), gateways: newOutbox[*submarinerv1.GatewayStatus](), agents: newOutbox[agentReport](),
 	}
+	d.prober = probe.New(l, func() (int, int) { return int(d.edge.Load()), int(d.mtu.Load()) }, d.wake, opts.Logger)
 	d.writers = newWriters(types.NamespacedName{Namespace: opts.Namespace, Name: opts.NodeName}, c, cl, d.links)
 	d.places = newPlaces(opts.Pods, d.wake)
 	d.reach.resolver = publicip.New(publicip.Options{
@@ -166,7 +168,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	go d.agents.run(ctx, spread, d.writers.agent.write, d.log)
 	go d.reach.resolver.Run(ctx)
 	defer d.reach.close()
-	go probe.New(d.loader, func() int { return int(d.edge.Load()) }, d.log).Run(ctx)
+	go d.prober.Run(ctx)
 	sweep, again, paths, wire := time.NewTicker(sweepEvery), time.NewTicker(reassert), time.NewTicker(watchEvery), time.NewTicker(expect)
 	rewired := time.Now()
 	defer sweep.Stop()
@@ -245,7 +247,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	}
 	host.Leaving = leaving
 	d.reach.rejudge(host.Addresses)
-	wire, more := d.ensureWire(objs, leaving)
+	wire, more := d.ensureWire(objs, host.Underlay, leaving)
 	problems = append(problems, more...)
 	host.Wire = wire.with(reach)
 	result := Desired(objs, host)
@@ -274,16 +276,13 @@ func (d *Daemon) install(s *dataplane.State, host Host, all bool) error {
 	if !s.Settings.Ready {
 		return nil // no index or no address yet: nothing is touched on the node
 	}
-	prefixes := make([]netip.Prefix, 0, len(s.Routes))
-	for p := range s.Routes {
-		prefixes = append(prefixes, p)
-	}
-	edge, err := netdev.Ensure(netdev.Config{Source: s.Settings.Address, Prefixes: prefixes, MTU: host.MTU, CablePort: s.Settings.CablePort})
+	edge, err := netdev.Ensure(deviceConfig(*s, host))
 	if err != nil {
 		return err
 	}
 	s.Settings.Edge = uint32(edge)
 	d.edge.Store(int64(edge))
+	d.mtu.Store(int64(host.MTU))
 	if firewall := fmt.Sprint(s.Settings.CablePort, host.Wire.Ports); all || firewall != d.firewall {
 		if err := netdev.Firewall(s.Settings.CablePort, host.Wire.Ports...); err != nil {
 			return err
@@ -309,6 +308,18 @@ func (d *Daemon) install(s *dataplane.State, host Host, all bool) error {
 	}
 	d.attached = attached
 	return nil
+}
+
+// deviceConfig says what pelago0 and the routes into it are to be.
+func deviceConfig(s dataplane.State, host Host) netdev.Config {
+	c := netdev.Config{Source: s.Settings.Address, MTU: host.MTU, CablePort: s.Settings.CablePort, Limits: map[netip.Prefix]int{}}
+	for p, cluster := range s.Routes {
+		c.Prefixes = append(c.Prefixes, p)
+		if mtu, ok := host.Limits[cluster]; ok {
+			c.Limits[p] = mtu
+		}
+	}
+	return c
 }
 
 // uplinks are the devices over which a peer is reached.

@@ -35,7 +35,7 @@ func Desired(objs Objects, host Host) Result {
 	b.out.State = dataplane.State{
 		Settings: dataplane.Settings{
 			Cluster: objs.Config.ClusterIndex, Overlay: host.Overlay, Cable: host.Cable,
-			MSS: uint16(max(0, host.MTU-40)), // IPv4 20 + TCP 20 (RFC 9293 3.7.1)
+			MSS: uint16(max(0, smallest(host)-40)), // IPv4 20 + TCP 20 (RFC 9293 3.7.1)
 		},
 		Routes: map[netip.Prefix]uint16{}, Nodes: map[uint16]dataplane.Hop{}, Clusters: map[uint16][]dataplane.RemoteGateway{},
 		Peers: map[netip.Addr]dataplane.Peer{}, Sources: map[netip.Addr]dataplane.Source{},
@@ -60,7 +60,7 @@ func Desired(objs Objects, host Host) Result {
 		b.plain()
 	}
 	if b.out.Gateway {
-		b.out.Wire = host.Wire.Identity
+		b.out.Wire, b.out.PathMTU = host.Wire.Identity, host.PathMTU
 		for uid := range b.acks {
 			b.out.Acks = append(b.out.Acks, string(uid))
 		}

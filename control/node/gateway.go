@@ -19,6 +19,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/natt"
+	"github.com/pelago-net/pelago/dataplane/probe"
 )
 
 const (
@@ -108,7 +109,7 @@ func (d *Daemon) watchPathsOnce(snap snapshot, now time.Time) error {
 	d.links.mu.Lock()
 	defer d.links.mu.Unlock()
 	d.links.role, d.links.wire = d.tenure.role(now), wire
-	d.links.note(snap, paths, now)
+	d.links.note(snap, paths, d.prober.Sizes(), now)
 	d.mourn(snap)
 	if key := d.links.urgent(snap); key != d.links.written || now.Sub(d.links.at) >= rewrite {
 		d.links.written, d.links.at = key, now
@@ -163,7 +164,7 @@ func unreachable(clusters map[uint16][]dataplane.RemoteGateway, paths map[netip.
 }
 
 // note takes in the paths, and forgets ways that are gone.
-func (l *links) note(snap snapshot, paths map[netip.Addr]loader.Path, now time.Time) {
+func (l *links) note(snap snapshot, paths map[netip.Addr]loader.Path, sizes map[netip.Addr]probe.Size, now time.Time) {
 	current := make(map[netip.Addr]bool, len(snap.targets))
 	for _, t := range snap.targets {
 		current[t.address] = true
@@ -173,6 +174,7 @@ func (l *links) note(snap snapshot, paths map[netip.Addr]loader.Path, now time.T
 			l.ways[t.address] = w
 		}
 		p, known := paths[t.address]
+		w.size, w.overhead = sizes[t.address], cable.Overhead(snap.objs.Config.CableDriver, false)
 		w.note(p, known, now)
 	}
 	for a := range l.ways {
@@ -190,7 +192,7 @@ func (l *links) urgent(snap snapshot) string {
 	fmt.Fprintf(&b, "%t %s;", snap.gateway, haStatus(snap, l))
 	for _, t := range snap.targets {
 		w := l.ways[t.address]
-		fmt.Fprintf(&b, "%s %s %s %s %t %t %t %s;", t.cluster, t.gateway, w.status, l.using(t), w.lossy.bad, w.rtt.n > 0, l.usingNAT(t), t.way.State)
+		fmt.Fprintf(&b, "%s %s %s %s %t %t %t %s %s;", t.cluster, t.gateway, w.status, l.using(t), w.lossy.bad, w.rtt.n > 0, l.usingNAT(t), t.way.State, w.lost())
 	}
 	for _, t := range snap.refused {
 		fmt.Fprintf(&b, "%s %s refused;", t.cluster, t.gateway)

@@ -58,8 +58,13 @@ type Host struct {
 	Addresses []netip.Addr
 	Overlay   dataplane.Tokens
 	Cable     dataplane.Tokens
-	// MTU of pelago0.
-	MTU int
+	// Underlay is the smallest MTU of the uplinks, MTU that of pelago0.
+	Underlay, MTU int
+	// Limits are the remote clusters, by index, on the way to which packets of pods are lost that MTU allows, and how large they may
+	// be instead.
+	Limits map[uint16]int
+	// PathMTU is what this node as a gateway has found of them (NodeIndex.status).
+	PathMTU map[string]int32
 	// Wire of this gateway.
 	Wire Wire
 	// Draining: the node is no gateway any more, but others may not have heard of it.
@@ -79,6 +84,8 @@ type Result struct {
 	Owners map[netip.Addr]types.UID
 	// Wire is what others must know to reach this gateway.
 	Wire map[string]string
+	// PathMTU is, on a gateway, Host's.
+	PathMTU map[string]int32
 	// Problems are objects that could not be taken in, in words for an operator.
 	Problems []string
 }

@@ -95,7 +95,7 @@ func (g *natted) reconcile() (problems []string) {
 	g.t.Helper()
 	if err := g.ns.Do(func() error {
 		objs, r, more := g.d.ensureReach(g.objs)
-		w, wire := g.d.ensureWire(objs, nil)
+		w, wire := g.d.ensureWire(objs, defaultMTU, nil)
 		g.reach, g.wire, g.seen, g.ways, problems = r, w.with(r), objs, objs.Ways, append(more, wire...)
 		return nil
 	}); err != nil {
@@ -276,7 +276,7 @@ func (g *natted) connection() submarinerv1.Connection {
 	}); err != nil {
 		g.t.Fatal(err)
 	}
-	l.note(snap, nil, time.Now())
+	l.note(snap, nil, nil, time.Now())
 	return connections(snap, l)[0]
 }
 

@@ -248,10 +248,12 @@ func (d *Daemon) lookAtHost(objs Objects) (Host, error) {
 			}
 		}
 	}
-	if host.MTU, err = overlayMTU(host.Hops, objs.Config.CableDriver); err != nil {
+	if host.Underlay, err = underlayMTU(host.Hops); err != nil {
 		return host, err
 	}
-	host.MTU = limited(objs, host.MTU)
+	host.MTU = limited(objs, host.Underlay-cable.Overhead(objs.Config.CableDriver, false))
+	sizes := d.prober.Sizes()
+	host.Limits, host.PathMTU = limits(objs, sizes), cableLimits(objs, sizes)
 	overlay, err := config.ParseOverlayTokens(readDir(d.opts.OverlayTokenDir))
 	if err != nil {
 		return host, err
@@ -266,33 +268,6 @@ func (d *Daemon) lookAtHost(objs Objects) (Host, error) {
 	}
 	host.Cable = dataplane.Tokens{Current: CableToken(psk)}
 	return host, nil
-}
-
-// defaultMTU is the Ethernet MTU, taken until a peer is known.
-const defaultMTU = 1500
-
-// overlayMTU is what fits into every uplink with the headers of overlay and wire. Other nodes' and clusters' underlays are
-// taken to be like this node's.
-func overlayMTU(hops map[netip.Addr]dataplane.Hop, driver string) (int, error) {
-	mtu := 0
-	seen := map[uint32]bool{}
-	for _, h := range hops {
-		if seen[h.Ifindex] {
-			continue
-		}
-		seen[h.Ifindex] = true
-		m, err := netdev.UplinkMTU(h.Ifindex)
-		if err != nil {
-			return 0, err
-		}
-		if mtu == 0 || m < mtu {
-			mtu = m
-		}
-	}
-	if mtu == 0 {
-		mtu = defaultMTU
-	}
-	return mtu - cable.Overhead(driver, false), nil
 }
 
 // CableToken derives the 24-bit secret of the vxlan cable from the clusterset's pre-shared key (RFC 2104). It keeps

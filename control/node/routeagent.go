@@ -93,6 +93,24 @@ func (l *links) silent(snap snapshot) []string {
 	return out
 }
 
+// narrow says where large packets to another cluster are lost: on the way to a gateway of the own cluster, or, as that says,
+// from there.
+func (l *links) narrow(snap snapshot, cluster string) []string {
+	var out []string
+	for i := range snap.objs.NodeIndexes {
+		n := &snap.objs.NodeIndexes[i]
+		if mtu, ok := n.Status.PathMTU[cluster]; ok && n.Status.Gateway && n.Name != snap.objs.Name {
+			out = append(out, fmt.Sprintf("From gateway %s to %s packets of more than %d bytes are lost: its Gateway object says more.", n.Name, cluster, mtu))
+		}
+	}
+	for _, t := range snap.targets {
+		if said := l.ways[t.address].lost(); said != "" && !t.far() {
+			out = append(out, fmt.Sprintf("To gateway %s %s.", t.gateway, said))
+		}
+	}
+	return out
+}
+
 // agentReport is what is to stand in the RouteAgent object.
 type agentReport struct {
 	status submarinerv1.RouteAgentStatus
@@ -164,6 +182,7 @@ func (l *links) through(snap snapshot, name string, cluster uint16) (submarinerv
 	if len(without) > 0 {
 		notes = append(notes, fmt.Sprintf("%s gets no answer from %s.", strings.Join(without, ", "), name))
 	}
+	notes = append(notes, l.narrow(snap, name)...)
 	status := r.status()
 	var latency *submarinerv1.LatencyRTTSpec
 	if nearest != nil {

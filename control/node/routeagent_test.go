@@ -71,12 +71,12 @@ func TestRemoteEndpoints(t *testing.T) {
 			snap, l := town(tt.from)
 			at := begin
 			if tt.before != nil {
-				l.note(snap, tt.before, at)
+				l.note(snap, tt.before, nil, at)
 				at = at.Add(time.Second)
-				l.note(snap, tt.now, at)
+				l.note(snap, tt.now, nil, at)
 				at = at.Add(time.Second)
 			}
-			l.note(snap, tt.now, at)
+			l.note(snap, tt.now, nil, at)
 			r := routeAgentReport(snap, l, "v3")
 			if len(r.status.RemoteEndpoints) != 1 {
 				t.Fatalf("%d remote endpoints", len(r.status.RemoteEndpoints))
@@ -102,7 +102,7 @@ func TestNoGateway(t *testing.T) {
 	objs.Nodes[0].Labels = nil
 	r := Desired(objs, host)
 	snap, l := newSnapshot(objs, r, Reach{}), newLinks()
-	l.note(snap, nil, begin)
+	l.note(snap, nil, nil, begin)
 	e := routeAgentReport(snap, l, "v3").status.RemoteEndpoints[0]
 	if e.Status != submarinerv1.ConnectionError || !strings.Contains(e.StatusMessage, "label one submariner.io/gateway=true") {
 		t.Errorf("%s %q", e.Status, e.StatusMessage)

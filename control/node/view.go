@@ -33,7 +33,7 @@ func view(snap snapshot, l *links) observe.View {
 		if w == nil {
 			continue // the paths were not looked at since it came
 		}
-		p := observe.Peer{Cluster: t.cluster, Gateway: t.gateway, Path: t.address, Up: w.status == submarinerv1.Connected}
+		p := observe.Peer{Cluster: t.cluster, Gateway: t.gateway, Path: t.address, Up: w.status == submarinerv1.Connected, MTU: w.size.Passes, BlackHole: w.size.BlackHole()}
 		if t.far() && snap.gateway {
 			c := &observe.Connection{IP: l.using(t), Status: string(w.status)}
 			if w.status == submarinerv1.Connected {

@@ -62,8 +62,8 @@ func cableAddress(c config.Config, g pelagov1alpha1.PeerGateway) (netip.Addr, er
 
 // ensureWire brings the wire to what the peers say, or takes it away where the node is no gateway. Remote gateways that are
 // leaving keep their tunnels for as long as packets are taken from them. Errors that concern one peer are problems to
-// report; the others go on.
-func (d *Daemon) ensureWire(objs Objects, leaving map[netip.Addr]dataplane.Peer) (Wire, []string) {
+// report; the others go on. underlay is the MTU of the uplinks.
+func (d *Daemon) ensureWire(objs Objects, underlay int, leaving map[netip.Addr]dataplane.Peer) (Wire, []string) {
 	if !wanted(objs) && !time.Now().Before(d.tenure.until) {
 		return Wire{}, d.closeWire()
 	}
@@ -74,7 +74,7 @@ func (d *Daemon) ensureWire(objs Objects, leaving map[netip.Addr]dataplane.Peer)
 		}
 		d.wire = w
 	}
-	local, problems := d.localWire(objs)
+	local, problems := d.localWire(objs, underlay)
 	if len(problems) > 0 {
 		return Wire{}, problems
 	}
@@ -93,7 +93,7 @@ func (d *Daemon) ensureWire(objs Objects, leaving map[netip.Addr]dataplane.Peer)
 	return Wire{Devices: devices.Ifindexes, Fleeting: devices.Fleeting, Tunnels: devices.Peers, Ports: cable.Ports(objs.Config.CableDriver, local), Identity: identity}, problems
 }
 
-func (d *Daemon) localWire(objs Objects) (cable.Local, []string) {
+func (d *Daemon) localWire(objs Objects, underlay int) (cable.Local, []string) {
 	fabric, err := objs.Config.FabricAddress(objs.Config.ClusterIndex, uint16(ownIndex(objs).Spec.Index))
 	if err != nil {
 		return cable.Local{}, []string{fmt.Sprintf("node %s has no fabric address, so it cannot be a gateway: %v", objs.Name, err)}
@@ -102,7 +102,9 @@ func (d *Daemon) localWire(objs Objects) (cable.Local, []string) {
 	if err != nil {
 		return cable.Local{}, []string{err.Error()}
 	}
-	return cable.Local{Fabric: fabric, Listen: objs.Config.CablePort, Tunnels: 1, PSK: psk}, nil
+	return cable.Local{
+		Fabric: fabric, Listen: objs.Config.CablePort, Tunnels: 1, PSK: psk, MTU: cable.DeviceMTU(objs.Config.CableDriver, underlay, false),
+	}, nil
 }
 
 // closeWire takes the wire away. Without one it has nothing to do.

@@ -62,7 +62,7 @@ func TestRouteAgentIsWrittenOnChange(t *testing.T) {
 	n1, n3 := ip("172.31.1.11"), ip("172.31.1.13")
 	write := func(want int, paths map[netip.Addr]loader.Path, at time.Duration) {
 		t.Helper()
-		l.note(snap, paths, begin.Add(at))
+		l.note(snap, paths, nil, begin.Add(at))
 		if err := w.write(t.Context(), routeAgentReport(snap, l, "v3")); err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestGatewayObject(t *testing.T) {
 	key := types.NamespacedName{Namespace: "pelago-system", Name: "n1"}
 	w := newWriters(key, c, c, newLinks()).gateway
 	snap, l := pair("n1")
-	l.note(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): answering()}, begin)
+	l.note(snap, map[netip.Addr]loader.Path{ip("241.0.128.1"): answering()}, nil, begin)
 	for range 2 {
 		if err := w.write(t.Context(), gatewayReport(snap, l, "v3")); err != nil {
 			t.Fatal(err)

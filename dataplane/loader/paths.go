@@ -132,6 +132,7 @@ func (l *Loader) applyPaths(want map[netip.Addr]bool) error {
 			errs = append(errs, remove(l.objs.Paths, be32(peer)))
 		}
 	}
+	errs = append(errs, l.applyLargeProbes(want))
 	return errors.Join(errs...)
 }
 

@@ -44,8 +44,9 @@ type Config struct {
 	Source netip.Addr
 	// Prefixes are led into pelago0.
 	Prefixes []netip.Prefix
-	// MTU of pelago0, bytes.
-	MTU int
+	// MTU of pelago0, bytes. Limits are smaller ones of single prefixes.
+	MTU    int
+	Limits map[netip.Prefix]int
 	// CablePort is the UDP port of the vxlan cable on a gateway; 0: no such cable here.
 	CablePort uint16
 }

@@ -25,6 +25,7 @@ func ensureRoutes(ifindex int, c Config) error {
 		into := netlink.Route{
 			LinkIndex: ifindex, Dst: ipNet(p), Table: Table, Protocol: Protocol, Scope: netlink.SCOPE_LINK,
 			Type: unix.RTN_UNICAST, Src: c.Source.AsSlice(), Family: netlink.FAMILY_V4,
+			MTU: limit(c, p),
 		}
 		behind := netlink.Route{
 			Dst: ipNet(p), Table: Table, Protocol: Protocol, Type: unix.RTN_UNREACHABLE, Priority: fallbackMetric,
@@ -39,7 +40,7 @@ func ensureRoutes(ifindex int, c Config) error {
 	var errs []error
 	for _, r := range have {
 		key := routeKey(r)
-		if w, ok := wanted[key]; ok && r.LinkIndex == w.LinkIndex && net.IP.Equal(r.Src, w.Src) {
+		if w, ok := wanted[key]; ok && r.LinkIndex == w.LinkIndex && net.IP.Equal(r.Src, w.Src) && r.MTU == w.MTU {
 			delete(wanted, key)
 		}
 	}
@@ -60,6 +61,15 @@ func ensureRoutes(ifindex int, c Config) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// limit is the MTU of a prefix's route, 0 if it is that of the device. The kernel keeps to it for its own packets and for those that
+// it forwards, which it answers with "fragmentation needed" (ip_dst_mtu_maybe_forward).
+func limit(c Config, p netip.Prefix) int {
+	if mtu := c.Limits[p]; mtu < c.MTU {
+		return mtu
+	}
+	return 0
 }
 
 func removeRoutes() error {

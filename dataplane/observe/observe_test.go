@@ -61,8 +61,8 @@ func gateway() (source, View) {
 			{Role: loader.RoleClient, Protocol: "tcp", State: "established"}: 2, {Role: loader.RoleServer, Protocol: "udp", State: "active"}: 1,
 		},
 		Peers: []Peer{
-			{Cluster: "g1", Gateway: "n2", Path: ip("172.31.1.12"), Up: true},
-			{Cluster: "g2", Gateway: "g2-n1", Path: ip("241.0.128.1"), Up: true, Connection: &Connection{
+			{Cluster: "g1", Gateway: "n2", Path: ip("172.31.1.12"), Up: true, MTU: 1390},
+			{Cluster: "g2", Gateway: "g2-n1", Path: ip("241.0.128.1"), Up: true, MTU: 1330, BlackHole: true, Connection: &Connection{
 				IP: "172.31.2.11", Status: "connected", Established: time.Unix(1_700_000_100, 0), Counted: true, RxBytes: 1000, TxBytes: 2000}},
 			{Cluster: "g2", Gateway: "g2-n2", Path: ip("241.0.128.2"), Connection: &Connection{IP: "172.31.2.12", Status: "error", Counted: true}},
 			{Cluster: "g2", Gateway: "g2-n3", Path: ip("241.0.128.3"), Connection: &Connection{IP: "172.31.2.13", Status: "connecting"}},

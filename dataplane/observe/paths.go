@@ -10,7 +10,7 @@ import (
 )
 
 // paths are the metrics of the ways to gateways.
-type paths struct{ rtt, loss, up, state, role *prometheus.Desc }
+type paths struct{ rtt, loss, up, mtu, hole, state, role *prometheus.Desc }
 
 func newPaths() paths {
 	peer := []string{"cluster", "gateway"}
@@ -20,6 +20,9 @@ func newPaths() paths {
 		loss: prometheus.NewDesc("pelago_path_loss_ratio", "Share of the latest probes to a gateway that were not answered.", peer, nil),
 		up: prometheus.NewDesc("pelago_path_up",
 			"1 if a gateway answers and its tables are complete; after an outage once it did for 3 seconds.", peer, nil),
+		mtu: prometheus.NewDesc("pelago_path_mtu_bytes", "Largest packet of a pod that passes to a gateway and back, as the large probes found it.", peer, nil),
+		hole: prometheus.NewDesc("pelago_path_blackhole",
+			"1 if packets to a gateway are lost that are larger than pelago_path_mtu_bytes and that the uplinks allow.", peer, nil),
 		state: prometheus.NewDesc("pelago_path_state",
 			"1 for the state in which packets find the path to a gateway at this moment, 0 for the others.", append(peer, "state"), nil),
 		role: prometheus.NewDesc("pelago_gateway_state", "1 for the state of this node as a gateway, 0 for the others.", []string{"state"}, nil),
@@ -27,7 +30,7 @@ func newPaths() paths {
 }
 
 func (m paths) describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.rtt, m.loss, m.up, m.state, m.role} {
+	for _, d := range []*prometheus.Desc{m.rtt, m.loss, m.up, m.mtu, m.hole, m.state, m.role} {
 		out <- d
 	}
 }
@@ -39,6 +42,10 @@ func (m paths) collect(out chan<- prometheus.Metric, v View, known map[netip.Add
 	for _, p := range v.Peers {
 		path, ok := known[p.Path]
 		out <- prometheus.MustNewConstMetric(m.up, prometheus.GaugeValue, oneIf(p.Up), p.Cluster, p.Gateway)
+		if p.MTU > 0 {
+			out <- prometheus.MustNewConstMetric(m.mtu, prometheus.GaugeValue, float64(p.MTU), p.Cluster, p.Gateway)
+			out <- prometheus.MustNewConstMetric(m.hole, prometheus.GaugeValue, oneIf(p.BlackHole), p.Cluster, p.Gateway)
+		}
 		now := pathState(path, ok)
 		for _, s := range pathStates {
 			out <- prometheus.MustNewConstMetric(m.state, prometheus.GaugeValue, oneIf(s == now), p.Cluster, p.Gateway, s)

@@ -35,6 +35,9 @@ type Peer struct {
 	Path netip.Addr
 	// Up is the damped verdict.
 	Up bool
+	// MTU is the largest packet of a pod that passes, in bytes; 0: not known yet. BlackHole: larger ones should, and are lost.
+	MTU       int
+	BlackHole bool
 	// Connection is set for gateways of other clusters.
 	Connection *Connection
 }

@@ -1,6 +1,9 @@
 // Package probe keeps the probes going whose answers tell whether a path works. It only says when and to whom: the program at
 // pelago0 makes the probe of a marked frame, the far side's program reflects it, this node's program takes the answer.
 // Where the package is late or dead the programs send overdue probes themselves.
+//
+// Besides those it sends large probes, as long as packets may be: they find paths on which large packets are lost while small
+// ones pass (black holes; RFC 2923 2.1), and how large packets may be there, as RFC 8899 does for transports.
 package probe
 
 import (
@@ -9,7 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,6 +49,16 @@ func Frame(peer netip.Addr, promised time.Duration) []byte {
 	return b
 }
 
+// LargeFrame is what makes the program send a large probe: as long as the packet of size bytes whose place it takes.
+func LargeFrame(peer netip.Addr, promised time.Duration, size int) []byte {
+	b := make([]byte, ethernet+size)
+	b[12], b[13] = 0x08, 0x00
+	binary.NativeEndian.PutUint32(b[ethernet:], uint32(promised/time.Millisecond))
+	to := peer.As4()
+	copy(b[ethernet+16:], to[:])
+	return b
+}
+
 // Sender is a packet socket whose frames carry the probe mark.
 type Sender struct{ fd int }
 
@@ -62,10 +77,10 @@ func Open(mark uint32) (*Sender, error) {
 // Close closes the socket.
 func (s *Sender) Close() error { return unix.Close(s.fd) }
 
-// Send has one probe sent. edge is the interface index of pelago0.
-func (s *Sender) Send(edge int, peer netip.Addr, promised time.Duration) error {
+// Send has one probe sent, of a frame for peer. edge is the interface index of pelago0.
+func (s *Sender) Send(edge int, peer netip.Addr, frame []byte) error {
 	to := &unix.SockaddrLinklayer{Ifindex: edge, Protocol: 0x0008 /* ETH_P_IP in network order */, Halen: 6}
-	if err := unix.Sendto(s.fd, Frame(peer, promised), 0, to); err != nil {
+	if err := unix.Sendto(s.fd, frame, 0, to); err != nil {
 		return fmt.Errorf("send a probe to %s: %w", peer, err)
 	}
 	return nil
@@ -75,6 +90,8 @@ func (s *Sender) Send(edge int, peer netip.Addr, promised time.Duration) error {
 type Node interface {
 	// Paths reads the state of every path (loader.Loader).
 	Paths() (map[netip.Addr]loader.Path, error)
+	// LargeProbe reads the newest large probe to a peer (loader.Loader).
+	LargeProbe(peer netip.Addr) (p loader.LargeProbe, ok bool, err error)
 	// Marks has the mark of probes; 0: there are no tables yet (loader.Loader).
 	Marks() (own, probe uint32, err error)
 }
@@ -82,20 +99,36 @@ type Node interface {
 // Prober probes every path that is to be probed.
 type Prober struct {
 	node Node
-	// edge tells the interface index of pelago0; 0: there is none yet.
-	edge  func() int
-	log   *slog.Logger
-	paths map[netip.Addr]*schedule
+	edge Edge
+	// changed is called after a Size changed.
+	changed func()
+	log     *slog.Logger
+	paths   map[netip.Addr]*schedule
+
+	mu    sync.Mutex
+	sizes map[netip.Addr]Size
 }
+
+// Edge tells the interface index and the MTU of pelago0; 0: there is none yet.
+type Edge func() (ifindex, mtu int)
 
 type schedule struct {
-	every time.Duration
-	next  time.Time
+	every  time.Duration
+	next   time.Time
+	sizing sizing
 }
 
-// New makes a prober.
-func New(node Node, edge func() int, log *slog.Logger) *Prober {
-	return &Prober{node: node, edge: edge, log: log, paths: map[netip.Addr]*schedule{}}
+// New makes a prober. It calls changed after Sizes changed.
+func New(node Node, edge Edge, changed func(), log *slog.Logger) *Prober {
+	return &Prober{node: node, edge: edge, changed: changed, log: log, paths: map[netip.Addr]*schedule{}, sizes: map[netip.Addr]Size{}}
+}
+
+// Sizes says which packets pass the paths, by the peer's outer address, as far as it is known. It may be called from any
+// goroutine.
+func (p *Prober) Sizes() map[netip.Addr]Size {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.sizes)
 }
 
 // Run probes until ctx ends. It must run in the node's network namespace.
@@ -114,15 +147,9 @@ func (p *Prober) Run(ctx context.Context) {
 		case <-tick.C:
 		}
 		now := time.Now()
-		edge := p.edge()
+		edge, mtu := p.edge()
 		if edge == 0 {
 			continue
-		}
-		if now.Sub(looked) >= Idle {
-			looked = now
-			if err := p.look(now); err != nil {
-				p.log.Error("read the paths", "error", err)
-			}
 		}
 		if sender == nil {
 			_, mark, err := p.node.Marks()
@@ -136,24 +163,31 @@ func (p *Prober) Run(ctx context.Context) {
 				continue
 			}
 		}
+		if now.Sub(looked) >= Idle {
+			looked = now
+			if err := p.look(now, mtu, func(peer netip.Addr, frame []byte) error { return sender.Send(edge, peer, frame) }); err != nil {
+				p.log.Error("read the paths", "error", err)
+			}
+		}
 		for peer, s := range p.paths {
 			if now.Before(s.next) {
 				continue
 			}
 			s.next = now.Add(s.every)
-			if err := sender.Send(edge, peer, s.every); err != nil {
+			if err := sender.Send(edge, peer, Frame(peer, s.every)); err != nil {
 				p.log.Debug("probe", "error", err) // shows as a loss
 			}
 		}
 	}
 }
 
-// look takes in which paths there are and which of them carry traffic.
-func (p *Prober) look(now time.Time) error {
+// look takes in which paths there are and which of them carry traffic, and sends large probes that are due.
+func (p *Prober) look(now time.Time, mtu int, send func(netip.Addr, []byte) error) error {
 	paths, err := p.node.Paths()
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for peer, path := range paths {
 		if !path.Probed {
 			delete(p.paths, peer)
@@ -167,13 +201,64 @@ func (p *Prober) look(now time.Time) error {
 		if s.every = every(path); s.next.After(now.Add(s.every)) {
 			s.next = now
 		}
+		errs = append(errs, p.enlarge(peer, s, path, now, mtu, send))
 	}
 	for peer := range p.paths {
 		if _, ok := paths[peer]; !ok {
 			delete(p.paths, peer)
 		}
 	}
+	p.publish()
+	return errors.Join(errs...)
+}
+
+// enlarge takes in what became of the large probe under way and sends the next one if it is due.
+func (p *Prober) enlarge(peer netip.Addr, s *schedule, path loader.Path, now time.Time, mtu int, send func(netip.Addr, []byte) error) error {
+	if s.sizing.out != 0 {
+		large, ok, err := p.node.LargeProbe(peer)
+		switch {
+		case err != nil || !ok:
+			return err
+		case large.Answered && large.Size == s.sizing.out && large.Sent <= time.Since(s.sizing.sent): // it is this one
+			s.sizing.answered(now)
+		case s.sizing.waited(path, now):
+			s.sizing.missed(path, now)
+		}
+	}
+	if size := s.sizing.due(mtu, path, now); size > 0 {
+		s.sizing.began(size, now)
+		if err := send(peer, LargeFrame(peer, s.every, size)); err != nil {
+			s.sizing.void(now)
+			p.log.Debug("large probe", "error", err)
+		}
+	}
 	return nil
+}
+
+// publish takes over what is known by now. What changed for the better or the worse is logged.
+func (p *Prober) publish() {
+	now := map[netip.Addr]Size{}
+	for peer, s := range p.paths {
+		if s.sizing.size.Full > 0 {
+			now[peer] = s.sizing.size
+		}
+	}
+	p.mu.Lock()
+	before := p.sizes
+	p.sizes = now
+	p.mu.Unlock()
+	if maps.Equal(before, now) {
+		return
+	}
+	for peer, size := range now {
+		switch old := before[peer]; {
+		case size.BlackHole() && size != old:
+			p.log.Warn("large packets are lost on the way, small ones are not", "peer", peer, "passes", size.Passes, "mtu", size.Full)
+		case !size.BlackHole() && old.BlackHole():
+			p.log.Info("large packets pass again", "peer", peer, "mtu", size.Full)
+		}
+	}
+	p.changed()
 }
 
 // every is how often a path is probed.

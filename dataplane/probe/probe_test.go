@@ -1,6 +1,8 @@
 package probe
 
 import (
+	"errors"
+	"log/slog"
 	"net/netip"
 	"testing"
 	"time"
@@ -25,6 +27,63 @@ func TestFrame(t *testing.T) {
 	}
 }
 
+// kernel is a Node with one path.
+type kernel struct {
+	peer  netip.Addr
+	path  loader.Path
+	large loader.LargeProbe
+}
+
+func (k *kernel) Paths() (map[netip.Addr]loader.Path, error) {
+	return map[netip.Addr]loader.Path{k.peer: k.path}, nil
+}
+
+func (k *kernel) LargeProbe(netip.Addr) (loader.LargeProbe, bool, error) { return k.large, true, nil }
+
+func (k *kernel) Marks() (uint32, uint32, error) { return 1, 2, nil }
+
+// Only the answer to the probe that is under way counts, not one that an earlier one of the size has had; what cannot be sent counts as
+// nothing; whoever asked for it hears of a change.
+func TestProberTakesLargeAnswers(t *testing.T) {
+	k := &kernel{peer: netip.MustParseAddr("172.16.1.2"), path: loader.Path{Probed: true, Replies: 1, Ready: true, Seen: time.Millisecond}}
+	changes := 0
+	p := New(k, nil, func() { changes++ }, slog.New(slog.DiscardHandler))
+	var sent [][]byte
+	var fails error
+	now := time.Now()
+	look := func(after time.Duration) {
+		t.Helper()
+		now = now.Add(after)
+		if err := p.look(now, 1390, func(_ netip.Addr, frame []byte) error { sent = append(sent, frame); return fails }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(what string, frames, calls int, want Size) {
+		t.Helper()
+		if got := p.Sizes()[k.peer]; len(sent) != frames || changes != calls || got != want {
+			t.Errorf("%s: %d frames, %d changes, %+v; want %d, %d, %+v", what, len(sent), changes, got, frames, calls, want)
+		}
+	}
+	k.large = loader.LargeProbe{Size: 1390, Answered: true, Sent: time.Hour} // an earlier daemon's
+	look(0)
+	look(Idle)
+	expect("the answer to an earlier probe", 1, 0, Size{})
+	if want := LargeFrame(k.peer, Busy, 1390); !cmp.Equal(want, sent[0]) {
+		t.Errorf("the frame is %d bytes long; want %d", len(sent[0]), len(want))
+	}
+	k.large.Sent = 0
+	look(Idle)
+	expect("its answer", 1, 1, Size{1390, 1390})
+	fails = errors.New("no buffer space")
+	for range 10 {
+		look(LargeEvery + Idle)
+	}
+	expect("what cannot be sent", 11, 1, Size{1390, 1390})
+	k.path.Probed = false
+	look(Idle)
+	expect("not probed any more", 11, 2, Size{})
+}
+
 func TestEvery(t *testing.T) {
 	for _, tt := range []struct {
 		path loader.Path
@@ -39,5 +98,16 @@ func TestEvery(t *testing.T) {
 		if got := every(tt.path); got != tt.want {
 			t.Errorf("used %s ago, RTT %s: every %s; want %s", tt.path.Used, tt.path.SRTT, got, tt.want)
 		}
+	}
+}
+
+func TestLargeFrame(t *testing.T) {
+	frame := LargeFrame(netip.MustParseAddr("172.16.1.2"), 250*time.Millisecond, 1390)
+	want := packet.Frame(make([]byte, 1390))
+	clear(want[:12])
+	want[14] = 250
+	copy(want[14+16:], []byte{172, 16, 1, 2})
+	if diff := cmp.Diff(want, frame); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }

@@ -83,7 +83,7 @@ func setupPelago(t *Topology) (func() error, error) {
 	}
 	// What probing costs belongs to the path's cost.
 	for _, n := range nodes {
-		p := probe.New(n.loader, func() int { return n.edge }, slog.Default())
+		p := probe.New(n.loader, func() (int, int) { return n.edge, 1500 - netdev.Overhead }, func() {}, slog.Default())
 		probers.Go(func() {
 			if err := n.ns.Do(func() error { p.Run(ctx); return nil }); err != nil {
 				slog.Error("probe", "node", n.ns.Name, "error", err)

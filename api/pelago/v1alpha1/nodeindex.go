@@ -71,6 +71,11 @@ type NodeIndexStatus struct {
 	//
 	// +optional
 	Wire map[string]string `json:"wire,omitempty"`
+	// PathMTU holds, on a gateway, the clusters on the way to which larger packets are lost than it says, in bytes of a pod's
+	// packet. Every node of the cluster keeps to it. Clusters to which all packets pass that the devices allow are left out.
+	//
+	// +optional
+	PathMTU map[string]int32 `json:"pathMTU,omitempty"`
 	// PublicIP is, on a gateway that is told where to learn it, its public address.
 	//
 	// +optional

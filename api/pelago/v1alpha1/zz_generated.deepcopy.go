@@ -238,6 +238,13 @@ func (in *NodeIndexStatus) DeepCopyInto(out *NodeIndexStatus) {
 			(*out)[key] = val
 		}
 	}
+	if in.PathMTU != nil {
+		in, out := &in.PathMTU, &out.PathMTU
+		*out = make(map[string]int32, len(*in))
+		for key, val := range *in {
+			(*out)[key] = val
+		}
+	}
 	if in.PublicIP != nil {
 		in, out := &in.PublicIP, &out.PublicIP
 		*out = new(PublicIP)

@@ -17,12 +17,21 @@ import (
 // probing starts the prober of each node, as its daemon does, and waits until every path has its first answer.
 func probing(t *testing.T, nodes ...*Node) (stop func()) {
 	t.Helper()
+	stop, _ = probers(t, nodes...)
+	return stop
+}
+
+// probers is probing, and gives the probers.
+func probers(t *testing.T, nodes ...*Node) (stop func(), of map[*Node]*probe.Prober) {
+	t.Helper()
+	of = map[*Node]*probe.Prober{}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for _, n := range nodes {
 		edge, err := n.NS.Index(netdev.Overlay)
 		must(t, err)
-		p := probe.New(n.Loader, func() int { return edge }, slog.New(slog.DiscardHandler))
+		p := probe.New(n.Loader, func() (int, int) { return edge, edgeMTU }, func() {}, slog.New(slog.DiscardHandler))
+		of[n] = p
 		wg.Go(func() {
 			if err := n.Do(func() error { p.Run(ctx); return nil }); err != nil {
 				t.Error(err)
@@ -32,7 +41,7 @@ func probing(t *testing.T, nodes ...*Node) (stop func()) {
 	for _, n := range nodes {
 		awaitPaths(t, n)
 	}
-	return func() { cancel(); wg.Wait() }
+	return func() { cancel(); wg.Wait() }, of
 }
 
 func awaitPaths(t *testing.T, n *Node) {

@@ -26,8 +26,10 @@ type Node struct {
 	Pods    []*Pod
 	// Blocks is the first port of the node's block in every egress IP.
 	Blocks []uint16
-	opts   loader.Options
-	xdp    bool
+	// Limit is the size of packets that pass to the other cluster, where it is less than pelago0's MTU; else 0.
+	Limit int
+	opts  loader.Options
+	xdp   bool
 }
 
 // Pod is one pod.
@@ -173,11 +175,27 @@ func (n *Node) Apply(t testing.TB) {
 }
 
 func (n *Node) config() netdev.Config {
-	c := netdev.Config{Source: n.Address, Prefixes: n.Cluster.Other.routed(), MTU: 1500 - netdev.Overhead}
+	c := netdev.Config{Source: n.Address, Prefixes: n.Cluster.Other.routed(), MTU: edgeMTU, Limits: map[netip.Prefix]int{}}
+	for _, p := range c.Prefixes {
+		if n.Limit > 0 {
+			c.Limits[p] = n.Limit
+		}
+	}
 	if n.switches() {
 		c.CablePort = 4500
 	}
 	return c
+}
+
+// edgeMTU is the MTU of pelago0.
+const edgeMTU = 1500 - netdev.Overhead
+
+// room is the size of packets that pass to the other cluster.
+func (n *Node) room() int {
+	if n.Limit > 0 {
+		return n.Limit
+	}
+	return edgeMTU
 }
 
 // IsGateway says whether the node is one of its cluster's gateways.

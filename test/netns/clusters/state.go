@@ -28,7 +28,7 @@ func (n *Node) State() (dataplane.State, error) {
 	}
 	s := dataplane.State{
 		Settings: dataplane.Settings{
-			Address: n.Address, CableAddress: n.Address, Node: n.Index, Edge: uint32(edge), Cluster: c.Index, Gateway: n.switches(), MSS: 1500 - netdev.Overhead - 40,
+			Address: n.Address, CableAddress: n.Address, Node: n.Index, Edge: uint32(edge), Cluster: c.Index, Gateway: n.switches(), MSS: uint16(n.room() - 40),
 			Overlay: dataplane.Tokens{Current: 0xa0 + uint32(c.Index)}, Cable: dataplane.Tokens{Current: 0xcab1e}, Ready: true,
 		},
 		Routes:   map[netip.Prefix]uint16{},
