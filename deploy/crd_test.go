@@ -48,6 +48,19 @@ func TestWhichCRDsAreReplaced(t *testing.T) {
 	}
 }
 
+// The kinds of the hub alone are no business of a member.
+func TestMembersGetNoDefinitionsOfTheHub(t *testing.T) {
+	crds, err := MemberCRDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, crd := range crds {
+		if strings.HasSuffix(crd.GetName(), ".karmada.io") {
+			t.Errorf("%s is installed in members", crd.GetName())
+		}
+	}
+}
+
 // A cluster that has the MCS API from somebody else, one definition of an older release and one without labels.
 func TestForeignCRDs(t *testing.T) {
 	cfg := apiserver.Start(t)

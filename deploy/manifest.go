@@ -32,9 +32,9 @@ func HubCRDs() ([]*unstructured.Unstructured, error) {
 	return objects(nil, "crds/submariner.io_clusters.yaml", "crds/submariner.io_endpoints.yaml", "crds/pelago.io_servicecontributions.yaml")
 }
 
-// MemberCRDs are all definitions of this repository and those of the MCS API.
+// MemberCRDs are the definitions of a member: those of the groups submariner.io and pelago.io and those of the MCS API.
 func MemberCRDs() ([]*unstructured.Unstructured, error) {
-	crds, err := objects(nil, "crds/*.yaml")
+	crds, err := objects(nil, "crds/pelago.io_*.yaml", "crds/submariner.io_*.yaml")
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,72 @@
+package v1alpha1
+
+// FinalizerCluster keeps a Cluster until its execution namespace is gone and no binding names the cluster.
+const FinalizerCluster = "karmada.io/cluster-controller"
+
+// Names of what belongs to a cluster on the hub.
+const (
+	// SecretNamespace holds the credentials of push members and the Leases of pull members.
+	SecretNamespace = "karmada-cluster"
+	// ExecutionNamespacePrefix and the cluster's name make the namespace of its Works.
+	ExecutionNamespacePrefix = "karmada-es-"
+	// SecretKeyToken and SecretKeyCA are the keys of the Secret that spec.secretRef names.
+	SecretKeyToken = "token"
+	SecretKeyCA    = "caBundle"
+	// NameMaxLength is the longest name of a cluster, in characters.
+	NameMaxLength = 48
+)
+
+// Taints that follow the condition Ready, and the one that cordons a cluster; all with the effect NoSchedule.
+const (
+	// TaintNotReady: Ready is False, or not known yet.
+	TaintNotReady = "cluster.karmada.io/not-ready"
+	// TaintUnreachable: Ready is Unknown.
+	TaintUnreachable = "cluster.karmada.io/unreachable"
+	// TaintUnschedulable: a user has cordoned the cluster.
+	TaintUnschedulable = "cluster.karmada.io/unschedulable"
+)
+
+// ConditionReady says whether the cluster's API server is healthy.
+const ConditionReady = "Ready"
+
+// Reasons of ConditionReady.
+const (
+	// ReasonClusterReady: True.
+	ReasonClusterReady = "ClusterReady"
+	// ReasonClusterNotReady: False, the health endpoint answers something else than ok.
+	ReasonClusterNotReady = "ClusterNotReady"
+	// ReasonClusterNotReachable: False, the health endpoint does not answer.
+	ReasonClusterNotReachable = "ClusterNotReachable"
+	// ReasonStatusCollectionFailed: False, there is no way to ask (no Secret, an unusable one).
+	ReasonStatusCollectionFailed = "StatusCollectionFailed"
+	// ReasonClusterStatusNeverUpdated: Unknown, a pull member has never reported.
+	ReasonClusterStatusNeverUpdated = "ClusterStatusNeverUpdated"
+	// ReasonClusterStatusUnknown: Unknown, the Lease of a pull member has run out.
+	ReasonClusterStatusUnknown = "ClusterStatusUnknown"
+)
+
+// ConditionCompleteAPIEnablements says whether status.apiEnablements lists all that the cluster serves.
+const ConditionCompleteAPIEnablements = "CompleteAPIEnablements"
+
+// Reasons of ConditionCompleteAPIEnablements.
+const (
+	// ReasonAPIEnablementsComplete: True.
+	ReasonAPIEnablementsComplete = "Complete"
+	// ReasonAPIEnablementsPartial: False, discovery of some groups failed.
+	ReasonAPIEnablementsPartial = "Partial"
+	// ReasonAPIEnablementsEmpty: False, discovery failed.
+	ReasonAPIEnablementsEmpty = "Empty"
+)
+
+// ConditionServiceDomainNameResolutionReady says whether cluster DNS works in the member; Remedies read it.
+const ConditionServiceDomainNameResolutionReady = "ServiceDomainNameResolutionReady"
+
+// Reasons of Events on Clusters.
+const (
+	EventCreateExecutionSpaceSucceed = "CreateExecutionSpaceSucceed"
+	EventCreateExecutionSpaceFailed  = "CreateExecutionSpaceFailed"
+	EventRemoveExecutionSpaceSucceed = "RemoveExecutionSpaceSucceed"
+	EventRemoveExecutionSpaceFailed  = "RemoveExecutionSpaceFailed"
+	EventTaintClusterSucceed         = "TaintClusterSucceed"
+	EventTaintClusterFailed          = "TaintClusterFailed"
+)

@@ -1,0 +1,81 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ClusterStatus is written by the hub for push members, by the agent for pull members.
+type ClusterStatus struct {
+	// +optional
+	KubernetesVersion string `json:"kubernetesVersion,omitempty"`
+	// APIEnablements are the kinds that the cluster serves.
+	//
+	// +optional
+	// +listType=atomic
+	APIEnablements []APIEnablement `json:"apiEnablements,omitempty"`
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// +optional
+	NodeSummary *NodeSummary `json:"nodeSummary,omitempty"`
+	// +optional
+	ResourceSummary *ResourceSummary `json:"resourceSummary,omitempty"`
+	// RemedyActions are what the Remedies that match the cluster ask for.
+	//
+	// +optional
+	// +listType=atomic
+	RemedyActions []string `json:"remedyActions,omitempty"`
+}
+
+// APIEnablement is one group and version.
+type APIEnablement struct {
+	GroupVersion string `json:"groupVersion"`
+	// +optional
+	// +listType=atomic
+	Resources []APIResource `json:"resources,omitempty"`
+}
+
+// APIResource is one kind.
+type APIResource struct {
+	// Name is the plural name in paths.
+	Name string `json:"name"`
+	Kind string `json:"kind"`
+}
+
+// NodeSummary counts nodes.
+type NodeSummary struct {
+	// +optional
+	TotalNum int32 `json:"totalNum,omitempty"`
+	// +optional
+	ReadyNum int32 `json:"readyNum,omitempty"`
+}
+
+// ResourceSummary sums up nodes and pods.
+type ResourceSummary struct {
+	// Allocatable is what all nodes together offer.
+	//
+	// +optional
+	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
+	// Allocating is what pods without a node ask for.
+	//
+	// +optional
+	Allocating corev1.ResourceList `json:"allocating,omitempty"`
+	// Allocated is what pods on nodes have.
+	//
+	// +optional
+	Allocated corev1.ResourceList `json:"allocated,omitempty"`
+	// AllocatableModelings counts the nodes of each class of spec.resourceModels.
+	//
+	// +optional
+	// +listType=atomic
+	AllocatableModelings []AllocatableModeling `json:"allocatableModelings,omitempty"`
+}
+
+// AllocatableModeling counts the nodes of one class.
+type AllocatableModeling struct {
+	// +kubebuilder:validation:Minimum=0
+	Grade uint `json:"grade"`
+	Count int  `json:"count"`
+}

@@ -1,0 +1,80 @@
+// Package api_test asks a real API server what it makes of manifests: which it takes, whole, which it refuses, and why.
+package api_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/test/apiserver"
+)
+
+var server = apiserver.NewShared(apiserver.CRDs())
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+
+// connect gives a test the shared server, with all kinds of the karmada.io groups.
+func connect(t *testing.T) *apiserver.Cluster {
+	t.Helper()
+	return apiserver.Connect(t, server.Config(t), kinds...)
+}
+
+var kinds = []func(*runtime.Scheme) error{
+	clusterv1alpha1.AddToScheme, policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme, configv1alpha1.AddToScheme,
+}
+
+// manifests reads the objects of all files that match.
+func manifests(t *testing.T, pattern string) []*unstructured.Unstructured {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no manifests %s: %v", pattern, err)
+	}
+	var objects []*unstructured.Unstructured
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents := utilyaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(text)))
+		for {
+			document := make([]byte, len(text))
+			n, err := documents.Read(document)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			objects = append(objects, object(t, document[:n]))
+		}
+	}
+	return objects
+}
+
+// object reads one manifest; whole numbers stay whole.
+func object(t *testing.T, text []byte) *unstructured.Unstructured {
+	t.Helper()
+	encoded, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	u := new(unstructured.Unstructured)
+	if err := u.UnmarshalJSON(encoded); err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	return u
+}

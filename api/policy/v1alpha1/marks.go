@@ -1,0 +1,45 @@
+package v1alpha1
+
+// Finalizers of policies: templates and bindings lose the claim before the policy goes.
+const (
+	FinalizerPropagationPolicy        = "karmada.io/propagation-policy-controller"
+	FinalizerClusterPropagationPolicy = "karmada.io/cluster-propagation-policy-controller"
+)
+
+// Labels that hold the permanent id of a policy (a UUID that survives backup and restore): on the policy itself, on the
+// templates that it has claimed, on their bindings and on the objects in members.
+const (
+	LabelPropagationPolicyID        = "propagationpolicy.karmada.io/permanent-id"
+	LabelClusterPropagationPolicyID = "clusterpropagationpolicy.karmada.io/permanent-id"
+)
+
+// Annotations that name the policy, beside the labels.
+const (
+	AnnotationPropagationPolicyNamespace   = "propagationpolicy.karmada.io/namespace"
+	AnnotationPropagationPolicyName        = "propagationpolicy.karmada.io/name"
+	AnnotationClusterPropagationPolicyName = "clusterpropagationpolicy.karmada.io/name"
+)
+
+// Annotations that record what was applied.
+const (
+	// AnnotationAppliedPlacement of a binding is the placement of the last decision, JSON.
+	AnnotationAppliedPlacement = "policy.karmada.io/applied-placement"
+	// AnnotationAppliedOverrides of a Work lists the OverridePolicies that changed its manifest, JSON, by name.
+	AnnotationAppliedOverrides = "policy.karmada.io/applied-overrides"
+	// AnnotationAppliedClusterOverrides is the same for ClusterOverridePolicies.
+	AnnotationAppliedClusterOverrides = "policy.karmada.io/applied-cluster-overrides"
+)
+
+// LabelNamespaceSkipAutoPropagation with the value "true" keeps a Namespace out of the members.
+const LabelNamespaceSkipAutoPropagation = "namespace.karmada.io/skip-auto-propagation"
+
+// ConditionAccepted of a policy is False if the API server took it but it cannot work; nothing is done with it then. The
+// condition is ours: the predecessor refused such objects by webhook.
+const ConditionAccepted = "Accepted"
+
+// Reasons of ConditionAccepted.
+const (
+	ReasonAccepted = "Accepted"
+	// ReasonInvalid: the message lists fields and reasons.
+	ReasonInvalid = "Invalid"
+)

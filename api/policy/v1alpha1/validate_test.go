@@ -1,0 +1,55 @@
+package v1alpha1
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// check compares errors with one line of text; empty if there is to be none.
+func check(t *testing.T, errs field.ErrorList, want string) {
+	t.Helper()
+	switch {
+	case want == "" && len(errs) > 0:
+		t.Errorf("found %v", errs)
+	case want != "" && (len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), want)):
+		t.Errorf("found %v, want %s", errs, want)
+	}
+}
+
+func TestValidatePropagation(t *testing.T) {
+	bad := `{matchExpressions: [{key: a, operator: In}]}`
+	for name, tt := range map[string]struct{ spec, namespace, want string }{
+		"a selector of the namespace":     {`{resourceSelectors: [{apiVersion: v1, kind: Pod, namespace: shop}, {apiVersion: v1, kind: Pod}]}`, "shop", ""},
+		"a selector of another namespace": {`{resourceSelectors: [{apiVersion: v1, kind: Pod, namespace: other}]}`, "shop", `spec.resourceSelectors[0].namespace: Invalid value: "other": must be the namespace of the policy, shop`},
+		"a cluster-wide policy":           {`{resourceSelectors: [{apiVersion: v1, kind: Pod, namespace: other}]}`, "", ""},
+		"labels of a selector":            {`{resourceSelectors: [{apiVersion: v1, kind: Pod, labelSelector: ` + bad + `}]}`, "", "spec.resourceSelectors[0].labelSelector.matchExpressions[0].values: Required value"},
+		"labels of clusters":              {`{resourceSelectors: [], placement: {clusterAffinity: {labelSelector: ` + bad + `}}}`, "", "spec.placement.clusterAffinity.labelSelector.matchExpressions[0].values: Required value"},
+		"labels of a group":               {`{resourceSelectors: [], placement: {clusterAffinities: [{affinityName: a, labelSelector: ` + bad + `}]}}`, "", "spec.placement.clusterAffinities[0].labelSelector.matchExpressions[0].values: Required value"},
+		"labels of an overflow":           {`{resourceSelectors: [], placement: {clusterAffinities: [{affinityName: a, overflowAffinities: [{affinityName: b, labelSelector: ` + bad + `}]}]}}`, "", "spec.placement.clusterAffinities[0].overflowAffinities[0].labelSelector.matchExpressions[0].values: Required value"},
+		"labels of a weight":              {`{resourceSelectors: [], placement: {replicaScheduling: {weightPreference: {staticWeightList: [{weight: 1, targetCluster: {labelSelector: ` + bad + `}}]}}}}`, "", "spec.placement.replicaScheduling.weightPreference.staticWeightList[0].targetCluster.labelSelector.matchExpressions[0].values: Required value"},
+	} {
+		t.Run(name, func(t *testing.T) { check(t, read[PropagationSpec](t, tt.spec).Validate(tt.namespace), tt.want) })
+	}
+}
+
+func TestValidateOverride(t *testing.T) {
+	rule := func(overriders string) string { return `{overrideRules: [{overriders: ` + overriders + `}]}` }
+	for name, tt := range map[string]struct{ spec, want string }{
+		"nothing wrong": {rule(`{labelsOverrider: [{operator: add, value: {example.com/a: b}}], annotationsOverrider: [{operator: add, value: {a: "any text"}}],
+			fieldOverrider: [{fieldPath: /a, json: [{subPath: /a, operator: remove}, {subPath: /b, operator: add, value: false}]}]}`), ""},
+		"a selector of another namespace": {`{resourceSelectors: [{apiVersion: v1, kind: Pod, namespace: other}]}`, "spec.resourceSelectors[0].namespace: Invalid value"},
+		"a key of a label":                {rule(`{labelsOverrider: [{operator: add, value: {a~b: c}}]}`), "spec.overrideRules[0].overriders.labelsOverrider[0].value: Invalid value"},
+		"a value of a label":              {rule(`{labelsOverrider: [{operator: add, value: {a: b c}}]}`), "spec.overrideRules[0].overriders.labelsOverrider[0].value"},
+		"a key of an annotation":          {rule(`{annotationsOverrider: [{operator: add, value: {a~b: c}}]}`), "spec.overrideRules[0].overriders.annotationsOverrider[0].value: Invalid value"},
+		"a removal with a value":          {rule(`{fieldOverrider: [{fieldPath: /a, json: [{subPath: /a, operator: remove, value: 1}]}]}`), "spec.overrideRules[0].overriders.fieldOverrider[0].json[0].value: Forbidden: value is not allowed for remove operation"},
+		"an addition without value":       {rule(`{fieldOverrider: [{fieldPath: /a, yaml: [{subPath: /a, operator: add}]}]}`), "spec.overrideRules[0].overriders.fieldOverrider[0].yaml[0].value: Required value: value is required for add or replace operation"},
+		"a replacement without value":     {rule(`{fieldOverrider: [{fieldPath: /a, json: [{subPath: /a, operator: replace}]}]}`), "spec.overrideRules[0].overriders.fieldOverrider[0].json[0].value: Required value"},
+		"the former form":                 {`{overriders: {labelsOverrider: [{operator: add, value: {a~b: c}}]}}`, "spec.overriders.labelsOverrider[0].value: Invalid value"},
+		"labels of clusters":              {`{overrideRules: [{targetCluster: {labelSelector: {matchExpressions: [{key: a, operator: In}]}}, overriders: {}}]}`, "spec.overrideRules[0].targetCluster.labelSelector.matchExpressions[0].values: Required value"},
+		"labels of clusters, former form": {`{targetCluster: {labelSelector: {matchExpressions: [{key: a, operator: In}]}}}`, "spec.targetCluster.labelSelector.matchExpressions[0].values: Required value"},
+	} {
+		t.Run(name, func(t *testing.T) { check(t, read[OverrideSpec](t, tt.spec).Validate("shop"), tt.want) })
+	}
+}

@@ -1,0 +1,148 @@
+package api_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/pelago-net/pelago/test/apiserver"
+)
+
+// refusal is an entry of testdata/refused.yaml. The spec is given whole, or as the one part that matters.
+type refusal struct {
+	Want, Kind, Name string
+	Before, Spec     map[string]any
+	Placement        map[string]any // of a policy that selects Pods
+	Failover         map[string]any // of a policy that selects Pods and propagates dependents
+	Overriders       map[string]any // of the only rule
+	Long             string         // a text field of the spec that is Length characters long
+	Length           int
+}
+
+func (r refusal) object(name string, spec map[string]any) *unstructured.Unstructured {
+	version := map[string]string{
+		"Cluster": "cluster.karmada.io/v1alpha1", "Work": "work.karmada.io/v1alpha1", "ResourceInterpreterCustomization": "config.karmada.io/v1alpha1",
+		"ResourceBinding": "work.karmada.io/v1alpha2", "ClusterResourceBinding": "work.karmada.io/v1alpha2",
+	}[r.Kind]
+	if version == "" {
+		version = "policy.karmada.io/v1alpha1"
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": version, "kind": r.Kind, "spec": spec}}
+	u.SetName(name)
+	if r.Kind != "Cluster" && !strings.HasPrefix(r.Kind, "Cluster") && r.Kind != "ResourceInterpreterCustomization" {
+		u.SetNamespace("default")
+	}
+	return u
+}
+
+// spec is the spec that is refused.
+func (r refusal) spec() map[string]any {
+	pods := []any{map[string]any{"apiVersion": "v1", "kind": "Pod"}}
+	switch {
+	case r.Placement != nil:
+		return map[string]any{"resourceSelectors": pods, "placement": r.Placement}
+	case r.Failover != nil:
+		return map[string]any{"resourceSelectors": pods, "propagateDeps": true, "failover": r.Failover}
+	case r.Overriders != nil:
+		return map[string]any{"overrideRules": []any{map[string]any{"overriders": r.Overriders}}}
+	case r.Long != "":
+		r.Spec[r.Long] = strings.Repeat("a", r.Length)
+	}
+	return r.Spec
+}
+
+// typeNames are what rules in CEL give in place of the invalid value.
+var typeNames = strings.NewReplacer(`"object": `, "", `"array": `, "", `"string": `, "")
+
+func TestRefusedManifestsSayWhy(t *testing.T) {
+	c := connect(t)
+	text, err := os.ReadFile("testdata/refused.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refusals []refusal
+	if err := yaml.UnmarshalStrict(text, &refusals); err != nil {
+		t.Fatal(err)
+	}
+	var answers strings.Builder
+	asked := 0
+	for i, r := range refusals {
+		t.Run(r.Kind+" "+r.Want, func(t *testing.T) {
+			name := r.Name
+			if name == "" {
+				name = fmt.Sprintf("refused-%d", i)
+			}
+			err := refuse(t, c, r, name)
+			if err == nil {
+				t.Fatal("it was accepted")
+			}
+			if answer := typeNames.Replace(err.Error()); !strings.Contains(answer, r.Want) {
+				t.Errorf("refused with\n%s\nwant\n%s", answer, r.Want)
+			}
+			answers.WriteString(err.Error())
+			asked++
+		})
+	}
+	if asked < len(refusals) {
+		return // only some of them were run
+	}
+	// Every rule is seen to refuse something.
+	crds := new(apiextensionsv1.CustomResourceDefinitionList)
+	list(t, c, crds)
+	for _, crd := range crds.Items {
+		if !strings.HasSuffix(crd.Spec.Group, "karmada.io") {
+			continue
+		}
+		for _, message := range messages(crd.Spec.Versions[0].Schema.OpenAPIV3Schema) {
+			if !strings.Contains(answers.String(), message) {
+				t.Errorf("%s: no manifest is refused with %q", crd.Name, message)
+			}
+		}
+	}
+}
+
+// messages collects the messages of all CEL rules below a schema.
+func messages(schema *apiextensionsv1.JSONSchemaProps) []string {
+	if schema == nil {
+		return nil
+	}
+	var all []string
+	for _, rule := range schema.XValidations {
+		all = append(all, rule.Message)
+	}
+	for _, property := range schema.Properties {
+		all = append(all, messages(&property)...)
+	}
+	if schema.Items != nil {
+		all = append(all, messages(schema.Items.Schema)...)
+	}
+	if schema.AdditionalProperties != nil {
+		all = append(all, messages(schema.AdditionalProperties.Schema)...)
+	}
+	return all
+}
+
+// refuse sends the manifest; it returns the answer and leaves nothing behind.
+func refuse(t *testing.T, c *apiserver.Cluster, r refusal, name string) error {
+	t.Helper()
+	obj := r.object(name, r.spec())
+	if r.Before == nil {
+		err := c.Create(t.Context(), obj, &client.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+		if err == nil {
+			c.Remove(obj)
+		}
+		return err
+	}
+	before := r.object(name, r.Before)
+	c.Make(before)
+	t.Cleanup(func() { c.Remove(before) })
+	obj.SetResourceVersion(before.GetResourceVersion())
+	return c.Update(t.Context(), obj)
+}

@@ -1,0 +1,42 @@
+package v1alpha2
+
+// Reasons of Events on Works and on the objects in them.
+const (
+	EventSyncSucceed            = "SyncSucceed"
+	EventSyncFailed             = "SyncFailed"
+	EventReflectStatusSucceed   = "ReflectStatusSucceed"
+	EventReflectStatusFailed    = "ReflectStatusFailed"
+	EventInterpretHealthSucceed = "InterpretHealthSucceed"
+	EventInterpretHealthFailed  = "InterpretHealthFailed"
+	EventWorkDispatching        = "WorkDispatching"
+)
+
+// Reasons of Events on bindings and on their templates.
+const (
+	EventScheduleBindingSucceed          = "ScheduleBindingSucceed"
+	EventScheduleBindingFailed           = "ScheduleBindingFailed"
+	EventDescheduleBindingSucceed        = "DescheduleBindingSucceed"
+	EventDescheduleBindingFailed         = "DescheduleBindingFailed"
+	EventEvictWorkloadFromClusterSucceed = "EvictWorkloadFromClusterSucceed"
+	EventEvictWorkloadFromClusterFailed  = "EvictWorkloadFromClusterFailed"
+	EventSyncWorkSucceed                 = "SyncWorkSucceed"
+	EventSyncWorkFailed                  = "SyncWorkFailed"
+	EventCleanupWorkFailed               = "CleanupWorkFailed"
+	EventAggregateStatusSucceed          = "AggregateStatusSucceed"
+	EventAggregateStatusFailed           = "AggregateStatusFailed"
+	EventSyncDependenciesSucceed         = "SyncScheduleResultToDependenciesSucceed"
+	EventSyncDependenciesFailed          = "SyncScheduleResultToDependenciesFailed"
+	EventDependencyPolicyConflict        = "DependencyPolicyConflict"
+	EventApplyOverridePolicySucceed      = "ApplyOverridePolicySucceed"
+	EventApplyOverridePolicyFailed       = "ApplyOverridePolicyFailed"
+)
+
+// Reasons of Events on templates.
+const (
+	EventApplyPolicySucceed     = "ApplyPolicySucceed"
+	EventApplyPolicyFailed      = "ApplyPolicyFailed"
+	EventPreemptPolicySucceed   = "PreemptPolicySucceed"
+	EventPreemptPolicyFailed    = "PreemptPolicyFailed"
+	EventGetDependenciesSucceed = "GetDependenciesSucceed"
+	EventGetDependenciesFailed  = "GetDependenciesFailed"
+)

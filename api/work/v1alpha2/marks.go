@@ -1,0 +1,84 @@
+package v1alpha2
+
+// Finalizers of bindings: Works go before their binding does.
+const (
+	FinalizerBinding        = "karmada.io/binding-controller"
+	FinalizerClusterBinding = "karmada.io/cluster-resource-binding-controller"
+	// FinalizerDependencies: the bindings of dependents forget the binding first.
+	FinalizerDependencies = "karmada.io/binding-dependencies-distributor"
+)
+
+// Labels that hold the permanent id of a binding, on it, on its Works and on the objects in members.
+const (
+	LabelBindingID        = "resourcebinding.karmada.io/permanent-id"
+	LabelClusterBindingID = "clusterresourcebinding.karmada.io/permanent-id"
+)
+
+// Annotations that name the binding, on its Works and on the objects in members.
+const (
+	AnnotationBindingNamespace   = "resourcebinding.karmada.io/namespace"
+	AnnotationBindingName        = "resourcebinding.karmada.io/name"
+	AnnotationClusterBindingName = "clusterresourcebinding.karmada.io/name"
+)
+
+// Marks of dependencies.
+const (
+	// AnnotationDependencies of a binding lists the dependents of its template, JSON.
+	AnnotationDependencies = "resourcebinding.karmada.io/dependencies"
+	// LabelDependedByPrefix and a hash make the label by which a dependent's binding names a binding that requires it.
+	LabelDependedByPrefix = "resourcebinding.karmada.io/depended-by-"
+)
+
+// Annotations of the object in a member that speak of its template.
+const (
+	AnnotationTemplateUID        = "resourcetemplate.karmada.io/uid"
+	AnnotationTemplateGeneration = "resourcetemplate.karmada.io/generation"
+	// AnnotationManagedLabels and AnnotationManagedAnnotations list the keys that come from the template, sorted, with commas
+	// between; a key that is listed but no longer wanted is removed from the object, any other is the member's.
+	AnnotationManagedLabels      = "resourcetemplate.karmada.io/managed-labels"
+	AnnotationManagedAnnotations = "resourcetemplate.karmada.io/managed-annotations"
+)
+
+// What users put on templates.
+const (
+	// LabelRetainReplicas with the value "true" leaves the number of replicas to the member.
+	LabelRetainReplicas = "resourcetemplate.karmada.io/retain-replicas"
+	// LabelDeletionProtected with the value DeletionProtectedAlways refuses deletion.
+	LabelDeletionProtected  = "resourcetemplate.karmada.io/deletion-protected"
+	DeletionProtectedAlways = "Always"
+	// LabelClaimedBy names the kind that looks after an object; policies ignore it then.
+	LabelClaimedBy = "resourcetemplate.karmada.io/claimed-by"
+)
+
+// ConditionScheduled of a binding says whether there is a decision for its present spec.
+const ConditionScheduled = "Scheduled"
+
+// Reasons of ConditionScheduled; the first is True, the others False.
+const (
+	ReasonSuccess = "Success"
+	// ReasonSchedulerError: tried again, nothing is known against the placement.
+	ReasonSchedulerError = "SchedulerError"
+	// ReasonNoClusterFit: no cluster passes the filters.
+	ReasonNoClusterFit = "NoClusterFit"
+	// ReasonUnschedulable: clusters pass, but have no room.
+	ReasonUnschedulable = "Unschedulable"
+	ReasonQuotaExceeded = "QuotaExceeded"
+	// ReasonNotSupportedYet: the message names a field that the API server takes and nothing acts on so far. It is ours.
+	ReasonNotSupportedYet = "NotSupportedYet"
+)
+
+// ConditionFullyApplied of a binding is True if exactly the wanted clusters hold the object.
+const ConditionFullyApplied = "FullyApplied"
+
+// Reasons of ConditionFullyApplied: True, False.
+const (
+	ReasonFullyAppliedSuccess = "FullyAppliedSuccess"
+	ReasonFullyAppliedFailed  = "FullyAppliedFailed"
+)
+
+// Reasons and producers of eviction tasks.
+const (
+	EvictionReasonTaintUntolerated   = "TaintUntolerated"
+	EvictionReasonApplicationFailure = "ApplicationFailure"
+	EvictionProducerTaintManager     = "TaintManager"
+)
