@@ -90,46 +90,50 @@ func roomOf(c *clusterv1alpha1.Cluster, assumed Load) room {
 // unlimited stands for room that nobody has measured.
 const unlimited = math.MaxInt32
 
-// replicas is how many replicas with such a request fit. A cluster that does not report its resources has no room; neither has
-// one for a resource that it does not have.
-func (r room) replicas(request corev1.ResourceList) int64 {
+// need is how much of a resource a replica asks for, more than 0.
+type need struct {
+	name   corev1.ResourceName
+	amount int64
+}
+
+func needsOf(request corev1.ResourceList) (out []need) {
+	for name, q := range request {
+		if n := amount(name, q); n > 0 {
+			out = append(out, need{name, n})
+		}
+	}
+	return out
+}
+
+// replicas is how many replicas with such needs fit. A cluster that does not report its resources has no room; neither has one
+// for a resource that it does not have.
+func (r room) replicas(needs []need) int64 {
 	if !r.known {
 		return 0
 	}
-	fit := r.pods
-	for name, q := range request {
-		each := amount(name, q)
-		if each <= 0 {
-			continue
-		}
-		fit = min(fit, max(0, r.free[name])/each)
+	fit := min(r.pods, unlimited)
+	for _, n := range needs {
+		fit = min(fit, max(0, r.free[n.name])/n.amount)
 	}
-	if len(r.grades) > 0 && len(request) > 0 {
-		if n, ok := r.onNodes(request); ok {
+	if len(r.grades) > 0 && len(needs) > 0 {
+		if n, ok := r.onNodes(needs); ok {
 			fit = min(fit, n)
 		}
 	}
-	return min(fit, unlimited)
+	return fit
 }
 
-// onNodes places replicas on the nodes, each taken to have no more free than its grade says. It does not know if a requested
-// resource is not modelled.
-func (r room) onNodes(request corev1.ResourceList) (replicas int64, ok bool) {
+// onNodes places replicas on the nodes, each taken to have no more free than its grade says. It cannot say if a resource is not
+// modelled.
+func (r room) onNodes(needs []need) (replicas int64, ok bool) {
 	for _, g := range r.grades {
 		each := int64(math.MaxInt64)
-		for name, q := range request {
-			need := amount(name, q)
-			if need <= 0 {
-				continue
-			}
-			least, modelled := g.least[name]
+		for _, n := range needs {
+			least, modelled := g.least[n.name]
 			if !modelled {
 				return 0, false
 			}
-			each = min(each, least/need)
-		}
-		if each == math.MaxInt64 {
-			return 0, false // it asks for nothing
+			each = min(each, least/n.amount)
 		}
 		replicas += each * g.nodes
 	}

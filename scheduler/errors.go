@@ -9,8 +9,7 @@ import (
 
 // FitError: no cluster passes the filters.
 type FitError struct {
-	// Reasons by cluster, in words.
-	Reasons map[string]string
+	Reasons []Reason
 }
 
 // Error counts the clusters by reason, the most frequent first: there may be hundreds.
@@ -20,7 +19,7 @@ func (e *FitError) Error() string {
 	}
 	count := map[string]int{}
 	for _, r := range e.Reasons {
-		count[r]++
+		count[r.Why]++
 	}
 	reasons := slices.SortedFunc(maps.Keys(count), func(a, b string) int {
 		if count[a] != count[b] {

@@ -65,11 +65,11 @@ func fieldMatches(f policyv1alpha1.FieldSelectorRequirement, c *cluster) bool {
 
 // filter returns the clusters that may run the template, by name, and says of the others why not. Who runs it already may go
 // on where the API is not seen or a taint came later.
-func (j *task) filter(s *Snapshot, term matcher) (fit []*cluster, reasons map[string]string) {
-	reasons = map[string]string{}
+func (j *task) filter(s *Snapshot, term matcher) (fit []*cluster, reasons []Reason) {
+	fit = make([]*cluster, 0, len(s.clusters))
 	for _, c := range s.clusters {
 		if why := j.refusal(c, term); why != "" {
-			reasons[c.name] = why
+			reasons = append(reasons, Reason{c.name, why})
 			continue
 		}
 		fit = append(fit, c)

@@ -68,6 +68,11 @@ type Decision struct {
 	Clusters []workv1alpha2.TargetCluster
 	// Term is the name of the affinity group that fitted; "" if the placement has no groups.
 	Term string
-	// Reasons says in words, by cluster, why it was not chosen.
-	Reasons map[string]string
+	// Reasons say of each other cluster why it was not chosen, in no order.
+	Reasons []Reason
+}
+
+// Reason is why a cluster was not chosen, in words that follow a number of clusters.
+type Reason struct {
+	Cluster, Why string
 }

@@ -36,12 +36,16 @@ type task struct {
 	*Request
 	strategy strategy
 	current  map[string]int64 // replicas by cluster
+	needs    []need           // of a replica
 }
 
 func newTask(r *Request) *task {
 	j := &task{Request: r, strategy: strategyOf(r.Placement), current: make(map[string]int64, len(r.Current))}
 	for i := range r.Current {
 		j.current[r.Current[i].Name] = int64(r.Current[i].Replicas)
+	}
+	if r.Requirements != nil {
+		j.needs = needsOf(r.Requirements.ResourceRequest)
 	}
 	return j
 }
@@ -100,10 +104,12 @@ func (j *task) schedule(s *Snapshot, t term) (Decision, error) {
 	if err != nil {
 		return d, err
 	}
-	among := setOf(chosen)
-	for _, c := range fit {
-		if !among[c.cluster] {
-			d.Reasons[c.name] = "cluster(s) were not among the best that the spread constraints allow"
+	if len(chosen) < len(fit) {
+		among := setOf(chosen)
+		for _, c := range fit {
+			if !among[c.cluster] {
+				d.Reasons = append(d.Reasons, Reason{c.name, "cluster(s) were not among the best that the spread constraints allow"})
+			}
 		}
 	}
 	d.Clusters, err = j.divide(chosen)
@@ -111,19 +117,20 @@ func (j *task) schedule(s *Snapshot, t term) (Decision, error) {
 		return d, err
 	}
 	slices.SortFunc(d.Clusters, func(a, b workv1alpha2.TargetCluster) int { return strings.Compare(a.Name, b.Name) })
-	for _, c := range chosen {
-		_, got := slices.BinarySearchFunc(d.Clusters, c.name, func(o workv1alpha2.TargetCluster, name string) int { return strings.Compare(o.Name, name) })
-		if !got {
-			d.Reasons[c.name] = "cluster(s) got no replica of the division"
+	if len(d.Clusters) < len(chosen) {
+		for _, c := range chosen {
+			if _, got := slices.BinarySearchFunc(d.Clusters, c.name, func(o workv1alpha2.TargetCluster, name string) int { return strings.Compare(o.Name, name) }); !got {
+				d.Reasons = append(d.Reasons, Reason{c.name, "cluster(s) got no replica of the division"})
+			}
 		}
 	}
 	return d, nil
 }
 
-// candidates are the clusters that fit, the best first: of the earliest tier, where the template runs, with the most room, by name.
+// candidates are the clusters that fit, by tier. Where some are to be chosen the best of each tier are first: where the template
+// runs, then with the most room, then by name.
 func (j *task) candidates(s *Snapshot, t term, d *Decision) ([]candidate, error) {
 	var out []candidate
-	var earlier map[*cluster]bool
 	for tier, affinity := range t.tiers {
 		m, err := newMatcher(affinity)
 		if err != nil {
@@ -132,19 +139,24 @@ func (j *task) candidates(s *Snapshot, t term, d *Decision) ([]candidate, error)
 		fit, reasons := j.filter(s, m)
 		if tier == 0 {
 			d.Reasons = reasons
-		} else {
-			earlier = setOf(out)
+			out = make([]candidate, 0, len(fit))
 		}
+		earlier := setOf(out)
 		for _, c := range fit {
-			if earlier[c] {
-				continue
+			if !earlier[c] {
+				out = append(out, j.candidate(c, tier))
 			}
-			delete(d.Reasons, c.name)
-			out = append(out, j.candidate(c, tier))
+		}
+		if tier > 0 {
+			now := setOf(out)
+			d.Reasons = slices.DeleteFunc(d.Reasons, func(r Reason) bool { return now[s.byName[r.Cluster]] })
 		}
 	}
 	if len(out) == 0 {
 		return nil, &FitError{Reasons: d.Reasons}
+	}
+	if !j.spreads() {
+		return out, nil
 	}
 	slices.SortFunc(out, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.tier, b.tier), compareTrue(a.runs, b.runs), cmp.Compare(b.available(), a.available()), strings.Compare(a.name, b.name))
@@ -160,7 +172,7 @@ func (j *task) candidate(c *cluster, tier int) candidate {
 	case j.Requirements == nil:
 		out.free = min(c.room.pods, unlimited)
 	default:
-		out.free = c.room.replicas(j.Requirements.ResourceRequest)
+		out.free = c.room.replicas(j.needs)
 	}
 	return out
 }

@@ -214,9 +214,9 @@ func TestReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{
-		"c": "cluster(s) had untolerated taint {gpu:NoSchedule}",
-		"d": "cluster(s) were not among the best that the spread constraints allow",
+	want := []Reason{
+		{"c", "cluster(s) had untolerated taint {gpu:NoSchedule}"},
+		{"d", "cluster(s) were not among the best that the spread constraints allow"},
 	}
 	if diff := cmp.Diff(want, d.Reasons); diff != "" {
 		t.Errorf("-want +got\n%s", diff)

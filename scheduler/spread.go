@@ -20,9 +20,14 @@ func limitsOf(s policyv1alpha1.SpreadConstraint, there int) limits {
 	return l
 }
 
+// spreads says whether some are to be chosen; static weights say themselves who is used.
+func (j *task) spreads() bool {
+	return j.strategy != static && j.Placement != nil && len(j.Placement.SpreadConstraints) > 0
+}
+
 // spread chooses among sorted clusters that fit, as the spread constraints say.
 func (j *task) spread(fit []candidate) ([]candidate, error) {
-	if j.strategy == static || j.Placement == nil || len(j.Placement.SpreadConstraints) == 0 { // static weights say themselves who is used
+	if !j.spreads() {
 		return fit, nil
 	}
 	var clusters, regions *policyv1alpha1.SpreadConstraint
