@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/scheduler/affinity"
 )
 
 // divide gives the replicas to the chosen clusters, which are sorted, the best first.
@@ -50,12 +51,12 @@ func (j *task) divideStatic(chosen []candidate) ([]workv1alpha2.TargetCluster, e
 	}
 	if p := j.Placement.ReplicaScheduling.WeightPreference; p != nil {
 		for i := range p.StaticWeightList {
-			m, err := newMatcher(&p.StaticWeightList[i].TargetCluster)
+			m, err := affinity.Parse(&p.StaticWeightList[i].TargetCluster)
 			if err != nil {
 				return nil, err
 			}
 			for k, c := range chosen {
-				if m.matches(c.cluster) {
+				if m.Matches(c.of) {
 					shares[k].weight = max(shares[k].weight, p.StaticWeightList[i].Weight)
 				}
 			}

@@ -11,6 +11,7 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/scheduler/affinity"
 )
 
 // Schedule decides. The error is a *FitError, an *UnschedulableError, a *SpreadError, or says that the request is invalid; it is that
@@ -131,8 +132,8 @@ func (j *task) schedule(s *Snapshot, t term) (Decision, error) {
 // runs, then with the most room, then by name.
 func (j *task) candidates(s *Snapshot, t term, d *Decision) ([]candidate, error) {
 	var out []candidate
-	for tier, affinity := range t.tiers {
-		m, err := newMatcher(affinity)
+	for tier, a := range t.tiers {
+		m, err := affinity.Parse(a)
 		if err != nil {
 			return nil, err
 		}

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
@@ -22,10 +21,7 @@ type Snapshot struct {
 // cluster is one of them, prepared for many decisions.
 type cluster struct {
 	name     string
-	labels   labels.Set
-	provider string
-	region   string
-	zones    []string
+	of       *clusterv1alpha1.Cluster
 	taints   []corev1.Taint // those that keep workloads away
 	deleting bool
 	served   map[schema.GroupVersionKind]bool
@@ -48,7 +44,7 @@ func NewSnapshot(clusters []*clusterv1alpha1.Cluster, assumed map[string]Load) *
 
 func prepare(c *clusterv1alpha1.Cluster, assumed Load) *cluster {
 	out := &cluster{
-		name: c.Name, labels: c.Labels, provider: c.Spec.Provider, region: c.Spec.Region, zones: c.Spec.Zones,
+		name: c.Name, of: c,
 		deleting: c.DeletionTimestamp != nil, served: map[schema.GroupVersionKind]bool{},
 		partial: !meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1alpha1.ConditionCompleteAPIEnablements),
 		room:    roomOf(c, assumed),

@@ -142,10 +142,10 @@ func (j *task) keptRegions(regions []region, l limits, clusters int) []region {
 func (j *task) regions(fit []candidate, leastRegions, leastClusters int) []region {
 	var out []region
 	for _, c := range fit {
-		i := slices.IndexFunc(out, func(g region) bool { return g.name == c.region })
+		i := slices.IndexFunc(out, func(g region) bool { return g.name == c.of.Spec.Region })
 		if i < 0 {
 			i = len(out)
-			out = append(out, region{name: c.region})
+			out = append(out, region{name: c.of.Spec.Region})
 		}
 		out[i].clusters = append(out[i].clusters, c)
 	}
