@@ -26,7 +26,7 @@ var rules = []rule{
 	{path: "bpf", allow: []string{"github.com/cilium/ebpf"}},
 	{path: "dataplane", exact: true, allow: []string{}},
 	{path: "dataplane", deny: []string{"k8s.io/", "sigs.k8s.io/", "api/", "control/"}},
-	{path: "scheduler", allow: []string{"api/", "k8s.io/api/", "k8s.io/apimachinery/"}},
+	{path: "scheduler", allow: []string{"scheduler/", "api/", "k8s.io/api/", "k8s.io/apimachinery/"}},
 	{path: "dns", allow: []string{"dns", "github.com/miekg/dns", "github.com/prometheus/"}},
 	{path: "control", deny: []string{"bpf", "cmd/"}},
 	{path: "api", deny: []string{"control/", "dataplane", "bpf", "dns", "cmd/"}},
@@ -67,6 +67,7 @@ func TestImports(t *testing.T) {
 var leaves = []string{
 	"control/config", "control/egress", "control/merge", "control/backends", "control/objectset", "control/hub",
 	"control/gateways", "control/index", "control/pace", "control/verdict", "control/addresses/pool", "control/publicip",
+	"control/selects", "control/override",
 }
 
 func TestControllersDoNotImportEachOther(t *testing.T) {

@@ -1,0 +1,189 @@
+// Package override makes of a template what one cluster gets, as override policies say. It is pure: no client, no clock.
+package override
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	"github.com/pelago-net/pelago/control/selects"
+	"github.com/pelago-net/pelago/scheduler/affinity"
+)
+
+// Item is one applied rule, in the form that the annotations of a Work keep.
+type Item struct {
+	PolicyName string                    `json:"policyName"`
+	Overriders policyv1alpha1.Overriders `json:"overriders"`
+}
+
+// Applied are the rules that were applied, in order: of cluster-wide policies, then of those of the namespace.
+type Applied struct {
+	Cluster, Namespaced []Item
+}
+
+// Annotations are those that a Work gets of it; none if nothing was applied.
+func (a Applied) Annotations() (map[string]string, error) {
+	out := map[string]string{}
+	for key, items := range map[string][]Item{
+		policyv1alpha1.AnnotationAppliedClusterOverrides: a.Cluster, policyv1alpha1.AnnotationAppliedOverrides: a.Namespaced,
+	} {
+		if len(items) == 0 {
+			continue
+		}
+		raw, err := json.Marshal(items)
+		if err != nil {
+			return nil, fmt.Errorf("note the applied overrides: %w", err)
+		}
+		out[key] = string(raw)
+	}
+	return out, nil
+}
+
+// Policies are all override policies that there are.
+type Policies struct {
+	Cluster    []policyv1alpha1.ClusterOverridePolicy
+	Namespaced []policyv1alpha1.OverridePolicy
+}
+
+// policy is one of either kind.
+type policy struct {
+	title, name, namespace string
+	spec                   policyv1alpha1.OverrideSpec
+	precision              selects.Precision
+}
+
+// Apply returns the object as a cluster gets it, and what was applied; the object itself is not changed. Cluster-wide policies go
+// before those of the namespace, less precise ones before more precise ones, then by name: so the most precise and last one wins.
+// The error names the policy, the rule and the field; then nothing of the object may be used.
+func Apply(obj *unstructured.Unstructured, cluster *clusterv1alpha1.Cluster, all Policies) (*unstructured.Unstructured, Applied, error) {
+	var wide, own []policy
+	for i := range all.Cluster {
+		p := &all.Cluster[i]
+		wide = append(wide, policy{title: "ClusterOverridePolicy " + p.Name, name: p.Name, spec: p.Spec})
+	}
+	for i := range all.Namespaced {
+		if p := &all.Namespaced[i]; p.Namespace == obj.GetNamespace() && p.Namespace != "" {
+			own = append(own, policy{title: "OverridePolicy " + p.Namespace + "/" + p.Name, name: p.Name, namespace: p.Namespace, spec: p.Spec})
+		}
+	}
+	out := obj.DeepCopy()
+	var applied Applied
+	var err error
+	if applied.Cluster, err = applyAll(out, obj, cluster, wide); err != nil {
+		return nil, Applied{}, err
+	}
+	if applied.Namespaced, err = applyAll(out, obj, cluster, own); err != nil {
+		return nil, Applied{}, err
+	}
+	return out, applied, nil
+}
+
+// applyAll changes out by the policies that select the template.
+func applyAll(out, template *unstructured.Unstructured, cluster *clusterv1alpha1.Cluster, all []policy) (applied []Item, err error) {
+	var selected []policy
+	for _, p := range all {
+		if p.precision = selects.Kind; len(p.spec.ResourceSelectors) > 0 {
+			if p.precision, err = selects.By(p.spec.ResourceSelectors, p.namespace, template); err != nil {
+				return nil, fmt.Errorf("%s: %w", p.title, err)
+			}
+		}
+		if p.precision != selects.No {
+			selected = append(selected, p)
+		}
+	}
+	slices.SortFunc(selected, func(a, b policy) int {
+		return cmp.Or(cmp.Compare(a.precision, b.precision), strings.Compare(a.name, b.name))
+	})
+	for _, p := range selected {
+		for i, rule := range rules(p.spec) {
+			targets, err := affinity.Parse(rule.TargetCluster)
+			if err != nil {
+				return nil, fmt.Errorf("%s: overrideRules[%d].targetCluster: %w", p.title, i, err)
+			}
+			if !targets.Matches(cluster) {
+				continue
+			}
+			if err := override(out, &rule.Overriders); err != nil {
+				return nil, fmt.Errorf("%s: overrideRules[%d].overriders.%w", p.title, i, err)
+			}
+			applied = append(applied, Item{p.name, rule.Overriders})
+		}
+	}
+	return applied, nil
+}
+
+// rules are those of a policy, the former form included.
+func rules(s policyv1alpha1.OverrideSpec) []policyv1alpha1.RuleWithCluster {
+	if len(s.OverrideRules) == 0 && s.Overriders != nil {
+		return []policyv1alpha1.RuleWithCluster{{TargetCluster: s.TargetCluster, Overriders: *s.Overriders}}
+	}
+	return s.OverrideRules
+}
+
+// override applies one rule: images, commands, arguments, labels, annotations, fields, then the patch over all.
+func override(obj *unstructured.Unstructured, o *policyv1alpha1.Overriders) error {
+	for i, x := range o.ImageOverrider {
+		if err := overrideImages(obj, x); err != nil {
+			return fmt.Errorf("imageOverrider[%d]: %w", i, err)
+		}
+	}
+	for i, x := range o.CommandOverrider {
+		if err := overrideList(obj, "command", x); err != nil {
+			return fmt.Errorf("commandOverrider[%d]: %w", i, err)
+		}
+	}
+	for i, x := range o.ArgsOverrider {
+		if err := overrideList(obj, "args", x); err != nil {
+			return fmt.Errorf("argsOverrider[%d]: %w", i, err)
+		}
+	}
+	for i, x := range o.LabelsOverrider {
+		if err := overrideMap(obj, "labels", x); err != nil {
+			return fmt.Errorf("labelsOverrider[%d]: %w", i, err)
+		}
+	}
+	for i, x := range o.AnnotationsOverrider {
+		if err := overrideMap(obj, "annotations", x); err != nil {
+			return fmt.Errorf("annotationsOverrider[%d]: %w", i, err)
+		}
+	}
+	for i, x := range o.FieldOverrider {
+		if err := overrideField(obj, x); err != nil {
+			return fmt.Errorf("fieldOverrider[%d]: %w", i, err)
+		}
+	}
+	if err := overridePlain(obj, o.Plaintext); err != nil {
+		return fmt.Errorf("plaintext: %w", err)
+	}
+	return nil
+}
+
+func overrideMap(obj *unstructured.Unstructured, field string, o policyv1alpha1.LabelAnnotationOverrider) error {
+	m, _, err := unstructured.NestedStringMap(obj.Object, "metadata", field)
+	if err != nil {
+		return err
+	}
+	for key, value := range o.Value {
+		_, there := m[key]
+		switch {
+		case o.Operator == policyv1alpha1.OverriderOpAdd, o.Operator == policyv1alpha1.OverriderOpReplace && there:
+			if m == nil {
+				m = map[string]string{}
+			}
+			m[key] = value
+		case o.Operator == policyv1alpha1.OverriderOpRemove:
+			delete(m, key)
+		}
+	}
+	if len(m) == 0 {
+		unstructured.RemoveNestedField(obj.Object, "metadata", field)
+		return nil
+	}
+	return unstructured.SetNestedStringMap(obj.Object, m, "metadata", field)
+}

@@ -1,0 +1,68 @@
+// Package affinity says which clusters a ClusterAffinity selects: of a placement, a weight or an override rule.
+package affinity
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+)
+
+// Selector is a ClusterAffinity, parsed once for many clusters. The zero value selects all.
+type Selector struct {
+	names, exclude []string
+	labels         labels.Selector // nil: all
+	fields         []policyv1alpha1.FieldSelectorRequirement
+}
+
+// Parse refuses a label selector that is none. nil selects all.
+func Parse(a *policyv1alpha1.ClusterAffinity) (Selector, error) {
+	if a == nil {
+		return Selector{}, nil
+	}
+	s := Selector{names: a.ClusterNames, exclude: a.ExcludeClusters}
+	if a.LabelSelector != nil {
+		var err error
+		if s.labels, err = metav1.LabelSelectorAsSelector(a.LabelSelector); err != nil {
+			return Selector{}, fmt.Errorf("labelSelector of the cluster affinity: %w", err)
+		}
+	}
+	if a.FieldSelector != nil {
+		s.fields = a.FieldSelector.MatchExpressions
+	}
+	return s, nil
+}
+
+// Matches: every part that is there must match, and who is excluded never does.
+func (s Selector) Matches(c *clusterv1alpha1.Cluster) bool {
+	if slices.Contains(s.exclude, c.Name) || len(s.names) > 0 && !slices.Contains(s.names, c.Name) {
+		return false
+	}
+	if s.labels != nil && !s.labels.Matches(labels.Set(c.Labels)) {
+		return false
+	}
+	return !slices.ContainsFunc(s.fields, func(f policyv1alpha1.FieldSelectorRequirement) bool { return !fieldMatches(f, c) })
+}
+
+// fieldMatches: a cluster with several zones is in one of them, and not in any.
+func fieldMatches(f policyv1alpha1.FieldSelectorRequirement, c *clusterv1alpha1.Cluster) bool {
+	var have []string
+	switch f.Key {
+	case policyv1alpha1.FieldProvider:
+		have = []string{c.Spec.Provider}
+	case policyv1alpha1.FieldRegion:
+		have = []string{c.Spec.Region}
+	case policyv1alpha1.FieldZone:
+		have = c.Spec.Zones
+	}
+	in := slices.ContainsFunc(have, func(v string) bool { return slices.Contains(f.Values, v) })
+	if f.Operator == corev1.NodeSelectorOpNotIn {
+		return !in
+	}
+	return in
+}

@@ -1,0 +1,97 @@
+package scheduler
+
+import (
+	"cmp"
+	"container/heap"
+	"hash/fnv"
+	"math/bits"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// share is what one cluster has a claim to, and what it gets.
+type share struct {
+	cluster string
+	weight  int64
+	seats   int64
+}
+
+// tie decides between equal claims, so that remainders spread over the clusters from one application to the next, but stay
+// where they are for one.
+type tie bool
+
+// tieOf is the tie rule of a template: names descend where the hash of its UID is odd.
+func tieOf(uid types.UID) tie {
+	if uid == "" {
+		return false
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(uid)) // a hash takes anything
+	return h.Sum32()%2 == 1
+}
+
+func (descending tie) compare(a, b string) int {
+	if descending {
+		return strings.Compare(b, a)
+	}
+	return strings.Compare(a, b)
+}
+
+// maxWeight keeps the sum of the weights of 2,000 clusters in 63 bits. What is larger counts as that much.
+const maxWeight = 1 << 52
+
+// apportion gives total seats to the shares by their weights: one after the other to the largest weight/(2·seats+1), which is
+// Webster's method (Sainte-Laguë). Unlike rounding it is monotonic: with more seats nobody gets fewer. Equal quotients: who has
+// fewer seats, then the name. Shares without weight get none, and all get none if none has weight.
+func apportion(total int64, shares []share, order tie) {
+	var sum uint64
+	var claims claims
+	for i := range shares {
+		shares[i].seats, shares[i].weight = 0, min(shares[i].weight, maxWeight)
+		if shares[i].weight > 0 {
+			sum += uint64(shares[i].weight)
+			claims.of = append(claims.of, &shares[i])
+		}
+	}
+	n := int64(len(claims.of))
+	if n == 0 || total <= 0 {
+		return
+	}
+	claims.order = order
+	// All seats with a quotient of at least sum/(2·total-n) are given at once: there are total at most, since each share
+	// gets at most (1+weight/quotient)/2 of them. About n are left.
+	given := int64(0)
+	if at := 2*total - n; at > 0 {
+		for _, s := range claims.of {
+			hi, lo := bits.Mul64(uint64(s.weight), uint64(at))
+			q, _ := bits.Div64(hi, lo, sum) // weight ≤ sum, so the quotient is at most at
+			s.seats = (int64(q) + 1) / 2
+			given += s.seats
+		}
+	}
+	heap.Init(&claims)
+	for ; given < total; given++ {
+		claims.of[0].seats++
+		heap.Fix(&claims, 0)
+	}
+}
+
+// claims is a heap with the next seat's owner on top.
+type claims struct {
+	of    []*share
+	order tie
+}
+
+func (c *claims) Len() int           { return len(c.of) }
+func (c *claims) Swap(i, j int)      { c.of[i], c.of[j] = c.of[j], c.of[i] }
+func (c *claims) Push(any)           { panic("apportion: nothing is pushed") }
+func (c *claims) Pop() any           { panic("apportion: nothing is popped") }
+func (c *claims) Less(i, j int) bool { return c.compare(c.of[i], c.of[j]) < 0 }
+
+// compare puts the larger quotient first, without rounding.
+func (c *claims) compare(a, b *share) int {
+	ahi, alo := bits.Mul64(uint64(a.weight), uint64(2*b.seats+1))
+	bhi, blo := bits.Mul64(uint64(b.weight), uint64(2*a.seats+1))
+	return cmp.Or(cmp.Compare(bhi, ahi), cmp.Compare(blo, alo), cmp.Compare(a.seats, b.seats), c.order.compare(a.cluster, b.cluster))
+}

@@ -1,0 +1,264 @@
+package scheduler
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+)
+
+// limits are how many groups a spread constraint allows.
+type limits struct{ least, most int }
+
+func limitsOf(s policyv1alpha1.SpreadConstraint, there int) limits {
+	l := limits{max(1, s.MinGroups), s.MaxGroups}
+	if l.most <= 0 || l.most > there {
+		l.most = there
+	}
+	return l
+}
+
+// spreads says whether some are to be chosen; static weights say themselves who is used.
+func (j *task) spreads() bool {
+	return j.strategy != static && j.Placement != nil && len(j.Placement.SpreadConstraints) > 0
+}
+
+// spread chooses among sorted clusters that fit, as the spread constraints say.
+func (j *task) spread(fit []candidate) ([]candidate, error) {
+	if !j.spreads() {
+		return fit, nil
+	}
+	var clusters, regions *policyv1alpha1.SpreadConstraint
+	for i := range j.Placement.SpreadConstraints {
+		s := &j.Placement.SpreadConstraints[i]
+		switch s.SpreadByField {
+		case policyv1alpha1.SpreadByFieldCluster:
+			clusters = s
+		case policyv1alpha1.SpreadByFieldRegion:
+			regions = s
+		default:
+			return nil, &SpreadError{Message: fmt.Sprintf("spread by %q is not supported: spread by cluster, or by region and cluster", cmp.Or(string(s.SpreadByField), s.SpreadByLabel))}
+		}
+	}
+	if regions != nil {
+		if clusters == nil {
+			clusters = &policyv1alpha1.SpreadConstraint{MinGroups: 1}
+		}
+		return j.spreadByRegion(fit, *regions, *clusters)
+	}
+	return j.spreadByCluster(fit, *clusters)
+}
+
+// divides: the number of replicas in a cluster depends on its room.
+func (j *task) divides() bool {
+	return j.workload() && (j.strategy == dynamic || j.strategy == aggregated)
+}
+
+// spreadByCluster takes the best clusters. If the replicas do not fit into them, it replaces the last ones by the roomiest of the
+// others.
+func (j *task) spreadByCluster(fit []candidate, by policyv1alpha1.SpreadConstraint) ([]candidate, error) {
+	l := limitsOf(by, len(fit))
+	if len(fit) < l.least {
+		return nil, &SpreadError{Message: fmt.Sprintf("%d clusters fit, the spread constraint wants at least %d", len(fit), l.least)}
+	}
+	chosen := slices.Clone(fit[:l.most])
+	if !j.divides() {
+		return chosen, nil
+	}
+	rest := slices.Clone(fit[l.most:])
+	slices.SortStableFunc(rest, func(a, b candidate) int { return cmp.Compare(b.available(), a.available()) })
+	short := func() bool { return sum(chosen, candidate.available) < int64(j.Replicas) }
+	for i := len(chosen) - 1; i >= 0 && len(rest) > 0 && short(); i-- {
+		if rest[0].available() > chosen[i].available() {
+			chosen[i], rest = rest[0], rest[1:]
+		}
+	}
+	if short() {
+		return nil, &SpreadError{Message: fmt.Sprintf("no enough resource when selecting %d clusters: %d replicas have room, %d are needed",
+			l.most, sum(chosen, candidate.available), j.Replicas)}
+	}
+	return sortedAs(fit, chosen), nil
+}
+
+// region is a group of clusters.
+type region struct {
+	name     string
+	clusters []candidate // the best first
+	score    int64
+}
+
+// spreadByRegion chooses regions first, then the best cluster of each, then the best of what is left in them.
+func (j *task) spreadByRegion(fit []candidate, byRegion, byCluster policyv1alpha1.SpreadConstraint) ([]candidate, error) {
+	least := max(1, byCluster.MinGroups)
+	regions := j.regions(fit, max(1, byRegion.MinGroups), least)
+	l := limitsOf(byRegion, len(regions))
+	if len(regions) < l.least {
+		return nil, &SpreadError{Message: fmt.Sprintf("clusters of %d regions fit, the spread constraint wants at least %d regions", len(regions), l.least)}
+	}
+	best := j.keptRegions(regions, l, least)
+	if best == nil {
+		best = pickRegions(regions, l, least)
+	}
+	if best == nil {
+		return nil, &SpreadError{Message: fmt.Sprintf("no %d to %d regions have %d clusters that fit together", l.least, l.most, least)}
+	}
+	var chosen, rest []candidate
+	for _, g := range best {
+		chosen = append(chosen, g.clusters[0])
+		rest = append(rest, g.clusters[1:]...)
+	}
+	rest = sortedAs(fit, rest)
+	most := limitsOf(byCluster, len(fit)).most
+	if n := most - len(chosen); n > 0 {
+		chosen = append(chosen, rest[:min(n, len(rest))]...)
+	}
+	return sortedAs(fit, chosen), nil
+}
+
+// keptRegions are the regions where the template runs, if they are as many as the limits say, and have enough clusters and room:
+// scores change with what runs, and what runs must not move because of that.
+func (j *task) keptRegions(regions []region, l limits, clusters int) []region {
+	if j.Fresh {
+		return nil
+	}
+	var kept []region
+	count, room := 0, int64(0)
+	for _, g := range regions {
+		if slices.ContainsFunc(g.clusters, func(c candidate) bool { return c.runs }) {
+			kept = append(kept, g)
+			count += len(g.clusters)
+			room += sum(g.clusters, candidate.available)
+		}
+	}
+	if len(kept) < l.least || len(kept) > l.most || count < clusters || j.divides() && room < int64(j.Replicas) {
+		return nil
+	}
+	return kept
+}
+
+// regions groups clusters, the best region first.
+func (j *task) regions(fit []candidate, leastRegions, leastClusters int) []region {
+	var out []region
+	for _, c := range fit {
+		i := slices.IndexFunc(out, func(g region) bool { return g.name == c.of.Spec.Region })
+		if i < 0 {
+			i = len(out)
+			out = append(out, region{name: c.of.Spec.Region})
+		}
+		out[i].clusters = append(out[i].clusters, c)
+	}
+	for i := range out {
+		out[i].score = j.regionScore(out[i].clusters, leastRegions, leastClusters)
+	}
+	slices.SortFunc(out, func(a, b region) int {
+		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(len(b.clusters), len(a.clusters)), strings.Compare(a.name, b.name))
+	})
+	return out
+}
+
+// regionScore: where each cluster gets all replicas, by how many of its clusters have room for them; where they are divided, by
+// how much of the region's part its best clusters can take. Then by how good these clusters are.
+func (j *task) regionScore(clusters []candidate, leastRegions, leastClusters int) int64 {
+	if !j.divides() {
+		roomy := int64(0)
+		score := int64(0)
+		for _, c := range clusters {
+			if c.available() >= int64(j.Replicas) {
+				roomy++
+				score += c.score()
+			}
+		}
+		if roomy == 0 {
+			return 0
+		}
+		return 1000*roomy + score/roomy
+	}
+	part := (int64(j.Replicas) + int64(leastRegions) - 1) / int64(leastRegions)
+	count := max(leastClusters, leastRegions)
+	room, score, n := int64(0), int64(0), int64(0)
+	for _, c := range clusters {
+		room += c.available()
+		score += c.score()
+		if n++; n >= int64(count) && room >= part {
+			break
+		}
+	}
+	return 1000*min(part, room) + score/n
+}
+
+// score is 100 where the template runs already.
+func (c candidate) score() int64 {
+	if c.runs {
+		return 100
+	}
+	return 0
+}
+
+// pickRegions finds the regions with the largest sum of scores, then with the most clusters, among those that are as many as the
+// limits say and have enough clusters; of equals the first in the order given. If the best ones still suffice without the last of
+// them, fewer are taken. regions are sorted by score, so that what cannot become better is not looked at.
+func pickRegions(regions []region, l limits, clusters int) []region {
+	type sums struct {
+		score    int64
+		clusters int
+	}
+	less := func(a, b sums) bool { return a.score < b.score || a.score == b.score && a.clusters < b.clusters }
+	// most[k] are the clusters of the k regions that have the most.
+	counts := make([]int, 0, len(regions))
+	for _, g := range regions {
+		counts = append(counts, len(g.clusters))
+	}
+	slices.SortFunc(counts, func(a, b int) int { return b - a })
+	most := make([]int, len(regions)+1)
+	for k, n := range counts {
+		most[k+1] = most[k] + n
+	}
+	var best []int
+	var value sums
+	var walk func(from int, path []int, at sums)
+	walk = func(from int, path []int, at sums) {
+		if len(path) >= l.least && at.clusters >= clusters && (best == nil || less(value, at)) {
+			best, value = slices.Clone(path), at
+		}
+		more := l.most - len(path)
+		bound := sums{at.score, at.clusters + most[min(more, len(regions)-from)]}
+		for i := from; i < min(from+more, len(regions)); i++ {
+			bound.score += regions[i].score
+		}
+		if more == 0 || bound.clusters < clusters || best != nil && !less(value, bound) {
+			return
+		}
+		for i := from; i < len(regions); i++ {
+			walk(i+1, append(path, i), sums{at.score + regions[i].score, at.clusters + len(regions[i].clusters)})
+		}
+	}
+	walk(0, nil, sums{})
+	if best == nil {
+		return nil
+	}
+	have := 0
+	for n, i := range best {
+		if have += len(regions[i].clusters); n+1 >= l.least && have >= clusters {
+			best = best[:n+1]
+			break
+		}
+	}
+	out := make([]region, 0, len(best))
+	for _, i := range best {
+		out = append(out, regions[i])
+	}
+	return out
+}
+
+// sortedAs puts some of the clusters into the order of all.
+func sortedAs(all, some []candidate) (out []candidate) {
+	among := setOf(some)
+	for _, c := range all {
+		if among[c.cluster] {
+			out = append(out, c)
+		}
+	}
+	return out
+}
