@@ -76,6 +76,7 @@ func (d *Daemon) exportsKind() (schema.GroupVersionKind, error) {
 	return mapping.GroupVersionKind, nil
 }
 
+// watch begins to watch all kinds, or none if it fails. It does not wait for their objects.
 func (d *Daemon) watch(ctx context.Context) error {
 	kind, err := d.exportsKind()
 	if err != nil {
@@ -83,17 +84,21 @@ func (d *Daemon) watch(ctx context.Context) error {
 	}
 	exports := &metav1.PartialObjectMetadata{}
 	exports.SetGroupVersionKind(kind)
+	var informers []cache.Informer
 	for _, obj := range append(watched(), exports) {
-		informer, err := d.cache.GetInformer(ctx, obj)
+		informer, err := d.cache.GetInformer(ctx, obj, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watch %T: %w", obj, err)
 		}
+		informers = append(informers, informer)
+	}
+	for _, informer := range informers {
 		if _, err := informer.AddEventHandler(clientcache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { d.wake() },
 			UpdateFunc: func(before, after any) { d.wakeIfChanged(before, after) },
 			DeleteFunc: func(any) { d.wake() },
 		}); err != nil {
-			return fmt.Errorf("watch %T: %w", obj, err)
+			return fmt.Errorf("watch the API server's objects: %w", err)
 		}
 	}
 	return nil
