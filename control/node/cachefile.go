@@ -237,10 +237,19 @@ func essentialSlice(s *discoveryv1.EndpointSlice, service types.NamespacedName) 
 
 // sorted is a copy in the order of namespaces and names: caches list in any order.
 func sorted[T any](all []T, of func(*T) *metav1.ObjectMeta) []T {
-	return slices.SortedFunc(slices.Values(all), func(a, b T) int {
-		x, y := of(&a), of(&b)
+	order := make([]*T, len(all))
+	for i := range all {
+		order[i] = &all[i]
+	}
+	slices.SortFunc(order, func(a, b *T) int {
+		x, y := of(a), of(b)
 		return byName(types.NamespacedName{Namespace: x.Namespace, Name: x.Name}, types.NamespacedName{Namespace: y.Namespace, Name: y.Name})
 	})
+	out := make([]T, 0, len(all))
+	for _, o := range order {
+		out = append(out, *o)
+	}
+	return out
 }
 
 func byName(a, b types.NamespacedName) int {

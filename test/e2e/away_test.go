@@ -1,0 +1,127 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// testAPIServerAway: nobody reaches g2's API server any more, and then the daemons of both its gateways die, whose tunnels end
+// with them. The new daemons find only what is saved on their nodes, and packets pass again. Then the API server is back.
+func testAPIServerAway(t *testing.T, s *clusterset) {
+	l := s.needLoad(t)
+	s.needFreshDaemons(t)
+	connections := s.hold(t, l.client, 100, l.web.String()+":80")
+	datagrams := s.ping(t, l.client, 100, l.sink.String()+":7")
+	gateways := []string{"g2-n1", "g2-n2"}
+	for _, node := range gateways {
+		within(t, 20*time.Second, func() error { return s.metricIs(t.Context(), node, "pelago_node_from_cache", 0) })
+	}
+	replicas := len(s.podsOf(t, "app=web"))
+
+	reachable := func() error { // also when it is
+		_, err := s.Lab.Exec(context.Background(), "g2", "nft", "add table inet away; delete table inet away")
+		return err
+	}
+	t.Cleanup(func() { must(t, reachable()) })
+	s.node(t, "g2", "nft", "add table inet away; add chain inet away in { type filter hook input priority 0; };"+
+		"add rule inet away in iif != lo tcp dport 6443 drop")
+	daemons := map[string]int{}
+	for _, node := range gateways {
+		daemons[node] = s.daemon(t, node)
+	}
+	begin := time.Now()
+	for node, pid := range daemons {
+		s.node(t, node, "kill", "-KILL", strconv.Itoa(pid))
+	}
+	within(t, time.Minute, func() error {
+		for _, node := range gateways {
+			if err := s.metricIs(t.Context(), node, "pelago_node_from_cache", 1); err != nil {
+				return err
+			}
+			if _, err := s.Lab.Exec(t.Context(), node, "curl", "-sf", "http://127.0.0.1:8089/readyz"); err != nil {
+				return fmt.Errorf("%s is not ready: %w", node, err)
+			}
+		}
+		return nil
+	})
+	t.Logf("both gateways are ready %.1f s after their daemons died, without the API server", time.Since(begin).Seconds())
+	must(t, s.ReachesAll(t.Context(), l.other, l.web.String(), replicas)) // new connections
+	before := map[string]float64{}
+	for _, node := range gateways {
+		before[node] = s.metric(t, node, `pelago_packets_total{hook="uplink-in",verdict="switched"}`)
+	}
+	within(t, 20*time.Second, func() error {
+		for _, node := range gateways {
+			if s.metric(t, node, `pelago_packets_total{hook="uplink-in",verdict="switched"}`) == before[node] {
+				return fmt.Errorf("gateway %s switches nothing", node)
+			}
+		}
+		return nil
+	})
+	for _, node := range gateways { // what was done in between was done without the API server
+		must(t, s.metricIs(t.Context(), node, "pelago_node_from_cache", 1))
+	}
+	onlyBrokenOf(t, connections)
+	p := finish[pings](t, datagrams)
+	t.Logf("%d datagrams sent, %d lost, longest gap %.0f ms", p.Sent, p.Lost, p.LongestGapMs)
+	if p.Lost == 0 {
+		t.Error("no datagram is lost: the tunnels were not gone")
+	}
+	// kubelet restarts a container at once, the daemon waits 5 s for the API server, then tunnels come up.
+	if p.LongestGapMs > 20_000 {
+		t.Errorf("nothing passed for %.0f ms, want at most 20 s", p.LongestGapMs)
+	}
+
+	connections = s.hold(t, l.client, 100, l.web.String()+":80")
+	datagrams = s.ping(t, l.client, 1000, l.sink.String()+":7")
+	must(t, reachable())
+	took := within(t, time.Minute, func() error {
+		for _, node := range gateways {
+			if err := s.metricIs(t.Context(), node, "pelago_node_from_cache", 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	t.Logf("the gateways work from the API server's objects %.1f s after it is back", took.Seconds())
+	time.Sleep(2 * time.Second) // what it brings has been worked in
+	onlyBrokenOf(t, connections)
+	nothingLost(t, datagrams)
+	s.kubectl(t, "g2", "-n", loadNamespace, "scale", "deployment/web", fmt.Sprintf("--replicas=%d", replicas+1))
+	s.kubectl(t, "g2", "-n", loadNamespace, "rollout", "status", "deployment/web", "--timeout=60s")
+	must(t, s.ReachesAll(t.Context(), l.other, l.web.String(), replicas+1))
+	s.kubectl(t, "g2", "-n", loadNamespace, "scale", "deployment/web", fmt.Sprintf("--replicas=%d", replicas))
+}
+
+// readMetric reads one sample of a node's metrics.
+func (s *clusterset) readMetric(ctx context.Context, node, sample string) (float64, error) {
+	page, err := s.Lab.Exec(ctx, node, "curl", "-sf", "-m", "5", "http://127.0.0.1:32780/metrics")
+	if err != nil {
+		return 0, fmt.Errorf("read the metrics of %s: %w", node, err)
+	}
+	line := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(sample) + ` .*$`).FindString(page)
+	if line == "" {
+		return 0, fmt.Errorf("%s has no metric %s", node, sample)
+	}
+	return strconv.ParseFloat(line[strings.LastIndex(line, " ")+1:], 64)
+}
+
+func (s *clusterset) metric(t *testing.T, node, sample string) float64 {
+	t.Helper()
+	v, err := s.readMetric(t.Context(), node, sample)
+	must(t, err)
+	return v
+}
+
+func (s *clusterset) metricIs(ctx context.Context, node, sample string, want float64) error {
+	v, err := s.readMetric(ctx, node, sample)
+	if err == nil && v != want {
+		err = fmt.Errorf("%s is %v on %s, want %v", sample, v, node, want)
+	}
+	return err
+}
