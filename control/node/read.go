@@ -44,6 +44,7 @@ func CacheOptions(nodeName, namespace string) (cache.Options, error) {
 		return cache.Options{}, fmt.Errorf("select EndpointSlices: %w", err)
 	}
 	return cache.Options{
+		Mapper:           mapper(),
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:                {Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
@@ -66,12 +67,15 @@ func watched() []client.Object {
 	}
 }
 
+// exportVersions are those in which a cluster may serve the kind ServiceExport, the best first.
+var exportVersions = []string{"v1beta1", "v1alpha1"}
+
 // exportsKind is the kind ServiceExport in the version that the cluster serves. Of an export only its name is read.
 func (d *Daemon) exportsKind() (schema.GroupVersionKind, error) {
 	kind := schema.GroupKind{Group: mcs.GroupName, Kind: mcs.ServiceExportKindName}
-	mapping, err := d.mapper.RESTMapping(kind, "v1beta1", "v1alpha1")
+	mapping, err := d.mapper.RESTMapping(kind, exportVersions...)
 	if err != nil {
-		return schema.GroupVersionKind{}, fmt.Errorf("find %s in version v1beta1 or v1alpha1: %w (`pelago join` installs the definitions)", kind, err)
+		return schema.GroupVersionKind{}, fmt.Errorf("find %s in version %s: %w (`pelago join` installs the definitions)", kind, strings.Join(exportVersions, " or "), err)
 	}
 	return mapping.GroupVersionKind, nil
 }
