@@ -108,6 +108,15 @@ func TestSavedObjectsMakeTheSameTables(t *testing.T) {
 		objs, host := fullWorld(rapid.Bool().Draw(t, "globalnet"))
 		objs.Config.SingleGateway = rapid.Bool().Draw(t, "single")
 		objs.Name = rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "node")
+		for i := range objs.Nodes {
+			n := &objs.Nodes[i]
+			n.Labels[submarinerv1.LabelGateway] = rapid.SampledFrom([]string{"true", "false"}).Draw(t, "gateway")
+			n.Spec.Unschedulable = rapid.Bool().Draw(t, "cordoned")
+			n.Annotations = map[string]string{publicip.KeyPublicIP: "ipv4:198.51.100.7"}
+			if rapid.Bool().Draw(t, "drained") {
+				n.Annotations[pelagov1alpha1.AnnotationDrained] = "true"
+			}
+		}
 		for i := range rapid.IntRange(0, 5).Draw(t, "pods") {
 			p := pod(fmt.Sprintf("p%d", i), objs.Name, fmt.Sprintf("10.7.3.%d", i))
 			p.Spec.HostNetwork = rapid.Bool().Draw(t, "host network")
