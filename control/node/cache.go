@@ -52,15 +52,15 @@ func (a *arrival) problem() error {
 	return a.err
 }
 
-// begin returns once there are objects to work from: the API server's, or those that were saved. It fails if there are
-// none and the API server says no; while it says nothing, begin waits.
-func (d *Daemon) begin(ctx context.Context) error {
+// begin returns once there are objects to work from. live tells of the coming of the API server's; until it does the node works
+// from those that were saved. It fails if there are none and the API server says no; while it says nothing, begin waits.
+func (d *Daemon) begin(ctx context.Context) (live <-chan struct{}, err error) {
 	go d.arrived.await(ctx, d.sync)
 	select {
 	case <-d.arrived.done:
-		return nil
+		return d.arrived.done, nil
 	case <-ctx.Done():
-		return ended(ctx)
+		return nil, ended(ctx)
 	case <-time.After(patience):
 	}
 	objs, at, err := d.cached.load(d.opts.NodeName, bootID())
@@ -69,19 +69,19 @@ func (d *Daemon) begin(ctx context.Context) error {
 		d.fromCache.Store(true)
 		d.log.Warn("the API server's objects do not come: the node works from those that were saved",
 			"file", d.cached.path, "saved", at, "problem", d.arrived.problem())
-		return nil
+		return d.arrived.done, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		d.log.Error("the saved objects are not used: the node waits for the API server", "error", err)
 	}
 	if err := d.arrived.problem(); err != nil {
-		return err
+		return nil, err
 	}
 	select {
 	case <-d.arrived.done:
-		return nil
+		return d.arrived.done, nil
 	case <-ctx.Done():
-		return ended(ctx)
+		return nil, ended(ctx)
 	}
 }
 
@@ -100,11 +100,17 @@ func (d *Daemon) sync(ctx context.Context) error {
 	return nil
 }
 
-// goLive leaves the saved objects for the API server's. The next reconcile changes what has changed.
-func (d *Daemon) goLive() {
-	d.saved = nil
-	d.fromCache.Store(false)
-	d.log.Info("the API server's objects are there: the node works from them")
+// goLive takes the API server's objects, now that they are there, and begins to write to it: asked before, the caches of the
+// writers would make pauses of up to a minute. If the node works from saved objects, the next reconcile changes what has changed.
+func (d *Daemon) goLive(ctx context.Context) {
+	go d.nodes.run(ctx, 0, d.writers.node.write, d.log)
+	go d.gateways.run(ctx, 0, d.writers.gateway.write, d.log)
+	go d.agents.run(ctx, spread, d.writers.agent.write, d.log)
+	if d.saved != nil {
+		d.saved = nil
+		d.fromCache.Store(false)
+		d.log.Info("the API server's objects are there: the node works from them")
+	}
 	d.wake()
 }
 

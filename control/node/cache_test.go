@@ -112,7 +112,7 @@ func TestStartWithoutTheAPIServer(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "node", "state.json")
 
 	first, _ := newDaemon(t, line.Config(), file)
-	if err := first.begin(t.Context()); err != nil {
+	if _, err := first.begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if first.FromCache() {
@@ -134,7 +134,7 @@ func TestStartWithoutTheAPIServer(t *testing.T) {
 	line.Cut()
 	second, log := newDaemon(t, line.Config(), file)
 	begin := time.Now()
-	if err := second.begin(t.Context()); err != nil {
+	if _, err := second.begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(begin); took < patience || took > 2*patience {
@@ -171,7 +171,7 @@ func TestStartWithoutTheAPIServer(t *testing.T) {
 	if diff := cmp.Diff([]string{"g2"}, peerNames(t, second)); diff != "" {
 		t.Errorf("peers before it goes over to the API server: -want +got\n%s", diff)
 	}
-	second.goLive()
+	second.goLive(t.Context())
 	defer second.places.end()
 	if second.FromCache() || len(second.trigger) != 1 {
 		t.Error("it did not go over to the API server's objects")
@@ -240,7 +240,7 @@ func TestStartWithNothing(t *testing.T) {
 			d, log := newDaemon(t, &rest.Config{Host: "http://" + tt.host}, file)
 			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 			defer cancel()
-			err := d.begin(ctx)
+			_, err := d.begin(ctx)
 			switch {
 			case tt.waits && !errors.Is(err, context.DeadlineExceeded):
 				t.Errorf("it ends with %v, want it to wait", err)
@@ -267,7 +267,7 @@ func TestStartWithASilentAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, log := newDaemon(t, &rest.Config{Host: "http://" + silent.Addr().String()}, f.path)
-	if err := d.begin(t.Context()); err != nil || !d.FromCache() {
+	if _, err := d.begin(t.Context()); err != nil || !d.FromCache() {
 		t.Errorf("it begins with %v; it says\n%s", err, log)
 	}
 	if diff := cmp.Diff([]string{"g2"}, peerNames(t, d)); diff != "" {

@@ -164,21 +164,15 @@ func (d *Daemon) Ready() bool { return d.ready.Load() && d.settled.Load() }
 
 // Run works until ctx ends. What is in the kernel stays there afterwards.
 func (d *Daemon) Run(ctx context.Context) error {
-	if err := d.begin(ctx); err != nil {
+	live, err := d.begin(ctx)
+	if err != nil {
 		return err
 	}
 	d.began = time.Now()
-	var live <-chan struct{} // nil: they are live from the start
-	if d.saved != nil {
-		live = d.arrived.done
-	}
 	var kept sync.WaitGroup
 	kept.Go(func() { d.keep(ctx) })
 	defer kept.Wait()
 	go d.watchHost(ctx)
-	go d.nodes.run(ctx, 0, d.writers.node.write, d.log)
-	go d.gateways.run(ctx, 0, d.writers.gateway.write, d.log)
-	go d.agents.run(ctx, spread, d.writers.agent.write, d.log)
 	go d.reach.resolver.Run(ctx)
 	defer d.reach.close()
 	go d.prober.Run(ctx)
@@ -200,7 +194,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 			d.reconcile(ctx)
 		case <-live:
 			live = nil
-			d.goLive()
+			d.goLive(ctx)
 		case <-again.C:
 			d.loader.Refresh()
 			d.assert = true

@@ -145,6 +145,9 @@ func settingsOf(m map[string]string) map[string]string {
 func (d *Daemon) service(ctx context.Context, name string) (*corev1.Service, error) {
 	var s corev1.Service
 	key := types.NamespacedName{Namespace: d.opts.Namespace, Name: name}
+	if d.FromCache() {
+		return nil, fmt.Errorf("read Service %s: the API server is away since the start", key)
+	}
 	if err := d.cache.Get(ctx, key, &s); err != nil {
 		return nil, fmt.Errorf("read Service %s: %w", key, err)
 	}

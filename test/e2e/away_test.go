@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
 // testAPIServerAway: nobody reaches g2's API server any more, and then the daemons of both its gateways die, whose tunnels end
@@ -22,6 +24,8 @@ func testAPIServerAway(t *testing.T, s *clusterset) {
 		within(t, 20*time.Second, func() error { return s.metricIs(t.Context(), node, "pelago_node_from_cache", 0) })
 	}
 	replicas := len(s.podsOf(t, "app=web"))
+	ends := []walk.Pod{l.client, {Cluster: "g2", Namespace: loadNamespace, Name: "sink"}}
+	overflowed := s.fullBuffers(t, ends)
 
 	reachable := func() error { // also when it is
 		_, err := s.Lab.Exec(context.Background(), "g2", "nft", "add table inet away; delete table inet away")
@@ -78,7 +82,8 @@ func testAPIServerAway(t *testing.T, s *clusterset) {
 	}
 
 	connections = s.hold(t, l.client, 100, l.web.String()+":80")
-	datagrams = s.ping(t, l.client, 1000, l.sink.String()+":7")
+	datagrams = s.start(t, l.client, "whereami", "ping", "-rate", "1000", l.sink.String()+":7")
+	datagrams.overflowed = func() int { return s.fullBuffers(t, ends) - overflowed }
 	must(t, reachable())
 	took := within(t, time.Minute, func() error {
 		for _, node := range gateways {
