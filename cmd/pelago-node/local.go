@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"text/tabwriter"
 
@@ -31,20 +33,21 @@ func checkCommand() *cobra.Command {
 }
 
 func cleanupCommand() *cobra.Command {
-	var pins string
+	var pins, stateDir string
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Take everything off this node that pelago-node put there; connections through it end",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := errors.Join(loader.Remove(pins), netdev.Remove(), cable.RemoveDevices("")); err != nil {
+			if err := errors.Join(loader.Remove(pins), netdev.Remove(), cable.RemoveDevices(""), os.RemoveAll(filepath.Dir(cacheFile(stateDir)))); err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), "removed programs, maps, devices, routes, rules and firewall rules")
+			fmt.Fprintln(cmd.OutOrStdout(), "removed programs, maps, devices, routes, rules, firewall rules and the copy of the API objects")
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&pins, "pin-path", loader.DefaultPinPath, "directory of the pinned maps and links")
+	cmd.Flags().StringVar(&stateDir, "state-dir", defaultStateDir, stateDirHelp)
 	return cmd
 }
 

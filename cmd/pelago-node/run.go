@@ -64,7 +64,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.pins, "pin-path", loader.DefaultPinPath, "directory on a bpffs for maps and links")
 	f.StringVar(&o.overlayTokenDir, "overlay-token-dir", "/etc/pelago/overlay-token", "mounted Secret "+config.OverlayTokenSecretName)
 	f.StringVar(&o.pskDir, "psk-dir", "/etc/pelago/ipsec-psk", "mounted Secret "+config.PSKSecretName)
-	f.StringVar(&o.stateDir, "state-dir", "/var/lib/pelago", "directory on the node for the wire's keys")
+	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, stateDirHelp)
 	f.StringVar(&o.ikeDir, "ike-dir", ikeDir, "directory that is shared with the IKE daemon (pelago-node ike)")
 	f.StringVar(&o.verdictSocket, "verdict-socket", verdict.Socket, "Unix socket on which the name server hears which clusters are dead")
 	f.StringVar(&o.xdp, "xdp", string(node.XDPOff), "where a gateway uses XDP: auto (uplinks that are network cards), on (all uplinks), off")
@@ -129,7 +129,7 @@ func run(ctx context.Context, o runOptions) error {
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: typed.CoreV1().Events("")})
 	daemon := node.New(node.Options{
 		Events: events.NewRecorder(scheme, corev1.EventSource{Component: "pelago-node", Host: o.nodeName}),
-		Pods:   node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins, OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
+		Pods:   node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins, CacheFile: cacheFile(o.stateDir), OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
 		Verdict: verdicts, OpenWire: openWire(o.stateDir, o.ikeDir, log), XDP: xdp, Version: version, Logger: log,
 	}, c, cl, l)
 	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent use.
@@ -143,15 +143,15 @@ func run(ctx context.Context, o runOptions) error {
 	group.Go(func() error { return c.Start(ctx) })
 	group.Go(func() error { return daemon.Run(ctx) })
 	group.Go(func() error { return verdicts.Run(ctx, o.verdictSocket) })
-	group.Go(func() error { return serve(ctx, o.metricsAddr, metrics(reader, daemon.View)) })
+	group.Go(func() error { return serve(ctx, o.metricsAddr, metrics(reader, daemon)) })
 	group.Go(func() error { return serve(ctx, o.healthAddr, health(daemon)) })
 	log.Info("started", "node", o.nodeName, "version", version, "pins", o.pins)
 	return group.Wait()
 }
 
-func metrics(kernel observe.Source, view func() observe.View) http.Handler {
+func metrics(kernel observe.Source, d *node.Daemon) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(observe.New(kernel, view))
+	registry.MustRegister(observe.New(kernel, d.View), fromCache(d))
 	mux := http.NewServeMux()
 	// What cannot be shown does not hide the rest.
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))

@@ -48,6 +48,8 @@ type Options struct {
 	NodeName  string
 	Namespace string // of our own objects
 	PinPath   string // of the maps; loader.DefaultPinPath if empty
+	// CacheFile is a file on the node that keeps the objects, for a start while the API server is away.
+	CacheFile string
 	// OverlayTokenDir and PSKDir are the mounted Secrets pelago-overlay-token and submariner-ipsec-psk.
 	OverlayTokenDir, PSKDir string
 	// Pods lists and watches the pods of the whole cluster (PodsOfCluster). A gateway without globalnet uses it.
@@ -79,13 +81,19 @@ type Daemon struct {
 	gateways outbox[*submarinerv1.GatewayStatus]
 	agents   outbox[agentReport]
 	writers  writers
+	saves    outbox[Objects] // to cached
+	cached   cacheFile
+	arrived  arrival
 
 	trigger chan struct{}
-	ready   atomic.Bool
-	settled atomic.Bool // the node has done its part once since its start (leave.go)
-	began   time.Time
+	// fromCache: the objects are those of cached.
+	fromCache atomic.Bool
+	ready     atomic.Bool
+	settled   atomic.Bool // the node has done its part once since its start (leave.go)
+	began     time.Time
 
 	// Below: the reconcile goroutine's own.
+	saved       *Objects // what it works from while the API server is away since the start
 	owners      map[netip.Addr]types.UID
 	demand      demand
 	inUse       map[dataplane.BlockKey]bool
@@ -139,6 +147,7 @@ func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemo
 		opts: opts, cache: c, mapper: cl.RESTMapper(), loader: l, log: opts.Logger, trigger: make(chan struct{}, 1),
 		owners: map[netip.Addr]types.UID{}, problems: map[string]bool{}, leaving: map[string]int{}, links: newLinks(),
 		nodes: newOutbox[nodeReport](), gateways: newOutbox[*submarinerv1.GatewayStatus](), agents: newOutbox[agentReport](),
+		saves: newOutbox[Objects](), cached: cacheFile{path: opts.CacheFile}, arrived: arrival{done: make(chan struct{})},
 	}
 	d.prober = probe.New(l, func() (int, int) { return int(d.edge.Load()), int(d.mtu.Load()) }, d.wake, opts.Logger)
 	d.writers = newWriters(types.NamespacedName{Namespace: opts.Namespace, Name: opts.NodeName}, c, cl, d.links)
@@ -155,17 +164,15 @@ func (d *Daemon) Ready() bool { return d.ready.Load() && d.settled.Load() }
 
 // Run works until ctx ends. What is in the kernel stays there afterwards.
 func (d *Daemon) Run(ctx context.Context) error {
-	d.began = time.Now()
-	if err := d.watch(ctx); err != nil {
+	live, err := d.begin(ctx)
+	if err != nil {
 		return err
 	}
-	if !d.cache.WaitForCacheSync(ctx) {
-		return fmt.Errorf("wait for the API server's objects: %w", ctx.Err())
-	}
+	d.began = time.Now()
+	var kept sync.WaitGroup
+	kept.Go(func() { d.keep(ctx) })
+	defer kept.Wait()
 	go d.watchHost(ctx)
-	go d.nodes.run(ctx, 0, d.writers.node.write, d.log)
-	go d.gateways.run(ctx, 0, d.writers.gateway.write, d.log)
-	go d.agents.run(ctx, spread, d.writers.agent.write, d.log)
 	go d.reach.resolver.Run(ctx)
 	defer d.reach.close()
 	go d.prober.Run(ctx)
@@ -185,6 +192,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 				return d.leave()
 			}
 			d.reconcile(ctx)
+		case <-live:
+			live = nil
+			d.goLive(ctx)
 		case <-again.C:
 			d.loader.Refresh()
 			d.assert = true
@@ -235,11 +245,11 @@ func (d *Daemon) reconcile(ctx context.Context) {
 
 // reconcileOnce reads everything, makes devices and routes, writes the tables, and hands on what is to be reported.
 func (d *Daemon) reconcileOnce(ctx context.Context) error {
-	objs, err := d.read(ctx)
+	read, err := d.objects(ctx)
 	if err != nil {
 		return err
 	}
-	objs, reach, problems := d.ensureReach(objs)
+	objs, reach, problems := d.ensureReach(read)
 	leaving := d.noteGateways(objs)
 	host, err := d.lookAtHost(objs)
 	if err != nil {
@@ -266,6 +276,9 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	d.latest = newSnapshot(objs, result, reach)
 	d.latest.fleeting = host.Wire.Fleeting
 	d.mu.Unlock()
+	if d.ready.Load() && d.saved == nil {
+		d.saves.put(read)
+	}
 	d.nodes.put(d.nodeReport(objs, result, reach, applied))
 	return errors.Join(errs...)
 }

@@ -44,6 +44,7 @@ func CacheOptions(nodeName, namespace string) (cache.Options, error) {
 		return cache.Options{}, fmt.Errorf("select EndpointSlices: %w", err)
 	}
 	return cache.Options{
+		Mapper:           mapper(),
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Pod{}:                {Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
@@ -66,16 +67,20 @@ func watched() []client.Object {
 	}
 }
 
+// exportVersions are those in which a cluster may serve the kind ServiceExport, the best first.
+var exportVersions = []string{"v1beta1", "v1alpha1"}
+
 // exportsKind is the kind ServiceExport in the version that the cluster serves. Of an export only its name is read.
 func (d *Daemon) exportsKind() (schema.GroupVersionKind, error) {
 	kind := schema.GroupKind{Group: mcs.GroupName, Kind: mcs.ServiceExportKindName}
-	mapping, err := d.mapper.RESTMapping(kind, "v1beta1", "v1alpha1")
+	mapping, err := d.mapper.RESTMapping(kind, exportVersions...)
 	if err != nil {
-		return schema.GroupVersionKind{}, fmt.Errorf("find %s in version v1beta1 or v1alpha1: %w (`pelago join` installs the definitions)", kind, err)
+		return schema.GroupVersionKind{}, fmt.Errorf("find %s in version %s: %w (`pelago join` installs the definitions)", kind, strings.Join(exportVersions, " or "), err)
 	}
 	return mapping.GroupVersionKind, nil
 }
 
+// watch begins to watch all kinds, or none if it fails. It does not wait for their objects.
 func (d *Daemon) watch(ctx context.Context) error {
 	kind, err := d.exportsKind()
 	if err != nil {
@@ -83,17 +88,21 @@ func (d *Daemon) watch(ctx context.Context) error {
 	}
 	exports := &metav1.PartialObjectMetadata{}
 	exports.SetGroupVersionKind(kind)
+	var informers []cache.Informer
 	for _, obj := range append(watched(), exports) {
-		informer, err := d.cache.GetInformer(ctx, obj)
+		informer, err := d.cache.GetInformer(ctx, obj, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watch %T: %w", obj, err)
 		}
+		informers = append(informers, informer)
+	}
+	for _, informer := range informers {
 		if _, err := informer.AddEventHandler(clientcache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { d.wake() },
 			UpdateFunc: func(before, after any) { d.wakeIfChanged(before, after) },
 			DeleteFunc: func(any) { d.wake() },
 		}); err != nil {
-			return fmt.Errorf("watch %T: %w", obj, err)
+			return fmt.Errorf("watch the API server's objects: %w", err)
 		}
 	}
 	return nil
@@ -136,6 +145,9 @@ func settingsOf(m map[string]string) map[string]string {
 func (d *Daemon) service(ctx context.Context, name string) (*corev1.Service, error) {
 	var s corev1.Service
 	key := types.NamespacedName{Namespace: d.opts.Namespace, Name: name}
+	if d.FromCache() {
+		return nil, fmt.Errorf("read Service %s: the API server is away since the start", key)
+	}
 	if err := d.cache.Get(ctx, key, &s); err != nil {
 		return nil, fmt.Errorf("read Service %s: %w", key, err)
 	}

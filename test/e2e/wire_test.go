@@ -12,7 +12,8 @@ import (
 
 // TestWireGuard is the main path with the cable encrypted, which is what join chooses, and two gateways a cluster.
 func TestWireGuard(t *testing.T) {
-	testWire(t, "wg", walk.Walk{}, "WireGuard data packets", "udp[8] = 4")
+	s := testWire(t, "wg", walk.Walk{}, "WireGuard data packets", "udp[8] = 4")
+	s.run(t, "the API server is away", testAPIServerAway)
 }
 
 // TestIPsec is the same with IKE and ESP. Packets of ESP begin with their SPI, 256 or more; IKE has zeros there (RFC 3948 2).
