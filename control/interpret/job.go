@@ -60,7 +60,7 @@ func aggregateJob(template *unstructured.Unstructured, items []workv1alpha2.Aggr
 	out.Succeeded, out.Failed = max(out.Succeeded, old.Succeeded), max(out.Failed, old.Failed)
 
 	target := conditionOf(&old, batchv1.JobFailureTarget)
-	if target == nil && len(failing) > 0 {
+	if len(failing) > 0 { // else the cluster that failed has gone, but the API server keeps the Job to its word
 		target = condition(batchv1.JobFailureTarget, "MemberFailed", "the job failed in "+strings.Join(failing, ", "), begun)
 	}
 	switch {
