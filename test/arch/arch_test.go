@@ -67,7 +67,7 @@ func TestImports(t *testing.T) {
 var leaves = []string{
 	"control/config", "control/egress", "control/merge", "control/backends", "control/objectset", "control/hub",
 	"control/gateways", "control/index", "control/pace", "control/verdict", "control/addresses/pool", "control/publicip",
-	"control/selects", "control/override",
+	"control/selects", "control/override", "control/interpret",
 }
 
 func TestControllersDoNotImportEachOther(t *testing.T) {
