@@ -84,11 +84,19 @@ func OpenWireGuard(o WireGuardOptions) (*WireGuard, error) {
 		w.keys[i] = key
 	}
 	var err error
-	w.rotation.left, err = w.dir.rotation()
-	return w, err
+	if w.rotation.left, err = w.dir.rotation(); err != nil {
+		return nil, err
+	}
+	if w.rotation.request, err = w.dir.request(); err != nil {
+		return nil, err
+	}
+	return w, nil
 }
 
-var _ Wire = (*WireGuard)(nil)
+var (
+	_ Wire  = (*WireGuard)(nil)
+	_ Keyed = (*WireGuard)(nil)
+)
 
 func (w *WireGuard) name(tunnel int) string { return w.o.Prefix + strconv.Itoa(tunnel) }
 
@@ -114,6 +122,7 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 	w.rotation.left = slices.DeleteFunc(w.rotation.left, func(i int) bool { return !slices.Contains(w.tunnels, i) })
 	have, err := w.open(client, local)
 	now := time.Now()
+	w.rotation.names = w.peerNames()
 	errs := []error{err, w.rotation.next(now, w.o.Settle, w.o.Deadline, have, w.o.Log, w.renew, w.dir.setRotation)}
 	var own []wgtypes.Key
 	for _, i := range w.tunnels {
@@ -287,26 +296,45 @@ func (w *WireGuard) renew(tunnel int) error {
 	return nil
 }
 
-// Rotate begins to change all keys; the following calls of Ensure do it, and Identity tells others. See rotation.
-func (w *WireGuard) Rotate() error {
+// Rotate implements Keyed. See rotation.
+func (w *WireGuard) Rotate(request string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err := checkRequest(request); err != nil {
+		return fmt.Errorf("rotate the keys of wireguard: %w", err)
+	}
+	if request == w.rotation.request {
+		return nil
+	}
 	if len(w.tunnels) == 0 {
 		return errors.New("rotate the keys of wireguard: there is no tunnel yet: call Ensure first")
 	}
 	left := append([]int{MaxTunnels}, w.tunnels[:len(w.tunnels)-1]...)
-	if err := w.dir.setRotation(left); err != nil {
+	// In this order: what is interrupted between the two begins anew.
+	if err := errors.Join(w.dir.setRotation(left), w.dir.setRequest(request)); err != nil {
 		return fmt.Errorf("rotate the keys of wireguard: %w", err)
 	}
-	w.rotation = rotation{left: left}
+	w.rotation = rotation{request: request, left: left}
+	w.o.Log.Info("all keys are to be changed", "request", request)
 	return nil
 }
 
-// Rotating is how many tunnels are still to get new keys.
-func (w *WireGuard) Rotating() int {
+// Rotation implements Keyed.
+func (w *WireGuard) Rotation() Rotation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.rotation.left)
+	return Rotation{Request: w.rotation.request, Left: len(w.rotation.left), Waits: w.rotation.words()}
+}
+
+// peerNames are the peers of the last Ensure by their keys.
+func (w *WireGuard) peerNames() map[wgtypes.Key]string {
+	out := map[wgtypes.Key]string{}
+	for _, p := range w.peers {
+		for _, k := range p.keys {
+			out[k] = p.name
+		}
+	}
+	return out
 }
 
 // Identity implements Wire. Before the first Ensure it is empty.
@@ -323,6 +351,9 @@ func (w *WireGuard) Identity() (map[string]string, error) {
 	id := map[string]string{
 		IdentityPublicKey:  strings.Join(keys, ","),
 		IdentityStandbyKey: w.keys[MaxTunnels].PublicKey().String(),
+	}
+	if len(keys) > 1 {
+		id[IdentityTunnels] = strconv.Itoa(len(keys))
 	}
 	if d := w.rotation.draining(); d >= 0 {
 		id[IdentityDraining] = strconv.Itoa(d)

@@ -206,6 +206,9 @@ func TestWireGuardTunnels(t *testing.T) {
 		t.Errorf("tunnels %v to a peer with one, want %v", got, want)
 	}
 	usesTunnels(t, a, b)
+	if said := []string{a.peer(t).Identity[IdentityTunnels], c.peer(t).Identity[IdentityTunnels]}; !cmp.Equal(said, []string{"2", ""}) {
+		t.Errorf("gateways with two tunnels and with one say %q", said)
+	}
 	// Fewer: the surplus device goes.
 	b.local.Tunnels = 1
 	b.ensure(t, s.others(t, b)...)
