@@ -95,7 +95,7 @@ func (d *Daemon) ensureWire(objs Objects, underlay int, leaving map[netip.Addr]d
 		identity = nil // as it comes back from the API server
 	}
 	return Wire{
-		Devices: devices.Ifindexes, Fleeting: devices.Fleeting, Tunnels: devices.Peers, Ports: cable.Ports(objs.Config.CableDriver, local),
+		Devices: devices.Ifindexes, Fleeting: devices.Fleeting, Tunnels: devices.Peers, Ports: slices.Concat(cable.Ports(objs.Config.CableDriver, local), devices.Ports),
 		Identity: identity, Rotation: rotation,
 	}, problems
 }

@@ -110,6 +110,8 @@ type Peer struct {
 type Devices struct {
 	// Ifindexes of all devices on which packets of peers come in.
 	Ifindexes []int
+	// Ports besides those of Ports(driver, Local) at which it listens: of tunnels that are wanted no longer and still take packets.
+	Ports []uint16
 	// Fleeting: the devices end with this process.
 	Fleeting bool
 	// Peers says into which of the devices packets to a peer's fabric address may go: flows are spread over them.

@@ -31,7 +31,9 @@ type WireGuardOptions struct {
 	Settle time.Duration
 	// Deadline is when a step of a rotation goes on without those who do not answer; 0: 10 min.
 	Deadline time.Duration
-	Log      *slog.Logger
+	// Linger is how long a tunnel that is wanted no longer still takes packets; 0: 30 s. Longer than others take to hear of it.
+	Linger time.Duration
+	Log    *slog.Logger
 }
 
 // WireGuard is the wire `wireguard`: tunnel i is a device of its own on UDP port Listen+i, so that its packets use a core
@@ -48,6 +50,8 @@ type WireGuard struct {
 	last     map[int]wanted
 	peers    []wgPeer
 	rotation rotation
+	listen   uint16            // of the last Ensure
+	surplus  map[int]time.Time // tunnels that are wanted no longer, and when they go
 }
 
 // wireGuardPrefix begins the names of the devices.
@@ -67,11 +71,14 @@ func OpenWireGuard(o WireGuardOptions) (*WireGuard, error) {
 	if o.Deadline == 0 {
 		o.Deadline = 10 * time.Minute
 	}
+	if o.Linger == 0 {
+		o.Linger = 30 * time.Second
+	}
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
 	w := &WireGuard{
-		o: o, dir: keyDir(o.Dir), keys: map[int]wgtypes.Key{}, embedded: map[int]*embedded{}, last: map[int]wanted{},
+		o: o, dir: keyDir(o.Dir), keys: map[int]wgtypes.Key{}, embedded: map[int]*embedded{}, last: map[int]wanted{}, surplus: map[int]time.Time{},
 	}
 	for i := range MaxTunnels + 1 {
 		if _, err := os.Stat(w.dir.file(i)); err != nil {
@@ -157,7 +164,7 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 			routes[p.fabric] = of[0]
 		}
 	}
-	errs = append(errs, ensureRoutes(local.Fabric, routes, devices.Ifindexes), w.removeSurplus())
+	errs = append(errs, ensureRoutes(local.Fabric, routes, devices.Ifindexes), w.removeSurplus(local, now, &devices))
 	if err := errors.Join(errs...); err != nil {
 		return devices, fmt.Errorf("wireguard: %w", err)
 	}
@@ -258,17 +265,6 @@ func portTaken(err error, port uint16) error {
 		return fmt.Errorf("UDP port %d: %w: stop the program that listens there, or join with another --nattport", port, err)
 	}
 	return err
-}
-
-// removeSurplus deletes the devices of tunnels beyond those wanted.
-func (w *WireGuard) removeSurplus() error {
-	var errs []error
-	for i := range MaxTunnels + 1 {
-		if !slices.Contains(w.tunnels, i) {
-			errs = append(errs, w.remove(i))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 func (w *WireGuard) remove(i int) error {
@@ -430,7 +426,8 @@ func (w *WireGuard) Remove() error {
 	for i := range MaxTunnels + 1 {
 		errs = append(errs, w.remove(i))
 	}
-	w.tunnels, w.peers = nil, nil
+	w.tunnels, w.peers, w.listen = nil, nil, 0
+	clear(w.surplus)
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("wireguard: %w", err)
 	}
