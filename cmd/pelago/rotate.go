@@ -177,7 +177,7 @@ func (r *rotateKeys) await(ctx context.Context, m *member, node, request string,
 			return false, nil
 		}
 		if *now != last && now.TunnelsLeft > 0 {
-			p.step("%d tunnels are left: %s", now.TunnelsLeft, now.Message)
+			p.step("Tunnels left: %d; %s", now.TunnelsLeft, now.Message)
 		}
 		last = *now
 		return now.TunnelsLeft == 0, nil

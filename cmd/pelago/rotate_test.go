@@ -155,7 +155,7 @@ func TestRotateKeys(t *testing.T) {
 	})
 	out := c.must(t, "gateway", "rotate-keys", "--all")
 	t.Log(out)
-	for _, want := range []string{"Gateway n1 is asked to change its keys", "2 tunnels are left: tunnel 4 is being emptied", "Gateway n1 has new keys", "Gateway n2 has new keys"} {
+	for _, want := range []string{"Gateway n1 is asked to change its keys", "Tunnels left: 2; tunnel 4 is being emptied", "Gateway n1 has new keys", "Gateway n2 has new keys"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not said", want)
 		}

@@ -23,8 +23,10 @@ const (
 // each tunnel, the standby first:
 //  1. drain: stop sending into it, and tell others through Identity to do so; they use the other tunnels, or the standby.
 //     Both sides still take packets from it.
-//  2. once nothing but keepalives has come or gone for a while: new key, told through Identity. Others take it up.
-//  3. once there was a handshake with every peer that had one before: on to the next tunnel.
+//  2. once nothing but keepalives has come or gone for a while: new key, told through Identity. Others take it up. Who sends
+//     into the tunnel all the same has not heard, the hub may be away: it is waited for, however long.
+//  3. once there was a handshake with every peer that had one before: on to the next tunnel. Peers that are gone are waited
+//     for until the deadline.
 //
 // Steps are taken in Ensure. What is left to do is on disk.
 type rotation struct {
@@ -107,8 +109,8 @@ func (r *rotation) next(now time.Time, settle, deadline time.Duration, have []*w
 		r.watch(now, device)
 		return nil
 	}
-	late := now.Sub(r.begun) > deadline
 	if r.renewing {
+		late := now.Sub(r.begun) > deadline
 		for _, p := range device.Peers {
 			if !p.LastHandshakeTime.IsZero() {
 				delete(r.peers, p.PublicKey)
@@ -130,15 +132,13 @@ func (r *rotation) next(now time.Time, settle, deadline time.Duration, have []*w
 		r.left, r.renewing, r.begun, r.waits = r.left[1:], false, time.Time{}, nil
 		return store(r.left)
 	}
-	if now.Sub(r.since) < settle {
+	if busy := r.busy(now, device); len(busy) > 0 {
+		r.waits = busy
+		r.watch(now, device)
 		return nil
 	}
-	if r.waits = r.busy(now, device); len(r.waits) > 0 {
-		if !late {
-			r.watch(now, device)
-			return nil
-		}
-		log.Warn("a tunnel gets its new key with packets still on it", "tunnel", tunnel, "peers", r.waits)
+	if now.Sub(r.since) < settle {
+		return nil
 	}
 	if err := renew(tunnel); err != nil {
 		return fmt.Errorf("change the key of tunnel %d: %w", tunnel, err)

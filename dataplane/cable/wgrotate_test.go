@@ -112,6 +112,32 @@ func TestWireGuardRotationWaits(t *testing.T) {
 	rotate(t, s, 0) // now it hears
 }
 
+// A peer that has heard of the standby's new key only, and then of nothing any more, keeps sending into the other tunnel. That keeps its
+// key, also after the deadline: all packets would be lost.
+func TestWireGuardRotationWaitsForSenders(t *testing.T) {
+	s := wireguardSet(t, 2, 1)
+	s.join(t)
+	a, b := s.gateways[0], s.gateways[1]
+	w := a.wire.(*WireGuard)
+	w.o.Deadline = time.Second
+	there := stream(t, b, a)
+	must(t, w.Rotate("first"))
+	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		a.ensure(t, b.peer(t))
+		if w.Rotation().Left == 2 {
+			told := a.peer(t)
+			delete(told.Identity, IdentityDraining)
+			b.ensure(t, told)
+		}
+	}
+	calm(t, there)
+	want := Rotation{Request: "first", Left: 1, Waits: "tunnel 0 is being emptied, packets still pass to or from g2"}
+	if diff := cmp.Diff(want, w.Rotation()); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	rotate(t, s, 0) // now it hears
+}
+
 // A rotation that a restart interrupts goes on.
 func TestWireGuardRotationRestart(t *testing.T) {
 	s := wireguardSet(t, 2, 1)

@@ -29,7 +29,7 @@ type WireGuardOptions struct {
 	// Settle is how long a tunnel must have been quiet before its key is changed; 0: 10 s. It must be longer than others take to
 	// read a change of Identity.
 	Settle time.Duration
-	// Deadline is when a step of a rotation goes on without those who do not answer; 0: 10 min.
+	// Deadline is when a rotation goes on without those who make no handshake with a new key; 0: 10 min.
 	Deadline time.Duration
 	// Linger is how long a tunnel that is wanted no longer still takes packets; 0: 30 s. Longer than others take to hear of it.
 	Linger time.Duration
