@@ -34,8 +34,8 @@ func rotateKeysCommand() *cobra.Command {
 		Short: "Give a gateway's WireGuard tunnels new keys, without losing a packet",
 		Long: `rotate-keys gives all tunnels of a gateway new private keys, one tunnel after the
 other, while packets go over another one. The other gateways learn the new public
-keys through the hub, so it must be reachable. It takes about a minute a gateway;
-with --all one gateway comes after the other.
+keys through the hub, so it must be reachable. It takes about half a minute a
+gateway; with --all one gateway comes after the other.
 
 The node daemon does it, also if this command is interrupted or the daemon
 restarts. Run again while it goes on, the command waits for the same change.
