@@ -167,7 +167,8 @@ func (r *rotateKeys) await(ctx context.Context, m *member, node, request string,
 	limited, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	var last pelagov1alpha1.KeyRotation
-	err := wait.PollUntilContextCancel(limited, 500*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextCancel(limited, 500*time.Millisecond, true, func(context.Context) (bool, error) {
+		// Not with the limited context: the client refuses a request that might come too late, with an error of its own.
 		n, err := m.nodeIndex(ctx, node)
 		if err != nil {
 			return false, err
