@@ -41,7 +41,7 @@ func TestEnsureWireTunnels(t *testing.T) {
 		d := &Daemon{opts: Options{PSKDir: dir, OpenWire: func(string) (cable.Wire, error) { return w, nil }}}
 		objs, _ := encryptedWorld("n1")
 		objs.Config.CableTunnels = tunnels
-		got, problems := d.ensureWire(objs, nil)
+		got, problems := d.ensureWire(objs, 1500, nil)
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
