@@ -67,7 +67,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, stateDirHelp)
 	f.StringVar(&o.ikeDir, "ike-dir", ikeDir, "directory that is shared with the IKE daemon (pelago-node ike)")
 	f.StringVar(&o.verdictSocket, "verdict-socket", verdict.Socket, "Unix socket on which the name server hears which clusters are dead")
-	f.StringVar(&o.xdp, "xdp", string(node.XDPOff), "where a gateway uses XDP: auto (uplinks that are network cards), on (all uplinks), off")
+	f.StringVar(&o.xdp, "xdp", "", "where a gateway uses XDP: off, auto (uplinks that are network cards), on (all uplinks) (default: as the cluster joined)")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":32780", "where /metrics is served")
 	f.StringVar(&o.healthAddr, "health-addr", "127.0.0.1:8089", "where /healthz and /readyz are served")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log debug messages")

@@ -28,16 +28,17 @@ const quiet = 2 * time.Second
 func gatewayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gateway",
-		Short: "Take gateways out of service and back",
+		Short: "Take gateways out of service and back, and change their keys",
 		Long: `All nodes with the label ` + submarinerv1.LabelGateway + `=true are gateways, and all are
 used at once. Before a gateway's node is rebooted or removed, drain it: its flows
 move to the other gateways, and no packet is lost. A cordon (kubectl cordon, kubectl
 drain) does the same.`,
 		Example: `  pelago gateway drain g1-n1 --context g1
   pelago gateway undrain g1-n1 --context g1
+  pelago gateway rotate-keys --all --context g1
   pelago show gateways`,
 	}
-	cmd.AddCommand(drainCommand(), undrainCommand())
+	cmd.AddCommand(drainCommand(), undrainCommand(), rotateKeysCommand())
 	return cmd
 }
 
@@ -55,7 +56,8 @@ func drainCommand() *cobra.Command {
 		Short: "Move all flows from a gateway to the others, and wait until no packet passes it",
 		Example: `  pelago gateway drain g1-n1 --context g1
   pelago gateway drain g1-n1 --context g1 --timeout 5m && kubectl --context g1 drain g1-n1 --ignore-daemonsets`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: gatewayNames(&d.access),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return d.drain(cmd.Context(), cmd.OutOrStdout(), args[0])
 		},
@@ -69,10 +71,11 @@ func drainCommand() *cobra.Command {
 func undrainCommand() *cobra.Command {
 	var d drain
 	cmd := &cobra.Command{
-		Use:     "undrain NODE",
-		Short:   "Take a drained gateway into service again",
-		Example: `  pelago gateway undrain g1-n1 --context g1`,
-		Args:    cobra.ExactArgs(1),
+		Use:               "undrain NODE",
+		Short:             "Take a drained gateway into service again",
+		Example:           `  pelago gateway undrain g1-n1 --context g1`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: gatewayNames(&d.access),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return d.undrain(cmd.Context(), cmd.OutOrStdout(), args[0])
 		},
@@ -97,7 +100,7 @@ func (d *drain) drain(ctx context.Context, out io.Writer, name string) error {
 	}
 	p := newProgress(out)
 	p.step("Taking gateway %s out of service", name)
-	if err := annotate(ctx, m.typed, node.Name, `"true"`); err != nil {
+	if err := annotate(ctx, m.typed, node.Name, pelagov1alpha1.AnnotationDrained, `"true"`); err != nil {
 		return err
 	}
 	if d.timeout == 0 || len(others) == 0 {
@@ -157,7 +160,7 @@ func (d *drain) undrain(ctx context.Context, out io.Writer, name string) error {
 	}
 	p := newProgress(out)
 	p.step("Taking gateway %s into service", name)
-	if err := annotate(ctx, m.typed, node.Name, "null"); err != nil {
+	if err := annotate(ctx, m.typed, node.Name, pelagov1alpha1.AnnotationDrained, "null"); err != nil {
 		return err
 	}
 	if node.Spec.Unschedulable {
@@ -179,32 +182,34 @@ func (d *drain) undrain(ctx context.Context, out io.Writer, name string) error {
 // await waits until the NodeIndex of a node is as wanted.
 func (d *drain) await(ctx context.Context, m *member, node string, wanted func(*pelagov1alpha1.NodeIndex) bool) error {
 	return wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		var n pelagov1alpha1.NodeIndex
-		if err := m.client.Get(ctx, types.NamespacedName{Name: node}, &n); err != nil {
-			return false, fmt.Errorf("get NodeIndex %s: %w", node, err)
+		n, err := m.nodeIndex(ctx, node)
+		if err != nil {
+			return false, err
 		}
-		return wanted(&n), nil
+		return wanted(n), nil
 	})
 }
 
 // gateway opens the cluster and gets the node, which must be a gateway.
 func (d *drain) gateway(ctx context.Context, name string) (*member, *corev1.Node, error) {
-	cfg, err := d.access.config()
+	m, err := d.access.member()
 	if err != nil {
 		return nil, nil, err
 	}
-	m, err := openMember(cfg)
-	if err != nil {
-		return nil, nil, err
-	}
+	node, err := m.gatewayNode(ctx, name)
+	return m, node, err
+}
+
+// gatewayNode gets a node, which must be a gateway.
+func (m *member) gatewayNode(ctx context.Context, name string) (*corev1.Node, error) {
 	node, err := m.typed.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return nil, nil, fmt.Errorf("get node %s: %w", name, err)
+		return nil, fmt.Errorf("get node %s: %w", name, err)
 	}
 	if !gatewaynodes.Labelled(node) {
-		return nil, nil, fmt.Errorf("node %s is no gateway: it has no label %s=true", name, submarinerv1.LabelGateway)
+		return nil, fmt.Errorf("node %s is no gateway: it has no label %s=true", name, submarinerv1.LabelGateway)
 	}
-	return m, node, nil
+	return node, nil
 }
 
 // othersInService are the other gateways that are ready and not drained, sorted.
@@ -232,9 +237,9 @@ func (d *drain) othersInService(ctx context.Context, m *member, except string) (
 	return out, nil
 }
 
-// annotate sets the annotation of drained gateways; value is JSON, null removes it.
-func annotate(ctx context.Context, c kubernetes.Interface, node, value string) error {
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, pelagov1alpha1.AnnotationDrained, value)
+// annotate sets an annotation of a node; value is JSON, null removes it.
+func annotate(ctx context.Context, c kubernetes.Interface, node, annotation, value string) error {
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, annotation, value)
 	if _, err := c.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: deploy.Manager}); err != nil {
 		return fmt.Errorf("annotate node %s: %w", node, err)
 	}

@@ -32,8 +32,7 @@ type join struct {
 	globalSize   uint64
 	clusterCIDR  []string
 	serviceCIDR  []string
-	cableDriver  string
-	nattPort     uint16
+	wire         wireFlags
 	reach        reachFlags
 	gatewayNodes []string
 	labelGateway bool
@@ -53,7 +52,8 @@ broker-info.subm, installs Pelago in it and waits until it runs. What is not
 said by flags is found out.
 
 Run again with the same id it repairs and updates; the cluster keeps its
-addresses and its identity.`,
+addresses and its identity. Settings are those of the last join: give all flags
+again that are to stay.`,
 		Example: `  pelago join broker-info.subm --context c1 --clusterid c1
 
   # with globalnet, a range of one's own choice
@@ -61,6 +61,9 @@ addresses and its identity.`,
 
   # another wire between gateways than WireGuard; all clusters take the same
   pelago join broker-info.subm --context c1 --clusterid c1 --cable-driver libreswan
+
+  # up to four cores for a pair of gateways
+  pelago join broker-info.subm --context c1 --clusterid c1 --cable-tunnels 4
 
   # two gateways
   pelago join broker-info.subm --context c1 --clusterid c1 --gateway-node worker1 --gateway-node worker2`,
@@ -77,8 +80,7 @@ addresses and its identity.`,
 	f.Uint64Var(&j.globalSize, "globalnet-cluster-size", 0, "addresses of the GlobalCIDR; rounded up to a power of two (default: the clusterset's)")
 	f.StringSliceVar(&j.clusterCIDR, "clustercidr", nil, "pod ranges of the cluster (default: found out)")
 	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: found out)")
-	f.StringVar(&j.cableDriver, "cable-driver", config.CableWireGuard, "wire between gateways: wireguard, libreswan (or ipsec: IKEv2 and ESP by strongSwan) or vxlan (not encrypted); the same in all clusters")
-	f.Uint16Var(&j.nattPort, "nattport", 4500, "UDP port of the wire between gateways")
+	j.wire.add(f)
 	j.reach.add(f)
 	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else asked for)")
 	f.BoolVar(&j.labelGateway, "label-gateway", true, "label a node as gateway if none is")
@@ -148,9 +150,9 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	c := config.Config{
 		ClusterID: j.clusterID, ClusterIndex: uint16(entry.ClusterIndex), GlobalCIDRs: entry.GlobalCIDR,
 		PodCIDRs: facts.podCIDRs, ServiceCIDRs: facts.serviceCIDRs, FabricCIDR: set.Fabric, Mode: config.Mode(set.Mode),
-		CableDriver: j.cableDriver, CablePort: j.nattPort, CustomDomains: set.CustomDomains,
-		HubID: set.HubID, HubServer: info.BrokerURL, BrokerNamespace: info.Namespace(),
+		CustomDomains: set.CustomDomains, HubID: set.HubID, HubServer: info.BrokerURL, BrokerNamespace: info.Namespace(),
 	}
+	j.wire.apply(&c)
 	j.reach.apply(&c)
 	if _, err := config.Parse(c.Data()); err != nil {
 		return fmt.Errorf("what join found is no valid configuration: %w", err)
@@ -172,7 +174,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err := labelGateways(ctx, m.typed, gateways, p); err != nil {
 		return err
 	}
-	if err := deploy.Member(ctx, cfg, deploy.MemberOptions{Image: j.image, PullPolicy: j.pullPolicy, IKE: j.cableDriver == config.CableLibreswan}, p.step); err != nil {
+	if err := deploy.Member(ctx, cfg, deploy.MemberOptions{Image: j.image, PullPolicy: j.pullPolicy, IKE: j.wire.driver == config.CableLibreswan}, p.step); err != nil {
 		return err
 	}
 	if j.wait {
@@ -201,16 +203,10 @@ func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix,
 	if err := config.CheckClusterID(j.clusterID); err != nil {
 		return global, err
 	}
-	if j.cableDriver == "ipsec" {
-		j.cableDriver = config.CableLibreswan // the name that users of the predecessor know
+	if err := j.wire.check(); err != nil {
+		return global, err
 	}
-	if !slices.Contains(config.CableDrivers(), j.cableDriver) {
-		return global, fmt.Errorf("--cable-driver %q is unknown: use %s", j.cableDriver, strings.Join(config.CableDrivers(), ", "))
-	}
-	if j.nattPort == 0 || j.nattPort == 4800 {
-		return global, fmt.Errorf("--nattport %d: use a port from 1 to 65535 other than 4800, which the overlay inside the cluster has", j.nattPort)
-	}
-	if err := j.reach.check(j.cableDriver, j.nattPort); err != nil {
+	if err := j.reach.check(j.wire); err != nil {
 		return global, err
 	}
 	if !slices.Contains([]string{"Always", "IfNotPresent", "Never"}, j.pullPolicy) {

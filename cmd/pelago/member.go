@@ -57,6 +57,15 @@ func openMember(cfg *rest.Config) (*member, error) {
 	return &member{config: cfg, typed: typed, client: c}, nil
 }
 
+// member opens the cluster that the flags name.
+func (a *access) member() (*member, error) {
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	return openMember(cfg)
+}
+
 // memberScheme has the kinds that are read and written in a member.
 func memberScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()

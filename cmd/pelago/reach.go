@@ -40,16 +40,16 @@ func (r *reachFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&r.airGapped, "air-gapped", false, "never look a public address up: take only ipv4: of gateway.submariner.io/public-ip (without that annotation nothing is looked up anyway)")
 }
 
-func (r *reachFlags) check(driver string, cablePort uint16) error {
-	taken := append(cable.Ports(driver, cable.Local{Listen: cablePort, Tunnels: 1}), cablePort, netdev.OverlayPort)
+func (r *reachFlags) check(w wireFlags) error {
+	taken := append(w.ports(), netdev.OverlayPort)
 	if r.discoveryPort == 0 || slices.Contains(taken, r.discoveryPort) {
-		return fmt.Errorf("--natt-discovery-port %d: use a port from 1 to 65535 that neither the wire (%d) nor the overlay (%d) has", r.discoveryPort, cablePort, netdev.OverlayPort)
+		return fmt.Errorf("--natt-discovery-port %d: use a port from 1 to 65535 that neither the wire (%d) nor the overlay (%d) has", r.discoveryPort, w.ports(), netdev.OverlayPort)
 	}
 	if r.mode != activeActive && r.mode != activePassive {
 		return fmt.Errorf("--gateway-mode %q is unknown: use %s or %s", r.mode, activeActive, activePassive)
 	}
-	if r.loadBalancer && driver == config.CableVXLAN {
-		return fmt.Errorf("--load-balancer changes addresses on the way, and the wire %s knows gateways by their addresses: use --cable-driver %s", driver, config.CableWireGuard)
+	if r.loadBalancer && w.driver == config.CableVXLAN {
+		return fmt.Errorf("--load-balancer changes addresses on the way, and the wire %s knows gateways by their addresses: use --cable-driver %s", w.driver, config.CableWireGuard)
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func loadBalancerPorts(c config.Config, have []corev1.ServicePort) []corev1.Serv
 	if discovery == 0 {
 		discovery = natt.DefaultPort
 	}
-	ports := append(cable.Ports(c.CableDriver, cable.Local{Listen: c.CablePort, Tunnels: 1}), discovery)
+	ports := append(cable.Ports(c.CableDriver, cable.Local{Listen: c.CablePort, Tunnels: c.CableTunnels}), discovery)
 	slices.Sort(ports)
 	var out []corev1.ServicePort
 	for _, port := range ports {

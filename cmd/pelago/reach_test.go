@@ -36,7 +36,7 @@ func TestReachFlags(t *testing.T) {
 			if err := f.Parse(tt.args); err != nil {
 				t.Fatal(err)
 			}
-			err := r.check(tt.driver, 4500)
+			err := r.check(wireFlags{driver: tt.driver, port: 4500, tunnels: 1})
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("got %v, want %q", err, tt.err)
 			}
@@ -59,5 +59,8 @@ func TestLoadBalancerPorts(t *testing.T) {
 	}
 	if want := []int32{4490, 0, 4500, 31000, 4504, 0}; !slices.Equal(ports, want) {
 		t.Errorf("ports and node ports %v, want %v", ports, want)
+	}
+	if n := len(loadBalancerPorts(config.Config{CableDriver: config.CableWireGuard, CablePort: 4500, CableTunnels: 4}, nil)); n != 6 {
+		t.Errorf("%d ports with four tunnels, want those, the standby's and that of NAT discovery", n)
 	}
 }

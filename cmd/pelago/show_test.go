@@ -77,9 +77,9 @@ func TestTables(t *testing.T) {
 			"g2-n1     g2        192.0.2.21      no    vxlan          120.2.0.0/24   connected   1.2ms      n1              \n" +
 			"g2-n2     g2        198.51.100.22   yes   vxlan          120.2.0.0/24   error                  n1              no answer for 3 s\n\n",
 		"endpoints": "" +
-			"CLUSTER   ENDPOINT IP   PUBLIC IP     CABLE DRIVER   TYPE     HOSTNAME   PORT   SUBNETS\n" +
-			"g1        192.0.2.11    203.0.113.1   vxlan          local    n1                120.1.0.0/24\n" +
-			"g2        192.0.2.21                  vxlan          remote   g2-n1      4500   120.2.0.0/24\n\n",
+			"CLUSTER   ENDPOINT IP   PUBLIC IP     CABLE DRIVER   TYPE     HOSTNAME   PORT   TUNNELS   SUBNETS\n" +
+			"g1        192.0.2.11    203.0.113.1   vxlan          local    n1                          120.1.0.0/24\n" +
+			"g2        192.0.2.21                  vxlan          remote   g2-n1      4500             120.2.0.0/24\n\n",
 		"networks": "" +
 			"NETWORK PLUGIN   SERVICE CIDRS   CLUSTER CIDRS   GLOBAL CIDR    CLUSTERSET CIDR   CLUSTER INDEX   MODE         FABRIC CIDR\n" +
 			"kindnet          10.77.0.0/16    10.7.0.0/16     120.1.0.0/24                     1               submariner   241.0.0.0/8\n\n",
@@ -108,6 +108,18 @@ func TestTables(t *testing.T) {
 			if diff := cmp.Diff(want, out.String()); diff != "" {
 				t.Errorf("%s: -want +got\n%s", name, diff)
 			}
+		}
+	}
+}
+
+func TestTunnelsShown(t *testing.T) {
+	for want, e := range map[string]submarinerv1.EndpointSpec{
+		"":  {Backend: "vxlan"},
+		"1": {Backend: "wireguard"},
+		"3": {Backend: "libreswan", BackendConfig: map[string]string{"tunnels": "3"}},
+	} {
+		if got := tunnels(e); got != want {
+			t.Errorf("tunnels of %s: %q, want %q", e.Backend, got, want)
 		}
 	}
 }

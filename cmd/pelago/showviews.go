@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -71,7 +72,7 @@ func connections(ctx context.Context, m *member, _ config.Config) (table, error)
 func endpoints(ctx context.Context, m *member, c config.Config) (table, error) {
 	t := table{
 		header: []string{"CLUSTER", "ENDPOINT IP", "PUBLIC IP", "CABLE DRIVER", "TYPE"},
-		wide:   []string{"HOSTNAME", "PORT", "SUBNETS"},
+		wide:   []string{"HOSTNAME", "PORT", "TUNNELS", "SUBNETS"},
 		empty:  "No endpoints: no gateway has been published yet.",
 	}
 	list := &submarinerv1.EndpointList{}
@@ -86,11 +87,19 @@ func endpoints(ctx context.Context, m *member, c config.Config) (table, error) {
 		}
 		t.rows = append(t.rows, row{
 			cells:  []string{e.Spec.ClusterID, e.Spec.PrivateIP, e.Spec.PublicIP, e.Spec.Backend, kind},
-			wide:   []string{e.Spec.Hostname, e.Spec.BackendConfig[submarinerv1.BackendUDPPort], strings.Join(e.Spec.Subnets, ", ")},
+			wide:   []string{e.Spec.Hostname, e.Spec.BackendConfig[submarinerv1.BackendUDPPort], tunnels(e.Spec), strings.Join(e.Spec.Subnets, ", ")},
 			object: e.Spec,
 		})
 	}
 	return t, nil
+}
+
+// tunnels is the number of tunnels of a gateway; empty: its wire has none.
+func tunnels(e submarinerv1.EndpointSpec) string {
+	if e.Backend == config.CableVXLAN {
+		return ""
+	}
+	return cmp.Or(e.BackendConfig[submarinerv1.BackendTunnels], "1")
 }
 
 // networks has one row.

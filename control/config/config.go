@@ -44,6 +44,8 @@ const (
 	KeyPreferredServer = "preferred-server"
 	KeyLoadBalancer    = "load-balancer"
 	KeySingleGateway   = "single-gateway"
+	KeyCableTunnels    = "cable-tunnels"
+	KeyXDP             = "xdp"
 	KeyAirGapped       = "air-gapped"
 	KeyCustomDomains   = "custom-domains"
 	KeyHubID           = "hub-id"
@@ -75,6 +77,19 @@ const (
 // CableDrivers lists the wires.
 func CableDrivers() []string { return []string{CableWireGuard, CableLibreswan, CableVXLAN} }
 
+// MaxCableTunnels bounds Config.CableTunnels.
+const MaxCableTunnels = 4
+
+// Where gateways have the drivers of their network cards do the simple work (XDP).
+const (
+	XDPOff  = "off"
+	XDPAuto = "auto" // on uplinks that are network cards
+	XDPOn   = "on"   // on all uplinks
+)
+
+// XDPSettings lists them.
+func XDPSettings() []string { return []string{XDPOff, XDPAuto, XDPOn} }
+
 // Config is the content of the ConfigMap.
 type Config struct {
 	ClusterID    string
@@ -88,6 +103,11 @@ type Config struct {
 	Mode        Mode
 	CableDriver string
 	CablePort   uint16
+	// CableTunnels is the number of tunnels between two gateways, so that a pair uses several cores; of two that differ the smaller one
+	// counts. 1–MaxCableTunnels; 0: 1.
+	CableTunnels int
+	// XDP is one of XDPSettings; empty: off.
+	XDP string
 	// DiscoveryPort is the UDP port of NAT discovery; 0: 4490.
 	DiscoveryPort uint16
 	// NoNAT: gateways are not behind NAT, whatever public address they have.
@@ -137,6 +157,8 @@ func Parse(data map[string]string) (Config, error) {
 		Mode:            Mode(p.oneOf(KeyMode, string(ModeSubmariner), string(ModeMCS))),
 		CableDriver:     p.oneOf(KeyCableDriver, CableDrivers()...),
 		CablePort:       p.number(KeyCablePort),
+		CableTunnels:    p.tunnels(KeyCableTunnels),
+		XDP:             p.optionalOneOf(KeyXDP, XDPSettings()...),
 		DiscoveryPort:   p.optionalPort(KeyDiscoveryPort),
 		NoNAT:           !p.boolean(KeyNAT, true),
 		PreferredServer: p.boolean(KeyPreferredServer, false),
@@ -188,6 +210,12 @@ func (c Config) Data() map[string]string {
 	}
 	if c.DiscoveryPort != 0 {
 		data[KeyDiscoveryPort] = strconv.Itoa(int(c.DiscoveryPort))
+	}
+	if c.CableTunnels != 0 {
+		data[KeyCableTunnels] = strconv.Itoa(c.CableTunnels)
+	}
+	if c.XDP != "" {
+		data[KeyXDP] = c.XDP
 	}
 	if c.NoNAT {
 		data[KeyNAT] = "false"

@@ -82,6 +82,28 @@ func (p *parser) oneOf(key string, allowed ...string) string {
 	return v
 }
 
+// optionalOneOf leaves the value empty where the key is missing.
+func (p *parser) optionalOneOf(key string, allowed ...string) string {
+	if strings.TrimSpace(p.data[key]) == "" {
+		return ""
+	}
+	return p.oneOf(key, allowed...)
+}
+
+// tunnels reads a number of tunnels; 0 if the key is missing.
+func (p *parser) tunnels(key string) int {
+	v := strings.TrimSpace(p.data[key])
+	if v == "" {
+		return 0
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 || n > MaxCableTunnels {
+		p.fail(key, "%q is no number from 1 to %d", v, MaxCableTunnels)
+		return 0
+	}
+	return n
+}
+
 // prefixes reads a comma list of ranges in CIDR notation; they must not overlap each other.
 func (p *parser) prefixes(key string) []netip.Prefix {
 	var out []netip.Prefix

@@ -58,7 +58,7 @@ type Options struct {
 	Verdict *verdict.Server
 	// OpenWire makes the wire of a gateway.
 	OpenWire OpenWire
-	// XDP says on which uplinks XDP is used; XDPOff if empty.
+	// XDP says on which uplinks XDP is used; if empty the cluster's configuration does.
 	XDP XDP
 	// Version is reported in the Gateway object.
 	Version string
@@ -129,6 +129,7 @@ type snapshot struct {
 	gateway bool
 	// fleeting: the gateway's wire ends with this process.
 	fleeting bool
+	rotating bool              // its keys change
 	wire     map[string]string // what others must know to reach this gateway
 	reach    Reach
 	// targets are probed; refused are remote gateways to which the wire cannot go.
@@ -136,7 +137,7 @@ type snapshot struct {
 }
 
 func newSnapshot(objs Objects, r Result, reach Reach) snapshot {
-	s := snapshot{state: r.State, objs: objs, gateway: r.Gateway, wire: r.Wire, reach: reach}
+	s := snapshot{state: r.State, objs: objs, gateway: r.Gateway, rotating: r.Rotation.Left > 0, wire: r.Wire, reach: reach}
 	s.targets, s.refused = targets(objs, r)
 	return s
 }
@@ -264,7 +265,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	if result.Gateway && host.Wire.Fleeting && !d.settled.Load() {
 		result.State.Settings.Leaving = true // what was there before this process is gone: others come when it is up again
 	}
-	errs := []error{d.install(&result.State, host, d.assert), d.guard(objs.Config, wire)}
+	errs := []error{d.install(&result.State, host, d.opts.XDP.or(objs.Config), d.assert), d.guard(objs.Config, wire)}
 	d.report(slices.Concat(problems, result.Problems, d.xdpProblems))
 	d.assert = false
 	if errs[0] == nil {
@@ -285,7 +286,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 
 // install makes what lies around the programs. The guard is on the uplinks before the first packet goes out. The firewall
 // is asked (by running a dozen commands) only when something of it changed, and with all to put right what others did.
-func (d *Daemon) install(s *dataplane.State, host Host, all bool) error {
+func (d *Daemon) install(s *dataplane.State, host Host, xdp XDP, all bool) error {
 	if !s.Settings.Ready {
 		return nil // no index or no address yet: nothing is touched on the node
 	}
@@ -307,7 +308,7 @@ func (d *Daemon) install(s *dataplane.State, host Host, all bool) error {
 		return err
 	}
 	devices := loader.Devices{Edge: edge, Uplinks: uplinks(*s), Receivers: receivers, Wires: host.Wire.Devices}
-	devices.XDP = d.opts.XDP.devices(s.Settings.Gateway, devices.Uplinks, deviceKind)
+	devices.XDP = xdp.devices(s.Settings.Gateway, devices.Uplinks, deviceKind)
 	attached := fmt.Sprint(devices)
 	if !all && attached == d.attached {
 		return nil

@@ -60,7 +60,7 @@ func Desired(objs Objects, host Host) Result {
 		b.plain()
 	}
 	if b.out.Gateway {
-		b.out.Wire, b.out.PathMTU = host.Wire.Identity, host.PathMTU
+		b.out.Wire, b.out.Rotation, b.out.PathMTU = host.Wire.Identity, host.Wire.Rotation, host.PathMTU
 		for uid := range b.acks {
 			b.out.Acks = append(b.out.Acks, string(uid))
 		}

@@ -19,6 +19,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
 )
 
@@ -86,6 +87,8 @@ type Result struct {
 	Wire map[string]string
 	// PathMTU is, on a gateway, Host's.
 	PathMTU map[string]int32
+	// Rotation of a gateway's keys; the zero value if none was asked for.
+	Rotation cable.Rotation
 	// Problems are objects that could not be taken in, in words for an operator.
 	Problems []string
 }

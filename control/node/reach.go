@@ -158,14 +158,18 @@ func gatewaySettings(objs Objects) (publicip.Overrides, []string) {
 		errs = append(errs, fmt.Errorf("leave out the ports of node %s: Service %s passes on those of `pelago join`: set them there", objs.Name, config.LoadBalancerService))
 		o.UDPPort, o.DiscoveryPort = 0, 0
 	}
-	if o.UDPPort == netdev.OverlayPort {
-		errs = append(errs, fmt.Errorf("leave out %s of node %s: the overlay inside the cluster has UDP port %d: use another", publicip.KeyUDPPort, objs.Name, o.UDPPort))
+	ports := func(first uint16) []uint16 {
+		return append(cable.Ports(c.CableDriver, cable.Local{Listen: first, Tunnels: c.CableTunnels}), first)
+	}
+	if o.UDPPort != 0 && slices.Contains(ports(o.UDPPort), netdev.OverlayPort) {
+		errs = append(errs, fmt.Errorf("leave out %s of node %s: with %d the wire needs UDP port %d, which the overlay inside the cluster has: use another",
+			publicip.KeyUDPPort, objs.Name, o.UDPPort, netdev.OverlayPort))
 		o.UDPPort = 0
 	}
 	if o.UDPPort == 0 {
 		o.UDPPort = c.CablePort
 	}
-	others := append(cable.Ports(c.CableDriver, cable.Local{Listen: o.UDPPort, Tunnels: 1}), o.UDPPort, netdev.OverlayPort)
+	others := append(ports(o.UDPPort), netdev.OverlayPort)
 	if slices.Contains(others, o.DiscoveryPort) {
 		errs = append(errs, fmt.Errorf("leave out %s of node %s: UDP port %d is that of the cable or of the overlay: use another", publicip.KeyDiscoveryPort, objs.Name, o.DiscoveryPort))
 		o.DiscoveryPort = 0

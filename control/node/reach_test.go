@@ -117,7 +117,11 @@ func TestGatewaySettings(t *testing.T) {
 		"air-gapped":         {set("public-ip", "dns:gw.example.org,ipv4:198.51.100.7"), func(c *config.Config) { c.AirGapped = true }, facts{"ipv4:198.51.100.7", 4500, 4490, false, []string{"--air-gapped"}}},
 		"an unknown key":     {set("colour", "blue"), nil, facts{UDP: 4500, Find: 4490, Problems: []string{"gateway.submariner.io/colour"}}},
 		"the overlay's port": {set("udp-port", "4800"), nil, facts{UDP: 4500, Find: 4490, Problems: []string{"udp-port"}}},
-		"the cable's port":   {set("natt-discovery-port", "4504"), func(c *config.Config) { c.CableDriver = config.CableWireGuard }, facts{UDP: 4500, Find: 4490, Problems: []string{"natt-discovery-port"}}},
+		"a tunnel on 4800": {set("udp-port", "4798"), func(c *config.Config) { c.CableDriver, c.CableTunnels = config.CableWireGuard, 3 },
+			facts{UDP: 4500, Find: 4490, Problems: []string{"needs UDP port 4800"}}},
+		"a tunnel's port": {set("natt-discovery-port", "4502"), func(c *config.Config) { c.CableDriver, c.CableTunnels = config.CableWireGuard, 3 },
+			facts{UDP: 4500, Find: 4490, Problems: []string{"natt-discovery-port"}}},
+		"the cable's port": {set("natt-discovery-port", "4504"), func(c *config.Config) { c.CableDriver = config.CableWireGuard }, facts{UDP: 4500, Find: 4490, Problems: []string{"natt-discovery-port"}}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

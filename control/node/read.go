@@ -127,6 +127,7 @@ func sameNode(a, b *corev1.Node) bool {
 	_, drainedA := gateways.Drained(a)
 	_, drainedB := gateways.Drained(b)
 	return ipA == ipB && a.UID == b.UID && gateways.Labelled(a) == gateways.Labelled(b) && drainedA == drainedB &&
+		a.Annotations[pelagov1alpha1.AnnotationRotateKeys] == b.Annotations[pelagov1alpha1.AnnotationRotateKeys] &&
 		maps.Equal(settingsOf(a.Labels), settingsOf(b.Labels)) && maps.Equal(settingsOf(a.Annotations), settingsOf(b.Annotations))
 }
 

@@ -57,6 +57,7 @@ func (d *Daemon) indexReport(n *pelagov1alpha1.NodeIndex, objs Objects, r Result
 		}
 	}
 	want.Status.PathMTU = r.PathMTU
+	want.Status.KeyRotation = rotationReport(r.Rotation)
 	want.Status.PublicIP = reach.Public
 	noteSettings(&want.Status.Conditions, reach.Settings)
 	noteXDP(&want.Status.Conditions, d.xdp, d.xdpProblems)

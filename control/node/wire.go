@@ -33,6 +33,8 @@ type Wire struct {
 	Ports []uint16
 	// Identity is what others must know to reach this gateway.
 	Identity map[string]string
+	// Rotation of its keys; the zero value if none was asked for.
+	Rotation cable.Rotation
 }
 
 // OpenWire makes the wire of a driver.
@@ -83,6 +85,8 @@ func (d *Daemon) ensureWire(objs Objects, underlay int, leaving map[netip.Addr]d
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
+	rotation, more := rotateKeys(d.wire, objs)
+	problems = append(problems, more...)
 	identity, err := d.wire.Identity()
 	if err != nil {
 		problems = append(problems, err.Error())
@@ -90,7 +94,10 @@ func (d *Daemon) ensureWire(objs Objects, underlay int, leaving map[netip.Addr]d
 	if len(identity) == 0 {
 		identity = nil // as it comes back from the API server
 	}
-	return Wire{Devices: devices.Ifindexes, Fleeting: devices.Fleeting, Tunnels: devices.Peers, Ports: cable.Ports(objs.Config.CableDriver, local), Identity: identity}, problems
+	return Wire{
+		Devices: devices.Ifindexes, Fleeting: devices.Fleeting, Tunnels: devices.Peers, Ports: slices.Concat(cable.Ports(objs.Config.CableDriver, local), devices.Ports),
+		Identity: identity, Rotation: rotation,
+	}, problems
 }
 
 func (d *Daemon) localWire(objs Objects, underlay int) (cable.Local, []string) {
@@ -103,7 +110,8 @@ func (d *Daemon) localWire(objs Objects, underlay int) (cable.Local, []string) {
 		return cable.Local{}, []string{err.Error()}
 	}
 	return cable.Local{
-		Fabric: fabric, Listen: objs.Config.CablePort, Tunnels: 1, PSK: psk, MTU: cable.DeviceMTU(objs.Config.CableDriver, underlay, false),
+		Fabric: fabric, Listen: objs.Config.CablePort, Tunnels: objs.Config.CableTunnels, PSK: psk,
+		MTU: cable.DeviceMTU(objs.Config.CableDriver, underlay, false),
 	}, nil
 }
 
@@ -152,11 +160,11 @@ func withLeaving(peers, before []cable.Peer, leaving map[netip.Addr]dataplane.Pe
 	return peers
 }
 
-// expecting says whether a tunnel is yet to come up.
+// expecting says whether a tunnel is yet to come up, or to get a new key.
 func (d *Daemon) expecting() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.latest.gateway && !d.settled.Load() && waiting(d.latest)
+	return d.latest.rotating || d.latest.gateway && !d.settled.Load() && waiting(d.latest)
 }
 
 // waiting says whether a gateway of an accepted peer is not in the tables yet: no tunnel leads to it.

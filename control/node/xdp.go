@@ -20,17 +20,25 @@ import (
 type XDP string
 
 const (
-	XDPAuto XDP = "auto" // on network cards
-	XDPOn   XDP = "on"   // on every uplink
-	XDPOff  XDP = "off"
+	XDPAuto XDP = config.XDPAuto // on network cards
+	XDPOn   XDP = config.XDPOn   // on every uplink
+	XDPOff  XDP = config.XDPOff
 )
 
-// ParseXDP reads the value of --xdp.
+// ParseXDP reads the value of --xdp; if empty, the cluster's configuration says it.
 func ParseXDP(s string) (XDP, error) {
-	if x := XDP(s); x == XDPAuto || x == XDPOn || x == XDPOff {
-		return x, nil
+	if s == "" || slices.Contains(config.XDPSettings(), s) {
+		return XDP(s), nil
 	}
-	return "", fmt.Errorf("XDP %q: use auto, on or off", s)
+	return "", fmt.Errorf("XDP %q: use %s", s, strings.Join(config.XDPSettings(), ", "))
+}
+
+// or is what the node's own command line says, else the cluster's configuration.
+func (x XDP) or(c config.Config) XDP {
+	if x != "" {
+		return x
+	}
+	return XDP(c.XDP)
 }
 
 // devices are those of a gateway's uplinks that XDP goes onto. kind is that of a device as the kernel names it.

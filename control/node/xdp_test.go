@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane/cable"
 )
 
@@ -34,6 +35,21 @@ func TestXDPDevices(t *testing.T) {
 	}
 	if _, err := ParseXDP("generic"); err == nil {
 		t.Error("taken: generic")
+	}
+}
+
+// The cluster's configuration says where XDP is used, if the node's own command line does not.
+func TestXDPSetting(t *testing.T) {
+	for _, tt := range []struct{ flag, configured, want string }{
+		{"", "", ""}, {"", "auto", "auto"}, {"on", "", "on"}, {"off", "on", "off"},
+	} {
+		flag, err := ParseXDP(tt.flag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := flag.or(config.Config{XDP: tt.configured}); got != XDP(tt.want) {
+			t.Errorf("flag %q, configuration %q: %q, want %q", tt.flag, tt.configured, got, tt.want)
+		}
 	}
 }
 

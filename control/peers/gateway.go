@@ -14,9 +14,6 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 )
 
-// maxTunnels is the largest number of tunnels between two gateways.
-const maxTunnels = 4
-
 // wireGuardKey is the length of a public key (Curve25519), bytes.
 const wireGuardKey = 32
 
@@ -134,8 +131,8 @@ func wire(driver string, settings map[string]string) (int32, error) {
 	tunnels := int32(1)
 	if text, ok := settings[submarinerv1.BackendTunnels]; ok {
 		n, err := strconv.ParseInt(text, 10, 32)
-		if err != nil || n < 1 || n > maxTunnels {
-			return 0, fmt.Errorf("%s: %q is no number from 1 to %d", submarinerv1.BackendTunnels, text, maxTunnels)
+		if err != nil || n < 1 || n > config.MaxCableTunnels {
+			return 0, fmt.Errorf("%s: %q is no number from 1 to %d", submarinerv1.BackendTunnels, text, config.MaxCableTunnels)
 		}
 		tunnels = int32(n)
 	}

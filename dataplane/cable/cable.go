@@ -23,6 +23,8 @@ const (
 	IdentityPublicKey = "publicKey"
 	// IdentityStandbyKey is the key of the tunnel that carries packets while another changes its key.
 	IdentityStandbyKey = "publicKeyStandby"
+	// IdentityTunnels is the number of tunnels, decimal; without it one.
+	IdentityTunnels = "tunnels"
 	// IdentityDraining lists tunnels by number, with commas between: they take packets, but others shall send none there.
 	IdentityDraining = "draining"
 )
@@ -53,6 +55,25 @@ type Wire interface {
 type Queued interface {
 	// Waiting says whether packets wait to go into the wire or to come out of it.
 	Waiting() (bool, error)
+}
+
+// Keyed is a Wire whose keys stay until they are changed on command.
+type Keyed interface {
+	// Rotate begins to change all keys; the following calls of Ensure do it, and Identity tells others. A request is done once: that
+	// of the last call again changes nothing, also after a restart. It has at most 64 printable characters.
+	Rotate(request string) error
+	// Rotation says how far that is.
+	Rotation() Rotation
+}
+
+// Rotation is a change of all keys.
+type Rotation struct {
+	// Request is that of the last Rotate; empty: there was none.
+	Request string
+	// Left is how many tunnels are still to get new keys; 0: it is done.
+	Left int
+	// Waits says in words what the next step waits for. At the end: who made no handshake with the new keys; empty if all did.
+	Waits string
 }
 
 // Local is this gateway.
@@ -89,6 +110,8 @@ type Peer struct {
 type Devices struct {
 	// Ifindexes of all devices on which packets of peers come in.
 	Ifindexes []int
+	// Ports besides those of Ports(driver, Local) at which it listens: of tunnels that are wanted no longer and still take packets.
+	Ports []uint16
 	// Fleeting: the devices end with this process.
 	Fleeting bool
 	// Peers says into which of the devices packets to a peer's fabric address may go: flows are spread over them.

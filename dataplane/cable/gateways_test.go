@@ -86,7 +86,7 @@ func openWireGuardAs(t testing.TB, s *set, g *gateway, dir string, embedded bool
 	t.Helper()
 	prefix := fmt.Sprintf("p%ds%dg%d", os.Getpid(), s.number, g.number)
 	w, err := OpenWireGuard(WireGuardOptions{
-		Dir: dir, Prefix: prefix, Embedded: embedded, Settle: 500 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
+		Dir: dir, Prefix: prefix, Embedded: embedded, Settle: 500 * time.Millisecond, Linger: time.Second, Log: slog.New(slog.DiscardHandler),
 	})
 	must(t, err)
 	t.Cleanup(func() { must(t, w.Close()) })
@@ -218,25 +218,31 @@ func refusesSpoofed(t *testing.T, s *set) {
 func usesTunnels(t *testing.T, a, b *gateway) {
 	t.Helper()
 	for i, index := range a.devices.Peers[b.local.Fabric] {
-		server := b.listen(t, uint16(7600+i))
-		must(t, a.ns.Do(func() error {
-			client, err := netListenPacket(netip.AddrPortFrom(a.local.Fabric, uint16(7700+i)), index)
-			if err != nil {
-				return err
-			}
-			defer client.Close()
-			_, err = client.WriteTo([]byte("by this tunnel"), server.LocalAddr())
-			return err
-		}))
-		must(t, server.SetReadDeadline(time.Now().Add(5*time.Second)))
-		if _, _, err := server.ReadFrom(make([]byte, 100)); err != nil {
-			t.Errorf("nothing came by tunnel %d: %v", i, err)
-		}
+		sent(t, a, b, index, uint16(7600+i))
 		link, err := b.ns.Handle().LinkByIndex(b.devices.Ifindexes[i])
 		must(t, err)
 		if link.Attrs().Statistics.RxPackets == 0 {
 			t.Errorf("the peer got nothing on its device %s", link.Attrs().Name)
 		}
+	}
+}
+
+// sent fails the test unless a datagram that a sends out of a device comes to a port of b.
+func sent(t *testing.T, a, b *gateway, device int, port uint16) {
+	t.Helper()
+	server := b.listen(t, port)
+	must(t, a.ns.Do(func() error {
+		client, err := netListenPacket(netip.AddrPortFrom(a.local.Fabric, port+100), device)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		_, err = client.WriteTo([]byte("by this device"), server.LocalAddr())
+		return err
+	}))
+	must(t, server.SetReadDeadline(time.Now().Add(5*time.Second)))
+	if _, _, err := server.ReadFrom(make([]byte, 100)); err != nil {
+		t.Errorf("nothing came by device %d: %v", device, err)
 	}
 }
 

@@ -514,6 +514,9 @@ func (w *IPsec) identity() map[string]string {
 	if w.esp != "" {
 		out[IdentityESP] = w.esp
 	}
+	if n := len(w.index); n > 1 {
+		out[IdentityTunnels] = strconv.Itoa(n)
+	}
 	return out
 }
 

@@ -304,6 +304,9 @@ func TestIPsecTunnels(t *testing.T) {
 	}
 	usesTunnels(t, a, b)
 	usesTunnels(t, b, a)
+	if said, want := a.peer(t).Identity[IdentityTunnels], map[int]string{1: "", 2: "2"}[a.local.Tunnels]; said != want {
+		t.Errorf("a gateway with %d tunnels says %q, want %q", a.local.Tunnels, said, want)
+	}
 	for i := range a.local.Tunnels {
 		must(t, transfer(a, b, 4<<20, i))
 	}

@@ -13,7 +13,8 @@ import (
 )
 
 // keyDir is the directory with this gateway's private keys, so that a restart needs no news at the peers: one file per
-// tunnel with the key in base64, and the file `rotation` with the numbers of the tunnels whose keys are still to be changed.
+// tunnel with the key in base64, the file `rotation` with the numbers of the tunnels whose keys are still to be changed, and
+// `rotation-request` with the last request for that.
 type keyDir string
 
 func (d keyDir) file(tunnel int) string {
@@ -72,6 +73,19 @@ func (d keyDir) setRotation(left []int) error {
 		return nil
 	}
 	return d.write(path, strings.Trim(fmt.Sprint(left), "[]"))
+}
+
+// request reads the last request for a rotation; empty: there was none.
+func (d keyDir) request() (string, error) {
+	text, err := os.ReadFile(filepath.Join(string(d), "rotation-request"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read which rotation of keys was asked for last: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+func (d keyDir) setRequest(request string) error {
+	return d.write(filepath.Join(string(d), "rotation-request"), request)
 }
 
 // write replaces a file in one step: after a crash there is the old content or the new.

@@ -67,7 +67,7 @@ func wgPeers(local Local, peers []Peer, own []wgtypes.Key) ([]wgPeer, error) {
 func (p wgPeer) claim(owner map[wgtypes.Key]string) error {
 	for _, k := range p.keys {
 		if other, ok := owner[k]; ok && k != (wgtypes.Key{}) {
-			return fmt.Errorf("its public key %s is that of %s as well: one of the two must rotate its keys", k, other)
+			return fmt.Errorf("its public key %s is that of %s as well: one of the two must rotate its keys (pelago gateway rotate-keys)", k, other)
 		}
 	}
 	for _, k := range p.keys {

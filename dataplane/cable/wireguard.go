@@ -29,9 +29,11 @@ type WireGuardOptions struct {
 	// Settle is how long a tunnel must have been quiet before its key is changed; 0: 10 s. It must be longer than others take to
 	// read a change of Identity.
 	Settle time.Duration
-	// Deadline is when a step of a rotation goes on without those who do not answer; 0: 10 min.
+	// Deadline is when a rotation goes on without those who make no handshake with a new key; 0: 10 min.
 	Deadline time.Duration
-	Log      *slog.Logger
+	// Linger is how long a tunnel that is wanted no longer still takes packets; 0: 30 s. Longer than others take to hear of it.
+	Linger time.Duration
+	Log    *slog.Logger
 }
 
 // WireGuard is the wire `wireguard`: tunnel i is a device of its own on UDP port Listen+i, so that its packets use a core
@@ -48,6 +50,8 @@ type WireGuard struct {
 	last     map[int]wanted
 	peers    []wgPeer
 	rotation rotation
+	listen   uint16            // of the last Ensure
+	surplus  map[int]time.Time // tunnels that are wanted no longer, and when they go
 }
 
 // wireGuardPrefix begins the names of the devices.
@@ -67,11 +71,14 @@ func OpenWireGuard(o WireGuardOptions) (*WireGuard, error) {
 	if o.Deadline == 0 {
 		o.Deadline = 10 * time.Minute
 	}
+	if o.Linger == 0 {
+		o.Linger = 30 * time.Second
+	}
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
 	w := &WireGuard{
-		o: o, dir: keyDir(o.Dir), keys: map[int]wgtypes.Key{}, embedded: map[int]*embedded{}, last: map[int]wanted{},
+		o: o, dir: keyDir(o.Dir), keys: map[int]wgtypes.Key{}, embedded: map[int]*embedded{}, last: map[int]wanted{}, surplus: map[int]time.Time{},
 	}
 	for i := range MaxTunnels + 1 {
 		if _, err := os.Stat(w.dir.file(i)); err != nil {
@@ -84,11 +91,19 @@ func OpenWireGuard(o WireGuardOptions) (*WireGuard, error) {
 		w.keys[i] = key
 	}
 	var err error
-	w.rotation.left, err = w.dir.rotation()
-	return w, err
+	if w.rotation.left, err = w.dir.rotation(); err != nil {
+		return nil, err
+	}
+	if w.rotation.request, err = w.dir.request(); err != nil {
+		return nil, err
+	}
+	return w, nil
 }
 
-var _ Wire = (*WireGuard)(nil)
+var (
+	_ Wire  = (*WireGuard)(nil)
+	_ Keyed = (*WireGuard)(nil)
+)
 
 func (w *WireGuard) name(tunnel int) string { return w.o.Prefix + strconv.Itoa(tunnel) }
 
@@ -114,6 +129,7 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 	w.rotation.left = slices.DeleteFunc(w.rotation.left, func(i int) bool { return !slices.Contains(w.tunnels, i) })
 	have, err := w.open(client, local)
 	now := time.Now()
+	w.rotation.names = w.peerNames()
 	errs := []error{err, w.rotation.next(now, w.o.Settle, w.o.Deadline, have, w.o.Log, w.renew, w.dir.setRotation)}
 	var own []wgtypes.Key
 	for _, i := range w.tunnels {
@@ -148,7 +164,7 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 			routes[p.fabric] = of[0]
 		}
 	}
-	errs = append(errs, ensureRoutes(local.Fabric, routes, devices.Ifindexes), w.removeSurplus())
+	errs = append(errs, ensureRoutes(local.Fabric, routes, devices.Ifindexes), w.removeSurplus(local, now, &devices))
 	if err := errors.Join(errs...); err != nil {
 		return devices, fmt.Errorf("wireguard: %w", err)
 	}
@@ -251,17 +267,6 @@ func portTaken(err error, port uint16) error {
 	return err
 }
 
-// removeSurplus deletes the devices of tunnels beyond those wanted.
-func (w *WireGuard) removeSurplus() error {
-	var errs []error
-	for i := range MaxTunnels + 1 {
-		if !slices.Contains(w.tunnels, i) {
-			errs = append(errs, w.remove(i))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 func (w *WireGuard) remove(i int) error {
 	if e := w.embedded[i]; e != nil {
 		e.close()
@@ -287,26 +292,45 @@ func (w *WireGuard) renew(tunnel int) error {
 	return nil
 }
 
-// Rotate begins to change all keys; the following calls of Ensure do it, and Identity tells others. See rotation.
-func (w *WireGuard) Rotate() error {
+// Rotate implements Keyed. See rotation.
+func (w *WireGuard) Rotate(request string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err := checkRequest(request); err != nil {
+		return fmt.Errorf("rotate the keys of wireguard: %w", err)
+	}
+	if request == w.rotation.request {
+		return nil
+	}
 	if len(w.tunnels) == 0 {
 		return errors.New("rotate the keys of wireguard: there is no tunnel yet: call Ensure first")
 	}
 	left := append([]int{MaxTunnels}, w.tunnels[:len(w.tunnels)-1]...)
-	if err := w.dir.setRotation(left); err != nil {
+	// In this order: what is interrupted between the two begins anew.
+	if err := errors.Join(w.dir.setRotation(left), w.dir.setRequest(request)); err != nil {
 		return fmt.Errorf("rotate the keys of wireguard: %w", err)
 	}
-	w.rotation = rotation{left: left}
+	w.rotation = rotation{request: request, left: left}
+	w.o.Log.Info("all keys are to be changed", "request", request)
 	return nil
 }
 
-// Rotating is how many tunnels are still to get new keys.
-func (w *WireGuard) Rotating() int {
+// Rotation implements Keyed.
+func (w *WireGuard) Rotation() Rotation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return len(w.rotation.left)
+	return Rotation{Request: w.rotation.request, Left: len(w.rotation.left), Waits: w.rotation.words()}
+}
+
+// peerNames are the peers of the last Ensure by their keys.
+func (w *WireGuard) peerNames() map[wgtypes.Key]string {
+	out := map[wgtypes.Key]string{}
+	for _, p := range w.peers {
+		for _, k := range p.keys {
+			out[k] = p.name
+		}
+	}
+	return out
 }
 
 // Identity implements Wire. Before the first Ensure it is empty.
@@ -323,6 +347,9 @@ func (w *WireGuard) Identity() (map[string]string, error) {
 	id := map[string]string{
 		IdentityPublicKey:  strings.Join(keys, ","),
 		IdentityStandbyKey: w.keys[MaxTunnels].PublicKey().String(),
+	}
+	if len(keys) > 1 {
+		id[IdentityTunnels] = strconv.Itoa(len(keys))
 	}
 	if d := w.rotation.draining(); d >= 0 {
 		id[IdentityDraining] = strconv.Itoa(d)
@@ -399,7 +426,8 @@ func (w *WireGuard) Remove() error {
 	for i := range MaxTunnels + 1 {
 		errs = append(errs, w.remove(i))
 	}
-	w.tunnels, w.peers = nil, nil
+	w.tunnels, w.peers, w.listen = nil, nil, 0
+	clear(w.surplus)
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("wireguard: %w", err)
 	}

@@ -206,13 +206,25 @@ func TestWireGuardTunnels(t *testing.T) {
 		t.Errorf("tunnels %v to a peer with one, want %v", got, want)
 	}
 	usesTunnels(t, a, b)
-	// Fewer: the surplus device goes.
+	if said := []string{a.peer(t).Identity[IdentityTunnels], c.peer(t).Identity[IdentityTunnels]}; !cmp.Equal(said, []string{"2", ""}) {
+		t.Errorf("gateways with two tunnels and with one say %q", said)
+	}
+	// Fewer: b takes packets from the surplus device until a has heard of it, then the device goes.
 	b.local.Tunnels = 1
 	b.ensure(t, s.others(t, b)...)
-	if n := len(b.devices.Ifindexes); n != 2 {
-		t.Errorf("%d devices, want 2", n)
+	if n := len(b.devices.Ifindexes); n != 3 || !cmp.Equal(b.devices.Ports, []uint16{4501}) {
+		t.Errorf("%d devices and ports %v at first, want the tunnel, the standby and the surplus device with port 4501", n, b.devices.Ports)
 	}
+	if got, want := b.devices.Peers[a.local.Fabric], b.devices.Ifindexes[:1]; !cmp.Equal(got, want) {
+		t.Errorf("tunnels %v, want %v", got, want)
+	}
+	sent(t, a, b, a.devices.Peers[b.local.Fabric][1], 7800)
 	a.ensure(t, s.others(t, a)...)
+	time.Sleep(1100 * time.Millisecond)
+	b.ensure(t, s.others(t, b)...)
+	if n := len(b.devices.Ifindexes); n != 2 || len(b.devices.Ports) > 0 {
+		t.Errorf("%d devices and ports %v, want 2 and no port", n, b.devices.Ports)
+	}
 	if !reaches(t, a, b, 5*time.Second) {
 		t.Error("nothing passes with fewer tunnels")
 	}

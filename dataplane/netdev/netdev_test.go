@@ -288,6 +288,35 @@ func TestFirewallRules(t *testing.T) {
 	}
 }
 
+// The ports of a wire with three tunnels are let in; those of two that are gone are not any more.
+func TestFirewallPorts(t *testing.T) {
+	ns := newNode(t)
+	let := func() (ports []string) {
+		for line := range strings.Lines(run(t, ns, "iptables-save")) {
+			if _, port, ok := strings.Cut(line, "--dport "); ok && strings.HasPrefix(line, "-A INPUT") && strings.Contains(line, "-j ACCEPT") {
+				ports = append(ports, strings.Fields(port)[0])
+			}
+		}
+		slices.Sort(ports)
+		return ports
+	}
+	for _, c := range []struct {
+		open []uint16
+		want []string
+	}{
+		{[]uint16{4504, 4500, 4501, 4502}, []string{"4500", "4501", "4502", "4504", "4800"}},
+		{[]uint16{4504, 4500}, []string{"4500", "4504", "4800"}},
+		{nil, []string{"4800"}},
+	} {
+		if err := ns.Do(func() error { return Firewall(0, c.open...) }); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(c.want, let()); diff != "" {
+			t.Errorf("Firewall(0, %v) -want +got\n%s", c.open, diff)
+		}
+	}
+}
+
 func TestLookups(t *testing.T) {
 	ns := newNode(t)
 	ensure(t, ns, config())

@@ -14,6 +14,8 @@ import (
 func TestWireGuard(t *testing.T) {
 	s := testWire(t, "wg", walk.Walk{}, "WireGuard data packets", "udp[8] = 4")
 	s.run(t, "the API server is away", testAPIServerAway)
+	s.run(t, "keys are rotated", testKeysRotated)
+	s.run(t, "more tunnels and fewer", testTunnels)
 }
 
 // TestIPsec is the same with IKE and ESP. Packets of ESP begin with their SPI, 256 or more; IKE has zeros there (RFC 3948 2).

@@ -16,6 +16,10 @@ const (
 // `pelago gateway drain`.
 const AnnotationDrained = "pelago.io/gateway-drained"
 
+// AnnotationRotateKeys of a gateway node has its wire change all keys, once for each value: an RFC 3339 time. Written by
+// `pelago gateway rotate-keys`; how far it is stands in the NodeIndex, status.keyRotation.
+const AnnotationRotateKeys = "pelago.io/rotate-keys"
+
 // Annotations of a Cluster. The admission policies at the hub read all but the last.
 const (
 	// AnnotationClusterUID is the UID of the cluster's namespace kube-system: which cluster it really is. Written by

@@ -76,6 +76,10 @@ type NodeIndexStatus struct {
 	//
 	// +optional
 	PathMTU map[string]int32 `json:"pathMTU,omitempty"`
+	// KeyRotation is, on a gateway whose keys were to be changed on command, how far that is.
+	//
+	// +optional
+	KeyRotation *KeyRotation `json:"keyRotation,omitempty"`
 	// PublicIP is, on a gateway that is told where to learn it, its public address.
 	//
 	// +optional
@@ -116,6 +120,20 @@ const (
 	ReasonSettingsTaken   = "Taken"
 	ReasonSettingsInvalid = "Invalid"
 )
+
+// KeyRotation is a change of a gateway's keys.
+type KeyRotation struct {
+	// Request is the value of the node's annotation pelago.io/rotate-keys that asked for it.
+	Request string `json:"request"`
+	// TunnelsLeft is how many tunnels are still to get new keys; 0: it is done.
+	//
+	// +optional
+	TunnelsLeft int32 `json:"tunnelsLeft,omitempty"`
+	// Message says what the next step waits for; at the end, which gateways have made no handshake with the new keys.
+	//
+	// +optional
+	Message string `json:"message,omitempty"`
+}
 
 // PublicIP is what a gateway knows of its public address.
 type PublicIP struct {

@@ -42,23 +42,29 @@ func (w *Walk) Install(ctx context.Context) error {
 		return err
 	}
 	for _, name := range clusters {
-		args := []string{"join", "broker-info.subm", "--context", name, "--clusterid", name}
-		if w.Plain {
-			args = append(args, "--clustercidr", w.Pods(name))
-		} else {
-			args = append(args, "--globalnet-cidr", w.ranges(name).global)
-		}
-		if w.Wire != "" {
-			args = append(args, "--cable-driver", w.Wire)
-		}
-		for n := range w.Gateways {
-			args = append(args, "--gateway-node", fmt.Sprintf("%s-n%d", name, n+1))
-		}
-		if _, err := w.Pelago(ctx, args...); err != nil {
+		if err := w.Join(ctx, name); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Join joins a cluster, or joins it again, with more flags than those that the walk needs.
+func (w *Walk) Join(ctx context.Context, name string, more ...string) error {
+	args := []string{"join", "broker-info.subm", "--context", name, "--clusterid", name}
+	if w.Plain {
+		args = append(args, "--clustercidr", w.Pods(name))
+	} else {
+		args = append(args, "--globalnet-cidr", w.ranges(name).global)
+	}
+	if w.Wire != "" {
+		args = append(args, "--cable-driver", w.Wire)
+	}
+	for n := range w.Gateways {
+		args = append(args, "--gateway-node", fmt.Sprintf("%s-n%d", name, n+1))
+	}
+	_, err := w.Pelago(ctx, append(args, more...)...)
+	return err
 }
 
 // Connected waits until every gateway of both clusters reports its connections as connected, and shows them.
