@@ -56,14 +56,14 @@ race: setup ## the packages with goroutines, with the race detector
 	CGO_ENABLED=1 go test -race -short -count=1 -timeout 20m $(RACE)
 
 e2e: setup images ## two real clusters: the walk-through and the failures, asserted
-	go test -count=1 -timeout 30m -p 1 -v ./test/lab ./test/e2e
+	go test -count=1 -timeout 50m -p 1 -v ./test/lab ./test/e2e
 
 RUNS ?= 3
 failover: setup images ## what faults at gateways cost, each RUNS=3 times under load; out/failover.json
 	go run ./test/failover -runs $(RUNS) -out $(OUT)/failover.json
 
 wires: setup images ## the encrypted wires without globalnet; with it they are part of e2e
-	go test -count=1 -timeout 30m -v ./test/e2e -plain -run 'TestWireGuard$$|TestIPsec$$'
+	go test -count=1 -timeout 50m -v ./test/e2e -plain -run 'TestWireGuard$$|TestIPsec$$'
 
 bench: ## the data path against kernel routing, iptables and nftables, interleaved; out/bench.json
 	go run ./test/bench -out $(OUT)/bench.json
