@@ -164,7 +164,7 @@ func TestRotateKeys(t *testing.T) {
 		t.Errorf("requests of the three nodes: %q", got)
 	}
 	stop()
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // a request is a time in whole seconds: the next one must differ
 	stop = nodeDaemon(t, member, func(request string) []pelagov1alpha1.KeyRotation {
 		return []pelagov1alpha1.KeyRotation{{Request: request, Message: "no handshake with the new keys was made by g2/g2-n1"}}
 	})

@@ -48,7 +48,7 @@ func (c counts[T]) aggregate(template *unstructured.Unstructured, items []workv1
 	}
 	generation := template.GetGeneration()
 	if !caughtUp {
-		generation, _, _ = unstructured.NestedInt64(template.Object, "status", fieldObservedGeneration)
+		generation, _, _ = unstructured.NestedInt64(template.Object, "status", fieldObservedGeneration) // 0 where there is none
 	}
 	if generation != 0 {
 		out[fieldObservedGeneration] = generation

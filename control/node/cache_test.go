@@ -307,11 +307,11 @@ func TestSavesAreSpread(t *testing.T) {
 		}
 		put(2)
 		put(3)
-		time.Sleep(saveEvery / 2)
+		time.Sleep(saveEvery / 2) // in synctest: no time passes
 		if n := have(); n != 1 {
 			t.Errorf("%d peers are saved, want still 1", n)
 		}
-		time.Sleep(saveEvery)
+		time.Sleep(saveEvery) // likewise
 		if n := have(); n != 3 {
 			t.Errorf("%d peers are saved, want the 3 that came last", n)
 		}

@@ -29,7 +29,7 @@ func TestQuiet(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begin := time.Now()
 				took, err := quiet(func() (uint64, bool, error) {
-					time.Sleep(c.stall)
+					time.Sleep(c.stall) // in synctest: no time passes
 					at := time.Since(begin)
 					return uint64(min(at, c.until)), at < c.wait, nil
 				})

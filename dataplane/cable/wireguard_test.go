@@ -220,7 +220,7 @@ func TestWireGuardTunnels(t *testing.T) {
 	}
 	sent(t, a, b, a.devices.Peers[b.local.Fabric][1], 7800)
 	a.ensure(t, s.others(t, a)...)
-	time.Sleep(1100 * time.Millisecond)
+	time.Sleep(1100 * time.Millisecond) // until the second of Linger is over
 	b.ensure(t, s.others(t, b)...)
 	if n := len(b.devices.Ifindexes); n != 2 || len(b.devices.Ports) > 0 {
 		t.Errorf("%d devices and ports %v, want 2 and no port", n, b.devices.Ports)
