@@ -17,8 +17,8 @@ const (
 	still = 250 * time.Millisecond
 	// countEvery is the pause between two looks at the counters.
 	countEvery = 25 * time.Millisecond
-	// longest is when it ends all the same; kubelet grants the pod 5 s.
-	longest = 3 * time.Second
+	// longest is when it ends all the same; kubelet grants the pod 5 s, and an IKE daemon that does ESP itself waits 2.5 s.
+	longest = 2200 * time.Millisecond
 )
 
 // leave moves the flows of a gateway to others before its wire ends with this process. Where the wire stays, or there is no

@@ -20,9 +20,10 @@ const (
 	// pause before a daemon that ended is started again.
 	pause = time.Second
 	// farewell is how long ESP in the daemon goes on at the end, while pelago-node, which ends at the same time, moves the
-	// flows to other gateways. leave is how long a daemon may take leave of its peers then. The pod's grace period is longer.
-	farewell = 1500 * time.Millisecond
-	leave    = 3 * time.Second
+	// flows to other gateways, which takes it 2.2 s at most. leave is how long a daemon may take leave of its peers then. The
+	// pod's grace period is longer than both.
+	farewell = 2500 * time.Millisecond
+	leave    = 1500 * time.Millisecond
 	// charonBinary is where Debian's package strongswan-charon has it, and charonPID where the daemon notes its process id.
 	charonBinary = "/usr/lib/ipsec/charon"
 	charonPID    = "/var/run/charon.pid"
