@@ -120,6 +120,7 @@ func newStage(ctx context.Context, o options) (*stage, error) {
 		}
 	}
 	s.Gateways, s.Out = 2, io.Discard
+	s.Wire = "vxlan" // paths are read by the addresses of nodes, which on an encrypted wire they do not have
 	s.Lab, err = lab.Up(ctx, lab.Options{
 		Name: o.lab, Clusters: 2, Nodes: 3, PodCIDRs: []netip.Prefix{netip.MustParsePrefix(walk.PodCIDR)},
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix(walk.ServiceCIDR)},
