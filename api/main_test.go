@@ -36,12 +36,16 @@ var kinds = []func(*runtime.Scheme) error{
 	clusterv1alpha1.AddToScheme, policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme, configv1alpha1.AddToScheme,
 }
 
-// manifests reads the objects of all files that match.
-func manifests(t *testing.T, pattern string) []*unstructured.Unstructured {
+// manifests reads the objects of all files that match; each pattern must match some.
+func manifests(t *testing.T, patterns ...string) []*unstructured.Unstructured {
 	t.Helper()
-	files, err := filepath.Glob(pattern)
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no manifests %s: %v", pattern, err)
+	var files []string
+	for _, pattern := range patterns {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("no manifests %s: %v", pattern, err)
+		}
+		files = append(files, found...)
 	}
 	var objects []*unstructured.Unstructured
 	for _, file := range files {

@@ -26,7 +26,7 @@ type refusal struct {
 	Length           int
 }
 
-func (r refusal) object(name string, spec map[string]any) *unstructured.Unstructured {
+func (r refusal) object(spec map[string]any) *unstructured.Unstructured {
 	version := map[string]string{
 		"Cluster": "cluster.karmada.io/v1alpha1", "Work": "work.karmada.io/v1alpha1", "ResourceInterpreterCustomization": "config.karmada.io/v1alpha1",
 		"ResourceBinding": "work.karmada.io/v1alpha2", "ClusterResourceBinding": "work.karmada.io/v1alpha2",
@@ -35,7 +35,7 @@ func (r refusal) object(name string, spec map[string]any) *unstructured.Unstruct
 		version = "policy.karmada.io/v1alpha1"
 	}
 	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": version, "kind": r.Kind, "spec": spec}}
-	u.SetName(name)
+	u.SetName(r.Name)
 	if r.Kind != "Cluster" && !strings.HasPrefix(r.Kind, "Cluster") && r.Kind != "ResourceInterpreterCustomization" {
 		u.SetNamespace("default")
 	}
@@ -58,28 +58,36 @@ func (r refusal) spec() map[string]any {
 	return r.Spec
 }
 
+// refused reads testdata/refused.yaml; each entry has a name.
+func refused(t *testing.T) []refusal {
+	t.Helper()
+	text, err := os.ReadFile("testdata/refused.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []refusal
+	if err := yaml.UnmarshalStrict(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	for i := range all {
+		if all[i].Name == "" {
+			all[i].Name = fmt.Sprintf("refused-%d", i)
+		}
+	}
+	return all
+}
+
 // typeNames are what rules in CEL give in place of the invalid value.
 var typeNames = strings.NewReplacer(`"object": `, "", `"array": `, "", `"string": `, "")
 
 func TestRefusedManifestsSayWhy(t *testing.T) {
 	c := connect(t)
-	text, err := os.ReadFile("testdata/refused.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var refusals []refusal
-	if err := yaml.UnmarshalStrict(text, &refusals); err != nil {
-		t.Fatal(err)
-	}
+	refusals := refused(t)
 	var answers strings.Builder
 	asked := 0
-	for i, r := range refusals {
+	for _, r := range refusals {
 		t.Run(r.Kind+" "+r.Want, func(t *testing.T) {
-			name := r.Name
-			if name == "" {
-				name = fmt.Sprintf("refused-%d", i)
-			}
-			err := refuse(t, c, r, name)
+			err := refuse(t, c, r)
 			if err == nil {
 				t.Fatal("it was accepted")
 			}
@@ -130,9 +138,9 @@ func messages(schema *apiextensionsv1.JSONSchemaProps) []string {
 }
 
 // refuse sends the manifest; it returns the answer and leaves nothing behind.
-func refuse(t *testing.T, c *apiserver.Cluster, r refusal, name string) error {
+func refuse(t *testing.T, c *apiserver.Cluster, r refusal) error {
 	t.Helper()
-	obj := r.object(name, r.spec())
+	obj := r.object(r.spec())
 	if r.Before == nil {
 		err := c.Create(t.Context(), obj, &client.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
 		if err == nil {
@@ -140,7 +148,7 @@ func refuse(t *testing.T, c *apiserver.Cluster, r refusal, name string) error {
 		}
 		return err
 	}
-	before := r.object(name, r.Before)
+	before := r.object(r.Before)
 	c.Make(before)
 	t.Cleanup(func() { c.Remove(before) })
 	obj.SetResourceVersion(before.GetResourceVersion())

@@ -43,6 +43,25 @@ const (
 	ReasonClusterStatusNeverUpdated = "ClusterStatusNeverUpdated"
 	// ReasonClusterStatusUnknown: Unknown, the Lease of a pull member has run out.
 	ReasonClusterStatusUnknown = "ClusterStatusUnknown"
+	// ReasonClusterIDTaken: False, another Cluster has the same spec.id; this one is no member.
+	ReasonClusterIDTaken = "ClusterIDTaken"
+	// ReasonClusterIDMismatch: False, another cluster than that of spec.id answers at spec.apiEndpoint; nothing is written into it.
+	ReasonClusterIDMismatch = "ClusterIDMismatch"
+	// ReasonClusterIsHub: False, spec.id is that of the hub itself; this Cluster is no member.
+	ReasonClusterIsHub = "ClusterIsHub"
+)
+
+// ConditionRemoved is False on a Cluster that is being deleted, and says what its deletion waits for.
+const ConditionRemoved = "Removed"
+
+// Reasons of ConditionRemoved.
+const (
+	// ReasonWaitingForWorks: the objects in the member are being removed.
+	ReasonWaitingForWorks = "WaitingForWorks"
+	// ReasonWaitingForCluster: the same, but the cluster cannot be reached.
+	ReasonWaitingForCluster = "WaitingForCluster"
+	// ReasonWaitingForBindings: bindings still name the cluster.
+	ReasonWaitingForBindings = "WaitingForBindings"
 )
 
 // ConditionCompleteAPIEnablements says whether status.apiEnablements lists all that the cluster serves.
@@ -69,4 +88,10 @@ const (
 	EventRemoveExecutionSpaceFailed  = "RemoveExecutionSpaceFailed"
 	EventTaintClusterSucceed         = "TaintClusterSucceed"
 	EventTaintClusterFailed          = "TaintClusterFailed"
+	// EventClusterRefused: the Cluster is no member, its condition Ready says why.
+	EventClusterRefused = "ClusterRefused"
+	// EventRemovalWaits: the condition Removed has changed.
+	EventRemovalWaits = "RemovalWaits"
+	// EventInvalidResourceModels: spec.resourceModels cannot be used, nodes are not counted by them.
+	EventInvalidResourceModels = "InvalidResourceModels"
 )

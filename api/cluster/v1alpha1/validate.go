@@ -8,7 +8,7 @@ import (
 
 // Validate finds what the schema of Cluster cannot refuse, so far only in spec.resourceModels: comparing quantities in CEL
 // costs more than an API server allows. Whoever counts nodes by model calls it first and, if it finds something, counts
-// none and says so in an Event on the Cluster.
+// none; the hub says so in an Event on the Cluster.
 func (s ClusterSpec) Validate(path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	models := path.Child("resourceModels")

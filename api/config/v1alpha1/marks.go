@@ -11,4 +11,6 @@ const (
 	ReasonInvalidScript = "InvalidScript"
 	// ReasonConflict: an older customization has a rule for the same target and operation.
 	ReasonConflict = "Conflict"
+	// ReasonNotSupportedYet: Lua is not run yet; the message says how to write the same as KindRules.
+	ReasonNotSupportedYet = "NotSupportedYet"
 )

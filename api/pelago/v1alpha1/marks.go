@@ -8,7 +8,8 @@ const (
 	// LabelManagedBy has the value ManagedBy.
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 	ManagedBy      = "pelago"
-	// AnnotationHubID is the id of the clusterset: the UID of the hub's namespace kube-system.
+	// AnnotationHubID is the id of the clusterset: the UID of the hub's namespace kube-system. On that namespace itself a user says by it
+	// that this hub goes on for the one with that id.
 	AnnotationHubID = "pelago.io/hub-id"
 )
 

@@ -17,5 +17,6 @@ var (
 		&GlobalAddress{}, &GlobalAddressList{},
 		&Peer{}, &PeerList{},
 		&ServiceContribution{}, &ServiceContributionList{},
+		&KindRules{}, &KindRulesList{},
 	).AddToScheme
 )

@@ -33,6 +33,9 @@ const (
 // LabelNamespaceSkipAutoPropagation with the value "true" keeps a Namespace out of the members.
 const LabelNamespaceSkipAutoPropagation = "namespace.karmada.io/skip-auto-propagation"
 
+// LabelPropagateNamespace with the value "true" has a Namespace go to all members on a hub where only those with it do.
+const LabelPropagateNamespace = "pelago.io/propagate"
+
 // ConditionAccepted of a policy is False if the API server took it but it cannot work; nothing is done with it then. The
 // condition is ours: the predecessor refused such objects by webhook.
 const ConditionAccepted = "Accepted"
@@ -42,4 +45,15 @@ const (
 	ReasonAccepted = "Accepted"
 	// ReasonInvalid: the message lists fields and reasons.
 	ReasonInvalid = "Invalid"
+)
+
+// AnnotationMemberOwned on a policy or a template lists fields (RFC 6901 pointers, separated by commas) that are left to the members'
+// own controllers once the object exists there.
+const AnnotationMemberOwned = "pelago.io/member-owned"
+
+// AnnotationOnNoClusterFit of a policy with the value OnNoClusterFitRemove takes a template away from everywhere when no cluster fits
+// any more, as Karmada does. Without it what runs goes on.
+const (
+	AnnotationOnNoClusterFit = "pelago.io/on-no-cluster-fit"
+	OnNoClusterFitRemove     = "Remove"
 )

@@ -12,6 +12,18 @@ const (
 	AnnotationWorkName      = "work.karmada.io/name"
 )
 
+// Annotations that only the execution of Works puts on objects in a member; they are ours.
+const (
+	// AnnotationAppliedHash is the hash of the manifest that was applied last.
+	AnnotationAppliedHash = "pelago.io/applied-hash"
+	// AnnotationCreatedNamespace with the value "true" marks a Namespace that we made, which we may therefore delete.
+	AnnotationCreatedNamespace = "pelago.io/created-namespace"
+)
+
+// AnnotationReleased with the value "true" marks a Work whose binding has gone while a template of its name lived: the next binding
+// takes it over, and if the template goes before there is one the Work goes, too. It is ours.
+const AnnotationReleased = "pelago.io/released"
+
 // LabelManaged with the value "true" marks objects in members that come from the hub; LabelSystem marks what the hub itself
 // made, such as execution namespaces.
 const (
@@ -53,3 +65,17 @@ const (
 	ReasonDispatching        = "Dispatching"
 	ReasonSuspendDispatching = "SuspendDispatching"
 )
+
+// ConditionInterpreted of a Work is False while a rule of the kind fails on the member's object; the message names the rule. It is
+// not there otherwise. That of a binding says the same of all its Works, and of its template.
+const ConditionInterpreted = "Interpreted"
+
+// ReasonRuleFailed is the reason of ConditionInterpreted.
+const ReasonRuleFailed = "RuleFailed"
+
+// ConditionFieldsDropped of a Work is True while its object lacks fields that the member does not know; the message names them. It
+// is ours.
+const ConditionFieldsDropped = "FieldsDropped"
+
+// ReasonFieldsDropped is the reason of ConditionFieldsDropped, and of the Event.
+const ReasonFieldsDropped = "FieldsDropped"

@@ -9,6 +9,8 @@ const (
 	EventInterpretHealthSucceed = "InterpretHealthSucceed"
 	EventInterpretHealthFailed  = "InterpretHealthFailed"
 	EventWorkDispatching        = "WorkDispatching"
+	// EventWorkOrphaned: the binding of a Work does not exist. It is ours.
+	EventWorkOrphaned = "WorkOrphaned"
 )
 
 // Reasons of Events on bindings and on their templates.
@@ -39,4 +41,5 @@ const (
 	EventPreemptPolicyFailed    = "PreemptPolicyFailed"
 	EventGetDependenciesSucceed = "GetDependenciesSucceed"
 	EventGetDependenciesFailed  = "GetDependenciesFailed"
+	EventGetReplicasFailed      = "GetReplicasFailed"
 )

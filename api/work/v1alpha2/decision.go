@@ -1,0 +1,69 @@
+package v1alpha2
+
+import (
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// AnnotationDecision of a binding is the record of the last attempt to decide, JSON of Decision. It is written together with
+// spec.clusters, so a restart knows what was decided and from what; status follows from it.
+const AnnotationDecision = "pelago.io/decision"
+
+// AnnotationTemplate of a binding is a hash of what of the template is propagated; spec.resource.resourceVersion changes with it
+// only, not with the template's status. A Work has that of the binding that it was made for, so that what its status says is known
+// to be of this content.
+const AnnotationTemplate = "pelago.io/template"
+
+// Decision is the outcome of one attempt to decide.
+//
+// +kubebuilder:object:generate=false
+type Decision struct {
+	// For is a hash of all of the binding's spec but clusters, as SpecHash makes it: what the attempt was made for.
+	For  string           `json:"for"`
+	Time metav1.MicroTime `json:"time"`
+	// Reason of the condition Scheduled: Success or one that says why not.
+	Reason string `json:"reason"`
+	// Message of the condition Scheduled.
+	Message string `json:"message,omitempty"`
+	// Scheduled is when an attempt last succeeded; zero: never. It becomes status.lastScheduledTime.
+	Scheduled metav1.MicroTime `json:"scheduled,omitempty"`
+	// Term is the affinity group of the last success; it becomes status.schedulerObservingAffinityName.
+	Term string `json:"term,omitempty"`
+	// Rejected says why other clusters were not chosen, the most frequent reason first.
+	Rejected []Rejection `json:"rejected,omitempty"`
+}
+
+// Rejection is a reason and the clusters that it holds for, sorted; of many the first are named.
+//
+// +kubebuilder:object:generate=false
+type Rejection struct {
+	Why      string   `json:"why"`
+	Clusters []string `json:"clusters"`
+	// More is how many others there are.
+	More int `json:"more,omitempty"`
+}
+
+// ReadDecision returns the decision in the annotations of a binding; nil: there was no attempt. What cannot be read counts as
+// none, so that the next attempt replaces it.
+func ReadDecision(annotations map[string]string) *Decision {
+	text, ok := annotations[AnnotationDecision]
+	if !ok {
+		return nil
+	}
+	var d Decision
+	if json.Unmarshal([]byte(text), &d) != nil {
+		return nil
+	}
+	return &d
+}
+
+// Encode is the annotation's value.
+func (d Decision) Encode() (string, error) {
+	raw, err := json.Marshal(d)
+	if err != nil {
+		return "", fmt.Errorf("record the decision: %w", err)
+	}
+	return string(raw), nil
+}
