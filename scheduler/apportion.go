@@ -5,16 +5,15 @@ import (
 	"container/heap"
 	"hash/fnv"
 	"math/bits"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 )
 
 // share is what one cluster has a claim to, and what it gets.
 type share struct {
-	cluster string
-	weight  int64
-	seats   int64
+	at     int // the cluster's place by name
+	weight int64
+	seats  int64
 }
 
 // tie decides between equal claims, so that remainders spread over the clusters from one application to the next, but stay
@@ -31,11 +30,11 @@ func tieOf(uid types.UID) tie {
 	return h.Sum32()%2 == 1
 }
 
-func (descending tie) compare(a, b string) int {
+func (descending tie) compare(a, b int) int {
 	if descending {
-		return strings.Compare(b, a)
+		return cmp.Compare(b, a)
 	}
-	return strings.Compare(a, b)
+	return cmp.Compare(a, b)
 }
 
 // maxWeight keeps the sum of the weights of 2,000 clusters in 63 bits. What is larger counts as that much.
@@ -93,5 +92,5 @@ func (c *claims) Less(i, j int) bool { return c.compare(c.of[i], c.of[j]) < 0 }
 func (c *claims) compare(a, b *share) int {
 	ahi, alo := bits.Mul64(uint64(a.weight), uint64(2*b.seats+1))
 	bhi, blo := bits.Mul64(uint64(b.weight), uint64(2*a.seats+1))
-	return cmp.Or(cmp.Compare(bhi, ahi), cmp.Compare(blo, alo), cmp.Compare(a.seats, b.seats), c.order.compare(a.cluster, b.cluster))
+	return cmp.Or(cmp.Compare(bhi, ahi), cmp.Compare(blo, alo), cmp.Compare(a.seats, b.seats), c.order.compare(a.at, b.at))
 }

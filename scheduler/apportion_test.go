@@ -14,7 +14,7 @@ import (
 func seatsOf(total int64, weights []int64, order tie) []int64 {
 	shares := make([]share, len(weights))
 	for i, w := range weights {
-		shares[i] = share{cluster: fmt.Sprintf("m%02d", i+1), weight: w}
+		shares[i] = share{at: i, weight: w}
 	}
 	apportion(total, shares, order)
 	out := make([]int64, len(weights))
@@ -64,7 +64,7 @@ func slowly(total int64, weights []int64, order tie) []int64 {
 	shares := make([]*share, 0, len(weights))
 	out := make([]int64, len(weights))
 	for i, w := range weights {
-		shares = append(shares, &share{cluster: fmt.Sprintf("m%02d", i+1), weight: w})
+		shares = append(shares, &share{at: i, weight: w})
 	}
 	c := claims{order: order}
 	for range total {

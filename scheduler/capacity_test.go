@@ -17,6 +17,11 @@ func resources(pairs ...string) corev1.ResourceList {
 	return out
 }
 
+func added(l, other Load, times int64) Load {
+	l.Add(other, times)
+	return l
+}
+
 func TestRoom(t *testing.T) {
 	summary := func(s clusterv1alpha1.ResourceSummary, models ...clusterv1alpha1.ResourceModel) *clusterv1alpha1.Cluster {
 		return &clusterv1alpha1.Cluster{Spec: clusterv1alpha1.ClusterSpec{ResourceModels: models}, Status: clusterv1alpha1.ClusterStatus{ResourceSummary: &s}}
@@ -46,14 +51,17 @@ func TestRoom(t *testing.T) {
 		"a request of nothing":               {cluster: summary(free), request: resources("example.com/gpu", "0"), want: 99},
 		"more pods than allowed":             {cluster: summary(full), request: resources("cpu", "1")},
 		"what was decided since":             {cluster: summary(free), assumed: LoadOf(resources("cpu", "1"), 3), request: resources("cpu", "1"), want: 4},
-		"twice":                              {cluster: summary(free), assumed: LoadOf(resources("cpu", "1"), 3).Add(LoadOf(nil, 95)), request: resources("cpu", "1m"), want: 1},
+		"twice":                              {cluster: summary(free), assumed: added(LoadOf(resources("cpu", "1"), 3), LoadOf(resources("memory", "0"), 5), 19), request: resources("cpu", "1m"), want: 1},
 		"nodes by their lower bounds":        {cluster: summary(modelled, grades...), request: resources("cpu", "1"), want: 4},
 		"nodes that are too small":           {cluster: summary(modelled, grades...), request: resources("cpu", "3")},
 		"nodes, half of a core":              {cluster: summary(modelled, grades...), request: resources("cpu", "500m"), want: 8},
 		"a resource that is not modelled":    {cluster: summary(modelled, grades...), request: resources("memory", "4Gi"), want: 4},
-		"models, and what was decided since": {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "1"), 5), request: resources("cpu", "1"), want: 2},
+		"models, and what was decided since": {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "1"), 3), request: resources("cpu", "1"), want: 1},
+		"models, and larger ones since":      {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "3"), 1), request: resources("cpu", "1"), want: 1},
+		"models, and smaller ones since":     {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "10m"), 2), request: resources("cpu", "1"), want: 2},
+		"models, and too many since":         {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "10m"), 9), request: resources("cpu", "1")},
 	} {
-		if got := roomOf(c.cluster, c.assumed).replicas(needsOf(c.request)); got != c.want {
+		if got := roomOf(c.cluster, c.assumed).replicas(LoadOf(c.request, 1).Amounts); got != c.want {
 			t.Errorf("%s: %d replicas, want %d", name, got, c.want)
 		}
 	}

@@ -1,16 +1,12 @@
 package scheduler
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
-
-	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/scheduler/affinity"
 )
 
 // divide gives the replicas to the chosen clusters, which are sorted, the best first.
-func (j *task) divide(chosen []candidate) ([]workv1alpha2.TargetCluster, error) {
+func (j *task) divide(chosen []candidate) ([]share, error) {
 	if !j.workload() {
 		return each(chosen, 0), nil
 	}
@@ -23,40 +19,34 @@ func (j *task) divide(chosen []candidate) ([]workv1alpha2.TargetCluster, error) 
 	return each(chosen, j.Replicas), nil
 }
 
-func each(chosen []candidate, replicas int32) []workv1alpha2.TargetCluster {
-	out := make([]workv1alpha2.TargetCluster, 0, len(chosen))
+func each(chosen []candidate, replicas int32) []share {
+	out := make([]share, 0, len(chosen))
 	for _, c := range chosen {
-		out = append(out, workv1alpha2.TargetCluster{Name: c.name, Replicas: replicas})
+		out = append(out, share{at: c.at, seats: int64(replicas)})
 	}
 	return out
 }
 
-// targets are the shares that got something.
-func targets(shares []share) []workv1alpha2.TargetCluster {
-	var out []workv1alpha2.TargetCluster
-	for _, s := range shares {
-		if s.seats > 0 {
-			out = append(out, workv1alpha2.TargetCluster{Name: s.cluster, Replicas: int32(s.seats)})
-		}
-	}
-	return out
+// winners are the shares that got something.
+func winners(shares []share) []share {
+	return slices.DeleteFunc(shares, func(s share) bool { return s.seats == 0 })
 }
 
 // divideStatic divides by the policy's weights, from zero each time and whatever room there is. A cluster that several rules match
 // has the largest weight of them, one that none matches gets nothing; where no rule matches any, all are equal.
-func (j *task) divideStatic(chosen []candidate) ([]workv1alpha2.TargetCluster, error) {
+func (j *task) divideStatic(chosen []candidate) ([]share, error) {
 	shares := make([]share, len(chosen))
 	for i, c := range chosen {
-		shares[i].cluster = c.name
+		shares[i].at = c.at
 	}
 	if p := j.Placement.ReplicaScheduling.WeightPreference; p != nil {
 		for i := range p.StaticWeightList {
-			m, err := affinity.Parse(&p.StaticWeightList[i].TargetCluster)
+			near, err := j.matching(&p.StaticWeightList[i].TargetCluster)
 			if err != nil {
 				return nil, err
 			}
 			for k, c := range chosen {
-				if m.Matches(c.of) {
+				if near.has(c.at) {
 					shares[k].weight = max(shares[k].weight, p.StaticWeightList[i].Weight)
 				}
 			}
@@ -68,13 +58,13 @@ func (j *task) divideStatic(chosen []candidate) ([]workv1alpha2.TargetCluster, e
 		}
 	}
 	apportion(int64(j.Replicas), shares, tieOf(j.UID))
-	return targets(shares), nil
+	return winners(shares), nil
 }
 
 // divideByRoom divides by how many replicas the clusters have room for, dynamically weighted or aggregated in as few clusters as
 // hold them. What runs stays where it is: only what is too much is taken away, and only what is missing is added. Tiers are filled
 // in their order, and emptied in the reverse one.
-func (j *task) divideByRoom(chosen []candidate) ([]workv1alpha2.TargetCluster, error) {
+func (j *task) divideByRoom(chosen []candidate) ([]share, error) {
 	if j.Fresh {
 		chosen = slices.Clone(chosen)
 		for i := range chosen {
@@ -102,19 +92,19 @@ func (j *task) divideByRoom(chosen []candidate) ([]workv1alpha2.TargetCluster, e
 			shares[i].seats += c.current
 		}
 	}
-	return targets(shares), nil
+	return winners(shares), nil
 }
 
 // divideTier divides replicas among the clusters of one tier, and returns their shares in the same order.
 func (j *task) divideTier(tier []candidate, by func(candidate) int64, replicas int64) []share {
 	shares := make([]share, 0, len(tier))
 	for _, c := range tier {
-		shares = append(shares, share{cluster: c.name, weight: by(c)})
+		shares = append(shares, share{at: c.at, weight: by(c)})
 	}
 	if j.strategy == aggregated {
-		few := setOf(fewest(tier, by, replicas))
+		few := j.setOf(j.fewest(tier, by, replicas))
 		for i, c := range tier {
-			if !few[c.cluster] {
+			if !few.has(c.at) {
 				shares[i].weight = 0
 			}
 		}
@@ -124,11 +114,9 @@ func (j *task) divideTier(tier []candidate, by func(candidate) int64, replicas i
 }
 
 // fewest are the clusters that hold so many replicas together: those that have some first, then the roomiest.
-func fewest(tier []candidate, by func(candidate) int64, replicas int64) []candidate {
+func (j *task) fewest(tier []candidate, by func(candidate) int64, replicas int64) []candidate {
 	sorted := slices.Clone(tier)
-	slices.SortStableFunc(sorted, func(a, b candidate) int {
-		return cmp.Or(compareTrue(a.current > 0, b.current > 0), cmp.Compare(by(b), by(a)))
-	})
+	j.sort(sorted, func(c candidate) (first bool, more int64) { return c.current > 0, by(c) })
 	held := int64(0)
 	for i, c := range sorted {
 		if held += by(c); held >= replicas {

@@ -7,49 +7,106 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	"github.com/pelago-net/pelago/scheduler/affinity"
 )
 
-// filter returns the clusters that may run the template, by name, and says of the others why not. Who runs it already may go
-// on where the API is not seen or a taint came later.
-func (j *task) filter(s *Snapshot, term affinity.Selector) (fit []*cluster, reasons []Reason) {
-	fit = make([]*cluster, 0, len(s.clusters))
-	for _, c := range s.clusters {
-		if why := j.refusal(c, term); why != "" {
-			reasons = append(reasons, Reason{c.name, why})
-			continue
-		}
-		fit = append(fit, c)
+// filter adds a tier of clusters that may run the template, those of the affinity, by name, and says of the others why not: at
+// each cluster's place in why, none for those that may. Who runs it already may go on where the API is not seen or a taint came
+// later.
+func (j *task) filter(a *policyv1alpha1.ClusterAffinity, tier int, fit []candidate, why []cause) ([]candidate, error) {
+	near, err := j.matching(a)
+	if err != nil {
+		return nil, err
 	}
-	return fit, reasons
+	if fit == nil {
+		fit = make([]candidate, 0, near.size())
+	}
+	serving := j.serving(j.Kind)
+	for at := range j.traits {
+		if tier > 0 && why[at] == none {
+			continue // it is in an earlier tier
+		}
+		refusal := j.refusal(at, near, serving)
+		if tier == 0 || refusal == none {
+			why[at] = refusal
+		}
+		if refusal == none {
+			fit = append(fit, j.candidate(at, tier))
+		}
+	}
+	return fit, nil
 }
 
-func (j *task) refusal(c *cluster, term affinity.Selector) string {
-	if c.deleting {
-		return "cluster(s) are being removed"
-	}
-	_, runs := j.current[c.name]
-	if !runs && !c.served[j.Kind] {
+func (j *task) refusal(at int, near, serving set) cause {
+	c := &j.traits[at]
+	runs := j.runs(at)
+	switch {
+	case c.deleting:
+		return leaving
+	case !runs && !serving.has(at):
 		if c.partial {
-			return "cluster(s) did not tell all APIs that they serve"
+			return perhapsNotServed
 		}
-		return "cluster(s) did not have the API resource"
+		return notServed
+	case !near.has(at):
+		return notNear
+	case len(j.Evicted) > 0 && slices.Contains(j.Evicted, j.of[at].Name):
+		return evicting
 	}
-	if !term.Matches(c.of) {
-		return "cluster(s) did not match the placement cluster affinity constraint"
+	for i := range j.properties {
+		if p := &j.properties[i]; !c.has(p.field) {
+			return p.missing
+		}
 	}
-	if slices.Contains(j.Evicted, c.name) {
-		return "cluster(s) is in the process of eviction"
+	if runs || c.taints == 0 {
+		return none
 	}
-	if why := j.spreadRefusal(c); why != "" {
+	return j.tainted(c.taints)
+}
+
+// property of a cluster: to be spread by it, it must have one.
+type property struct {
+	field   policyv1alpha1.SpreadField
+	missing cause
+}
+
+func (j *task) spreadProperties() (out []property) {
+	if j.Placement == nil {
+		return nil
+	}
+	for _, s := range j.Placement.SpreadConstraints {
+		switch s.SpreadByField {
+		case policyv1alpha1.SpreadByFieldProvider, policyv1alpha1.SpreadByFieldRegion, policyv1alpha1.SpreadByFieldZone:
+			out = append(out, property{s.SpreadByField, j.say(fmt.Sprintf("cluster(s) did not have %s property", s.SpreadByField))})
+		}
+	}
+	return out
+}
+
+// has says whether the cluster has a property by which can be spread.
+func (c *traits) has(field policyv1alpha1.SpreadField) bool {
+	switch field {
+	case policyv1alpha1.SpreadByFieldProvider:
+		return c.provided
+	case policyv1alpha1.SpreadByFieldRegion:
+		return c.regional
+	}
+	return c.zoned
+}
+
+// tainted is the cause that a list of taints of the snapshot is; it is found once for each.
+func (j *task) tainted(list int) cause {
+	if why, ok := j.byTaints[list]; ok {
 		return why
 	}
-	if !runs {
-		if i := slices.IndexFunc(c.taints, func(t corev1.Taint) bool { return !j.tolerates(t) }); i >= 0 {
-			return fmt.Sprintf("cluster(s) had untolerated taint {%s}", c.taints[i].ToString())
-		}
+	why := none
+	if i := slices.IndexFunc(j.taints[list], func(t corev1.Taint) bool { return !j.tolerates(t) }); i >= 0 {
+		why = j.say(fmt.Sprintf("cluster(s) had untolerated taint {%s}", j.taints[list][i].ToString()))
 	}
-	return ""
+	if j.byTaints == nil {
+		j.byTaints = map[int]cause{}
+	}
+	j.byTaints[list] = why
+	return why
 }
 
 func (r *Request) tolerates(taint corev1.Taint) bool {
@@ -60,20 +117,4 @@ func (r *Request) tolerates(taint corev1.Taint) bool {
 		toleration := corev1.Toleration(t)
 		return toleration.ToleratesTaint(&taint)
 	})
-}
-
-// spreadRefusal: to be spread by a property, a cluster must have it.
-func (r *Request) spreadRefusal(c *cluster) string {
-	if r.Placement == nil {
-		return ""
-	}
-	for _, s := range r.Placement.SpreadConstraints {
-		missing := s.SpreadByField == policyv1alpha1.SpreadByFieldProvider && c.of.Spec.Provider == "" ||
-			s.SpreadByField == policyv1alpha1.SpreadByFieldRegion && c.of.Spec.Region == "" ||
-			s.SpreadByField == policyv1alpha1.SpreadByFieldZone && len(c.of.Spec.Zones) == 0
-		if missing {
-			return fmt.Sprintf("cluster(s) did not have %s property", s.SpreadByField)
-		}
-	}
-	return ""
 }

@@ -32,8 +32,8 @@ func Need(r *Request, o Observed, s *Snapshot) string {
 		return "it follows the clusters"
 	}
 	for i := range r.Current {
-		if c, ok := s.byName[r.Current[i].Name]; ok && c.deleting {
-			return fmt.Sprintf("cluster %s is being removed", c.name)
+		if at, ok := s.index[r.Current[i].Name]; ok && s.traits[at].deleting {
+			return fmt.Sprintf("cluster %s is being removed", r.Current[i].Name)
 		}
 	}
 	return ""

@@ -36,6 +36,13 @@ func (r *Request) workload() bool {
 	return r.Components <= 1 && (r.Replicas > 0 || r.Requirements != nil)
 }
 
+// TakesRoom says whether the number of replicas in a cluster depends on its room: by weights of the policy, or as many in each, it
+// does not.
+func (r *Request) TakesRoom() bool {
+	s := strategyOf(r.Placement)
+	return r.workload() && (s == dynamic || s == aggregated)
+}
+
 // strategy is how replicas are spread over clusters.
 type strategy int
 

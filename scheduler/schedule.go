@@ -7,21 +7,19 @@ import (
 	"cmp"
 	"errors"
 	"slices"
-	"strings"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/scheduler/affinity"
 )
 
-// Schedule decides. The error is a *FitError, an *UnschedulableError, a *SpreadError, or says that the request is invalid; it is that
-// of the first affinity group tried if none fits. The decision then still says why each cluster was not chosen.
+// Schedule decides. The error is a *FitError, an *UnschedulableError, a *SpreadError, or says that the request is invalid; it is
+// that of the first affinity group tried if none fits. The decision then still says why each cluster was not chosen.
 func Schedule(r *Request, s *Snapshot) (Decision, error) {
-	j := newTask(r)
+	j := newTask(r, s)
 	var first Decision
 	var failed error
 	for _, t := range r.terms() {
-		d, err := j.schedule(s, t)
+		d, err := j.schedule(t)
 		if err == nil {
 			return d, nil
 		}
@@ -32,24 +30,37 @@ func Schedule(r *Request, s *Snapshot) (Decision, error) {
 	return first, failed
 }
 
-// task is a request, prepared to be held against many clusters.
+// task is a request, prepared to be held against the clusters of a snapshot. Clusters are known by their place in it.
 type task struct {
 	*Request
-	strategy strategy
-	current  map[string]int64 // replicas by cluster
-	needs    []need           // of a replica
+	*Snapshot
+	strategy   strategy
+	current    []int64 // replicas of each cluster; -1: it does not run there
+	needs      []Amount
+	properties []property
+	byTaints   map[int]cause // what each list of taints comes to, once it was asked for
+	said       []string      // causes that name something
 }
 
-func newTask(r *Request) *task {
-	j := &task{Request: r, strategy: strategyOf(r.Placement), current: make(map[string]int64, len(r.Current))}
-	for i := range r.Current {
-		j.current[r.Current[i].Name] = int64(r.Current[i].Replicas)
+func newTask(r *Request, s *Snapshot) *task {
+	j := &task{Request: r, Snapshot: s, strategy: strategyOf(r.Placement), current: make([]int64, len(s.of))}
+	for i := range j.current {
+		j.current[i] = -1
 	}
+	for i := range r.Current {
+		if at, ok := s.index[r.Current[i].Name]; ok {
+			j.current[at] = int64(r.Current[i].Replicas)
+		}
+	}
+	j.properties = j.spreadProperties()
 	if r.Requirements != nil {
-		j.needs = needsOf(r.Requirements.ResourceRequest)
+		j.needs = LoadOf(r.Requirements.ResourceRequest, 1).Amounts
 	}
 	return j
 }
+
+func (j *task) runs(at int) bool  { return j.current[at] >= 0 }
+func (j *task) held(at int) int64 { return max(0, j.current[at]) }
 
 // term is an affinity group: its own clusters, and those into which what has no room there flows over, in this order.
 type term struct {
@@ -85,117 +96,130 @@ func (r *Request) terms() []term {
 
 // candidate is a cluster that fits.
 type candidate struct {
-	*cluster
+	at      int // its place
 	tier    int
 	runs    bool  // the template has run there
 	current int64 // replicas of the last decision
-	free    int64 // how many more have room
+	free    int64 // how many more have room, where that bears on the decision
 }
 
 // available is how many replicas of the template the cluster can have.
 func (c candidate) available() int64 { return c.free + c.current }
 
-func (j *task) schedule(s *Snapshot, t term) (Decision, error) {
-	d := Decision{Term: t.name}
-	fit, err := j.candidates(s, t, &d)
+func (j *task) schedule(t term) (Decision, error) {
+	why := make([]cause, len(j.of)) // of each cluster: why it is not chosen
+	clusters, err := j.choose(t, why)
+	d := Decision{Term: t.name, Clusters: clusters, Reasons: j.reasons(why)}
+	var fit *FitError
+	if errors.As(err, &fit) {
+		fit.Reasons = d.Reasons
+	}
+	return d, err
+}
+
+// choose returns the clusters by name, and says of the others why not.
+func (j *task) choose(t term, why []cause) ([]workv1alpha2.TargetCluster, error) {
+	fit, err := j.candidates(t, why)
 	if err != nil {
-		return d, err
+		return nil, err
 	}
 	chosen, err := j.spread(fit)
 	if err != nil {
-		return d, err
+		return nil, err
 	}
 	if len(chosen) < len(fit) {
-		among := setOf(chosen)
+		among := j.setOf(chosen)
 		for _, c := range fit {
-			if !among[c.cluster] {
-				d.Reasons = append(d.Reasons, Reason{c.name, "cluster(s) were not among the best that the spread constraints allow"})
+			if !among.has(c.at) {
+				why[c.at] = notBest
 			}
 		}
 	}
-	d.Clusters, err = j.divide(chosen)
+	shares, err := j.divide(chosen)
 	if err != nil {
-		return d, err
+		return nil, err
 	}
-	slices.SortFunc(d.Clusters, func(a, b workv1alpha2.TargetCluster) int { return strings.Compare(a.Name, b.Name) })
-	if len(d.Clusters) < len(chosen) {
+	if len(shares) < len(chosen) {
 		for _, c := range chosen {
-			if _, got := slices.BinarySearchFunc(d.Clusters, c.name, func(o workv1alpha2.TargetCluster, name string) int { return strings.Compare(o.Name, name) }); !got {
-				d.Reasons = append(d.Reasons, Reason{c.name, "cluster(s) got no replica of the division"})
-			}
+			why[c.at] = noReplica
+		}
+		for _, s := range shares {
+			why[s.at] = none
 		}
 	}
-	return d, nil
+	slices.SortFunc(shares, func(a, b share) int { return cmp.Compare(a.at, b.at) })
+	var out []workv1alpha2.TargetCluster
+	if len(shares) > 0 || !j.workload() || j.strategy == duplicated {
+		out = make([]workv1alpha2.TargetCluster, 0, len(shares))
+	}
+	for _, s := range shares {
+		out = append(out, workv1alpha2.TargetCluster{Name: j.of[s.at].Name, Replicas: int32(s.seats)})
+	}
+	return out, nil
 }
 
 // candidates are the clusters that fit, by tier. Where some are to be chosen the best of each tier are first: where the template
 // runs, then with the most room, then by name.
-func (j *task) candidates(s *Snapshot, t term, d *Decision) ([]candidate, error) {
-	var out []candidate
+func (j *task) candidates(t term, why []cause) (out []candidate, err error) {
 	for tier, a := range t.tiers {
-		m, err := affinity.Parse(a)
-		if err != nil {
+		from := len(out)
+		if out, err = j.filter(a, tier, out, why); err != nil {
 			return nil, err
 		}
-		fit, reasons := j.filter(s, m)
-		if tier == 0 {
-			d.Reasons = reasons
-			out = make([]candidate, 0, len(fit))
-		}
-		earlier := setOf(out)
-		for _, c := range fit {
-			if !earlier[c] {
-				out = append(out, j.candidate(c, tier))
-			}
-		}
-		if tier > 0 {
-			now := setOf(out)
-			d.Reasons = slices.DeleteFunc(d.Reasons, func(r Reason) bool { return now[s.byName[r.Cluster]] })
+		if j.spreads() {
+			j.sort(out[from:], func(c candidate) (first bool, then int64) { return c.runs, c.available() })
 		}
 	}
 	if len(out) == 0 {
-		return nil, &FitError{Reasons: d.Reasons}
+		return nil, &FitError{}
 	}
-	if !j.spreads() {
-		return out, nil
-	}
-	slices.SortFunc(out, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.tier, b.tier), compareTrue(a.runs, b.runs), cmp.Compare(b.available(), a.available()), strings.Compare(a.name, b.name))
-	})
 	return out, nil
 }
 
-func (j *task) candidate(c *cluster, tier int) candidate {
-	out := candidate{cluster: c, tier: tier}
-	out.current, out.runs = j.current[c.name]
+// sort puts first clusters first, then those with more, which is 0 to 2³²; of equals those that were before.
+func (j *task) sort(all []candidate, by func(candidate) (first bool, more int64)) {
+	keys := make([]uint64, len(all))
+	for i, c := range all {
+		first, more := by(c)
+		keys[i] = uint64(1<<33-more)<<29 | uint64(i)
+		if !first {
+			keys[i] |= 1 << 63
+		}
+	}
+	slices.Sort(keys)
+	sorted := make([]candidate, len(all))
+	for i, k := range keys {
+		sorted[i] = all[k&(1<<29-1)]
+	}
+	copy(all, sorted)
+}
+
+func (j *task) candidate(at, tier int) candidate {
+	c := candidate{at: at, tier: tier, runs: j.runs(at), current: j.held(at)}
+	if j.spreads() || j.TakesRoom() {
+		c.free = j.free(at)
+	}
+	return c
+}
+
+// free is how many more replicas the cluster has room for.
+func (j *task) free(at int) int64 {
 	switch {
 	case !j.workload():
+		return 0
 	case j.Requirements == nil:
-		out.free = min(c.room.pods, unlimited)
-	default:
-		out.free = c.room.replicas(j.needs)
+		return j.rooms[at].pods()
 	}
-	return out
+	return j.rooms[at].replicas(j.needs)
 }
 
 // setOf is for looking up many.
-func setOf(all []candidate) map[*cluster]bool {
-	out := make(map[*cluster]bool, len(all))
+func (j *task) setOf(all []candidate) set {
+	out := newSet(len(j.of))
 	for _, c := range all {
-		out[c.cluster] = true
+		out.add(c.at)
 	}
 	return out
-}
-
-// compareTrue puts true first.
-func compareTrue(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
 }
 
 // Invalid says whether an error of Schedule is the request's fault.

@@ -51,11 +51,6 @@ func (j *task) spread(fit []candidate) ([]candidate, error) {
 	return j.spreadByCluster(fit, *clusters)
 }
 
-// divides: the number of replicas in a cluster depends on its room.
-func (j *task) divides() bool {
-	return j.workload() && (j.strategy == dynamic || j.strategy == aggregated)
-}
-
 // spreadByCluster takes the best clusters. If the replicas do not fit into them, it replaces the last ones by the roomiest of the
 // others.
 func (j *task) spreadByCluster(fit []candidate, by policyv1alpha1.SpreadConstraint) ([]candidate, error) {
@@ -64,11 +59,11 @@ func (j *task) spreadByCluster(fit []candidate, by policyv1alpha1.SpreadConstrai
 		return nil, &SpreadError{Message: fmt.Sprintf("%d clusters fit, the spread constraint wants at least %d", len(fit), l.least)}
 	}
 	chosen := slices.Clone(fit[:l.most])
-	if !j.divides() {
+	if !j.TakesRoom() {
 		return chosen, nil
 	}
 	rest := slices.Clone(fit[l.most:])
-	slices.SortStableFunc(rest, func(a, b candidate) int { return cmp.Compare(b.available(), a.available()) })
+	j.sort(rest, func(c candidate) (first bool, more int64) { return false, c.available() })
 	short := func() bool { return sum(chosen, candidate.available) < int64(j.Replicas) }
 	for i := len(chosen) - 1; i >= 0 && len(rest) > 0 && short(); i-- {
 		if rest[0].available() > chosen[i].available() {
@@ -79,7 +74,7 @@ func (j *task) spreadByCluster(fit []candidate, by policyv1alpha1.SpreadConstrai
 		return nil, &SpreadError{Message: fmt.Sprintf("no enough resource when selecting %d clusters: %d replicas have room, %d are needed",
 			l.most, sum(chosen, candidate.available), j.Replicas)}
 	}
-	return sortedAs(fit, chosen), nil
+	return j.sortedAs(fit, chosen), nil
 }
 
 // region is a group of clusters.
@@ -109,12 +104,12 @@ func (j *task) spreadByRegion(fit []candidate, byRegion, byCluster policyv1alpha
 		chosen = append(chosen, g.clusters[0])
 		rest = append(rest, g.clusters[1:]...)
 	}
-	rest = sortedAs(fit, rest)
+	rest = j.sortedAs(fit, rest)
 	most := limitsOf(byCluster, len(fit)).most
 	if n := most - len(chosen); n > 0 {
 		chosen = append(chosen, rest[:min(n, len(rest))]...)
 	}
-	return sortedAs(fit, chosen), nil
+	return j.sortedAs(fit, chosen), nil
 }
 
 // keptRegions are the regions where the template runs, if they are as many as the limits say, and have enough clusters and room:
@@ -132,7 +127,7 @@ func (j *task) keptRegions(regions []region, l limits, clusters int) []region {
 			room += sum(g.clusters, candidate.available)
 		}
 	}
-	if len(kept) < l.least || len(kept) > l.most || count < clusters || j.divides() && room < int64(j.Replicas) {
+	if len(kept) < l.least || len(kept) > l.most || count < clusters || j.TakesRoom() && room < int64(j.Replicas) {
 		return nil
 	}
 	return kept
@@ -140,14 +135,20 @@ func (j *task) keptRegions(regions []region, l limits, clusters int) []region {
 
 // regions groups clusters, the best region first.
 func (j *task) regions(fit []candidate, leastRegions, leastClusters int) []region {
-	var out []region
+	sizes := make([]int, j.shape.regions)
 	for _, c := range fit {
-		i := slices.IndexFunc(out, func(g region) bool { return g.name == c.of.Spec.Region })
-		if i < 0 {
-			i = len(out)
-			out = append(out, region{name: c.of.Spec.Region})
+		sizes[j.traits[c.at].region]++
+	}
+	var out []region
+	place := make([]int, j.shape.regions) // in out, from 1 on
+	for _, c := range fit {
+		i := &place[j.traits[c.at].region]
+		if *i == 0 {
+			out = append(out, region{name: j.of[c.at].Spec.Region, clusters: make([]candidate, 0, sizes[j.traits[c.at].region])})
+			*i = len(out)
 		}
-		out[i].clusters = append(out[i].clusters, c)
+		g := &out[*i-1]
+		g.clusters = append(g.clusters, c)
 	}
 	for i := range out {
 		out[i].score = j.regionScore(out[i].clusters, leastRegions, leastClusters)
@@ -161,7 +162,7 @@ func (j *task) regions(fit []candidate, leastRegions, leastClusters int) []regio
 // regionScore: where each cluster gets all replicas, by how many of its clusters have room for them; where they are divided, by
 // how much of the region's part its best clusters can take. Then by how good these clusters are.
 func (j *task) regionScore(clusters []candidate, leastRegions, leastClusters int) int64 {
-	if !j.divides() {
+	if !j.TakesRoom() {
 		roomy := int64(0)
 		score := int64(0)
 		for _, c := range clusters {
@@ -253,10 +254,10 @@ func pickRegions(regions []region, l limits, clusters int) []region {
 }
 
 // sortedAs puts some of the clusters into the order of all.
-func sortedAs(all, some []candidate) (out []candidate) {
-	among := setOf(some)
+func (j *task) sortedAs(all, some []candidate) (out []candidate) {
+	among := j.setOf(some)
 	for _, c := range all {
-		if among[c.cluster] {
+		if among.has(c.at) {
 			out = append(out, c)
 		}
 	}
