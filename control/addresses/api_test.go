@@ -209,7 +209,7 @@ func TestGrowShrinkRest(t *testing.T) {
 func TestExhaustedPool(t *testing.T) {
 	c := newCluster(t)
 	c.agent("120.1.0.0/29", nil) // 6 addresses
-	first, second := egressIP("first", ptr.To(4)), egressIP("second", ptr.To(3))
+	first, second := egressIP("first", ptr.To(4)), egressIP("second", ptr.To(4))
 	c.Make(first)
 	await.Equal(c, "120.1.0.1 120.1.0.2 120.1.0.3 120.1.0.4 True=Success", func() string { return c.state(first) })
 	c.Make(second)
@@ -229,18 +229,20 @@ func TestExhaustedPool(t *testing.T) {
 			return e.InvolvedObject.Name == "second" && e.Reason == submarinerv1.ReasonIPPoolAllocationFailed && e.Message == message
 		})
 	})
-	third := ingressIP("third") // asks for less: it gets what there is
+	third, fourth := ingressIP("third"), ingressIP("fourth") // ask for less: they get what there is
 	c.Make(third)
 	await.Equal(c, "120.1.0.5 False=AwaitingGateways", func() string { return c.state(third) })
+	c.Make(fourth)
+	await.Equal(c, "120.1.0.6 False=AwaitingGateways", func() string { return c.state(fourth) })
 
 	c.Remove(first)
 	await.Equal(c, map[string]string{
 		"120-1-0-1": "first released", "120-1-0-2": "first released", "120-1-0-3": "first released", "120-1-0-4": "first released",
-		"120-1-0-5": "third",
+		"120-1-0-5": "third", "120-1-0-6": "fourth",
 	}, c.claims)
 	c.clock.Step(addresses.Rest + time.Second)
 	c.Nudge(&pelagov1alpha1.GlobalAddress{ObjectMeta: metav1.ObjectMeta{Name: "120-1-0-4"}})
-	await.Equal(c, "120.1.0.1 120.1.0.2 120.1.0.3 True=Success", func() string { return c.state(second) })
+	await.Equal(c, "120.1.0.1 120.1.0.2 120.1.0.3 120.1.0.4 True=Success", func() string { return c.state(second) })
 }
 
 func TestAddressesWaitForAllReadyGateways(t *testing.T) {

@@ -38,3 +38,17 @@ func ClusterUID(ctx context.Context, c client.Client) (string, error) {
 	}
 	return string(ns.UID), nil
 }
+
+// HubID is the id by which a hub knows what in members is its own: the UID of its namespace kube-system or, in a hub that has taken
+// the place of another one (restored into a new cluster), that one's id, which a user has put into the annotation pelago.io/hub-id
+// of the namespace.
+func HubID(ctx context.Context, hub client.Client) (string, error) {
+	ns := &corev1.Namespace{}
+	if err := hub.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, ns); err != nil {
+		return "", fmt.Errorf("get namespace %s of the hub: %w", metav1.NamespaceSystem, err)
+	}
+	if former := ns.Annotations[pelagov1alpha1.AnnotationHubID]; former != "" {
+		return former, nil
+	}
+	return string(ns.UID), nil
+}

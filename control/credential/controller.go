@@ -63,12 +63,9 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		o.Life = DefaultLife
 	}
 	r := &reconciler{Options: o, local: mgr.GetClient(), events: mgr.GetEventRecorderFor("pelago-agent")}
-	only := predicate.NewPredicateFuncs(func(obj client.Object) bool {
-		return obj.GetNamespace() == o.Namespace && obj.GetName() == config.BrokerSecretName
-	})
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("credential").
-		Watches(&corev1.Secret{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(only)).
+		Watches(&corev1.Secret{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(only(o.Namespace))).
 		WithOptions(controller.Options{
 			ReconciliationTimeout: timeout,
 			RateLimiter:           workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
@@ -78,6 +75,35 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		return fmt.Errorf("set up controller credential: %w", err)
 	}
 	return nil
+}
+
+// Follow adds a controller that hands each token of the Secret to source and renews none: for a process beside the one that
+// does. The manager's cache must hold the Secret.
+func Follow(mgr ctrl.Manager, namespace string, source *Source) error {
+	err := ctrl.NewControllerManagedBy(mgr).
+		Named("credential-follow").
+		Watches(&corev1.Secret{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(only(namespace))).
+		Complete(reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+			var secret corev1.Secret
+			if err := mgr.GetClient().Get(ctx, req.NamespacedName, &secret); err != nil {
+				return reconcile.Result{}, client.IgnoreNotFound(err) // the token in memory stays in use
+			}
+			if broker, err := config.ParseBroker(secret.Data); err == nil { // the process that renews says what is wrong with it
+				source.set(broker.Token)
+			}
+			return reconcile.Result{}, nil
+		}))
+	if err != nil {
+		return fmt.Errorf("set up controller credential-follow: %w", err)
+	}
+	return nil
+}
+
+// only is the Secret with the token.
+func only(namespace string) predicate.Funcs {
+	return predicate.NewPredicateFuncs(func(obj client.Object) bool {
+		return obj.GetNamespace() == namespace && obj.GetName() == config.BrokerSecretName
+	})
 }
 
 type reconciler struct {

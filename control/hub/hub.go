@@ -48,6 +48,39 @@ type Options struct {
 	Logger             logr.Logger
 }
 
+// Access is the config of requests to the hub, for parts that keep a cache and a client of their own: each request carries the
+// token of the moment, and reads wait while the hub is away. The collector is the gauge pelago_hub_connected.
+func Access(o Options) (*rest.Config, prometheus.Collector) {
+	config, reach := access(o)
+	return config, reach.gauge
+}
+
+func access(o Options) (*rest.Config, *reachability) {
+	reach := newReachability(o.Logger)
+	return &rest.Config{
+		Host:            o.Server,
+		TLSClientConfig: rest.TLSClientConfig{CAData: o.CA},
+		QPS:             o.QPS,
+		Burst:           o.Burst,
+		UserAgent:       "pelago-agent",
+		Dial:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
+		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
+			return &resume{min: o.MinPause, max: o.MaxPause, reach: reach, next: &authenticate{token: o.Token, next: next}}
+		},
+	}, reach
+}
+
+// Waiting is a copy of a config whose reads wait while the API server is away, with random pauses between min and max. It is for
+// the informers of a process that runs beside the hub (pelago-hub): by themselves they would come back after up to a minute.
+func Waiting(config *rest.Config, min, max time.Duration, logger logr.Logger) *rest.Config {
+	config = rest.CopyConfig(config)
+	reach := newReachability(logger)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &resume{min: min, max: max, reach: reach, next: next}
+	})
+	return config
+}
+
 // Hub is the access. It is a runnable of the manager that is run by the leader only.
 type Hub struct {
 	namespace string
@@ -58,18 +91,7 @@ type Hub struct {
 
 // New prepares the access; no connection is made.
 func New(o Options) (*Hub, error) {
-	reach := newReachability(o.Logger)
-	config := &rest.Config{
-		Host:            o.Server,
-		TLSClientConfig: rest.TLSClientConfig{CAData: o.CA},
-		QPS:             o.QPS,
-		Burst:           o.Burst,
-		UserAgent:       "pelago-agent",
-		Dial:            (&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext,
-		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
-			return &resume{min: o.MinPause, max: o.MaxPause, reach: reach, next: &authenticate{token: o.Token, next: next}}
-		},
-	}
+	config, reach := access(o)
 	ours, err := labels.NewRequirement(discoveryv1.LabelManagedBy, "=", []string{v1alpha1.ExportedSliceManager})
 	if err != nil {
 		return nil, fmt.Errorf("prepare access to the hub: %w", err)

@@ -61,7 +61,7 @@ func current(status map[string]any, generation int64) (bool, error) {
 	var n [3]int64
 	for i, name := range []string{fieldObservedGeneration, fieldGeneration, fieldTemplateGeneration} {
 		var err error
-		if n[i], _, err = unstructured.NestedInt64(status, name); err != nil {
+		if n[i], err = generationAt(status, name); err != nil {
 			return false, err
 		}
 	}

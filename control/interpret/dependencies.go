@@ -48,7 +48,7 @@ func ingressDependencies(template *unstructured.Unstructured) ([]DependentRefere
 	out := references{namespace: template.GetNamespace()}
 	for _, t := range all {
 		if m, ok := t.(map[string]any); ok {
-			name, _ := m["secretName"].(string)
+			name, _ := m["secretName"].(string) // "" is no reference
 			out.add("Secret", name)
 		}
 	}

@@ -1,6 +1,8 @@
 package interpret
 
 import (
+	"maps"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -9,28 +11,40 @@ import (
 	"k8s.io/utils/ptr"
 )
 
+// withoutPods is the spec of a workload, without the template of its pods, and its status: the template is the most of an object, and
+// of no concern to whether it is healthy.
+func withoutPods(obj *unstructured.Unstructured) map[string]any {
+	out := map[string]any{"status": obj.Object["status"]}
+	if spec, ok := obj.Object["spec"].(map[string]any); ok {
+		spec = maps.Clone(spec)
+		delete(spec, "template")
+		out["spec"] = spec
+	}
+	return out
+}
+
 // deploymentHealthy: the controller has seen the spec, all replicas are of it, and they are available.
 func deploymentHealthy(obj *unstructured.Unstructured) (bool, error) {
-	d, err := typed[appsv1.Deployment](obj.Object)
+	d, err := typed[appsv1.Deployment](withoutPods(obj))
 	if err != nil {
 		return false, err
 	}
 	s := d.Status
-	return s.ObservedGeneration == d.Generation && s.UpdatedReplicas >= ptr.Deref(d.Spec.Replicas, 1) &&
+	return s.ObservedGeneration == obj.GetGeneration() && s.UpdatedReplicas >= ptr.Deref(d.Spec.Replicas, 1) &&
 		s.AvailableReplicas >= s.UpdatedReplicas, nil
 }
 
 func replicaSetHealthy(obj *unstructured.Unstructured) (bool, error) {
-	r, err := typed[appsv1.ReplicaSet](obj.Object)
+	r, err := typed[appsv1.ReplicaSet](withoutPods(obj))
 	if err != nil {
 		return false, err
 	}
-	return r.Status.ObservedGeneration == r.Generation && r.Status.AvailableReplicas >= ptr.Deref(r.Spec.Replicas, 1), nil
+	return r.Status.ObservedGeneration == obj.GetGeneration() && r.Status.AvailableReplicas >= ptr.Deref(r.Spec.Replicas, 1), nil
 }
 
 // statefulSetHealthy: as a Deployment, but a rolling update stops at the partition: pods below it stay as they are.
 func statefulSetHealthy(obj *unstructured.Unstructured) (bool, error) {
-	x, err := typed[appsv1.StatefulSet](obj.Object)
+	x, err := typed[appsv1.StatefulSet](withoutPods(obj))
 	if err != nil {
 		return false, err
 	}
@@ -39,16 +53,16 @@ func statefulSetHealthy(obj *unstructured.Unstructured) (bool, error) {
 	if r := x.Spec.UpdateStrategy.RollingUpdate; r != nil {
 		updated -= ptr.Deref(r.Partition, 0)
 	}
-	return x.Status.ObservedGeneration == x.Generation && x.Status.UpdatedReplicas >= updated && x.Status.AvailableReplicas >= all, nil
+	return x.Status.ObservedGeneration == obj.GetGeneration() && x.Status.UpdatedReplicas >= updated && x.Status.AvailableReplicas >= all, nil
 }
 
 func daemonSetHealthy(obj *unstructured.Unstructured) (bool, error) {
-	d, err := typed[appsv1.DaemonSet](obj.Object)
+	d, err := typed[appsv1.DaemonSet](withoutPods(obj))
 	if err != nil {
 		return false, err
 	}
 	s := d.Status
-	return s.ObservedGeneration == d.Generation && s.UpdatedNumberScheduled >= s.DesiredNumberScheduled &&
+	return s.ObservedGeneration == obj.GetGeneration() && s.UpdatedNumberScheduled >= s.DesiredNumberScheduled &&
 		s.NumberAvailable >= s.UpdatedNumberScheduled, nil
 }
 

@@ -4,6 +4,7 @@
 package interpret
 
 import (
+	"context"
 	"fmt"
 	"math"
 
@@ -45,42 +46,57 @@ type DependentReference struct {
 // Interpreter answers for objects of any kind.
 type Interpreter struct {
 	sources []Source
+	custom  *Custom // nil: rules never change
 }
 
-// New returns an interpreter that asks the given sources in their order, then what is built in.
+// New returns an interpreter that asks the given sources in their order, then the rules for kinds of other projects that are
+// built in, then what is built in for those of Kubernetes.
 func New(before ...Source) *Interpreter {
-	return &Interpreter{sources: append(append([]Source(nil), before...), native)}
+	return &Interpreter{sources: append(append([]Source(nil), before...), thirdParty, native)}
+}
+
+// Follow calls f each time when rules of kinds have changed, until ctx ends: what was read by them may have to be read again. f is
+// called where the rules are exchanged, and must not wait for anything.
+func (in *Interpreter) Follow(ctx context.Context, f Changed) {
+	if in.custom != nil {
+		in.custom.follow(ctx, f)
+	}
 }
 
 // kind merges what the sources know; the first one that knows an operation is the one that is asked.
 func (in *Interpreter) kind(obj *unstructured.Unstructured) Kind {
 	var k Kind
 	for _, source := range in.sources {
-		next := source(obj.GroupVersionKind())
-		if k.Replicas == nil {
-			k.Replicas = next.Replicas
-		}
-		if k.Revise == nil {
-			k.Revise = next.Revise
-		}
-		if k.Prune == nil {
-			k.Prune = next.Prune
-		}
-		if k.Retain == nil {
-			k.Retain = next.Retain
-		}
-		if k.Reflect == nil {
-			k.Reflect = next.Reflect
-		}
-		if k.Aggregate == nil {
-			k.Aggregate = next.Aggregate
-		}
-		if k.Healthy == nil {
-			k.Healthy = next.Healthy
-		}
-		if k.Dependencies == nil {
-			k.Dependencies = next.Dependencies
-		}
+		k = k.or(source(obj.GroupVersionKind()))
+	}
+	return k
+}
+
+// or fills in what k does not know.
+func (k Kind) or(next Kind) Kind {
+	if k.Replicas == nil {
+		k.Replicas = next.Replicas
+	}
+	if k.Revise == nil {
+		k.Revise = next.Revise
+	}
+	if k.Prune == nil {
+		k.Prune = next.Prune
+	}
+	if k.Retain == nil {
+		k.Retain = next.Retain
+	}
+	if k.Reflect == nil {
+		k.Reflect = next.Reflect
+	}
+	if k.Aggregate == nil {
+		k.Aggregate = next.Aggregate
+	}
+	if k.Healthy == nil {
+		k.Healthy = next.Healthy
+	}
+	if k.Dependencies == nil {
+		k.Dependencies = next.Dependencies
 	}
 	return k
 }

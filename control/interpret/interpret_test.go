@@ -102,10 +102,14 @@ func (r *row) run(t *testing.T) (any, error) {
 		refs, err := in.Dependencies(obj)
 		var out []string
 		for _, d := range refs {
-			if d.APIVersion != "v1" || d.Namespace != obj.GetNamespace() {
-				t.Errorf("%+v is in another group or namespace", d)
+			text := d.Kind + "/" + d.Name
+			if d.APIVersion != "v1" {
+				text = d.APIVersion + " " + text
 			}
-			out = append(out, d.Kind+"/"+d.Name)
+			if d.Namespace != obj.GetNamespace() {
+				text = d.Namespace + " " + text
+			}
+			out = append(out, text)
 		}
 		return out, err
 	case "replicas":
@@ -237,8 +241,8 @@ func TestSourcesGoBeforeWhatIsBuiltIn(t *testing.T) {
 	if err := in.Revise(farm, 7); err != nil {
 		t.Fatal(err)
 	}
-	if n, _, _ := unstructured.NestedInt64(farm.Object, "spec", "hens"); n != 7 {
-		t.Errorf("hens: %d", n)
+	if n, _, err := unstructured.NestedInt64(farm.Object, "spec", "hens"); n != 7 || err != nil {
+		t.Errorf("hens: %d, %v", n, err)
 	}
 	if n, _, ok, err := in.Replicas(object(web)); n != 1 || !ok || err != nil {
 		t.Errorf("what no source knows is built in: %d %v %v", n, ok, err)

@@ -94,7 +94,7 @@ func pruneServiceAccount(obj *unstructured.Unstructured) error {
 
 // nameOf is the field name of an element of a list; "" if it has none.
 func nameOf(element any) string {
-	m, _ := element.(map[string]any)
+	m, _ := element.(map[string]any) // nil has no fields
 	name, _ := m["name"].(string)
 	return name
 }

@@ -83,13 +83,18 @@ func SetCompletions(job *unstructured.Unstructured, n int64) error {
 	return nil
 }
 
-// requirements are what one pod asks for, nil if that is nothing. A container that has only limits requests them, as the API server
-// has it for pods.
+// requirements are what one pod asks for, nil if that is nothing.
 func (p path) requirements(obj *unstructured.Unstructured) (*workv1alpha2.ReplicaRequirements, error) {
 	spec, err := p.pod(obj)
 	if err != nil {
 		return nil, fmt.Errorf("read the pods: %w", err)
 	}
+	return podRequirements(spec, obj.GetNamespace()), nil
+}
+
+// podRequirements are what a pod asks for, nil if that is nothing. A container that has only limits requests them, as the API server
+// has it for pods. The spec is changed.
+func podRequirements(spec *corev1.PodSpec, namespace string) *workv1alpha2.ReplicaRequirements {
 	for _, containers := range [][]corev1.Container{spec.Containers, spec.InitContainers} {
 		for i := range containers {
 			requestLimits(&containers[i].Resources)
@@ -97,7 +102,7 @@ func (p path) requirements(obj *unstructured.Unstructured) (*workv1alpha2.Replic
 	}
 	out := &workv1alpha2.ReplicaRequirements{
 		ResourceRequest: resource.PodRequests(&corev1.Pod{Spec: *spec}, resource.PodResourcesOptions{}),
-		Namespace:       obj.GetNamespace(), PriorityClassName: spec.PriorityClassName,
+		Namespace:       namespace, PriorityClassName: spec.PriorityClassName,
 	}
 	if len(out.ResourceRequest) == 0 {
 		out.ResourceRequest = nil
@@ -110,9 +115,9 @@ func (p path) requirements(obj *unstructured.Unstructured) (*workv1alpha2.Replic
 		out.NodeClaim = &claim
 	}
 	if out.NodeClaim == nil && out.ResourceRequest == nil && out.PriorityClassName == "" {
-		return nil, nil
+		return nil
 	}
-	return out, nil
+	return out
 }
 
 func requestLimits(r *corev1.ResourceRequirements) {

@@ -187,10 +187,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return d.leave()
+			return d.end()
 		case <-d.trigger:
 			if !d.settle(ctx) {
-				return d.leave()
+				return d.end()
 			}
 			d.reconcile(ctx)
 		case <-live:

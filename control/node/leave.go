@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,9 +18,18 @@ const (
 	still = 250 * time.Millisecond
 	// countEvery is the pause between two looks at the counters.
 	countEvery = 25 * time.Millisecond
-	// longest is when it ends all the same; kubelet grants the pod 5 s, and an IKE daemon that does ESP itself waits 2.5 s.
+	// longest is when it ends all the same; kubelet grants the pod 5 s, and an IKE daemon that does ESP itself 2.5 s.
 	longest = 2200 * time.Millisecond
 )
+
+// end leaves the wire in order.
+func (d *Daemon) end() error {
+	err := d.leave()
+	if w, ok := d.wire.(cable.Outlived); ok {
+		err = errors.Join(err, w.Left())
+	}
+	return err
+}
 
 // leave moves the flows of a gateway to others before its wire ends with this process. Where the wire stays, or there is no
 // other gateway, it does nothing. The next process of the node's daemon comes back.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/netdev"
@@ -87,23 +88,30 @@ func cableLimits(objs Objects, sizes map[netip.Addr]probe.Size) map[string]int32
 func limits(objs Objects, sizes map[netip.Addr]probe.Size) map[uint16]int {
 	var out map[uint16]int
 	own := cableLimits(objs, sizes)
-	addresses := map[string]netip.Addr{}
+	others := map[string]*pelagov1alpha1.NodeIndex{} // gateways
+	for i := range objs.NodeIndexes {
+		if n := &objs.NodeIndexes[i]; n.Name != objs.Name && n.Status.Gateway {
+			others[n.Name] = n
+		}
+	}
+	inside := 0 // what passes to all of them; 0: whatever they are sent
 	for i := range objs.Nodes {
-		addresses[objs.Nodes[i].Name], _ = internalIP(&objs.Nodes[i]) // of one without an address nothing is known
+		if n := &objs.Nodes[i]; others[n.Name] != nil {
+			address, _ := internalIP(n) // of one without an address nothing is known
+			if size := sizes[address]; size.BlackHole() && (inside == 0 || size.Passes < inside) {
+				inside = size.Passes
+			}
+		}
 	}
 	for p := range routedPeers(objs.Peers) {
 		cluster := uint16(p.Spec.ClusterIndex)
+		if inside > 0 {
+			out = lower(out, cluster, inside)
+		}
 		if mtu, ok := own[p.Name]; ok {
 			out = lower(out, cluster, int(mtu))
 		}
-		for i := range objs.NodeIndexes {
-			n := &objs.NodeIndexes[i]
-			if n.Name == objs.Name || !n.Status.Gateway {
-				continue
-			}
-			if size := sizes[addresses[n.Name]]; size.BlackHole() {
-				out = lower(out, cluster, size.Passes)
-			}
+		for _, n := range others {
 			if mtu, ok := n.Status.PathMTU[p.Name]; ok {
 				out = lower(out, cluster, int(mtu))
 			}

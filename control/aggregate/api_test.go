@@ -1,0 +1,545 @@
+package aggregate_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/aggregate"
+	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/test/apiserver"
+	"github.com/pelago-net/pelago/test/await"
+)
+
+var server = apiserver.NewShared(apiserver.CRDs())
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+
+// hub is a hub with the members m1 and m2 and no templates. The test plays all other controllers.
+type hub struct {
+	*apiserver.Cluster
+	// bindings and templates count the status writes of the code under test that reached the server.
+	bindings, templates atomic.Int64
+	// before is called before each of them, refused after each that the server refuses.
+	before  func()
+	refused func(error)
+}
+
+func newHub(t *testing.T) *hub {
+	t.Helper()
+	h := &hub{Cluster: apiserver.Connect(t, server.Config(t), clusterv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme)}
+	h.Empty(&workv1alpha2.ResourceBinding{}, &workv1alpha2.ClusterResourceBinding{}, &appsv1.Deployment{}, &batchv1.Job{}, &corev1.Event{},
+		&clusterv1alpha1.Cluster{})
+	for _, name := range []string{"m1", "m2"} {
+		ns := "karmada-es-" + name
+		if err := h.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}); client.IgnoreAlreadyExists(err) != nil {
+			t.Fatal(err)
+		}
+		if err := h.DeleteAllOf(t.Context(), &workv1alpha1.Work{}, client.InNamespace(ns)); err != nil {
+			t.Fatal(err)
+		}
+		c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull}}
+		h.Make(c)
+		h.ready(name, metav1.ConditionTrue, "ClusterReady")
+	}
+	return h
+}
+
+func (h *hub) ready(cluster string, status metav1.ConditionStatus, reason string) {
+	h.Helper()
+	c := &clusterv1alpha1.Cluster{}
+	h.read(c, "", cluster)
+	meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{Type: "Ready", Status: status, Reason: reason})
+	if err := h.Status().Update(h.Context(), c); err != nil {
+		h.Fatal(err)
+	}
+}
+
+func (h *hub) read(o client.Object, namespace, name string) {
+	h.Helper()
+	if err := h.Get(h.Context(), client.ObjectKey{Namespace: namespace, Name: name}, o); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// run starts the code under test; its status writes are counted.
+func (h *hub) run(delay time.Duration) (stop func()) {
+	h.Helper()
+	count := func(o client.Object, write func() error) error {
+		if h.before != nil {
+			h.before()
+		}
+		err := write()
+		if err != nil && h.refused != nil {
+			h.refused(err)
+		}
+		if err == nil {
+			if _, template := o.(*unstructured.Unstructured); template {
+				h.templates.Add(1)
+			} else {
+				h.bindings.Add(1)
+			}
+		}
+		return err
+	}
+	newClient := func(cfg *rest.Config, opts client.Options) (client.Client, error) {
+		c, err := client.NewWithWatch(cfg, opts)
+		if err != nil {
+			return nil, err
+		}
+		return interceptor.NewClient(c, interceptor.Funcs{
+			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+				return count(o, func() error { return c.SubResource(sub).Update(ctx, o, opts...) })
+			},
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+				return count(o, func() error { return c.SubResource(sub).Patch(ctx, o, p, opts...) })
+			},
+		}), nil
+	}
+	return apiserver.Manager{Scheme: h.Scheme(), NewClient: newClient, Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
+		return aggregate.Setup(mgr, aggregate.Options{Interpreter: interpret.New(), Delay: delay})
+	}}}.Run(h, h.Config)
+}
+
+// cleanUp deletes objects when the test's own context has ended.
+func (h *hub) cleanUp(objects ...client.Object) {
+	for _, o := range objects {
+		if err := h.Delete(context.Background(), o); err != nil {
+			h.Error(err)
+		}
+	}
+}
+
+// writes are those of bindings and those of templates.
+func (h *hub) writes() string { return fmt.Sprint(h.bindings.Load(), " ", h.templates.Load()) }
+
+// settled waits until so much is written, and nothing more within the next delay.
+func (h *hub) settled(want string, delay time.Duration) {
+	h.Helper()
+	await.Equal(h, want, h.writes)
+	await.Never(h, delay+delay/2, "another write of a binding's or a template's status than "+want, func() bool { return h.writes() != want })
+}
+
+func deployment() *appsv1.Deployment {
+	labels := map[string]string{"app": "nginx"}
+	return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "nginx"}, Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "nginx", Image: "nginx"}}}}}}
+}
+
+func reference(o client.Object, gvk schema.GroupVersionKind) workv1alpha2.ObjectReference {
+	apiVersion, kind := gvk.ToAPIVersionAndKind()
+	return workv1alpha2.ObjectReference{APIVersion: apiVersion, Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID()}
+}
+
+// bind makes the binding of a template, decided for the clusters.
+func (h *hub) bind(ref workv1alpha2.ObjectReference, clusters ...string) *workv1alpha2.ResourceBinding {
+	h.Helper()
+	b := &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: ref.Name + "-" + strings.ToLower(ref.Kind)},
+		Spec: workv1alpha2.ResourceBindingSpec{Resource: ref, Placement: &policyv1alpha1.Placement{}, ConflictResolution: policyv1alpha1.ConflictAbort}}
+	for _, c := range clusters {
+		b.Spec.Clusters = append(b.Spec.Clusters, workv1alpha2.TargetCluster{Name: c, Replicas: 1})
+	}
+	b.Annotations = map[string]string{workv1alpha2.AnnotationDecision: h.decision(&b.Spec)}
+	h.Make(b)
+	return b
+}
+
+func (h *hub) decision(spec *workv1alpha2.ResourceBindingSpec) string {
+	h.Helper()
+	hash, err := workv1alpha2.SpecHash(spec)
+	if err != nil {
+		h.Fatal(err)
+	}
+	text, err := workv1alpha2.Decision{For: hash, Reason: "Success", Time: metav1.NowMicro(), Scheduled: metav1.NowMicro(), Term: "near"}.Encode()
+	if err != nil {
+		h.Fatal(err)
+	}
+	return text
+}
+
+// send makes the Works of a binding.
+func (h *hub) send(b *workv1alpha2.ResourceBinding) {
+	h.Helper()
+	for _, c := range b.Spec.Clusters {
+		h.Make(&workv1alpha1.Work{ObjectMeta: metav1.ObjectMeta{Namespace: "karmada-es-" + c.Name, Name: b.Name, Annotations: map[string]string{
+			workv1alpha2.AnnotationBindingNamespace: b.Namespace, workv1alpha2.AnnotationBindingName: b.Name}}})
+	}
+}
+
+// report plays the execution in a cluster: the Work is applied, the object has this status.
+func (h *hub) report(cluster, name, status string) {
+	h.Helper()
+	w := &workv1alpha1.Work{}
+	h.read(w, "karmada-es-"+cluster, name)
+	meta.SetStatusCondition(&w.Status.Conditions, metav1.Condition{Type: "Applied", Status: metav1.ConditionTrue, Reason: "AppliedSuccessful", ObservedGeneration: w.Generation})
+	w.Status.ManifestStatuses = []workv1alpha1.ManifestStatus{{Health: workv1alpha1.ResourceHealthy,
+		Identifier: workv1alpha1.ResourceIdentifier{Version: "v1", Kind: "X", Resource: "xs", Name: "x"}, Status: &runtime.RawExtension{Raw: []byte(status)}}}
+	if err := h.Status().Update(h.Context(), w); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// replicas is what a member says of a Deployment with one replica that has reached a generation of the template.
+func replicas(ready, generation int) string {
+	text, _ := json.Marshal(map[string]int{"replicas": 1, "readyReplicas": ready, "updatedReplicas": 1, "availableReplicas": ready,
+		"generation": generation, "observedGeneration": generation, "resourceTemplateGeneration": generation}) // numbers cannot fail
+	return string(text)
+}
+
+// condition is status, reason and message of a binding's condition.
+func (h *hub) condition(name, kind string) func() string {
+	return func() string {
+		b := &workv1alpha2.ResourceBinding{}
+		h.read(b, "default", name)
+		c := meta.FindStatusCondition(b.Status.Conditions, kind)
+		if c == nil {
+			return ""
+		}
+		return fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
+	}
+}
+
+// status is generation observed and replicas ready of the Deployment.
+func (h *hub) status() string {
+	d := &appsv1.Deployment{}
+	h.read(d, "default", "nginx")
+	return fmt.Sprintf("generation %d of %d, ready %d of %d", d.Status.ObservedGeneration, d.Generation, d.Status.ReadyReplicas, d.Status.Replicas)
+}
+
+// An ordinary propagation takes two writes of the binding's status and one of the template's.
+func TestDeploymentOverTwoClusters(t *testing.T) {
+	const delay = time.Second // long enough for a busy machine to make two reports
+	h := newHub(t)
+	h.run(delay)
+	d := deployment()
+	h.Make(d)
+	b := h.bind(reference(d, appsv1.SchemeGroupVersion.WithKind("Deployment")), "m1", "m2")
+	h.settled("1 0", delay)
+	if got := h.condition(b.Name, "Scheduled")(); got != "True Success " {
+		t.Errorf("Scheduled: %s", got)
+	}
+	h.send(b)
+	h.report("m1", b.Name, replicas(1, 1))
+	h.report("m2", b.Name, replicas(1, 1))
+	await.Equal(t, "True FullyAppliedSuccess applied in 2 clusters", h.condition(b.Name, "FullyApplied"))
+	h.settled("2 1", delay)
+	if got, want := h.status(), "generation 1 of 1, ready 2 of 2"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	h.read(b, "default", b.Name)
+	if s := b.Status; s.SchedulerObservedGeneration != b.Generation || s.SchedulerObservedAffinityName != "near" || s.LastScheduledTime == nil || len(s.AggregatedStatus) != 2 {
+		t.Errorf("status %+v", s)
+	}
+}
+
+// A cluster that reports after another one within a second costs no write of its own, and the last one is not waited for.
+func TestProgressIsWrittenAtItsPace(t *testing.T) {
+	h := newHub(t)
+	d := deployment()
+	h.Make(d)
+	h.run(10 * time.Millisecond)
+	b := h.bind(reference(d, appsv1.SchemeGroupVersion.WithKind("Deployment")), "m1", "m2")
+	h.send(b)
+	await.Equal(t, "1 0", h.writes)
+	h.report("m1", b.Name, replicas(1, 1))
+	await.Never(t, 300*time.Millisecond, "a write for the first of two clusters", func() bool { return h.writes() != "1 0" })
+	began := time.Now()
+	h.report("m2", b.Name, replicas(1, 1))
+	await.Equal(t, "2 1", h.writes)
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("the last cluster's report was written after %v", took)
+	}
+}
+
+// A report that comes before the cache shows our own write of the one before is not written over the old version.
+func TestOwnWritesAreSeen(t *testing.T) {
+	h := newHub(t)
+	d := deployment()
+	h.Make(d)
+	var refused atomic.Int64
+	h.refused = func(error) { refused.Add(1) }
+	h.run(time.Millisecond)
+	b := h.bind(reference(d, appsv1.SchemeGroupVersion.WithKind("Deployment")), "m1")
+	h.send(b)
+	for i := range 100 {
+		h.report("m1", b.Name, replicas(i%2, 1))
+	}
+	await.Equal(t, "generation 1 of 1, ready 1 of 1", h.status)
+	if n := refused.Load(); n > 0 {
+		t.Errorf("%d writes were refused", n)
+	}
+}
+
+// A tool that waits as Argo CD does sees the new generation only when the last cluster has it, and the replicas all the time.
+func TestObservedGenerationWaitsForAll(t *testing.T) {
+	h := newHub(t)
+	h.run(10 * time.Millisecond)
+	d := deployment()
+	h.Make(d)
+	b := h.bind(reference(d, appsv1.SchemeGroupVersion.WithKind("Deployment")), "m1", "m2")
+	h.send(b)
+	h.report("m1", b.Name, replicas(1, 1))
+	h.report("m2", b.Name, replicas(1, 1))
+	await.Equal(t, "generation 1 of 1, ready 2 of 2", h.status)
+
+	h.read(d, "default", "nginx")
+	d.Spec.Template.Spec.Containers[0].Image = "nginx:2"
+	if err := h.Update(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []string{"m1", "m2"} {
+		w := &workv1alpha1.Work{}
+		h.read(w, "karmada-es-"+c, b.Name)
+		w.Spec.Workload.Manifests = []workv1alpha1.Manifest{{RawExtension: runtime.RawExtension{Raw: []byte(`{"apiVersion":"v1","kind":"X","metadata":{"name":"x"}}`)}}}
+		if err := h.Update(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.ready("m2", metav1.ConditionUnknown, "ClusterStatusUnknown")
+	h.report("m1", b.Name, replicas(1, 2))
+	await.Equal(t, "False FullyAppliedFailed m2: not applied yet: the cluster is not ready (ClusterStatusUnknown)", h.condition(b.Name, "FullyApplied"))
+	if got, want := h.status(), "generation 1 of 2, ready 2 of 2"; got != want {
+		t.Errorf("while m2 is away: %s, want %s", got, want)
+	}
+	h.ready("m2", metav1.ConditionTrue, "ClusterReady")
+	await.Equal(t, "False FullyAppliedFailed m2: not applied yet", h.condition(b.Name, "FullyApplied"))
+	h.report("m2", b.Name, replicas(1, 2))
+	await.Equal(t, "generation 2 of 2, ready 2 of 2", h.status)
+}
+
+// Karmada #7320: after a conflict the status of before must not be written.
+func TestConflictComputesAnew(t *testing.T) {
+	h := newHub(t)
+	d := deployment()
+	h.Make(d)
+	b := h.bind(reference(d, appsv1.SchemeGroupVersion.WithKind("Deployment")), "m1")
+	h.send(b)
+	h.report("m1", b.Name, replicas(1, 1))
+	var once atomic.Bool
+	h.before = func() { // just before the first write the template and the member's object change
+		if once.CompareAndSwap(false, true) {
+			h.read(d, "default", "nginx")
+			d.Spec.Paused = true
+			if err := h.Update(t.Context(), d); err != nil {
+				t.Error(err)
+			}
+			h.Nudge(b)
+			h.report("m1", b.Name, replicas(0, 1))
+		}
+	}
+	h.run(50 * time.Millisecond)
+	await.Equal(t, "generation 0 of 2, ready 0 of 1", h.status)
+	await.Equal(t, "True FullyAppliedSuccess applied in 1 clusters", h.condition(b.Name, "FullyApplied"))
+	h.report("m1", b.Name, replicas(1, 2))
+	await.Equal(t, "generation 2 of 2, ready 1 of 1", h.status)
+}
+
+// A template without status subresource is never written: that would make a new generation, without end.
+func TestKindsWithoutStatusSubresource(t *testing.T) {
+	h := newHub(t)
+	farms := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Farm"}
+	crd := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "farms.example.com"},
+		"spec": map[string]any{"group": "example.com", "scope": "Namespaced", "names": map[string]any{"kind": "Farm", "plural": "farms"},
+			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "schema": map[string]any{
+				"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}}},
+	}}
+	h.Make(crd)
+	farm := &unstructured.Unstructured{}
+	farm.SetGroupVersionKind(farms)
+	farm.SetNamespace("default")
+	farm.SetName("x")
+	await.True(t, "farms are served", func() bool { return h.Create(t.Context(), farm.DeepCopy()) == nil })
+	h.read(farm, "default", "x")
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "plain"}}
+	h.Make(cm)
+	t.Cleanup(func() { h.cleanUp(cm, crd) })
+
+	// This user rule has a status for the kind all the same.
+	source := func(gvk schema.GroupVersionKind) interpret.Kind {
+		if gvk != farms {
+			return interpret.Kind{}
+		}
+		return interpret.Kind{Aggregate: func(template *unstructured.Unstructured, _ []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
+			return map[string]any{"generation": template.GetGeneration()}, nil
+		}}
+	}
+	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
+		return aggregate.Setup(mgr, aggregate.Options{Interpreter: interpret.New(source), Delay: time.Millisecond})
+	}}}.Run(t, h.Config)
+	for _, ref := range []workv1alpha2.ObjectReference{reference(farm, farms), reference(cm, corev1.SchemeGroupVersion.WithKind("ConfigMap"))} {
+		b := h.bind(ref, "m1")
+		h.send(b)
+		h.report("m1", b.Name, `{"eggs":3}`)
+		await.Equal(t, "True FullyAppliedSuccess applied in 1 clusters", h.condition(b.Name, "FullyApplied"))
+	}
+	for range 3 { // more events
+		h.report("m1", "x-farm", fmt.Sprintf(`{"eggs":%d}`, time.Now().UnixNano()%1000))
+	}
+	version := farm.GetResourceVersion()
+	await.Never(t, 300*time.Millisecond, "the template is written", func() bool {
+		h.read(farm, "default", "x")
+		return farm.GetResourceVersion() != version || farm.GetGeneration() != 1
+	})
+}
+
+// Other rules for its kind are another status of a template, although no member has reported anything new.
+func TestRulesOfTheKindChange(t *testing.T) {
+	h := newHub(t)
+	d := deployment()
+	h.Make(d)
+	b := h.bind(reference(d, appsv1.SchemeGroupVersion.WithKind("Deployment")), "m1")
+	h.send(b)
+	h.report("m1", b.Name, replicas(2, 1))
+	rules := interpret.NewCustom()
+	rules.Set(nil)
+	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
+		return aggregate.Setup(mgr, aggregate.Options{Interpreter: rules.Interpreter(), Delay: time.Millisecond})
+	}}}.Run(t, h.Config)
+	collisions := func() int32 {
+		h.read(d, "default", d.Name)
+		return ptr.Deref(d.Status.CollisionCount, 0)
+	}
+	await.Equal(t, "True FullyAppliedSuccess applied in 1 clusters", h.condition(b.Name, "FullyApplied"))
+	rules.Set([]pelagov1alpha1.KindRules{{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: pelagov1alpha1.KindRulesSpec{
+		Kinds: []pelagov1alpha1.RuledKind{{APIVersion: "apps/v1", Kind: "Deployment"}},
+		Rules: pelagov1alpha1.Rules{Aggregate: "{'collisionCount': 7}"},
+	}}})
+	await.Equal(t, 7, collisions)
+}
+
+// N clusters that report within the delay make one write; a steady stream is written at the pace of the delay.
+func TestEventsAreTakenTogether(t *testing.T) {
+	h := newHub(t)
+	d := deployment()
+	h.Make(d)
+	b := h.bind(reference(d, appsv1.SchemeGroupVersion.WithKind("Deployment")), "m1", "m2")
+	h.send(b)
+	h.run(2 * time.Second)
+	await.Equal(t, "1 0", h.writes)
+	for i := range 5 {
+		h.report("m1", b.Name, replicas(i%2, 1))
+		h.report("m2", b.Name, replicas(i%2, 1))
+	}
+	await.Equal(t, "generation 1 of 1, ready 0 of 2", h.status)
+	if got := h.writes(); got != "2 1" {
+		t.Errorf("10 reports within the delay: %s writes, want 2 1", got)
+	}
+	end := time.Now().Add(6 * time.Second)
+	for i := 0; time.Now().Before(end); i++ {
+		// Never what was written last, which would ask for no write.
+		h.report("m1", b.Name, fmt.Sprintf(`{"replicas":%d,"generation":1,"observedGeneration":1,"resourceTemplateGeneration":1}`, i+2))
+		time.Sleep(50 * time.Millisecond) // the pace of the stream: it is what the test does, nothing is waited for
+	}
+	if n := h.bindings.Load(); n < 3 || n > 6 {
+		t.Errorf("%d writes in all after 6 s of a stream, want about one in 2 s", n)
+	}
+}
+
+// What the API server refuses is said on template and binding, and the binding's own status is there all the same.
+func TestRefusedStatus(t *testing.T) {
+	h := newHub(t)
+	h.run(10 * time.Millisecond)
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "sum"}, Spec: batchv1.JobSpec{
+		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{RestartPolicy: "Never", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}}}
+	h.Make(job)
+	b := h.bind(reference(job, batchv1.SchemeGroupVersion.WithKind("Job")), "m1")
+	h.send(b)
+	h.report("m1", b.Name, `{"active":"many"}`)
+	await.True(t, "events on Job and binding", func() bool {
+		var events corev1.EventList
+		if err := h.List(t.Context(), &events, client.InNamespace("default")); err != nil {
+			t.Fatal(err)
+		}
+		on := map[string]bool{}
+		for _, e := range events.Items {
+			if e.Reason == "AggregateStatusFailed" && strings.Contains(e.Message, "m1") {
+				on[e.InvolvedObject.Kind] = true
+			}
+		}
+		return on["Job"] && on["ResourceBinding"]
+	})
+	await.True(t, "FullyApplied is True", func() bool { return strings.HasPrefix(h.condition(b.Name, "FullyApplied")(), "True") })
+	await.True(t, "the binding names the failure", func() bool {
+		return strings.HasPrefix(h.condition(b.Name, "Interpreted")(), "False RuleFailed aggregate the status of Job default/sum: status of cluster m1")
+	})
+	h.report("m1", b.Name, `{"active":1,"startTime":"2026-01-01T00:00:00Z"}`)
+	await.Equal(t, int32(1), func() int32 { h.read(job, "default", "sum"); return job.Status.Active })
+	await.Equal(t, "", h.condition(b.Name, "Interpreted"))
+}
+
+// A template of the same name that is not the binding's is left alone.
+func TestOtherTemplateOfTheName(t *testing.T) {
+	h := newHub(t)
+	h.run(10 * time.Millisecond)
+	d := deployment()
+	h.Make(d)
+	ref := reference(d, appsv1.SchemeGroupVersion.WithKind("Deployment"))
+	ref.UID = "former"
+	b := h.bind(ref, "m1")
+	h.send(b)
+	h.report("m1", b.Name, replicas(1, 1))
+	await.Equal(t, "True FullyAppliedSuccess applied in 1 clusters", h.condition(b.Name, "FullyApplied"))
+	await.Never(t, 300*time.Millisecond, "the template gets a status", func() bool { return h.status() != "generation 0 of 1, ready 0 of 0" })
+}
+
+// A cluster-wide binding: of a dependent, without decision; and the load balancers of a Service.
+func TestClusterBindingAndService(t *testing.T) {
+	h := newHub(t)
+	h.run(10 * time.Millisecond)
+	crb := &workv1alpha2.ClusterResourceBinding{ObjectMeta: metav1.ObjectMeta{Name: "x-clusterrole"}, Spec: workv1alpha2.ResourceBindingSpec{
+		Resource:   workv1alpha2.ObjectReference{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole", Name: "x"},
+		RequiredBy: []workv1alpha2.BindingSnapshot{{Name: "y", Clusters: []workv1alpha2.TargetCluster{{Name: "m2"}}}}}}
+	h.Make(crb, &workv1alpha1.Work{ObjectMeta: metav1.ObjectMeta{Namespace: "karmada-es-m2", Name: "x-clusterrole",
+		Annotations: map[string]string{workv1alpha2.AnnotationClusterBindingName: "x-clusterrole"}}})
+	h.report("m2", "x-clusterrole", `{}`)
+	await.True(t, "the cluster-wide binding is fully applied", func() bool {
+		h.read(crb, "", "x-clusterrole")
+		return meta.IsStatusConditionTrue(crb.Status.Conditions, "FullyApplied")
+	})
+	if len(crb.Status.Conditions) != 1 {
+		t.Errorf("conditions %+v, want FullyApplied only", crb.Status.Conditions)
+	}
+
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}}}
+	h.Make(svc)
+	t.Cleanup(func() { h.cleanUp(svc) })
+	b := h.bind(reference(svc, corev1.SchemeGroupVersion.WithKind("Service")), "m1")
+	h.send(b)
+	h.report("m1", b.Name, `{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"}]}}`)
+	await.Equal(t, "192.0.2.1 m1", func() string {
+		h.read(svc, "default", "web")
+		if len(svc.Status.LoadBalancer.Ingress) == 0 {
+			return ""
+		}
+		in := svc.Status.LoadBalancer.Ingress[0]
+		return in.IP + " " + in.Hostname
+	})
+}

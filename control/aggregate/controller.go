@@ -1,0 +1,303 @@
+// Package aggregate brings the status back: from the Works of a binding into its status, from there into the template's status. It
+// runs in the hub, is the only writer of both, and writes nothing else. Events within a short delay make one write.
+package aggregate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/written"
+)
+
+const (
+	defaultDelay   = 100 * time.Millisecond
+	defaultWorkers = 8
+	// progressPause lies between two writes of a binding that is not fully applied before and after: how far it has come is less
+	// urgent than that it is done.
+	progressPause = time.Second
+)
+
+// Options of the controller.
+type Options struct {
+	Interpreter *interpret.Interpreter
+	// Delay is the time from the first event of a binding to the write; 0: 100 ms.
+	Delay time.Duration
+	// Workers is how many bindings are worked on at once; 0: 8.
+	Workers int
+}
+
+type reconciler struct {
+	client      client.Client
+	cache       cache.Cache
+	live        client.Reader
+	recorder    record.EventRecorder
+	kinds       *kinds
+	interpreter *interpret.Interpreter
+	// bindings and templates are the versions that our own writes made.
+	bindings  written.Versions[client.ObjectKey]
+	templates written.Versions[templateKey]
+}
+
+// templateKey names a template.
+type templateKey struct {
+	gvk schema.GroupVersionKind
+	key client.ObjectKey
+}
+
+// Setup adds the controller to the manager, whose scheme has clusters, Works and bindings.
+func Setup(mgr ctrl.Manager, o Options) error {
+	if o.Delay == 0 {
+		o.Delay = defaultDelay
+	}
+	if o.Workers == 0 {
+		o.Workers = defaultWorkers
+	}
+	d, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("set up the aggregation of statuses: %w", err)
+	}
+	r := &reconciler{
+		client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-hub"),
+		kinds: &kinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter,
+	}
+	if err := watch(mgr, r, o); err != nil {
+		return fmt.Errorf("set up the aggregation of statuses: %w", err)
+	}
+	return nil
+}
+
+// Reconcile writes the status of one binding (without a namespace: a ClusterResourceBinding), and that of its template.
+func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	return pace.Result(r.reconcile(ctx, req.NamespacedName))
+}
+
+// reconcile returns when to look again; 0: when something happens.
+func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.Duration, error) {
+	now := time.Now()
+	obj, b := newBinding(key.Namespace == "")
+	if err := r.client.Get(ctx, key, obj); err != nil {
+		r.bindings.Forget(key)
+		return 0, client.IgnoreNotFound(fmt.Errorf("read the binding %s: %w", key, err))
+	}
+	if obj.GetDeletionTimestamp() != nil {
+		return 0, nil
+	}
+	if r.bindings.Behind(key, obj.GetResourceVersion(), now) {
+		return pace.CacheBehind, nil
+	}
+	works, err := r.works(ctx, key)
+	if err != nil {
+		return 0, err
+	}
+	unready, err := r.unready(ctx)
+	if err != nil {
+		return 0, err
+	}
+	at := metav1.NewTime(now.Truncate(time.Second))
+	status, err := Desired(b, works, unready, at)
+	if err != nil {
+		return 0, fmt.Errorf("make the status of the binding %s: %w", key, err)
+	}
+	of, template, err := r.template(ctx, b.Spec.Resource)
+	if err != nil {
+		return 0, errors.Join(r.writeBinding(ctx, obj, b, status), err)
+	}
+	if template != nil && r.templates.Behind(of, template.GetResourceVersion(), now) {
+		return pace.CacheBehind, nil
+	}
+	want, failure := r.aggregate(template, b, status.AggregatedStatus)
+	interpreted(&status, b, works, failure, at)
+	if left := progressPause - now.Sub(r.bindings.Last(key)); left > 0 && inProgress(*b.Status, b) && inProgress(status, b) {
+		return left, nil
+	}
+	if failure != nil {
+		for _, o := range []client.Object{template, obj} {
+			r.recorder.Eventf(o, corev1.EventTypeWarning, workv1alpha2.EventAggregateStatusFailed, "%v", failure)
+		}
+	}
+	return 0, errors.Join(r.writeBinding(ctx, obj, b, status), failure, r.writeTemplate(ctx, obj, of, template, want))
+}
+
+// inProgress says whether a status says of the present binding that it is not fully applied.
+func inProgress(status workv1alpha2.ResourceBindingStatus, b Binding) bool {
+	c := meta.FindStatusCondition(status.Conditions, workv1alpha2.ConditionFullyApplied)
+	return c != nil && c.Status == metav1.ConditionFalse && c.ObservedGeneration == b.GetGeneration()
+}
+
+// newBinding is an empty binding of either kind, and its parts.
+func newBinding(clusterWide bool) (client.Object, Binding) {
+	if clusterWide {
+		o := &workv1alpha2.ClusterResourceBinding{}
+		return o, Binding{o, &o.Spec, &o.Status}
+	}
+	o := &workv1alpha2.ResourceBinding{}
+	return o, Binding{o, &o.Spec, &o.Status}
+}
+
+// works are those of a binding; they are the cache's own, and are not changed.
+func (r *reconciler) works(ctx context.Context, key client.ObjectKey) ([]*workv1alpha1.Work, error) {
+	var list workv1alpha1.WorkList
+	err := r.client.List(ctx, &list, client.MatchingFields{workIndex: key.String()}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list the Works of the binding %s: %w", key, err)
+	}
+	out := make([]*workv1alpha1.Work, len(list.Items))
+	for i := range list.Items {
+		out[i] = &list.Items[i]
+	}
+	return out, nil
+}
+
+// unready says of each cluster that is not ready why.
+func (r *reconciler) unready(ctx context.Context) (map[string]string, error) {
+	var list clusterv1alpha1.ClusterList
+	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list Clusters: %w", err)
+	}
+	out := map[string]string{}
+	for i := range list.Items {
+		if why := readiness(&list.Items[i]); why != "" {
+			out[list.Items[i].Name] = why
+		}
+	}
+	return out, nil
+}
+
+// readiness is "" for a ready cluster, else words that follow "the cluster".
+func readiness(c *clusterv1alpha1.Cluster) string {
+	ready := meta.FindStatusCondition(c.Status.Conditions, clusterv1alpha1.ConditionReady)
+	switch {
+	case ready == nil:
+		return "has not reported yet"
+	case ready.Status == metav1.ConditionTrue:
+		return ""
+	}
+	return fmt.Sprintf("is not ready (%s)", ready.Reason)
+}
+
+func (r *reconciler) writeBinding(
+	ctx context.Context, obj client.Object, b Binding, status workv1alpha2.ResourceBindingStatus,
+) error {
+	if same.DeepEqual(*b.Status, status) {
+		return nil
+	}
+	key := client.ObjectKeyFromObject(obj)
+	bare := func(status workv1alpha2.ResourceBindingStatus) client.Object { // the spec is no part of the patch
+		o, b := newBinding(key.Namespace == "")
+		o.SetNamespace(key.Namespace)
+		o.SetName(key.Name)
+		o.SetResourceVersion(obj.GetResourceVersion())
+		*b.Status = status
+		return o
+	}
+	after := bare(status)
+	patch := client.MergeFromWithOptions(bare(*b.Status), client.MergeFromWithOptimisticLock{})
+	if err := r.client.Status().Patch(ctx, after, patch); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("write the status of the binding %s: %w", key, err))
+	}
+	r.bindings.Note(key, after.GetResourceVersion(), time.Now())
+	return nil
+}
+
+// template reads the template; nil if there is none, or it can have no status.
+func (r *reconciler) template(
+	ctx context.Context, ref workv1alpha2.ObjectReference,
+) (templateKey, *unstructured.Unstructured, error) {
+	gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
+	of := templateKey{gvk, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}}
+	if has, err := r.kinds.haveStatus(of.gvk, time.Now()); err != nil || !has {
+		return of, nil, err
+	}
+	t, err := r.read(ctx, of)
+	if err != nil {
+		r.templates.Forget(of)
+		return of, nil, client.IgnoreNotFound(fmt.Errorf("read the template %s %s: %w", ref.Kind, of.key, err))
+	}
+	if ref.UID != "" && ref.UID != t.GetUID() {
+		return of, nil, nil // another one of this name, which gets its own binding
+	}
+	return of, t, nil
+}
+
+// read reads a template from the cache, in which control/propagate and control/works have its kind; from the server as long as the
+// kind is being listed for the first time. It is written over the version that was read only, so neither a new generation nor
+// another's status is lost.
+func (r *reconciler) read(ctx context.Context, of templateKey) (*unstructured.Unstructured, error) {
+	t := &unstructured.Unstructured{}
+	t.SetGroupVersionKind(of.gvk)
+	informer, err := r.cache.GetInformer(ctx, t, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, err
+	}
+	if !informer.HasSynced() {
+		return t, r.live.Get(ctx, of.key, t)
+	}
+	return t, r.cache.Get(ctx, of.key, t)
+}
+
+// aggregate is the status that the template is to have; nil: it stays as it is.
+func (r *reconciler) aggregate(
+	template *unstructured.Unstructured, b Binding, items []workv1alpha2.AggregatedStatusItem,
+) (map[string]any, error) {
+	if template == nil {
+		return nil, nil
+	}
+	answers, err := Answers(b, items, template.GetGeneration())
+	if err != nil {
+		return nil, err
+	}
+	return r.interpreter.AggregateStatus(template, answers)
+}
+
+func (r *reconciler) writeTemplate(
+	ctx context.Context, binding client.Object, of templateKey, template *unstructured.Unstructured, status map[string]any,
+) error {
+	if template == nil || status == nil {
+		return nil
+	}
+	key := client.ObjectKeyFromObject(template)
+	old, _, err := unstructured.NestedMap(template.Object, "status")
+	if err != nil {
+		return fmt.Errorf("read the status of %s %s: %w", template.GetKind(), key, err)
+	}
+	if len(old) == 0 && len(status) == 0 || same.DeepEqual(old, status) {
+		return nil
+	}
+	now := template.DeepCopy() // an Update reads the answer into it
+	now.Object["status"] = status
+	err = r.client.Status().Update(ctx, now) // with the resourceVersion that was read
+	switch {
+	case err == nil:
+		r.templates.Note(of, now.GetResourceVersion(), time.Now())
+		return nil
+	case apierrors.IsNotFound(err): // the template has gone, or the subresource
+		r.kinds.forget(template.GroupVersionKind())
+		return nil
+	}
+	err = fmt.Errorf("write the status of %s %s: %w", template.GetKind(), key, err)
+	if !apierrors.IsConflict(err) {
+		for _, o := range []client.Object{template, binding} {
+			r.recorder.Eventf(o, corev1.EventTypeWarning, workv1alpha2.EventAggregateStatusFailed, "%v", err)
+		}
+	}
+	return err
+}

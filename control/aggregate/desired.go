@@ -1,0 +1,326 @@
+package aggregate
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/names"
+)
+
+// Bounds of the message of FullyApplied.
+const (
+	namedClusters  = 5   // the others are counted
+	messagePerName = 300 // bytes of what is said of each
+)
+
+// Binding is what both kinds of bindings have.
+type Binding struct {
+	metav1.Object
+	Spec   *workv1alpha2.ResourceBindingSpec
+	Status *workv1alpha2.ResourceBindingStatus
+}
+
+// Desired is the status of a binding. works are all of the binding, in no order; unready says of the clusters that are not ready
+// why. Conditions of other types stay.
+func Desired(
+	b Binding, works []*workv1alpha1.Work, unready map[string]string, now metav1.Time,
+) (workv1alpha2.ResourceBindingStatus, error) {
+	out := *b.Status.DeepCopy()
+	if err := schedule(&out, b); err != nil {
+		return out, err
+	}
+	out.AggregatedStatus = items(b, works, unready)
+	problems := outstanding(b.Spec, out.AggregatedStatus, unready)
+	condition := metav1.Condition{
+		Type: workv1alpha2.ConditionFullyApplied, Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonFullyAppliedSuccess,
+		Message:            fmt.Sprintf("applied in %d clusters", len(out.AggregatedStatus)),
+		ObservedGeneration: b.GetGeneration(), LastTransitionTime: now,
+	}
+	if len(problems) > 0 {
+		condition.Status, condition.Reason = metav1.ConditionFalse, workv1alpha2.ReasonFullyAppliedFailed
+		condition.Message = listed(problems)
+	}
+	meta.SetStatusCondition(&out.Conditions, condition)
+	return out, nil
+}
+
+// interpreted says which rules of the kind fail: on the members' objects, as their Works say, and on the template.
+func interpreted(out *workv1alpha2.ResourceBindingStatus, b Binding, works []*workv1alpha1.Work, failure error, now metav1.Time) {
+	var problems []string
+	for _, w := range works {
+		c := meta.FindStatusCondition(w.Status.Conditions, workv1alpha1.ConditionInterpreted)
+		if cluster, ok := names.ClusterOf(w.Namespace); ok && w.DeletionTimestamp == nil && c != nil && c.Status == metav1.ConditionFalse {
+			problems = append(problems, cluster+": "+c.Message)
+		}
+	}
+	slices.Sort(problems)
+	if failure != nil {
+		problems = append([]string{failure.Error()}, problems...)
+	}
+	if len(problems) == 0 {
+		meta.RemoveStatusCondition(&out.Conditions, workv1alpha1.ConditionInterpreted)
+		return
+	}
+	meta.SetStatusCondition(&out.Conditions, metav1.Condition{
+		Type: workv1alpha1.ConditionInterpreted, Status: metav1.ConditionFalse, Reason: workv1alpha1.ReasonRuleFailed,
+		Message: listed(problems), ObservedGeneration: b.GetGeneration(), LastTransitionTime: now,
+	})
+}
+
+// schedule says what the record of the decision says. A binding without placement is a dependent's: nobody decides for it.
+// Without a record all stays as it is: it may be another scheduler's.
+func schedule(out *workv1alpha2.ResourceBindingStatus, b Binding) error {
+	if b.Spec.Placement == nil {
+		meta.RemoveStatusCondition(&out.Conditions, workv1alpha2.ConditionScheduled)
+		out.SchedulerObservedGeneration, out.SchedulerObservedAffinityName, out.LastScheduledTime = 0, "", nil
+		return nil
+	}
+	d := workv1alpha2.ReadDecision(b.GetAnnotations())
+	if d == nil {
+		return nil
+	}
+	hash, err := workv1alpha2.SpecHash(b.Spec)
+	if err != nil {
+		return err
+	}
+	condition := metav1.Condition{
+		Type: workv1alpha2.ConditionScheduled, Status: metav1.ConditionFalse, Reason: d.Reason, Message: d.Message,
+		LastTransitionTime: *seconds(d.Time),
+	}
+	if d.Reason == workv1alpha2.ReasonSuccess {
+		condition.Status = metav1.ConditionTrue
+	}
+	if d.For == hash {
+		out.SchedulerObservedGeneration = b.GetGeneration()
+	}
+	condition.ObservedGeneration = out.SchedulerObservedGeneration
+	meta.SetStatusCondition(&out.Conditions, condition)
+	out.SchedulerObservedAffinityName = d.Term
+	out.LastScheduledTime = nil
+	if !d.Scheduled.IsZero() {
+		out.LastScheduledTime = seconds(d.Scheduled)
+	}
+	return nil
+}
+
+// seconds is the time as a status keeps it.
+func seconds(t metav1.MicroTime) *metav1.Time { return ptr.To(metav1.NewTime(t.Truncate(time.Second))) }
+
+// items is one for each Work that is not being deleted, in the order of the clusters.
+func items(b Binding, works []*workv1alpha1.Work, unready map[string]string) []workv1alpha2.AggregatedStatusItem {
+	var out []workv1alpha2.AggregatedStatusItem
+	for _, w := range works {
+		if cluster, ok := names.ClusterOf(w.Namespace); ok && w.DeletionTimestamp == nil {
+			out = append(out, item(b, w, cluster, unready[cluster]))
+		}
+	}
+	slices.SortFunc(out, func(a, b workv1alpha2.AggregatedStatusItem) int {
+		return cmp.Or(cmp.Compare(a.ClusterName, b.ClusterName), compareBool(a.Applied, b.Applied))
+	})
+	// Two Works of one cluster: a name that was taken has become free. The one that is not done yet speaks.
+	return slices.CompactFunc(out, func(a, b workv1alpha2.AggregatedStatusItem) bool { return a.ClusterName == b.ClusterName })
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// item is what a Work says. What the member last reported stays until it reports anew.
+func item(b Binding, w *workv1alpha1.Work, cluster, unready string) workv1alpha2.AggregatedStatusItem {
+	out := workv1alpha2.AggregatedStatusItem{ClusterName: cluster, Health: workv1alpha2.ResourceUnknown}
+	var health workv1alpha1.ResourceHealth
+	if reported := w.Status.ManifestStatuses; len(reported) > 0 { // the hub puts one manifest into a Work
+		out.Status, health = reported[0].Status.DeepCopy(), reported[0].Health
+	}
+	applied := meta.FindStatusCondition(w.Status.Conditions, workv1alpha1.ConditionApplied)
+	switch {
+	case applied == nil || applied.ObservedGeneration < w.Generation || !sameBinding(b, w) || !sameTemplate(b, w):
+		out.AppliedMessage = waiting(b.Spec, cluster, unready)
+	case applied.Status != metav1.ConditionTrue:
+		out.AppliedMessage = cmp.Or(applied.Message, applied.Reason)
+	default:
+		out.Applied = true
+		if health != "" {
+			out.Health = workv1alpha2.ResourceHealth(health)
+		}
+	}
+	return out
+}
+
+// sameBinding is false for a Work that a former binding of this name has left and that is not taken over yet.
+func sameBinding(b Binding, w *workv1alpha1.Work) bool {
+	for _, label := range []string{workv1alpha2.LabelBindingID, workv1alpha2.LabelClusterBindingID} {
+		if b.GetLabels()[label] != w.Labels[label] {
+			return false
+		}
+	}
+	return true
+}
+
+// sameTemplate is false for a Work that is not made of the template that the binding is of: what it says has been applied is the
+// former content.
+func sameTemplate(b Binding, w *workv1alpha1.Work) bool {
+	return b.GetAnnotations()[workv1alpha2.AnnotationTemplate] == w.Annotations[workv1alpha2.AnnotationTemplate]
+}
+
+// waiting says why nothing is known of a cluster yet.
+func waiting(spec *workv1alpha2.ResourceBindingSpec, cluster, unready string) string {
+	switch {
+	case suspended(spec, cluster):
+		return "not applied: dispatching is suspended"
+	case unready != "":
+		return "not applied yet: the cluster " + unready
+	}
+	return "not applied yet"
+}
+
+// outstanding lists what is missing until exactly the wanted clusters have the object, as `cluster: what`.
+func outstanding(
+	spec *workv1alpha2.ResourceBindingSpec, items []workv1alpha2.AggregatedStatusItem, unready map[string]string,
+) []string {
+	want := wanted(spec)
+	if len(want) == 0 {
+		return []string{"no cluster is chosen"}
+	}
+	var out []string
+	missing := slices.Clone(want)
+	for _, it := range items {
+		missing = slices.DeleteFunc(missing, func(name string) bool { return name == it.ClusterName })
+		switch {
+		case !slices.Contains(want, it.ClusterName):
+			out = append(out, it.ClusterName+": still there, but not wanted any more")
+		case !it.Applied:
+			out = append(out, it.ClusterName+": "+it.AppliedMessage)
+		}
+	}
+	for _, name := range missing {
+		out = append(out, name+": "+waiting(spec, name, unready[name]))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// listed joins what is said of the first clusters.
+func listed(problems []string) string {
+	more := len(problems) - namedClusters
+	var out []string
+	for _, p := range problems[:min(len(problems), namedClusters)] {
+		if len(p) > messagePerName {
+			p = strings.ToValidUTF8(p[:messagePerName], "") + " …"
+		}
+		out = append(out, p)
+	}
+	if more > 0 {
+		out = append(out, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(out, "; ")
+}
+
+// wanted are the clusters of the binding and of those that require it, sorted.
+func wanted(spec *workv1alpha2.ResourceBindingSpec) []string {
+	var out []string
+	for _, c := range spec.Clusters {
+		out = append(out, c.Name)
+	}
+	for _, by := range spec.RequiredBy {
+		for _, c := range by.Clusters {
+			out = append(out, c.Name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// suspended says whether the binding keeps what it has to say from a cluster.
+func suspended(spec *workv1alpha2.ResourceBindingSpec, cluster string) bool {
+	s := spec.Suspension
+	if s == nil {
+		return false
+	}
+	return ptr.Deref(s.Dispatching, false) ||
+		s.DispatchingOnClusters != nil && slices.Contains(s.DispatchingOnClusters.ClusterNames, cluster)
+}
+
+// Answers are the items that the template's status is made of: of the wanted clusters, in their order. What runs in a cluster
+// counts whether the cluster has caught up or not, but only one that has can say that this generation of the template has
+// arrived. A suspended cluster is not waited for: it counts if it has reported, and agrees to any generation. As long as no
+// cluster could be chosen one answer, of nobody, is missing.
+func Answers(b Binding, items []workv1alpha2.AggregatedStatusItem, generation int64) ([]workv1alpha2.AggregatedStatusItem, error) {
+	var out []workv1alpha2.AggregatedStatusItem
+	var err error
+	want := wanted(b.Spec)
+	for _, cluster := range want {
+		it := workv1alpha2.AggregatedStatusItem{ClusterName: cluster}
+		if i := slices.IndexFunc(items, func(it workv1alpha2.AggregatedStatusItem) bool { return it.ClusterName == cluster }); i >= 0 {
+			it = items[i]
+		}
+		switch {
+		case suspended(b.Spec, cluster) && it.Status == nil:
+			continue
+		case suspended(b.Spec, cluster):
+			it.Status, err = attest(it.Status, func(status map[string]any) {
+				status[fieldObservedGeneration] = status[fieldGeneration]
+				status[fieldTemplateGeneration] = generation
+			})
+		case !it.Applied:
+			it.Status, err = attest(it.Status, func(status map[string]any) { delete(status, fieldTemplateGeneration) })
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the status of cluster %s: %w", cluster, err)
+		}
+		out = append(out, it)
+	}
+	if d := workv1alpha2.ReadDecision(b.GetAnnotations()); len(want) == 0 && (d == nil || d.Reason != workv1alpha2.ReasonSuccess) {
+		out = append(out, workv1alpha2.AggregatedStatusItem{})
+	}
+	return out, nil
+}
+
+// What a reflected status says of generations, with Karmada's names: what the member's controller has seen, that of the
+// member's object, that of the template it was made from.
+const (
+	fieldObservedGeneration = "observedGeneration"
+	fieldGeneration         = "generation"
+	fieldTemplateGeneration = "resourceTemplateGeneration"
+)
+
+// attest changes what a reflected status says of generations; one that says nothing of them stays as it is.
+func attest(status *runtime.RawExtension, change func(map[string]any)) (*runtime.RawExtension, error) {
+	if status == nil || len(status.Raw) == 0 {
+		return status, nil
+	}
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(status.Raw, &fields); err != nil {
+		return nil, err
+	}
+	if _, there := fields[fieldGeneration]; !there {
+		return status, nil
+	}
+	changed := map[string]any{}
+	for name, value := range fields {
+		changed[name] = value
+	}
+	change(changed)
+	raw, err := json.Marshal(changed)
+	if err != nil {
+		return nil, err
+	}
+	return &runtime.RawExtension{Raw: raw}, nil
+}

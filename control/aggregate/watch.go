@@ -1,0 +1,170 @@
+package aggregate
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/index"
+	"github.com/pelago-net/pelago/control/pace"
+)
+
+// Index fields of the cache.
+const (
+	workIndex    = "aggregate.binding" // Work by the key of its binding, `namespace/name` or `/name`
+	waitingIndex = "aggregate.waiting" // binding that is not fully applied, by its clusters
+)
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+func watch(mgr ctrl.Manager, r *reconciler, o Options) error {
+	if err := index.Add(mgr, &workv1alpha1.Work{}, workIndex, func(w *workv1alpha1.Work) []string {
+		if key, ok := bindingOf(w); ok {
+			return []string{key.String()}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := index.Add(mgr, &workv1alpha2.ResourceBinding{}, waitingIndex, func(b *workv1alpha2.ResourceBinding) []string {
+		return awaited(&b.Spec, &b.Status)
+	}); err != nil {
+		return err
+	}
+	if err := index.Add(mgr, &workv1alpha2.ClusterResourceBinding{}, waitingIndex, wideAwaited); err != nil {
+		return err
+	}
+	self := func(_ context.Context, b client.Object) []client.ObjectKey {
+		return []client.ObjectKey{client.ObjectKeyFromObject(b)}
+	}
+	ofWork := func(_ context.Context, w client.Object) []client.ObjectKey {
+		if key, ok := bindingOf(w); ok {
+			return []client.ObjectKey{key}
+		}
+		return nil
+	}
+	return ctrl.NewControllerManagedBy(mgr).Named("aggregate").
+		Watches(&workv1alpha2.ResourceBinding{}, later(o.Delay, self), builder.WithPredicates(changed(asksForMore))).
+		Watches(&workv1alpha2.ClusterResourceBinding{}, later(o.Delay, self), builder.WithPredicates(changed(asksForMore))).
+		Watches(&workv1alpha1.Work{}, later(o.Delay, ofWork)).
+		Watches(&clusterv1alpha1.Cluster{}, later(o.Delay, r.waitingFor), builder.WithPredicates(changed(otherReadiness))).
+		WatchesRawSource(source.Func(r.followRules)).
+		WithOptions(pace.HubOptions(o.Workers)).
+		Complete(r)
+}
+
+// later asks for bindings after the delay. The queue keeps the first time of a key, so a steady stream of events is answered at
+// this pace, not put off.
+func later(delay time.Duration, keys func(context.Context, client.Object) []client.ObjectKey) handler.EventHandler {
+	add := func(ctx context.Context, q queue, objects ...client.Object) {
+		for _, o := range objects {
+			for _, key := range keys(ctx, o) {
+				q.AddAfter(reconcile.Request{NamespacedName: key}, delay)
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, q, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, q, e.ObjectOld, e.ObjectNew) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, q, e.Object) },
+	}
+}
+
+// bindingOf is the key of the binding that a Work belongs to.
+func bindingOf(w client.Object) (client.ObjectKey, bool) {
+	a := w.GetAnnotations()
+	if name := a[workv1alpha2.AnnotationClusterBindingName]; name != "" {
+		return client.ObjectKey{Name: name}, true
+	}
+	key := client.ObjectKey{Namespace: a[workv1alpha2.AnnotationBindingNamespace], Name: a[workv1alpha2.AnnotationBindingName]}
+	return key, key.Namespace != "" && key.Name != ""
+}
+
+func wideAwaited(b *workv1alpha2.ClusterResourceBinding) []string { return awaited(&b.Spec, &b.Status) }
+
+// awaited are the clusters of a binding that is not fully applied.
+func awaited(spec *workv1alpha2.ResourceBindingSpec, status *workv1alpha2.ResourceBindingStatus) []string {
+	if meta.IsStatusConditionTrue(status.Conditions, workv1alpha2.ConditionFullyApplied) {
+		return nil
+	}
+	return wanted(spec)
+}
+
+// followRules asks for the bindings of kinds whose statuses are put together by other rules now.
+func (r *reconciler) followRules(ctx context.Context, q queue) error {
+	r.interpreter.Follow(ctx, func(kinds map[schema.GroupVersionKind]bool) {
+		for _, key := range r.bindingsOf(ctx, func(s *workv1alpha2.ResourceBindingSpec) bool {
+			return kinds[schema.FromAPIVersionAndKind(s.Resource.APIVersion, s.Resource.Kind)]
+		}) {
+			q.Add(reconcile.Request{NamespacedName: key})
+		}
+	})
+	return nil
+}
+
+// waitingFor are the bindings that wait for a cluster, and say so.
+func (r *reconciler) waitingFor(ctx context.Context, cluster client.Object) []client.ObjectKey {
+	every := func(*workv1alpha2.ResourceBindingSpec) bool { return true }
+	return r.bindingsOf(ctx, every, client.MatchingFields{waitingIndex: cluster.GetName()})
+}
+
+// bindingsOf are the bindings that a list finds and for which holds is true.
+func (r *reconciler) bindingsOf(
+	ctx context.Context, holds func(*workv1alpha2.ResourceBindingSpec) bool, o ...client.ListOption,
+) []client.ObjectKey {
+	var keys []client.ObjectKey
+	add := func(b client.Object, spec *workv1alpha2.ResourceBindingSpec) {
+		if holds(spec) {
+			keys = append(keys, client.ObjectKeyFromObject(b))
+		}
+	}
+	for _, list := range []client.ObjectList{&workv1alpha2.ResourceBindingList{}, &workv1alpha2.ClusterResourceBindingList{}} {
+		if err := r.client.List(ctx, list, append(o, client.UnsafeDisableDeepCopy)...); err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "list bindings")
+			continue // only their words are older than they could be
+		}
+		switch list := list.(type) {
+		case *workv1alpha2.ResourceBindingList:
+			for i := range list.Items {
+				add(&list.Items[i], &list.Items[i].Spec)
+			}
+		case *workv1alpha2.ClusterResourceBindingList:
+			for i := range list.Items {
+				add(&list.Items[i], &list.Items[i].Spec)
+			}
+		}
+	}
+	return keys
+}
+
+// changed lets updates pass in which something changed; creations and deletions always.
+func changed(how func(before, now client.Object) bool) predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return how(e.ObjectOld, e.ObjectNew) }}
+}
+
+// asksForMore is false for a change of a binding's status, which is our own.
+func asksForMore(before, now client.Object) bool {
+	return before.GetGeneration() != now.GetGeneration() || before.GetUID() != now.GetUID() ||
+		!maps.Equal(before.GetAnnotations(), now.GetAnnotations()) || !maps.Equal(before.GetLabels(), now.GetLabels())
+}
+
+func otherReadiness(before, now client.Object) bool {
+	a, _ := before.(*clusterv1alpha1.Cluster) // what is watched
+	b, _ := now.(*clusterv1alpha1.Cluster)    // likewise
+	return readiness(a) != readiness(b)
+}

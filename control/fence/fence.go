@@ -1,0 +1,92 @@
+// Package fence keeps a process from writing that may lead no more. A process that was stopped and goes on (SIGSTOP, a machine out
+// of memory) does not know yet that another one leads, and its caches are as old as its sleep. Most of its writes fail by their
+// precondition. But an object that is not there has none, and neither has the sleeper's word that it is to be there. So every
+// write goes through the fence, which is open as long as the lease was renewed a short while ago, measured by when the request for
+// it began. It is a leaf, used by cmd/pelago-hub and cmd/pelago-agent.
+package fence
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// Fence is closed at first.
+type Fence struct {
+	valid time.Duration
+	now   func() time.Time
+
+	mu      sync.Mutex
+	renewed time.Time // zero: not, or given back
+}
+
+// New makes a Fence that is open for a while after each renewal of the lease: less than the lease lasts, as a write takes its time,
+// and no less than the leader tries to renew it.
+func New(valid time.Duration) *Fence { return &Fence{valid: valid, now: time.Now} }
+
+// Lock is the lock on the lease, whose renewals open the fence.
+func (f *Fence) Lock(lease resourcelock.Interface) resourcelock.Interface { return &lock{lease, f} }
+
+type lock struct {
+	resourcelock.Interface
+	fence *Fence
+}
+
+// Create makes the lease.
+func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return l.fence.renew(r, func() error { return l.Interface.Create(ctx, r) })
+}
+
+// Update renews the lease, or gives it back.
+func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return l.fence.renew(r, func() error { return l.Interface.Update(ctx, r) })
+}
+
+func (f *Fence) renew(r resourcelock.LeaderElectionRecord, do func() error) error {
+	began := f.now() // others count from when they see the lease, which is later
+	if err := do(); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.renewed = began; r.HolderIdentity == "" {
+		f.renewed = time.Time{}
+	}
+	return nil
+}
+
+// Wrap lets requests through to next: reads always, writes while the fence is open.
+func (f *Fence) Wrap(next http.RoundTripper) http.RoundTripper { return &gate{f, next} }
+
+type gate struct {
+	fence *Fence
+	next  http.RoundTripper
+}
+
+// RoundTrip passes a request on.
+func (g *gate) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		if err := g.fence.open(); err != nil {
+			return nil, err
+		}
+	}
+	return g.next.RoundTrip(r)
+}
+
+// open is nil while the fence is open. The time since the renewal is that of the clock that goes on in sleep, whichever it is.
+func (f *Fence) open() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.now()
+	if f.renewed.IsZero() {
+		return fmt.Errorf("nothing is written without the lease")
+	}
+	if since := max(now.Sub(f.renewed), now.Round(0).Sub(f.renewed.Round(0))); since > f.valid {
+		return fmt.Errorf("the lease was renewed %s ago, another process may lead: nothing is written", since.Round(time.Millisecond))
+	}
+	return nil
+}

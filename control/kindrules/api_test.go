@@ -1,0 +1,219 @@
+package kindrules_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kindrules"
+	"github.com/pelago-net/pelago/test/apiserver"
+	"github.com/pelago-net/pelago/test/await"
+)
+
+var server = apiserver.NewShared(apiserver.CRDs())
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+
+type hub struct{ *apiserver.Cluster }
+
+func newHub(t *testing.T) hub {
+	t.Helper()
+	h := hub{apiserver.Connect(t, server.Config(t), pelagov1alpha1.AddToScheme, configv1alpha1.AddToScheme)}
+	h.Empty(&pelagov1alpha1.KindRules{}, &configv1alpha1.ResourceInterpreterCustomization{}, &corev1.Event{})
+	return h
+}
+
+// run starts what the hub runs, and what an agent runs; both have an interpreter.
+func (h hub) run() map[string]*interpret.Interpreter {
+	h.Helper()
+	inHub, inAgent := interpret.NewCustom(), interpret.NewCustom()
+	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{
+		func(mgr ctrl.Manager) error { return kindrules.Setup(mgr, inHub) },
+	}}.Run(h, h.Config)
+	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
+		return mgr.Add(&kindrules.Follower{Cache: mgr.GetCache(), Live: mgr.GetAPIReader(), Rules: inAgent, Log: slog.New(slog.DiscardHandler)})
+	}}}.Run(h, h.Config)
+	return map[string]*interpret.Interpreter{"hub": inHub.Interpreter(), "agent": inAgent.Interpreter()}
+}
+
+// farm has no replicas ready.
+func farm() *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Farm", "metadata": map[string]any{"name": "a", "namespace": "shop", "generation": int64(1)},
+		"spec": map[string]any{"hens": int64(2)},
+	}}
+}
+
+func example(t *testing.T) *pelagov1alpha1.KindRules {
+	t.Helper()
+	text, err := os.ReadFile("../interpret/example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := new(pelagov1alpha1.KindRules)
+	if err := yaml.UnmarshalStrict(text, out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (h hub) condition(o client.Object, conditions *[]metav1.Condition) func() string {
+	return func() string {
+		if err := h.Get(h.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+			h.Fatal(err)
+		}
+		c := meta.FindStatusCondition(*conditions, "Accepted")
+		if c == nil || c.ObservedGeneration != o.GetGeneration() {
+			return ""
+		}
+		return fmt.Sprintf("%s %s %s", c.Status, c.Reason, c.Message)
+	}
+}
+
+// What users write holds from then on, without a restart, at the hub and in agents; and no more once it is deleted.
+func TestRulesAreExchangedWhileThingsRun(t *testing.T) {
+	h := newHub(t)
+	interpreters := h.run()
+	health := func(of string) func() string {
+		return func() string {
+			is, err := interpreters[of].Health(farm())
+			if err != nil {
+				return err.Error()
+			}
+			return string(is)
+		}
+	}
+	both := func(want string) {
+		t.Helper()
+		for of := range interpreters {
+			await.Equal(t, want, health(of))
+		}
+	}
+	both("Healthy") // nobody has said anything
+
+	k := example(t)
+	if err := h.Create(t.Context(), k, &client.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
+		t.Fatal(err)
+	}
+	both("Unhealthy")
+	await.Equal(t, "True Accepted all rules compile and are used", h.condition(k, &k.Status.Conditions))
+
+	k.Spec.Rules.Healthy = "observed.spec.hens >= replicas"
+	if err := h.Update(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	const wrong = "rule healthy of KindRules farms.example.com (observed.spec.hens >= replicas): "
+	both("read the health of Farm shop/a: " + wrong +
+		"it does not compile: line 1, column 23: undeclared reference to 'replicas' (in container '')")
+	await.Equal(t, "False InvalidExpression "+wrong+"line 1, column 23: undeclared reference to 'replicas' (in container '')",
+		h.condition(k, &k.Status.Conditions))
+	await.True(t, "there is an Event", func() bool { return h.told(k, "InvalidExpression", wrong) })
+	for of, in := range interpreters { // its other rules go on
+		if n, _, ok, err := in.Replicas(farm()); err == nil || ok || n != 0 || !strings.Contains(err.Error(), "no such key: template") {
+			t.Errorf("%s: %d %v %v", of, n, ok, err)
+		}
+	}
+
+	k.Spec.Rules.Healthy = "observed.spec.hens == 2"
+	if err := h.Update(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	both("Healthy")
+
+	younger := example(t)
+	younger.Name = "younger"
+	younger.Spec.Rules = pelagov1alpha1.Rules{Healthy: "false"}
+	h.Make(younger)
+	await.Equal(t, "False Conflict rule healthy for example.com/v1 Farm: that of KindRules farms.example.com, which are older, is used",
+		h.condition(younger, &younger.Status.Conditions))
+	both("Healthy")
+	h.Remove(k)
+	both("Unhealthy")
+	h.Remove(younger)
+	both("Healthy")
+}
+
+// told says whether there is an Event of the reason on the object that says so.
+func (h hub) told(o client.Object, reason, says string) bool {
+	var list corev1.EventList
+	if err := h.List(h.Context(), &list); err != nil {
+		h.Fatal(err)
+	}
+	for _, e := range list.Items {
+		if e.InvolvedObject.UID == o.GetUID() && e.Reason == reason && strings.Contains(e.Message, says) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestLuaIsTakenAndNotRun(t *testing.T) {
+	h := newHub(t)
+	h.run()
+	c := &configv1alpha1.ResourceInterpreterCustomization{ObjectMeta: metav1.ObjectMeta{Name: "farms"}}
+	c.Spec.Target = configv1alpha1.CustomizationTarget{APIVersion: "example.com/v1", Kind: "Farm"}
+	c.Spec.Customizations.HealthInterpretation = &configv1alpha1.Script{LuaScript: "function InterpretHealth(o) return true end"}
+	c.Spec.Customizations.ReplicaResource = &configv1alpha1.Script{LuaScript: "function GetReplicas(o) return 1, {} end"}
+	h.Make(c)
+	await.Equal(t, "False NotSupportedYet Lua scripts are not run yet: example.com/v1 Farm is read and changed without them. Write them in CEL, "+
+		"as KindRules (pelago.io/v1alpha1) for this kind: replicaResource becomes rules.replicas and rules.requirements, "+
+		"healthInterpretation becomes rules.healthy; `kubectl explain kindrules.spec.rules` says what each gives",
+		h.condition(c, &c.Status.Conditions))
+	await.True(t, "there is an Event", func() bool { return h.told(c, "NotSupportedYet", "Lua scripts are not run yet") })
+}
+
+// What the API server refuses.
+func TestRefusedRules(t *testing.T) {
+	h := newHub(t)
+	for want, change := range map[string]func(*pelagov1alpha1.KindRulesSpec){
+		"spec.rules":                         func(s *pelagov1alpha1.KindRulesSpec) { s.Rules = pelagov1alpha1.Rules{} },
+		"requirements are those of replicas": func(s *pelagov1alpha1.KindRulesSpec) { s.Rules.Replicas = "" },
+		"spec.kinds":                         func(s *pelagov1alpha1.KindRulesSpec) { s.Kinds = nil },
+		"spec.kinds[0].apiVersion":           func(s *pelagov1alpha1.KindRulesSpec) { s.Kinds[0].APIVersion = "example.com" },
+		"spec.kinds[0].kind":                 func(s *pelagov1alpha1.KindRulesSpec) { s.Kinds[0].Kind = "a b" },
+		"Duplicate value":                    func(s *pelagov1alpha1.KindRulesSpec) { s.Kinds = append(s.Kinds, s.Kinds[0]) },
+		"spec.rules.healthy: Too long": func(s *pelagov1alpha1.KindRulesSpec) {
+			s.Rules.Healthy = pelagov1alpha1.Expression(strings.Repeat("x", 16385))
+		},
+	} {
+		k := example(t)
+		change(&k.Spec)
+		if err := h.Create(t.Context(), k); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want a refusal with %q", err, want)
+		}
+	}
+}
+
+// A failing rule is one of RuleError's: what others branch on.
+func TestFailureNamesTheRule(t *testing.T) {
+	h := newHub(t)
+	in := h.run()["hub"]
+	k := example(t)
+	k.Spec.Rules = pelagov1alpha1.Rules{Aggregate: "{'hens': items[5].status.hens}"}
+	h.Make(k)
+	await.True(t, "the rule fails, and says which it is", func() bool {
+		_, err := in.AggregateStatus(farm(), []workv1alpha2.AggregatedStatusItem{{ClusterName: "m1"}})
+		var rule *interpret.RuleError
+		return errors.As(err, &rule) && rule.Origin == "KindRules farms.example.com" && rule.Rule == "aggregate" &&
+			strings.Contains(err.Error(), "index out of bounds")
+	})
+	await.Never(t, 50*time.Millisecond, "it is not accepted", func() bool {
+		return strings.HasPrefix(h.condition(k, &k.Status.Conditions)(), "False")
+	})
+}

@@ -1,0 +1,71 @@
+package kindrules
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/control/interpret"
+)
+
+// answer is a hub that answers so.
+type answer struct {
+	client.Reader
+	errs []error
+	done context.CancelFunc
+}
+
+func (a *answer) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	if len(a.errs) == 0 {
+		a.done()
+		return errors.New("nothing answers")
+	}
+	err := a.errs[0]
+	a.errs = a.errs[1:]
+	return err
+}
+
+func TestOlderHubs(t *testing.T) {
+	gr := schema.GroupResource{Group: "pelago.io", Resource: "kindrules"}
+	for name, tt := range map[string]struct {
+		errs     []error
+		released bool
+	}{
+		"has no such kind":       {[]error{apierrors.NewNotFound(gr, "")}, true},
+		"does not let members":   {[]error{apierrors.NewForbidden(gr, "", errors.New("no"))}, true},
+		"has KindRules":          {[]error{nil}, false},
+		"does not answer":        {nil, false},
+		"answers something else": {[]error{&apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonUnauthorized}}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			rules := interpret.NewCustom()
+			asked := make(chan struct{})
+			go func() {
+				_, _ = rules.Interpreter().Health(&unstructured.Unstructured{}) // that it answers is the question
+				close(asked)
+			}()
+			f := &Follower{Live: &answer{errs: tt.errs, done: cancel}, Rules: rules, Log: slog.New(slog.DiscardHandler)}
+			f.older(ctx)
+			if tt.released {
+				<-asked
+				return
+			}
+			select {
+			case <-asked:
+				t.Error("it goes on without the rules that the hub may have")
+			default:
+			}
+			rules.Release()
+			<-asked
+		})
+	}
+}

@@ -1,0 +1,160 @@
+package membership
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+)
+
+var epoch = time.Unix(1700000000, 0)
+
+func cluster(name, id string, age time.Duration, member bool) clusterv1alpha1.Cluster {
+	c := clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(epoch.Add(-age))},
+		Spec: clusterv1alpha1.ClusterSpec{ID: id, SyncMode: clusterv1alpha1.Pull}}
+	if member {
+		c.Finalizers = []string{clusterv1alpha1.FinalizerCluster}
+	}
+	return c
+}
+
+// karmada.md §1.1, spec.id (detects double registration); review-control.md 2 (the hub is no member of its own) and 5 (no second
+// join of one cluster under another name).
+func TestRefusal(t *testing.T) {
+	type clusters = []clusterv1alpha1.Cluster
+	for name, tt := range map[string]struct {
+		this   clusterv1alpha1.Cluster
+		others clusters
+		want   string // reason, and the cluster that is named
+	}{
+		"alone":                     {cluster("b", "u1", 0, false), nil, ""},
+		"without an id":             {cluster("b", "", 0, false), clusters{cluster("a", "", time.Hour, true)}, ""},
+		"another id":                {cluster("b", "u1", 0, false), clusters{cluster("a", "u2", time.Hour, true)}, ""},
+		"the hub":                   {cluster("b", "hub", 0, true), nil, "ClusterIsHub"},
+		"an older one":              {cluster("b", "u1", 0, false), clusters{cluster("c", "u1", time.Hour, false)}, "ClusterIDTaken c"},
+		"a younger one":             {cluster("b", "u1", time.Second, false), clusters{cluster("a", "u1", 0, false)}, ""},
+		"of one second":             {cluster("b", "u1", 0, false), clusters{cluster("a", "u1", 0, false)}, "ClusterIDTaken a"},
+		"of one second, the first":  {cluster("a", "u1", 0, false), clusters{cluster("b", "u1", 0, false)}, ""},
+		"a younger one is a member": {cluster("b", "u1", time.Hour, false), clusters{cluster("c", "u1", 0, true)}, "ClusterIDTaken c"},
+		"younger, but a member":     {cluster("b", "u1", 0, true), clusters{cluster("a", "u1", time.Hour, false)}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reason, message := refusal(&tt.this, append(tt.others, tt.this), "hub")
+			want, other, _ := strings.Cut(tt.want, " ")
+			if reason != want || !strings.Contains(message, other) {
+				t.Errorf("%s: %s; want %s", reason, message, tt.want)
+			}
+			if (reason == "") != (message == "") {
+				t.Errorf("reason %q with message %q", reason, message)
+			}
+		})
+	}
+}
+
+// karmada.md §1.1, taints by condition.
+func TestTaints(t *testing.T) {
+	const not, un, cordon = clusterv1alpha1.TaintNotReady, clusterv1alpha1.TaintUnreachable, clusterv1alpha1.TaintUnschedulable
+	type list = []clusterv1alpha1.Taint
+	taint := func(key string, effect corev1.TaintEffect) clusterv1alpha1.Taint {
+		return clusterv1alpha1.Taint{Key: key, Effect: effect}
+	}
+	for name, tt := range map[string]struct {
+		have  list
+		ready metav1.ConditionStatus // empty: not known yet
+		want  string
+	}{
+		"not known yet":       {nil, "", not + ":NoSchedule"},
+		"False":               {nil, metav1.ConditionFalse, not + ":NoSchedule"},
+		"Unknown":             {nil, metav1.ConditionUnknown, un + ":NoSchedule"},
+		"True":                {nil, metav1.ConditionTrue, "none"},
+		"True again":          {list{taint(not, "NoSchedule"), taint(un, "NoSchedule")}, metav1.ConditionTrue, "none"},
+		"False, then Unknown": {list{taint(not, "NoSchedule")}, metav1.ConditionUnknown, un + ":NoSchedule"},
+		"Unknown, then False": {list{taint(un, "NoSchedule")}, metav1.ConditionFalse, not + ":NoSchedule"},
+		"stays as it is":      {list{taint(not, "NoSchedule")}, metav1.ConditionFalse, not + ":NoSchedule"},
+		"others stay": {list{taint(cordon, "NoSchedule"), taint("x", "NoSchedule")}, metav1.ConditionTrue,
+			cordon + ":NoSchedule, x:NoSchedule"},
+		"with NoExecute it is a user's": {list{taint(un, "NoExecute")}, metav1.ConditionTrue, un + ":NoExecute"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var ready *metav1.Condition
+			if tt.ready != "" {
+				ready = &metav1.Condition{Status: tt.ready}
+			}
+			if got := words(taints(tt.have, ready, metav1.NewTime(epoch))); got != tt.want {
+				t.Errorf("taints %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// karmada.md §1.1, taints by condition: timeAdded is filled for NoExecute taints, once.
+func TestTimeAdded(t *testing.T) {
+	before, now := metav1.NewTime(epoch), metav1.NewTime(epoch.Add(time.Hour))
+	have := []clusterv1alpha1.Taint{
+		{Key: "new", Effect: corev1.TaintEffectNoExecute}, {Key: "known", Effect: corev1.TaintEffectNoExecute, TimeAdded: &before},
+		{Key: "soft", Effect: corev1.TaintEffectNoSchedule},
+	}
+	got := taints(have, &metav1.Condition{Status: metav1.ConditionTrue}, now)
+	if !got[0].TimeAdded.Equal(&now) || !got[1].TimeAdded.Equal(&before) || got[2].TimeAdded != nil {
+		t.Errorf("times %v, %v, %v", got[0].TimeAdded, got[1].TimeAdded, got[2].TimeAdded)
+	}
+	if have[0].TimeAdded != nil {
+		t.Error("the Cluster of the cache was changed")
+	}
+}
+
+// karmada.md §1.1, pull heartbeat: grace 40 s, 60 s for one that has never reported; Ready becomes Unknown.
+func TestJudge(t *testing.T) {
+	o := Options{Grace: 40 * time.Second, StartupGrace: time.Minute}
+	type look struct {
+		at      time.Duration
+		renewed time.Duration // by a clock that is an hour ahead
+	}
+	for name, tt := range map[string]struct {
+		ready metav1.ConditionStatus // empty: never reported
+		looks []look
+		want  string // the reason after the last look
+	}{
+		"alive":                                 {"True", []look{{0, 0}, {30, 30}, {60, 60}}, ""},
+		"silent for less than the grace":        {"True", []look{{0, 0}, {30, 30}, {69, 30}}, ""},
+		"silent":                                {"True", []look{{0, 0}, {30, 30}, {70, 30}}, "ClusterStatusUnknown"},
+		"not ready, and silent":                 {"False", []look{{0, 0}, {40, 0}}, "ClusterStatusUnknown"},
+		"silent, said already":                  {"Unknown", []look{{0, 0}, {400, 0}}, ""},
+		"an old lease, the hub has just begun":  {"True", []look{{0, -9999}}, ""},
+		"never reported, joined a moment ago":   {"", []look{{0, 0}, {59, 0}}, ""},
+		"never reported":                        {"", []look{{0, 0}, {60, 0}}, "ClusterStatusNeverUpdated"},
+		"never reported, but the agent is here": {"", []look{{0, 0}, {50, 50}, {100, 100}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := cluster("m1", "", 0, true)
+			if tt.ready != "" {
+				c.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: tt.ready}}
+			}
+			var p *pulse
+			var got metav1.Condition
+			for _, l := range tt.looks {
+				now := epoch.Add(l.at * time.Second)
+				felt := feel(p, epoch.Add(time.Hour+l.renewed*time.Second), epoch, now)
+				p = &felt
+				got, _ = o.judge(&c, felt, now)
+			}
+			if got.Reason != tt.want || got.Reason != "" && got.Status != metav1.ConditionUnknown {
+				t.Errorf("%s %s, want %s", got.Status, got.Reason, tt.want)
+			}
+		})
+	}
+}
+
+func TestFew(t *testing.T) {
+	for want, all := range map[string][]string{
+		"a": {"a"}, "a, b, c": {"a", "b", "c"}, "a, b, c and 2 more": {"a", "b", "c", "d", "e"},
+	} {
+		if got := few(all); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

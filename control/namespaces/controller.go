@@ -1,0 +1,180 @@
+// Package namespaces gives every cluster the namespaces of the hub, as Works: what is propagated finds its namespace there. It
+// is run by pelago-hub. It writes Works of namespaces only; members are written by control/execution, which removes a namespace
+// only if the hub made it and nothing else is in it.
+package namespaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/manifest"
+	"github.com/pelago-net/pelago/control/names"
+	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/pace"
+)
+
+// Options of the controller.
+type Options struct {
+	// HubID is the UID of the hub's namespace kube-system.
+	HubID string
+	// OptIn has only those namespaces go to the members that are labelled pelago.io/propagate=true: for a hub with namespaces of
+	// its own.
+	OptIn bool
+}
+
+const (
+	workers = 4
+	// firstRetry and lastRetry bound the pauses after a failure.
+	firstRetry, lastRetry = 20 * time.Millisecond, 15 * time.Second
+)
+
+type reconciler struct {
+	Options
+	interpreter *interpret.Interpreter
+	client      client.Client
+	live        client.Reader // past the cache, for what must not be decided from an old picture
+	recorder    record.EventRecorder
+	writer      manifest.Writer
+}
+
+// Setup adds the controller to the manager.
+func Setup(mgr ctrl.Manager, o Options) error {
+	r := &reconciler{
+		Options: o, interpreter: interpret.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
+		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: manifest.Writer{Client: mgr.GetClient()},
+	}
+	err := r.watch(mgr, controller.Options{
+		MaxConcurrentReconciles: workers,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+	})
+	if err != nil {
+		return fmt.Errorf("set up the controller of namespaces: %w", err)
+	}
+	return nil
+}
+
+// namespace is an empty one. Its metadata is all that is read.
+func namespace() *metav1.PartialObjectMetadata {
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	return ns
+}
+
+// Reconcile brings the Works of one namespace in line.
+func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	ns := namespace()
+	switch err := r.client.Get(ctx, types.NamespacedName{Name: req.Name}, ns); {
+	case apierrors.IsNotFound(err):
+		return pace.Result(0, r.clean(ctx, req.Name))
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("read Namespace %s: %w", req.Name, err)
+	case !Goes(ns, r.OptIn):
+		return reconcile.Result{}, nil // what is in members stays until the namespace is gone: a label takes nobody's namespace away
+	}
+	return pace.Result(0, r.sync(ctx, ns))
+}
+
+func (r *reconciler) sync(ctx context.Context, ns *metav1.PartialObjectMetadata) error {
+	in, err := r.input(ctx, ns)
+	if err != nil {
+		return err
+	}
+	plan := Desired(in)
+	err = errors.Join(r.writer.Create(ctx, plan.Create), r.writer.Update(ctx, plan.Update))
+	if err != nil && !objectset.IsStale(err) {
+		r.recorder.Event(ns, corev1.EventTypeWarning, workv1alpha2.EventSyncWorkFailed, err.Error())
+	}
+	for _, f := range plan.Failed {
+		reason := workv1alpha2.EventSyncWorkFailed
+		if overrides := new(manifest.OverrideError); errors.As(f, &overrides) {
+			reason = workv1alpha2.EventApplyOverridePolicyFailed
+		}
+		r.recorder.Event(ns, corev1.EventTypeWarning, reason, f.Error())
+	}
+	return errors.Join(append(plan.Failed, err)...)
+}
+
+// input reads what the Works of a namespace are computed from.
+func (r *reconciler) input(ctx context.Context, ns *metav1.PartialObjectMetadata) (*Input, error) {
+	in := &Input{
+		Interpreter: r.interpreter, HubID: r.HubID, Namespace: ns, NewID: func() string { return string(uuid.NewUUID()) },
+		Clusters: map[string]*clusterv1alpha1.Cluster{}, Works: map[string]*workv1alpha1.Work{},
+	}
+	var clusters clusterv1alpha1.ClusterList
+	if err := r.client.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+		return nil, fmt.Errorf("list Clusters: %w", err)
+	}
+	var all []string
+	for i := range clusters.Items {
+		if c := &clusters.Items[i]; c.DeletionTimestamp == nil && c.Spec.SyncMode != "" {
+			in.Clusters[c.Name] = c
+			all = append(all, c.Name)
+		}
+	}
+	works, err := r.works(ctx, ns.Name)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range works {
+		if cluster, ok := names.ClusterOf(w.Namespace); ok {
+			in.Works[cluster] = w
+		}
+	}
+	if in.Overrides, err = manifest.Overrides(ctx, r.client, plain(ns)); err != nil {
+		return nil, err
+	}
+	in.Names, err = manifest.ReadNames(ctx, r.client, reference(ns.Name), all)
+	return in, err
+}
+
+// works reads the Works of a namespace from the cache.
+func (r *reconciler) works(ctx context.Context, name string) ([]*workv1alpha1.Work, error) {
+	var list workv1alpha1.WorkList
+	if err := r.client.List(ctx, &list, client.MatchingFields{namespaceIndex: name}); err != nil {
+		return nil, fmt.Errorf("list the Works of Namespace %s: %w", name, err)
+	}
+	return objectset.Pointers(list.Items), nil
+}
+
+// clean deletes the Works of a namespace that the server does not have any more. Those of a binding are control/works'.
+func (r *reconciler) clean(ctx context.Context, name string) error {
+	works, err := r.works(ctx, name)
+	if err != nil {
+		return err
+	}
+	var own []*workv1alpha1.Work
+	for _, w := range works {
+		if !manifest.OfBinding(w) {
+			own = append(own, w)
+		}
+	}
+	if len(own) == 0 {
+		return nil
+	}
+	ns := namespace()
+	switch err := r.live.Get(ctx, types.NamespacedName{Name: name}, ns); {
+	case err == nil: // the cache is behind; its event comes
+		return nil
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("look for Namespace %s: %w", name, err)
+	}
+	return r.writer.Delete(ctx, own)
+}

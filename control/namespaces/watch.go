@@ -1,0 +1,120 @@
+package namespaces
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	"github.com/pelago-net/pelago/control/index"
+	"github.com/pelago-net/pelago/control/manifest"
+)
+
+// namespaceIndex finds the Works of a namespace by its name.
+const namespaceIndex = "namespaces.name"
+
+// settle is how long after an event of a Work it is compared with what is wanted: most are echoes of our own writes.
+const settle = 500 * time.Millisecond
+
+func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
+	if err := index.Add(mgr, &workv1alpha1.Work{}, namespaceIndex, func(w *workv1alpha1.Work) []string {
+		if name := namespaceOf(w); name != "" {
+			return []string{name}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	labelsOrSpec := predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
+	return ctrl.NewControllerManagedBy(mgr).Named("namespaces").WithOptions(o).
+		Watches(namespace(), &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksChanged())).
+		Watches(&workv1alpha1.Work{}, workEvents(), builder.WithPredicates(predicate.Or(
+			labelsOrSpec, predicate.AnnotationChangedPredicate{}))).
+		Watches(&clusterv1alpha1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(labelsOrSpec)).
+		Watches(&policyv1alpha1.ClusterOverridePolicy{}, handler.EnqueueRequestsFromMapFunc(r.ofOverride),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Complete(r)
+}
+
+// namespaceOf is the name of the namespace that a Work of ours holds; "" if it holds something else.
+func namespaceOf(w *workv1alpha1.Work) string {
+	id, ok := manifest.OfWork(w)
+	if !ok || id != manifest.OfReference(reference(id.Name)) {
+		return ""
+	}
+	return id.Name
+}
+
+// marksChanged drops updates of the status.
+func marksChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		was, is := e.ObjectOld, e.ObjectNew
+		return was.GetUID() != is.GetUID() || (was.GetDeletionTimestamp() == nil) != (is.GetDeletionTimestamp() == nil) ||
+			!maps.Equal(was.GetLabels(), is.GetLabels()) || !maps.Equal(was.GetAnnotations(), is.GetAnnotations())
+	}}
+}
+
+// workEvents leads from a Work to its namespace: at once when one is gone, else when the cache has settled.
+func workEvents() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	add := func(o client.Object, q queue, after time.Duration) {
+		if name := namespaceOf(o.(*workv1alpha1.Work)); name != "" {
+			q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}, after)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { add(e.Object, q, settle) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			add(e.ObjectOld, q, settle)
+			add(e.ObjectNew, q, settle)
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { add(e.Object, q, 0) },
+	}
+}
+
+// all are the namespaces that there are.
+func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
+	// A cache that runs answers; before and after, there is nothing to do.
+	if r.client.List(ctx, &list, client.UnsafeDisableDeepCopy) != nil {
+		return nil
+	}
+	var out []reconcile.Request
+	for i := range list.Items {
+		if Goes(&list.Items[i], r.OptIn) {
+			out = append(out, reconcile.Request{NamespacedName: types.NamespacedName{Name: list.Items[i].Name}})
+		}
+	}
+	return out
+}
+
+// ofOverride are all namespaces if the policy may select one: it is compared there.
+func (r *reconciler) ofOverride(ctx context.Context, o client.Object) []reconcile.Request {
+	apiVersion, kind := corev1.SchemeGroupVersion.WithKind("Namespace").ToAPIVersionAndKind()
+	selectors := o.(*policyv1alpha1.ClusterOverridePolicy).Spec.ResourceSelectors
+	for _, s := range selectors {
+		if s.APIVersion == apiVersion && s.Kind == kind {
+			return r.all(ctx, o)
+		}
+	}
+	if len(selectors) == 0 {
+		return r.all(ctx, o)
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+// Package policies looks after the policies themselves. Propagation policies get what tells them from others of their name, a
+// permanent id, and a finalizer that keeps them until nothing carries their claim any more; all four kinds get the condition
+// Accepted. The hub runs it. It neither claims nor releases templates.
+package policies
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/written"
+)
+
+const (
+	// workers: no template of a policy is propagated before the policy has its id, so many policies at once must not queue here.
+	workers = 16
+	// look is the pause between two looks for claims of a policy that is being deleted.
+	look = time.Second
+)
+
+// reconciler looks after the policies of one kind.
+type reconciler struct {
+	client client.Client
+	live   client.Reader
+	fresh  func() (client.Object, func() policy)
+	// written are the versions that our own writes made.
+	written written.Versions[client.ObjectKey]
+}
+
+// Setup adds the controllers to the manager, whose scheme has policies and bindings.
+func Setup(mgr ctrl.Manager) error {
+	for name, fresh := range kinds {
+		o, _ := fresh()
+		err := ctrl.NewControllerManagedBy(mgr).Named(name).
+			For(o).
+			WithOptions(pace.HubOptions(workers)).
+			Complete(&reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), fresh: fresh})
+		if err != nil {
+			return fmt.Errorf("set up the controller of policies %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// Reconcile looks after one policy.
+func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	return pace.Result(r.reconcile(ctx, req.NamespacedName))
+}
+
+func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.Duration, error) {
+	o, read := r.fresh()
+	if err := r.client.Get(ctx, key, o); err != nil {
+		r.written.Forget(key)
+		return 0, client.IgnoreNotFound(fmt.Errorf("read the policy %s: %w", key, err))
+	}
+	p := read()
+	if r.written.Behind(key, p.GetResourceVersion(), time.Now()) {
+		return pace.CacheBehind, nil
+	}
+	if p.GetDeletionTimestamp() != nil {
+		return r.release(ctx, p)
+	}
+	if err := r.mark(ctx, p); err != nil {
+		return 0, err
+	}
+	p = read()                                      // the answer to the patch
+	before, _ := p.DeepCopyObject().(client.Object) // a copy is what the object is
+	if !accept(p.status, p.GetGeneration(), p.validate(p.GetNamespace())) {
+		return 0, nil
+	}
+	err := r.client.Status().Patch(ctx, p.Object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if err != nil {
+		return 0, client.IgnoreNotFound(fmt.Errorf("write the status of the policy %s: %w", key, err))
+	}
+	r.written.Note(key, p.GetResourceVersion(), time.Now())
+	return 0, nil
+}
+
+// mark gives a policy its id and its finalizer, in one write: who claims by it has to find both.
+func (r *reconciler) mark(ctx context.Context, p policy) error {
+	if p.claims == nil {
+		return nil
+	}
+	before, _ := p.DeepCopyObject().(client.Object) // a copy is what the object is
+	labels := p.GetLabels()
+	added := controllerutil.AddFinalizer(p, p.claims.finalizer)
+	if labels[p.claims.label] != "" && !added {
+		return nil
+	}
+	if labels[p.claims.label] == "" {
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[p.claims.label] = string(uuid.NewUUID())
+		p.SetLabels(labels)
+	}
+	err := r.client.Patch(ctx, p.Object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("mark the policy %s: %w", client.ObjectKeyFromObject(p), err))
+	}
+	r.written.Note(client.ObjectKeyFromObject(p), p.GetResourceVersion(), time.Now())
+	return nil
+}
+
+// release lets a policy go that nothing carries the id of any more.
+func (r *reconciler) release(ctx context.Context, p policy) (time.Duration, error) {
+	if p.claims == nil || !controllerutil.ContainsFinalizer(p, p.claims.finalizer) {
+		return 0, nil
+	}
+	if claimed, err := r.claimed(ctx, p); err != nil || claimed {
+		return look, err
+	}
+	before, _ := p.DeepCopyObject().(client.Object) // a copy is what the object is
+	controllerutil.RemoveFinalizer(p, p.claims.finalizer)
+	err := r.client.Patch(ctx, p.Object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if err != nil {
+		return 0, client.IgnoreNotFound(fmt.Errorf("let the policy %s go: %w", client.ObjectKeyFromObject(p), err))
+	}
+	return 0, nil
+}
+
+// claimed says whether a binding or a template carries the policy's id.
+func (r *reconciler) claimed(ctx context.Context, p policy) (bool, error) {
+	id := p.GetLabels()[p.claims.label]
+	if id == "" {
+		return false, nil // nobody claims by a policy without an id
+	}
+	opts := []client.ListOption{client.MatchingLabels{p.claims.label: id}, client.InNamespace(p.GetNamespace()), client.Limit(1)}
+	var namespaced workv1alpha2.ResourceBindingList
+	if err := r.client.List(ctx, &namespaced, opts...); err != nil {
+		return false, fmt.Errorf("list the ResourceBindings of the policy %s: %w", client.ObjectKeyFromObject(p), err)
+	}
+	var wide workv1alpha2.ClusterResourceBindingList
+	if err := r.client.List(ctx, &wide, client.MatchingLabels{p.claims.label: id}, client.Limit(1)); err != nil {
+		return false, fmt.Errorf("list the ClusterResourceBindings of the policy %s: %w", client.ObjectKeyFromObject(p), err)
+	}
+	if len(namespaced.Items)+len(wide.Items) > 0 {
+		return true, nil
+	}
+	for _, gvk := range kindsOf(p.claims.selectors) {
+		some, err := r.anyTemplate(ctx, gvk, opts)
+		if err != nil || some {
+			return some, err
+		}
+	}
+	return false, nil
+}
+
+// anyTemplate asks the API server, not a cache, whether there is a template; of a kind that is not served there is none.
+func (r *reconciler) anyTemplate(ctx context.Context, gvk schema.GroupVersionKind, opts []client.ListOption) (bool, error) {
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+	err := r.live.List(ctx, &list, opts...)
+	switch {
+	case meta.IsNoMatchError(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("list the %s that a policy has claimed: %w", gvk.Kind, err)
+	}
+	return len(list.Items) > 0, nil
+}

@@ -1,0 +1,252 @@
+package propagate_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/propagate"
+	"github.com/pelago-net/pelago/test/await"
+)
+
+type policyObject = policyv1alpha1.PropagationPolicy
+
+// When no cluster fits any more what runs goes on, and the record says why; only a policy that asks for it takes the template away.
+// When a cluster fits again that is noticed (rule 2.2, but for what is decided otherwise here: #1640).
+func TestNoClusterFits(t *testing.T) {
+	h := newHub(t, "member1")
+	h.run(nil)
+	p := h.policy("all", selecting("", "member1", ""))
+	h.Make(h.deployment("web", 2))
+	h.runs("web-deployment", "member1:2")
+	edit(h, p, func(p *policyObject) { p.Spec.Placement.ClusterAffinity.ClusterNames = []string{"member2"} })
+	b := h.runs("web-deployment", "member1:2 NoClusterFit")
+	if d := workv1alpha2.ReadDecision(b.Annotations); !strings.HasPrefix(d.Message, "no cluster fits: 0/1: 1 cluster(s)") || d.Scheduled.IsZero() ||
+		len(d.Rejected) != 1 || d.Rejected[0].Clusters[0] != "member1" {
+		t.Errorf("record %+v", d)
+	}
+	await.True(t, "there is an event", func() bool { return h.event("web", workv1alpha2.EventScheduleBindingFailed) })
+	h.join("member2")
+	h.runs("web-deployment", "member2:2")
+
+	edit(h, p, func(p *policyObject) {
+		p.Annotations = map[string]string{policyv1alpha1.AnnotationOnNoClusterFit: policyv1alpha1.OnNoClusterFitRemove}
+		p.Spec.Placement.ClusterAffinity.ClusterNames = []string{"member3"}
+	})
+	h.runs("web-deployment", "NoClusterFit")
+}
+
+// What cannot be decided does not keep a cluster from being removed, which waits until no binding names it (rule 2.2 (e)).
+func TestClusterLeaves(t *testing.T) {
+	h := newHub(t, "member1", "member2")
+	h.run(nil)
+	h.policy("all", `{resourceSelectors: [{apiVersion: apps/v1, kind: Deployment}], placement: {replicaScheduling: {replicaSchedulingType: Divided}}}`)
+	h.Make(h.deployment("web", 2))
+	h.runs("web-deployment", "member1:1 member2:1")
+	for _, c := range []struct{ leaves, runs string }{{"member1", "member2:2"}, {"member2", "NoClusterFit"}} {
+		member := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: c.leaves}}
+		edit(h, member, func(m *clusterv1alpha1.Cluster) { m.Finalizers = []string{"example.com/wait"} })
+		h.Remove(member)
+		h.runs("web-deployment", c.runs)
+	}
+}
+
+// A template without namespace has a ClusterResourceBinding.
+func TestTemplateWithoutNamespace(t *testing.T) {
+	h := newHub(t, "member1")
+	h.run(nil)
+	name := "reader-" + h.ns
+	h.widePolicy("roles-"+h.ns, `{resourceSelectors: [{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, name: `+name+`}]}`)
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	h.Make(role)
+	var b workv1alpha2.ClusterResourceBinding
+	await.Equal(t, "member1", func() string {
+		if err := h.Get(t.Context(), keyFor(&workv1alpha2.ClusterResourceBinding{ObjectMeta: metav1.ObjectMeta{Name: name + "-clusterrole"}}), &b); err != nil {
+			return err.Error()
+		}
+		return b.Spec.Clusters[0].Name
+	})
+	h.follows(role, "roles-"+h.ns)
+	h.follows(&b, "roles-"+h.ns)
+	h.Remove(role)
+}
+
+// A cluster that joins, or loses a taint, gets what is duplicated, and nothing that is divided (rule 2.2).
+func TestClustersChange(t *testing.T) {
+	h := newHub(t, "member1")
+	h.run(nil)
+	h.policy("copies", `{resourceSelectors: [{apiVersion: apps/v1, kind: Deployment, labelSelector: {matchLabels: {app: copies}}}]}`)
+	h.policy("parts", `{resourceSelectors: [{apiVersion: apps/v1, kind: Deployment, labelSelector: {matchLabels: {app: parts}}}],
+		placement: {replicaScheduling: {replicaSchedulingType: Divided}}}`)
+	copies, parts := h.deployment("copies", 2), h.deployment("parts", 2)
+	h.Make(copies, parts)
+	h.runs("copies-deployment", "member1:2")
+	h.runs("parts-deployment", "member1:2")
+	m2 := h.join("member2", clusterv1alpha1.Taint{Key: "busy", Effect: "NoSchedule"})
+	h.join("member3")
+	h.runs("copies-deployment", "member1:2 member3:2")
+	edit(h, m2, func(c *clusterv1alpha1.Cluster) { c.Spec.Taints = nil })
+	h.runs("copies-deployment", "member1:2 member2:2 member3:2")
+	if got := where(h.binding("parts-deployment")); got != "member1:2" {
+		t.Errorf("what is divided has moved: %s", got)
+	}
+	b := h.binding("parts-deployment")
+	asked := metav1.NewTime(time.Now().Add(5 * time.Second).Truncate(time.Second)) // by a clock that goes before
+	edit(h, b, func(b *workv1alpha2.ResourceBinding) { b.Spec.RescheduleTriggeredAt = &asked })
+	await.True(t, "a rebalancing spreads it", func() bool { return len(h.binding("parts-deployment").Spec.Clusters) == 2 })
+}
+
+// Fields that nothing acts on yet are named; what runs stays as it is, and where a decision without them might be a wrong one
+// there is none.
+func TestNotSupportedYet(t *testing.T) {
+	h := newHub(t, "member1", "member2")
+	h.run(nil)
+	p := h.policy("all", selecting("", "member1", ""))
+	h.Make(h.deployment("web", 1))
+	h.runs("web-deployment", "member1:1")
+	edit(h, p, func(p *policyObject) {
+		p.Spec.Failover = &policyv1alpha1.FailoverBehavior{Cluster: &policyv1alpha1.ClusterFailoverBehavior{
+			PurgeMode: policyv1alpha1.PurgeModeGracefully,
+			StatePreservation: &policyv1alpha1.StatePreservation{Rules: []policyv1alpha1.StatePreservationRule{
+				{AliasLabelName: "jobid", JSONPath: "{.jobID}"}}}}}
+	})
+	b := h.runs("web-deployment", "member1:1 NotSupportedYet")
+	if d := workv1alpha2.ReadDecision(b.Annotations); !strings.HasPrefix(d.Message, "failover.cluster with its statePreservation: accepted") {
+		t.Errorf("message %q", d.Message)
+	}
+	edit(h, p, func(p *policyObject) {
+		p.Spec.Placement.WorkloadAffinity = &policyv1alpha1.WorkloadAffinity{Affinity: &policyv1alpha1.WorkloadAffinityTerm{GroupByLabelKey: "app"}}
+		p.Spec.Placement.ClusterAffinity.ClusterNames = []string{"member2"}
+	})
+	await.Equal(t, "app=web", func() string {
+		if g := h.binding("web-deployment").Spec.WorkloadAffinityGroups; g != nil {
+			return g.AffinityGroup
+		}
+		return ""
+	})
+	h.runs("web-deployment", "member1:1 NotSupportedYet")
+	edit(h, p, func(p *policyObject) { p.Spec.Failover, p.Spec.Placement.WorkloadAffinity = nil, nil })
+	h.runs("web-deployment", "member2:1")
+}
+
+// Another scheduler's bindings are left to it; suspension.scheduling on a binding holds its first decision and is kept (rule 2.9).
+func TestOthersDecide(t *testing.T) {
+	h := newHub(t, "member1", "member2")
+	h.run(nil)
+	h.policy("theirs", selecting(", name: theirs", "member1", ", schedulerName: mine"))
+	d := h.deployment("theirs", 1)
+	h.Make(d)
+	b := h.runs("theirs-deployment", "")
+	if b.Annotations[workv1alpha2.AnnotationDecision] != "" {
+		t.Error("there is a record of ours")
+	}
+	edit(h, b, func(b *workv1alpha2.ResourceBinding) {
+		b.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: "member2", Replicas: 1}}
+		b.Spec.Suspension = &workv1alpha2.Suspension{Scheduling: ptr.To(true)}
+	})
+	edit(h, d, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](4) })
+	await.Equal(t, 4, func() int32 { return h.binding("theirs-deployment").Spec.Replicas })
+	if b := h.binding("theirs-deployment"); where(b) != "member2:1" || !*b.Spec.Suspension.Scheduling {
+		t.Errorf("%s, %+v", where(b), b.Spec.Suspension)
+	}
+
+	h.policy("held", selecting(", name: held", "nowhere", ""))
+	h.Make(h.deployment("held", 1))
+	b = h.runs("held-deployment", "NoClusterFit")
+	edit(h, b, func(b *workv1alpha2.ResourceBinding) {
+		b.Spec.Suspension = &workv1alpha2.Suspension{Scheduling: ptr.To(true)}
+	})
+	h.join("nowhere")
+	h.Make(h.deployment("theirs2", 1))
+	edit(h, b, func(b *workv1alpha2.ResourceBinding) {
+		if len(b.Spec.Clusters) > 0 {
+			t.Errorf("decided although it is held: %s", where(b))
+		}
+		b.Spec.Suspension = nil
+	})
+	h.runs("held-deployment", "nowhere:1")
+}
+
+// A policy waits for the overrides that it depends on, and for its priority class; both say so (karmada.md 1.2).
+func TestWaitsForWhatAPolicyNeeds(t *testing.T) {
+	h := newHub(t, "member1")
+	h.run(nil)
+	h.policy("overridden", selecting(", name: web", "member1", ", dependentOverrides: [tag]"))
+	class := "class-" + h.ns
+	h.policy("urgent", selecting(", name: urgent", "member1", ", schedulePriority: {priorityClassSource: KubePriorityClass, priorityClassName: "+class+"}"))
+	h.Make(h.deployment("web", 1), h.deployment("urgent", 1))
+	for _, name := range []string{"web", "urgent"} {
+		await.True(t, "the event for "+name, func() bool { return h.event(name, workv1alpha2.EventApplyPolicyFailed) })
+		if h.binding(name+"-deployment") != nil {
+			t.Errorf("%s has a binding", name)
+		}
+	}
+	h.Make(&policyv1alpha1.OverridePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "tag"}, Spec: policyv1alpha1.OverrideSpec{
+		OverrideRules: []policyv1alpha1.RuleWithCluster{}}})
+	h.Make(&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Value: 7})
+	h.runs("web-deployment", "member1:1")
+	if b := h.runs("urgent-deployment", "member1:1"); b.Spec.SchedulePriority.Priority != 7 {
+		t.Errorf("priority %+v", b.Spec.SchedulePriority)
+	}
+}
+
+// A cluster that is new and has not reported holds first decisions back, until it reports or is not new any more; others go on.
+func TestClusterNotHeardOf(t *testing.T) {
+	h := newHub(t, "member1")
+	p := h.policy("all", selecting("", "member1, member2", ""))
+	stop := h.run(nil)
+	h.Make(h.deployment("before", 2))
+	h.runs("before-deployment", "member1:2")
+	silent := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "member2"},
+		Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Push}}
+	h.Make(silent)
+	h.Make(h.deployment("web", 2))
+	await.Never(t, time.Second, "a decision without member2", func() bool { return h.binding("web-deployment") != nil })
+	edit(h, p, func(p *policyObject) { p.Spec.PropagateDeps = true })
+	await.True(t, "what runs goes on", func() bool { return h.binding("before-deployment").Spec.PropagateDeps })
+	silent.Spec.Taints = []clusterv1alpha1.Taint{{Key: clusterv1alpha1.TaintNotReady, Effect: "NoSchedule"}}
+	if err := h.Update(t.Context(), silent); err != nil {
+		t.Fatal(err)
+	}
+	h.report(silent)
+	await.Never(t, time.Second, "a decision before member2 is ready", func() bool { return h.binding("web-deployment") != nil })
+	edit(h, silent, func(c *clusterv1alpha1.Cluster) { c.Spec.Taints = nil })
+	h.runs("web-deployment", "member1:2 member2:2")
+	stop()
+
+	h.Remove(silent)
+	silent.ResourceVersion = ""
+	h.Make(silent)
+	h.run(nil, func(o *propagate.Options) { o.FirstReport = 2 * time.Second })
+	h.Make(h.deployment("later", 2))
+	h.runs("later-deployment", "member1:2")
+}
+
+// Other rules for its kind are other replicas of a template, although nobody has touched it.
+func TestRulesOfTheKindChange(t *testing.T) {
+	h := newHub(t, "member1")
+	rules := interpret.NewCustom()
+	rules.Set(nil)
+	h.policy("all", selecting("", "member1", ""))
+	h.run(nil, func(o *propagate.Options) { o.Interpreter = rules.Interpreter() })
+	h.Make(h.deployment("web", 2))
+	h.runs("web-deployment", "member1:2")
+	rules.Set([]pelagov1alpha1.KindRules{{ObjectMeta: metav1.ObjectMeta{Name: "double"}, Spec: pelagov1alpha1.KindRulesSpec{
+		Kinds: []pelagov1alpha1.RuledKind{{APIVersion: "apps/v1", Kind: "Deployment"}},
+		Rules: pelagov1alpha1.Rules{Replicas: "object.spec.replicas * 2"},
+	}}})
+	h.runs("web-deployment", "member1:4")
+	rules.Set(nil)
+	h.runs("web-deployment", "member1:2")
+}

@@ -1,0 +1,174 @@
+package propagate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/interpret"
+)
+
+// wish is all that a binding is made of, but for the decision.
+type wish struct {
+	template *unstructured.Unstructured
+	// policy that the template follows; nil: none. waiting: it is Lazy and the template has not been edited since.
+	policy  *policy
+	waiting bool
+	// staleClaim: the policy that the binding names is not there any more.
+	staleClaim bool
+	// have is the present binding, if there is one; name and id are those of a new one.
+	have binding
+	name string
+	id   types.UID
+	// parents are the bindings whose templates depend on this one, sorted.
+	parents []binding
+	// priority is that of the policy's priority class.
+	priority *int32
+}
+
+// desired is the binding as it should be, with the clusters of the present one; none if the template needs no binding.
+func desired(w wish, in *interpret.Interpreter) (binding, error) {
+	following := w.policy != nil && !w.waiting
+	if !following && len(w.parents) == 0 && (!w.have.exists() || w.have.attachedOnly()) {
+		return binding{}, nil
+	}
+	b := newBinding(w.template.GetNamespace())
+	if w.have.exists() {
+		b = w.have.copy()
+	} else {
+		b.SetName(w.name)
+	}
+	if b.GetLabels()[b.idLabel()] == "" {
+		setLabel(b, b.idLabel(), string(w.id))
+	}
+	controllerutil.AddFinalizer(b, b.finalizer())
+	own(b, w.template)
+	b.spec.Resource.UID = w.template.GetUID()
+	// What follows no policy stays as it was left, but if others need it.
+	if following || w.policy == nil && len(w.parents) > 0 || !w.have.exists() {
+		if err := refresh(b, w.template); err != nil {
+			return binding{}, err
+		}
+	}
+	switch {
+	case following:
+		mark(b, w.policy)
+		if err := follow(b, w, in); err != nil {
+			return binding{}, err
+		}
+	case w.policy == nil || w.staleClaim:
+		mark(b, nil)
+	}
+	if !following && b.spec.Placement == nil {
+		attach(b.spec, w.parents)
+	}
+	requireBy(b, w.parents)
+	return b, nil
+}
+
+// refresh notes the template as it is now. The resourceVersion changes with what of it is propagated only.
+func refresh(b binding, t *unstructured.Unstructured) error {
+	hash, err := templateHash(t)
+	if err != nil {
+		return err
+	}
+	ref := workv1alpha2.ObjectReference{APIVersion: t.GetAPIVersion(), Kind: t.GetKind(), Namespace: t.GetNamespace(),
+		Name: t.GetName(), UID: t.GetUID(), ResourceVersion: t.GetResourceVersion()}
+	if b.GetAnnotations()[workv1alpha2.AnnotationTemplate] == hash && b.spec.Resource.ResourceVersion != "" {
+		ref.ResourceVersion = b.spec.Resource.ResourceVersion
+	}
+	b.spec.Resource = ref
+	setAnnotation(b, workv1alpha2.AnnotationTemplate, hash)
+	return nil
+}
+
+// errDependencies: what the template refers to cannot be read; errReplicas: how many replicas it has, and what each needs.
+var (
+	errDependencies = errors.New("get dependencies")
+	errReplicas     = errors.New("get replicas")
+)
+
+// follow copies the policy into the binding.
+func follow(b binding, w wish, in *interpret.Interpreter) error {
+	p := w.policy.spec.Defaulted(w.policy.GetNamespace())
+	s := b.spec
+	var err error
+	if s.Replicas, s.ReplicaRequirements, _, err = in.Replicas(w.template); err != nil {
+		return fmt.Errorf("%w: %w", errReplicas, err)
+	}
+	s.Placement = &p.Placement
+	s.PropagateDeps = p.PropagateDeps
+	s.Failover = p.Failover
+	s.ConflictResolution = p.ConflictResolution
+	s.PreserveResourcesOnDeletion = p.PreserveResourcesOnDeletion
+	s.SchedulerName = p.SchedulerName
+	s.Suspension = suspension(p.Suspension, s.Suspension)
+	s.SchedulePriority = nil
+	if w.priority != nil {
+		s.SchedulePriority = &workv1alpha2.SchedulePriority{Priority: *w.priority}
+	}
+	s.WorkloadAffinityGroups = affinityGroups(p.Placement.WorkloadAffinity, w.template.GetLabels())
+	var text string
+	if p.PropagateDeps {
+		refs, err := in.Dependencies(w.template)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errDependencies, err)
+		}
+		if len(refs) > 0 {
+			raw, err := json.Marshal(refs)
+			if err != nil {
+				return fmt.Errorf("note the dependencies of %s: %w", keyOf(w.template), err)
+			}
+			text = string(raw)
+		}
+	}
+	setAnnotation(b, workv1alpha2.AnnotationDependencies, text)
+	return nil
+}
+
+// suspension is that of the policy, and what somebody else holds the first decision with.
+func suspension(of *policyv1alpha1.Suspension, have *workv1alpha2.Suspension) *workv1alpha2.Suspension {
+	var out workv1alpha2.Suspension
+	if of != nil {
+		out.Suspension = *of
+	}
+	if have != nil {
+		out.Scheduling = have.Scheduling
+	}
+	if of == nil && out.Scheduling == nil {
+		return nil
+	}
+	return &out
+}
+
+func affinityGroups(a *policyv1alpha1.WorkloadAffinity, labels map[string]string) *workv1alpha2.WorkloadAffinityGroups {
+	if a == nil {
+		return nil
+	}
+	group := func(t *policyv1alpha1.WorkloadAffinityTerm) string {
+		if t == nil || labels[t.GroupByLabelKey] == "" {
+			return ""
+		}
+		return t.GroupByLabelKey + "=" + labels[t.GroupByLabelKey]
+	}
+	return &workv1alpha2.WorkloadAffinityGroups{AffinityGroup: group(a.Affinity), AntiAffinityGroup: group(a.AntiAffinity)}
+}
+
+// own makes the template the controller of the binding: they go together. A former one of the same name (a hub restored from a
+// backup has new UIDs) is replaced.
+func own(b binding, template *unstructured.Unstructured) {
+	ref := *metav1.NewControllerRef(template, template.GroupVersionKind())
+	refs := slices.DeleteFunc(slices.Clone(b.GetOwnerReferences()), func(r metav1.OwnerReference) bool {
+		return r.UID == ref.UID || ptr.Deref(r.Controller, false)
+	})
+	b.SetOwnerReferences(append([]metav1.OwnerReference{ref}, refs...))
+}

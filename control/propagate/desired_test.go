@@ -1,0 +1,320 @@
+package propagate
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/decide"
+	"github.com/pelago-net/pelago/control/interpret"
+)
+
+// edited is the template after a change.
+func edited(change func(*unstructured.Unstructured)) *unstructured.Unstructured {
+	t := template()
+	t.SetResourceVersion("8")
+	change(t)
+	return t
+}
+
+// Rule 2.1.7: status and what the API server keeps are no change; neither are our own marks, to the hash.
+func TestTemplateHash(t *testing.T) {
+	before, err := templateHash(template())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		change          func(*unstructured.Unstructured)
+		differs, notice bool
+	}{
+		"resourceVersion":    {func(u *unstructured.Unstructured) { u.SetGeneration(3) }, false, false},
+		"managedFields":      {func(u *unstructured.Unstructured) { u.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "m"}}) }, false, false},
+		"status":             {func(u *unstructured.Unstructured) { u.Object["status"] = map[string]any{"replicas": int64(1)} }, false, false},
+		"a claim":            {func(u *unstructured.Unstructured) { mark(u, made("a")) }, false, true},
+		"a cluster-wide one": {func(u *unstructured.Unstructured) { mark(u, wide("a")) }, false, true},
+		"a deletion":         {func(u *unstructured.Unstructured) { u.SetDeletionTimestamp(ptr.To(metav1.Now())) }, false, true},
+		"the spec":           {func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{"replicas": int64(3)} }, true, true},
+		"a label":            {func(u *unstructured.Unstructured) { setLabel(u, "a", "b") }, true, true},
+		"an annotation":      {func(u *unstructured.Unstructured) { setAnnotation(u, "a", "b") }, true, true},
+		"data beside a spec": {func(u *unstructured.Unstructured) { u.Object["data"] = map[string]any{"a": "b"} }, true, true},
+	} {
+		u := edited(c.change)
+		after, err := templateHash(u)
+		if err != nil || (after != before) != c.differs || changed(template(), u) != c.notice {
+			t.Errorf("%s: hash differs %v, noticed %v, %v", name, after != before, changed(template(), u), err)
+		}
+	}
+}
+
+// ignored kinds and objects (karmada.md 1.0, 1.5).
+func TestIgnored(t *testing.T) {
+	object := func(apiVersion, kind, namespace, name string) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{}
+		u.SetAPIVersion(apiVersion)
+		u.SetKind(kind)
+		u.SetNamespace(namespace)
+		u.SetName(name)
+		return u
+	}
+	claimed := object("v1", "Service", "shop", "derived")
+	setLabel(claimed, workv1alpha2.LabelClaimedBy, "MultiClusterService")
+	for _, c := range []struct {
+		of   *unstructured.Unstructured
+		want bool
+	}{
+		{object("apps/v1", "Deployment", "shop", "web"), false}, {object("v1", "Namespace", "", "shop"), false},
+		{object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "reader"), false}, {object("example.com/v1", "Event", "shop", "e"), false},
+		{object("apps/v1", "Deployment", "kube-system", "web"), true}, {object("v1", "ConfigMap", "karmada-es-member1", "a"), true},
+		{object("v1", "Namespace", "", "pelago-system"), true}, {claimed, true},
+		{object("v1", "Event", "shop", "e"), true}, {object("events.k8s.io/v1", "Event", "shop", "e"), true},
+		{object("coordination.k8s.io/v1", "Lease", "shop", "l"), true}, {object("discovery.k8s.io/v1", "EndpointSlice", "shop", "s"), true},
+		{object("work.karmada.io/v1alpha1", "Work", "shop", "w"), true}, {object("policy.karmada.io/v1alpha1", "OverridePolicy", "shop", "o"), true},
+		{object("pelago.io/v1alpha1", "Peer", "", "p"), true}, {object("submariner.io/v1", "Endpoint", "shop", "e"), true},
+	} {
+		if got := ignored(c.of, c.of.GroupVersionKind().GroupKind()); got != c.want {
+			t.Errorf("%s %s/%s: ignored %v", c.of.GroupVersionKind(), c.of.GetNamespace(), c.of.GetName(), got)
+		}
+	}
+}
+
+func bound(t *testing.T, w wish) binding {
+	t.Helper()
+	if !w.have.exists() {
+		w.name, w.id = "web-deployment", "1"
+	}
+	b, err := desired(w, interpret.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// What others write into a binding stays: eviction tasks, the request to rebalance, the hold of the first decision, labels. The
+// version of the template follows its content only.
+func TestDesiredKeepsWhatOthersWrite(t *testing.T) {
+	p := made("a", func(p *policy) { p.spec.Suspension = &policyv1alpha1.Suspension{Dispatching: ptr.To(true)} })
+	have := bound(t, wish{template: template(), policy: p})
+	have.spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m1", Reason: "R", Producer: "p"}}
+	have.spec.RescheduleTriggeredAt = ptr.To(metav1.Now())
+	have.spec.Suspension.Scheduling = ptr.To(true)
+	have.spec.Clusters = []workv1alpha2.TargetCluster{{Name: "m2", Replicas: 2}}
+	setLabel(have, "team", "a")
+	have.SetAnnotations(with(have.GetAnnotations(), workv1alpha2.AnnotationDecision, "{}"))
+	touched := edited(func(u *unstructured.Unstructured) { u.Object["status"] = map[string]any{} })
+	if got := bound(t, wish{template: touched, policy: p, have: have}); !same(have, got) {
+		t.Errorf("something changed: %s", cmp.Diff(have.Object, got.Object))
+	}
+	p.spec.Suspension = nil
+	got := bound(t, wish{template: edited(func(u *unstructured.Unstructured) { setLabel(u, "x", "y") }), policy: p, have: have})
+	if s := got.spec.Suspension; s == nil || s.Dispatching != nil || !*s.Scheduling {
+		t.Errorf("suspension %+v", s)
+	}
+	if got.spec.Resource.ResourceVersion != "8" || have.spec.Resource.ResourceVersion != "7" {
+		t.Errorf("version %s after %s", got.spec.Resource.ResourceVersion, have.spec.Resource.ResourceVersion)
+	}
+}
+
+// A template without namespace has a ClusterResourceBinding with the marks of that kind.
+func TestDesiredClusterWide(t *testing.T) {
+	u := template()
+	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole"})
+	u.SetNamespace("")
+	b := bound(t, wish{template: u, policy: wide("a")})
+	o, ok := b.Object.(*workv1alpha2.ClusterResourceBinding)
+	if !ok || o.Labels[workv1alpha2.LabelClusterBindingID] != "1" || o.Finalizers[0] != workv1alpha2.FinalizerClusterBinding ||
+		o.Labels[policyv1alpha1.LabelClusterPropagationPolicyID] != "id-a" || o.Annotations[policyv1alpha1.AnnotationClusterPropagationPolicyName] != "a" {
+		t.Errorf("%+v", b.Object)
+	}
+}
+
+// Which bindings there are: none of what no policy selects and nothing needs; a formerly claimed one stays (rule 2.1.5).
+func TestDesiredOrNot(t *testing.T) {
+	lazyOne := made("l", func(p *policy) { p.spec.ActivationPreference = policyv1alpha1.LazyActivation })
+	parent := bound(t, wish{template: edited(func(u *unstructured.Unstructured) { u.SetName("parent") }), policy: made("a")})
+	claimed := bound(t, wish{template: template(), policy: made("a")})
+	attached := bound(t, wish{template: template(), parents: []binding{parent}})
+	for name, c := range map[string]struct {
+		w                     wish
+		exists, placed, named bool
+	}{
+		"nothing":                           {wish{}, false, false, false},
+		"a policy":                          {wish{policy: made("a")}, true, true, true},
+		"needed":                            {wish{parents: []binding{parent}}, true, false, false},
+		"needed, with a policy":             {wish{parents: []binding{parent}, policy: made("a")}, true, true, true},
+		"no longer claimed":                 {wish{have: claimed}, true, true, false},
+		"no longer needed":                  {wish{have: attached}, false, false, false},
+		"needed, claimed from now on":       {wish{have: attached, policy: made("a")}, true, true, true},
+		"a policy that waits":               {wish{policy: lazyOne, waiting: true}, false, false, false},
+		"needed, a policy that waits":       {wish{policy: lazyOne, waiting: true, parents: []binding{parent}}, true, false, false},
+		"claimed, a policy that waits":      {wish{policy: lazyOne, waiting: true, have: claimed}, true, true, true},
+		"a policy that waits, another gone": {wish{policy: lazyOne, waiting: true, have: claimed, staleClaim: true}, true, true, false},
+	} {
+		c.w.template = template()
+		b := bound(t, c.w)
+		if b.exists() != c.exists || b.exists() && ((b.spec.Placement != nil) != c.placed || (claimOf(b).id != "") != c.named) {
+			t.Errorf("%s: exists %v, %+v", name, b.exists(), b.Object)
+		}
+	}
+}
+
+// Claims are one patch each way, for the version that was read (rules 2.1.3, 2.1.5, 2.9).
+func TestClaimPatch(t *testing.T) {
+	claimed := template()
+	mark(claimed, wide("old"))
+	old := template()
+	old.SetCreationTimestamp(metav1.NewTime(time.Unix(10, 0)))
+	lazyOne := made("l", func(p *policy) {
+		p.spec.ActivationPreference = policyv1alpha1.LazyActivation
+		p.SetCreationTimestamp(metav1.NewTime(time.Unix(11, 0)))
+	})
+	noted := template()
+	setAnnotation(noted, workv1alpha2.AnnotationTemplate, "x")
+	hash, err := templateHash(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type m = map[string]any
+	for name, c := range map[string]struct {
+		of                  *unstructured.Unstructured
+		by                  *policy
+		labels, annotations m // nil: no patch
+	}{
+		"a claim": {template(), made("a"), m{policyv1alpha1.LabelPropagationPolicyID: "id-a"},
+			m{policyv1alpha1.AnnotationPropagationPolicyName: "a", policyv1alpha1.AnnotationPropagationPolicyNamespace: "shop"}},
+		"the same again": {claimed, wide("old"), nil, nil},
+		"no policy":      {template(), nil, nil, nil},
+		"taken over": {claimed, made("a"), m{policyv1alpha1.LabelPropagationPolicyID: "id-a", policyv1alpha1.LabelClusterPropagationPolicyID: nil},
+			m{policyv1alpha1.AnnotationPropagationPolicyName: "a", policyv1alpha1.AnnotationPropagationPolicyNamespace: "shop",
+				policyv1alpha1.AnnotationClusterPropagationPolicyName: nil}},
+		"released": {claimed, nil, m{policyv1alpha1.LabelClusterPropagationPolicyID: nil}, m{policyv1alpha1.AnnotationClusterPropagationPolicyName: nil}},
+		"by a Lazy policy that came later": {old, lazyOne, m{policyv1alpha1.LabelPropagationPolicyID: "id-l"},
+			m{policyv1alpha1.AnnotationPropagationPolicyName: "l", policyv1alpha1.AnnotationPropagationPolicyNamespace: "shop", workv1alpha2.AnnotationTemplate: hash}},
+		"released from a Lazy policy": {noted, nil, m{}, m{workv1alpha2.AnnotationTemplate: nil}},
+	} {
+		raw, err := claimPatch(c.of, c.by)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.labels == nil {
+			if raw != nil {
+				t.Errorf("%s: patch %s", name, raw)
+			}
+			continue
+		}
+		var got m
+		if err := json.Unmarshal(raw, &got); err != nil {
+			t.Fatal(err)
+		}
+		want := m{"metadata": m{"uid": "u1", "resourceVersion": "7", "labels": c.labels, "annotations": c.annotations}}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s -want +got:\n%s", name, diff)
+		}
+	}
+}
+
+// What a template refers to, by name or by labels, in its namespace.
+func TestDependsOn(t *testing.T) {
+	for text, want := range map[string]bool{
+		`[{"apiVersion":"apps/v1","kind":"Deployment","namespace":"shop","name":"web"}]`:                                       true,
+		`[{"apiVersion":"apps/v2","kind":"Deployment","namespace":"shop","name":"web"}]`:                                       true,
+		`[{"apiVersion":"apps/v1","kind":"Deployment","namespace":"other","name":"web"}]`:                                      false,
+		`[{"apiVersion":"v1","kind":"Deployment","namespace":"shop","name":"web"}]`:                                            false,
+		`[{"apiVersion":"apps/v1","kind":"Deployment","namespace":"shop","name":"db"}]`:                                        false,
+		`[{"apiVersion":"apps/v1","kind":"Deployment","namespace":"shop","labelSelector":{"matchLabels":{"app":"web"}}}]`:      true,
+		`[{"apiVersion":"apps/v1","kind":"Deployment","namespace":"shop","labelSelector":{"matchLabels":{"app":"db"}}}]`:       false,
+		`[{"apiVersion":"apps/v1","kind":"Deployment","namespace":"shop","labelSelector":{"matchExpressions":[{"key":"a"}]}}]`: false,
+		`no JSON`: false,
+		``:        false,
+	} {
+		b := newBinding("shop")
+		setAnnotation(b, workv1alpha2.AnnotationDependencies, text)
+		if got := dependsOn(b, template()); got != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+}
+
+// Only replicas that are ready count as the cluster's own report of them.
+func TestObservation(t *testing.T) {
+	b := newBinding("shop")
+	b.SetResourceVersion("5")
+	b.spec.Clusters = []workv1alpha2.TargetCluster{{Name: "m1", Replicas: 2}, {Name: "m2", Replicas: 3}, {Name: "m3", Replicas: 1}, {Name: "m4", Replicas: 1}}
+	b.spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m5", Replicas: ptr.To[int32](4)}, {FromCluster: "m1"}}
+	item := func(cluster string, applied bool, health workv1alpha2.ResourceHealth, raw string) workv1alpha2.AggregatedStatusItem {
+		return workv1alpha2.AggregatedStatusItem{ClusterName: cluster, Applied: applied, Health: health, Status: &runtime.RawExtension{Raw: []byte(raw)}}
+	}
+	b.status.AggregatedStatus = []workv1alpha2.AggregatedStatusItem{
+		item("m1", true, workv1alpha2.ResourceHealthy, `{"readyReplicas":2}`), item("m2", true, workv1alpha2.ResourceHealthy, `{"readyReplicas":2}`),
+		item("m3", true, workv1alpha2.ResourceUnhealthy, `{"readyReplicas":1}`), item("m4", true, workv1alpha2.ResourceHealthy, `{"succeeded":1}`)}
+	want := decide.Observation{ResourceVersion: "5", Parts: []decide.Part{
+		{Cluster: "m1", Replicas: 2, Settled: true},
+		{Cluster: "m2", Replicas: 3, Settled: false},
+		{Cluster: "m3", Replicas: 1, Settled: false},
+		{Cluster: "m4", Replicas: 1, Settled: true},
+		{Cluster: "m5", Replicas: 4, Settled: false},
+	}}
+	if diff := cmp.Diff(want, observation(b)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// A hub that was restored has templates with other UIDs: the binding changes its owner, and nothing else (rule 2.1.6, DESIGN 4).
+func TestDesiredReowns(t *testing.T) {
+	have := bound(t, wish{template: template(), policy: made("a")})
+	have.SetOwnerReferences(append(have.GetOwnerReferences(), metav1.OwnerReference{Kind: "Team", Name: "shop", UID: "team"}))
+	got := bound(t, wish{template: edited(func(u *unstructured.Unstructured) { u.SetUID("u2") }), policy: made("a"), have: have})
+	want := have.copy()
+	want.spec.Resource.UID = "u2"
+	owners := want.GetOwnerReferences()
+	owners[0].UID = "u2"
+	want.SetOwnerReferences(owners)
+	if diff := cmp.Diff(want.Object, got.Object); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// What the template refers to cannot be read: that has an Event of its own.
+func TestDesiredDependenciesFail(t *testing.T) {
+	bad := edited(func(u *unstructured.Unstructured) {
+		u.Object["spec"] = map[string]any{"replicas": int64(1), "template": map[string]any{"spec": "text"}}
+	})
+	in := interpret.New(func(schema.GroupVersionKind) interpret.Kind {
+		return interpret.Kind{Replicas: func(*unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) { return 1, nil, nil }}
+	})
+	_, err := desired(wish{template: bad, policy: made("a", func(p *policy) { p.spec.PropagateDeps = true }), name: "b", id: "1"}, in)
+	if !errors.Is(err, errDependencies) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A claim is that of a policy by id: one of the same name that was made again is another one.
+func TestClaimOf(t *testing.T) {
+	u := template()
+	if got := claimOf(u); got != (claim{}) || got.of(nil) {
+		t.Errorf("no claim: %+v", got)
+	}
+	mark(u, made("a"))
+	again := made("a", func(p *policy) { setLabel(p, policyv1alpha1.LabelPropagationPolicyID, "other") })
+	sameID := wide("a", func(p *policy) { setLabel(p, policyv1alpha1.LabelClusterPropagationPolicyID, "id-a") })
+	if got := claimOf(u); !got.of(made("a")) || got.of(again) || got.of(sameID) || got.namespace != "shop" || got.name != "a" {
+		t.Errorf("claim %+v", got)
+	}
+	mark(u, wide("b"))
+	if got := claimOf(u); got != (claim{id: "id-b", name: "b", clusterWide: true}) {
+		t.Errorf("claim %+v", got)
+	}
+	mark(u, nil)
+	if got := claimOf(u); got != (claim{}) || len(u.GetLabels()) != 1 || len(u.GetAnnotations()) != 0 {
+		t.Errorf("released: %+v, %v", got, u.GetAnnotations())
+	}
+}

@@ -1,0 +1,125 @@
+package propagate
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	"github.com/pelago-net/pelago/control/selects"
+)
+
+// choice is which policy a template follows from now on.
+type choice struct {
+	policy *policy // nil: none
+	// preempts is the policy that the template followed until now, and that is still there.
+	preempts *policy
+	// inert: the policy that the template follows has been made invalid. Everything stays as it is until that is mended.
+	inert bool
+}
+
+// match chooses a policy for a template. held is the policy that the template's claim names, nil if there is no claim or the
+// policy is gone; all are those that may select the template. A claim is kept while its policy selects the template. Only a
+// policy with preemption Always takes it: a namespaced one of higher priority, or of any over a cluster-wide one; a cluster-wide
+// one only from a cluster-wide one of lower priority.
+func match(template selects.Object, held *policy, all []*policy) (choice, error) {
+	if held != nil && !held.counts() && held.GetDeletionTimestamp() == nil {
+		return choice{policy: held, inert: true}, nil
+	}
+	var best, taker *candidate
+	for _, p := range all {
+		if !p.counts() {
+			continue
+		}
+		precision, err := precisionOf(p, template)
+		if err != nil {
+			return choice{}, err
+		}
+		if precision == selects.No {
+			continue
+		}
+		c := &candidate{p, precision}
+		if c.before(best) {
+			best = c
+		}
+		if held != nil && p.preempts(held) && c.before(taker) {
+			taker = c
+		}
+	}
+	if held != nil && held.GetDeletionTimestamp() == nil {
+		precision, err := precisionOf(held, template)
+		if err != nil {
+			return choice{}, err
+		}
+		switch {
+		case precision == selects.No:
+		case taker != nil:
+			return choice{policy: taker.policy, preempts: held}, nil
+		default:
+			return choice{policy: held}, nil
+		}
+	}
+	if best == nil {
+		return choice{}, nil
+	}
+	return choice{policy: best.policy}, nil
+}
+
+// preempts says whether the policy takes templates from another one.
+func (p *policy) preempts(held *policy) bool {
+	switch {
+	case p.spec.Preemption != policyv1alpha1.PreemptAlways:
+		return false
+	case p.clusterWide != held.clusterWide:
+		return held.clusterWide
+	}
+	return p.spec.Priority > held.spec.Priority
+}
+
+// candidate is a policy that selects the template.
+type candidate struct {
+	*policy
+	precision selects.Precision
+}
+
+// before is the order in which policies get a template that follows none: those with a namespace first, then by priority, by
+// how precisely they select, by name. Everything is before none.
+func (c *candidate) before(o *candidate) bool {
+	if o == nil {
+		return true
+	}
+	if c.clusterWide != o.clusterWide {
+		return o.clusterWide
+	}
+	return cmp.Or(cmp.Compare(o.spec.Priority, c.spec.Priority), cmp.Compare(o.precision, c.precision),
+		strings.Compare(c.GetName(), o.GetName())) < 0
+}
+
+// precisionOf says how precisely a policy selects the template, by whatever version it names its kind.
+func precisionOf(p *policy, template selects.Object) (selects.Precision, error) {
+	best := selects.No
+	for i := range p.spec.ResourceSelectors {
+		s := &p.spec.ResourceSelectors[i]
+		gvk, ok := selected(s)
+		if !ok || gvk.GroupKind() != template.GroupVersionKind().GroupKind() {
+			continue
+		}
+		precision, err := selects.By(p.spec.ResourceSelectors[i:i+1], p.GetNamespace(), versioned{template, gvk})
+		if err != nil {
+			return selects.No, fmt.Errorf("match %s: %w", p, err)
+		}
+		best = max(best, precision)
+	}
+	return best, nil
+}
+
+// versioned is an object by another version of its kind.
+type versioned struct {
+	metav1.Object
+	gvk schema.GroupVersionKind
+}
+
+func (v versioned) GroupVersionKind() schema.GroupVersionKind { return v.gvk }

@@ -1,0 +1,376 @@
+package propagate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/pace"
+)
+
+// Reconcile makes the claim of a template and its binding what they should be.
+func (r *reconciler) Reconcile(ctx context.Context, key Key) (reconcile.Result, error) {
+	key.GVK = r.kinds.current(key.GVK)
+	wait, err := r.propagate(ctx, key)
+	if errors.Is(err, errNotSynced) || errors.Is(err, errBehind) {
+		return reconcile.Result{RequeueAfter: r.listing.When(key)}, nil
+	}
+	r.listing.Forget(key)
+	if apierrors.IsNotFound(err) { // what was to be written has gone meanwhile
+		return reconcile.Result{RequeueAfter: pace.CacheBehind}, nil
+	}
+	if wait == again {
+		wait = r.retry.When(key)
+	} else if err == nil {
+		r.retry.Forget(key)
+	}
+	return pace.Result(wait, err)
+}
+
+// errBehind: what the cache shows has changed during a reconcile.
+var errBehind = errors.New("the cache has changed meanwhile")
+
+// again stands for a pause that grows each time.
+const again time.Duration = -1
+
+// propagate returns when to look again: 0 never, again after a growing pause.
+func (r *reconciler) propagate(ctx context.Context, key Key) (time.Duration, error) {
+	t, err := r.template(ctx, key)
+	if t == nil {
+		r.mu.Lock()
+		delete(r.missing, key)
+		r.mu.Unlock()
+	}
+	if err == nil && t == nil {
+		return 0, r.end(ctx, key)
+	}
+	if err != nil || t.GetDeletionTimestamp() != nil || ignored(t, key.GVK.GroupKind()) {
+		return 0, err
+	}
+	have, err := r.binding(ctx, key)
+	if err != nil || have.exists() && have.GetDeletionTimestamp() != nil {
+		return 0, err // its end comes back here
+	}
+	began := time.Now()
+	held, err := r.holder(ctx, claimOf(t))
+	if err != nil {
+		return 0, err
+	}
+	all, err := r.selecting(ctx, t)
+	if err != nil {
+		return 0, err
+	}
+	c, err := match(t, held, all)
+	if err != nil || c.inert {
+		return 0, err
+	}
+	r.counts.match.WithLabelValues().Observe(since(began))
+	w := wish{template: t, policy: c.policy, have: have}
+	if w.parents, err = r.parents(ctx, t); err != nil {
+		return 0, err
+	}
+	if wait, err := r.detaching(ctx, key, w); wait > 0 || err != nil {
+		return wait, err
+	}
+	if problem, err := r.prepare(ctx, &w); problem != "" || err != nil {
+		if problem != "" {
+			r.events.Event(t, corev1.EventTypeWarning, workv1alpha2.EventApplyPolicyFailed, problem)
+		}
+		return again, err
+	}
+	began = time.Now()
+	wait, err := r.apply(ctx, key, w, c)
+	if w.policy != nil {
+		r.counts.applied(began, err)
+	}
+	return wait, err
+}
+
+// apply writes the claim, then the binding.
+func (r *reconciler) apply(ctx context.Context, key Key, w wish, c choice) (wait time.Duration, err error) {
+	if w.template, err = r.claim(ctx, key, w.template, c); err != nil {
+		return 0, err
+	}
+	return r.bind(ctx, key, w)
+}
+
+// prepare resolves what a policy needs besides. problem says what is missing, and for what it waits.
+func (r *reconciler) prepare(ctx context.Context, w *wish) (problem string, err error) {
+	if w.policy == nil {
+		return "", nil
+	}
+	name, err := r.missingOverride(ctx, w.policy)
+	if err != nil {
+		return "", err
+	}
+	if name != "" {
+		return fmt.Sprintf("%s waits for the override policy %s, which its dependentOverrides name: create it", w.policy, name), nil
+	}
+	var found bool
+	if w.priority, found, err = r.priority(ctx, w.policy); err != nil {
+		return "", err
+	}
+	if !found {
+		class := w.policy.spec.SchedulePriority.PriorityClassName
+		return fmt.Sprintf("%s names the PriorityClass %s, which the hub does not have: create it", w.policy, class), nil
+	}
+	return "", nil
+}
+
+// detaching is how long to wait for bindings that the present one is required by and that are gone.
+func (r *reconciler) detaching(ctx context.Context, key Key, w wish) (time.Duration, error) {
+	gone := false
+	if w.have.exists() {
+		for _, by := range w.have.spec.RequiredBy {
+			other := newBinding(by.Namespace)
+			err := r.cache.Get(ctx, client.ObjectKey{Namespace: by.Namespace, Name: by.Name}, other.Object)
+			if err != nil && !apierrors.IsNotFound(err) {
+				return 0, fmt.Errorf("read binding %s, which requires %s: %w", by.Name, key, err)
+			}
+			gone = gone || err != nil
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !gone {
+		delete(r.missing, key)
+		return 0, nil
+	}
+	since, ok := r.missing[key]
+	if !ok {
+		since = time.Now()
+		r.missing[key] = since
+	}
+	if wait := detachAfter - time.Since(since); wait > 0 {
+		return wait, nil
+	}
+	delete(r.missing, key)
+	return 0, nil
+}
+
+// claim gives the template the marks of its policy, or takes them away, and returns it as it is then.
+func (r *reconciler) claim(ctx context.Context, key Key, t *unstructured.Unstructured,
+	c choice) (*unstructured.Unstructured, error) {
+	patch, err := claimPatch(t, c.policy)
+	if err != nil || patch == nil {
+		return t, err
+	}
+	now := t.DeepCopy()
+	if err := r.client.Patch(ctx, now, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		r.templates.drop(key)
+		if c.preempts != nil && !objectset.IsStale(err) {
+			r.counts.preempted.WithLabelValues(resultOf(err)).Inc()
+			r.events.Eventf(t, corev1.EventTypeWarning, workv1alpha2.EventPreemptPolicyFailed,
+				"%s goes before %s but could not take over, which is tried again; it stays as it is: %v", c.policy, c.preempts, err)
+		}
+		return nil, fmt.Errorf("mark %s with the policy that it follows: %w", key, err)
+	}
+	now.SetManagedFields(nil) // as in the cache: they are half of it
+	r.templates.put(key, now)
+	if c.preempts != nil {
+		r.counts.preempted.WithLabelValues(resultOf(nil)).Inc()
+		r.events.Eventf(now, corev1.EventTypeNormal, workv1alpha2.EventPreemptPolicySucceed, "%s takes over from %s",
+			c.policy, c.preempts)
+	}
+	return now, nil
+}
+
+// bind makes the binding what it should be, the decision included.
+func (r *reconciler) bind(ctx context.Context, key Key, w wish) (time.Duration, error) {
+	b, err := r.desired(ctx, &w)
+	if err != nil {
+		reason := workv1alpha2.EventApplyPolicyFailed
+		switch {
+		case errors.Is(err, errDependencies):
+			reason = workv1alpha2.EventGetDependenciesFailed
+		case errors.Is(err, errReplicas):
+			reason = workv1alpha2.EventGetReplicasFailed
+		}
+		r.events.Event(w.template, corev1.EventTypeWarning, reason, err.Error())
+		return 0, err
+	}
+	if !b.exists() {
+		return 0, r.remove(ctx, key, w.have, "on which nothing depends any more")
+	}
+	d, err := r.decide(ctx, b, w.policy != nil && w.policy.removes())
+	if err != nil {
+		return 0, err
+	}
+	next := time.Duration(0)
+	if d.retry {
+		next = again
+	}
+	if w.have.exists() && same(w.have, b) {
+		r.counts.decision(d, nil)
+		d.drop()
+		return next, nil
+	}
+	if w.have.exists() && leaves(w.have.spec.Clusters, b.spec.Clusters) {
+		if err := r.confirm(ctx, w); err != nil {
+			d.drop()
+			return 0, err
+		}
+	}
+	err = r.write(ctx, key, w.have, b)
+	r.counts.decision(d, err)
+	if err != nil {
+		r.unwritten(ctx, b, d, err)
+		return 0, err
+	}
+	if d.promise != nil {
+		d.promise.Keep(b.GetResourceVersion())
+	}
+	r.tell(w, b, d)
+	return next, nil
+}
+
+// desired completes a wish and computes the binding.
+func (r *reconciler) desired(ctx context.Context, w *wish) (binding, error) {
+	var err error
+	if w.policy != nil {
+		if w.waiting, err = waits(w.policy, w.template, w.have); err != nil {
+			return binding{}, err
+		}
+	}
+	if !w.have.exists() {
+		if w.name, err = r.bindingName(ctx, w.template); err != nil {
+			return binding{}, err
+		}
+		w.id = uuid.NewUUID()
+	} else if of := claimOf(w.have); w.waiting && of.id != "" && !of.of(w.policy) {
+		p, err := r.holder(ctx, of)
+		if err != nil {
+			return binding{}, err
+		}
+		w.staleClaim = p == nil || p.GetDeletionTimestamp() != nil
+	}
+	return desired(*w, r.Interpreter)
+}
+
+// same says whether nothing need be written.
+func same(a, b binding) bool {
+	return sameMarks(a, b) && equality.Semantic.DeepEqual(a.spec, b.spec)
+}
+
+// write creates the binding, or updates the one that was read and no later one.
+func (r *reconciler) write(ctx context.Context, key Key, have, b binding) error {
+	var err error
+	if have.exists() {
+		err = r.client.Update(ctx, b.Object)
+	} else {
+		err = r.client.Create(ctx, b.Object)
+	}
+	if err != nil {
+		r.bindings.drop(key)
+		return fmt.Errorf("write binding %s of %s: %w", b.GetName(), key, err)
+	}
+	r.bindings.put(key, b.Object)
+	return nil
+}
+
+// unwritten takes a decision back whose write failed. Where it is open whether it failed (a timeout) the server is asked; if that
+// does not answer either, the decision counts until the next one for the binding.
+func (r *reconciler) unwritten(ctx context.Context, b binding, d decided, failure error) {
+	if d.promise == nil {
+		return
+	}
+	var status apierrors.APIStatus
+	if !errors.As(failure, &status) || apierrors.IsTimeout(failure) || apierrors.IsServerTimeout(failure) ||
+		apierrors.IsInternalError(failure) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askAgain)
+		defer cancel()
+		now := newBinding(b.GetNamespace())
+		switch err := r.live.Get(ctx, client.ObjectKeyFromObject(b), now.Object); {
+		case err == nil:
+			r.Room.Observe(now.roomKey(), observation(now))
+		case apierrors.IsNotFound(err):
+			r.Room.Forget(b.roomKey(), "")
+		default:
+			return
+		}
+	}
+	d.drop()
+}
+
+// remove deletes a binding; why is said of its template.
+func (r *reconciler) remove(ctx context.Context, key Key, have binding, why string) error {
+	if !have.exists() {
+		return nil
+	}
+	as := client.Preconditions{UID: ptr.To(have.GetUID()), ResourceVersion: ptr.To(have.GetResourceVersion())}
+	err := r.client.Delete(ctx, have.Object, as)
+	r.bindings.drop(key)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete binding %s of %s, %s: %w", have.GetName(), key, why, err)
+	}
+	return nil
+}
+
+// tell records what was written as events: what is wrong on the template and the binding, what went well as one on the template.
+func (r *reconciler) tell(w wish, b binding, d decided) {
+	warn := func(reason, message string) {
+		r.events.Event(w.template, corev1.EventTypeWarning, reason, message)
+		r.events.Event(b.Object, corev1.EventTypeWarning, reason, message)
+	}
+	if d.written && d.message != "" {
+		warn(workv1alpha2.EventScheduleBindingFailed, d.message)
+	}
+	if c := conflict(w.parents); c != "" && b.spec.Placement == nil {
+		warn(workv1alpha2.EventDependencyPolicyConflict, c)
+	}
+	if reason, message := news(w, b, d); reason != "" {
+		r.events.Event(w.template, corev1.EventTypeNormal, reason, message)
+	}
+}
+
+// news is what a written binding says that the former one did not, in words, and as reason the most important of it; "" if nothing.
+func news(w wish, b binding, d decided) (reason, message string) {
+	var all []string
+	was, is := "", b.GetAnnotations()[workv1alpha2.AnnotationDependencies]
+	if w.have.exists() {
+		was = w.have.GetAnnotations()[workv1alpha2.AnnotationDependencies]
+	}
+	if is != was {
+		reason = workv1alpha2.EventGetDependenciesSucceed
+		all = append(all, fmt.Sprintf("it depends on %d objects", len(dependenciesOf(b))))
+	}
+	if w.policy != nil && (!w.have.exists() || !claimOf(w.have).of(w.policy)) && claimOf(b).of(w.policy) {
+		reason, all = workv1alpha2.EventApplyPolicySucceed, append(all, fmt.Sprintf("it follows %s", w.policy))
+	}
+	if d.written && d.message == "" && d.moved {
+		reason, all = workv1alpha2.EventScheduleBindingSucceed, append(all, "it runs in "+places(b.spec.Clusters))
+	}
+	slices.Reverse(all)
+	return reason, strings.Join(all, "; ")
+}
+
+// places says in words where a template runs.
+func places(clusters []workv1alpha2.TargetCluster) string {
+	if len(clusters) == 0 {
+		return "no cluster"
+	}
+	var out []string
+	for _, c := range clusters {
+		if c.Replicas > 0 {
+			out = append(out, fmt.Sprintf("%s (%d)", c.Name, c.Replicas))
+		} else {
+			out = append(out, c.Name)
+		}
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,410 @@
+package propagate
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/interpret"
+)
+
+const (
+	// lookAgain is how often it is looked whether the kinds that are named are served.
+	lookAgain = 10 * time.Second
+	// gather is the pause in which events are gathered before kinds or clusters are looked at.
+	gather = 50 * time.Millisecond
+)
+
+// start is the controller's source. It returns when all is known from which templates are decided: policies, bindings, clusters.
+func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[Key]) error {
+	r.queue = queue
+	definition := &metav1.PartialObjectMetadata{}
+	definition.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	for _, w := range []struct {
+		kind   client.Object
+		notice func(before, after client.Object)
+	}{
+		{&policyv1alpha1.PropagationPolicy{}, r.onPolicy},
+		{&policyv1alpha1.ClusterPropagationPolicy{}, r.onPolicy},
+		{&workv1alpha2.ResourceBinding{}, r.onBinding},
+		{&workv1alpha2.ClusterResourceBinding{}, r.onBinding},
+		{&clusterv1alpha1.Cluster{}, r.onCluster},
+		{definition, func(_, _ client.Object) { r.look() }},
+	} {
+		informer, err := r.cache.GetInformer(ctx, w.kind)
+		if err != nil {
+			return err
+		}
+		if _, err := informer.AddEventHandler(handler(w.notice)); err != nil {
+			return err
+		}
+	}
+	if err := r.eachBinding(ctx, func(b binding) { r.Room.Observe(b.roomKey(), observation(b)) }); err != nil {
+		return err
+	}
+	if err := r.setClusters(ctx); err != nil {
+		return err
+	}
+	if err := r.setKinds(ctx); err != nil {
+		log.FromContext(ctx).Error(err, "not all kinds are watched")
+	}
+	r.Interpreter.Follow(ctx, func(kinds map[schema.GroupVersionKind]bool) { r.onRules(ctx, kinds) })
+	go r.followKinds(ctx)
+	go r.followClusters(ctx)
+	return nil
+}
+
+// handler calls notice for each event: before is nil for an object that is new, after for one that is gone.
+func handler(notice func(before, after client.Object)) toolscache.ResourceEventHandler {
+	object := func(o any) client.Object {
+		if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+			o = t.Obj
+		}
+		out, _ := o.(client.Object) // an informer holds nothing else
+		return out
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { notice(nil, object(o)) },
+		UpdateFunc: func(before, after any) { notice(object(before), object(after)) },
+		DeleteFunc: func(o any) { notice(object(o), nil) },
+	}
+}
+
+func (r *reconciler) onTemplate() toolscache.ResourceEventHandler {
+	return handler(func(before, after client.Object) {
+		if after == nil {
+			key := keyOf(before.(*unstructured.Unstructured))
+			r.templates.drop(key)
+			r.order.set(key, 0)
+			r.queue.Add(key)
+			return
+		}
+		now := after.(*unstructured.Unstructured)
+		if ignored(now, now.GroupVersionKind().GroupKind()) {
+			return
+		}
+		// The echo of the claim tells nothing new: the reconcile that wrote it has gone on.
+		echo := r.templates.seen(keyOf(now), now.GetResourceVersion())
+		if !echo && (before == nil || changed(before.(*unstructured.Unstructured), now)) {
+			r.addAs(keyOf(now), now)
+		}
+	})
+}
+
+// onPolicy asks for the templates that a policy selects or selected, and those that follow it.
+func (r *reconciler) onPolicy(before, after client.Object) {
+	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() && sameMarks(before, after) {
+		return // its status
+	}
+	ctx := context.Background() // all is in memory
+	for _, o := range []client.Object{before, after} {
+		if o == nil {
+			continue
+		}
+		r.addPolicy(ctx, policyOf(o))
+	}
+	if after == nil {
+		return
+	}
+	if s := policyOf(after).spec.SchedulePriority; s != nil {
+		if _, known := r.classes.get(s.PriorityClassName); !known {
+			r.look()
+		}
+	}
+}
+
+// addPolicy asks for the templates that a policy selects, and those that follow it.
+func (r *reconciler) addPolicy(ctx context.Context, p *policy) {
+	for i := range p.spec.ResourceSelectors {
+		r.addSelected(ctx, p, &p.spec.ResourceSelectors[i])
+	}
+	if p.id() != "" {
+		r.addBindings(ctx, indexPolicy, p.id())
+	}
+}
+
+func (r *reconciler) addSelected(ctx context.Context, p *policy, s *policyv1alpha1.ResourceSelector) {
+	gvk, ok := selected(s)
+	if !ok {
+		return
+	}
+	if gvk = r.kinds.current(gvk); !r.kinds.has(gvk) {
+		r.look() // the first list of the kind shows all
+		return
+	}
+	namespace := s.Namespace
+	if !p.clusterWide {
+		namespace = p.GetNamespace()
+	}
+	if s.Name != "" && namespace != "" {
+		r.add(Key{GVK: gvk, Namespace: namespace, Name: s.Name})
+		return
+	}
+	all, err := r.kinds.list(ctx, gvk, namespace, labels.Everything())
+	if err != nil {
+		return // the kind is being listed for the first time, which shows all
+	}
+	for i := range all {
+		t := &all[i]
+		if precision, err := precisionOf(p, t); err != nil || precision > 0 || claimOf(t).of(p) {
+			r.addAs(keyOf(t), t)
+		}
+	}
+}
+
+// addBindings asks for the templates of the bindings that an index holds under a value.
+func (r *reconciler) addBindings(ctx context.Context, field, value string) {
+	err := r.eachBinding(ctx, r.addTemplate, client.MatchingFields{field: value})
+	if err != nil {
+		log.FromContext(ctx).Error(err, "bindings cannot be listed")
+	}
+}
+
+func (r *reconciler) addTemplate(b binding) {
+	if key, ok := keyOfReference(b.spec.Resource); ok {
+		key.GVK = r.kinds.current(key.GVK)
+		r.add(key)
+	}
+}
+
+// onBinding asks for the template of a binding, and for those that its template depends on.
+func (r *reconciler) onBinding(before, after client.Object) {
+	if after == nil {
+		r.forget(bindingOf(before))
+	} else {
+		b := bindingOf(after)
+		r.Room.Observe(b.roomKey(), observation(b))
+	}
+	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() && sameMarks(before, after) {
+		return // its status
+	}
+	if after == nil {
+		r.addTemplate(bindingOf(before))
+	} else if b := bindingOf(after); !r.echo(b) {
+		r.addTemplate(b)
+	}
+	if before != nil && after != nil && sameForDependents(bindingOf(before), bindingOf(after)) {
+		return
+	}
+	for _, o := range []client.Object{before, after} {
+		if o == nil {
+			continue
+		}
+		for _, d := range dependenciesOf(o) {
+			r.addDependent(context.Background(), d) // all is in memory
+		}
+	}
+}
+
+// onRules asks for the templates of kinds that are read by other rules now: their replicas and dependencies may be others.
+func (r *reconciler) onRules(ctx context.Context, kinds map[schema.GroupVersionKind]bool) {
+	err := r.eachBinding(ctx, func(b binding) {
+		if kinds[schema.FromAPIVersionAndKind(b.spec.Resource.APIVersion, b.spec.Resource.Kind)] {
+			r.addTemplate(b)
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		log.FromContext(ctx).Error(err, "bindings cannot be listed")
+	}
+}
+
+// echo says whether what the watch shows of a binding is what we have just written.
+func (r *reconciler) echo(b binding) bool {
+	key, ok := keyOfReference(b.spec.Resource)
+	return ok && r.bindings.seen(key, b.GetResourceVersion())
+}
+
+// forget drops what is known of a binding that is gone.
+func (r *reconciler) forget(b binding) {
+	r.Room.Forget(b.roomKey(), b.GetResourceVersion())
+	if key, ok := keyOfReference(b.spec.Resource); ok {
+		r.bindings.drop(key)
+	}
+}
+
+// sameForDependents says whether two states of a binding ask the same of what its template depends on.
+func sameForDependents(a, b binding) bool {
+	return a.GetAnnotations()[workv1alpha2.AnnotationDependencies] == b.GetAnnotations()[workv1alpha2.AnnotationDependencies] &&
+		equality.Semantic.DeepEqual(a.spec.Clusters, b.spec.Clusters) && a.spec.ConflictResolution == b.spec.ConflictResolution &&
+		equality.Semantic.DeepEqual(a.spec.PreserveResourcesOnDeletion, b.spec.PreserveResourcesOnDeletion)
+}
+
+func (r *reconciler) addDependent(ctx context.Context, d interpret.DependentReference) {
+	gv, err := schema.ParseGroupVersion(d.APIVersion)
+	if err != nil || ownKind(gv.WithKind(d.Kind).GroupKind()) {
+		return
+	}
+	gvk := r.kinds.current(gv.WithKind(d.Kind))
+	if !r.kinds.has(gvk) {
+		r.look()
+	}
+	if d.Name != "" {
+		r.add(Key{GVK: gvk, Namespace: d.Namespace, Name: d.Name})
+		return
+	}
+	selector, err := metav1.LabelSelectorAsSelector(d.LabelSelector)
+	if err != nil {
+		return // it selects nothing
+	}
+	all, err := r.kinds.list(ctx, gvk, d.Namespace, selector)
+	if err != nil {
+		return // the kind is being listed for the first time, which shows all
+	}
+	for i := range all {
+		r.addAs(keyOf(&all[i]), &all[i])
+	}
+}
+
+// onCluster notes that clusters changed, and whether it was more than their load.
+func (r *reconciler) onCluster(before, after client.Object) {
+	more := before == nil || after == nil || before.GetGeneration() != after.GetGeneration() || !sameMarks(before, after)
+	if !more {
+		a, b := before.(*clusterv1alpha1.Cluster), after.(*clusterv1alpha1.Cluster)
+		more = !equality.Semantic.DeepEqual(a.Status.APIEnablements, b.Status.APIEnablements)
+	}
+	for {
+		select {
+		case r.clusters <- more:
+			return
+		case noted := <-r.clusters: // not looked at yet
+			more = more || noted
+		}
+	}
+}
+
+// sameMarks compares what of metadata bears on propagation.
+func sameMarks(a, b client.Object) bool {
+	return maps.Equal(a.GetLabels(), b.GetLabels()) && maps.Equal(a.GetAnnotations(), b.GetAnnotations()) &&
+		slices.Equal(a.GetFinalizers(), b.GetFinalizers()) &&
+		equality.Semantic.DeepEqual(a.GetOwnerReferences(), b.GetOwnerReferences()) &&
+		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
+}
+
+// followClusters tells the scheduling loop of clusters, and asks for the bindings whose decision may change: after a change of load
+// those that are undecided, else those for which a decision is due.
+func (r *reconciler) followClusters(ctx context.Context) {
+	for {
+		var more bool
+		select {
+		case <-ctx.Done():
+			return
+		case more = <-r.clusters:
+		}
+		if err := r.setClusters(ctx); err != nil {
+			log.FromContext(ctx).Error(err, "clusters cannot be listed")
+			continue
+		}
+		if !more {
+			r.addBindings(ctx, indexUndecided, "true")
+		} else if err := r.eachBinding(ctx, r.addIfDue); err != nil {
+			log.FromContext(ctx).Error(err, "bindings cannot be listed")
+		}
+		if !pause(ctx, gather) {
+			return
+		}
+	}
+}
+
+func (r *reconciler) addIfDue(b binding) {
+	if before := recorded(b); scheduled(b, before) {
+		if req, observed := request(b, before); r.Room.Need(b.roomKey(), req, observed) != "" {
+			r.addTemplate(b)
+		}
+	}
+}
+
+func (r *reconciler) setClusters(ctx context.Context) error {
+	var list clusterv1alpha1.ClusterList
+	if err := r.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return err
+	}
+	all := make([]*clusterv1alpha1.Cluster, len(list.Items))
+	for i := range list.Items {
+		all[i] = &list.Items[i]
+	}
+	r.Room.SetClusters(all)
+	return nil
+}
+
+// look asks for the kinds to be set anew.
+func (r *reconciler) look() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // it is asked for already
+	}
+}
+
+// followKinds watches the kinds that are named as soon as they are served, and no longer than that.
+func (r *reconciler) followKinds(ctx context.Context) {
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-r.wake:
+		}
+		if err := r.setKinds(ctx); err != nil && ctx.Err() == nil {
+			log.FromContext(ctx).Error(err, "not all kinds are watched")
+		}
+		if !pause(ctx, gather) {
+			return
+		}
+	}
+}
+
+// setKinds watches what policies select and what depends on it. Priorities come first: what is listed then has them.
+func (r *reconciler) setKinds(ctx context.Context) error {
+	want := wanted{}
+	policies, err := r.policies(ctx)
+	if err != nil {
+		return err
+	}
+	r.learn(ctx, policies)
+	for _, p := range policies {
+		for i := range p.spec.ResourceSelectors {
+			if gvk, ok := selected(&p.spec.ResourceSelectors[i]); ok {
+				want.add(gvk)
+			}
+		}
+	}
+	err = r.eachBinding(ctx, func(b binding) {
+		for _, d := range dependenciesOf(b) {
+			if gv, err := schema.ParseGroupVersion(d.APIVersion); err == nil {
+				want.add(gv.WithKind(d.Kind))
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return r.kinds.set(ctx, want)
+}
+
+// pause returns false if the context ended meanwhile.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
