@@ -12,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -22,18 +23,22 @@ import (
 // time after it was written; nobody gets rights before each has refused its canary.
 const canary = "pelago-canary"
 
+// errNotServed says that the API server does not have the kind that a policy is about.
+var errNotServed = errors.New("kind is not served")
+
 // canaryTimeout bounds the wait for all policies together.
 const canaryTimeout = time.Minute
 
-// awaitPolicies asks, as dry runs, for what each policy must refuse, until each has refused.
-func awaitPolicies(ctx context.Context, c client.Client) error {
+// awaitPolicies asks, as dry runs, for what each policy must refuse, until each has refused. One that answers
+// errNotServed has nothing to refuse.
+func awaitPolicies(ctx context.Context, canaries map[string]func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
 	defer cancel()
-	for policy, request := range canaries(c) {
+	for policy, request := range canaries {
 		var last error
 		err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 			last = request(ctx)
-			return refusedBy(last, policy), nil
+			return refusedBy(last, policy) || errors.Is(last, errNotServed), nil
 		})
 		if err != nil {
 			return fmt.Errorf("wait until ValidatingAdmissionPolicy %s refuses a forbidden request (it answered: %w): "+
@@ -48,10 +53,11 @@ func refusedBy(err error, policy string) bool {
 	return (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"+policy+"'")
 }
 
-// canaries holds a forbidden request for each policy, by the policy's name. There is none for pelago-clusters-disjoint,
-// which compares with the Clusters that exist: before the first there is nothing to refuse.
-func canaries(c client.Client) map[string]func(context.Context) error {
-	meta := metav1.ObjectMeta{Name: canary, Namespace: BrokerNamespace}
+// brokerCanaries holds a forbidden request for each policy of the broker, by the policy's name. There is none for
+// pelago-clusters-disjoint and pelago-member-clusters-uid, which compare with the Clusters that exist: before the first there
+// is nothing to refuse.
+func brokerCanaries(c client.Client) map[string]func(context.Context) error {
+	object := metav1.ObjectMeta{Name: canary, Namespace: BrokerNamespace}
 	create := func(obj client.Object) func(context.Context) error {
 		return func(ctx context.Context) error {
 			return c.Create(ctx, obj.DeepCopyObject().(client.Object), client.DryRunAll)
@@ -74,16 +80,33 @@ func canaries(c client.Client) map[string]func(context.Context) error {
 			"cluster_id": canary, "cable_name": canary, "private_ip": canary, "backend": canary, "subnets": []any{}}),
 		"pelago-member-contributions": custom("pelago.io/v1alpha1", "ServiceContribution", map[string]any{
 			"cluster": canary, "namespace": canary, "service": canary, "type": "Headless", "exportedAt": "2000-01-01T00:00:00Z"}),
-		"pelago-member-endpointslices":        create(&discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4}),
-		"pelago-clusters":                     custom("submariner.io/v1", "Cluster", map[string]any{"cluster_id": "not-" + canary}),
-		"pelago-clusters-range":               clusterOutOfRange(c),
-		"pelago-registration-serviceaccounts": create(&corev1.ServiceAccount{ObjectMeta: meta}),
-		"pelago-registration-secrets":         create(&corev1.Secret{ObjectMeta: meta}),
-		"pelago-registration-roles":           create(&rbacv1.Role{ObjectMeta: meta}),
-		"pelago-registration-rolebindings": create(&rbacv1.RoleBinding{ObjectMeta: meta,
+		"pelago-member-endpointslices": create(&discoveryv1.EndpointSlice{ObjectMeta: object, AddressType: discoveryv1.AddressTypeIPv4}),
+		"pelago-clusters":              custom("submariner.io/v1", "Cluster", map[string]any{"cluster_id": "not-" + canary}),
+		"pelago-clusters-range":        clusterOutOfRange(c),
+		"pelago-member-clusters": ifServed(create(&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster",
+			"metadata": map[string]any{"name": canary}, "spec": map[string]any{"syncMode": "Pull"},
+		}})),
+		"pelago-member-works": ifServed(custom("work.karmada.io/v1alpha1", "Work",
+			map[string]any{"workload": map[string]any{}})),
+		"pelago-registration-serviceaccounts": create(&corev1.ServiceAccount{ObjectMeta: object}),
+		"pelago-registration-secrets":         create(&corev1.Secret{ObjectMeta: object}),
+		"pelago-registration-roles":           create(&rbacv1.Role{ObjectMeta: object}),
+		"pelago-registration-rolebindings": create(&rbacv1.RoleBinding{ObjectMeta: object,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: MemberRole}}),
 		"pelago-registration-tokens":     token,
-		"pelago-registration-allocation": create(&corev1.ConfigMap{ObjectMeta: meta}),
+		"pelago-registration-allocation": create(&corev1.ConfigMap{ObjectMeta: object}),
+	}
+}
+
+// ifServed makes a request to a hub that may lack the kind: `pelago init` was not run there, or not yet.
+func ifServed(request func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := request(ctx)
+		if meta.IsNoMatchError(err) {
+			return errNotServed
+		}
+		return err
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"embed"
 )
 
-//go:embed crds hub member
+//go:embed crds hub member propagation push
 var manifests embed.FS
 
 // Manager is the field manager of everything that is installed.
@@ -26,12 +26,16 @@ const (
 	RegistrarAccount = "submariner-k8s-broker-admin"
 	// MemberRole is the Role, in BrokerNamespace, of every member.
 	MemberRole = "submariner-k8s-broker-cluster"
+	// HubName is the ServiceAccount, the lease and the Deployment of pelago-hub, in SystemNamespace of the hub.
+	HubName = "pelago-hub"
 
 	// NodeDaemonSet, AgentDeployment and DNSDeployment run in SystemNamespace; their pods carry the label app with
 	// the same value, and their first container has the same name.
 	NodeDaemonSet   = "pelago-node"
 	AgentDeployment = "pelago-agent"
 	DNSDeployment   = "pelago-dns"
+	// ExecutionDeployment is pelago-agent in the role execution.
+	ExecutionDeployment = "pelago-agent-execution"
 )
 
 // DefaultImage is the image that is run when none is named.

@@ -34,10 +34,13 @@ func open(t *testing.T, cfg *rest.Config) client.Client {
 	return c
 }
 
-// install runs everything that deploy-broker and join run.
+// install runs everything that init, deploy-broker and join run.
 func install(t *testing.T, cfg *rest.Config, o MemberOptions) {
 	t.Helper()
 	ctx := context.Background()
+	if err := Propagation(ctx, cfg, PropagationOptions{Workloads: true}, t.Logf); err != nil {
+		t.Fatal(err)
+	}
 	if err := HubBase(ctx, cfg, t.Logf); err != nil {
 		t.Fatal(err)
 	}
@@ -55,6 +58,9 @@ func install(t *testing.T, cfg *rest.Config, o MemberOptions) {
 	if err := Member(ctx, cfg, o, t.Logf); err != nil {
 		t.Fatal(err)
 	}
+	if err := Execution(ctx, cfg, o, t.Logf); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // installed are all objects that install writes.
@@ -63,6 +69,10 @@ func installed(t *testing.T) []*unstructured.Unstructured {
 	var all []*unstructured.Unstructured
 	for _, read := range []func() ([]*unstructured.Unstructured, error){
 		HubCRDs, MemberCRDs, HubManifests, func() ([]*unstructured.Unstructured, error) { return MemberManifests(MemberOptions{}) },
+		PropagationCRDs, PropagationOptions{Workloads: true}.manifests, func() ([]*unstructured.Unstructured,
+			error) {
+			return ExecutionManifests(MemberOptions{})
+		},
 	} {
 		objs, err := read()
 		if err != nil {
@@ -125,16 +135,24 @@ func TestPoliciesAreWellTyped(t *testing.T) {
 	}
 }
 
-// Every policy is seen to refuse before rights are given, but the one that has nothing to refuse yet.
+// Every policy is seen to refuse before rights are given, but those that have nothing to refuse yet.
 func TestEveryPolicyHasACanary(t *testing.T) {
-	objs, err := HubManifests()
-	if err != nil {
-		t.Fatal(err)
-	}
-	tried := canaries(nil)
-	for _, u := range split(objs).policies {
-		if _, ok := tried[u.GetName()]; !ok && u.GetName() != "pelago-clusters-disjoint" {
-			t.Errorf("%s has no canary", u.GetName())
+	compares := []string{"pelago-clusters-disjoint", "pelago-member-clusters-uid"}
+	for _, tt := range []struct {
+		manifests func() ([]*unstructured.Unstructured, error)
+		tried     map[string]func(context.Context) error
+	}{
+		{HubManifests, brokerCanaries(nil)},
+		{PropagationOptions{}.manifests, propagationCanaries(nil)},
+	} {
+		objs, err := tt.manifests()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range split(objs).policies {
+			if _, ok := tt.tried[u.GetName()]; !ok && !slices.Contains(compares, u.GetName()) {
+				t.Errorf("%s has no canary", u.GetName())
+			}
 		}
 	}
 }
@@ -174,6 +192,15 @@ func TestImage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			execution, err := ExecutionManifests(tt.options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			hub, err := PropagationOptions{Workloads: true, Image: tt.options.Image, PullPolicy: tt.options.PullPolicy}.manifests()
+			if err != nil {
+				t.Fatal(err)
+			}
+			objs = slices.Concat(objs, execution, hub)
 			n := 0
 			for _, u := range objs {
 				containers, ok, err := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "containers")
@@ -189,8 +216,8 @@ func TestImage(t *testing.T) {
 					t.Errorf("%s: its container is called %s", u.GetName(), container["name"])
 				}
 			}
-			if n != 3 {
-				t.Errorf("%d workloads, want 3", n)
+			if n != 5 {
+				t.Errorf("%d workloads, want 5", n)
 			}
 		})
 	}

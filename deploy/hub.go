@@ -46,7 +46,7 @@ func Hub(ctx context.Context, cfg *rest.Config, progress Progress) error {
 		return err
 	}
 	progress("Waiting until every admission policy refuses what it should")
-	if err := awaitPolicies(ctx, c); err != nil {
+	if err := awaitPolicies(ctx, brokerCanaries(c)); err != nil {
 		return err
 	}
 	progress("Granting rights to members")

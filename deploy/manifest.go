@@ -9,7 +9,6 @@ import (
 	"maps"
 	"path"
 	"strconv"
-	"strings"
 	"text/template"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -27,14 +26,36 @@ func MemberManifests(o MemberOptions) ([]*unstructured.Unstructured, error) {
 	return objects(o.values(), "member/namespace.yaml", "member/rbac/*.yaml", "member/workloads/*.yaml")
 }
 
+// ExecutionManifests is what Execution applies.
+func ExecutionManifests(o MemberOptions) ([]*unstructured.Unstructured, error) {
+	return objects(o.values(), "member/execution/*.yaml")
+}
+
+// PropagationManifests is what Propagation applies besides CRDs, in the order of application; workloads adds the Deployment of
+// pelago-hub.
+func PropagationManifests(o MemberOptions, workloads bool) ([]*unstructured.Unstructured, error) {
+	patterns := []string{"member/namespace.yaml", "propagation/namespace.yaml", "propagation/policies/*.yaml", "propagation/rbac.yaml"}
+	if workloads {
+		patterns = append(patterns, "propagation/workloads/*.yaml")
+	}
+	return objects(o.values(), patterns...)
+}
+
+// PropagationCRDs are the definitions of the kinds by which the hub propagates.
+func PropagationCRDs() ([]*unstructured.Unstructured, error) {
+	return objects(nil, "crds/*.karmada.io_*.yaml", "crds/pelago.io_kindrules.yaml")
+}
+
 // HubCRDs are the definitions of the kinds that members exchange.
 func HubCRDs() ([]*unstructured.Unstructured, error) {
 	return objects(nil, "crds/submariner.io_clusters.yaml", "crds/submariner.io_endpoints.yaml", "crds/pelago.io_servicecontributions.yaml")
 }
 
-// MemberCRDs are the definitions of a member: those of the groups submariner.io and pelago.io and those of the MCS API.
+// MemberCRDs are the definitions of a member: those of the group submariner.io, those of pelago.io that the network needs, and
+// those of the MCS API.
 func MemberCRDs() ([]*unstructured.Unstructured, error) {
-	crds, err := objects(nil, "crds/pelago.io_*.yaml", "crds/submariner.io_*.yaml")
+	crds, err := objects(nil, "crds/pelago.io_globaladdresses.yaml", "crds/pelago.io_nodeindices.yaml", "crds/pelago.io_peers.yaml",
+		"crds/pelago.io_portblocks.yaml", "crds/pelago.io_servicecontributions.yaml", "crds/submariner.io_*.yaml")
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +69,7 @@ func MemberCRDs() ([]*unstructured.Unstructured, error) {
 	return crds, nil
 }
 
-// objects reads the files that match the patterns, in their order, as templates with the given values.
+// objects reads the files that match the patterns, in their order; with values, as templates that they fill in.
 func objects(values map[string]any, patterns ...string) ([]*unstructured.Unstructured, error) {
 	var all []*unstructured.Unstructured
 	for _, pattern := range patterns {
@@ -61,7 +82,7 @@ func objects(values map[string]any, patterns ...string) ([]*unstructured.Unstruc
 			if err != nil {
 				return nil, fmt.Errorf("read manifest: %w", err)
 			}
-			if strings.HasPrefix(file, "member/workloads/") {
+			if values != nil {
 				if text, err = render(file, text, values); err != nil {
 					return nil, err
 				}

@@ -20,7 +20,8 @@ import (
 // removeTimeout bounds the wait until the system namespace is gone.
 const removeTimeout = 2 * time.Minute
 
-// StopMember ends the agent and the DNS server, and has the node daemon's pods take everything off their nodes that the
+// StopMember ends the agent in all its roles and the DNS server, and has the node daemon's pods take everything off their
+// nodes that the
 // daemon has put there. Nodes that are not clean after the timeout, because they are away, are reported as progress, not
 // as an error.
 func StopMember(ctx context.Context, cfg *rest.Config, timeout time.Duration, progress Progress) error {
@@ -29,7 +30,7 @@ func StopMember(ctx context.Context, cfg *rest.Config, timeout time.Duration, pr
 		return err
 	}
 	progress("Stopping the agent and the DNS server")
-	for _, name := range []string{AgentDeployment, DNSDeployment} {
+	for _, name := range []string{ExecutionDeployment, AgentDeployment, DNSDeployment} {
 		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: SystemNamespace}}
 		if err := c.Delete(ctx, d, client.PropagationPolicy(metav1.DeletePropagationForeground)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete Deployment %s: %w", name, err)
@@ -96,7 +97,7 @@ func cleaner(o MemberOptions) (*unstructured.Unstructured, error) {
 	return u, err
 }
 
-// RemoveMember deletes what Member and MemberBase made, but for the CRDs: deleting one deletes all objects of its kind,
+// RemoveMember deletes what Member, Execution and MemberBase made, but for the CRDs: deleting one deletes all objects of its kind,
 // and other software may use them.
 func RemoveMember(ctx context.Context, cfg *rest.Config, progress Progress) error {
 	c, err := newClient(cfg)
@@ -107,16 +108,26 @@ func RemoveMember(ctx context.Context, cfg *rest.Config, progress Progress) erro
 	if err != nil {
 		return err
 	}
-	progress("Removing workloads and rights")
-	slices.Reverse(objs)
-	var errs []error
-	for _, u := range objs {
-		if err := c.Delete(ctx, u, client.PropagationPolicy(metav1.DeletePropagationForeground)); client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("delete %s %s: %w", u.GetKind(), name(u), err))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
+	execution, err := ExecutionManifests(MemberOptions{})
+	if err != nil {
 		return err
+	}
+	objs = append(objs, execution...)
+	err = c.Get(ctx, client.ObjectKey{Namespace: SystemNamespace, Name: HubName}, new(corev1.ServiceAccount))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get ServiceAccount %s/%s: %w", SystemNamespace, HubName, err)
+	}
+	hub := err == nil
+	if hub {
+		objs = slices.DeleteFunc(objs, func(u *unstructured.Unstructured) bool { return u.GetKind() == "Namespace" })
+	}
+	progress("Removing workloads and rights")
+	if err := deleteAll(ctx, c, objs, metav1.DeletePropagationForeground); err != nil {
+		return err
+	}
+	if hub {
+		progress("Namespace %s stays: this cluster is a hub as well", SystemNamespace)
+		return nil
 	}
 	progress("Waiting until namespace %s is gone", SystemNamespace)
 	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, removeTimeout, true, func(ctx context.Context) (bool, error) {
@@ -127,4 +138,15 @@ func RemoveMember(ctx context.Context, cfg *rest.Config, progress Progress) erro
 		return fmt.Errorf("wait until namespace %s is gone: %w: see what is left in it with `kubectl -n %s get all`", SystemNamespace, err, SystemNamespace)
 	}
 	return nil
+}
+
+// deleteAll deletes all objects, the last first, and reports every failure.
+func deleteAll(ctx context.Context, c client.Client, objs []*unstructured.Unstructured, how metav1.DeletionPropagation) error {
+	var errs []error
+	for _, u := range slices.Backward(objs) {
+		if err := c.Delete(ctx, u, client.PropagationPolicy(how)); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("delete %s %s: %w", u.GetKind(), name(u), err))
+		}
+	}
+	return errors.Join(errs...)
 }

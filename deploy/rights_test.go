@@ -36,6 +36,7 @@ func TestRightsOfComponents(t *testing.T) {
 		return review.Status.Allowed
 	}
 	const sys, kube, user = SystemNamespace + ":", "kube-system:", "sample:"
+	const secrets, es = "karmada-cluster:", "karmada-es-g1:"
 	for account, tt := range map[string]struct{ allowed, refused []string }{
 		"pelago-node": {
 			allowed: []string{
@@ -71,6 +72,46 @@ func TestRightsOfComponents(t *testing.T) {
 				"create " + user + "serviceexports.multicluster.x-k8s.io", "delete " + user + "serviceexports.multicluster.x-k8s.io=web",
 				"create clusterrolebindings.rbac.authorization.k8s.io", "update " + user + "leases.coordination.k8s.io=x",
 				"create " + user + "endpoints.submariner.io", "create " + sys + "serviceaccounts/token=pelago-node",
+			},
+		},
+		"pelago-agent-execution": {
+			allowed: []string{
+				"create " + user + "deployments.apps", "delete " + user + "pods=x", "patch " + user +
+					"anything.example.com=x", "create namespaces",
+				"watch " + user + "secrets", "update " + user + "deployments.apps/scale=x", "escalate clusterroles.rbac.authorization.k8s.io",
+				"get " + sys + "secrets=submariner-broker-secret",
+			},
+			refused: []string{
+				"impersonate users=root", "deletecollection " + user + "pods", "approve signers.certificates.k8s.io=x",
+				"escalate " + user + "deployments.apps", "bind users=x",
+			},
+		},
+		"pelago-hub": {
+			allowed: []string{
+				"watch " + user + "deployments.apps", "watch " + user + "anything.example.com", "get " + user + "secrets=x",
+				"patch " + user + "deployments.apps=x", "patch " + user + "deployments.apps/status=x", "update " + user +
+					"deployments.apps/status=x",
+				"update " + user + "deployments.apps/finalizers=x", "patch clusterroles.rbac.authorization.k8s.io=x", "escalate " +
+					"clusterroles.rbac.authorization.k8s.io",
+				"create " + es + "works.work.karmada.io", "delete " + es + "works.work.karmada.io=x", "update " + user +
+					"resourcebindings.work.karmada.io=x",
+				"create " + user + "resourcebindings.work.karmada.io", "delete clusterresourcebindings.work.karmada.io=x", "update " +
+					"clusters.cluster.karmada.io=g1",
+				"update clusters.cluster.karmada.io/status=g1", "update " + user + "propagationpolicies.policy.karmada.io=x", "create " +
+					"namespaces", "delete namespaces=karmada-es-g1",
+				"create " + es + "rolebindings.rbac.authorization.k8s.io", "create " + user + "events", "create " + sys +
+					"leases.coordination.k8s.io",
+				"update " + sys + "leases.coordination.k8s.io=pelago-hub", "create " + secrets + "leases.coordination.k8s.io", "delete " +
+					secrets + "leases.coordination.k8s.io=g1", "delete " + secrets + "secrets=g1",
+			},
+			refused: []string{
+				"create " + user + "deployments.apps", "update " + user + "deployments.apps=x", "delete " + user +
+					"deployments.apps=x", "create " + user + "pods",
+				"create " + user + "secrets", "delete " + user + "secrets=x", "create clusters.cluster.karmada.io", "delete " +
+					"clusters.cluster.karmada.io=g1",
+				"create " + user + "propagationpolicies.policy.karmada.io", "delete " + user +
+					"propagationpolicies.policy.karmada.io=x", "create " + sys + "serviceaccounts/token=pelago-hub",
+				"impersonate users=root", "create " + user + "pods/exec=x", "update " + sys + "leases.coordination.k8s.io=pelago-agent",
 			},
 		},
 		"pelago-dns": {

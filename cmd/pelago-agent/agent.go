@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -23,6 +24,7 @@ import (
 	"github.com/pelago-net/pelago/control/corefile"
 	"github.com/pelago-net/pelago/control/credential"
 	"github.com/pelago-net/pelago/control/export"
+	"github.com/pelago-net/pelago/control/fence"
 	"github.com/pelago-net/pelago/control/hub"
 	"github.com/pelago-net/pelago/control/imports"
 	"github.com/pelago-net/pelago/control/ingress"
@@ -31,7 +33,6 @@ import (
 )
 
 const (
-	leaseName = "pelago-agent"
 	// wireVersion is OVERLAY_VERSION of bpf/types.h.
 	wireVersion = 1
 	// Limits of requests to the hub, per second.
@@ -39,23 +40,22 @@ const (
 	hubBurst = 100
 	// drainTime bounds how long running reconciles may take at the end.
 	drainTime = 10 * time.Second
+	// renewDeadline is how long the leader tries to renew its lease before it gives up, below the 15 s that the lease lasts.
+	renewDeadline = 10 * time.Second
 )
 
 // agent is everything that one process runs.
 type agent struct {
 	manager ctrl.Manager
-	hub     *hub.Hub
+	hub     *hub.Hub // of the role network, else nil
+	metrics []prometheus.Collector
 	// changed ends when the configuration is no longer what the agent was made from.
 	changed context.Context
 }
 
 // open reads the member's configuration and constructs the controllers. The hub is not asked for anything.
 func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
-	version, err := mcsVersion(member)
-	if err != nil {
-		return nil, err
-	}
-	scheme, err := newScheme(version)
+	scheme, err := o.roles.scheme(member)
 	if err != nil {
 		return nil, err
 	}
@@ -67,30 +67,58 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	mgr, err := ctrl.NewManager(member, managerOptions(o, scheme))
+	mo := managerOptions(o, scheme)
+	if o.leaderElect { // what is written in the member goes through the fence
+		lock, f, err := fence.Lease(member, mo.LeaderElectionNamespace, mo.LeaderElectionID, "", renewDeadline)
+		if err != nil {
+			return nil, err
+		}
+		mo.LeaderElectionResourceLockInterface = lock
+		member = rest.CopyConfig(member)
+		member.Wrap(f.Wrap)
+	}
+	mgr, err := ctrl.NewManager(member, mo)
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
 	tokens := credential.NewSource(have.broker.Token)
-	h, err := hub.New(hub.Options{
+	to := hub.Options{
 		Server: have.broker.Server, CA: have.broker.CA, Namespace: have.broker.Namespace, Token: tokens.Token,
 		MinPause: o.hubPause[0], MaxPause: o.hubPause[1], QPS: hubQPS, Burst: hubBurst,
 		Logger: mgr.GetLogger().WithName("hub"),
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := mgr.Add(h); err != nil {
-		return nil, fmt.Errorf("add the hub's cache: %w", err)
 	}
 	changed, restart := context.WithCancel(context.Background())
-	a := &agent{manager: mgr, hub: h, changed: changed}
+	a := &agent{manager: mgr, changed: changed}
+	var errs []error
+	if o.roles.network {
+		errs = append(errs, a.addNetwork(have.config, to, tokens))
+	}
+	if o.roles.execution {
+		errs = append(errs, a.addExecution(have.config.ClusterID, have.config.HubID, to))
+	}
+	if !o.roles.network { // which renews the token
+		errs = append(errs, credential.Follow(mgr, config.SystemNamespace, tokens))
+	}
 	return a, errors.Join(
-		setupControllers(mgr, have.config, h, tokens),
+		errors.Join(errs...),
 		watchInput(mgr, have, restart),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("ping", healthz.Ping),
 	)
+}
+
+// addNetwork adds the controllers of the role network.
+func (a *agent) addNetwork(c config.Config, to hub.Options, tokens *credential.Source) error {
+	h, err := hub.New(to)
+	if err != nil {
+		return err
+	}
+	if err := a.manager.Add(h); err != nil {
+		return fmt.Errorf("add the hub's cache: %w", err)
+	}
+	a.hub = h
+	a.metrics = append(a.metrics, h.Metrics())
+	return setupControllers(a.manager, c, h, tokens)
 }
 
 func setupControllers(mgr ctrl.Manager, c config.Config, h *hub.Hub, tokens *credential.Source) error {
@@ -130,8 +158,9 @@ func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
 		},
 		HealthProbeBindAddress:        o.healthAddress,
 		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              leaseName,
+		LeaderElectionID:              o.roles.lease(),
 		LeaderElectionNamespace:       config.SystemNamespace,
+		RenewDeadline:                 ptr.To(renewDeadline),
 		LeaderElectionReleaseOnCancel: true, // nothing is written after the manager's end
 		GracefulShutdownTimeout:       ptr.To(drainTime),
 		Controller:                    ctrlconfig.Controller{SkipNameValidation: ptr.To(o.several)},

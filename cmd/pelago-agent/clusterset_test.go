@@ -159,7 +159,8 @@ func (m *member) start() {
 	t := m.whole
 	t.Helper()
 	a, err := open(t.Context(), m.agent, options{
-		metricsAddress: "0", healthAddress: "0", leaderElect: true, several: true, hubPause: [2]time.Duration{100 * time.Millisecond, time.Second},
+		metricsAddress: "0", healthAddress: "0", leaderElect: true, roles: roles{network: true}, several: true,
+		hubPause: [2]time.Duration{100 * time.Millisecond, time.Second},
 	})
 	must(t, err)
 	m.running = a

@@ -18,8 +18,8 @@ func TestParse(t *testing.T) {
 	}{
 		"defaults":       {"", ""},
 		"network":        {"--roles=network --log-level=debug", ""},
-		"execution":      {"--roles=execution", "not built yet"},
-		"both":           {"--roles=network,execution", "not built yet"},
+		"execution":      {"--roles=execution", ""},
+		"both":           {"--roles=network,execution", ""},
 		"twice":          {"--roles=network,network", "give each role once"},
 		"none":           {"--roles=", "unknown"},
 		"another":        {"--roles=scheduler", `role "scheduler" is unknown`},
@@ -39,6 +39,22 @@ func TestParse(t *testing.T) {
 				t.Errorf("error %v, want %q", err, tt.wantErr)
 			}
 		})
+	}
+}
+
+func TestRoles(t *testing.T) {
+	for args, want := range map[string]struct {
+		roles roles
+		lease string
+	}{
+		"":                          {roles{network: true}, "pelago-agent"},
+		"--roles=execution":         {roles{execution: true}, "pelago-agent-execution"},
+		"--roles=execution,network": {roles{network: true, execution: true}, "pelago-agent"},
+	} {
+		o, err := parse(strings.Fields(args))
+		if err != nil || o.roles != want.roles || o.roles.lease() != want.lease {
+			t.Errorf("%q: roles %+v with lease %s, error %v; want %+v", args, o.roles, o.roles.lease(), err, want)
+		}
 	}
 }
 

@@ -51,13 +51,16 @@ func (s *clusterset) testPeers(t *testing.T) {
 			}
 			return ""
 		})
-		var clusters submarinerv1.ClusterList
-		var endpoints submarinerv1.EndpointList
-		must(t, m.List(t.Context(), &clusters, client.InNamespace(deploy.SystemNamespace)))
-		must(t, m.List(t.Context(), &endpoints, client.InNamespace(deploy.SystemNamespace)))
-		if len(clusters.Items) != 2 || len(endpoints.Items) != 2 {
-			t.Errorf("%s has copies of %d Clusters and %d Endpoints, want 2 and 2", m.id, len(clusters.Items), len(endpoints.Items))
-		}
+		within(t, readyLimit, "copies in "+m.id, func() string {
+			var clusters submarinerv1.ClusterList
+			var endpoints submarinerv1.EndpointList
+			must(t, m.List(t.Context(), &clusters, client.InNamespace(deploy.SystemNamespace)))
+			must(t, m.List(t.Context(), &endpoints, client.InNamespace(deploy.SystemNamespace)))
+			if len(clusters.Items) != 2 || len(endpoints.Items) != 2 {
+				return fmt.Sprintf("%d Clusters and %d Endpoints, want 2 and 2", len(clusters.Items), len(endpoints.Items))
+			}
+			return ""
+		})
 	}
 }
 

@@ -45,6 +45,18 @@ func mcsVersion(member *rest.Config) (string, error) {
 	return "", errors.New("the cluster serves neither version of ServiceExport and ServiceImport (multicluster.x-k8s.io): run `pelago join`, which installs them")
 }
 
+// scheme is that of the kinds that the roles need: those of the MCS API, which every member in the network has, only for that role.
+func (r roles) scheme(member *rest.Config) (*runtime.Scheme, error) {
+	if !r.network {
+		return newScheme(mcsVersions[0])
+	}
+	version, err := mcsVersion(member)
+	if err != nil {
+		return nil, err
+	}
+	return newScheme(version)
+}
+
 // newScheme knows the kinds that the agent reads and writes. The Go types of the MCS API stand for whichever version
 // is served.
 func newScheme(mcsVersion string) (*runtime.Scheme, error) {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -61,7 +59,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestNoAPIServer(t *testing.T) {
-	err := run(context.Background(), []string{"--kubeconfig=/nonexistent"}, slog.New(slog.DiscardHandler))
+	err := run(t.Context(), []string{"--kubeconfig=/nonexistent"})
 	if err == nil || !strings.Contains(err.Error(), "/nonexistent") {
 		t.Errorf("got error %v, want one that names the file", err)
 	}

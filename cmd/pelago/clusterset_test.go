@@ -41,7 +41,8 @@ type clusterset struct {
 func newClusterset(t *testing.T) clusterset {
 	t.Helper()
 	c := clusterset{dir: t.TempDir(), hub: apiserver.Start(t, apiserver.HubControllers()),
-		member: apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"))}
+		member: apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller",
+			"serviceaccount-token-controller"))}
 	c.kubeconfig = filepath.Join(c.dir, "kubeconfig")
 	kc := clientcmdapi.NewConfig()
 	for name, cfg := range map[string]*rest.Config{"hub": c.hub, "g1": c.member} {
@@ -137,7 +138,11 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 	c.fails(t, "has not joined", "show", "networks", "--context", "g1")
 	c.fails(t, "no kind ServiceExport", "export", "service", "kubernetes", "-n", "default", "--context", "g1")
 
-	t.Log(c.must(t, c.join("--clusterid", "g1", "--globalnet-cidr", "120.1.0.0/24")...))
+	out := c.must(t, c.join("--clusterid", "g1", "--globalnet-cidr", "120.1.0.0/24")...)
+	if !strings.Contains(out, "takes part in the network only") {
+		t.Errorf("the hub has no kinds for workloads, and nobody says so:\n%s", out)
+	}
+	t.Log(out)
 	want := config.Config{
 		ClusterID: "g1", ClusterIndex: 1, GlobalCIDRs: prefixes(t, "120.1.0.0/24"), PodCIDRs: prefixes(t, "10.7.0.0/22"),
 		ServiceCIDRs: prefixes(t, "10.77.0.0/16"), FabricCIDR: netip.MustParsePrefix("241.0.0.0/8"), Mode: config.ModeSubmariner,

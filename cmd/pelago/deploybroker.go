@@ -104,7 +104,7 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	if err := deploy.HubBase(ctx, cfg, p.step); err != nil {
 		return err
 	}
-	uid, err := broker.ClusterUID(ctx, hub)
+	id, err := broker.HubID(ctx, hub)
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	p.step("Writing the settings of the clusterset")
-	set := broker.Clusterset{Mode: d.mode, HubID: uid, CustomDomains: d.customDomains, Components: d.components, Fabric: fabric}
+	set := broker.Clusterset{Mode: d.mode, HubID: id, CustomDomains: d.customDomains, Components: d.components, Fabric: fabric}
 	pskSecret, err := broker.Setup(ctx, hub, book, set, psk)
 	if err != nil {
 		return err
@@ -238,7 +238,8 @@ func hubCA(ctx context.Context, hub client.Client, cfg *rest.Config) ([]byte, er
 func readInfo(file string) (broker.Info, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return broker.Info{}, fmt.Errorf("read %s: %w: run `pelago deploy-broker` at the hub and bring its file here", file, err)
+		return broker.Info{}, fmt.Errorf("read %s: %w: run `pelago deploy-broker` at the hub and bring its file here; to make a push "+
+			"member of that name give --cluster-kubeconfig", file, err)
 	}
 	info, err := broker.DecodeInfo(content)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -214,9 +213,9 @@ func (m *member) gatewayNode(ctx context.Context, name string) (*corev1.Node, er
 
 // othersInService are the other gateways that are ready and not drained, sorted.
 func (d *drain) othersInService(ctx context.Context, m *member, except string) ([]string, error) {
-	nodes, err := m.typed.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: submarinerv1.LabelGateway + "=true"})
+	nodes, err := m.gatewayNodes(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list gateways: %w", err)
+		return nil, err
 	}
 	var indexes pelagov1alpha1.NodeIndexList
 	if err := m.client.List(ctx, &indexes); err != nil {
@@ -227,13 +226,11 @@ func (d *drain) othersInService(ctx context.Context, m *member, except string) (
 		serving[indexes.Items[i].Name] = gatewaynodes.Ready(&indexes.Items[i]) && indexes.Items[i].Status.Serving
 	}
 	var out []string
-	for i := range nodes.Items {
-		n := &nodes.Items[i]
+	for _, n := range nodes {
 		if _, drained := gatewaynodes.Drained(n); n.Name != except && !drained && serving[n.Name] {
 			out = append(out, n.Name)
 		}
 	}
-	slices.Sort(out)
 	return out, nil
 }
 

@@ -131,7 +131,7 @@ func TestPlugin(t *testing.T) {
 	if err := cmd.Execute(); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(out.String(), "kubectl pelago join broker-info.subm [flags]") {
+	if !strings.Contains(out.String(), "kubectl pelago join broker-info.subm | NAME [flags]") {
 		t.Errorf("as a plugin it calls itself\n%s", out.String())
 	}
 }

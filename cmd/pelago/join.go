@@ -40,16 +40,25 @@ type join struct {
 	pullPolicy   string
 	wait         bool
 	timeout      time.Duration
+	networkOnly  bool
+	place        place
+	cluster      kubeconfigFile
 }
 
 func joinCommand() *cobra.Command {
 	var j join
 	cmd := &cobra.Command{
-		Use:   "join broker-info.subm",
+		Use:   "join broker-info.subm | NAME",
 		Short: "Join a cluster to a clusterset",
 		Long: `join registers the cluster of the kubeconfig with the hub that wrote
 broker-info.subm, installs Pelago in it and waits until it runs. What is not
-said by flags is found out.
+said by flags is found out. Where the hub propagates workloads (pelago init), an
+agent in the cluster runs them (pull), unless --network-only says otherwise.
+
+With --cluster-kubeconfig the argument is a name, and the kubeconfig is the hub's:
+the hub writes the cluster itself (push). The cluster gets a ServiceAccount for the
+hub, which may read and write everything in it, and nothing else is installed; the
+network is not joined.
 
 Run again with the same id it repairs and updates; the cluster keeps its
 addresses and its identity. Settings are those of the last join: give all flags
@@ -66,9 +75,25 @@ again that are to stay.`,
   pelago join broker-info.subm --context c1 --clusterid c1 --cable-tunnels 4
 
   # two gateways
-  pelago join broker-info.subm --context c1 --clusterid c1 --gateway-node worker1 --gateway-node worker2`,
+  pelago join broker-info.subm --context c1 --clusterid c1 --gateway-node worker1 --gateway-node worker2
+
+  # network and services, no workloads
+  pelago join broker-info.subm --context c1 --clusterid c1 --network-only
+
+  # workloads only, written by the hub
+  pelago join c2 --context hub --cluster-kubeconfig c2.kubeconfig --cluster-region eu`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			push, err := j.isPush(args[0])
+			if err != nil {
+				return err
+			}
+			if push {
+				if err := refuseNetworkFlags(cmd); err != nil {
+					return err
+				}
+				return j.push(cmd.Context(), args[0], cmd.OutOrStdout())
+			}
 			return j.run(cmd.Context(), args[0], terminal(cmd.InOrStdin()), cmd.OutOrStdout())
 		},
 	}
@@ -80,6 +105,10 @@ again that are to stay.`,
 	f.Uint64Var(&j.globalSize, "globalnet-cluster-size", 0, "addresses of the GlobalCIDR; rounded up to a power of two (default: the clusterset's)")
 	f.StringSliceVar(&j.clusterCIDR, "clustercidr", nil, "pod ranges of the cluster (default: found out)")
 	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: found out)")
+	f.BoolVar(&j.networkOnly, "network-only", false, "take part in network and services only: nothing in the cluster gets the "+
+		"right to write workloads")
+	j.cluster.add(f)
+	j.place.add(f)
 	j.wire.add(f)
 	j.reach.add(f)
 	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else asked for)")
@@ -101,16 +130,16 @@ func terminal(in io.Reader) *bufio.Reader {
 }
 
 func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out io.Writer) error {
-	global, err := j.check(answers, out)
-	if err != nil {
-		return err
-	}
 	info, err := readInfo(file)
 	if err != nil {
 		return err
 	}
 	if err := info.CheckExpiry(time.Now()); err != nil {
 		return fmt.Errorf("use %s: %w", file, err)
+	}
+	global, err := j.check(answers, out)
+	if err != nil {
+		return err
 	}
 	cfg, err := j.access.config()
 	if err != nil {
@@ -160,9 +189,10 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err := deploy.MemberBase(ctx, cfg, p.step); err != nil {
 		return err
 	}
-	if err := register(ctx, hub, m, info, broker.Member{
+	token, err := register(ctx, hub, m, info, broker.Member{
 		Entry: entry, PodCIDR: facts.podCIDRs, ServiceCIDR: facts.serviceCIDRs, Fabric: set.Fabric,
-	}, p); err != nil {
+	}, p)
+	if err != nil {
 		return err
 	}
 	if err := m.configure(ctx, info, c); err != nil {
@@ -174,7 +204,11 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err := labelGateways(ctx, m.typed, gateways, p); err != nil {
 		return err
 	}
-	if err := deploy.Member(ctx, cfg, deploy.MemberOptions{Image: j.image, PullPolicy: j.pullPolicy, IKE: j.wire.driver == config.CableLibreswan}, p.step); err != nil {
+	pull, err := j.pull(ctx, info, token, facts.uid, p)
+	if err != nil {
+		return err
+	}
+	if err := j.install(ctx, cfg, pull, p); err != nil {
 		return err
 	}
 	if j.wait {
@@ -185,6 +219,18 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	p.step("Cluster %s has joined", j.clusterID)
 	j.next(out)
 	return nil
+}
+
+// install puts the components into the cluster, with pull also the one that runs workloads.
+func (j *join) install(ctx context.Context, cfg *rest.Config, pull bool, p *progress) error {
+	o := deploy.MemberOptions{Image: j.image, PullPolicy: j.pullPolicy, IKE: j.wire.driver == config.CableLibreswan}
+	if err := deploy.Member(ctx, cfg, o, p.step); err != nil {
+		return err
+	}
+	if pull {
+		return deploy.Execution(ctx, cfg, o, p.step)
+	}
+	return deploy.RemoveExecution(ctx, cfg, p.step)
 }
 
 // check looks at the flags, asks for the id if it is missing, and returns the GlobalCIDR that was asked for.
@@ -209,8 +255,8 @@ func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix,
 	if err := j.reach.check(j.wire); err != nil {
 		return global, err
 	}
-	if !slices.Contains([]string{"Always", "IfNotPresent", "Never"}, j.pullPolicy) {
-		return global, fmt.Errorf("--image-pull-policy %q: use Always, IfNotPresent or Never", j.pullPolicy)
+	if err := checkPullPolicy(j.pullPolicy); err != nil {
+		return global, err
 	}
 	if j.globalCIDR == "" {
 		return global, nil
@@ -239,29 +285,29 @@ func openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clust
 	return hub, set, nil
 }
 
-// register gets the member's identity at the hub. What proves it is kept in the member before anything depends on it,
-// so that a join that was interrupted can be repeated.
-func register(ctx context.Context, hub client.Client, m *member, info broker.Info, who broker.Member, p *progress) error {
+// register gets the member's identity at the hub and returns its token. What proves it is kept in the member before anything
+// depends on it, so that a join that was interrupted can be repeated.
+func register(ctx context.Context, hub client.Client, m *member, info broker.Info, who broker.Member,
+	p *progress) (token string, err error) {
 	p.step("Registering at the hub")
 	known, err := m.proof(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
 	proof, err := broker.Identity(ctx, hub, info.Namespace(), who.ClusterID, known)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := m.keepProof(ctx, info, proof); err != nil {
-		return err
+		return "", err
 	}
-	token, err := broker.Token(ctx, hub, info.Namespace(), who.ClusterID, proof)
-	if err != nil {
-		return err
+	if token, err = broker.Token(ctx, hub, info.Namespace(), who.ClusterID, proof); err != nil {
+		return "", err
 	}
 	if err := m.keepToken(ctx, token); err != nil {
-		return err
+		return "", err
 	}
-	return broker.Admit(ctx, hub, info.Namespace(), who)
+	return token, broker.Admit(ctx, hub, info.Namespace(), who)
 }
 
 // facts are what join must know of the cluster.

@@ -1,8 +1,8 @@
 // Command pelago makes clustersets: it deploys the broker, joins clusters, exports services and shows what is there.
 // Installed as kubectl-pelago it is a kubectl plugin.
 //
-// One file per verb; what several verbs need stands in access.go (kubeconfig), progress.go and table.go (output),
-// exec.go (commands on nodes). Decisions live in control/broker and deploy.
+// One file per verb; what several verbs need stands in access.go (kubeconfig), progress.go (output),
+// exec.go (commands on nodes), hub.go (the hub of workloads), output.go. Decisions live in control/broker and deploy.
 package main
 
 import (
@@ -35,27 +35,32 @@ func root(program string) *cobra.Command {
 		Use:   "pelago",
 		Short: "Join Kubernetes clusters into one clusterset",
 		Long: `pelago joins Kubernetes clusters into one clusterset: services that one cluster
-exports are reached from all of them under <service>.<namespace>.svc.clusterset.local.
+exports are reached from all of them under <service>.<namespace>.svc.clusterset.local, and
+one hub sends workloads to all of them.
 
   1. pelago deploy-broker      at the hub, once
   2. pelago join               at every cluster
-  3. pelago export service     for every service to be offered`,
+  3. pelago export service     for every service to be offered
+  4. pelago init               at the hub, where workloads are to be sent to clusters, too
+  5. pelago apply              at the hub, for every workload to be sent`,
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	if strings.HasPrefix(program, "kubectl-") {
 		cmd.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl pelago"}
 	}
 	cmd.AddGroup(&cobra.Group{ID: "set", Title: "A clusterset:"}, &cobra.Group{ID: "service", Title: "Services:"},
-		&cobra.Group{ID: "look", Title: "Looking:"})
+		&cobra.Group{ID: "hub", Title: "Workloads, at the hub:"}, &cobra.Group{ID: "look", Title: "Looking:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
 			cmd.AddCommand(c)
 		}
 	}
-	add("set", deployBrokerCommand(), joinCommand(), unjoinCommand())
+	add("set", initCommand(), deployBrokerCommand(), joinCommand(), unjoinCommand())
 	add("service", exportCommand(), unexportCommand())
 	add("set", gatewayCommand())
+	add("hub", applyCommand(), getCommand(), describeCommand(), explainCommand())
+	add("hub", cordonCommand(), uncordonCommand(), taintCommand())
 	add("look", showCommand(), natCommand(), versionCommand())
 	return cmd
 }

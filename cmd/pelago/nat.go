@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
@@ -58,9 +57,7 @@ func (o *natOptions) addFlags(cmd *cobra.Command) {
 	f.StringSliceVar(&o.nodes, "node", nil, "only these nodes (default: all that run pelago-node)")
 	f.BoolVar(&o.local, "local", false, "read the maps of this machine; needs root and no API server")
 	f.StringVar(&o.pins, "pin-path", loader.DefaultPinPath, "with --local: directory of the pinned maps")
-	f.StringVarP(&o.output, "output", "o", "table", "table, wide, json or yaml")
-	// Fails only without such a flag.
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	addOutputFlag(cmd, &o.output)
 }
 
 func natListCommand() *cobra.Command {
@@ -248,22 +245,10 @@ func (o *natOptions) printFlows(w io.Writer, flows []nodeFlow) error {
 }
 
 func (o *natOptions) print(w io.Writer, rows any, table func(io.Writer)) error {
-	switch o.output {
-	case "json":
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(rows)
-	case "yaml":
-		b, err := yaml.Marshal(rows)
-		if err != nil {
-			return fmt.Errorf("print yaml: %w", err)
-		}
-		_, err = w.Write(b)
-		return err
-	case "table", "wide":
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		table(t)
-		return t.Flush()
+	if o.output == "json" || o.output == "yaml" {
+		return encode(w, o.output, rows)
 	}
-	return fmt.Errorf("output format %q: use table, wide, json or yaml", o.output)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	table(t)
+	return t.Flush()
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
@@ -77,8 +78,11 @@ func rollout(ctx context.Context, c kubernetes.Interface) ([]component, error) {
 		name: "DaemonSet " + node.Name, ready: min(s.NumberReady, s.UpdatedNumberScheduled), want: max(s.DesiredNumberScheduled, 1),
 		current: s.ObservedGeneration >= node.Generation,
 	}}
-	for _, name := range []string{deploy.AgentDeployment, deploy.DNSDeployment} {
+	for _, name := range []string{deploy.AgentDeployment, deploy.DNSDeployment, deploy.ExecutionDeployment} {
 		d, err := c.AppsV1().Deployments(deploy.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
+		if name == deploy.ExecutionDeployment && apierrors.IsNotFound(err) {
+			continue // network only
+		}
 		if err != nil {
 			return nil, fmt.Errorf("get Deployment %s: %w", name, err)
 		}

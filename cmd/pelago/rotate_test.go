@@ -13,6 +13,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 func TestUnderWay(t *testing.T) {
@@ -42,7 +43,7 @@ func nodeDaemon(t *testing.T, c client.Client, answer func(request string) []pel
 	go func() {
 		defer close(done)
 		seen := map[string]string{}
-		for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+		for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) { // until the test stops it
 			var nodes corev1.NodeList
 			if err := c.List(ctx, &nodes); err != nil && ctx.Err() == nil {
 				t.Error(err)
@@ -57,12 +58,18 @@ func nodeDaemon(t *testing.T, c client.Client, answer func(request string) []pel
 					if err := report(c, n.Name, func(s *pelagov1alpha1.NodeIndexStatus) { s.KeyRotation = &step }); err != nil {
 						t.Error(err)
 					}
-					time.Sleep(700 * time.Millisecond) // for somebody to see it
+					time.Sleep(700 * time.Millisecond) // the pace of a rotation: the command looks every 500 ms
 				}
 			}
 		}
 	}()
 	return func() { cancel(); <-done }
+}
+
+// anotherSecond waits until a request of now is another one than that: they are times in whole seconds.
+func anotherSecond(t *testing.T, request string) {
+	t.Helper()
+	await.True(t, "a second that is not "+request, func() bool { return time.Now().UTC().Format(time.RFC3339) > request })
 }
 
 func report(c client.Client, node string, change func(*pelagov1alpha1.NodeIndexStatus)) error {
@@ -144,7 +151,7 @@ func TestRotateKeys(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second) // requests are told apart by the second
+	anotherSecond(t, first)
 
 	gateway("n2", true)
 	stop := nodeDaemon(t, member, func(request string) []pelagov1alpha1.KeyRotation {
@@ -164,7 +171,7 @@ func TestRotateKeys(t *testing.T) {
 		t.Errorf("requests of the three nodes: %q", got)
 	}
 	stop()
-	time.Sleep(time.Second) // a request is a time in whole seconds: the next one must differ
+	anotherSecond(t, asked()[0])
 	stop = nodeDaemon(t, member, func(request string) []pelagov1alpha1.KeyRotation {
 		return []pelagov1alpha1.KeyRotation{{Request: request, Message: "no handshake with the new keys was made by g2/g2-n1"}}
 	})

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/pelago-net/pelago/control/config"
 )
@@ -21,6 +19,8 @@ const lookTimeout = 15 * time.Second
 
 // table is one kind of information about one cluster.
 type table struct {
+	// title stands above it; "": none.
+	title  string
 	header []string
 	// wide are the titles of the columns that -o wide adds.
 	wide []string
@@ -85,7 +85,7 @@ func viewCommand(name, short string, shown []view) *cobra.Command {
 	}
 	s.access.addFlags(cmd.Flags())
 	cmd.Flags().StringSliceVar(&s.contexts, "contexts", nil, "contexts of the kubeconfig (default: all)")
-	cmd.Flags().StringVarP(&s.output, "output", "o", "table", "table, wide, json or yaml")
+	addOutputFlag(cmd, &s.output)
 	return cmd
 }
 
@@ -97,11 +97,6 @@ type clusterState struct {
 }
 
 func (s *show) run(ctx context.Context, shown []view, out, complaints io.Writer) error {
-	switch s.output {
-	case "table", "wide", "json", "yaml":
-	default:
-		return fmt.Errorf("--output %q: use table, wide, json or yaml", s.output)
-	}
 	contexts, err := s.access.contexts(s.contexts)
 	if err != nil {
 		return err
@@ -180,22 +175,12 @@ func (s *show) look(ctx context.Context, name string, m *member, c config.Config
 	return state, nil
 }
 
-// print writes JSON or YAML.
+// print writes JSON or YAML; tables are printed as they come.
 func (s *show) print(out io.Writer, states []clusterState) error {
-	var text []byte
-	var err error
-	switch s.output {
-	case "json":
-		text, err = json.MarshalIndent(states, "", "  ")
-		text = append(text, '\n')
-	case "yaml":
-		text, err = yaml.Marshal(states)
+	if s.output == "json" || s.output == "yaml" {
+		return encode(out, s.output, states)
 	}
-	if err != nil {
-		return fmt.Errorf("print as %s: %w", s.output, err)
-	}
-	_, err = out.Write(text)
-	return err
+	return nil
 }
 
 // print writes the table in columns.

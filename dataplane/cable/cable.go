@@ -76,6 +76,12 @@ type Rotation struct {
 	Waits string
 }
 
+// Outlived is a Wire whose tunnels are another process's, which at the end of the pod waits for this one.
+type Outlived interface {
+	// Left says that this process has ended its use of the wire.
+	Left() error
+}
+
 // Local is this gateway.
 type Local struct {
 	// Fabric is its address inside the wire, IPv4.

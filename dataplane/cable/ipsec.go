@@ -13,31 +13,18 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
-
-	"github.com/vishvananda/netlink"
 )
 
 // IdentityIKE is the key under which an IPsec gateway says how it proves who it is: psk or certificate.
 const IdentityIKE = "ike"
 
 const (
-	// ipsecPrefix begins the names of xfrm interfaces.
-	ipsecPrefix = "pelago-ipsec"
-	// firstIfID is that of tunnel 0's xfrm interface, the overlay's port for want of something better known.
-	firstIfID = 4800
-	// tunMTU is what kernel-libipsec reads from its TUN at most, whatever the MTU of the device is.
-	tunMTU = 1400
 	// patience is how long the side that does not call waits for the other's call before it calls itself.
 	patience = 10 * time.Second
 	// boot is how long Ensure waits for a daemon that it has just configured.
 	boot = 5 * time.Second
 )
-
-// ErrNoXfrmInterface: the kernel has ESP but no xfrm interfaces, so that there is no device to redirect packets into.
-// (Policies without such a device do not see redirected packets: they would leave in the clear.)
-var ErrNoXfrmInterface = errors.New("the kernel has no xfrm interfaces (CONFIG_XFRM_INTERFACE, Linux 4.19): load the module xfrm_interface, or use the cable driver wireguard")
 
 // IPsecOptions say how the wire is made. Either Dir or Socket must be set.
 type IPsecOptions struct {
@@ -146,6 +133,9 @@ func (w *IPsec) configure(local Local) error {
 	if w.o.Dir == "" {
 		return nil
 	}
+	if err := os.Remove(filepath.Join(w.o.Dir, leftName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("take back that pelago-node has left: %w", err)
+	}
 	lacks := w.kernel()
 	changed, err := Charon{Socket: w.o.Socket, Port: local.Listen, Userspace: lacks != nil}.write(w.o.Dir)
 	if err != nil || !changed {
@@ -240,86 +230,6 @@ func (w *IPsec) fits(p Peer) error {
 		return fmt.Errorf("it uses IKE with %s, this gateway with %s: all clusters must use the same", its, own)
 	case p.Address.IsValid() && p.Port == 0:
 		return errors.New("UDP port 0: use 1 to 65535")
-	}
-	return nil
-}
-
-// ensureDevices makes the xfrm interfaces, or finds the daemon's TUN.
-func (w *IPsec) ensureDevices(local Local, userspace bool) error {
-	var names []string
-	if userspace {
-		name, err := findTUN()
-		if err != nil {
-			return err
-		}
-		names = []string{name}
-	} else {
-		for i := range local.Tunnels {
-			name := w.o.Prefix + strconv.Itoa(i)
-			if err := ensureXfrmi(name, firstIfID+uint32(i)); err != nil {
-				return err
-			}
-			names = append(names, name)
-		}
-		for i := local.Tunnels; i < MaxTunnels; i++ {
-			if err := removeLink(w.o.Prefix + strconv.Itoa(i)); err != nil {
-				return err
-			}
-		}
-	}
-	w.index, w.devices = nil, nil
-	for i, name := range names {
-		link, err := settle(name, local.MTU)
-		if err != nil {
-			return err
-		}
-		if i == 0 {
-			if err := ensureAddress(link, local.Fabric); err != nil {
-				return err
-			}
-		}
-		w.index = append(w.index, link.Attrs().Index)
-		if !userspace {
-			w.devices = append(w.devices, name)
-		} else if link.Attrs().TxQLen != tunQueue {
-			if err := netlink.LinkSetTxQLen(link, tunQueue); err != nil {
-				return fmt.Errorf("set the queue of %s to %d packets: %w", name, tunQueue, err)
-			}
-		}
-	}
-	return nil
-}
-
-// findTUN finds the device that kernel-libipsec made: ipsec0, or a higher number where that name was taken.
-func findTUN() (string, error) {
-	links, err := netlink.LinkList()
-	if err != nil {
-		return "", fmt.Errorf("list the devices: %w", err)
-	}
-	for _, l := range links {
-		if t, ok := l.(*netlink.Tuntap); ok && t.Mode == netlink.TUNTAP_MODE_TUN && strings.HasPrefix(l.Attrs().Name, "ipsec") {
-			return l.Attrs().Name, nil
-		}
-	}
-	return "", errors.New("find the TUN of the IKE daemon: it does ESP itself but there is no device ipsec0: does it run in this network namespace, with /dev/net/tun?")
-}
-
-func ensureXfrmi(name string, ifID uint32) error {
-	link, err := netlink.LinkByName(name)
-	if err == nil {
-		if x, ok := link.(*netlink.Xfrmi); ok && x.Ifid == ifID {
-			return nil
-		}
-		return fmt.Errorf("make device %s: another device of that name is there: `ip link del %s`", name, name)
-	}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = name
-	err = netlink.LinkAdd(&netlink.Xfrmi{LinkAttrs: attrs, Ifid: ifID})
-	if errors.Is(err, syscall.EOPNOTSUPP) {
-		return fmt.Errorf("make device %s: %w", name, ErrNoXfrmInterface)
-	}
-	if err != nil {
-		return fmt.Errorf("make device %s: %w", name, err)
 	}
 	return nil
 }
@@ -436,8 +346,15 @@ func (w *IPsec) ensureConnection(c connection, known bool, state sa) error {
 		}
 		return nil
 	}
-	// Both sides' connections may also have ended with no new one begun, or an IKE SA be left without ESP keys.
+	// Both sides' connections may also have ended with no new one begun, or an IKE SA be left without ESP keys. The side that is
+	// called gives the caller its time, from when the keys are seen to be missing: a gateway that is just starting anew calls, and two
+	// calls that cross end with two pairs of keys, where the change from one to the other loses what is on its way.
 	none, half := state.ike == "", state.ike == "ESTABLISHED" && !state.installed
+	if _, missing := w.since[name]; state.installed {
+		delete(w.since, name)
+	} else if !missing {
+		w.since[name] = time.Now()
+	}
 	if c.peer.Address.IsValid() && (none && c.calls() || (none || half) && time.Since(w.since[name]) > patience) {
 		w.since[name] = time.Now()
 		return w.initiate(c)
@@ -564,19 +481,15 @@ func (w *IPsec) Remove() error {
 	return nil
 }
 
-// strip takes addresses and our routes from a device.
-func strip(name string) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("look up device %s: %w", name, err)
+// Left implements Outlived: the supervisor need not wait any longer. Ensure takes it back.
+func (w *IPsec) Left() error {
+	if w.o.Dir == "" {
+		return nil
 	}
-	errs := []error{ensureRoutes(netip.Addr{}, nil, []int{link.Attrs().Index})}
-	have, err := netlink.AddrList(link, netlink.FAMILY_V4)
-	errs = append(errs, err)
-	for _, a := range have {
-		errs = append(errs, netlink.AddrDel(link, &a))
+	if err := os.WriteFile(filepath.Join(w.o.Dir, leftName), nil, 0o600); err != nil {
+		return fmt.Errorf("tell the IKE daemon that it may end: %w", err)
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // Close implements Wire. The daemon and its tunnels go on.

@@ -21,6 +21,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
+
+	"github.com/pelago-net/pelago/test/await"
 )
 
 // ipsecSet is newSet with an IKE daemon beside each gateway, which does ESP itself where the kernel has none.
@@ -221,6 +223,37 @@ func TestIPsecDaemonRestart(t *testing.T) {
 	if !reaches(t, a, b, 5*time.Second) || !reaches(t, b, a, 5*time.Second) {
 		t.Error("nothing passes")
 	}
+}
+
+// While the side that calls starts anew the other one does not call: it would get a second pair of keys.
+func TestIPsecCalledWaits(t *testing.T) {
+	s, daemons := ipsecSet(t, 2)
+	s.join(t)
+	a, b := s.gateways[0], s.gateways[1]
+	b.await(t, a, func(st Status) bool { return st.Error == "" })
+	wire := b.wire.(*IPsec)
+	name := connectionName(a.local.Fabric, 0)
+	b.ensure(t, a.peer(t))
+	for n := range wire.since {
+		wire.since[n] = time.Now().Add(-2 * patience) // as if all this was long ago
+	}
+	must(t, daemons[a].Stop())
+	await.True(t, "b has heard that a has left", func() bool {
+		b.ensure(t, a.peer(t))
+		_, missing := wire.since[name]
+		return missing
+	})
+	await.Never(t, 2*time.Second, "b calls", func() bool {
+		b.ensure(t, a.peer(t))
+		wire.mu.Lock()
+		defer wire.mu.Unlock()
+		states, err := wire.sas()
+		must(t, err)
+		return states[name].ike != ""
+	})
+	daemons[a].start(t)
+	a.ensure(t, b.peer(t))
+	a.await(t, b, func(st Status) bool { return st.Error == "" })
 }
 
 // A peer that falls silent is found out by DPD, and comes back when it answers again.

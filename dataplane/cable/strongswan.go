@@ -9,10 +9,12 @@ import (
 	"strings"
 )
 
-// confName and socketName are what lies in the directory that pelago-node and the IKE daemon share.
+// confName, socketName and leftName are what lies in the directory that pelago-node and the IKE daemon share. The last one says
+// that pelago-node has ended and needs the daemon no more.
 const (
 	confName   = "strongswan.conf"
 	socketName = "charon.vici"
+	leftName   = "left"
 )
 
 // userspaceNote begins a configuration with ESP in the daemon.

@@ -19,9 +19,9 @@ const (
 	look = 300 * time.Millisecond
 	// pause before a daemon that ended is started again.
 	pause = time.Second
-	// farewell is how long ESP in the daemon goes on at the end, while pelago-node, which ends at the same time, moves the
-	// flows to other gateways, which takes it 2.2 s at most. leave is how long a daemon may take leave of its peers then. The
-	// pod's grace period is longer than both.
+	// farewell is how long at most ESP in the daemon goes on at the end, while pelago-node, which ends at the same time, moves
+	// the flows to other gateways. leave is how long a daemon may take leave of its peers then. The pod's grace period is longer
+	// than both.
 	farewell = 2500 * time.Millisecond
 	leave    = 1500 * time.Millisecond
 	// charonBinary is where Debian's package strongswan-charon has it, and charonPID where the daemon notes its process id.
@@ -34,6 +34,8 @@ const (
 type Supervisor struct {
 	// Dir is IPsecOptions.Dir.
 	Dir string
+	// Farewell is how long at most the daemon outlives ctx, until pelago-node has left (IPsec.Left); 0: 2.5 s.
+	Farewell time.Duration
 	// Start starts the daemon with its environment; nil: Debian's charon.
 	Start func(environment []string) (*exec.Cmd, error)
 	Log   *slog.Logger
@@ -53,6 +55,9 @@ func (s Supervisor) Run(ctx context.Context) error {
 	file := filepath.Join(s.Dir, confName)
 	if s.Start == nil {
 		s.Start = startCharon
+	}
+	if s.Farewell == 0 {
+		s.Farewell = farewell
 	}
 	if _, err := os.Stat(s.Dir); err != nil {
 		return fmt.Errorf("supervise the IKE daemon: %w: mount the directory that pelago-node writes its configuration into", err)
@@ -90,7 +95,7 @@ func (s Supervisor) Run(ctx context.Context) error {
 			case espOf(r.as) == ESPKernel:
 				r.stop(syscall.SIGKILL)
 			default:
-				time.Sleep(farewell) // pelago-node, which ends at the same time, cannot say when it is done
+				s.awaitLeft()
 				r.stop(syscall.SIGTERM)
 			}
 			return nil
@@ -100,6 +105,16 @@ func (s Supervisor) Run(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// awaitLeft waits until pelago-node has moved the flows away, if it ends at all.
+func (s Supervisor) awaitLeft() {
+	for end := time.Now().Add(s.Farewell); time.Now().Before(end); time.Sleep(look / 10) {
+		if _, err := os.Stat(filepath.Join(s.Dir, leftName)); err == nil {
+			return
+		}
+	}
+	s.Log.Info("the IKE daemon ends without a word of pelago-node", "waited", s.Farewell)
 }
 
 func (s Supervisor) start(file, conf string) (*running, error) {

@@ -13,6 +13,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"github.com/pelago-net/pelago/test/await"
 	"github.com/pelago-net/pelago/test/netns"
 )
 
@@ -220,11 +221,10 @@ func TestWireGuardTunnels(t *testing.T) {
 	}
 	sent(t, a, b, a.devices.Peers[b.local.Fabric][1], 7800)
 	a.ensure(t, s.others(t, a)...)
-	time.Sleep(1100 * time.Millisecond) // until the second of Linger is over
-	b.ensure(t, s.others(t, b)...)
-	if n := len(b.devices.Ifindexes); n != 2 || len(b.devices.Ports) > 0 {
-		t.Errorf("%d devices and ports %v, want 2 and no port", n, b.devices.Ports)
-	}
+	await.True(t, "after Linger the surplus device and its port are gone", func() bool {
+		b.ensure(t, s.others(t, b)...)
+		return len(b.devices.Ifindexes) == 2 && len(b.devices.Ports) == 0
+	})
 	if !reaches(t, a, b, 5*time.Second) {
 		t.Error("nothing passes with fewer tunnels")
 	}

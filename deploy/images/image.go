@@ -49,7 +49,8 @@ type Layer []File
 // Image is an image to be assembled. Layers that change often belong last: what
 // did not change is neither stored nor unpacked again by a container runtime.
 type Image struct {
-	Name       string // reference with tag, such as "localhost/pelago:dev"
+	Name       string   // reference with tag, such as "localhost/pelago:dev"
+	Also       []string // further references to the same image
 	Layers     []Layer
 	Entrypoint []string
 	Cmd        []string
@@ -68,9 +69,13 @@ func (i Image) Write(file string) (digest string, err error) {
 	}
 	// Not strict: that would refuse "localhost" as a registry without a port. The
 	// archive gets the name as it is written here.
-	tag, err := name.NewTag(i.Name)
-	if err != nil {
-		return "", fmt.Errorf("assemble image %s: %w", i.Name, err)
+	tags := map[name.Tag]v1.Image{}
+	for _, n := range append([]string{i.Name}, i.Also...) {
+		tag, err := name.NewTag(n)
+		if err != nil {
+			return "", fmt.Errorf("assemble image %s: %w", i.Name, err)
+		}
+		tags[tag] = img
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return "", fmt.Errorf("write image %s: %w", i.Name, err)
@@ -80,7 +85,7 @@ func (i Image) Write(file string) (digest string, err error) {
 		return "", fmt.Errorf("write image %s: %w", i.Name, err)
 	}
 	defer os.Remove(tmp.Name())
-	err = tarball.Write(tag, img, tmp)
+	err = tarball.MultiWrite(tags, tmp)
 	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
 		return "", fmt.Errorf("write image %s: %w", i.Name, err)
 	}

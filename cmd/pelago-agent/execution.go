@@ -1,0 +1,112 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	"github.com/pelago-net/pelago/control/clusterstatus"
+	"github.com/pelago-net/pelago/control/execution"
+	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kindrules"
+	"github.com/pelago-net/pelago/control/names"
+)
+
+// addExecution adds the role execution: the Works of this cluster, and nothing else of the hub, are executed here, and the
+// cluster's status and Lease are kept at the hub.
+func (a *agent) addExecution(id, hubID string, to hub.Options) error {
+	access, connected := hub.Access(to)
+	h, err := openWorks(access, id, to.Logger)
+	if err != nil {
+		return err
+	}
+	if len(a.metrics) == 0 { // else the role network tells the same
+		a.metrics = append(a.metrics, connected)
+	}
+	log := slog.New(logr.ToSlogHandler(a.manager.GetLogger().WithName("execution")))
+	member := rest.CopyConfig(a.manager.GetConfig())
+	member.QPS = 0 // the member's own flow control says how much is too much
+	rules := interpret.NewCustom()
+	works, err := execution.New(execution.Options{
+		Cluster: id, HubID: hubID, Interpreter: rules.Interpreter(), Hub: h.GetClient(), Works: execution.NewWorks(h.GetCache()),
+		Member: member, Recorder: h.GetEventRecorderFor("pelago-agent"), Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	status, err := clusterstatus.New(clusterstatus.Options{
+		Cluster: id, Hub: h.GetClient(), Member: member, Lease: true, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	follower := &kindrules.Follower{Cache: h.GetCache(), Live: h.GetAPIReader(), Rules: rules, Log: log}
+	for name, r := range map[string]manager.Runnable{
+		// Not the cluster itself: the manager would wait for its cache, and the hub may be away.
+		"the hub's cache":        manager.RunnableFunc(h.Start),
+		"the rules of kinds":     manager.RunnableFunc(follower.Start),
+		"the execution of Works": manager.RunnableFunc(works.Start),
+		"the cluster's status":   manager.RunnableFunc(status.Start),
+	} {
+		if err := a.manager.Add(r); err != nil {
+			return fmt.Errorf("add %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// openWorks prepares the access to the hub for the execution of Works; no connection is made. Its cache holds the Works of
+// this cluster and the rules of kinds; the Cluster and the Lease are read one by one, since a member may not list them.
+func openWorks(access *rest.Config, id string, logger logr.Logger) (cluster.Cluster, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme, clusterv1alpha1.AddToScheme,
+		pelagov1alpha1.AddToScheme, workv1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("prepare access to the hub: %w", err)
+		}
+	}
+	c, err := cluster.New(access, func(o *cluster.Options) {
+		o.Scheme, o.Logger = scheme, logger
+		o.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return hubKinds(), nil }
+		o.Cache = cache.Options{
+			DefaultNamespaces: map[string]cache.Config{names.Execution(id): {}},
+			DefaultTransform:  cache.TransformStripManagedFields(),
+		}
+		o.Client = client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&clusterv1alpha1.Cluster{},
+			&coordinationv1.Lease{}}}}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("prepare access to the hub at %s: %w", access.Host, err)
+	}
+	return c, nil
+}
+
+// hubKinds knows the kinds by heart: asking the hub would fail while it is away.
+func hubKinds() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	add := func(gvk schema.GroupVersionKind, scope meta.RESTScope) {
+		m.Add(gvk, scope)
+		m.Add(gvk.GroupVersion().WithKind(gvk.Kind+"List"), scope) // the cache asks for the scope of lists as well
+	}
+	add(workv1alpha1.GroupVersion.WithKind("Work"), meta.RESTScopeNamespace)
+	add(pelagov1alpha1.GroupVersion.WithKind("KindRules"), meta.RESTScopeRoot)
+	add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
+	add(clusterv1alpha1.GroupVersion.WithKind("Cluster"), meta.RESTScopeRoot)
+	return m
+}

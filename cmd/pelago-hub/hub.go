@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/broker"
+	"github.com/pelago-net/pelago/control/fence"
+	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/intern"
+	"github.com/pelago-net/pelago/deploy"
+)
+
+const (
+	// drainTime bounds how long running reconciles may take at the end.
+	drainTime = 10 * time.Second
+	// renewDeadline is how long the leader tries to renew its lease before it gives up, below the 15 s that the lease lasts.
+	renewDeadline = 10 * time.Second
+	// minPause and maxPause bound the pauses in which the cache asks for an API server that is away.
+	minPause, maxPause = 200 * time.Millisecond, time.Second
+)
+
+// required are the kinds without which the hub does nothing.
+func required() []schema.GroupVersionKind {
+	return []schema.GroupVersionKind{
+		clusterv1alpha1.GroupVersion.WithKind("Cluster"),
+		configv1alpha1.GroupVersion.WithKind("ResourceInterpreterCustomization"),
+		pelagov1alpha1.GroupVersion.WithKind("KindRules"),
+		policyv1alpha1.GroupVersion.WithKind("PropagationPolicy"),
+		policyv1alpha1.GroupVersion.WithKind("ClusterPropagationPolicy"),
+		policyv1alpha1.GroupVersion.WithKind("OverridePolicy"),
+		policyv1alpha1.GroupVersion.WithKind("ClusterOverridePolicy"),
+		workv1alpha1.GroupVersion.WithKind("Work"),
+		workv1alpha2.GroupVersion.WithKind("ResourceBinding"),
+		workv1alpha2.GroupVersion.WithKind("ClusterResourceBinding"),
+	}
+}
+
+// open constructs the manager with all controllers.
+func open(ctx context.Context, cfg *rest.Config, o options) (ctrl.Manager, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	direct, err := client.New(cfg, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("connect to the hub's API server at %s: %w", cfg.Host, err)
+	}
+	if err := served(direct.RESTMapper(), cfg.Host); err != nil {
+		return nil, err
+	}
+	id, err := broker.HubID(ctx, direct)
+	if err != nil {
+		return nil, err
+	}
+	uid, err := broker.ClusterUID(ctx, direct)
+	if err != nil {
+		return nil, err
+	}
+	strings := intern.New()
+	mgr, gate, err := newManager(cfg, o, scheme, strings)
+	if err != nil {
+		return nil, err
+	}
+	return mgr, errors.Join(
+		setupControllers(mgr, id, uid, gate, strings, o),
+		mgr.AddHealthzCheck("ping", healthz.Ping),
+		mgr.AddReadyzCheck("ping", healthz.Ping),
+	)
+}
+
+// served refuses an API server on which `pelago init` was not run.
+func served(mapper meta.RESTMapper, host string) error {
+	for _, gvk := range required() {
+		_, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+		if meta.IsNoMatchError(err) {
+			return fmt.Errorf("the API server at %s does not serve the kind %s of %s: run `pelago init` there, which installs it", host,
+				gvk.Kind, gvk.GroupVersion())
+		}
+		if err != nil {
+			return fmt.Errorf("ask the hub's API server at %s for the kind %s: %w", host, gvk.Kind, err)
+		}
+	}
+	return nil
+}
+
+// newScheme knows the kinds that have Go types. Templates are unstructured.
+func newScheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, clusterv1alpha1.AddToScheme, configv1alpha1.AddToScheme, pelagov1alpha1.AddToScheme,
+		policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme,
+	} {
+		if err := add(s); err != nil {
+			return nil, fmt.Errorf("collect the kinds: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// newManager makes the manager, without controllers. Its writes go through gate, and so must all others.
+func newManager(
+	cfg *rest.Config, o options, scheme *runtime.Scheme, strings *intern.Table,
+) (mgr ctrl.Manager, gate transport.WrapperFunc, err error) {
+	mo := managerOptions(o, scheme, strings)
+	if mo.Cache.HTTPClient, err = rest.HTTPClientFor(hub.Waiting(cfg, minPause, maxPause, ctrl.Log)); err != nil {
+		return nil, nil, fmt.Errorf("connect the cache to the hub's API server at %s: %w", cfg.Host, err)
+	}
+	gate = func(next http.RoundTripper) http.RoundTripper { return next }
+	if o.leaderElect {
+		lock, f, err := fence.Lease(cfg, deploy.SystemNamespace, deploy.HubName, o.identity, renewDeadline)
+		if err != nil {
+			return nil, nil, err
+		}
+		mo.LeaderElectionResourceLockInterface, gate = lock, f.Wrap
+	}
+	cfg = rest.CopyConfig(cfg)
+	cfg.Wrap(gate)
+	cfg.Wrap(bounded(requestsInFlight)) // what waits there has not been through the gate
+	if mgr, err = ctrl.NewManager(cfg, mo); err != nil {
+		return nil, nil, fmt.Errorf("make the manager: %w", err)
+	}
+	return mgr, gate, nil
+}
+
+func managerOptions(o options, scheme *runtime.Scheme, strings *intern.Table) ctrl.Options {
+	return ctrl.Options{
+		Scheme: scheme,
+		Cache:  cache.Options{DefaultTransform: strings.Transform},
+		// A Secret is read as Go type for the access to a member alone: few reads, for which not all Secrets of the hub are to be kept.
+		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
+		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
+		HealthProbeBindAddress:        o.healthAddress,
+		PprofBindAddress:              o.profileAddress,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              deploy.HubName,
+		LeaderElectionNamespace:       deploy.SystemNamespace,
+		RenewDeadline:                 ptr.To(renewDeadline),
+		LeaderElectionReleaseOnCancel: true, // nothing is written after the manager's end
+		GracefulShutdownTimeout:       ptr.To(drainTime),
+		Controller:                    ctrlconfig.Controller{SkipNameValidation: ptr.To(o.several)},
+	}
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pelago-net/pelago/test/await"
+)
+
+// TestBounded: no more requests are under way than allowed, over all transports together, and statuses of Works beside them; who
+// waits can give up; nobody is lost.
+func TestBounded(t *testing.T) {
+	const allowed, all = 3, 20
+	var mu sync.Mutex
+	now, most := 0, 0
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		now++
+		most = max(most, now)
+		mu.Unlock()
+		<-release
+		mu.Lock()
+		now--
+		mu.Unlock()
+	}))
+	defer server.Close()
+	wrap := bounded(allowed)
+	clients := []*http.Client{{Transport: wrap(&http.Transport{})}, {Transport: wrap(&http.Transport{})}}
+	var group sync.WaitGroup
+	failed := make(chan error, 2*all)
+	for i := range all {
+		group.Go(func() {
+			answer, err := clients[i%2].Post(server.URL, "text/plain", strings.NewReader("x"))
+			if err == nil {
+				err = answer.Body.Close()
+			}
+			failed <- err
+		})
+	}
+	under := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return now
+	}
+	await.Equal(t, allowed, under)
+	for range all {
+		group.Go(func() {
+			answer, err := clients[0].Post(server.URL+"/apis/work.karmada.io/v1alpha1/namespaces/karmada-es-m/works/w/status", "text/plain", nil)
+			if err == nil {
+				err = answer.Body.Close()
+			}
+			failed <- err
+		})
+	}
+	await.Equal(t, 2*allowed, under)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := clients[0].Do(q); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "wait for 3 other requests") {
+		t.Errorf("a request that gave up while it waited: %v", err)
+	}
+	close(release)
+	group.Wait()
+	for range 2 * all {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+	if most != 2*allowed {
+		t.Errorf("%d requests at a time, want %d", most, 2*allowed)
+	}
+}

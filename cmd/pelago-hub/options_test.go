@@ -1,0 +1,47 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParse(t *testing.T) {
+	defaults := options{metricsAddress: ":8080", healthAddress: ":8081", profileAddress: "0", leaderElect: true,
+		workers: workers{16, 16, 8, 8}}
+	shared := defaults
+	shared.workloads = true
+	named := defaults
+	named.identity = "hub-0"
+	tests := map[string]struct {
+		args    string
+		want    options
+		wantErr string
+	}{
+		"defaults":           {"", defaults, ""},
+		"a hub with its own": {"--hub-runs-workloads-too", shared, ""},
+		"a name":             {"--identity=hub-0", named, ""},
+		"no workers":         {"--works-workers=0", options{}, "--works-workers 0: at least 1 is needed"},
+		"extra argument":     {"now", options{}, `unexpected argument "now"`},
+		"bad level":          {"--log-level=loud", options{}, "loud"},
+		"unknown flag":       {"--replicas=2", options{}, "not defined"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := parse(strings.Fields(tt.args))
+			if tt.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
+					t.Errorf("error %v, want %q", err, tt.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(options{}, workers{})); diff != "" {
+				t.Errorf("options: -want +got\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/pelago-net/pelago/control/aggregate"
+	"github.com/pelago-net/pelago/control/decide"
+	"github.com/pelago-net/pelago/control/execution"
+	"github.com/pelago-net/pelago/control/intern"
+	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kindrules"
+	"github.com/pelago-net/pelago/control/members"
+	"github.com/pelago-net/pelago/control/membership"
+	"github.com/pelago-net/pelago/control/namespaces"
+	"github.com/pelago-net/pelago/control/policies"
+	"github.com/pelago-net/pelago/control/propagate"
+	"github.com/pelago-net/pelago/control/works"
+)
+
+// setupControllers adds all controllers. They share what they know of kinds, and the memory of decisions. What they make carries
+// hubID; uid is that of the hub's own namespace kube-system. What is written into members goes through gate.
+func setupControllers(mgr ctrl.Manager, hubID, uid string, gate transport.WrapperFunc, strings *intern.Table, o options) error {
+	rules := interpret.NewCustom()
+	kinds := rules.Interpreter()
+	counts := execution.NewMetrics()
+	if err := metrics.Registry.Register(counts); err != nil {
+		return fmt.Errorf("register the metrics of the execution of Works: %w", err)
+	}
+	run := executions{
+		mgr: mgr, works: execution.NewWorks(mgr.GetCache()), hubID: hubID, kinds: kinds, workers: o.workers.execution, counts: counts,
+		gate: gate, strings: strings, log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("execution"))),
+	}
+	return errors.Join(
+		policies.Setup(mgr),
+		kindrules.Setup(mgr, rules),
+		propagate.Setup(mgr, propagate.Options{Interpreter: kinds, Room: decide.New(decide.Options{}), Workers: o.workers.propagate}),
+		works.Setup(mgr, works.Options{HubID: hubID, Interpreter: kinds, Workers: o.workers.works}),
+		namespaces.Setup(mgr, namespaces.Options{HubID: hubID, OptIn: o.workloads}),
+		aggregate.Setup(mgr, aggregate.Options{Interpreter: kinds, Workers: o.workers.status}),
+		membership.Setup(mgr, membership.Options{HubUID: uid, Registry: metrics.Registry}),
+		members.Setup(mgr, members.Options{Execute: run.execute, Registry: metrics.Registry, Log: run.log}),
+	)
+}
+
+// executions is what the execution of Works is made from, the same for all push members.
+type executions struct {
+	mgr     ctrl.Manager
+	works   *execution.Works
+	hubID   string
+	kinds   *interpret.Interpreter
+	workers int
+	counts  *execution.Metrics
+	gate    transport.WrapperFunc
+	strings *intern.Table // of the hub's cache and the members'
+	log     *slog.Logger
+}
+
+// execute executes the Works of one push member until ctx ends.
+func (e executions) execute(ctx context.Context, cluster string, member *rest.Config) error {
+	member = rest.CopyConfig(member)
+	member.Wrap(e.gate)
+	x, err := execution.New(execution.Options{
+		Cluster: cluster, HubID: e.hubID, Interpreter: e.kinds, Workers: e.workers,
+		Hub: e.mgr.GetClient(), Works: e.works, Member: member,
+		Recorder: e.mgr.GetEventRecorderFor("pelago-hub"), Log: e.log.With("cluster", cluster), Metrics: e.counts,
+		Transform: e.strings.Transform,
+	})
+	if err != nil {
+		return fmt.Errorf("execute the Works of cluster %s: %w", cluster, err)
+	}
+	return x.Start(ctx)
+}

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	hubnames "github.com/pelago-net/pelago/control/names"
+)
+
+// applyManager is the field manager of what apply writes.
+const applyManager = "pelago-apply"
+
+// apply are the flags of apply.
+type apply struct {
+	hubFlags
+	files       []string
+	named       []string
+	allClusters bool
+	force       bool
+}
+
+func applyCommand() *cobra.Command {
+	var a apply
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE (--all-clusters | --clusters a,b)",
+		Short: "Put workloads onto the hub and send them to clusters",
+		Long: `apply writes the objects of manifests to the hub (server-side apply) and, for each of them, a
+PropagationPolicy, or a ClusterPropagationPolicy for objects without a namespace, that sends it to all
+clusters or to those named. Running it again changes nothing; other clusters change the policy.
+Namespaces go to all clusters by themselves; policies and other objects of the hub stay there.`,
+		Example: `  pelago apply -f nginx.yaml --all-clusters
+  pelago apply -f nginx.yaml --clusters m1,m2
+  kustomize build . | pelago apply -f - --all-clusters`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+	a.addNamespaced(cmd)
+	f := cmd.Flags()
+	f.StringSliceVarP(&a.files, "filename", "f", nil, "file with manifests, - for standard input")
+	f.StringSliceVarP(&a.named, "clusters", "C", nil, "send to these clusters")
+	f.BoolVar(&a.allClusters, "all-clusters", false, "send to all clusters, also those that join later")
+	f.BoolVar(&a.force, "force-conflicts", false, "take over fields that another tool has set")
+	cmd.MarkFlagsMutuallyExclusive("clusters", "all-clusters")
+	cmd.MarkFlagsOneRequired("clusters", "all-clusters")
+	// These fail only without such flags.
+	_ = cmd.MarkFlagRequired("filename") // these fail only without that flag
+	_ = cmd.RegisterFlagCompletionFunc("clusters", a.completeClusters)
+	return cmd
+}
+
+func (a *apply) run(ctx context.Context, in io.Reader, out io.Writer) error {
+	objects, err := a.read(in)
+	if err != nil {
+		return err
+	}
+	h, err := a.open()
+	if err != nil {
+		return err
+	}
+	all, err := h.clusters(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := clustersNamed(all, a.named); err != nil {
+		return err
+	}
+	var errs []error
+	for _, o := range objects { // what can be applied is
+		if err := a.object(ctx, h, o, out); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// read returns the objects of all files, lists taken apart.
+func (a *apply) read(in io.Reader) ([]*unstructured.Unstructured, error) {
+	var out []*unstructured.Unstructured
+	for _, name := range a.files {
+		from := in
+		if name != "-" {
+			file, err := os.Open(name)
+			if err != nil {
+				return nil, fmt.Errorf("read manifests: %w", err)
+			}
+			defer func() { _ = file.Close() }() // was only read
+			from = file
+		}
+		objects, err := manifests(from)
+		if err != nil {
+			return nil, fmt.Errorf("read manifests of %s: %w", name, err)
+		}
+		out = append(out, objects...)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("read manifests: there is no object in %s", strings.Join(a.files, ", "))
+	}
+	return out, nil
+}
+
+func manifests(from io.Reader) ([]*unstructured.Unstructured, error) {
+	var out []*unstructured.Unstructured
+	for d := yaml.NewYAMLOrJSONDecoder(from, 4096); ; {
+		o := &unstructured.Unstructured{}
+		switch err := d.Decode(&o.Object); {
+		case errors.Is(err, io.EOF):
+			return out, nil
+		case err != nil:
+			return nil, err
+		case len(o.Object) == 0:
+			continue // an empty document
+		case o.IsList():
+			if err := o.EachListItem(func(item runtime.Object) error {
+				if u, ok := item.(*unstructured.Unstructured); ok {
+					out = append(out, u)
+				}
+				return nil
+			}); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if o.GetKind() == "" || o.GetAPIVersion() == "" || o.GetName() == "" {
+			return nil, errors.New("an object lacks apiVersion, kind or metadata.name")
+		}
+		out = append(out, o)
+	}
+}
+
+// object applies one object, and its policy.
+func (a *apply) object(ctx context.Context, h *hub, o *unstructured.Unstructured, out io.Writer) error {
+	gvk := o.GroupVersionKind()
+	mapping, err := h.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if meta.IsNoMatchError(err) {
+		return fmt.Errorf("apply %s %s: the hub does not serve %s of %s: install its CustomResourceDefinition there",
+			gvk.Kind, o.GetName(), gvk.Kind, gvk.GroupVersion())
+	}
+	if err != nil {
+		return fmt.Errorf("apply %s %s: %w", gvk.Kind, o.GetName(), err)
+	}
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && o.GetNamespace() == "" {
+		o.SetNamespace(a.namespace)
+	}
+	name := fmt.Sprintf("%s %s", gvk.Kind, title(client.ObjectKeyFromObject(o)))
+	if hubnames.Reserved(o.GetNamespace()) {
+		return fmt.Errorf("apply %s: namespace %s is the system's, nothing in it is sent to clusters: use another one",
+			name, o.GetNamespace())
+	}
+	done, err := h.apply(ctx, o.DeepCopy(), a.force)
+	if apierrors.IsConflict(err) {
+		return fmt.Errorf("apply %s: %w; use --force-conflicts to take the fields over", name, err)
+	}
+	if err != nil {
+		return fmt.Errorf("apply %s: %w", name, err)
+	}
+	policy := policyFor(o, a.named)
+	if policy == nil {
+		fmt.Fprintf(out, "%s %s\n", name, done)
+		return nil
+	}
+	what := fmt.Sprintf("%s %s", policy.GetKind(), title(client.ObjectKeyFromObject(policy)))
+	if err := h.mayWrite(ctx, policy, what); err != nil {
+		return fmt.Errorf("send %s: %w", name, err)
+	}
+	policyDone, err := h.apply(ctx, policy, true) // it is ours
+	if err != nil {
+		return fmt.Errorf("send %s: apply %s: %w", name, what, err)
+	}
+	fmt.Fprintf(out, "%s %s, %s %s\n", name, done, what, policyDone)
+	return nil
+}
+
+// staysAtHub are the API groups whose objects say something to the hub itself.
+var staysAtHub = []string{"policy.karmada.io", "work.karmada.io", "cluster.karmada.io", "config.karmada.io", "apps.karmada.io",
+	"autoscaling.karmada.io", "networking.karmada.io", "pelago.io", "submariner.io"}
+
+// policyFor is the policy that sends an object to the named clusters, to all if none is named; nil: the object needs none. The name
+// is derived from the object's kind, group and name, so that it is found again.
+func policyFor(o *unstructured.Unstructured, clusters []string) *unstructured.Unstructured {
+	gvk := o.GroupVersionKind()
+	if gvk.Kind == "Namespace" && gvk.Group == "" || slices.Contains(staysAtHub, gvk.Group) {
+		return nil
+	}
+	apiVersion, kindName := gvk.ToAPIVersionAndKind()
+	selector := map[string]any{"apiVersion": apiVersion, "kind": kindName, "name": o.GetName()}
+	policyKind := "ClusterPropagationPolicy"
+	if ns := o.GetNamespace(); ns != "" {
+		policyKind = "PropagationPolicy"
+		selector["namespace"] = ns
+	}
+	affinity := map[string]any{}
+	if len(clusters) > 0 {
+		var list []any
+		for _, c := range clusters {
+			list = append(list, c)
+		}
+		affinity["clusterNames"] = list
+	}
+	policy := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"resourceSelectors": []any{selector}, "placement": map[string]any{"clusterAffinity": affinity}}}}
+	policy.SetGroupVersionKind(policyv1alpha1.GroupVersion.WithKind(policyKind))
+	policy.SetNamespace(o.GetNamespace())
+	policy.SetName(hubnames.BindingBeside(workv1alpha2.ObjectReference{APIVersion: apiVersion, Kind: kindName, Name: o.GetName()}))
+	policy.SetLabels(map[string]string{pelagov1alpha1.LabelManagedBy: pelagov1alpha1.ManagedBy})
+	return policy
+}
+
+// mayWrite refuses to change a policy of that name that somebody else has made.
+func (h *hub) mayWrite(ctx context.Context, policy *unstructured.Unstructured, what string) error {
+	there := &metav1.PartialObjectMetadata{}
+	there.SetGroupVersionKind(policy.GroupVersionKind())
+	err := h.client.Get(ctx, client.ObjectKeyFromObject(policy), there)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get %s: %w", what, err)
+	}
+	if there.Labels[pelagov1alpha1.LabelManagedBy] != pelagov1alpha1.ManagedBy {
+		return fmt.Errorf("%s is there and was not made by this command: change it yourself, or delete it", what)
+	}
+	return nil
+}
+
+// apply says whether it created, changed or found the object as it is to be.
+func (h *hub) apply(ctx context.Context, o *unstructured.Unstructured, force bool) (string, error) {
+	before := &unstructured.Unstructured{}
+	before.SetGroupVersionKind(o.GroupVersionKind())
+	missing := h.client.Get(ctx, client.ObjectKeyFromObject(o), before)
+	if client.IgnoreNotFound(missing) != nil {
+		return "", missing
+	}
+	opts := []client.ApplyOption{client.FieldOwner(applyManager)}
+	if force {
+		opts = append(opts, client.ForceOwnership)
+	}
+	if err := h.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), opts...); err != nil {
+		return "", err
+	}
+	if missing != nil {
+		return "created", nil
+	}
+	for _, u := range []*unstructured.Unstructured{before, o} { // these may change although the content does not
+		u.SetManagedFields(nil)
+		u.SetResourceVersion("")
+	}
+	if equality.Semantic.DeepEqual(before.Object, o.Object) {
+		return "unchanged", nil
+	}
+	return "configured", nil
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	hubnames "github.com/pelago-net/pelago/control/names"
+	"github.com/pelago-net/pelago/control/override"
+)
+
+// explanation says why a template is where it is. It is what -o json and -o yaml print.
+type explanation struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	// Policy has claimed the template.
+	Policy *explainedPolicy `json:"policy,omitempty"`
+	// OtherPolicies select it, too.
+	OtherPolicies []explainedPolicy `json:"otherPolicies,omitempty"`
+	Binding       string            `json:"binding,omitempty"`
+	Decision      *explainedAttempt `json:"decision,omitempty"`
+	// Problem says why there is no policy, no binding or no decision, and what to do.
+	Problem  string                   `json:"problem,omitempty"`
+	Clusters []explainedCluster       `json:"clusters,omitempty"`
+	Rejected []workv1alpha2.Rejection `json:"rejected,omitempty"`
+}
+
+// explainedAttempt is the last attempt to decide.
+type explainedAttempt struct {
+	Reason  string           `json:"reason"`
+	Message string           `json:"message,omitempty"`
+	Time    metav1.MicroTime `json:"time"`
+	// AffinityGroup is the one that fitted.
+	AffinityGroup string `json:"affinityGroup,omitempty"`
+	// Current is false if the binding has changed since.
+	Current bool `json:"current"`
+}
+
+// explainedCluster is a cluster that has the template, or is to have it.
+type explainedCluster struct {
+	Cluster  string `json:"cluster"`
+	Replicas int32  `json:"replicas"`
+	// Why it is one of them.
+	Why string `json:"why"`
+	// Work and State are the Work's name and what has become of it.
+	Work      string   `json:"work,omitempty"`
+	State     string   `json:"state"`
+	Health    string   `json:"health,omitempty"`
+	Overrides []string `json:"overrides,omitempty"`
+	// Problems say what is wrong, and what to do.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// States of explainedCluster.
+const (
+	stateNoWork    = "not sent"
+	stateSuspended = "suspended"
+	stateLeaving   = "being removed"
+	stateWaiting   = "not applied yet"
+	stateFailed    = "failed"
+	stateApplied   = "applied"
+)
+
+// explain makes the explanation; it is pure.
+func (f *subject) explain() explanation {
+	t := f.template
+	out := explanation{Kind: t.GetKind(), Namespace: t.GetNamespace(), Name: t.GetName()}
+	out.Policy, out.OtherPolicies = f.explainPolicies()
+	out.Problem = f.problem(out.Policy, out.OtherPolicies)
+	if f.binding == nil {
+		return out
+	}
+	out.Binding = f.binding.Name
+	if d := workv1alpha2.ReadDecision(f.binding.Annotations); d != nil {
+		hash, err := workv1alpha2.SpecHash(&f.binding.spec)
+		out.Decision = &explainedAttempt{d.Reason, d.Message, d.Time, d.Term, err == nil && hash == d.For}
+		out.Rejected = d.Rejected
+	}
+	out.Clusters = f.explainClusters()
+	return out
+}
+
+// problem says why nothing is decided; "" if something is.
+func (f *subject) problem(claimed *explainedPolicy, others []explainedPolicy) string {
+	switch {
+	case hubnames.Reserved(f.template.GetNamespace()):
+		return fmt.Sprintf("namespace %s is the system's: nothing in it is sent to clusters. Put the object into another one.",
+			f.template.GetNamespace())
+	case f.binding == nil && claimed == nil && len(others) == 0:
+		return "no policy selects it: make a PropagationPolicy, or send it with `pelago apply -f FILE --all-clusters`"
+	case f.binding == nil && claimed == nil:
+		return "a policy selects it, but it is not claimed: does pelago-hub run?"
+	case f.binding == nil:
+		return "it is claimed, but there is no binding: does pelago-hub run? Events of the object may say more."
+	case f.binding.spec.Placement != nil && workv1alpha2.ReadDecision(f.binding.Annotations) == nil:
+		if s := f.binding.spec.SchedulerName; s != "" && s != policyv1alpha1.DefaultSchedulerName {
+			return fmt.Sprintf("nothing is recorded of a decision: that is up to the scheduler %q", s)
+		}
+		if s := f.binding.spec.Suspension; s != nil && ptr.Deref(s.Scheduling, false) {
+			return "scheduling is suspended: remove spec.suspension.scheduling of the binding"
+		}
+		return "nothing is decided yet: does pelago-hub run?"
+	}
+	return ""
+}
+
+// explainClusters has a row for each cluster that is wanted or has a Work.
+func (f *subject) explainClusters() []explainedCluster {
+	rows := map[string]*explainedCluster{}
+	row := func(name, why string) *explainedCluster {
+		if rows[name] == nil {
+			rows[name] = &explainedCluster{Cluster: name, Why: why, State: stateNoWork}
+		}
+		return rows[name]
+	}
+	spec := &f.binding.spec
+	for _, c := range spec.Clusters {
+		row(c.Name, "chosen").Replicas = c.Replicas
+	}
+	for _, by := range spec.RequiredBy {
+		for _, c := range by.Clusters {
+			row(c.Name, "required by the template of binding "+by.Name)
+		}
+	}
+	for i := range f.works {
+		w := &f.works[i]
+		if cluster, ok := hubnames.ClusterOf(w.Namespace); ok {
+			f.explainWork(row(cluster, "not wanted any more"), w)
+		}
+	}
+	var out []explainedCluster
+	for _, r := range rows {
+		f.explainCluster(r)
+		out = append(out, *r)
+	}
+	slices.SortFunc(out, func(a, b explainedCluster) int { return strings.Compare(a.Cluster, b.Cluster) })
+	return out
+}
+
+// explainWork fills in what has become of a Work.
+func (f *subject) explainWork(r *explainedCluster, w *workv1alpha1.Work) {
+	r.Work = w.Name
+	if reported := w.Status.ManifestStatuses; len(reported) > 0 {
+		r.Health = string(reported[0].Health)
+	}
+	applied := meta.FindStatusCondition(w.Status.Conditions, workv1alpha1.ConditionApplied)
+	switch {
+	case w.DeletionTimestamp != nil:
+		r.State = stateLeaving
+	case ptr.Deref(w.Spec.SuspendDispatching, false):
+		r.State = stateSuspended
+	case applied == nil || applied.ObservedGeneration < w.Generation:
+		r.State = stateWaiting
+	case applied.Status != metav1.ConditionTrue:
+		r.State = stateFailed
+		r.Problems = append(r.Problems, withRemedy(cmp.Or(applied.Message, applied.Reason), r.Cluster))
+	default:
+		r.State = stateApplied
+	}
+}
+
+// explainCluster adds what the cluster itself is like, and the overrides for it.
+func (f *subject) explainCluster(r *explainedCluster) {
+	i := slices.IndexFunc(f.clusters, func(c clusterv1alpha1.Cluster) bool { return c.Name == r.Cluster })
+	if i < 0 {
+		r.Problems = append(r.Problems, "the hub has no cluster of this name: join it again, or it is about to be forgotten")
+		return
+	}
+	cluster := &f.clusters[i]
+	if ready := meta.FindStatusCondition(cluster.Status.Conditions, clusterv1alpha1.ConditionReady); r.State != stateApplied &&
+		(ready == nil || ready.Status != metav1.ConditionTrue) {
+		why := "it has never reported"
+		if ready != nil {
+			why = strings.TrimSpace(ready.Reason + " " + ready.Message)
+		}
+		r.Problems = append(r.Problems, fmt.Sprintf("the cluster is not ready: %s. See `kubectl describe clusters.%s %s`",
+			why, clusterv1alpha1.GroupVersion.Group, r.Cluster))
+	}
+	_, applied, err := override.Apply(f.template, cluster, f.acceptedOverrides())
+	if err != nil {
+		r.Problems = append(r.Problems, fmt.Sprintf("%v. Correct this policy: the cluster gets no change until then", err))
+	}
+	for _, o := range applied.Cluster {
+		r.Overrides = append(r.Overrides, "ClusterOverridePolicy "+o.PolicyName)
+	}
+	for _, o := range applied.Namespaced {
+		r.Overrides = append(r.Overrides, "OverridePolicy "+o.PolicyName)
+	}
+	r.Overrides = slices.Compact(r.Overrides) // of several rules of one policy
+}
+
+// acceptedOverrides leaves out the policies that are not applied because they are not valid.
+func (f *subject) acceptedOverrides() override.Policies {
+	var out override.Policies
+	for _, p := range f.overrides.Cluster {
+		if !meta.IsStatusConditionFalse(p.Status.Conditions, policyv1alpha1.ConditionAccepted) {
+			out.Cluster = append(out.Cluster, p)
+		}
+	}
+	for _, p := range f.overrides.Namespaced {
+		if !meta.IsStatusConditionFalse(p.Status.Conditions, policyv1alpha1.ConditionAccepted) {
+			out.Namespaced = append(out.Namespaced, p)
+		}
+	}
+	return out
+}
+
+const installKind = "Install the CustomResourceDefinition in cluster %s, or send that with a policy of its own."
+
+// remedies are for what API servers of members say; our own words have theirs in them.
+var remedies = []struct{ says, remedy string }{
+	{"forbidden: exceeded quota", "Raise the ResourceQuota in cluster %s, or ask for less."},
+	{"forbidden", "Give the account by which the hub writes cluster %s the right to it, by `pelago join` again."},
+	{"no matches for kind", installKind},
+	{"could not find the requested resource", installKind},
+	{"namespaces", "Make the namespace in cluster %s, or take it off the ones that are not sent."},
+	{"field is immutable", "Delete the object in cluster %s, so that it is made anew, or take the change back."},
+	{"is invalid", "Correct the template, or the override for cluster %s that makes it so."},
+	{"denied the request", "An admission webhook of cluster %s refuses it: ask who runs it."},
+}
+
+// withRemedy adds what to do about what a member's API server says.
+func withRemedy(message, cluster string) string {
+	for _, r := range remedies {
+		if strings.Contains(strings.ToLower(message), r.says) {
+			return message + ". " + fmt.Sprintf(r.remedy, cluster)
+		}
+	}
+	return message
+}

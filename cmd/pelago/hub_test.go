@@ -1,0 +1,374 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/test/apiserver"
+)
+
+// workloadHub is a hub with a push member m1, reached by a Secret, and a pull member m2. Both are the same API server of their own, so that one is
+// enough; in the kubeconfig it is the context c2.
+type workloadHub struct {
+	*apiserver.Cluster
+	member     *apiserver.Cluster
+	kubeconfig string
+}
+
+func newWorkloadHub(t *testing.T) workloadHub {
+	t.Helper()
+	hubConfig := apiserver.Start(t, apiserver.CRDs())
+	memberConfig := apiserver.Start(t)
+	h := workloadHub{
+		Cluster: apiserver.Connect(t, hubConfig, clusterv1alpha1.AddToScheme, policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme),
+		member:  apiserver.Connect(t, memberConfig), kubeconfig: filepath.Join(t.TempDir(), "kubeconfig"),
+	}
+	kc := clientcmdapi.NewConfig()
+	for name, c := range map[string]*apiserver.Cluster{"hub": h.Cluster, "c2": h.member} {
+		kc.Clusters[name] = &clientcmdapi.Cluster{Server: c.Config.Host, CertificateAuthorityData: c.Config.CAData}
+		kc.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: c.Config.CertData, ClientKeyData: c.Config.KeyData}
+		kc.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	}
+	kc.CurrentContext = "hub"
+	if err := clientcmd.WriteToFile(*kc, h.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	// What join does for a push member: an account in the member, its token at the hub.
+	h.member.Make(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "hub"}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "hub"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: "hub"}}})
+	typed, err := kubernetes.NewForConfig(memberConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := typed.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "hub",
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ns := range []string{"karmada-cluster", "karmada-es-m1", "karmada-es-m2"} {
+		h.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
+	}
+	m1 := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "m1"}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Push,
+		APIEndpoint: memberConfig.Host, SecretRef: &clusterv1alpha1.SecretReference{Namespace: "karmada-cluster", Name: "m1"}}}
+	m2 := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "m2"}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull}}
+	h.Make(m1, m2, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "karmada-cluster", Name: "m1"},
+		Data: map[string][]byte{"token": []byte(token.Status.Token), "caBundle": memberConfig.CAData}})
+	for _, c := range []*clusterv1alpha1.Cluster{m1, m2} {
+		c.Status.KubernetesVersion = "v1.34.4"
+		meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "ClusterReady"})
+		if err := h.Status().Update(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h
+}
+
+// pelago runs the command line and returns what it prints.
+func (h workloadHub) pelago(args ...string) (string, error) {
+	var out bytes.Buffer
+	cmd := root("pelago")
+	cmd.SetArgs(append(args, "--kubeconfig", h.kubeconfig))
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	err := cmd.ExecuteContext(context.Background())
+	return out.String(), err
+}
+
+// says runs the command line and expects the words in what it prints.
+func (h workloadHub) says(words []string, args ...string) {
+	h.Helper()
+	out, err := h.pelago(args...)
+	if err != nil {
+		h.Errorf("pelago %s: %v", strings.Join(args, " "), err)
+	}
+	for _, w := range words {
+		if !strings.Contains(strings.Join(strings.Fields(out), " "), w) {
+			h.Errorf("pelago %s does not say %q:\n%s", strings.Join(args, " "), w, out)
+		}
+	}
+}
+
+// refuses runs the command line and expects an error with the words.
+func (h workloadHub) refuses(words string, args ...string) {
+	h.Helper()
+	if out, err := h.pelago(args...); err == nil || !strings.Contains(err.Error(), words) {
+		h.Errorf("pelago %s: error %v, want one with %q\n%s", strings.Join(args, " "), err, words, out)
+	}
+}
+
+const manifest = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: nginx, namespace: shop}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: nginx}}
+  template: {metadata: {labels: {app: nginx}}, spec: {containers: [{name: nginx, image: "nginx:1"}]}}
+---
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: "shop:reader"}}
+`
+
+// The commands about workloads, one after the other on one hub; the test plays the hub's controllers.
+func TestWorkloadCommands(t *testing.T) {
+	h := newWorkloadHub(t)
+	file := filepath.Join(t.TempDir(), "shop.yaml")
+	if err := os.WriteFile(file, []byte(manifest), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	h.apply(file)
+	h.clusterCommands()
+	h.propagate()
+	h.about()
+	h.get()
+	h.complete()
+}
+
+// policy is the name of the PropagationPolicy that apply makes for the Deployment.
+func (h workloadHub) policy() string {
+	return policyFor(object(h, "{apiVersion: apps/v1, kind: Deployment, metadata: {namespace: shop, name: nginx}}"), nil).GetName()
+}
+
+func (h workloadHub) apply(file string) {
+	policyName := h.policy()
+	h.refuses(`cluster "m9" is not known: the hub has m1, m2`, "apply", "-f", file, "--clusters", "m9")
+	h.refuses("at least one of the flags", "apply", "-f", file)
+	h.refuses("no such file", "apply", "-f", file+"x", "--all-clusters")
+	h.says([]string{"Namespace shop created Deployment shop/nginx created, PropagationPolicy shop/" + policyName + " created",
+		"ClusterRole shop:reader created, ClusterPropagationPolicy shop.reader-clusterrole-"}, "apply", "-f", file, "--all-clusters")
+	h.says([]string{"Namespace shop unchanged Deployment shop/nginx unchanged, PropagationPolicy shop/" + policyName + " unchanged"},
+		"apply", "-f", file, "--all-clusters")
+	h.says([]string{"Deployment shop/nginx unchanged, PropagationPolicy shop/" + policyName + " configured"}, "apply", "-f", file, "--clusters", "m1,m2")
+	policy := &policyv1alpha1.PropagationPolicy{}
+	h.read(policy, "shop", policyName)
+	if diff := cmp.Diff([]string{"m1", "m2"}, policy.Spec.Placement.ClusterAffinity.ClusterNames); diff != "" || policy.Labels["app.kubernetes.io/managed-by"] != "pelago" {
+		h.Errorf("clusters of the policy: -want +got\n%s\nlabels %v", diff, policy.Labels)
+	}
+	h.says([]string{"Policy: none", "not by PropagationPolicy shop/" + policyName, "Problem: a policy selects it, but it is not claimed", "In no cluster."},
+		"explain", "deploy/nginx", "-n", "shop")
+	policy.Labels = nil
+	h.write(policy)
+	h.refuses("was not made by this command", "apply", "-f", file, "--all-clusters")
+
+	// A field that somebody else has set.
+	nginx := object(h, "{apiVersion: apps/v1, kind: Deployment, metadata: {namespace: shop, name: nginx}, spec: {replicas: 5}}")
+	if err := h.Patch(h.Context(), nginx, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":5}}`)), client.FieldOwner("somebody")); err != nil {
+		h.Fatal(err)
+	}
+	h.refuses("use --force-conflicts", "apply", "-f", file, "--all-clusters")
+	for name, text := range map[string]string{"kube-system is the system's": "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: kube-system}}",
+		"does not serve Farm": "{apiVersion: example.com/v1, kind: Farm, metadata: {name: x}}", "lacks apiVersion, kind or metadata.name": "{a: b}",
+		"there is no object": "---"} {
+		bad := filepath.Join(h.TempDir(), "bad.yaml")
+		if err := os.WriteFile(bad, []byte(text), 0o600); err != nil {
+			h.Fatal(err)
+		}
+		h.refuses(name, "apply", "-f", bad, "--all-clusters")
+	}
+}
+
+func (h workloadHub) read(o client.Object, namespace, name string) {
+	h.Helper()
+	if err := h.Get(h.Context(), client.ObjectKey{Namespace: namespace, Name: name}, o); err != nil {
+		h.Fatal(err)
+	}
+}
+
+func (h workloadHub) write(o client.Object) {
+	h.Helper()
+	if err := h.Update(h.Context(), o); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// taints are those of m1.
+func (h workloadHub) taints() string {
+	h.Helper()
+	c := &clusterv1alpha1.Cluster{}
+	h.read(c, "", "m1")
+	var out []string
+	for _, t := range c.Spec.Taints {
+		out = append(out, t.Key+"="+t.Value+":"+string(t.Effect))
+	}
+	return strings.Join(out, " ")
+}
+
+func (h workloadHub) clusterCommands() {
+	h.says([]string{"NAME VERSION MODE READY AGE m1 v1.34.4 Push True", "m2 v1.34.4 Pull True"}, "get", "clusters")
+	h.says([]string{"ZONES REGION PROVIDER API-ENDPOINT", h.member.Config.Host}, "get", "cluster", "m1", "-o", "wide")
+	h.says([]string{`"syncMode": "Pull"`}, "get", "clusters", "m2", "-o", "json")
+	h.refuses("the hub has m1, m2", "get", "clusters", "m9")
+	for _, step := range []struct{ command, says, taints string }{
+		{"cordon m1", "Cluster m1 is cordoned", "cluster.karmada.io/unschedulable=:NoSchedule"},
+		{"cordon m1", "Cluster m1 was cordoned before", "cluster.karmada.io/unschedulable=:NoSchedule"},
+		{"taint clusters m1 a=1:NoSchedule b:NoExecute", "Cluster m1 is tainted", "cluster.karmada.io/unschedulable=:NoSchedule a=1:NoSchedule b=:NoExecute"},
+		{"taint clusters m1 a=1:NoSchedule b:NoExecute", "Cluster m1 was tainted", "cluster.karmada.io/unschedulable=:NoSchedule a=1:NoSchedule b=:NoExecute"},
+		{"uncordon m1", "Cluster m1 is uncordoned", "a=1:NoSchedule b=:NoExecute"},
+		{"uncordon m1", "Cluster m1 was uncordoned before", "a=1:NoSchedule b=:NoExecute"},
+		{"taint clusters m1 a=2:NoSchedule --overwrite", "Cluster m1 is tainted", "a=2:NoSchedule b=:NoExecute"},
+		{"taint clusters m1 a- b:NoExecute-", "Cluster m1 is tainted", ""},
+	} {
+		h.says([]string{step.says}, strings.Fields(step.command)...)
+		if got := h.taints(); got != step.taints {
+			h.Errorf("%s: taints %q, want %q", step.command, got, step.taints)
+		}
+	}
+	h.refuses("the hub has m1, m2", "cordon", "m9")
+	h.refuses("has no kind Cluster of cluster.karmada.io: name the hub with --context", "get", "clusters", "--context", "c2")
+}
+
+// propagate plays the hub: the Deployment is claimed, decided for both clusters and applied in m1; m2 refuses it.
+func (h workloadHub) propagate() {
+	h.Helper()
+	policy := &policyv1alpha1.PropagationPolicy{}
+	h.read(policy, "shop", h.policy())
+	nginx := &appsv1.Deployment{}
+	h.read(nginx, "shop", "nginx")
+	policy.Labels = map[string]string{policyv1alpha1.LabelPropagationPolicyID: "p1"}
+	nginx.Labels = map[string]string{policyv1alpha1.LabelPropagationPolicyID: "p1"}
+	h.write(policy)
+	h.write(nginx)
+	b := &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "nginx-deployment", Labels: map[string]string{workv1alpha2.LabelBindingID: "b1"}},
+		Spec: workv1alpha2.ResourceBindingSpec{Resource: workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "shop", Name: "nginx", UID: nginx.UID},
+			Placement: &policyv1alpha1.Placement{}, ConflictResolution: policyv1alpha1.ConflictAbort, Clusters: []workv1alpha2.TargetCluster{{Name: "m1", Replicas: 1}, {Name: "m2", Replicas: 1}}}}
+	hash, err := workv1alpha2.SpecHash(&b.Spec)
+	if err != nil {
+		h.Fatal(err)
+	}
+	text, err := workv1alpha2.Decision{For: hash, Reason: "Success", Time: metav1.NowMicro(), Rejected: []workv1alpha2.Rejection{{Why: "has a taint", Clusters: []string{"m3"}}}}.Encode()
+	if err != nil {
+		h.Fatal(err)
+	}
+	b.Annotations = map[string]string{workv1alpha2.AnnotationDecision: text}
+	h.Make(b, &policyv1alpha1.OverridePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "mark"}, Spec: policyv1alpha1.OverrideSpec{
+		OverrideRules: []policyv1alpha1.RuleWithCluster{{TargetCluster: &policyv1alpha1.ClusterAffinity{ClusterNames: []string{"m1"}}, Overriders: policyv1alpha1.Overriders{
+			LabelsOverrider: []policyv1alpha1.LabelAnnotationOverrider{{Operator: policyv1alpha1.OverriderOpAdd, Value: map[string]string{"a": "b"}}}}}}}},
+		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "e1"}, Reason: "SyncWorkFailed", Type: "Warning", Message: "cluster m2 refuses it",
+			LastTimestamp: metav1.Now(), InvolvedObject: corev1.ObjectReference{Kind: "ResourceBinding", Namespace: "shop", Name: "nginx-deployment"}})
+	for cluster, status := range map[string]metav1.ConditionStatus{"m1": metav1.ConditionTrue, "m2": metav1.ConditionFalse} {
+		w := &workv1alpha1.Work{ObjectMeta: metav1.ObjectMeta{Namespace: "karmada-es-" + cluster, Name: "nginx-1", Labels: b.Labels,
+			Annotations: map[string]string{workv1alpha2.AnnotationBindingNamespace: "shop", workv1alpha2.AnnotationBindingName: b.Name}}}
+		w.Spec.Workload.Manifests = []workv1alpha1.Manifest{{RawExtension: runtime.RawExtension{Raw: []byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"namespace":"shop","name":"nginx"}}`)}}}
+		h.Make(w)
+		meta.SetStatusCondition(&w.Status.Conditions, metav1.Condition{Type: "Applied", Status: status, Reason: "Because", Message: "no matches for kind", ObservedGeneration: w.Generation})
+		if err := h.Status().Update(h.Context(), w); err != nil {
+			h.Fatal(err)
+		}
+	}
+	labels := map[string]string{"app": "nginx"}
+	deployment := func(name string, marks map[string]string) *appsv1.Deployment {
+		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: marks}, Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "nginx", Image: "nginx"}}}}}}
+	}
+	h.member.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, deployment("nginx", map[string]string{"karmada.io/managed": "true"}), deployment("own", nil))
+}
+
+func (h workloadHub) about() {
+	h.says([]string{"Policy: PropagationPolicy shop/" + h.policy(), "Decision: Success", "m1 1 applied - OverridePolicy mark chosen",
+		"m2 1 failed", "! m2: no matches for kind. Install the CustomResourceDefinition in cluster m2", "m3: has a taint"}, "explain", "deployment", "nginx", "-n", "shop")
+	h.says([]string{"karmada-es", "Conditions of the binding:", "Warning SyncWorkFailed cluster m2 refuses it"}[1:], "describe", "deploy/nginx", "-n", "shop")
+	out, err := h.pelago("explain", "deployments.apps", "nginx", "-n", "shop", "-o", "json")
+	var e explanation
+	if err != nil || json.Unmarshal([]byte(out), &e) != nil || len(e.Clusters) != 2 || e.Decision == nil || !e.Decision.Current || e.Policy == nil {
+		h.Errorf("explain -o json: %v\n%s", err, out)
+	}
+	h.says([]string{"ClusterRole shop:reader", "selects by name"}, "explain", "clusterrole", "shop:reader")
+	h.refuses("the hub has no Deployment shop/x: name one of `pelago get deployments`, or another namespace with -n", "describe", "deployment", "x", "-n", "shop")
+	h.refuses(`kind "farms" is not served`, "explain", "farms", "x")
+	h.refuses("name a kind and an object", "explain", "deployment")
+	h.refuses("use table, wide, json or yaml", "explain", "deployment", "x", "-o", "xml")
+}
+
+func (h workloadHub) get() {
+	h.says([]string{"NAME CLUSTER READY UP-TO-DATE AVAILABLE AGE ADOPTION nginx (hub) 0/5"}, "get", "deployments", "-n", "shop")
+	h.says([]string{"nginx m1 0/1", "Y own m1 0/1"}, "get", "deploy", "-n", "shop", "--clusters", "m1")
+	h.says([]string{"nginx (hub) 0/5", "nginx m1 0/1", "as their Works say", "nginx m2 False - - Y"}, "get", "deployment", "nginx", "-n", "shop", "--operation-scope", "all")
+	h.says([]string{"shop own m1", "shop own m2", " N"}, "get", "deployments", "-A", "--operation-scope", "members", "--member-context", "m2=c2")
+	h.says([]string{"NAME CLUSTER APPLIED HEALTH STATUS ADOPTION nginx m2 False"}, "get", "deploy/nginx", "-n", "shop", "-C", "m2")
+	out, err := h.pelago("get", "deployments", "-n", "shop", "--operation-scope", "all", "-o", "json")
+	var objects []struct{ Cluster, Adoption, Work string }
+	if err != nil || json.Unmarshal([]byte(out), &objects) != nil {
+		h.Errorf("get -o json: %v\n%s", err, out)
+	}
+	want := []struct{ Cluster, Adoption, Work string }{{}, {"m1", "Y", ""}, {"m1", "N", ""}, {"m2", "", "nginx-1"}}
+	if diff := cmp.Diff(want, objects); diff != "" {
+		h.Errorf("get -o json: -want +got\n%s", diff)
+	}
+	h.says([]string{"No objects found."}, "get", "deployment", "x", "-n", "shop", "--clusters", "m1")
+	h.refuses("the hub has no Deployment shop/x", "get", "deployment", "x", "-n", "shop")
+	h.refuses(`kind "farms" is not served`, "get", "farms")
+	h.refuses("use hub, members or all", "get", "pods", "--operation-scope", "x")
+	h.refuses("none of the others can be", "get", "pods", "--operation-scope", "all", "--clusters", "m1")
+	h.refuses("a name needs a namespace", "get", "deployment", "nginx", "-A")
+	h.refuses("cluster m2: ", "get", "pods", "--clusters", "m1,m2", "--member-context", "m2=nowhere")
+
+	// A member that cannot be reached is a warning unless it was named.
+	secret := &corev1.Secret{}
+	h.read(secret, "karmada-cluster", "m1")
+	h.Remove(secret)
+	h.says([]string{"warning: cluster m1: get Secret karmada-cluster/m1", "nginx m2 False"}, "get", "deployments", "-n", "shop", "--operation-scope", "members")
+	h.refuses("--member-context m1=CONTEXT", "get", "deployments", "-n", "shop", "--clusters", "m1")
+}
+
+func (h workloadHub) complete() {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"cordon", "--kubeconfig", h.kubeconfig, ""}, "m1 m2"},
+		{[]string{"taint", "clusters", "--kubeconfig", h.kubeconfig, ""}, "m1 m2"},
+		{[]string{"get", "pods", "--kubeconfig", h.kubeconfig, "--clusters", "m1,"}, "m1,m2"},
+		{[]string{"explain", "--kubeconfig", h.kubeconfig, "-n", "shop", "deployments", ""}, "nginx"},
+		{[]string{"explain", "--kubeconfig", h.kubeconfig, "deploym"}, "deployments"},
+		{[]string{"describe", "--kubeconfig", h.kubeconfig, "propagationpol"}, "propagationpolicies.policy.karmada.io"},
+	} {
+		var out bytes.Buffer
+		cmd := root("pelago")
+		cmd.SetArgs(append([]string{"__complete"}, c.args...))
+		cmd.SetOut(&out)
+		cmd.SetErr(new(bytes.Buffer))
+		if err := cmd.ExecuteContext(h.Context()); err != nil {
+			h.Error(err)
+		}
+		words, _, _ := strings.Cut(out.String(), "\n:")
+		got := strings.Fields(words)
+		got = slices.DeleteFunc(got, func(s string) bool { return !strings.HasPrefix(s, c.args[len(c.args)-1]) })
+		if diff := cmp.Diff(c.want, strings.Join(got, " ")); diff != "" {
+			h.Errorf("complete %q: -want +got\n%s", c.args, diff)
+		}
+	}
+}

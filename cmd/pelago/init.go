@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/deploy"
+)
+
+// initHub are the flags of init.
+type initHub struct {
+	access     access
+	workloads  bool
+	image      string
+	pullPolicy string
+	output     string
+}
+
+func initCommand() *cobra.Command {
+	var i initHub
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Make an API server the hub that propagates workloads",
+		Long: `init installs what propagation needs into the API server of the kubeconfig:
+namespaces, custom resource definitions, admission policies and the rights of
+pelago-hub. Run it again to repair or upgrade; what a newer version has installed
+stays.
+
+A hub is an API server that runs no workloads of its own: etcd, kube-apiserver, and
+kube-controller-manager without the controllers that make pods. init finds out by a
+Deployment without replicas, which it removes. There it writes a kubeconfig for
+pelago-hub, which runs as a process beside the API server.
+
+Where workloads run, templates would run as well as in the members, so init refuses;
+network and service discovery (deploy-broker) work there. With
+--hub-runs-workloads-too it installs pelago-hub as a Deployment, and only namespaces
+that ask for it go to members.`,
+		Example: `  pelago init --kubeconfig hub.kubeconfig
+  pelago-hub --kubeconfig pelago-hub.kubeconfig
+
+  # an API server that runs workloads too
+  pelago init --context mgmt --hub-runs-workloads-too`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return i.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	i.access.addFlags(f)
+	f.BoolVar(&i.workloads, "hub-runs-workloads-too", false, "install although this API server runs workloads itself: every "+
+		"template runs here too")
+	f.StringVar(&i.image, "image", deploy.DefaultImage, "image of pelago-hub, where it runs as a Deployment")
+	f.StringVar(&i.pullPolicy, "image-pull-policy", "IfNotPresent", "Always, IfNotPresent or Never")
+	f.StringVar(&i.output, "output", "pelago-hub.kubeconfig", "kubeconfig to write for pelago-hub, where it does not run as a "+
+		"Deployment")
+	return cmd
+}
+
+func (i *initHub) run(ctx context.Context, out io.Writer) error {
+	if err := checkPullPolicy(i.pullPolicy); err != nil {
+		return err
+	}
+	cfg, err := i.access.config()
+	if err != nil {
+		return err
+	}
+	if err := requireVersion(cfg, "the hub", "1.31", "admission policies with functions of IP addresses"); err != nil {
+		return err
+	}
+	hub, err := openMember(cfg)
+	if err != nil {
+		return err
+	}
+	p := newProgress(out)
+	if err := refuseKarmada(ctx, hub.client); err != nil {
+		return err
+	}
+	p.step("Finding out whether %s runs workloads", cfg.Host)
+	runs, err := runsWorkloads(ctx, hub.client)
+	if err != nil {
+		return err
+	}
+	if runs && !i.workloads {
+		return fmt.Errorf("the API server at %s runs workloads itself: it would run every template beside the members. Use a "+
+			"dedicated hub (etcd, "+
+			"kube-apiserver, and kube-controller-manager without workload controllers), or give --hub-runs-workloads-too. "+
+			"Network and service discovery need neither: `pelago deploy-broker`", cfg.Host)
+	}
+	pods, err := i.runsPods(ctx, hub.client, runs)
+	if err != nil {
+		return err
+	}
+	o := deploy.PropagationOptions{Workloads: pods, Image: i.image, PullPolicy: i.pullPolicy}
+	if err := deploy.Propagation(ctx, cfg, o, p.step); err != nil {
+		return err
+	}
+	if !pods {
+		if err := i.credential(ctx, hub.client, cfg, p); err != nil {
+			return err
+		}
+	}
+	p.step("The hub is ready")
+	i.next(out, runs, pods)
+	return nil
+}
+
+// runsPods says whether pelago-hub can run as a Deployment: there are workload controllers and nodes.
+func (i *initHub) runsPods(ctx context.Context, c client.Client, controllers bool) (bool, error) {
+	if !controllers {
+		return false, nil
+	}
+	nodes := &corev1.NodeList{}
+	if err := c.List(ctx, nodes, client.Limit(1)); err != nil {
+		return false, fmt.Errorf("list the nodes of the hub: %w", err)
+	}
+	return len(nodes.Items) > 0, nil
+}
+
+// credential writes the kubeconfig of pelago-hub.
+func (i *initHub) credential(ctx context.Context, c client.Client, cfg *rest.Config, p *progress) error {
+	text, err := hubKubeconfig(ctx, c, cfg)
+	if err != nil {
+		return err
+	}
+	if err := writeSecretFile(i.output, text); err != nil {
+		return err
+	}
+	p.step("Wrote %s, by which pelago-hub reaches this API server", i.output)
+	return nil
+}
+
+// next says what to do now.
+func (i *initHub) next(out io.Writer, runs, pods bool) {
+	if pods {
+		fmt.Fprintf(out, "\npelago-hub runs as a Deployment:\n\n  kubectl -n %s rollout status deployment/%s\n",
+			deploy.SystemNamespace, deploy.HubName)
+	} else {
+		flag := ""
+		if runs {
+			flag = " --hub-runs-workloads-too"
+		}
+		fmt.Fprintf(out, `
+Run pelago-hub where it reaches this API server and the members; of several, one works:
+
+  pelago-hub --kubeconfig %s%s
+
+The file does not expire; whoever has it reads everything at the hub. To take it back:
+
+  kubectl -n %s delete secret %s
+`, i.output, flag, deploy.SystemNamespace, deploy.HubName)
+	}
+	fmt.Fprint(out, `
+Make clusters members. Push, the hub writes the cluster:
+
+  pelago join NAME --cluster-kubeconfig FILE
+
+Pull, an agent in the cluster asks the hub, and the clusters share a network as well:
+
+  pelago deploy-broker
+  pelago join broker-info.subm --context CLUSTER --clusterid NAME
+`)
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+)
+
+// hubColumn is what the column CLUSTER says of objects of the hub: no cluster can have this name.
+const hubColumn = "(hub)"
+
+// listing are the objects of one cluster, in the columns of its API server.
+type listing struct {
+	cluster string // "": the hub
+	table   metav1.Table
+}
+
+// listed is what -o json and -o yaml print of an object.
+type listed struct {
+	Cluster string `json:"cluster,omitempty"`
+	// Adoption is Y if the object comes from the hub, N if not.
+	Adoption string         `json:"adoption,omitempty"`
+	Object   map[string]any `json:"object"`
+}
+
+// listings puts the objects of several clusters into one table. Its columns are those of the first cluster that has any; another
+// API server's columns go by their name.
+func listings(all []listing, empty string, namespaces bool) (table, error) {
+	out := table{empty: empty}
+	var shape []metav1.TableColumnDefinition
+	for _, l := range all {
+		if shape == nil && len(l.table.Rows) > 0 {
+			shape = l.table.ColumnDefinitions
+		}
+	}
+	if shape == nil {
+		return out, nil
+	}
+	if namespaces {
+		out.header = []string{"NAMESPACE"}
+	}
+	for i, c := range shape {
+		name := strings.ToUpper(c.Name)
+		switch {
+		case i == 0:
+			out.header = append(out.header, name, "CLUSTER")
+		case c.Priority == 0:
+			out.header = append(out.header, name)
+		default:
+			out.wide = append(out.wide, name)
+		}
+	}
+	out.header = append(out.header, "ADOPTION")
+	for _, l := range all {
+		for _, r := range l.table.Rows {
+			line, err := listingRow(l, r, shape, namespaces)
+			if err != nil {
+				return out, err
+			}
+			out.rows = append(out.rows, line)
+		}
+	}
+	return out, nil
+}
+
+func listingRow(l listing, r metav1.TableRow, shape []metav1.TableColumnDefinition, namespaces bool) (row, error) {
+	var object unstructured.Unstructured
+	if err := json.Unmarshal(r.Object.Raw, &object.Object); err != nil {
+		return row{}, fmt.Errorf("read an object of cluster %s: %w", cmp.Or(l.cluster, hubColumn), err)
+	}
+	adoption := ""
+	if l.cluster != "" {
+		adoption = "N"
+		if object.GetLabels()[workv1alpha1.LabelManaged] == "true" {
+			adoption = "Y"
+		}
+	}
+	out := row{object: listed{l.cluster, adoption, object.Object}}
+	if namespaces {
+		out.cells = []string{object.GetNamespace()}
+	}
+	for i, c := range shape {
+		cell := "-"
+		at := slices.IndexFunc(l.table.ColumnDefinitions, func(d metav1.TableColumnDefinition) bool {
+			return strings.EqualFold(d.Name, c.Name)
+		})
+		if at >= 0 && at < len(r.Cells) && r.Cells[at] != nil {
+			cell = fmt.Sprint(r.Cells[at])
+		}
+		switch {
+		case i == 0:
+			out.cells = append(out.cells, cell, cmp.Or(l.cluster, hubColumn))
+		case c.Priority == 0:
+			out.cells = append(out.cells, cell)
+		default:
+			out.wide = append(out.wide, cell)
+		}
+	}
+	out.cells = append(out.cells, cmp.Or(adoption, "-"))
+	return out, nil
+}
+
+// worksOf is what the Works of a cluster without access say of objects.
+type worksOf struct {
+	cluster string
+	works   []workv1alpha1.Work
+}
+
+// reportedObject is what -o json and -o yaml print of an object that only its Work speaks of.
+type reportedObject struct {
+	Cluster   string                      `json:"cluster"`
+	Namespace string                      `json:"namespace,omitempty"`
+	Name      string                      `json:"name"`
+	Work      string                      `json:"work"`
+	Applied   string                      `json:"applied"`
+	Health    workv1alpha1.ResourceHealth `json:"health,omitempty"`
+	Status    json.RawMessage             `json:"status,omitempty"`
+	Reported  bool                        `json:"reportedByWork"`
+}
+
+// workListing is a table of what Works say.
+func workListing(all []worksOf, of selection) table {
+	t := table{header: []string{"NAME", "CLUSTER", "APPLIED", "HEALTH", "STATUS", "ADOPTION"}, empty: "none"}
+	if of.allNamespaces {
+		t.header = append([]string{"NAMESPACE"}, t.header...)
+	}
+	for _, c := range all {
+		for i := range c.works {
+			w := &c.works[i]
+			for _, m := range w.Spec.Workload.Manifests {
+				var object unstructured.Unstructured
+				if json.Unmarshal(m.Raw, &object.Object) != nil || !of.selects(&object) {
+					continue // what cannot be read is no object of this kind
+				}
+				r := reportOf(c.cluster, w, &object)
+				cells := []string{r.Name, r.Cluster, r.Applied, cmp.Or(string(r.Health), "-"), cmp.Or(string(r.Status), "-"), "Y"}
+				if of.allNamespaces {
+					cells = append([]string{r.Namespace}, cells...)
+				}
+				t.rows = append(t.rows, row{cells: cells, object: r})
+			}
+		}
+	}
+	return t
+}
+
+// reportOf is what a Work says of its object.
+func reportOf(cluster string, w *workv1alpha1.Work, object *unstructured.Unstructured) reportedObject {
+	out := reportedObject{
+		Cluster: cluster, Namespace: object.GetNamespace(), Name: object.GetName(), Work: w.Name, Reported: true, Applied: "Unknown",
+	}
+	applied := meta.FindStatusCondition(w.Status.Conditions, workv1alpha1.ConditionApplied)
+	if applied != nil && applied.ObservedGeneration >= w.Generation {
+		out.Applied = string(applied.Status)
+	}
+	if reported := w.Status.ManifestStatuses; len(reported) > 0 {
+		out.Health = reported[0].Health
+		if reported[0].Status != nil {
+			out.Status = json.RawMessage(reported[0].Status.Raw)
+		}
+	}
+	return out
+}

@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/override"
+)
+
+// subject is one template and all that the hub has about it.
+type subject struct {
+	template        *unstructured.Unstructured
+	policies        []policyv1alpha1.PropagationPolicy // of its namespace
+	clusterPolicies []policyv1alpha1.ClusterPropagationPolicy
+	overrides       override.Policies
+	clusters        []clusterv1alpha1.Cluster
+	binding         *binding // nil: none
+	works           []workv1alpha1.Work
+	events          []corev1.Event // of template and binding, the oldest first
+}
+
+// binding is one of either kind.
+type binding struct {
+	kind string
+	metav1.ObjectMeta
+	spec   workv1alpha2.ResourceBindingSpec
+	status workv1alpha2.ResourceBindingStatus
+}
+
+// subject reads it; the parts may be of slightly different moments.
+func (h *hub) subject(ctx context.Context, kindName, namespace, name string) (*subject, error) {
+	mapping, err := kind(h.mapper, kindName)
+	if err != nil {
+		return nil, err
+	}
+	f := &subject{template: &unstructured.Unstructured{}}
+	f.template.SetGroupVersionKind(mapping.GroupVersionKind)
+	key := client.ObjectKey{Name: name}
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		key.Namespace = namespace
+	}
+	err = h.client.Get(ctx, key, f.template)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("the hub has no %s %s: name one of `pelago get %s`, or another namespace with -n",
+			mapping.GroupVersionKind.Kind, title(key), mapping.Resource.Resource)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get %s %s: %w", mapping.GroupVersionKind.Kind, title(key), err)
+	}
+	var policies policyv1alpha1.PropagationPolicyList
+	var clusterPolicies policyv1alpha1.ClusterPropagationPolicyList
+	var overrides policyv1alpha1.OverridePolicyList
+	var clusterOverrides policyv1alpha1.ClusterOverridePolicyList
+	wide := []client.ObjectList{&clusterPolicies, &clusterOverrides}
+	if key.Namespace != "" {
+		wide = append(wide, &policies, &overrides)
+	}
+	for _, list := range wide {
+		if err := h.client.List(ctx, list, client.InNamespace(key.Namespace)); err != nil {
+			return nil, fmt.Errorf("list policies: %w (is this the hub? name it with --context)", err)
+		}
+	}
+	f.policies, f.clusterPolicies = policies.Items, clusterPolicies.Items
+	f.overrides = override.Policies{Cluster: clusterOverrides.Items, Namespaced: overrides.Items}
+	if f.clusters, err = h.clusters(ctx); err != nil {
+		return nil, err
+	}
+	if f.binding, err = h.binding(ctx, f.template); err != nil {
+		return nil, err
+	}
+	if f.works, err = h.works(ctx, f.binding); err != nil {
+		return nil, err
+	}
+	f.events, err = h.events(ctx, f)
+	return f, err
+}
+
+// title is a key as people write it.
+func title(key client.ObjectKey) string {
+	if key.Namespace == "" {
+		return key.Name
+	}
+	return key.Namespace + "/" + key.Name
+}
+
+// binding is found by what it says to be of, not by its name; nil: there is none.
+func (h *hub) binding(ctx context.Context, template *unstructured.Unstructured) (*binding, error) {
+	apiVersion, kindName := template.GroupVersionKind().ToAPIVersionAndKind()
+	is := func(r workv1alpha2.ObjectReference) bool {
+		return r.APIVersion == apiVersion && r.Kind == kindName && r.Namespace == template.GetNamespace() && r.Name == template.GetName()
+	}
+	if ns := template.GetNamespace(); ns != "" {
+		var list workv1alpha2.ResourceBindingList
+		if err := h.client.List(ctx, &list, client.InNamespace(ns)); err != nil {
+			return nil, fmt.Errorf("list ResourceBindings of %s: %w", ns, err)
+		}
+		for _, b := range list.Items {
+			if is(b.Spec.Resource) {
+				return &binding{"ResourceBinding", b.ObjectMeta, b.Spec, b.Status}, nil
+			}
+		}
+		return nil, nil
+	}
+	var list workv1alpha2.ClusterResourceBindingList
+	if err := h.client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list ClusterResourceBindings: %w", err)
+	}
+	for _, b := range list.Items {
+		if is(b.Spec.Resource) {
+			return &binding{"ClusterResourceBinding", b.ObjectMeta, b.Spec, b.Status}, nil
+		}
+	}
+	return nil, nil
+}
+
+// works are those of a binding, by cluster.
+func (h *hub) works(ctx context.Context, b *binding) ([]workv1alpha1.Work, error) {
+	if b == nil {
+		return nil, nil
+	}
+	var opts []client.ListOption
+	for _, label := range []string{workv1alpha2.LabelBindingID, workv1alpha2.LabelClusterBindingID} {
+		if id := b.Labels[label]; id != "" {
+			opts = append(opts, client.MatchingLabels{label: id})
+		}
+	}
+	var list workv1alpha1.WorkList
+	if err := h.client.List(ctx, &list, opts...); err != nil {
+		return nil, fmt.Errorf("list Works: %w", err)
+	}
+	out := slices.DeleteFunc(list.Items, func(w workv1alpha1.Work) bool {
+		a := w.Annotations
+		if b.Namespace == "" {
+			return a[workv1alpha2.AnnotationClusterBindingName] != b.Name
+		}
+		return a[workv1alpha2.AnnotationBindingNamespace] != b.Namespace || a[workv1alpha2.AnnotationBindingName] != b.Name
+	})
+	slices.SortFunc(out, func(a, b workv1alpha1.Work) int {
+		return strings.Compare(a.Namespace+" "+a.Name, b.Namespace+" "+b.Name)
+	})
+	return out, nil
+}
+
+// events are those of the template and of its binding. Without the right to read them there are none.
+func (h *hub) events(ctx context.Context, f *subject) ([]corev1.Event, error) {
+	type named struct{ kind, name string }
+	objects := []named{{f.template.GetKind(), f.template.GetName()}}
+	if f.binding != nil {
+		objects = append(objects, named{f.binding.kind, f.binding.Name})
+	}
+	namespace := f.template.GetNamespace()
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault // that of Events on objects without one
+	}
+	var out []corev1.Event
+	for _, o := range objects {
+		var list corev1.EventList
+		err := h.client.List(ctx, &list, client.InNamespace(namespace), client.MatchingFieldsSelector{
+			Selector: fields.Set{"involvedObject.kind": o.kind, "involvedObject.name": o.name}.AsSelector()})
+		if apierrors.IsForbidden(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list Events: %w", err)
+		}
+		out = append(out, list.Items...)
+	}
+	slices.SortStableFunc(out, func(a, b corev1.Event) int { return when(a).Compare(when(b).Time) })
+	return out, nil
+}
+
+// when is the last time of an Event, whichever API it came through.
+func when(e corev1.Event) metav1.Time {
+	switch {
+	case e.Series != nil:
+		return metav1.NewTime(e.Series.LastObservedTime.Time)
+	case !e.LastTimestamp.IsZero():
+		return e.LastTimestamp
+	}
+	return metav1.NewTime(e.EventTime.Time)
+}
+
+// errNoName is said where a command needs one object.
+var errNoName = errors.New("name a kind and an object, for example `deployment nginx`")
+
+// kindAndName reads `deployment nginx` or `deployment/nginx`.
+func kindAndName(args []string) (string, string, error) {
+	if len(args) == 1 {
+		args = strings.SplitN(args[0], "/", 2)
+	}
+	if len(args) != 2 || args[0] == "" || args[1] == "" {
+		return "", "", errNoName
+	}
+	return args[0], args[1], nil
+}
