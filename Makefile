@@ -37,7 +37,7 @@ images: build ## the images of the product and of the test workload, as tar file
 	$(BIN)/pelago-lab image build --output $(OUT)/images
 
 ## ---- to work on
-.PHONY: setup test unit race e2e wires failover bench vm generate verify lint fuzz clean
+.PHONY: setup test unit race others e2e wires failover chaos bench bench-scheduler bench-hub vm generate verify lint fuzz clean
 setup: $(BIN)/pelago-lab ## install the Debian packages that tests and lab need, build Kubernetes once (6 minutes)
 	$(BIN)/pelago-lab prerequisites --install
 	$(BIN)/pelago-lab build
@@ -46,14 +46,17 @@ $(BIN)/pelago-lab: $(shell find cmd/pelago-lab test/lab test/kube deploy/images 
 	@mkdir -p $(BIN)
 	go build -trimpath -o $@ ./cmd/pelago-lab
 
-test: setup verify lint race unit e2e ## everything that this machine can run, from a clean checkout
+test: setup verify lint race others e2e ## everything that this machine can run, from a clean checkout
 
 unit: setup ## unit, packet, namespace and API server tests
-	go test -count=1 -timeout 20m $$(go list ./... | grep -v -e /test/e2e -e /test/lab$$)
+	go test -count=1 -timeout 30m $$(go list ./... | grep -v -e /test/e2e -e /test/lab$$)
 
 RACE := ./control/... ./dataplane/... ./dns/... ./cmd/pelago-dns/...
-race: setup ## the packages with goroutines, with the race detector
-	CGO_ENABLED=1 go test -race -short -count=1 -timeout 20m $(RACE)
+race: setup ## those of the packages with goroutines, with the race detector
+	CGO_ENABLED=1 go test -race -count=1 -timeout 30m $(RACE)
+
+others: setup ## those of the packages that race leaves out
+	go test -count=1 -timeout 30m $$(comm -23 <(go list ./... | grep -v -e /test/e2e -e /test/lab$$ | sort) <(go list $(RACE) | sort))
 
 e2e: setup images ## two real clusters: the walk-through and the failures, asserted
 	go test -count=1 -timeout 50m -p 1 -v ./test/lab ./test/e2e
@@ -67,6 +70,17 @@ wires: setup images ## the encrypted wires without globalnet; with it they are p
 
 bench: ## the data path against kernel routing, iptables and nftables, interleaved; out/bench.json
 	go run ./test/bench -out $(OUT)/bench.json
+
+bench-scheduler: setup build ## decisions a second over 100 and 1,000 clusters, then through the API; out/scheduler.json, out/mixed.json
+	go run ./test/bench/scheduler -out $(OUT)/scheduler.json
+	go run ./test/bench/hub -bin $(BIN) -cases mixed -out $(OUT)/mixed.json
+
+bench-hub: setup build ## propagation: latency, throughput against a client that replays the requests, memory; out/hub.json
+	go run ./test/bench/hub -bin $(BIN) -out $(OUT)/hub.json
+
+KILLS ?= 100
+chaos: setup build ## the hub killed KILLS=100 times during churn, at each write, restored from backups; compared and UIDs followed; out/chaos.json
+	go run ./test/chaos -bin $(BIN) -kills $(KILLS) -dir $(OUT)/chaos -out $(OUT)/chaos.json
 
 KERNEL ?=
 vm: $(BIN)/pelago-lab ## kernel WireGuard, ESP, netem, older kernels: tests in an emulated machine (KERNEL=6.12); out/vm.json

@@ -1,8 +1,8 @@
 // Package apiserver runs real Kubernetes API servers for tests: etcd, kube-apiserver and, on request, some
 // controllers of kube-controller-manager, as processes on the loopback interface.
 //
-// A server belongs to one test (Start) or to the tests of one package (Shared). It ends with them, also when the
-// test process is killed, and leaves no file behind. Nothing runs workloads: there is no kubelet and no scheduler.
+// A server belongs to one test (Start), to the tests of one package (Shared) or to a program that measures (Open). It ends with
+// them, also when their process is killed, and leaves no file behind. Nothing runs workloads: there is no kubelet and no scheduler.
 package apiserver
 
 import (
@@ -30,6 +30,7 @@ type options struct {
 	controllers []string
 	flags       []string
 	serviceCIDR string
+	audit       []byte
 }
 
 // CRDs installs the definitions of deploy/crds and those of the MCS API, or only the named ones of them (such as
@@ -59,6 +60,11 @@ func Flags(flags ...string) Option {
 	return func(o *options) { o.flags = append(o.flags, flags...) }
 }
 
+// Audit has the API server write its audit log, which policy (audit.k8s.io/v1, YAML) chooses from; see Server.AuditLog.
+func Audit(policy string) Option {
+	return func(o *options) { o.audit = []byte(policy) }
+}
+
 // ServiceCIDR sets the range of ClusterIPs, 10.77.0.0/16 if not given.
 func ServiceCIDR(prefix string) Option {
 	return func(o *options) { o.serviceCIDR = prefix }
@@ -83,7 +89,10 @@ func Start(t testing.TB, opts ...Option) *rest.Config {
 // server is what one start has made, in the order of making.
 type server struct {
 	dir       *directory
-	processes []*process
+	bin       string
+	options   options
+	pki       *pki
+	processes []*process // that live
 	config    *rest.Config
 }
 
@@ -100,33 +109,36 @@ func start(opts []Option) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start API server: %w", err)
 	}
-	s := &server{dir: dir}
-	if err := s.run(bin, o); err != nil {
+	s := &server{dir: dir, bin: bin, options: o}
+	if err := s.run(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start API server: %w", err), s.stop())
 	}
 	return s, nil
 }
 
-func (s *server) run(bin string, o options) error {
+func (s *server) run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	pki, err := newPKI(s.dir.path)
-	if err != nil {
+	var err error
+	if s.pki, err = newPKI(s.dir.path); err != nil {
 		return err
 	}
-	if err := s.etcd(ctx, bin); err != nil {
+	if err := s.writeAuditPolicy(); err != nil {
 		return err
 	}
-	if err := s.apiserver(ctx, bin, pki, o); err != nil {
+	if err := s.etcd(ctx); err != nil {
 		return err
 	}
-	if o.crds != nil {
-		if err := o.crds.install(s.config); err != nil {
+	if err := s.apiserver(ctx); err != nil {
+		return err
+	}
+	if s.options.crds != nil {
+		if err := s.options.crds.install(s.config); err != nil {
 			return err
 		}
 	}
-	if len(o.controllers) > 0 {
-		return s.controllerManager(ctx, bin, pki, o)
+	if len(s.options.controllers) > 0 {
+		return s.controllerManager(ctx)
 	}
 	return nil
 }

@@ -25,9 +25,14 @@ const (
 	etcdPeerURL   = "unix://peer:0"
 )
 
-// etcd starts an etcd without fsync.
-func (s *server) etcd(ctx context.Context, bin string) error {
-	p, err := s.spawn(bin, "etcd", "--data-dir=etcd", "--unsafe-no-fsync", "--log-level=warn", "--name=test",
+// etcd starts an etcd without fsync. What a killed one left of its sockets goes first: a file there means that it serves.
+func (s *server) etcd(ctx context.Context) error {
+	for _, socket := range []string{"client:0", "peer:0"} {
+		if err := os.Remove(filepath.Join(s.dir.path, socket)); err != nil && !os.IsNotExist(err) {
+			return fmt.Errorf("start etcd: %w", err)
+		}
+	}
+	p, err := s.spawn("etcd", "--data-dir="+s.data(), "--unsafe-no-fsync", "--log-level=warn", "--name=test",
 		"--listen-client-urls="+etcdClientURL, "--advertise-client-urls="+etcdClientURL,
 		"--listen-peer-urls="+etcdPeerURL, "--initial-advertise-peer-urls="+etcdPeerURL, "--initial-cluster=test="+etcdPeerURL)
 	if err != nil {
@@ -39,24 +44,20 @@ func (s *server) etcd(ctx context.Context, bin string) error {
 	})
 }
 
-// apiserver starts kube-apiserver and sets s.config once it is ready.
-func (s *server) apiserver(ctx context.Context, bin string, pki *pki, o options) error {
+// apiserver starts kube-apiserver on a free port and sets s.config once it is ready.
+func (s *server) apiserver(ctx context.Context) error {
 	var errs []error
 	for range bindAttempts {
 		port, err := freePort()
 		if err != nil {
 			return err
 		}
-		p, err := s.spawn(bin, "kube-apiserver", slices.Concat(apiserverFlags(port, pki, o), o.flags)...)
-		if err != nil {
-			return err
-		}
 		config := &rest.Config{
 			Host:            fmt.Sprintf("https://127.0.0.1:%d", port),
-			TLSClientConfig: rest.TLSClientConfig{CAData: pki.ca, CertData: pki.admin, KeyData: pki.adminKey},
+			TLSClientConfig: rest.TLSClientConfig{CAData: s.pki.ca, CertData: s.pki.admin, KeyData: s.pki.adminKey},
 			QPS:             -1,
 		}
-		err = awaitAPI(ctx, p, config)
+		err = s.apiserverAt(ctx, port, config)
 		if err == nil {
 			s.config = config
 			return nil
@@ -69,7 +70,17 @@ func (s *server) apiserver(ctx context.Context, bin string, pki *pki, o options)
 	return errors.Join(errs...)
 }
 
-func apiserverFlags(port int, pki *pki, o options) []string {
+// apiserverAt starts kube-apiserver on a port and waits until config reaches it.
+func (s *server) apiserverAt(ctx context.Context, port int, config *rest.Config) error {
+	p, err := s.spawn("kube-apiserver", slices.Concat(s.apiserverFlags(port), s.options.flags)...)
+	if err != nil {
+		return err
+	}
+	return awaitAPI(ctx, p, config)
+}
+
+func (s *server) apiserverFlags(port int) []string {
+	pki, o := s.pki, s.options
 	flags := []string{
 		"--etcd-servers=" + etcdClientURL,
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--advertise-address=127.0.0.1",
@@ -79,6 +90,9 @@ func apiserverFlags(port int, pki *pki, o options) []string {
 		"--service-account-signing-key-file=" + pki.serviceAccountKeyFile,
 		"--authorization-mode=Node,RBAC", "--allow-privileged=true",
 		"--enable-bootstrap-token-auth=true",
+	}
+	if o.audit != nil {
+		flags = append(flags, "--audit-policy-file="+s.auditPolicy(), "--audit-log-path="+s.auditLog())
 	}
 	if !slices.Contains(o.controllers, "serviceaccount-controller") {
 		flags = append(flags, "--disable-admission-plugins=ServiceAccount")
@@ -102,7 +116,7 @@ func awaitAPI(ctx context.Context, p *process, config *rest.Config) error {
 }
 
 // controllerManager starts kube-controller-manager with the chosen controllers as the administrator.
-func (s *server) controllerManager(ctx context.Context, bin string, pki *pki, o options) error {
+func (s *server) controllerManager(ctx context.Context) error {
 	kubeconfig := filepath.Join(s.dir.path, "admin.kubeconfig")
 	text, err := Kubeconfig(s.config)
 	if err != nil {
@@ -115,12 +129,12 @@ func (s *server) controllerManager(ctx context.Context, bin string, pki *pki, o 
 	if err != nil {
 		return err
 	}
-	p, err := s.spawn(bin, "kube-controller-manager", "--kubeconfig="+kubeconfig, "--kube-api-qps=500", "--kube-api-burst=1000",
+	p, err := s.spawn("kube-controller-manager", "--kubeconfig="+kubeconfig, "--kube-api-qps=500", "--kube-api-burst=1000",
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--leader-elect=false",
 		"--authentication-skip-lookup=true", "--allocate-node-cidrs=false",
-		"--service-account-private-key-file="+pki.serviceAccountKeyFile, "--root-ca-file="+pki.caFile,
-		"--cluster-signing-cert-file="+pki.caFile, "--cluster-signing-key-file="+pki.caKeyFile,
-		"--controllers="+strings.Join(o.controllers, ","))
+		"--service-account-private-key-file="+s.pki.serviceAccountKeyFile, "--root-ca-file="+s.pki.caFile,
+		"--cluster-signing-cert-file="+s.pki.caFile, "--cluster-signing-key-file="+s.pki.caKeyFile,
+		"--controllers="+strings.Join(s.options.controllers, ","))
 	if err != nil {
 		return err
 	}

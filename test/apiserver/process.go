@@ -22,15 +22,15 @@ type process struct {
 	done chan struct{} // closed once the process has ended
 }
 
-// spawn starts bin/name. The process dies with ours: the kernel sends the signal when the *thread* that made it ends,
-// hence the goroutine that keeps its thread until then.
-func (s *server) spawn(bin, name string, args ...string) (*process, error) {
+// spawn starts a program of the server; what it writes goes behind what an earlier one of its name wrote. The process dies with
+// ours: the kernel sends the signal when the *thread* that made it ends, hence the goroutine that keeps its thread until then.
+func (s *server) spawn(name string, args ...string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(s.dir.path, name+".log"), done: make(chan struct{})}
-	out, err := os.Create(p.log)
+	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	cmd := exec.Command(filepath.Join(bin, name), args...)
+	cmd := exec.Command(filepath.Join(s.bin, name), args...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, s.dir.path
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error, 1)

@@ -1,5 +1,4 @@
-// Package await polls for what a test expects of something that runs beside it. A test that expects that nothing happens
-// has to sleep instead, and says so.
+// Package await polls for what a test expects of something that runs beside it: that something comes, or that it does not.
 package await
 
 import (
@@ -25,6 +24,19 @@ func Equal[T any](t testing.TB, want T, got func() T) {
 		}
 		if time.Now().After(end) {
 			t.Fatalf("not so within %v, -want +got:\n%s", limit, diff)
+		}
+	}
+}
+
+// Never looks for d whether what may not happen does, and ends the test at once if so. d is several times what it would take to happen.
+func Never(t testing.TB, d time.Duration, what string, happens func() bool) {
+	t.Helper()
+	for begin := time.Now(); ; time.Sleep(pause) {
+		if happens() {
+			t.Fatalf("after %v of %v: %s", time.Since(begin).Round(time.Millisecond), d, what)
+		}
+		if time.Since(begin) > d {
+			return
 		}
 	}
 }

@@ -15,27 +15,20 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
 	"runtime"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/pelago-net/pelago/test/bench/load"
 	"github.com/pelago-net/pelago/test/netns"
+	"github.com/pelago-net/pelago/test/program"
 	"github.com/pelago-net/pelago/test/resultfile"
 )
 
 // nsPrefix begins the namespaces of a run (behind netns.Prefix); leftovers of a killed run are found by it.
 const nsPrefix = "bench-"
 
-func main() {
-	if err := run(os.Args[1:], os.Stdout); err != nil {
-		slog.Error("bench failed", "error", err)
-		os.Exit(1)
-	}
-}
+func main() { program.Main("bench", run) }
 
 func run(args []string, out io.Writer) error {
 	if len(args) > 0 && args[0] == load.Command {
@@ -43,14 +36,14 @@ func run(args []string, out io.Writer) error {
 	}
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)
 	reps := flags.Int("reps", 5, "repetitions; each runs every variant once, in rotating order")
-	names := flags.String("variants", "", "comma-separated variants (default: "+strings.Join(variantNames(variants()), ",")+")")
+	names := flags.String("variants", "", "comma-separated variants (default: "+strings.Join(program.Names(variants(), nameOf), ",")+")")
 	file := flags.String("out", "out/bench.json", "result file")
 	duration := flags.Duration("duration", 1200*time.Millisecond, "length of each of a repetition's four measurements")
 	kubeProxy := flags.Bool("kube-proxy", true, "give the pods' nodes the ruleset of a kube-proxy node")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	chosen, err := choose(*names)
+	chosen, err := program.Choose("variant", *names, variants(), nameOf)
 	if err != nil {
 		return err
 	}
@@ -69,17 +62,15 @@ func run(args []string, out io.Writer) error {
 	if len(stale) > 0 {
 		slog.Info("removed namespaces of an earlier run", "namespaces", stale)
 	}
-	// A second signal ends the program at once; the next run removes what is left then.
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	ctx, cancel := program.Context()
 	defer cancel()
-	context.AfterFunc(ctx, cancel)
 
 	b := bench{prefix: nsPrefix, reps: *reps, duration: *duration, kubeProxy: *kubeProxy}
 	samples, failures := b.run(ctx, chosen)
 	if ctx.Err() != nil {
 		return errors.New("interrupted; no result file written")
 	}
-	return errors.Join(failures, report(out, *file, variantNames(chosen), samples))
+	return errors.Join(failures, report(out, *file, program.Names(chosen, nameOf), samples))
 }
 
 // bench is the plan of one run.

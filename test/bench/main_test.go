@@ -12,6 +12,7 @@ import (
 
 	"github.com/pelago-net/pelago/test/bench/load"
 	"github.com/pelago-net/pelago/test/netns"
+	"github.com/pelago-net/pelago/test/program"
 )
 
 // The load generators are this binary, started again.
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 // A short run gives every metric of every variant, with figures that a working machine can have.
 func TestSmoke(t *testing.T) {
 	netns.Require(t)
-	chosen, err := choose("limit,plain")
+	chosen, err := program.Choose("variant", "limit,plain", variants(), nameOf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +42,7 @@ func TestSmoke(t *testing.T) {
 		metricCPU: {100, 1e6}, metricUDP: {500, 1e8}, metricTCP: {0.001, 1000},
 		metricRRp50: {1, 1e5}, metricRRp99: {1, 1e6}, metricCRR: {5, 1e6}, metricCRRp50: {1, 1e6},
 	}
-	for _, v := range variantNames(chosen) {
+	for _, v := range program.Names(chosen, nameOf) {
 		for _, m := range metrics {
 			x, ok := samples[v][0][m.name]
 			if r := plausible[m.name]; !ok || x < r[0] || x > r[1] {

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/pelago-net/pelago/test/netns"
 )
@@ -31,38 +29,7 @@ func variants() []Variant {
 	return []Variant{limit(), floor(), plain(), iptables(), iptablesLegacy(), nftables(), pelagoSafe()}
 }
 
-// choose returns the variants with the given comma-separated names, in that order; an empty list means all.
-func choose(names string) ([]Variant, error) {
-	all := variants()
-	if names == "" {
-		return all, nil
-	}
-	var chosen []Variant
-	seen := map[string]bool{}
-next:
-	for name := range strings.SplitSeq(names, ",") {
-		if seen[name] {
-			return nil, fmt.Errorf("variant %q is named twice", name)
-		}
-		seen[name] = true
-		for _, v := range all {
-			if v.Name == name {
-				chosen = append(chosen, v)
-				continue next
-			}
-		}
-		return nil, fmt.Errorf("variant %q is unknown; there are %s", name, strings.Join(variantNames(all), ", "))
-	}
-	return chosen, nil
-}
-
-func variantNames(vs []Variant) []string {
-	names := make([]string, len(vs))
-	for i, v := range vs {
-		names[i] = v.Name
-	}
-	return names
-}
+func nameOf(v Variant) string { return v.Name }
 
 // ends returns the namespaces of client and server.
 func (v Variant) ends(t *Topology) (client, server *netns.NS) {

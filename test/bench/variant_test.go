@@ -10,25 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pelago-net/pelago/test/netns"
 )
-
-func TestChoose(t *testing.T) {
-	got, err := choose("plain,limit")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"plain", "limit"}, variantNames(got)); diff != "" {
-		t.Error(diff)
-	}
-	for names, want := range map[string]string{"plain,ipvs": `"ipvs" is unknown`, "plain,plain": "named twice"} {
-		if _, err := choose(names); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("choose(%q) = %v, want %q", names, err, want)
-		}
-	}
-}
 
 // Each variant must really do what its name says, else its figures mean nothing: the server sees the source that the
 // variant's translation (or the lack of it) gives, and the reply comes back.

@@ -22,7 +22,6 @@ var (
 	imageDir = flag.String("images", "../../out/images", "directory of the image archives")
 	labName  = flag.String("lab", "e2e", "name of the lab; two runs at a time need two, of at most eight characters")
 	plain    = flag.Bool("plain", false, "TestWireGuard and TestIPsec without globalnet, as TestWithoutGlobalnet does it over vxlan")
-	upgrade  = flag.Bool("upgrade", false, "TestIPsec: an upgrade as well; where the IKE daemon does ESP itself, it has lost some datagrams of 30,000")
 	keep     = flag.Bool("keep", false, "leave the clusters up at the end, and use those of an earlier run")
 )
 
@@ -36,10 +35,8 @@ type clusterset struct {
 // however it ended; leftovers of a run that was killed are taken down first. Of w, Gateways and Plain say what it is like.
 func newClusterset(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
 	t.Helper()
-	s := &clusterset{
-		Walk: walk.Walk{Gateways: w.Gateways, Plain: w.Plain, Wire: w.Wire, Dir: t.TempDir(), Bin: absolute(t, *binDir), Images: absolute(t, *imageDir), Out: t.Output()},
-		load: &load{},
-	}
+	w.Dir, w.Bin, w.Images, w.Out = t.TempDir(), absolute(t, *binDir), absolute(t, *imageDir), t.Output()
+	s := &clusterset{Walk: w, load: &load{}}
 	for _, file := range []string{filepath.Join(s.Bin, "pelago"), filepath.Join(s.Images, "pelago.tar"), filepath.Join(s.Images, "whereami.tar")} {
 		if _, err := os.Stat(file); err != nil {
 			t.Fatalf("%v: make it with `make images`", err)

@@ -10,8 +10,9 @@ import (
 // TestTwoClusters runs everything in one clusterset. The parts stand in the order of Must show; each makes what it needs,
 // so that one can be run alone: go test ./test/e2e -run 'TestTwoClusters/gateway' -keep
 func TestTwoClusters(t *testing.T) {
-	s := newClusterset(t, lab.Options{Name: *labName, Nodes: 3}, walk.Walk{Gateways: 2, Wire: "vxlan"})
+	s := newClusterset(t, lab.Options{Name: *labName, Nodes: 3}, walk.Walk{Gateways: 2, Wire: "vxlan", Propagation: true})
 	s.run(t, "the walk-through", testWalkThrough)
+	s.run(t, "a policy spreads a Deployment", testSpread)
 	s.run(t, "the map and nat list say the same", testMapAndList)
 	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
 	s.run(t, "policy engines", testPolicyEngines)
@@ -34,6 +35,12 @@ func TestNFTables(t *testing.T) {
 	s.run(t, "the walk-through", testWalkThrough)
 	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
 	s.run(t, "policy engines", testPolicyEngines)
+}
+
+func testSpread(t *testing.T, s *clusterset) {
+	s.kubectl(t, "hub", "delete", "overridepolicies.policy.karmada.io,propagationpolicies.policy.karmada.io,deployments.apps", "--all") // of an earlier run
+	must(t, s.Spread(t.Context()))
+	must(t, s.Override(t.Context()))
 }
 
 func testWalkThrough(t *testing.T, s *clusterset) {

@@ -23,9 +23,7 @@ func TestWireGuard(t *testing.T) {
 func TestIPsec(t *testing.T) {
 	s := testWire(t, "ike", walk.Walk{Wire: "ipsec"}, "packets of ESP", "udp[8:4] > 255")
 	s.run(t, "the IKE daemons are killed", testIKEDaemonsKilled)
-	if *upgrade {
-		s.run(t, "an upgrade", testUpgrade)
-	}
+	s.run(t, "an upgrade", testUpgrade)
 }
 
 // testWire brings up a clusterset with two gateways a cluster, and looks for encrypted packets by a filter of tcpdump.

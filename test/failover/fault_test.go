@@ -3,26 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
-
-func TestChoose(t *testing.T) {
-	all, err := choose("")
-	if err != nil || len(all) != len(faults()) {
-		t.Errorf("nothing named: %d faults, %v, want all", len(all), err)
-	}
-	some, err := choose("wire-cut,gateway-killed")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"wire-cut", "gateway-killed"}, faultNames(some)); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
-	}
-	if _, err := choose("earthquake"); err == nil || !strings.Contains(err.Error(), "earthquake") || !strings.Contains(err.Error(), "uplink-cut") {
-		t.Errorf("an unknown fault: %v, want an error that names it and the known ones", err)
-	}
-}
 
 // Every fault has a name of its own, a title and something that happens; what is broken is healed.
 func TestFaults(t *testing.T) {

@@ -12,21 +12,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/pelago-net/pelago/test/program"
 )
 
-func main() {
-	if err := run(os.Args[1:], os.Stdout); err != nil {
-		slog.Error("failover failed", "error", err)
-		os.Exit(1)
-	}
-}
+func main() { program.Main("failover", run) }
 
 type options struct {
 	runs        int
@@ -50,48 +43,23 @@ func run(args []string, out io.Writer) error {
 	flags.StringVar(&o.bin, "bin", "bin", "directory of the product's programs")
 	flags.StringVar(&o.images, "images", "out/images", "directory of the image archives")
 	flags.BoolVar(&o.keep, "keep", false, "leave the clusters up at the end, and use those of an earlier run as they are")
-	names := flags.String("faults", "", "comma-separated faults (default: "+strings.Join(faultNames(faults()), ",")+")")
+	names := flags.String("faults", "", "comma-separated faults (default: "+strings.Join(program.Names(faults(), nameOf), ",")+")")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	chosen, err := choose(*names)
+	chosen, err := program.Choose("fault", *names, faults(), nameOf)
 	if err != nil {
 		return err
 	}
 	if o.runs < 1 {
 		return fmt.Errorf("-runs %d: at least 1", o.runs)
 	}
-	// A second signal ends the program at once; the next run takes down what is left then.
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	ctx, cancel := program.Context()
 	defer cancel()
-	context.AfterFunc(ctx, cancel)
 	return measureAll(ctx, o, chosen, out)
 }
 
-// choose picks faults by their names, all if none is named.
-func choose(names string) ([]fault, error) {
-	all := faults()
-	if names == "" {
-		return all, nil
-	}
-	var chosen []fault
-	for name := range strings.SplitSeq(names, ",") {
-		i := slices.IndexFunc(all, func(f fault) bool { return f.name == name })
-		if i < 0 {
-			return nil, fmt.Errorf("-faults: there is no %q, but %s", name, strings.Join(faultNames(all), ", "))
-		}
-		chosen = append(chosen, all[i])
-	}
-	return chosen, nil
-}
-
-func faultNames(all []fault) []string {
-	var names []string
-	for _, f := range all {
-		names = append(names, f.name)
-	}
-	return names
-}
+func nameOf(f fault) string { return f.name }
 
 // measureAll runs every fault in every repetition, and reports what was measured also if it is interrupted.
 func measureAll(ctx context.Context, o options, chosen []fault, out io.Writer) (err error) {

@@ -16,6 +16,8 @@ const (
 	Pause    = "localhost/pause:dev"
 	CoreDNS  = "localhost/coredns:dev"
 	WhereAmI = "localhost/whereami:dev"
+	// WhereAmINext is the same image under another tag, for what changes tags.
+	WhereAmINext = "localhost/whereami:next"
 )
 
 // PauseImage is the sandbox image made of a static program.
@@ -66,6 +68,6 @@ func WhereAmIImage(program string) (images.Image, error) {
 	tools = append(tools, links...)
 	tools = append(tools, images.Busybox(busyboxTools...)...)
 	tools = append(tools, images.Accounts()...)
-	return images.Image{Name: WhereAmI, Entrypoint: []string{"/usr/bin/whereami"},
+	return images.Image{Name: WhereAmI, Also: []string{WhereAmINext}, Entrypoint: []string{"/usr/bin/whereami"},
 		Layers: []images.Layer{tools, {{Path: "/usr/bin/whereami", Source: program}}}}, nil
 }

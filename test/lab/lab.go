@@ -67,5 +67,9 @@ func (l *Lab) Logs(member string) ([]Log, error) {
 	for _, component := range c.components() {
 		logs = append(logs, Log{component, l.controlPlaneLog(member, component)})
 	}
-	return logs, nil
+	daemons, err := l.daemons(member)
+	for _, d := range daemons {
+		logs = append(logs, Log{d, l.controlPlaneLog(member, d)})
+	}
+	return logs, err
 }

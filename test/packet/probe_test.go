@@ -11,6 +11,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/probe"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 // Behind the header stand the number of the probe (12 bytes), 2 bytes of nothing, and of a full probe 144 bytes of body.
@@ -318,10 +319,10 @@ func TestEdgeSteers(t *testing.T) {
 	na.miss(t, one)
 	only("gateway 4 is not ready, gateway 1 is suspect", one)
 	good(na, four, nil)
-	time.Sleep(500 * time.Millisecond) // until gateway 1 is given up
+	await.True(t, "gateway 1 is given up", func() bool { return na.path(t, one).Dead() })
 	na.miss(t, four)
 	only("gateway 1 has been silent for long, gateway 4 for a moment", four)
-	time.Sleep(500 * time.Millisecond)
+	await.True(t, "gateway 4 is given up", func() bool { return na.path(t, four).Dead() })
 	shared("both are given up")
 	good(na, one, nil)
 	good(na, four, func(b *body) { b.Age = 500 })

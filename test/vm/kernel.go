@@ -99,7 +99,7 @@ var numbers = regexp.MustCompile(`[0-9]+`)
 func byVersion(a, b string) int {
 	return slices.CompareFunc(numbers.FindAllString(a, -1), numbers.FindAllString(b, -1), func(a, b string) int {
 		x, _ := strconv.Atoi(a) // both are digits
-		y, _ := strconv.Atoi(b)
+		y, _ := strconv.Atoi(b) // likewise
 		return x - y
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pelago-net/pelago/test/program"
 	"github.com/pelago-net/pelago/test/vm/job"
 )
 
@@ -29,7 +30,7 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.kernel, "kernel", "", "beginning of the version of a Debian kernel, such as 6.12; default: what "+defaultKernel+" depends on")
-	flag.StringVar(&o.suites, "suites", "", "which test binaries, separated by commas, of: "+strings.Join(suiteNames(), ", ")+"; default: all")
+	flag.StringVar(&o.suites, "suites", "", "which test binaries, separated by commas, of: "+strings.Join(program.Names(suites, nameOf), ", ")+"; default: all")
 	flag.StringVar(&o.run, "run", "", "run the tests that match, as go test -run; default: what the suite says")
 	flag.StringVar(&o.json, "json", "", "write results to this file")
 	flag.StringVar(&o.dir, "dir", filepath.Join("out", "vm"), "directory for kernels, the initramfs and the console's log")
@@ -51,7 +52,7 @@ func do(ctx context.Context, o options) error {
 	say := func(format string, args ...any) {
 		fmt.Printf("[%4.0f s] %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
 	}
-	wanted, err := choose(o.suites)
+	wanted, err := program.Choose("suite", o.suites, suites, nameOf)
 	if err != nil {
 		return err
 	}

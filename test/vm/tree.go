@@ -17,6 +17,7 @@ import (
 var programs = []struct{ path, pkg string }{
 	{"/usr/bin/busybox", "busybox-static"},
 	{"/usr/bin/ip", "iproute2"},
+	{"/usr/bin/ss", "iproute2"},
 	{"/usr/sbin/tc", "iproute2"},
 	{"/usr/bin/unshare", "util-linux"},
 	{"/usr/bin/mount", "mount"},

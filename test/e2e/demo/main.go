@@ -36,7 +36,7 @@ func demo(ctx context.Context, bin, images string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make %s: %w", dir, err)
 	}
-	w := &walk.Walk{Dir: dir, Out: os.Stdout}
+	w := &walk.Walk{Dir: dir, Out: os.Stdout, Propagation: true, Gateways: 2}
 	if w.Bin, err = filepath.Abs(bin); err != nil {
 		return fmt.Errorf("find %s: %w", bin, err)
 	}
@@ -50,7 +50,7 @@ func demo(ctx context.Context, bin, images string) error {
 		run   func() error
 	}{
 		{"Two real clusters with the same pod and service CIDRs, and a hub", func() error { return up(ctx, w) }},
-		{"Install Pelago: a broker at the hub, then both clusters join it", func() error { return w.Install(ctx) }},
+		{"Install Pelago: broker and propagation at the hub, then both clusters join it", func() error { return w.Install(ctx) }},
 		{"The clusters see each other", func() error { return w.Connected(ctx) }},
 		{"A workload in g2, and a client in g1 on a node that is no gateway", func() (err error) {
 			if err := w.Workload(ctx, "g2"); err != nil {
@@ -67,6 +67,9 @@ func demo(ctx context.Context, bin, images string) error {
 			return err
 		}},
 		{"What the nodes translate", func() error { return w.Translations(ctx) }},
+		{"A gateway dies, and no request fails", func() error { return w.GatewayDies(ctx, g1, "g1-n1") }},
+		{"A policy spreads a Deployment over both clusters", func() error { return w.Spread(ctx) }},
+		{"An override gives one of them another image", func() error { return w.Override(ctx) }},
 	}
 	for _, s := range steps {
 		if err := w.Step(s.title, s.run); err != nil {
@@ -79,7 +82,7 @@ func demo(ctx context.Context, bin, images string) error {
 
 func up(ctx context.Context, w *walk.Walk) error {
 	l, err := lab.Up(ctx, lab.Options{
-		Clusters: 2, Nodes: 2, PodCIDRs: []netip.Prefix{netip.MustParsePrefix(walk.PodCIDR)},
+		Clusters: 2, Nodes: 3, PodCIDRs: []netip.Prefix{netip.MustParsePrefix(walk.PodCIDR)},
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix(walk.ServiceCIDR)},
 		Progress:     func(line string) { fmt.Println(" ", line) },
 	})
@@ -93,7 +96,8 @@ func up(ctx context.Context, w *walk.Walk) error {
 const summary = `
 == Shown, in %.0f s
    Two clusters with the same pod CIDR 10.7.0.0/16 and service CIDR 10.77.0.0/16 reach each other's exported services by
-   name. Addresses were translated by eBPF on the nodes where the pods run; the gateways only switched packets.
+   name. Addresses were translated by eBPF on the nodes where the pods run; the gateways only switched packets, so one could
+   die. A policy at the hub put one replica into each cluster, and its status came back.
 
    Look further:
      export KUBECONFIG=%s      # contexts g1, g2, hub
@@ -102,6 +106,8 @@ const summary = `
      bin/pelago nat list --context g1             # who is translated to what
      bin/pelago nat stats --context g2            # what became of packets
      bin/pelago-lab exec g1-n2 -- bpftool map dump pinned /sys/fs/bpf/pelago/flows
+     kubectl --context hub get resourcebinding,work -A
+     bin/pelago explain deployment nginx --context hub
      kubectl --context g1 -n sample exec %s -- curl -s whereami-cs.sample.svc.clusterset.local
      kubectl --context g2 -n sample exec %s -- curl -s g1.whereami-cs.sample.svc.clusterset.local
    Take it down:

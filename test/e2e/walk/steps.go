@@ -41,12 +41,31 @@ func (w *Walk) Install(ctx context.Context) error {
 	if _, err := w.Pelago(ctx, deploy...); err != nil {
 		return err
 	}
-	for _, name := range clusters {
-		if err := w.Join(ctx, name); err != nil {
+	if w.Propagation {
+		if err := w.StartHub(ctx); err != nil {
 			return err
 		}
 	}
-	return nil
+	if err := w.Join(ctx, "g1"); err != nil {
+		return err
+	}
+	if !w.Propagation {
+		return w.Join(ctx, "g2")
+	}
+	if err := w.Join(ctx, "g2", "--network-only"); err != nil {
+		return err
+	}
+	_, err := w.Pelago(ctx, "join", "g2", "--context", "hub", "--cluster-kubeconfig", w.Lab.ClusterKubeconfig("g2"))
+	return err
+}
+
+// StartHub installs what propagation needs and runs pelago-hub beside the hub's API server, in place of one that runs there.
+func (w *Walk) StartHub(ctx context.Context) error {
+	if _, err := w.Pelago(ctx, "init", "--context", "hub"); err != nil {
+		return err
+	}
+	fmt.Fprintln(w.Out, "$ pelago-hub --kubeconfig pelago-hub.kubeconfig &")
+	return w.Lab.Daemon("hub", "pelago-hub", filepath.Join(w.Bin, "pelago-hub"), "--kubeconfig", filepath.Join(w.Dir, "pelago-hub.kubeconfig"))
 }
 
 // Join joins a cluster, or joins it again, with more flags than those that the walk needs.

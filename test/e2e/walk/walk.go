@@ -25,6 +25,8 @@ type Walk struct {
 	Gateways int
 	// Plain is without globalnet: the clusters have ranges of their own.
 	Plain bool
+	// Propagation makes the hub propagate workloads: g1 takes them itself (Pull), the hub writes g2 (Push).
+	Propagation bool
 	// Wire is join's --cable-driver; empty: join's own choice, wireguard.
 	Wire string
 	// Bin is the directory of the product's programs, Images that of the image archives.

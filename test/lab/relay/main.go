@@ -35,10 +35,9 @@ func run(args []string) error {
 	if err != nil {
 		return fmt.Errorf("read the loss: %w", err)
 	}
-	// One thread does everything and goes before all others, else a busy machine would add delays of its own. It sleeps in
-	// the kernel, not in Go's scheduler.
+	// One thread does everything. It sleeps in the kernel, not in Go's scheduler.
 	runtime.LockOSThread()
-	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}, 0); err != nil {
+	if err := hurry(); err != nil {
 		slog.Warn("without real-time priority: delays are longer while the machine is busy", "error", err)
 	}
 	tun, err := open(args[0])
@@ -46,6 +45,25 @@ func run(args []string) error {
 		return err
 	}
 	return (&relay{tun: tun, delay: delay, drop: func() bool { return rand.Float64() < share }}).run()
+}
+
+// hurry has all threads of this process, and those that they start, go before all others: a busy machine would add delays of its own.
+// All, for Go's runtime waits for its other threads by spinning, which keeps those off the processor that come after the spinning one.
+func hurry() error {
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return fmt.Errorf("list the threads: %w", err)
+	}
+	for _, t := range threads {
+		id, err := strconv.Atoi(t.Name())
+		if err == nil {
+			err = unix.SchedSetAttr(id, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}, 0)
+		}
+		if err != nil && !errors.Is(err, unix.ESRCH) { // it has ended
+			return fmt.Errorf("thread %s: %w", t.Name(), err)
+		}
+	}
+	return nil
 }
 
 // open makes a TUN device and brings it up.

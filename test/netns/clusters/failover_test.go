@@ -17,7 +17,7 @@ import (
 // probing starts the prober of each node, as its daemon does, and waits until every path has its first answer.
 func probing(t *testing.T, nodes ...*Node) (stop func()) {
 	t.Helper()
-	stop, _ = probers(t, nodes...)
+	stop, _ = probers(t, nodes...) // what they have found is not asked for
 	return stop
 }
 

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/pelago-net/pelago/test/await"
 )
 
 // TestFar has 80 ms of round-trip time between the clusters, and then loss as well: a long or lossy way must not make paths
@@ -24,7 +26,18 @@ func TestFar(t *testing.T) {
 	})
 	t.Run("80 ms and 20 percent loss", func(t *testing.T) {
 		w.between(t, "delay", "40ms", "loss", "20%")
-		time.Sleep(2 * time.Second) // for the paths to learn of it
+		await.True(t, "every path between the clusters is known to lose packets", func() bool {
+			for _, n := range w.Nodes() {
+				paths, err := n.Loader.Paths()
+				must(t, err)
+				for a, p := range paths {
+					if p.Probed && a.As4()[2] != byte(n.Cluster.Index) && p.Loss < 0.1 {
+						return false
+					}
+				}
+			}
+			return true
+		})
 		w.survivesLoss(t, one.Nodes[1].cut, one.Nodes[1].mend)
 	})
 }

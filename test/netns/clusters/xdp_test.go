@@ -3,7 +3,8 @@ package clusters
 import (
 	"net/netip"
 	"testing"
-	"time"
+
+	"github.com/pelago-net/pelago/test/await"
 )
 
 // TestXDPTown is the town with native XDP on the uplinks of all gateways, and probers everywhere: only where a probe came
@@ -64,7 +65,10 @@ func (w *town) xdpWorks(t *testing.T) {
 	if err := bulk(w.client[3], netip.AddrPortFrom(w.server[3].Global, 81), bulkSize); err != nil {
 		t.Error(err)
 	}
-	time.Sleep(500 * time.Millisecond) // for some probes of every path
+	await.True(t, "gateways answer 20 more probes, which tc and XDP count by the same name", func() bool {
+		_, now := w.byXDP(t, "probe")
+		return now >= probes+20
+	})
 	switchedNow, allNow := w.byXDP(t, "switched")
 	if n, of := switchedNow-switched, allNow-all; of < 2000 || n < of/2 {
 		t.Errorf("XDP switched %d of %d packets; want most of them", n, of)

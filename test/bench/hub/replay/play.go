@@ -1,0 +1,365 @@
+package replay
+
+import (
+	"bytes"
+	"container/heap"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// Player makes recorded requests again.
+type Player struct {
+	// Servers are administrators' accesses, by the names of the recording.
+	Servers map[string]*rest.Config
+	// InFlight is how many requests are made at a time.
+	InFlight int
+
+	clients map[string]*http.Client
+	mu      sync.Mutex
+	uids    map[string]string // of the recording → of the replay
+	version map[string]string // key@version of the recording → of the replay
+	newest  map[string]string // key → version of the replay
+	listed  map[string]string // collection → version of its newest list
+}
+
+// Outcome is what a replay came to.
+type Outcome struct {
+	Took time.Duration
+	// Requests were made, watches not counted.
+	Requests int
+	// Differing are those that succeeded then and failed now, or the other way round; First describes the first.
+	Differing int
+	First     string
+	// Unknown preconditions named a version of which no request of the recording is known; they were taken from the object as it is.
+	Unknown int
+}
+
+// NewPlayer connects to the servers. known maps UIDs that servers had before the recording began (namespaces) to those of now.
+func NewPlayer(servers map[string]*rest.Config, inFlight int, known map[string]string) (*Player, error) {
+	p := &Player{Servers: servers, InFlight: inFlight, clients: map[string]*http.Client{},
+		uids: map[string]string{}, version: map[string]string{}, newest: map[string]string{},
+		listed: map[string]string{}}
+	for name, config := range servers {
+		transport, err := rest.TransportFor(config)
+		if err != nil {
+			return nil, fmt.Errorf("replay to %s: %w", name, err)
+		}
+		p.clients[name] = &http.Client{Transport: transport}
+	}
+	for old, now := range known {
+		p.uids[old] = now
+	}
+	return p, nil
+}
+
+// Prepare reads the UIDs and versions of objects that were there before the recording and are changed in it.
+func (p *Player) Prepare(ctx context.Context, requests []Request) error {
+	for name := range p.Servers { // the connection is there when the time begins, as the hub's is
+		if _, _, err := p.send(ctx, &Request{Server: name, Method: http.MethodGet, URL: "/readyz"}, nil); err != nil {
+			return fmt.Errorf("prepare the replay: %w", err)
+		}
+	}
+	made := map[string]bool{}
+	for i := range requests {
+		q := &requests[i]
+		key := keyOf(q)
+		if key == "" || q.Watch || made[key] {
+			continue
+		}
+		if q.Method == http.MethodPost || q.Status == http.StatusCreated {
+			made[key] = true
+			continue
+		}
+		if q.Method == http.MethodGet || len(preconditions(q.Body)) == 0 {
+			continue
+		}
+		made[key] = true
+		path, _, _ := strings.Cut(q.URL, "?")
+		get := &Request{Server: q.Server, Method: http.MethodGet, URL: strings.TrimSuffix(path, "/status"), Accept: "application/json"}
+		_, answer, err := p.send(ctx, get, nil)
+		if err != nil {
+			return fmt.Errorf("prepare the replay: %w", err)
+		}
+		p.newest[key] = answer.Version
+		if q.reply.UID != "" {
+			p.uids[q.reply.UID] = answer.UID
+		}
+	}
+	return nil
+}
+
+// Play makes the requests. Watches are opened as well, and read until all else is done.
+func (p *Player) Play(ctx context.Context, requests []Request) (Outcome, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := newRun(plan(requests))
+	var watches, workers sync.WaitGroup
+	start := time.Now()
+	for range p.InFlight {
+		workers.Go(func() {
+			for {
+				i, ok := r.next()
+				if !ok {
+					return
+				}
+				if s := r.steps[i]; s.Watch {
+					watches.Go(func() { p.watch(ctx, s.Request) })
+				} else {
+					r.note(p.do(ctx, s))
+				}
+				r.done(i)
+			}
+		})
+	}
+	workers.Wait()
+	r.outcome.Took = time.Since(start)
+	cancel()
+	watches.Wait()
+	return r.outcome, r.err
+}
+
+// Watch opens watches, as they were open when a recording began, and returns how to close them.
+func (p *Player) Watch(ctx context.Context, watches []Request) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	for i := range watches {
+		all.Go(func() { p.watch(ctx, &watches[i]) })
+	}
+	return func() {
+		cancel()
+		all.Wait()
+	}
+}
+
+// result is how one step ended.
+type result struct {
+	request *Request
+	status  int
+	unknown int
+	text    string
+	err     error
+}
+
+// do makes one request, with what is known now in place of what was then.
+func (p *Player) do(ctx context.Context, s step) result {
+	r := result{request: s.Request}
+	body, err := p.rewrite(s, &r.unknown)
+	if err != nil {
+		r.err = fmt.Errorf("replay %s %s: %w", s.Method, s.URL, err)
+		return r
+	}
+	status, answer, err := p.send(ctx, s.Request, body)
+	r.status, r.err = status, err
+	if err == nil && status >= 300 {
+		r.text = answer.text
+	}
+	p.learn(s, answer.reply)
+	if answer.list != "" {
+		p.mu.Lock()
+		p.listed[collectionOf(s.Request)] = answer.list
+		p.mu.Unlock()
+	}
+	return r
+}
+
+func (p *Player) rewrite(s step, unknown *int) ([]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	body := uids.ReplaceAllFunc(s.Body, func(old []byte) []byte {
+		if now, ok := p.uids[string(old)]; ok {
+			return []byte(now)
+		}
+		return old
+	})
+	return rewriteVersions(body, func(old string) (string, bool) {
+		if now, ok := p.version[s.key+"@"+old]; ok {
+			return now, true
+		}
+		*unknown++
+		now, ok := p.newest[s.key]
+		return now, ok
+	})
+}
+
+func (p *Player) learn(s step, now reply) {
+	if now.UID == "" || s.reply.UID == "" {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.uids[s.reply.UID] = now.UID
+	p.version[s.key+"@"+s.reply.Version] = now.Version
+	p.newest[s.key] = now.Version
+}
+
+// answer is a reply, the beginning of its text, and the version of a list.
+type answer struct {
+	reply
+	text, list string
+}
+
+func (p *Player) send(ctx context.Context, q *Request, body []byte) (int, answer, error) {
+	response, err := p.open(ctx, q, body)
+	if err != nil {
+		return 0, answer{}, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, answer{}, fmt.Errorf("replay %s %s: %w", q.Method, q.URL, err)
+	}
+	a := answer{reply: replyOf(text), text: string(text[:min(len(text), 500)])}
+	if q.Method == http.MethodGet && a.UID == "" && response.StatusCode == http.StatusOK {
+		a.list = listVersion(text)
+	}
+	return response.StatusCode, a, nil
+}
+
+func (p *Player) open(ctx context.Context, q *Request, body []byte) (*http.Response, error) {
+	config, ok := p.Servers[q.Server]
+	if !ok {
+		return nil, fmt.Errorf("replay %s %s: there is no server %s", q.Method, q.URL, q.Server)
+	}
+	req, err := http.NewRequestWithContext(ctx, q.Method, config.Host+q.URL, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("replay %s %s: %w", q.Method, q.URL, err)
+	}
+	for name, value := range map[string]string{"Content-Type": q.Type, "Accept": q.Accept, "User-Agent": "replay"} {
+		if value != "" {
+			req.Header.Set(name, value)
+		}
+	}
+	response, err := p.clients[q.Server].Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("replay: %w", err)
+	}
+	return response, nil
+}
+
+// watch opens a watch that goes on from the list before it, and reads what comes; nobody looks at it.
+func (p *Player) watch(ctx context.Context, q *Request) {
+	p.mu.Lock()
+	from := p.listed[collectionOf(q)]
+	p.mu.Unlock()
+	now := *q
+	now.URL = fromVersion(q.URL, from)
+	response, err := p.open(ctx, &now, nil)
+	if err != nil {
+		return // the replay has ended
+	}
+	defer response.Body.Close()
+	_, _ = io.Copy(io.Discard, response.Body) // ends with the replay
+}
+
+// fromVersion is the URL of a watch that goes on from a version; without one it begins with what is there.
+func fromVersion(text, version string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return text
+	}
+	query := u.Query()
+	query.Del("resourceVersion")
+	if version != "" {
+		query.Set("resourceVersion", version)
+	}
+	u.RawQuery = query.Encode()
+	return u.RequestURI()
+}
+
+// run hands out the steps of a plan, the first that can be made first.
+type run struct {
+	steps   []step
+	mu      sync.Mutex
+	some    *sync.Cond
+	waiting []int   // for how many a step waits
+	waiters [][]int // who waits for a step
+	ready   queue
+	left    int
+	outcome Outcome
+	err     error
+}
+
+func newRun(steps []step) *run {
+	r := &run{steps: steps, waiting: make([]int, len(steps)), waiters: make([][]int, len(steps)), left: len(steps)}
+	r.some = sync.NewCond(&r.mu)
+	for i, s := range steps {
+		r.waiting[i] = len(s.after)
+		for _, before := range s.after {
+			r.waiters[before] = append(r.waiters[before], i)
+		}
+		if len(s.after) == 0 {
+			heap.Push(&r.ready, i)
+		}
+	}
+	return r
+}
+
+// next is a step that can be made; false if there are no more.
+func (r *run) next() (int, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.ready) == 0 && r.left > 0 && r.err == nil {
+		r.some.Wait()
+	}
+	if len(r.ready) == 0 || r.err != nil {
+		return 0, false
+	}
+	r.left--
+	if r.left == 0 {
+		r.some.Broadcast()
+	}
+	return heap.Pop(&r.ready).(int), true
+}
+
+func (r *run) done(i int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.waiters[i] {
+		if r.waiting[w]--; r.waiting[w] == 0 {
+			heap.Push(&r.ready, w)
+			r.some.Signal()
+		}
+	}
+}
+
+// note counts how a step ended.
+func (r *run) note(result result) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.outcome.Requests++
+	r.outcome.Unknown += result.unknown
+	if result.err != nil {
+		if r.err == nil {
+			r.err = result.err
+		}
+		r.some.Broadcast()
+		return
+	}
+	if (result.status < 300) != (result.request.Status < 300) {
+		if r.outcome.Differing++; r.outcome.First == "" {
+			r.outcome.First = fmt.Sprintf("%s %s to %s: %d, then %d: %s", result.request.Method, result.request.URL, result.request.Server,
+				result.request.Status, result.status, result.text)
+		}
+	}
+}
+
+// queue is a heap of steps by their order.
+type queue []int
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i] < q[j] }
+func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q *queue) Push(x any)        { *q = append(*q, x.(int)) }
+func (q *queue) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
+}

@@ -1,0 +1,254 @@
+// Package replay records the requests that clients make to several API servers, and makes the same requests again to other
+// servers: the same verbs, paths, bodies and content types, as many in flight as wanted. It is the yardstick of the hub's
+// throughput: a client that knows everything beforehand and has nothing to compute.
+//
+// What cannot be the same is mapped: UIDs and resourceVersions that servers gave out then are replaced by those that the servers
+// of the replay give out for the same request. From them follows the order that is kept: a request waits for those that made what
+// it names (plan.go).
+package replay
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+)
+
+// Request is one that was recorded.
+type Request struct {
+	Phase     string // of the recording, as Recorder.Phase set it
+	Server    string
+	Method    string
+	URL       string // path and query
+	Type      string // of the body
+	Accept    string
+	UserAgent string
+	Body      []byte
+	Watch     bool
+
+	began, ended int // places in the order of all beginnings and ends; ended is 0 as long as there is no answer
+	Status       int
+	reply        reply
+}
+
+// reply is what an answer says of its object; empty for lists and errors.
+type reply struct {
+	UID     string
+	Version string `json:"resourceVersion"`
+	Name    string
+}
+
+// Recorder is a way to API servers on which every request is written down.
+type Recorder struct {
+	mu       sync.Mutex
+	order    int
+	phase    string
+	requests []*Request
+	servers  []*httptest.Server
+}
+
+// Phase names what is recorded from now on.
+func (r *Recorder) Phase(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.phase = name
+}
+
+// Through is access to a server by way of the recorder. Whoever comes has the rights of to, whatever identity it shows.
+func (r *Recorder) Through(name string, to *rest.Config) (*rest.Config, error) {
+	target, err := url.Parse(to.Host)
+	if err != nil {
+		return nil, fmt.Errorf("record the way to %s: %w", name, err)
+	}
+	transport, err := rest.TransportFor(to)
+	if err != nil {
+		return nil, fmt.Errorf("record the way to %s: %w", name, err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(target)
+			p.Out.Header.Del("Authorization")
+			// Answers are read here, and all that is sent by the replay is JSON as well.
+			p.Out.Header.Set("Accept", strings.ReplaceAll(p.In.Header.Get("Accept"), "application/vnd.kubernetes.protobuf",
+				"application/json"))
+		},
+		Transport:     &tap{recorder: r, server: name, next: transport},
+		FlushInterval: -1,
+		ErrorHandler:  func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	}
+	s := httptest.NewUnstartedServer(proxy)
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.servers = append(r.servers, s)
+	return &rest.Config{Host: s.URL, BearerToken: "recorded", QPS: -1, TLSClientConfig: rest.TLSClientConfig{
+		CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})}}, nil
+}
+
+// Close ends the ways.
+func (r *Recorder) Close() {
+	r.mu.Lock()
+	servers := r.servers
+	r.servers = nil
+	r.mu.Unlock()
+	for _, s := range servers {
+		s.CloseClientConnections() // watches would hold it
+		s.Close()
+	}
+}
+
+// Requests are those recorded so far that have been answered, in the order of their beginnings; watches count as answered.
+func (r *Recorder) Requests() []Request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []Request
+	for _, q := range r.requests {
+		if q.ended > 0 || q.Watch {
+			all = append(all, *q)
+		}
+	}
+	return all
+}
+
+// Open are the watches that are open now.
+func (r *Recorder) Open() []Request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var open []Request
+	for _, q := range r.requests {
+		if q.Watch && q.ended == 0 {
+			open = append(open, *q)
+		}
+	}
+	return open
+}
+
+// tap writes down what goes to one server.
+type tap struct {
+	recorder *Recorder
+	server   string
+	next     http.RoundTripper
+}
+
+// RoundTrip passes a request on.
+func (t *tap) RoundTrip(req *http.Request) (*http.Response, error) {
+	q := &Request{Server: t.server, Method: req.Method, URL: req.URL.RequestURI(), Type: req.Header.Get("Content-Type"),
+		Accept: req.Header.Get("Accept"), UserAgent: req.UserAgent(), Watch: isWatch(req.URL)}
+	if req.Body != nil {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return nil, err
+		}
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		if q.Body, err = asJSON(body); err != nil {
+			return nil, err
+		}
+		if len(body) > 0 && !bytes.Equal(body, q.Body) {
+			q.Type = "application/json"
+		}
+	}
+	t.recorder.begin(q)
+	response, err := t.next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if q.Watch {
+		response.Body = &stream{ReadCloser: response.Body, closed: func() { t.recorder.end(q, response.StatusCode, reply{}) }}
+		return response, nil
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
+	}
+	if err := response.Body.Close(); err != nil {
+		return nil, err
+	}
+	response.Body = io.NopCloser(bytes.NewReader(body))
+	t.recorder.end(q, response.StatusCode, replyOf(body))
+	return response, nil
+}
+
+// stream is the body of a watch, which tells when it ends.
+type stream struct {
+	io.ReadCloser
+	closed func()
+	once   sync.Once
+}
+
+// Close ends the watch.
+func (s *stream) Close() error {
+	s.once.Do(s.closed)
+	return s.ReadCloser.Close()
+}
+
+func (r *Recorder) begin(q *Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.order++
+	q.began, q.Phase = r.order, r.phase
+	r.requests = append(r.requests, q)
+}
+
+func (r *Recorder) end(q *Request, status int, answer reply) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.order++
+	q.ended, q.Status, q.reply = r.order, status, answer
+}
+
+func isWatch(u *url.URL) bool {
+	w := u.Query().Get("watch")
+	return w == "true" || w == "1"
+}
+
+// replyOf reads what the answer of a single object says of it.
+func replyOf(body []byte) reply {
+	var o struct{ Metadata reply }
+	if json.Unmarshal(body, &o) != nil || o.Metadata.UID == "" {
+		return reply{} // a list, a Status, no JSON
+	}
+	return o.Metadata
+}
+
+// listVersion is the resourceVersion of a list, "" of anything else.
+func listVersion(body []byte) string {
+	var l struct {
+		Metadata reply
+		Items    *json.RawMessage
+	}
+	if json.Unmarshal(body, &l) != nil || l.Items == nil {
+		return "" // discovery, health, an error
+	}
+	return l.Metadata.Version
+}
+
+var codecs = serializer.NewCodecFactory(clientgoscheme.Scheme)
+
+// asJSON is a body as JSON: typed clients send Kubernetes' own kinds as protobuf.
+func asJSON(body []byte) ([]byte, error) {
+	if !bytes.HasPrefix(body, []byte("k8s\x00")) {
+		return body, nil
+	}
+	o, gvk, err := codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read a recorded body: %w", err)
+	}
+	o.GetObjectKind().SetGroupVersionKind(*gvk)
+	text, err := json.Marshal(o)
+	if err != nil {
+		return nil, fmt.Errorf("write a recorded body: %w", err)
+	}
+	return text, nil
+}

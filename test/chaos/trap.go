@@ -1,0 +1,137 @@
+package main
+
+import (
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// errDead is what nobody hears: who asked has been killed.
+var errDead = errors.New("who wrote this has been killed")
+
+// trap lies on the ways of the product to the hub and the members, and kills pelago-hub at one of its writes.
+type trap struct {
+	mu      sync.Mutex
+	servers []*httptest.Server
+	at      int // how many writes are left to that one; 0: none is waited for
+	after   bool
+	kill    func()
+	sprung  string // the write at which it has killed
+	when    time.Time
+	written int // since set
+}
+
+// set has kill called at the nth write from now on: before it reaches its server, or after that but before its answer does.
+func (t *trap) set(n int, after bool, kill func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.at, t.after, t.kill, t.sprung, t.written = n, after, kill, "", 0
+}
+
+// state is the write at which it has killed and when, "" if it has not, and how many writes there were.
+func (t *trap) state() (sprung string, when time.Time, written int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.sprung, t.when, t.written
+}
+
+// step counts a write, and says whether it is the one.
+func (t *trap) step() (now, after bool, kill func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.written++
+	if t.at == 0 {
+		return false, false, nil
+	}
+	t.at--
+	return t.at == 0, t.after, t.kill
+}
+
+// spring notes that it has killed.
+func (t *trap) spring(at string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sprung, t.when = at, time.Now()
+}
+
+// counted says whether a request belongs to propagation: no reads, nothing that comes by the clock, and no Events.
+func counted(r *http.Request) bool {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead || !strings.HasPrefix(r.UserAgent(), "pelago-hub") {
+		return false
+	}
+	for _, part := range []string{"/leases", "/events", "/clusters/"} {
+		if strings.Contains(r.URL.Path, part) {
+			return false
+		}
+	}
+	return true
+}
+
+// through is access to a server past the trap. Whoever comes has the rights of to.
+func (t *trap) through(name string, to *rest.Config) (*rest.Config, error) {
+	target, err := url.Parse(to.Host)
+	if err != nil {
+		return nil, fmt.Errorf("lay a trap on the way to %s: %w", name, err)
+	}
+	next, err := rest.TransportFor(to)
+	if err != nil {
+		return nil, fmt.Errorf("lay a trap on the way to %s: %w", name, err)
+	}
+	s := httptest.NewUnstartedServer(&httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(target)
+			p.Out.Header.Del("Authorization")
+		},
+		Transport: way(func(r *http.Request) (*http.Response, error) {
+			if !counted(r) {
+				return next.RoundTrip(r)
+			}
+			now, after, kill := t.step()
+			if !now {
+				return next.RoundTrip(r)
+			}
+			if after {
+				if response, err := next.RoundTrip(r); err == nil {
+					_ = response.Body.Close() // nobody reads the answer
+				}
+			}
+			kill()
+			t.spring(name + ": " + r.Method + " " + r.URL.Path)
+			return nil, errDead
+		}),
+		FlushInterval: -1,
+		ErrorHandler:  func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	})
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.servers = append(t.servers, s)
+	return &rest.Config{Host: s.URL, BearerToken: "any", QPS: -1, TLSClientConfig: rest.TLSClientConfig{
+		CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})}}, nil
+}
+
+// close ends the ways.
+func (t *trap) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.servers {
+		s.CloseClientConnections() // watches would hold it
+		s.Close()
+	}
+	t.servers = nil
+}
+
+// way is a RoundTripper as a function.
+type way func(*http.Request) (*http.Response, error)
+
+func (w way) RoundTrip(r *http.Request) (*http.Response, error) { return w(r) }
