@@ -1,19 +1,25 @@
 package namespaces_test
 
 import (
+	"bytes"
+	"context"
 	"maps"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
@@ -46,11 +52,15 @@ func (h hub) join(name string) {
 	)
 }
 
-func (h hub) run(optIn bool) (stop func()) {
-	h.Helper()
+func (h hub) manager(optIn bool) apiserver.Manager {
 	return apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
 		return namespaces.Setup(mgr, namespaces.Options{HubID: "hub", OptIn: optIn})
-	}}}.Run(h, h.Config)
+	}}}
+}
+
+func (h hub) run(optIn bool) (stop func()) {
+	h.Helper()
+	return h.manager(optIn).Run(h, h.Config)
 }
 
 // holds lists who has a Work of a namespace, as cluster or cluster:label with the value of the label place.
@@ -182,4 +192,42 @@ func TestOptIn(t *testing.T) {
 	if keys := slices.Sorted(maps.Keys(shared.Items[0].Labels)); !slices.Equal(keys, []string{workv1alpha1.LabelWorkID}) {
 		t.Errorf("labels of the Work: %v", keys)
 	}
+}
+
+// TestCacheWithoutOurWorks: Works that we have made and the cache does not show yet are not made again.
+func TestCacheWithoutOurWorks(t *testing.T) {
+	h := newHub(t)
+	h.join("late")
+	var late atomic.Bool
+	late.Store(true)
+	var created atomic.Int32
+	m := h.manager(false)
+	m.NewClient = func(config *rest.Config, o client.Options) (client.Client, error) {
+		c, err := client.NewWithWatch(config, o)
+		if err != nil {
+			return nil, err
+		}
+		return interceptor.NewClient(c, interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				if _, ok := list.(*workv1alpha1.WorkList); ok && late.Load() {
+					return nil
+				}
+				return c.List(ctx, list, opts...)
+			},
+			Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+				w, ok := o.(*workv1alpha1.Work)
+				if ok && w.Namespace == "karmada-es-late" && bytes.Contains(w.Spec.Workload.Manifests[0].Raw, []byte("seen-late")) {
+					created.Add(1)
+				}
+				return c.Create(ctx, o, opts...)
+			},
+		}), nil
+	}
+	m.Run(t, h.Config)
+	h.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "seen-late"}})
+	await.True(t, "the namespace is in late", func() bool { return slices.Contains(h.holds("seen-late"), "late") })
+	h.label("seen-late", "place", "eu")
+	await.Never(t, time.Second, "the Work is made again", func() bool { return created.Load() > 1 })
+	late.Store(false)
+	await.True(t, "the Work has the label", func() bool { return slices.Contains(h.holds("seen-late"), "late:eu") })
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,7 +43,7 @@ type Options struct {
 
 const (
 	workers = 4
-	// firstRetry and lastRetry bound the pauses after a failure.
+	// firstRetry and lastRetry bound the pauses after a failure, and those in which a cache that is behind is waited for.
 	firstRetry, lastRetry = 20 * time.Millisecond, 15 * time.Second
 )
 
@@ -52,24 +53,29 @@ type reconciler struct {
 	client      client.Client
 	live        client.Reader // past the cache, for what must not be decided from an old picture
 	recorder    record.EventRecorder
-	writer      manifest.Writer
+	writer      *manifest.Writer
+	// waits counts how often in a row a namespace has waited for the cache.
+	waits workqueue.TypedRateLimiter[reconcile.Request]
 }
 
 // Setup adds the controller to the manager.
 func Setup(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
 		Options: o, interpreter: interpret.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
-		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: manifest.Writer{Client: mgr.GetClient()},
+		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: manifest.NewWriter(mgr.GetClient()), waits: limiter(),
 	}
-	err := r.watch(mgr, controller.Options{
-		MaxConcurrentReconciles: workers,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
-	})
-	if err != nil {
+	if err := r.watch(mgr, controller.Options{MaxConcurrentReconciles: workers, RateLimiter: limiter()}); err != nil {
 		return fmt.Errorf("set up the controller of namespaces: %w", err)
 	}
 	return nil
 }
+
+func limiter() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
+}
+
+// errBehind says that the cache is behind what we have written.
+var errBehind = errors.New("the cache is behind")
 
 // namespace is an empty one. Its metadata is all that is read.
 func namespace() *metav1.PartialObjectMetadata {
@@ -80,16 +86,25 @@ func namespace() *metav1.PartialObjectMetadata {
 
 // Reconcile brings the Works of one namespace in line.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ns := namespace()
-	switch err := r.client.Get(ctx, types.NamespacedName{Name: req.Name}, ns); {
-	case apierrors.IsNotFound(err):
-		return pace.Result(0, r.clean(ctx, req.Name))
-	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("read Namespace %s: %w", req.Name, err)
-	case !Goes(ns, r.OptIn):
-		return reconcile.Result{}, nil // what is in members stays until the namespace is gone: a label takes nobody's namespace away
+	err := r.reconcile(ctx, req.Name)
+	if errors.Is(err, errBehind) {
+		return reconcile.Result{RequeueAfter: r.waits.When(req)}, nil
 	}
-	return pace.Result(0, r.sync(ctx, ns))
+	r.waits.Forget(req)
+	return pace.Result(0, err)
+}
+
+func (r *reconciler) reconcile(ctx context.Context, name string) error {
+	ns := namespace()
+	switch err := r.client.Get(ctx, types.NamespacedName{Name: name}, ns); {
+	case apierrors.IsNotFound(err):
+		return r.clean(ctx, name)
+	case err != nil:
+		return fmt.Errorf("read Namespace %s: %w", name, err)
+	case !Goes(ns, r.OptIn):
+		return nil // what is in members stays until the namespace is gone: a label takes nobody's namespace away
+	}
+	return r.sync(ctx, ns)
 }
 
 func (r *reconciler) sync(ctx context.Context, ns *metav1.PartialObjectMetadata) error {
@@ -98,6 +113,9 @@ func (r *reconciler) sync(ctx context.Context, ns *metav1.PartialObjectMetadata)
 		return err
 	}
 	plan := Desired(in)
+	if r.writer.Behind(slices.Concat(plan.Create, plan.Update)...) {
+		return errBehind
+	}
 	err = errors.Join(r.writer.Create(ctx, plan.Create), r.writer.Update(ctx, plan.Update))
 	if err != nil && !objectset.IsStale(err) {
 		r.recorder.Event(ns, corev1.EventTypeWarning, workv1alpha2.EventSyncWorkFailed, err.Error())

@@ -3,12 +3,10 @@ package namespaces
 import (
 	"context"
 	"maps"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,9 +26,6 @@ import (
 // namespaceIndex finds the Works of a namespace by its name.
 const namespaceIndex = "namespaces.name"
 
-// settle is how long after an event of a Work it is compared with what is wanted: most are echoes of our own writes.
-const settle = 500 * time.Millisecond
-
 func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 	if err := index.Add(mgr, &workv1alpha1.Work{}, namespaceIndex, func(w *workv1alpha1.Work) []string {
 		if name := namespaceOf(w); name != "" {
@@ -43,7 +38,7 @@ func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 	labelsOrSpec := predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).Named("namespaces").WithOptions(o).
 		Watches(namespace(), &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksChanged())).
-		Watches(&workv1alpha1.Work{}, workEvents(), builder.WithPredicates(predicate.Or(
+		Watches(&workv1alpha1.Work{}, r.writer.Events(owner), builder.WithPredicates(predicate.Or(
 			labelsOrSpec, predicate.AnnotationChangedPredicate{}))).
 		Watches(&clusterv1alpha1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(labelsOrSpec)).
 		Watches(&policyv1alpha1.ClusterOverridePolicy{}, handler.EnqueueRequestsFromMapFunc(r.ofOverride),
@@ -69,22 +64,10 @@ func marksChanged() predicate.Predicate {
 	}}
 }
 
-// workEvents leads from a Work to its namespace: at once when one is gone, else when the cache has settled.
-func workEvents() handler.EventHandler {
-	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-	add := func(o client.Object, q queue, after time.Duration) {
-		if name := namespaceOf(o.(*workv1alpha1.Work)); name != "" {
-			q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}, after)
-		}
-	}
-	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { add(e.Object, q, settle) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
-			add(e.ObjectOld, q, settle)
-			add(e.ObjectNew, q, settle)
-		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { add(e.Object, q, 0) },
-	}
+// owner is the request for the namespace that a Work of ours holds.
+func owner(w *workv1alpha1.Work) (reconcile.Request, bool) {
+	name := namespaceOf(w)
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}, name != ""
 }
 
 // all are the namespaces that there are.

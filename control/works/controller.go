@@ -4,7 +4,6 @@
 package works
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,11 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	"github.com/pelago-net/pelago/control/interpret"
 	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/pace"
-	"github.com/pelago-net/pelago/control/written"
 )
 
 // Options of the controller.
@@ -55,9 +52,7 @@ type reconciler struct {
 	cache    cache.Cache
 	live     client.Reader // past the cache, for what must not be decided from an old picture
 	recorder record.EventRecorder
-	writer   manifest.Writer
-	// written are the versions of Works that our own writes made.
-	written written.Versions[client.ObjectKey]
+	writer   *manifest.Writer
 	// waits counts how often in a row a binding has waited for the cache.
 	waits    workqueue.TypedRateLimiter[reconcile.Request]
 	duration durations
@@ -74,11 +69,8 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	r := &reconciler{
 		Options: o, client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
-		recorder: mgr.GetEventRecorderFor("pelago-hub"), waits: limiter(),
+		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: manifest.NewWriter(mgr.GetClient()), waits: limiter(),
 	}
-	r.writer = manifest.Writer{Client: mgr.GetClient(), Wrote: func(w *workv1alpha1.Work) {
-		r.written.Note(client.ObjectKeyFromObject(w), w.ResourceVersion, time.Now())
-	}}
 	var err error
 	if r.duration, err = newDurations(); err != nil {
 		return fmt.Errorf("set up the controller of Works: %w", err)
@@ -154,7 +146,7 @@ func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error)
 	if len(plan.Wait) > 0 {
 		return goneAgain, nil
 	}
-	if r.behind(plan) {
+	if r.writer.Behind(slices.Concat(plan.Create, plan.Update)...) {
 		return 0, errBehind
 	}
 	err = errors.Join(r.writer.Create(ctx, plan.Create), r.writer.Update(ctx, plan.Update))
@@ -182,14 +174,6 @@ func (r *reconciler) unchanged(ctx context.Context, b Binding) error {
 		return errBehind
 	}
 	return nil
-}
-
-// behind says whether the cache has yet to show what we have written of a plan's Works. What is to be created has version 0.
-func (r *reconciler) behind(plan Plan) bool {
-	now := time.Now()
-	return slices.ContainsFunc(slices.Concat(plan.Create, plan.Update), func(w *workv1alpha1.Work) bool {
-		return r.written.Behind(client.ObjectKeyFromObject(w), cmp.Or(w.ResourceVersion, "0"), now)
-	})
 }
 
 func newID() string { return string(uuid.NewUUID()) }

@@ -3,7 +3,6 @@ package works
 import (
 	"context"
 	"errors"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -34,10 +33,6 @@ const (
 	bindingIndex  = "works.binding"  // Works by the binding that they name, as a request prints it
 	clusterIndex  = "works.cluster"  // bindings by the clusters that they name
 )
-
-// settle is how long after an event of a Work it is compared with what is wanted. Such an event may be an echo of our own write
-// that came before the answer, and the cache is then still behind the others of the same round.
-const settle = 500 * time.Millisecond
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
@@ -72,7 +67,7 @@ func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("works").WithOptions(o).
 		Watches(&workv1alpha2.ResourceBinding{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksOrSpec)).
 		Watches(&workv1alpha2.ClusterResourceBinding{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksOrSpec)).
-		Watches(&workv1alpha1.Work{}, r.workEvents(), builder.WithPredicates(marksOrSpec)).
+		Watches(&workv1alpha1.Work{}, r.writer.Events(bindingOf), builder.WithPredicates(marksOrSpec)).
 		Watches(&clusterv1alpha1.Cluster{}, ofCluster, builder.WithPredicates(labelsOrSpec)).
 		Watches(&policyv1alpha1.OverridePolicy{}, ofOverride, builder.WithPredicates(spec)).
 		Watches(&policyv1alpha1.ClusterOverridePolicy{}, ofOverride, builder.WithPredicates(spec)).
@@ -94,38 +89,6 @@ func (r *reconciler) followRules(ctx context.Context, q queue) error {
 
 func kindOf(r workv1alpha2.ObjectReference) schema.GroupVersionKind {
 	return schema.FromAPIVersionAndKind(r.APIVersion, r.Kind)
-}
-
-// workEvents leads from a Work to its binding: at once when one is gone, as a new one may wait for that; else when the cache
-// has settled, unless it is the echo of our own write.
-func (r *reconciler) workEvents() handler.EventHandler {
-	echo := func(o client.Object) bool {
-		return r.written.Wrote(client.ObjectKeyFromObject(o), o.GetResourceVersion())
-	}
-	later := func(o client.Object, q queue) {
-		if req, ok := bindingOf(o.(*workv1alpha1.Work)); ok {
-			q.AddAfter(req, settle)
-		}
-	}
-	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
-			if !echo(e.Object) {
-				later(e.Object, q)
-			}
-		},
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
-			if !echo(e.ObjectNew) {
-				later(e.ObjectOld, q)
-				later(e.ObjectNew, q)
-			}
-		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
-			r.written.Forget(client.ObjectKeyFromObject(e.Object))
-			if req, ok := bindingOf(e.Object.(*workv1alpha1.Work)); ok {
-				q.Add(req)
-			}
-		},
-	}
 }
 
 // memberOwnedChanged lets those changes of policies pass that the bindings do not show.
