@@ -13,8 +13,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestBounded: no more requests are under way than allowed, over all transports together, and statuses of Works beside them; who
-// waits can give up; nobody is lost.
+// TestBounded: no more requests are under way than allowed, over all transports of one bound together, and those of another beside
+// them; who waits can give up; nobody is lost.
 func TestBounded(t *testing.T) {
 	const allowed, all = 3, 20
 	var mu sync.Mutex
@@ -31,33 +31,29 @@ func TestBounded(t *testing.T) {
 		mu.Unlock()
 	}))
 	defer server.Close()
-	wrap := bounded(allowed)
-	clients := []*http.Client{{Transport: wrap(&http.Transport{})}, {Transport: wrap(&http.Transport{})}}
+	one, other := bounded(allowed), bounded(allowed)
+	clients := []*http.Client{{Transport: one(&http.Transport{})}, {Transport: one(&http.Transport{})}}
+	apart := &http.Client{Transport: other(&http.Transport{})}
 	var group sync.WaitGroup
 	failed := make(chan error, 2*all)
-	for i := range all {
-		group.Go(func() {
-			answer, err := clients[i%2].Post(server.URL, "text/plain", strings.NewReader("x"))
-			if err == nil {
-				err = answer.Body.Close()
-			}
-			failed <- err
-		})
+	post := func(c *http.Client) {
+		answer, err := c.Post(server.URL, "text/plain", strings.NewReader("x"))
+		if err == nil {
+			err = answer.Body.Close()
+		}
+		failed <- err
 	}
 	under := func() int {
 		mu.Lock()
 		defer mu.Unlock()
 		return now
 	}
+	for i := range all {
+		group.Go(func() { post(clients[i%2]) })
+	}
 	await.Equal(t, allowed, under)
 	for range all {
-		group.Go(func() {
-			answer, err := clients[0].Post(server.URL+"/apis/work.karmada.io/v1alpha1/namespaces/karmada-es-m/works/w/status", "text/plain", nil)
-			if err == nil {
-				err = answer.Body.Close()
-			}
-			failed <- err
-		})
+		group.Go(func() { post(apart) })
 	}
 	await.Equal(t, 2*allowed, under)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -66,7 +62,8 @@ func TestBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := clients[0].Do(q); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "wait for 3 other requests") {
+	_, err = clients[0].Do(q)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "wait for 3 other requests") {
 		t.Errorf("a request that gave up while it waited: %v", err)
 	}
 	close(release)

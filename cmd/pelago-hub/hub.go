@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/transport"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -82,12 +81,12 @@ func open(ctx context.Context, cfg *rest.Config, o options) (ctrl.Manager, error
 		return nil, err
 	}
 	strings := intern.New()
-	mgr, gate, err := newManager(cfg, o, scheme, strings)
+	mgr, a, err := newManager(cfg, o, scheme, strings)
 	if err != nil {
 		return nil, err
 	}
 	return mgr, errors.Join(
-		setupControllers(mgr, id, uid, gate, strings, o),
+		setupControllers(mgr, id, uid, a, strings, o),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("ping", healthz.Ping),
 	)
@@ -122,29 +121,24 @@ func newScheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
-// newManager makes the manager, without controllers. Its writes go through gate, and so must all others.
-func newManager(
-	cfg *rest.Config, o options, scheme *runtime.Scheme, strings *intern.Table,
-) (mgr ctrl.Manager, gate transport.WrapperFunc, err error) {
+// newManager makes the manager, without controllers. All that is written elsewhere must go through the same gate as its writes.
+func newManager(cfg *rest.Config, o options, scheme *runtime.Scheme, strings *intern.Table) (mgr ctrl.Manager, a access, err error) {
 	mo := managerOptions(o, scheme, strings)
 	if mo.Cache.HTTPClient, err = rest.HTTPClientFor(hub.Waiting(cfg, minPause, maxPause, ctrl.Log)); err != nil {
-		return nil, nil, fmt.Errorf("connect the cache to the hub's API server at %s: %w", cfg.Host, err)
+		return nil, a, fmt.Errorf("connect the cache to the hub's API server at %s: %w", cfg.Host, err)
 	}
-	gate = func(next http.RoundTripper) http.RoundTripper { return next }
+	a = access{cfg, func(next http.RoundTripper) http.RoundTripper { return next }}
 	if o.leaderElect {
 		lock, f, err := fence.Lease(cfg, deploy.SystemNamespace, deploy.HubName, o.identity, renewDeadline)
 		if err != nil {
-			return nil, nil, err
+			return nil, a, err
 		}
-		mo.LeaderElectionResourceLockInterface, gate = lock, f.Wrap
+		mo.LeaderElectionResourceLockInterface, a.gate = lock, f.Wrap
 	}
-	cfg = rest.CopyConfig(cfg)
-	cfg.Wrap(gate)
-	cfg.Wrap(bounded(requestsInFlight)) // what waits there has not been through the gate
-	if mgr, err = ctrl.NewManager(cfg, mo); err != nil {
-		return nil, nil, fmt.Errorf("make the manager: %w", err)
+	if mgr, err = ctrl.NewManager(a.way(), mo); err != nil {
+		return nil, a, fmt.Errorf("make the manager: %w", err)
 	}
-	return mgr, gate, nil
+	return mgr, a, nil
 }
 
 func managerOptions(o options, scheme *runtime.Scheme, strings *intern.Table) ctrl.Options {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/pelago-net/pelago/control/aggregate"
@@ -27,17 +28,22 @@ import (
 )
 
 // setupControllers adds all controllers. They share what they know of kinds, and the memory of decisions. What they make carries
-// hubID; uid is that of the hub's own namespace kube-system. What is written into members goes through gate.
-func setupControllers(mgr ctrl.Manager, hubID, uid string, gate transport.WrapperFunc, strings *intern.Table, o options) error {
+// hubID; uid is that of the hub's own namespace kube-system.
+func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, strings *intern.Table, o options) error {
 	rules := interpret.NewCustom()
 	kinds := rules.Interpreter()
 	counts := execution.NewMetrics()
 	if err := metrics.Registry.Register(counts); err != nil {
 		return fmt.Errorf("register the metrics of the execution of Works: %w", err)
 	}
+	// Executions have a client of their own to the hub: eight workers for each member write statuses and remove finalizers there.
+	hub, err := client.New(a.way(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("connect the execution of Works to the hub's API server: %w", err)
+	}
 	run := executions{
-		mgr: mgr, works: execution.NewWorks(mgr.GetCache()), hubID: hubID, kinds: kinds, workers: o.workers.execution, counts: counts,
-		gate: gate, strings: strings, log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("execution"))),
+		mgr: mgr, hub: hub, works: execution.NewWorks(mgr.GetCache()), hubID: hubID, kinds: kinds, workers: o.workers.execution,
+		counts: counts, gate: a.gate, strings: strings, log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("execution"))),
 	}
 	return errors.Join(
 		policies.Setup(mgr),
@@ -54,6 +60,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, gate transport.Wrappe
 // executions is what the execution of Works is made from, the same for all push members.
 type executions struct {
 	mgr     ctrl.Manager
+	hub     client.Client
 	works   *execution.Works
 	hubID   string
 	kinds   *interpret.Interpreter
@@ -70,7 +77,7 @@ func (e executions) execute(ctx context.Context, cluster string, member *rest.Co
 	member.Wrap(e.gate)
 	x, err := execution.New(execution.Options{
 		Cluster: cluster, HubID: e.hubID, Interpreter: e.kinds, Workers: e.workers,
-		Hub: e.mgr.GetClient(), Works: e.works, Member: member,
+		Hub: e.hub, Works: e.works, Member: member,
 		Recorder: e.mgr.GetEventRecorderFor("pelago-hub"), Log: e.log.With("cluster", cluster), Metrics: e.counts,
 		Transform: e.strings.Transform,
 	})
