@@ -50,9 +50,13 @@ func eachWrite(ctx context.Context, s *stage, r *result) error {
 	return nil
 }
 
-// level has as many templates as at the start, so that there is something to delete, and room for more.
+// level has as many templates as at the start, so that there is something to delete, and room for more. Nobody is killed meanwhile.
 func (s *stage) level(ctx context.Context) error {
-	for len(s.churn.deployments) != s.options.templates {
+	s.trap.disarm()
+	for tries := 0; len(s.churn.deployments) != s.options.templates; tries++ {
+		if tries > 10*maxTemplates { // a change may be none, where a name is taken
+			return fmt.Errorf("there are %d templates and are to be %d", len(s.churn.deployments), s.options.templates)
+		}
 		change := s.churn.newTemplate
 		if len(s.churn.deployments) > s.options.templates {
 			change = s.churn.deleteTemplate
@@ -61,7 +65,7 @@ func (s *stage) level(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return s.settled(ctx)
 }
 
 // eachWriteOf kills the hub at the first, second … write that a kind of change causes, until there are no more, and returns how

@@ -37,6 +37,9 @@ func (t *trap) set(n int, after bool, kill func()) {
 	t.at, t.after, t.kill, t.sprung, t.written = n, after, kill, "", 0
 }
 
+// disarm has nothing killed from now on.
+func (t *trap) disarm() { t.set(0, false, nil) }
+
 // state is the write at which it has killed and when, "" if it has not, and how many writes there were.
 func (t *trap) state() (sprung string, when time.Time, written int) {
 	t.mu.Lock()

@@ -73,4 +73,10 @@ func TestTrap(t *testing.T) {
 			}
 		})
 	}
+	tr.set(1, false, func() { t.Error("killed, although disarmed") })
+	tr.disarm()
+	send("pelago-hub", "PUT", "/f")
+	if at, _, writes := tr.state(); at != "" || writes != 1 {
+		t.Errorf("disarmed: sprung at %q after %d writes", at, writes)
+	}
 }
