@@ -154,7 +154,8 @@ func (r *reconciler) work(ctx context.Context, cluster string, config *rest.Conf
 // reachedBy are the clusters whose Secret has come, changed or gone.
 func (r *reconciler) reachedBy(ctx context.Context, secret client.Object) []reconcile.Request {
 	var all clusterv1alpha1.ClusterList
-	if r.client.List(ctx, &all) != nil { // the cache fails only when the manager ends
+	// They are only read. The cache fails only when the manager ends.
+	if r.client.List(ctx, &all, client.UnsafeDisableDeepCopy) != nil {
 		return nil
 	}
 	var requests []reconcile.Request
