@@ -62,7 +62,8 @@ func newStage(
 
 func (s *stage) up(ctx context.Context, realOnes, simulated int, ready time.Duration, r *replay.Recorder) (err error) {
 	setup := hubset.Options{
-		Binaries: s.options.bin, Dir: s.dir, Real: realOnes, Simulated: simulated, Member: member.Options{Nodes: 1, Pods: 1e6, Ready: ready},
+		Binaries: s.options.bin, Dir: s.dir, Real: realOnes, Simulated: simulated,
+		Member: member.Options{Nodes: 1, Pods: 1e6, Ready: ready},
 		Server: []apiserver.Option{apiserver.Audit(auditPolicy)}, HubFlags: strings.Fields(s.options.hubFlags),
 	}
 	var users *rest.Config
@@ -157,7 +158,7 @@ func (s *stage) applied(ctx context.Context, n int) (time.Time, error) {
 	return last, nil
 }
 
-// unapplied says what the first bindings say that are not FullyApplied, as an error that goes with that of the wait.
+// unapplied tells of the first bindings that are not FullyApplied what they say, as an error that goes with that of the wait.
 func (s *stage) unapplied() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // the wait's own has ended, perhaps
 	defer cancel()
@@ -165,20 +166,20 @@ func (s *stage) unapplied() error {
 	if err := s.observer.List(ctx, &list, client.InNamespace(namespace)); err != nil {
 		return fmt.Errorf("read the bindings: %w", err)
 	}
-	var errs []error
+	var lines []string
 	for _, b := range list.Items {
 		if meta.IsStatusConditionTrue(b.Status.Conditions, workv1alpha2.ConditionFullyApplied) {
 			continue
 		}
-		said := fmt.Errorf("%s for %d clusters", b.Name, len(b.Spec.Clusters))
+		line := fmt.Sprintf("%s for %d clusters", b.Name, len(b.Spec.Clusters))
 		for _, c := range b.Status.Conditions {
-			said = fmt.Errorf("%w; %s=%s since %s: %s", said, c.Type, c.Status, c.LastTransitionTime.Format(time.TimeOnly), c.Message)
+			line += fmt.Sprintf("; %s=%s since %s: %s", c.Type, c.Status, c.LastTransitionTime.Format(time.TimeOnly), c.Message)
 		}
-		if errs = append(errs, said); len(errs) == 10 {
+		if lines = append(lines, line); len(lines) == 10 {
 			break
 		}
 	}
-	return errors.Join(errs...)
+	return errors.New(strings.Join(lines, "\n"))
 }
 
 // reach waits until so many of what is counted are there, at most stall long without a new one, and returns when the last came.
