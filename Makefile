@@ -48,25 +48,28 @@ $(BIN)/pelago-lab: $(shell find cmd/pelago-lab test/lab test/kube deploy/images 
 
 test: setup verify lint race others e2e ## everything that this machine can run, from a clean checkout
 
+# At the end of a run stands again which tests failed, and why.
+GOTEST := go tool gotestsum --format standard-quiet --
+
 unit: setup ## unit, packet, namespace and API server tests
-	go test -count=1 -timeout 30m $$(go list ./... | grep -v -e /test/e2e -e /test/lab$$)
+	$(GOTEST) -count=1 -timeout 30m $$(go list ./... | grep -v -e /test/e2e -e /test/lab$$)
 
 RACE := ./control/... ./dataplane/... ./dns/... ./cmd/pelago-dns/...
 race: setup ## those of the packages with goroutines, with the race detector
-	CGO_ENABLED=1 go test -race -count=1 -timeout 30m $(RACE)
+	CGO_ENABLED=1 $(GOTEST) -race -count=1 -timeout 30m $(RACE)
 
 others: setup ## those of the packages that race leaves out
-	go test -count=1 -timeout 30m $$(comm -23 <(go list ./... | grep -v -e /test/e2e -e /test/lab$$ | sort) <(go list $(RACE) | sort))
+	$(GOTEST) -count=1 -timeout 30m $$(comm -23 <(go list ./... | grep -v -e /test/e2e -e /test/lab$$ | sort) <(go list $(RACE) | sort))
 
 e2e: setup images ## two real clusters: the walk-through and the failures, asserted
-	go test -count=1 -timeout 50m -p 1 -v ./test/lab ./test/e2e
+	go tool gotestsum --format standard-verbose -- -count=1 -timeout 50m -p 1 ./test/lab ./test/e2e
 
 RUNS ?= 3
 failover: setup images ## what faults at gateways cost, each RUNS=3 times under load; out/failover.json
 	go run ./test/failover -runs $(RUNS) -out $(OUT)/failover.json
 
 wires: setup images ## the encrypted wires without globalnet; with it they are part of e2e
-	go test -count=1 -timeout 50m -v ./test/e2e -plain -run 'TestWireGuard$$|TestIPsec$$'
+	go tool gotestsum --format standard-verbose -- -count=1 -timeout 50m ./test/e2e -plain -run 'TestWireGuard$$|TestIPsec$$'
 
 bench: ## the data path against kernel routing, iptables and nftables, interleaved; out/bench.json
 	go run ./test/bench -out $(OUT)/bench.json
