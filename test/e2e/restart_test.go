@@ -103,7 +103,8 @@ func (s *clusterset) needFreshDaemons(t *testing.T) {
 }
 
 // unneeded counts the segments that pods of this network namespace have sent again although they had arrived: the receiver
-// says so (duplicate SACK, RFC 2883). On a busy machine an answer that waits for its turn makes the sender impatient.
+// says so (duplicate SACK, RFC 2883; the sink of the load says so of each). On a busy machine an answer that waits for its turn
+// makes the sender impatient.
 func (s *clusterset) unneeded(t *testing.T, pod walk.Pod) (segments int) {
 	t.Helper()
 	return s.kernelCounter(t, pod, "/proc/net/netstat", "TcpExt", "TCPDSACKRecvSegs")
