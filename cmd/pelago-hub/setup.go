@@ -19,6 +19,7 @@ import (
 	"github.com/pelago-net/pelago/control/intern"
 	"github.com/pelago-net/pelago/control/interpret"
 	"github.com/pelago-net/pelago/control/kindrules"
+	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/members"
 	"github.com/pelago-net/pelago/control/membership"
 	"github.com/pelago-net/pelago/control/namespaces"
@@ -46,6 +47,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, strings *in
 		counts: counts, gate: a.gate, strings: strings, log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("execution"))),
 	}
 	return errors.Join(
+		manifest.Index(mgr),
 		policies.Setup(mgr),
 		kindrules.Setup(mgr, rules),
 		propagate.Setup(mgr, propagate.Options{Interpreter: kinds, Room: decide.New(decide.Options{}), Workers: o.workers.propagate}),

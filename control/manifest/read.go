@@ -7,15 +7,41 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/index"
 	"github.com/pelago-net/pelago/control/names"
+	"github.com/pelago-net/pelago/control/objectset"
 	"github.com/pelago-net/pelago/control/override"
 	"github.com/pelago-net/pelago/control/selects"
 )
+
+// templateIndex finds Works by the identity of what they hold.
+const templateIndex = "manifest.template"
+
+// Index has the manager's cache find Works by what they hold, as Works needs it: once for all controllers.
+func Index(mgr ctrl.Manager) error {
+	return index.Add(mgr, &workv1alpha1.Work{}, templateIndex, func(w *workv1alpha1.Work) []string {
+		if id, ok := OfWork(w); ok {
+			return []string{id.String()}
+		}
+		return nil
+	})
+}
+
+// Works reads from an indexed cache the Works of ours that hold an object, of whatever binding they say that they are.
+func Works(ctx context.Context, cache client.Reader, holds Identity) ([]*workv1alpha1.Work, error) {
+	var list workv1alpha1.WorkList
+	if err := cache.List(ctx, &list, client.MatchingFields{templateIndex: holds.String()}); err != nil {
+		name := types.NamespacedName{Namespace: holds.Namespace, Name: holds.Name}
+		return nil, fmt.Errorf("list the Works of %s %s: %w", holds.Kind, name, err)
+	}
+	return objectset.Pointers(list.Items), nil
+}
 
 // Overrides reads from a cache the override policies that select an object and are valid. The others stop nothing:
 // control/policies reports those that are not valid.

@@ -25,6 +25,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/namespaces"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
@@ -53,7 +54,7 @@ func (h hub) join(name string) {
 }
 
 func (h hub) manager(optIn bool) apiserver.Manager {
-	return apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
+	return apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{manifest.Index, func(mgr ctrl.Manager) error {
 		return namespaces.Setup(mgr, namespaces.Options{HubID: "hub", OptIn: optIn})
 	}}}
 }

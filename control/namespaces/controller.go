@@ -163,13 +163,8 @@ func (r *reconciler) input(ctx context.Context, ns *metav1.PartialObjectMetadata
 	return in, err
 }
 
-// works reads the Works of a namespace from the cache.
 func (r *reconciler) works(ctx context.Context, name string) ([]*workv1alpha1.Work, error) {
-	var list workv1alpha1.WorkList
-	if err := r.client.List(ctx, &list, client.MatchingFields{namespaceIndex: name}); err != nil {
-		return nil, fmt.Errorf("list the Works of Namespace %s: %w", name, err)
-	}
-	return objectset.Pointers(list.Items), nil
+	return manifest.Works(ctx, r.client, manifest.OfReference(reference(name)))
 }
 
 // clean deletes the Works of a namespace that the server does not have any more. Those of a binding are control/works'.

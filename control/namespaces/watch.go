@@ -19,22 +19,10 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	"github.com/pelago-net/pelago/control/index"
 	"github.com/pelago-net/pelago/control/manifest"
 )
 
-// namespaceIndex finds the Works of a namespace by its name.
-const namespaceIndex = "namespaces.name"
-
 func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
-	if err := index.Add(mgr, &workv1alpha1.Work{}, namespaceIndex, func(w *workv1alpha1.Work) []string {
-		if name := namespaceOf(w); name != "" {
-			return []string{name}
-		}
-		return nil
-	}); err != nil {
-		return err
-	}
 	labelsOrSpec := predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).Named("namespaces").WithOptions(o).
 		Watches(namespace(), &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksChanged())).
@@ -46,13 +34,10 @@ func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 		Complete(r)
 }
 
-// namespaceOf is the name of the namespace that a Work of ours holds; "" if it holds something else.
-func namespaceOf(w *workv1alpha1.Work) string {
+// owner is the request for the namespace that a Work of ours holds.
+func owner(w *workv1alpha1.Work) (reconcile.Request, bool) {
 	id, ok := manifest.OfWork(w)
-	if !ok || id != manifest.OfReference(reference(id.Name)) {
-		return ""
-	}
-	return id.Name
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: id.Name}}, ok && id == manifest.OfReference(reference(id.Name))
 }
 
 // marksChanged drops updates of the status.
@@ -62,12 +47,6 @@ func marksChanged() predicate.Predicate {
 		return was.GetUID() != is.GetUID() || (was.GetDeletionTimestamp() == nil) != (is.GetDeletionTimestamp() == nil) ||
 			!maps.Equal(was.GetLabels(), is.GetLabels()) || !maps.Equal(was.GetAnnotations(), is.GetAnnotations())
 	}}
-}
-
-// owner is the request for the namespace that a Work of ours holds.
-func owner(w *workv1alpha1.Work) (reconcile.Request, bool) {
-	name := namespaceOf(w)
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}, name != ""
 }
 
 // all are the namespaces that there are.

@@ -121,7 +121,7 @@ func TestTemplateAlive(t *testing.T) {
 	await.True(t, "the Works are the next binding's", func() bool {
 		for _, w := range h.works("alive") {
 			if w.Labels[workv1alpha2.LabelBindingID] != "b2" || w.Annotations[workv1alpha2.AnnotationBindingName] != "alive-restored" ||
-				manifest(t, w).GetAnnotations()[workv1alpha2.AnnotationTemplateUID] != string(d.UID) {
+				holds(t, w).GetAnnotations()[workv1alpha2.AnnotationTemplateUID] != string(d.UID) {
 				return false
 			}
 		}

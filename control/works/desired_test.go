@@ -153,7 +153,7 @@ func TestPreservedState(t *testing.T) {
 			var got []string
 			for _, x := range w.plan().Create {
 				cluster, _ := names.ClusterOf(x.Namespace) // "" differs from what is wanted
-				labels := manifest(t, x).GetLabels()
+				labels := holds(t, x).GetLabels()
 				got = append(got, cluster+"="+labels["jobid"])
 				if labels["app"] != "nginx" {
 					t.Errorf("the template's own labels are %v", labels)
@@ -214,7 +214,7 @@ func TestShares(t *testing.T) {
 			}
 			got := map[string]string{}
 			for _, x := range w.plan().Create {
-				spec := manifest(t, x).Object["spec"].(map[string]any)
+				spec := holds(t, x).Object["spec"].(map[string]any)
 				var values []any
 				for _, f := range c.fields {
 					values = append(values, spec[f])
@@ -240,7 +240,7 @@ func TestWork(t *testing.T) {
 		Path: "/metadata/labels/karmada.io~1managed", Operator: "add", Value: apiextensionsv1.JSON{Raw: []byte(`"no"`)},
 	})
 	got := w.plan().Create[0]
-	held := manifest(t, got)
+	held := holds(t, got)
 	annotations := held.GetAnnotations()
 	for ledger, keys := range map[string][]string{
 		workv1alpha2.AnnotationManagedLabels:      slices.Sorted(maps.Keys(held.GetLabels())),
@@ -348,7 +348,7 @@ func TestSettings(t *testing.T) {
 				cluster, _ := names.ClusterOf(x.Namespace) // "" differs from what is wanted
 				got[cluster] = fmt.Sprintf("%t %t %s",
 					ptr.Deref(x.Spec.SuspendDispatching, false), ptr.Deref(x.Spec.PreserveResourcesOnDeletion, false),
-					manifest(t, x).GetAnnotations()[workv1alpha1.AnnotationConflictResolution])
+					holds(t, x).GetAnnotations()[workv1alpha1.AnnotationConflictResolution])
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
@@ -371,7 +371,7 @@ func TestPolicyGone(t *testing.T) {
 		t.Errorf("without the policy: %s", got)
 	}
 	w.spec.Clusters = append(w.spec.Clusters, on("m2", 1))
-	if got := manifest(t, w.plan().Create[0]).GetAnnotations()[policyv1alpha1.AnnotationMemberOwned]; got != "/spec/replicas" {
+	if got := holds(t, w.plan().Create[0]).GetAnnotations()[policyv1alpha1.AnnotationMemberOwned]; got != "/spec/replicas" {
 		t.Errorf("a further cluster leaves %q to the member", got)
 	}
 }
@@ -393,7 +393,7 @@ func TestReowned(t *testing.T) {
 	}
 	x := plan.Update[0]
 	got := []string{string(x.UID), x.Name, x.Labels[workv1alpha2.LabelBindingID], x.Annotations[workv1alpha2.AnnotationBindingName],
-		manifest(t, x).GetAnnotations()[workv1alpha2.AnnotationTemplateUID]}
+		holds(t, x).GetAnnotations()[workv1alpha2.AnnotationTemplateUID]}
 	if diff := cmp.Diff([]string{"uid-karmada-es-m1", "as-it-was", "b2", "another", "t2"}, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

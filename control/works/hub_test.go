@@ -27,6 +27,7 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/names"
 	"github.com/pelago-net/pelago/control/works"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -105,7 +106,7 @@ func (h hub) run(w *writes) (stop func()) {
 func (h hub) manager(w *writes, with ...func(*works.Options)) apiserver.Manager {
 	return apiserver.Manager{
 		Scheme: h.Scheme(), NewClient: w.client, Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
-		Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
+		Setup: []func(ctrl.Manager) error{manifest.Index, func(mgr ctrl.Manager) error {
 			o := works.Options{HubID: "hub", Interpreter: interpret.New(), OrphanAfter: 200 * time.Millisecond}
 			for _, set := range with {
 				set(&o)
@@ -199,7 +200,7 @@ func (h hub) state(template string) map[string]string {
 	h.Helper()
 	out := map[string]string{}
 	for cluster, w := range h.works(template) {
-		u := manifest(h, w)
+		u := holds(h, w)
 		text := "there"
 		if spec, ok := u.Object["spec"].(map[string]any); ok {
 			text = fmt.Sprintf("%v replicas of %v", spec["replicas"], image(spec))
@@ -226,7 +227,7 @@ func (h hub) works(template string) map[string]*workv1alpha1.Work {
 	out := map[string]*workv1alpha1.Work{}
 	for i := range list.Items {
 		w := &list.Items[i]
-		if manifest(h, w).GetName() != template {
+		if holds(h, w).GetName() != template {
 			continue
 		}
 		cluster, _ := names.ClusterOf(w.Namespace) // "" shows in the result

@@ -149,6 +149,6 @@ func TestMemberOwned(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.Equal(t, "/spec/replicas", func() string {
-		return manifest(t, h.works("owned")["m1"]).GetAnnotations()[policyv1alpha1.AnnotationMemberOwned]
+		return holds(t, h.works("owned")["m1"]).GetAnnotations()[policyv1alpha1.AnnotationMemberOwned]
 	})
 }

@@ -18,7 +18,6 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/names"
-	"github.com/pelago-net/pelago/control/objectset"
 	"github.com/pelago-net/pelago/control/written"
 )
 
@@ -117,14 +116,9 @@ func (r *reconciler) current(ctx context.Context, u *unstructured.Unstructured) 
 	return nil
 }
 
-// works reads the Works of a binding's template, of whatever binding they say that they are.
+// works reads the Works of a binding's template.
 func (r *reconciler) works(ctx context.Context, b Binding) ([]*workv1alpha1.Work, error) {
-	var list workv1alpha1.WorkList
-	id := manifest.OfReference(b.Spec.Resource).String()
-	if err := r.client.List(ctx, &list, client.MatchingFields{templateIndex: id}); err != nil {
-		return nil, fmt.Errorf("list the Works of %s: %w", b.title(), err)
-	}
-	return objectset.Pointers(list.Items), nil
+	return manifest.Works(ctx, r.client, manifest.OfReference(b.Spec.Resource))
 }
 
 // memberOwned is what the policy of a binding leaves to members; nil if there is no such policy.

@@ -29,21 +29,14 @@ import (
 
 // Indexes of the cache.
 const (
-	templateIndex = "works.template" // Works by the identity of what they hold
-	bindingIndex  = "works.binding"  // Works by the binding that they name, as a request prints it
-	clusterIndex  = "works.cluster"  // bindings by the clusters that they name
+	bindingIndex = "works.binding" // Works by the binding that they name, as a request prints it
+	clusterIndex = "works.cluster" // bindings by the clusters that they name
 )
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 	if err := errors.Join(
-		index.Add(mgr, &workv1alpha1.Work{}, templateIndex, func(w *workv1alpha1.Work) []string {
-			if id, ok := manifest.OfWork(w); ok {
-				return []string{id.String()}
-			}
-			return nil
-		}),
 		index.Add(mgr, &workv1alpha1.Work{}, bindingIndex, func(w *workv1alpha1.Work) []string {
 			if req, ok := bindingOf(w); ok {
 				return []string{req.String()}

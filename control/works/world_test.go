@@ -169,8 +169,8 @@ func (w *world) decided() {
 	w.Binding.GetAnnotations()[workv1alpha2.AnnotationDecision] = text
 }
 
-// manifest reads what a Work holds.
-func manifest(t testing.TB, x *workv1alpha1.Work) *unstructured.Unstructured {
+// holds is the object in a Work.
+func holds(t testing.TB, x *workv1alpha1.Work) *unstructured.Unstructured {
 	t.Helper()
 	u := &unstructured.Unstructured{}
 	if err := u.UnmarshalJSON(x.Spec.Workload.Manifests[0].Raw); err != nil {
