@@ -116,11 +116,11 @@ func (s *clusterset) unneeded(t *testing.T, sender, receiver walk.Pod) (segments
 	return count(sender, "TCPDSACKRecvSegs") + said - heard
 }
 
-// daemon is the process id of pelago-node on a node, in the node's own numbering; 0 if it does not run. One that was killed may not
-// have ended when the next one runs.
+// daemon is the process id of pelago-node on a node, in the node's own numbering; 0 if it does not run. A command that it runs has
+// its name for a moment, too: the daemon is the oldest.
 func (s *clusterset) daemon(t *testing.T, node string) int {
 	t.Helper()
-	out, err := s.Lab.Exec(t.Context(), node, "pgrep", "--exact", "--newest", "pelago-node")
+	out, err := s.Lab.Exec(t.Context(), node, "pgrep", "--exact", "--oldest", "pelago-node")
 	if err != nil {
 		return 0 // pgrep fails when there is none
 	}
