@@ -12,8 +12,10 @@ import (
 )
 
 const (
-	// pauseLength is how long the leader is stopped beside a second replica: longer than its lease.
-	pauseLength = 20 * time.Second
+	// pauseLength is how long the leader is stopped beside a second replica: longer than the second one needs to take over. That looks
+	// every 2 to 2.4 s, counts the lease's 15 s from when it sees the last renewal, and takes it when it looks next: up to 20 s. A leader
+	// that goes on before that renews its lease, and rightly leads on.
+	pauseLength = 25 * time.Second
 	// leadLimit bounds the wait for a started hub to lead.
 	leadLimit = time.Minute
 	// working is the longest time that a hub may work before it is killed; the time is random.
