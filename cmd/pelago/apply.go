@@ -62,9 +62,8 @@ Namespaces go to all clusters by themselves; policies and other objects of the h
 	f.BoolVar(&a.force, "force-conflicts", false, "take over fields that another tool has set")
 	cmd.MarkFlagsMutuallyExclusive("clusters", "all-clusters")
 	cmd.MarkFlagsOneRequired("clusters", "all-clusters")
-	// These fail only without such flags.
-	_ = cmd.MarkFlagRequired("filename") // these fail only without that flag
-	_ = cmd.RegisterFlagCompletionFunc("clusters", a.completeClusters)
+	_ = cmd.MarkFlagRequired("filename")                               // fails only without such a flag
+	_ = cmd.RegisterFlagCompletionFunc("clusters", a.completeClusters) // likewise
 	return cmd
 }
 

@@ -99,10 +99,9 @@ without one, what their Works say is shown in a table of its own.
 	f.StringToStringVar(&g.contexts, "member-context", nil,
 		"CLUSTER=CONTEXT: reach this cluster through this context of the kubeconfig")
 	cmd.MarkFlagsMutuallyExclusive("clusters", "operation-scope")
-	// These fail only without such flags.
-	_ = cmd.RegisterFlagCompletionFunc("clusters", g.completeClusters)
-	_ = cmd.RegisterFlagCompletionFunc("operation-scope",
-		cobra.FixedCompletions([]string{scopeHub, scopeMembers, scopeAll}, cobra.ShellCompDirectiveNoFileComp))
+	scopes := cobra.FixedCompletions([]string{scopeHub, scopeMembers, scopeAll}, cobra.ShellCompDirectiveNoFileComp)
+	_ = cmd.RegisterFlagCompletionFunc("clusters", g.completeClusters) // fails only without such a flag
+	_ = cmd.RegisterFlagCompletionFunc("operation-scope", scopes)      // likewise
 	return cmd
 }
 

@@ -17,8 +17,8 @@ var outputs = []string{"table", "wide", "json", "yaml"}
 func addOutputFlag(cmd *cobra.Command, output *string) {
 	*output = "table"
 	cmd.Flags().VarP((*outputValue)(output), "output", "o", "table, wide, json or yaml")
-	// Fails only without such a flag.
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
+	words := cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)
+	_ = cmd.RegisterFlagCompletionFunc("output", words) // fails only without such a flag
 }
 
 // outputValue refuses what is no output when the flag is read.

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -43,7 +44,7 @@ func nodeDaemon(t *testing.T, c client.Client, answer func(request string) []pel
 	go func() {
 		defer close(done)
 		seen := map[string]string{}
-		for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) { // until the test stops it
+		wait.UntilWithContext(ctx, func(ctx context.Context) {
 			var nodes corev1.NodeList
 			if err := c.List(ctx, &nodes); err != nil && ctx.Err() == nil {
 				t.Error(err)
@@ -58,10 +59,14 @@ func nodeDaemon(t *testing.T, c client.Client, answer func(request string) []pel
 					if err := report(c, n.Name, func(s *pelagov1alpha1.NodeIndexStatus) { s.KeyRotation = &step }); err != nil {
 						t.Error(err)
 					}
-					time.Sleep(700 * time.Millisecond) // the pace of a rotation: the command looks every 500 ms
+					select {
+					case <-ctx.Done():
+						return
+					case <-time.After(700 * time.Millisecond): // the pace of a rotation: the command looks every 500 ms
+					}
 				}
 			}
-		}
+		}, 50*time.Millisecond)
 	}()
 	return func() { cancel(); <-done }
 }

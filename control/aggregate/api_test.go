@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -207,8 +208,9 @@ func (h *hub) report(cluster, name, status string) {
 
 // replicas is what a member says of a Deployment with one replica that has reached a generation of the template.
 func replicas(ready, generation int) string {
-	text, _ := json.Marshal(map[string]int{"replicas": 1, "readyReplicas": ready, "updatedReplicas": 1, "availableReplicas": ready,
-		"generation": generation, "observedGeneration": generation, "resourceTemplateGeneration": generation}) // numbers cannot fail
+	status := map[string]int{"replicas": 1, "readyReplicas": ready, "updatedReplicas": 1, "availableReplicas": ready,
+		"generation": generation, "observedGeneration": generation, "resourceTemplateGeneration": generation}
+	text, _ := json.Marshal(status) // numbers cannot fail
 	return string(text)
 }
 
@@ -451,12 +453,13 @@ func TestEventsAreTakenTogether(t *testing.T) {
 	if got := h.writes(); got != "2 1" {
 		t.Errorf("10 reports within the delay: %s writes, want 2 1", got)
 	}
-	end := time.Now().Add(6 * time.Second)
-	for i := 0; time.Now().Before(end); i++ {
-		// Never what was written last, which would ask for no write.
-		h.report("m1", b.Name, fmt.Sprintf(`{"replicas":%d,"generation":1,"observedGeneration":1,"resourceTemplateGeneration":1}`, i+2))
-		time.Sleep(50 * time.Millisecond) // the pace of the stream: it is what the test does, nothing is waited for
-	}
+	stream, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	defer cancel()
+	ready := 1
+	wait.UntilWithContext(stream, func(context.Context) {
+		ready++ // never what was written last, which would ask for no write
+		h.report("m1", b.Name, fmt.Sprintf(`{"replicas":%d,"generation":1,"observedGeneration":1,"resourceTemplateGeneration":1}`, ready))
+	}, 50*time.Millisecond)
 	if n := h.bindings.Load(); n < 3 || n > 6 {
 		t.Errorf("%d writes in all after 6 s of a stream, want about one in 2 s", n)
 	}

@@ -170,7 +170,11 @@ type slow struct{ next http.RoundTripper }
 
 func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Path == "/api/v1/pods" {
-		time.Sleep(time.Second) // the fault itself: a list that is slow
+		select {
+		case <-time.After(time.Second): // the fault itself: a list that is slow
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
 	}
 	return s.next.RoundTrip(r)
 }

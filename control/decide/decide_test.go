@@ -373,7 +373,7 @@ func TestCommit(t *testing.T) {
 	if d, err = scheduler.Schedule(req, latest); err != nil || show(d.Clusters) != "m=3 n=5" {
 		t.Fatal(show(d.Clusters), err)
 	}
-	if p, _ = r.commit("ns/a", req, d, latest); p == nil {
+	if p, _ = r.commit("ns/a", req, d, latest); p == nil { // the newer snapshot is asked for only where there is no place
 		t.Error("what fits is not committed")
 	}
 }

@@ -108,8 +108,7 @@ func (m *member) run(ctx context.Context, back func()) {
 	var running sync.WaitGroup
 	for _, c := range []cache.Cache{m.managed, m.scalers} {
 		running.Go(func() {
-			// It returns when ctx ends; the one error is that it was started twice.
-			_ = c.Start(ctx)
+			_ = c.Start(ctx) // it returns when ctx ends; the one error is that it was started twice
 		})
 	}
 	defer running.Wait()

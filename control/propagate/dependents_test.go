@@ -123,7 +123,11 @@ func TestParentMadeAgain(t *testing.T) {
 	h.run(func(next http.RoundTripper) http.RoundTripper { // the parent comes late
 		return roundTripper(func(q *http.Request) (*http.Response, error) {
 			if q.Method == http.MethodPost && strings.HasSuffix(q.URL.Path, "/resourcebindings") {
-				time.Sleep(time.Second) // the fault itself: a write that is slow
+				select {
+				case <-time.After(time.Second): // the fault itself: a write that is slow
+				case <-q.Context().Done():
+					return nil, q.Context().Err()
+				}
 			}
 			return next.RoundTrip(q)
 		})

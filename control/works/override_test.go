@@ -44,7 +44,10 @@ func TestOverrides(t *testing.T) {
 		},
 	}
 	h.Make(op)
-	time.Sleep(1500 * time.Millisecond) // past the look that follows the echo of a Work, which would find the new label, too: it leaves no trace
+	// Past the look that follows the echo of a Work, which would find the new label, too.
+	await.Never(t, 1500*time.Millisecond, "the policy applies to a cluster without its label", func() bool {
+		return h.state("over")["m2"] != "1 replicas of nginx:1"
+	})
 	m2 := &clusterv1alpha1.Cluster{}
 	if err := h.Get(t.Context(), types.NamespacedName{Name: "m2"}, m2); err != nil {
 		t.Fatal(err)

@@ -109,12 +109,19 @@ func (s Supervisor) Run(ctx context.Context) error {
 
 // awaitLeft waits until pelago-node has moved the flows away, if it ends at all.
 func (s Supervisor) awaitLeft() {
-	for end := time.Now().Add(s.Farewell); time.Now().Before(end); time.Sleep(look / 10) {
+	end, tick := time.After(s.Farewell), time.NewTicker(look/10)
+	defer tick.Stop()
+	for {
 		if _, err := os.Stat(filepath.Join(s.Dir, leftName)); err == nil {
 			return
 		}
+		select {
+		case <-end:
+			s.Log.Info("the IKE daemon ends without a word of pelago-node", "waited", s.Farewell)
+			return
+		case <-tick.C:
+		}
 	}
-	s.Log.Info("the IKE daemon ends without a word of pelago-node", "waited", s.Farewell)
 }
 
 func (s Supervisor) start(file, conf string) (*running, error) {

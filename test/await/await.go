@@ -17,36 +17,39 @@ const (
 // Equal waits until got returns want, and ends the test with the difference if that takes more than 30 s.
 func Equal[T any](t testing.TB, want T, got func() T) {
 	t.Helper()
-	for end := time.Now().Add(limit); ; time.Sleep(pause) {
-		diff := cmp.Diff(want, got())
-		if diff == "" {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not so within %v, -want +got:\n%s", limit, diff)
-		}
+	diff := ""
+	if !within(limit, func() bool { diff = cmp.Diff(want, got()); return diff == "" }) {
+		t.Fatalf("not so within %v, -want +got:\n%s", limit, diff)
 	}
 }
 
 // Never looks for d whether what may not happen does, and ends the test at once if so. d is several times what it would take to happen.
 func Never(t testing.TB, d time.Duration, what string, happens func() bool) {
 	t.Helper()
-	for begin := time.Now(); ; time.Sleep(pause) {
-		if happens() {
-			t.Fatalf("after %v of %v: %s", time.Since(begin).Round(time.Millisecond), d, what)
-		}
-		if time.Since(begin) > d {
-			return
-		}
+	if begin := time.Now(); within(d, happens) {
+		t.Fatalf("after %v of %v: %s", time.Since(begin).Round(time.Millisecond), d, what)
 	}
 }
 
 // True waits until what is expected holds, and ends the test if that takes more than 30 s.
 func True(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(limit); !holds(); time.Sleep(pause) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", limit, what)
+	if !within(limit, holds) {
+		t.Fatalf("not within %v: %s", limit, what)
+	}
+}
+
+// within asks until holds is true, or d is over: then a last time.
+func within(d time.Duration, holds func() bool) bool {
+	end := time.After(d)
+	for {
+		if holds() {
+			return true
+		}
+		select {
+		case <-end:
+			return holds()
+		case <-time.After(pause):
 		}
 	}
 }

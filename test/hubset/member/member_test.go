@@ -213,10 +213,9 @@ var table = []struct {
 		u.note("create", u.Create(ctx, o))
 		show := func() {
 			o = u.again(o)
-			// What is not there, or no number, is 0: the text that is compared shows it.
-			replicas, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
-			ready, _, _ := unstructured.NestedInt64(o.Object, "status", "readyReplicas")
-			had, _, _ := unstructured.NestedInt64(o.Object, "status", "replicas")
+			replicas, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")     // no number is 0: the text that is compared shows it
+			ready, _, _ := unstructured.NestedInt64(o.Object, "status", "readyReplicas") // likewise
+			had, _, _ := unstructured.NestedInt64(o.Object, "status", "replicas")        // likewise
 			u.say("generation %d, spec %d, status %d of %d, labels %v", o.GetGeneration(), replicas, ready, had, o.GetLabels())
 		}
 		show()
@@ -265,9 +264,9 @@ var table = []struct {
 		u.note("new", u.apply(deployment("schema", 2, one), "pelago"))
 		u.note("another's entry in a list that is a map", u.apply(deployment("schema", 2, two), "other"))
 		env := func() (names []string) {
-			// Of what is no list there are no names, and the text that is compared shows that.
-			containers, _, _ := unstructured.NestedSlice(u.again(deployment("schema", 0)).Object, "spec", "template", "spec", "containers")
-			list, _, _ := unstructured.NestedSlice(containers[0].(map[string]any), "env")
+			o := u.again(deployment("schema", 0)).Object
+			containers, _, _ := unstructured.NestedSlice(o, "spec", "template", "spec", "containers") // none: the next line panics
+			list, _, _ := unstructured.NestedSlice(containers[0].(map[string]any), "env")             // no list has no names, which shows
 			for _, e := range list {
 				names = append(names, e.(map[string]any)["name"].(string))
 			}
@@ -283,8 +282,7 @@ var table = []struct {
 		odd = deployment("schema", 2)
 		odd.Object["status"] = map[string]any{"readyReplicas": int64(5)}
 		u.note("with status", u.apply(odd, "pelago"))
-		// What is no number is not found.
-		_, found, _ := unstructured.NestedInt64(u.again(odd).Object, "status", "readyReplicas")
+		_, found, _ := unstructured.NestedInt64(u.again(odd).Object, "status", "readyReplicas") // what is no number is not found
 		u.say("status is there: %t", found)
 	}},
 	{"managed fields", func(u *user, ctx context.Context) {

@@ -106,8 +106,8 @@ func (m *Member) serveWatch(w http.ResponseWriter, r *request, sel selection) {
 	if err != nil || seconds <= 0 {
 		seconds = 1800
 	}
-	initial, _ := strconv.ParseBool(q.Get("sendInitialEvents")) // these two: not given is false
-	bookmarks, _ := strconv.ParseBool(q.Get("allowWatchBookmarks"))
+	initial, _ := strconv.ParseBool(q.Get("sendInitialEvents"))     // not given is false
+	bookmarks, _ := strconv.ParseBool(q.Get("allowWatchBookmarks")) // likewise
 	s := &stream{member: m, request: r, selected: sel, w: w}
 	from := q.Get("resourceVersion")
 	if !initial && from != "" && from != "0" {
