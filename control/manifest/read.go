@@ -23,7 +23,7 @@ import (
 // templateIndex finds Works by the identity of what they hold.
 const templateIndex = "manifest.template"
 
-// Index has the manager's cache find Works by what they hold, as Works needs it: once for all controllers.
+// Index has the manager's cache find Works by what they hold, as Writer.Works needs it: once for all controllers.
 func Index(mgr ctrl.Manager) error {
 	return index.Add(mgr, &workv1alpha1.Work{}, templateIndex, func(w *workv1alpha1.Work) []string {
 		if id, ok := OfWork(w); ok {
@@ -33,8 +33,7 @@ func Index(mgr ctrl.Manager) error {
 	})
 }
 
-// Works reads from an indexed cache the Works of ours that hold an object, of whatever binding they say that they are.
-func Works(ctx context.Context, cache client.Reader, holds Identity) ([]*workv1alpha1.Work, error) {
+func find(ctx context.Context, cache client.Reader, holds Identity) ([]*workv1alpha1.Work, error) {
 	var list workv1alpha1.WorkList
 	if err := cache.List(ctx, &list, client.MatchingFields{templateIndex: holds.String()}); err != nil {
 		name := types.NamespacedName{Namespace: holds.Namespace, Name: holds.Name}

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -24,35 +24,78 @@ const parallel = 16
 type Writer struct {
 	client  client.Client
 	written written.Versions[client.ObjectKey]
+
+	mu sync.Mutex
+	// unseen are written Works that no look has seen in the cache yet, by what they hold. An event of one says nothing of a look under
+	// way, which may have read the cache before.
+	unseen map[Identity]map[client.ObjectKey]struct{}
 }
 
-// NewWriter writes with a client.
-func NewWriter(c client.Client) *Writer { return &Writer{client: c} }
+// NewWriter writes with a client, which reads from an indexed cache (Index).
+func NewWriter(c client.Client) *Writer {
+	return &Writer{client: c, unseen: map[Identity]map[client.ObjectKey]struct{}{}}
+}
 
-// Create makes Works. One that exists is an error (objectset.IsStale): the cache was behind.
-func (w *Writer) Create(ctx context.Context, works []*workv1alpha1.Work) error {
-	return each(works, "create", func(x *workv1alpha1.Work) error { return w.noted(x, w.client.Create(ctx, x)) })
+// Create makes Works that hold an object. One that exists is an error (objectset.IsStale): the cache was behind.
+func (w *Writer) Create(ctx context.Context, holds Identity, works []*workv1alpha1.Work) error {
+	return each(works, "create", func(x *workv1alpha1.Work) error { return w.noted(holds, x, w.client.Create(ctx, x)) })
 }
 
 // Update writes Works as they were read: a newer version at the server is an error (objectset.IsStale).
-func (w *Writer) Update(ctx context.Context, works []*workv1alpha1.Work) error {
-	return each(works, "update", func(x *workv1alpha1.Work) error { return w.noted(x, w.client.Update(ctx, x)) })
+func (w *Writer) Update(ctx context.Context, holds Identity, works []*workv1alpha1.Work) error {
+	return each(works, "update", func(x *workv1alpha1.Work) error { return w.noted(holds, x, w.client.Update(ctx, x)) })
 }
 
-func (w *Writer) noted(x *workv1alpha1.Work, err error) error {
-	if err == nil {
-		w.written.Note(client.ObjectKeyFromObject(x), x.ResourceVersion, time.Now())
+func (w *Writer) noted(holds Identity, x *workv1alpha1.Work, err error) error {
+	if err != nil {
+		return err
 	}
-	return err
+	key := client.ObjectKeyFromObject(x)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.written.Note(key, x.ResourceVersion, time.Now())
+	if w.unseen[holds] == nil {
+		w.unseen[holds] = map[client.ObjectKey]struct{}{}
+	}
+	w.unseen[holds][key] = struct{}{}
+	return nil
 }
 
-// Behind says whether the cache from which Works were planned has yet to show what this Writer has made of one of them. What is
-// to be created has no version.
-func (w *Writer) Behind(works ...*workv1alpha1.Work) bool {
+// ErrBehind says that the cache does not show yet what something is to be made from.
+var ErrBehind = errors.New("the cache is behind")
+
+// Works reads the Works of ours that hold an object, of whatever binding they say that they are. It is ErrBehind as long as the
+// cache has yet to show what this Writer has made of one, whether that is wanted any more or not: when the cache shows it nobody
+// will look, since it is an echo (Events).
+func (w *Writer) Works(ctx context.Context, holds Identity) ([]*workv1alpha1.Work, error) {
+	works, err := find(ctx, w.client, holds)
+	if err == nil && w.behind(holds, works) {
+		return nil, ErrBehind
+	}
+	return works, err
+}
+
+func (w *Writer) behind(holds Identity, shown []*workv1alpha1.Work) bool {
 	now := time.Now()
-	return slices.ContainsFunc(works, func(x *workv1alpha1.Work) bool {
-		return w.written.Behind(client.ObjectKeyFromObject(x), cmp.Or(x.ResourceVersion, "0"), now)
-	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	unseen := w.unseen[holds]
+	if len(unseen) == 0 {
+		return false
+	}
+	versions := map[client.ObjectKey]string{}
+	for _, x := range shown {
+		versions[client.ObjectKeyFromObject(x)] = x.ResourceVersion
+	}
+	for key := range unseen {
+		if !w.written.Behind(key, cmp.Or(versions[key], "0"), now) { // what is not there has no version
+			delete(unseen, key)
+		}
+	}
+	if len(unseen) == 0 {
+		delete(w.unseen, holds)
+	}
+	return len(unseen) > 0
 }
 
 // Delete removes Works as they were read. Those that are being deleted are left to their finalizer.

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -74,9 +73,6 @@ func limiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
 }
 
-// errBehind says that the cache is behind what we have written.
-var errBehind = errors.New("the cache is behind")
-
 // namespace is an empty one. Its metadata is all that is read.
 func namespace() *metav1.PartialObjectMetadata {
 	ns := &metav1.PartialObjectMetadata{}
@@ -87,7 +83,7 @@ func namespace() *metav1.PartialObjectMetadata {
 // Reconcile brings the Works of one namespace in line.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	err := r.reconcile(ctx, req.Name)
-	if errors.Is(err, errBehind) {
+	if errors.Is(err, manifest.ErrBehind) {
 		return reconcile.Result{RequeueAfter: r.waits.When(req)}, nil
 	}
 	r.waits.Forget(req)
@@ -113,10 +109,8 @@ func (r *reconciler) sync(ctx context.Context, ns *metav1.PartialObjectMetadata)
 		return err
 	}
 	plan := Desired(in)
-	if r.writer.Behind(slices.Concat(plan.Create, plan.Update)...) {
-		return errBehind
-	}
-	err = errors.Join(r.writer.Create(ctx, plan.Create), r.writer.Update(ctx, plan.Update))
+	holds := manifest.OfReference(reference(ns.Name))
+	err = errors.Join(r.writer.Create(ctx, holds, plan.Create), r.writer.Update(ctx, holds, plan.Update))
 	if err != nil && !objectset.IsStale(err) {
 		r.recorder.Event(ns, corev1.EventTypeWarning, workv1alpha2.EventSyncWorkFailed, err.Error())
 	}
@@ -147,7 +141,7 @@ func (r *reconciler) input(ctx context.Context, ns *metav1.PartialObjectMetadata
 			all = append(all, c.Name)
 		}
 	}
-	works, err := r.works(ctx, ns.Name)
+	works, err := r.writer.Works(ctx, manifest.OfReference(reference(ns.Name)))
 	if err != nil {
 		return nil, err
 	}
@@ -163,13 +157,9 @@ func (r *reconciler) input(ctx context.Context, ns *metav1.PartialObjectMetadata
 	return in, err
 }
 
-func (r *reconciler) works(ctx context.Context, name string) ([]*workv1alpha1.Work, error) {
-	return manifest.Works(ctx, r.client, manifest.OfReference(reference(name)))
-}
-
 // clean deletes the Works of a namespace that the server does not have any more. Those of a binding are control/works'.
 func (r *reconciler) clean(ctx context.Context, name string) error {
-	works, err := r.works(ctx, name)
+	works, err := r.writer.Works(ctx, manifest.OfReference(reference(name)))
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package works_test
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
@@ -17,6 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/names"
 	"github.com/pelago-net/pelago/test/await"
 )
 
@@ -114,13 +118,51 @@ func TestQuiet(t *testing.T) {
 // A Work that we have made and the cache does not show yet is not made again.
 func TestCacheWithoutOurWork(t *testing.T) {
 	h := newHub(t)
-	d := deployment("late")
+	b, w, late := h.runLate("late")
+	h.Nudge(b)
+	await.Never(t, time.Second, "the Work is made again", func() bool { return len(w.all()) > 1 })
+	late.Store(false)
+	h.becomes("late", map[string]string{"m1": "2 replicas of nginx:1"})
+}
+
+// A Work that we have made and the cache does not show yet is taken away all the same when its cluster is not wanted any more: that
+// the cache shows it is an echo, which nobody looks at.
+func TestClusterLeftBeforeItsWorkIsShown(t *testing.T) {
+	h := newHub(t)
+	b, _, late := h.runLate("left")
+	h.change(b, func(b *workv1alpha2.ResourceBinding) { b.Spec.Clusters = []workv1alpha2.TargetCluster{on("m2", 2)} })
+	await.Never(t, time.Second, "the Work of a cluster goes although the cache does not show it", func() bool {
+		return h.state("left")["m1"] == ""
+	})
+	late.Store(false)
+	h.becomes("left", map[string]string{"m2": "2 replicas of nginx:1"})
+}
+
+// A binding that goes while its template lives waits until its Work is shown, which is no failure, and marks it.
+func TestBindingGoneBeforeItsWorkIsShown(t *testing.T) {
+	h := newHub(t)
+	b, w, late := h.runLate("gone")
+	h.Remove(b)
+	await.Never(t, time.Second, "the binding goes, or says that it cannot", func() bool {
+		return apierrors.IsNotFound(h.Get(t.Context(), client.ObjectKeyFromObject(b), b)) || h.said(workv1alpha2.EventCleanupWorkFailed) != ""
+	})
+	late.Store(false)
+	await.True(t, "the binding is gone", func() bool { return apierrors.IsNotFound(h.Get(t.Context(), client.ObjectKeyFromObject(b), b)) })
+	if all := w.all(); len(all) < 2 || !strings.HasPrefix(all[1], "update") {
+		t.Errorf("written: %v; want the Work's mark before the binding goes", all)
+	}
+}
+
+// runLate runs the controller with a cache that shows no Works of cluster m1 as long as late is set, until it has made that of a
+// binding.
+func (h *hub) runLate(name string) (b *workv1alpha2.ResourceBinding, w *writes, late *atomic.Bool) {
+	h.Helper()
+	d := deployment(name)
 	h.Make(d)
-	b := binding(d, "apps/v1", "Deployment", "b1", on("m1", 2))
+	b = binding(d, "apps/v1", "Deployment", "b1", on("m1", 2))
 	h.Make(b)
-	var late atomic.Bool
+	w, late = &writes{}, &atomic.Bool{}
 	late.Store(true)
-	w := &writes{}
 	m := h.manager(w)
 	m.NewClient = func(config *rest.Config, o client.Options) (client.Client, error) {
 		c, err := w.client(config, o)
@@ -129,17 +171,17 @@ func TestCacheWithoutOurWork(t *testing.T) {
 		}
 		return interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{
 			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-				if _, ok := list.(*workv1alpha1.WorkList); ok && late.Load() {
-					return nil
+				err := c.List(ctx, list, opts...)
+				if works, ok := list.(*workv1alpha1.WorkList); ok && late.Load() {
+					works.Items = slices.DeleteFunc(works.Items, func(x workv1alpha1.Work) bool {
+						return x.Namespace == names.Execution("m1")
+					})
 				}
-				return c.List(ctx, list, opts...)
+				return err
 			},
 		}), nil
 	}
-	m.Run(t, h.Config)
-	await.Equal(t, 1, func() int { return len(w.all()) })
-	h.Nudge(b)
-	await.Never(t, time.Second, "the Work is made again", func() bool { return len(w.all()) > 1 })
-	late.Store(false)
-	h.becomes("late", map[string]string{"m1": "2 replicas of nginx:1"})
+	m.Run(h, h.Config)
+	await.Equal(h, 1, func() int { return len(w.all()) })
+	return b, w, late
 }

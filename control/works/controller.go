@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -88,9 +87,6 @@ func limiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
 }
 
-// errBehind says that the cache is behind what a binding was made from.
-var errBehind = errors.New("the cache is behind")
-
 // Reconcile brings the Works of one binding in line.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	b := newBinding(req.NamespacedName)
@@ -113,7 +109,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	} else {
 		again, err = r.sync(ctx, b)
 	}
-	if errors.Is(err, errBehind) {
+	if errors.Is(err, manifest.ErrBehind) {
 		return reconcile.Result{RequeueAfter: r.waits.When(req)}, nil
 	}
 	r.waits.Forget(req)
@@ -125,7 +121,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error) {
 	in, err := r.input(ctx, b)
 	if err != nil || in == nil {
-		if !errors.Is(err, errBehind) {
+		if !errors.Is(err, manifest.ErrBehind) {
 			r.failed(b, nil, err)
 		}
 		return 0, err
@@ -146,10 +142,8 @@ func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error)
 	if len(plan.Wait) > 0 {
 		return goneAgain, nil
 	}
-	if r.writer.Behind(slices.Concat(plan.Create, plan.Update)...) {
-		return 0, errBehind
-	}
-	err = errors.Join(r.writer.Create(ctx, plan.Create), r.writer.Update(ctx, plan.Update))
+	template := manifest.OfReference(b.Spec.Resource)
+	err = errors.Join(r.writer.Create(ctx, template, plan.Create), r.writer.Update(ctx, template, plan.Update))
 	r.report(b, in.Template, plan, err)
 	if err == nil {
 		r.tellOverrides(b, in.Works, plan)
@@ -161,17 +155,17 @@ func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error)
 	return 0, err
 }
 
-// unchanged is errBehind if the binding at the server is another one than that which was read.
+// unchanged is manifest.ErrBehind if the binding at the server is another one than that which was read.
 func (r *reconciler) unchanged(ctx context.Context, b Binding) error {
 	now := newBinding(client.ObjectKeyFromObject(b))
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(b), now.Object); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			return errBehind
+			return manifest.ErrBehind
 		}
 		return fmt.Errorf("read %s: %w", b.title(), err)
 	}
 	if now.GetUID() != b.GetUID() || now.GetGeneration() != b.GetGeneration() {
-		return errBehind
+		return manifest.ErrBehind
 	}
 	return nil
 }

@@ -27,15 +27,15 @@ func (r *reconciler) finalize(ctx context.Context, b Binding) (time.Duration, er
 	if err != nil {
 		return 0, fmt.Errorf("look for the template of %s: %w", b.title(), err)
 	}
-	if alive {
-		if err := r.leave(ctx, b); err != nil {
-			return 0, r.notCleaned(b, nil, err)
-		}
-		return 0, r.release(ctx, b)
-	}
 	works, err := r.works(ctx, b)
 	if err != nil {
 		return 0, err
+	}
+	if alive {
+		if err := r.leave(ctx, b, works); err != nil {
+			return 0, r.notCleaned(b, nil, err)
+		}
+		return 0, r.release(ctx, b)
 	}
 	if err := r.writer.Delete(ctx, works); err != nil {
 		return 0, r.notCleaned(b, nil, err)

@@ -73,7 +73,7 @@ func everywhere(template *unstructured.Unstructured) bool {
 		template.GetLabels()[policyv1alpha1.LabelNamespaceSkipAutoPropagation] != "true"
 }
 
-// template reads the template of a binding from the cache. It is errBehind as long as that does not have it, or has an older
+// template reads the template of a binding from the cache. It is manifest.ErrBehind as long as that does not have it, or has an older
 // one than the binding was made from: what was made from an old one would be written twice.
 func (r *reconciler) template(ctx context.Context, ref workv1alpha2.ObjectReference) (*unstructured.Unstructured, error) {
 	u := &unstructured.Unstructured{}
@@ -84,41 +84,41 @@ func (r *reconciler) template(ctx context.Context, ref workv1alpha2.ObjectRefere
 		return nil, fmt.Errorf("watch %s %s: %w", ref.APIVersion, ref.Kind, err)
 	}
 	if !informer.HasSynced() {
-		return nil, errBehind
+		return nil, manifest.ErrBehind
 	}
 	switch err := r.cache.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, u); {
 	case apierrors.IsNotFound(err):
-		return nil, errBehind // or it is gone, and so is the binding soon
+		return nil, manifest.ErrBehind // or it is gone, and so is the binding soon
 	case err != nil:
 		return nil, fmt.Errorf("read %s %s/%s: %w", ref.Kind, ref.Namespace, ref.Name, err)
 	case ref.UID != "" && ref.UID != u.GetUID():
-		return nil, errBehind // the binding is of the one before
+		return nil, manifest.ErrBehind // the binding is of the one before
 	case written.Older(u.GetResourceVersion(), ref.ResourceVersion):
 		return u, r.current(ctx, u)
 	}
 	return u, nil
 }
 
-// current is errBehind if the server has another version of a template than the cache. If it has not, the version that the
+// current is manifest.ErrBehind if the server has another version of a template than the cache. If it has not, the version that the
 // binding was made from is one of a hub before its restore.
 func (r *reconciler) current(ctx context.Context, u *unstructured.Unstructured) error {
 	now := &metav1.PartialObjectMetadata{}
 	now.SetGroupVersionKind(u.GroupVersionKind())
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(u), now); err != nil {
 		if apierrors.IsNotFound(err) {
-			return errBehind
+			return manifest.ErrBehind
 		}
 		return fmt.Errorf("read %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 	}
 	if now.ResourceVersion != u.GetResourceVersion() {
-		return errBehind
+		return manifest.ErrBehind
 	}
 	return nil
 }
 
 // works reads the Works of a binding's template.
 func (r *reconciler) works(ctx context.Context, b Binding) ([]*workv1alpha1.Work, error) {
-	return manifest.Works(ctx, r.client, manifest.OfReference(b.Spec.Resource))
+	return r.writer.Works(ctx, manifest.OfReference(b.Spec.Resource))
 }
 
 // memberOwned is what the policy of a binding leaves to members; nil if there is no such policy.

@@ -12,15 +12,12 @@ import (
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/manifest"
 )
 
 // leave notes on the Works of a binding that goes while a template of its name lives that they are for the next binding. If the
 // template goes before there is one, nothing else would tell that these Works have had an end.
-func (r *reconciler) leave(ctx context.Context, b Binding) error {
-	works, err := r.works(ctx, b)
-	if err != nil {
-		return err
-	}
+func (r *reconciler) leave(ctx context.Context, b Binding, works []*workv1alpha1.Work) error {
 	var left []*workv1alpha1.Work
 	for _, w := range works {
 		req, ok := bindingOf(w)
@@ -30,7 +27,7 @@ func (r *reconciler) leave(ctx context.Context, b Binding) error {
 			left = append(left, w)
 		}
 	}
-	return r.writer.Update(ctx, left)
+	return r.writer.Update(ctx, manifest.OfReference(b.Spec.Resource), left)
 }
 
 func isReleased(w *workv1alpha1.Work) bool {
