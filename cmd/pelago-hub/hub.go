@@ -80,13 +80,12 @@ func open(ctx context.Context, cfg *rest.Config, o options) (ctrl.Manager, error
 	if err != nil {
 		return nil, err
 	}
-	strings := intern.New()
-	mgr, a, err := newManager(cfg, o, scheme, strings)
+	mgr, a, err := newManager(cfg, o, scheme)
 	if err != nil {
 		return nil, err
 	}
 	return mgr, errors.Join(
-		setupControllers(mgr, id, uid, a, strings, o),
+		setupControllers(mgr, id, uid, a, o),
 		mgr.AddHealthzCheck("ping", healthz.Ping),
 		mgr.AddReadyzCheck("ping", healthz.Ping),
 	)
@@ -122,8 +121,8 @@ func newScheme() (*runtime.Scheme, error) {
 }
 
 // newManager makes the manager, without controllers. All that is written elsewhere must go through the same gate as its writes.
-func newManager(cfg *rest.Config, o options, scheme *runtime.Scheme, strings *intern.Table) (mgr ctrl.Manager, a access, err error) {
-	mo := managerOptions(o, scheme, strings)
+func newManager(cfg *rest.Config, o options, scheme *runtime.Scheme) (mgr ctrl.Manager, a access, err error) {
+	mo := managerOptions(o, scheme)
 	if mo.Cache.HTTPClient, err = rest.HTTPClientFor(hub.Waiting(cfg, minPause, maxPause, ctrl.Log)); err != nil {
 		return nil, a, fmt.Errorf("connect the cache to the hub's API server at %s: %w", cfg.Host, err)
 	}
@@ -141,10 +140,10 @@ func newManager(cfg *rest.Config, o options, scheme *runtime.Scheme, strings *in
 	return mgr, a, nil
 }
 
-func managerOptions(o options, scheme *runtime.Scheme, strings *intern.Table) ctrl.Options {
+func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
 	return ctrl.Options{
 		Scheme: scheme,
-		Cache:  cache.Options{DefaultTransform: strings.Transform},
+		Cache:  cache.Options{DefaultTransform: intern.New().Transform},
 		// A Secret is read as Go type for the access to a member alone: few reads, for which not all Secrets of the hub are to be kept.
 		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},

@@ -16,7 +16,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/control/intern"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
@@ -41,7 +40,7 @@ func manager(t *testing.T, cfg *rest.Config, o options) ctrl.Manager {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mgr, _, err := newManager(cfg, o, scheme, intern.New())
+	mgr, _, err := newManager(cfg, o, scheme)
 	if err != nil {
 		t.Fatal(err)
 	}

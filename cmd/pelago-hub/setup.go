@@ -16,7 +16,6 @@ import (
 	"github.com/pelago-net/pelago/control/aggregate"
 	"github.com/pelago-net/pelago/control/decide"
 	"github.com/pelago-net/pelago/control/execution"
-	"github.com/pelago-net/pelago/control/intern"
 	"github.com/pelago-net/pelago/control/interpret"
 	"github.com/pelago-net/pelago/control/kindrules"
 	"github.com/pelago-net/pelago/control/manifest"
@@ -30,7 +29,7 @@ import (
 
 // setupControllers adds all controllers. They share what they know of kinds, and the memory of decisions. What they make carries
 // hubID; uid is that of the hub's own namespace kube-system.
-func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, strings *intern.Table, o options) error {
+func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) error {
 	rules := interpret.NewCustom()
 	kinds := rules.Interpreter()
 	counts := execution.NewMetrics()
@@ -44,7 +43,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, strings *in
 	}
 	run := executions{
 		mgr: mgr, hub: hub, works: execution.NewWorks(mgr.GetCache()), hubID: hubID, kinds: kinds, workers: o.workers.execution,
-		counts: counts, gate: a.gate, strings: strings, log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("execution"))),
+		counts: counts, gate: a.gate, log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("execution"))),
 	}
 	return errors.Join(
 		manifest.Index(mgr),
@@ -69,7 +68,6 @@ type executions struct {
 	workers int
 	counts  *execution.Metrics
 	gate    transport.WrapperFunc
-	strings *intern.Table // of the hub's cache and the members'
 	log     *slog.Logger
 }
 
@@ -81,7 +79,6 @@ func (e executions) execute(ctx context.Context, cluster string, member *rest.Co
 		Cluster: cluster, HubID: e.hubID, Interpreter: e.kinds, Workers: e.workers,
 		Hub: e.hub, Works: e.works, Member: member,
 		Recorder: e.mgr.GetEventRecorderFor("pelago-hub"), Log: e.log.With("cluster", cluster), Metrics: e.counts,
-		Transform: e.strings.Transform,
 	})
 	if err != nil {
 		return fmt.Errorf("execute the Works of cluster %s: %w", cluster, err)

@@ -47,6 +47,11 @@ func (t *task) update(ctx context.Context, want *desired, have *unstructured.Uns
 	if now == t.m.settled && scaled == t.m.scaled {
 		return have, nil
 	}
+	if !scaled {
+		if scaled, err = t.scaledMeanwhile(ctx, want.object, have); err != nil {
+			return nil, err
+		}
+	}
 	hash, put := applied(have)
 	same := hash == want.hash && ownerOf(have, t.o.HubID, t.key()) == oursOfWork // this manifest was applied before
 	if same {
@@ -95,7 +100,7 @@ func (t *task) update(ctx context.Context, want *desired, have *unstructured.Uns
 
 // settle remembers the object as our write left it.
 func (t *task) settle(want *desired, made *unstructured.Unstructured) error {
-	t.m.written = made
+	t.memory.wrote(t.work.Name, made)
 	t.made.Note(t.work.Name, made.GetResourceVersion(), time.Now())
 	var err error
 	t.m.settled, err = digest(want.object, made)

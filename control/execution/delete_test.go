@@ -3,6 +3,7 @@ package execution
 import (
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,6 +28,15 @@ func TestDelete(t *testing.T) {
 		t.Helper()
 		l.hub.Remove(w)
 		await.True(t, "Work "+w.Name+" is gone", func() bool { return l.gone(w.Name) })
+	}
+
+	made := func(l *lab) (ns, inner *workv1alpha1.Work) {
+		l.Helper()
+		ns = l.work("ns", namespace)
+		l.applied("ns")
+		inner = l.work("inner", strings.ReplaceAll(configMap, "NS", "NS-made"))
+		l.applied("inner")
+		return ns, inner
 	}
 
 	t.Run("with the Work goes its object, and what depends on it", func(t *testing.T) {
@@ -148,10 +158,7 @@ func TestDelete(t *testing.T) {
 	t.Run("a namespace that we made goes when nothing of others is in it", func(t *testing.T) {
 		l := newLab(t, server)
 		l.run()
-		w := l.work("ns", namespace)
-		l.applied("ns")
-		inner := l.work("inner", strings.ReplaceAll(configMap, "NS", "NS-made"))
-		l.applied("inner")
+		w, inner := made(l)
 		await.True(t, "the namespace has what each one has", func() bool {
 			return l.find(`{apiVersion: v1, kind: ConfigMap, metadata: {name: kube-root-ca.crt, namespace: NS-made}}`) != nil
 		})
@@ -160,6 +167,31 @@ func TestDelete(t *testing.T) {
 			return l.there(namespace).GetDeletionTimestamp() != nil
 		})
 		deleted(t, l, inner)
+		await.True(t, "the namespace's Work is gone", func() bool { return l.gone("ns") })
+		if l.find(namespace) != nil {
+			t.Error("the namespace is still there")
+		}
+	})
+
+	t.Run("a namespace goes although an object and its Work go while it is being looked into", func(t *testing.T) {
+		l := newLab(t, server)
+		l.run()
+		w, inner := made(l)
+		var listed atomic.Bool
+		gone := make(chan struct{})
+		goOn := sync.OnceFunc(func() { close(gone) })
+		defer goOn()
+		l.wire.set(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Path == "/api/v1/namespaces/"+l.ns+"-made/secrets" { // ConfigMaps come before Secrets
+				listed.Store(true)
+				<-gone
+			}
+			return nil, nil
+		})
+		l.hub.Remove(w)
+		await.True(t, "the namespace's ConfigMaps are listed", listed.Load)
+		deleted(t, l, inner)
+		goOn()
 		await.True(t, "the namespace's Work is gone", func() bool { return l.gone("ns") })
 		if l.find(namespace) != nil {
 			t.Error("the namespace is still there")

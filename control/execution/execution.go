@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -20,7 +21,6 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -53,8 +53,6 @@ type Options struct {
 	Log         *slog.Logger
 	Metrics     *Metrics      // shared by all Executions of a process; nil: nobody reads them
 	Timeout     time.Duration // of one request to the member; 0: 30 s
-	// Transform is what the cache of the member's objects does with each; nil: managedFields are taken away.
-	Transform toolscache.TransformFunc
 	// Seen is how long after a change the status of a Work waits for what the member's controller says of it: one write instead of
 	// two. 0: 500 ms.
 	Seen time.Duration
@@ -89,9 +87,6 @@ func New(o Options) (*Execution, error) {
 	}
 	if o.Seen == 0 {
 		o.Seen = 500 * time.Millisecond
-	}
-	if o.Transform == nil {
-		o.Transform = cache.TransformStripManagedFields()
 	}
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
@@ -153,12 +148,21 @@ func each(f func(client.Object)) toolscache.ResourceEventHandler {
 	return h
 }
 
-// newsOf makes an event handler like each, which leaves out the echo of our own writes: the look that wrote has seen what it made.
+// newsOf makes an event handler like each, which leaves out the echo of our own writes: the look that wrote has seen what it made, and
+// it need not be remembered any more.
 func (e *Execution) newsOf(f func(client.Object)) toolscache.ResourceEventHandler {
 	h := each(f)
 	echo := func(obj any) bool {
-		o, ok := obj.(client.Object)
-		return ok && e.made.Wrote(o.GetAnnotations()[workv1alpha1.AnnotationWorkName], o.GetResourceVersion())
+		o, ok := obj.(*unstructured.Unstructured)
+		if !ok {
+			return false
+		}
+		work := o.GetAnnotations()[workv1alpha1.AnnotationWorkName]
+		if !e.made.Wrote(work, o.GetResourceVersion()) {
+			return false
+		}
+		e.memory.cached(work, o)
+		return true
 	}
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,7 +34,7 @@ type member struct {
 	client    client.Client // reads and writes at the server
 	mapper    meta.RESTMapper
 	discovery *discovery.DiscoveryClient
-	managed   cache.Cache // objects with the label karmada.io/managed=true
+	managed   cache.Cache // objects with the label karmada.io/managed=true, packed
 	scalers   cache.Cache // HorizontalPodAutoscalers, whoever made them
 	probe     *rest.RESTClient
 
@@ -71,18 +72,18 @@ func newMember(o Options) (*member, error) {
 	if m.probe, err = prober(config); err != nil {
 		return nil, err
 	}
-	caching := func(selector labels.Selector) (cache.Cache, error) {
+	caching := func(selector labels.Selector, keep toolscache.TransformFunc) (cache.Cache, error) {
 		return cache.New(config, cache.Options{
 			HTTPClient: watches, Mapper: m.mapper, DefaultLabelSelector: selector,
-			DefaultTransform:             o.Transform,
+			DefaultTransform:             keep,
 			DefaultUnsafeDisableDeepCopy: ptr.To(true), // nobody changes what was read of the member
 			ReaderFailOnMissingInformer:  true,
 		})
 	}
-	if m.managed, err = caching(labels.SelectorFromSet(labels.Set{workv1alpha1.LabelManaged: "true"})); err != nil {
+	if m.managed, err = caching(labels.SelectorFromSet(labels.Set{workv1alpha1.LabelManaged: "true"}), pack); err != nil {
 		return nil, err
 	}
-	if m.scalers, err = caching(labels.Everything()); err != nil {
+	if m.scalers, err = caching(labels.Everything(), cache.TransformStripManagedFields()); err != nil {
 		return nil, err
 	}
 	return m, nil

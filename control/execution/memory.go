@@ -33,8 +33,6 @@ type remembered struct {
 	// settled is the digest of the member's object that was found, or left, as it should be, and whether an autoscaler scaled it.
 	settled string
 	scaled  bool
-	// written is the object as our last write left it, until the cache has it.
-	written *unstructured.Unstructured
 	// changedAt is when the object was last created or changed by us.
 	changedAt time.Time
 	// reverts counts changes in the member that were undone, the last one at revertedAt.
@@ -57,6 +55,8 @@ type memory struct {
 	keys    map[string]objectKey // and the other way
 	// reports are the statuses of Works as our last writes left them, until the cache shows them.
 	reports map[string]report
+	// writes are the objects of Works in the member as our last writes left them, or as they were read there, until the cache shows them.
+	writes map[string]*unstructured.Unstructured
 }
 
 // report is a status as it was written, with the resourceVersion of the Work then.
@@ -66,7 +66,8 @@ type report struct {
 }
 
 func newMemory() *memory {
-	return &memory{of: map[string]*remembered{}, objects: map[objectKey]string{}, keys: map[string]objectKey{}, reports: map[string]report{}}
+	return &memory{of: map[string]*remembered{}, objects: map[objectKey]string{}, keys: map[string]objectKey{},
+		reports: map[string]report{}, writes: map[string]*unstructured.Unstructured{}}
 }
 
 // reported notes a write of a Work's status.
@@ -93,6 +94,35 @@ func (m *memory) shown(work, version string) {
 	defer m.mu.Unlock()
 	if r, ok := m.reports[work]; ok && !written.Older(version, r.version) {
 		delete(m.reports, work)
+	}
+}
+
+// wrote notes the object of a Work as the member has it, whatever the cache shows; nil: it is not there.
+func (m *memory) wrote(work string, object *unstructured.Unstructured) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if object == nil {
+		delete(m.writes, work)
+		return
+	}
+	m.writes[work] = object
+}
+
+// newer is a later state of a Work's object than the one that the cache shows; nil if none is known.
+func (m *memory) newer(work string, cached *unstructured.Unstructured) *unstructured.Unstructured {
+	m.cached(work, cached)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.writes[work]
+}
+
+// cached says that the cache shows a Work's object like this: what is remembered of it stays only if it is later.
+func (m *memory) cached(work string, object *unstructured.Unstructured) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w, ok := m.writes[work]
+	if ok && (w.GetUID() != object.GetUID() || !written.Older(object.GetResourceVersion(), w.GetResourceVersion())) {
+		delete(m.writes, work)
 	}
 }
 
@@ -134,6 +164,7 @@ func (m *memory) forget(work string) {
 	delete(m.keys, work)
 	delete(m.of, work)
 	delete(m.reports, work)
+	delete(m.writes, work)
 }
 
 func (m *memory) works() []string {

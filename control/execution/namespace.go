@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 )
 
@@ -41,8 +42,8 @@ func byItself(kind schema.GroupKind, name string) bool {
 		kind == schema.GroupKind{Kind: "ConfigMap"} && name == "kube-root-ca.crt"
 }
 
-// leftIn says why a Namespace must stay: "" if it may go. It waits while objects of other Works of ours are in it, and while the
-// member's garbage collector is at work.
+// leftIn says why a Namespace must stay: "" if it may go. It waits while objects of other Works of ours are in it, for those of
+// Works that have just gone, and while the member's garbage collector is at work.
 func (t *task) leftIn(ctx context.Context, ns *unstructured.Unstructured) (string, error) {
 	if ns.GetAnnotations()[workv1alpha1.AnnotationCreatedNamespace] != "true" {
 		return "it was there before the hub came; its marks are removed", nil
@@ -65,12 +66,12 @@ func (t *task) leftIn(ctx context.Context, ns *unstructured.Unstructured) (strin
 		case o.DeletionTimestamp != nil:
 			collected = append(collected, name)
 		case byItself(o.GroupVersionKind().GroupKind(), o.Name):
-		case t.alive(ctx, &o):
+		case t.hubs(&o) && t.alive(ctx, &o):
 			ours = append(ours, name)
 		case slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return there[r.UID] }):
 			// It goes or stays with its owner, which is in the list itself.
-		case len(o.OwnerReferences) > 0 && time.Since(t.work.DeletionTimestamp.Time) < collectorTime:
-			collected = append(collected, name)
+		case (len(o.OwnerReferences) > 0 || t.hubs(&o)) && time.Since(t.work.DeletionTimestamp.Time) < collectorTime:
+			collected = append(collected, name) // the hub's may have gone since the list was made, and then its Work
 		default:
 			left = append(left, name)
 		}
@@ -84,14 +85,15 @@ func (t *task) leftIn(ctx context.Context, ns *unstructured.Unstructured) (strin
 	return "", nil
 }
 
-// alive says whether an object belongs to a Work of this cluster that is there, even if it is being deleted.
+// hubs says whether an object was made by a Work of this cluster.
+func (t *task) hubs(o *metav1.PartialObjectMetadata) bool {
+	a := o.Annotations
+	return a[pelagov1alpha1.AnnotationHubID] == t.o.HubID && a[workv1alpha1.AnnotationWorkNamespace] == t.namespace
+}
+
+// alive says whether the Work that made an object is there, even if it is being deleted.
 func (t *task) alive(ctx context.Context, o *metav1.PartialObjectMetadata) bool {
 	key := types.NamespacedName{Namespace: t.namespace, Name: o.Annotations[workv1alpha1.AnnotationWorkName]}
-	u := &unstructured.Unstructured{}
-	u.SetAnnotations(o.Annotations)
-	if ownerOf(u, t.o.HubID, key) != oursOfWork {
-		return false
-	}
 	// An error means that the Work cannot be seen: then its object counts as one that is waited for.
 	_, err := t.o.Works.get(ctx, key)
 	return !apierrors.IsNotFound(err)

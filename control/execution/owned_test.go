@@ -1,6 +1,7 @@
 package execution
 
 import (
+	"context"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -134,6 +136,29 @@ func TestOwned(t *testing.T) {
 		}
 		l.member.Remove(l.object(hpa))
 		await.Equal(t, "2", func() string { return value(l.there(deployment), "spec", "replicas") })
+	})
+
+	t.Run("#386: replicas are the autoscaler's that the cache does not show yet, too", func(t *testing.T) {
+		l := newLab(t, server)
+		l.wire.set(func(r *http.Request) (*http.Response, error) {
+			if !strings.HasSuffix(r.URL.Path, "/horizontalpodautoscalers") || r.URL.Query().Get("watch") == "" {
+				return nil, nil
+			}
+			silent, end := io.Pipe()
+			context.AfterFunc(r.Context(), func() { end.Close() })
+			header := http.Header{"Content-Type": {"application/json"}}
+			return &http.Response{StatusCode: http.StatusOK, Header: header, Body: silent, Request: r}, nil
+		})
+		l.run()
+		l.work("w", deployment)
+		l.applied("w")
+		l.scale(t, 1)
+		await.Equal(t, "2", func() string { return value(l.there(deployment), "spec", "replicas") })
+		l.member.Make(l.object(hpa))
+		l.scale(t, 6)
+		await.Never(t, time.Second, "the autoscaler's replicas are written over", func() bool {
+			return value(l.there(deployment), "spec", "replicas") != "6"
+		})
 	})
 
 	t.Run("replicas are the member's with the label retain-replicas", func(t *testing.T) {

@@ -24,12 +24,28 @@ func (t *task) scaled(ctx context.Context, want *unstructured.Unstructured) (boo
 	if err != nil {
 		return false, fmt.Errorf("watch the autoscalers: %w", err)
 	}
+	if !w.synced() {
+		return t.scaledBy(ctx, t.member.client, want)
+	}
+	return t.scaledBy(ctx, t.member.scalers, want)
+}
+
+// scaledMeanwhile asks the member itself where other replicas would be written: what has set them may be an autoscaler that the
+// cache does not show yet.
+func (t *task) scaledMeanwhile(ctx context.Context, want, have *unstructured.Unstructured) (bool, error) {
+	wanted, found, err := unstructured.NestedFieldNoCopy(want.Object, "spec", "replicas")
+	if err != nil || !found {
+		return false, err
+	}
+	if there, _, err := unstructured.NestedFieldNoCopy(have.Object, "spec", "replicas"); err != nil || there == wanted {
+		return false, err
+	}
+	return t.scaledBy(ctx, t.member.client, want)
+}
+
+func (t *task) scaledBy(ctx context.Context, from client.Reader, want *unstructured.Unstructured) (bool, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(autoscaler.GroupVersion().WithKind(autoscaler.Kind + "List"))
-	var from client.Reader = t.member.scalers
-	if !w.synced() {
-		from = t.member.client
-	}
 	if err := from.List(ctx, list, client.InNamespace(want.GetNamespace())); err != nil {
 		return false, fmt.Errorf("list the autoscalers of namespace %s: %w", want.GetNamespace(), err)
 	}

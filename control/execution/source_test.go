@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -86,16 +87,24 @@ func TestEcho(t *testing.T) {
 		t.Fatal(err)
 	}
 	object := func(version string, marks map[string]string) client.Object {
-		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version, Annotations: marks}}
+		u := ofKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+		u.SetResourceVersion(version)
+		u.SetAnnotations(marks)
+		return u
 	}
 	ours := map[string]string{workv1alpha1.AnnotationWorkNamespace: e.namespace, workv1alpha1.AnnotationWorkName: "w"}
 	e.made.Note("w", "5", time.Now())
 	var news []string
+	made, _ := object("5", ours).(*unstructured.Unstructured) // what it makes
+	e.memory.wrote("w", made)
 	h := e.newsOf(func(o client.Object) { news = append(news, o.GetResourceVersion()) })
 	h.OnAdd(object("5", ours), false)
 	h.OnUpdate(object("4", ours), object("5", ours))
 	if len(news) > 0 {
 		t.Errorf("news of our own write: %v", news)
+	}
+	if len(e.memory.writes) > 0 {
+		t.Error("the object that our write made is still remembered when the cache has it")
 	}
 	h.OnAdd(object("3", ours), false)
 	h.OnUpdate(object("5", ours), object("6", nil))

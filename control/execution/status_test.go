@@ -191,8 +191,11 @@ func TestStatus(t *testing.T) {
 				l.status(deployment, 9)
 				u := l.object(deployment)
 				await.True(t, "the execution has seen it", func() bool {
-					err := l.execution.member.managed.Get(t.Context(), client.ObjectKeyFromObject(u), u)
-					return err == nil && value(u, "status", "readyReplicas") == "9"
+					if err := l.execution.member.managed.Get(t.Context(), client.ObjectKeyFromObject(u), u); err != nil {
+						return false
+					}
+					seen, err := unpack(u)
+					return err == nil && value(seen, "status", "readyReplicas") == "9"
 				})
 				return apierrors.NewConflict(workv1alpha1.GroupVersion.WithResource("works").GroupResource(), w.Name, nil)
 			}

@@ -17,7 +17,6 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	"github.com/pelago-net/pelago/control/pace"
-	"github.com/pelago-net/pelago/control/written"
 )
 
 const (
@@ -157,16 +156,15 @@ func (t *task) observe(ctx context.Context, want *unstructured.Unstructured) (*u
 	switch {
 	case apierrors.IsNotFound(err):
 		// It may be there without our label, or too new for the cache.
-		t.m.written = nil
+		t.memory.wrote(t.work.Name, nil)
 		return t.live(ctx, want)
 	case err != nil:
 		return nil, fmt.Errorf("read from the cache: %w", err)
 	}
-	if w := t.m.written; w != nil && w.GetUID() == have.GetUID() && written.Older(have.GetResourceVersion(), w.GetResourceVersion()) {
+	if w := t.memory.newer(t.work.Name, have); w != nil {
 		return w, nil
 	}
-	t.m.written = nil
-	return have, nil
+	return unpack(have)
 }
 
 // live asks the member itself.
@@ -175,12 +173,12 @@ func (t *task) live(ctx context.Context, want *unstructured.Unstructured) (*unst
 	err := t.member.client.Get(ctx, client.ObjectKeyFromObject(want), have)
 	switch {
 	case apierrors.IsNotFound(err) && !notServed(err):
-		t.m.written = nil
+		t.memory.wrote(t.work.Name, nil)
 		return nil, nil
 	case err != nil:
 		return nil, err
 	}
-	t.m.written = have
+	t.memory.wrote(t.work.Name, have)
 	return have, nil
 }
 

@@ -1,6 +1,6 @@
 // Package intern has the objects of caches share the strings that they have in common: names of fields, labels, annotations and
 // their values. Each decoded object brings copies of its own, a quarter of what a cache of many such objects takes. It is a leaf,
-// used by pelago-hub for its cache and those of members.
+// used by pelago-hub for its cache.
 package intern
 
 import (
