@@ -260,6 +260,18 @@ func TestDeploymentOverTwoClusters(t *testing.T) {
 	}
 }
 
+// A decision says of all its clusters that nothing is known of them yet; that their Works come says nothing more.
+func TestWorksThatComeCostNoWrite(t *testing.T) {
+	h := newHub(t)
+	d := deployment()
+	h.Make(d)
+	h.run(10 * time.Millisecond)
+	b := h.bind(reference(d, appsv1.SchemeGroupVersion.WithKind("Deployment")), "m1", "m2")
+	await.Equal(t, "1 0", h.writes)
+	h.send(b)
+	await.Never(t, 1300*time.Millisecond, "a write for Works that have come", func() bool { return h.writes() != "1 0" })
+}
+
 // A cluster that reports after another one within a second costs no write of its own, and the last one is not waited for.
 func TestProgressIsWrittenAtItsPace(t *testing.T) {
 	h := newHub(t)

@@ -108,12 +108,8 @@ func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.
 	if err != nil {
 		return 0, err
 	}
-	unready, err := r.unready(ctx)
-	if err != nil {
-		return 0, err
-	}
 	at := metav1.NewTime(now.Truncate(time.Second))
-	status, err := Desired(b, works, unready, at)
+	status, err := Desired(b, works, r.unready(ctx), at)
 	if err != nil {
 		return 0, fmt.Errorf("make the status of the binding %s: %w", key, err)
 	}
@@ -167,19 +163,18 @@ func (r *reconciler) works(ctx context.Context, key client.ObjectKey) ([]*workv1
 	return out, nil
 }
 
-// unready says of each cluster that is not ready why.
-func (r *reconciler) unready(ctx context.Context) (map[string]string, error) {
-	var list clusterv1alpha1.ClusterList
-	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list Clusters: %w", err)
-	}
-	out := map[string]string{}
-	for i := range list.Items {
-		if why := readiness(&list.Items[i]); why != "" {
-			out[list.Items[i].Name] = why
+// unready says of a cluster why it is not ready, "" if it is.
+func (r *reconciler) unready(ctx context.Context) func(cluster string) string {
+	return func(cluster string) string {
+		var c clusterv1alpha1.Cluster
+		switch err := r.client.Get(ctx, client.ObjectKey{Name: cluster}, &c, client.UnsafeDisableDeepCopy); {
+		case apierrors.IsNotFound(err):
+			return ""
+		case err != nil:
+			return fmt.Sprintf("cannot be read: %v", err)
 		}
+		return readiness(&c)
 	}
-	return out, nil
 }
 
 // readiness is "" for a ready cluster, else words that follow "the cluster".

@@ -31,17 +31,17 @@ type Binding struct {
 	Status *workv1alpha2.ResourceBindingStatus
 }
 
-// Desired is the status of a binding. works are all of the binding, in no order; unready says of the clusters that are not ready
-// why. Conditions of other types stay.
+// Desired is the status of a binding. works are all of the binding, in no order; unready says of a cluster why it is
+// not ready, "" if it is, and is asked only where that matters. Conditions of other types stay.
 func Desired(
-	b Binding, works []*workv1alpha1.Work, unready map[string]string, now metav1.Time,
+	b Binding, works []*workv1alpha1.Work, unready func(cluster string) string, now metav1.Time,
 ) (workv1alpha2.ResourceBindingStatus, error) {
 	out := *b.Status.DeepCopy()
 	if err := schedule(&out, b); err != nil {
 		return out, err
 	}
 	out.AggregatedStatus = items(b, works, unready)
-	problems := outstanding(b.Spec, out.AggregatedStatus, unready)
+	problems := outstanding(b.Spec, out.AggregatedStatus)
 	condition := metav1.Condition{
 		Type: workv1alpha2.ConditionFullyApplied, Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonFullyAppliedSuccess,
 		Message:            fmt.Sprintf("applied in %d clusters", len(out.AggregatedStatus)),
@@ -117,19 +117,33 @@ func schedule(out *workv1alpha2.ResourceBindingStatus, b Binding) error {
 // seconds is the time as a status keeps it.
 func seconds(t metav1.MicroTime) *metav1.Time { return ptr.To(metav1.NewTime(t.Truncate(time.Second))) }
 
-// items is one for each Work that is not being deleted, in the order of the clusters.
-func items(b Binding, works []*workv1alpha1.Work, unready map[string]string) []workv1alpha2.AggregatedStatusItem {
+// items is one for each wanted cluster, and one for each other whose Work is not being deleted, in the order of the clusters.
+func items(b Binding, works []*workv1alpha1.Work, unready func(cluster string) string) []workv1alpha2.AggregatedStatusItem {
 	var out []workv1alpha2.AggregatedStatusItem
 	for _, w := range works {
 		if cluster, ok := names.ClusterOf(w.Namespace); ok && w.DeletionTimestamp == nil {
-			out = append(out, item(b, w, cluster, unready[cluster]))
+			out = append(out, item(b, w, cluster, unready))
 		}
 	}
 	slices.SortFunc(out, func(a, b workv1alpha2.AggregatedStatusItem) int {
 		return cmp.Or(cmp.Compare(a.ClusterName, b.ClusterName), compareBool(a.Applied, b.Applied))
 	})
 	// Two Works of one cluster: a name that was taken has become free. The one that is not done yet speaks.
-	return slices.CompactFunc(out, func(a, b workv1alpha2.AggregatedStatusItem) bool { return a.ClusterName == b.ClusterName })
+	out = slices.CompactFunc(out, func(a, b workv1alpha2.AggregatedStatusItem) bool { return a.ClusterName == b.ClusterName })
+	there := out
+	for _, cluster := range wanted(b.Spec) {
+		if _, ok := slices.BinarySearchFunc(there, cluster, byCluster); !ok {
+			out = append(out, workv1alpha2.AggregatedStatusItem{
+				ClusterName: cluster, Health: workv1alpha2.ResourceUnknown, AppliedMessage: waiting(b.Spec, cluster, unready),
+			})
+		}
+	}
+	slices.SortFunc(out, func(a, b workv1alpha2.AggregatedStatusItem) int { return byCluster(a, b.ClusterName) })
+	return out
+}
+
+func byCluster(it workv1alpha2.AggregatedStatusItem, cluster string) int {
+	return cmp.Compare(it.ClusterName, cluster)
 }
 
 func compareBool(a, b bool) int {
@@ -143,7 +157,9 @@ func compareBool(a, b bool) int {
 }
 
 // item is what a Work says. What the member last reported stays until it reports anew.
-func item(b Binding, w *workv1alpha1.Work, cluster, unready string) workv1alpha2.AggregatedStatusItem {
+func item(
+	b Binding, w *workv1alpha1.Work, cluster string, unready func(cluster string) string,
+) workv1alpha2.AggregatedStatusItem {
 	out := workv1alpha2.AggregatedStatusItem{ClusterName: cluster, Health: workv1alpha2.ResourceUnknown}
 	var health workv1alpha1.ResourceHealth
 	if reported := w.Status.ManifestStatuses; len(reported) > 0 { // the hub puts one manifest into a Work
@@ -181,37 +197,31 @@ func sameTemplate(b Binding, w *workv1alpha1.Work) bool {
 }
 
 // waiting says why nothing is known of a cluster yet.
-func waiting(spec *workv1alpha2.ResourceBindingSpec, cluster, unready string) string {
-	switch {
-	case suspended(spec, cluster):
+func waiting(spec *workv1alpha2.ResourceBindingSpec, cluster string, unready func(cluster string) string) string {
+	if suspended(spec, cluster) {
 		return "not applied: dispatching is suspended"
-	case unready != "":
-		return "not applied yet: the cluster " + unready
+	}
+	if why := unready(cluster); why != "" {
+		return "not applied yet: the cluster " + why
 	}
 	return "not applied yet"
 }
 
 // outstanding lists what is missing until exactly the wanted clusters have the object, as `cluster: what`.
-func outstanding(
-	spec *workv1alpha2.ResourceBindingSpec, items []workv1alpha2.AggregatedStatusItem, unready map[string]string,
-) []string {
+func outstanding(spec *workv1alpha2.ResourceBindingSpec, items []workv1alpha2.AggregatedStatusItem) []string {
 	want := wanted(spec)
 	if len(want) == 0 {
 		return []string{"no cluster is chosen"}
 	}
 	var out []string
-	missing := slices.Clone(want)
 	for _, it := range items {
-		missing = slices.DeleteFunc(missing, func(name string) bool { return name == it.ClusterName })
+		_, isWanted := slices.BinarySearch(want, it.ClusterName)
 		switch {
-		case !slices.Contains(want, it.ClusterName):
+		case !isWanted:
 			out = append(out, it.ClusterName+": still there, but not wanted any more")
 		case !it.Applied:
 			out = append(out, it.ClusterName+": "+it.AppliedMessage)
 		}
-	}
-	for _, name := range missing {
-		out = append(out, name+": "+waiting(spec, name, unready[name]))
 	}
 	slices.Sort(out)
 	return out
@@ -258,7 +268,7 @@ func suspended(spec *workv1alpha2.ResourceBindingSpec, cluster string) bool {
 		s.DispatchingOnClusters != nil && slices.Contains(s.DispatchingOnClusters.ClusterNames, cluster)
 }
 
-// Answers are the items that the template's status is made of: of the wanted clusters, in their order. What runs in a cluster
+// Answers are the items of Desired that the template's status is made of: those of the wanted clusters. What runs in a cluster
 // counts whether the cluster has caught up or not, but only one that has can say that this generation of the template has
 // arrived. A suspended cluster is not waited for: it counts if it has reported, and agrees to any generation. As long as no
 // cluster could be chosen one answer, of nobody, is missing.
@@ -266,15 +276,12 @@ func Answers(b Binding, items []workv1alpha2.AggregatedStatusItem, generation in
 	var out []workv1alpha2.AggregatedStatusItem
 	var err error
 	want := wanted(b.Spec)
-	for _, cluster := range want {
-		it := workv1alpha2.AggregatedStatusItem{ClusterName: cluster}
-		if i := slices.IndexFunc(items, func(it workv1alpha2.AggregatedStatusItem) bool { return it.ClusterName == cluster }); i >= 0 {
-			it = items[i]
-		}
+	for _, it := range items {
+		_, isWanted := slices.BinarySearch(want, it.ClusterName)
 		switch {
-		case suspended(b.Spec, cluster) && it.Status == nil:
+		case !isWanted, suspended(b.Spec, it.ClusterName) && it.Status == nil:
 			continue
-		case suspended(b.Spec, cluster):
+		case suspended(b.Spec, it.ClusterName):
 			it.Status, err = attest(it.Status, func(status map[string]any) {
 				status[fieldObservedGeneration] = status[fieldGeneration]
 				status[fieldTemplateGeneration] = generation
@@ -283,7 +290,7 @@ func Answers(b Binding, items []workv1alpha2.AggregatedStatusItem, generation in
 			it.Status, err = attest(it.Status, func(status map[string]any) { delete(status, fieldTemplateGeneration) })
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read the status of cluster %s: %w", cluster, err)
+			return nil, fmt.Errorf("read the status of cluster %s: %w", it.ClusterName, err)
 		}
 		out = append(out, it)
 	}

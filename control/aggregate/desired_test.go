@@ -55,6 +55,9 @@ func bindingFor(clusters ...string) Binding {
 	return b
 }
 
+// ready says of each cluster that it is.
+func ready(string) string { return "" }
+
 // A rule that fails on a member's object or on the template is named on the binding, until it does not.
 func TestInterpreted(t *testing.T) {
 	failing := func(message string) func(*workv1alpha1.Work) {
@@ -104,9 +107,16 @@ func TestFullyApplied(t *testing.T) {
 		},
 		"nothing there yet (#5241: no word of statuses that do not exist)": {
 			clusters: []string{"m1", "m2"}, want: "False m1: not applied yet; m2: not applied yet",
+			items: "m1 false Unknown not applied yet|m2 false Unknown not applied yet|",
+		},
+		"some are missing, one is not wanted": {
+			clusters: []string{"m4", "m2", "m1"}, works: []*workv1alpha1.Work{work("m9"), work("m2")},
+			want:  "False m1: not applied yet; m4: not applied yet; m9: still there, but not wanted any more",
+			items: "m1 false Unknown not applied yet|m2 true Healthy |m4 false Unknown not applied yet|m9 true Healthy |",
 		},
 		"one is missing": {
-			clusters: []string{"m1", "m2"}, works: []*workv1alpha1.Work{work("m1")}, want: "False m2: not applied yet", items: "m1 true Healthy |",
+			clusters: []string{"m1", "m2"}, works: []*workv1alpha1.Work{work("m1")}, want: "False m2: not applied yet",
+			items: "m1 true Healthy |m2 false Unknown not applied yet|",
 		},
 		"one failed": {
 			clusters: []string{"m1"}, works: []*workv1alpha1.Work{work("m1", failed("the quota is used up"))},
@@ -160,6 +170,7 @@ func TestFullyApplied(t *testing.T) {
 		"many": {
 			clusters: []string{"a", "b", "c", "d", "e", "f", "g"},
 			want:     "False a: not applied yet; b: not applied yet; c: not applied yet; d: not applied yet; e: not applied yet; and 2 more",
+			items:    strings.Join([]string{"a", "b", "c", "d", "e", "f", "g", ""}, " false Unknown not applied yet|"),
 		},
 		"a long message is cut": {
 			clusters: []string{"m1"}, works: []*workv1alpha1.Work{work("m1", failed(strings.Repeat("é", 200)))},
@@ -175,7 +186,7 @@ func TestFullyApplied(t *testing.T) {
 			if tt.suspended != nil {
 				b.Spec.Suspension = &workv1alpha2.Suspension{Suspension: *tt.suspended}
 			}
-			got, err := Desired(b, tt.works, tt.unready, metav1.NewTime(noon))
+			got, err := Desired(b, tt.works, func(cluster string) string { return tt.unready[cluster] }, metav1.NewTime(noon))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -259,11 +270,12 @@ func TestScheduled(t *testing.T) {
 			if tt.decision != nil {
 				decided(t, b, *tt.decision, !tt.stale)
 			}
-			got, err := Desired(b, nil, nil, metav1.NewTime(noon))
+			got, err := Desired(b, nil, ready, metav1.NewTime(noon))
 			if err != nil {
 				t.Fatal(err)
 			}
 			meta.RemoveStatusCondition(&got.Conditions, "FullyApplied")
+			tt.want.AggregatedStatus = []workv1alpha2.AggregatedStatusItem{{ClusterName: "m1", Health: "Unknown", AppliedMessage: "not applied yet"}}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
@@ -277,13 +289,13 @@ func TestDesiredIsStable(t *testing.T) {
 	b.Spec.Placement = &policyv1alpha1.Placement{}
 	decided(t, b, workv1alpha2.Decision{Reason: "Success", Time: metav1.NowMicro(), Scheduled: metav1.NowMicro()}, true)
 	works := []*workv1alpha1.Work{work("m1"), work("m2", failed("no"))}
-	first, err := Desired(b, works, nil, metav1.NewTime(noon))
+	first, err := Desired(b, works, ready, metav1.NewTime(noon))
 	if err != nil {
 		t.Fatal(err)
 	}
 	*b.Status = *first.DeepCopy()
 	b.Status.AggregatedStatus[0].Status.Raw = []byte(` { "replicas" : 1 } `) // as another server may print it
-	second, err := Desired(b, works, nil, metav1.NewTime(noon.Add(time.Hour)))
+	second, err := Desired(b, works, ready, metav1.NewTime(noon.Add(time.Hour)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +314,7 @@ func TestAnswers(t *testing.T) {
 		clusters  []string
 		suspended []string
 		decision  string
-		items     string // cluster, "+" if applied, status
+		items     string // cluster, "+" if applied, status; the cluster alone if it has not reported
 		want      string
 	}{
 		"a cluster that has caught up says what it says": {clusters: []string{"m1"}, items: "m1+" + counted, want: "m1 " + counted},
@@ -310,12 +322,12 @@ func TestAnswers(t *testing.T) {
 			clusters: []string{"m1"}, items: "m1 " + counted, want: `m1 {"generation":9,"observedGeneration":8,"replicas":2}`,
 		},
 		"one that has not, of a kind without generations": {clusters: []string{"m1"}, items: `m1 {"phase":"Bound"}`, want: `m1 {"phase":"Bound"}`},
-		"one that has not reported":                       {clusters: []string{"m2", "m1"}, items: "m1+" + counted, want: "m1 " + counted + "\nm2 "},
+		"one that has not reported":                       {clusters: []string{"m2", "m1"}, items: "m1+" + counted + "\nm2", want: "m1 " + counted + "\nm2 "},
 		"a suspended one is counted and agrees": {
 			clusters: []string{"m1"}, suspended: []string{"m1"}, items: "m1 " + counted,
 			want: `m1 {"generation":9,"observedGeneration":9,"replicas":2,"resourceTemplateGeneration":5}`,
 		},
-		"a suspended one that has nothing is left out":     {clusters: []string{"m1"}, suspended: []string{"m1"}, decision: "Success"},
+		"a suspended one that has nothing is left out":     {clusters: []string{"m1"}, suspended: []string{"m1"}, decision: "Success", items: "m1"},
 		"one that is not wanted":                           {clusters: []string{"m1"}, items: "m1+{}\nm9+{}", want: "m1 {}"},
 		"no cluster fits, and nobody can agree":            {decision: "NoClusterFit", want: " "},
 		"nothing is decided, and nobody can agree":         {want: " "},
@@ -332,8 +344,12 @@ func TestAnswers(t *testing.T) {
 			}
 			var items []workv1alpha2.AggregatedStatusItem
 			for line := range strings.Lines(tt.items) {
-				it := workv1alpha2.AggregatedStatusItem{ClusterName: line[:2], Applied: line[2] == '+'}
-				it.Status = &runtime.RawExtension{Raw: []byte(strings.TrimSpace(line[3:]))}
+				line = strings.TrimSpace(line)
+				it := workv1alpha2.AggregatedStatusItem{ClusterName: line[:2]}
+				if status := line[2:]; status != "" {
+					it.Applied = status[0] == '+'
+					it.Status = &runtime.RawExtension{Raw: []byte(strings.TrimSpace(status[1:]))}
+				}
 				items = append(items, it)
 			}
 			answers, err := Answers(b, items, 5)
