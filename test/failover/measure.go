@@ -21,6 +21,8 @@ const (
 	coolDown = time.Second
 	// stuckAfter a flow that has no answers for so long has found no way around the fault.
 	stuckAfter = 3 * time.Second
+	// interval between two datagrams of a flow.
+	interval = time.Second / rate
 )
 
 // outcome is what one run of one fault did.
@@ -29,6 +31,8 @@ type outcome struct {
 	// outages of the flows that lost anything from the fault until the beginning of its healing: the longest time without a
 	// datagram that was answered.
 	outages []time.Duration
+	// certain is the part of each that nothing but the fault can explain (certainly).
+	certain []time.Duration
 	// lost datagrams: from the fault until its healing begins, and from then on to the end.
 	lost, lostHealing, sent int
 	// stuck flows found no way around the fault.
@@ -163,7 +167,7 @@ func judge(l loaded, at times) outcome {
 	out := outcome{broken: l.Connections.Broken, failed: l.Dials.Failed, slowestEcho: time.Duration(l.Connections.SlowestMs * float64(time.Millisecond))}
 	for _, f := range l.Flows {
 		out.sent += f.Sent
-		var longest time.Duration
+		var longest, certain time.Duration
 		stuck := false
 		for _, run := range f.Losses {
 			switch {
@@ -176,10 +180,12 @@ func judge(l loaded, at times) outcome {
 			out.lost += run.Count
 			outage := time.Duration(run.Until - run.From)
 			longest = max(longest, outage)
+			certain = max(certain, certainly(run, at.strike, l.Stalls))
 			stuck = stuck || outage > stuckAfter
 		}
 		if longest > 0 {
 			out.outages = append(out.outages, longest)
+			out.certain = append(out.certain, certain)
 		}
 		if stuck {
 			out.stuck++
@@ -191,5 +197,19 @@ func judge(l loaded, at times) outcome {
 		}
 	}
 	slices.Sort(out.outages)
+	slices.Sort(out.certain)
 	return out
+}
+
+// certainly is how long nothing got through for certain: from the fault on (what was lost before it stood in a queue of the victim),
+// and not in the time at the end in which the load itself stood still, as nothing was sent then that could have been answered.
+func certainly(run loss, strike int64, stalls []span) time.Duration {
+	from, until := max(run.From, strike), run.Until
+	for _, stall := range stalls {
+		if stall.From > from && stall.From < until && stall.Until+int64(2*interval) >= run.Until {
+			until = stall.From
+			break
+		}
+	}
+	return max(0, time.Duration(until-from))
 }

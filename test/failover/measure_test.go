@@ -61,6 +61,31 @@ func TestJudgeStalls(t *testing.T) {
 	}
 }
 
+func TestCertainly(t *testing.T) {
+	run := loss{From: at(1990), Until: at(2080), Count: 40}
+	for name, tt := range map[string]struct {
+		stalls []span
+		want   int64 // ms
+	}{
+		"from the fault on":                {nil, 80},
+		"the load stands still to the end": {[]span{{at(2045), at(2079)}}, 45},
+		"and beyond":                       {[]span{{at(2045), at(2100)}}, 45},
+		"in between":                       {[]span{{at(2010), at(2030)}}, 80},
+		"twice: what was sent between counts as lost": {[]span{{at(2040), at(2060)}, {at(2061), at(2080)}}, 61},
+		"before and after":                            {[]span{{at(1900), at(2085)}, {at(2090), at(2100)}}, 80},
+		"another datagram was lost after standstill":  {[]span{{at(2045), at(2070)}}, 80},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := certainly(run, at(2000), tt.stalls); got != time.Duration(at(tt.want)) {
+				t.Errorf("%v, want %d ms", got, tt.want)
+			}
+		})
+	}
+	if got := certainly(loss{From: at(1980), Until: at(2000)}, at(2010), nil); got != 0 {
+		t.Errorf("%v of what ended before the fault", got)
+	}
+}
+
 func TestJudgeConnections(t *testing.T) {
 	var l loaded
 	text := `{"connections":{"opened":3,"broken":[{"at":5,"target":"x:7","error":"reset"}],"slowestMs":1.5},"dials":{"done":4,"failed":[{"error":"a"},{"error":"b"}]}}`

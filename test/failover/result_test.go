@@ -56,8 +56,9 @@ func TestReport(t *testing.T) {
 	chosen := []fault{{name: "cut", title: "a cut"}, {name: "drain", title: "a drain", planned: true}, {name: "absent", title: "not measured"}}
 	results := map[string][]outcome{
 		"cut": {
-			{outages: []time.Duration{30 * time.Millisecond, 40 * time.Millisecond}, lost: 70},
-			{outages: []time.Duration{50 * time.Millisecond}, lost: 50, lostHealing: 2, failed: []failure{{}}},
+			{outages: []time.Duration{30 * time.Millisecond, 40 * time.Millisecond},
+				certain: []time.Duration{30 * time.Millisecond, 35 * time.Millisecond}, lost: 70},
+			{outages: []time.Duration{50 * time.Millisecond}, certain: []time.Duration{45 * time.Millisecond}, lost: 50, lostHealing: 2, failed: []failure{{}}},
 		},
 		"drain": {{}},
 	}
@@ -72,7 +73,7 @@ func TestReport(t *testing.T) {
 			line = fields
 		}
 	}
-	want := []string{"cut", "2", "3", "30", "40", "50", "50", "50", "p50≤45", "p99≤60", "60", "70", "2", "0", "1", "0", "0", "0"}
+	want := []string{"cut", "2", "3", "30", "40", "50", "50", "50", "45", "p50≤45", "p99≤60", "60", "70", "2", "0", "1", "0", "0", "0"}
 	if diff := cmp.Diff(want, line); diff != "" {
 		t.Errorf("row of the table: -want +got\n%s\n%s", diff, text.String())
 	}
@@ -101,6 +102,7 @@ func TestReport(t *testing.T) {
 	}{
 		{"cut", "outage_ms_p50", []resultfile.Row{{Case: "cut", Variant: variant, Metric: "outage_ms_p50", Unit: "ms", N: 3, Median: 40, Min: 30, Max: 50}}},
 		{"cut", "outage_ms_p99", []resultfile.Row{{Case: "cut", Variant: variant, Metric: "outage_ms_p99", Unit: "ms", N: 3, Median: 50, Min: 30, Max: 50}}},
+		{"cut", "outage_certain_ms_p99", []resultfile.Row{{Case: "cut", Variant: variant, Metric: "outage_certain_ms_p99", Unit: "ms", N: 3, Median: 45, Min: 30, Max: 45}}},
 		{"cut", "packets_lost", []resultfile.Row{{Case: "cut", Variant: variant, Metric: "packets_lost", Unit: "1", N: 2, Median: 50, Min: 50, Max: 70}}},
 		{"cut", "connections_broken", []resultfile.Row{{Case: "cut", Variant: variant, Metric: "connections_broken", Unit: "1", N: 2, Median: 0, Min: 0, Max: 0}}},
 		{"drain", "outage_ms_p50", nil},
