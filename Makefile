@@ -54,7 +54,7 @@ GOTEST := go tool gotestsum --format standard-quiet --
 unit: setup ## unit, packet, namespace and API server tests
 	$(GOTEST) -count=1 -timeout 30m $$(go list ./... | grep -v -e /test/e2e -e /test/lab$$)
 
-RACE := ./control/... ./dataplane/... ./dns/... ./cmd/pelago-dns/...
+RACE := ./dataplane/... ./control/... ./dns/... ./cmd/pelago-dns/... # the longest first
 race: setup ## those of the packages with goroutines, with the race detector
 	CGO_ENABLED=1 $(GOTEST) -race -count=1 -timeout 30m $(RACE)
 

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +95,34 @@ func TestIPsecEnsureDisturbsNothing(t *testing.T) {
 	}
 	if st := a.status(t, b); time.Since(st.Handshake) < time.Second {
 		t.Errorf("new keys since %s ago", time.Since(st.Handshake))
+	}
+}
+
+// The side that is called changes keys later than the caller would at the latest, also where lives are a few seconds.
+func TestOneSideChangesKeys(t *testing.T) {
+	low, high := Local{Fabric: netip.MustParseAddr("241.0.64.1")}, Local{Fabric: netip.MustParseAddr("241.0.128.1")}
+	for _, life := range []time.Duration{3 * time.Second, 5 * time.Second, time.Hour, 4 * time.Hour} {
+		caller := connection{local: low, peer: Peer{Fabric: high.Fabric}, rekey: life, ike: life}
+		called := connection{local: high, peer: Peer{Fabric: low.Fabric}, rekey: life, ike: life}
+		times := func(c connection, what string) (earliest, latest int) {
+			m, err := c.message()
+			must(t, err)
+			m = section(m, c.name())
+			if what == "ESP" {
+				m = section(section(m, "children"), "wire")
+			}
+			latest, err = strconv.Atoi(text(m, "rekey_time"))
+			must(t, err)
+			spread, err := strconv.Atoi(text(m, "rand_time"))
+			must(t, err)
+			return latest - spread, latest
+		}
+		for _, what := range []string{"IKE", "ESP"} {
+			_, last := times(caller, what)
+			if first, _ := times(called, what); first <= last {
+				t.Errorf("%s keys that live %v: the called side changes them after %d s, the caller after up to %d s", what, life, first, last)
+			}
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package cable
 import (
 	"encoding/pem"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"strconv"
@@ -64,7 +65,8 @@ func (c connection) first() bool { return c.local.Fabric.Less(c.peer.Fabric) }
 func (c connection) calls() bool { return c.first() && c.peer.Address.IsValid() }
 
 func (c connection) message() (*vici.Message, error) {
-	seconds := func(d time.Duration) string { return strconv.Itoa(max(1, int(d.Seconds()))) }
+	// Whole seconds are all that the daemon takes. Rounded up, the two sides stay apart however short the keys' life is.
+	seconds := func(d time.Duration) string { return strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))) }
 	// The side that is called changes keys only if the caller does not: two exchanges that cross can end without any keys.
 	// The end of a key's life is far behind its change, for a peer that is slow to answer.
 	start, rekey, ike := "none", c.rekey*3/2, c.ike*3/2

@@ -1,18 +1,16 @@
 package main
 
 import (
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/pelago-net/pelago/test/hubset"
 )
 
 // errDead is what nobody hears: who asked has been killed.
@@ -21,7 +19,7 @@ var errDead = errors.New("who wrote this has been killed")
 // trap lies on the ways of the product to the hub and the members, and kills pelago-hub at one of its writes.
 type trap struct {
 	mu      sync.Mutex
-	servers []*httptest.Server
+	ways    []*hubset.Way
 	at      int // how many writes are left to that one; 0: none is waited for
 	after   bool
 	kill    func()
@@ -79,62 +77,50 @@ func counted(r *http.Request) bool {
 	return true
 }
 
-// through is access to a server past the trap. Whoever comes has the rights of to.
+// through is access to a server past the trap, with the rights of to.
 func (t *trap) through(name string, to *rest.Config) (*rest.Config, error) {
-	target, err := url.Parse(to.Host)
-	if err != nil {
-		return nil, fmt.Errorf("lay a trap on the way to %s: %w", name, err)
-	}
-	next, err := rest.TransportFor(to)
-	if err != nil {
-		return nil, fmt.Errorf("lay a trap on the way to %s: %w", name, err)
-	}
-	s := httptest.NewUnstartedServer(&httputil.ReverseProxy{
-		Rewrite: func(p *httputil.ProxyRequest) {
-			p.SetURL(target)
-			p.Out.Header.Del("Authorization")
-		},
-		Transport: way(func(r *http.Request) (*http.Response, error) {
-			if !counted(r) {
-				return next.RoundTrip(r)
-			}
-			now, after, kill := t.step()
-			if !now {
-				return next.RoundTrip(r)
-			}
-			if after {
-				if response, err := next.RoundTrip(r); err == nil {
-					_ = response.Body.Close() // nobody reads the answer
-				}
-			}
-			kill()
-			t.spring(name + ": " + r.Method + " " + r.URL.Path)
-			return nil, errDead
-		}),
-		FlushInterval: -1,
-		ErrorHandler:  func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	way, err := hubset.NewWay(to, func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) { return t.pass(name, next, r) })
 	})
-	s.EnableHTTP2 = true
-	s.StartTLS()
+	if err != nil {
+		return nil, fmt.Errorf("lay a trap on the way to %s: %w", name, err)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.servers = append(t.servers, s)
-	return &rest.Config{Host: s.URL, BearerToken: "any", QPS: -1, TLSClientConfig: rest.TLSClientConfig{
-		CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})}}, nil
+	t.ways = append(t.ways, way)
+	return way.Config, nil
+}
+
+// pass lets a request to a server through, unless it is the write at which the trap springs.
+func (t *trap) pass(name string, next http.RoundTripper, r *http.Request) (*http.Response, error) {
+	if !counted(r) {
+		return next.RoundTrip(r)
+	}
+	now, after, kill := t.step()
+	if !now {
+		return next.RoundTrip(r)
+	}
+	if after {
+		if response, err := next.RoundTrip(r); err == nil {
+			_ = response.Body.Close() // nobody reads the answer
+		}
+	}
+	kill()
+	t.spring(name + ": " + r.Method + " " + r.URL.Path)
+	return nil, errDead
 }
 
 // close ends the ways.
 func (t *trap) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, s := range t.servers {
-		s.CloseClientConnections() // watches would hold it
-		s.Close()
+	for _, way := range t.ways {
+		way.Close()
 	}
-	t.servers = nil
+	t.ways = nil
 }
 
-// way is a RoundTripper as a function.
-type way func(*http.Request) (*http.Response, error)
+// roundTripper is one as a function.
+type roundTripper func(*http.Request) (*http.Response, error)
 
-func (w way) RoundTrip(r *http.Request) (*http.Response, error) { return w(r) }
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

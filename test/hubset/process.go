@@ -15,6 +15,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 )
 
 // Process is a program of the product as a child of this process.
@@ -31,6 +34,15 @@ type Process struct {
 
 // hubKubeconfig is the access of pelago-hub, as Init has written it.
 func (s *Set) hubKubeconfig() string { return filepath.Join(s.options.Dir, "pelago-hub.kubeconfig") }
+
+// HubConfig is the access of pelago-hub to the hub's API server, which Init has made.
+func (s *Set) HubConfig() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", s.hubKubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("read the access of pelago-hub: %w", err)
+	}
+	return config, nil
+}
 
 // StartHub starts pelago-hub. The name tells replicas apart: two at a time must have two names. A later one of the same name writes
 // behind the former's log, and takes its lease over.

@@ -255,3 +255,22 @@ func (s *stage) configs() map[string]*rest.Config {
 	}
 	return configs
 }
+
+// accesses are those of pelago-hub to all servers, by the same names.
+func (s *stage) accesses(ctx context.Context) (map[string]*rest.Config, error) {
+	hub, err := s.set.HubConfig()
+	if err != nil {
+		return nil, err
+	}
+	configs := map[string]*rest.Config{"hub": hub}
+	for _, m := range s.set.Members {
+		var secret corev1.Secret
+		key := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: m.Name}
+		if err := s.observer.Get(ctx, key, &secret); err != nil {
+			return nil, fmt.Errorf("read the hub's access to %s: %w", m.Name, err)
+		}
+		configs[m.Name] = rest.AnonymousClientConfig(m.Config)
+		configs[m.Name].BearerToken = string(secret.Data[clusterv1alpha1.SecretKeyToken])
+	}
+	return configs, nil
+}

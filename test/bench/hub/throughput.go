@@ -213,6 +213,13 @@ func (o options) replayed(ctx context.Context, name string, rep int, rec recordi
 	if err != nil {
 		return out, err
 	}
+	accesses, err := s.accesses(ctx)
+	if err != nil {
+		return out, err
+	}
+	if err := p.As(hubAgent, accesses); err != nil {
+		return out, err
+	}
 	if _, err := p.Play(ctx, rec.setUp); err != nil {
 		return out, err
 	}

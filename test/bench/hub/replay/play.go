@@ -23,6 +23,8 @@ type Player struct {
 	InFlight int
 
 	clients map[string]*http.Client
+	agent   string                  // begins the user agent of the program that has accesses of its own
+	own     map[string]*http.Client // by server
 	mu      sync.Mutex
 	uids    map[string]string // of the recording → of the replay
 	version map[string]string // key@version of the recording → of the replay
@@ -44,15 +46,11 @@ type Outcome struct {
 
 // NewPlayer connects to the servers. known maps UIDs that servers had before the recording began (namespaces) to those of now.
 func NewPlayer(servers map[string]*rest.Config, inFlight int, known map[string]string) (*Player, error) {
-	p := &Player{Servers: servers, InFlight: inFlight, clients: map[string]*http.Client{},
-		uids: map[string]string{}, version: map[string]string{}, newest: map[string]string{},
+	p := &Player{Servers: servers, InFlight: inFlight, uids: map[string]string{}, version: map[string]string{}, newest: map[string]string{},
 		listed: map[string]string{}}
-	for name, config := range servers {
-		transport, err := rest.TransportFor(config)
-		if err != nil {
-			return nil, fmt.Errorf("replay to %s: %w", name, err)
-		}
-		p.clients[name] = &http.Client{Transport: transport}
+	var err error
+	if p.clients, err = clientsOf(servers); err != nil {
+		return nil, err
 	}
 	for old, now := range known {
 		p.uids[old] = now
@@ -60,11 +58,33 @@ func NewPlayer(servers map[string]*rest.Config, inFlight int, known map[string]s
 	return p, nil
 }
 
+// As has the requests of a program, told by how its user agent begins, made with its own accesses instead of the administrators':
+// the servers have to look its rights up and to queue its requests as they did then.
+func (p *Player) As(agent string, accesses map[string]*rest.Config) (err error) {
+	p.agent = agent
+	p.own, err = clientsOf(accesses)
+	return err
+}
+
+func clientsOf(servers map[string]*rest.Config) (map[string]*http.Client, error) {
+	clients := map[string]*http.Client{}
+	for name, config := range servers {
+		transport, err := rest.TransportFor(config)
+		if err != nil {
+			return nil, fmt.Errorf("replay to %s: %w", name, err)
+		}
+		clients[name] = &http.Client{Transport: transport}
+	}
+	return clients, nil
+}
+
 // Prepare reads the UIDs and versions of objects that were there before the recording and are changed in it.
 func (p *Player) Prepare(ctx context.Context, requests []Request) error {
-	for name := range p.Servers { // the connection is there when the time begins, as the hub's is
-		if _, _, err := p.send(ctx, &Request{Server: name, Method: http.MethodGet, URL: "/readyz"}, nil); err != nil {
-			return fmt.Errorf("prepare the replay: %w", err)
+	for name := range p.Servers { // connections are there when the time begins, as the hub's are
+		for _, agent := range []string{"", p.agent} {
+			if _, _, err := p.send(ctx, &Request{Server: name, Method: http.MethodGet, URL: "/readyz", UserAgent: agent}, nil); err != nil {
+				return fmt.Errorf("prepare the replay: %w", err)
+			}
 		}
 	}
 	made := map[string]bool{}
@@ -237,7 +257,11 @@ func (p *Player) open(ctx context.Context, q *Request, body []byte) (*http.Respo
 			req.Header.Set(name, value)
 		}
 	}
-	response, err := p.clients[q.Server].Do(req)
+	c := p.clients[q.Server]
+	if own, ok := p.own[q.Server]; ok && strings.HasPrefix(q.UserAgent, p.agent) {
+		c = own
+	}
+	response, err := c.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("replay: %w", err)
 	}

@@ -10,12 +10,9 @@ package replay
 import (
 	"bytes"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
 	"net/url"
 	"strings"
 	"sync"
@@ -23,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+
+	"github.com/pelago-net/pelago/test/hubset"
 )
 
 // Request is one that was recorded.
@@ -55,7 +54,7 @@ type Recorder struct {
 	order    int
 	phase    string
 	requests []*Request
-	servers  []*httptest.Server
+	ways     []*hubset.Way
 }
 
 // Phase names what is recorded from now on.
@@ -65,47 +64,28 @@ func (r *Recorder) Phase(name string) {
 	r.phase = name
 }
 
-// Through is access to a server by way of the recorder. Whoever comes has the rights of to, whatever identity it shows.
+// Through is access to a server by way of the recorder, with the rights of to.
 func (r *Recorder) Through(name string, to *rest.Config) (*rest.Config, error) {
-	target, err := url.Parse(to.Host)
+	way, err := hubset.NewWay(to, func(next http.RoundTripper) http.RoundTripper {
+		return &tap{recorder: r, server: name, next: next}
+	})
 	if err != nil {
-		return nil, fmt.Errorf("record the way to %s: %w", name, err)
+		return nil, fmt.Errorf("record what goes to %s: %w", name, err)
 	}
-	transport, err := rest.TransportFor(to)
-	if err != nil {
-		return nil, fmt.Errorf("record the way to %s: %w", name, err)
-	}
-	proxy := &httputil.ReverseProxy{
-		Rewrite: func(p *httputil.ProxyRequest) {
-			p.SetURL(target)
-			p.Out.Header.Del("Authorization")
-			// Answers are read here, and all that is sent by the replay is JSON as well.
-			p.Out.Header.Set("Accept", strings.ReplaceAll(p.In.Header.Get("Accept"), "application/vnd.kubernetes.protobuf",
-				"application/json"))
-		},
-		Transport:     &tap{recorder: r, server: name, next: transport},
-		FlushInterval: -1,
-		ErrorHandler:  func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
-	}
-	s := httptest.NewUnstartedServer(proxy)
-	s.EnableHTTP2 = true
-	s.StartTLS()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.servers = append(r.servers, s)
-	return &rest.Config{Host: s.URL, BearerToken: "recorded", QPS: -1, TLSClientConfig: rest.TLSClientConfig{
-		CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})}}, nil
+	r.ways = append(r.ways, way)
+	return way.Config, nil
 }
 
 // Close ends the ways.
 func (r *Recorder) Close() {
 	r.mu.Lock()
-	servers := r.servers
-	r.servers = nil
+	ways := r.ways
+	r.ways = nil
 	r.mu.Unlock()
-	for _, s := range servers {
-		s.CloseClientConnections() // watches would hold it
-		s.Close()
+	for _, way := range ways {
+		way.Close()
 	}
 }
 
@@ -144,6 +124,9 @@ type tap struct {
 
 // RoundTrip passes a request on.
 func (t *tap) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	// Answers are read here, and all that is sent by the replay is JSON as well.
+	req.Header.Set("Accept", strings.ReplaceAll(req.Header.Get("Accept"), "application/vnd.kubernetes.protobuf", "application/json"))
 	q := &Request{Server: t.server, Method: req.Method, URL: req.URL.RequestURI(), Type: req.Header.Get("Content-Type"),
 		Accept: req.Header.Get("Accept"), UserAgent: req.UserAgent(), Watch: isWatch(req.URL)}
 	if req.Body != nil {

@@ -307,6 +307,30 @@ func TestDiffering(t *testing.T) {
 	}
 }
 
+// The program's requests are made with its own rights, those of others with an administrator's.
+func TestAs(t *testing.T) {
+	then, now := servers(t), servers(t)
+	requests := record(t, then)
+	want := 0
+	for i := range requests {
+		if requests[i].Server == "member1" && !requests[i].Watch {
+			requests[i].UserAgent = "program/v1"
+			want++
+		}
+	}
+	p, err := NewPlayer(now, 64, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.As("program", map[string]*rest.Config{"member1": rest.AnonymousClientConfig(now["member1"])}); err != nil {
+		t.Fatal(err)
+	}
+	o, err := p.Play(t.Context(), requests)
+	if err != nil || want < 30 || o.Differing != want || !strings.Contains(o.First, "to member1: 20") || !strings.Contains(o.First, ", then 401") {
+		t.Errorf("%d of %d differ, %q, %v", o.Differing, want, o.First, err)
+	}
+}
+
 func TestPlan(t *testing.T) {
 	const uid = "11111111-2222-3333-4444-555555555555"
 	post := func(path, name string, began, ended int, body string) Request {
