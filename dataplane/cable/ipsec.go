@@ -39,6 +39,8 @@ type IPsecOptions struct {
 	Certificates *Certificates
 	// Rekey is how long ESP keys are used, 0: 1 h; IKERekey those of IKE, 0: 4 h.
 	Rekey, IKERekey time.Duration
+	// Linger is how long a tunnel that is wanted no longer still takes packets; 0: 30 s.
+	Linger time.Duration
 	// DPD is after how much silence the daemon asks the peer whether it lives, 0: 10 s.
 	DPD time.Duration
 	Log *slog.Logger
@@ -59,6 +61,11 @@ type IPsec struct {
 	up      map[string]bool
 	devices []string // names of xfrm interfaces
 	index   []int
+	// surplus are the numbers of tunnels that are wanted no longer, surplusIndex their xfrm interfaces; leavers are connections of
+	// peers that want fewer, by name.
+	surplus      parting[int]
+	surplusIndex []int
+	leavers      parting[string]
 	// kernel says, once it was tried, what the kernel lacks for ESP.
 	kernel func() error
 	// esp is what does ESP, as the daemon says; "" until it was reached.
@@ -77,6 +84,7 @@ func NewIPsec(o IPsecOptions) *IPsec {
 	def(&o.Rekey, time.Hour)
 	def(&o.IKERekey, 4*time.Hour)
 	def(&o.DPD, 10*time.Second)
+	def(&o.Linger, linger)
 	if o.Prefix == "" {
 		o.Prefix = ipsecPrefix
 	}
@@ -86,7 +94,10 @@ func NewIPsec(o IPsecOptions) *IPsec {
 	if o.Dir != "" {
 		o.Socket = filepath.Join(o.Dir, socketName)
 	}
-	return &IPsec{o: o, kernel: sync.OnceValue(KernelESP), loaded: map[string]string{}, since: map[string]time.Time{}, up: map[string]bool{}}
+	return &IPsec{
+		o: o, kernel: sync.OnceValue(KernelESP), loaded: map[string]string{}, since: map[string]time.Time{}, up: map[string]bool{},
+		surplus: parting[int]{}, leavers: parting[string]{},
+	}
 }
 
 var _ Wire = (*IPsec)(nil)
@@ -184,7 +195,8 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 		w.esp = ESPUserspace
 		local.Tunnels, local.MTU = 1, min(local.MTU, tunMTU)
 	}
-	if err := w.ensureDevices(local, userspace); err != nil {
+	now := time.Now()
+	if err := w.ensureDevices(local, userspace, now); err != nil {
 		return Devices{}, err
 	}
 	var usable []Peer
@@ -201,9 +213,9 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 	if err != nil {
 		return Devices{}, fmt.Errorf("%w: %w", errDaemon, err)
 	}
-	errs = append(errs, w.ensureConnections(local, usable, userspace, states))
+	errs = append(errs, w.ensureConnections(local, usable, userspace, states, now))
 
-	devices := Devices{Ifindexes: slices.Clone(w.index), Fleeting: userspace, MTU: local.MTU, Peers: map[netip.Addr][]int{}}
+	devices := Devices{Ifindexes: slices.Concat(w.index, w.surplusIndex), Fleeting: userspace, MTU: local.MTU, Peers: map[netip.Addr][]int{}}
 	routes := map[netip.Addr]int{}
 	for _, p := range usable {
 		routes[p.Fabric] = w.index[0]
@@ -215,7 +227,7 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 			}
 		}
 	}
-	errs = append(errs, ensureRoutes(local.Fabric, routes, w.index))
+	errs = append(errs, ensureRoutes(local.Fabric, routes, devices.Ifindexes))
 	w.last = devices
 	return devices, errors.Join(errs...)
 }
@@ -234,9 +246,9 @@ func (w *IPsec) fits(p Peer) error {
 	return nil
 }
 
-// ensureConnections tells the daemon of secrets and connections that it does not know as wanted, has it forget the others,
-// and call whom it should have called.
-func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool, states map[string]sa) error {
+// ensureConnections tells the daemon of secrets and connections that it does not know as wanted, has it forget the others, after
+// Linger where the peer is still there, and call whom it should have called.
+func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool, states map[string]sa, now time.Time) error {
 	known, err := w.known()
 	if err != nil {
 		return fmt.Errorf("%w: %w", errDaemon, err)
@@ -248,7 +260,13 @@ func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool, sta
 	var errs []error
 	still := map[string]bool{}
 	for _, p := range peers {
-		for i := range min(local.Tunnels, max(1, p.Tunnels)) {
+		tunnels := min(local.Tunnels, max(1, p.Tunnels))
+		for i := tunnels; i < MaxTunnels; i++ {
+			if name := connectionName(p.Fabric, i); known[name] && w.leavers.keeps(name, now, w.o.Linger) {
+				still[name] = true
+			}
+		}
+		for i := range tunnels {
 			c := connection{
 				local: local, peer: p, tunnel: i, certificate: certificate, authority: authority,
 				rekey: w.o.Rekey, ike: w.o.IKERekey, dpd: w.o.DPD,
@@ -257,6 +275,7 @@ func (w *IPsec) ensureConnections(local Local, peers []Peer, userspace bool, sta
 				c.ifID = firstIfID + uint32(i)
 			}
 			still[c.name()] = true
+			delete(w.leavers, c.name())
 			errs = append(errs, w.ensureConnection(c, known[c.name()], states[c.name()]))
 		}
 	}
@@ -463,7 +482,7 @@ func (w *IPsec) Remove() error {
 	if name, err := findTUN(); err == nil && len(w.devices) == 0 {
 		errs = append(errs, strip(name)) // the device is the daemon's
 	}
-	w.peers, w.index, w.devices = nil, nil, nil
+	w.peers, w.index, w.devices, w.surplusIndex = nil, nil, nil, nil
 	clear(w.up)
 	if w.o.Dir != "" {
 		w.hangUp()

@@ -32,7 +32,7 @@ func ipsecSet(t testing.TB, n int, change ...func(o *IPsecOptions)) (*set, map[*
 	s, daemons := newSet(t, n), map[*gateway]*daemon{}
 	for _, g := range s.gateways {
 		d := newDaemon(t, g, !kernelESP(t))
-		o := IPsecOptions{Socket: d.conf.Socket, Log: slog.New(slog.DiscardHandler)}
+		o := IPsecOptions{Socket: d.conf.Socket, Linger: time.Second, Log: slog.New(slog.DiscardHandler)}
 		for _, f := range change {
 			f(&o)
 		}
@@ -372,13 +372,30 @@ func TestIPsecTunnels(t *testing.T) {
 	for i := range a.local.Tunnels {
 		must(t, transfer(a, b, 4<<20, i))
 	}
-	// Fewer: the surplus device goes.
+	// Fewer: what is still sent by the surplus devices gets there, then they go.
+	devices := a.devices.Peers[b.local.Fabric]
 	b.local.Tunnels = 1
 	b.ensure(t, s.others(t, b)...)
 	a.ensure(t, s.others(t, a)...)
-	if n := len(b.devices.Ifindexes); n != 1 {
-		t.Errorf("%d devices, want 1", n)
+	for _, g := range []*gateway{a, b} {
+		for _, o := range []*gateway{a, b} {
+			if n := len(g.devices.Peers[o.local.Fabric]); g != o && n != 1 {
+				t.Errorf("%d tunnels to g%d, want 1", n, o.number)
+			}
+		}
 	}
+	for i, device := range devices {
+		sent(t, a, b, device, uint16(7800+i))
+	}
+	await.True(t, "after Linger the surplus device is gone", func() bool {
+		b.ensure(t, s.others(t, b)...)
+		return len(b.devices.Ifindexes) == 1
+	})
+	a.local.Tunnels = 1
+	await.True(t, "after Linger the other side's is gone as well", func() bool {
+		a.ensure(t, s.others(t, a)...)
+		return len(a.devices.Ifindexes) == 1
+	})
 	if !reaches(t, a, b, 5*time.Second) {
 		t.Error("nothing passes with fewer tunnels")
 	}

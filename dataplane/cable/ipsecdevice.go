@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink"
 )
@@ -24,9 +25,10 @@ const (
 // (Policies without such a device do not see redirected packets: they would leave in the clear.)
 var ErrNoXfrmInterface = errors.New("the kernel has no xfrm interfaces (CONFIG_XFRM_INTERFACE, Linux 4.19): load the module xfrm_interface, or use the cable driver wireguard")
 
-// ensureDevices makes the xfrm interfaces, or finds the daemon's TUN.
-func (w *IPsec) ensureDevices(local Local, userspace bool) error {
+// ensureDevices makes the xfrm interfaces, or finds the daemon's TUN. Those of tunnels that are wanted no longer go after Linger.
+func (w *IPsec) ensureDevices(local Local, userspace bool, now time.Time) error {
 	var names []string
+	w.surplusIndex = nil
 	if userspace {
 		name, err := findTUN()
 		if err != nil {
@@ -40,9 +42,21 @@ func (w *IPsec) ensureDevices(local Local, userspace bool) error {
 				return err
 			}
 			names = append(names, name)
+			delete(w.surplus, i)
 		}
 		for i := local.Tunnels; i < MaxTunnels; i++ {
-			if err := removeLink(w.o.Prefix + strconv.Itoa(i)); err != nil {
+			n, err := linkIndex(w.o.Prefix + strconv.Itoa(i))
+			switch {
+			case err != nil:
+				return err
+			case n == 0:
+				delete(w.surplus, i) // somebody else took it away
+			case w.surplus.keeps(i, now, w.o.Linger):
+				w.surplusIndex = append(w.surplusIndex, n)
+			default:
+				err = removeLink(w.o.Prefix + strconv.Itoa(i))
+			}
+			if err != nil {
 				return err
 			}
 		}

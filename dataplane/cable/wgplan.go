@@ -122,6 +122,8 @@ type tunnel struct {
 	key    wgtypes.Key
 	port   uint16
 	peers  []wgPeer
+	// leavers are keys that are wanted no longer and stay for now.
+	leavers map[wgtypes.Key]bool
 }
 
 // wanted is which address was last wanted of which peer key: a peer that calls from elsewhere is answered there, until another
@@ -161,7 +163,7 @@ func plan(have *wgtypes.Device, t tunnel, last wanted, now time.Time) (wgtypes.C
 	if !renewed {
 		// First away with those that go: a peer with a new key takes over the fabric address of its old one.
 		for _, h := range have.Peers {
-			if !stay[h.PublicKey] {
+			if !stay[h.PublicKey] && !t.leavers[h.PublicKey] {
 				c.Peers = append(c.Peers, wgtypes.PeerConfig{PublicKey: h.PublicKey, Remove: true})
 			}
 		}

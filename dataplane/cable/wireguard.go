@@ -31,7 +31,7 @@ type WireGuardOptions struct {
 	Settle time.Duration
 	// Deadline is when a rotation goes on without those who make no handshake with a new key; 0: 10 min.
 	Deadline time.Duration
-	// Linger is how long a tunnel that is wanted no longer still takes packets; 0: 30 s. Longer than others take to hear of it.
+	// Linger is how long a tunnel, or a peer in it, that is wanted no longer still takes packets; 0: 30 s.
 	Linger time.Duration
 	Log    *slog.Logger
 }
@@ -50,8 +50,10 @@ type WireGuard struct {
 	last     map[int]wanted
 	peers    []wgPeer
 	rotation rotation
-	listen   uint16            // of the last Ensure
-	surplus  map[int]time.Time // tunnels that are wanted no longer, and when they go
+	listen   uint16 // of the last Ensure
+	// surplus are tunnels that are wanted no longer; leavers are peers that want one of the others no longer.
+	surplus parting[int]
+	leavers parting[leaver]
 }
 
 // wireGuardPrefix begins the names of the devices.
@@ -72,13 +74,14 @@ func OpenWireGuard(o WireGuardOptions) (*WireGuard, error) {
 		o.Deadline = 10 * time.Minute
 	}
 	if o.Linger == 0 {
-		o.Linger = 30 * time.Second
+		o.Linger = linger
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
 	w := &WireGuard{
-		o: o, dir: keyDir(o.Dir), keys: map[int]wgtypes.Key{}, embedded: map[int]*embedded{}, last: map[int]wanted{}, surplus: map[int]time.Time{},
+		o: o, dir: keyDir(o.Dir), keys: map[int]wgtypes.Key{}, embedded: map[int]*embedded{}, last: map[int]wanted{},
+		surplus: parting[int]{}, leavers: parting[leaver]{},
 	}
 	for i := range MaxTunnels + 1 {
 		if _, err := os.Stat(w.dir.file(i)); err != nil {
@@ -233,7 +236,7 @@ func (w *WireGuard) ensureLink(i int, port uint16, mtu int) error {
 
 // ensureTunnel brings one device to what is wanted and returns its index. have[i] is as the device is afterwards.
 func (w *WireGuard) ensureTunnel(client *wgctrl.Client, have []*wgtypes.Device, local Local, i int, now time.Time) (int, error) {
-	t := tunnel{number: i, key: w.keys[i], port: local.Listen + uint16(i), peers: w.peers}
+	t := tunnel{number: i, key: w.keys[i], port: local.Listen + uint16(i), peers: w.peers, leavers: w.keepLeavers(i, have[i].Peers, now)}
 	if c, differs := plan(have[i], t, w.last[i], now); differs {
 		err := client.ConfigureDevice(w.name(i), c)
 		if err != nil {

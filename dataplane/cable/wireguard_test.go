@@ -219,11 +219,21 @@ func TestWireGuardTunnels(t *testing.T) {
 	if got, want := b.devices.Peers[a.local.Fabric], b.devices.Ifindexes[:1]; !cmp.Equal(got, want) {
 		t.Errorf("tunnels %v, want %v", got, want)
 	}
-	sent(t, a, b, a.devices.Peers[b.local.Fabric][1], 7800)
+	surplus := a.devices.Peers[b.local.Fabric][1]
+	sent(t, a, b, surplus, 7800)
+	// What a sends before its programs have heard of what Ensure returns gets there too; then b goes from the device.
 	a.ensure(t, s.others(t, a)...)
+	if got, want := a.devices.Peers[b.local.Fabric], a.devices.Ifindexes[:1]; !cmp.Equal(got, want) {
+		t.Errorf("tunnels %v, want %v", got, want)
+	}
+	sent(t, a, b, surplus, 7801)
 	await.True(t, "after Linger the surplus device and its port are gone", func() bool {
 		b.ensure(t, s.others(t, b)...)
 		return len(b.devices.Ifindexes) == 2 && len(b.devices.Ports) == 0
+	})
+	await.True(t, "after Linger the second tunnel has no peer", func() bool {
+		a.ensure(t, s.others(t, a)...)
+		return run(t, a.ns, "wg", "show", a.wire.(*WireGuard).name(1), "peers") == ""
 	})
 	if !reaches(t, a, b, 5*time.Second) {
 		t.Error("nothing passes with fewer tunnels")
