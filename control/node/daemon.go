@@ -127,7 +127,7 @@ type snapshot struct {
 	state   dataplane.State
 	objs    Objects
 	gateway bool
-	// fleeting: the gateway's wire ends with this process.
+	// fleeting: the gateway's wire, or its keys, change when this pod ends.
 	fleeting bool
 	rotating bool              // its keys change
 	wire     map[string]string // what others must know to reach this gateway

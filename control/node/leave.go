@@ -31,8 +31,8 @@ func (d *Daemon) end() error {
 	return err
 }
 
-// leave moves the flows of a gateway to others before its wire ends with this process. Where the wire stays, or there is no
-// other gateway, it does nothing. The next process of the node's daemon comes back.
+// leave moves the flows of a gateway to others before its wire, or the keys of it, end with this pod. Where they stay, or there is
+// no other gateway, it does nothing. The next process of the node's daemon comes back.
 func (d *Daemon) leave() error {
 	d.mu.Lock()
 	snap := d.latest

@@ -25,7 +25,7 @@ const expect = 500 * time.Millisecond
 type Wire struct {
 	// Devices on which cable packets come in.
 	Devices []int
-	// Fleeting: they end with this process.
+	// Fleeting: they, or their keys, change when this pod ends.
 	Fleeting bool
 	// Tunnels are the devices that lead to a remote gateway, by its fabric address.
 	Tunnels map[netip.Addr][]int

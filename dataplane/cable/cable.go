@@ -118,7 +118,8 @@ type Devices struct {
 	Ifindexes []int
 	// Ports besides those of Ports(driver, Local) at which it listens: of tunnels that are wanted no longer and still take packets.
 	Ports []uint16
-	// Fleeting: the devices end with this process.
+	// Fleeting: the devices, or the keys in them, change when the pod of this process ends: flows must move away before if no packet is
+	// to be lost.
 	Fleeting bool
 	// Peers says into which of the devices packets to a peer's fabric address may go: flows are spread over them.
 	// While a key changes it leaves out that tunnel, so follow it to lose no packet.

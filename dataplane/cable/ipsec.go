@@ -130,7 +130,7 @@ func (w *IPsec) Ensure(local Local, peers []Peer) (Devices, error) {
 
 // unattended are the devices while the daemon is away: the kernel goes on with the keys that it has.
 func (w *IPsec) unattended(peers []Peer) Devices {
-	out := Devices{Ifindexes: slices.Clone(w.last.Ifindexes), MTU: w.last.MTU, Peers: map[netip.Addr][]int{}}
+	out := Devices{Ifindexes: slices.Clone(w.last.Ifindexes), Fleeting: w.last.Fleeting, MTU: w.last.MTU, Peers: map[netip.Addr][]int{}}
 	for _, p := range peers {
 		if tunnels, ok := w.last.Peers[p.Fabric]; ok {
 			out.Peers[p.Fabric] = slices.Clone(tunnels)
@@ -215,7 +215,7 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 	}
 	errs = append(errs, w.ensureConnections(local, usable, userspace, states, now))
 
-	devices := Devices{Ifindexes: slices.Concat(w.index, w.surplusIndex), Fleeting: userspace, MTU: local.MTU, Peers: map[netip.Addr][]int{}}
+	devices := Devices{Ifindexes: slices.Concat(w.index, w.surplusIndex), Fleeting: true, MTU: local.MTU, Peers: map[netip.Addr][]int{}}
 	routes := map[netip.Addr]int{}
 	for _, p := range usable {
 		routes[p.Fabric] = w.index[0]

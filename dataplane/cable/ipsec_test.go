@@ -425,9 +425,9 @@ func TestIPsecDaemonAway(t *testing.T) {
 	g := newSet(t, 1).gateways[0]
 	peers := []Peer{{Name: "b", Fabric: netip.MustParseAddr("241.0.128.1")}, {Name: "new", Fabric: netip.MustParseAddr("241.0.192.1")}}
 	b, removed := peers[0].Fabric, netip.MustParseAddr("241.0.128.2")
-	last := Devices{Ifindexes: []int{7, 8}, MTU: 1420, Peers: map[netip.Addr][]int{b: {7, 8}, removed: {7}}}
+	last := Devices{Ifindexes: []int{7, 8}, Fleeting: true, MTU: 1420, Peers: map[netip.Addr][]int{b: {7, 8}, removed: {7}}}
 	for esp, want := range map[string]Devices{
-		ESPKernel: {Ifindexes: []int{7, 8}, MTU: 1420, Peers: map[netip.Addr][]int{b: {7, 8}}}, ESPUserspace: {},
+		ESPKernel: {Ifindexes: []int{7, 8}, Fleeting: true, MTU: 1420, Peers: map[netip.Addr][]int{b: {7, 8}}}, ESPUserspace: {},
 	} {
 		w := NewIPsec(IPsecOptions{Socket: filepath.Join(t.TempDir(), "none")})
 		w.esp, w.last = esp, last
