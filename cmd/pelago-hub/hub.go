@@ -31,6 +31,7 @@ import (
 	"github.com/pelago-net/pelago/control/fence"
 	"github.com/pelago-net/pelago/control/hub"
 	"github.com/pelago-net/pelago/control/intern"
+	"github.com/pelago-net/pelago/control/stream"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -142,8 +143,9 @@ func newManager(cfg *rest.Config, o options, scheme *runtime.Scheme) (mgr ctrl.M
 
 func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
 	return ctrl.Options{
-		Scheme: scheme,
-		Cache:  cache.Options{DefaultTransform: intern.New().Transform},
+		Scheme:   scheme,
+		Cache:    cache.Options{DefaultTransform: intern.New().Transform},
+		NewCache: stream.NewCache(nil),
 		// A Secret is read as Go type for the access to a member alone: few reads, for which not all Secrets of the hub are to be kept.
 		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},

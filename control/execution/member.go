@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	"github.com/pelago-net/pelago/control/stream"
 )
 
 const (
@@ -72,18 +73,18 @@ func newMember(o Options) (*member, error) {
 	if m.probe, err = prober(config); err != nil {
 		return nil, err
 	}
-	caching := func(selector labels.Selector, keep toolscache.TransformFunc) (cache.Cache, error) {
-		return cache.New(config, cache.Options{
+	caching := func(selector labels.Selector, keep toolscache.TransformFunc, read stream.Untyped) (cache.Cache, error) {
+		return stream.NewCache(read)(config, cache.Options{
 			HTTPClient: watches, Mapper: m.mapper, DefaultLabelSelector: selector,
 			DefaultTransform:             keep,
 			DefaultUnsafeDisableDeepCopy: ptr.To(true), // nobody changes what was read of the member
 			ReaderFailOnMissingInformer:  true,
 		})
 	}
-	if m.managed, err = caching(labels.SelectorFromSet(labels.Set{workv1alpha1.LabelManaged: "true"}), pack); err != nil {
+	if m.managed, err = caching(labels.SelectorFromSet(labels.Set{workv1alpha1.LabelManaged: "true"}), pack, packText); err != nil {
 		return nil, err
 	}
-	if m.scalers, err = caching(labels.Everything(), cache.TransformStripManagedFields()); err != nil {
+	if m.scalers, err = caching(labels.Everything(), cache.TransformStripManagedFields(), nil); err != nil {
 		return nil, err
 	}
 	return m, nil

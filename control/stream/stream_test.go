@@ -1,0 +1,256 @@
+package stream
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+)
+
+const (
+	oneWork = `{"apiVersion":"work.karmada.io/v1alpha1","kind":"Work","metadata":{"name":"w","namespace":"karmada-es-m1","resourceVersion":"7",` +
+		`"annotations":{"a":"1 < 2 \u0026 \"3\" {}}"}},"spec":{"workload":{"manifests":[{"apiVersion":"v1","kind":"ConfigMap","data":{"x":"\n}}","n":"1"}}]}}}`
+	bookmark = `{"kind":"Work","apiVersion":"work.karmada.io/v1alpha1","metadata":{"resourceVersion":"99","creationTimestamp":null},"spec":{"workload":{}},"status":{}}`
+	expired  = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"too old resource version: 1 (9)","reason":"Expired","code":410}`
+)
+
+func line(kind, object string) string { return `{"type":"` + kind + `","object":` + object + "}\n" }
+
+// As JSON has it, but not as API servers write it.
+var indented = strings.NewReplacer(`{"type"`, "\n{\n \"type\"", `,"object"`, ",\n\n\t\"object\"", `}}]}}}}`, "}}]}}}\n}").Replace(line("MODIFIED", oneWork))
+
+// What a watch brings is what client-go's brings, for objects with and without Go types.
+func TestAsClientGo(t *testing.T) {
+	for name, text := range map[string]string{
+		"nothing":            "",
+		"each type":          line("ADDED", oneWork) + line("MODIFIED", oneWork) + line("BOOKMARK", bookmark) + line("DELETED", oneWork),
+		"a refusal":          line("ADDED", oneWork) + line("ERROR", expired) + line("ADDED", oneWork),
+		"no end of line":     line("ADDED", oneWork) + strings.TrimSpace(line("DELETED", oneWork)),
+		"in several lines":   line("ADDED", oneWork) + indented + "\n\n" + line("DELETED", oneWork) + indented,
+		"all in one line":    strings.ReplaceAll(line("ADDED", oneWork)+line("DELETED", oneWork), "\n", ""),
+		"object before type": `{"object":` + oneWork + `,"type":"ADDED"}` + "\n" + line("DELETED", oneWork),
+		"escaped type":       line(`\u0041DDED`, oneWork),
+		"spaces":             `{ "type": "ADDED", "object": ` + oneWork + " }\r\n" + line("DELETED", oneWork),
+		"large":              line("ADDED", strings.Replace(oneWork, "1 <", strings.Repeat("1 <", 400_000), 1)) + line("DELETED", oneWork),
+		"half":               line("ADDED", oneWork) + line("DELETED", oneWork)[:150],
+		"no event":           line("ADDED", oneWork) + "upstream is away\n" + line("DELETED", oneWork),
+		"no JSON in it":      line("ADDED", oneWork) + line("DELETED", `{"metadata":{{}}`) + line("ADDED", oneWork),
+		"unknown type":       line("ADDED", oneWork) + line("RENAMED", oneWork) + line("ADDED", oneWork),
+		"wrong types":        line("ADDED", strings.Replace(oneWork, `"name":"w"`, `"name":[1]`, 1)) + line("ADDED", oneWork),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, of := range []runtime.Object{&workv1alpha1.Work{}, &unstructured.Unstructured{}} {
+				o, its := from(t, serve(t, text)), fmt.Sprintf("%T", of)
+				want, got := drain(t, clientGo(t, o, of)), drain(t, ours(t, o, of))
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s (-client-go +ours):\n%s", its, diff)
+				}
+				if len(got) == 0 != (text == "") {
+					t.Errorf("%s: %d events", its, len(got))
+				}
+			}
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	o := from(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusGone)
+		_, _ = io.WriteString(w, expired)
+	})
+	gvk, as := o.asJSON(&workv1alpha1.Work{})
+	if _, err := o.watch(t.Context(), gvk, as, metav1.ListOptions{}); !apierrors.IsResourceExpired(err) {
+		t.Errorf("%v, want that the version has expired", err)
+	}
+	away := from(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	if got := drain(t, ours(t, away, &workv1alpha1.Work{})); len(got) > 0 {
+		t.Errorf("%v of a server that hangs up, want an empty watch", got)
+	}
+}
+
+// The selector of the cache, which stands in the way that the watch does not go, is not lost.
+func TestAsked(t *testing.T) {
+	var asked string
+	o := from(t, func(_ http.ResponseWriter, r *http.Request) { asked = r.URL.String() + " " + r.Header.Get("Accept") })
+	o.selector = labels.SelectorFromSet(labels.Set{"a": "b"})
+	gvk, as := o.asJSON(&workv1alpha1.Work{})
+	w, err := o.watch(t.Context(), gvk, as, metav1.ListOptions{AllowWatchBookmarks: true, ResourceVersion: "7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	drain(t, w)
+	const want = "/apis/work.karmada.io/v1alpha1/works?allowWatchBookmarks=true&labelSelector=a%3Db&resourceVersion=7&watch=true application/json"
+	if asked != want {
+		t.Errorf("asked for %s, want %s", asked, want)
+	}
+}
+
+// Of kinds that come as protobuf, and of metadata, the watch is client-go's.
+func TestAsBefore(t *testing.T) {
+	o := from(t, serve(t, ""))
+	for _, of := range []runtime.Object{&metav1.PartialObjectMetadata{}, &corev1.Pod{}} {
+		if _, as := o.asJSON(of); as != nil {
+			t.Errorf("%T is read as JSON", of)
+		}
+	}
+}
+
+// What the watches do not do is refused, rather than done for lists alone.
+func TestRefusedOptions(t *testing.T) {
+	o := from(t, serve(t, ""))
+	for name, change := range map[string]func(*cache.Options){
+		"no client": func(c *cache.Options) { c.HTTPClient = nil },
+		"no mapper": func(c *cache.Options) { c.Mapper = nil },
+		"a kind's own selector": func(c *cache.Options) {
+			c.ByObject = map[client.Object]cache.ByObject{&workv1alpha1.Work{}: {Label: labels.Nothing()}}
+		},
+		"namespaces": func(c *cache.Options) { c.DefaultNamespaces = map[string]cache.Config{"default": {}} },
+		"fields":     func(c *cache.Options) { c.DefaultFieldSelector = fields.Nothing() },
+	} {
+		opts := cache.Options{HTTPClient: o.http, Mapper: o.mapper}
+		change(&opts)
+		if _, err := NewCache(nil)(o.config, opts); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// serve is an API server with one watch.
+func serve(t testing.TB, text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		for piece := range slices.Chunk([]byte(text), 100_000) { // as they come, not where an event ends
+			if _, err := w.Write(piece); err != nil {
+				t.Error(err)
+			}
+			_ = http.NewResponseController(w).Flush()
+		}
+	}
+}
+
+func from(t testing.TB, h http.HandlerFunc) source {
+	t.Helper()
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), workv1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(workv1alpha1.GroupVersion.WithKind("Work"), meta.RESTScopeNamespace)
+	return source{config: &rest.Config{Host: s.URL}, http: s.Client(), mapper: mapper, scheme: scheme}
+}
+
+func withKind(of runtime.Object) runtime.Object {
+	if u, ok := of.(*unstructured.Unstructured); ok {
+		u.SetGroupVersionKind(workv1alpha1.GroupVersion.WithKind("Work"))
+	}
+	return of
+}
+
+func ours(t testing.TB, o source, of runtime.Object) watch.Interface {
+	t.Helper()
+	gvk, as := o.asJSON(withKind(of))
+	w, err := o.watch(t.Context(), gvk, as, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// clientGo is the watch that an informer of controller-runtime's cache would have.
+func clientGo(t testing.TB, o source, of runtime.Object) (w watch.Interface) {
+	t.Helper()
+	gvk := workv1alpha1.GroupVersion.WithKind("Work")
+	var err error
+	if _, untyped := of.(*unstructured.Unstructured); untyped {
+		c, cerr := dynamic.NewForConfigAndClient(o.config, o.http)
+		if cerr != nil {
+			t.Fatal(cerr)
+		}
+		w, err = c.Resource(gvk.GroupVersion().WithResource("works")).Watch(t.Context(), metav1.ListOptions{})
+	} else {
+		c, cerr := apiutil.RESTClientForGVK(gvk, false, false, o.config, serializer.NewCodecFactory(o.scheme), o.http)
+		if cerr != nil {
+			t.Fatal(cerr)
+		}
+		w, err = c.Get().Resource("works").VersionedParams(&metav1.ListOptions{Watch: true}, runtime.NewParameterCodec(o.scheme)).Watch(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// drain reads a watch to its end. Of an error that the client has made only that it is one is kept: the words are each one's own. Whether a refusal says its
+// kind nobody asks.
+func drain(t testing.TB, w watch.Interface) (events []watch.Event) {
+	t.Helper()
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		if s, ok := e.Object.(*metav1.Status); ok {
+			if s.TypeMeta = (metav1.TypeMeta{}); s.Reason == metav1.StatusReasonInternalError {
+				e.Object = nil
+			}
+		}
+		events = append(events, e)
+	}
+	return events
+}
+
+// BenchmarkEvent reads an event of a Work that holds a Deployment, client-go's way and ours, with what HTTP costs.
+func BenchmarkEvent(b *testing.B) {
+	text := strings.Repeat(line("MODIFIED", deployment(b)), 1000)
+	for _, of := range []runtime.Object{&workv1alpha1.Work{}, &unstructured.Unstructured{}} {
+		o := from(b, serve(b, text))
+		for _, way := range []struct {
+			name  string
+			watch func(testing.TB, source, runtime.Object) watch.Interface
+		}{{"client-go", clientGo}, {"ours", ours}} {
+			b.Run(fmt.Sprintf("%T/%s", of, way.name), func(b *testing.B) {
+				b.ReportAllocs()
+				b.SetBytes(int64(len(text)) / 1000)
+				for n := 0; n < b.N; n += 1000 {
+					if events := drain(b, way.watch(b, o, of)); len(events) != 1000 {
+						b.Fatalf("%d events", len(events))
+					}
+				}
+			})
+		}
+	}
+}
+
+func deployment(b *testing.B) string {
+	b.Helper()
+	text, err := os.ReadFile("testdata/work.json")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
