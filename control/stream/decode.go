@@ -111,8 +111,8 @@ var (
 	after   = []byte(`}}`)
 )
 
-// event splits a stream into events (bufio.SplitFunc). API servers write each as one line (k8s.io/apimachinery/pkg/runtime/serializer/json,
-// Framer); what else is one in JSON is looked for with a decoder.
+// event splits a stream into events (bufio.SplitFunc). API servers write each as one line (Framer in
+// k8s.io/apimachinery/pkg/runtime/serializer/json); what else is one in JSON is looked for with a decoder.
 func event(data []byte, atEOF bool) (advance int, token []byte, err error) {
 	n, ours := bytes.IndexByte(data, '\n'), bytes.HasPrefix(data, before)
 	switch {

@@ -1,7 +1,7 @@
-// Package stream is a cache of an API server's objects whose watches take a third of the processor time where objects come as JSON: those
-// of custom resources, and those that are read without a Go type. client-go goes through the text of each event again and again to
-// find where it ends, that it is an event, and of which kind its object is, which an informer knows beforehand (BenchmarkEvent). It is
-// a leaf.
+// Package stream is a cache of an API server's objects whose watches take a third of the processor time where objects come as
+// JSON: those of custom resources, and those that are read without a Go type. client-go goes through the text of each event again
+// and again to find where it ends, that it is an event, and of which kind its object is, which an informer knows beforehand
+// (BenchmarkEvent). It is a leaf.
 package stream
 
 import (
@@ -27,12 +27,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// Untyped reads an object without a Go type from its text, which is valid during the call only. The cache's transformation must make
-// the same of an object from a list, and leave what this has made as it is.
+// Untyped reads an object without a Go type from its text, which is valid during the call only. The cache's transformation must
+// make the same of an object from a list, and leave what this has made as it is.
 type Untyped func(text []byte) (*unstructured.Unstructured, error)
 
-// NewCache is cache.New with other watches, for a cache of all namespaces. Options must have HTTPClient and Mapper, as a manager gives
-// them. Objects that come as protobuf, or as metadata only, are read as before; read is nil: objects without a Go type are maps.
+// NewCache is cache.New with other watches, for a cache of all namespaces. Options must have HTTPClient and Mapper, as a manager
+// gives them. Objects that come as protobuf, or as metadata only, are read as before; read is nil: objects without a Go type are
+// maps.
 func NewCache(read Untyped) cache.NewCacheFunc {
 	return func(config *rest.Config, opts cache.Options) (cache.Cache, error) {
 		if opts.HTTPClient == nil || opts.Mapper == nil {
@@ -45,7 +46,8 @@ func NewCache(read Untyped) cache.NewCacheFunc {
 			opts.Scheme = clientgoscheme.Scheme
 		}
 		opts.NewInformer = source{
-			config: config, http: opts.HTTPClient, mapper: opts.Mapper, scheme: opts.Scheme, selector: opts.DefaultLabelSelector, untyped: read,
+			config: config, http: opts.HTTPClient, mapper: opts.Mapper, scheme: opts.Scheme,
+			selector: opts.DefaultLabelSelector, untyped: read,
 		}.informer
 		return cache.New(config, opts)
 	}
@@ -62,7 +64,8 @@ type source struct {
 }
 
 // informer is cache.Options.NewInformer.
-func (s source) informer(lw toolscache.ListerWatcher, of runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+func (s source) informer(lw toolscache.ListerWatcher, of runtime.Object, resync time.Duration,
+	indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	if gvk, newObject := s.asJSON(of); newObject != nil {
 		all := toolscache.ToListerWatcherWithContext(lw)
 		lw = &toolscache.ListWatch{
@@ -97,7 +100,8 @@ func (s source) asJSON(of runtime.Object) (schema.GroupVersionKind, func() objec
 }
 
 // watch begins a watch of a kind.
-func (s source) watch(ctx context.Context, gvk schema.GroupVersionKind, newObject func() object, opts metav1.ListOptions) (watch.Interface, error) {
+func (s source) watch(ctx context.Context, gvk schema.GroupVersionKind, newObject func() object,
+	opts metav1.ListOptions) (watch.Interface, error) {
 	mapping, err := s.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
 		return nil, err
@@ -110,14 +114,16 @@ func (s source) watch(ctx context.Context, gvk schema.GroupVersionKind, newObjec
 	if s.selector != nil {
 		opts.LabelSelector = s.selector.String()
 	}
-	body, err := client.Get().Resource(mapping.Resource.Resource).SpecificallyVersionedParams(&opts, metav1.ParameterCodec, metav1.Unversioned).Stream(ctx)
+	body, err := client.Get().Resource(mapping.Resource.Resource).
+		SpecificallyVersionedParams(&opts, metav1.ParameterCodec, metav1.Unversioned).Stream(ctx)
 	if utilnet.IsProbableEOF(err) || utilnet.IsTimeout(err) {
 		return watch.NewEmptyWatch(), nil // as client-go's: the next one goes on where the last one was
 	}
 	if err != nil {
 		return nil, err
 	}
-	return watch.NewStreamWatcher(newDecoder(body, newObject), apierrors.NewClientErrorReporter(http.StatusInternalServerError, http.MethodGet, "ClientWatchDecoding")), nil
+	undecodable := apierrors.NewClientErrorReporter(http.StatusInternalServerError, http.MethodGet, "ClientWatchDecoding")
+	return watch.NewStreamWatcher(newDecoder(body, newObject), undecodable), nil
 }
 
 func (s source) client(gv schema.GroupVersion) (*rest.RESTClient, error) {
@@ -126,7 +132,7 @@ func (s source) client(gv schema.GroupVersion) (*rest.RESTClient, error) {
 	if gv.Group == "" {
 		c.APIPath = "/api"
 	}
-	c.QPS = -1                                                         // watches are not limited
+	c.QPS, c.RateLimiter = -1, nil                                     // watches are not limited
 	c.NegotiatedSerializer = clientgoscheme.Codecs.WithoutConversion() // for refusals
 	c.ContentType, c.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	return rest.RESTClientForConfigAndClient(c, s.http)

@@ -68,7 +68,7 @@ var leaves = []string{
 	"control/config", "control/egress", "control/merge", "control/backends", "control/objectset", "control/hub",
 	"control/gateways", "control/index", "control/pace", "control/verdict", "control/addresses/pool", "control/publicip",
 	"control/selects", "control/override", "control/interpret", "control/names", "control/decide", "control/execution",
-	"control/clusterstatus", "control/manifest", "control/written", "control/intern", "control/fence",
+	"control/clusterstatus", "control/manifest", "control/written", "control/intern", "control/stream", "control/fence",
 }
 
 func TestControllersDoNotImportEachOther(t *testing.T) {
