@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -345,6 +347,53 @@ func TestObservedGenerationWaitsForAll(t *testing.T) {
 	await.Equal(t, "False FullyAppliedFailed m2: not applied yet", h.condition(b.Name, "FullyApplied"))
 	h.report("m2", b.Name, replicas(1, 2))
 	await.Equal(t, "generation 2 of 2, ready 2 of 2", h.status)
+}
+
+// An informer keeps the object that it was asked for with and reads it when it starts, beside whoever asked: nothing is read into it.
+func TestInformersKeepTheirObject(t *testing.T) {
+	h := newHub(t)
+	kept := &keeper{}
+	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
+		kept.Cache = mgr.GetCache()
+		return aggregate.Setup(keeping{mgr, kept}, aggregate.Options{Interpreter: interpret.New(), Delay: time.Millisecond})
+	}}}.Run(h, h.Config)
+	d := deployment()
+	h.Make(d)
+	b := h.bind(reference(d, appsv1.SchemeGroupVersion.WithKind("Deployment")), "m1")
+	h.send(b)
+	h.report("m1", b.Name, replicas(1, 1))
+	await.Equal(t, "generation 1 of 1, ready 1 of 1", h.status)
+	kept.mu.Lock()
+	defer kept.mu.Unlock()
+	if len(kept.objects) == 0 {
+		t.Fatal("no informer was asked for")
+	}
+	for _, o := range kept.objects {
+		if o.GetName() != "" {
+			t.Errorf("the %T of an informer has become %s", o, o.GetName())
+		}
+	}
+}
+
+type keeping struct {
+	ctrl.Manager
+	cache cache.Cache
+}
+
+func (k keeping) GetCache() cache.Cache { return k.cache }
+
+// keeper is a cache that keeps the objects with which informers are asked for.
+type keeper struct {
+	cache.Cache
+	mu      sync.Mutex
+	objects []client.Object
+}
+
+func (k *keeper) GetInformer(ctx context.Context, o client.Object, opts ...cache.InformerGetOption) (cache.Informer, error) {
+	k.mu.Lock()
+	k.objects = append(k.objects, o)
+	k.mu.Unlock()
+	return k.Cache.GetInformer(ctx, o, opts...)
 }
 
 // Karmada #7320: after a conflict the status of before must not be written.

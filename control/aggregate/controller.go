@@ -237,16 +237,21 @@ func (r *reconciler) template(
 // kind is being listed for the first time. It is written over the version that was read only, so neither a new generation nor
 // another's status is lost.
 func (r *reconciler) read(ctx context.Context, of templateKey) (*unstructured.Unstructured, error) {
-	t := &unstructured.Unstructured{}
-	t.SetGroupVersionKind(of.gvk)
-	informer, err := r.cache.GetInformer(ctx, t, cache.BlockUntilSynced(false))
+	informer, err := r.cache.GetInformer(ctx, empty(of.gvk), cache.BlockUntilSynced(false)) // keeps what it is given, and reads it later
 	if err != nil {
 		return nil, err
 	}
+	t := empty(of.gvk)
 	if !informer.HasSynced() {
 		return t, r.live.Get(ctx, of.key, t)
 	}
 	return t, r.cache.Get(ctx, of.key, t)
+}
+
+func empty(gvk schema.GroupVersionKind) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(gvk)
+	return u
 }
 
 // aggregate is the status that the template is to have; nil: it stays as it is.
