@@ -3,6 +3,7 @@ package hubset
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -179,22 +180,34 @@ func (p *Process) RSS() (now, largest int64, err error) {
 	return now, largest, nil
 }
 
-// Metrics is the page of the process's metrics: series with labels, as they are written there, and values.
+// Metrics is the page of the process's metrics.
 func (p *Process) Metrics(ctx context.Context) (map[string]float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.metrics, nil)
+	series, err := Metrics(ctx, http.DefaultClient, p.metrics)
 	if err != nil {
 		return nil, fmt.Errorf("read the metrics of %s: %w", p.Name, err)
 	}
-	response, err := http.DefaultClient.Do(req)
+	return series, nil
+}
+
+// Metrics is a page of metrics: series with labels, as they are written there, and values.
+func Metrics(ctx context.Context, c *http.Client, url string) (map[string]float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return nil, fmt.Errorf("read the metrics of %s: %w", p.Name, err)
+		return nil, err
+	}
+	response, err := c.Do(req)
+	if err != nil {
+		return nil, err
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("read the metrics of %s: %s, %w", p.Name, response.Status, err)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, errors.New(response.Status)
 	}
 	return parseMetrics(string(text))
 }

@@ -166,7 +166,7 @@ func full() results {
 	return results{members: 2, templates: 10,
 		steady: &steadyResult{ms: []float64{10, 20, 30, 400}, writes: w},
 		throughput: map[string]samples{caseBurst: {hub: []float64{30, 20, 25}, replay: []float64{40, 25, 30}, ratio: []float64{0.75, 0.8,
-			0.83}, decided: []float64{80, 100, 90}, writes: w}},
+			0.83}, decided: []float64{80, 100, 90}, hubEnded: []float64{1, 0, 2}, replayEnded: []float64{90, 4, 51}, writes: w}},
 		scale: &scaleResult{rss: 400 << 20, largest: 450 << 20, took: time.Minute},
 	}
 }
@@ -191,6 +191,8 @@ func TestRows(t *testing.T) {
 		"burst replay templates_per_s 25..30..40 1/s n=3",
 		"burst pelago decisions_per_s 80..90..100 1/s n=3",
 		"burst pelago replay_ratio 0.75..0.8..0.83 ratio n=3",
+		"burst pelago watches_ended 0..1..2 1 n=3",
+		"burst replay watches_ended 4..51..90 1 n=3",
 		"burst pelago writes_per_template 9..9..9 1 n=10",
 		"burst pelago writes_per_dependent 8..8..8 1 n=10",
 		"burst pelago writes_per_template_later 4..4..4 1 n=10",
@@ -242,13 +244,14 @@ func TestVerdict(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	good := options{templates: 1, reps: 1, placed: 1, rate: 1, members: 1, simulated: 2}
+	good := options{templates: 1, reps: 1, placed: 1, inFlight: 1, rate: 1, members: 1, simulated: 2}
 	if err := good.check(); err != nil {
 		t.Error(err)
 	}
 	for name, spoil := range map[string]func(o *options){
 		"templates": func(o *options) { o.templates = 0 },
 		"rate":      func(o *options) { o.rate = 0 },
+		"in flight": func(o *options) { o.inFlight = 0 },
 		"simulated": func(o *options) { o.simulated = 1 },
 	} {
 		o := good

@@ -27,7 +27,7 @@ func main() {
 type options struct {
 	bin, file, dir, hubFlags      string
 	templates, members, simulated int
-	placed, reps                  int
+	placed, reps, inFlight        int
 	rate                          float64
 	stall                         time.Duration
 }
@@ -47,6 +47,7 @@ func run(args []string, out io.Writer) error {
 	flags.IntVar(&o.members, "members", 2, "members with real API servers, to all of which they go")
 	flags.Float64Var(&o.rate, "rate", 5, "templates per second in the case steady")
 	flags.IntVar(&o.reps, "reps", 3, "repetitions of burst, cold and mixed; the hub and the replaying client take turns")
+	flags.IntVar(&o.inFlight, "in-flight", inFlight, "requests that the replaying client makes at a time")
 	flags.IntVar(&o.placed, "placed", 5000, "templates in the case scale, each on two members")
 	flags.IntVar(&o.simulated, "simulated", 100, "simulated members in the cases scale and mixed")
 	flags.DurationVar(&o.stall, "stall", 2*time.Minute, "how long nothing may come before a measurement counts as failed")
@@ -109,8 +110,8 @@ func (r *results) measure(ctx context.Context, o options, name string) error {
 
 // check refuses what cannot work before anything is started.
 func (o options) check() error {
-	if o.templates < 1 || o.reps < 1 || o.placed < 1 || o.rate <= 0 {
-		return errors.New("-templates, -reps, -placed and -rate must be positive")
+	if o.templates < 1 || o.reps < 1 || o.placed < 1 || o.inFlight < 1 || o.rate <= 0 {
+		return errors.New("-templates, -reps, -placed, -in-flight and -rate must be positive")
 	}
 	if o.members < 1 || o.simulated < 2 {
 		return fmt.Errorf("-members %d must be at least 1, -simulated %d at least 2", o.members, o.simulated)

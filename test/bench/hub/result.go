@@ -22,7 +22,9 @@ type samples struct {
 	hub, replay []float64 // templates per second
 	decided     []float64 // decisions per second until the last template has its first one
 	ratio       []float64 // of the same repetition
-	writes      writes    // of the last one
+	// hubEnded and replayEnded are the watches of whomever that the API server ended meanwhile, as too slow.
+	hubEnded, replayEnded []float64
+	writes                writes // of the last one
 }
 
 // results are all that was measured; what was not is nil.
@@ -54,7 +56,8 @@ func (r results) rows() (out []resultfile.Row) {
 		s := r.throughput[name]
 		out = append(out,
 			row(name, variantPelago, "templates_per_s", "1/s", s.hub), row(name, variantReplay, "templates_per_s", "1/s", s.replay),
-			row(name, variantPelago, "decisions_per_s", "1/s", s.decided), row(name, variantPelago, "replay_ratio", "ratio", s.ratio))
+			row(name, variantPelago, "decisions_per_s", "1/s", s.decided), row(name, variantPelago, "replay_ratio", "ratio", s.ratio),
+			row(name, variantPelago, "watches_ended", "1", s.hubEnded), row(name, variantReplay, "watches_ended", "1", s.replayEnded))
 		out = append(out, r.writeRows(name, s.writes)...)
 	}
 	if s := r.scale; s != nil {

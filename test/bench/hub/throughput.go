@@ -6,15 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	"github.com/pelago-net/pelago/test/bench/hub/replay"
 	"github.com/pelago-net/pelago/test/bench/mixed"
+	"github.com/pelago-net/pelago/test/hubset"
 )
 
 // How fast the hub is when all templates come at once, when they are there before it starts, and when they are there with mixed
@@ -63,7 +66,7 @@ const (
 	phaseAfter = "after"
 )
 
-// inFlight is how many requests users, and the replaying client, make at a time.
+// inFlight is how many requests users make at a time, and the replaying client if nothing else is said.
 const inFlight = 64
 
 // recording is what a replay needs of a recorded run.
@@ -80,22 +83,23 @@ func throughput(ctx context.Context, o options, name string) (samples, error) {
 		return got, fmt.Errorf("record %s: %w", name, err)
 	}
 	for rep := range o.reps {
-		took, decided, counted, err := o.measured(ctx, name, rep)
+		own, err := o.measured(ctx, name, rep)
 		if err != nil {
 			return got, fmt.Errorf("measure %s, repetition %d: %w", name, rep+1, err)
 		}
-		again, err := o.replayed(ctx, name, rep, rec)
+		again, ended, err := o.replayed(ctx, name, rep, rec)
 		if err != nil {
 			return got, fmt.Errorf("replay %s, repetition %d: %w", name, rep+1, err)
 		}
 		n := float64(o.templates)
-		got.hub, got.replay = append(got.hub, n/took.Seconds()), append(got.replay, n/again.Took.Seconds())
-		got.decided = append(got.decided, n/decided.Seconds())
-		got.ratio = append(got.ratio, again.Took.Seconds()/took.Seconds())
-		got.writes = counted
-		slog.Info("measured", "case", name, "repetition", rep+1, "pelago", took.Round(time.Millisecond), "replay",
-			again.Took.Round(time.Millisecond),
-			"requests", again.Requests, "unknown versions", again.Unknown)
+		got.hub, got.replay = append(got.hub, n/own.took.Seconds()), append(got.replay, n/again.Took.Seconds())
+		got.decided = append(got.decided, n/own.decided.Seconds())
+		got.ratio = append(got.ratio, again.Took.Seconds()/own.took.Seconds())
+		got.hubEnded, got.replayEnded = append(got.hubEnded, own.ended), append(got.replayEnded, ended)
+		got.writes = own.writes
+		slog.Info("measured", "case", name, "repetition", rep+1, "pelago", own.took.Round(time.Millisecond), "replay",
+			again.Took.Round(time.Millisecond), "requests", again.Requests, "unknown versions", again.Unknown, "watches reopened",
+			again.Reopened, "watches ended beside pelago", own.ended, "beside the replay", ended)
 	}
 	return got, nil
 }
@@ -138,20 +142,49 @@ func (s *stage) work(ctx context.Context, name string, timed func()) (time.Durat
 	return end.Sub(start), err
 }
 
+// measurement is what a run of the hub came to.
+type measurement struct {
+	took, decided time.Duration
+	writes        writes
+	ended         float64 // see watchesEnded
+}
+
 // measured lets the hub work without anything between it and the servers.
-func (o options) measured(ctx context.Context, name string, rep int) (took, decided time.Duration, w writes, err error) {
+func (o options) measured(ctx context.Context, name string, rep int) (m measurement, err error) {
 	s, err := o.throughputStage(ctx, name, fmt.Sprintf("%s-%d", name, rep+1), nil)
 	if err != nil {
-		return 0, 0, w, err
+		return m, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	var start time.Time
-	if took, err = s.work(ctx, name, func() { start = time.Now() }); err != nil {
-		return 0, 0, w, err
+	if m.took, err = s.work(ctx, name, func() { start = time.Now() }); err != nil {
+		return m, err
 	}
-	decided = s.bindings.lastDecision().Sub(start)
-	w, err = s.writes(ctx)
-	return took, decided, w, err
+	m.decided = s.bindings.lastDecision().Sub(start)
+	if m.ended, err = s.watchesEnded(ctx); err != nil {
+		return m, err
+	}
+	m.writes, err = s.writes(ctx)
+	return m, err
+}
+
+// watchesEnded is how many watches the hub's API server has ended so far because they did not take events as fast as others made them.
+func (s *stage) watchesEnded(ctx context.Context) (n float64, err error) {
+	config := s.set.Server.Config()
+	c, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return 0, fmt.Errorf("read the metrics of the API server: %w", err)
+	}
+	metrics, err := hubset.Metrics(ctx, c, config.Host+"/metrics")
+	if err != nil {
+		return 0, fmt.Errorf("read the metrics of the API server: %w", err)
+	}
+	for series, value := range metrics {
+		if strings.HasPrefix(series, "apiserver_terminated_watchers_total{") {
+			n += value
+		}
+	}
+	return n, nil
 }
 
 // record writes down what is requested in one run.
@@ -192,47 +225,48 @@ func record(ctx context.Context, o options, name string) (rec recording, err err
 const tolerated = 0.01
 
 // replayed makes the recorded requests on servers on which the product was installed, but does not run.
-func (o options) replayed(ctx context.Context, name string, rep int, rec recording) (out replay.Outcome, err error) {
+func (o options) replayed(ctx context.Context, name string, rep int, rec recording) (out replay.Outcome, ended float64, err error) {
 	s, err := o.throughputStage(ctx, name, fmt.Sprintf("%s-%d-replay", name, rep+1), nil)
 	if err != nil {
-		return out, err
+		return out, 0, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	if err := s.hub.Stop(ctx); err != nil {
-		return out, err
+		return out, 0, err
 	}
 	systems, err := s.systemUIDs(ctx)
 	if err != nil {
-		return out, err
+		return out, 0, err
 	}
 	known := map[string]string{}
 	for server, then := range rec.systems {
 		known[then] = systems[server]
 	}
-	p, err := replay.NewPlayer(s.configs(), inFlight, known)
+	p, err := replay.NewPlayer(s.configs(), o.inFlight, known)
 	if err != nil {
-		return out, err
+		return out, 0, err
 	}
 	accesses, err := s.accesses(ctx)
 	if err != nil {
-		return out, err
+		return out, 0, err
 	}
 	if err := p.As(hubAgent, accesses); err != nil {
-		return out, err
+		return out, 0, err
 	}
 	if _, err := p.Play(ctx, rec.setUp); err != nil {
-		return out, err
+		return out, 0, err
 	}
 	if err := p.Prepare(ctx, rec.timed); err != nil {
-		return out, err
+		return out, 0, err
 	}
 	defer p.Watch(ctx, rec.open)()
 	if out, err = p.Play(ctx, rec.timed); err != nil {
-		return out, err
+		return out, 0, err
 	}
 	if float64(out.Differing) > tolerated*float64(out.Requests) {
-		return out, fmt.Errorf("%d of %d requests ended otherwise than when they were recorded, the first: %s", out.Differing,
+		return out, 0, fmt.Errorf("%d of %d requests ended otherwise than when they were recorded, the first: %s", out.Differing,
 			out.Requests, out.First)
 	}
-	return out, nil
+	ended, err = s.watchesEnded(ctx)
+	return out, ended, err
 }

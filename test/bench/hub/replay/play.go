@@ -1,9 +1,12 @@
 package replay
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"container/heap"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +17,9 @@ import (
 
 	"k8s.io/client-go/rest"
 )
+
+// refusedPause is how long a watch waits that a server has refused; clients are told to wait as long.
+const refusedPause = time.Second
 
 // Player makes recorded requests again.
 type Player struct {
@@ -30,6 +36,8 @@ type Player struct {
 	version map[string]string // key@version of the recording → of the replay
 	newest  map[string]string // key → version of the replay
 	listed  map[string]string // collection → version of its newest list
+	// reopened are the watches that servers ended while a replay was running.
+	reopened int
 }
 
 // Outcome is what a replay came to.
@@ -37,6 +45,8 @@ type Outcome struct {
 	Took time.Duration
 	// Requests were made, watches not counted.
 	Requests int
+	// Reopened watches were ended by a server, and opened again.
+	Reopened int
 	// Differing are those that succeeded then and failed now, or the other way round; First describes the first.
 	Differing int
 	First     string
@@ -116,7 +126,7 @@ func (p *Player) Prepare(ctx context.Context, requests []Request) error {
 	return nil
 }
 
-// Play makes the requests. Watches are opened as well, and read until all else is done.
+// Play makes the requests. Watches are opened as well, and read until all else is done; those that a server ends are opened again.
 func (p *Player) Play(ctx context.Context, requests []Request) (Outcome, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -130,10 +140,11 @@ func (p *Player) Play(ctx context.Context, requests []Request) (Outcome, error) 
 				if !ok {
 					return
 				}
-				if s := r.steps[i]; s.Watch {
-					watches.Go(func() { p.watch(ctx, s.Request) })
-				} else {
+				switch s := r.steps[i]; {
+				case !s.Watch:
 					r.note(p.do(ctx, s))
+				case !s.GoesOn:
+					watches.Go(func() { p.watch(ctx, s.Request) })
 				}
 				r.done(i)
 			}
@@ -143,6 +154,9 @@ func (p *Player) Play(ctx context.Context, requests []Request) (Outcome, error) 
 	r.outcome.Took = time.Since(start)
 	cancel()
 	watches.Wait()
+	p.mu.Lock()
+	r.outcome.Reopened = p.reopened
+	p.mu.Unlock()
 	return r.outcome, r.err
 }
 
@@ -181,12 +195,7 @@ func (p *Player) do(ctx context.Context, s step) result {
 	if err == nil && status >= 300 {
 		r.text = answer.text
 	}
-	p.learn(s, answer.reply)
-	if answer.list != "" {
-		p.mu.Lock()
-		p.listed[collectionOf(s.Request)] = answer.list
-		p.mu.Unlock()
-	}
+	p.learn(s, answer)
 	return r
 }
 
@@ -209,12 +218,15 @@ func (p *Player) rewrite(s step, unknown *int) ([]byte, error) {
 	})
 }
 
-func (p *Player) learn(s step, now reply) {
+func (p *Player) learn(s step, now answer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now.list != "" {
+		p.listed[collectionOf(s.Request)] = now.list
+	}
 	if now.UID == "" || s.reply.UID == "" {
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.uids[s.reply.UID] = now.UID
 	p.version[s.key+"@"+s.reply.Version] = now.Version
 	p.newest[s.key] = now.Version
@@ -268,19 +280,53 @@ func (p *Player) open(ctx context.Context, q *Request, body []byte) (*http.Respo
 	return response, nil
 }
 
-// watch opens a watch that goes on from the list before it, and reads what comes; nobody looks at it.
+// watch opens a watch that goes on from the list before it, and reads what comes. One that the server ends, as servers do if it is
+// not read fast enough, is opened again where it ended, as the hub's clients do.
 func (p *Player) watch(ctx context.Context, q *Request) {
 	p.mu.Lock()
 	from := p.listed[collectionOf(q)]
 	p.mu.Unlock()
-	now := *q
-	now.URL = fromVersion(q.URL, from)
-	response, err := p.open(ctx, &now, nil)
-	if err != nil {
-		return // the replay has ended
+	for {
+		now := *q
+		now.URL = fromVersion(q.URL, from)
+		response, err := p.open(ctx, &now, nil)
+		if err != nil {
+			return // the replay has ended
+		}
+		from = cmp.Or(lastVersion(response.Body), from) // ends with the watch, or with the replay
+		_ = response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			select {
+			case <-ctx.Done():
+			case <-time.After(refusedPause):
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		p.mu.Lock()
+		p.reopened++
+		p.mu.Unlock()
 	}
-	defer response.Body.Close()
-	_, _ = io.Copy(io.Discard, response.Body) // ends with the replay
+}
+
+// lastVersion reads the events of a watch to their end and returns the resourceVersion of the last that has one: the first in its line,
+// as metadata come before all else that may name one.
+func lastVersion(events io.Reader) (version string) {
+	const field = `"resourceVersion":"`
+	lines := bufio.NewReaderSize(events, 64<<10)
+	for head := true; ; { // of a line that is longer than the buffer, the head is looked at
+		line, err := lines.ReadSlice('\n')
+		if _, rest, ok := bytes.Cut(line, []byte(field)); ok && head {
+			if number, _, ok := bytes.Cut(rest, []byte(`"`)); ok {
+				version = string(number)
+			}
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return version
+		}
+		head = err == nil
+	}
 }
 
 // fromVersion is the URL of a watch that goes on from a version; without one it begins with what is there.

@@ -10,10 +10,12 @@ package replay
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 
@@ -35,10 +37,13 @@ type Request struct {
 	UserAgent string
 	Body      []byte
 	Watch     bool
+	// GoesOn says of a watch that it follows one that the server had ended: a Player opens ended watches again by itself.
+	GoesOn bool
 
 	began, ended int // places in the order of all beginnings and ends; ended is 0 as long as there is no answer
 	Status       int
 	reply        reply
+	cut          bool // a watch that the server ended: its time was up, or it was read too slowly
 }
 
 // reply is what an answer says of its object; empty for lists and errors.
@@ -94,12 +99,37 @@ func (r *Recorder) Requests() []Request {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []Request
+	cut := map[string][]int{} // the places at which watches were ended, by what they watched, ascending by their beginnings
 	for _, q := range r.requests {
-		if q.ended > 0 || q.Watch {
-			all = append(all, *q)
+		if q.ended == 0 && !q.Watch {
+			continue
+		}
+		all = append(all, *q)
+		if !q.Watch {
+			continue
+		}
+		key := watchKey(q)
+		if i := slices.IndexFunc(cut[key], func(ended int) bool { return ended < q.began }); i >= 0 {
+			all[len(all)-1].GoesOn = true
+			cut[key] = slices.Delete(cut[key], i, i+1)
+		}
+		if q.cut {
+			cut[key] = append(cut[key], q.ended)
 		}
 	}
 	return all
+}
+
+// watchKey is what is watched by whom, wherever it begins and however long it may last.
+func watchKey(q *Request) string {
+	path, text, _ := strings.Cut(q.URL, "?")
+	query, err := url.ParseQuery(text)
+	if err != nil {
+		return q.URL // a server refuses it
+	}
+	query.Del("resourceVersion")
+	query.Del("timeoutSeconds")
+	return strings.Join([]string{q.Server, path, query.Encode(), q.Accept, q.UserAgent}, " ")
 }
 
 // Open are the watches that are open now.
@@ -148,7 +178,7 @@ func (t *tap) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if q.Watch {
-		response.Body = &stream{ReadCloser: response.Body, closed: func() { t.recorder.end(q, response.StatusCode, reply{}) }}
+		response.Body = &stream{ReadCloser: response.Body, closed: func(cut bool) { t.recorder.endWatch(q, response.StatusCode, cut) }}
 		return response, nil
 	}
 	body, err := io.ReadAll(response.Body)
@@ -163,16 +193,25 @@ func (t *tap) RoundTrip(req *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// stream is the body of a watch, which tells when it ends.
+// stream is the body of a watch, which tells when it ends, and whether it was the server that ended it.
 type stream struct {
 	io.ReadCloser
-	closed func()
+	closed func(cut bool)
 	once   sync.Once
+}
+
+// Read implements io.Reader.
+func (s *stream) Read(p []byte) (int, error) {
+	n, err := s.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		s.once.Do(func() { s.closed(true) })
+	}
+	return n, err
 }
 
 // Close ends the watch.
 func (s *stream) Close() error {
-	s.once.Do(s.closed)
+	s.once.Do(func() { s.closed(false) })
 	return s.ReadCloser.Close()
 }
 
@@ -189,6 +228,13 @@ func (r *Recorder) end(q *Request, status int, answer reply) {
 	defer r.mu.Unlock()
 	r.order++
 	q.ended, q.Status, q.reply = r.order, status, answer
+}
+
+func (r *Recorder) endWatch(q *Request, status int, cut bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.order++
+	q.ended, q.Status, q.cut = r.order, status, cut
 }
 
 func isWatch(u *url.URL) bool {

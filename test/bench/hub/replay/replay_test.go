@@ -1,11 +1,16 @@
 package replay
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -259,6 +264,85 @@ func TestWatches(t *testing.T) {
 	await.Equal(t, 1, func() int { return len(again.Open()) })
 	stop()
 	await.Equal(t, 0, func() int { return len(again.Open()) })
+}
+
+// A watch that the server ends is opened again where it ended, and the client's own second one is not made. One that the client ended
+// is none of that.
+func TestEndedWatches(t *testing.T) {
+	var mu sync.Mutex
+	var watches []string // the versions that they began with
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		mu.Lock()
+		watches = append(watches, q.URL.Query().Get("resourceVersion"))
+		first := len(watches) == 1
+		mu.Unlock()
+		long := strings.Repeat("x", 100_000)
+		for version, rest := range []string{"", long, long + `,"resourceVersion":"0"`} {
+			fmt.Fprintf(w, `{"type":"ADDED","object":{"metadata":{"resourceVersion":"%d"},"spec":{"resourceVersion":"0%s"}}}`+"\n", 5+version, rest)
+		}
+		w.(http.Flusher).Flush()
+		if !first {
+			<-q.Context().Done()
+		}
+	}))
+	t.Cleanup(server.Close)
+	var r Recorder
+	t.Cleanup(r.Close)
+	led, err := r.Through("hub", &rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := rest.TransportFor(led)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const path = "/api/v1/configmaps?watch=true&timeoutSeconds="
+	for i, timeout := range []string{"300", "400", "500"} { // the server ends the first, the client the second
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		q, err := http.NewRequestWithContext(ctx, http.MethodGet, led.Host+path+timeout, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := transport.RoundTrip(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, answer.Body); (err == nil) != (i == 0) {
+			t.Fatalf("watch %d: %v", i, err)
+		}
+		_ = answer.Body.Close()
+		cancel()
+		await.Equal(t, 0, func() int { return len(r.Open()) })
+	}
+	var goOn []bool
+	for _, q := range r.Requests() {
+		goOn = append(goOn, q.GoesOn)
+	}
+	if diff := cmp.Diff([]bool{false, true, false}, goOn); diff != "" {
+		t.Error(diff)
+	}
+
+	mu.Lock()
+	watches = nil
+	mu.Unlock()
+	p, err := NewPlayer(map[string]*rest.Config{"hub": {Host: server.URL}}, 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := p.Watch(t.Context(), r.Requests()[:1])
+	got := func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return strings.Join(watches, ", then ")
+	}
+	await.Equal(t, ", then 7", got)
+	if _, err := p.Play(t.Context(), r.Requests()[1:2]); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if got() != ", then 7" || p.reopened != 1 {
+		t.Errorf("watches %q, %d reopened", got(), p.reopened)
+	}
 }
 
 // A watch goes on from the list before it, so that the servers do not send everything twice.
