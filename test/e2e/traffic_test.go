@@ -64,24 +64,37 @@ func (s *clusterset) ping(t *testing.T, from walk.Pod, rate int, to string) *tra
 func (s *clusterset) fullBuffers(t *testing.T, pods []walk.Pod) (datagrams int) {
 	t.Helper()
 	for _, pod := range pods {
-		datagrams += s.kernelCounter(t, pod, "/proc/net/snmp", "Udp", "RcvbufErrors")
+		datagrams += counter(t, s.kernelCounters(t, pod, "/proc/net/snmp", "Udp"), "RcvbufErrors")
 	}
 	return datagrams
 }
 
-// kernelCounter reads a counter of a pod's network namespace from a file of two lines for each group: names and values.
-func (s *clusterset) kernelCounter(t *testing.T, pod walk.Pod, file, group, name string) int {
+// kernelCounters reads the counters of a group in a pod's network namespace from a file of two lines for each group: names and values.
+func (s *clusterset) kernelCounters(t *testing.T, pod walk.Pod, file, group string) map[string]int {
 	t.Helper()
 	out, err := s.In(t.Context(), pod, "grep", "^"+group+":", file)
 	must(t, err)
-	names, values, _ := strings.Cut(strings.TrimSpace(out), "\n")
-	i := slices.Index(strings.Fields(names), name)
-	value := strings.Fields(values)
-	if i < 0 || i >= len(value) {
-		t.Fatalf("%s has no counter %s of %s: %q", file, name, group, out)
+	first, second, _ := strings.Cut(strings.TrimSpace(out), "\n")
+	names, values := strings.Fields(first), strings.Fields(second)
+	if len(names) < 2 || len(names) != len(values) {
+		t.Fatalf("%s has no counters of %s: %q", file, group, out)
 	}
-	n, err := strconv.Atoi(value[i])
-	must(t, err)
+	counters := map[string]int{}
+	for i, name := range names[1:] {
+		n, err := strconv.Atoi(values[i+1])
+		must(t, err)
+		counters[name] = n
+	}
+	return counters
+}
+
+// counter is one of those that a kernel has.
+func counter(t *testing.T, counters map[string]int, name string) int {
+	t.Helper()
+	n, ok := counters[name]
+	if !ok {
+		t.Fatalf("the kernel has no counter %s", name)
+	}
 	return n
 }
 
