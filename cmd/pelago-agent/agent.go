@@ -24,10 +24,9 @@ import (
 	"github.com/pelago-net/pelago/control/corefile"
 	"github.com/pelago-net/pelago/control/credential"
 	"github.com/pelago-net/pelago/control/export"
-	"github.com/pelago-net/pelago/control/fence"
-	"github.com/pelago-net/pelago/control/hub"
 	"github.com/pelago-net/pelago/control/imports"
 	"github.com/pelago-net/pelago/control/ingress"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/nodeindex"
 	"github.com/pelago-net/pelago/control/peers"
 )
@@ -47,7 +46,7 @@ const (
 // agent is everything that one process runs.
 type agent struct {
 	manager ctrl.Manager
-	hub     *hub.Hub // of the role network, else nil
+	hub     *kube.Hub // of the role network, else nil
 	metrics []prometheus.Collector
 	// changed ends when the configuration is no longer what the agent was made from.
 	changed context.Context
@@ -69,7 +68,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 	}
 	mo := managerOptions(o, scheme)
 	if o.leaderElect { // what is written in the member goes through the fence
-		lock, f, err := fence.Lease(member, mo.LeaderElectionNamespace, mo.LeaderElectionID, "", renewDeadline)
+		lock, f, err := kube.FencedLease(member, mo.LeaderElectionNamespace, mo.LeaderElectionID, "", renewDeadline)
 		if err != nil {
 			return nil, err
 		}
@@ -82,7 +81,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
 	tokens := credential.NewSource(have.broker.Token)
-	to := hub.Options{
+	to := kube.HubOptions{
 		Server: have.broker.Server, CA: have.broker.CA, Namespace: have.broker.Namespace, Token: tokens.Token,
 		MinPause: o.hubPause[0], MaxPause: o.hubPause[1], QPS: hubQPS, Burst: hubBurst,
 		Logger: mgr.GetLogger().WithName("hub"),
@@ -108,8 +107,8 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 }
 
 // addNetwork adds the controllers of the role network.
-func (a *agent) addNetwork(c config.Config, to hub.Options, tokens *credential.Source) error {
-	h, err := hub.New(to)
+func (a *agent) addNetwork(c config.Config, to kube.HubOptions, tokens *credential.Source) error {
+	h, err := kube.NewHub(to)
 	if err != nil {
 		return err
 	}
@@ -121,7 +120,7 @@ func (a *agent) addNetwork(c config.Config, to hub.Options, tokens *credential.S
 	return setupControllers(a.manager, c, h, tokens)
 }
 
-func setupControllers(mgr ctrl.Manager, c config.Config, h *hub.Hub, tokens *credential.Source) error {
+func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *credential.Source) error {
 	zones := append([]string{"clusterset.local"}, c.CustomDomains...)
 	return errors.Join(
 		nodeindex.Setup(mgr, nodeindex.Options{Namespace: config.SystemNamespace, Globalnet: c.Globalnet()}),

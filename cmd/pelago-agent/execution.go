@@ -22,16 +22,16 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	"github.com/pelago-net/pelago/control/clusterstatus"
 	"github.com/pelago-net/pelago/control/execution"
-	"github.com/pelago-net/pelago/control/hub"
 	"github.com/pelago-net/pelago/control/interpret"
 	"github.com/pelago-net/pelago/control/kindrules"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/names"
 )
 
 // addExecution adds the role execution: the Works of this cluster, and nothing else of the hub, are executed here, and the
 // cluster's status and Lease are kept at the hub.
-func (a *agent) addExecution(id, hubID string, to hub.Options) error {
-	access, connected := hub.Access(to)
+func (a *agent) addExecution(id, hubID string, to kube.HubOptions) error {
+	access, connected := kube.HubConfig(to)
 	h, err := openWorks(access, id, to.Logger)
 	if err != nil {
 		return err

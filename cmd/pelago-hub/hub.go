@@ -28,10 +28,7 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/broker"
-	"github.com/pelago-net/pelago/control/fence"
-	"github.com/pelago-net/pelago/control/hub"
-	"github.com/pelago-net/pelago/control/intern"
-	"github.com/pelago-net/pelago/control/stream"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -124,12 +121,12 @@ func newScheme() (*runtime.Scheme, error) {
 // newManager makes the manager, without controllers. All that is written elsewhere must go through the same gate as its writes.
 func newManager(cfg *rest.Config, o options, scheme *runtime.Scheme) (mgr ctrl.Manager, a access, err error) {
 	mo := managerOptions(o, scheme)
-	if mo.Cache.HTTPClient, err = rest.HTTPClientFor(hub.Waiting(cfg, minPause, maxPause, ctrl.Log)); err != nil {
+	if mo.Cache.HTTPClient, err = rest.HTTPClientFor(kube.RetryingConfig(cfg, minPause, maxPause, ctrl.Log)); err != nil {
 		return nil, a, fmt.Errorf("connect the cache to the hub's API server at %s: %w", cfg.Host, err)
 	}
 	a = access{cfg, func(next http.RoundTripper) http.RoundTripper { return next }}
 	if o.leaderElect {
-		lock, f, err := fence.Lease(cfg, deploy.SystemNamespace, deploy.HubName, o.identity, renewDeadline)
+		lock, f, err := kube.FencedLease(cfg, deploy.SystemNamespace, deploy.HubName, o.identity, renewDeadline)
 		if err != nil {
 			return nil, a, err
 		}
@@ -144,8 +141,8 @@ func newManager(cfg *rest.Config, o options, scheme *runtime.Scheme) (mgr ctrl.M
 func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
 	return ctrl.Options{
 		Scheme:   scheme,
-		Cache:    cache.Options{DefaultTransform: intern.New().Transform},
-		NewCache: stream.NewCache(nil),
+		Cache:    cache.Options{DefaultTransform: kube.NewStringTable().Transform},
+		NewCache: kube.NewStreamCache(nil),
 		// A Secret is read as Go type for the access to a member alone: few reads, for which not all Secrets of the hub are to be kept.
 		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},

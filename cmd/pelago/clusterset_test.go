@@ -27,7 +27,7 @@ import (
 	"github.com/pelago-net/pelago/control/broker"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/corefile"
-	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
@@ -300,9 +300,9 @@ func (m *reader) node(name string) *corev1.Node {
 // makeObjects makes what an agent leaves outside of the system namespace, and things that look like it.
 func (m *reader) makeObjects() {
 	m.t.Helper()
-	owner := objectset.Owner{HubID: m.config().HubID}
-	foreign := objectset.Owner{HubID: "another"}
-	slice := func(name string, o *objectset.Owner) *discoveryv1.EndpointSlice {
+	owner := kube.Owner{HubID: m.config().HubID}
+	foreign := kube.Owner{HubID: "another"}
+	slice := func(name string, o *kube.Owner) *discoveryv1.EndpointSlice {
 		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, AddressType: discoveryv1.AddressTypeIPv4}
 		if o != nil {
 			o.Mark(s)

@@ -16,7 +16,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/corefile"
-	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // removeLeftovers deletes what the agent has made outside of the system namespace. The agent must have stopped. Objects
@@ -37,7 +37,7 @@ func removeLeftovers(ctx context.Context, c client.Client, hubID string) error {
 	for i := range ingress.Items {
 		errs = append(errs, deleteOne(ctx, c, &ingress.Items[i]))
 	}
-	owner := objectset.Owner{HubID: hubID}
+	owner := kube.Owner{HubID: hubID}
 	slices := &discoveryv1.EndpointSliceList{}
 	if err := c.List(ctx, slices, client.MatchingLabels{pelagov1alpha1.LabelManagedBy: pelagov1alpha1.ManagedBy}); err != nil {
 		errs = append(errs, fmt.Errorf("list EndpointSlices: %w", err))
@@ -52,7 +52,7 @@ func removeLeftovers(ctx context.Context, c client.Client, hubID string) error {
 }
 
 // removeImports deletes the ServiceImports that the agent has made, in the version that the cluster prefers.
-func removeImports(ctx context.Context, c client.Client, owner objectset.Owner) error {
+func removeImports(ctx context.Context, c client.Client, owner kube.Owner) error {
 	mapping, err := c.RESTMapper().RESTMapping(schema.GroupKind{Group: "multicluster.x-k8s.io", Kind: "ServiceImport"})
 	if err != nil {
 		if meta.IsNoMatchError(err) {

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
 	"github.com/pelago-net/pelago/dataplane/netdev"
@@ -66,7 +66,7 @@ func (r *reachFlags) apply(c *config.Config) {
 // says which node is behind it.
 func (m *member) loadBalancer(ctx context.Context, c config.Config) error {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.LoadBalancerService}}
-	owner := objectset.Owner{HubID: c.HubID}
+	owner := kube.Owner{HubID: c.HubID}
 	if c.LoadBalancer {
 		return m.put(ctx, s, func() {
 			owner.Mark(s)

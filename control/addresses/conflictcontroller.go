@@ -19,7 +19,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/egress"
-	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // podDelay lets a burst of pods of one namespace become one look at it.
@@ -62,7 +62,7 @@ func (r *conflictReconciler) Reconcile(ctx context.Context, namespace string) (c
 	for i := range pools.Items {
 		errs = append(errs, r.show(ctx, &pools.Items[i], lost[pools.Items[i].Name]))
 	}
-	return pace.Result(0, errors.Join(errs...))
+	return kube.Result(0, errors.Join(errs...))
 }
 
 func (r *conflictReconciler) show(ctx context.Context, g *submarinerv1.GlobalEgressIP, lost string) error {

@@ -25,8 +25,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/addresses/pool"
-	"github.com/pelago-net/pelago/control/objectset"
-	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Options of the controller.
@@ -72,7 +71,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, e
 	if err := r.fill(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	return pace.Result(r.reconcile(ctx, req))
+	return kube.Result(r.reconcile(ctx, req))
 }
 
 // fill takes the claims that exist into the picture, once: event handlers may come later than the first reconcile.
@@ -210,7 +209,7 @@ func (r *reconciler) claim(ctx context.Context, ip netip.Addr, owner pelagov1alp
 		ObjectMeta: metav1.ObjectMeta{Name: name(ip)},
 		Spec:       pelagov1alpha1.GlobalAddressSpec{IP: ip.String(), Owner: owner},
 	}
-	if err := objectset.Claim(ctx, r.client, r.live, address); err != nil {
+	if err := kube.Claim(ctx, r.client, r.live, address); err != nil {
 		return false, fmt.Errorf("claim %s for %s: %w", ip, requestOf(owner), err)
 	}
 	mine := address.Spec.Owner == owner && address.Spec.ReleasedAt == nil

@@ -17,7 +17,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/gateways"
-	"github.com/pelago-net/pelago/control/index"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Index fields of the cache; the prefix keeps them apart from those of other controllers.
@@ -47,10 +47,10 @@ func (r *reconciler) watch(mgr ctrl.Manager) error {
 
 func addIndexes(mgr ctrl.Manager) error {
 	return errors.Join(
-		index.Add(mgr, &pelagov1alpha1.GlobalAddress{}, ownerIndex, func(a *pelagov1alpha1.GlobalAddress) []string {
+		kube.AddIndex(mgr, &pelagov1alpha1.GlobalAddress{}, ownerIndex, func(a *pelagov1alpha1.GlobalAddress) []string {
 			return []string{requestOf(a.Spec.Owner).String()}
 		}),
-		index.Add(mgr, &pelagov1alpha1.PortBlock{}, blockIndex, func(b *pelagov1alpha1.PortBlock) []string {
+		kube.AddIndex(mgr, &pelagov1alpha1.PortBlock{}, blockIndex, func(b *pelagov1alpha1.PortBlock) []string {
 			return []string{b.Spec.EgressIP}
 		}),
 		gatewayIndex.AddTo(mgr),

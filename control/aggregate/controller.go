@@ -24,8 +24,7 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/interpret"
-	"github.com/pelago-net/pelago/control/pace"
-	"github.com/pelago-net/pelago/control/written"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 const (
@@ -53,8 +52,8 @@ type reconciler struct {
 	kinds       *kinds
 	interpreter *interpret.Interpreter
 	// bindings and templates are the versions that our own writes made.
-	bindings  written.Versions[client.ObjectKey]
-	templates written.Versions[templateKey]
+	bindings  kube.Expectations[client.ObjectKey]
+	templates kube.Expectations[templateKey]
 }
 
 // templateKey names a template.
@@ -87,7 +86,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 
 // Reconcile writes the status of one binding (without a namespace: a ClusterResourceBinding), and that of its template.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return pace.Result(r.reconcile(ctx, req.NamespacedName))
+	return kube.Result(r.reconcile(ctx, req.NamespacedName))
 }
 
 // reconcile returns when to look again; 0: when something happens.
@@ -101,8 +100,8 @@ func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.
 	if obj.GetDeletionTimestamp() != nil {
 		return 0, nil
 	}
-	if r.bindings.Behind(key, obj.GetResourceVersion(), now) {
-		return pace.CacheBehind, nil
+	if r.bindings.Stale(key, obj.GetResourceVersion(), now) {
+		return kube.RequeueStale, nil
 	}
 	works, err := r.works(ctx, key)
 	if err != nil {
@@ -117,12 +116,12 @@ func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.
 	if err != nil {
 		return 0, errors.Join(r.writeBinding(ctx, obj, b, status), err)
 	}
-	if template != nil && r.templates.Behind(of, template.GetResourceVersion(), now) {
-		return pace.CacheBehind, nil
+	if template != nil && r.templates.Stale(of, template.GetResourceVersion(), now) {
+		return kube.RequeueStale, nil
 	}
 	want, failure := r.aggregate(template, b, status.AggregatedStatus)
 	interpreted(&status, b, works, failure, at)
-	if left := progressPause - now.Sub(r.bindings.Last(key)); left > 0 && inProgress(*b.Status, b) && inProgress(status, b) {
+	if left := progressPause - now.Sub(r.bindings.LastWrite(key)); left > 0 && inProgress(*b.Status, b) && inProgress(status, b) {
 		return left, nil
 	}
 	if failure != nil {
@@ -209,7 +208,7 @@ func (r *reconciler) writeBinding(
 	if err := r.client.Status().Patch(ctx, after, patch); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("write the status of the binding %s: %w", key, err))
 	}
-	r.bindings.Note(key, after.GetResourceVersion(), time.Now())
+	r.bindings.Expect(key, after.GetResourceVersion(), time.Now())
 	return nil
 }
 
@@ -287,7 +286,7 @@ func (r *reconciler) writeTemplate(
 	err = r.client.Status().Update(ctx, now) // with the resourceVersion that was read
 	switch {
 	case err == nil:
-		r.templates.Note(of, now.GetResourceVersion(), time.Now())
+		r.templates.Expect(of, now.GetResourceVersion(), time.Now())
 		return nil
 	case apierrors.IsNotFound(err): // the template has gone, or the subresource
 		r.kinds.forget(template.GroupVersionKind())

@@ -20,8 +20,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/index"
-	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Index fields of the cache.
@@ -33,7 +32,7 @@ const (
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 func watch(mgr ctrl.Manager, r *reconciler, o Options) error {
-	if err := index.Add(mgr, &workv1alpha1.Work{}, workIndex, func(w *workv1alpha1.Work) []string {
+	if err := kube.AddIndex(mgr, &workv1alpha1.Work{}, workIndex, func(w *workv1alpha1.Work) []string {
 		if key, ok := bindingOf(w); ok {
 			return []string{key.String()}
 		}
@@ -41,12 +40,12 @@ func watch(mgr ctrl.Manager, r *reconciler, o Options) error {
 	}); err != nil {
 		return err
 	}
-	if err := index.Add(mgr, &workv1alpha2.ResourceBinding{}, waitingIndex, func(b *workv1alpha2.ResourceBinding) []string {
+	if err := kube.AddIndex(mgr, &workv1alpha2.ResourceBinding{}, waitingIndex, func(b *workv1alpha2.ResourceBinding) []string {
 		return awaited(&b.Spec, &b.Status)
 	}); err != nil {
 		return err
 	}
-	if err := index.Add(mgr, &workv1alpha2.ClusterResourceBinding{}, waitingIndex, wideAwaited); err != nil {
+	if err := kube.AddIndex(mgr, &workv1alpha2.ClusterResourceBinding{}, waitingIndex, wideAwaited); err != nil {
 		return err
 	}
 	self := func(_ context.Context, b client.Object) []client.ObjectKey {
@@ -64,7 +63,7 @@ func watch(mgr ctrl.Manager, r *reconciler, o Options) error {
 		Watches(&workv1alpha1.Work{}, later(o.Delay, ofWork)).
 		Watches(&clusterv1alpha1.Cluster{}, later(o.Delay, r.waitingFor), builder.WithPredicates(changed(otherReadiness))).
 		WatchesRawSource(source.Func(r.followRules)).
-		WithOptions(pace.HubOptions(o.Workers)).
+		WithOptions(kube.HubControllerOptions(o.Workers)).
 		Complete(r)
 }
 

@@ -12,7 +12,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/egress"
-	"github.com/pelago-net/pelago/control/index"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // The functions below say whose blocks a change may concern. They read indexes of the cache only, so that one change
@@ -92,7 +92,7 @@ func (r *reconciler) ofOwnAddress(ctx context.Context, g *submarinerv1.GlobalIng
 // pending: the blocks that wait for gateways.
 func (r *reconciler) pending(ctx context.Context) []request {
 	found := sets.New[request]()
-	r.addBlocks(ctx, found, client.MatchingFields{pendingIndex: index.Flag})
+	r.addBlocks(ctx, found, client.MatchingFields{pendingIndex: kube.IndexFlag})
 	return found.UnsortedList()
 }
 

@@ -20,8 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/objectset"
-	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // DefaultMinimum is the number of blocks that a node has of each pool that it uses.
@@ -87,7 +86,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, e
 	if err := r.fill(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	return pace.Result(r.reconcile(ctx, req))
+	return kube.Result(r.reconcile(ctx, req))
 }
 
 // fill takes the leases that exist into the picture, once: event handlers may come later than the first reconcile.
@@ -211,7 +210,7 @@ func (r *reconciler) create(ctx context.Context, req request, node member, p Por
 			State: pelagov1alpha1.BlockPending,
 		},
 	}
-	if err := objectset.Claim(ctx, r.client, r.live, b); err != nil {
+	if err := kube.Claim(ctx, r.client, r.live, b); err != nil {
 		return false, fmt.Errorf("lease port block %s to node %s: %w", name(p), req.Node, err)
 	}
 	mine := b.Spec.NodeUID == node.UID && b.Spec.Pool == req.Pool && b.Spec.OrphanedAt == nil && b.Spec.State != pelagov1alpha1.BlockReleasing

@@ -18,7 +18,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/gateways"
-	"github.com/pelago-net/pelago/control/index"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Index fields of the cache; the prefix keeps them apart from those of other controllers.
@@ -59,18 +59,18 @@ func (r *reconciler) watch(mgr ctrl.Manager) error {
 func addIndexes(mgr ctrl.Manager) error {
 	block := new(pelagov1alpha1.PortBlock)
 	return errors.Join(
-		index.Add(mgr, block, requestIndex, func(b *pelagov1alpha1.PortBlock) []string { return []string{requestOf(b).String()} }),
-		index.Add(mgr, block, nodeIndex, func(b *pelagov1alpha1.PortBlock) []string { return []string{b.Spec.Node} }),
-		index.Add(mgr, block, poolIndex, func(b *pelagov1alpha1.PortBlock) []string { return []string{poolName(b.Spec.Pool)} }),
-		index.AddFlag(mgr, block, pendingIndex, func(b *pelagov1alpha1.PortBlock) bool { return b.Spec.State == pelagov1alpha1.BlockPending }),
+		kube.AddIndex(mgr, block, requestIndex, func(b *pelagov1alpha1.PortBlock) []string { return []string{requestOf(b).String()} }),
+		kube.AddIndex(mgr, block, nodeIndex, func(b *pelagov1alpha1.PortBlock) []string { return []string{b.Spec.Node} }),
+		kube.AddIndex(mgr, block, poolIndex, func(b *pelagov1alpha1.PortBlock) []string { return []string{poolName(b.Spec.Pool)} }),
+		kube.AddFlagIndex(mgr, block, pendingIndex, func(b *pelagov1alpha1.PortBlock) bool { return b.Spec.State == pelagov1alpha1.BlockPending }),
 		gatewayIndex.AddTo(mgr),
-		index.Add(mgr, &corev1.Pod{}, podIndex, func(p *corev1.Pod) []string {
+		kube.AddIndex(mgr, &corev1.Pod{}, podIndex, func(p *corev1.Pod) []string {
 			if runs(p) {
 				return []string{p.Spec.NodeName}
 			}
 			return nil
 		}),
-		index.Add(mgr, &submarinerv1.GlobalIngressIP{}, ownIndex, func(g *submarinerv1.GlobalIngressIP) []string {
+		kube.AddIndex(mgr, &submarinerv1.GlobalIngressIP{}, ownIndex, func(g *submarinerv1.GlobalIngressIP) []string {
 			if g.Spec.PodRef != nil {
 				return []string{g.Spec.PodRef.Name}
 			}

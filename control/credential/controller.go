@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // DefaultLife is how long a token is valid: a member that is cut off from the hub for less than half of it comes back
@@ -52,7 +52,7 @@ type Options struct {
 	ClusterID string
 	// Source gets each token that stands in the Secret.
 	Source *Source
-	Hub    *hub.Hub
+	Hub    *kube.Hub
 	// Life is how long new tokens are to be valid; DefaultLife if 0.
 	Life time.Duration
 }

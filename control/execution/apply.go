@@ -101,7 +101,7 @@ func (t *task) update(ctx context.Context, want *desired, have *unstructured.Uns
 // settle remembers the object as our write left it.
 func (t *task) settle(want *desired, made *unstructured.Unstructured) error {
 	t.memory.wrote(t.work.Name, made)
-	t.made.Note(t.work.Name, made.GetResourceVersion(), time.Now())
+	t.made.Expect(t.work.Name, made.GetResourceVersion(), time.Now())
 	var err error
 	t.m.settled, err = digest(want.object, made)
 	return err

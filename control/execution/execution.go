@@ -28,8 +28,8 @@ import (
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/names"
-	"github.com/pelago-net/pelago/control/written"
 )
 
 const (
@@ -67,8 +67,8 @@ type Execution struct {
 	scalers   *kinds // of what scales them
 	memory    *memory
 	retries   workqueue.TypedRateLimiter[string]
-	reported  written.Versions[string] // of Works, that our writes of their status made
-	made      written.Versions[string] // of Works' objects in the member, that our writes made
+	reported  kube.Expectations[string] // of Works, that our writes of their status made
+	made      kube.Expectations[string] // of Works' objects in the member, that our writes made
 
 	queued sync.RWMutex
 	queue  workqueue.TypedRateLimitingInterface[reconcile.Request] // nil before the start
@@ -158,7 +158,7 @@ func (e *Execution) newsOf(f func(client.Object)) toolscache.ResourceEventHandle
 			return false
 		}
 		work := o.GetAnnotations()[workv1alpha1.AnnotationWorkName]
-		if !e.made.Wrote(work, o.GetResourceVersion()) {
+		if !e.made.OwnWrite(work, o.GetResourceVersion()) {
 			return false
 		}
 		e.memory.cached(work, o)
@@ -195,7 +195,7 @@ func now(f func(client.Object)) toolscache.ResourceEventHandlerFuncs {
 // onWork leaves out the echo of our own write of a status. If it comes before the answer to the write there is one look too many.
 func (e *Execution) onWork(o client.Object) {
 	e.memory.shown(o.GetName(), o.GetResourceVersion())
-	if !e.reported.Wrote(o.GetName(), o.GetResourceVersion()) {
+	if !e.reported.OwnWrite(o.GetName(), o.GetResourceVersion()) {
 		e.kick(o.GetName())
 	}
 }

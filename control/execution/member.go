@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	"github.com/pelago-net/pelago/control/stream"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 const (
@@ -73,8 +73,8 @@ func newMember(o Options) (*member, error) {
 	if m.probe, err = prober(config); err != nil {
 		return nil, err
 	}
-	caching := func(selector labels.Selector, keep toolscache.TransformFunc, read stream.Untyped) (cache.Cache, error) {
-		return stream.NewCache(read)(config, cache.Options{
+	caching := func(selector labels.Selector, keep toolscache.TransformFunc, read kube.UntypedDecoder) (cache.Cache, error) {
+		return kube.NewStreamCache(read)(config, cache.Options{
 			HTTPClient: watches, Mapper: m.mapper, DefaultLabelSelector: selector,
 			DefaultTransform:             keep,
 			DefaultUnsafeDisableDeepCopy: ptr.To(true), // nobody changes what was read of the member

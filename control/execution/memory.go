@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	"github.com/pelago-net/pelago/control/written"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // objectKey names an object of the member, whatever the version.
@@ -92,7 +92,7 @@ func (m *memory) catchUp(work *workv1alpha1.Work) bool {
 func (m *memory) shown(work, version string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r, ok := m.reports[work]; ok && !written.Older(version, r.version) {
+	if r, ok := m.reports[work]; ok && !kube.OlderVersion(version, r.version) {
 		delete(m.reports, work)
 	}
 }
@@ -121,7 +121,7 @@ func (m *memory) cached(work string, object *unstructured.Unstructured) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w, ok := m.writes[work]
-	if ok && (w.GetUID() != object.GetUID() || !written.Older(object.GetResourceVersion(), w.GetResourceVersion())) {
+	if ok && (w.GetUID() != object.GetUID() || !kube.OlderVersion(object.GetResourceVersion(), w.GetResourceVersion())) {
 		delete(m.writes, work)
 	}
 }

@@ -93,7 +93,7 @@ func TestEcho(t *testing.T) {
 		return u
 	}
 	ours := map[string]string{workv1alpha1.AnnotationWorkNamespace: e.namespace, workv1alpha1.AnnotationWorkName: "w"}
-	e.made.Note("w", "5", time.Now())
+	e.made.Expect("w", "5", time.Now())
 	var news []string
 	made, _ := object("5", ours).(*unstructured.Unstructured) // what it makes
 	e.memory.wrote("w", made)

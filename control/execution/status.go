@@ -104,7 +104,7 @@ func (t *task) report(ctx context.Context, o outcome, again time.Duration) (reco
 	if equality.Semantic.DeepEqual(status, t.work.Status) {
 		return next, nil
 	}
-	if left := statusPause - now.Sub(t.reported.Last(t.work.Name)); left > 0 {
+	if left := statusPause - now.Sub(t.reported.LastWrite(t.work.Name)); left > 0 {
 		return wait(left), nil
 	}
 	if left := t.o.Seen - now.Sub(t.m.changedAt); left > 0 && o.failure == "" && unseen(observed) {
@@ -130,7 +130,7 @@ func (t *task) report(ctx context.Context, o outcome, again time.Duration) (reco
 	}
 	t.work.ResourceVersion, t.work.Status = version, status
 	t.memory.reported(t.work)
-	t.reported.Note(t.work.Name, t.work.ResourceVersion, time.Now())
+	t.reported.Expect(t.work.Name, t.work.ResourceVersion, time.Now())
 	t.tell(before, o)
 	return next, nil
 }

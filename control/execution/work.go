@@ -16,7 +16,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 const (
@@ -52,10 +52,10 @@ func (e *Execution) reconcile(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{}, err
 	}
 	t := &task{Execution: e, work: work, m: e.memory.recall(work.Name, work.UID), began: time.Now()}
-	if !e.reported.Behind(work.Name, work.ResourceVersion, t.began) {
+	if !e.reported.Stale(work.Name, work.ResourceVersion, t.began) {
 		e.memory.shown(work.Name, work.ResourceVersion)
 	} else if !e.memory.catchUp(work) {
-		return reconcile.Result{RequeueAfter: pace.CacheBehind}, nil
+		return reconcile.Result{RequeueAfter: kube.RequeueStale}, nil
 	}
 	suppressed := work.Labels[workv1alpha1.LabelInstruction] == workv1alpha1.InstructionSuppressed
 	switch {

@@ -27,11 +27,8 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/backends"
-	"github.com/pelago-net/pelago/control/hub"
-	"github.com/pelago-net/pelago/control/index"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/merge"
-	"github.com/pelago-net/pelago/control/objectset"
-	"github.com/pelago-net/pelago/control/pace"
 )
 
 const (
@@ -46,7 +43,7 @@ type Options struct {
 	// PodCIDRs and Fabric, the address of a node by its index, are used without globalnet.
 	PodCIDRs []netip.Prefix
 	Fabric   func(node uint16) (netip.Addr, error)
-	Hub      *hub.Hub
+	Hub      *kube.Hub
 }
 
 // Setup adds the controller to the manager and its indexes to the caches.
@@ -56,7 +53,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		hub:     o.Hub,
 		cluster: cluster{id: o.ClusterID, globalnet: o.Globalnet, brokerNamespace: o.Hub.Namespace(), podCIDRs: o.PodCIDRs, fabric: o.Fabric},
 	}
-	if err := index.Add(mgr, &discoveryv1.EndpointSlice{}, indexService, backends.ByService); err != nil {
+	if err := kube.AddIndex(mgr, &discoveryv1.EndpointSlice{}, indexService, backends.ByService); err != nil {
 		return fmt.Errorf("set up controller export: %w", err)
 	}
 	err := ctrl.NewControllerManagedBy(mgr).
@@ -70,7 +67,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, r.ofOwnHubSlice)).
 		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
-		WithOptions(pace.HubOptions(workers)).
+		WithOptions(kube.HubControllerOptions(workers)).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up controller export: %w", err)
@@ -80,7 +77,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 
 type reconciler struct {
 	local   client.Client
-	hub     *hub.Hub
+	hub     *kube.Hub
 	cluster cluster
 }
 
@@ -98,16 +95,16 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			return reconcile.Result{}, err
 		}
 	}
-	if objectset.IsStale(o.err) {
-		return reconcile.Result{RequeueAfter: pace.HubCacheBehind}, nil
+	if kube.IsStale(o.err) {
+		return reconcile.Result{RequeueAfter: kube.RequeueHubStale}, nil
 	}
 	if s.export != nil && s.export.DeletionTimestamp == nil {
 		if err := r.report(ctx, s.export, o); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
-	if hub.IsUnreachable(o.err) { // package hub has told so
-		return reconcile.Result{RequeueAfter: pace.HubAway}, nil
+	if kube.IsUnreachable(o.err) { // package hub has told so
+		return reconcile.Result{RequeueAfter: kube.RequeueHubAway}, nil
 	}
 	return reconcile.Result{}, o.err
 }
@@ -197,13 +194,13 @@ func (r *reconciler) publish(ctx context.Context, req reconcile.Request, o offer
 	if err != nil {
 		return err
 	}
-	presentSlices, present := objectset.Pointers(slices), objectset.Pointers(contributions)
+	presentSlices, present := kube.Pointers(slices), kube.Pointers(contributions)
 	var wanted []*v1alpha1.ServiceContribution
 	if o.contribution != nil {
 		wanted = append(wanted, o.contribution)
 	}
-	contributionSet := objectset.Set[*v1alpha1.ServiceContribution]{Client: r.hub.Client(), Owns: r.owns, Copy: func(dst, src *v1alpha1.ServiceContribution) { dst.Spec = src.Spec }}
-	sliceSet := objectset.Set[*discoveryv1.EndpointSlice]{Client: r.hub.Client(), Owns: r.owns, Copy: func(dst, src *discoveryv1.EndpointSlice) {
+	contributionSet := kube.ObjectSet[*v1alpha1.ServiceContribution]{Client: r.hub.Client(), Owns: r.owns, Copy: func(dst, src *v1alpha1.ServiceContribution) { dst.Spec = src.Spec }}
+	sliceSet := kube.ObjectSet[*discoveryv1.EndpointSlice]{Client: r.hub.Client(), Owns: r.owns, Copy: func(dst, src *discoveryv1.EndpointSlice) {
 		dst.Ports, dst.Endpoints = src.Ports, src.Endpoints
 	}}
 	if err := sliceSet.Ensure(ctx, presentSlices, o.slices); err != nil {

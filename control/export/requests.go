@@ -13,7 +13,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/backends"
-	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // indexService finds a Service's EndpointSlices in the member's cache by `<namespace>/<service>`.
@@ -31,7 +31,7 @@ func ofLocalSlice(_ context.Context, obj client.Object) []reconcile.Request {
 }
 
 func ofHubObject(obj client.Object) []reconcile.Request {
-	return []reconcile.Request{{NamespacedName: hub.Service(obj)}}
+	return []reconcile.Request{{NamespacedName: kube.ServiceOf(obj)}}
 }
 
 // ofOwnHubSlice leaves the slices of other clusters alone: they are nothing to an export.

@@ -6,7 +6,7 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/merge"
 )
 
@@ -73,7 +73,7 @@ func readiness(o outcome, wasReady bool) (ok bool, reason mcs.ServiceExportCondi
 		return false, "", "", false
 	case !o.synced:
 		return pending("the hub could not be reached since the agent started")
-	case !o.published && hub.IsUnreachable(o.err):
+	case !o.published && kube.IsUnreachable(o.err):
 		return false, mcs.ServiceExportReasonFailed, "ExportFailed: the hub cannot be reached", true
 	case !o.published:
 		return false, mcs.ServiceExportReasonFailed, "ExportFailed: " + o.err.Error(), true

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/index"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Ready says whether the node is a gateway with its tables in the kernel.
@@ -29,13 +29,13 @@ type Index string
 
 // AddTo adds the index to the manager's cache.
 func (i Index) AddTo(mgr ctrl.Manager) error {
-	return index.AddFlag(mgr, &v1alpha1.NodeIndex{}, string(i), Ready)
+	return kube.AddFlagIndex(mgr, &v1alpha1.NodeIndex{}, string(i), Ready)
 }
 
 // List lists the ready gateways from a cache that has the index.
 func (i Index) List(ctx context.Context, cache client.Reader) (List, error) {
 	var list v1alpha1.NodeIndexList
-	if err := cache.List(ctx, &list, client.MatchingFields{string(i): index.Flag}); err != nil {
+	if err := cache.List(ctx, &list, client.MatchingFields{string(i): kube.IndexFlag}); err != nil {
 		return nil, fmt.Errorf("list gateways: %w", err)
 	}
 	return list.Items, nil

@@ -14,18 +14,18 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/control/backends"
-	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
-func (r *reconciler) sliceSet() objectset.Set[*discoveryv1.EndpointSlice] {
-	return objectset.Set[*discoveryv1.EndpointSlice]{
+func (r *reconciler) sliceSet() kube.ObjectSet[*discoveryv1.EndpointSlice] {
+	return kube.ObjectSet[*discoveryv1.EndpointSlice]{
 		Client: r.local, Owns: r.cluster.owner.Owns,
 		Copy: func(dst, src *discoveryv1.EndpointSlice) { dst.Ports, dst.Endpoints = src.Ports, src.Endpoints },
 	}
 }
 
-func (r *reconciler) importSet() objectset.Set[*mcs.ServiceImport] {
-	return objectset.Set[*mcs.ServiceImport]{
+func (r *reconciler) importSet() kube.ObjectSet[*mcs.ServiceImport] {
+	return kube.ObjectSet[*mcs.ServiceImport]{
 		Client: r.local, Owns: r.cluster.owner.Owns,
 		Copy: func(dst, src *mcs.ServiceImport) {
 			dst.Spec = src.Spec
@@ -81,7 +81,7 @@ func (r *reconciler) applyImport(ctx context.Context, have, want *mcs.ServiceImp
 		return r.importSet().Prune(ctx, present, nil)
 	}
 	if have != nil && !r.cluster.owner.Owns(have) {
-		r.events.Event(have, corev1.EventTypeWarning, "NotImported", objectset.ErrForeign.Error()+": delete it to let the exported service of this name be imported")
+		r.events.Event(have, corev1.EventTypeWarning, "NotImported", kube.ErrForeign.Error()+": delete it to let the exported service of this name be imported")
 		return nil
 	}
 	status := *want.Status.DeepCopy()

@@ -26,10 +26,7 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/backends"
-	"github.com/pelago-net/pelago/control/hub"
-	"github.com/pelago-net/pelago/control/index"
-	"github.com/pelago-net/pelago/control/objectset"
-	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 const workers = 4
@@ -41,7 +38,7 @@ type Options struct {
 	HubID           string
 	// ClusterSetIPs says that an import of type ClusterSetIP needs a ClusterSetIP (mode mcs).
 	ClusterSetIPs bool
-	Hub           *hub.Hub
+	Hub           *kube.Hub
 }
 
 // Setup adds the controller to the manager and its indexes to the cache.
@@ -53,13 +50,13 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		events: mgr.GetEventRecorderFor("pelago-agent"),
 		cluster: cluster{
 			id: o.ClusterID, systemNamespace: o.SystemNamespace, clusterSetIPs: o.ClusterSetIPs,
-			owner: objectset.Owner{HubID: o.HubID},
+			owner: kube.Owner{HubID: o.HubID},
 		},
 	}
 	if err := errors.Join(
-		index.Add(mgr, &discoveryv1.EndpointSlice{}, indexLocal, backends.ByService),
-		index.Add(mgr, &discoveryv1.EndpointSlice{}, indexImported, importedService[*discoveryv1.EndpointSlice]),
-		index.Add(mgr, &mcs.ServiceImport{}, indexImported, importedService[*mcs.ServiceImport]),
+		kube.AddIndex(mgr, &discoveryv1.EndpointSlice{}, indexLocal, backends.ByService),
+		kube.AddIndex(mgr, &discoveryv1.EndpointSlice{}, indexImported, importedService[*discoveryv1.EndpointSlice]),
+		kube.AddIndex(mgr, &mcs.ServiceImport{}, indexImported, importedService[*mcs.ServiceImport]),
 	); err != nil {
 		return fmt.Errorf("set up controller imports: %w", err)
 	}
@@ -75,7 +72,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, ofMarked)).
 		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
-		WithOptions(pace.HubOptions(workers)).
+		WithOptions(kube.HubControllerOptions(workers)).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up controller imports: %w", err)
@@ -85,7 +82,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 
 type reconciler struct {
 	local   client.Client
-	hub     *hub.Hub
+	hub     *kube.Hub
 	events  record.EventRecorder
 	cluster cluster
 
@@ -112,7 +109,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	} else {
 		err = r.applyOwn(ctx, have, s)
 	}
-	return pace.HubResult(err)
+	return kube.HubResult(err)
 }
 
 // present is what the member has of one service now.
@@ -139,7 +136,7 @@ func (r *reconciler) have(ctx context.Context, req reconcile.Request) (present, 
 	if err := r.local.List(ctx, &slices, client.InNamespace(req.Namespace), client.MatchingFields{indexImported: req.String()}); err != nil {
 		return p, fmt.Errorf("read the imported EndpointSlices of %s: %w", req, err)
 	}
-	p.copies, p.slices = objectset.Pointers(copies.Items), objectset.Pointers(slices.Items)
+	p.copies, p.slices = kube.Pointers(copies.Items), kube.Pointers(slices.Items)
 	return p, nil
 }
 

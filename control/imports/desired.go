@@ -14,8 +14,8 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/backends"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/merge"
-	"github.com/pelago-net/pelago/control/objectset"
 )
 
 // cluster is what the imports of every service have in common.
@@ -24,7 +24,7 @@ type cluster struct {
 	systemNamespace string
 	// clusterSetIPs: in mode mcs an import needs a ClusterSetIP to be ready.
 	clusterSetIPs bool
-	owner         objectset.Owner
+	owner         kube.Owner
 }
 
 // state is what the hub and the own cluster say of one service.

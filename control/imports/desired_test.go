@@ -16,11 +16,11 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 var (
-	g1     = cluster{id: "g1", systemNamespace: "pelago-system", owner: objectset.Owner{HubID: "hub"}}
+	g1     = cluster{id: "g1", systemNamespace: "pelago-system", owner: kube.Owner{HubID: "hub"}}
 	start  = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	joined = map[string]time.Time{"g1": start, "g2": start, "g3": start}
 )

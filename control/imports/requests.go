@@ -12,7 +12,7 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/control/backends"
-	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Indexes over the member's cache: the slices that Kubernetes keeps for a Service, and the imported ones, both by
@@ -24,7 +24,7 @@ const (
 
 // importedService holds for slices and for the copies of ServiceImports in the system namespace.
 func importedService[T client.Object](obj T) []string {
-	if s := hub.Service(obj); s.Name != "" && s.Namespace != "" {
+	if s := kube.ServiceOf(obj); s.Name != "" && s.Namespace != "" {
 		return []string{s.String()}
 	}
 	return nil
@@ -51,7 +51,7 @@ func ofImport(_ context.Context, obj client.Object) []reconcile.Request {
 
 // ofMarked names the service by labels.
 func ofMarked(obj client.Object) []reconcile.Request {
-	if s := hub.Service(obj); s.Name != "" && s.Namespace != "" {
+	if s := kube.ServiceOf(obj); s.Name != "" && s.Namespace != "" {
 		return []reconcile.Request{{NamespacedName: s}}
 	}
 	return nil
@@ -62,7 +62,7 @@ func (r *reconciler) ofNamespace(ctx context.Context, obj client.Object) []recon
 	if _, ok := obj.(*corev1.Namespace); !ok || !r.hub.Synced() {
 		return nil // the hub's first picture requests everything
 	}
-	return hub.Requests(ctx)(r.hub.ContributionsIn(ctx, obj.GetName()))
+	return kube.ContributionRequests(ctx)(r.hub.ContributionsIn(ctx, obj.GetName()))
 }
 
 // all requests every service that is imported now: some may have lost their last exporter while nobody looked.

@@ -22,7 +22,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Reasons of Events on ServiceExports.
@@ -70,7 +70,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return ctrl.Result{}, nil // nothing is needed there any more
 	}
-	return pace.Result(0, err)
+	return kube.Result(0, err)
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key types.NamespacedName) error {

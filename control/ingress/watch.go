@@ -21,7 +21,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/backends"
-	"github.com/pelago-net/pelago/control/index"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Index fields of the cache; the prefix keeps them apart from those of other controllers.
@@ -55,7 +55,7 @@ func (r *reconciler) watch(mgr ctrl.Manager) error {
 func addIndexes(mgr ctrl.Manager) error {
 	slice := new(discoveryv1.EndpointSlice)
 	return errors.Join(
-		index.Add(mgr, slice, podIndex, func(s *discoveryv1.EndpointSlice) []string {
+		kube.AddIndex(mgr, slice, podIndex, func(s *discoveryv1.EndpointSlice) []string {
 			if serviceOf(s) == "" {
 				return nil
 			}
@@ -67,13 +67,13 @@ func addIndexes(mgr ctrl.Manager) error {
 			}
 			return pods.UnsortedList()
 		}),
-		index.Add(mgr, slice, serviceIndex, func(s *discoveryv1.EndpointSlice) []string {
+		kube.AddIndex(mgr, slice, serviceIndex, func(s *discoveryv1.EndpointSlice) []string {
 			if service := serviceOf(s); service != "" {
 				return []string{service}
 			}
 			return nil
 		}),
-		index.Add(mgr, &submarinerv1.GlobalIngressIP{}, madeForIndex, func(g *submarinerv1.GlobalIngressIP) []string {
+		kube.AddIndex(mgr, &submarinerv1.GlobalIngressIP{}, madeForIndex, func(g *submarinerv1.GlobalIngressIP) []string {
 			return []string{serviceRef(g)}
 		}),
 	)

@@ -21,7 +21,7 @@ import (
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/interpret"
-	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // all is the one request of the reconciler: which rule is used depends on all KindRules.
@@ -45,11 +45,11 @@ func Setup(mgr ctrl.Manager, rules *interpret.Custom) error {
 				queue.Add(all)
 				return nil
 			})).
-			WithOptions(pace.HubOptions(1)).
+			WithOptions(kube.HubControllerOptions(1)).
 			Complete(r),
 		ctrl.NewControllerManagedBy(mgr).Named("customizations").
 			For(&configv1alpha1.ResourceInterpreterCustomization{}).
-			WithOptions(pace.HubOptions(1)).
+			WithOptions(kube.HubControllerOptions(1)).
 			Complete(&customizations{client: mgr.GetClient(), recorder: r.recorder}),
 	)
 	if err != nil {
@@ -81,7 +81,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 			errs = append(errs, write(ctx, r.client, r.recorder, before, k, is))
 		}
 	}
-	return pace.Result(0, errors.Join(errs...))
+	return kube.Result(0, errors.Join(errs...))
 }
 
 // customizations says on each customization in Lua that it is not run.
@@ -101,7 +101,7 @@ func (r *customizations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	if !meta.SetStatusCondition(&c.Status.Conditions, is) {
 		return ctrl.Result{}, nil
 	}
-	return pace.Result(0, write(ctx, r.client, r.recorder, before, &c, is))
+	return kube.Result(0, write(ctx, r.client, r.recorder, before, &c, is))
 }
 
 // write writes a status whose condition has changed; what does not hold is an Event as well.

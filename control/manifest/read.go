@@ -13,9 +13,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/index"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/names"
-	"github.com/pelago-net/pelago/control/objectset"
 	"github.com/pelago-net/pelago/control/override"
 	"github.com/pelago-net/pelago/control/selects"
 )
@@ -25,7 +24,7 @@ const templateIndex = "manifest.template"
 
 // Index has the manager's cache find Works by what they hold, as Writer.Works needs it: once for all controllers.
 func Index(mgr ctrl.Manager) error {
-	return index.Add(mgr, &workv1alpha1.Work{}, templateIndex, func(w *workv1alpha1.Work) []string {
+	return kube.AddIndex(mgr, &workv1alpha1.Work{}, templateIndex, func(w *workv1alpha1.Work) []string {
 		if id, ok := OfWork(w); ok {
 			return []string{id.String()}
 		}
@@ -39,7 +38,7 @@ func find(ctx context.Context, cache client.Reader, holds Identity) ([]*workv1al
 		name := types.NamespacedName{Namespace: holds.Namespace, Name: holds.Name}
 		return nil, fmt.Errorf("list the Works of %s %s: %w", holds.Kind, name, err)
 	}
-	return objectset.Pointers(list.Items), nil
+	return kube.Pointers(list.Items), nil
 }
 
 // Overrides reads from a cache the override policies that select an object and are valid. The others stop nothing:

@@ -27,7 +27,7 @@ func (w *Writer) Events(owner func(*workv1alpha1.Work) (reconcile.Request, bool)
 		}
 	}
 	echo := func(o client.Object) bool {
-		return w.written.Wrote(client.ObjectKeyFromObject(o), o.GetResourceVersion())
+		return w.written.OwnWrite(client.ObjectKeyFromObject(o), o.GetResourceVersion())
 	}
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {

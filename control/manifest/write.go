@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/names"
-	"github.com/pelago-net/pelago/control/written"
 )
 
 // parallel bounds how many Works of one object are written at a time.
@@ -23,7 +23,7 @@ const parallel = 16
 // on after an error and returns all of them, each naming the cluster.
 type Writer struct {
 	client  client.Client
-	written written.Versions[client.ObjectKey]
+	written kube.Expectations[client.ObjectKey]
 
 	mu sync.Mutex
 	// unseen are written Works that no look has seen in the cache yet, by what they hold. An event of one says nothing of a look under
@@ -53,7 +53,7 @@ func (w *Writer) noted(holds Identity, x *workv1alpha1.Work, err error) error {
 	key := client.ObjectKeyFromObject(x)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.written.Note(key, x.ResourceVersion, time.Now())
+	w.written.Expect(key, x.ResourceVersion, time.Now())
 	if w.unseen[holds] == nil {
 		w.unseen[holds] = map[client.ObjectKey]struct{}{}
 	}
@@ -88,7 +88,7 @@ func (w *Writer) behind(holds Identity, shown []*workv1alpha1.Work) bool {
 		versions[client.ObjectKeyFromObject(x)] = x.ResourceVersion
 	}
 	for key := range unseen {
-		if !w.written.Behind(key, cmp.Or(versions[key], "0"), now) { // what is not there has no version
+		if !w.written.Stale(key, cmp.Or(versions[key], "0"), now) { // what is not there has no version
 			delete(unseen, key)
 		}
 	}

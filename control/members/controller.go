@@ -28,7 +28,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	"github.com/pelago-net/pelago/control/clusterstatus"
-	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // atOnce is for how many members it is read at a time how they are reached. A hub that starts waits for the answer about each, and
@@ -86,7 +86,7 @@ type reconciler struct {
 
 // Reconcile starts, restarts or stops the work with one cluster.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return pace.Result(0, r.reconcile(ctx, req.Name))
+	return kube.Result(0, r.reconcile(ctx, req.Name))
 }
 
 func (r *reconciler) reconcile(ctx context.Context, name string) error {

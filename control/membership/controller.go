@@ -23,9 +23,8 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/names"
-	"github.com/pelago-net/pelago/control/objectset"
-	"github.com/pelago-net/pelago/control/pace"
 )
 
 // Times that Options leave open, Karmada's.
@@ -94,7 +93,7 @@ type reconciler struct {
 
 // Reconcile brings one Cluster into the state that it should have.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return pace.Result(r.reconcile(ctx, req.Name))
+	return kube.Result(r.reconcile(ctx, req.Name))
 }
 
 func (r *reconciler) reconcile(ctx context.Context, name string) (time.Duration, error) {
@@ -239,4 +238,4 @@ func exactly(o client.Object) client.Preconditions {
 }
 
 // stale says that a write met a newer object than the cache had.
-func stale(err error) bool { return objectset.IsStale(err) }
+func stale(err error) bool { return kube.IsStale(err) }

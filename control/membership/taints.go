@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // taints are what a cluster is to have: not-ready while Ready is False or not known yet, unreachable while it is Unknown,
@@ -54,7 +54,7 @@ type tainter struct {
 
 // Reconcile writes the taints of one Cluster.
 func (r *tainter) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return pace.Result(0, r.reconcile(ctx, req.Name))
+	return kube.Result(0, r.reconcile(ctx, req.Name))
 }
 
 func (r *tainter) reconcile(ctx context.Context, name string) error {

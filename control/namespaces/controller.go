@@ -25,10 +25,9 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/names"
-	"github.com/pelago-net/pelago/control/objectset"
-	"github.com/pelago-net/pelago/control/pace"
 )
 
 // Options of the controller.
@@ -87,7 +86,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: r.waits.When(req)}, nil
 	}
 	r.waits.Forget(req)
-	return pace.Result(0, err)
+	return kube.Result(0, err)
 }
 
 func (r *reconciler) reconcile(ctx context.Context, name string) error {
@@ -111,7 +110,7 @@ func (r *reconciler) sync(ctx context.Context, ns *metav1.PartialObjectMetadata)
 	plan := Desired(in)
 	holds := manifest.OfReference(reference(ns.Name))
 	err = errors.Join(r.writer.Create(ctx, holds, plan.Create), r.writer.Update(ctx, holds, plan.Update))
-	if err != nil && !objectset.IsStale(err) {
+	if err != nil && !kube.IsStale(err) {
 		r.recorder.Event(ns, corev1.EventTypeWarning, workv1alpha2.EventSyncWorkFailed, err.Error())
 	}
 	for _, f := range plan.Failed {

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // fencingDelay is the pause between two looks for blocks that still have to be marked as orphaned.
@@ -68,7 +68,7 @@ func Setup(mgr ctrl.Manager, opts Options) error {
 
 // Reconcile makes the NodeIndex of a node, or retires it.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return pace.Result(r.reconcile(ctx, req.Name))
+	return kube.Result(r.reconcile(ctx, req.Name))
 }
 
 func (r *reconciler) reconcile(ctx context.Context, name string) (time.Duration, error) {
@@ -174,7 +174,7 @@ func (r *reconciler) retire(ctx context.Context, ni *pelagov1alpha1.NodeIndex) (
 		return 0, err
 	}
 	if node != nil && string(node.UID) == ni.Spec.NodeUID {
-		return pace.CacheBehind, nil
+		return kube.RequeueStale, nil
 	}
 	if r.opts.Globalnet {
 		var blocks pelagov1alpha1.PortBlockList

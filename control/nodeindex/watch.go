@@ -9,15 +9,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/index"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 func addIndexes(mgr ctrl.Manager) error {
 	return errors.Join(
-		index.Add(mgr, &pelagov1alpha1.NodeIndex{}, numberIndex, func(n *pelagov1alpha1.NodeIndex) []string {
+		kube.AddIndex(mgr, &pelagov1alpha1.NodeIndex{}, numberIndex, func(n *pelagov1alpha1.NodeIndex) []string {
 			return []string{strconv.Itoa(int(n.Spec.Index))}
 		}),
-		index.Add(mgr, &pelagov1alpha1.PortBlock{}, blockIndex, func(b *pelagov1alpha1.PortBlock) []string {
+		kube.AddIndex(mgr, &pelagov1alpha1.PortBlock{}, blockIndex, func(b *pelagov1alpha1.PortBlock) []string {
 			if b.Spec.OrphanedAt != nil {
 				return nil
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // known is everything that decides about peers.
@@ -54,7 +54,7 @@ func (o Options) peers(k known) ([]*v1alpha1.Peer, []problem) {
 			t.add(c.Spec.ClusterID, peer.Spec)
 		}
 		meta.SetStatusCondition(&peer.Status.Conditions, verdict.condition())
-		objectset.Owner{HubID: o.HubID}.Mark(peer)
+		kube.Owner{HubID: o.HubID}.Mark(peer)
 		out = append(out, peer)
 	}
 	return out, problems

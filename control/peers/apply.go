@@ -10,12 +10,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
-func (r *reconciler) peerSet() objectset.Set[*v1alpha1.Peer] {
-	return objectset.Set[*v1alpha1.Peer]{
-		Client: r.local, Owns: objectset.Owner{HubID: r.HubID}.Owns,
+func (r *reconciler) peerSet() kube.ObjectSet[*v1alpha1.Peer] {
+	return kube.ObjectSet[*v1alpha1.Peer]{
+		Client: r.local, Owns: kube.Owner{HubID: r.HubID}.Owns,
 		Copy: func(dst, src *v1alpha1.Peer) { dst.Spec = src.Spec },
 	}
 }

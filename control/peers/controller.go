@@ -27,9 +27,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/hub"
-	"github.com/pelago-net/pelago/control/objectset"
-	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Options are the facts of the cluster that the controllers work with.
@@ -50,7 +48,7 @@ type Options struct {
 	SystemNamespace string
 	BrokerNamespace string
 	HubID           string
-	Hub             *hub.Hub
+	Hub             *kube.Hub
 }
 
 // Setup adds the four controllers to the manager.
@@ -125,7 +123,7 @@ type reconciler struct {
 }
 
 func (r *reconciler) controller(mgr ctrl.Manager, name string) *builder.Builder {
-	return ctrl.NewControllerManagedBy(mgr).Named(name).WithOptions(pace.HubOptions(1))
+	return ctrl.NewControllerManagedBy(mgr).Named(name).WithOptions(kube.HubControllerOptions(1))
 }
 
 // publish makes the own Endpoints at the hub what the gateway nodes are.
@@ -145,16 +143,16 @@ func (r *reconciler) publish(ctx context.Context, _ reconcile.Request) (reconcil
 	}
 	want, problems := r.ownEndpoints(nodes.Items, indexes.Items)
 	r.report(problems)
-	set := objectset.Set[*submarinerv1.Endpoint]{
+	set := kube.ObjectSet[*submarinerv1.Endpoint]{
 		Client: r.Hub.Client(),
 		Owns:   func(obj client.Object) bool { return obj.GetLabels()[submarinerv1.LabelClusterID] == r.ClusterID },
 		Copy:   func(dst, src *submarinerv1.Endpoint) { dst.Spec = src.Spec },
 	}
-	err := set.Apply(ctx, objectset.Pointers(endpoints.Items), want)
-	if hub.IsUnreachable(err) { // package hub has told so
-		return reconcile.Result{RequeueAfter: pace.HubAway}, nil
+	err := set.Apply(ctx, kube.Pointers(endpoints.Items), want)
+	if kube.IsUnreachable(err) { // package hub has told so
+		return reconcile.Result{RequeueAfter: kube.RequeueHubAway}, nil
 	}
-	return pace.HubResult(err)
+	return kube.HubResult(err)
 }
 
 // mirror makes the member's copies what the hub's Clusters and Endpoints are. Of a cluster that comes, the Endpoints
@@ -173,17 +171,17 @@ func (r *reconciler) mirror(ctx context.Context, _ reconcile.Request) (reconcile
 	); err != nil {
 		return reconcile.Result{}, fmt.Errorf("read Clusters and Endpoints: %w", err)
 	}
-	owner := objectset.Owner{HubID: r.HubID}
-	clusterSet := objectset.Set[*submarinerv1.Cluster]{
+	owner := kube.Owner{HubID: r.HubID}
+	clusterSet := kube.ObjectSet[*submarinerv1.Cluster]{
 		Client: r.local, Owns: owner.Owns, Copy: func(dst, src *submarinerv1.Cluster) { dst.Spec = src.Spec },
 	}
-	endpointSet := objectset.Set[*submarinerv1.Endpoint]{
+	endpointSet := kube.ObjectSet[*submarinerv1.Endpoint]{
 		Client: r.local, Owns: owner.Owns, Copy: func(dst, src *submarinerv1.Endpoint) { dst.Spec = src.Spec },
 	}
-	haveEndpoints, wantEndpoints := objectset.Pointers(endpoints.Items), r.endpointCopies(hubEndpoints.Items)
-	return pace.HubResult(errors.Join(
+	haveEndpoints, wantEndpoints := kube.Pointers(endpoints.Items), r.endpointCopies(hubEndpoints.Items)
+	return kube.HubResult(errors.Join(
 		endpointSet.Ensure(ctx, haveEndpoints, wantEndpoints),
-		clusterSet.Apply(ctx, objectset.Pointers(clusters.Items), r.clusterCopies(hubClusters.Items)),
+		clusterSet.Apply(ctx, kube.Pointers(clusters.Items), r.clusterCopies(hubClusters.Items)),
 		endpointSet.Prune(ctx, haveEndpoints, wantEndpoints),
 	))
 }
@@ -202,7 +200,7 @@ func (r *reconciler) accept(ctx context.Context, _ reconcile.Request) (reconcile
 	); err != nil {
 		return reconcile.Result{}, fmt.Errorf("read Clusters, Endpoints, Peers and Nodes: %w", err)
 	}
-	owner := objectset.Owner{HubID: r.HubID}
+	owner := kube.Owner{HubID: r.HubID}
 	k := known{nodes: nodes.Items}
 	for _, c := range clusters.Items {
 		if owner.Owns(&c) {
@@ -216,12 +214,12 @@ func (r *reconciler) accept(ctx context.Context, _ reconcile.Request) (reconcile
 	}
 	want, problems := r.peers(k)
 	r.report(problems)
-	have := objectset.Pointers(peers.Items)
+	have := kube.Pointers(peers.Items)
 	errs := []error{r.ensurePeers(ctx, have, want)}
 	if r.Hub.Synced() {
 		errs = append(errs, r.peerSet().Prune(ctx, have, want))
 	}
-	return pace.HubResult(errors.Join(errs...))
+	return kube.HubResult(errors.Join(errs...))
 }
 
 func (r *reconciler) report(problems []problem) {

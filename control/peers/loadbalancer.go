@@ -15,8 +15,7 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/objectset"
-	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // balance says which gateways are behind the Service that `join --load-balancer` made.
@@ -38,11 +37,11 @@ func (r *reconciler) balance(ctx context.Context, _ reconcile.Request) (reconcil
 		return reconcile.Result{}, fmt.Errorf("read the load balancer's Service and the gateways: %w", err)
 	}
 	endpoints, _ := r.ownEndpoints(nodes.Items, indexes.Items) // publish reports the problems
-	set := objectset.Set[*discoveryv1.EndpointSlice]{
-		Client: r.local, Owns: objectset.Owner{HubID: r.HubID}.Owns,
+	set := kube.ObjectSet[*discoveryv1.EndpointSlice]{
+		Client: r.local, Owns: kube.Owner{HubID: r.HubID}.Owns,
 		Copy: func(dst, src *discoveryv1.EndpointSlice) { dst.Endpoints, dst.Ports = src.Endpoints, src.Ports },
 	}
-	return pace.HubResult(set.Apply(ctx, objectset.Pointers(have.Items), r.balanced(service, endpoints)))
+	return kube.HubResult(set.Apply(ctx, kube.Pointers(have.Items), r.balanced(service, endpoints)))
 }
 
 // balanced is one slice for each gateway: as a rule there is one, since the load balancer spreads packets over all. Ports are
@@ -65,7 +64,7 @@ func (o Options) balanced(service corev1.Service, endpoints []*submarinerv1.Endp
 			port, protocol := p.Port, corev1.ProtocolUDP
 			s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &p.Name, Port: &port, Protocol: &protocol})
 		}
-		objectset.Owner{HubID: o.HubID}.Mark(s)
+		kube.Owner{HubID: o.HubID}.Mark(s)
 		out = append(out, s)
 	}
 	return out

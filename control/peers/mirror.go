@@ -10,7 +10,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // clusterCopies are the hub's Clusters as they are kept in the member. When each joined is kept with it, since a copy
@@ -42,6 +42,6 @@ func (o Options) copyMeta(obj client.Object) metav1.ObjectMeta {
 	}
 	maps.DeleteFunc(m.Annotations, func(key, _ string) bool { return !strings.HasPrefix(key, v1alpha1.GroupVersion.Group+"/") })
 	holder := &submarinerv1.Cluster{ObjectMeta: m}
-	objectset.Owner{HubID: o.HubID}.Mark(holder)
+	kube.Owner{HubID: o.HubID}.Mark(holder)
 	return holder.ObjectMeta
 }

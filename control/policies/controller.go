@@ -18,8 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/pace"
-	"github.com/pelago-net/pelago/control/written"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 const (
@@ -35,7 +34,7 @@ type reconciler struct {
 	live   client.Reader
 	fresh  func() (client.Object, func() policy)
 	// written are the versions that our own writes made.
-	written written.Versions[client.ObjectKey]
+	written kube.Expectations[client.ObjectKey]
 }
 
 // Setup adds the controllers to the manager, whose scheme has policies and bindings.
@@ -44,7 +43,7 @@ func Setup(mgr ctrl.Manager) error {
 		o, _ := fresh()
 		err := ctrl.NewControllerManagedBy(mgr).Named(name).
 			For(o).
-			WithOptions(pace.HubOptions(workers)).
+			WithOptions(kube.HubControllerOptions(workers)).
 			Complete(&reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), fresh: fresh})
 		if err != nil {
 			return fmt.Errorf("set up the controller of policies %s: %w", name, err)
@@ -55,7 +54,7 @@ func Setup(mgr ctrl.Manager) error {
 
 // Reconcile looks after one policy.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return pace.Result(r.reconcile(ctx, req.NamespacedName))
+	return kube.Result(r.reconcile(ctx, req.NamespacedName))
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.Duration, error) {
@@ -65,8 +64,8 @@ func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.
 		return 0, client.IgnoreNotFound(fmt.Errorf("read the policy %s: %w", key, err))
 	}
 	p := read()
-	if r.written.Behind(key, p.GetResourceVersion(), time.Now()) {
-		return pace.CacheBehind, nil
+	if r.written.Stale(key, p.GetResourceVersion(), time.Now()) {
+		return kube.RequeueStale, nil
 	}
 	if p.GetDeletionTimestamp() != nil {
 		return r.release(ctx, p)
@@ -83,7 +82,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.
 	if err != nil {
 		return 0, client.IgnoreNotFound(fmt.Errorf("write the status of the policy %s: %w", key, err))
 	}
-	r.written.Note(key, p.GetResourceVersion(), time.Now())
+	r.written.Expect(key, p.GetResourceVersion(), time.Now())
 	return 0, nil
 }
 
@@ -109,7 +108,7 @@ func (r *reconciler) mark(ctx context.Context, p policy) error {
 	if err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("mark the policy %s: %w", client.ObjectKeyFromObject(p), err))
 	}
-	r.written.Note(client.ObjectKeyFromObject(p), p.GetResourceVersion(), time.Now())
+	r.written.Expect(client.ObjectKeyFromObject(p), p.GetResourceVersion(), time.Now())
 	return nil
 }
 

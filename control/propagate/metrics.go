@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
 )
 
@@ -78,7 +78,7 @@ func resultOf(err error) string {
 
 // applied counts an attempt to make a template follow its policy. One that only met a newer object is made again at once.
 func (c *counts) applied(began time.Time, err error) {
-	if objectset.IsStale(err) {
+	if kube.IsStale(err) {
 		return
 	}
 	c.apply.WithLabelValues(resultOf(err)).Observe(since(began))
@@ -87,7 +87,7 @@ func (c *counts) applied(began time.Time, err error) {
 
 // decision counts an attempt to decide, if one was made; failure is that of the write.
 func (c *counts) decision(d decided, failure error) {
-	if d.began.IsZero() || objectset.IsStale(failure) {
+	if d.began.IsZero() || kube.IsStale(failure) {
 		return
 	}
 	kind, result := "again", "scheduled"

@@ -24,8 +24,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/decide"
-	"github.com/pelago-net/pelago/control/index"
 	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Options are the facts that the controller works with.
@@ -74,16 +74,16 @@ func setup(mgr ctrl.Manager, o Options) error {
 	for _, b := range []client.Object{&workv1alpha2.ResourceBinding{}, &workv1alpha2.ClusterResourceBinding{}} {
 		for field, values := range map[string]func(client.Object) []string{
 			indexTemplate: byTemplate, indexDependency: byDependency, indexPolicy: byPolicy} {
-			if err := index.Add(mgr, b, field, values); err != nil {
+			if err := kube.AddIndex(mgr, b, field, values); err != nil {
 				return err
 			}
 		}
-		if err := index.AddFlag(mgr, b, indexUndecided, func(o client.Object) bool { return undecided(bindingOf(o)) }); err != nil {
+		if err := kube.AddFlagIndex(mgr, b, indexUndecided, func(o client.Object) bool { return undecided(bindingOf(o)) }); err != nil {
 			return err
 		}
 	}
 	for _, p := range []client.Object{&policyv1alpha1.PropagationPolicy{}, &policyv1alpha1.ClusterPropagationPolicy{}} {
-		if err := index.Add(mgr, p, indexSelects, bySelection); err != nil {
+		if err := kube.AddIndex(mgr, p, indexSelects, bySelection); err != nil {
 			return err
 		}
 	}

@@ -3,9 +3,8 @@ package propagate
 import (
 	"sync"
 
+	"github.com/pelago-net/pelago/control/kube"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/pelago-net/pelago/control/written"
 )
 
 // recent holds what was written and the cache does not show yet, by template. Without it the reconcile that the first of two writes
@@ -53,7 +52,7 @@ func (r *recent[T]) latest(k Key, cached T, found bool) (T, bool) {
 	switch {
 	case !ok:
 		return cached, found
-	case found && !written.Older(cached.GetResourceVersion(), own.GetResourceVersion()):
+	case found && !kube.OlderVersion(cached.GetResourceVersion(), own.GetResourceVersion()):
 		delete(r.of, k)
 		return cached, true
 	}

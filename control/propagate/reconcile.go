@@ -19,8 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/objectset"
-	"github.com/pelago-net/pelago/control/pace"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Reconcile makes the claim of a template and its binding what they should be.
@@ -32,14 +31,14 @@ func (r *reconciler) Reconcile(ctx context.Context, key Key) (reconcile.Result, 
 	}
 	r.listing.Forget(key)
 	if apierrors.IsNotFound(err) { // what was to be written has gone meanwhile
-		return reconcile.Result{RequeueAfter: pace.CacheBehind}, nil
+		return reconcile.Result{RequeueAfter: kube.RequeueStale}, nil
 	}
 	if wait == again {
 		wait = r.retry.When(key)
 	} else if err == nil {
 		r.retry.Forget(key)
 	}
-	return pace.Result(wait, err)
+	return kube.Result(wait, err)
 }
 
 // errBehind: what the cache shows has changed during a reconcile.
@@ -173,7 +172,7 @@ func (r *reconciler) claim(ctx context.Context, key Key, t *unstructured.Unstruc
 	now := t.DeepCopy()
 	if err := r.client.Patch(ctx, now, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		r.templates.drop(key)
-		if c.preempts != nil && !objectset.IsStale(err) {
+		if c.preempts != nil && !kube.IsStale(err) {
 			r.counts.preempted.WithLabelValues(resultOf(err)).Inc()
 			r.events.Eventf(t, corev1.EventTypeWarning, workv1alpha2.EventPreemptPolicyFailed,
 				"%s goes before %s but could not take over, which is tried again; it stays as it is: %v", c.policy, c.preempts, err)

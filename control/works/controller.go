@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/manifest"
-	"github.com/pelago-net/pelago/control/pace"
 )
 
 // Options of the controller.
@@ -96,9 +96,9 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			return reconcile.Result{}, err
 		}
 		if wait, err := r.released(ctx, req); wait > 0 || err != nil {
-			return pace.Result(wait, err)
+			return kube.Result(wait, err)
 		}
-		return pace.Result(r.orphaned(ctx, req))
+		return kube.Result(r.orphaned(ctx, req))
 	}
 	r.orphans.note(req, nil)
 	begin := time.Now()
@@ -114,7 +114,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	r.waits.Forget(req)
 	r.duration.observe(begin, err)
-	return pace.Result(again, err)
+	return kube.Result(again, err)
 }
 
 // sync writes the Works of a binding in the order that never leaves a template nowhere.

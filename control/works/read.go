@@ -16,9 +16,9 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/names"
-	"github.com/pelago-net/pelago/control/written"
 )
 
 // input reads what the Works of a binding are computed from; nil: they are not made here.
@@ -93,7 +93,7 @@ func (r *reconciler) template(ctx context.Context, ref workv1alpha2.ObjectRefere
 		return nil, fmt.Errorf("read %s %s/%s: %w", ref.Kind, ref.Namespace, ref.Name, err)
 	case ref.UID != "" && ref.UID != u.GetUID():
 		return nil, manifest.ErrBehind // the binding is of the one before
-	case written.Older(u.GetResourceVersion(), ref.ResourceVersion):
+	case kube.OlderVersion(u.GetResourceVersion(), ref.ResourceVersion):
 		return u, r.current(ctx, u)
 	}
 	return u, nil

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/manifest"
-	"github.com/pelago-net/pelago/control/objectset"
 )
 
 // report makes Events of what could not be made. What was written the status of the binding says.
@@ -29,14 +29,14 @@ func (r *reconciler) report(b Binding, template *unstructured.Unstructured, plan
 
 // failed makes an Event of an error that is not the cache's.
 func (r *reconciler) failed(b Binding, template *unstructured.Unstructured, err error) {
-	if err != nil && !objectset.IsStale(err) {
+	if err != nil && !kube.IsStale(err) {
 		r.event(b, template, corev1.EventTypeWarning, workv1alpha2.EventSyncWorkFailed, err.Error())
 	}
 }
 
 // notCleaned makes an Event of an error that is not the cache's, and returns it.
 func (r *reconciler) notCleaned(b Binding, template *unstructured.Unstructured, err error) error {
-	if err != nil && !objectset.IsStale(err) {
+	if err != nil && !kube.IsStale(err) {
 		r.event(b, template, corev1.EventTypeWarning, workv1alpha2.EventCleanupWorkFailed, err.Error())
 	}
 	return err
@@ -74,7 +74,7 @@ func registered[C prometheus.Collector](c C) (C, error) {
 
 func (d durations) observe(begin time.Time, err error) {
 	result := "success"
-	if err != nil && !objectset.IsStale(err) {
+	if err != nil && !kube.IsStale(err) {
 		result = "error"
 	}
 	d.WithLabelValues(result).Observe(time.Since(begin).Seconds())

@@ -21,7 +21,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/index"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/names"
 	"github.com/pelago-net/pelago/control/selects"
@@ -37,16 +37,16 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 	if err := errors.Join(
-		index.Add(mgr, &workv1alpha1.Work{}, bindingIndex, func(w *workv1alpha1.Work) []string {
+		kube.AddIndex(mgr, &workv1alpha1.Work{}, bindingIndex, func(w *workv1alpha1.Work) []string {
 			if req, ok := bindingOf(w); ok {
 				return []string{req.String()}
 			}
 			return nil
 		}),
-		index.Add(mgr, &workv1alpha2.ResourceBinding{}, clusterIndex, func(b *workv1alpha2.ResourceBinding) []string {
+		kube.AddIndex(mgr, &workv1alpha2.ResourceBinding{}, clusterIndex, func(b *workv1alpha2.ResourceBinding) []string {
 			return clustersOf(&b.Spec)
 		}),
-		index.Add(mgr, &workv1alpha2.ClusterResourceBinding{}, clusterIndex, func(b *workv1alpha2.ClusterResourceBinding) []string {
+		kube.AddIndex(mgr, &workv1alpha2.ClusterResourceBinding{}, clusterIndex, func(b *workv1alpha2.ClusterResourceBinding) []string {
 			return clustersOf(&b.Spec)
 		}),
 	); err != nil {

@@ -1,4 +1,4 @@
-package fence
+package kube
 
 import (
 	"context"
@@ -35,7 +35,7 @@ func (p *passed) RoundTrip(*http.Request) (*http.Response, error) {
 // Writes pass for 10 s after the beginning of the last renewal that succeeded, reads always.
 func TestFence(t *testing.T) {
 	clock := time.Unix(1_700_000_000, 0)
-	f := New(10 * time.Second)
+	f := NewFence(10 * time.Second)
 	f.now = func() time.Time { return clock }
 	l := &lease{clock: &clock}
 	lock := f.Lock(l)

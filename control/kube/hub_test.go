@@ -1,4 +1,4 @@
-package hub_test
+package kube_test
 
 import (
 	"context"
@@ -11,12 +11,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/hub"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // A hub that nobody answers at: everything starts, nothing waits, nothing is delivered.
 func TestHubAway(t *testing.T) {
-	h, err := hub.New(hub.Options{
+	h, err := kube.NewHub(kube.HubOptions{
 		Server: "https://127.0.0.1:1", CA: nil, Namespace: "broker", Token: func() string { return "t" },
 		MinPause: time.Millisecond, MaxPause: 2 * time.Millisecond, Logger: logr.Discard(),
 	})

@@ -1,22 +1,21 @@
-package objectset_test
+package kube_test
 
 import (
 	"context"
 	"testing"
 
+	"github.com/pelago-net/pelago/control/kube"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-
-	"github.com/pelago-net/pelago/control/objectset"
 )
 
 func TestOneOfTwoClaims(t *testing.T) {
 	c := fake.NewClientBuilder().Build()
 	for _, who := range []string{"first", "second"} {
 		claim := object("120-1-0-1", who, true)
-		if err := objectset.Claim(t.Context(), c, c, claim); err != nil {
+		if err := kube.Claim(t.Context(), c, c, claim); err != nil {
 			t.Fatal(err)
 		}
 		if got := claim.Data["v"]; got != "first" {
@@ -36,7 +35,7 @@ func TestAClaimThatEnds(t *testing.T) {
 			return c.Get(ctx, key, o, opts...)
 		},
 	})
-	if err := objectset.Claim(t.Context(), c, gone, object("120-1-0-1", "second", true)); !objectset.IsStale(err) {
+	if err := kube.Claim(t.Context(), c, gone, object("120-1-0-1", "second", true)); !kube.IsStale(err) {
 		t.Errorf("got %v", err)
 	}
 }

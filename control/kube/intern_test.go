@@ -1,4 +1,4 @@
-package intern_test
+package kube_test
 
 import (
 	"fmt"
@@ -7,12 +7,11 @@ import (
 	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/pelago-net/pelago/control/kube"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	toolscache "k8s.io/client-go/tools/cache"
-
-	"github.com/pelago-net/pelago/control/intern"
 )
 
 const text = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","labels":{"app":"web"},"managedFields":[{"manager":"m"}]},
@@ -52,7 +51,7 @@ func TestObjectsShareTheirStrings(t *testing.T) {
 	var twice []string
 	shared := 0
 	for range 5 {
-		table := intern.New()
+		table := kube.NewStringTable()
 		first, second := decoded(t), decoded(t)
 		for _, u := range []*unstructured.Unstructured{first, second} {
 			if _, err := table.Transform(u); err != nil {
@@ -84,7 +83,7 @@ func TestObjectsShareTheirStrings(t *testing.T) {
 }
 
 func TestTypedObjects(t *testing.T) {
-	table := intern.New()
+	table := kube.NewStringTable()
 	var seen []*byte
 	for range 2 {
 		c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
@@ -110,7 +109,7 @@ func TestTypedObjects(t *testing.T) {
 
 // The table does not grow, and long strings, which are data, are left alone.
 func TestBounds(t *testing.T) {
-	table := intern.New()
+	table := kube.NewStringTable()
 	for i := range 100_000 {
 		if s := fmt.Sprint(i); table.String(s) != s {
 			t.Fatal("another string came back")

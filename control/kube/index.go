@@ -1,5 +1,4 @@
-// Package index makes objects findable by their content in a manager's cache.
-package index
+package kube
 
 import (
 	"context"
@@ -11,7 +10,7 @@ import (
 
 // Add indexes objects of one kind under field by the values of each. A cache refuses a field of a kind twice, and all
 // controllers share one cache: field begins with the name of the controller.
-func Add[T client.Object](mgr ctrl.Manager, kind T, field string, values func(T) []string) error {
+func AddIndex[T client.Object](mgr ctrl.Manager, kind T, field string, values func(T) []string) error {
 	err := mgr.GetFieldIndexer().IndexField(context.Background(), kind, field, func(o client.Object) []string {
 		return values(o.(T))
 	})
@@ -22,13 +21,13 @@ func Add[T client.Object](mgr ctrl.Manager, kind T, field string, values func(T)
 }
 
 // Flag is the value under which objects are found for which a statement is true; the others are not in the index.
-const Flag = "true"
+const IndexFlag = "true"
 
 // AddFlag indexes those objects of one kind for which holds is true, under Flag.
-func AddFlag[T client.Object](mgr ctrl.Manager, kind T, field string, holds func(T) bool) error {
-	return Add(mgr, kind, field, func(o T) []string {
+func AddFlagIndex[T client.Object](mgr ctrl.Manager, kind T, field string, holds func(T) bool) error {
+	return AddIndex(mgr, kind, field, func(o T) []string {
 		if holds(o) {
-			return []string{Flag}
+			return []string{IndexFlag}
 		}
 		return nil
 	})

@@ -1,4 +1,4 @@
-package objectset_test
+package kube_test
 
 import (
 	"context"
@@ -16,10 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/objectset"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
-var owner = objectset.Owner{HubID: "hub-1"}
+var owner = kube.Owner{HubID: "hub-1"}
 
 func object(name, data string, marked bool) *corev1.ConfigMap {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Data: map[string]string{"v": data}}
@@ -33,12 +33,12 @@ func object(name, data string, marked bool) *corev1.ConfigMap {
 type world struct {
 	t      *testing.T
 	client client.Client
-	set    objectset.Set[*corev1.ConfigMap]
+	set    kube.ObjectSet[*corev1.ConfigMap]
 }
 
 func newWorld(t *testing.T, objs ...client.Object) world {
 	c := fake.NewClientBuilder().WithObjects(objs...).Build()
-	return world{t: t, client: c, set: objectset.Set[*corev1.ConfigMap]{
+	return world{t: t, client: c, set: kube.ObjectSet[*corev1.ConfigMap]{
 		Client: c, Owns: owner.Owns, Copy: func(dst, src *corev1.ConfigMap) { dst.Data = src.Data },
 	}}
 }
@@ -49,7 +49,7 @@ func (w world) have() []*corev1.ConfigMap {
 	if err := w.client.List(context.Background(), &list); err != nil {
 		w.t.Fatal(err)
 	}
-	return objectset.Pointers(list.Items)
+	return kube.Pointers(list.Items)
 }
 
 func (w world) content() map[string]string {
@@ -83,10 +83,10 @@ func TestApplyMakesTheSetWhatIsWanted(t *testing.T) {
 
 func TestForeignObjectsAreLeftAloneAndReported(t *testing.T) {
 	other := object("theirs", "1", false)
-	objectset.Owner{HubID: "hub-2"}.Mark(other)
+	kube.Owner{HubID: "hub-2"}.Mark(other)
 	w := newWorld(t, other)
 	err := w.set.Apply(t.Context(), w.have(), []*corev1.ConfigMap{object("theirs", "2", true), object("new", "1", true)})
-	if !errors.Is(err, objectset.ErrForeign) || !strings.Contains(err.Error(), "ConfigMap ns/theirs") {
+	if !errors.Is(err, kube.ErrForeign) || !strings.Contains(err.Error(), "ConfigMap ns/theirs") {
 		t.Errorf("error %v names neither the reason nor the object", err)
 	}
 	if diff := cmp.Diff(map[string]string{"theirs": "1", "new": "1"}, w.content()); diff != "" {
@@ -119,7 +119,7 @@ func TestStaleWritesAreRefused(t *testing.T) {
 		}
 	}
 	err := w.set.Apply(t.Context(), stale, []*corev1.ConfigMap{object("changed", "2", true)})
-	if !objectset.IsStale(err) {
+	if !kube.IsStale(err) {
 		t.Errorf("error %v is not seen as that of a stale cache", err)
 	}
 	if diff := cmp.Diff(map[string]string{"changed": "newer", "deleted": "newer"}, w.content()); diff != "" {
@@ -142,11 +142,11 @@ func TestIsStale(t *testing.T) {
 		"one of another":    {errors.Join(conflict, errors.New("connection refused")), false},
 		"nested of another": {errors.Join(errors.Join(errors.New("connection refused")), conflict), false},
 		"another":           {apierrors.NewForbidden(resource, "a", nil), false},
-		"foreign":           {objectset.ErrForeign, false},
+		"foreign":           {kube.ErrForeign, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := objectset.IsStale(tt.err); got != tt.want {
+			if got := kube.IsStale(tt.err); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})

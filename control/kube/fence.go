@@ -1,9 +1,4 @@
-// Package fence keeps a process from writing that may lead no more. A process that was stopped and goes on (SIGSTOP, a machine out
-// of memory) does not know yet that another one leads, and its caches are as old as its sleep. Most of its writes fail by their
-// precondition. But an object that is not there has none, and neither has the sleeper's word that it is to be there. So every
-// write goes through the fence, which is open as long as the lease was renewed a short while ago, measured by when the request for
-// it began. It is a leaf, used by cmd/pelago-hub and cmd/pelago-agent.
-package fence
+package kube
 
 import (
 	"context"
@@ -26,7 +21,7 @@ type Fence struct {
 
 // New makes a Fence that is open for a while after each renewal of the lease: less than the lease lasts, as a write takes its time,
 // and no less than the leader tries to renew it.
-func New(valid time.Duration) *Fence { return &Fence{valid: valid, now: time.Now} }
+func NewFence(valid time.Duration) *Fence { return &Fence{valid: valid, now: time.Now} }
 
 // Lock is the lock on the lease, whose renewals open the fence.
 func (f *Fence) Lock(lease resourcelock.Interface) resourcelock.Interface { return &lock{lease, f} }

@@ -1,4 +1,4 @@
-package hub
+package kube
 
 import (
 	"context"
@@ -58,12 +58,12 @@ func (h *Hub) OnSync(requests func(context.Context) []reconcile.Request) source.
 // of them.
 func (h *Hub) OfCluster(cluster client.Object) []reconcile.Request {
 	ctx := context.Background()
-	return Requests(ctx)(h.ContributionsOf(ctx, cluster.GetName()))
+	return ContributionRequests(ctx)(h.ContributionsOf(ctx, cluster.GetName()))
 }
 
 // Requests makes requests of contributions, one for the service of each, for use in event handlers: an error of the cache
 // is logged, as nobody is there to return it to.
-func Requests(ctx context.Context) func([]v1alpha1.ServiceContribution, error) []reconcile.Request {
+func ContributionRequests(ctx context.Context) func([]v1alpha1.ServiceContribution, error) []reconcile.Request {
 	return func(contributions []v1alpha1.ServiceContribution, err error) []reconcile.Request {
 		if err != nil {
 			log.FromContext(ctx).Error(err, "contributions cannot be read from the cache")

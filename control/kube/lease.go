@@ -1,4 +1,4 @@
-package fence
+package kube
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 
 // Lease is the lock on a lease, as controller-runtime makes it, and the fence that it opens. identity is who holds it; "": the host's
 // name, made unique. renewDeadline is the manager's of that name. cfg must not go through the fence.
-func Lease(cfg *rest.Config, namespace, name, identity string, renewDeadline time.Duration) (resourcelock.Interface, *Fence, error) {
+func FencedLease(cfg *rest.Config, namespace, name, identity string, renewDeadline time.Duration) (resourcelock.Interface, *Fence, error) {
 	if identity == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -25,6 +25,6 @@ func Lease(cfg *rest.Config, namespace, name, identity string, renewDeadline tim
 	if err != nil {
 		return nil, nil, fmt.Errorf("prepare the lease %s/%s: %w", namespace, name, err)
 	}
-	f := New(renewDeadline)
+	f := NewFence(renewDeadline)
 	return f.Lock(lock), f, nil
 }

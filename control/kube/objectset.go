@@ -1,7 +1,7 @@
 // Package objectset makes the objects of one kind what a controller wants them to be, claims names, and marks whose
 // objects are. It decides nothing: its callers (control/peers, control/export, control/imports, for claims
 // control/addresses and control/blocks) compute what is wanted.
-package objectset
+package kube
 
 import (
 	"context"
@@ -22,7 +22,7 @@ var ErrForeign = errors.New("an object of this name exists that was not made by 
 //
 // Every write has a precondition: an update the resourceVersion, a deletion also the UID. The methods go on after an
 // error and return all of them, each naming its object.
-type Set[T client.Object] struct {
+type ObjectSet[T client.Object] struct {
 	Client client.Client
 	// Owns says whether a present object may be changed and deleted.
 	Owns func(client.Object) bool
@@ -32,12 +32,12 @@ type Set[T client.Object] struct {
 }
 
 // Apply creates the wanted objects that are missing, updates those that differ and deletes the owner's others.
-func (s Set[T]) Apply(ctx context.Context, have, want []T) error {
+func (s ObjectSet[T]) Apply(ctx context.Context, have, want []T) error {
 	return errors.Join(s.Ensure(ctx, have, want), s.Prune(ctx, have, want))
 }
 
 // Ensure creates and updates, and deletes nothing.
-func (s Set[T]) Ensure(ctx context.Context, have, want []T) error {
+func (s ObjectSet[T]) Ensure(ctx context.Context, have, want []T) error {
 	present := byName(have)
 	var errs []error
 	for _, w := range want {
@@ -55,7 +55,7 @@ func (s Set[T]) Ensure(ctx context.Context, have, want []T) error {
 }
 
 // Prune deletes the owner's objects that are not wanted.
-func (s Set[T]) Prune(ctx context.Context, have, want []T) error {
+func (s ObjectSet[T]) Prune(ctx context.Context, have, want []T) error {
 	wanted := byName(want)
 	var errs []error
 	for _, h := range have {
@@ -69,7 +69,7 @@ func (s Set[T]) Prune(ctx context.Context, have, want []T) error {
 	return errors.Join(errs...)
 }
 
-func (s Set[T]) update(ctx context.Context, have, want T) error {
+func (s ObjectSet[T]) update(ctx context.Context, have, want T) error {
 	next := have.DeepCopyObject().(T)
 	next.SetLabels(merged(have.GetLabels(), want.GetLabels()))
 	next.SetAnnotations(merged(have.GetAnnotations(), want.GetAnnotations()))

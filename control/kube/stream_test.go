@@ -1,4 +1,4 @@
-package stream
+package kube
 
 import (
 	"errors"
@@ -135,7 +135,7 @@ func TestRefusedOptions(t *testing.T) {
 	} {
 		opts := cache.Options{HTTPClient: o.http, Mapper: o.mapper}
 		change(&opts)
-		if _, err := NewCache(nil)(o.config, opts); err == nil {
+		if _, err := NewStreamCache(nil)(o.config, opts); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -154,7 +154,7 @@ func serve(t testing.TB, text string) http.HandlerFunc {
 	}
 }
 
-func from(t testing.TB, h http.HandlerFunc) source {
+func from(t testing.TB, h http.HandlerFunc) watchSource {
 	t.Helper()
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
@@ -164,7 +164,7 @@ func from(t testing.TB, h http.HandlerFunc) source {
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(workv1alpha1.GroupVersion.WithKind("Work"), meta.RESTScopeNamespace)
-	return source{config: &rest.Config{Host: s.URL}, http: s.Client(), mapper: mapper, scheme: scheme}
+	return watchSource{config: &rest.Config{Host: s.URL}, http: s.Client(), mapper: mapper, scheme: scheme}
 }
 
 func withKind(of runtime.Object) runtime.Object {
@@ -174,7 +174,7 @@ func withKind(of runtime.Object) runtime.Object {
 	return of
 }
 
-func ours(t testing.TB, o source, of runtime.Object) watch.Interface {
+func ours(t testing.TB, o watchSource, of runtime.Object) watch.Interface {
 	t.Helper()
 	gvk, as := o.asJSON(withKind(of))
 	w, err := o.watch(t.Context(), gvk, as, metav1.ListOptions{})
@@ -185,7 +185,7 @@ func ours(t testing.TB, o source, of runtime.Object) watch.Interface {
 }
 
 // clientGo is the watch that an informer of controller-runtime's cache would have.
-func clientGo(t testing.TB, o source, of runtime.Object) (w watch.Interface) {
+func clientGo(t testing.TB, o watchSource, of runtime.Object) (w watch.Interface) {
 	t.Helper()
 	gvk := workv1alpha1.GroupVersion.WithKind("Work")
 	var err error
@@ -231,7 +231,7 @@ func BenchmarkEvent(b *testing.B) {
 		o := from(b, serve(b, text))
 		for _, way := range []struct {
 			name  string
-			watch func(testing.TB, source, runtime.Object) watch.Interface
+			watch func(testing.TB, watchSource, runtime.Object) watch.Interface
 		}{{"client-go", clientGo}, {"ours", ours}} {
 			b.Run(fmt.Sprintf("%T/%s", of, way.name), func(b *testing.B) {
 				b.ReportAllocs()

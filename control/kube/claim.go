@@ -1,4 +1,4 @@
-package objectset
+package kube
 
 import (
 	"context"

@@ -1,9 +1,4 @@
-// Package hub is the agent's access to the hub: a cache of the broker namespace's shared objects and a client that
-// writes the cluster's own ones. control/peers, control/export, control/imports and control/credential use it.
-//
-// The hub may be away when the agent starts and at any time later. Nothing here waits for it and nothing here ends the
-// agent because of it: Synced says whether the cache holds a full picture, and sources deliver events once it does.
-package hub
+package kube
 
 import (
 	"context"
@@ -34,7 +29,7 @@ import (
 const dialTimeout = 5 * time.Second
 
 // Options says where the hub is and what it sees of the agent.
-type Options struct {
+type HubOptions struct {
 	Server    string // https URL
 	CA        []byte // PEM
 	Namespace string // the broker namespace
@@ -50,12 +45,12 @@ type Options struct {
 
 // Access is the config of requests to the hub, for parts that keep a cache and a client of their own: each request carries the
 // token of the moment, and reads wait while the hub is away. The collector is the gauge pelago_hub_connected.
-func Access(o Options) (*rest.Config, prometheus.Collector) {
+func HubConfig(o HubOptions) (*rest.Config, prometheus.Collector) {
 	config, reach := access(o)
 	return config, reach.gauge
 }
 
-func access(o Options) (*rest.Config, *reachability) {
+func access(o HubOptions) (*rest.Config, *reachability) {
 	reach := newReachability(o.Logger)
 	return &rest.Config{
 		Host:            o.Server,
@@ -72,7 +67,7 @@ func access(o Options) (*rest.Config, *reachability) {
 
 // Waiting is a copy of a config whose reads wait while the API server is away, with random pauses between min and max. It is for
 // the informers of a process that runs beside the hub (pelago-hub): by themselves they would come back after up to a minute.
-func Waiting(config *rest.Config, min, max time.Duration, logger logr.Logger) *rest.Config {
+func RetryingConfig(config *rest.Config, min, max time.Duration, logger logr.Logger) *rest.Config {
 	config = rest.CopyConfig(config)
 	reach := newReachability(logger)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -90,7 +85,7 @@ type Hub struct {
 }
 
 // New prepares the access; no connection is made.
-func New(o Options) (*Hub, error) {
+func NewHub(o HubOptions) (*Hub, error) {
 	config, reach := access(o)
 	ours, err := labels.NewRequirement(discoveryv1.LabelManagedBy, "=", []string{v1alpha1.ExportedSliceManager})
 	if err != nil {

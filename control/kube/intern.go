@@ -1,7 +1,4 @@
-// Package intern has the objects of caches share the strings that they have in common: names of fields, labels, annotations and
-// their values. Each decoded object brings copies of its own, a quarter of what a cache of many such objects takes. It is a leaf,
-// used by pelago-hub for its cache.
-package intern
+package kube
 
 import (
 	"hash/maphash"
@@ -15,21 +12,21 @@ const (
 	// slots bounds the table; a string that falls into the place of another one takes it.
 	slots = 1 << 14
 	// longest string that is looked for, in bytes: longer ones are data.
-	longest = 2048
+	maxShared = 2048
 )
 
 // Table holds the last string of each place. It may be used by several at a time.
-type Table struct {
+type StringTable struct {
 	seed maphash.Seed
 	at   [slots]atomic.Pointer[string]
 }
 
 // New is an empty table.
-func New() *Table { return &Table{seed: maphash.MakeSeed()} }
+func NewStringTable() *StringTable { return &StringTable{seed: maphash.MakeSeed()} }
 
 // String is a string equal to s, the one that was seen before if that is still known.
-func (t *Table) String(s string) string {
-	if s == "" || len(s) > longest {
+func (t *StringTable) String(s string) string {
+	if s == "" || len(s) > maxShared {
 		return s
 	}
 	place := &t.at[maphash.String(t.seed, s)%slots]
@@ -42,7 +39,7 @@ func (t *Table) String(s string) string {
 
 // Transform is for caches (k8s.io/client-go/tools/cache.TransformFunc). It takes managedFields away, which nobody reads there, and
 // has the object share its strings: an unstructured one all of them, of others labels and annotations.
-func (t *Table) Transform(in any) (any, error) {
+func (t *StringTable) Transform(in any) (any, error) {
 	o, err := meta.Accessor(in)
 	if err != nil {
 		return in, nil // what an informer holds for an object that is gone
@@ -60,7 +57,7 @@ func (t *Table) Transform(in any) (any, error) {
 	return in, nil
 }
 
-func (t *Table) share(value any) any {
+func (t *StringTable) share(value any) any {
 	switch v := value.(type) {
 	case string:
 		return t.String(v)

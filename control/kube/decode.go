@@ -1,4 +1,4 @@
-package stream
+package kube
 
 import (
 	"bufio"
@@ -17,7 +17,7 @@ import (
 )
 
 // longest event, in bytes, as client-go has it; etcd takes less than a tenth of it.
-const longest = 16 << 20
+const maxEvent = 16 << 20
 
 // object is what an event's object is read into.
 type object interface {
@@ -62,7 +62,7 @@ type decoder struct {
 
 func newDecoder(body io.ReadCloser, as func() object) *decoder {
 	d := &decoder{body: body, lines: bufio.NewScanner(body), as: as}
-	d.lines.Buffer(nil, longest)
+	d.lines.Buffer(nil, maxEvent)
 	d.lines.Split(event)
 	return d
 }
@@ -72,7 +72,7 @@ func (d *decoder) Decode() (watch.EventType, runtime.Object, error) {
 	if !d.lines.Scan() {
 		err := d.lines.Err()
 		if errors.Is(err, bufio.ErrTooLong) {
-			err = fmt.Errorf("an event of more than %d MiB", longest>>20)
+			err = fmt.Errorf("an event of more than %d MiB", maxEvent>>20)
 		} else if err == nil {
 			err = io.EOF
 		}

@@ -1,4 +1,4 @@
-package objectset
+package kube
 
 import (
 	"sigs.k8s.io/controller-runtime/pkg/client"

@@ -1,4 +1,4 @@
-package hub
+package kube
 
 import (
 	"context"
@@ -28,17 +28,17 @@ func addIndexes(c cluster.Cluster) error {
 	add := func(obj client.Object, field string, value func(client.Object) string) error {
 		return c.GetFieldIndexer().IndexField(context.Background(), obj, field, func(o client.Object) []string { return []string{value(o)} })
 	}
-	service := func(o client.Object) string { return Service(o).String() }
+	service := func(o client.Object) string { return ServiceOf(o).String() }
 	return errors.Join(
 		add(&discoveryv1.EndpointSlice{}, byService, service),
 		add(&v1alpha1.ServiceContribution{}, byService, service),
-		add(&v1alpha1.ServiceContribution{}, byNamespace, func(o client.Object) string { return Service(o).Namespace }),
+		add(&v1alpha1.ServiceContribution{}, byNamespace, func(o client.Object) string { return ServiceOf(o).Namespace }),
 		add(&v1alpha1.ServiceContribution{}, byCluster, func(o client.Object) string { return o.GetLabels()[submarinerv1.LabelClusterID] }),
 	)
 }
 
 // Service is the service that a contribution or slice at the hub speaks of, by its labels.
-func Service(obj client.Object) types.NamespacedName {
+func ServiceOf(obj client.Object) types.NamespacedName {
 	labels := obj.GetLabels()
 	return types.NamespacedName{Namespace: labels[submarinerv1.LabelSourceNamespace], Name: labels[mcs.LabelServiceName]}
 }

@@ -1,8 +1,4 @@
-// Package stream is a cache of an API server's objects whose watches take a third of the processor time where objects come as
-// JSON: those of custom resources, and those that are read without a Go type. client-go goes through the text of each event again
-// and again to find where it ends, that it is an event, and of which kind its object is, which an informer knows beforehand
-// (BenchmarkEvent). It is a leaf.
-package stream
+package kube
 
 import (
 	"context"
@@ -29,12 +25,12 @@ import (
 
 // Untyped reads an object without a Go type from its text, which is valid during the call only. The cache's transformation must
 // make the same of an object from a list, and leave what this has made as it is.
-type Untyped func(text []byte) (*unstructured.Unstructured, error)
+type UntypedDecoder func(text []byte) (*unstructured.Unstructured, error)
 
 // NewCache is cache.New with other watches, for a cache of all namespaces. Options must have HTTPClient and Mapper, as a manager
 // gives them. Objects that come as protobuf, or as metadata only, are read as before; read is nil: objects without a Go type are
 // maps.
-func NewCache(read Untyped) cache.NewCacheFunc {
+func NewStreamCache(read UntypedDecoder) cache.NewCacheFunc {
 	return func(config *rest.Config, opts cache.Options) (cache.Cache, error) {
 		if opts.HTTPClient == nil || opts.Mapper == nil {
 			return nil, errors.New("make a cache: HTTPClient and Mapper must be set")
@@ -45,7 +41,7 @@ func NewCache(read Untyped) cache.NewCacheFunc {
 		if opts.Scheme == nil {
 			opts.Scheme = clientgoscheme.Scheme
 		}
-		opts.NewInformer = source{
+		opts.NewInformer = watchSource{
 			config: config, http: opts.HTTPClient, mapper: opts.Mapper, scheme: opts.Scheme,
 			selector: opts.DefaultLabelSelector, untyped: read,
 		}.informer
@@ -54,17 +50,17 @@ func NewCache(read Untyped) cache.NewCacheFunc {
 }
 
 // source is an API server whose objects a cache has.
-type source struct {
+type watchSource struct {
 	config   *rest.Config
 	http     *http.Client
 	mapper   meta.RESTMapper
 	scheme   *runtime.Scheme
 	selector labels.Selector // nil: everything
-	untyped  Untyped
+	untyped  UntypedDecoder
 }
 
 // informer is cache.Options.NewInformer.
-func (s source) informer(lw toolscache.ListerWatcher, of runtime.Object, resync time.Duration,
+func (s watchSource) informer(lw toolscache.ListerWatcher, of runtime.Object, resync time.Duration,
 	indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	if gvk, newObject := s.asJSON(of); newObject != nil {
 		all := toolscache.ToListerWatcherWithContext(lw)
@@ -79,7 +75,7 @@ func (s source) informer(lw toolscache.ListerWatcher, of runtime.Object, resync 
 }
 
 // asJSON says how an object of the kind is read; nil: it does not come as JSON.
-func (s source) asJSON(of runtime.Object) (schema.GroupVersionKind, func() object) {
+func (s watchSource) asJSON(of runtime.Object) (schema.GroupVersionKind, func() object) {
 	switch of := of.(type) {
 	case *unstructured.Unstructured:
 		return of.GroupVersionKind(), func() object { return untyped{s.untyped} }
@@ -100,7 +96,7 @@ func (s source) asJSON(of runtime.Object) (schema.GroupVersionKind, func() objec
 }
 
 // watch begins a watch of a kind.
-func (s source) watch(ctx context.Context, gvk schema.GroupVersionKind, newObject func() object,
+func (s watchSource) watch(ctx context.Context, gvk schema.GroupVersionKind, newObject func() object,
 	opts metav1.ListOptions) (watch.Interface, error) {
 	mapping, err := s.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
@@ -126,7 +122,7 @@ func (s source) watch(ctx context.Context, gvk schema.GroupVersionKind, newObjec
 	return watch.NewStreamWatcher(newDecoder(body, newObject), undecodable), nil
 }
 
-func (s source) client(gv schema.GroupVersion) (*rest.RESTClient, error) {
+func (s watchSource) client(gv schema.GroupVersion) (*rest.RESTClient, error) {
 	c := rest.CopyConfig(s.config)
 	c.GroupVersion, c.APIPath = &gv, "/apis"
 	if gv.Group == "" {
