@@ -20,12 +20,12 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/clusterstatus"
 	"github.com/pelago-net/pelago/control/execution"
 	"github.com/pelago-net/pelago/control/interpret"
 	"github.com/pelago-net/pelago/control/kindrules"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/control/names"
 )
 
 // addExecution adds the role execution: the Works of this cluster, and nothing else of the hub, are executed here, and the
@@ -85,7 +85,7 @@ func openWorks(access *rest.Config, id string, logger logr.Logger) (cluster.Clus
 		o.Scheme, o.Logger = scheme, logger
 		o.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return hubKinds(), nil }
 		o.Cache = cache.Options{
-			DefaultNamespaces: map[string]cache.Config{names.Execution(id): {}},
+			DefaultNamespaces: map[string]cache.Config{workv1alpha2.ExecutionNamespace(id): {}},
 			DefaultTransform:  cache.TransformStripManagedFields(),
 		}
 		o.Client = client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&clusterv1alpha1.Cluster{},

@@ -22,7 +22,6 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	hubnames "github.com/pelago-net/pelago/control/names"
 )
 
 // applyManager is the field manager of what apply writes.
@@ -161,7 +160,7 @@ func (a *apply) object(ctx context.Context, h *hub, o *unstructured.Unstructured
 		o.SetNamespace(a.namespace)
 	}
 	name := fmt.Sprintf("%s %s", gvk.Kind, title(client.ObjectKeyFromObject(o)))
-	if hubnames.Reserved(o.GetNamespace()) {
+	if workv1alpha2.ReservedNamespace(o.GetNamespace()) {
 		return fmt.Errorf("apply %s: namespace %s is the system's, nothing in it is sent to clusters: use another one",
 			name, o.GetNamespace())
 	}
@@ -219,7 +218,7 @@ func policyFor(o *unstructured.Unstructured, clusters []string) *unstructured.Un
 		"resourceSelectors": []any{selector}, "placement": map[string]any{"clusterAffinity": affinity}}}}
 	policy.SetGroupVersionKind(policyv1alpha1.GroupVersion.WithKind(policyKind))
 	policy.SetNamespace(o.GetNamespace())
-	policy.SetName(hubnames.BindingBeside(workv1alpha2.ObjectReference{APIVersion: apiVersion, Kind: kindName, Name: o.GetName()}))
+	policy.SetName(workv1alpha2.AlternateBindingName(workv1alpha2.ObjectReference{APIVersion: apiVersion, Kind: kindName, Name: o.GetName()}))
 	policy.SetLabels(map[string]string{pelagov1alpha1.LabelManagedBy: pelagov1alpha1.ManagedBy})
 	return policy
 }

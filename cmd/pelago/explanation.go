@@ -14,7 +14,6 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	hubnames "github.com/pelago-net/pelago/control/names"
 	"github.com/pelago-net/pelago/control/override"
 )
 
@@ -93,7 +92,7 @@ func (f *subject) explain() explanation {
 // problem says why nothing is decided; "" if something is.
 func (f *subject) problem(claimed *explainedPolicy, others []explainedPolicy) string {
 	switch {
-	case hubnames.Reserved(f.template.GetNamespace()):
+	case workv1alpha2.ReservedNamespace(f.template.GetNamespace()):
 		return fmt.Sprintf("namespace %s is the system's: nothing in it is sent to clusters. Put the object into another one.",
 			f.template.GetNamespace())
 	case f.binding == nil && claimed == nil && len(others) == 0:
@@ -134,7 +133,7 @@ func (f *subject) explainClusters() []explainedCluster {
 	}
 	for i := range f.works {
 		w := &f.works[i]
-		if cluster, ok := hubnames.ClusterOf(w.Namespace); ok {
+		if cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace); ok {
 			f.explainWork(row(cluster, "not wanted any more"), w)
 		}
 	}

@@ -21,7 +21,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	hubnames "github.com/pelago-net/pelago/control/names"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
 // Values of --operation-scope.
@@ -242,7 +242,7 @@ func (g *get) member(ctx context.Context, h *hub, c *clusterv1alpha1.Cluster) (l
 
 func (g *get) reported(ctx context.Context, h *hub, cluster string) (worksOf, error) {
 	var works workv1alpha1.WorkList
-	if err := h.client.List(ctx, &works, client.InNamespace(hubnames.Execution(cluster))); err != nil {
+	if err := h.client.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(cluster))); err != nil {
 		return worksOf{}, fmt.Errorf("list its Works: %w", err)
 	}
 	return worksOf{cluster, works.Items}, nil

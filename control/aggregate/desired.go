@@ -15,7 +15,6 @@ import (
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/names"
 )
 
 // Bounds of the message of FullyApplied.
@@ -60,7 +59,7 @@ func interpreted(out *workv1alpha2.ResourceBindingStatus, b Binding, works []*wo
 	var problems []string
 	for _, w := range works {
 		c := meta.FindStatusCondition(w.Status.Conditions, workv1alpha1.ConditionInterpreted)
-		if cluster, ok := names.ClusterOf(w.Namespace); ok && w.DeletionTimestamp == nil && c != nil && c.Status == metav1.ConditionFalse {
+		if cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace); ok && w.DeletionTimestamp == nil && c != nil && c.Status == metav1.ConditionFalse {
 			problems = append(problems, cluster+": "+c.Message)
 		}
 	}
@@ -121,7 +120,7 @@ func seconds(t metav1.MicroTime) *metav1.Time { return ptr.To(metav1.NewTime(t.T
 func items(b Binding, works []*workv1alpha1.Work, unready func(cluster string) string) []workv1alpha2.AggregatedStatusItem {
 	var out []workv1alpha2.AggregatedStatusItem
 	for _, w := range works {
-		if cluster, ok := names.ClusterOf(w.Namespace); ok && w.DeletionTimestamp == nil {
+		if cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace); ok && w.DeletionTimestamp == nil {
 			out = append(out, item(b, w, cluster, unready))
 		}
 	}

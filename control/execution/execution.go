@@ -27,9 +27,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/interpret"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/control/names"
 )
 
 const (
@@ -96,7 +96,7 @@ func New(o Options) (*Execution, error) {
 		return nil, fmt.Errorf("prepare access to cluster %s: %w", o.Cluster, err)
 	}
 	e := &Execution{
-		o: o, namespace: names.Execution(o.Cluster), member: m, memory: newMemory(),
+		o: o, namespace: workv1alpha2.ExecutionNamespace(o.Cluster), member: m, memory: newMemory(),
 		retries: workqueue.NewTypedItemExponentialFailureRateLimiter[string](minRetry, maxRetry),
 	}
 	e.kinds = newKinds(m.managed, e.newsOf(e.onMember))

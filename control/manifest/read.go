@@ -14,7 +14,6 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/control/names"
 	"github.com/pelago-net/pelago/control/override"
 	"github.com/pelago-net/pelago/control/selects"
 )
@@ -91,8 +90,8 @@ type Names struct {
 func ReadNames(ctx context.Context, cache client.Reader, of workv1alpha2.ObjectReference, clusters []string) (Names, error) {
 	out := Names{Of: of, Taken: map[types.NamespacedName]bool{}}
 	for _, cluster := range clusters {
-		for _, name := range []string{names.Work(of), names.WorkBeside(of)} {
-			key := types.NamespacedName{Namespace: names.Execution(cluster), Name: name}
+		for _, name := range []string{workv1alpha2.WorkName(of), workv1alpha2.AlternateWorkName(of)} {
+			key := types.NamespacedName{Namespace: workv1alpha2.ExecutionNamespace(cluster), Name: name}
 			var w workv1alpha1.Work
 			switch err := cache.Get(ctx, key, &w, client.UnsafeDisableDeepCopy); {
 			case apierrors.IsNotFound(err):
@@ -109,12 +108,12 @@ func ReadNames(ctx context.Context, cache client.Reader, of workv1alpha2.ObjectR
 
 // Free is the name for a new Work of a cluster.
 func (n Names) Free(cluster string) (string, error) {
-	ns := names.Execution(cluster)
-	for _, name := range []string{names.Work(n.Of), names.WorkBeside(n.Of)} {
+	ns := workv1alpha2.ExecutionNamespace(cluster)
+	for _, name := range []string{workv1alpha2.WorkName(n.Of), workv1alpha2.AlternateWorkName(n.Of)} {
 		if !n.Taken[types.NamespacedName{Namespace: ns, Name: name}] {
 			return name, nil
 		}
 	}
 	return "", fmt.Errorf("name the Work: %s and %s in namespace %s belong to others: delete those that nobody needs",
-		names.Work(n.Of), names.WorkBeside(n.Of), ns)
+		workv1alpha2.WorkName(n.Of), workv1alpha2.AlternateWorkName(n.Of), ns)
 }

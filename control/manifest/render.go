@@ -21,7 +21,6 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/interpret"
-	"github.com/pelago-net/pelago/control/names"
 	"github.com/pelago-net/pelago/control/override"
 )
 
@@ -63,7 +62,7 @@ func Render(interpreter *interpret.Interpreter, in Input) (*workv1alpha1.Work, e
 	}
 	work := &workv1alpha1.Work{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: names.Execution(in.Cluster.Name), Name: in.Name,
+			Namespace: workv1alpha2.ExecutionNamespace(in.Cluster.Name), Name: in.Name,
 			Labels: maps.Clone(in.Labels), Finalizers: []string{workv1alpha1.FinalizerExecution},
 		},
 		Spec: workv1alpha1.WorkSpec{

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/control/names"
 )
 
 // parallel bounds how many Works of one object are written at a time.
@@ -116,7 +116,7 @@ func each(works []*workv1alpha1.Work, verb string, do func(*workv1alpha1.Work) e
 	for i, work := range works {
 		g.Go(func() error {
 			if err := do(work); err != nil {
-				cluster, _ := names.ClusterOf(work.Namespace) // all Works of ours are in execution namespaces
+				cluster, _ := workv1alpha2.ClusterOfNamespace(work.Namespace) // all Works of ours are in execution namespaces
 				errs[i] = fmt.Errorf("%s Work %s/%s of cluster %s: %w", verb, work.Namespace, work.Name, cluster, err)
 			}
 			return nil

@@ -14,7 +14,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	"github.com/pelago-net/pelago/control/names"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
 // Abandon gives up what the hub has put into a cluster that will not come back: the finalizers of its Works are taken off, so
@@ -32,7 +32,7 @@ func Abandon(ctx context.Context, hub client.Client, cluster string) (left []str
 		return nil, fmt.Errorf("abandon cluster %s: its Cluster is not being deleted: delete it first", cluster)
 	}
 	var works workv1alpha1.WorkList
-	if err := hub.List(ctx, &works, client.InNamespace(names.Execution(cluster))); err != nil {
+	if err := hub.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(cluster))); err != nil {
 		return nil, fmt.Errorf("list the Works of cluster %s: %w", cluster, err)
 	}
 	for i := range works.Items {

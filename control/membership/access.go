@@ -15,7 +15,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	"github.com/pelago-net/pelago/control/names"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
 // brokerNamespace holds the ServiceAccounts of members.
@@ -37,7 +37,7 @@ func access(c *clusterv1alpha1.Cluster) []client.Object {
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(c, clusterv1alpha1.GroupVersion.WithKind("Cluster"))},
 		}
 	}
-	name, execution := accessName(c.Name), names.Execution(c.Name)
+	name, execution := accessName(c.Name), workv1alpha2.ExecutionNamespace(c.Name)
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: brokerNamespace, Name: account(c.Name)}}
 	ref := func(kind string) rbacv1.RoleRef {
 		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}

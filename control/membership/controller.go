@@ -23,8 +23,8 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/control/names"
 )
 
 // Times that Options leave open, Karmada's.
@@ -181,7 +181,7 @@ func (r *reconciler) admit(ctx context.Context, c *clusterv1alpha1.Cluster) (tim
 // namespace makes the execution namespace. leaving says that a former one of the name is still going; its end is an event.
 func (r *reconciler) namespace(ctx context.Context, c *clusterv1alpha1.Cluster) (leaving bool, err error) {
 	ns := &corev1.Namespace{}
-	err = r.client.Get(ctx, client.ObjectKey{Name: names.Execution(c.Name)}, ns)
+	err = r.client.Get(ctx, client.ObjectKey{Name: workv1alpha2.ExecutionNamespace(c.Name)}, ns)
 	switch {
 	case err == nil && ns.DeletionTimestamp != nil:
 		return true, nil
@@ -192,10 +192,10 @@ func (r *reconciler) namespace(ctx context.Context, c *clusterv1alpha1.Cluster) 
 		metav1.SetMetaDataLabel(&next.ObjectMeta, workv1alpha1.LabelSystem, "true")
 		err = patch(ctx, r.client, ns, next)
 	case apierrors.IsNotFound(err):
-		err = r.ensure(ctx, names.Execution(c.Name))
+		err = r.ensure(ctx, workv1alpha2.ExecutionNamespace(c.Name))
 		if err == nil {
 			r.events.Eventf(c, corev1.EventTypeNormal, clusterv1alpha1.EventCreateExecutionSpaceSucceed,
-				"execution namespace %s made", names.Execution(c.Name))
+				"execution namespace %s made", workv1alpha2.ExecutionNamespace(c.Name))
 		}
 	}
 	if err != nil {

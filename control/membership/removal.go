@@ -18,7 +18,6 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/names"
 )
 
 // remove lets a member go: its Works, whose finalizers end with their objects in the member; the execution namespace; the
@@ -70,7 +69,7 @@ func (r *reconciler) remains(ctx context.Context, c *clusterv1alpha1.Cluster) (r
 		return reason, message, nil
 	}
 	if gone, err := r.deleteNamespace(ctx, c); err != nil || !gone {
-		return clusterv1alpha1.ReasonWaitingForWorks, fmt.Sprintf("namespace %s is being removed", names.Execution(c.Name)), err
+		return clusterv1alpha1.ReasonWaitingForWorks, fmt.Sprintf("namespace %s is being removed", workv1alpha2.ExecutionNamespace(c.Name)), err
 	}
 	bindings, err := r.bindings(ctx, c.Name)
 	if err != nil {
@@ -101,11 +100,11 @@ func waitForWorks(c *clusterv1alpha1.Cluster, works int) (reason, message string
 // take a pull member's rights away before it has removed its objects.
 func (r *reconciler) deleteWorks(ctx context.Context, c *clusterv1alpha1.Cluster) (int, error) {
 	var works workv1alpha1.WorkList
-	if err := r.client.List(ctx, &works, client.InNamespace(names.Execution(c.Name))); err != nil {
+	if err := r.client.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(c.Name))); err != nil {
 		return 0, fmt.Errorf("list its Works: %w", err)
 	}
 	if len(works.Items) == 0 { // a cache may be behind, and what follows cannot be undone
-		if err := r.live.List(ctx, &works, client.InNamespace(names.Execution(c.Name))); err != nil {
+		if err := r.live.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(c.Name))); err != nil {
 			return 0, fmt.Errorf("list its Works: %w", err)
 		}
 	}
@@ -124,10 +123,10 @@ func (r *reconciler) deleteWorks(ctx context.Context, c *clusterv1alpha1.Cluster
 // deleteNamespace deletes the execution namespace and says whether it is gone.
 func (r *reconciler) deleteNamespace(ctx context.Context, c *clusterv1alpha1.Cluster) (gone bool, err error) {
 	ns := &corev1.Namespace{}
-	if err := r.live.Get(ctx, client.ObjectKey{Name: names.Execution(c.Name)}, ns); apierrors.IsNotFound(err) {
+	if err := r.live.Get(ctx, client.ObjectKey{Name: workv1alpha2.ExecutionNamespace(c.Name)}, ns); apierrors.IsNotFound(err) {
 		return true, nil
 	} else if err != nil {
-		return false, fmt.Errorf("read Namespace %s: %w", names.Execution(c.Name), err)
+		return false, fmt.Errorf("read Namespace %s: %w", workv1alpha2.ExecutionNamespace(c.Name), err)
 	}
 	if ns.DeletionTimestamp != nil {
 		return false, nil

@@ -17,7 +17,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	"github.com/pelago-net/pelago/control/names"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
 // setup adds the controller with its watches. What a cluster reports of itself is no reason to look at its membership.
@@ -50,7 +50,7 @@ func (r *reconciler) twins(ctx context.Context, o client.Object) []reconcile.Req
 
 // leaving is the cluster of a Work, if it is being removed.
 func (r *reconciler) leaving(ctx context.Context, o client.Object) []reconcile.Request {
-	name, ok := names.ClusterOf(o.GetNamespace())
+	name, ok := workv1alpha2.ClusterOfNamespace(o.GetNamespace())
 	c := &clusterv1alpha1.Cluster{}
 	if !ok || r.client.Get(ctx, client.ObjectKey{Name: name}, c) != nil || c.DeletionTimestamp == nil { // nobody waits for this Work
 		return nil
@@ -60,7 +60,7 @@ func (r *reconciler) leaving(ctx context.Context, o client.Object) []reconcile.R
 
 // ofNamespace is the cluster of an execution namespace.
 func ofNamespace(_ context.Context, o client.Object) []reconcile.Request {
-	name, ok := names.ClusterOf(o.GetName())
+	name, ok := workv1alpha2.ClusterOfNamespace(o.GetName())
 	if !ok {
 		return nil
 	}

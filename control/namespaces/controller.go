@@ -27,7 +27,6 @@ import (
 	"github.com/pelago-net/pelago/control/interpret"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/manifest"
-	"github.com/pelago-net/pelago/control/names"
 )
 
 // Options of the controller.
@@ -145,7 +144,7 @@ func (r *reconciler) input(ctx context.Context, ns *metav1.PartialObjectMetadata
 		return nil, err
 	}
 	for _, w := range works {
-		if cluster, ok := names.ClusterOf(w.Namespace); ok {
+		if cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace); ok {
 			in.Works[cluster] = w
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/interpret"
 	"github.com/pelago-net/pelago/control/manifest"
-	"github.com/pelago-net/pelago/control/names"
 	"github.com/pelago-net/pelago/control/override"
 )
 
@@ -23,7 +22,7 @@ import (
 func Goes(ns metav1.Object, optIn bool) bool {
 	labels := ns.GetLabels()
 	switch {
-	case ns.GetDeletionTimestamp() != nil, ns.GetName() == metav1.NamespaceDefault, names.Reserved(ns.GetName()),
+	case ns.GetDeletionTimestamp() != nil, ns.GetName() == metav1.NamespaceDefault, workv1alpha2.ReservedNamespace(ns.GetName()),
 		labels[policyv1alpha1.LabelNamespaceSkipAutoPropagation] == "true":
 		return false
 	}

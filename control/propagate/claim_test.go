@@ -15,7 +15,6 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/names"
 	"github.com/pelago-net/pelago/test/await"
 )
 
@@ -225,7 +224,7 @@ func TestNameIsTaken(t *testing.T) {
 	h.policy("all", selecting("", "member1", ""))
 	d := h.deployment("web", 1)
 	h.Make(d)
-	beside := names.BindingBeside(workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: h.ns, Name: "web"})
+	beside := workv1alpha2.AlternateBindingName(workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: h.ns, Name: "web"})
 	h.runs(beside, "member1:1")
 	edit(h, d, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](2) })
 	h.runs(beside, "member1:2")

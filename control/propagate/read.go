@@ -11,7 +11,6 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/names"
 )
 
 // template is the newest state of a template that is known; nil if there is none.
@@ -66,7 +65,7 @@ func (r *reconciler) eachBinding(ctx context.Context, f func(binding), by ...cli
 // group has it.
 func (r *reconciler) bindingName(ctx context.Context, t *unstructured.Unstructured) (string, error) {
 	ref := workv1alpha2.ObjectReference{APIVersion: t.GetAPIVersion(), Kind: t.GetKind(), Name: t.GetName()}
-	name := names.Binding(ref)
+	name := workv1alpha2.BindingName(ref)
 	other := newBinding(t.GetNamespace())
 	err := r.cache.Get(ctx, client.ObjectKey{Namespace: t.GetNamespace(), Name: name}, other.Object)
 	switch {
@@ -77,7 +76,7 @@ func (r *reconciler) bindingName(ctx context.Context, t *unstructured.Unstructur
 	case ofTemplate(other, t):
 		return "", errBehind
 	}
-	return names.BindingBeside(ref), nil
+	return workv1alpha2.AlternateBindingName(ref), nil
 }
 
 // policies are all policies, or those that an index holds; not to be changed.

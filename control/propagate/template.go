@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/names"
 )
 
 // ownGroups are groups none of whose objects are templates: what propagation itself consists of, and the network's.
@@ -28,8 +27,8 @@ func ownKind(gk schema.GroupKind) bool {
 
 // ignored says whether an object is none of ours although its kind is watched.
 func ignored(o client.Object, gk schema.GroupKind) bool {
-	return ownKind(gk) || names.Reserved(o.GetNamespace()) || o.GetLabels()[workv1alpha2.LabelClaimedBy] != "" ||
-		gk == schema.GroupKind{Kind: "Namespace"} && names.Reserved(o.GetName())
+	return ownKind(gk) || workv1alpha2.ReservedNamespace(o.GetNamespace()) || o.GetLabels()[workv1alpha2.LabelClaimedBy] != "" ||
+		gk == schema.GroupKind{Kind: "Namespace"} && workv1alpha2.ReservedNamespace(o.GetName())
 }
 
 // content is what of a template is propagated: all but its status, what the API server keeps in metadata, and our own marks.

@@ -17,7 +17,6 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/interpret"
-	"github.com/pelago-net/pelago/control/names"
 	"github.com/pelago-net/pelago/control/works"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -251,7 +250,7 @@ func TestClusterBinding(t *testing.T) {
 	}
 	h.Make(&workv1alpha2.ClusterResourceBinding{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: names.Binding(ref), Finalizers: []string{workv1alpha2.FinalizerClusterBinding},
+			Name: workv1alpha2.BindingName(ref), Finalizers: []string{workv1alpha2.FinalizerClusterBinding},
 			Labels: map[string]string{workv1alpha2.LabelClusterBindingID: "c1"},
 		},
 		Spec: workv1alpha2.ResourceBindingSpec{Resource: ref, Clusters: []workv1alpha2.TargetCluster{on("m1", 0)}},
@@ -260,7 +259,7 @@ func TestClusterBinding(t *testing.T) {
 	h.becomes("works:reader", map[string]string{"m1": "there"})
 	w := h.works("works:reader")["m1"]
 	got := []string{w.Name, w.Labels[workv1alpha2.LabelClusterBindingID], w.Annotations[workv1alpha2.AnnotationClusterBindingName]}
-	if diff := cmp.Diff([]string{names.Work(ref), "c1", "works.reader-clusterrole"}, got); diff != "" {
+	if diff := cmp.Diff([]string{workv1alpha2.WorkName(ref), "c1", "works.reader-clusterrole"}, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }

@@ -20,7 +20,6 @@ import (
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/names"
 	"github.com/pelago-net/pelago/test/await"
 )
 
@@ -174,7 +173,7 @@ func (h *hub) runLate(name string) (b *workv1alpha2.ResourceBinding, w *writes, 
 				err := c.List(ctx, list, opts...)
 				if works, ok := list.(*workv1alpha1.WorkList); ok && late.Load() {
 					works.Items = slices.DeleteFunc(works.Items, func(x workv1alpha1.Work) bool {
-						return x.Namespace == names.Execution("m1")
+						return x.Namespace == workv1alpha2.ExecutionNamespace("m1")
 					})
 				}
 				return err

@@ -12,7 +12,6 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/interpret"
 	"github.com/pelago-net/pelago/control/manifest"
-	"github.com/pelago-net/pelago/control/names"
 	"github.com/pelago-net/pelago/control/override"
 )
 
@@ -162,7 +161,7 @@ func byCluster(works []*workv1alpha1.Work, id, label string) (one map[string]*wo
 	})
 	one = map[string]*workv1alpha1.Work{}
 	for _, w := range sorted {
-		cluster, ok := names.ClusterOf(w.Namespace)
+		cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace)
 		switch {
 		case !ok: // somewhere a user keeps a copy
 		case one[cluster] == nil:

@@ -18,7 +18,6 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/names"
 )
 
 // TestOrder: karmada.md §2.8 (eviction) and §2.10 (targets).
@@ -152,7 +151,7 @@ func TestPreservedState(t *testing.T) {
 			w.spec.GracefulEvictionTasks = c.tasks
 			var got []string
 			for _, x := range w.plan().Create {
-				cluster, _ := names.ClusterOf(x.Namespace) // "" differs from what is wanted
+				cluster, _ := workv1alpha2.ClusterOfNamespace(x.Namespace) // "" differs from what is wanted
 				labels := holds(t, x).GetLabels()
 				got = append(got, cluster+"="+labels["jobid"])
 				if labels["app"] != "nginx" {
@@ -219,7 +218,7 @@ func TestShares(t *testing.T) {
 				for _, f := range c.fields {
 					values = append(values, spec[f])
 				}
-				cluster, _ := names.ClusterOf(x.Namespace) // "" differs from what is wanted
+				cluster, _ := workv1alpha2.ClusterOfNamespace(x.Namespace) // "" differs from what is wanted
 				got[cluster] = fmt.Sprint(values)
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
@@ -345,7 +344,7 @@ func TestSettings(t *testing.T) {
 			c.change(w)
 			got := map[string]string{}
 			for _, x := range w.plan().Create {
-				cluster, _ := names.ClusterOf(x.Namespace) // "" differs from what is wanted
+				cluster, _ := workv1alpha2.ClusterOfNamespace(x.Namespace) // "" differs from what is wanted
 				got[cluster] = fmt.Sprintf("%t %t %s",
 					ptr.Deref(x.Spec.SuspendDispatching, false), ptr.Deref(x.Spec.PreserveResourcesOnDeletion, false),
 					holds(t, x).GetAnnotations()[workv1alpha1.AnnotationConflictResolution])
@@ -419,13 +418,13 @@ func TestForeignMarks(t *testing.T) {
 func TestNames(t *testing.T) {
 	w := newWorld(t, nginx, on("m1", 2), on("m2", 1))
 	ref := w.spec.Resource
-	w.Names.Taken[types.NamespacedName{Namespace: "karmada-es-m1", Name: names.Work(ref)}] = true
+	w.Names.Taken[types.NamespacedName{Namespace: "karmada-es-m1", Name: workv1alpha2.WorkName(ref)}] = true
 	plan := w.plan()
 	got := []string{plan.Create[0].Name, plan.Create[1].Name}
-	if diff := cmp.Diff([]string{names.WorkBeside(ref), names.Work(ref)}, got); diff != "" {
+	if diff := cmp.Diff([]string{workv1alpha2.AlternateWorkName(ref), workv1alpha2.WorkName(ref)}, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	w.Names.Taken[types.NamespacedName{Namespace: "karmada-es-m1", Name: names.WorkBeside(ref)}] = true
+	w.Names.Taken[types.NamespacedName{Namespace: "karmada-es-m1", Name: workv1alpha2.AlternateWorkName(ref)}] = true
 	if got := says(w.plan()); got != "create m2, failed m1" {
 		t.Errorf("both names taken: %s", got)
 	}

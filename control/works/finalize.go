@@ -14,7 +14,6 @@ import (
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/names"
 )
 
 // finalize lets a binding go. If its template lives on (somebody deleted the binding, or the hub was restored and the garbage
@@ -71,7 +70,7 @@ func (r *reconciler) alive(ctx context.Context, ref workv1alpha2.ObjectReference
 // who ends it, and its namespace goes with the cluster.
 func (r *reconciler) holding(ctx context.Context, works []*workv1alpha1.Work) (bool, error) {
 	for _, w := range works {
-		cluster, ok := names.ClusterOf(w.Namespace)
+		cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace)
 		if !ok {
 			continue
 		}

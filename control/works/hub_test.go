@@ -28,7 +28,6 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/interpret"
 	"github.com/pelago-net/pelago/control/manifest"
-	"github.com/pelago-net/pelago/control/names"
 	"github.com/pelago-net/pelago/control/works"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
@@ -57,7 +56,7 @@ func newHub(t *testing.T) hub {
 		h.Make(&clusterv1alpha1.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull},
 		})
-		err := h.Create(h.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: names.Execution(name)}})
+		err := h.Create(h.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: workv1alpha2.ExecutionNamespace(name)}})
 		if err != nil && !apierrors.IsAlreadyExists(err) { // namespaces stay from test to test
 			t.Fatal(err)
 		}
@@ -188,7 +187,7 @@ func binding(of client.Object, apiVersion, kind, id string, targets ...workv1alp
 	}
 	return &workv1alpha2.ResourceBinding{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: of.GetNamespace(), Name: names.Binding(ref), Finalizers: []string{workv1alpha2.FinalizerBinding},
+			Namespace: of.GetNamespace(), Name: workv1alpha2.BindingName(ref), Finalizers: []string{workv1alpha2.FinalizerBinding},
 			Labels: map[string]string{workv1alpha2.LabelBindingID: id},
 		},
 		Spec: workv1alpha2.ResourceBindingSpec{Resource: ref, Clusters: targets},
@@ -230,7 +229,7 @@ func (h hub) works(template string) map[string]*workv1alpha1.Work {
 		if holds(h, w).GetName() != template {
 			continue
 		}
-		cluster, _ := names.ClusterOf(w.Namespace) // "" shows in the result
+		cluster, _ := workv1alpha2.ClusterOfNamespace(w.Namespace) // "" shows in the result
 		if out[cluster] != nil {
 			h.Errorf("two Works of %s in %s", template, cluster)
 		}

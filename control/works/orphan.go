@@ -15,7 +15,6 @@ import (
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/names"
 )
 
 // orphans are Works that name a binding which has not existed for a while. They are counted and told of, and never deleted:
@@ -65,7 +64,7 @@ func (o *orphans) note(binding reconcile.Request, works []*workv1alpha1.Work) (u
 	changed := m.clusters
 	m.clusters = nil
 	for _, w := range works {
-		cluster, ok := names.ClusterOf(w.Namespace)
+		cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace)
 		if !ok {
 			continue // somewhere a user keeps a copy
 		}
@@ -121,7 +120,7 @@ func (r *reconciler) orphaned(ctx context.Context, req reconcile.Request) (time.
 		}
 	}
 	for _, w := range r.orphans.note(req, works) {
-		cluster, _ := names.ClusterOf(w.Namespace) // note has looked
+		cluster, _ := workv1alpha2.ClusterOfNamespace(w.Namespace) // note has looked
 		r.recorder.Eventf(w.DeepCopy(), corev1.EventTypeWarning, workv1alpha2.EventWorkOrphaned,
 			"%s, for which it was made, does not exist; cluster %s keeps what it has of it. "+
 				"Make the template and its policy again to go on with it, or delete this Work to take it out of the cluster",

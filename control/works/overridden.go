@@ -10,7 +10,6 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/names"
 )
 
 // tellOverrides makes one Event if overrides apply to Works that were written in another way than before. A Work tells itself
@@ -48,7 +47,7 @@ const namedClusters = 10
 func clusterNames(works []*workv1alpha1.Work) string {
 	var all []string
 	for _, w := range works {
-		cluster, _ := names.ClusterOf(w.Namespace) // the Works that we write are in execution namespaces
+		cluster, _ := workv1alpha2.ClusterOfNamespace(w.Namespace) // the Works that we write are in execution namespaces
 		all = append(all, cluster)
 	}
 	if more := len(all) - namedClusters; more > 0 {

@@ -18,7 +18,6 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/manifest"
-	"github.com/pelago-net/pelago/control/names"
 )
 
 // input reads what the Works of a binding are computed from; nil: they are not made here.
@@ -48,7 +47,7 @@ func (r *reconciler) input(ctx context.Context, b Binding) (*Input, error) {
 	}
 	clusters := clustersOf(b.Spec)
 	for _, w := range in.Works {
-		if cluster, ok := names.ClusterOf(w.Namespace); ok {
+		if cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace); ok {
 			clusters = append(clusters, cluster)
 		}
 	}

@@ -23,7 +23,6 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/manifest"
-	"github.com/pelago-net/pelago/control/names"
 	"github.com/pelago-net/pelago/control/selects"
 )
 
@@ -99,7 +98,7 @@ func memberOwnedChanged() predicate.Predicate {
 func (r *reconciler) ofCluster(ctx context.Context, o client.Object) []reconcile.Request {
 	out := r.bindings(ctx, func(Binding) bool { return true }, client.MatchingFields{clusterIndex: o.GetName()})
 	var works workv1alpha1.WorkList
-	if r.client.List(ctx, &works, client.InNamespace(names.Execution(o.GetName())), client.UnsafeDisableDeepCopy) != nil {
+	if r.client.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(o.GetName())), client.UnsafeDisableDeepCopy) != nil {
 		return out // as in bindings
 	}
 	for i := range works.Items {

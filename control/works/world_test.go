@@ -18,7 +18,6 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/interpret"
-	"github.com/pelago-net/pelago/control/names"
 	"github.com/pelago-net/pelago/control/works"
 )
 
@@ -118,7 +117,7 @@ func says(p works.Plan) string {
 	var out []string
 	say := func(verb string, all []*workv1alpha1.Work) {
 		for _, x := range all {
-			cluster, _ := names.ClusterOf(x.Namespace) // "" shows in the text
+			cluster, _ := workv1alpha2.ClusterOfNamespace(x.Namespace) // "" shows in the text
 			out = append(out, verb+" "+cluster)
 		}
 	}
@@ -138,7 +137,7 @@ func says(p works.Plan) string {
 func (w *world) work(cluster string) *workv1alpha1.Work {
 	w.Helper()
 	for _, x := range w.Works {
-		if x.Namespace == names.Execution(cluster) {
+		if x.Namespace == workv1alpha2.ExecutionNamespace(cluster) {
 			return x
 		}
 	}
@@ -147,7 +146,7 @@ func (w *world) work(cluster string) *workv1alpha1.Work {
 }
 
 func (w *world) remove(cluster string) {
-	w.Works = slices.DeleteFunc(w.Works, func(x *workv1alpha1.Work) bool { return x.Namespace == names.Execution(cluster) })
+	w.Works = slices.DeleteFunc(w.Works, func(x *workv1alpha1.Work) bool { return x.Namespace == workv1alpha2.ExecutionNamespace(cluster) })
 }
 
 func (w *world) override(cluster string, p ...policyv1alpha1.PlaintextOverrider) {
