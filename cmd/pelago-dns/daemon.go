@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/verdict"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/control/zone"
 	"github.com/pelago-net/pelago/dns"
 )
@@ -154,7 +154,7 @@ func (d *daemon) follow(ctx context.Context, api *rest.Config) error {
 	d.log.Info("configured", "cluster", c.LocalCluster, "mode", c.Mode, "zones", c.Zones)
 	controller := zone.New(api, c, d.handler.Set, d.log)
 	d.controller.Store(controller)
-	go verdict.Watch(ctx, d.options.verdict, controller.SetDead, d.log)
+	go topology.WatchDeadClusters(ctx, d.options.verdict, controller.SetDead, d.log)
 	return controller.Run(ctx)
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/verdict"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/control/zone"
 	"github.com/pelago-net/pelago/dns"
 )
@@ -39,7 +39,7 @@ func parse(args []string, getenv func(string) string) (options, error) {
 	flags.StringVar(&zones, "zones", defaultZone, "served domains, separated by commas; with --cluster-id")
 	flags.StringVar(&o.listen, "listen", ":53", "address for queries, UDP and TCP")
 	flags.StringVar(&o.metrics, "metrics", ":9153", "address for /metrics, /healthz and /readyz")
-	flags.StringVar(&o.verdict, "verdict-socket", verdict.Socket, "Unix socket of the node's pelago-node, which tells which clusters are dead")
+	flags.StringVar(&o.verdict, "verdict-socket", topology.DeadClustersSocket, "Unix socket of the node's pelago-node, which tells which clusters are dead")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "access to the API server; empty: the pod's own")
 	flags.DurationVar(&o.drain, "drain", 3*time.Second, "time between not ready and the end, for the cluster to stop asking")
 

@@ -30,7 +30,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/node"
-	"github.com/pelago-net/pelago/control/verdict"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/observe"
 )
@@ -66,7 +66,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.pskDir, "psk-dir", "/etc/pelago/ipsec-psk", "mounted Secret "+config.PSKSecretName)
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, stateDirHelp)
 	f.StringVar(&o.ikeDir, "ike-dir", ikeDir, "directory that is shared with the IKE daemon (pelago-node ike)")
-	f.StringVar(&o.verdictSocket, "verdict-socket", verdict.Socket, "Unix socket on which the name server hears which clusters are dead")
+	f.StringVar(&o.verdictSocket, "verdict-socket", topology.DeadClustersSocket, "Unix socket on which the name server hears which clusters are dead")
 	f.StringVar(&o.xdp, "xdp", "", "where a gateway uses XDP: off, auto (uplinks that are network cards), on (all uplinks) (default: as the cluster joined)")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":32780", "where /metrics is served")
 	f.StringVar(&o.healthAddr, "health-addr", "127.0.0.1:8089", "where /healthz and /readyz are served")
@@ -123,7 +123,7 @@ func run(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return fmt.Errorf("set up the API client: %w", err)
 	}
-	verdicts := verdict.NewServer()
+	verdicts := topology.NewDeadClustersServer()
 	events := record.NewBroadcaster()
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: typed.CoreV1().Events("")})

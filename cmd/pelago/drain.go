@@ -17,7 +17,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	gatewaynodes "github.com/pelago-net/pelago/control/gateways"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -115,7 +115,7 @@ func (d *drain) drain(ctx context.Context, out io.Writer, name string) error {
 		return err
 	}
 	p.step("Gateway %s is drained; take it back with `pelago gateway undrain %s`", name, name)
-	if by, drained := gatewaynodes.Drained(node); drained && by != pelagov1alpha1.AnnotationDrained {
+	if by, drained := topology.Drained(node); drained && by != pelagov1alpha1.AnnotationDrained {
 		p.step("It is cordoned as well, which keeps it out of service by itself")
 	}
 	return nil
@@ -205,7 +205,7 @@ func (m *member) gatewayNode(ctx context.Context, name string) (*corev1.Node, er
 	if err != nil {
 		return nil, fmt.Errorf("get node %s: %w", name, err)
 	}
-	if !gatewaynodes.Labelled(node) {
+	if !topology.IsGateway(node) {
 		return nil, fmt.Errorf("node %s is no gateway: it has no label %s=true", name, submarinerv1.LabelGateway)
 	}
 	return node, nil
@@ -223,11 +223,11 @@ func (d *drain) othersInService(ctx context.Context, m *member, except string) (
 	}
 	serving := map[string]bool{}
 	for i := range indexes.Items {
-		serving[indexes.Items[i].Name] = gatewaynodes.Ready(&indexes.Items[i]) && indexes.Items[i].Status.Serving
+		serving[indexes.Items[i].Name] = topology.GatewayReady(&indexes.Items[i]) && indexes.Items[i].Status.Serving
 	}
 	var out []string
 	for _, n := range nodes {
-		if _, drained := gatewaynodes.Drained(n); n.Name != except && !drained && serving[n.Name] {
+		if _, drained := topology.Drained(n); n.Name != except && !drained && serving[n.Name] {
 			out = append(out, n.Name)
 		}
 	}

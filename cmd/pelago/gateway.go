@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	gatewaynodes "github.com/pelago-net/pelago/control/gateways"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -37,7 +37,7 @@ func (j *join) chooseGateways(ctx context.Context, c kubernetes.Interface, answe
 		}
 		return j.gatewayNodes, nil
 	}
-	if slices.ContainsFunc(nodes, func(n corev1.Node) bool { return gatewaynodes.Labelled(&n) }) {
+	if slices.ContainsFunc(nodes, func(n corev1.Node) bool { return topology.IsGateway(&n) }) {
 		return nil, nil
 	}
 	if !j.labelGateway {

@@ -9,21 +9,21 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/egress"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // conflicts says for each GlobalEgressIP of a namespace, by name, what it loses; those that lose nothing are not listed.
-func conflicts(pools []submarinerv1.GlobalEgressIP, pods []egress.Pod, namespace string) map[string]string {
-	table := egress.NewTable(nil, pools, nil)
+func conflicts(pools []submarinerv1.GlobalEgressIP, pods []topology.EgressPod, namespace string) map[string]string {
+	table := topology.NewEgressTable(nil, pools, nil)
 	lost := map[string]string{}
 	winner, losers := table.Shadowed(namespace)
 	for _, loser := range losers {
 		lost[loser.Name] = fmt.Sprintf("GlobalEgressIP %s is older and, like this one, has no podSelector: it serves the namespace", winner.Name)
 	}
-	slices.SortFunc(pods, func(a, b egress.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(pods, func(a, b topology.EgressPod) int { return cmp.Compare(a.Name, b.Name) })
 	for _, pod := range pods {
 		c := table.Choose(pod)
-		if c.Rank != egress.PodSelector {
+		if c.Rank != topology.PodSelector {
 			continue
 		}
 		for _, loser := range c.Shadowed {
@@ -35,7 +35,7 @@ func conflicts(pools []submarinerv1.GlobalEgressIP, pods []egress.Pod, namespace
 	return lost
 }
 
-func selectedTwice(winner pelagov1alpha1.EgressPool, pod egress.Pod) string {
+func selectedTwice(winner pelagov1alpha1.EgressPool, pod topology.EgressPod) string {
 	return fmt.Sprintf("GlobalEgressIP %s is older and serves the pods that both select, such as %s", winner.Name, pod.Name)
 }
 

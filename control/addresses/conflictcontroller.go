@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/egress"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // podDelay lets a burst of pods of one namespace become one look at it.
@@ -47,14 +47,14 @@ func (r *conflictReconciler) Reconcile(ctx context.Context, namespace string) (c
 	if err := r.client.List(ctx, &pools, client.InNamespace(namespace)); err != nil {
 		return ctrl.Result{}, fmt.Errorf("list GlobalEgressIPs of %s: %w", namespace, err)
 	}
-	var pods []egress.Pod
+	var pods []topology.EgressPod
 	if len(pools.Items) > 1 {
 		var list corev1.PodList
 		if err := r.client.List(ctx, &list, client.InNamespace(namespace)); err != nil {
 			return ctrl.Result{}, fmt.Errorf("list pods of %s: %w", namespace, err)
 		}
 		for i := range list.Items {
-			pods = append(pods, egress.PodOf(&list.Items[i]))
+			pods = append(pods, topology.EgressPodOf(&list.Items[i]))
 		}
 	}
 	lost := conflicts(pools.Items, pods, namespace)

@@ -13,8 +13,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/egress"
-	"github.com/pelago-net/pelago/control/gateways"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // Kinds of owners, as written into claims.
@@ -71,13 +70,13 @@ func translate(o client.Object) object {
 	obj := object{Object: o, Owner: Owner{UID: o.GetUID()}}
 	switch o := o.(type) {
 	case *submarinerv1.ClusterGlobalEgressIP:
-		obj.Count, obj.Shown = o.Spec.Count(), egress.Addresses(o.Status.AllocatedIPs)
+		obj.Count, obj.Shown = o.Spec.Count(), topology.ParseAddresses(o.Status.AllocatedIPs)
 		if o.Name != submarinerv1.ClusterGlobalEgressIPName {
 			obj.refused = &refusal{submarinerv1.ReasonInvalidInstance, fmt.Sprintf(
 				"only the ClusterGlobalEgressIP named %s is honoured", submarinerv1.ClusterGlobalEgressIPName)}
 		}
 	case *submarinerv1.GlobalEgressIP:
-		obj.Count, obj.Shown = o.Spec.Count(), egress.Addresses(o.Status.AllocatedIPs)
+		obj.Count, obj.Shown = o.Spec.Count(), topology.ParseAddresses(o.Status.AllocatedIPs)
 		if _, err := metav1.LabelSelectorAsSelector(o.Spec.PodSelector); err != nil {
 			obj.refused = &refusal{submarinerv1.ReasonInvalidInput, fmt.Sprintf("podSelector selects nothing: %v", err)}
 		}
@@ -85,7 +84,7 @@ func translate(o client.Object) object {
 		if o.Labels[pelagov1alpha1.LabelManagedBy] != pelagov1alpha1.ManagedBy { // somebody else made it
 			return object{}
 		}
-		obj.Count, obj.Shown = 1, egress.Addresses([]string{o.Status.AllocatedIP})
+		obj.Count, obj.Shown = 1, topology.ParseAddresses([]string{o.Status.AllocatedIP})
 	}
 	if obj.refused != nil {
 		obj.Count = 0
@@ -94,7 +93,7 @@ func translate(o client.Object) object {
 }
 
 // show writes addresses and condition into the status of the object in memory and says whether that changed anything.
-func (o object) show(have []netip.Addr, ready gateways.List, s supply) (changed bool, now metav1.Condition) {
+func (o object) show(have []netip.Addr, ready topology.Gateways, s supply) (changed bool, now metav1.Condition) {
 	switch obj := o.Object.(type) {
 	case *submarinerv1.ClusterGlobalEgressIP:
 		now = egressCondition(o.refused, o.Count, have, s)

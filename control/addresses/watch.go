@@ -16,15 +16,15 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/gateways"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // Index fields of the cache; the prefix keeps them apart from those of other controllers.
 const (
 	ownerIndex   = "addresses.owner" // GlobalAddress by its owner's request
 	blockIndex   = "addresses.block" // PortBlock by egress IP
-	gatewayIndex = gateways.Index("addresses.gateway")
+	gatewayIndex = topology.GatewayIndex("addresses.gateway")
 )
 
 type queue = workqueue.TypedRateLimitingInterface[request]
@@ -126,17 +126,17 @@ func (r *reconciler) onGateway() handler.TypedEventHandler[*pelagov1alpha1.NodeI
 	}
 	return handler.TypedFuncs[*pelagov1alpha1.NodeIndex, request]{
 		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*pelagov1alpha1.NodeIndex], q queue) {
-			if gateways.Ready(e.Object) {
+			if topology.GatewayReady(e.Object) {
 				wake(q)
 			}
 		},
 		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*pelagov1alpha1.NodeIndex], q queue) {
-			if gateways.Changed(e.ObjectOld, e.ObjectNew) {
+			if topology.NodeIndexChanged(e.ObjectOld, e.ObjectNew) {
 				wake(q)
 			}
 		},
 		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*pelagov1alpha1.NodeIndex], q queue) {
-			if gateways.Ready(e.Object) {
+			if topology.GatewayReady(e.Object) {
 				wake(q)
 			}
 		},

@@ -11,8 +11,8 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/egress"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // The functions below say whose blocks a change may concern. They read indexes of the cache only, so that one change
@@ -20,7 +20,7 @@ import (
 
 // ofNode: what the node has, the cluster's pool, and the pools of the namespaces of its pods.
 func (r *reconciler) ofNode(ctx context.Context, node string) []request {
-	found := sets.New(request{Pool: egress.ClusterPool, Node: node})
+	found := sets.New(request{Pool: topology.ClusterPool, Node: node})
 	r.addBlocks(ctx, found, client.MatchingFields{nodeIndex: node})
 	var pods corev1.PodList
 	r.list(ctx, &pods, client.MatchingFields{podIndex: node})
@@ -40,11 +40,11 @@ func (r *reconciler) ofClusterPool(ctx context.Context, c *submarinerv1.ClusterG
 		return nil
 	}
 	found := sets.New[request]()
-	r.addBlocks(ctx, found, client.MatchingFields{poolIndex: poolName(egress.ClusterPool)})
+	r.addBlocks(ctx, found, client.MatchingFields{poolIndex: poolName(topology.ClusterPool)})
 	var nodes pelagov1alpha1.NodeIndexList
 	r.list(ctx, &nodes)
 	for i := range nodes.Items {
-		found.Insert(request{Pool: egress.ClusterPool, Node: nodes.Items[i].Name})
+		found.Insert(request{Pool: topology.ClusterPool, Node: nodes.Items[i].Name})
 	}
 	return found.UnsortedList()
 }

@@ -21,7 +21,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/blocks"
-	"github.com/pelago-net/pelago/control/egress"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -134,7 +134,7 @@ func (c *cluster) leases() map[string]string {
 	got := map[string]string{}
 	for _, b := range c.list() {
 		words := []string{b.Spec.Node, string(b.Spec.State)}
-		if b.Spec.Pool != egress.ClusterPool {
+		if b.Spec.Pool != topology.ClusterPool {
 			words = append(words, "of "+b.Spec.Pool.Name)
 		}
 		if b.Spec.OrphanedAt != nil {
@@ -252,7 +252,7 @@ func TestDemandAndRelease(t *testing.T) {
 	}
 	demand := func(n int32) {
 		c.report("n1", func(s *pelagov1alpha1.NodeIndexStatus) {
-			s.Demand = []pelagov1alpha1.BlockDemand{{Pool: egress.ClusterPool, Blocks: n}}
+			s.Demand = []pelagov1alpha1.BlockDemand{{Pool: topology.ClusterPool, Blocks: n}}
 		})
 	}
 	await.Equal(c, 2, func() int { return len(c.list()) })

@@ -4,13 +4,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/egress"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // Want is how many blocks of a pool a node shall have: none of a GlobalEgressIP that no pod of the node uses, else the
 // minimum, or more if the node daemon says that it needs more. Every node uses the cluster's pool: for its own sake.
-func Want(pool pelagov1alpha1.EgressPool, minimum int, demand []pelagov1alpha1.BlockDemand, pods []egress.Pod, table *egress.Table) int {
-	if pool != egress.ClusterPool && !used(pool, pods, table) {
+func Want(pool pelagov1alpha1.EgressPool, minimum int, demand []pelagov1alpha1.BlockDemand, pods []topology.EgressPod, table *topology.EgressTable) int {
+	if pool != topology.ClusterPool && !used(pool, pods, table) {
 		return 0
 	}
 	want := minimum
@@ -22,7 +22,7 @@ func Want(pool pelagov1alpha1.EgressPool, minimum int, demand []pelagov1alpha1.B
 	return want
 }
 
-func used(pool pelagov1alpha1.EgressPool, pods []egress.Pod, table *egress.Table) bool {
+func used(pool pelagov1alpha1.EgressPool, pods []topology.EgressPod, table *topology.EgressTable) bool {
 	for _, pod := range pods {
 		if table.Choose(pod).Pool == pool {
 			return true

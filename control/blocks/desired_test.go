@@ -12,7 +12,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/blocks"
-	"github.com/pelago-net/pelago/control/egress"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 const (
@@ -250,20 +250,20 @@ func TestSpace(t *testing.T) {
 
 func TestWant(t *testing.T) {
 	pool := pelagov1alpha1.EgressPool{Namespace: "ns1", Name: "db-pods"}
-	demand := []pelagov1alpha1.BlockDemand{{Pool: egress.ClusterPool, Blocks: 5}, {Pool: pool, Blocks: 1}}
-	table := egress.NewTable(nil, selecting(pool, "db"), nil)
+	demand := []pelagov1alpha1.BlockDemand{{Pool: topology.ClusterPool, Blocks: 5}, {Pool: pool, Blocks: 1}}
+	table := topology.NewEgressTable(nil, selecting(pool, "db"), nil)
 	db, web := pod("ns1", "db"), pod("ns1", "web")
 	for _, tc := range []struct {
 		name   string
 		pool   pelagov1alpha1.EgressPool
 		demand []pelagov1alpha1.BlockDemand
-		pods   []egress.Pod
+		pods   []topology.EgressPod
 		want   int
 	}{
-		{name: "the cluster's pool", pool: egress.ClusterPool, want: 2},
-		{name: "the node needs more", pool: egress.ClusterPool, demand: demand, want: 5},
-		{name: "no pod uses the pool", pool: pool, demand: demand, pods: []egress.Pod{web}, want: 0},
-		{name: "a pod uses the pool; less than the minimum is no demand", pool: pool, demand: demand, pods: []egress.Pod{web, db}, want: 2},
+		{name: "the cluster's pool", pool: topology.ClusterPool, want: 2},
+		{name: "the node needs more", pool: topology.ClusterPool, demand: demand, want: 5},
+		{name: "no pod uses the pool", pool: pool, demand: demand, pods: []topology.EgressPod{web}, want: 0},
+		{name: "a pod uses the pool; less than the minimum is no demand", pool: pool, demand: demand, pods: []topology.EgressPod{web, db}, want: 2},
 	} {
 		if got := blocks.Want(tc.pool, 2, tc.demand, tc.pods, table); got != tc.want {
 			t.Errorf("%s: got %d, want %d", tc.name, got, tc.want)

@@ -12,7 +12,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/egress"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // supply is a pool at the border between the API and the decision.
@@ -41,7 +41,7 @@ func (r *reconciler) pool(ctx context.Context, name pelagov1alpha1.EgressPool) (
 		return supply{}, fmt.Errorf("read egress pool %s/%s: %w", name.Namespace, name.Name, err)
 	}
 	s.conditions = &status.Conditions
-	s.ips = egress.Addresses(status.AllocatedIPs)
+	s.ips = topology.ParseAddresses(status.AllocatedIPs)
 	return s, nil
 }
 
@@ -88,7 +88,7 @@ func (r *reconciler) node(ctx context.Context, from client.Reader, req request, 
 
 // want is how many blocks of the pool the node needs.
 func (r *reconciler) want(ctx context.Context, req request, demand []pelagov1alpha1.BlockDemand) (int, error) {
-	if req.Pool == egress.ClusterPool {
+	if req.Pool == topology.ClusterPool {
 		return Want(req.Pool, r.minimum, demand, nil, nil), nil
 	}
 	var pools submarinerv1.GlobalEgressIPList
@@ -99,10 +99,10 @@ func (r *reconciler) want(ctx context.Context, req request, demand []pelagov1alp
 	if err := r.client.List(ctx, &list, client.InNamespace(req.Pool.Namespace), client.MatchingFields{podIndex: req.Node}); err != nil {
 		return 0, fmt.Errorf("list pods of %s on %s: %w", req.Pool.Namespace, req.Node, err)
 	}
-	var pods []egress.Pod
+	var pods []topology.EgressPod
 	var own []submarinerv1.GlobalIngressIP
 	for i := range list.Items {
-		pods = append(pods, egress.PodOf(&list.Items[i]))
+		pods = append(pods, topology.EgressPodOf(&list.Items[i]))
 		var ingress submarinerv1.GlobalIngressIPList
 		err := r.client.List(ctx, &ingress, client.InNamespace(req.Pool.Namespace), client.MatchingFields{ownIndex: list.Items[i].Name})
 		if err != nil {
@@ -110,5 +110,5 @@ func (r *reconciler) want(ctx context.Context, req request, demand []pelagov1alp
 		}
 		own = append(own, ingress.Items...)
 	}
-	return Want(req.Pool, r.minimum, demand, pods, egress.NewTable(nil, pools.Items, own)), nil
+	return Want(req.Pool, r.minimum, demand, pods, topology.NewEgressTable(nil, pools.Items, own)), nil
 }

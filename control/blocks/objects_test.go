@@ -5,7 +5,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/egress"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // selecting makes the GlobalEgressIP of a pool, for pods of one role.
@@ -16,6 +16,6 @@ func selecting(pool pelagov1alpha1.EgressPool, role string) []submarinerv1.Globa
 	}}
 }
 
-func pod(namespace, role string) egress.Pod {
-	return egress.Pod{Namespace: namespace, Name: role, Labels: map[string]string{"role": role}}
+func pod(namespace, role string) topology.EgressPod {
+	return topology.EgressPod{Namespace: namespace, Name: role, Labels: map[string]string{"role": role}}
 }

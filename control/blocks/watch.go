@@ -17,8 +17,8 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/gateways"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // Index fields of the cache; the prefix keeps them apart from those of other controllers.
@@ -27,7 +27,7 @@ const (
 	nodeIndex    = "blocks.node"    // PortBlock by node
 	poolIndex    = "blocks.pool"    // PortBlock by pool
 	pendingIndex = "blocks.pending" // PortBlock: flag of the pending ones
-	gatewayIndex = gateways.Index("blocks.gateway")
+	gatewayIndex = topology.GatewayIndex("blocks.gateway")
 	podIndex     = "blocks.pod" // Pod by node, if it can open flows
 	ownIndex     = "blocks.own" // GlobalIngressIP by pod
 )
@@ -132,7 +132,7 @@ func (r *reconciler) onIndex() handler.TypedEventHandler[*pelagov1alpha1.NodeInd
 	return handler.TypedFuncs[*pelagov1alpha1.NodeIndex, request]{
 		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*pelagov1alpha1.NodeIndex], q queue) {
 			add(q, r.ofNode(ctx, e.Object.Name)...)
-			if gateways.Ready(e.Object) {
+			if topology.GatewayReady(e.Object) {
 				add(q, r.pending(ctx)...)
 			}
 		},
@@ -140,13 +140,13 @@ func (r *reconciler) onIndex() handler.TypedEventHandler[*pelagov1alpha1.NodeInd
 			if ownChange(e.ObjectOld, e.ObjectNew) {
 				add(q, r.ofNode(ctx, e.ObjectNew.Name)...)
 			}
-			if gateways.Changed(e.ObjectOld, e.ObjectNew) {
+			if topology.NodeIndexChanged(e.ObjectOld, e.ObjectNew) {
 				add(q, r.pending(ctx)...)
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*pelagov1alpha1.NodeIndex], q queue) {
 			add(q, r.ofNode(ctx, e.Object.Name)...)
-			if gateways.Ready(e.Object) {
+			if topology.GatewayReady(e.Object) {
 				add(q, r.pending(ctx)...)
 			}
 		},

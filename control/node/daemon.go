@@ -21,7 +21,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/publicip"
-	"github.com/pelago-net/pelago/control/verdict"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
@@ -55,7 +55,7 @@ type Options struct {
 	// Pods lists and watches the pods of the whole cluster (PodsOfCluster). A gateway without globalnet uses it.
 	Pods clientcache.ListerWatcher
 	// Verdict tells others on the node which clusters are dead.
-	Verdict *verdict.Server
+	Verdict *topology.DeadClustersServer
 	// OpenWire makes the wire of a gateway.
 	OpenWire OpenWire
 	// XDP says on which uplinks XDP is used; if empty the cluster's configuration does.

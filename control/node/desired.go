@@ -12,8 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/egress"
-	"github.com/pelago-net/pelago/control/gateways"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/netdev"
 )
@@ -101,7 +100,7 @@ func (b *builder) nodes() {
 	for i := range b.objs.NodeIndexes {
 		statuses[b.objs.NodeIndexes[i].Name] = &b.objs.NodeIndexes[i].Status
 	}
-	wanted := gateways.Wanted(b.objs.Nodes)
+	wanted := topology.WantedGateways(b.objs.Nodes)
 	for i := range b.objs.Nodes {
 		n := &b.objs.Nodes[i]
 		index, address, ok := b.index[n.Name], netip.Addr{}, false
@@ -219,17 +218,17 @@ func (b *builder) peers() {
 // sources gives every local pod, and the node itself, its egress.
 func (b *builder) sources() {
 	s := &b.out.State
-	table := egress.NewTable(b.objs.ClusterEgress, b.objs.EgressIPs, b.objs.IngressIPs)
+	table := topology.NewEgressTable(b.objs.ClusterEgress, b.objs.EgressIPs, b.objs.IngressIPs)
 	uid := string(ownNode(b.objs).UID)
-	usable := map[pelagov1alpha1.EgressPool][]egress.Ports{}
-	portsOf := func(pool pelagov1alpha1.EgressPool) []egress.Ports {
+	usable := map[pelagov1alpha1.EgressPool][]topology.PortRange{}
+	portsOf := func(pool pelagov1alpha1.EgressPool) []topology.PortRange {
 		if _, ok := usable[pool]; !ok {
-			usable[pool] = egress.Usable(b.objs.PortBlocks, uid, pool)
+			usable[pool] = topology.UsablePorts(b.objs.PortBlocks, uid, pool)
 		}
 		return usable[pool]
 	}
-	source := func(choice egress.Choice, key string) dataplane.Source {
-		if choice.Rank == egress.HeadlessPod {
+	source := func(choice topology.EgressChoice, key string) dataplane.Source {
+		if choice.Rank == topology.HeadlessPod {
 			return dataplane.Source{Own: choice.IPs[0]}
 		}
 		ports := portsOf(choice.Pool)
@@ -239,7 +238,7 @@ func (b *builder) sources() {
 		}
 		return dataplane.Source{Egress: ip}
 	}
-	node := egress.Pod{HostNetwork: true}
+	node := topology.EgressPod{HostNetwork: true}
 	hostSource := source(table.Choose(node), b.objs.Name)
 	hostSource.Host = true
 	for _, a := range append(slices.Clone(b.host.Addresses), s.Settings.Address) {
@@ -248,7 +247,7 @@ func (b *builder) sources() {
 		}
 	}
 	b.localPods(func(p *corev1.Pod, _ netip.Addr) dataplane.Source {
-		pod := egress.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels}
+		pod := topology.EgressPod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels}
 		return source(table.Choose(pod), string(p.UID))
 	})
 }
@@ -295,7 +294,7 @@ func (b *builder) blocks() {
 
 // pickIP chooses one of ips that the node has ports of, by rendezvous hash: a pod keeps its egress IP while that has
 // ports here (RFC 4787 REQ-2, paired pooling), and blocks that come or go move as few pods as possible.
-func pickIP(ports []egress.Ports, ips []netip.Addr, key string) netip.Addr {
+func pickIP(ports []topology.PortRange, ips []netip.Addr, key string) netip.Addr {
 	var best netip.Addr
 	var weight uint64
 	for _, p := range ports {
@@ -313,7 +312,7 @@ func pickIP(ports []egress.Ports, ips []netip.Addr, key string) netip.Addr {
 	return best
 }
 
-func firstPorts(ports []egress.Ports, ip netip.Addr) []uint16 {
+func firstPorts(ports []topology.PortRange, ip netip.Addr) []uint16 {
 	var first []uint16
 	for _, p := range ports {
 		if p.IP == ip && len(first) < dataplane.MaxBlocks {

@@ -13,8 +13,8 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/gateways"
 	"github.com/pelago-net/pelago/control/publicip"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
 	"github.com/pelago-net/pelago/dataplane/netdev"
@@ -148,7 +148,7 @@ func gatewaySettings(objs Objects) (publicip.Overrides, []string) {
 	}
 	if c.LoadBalancer && len(o.PublicIP) == 0 {
 		o.PublicIP = []publicip.Source{{Method: publicip.LoadBalancer, Argument: config.LoadBalancerService}}
-		if n := len(gateways.Wanted(objs.Nodes)); n > 1 {
+		if n := len(topology.WantedGateways(objs.Nodes)); n > 1 {
 			errs = append(errs, fmt.Errorf("node %s is one of %d gateways behind the one load balancer %s, which spreads packets over all: "+
 				"use one gateway, or give each its own by the annotation %s", objs.Name, n, config.LoadBalancerService, publicip.KeyPublicIP))
 		}

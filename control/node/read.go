@@ -30,8 +30,8 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/gateways"
 	"github.com/pelago-net/pelago/control/publicip"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/netdev"
@@ -124,9 +124,9 @@ func (d *Daemon) wakeIfChanged(before, after any) {
 func sameNode(a, b *corev1.Node) bool {
 	ipA, _ := internalIP(a)
 	ipB, _ := internalIP(b)
-	_, drainedA := gateways.Drained(a)
-	_, drainedB := gateways.Drained(b)
-	return ipA == ipB && a.UID == b.UID && gateways.Labelled(a) == gateways.Labelled(b) && drainedA == drainedB &&
+	_, drainedA := topology.Drained(a)
+	_, drainedB := topology.Drained(b)
+	return ipA == ipB && a.UID == b.UID && topology.IsGateway(a) == topology.IsGateway(b) && drainedA == drainedB &&
 		a.Annotations[pelagov1alpha1.AnnotationRotateKeys] == b.Annotations[pelagov1alpha1.AnnotationRotateKeys] &&
 		maps.Equal(settingsOf(a.Labels), settingsOf(b.Labels)) && maps.Equal(settingsOf(a.Annotations), settingsOf(b.Annotations))
 }

@@ -6,7 +6,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/gateways"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
@@ -65,7 +65,7 @@ func resumed(objs Objects, boot string) bool {
 }
 
 // wanted says whether the node is to be a gateway.
-func wanted(objs Objects) bool { return gateways.Wanted(objs.Nodes)[objs.Name] }
+func wanted(objs Objects) bool { return topology.WantedGateways(objs.Nodes)[objs.Name] }
 
 // farewells are the remote gateways that were taken out of service a while ago, and those of now.
 type farewells struct {

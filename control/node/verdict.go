@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/pelago-net/pelago/control/verdict"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
@@ -14,7 +14,7 @@ const unreached = 200 * time.Millisecond
 
 // verdicts is what the node remembers between two looks.
 type verdicts struct {
-	damper verdict.Damper
+	damper topology.DeadClustersDamper
 	since  map[string]time.Time // clusters that no gateway reaches → since when
 }
 

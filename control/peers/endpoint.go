@@ -16,7 +16,7 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/gateways"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // problem is something about an object that people should mend; it becomes an Event of the object.
@@ -32,13 +32,13 @@ func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex)
 	for _, i := range indexes {
 		byNode[i.Name] = i
 	}
-	wanted := gateways.Wanted(nodes)
+	wanted := topology.WantedGateways(nodes)
 	var endpoints []*submarinerv1.Endpoint
 	var problems []problem
 	for i := range nodes {
 		node := &nodes[i]
 		index, ok := byNode[node.Name]
-		if !ok || !wanted[node.Name] || index.Spec.NodeUID != string(node.UID) || !gateways.Ready(&index) {
+		if !ok || !wanted[node.Name] || index.Spec.NodeUID != string(node.UID) || !topology.GatewayReady(&index) {
 			continue
 		}
 		private, err := privateIP(node, index)

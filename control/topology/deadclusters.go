@@ -1,10 +1,4 @@
-// Package verdict carries what a node's probes say of the other clusters to those on the node who act on it, above all the
-// name server: which clusters are dead. It goes over a Unix socket of the node, so it needs no API server, and no network
-// that may be what is broken. pelago-node serves it, pelago-dns watches it.
-//
-// The protocol is a line of JSON for each change, the first at once: {"dead":["g2"]}. Anybody may read it, nobody can
-// write it.
-package verdict
+package topology
 
 import (
 	"bufio"
@@ -23,7 +17,7 @@ import (
 )
 
 // Socket is where it is served, on the node's file system.
-const Socket = "/run/pelago/verdict.sock"
+const DeadClustersSocket = "/run/pelago/verdict.sock"
 
 const (
 	// keep is how long a watcher holds on to the last verdict of a server that has gone: a restart of the daemon must not
@@ -41,7 +35,7 @@ type message struct {
 }
 
 // Server tells the dead clusters to whoever connects.
-type Server struct {
+type DeadClustersServer struct {
 	mu      sync.Mutex
 	dead    []string
 	known   bool // Publish was called
@@ -49,10 +43,12 @@ type Server struct {
 }
 
 // NewServer makes a server that has nothing to say yet.
-func NewServer() *Server { return &Server{changed: make(chan struct{})} }
+func NewDeadClustersServer() *DeadClustersServer {
+	return &DeadClustersServer{changed: make(chan struct{})}
+}
 
 // Publish sets which clusters are dead.
-func (s *Server) Publish(dead []string) {
+func (s *DeadClustersServer) Publish(dead []string) {
 	dead = slices.Clone(dead)
 	slices.Sort(dead)
 	s.mu.Lock()
@@ -65,14 +61,14 @@ func (s *Server) Publish(dead []string) {
 	s.changed = make(chan struct{})
 }
 
-func (s *Server) now() (m message, known bool, changed <-chan struct{}) {
+func (s *DeadClustersServer) now() (m message, known bool, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return message{Dead: append([]string{}, s.dead...)}, s.known, s.changed
 }
 
 // Run serves on the socket until ctx ends. A socket that an earlier process left is replaced.
-func (s *Server) Run(ctx context.Context, socket string) error {
+func (s *DeadClustersServer) Run(ctx context.Context, socket string) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return fmt.Errorf("make the directory of %s: %w", socket, err)
 	}
@@ -103,7 +99,7 @@ func (s *Server) Run(ctx context.Context, socket string) error {
 }
 
 // tell writes to one watcher until it goes.
-func (s *Server) tell(ctx context.Context, c net.Conn) {
+func (s *DeadClustersServer) tell(ctx context.Context, c net.Conn) {
 	defer c.Close()
 	gone := make(chan struct{})
 	go func() {
@@ -134,7 +130,7 @@ func (s *Server) tell(ctx context.Context, c net.Conn) {
 
 // Watch calls set with the dead clusters whenever they change, at first from none, until ctx ends. While there is no server the
 // last verdict holds for half a minute; then none is dead, as where there never was one.
-func Watch(ctx context.Context, socket string, set func(dead []string), log *slog.Logger) {
+func WatchDeadClusters(ctx context.Context, socket string, set func(dead []string), log *slog.Logger) {
 	var lost time.Time
 	last := []string{}
 	for logged := false; ctx.Err() == nil; {

@@ -1,4 +1,4 @@
-package gateways
+package topology
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -8,7 +8,7 @@ import (
 )
 
 // Labelled says whether the node carries the label of gateways.
-func Labelled(n *corev1.Node) bool { return n.Labels[submarinerv1.LabelGateway] == "true" }
+func IsGateway(n *corev1.Node) bool { return n.Labels[submarinerv1.LabelGateway] == "true" }
 
 // Drained says whether a gateway is taken out of service, and by what: the annotation of `pelago gateway drain`, or a
 // cordon, which also stands at the beginning of `kubectl drain`.
@@ -24,11 +24,11 @@ func Drained(n *corev1.Node) (by string, drained bool) {
 
 // Wanted are the names of the nodes that are to be gateways: those labelled that are not drained. If all are drained, all
 // are wanted: a cluster with no gateway helps nobody.
-func Wanted(nodes []corev1.Node) map[string]bool {
+func WantedGateways(nodes []corev1.Node) map[string]bool {
 	all, wanted := map[string]bool{}, map[string]bool{}
 	for i := range nodes {
 		n := &nodes[i]
-		if !Labelled(n) {
+		if !IsGateway(n) {
 			continue
 		}
 		all[n.Name] = true

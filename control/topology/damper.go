@@ -1,4 +1,4 @@
-package verdict
+package topology
 
 import (
 	"slices"
@@ -6,16 +6,16 @@ import (
 )
 
 // Back is how long a dead cluster must answer again before it is called alive.
-const Back = 3 * time.Second
+const RecoveryDelay = 3 * time.Second
 
 // Damper turns what is seen now into a verdict: a cluster is dead as soon as it is seen dead, and alive again only after
 // it was seen alive for Back. It has no clock; the zero value is ready.
-type Damper struct {
+type DeadClustersDamper struct {
 	alive map[string]time.Time // dead clusters → since when they are seen alive; zero: they are not
 }
 
 // Note takes in what is seen: the known clusters, true for those that are dead. It returns the dead ones, sorted.
-func (d *Damper) Note(seen map[string]bool, now time.Time) []string {
+func (d *DeadClustersDamper) Note(seen map[string]bool, now time.Time) []string {
 	if d.alive == nil {
 		d.alive = map[string]time.Time{}
 	}
@@ -31,7 +31,7 @@ func (d *Damper) Note(seen map[string]bool, now time.Time) []string {
 			d.alive[cluster] = time.Time{}
 		case was && since.IsZero():
 			d.alive[cluster] = now
-		case was && now.Sub(since) >= Back:
+		case was && now.Sub(since) >= RecoveryDelay:
 			delete(d.alive, cluster)
 		}
 	}

@@ -1,4 +1,4 @@
-package egress_test
+package topology_test
 
 import (
 	"net/netip"
@@ -14,7 +14,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/egress"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 var byValue = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
@@ -69,8 +69,8 @@ func ips(texts ...string) []netip.Addr {
 }
 
 func TestChoose(t *testing.T) {
-	db := egress.Pod{Namespace: "ns1", Name: "db-0", UID: "u1", Labels: map[string]string{"role": "db"}}
-	web := egress.Pod{Namespace: "ns1", Name: "web-0", UID: "u2", Labels: map[string]string{"role": "web"}}
+	db := topology.EgressPod{Namespace: "ns1", Name: "db-0", UID: "u1", Labels: map[string]string{"role": "db"}}
+	web := topology.EgressPod{Namespace: "ns1", Name: "web-0", UID: "u2", Labels: map[string]string{"role": "web"}}
 	deleted := geip("deleted", 0, "")
 	deleted.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 	malformed := geip("malformed", 0, "db")
@@ -83,45 +83,45 @@ func TestChoose(t *testing.T) {
 		cluster *submarinerv1.ClusterGlobalEgressIP
 		pools   []submarinerv1.GlobalEgressIP
 		ingress []submarinerv1.GlobalIngressIP
-		pod     egress.Pod
-		want    egress.Choice
+		pod     topology.EgressPod
+		want    topology.EgressChoice
 	}{
 		{name: "a selector wins over all", cluster: cluster("120.1.0.1"), pools: all, pod: db,
 			ingress: []submarinerv1.GlobalIngressIP{own("db-0", "u1", "120.1.0.30", true)},
-			want:    egress.Choice{Rank: egress.PodSelector, Pool: pool("db-pods"), IPs: ips("120.1.0.21")}},
+			want:    topology.EgressChoice{Rank: topology.PodSelector, Pool: pool("db-pods"), IPs: ips("120.1.0.21")}},
 		{name: "a headless pod's own address wins over its namespace", cluster: cluster("120.1.0.1"), pools: all, pod: web,
 			ingress: []submarinerv1.GlobalIngressIP{own("web-0", "u2", "120.1.0.30", true)},
-			want:    egress.Choice{Rank: egress.HeadlessPod, IPs: ips("120.1.0.30")}},
+			want:    topology.EgressChoice{Rank: topology.HeadlessPod, IPs: ips("120.1.0.30")}},
 		{name: "an own address that not all gateways have is not used yet", pools: all, pod: web,
 			ingress: []submarinerv1.GlobalIngressIP{own("web-0", "u2", "120.1.0.30", false)},
-			want:    egress.Choice{Rank: egress.Namespace, Pool: pool("ns-egressip"), IPs: ips("120.1.0.20")}},
+			want:    topology.EgressChoice{Rank: topology.Namespace, Pool: pool("ns-egressip"), IPs: ips("120.1.0.20")}},
 		{name: "the own address of an earlier pod of that name is not used", pools: all, pod: web,
 			ingress: []submarinerv1.GlobalIngressIP{own("web-0", "u0", "120.1.0.30", true)},
-			want:    egress.Choice{Rank: egress.Namespace, Pool: pool("ns-egressip"), IPs: ips("120.1.0.20")}},
+			want:    topology.EgressChoice{Rank: topology.Namespace, Pool: pool("ns-egressip"), IPs: ips("120.1.0.20")}},
 		{name: "the namespace wins over the cluster", cluster: cluster("120.1.0.1"), pools: all, pod: web,
-			want: egress.Choice{Rank: egress.Namespace, Pool: pool("ns-egressip"), IPs: ips("120.1.0.20")}},
+			want: topology.EgressChoice{Rank: topology.Namespace, Pool: pool("ns-egressip"), IPs: ips("120.1.0.20")}},
 		{name: "another namespace has the cluster's", cluster: cluster("120.1.0.1", "120.1.0.2"), pools: all,
-			pod:  egress.Pod{Namespace: "ns2", Name: "x", Labels: db.Labels},
-			want: egress.Choice{Rank: egress.Cluster, Pool: egress.ClusterPool, IPs: ips("120.1.0.1", "120.1.0.2")}},
+			pod:  topology.EgressPod{Namespace: "ns2", Name: "x", Labels: db.Labels},
+			want: topology.EgressChoice{Rank: topology.Cluster, Pool: topology.ClusterPool, IPs: ips("120.1.0.1", "120.1.0.2")}},
 		{name: "a pod in the host's network has the cluster's", cluster: cluster("120.1.0.1"), pools: all,
 			ingress: []submarinerv1.GlobalIngressIP{own("db-0", "u1", "120.1.0.30", true)},
-			pod:     egress.Pod{Namespace: "ns1", Name: "db-0", UID: "u1", Labels: db.Labels, HostNetwork: true},
-			want:    egress.Choice{Rank: egress.Cluster, Pool: egress.ClusterPool, IPs: ips("120.1.0.1")}},
+			pod:     topology.EgressPod{Namespace: "ns1", Name: "db-0", UID: "u1", Labels: db.Labels, HostNetwork: true},
+			want:    topology.EgressChoice{Rank: topology.Cluster, Pool: topology.ClusterPool, IPs: ips("120.1.0.1")}},
 		{name: "the oldest of one rank wins", pod: db,
 			pools: []submarinerv1.GlobalEgressIP{geip("b", 2, "db", "120.1.0.22"), geip("a", 3, "db"), geip("c", 1, "db", "120.1.0.23")},
-			want: egress.Choice{Rank: egress.PodSelector, Pool: pool("c"), IPs: ips("120.1.0.23"),
+			want: topology.EgressChoice{Rank: topology.PodSelector, Pool: pool("c"), IPs: ips("120.1.0.23"),
 				Shadowed: []pelagov1alpha1.EgressPool{pool("b"), pool("a")}}},
 		{name: "the name decides within one second", pod: web,
 			pools: []submarinerv1.GlobalEgressIP{geip("b", 1, ""), geip("a", 1, "")},
-			want:  egress.Choice{Rank: egress.Namespace, Pool: pool("a"), Shadowed: []pelagov1alpha1.EgressPool{pool("b")}}},
+			want:  topology.EgressChoice{Rank: topology.Namespace, Pool: pool("a"), Shadowed: []pelagov1alpha1.EgressPool{pool("b")}}},
 		{name: "a pool without addresses does not fall back", cluster: cluster("120.1.0.1"), pools: []submarinerv1.GlobalEgressIP{geip("none", 1, "")},
-			pod: web, want: egress.Choice{Rank: egress.Namespace, Pool: pool("none")}},
-		{name: "nothing", pod: web, want: egress.Choice{Rank: egress.None}},
+			pod: web, want: topology.EgressChoice{Rank: topology.Namespace, Pool: pool("none")}},
+		{name: "nothing", pod: web, want: topology.EgressChoice{Rank: topology.None}},
 		{name: "a ClusterGlobalEgressIP of another name is not honoured", cluster: &submarinerv1.ClusterGlobalEgressIP{}, pod: web,
-			want: egress.Choice{Rank: egress.None}},
+			want: topology.EgressChoice{Rank: topology.None}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got := egress.NewTable(tc.cluster, tc.pools, tc.ingress).Choose(tc.pod)
+			got := topology.NewEgressTable(tc.cluster, tc.pools, tc.ingress).Choose(tc.pod)
 			if diff := cmp.Diff(tc.want, got, byValue); diff != "" {
 				t.Error(diff)
 			}
@@ -130,7 +130,7 @@ func TestChoose(t *testing.T) {
 }
 
 func TestShadowed(t *testing.T) {
-	table := egress.NewTable(nil, []submarinerv1.GlobalEgressIP{geip("young", 2, ""), geip("old", 1, ""), geip("selecting", 0, "db")}, nil)
+	table := topology.NewEgressTable(nil, []submarinerv1.GlobalEgressIP{geip("young", 2, ""), geip("old", 1, ""), geip("selecting", 0, "db")}, nil)
 	winner, losers := table.Shadowed("ns1")
 	if winner != pool("old") || !cmp.Equal(losers, []pelagov1alpha1.EgressPool{pool("young")}) {
 		t.Errorf("winner %v, losers %v", winner, losers)
@@ -147,10 +147,10 @@ func TestChooseIgnoresOrder(t *testing.T) {
 		for i, role := range rapid.SliceOfN(rapid.SampledFrom([]string{"", "db", "web"}), 0, 8).Draw(t, "roles") {
 			pools = append(pools, geip(string(rune('a'+i)), rapid.IntRange(0, 3).Draw(t, "age"), role))
 		}
-		pod := egress.Pod{Namespace: "ns1", Labels: map[string]string{"role": rapid.SampledFrom([]string{"db", "web", "x"}).Draw(t, "role")}}
-		want := egress.NewTable(cluster("120.1.0.1"), pools, nil).Choose(pod)
+		pod := topology.EgressPod{Namespace: "ns1", Labels: map[string]string{"role": rapid.SampledFrom([]string{"db", "web", "x"}).Draw(t, "role")}}
+		want := topology.NewEgressTable(cluster("120.1.0.1"), pools, nil).Choose(pod)
 		shuffled := rapid.Permutation(pools).Draw(t, "order")
-		if diff := cmp.Diff(want, egress.NewTable(cluster("120.1.0.1"), shuffled, nil).Choose(pod), byValue); diff != "" {
+		if diff := cmp.Diff(want, topology.NewEgressTable(cluster("120.1.0.1"), shuffled, nil).Choose(pod), byValue); diff != "" {
 			t.Fatal(diff)
 		}
 	})
@@ -165,19 +165,19 @@ func TestUsable(t *testing.T) {
 		return b
 	}
 	same := func(*pelagov1alpha1.PortBlock) {}
-	got := egress.Usable([]pelagov1alpha1.PortBlock{
+	got := topology.UsablePorts([]pelagov1alpha1.PortBlock{
 		block("120.1.0.2", 1280, same),
 		block("120.1.0.2", 1024, same),
 		block("120.1.0.1", 65280, same),
 		block("120.1.0.1", 1024, func(b *pelagov1alpha1.PortBlock) { b.Spec.State = pelagov1alpha1.BlockPending }),
 		block("120.1.0.1", 1280, func(b *pelagov1alpha1.PortBlock) { b.Spec.State = pelagov1alpha1.BlockReleasing }),
 		block("120.1.0.1", 1536, func(b *pelagov1alpha1.PortBlock) { b.Spec.NodeUID = "u0" }),
-		block("120.1.0.1", 1792, func(b *pelagov1alpha1.PortBlock) { b.Spec.Pool = egress.ClusterPool }),
+		block("120.1.0.1", 1792, func(b *pelagov1alpha1.PortBlock) { b.Spec.Pool = topology.ClusterPool }),
 		block("120.1.0.1", 2048, func(b *pelagov1alpha1.PortBlock) { b.Spec.OrphanedAt = &metav1.Time{} }),
 		block("120.1.0.1", 2304, func(b *pelagov1alpha1.PortBlock) { b.Status.Released = true }),
 		block("not an address", 1024, same),
 	}, "u1", pool("a"))
-	want := []egress.Ports{
+	want := []topology.PortRange{
 		{IP: netip.MustParseAddr("120.1.0.1"), First: 65280},
 		{IP: netip.MustParseAddr("120.1.0.2"), First: 1024},
 		{IP: netip.MustParseAddr("120.1.0.2"), First: 1280},

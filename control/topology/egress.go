@@ -1,7 +1,4 @@
-// Package egress decides from which global IPs a pod speaks to other clusters, and which port blocks a node may use
-// for that. It is pure; the agent asks it which nodes need blocks of which pool, the node daemon asks it how to
-// translate. It never reads or writes an object itself.
-package egress
+package topology
 
 import (
 	"cmp"
@@ -19,12 +16,12 @@ import (
 )
 
 // Rank is the rule that gives a pod its egress. A lower number wins, as in Submariner's egress chains.
-type Rank int
+type EgressRank int
 
 // Ranks, strongest first.
 const (
 	// PodSelector: a GlobalEgressIP whose podSelector matches the pod.
-	PodSelector Rank = iota + 1
+	PodSelector EgressRank = iota + 1
 	// HeadlessPod: the pod's own GlobalIngressIP, 1:1.
 	HeadlessPod
 	// Namespace: a GlobalEgressIP without podSelector in the pod's namespace.
@@ -39,7 +36,7 @@ const (
 var ClusterPool = pelagov1alpha1.EgressPool{Name: submarinerv1.ClusterGlobalEgressIPName}
 
 // Pod is what the decision needs to know of a pod.
-type Pod struct {
+type EgressPod struct {
 	Namespace, Name string
 	UID             types.UID
 	Labels          map[string]string
@@ -47,13 +44,13 @@ type Pod struct {
 }
 
 // PodOf is what is needed of a Pod object.
-func PodOf(p *corev1.Pod) Pod {
-	return Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels, HostNetwork: p.Spec.HostNetwork}
+func EgressPodOf(p *corev1.Pod) EgressPod {
+	return EgressPod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels, HostNetwork: p.Spec.HostNetwork}
 }
 
 // Choice is where a pod's egress comes from.
-type Choice struct {
-	Rank Rank
+type EgressChoice struct {
+	Rank EgressRank
 	// Pool is the egress object; zero for HeadlessPod and None.
 	Pool pelagov1alpha1.EgressPool
 	// IPs are the addresses allocated to the pool, or the pod's own one. Empty while nothing is allocated, and for a
@@ -64,7 +61,7 @@ type Choice struct {
 }
 
 // Table holds the egress objects of a cluster, or of the namespaces of interest, prepared for look-ups.
-type Table struct {
+type EgressTable struct {
 	cluster    *pool
 	namespaces map[string]*rules
 	own        map[types.NamespacedName]address // pod → its own GlobalIngressIP
@@ -89,10 +86,10 @@ type address struct {
 
 // NewTable prepares the objects for look-ups. cluster may be nil. A GlobalEgressIP whose selector is malformed
 // selects nothing, a GlobalIngressIP counts once its address is allocated and all gateways have it.
-func NewTable(cluster *submarinerv1.ClusterGlobalEgressIP, pools []submarinerv1.GlobalEgressIP, ingress []submarinerv1.GlobalIngressIP) *Table {
-	t := &Table{namespaces: map[string]*rules{}, own: map[types.NamespacedName]address{}}
+func NewEgressTable(cluster *submarinerv1.ClusterGlobalEgressIP, pools []submarinerv1.GlobalEgressIP, ingress []submarinerv1.GlobalIngressIP) *EgressTable {
+	t := &EgressTable{namespaces: map[string]*rules{}, own: map[types.NamespacedName]address{}}
 	if cluster != nil && cluster.Name == submarinerv1.ClusterGlobalEgressIPName && cluster.DeletionTimestamp == nil {
-		t.cluster = &pool{name: ClusterPool, ips: Addresses(cluster.Status.AllocatedIPs)}
+		t.cluster = &pool{name: ClusterPool, ips: ParseAddresses(cluster.Status.AllocatedIPs)}
 	}
 	byAge := make([]*submarinerv1.GlobalEgressIP, 0, len(pools))
 	for i := range pools {
@@ -108,7 +105,7 @@ func NewTable(cluster *submarinerv1.ClusterGlobalEgressIP, pools []submarinerv1.
 	return t
 }
 
-func (t *Table) add(g *submarinerv1.GlobalEgressIP) {
+func (t *EgressTable) add(g *submarinerv1.GlobalEgressIP) {
 	if g.DeletionTimestamp != nil {
 		return
 	}
@@ -117,7 +114,7 @@ func (t *Table) add(g *submarinerv1.GlobalEgressIP) {
 		r = new(rules)
 		t.namespaces[g.Namespace] = r
 	}
-	p := pool{name: pelagov1alpha1.EgressPool{Namespace: g.Namespace, Name: g.Name}, ips: Addresses(g.Status.AllocatedIPs)}
+	p := pool{name: pelagov1alpha1.EgressPool{Namespace: g.Namespace, Name: g.Name}, ips: ParseAddresses(g.Status.AllocatedIPs)}
 	if g.Spec.PodSelector == nil {
 		r.general = append(r.general, p)
 		return
@@ -130,7 +127,7 @@ func (t *Table) add(g *submarinerv1.GlobalEgressIP) {
 	r.selecting = append(r.selecting, p)
 }
 
-func (t *Table) addOwn(g *submarinerv1.GlobalIngressIP) {
+func (t *EgressTable) addOwn(g *submarinerv1.GlobalIngressIP) {
 	if g.Spec.Target != submarinerv1.HeadlessServicePod || g.Spec.PodRef == nil || g.DeletionTimestamp != nil ||
 		!meta.IsStatusConditionTrue(g.Status.Conditions, submarinerv1.ConditionAllocated) {
 		return
@@ -149,14 +146,14 @@ func (t *Table) addOwn(g *submarinerv1.GlobalIngressIP) {
 }
 
 // Choose says where the pod's egress comes from.
-func (t *Table) Choose(pod Pod) Choice {
+func (t *EgressTable) Choose(pod EgressPod) EgressChoice {
 	if r := t.namespaces[pod.Namespace]; r != nil && !pod.HostNetwork {
 		if c, ok := first(PodSelector, r.matching(pod)); ok {
 			return c
 		}
 	}
 	if own, ok := t.own[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]; ok && !pod.HostNetwork && own.belongsTo(pod) {
-		return Choice{Rank: HeadlessPod, IPs: []netip.Addr{own.ip}}
+		return EgressChoice{Rank: HeadlessPod, IPs: []netip.Addr{own.ip}}
 	}
 	if r := t.namespaces[pod.Namespace]; r != nil && !pod.HostNetwork {
 		if c, ok := first(Namespace, r.general); ok {
@@ -164,13 +161,13 @@ func (t *Table) Choose(pod Pod) Choice {
 		}
 	}
 	if t.cluster != nil {
-		return Choice{Rank: Cluster, Pool: t.cluster.name, IPs: t.cluster.ips}
+		return EgressChoice{Rank: Cluster, Pool: t.cluster.name, IPs: t.cluster.ips}
 	}
-	return Choice{Rank: None}
+	return EgressChoice{Rank: None}
 }
 
 // Shadowed lists the namespace-wide pools of a namespace that lose to an older one, with the winner.
-func (t *Table) Shadowed(namespace string) (winner pelagov1alpha1.EgressPool, losers []pelagov1alpha1.EgressPool) {
+func (t *EgressTable) Shadowed(namespace string) (winner pelagov1alpha1.EgressPool, losers []pelagov1alpha1.EgressPool) {
 	if r := t.namespaces[namespace]; r != nil {
 		if c, ok := first(Namespace, r.general); ok {
 			return c.Pool, c.Shadowed
@@ -179,7 +176,7 @@ func (t *Table) Shadowed(namespace string) (winner pelagov1alpha1.EgressPool, lo
 	return pelagov1alpha1.EgressPool{}, nil
 }
 
-func (r *rules) matching(pod Pod) []pool {
+func (r *rules) matching(pod EgressPod) []pool {
 	var found []pool
 	for _, p := range r.selecting {
 		if p.selector.Matches(labels.Set(pod.Labels)) {
@@ -190,16 +187,16 @@ func (r *rules) matching(pod Pod) []pool {
 }
 
 // belongsTo says whether the address was given to this very pod, not to an earlier one of the same name.
-func (a address) belongsTo(pod Pod) bool {
+func (a address) belongsTo(pod EgressPod) bool {
 	return a.pod == "" || pod.UID == "" || a.pod == pod.UID
 }
 
 // first makes a choice of the oldest pool.
-func first(rank Rank, byAge []pool) (Choice, bool) {
+func first(rank EgressRank, byAge []pool) (EgressChoice, bool) {
 	if len(byAge) == 0 {
-		return Choice{}, false
+		return EgressChoice{}, false
 	}
-	c := Choice{Rank: rank, Pool: byAge[0].name, IPs: byAge[0].ips}
+	c := EgressChoice{Rank: rank, Pool: byAge[0].name, IPs: byAge[0].ips}
 	for _, p := range byAge[1:] {
 		c.Shadowed = append(c.Shadowed, p.name)
 	}
@@ -216,7 +213,7 @@ func older(a, b metav1.Object) int {
 }
 
 // Addresses parses those of a status; what is none is left out.
-func Addresses(texts []string) []netip.Addr {
+func ParseAddresses(texts []string) []netip.Addr {
 	var ips []netip.Addr
 	for _, text := range texts {
 		if ip, err := netip.ParseAddr(text); err == nil {

@@ -1,10 +1,10 @@
-package gateways_test
+package topology_test
 
 import (
 	"testing"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/gateways"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 func node(gateway, ready bool, acks ...string) v1alpha1.NodeIndex {
@@ -13,14 +13,14 @@ func node(gateway, ready bool, acks ...string) v1alpha1.NodeIndex {
 
 func TestHave(t *testing.T) {
 	tests := map[string]struct {
-		gateways gateways.List
+		gateways topology.Gateways
 		want     bool
 	}{
 		"no gateway":       {nil, false},
-		"one has it":       {gateways.List{node(true, true, "a", "b")}, true},
-		"one of two":       {gateways.List{node(true, true, "b"), node(true, true, "a")}, false},
-		"both":             {gateways.List{node(true, true, "b"), node(true, true, "a", "b")}, true},
-		"nothing is acked": {gateways.List{node(true, true)}, false},
+		"one has it":       {topology.Gateways{node(true, true, "a", "b")}, true},
+		"one of two":       {topology.Gateways{node(true, true, "b"), node(true, true, "a")}, false},
+		"both":             {topology.Gateways{node(true, true, "b"), node(true, true, "a", "b")}, true},
+		"nothing is acked": {topology.Gateways{node(true, true)}, false},
 	}
 	for name, tt := range tests {
 		if got := tt.gateways.Have("b"); got != tt.want {
@@ -42,7 +42,7 @@ func TestChanged(t *testing.T) {
 		"what is no gateway has a say": {node(false, true), node(false, true, "a"), false},
 	}
 	for name, tt := range tests {
-		if got := gateways.Changed(&tt.was, &tt.is); got != tt.want {
+		if got := topology.NodeIndexChanged(&tt.was, &tt.is); got != tt.want {
 			t.Errorf("%s: %v, want %v", name, got, tt.want)
 		}
 	}

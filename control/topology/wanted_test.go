@@ -1,4 +1,4 @@
-package gateways_test
+package topology_test
 
 import (
 	"maps"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/gateways"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 func TestWanted(t *testing.T) {
@@ -38,7 +38,7 @@ func TestWanted(t *testing.T) {
 		"the only one is cordoned": {[]corev1.Node{gateway("a", cordoned)}, []string{"a"}},
 		"all are drained":          {[]corev1.Node{gateway("a", annotated), gateway("b", cordoned)}, []string{"a", "b"}},
 	} {
-		if diff := cmp.Diff(tt.want, slices.Sorted(maps.Keys(gateways.Wanted(tt.nodes)))); diff != "" {
+		if diff := cmp.Diff(tt.want, slices.Sorted(maps.Keys(topology.WantedGateways(tt.nodes)))); diff != "" {
 			t.Errorf("%s: -want +got\n%s", name, diff)
 		}
 	}

@@ -1,7 +1,7 @@
 // Package gateways says which nodes are ready gateways and what all of them have in their tables: an address or a port
 // block is used only once every ready gateway has acknowledged it. control/addresses, control/blocks and control/peers
 // use it; NodeIndexes are written by others.
-package gateways
+package topology
 
 import (
 	"context"
@@ -17,23 +17,23 @@ import (
 )
 
 // Ready says whether the node is a gateway with its tables in the kernel.
-func Ready(n *v1alpha1.NodeIndex) bool { return n.Status.Gateway && n.Status.Ready }
+func GatewayReady(n *v1alpha1.NodeIndex) bool { return n.Status.Gateway && n.Status.Ready }
 
 // Changed says whether something may have got its last acknowledgement by an update.
-func Changed(was, is *v1alpha1.NodeIndex) bool {
-	return Ready(was) != Ready(is) || Ready(is) && !slices.Equal(was.Status.Acks, is.Status.Acks)
+func NodeIndexChanged(was, is *v1alpha1.NodeIndex) bool {
+	return GatewayReady(was) != GatewayReady(is) || GatewayReady(is) && !slices.Equal(was.Status.Acks, is.Status.Acks)
 }
 
 // Index is the field of a cache by which a controller finds the ready gateways.
-type Index string
+type GatewayIndex string
 
 // AddTo adds the index to the manager's cache.
-func (i Index) AddTo(mgr ctrl.Manager) error {
-	return kube.AddFlagIndex(mgr, &v1alpha1.NodeIndex{}, string(i), Ready)
+func (i GatewayIndex) AddTo(mgr ctrl.Manager) error {
+	return kube.AddFlagIndex(mgr, &v1alpha1.NodeIndex{}, string(i), GatewayReady)
 }
 
 // List lists the ready gateways from a cache that has the index.
-func (i Index) List(ctx context.Context, cache client.Reader) (List, error) {
+func (i GatewayIndex) List(ctx context.Context, cache client.Reader) (Gateways, error) {
 	var list v1alpha1.NodeIndexList
 	if err := cache.List(ctx, &list, client.MatchingFields{string(i): kube.IndexFlag}); err != nil {
 		return nil, fmt.Errorf("list gateways: %w", err)
@@ -42,10 +42,10 @@ func (i Index) List(ctx context.Context, cache client.Reader) (List, error) {
 }
 
 // List is the ready gateways of a cluster.
-type List []v1alpha1.NodeIndex
+type Gateways []v1alpha1.NodeIndex
 
 // Have says whether every ready gateway lists the object; without a ready gateway nothing is acknowledged.
-func (l List) Have(object types.UID) bool {
+func (l Gateways) Have(object types.UID) bool {
 	for i := range l {
 		if !slices.Contains(l[i].Status.Acks, string(object)) {
 			return false

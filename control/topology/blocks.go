@@ -1,4 +1,4 @@
-package egress
+package topology
 
 import (
 	"cmp"
@@ -9,15 +9,15 @@ import (
 )
 
 // Ports are the ports First … First+pelagov1alpha1.BlockPorts-1 of one egress IP.
-type Ports struct {
+type PortRange struct {
 	IP    netip.Addr
 	First uint16
 }
 
 // Usable lists the ports of a pool in which a node may open flows, by address and port: those of its Active blocks.
 // A block of an earlier Node object of the same name, an orphaned one and a released one are not usable.
-func Usable(blocks []pelagov1alpha1.PortBlock, nodeUID string, pool pelagov1alpha1.EgressPool) []Ports {
-	var ports []Ports
+func UsablePorts(blocks []pelagov1alpha1.PortBlock, nodeUID string, pool pelagov1alpha1.EgressPool) []PortRange {
+	var ports []PortRange
 	for i := range blocks {
 		b := &blocks[i]
 		if b.Spec.State != pelagov1alpha1.BlockActive || b.Spec.NodeUID != nodeUID || b.Spec.Pool != pool ||
@@ -28,9 +28,9 @@ func Usable(blocks []pelagov1alpha1.PortBlock, nodeUID string, pool pelagov1alph
 		if err != nil {
 			continue
 		}
-		ports = append(ports, Ports{IP: ip, First: uint16(b.Spec.FirstPort)})
+		ports = append(ports, PortRange{IP: ip, First: uint16(b.Spec.FirstPort)})
 	}
-	slices.SortFunc(ports, func(a, b Ports) int {
+	slices.SortFunc(ports, func(a, b PortRange) int {
 		return cmp.Or(a.IP.Compare(b.IP), cmp.Compare(a.First, b.First))
 	})
 	return ports
