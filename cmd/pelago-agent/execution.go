@@ -23,8 +23,7 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/clusterstatus"
 	"github.com/pelago-net/pelago/control/execution"
-	"github.com/pelago-net/pelago/control/interpret"
-	"github.com/pelago-net/pelago/control/kindrules"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -42,7 +41,7 @@ func (a *agent) addExecution(id, hubID string, to kube.HubOptions) error {
 	log := slog.New(logr.ToSlogHandler(a.manager.GetLogger().WithName("execution")))
 	member := rest.CopyConfig(a.manager.GetConfig())
 	member.QPS = 0 // the member's own flow control says how much is too much
-	rules := interpret.NewCustom()
+	rules := kinds.NewCustom()
 	works, err := execution.New(execution.Options{
 		Cluster: id, HubID: hubID, Interpreter: rules.Interpreter(), Hub: h.GetClient(), Works: execution.NewWorks(h.GetCache()),
 		Member: member, Recorder: h.GetEventRecorderFor("pelago-agent"), Log: log,
@@ -56,7 +55,7 @@ func (a *agent) addExecution(id, hubID string, to kube.HubOptions) error {
 	if err != nil {
 		return err
 	}
-	follower := &kindrules.Follower{Cache: h.GetCache(), Live: h.GetAPIReader(), Rules: rules, Log: log}
+	follower := &kinds.RuleFollower{Cache: h.GetCache(), Live: h.GetAPIReader(), Rules: rules, Log: log}
 	for name, r := range map[string]manager.Runnable{
 		// Not the cluster itself: the manager would wait for its cache, and the hub may be away.
 		"the hub's cache":        manager.RunnableFunc(h.Start),

@@ -16,8 +16,7 @@ import (
 	"github.com/pelago-net/pelago/control/aggregate"
 	"github.com/pelago-net/pelago/control/decide"
 	"github.com/pelago-net/pelago/control/execution"
-	"github.com/pelago-net/pelago/control/interpret"
-	"github.com/pelago-net/pelago/control/kindrules"
+	kindspkg "github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/members"
 	"github.com/pelago-net/pelago/control/membership"
@@ -30,7 +29,7 @@ import (
 // setupControllers adds all controllers. They share what they know of kinds, and the memory of decisions. What they make carries
 // hubID; uid is that of the hub's own namespace kube-system.
 func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) error {
-	rules := interpret.NewCustom()
+	rules := kindspkg.NewCustom()
 	kinds := rules.Interpreter()
 	counts := execution.NewMetrics()
 	if err := metrics.Registry.Register(counts); err != nil {
@@ -48,7 +47,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 	return errors.Join(
 		manifest.Index(mgr),
 		policies.Setup(mgr),
-		kindrules.Setup(mgr, rules),
+		kindspkg.SetupRules(mgr, rules),
 		propagate.Setup(mgr, propagate.Options{Interpreter: kinds, Room: decide.New(decide.Options{}), Workers: o.workers.propagate}),
 		works.Setup(mgr, works.Options{HubID: hubID, Interpreter: kinds, Workers: o.workers.works}),
 		namespaces.Setup(mgr, namespaces.Options{HubID: hubID, OptIn: o.workloads}),
@@ -64,7 +63,7 @@ type executions struct {
 	hub     client.Client
 	works   *execution.Works
 	hubID   string
-	kinds   *interpret.Interpreter
+	kinds   *kindspkg.Interpreter
 	workers int
 	counts  *execution.Metrics
 	gate    transport.WrapperFunc

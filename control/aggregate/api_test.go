@@ -33,7 +33,7 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/aggregate"
-	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -124,7 +124,7 @@ func (h *hub) run(delay time.Duration) (stop func()) {
 		}), nil
 	}
 	return apiserver.Manager{Scheme: h.Scheme(), NewClient: newClient, Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return aggregate.Setup(mgr, aggregate.Options{Interpreter: interpret.New(), Delay: delay})
+		return aggregate.Setup(mgr, aggregate.Options{Interpreter: kinds.New(), Delay: delay})
 	}}}.Run(h, h.Config)
 }
 
@@ -355,7 +355,7 @@ func TestInformersKeepTheirObject(t *testing.T) {
 	kept := &keeper{}
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
 		kept.Cache = mgr.GetCache()
-		return aggregate.Setup(keeping{mgr, kept}, aggregate.Options{Interpreter: interpret.New(), Delay: time.Millisecond})
+		return aggregate.Setup(keeping{mgr, kept}, aggregate.Options{Interpreter: kinds.New(), Delay: time.Millisecond})
 	}}}.Run(h, h.Config)
 	d := deployment()
 	h.Make(d)
@@ -445,16 +445,16 @@ func TestKindsWithoutStatusSubresource(t *testing.T) {
 	t.Cleanup(func() { h.cleanUp(cm, crd) })
 
 	// This user rule has a status for the kind all the same.
-	source := func(gvk schema.GroupVersionKind) interpret.Kind {
+	source := func(gvk schema.GroupVersionKind) kinds.Kind {
 		if gvk != farms {
-			return interpret.Kind{}
+			return kinds.Kind{}
 		}
-		return interpret.Kind{Aggregate: func(template *unstructured.Unstructured, _ []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
+		return kinds.Kind{Aggregate: func(template *unstructured.Unstructured, _ []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
 			return map[string]any{"generation": template.GetGeneration()}, nil
 		}}
 	}
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return aggregate.Setup(mgr, aggregate.Options{Interpreter: interpret.New(source), Delay: time.Millisecond})
+		return aggregate.Setup(mgr, aggregate.Options{Interpreter: kinds.New(source), Delay: time.Millisecond})
 	}}}.Run(t, h.Config)
 	for _, ref := range []workv1alpha2.ObjectReference{reference(farm, farms), reference(cm, corev1.SchemeGroupVersion.WithKind("ConfigMap"))} {
 		b := h.bind(ref, "m1")
@@ -480,7 +480,7 @@ func TestRulesOfTheKindChange(t *testing.T) {
 	b := h.bind(reference(d, appsv1.SchemeGroupVersion.WithKind("Deployment")), "m1")
 	h.send(b)
 	h.report("m1", b.Name, replicas(2, 1))
-	rules := interpret.NewCustom()
+	rules := kinds.NewCustom()
 	rules.Set(nil)
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
 		return aggregate.Setup(mgr, aggregate.Options{Interpreter: rules.Interpreter(), Delay: time.Millisecond})

@@ -23,7 +23,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/interpret"
+	kindspkg "github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -37,7 +37,7 @@ const (
 
 // Options of the controller.
 type Options struct {
-	Interpreter *interpret.Interpreter
+	Interpreter *kindspkg.Interpreter
 	// Delay is the time from the first event of a binding to the write; 0: 100 ms.
 	Delay time.Duration
 	// Workers is how many bindings are worked on at once; 0: 8.
@@ -50,7 +50,7 @@ type reconciler struct {
 	live        client.Reader
 	recorder    record.EventRecorder
 	kinds       *kinds
-	interpreter *interpret.Interpreter
+	interpreter *kindspkg.Interpreter
 	// bindings and templates are the versions that our own writes made.
 	bindings  kube.Expectations[client.ObjectKey]
 	templates kube.Expectations[templateKey]

@@ -25,7 +25,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	"github.com/pelago-net/pelago/control/interpret"
+	kindspkg "github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -78,7 +78,7 @@ func (l *lab) run(change ...func(*Options)) (stop func()) {
 		l.Fatal(err)
 	}
 	o := Options{
-		Cluster: l.cluster, HubID: hubID, Interpreter: interpret.New(), Hub: l.hub.Client, Works: NewWorks(works), Member: l.config,
+		Cluster: l.cluster, HubID: hubID, Interpreter: kindspkg.New(), Hub: l.hub.Client, Works: NewWorks(works), Member: l.config,
 		Recorder: l.events, Log: slog.New(slog.DiscardHandler), Metrics: l.metrics,
 	}
 	for _, f := range change {

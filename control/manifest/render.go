@@ -20,7 +20,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/override"
 )
 
@@ -52,7 +52,7 @@ func (e *OverrideError) Error() string { return "apply the overrides: " + e.Err.
 func (e *OverrideError) Unwrap() error { return e.Err }
 
 // Render makes the Work of one cluster. An *OverrideError comes from an override policy, any other from the interpreter.
-func Render(interpreter *interpret.Interpreter, in Input) (*workv1alpha1.Work, error) {
+func Render(interpreter *kinds.Interpreter, in Input) (*workv1alpha1.Work, error) {
 	obj, applied, err := override.Apply(in.Object, in.Cluster, in.Overrides)
 	if err != nil {
 		return nil, &OverrideError{err}

@@ -24,7 +24,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/manifest"
 )
@@ -46,7 +46,7 @@ const (
 
 type reconciler struct {
 	Options
-	interpreter *interpret.Interpreter
+	interpreter *kinds.Interpreter
 	client      client.Client
 	live        client.Reader // past the cache, for what must not be decided from an old picture
 	recorder    record.EventRecorder
@@ -58,7 +58,7 @@ type reconciler struct {
 // Setup adds the controller to the manager.
 func Setup(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{
-		Options: o, interpreter: interpret.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
+		Options: o, interpreter: kinds.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
 		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: manifest.NewWriter(mgr.GetClient()), waits: limiter(),
 	}
 	if err := r.watch(mgr, controller.Options{MaxConcurrentReconciles: workers, RateLimiter: limiter()}); err != nil {

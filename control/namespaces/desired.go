@@ -13,7 +13,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/override"
 )
@@ -37,7 +37,7 @@ func reference(name string) workv1alpha2.ObjectReference {
 
 // Input is all that the Works of one namespace are computed from.
 type Input struct {
-	Interpreter *interpret.Interpreter
+	Interpreter *kinds.Interpreter
 	HubID       string
 	Namespace   *metav1.PartialObjectMetadata
 	// Clusters are those that exist and are not being deleted, by name.

@@ -12,7 +12,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/namespaces"
 )
@@ -53,7 +53,7 @@ func TestWork(t *testing.T) {
 		Labels: map[string]string{"kubernetes.io/metadata.name": "web", "team": "a"},
 	}}
 	in := &namespaces.Input{
-		Interpreter: interpret.New(), HubID: "hub", Namespace: ns, NewID: func() string { return "w1" },
+		Interpreter: kinds.New(), HubID: "hub", Namespace: ns, NewID: func() string { return "w1" },
 		Clusters: map[string]*clusterv1alpha1.Cluster{"m1": {ObjectMeta: metav1.ObjectMeta{Name: "m1"}}},
 		Works:    map[string]*workv1alpha1.Work{},
 		Names:    manifest.Names{Of: workv1alpha2.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: "web"}},

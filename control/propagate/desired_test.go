@@ -16,7 +16,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/decide"
-	"github.com/pelago-net/pelago/control/interpret"
+	kindspkg "github.com/pelago-net/pelago/control/kinds"
 )
 
 // edited is the template after a change.
@@ -92,7 +92,7 @@ func bound(t *testing.T, w wish) binding {
 	if !w.have.exists() {
 		w.name, w.id = "web-deployment", "1"
 	}
-	b, err := desired(w, interpret.New())
+	b, err := desired(w, kindspkg.New())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,8 +288,8 @@ func TestDesiredDependenciesFail(t *testing.T) {
 	bad := edited(func(u *unstructured.Unstructured) {
 		u.Object["spec"] = map[string]any{"replicas": int64(1), "template": map[string]any{"spec": "text"}}
 	})
-	in := interpret.New(func(schema.GroupVersionKind) interpret.Kind {
-		return interpret.Kind{Replicas: func(*unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) { return 1, nil, nil }}
+	in := kindspkg.New(func(schema.GroupVersionKind) kindspkg.Kind {
+		return kindspkg.Kind{Replicas: func(*unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) { return 1, nil, nil }}
 	})
 	_, err := desired(wish{template: bad, policy: made("a", func(p *policy) { p.spec.PropagateDeps = true }), name: "b", id: "1"}, in)
 	if !errors.Is(err, errDependencies) {

@@ -24,13 +24,13 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/decide"
-	"github.com/pelago-net/pelago/control/interpret"
+	kindspkg "github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Options are the facts that the controller works with.
 type Options struct {
-	Interpreter *interpret.Interpreter
+	Interpreter *kindspkg.Interpreter
 	Room        *decide.Room
 	// Workers is how many templates are reconciled at a time; 8 if 0.
 	Workers int

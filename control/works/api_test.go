@@ -16,7 +16,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/works"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -53,7 +53,7 @@ func TestLife(t *testing.T) {
 // Other rules for its kind are other Works of a binding, although nobody has touched it.
 func TestRulesOfTheKindChange(t *testing.T) {
 	h := newHub(t)
-	rules := interpret.NewCustom()
+	rules := kinds.NewCustom()
 	rules.Set(nil)
 	d := deployment("ruled")
 	h.Make(d)

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/manifest"
 )
@@ -28,7 +28,7 @@ import (
 type Options struct {
 	// HubID is the UID of the hub's namespace kube-system.
 	HubID       string
-	Interpreter *interpret.Interpreter
+	Interpreter *kinds.Interpreter
 	// Workers is how many bindings are worked on at a time; 0: 16.
 	Workers int
 	// OrphanAfter is how long the binding that a Work names may be missing before this is told; 0: a minute.

@@ -10,14 +10,14 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/override"
 )
 
 // Input is all that the Works of one template are computed from.
 type Input struct {
-	Interpreter *interpret.Interpreter
+	Interpreter *kinds.Interpreter
 	HubID       string
 	Binding     Binding
 	Template    *unstructured.Unstructured

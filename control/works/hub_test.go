@@ -26,7 +26,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/works"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -106,7 +106,7 @@ func (h hub) manager(w *writes, with ...func(*works.Options)) apiserver.Manager 
 	return apiserver.Manager{
 		Scheme: h.Scheme(), NewClient: w.client, Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		Setup: []func(ctrl.Manager) error{manifest.Index, func(mgr ctrl.Manager) error {
-			o := works.Options{HubID: "hub", Interpreter: interpret.New(), OrphanAfter: 200 * time.Millisecond}
+			o := works.Options{HubID: "hub", Interpreter: kinds.New(), OrphanAfter: 200 * time.Millisecond}
 			for _, set := range with {
 				set(&o)
 			}

@@ -11,7 +11,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/manifest"
 )
 
@@ -34,7 +34,7 @@ func newRenderer(in *Input) (*renderer, error) {
 		for _, c := range in.Binding.Spec.Clusters {
 			assigned[c.Name] = int64(c.Replicas)
 		}
-		if r.completions, err = interpret.Completions(in.Template, assigned); err != nil {
+		if r.completions, err = kinds.Completions(in.Template, assigned); err != nil {
 			return nil, err
 		}
 	}
@@ -86,7 +86,7 @@ func (r *renderer) share(t target) (*unstructured.Unstructured, error) {
 		return nil, fmt.Errorf("cluster %s: %w", t.name, err)
 	}
 	if r.completions != nil {
-		return obj, interpret.SetCompletions(obj, r.completions[t.name])
+		return obj, kinds.SetCompletions(obj, r.completions[t.name])
 	}
 	return obj, nil
 }

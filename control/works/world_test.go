@@ -17,7 +17,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/interpret"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/works"
 )
 
@@ -74,7 +74,7 @@ func newWorld(t testing.TB, template string, targets ...workv1alpha2.TargetClust
 	}
 	w := &world{TB: t, spec: &b.Spec}
 	w.Input = works.Input{
-		Interpreter: interpret.New(), HubID: "hub", Template: u, Binding: works.Binding{Object: b, Spec: &b.Spec},
+		Interpreter: kinds.New(), HubID: "hub", Template: u, Binding: works.Binding{Object: b, Spec: &b.Spec},
 		Clusters: map[string]*clusterv1alpha1.Cluster{}, MemberOwned: ptr.To(""),
 		NewID: func() string { w.ids++; return fmt.Sprintf("w%d", w.ids) },
 	}

@@ -44,11 +44,16 @@ func (s *Shared) Config(t testing.TB) *rest.Config {
 }
 
 // Run runs the tests, then stops the server if one was started, and returns the exit code of the test binary.
-func (s *Shared) Run(m *testing.M) int {
+func (s *Shared) Run(m *testing.M) int { return Run(m, s) }
+
+// Run is Shared.Run for a package whose tests need servers of several configurations.
+func Run(m *testing.M, servers ...*Shared) int {
 	code := m.Run()
-	if err := s.stop(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	for _, s := range servers {
+		if err := s.stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
 	}
 	return code
 }

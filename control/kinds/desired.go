@@ -1,4 +1,4 @@
-package kindrules
+package kinds
 
 import (
 	"fmt"
@@ -8,17 +8,16 @@ import (
 
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/interpret"
 )
 
 // Bytes that an API server takes.
 const (
-	maxMessage = 32768
-	maxEvent   = 1024
+	rulesMaxMessage = 32768
+	maxEvent        = 1024
 )
 
 // accepted is the condition of KindRules.
-func accepted(v interpret.Verdict, generation int64) metav1.Condition {
+func accepted(v Verdict, generation int64) metav1.Condition {
 	c := metav1.Condition{
 		Type: pelagov1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonAccepted,
 		Message: "all rules compile and are used", ObservedGeneration: generation,
@@ -35,7 +34,7 @@ func accepted(v interpret.Verdict, generation int64) metav1.Condition {
 		}
 	}
 	if len(problems) > 0 {
-		c.Message = clip(strings.Join(problems, "; "), maxMessage)
+		c.Message = clipMessage(strings.Join(problems, "; "), rulesMaxMessage)
 	}
 	return c
 }
@@ -70,7 +69,7 @@ func notRun(c *configv1alpha1.ResourceInterpreterCustomization) metav1.Condition
 }
 
 // clip shortens a text to n bytes.
-func clip(text string, n int) string {
+func clipMessage(text string, n int) string {
 	if len(text) <= n {
 		return text
 	}

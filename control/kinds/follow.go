@@ -1,4 +1,4 @@
-package kindrules
+package kinds
 
 import (
 	"context"
@@ -13,23 +13,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/interpret"
 )
 
 // askAgain is the pause between two questions to a hub that does not answer.
 const askAgain = 2 * time.Second
 
 // Follower gives the interpreter of an agent the KindRules of the hub, as they change.
-type Follower struct {
+type RuleFollower struct {
 	Cache cache.Cache   // of the hub
 	Live  client.Reader // asks the hub itself
-	Rules *interpret.Custom
+	Rules *Custom
 	Log   *slog.Logger
 }
 
 // Start follows until ctx ends. A hub that has no KindRules, or does not let a member read them, is an older one: then
 // there are no rules, until it has.
-func (f *Follower) Start(ctx context.Context) error {
+func (f *RuleFollower) Start(ctx context.Context) error {
 	defer f.Rules.Release()
 	informer, err := f.Cache.GetInformer(ctx, &pelagov1alpha1.KindRules{}, cache.BlockUntilSynced(false))
 	if err != nil {
@@ -73,7 +72,7 @@ func notify(changed chan<- struct{}) {
 }
 
 // older ends the wait for rules at a hub that has none.
-func (f *Follower) older(ctx context.Context) {
+func (f *RuleFollower) older(ctx context.Context) {
 	for {
 		var list pelagov1alpha1.KindRulesList
 		err := f.Live.List(ctx, &list, client.Limit(1))

@@ -1,4 +1,4 @@
-package interpret
+package kinds
 
 import (
 	"bytes"

@@ -1,8 +1,7 @@
-package interpret
+package kinds
 
 import (
 	"context"
-	"os"
 	"strings"
 	"testing"
 
@@ -15,9 +14,8 @@ import (
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
-var server = apiserver.NewShared()
-
-func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+// InternalServer is the API server of the tests inside the package; TestMain stops it.
+var InternalServer = apiserver.NewShared()
 
 // templates are written to a real API server; then the statuses of items are aggregated and written, one list after the other.
 var templates = map[string]struct {
@@ -100,7 +98,7 @@ var templates = map[string]struct {
 // The API server takes each aggregated status, and then there is nothing more to write. A pruned template can be created again:
 // nothing of it belongs to the hub alone; and updated with what Retain keeps.
 func TestTheAPIServerTakesIt(t *testing.T) {
-	client, err := dynamic.NewForConfig(server.Config(t))
+	client, err := dynamic.NewForConfig(InternalServer.Config(t))
 	if err != nil {
 		t.Fatal(err)
 	}

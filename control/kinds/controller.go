@@ -1,6 +1,4 @@
-// Package kindrules gives the interpreter the rules that users write: in the hub, where their conditions are written too, and in
-// the agents that execute Works. Customizations in Lua get a condition that says what to do with them; they are not run.
-package kindrules
+package kinds
 
 import (
 	"context"
@@ -20,7 +18,6 @@ import (
 
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/interpret"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -28,7 +25,7 @@ import (
 var all = ctrl.Request{}
 
 // Setup adds the controllers to the hub's manager, whose scheme has the groups pelago.io and config.karmada.io.
-func Setup(mgr ctrl.Manager, rules *interpret.Custom) error {
+func SetupRules(mgr ctrl.Manager, rules *Custom) error {
 	r := &reconciler{client: mgr.GetClient(), recorder: mgr.GetEventRecorderFor("pelago-hub"), rules: rules}
 	err := errors.Join(
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
@@ -62,7 +59,7 @@ func Setup(mgr ctrl.Manager, rules *interpret.Custom) error {
 type reconciler struct {
 	client   client.Client
 	recorder record.EventRecorder
-	rules    *interpret.Custom
+	rules    *Custom
 }
 
 // Reconcile looks at all KindRules.
@@ -113,7 +110,7 @@ func write(
 		return client.IgnoreNotFound(fmt.Errorf("write the status of %T %s: %w", now, now.GetName(), err))
 	}
 	if is.Status == metav1.ConditionFalse {
-		recorder.Event(now, corev1.EventTypeWarning, is.Reason, clip(is.Message, maxEvent))
+		recorder.Event(now, corev1.EventTypeWarning, is.Reason, clipMessage(is.Message, maxEvent))
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package kindrules_test
+package kinds_test
 
 import (
 	"errors"
@@ -20,15 +20,14 @@ import (
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/interpret"
-	"github.com/pelago-net/pelago/control/kindrules"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
 
 var server = apiserver.NewShared(apiserver.CRDs())
 
-func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(apiserver.Run(m, server, kinds.InternalServer)) }
 
 type hub struct{ *apiserver.Cluster }
 
@@ -40,16 +39,16 @@ func newHub(t *testing.T) hub {
 }
 
 // run starts what the hub runs, and what an agent runs; both have an interpreter.
-func (h hub) run() map[string]*interpret.Interpreter {
+func (h hub) run() map[string]*kinds.Interpreter {
 	h.Helper()
-	inHub, inAgent := interpret.NewCustom(), interpret.NewCustom()
+	inHub, inAgent := kinds.NewCustom(), kinds.NewCustom()
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{
-		func(mgr ctrl.Manager) error { return kindrules.Setup(mgr, inHub) },
+		func(mgr ctrl.Manager) error { return kinds.SetupRules(mgr, inHub) },
 	}}.Run(h, h.Config)
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return mgr.Add(&kindrules.Follower{Cache: mgr.GetCache(), Live: mgr.GetAPIReader(), Rules: inAgent, Log: slog.New(slog.DiscardHandler)})
+		return mgr.Add(&kinds.RuleFollower{Cache: mgr.GetCache(), Live: mgr.GetAPIReader(), Rules: inAgent, Log: slog.New(slog.DiscardHandler)})
 	}}}.Run(h, h.Config)
-	return map[string]*interpret.Interpreter{"hub": inHub.Interpreter(), "agent": inAgent.Interpreter()}
+	return map[string]*kinds.Interpreter{"hub": inHub.Interpreter(), "agent": inAgent.Interpreter()}
 }
 
 // farm has no replicas ready.
@@ -62,7 +61,7 @@ func farm() *unstructured.Unstructured {
 
 func example(t *testing.T) *pelagov1alpha1.KindRules {
 	t.Helper()
-	text, err := os.ReadFile("../interpret/example.yaml")
+	text, err := os.ReadFile("example.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +208,7 @@ func TestFailureNamesTheRule(t *testing.T) {
 	h.Make(k)
 	await.True(t, "the rule fails, and says which it is", func() bool {
 		_, err := in.AggregateStatus(farm(), []workv1alpha2.AggregatedStatusItem{{ClusterName: "m1"}})
-		var rule *interpret.RuleError
+		var rule *kinds.RuleError
 		return errors.As(err, &rule) && rule.Origin == "KindRules farms.example.com" && rule.Rule == "aggregate" &&
 			strings.Contains(err.Error(), "index out of bounds")
 	})

@@ -1,4 +1,4 @@
-package kindrules
+package kinds
 
 import (
 	"context"
@@ -11,8 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/pelago-net/pelago/control/interpret"
 )
 
 // answer is a hub that answers so.
@@ -47,13 +45,13 @@ func TestOlderHubs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			rules := interpret.NewCustom()
+			rules := NewCustom()
 			asked := make(chan struct{})
 			go func() {
 				_, _ = rules.Interpreter().Health(&unstructured.Unstructured{}) // that it answers is the question
 				close(asked)
 			}()
-			f := &Follower{Live: &answer{errs: tt.errs, done: cancel}, Rules: rules, Log: slog.New(slog.DiscardHandler)}
+			f := &RuleFollower{Live: &answer{errs: tt.errs, done: cancel}, Rules: rules, Log: slog.New(slog.DiscardHandler)}
 			f.older(ctx)
 			if tt.released {
 				<-asked

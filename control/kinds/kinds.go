@@ -1,4 +1,4 @@
-package interpret
+package kinds
 
 import (
 	appsv1 "k8s.io/api/apps/v1"
