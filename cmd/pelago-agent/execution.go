@@ -21,8 +21,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/clusterstatus"
-	"github.com/pelago-net/pelago/control/execution"
+	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -42,14 +41,14 @@ func (a *agent) addExecution(id, hubID string, to kube.HubOptions) error {
 	member := rest.CopyConfig(a.manager.GetConfig())
 	member.QPS = 0 // the member's own flow control says how much is too much
 	rules := kinds.NewCustom()
-	works, err := execution.New(execution.Options{
-		Cluster: id, HubID: hubID, Interpreter: rules.Interpreter(), Hub: h.GetClient(), Works: execution.NewWorks(h.GetCache()),
+	works, err := execute.New(execute.Options{
+		Cluster: id, HubID: hubID, Interpreter: rules.Interpreter(), Hub: h.GetClient(), Works: execute.NewWorks(h.GetCache()),
 		Member: member, Recorder: h.GetEventRecorderFor("pelago-agent"), Log: log,
 	})
 	if err != nil {
 		return err
 	}
-	status, err := clusterstatus.New(clusterstatus.Options{
+	status, err := execute.NewCollector(execute.CollectorOptions{
 		Cluster: id, Hub: h.GetClient(), Member: member, Lease: true, Log: log,
 	})
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/pelago-net/pelago/control/aggregate"
 	"github.com/pelago-net/pelago/control/decide"
-	"github.com/pelago-net/pelago/control/execution"
+	"github.com/pelago-net/pelago/control/execute"
 	kindspkg "github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/members"
@@ -31,7 +31,7 @@ import (
 func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) error {
 	rules := kindspkg.NewCustom()
 	kinds := rules.Interpreter()
-	counts := execution.NewMetrics()
+	counts := execute.NewMetrics()
 	if err := metrics.Registry.Register(counts); err != nil {
 		return fmt.Errorf("register the metrics of the execution of Works: %w", err)
 	}
@@ -41,7 +41,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		return fmt.Errorf("connect the execution of Works to the hub's API server: %w", err)
 	}
 	run := executions{
-		mgr: mgr, hub: hub, works: execution.NewWorks(mgr.GetCache()), hubID: hubID, kinds: kinds, workers: o.workers.execution,
+		mgr: mgr, hub: hub, works: execute.NewWorks(mgr.GetCache()), hubID: hubID, kinds: kinds, workers: o.workers.execution,
 		counts: counts, gate: a.gate, log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("execution"))),
 	}
 	return errors.Join(
@@ -61,11 +61,11 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 type executions struct {
 	mgr     ctrl.Manager
 	hub     client.Client
-	works   *execution.Works
+	works   *execute.Works
 	hubID   string
 	kinds   *kindspkg.Interpreter
 	workers int
-	counts  *execution.Metrics
+	counts  *execute.Metrics
 	gate    transport.WrapperFunc
 	log     *slog.Logger
 }
@@ -74,7 +74,7 @@ type executions struct {
 func (e executions) execute(ctx context.Context, cluster string, member *rest.Config) error {
 	member = rest.CopyConfig(member)
 	member.Wrap(e.gate)
-	x, err := execution.New(execution.Options{
+	x, err := execute.New(execute.Options{
 		Cluster: cluster, HubID: e.hubID, Interpreter: e.kinds, Workers: e.workers,
 		Hub: e.hub, Works: e.works, Member: member,
 		Recorder: e.mgr.GetEventRecorderFor("pelago-hub"), Log: e.log.With("cluster", cluster), Metrics: e.counts,

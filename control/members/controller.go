@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	"github.com/pelago-net/pelago/control/clusterstatus"
+	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -40,7 +40,7 @@ type Options struct {
 	// Execute executes the Works of a cluster in the member until ctx ends. It returns earlier only if it could not begin.
 	Execute func(ctx context.Context, cluster string, member *rest.Config) error
 	// Status holds the times of the collectors; all else in it is set here.
-	Status clusterstatus.Options
+	Status execute.CollectorOptions
 	// Registry, if set, gets the metrics.
 	Registry prometheus.Registerer
 	Log      *slog.Logger
@@ -60,7 +60,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 			return fmt.Errorf("register the metrics of members: %w", err)
 		}
 	}
-	r.runs = newRuns(r.work, cmp.Or(o.Status.Every, clusterstatus.DefaultEvery))
+	r.runs = newRuns(r.work, cmp.Or(o.Status.Every, execute.DefaultEvery))
 	if err := mgr.Add(r.runs); err != nil {
 		return fmt.Errorf("set up the controller of members: %w", err)
 	}
@@ -111,7 +111,7 @@ func (r *reconciler) reconcile(ctx context.Context, name string) error {
 		return nil
 	}
 	r.runs.stop(name)
-	return clusterstatus.Unusable(ctx, r.client, c, unusable)
+	return execute.Unusable(ctx, r.client, c, unusable)
 }
 
 // secret reads the Secret of a cluster past the cache, which has no Secrets; nil if there is none.
@@ -140,7 +140,7 @@ func (r *reconciler) work(ctx context.Context, cluster string, config *rest.Conf
 		keep(ctx, log, "collect the status", func(ctx context.Context) error {
 			o := r.Status
 			o.Cluster, o.Hub, o.Member, o.Log, o.Took = cluster, r.client, config, log, r.took.WithLabelValues(cluster)
-			c, err := clusterstatus.New(o)
+			c, err := execute.NewCollector(o)
 			if err != nil {
 				return err
 			}

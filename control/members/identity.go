@@ -15,10 +15,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pelago-net/pelago/control/execute"
 	"golang.org/x/sync/singleflight"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/pelago-net/pelago/control/clusterstatus"
 )
 
 const (
@@ -45,7 +44,7 @@ type identity struct {
 	asking singleflight.Group
 	mu     sync.Mutex
 	ways   []*way
-	other  *clusterstatus.OtherCluster // what was found last; nil: the member
+	other  *execute.OtherCluster // what was found last; nil: the member
 }
 
 type dial = func(ctx context.Context, network, address string) (net.Conn, error)
@@ -181,7 +180,7 @@ func (i *identity) found(have string) error {
 	if i.other = nil; have == i.reach.id {
 		return nil
 	}
-	i.other = &clusterstatus.OtherCluster{Cluster: i.reach.cluster, Want: i.reach.id, Have: have}
+	i.other = &execute.OtherCluster{Cluster: i.reach.cluster, Want: i.reach.id, Have: have}
 	go i.drop() // watches, too, are another cluster's
 	return i.other
 }

@@ -1,0 +1,224 @@
+package execute
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+)
+
+const (
+	// maxDrops bounds how often a manifest is tried with fewer fields: the server names some of those that it does not know.
+	maxDrops = 5
+	// minRevert and maxRevert bound the pause before a change in the member is undone again, which doubles each time: somebody there
+	// and the hub want different things. After quietRevert it begins anew.
+	minRevert, maxRevert, quietRevert = 100 * time.Millisecond, 30 * time.Second, 5 * time.Minute
+)
+
+// create makes the object. Nothing was there a moment ago; an object that somebody makes in between is not forced into our form.
+func (t *task) create(ctx context.Context, want *desired) (*unstructured.Unstructured, error) {
+	made, err := t.write(ctx, want, nil, false)
+	count(t.o.Metrics.created, t.o.Cluster, want.object, err)
+	if err != nil {
+		return nil, err
+	}
+	t.m.changedAt = time.Now()
+	return made, t.settle(want, made)
+}
+
+// update makes an object of ours as it is wanted, if it is not.
+func (t *task) update(ctx context.Context, want *desired, have *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	now, err := digest(want.object, have)
+	if err != nil {
+		return nil, err
+	}
+	scaled, err := t.scaled(ctx, want.object)
+	if err != nil {
+		return nil, err
+	}
+	if now == t.m.settled && scaled == t.m.scaled {
+		return have, nil
+	}
+	if !scaled {
+		if scaled, err = t.scaledMeanwhile(ctx, want.object, have); err != nil {
+			return nil, err
+		}
+	}
+	hash, put := applied(have)
+	same := hash == want.hash && ownerOf(have, t.o.HubID, t.key()) == oursOfWork // this manifest was applied before
+	if same {
+		t.m.put = t.m.put || put
+		set, err := t.set(want, have, scaled)
+		if err != nil {
+			return nil, err
+		}
+		if contains(bare(set), have.Object) {
+			t.m.settled, t.m.scaled = now, scaled
+			return have, nil
+		}
+		if err := t.mayRevert(); err != nil {
+			return nil, err
+		}
+	}
+	if put && !t.m.put && hash != want.hash { // it was written by PUT: those fields would not go away
+		live, err := t.live(ctx, want.object)
+		if err != nil || live == nil {
+			return nil, orWaiting(err)
+		}
+		if have, err = t.adopt(ctx, live); err != nil {
+			return nil, err
+		}
+	}
+	made, err := t.write(ctx, want, have, scaled)
+	if err != nil {
+		count(t.o.Metrics.updated, t.o.Cluster, want.object, err)
+		return nil, err
+	}
+	known := t.m.settled != ""
+	t.m.scaled = scaled
+	if made.GetResourceVersion() == have.GetResourceVersion() {
+		return made, t.settle(want, made)
+	}
+	count(t.o.Metrics.updated, t.o.Cluster, want.object, nil)
+	t.m.changedAt = time.Now()
+	if same && known {
+		t.o.Recorder.Eventf(t.work, corev1.EventTypeNormal, workv1alpha2.EventSyncSucceed,
+			"%s changed in the cluster %s, and applied again", called(want.object), t.o.Cluster)
+		t.m.reverts++
+		t.m.revertedAt = t.m.changedAt
+	}
+	return made, t.settle(want, made)
+}
+
+// settle remembers the object as our write left it.
+func (t *task) settle(want *desired, made *unstructured.Unstructured) error {
+	t.memory.wrote(t.work.Name, made)
+	t.made.Expect(t.work.Name, made.GetResourceVersion(), time.Now())
+	var err error
+	t.m.settled, err = digest(want.object, made)
+	return err
+}
+
+// mayRevert slows down a fight with somebody in the member who changes the object again and again.
+func (t *task) mayRevert() error {
+	if t.m.reverts == 0 {
+		return nil
+	}
+	since := time.Since(t.m.revertedAt)
+	if since > quietRevert {
+		t.m.reverts = 0
+		return nil
+	}
+	pause := min(minRevert<<min(t.m.reverts-1, 10), maxRevert)
+	if since < pause {
+		return waiting{pause - since, "is changed in the cluster again and again"}
+	}
+	return nil
+}
+
+// bare is a set without what only states a precondition.
+func bare(set *unstructured.Unstructured) map[string]any {
+	set = set.DeepCopy()
+	unstructured.RemoveNestedField(set.Object, "metadata", "resourceVersion")
+	unstructured.RemoveNestedField(set.Object, "metadata", "uid")
+	return set.Object
+}
+
+// set is what would be written over have.
+func (t *task) set(want *desired, have *unstructured.Unstructured, scaled bool) (*unstructured.Unstructured, error) {
+	if t.m.put {
+		return putSet(t.o.Interpreter, want, have, scaled)
+	}
+	return applySet(t.o.Interpreter, want, have, t.m.dropped, scaled)
+}
+
+// write writes the object, in the form that the member takes.
+func (t *task) write(
+	ctx context.Context, want *desired, have *unstructured.Unstructured, scaled bool,
+) (*unstructured.Unstructured, error) {
+	for range maxDrops {
+		set, err := t.set(want, have, scaled)
+		if err != nil {
+			return nil, err
+		}
+		if err := t.fresh(); err != nil {
+			return nil, err
+		}
+		switch {
+		case t.m.put && have == nil:
+			err = t.member.client.Create(ctx, set, client.FieldOwner(fieldOwner))
+			return set, err
+		case t.m.put:
+			err = t.member.client.Update(ctx, set, client.FieldOwner(fieldOwner))
+			return set, err
+		}
+		options := []client.ApplyOption{client.FieldOwner(fieldOwner)}
+		if have != nil {
+			options = append(options, client.ForceOwnership)
+		}
+		err = t.member.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(set), options...)
+		switch paths := undeclared(err); {
+		case duplicates(err):
+			t.m.put = true
+			continue
+		case len(paths) > 0:
+			probe, dropped := want.object.DeepCopy(), slices.Clone(t.m.dropped)
+			for _, path := range dropped {
+				dropField(probe.Object, path)
+			}
+			for _, path := range paths {
+				if dropField(probe.Object, path) {
+					dropped = append(dropped, path)
+				}
+			}
+			if len(dropped) > len(t.m.dropped) {
+				t.m.dropped = dropped
+				continue
+			}
+		}
+		return set, err
+	}
+	return nil, fmt.Errorf("the cluster knows too few of its fields: %v", t.m.dropped)
+}
+
+// adopt moves the fields of an object's former managers to ours.
+func (t *task) adopt(ctx context.Context, have *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	fields, moved, err := adopted(have.GetManagedFields())
+	if err != nil || !moved {
+		return have, err
+	}
+	patch, err := json.Marshal([]map[string]any{
+		{"op": "replace", "path": "/metadata/managedFields", "value": fields},
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": have.GetResourceVersion()}, // 409 if it is another by now
+	})
+	if err != nil {
+		return nil, fmt.Errorf("move the fields of former managers: %w", err)
+	}
+	if err := t.fresh(); err != nil {
+		return nil, err
+	}
+	made := ofKind(have.GroupVersionKind())
+	made.SetNamespace(have.GetNamespace())
+	made.SetName(have.GetName())
+	err = t.member.client.Patch(ctx, made, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(fieldOwner))
+	if err != nil {
+		return nil, err
+	}
+	return made, nil
+}
+
+// orWaiting: an object that has gone meanwhile is looked at again.
+func orWaiting(err error) error {
+	if err == nil {
+		return waiting{minRetry, "has gone meanwhile"}
+	}
+	return err
+}

@@ -1,0 +1,63 @@
+package execute
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+)
+
+// karmada.md §1.1, health probing: when the cluster is not online, only conditions are updated and the rest is kept; also before the
+// threshold has passed.
+func TestOnlyConditionsWhileNotReady(t *testing.T) {
+	for name, tt := range map[string]struct {
+		stands, found metav1.ConditionStatus
+		passes        bool
+		ready         metav1.ConditionStatus
+		version       string
+	}{
+		"ready":                              {"True", "True", true, "True", "v2"},
+		"fails, below the threshold":         {"True", "False", false, "True", "v1"},
+		"fails":                              {"True", "False", true, "False", "v1"},
+		"comes back, below the threshold":    {"False", "True", false, "False", "v1"},
+		"comes back":                         {"False", "True", true, "True", "v2"},
+		"lost from sight, and is here again": {"Unknown", "True", true, "True", "v2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &clusterv1alpha1.Cluster{Status: clusterv1alpha1.ClusterStatus{KubernetesVersion: "v1",
+				NodeSummary: &clusterv1alpha1.NodeSummary{TotalNum: 7},
+				Conditions:  []metav1.Condition{{Type: "Ready", Status: tt.stands}}}}
+			v := view{ready: metav1.Condition{Type: "Ready", Status: tt.found}, version: "v2", counted: true,
+				complete: &metav1.Condition{Type: "CompleteAPIEnablements", Status: metav1.ConditionTrue}}
+			got := desiredStatus(c, v, tt.passes)
+			nodes := int32(7)
+			if tt.version == "v2" {
+				nodes = 0
+			}
+			ready := meta.FindStatusCondition(got.Conditions, "Ready").Status
+			if ready != tt.ready || got.KubernetesVersion != tt.version || got.NodeSummary.TotalNum != nodes {
+				t.Errorf("%s, %s, %d nodes; want %s, %s, %d",
+					ready, got.KubernetesVersion, got.NodeSummary.TotalNum, tt.ready, tt.version, nodes)
+			}
+			if (meta.FindStatusCondition(got.Conditions, "CompleteAPIEnablements") != nil) != (tt.version == "v2") {
+				t.Errorf("conditions %v", got.Conditions)
+			}
+		})
+	}
+}
+
+// That another cluster answers is not waited out, as a failure is; the member's coming back is.
+func TestAnotherClusterIsToldAtOnce(t *testing.T) {
+	c := &clusterv1alpha1.Cluster{}
+	c.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: "True"}}
+	for reason, want := range map[string]metav1.ConditionStatus{
+		clusterv1alpha1.ReasonClusterIDMismatch: "False", clusterv1alpha1.ReasonClusterNotReachable: "True",
+	} {
+		got := desiredStatus(c, view{ready: metav1.Condition{Type: "Ready", Status: "False", Reason: reason}}, false)
+		if ready := meta.FindStatusCondition(got.Conditions, "Ready"); ready.Status != want {
+			t.Errorf("%s below the threshold: %s, want %s", reason, ready.Status, want)
+		}
+	}
+}

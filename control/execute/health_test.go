@@ -1,0 +1,149 @@
+package execute
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+)
+
+// karmada.md §1.1, conditions and health probing: /readyz, at 404 /healthz; an answer that is not ok is ClusterNotReady, no
+// answer is ClusterNotReachable.
+func TestProbe(t *testing.T) {
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	for name, tt := range map[string]struct {
+		codes map[string]int
+		host  string
+		want  string
+	}{
+		"ready": {codes: map[string]int{"/readyz": 200},
+			want: "True ClusterReady: the API server of the cluster is healthy"},
+		"not ready": {codes: map[string]int{"/readyz": 500, "/healthz": 200},
+			want: "False ClusterNotReady: the API server of the cluster answers /readyz with 500 Internal Server Error"},
+		"overloaded": {codes: map[string]int{"/readyz": 429},
+			want: "False ClusterNotReady: the API server of the cluster answers /readyz with 429 Too Many Requests"},
+		"of old": {codes: map[string]int{"/healthz": 200},
+			want: "True ClusterReady: the API server of the cluster is healthy"},
+		"of old, not ready": {codes: map[string]int{"/healthz": 503},
+			want: "False ClusterNotReady: the API server of the cluster answers /healthz with 503 Service Unavailable"},
+		"a bad token": {codes: map[string]int{"/readyz": 401},
+			want: "False ClusterNotReady: the API server of the cluster answers /readyz with 401 Unauthorized: " +
+				"renew the token by which it is asked"},
+		"refused": {host: closed.URL,
+			want: "False ClusterNotReachable: the API server of the cluster does not answer: dial: connect: connection refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				code, known := tt.codes[r.URL.Path]
+				if !known {
+					code = http.StatusNotFound
+				}
+				w.Header().Set("Retry-After", "1") // an answer counts, it is not asked for again
+				w.WriteHeader(code)
+			}))
+			defer server.Close()
+			host := server.URL
+			if tt.host != "" {
+				host = tt.host
+			}
+			if got := said(t, t.Context(), host); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// A member that takes connections and answers nothing is not reachable either.
+func TestProbeOfAMemberThatHangs(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	want := "False ClusterNotReachable: the API server of the cluster does not answer: nothing came within 5s"
+	if got := said(t, ctx, "http://"+l.Addr().String()); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(q *http.Request) (*http.Response, error) { return f(q) }
+
+// Whoever makes the connection may find another cluster behind it; the condition names both.
+func TestProbeOfAnotherCluster(t *testing.T) {
+	c, err := discovery.NewDiscoveryClientForConfig(&rest.Config{Host: "https://m1", Transport: roundTripper(
+		func(*http.Request) (*http.Response, error) {
+			return nil, &OtherCluster{Cluster: "m1", Want: "a", Have: "b"}
+		})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := probe(t.Context(), c.RESTClient())
+	want := "False ClusterIDMismatch: another cluster answers at the address of cluster m1: " +
+		"the UID of its namespace kube-system is b, not a as in spec.id; nothing is written into it: correct spec.apiEndpoint, or delete this Cluster and join the other one"
+	if got := fmt.Sprintf("%s %s: %s", found.Status, found.Reason, found.Message); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func said(t *testing.T, ctx context.Context, host string) string {
+	t.Helper()
+	c, err := discovery.NewDiscoveryClientForConfig(&rest.Config{Host: host})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := probe(ctx, c.RESTClient())
+	return fmt.Sprintf("%s %s: %s", found.Status, found.Reason, found.Message)
+}
+
+// karmada.md §1.1, health probing: the first observation at once; then only what has been so for 30 s on end.
+func TestThreshold(t *testing.T) {
+	const yes, no, unknown = metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown
+	type step struct {
+		after   time.Duration
+		found   metav1.ConditionStatus
+		current metav1.ConditionStatus // what stands at the hub; empty: nothing
+		passes  bool
+	}
+	for name, steps := range map[string][]step{
+		"first, nothing stands there": {{0, no, "", true}},
+		"first, another stands there": {{0, no, yes, true}},
+		"fails for 30 s": {
+			{0, yes, "", true}, {10, yes, yes, true}, {20, no, yes, false}, {30, no, yes, false}, {40, no, yes, false}, {50, no, yes, true},
+		},
+		"fails, and once not": {
+			{0, yes, "", true}, {10, no, yes, false}, {30, no, yes, false}, {35, yes, yes, true},
+			{45, no, yes, false}, {74, no, yes, false}, {75, no, yes, true},
+		},
+		"comes back":                               {{0, no, "", true}, {10, yes, no, false}, {39, yes, no, false}, {40, yes, no, true}},
+		"fails for another reason":                 {{0, no, "", true}, {10, no, no, true}},
+		"the hub has lost sight of it, not we":     {{0, yes, "", true}, {100, yes, yes, true}, {110, yes, unknown, true}},
+		"the hub has lost sight of it, and we too": {{0, yes, "", true}, {100, no, unknown, true}},
+		"the condition was taken away":             {{0, yes, "", true}, {10, no, "", true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			th := threshold{failure: 30 * time.Second, success: 30 * time.Second}
+			start := time.Unix(1700000000, 0)
+			for _, s := range steps {
+				var current *metav1.Condition
+				if s.current != "" {
+					current = &metav1.Condition{Status: s.current}
+				}
+				if got := th.passes(start.Add(s.after*time.Second), current, s.found); got != s.passes {
+					t.Errorf("at %d s, %s where %q stands: passes %v, want %v", s.after, s.found, s.current, got, s.passes)
+				}
+			}
+		})
+	}
+}
