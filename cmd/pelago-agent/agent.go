@@ -18,8 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"github.com/pelago-net/pelago/control/addresses"
-	"github.com/pelago-net/pelago/control/blocks"
+	"github.com/pelago-net/pelago/control/agent/ipam"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/corefile"
 	"github.com/pelago-net/pelago/control/credential"
@@ -27,7 +26,6 @@ import (
 	"github.com/pelago-net/pelago/control/imports"
 	"github.com/pelago-net/pelago/control/ingress"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/control/nodeindex"
 	"github.com/pelago-net/pelago/control/peers"
 )
 
@@ -123,9 +121,9 @@ func (a *agent) addNetwork(c config.Config, to kube.HubOptions, tokens *credenti
 func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *credential.Source) error {
 	zones := append([]string{"clusterset.local"}, c.CustomDomains...)
 	return errors.Join(
-		nodeindex.Setup(mgr, nodeindex.Options{Namespace: config.SystemNamespace, Globalnet: c.Globalnet()}),
-		addresses.Setup(mgr, addresses.Options{GlobalCIDR: c.GlobalCIDRs}),
-		blocks.Setup(mgr, blocks.Options{GlobalCIDR: c.GlobalCIDRs}),
+		ipam.SetupNodeIndexes(mgr, ipam.NodeIndexOptions{Namespace: config.SystemNamespace, Globalnet: c.Globalnet()}),
+		ipam.SetupAddresses(mgr, ipam.AddressOptions{GlobalCIDR: c.GlobalCIDRs}),
+		ipam.SetupBlocks(mgr, ipam.BlockOptions{GlobalCIDR: c.GlobalCIDRs}),
 		ingress.Setup(mgr, ingress.Options{GlobalCIDR: c.GlobalCIDRs}),
 		peers.Setup(mgr, peers.Options{
 			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),

@@ -23,7 +23,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/addresses"
+	"github.com/pelago-net/pelago/control/agent/ipam"
 	"github.com/pelago-net/pelago/control/ingress"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
@@ -64,7 +64,7 @@ func (c *cluster) agent(faults *apiserver.Faults) (stop func()) {
 	return apiserver.Manager{Scheme: c.Scheme(), NewClient: faults.NewClient, Setup: []func(ctrl.Manager) error{
 		func(mgr ctrl.Manager) error { return ingress.Setup(mgr, ingress.Options{GlobalCIDR: cidr}) },
 		func(mgr ctrl.Manager) error {
-			return addresses.Setup(mgr, addresses.Options{GlobalCIDR: cidr})
+			return ipam.SetupAddresses(mgr, ipam.AddressOptions{GlobalCIDR: cidr})
 		},
 	}}.Run(c, c.Config)
 }

@@ -1,0 +1,268 @@
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/kube"
+)
+
+// DefaultMinimum is the number of blocks that a node has of each pool that it uses.
+const DefaultMinimum = 2
+
+// Options of the controller.
+type BlockOptions struct {
+	// GlobalCIDR are the cluster's own ranges; without any the controller is not started.
+	GlobalCIDR []netip.Prefix
+	// Minimum is the number of blocks that a node has of each pool that it uses; DefaultMinimum if 0.
+	Minimum int
+	// Clock is the machine's if nil.
+	Clock clock.PassiveClock
+}
+
+// request names the blocks of one pool on one node.
+type blockRequest struct {
+	Pool pelagov1alpha1.EgressPool
+	Node string
+}
+
+func (r blockRequest) String() string {
+	return fmt.Sprintf("%s/%s on %s", r.Pool.Namespace, r.Pool.Name, r.Node)
+}
+
+func blockRequestOf(b *pelagov1alpha1.PortBlock) blockRequest {
+	return blockRequest{Pool: b.Spec.Pool, Node: b.Spec.Node}
+}
+
+type blockReconciler struct {
+	client   client.Client
+	live     client.Reader // past the cache, for what must not be decided from an old picture
+	recorder record.EventRecorder
+	clock    clock.PassiveClock
+	minimum  int
+	ledger   *blockLedger
+	filled   bool
+}
+
+// Setup adds the controller to the manager.
+func SetupBlocks(mgr ctrl.Manager, opts BlockOptions) error {
+	if len(opts.GlobalCIDR) == 0 {
+		return nil
+	}
+	if opts.Clock == nil {
+		opts.Clock = clock.RealClock{}
+	}
+	if opts.Minimum == 0 {
+		opts.Minimum = DefaultMinimum
+	}
+	r := &blockReconciler{
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-agent"),
+		clock: opts.Clock, minimum: opts.Minimum, ledger: blockNewLedger(),
+	}
+	if err := r.watch(mgr); err != nil {
+		return fmt.Errorf("set up the controller of port blocks: %w", err)
+	}
+	return nil
+}
+
+// Reconcile brings a node's blocks of one pool in line. One worker does it: a node gets its blocks on one IP.
+func (r *blockReconciler) Reconcile(ctx context.Context, req blockRequest) (ctrl.Result, error) {
+	if err := r.fill(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	return kube.Result(r.reconcile(ctx, req))
+}
+
+// fill takes the leases that exist into the picture, once: event handlers may come later than the first reconcile.
+func (r *blockReconciler) fill(ctx context.Context) error {
+	if r.filled {
+		return nil
+	}
+	var list pelagov1alpha1.PortBlockList
+	if err := r.client.List(ctx, &list); err != nil {
+		return fmt.Errorf("list PortBlocks: %w", err)
+	}
+	for i := range list.Items {
+		if p, ok := portsOf(&list.Items[i]); ok {
+			r.ledger.seen(p)
+		}
+	}
+	r.filled = true
+	return nil
+}
+
+func (r *blockReconciler) reconcile(ctx context.Context, req blockRequest) (time.Duration, error) {
+	pool, err := r.pool(ctx, req.Pool)
+	if err != nil {
+		return 0, err
+	}
+	node, err := r.node(ctx, r.client, req, pool)
+	if err != nil {
+		return 0, err
+	}
+	leases, list, err := r.leases(ctx, req)
+	if err != nil {
+		return 0, err
+	}
+	plan := DesiredBlocks(node.BlockNode, pool.ips, list, r.clock.Now())
+	if len(plan.Orphan)+len(plan.Fenced) > 0 { // no node loses its ports on the word of a cache
+		if node, err = r.node(ctx, r.live, req, pool); err != nil {
+			return 0, err
+		}
+		plan = DesiredBlocks(node.BlockNode, pool.ips, list, r.clock.Now())
+	}
+	errs := []error{
+		r.each(leases, plan.Activate, func(b *pelagov1alpha1.PortBlock) error { return r.setState(ctx, b, pelagov1alpha1.BlockActive) }),
+		r.each(leases, plan.Release, func(b *pelagov1alpha1.PortBlock) error { return r.setState(ctx, b, pelagov1alpha1.BlockReleasing) }),
+		r.each(leases, plan.Orphan, func(b *pelagov1alpha1.PortBlock) error { return r.orphan(ctx, b, node) }),
+		r.each(leases, plan.Delete, func(b *pelagov1alpha1.PortBlock) error { return r.delete(ctx, b) }),
+	}
+	starved := r.ledger.starve(req, plan.Missing > 0) // before the look: a block that gets free from here on brings us here again
+	missing, err := r.lease(ctx, req, node, plan, leases)
+	errs = append(errs, err)
+	if err == nil {
+		r.ledger.starve(req, missing > 0)
+		errs = append(errs, r.report(ctx, req, node, pool, missing, !starved))
+	}
+	return plan.Wait, errors.Join(errs...)
+}
+
+// leases lists the blocks of a request, as objects by name and as values.
+func (r *blockReconciler) leases(ctx context.Context, req blockRequest) (map[string]*pelagov1alpha1.PortBlock, []Block, error) {
+	ready, err := blockGatewayIndex.List(ctx, r.client)
+	if err != nil {
+		return nil, nil, err
+	}
+	var found pelagov1alpha1.PortBlockList
+	if err := r.client.List(ctx, &found, client.MatchingFields{requestIndex: req.String()}); err != nil {
+		return nil, nil, fmt.Errorf("list port blocks of %s: %w", req, err)
+	}
+	leases := map[string]*pelagov1alpha1.PortBlock{}
+	for _, items := range [][]pelagov1alpha1.PortBlock{r.ledger.unseen(req), found.Items} {
+		for i := range items {
+			leases[items[i].Name] = &items[i]
+		}
+	}
+	var list []Block
+	for name, b := range leases {
+		ports, ok := portsOf(b)
+		if !ok {
+			delete(leases, name) // not ours: the agent writes addresses
+			continue
+		}
+		value := Block{
+			Name: name, Ports: ports, State: b.Spec.State, NodeUID: b.Spec.NodeUID, Released: b.Status.Released,
+			Acked: ready.Have(b.UID), OrphanBootID: b.Annotations[pelagov1alpha1.AnnotationOrphanBootID],
+		}
+		if b.Spec.OrphanedAt != nil {
+			value.OrphanedAt = b.Spec.OrphanedAt.Time
+		}
+		list = append(list, value)
+	}
+	slices.SortFunc(list, func(a, b Block) int { return strings.Compare(a.Name, b.Name) })
+	return leases, list, nil
+}
+
+// lease creates the missing blocks and returns how many the pool could not give.
+func (r *blockReconciler) lease(ctx context.Context, req blockRequest, node member, plan BlockPlan, leases map[string]*pelagov1alpha1.PortBlock) (missing int, err error) {
+	for missing = plan.Missing; missing > 0; {
+		ports := r.ledger.reserve(plan.Order, missing)
+		if len(ports) == 0 {
+			return missing, nil
+		}
+		for i, p := range ports {
+			got, err := r.create(ctx, req, node, p)
+			if err != nil {
+				r.ledger.unreserve(ports[i:]...)
+				return missing, err
+			}
+			if _, known := leases[blockName(p)]; got && !known {
+				missing--
+			}
+		}
+	}
+	return 0, nil
+}
+
+// create creates a lease and says whether the ports are the node's now. If it exists already it may be the node's, from
+// an earlier attempt whose answer was lost; else the picture was old, and the ports stay marked as leased.
+func (r *blockReconciler) create(ctx context.Context, req blockRequest, node member, p PortSpace) (bool, error) {
+	b := &pelagov1alpha1.PortBlock{
+		ObjectMeta: metav1.ObjectMeta{Name: blockName(p)},
+		Spec: pelagov1alpha1.PortBlockSpec{
+			EgressIP: p.IP.String(), FirstPort: p.First, Node: req.Node, NodeUID: node.UID, Pool: req.Pool,
+			State: pelagov1alpha1.BlockPending,
+		},
+	}
+	if err := kube.Claim(ctx, r.client, r.live, b); err != nil {
+		return false, fmt.Errorf("lease port block %s to node %s: %w", blockName(p), req.Node, err)
+	}
+	mine := b.Spec.NodeUID == node.UID && b.Spec.Pool == req.Pool && b.Spec.OrphanedAt == nil && b.Spec.State != pelagov1alpha1.BlockReleasing
+	if mine {
+		r.ledger.leased(p, *b)
+	}
+	return mine, nil
+}
+
+// each applies a change to the named leases, all of them even if one fails.
+func (r *blockReconciler) each(leases map[string]*pelagov1alpha1.PortBlock, names []string, change func(*pelagov1alpha1.PortBlock) error) error {
+	var errs []error
+	for _, name := range names {
+		if err := change(leases[name]); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("port block %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// The changes below carry the version that the plan was made from: whoever was faster makes them fail.
+
+func (r *blockReconciler) setState(ctx context.Context, b *pelagov1alpha1.PortBlock, state pelagov1alpha1.BlockState) error {
+	patch := client.MergeFromWithOptions(b.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	b.Spec.State = state
+	if err := r.client.Patch(ctx, b, patch); err != nil {
+		return fmt.Errorf("make it %s: %w", state, err)
+	}
+	return nil
+}
+
+func (r *blockReconciler) orphan(ctx context.Context, b *pelagov1alpha1.PortBlock, node member) error {
+	patch := client.MergeFromWithOptions(b.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	b.Spec.OrphanedAt = &metav1.Time{Time: r.clock.Now().Add(time.Second).Truncate(time.Second)} // the API keeps seconds
+	if boot := node.bootOf[b.Spec.NodeUID]; boot != "" {
+		metav1.SetMetaDataAnnotation(&b.ObjectMeta, pelagov1alpha1.AnnotationOrphanBootID, boot)
+	}
+	if err := r.client.Patch(ctx, b, patch); err != nil {
+		return fmt.Errorf("mark it as orphaned: %w", err)
+	}
+	return nil
+}
+
+func (r *blockReconciler) delete(ctx context.Context, b *pelagov1alpha1.PortBlock) error {
+	if err := r.client.Delete(ctx, b, client.Preconditions{UID: &b.UID, ResourceVersion: &b.ResourceVersion}); err != nil {
+		return fmt.Errorf("delete it: %w", err)
+	}
+	return nil
+}
+
+func portsOf(b *pelagov1alpha1.PortBlock) (PortSpace, bool) {
+	ip, err := netip.ParseAddr(b.Spec.EgressIP)
+	return PortSpace{IP: ip, First: b.Spec.FirstPort}, err == nil && slot(b.Spec.FirstPort) >= 0
+}
+
+// name is the name of the PortBlock of these ports: 120-1-0-1-1024.
+func blockName(p PortSpace) string {
+	return fmt.Sprintf("%s-%d", strings.NewReplacer(".", "-", ":", "-").Replace(p.IP.StringExpanded()), p.First)
+}

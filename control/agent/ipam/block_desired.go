@@ -1,0 +1,166 @@
+package ipam
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+)
+
+// Established is how long a NAT keeps an idle TCP connection at least (RFC 5382 REQ-5). After it, no flow of a node
+// that nobody has heard of can still be alive.
+const Established = 7440 * time.Second
+
+// Keep as Node.Want says that it is not known how many blocks the node needs: what it has stays.
+const KeepBlocks = -1
+
+// Node is the one whose blocks of one pool are planned.
+type BlockNode struct {
+	// UID is that of the Node object that exists under the name now; empty if there is none.
+	UID string
+	// BootID is what the daemon of that very Node object reports; empty if unknown.
+	BootID string
+	// Index numbers the node within its cluster; it spreads nodes over the pool's IPs.
+	Index int32
+	// Want is how many blocks it shall have, or Keep.
+	Want int
+}
+
+// Block is a lease of a node of this name.
+type Block struct {
+	Name  string
+	Ports PortSpace
+	State pelagov1alpha1.BlockState
+	// NodeUID is the owner; a Node of the same name with another UID is another node.
+	NodeUID  string
+	Released bool
+	// Acked says that every ready gateway has the block in its tables.
+	Acked bool
+	// OrphanedAt is zero as long as the owner is not missed. OrphanBootID is the owner's last boot; empty if unknown.
+	OrphanedAt   time.Time
+	OrphanBootID string
+}
+
+// Plan lists what to do with the blocks, by name.
+type BlockPlan struct {
+	Activate []string // Pending → Active
+	Release  []string // Active → Releasing
+	Orphan   []string // set orphanedAt: the owner is missed
+	Delete   []string // the ports are free
+	// Fenced are those of Delete whose owner did not say so itself: it is known to have lost all flows.
+	Fenced []string
+	// Missing is how many blocks to lease, Order the IPs to look at, best first.
+	Missing int
+	Order   []netip.Addr
+	// Wait is the time until the next orphan's end; 0 if there is none.
+	Wait time.Duration
+}
+
+// Desired plans the blocks of one pool that nodes of one name have; ips are the pool's addresses.
+//
+// Ports change their owner only if the owner released them, never opened a flow in them (Pending), rebooted (its flows
+// died with the kernel's tables), or was not seen for as long as a flow can live.
+func DesiredBlocks(node BlockNode, ips []netip.Addr, blocks []Block, now time.Time) BlockPlan {
+	var p BlockPlan
+	var held []Block
+	for _, b := range blocks {
+		mine := node.UID != "" && b.NodeUID == node.UID
+		switch {
+		case !b.OrphanedAt.IsZero():
+			p.orphan(b, node, now)
+		case b.Released:
+			p.Delete = append(p.Delete, b.Name)
+		case !mine && b.State == pelagov1alpha1.BlockPending:
+			p.Delete = append(p.Delete, b.Name)
+			p.Fenced = append(p.Fenced, b.Name)
+		case !mine:
+			p.Orphan = append(p.Orphan, b.Name)
+		case b.State == pelagov1alpha1.BlockReleasing: // the node's turn
+		case !slices.Contains(ips, b.Ports.IP):
+			p.giveUp(b)
+		default:
+			held = append(held, b)
+		}
+	}
+	p.keep(held, node.Want)
+	p.Order = order(ips, held, node.Index)
+	return p
+}
+
+// orphan plans a block whose owner is missed. That is not taken back: the owner, if it lives, has stopped to use it.
+func (p *BlockPlan) orphan(b Block, node BlockNode, now time.Time) {
+	rebooted := node.UID != b.NodeUID && b.OrphanBootID != "" && node.BootID != "" && node.BootID != b.OrphanBootID
+	left := b.OrphanedAt.Add(Established).Sub(now)
+	if rebooted || left <= 0 {
+		p.Delete = append(p.Delete, b.Name)
+		p.Fenced = append(p.Fenced, b.Name)
+		return
+	}
+	if p.Wait == 0 || left < p.Wait {
+		p.Wait = left
+	}
+}
+
+// giveUp ends a lease: at once if no flow was opened in it, else by asking the node.
+func (p *BlockPlan) giveUp(b Block) {
+	if b.State == pelagov1alpha1.BlockPending {
+		p.Delete = append(p.Delete, b.Name)
+	} else {
+		p.Release = append(p.Release, b.Name)
+	}
+}
+
+// keep keeps the blocks in use before pending ones, and those of the IP with the most blocks before others.
+func (p *BlockPlan) keep(held []Block, want int) {
+	if want == KeepBlocks {
+		want = len(held)
+	}
+	n := perIP(held)
+	slices.SortFunc(held, func(a, b Block) int {
+		return cmp.Or(
+			-cmp.Compare(rank(a), rank(b)),
+			-cmp.Compare(n[a.Ports.IP], n[b.Ports.IP]),
+			a.Ports.IP.Compare(b.Ports.IP),
+			cmp.Compare(a.Ports.First, b.Ports.First),
+		)
+	})
+	for i, b := range held {
+		switch {
+		case i >= want:
+			p.giveUp(b)
+		case b.State == pelagov1alpha1.BlockPending && b.Acked:
+			p.Activate = append(p.Activate, b.Name)
+		}
+	}
+	p.Missing = max(0, want-len(held))
+}
+
+func rank(b Block) int {
+	if b.State == pelagov1alpha1.BlockActive {
+		return 1
+	}
+	return 0
+}
+
+func perIP(held []Block) map[netip.Addr]int {
+	n := map[netip.Addr]int{}
+	for _, b := range held {
+		n[b.Ports.IP]++
+	}
+	return n
+}
+
+// order lists the IPs on which a node looks for more blocks: first those where it has blocks already (a pod keeps one
+// egress IP, so a node should have few), then round from one that differs from node to node.
+func order(ips []netip.Addr, held []Block, index int32) []netip.Addr {
+	if len(ips) == 0 {
+		return nil
+	}
+	start := int(max(0, index-1)) % len(ips)
+	round := slices.Concat(ips[start:], ips[:start])
+	n := perIP(held)
+	slices.SortStableFunc(round, func(a, b netip.Addr) int { return -cmp.Compare(n[a], n[b]) })
+	return round
+}

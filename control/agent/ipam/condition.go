@@ -1,0 +1,64 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+)
+
+// refusal is why an object gets no addresses whatever the pool has.
+type refusal struct{ reason, message string }
+
+// supply is the pool at the moment of the decision.
+type supply struct {
+	cidr string
+	size int
+}
+
+// egressCondition says how an egress object stands that wants count addresses and has those of have.
+func egressCondition(refused *refusal, count int, have []netip.Addr, s supply) metav1.Condition {
+	switch {
+	case refused != nil:
+		return notAllocated(refused.reason, refused.message)
+	case count == 0:
+		return notAllocated(submarinerv1.ReasonZeroInput, "the number of IPs is 0: these pods have no egress to other clusters")
+	case len(have) < count:
+		return notAllocated(submarinerv1.ReasonIPPoolAllocationFailed, s.exhausted(count, len(have)))
+	}
+	return allocated()
+}
+
+// ingressCondition says how a GlobalIngressIP stands. An address that was announced once stays announced: gateways
+// that join later take it into their tables before they are ready.
+func ingressCondition(have []netip.Addr, shown string, was *metav1.Condition, acked bool, s supply) metav1.Condition {
+	if len(have) == 0 {
+		return notAllocated(submarinerv1.ReasonIPPoolAllocationFailed, s.exhausted(1, 0))
+	}
+	announced := was != nil && was.Status == metav1.ConditionTrue && shown == have[0].String()
+	if !acked && !announced {
+		return notAllocated(submarinerv1.ReasonAwaitingGateways,
+			"the address is allocated and gets used once every ready gateway has it in its tables")
+	}
+	return allocated()
+}
+
+// exhausted tells the user what is lacking and what helps.
+func (s supply) exhausted(count, have int) string {
+	return fmt.Sprintf("%d of %d addresses are allocated, the GlobalCIDR %s has %d and not enough of them are free: "+
+		"delete ServiceExports or egress IPs that are not needed (an address is free again %d s later), or join with a larger --globalnet-cidr",
+		have, count, s.cidr, s.size, int(AddressRest.Seconds()))
+}
+
+func allocated() metav1.Condition {
+	return metav1.Condition{
+		Type: submarinerv1.ConditionAllocated, Status: metav1.ConditionTrue,
+		Reason: submarinerv1.ReasonSuccess, Message: "Allocated global IP(s)",
+	}
+}
+
+func notAllocated(reason, message string) metav1.Condition {
+	return metav1.Condition{Type: submarinerv1.ConditionAllocated, Status: metav1.ConditionFalse, Reason: reason, Message: message}
+}

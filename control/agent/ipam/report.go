@@ -1,0 +1,68 @@
+package ipam
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+)
+
+// report tells the users of a pool and of a node when blocks are lacking, and when no longer. isNew says that the node
+// did not lack any before.
+func (r *blockReconciler) report(ctx context.Context, req blockRequest, node member, pool blockSupply, missing int, isNew bool) error {
+	lacking := missing > 0 && len(pool.ips) > 0 // a pool without addresses says so itself
+	if pool.object == nil {
+		return nil
+	}
+	total := len(pool.ips) * pelagov1alpha1.BlocksPerIP
+	switch {
+	case lacking:
+		message := fmt.Sprintf("all %d port blocks of its %d egress IPs are leased to nodes and another one is needed: new flows "+
+			"are dropped where the leased ports are used up; raise numberOfIPs", total, len(pool.ips))
+		shown, err := r.show(ctx, req, pool, metav1.Condition{
+			Type: submarinerv1.ConditionPortBlocksExhausted, Status: metav1.ConditionTrue, Reason: submarinerv1.ReasonAllBlocksLeased, Message: message,
+		})
+		if shown {
+			r.recorder.Event(pool.object, corev1.EventTypeWarning, submarinerv1.ReasonAllBlocksLeased, message)
+		}
+		if isNew && node.object != nil {
+			r.recorder.Eventf(node.object, corev1.EventTypeWarning, submarinerv1.ReasonAllBlocksLeased,
+				"%d more port blocks of the egress pool %s are needed and none is free: raise its numberOfIPs", missing, poolName(req.Pool))
+		}
+		return err
+	case meta.IsStatusConditionTrue(*pool.conditions, submarinerv1.ConditionPortBlocksExhausted) &&
+		len(r.ledger.hungry(req.Pool)) == 0 && r.ledger.free(pool.ips) > 0:
+		_, err := r.show(ctx, req, pool, metav1.Condition{
+			Type: submarinerv1.ConditionPortBlocksExhausted, Status: metav1.ConditionFalse, Reason: submarinerv1.ReasonBlocksAvailable, Message: "Nodes get the port blocks that they need",
+		})
+		return err
+	}
+	return nil
+}
+
+// show writes the condition if it is another one than before, and says whether it did.
+func (r *blockReconciler) show(ctx context.Context, req blockRequest, pool blockSupply, c metav1.Condition) (bool, error) {
+	before := pool.object.DeepCopyObject().(client.Object)
+	c.ObservedGeneration = pool.object.GetGeneration()
+	if !meta.SetStatusCondition(pool.conditions, c) {
+		return false, nil
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.client.Status().Patch(ctx, pool.object, patch); err != nil {
+		return false, client.IgnoreNotFound(fmt.Errorf("write the status of egress pool %s: %w", poolName(req.Pool), err))
+	}
+	return true, nil
+}
+
+func poolName(p pelagov1alpha1.EgressPool) string {
+	if p.Namespace == "" {
+		return p.Name
+	}
+	return p.Namespace + "/" + p.Name
+}
