@@ -19,12 +19,10 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/pelago-net/pelago/control/agent/ipam"
+	"github.com/pelago-net/pelago/control/agent/services"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/corefile"
 	"github.com/pelago-net/pelago/control/credential"
-	"github.com/pelago-net/pelago/control/export"
-	"github.com/pelago-net/pelago/control/imports"
-	"github.com/pelago-net/pelago/control/ingress"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/peers"
 )
@@ -124,18 +122,18 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *cr
 		ipam.SetupNodeIndexes(mgr, ipam.NodeIndexOptions{Namespace: config.SystemNamespace, Globalnet: c.Globalnet()}),
 		ipam.SetupAddresses(mgr, ipam.AddressOptions{GlobalCIDR: c.GlobalCIDRs}),
 		ipam.SetupBlocks(mgr, ipam.BlockOptions{GlobalCIDR: c.GlobalCIDRs}),
-		ingress.Setup(mgr, ingress.Options{GlobalCIDR: c.GlobalCIDRs}),
+		services.SetupIngress(mgr, services.IngressOptions{GlobalCIDR: c.GlobalCIDRs}),
 		peers.Setup(mgr, peers.Options{
 			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),
 			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs, Fabric: c.FabricCIDR,
 			CableDriver: c.CableDriver, CablePort: c.CablePort, NoNAT: c.NoNAT, WireVersion: wireVersion,
 			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, Hub: h,
 		}),
-		export.Setup(mgr, export.Options{
+		services.SetupExports(mgr, services.ExportOptions{
 			ClusterID: c.ClusterID, Globalnet: c.Globalnet(), PodCIDRs: c.PodCIDRs, Hub: h,
 			Fabric: func(node uint16) (netip.Addr, error) { return c.FabricAddress(c.ClusterIndex, node) },
 		}),
-		imports.Setup(mgr, imports.Options{
+		services.SetupImports(mgr, services.ImportOptions{
 			ClusterID: c.ClusterID, SystemNamespace: config.SystemNamespace, HubID: c.HubID,
 			ClusterSetIPs: c.Mode == config.ModeMCS, Hub: h,
 		}),

@@ -1,4 +1,4 @@
-package ingress
+package services
 
 import (
 	"net/netip"
@@ -16,7 +16,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-func export(service string, kind Kind, age int) Export {
+func export(service string, kind ServiceKind, age int) Export {
 	return Export{
 		Service: service, Kind: kind, Created: time.Unix(int64(1000+age), 0),
 		Owner: metav1.OwnerReference{APIVersion: "multicluster.x-k8s.io/v1beta1", Kind: "ServiceExport", Name: service, UID: types.UID("export-of-" + service)},
@@ -44,7 +44,7 @@ func short(g *submarinerv1.GlobalIngressIP) string {
 	return text + " owned by " + g.OwnerReferences[0].Kind
 }
 
-func TestDesired(t *testing.T) {
+func TestIngressDesired(t *testing.T) {
 	clusterIP, headless, external := export("web", ClusterIP, 5), export("web", Headless, 5), export("web", NotReachable, 5)
 	db, old := export("db", Headless, 5), export("old", Headless, 1)
 	bare := Endpoint{IP: netip.MustParseAddr("192.0.2.7")}
@@ -76,7 +76,7 @@ func TestDesired(t *testing.T) {
 			conflict: "the Service pod-db-0 has the GlobalIngressIP pod-db-0 that an endpoint of the Service db needs: rename the Service pod-db-0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, conflict := Desired("ns1", tc.object, tc.service, tc.backends)
+			got, conflict := DesiredIngress("ns1", tc.object, tc.service, tc.backends)
 			if diff := cmp.Diff(tc.want, short(got)); diff != "" {
 				t.Error(diff)
 			}
@@ -101,7 +101,7 @@ func TestKindOf(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		spec corev1.ServiceSpec
-		want Kind
+		want ServiceKind
 	}{
 		{"ClusterIP", corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.77.0.9"}, ClusterIP},
 		{"NodePort", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.77.0.9"}, ClusterIP},

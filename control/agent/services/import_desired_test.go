@@ -1,4 +1,4 @@
-package imports
+package services
 
 import (
 	"slices"
@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	g1     = cluster{id: "g1", systemNamespace: "pelago-system", owner: kube.Owner{HubID: "hub"}}
+	g1     = sourceCluster{id: "g1", systemNamespace: "pelago-system", owner: kube.Owner{HubID: "hub"}}
 	start  = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	joined = map[string]time.Time{"g1": start, "g2": start, "g3": start}
 )
@@ -50,18 +50,18 @@ func hubSlice(cluster, name string, addresses ...string) discoveryv1.EndpointSli
 }
 
 // sample is the state of service sample/web in an existing namespace.
-func sample(contributions ...v1alpha1.ServiceContribution) state {
-	return state{
+func sample(contributions ...v1alpha1.ServiceContribution) importState {
+	return importState{
 		namespace: "sample", name: "web", namespaceExists: true, joined: joined, contributions: contributions,
 		hubSlices: []discoveryv1.EndpointSlice{hubSlice("g2", "g2.web.1", "120.2.0.9"), hubSlice("g3", "g3.web.1", "120.3.0.9")},
 	}
 }
 
-func (s state) with(change func(*state)) state { change(&s); return s }
+func (s importState) with(change func(*importState)) importState { change(&s); return s }
 
 // local adds the own cluster's Service with one pod.
-func local(clusterIP string) func(*state) {
-	return func(s *state) {
+func local(clusterIP string) func(*importState) {
+	return func(s *importState) {
 		s.exported = true
 		s.service = &corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: clusterIP, ClusterIPs: []string{clusterIP}}}
 		s.localSlices = []discoveryv1.EndpointSlice{{
@@ -71,12 +71,12 @@ func local(clusterIP string) func(*state) {
 	}
 }
 
-func refuse(cluster string) func(*state) {
-	return func(s *state) { s.refused = map[string]refusal{cluster: {why: "OverlappingCIDR"}} }
+func refuse(cluster string) func(*importState) {
+	return func(s *importState) { s.refused = map[string]refusal{cluster: {why: "OverlappingCIDR"}} }
 }
 
 // lines describes a result: the import, the copies, the slices.
-func lines(r result) []string {
+func importLines(r result) []string {
 	var out []string
 	if r.imported != nil {
 		text := "import " + string(r.imported.Spec.Type)
@@ -99,9 +99,9 @@ func lines(r result) []string {
 	return out
 }
 
-func TestDesired(t *testing.T) {
+func TestImportDesired(t *testing.T) {
 	tests := map[string]struct {
-		state state
+		state importState
 		want  []string
 	}{
 		"no exporter": {sample(), nil},
@@ -109,7 +109,7 @@ func TestDesired(t *testing.T) {
 			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
 		"slices without a contribution are left out": {sample(contribution("g3", "120.3.0.9", 0)), []string{
 			"copy web-sample-g3 120.3.0.9", "import ClusterSetIP g3", "slice g3 headless=false 120.3.0.9"}},
-		"no namespace: only a copy": {sample(contribution("g2", "120.2.0.9", 0)).with(func(s *state) { s.namespaceExists = false }), []string{
+		"no namespace: only a copy": {sample(contribution("g2", "120.2.0.9", 0)).with(func(s *importState) { s.namespaceExists = false }), []string{
 			"copy web-sample-g2 120.2.0.9"}},
 		"own and remote: the own ClusterIP": {sample(contribution("g1", "120.1.0.9", 0), contribution("g2", "120.2.0.9", 1)).with(local("10.77.0.5")), []string{
 			"copy web-sample-g1 120.1.0.9", "copy web-sample-g2 120.2.0.9", "import ClusterSetIP g1 g2",
@@ -131,7 +131,7 @@ func TestDesired(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, lines(g1.desired(tt.state))); diff != "" {
+			if diff := cmp.Diff(tt.want, importLines(g1.desired(tt.state))); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
@@ -155,7 +155,7 @@ func TestImportedSlice(t *testing.T) {
 }
 
 func TestImportStatus(t *testing.T) {
-	condition := func(c cluster, x v1alpha1.ServiceContribution) string {
+	condition := func(c sourceCluster, x v1alpha1.ServiceContribution) string {
 		i := c.desired(sample(x)).imported
 		if len(i.Spec.IPs) > 0 || i.Status.EndpointSliceObjects != mcs.EndpointSliceObjectsPresent {
 			t.Errorf("import %+v", i)
@@ -203,7 +203,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 		one := g1.desired(s)
 		s.contributions = rapid.Permutation(all).Draw(t, "order")
 		s.hubSlices = rapid.Permutation(s.hubSlices).Draw(t, "slices")
-		if diff := cmp.Diff(lines(one), lines(g1.desired(s))); diff != "" {
+		if diff := cmp.Diff(importLines(one), importLines(g1.desired(s))); diff != "" {
 			t.Fatalf("-one order +another\n%s", diff)
 		}
 		names := map[string]bool{}

@@ -3,7 +3,7 @@
 //
 // It runs in pelago-agent. It writes at the hub only objects with the own cluster's id, and in the member only the
 // status of ServiceExports.
-package export
+package services
 
 import (
 	"context"
@@ -26,9 +26,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/backends"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/control/merge"
 )
 
 const (
@@ -37,7 +35,7 @@ const (
 )
 
 // Options are the facts of the cluster that the controller works with.
-type Options struct {
+type ExportOptions struct {
 	ClusterID string
 	Globalnet bool
 	// PodCIDRs and Fabric, the address of a node by its index, are used without globalnet.
@@ -47,13 +45,13 @@ type Options struct {
 }
 
 // Setup adds the controller to the manager and its indexes to the caches.
-func Setup(mgr ctrl.Manager, o Options) error {
+func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 	r := &reconciler{
 		local:   mgr.GetClient(),
 		hub:     o.Hub,
 		cluster: cluster{id: o.ClusterID, globalnet: o.Globalnet, brokerNamespace: o.Hub.Namespace(), podCIDRs: o.PodCIDRs, fabric: o.Fabric},
 	}
-	if err := kube.AddIndex(mgr, &discoveryv1.EndpointSlice{}, indexService, backends.ByService); err != nil {
+	if err := kube.AddIndex(mgr, &discoveryv1.EndpointSlice{}, indexService, ByService); err != nil {
 		return fmt.Errorf("set up controller export: %w", err)
 	}
 	err := ctrl.NewControllerManagedBy(mgr).
@@ -214,7 +212,7 @@ func (r *reconciler) owns(obj client.Object) bool {
 }
 
 // conflicts merges all contributions to the service if one of them is the own cluster's.
-func (r *reconciler) conflicts(ctx context.Context, req reconcile.Request) ([]merge.Conflict, error) {
+func (r *reconciler) conflicts(ctx context.Context, req reconcile.Request) ([]MergeConflict, error) {
 	contributions, err := r.hub.Contributions(ctx, req.NamespacedName)
 	if err != nil {
 		return nil, err
@@ -223,10 +221,10 @@ func (r *reconciler) conflicts(ctx context.Context, req reconcile.Request) ([]me
 	if err != nil {
 		return nil, err
 	}
-	all := merge.OfMembers(contributions, joined)
+	all := OfMembers(contributions, joined)
 	for _, c := range all {
 		if c.Spec.Cluster == r.cluster.id {
-			return merge.Of(all, joined).Conflicts, nil
+			return Merge(all, joined).Conflicts, nil
 		}
 	}
 	return nil, nil

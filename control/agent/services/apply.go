@@ -1,4 +1,4 @@
-package imports
+package services
 
 import (
 	"context"
@@ -13,18 +13,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/pelago-net/pelago/control/backends"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-func (r *reconciler) sliceSet() kube.ObjectSet[*discoveryv1.EndpointSlice] {
+func (r *importReconciler) sliceSet() kube.ObjectSet[*discoveryv1.EndpointSlice] {
 	return kube.ObjectSet[*discoveryv1.EndpointSlice]{
 		Client: r.local, Owns: r.cluster.owner.Owns,
 		Copy: func(dst, src *discoveryv1.EndpointSlice) { dst.Ports, dst.Endpoints = src.Ports, src.Endpoints },
 	}
 }
 
-func (r *reconciler) importSet() kube.ObjectSet[*mcs.ServiceImport] {
+func (r *importReconciler) importSet() kube.ObjectSet[*mcs.ServiceImport] {
 	return kube.ObjectSet[*mcs.ServiceImport]{
 		Client: r.local, Owns: r.cluster.owner.Owns,
 		Copy: func(dst, src *mcs.ServiceImport) {
@@ -36,7 +35,7 @@ func (r *reconciler) importSet() kube.ObjectSet[*mcs.ServiceImport] {
 
 // apply makes the member's objects of one service what they are to be. The import announces the slices, so it comes
 // after them and goes before them.
-func (r *reconciler) apply(ctx context.Context, have present, want result) error {
+func (r *importReconciler) apply(ctx context.Context, have present, want result) error {
 	sliceSet := r.sliceSet()
 	if err := sliceSet.Ensure(ctx, have.slices, want.slices); err != nil {
 		return err
@@ -53,7 +52,7 @@ func (r *reconciler) apply(ctx context.Context, have present, want result) error
 }
 
 // applyOwn refreshes the own cluster's part of a service that was imported before, while the hub is not known yet.
-func (r *reconciler) applyOwn(ctx context.Context, have present, s state) error {
+func (r *importReconciler) applyOwn(ctx context.Context, have present, s importState) error {
 	if have.imported == nil || !r.cluster.owner.Owns(have.imported) {
 		return nil
 	}
@@ -72,7 +71,7 @@ func (r *reconciler) applyOwn(ctx context.Context, have present, s state) error 
 }
 
 // applyImport writes the merged import and its status. One that somebody else made is left alone, with an Event.
-func (r *reconciler) applyImport(ctx context.Context, have, want *mcs.ServiceImport) error {
+func (r *importReconciler) applyImport(ctx context.Context, have, want *mcs.ServiceImport) error {
 	var present, wanted []*mcs.ServiceImport
 	if have != nil {
 		present = append(present, have)
@@ -96,7 +95,7 @@ func (r *reconciler) applyImport(ctx context.Context, have, want *mcs.ServiceImp
 	return r.applyStatus(ctx, current, status)
 }
 
-func (r *reconciler) applyStatus(ctx context.Context, current *mcs.ServiceImport, status mcs.ServiceImportStatus) error {
+func (r *importReconciler) applyStatus(ctx context.Context, current *mcs.ServiceImport, status mcs.ServiceImportStatus) error {
 	next := current.DeepCopy()
 	next.Status.Clusters, next.Status.EndpointSliceObjects = status.Clusters, status.EndpointSliceObjects
 	for _, c := range status.Conditions {
@@ -113,7 +112,7 @@ func (r *reconciler) applyStatus(ctx context.Context, current *mcs.ServiceImport
 
 // unambiguous renames copies whose name another service's copy has: service a in namespace b-c and service a-b in
 // namespace c have the same one.
-func (r *reconciler) unambiguous(ctx context.Context, have, want []*mcs.ServiceImport) ([]*mcs.ServiceImport, error) {
+func (r *importReconciler) unambiguous(ctx context.Context, have, want []*mcs.ServiceImport) ([]*mcs.ServiceImport, error) {
 	mine := map[string]bool{}
 	for _, h := range have {
 		mine[h.Name] = true
@@ -126,7 +125,7 @@ func (r *reconciler) unambiguous(ctx context.Context, have, want []*mcs.ServiceI
 		err := r.local.Get(ctx, client.ObjectKeyFromObject(w), &other)
 		switch {
 		case err == nil && !slices.Equal(importedService(&other), importedService(w)):
-			w.Name += "-" + backends.NameHash(importedService(w)...)
+			w.Name += "-" + NameHash(importedService(w)...)
 		case client.IgnoreNotFound(err) != nil:
 			return nil, fmt.Errorf("read ServiceImport %s/%s: %w", w.Namespace, w.Name, err)
 		}

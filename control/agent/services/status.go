@@ -1,4 +1,4 @@
-package export
+package services
 
 import (
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -7,7 +7,6 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/control/merge"
 )
 
 // The messages by which users and scripts know the end of an export.
@@ -25,7 +24,7 @@ type outcome struct {
 	published bool
 	err       error
 	// conflicts between all contributions to the service, if this one is among them.
-	conflicts []merge.Conflict
+	conflicts []MergeConflict
 }
 
 // conditions returns the conditions of an export; present ones stay where nothing new is known.
@@ -51,7 +50,7 @@ func conditions(export *mcs.ServiceExport, o outcome) []metav1.Condition {
 	}
 	if o.synced {
 		if len(o.conflicts) > 0 {
-			set(string(mcs.ServiceExportConditionConflict), true, mcs.ServiceExportConditionReason(merge.Reasons(o.conflicts)), merge.Messages(o.conflicts))
+			set(string(mcs.ServiceExportConditionConflict), true, mcs.ServiceExportConditionReason(ConflictReasons(o.conflicts)), ConflictMessages(o.conflicts))
 		} else {
 			set(string(mcs.ServiceExportConditionConflict), false, mcs.ServiceExportReasonNoConflicts, "all exporting clusters agree")
 		}

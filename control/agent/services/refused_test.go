@@ -1,4 +1,4 @@
-package imports
+package services
 
 import (
 	"context"
@@ -31,7 +31,7 @@ func TestWhoIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	events := record.NewFakeRecorder(10)
-	r := &reconciler{cluster: g1, events: events, told: map[types.NamespacedName]map[string]string{},
+	r := &importReconciler{cluster: g1, events: events, told: map[types.NamespacedName]map[string]string{},
 		local: fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 			peer("good", metav1.ConditionTrue, v1alpha1.ReasonAccepted, ""),
 			peer("gone", metav1.ConditionFalse, v1alpha1.ReasonNoGateway, "no gateway"),

@@ -1,4 +1,4 @@
-package export
+package services
 
 import (
 	"errors"
@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/merge"
 )
 
 func TestConditions(t *testing.T) {
@@ -78,7 +77,7 @@ func TestConditions(t *testing.T) {
 			`Synced=False/Failed: ExportFailed: create EndpointSlice: endpointslices "g2.web" is forbidden: outside of the ranges`,
 			"Conflict=False/NoConflicts: all exporting clusters agree",
 		}},
-		"conflicts": {nil, outcome{offer: offered, synced: true, published: true, conflicts: []merge.Conflict{
+		"conflicts": {nil, outcome{offer: offered, synced: true, published: true, conflicts: []MergeConflict{
 			{Reason: "TypeConflict", Message: "type"}, {Reason: "PortConflict", Message: "ports"}}}, []string{
 			"Valid=True/Valid: the Service can be exported",
 			"Ready=True/Exported: Service was successfully exported to the broker",

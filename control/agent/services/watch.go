@@ -1,4 +1,4 @@
-package ingress
+package services
 
 import (
 	"context"
@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/backends"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -32,11 +31,11 @@ const (
 )
 
 // workers is how many names are worked on at once; names do not depend on each other.
-const workers = 4
+const ingressWorkers = 4
 
 type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
 
-func (r *reconciler) watch(mgr ctrl.Manager) error {
+func (r *ingressReconciler) watch(mgr ctrl.Manager) error {
 	if err := addIndexes(mgr); err != nil {
 		return err
 	}
@@ -48,7 +47,7 @@ func (r *reconciler) watch(mgr ctrl.Manager) error {
 		WatchesRawSource(source.TypedKind(cache, &corev1.Service{}, comingAndGoing(r, func(was, is *corev1.Service) bool { return KindOf(was) == KindOf(is) }))).
 		WatchesRawSource(source.TypedKind(cache, &discoveryv1.EndpointSlice{}, r.onSlice())).
 		WatchesRawSource(source.TypedKind(cache, &submarinerv1.GlobalIngressIP{}, &handler.TypedEnqueueRequestForObject[*submarinerv1.GlobalIngressIP]{})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: ingressWorkers}).
 		Complete(r)
 }
 
@@ -81,12 +80,12 @@ func addIndexes(mgr ctrl.Manager) error {
 
 // serviceOf is the name of the local service that a slice belongs to, empty if it was imported from another cluster.
 func serviceOf(slice *discoveryv1.EndpointSlice) string {
-	service, _ := backends.Service(slice)
+	service, _ := SliceService(slice)
 	return service.Name
 }
 
 // comingAndGoing asks for all names of a service when its Service or ServiceExport comes, goes, or is no longer the same.
-func comingAndGoing[T client.Object](r *reconciler, same func(was, is T) bool) handler.TypedEventHandler[T, ctrl.Request] {
+func comingAndGoing[T client.Object](r *ingressReconciler, same func(was, is T) bool) handler.TypedEventHandler[T, ctrl.Request] {
 	ask := func(ctx context.Context, o T, q queue) {
 		for name := range r.namesOf(ctx, o.GetNamespace(), o.GetName()) {
 			q.Add(ctrl.Request{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}})
@@ -105,7 +104,7 @@ func comingAndGoing[T client.Object](r *reconciler, same func(was, is T) bool) h
 }
 
 // namesOf lists the GlobalIngressIPs that a service has or may need.
-func (r *reconciler) namesOf(ctx context.Context, namespace, service string) sets.Set[string] {
+func (r *ingressReconciler) namesOf(ctx context.Context, namespace, service string) sets.Set[string] {
 	names := sets.New(service)
 	var list discoveryv1.EndpointSliceList
 	if err := r.client.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{serviceIndex: service}); err != nil {
@@ -127,7 +126,7 @@ func (r *reconciler) namesOf(ctx context.Context, namespace, service string) set
 }
 
 // onSlice asks for the names of the endpoints that came to a slice of an exported service or left it.
-func (r *reconciler) onSlice() handler.TypedEventHandler[*discoveryv1.EndpointSlice, ctrl.Request] {
+func (r *ingressReconciler) onSlice() handler.TypedEventHandler[*discoveryv1.EndpointSlice, ctrl.Request] {
 	ask := func(ctx context.Context, was, is *discoveryv1.EndpointSlice, q queue) {
 		slice := is
 		if slice == nil {
@@ -166,7 +165,7 @@ func endpointSet(slice *discoveryv1.EndpointSlice) sets.Set[Endpoint] {
 
 // exported says whether the cache has an export of the service. Whichever of the two events, the export's or the
 // slice's, comes last, sees the other object.
-func (r *reconciler) exported(ctx context.Context, namespace, service string) bool {
+func (r *ingressReconciler) exported(ctx context.Context, namespace, service string) bool {
 	export := new(metav1.PartialObjectMetadata)
 	export.SetGroupVersionKind(r.exports)
 	err := r.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: service}, export)

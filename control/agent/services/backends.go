@@ -1,6 +1,4 @@
-// Package backends reads what Kubernetes says of one Service's backends and writes it as the endpoint lists that are
-// published about it: to the hub (control/export) and for the own cluster (control/imports). It is pure.
-package backends
+package services
 
 import (
 	"crypto/sha256"
@@ -15,7 +13,7 @@ import (
 )
 
 // Slice is the content of one EndpointSlice to be.
-type Slice struct {
+type BackendSlice struct {
 	// Source tells the slices of one service and cluster apart; it stays the same while the service lives.
 	Source    string
 	Type      discoveryv1.AddressType
@@ -25,9 +23,9 @@ type Slice struct {
 
 // Virtual is the view of a ClusterIP service from outside: for each IP family one slice with one endpoint, the virtual
 // address, and the Service's own ports. The endpoint is ready if any backend is.
-func Virtual(addresses []string, service *corev1.Service, slices []discoveryv1.EndpointSlice) []Slice {
+func VirtualSlices(addresses []string, service *corev1.Service, slices []discoveryv1.EndpointSlice) []BackendSlice {
 	ready := anyReady(slices)
-	var out []Slice
+	var out []BackendSlice
 	for _, text := range addresses {
 		ip, err := netip.ParseAddr(text)
 		if err != nil {
@@ -37,7 +35,7 @@ func Virtual(addresses []string, service *corev1.Service, slices []discoveryv1.E
 		if ip.Is6() {
 			family = discoveryv1.AddressTypeIPv6
 		}
-		out = append(out, Slice{
+		out = append(out, BackendSlice{
 			Source: "virtual", Type: family, Ports: servicePorts(service),
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{text}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
 		})
@@ -47,13 +45,13 @@ func Virtual(addresses []string, service *corev1.Service, slices []discoveryv1.E
 
 // Pods is the view of a headless service: each slice of the Service mirrored, with the pods' ports (its target ports),
 // readiness and hostnames. address gives the address to publish for an endpoint; one without is left out.
-func Pods(slices []discoveryv1.EndpointSlice, address func(discoveryv1.AddressType, discoveryv1.Endpoint) (string, bool)) []Slice {
-	var out []Slice
+func PodSlices(slices []discoveryv1.EndpointSlice, address func(discoveryv1.AddressType, discoveryv1.Endpoint) (string, bool)) []BackendSlice {
+	var out []BackendSlice
 	for _, s := range slices {
 		if s.AddressType == discoveryv1.AddressTypeFQDN {
 			continue // nothing that a packet can be sent to
 		}
-		slice := Slice{Source: s.Name, Type: s.AddressType, Ports: s.Ports}
+		slice := BackendSlice{Source: s.Name, Type: s.AddressType, Ports: s.Ports}
 		for _, e := range s.Endpoints {
 			if a, ok := address(s.AddressType, e); ok {
 				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
@@ -79,7 +77,7 @@ func Hostname(e discoveryv1.Endpoint) string {
 	if h := ptr.Deref(e.Hostname, ""); h != "" {
 		return h
 	}
-	if pod := Pod(e); pod != "" && len(validation.IsDNS1123Label(pod)) == 0 {
+	if pod := EndpointPod(e); pod != "" && len(validation.IsDNS1123Label(pod)) == 0 {
 		return pod
 	}
 	address := e.Addresses[0]
@@ -90,7 +88,7 @@ func Hostname(e discoveryv1.Endpoint) string {
 }
 
 // Pod is the name of the pod behind an endpoint; empty if there is none.
-func Pod(e discoveryv1.Endpoint) string {
+func EndpointPod(e discoveryv1.Endpoint) string {
 	if e.TargetRef == nil || e.TargetRef.Kind != "Pod" {
 		return ""
 	}

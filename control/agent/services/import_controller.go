@@ -1,9 +1,4 @@
-// Package imports turns the contributions and EndpointSlices of the hub into ServiceImports and EndpointSlices of the
-// member, which pelago-dns answers from.
-//
-// It runs in pelago-agent. It changes and deletes only objects that it has marked as its own, and deletes nothing
-// before the hub's cache has shown a full picture.
-package imports
+package services
 
 import (
 	"context"
@@ -25,14 +20,13 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/backends"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-const workers = 4
+const importWorkers = 4
 
 // Options are the facts of the cluster that the controller works with.
-type Options struct {
+type ImportOptions struct {
 	ClusterID       string
 	SystemNamespace string
 	HubID           string
@@ -42,19 +36,19 @@ type Options struct {
 }
 
 // Setup adds the controller to the manager and its indexes to the cache.
-func Setup(mgr ctrl.Manager, o Options) error {
-	r := &reconciler{
+func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
+	r := &importReconciler{
 		local:  mgr.GetClient(),
 		hub:    o.Hub,
 		told:   map[types.NamespacedName]map[string]string{},
 		events: mgr.GetEventRecorderFor("pelago-agent"),
-		cluster: cluster{
+		cluster: sourceCluster{
 			id: o.ClusterID, systemNamespace: o.SystemNamespace, clusterSetIPs: o.ClusterSetIPs,
 			owner: kube.Owner{HubID: o.HubID},
 		},
 	}
 	if err := errors.Join(
-		kube.AddIndex(mgr, &discoveryv1.EndpointSlice{}, indexLocal, backends.ByService),
+		kube.AddIndex(mgr, &discoveryv1.EndpointSlice{}, indexLocal, ByService),
 		kube.AddIndex(mgr, &discoveryv1.EndpointSlice{}, indexImported, importedService[*discoveryv1.EndpointSlice]),
 		kube.AddIndex(mgr, &mcs.ServiceImport{}, indexImported, importedService[*mcs.ServiceImport]),
 	); err != nil {
@@ -72,7 +66,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, ofMarked)).
 		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
-		WithOptions(kube.HubControllerOptions(workers)).
+		WithOptions(kube.HubControllerOptions(importWorkers)).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up controller imports: %w", err)
@@ -80,18 +74,18 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	return nil
 }
 
-type reconciler struct {
+type importReconciler struct {
 	local   client.Client
 	hub     *kube.Hub
 	events  record.EventRecorder
-	cluster cluster
+	cluster sourceCluster
 
 	toldMu sync.Mutex
 	told   map[types.NamespacedName]map[string]string // service → refused cluster → why, as Events have said
 }
 
 // Reconcile handles one service; the request is its namespace and name.
-func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	have, err := r.have(ctx, req)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -119,7 +113,7 @@ type present struct {
 	slices   []*discoveryv1.EndpointSlice
 }
 
-func (r *reconciler) have(ctx context.Context, req reconcile.Request) (present, error) {
+func (r *importReconciler) have(ctx context.Context, req reconcile.Request) (present, error) {
 	var p present
 	var i mcs.ServiceImport
 	switch err := r.local.Get(ctx, req.NamespacedName, &i); {
@@ -141,8 +135,8 @@ func (r *reconciler) have(ctx context.Context, req reconcile.Request) (present, 
 }
 
 // read collects what the own cluster says of the service.
-func (r *reconciler) read(ctx context.Context, req reconcile.Request) (state, error) {
-	s := state{namespace: req.Namespace, name: req.Name}
+func (r *importReconciler) read(ctx context.Context, req reconcile.Request) (importState, error) {
+	s := importState{namespace: req.Namespace, name: req.Name}
 	var namespace corev1.Namespace
 	if err := r.local.Get(ctx, client.ObjectKey{Name: req.Namespace}, &namespace); err == nil {
 		s.namespaceExists = namespace.DeletionTimestamp == nil
@@ -173,7 +167,7 @@ func (r *reconciler) read(ctx context.Context, req reconcile.Request) (state, er
 }
 
 // readHub adds what the hub says.
-func (r *reconciler) readHub(ctx context.Context, s *state) error {
+func (r *importReconciler) readHub(ctx context.Context, s *importState) error {
 	service := client.ObjectKey{Namespace: s.namespace, Name: s.name}
 	var err error
 	if s.contributions, err = r.hub.Contributions(ctx, service); err != nil {

@@ -1,4 +1,4 @@
-package imports
+package services
 
 import (
 	"context"
@@ -43,7 +43,7 @@ func refusalOf(peer *v1alpha1.Peer) (refusal, bool) {
 }
 
 // refused looks which of the contributing clusters are refused.
-func (r *reconciler) refused(ctx context.Context, contributions []v1alpha1.ServiceContribution) (map[string]refusal, error) {
+func (r *importReconciler) refused(ctx context.Context, contributions []v1alpha1.ServiceContribution) (map[string]refusal, error) {
 	out := map[string]refusal{}
 	for _, x := range contributions {
 		id := x.Spec.Cluster
@@ -64,7 +64,7 @@ func (r *reconciler) refused(ctx context.Context, contributions []v1alpha1.Servi
 }
 
 // tell makes an Event on the Peer of each refused cluster, once for each service and reason.
-func (r *reconciler) tell(service types.NamespacedName, refused map[string]refusal) {
+func (r *importReconciler) tell(service types.NamespacedName, refused map[string]refusal) {
 	r.toldMu.Lock()
 	defer r.toldMu.Unlock()
 	said := map[string]string{}
@@ -97,7 +97,7 @@ var judged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 }}
 
 // ofPeer: whether a cluster is connected decides on all services that it contributes to.
-func (r *reconciler) ofPeer(_ context.Context, obj client.Object) []reconcile.Request {
+func (r *importReconciler) ofPeer(_ context.Context, obj client.Object) []reconcile.Request {
 	if !r.hub.Synced() {
 		return nil // the hub's first picture requests everything
 	}

@@ -1,4 +1,4 @@
-package export
+package services
 
 import (
 	"fmt"
@@ -15,7 +15,6 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/backends"
 )
 
 // cluster is what the offer of every service has in common.
@@ -64,7 +63,7 @@ func (c cluster) desired(s state) offer {
 	if !o.valid.ok {
 		return o
 	}
-	var content []backends.Slice
+	var content []BackendSlice
 	var ips []string
 	switch headless := s.service.Spec.ClusterIP == corev1.ClusterIPNone; {
 	case headless && c.globalnet:
@@ -78,14 +77,14 @@ func (c cluster) desired(s state) offer {
 			return o
 		}
 		ips = []string{ip}
-		content = backends.Virtual(ips, s.service, s.slices)
+		content = VirtualSlices(ips, s.service, s.slices)
 	default:
 		ips = slices.DeleteFunc(slices.Clone(s.service.Spec.ClusterIPs), func(text string) bool { return !is4(text) })
 		if len(ips) == 0 {
 			o.waiting = "the Service has no IPv4 ClusterIP, and only IPv4 is routed between clusters: give it one by spec.ipFamilies"
 			return o
 		}
-		content = backends.Virtual(ips, s.service, s.slices)
+		content = VirtualSlices(ips, s.service, s.slices)
 	}
 	o.contribution = c.contribution(s, ips)
 	for _, slice := range content {
@@ -111,8 +110,8 @@ func is4(text string) bool {
 
 // endpoints publishes, without globalnet, pods under their own addresses and those in the network of their node under
 // the node's fabric address: that of the node itself is not routed between clusters.
-func (c cluster) endpoints(s state) (content []backends.Slice, waiting string) {
-	content = backends.Pods(s.slices, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
+func (c cluster) endpoints(s state) (content []BackendSlice, waiting string) {
+	content = PodSlices(s.slices, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
 		if family != discoveryv1.AddressTypeIPv4 {
 			return "", false
 		}
@@ -132,9 +131,9 @@ func (c cluster) endpoints(s state) (content []backends.Slice, waiting string) {
 }
 
 // endpointsUnderGlobalnet publishes the endpoints that have a global IP which all gateways know.
-func endpointsUnderGlobalnet(s state) (content []backends.Slice, waiting string) {
+func endpointsUnderGlobalnet(s state) (content []BackendSlice, waiting string) {
 	all, without := 0, ""
-	content = backends.Pods(s.slices, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
+	content = PodSlices(s.slices, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
 		if family != discoveryv1.AddressTypeIPv4 {
 			return "", false // global IPs are IPv4
 		}
@@ -155,7 +154,7 @@ func endpointsUnderGlobalnet(s state) (content []backends.Slice, waiting string)
 
 // ingressName is the name of the GlobalIngressIP of an endpoint of a headless service.
 func ingressName(service string, e discoveryv1.Endpoint) string {
-	if pod := backends.Pod(e); pod != "" {
+	if pod := EndpointPod(e); pod != "" {
 		return "pod-" + pod
 	}
 	return "ep-" + service + "-" + e.Addresses[0]
@@ -234,8 +233,8 @@ func (c cluster) contributionName(namespace, service string) string {
 	return strings.Join([]string{c.id, namespace, service}, ".")
 }
 
-func (c cluster) slice(service *corev1.Service, content backends.Slice) *discoveryv1.EndpointSlice {
-	hash := backends.NameHash(service.Namespace, service.Name, c.id, string(content.Type), content.Source)
+func (c cluster) slice(service *corev1.Service, content BackendSlice) *discoveryv1.EndpointSlice {
+	hash := NameHash(service.Namespace, service.Name, c.id, string(content.Type), content.Source)
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.brokerNamespace, Name: strings.Join([]string{c.id, service.Name, hash}, "."),

@@ -1,4 +1,4 @@
-package imports
+package services
 
 import (
 	"maps"
@@ -13,13 +13,11 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/backends"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/control/merge"
 )
 
 // cluster is what the imports of every service have in common.
-type cluster struct {
+type sourceCluster struct {
 	id              string
 	systemNamespace string
 	// clusterSetIPs: in mode mcs an import needs a ClusterSetIP to be ready.
@@ -28,7 +26,7 @@ type cluster struct {
 }
 
 // state is what the hub and the own cluster say of one service.
-type state struct {
+type importState struct {
 	namespace, name string
 	contributions   []v1alpha1.ServiceContribution
 	hubSlices       []discoveryv1.EndpointSlice
@@ -50,15 +48,15 @@ type result struct {
 }
 
 // desired computes the objects of one service.
-func (c cluster) desired(s state) result {
-	contributions := slices.DeleteFunc(merge.OfMembers(s.contributions, s.joined), func(x v1alpha1.ServiceContribution) bool {
+func (c sourceCluster) desired(s importState) result {
+	contributions := slices.DeleteFunc(OfMembers(s.contributions, s.joined), func(x v1alpha1.ServiceContribution) bool {
 		_, refused := s.refused[x.Spec.Cluster]
 		return x.Spec.Cluster == c.id && !s.exported || refused
 	})
 	if len(contributions) == 0 {
 		return result{}
 	}
-	merged := merge.Of(contributions, s.joined)
+	merged := Merge(contributions, s.joined)
 	var r result
 	for _, x := range contributions {
 		if !slices.Contains(merged.Clusters, x.Spec.Cluster) {
@@ -81,7 +79,7 @@ func (c cluster) desired(s state) result {
 }
 
 // imported is the merged ServiceImport.
-func (c cluster) imported(s state, merged merge.Service) *mcs.ServiceImport {
+func (c sourceCluster) imported(s importState, merged MergedService) *mcs.ServiceImport {
 	i := &mcs.ServiceImport{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.namespace, Name: s.name,
@@ -111,7 +109,7 @@ func (c cluster) imported(s state, merged merge.Service) *mcs.ServiceImport {
 }
 
 // copyOf is one cluster's contribution as a ServiceImport, for people who list them in the system namespace.
-func (c cluster) copyOf(x v1alpha1.ServiceContribution) *mcs.ServiceImport {
+func (c sourceCluster) copyOf(x v1alpha1.ServiceContribution) *mcs.ServiceImport {
 	i := &mcs.ServiceImport{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.systemNamespace, Name: x.Spec.Service + "-" + x.Spec.Namespace + "-" + x.Spec.Cluster,
@@ -127,38 +125,38 @@ func (c cluster) copyOf(x v1alpha1.ServiceContribution) *mcs.ServiceImport {
 }
 
 // ownSlices is the own cluster's part: the addresses that are valid inside it.
-func (c cluster) ownSlices(s state) []*discoveryv1.EndpointSlice {
+func (c sourceCluster) ownSlices(s importState) []*discoveryv1.EndpointSlice {
 	if s.service == nil {
 		return nil
 	}
 	var out []*discoveryv1.EndpointSlice
 	if s.service.Spec.ClusterIP == corev1.ClusterIPNone {
-		for _, content := range backends.Pods(s.localSlices, backends.OwnAddress) {
+		for _, content := range PodSlices(s.localSlices, OwnAddress) {
 			out = append(out, c.slice(s, c.id, true, content))
 		}
 		return out
 	}
-	for _, content := range backends.Virtual(s.service.Spec.ClusterIPs, s.service, s.localSlices) {
+	for _, content := range VirtualSlices(s.service.Spec.ClusterIPs, s.service, s.localSlices) {
 		out = append(out, c.slice(s, c.id, false, content))
 	}
 	return out
 }
 
 // remoteSlices mirrors what another cluster has published.
-func (c cluster) remoteSlices(s state, x v1alpha1.ServiceContribution) []*discoveryv1.EndpointSlice {
+func (c sourceCluster) remoteSlices(s importState, x v1alpha1.ServiceContribution) []*discoveryv1.EndpointSlice {
 	var out []*discoveryv1.EndpointSlice
 	for _, h := range s.hubSlices {
 		if h.Labels[mcs.LabelSourceCluster] != x.Spec.Cluster {
 			continue
 		}
-		content := backends.Slice{Source: h.Name, Type: h.AddressType, Ports: h.Ports, Endpoints: h.Endpoints}
+		content := BackendSlice{Source: h.Name, Type: h.AddressType, Ports: h.Ports, Endpoints: h.Endpoints}
 		out = append(out, c.slice(s, x.Spec.Cluster, x.Spec.Type == v1alpha1.ContributionHeadless, content))
 	}
 	return out
 }
 
-func (c cluster) slice(s state, source string, headless bool, content backends.Slice) *discoveryv1.EndpointSlice {
-	hash := backends.NameHash(s.namespace, s.name, source, string(content.Type), content.Source)
+func (c sourceCluster) slice(s importState, source string, headless bool, content BackendSlice) *discoveryv1.EndpointSlice {
+	hash := NameHash(s.namespace, s.name, source, string(content.Type), content.Source)
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.namespace, Name: s.name + "-" + source + "-" + hash,

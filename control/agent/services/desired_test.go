@@ -1,4 +1,4 @@
-package export
+package services
 
 import (
 	"net/netip"

@@ -1,4 +1,4 @@
-package merge_test
+package services_test
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/merge"
+	"github.com/pelago-net/pelago/control/agent/services"
 )
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -47,49 +47,49 @@ func TestOf(t *testing.T) {
 	tests := map[string]struct {
 		contributions []v1alpha1.ServiceContribution
 		joined        map[string]time.Time
-		want          merge.Service
+		want          services.MergedService
 		reasons       string
 	}{
 		"one exporter": {
 			contributions: []v1alpha1.ServiceContribution{contribution("g2", 0)},
-			want:          merge.Service{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g2"}},
+			want:          services.MergedService{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g2"}},
 		},
 		"two that agree": {
 			contributions: []v1alpha1.ServiceContribution{contribution("g2", 0), contribution("g1", 1)},
-			want:          merge.Service{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g1", "g2"}},
+			want:          services.MergedService{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g1", "g2"}},
 		},
 		"the order in which ports are listed is no conflict": {
 			contributions: []v1alpha1.ServiceContribution{
 				contribution("g1", 0, ports(tcp("a", 1), tcp("b", 2))), contribution("g2", 1, ports(tcp("b", 2), tcp("a", 1)))},
-			want: merge.Service{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("a", 1), tcp("b", 2)}, SessionAffinity: "None", Clusters: []string{"g1", "g2"}},
+			want: services.MergedService{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("a", 1), tcp("b", 2)}, SessionAffinity: "None", Clusters: []string{"g1", "g2"}},
 		},
 		"other ports are united": {
 			contributions: []v1alpha1.ServiceContribution{
 				contribution("g1", 1, ports(tcp("metrics", 9090))), contribution("g2", 0, ports(tcp("http", 80)))},
-			want:    merge.Service{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80), tcp("metrics", 9090)}, SessionAffinity: "None", Clusters: []string{"g1", "g2"}},
+			want:    services.MergedService{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80), tcp("metrics", 9090)}, SessionAffinity: "None", Clusters: []string{"g1", "g2"}},
 			reasons: "PortConflict",
 		},
 		"same name, other number: the oldest's": {
 			contributions: []v1alpha1.ServiceContribution{
 				contribution("g1", 0, ports(tcp("http", 80))), contribution("g2", 1, ports(tcp("http", 8080)))},
-			want:    merge.Service{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g1", "g2"}},
+			want:    services.MergedService{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g1", "g2"}},
 			reasons: "PortConflict",
 		},
 		"no name is a name": {
 			contributions: []v1alpha1.ServiceContribution{
 				contribution("g1", 0, ports(tcp("", 80))), contribution("g2", 1, ports(tcp("", 8080)))},
-			want:    merge.Service{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("", 80)}, SessionAffinity: "None", Clusters: []string{"g1", "g2"}},
+			want:    services.MergedService{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("", 80)}, SessionAffinity: "None", Clusters: []string{"g1", "g2"}},
 			reasons: "PortConflict",
 		},
 		"same number, other name: the oldest's": {
 			contributions: []v1alpha1.ServiceContribution{
 				contribution("g1", 0, ports(tcp("http", 80))), contribution("g2", 1, ports(tcp("web", 80)))},
-			want:    merge.Service{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g1", "g2"}},
+			want:    services.MergedService{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g1", "g2"}},
 			reasons: "PortConflict",
 		},
 		"headless and not: the oldest's type, the other is left out": {
 			contributions: []v1alpha1.ServiceContribution{contribution("g1", 1, headless, ports(tcp("x", 1))), contribution("g2", 0)},
-			want:          merge.Service{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g2"}},
+			want:          services.MergedService{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g2"}},
 			reasons:       "TypeConflict",
 		},
 		"several conflicts, the oldest decides all": {
@@ -104,7 +104,7 @@ func TestOf(t *testing.T) {
 					s.InternalTrafficPolicy, s.IPs = &cluster, []string{"fd00::9"}
 				}),
 			},
-			want: merge.Service{
+			want: services.MergedService{
 				Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, Clusters: []string{"g1", "g2"},
 				SessionAffinity:       "ClientIP",
 				SessionAffinityConfig: &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}},
@@ -116,19 +116,19 @@ func TestOf(t *testing.T) {
 		"a newcomer's old export does not take over": {
 			contributions: []v1alpha1.ServiceContribution{contribution("g1", 5), contribution("g2", 0, headless)},
 			joined:        map[string]time.Time{"g1": start, "g2": start.Add(time.Hour)},
-			want:          merge.Service{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g1"}},
+			want:          services.MergedService{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g1"}},
 			reasons:       "TypeConflict",
 		},
 		"exports of one second: the lower id": {
 			contributions: []v1alpha1.ServiceContribution{contribution("g2", 0, headless), contribution("g1", 0)},
-			want:          merge.Service{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g1"}},
+			want:          services.MergedService{Type: "ClusterSetIP", Ports: []v1alpha1.ContributionPort{tcp("http", 80)}, SessionAffinity: "None", Clusters: []string{"g1"}},
 			reasons:       "TypeConflict",
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := merge.Of(tt.contributions, tt.joined)
-			if reasons := merge.Reasons(got.Conflicts); reasons != tt.reasons {
+			got := services.Merge(tt.contributions, tt.joined)
+			if reasons := services.ConflictReasons(got.Conflicts); reasons != tt.reasons {
 				t.Errorf("reasons %q, want %q", reasons, tt.reasons)
 			}
 			got.Conflicts = nil
@@ -140,10 +140,10 @@ func TestOf(t *testing.T) {
 }
 
 func TestMessageNamesTheDecidingExport(t *testing.T) {
-	got := merge.Of([]v1alpha1.ServiceContribution{
+	got := services.Merge([]v1alpha1.ServiceContribution{
 		contribution("g1", 1, ports(tcp("http", 8080))), contribution("g2", 0), contribution("g3", 2)}, nil)
 	want := "ports: 1/3 clusters disagree with the oldest export, that of cluster g2 (2026-01-02T03:04:05Z): the union is served, its ports first"
-	if m := merge.Messages(got.Conflicts); m != want {
+	if m := services.ConflictMessages(got.Conflicts); m != want {
 		t.Errorf("message\n%s\nwant\n%s", m, want)
 	}
 }
@@ -170,7 +170,7 @@ func drawContributions(t *rapid.T) []v1alpha1.ServiceContribution {
 func TestOrderDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawContributions(t)
-		if diff := cmp.Diff(merge.Of(in, nil), merge.Of(rapid.Permutation(in).Draw(t, "order"), nil)); diff != "" {
+		if diff := cmp.Diff(services.Merge(in, nil), services.Merge(rapid.Permutation(in).Draw(t, "order"), nil)); diff != "" {
 			t.Fatalf("-one order +another\n%s", diff)
 		}
 	})
@@ -179,8 +179,8 @@ func TestOrderDoesNotMatter(t *testing.T) {
 // The result, contributed by one cluster, merges to itself.
 func TestIdempotent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		want := merge.Of(drawContributions(t), nil)
-		got := merge.Of([]v1alpha1.ServiceContribution{contribution("all", 0, ports(want.Ports...), func(s *v1alpha1.ServiceContributionSpec) {
+		want := services.Merge(drawContributions(t), nil)
+		got := services.Merge([]v1alpha1.ServiceContribution{contribution("all", 0, ports(want.Ports...), func(s *v1alpha1.ServiceContributionSpec) {
 			s.Type, s.SessionAffinity = want.Type, want.SessionAffinity
 		})}, nil)
 		want.Clusters, want.Conflicts = []string{"all"}, nil
@@ -193,7 +193,7 @@ func TestIdempotent(t *testing.T) {
 func TestInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawContributions(t)
-		got := merge.Of(in, nil)
+		got := services.Merge(in, nil)
 		names, numbers := map[string]bool{}, map[int32]bool{}
 		for _, p := range got.Ports {
 			if names[p.Name] {

@@ -1,9 +1,4 @@
-// Package merge computes what all contributions to one service are together: the ServiceImport and the conflicts
-// between its exporters. It is pure. Every agent runs it over the same contributions and comes to the same result, so
-// no object at the hub needs two writers (control/export and control/imports call it).
-//
-// The rules are those of KEP-1645: the oldest export decides every property but the ports, which are united.
-package merge
+package services
 
 import (
 	"cmp"
@@ -16,7 +11,7 @@ import (
 )
 
 // Service is the result for one service.
-type Service struct {
+type MergedService struct {
 	Type                  v1alpha1.ContributionType
 	Ports                 []v1alpha1.ContributionPort
 	SessionAffinity       corev1.ServiceAffinity
@@ -29,16 +24,16 @@ type Service struct {
 	// one name cannot be both headless and not.
 	Clusters []string
 	// Conflicts is empty if all exporters agree; they concern every one of them.
-	Conflicts []Conflict
+	Conflicts []MergeConflict
 }
 
 // Of merges the contributions to one service; there must be at least one. joined is the time at which a cluster came
 // into the clusterset: no export counts as older than that, so a newcomer cannot take over a service by a timestamp.
 // The order of the contributions does not matter.
-func Of(contributions []v1alpha1.ServiceContribution, joined map[string]time.Time) Service {
+func Merge(contributions []v1alpha1.ServiceContribution, joined map[string]time.Time) MergedService {
 	all := byAge(contributions, joined)
 	oldest := all[0].Spec
-	s := Service{
+	s := MergedService{
 		Type:                  oldest.Type,
 		SessionAffinity:       oldest.SessionAffinity,
 		SessionAffinityConfig: oldest.SessionAffinityConfig,

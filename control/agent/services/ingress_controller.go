@@ -1,7 +1,4 @@
-// Package ingress makes a GlobalIngressIP for every exported service of a member, and for every pod or endpoint of an
-// exported headless one, and removes it when the export, the service or the pod goes. Another controller gives these
-// objects their addresses. The agent runs it; it touches no GlobalIngressIP that it did not make.
-package ingress
+package services
 
 import (
 	"context"
@@ -32,12 +29,12 @@ const (
 )
 
 // Options of the controller.
-type Options struct {
+type IngressOptions struct {
 	// GlobalCIDR are the cluster's own ranges; without any the controller is not started.
 	GlobalCIDR []netip.Prefix
 }
 
-type reconciler struct {
+type ingressReconciler struct {
 	client   client.Client
 	live     client.Reader // past the cache, before something is deleted
 	recorder record.EventRecorder
@@ -45,7 +42,7 @@ type reconciler struct {
 }
 
 // Setup adds the controller to the manager.
-func Setup(mgr ctrl.Manager, opts Options) error {
+func SetupIngress(mgr ctrl.Manager, opts IngressOptions) error {
 	if len(opts.GlobalCIDR) == 0 {
 		return nil
 	}
@@ -54,7 +51,7 @@ func Setup(mgr ctrl.Manager, opts Options) error {
 	if err != nil {
 		return fmt.Errorf("find %s in version v1beta1 or v1alpha1: %w (install the CRDs of the MCS API)", kind, err)
 	}
-	r := &reconciler{
+	r := &ingressReconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-agent"),
 		exports: mapping.GroupVersionKind,
 	}
@@ -65,7 +62,7 @@ func Setup(mgr ctrl.Manager, opts Options) error {
 }
 
 // Reconcile makes, changes or removes the GlobalIngressIP of one name.
-func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+func (r *ingressReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	err := r.reconcile(ctx, req.NamespacedName)
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return ctrl.Result{}, nil // nothing is needed there any more
@@ -73,7 +70,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return kube.Result(0, err)
 }
 
-func (r *reconciler) reconcile(ctx context.Context, key types.NamespacedName) error {
+func (r *ingressReconciler) reconcile(ctx context.Context, key types.NamespacedName) error {
 	want, conflict, err := r.want(ctx, key)
 	if err != nil {
 		return err
@@ -111,7 +108,7 @@ func (r *reconciler) reconcile(ctx context.Context, key types.NamespacedName) er
 }
 
 // want reads what decides about the name, and decides.
-func (r *reconciler) want(ctx context.Context, key types.NamespacedName) (*submarinerv1.GlobalIngressIP, *Conflict, error) {
+func (r *ingressReconciler) want(ctx context.Context, key types.NamespacedName) (*submarinerv1.GlobalIngressIP, *Conflict, error) {
 	service, err := r.export(ctx, r.client, key)
 	if err != nil {
 		return nil, nil, err
@@ -128,12 +125,12 @@ func (r *reconciler) want(ctx context.Context, key types.NamespacedName) (*subma
 			return nil, nil, err
 		}
 	}
-	want, conflict := Desired(key.Namespace, key.Name, service, backends)
+	want, conflict := DesiredIngress(key.Namespace, key.Name, service, backends)
 	return want, conflict, nil
 }
 
 // export reads an exported service; nil if it is not exported or does not exist.
-func (r *reconciler) export(ctx context.Context, from client.Reader, key types.NamespacedName) (*Export, error) {
+func (r *ingressReconciler) export(ctx context.Context, from client.Reader, key types.NamespacedName) (*Export, error) {
 	export := new(metav1.PartialObjectMetadata)
 	export.SetGroupVersionKind(r.exports)
 	service := new(corev1.Service)
@@ -155,7 +152,7 @@ func (r *reconciler) export(ctx context.Context, from client.Reader, key types.N
 }
 
 // backends lists the endpoints of exported headless services in the chosen slices.
-func (r *reconciler) backends(ctx context.Context, namespace string, which client.MatchingFields) ([]Backend, error) {
+func (r *ingressReconciler) backends(ctx context.Context, namespace string, which client.MatchingFields) ([]Backend, error) {
 	var list discoveryv1.EndpointSliceList
 	if err := r.client.List(ctx, &list, client.InNamespace(namespace), which); err != nil {
 		return nil, fmt.Errorf("list EndpointSlices of %s: %w", namespace, err)
@@ -183,7 +180,7 @@ func (r *reconciler) backends(ctx context.Context, namespace string, which clien
 }
 
 // foreign tells the user about an object that stands in our way.
-func (r *reconciler) foreign(ctx context.Context, key types.NamespacedName, want *submarinerv1.GlobalIngressIP) error {
+func (r *ingressReconciler) foreign(ctx context.Context, key types.NamespacedName, want *submarinerv1.GlobalIngressIP) error {
 	if want == nil {
 		return nil
 	}
@@ -195,7 +192,7 @@ func (r *reconciler) foreign(ctx context.Context, key types.NamespacedName, want
 	return nil
 }
 
-func (r *reconciler) warn(namespace string, e Export, reason, message string) {
+func (r *ingressReconciler) warn(namespace string, e Export, reason, message string) {
 	r.recorder.Event(&corev1.ObjectReference{
 		APIVersion: e.Owner.APIVersion, Kind: e.Owner.Kind, Namespace: namespace, Name: e.Owner.Name, UID: e.Owner.UID,
 	}, corev1.EventTypeWarning, reason, message)
@@ -203,7 +200,7 @@ func (r *reconciler) warn(namespace string, e Export, reason, message string) {
 
 // remove deletes a GlobalIngressIP once the API server confirms what the caches say: after a restart one of them may
 // be older than the object, and a service that is still exported must not lose its address.
-func (r *reconciler) remove(ctx context.Context, g *submarinerv1.GlobalIngressIP) error {
+func (r *ingressReconciler) remove(ctx context.Context, g *submarinerv1.GlobalIngressIP) error {
 	key := client.ObjectKeyFromObject(g)
 	needed, err := r.stillNeeded(ctx, g)
 	if err != nil {
@@ -220,7 +217,7 @@ func (r *reconciler) remove(ctx context.Context, g *submarinerv1.GlobalIngressIP
 }
 
 // stillNeeded asks the API server whether the object serves what it was made for.
-func (r *reconciler) stillNeeded(ctx context.Context, g *submarinerv1.GlobalIngressIP) (bool, error) {
+func (r *ingressReconciler) stillNeeded(ctx context.Context, g *submarinerv1.GlobalIngressIP) (bool, error) {
 	e, err := r.export(ctx, r.live, types.NamespacedName{Namespace: g.Namespace, Name: serviceRef(g)})
 	if err != nil || e == nil {
 		return false, err

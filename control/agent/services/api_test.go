@@ -1,4 +1,4 @@
-package ingress_test
+package services_test
 
 import (
 	"fmt"
@@ -24,7 +24,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/agent/ipam"
-	"github.com/pelago-net/pelago/control/ingress"
+	"github.com/pelago-net/pelago/control/agent/services"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -62,7 +62,9 @@ var cidr = []netip.Prefix{netip.MustParsePrefix("120.1.0.0/24")}
 func (c *cluster) agent(faults *apiserver.Faults) (stop func()) {
 	c.Helper()
 	return apiserver.Manager{Scheme: c.Scheme(), NewClient: faults.NewClient, Setup: []func(ctrl.Manager) error{
-		func(mgr ctrl.Manager) error { return ingress.Setup(mgr, ingress.Options{GlobalCIDR: cidr}) },
+		func(mgr ctrl.Manager) error {
+			return services.SetupIngress(mgr, services.IngressOptions{GlobalCIDR: cidr})
+		},
 		func(mgr ctrl.Manager) error {
 			return ipam.SetupAddresses(mgr, ipam.AddressOptions{GlobalCIDR: cidr})
 		},
@@ -247,7 +249,7 @@ func TestForeignObjectsAreNotTouched(t *testing.T) {
 			t.Fatal(err)
 		}
 		return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
-			return e.Reason == ingress.ReasonNotOurs && e.InvolvedObject.Kind == "ServiceExport" && strings.Contains(e.Message, "delete it")
+			return e.Reason == services.ReasonNotOurs && e.InvolvedObject.Kind == "ServiceExport" && strings.Contains(e.Message, "delete it")
 		})
 	})
 	for _, g := range c.list() {

@@ -1,4 +1,4 @@
-package backends
+package services
 
 import (
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -8,7 +8,7 @@ import (
 
 // Service is the Service of this cluster that an EndpointSlice belongs to. Slices that were imported from other clusters
 // never have the label, and no Service.
-func Service(slice client.Object) (service types.NamespacedName, ok bool) {
+func SliceService(slice client.Object) (service types.NamespacedName, ok bool) {
 	name := slice.GetLabels()[discoveryv1.LabelServiceName]
 	if name == "" {
 		return types.NamespacedName{}, false
@@ -18,7 +18,7 @@ func Service(slice client.Object) (service types.NamespacedName, ok bool) {
 
 // ByService are the values by which EndpointSlices are indexed: `<namespace>/<name>` of the Service.
 func ByService(slice *discoveryv1.EndpointSlice) []string {
-	if service, ok := Service(slice); ok {
+	if service, ok := SliceService(slice); ok {
 		return []string{service.String()}
 	}
 	return nil

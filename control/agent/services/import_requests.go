@@ -1,4 +1,4 @@
-package imports
+package services
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/pelago-net/pelago/control/backends"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -30,12 +29,12 @@ func importedService[T client.Object](obj T) []string {
 	return nil
 }
 
-func request(namespace, name string) []reconcile.Request {
+func importRequest(namespace, name string) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
 }
 
 func ofSlice(_ context.Context, obj client.Object) []reconcile.Request {
-	if service, ok := backends.Service(obj); ok {
+	if service, ok := SliceService(obj); ok {
 		return []reconcile.Request{{NamespacedName: service}}
 	}
 	return ofMarked(obj)
@@ -46,7 +45,7 @@ func ofImport(_ context.Context, obj client.Object) []reconcile.Request {
 	if requests := ofMarked(obj); requests != nil {
 		return requests
 	}
-	return request(obj.GetNamespace(), obj.GetName())
+	return importRequest(obj.GetNamespace(), obj.GetName())
 }
 
 // ofMarked names the service by labels.
@@ -58,7 +57,7 @@ func ofMarked(obj client.Object) []reconcile.Request {
 }
 
 // ofNamespace: a namespace that appears gets the services that were exported to it before.
-func (r *reconciler) ofNamespace(ctx context.Context, obj client.Object) []reconcile.Request {
+func (r *importReconciler) ofNamespace(ctx context.Context, obj client.Object) []reconcile.Request {
 	if _, ok := obj.(*corev1.Namespace); !ok || !r.hub.Synced() {
 		return nil // the hub's first picture requests everything
 	}
@@ -66,7 +65,7 @@ func (r *reconciler) ofNamespace(ctx context.Context, obj client.Object) []recon
 }
 
 // all requests every service that is imported now: some may have lost their last exporter while nobody looked.
-func (r *reconciler) all(ctx context.Context) []reconcile.Request {
+func (r *importReconciler) all(ctx context.Context) []reconcile.Request {
 	var imported mcs.ServiceImportList
 	var slices discoveryv1.EndpointSliceList
 	for _, list := range []client.ObjectList{&imported, &slices} {

@@ -1,4 +1,4 @@
-package merge
+package services
 
 import (
 	"cmp"
@@ -15,13 +15,13 @@ import (
 )
 
 // Conflict is one property in which exporters disagree.
-type Conflict struct {
+type MergeConflict struct {
 	Reason  mcs.ServiceExportConditionReason
 	Message string // which export decides and how many disagree
 }
 
 // Reasons joins the reasons of several conflicts with commas, as the MCS API wants them.
-func Reasons(conflicts []Conflict) string {
+func ConflictReasons(conflicts []MergeConflict) string {
 	reasons := make([]string, len(conflicts))
 	for i, c := range conflicts {
 		reasons[i] = string(c.Reason)
@@ -30,7 +30,7 @@ func Reasons(conflicts []Conflict) string {
 }
 
 // Messages joins the messages of several conflicts.
-func Messages(conflicts []Conflict) string {
+func ConflictMessages(conflicts []MergeConflict) string {
 	messages := make([]string, len(conflicts))
 	for i, c := range conflicts {
 		messages[i] = c.Message
@@ -72,9 +72,9 @@ var properties = [...]property{
 }
 
 // conflicts compares contributions, the oldest first, with the oldest.
-func conflicts(all []v1alpha1.ServiceContribution) []Conflict {
+func conflicts(all []v1alpha1.ServiceContribution) []MergeConflict {
 	oldest := all[0].Spec
-	var out []Conflict
+	var out []MergeConflict
 	for _, p := range properties {
 		want, differ := p.of(oldest), 0
 		for _, c := range all[1:] {
@@ -85,7 +85,7 @@ func conflicts(all []v1alpha1.ServiceContribution) []Conflict {
 			}
 		}
 		if differ > 0 {
-			out = append(out, Conflict{Reason: p.reason, Message: fmt.Sprintf(
+			out = append(out, MergeConflict{Reason: p.reason, Message: fmt.Sprintf(
 				"%s: %d/%d clusters disagree with the oldest export, that of cluster %s (%s): %s",
 				p.name, differ, len(all), oldest.Cluster, oldest.ExportedAt.UTC().Format(time.RFC3339), p.outcome)})
 		}

@@ -1,4 +1,4 @@
-package ingress
+package services
 
 import (
 	"cmp"
@@ -19,17 +19,17 @@ import (
 )
 
 // Kind is how a service is reached from other clusters.
-type Kind int
+type ServiceKind int
 
 // Kinds of services.
 const (
-	NotReachable Kind = iota // ExternalName, or no IPv4 address
-	ClusterIP                // one address for the service; also NodePort and LoadBalancer, which have a ClusterIP
-	Headless                 // one address for each of its endpoints
+	NotReachable ServiceKind = iota // ExternalName, or no IPv4 address
+	ClusterIP                       // one address for the service; also NodePort and LoadBalancer, which have a ClusterIP
+	Headless                        // one address for each of its endpoints
 )
 
 // KindOf says how a service is reached.
-func KindOf(s *corev1.Service) Kind {
+func KindOf(s *corev1.Service) ServiceKind {
 	switch {
 	case s.Spec.Type == corev1.ServiceTypeExternalName:
 		return NotReachable
@@ -47,7 +47,7 @@ func KindOf(s *corev1.Service) Kind {
 // Export is an exported service that exists.
 type Export struct {
 	Service string
-	Kind    Kind
+	Kind    ServiceKind
 	Created time.Time // of the ServiceExport
 	Owner   metav1.OwnerReference
 }
@@ -106,7 +106,7 @@ type Conflict struct {
 // Desired is the GlobalIngressIP of one name: for the exported service of that name (nil if there is none), or else for
 // a backend that has this name. Of several services with the same pod the oldest export gives it its name. It is nil if
 // nothing needs it.
-func Desired(namespace, name string, service *Export, backends []Backend) (*submarinerv1.GlobalIngressIP, *Conflict) {
+func DesiredIngress(namespace, name string, service *Export, backends []Backend) (*submarinerv1.GlobalIngressIP, *Conflict) {
 	backends = slices.DeleteFunc(slices.Clone(backends), func(b Backend) bool {
 		return b.Export.Kind != Headless || b.Endpoint.name(b.Export.Service) != name
 	})

@@ -1,16 +1,15 @@
-package backends_test
+package services_test
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/pelago-net/pelago/control/agent/services"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-
-	"github.com/pelago-net/pelago/control/backends"
 )
 
 func endpoint(address, pod string, ready *bool) discoveryv1.Endpoint {
@@ -40,8 +39,8 @@ func TestVirtualIsReadyIfAnyBackendIs(t *testing.T) {
 	service := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "dns", Port: 53, Protocol: "UDP"}}}}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := backends.Virtual([]string{"120.1.0.9"}, service, tt.slices)
-			want := []backends.Slice{{
+			got := services.VirtualSlices([]string{"120.1.0.9"}, service, tt.slices)
+			want := []services.BackendSlice{{
 				Source: "virtual", Type: "IPv4",
 				Ports: []discoveryv1.EndpointPort{
 					{Name: ptr.To("http"), Port: ptr.To[int32](80), Protocol: ptr.To(corev1.ProtocolTCP)},
@@ -57,7 +56,7 @@ func TestVirtualIsReadyIfAnyBackendIs(t *testing.T) {
 }
 
 func TestVirtualHasASliceForEachFamily(t *testing.T) {
-	got := backends.Virtual([]string{"10.77.0.1", "fd00::1", "None"}, &corev1.Service{}, nil)
+	got := services.VirtualSlices([]string{"10.77.0.1", "fd00::1", "None"}, &corev1.Service{}, nil)
 	var types []discoveryv1.AddressType
 	for _, s := range got {
 		types = append(types, s.Type)
@@ -77,11 +76,11 @@ func TestPods(t *testing.T) {
 		slice("s2", endpoint("10.7.0.5", "", yes)),
 	}
 	slices[0].Ports = []discoveryv1.EndpointPort{{Port: ptr.To[int32](8080)}}
-	got := backends.Pods(slices, func(_ discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
-		ip, ok := global[backends.Pod(e)]
+	got := services.PodSlices(slices, func(_ discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
+		ip, ok := global[services.EndpointPod(e)]
 		return ip, ok
 	})
-	want := []backends.Slice{{
+	want := []services.BackendSlice{{
 		Source: "s1", Type: "IPv4", Ports: slices[0].Ports,
 		Endpoints: []discoveryv1.Endpoint{
 			{Addresses: []string{"120.1.0.9"}, Conditions: discoveryv1.EndpointConditions{Ready: yes}, Hostname: ptr.To("zero")},
@@ -91,7 +90,7 @@ func TestPods(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	if own := backends.Pods(slices, backends.OwnAddress); len(own) != 2 || len(own[0].Endpoints) != 3 {
+	if own := services.PodSlices(slices, services.OwnAddress); len(own) != 2 || len(own[0].Endpoints) != 3 {
 		t.Errorf("own addresses leave an endpoint out: %+v", own)
 	}
 }
@@ -109,7 +108,7 @@ func TestHostname(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := backends.Hostname(tt.endpoint); got != tt.want {
+			if got := services.Hostname(tt.endpoint); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})

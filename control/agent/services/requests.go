@@ -1,4 +1,4 @@
-package export
+package services
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/backends"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -24,7 +23,7 @@ func request(namespace, name string) reconcile.Request {
 }
 
 func ofLocalSlice(_ context.Context, obj client.Object) []reconcile.Request {
-	if service, ok := backends.Service(obj); ok {
+	if service, ok := SliceService(obj); ok {
 		return []reconcile.Request{{NamespacedName: service}}
 	}
 	return nil
