@@ -19,12 +19,11 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/pelago-net/pelago/control/agent/ipam"
+	"github.com/pelago-net/pelago/control/agent/peering"
 	"github.com/pelago-net/pelago/control/agent/services"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/corefile"
-	"github.com/pelago-net/pelago/control/credential"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/control/peers"
 )
 
 const (
@@ -76,7 +75,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
-	tokens := credential.NewSource(have.broker.Token)
+	tokens := peering.NewTokenSource(have.broker.Token)
 	to := kube.HubOptions{
 		Server: have.broker.Server, CA: have.broker.CA, Namespace: have.broker.Namespace, Token: tokens.Token,
 		MinPause: o.hubPause[0], MaxPause: o.hubPause[1], QPS: hubQPS, Burst: hubBurst,
@@ -92,7 +91,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 		errs = append(errs, a.addExecution(have.config.ClusterID, have.config.HubID, to))
 	}
 	if !o.roles.network { // which renews the token
-		errs = append(errs, credential.Follow(mgr, config.SystemNamespace, tokens))
+		errs = append(errs, peering.FollowToken(mgr, config.SystemNamespace, tokens))
 	}
 	return a, errors.Join(
 		errors.Join(errs...),
@@ -103,7 +102,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 }
 
 // addNetwork adds the controllers of the role network.
-func (a *agent) addNetwork(c config.Config, to kube.HubOptions, tokens *credential.Source) error {
+func (a *agent) addNetwork(c config.Config, to kube.HubOptions, tokens *peering.TokenSource) error {
 	h, err := kube.NewHub(to)
 	if err != nil {
 		return err
@@ -116,14 +115,14 @@ func (a *agent) addNetwork(c config.Config, to kube.HubOptions, tokens *credenti
 	return setupControllers(a.manager, c, h, tokens)
 }
 
-func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *credential.Source) error {
+func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *peering.TokenSource) error {
 	zones := append([]string{"clusterset.local"}, c.CustomDomains...)
 	return errors.Join(
 		ipam.SetupNodeIndexes(mgr, ipam.NodeIndexOptions{Namespace: config.SystemNamespace, Globalnet: c.Globalnet()}),
 		ipam.SetupAddresses(mgr, ipam.AddressOptions{GlobalCIDR: c.GlobalCIDRs}),
 		ipam.SetupBlocks(mgr, ipam.BlockOptions{GlobalCIDR: c.GlobalCIDRs}),
 		services.SetupIngress(mgr, services.IngressOptions{GlobalCIDR: c.GlobalCIDRs}),
-		peers.Setup(mgr, peers.Options{
+		peering.Setup(mgr, peering.Options{
 			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),
 			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs, Fabric: c.FabricCIDR,
 			CableDriver: c.CableDriver, CablePort: c.CablePort, NoNAT: c.NoNAT, WireVersion: wireVersion,
@@ -137,7 +136,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *cr
 			ClusterID: c.ClusterID, SystemNamespace: config.SystemNamespace, HubID: c.HubID,
 			ClusterSetIPs: c.Mode == config.ModeMCS, Hub: h,
 		}),
-		credential.Setup(mgr, credential.Options{Namespace: config.SystemNamespace, ClusterID: c.ClusterID, Source: tokens, Hub: h}),
+		peering.SetupToken(mgr, peering.TokenOptions{Namespace: config.SystemNamespace, ClusterID: c.ClusterID, Source: tokens, Hub: h}),
 		corefile.New(mgr.GetClient(), mgr.GetEventRecorderFor("pelago-agent"), zones).SetupWithManager(mgr),
 	)
 }

@@ -5,7 +5,7 @@
 // accept reads the copies, not the hub: what was known stays in use while the hub is away, also over a restart. Only
 // the own cluster's Endpoints are written at the hub, only objects with our marks in the member, and nothing is deleted
 // before the hub's cache has shown a full picture.
-package peers
+package peering
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package credential
+package peering
 
 import (
 	"testing"
@@ -25,9 +25,9 @@ func TestFollow(t *testing.T) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: config.BrokerSecretName}, Data: data("two")}
 	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "other"}, Data: data("wrong")}
 	c.Make(secret, other)
-	source := NewSource("one")
+	source := NewTokenSource("one")
 	apiserver.Manager{Scheme: clientgoscheme.Scheme, Setup: []func(ctrl.Manager) error{
-		func(mgr ctrl.Manager) error { return Follow(mgr, "default", source) },
+		func(mgr ctrl.Manager) error { return FollowToken(mgr, "default", source) },
 	}}.Run(t, cfg)
 	await.Equal(t, "two", source.Token)
 	secret.Data = data("")

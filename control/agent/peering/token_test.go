@@ -1,4 +1,4 @@
-package credential
+package peering
 
 import (
 	"encoding/base64"
@@ -70,7 +70,7 @@ func TestTheSuccessorIsBoundToTheSameSecret(t *testing.T) {
 }
 
 func TestSource(t *testing.T) {
-	s := NewSource("old")
+	s := NewTokenSource("old")
 	s.set("new")
 	if s.Token() != "new" {
 		t.Errorf("token %q", s.Token())

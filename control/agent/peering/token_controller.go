@@ -1,8 +1,4 @@
-// Package credential keeps the member's token for the hub fresh: it renews the token of the Secret
-// submariner-broker-secret at half of its life, writes it back, and hands whatever token stands there to the requests.
-//
-// It runs in pelago-agent. It writes that one Secret and asks the hub for tokens of the own ServiceAccount only.
-package credential
+package peering
 
 import (
 	"context"
@@ -29,7 +25,7 @@ import (
 
 // DefaultLife is how long a token is valid: a member that is cut off from the hub for less than half of it comes back
 // by itself.
-const DefaultLife = 7 * 24 * time.Hour
+const DefaultTokenLife = 7 * 24 * time.Hour
 
 // Pauses after a renewal that failed; there is half a life to try.
 const (
@@ -46,23 +42,23 @@ const (
 )
 
 // Options are the facts that the controller works with.
-type Options struct {
+type TokenOptions struct {
 	// Namespace is the one of the Secret.
 	Namespace string
 	ClusterID string
 	// Source gets each token that stands in the Secret.
-	Source *Source
+	Source *TokenSource
 	Hub    *kube.Hub
 	// Life is how long new tokens are to be valid; DefaultLife if 0.
 	Life time.Duration
 }
 
 // Setup adds the controller to the manager, whose cache must hold the Secret.
-func Setup(mgr ctrl.Manager, o Options) error {
+func SetupToken(mgr ctrl.Manager, o TokenOptions) error {
 	if o.Life == 0 {
-		o.Life = DefaultLife
+		o.Life = DefaultTokenLife
 	}
-	r := &reconciler{Options: o, local: mgr.GetClient(), events: mgr.GetEventRecorderFor("pelago-agent")}
+	r := &tokenReconciler{TokenOptions: o, local: mgr.GetClient(), events: mgr.GetEventRecorderFor("pelago-agent")}
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("credential").
 		Watches(&corev1.Secret{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(only(o.Namespace))).
@@ -79,7 +75,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 
 // Follow adds a controller that hands each token of the Secret to source and renews none: for a process beside the one that
 // does. The manager's cache must hold the Secret.
-func Follow(mgr ctrl.Manager, namespace string, source *Source) error {
+func FollowToken(mgr ctrl.Manager, namespace string, source *TokenSource) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("credential-follow").
 		Watches(&corev1.Secret{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(only(namespace))).
@@ -106,14 +102,14 @@ func only(namespace string) predicate.Funcs {
 	})
 }
 
-type reconciler struct {
-	Options
+type tokenReconciler struct {
+	TokenOptions
 	local  client.Client
 	events record.EventRecorder
 }
 
 // Reconcile uses the token of the Secret and renews it when it is time.
-func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (r *tokenReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var secret corev1.Secret
 	if err := r.local.Get(ctx, req.NamespacedName, &secret); apierrors.IsNotFound(err) {
 		return reconcile.Result{}, nil // the token in memory stays in use
@@ -145,7 +141,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 }
 
 // renew asks the hub for a successor of the token and writes it into the Secret.
-func (r *reconciler) renew(ctx context.Context, secret *corev1.Secret, c claims) error {
+func (r *tokenReconciler) renew(ctx context.Context, secret *corev1.Secret, c claims) error {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: r.Hub.Namespace(), Name: "cluster-" + r.ClusterID}}
 	request := c.request(r.Life)
 	if err := r.Hub.Client().SubResource("token").Create(ctx, account, request); err != nil {

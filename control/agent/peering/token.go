@@ -1,4 +1,4 @@
-package credential
+package peering
 
 import (
 	"encoding/base64"
@@ -14,19 +14,19 @@ import (
 )
 
 // Source hands out the token of the moment. It is safe for use by many goroutines.
-type Source struct{ token atomic.Value }
+type TokenSource struct{ token atomic.Value }
 
 // NewSource starts with a token.
-func NewSource(token string) *Source {
-	s := &Source{}
+func NewTokenSource(token string) *TokenSource {
+	s := &TokenSource{}
 	s.token.Store(token)
 	return s
 }
 
 // Token is the token to use now.
-func (s *Source) Token() string { return s.token.Load().(string) }
+func (s *TokenSource) Token() string { return s.token.Load().(string) }
 
-func (s *Source) set(token string) { s.token.Store(token) }
+func (s *TokenSource) set(token string) { s.token.Store(token) }
 
 // claims is what a ServiceAccount token says of itself (RFC 7519, and the claim kubernetes.io).
 type claims struct {
