@@ -18,11 +18,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/pelago-net/pelago/control/agent/coredns"
 	"github.com/pelago-net/pelago/control/agent/ipam"
 	"github.com/pelago-net/pelago/control/agent/peering"
 	"github.com/pelago-net/pelago/control/agent/services"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/corefile"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -137,7 +137,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 			ClusterSetIPs: c.Mode == config.ModeMCS, Hub: h,
 		}),
 		peering.SetupToken(mgr, peering.TokenOptions{Namespace: config.SystemNamespace, ClusterID: c.ClusterID, Source: tokens, Hub: h}),
-		corefile.New(mgr.GetClient(), mgr.GetEventRecorderFor("pelago-agent"), zones).SetupWithManager(mgr),
+		coredns.New(mgr.GetClient(), mgr.GetEventRecorderFor("pelago-agent"), zones).SetupWithManager(mgr),
 	)
 }
 

@@ -8,14 +8,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/agent/coredns"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/corefile"
 )
 
 // cacheOptions restricts the cache to what the agent may read, and to what of it is read.
 func cacheOptions() cache.Options {
 	system := cache.ByObject{Namespaces: map[string]cache.Config{config.SystemNamespace: {}}}
-	configMaps := corefile.ConfigMapCache()
+	configMaps := coredns.ConfigMapCache()
 	configMaps.Namespaces[config.SystemNamespace] = cache.Config{FieldSelector: named(config.ConfigMapName)}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(), // also of the kinds below, unless they have their own

@@ -24,9 +24,9 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/agent/coredns"
 	"github.com/pelago-net/pelago/control/broker"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/corefile"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -328,7 +328,7 @@ func (m *reader) makeObjects() {
 
 func (m *reader) corefile(text string) string {
 	m.t.Helper()
-	text, err := corefile.Patch(text, []string{"clusterset.local"}, netip.MustParseAddr("10.77.0.9"))
+	text, err := coredns.Patch(text, []string{"clusterset.local"}, netip.MustParseAddr("10.77.0.9"))
 	if err != nil {
 		m.t.Fatal(err)
 	}

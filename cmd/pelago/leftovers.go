@@ -15,7 +15,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/corefile"
+	"github.com/pelago-net/pelago/control/agent/coredns"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -82,7 +82,7 @@ func removeForward(ctx context.Context, c client.Client) error {
 		if err := c.Get(ctx, key, cm); err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		text, err := corefile.Remove(cm.Data["Corefile"])
+		text, err := coredns.Remove(cm.Data["Corefile"])
 		if err != nil {
 			return fmt.Errorf("take the block of pelago out of ConfigMap %s: %w", key, err)
 		}

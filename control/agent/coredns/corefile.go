@@ -3,7 +3,7 @@
 // pelago-agent runs the controller. It touches nothing outside its block, byte
 // for byte, and rather does nothing than leave a Corefile that CoreDNS would
 // refuse: the DNS of the whole cluster hangs on it.
-package corefile
+package coredns
 
 import (
 	"errors"

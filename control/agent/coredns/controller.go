@@ -1,4 +1,4 @@
-package corefile
+package coredns
 
 import (
 	"context"
