@@ -18,9 +18,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/pelago-net/pelago/control/agent/zone"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/topology"
-	"github.com/pelago-net/pelago/control/zone"
 	"github.com/pelago-net/pelago/dns"
 )
 

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pelago-net/pelago/control/agent/zone"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/topology"
-	"github.com/pelago-net/pelago/control/zone"
 	"github.com/pelago-net/pelago/dns"
 )
 

@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pelago-net/pelago/control/agent/zone"
 	"github.com/pelago-net/pelago/control/topology"
-	"github.com/pelago-net/pelago/control/zone"
 	"github.com/pelago-net/pelago/dns"
 )
 
