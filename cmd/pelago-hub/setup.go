@@ -16,12 +16,12 @@ import (
 	"github.com/pelago-net/pelago/control/aggregate"
 	"github.com/pelago-net/pelago/control/decide"
 	"github.com/pelago-net/pelago/control/execute"
+	"github.com/pelago-net/pelago/control/hub/policy"
 	kindspkg "github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/members"
 	"github.com/pelago-net/pelago/control/membership"
 	"github.com/pelago-net/pelago/control/namespaces"
-	"github.com/pelago-net/pelago/control/policies"
 	"github.com/pelago-net/pelago/control/propagate"
 	"github.com/pelago-net/pelago/control/works"
 )
@@ -46,7 +46,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 	}
 	return errors.Join(
 		manifest.Index(mgr),
-		policies.Setup(mgr),
+		policy.Setup(mgr),
 		kindspkg.SetupRules(mgr, rules),
 		propagate.Setup(mgr, propagate.Options{Interpreter: kinds, Room: decide.New(decide.Options{}), Workers: o.workers.propagate}),
 		works.Setup(mgr, works.Options{HubID: hubID, Interpreter: kinds, Workers: o.workers.works}),

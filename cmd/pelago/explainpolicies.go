@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	"github.com/pelago-net/pelago/control/selects"
+	"github.com/pelago-net/pelago/control/hub/policy"
 )
 
 // explainedPolicy is a policy that selects the template.
@@ -24,7 +24,7 @@ type explainedPolicy struct {
 	// Why it is not the one.
 	Why string `json:"why,omitempty"`
 
-	precision selects.Precision
+	precision policy.Precision
 	claims    bool
 	unusable  string
 }
@@ -47,7 +47,7 @@ func (f *subject) explainPolicies() (claimed *explainedPolicy, others []explaine
 		id := m.Labels[label]
 		p.claims = id != "" && f.template.GetLabels()[label] == id
 		var err error
-		if p.precision, err = selects.By(spec.Defaulted(m.Namespace).ResourceSelectors, m.Namespace, f.template); err != nil {
+		if p.precision, err = policy.Match(spec.Defaulted(m.Namespace).ResourceSelectors, m.Namespace, f.template); err != nil {
 			p.unusable = err.Error()
 		}
 		p.Selects = howSelected[p.precision]
@@ -57,7 +57,7 @@ func (f *subject) explainPolicies() (claimed *explainedPolicy, others []explaine
 		case accepted != nil && accepted.Status == metav1.ConditionFalse:
 			p.unusable = "it is not valid: " + accepted.Message
 		}
-		if p.claims || p.precision != selects.No || p.unusable != "" && err != nil {
+		if p.claims || p.precision != policy.NoMatch || p.unusable != "" && err != nil {
 			all = append(all, p)
 		}
 	}
@@ -86,8 +86,8 @@ func (f *subject) explainPolicies() (claimed *explainedPolicy, others []explaine
 }
 
 // howSelected are the words for a precision.
-var howSelected = map[selects.Precision]string{
-	selects.Name: "by name", selects.Labels: "by its labels", selects.Kind: "all of its kind", selects.No: "not any more",
+var howSelected = map[policy.Precision]string{
+	policy.Name: "by name", policy.Labels: "by its labels", policy.Kind: "all of its kind", policy.NoMatch: "not any more",
 }
 
 // before orders policies as a template without one tries them.

@@ -14,7 +14,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/override"
+	"github.com/pelago-net/pelago/control/hub/policy"
 )
 
 // explanation says why a template is where it is. It is what -o json and -o yaml print.
@@ -185,7 +185,7 @@ func (f *subject) explainCluster(r *explainedCluster) {
 		r.Problems = append(r.Problems, fmt.Sprintf("the cluster is not ready: %s. See `kubectl describe clusters.%s %s`",
 			why, clusterv1alpha1.GroupVersion.Group, r.Cluster))
 	}
-	_, applied, err := override.Apply(f.template, cluster, f.acceptedOverrides())
+	_, applied, err := policy.ApplyOverrides(f.template, cluster, f.acceptedOverrides())
 	if err != nil {
 		r.Problems = append(r.Problems, fmt.Sprintf("%v. Correct this policy: the cluster gets no change until then", err))
 	}
@@ -199,8 +199,8 @@ func (f *subject) explainCluster(r *explainedCluster) {
 }
 
 // acceptedOverrides leaves out the policies that are not applied because they are not valid.
-func (f *subject) acceptedOverrides() override.Policies {
-	var out override.Policies
+func (f *subject) acceptedOverrides() policy.OverridePolicies {
+	var out policy.OverridePolicies
 	for _, p := range f.overrides.Cluster {
 		if !meta.IsStatusConditionFalse(p.Status.Conditions, policyv1alpha1.ConditionAccepted) {
 			out.Cluster = append(out.Cluster, p)

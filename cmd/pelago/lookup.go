@@ -19,7 +19,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/override"
+	"github.com/pelago-net/pelago/control/hub/policy"
 )
 
 // subject is one template and all that the hub has about it.
@@ -27,7 +27,7 @@ type subject struct {
 	template        *unstructured.Unstructured
 	policies        []policyv1alpha1.PropagationPolicy // of its namespace
 	clusterPolicies []policyv1alpha1.ClusterPropagationPolicy
-	overrides       override.Policies
+	overrides       policy.OverridePolicies
 	clusters        []clusterv1alpha1.Cluster
 	binding         *binding // nil: none
 	works           []workv1alpha1.Work
@@ -76,7 +76,7 @@ func (h *hub) subject(ctx context.Context, kindName, namespace, name string) (*s
 		}
 	}
 	f.policies, f.clusterPolicies = policies.Items, clusterPolicies.Items
-	f.overrides = override.Policies{Cluster: clusterOverrides.Items, Namespaced: overrides.Items}
+	f.overrides = policy.OverridePolicies{Cluster: clusterOverrides.Items, Namespaced: overrides.Items}
 	if f.clusters, err = h.clusters(ctx); err != nil {
 		return nil, err
 	}

@@ -13,9 +13,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kube"
-	"github.com/pelago-net/pelago/control/override"
-	"github.com/pelago-net/pelago/control/selects"
 )
 
 // templateIndex finds Works by the identity of what they hold.
@@ -42,8 +41,8 @@ func find(ctx context.Context, cache client.Reader, holds Identity) ([]*workv1al
 
 // Overrides reads from a cache the override policies that select an object and are valid. The others stop nothing:
 // control/policies reports those that are not valid.
-func Overrides(ctx context.Context, cache client.Reader, obj *unstructured.Unstructured) (override.Policies, error) {
-	var out override.Policies
+func Overrides(ctx context.Context, cache client.Reader, obj *unstructured.Unstructured) (policy.OverridePolicies, error) {
+	var out policy.OverridePolicies
 	var wide policyv1alpha1.ClusterOverridePolicyList
 	if err := cache.List(ctx, &wide, client.UnsafeDisableDeepCopy); err != nil { // they are only read
 		return out, fmt.Errorf("list ClusterOverridePolicies: %w", err)
@@ -69,10 +68,10 @@ func Overrides(ctx context.Context, cache client.Reader, obj *unstructured.Unstr
 }
 
 // applies says whether an override policy selects an object and is valid. Without selectors it selects everything.
-func applies(spec policyv1alpha1.OverrideSpec, namespace string, obj selects.Object) bool {
+func applies(spec policyv1alpha1.OverrideSpec, namespace string, obj policy.Object) bool {
 	if len(spec.ResourceSelectors) > 0 {
-		precision, err := selects.By(spec.ResourceSelectors, namespace, obj)
-		if err != nil || precision == selects.No { // an error is one that Validate finds, too
+		precision, err := policy.Match(spec.ResourceSelectors, namespace, obj)
+		if err != nil || precision == policy.NoMatch { // an error is one that Validate finds, too
 			return false
 		}
 	}

@@ -20,8 +20,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/override"
 )
 
 // Input is what a Work is made of.
@@ -29,7 +29,7 @@ type Input struct {
 	// Object is the hub's, with the cluster's share of replicas. It is not changed.
 	Object    *unstructured.Unstructured
 	Cluster   *clusterv1alpha1.Cluster
-	Overrides override.Policies
+	Overrides policy.OverridePolicies
 	// Name and ID of the Work; HubID of the hub.
 	Name, ID, HubID string
 	// Labels and Annotations go onto the Work and onto the object in it: the binding's and the policy's.
@@ -53,7 +53,7 @@ func (e *OverrideError) Unwrap() error { return e.Err }
 
 // Render makes the Work of one cluster. An *OverrideError comes from an override policy, any other from the interpreter.
 func Render(interpreter *kinds.Interpreter, in Input) (*workv1alpha1.Work, error) {
-	obj, applied, err := override.Apply(in.Object, in.Cluster, in.Overrides)
+	obj, applied, err := policy.ApplyOverrides(in.Object, in.Cluster, in.Overrides)
 	if err != nil {
 		return nil, &OverrideError{err}
 	}

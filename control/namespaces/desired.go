@@ -13,9 +13,9 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/manifest"
-	"github.com/pelago-net/pelago/control/override"
 )
 
 // Goes says whether a namespace goes to all clusters by itself. With optIn it has to say so.
@@ -42,7 +42,7 @@ type Input struct {
 	Namespace   *metav1.PartialObjectMetadata
 	// Clusters are those that exist and are not being deleted, by name.
 	Clusters  map[string]*clusterv1alpha1.Cluster
-	Overrides override.Policies
+	Overrides policy.OverridePolicies
 	// Works are those of the namespace that exist, by cluster. Those that a binding made are taken over.
 	Works map[string]*workv1alpha1.Work
 	Names manifest.Names

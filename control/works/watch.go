@@ -21,9 +21,9 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	policypkg "github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/manifest"
-	"github.com/pelago-net/pelago/control/selects"
 )
 
 // Indexes of the cache.
@@ -142,11 +142,11 @@ func (r *reconciler) ofOverride(ctx context.Context, o client.Object) []reconcil
 			return true
 		}
 		ref := b.Spec.Resource
-		precision, err := selects.By(kinds, o.GetNamespace(), &metav1.PartialObjectMetadata{
+		precision, err := policypkg.Match(kinds, o.GetNamespace(), &metav1.PartialObjectMetadata{
 			TypeMeta:   metav1.TypeMeta{APIVersion: ref.APIVersion, Kind: ref.Kind},
 			ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name},
 		})
-		return err != nil || precision != selects.No
+		return err != nil || precision != policypkg.NoMatch
 	}, within...)
 }
 

@@ -1,4 +1,4 @@
-package selects
+package policy
 
 import (
 	"testing"
@@ -23,27 +23,27 @@ func TestBy(t *testing.T) {
 		namespace string
 		want      Precision
 	}{
-		"nothing":                      {nil, "shop", No},
+		"nothing":                      {nil, "shop", NoMatch},
 		"the kind":                     {[]s{{APIVersion: "apps/v1", Kind: "Deployment"}}, "shop", Kind},
-		"another kind":                 {[]s{{APIVersion: "apps/v1", Kind: "StatefulSet"}}, "shop", No},
-		"another group":                {[]s{{APIVersion: "v1", Kind: "Deployment"}}, "shop", No},
+		"another kind":                 {[]s{{APIVersion: "apps/v1", Kind: "StatefulSet"}}, "shop", NoMatch},
+		"another group":                {[]s{{APIVersion: "v1", Kind: "Deployment"}}, "shop", NoMatch},
 		"by labels":                    {[]s{{APIVersion: "apps/v1", Kind: "Deployment", LabelSelector: app("web")}}, "shop", Labels},
-		"by other labels":              {[]s{{APIVersion: "apps/v1", Kind: "Deployment", LabelSelector: app("db")}}, "shop", No},
+		"by other labels":              {[]s{{APIVersion: "apps/v1", Kind: "Deployment", LabelSelector: app("db")}}, "shop", NoMatch},
 		"by name, labels do not count": {[]s{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", LabelSelector: app("db")}}, "shop", Name},
-		"by another name":              {[]s{{APIVersion: "apps/v1", Kind: "Deployment", Name: "db"}}, "shop", No},
+		"by another name":              {[]s{{APIVersion: "apps/v1", Kind: "Deployment", Name: "db"}}, "shop", NoMatch},
 		"the best of several":          {[]s{{APIVersion: "apps/v1", Kind: "Deployment"}, {APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}, "shop", Name},
-		"a policy elsewhere":           {[]s{{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "shop"}}, "other", No},
+		"a policy elsewhere":           {[]s{{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "shop"}}, "other", NoMatch},
 		"everywhere":                   {[]s{{APIVersion: "apps/v1", Kind: "Deployment"}}, "", Kind},
 		"in its namespace":             {[]s{{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "shop"}}, "", Kind},
-		"in another namespace":         {[]s{{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "other"}}, "", No},
+		"in another namespace":         {[]s{{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "other"}}, "", NoMatch},
 	} {
-		got, err := By(c.selectors, c.namespace, obj)
+		got, err := Match(c.selectors, c.namespace, obj)
 		if err != nil || got != c.want {
 			t.Errorf("%s: %d, %v; want %d", name, got, err, c.want)
 		}
 	}
 	bad := []s{{APIVersion: "apps/v1", Kind: "Deployment", LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}}}
-	if _, err := By(bad, "", obj); err == nil || err.Error() != `resourceSelectors[0]: labelSelector: "Like" is not a valid label selector operator` {
+	if _, err := Match(bad, "", obj); err == nil || err.Error() != `resourceSelectors[0]: labelSelector: "Like" is not a valid label selector operator` {
 		t.Errorf("error %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package policies_test
+package policy_test
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/policies"
+	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -40,7 +40,7 @@ type hub struct {
 func newHub(t *testing.T) hub {
 	t.Helper()
 	h := hub{apiserver.Connect(t, server.Config(t), policyv1alpha1.AddToScheme, workv1alpha2.AddToScheme), new(atomic.Int64)}
-	apiserver.Manager{Scheme: h.Scheme(), NewClient: h.counting, Setup: []func(ctrl.Manager) error{policies.Setup}}.Run(t, h.Config)
+	apiserver.Manager{Scheme: h.Scheme(), NewClient: h.counting, Setup: []func(ctrl.Manager) error{policy.Setup}}.Run(t, h.Config)
 	h.Empty(&corev1.ConfigMap{}, &workv1alpha2.ResourceBinding{}, &workv1alpha2.ClusterResourceBinding{},
 		&policyv1alpha1.PropagationPolicy{}, &policyv1alpha1.ClusterPropagationPolicy{})
 	await.True(t, "the policies of the test before are gone", func() bool {
@@ -96,7 +96,7 @@ func selecting(apiVersion, kind string) policyv1alpha1.PropagationSpec {
 	return policyv1alpha1.PropagationSpec{ResourceSelectors: []policyv1alpha1.ResourceSelector{{APIVersion: apiVersion, Kind: kind}}}
 }
 
-func policy(spec policyv1alpha1.PropagationSpec) *policyv1alpha1.PropagationPolicy {
+func policyPolicy(spec policyv1alpha1.PropagationSpec) *policyv1alpha1.PropagationPolicy {
 	return &policyv1alpha1.PropagationPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}, Spec: spec}
 }
 
@@ -124,7 +124,7 @@ func TestIDAndFinalizerComeTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	p := policy(selecting("v1", "ConfigMap"))
+	p := policyPolicy(selecting("v1", "ConfigMap"))
 	h.Make(p)
 	await.Equal(t, "True", h.accepted(p, &p.Status))
 	id := p.Labels[policyv1alpha1.LabelPropagationPolicyID]
@@ -156,7 +156,7 @@ func TestNothingIsRefused(t *testing.T) {
 	h := newHub(t)
 	var all []*policyv1alpha1.PropagationPolicy
 	for i := range 30 {
-		p := policy(selecting("v1", "ConfigMap"))
+		p := policyPolicy(selecting("v1", "ConfigMap"))
 		p.Name = fmt.Sprintf("p%d", i)
 		h.Make(p)
 		all = append(all, p)
@@ -182,7 +182,7 @@ func TestIDIsKept(t *testing.T) {
 
 func TestAcceptedSaysWhatIsWrong(t *testing.T) {
 	h := newHub(t)
-	p := policy(selecting("v1", "ConfigMap"))
+	p := policyPolicy(selecting("v1", "ConfigMap"))
 	p.Spec.ResourceSelectors[0].Namespace = "other"
 	o := &policyv1alpha1.OverridePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "o"}, Spec: policyv1alpha1.OverrideSpec{
 		OverrideRules: []policyv1alpha1.RuleWithCluster{{Overriders: policyv1alpha1.Overriders{
@@ -216,7 +216,7 @@ func TestAcceptedSaysWhatIsWrong(t *testing.T) {
 // The policy stays while a template, or a binding, carries its id.
 func TestDeletionWaitsForClaims(t *testing.T) {
 	h := newHub(t)
-	p := policy(selecting("v1", "ConfigMap"))
+	p := policyPolicy(selecting("v1", "ConfigMap"))
 	h.Make(p)
 	await.Equal(t, "True", h.accepted(p, &p.Status))
 	claim := map[string]string{policyv1alpha1.LabelPropagationPolicyID: p.Labels[policyv1alpha1.LabelPropagationPolicyID]}
@@ -243,7 +243,7 @@ func TestDeletionWithKindsThatAreNotServed(t *testing.T) {
 		policyv1alpha1.ResourceSelector{APIVersion: "apps/v7", Kind: "Deployment"},
 		policyv1alpha1.ResourceSelector{APIVersion: "authorization.k8s.io/v1", Kind: "SubjectAccessReview"}, // cannot be listed
 		policyv1alpha1.ResourceSelector{APIVersion: "a/b/c", Kind: "Strange"})
-	p := policy(spec)
+	p := policyPolicy(spec)
 	wide := &policyv1alpha1.ClusterPropagationPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: spec}
 	h.Make(p, wide)
 	await.Equal(t, "True", h.accepted(p, &p.Status))
@@ -255,7 +255,7 @@ func TestDeletionWithKindsThatAreNotServed(t *testing.T) {
 // Other people's finalizers are theirs.
 func TestForeignFinalizerStays(t *testing.T) {
 	h := newHub(t)
-	p := policy(selecting("v1", "ConfigMap"))
+	p := policyPolicy(selecting("v1", "ConfigMap"))
 	controllerutil.AddFinalizer(p, "example.com/hold")
 	h.Make(p)
 	await.Equal(t, "True", h.accepted(p, &p.Status))

@@ -1,4 +1,4 @@
-package policies
+package policy
 
 import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -23,7 +23,7 @@ type claims struct {
 }
 
 // kinds are the four kinds: the name of the controller, and a policy without content.
-var kinds = map[string]func() (client.Object, func() policy){
+var policyKinds = map[string]func() (client.Object, func() policy){
 	"propagationpolicy": func() (client.Object, func() policy) {
 		o := &policyv1alpha1.PropagationPolicy{}
 		return o, func() policy {

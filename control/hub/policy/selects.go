@@ -1,5 +1,4 @@
-// Package selects says which objects the resource selectors of a policy select, and how precisely.
-package selects
+package policy
 
 import (
 	"fmt"
@@ -15,10 +14,10 @@ import (
 type Precision int
 
 const (
-	No     Precision = iota
-	Kind             // all of its kind, or everything
-	Labels           // by its labels
-	Name             // by its name
+	NoMatch Precision = iota
+	Kind              // all of its kind, or everything
+	Labels            // by its labels
+	Name              // by its name
 )
 
 // Object is what is selected.
@@ -28,12 +27,12 @@ type Object interface {
 }
 
 // By returns the precision of the selector that selects the object most precisely. A policy with a namespace selects in it alone.
-func By(selectors []policyv1alpha1.ResourceSelector, namespace string, obj Object) (Precision, error) {
-	best := No
+func Match(selectors []policyv1alpha1.ResourceSelector, namespace string, obj Object) (Precision, error) {
+	best := NoMatch
 	for i := range selectors {
 		p, err := by(&selectors[i], namespace, obj)
 		if err != nil {
-			return No, fmt.Errorf("resourceSelectors[%d]: %w", i, err)
+			return NoMatch, fmt.Errorf("resourceSelectors[%d]: %w", i, err)
 		}
 		best = max(best, p)
 	}
@@ -47,10 +46,10 @@ func by(s *policyv1alpha1.ResourceSelector, namespace string, obj Object) (Preci
 	apiVersion, kind := obj.GroupVersionKind().ToAPIVersionAndKind()
 	switch {
 	case s.APIVersion != apiVersion, s.Kind != kind, namespace != "" && namespace != obj.GetNamespace():
-		return No, nil
+		return NoMatch, nil
 	case s.Name != "":
 		if s.Name != obj.GetName() {
-			return No, nil
+			return NoMatch, nil
 		}
 		return Name, nil
 	case s.LabelSelector == nil:
@@ -58,10 +57,10 @@ func by(s *policyv1alpha1.ResourceSelector, namespace string, obj Object) (Preci
 	}
 	selector, err := metav1.LabelSelectorAsSelector(s.LabelSelector)
 	if err != nil {
-		return No, fmt.Errorf("labelSelector: %w", err)
+		return NoMatch, fmt.Errorf("labelSelector: %w", err)
 	}
 	if !selector.Matches(labels.Set(obj.GetLabels())) {
-		return No, nil
+		return NoMatch, nil
 	}
 	return Labels, nil
 }

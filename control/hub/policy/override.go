@@ -1,5 +1,4 @@
-// Package override makes of a template what one cluster gets, as override policies say. It is pure: no client, no clock.
-package override
+package policy
 
 import (
 	"cmp"
@@ -12,25 +11,24 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	"github.com/pelago-net/pelago/control/selects"
 	"github.com/pelago-net/pelago/scheduler/affinity"
 )
 
 // Item is one applied rule, in the form that the annotations of a Work keep.
-type Item struct {
+type OverrideItem struct {
 	PolicyName string                    `json:"policyName"`
 	Overriders policyv1alpha1.Overriders `json:"overriders"`
 }
 
 // Applied are the rules that were applied, in order: of cluster-wide policies, then of those of the namespace.
-type Applied struct {
-	Cluster, Namespaced []Item
+type AppliedOverrides struct {
+	Cluster, Namespaced []OverrideItem
 }
 
 // Annotations are those that a Work gets of it; none if nothing was applied.
-func (a Applied) Annotations() (map[string]string, error) {
+func (a AppliedOverrides) Annotations() (map[string]string, error) {
 	out := map[string]string{}
-	for key, items := range map[string][]Item{
+	for key, items := range map[string][]OverrideItem{
 		policyv1alpha1.AnnotationAppliedClusterOverrides: a.Cluster, policyv1alpha1.AnnotationAppliedOverrides: a.Namespaced,
 	} {
 		if len(items) == 0 {
@@ -46,58 +44,58 @@ func (a Applied) Annotations() (map[string]string, error) {
 }
 
 // Policies are all override policies that there are.
-type Policies struct {
+type OverridePolicies struct {
 	Cluster    []policyv1alpha1.ClusterOverridePolicy
 	Namespaced []policyv1alpha1.OverridePolicy
 }
 
 // policy is one of either kind.
-type policy struct {
+type overridePolicy struct {
 	title, name, namespace string
 	spec                   policyv1alpha1.OverrideSpec
-	precision              selects.Precision
+	precision              Precision
 }
 
 // Apply returns the object as a cluster gets it, and what was applied; the object itself is not changed. Cluster-wide policies go
 // before those of the namespace, less precise ones before more precise ones, then by name: so the most precise and last one wins.
 // The error names the policy, the rule and the field; then nothing of the object may be used.
-func Apply(obj *unstructured.Unstructured, cluster *clusterv1alpha1.Cluster, all Policies) (*unstructured.Unstructured, Applied, error) {
-	var wide, own []policy
+func ApplyOverrides(obj *unstructured.Unstructured, cluster *clusterv1alpha1.Cluster, all OverridePolicies) (*unstructured.Unstructured, AppliedOverrides, error) {
+	var wide, own []overridePolicy
 	for i := range all.Cluster {
 		p := &all.Cluster[i]
-		wide = append(wide, policy{title: "ClusterOverridePolicy " + p.Name, name: p.Name, spec: p.Spec})
+		wide = append(wide, overridePolicy{title: "ClusterOverridePolicy " + p.Name, name: p.Name, spec: p.Spec})
 	}
 	for i := range all.Namespaced {
 		if p := &all.Namespaced[i]; p.Namespace == obj.GetNamespace() && p.Namespace != "" {
-			own = append(own, policy{title: "OverridePolicy " + p.Namespace + "/" + p.Name, name: p.Name, namespace: p.Namespace, spec: p.Spec})
+			own = append(own, overridePolicy{title: "OverridePolicy " + p.Namespace + "/" + p.Name, name: p.Name, namespace: p.Namespace, spec: p.Spec})
 		}
 	}
 	out := obj.DeepCopy()
-	var applied Applied
+	var applied AppliedOverrides
 	var err error
 	if applied.Cluster, err = applyAll(out, obj, cluster, wide); err != nil {
-		return nil, Applied{}, err
+		return nil, AppliedOverrides{}, err
 	}
 	if applied.Namespaced, err = applyAll(out, obj, cluster, own); err != nil {
-		return nil, Applied{}, err
+		return nil, AppliedOverrides{}, err
 	}
 	return out, applied, nil
 }
 
 // applyAll changes out by the policies that select the template.
-func applyAll(out, template *unstructured.Unstructured, cluster *clusterv1alpha1.Cluster, all []policy) (applied []Item, err error) {
-	var selected []policy
+func applyAll(out, template *unstructured.Unstructured, cluster *clusterv1alpha1.Cluster, all []overridePolicy) (applied []OverrideItem, err error) {
+	var selected []overridePolicy
 	for _, p := range all {
-		if p.precision = selects.Kind; len(p.spec.ResourceSelectors) > 0 {
-			if p.precision, err = selects.By(p.spec.ResourceSelectors, p.namespace, template); err != nil {
+		if p.precision = Kind; len(p.spec.ResourceSelectors) > 0 {
+			if p.precision, err = Match(p.spec.ResourceSelectors, p.namespace, template); err != nil {
 				return nil, fmt.Errorf("%s: %w", p.title, err)
 			}
 		}
-		if p.precision != selects.No {
+		if p.precision != NoMatch {
 			selected = append(selected, p)
 		}
 	}
-	slices.SortFunc(selected, func(a, b policy) int {
+	slices.SortFunc(selected, func(a, b overridePolicy) int {
 		return cmp.Or(cmp.Compare(a.precision, b.precision), strings.Compare(a.name, b.name))
 	})
 	for _, p := range selected {
@@ -112,7 +110,7 @@ func applyAll(out, template *unstructured.Unstructured, cluster *clusterv1alpha1
 			if err := override(out, &rule.Overriders); err != nil {
 				return nil, fmt.Errorf("%s: overrideRules[%d].overriders.%w", p.title, i, err)
 			}
-			applied = append(applied, Item{p.name, rule.Overriders})
+			applied = append(applied, OverrideItem{p.name, rule.Overriders})
 		}
 	}
 	return applied, nil

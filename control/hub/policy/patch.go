@@ -1,4 +1,4 @@
-package override
+package policy
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package override
+package policy
 
 import (
 	"strings"
@@ -102,7 +102,7 @@ func TestOverriders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := object(t, c.of)
-			got, applied, err := Apply(before, member, Policies{Namespaced: []policyv1alpha1.OverridePolicy{ownPolicy("p", overriders(t, c.rule))}})
+			got, applied, err := ApplyOverrides(before, member, OverridePolicies{Namespaced: []policyv1alpha1.OverridePolicy{ownPolicy("p", overriders(t, c.rule))}})
 			if c.fail != "" {
 				if err == nil || !strings.Contains(err.Error(), c.fail) || !strings.HasPrefix(err.Error(), "OverridePolicy shop/p: overrideRules[0].overriders.") {
 					t.Fatalf("error %v, want %q in it", err, c.fail)
@@ -165,11 +165,11 @@ func TestOrder(t *testing.T) {
 	elsewhere.Namespace = "other"
 	former := own("former")
 	former.Spec.Overriders, former.Spec.OverrideRules = &former.Spec.OverrideRules[0].Overriders, nil
-	all := Policies{
+	all := OverridePolicies{
 		Cluster:    []policyv1alpha1.ClusterOverridePolicy{wide("w3", named), wide("w2"), wide("w1"), wide("no", other)},
 		Namespaced: []policyv1alpha1.OverridePolicy{own("n1", named), own("n3", labelled), own("n2", labelled), elsewhere, former},
 	}
-	got, applied, err := Apply(object(t, web), member, all)
+	got, applied, err := ApplyOverrides(object(t, web), member, all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func TestOrder(t *testing.T) {
 func TestTargets(t *testing.T) {
 	p := ownPolicy("p", overriders(t, `labelsOverrider: [{operator: add, value: {here: "yes"}}]`))
 	here := func() (any, error) {
-		got, applied, err := Apply(object(t, web), member, Policies{Namespaced: []policyv1alpha1.OverridePolicy{p}})
+		got, applied, err := ApplyOverrides(object(t, web), member, OverridePolicies{Namespaced: []policyv1alpha1.OverridePolicy{p}})
 		if err != nil {
 			return nil, err
 		}

@@ -1,7 +1,7 @@
 // Package policies looks after the policies themselves. Propagation policies get what tells them from others of their name, a
 // permanent id, and a finalizer that keeps them until nothing carries their claim any more; all four kinds get the condition
 // Accepted. The hub runs it. It neither claims nor releases templates.
-package policies
+package policy
 
 import (
 	"context"
@@ -39,7 +39,7 @@ type reconciler struct {
 
 // Setup adds the controllers to the manager, whose scheme has policies and bindings.
 func Setup(mgr ctrl.Manager) error {
-	for name, fresh := range kinds {
+	for name, fresh := range policyKinds {
 		o, _ := fresh()
 		err := ctrl.NewControllerManagedBy(mgr).Named(name).
 			For(o).
