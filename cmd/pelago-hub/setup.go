@@ -14,15 +14,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/pelago-net/pelago/control/aggregate"
-	"github.com/pelago-net/pelago/control/decide"
 	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/control/hub/policy"
+	"github.com/pelago-net/pelago/control/hub/propagate"
 	kindspkg "github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/members"
 	"github.com/pelago-net/pelago/control/membership"
 	"github.com/pelago-net/pelago/control/namespaces"
-	"github.com/pelago-net/pelago/control/propagate"
 	"github.com/pelago-net/pelago/control/works"
 )
 
@@ -48,7 +47,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		manifest.Index(mgr),
 		policy.Setup(mgr),
 		kindspkg.SetupRules(mgr, rules),
-		propagate.Setup(mgr, propagate.Options{Interpreter: kinds, Room: decide.New(decide.Options{}), Workers: o.workers.propagate}),
+		propagate.Setup(mgr, propagate.Options{Interpreter: kinds, Room: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: o.workers.propagate}),
 		works.Setup(mgr, works.Options{HubID: hubID, Interpreter: kinds, Workers: o.workers.works}),
 		namespaces.Setup(mgr, namespaces.Options{HubID: hubID, OptIn: o.workloads}),
 		aggregate.Setup(mgr, aggregate.Options{Interpreter: kinds, Workers: o.workers.status}),

@@ -15,7 +15,6 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/decide"
 	kindspkg "github.com/pelago-net/pelago/control/kinds"
 )
 
@@ -102,7 +101,7 @@ func bound(t *testing.T, w wish) binding {
 // What others write into a binding stays: eviction tasks, the request to rebalance, the hold of the first decision, labels. The
 // version of the template follows its content only.
 func TestDesiredKeepsWhatOthersWrite(t *testing.T) {
-	p := made("a", func(p *policy) { p.spec.Suspension = &policyv1alpha1.Suspension{Dispatching: ptr.To(true)} })
+	p := made("a", func(p *propagationPolicy) { p.spec.Suspension = &policyv1alpha1.Suspension{Dispatching: ptr.To(true)} })
 	have := bound(t, wish{template: template(), policy: p})
 	have.spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m1", Reason: "R", Producer: "p"}}
 	have.spec.RescheduleTriggeredAt = ptr.To(metav1.Now())
@@ -139,7 +138,7 @@ func TestDesiredClusterWide(t *testing.T) {
 
 // Which bindings there are: none of what no policy selects and nothing needs; a formerly claimed one stays (rule 2.1.5).
 func TestDesiredOrNot(t *testing.T) {
-	lazyOne := made("l", func(p *policy) { p.spec.ActivationPreference = policyv1alpha1.LazyActivation })
+	lazyOne := made("l", func(p *propagationPolicy) { p.spec.ActivationPreference = policyv1alpha1.LazyActivation })
 	parent := bound(t, wish{template: edited(func(u *unstructured.Unstructured) { u.SetName("parent") }), policy: made("a")})
 	claimed := bound(t, wish{template: template(), policy: made("a")})
 	attached := bound(t, wish{template: template(), parents: []binding{parent}})
@@ -173,7 +172,7 @@ func TestClaimPatch(t *testing.T) {
 	mark(claimed, wide("old"))
 	old := template()
 	old.SetCreationTimestamp(metav1.NewTime(time.Unix(10, 0)))
-	lazyOne := made("l", func(p *policy) {
+	lazyOne := made("l", func(p *propagationPolicy) {
 		p.spec.ActivationPreference = policyv1alpha1.LazyActivation
 		p.SetCreationTimestamp(metav1.NewTime(time.Unix(11, 0)))
 	})
@@ -186,7 +185,7 @@ func TestClaimPatch(t *testing.T) {
 	type m = map[string]any
 	for name, c := range map[string]struct {
 		of                  *unstructured.Unstructured
-		by                  *policy
+		by                  *propagationPolicy
 		labels, annotations m // nil: no patch
 	}{
 		"a claim": {template(), made("a"), m{policyv1alpha1.LabelPropagationPolicyID: "id-a"},
@@ -256,7 +255,7 @@ func TestObservation(t *testing.T) {
 	b.status.AggregatedStatus = []workv1alpha2.AggregatedStatusItem{
 		item("m1", true, workv1alpha2.ResourceHealthy, `{"readyReplicas":2}`), item("m2", true, workv1alpha2.ResourceHealthy, `{"readyReplicas":2}`),
 		item("m3", true, workv1alpha2.ResourceUnhealthy, `{"readyReplicas":1}`), item("m4", true, workv1alpha2.ResourceHealthy, `{"succeeded":1}`)}
-	want := decide.Observation{ResourceVersion: "5", Parts: []decide.Part{
+	want := Observation{ResourceVersion: "5", Parts: []ReservedPart{
 		{Cluster: "m1", Replicas: 2, Settled: true},
 		{Cluster: "m2", Replicas: 3, Settled: false},
 		{Cluster: "m3", Replicas: 1, Settled: false},
@@ -291,7 +290,7 @@ func TestDesiredDependenciesFail(t *testing.T) {
 	in := kindspkg.New(func(schema.GroupVersionKind) kindspkg.Kind {
 		return kindspkg.Kind{Replicas: func(*unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) { return 1, nil, nil }}
 	})
-	_, err := desired(wish{template: bad, policy: made("a", func(p *policy) { p.spec.PropagateDeps = true }), name: "b", id: "1"}, in)
+	_, err := desired(wish{template: bad, policy: made("a", func(p *propagationPolicy) { p.spec.PropagateDeps = true }), name: "b", id: "1"}, in)
 	if !errors.Is(err, errDependencies) {
 		t.Errorf("error %v", err)
 	}
@@ -304,8 +303,8 @@ func TestClaimOf(t *testing.T) {
 		t.Errorf("no claim: %+v", got)
 	}
 	mark(u, made("a"))
-	again := made("a", func(p *policy) { setLabel(p, policyv1alpha1.LabelPropagationPolicyID, "other") })
-	sameID := wide("a", func(p *policy) { setLabel(p, policyv1alpha1.LabelClusterPropagationPolicyID, "id-a") })
+	again := made("a", func(p *propagationPolicy) { setLabel(p, policyv1alpha1.LabelPropagationPolicyID, "other") })
+	sameID := wide("a", func(p *propagationPolicy) { setLabel(p, policyv1alpha1.LabelClusterPropagationPolicyID, "id-a") })
 	if got := claimOf(u); !got.of(made("a")) || got.of(again) || got.of(sameID) || got.namespace != "shop" || got.name != "a" {
 		t.Errorf("claim %+v", got)
 	}

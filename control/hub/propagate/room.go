@@ -7,15 +7,14 @@ import (
 	"k8s.io/utils/ptr"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/decide"
 )
 
 // observation is what the room is told of a binding.
-func observation(b binding) decide.Observation {
-	o := decide.Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.spec.ReplicaRequirements}
+func observation(b binding) Observation {
+	o := Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.spec.ReplicaRequirements}
 	add := func(cluster string, replicas int32) {
-		if !slices.ContainsFunc(o.Parts, func(p decide.Part) bool { return p.Cluster == cluster }) {
-			o.Parts = append(o.Parts, decide.Part{Cluster: cluster, Replicas: replicas, Settled: settled(b.status, cluster, replicas)})
+		if !slices.ContainsFunc(o.Parts, func(p ReservedPart) bool { return p.Cluster == cluster }) {
+			o.Parts = append(o.Parts, ReservedPart{Cluster: cluster, Replicas: replicas, Settled: settled(b.status, cluster, replicas)})
 		}
 	}
 	for _, c := range b.spec.Clusters {

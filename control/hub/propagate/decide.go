@@ -14,13 +14,12 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/decide"
 	"github.com/pelago-net/pelago/scheduler"
 )
 
 // decided is what an attempt to decide came to.
 type decided struct {
-	promise *decide.Promise // nil: nothing is assumed
+	promise *Reservation // nil: nothing is assumed
 	// written: the record of the decision differs from the former one; moved: the clusters do.
 	written, moved bool
 	// message says why there is no decision, or what has no part in it.

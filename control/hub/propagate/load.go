@@ -1,4 +1,4 @@
-package decide
+package propagate
 
 import (
 	"slices"
@@ -37,7 +37,7 @@ type sum struct {
 }
 
 // add counts so many more replicas as assumed; fewer if negative. r.mu is held.
-func (r *Room) add(cluster string, size scheduler.Load, replicas int64) {
+func (r *Capacity) add(cluster string, size scheduler.Load, replicas int64) {
 	if replicas == 0 {
 		return
 	}
@@ -54,7 +54,7 @@ func (r *Room) add(cluster string, size scheduler.Load, replicas int64) {
 }
 
 // claim is what a binding claims of a cluster beyond what is reported.
-type claim struct {
+type capacityClaim struct {
 	cluster  string
 	size     scheduler.Load
 	replicas int64
@@ -62,11 +62,11 @@ type claim struct {
 
 // claims are all of a binding, by cluster. While a write has not ended the larger number of replicas counts, and of replicas of two
 // sizes both do, less what is reported. The result is good until the next call with the same buffer.
-func (b *binding) claims(buffer []claim) []claim {
+func (b *bindingUsage) claims(buffer []capacityClaim) []capacityClaim {
 	out := buffer[:0]
 	if b.promise == nil {
 		for i := range b.parts {
-			out = append(out, claim{b.parts[i].cluster, b.size, b.parts[i].replicas - b.parts[i].reported})
+			out = append(out, capacityClaim{b.parts[i].cluster, b.size, b.parts[i].replicas - b.parts[i].reported})
 		}
 		return out
 	}
@@ -75,18 +75,18 @@ func (b *binding) claims(buffer []claim) []claim {
 	for i, k := 0, 0; i < len(b.parts) || k < len(next); {
 		switch order := compareAt(b.parts, i, next, k); {
 		case order < 0:
-			out = append(out, claim{b.parts[i].cluster, b.size, b.parts[i].replicas - b.parts[i].reported})
+			out = append(out, capacityClaim{b.parts[i].cluster, b.size, b.parts[i].replicas - b.parts[i].reported})
 			i++
 		case order > 0:
-			out = append(out, claim{next[k].Name, size, int64(next[k].Replicas)})
+			out = append(out, capacityClaim{next[k].Name, size, int64(next[k].Replicas)})
 			k++
 		case same:
-			out = append(out, claim{next[k].Name, size, max(b.parts[i].replicas, int64(next[k].Replicas)) - b.parts[i].reported})
+			out = append(out, capacityClaim{next[k].Name, size, max(b.parts[i].replicas, int64(next[k].Replicas)) - b.parts[i].reported})
 			i, k = i+1, k+1
 		default:
 			reported := within(size, b.size, b.parts[i].reported)
-			out = append(out, claim{b.parts[i].cluster, b.size, b.parts[i].replicas - b.parts[i].reported},
-				claim{next[k].Name, size, max(0, int64(next[k].Replicas)-reported)})
+			out = append(out, capacityClaim{b.parts[i].cluster, b.size, b.parts[i].replicas - b.parts[i].reported},
+				capacityClaim{next[k].Name, size, max(0, int64(next[k].Replicas)-reported)})
 			i, k = i+1, k+1
 		}
 	}
@@ -105,7 +105,7 @@ func compareAt(parts []part, i int, next []workv1alpha2.TargetCluster, k int) in
 }
 
 // change changes a binding, and the sums by what it claims more or less then. r.mu is held.
-func (r *Room) change(b *binding, to func()) {
+func (r *Capacity) change(b *bindingUsage, to func()) {
 	r.before = b.claims(r.before)
 	to()
 	r.after = b.claims(r.after)

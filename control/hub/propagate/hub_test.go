@@ -29,9 +29,8 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/decide"
+	"github.com/pelago-net/pelago/control/hub/propagate"
 	kindspkg "github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/propagate"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -40,7 +39,7 @@ var server = apiserver.NewShared(apiserver.CRDs(), apiserver.HubControllers())
 
 func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
-var kinds = []func(*runtime.Scheme) error{clusterv1alpha1.AddToScheme, policyv1alpha1.AddToScheme, workv1alpha2.AddToScheme,
+var templateKinds = []func(*runtime.Scheme) error{clusterv1alpha1.AddToScheme, policyv1alpha1.AddToScheme, workv1alpha2.AddToScheme,
 	apiextensionsv1.AddToScheme}
 
 // hub is a server with a namespace of the test's own and member clusters.
@@ -57,7 +56,7 @@ func newHub(t *testing.T, members ...string) *hub {
 
 func hubAt(t *testing.T, config *rest.Config, members ...string) *hub {
 	t.Helper()
-	h := &hub{Cluster: apiserver.Connect(t, config, kinds...)}
+	h := &hub{Cluster: apiserver.Connect(t, config, templateKinds...)}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "shop-"}}
 	h.Make(ns)
 	h.ns = ns.Name
@@ -133,7 +132,7 @@ func (h *hub) run(wrap transport.WrapperFunc, with ...func(*propagate.Options)) 
 	return apiserver.Manager{
 		Scheme: h.Scheme(), Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
-			o := propagate.Options{Interpreter: kindspkg.New(), Room: decide.New(decide.Options{}), Workers: 4}
+			o := propagate.Options{Interpreter: kindspkg.New(), Room: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: 4}
 			for _, set := range with {
 				set(&o)
 			}

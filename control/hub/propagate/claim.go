@@ -15,7 +15,7 @@ import (
 //
 // A Lazy policy does nothing to a template that was there before it until that is edited. Where no binding holds what the
 // template was like, the claim does, in the annotation pelago.io/template.
-func claimPatch(t *unstructured.Unstructured, p *policy) ([]byte, error) {
+func claimPatch(t *unstructured.Unstructured, p *propagationPolicy) ([]byte, error) {
 	labels, annotations := marks(p)
 	changedLabels := difference(t.GetLabels(), labels, markLabels)
 	changedAnnotations := difference(t.GetAnnotations(), annotations, markAnnotations)
@@ -58,13 +58,13 @@ func difference(have, want map[string]string, keys []string) map[string]*string 
 	return out
 }
 
-func lazy(p *policy) bool {
+func lazy(p *propagationPolicy) bool {
 	return p != nil && p.spec.ActivationPreference == policyv1alpha1.LazyActivation
 }
 
 // waits says whether a Lazy policy still waits for the user's next edit of the template. What the template was like stands on the
 // binding or, before there is one, on the template.
-func waits(p *policy, t *unstructured.Unstructured, have binding) (bool, error) {
+func waits(p *propagationPolicy, t *unstructured.Unstructured, have binding) (bool, error) {
 	if !lazy(p) {
 		return false, nil
 	}

@@ -129,7 +129,7 @@ func (r *reconciler) onPolicy(before, after client.Object) {
 }
 
 // addPolicy asks for the templates that a policy selects, and those that follow it.
-func (r *reconciler) addPolicy(ctx context.Context, p *policy) {
+func (r *reconciler) addPolicy(ctx context.Context, p *propagationPolicy) {
 	for i := range p.spec.ResourceSelectors {
 		r.addSelected(ctx, p, &p.spec.ResourceSelectors[i])
 	}
@@ -138,7 +138,7 @@ func (r *reconciler) addPolicy(ctx context.Context, p *policy) {
 	}
 }
 
-func (r *reconciler) addSelected(ctx context.Context, p *policy, s *policyv1alpha1.ResourceSelector) {
+func (r *reconciler) addSelected(ctx context.Context, p *propagationPolicy, s *policyv1alpha1.ResourceSelector) {
 	gvk, ok := selected(s)
 	if !ok {
 		return

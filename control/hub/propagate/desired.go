@@ -21,7 +21,7 @@ import (
 type wish struct {
 	template *unstructured.Unstructured
 	// policy that the template follows; nil: none. waiting: it is Lazy and the template has not been edited since.
-	policy  *policy
+	policy  *propagationPolicy
 	waiting bool
 	// staleClaim: the policy that the binding names is not there any more.
 	staleClaim bool

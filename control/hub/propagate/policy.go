@@ -10,30 +10,30 @@ import (
 )
 
 // policy is one of either kind.
-type policy struct {
+type propagationPolicy struct {
 	client.Object
 	spec        *policyv1alpha1.PropagationSpec
 	clusterWide bool
 }
 
-func policyOf(o client.Object) *policy {
+func policyOf(o client.Object) *propagationPolicy {
 	switch p := o.(type) {
 	case *policyv1alpha1.PropagationPolicy:
-		return &policy{Object: p, spec: &p.Spec}
+		return &propagationPolicy{Object: p, spec: &p.Spec}
 	case *policyv1alpha1.ClusterPropagationPolicy:
-		return &policy{Object: p, spec: &p.Spec, clusterWide: true}
+		return &propagationPolicy{Object: p, spec: &p.Spec, clusterWide: true}
 	}
 	return nil
 }
 
-func (p *policy) String() string {
+func (p *propagationPolicy) String() string {
 	if p.clusterWide {
 		return "ClusterPropagationPolicy " + p.GetName()
 	}
 	return "PropagationPolicy " + p.GetNamespace() + "/" + p.GetName()
 }
 
-func (p *policy) id() string {
+func (p *propagationPolicy) id() string {
 	if p.clusterWide {
 		return p.GetLabels()[policyv1alpha1.LabelClusterPropagationPolicyID]
 	}
@@ -42,7 +42,7 @@ func (p *policy) id() string {
 
 // counts says whether the policy has an effect: the policy controller has given it its id and finalizer, nothing in it is wrong,
 // and it is not being deleted.
-func (p *policy) counts() bool {
+func (p *propagationPolicy) counts() bool {
 	finalizer := policyv1alpha1.FinalizerPropagationPolicy
 	if p.clusterWide {
 		finalizer = policyv1alpha1.FinalizerClusterPropagationPolicy
@@ -52,7 +52,7 @@ func (p *policy) counts() bool {
 }
 
 // removes says whether what no cluster fits any more is taken away from everywhere.
-func (p *policy) removes() bool {
+func (p *propagationPolicy) removes() bool {
 	return p.GetAnnotations()[policyv1alpha1.AnnotationOnNoClusterFit] == policyv1alpha1.OnNoClusterFitRemove
 }
 
@@ -76,7 +76,7 @@ func claimOf(o client.Object) claim {
 }
 
 // of says whether the claim is that of a policy.
-func (c claim) of(p *policy) bool {
+func (c claim) of(p *propagationPolicy) bool {
 	return p != nil && c.id == p.id() && c.clusterWide == p.clusterWide
 }
 
@@ -88,7 +88,7 @@ var (
 )
 
 // marks are the labels and annotations of the claim of a policy; none of nil.
-func marks(p *policy) (labels, annotations map[string]string) {
+func marks(p *propagationPolicy) (labels, annotations map[string]string) {
 	switch {
 	case p == nil:
 		return nil, nil
@@ -102,7 +102,7 @@ func marks(p *policy) (labels, annotations map[string]string) {
 }
 
 // mark gives an object the claim of a policy instead of any other; nil: none.
-func mark(o client.Object, p *policy) {
+func mark(o client.Object, p *propagationPolicy) {
 	labels, annotations := marks(p)
 	for _, key := range markLabels {
 		setLabel(o, key, labels[key])

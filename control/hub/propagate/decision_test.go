@@ -15,8 +15,8 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/propagate"
 	kindspkg "github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/propagate"
 	"github.com/pelago-net/pelago/test/await"
 )
 

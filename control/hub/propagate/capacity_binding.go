@@ -1,4 +1,4 @@
-package decide
+package propagate
 
 import (
 	"slices"
@@ -16,11 +16,11 @@ type Observation struct {
 	// Requirements of each replica; nil: none but its pod.
 	Requirements *workv1alpha2.ReplicaRequirements
 	// Parts are the clusters in which it has replicas: those of spec.clusters, and those that it is being evicted from, each once.
-	Parts []Part
+	Parts []ReservedPart
 }
 
 // Part is what a binding has in one cluster.
-type Part struct {
+type ReservedPart struct {
 	Cluster  string
 	Replicas int32
 	// Settled: the cluster's object is applied, and healthy, with this number of replicas: all of its pods are there.
@@ -28,11 +28,11 @@ type Part struct {
 }
 
 // binding is what is known of one.
-type binding struct {
+type bindingUsage struct {
 	version uint64         // the newest that was seen, or written by us
 	size    scheduler.Load // of one replica
 	parts   []part         // by cluster
-	promise *Promise       // the write of a newer decision has not ended; nil: there is none
+	promise *Reservation   // the write of a newer decision has not ended; nil: there is none
 }
 
 // part is what a binding has in one cluster.
@@ -45,7 +45,7 @@ type part struct {
 }
 
 // version of an object. They are numbers in which a newer one is larger; one that is none counts as older than all.
-func version(resourceVersion string) uint64 {
+func capacityVersion(resourceVersion string) uint64 {
 	n, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {
 		return 0
@@ -53,7 +53,7 @@ func version(resourceVersion string) uint64 {
 	return n
 }
 
-func (b *binding) part(cluster string) *part {
+func (b *bindingUsage) part(cluster string) *part {
 	i, ok := slices.BinarySearchFunc(b.parts, cluster, func(p part, name string) int { return strings.Compare(p.cluster, name) })
 	if !ok {
 		return nil
@@ -65,11 +65,11 @@ func (b *binding) part(cluster string) *part {
 //
 // Replicas are assumed until they have settled and the cluster has reported since (Options.Lag). As long as both could count they
 // do, which leaves too little room for a while, never too much.
-func (r *Room) Observe(key string, o Observation) {
+func (r *Capacity) Observe(key string, o Observation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := r.binding(key)
-	v := version(o.ResourceVersion)
+	v := capacityVersion(o.ResourceVersion)
 	if v < b.version {
 		return
 	}
@@ -88,11 +88,11 @@ func (r *Room) Observe(key string, o Observation) {
 
 // Forget takes in that a binding is gone: resourceVersion is the one with which the watch showed its deletion, so that a late one
 // does not take away what was written since for a new binding of the same name; "": it was looked for by a live read.
-func (r *Room) Forget(key, resourceVersion string) {
+func (r *Capacity) Forget(key, resourceVersion string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := r.bindings[key]
-	if b == nil || resourceVersion != "" && version(resourceVersion) < b.version {
+	if b == nil || resourceVersion != "" && capacityVersion(resourceVersion) < b.version {
 		return
 	}
 	r.set(key, b, scheduler.Load{}, nil, b.promise)
@@ -102,10 +102,10 @@ func (r *Room) Forget(key, resourceVersion string) {
 }
 
 // binding returns that of a key, which is made if it is not known. r.mu is held.
-func (r *Room) binding(key string) *binding {
+func (r *Capacity) binding(key string) *bindingUsage {
 	b := r.bindings[key]
 	if b == nil {
-		b = &binding{}
+		b = &bindingUsage{}
 		r.bindings[key] = b
 	}
 	return b
@@ -113,7 +113,7 @@ func (r *Room) binding(key string) *binding {
 
 // set replaces what is known of a binding; parts are in any order. What the clusters report of it already goes on counting as
 // reported, as far as it is not more than there is now. r.mu is held.
-func (r *Room) set(key string, b *binding, size scheduler.Load, parts []part, promise *Promise) {
+func (r *Capacity) set(key string, b *bindingUsage, size scheduler.Load, parts []part, promise *Reservation) {
 	slices.SortFunc(parts, func(a, b part) int { return strings.Compare(a.cluster, b.cluster) })
 	for i := range parts {
 		next := &parts[i]

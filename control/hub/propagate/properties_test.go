@@ -1,4 +1,4 @@
-package decide
+package propagate
 
 import (
 	"fmt"
@@ -16,15 +16,15 @@ import (
 // world is what truly is, beside a Room that hears of it late.
 type world struct {
 	clock   *clock
-	room    *Room
+	room    *Capacity
 	cores   map[string]int64
 	version int
 	truth   map[string]*written // the bindings at the API server
 	watch   map[string][]event  // what the watch has not delivered yet, by binding
 	cached  map[string]event    // what it delivered last
 	pods    map[string]map[string]int32
-	reports map[string]int64    // the last report of each cluster: cores in use
-	doubt   map[string]*Promise // of those whose write timed out
+	reports map[string]int64        // the last report of each cluster: cores in use
+	doubt   map[string]*Reservation // of those whose write timed out
 }
 
 // written is a binding.
@@ -39,14 +39,14 @@ type event struct {
 	gone    bool
 	version int
 	cores   int64
-	parts   []Part
+	parts   []ReservedPart
 }
 
 func newWorld(t *rapid.T) *world {
 	w := &world{
 		clock: newClock(), cores: map[string]int64{},
 		truth: map[string]*written{}, watch: map[string][]event{}, cached: map[string]event{},
-		pods: map[string]map[string]int32{}, reports: map[string]int64{}, doubt: map[string]*Promise{},
+		pods: map[string]map[string]int32{}, reports: map[string]int64{}, doubt: map[string]*Reservation{},
 	}
 	for i := range rapid.IntRange(1, 3).Draw(t, "clusters") {
 		w.cores[fmt.Sprint("m", i)] = rapid.Int64Range(1, 12).Draw(t, "cores")
@@ -57,8 +57,8 @@ func newWorld(t *rapid.T) *world {
 
 // start begins with a new Room, which reads everything.
 func (w *world) start() {
-	w.room = New(Options{Now: w.clock.now})
-	w.doubt = map[string]*Promise{}
+	w.room = NewCapacity(CapacityOptions{Now: w.clock.now})
+	w.doubt = map[string]*Reservation{}
 	w.tell()
 	for key := range w.watch {
 		w.watch[key] = nil
@@ -83,7 +83,7 @@ func (w *world) event(key string) event {
 	b := w.truth[key]
 	e := event{version: b.version, cores: b.cores}
 	for _, name := range slices.Sorted(maps.Keys(b.clusters)) {
-		e.parts = append(e.parts, Part{name, b.clusters[name], w.pods[key][name] == b.clusters[name]})
+		e.parts = append(e.parts, ReservedPart{name, b.clusters[name], w.pods[key][name] == b.clusters[name]})
 	}
 	return e
 }
@@ -140,7 +140,7 @@ func (w *world) decide(t *rapid.T, key string) {
 		}
 	}
 	divisions := []policyv1alpha1.ReplicaDivisionPreference{weighted, aggregated}
-	r := request(rapid.Int32Range(0, 8).Draw(t, "replicas"), rapid.SampledFrom(divisions).Draw(t, "division"), current...)
+	r := capacityRequest(rapid.Int32Range(0, 8).Draw(t, "replicas"), rapid.SampledFrom(divisions).Draw(t, "division"), current...)
 	r.Requirements = needs(size0(key))
 	d, p, err := w.room.Decide(key, r)
 	if err != nil {

@@ -25,7 +25,7 @@ var errNotSynced = errors.New("its kind has not been listed yet")
 
 // kinds are the kinds of templates that are watched: those that somebody names, as far as the API server serves them. Of several
 // versions of a kind the newest one named is watched, as an object must not be reconciled twice.
-type kinds struct {
+type templateKinds struct {
 	cache     cache.Cache
 	live      client.Reader
 	discovery discovery.ServerResourcesInterface
@@ -52,7 +52,7 @@ func (w wanted) add(gvk schema.GroupVersionKind) {
 }
 
 // has says whether a kind is watched in the version.
-func (k *kinds) has(gvk schema.GroupVersionKind) bool {
+func (k *templateKinds) has(gvk schema.GroupVersionKind) bool {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	w, ok := k.watched[gvk.GroupKind()]
@@ -60,7 +60,7 @@ func (k *kinds) has(gvk schema.GroupVersionKind) bool {
 }
 
 // current is the kind in the version that is watched; the kind itself if it is not watched.
-func (k *kinds) current(gvk schema.GroupVersionKind) schema.GroupVersionKind {
+func (k *templateKinds) current(gvk schema.GroupVersionKind) schema.GroupVersionKind {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	if w, ok := k.watched[gvk.GroupKind()]; ok {
@@ -70,7 +70,7 @@ func (k *kinds) current(gvk schema.GroupVersionKind) schema.GroupVersionKind {
 }
 
 // set watches what is wanted and served, and nothing else. What an API server does not answer for stays as it is.
-func (k *kinds) set(ctx context.Context, want wanted) error {
+func (k *templateKinds) set(ctx context.Context, want wanted) error {
 	served, unknown, err := k.served(want)
 	errs := []error{err}
 	k.mu.Lock()
@@ -103,7 +103,7 @@ func (k *kinds) set(ctx context.Context, want wanted) error {
 }
 
 // served returns the version in which each wanted kind is served, and the versions of groups for which there was no answer.
-func (k *kinds) served(want wanted) (map[schema.GroupKind]string, map[schema.GroupVersion]bool, error) {
+func (k *templateKinds) served(want wanted) (map[schema.GroupKind]string, map[schema.GroupVersion]bool, error) {
 	answers := map[schema.GroupVersion][]metav1.APIResource{}
 	unknown := map[schema.GroupVersion]bool{}
 	out := map[schema.GroupKind]string{}
@@ -135,7 +135,7 @@ func (k *kinds) served(want wanted) (map[schema.GroupKind]string, map[schema.Gro
 }
 
 // get reads a template, from the cache if its kind is watched. It returns nil if there is none; a kind that is not served has none.
-func (k *kinds) get(ctx context.Context, key Key) (*unstructured.Unstructured, error) {
+func (k *templateKinds) get(ctx context.Context, key Key) (*unstructured.Unstructured, error) {
 	obj := example(key.GVK)
 	name := client.ObjectKey{Namespace: key.Namespace, Name: key.Name}
 	err := k.read(key.GVK, func(r client.Reader) error { return r.Get(ctx, name, obj) })
@@ -149,7 +149,7 @@ func (k *kinds) get(ctx context.Context, key Key) (*unstructured.Unstructured, e
 }
 
 // list returns the templates of a kind, in a namespace if one is given. They are not to be changed.
-func (k *kinds) list(ctx context.Context, gvk schema.GroupVersionKind, namespace string,
+func (k *templateKinds) list(ctx context.Context, gvk schema.GroupVersionKind, namespace string,
 	by labels.Selector) ([]unstructured.Unstructured, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
@@ -167,7 +167,7 @@ func (k *kinds) list(ctx context.Context, gvk schema.GroupVersionKind, namespace
 
 // read calls f with the cache or, for a kind that is not watched, with the API server. The lock keeps a kind from being removed
 // meanwhile: a cache that is asked for an unknown one begins to watch it.
-func (k *kinds) read(gvk schema.GroupVersionKind, f func(client.Reader) error) error {
+func (k *templateKinds) read(gvk schema.GroupVersionKind, f func(client.Reader) error) error {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	w, ok := k.watched[gvk.GroupKind()]
@@ -186,8 +186,8 @@ func example(gvk schema.GroupVersionKind) *unstructured.Unstructured {
 	return u
 }
 
-func newKinds(c cache.Cache, live client.Reader, d discovery.ServerResourcesInterface, h toolscache.ResourceEventHandler) *kinds {
-	return &kinds{cache: c, live: live, discovery: d, handler: h, watched: map[schema.GroupKind]watch{}}
+func newKinds(c cache.Cache, live client.Reader, d discovery.ServerResourcesInterface, h toolscache.ResourceEventHandler) *templateKinds {
+	return &templateKinds{cache: c, live: live, discovery: d, handler: h, watched: map[schema.GroupKind]watch{}}
 }
 
 // absent says whether an error of a read means that the object does not exist; that of a kind that is not served does not.

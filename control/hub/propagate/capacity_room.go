@@ -1,8 +1,4 @@
-// Package decide is the memory of the scheduling loop: which clusters there are, and what was decided and is not part of their
-// reports yet. Decisions are computed in parallel from immutable snapshots and committed one after the other against the sums of
-// what is assumed, so that many at once do not give one place away twice. It is a leaf: it reads and writes no objects. Who does
-// tells it what the watches show (SetClusters, Observe, Forget) and how a write ended (Promise).
-package decide
+package propagate
 
 import (
 	"errors"
@@ -22,7 +18,7 @@ var ErrNotReady = errors.New("decide: the clusters have not been read yet: try a
 const DefaultLag = 30 * time.Second
 
 // Options of a Room; the zero value is that of a process that runs.
-type Options struct {
+type CapacityOptions struct {
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 	// Lag is how long after replicas were seen to be healthy a cluster that reports has them in its resourceSummary, at the latest;
@@ -34,7 +30,7 @@ type Options struct {
 //
 // Before the first Decide it must have been told of all clusters (SetClusters) and all bindings (Observe): what is not known to it
 // is given away again.
-type Room struct {
+type Capacity struct {
 	now func() time.Time
 	lag time.Duration
 
@@ -43,18 +39,18 @@ type Room struct {
 	stale    []string        // clusters whose sums changed since snapshot was made
 	known    bool            // SetClusters was called
 	reports  map[string]bool // all clusters, and whether they report
-	bindings map[string]*binding
-	sums     map[string]*sum // by cluster: what is assumed
-	settling []settled       // the oldest first
+	bindings map[string]*bindingUsage
+	sums     map[string]*sum   // by cluster: what is assumed
+	settling []capacitySettled // the oldest first
 
-	before, after []claim // buffers of change
+	before, after []capacityClaim // buffers of change
 }
 
 // New makes a Room that knows nothing.
-func New(o Options) *Room {
-	r := &Room{
+func NewCapacity(o CapacityOptions) *Capacity {
+	r := &Capacity{
 		now: o.Now, lag: o.Lag, snapshot: scheduler.NewSnapshot(nil, nil),
-		reports: map[string]bool{}, bindings: map[string]*binding{}, sums: map[string]*sum{},
+		reports: map[string]bool{}, bindings: map[string]*bindingUsage{}, sums: map[string]*sum{},
 	}
 	if r.now == nil {
 		r.now = time.Now
@@ -66,7 +62,7 @@ func New(o Options) *Room {
 }
 
 // SetClusters says which clusters there are, all of them. They must not be changed afterwards.
-func (r *Room) SetClusters(clusters []*clusterv1alpha1.Cluster) {
+func (r *Capacity) SetClusters(clusters []*clusterv1alpha1.Cluster) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	reports, again := make(map[string]bool, len(clusters)), map[string]bool{}
@@ -90,7 +86,7 @@ func (r *Room) SetClusters(clusters []*clusterv1alpha1.Cluster) {
 
 // Need says why a decision is due; "": none is (scheduler.Need). It depends on the request and the clusters alone, whatever is
 // known of the binding of that key.
-func (r *Room) Need(_ string, req *scheduler.Request, o scheduler.Observed) string {
+func (r *Capacity) Need(_ string, req *scheduler.Request, o scheduler.Observed) string {
 	r.mu.Lock()
 	s := r.latest()
 	r.mu.Unlock()
@@ -98,7 +94,7 @@ func (r *Room) Need(_ string, req *scheduler.Request, o scheduler.Observed) stri
 }
 
 // latest is a snapshot with all that is assumed now. r.mu is held.
-func (r *Room) latest() *scheduler.Snapshot {
+func (r *Capacity) latest() *scheduler.Snapshot {
 	r.release()
 	if len(r.stale) > 0 {
 		r.snapshot = r.snapshot.Assume(func(yield func(string, scheduler.Load) bool) {

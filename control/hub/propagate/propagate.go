@@ -23,7 +23,6 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/decide"
 	kindspkg "github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -31,7 +30,7 @@ import (
 // Options are the facts that the controller works with.
 type Options struct {
 	Interpreter *kindspkg.Interpreter
-	Room        *decide.Room
+	Room        *Capacity
 	// Workers is how many templates are reconciled at a time; 8 if 0.
 	Workers int
 	// FirstReport is how long first decisions wait for a cluster that is new and has not reported; 0: 30 s.
@@ -115,7 +114,7 @@ type reconciler struct {
 	cache   cache.Cache
 	live    client.Reader
 	events  record.EventRecorder
-	kinds   *kinds
+	kinds   *templateKinds
 	classes classes
 	counts  *counts
 	queue   workqueue.TypedRateLimitingInterface[Key]

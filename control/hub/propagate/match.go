@@ -14,9 +14,9 @@ import (
 
 // choice is which policy a template follows from now on.
 type choice struct {
-	policy *policy // nil: none
+	policy *propagationPolicy // nil: none
 	// preempts is the policy that the template followed until now, and that is still there.
-	preempts *policy
+	preempts *propagationPolicy
 	// inert: the policy that the template follows has been made invalid. Everything stays as it is until that is mended.
 	inert bool
 }
@@ -25,7 +25,7 @@ type choice struct {
 // policy is gone; all are those that may select the template. A claim is kept while its policy selects the template. Only a
 // policy with preemption Always takes it: a namespaced one of higher priority, or of any over a cluster-wide one; a cluster-wide
 // one only from a cluster-wide one of lower priority.
-func match(template policypkg.Object, held *policy, all []*policy) (choice, error) {
+func match(template policypkg.Object, held *propagationPolicy, all []*propagationPolicy) (choice, error) {
 	if held != nil && !held.counts() && held.GetDeletionTimestamp() == nil {
 		return choice{policy: held, inert: true}, nil
 	}
@@ -57,7 +57,7 @@ func match(template policypkg.Object, held *policy, all []*policy) (choice, erro
 		switch {
 		case precision == policypkg.NoMatch:
 		case taker != nil:
-			return choice{policy: taker.policy, preempts: held}, nil
+			return choice{policy: taker.propagationPolicy, preempts: held}, nil
 		default:
 			return choice{policy: held}, nil
 		}
@@ -65,11 +65,11 @@ func match(template policypkg.Object, held *policy, all []*policy) (choice, erro
 	if best == nil {
 		return choice{}, nil
 	}
-	return choice{policy: best.policy}, nil
+	return choice{policy: best.propagationPolicy}, nil
 }
 
 // preempts says whether the policy takes templates from another one.
-func (p *policy) preempts(held *policy) bool {
+func (p *propagationPolicy) preempts(held *propagationPolicy) bool {
 	switch {
 	case p.spec.Preemption != policyv1alpha1.PreemptAlways:
 		return false
@@ -81,7 +81,7 @@ func (p *policy) preempts(held *policy) bool {
 
 // candidate is a policy that selects the template.
 type candidate struct {
-	*policy
+	*propagationPolicy
 	precision policypkg.Precision
 }
 
@@ -99,7 +99,7 @@ func (c *candidate) before(o *candidate) bool {
 }
 
 // precisionOf says how precisely a policy selects the template, by whatever version it names its kind.
-func precisionOf(p *policy, template policypkg.Object) (policypkg.Precision, error) {
+func precisionOf(p *propagationPolicy, template policypkg.Object) (policypkg.Precision, error) {
 	best := policypkg.NoMatch
 	for i := range p.spec.ResourceSelectors {
 		s := &p.spec.ResourceSelectors[i]

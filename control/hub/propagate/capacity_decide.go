@@ -1,4 +1,4 @@
-package decide
+package propagate
 
 import (
 	"slices"
@@ -17,8 +17,8 @@ const attempts = 4
 // After the write exactly one of Keep and Drop is called. If it is open whether it was made (a timeout), the replicas go on
 // counting until somebody knows: the binding is read live, told to Observe (or Forget, if it is not there), and then Drop is
 // called.
-type Promise struct {
-	room     *Room
+type Reservation struct {
+	room     *Capacity
 	key      string
 	size     scheduler.Load               // of one replica
 	clusters []workv1alpha2.TargetCluster // by name
@@ -28,7 +28,7 @@ type Promise struct {
 // again. Errors are those of Schedule, and ErrNotReady.
 //
 // The request's Current must be what the binding says now. There must not be two at the same time for one key.
-func (r *Room) Decide(key string, req *scheduler.Request) (scheduler.Decision, *Promise, error) {
+func (r *Capacity) Decide(key string, req *scheduler.Request) (scheduler.Decision, *Reservation, error) {
 	s, err := r.begin(key)
 	if err != nil {
 		return scheduler.Decision{}, nil, err
@@ -54,7 +54,7 @@ func (r *Room) Decide(key string, req *scheduler.Request) (scheduler.Decision, *
 }
 
 // begin returns the snapshot to decide from. A promise for the key that was forgotten is dropped.
-func (r *Room) begin(key string) (*scheduler.Snapshot, error) {
+func (r *Capacity) begin(key string) (*scheduler.Snapshot, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.known {
@@ -68,9 +68,9 @@ func (r *Room) begin(key string) (*scheduler.Snapshot, error) {
 
 // commit makes a promise of a decision, unless one of the chosen clusters has no more room for what it is to get: then the promise
 // is nil, and the snapshot is one to decide from again.
-func (r *Room) commit(
+func (r *Capacity) commit(
 	key string, req *scheduler.Request, d scheduler.Decision, from *scheduler.Snapshot,
-) (*Promise, *scheduler.Snapshot) {
+) (*Reservation, *scheduler.Snapshot) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s := r.latest(); s != from && req.TakesRoom() && !s.Fits(req, d.Clusters) {
@@ -80,8 +80,8 @@ func (r *Room) commit(
 }
 
 // promise counts a decision as assumed. r.mu is held.
-func (r *Room) promise(key string, req *scheduler.Request, d scheduler.Decision) *Promise {
-	p := &Promise{room: r, key: key, size: sizeOf(req.Requirements), clusters: slices.Clone(d.Clusters)}
+func (r *Capacity) promise(key string, req *scheduler.Request, d scheduler.Decision) *Reservation {
+	p := &Reservation{room: r, key: key, size: sizeOf(req.Requirements), clusters: slices.Clone(d.Clusters)}
 	b := r.binding(key)
 	r.change(b, func() { b.promise = p })
 	return p
@@ -89,7 +89,7 @@ func (r *Room) promise(key string, req *scheduler.Request, d scheduler.Decision)
 
 // Keep says that the write was made, and with which resourceVersion the binding is now. Until the watch shows that version or a
 // newer one, the binding is taken to be as it was written.
-func (p *Promise) Keep(resourceVersion string) {
+func (p *Reservation) Keep(resourceVersion string) {
 	r := p.room
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,7 +97,7 @@ func (p *Promise) Keep(resourceVersion string) {
 	if b == nil || b.promise != p {
 		return
 	}
-	v := version(resourceVersion)
+	v := capacityVersion(resourceVersion)
 	if v <= b.version {
 		r.change(b, func() { b.promise = nil })
 		return
@@ -120,7 +120,7 @@ func (p *Promise) Keep(resourceVersion string) {
 }
 
 // Drop says that the write was not made; the room is free again.
-func (p *Promise) Drop() {
+func (p *Reservation) Drop() {
 	r := p.room
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -42,7 +42,7 @@ func (c *classes) none() bool {
 }
 
 // priority is that of the policy's priority class, nil if it names none; found is false if there is no such class.
-func (r *reconciler) priority(ctx context.Context, p *policy) (value *int32, found bool, err error) {
+func (r *reconciler) priority(ctx context.Context, p *propagationPolicy) (value *int32, found bool, err error) {
 	s := p.spec.SchedulePriority
 	if s == nil {
 		return nil, true, nil
@@ -61,7 +61,7 @@ func (r *reconciler) priority(ctx context.Context, p *policy) (value *int32, fou
 
 // learn reads the classes that policies name and that are not known yet. The templates of these policies, which may wait by
 // now, are asked for anew, with their priority.
-func (r *reconciler) learn(ctx context.Context, policies []*policy) {
+func (r *reconciler) learn(ctx context.Context, policies []*propagationPolicy) {
 	for _, p := range policies {
 		if s := p.spec.SchedulePriority; s != nil {
 			if _, known := r.classes.get(s.PriorityClassName); known {

@@ -1,23 +1,23 @@
-package decide
+package propagate
 
 import "time"
 
 // settled is a part that has settled at a time; the cluster's report contains it some time after that.
-type settled struct {
+type capacitySettled struct {
 	key, cluster string
 	at           time.Time
 }
 
 // settle lets a part that has settled wait for the cluster's report. r.mu is held.
-func (r *Room) settle(key string, p *part) {
+func (r *Capacity) settle(key string, p *part) {
 	if !p.settled.IsZero() && p.reported < p.replicas {
-		r.settling = append(r.settling, settled{key, p.cluster, p.settled})
+		r.settling = append(r.settling, capacitySettled{key, p.cluster, p.settled})
 	}
 }
 
 // settleAgain begins anew with all that waits for the reports of clusters which have not reported for a while: their last ones may
 // be older than what has settled since. r.mu is held.
-func (r *Room) settleAgain(clusters map[string]bool) {
+func (r *Capacity) settleAgain(clusters map[string]bool) {
 	now := r.now()
 	for key, b := range r.bindings {
 		for i := range b.parts {
@@ -31,7 +31,7 @@ func (r *Room) settleAgain(clusters map[string]bool) {
 
 // release stops assuming what the clusters have reported by now. What waits for a cluster that does not report is left to
 // settleAgain. r.mu is held.
-func (r *Room) release() {
+func (r *Capacity) release() {
 	now := r.now()
 	for len(r.settling) > 0 && now.Sub(r.settling[0].at) >= r.lag {
 		s := r.settling[0]

@@ -80,7 +80,7 @@ func (r *reconciler) bindingName(ctx context.Context, t *unstructured.Unstructur
 }
 
 // policies are all policies, or those that an index holds; not to be changed.
-func (r *reconciler) policies(ctx context.Context, by ...client.ListOption) ([]*policy, error) {
+func (r *reconciler) policies(ctx context.Context, by ...client.ListOption) ([]*propagationPolicy, error) {
 	out, err := r.namespacedPolicies(ctx, by...)
 	if err != nil {
 		return nil, err
@@ -89,24 +89,24 @@ func (r *reconciler) policies(ctx context.Context, by ...client.ListOption) ([]*
 	return append(out, wide...), err
 }
 
-func (r *reconciler) namespacedPolicies(ctx context.Context, by ...client.ListOption) ([]*policy, error) {
+func (r *reconciler) namespacedPolicies(ctx context.Context, by ...client.ListOption) ([]*propagationPolicy, error) {
 	var list policyv1alpha1.PropagationPolicyList
 	if err := r.cache.List(ctx, &list, append(by, client.UnsafeDisableDeepCopy)...); err != nil {
 		return nil, fmt.Errorf("list PropagationPolicies: %w", err)
 	}
-	var out []*policy
+	var out []*propagationPolicy
 	for i := range list.Items {
 		out = append(out, policyOf(&list.Items[i]))
 	}
 	return out, nil
 }
 
-func (r *reconciler) widePolicies(ctx context.Context, by ...client.ListOption) ([]*policy, error) {
+func (r *reconciler) widePolicies(ctx context.Context, by ...client.ListOption) ([]*propagationPolicy, error) {
 	var list policyv1alpha1.ClusterPropagationPolicyList
 	if err := r.cache.List(ctx, &list, append(by, client.UnsafeDisableDeepCopy)...); err != nil {
 		return nil, fmt.Errorf("list ClusterPropagationPolicies: %w", err)
 	}
-	var out []*policy
+	var out []*propagationPolicy
 	for i := range list.Items {
 		out = append(out, policyOf(&list.Items[i]))
 	}
@@ -114,9 +114,9 @@ func (r *reconciler) widePolicies(ctx context.Context, by ...client.ListOption) 
 }
 
 // selecting are the policies that may select a template.
-func (r *reconciler) selecting(ctx context.Context, t *unstructured.Unstructured) ([]*policy, error) {
+func (r *reconciler) selecting(ctx context.Context, t *unstructured.Unstructured) ([]*propagationPolicy, error) {
 	gk := t.GroupVersionKind().GroupKind()
-	var out []*policy
+	var out []*propagationPolicy
 	for _, name := range []string{t.GetName(), anyName} {
 		in := client.InNamespace(t.GetNamespace())
 		here, err := r.namespacedPolicies(ctx, client.MatchingFields{indexSelects: entry(gk, t.GetNamespace(), name)}, in)
@@ -136,7 +136,7 @@ func (r *reconciler) selecting(ctx context.Context, t *unstructured.Unstructured
 }
 
 // holder is the policy that a claim names; nil if it is gone, or another one of the same name.
-func (r *reconciler) holder(ctx context.Context, c claim) (*policy, error) {
+func (r *reconciler) holder(ctx context.Context, c claim) (*propagationPolicy, error) {
 	if c.id == "" || c.name == "" {
 		return nil, nil
 	}
@@ -158,7 +158,7 @@ func (r *reconciler) holder(ctx context.Context, c claim) (*policy, error) {
 }
 
 // missingOverride names an override without which a policy is to wait; "": there is none.
-func (r *reconciler) missingOverride(ctx context.Context, p *policy) (string, error) {
+func (r *reconciler) missingOverride(ctx context.Context, p *propagationPolicy) (string, error) {
 	for _, name := range p.spec.DependentOverrides {
 		var o client.Object = &policyv1alpha1.OverridePolicy{}
 		if p.clusterWide {
