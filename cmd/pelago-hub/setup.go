@@ -17,12 +17,10 @@ import (
 	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/hub/propagate"
+	"github.com/pelago-net/pelago/control/hub/work"
 	kindspkg "github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/manifest"
 	"github.com/pelago-net/pelago/control/members"
 	"github.com/pelago-net/pelago/control/membership"
-	"github.com/pelago-net/pelago/control/namespaces"
-	"github.com/pelago-net/pelago/control/works"
 )
 
 // setupControllers adds all controllers. They share what they know of kinds, and the memory of decisions. What they make carries
@@ -44,12 +42,12 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		counts: counts, gate: a.gate, log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("execution"))),
 	}
 	return errors.Join(
-		manifest.Index(mgr),
+		work.AddIndexes(mgr),
 		policy.Setup(mgr),
 		kindspkg.SetupRules(mgr, rules),
 		propagate.Setup(mgr, propagate.Options{Interpreter: kinds, Room: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: o.workers.propagate}),
-		works.Setup(mgr, works.Options{HubID: hubID, Interpreter: kinds, Workers: o.workers.works}),
-		namespaces.Setup(mgr, namespaces.Options{HubID: hubID, OptIn: o.workloads}),
+		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: kinds, Workers: o.workers.works}),
+		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads}),
 		aggregate.Setup(mgr, aggregate.Options{Interpreter: kinds, Workers: o.workers.status}),
 		membership.Setup(mgr, membership.Options{HubUID: uid, Registry: metrics.Registry}),
 		members.Setup(mgr, members.Options{Execute: run.execute, Registry: metrics.Registry, Log: run.log}),

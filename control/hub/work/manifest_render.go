@@ -1,0 +1,156 @@
+package work
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/policy"
+	"github.com/pelago-net/pelago/control/kinds"
+)
+
+// Input is what a Work is made of.
+type RenderInput struct {
+	// Object is the hub's, with the cluster's share of replicas. It is not changed.
+	Object    *unstructured.Unstructured
+	Cluster   *clusterv1alpha1.Cluster
+	Overrides policy.OverridePolicies
+	// Name and ID of the Work; HubID of the hub.
+	Name, ID, HubID string
+	// Labels and Annotations go onto the Work and onto the object in it: the binding's and the policy's.
+	Labels, Annotations map[string]string
+	// Conflict is the policy's; the object's own annotation goes before it. Empty: abort.
+	Conflict policyv1alpha1.ConflictResolution
+	// Template is the hash of the object that the Work is made of, where one is kept; it goes onto the Work alone.
+	Template string
+	// MemberOwned are the fields that the policy leaves to the member, as AnnotationMemberOwned lists them; those of the object
+	// are added.
+	MemberOwned string
+	// SuspendDispatching and PreserveResourcesOnDeletion are those of the Work.
+	SuspendDispatching, PreserveResourcesOnDeletion *bool
+}
+
+// OverrideError says that the overrides do not apply; the text names policy, rule and field.
+type OverrideError struct{ Err error }
+
+func (e *OverrideError) Error() string { return "apply the overrides: " + e.Err.Error() }
+func (e *OverrideError) Unwrap() error { return e.Err }
+
+// Render makes the Work of one cluster. An *OverrideError comes from an override policy, any other from the interpreter.
+func Render(interpreter *kinds.Interpreter, in RenderInput) (*workv1alpha1.Work, error) {
+	obj, applied, err := policy.ApplyOverrides(in.Object, in.Cluster, in.Overrides)
+	if err != nil {
+		return nil, &OverrideError{err}
+	}
+	if err := interpreter.Prune(obj); err != nil {
+		return nil, err
+	}
+	work := &workv1alpha1.Work{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: workv1alpha2.ExecutionNamespace(in.Cluster.Name), Name: in.Name,
+			Labels: maps.Clone(in.Labels), Finalizers: []string{workv1alpha1.FinalizerExecution},
+		},
+		Spec: workv1alpha1.WorkSpec{
+			SuspendDispatching: in.SuspendDispatching, PreserveResourcesOnDeletion: in.PreserveResourcesOnDeletion,
+		},
+	}
+	if work.Labels == nil {
+		work.Labels = map[string]string{}
+	}
+	work.Labels[workv1alpha1.LabelWorkID] = in.ID
+	if work.Annotations, err = applied.Annotations(); err != nil {
+		return nil, err
+	}
+	maps.Copy(work.Annotations, in.Annotations)
+	if in.MemberOwned != "" {
+		work.Annotations[policyv1alpha1.AnnotationMemberOwned] = in.MemberOwned
+	}
+	if in.Template != "" {
+		work.Annotations[workv1alpha2.AnnotationTemplate] = in.Template
+	}
+	mark(obj, work, in)
+	raw, err := json.Marshal(obj.Object)
+	if err != nil {
+		return nil, fmt.Errorf("write the manifest of %s %s: %w", obj.GetKind(), obj.GetName(), err)
+	}
+	work.Spec.Workload.Manifests = []workv1alpha1.Manifest{{RawExtension: runtime.RawExtension{Raw: raw}}}
+	return work, nil
+}
+
+// mark puts onto the object by what it is known in the member. It comes last, so that no override changes a mark and the
+// ledgers of keys list all that the object has.
+func mark(obj *unstructured.Unstructured, work *workv1alpha1.Work, in RenderInput) {
+	labels := obj.GetLabels()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	for _, key := range policyLabels {
+		delete(labels, key) // the template's claim may be newer or older than the binding's
+	}
+	maps.Copy(labels, work.Labels)
+	labels[workv1alpha1.LabelManaged] = "true"
+	obj.SetLabels(labels)
+
+	a := obj.GetAnnotations()
+	if a == nil {
+		a = map[string]string{}
+	}
+	for _, key := range policyAnnotations {
+		delete(a, key)
+	}
+	maps.Copy(a, in.Annotations)
+	a[workv1alpha1.AnnotationWorkNamespace], a[workv1alpha1.AnnotationWorkName] = work.Namespace, work.Name
+	a[workv1alpha2.AnnotationTemplateUID] = string(in.Object.GetUID())
+	a[workv1alpha2.AnnotationTemplateGeneration] = strconv.FormatInt(in.Object.GetGeneration(), 10)
+	a[workv1alpha1.AnnotationConflictResolution] = conflict(in)
+	a[pelagov1alpha1.AnnotationHubID] = in.HubID
+	if owned := memberOwned(in.MemberOwned, a[policyv1alpha1.AnnotationMemberOwned]); owned != "" {
+		a[policyv1alpha1.AnnotationMemberOwned] = owned
+	}
+	a[workv1alpha2.AnnotationManagedLabels] = ledger(labels)
+	a[workv1alpha2.AnnotationManagedAnnotations] = ""
+	a[workv1alpha2.AnnotationManagedAnnotations] = ledger(a)
+	obj.SetAnnotations(a)
+}
+
+// conflict is the template's wish if it is one, else the policy's.
+func conflict(in RenderInput) string {
+	own := in.Object.GetAnnotations()[workv1alpha1.AnnotationConflictResolution]
+	switch {
+	case own == workv1alpha1.ConflictResolutionOverwrite, own == workv1alpha1.ConflictResolutionAbort:
+		return own
+	case in.Conflict == policyv1alpha1.ConflictOverwrite:
+		return workv1alpha1.ConflictResolutionOverwrite
+	}
+	return workv1alpha1.ConflictResolutionAbort
+}
+
+// memberOwned is the union of two lists of fields, sorted.
+func memberOwned(lists ...string) string {
+	var all []string
+	for _, list := range lists {
+		for field := range strings.SplitSeq(list, ",") {
+			if field = strings.TrimSpace(field); field != "" {
+				all = append(all, field)
+			}
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), ",")
+}
+
+func ledger(m map[string]string) string {
+	return strings.Join(slices.Sorted(maps.Keys(m)), ",")
+}

@@ -1,0 +1,177 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kube"
+)
+
+// Options of the controller.
+type NamespaceOptions struct {
+	// HubID is the UID of the hub's namespace kube-system.
+	HubID string
+	// OptIn has only those namespaces go to the members that are labelled pelago.io/propagate=true: for a hub with namespaces of
+	// its own.
+	OptIn bool
+}
+
+const (
+	workers = 4
+	// firstRetry and lastRetry bound the pauses after a failure, and those in which a cache that is behind is waited for.
+	namespaceFirstRetry, namespaceLastRetry = 20 * time.Millisecond, 15 * time.Second
+)
+
+type namespaceReconciler struct {
+	NamespaceOptions
+	interpreter *kinds.Interpreter
+	client      client.Client
+	live        client.Reader // past the cache, for what must not be decided from an old picture
+	recorder    record.EventRecorder
+	writer      *Writer
+	// waits counts how often in a row a namespace has waited for the cache.
+	waits workqueue.TypedRateLimiter[reconcile.Request]
+}
+
+// Setup adds the controller to the manager.
+func SetupNamespaces(mgr ctrl.Manager, o NamespaceOptions) error {
+	r := &namespaceReconciler{
+		NamespaceOptions: o, interpreter: kinds.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
+		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()), waits: namespaceLimiter(),
+	}
+	if err := r.watch(mgr, controller.Options{MaxConcurrentReconciles: workers, RateLimiter: namespaceLimiter()}); err != nil {
+		return fmt.Errorf("set up the controller of namespaces: %w", err)
+	}
+	return nil
+}
+
+func namespaceLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](namespaceFirstRetry, namespaceLastRetry)
+}
+
+// namespace is an empty one. Its metadata is all that is read.
+func namespace() *metav1.PartialObjectMetadata {
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	return ns
+}
+
+// Reconcile brings the Works of one namespace in line.
+func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	err := r.reconcile(ctx, req.Name)
+	if errors.Is(err, ErrStaleCache) {
+		return reconcile.Result{RequeueAfter: r.waits.When(req)}, nil
+	}
+	r.waits.Forget(req)
+	return kube.Result(0, err)
+}
+
+func (r *namespaceReconciler) reconcile(ctx context.Context, name string) error {
+	ns := namespace()
+	switch err := r.client.Get(ctx, types.NamespacedName{Name: name}, ns); {
+	case apierrors.IsNotFound(err):
+		return r.clean(ctx, name)
+	case err != nil:
+		return fmt.Errorf("read Namespace %s: %w", name, err)
+	case !Propagated(ns, r.OptIn):
+		return nil // what is in members stays until the namespace is gone: a label takes nobody's namespace away
+	}
+	return r.sync(ctx, ns)
+}
+
+func (r *namespaceReconciler) sync(ctx context.Context, ns *metav1.PartialObjectMetadata) error {
+	in, err := r.input(ctx, ns)
+	if err != nil {
+		return err
+	}
+	plan := DesiredNamespaceWorks(in)
+	holds := OfReference(reference(ns.Name))
+	err = errors.Join(r.writer.Create(ctx, holds, plan.Create), r.writer.Update(ctx, holds, plan.Update))
+	if err != nil && !kube.IsStale(err) {
+		r.recorder.Event(ns, corev1.EventTypeWarning, workv1alpha2.EventSyncWorkFailed, err.Error())
+	}
+	for _, f := range plan.Failed {
+		reason := workv1alpha2.EventSyncWorkFailed
+		if overrides := new(OverrideError); errors.As(f, &overrides) {
+			reason = workv1alpha2.EventApplyOverridePolicyFailed
+		}
+		r.recorder.Event(ns, corev1.EventTypeWarning, reason, f.Error())
+	}
+	return errors.Join(append(plan.Failed, err)...)
+}
+
+// input reads what the Works of a namespace are computed from.
+func (r *namespaceReconciler) input(ctx context.Context, ns *metav1.PartialObjectMetadata) (*NamespaceInput, error) {
+	in := &NamespaceInput{
+		Interpreter: r.interpreter, HubID: r.HubID, Namespace: ns, NewID: func() string { return string(uuid.NewUUID()) },
+		Clusters: map[string]*clusterv1alpha1.Cluster{}, Works: map[string]*workv1alpha1.Work{},
+	}
+	var clusters clusterv1alpha1.ClusterList
+	if err := r.client.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+		return nil, fmt.Errorf("list Clusters: %w", err)
+	}
+	var all []string
+	for i := range clusters.Items {
+		if c := &clusters.Items[i]; c.DeletionTimestamp == nil && c.Spec.SyncMode != "" {
+			in.Clusters[c.Name] = c
+			all = append(all, c.Name)
+		}
+	}
+	works, err := r.writer.Works(ctx, OfReference(reference(ns.Name)))
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range works {
+		if cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace); ok {
+			in.Works[cluster] = w
+		}
+	}
+	if in.Overrides, err = Overrides(ctx, r.client, plain(ns)); err != nil {
+		return nil, err
+	}
+	in.Names, err = ReadNames(ctx, r.client, reference(ns.Name), all)
+	return in, err
+}
+
+// clean deletes the Works of a namespace that the server does not have any more. Those of a binding are control/works'.
+func (r *namespaceReconciler) clean(ctx context.Context, name string) error {
+	works, err := r.writer.Works(ctx, OfReference(reference(name)))
+	if err != nil {
+		return err
+	}
+	var own []*workv1alpha1.Work
+	for _, w := range works {
+		if !OfBinding(w) {
+			own = append(own, w)
+		}
+	}
+	if len(own) == 0 {
+		return nil
+	}
+	ns := namespace()
+	switch err := r.live.Get(ctx, types.NamespacedName{Name: name}, ns); {
+	case err == nil: // the cache is behind; its event comes
+		return nil
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("look for Namespace %s: %w", name, err)
+	}
+	return r.writer.Delete(ctx, own)
+}

@@ -1,0 +1,160 @@
+package work
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kube"
+)
+
+// input reads what the Works of a binding are computed from; nil: they are not made here.
+func (r *reconciler) input(ctx context.Context, b Binding) (*BindingInput, error) {
+	template, err := r.template(ctx, b.Spec.Resource)
+	if err != nil {
+		return nil, err
+	}
+	if everywhere(template) {
+		r.recorder.Eventf(b.Object, corev1.EventTypeWarning, workv1alpha2.EventSyncWorkFailed,
+			"Namespaces go to all clusters by themselves: label %s with %s=true to have policies decide about it",
+			template.GetName(), policyv1alpha1.LabelNamespaceSkipAutoPropagation)
+		return nil, nil
+	}
+	in := &BindingInput{
+		Interpreter: r.Interpreter, HubID: r.HubID, Binding: b, Template: template, NewID: newID,
+		Clusters: map[string]*clusterv1alpha1.Cluster{},
+	}
+	if in.Works, err = r.works(ctx, b); err != nil {
+		return nil, err
+	}
+	if in.Overrides, err = Overrides(ctx, r.client, template); err != nil {
+		return nil, err
+	}
+	if in.MemberOwned, err = r.memberOwned(ctx, b); err != nil {
+		return nil, err
+	}
+	clusters := clustersOf(b.Spec)
+	for _, w := range in.Works {
+		if cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace); ok {
+			clusters = append(clusters, cluster)
+		}
+	}
+	for _, name := range clusters {
+		c, err := r.cluster(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if c != nil {
+			in.Clusters[name] = c
+		}
+	}
+	if in.Names, err = ReadNames(ctx, r.client, b.Spec.Resource, clusters); err != nil {
+		return nil, err
+	}
+	return in, nil
+}
+
+// everywhere says whether a template is a namespace that goes to all clusters: control/namespaces makes its Works.
+func everywhere(template *unstructured.Unstructured) bool {
+	return template.GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Namespace") &&
+		template.GetLabels()[policyv1alpha1.LabelNamespaceSkipAutoPropagation] != "true"
+}
+
+// template reads the template of a binding from the cache. It is manifest.ErrBehind as long as that does not have it, or has an older
+// one than the binding was made from: what was made from an old one would be written twice.
+func (r *reconciler) template(ctx context.Context, ref workv1alpha2.ObjectReference) (*unstructured.Unstructured, error) {
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion(ref.APIVersion)
+	u.SetKind(ref.Kind)
+	informer, err := r.cache.GetInformer(ctx, u, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("watch %s %s: %w", ref.APIVersion, ref.Kind, err)
+	}
+	if !informer.HasSynced() {
+		return nil, ErrStaleCache
+	}
+	switch err := r.cache.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, u); {
+	case apierrors.IsNotFound(err):
+		return nil, ErrStaleCache // or it is gone, and so is the binding soon
+	case err != nil:
+		return nil, fmt.Errorf("read %s %s/%s: %w", ref.Kind, ref.Namespace, ref.Name, err)
+	case ref.UID != "" && ref.UID != u.GetUID():
+		return nil, ErrStaleCache // the binding is of the one before
+	case kube.OlderVersion(u.GetResourceVersion(), ref.ResourceVersion):
+		return u, r.current(ctx, u)
+	}
+	return u, nil
+}
+
+// current is manifest.ErrBehind if the server has another version of a template than the cache. If it has not, the version that the
+// binding was made from is one of a hub before its restore.
+func (r *reconciler) current(ctx context.Context, u *unstructured.Unstructured) error {
+	now := &metav1.PartialObjectMetadata{}
+	now.SetGroupVersionKind(u.GroupVersionKind())
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(u), now); err != nil {
+		if apierrors.IsNotFound(err) {
+			return ErrStaleCache
+		}
+		return fmt.Errorf("read %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
+	}
+	if now.ResourceVersion != u.GetResourceVersion() {
+		return ErrStaleCache
+	}
+	return nil
+}
+
+// works reads the Works of a binding's template.
+func (r *reconciler) works(ctx context.Context, b Binding) ([]*workv1alpha1.Work, error) {
+	return r.writer.Works(ctx, OfReference(b.Spec.Resource))
+}
+
+// memberOwned is what the policy of a binding leaves to members; nil if there is no such policy.
+func (r *reconciler) memberOwned(ctx context.Context, b Binding) (*string, error) {
+	if !b.claimed() {
+		return nil, nil
+	}
+	a := b.GetAnnotations()
+	var policy client.Object
+	key := types.NamespacedName{Name: a[policyv1alpha1.AnnotationClusterPropagationPolicyName]}
+	if key.Name != "" {
+		policy = &policyv1alpha1.ClusterPropagationPolicy{}
+	} else {
+		key.Namespace = a[policyv1alpha1.AnnotationPropagationPolicyNamespace]
+		key.Name = a[policyv1alpha1.AnnotationPropagationPolicyName]
+		policy = &policyv1alpha1.PropagationPolicy{}
+	}
+	if err := r.client.Get(ctx, key, policy); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("read the policy of %s: %w", b.title(), err)
+	}
+	owned := policy.GetAnnotations()[policyv1alpha1.AnnotationMemberOwned]
+	return &owned, nil
+}
+
+// cluster reads a Cluster; nil if it does not exist or is being deleted.
+func (r *reconciler) cluster(ctx context.Context, name string) (*clusterv1alpha1.Cluster, error) {
+	var c clusterv1alpha1.Cluster
+	if err := r.client.Get(ctx, types.NamespacedName{Name: name}, &c); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("read Cluster %s: %w", name, err)
+	}
+	if c.DeletionTimestamp != nil {
+		return nil, nil
+	}
+	return &c, nil
+}

@@ -1,0 +1,174 @@
+package work
+
+import (
+	"context"
+	"errors"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	policypkg "github.com/pelago-net/pelago/control/hub/policy"
+	"github.com/pelago-net/pelago/control/kube"
+)
+
+// Indexes of the cache.
+const (
+	bindingIndex = "works.binding" // Works by the binding that they name, as a request prints it
+	clusterIndex = "works.cluster" // bindings by the clusters that they name
+)
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
+	if err := errors.Join(
+		kube.AddIndex(mgr, &workv1alpha1.Work{}, bindingIndex, func(w *workv1alpha1.Work) []string {
+			if req, ok := bindingOf(w); ok {
+				return []string{req.String()}
+			}
+			return nil
+		}),
+		kube.AddIndex(mgr, &workv1alpha2.ResourceBinding{}, clusterIndex, func(b *workv1alpha2.ResourceBinding) []string {
+			return clustersOf(&b.Spec)
+		}),
+		kube.AddIndex(mgr, &workv1alpha2.ClusterResourceBinding{}, clusterIndex, func(b *workv1alpha2.ClusterResourceBinding) []string {
+			return clustersOf(&b.Spec)
+		}),
+	); err != nil {
+		return err
+	}
+	spec := predicate.GenerationChangedPredicate{}
+	labelsOrSpec := predicate.Or(spec, predicate.LabelChangedPredicate{})
+	marksOrSpec := predicate.Or(labelsOrSpec, predicate.AnnotationChangedPredicate{})
+	ofCluster, ofOverride := handler.EnqueueRequestsFromMapFunc(r.ofCluster), handler.EnqueueRequestsFromMapFunc(r.ofOverride)
+	ofPolicy := handler.EnqueueRequestsFromMapFunc(r.ofPolicy)
+	return ctrl.NewControllerManagedBy(mgr).Named("works").WithOptions(o).
+		Watches(&workv1alpha2.ResourceBinding{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksOrSpec)).
+		Watches(&workv1alpha2.ClusterResourceBinding{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksOrSpec)).
+		Watches(&workv1alpha1.Work{}, r.writer.Events(bindingOf), builder.WithPredicates(marksOrSpec)).
+		Watches(&clusterv1alpha1.Cluster{}, ofCluster, builder.WithPredicates(labelsOrSpec)).
+		Watches(&policyv1alpha1.OverridePolicy{}, ofOverride, builder.WithPredicates(spec)).
+		Watches(&policyv1alpha1.ClusterOverridePolicy{}, ofOverride, builder.WithPredicates(spec)).
+		Watches(&policyv1alpha1.PropagationPolicy{}, ofPolicy, builder.WithPredicates(memberOwnedChanged())).
+		Watches(&policyv1alpha1.ClusterPropagationPolicy{}, ofPolicy, builder.WithPredicates(memberOwnedChanged())).
+		WatchesRawSource(source.Func(r.followRules)).
+		Complete(r)
+}
+
+// followRules asks for the bindings of kinds for which other rules hold now: they say what is pruned, and how replicas are set.
+func (r *reconciler) followRules(ctx context.Context, q queue) error {
+	r.Interpreter.Follow(ctx, func(kinds map[schema.GroupVersionKind]bool) {
+		for _, req := range r.bindings(ctx, func(b Binding) bool { return kinds[kindOf(b.Spec.Resource)] }) {
+			q.Add(req)
+		}
+	})
+	return nil
+}
+
+func kindOf(r workv1alpha2.ObjectReference) schema.GroupVersionKind {
+	return schema.FromAPIVersionAndKind(r.APIVersion, r.Kind)
+}
+
+// memberOwnedChanged lets those changes of policies pass that the bindings do not show.
+func memberOwnedChanged() predicate.Predicate {
+	said := func(o client.Object) string { return o.GetAnnotations()[policyv1alpha1.AnnotationMemberOwned] }
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return said(e.Object) != "" },
+		UpdateFunc: func(e event.UpdateEvent) bool { return said(e.ObjectOld) != said(e.ObjectNew) },
+		DeleteFunc: func(event.DeleteEvent) bool { return false }, // what it said holds on
+	}
+}
+
+// ofCluster are the bindings that name a cluster (overrides go by its labels and fields), and those that have a Work for it,
+// which may be surplus since before it was there.
+func (r *reconciler) ofCluster(ctx context.Context, o client.Object) []reconcile.Request {
+	out := r.bindings(ctx, func(Binding) bool { return true }, client.MatchingFields{clusterIndex: o.GetName()})
+	var works workv1alpha1.WorkList
+	if r.client.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(o.GetName())), client.UnsafeDisableDeepCopy) != nil {
+		return out // as in bindings
+	}
+	for i := range works.Items {
+		if req, ok := bindingOf(&works.Items[i]); ok {
+			out = append(out, req)
+		}
+	}
+	return out
+}
+
+// ofPolicy are the bindings that a policy claims.
+func (r *reconciler) ofPolicy(ctx context.Context, o client.Object) []reconcile.Request {
+	labels, _ := PolicyMarks(o.GetLabels(), nil)
+	if len(labels) == 0 {
+		return nil
+	}
+	return r.bindings(ctx, func(Binding) bool { return true }, client.MatchingLabels(labels))
+}
+
+// ofOverride are the bindings whose templates an override policy may select. Labels are left out: a template that does not have
+// them gives the same Works as before.
+func (r *reconciler) ofOverride(ctx context.Context, o client.Object) []reconcile.Request {
+	var spec policyv1alpha1.OverrideSpec
+	var within []client.ListOption
+	switch p := o.(type) {
+	case *policyv1alpha1.OverridePolicy:
+		spec, within = p.Spec, []client.ListOption{client.InNamespace(p.Namespace)}
+	case *policyv1alpha1.ClusterOverridePolicy:
+		spec = p.Spec
+	}
+	var kinds []policyv1alpha1.ResourceSelector
+	for _, s := range spec.ResourceSelectors {
+		s.LabelSelector = nil
+		kinds = append(kinds, s)
+	}
+	return r.bindings(ctx, func(b Binding) bool {
+		switch {
+		case o.GetNamespace() != "" && b.GetNamespace() == "": // a list of what has no namespace ignores the one that is asked for
+			return false
+		case len(kinds) == 0:
+			return true
+		}
+		ref := b.Spec.Resource
+		precision, err := policypkg.Match(kinds, o.GetNamespace(), &metav1.PartialObjectMetadata{
+			TypeMeta:   metav1.TypeMeta{APIVersion: ref.APIVersion, Kind: ref.Kind},
+			ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name},
+		})
+		return err != nil || precision != policypkg.NoMatch
+	}, within...)
+}
+
+// bindings are those of both kinds that a list finds and for which holds is true.
+func (r *reconciler) bindings(ctx context.Context, holds func(Binding) bool, o ...client.ListOption) []reconcile.Request {
+	o = append(o, client.UnsafeDisableDeepCopy) // they are only read
+	var own workv1alpha2.ResourceBindingList
+	var wide workv1alpha2.ClusterResourceBindingList
+	// A cache that runs answers; before and after, there is nothing to do.
+	if err := errors.Join(r.client.List(ctx, &own, o...), r.client.List(ctx, &wide, o...)); err != nil {
+		return nil
+	}
+	var out []reconcile.Request
+	add := func(b Binding) {
+		if holds(b) {
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(b)})
+		}
+	}
+	for i := range own.Items {
+		add(Binding{&own.Items[i], &own.Items[i].Spec})
+	}
+	for i := range wide.Items {
+		add(Binding{&wide.Items[i], &wide.Items[i].Spec})
+	}
+	return out
+}
