@@ -13,10 +13,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/pelago-net/pelago/control/aggregate"
 	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/hub/propagate"
+	"github.com/pelago-net/pelago/control/hub/status"
 	"github.com/pelago-net/pelago/control/hub/work"
 	kindspkg "github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/members"
@@ -48,7 +48,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		propagate.Setup(mgr, propagate.Options{Interpreter: kinds, Room: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: o.workers.propagate}),
 		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: kinds, Workers: o.workers.works}),
 		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads}),
-		aggregate.Setup(mgr, aggregate.Options{Interpreter: kinds, Workers: o.workers.status}),
+		status.Setup(mgr, status.Options{Interpreter: kinds, Workers: o.workers.status}),
 		membership.Setup(mgr, membership.Options{HubUID: uid, Registry: metrics.Registry}),
 		members.Setup(mgr, members.Options{Execute: run.execute, Registry: metrics.Registry, Log: run.log}),
 	)

@@ -1,4 +1,4 @@
-package aggregate
+package status
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ const remembered = time.Minute
 
 // kinds knows which kinds have a status subresource. Writing the status of another kind would make a new generation of the
 // template, which would be propagated, and so on without end.
-type kinds struct {
+type templateKinds struct {
 	discovery discovery.ServerResourcesInterface
 
 	mu    sync.Mutex
@@ -29,7 +29,7 @@ type known struct {
 }
 
 // haveStatus says whether objects of the kind have a status subresource; those of a kind that is not served have none.
-func (k *kinds) haveStatus(gvk schema.GroupVersionKind, now time.Time) (bool, error) {
+func (k *templateKinds) haveStatus(gvk schema.GroupVersionKind, now time.Time) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if last, ok := k.known[gvk]; ok && now.Before(last.until) {
@@ -50,7 +50,7 @@ func (k *kinds) haveStatus(gvk schema.GroupVersionKind, now time.Time) (bool, er
 }
 
 // forget has the next one ask again.
-func (k *kinds) forget(gvk schema.GroupVersionKind) {
+func (k *templateKinds) forget(gvk schema.GroupVersionKind) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.known, gvk)

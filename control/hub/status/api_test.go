@@ -1,4 +1,4 @@
-package aggregate_test
+package status_test
 
 import (
 	"context"
@@ -32,7 +32,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/aggregate"
+	"github.com/pelago-net/pelago/control/hub/status"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
@@ -124,7 +124,7 @@ func (h *hub) run(delay time.Duration) (stop func()) {
 		}), nil
 	}
 	return apiserver.Manager{Scheme: h.Scheme(), NewClient: newClient, Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return aggregate.Setup(mgr, aggregate.Options{Interpreter: kinds.New(), Delay: delay})
+		return status.Setup(mgr, status.Options{Interpreter: kinds.New(), Delay: delay})
 	}}}.Run(h, h.Config)
 }
 
@@ -355,7 +355,7 @@ func TestInformersKeepTheirObject(t *testing.T) {
 	kept := &keeper{}
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
 		kept.Cache = mgr.GetCache()
-		return aggregate.Setup(keeping{mgr, kept}, aggregate.Options{Interpreter: kinds.New(), Delay: time.Millisecond})
+		return status.Setup(keeping{mgr, kept}, status.Options{Interpreter: kinds.New(), Delay: time.Millisecond})
 	}}}.Run(h, h.Config)
 	d := deployment()
 	h.Make(d)
@@ -454,7 +454,7 @@ func TestKindsWithoutStatusSubresource(t *testing.T) {
 		}}
 	}
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return aggregate.Setup(mgr, aggregate.Options{Interpreter: kinds.New(source), Delay: time.Millisecond})
+		return status.Setup(mgr, status.Options{Interpreter: kinds.New(source), Delay: time.Millisecond})
 	}}}.Run(t, h.Config)
 	for _, ref := range []workv1alpha2.ObjectReference{reference(farm, farms), reference(cm, corev1.SchemeGroupVersion.WithKind("ConfigMap"))} {
 		b := h.bind(ref, "m1")
@@ -483,7 +483,7 @@ func TestRulesOfTheKindChange(t *testing.T) {
 	rules := kinds.NewCustom()
 	rules.Set(nil)
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return aggregate.Setup(mgr, aggregate.Options{Interpreter: rules.Interpreter(), Delay: time.Millisecond})
+		return status.Setup(mgr, status.Options{Interpreter: rules.Interpreter(), Delay: time.Millisecond})
 	}}}.Run(t, h.Config)
 	collisions := func() int32 {
 		h.read(d, "default", d.Name)

@@ -1,6 +1,6 @@
 // Package aggregate brings the status back: from the Works of a binding into its status, from there into the template's status. It
 // runs in the hub, is the only writer of both, and writes nothing else. Events within a short delay make one write.
-package aggregate
+package status
 
 import (
 	"context"
@@ -49,7 +49,7 @@ type reconciler struct {
 	cache       cache.Cache
 	live        client.Reader
 	recorder    record.EventRecorder
-	kinds       *kinds
+	kinds       *templateKinds
 	interpreter *kindspkg.Interpreter
 	// bindings and templates are the versions that our own writes made.
 	bindings  kube.Expectations[client.ObjectKey]
@@ -76,7 +76,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	r := &reconciler{
 		client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-hub"),
-		kinds: &kinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter,
+		kinds: &templateKinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter,
 	}
 	if err := watch(mgr, r, o); err != nil {
 		return fmt.Errorf("set up the aggregation of statuses: %w", err)
