@@ -22,7 +22,7 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/broker"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/membership"
+	"github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
@@ -87,7 +87,9 @@ func TestExecution(t *testing.T) {
 		must(t, add(hubScheme))
 	}
 	apiserver.Manager{Scheme: hubScheme, Setup: []func(ctrl.Manager) error{
-		func(mgr ctrl.Manager) error { return membership.Setup(mgr, membership.Options{HubUID: hubID}) },
+		func(mgr ctrl.Manager) error {
+			return cluster.SetupMembership(mgr, cluster.MembershipOptions{HubUID: hubID})
+		},
 	}}.Run(t, account(hubConfig, deploy.HubName))
 	hub := apiserver.Connect(t, hubConfig, schemes...)
 	await.True(t, "the member has an execution namespace", func() bool {

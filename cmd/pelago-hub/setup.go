@@ -14,13 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/pelago-net/pelago/control/execute"
+	"github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/hub/propagate"
 	"github.com/pelago-net/pelago/control/hub/status"
 	"github.com/pelago-net/pelago/control/hub/work"
 	kindspkg "github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/members"
-	"github.com/pelago-net/pelago/control/membership"
 )
 
 // setupControllers adds all controllers. They share what they know of kinds, and the memory of decisions. What they make carries
@@ -49,8 +48,8 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: kinds, Workers: o.workers.works}),
 		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads}),
 		status.Setup(mgr, status.Options{Interpreter: kinds, Workers: o.workers.status}),
-		membership.Setup(mgr, membership.Options{HubUID: uid, Registry: metrics.Registry}),
-		members.Setup(mgr, members.Options{Execute: run.execute, Registry: metrics.Registry, Log: run.log}),
+		cluster.SetupMembership(mgr, cluster.MembershipOptions{HubUID: uid, Registry: metrics.Registry}),
+		cluster.SetupPush(mgr, cluster.PushOptions{Execute: run.execute, Registry: metrics.Registry, Log: run.log}),
 	)
 }
 

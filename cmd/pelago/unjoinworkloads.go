@@ -14,7 +14,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	"github.com/pelago-net/pelago/control/broker"
-	"github.com/pelago-net/pelago/control/membership"
+	clusterpkg "github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -112,7 +112,7 @@ func (u *unjoin) withdraw(ctx context.Context, hub client.Client, name string, p
 		return fmt.Errorf("delete Cluster %s at the hub: %w", name, err)
 	}
 	if u.force {
-		left, err := membership.Abandon(ctx, hub, name)
+		left, err := clusterpkg.Abandon(ctx, hub, name)
 		for _, object := range left {
 			p.step("%s stays in the cluster", object)
 		}
@@ -126,7 +126,7 @@ func (u *unjoin) withdraw(ctx context.Context, hub client.Client, name string, p
 		return apierrors.IsNotFound(last), nil
 	})
 	if err == nil {
-		return membership.Forget(ctx, hub, hub, name) // pelago-hub has done so already, if it runs
+		return clusterpkg.Forget(ctx, hub, hub, name) // pelago-hub has done so already, if it runs
 	}
 	if ctx.Err() != nil || last != nil {
 		return fmt.Errorf("wait until Cluster %s is gone from the hub: %w", name, errors.Join(err, last))

@@ -1,4 +1,4 @@
-package members
+package cluster
 
 import (
 	"context"
@@ -27,7 +27,7 @@ const (
 )
 
 // cluster is a member as far as it matters here.
-type cluster struct {
+type pushCluster struct {
 	id       atomic.Value // string: UID of its namespace kube-system
 	code     atomic.Int32 // of the answer that would tell it; 0: OK
 	asked    atomic.Int32
@@ -35,13 +35,13 @@ type cluster struct {
 	requests []string // all others
 }
 
-func newCluster(id string) *cluster {
-	c := &cluster{}
+func newCluster(id string) *pushCluster {
+	c := &pushCluster{}
 	c.id.Store(id)
 	return c
 }
 
-func (c *cluster) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+func (c *pushCluster) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	if q.URL.Path == "/api/v1/namespaces/kube-system" {
 		c.asked.Add(1)
 		if code := c.code.Load(); code != 0 {
@@ -62,14 +62,14 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-func (c *cluster) seen() string {
+func (c *pushCluster) seen() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return strings.Join(c.requests, ", ")
 }
 
 // serve answers for a cluster at an address, a free one if it is empty. All servers have one certificate: it tells nothing.
-func (c *cluster) serve(t *testing.T, address string, http2 bool) *httptest.Server {
+func (c *pushCluster) serve(t *testing.T, address string, http2 bool) *httptest.Server {
 	t.Helper()
 	s := httptest.NewUnstartedServer(c)
 	if address != "" {

@@ -1,4 +1,4 @@
-package members
+package cluster
 
 import (
 	"crypto/ecdsa"

@@ -3,7 +3,7 @@
 //
 // It runs in pelago-hub. It never touches a member, and it never removes the finalizer of a Work: that is execution's, or, for a
 // cluster that is given up by an administrator, Abandon's.
-package membership
+package cluster
 
 import (
 	"context"
@@ -38,7 +38,7 @@ const (
 const rightsEvery = 5 * time.Minute
 
 // Options of the controllers.
-type Options struct {
+type MembershipOptions struct {
 	// HubUID is the UID of the hub's namespace kube-system.
 	HubUID string
 	// Every is the time between two looks at Leases, and at what a removal waits for.
@@ -51,12 +51,12 @@ type Options struct {
 }
 
 // Setup adds the controllers to the manager, whose cache must hold Clusters, Namespaces, Works and bindings.
-func Setup(mgr ctrl.Manager, o Options) error {
+func SetupMembership(mgr ctrl.Manager, o MembershipOptions) error {
 	o.Every = orElse(o.Every, DefaultEvery)
 	o.Grace = orElse(o.Grace, DefaultGrace)
 	o.StartupGrace = orElse(o.StartupGrace, DefaultStartupGrace)
 	events := mgr.GetEventRecorderFor("pelago-hub")
-	r := &reconciler{Options: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), events: events}
+	r := &reconciler{MembershipOptions: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), events: events}
 	if err := r.setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of memberships: %w", err)
 	}
@@ -64,7 +64,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	if err := ctrl.NewControllerManagedBy(mgr).Named("taints").For(&clusterv1alpha1.Cluster{}).Complete(taints); err != nil {
 		return fmt.Errorf("set up the controller of taints: %w", err)
 	}
-	if err := mgr.Add(&monitor{Options: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), now: time.Now}); err != nil {
+	if err := mgr.Add(&monitor{MembershipOptions: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), now: time.Now}); err != nil {
 		return fmt.Errorf("set up the monitor of leases: %w", err)
 	}
 	if o.Registry != nil {
@@ -85,7 +85,7 @@ func orElse(d, otherwise time.Duration) time.Duration {
 // reconciler takes Clusters as members and lets them go. It has one worker: two Clusters of one cluster are judged one after the
 // other.
 type reconciler struct {
-	Options
+	MembershipOptions
 	client client.Client
 	live   client.Reader
 	events record.EventRecorder

@@ -1,4 +1,4 @@
-package membership_test
+package cluster_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	"github.com/pelago-net/pelago/control/membership"
+	"github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/test/await"
 )
 
@@ -58,7 +58,7 @@ var statusPatch = client.RawPatch(types.MergePatchType, []byte(`{"status":{"node
 
 // review-control.md C (13, 16, 17): with its one identity a member does its own, and nothing of another cluster's.
 func TestAPullMemberReachesItsOwnOnly(t *testing.T) {
-	h := newHub(t, membership.Options{})
+	h := newHub(t, cluster.MembershipOptions{})
 	ctx := t.Context()
 	one := h.agent("p1")
 	h.agent("p2")
@@ -138,7 +138,7 @@ func TestAPullMemberReachesItsOwnOnly(t *testing.T) {
 
 // The rights of a pull member end with its Cluster, and when it becomes a push member; a right that was changed comes back.
 func TestRightsEndWithTheMembership(t *testing.T) {
-	h := newHub(t, membership.Options{})
+	h := newHub(t, cluster.MembershipOptions{})
 	ctx := t.Context()
 	listed := func(c client.Client, cluster string) func() bool {
 		return func() bool {
@@ -179,7 +179,7 @@ func TestRightsEndWithTheMembership(t *testing.T) {
 
 // A pull member that is being removed keeps its rights until its Works are gone: it is the one who removes the objects.
 func TestALeavingPullMemberFinishesItsWorks(t *testing.T) {
-	h := newHub(t, membership.Options{})
+	h := newHub(t, cluster.MembershipOptions{})
 	one := h.agent("p5")
 	w := h.work("p5", "web")
 	h.report("p5", metav1.ConditionTrue, "ClusterReady")
@@ -200,7 +200,7 @@ func TestALeavingPullMemberFinishesItsWorks(t *testing.T) {
 // karmada.md §1.1, pull heartbeat and conditions: Unknown ClusterStatusNeverUpdated, Unknown ClusterStatusUnknown; push members
 // are exempt.
 func TestLeasesAreWatchedOver(t *testing.T) {
-	h := newHub(t, membership.Options{Grace: 2 * time.Second, StartupGrace: 3 * time.Second})
+	h := newHub(t, cluster.MembershipOptions{Grace: 2 * time.Second, StartupGrace: 3 * time.Second})
 	ready := func(name string) func() string {
 		return func() string {
 			if r := h.cluster(name).Ready(); r != nil {

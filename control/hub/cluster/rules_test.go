@@ -1,4 +1,4 @@
-package membership
+package cluster
 
 import (
 	"strings"
@@ -109,7 +109,7 @@ func TestTimeAdded(t *testing.T) {
 
 // karmada.md §1.1, pull heartbeat: grace 40 s, 60 s for one that has never reported; Ready becomes Unknown.
 func TestJudge(t *testing.T) {
-	o := Options{Grace: 40 * time.Second, StartupGrace: time.Minute}
+	o := MembershipOptions{Grace: 40 * time.Second, StartupGrace: time.Minute}
 	type look struct {
 		at      time.Duration
 		renewed time.Duration // by a clock that is an hour ahead

@@ -1,9 +1,4 @@
-// Package members keeps the hub working with its push members: for each it reads how it is reached, connects, and runs what
-// executes Works there and what collects its status, until the Cluster is gone, which is after its Works are.
-//
-// It runs in pelago-hub. It writes nothing but the condition Ready of a Cluster that cannot even be asked. Pull members have an
-// agent.
-package members
+package cluster
 
 import (
 	"cmp"
@@ -36,7 +31,7 @@ import (
 const atOnce = 16
 
 // Options of the controller.
-type Options struct {
+type PushOptions struct {
 	// Execute executes the Works of a cluster in the member until ctx ends. It returns earlier only if it could not begin.
 	Execute func(ctx context.Context, cluster string, member *rest.Config) error
 	// Status holds the times of the collectors; all else in it is set here.
@@ -47,11 +42,11 @@ type Options struct {
 }
 
 // Setup adds the controller to the manager, whose cache must hold Clusters; of Secrets it watches the metadata.
-func Setup(mgr ctrl.Manager, o Options) error {
+func SetupPush(mgr ctrl.Manager, o PushOptions) error {
 	if o.Execute == nil {
 		return errors.New("set up the controller of members: it is not told how to execute Works")
 	}
-	r := &reconciler{Options: o, client: mgr.GetClient(), live: mgr.GetAPIReader()}
+	r := &pushReconciler{PushOptions: o, client: mgr.GetClient(), live: mgr.GetAPIReader()}
 	r.took = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "cluster_sync_status_duration_seconds", Help: "How long it took to look at the cluster once.",
 	}, []string{"member_cluster"})
@@ -76,8 +71,8 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	return nil
 }
 
-type reconciler struct {
-	Options
+type pushReconciler struct {
+	PushOptions
 	client client.Client
 	live   client.Reader
 	runs   *runs
@@ -85,11 +80,11 @@ type reconciler struct {
 }
 
 // Reconcile starts, restarts or stops the work with one cluster.
-func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+func (r *pushReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	return kube.Result(0, r.reconcile(ctx, req.Name))
 }
 
-func (r *reconciler) reconcile(ctx context.Context, name string) error {
+func (r *pushReconciler) reconcile(ctx context.Context, name string) error {
 	c := &clusterv1alpha1.Cluster{}
 	err := r.client.Get(ctx, client.ObjectKey{Name: name}, c)
 	if client.IgnoreNotFound(err) != nil {
@@ -115,7 +110,7 @@ func (r *reconciler) reconcile(ctx context.Context, name string) error {
 }
 
 // secret reads the Secret of a cluster past the cache, which has no Secrets; nil if there is none.
-func (r *reconciler) secret(ctx context.Context, c *clusterv1alpha1.Cluster) (*corev1.Secret, error) {
+func (r *pushReconciler) secret(ctx context.Context, c *clusterv1alpha1.Cluster) (*corev1.Secret, error) {
 	if c.Spec.SecretRef == nil {
 		return nil, nil
 	}
@@ -130,7 +125,7 @@ func (r *reconciler) secret(ctx context.Context, c *clusterv1alpha1.Cluster) (*c
 }
 
 // work is what is done for one member until ctx ends: both parts beside each other, neither waits for the other.
-func (r *reconciler) work(ctx context.Context, cluster string, config *rest.Config) {
+func (r *pushReconciler) work(ctx context.Context, cluster string, config *rest.Config) {
 	var both sync.WaitGroup
 	log := r.Log.With("cluster", cluster)
 	both.Go(func() {
@@ -152,7 +147,7 @@ func (r *reconciler) work(ctx context.Context, cluster string, config *rest.Conf
 }
 
 // reachedBy are the clusters whose Secret has come, changed or gone.
-func (r *reconciler) reachedBy(ctx context.Context, secret client.Object) []reconcile.Request {
+func (r *pushReconciler) reachedBy(ctx context.Context, secret client.Object) []reconcile.Request {
 	var all clusterv1alpha1.ClusterList
 	// They are only read. The cache fails only when the manager ends.
 	if r.client.List(ctx, &all, client.UnsafeDisableDeepCopy) != nil {

@@ -1,4 +1,4 @@
-package members
+package cluster
 
 import (
 	"bytes"
@@ -72,7 +72,7 @@ func (i *identity) RoundTrip(q *http.Request) (*http.Response, error) {
 				return nil, err
 			}
 		}
-		var said *refusal
+		var said *pushRefusal
 		if err := i.ask(q.Context()); errors.As(err, &said) {
 			closeBody(q)
 			return said.answer(q), nil
@@ -209,7 +209,7 @@ func (i *identity) read(ctx context.Context, w *way) (string, error) {
 		return "", fmt.Errorf("cluster %s has no namespace %s: see what answers at spec.apiEndpoint",
 			i.reach.cluster, metav1.NamespaceSystem)
 	case answer.StatusCode != http.StatusOK:
-		return "", &refusal{answer.StatusCode, answer.Status, answer.Header, body}
+		return "", &pushRefusal{answer.StatusCode, answer.Status, answer.Header, body}
 	}
 	var namespace metav1.PartialObjectMetadata
 	if err := json.Unmarshal(body, &namespace); err != nil {
@@ -312,16 +312,16 @@ func (c *connection) Close() error {
 
 // refusal is an answer that does not tell which cluster it is: a bad token, a server that is starting or overloaded. It is the
 // answer to the request, too.
-type refusal struct {
+type pushRefusal struct {
 	code   int
 	status string
 	header http.Header
 	body   []byte
 }
 
-func (r *refusal) Error() string { return "the cluster answers " + r.status }
+func (r *pushRefusal) Error() string { return "the cluster answers " + r.status }
 
-func (r *refusal) answer(to *http.Request) *http.Response {
+func (r *pushRefusal) answer(to *http.Request) *http.Response {
 	return &http.Response{StatusCode: r.code, Status: r.status, Header: r.header.Clone(),
 		Body: io.NopCloser(bytes.NewReader(r.body)), ContentLength: int64(len(r.body)), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: to}
 }

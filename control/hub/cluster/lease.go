@@ -1,4 +1,4 @@
-package membership
+package cluster
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func feel(former *pulse, renewed, since, now time.Time) pulse {
 
 // judge is the condition Ready of a pull member whose agent has not been heard of for too long; ok is false if that is not so,
 // or said already. A cluster that has never reported has the longer grace of a start.
-func (o Options) judge(c *clusterv1alpha1.Cluster, p pulse, now time.Time) (condition metav1.Condition, ok bool) {
+func (o MembershipOptions) judge(c *clusterv1alpha1.Cluster, p pulse, now time.Time) (condition metav1.Condition, ok bool) {
 	ready := c.Ready()
 	condition = metav1.Condition{Type: clusterv1alpha1.ConditionReady, Status: metav1.ConditionUnknown}
 	switch {
@@ -54,7 +54,7 @@ func (o Options) judge(c *clusterv1alpha1.Cluster, p pulse, now time.Time) (cond
 // monitor looks at the Leases of pull members. It reads them past the cache: nobody else needs them, and a watch would bring an
 // event for each renewal of each member.
 type monitor struct {
-	Options
+	MembershipOptions
 	client client.Client
 	live   client.Reader
 	now    func() time.Time

@@ -1,10 +1,9 @@
-package members
+package cluster
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -28,9 +27,7 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-var server = apiserver.NewShared(apiserver.CRDs("clusters.cluster.karmada.io"))
-
-func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+var PushServer = apiserver.NewShared(apiserver.CRDs("clusters.cluster.karmada.io"))
 
 // hub runs the controller; executed notes what it runs for whom.
 type hub struct {
@@ -41,7 +38,7 @@ type hub struct {
 
 func newHub(t *testing.T) *hub {
 	t.Helper()
-	h := &hub{Cluster: apiserver.Connect(t, server.Config(t), clusterv1alpha1.AddToScheme), executed: map[string][]string{}}
+	h := &hub{Cluster: apiserver.Connect(t, PushServer.Config(t), clusterv1alpha1.AddToScheme), executed: map[string][]string{}}
 	h.Empty(&clusterv1alpha1.Cluster{}, &corev1.Secret{})
 	await.Equal(t, 0, func() int {
 		var all clusterv1alpha1.ClusterList
@@ -51,7 +48,7 @@ func newHub(t *testing.T) *hub {
 		return len(all.Items)
 	})
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return Setup(mgr, Options{Execute: h.execute, Log: slog.New(slog.DiscardHandler), Status: execute.CollectorOptions{
+		return SetupPush(mgr, PushOptions{Execute: h.execute, Log: slog.New(slog.DiscardHandler), Status: execute.CollectorOptions{
 			Every: 200 * time.Millisecond, Delay: 50 * time.Millisecond, FailureThreshold: time.Second, SuccessThreshold: time.Second,
 		}})
 	}}}.Run(t, h.Config)
@@ -210,7 +207,7 @@ func TestPushMember(t *testing.T) {
 // What is no push member is not worked with: a Cluster that was not taken, one that is refused, a pull member.
 func TestNoMember(t *testing.T) {
 	h := newHub(t)
-	m := newMember(t, server.Config(t))
+	m := newMember(t, PushServer.Config(t))
 	token := m.token()
 	c, _ := h.join("m2", m.Config.Host, m.secret(token))
 	await.Equal(t, "t*", h.ran("m2", map[string]string{token: "t"}))
@@ -225,7 +222,7 @@ func TestNoMember(t *testing.T) {
 // A real API server is the member that spec.id names, or another cluster, which the condition says.
 func TestIdentity(t *testing.T) {
 	h := newHub(t)
-	m := newMember(t, server.Config(t))
+	m := newMember(t, PushServer.Config(t))
 	system := &corev1.Namespace{}
 	if err := m.Get(t.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil {
 		t.Fatal(err)
@@ -245,7 +242,7 @@ func TestIdentity(t *testing.T) {
 // A member that refuses connections, one that hangs, and one that is well: none waits for another, and each says how it is.
 func TestDeadMembersBlockNobody(t *testing.T) {
 	h := newHub(t)
-	m := newMember(t, server.Config(t))
+	m := newMember(t, PushServer.Config(t))
 	token := m.token()
 	for i := range 5 {
 		h.join(fmt.Sprintf("refusing-%d", i), "https://127.0.0.1:1", m.secret(token))
@@ -269,7 +266,7 @@ func TestDeadMembersBlockNobody(t *testing.T) {
 // Twenty members come and go, some of them dead: no goroutine and no connection stays.
 func TestNothingStaysOfAMember(t *testing.T) {
 	h := newHub(t)
-	m := newMember(t, server.Config(t))
+	m := newMember(t, PushServer.Config(t))
 	token := m.token()
 	c, _ := h.join("warm-up", m.Config.Host, m.secret(token)) // informers that start on demand have started
 	await.Equal(t, "True ClusterReady", h.ready("warm-up"))

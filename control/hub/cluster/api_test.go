@@ -1,4 +1,4 @@
-package membership_test
+package cluster_test
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/membership"
+	"github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 // hub is an API server with the controllers of membership; each test has clusters of its own names.
 type hub struct{ *apiserver.Cluster }
 
-func newHub(t *testing.T, o membership.Options) hub {
+func newHub(t *testing.T, o cluster.MembershipOptions) hub {
 	t.Helper()
 	h := hub{apiserver.Connect(t, server.Config(t), clusterv1alpha1.AddToScheme, pelagov1alpha1.AddToScheme,
 		workv1alpha1.AddToScheme, workv1alpha2.AddToScheme)}
@@ -47,7 +47,7 @@ func newHub(t *testing.T, o membership.Options) hub {
 		o.HubUID = "hub"
 	}
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return membership.Setup(mgr, o)
+		return cluster.SetupMembership(mgr, o)
 	}}}.Run(t, h.Config)
 	return h
 }
@@ -158,7 +158,7 @@ func (h hub) saw(cluster, reason string) bool {
 // karmada.md §1.1, lifecycle: finalizer, execution namespace; on deletion the Works, then the namespace, then no binding names
 // the cluster.
 func TestJoinAndLeave(t *testing.T) {
-	h := newHub(t, membership.Options{})
+	h := newHub(t, cluster.MembershipOptions{})
 	c := h.join("come", "", clusterv1alpha1.Push)
 	h.awaitMember("come")
 	if !slices.Contains(h.cluster("come").Finalizers, "karmada.io/cluster-controller") {
@@ -204,13 +204,13 @@ func TestJoinAndLeave(t *testing.T) {
 // review-control.md 27: nothing is given up because a cluster does not answer; an administrator does it, and is told what stays
 // behind.
 func TestLeaveUnreachable(t *testing.T) {
-	h := newHub(t, membership.Options{})
+	h := newHub(t, cluster.MembershipOptions{})
 	c := h.join("lost", "", clusterv1alpha1.Push)
 	h.awaitMember("lost")
 	h.report("lost", metav1.ConditionFalse, "ClusterNotReachable")
 	w := h.work("lost", "web")
 	h.work("lost", "api")
-	left, err := membership.Abandon(t.Context(), h.Client, "lost")
+	left, err := cluster.Abandon(t.Context(), h.Client, "lost")
 	if err == nil || left != nil || !strings.Contains(err.Error(), "delete it first") {
 		t.Errorf("a member was abandoned: %v, %v", left, err)
 	}
@@ -229,7 +229,7 @@ func TestLeaveUnreachable(t *testing.T) {
 		return h.cluster("lost").ResourceVersion != version || !h.reads(w)
 	})
 
-	left, err = membership.Abandon(t.Context(), h.Client, "lost")
+	left, err = cluster.Abandon(t.Context(), h.Client, "lost")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,14 +237,14 @@ func TestLeaveUnreachable(t *testing.T) {
 		t.Errorf("left behind -want +got\n%s", diff)
 	}
 	h.awaitRemoved("lost", "gone")
-	if left, err := membership.Abandon(t.Context(), h.Client, "lost"); err != nil || len(left) > 0 {
+	if left, err := cluster.Abandon(t.Context(), h.Client, "lost"); err != nil || len(left) > 0 {
 		t.Errorf("once more: %v, %v", left, err)
 	}
 }
 
 // The credential that `pelago join` has made goes with the Cluster, that of somebody else stays.
 func TestSecretGoesWithTheCluster(t *testing.T) {
-	h := newHub(t, membership.Options{})
+	h := newHub(t, cluster.MembershipOptions{})
 	if err := h.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "karmada-cluster"}}); err != nil &&
 		!apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
@@ -270,7 +270,7 @@ func TestSecretGoesWithTheCluster(t *testing.T) {
 
 // A cluster that joins again under its name gets its namespace once the former one is gone.
 func TestJoinAgainAtOnce(t *testing.T) {
-	h := newHub(t, membership.Options{})
+	h := newHub(t, cluster.MembershipOptions{})
 	for range 3 {
 		c := h.join("again", "u-again", clusterv1alpha1.Push)
 		h.awaitMember("again")
@@ -281,7 +281,7 @@ func TestJoinAgainAtOnce(t *testing.T) {
 
 // karmada.md §1.1, taints by condition.
 func TestTaintsFollowReady(t *testing.T) {
-	h := newHub(t, membership.Options{})
+	h := newHub(t, cluster.MembershipOptions{})
 	h.join("taint", "", clusterv1alpha1.Push)
 	h.awaitMember("taint")
 	for _, step := range []struct {
@@ -304,7 +304,7 @@ func TestTaintsFollowReady(t *testing.T) {
 
 // karmada.md §1.1, spec.id; review-control.md 2 and 5.
 func TestOneClusterIsNotTwoMembers(t *testing.T) {
-	h := newHub(t, membership.Options{})
+	h := newHub(t, cluster.MembershipOptions{})
 	first := h.join("first", "u-one", clusterv1alpha1.Push)
 	h.awaitMember("first")
 	h.join("second", "u-one", clusterv1alpha1.Pull)
@@ -338,7 +338,7 @@ func TestOneClusterIsNotTwoMembers(t *testing.T) {
 
 // api/README.md, Cluster: models that contradict each other.
 func TestInvalidModelsAreTold(t *testing.T) {
-	h := newHub(t, membership.Options{})
+	h := newHub(t, cluster.MembershipOptions{})
 	cpu := clusterv1alpha1.ResourceModelRange{Name: "cpu", Min: resource.MustParse("1"), Max: resource.MustParse("2")}
 	h.Make(&clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "models"}, Spec: clusterv1alpha1.ClusterSpec{
 		SyncMode:       clusterv1alpha1.Push,
@@ -351,7 +351,7 @@ func TestInvalidModelsAreTold(t *testing.T) {
 // karmada.md §1.7, metrics of clusters.
 func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	h := newHub(t, membership.Options{Registry: registry})
+	h := newHub(t, cluster.MembershipOptions{Registry: registry})
 	h.join("metered", "", clusterv1alpha1.Push)
 	h.awaitMember("metered")
 	h.report("metered", metav1.ConditionTrue, "ClusterReady")
