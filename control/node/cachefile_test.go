@@ -28,7 +28,6 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/publicip"
 	"github.com/pelago-net/pelago/dataplane"
 )
 
@@ -67,7 +66,7 @@ func fullWorld(globalnet bool) (Objects, Host) {
 	objs.Exports = map[types.NamespacedName]bool{{Namespace: "sample", Name: "web"}: true}
 	objs.Services[types.NamespacedName{Namespace: "sample", Name: "web"}].Spec.ClusterIPs = []string{"10.77.0.9"}
 	objs.Places = map[netip.Addr]string{ip("10.7.2.9"): "n2", ip("10.7.1.9"): "n1", ip("10.7.2.8"): "n2"}
-	objs.Nodes[0].Annotations = map[string]string{publicip.KeyPublicIP: "ipv4:198.51.100.7"}
+	objs.Nodes[0].Annotations = map[string]string{KeyPublicIP: "ipv4:198.51.100.7"}
 	objs.Nodes[1].Spec.Unschedulable = true
 	return objs, host
 }
@@ -112,7 +111,7 @@ func TestSavedObjectsMakeTheSameTables(t *testing.T) {
 			n := &objs.Nodes[i]
 			n.Labels[submarinerv1.LabelGateway] = rapid.SampledFrom([]string{"true", "false"}).Draw(t, "gateway")
 			n.Spec.Unschedulable = rapid.Bool().Draw(t, "cordoned")
-			n.Annotations = map[string]string{publicip.KeyPublicIP: "ipv4:198.51.100.7"}
+			n.Annotations = map[string]string{KeyPublicIP: "ipv4:198.51.100.7"}
 			if rapid.Bool().Draw(t, "drained") {
 				n.Annotations[pelagov1alpha1.AnnotationDrained] = "true"
 			}

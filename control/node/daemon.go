@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/publicip"
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
@@ -153,8 +152,8 @@ func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemo
 	d.prober = probe.New(l, func() (int, int) { return int(d.edge.Load()), int(d.mtu.Load()) }, d.wake, opts.Logger)
 	d.writers = newWriters(types.NamespacedName{Namespace: opts.Namespace, Name: opts.NodeName}, c, cl, d.links)
 	d.places = newPlaces(opts.Pods, d.wake)
-	d.reach.resolver = publicip.New(publicip.Options{
-		Service: d.service, Changed: func(publicip.Result) { d.wake() }, Log: opts.Logger,
+	d.reach.resolver = NewResolver(ResolverOptions{
+		Service: d.service, Changed: func(PublicIP) { d.wake() }, Log: opts.Logger,
 	})
 	return d
 }

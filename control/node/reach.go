@@ -13,7 +13,6 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/publicip"
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
@@ -34,7 +33,7 @@ type Reach struct {
 
 // reach is what stays from one reconcile to the next.
 type reach struct {
-	resolver  *publicip.Resolver
+	resolver  *Resolver
 	discovery *natt.Discovery // of a gateway; else nil
 	config    natt.Config     // what it was opened with
 	// used is which address of each remote gateway was used last.
@@ -134,27 +133,27 @@ func wayName(cluster, node string) string { return cluster + "/" + node }
 
 // gatewaySettings are the settings of this gateway: those of its node, else those of its cluster. What is wrong is left out
 // and told.
-func gatewaySettings(objs Objects) (publicip.Overrides, []string) {
+func gatewaySettings(objs Objects) (Overrides, []string) {
 	node := ownNode(objs)
-	o, errs := publicip.Parse(objs.Name, node.Labels, node.Annotations)
+	o, errs := ParseOverrides(objs.Name, node.Labels, node.Annotations)
 	c := objs.Config
 	if c.AirGapped {
-		o.PublicIP = slices.DeleteFunc(o.PublicIP, func(s publicip.Source) bool {
-			if s.Method != publicip.IPv4 {
+		o.PublicIP = slices.DeleteFunc(o.PublicIP, func(s PublicIPSource) bool {
+			if s.Method != IPv4 {
 				errs = append(errs, fmt.Errorf("leave out %q of node %s: the cluster has joined with --air-gapped: use ipv4:ADDRESS", s, objs.Name))
 			}
-			return s.Method != publicip.IPv4
+			return s.Method != IPv4
 		})
 	}
 	if c.LoadBalancer && len(o.PublicIP) == 0 {
-		o.PublicIP = []publicip.Source{{Method: publicip.LoadBalancer, Argument: config.LoadBalancerService}}
+		o.PublicIP = []PublicIPSource{{Method: LoadBalancer, Argument: config.LoadBalancerService}}
 		if n := len(topology.WantedGateways(objs.Nodes)); n > 1 {
 			errs = append(errs, fmt.Errorf("node %s is one of %d gateways behind the one load balancer %s, which spreads packets over all: "+
-				"use one gateway, or give each its own by the annotation %s", objs.Name, n, config.LoadBalancerService, publicip.KeyPublicIP))
+				"use one gateway, or give each its own by the annotation %s", objs.Name, n, config.LoadBalancerService, KeyPublicIP))
 		}
 	}
 	o.PreferredServer = o.PreferredServer || c.PreferredServer || c.LoadBalancer
-	if slices.ContainsFunc(o.PublicIP, func(s publicip.Source) bool { return s.Argument == config.LoadBalancerService }) && o.UDPPort|o.DiscoveryPort != 0 {
+	if slices.ContainsFunc(o.PublicIP, func(s PublicIPSource) bool { return s.Argument == config.LoadBalancerService }) && o.UDPPort|o.DiscoveryPort != 0 {
 		errs = append(errs, fmt.Errorf("leave out the ports of node %s: Service %s passes on those of `pelago join`: set them there", objs.Name, config.LoadBalancerService))
 		o.UDPPort, o.DiscoveryPort = 0, 0
 	}
@@ -163,7 +162,7 @@ func gatewaySettings(objs Objects) (publicip.Overrides, []string) {
 	}
 	if o.UDPPort != 0 && slices.Contains(ports(o.UDPPort), netdev.OverlayPort) {
 		errs = append(errs, fmt.Errorf("leave out %s of node %s: with %d the wire needs UDP port %d, which the overlay inside the cluster has: use another",
-			publicip.KeyUDPPort, objs.Name, o.UDPPort, netdev.OverlayPort))
+			KeyUDPPort, objs.Name, o.UDPPort, netdev.OverlayPort))
 		o.UDPPort = 0
 	}
 	if o.UDPPort == 0 {
@@ -171,7 +170,7 @@ func gatewaySettings(objs Objects) (publicip.Overrides, []string) {
 	}
 	others := append(ports(o.UDPPort), netdev.OverlayPort)
 	if slices.Contains(others, o.DiscoveryPort) {
-		errs = append(errs, fmt.Errorf("leave out %s of node %s: UDP port %d is that of the cable or of the overlay: use another", publicip.KeyDiscoveryPort, objs.Name, o.DiscoveryPort))
+		errs = append(errs, fmt.Errorf("leave out %s of node %s: UDP port %d is that of the cable or of the overlay: use another", KeyDiscoveryPort, objs.Name, o.DiscoveryPort))
 		o.DiscoveryPort = 0
 	}
 	if o.DiscoveryPort == 0 {
@@ -189,26 +188,26 @@ func gatewaySettings(objs Objects) (publicip.Overrides, []string) {
 
 // publicAddress is what is reported. While there is no answer, or after a restart, the former address stays as long as its
 // source is wanted.
-func publicAddress(former *pelagov1alpha1.PublicIP, wanted []publicip.Source, r publicip.Result) *pelagov1alpha1.PublicIP {
+func publicAddress(former *pelagov1alpha1.PublicIP, wanted []PublicIPSource, r PublicIP) *pelagov1alpha1.PublicIP {
 	if len(wanted) == 0 {
 		return nil
 	}
 	out := &pelagov1alpha1.PublicIP{}
-	named := func(s publicip.Source) bool { return former != nil && s.String() == former.Source }
+	named := func(s PublicIPSource) bool { return former != nil && s.String() == former.Source }
 	switch {
 	case r.Address.IsValid():
 		out.Address, out.Source = r.Address.String(), r.Source.String()
 	case slices.ContainsFunc(wanted, named):
 		out.Address, out.Source = former.Address, former.Source
 	}
-	if r.Err != nil && !errors.Is(r.Err, publicip.ErrNoSource) {
+	if r.Err != nil && !errors.Is(r.Err, ErrNoSource) {
 		out.Message = r.Err.Error()
 	}
 	return out
 }
 
-func behindLB(wanted []publicip.Source, source string) bool {
-	return slices.ContainsFunc(wanted, func(s publicip.Source) bool { return s.Method == publicip.LoadBalancer && s.String() == source })
+func behindLB(wanted []PublicIPSource, source string) bool {
+	return slices.ContainsFunc(wanted, func(s PublicIPSource) bool { return s.Method == LoadBalancer && s.String() == source })
 }
 
 // remoteReaches are the gateways to look for.

@@ -21,7 +21,6 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/publicip"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
 	"github.com/pelago-net/pelago/dataplane/probe"
@@ -60,7 +59,7 @@ func newNatted(t *testing.T, ns *netns.NS, cluster uint16, private, driver strin
 			return cable.OpenWireGuard(cable.WireGuardOptions{Dir: keys, Prefix: prefix, Log: log})
 		}},
 	}}
-	g.d.reach.resolver = publicip.New(publicip.Options{Log: log})
+	g.d.reach.resolver = NewResolver(ResolverOptions{Log: log})
 	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gw", Labels: map[string]string{submarinerv1.LabelGateway: "true"}}}
 	g.objs = Objects{
 		Name: "gw", Nodes: []corev1.Node{node},

@@ -11,7 +11,6 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/publicip"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
 )
@@ -98,7 +97,7 @@ func TestGatewaySettings(t *testing.T) {
 	set := func(keys ...string) map[string]string {
 		m := map[string]string{}
 		for i := 0; i < len(keys); i += 2 {
-			m[publicip.Prefix+keys[i]] = keys[i+1]
+			m[AnnotationPrefix+keys[i]] = keys[i+1]
 		}
 		return m
 	}
@@ -150,23 +149,23 @@ func TestGatewaySettings(t *testing.T) {
 
 // A public address that was once found stays while its source is wanted, also over a restart with nobody to ask.
 func TestPublicAddress(t *testing.T) {
-	name := publicip.Source{Method: publicip.DNS, Argument: "gw.example.org"}
-	found := publicip.Result{Address: ip("198.51.100.7"), Source: name}
+	name := PublicIPSource{Method: DNS, Argument: "gw.example.org"}
+	found := PublicIP{Address: ip("198.51.100.7"), Source: name}
 	former := &pelagov1alpha1.PublicIP{Address: "198.51.100.7", Source: name.String()}
-	fails := publicip.Result{Err: errors.New("no server answers")}
+	fails := PublicIP{Err: errors.New("no server answers")}
 	tests := map[string]struct {
 		former *pelagov1alpha1.PublicIP
-		wanted []publicip.Source
-		result publicip.Result
+		wanted []PublicIPSource
+		result PublicIP
 		want   *pelagov1alpha1.PublicIP
 	}{
 		"none is wanted":        {former, nil, found, nil},
-		"found":                 {nil, []publicip.Source{name}, found, former},
-		"not looked for yet":    {nil, []publicip.Source{name}, publicip.Result{Err: publicip.ErrNoSource}, &pelagov1alpha1.PublicIP{}},
-		"after a restart":       {former, []publicip.Source{name}, publicip.Result{Err: publicip.ErrNoSource}, former},
-		"and nobody answers":    {former, []publicip.Source{name}, fails, &pelagov1alpha1.PublicIP{Address: "198.51.100.7", Source: name.String(), Message: "no server answers"}},
-		"from another source":   {former, []publicip.Source{{Method: publicip.DNS, Argument: "other.example.org"}}, fails, &pelagov1alpha1.PublicIP{Message: "no server answers"}},
-		"never, nobody answers": {nil, []publicip.Source{name}, fails, &pelagov1alpha1.PublicIP{Message: "no server answers"}},
+		"found":                 {nil, []PublicIPSource{name}, found, former},
+		"not looked for yet":    {nil, []PublicIPSource{name}, PublicIP{Err: ErrNoSource}, &pelagov1alpha1.PublicIP{}},
+		"after a restart":       {former, []PublicIPSource{name}, PublicIP{Err: ErrNoSource}, former},
+		"and nobody answers":    {former, []PublicIPSource{name}, fails, &pelagov1alpha1.PublicIP{Address: "198.51.100.7", Source: name.String(), Message: "no server answers"}},
+		"from another source":   {former, []PublicIPSource{{Method: DNS, Argument: "other.example.org"}}, fails, &pelagov1alpha1.PublicIP{Message: "no server answers"}},
+		"never, nobody answers": {nil, []PublicIPSource{name}, fails, &pelagov1alpha1.PublicIP{Message: "no server answers"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

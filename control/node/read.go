@@ -30,7 +30,6 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/publicip"
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
@@ -135,7 +134,7 @@ func sameNode(a, b *corev1.Node) bool {
 func settingsOf(m map[string]string) map[string]string {
 	out := map[string]string{}
 	for key, value := range m {
-		if strings.HasPrefix(key, publicip.Prefix) {
+		if strings.HasPrefix(key, AnnotationPrefix) {
 			out[key] = value
 		}
 	}

@@ -2,7 +2,7 @@
 // (gateway.submariner.io/public-ip), and reads the node's other settings of that prefix. The node daemon runs a Resolver
 // beside everything else: it only ever reads the latest Result. Where the node says nothing, nothing is asked: no packet
 // leaves the cluster.
-package publicip
+package node
 
 import (
 	"context"
@@ -26,26 +26,26 @@ const (
 )
 
 // Options says whom to ask. Zero fields take the default.
-type Options struct {
+type ResolverOptions struct {
 	// Service reads a Service of our namespace. Without it `lb:` fails.
 	Service func(ctx context.Context, name string) (*corev1.Service, error)
 	// Names resolves DNS names; default net.DefaultResolver.
-	Names Names
+	Names NameResolver
 	// Transport carries `api:` requests; default one that dials by IPv4 and obeys HTTPS_PROXY and NO_PROXY.
 	Transport http.RoundTripper
 	// Changed is called when the address changes, once for each change, from the goroutine of Run.
-	Changed func(Result)
+	Changed func(PublicIP)
 	// Interval and Bound: the pause between look-ups (60 s) and the time for one source (30 s).
 	Interval, Bound time.Duration
 	Log             *slog.Logger
 }
 
 // Result is what is known.
-type Result struct {
+type PublicIP struct {
 	// Address is the last good one; zero if there was none yet, or none is wanted.
 	Address netip.Addr
 	// Source gave it.
-	Source Source
+	Source PublicIPSource
 	// At is when it did so last.
 	At time.Time
 	// Err says why the last look-up failed, or that none is wanted; nil if it succeeded.
@@ -56,18 +56,18 @@ type Result struct {
 type Resolver struct {
 	lookup   lookup
 	interval time.Duration
-	changed  func(Result)
+	changed  func(PublicIP)
 	log      *slog.Logger
 	wake     chan struct{}
 
 	mu      sync.Mutex
-	sources []Source
-	result  Result
+	sources []PublicIPSource
+	result  PublicIP
 	cancel  context.CancelFunc // of the look-up that is going on
 }
 
 // New makes a resolver that wants nothing yet.
-func New(o Options) *Resolver {
+func NewResolver(o ResolverOptions) *Resolver {
 	if o.Service == nil {
 		o.Service = noServices
 	}
@@ -75,7 +75,7 @@ func New(o Options) *Resolver {
 		o.Names = net.DefaultResolver
 	}
 	if o.Changed == nil {
-		o.Changed = func(Result) {}
+		o.Changed = func(PublicIP) {}
 	}
 	if o.Interval <= 0 {
 		o.Interval = interval
@@ -87,14 +87,14 @@ func New(o Options) *Resolver {
 		o.Log = slog.Default()
 	}
 	return &Resolver{
-		lookup:   lookup{names: o.Names, service: o.Service, client: client(o.Transport), bound: o.Bound},
-		interval: o.Interval, changed: o.Changed, log: o.Log, wake: make(chan struct{}, 1), result: Result{Err: ErrNoSource}, cancel: func() {},
+		lookup:   lookup{names: o.Names, service: o.Service, client: publicIPClient(o.Transport), bound: o.Bound},
+		interval: o.Interval, changed: o.Changed, log: o.Log, wake: make(chan struct{}, 1), result: PublicIP{Err: ErrNoSource}, cancel: func() {},
 	}
 }
 
 // Set says what the node wants (Overrides.PublicIP); the same as before changes nothing. Where the source of the present
 // address is not among the new ones, the address stays until one of those answers or all have failed. Set never waits.
-func (r *Resolver) Set(sources []Source) {
+func (r *Resolver) Set(sources []PublicIPSource) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if slices.Equal(r.sources, sources) {
@@ -109,7 +109,7 @@ func (r *Resolver) Set(sources []Source) {
 }
 
 // Result returns what is known now. It never waits for a look-up.
-func (r *Resolver) Result() Result {
+func (r *Resolver) Result() PublicIP {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.result
@@ -127,7 +127,7 @@ func (r *Resolver) Run(ctx context.Context) {
 			failures = 0
 		}
 		var timer <-chan time.Time
-		if slices.ContainsFunc(sources, func(s Source) bool { return s.Method != IPv4 }) { // else nothing can change
+		if slices.ContainsFunc(sources, func(s PublicIPSource) bool { return s.Method != IPv4 }) { // else nothing can change
 			timer = time.After(pause(r.interval, failures))
 		}
 		select {
@@ -141,7 +141,7 @@ func (r *Resolver) Run(ctx context.Context) {
 }
 
 // begin takes the sources of the moment, and a context that ends when they change.
-func (r *Resolver) begin(ctx context.Context) ([]Source, context.Context, context.CancelFunc) {
+func (r *Resolver) begin(ctx context.Context) ([]PublicIPSource, context.Context, context.CancelFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	ctx, r.cancel = context.WithCancel(ctx)
@@ -149,15 +149,15 @@ func (r *Resolver) begin(ctx context.Context) ([]Source, context.Context, contex
 }
 
 // round looks the address up once and says whether there is nothing more to try soon.
-func (r *Resolver) round(ctx context.Context, sources []Source) bool {
+func (r *Resolver) round(ctx context.Context, sources []PublicIPSource) bool {
 	if len(sources) == 0 {
-		r.note(Result{Err: ErrNoSource})
+		r.note(PublicIP{Err: ErrNoSource})
 		return true
 	}
 	before := r.Result() // only this goroutine writes it
 	source, address, err := r.lookup.first(ctx, sources)
 	if err == nil {
-		r.note(Result{Address: address, Source: source, At: time.Now()})
+		r.note(PublicIP{Address: address, Source: source, At: time.Now()})
 		return true
 	}
 	if ctx.Err() != nil {
@@ -167,7 +167,7 @@ func (r *Resolver) round(ctx context.Context, sources []Source) bool {
 		r.log.Warn("look up the public address", "error", err, "kept", before.Address)
 	}
 	if !slices.Contains(sources, before.Source) {
-		before = Result{}
+		before = PublicIP{}
 	}
 	before.Err = err
 	r.note(before)
@@ -175,7 +175,7 @@ func (r *Resolver) round(ctx context.Context, sources []Source) bool {
 }
 
 // note takes over a result, and tells of another address.
-func (r *Resolver) note(after Result) {
+func (r *Resolver) note(after PublicIP) {
 	r.mu.Lock()
 	before := r.result
 	r.result = after

@@ -1,4 +1,4 @@
-package publicip
+package node
 
 import (
 	"context"
@@ -16,9 +16,9 @@ import (
 )
 
 // fake answers every DNS look-up with its function.
-type fake func(ctx context.Context, host string) (string, error)
+type publicIPFake func(ctx context.Context, host string) (string, error)
 
-func (f fake) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr, error) {
+func (f publicIPFake) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr, error) {
 	text, err := f(ctx, host)
 	if err != nil {
 		return nil, err
@@ -34,15 +34,15 @@ func (f forbidden) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // start runs a resolver (inside of a synctest bubble) that records the addresses of Changed.
-func start(t *testing.T, names fake) (*Resolver, *[]string) {
+func start(t *testing.T, names publicIPFake) (*Resolver, *[]string) {
 	told := &[]string{}
-	r := New(Options{
+	r := NewResolver(ResolverOptions{
 		Names: names, Transport: forbidden{t}, Log: slog.New(slog.DiscardHandler),
 		Service: func(context.Context, string) (*corev1.Service, error) {
 			t.Error("somebody reads a Service")
 			return nil, errors.New("forbidden")
 		},
-		Changed: func(res Result) { *told = append(*told, res.Address.String()) },
+		Changed: func(res PublicIP) { *told = append(*told, res.Address.String()) },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -69,7 +69,7 @@ func TestAirGapped(t *testing.T) {
 		})
 		time.Sleep(24 * time.Hour)
 		want(t, r, "invalid IP", true)
-		r.Set([]Source{{IPv4, "198.51.100.7"}})
+		r.Set([]PublicIPSource{{IPv4, "198.51.100.7"}})
 		time.Sleep(24 * time.Hour)
 		want(t, r, "198.51.100.7", false)
 		r.Set(nil)
@@ -92,7 +92,7 @@ func TestKeepsTheLastGoodOne(t *testing.T) {
 			}
 			return "", errors.New("server misbehaving")
 		})
-		r.Set([]Source{{DNS, "gw.example"}})
+		r.Set([]PublicIPSource{{DNS, "gw.example"}})
 		want(t, r, "invalid IP", true)
 		address.Store("198.51.100.7")
 		time.Sleep(soonest) // a first failure is repeated soon
@@ -138,23 +138,23 @@ func TestSetWhileWaiting(t *testing.T) {
 			return "", ctx.Err()
 		})
 		begin := time.Now()
-		r.Set([]Source{{DNS, "silent"}})
+		r.Set([]PublicIPSource{{DNS, "silent"}})
 		synctest.Wait()
 		if waiting.Load() != 1 {
 			t.Fatal("nobody waits for the silent server")
 		}
-		r.Set([]Source{{IPv4, "198.51.100.7"}})
+		r.Set([]PublicIPSource{{IPv4, "198.51.100.7"}})
 		want(t, r, "198.51.100.7", false)
-		r.Set([]Source{{DNS, "silent"}})
+		r.Set([]PublicIPSource{{DNS, "silent"}})
 		want(t, r, "198.51.100.7", false) // not yet known to fail
 		if waited := time.Since(begin); waited != 0 {
 			t.Errorf("Set and Result took %s", waited)
 		}
 		time.Sleep(bound)
 		want(t, r, "invalid IP", true)
-		r.Set([]Source{{DNS, "missing"}, {IPv4, "198.51.100.7"}})
+		r.Set([]PublicIPSource{{DNS, "missing"}, {IPv4, "198.51.100.7"}})
 		want(t, r, "198.51.100.7", false)
-		r.Set([]Source{{DNS, "missing"}, {IPv4, "198.51.100.7"}}) // the same
+		r.Set([]PublicIPSource{{DNS, "missing"}, {IPv4, "198.51.100.7"}}) // the same
 		if diff := cmp.Diff([]string{"198.51.100.7", "invalid IP", "198.51.100.7"}, *told); diff != "" {
 			t.Errorf("told (-want +got):\n%s", diff)
 		}

@@ -1,4 +1,4 @@
-package publicip
+package node
 
 import (
 	"testing"
@@ -24,7 +24,7 @@ func TestParse(t *testing.T) {
 				KeyUDPPort:  "4501", KeyDiscoveryPort: "4491", KeyPreferredServer: "true",
 			},
 			want: Overrides{
-				PublicIP: []Source{{IPv4, "198.51.100.7"}, {DNS, "gw.example.org"}, {LoadBalancer, "submariner-gateway"}, {API, "ip.example.org/v4"}},
+				PublicIP: []PublicIPSource{{IPv4, "198.51.100.7"}, {DNS, "gw.example.org"}, {LoadBalancer, "submariner-gateway"}, {API, "ip.example.org/v4"}},
 				UDPPort:  4501, DiscoveryPort: 4491, PreferredServer: true,
 			},
 		},
@@ -40,11 +40,11 @@ func TestParse(t *testing.T) {
 		},
 		"white space and a scheme": {
 			annotations: map[string]string{KeyPublicIP: " api:https://ip.example.org:8443/ , dns:gw.example.org. ", KeyUDPPort: " 7 "},
-			want:        Overrides{PublicIP: []Source{{API, "ip.example.org:8443/"}, {DNS, "gw.example.org."}}, UDPPort: 7},
+			want:        Overrides{PublicIP: []PublicIPSource{{API, "ip.example.org:8443/"}, {DNS, "gw.example.org."}}, UDPPort: 7},
 		},
 		"wrong values": {
 			labels:      map[string]string{KeyUDPPort: "65536"},
-			annotations: map[string]string{KeyDiscoveryPort: "0", KeyPreferredServer: "perhaps", Prefix + "colour": "red"},
+			annotations: map[string]string{KeyDiscoveryPort: "0", KeyPreferredServer: "perhaps", AnnotationPrefix + "colour": "red"},
 			errs: []string{
 				at + "colour of node gw: the key is not known: use public-ip, udp-port, natt-discovery-port or preferred-server, or remove it",
 				at + `natt-discovery-port of node gw: "0" is no UDP port: use a number from 1 to 65535`,
@@ -54,7 +54,7 @@ func TestParse(t *testing.T) {
 		},
 		"a wrong source does not spoil the others": {
 			annotations: map[string]string{KeyPublicIP: "ipv6:2001:db8::1,ipv4:198.51.100.7,"},
-			want:        Overrides{PublicIP: []Source{{IPv4, "198.51.100.7"}}},
+			want:        Overrides{PublicIP: []PublicIPSource{{IPv4, "198.51.100.7"}}},
 			errs: []string{
 				at + `public-ip of node gw: the method of "ipv6:2001:db8::1" is not known: use ipv4:ADDRESS, dns:NAME, lb:SERVICE or api:HOST/PATH, separated by commas`,
 				at + `public-ip of node gw: the method of "" is not known: use ipv4:ADDRESS, dns:NAME, lb:SERVICE or api:HOST/PATH, separated by commas`,
@@ -76,7 +76,7 @@ func TestParse(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, errs := Parse("gw", c.labels, c.annotations)
+			got, errs := ParseOverrides("gw", c.labels, c.annotations)
 			var texts []string
 			for _, err := range errs {
 				texts = append(texts, err.Error())

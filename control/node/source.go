@@ -1,4 +1,4 @@
-package publicip
+package node
 
 import (
 	"errors"
@@ -11,31 +11,31 @@ import (
 )
 
 // Method is a way to learn a public address.
-type Method string
+type PublicIPMethod string
 
 // Methods.
 const (
 	// IPv4 is an address that stands there.
-	IPv4 Method = "ipv4"
+	IPv4 PublicIPMethod = "ipv4"
 	// DNS is the lowest A record of a name.
-	DNS Method = "dns"
+	DNS PublicIPMethod = "dns"
 	// LoadBalancer is the address of a Service of type LoadBalancer in our namespace.
-	LoadBalancer Method = "lb"
+	LoadBalancer PublicIPMethod = "lb"
 	// API is the first IPv4 address in the answer of an https server.
-	API Method = "api"
+	API PublicIPMethod = "api"
 )
 
 // Source is one entry of the annotation: `<method>:<argument>`. It is comparable.
-type Source struct {
-	Method Method
+type PublicIPSource struct {
+	Method PublicIPMethod
 	// Argument is an IPv4 address, a DNS name, the name of a Service, or host and path of a URL without its scheme.
 	Argument string
 }
 
-func (s Source) String() string { return string(s.Method) + ":" + s.Argument }
+func (s PublicIPSource) String() string { return string(s.Method) + ":" + s.Argument }
 
 // sources reads `<method>:<argument>[,…]`. What is wrong is left out and reported.
-func sources(text string) (out []Source, errs []error) {
+func sources(text string) (out []PublicIPSource, errs []error) {
 	for entry := range strings.SplitSeq(text, ",") {
 		s, err := source(strings.TrimSpace(entry))
 		if err != nil {
@@ -47,9 +47,9 @@ func sources(text string) (out []Source, errs []error) {
 	return out, errs
 }
 
-func source(entry string) (Source, error) {
+func source(entry string) (PublicIPSource, error) {
 	method, argument, _ := strings.Cut(entry, ":")
-	s := Source{Method(method), strings.TrimSpace(argument)}
+	s := PublicIPSource{PublicIPMethod(method), strings.TrimSpace(argument)}
 	switch s.Method {
 	case IPv4:
 		address, err := netip.ParseAddr(s.Argument)

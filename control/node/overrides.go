@@ -1,4 +1,4 @@
-package publicip
+package node
 
 import (
 	"errors"
@@ -11,17 +11,17 @@ import (
 
 // Keys of a node's annotations and labels (names and meaning are Submariner's).
 const (
-	Prefix             = "gateway.submariner.io/"
-	KeyPublicIP        = Prefix + "public-ip"
-	KeyUDPPort         = Prefix + "udp-port"
-	KeyDiscoveryPort   = Prefix + "natt-discovery-port"
-	KeyPreferredServer = Prefix + "preferred-server"
+	AnnotationPrefix   = "gateway.submariner.io/"
+	KeyPublicIP        = AnnotationPrefix + "public-ip"
+	KeyUDPPort         = AnnotationPrefix + "udp-port"
+	KeyDiscoveryPort   = AnnotationPrefix + "natt-discovery-port"
+	KeyPreferredServer = AnnotationPrefix + "preferred-server"
 )
 
 // Overrides is what a node says about its own gateway. Zero values: it says nothing.
 type Overrides struct {
 	// PublicIP lists where the public address comes from, in order of trial.
-	PublicIP []Source
+	PublicIP []PublicIPSource
 	// UDPPort is the port of the cable.
 	UDPPort uint16
 	// DiscoveryPort is the UDP port of NAT discovery.
@@ -32,7 +32,7 @@ type Overrides struct {
 
 // Parse reads the annotations and labels of a node; an annotation beats the label of the same key. What is wrong is left
 // out and named in one error each: the node, the key, and what would be right. None of them is fatal.
-func Parse(node string, labels, annotations map[string]string) (Overrides, []error) {
+func ParseOverrides(node string, labels, annotations map[string]string) (Overrides, []error) {
 	var o Overrides
 	var errs []error
 	values := map[string]string{}
@@ -42,7 +42,7 @@ func Parse(node string, labels, annotations map[string]string) (Overrides, []err
 		values map[string]string
 	}{{"label", labels}, {"annotation", annotations}} {
 		for key, value := range from.values {
-			if strings.HasPrefix(key, Prefix) {
+			if strings.HasPrefix(key, AnnotationPrefix) {
 				values[key], kinds[key] = value, from.kind
 			}
 		}

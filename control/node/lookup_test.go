@@ -1,4 +1,4 @@
-package publicip
+package node
 
 import (
 	"context"
@@ -127,7 +127,7 @@ func web(t *testing.T) http.RoundTripper {
 }
 
 func TestLookUp(t *testing.T) {
-	l := lookup{names: names(t), service: service, client: client(web(t)), bound: 10 * time.Second}
+	l := lookup{names: names(t), service: service, client: publicIPClient(web(t)), bound: 10 * time.Second}
 	for _, c := range []struct{ sources, want, err string }{
 		{"ipv4:198.51.100.7", "198.51.100.7", ""},
 		{"dns:several.example.", "198.51.100.30", ""}, // lowest by number
@@ -175,7 +175,7 @@ func TestSlowSources(t *testing.T) {
 	l := lookup{names: names(t), service: func(ctx context.Context, _ string) (*corev1.Service, error) {
 		<-ctx.Done() // a cache that never gets its first list
 		return nil, ctx.Err()
-	}, client: client(web(t)), bound: 300 * time.Millisecond}
+	}, client: publicIPClient(web(t)), bound: 300 * time.Millisecond}
 	for _, slow := range []string{"api:example.com/slow", "api:example.com/drip", "dns:silent.example.", "lb:ip"} {
 		list, errs := sources(slow + ",ipv4:203.0.113.1")
 		if errs != nil {
@@ -204,10 +204,10 @@ func TestDefaultTransportUsesIPv4(t *testing.T) {
 		say(w, "198.51.100.7")
 	}))
 	defer srv.Close()
-	c := client(nil)
+	c := publicIPClient(nil)
 	c.Transport.(*http.Transport).TLSClientConfig = srv.Client().Transport.(*http.Transport).TLSClientConfig
 	l := lookup{client: c, bound: 10 * time.Second}
-	got, err := l.one(t.Context(), Source{API, strings.TrimPrefix(srv.URL, "https://")})
+	got, err := l.one(t.Context(), PublicIPSource{API, strings.TrimPrefix(srv.URL, "https://")})
 	if err != nil || got.String() != "198.51.100.7" || !strings.HasPrefix(from, "127.0.0.1:") {
 		t.Errorf("one = %s, %v; asked from %s", got, err, from)
 	}

@@ -1,4 +1,4 @@
-package publicip
+package node
 
 import (
 	"context"
@@ -21,20 +21,20 @@ const (
 )
 
 // Names resolves DNS names; *net.Resolver is one.
-type Names interface {
+type NameResolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
 // lookup asks sources. It keeps nothing.
 type lookup struct {
-	names   Names
+	names   NameResolver
 	service func(ctx context.Context, name string) (*corev1.Service, error)
 	client  *http.Client
 	bound   time.Duration // of one source
 }
 
 // first tries the sources in order and returns the first answer. The error joins what all of them said.
-func (l lookup) first(ctx context.Context, all []Source) (Source, netip.Addr, error) {
+func (l lookup) first(ctx context.Context, all []PublicIPSource) (PublicIPSource, netip.Addr, error) {
 	var errs []error
 	for _, s := range all {
 		address, err := l.one(ctx, s)
@@ -42,14 +42,14 @@ func (l lookup) first(ctx context.Context, all []Source) (Source, netip.Addr, er
 			return s, address, nil
 		}
 		if ctx.Err() != nil { // the sources changed, or the process ends
-			return Source{}, netip.Addr{}, ctx.Err()
+			return PublicIPSource{}, netip.Addr{}, ctx.Err()
 		}
 		errs = append(errs, fmt.Errorf("look up %s: %w", s, err))
 	}
-	return Source{}, netip.Addr{}, errors.Join(errs...)
+	return PublicIPSource{}, netip.Addr{}, errors.Join(errs...)
 }
 
-func (l lookup) one(ctx context.Context, s Source) (netip.Addr, error) {
+func (l lookup) one(ctx context.Context, s PublicIPSource) (netip.Addr, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.bound, fmt.Errorf("no answer in %s", l.bound))
 	defer cancel()
 	var address netip.Addr
@@ -166,7 +166,7 @@ func firstIPv4(text []byte) (netip.Addr, bool) {
 
 // client makes a client that speaks https only, also after a redirect. Names are dialled by IPv4, so that a server tells
 // our IPv4 address.
-func client(transport http.RoundTripper) *http.Client {
+func publicIPClient(transport http.RoundTripper) *http.Client {
 	if transport == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
 		dialer := &net.Dialer{}
