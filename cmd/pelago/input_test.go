@@ -13,10 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pelago-net/pelago/deploy/broker"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
-
-	"github.com/pelago-net/pelago/control/broker"
 )
 
 // run runs the command line without a cluster and returns its error.

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	"github.com/pelago-net/pelago/control/broker"
+	"github.com/pelago-net/pelago/deploy/broker"
 )
 
 // grantTime is how long the hub may take to see that a cluster has registered; it refuses the cluster's own writes until then.

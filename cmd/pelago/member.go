@@ -20,8 +20,8 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/broker"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy/broker"
 )
 
 // Names of what join writes besides the manifests.

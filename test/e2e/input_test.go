@@ -4,13 +4,12 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"github.com/pelago-net/pelago/deploy/broker"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/pelago-net/pelago/control/broker"
 )
 
 // testBadInput: what a user may do wrong, on live clusters. The cluster that tries to join is the hub itself, which is none
