@@ -33,7 +33,7 @@ func cacheOptions() cache.Options {
 
 func named(name string) fields.Selector { return fields.OneTermEqualSelector("metadata.name", name) }
 
-// stripPod keeps of a Pod what control/addresses and control/blocks read: whose it is, where it runs and whether it
+// stripPod keeps of a Pod what control/agent/ipam and control/agent/ipam read: whose it is, where it runs and whether it
 // still does. There are more Pods than all other objects together, and they are large. The agent never writes one.
 // What is no Pod, the mark of a deletion that the watch missed, stays as it is.
 func stripPod(in any) (any, error) {

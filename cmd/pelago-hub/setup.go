@@ -19,14 +19,14 @@ import (
 	"github.com/pelago-net/pelago/control/hub/propagate"
 	"github.com/pelago-net/pelago/control/hub/status"
 	"github.com/pelago-net/pelago/control/hub/work"
-	kindspkg "github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds"
 )
 
 // setupControllers adds all controllers. They share what they know of kinds, and the memory of decisions. What they make carries
 // hubID; uid is that of the hub's own namespace kube-system.
 func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) error {
-	rules := kindspkg.NewCustom()
-	kinds := rules.Interpreter()
+	rules := kinds.NewCustom()
+	interpreter := rules.Interpreter()
 	counts := execute.NewMetrics()
 	if err := metrics.Registry.Register(counts); err != nil {
 		return fmt.Errorf("register the metrics of the execution of Works: %w", err)
@@ -37,17 +37,17 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		return fmt.Errorf("connect the execution of Works to the hub's API server: %w", err)
 	}
 	run := executions{
-		mgr: mgr, hub: hub, works: execute.NewWorks(mgr.GetCache()), hubID: hubID, kinds: kinds, workers: o.workers.execution,
+		mgr: mgr, hub: hub, works: execute.NewWorks(mgr.GetCache()), hubID: hubID, kinds: interpreter, workers: o.workers.execution,
 		counts: counts, gate: a.gate, log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("execution"))),
 	}
 	return errors.Join(
 		work.AddIndexes(mgr),
 		policy.Setup(mgr),
-		kindspkg.SetupRules(mgr, rules),
-		propagate.Setup(mgr, propagate.Options{Interpreter: kinds, Room: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: o.workers.propagate}),
-		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: kinds, Workers: o.workers.works}),
+		kinds.SetupRules(mgr, rules),
+		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Room: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: o.workers.propagate}),
+		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: interpreter, Workers: o.workers.works}),
 		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads}),
-		status.Setup(mgr, status.Options{Interpreter: kinds, Workers: o.workers.status}),
+		status.Setup(mgr, status.Options{Interpreter: interpreter, Workers: o.workers.status}),
 		cluster.SetupMembership(mgr, cluster.MembershipOptions{HubUID: uid, Registry: metrics.Registry}),
 		cluster.SetupPush(mgr, cluster.PushOptions{Execute: run.execute, Registry: metrics.Registry, Log: run.log}),
 	)
@@ -59,7 +59,7 @@ type executions struct {
 	hub     client.Client
 	works   *execute.Works
 	hubID   string
-	kinds   *kindspkg.Interpreter
+	kinds   *kinds.Interpreter
 	workers int
 	counts  *execute.Metrics
 	gate    transport.WrapperFunc

@@ -2,7 +2,7 @@
 // Installed as kubectl-pelago it is a kubectl plugin.
 //
 // One file per verb; what several verbs need stands in access.go (kubeconfig), progress.go (output),
-// exec.go (commands on nodes), hub.go (the hub of workloads), output.go. Decisions live in control/broker and deploy.
+// exec.go (commands on nodes), hub.go (the hub of workloads), output.go. Decisions live in deploy/broker and deploy.
 package main
 
 import (

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	clusterpkg "github.com/pelago-net/pelago/control/hub/cluster"
+	"github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
 )
@@ -105,14 +105,14 @@ func (u *unjoin) withdrawAny(ctx context.Context, cfg *rest.Config, p *progress)
 
 // withdraw deletes the Cluster and waits until it is gone, which takes as long as what was propagated to it is being removed.
 func (u *unjoin) withdraw(ctx context.Context, hub client.Client, name string, p *progress) error {
-	cluster := &clusterv1alpha1.Cluster{}
-	cluster.Name = name
+	member := &clusterv1alpha1.Cluster{}
+	member.Name = name
 	p.step("Removing what was propagated to cluster %s", name)
-	if err := client.IgnoreNotFound(hub.Delete(ctx, cluster)); err != nil {
+	if err := client.IgnoreNotFound(hub.Delete(ctx, member)); err != nil {
 		return fmt.Errorf("delete Cluster %s at the hub: %w", name, err)
 	}
 	if u.force {
-		left, err := clusterpkg.Abandon(ctx, hub, name)
+		left, err := cluster.Abandon(ctx, hub, name)
 		for _, object := range left {
 			p.step("%s stays in the cluster", object)
 		}
@@ -122,11 +122,11 @@ func (u *unjoin) withdraw(ctx context.Context, hub client.Client, name string, p
 	}
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, u.timeout, true, func(context.Context) (bool, error) {
-		last = hub.Get(ctx, client.ObjectKey{Name: name}, cluster) // the end of the time does not cut off the last look
+		last = hub.Get(ctx, client.ObjectKey{Name: name}, member) // the end of the time does not cut off the last look
 		return apierrors.IsNotFound(last), nil
 	})
 	if err == nil {
-		return clusterpkg.Forget(ctx, hub, hub, name) // pelago-hub has done so already, if it runs
+		return cluster.Forget(ctx, hub, hub, name) // pelago-hub has done so already, if it runs
 	}
 	if ctx.Err() != nil || last != nil {
 		return fmt.Errorf("wait until Cluster %s is gone from the hub: %w", name, errors.Join(err, last))

@@ -27,7 +27,7 @@ import (
 // One server is the hub and, over a line, the member: what a collector reads and what it writes are different kinds.
 var server = apiserver.NewShared(apiserver.CRDs("clusters.cluster.karmada.io", "portblocks.pelago.io"))
 
-func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(apiserver.Run(m, server, execute.HubServer)) }
 
 // place is a hub with one Cluster, and the member that it stands for.
 type place struct {

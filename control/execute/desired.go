@@ -13,7 +13,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	kindspkg "github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds"
 )
 
 // desired is what a Work wants in the member: the object, and the hash of it.
@@ -25,7 +25,7 @@ type desired struct {
 
 // wanted reads the manifest of a Work. The marks by which an object is known as ours are set here again, whatever the manifest
 // says: deletion relies on them.
-func wanted(work *workv1alpha1.Work, hubID string, in *kindspkg.Interpreter) (*desired, error) {
+func wanted(work *workv1alpha1.Work, hubID string, in *kinds.Interpreter) (*desired, error) {
 	manifests := work.Spec.Workload.Manifests
 	if len(manifests) != 1 {
 		return nil, fmt.Errorf("the Work holds %d manifests; it must be one", len(manifests))
@@ -100,7 +100,7 @@ func isNamespace(u *unstructured.Unstructured) bool {
 // value in each field that is the member's. Those are sent, not left out, since leaving out a field that nobody else owns removes
 // it; the resourceVersion makes sure that the value is not an old one. have is nil if there is no object; the result is new.
 func applySet(
-	in *kindspkg.Interpreter, want *desired, have *unstructured.Unstructured, dropped []string, scaled bool,
+	in *kinds.Interpreter, want *desired, have *unstructured.Unstructured, dropped []string, scaled bool,
 ) (*unstructured.Unstructured, error) {
 	out := want.object.DeepCopy()
 	for _, path := range dropped {
@@ -132,7 +132,7 @@ func applySet(
 
 // putSet is what replaces the member's object where server-side apply cannot be used.
 func putSet(
-	in *kindspkg.Interpreter, want *desired, have *unstructured.Unstructured, scaled bool,
+	in *kinds.Interpreter, want *desired, have *unstructured.Unstructured, scaled bool,
 ) (*unstructured.Unstructured, error) {
 	if have == nil {
 		out, err := applySet(in, want, nil, nil, false)

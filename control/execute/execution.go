@@ -28,7 +28,7 @@ import (
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	kindspkg "github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -44,7 +44,7 @@ const (
 type Options struct {
 	Cluster     string
 	HubID       string // UID of the hub's namespace kube-system
-	Interpreter *kindspkg.Interpreter
+	Interpreter *kinds.Interpreter
 	Workers     int                  // Works worked on at a time; 0: 5
 	Hub         client.Client        // writes the status of Works and removes their finalizer
 	Works       *Works               // of this cluster, possibly those of others as well

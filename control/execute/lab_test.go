@@ -24,11 +24,12 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	kindspkg "github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
 
+// HubServer is the API server of the tests inside the package; TestMain stops it.
 var HubServer = apiserver.NewShared(apiserver.CRDs("works.work.karmada.io"))
 
 const hubID = "hub-of-the-test"
@@ -75,7 +76,7 @@ func (l *lab) run(change ...func(*Options)) (stop func()) {
 		l.Fatal(err)
 	}
 	o := Options{
-		Cluster: l.cluster, HubID: hubID, Interpreter: kindspkg.New(), Hub: l.hub.Client, Works: NewWorks(works), Member: l.config,
+		Cluster: l.cluster, HubID: hubID, Interpreter: kinds.New(), Hub: l.hub.Client, Works: NewWorks(works), Member: l.config,
 		Recorder: l.events, Log: slog.New(slog.DiscardHandler), Metrics: l.metrics,
 	}
 	for _, f := range change {

@@ -35,7 +35,7 @@ func pack(in any) (any, error) {
 
 // packText is what the cache of the member's objects keeps of each: by which it is found, by which an event leads to its Work, and the
 // rest, without managedFields, as text. As maps an object takes five times as much, and the collector has to follow each of them; it is
-// read once or twice in its life. It is a control/stream.Options.Untyped.
+// read once or twice in its life. It is a control/kube.Options.Untyped.
 func packText(text []byte) (*unstructured.Unstructured, error) {
 	var fields, metadata map[string]stdjson.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {

@@ -22,7 +22,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
-	kindspkg "github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -49,7 +49,7 @@ func TestStatus(t *testing.T) {
 
 	t.Run("other rules are used at once; one that fails is named, and leaves what was reported", func(t *testing.T) {
 		l := newLab(t, server)
-		rules := kindspkg.NewCustom()
+		rules := kinds.NewCustom()
 		rule := func(text pelagov1alpha1.Expression) {
 			k := pelagov1alpha1.KindRules{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}
 			k.Spec.Kinds = []pelagov1alpha1.RuledKind{{APIVersion: "apps/v1", Kind: "Deployment"}}

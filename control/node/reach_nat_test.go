@@ -103,7 +103,7 @@ func (g *natted) reconcile() (problems []string) {
 	return problems
 }
 
-// learn makes the other one's gateway a peer, as control/peers would.
+// learn makes the other one's gateway a peer, as control/agent/peering would.
 func (g *natted) learn(o *natted) {
 	port, err := strconv.Atoi(o.wire.Identity[submarinerv1.BackendNATTDiscoveryPort])
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package gateways says which nodes are ready gateways and what all of them have in their tables: an address or a port
-// block is used only once every ready gateway has acknowledged it. control/addresses, control/blocks and control/peers
+// block is used only once every ready gateway has acknowledged it. control/agent/ipam, control/agent/ipam and control/agent/peering
 // use it; NodeIndexes are written by others.
 package topology
 

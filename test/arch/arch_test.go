@@ -65,10 +65,10 @@ func TestImports(t *testing.T) {
 
 // leaves are the packages below control that others there may import: values and pure functions, no controller.
 var leaves = []string{
-	"control/config", "control/egress", "control/merge", "control/backends", "control/objectset", "control/hub",
-	"control/gateways", "control/index", "control/pace", "control/verdict", "control/addresses/pool", "control/publicip",
-	"control/selects", "control/override", "control/interpret", "control/names", "control/decide", "control/execution",
-	"control/clusterstatus", "control/manifest", "control/written", "control/intern", "control/stream", "control/fence",
+	"control/config", "control/topology", "control/agent/services", "control/agent/services", "control/kube", "control/kube",
+	"control/topology", "control/kube", "control/kube", "control/topology", "control/agent/ipam", "control/node",
+	"control/hub/policy", "control/hub/policy", "control/kinds", "api/work/v1alpha2", "control/hub/propagate", "control/execute",
+	"control/execute", "control/hub/work", "control/kube", "control/kube", "control/kube", "control/kube",
 }
 
 func TestControllersDoNotImportEachOther(t *testing.T) {

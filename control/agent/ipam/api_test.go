@@ -27,7 +27,7 @@ import (
 
 var server = apiserver.NewShared(apiserver.CRDs())
 
-func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(apiserver.Run(m, server, blockServer, nodeIndexServer)) }
 
 // cluster is an empty API server for one test.
 type cluster struct {

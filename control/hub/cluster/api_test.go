@@ -31,7 +31,7 @@ import (
 var server = apiserver.NewShared(apiserver.HubControllers(), apiserver.CRDs("clusters.cluster.karmada.io", "kindrules.pelago.io",
 	"works.work.karmada.io", "resourcebindings.work.karmada.io", "clusterresourcebindings.work.karmada.io"))
 
-func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(apiserver.Run(m, server, cluster.PushServer)) }
 
 // hub is an API server with the controllers of membership; each test has clusters of its own names.
 type hub struct{ *apiserver.Cluster }

@@ -27,6 +27,7 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
+// PushServer is the API server of the tests inside the package; TestMain stops it.
 var PushServer = apiserver.NewShared(apiserver.CRDs("clusters.cluster.karmada.io"))
 
 // hub runs the controller; executed notes what it runs for whom.
@@ -93,7 +94,7 @@ func (h *hub) join(name, endpoint string, data map[string][]byte, id ...string) 
 	return c, secret
 }
 
-// free takes the finalizer, as control/membership does in the end.
+// free takes the finalizer, as control/hub/cluster does in the end.
 func (h *hub) free(name string) {
 	h.Helper()
 	c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}}

@@ -95,7 +95,7 @@ func unsupported(s *workv1alpha2.ResourceBindingSpec) (fields []string, binding 
 	return fields, binding
 }
 
-// preservation says that state is not preserved either. What an eviction task brings along itself is carried over (control/works).
+// preservation says that state is not preserved either. What an eviction task brings along itself is carried over (control/hub/work).
 func preservation(p *policyv1alpha1.StatePreservation) string {
 	if p == nil {
 		return ""

@@ -16,7 +16,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/propagate"
-	kindspkg "github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/test/await"
 )
 
@@ -236,7 +236,7 @@ func TestClusterNotHeardOf(t *testing.T) {
 // Other rules for its kind are other replicas of a template, although nobody has touched it.
 func TestRulesOfTheKindChange(t *testing.T) {
 	h := newHub(t, "member1")
-	rules := kindspkg.NewCustom()
+	rules := kinds.NewCustom()
 	rules.Set(nil)
 	h.policy("all", selecting("", "member1", ""))
 	h.run(nil, func(o *propagate.Options) { o.Interpreter = rules.Interpreter() })

@@ -14,7 +14,7 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	kindspkg "github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds"
 )
 
 // wish is all that a binding is made of, but for the decision.
@@ -36,7 +36,7 @@ type wish struct {
 }
 
 // desired is the binding as it should be, with the clusters of the present one; none if the template needs no binding.
-func desired(w wish, in *kindspkg.Interpreter) (binding, error) {
+func desired(w wish, in *kinds.Interpreter) (binding, error) {
 	following := w.policy != nil && !w.waiting
 	if !following && len(w.parents) == 0 && (!w.have.exists() || w.have.attachedOnly()) {
 		return binding{}, nil
@@ -98,7 +98,7 @@ var (
 )
 
 // follow copies the policy into the binding.
-func follow(b binding, w wish, in *kindspkg.Interpreter) error {
+func follow(b binding, w wish, in *kinds.Interpreter) error {
 	p := w.policy.spec.Defaulted(w.policy.GetNamespace())
 	s := b.spec
 	var err error

@@ -15,7 +15,7 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	kindspkg "github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds"
 )
 
 // edited is the template after a change.
@@ -91,7 +91,7 @@ func bound(t *testing.T, w wish) binding {
 	if !w.have.exists() {
 		w.name, w.id = "web-deployment", "1"
 	}
-	b, err := desired(w, kindspkg.New())
+	b, err := desired(w, kinds.New())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,8 +287,8 @@ func TestDesiredDependenciesFail(t *testing.T) {
 	bad := edited(func(u *unstructured.Unstructured) {
 		u.Object["spec"] = map[string]any{"replicas": int64(1), "template": map[string]any{"spec": "text"}}
 	})
-	in := kindspkg.New(func(schema.GroupVersionKind) kindspkg.Kind {
-		return kindspkg.Kind{Replicas: func(*unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) { return 1, nil, nil }}
+	in := kinds.New(func(schema.GroupVersionKind) kinds.Kind {
+		return kinds.Kind{Replicas: func(*unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) { return 1, nil, nil }}
 	})
 	_, err := desired(wish{template: bad, policy: made("a", func(p *propagationPolicy) { p.spec.PropagateDeps = true }), name: "b", id: "1"}, in)
 	if !errors.Is(err, errDependencies) {

@@ -30,7 +30,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/propagate"
-	kindspkg "github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -132,7 +132,7 @@ func (h *hub) run(wrap transport.WrapperFunc, with ...func(*propagate.Options)) 
 	return apiserver.Manager{
 		Scheme: h.Scheme(), Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
-			o := propagate.Options{Interpreter: kindspkg.New(), Room: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: 4}
+			o := propagate.Options{Interpreter: kinds.New(), Room: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: 4}
 			for _, set := range with {
 				set(&o)
 			}

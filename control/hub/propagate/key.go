@@ -9,7 +9,7 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	kindspkg "github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds"
 )
 
 // Key names a template: what one reconcile is about.
@@ -114,12 +114,12 @@ func selected(s *policyv1alpha1.ResourceSelector) (schema.GroupVersionKind, bool
 
 // dependenciesOf reads what a binding's template refers to. What cannot be read counts as nothing: the next reconcile of the
 // template writes it again.
-func dependenciesOf(o client.Object) []kindspkg.DependentReference {
+func dependenciesOf(o client.Object) []kinds.DependentReference {
 	text := o.GetAnnotations()[workv1alpha2.AnnotationDependencies]
 	if text == "" {
 		return nil
 	}
-	var out []kindspkg.DependentReference
+	var out []kinds.DependentReference
 	if json.Unmarshal([]byte(text), &out) != nil {
 		return nil
 	}

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	policypkg "github.com/pelago-net/pelago/control/hub/policy"
+	"github.com/pelago-net/pelago/control/hub/policy"
 )
 
 // choice is which policy a template follows from now on.
@@ -25,7 +25,7 @@ type choice struct {
 // policy is gone; all are those that may select the template. A claim is kept while its policy selects the template. Only a
 // policy with preemption Always takes it: a namespaced one of higher priority, or of any over a cluster-wide one; a cluster-wide
 // one only from a cluster-wide one of lower priority.
-func match(template policypkg.Object, held *propagationPolicy, all []*propagationPolicy) (choice, error) {
+func match(template policy.Object, held *propagationPolicy, all []*propagationPolicy) (choice, error) {
 	if held != nil && !held.counts() && held.GetDeletionTimestamp() == nil {
 		return choice{policy: held, inert: true}, nil
 	}
@@ -38,7 +38,7 @@ func match(template policypkg.Object, held *propagationPolicy, all []*propagatio
 		if err != nil {
 			return choice{}, err
 		}
-		if precision == policypkg.NoMatch {
+		if precision == policy.NoMatch {
 			continue
 		}
 		c := &candidate{p, precision}
@@ -55,7 +55,7 @@ func match(template policypkg.Object, held *propagationPolicy, all []*propagatio
 			return choice{}, err
 		}
 		switch {
-		case precision == policypkg.NoMatch:
+		case precision == policy.NoMatch:
 		case taker != nil:
 			return choice{policy: taker.propagationPolicy, preempts: held}, nil
 		default:
@@ -82,7 +82,7 @@ func (p *propagationPolicy) preempts(held *propagationPolicy) bool {
 // candidate is a policy that selects the template.
 type candidate struct {
 	*propagationPolicy
-	precision policypkg.Precision
+	precision policy.Precision
 }
 
 // before is the order in which policies get a template that follows none: those with a namespace first, then by priority, by
@@ -99,17 +99,17 @@ func (c *candidate) before(o *candidate) bool {
 }
 
 // precisionOf says how precisely a policy selects the template, by whatever version it names its kind.
-func precisionOf(p *propagationPolicy, template policypkg.Object) (policypkg.Precision, error) {
-	best := policypkg.NoMatch
+func precisionOf(p *propagationPolicy, template policy.Object) (policy.Precision, error) {
+	best := policy.NoMatch
 	for i := range p.spec.ResourceSelectors {
 		s := &p.spec.ResourceSelectors[i]
 		gvk, ok := selected(s)
 		if !ok || gvk.GroupKind() != template.GroupVersionKind().GroupKind() {
 			continue
 		}
-		precision, err := policypkg.Match(p.spec.ResourceSelectors[i:i+1], p.GetNamespace(), versioned{template, gvk})
+		precision, err := policy.Match(p.spec.ResourceSelectors[i:i+1], p.GetNamespace(), versioned{template, gvk})
 		if err != nil {
-			return policypkg.NoMatch, fmt.Errorf("match %s: %w", p, err)
+			return policy.NoMatch, fmt.Errorf("match %s: %w", p, err)
 		}
 		best = max(best, precision)
 	}

@@ -23,13 +23,13 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	kindspkg "github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Options are the facts that the controller works with.
 type Options struct {
-	Interpreter *kindspkg.Interpreter
+	Interpreter *kinds.Interpreter
 	Room        *Capacity
 	// Workers is how many templates are reconciled at a time; 8 if 0.
 	Workers int

@@ -20,7 +20,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	kindspkg "github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds"
 )
 
 const (
@@ -244,7 +244,7 @@ func sameForDependents(a, b binding) bool {
 		equality.Semantic.DeepEqual(a.spec.PreserveResourcesOnDeletion, b.spec.PreserveResourcesOnDeletion)
 }
 
-func (r *reconciler) addDependent(ctx context.Context, d kindspkg.DependentReference) {
+func (r *reconciler) addDependent(ctx context.Context, d kinds.DependentReference) {
 	gv, err := schema.ParseGroupVersion(d.APIVersion)
 	if err != nil || ownKind(gv.WithKind(d.Kind).GroupKind()) {
 		return

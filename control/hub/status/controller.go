@@ -23,7 +23,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	kindspkg "github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -37,7 +37,7 @@ const (
 
 // Options of the controller.
 type Options struct {
-	Interpreter *kindspkg.Interpreter
+	Interpreter *kinds.Interpreter
 	// Delay is the time from the first event of a binding to the write; 0: 100 ms.
 	Delay time.Duration
 	// Workers is how many bindings are worked on at once; 0: 8.
@@ -50,7 +50,7 @@ type reconciler struct {
 	live        client.Reader
 	recorder    record.EventRecorder
 	kinds       *templateKinds
-	interpreter *kindspkg.Interpreter
+	interpreter *kinds.Interpreter
 	// bindings and templates are the versions that our own writes made.
 	bindings  kube.Expectations[client.ObjectKey]
 	templates kube.Expectations[templateKey]
@@ -232,7 +232,7 @@ func (r *reconciler) template(
 	return of, t, nil
 }
 
-// read reads a template from the cache, in which control/propagate and control/works have its kind; from the server as long as the
+// read reads a template from the cache, in which control/hub/propagate and control/hub/work have its kind; from the server as long as the
 // kind is being listed for the first time. It is written over the version that was read only, so neither a new generation nor
 // another's status is lost.
 func (r *reconciler) read(ctx context.Context, of templateKey) (*unstructured.Unstructured, error) {

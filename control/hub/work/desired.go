@@ -10,7 +10,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	policypkg "github.com/pelago-net/pelago/control/hub/policy"
+	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
 )
 
@@ -23,7 +23,7 @@ type BindingInput struct {
 	// Clusters are those that exist and are not being deleted.
 	Clusters map[string]*clusterv1alpha1.Cluster
 	// Overrides are the valid policies.
-	Overrides policypkg.OverridePolicies
+	Overrides policy.OverridePolicies
 	// MemberOwned is what the policy says of it; nil: the policy is gone, and what it said holds on.
 	MemberOwned *string
 	// Works are those of the template that exist, whatever binding they were made for.

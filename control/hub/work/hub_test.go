@@ -34,7 +34,7 @@ import (
 
 var server = apiserver.NewShared(apiserver.CRDs())
 
-func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(apiserver.Run(m, server, namespaceServer)) }
 
 // hub is an API server with the clusters m1, m2 and m3, and nothing to propagate.
 type hub struct{ *apiserver.Cluster }
@@ -178,7 +178,7 @@ func deployment(name string) *appsv1.Deployment {
 	}
 }
 
-// binding is one of a template, as control/propagate would make it.
+// binding is one of a template, as control/hub/propagate would make it.
 func binding(of client.Object, apiVersion, kind, id string, targets ...workv1alpha2.TargetCluster) *workv1alpha2.ResourceBinding {
 	ref := workv1alpha2.ObjectReference{
 		APIVersion: apiVersion, Kind: kind, Namespace: of.GetNamespace(), Name: of.GetName(),
@@ -237,7 +237,7 @@ func (h hub) works(template string) map[string]*workv1alpha1.Work {
 	return out
 }
 
-// end lets the Works go that are being deleted, as control/execution does once the member's object is gone.
+// end lets the Works go that are being deleted, as control/execute does once the member's object is gone.
 func (h hub) end(template string) {
 	h.Helper()
 	for _, w := range h.works(template) {

@@ -40,7 +40,7 @@ func find(ctx context.Context, cache client.Reader, holds Identity) ([]*workv1al
 }
 
 // Overrides reads from a cache the override policies that select an object and are valid. The others stop nothing:
-// control/policies reports those that are not valid.
+// control/hub/policy reports those that are not valid.
 func Overrides(ctx context.Context, cache client.Reader, obj *unstructured.Unstructured) (policy.OverridePolicies, error) {
 	var out policy.OverridePolicies
 	var wide policyv1alpha1.ClusterOverridePolicyList

@@ -98,7 +98,7 @@ func (h namespaceHub) label(namespace, key, value string) {
 	}
 }
 
-// end lets the Works go that are being deleted, as control/execution does.
+// end lets the Works go that are being deleted, as control/execute does.
 func (h namespaceHub) end() {
 	h.Helper()
 	var list workv1alpha1.WorkList

@@ -151,7 +151,7 @@ func (r *namespaceReconciler) input(ctx context.Context, ns *metav1.PartialObjec
 	return in, err
 }
 
-// clean deletes the Works of a namespace that the server does not have any more. Those of a binding are control/works'.
+// clean deletes the Works of a namespace that the server does not have any more. Those of a binding are control/hub/work'.
 func (r *namespaceReconciler) clean(ctx context.Context, name string) error {
 	works, err := r.writer.Works(ctx, OfReference(reference(name)))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	workpkg "github.com/pelago-net/pelago/control/hub/work"
+	"github.com/pelago-net/pelago/control/hub/work"
 	"github.com/pelago-net/pelago/control/kinds"
 )
 
@@ -39,7 +39,7 @@ func TestGoes(t *testing.T) {
 		if c.ending {
 			ns.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 		}
-		if got := fmt.Sprint(workpkg.Propagated(ns, false), workpkg.Propagated(ns, true)); got != c.want {
+		if got := fmt.Sprint(work.Propagated(ns, false), work.Propagated(ns, true)); got != c.want {
 			t.Errorf("%s %v: got %s, want %s", c.name, c.labels, got, c.want)
 		}
 	}
@@ -51,18 +51,18 @@ func TestNamespaceWork(t *testing.T) {
 		Name: "web", UID: "n1", CreationTimestamp: metav1.Time{Time: time.Unix(1, 0)}, Finalizers: []string{"example.com/hub"},
 		Labels: map[string]string{"kubernetes.io/metadata.name": "web", "team": "a"},
 	}}
-	in := &workpkg.NamespaceInput{
+	in := &work.NamespaceInput{
 		Interpreter: kinds.New(), HubID: "hub", Namespace: ns, NewID: func() string { return "w1" },
 		Clusters: map[string]*clusterv1alpha1.Cluster{"m1": {ObjectMeta: metav1.ObjectMeta{Name: "m1"}}},
 		Works:    map[string]*workv1alpha1.Work{},
-		Names:    workpkg.Names{Of: workv1alpha2.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: "web"}},
+		Names:    work.Names{Of: workv1alpha2.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: "web"}},
 	}
-	plan := workpkg.DesiredNamespaceWorks(in)
+	plan := work.DesiredNamespaceWorks(in)
 	if len(plan.Create) != 1 || len(plan.Update)+len(plan.Failed) > 0 {
 		t.Fatalf("the plan is %+v", plan)
 	}
-	work := plan.Create[0]
-	raw, err := yaml.JSONToYAML(work.Spec.Workload.Manifests[0].Raw)
+	created := plan.Create[0]
+	raw, err := yaml.JSONToYAML(created.Spec.Workload.Manifests[0].Raw)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestNamespaceWork(t *testing.T) {
 		"resourcetemplate.karmada.io/managed-annotations": "pelago.io/hub-id,resourcetemplate.karmada.io/generation," +
 			"resourcetemplate.karmada.io/managed-annotations,resourcetemplate.karmada.io/managed-labels,resourcetemplate.karmada.io/uid," +
 			"work.karmada.io/conflict-resolution,work.karmada.io/name,work.karmada.io/namespace",
-		"work.karmada.io/conflict-resolution": "abort", "work.karmada.io/name": work.Name, "work.karmada.io/namespace": "karmada-es-m1",
+		"work.karmada.io/conflict-resolution": "abort", "work.karmada.io/name": created.Name, "work.karmada.io/namespace": "karmada-es-m1",
 	}
 	want := map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{
 		"name": "web", "annotations": annotations,
@@ -87,15 +87,15 @@ func TestNamespaceWork(t *testing.T) {
 	}
 
 	// One that a binding made before is taken over as it is.
-	work.UID, work.Name = "u1", "as-it-was"
-	work.Annotations = map[string]string{workv1alpha2.AnnotationClusterBindingName: "web-namespace"}
-	in.Works["m1"] = work
-	plan = workpkg.DesiredNamespaceWorks(in)
-	if len(plan.Update) != 1 || plan.Update[0].UID != "u1" || workpkg.OfBinding(plan.Update[0]) {
+	created.UID, created.Name = "u1", "as-it-was"
+	created.Annotations = map[string]string{workv1alpha2.AnnotationClusterBindingName: "web-namespace"}
+	in.Works["m1"] = created
+	plan = work.DesiredNamespaceWorks(in)
+	if len(plan.Update) != 1 || plan.Update[0].UID != "u1" || work.OfBinding(plan.Update[0]) {
 		t.Errorf("the plan for a binding's Work is %+v", plan)
 	}
 	in.Works["m1"] = plan.Update[0]
-	if plan = workpkg.DesiredNamespaceWorks(in); len(plan.Update)+len(plan.Create) > 0 {
+	if plan = work.DesiredNamespaceWorks(in); len(plan.Update)+len(plan.Create) > 0 {
 		t.Errorf("and then still %+v", plan)
 	}
 }

@@ -65,7 +65,7 @@ func (r *reconciler) input(ctx context.Context, b Binding) (*BindingInput, error
 	return in, nil
 }
 
-// everywhere says whether a template is a namespace that goes to all clusters: control/namespaces makes its Works.
+// everywhere says whether a template is a namespace that goes to all clusters: control/hub/work makes its Works.
 func everywhere(template *unstructured.Unstructured) bool {
 	return template.GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Namespace") &&
 		template.GetLabels()[policyv1alpha1.LabelNamespaceSkipAutoPropagation] != "true"

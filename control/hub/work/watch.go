@@ -21,7 +21,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	policypkg "github.com/pelago-net/pelago/control/hub/policy"
+	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -141,11 +141,11 @@ func (r *reconciler) ofOverride(ctx context.Context, o client.Object) []reconcil
 			return true
 		}
 		ref := b.Spec.Resource
-		precision, err := policypkg.Match(kinds, o.GetNamespace(), &metav1.PartialObjectMetadata{
+		precision, err := policy.Match(kinds, o.GetNamespace(), &metav1.PartialObjectMetadata{
 			TypeMeta:   metav1.TypeMeta{APIVersion: ref.APIVersion, Kind: ref.Kind},
 			ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name},
 		})
-		return err != nil || precision != policypkg.NoMatch
+		return err != nil || precision != policy.NoMatch
 	}, within...)
 }
 
