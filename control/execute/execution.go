@@ -1,7 +1,3 @@
-// Package execution executes the Works of one cluster: what a Work of the namespace karmada-es-<cluster> holds becomes an object in
-// the member, what becomes of it there goes into the Work's status. pelago-hub runs one Execution for each Push member,
-// pelago-agent --roles=execution runs one for its own cluster. It never deletes an object unless its Work is being deleted, and
-// touches no object that has not the hub's id, except to adopt one where the template says so.
 package execute
 
 import (

@@ -1,6 +1,3 @@
-// Package interpret knows what the hub must know of a kind: how many replicas an object has and how to change that, what of it is
-// not for members, what of the member's object stays, what of its status counts, whether it is healthy, what it refers to. It is
-// pure: no client, no clock. What is known of the kinds of Kubernetes stands in one table (kinds.go).
 package kinds
 
 import (

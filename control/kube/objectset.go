@@ -1,6 +1,3 @@
-// Package objectset makes the objects of one kind what a controller wants them to be, claims names, and marks whose
-// objects are. It decides nothing: its callers (control/agent/peering, control/agent/services, control/agent/services, for claims
-// control/agent/ipam and control/agent/ipam) compute what is wanted.
 package kube
 
 import (

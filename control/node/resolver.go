@@ -1,7 +1,3 @@
-// Package publicip learns the public address of this node's gateway from what its node says
-// (gateway.submariner.io/public-ip), and reads the node's other settings of that prefix. The node daemon runs a Resolver
-// beside everything else: it only ever reads the latest Result. Where the node says nothing, nothing is asked: no packet
-// leaves the cluster.
 package node
 
 import (

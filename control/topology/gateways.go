@@ -1,6 +1,3 @@
-// Package gateways says which nodes are ready gateways and what all of them have in their tables: an address or a port
-// block is used only once every ready gateway has acknowledged it. control/agent/ipam, control/agent/ipam and control/agent/peering
-// use it; NodeIndexes are written by others.
 package topology
 
 import (

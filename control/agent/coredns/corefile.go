@@ -1,8 +1,3 @@
-// Package corefile makes a cluster's CoreDNS forward the clusterset's zones to
-// pelago-dns: a block between two marker comments in front of the Corefile.
-// pelago-agent runs the controller. It touches nothing outside its block, byte
-// for byte, and rather does nothing than leave a Corefile that CoreDNS would
-// refuse: the DNS of the whole cluster hangs on it.
 package coredns
 
 import (

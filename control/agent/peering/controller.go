@@ -1,10 +1,3 @@
-// Package peers exchanges gateways with the other clusters of the clusterset. Four controllers, each with one request:
-// publish writes the own Endpoints at the hub, mirror keeps copies of all Clusters and Endpoints in the member, accept
-// makes a Peer of each remote cluster for the node daemons, balance leads a load balancer to the own gateways.
-//
-// accept reads the copies, not the hub: what was known stays in use while the hub is away, also over a restart. Only
-// the own cluster's Endpoints are written at the hub, only objects with our marks in the member, and nothing is deleted
-// before the hub's cache has shown a full picture.
 package peering
 
 import (

@@ -1,7 +1,3 @@
-// Package zone keeps the name server's table in step with the cluster's API:
-// ServiceImports say which services exist, EndpointSlices which addresses each
-// source cluster gives them. cmd/pelago-dns runs it. It writes nothing, and it
-// goes on with the last state it saw while the API server is away.
 package zone
 
 import (

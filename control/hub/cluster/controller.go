@@ -1,8 +1,3 @@
-// Package membership takes Clusters as members of the hub and lets them go: finalizer, execution namespace, rights of pull members,
-// taints by condition, Leases of pull members, refusal of a cluster that is joined twice, removal in the right order.
-//
-// It runs in pelago-hub. It never touches a member, and it never removes the finalizer of a Work: that is execution's, or, for a
-// cluster that is given up by an administrator, Abandon's.
 package cluster
 
 import (

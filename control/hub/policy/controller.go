@@ -1,6 +1,3 @@
-// Package policies looks after the policies themselves. Propagation policies get what tells them from others of their name, a
-// permanent id, and a finalizer that keeps them until nothing carries their claim any more; all four kinds get the condition
-// Accepted. The hub runs it. It neither claims nor releases templates.
 package policy
 
 import (

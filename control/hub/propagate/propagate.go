@@ -1,9 +1,3 @@
-// Package propagate makes of a template and a policy a binding that holds the decision where the template runs. It runs in
-// pelago-hub.
-//
-// It is the one writer of the claim marks on templates and of spec and metadata of both kinds of bindings. One reconcile belongs
-// to one template and computes all of its binding, so that a start, a crash and an event are one path. It writes nothing to
-// members, no status, and no policy.
 package propagate
 
 import (

@@ -1,5 +1,3 @@
-// Package aggregate brings the status back: from the Works of a binding into its status, from there into the template's status. It
-// runs in the hub, is the only writer of both, and writes nothing else. Events within a short delay make one write.
 package status
 
 import (

@@ -1,6 +1,3 @@
-// Package works makes the Works of bindings: for each cluster that a binding names, what that cluster is to hold of the
-// template. It is run by pelago-hub and is the only writer of these Works' metadata and spec, and of the finalizer of bindings.
-// It decides nothing about clusters and replicas (control/hub/propagate does), and never touches a member (control/execute does).
 package work
 
 import (

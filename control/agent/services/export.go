@@ -1,8 +1,3 @@
-// Package export publishes the cluster's share of each exported Service at the hub, a ServiceContribution and
-// EndpointSlices, and says in the ServiceExport's conditions what has come of it.
-//
-// It runs in pelago-agent. It writes at the hub only objects with the own cluster's id, and in the member only the
-// status of ServiceExports.
 package services
 
 import (

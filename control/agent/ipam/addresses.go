@@ -1,7 +1,3 @@
-// Package addresses gives the egress and ingress objects of a member their addresses of the GlobalCIDR: creating a
-// GlobalAddress named after the address is the allocation, the object's status shows it, and a claim that is let go
-// rests before the address is free again. The agent runs it; it writes GlobalAddresses and the status of the three
-// kinds, and never makes or deletes one of these.
 package ipam
 
 import (
