@@ -22,7 +22,7 @@ type Faults struct {
 	dead  atomic.Bool
 }
 
-// Dead says whether the fatal write has come.
+// Dead reports whether the fatal write has been made.
 func (f *Faults) Dead() bool { return f.dead.Load() }
 
 // AwaitDeath waits until the fatal write has come, but not for ever: who has nothing left to write lives on.
@@ -70,7 +70,7 @@ func (f *Faults) write(do func() error) error {
 		return do()
 	}
 	if rand.IntN(2) > 0 {
-		_ = do() // nobody hears how it ended
+		_ = do() // the result is lost with the answer
 	}
 	f.dead.Store(f.Fatal)
 	return errors.New("the connection broke")

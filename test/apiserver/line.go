@@ -110,7 +110,7 @@ func (l *Line) join(of net.Listener, near net.Conn) {
 	delete(l.conns, far)
 }
 
-// closeAll ends connections that nobody needs any more.
+// closeAll closes connections that are no longer needed.
 func closeAll(all ...io.Closer) {
 	for _, c := range all {
 		_ = c.Close() // it has ended already

@@ -8,7 +8,7 @@
 // clusters, the hub and the host. All of it is real: nothing stands in for an
 // API server, a kubelet or the kernel.
 //
-// cmd/pelago-lab and the tests call Up, Open and the methods of Lab. Everything
+// Its command (cmd) and the tests call Up, Open and the methods of Lab. Everything
 // a lab makes is found again from its state directory, so that any process can
 // bring down what another one brought up, also half-way.
 //

@@ -59,7 +59,7 @@ var packages = []Package{
 	{"jq", "reads result files", "/usr/bin/jq", false},
 }
 
-// Present says whether the package's probe is there.
+// Present reports whether the package's probe exists.
 func (p Package) Present() bool {
 	matches, err := filepath.Glob(p.Probe)
 	return err == nil && len(matches) > 0

@@ -147,7 +147,7 @@ func waitLock(dir string) (unlock func(), err error) {
 }
 
 // tryLock locks a directory. That it is still there afterwards is made sure of:
-// the lock of a removed directory keeps nobody out.
+// the lock of a removed directory excludes no other process.
 func tryLock(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {
