@@ -17,7 +17,7 @@ import (
 type Faults struct {
 	// Every is how many writes there are to one broken one, on average.
 	Every int
-	// Fatal says that nothing is written any more after the first broken write: the process is dead.
+	// Fatal drops all writes after the first broken one: the process is dead.
 	Fatal bool
 	dead  atomic.Bool
 }
@@ -25,7 +25,7 @@ type Faults struct {
 // Dead reports whether the fatal write has been made.
 func (f *Faults) Dead() bool { return f.dead.Load() }
 
-// AwaitDeath waits until the fatal write has come, but not for ever: who has nothing left to write lives on.
+// AwaitDeath waits until the fatal write has come, for a limited time: a process with nothing left to write survives.
 func (f *Faults) AwaitDeath() {
 	for end := time.Now().Add(2 * time.Second); !f.Dead() && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 	}

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Line is a TCP connection to a server that can be cut and healed: the server as those see it who are far away.
+// Line is a TCP connection to a server that can be cut and healed: the network path of a remote client.
 type Line struct {
 	t       testing.TB
 	config  *rest.Config

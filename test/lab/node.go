@@ -118,7 +118,7 @@ func (l *Lab) nodeCredentials(c Cluster, n Node, inNode func(string) string) err
 		writeFile(pki("kubelet-client.crt"), client.cert, 0o644),
 		writeFile(pki("kubelet-client.key"), client.key, 0o600),
 		writeFile(inNode(machine.ProxyKubeconfig), proxy, 0o600),
-		// Last: its presence says that all are there.
+		// Written last: if it exists, all do.
 		writeKubeconfig(kubelet, access{cluster: c.Name, server: c.URL(), ca: ca.pem, user: n.Name, client: client}),
 	)
 }

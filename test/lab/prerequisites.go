@@ -18,7 +18,7 @@ type Package struct {
 	Reason string `json:"reason"`
 	// Probe is a file that the package brings; a pattern of path/filepath.
 	Probe string `json:"probe"`
-	// Lab says that no lab comes up without it; the others are for building and
+	// Lab: no lab comes up without it; the others are for building and
 	// testing.
 	Lab bool `json:"lab"`
 }

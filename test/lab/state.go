@@ -24,7 +24,7 @@ import (
 //	node/NAME/           what a node keeps when it is switched off: etc, lib, log
 const stateRoot = "/var/lib/pelago-lab"
 
-// ErrNotFound says that there is no lab of that name.
+// ErrNotFound: there is no lab of that name.
 var ErrNotFound = errors.New("no such lab")
 
 // record is lab.json.
