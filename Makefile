@@ -1,4 +1,4 @@
-# Pelago. `make` says what there is.
+# Pelago. `make` lists the targets.
 
 SHELL       := /bin/bash
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -7,105 +7,113 @@ BIN         := bin
 OUT         := out
 CLANG_TOOLS := clang-16 llvm-strip-16
 export CGO_ENABLED = 0
+# Builds, tests and tools share one set of compiled packages, in whichever directory the clone is.
+export GOFLAGS    = -trimpath
 
 .PHONY: help
-help: ## say what there is
-	@echo "Pelago: joins Kubernetes clusters into one place"
+help: ## list the targets
+	@echo "Pelago: connects Kubernetes clusters and propagates workloads to them"
 	@echo
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "demo, test, e2e, failover, bench and the lab need root; they install what they need (make setup)."
+	@echo "All targets that run clusters or tests need root; they install what they need (make setup)."
 
-## ---- to use
+## ---- use
 .PHONY: demo lab-up lab-down images build
-demo: setup images ## two clusters with the same CIDRs, joined: set up, shown and explained
+demo: setup images ## bring up two joined clusters with the same CIDRs, and walk through them
 	go run ./test/e2e/demo
 
-lab-up: setup images ## only the clusters (g1, g2, hub), nothing installed in them
+lab-up: setup images ## bring up only the clusters (g1, g2, hub), with nothing installed in them
 	$(BIN)/pelago-lab up --clusters 2 --nodes 2 --pod-cidr 10.7.0.0/16 --service-cidr 10.77.0.0/16
 	$(BIN)/pelago-lab load-image $(OUT)/images/pelago.tar
 	$(BIN)/pelago-lab load-image $(OUT)/images/whereami.tar
 
-lab-down: $(BIN)/pelago-lab ## take the clusters down; nothing stays on the machine
+lab-down: $(BIN)/pelago-lab ## remove the clusters; nothing stays on the machine
 	$(BIN)/pelago-lab down
 
-build: ## all binaries into bin/
-	@mkdir -p $(BIN)
-	go build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/...
+build: $(BIN)/pelago-lab ## build all binaries into bin/
+	go build -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/...
 
-images: build ## the images of the product and of the test workload, as tar files in out/images
+images: build ## build the product's and the test workload's images: out/images/*.tar
 	$(BIN)/pelago-lab image build --output $(OUT)/images
 
-## ---- to work on
-.PHONY: setup test unit race others e2e wires failover chaos bench bench-scheduler bench-hub vm generate verify lint fuzz clean
-setup: $(BIN)/pelago-lab ## install the Debian packages that tests and lab need, build Kubernetes once (6 minutes)
+## ---- test
+.PHONY: setup test test-full race unit netns lab e2e wires verify lint
+setup: $(BIN)/pelago-lab ## install the Debian packages of tests and lab, build Kubernetes once (6 minutes)
 	$(BIN)/pelago-lab prerequisites --install
 	$(BIN)/pelago-lab build
 
-$(BIN)/pelago-lab: $(shell find cmd/pelago-lab test/lab test/kube deploy/images -name '*.go' 2>/dev/null)
+$(BIN)/pelago-lab: $(shell find test/lab test/kube test/images deploy/images -name '*.go' 2>/dev/null)
 	@mkdir -p $(BIN)
-	go build -trimpath -o $@ ./cmd/pelago-lab
+	go build -o $@ ./test/lab/cmd
 
-test: setup verify lint race others e2e ## everything that this machine can run, from a clean checkout
+test: setup images ## verify, lint, race, unit, netns, lab, e2e: at most 25 minutes on two cores
+	go run ./test/suites
 
-# At the end of a run stands again which tests failed, and why.
-GOTEST := go tool gotestsum --format standard-quiet --
+test-full: setup images ## make test, then the rare variants with clusters of their own
+	go run ./test/suites -full
 
-unit: setup ## unit, packet, namespace and API server tests
-	$(GOTEST) -count=1 -timeout 30m $$(go list ./... | grep -v -e /test/e2e -e /test/lab$$)
+race: setup ## test the packages with goroutines under the race detector
+	go run ./test/suites race
 
-RACE := ./dataplane/... ./control/... ./dns/... ./cmd/pelago-dns/... # the longest first
-race: setup ## those of the packages with goroutines, with the race detector
-	CGO_ENABLED=1 $(GOTEST) -race -count=1 -timeout 30m $(RACE)
+unit: setup ## test all other packages without clusters or namespaces
+	go run ./test/suites unit
 
-others: setup ## those of the packages that race leaves out
-	$(GOTEST) -count=1 -timeout 30m $$(comm -23 <(go list ./... | grep -v -e /test/e2e -e /test/lab$$ | sort) <(go list $(RACE) | sort))
+netns: setup ## test the data path between two clusters made of namespaces
+	go run ./test/suites netns
 
-e2e: setup images ## two real clusters: the walk-through and the failures, asserted
-	go tool gotestsum --format standard-verbose -- -count=1 -timeout 50m -p 1 ./test/lab ./test/e2e
+lab: setup ## test the lab itself
+	go run ./test/suites lab
 
-RUNS ?= 3
-failover: setup images ## what faults at gateways cost, each RUNS=3 times under load; out/failover.json
-	go run ./test/failover -runs $(RUNS) -out $(OUT)/failover.json
+e2e: setup images ## test two joined clusters: walk-through, failures, encrypted wire
+	go run ./test/suites e2e
 
-wires: setup images ## the encrypted wires without globalnet; with it they are part of e2e
-	go tool gotestsum --format standard-verbose -- -count=1 -timeout 50m ./test/e2e -plain -run 'TestWireGuard$$|TestIPsec$$'
+wires: setup images ## test the encrypted wires without globalnet
+	go run ./test/suites wires
 
-bench: ## the data path against kernel routing, iptables and nftables, interleaved; out/bench.json
-	go run ./test/bench -out $(OUT)/bench.json
-
-bench-scheduler: setup build ## decisions a second over 100 and 1,000 clusters, then through the API; out/scheduler.json, out/mixed.json
-	go run ./test/bench/scheduler -out $(OUT)/scheduler.json
-	go run ./test/bench/hub -bin $(BIN) -cases mixed -out $(OUT)/mixed.json
-
-bench-hub: setup build ## propagation: latency, throughput against a client that replays the requests, memory; out/hub.json
-	go run ./test/bench/hub -bin $(BIN) -out $(OUT)/hub.json
-
-KILLS ?= 100
-chaos: setup build ## the hub killed KILLS=100 times during churn, at each write, restored from backups; compared and UIDs followed; out/chaos.json
-	go run ./test/chaos -bin $(BIN) -kills $(KILLS) -dir $(OUT)/chaos -out $(OUT)/chaos.json
-
-KERNEL ?=
-vm: $(BIN)/pelago-lab ## kernel WireGuard, ESP, netem, older kernels: tests in an emulated machine (KERNEL=6.12); out/vm.json
-	$(BIN)/pelago-lab prerequisites --install
-	go run ./test/vm -kernel "$(KERNEL)" -json $(OUT)/vm.json
-
-generate: ## eBPF objects, deepcopy functions, CRDs
-	@for tool in $(CLANG_TOOLS); do command -v $$tool >/dev/null || { echo "$$tool is missing: apt-get install clang-16 llvm-16"; exit 1; }; done
-	go generate ./bpf
-	go tool controller-gen object paths=./api/...
-	go tool controller-gen crd:crdVersions=v1,maxDescLen=400 paths=./api/... output:crd:dir=./deploy/crds
-
-verify: setup generate ## generated code is what the sources make
+verify: setup generate ## check that generated code is what the sources make
 	@git diff --exit-code --stat -- bpf api deploy/crds || { echo "generated code is stale: run make generate and commit"; exit 1; }
 
-lint: ## gofmt, vet, staticcheck, clang-format
+lint: ## gofmt, go mod tidy, vet, staticcheck, clang-format
 	@test -z "$$(gofmt -l $$(git ls-files '*.go' | grep -v _bpfel))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go mod tidy -diff
 	go vet ./...
 	go vet -tags vm ./test/netns/...
 	go tool staticcheck ./...
 	clang-format-16 --dry-run -Werror bpf/*.c bpf/*.h
+
+## ---- measure and break
+.PHONY: failover chaos bench bench-scheduler bench-hub vm fuzz
+RUNS ?= 3
+failover: setup images ## measure gateway faults under load, RUNS=3 of each: out/failover.json
+	go run ./test/failover -runs $(RUNS) -out $(OUT)/failover.json
+
+bench: ## measure the data path against kernel routing, iptables and nftables: out/bench.json
+	go run ./test/bench -out $(OUT)/bench.json
+
+bench-scheduler: setup build ## measure scheduling decisions over 100 and 1,000 clusters: out/scheduler.json, out/mixed.json
+	go run ./test/bench/scheduler -out $(OUT)/scheduler.json
+	go run ./test/bench/hub -bin $(BIN) -cases mixed -out $(OUT)/mixed.json
+
+bench-hub: setup build ## measure propagation: latency, throughput, memory: out/hub.json
+	go run ./test/bench/hub -bin $(BIN) -out $(OUT)/hub.json
+
+KILLS ?= 100
+chaos: setup build ## kill the hub KILLS=100 times during churn, restore it from backups, compare: out/chaos.json
+	go run ./test/chaos -bin $(BIN) -kills $(KILLS) -dir $(OUT)/chaos -out $(OUT)/chaos.json
+
+KERNEL ?=
+vm: $(BIN)/pelago-lab ## test WireGuard, ESP and netem on Debian kernels in an emulated machine (KERNEL=6.12): out/vm.json
+	$(BIN)/pelago-lab prerequisites --install
+	go run ./test/vm -kernel "$(KERNEL)" -json $(OUT)/vm.json
+
+## ---- maintain
+.PHONY: generate clean
+generate: ## generate eBPF objects, deepcopy functions, CRDs
+	@for tool in $(CLANG_TOOLS); do command -v $$tool >/dev/null || { echo "$$tool is missing: apt-get install clang-16 llvm-16"; exit 1; }; done
+	go generate ./bpf
+	go tool controller-gen object paths=./api/...
+	go tool controller-gen crd:crdVersions=v1,maxDescLen=400 paths=./api/... output:crd:dir=./deploy/crds
 
 clean: ## remove bin/ and out/
 	rm -rf $(BIN) $(OUT)

@@ -160,13 +160,13 @@ func binDirectory() (string, error) {
 		cancel()
 		var err error
 		if dir, err = binaries.Kubernetes(onlyLook, func(string) {}); err != nil {
-			return "", fmt.Errorf("find the cached build of Kubernetes: %w: make it with `go run ./cmd/pelago-lab build`, "+
+			return "", fmt.Errorf("find the cached build of Kubernetes: %w: make it with `make setup`, "+
 				"or set PELAGO_KUBE_BIN to a directory that holds etcd, kube-apiserver and kube-controller-manager", err)
 		}
 	}
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-			return "", fmt.Errorf("find %s: %w: make it with `go run ./cmd/pelago-lab build`, and unset PELAGO_KUBE_BIN", name, err)
+			return "", fmt.Errorf("find %s: %w: make it with `make setup`, and unset PELAGO_KUBE_BIN", name, err)
 		}
 	}
 	return dir, nil

@@ -156,7 +156,7 @@ func TestMissingBinaryNamesTheCommand(t *testing.T) {
 				defer func() { _ = recover() }()
 				apiserver.Start(f)
 			}()
-			if !strings.Contains(f.text, "pelago-lab build") {
+			if !strings.Contains(f.text, "make setup") {
 				t.Errorf("failure %q names no command", f.text)
 			}
 		})

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -35,12 +36,13 @@ func Connect(t testing.TB, config *rest.Config, add ...func(*runtime.Scheme) err
 	return &Cluster{TB: t, Client: c, Config: config}
 }
 
-// Empty deletes all objects of the kinds, of kinds with a namespace those in namespace default: what the test before has
-// left on a shared server.
+// Empty deletes all objects of the kinds that earlier tests left on a shared server; of namespaced kinds those in namespace default.
+// There is no garbage collector: with the default policy of Jobs, which is to orphan, they would never be gone.
 func (c *Cluster) Empty(kinds ...client.Object) {
 	c.Helper()
 	for _, kind := range kinds {
-		if err := c.DeleteAllOf(c.Context(), kind, client.InNamespace("default"), client.GracePeriodSeconds(0)); err != nil {
+		if err := c.DeleteAllOf(c.Context(), kind, client.InNamespace("default"), client.GracePeriodSeconds(0),
+			client.PropagationPolicy(metav1.DeletePropagationBackground)); err != nil {
 			c.Fatal(err)
 		}
 	}
@@ -66,7 +68,7 @@ func (c *Cluster) Remove(objects ...client.Object) {
 	}
 }
 
-// Nudge changes an annotation, so that a controller with a clock of the test's looks at the object again.
+// Nudge changes an annotation, so that a controller with the test's clock reconciles the object.
 func (c *Cluster) Nudge(o client.Object) {
 	c.Helper()
 	text := fmt.Appendf(nil, `{"metadata":{"annotations":{"nudge":"%d"}}}`, time.Now().UnixNano())

@@ -14,18 +14,18 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// bindAttempts bounds how often a process that ended at its start is started on another port: between the look for a
-// free port and its use, somebody else may take it.
+// bindAttempts bounds how often a process that ended at its start is started on another port: another
+// process may take the free port before it is used.
 const bindAttempts = 3
 
-// URLs of etcd: unix sockets in the working directory of its processes, in the form host:port that etcd asks for. No
-// port is taken, and no other user of the machine reaches them.
+// URLs of etcd: unix sockets in the working directory of its processes, in the form host:port that etcd requires. They use no
+// port, and other users of the machine cannot reach them.
 const (
 	etcdClientURL = "unix://client:0"
 	etcdPeerURL   = "unix://peer:0"
 )
 
-// etcd starts an etcd without fsync. What a killed one left of its sockets goes first: a file there means that it serves.
+// etcd starts an etcd without fsync. Sockets of a killed one are removed first, because a socket file means that etcd serves.
 func (s *server) etcd(ctx context.Context) error {
 	for _, socket := range []string{"client:0", "peer:0"} {
 		if err := os.Remove(filepath.Join(s.dir.path, socket)); err != nil && !os.IsNotExist(err) {

@@ -35,7 +35,7 @@ func (c *crdSelection) install(config *rest.Config) error {
 			return fmt.Errorf("install CRDs: not all of %v exist", c.names)
 		}
 	}
-	log.SetLogger(logr.Discard()) // else controller-runtime complains that nobody has set one
+	log.SetLogger(logr.Discard()) // else controller-runtime warns that no logger is set
 	if _, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{CRDs: chosen}); err != nil {
 		return fmt.Errorf("install CRDs: %w", err)
 	}

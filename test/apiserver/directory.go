@@ -11,7 +11,7 @@ import (
 
 const directoryPrefix = "pelago-apiserver-"
 
-// directory holds the files of one server. A lock file tells whether its owner still lives, so that the next start
+// directory holds the files of one server. A lock file shows whether its owner is alive, so that the next start
 // removes what a killed test process left.
 type directory struct {
 	path string

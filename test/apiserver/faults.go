@@ -17,15 +17,15 @@ import (
 type Faults struct {
 	// Every is how many writes there are to one broken one, on average.
 	Every int
-	// Fatal says that nothing is written any more after the first broken write: the process is dead.
+	// Fatal drops all writes after the first broken one: the process is dead.
 	Fatal bool
 	dead  atomic.Bool
 }
 
-// Dead says whether the fatal write has come.
+// Dead reports whether the fatal write has been made.
 func (f *Faults) Dead() bool { return f.dead.Load() }
 
-// AwaitDeath waits until the fatal write has come, but not for ever: who has nothing left to write lives on.
+// AwaitDeath waits until the fatal write has come, for a limited time: a process with nothing left to write survives.
 func (f *Faults) AwaitDeath() {
 	for end := time.Now().Add(2 * time.Second); !f.Dead() && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 	}
@@ -70,7 +70,7 @@ func (f *Faults) write(do func() error) error {
 		return do()
 	}
 	if rand.IntN(2) > 0 {
-		_ = do() // nobody hears how it ended
+		_ = do() // the result is lost with the answer
 	}
 	f.dead.Store(f.Fatal)
 	return errors.New("the connection broke")

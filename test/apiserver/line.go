@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Line is a TCP connection to a server that can be cut and healed: the server as those see it who are far away.
+// Line is a TCP connection to a server that can be cut and healed: the network path of a remote client.
 type Line struct {
 	t       testing.TB
 	config  *rest.Config
@@ -110,7 +110,7 @@ func (l *Line) join(of net.Listener, near net.Conn) {
 	delete(l.conns, far)
 }
 
-// closeAll ends connections that nobody needs any more.
+// closeAll closes connections that are no longer needed.
 func closeAll(all ...io.Closer) {
 	for _, c := range all {
 		_ = c.Close() // it has ended already

@@ -37,7 +37,7 @@ func (m Manager) Run(t testing.TB, to *rest.Config) (stop func()) {
 		Cache:                   m.Cache,
 		Metrics:                 metrics.Options{BindAddress: "0"},
 		Controller:              config.Controller{SkipNameValidation: ptr.To(true)},
-		Logger:                  logr.Discard(),          // a test says itself what is wrong
+		Logger:                  logr.Discard(),          // tests report failures themselves
 		GracefulShutdownTimeout: ptr.To(5 * time.Second), // for goroutines to end, so that no write comes after stop
 	})
 	if err != nil {

@@ -22,8 +22,8 @@ type process struct {
 	done chan struct{} // closed once the process has ended
 }
 
-// spawn starts a program of the server; what it writes goes behind what an earlier one of its name wrote. The process dies with
-// ours: the kernel sends the signal when the *thread* that made it ends, hence the goroutine that keeps its thread until then.
+// spawn starts a program of the server; its output is appended to the log of that name. The process ends with ours: the kernel
+// sends the parent-death signal when the *thread* that started it ends, so a goroutine keeps that thread.
 func (s *server) spawn(name string, args ...string) (*process, error) {
 	p := &process{name: name, log: filepath.Join(s.dir.path, name+".log"), done: make(chan struct{})}
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -45,7 +45,7 @@ func (s *server) spawn(name string, args ...string) (*process, error) {
 		}
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // how it ended does not matter: nobody waits for a good end
+			_ = cmd.Wait() // the exit status does not matter: processes end by being killed
 		}
 	}()
 	if err := <-started; err != nil {
@@ -74,9 +74,9 @@ func (p *process) await(ctx context.Context, ready func(context.Context) error) 
 		}
 		select {
 		case <-p.done:
-			return fmt.Errorf("%s ended at its start; its last words:\n%s", p.name, p.tail())
+			return fmt.Errorf("%s exited while starting; the end of its log:\n%s", p.name, p.tail())
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w; its last words:\n%s", p.name, errors.Join(ctx.Err(), err), p.tail())
+			return fmt.Errorf("wait for %s: %w; the end of its log:\n%s", p.name, errors.Join(ctx.Err(), err), p.tail())
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -91,7 +91,7 @@ func (p *process) tail() []byte {
 	return bytes.TrimSpace(log[max(0, len(log)-2048):])
 }
 
-// freePort is a TCP port of the loopback address that nobody listens on now.
+// freePort returns a TCP port of the loopback address without a listener.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

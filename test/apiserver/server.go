@@ -49,7 +49,7 @@ func (s *Server) StartAPI(ctx context.Context) error {
 	return nil
 }
 
-// Backup copies what etcd holds into a directory that does not exist yet. The API server is away meanwhile.
+// Backup copies etcd's data into a directory that does not exist yet. The API server is stopped meanwhile.
 func (s *Server) Backup(ctx context.Context, dir string) error {
 	s.server.end("kube-apiserver", "etcd")
 	err := os.CopyFS(dir, os.DirFS(s.server.data()))
@@ -59,8 +59,8 @@ func (s *Server) Backup(ctx context.Context, dir string) error {
 	return s.StartAPI(ctx)
 }
 
-// Restore puts back what Backup has copied: the server is as it was then, with the resourceVersions of then. kube-controller-manager
-// starts anew, as a restored control plane does: its watches would wait for versions that come much later.
+// Restore replaces etcd's data by a Backup: objects and resourceVersions are those of then. kube-controller-manager is restarted, as
+// in a restored control plane: its watches would wait for resourceVersions that are still to come.
 func (s *Server) Restore(ctx context.Context, dir string) error {
 	s.server.end("kube-controller-manager", "kube-apiserver", "etcd")
 	err := os.RemoveAll(s.server.data())

@@ -9,8 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Shared is one server for all tests of a package, started by the first test that asks for it. Tests keep apart by
-// namespaces of their own.
+// Shared is one server for all tests of a package, started on first use. Tests use namespaces of their own.
 //
 //	var server = apiserver.NewShared(apiserver.CRDs())
 //

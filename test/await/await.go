@@ -1,4 +1,4 @@
-// Package await polls for what a test expects of something that runs beside it: that something comes, or that it does not.
+// Package await polls for what a test expects of something that runs concurrently: that a condition becomes true, or stays false.
 package await
 
 import (
@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// limit is generous: it is reached only when a test fails, and the machine may be busy.
-	limit = 30 * time.Second
+	// limit ends a test that fails. It is far above what a busy machine needs.
+	limit = 3 * time.Minute
 	pause = 20 * time.Millisecond
 )
 
-// Equal waits until got returns want, and ends the test with the difference if that takes more than 30 s.
+// Equal waits until got returns want, and ends the test with the difference if that takes minutes.
 func Equal[T any](t testing.TB, want T, got func() T) {
 	t.Helper()
 	diff := ""
 	if !within(limit, func() bool { diff = cmp.Diff(want, got()); return diff == "" }) {
-		t.Fatalf("not so within %v, -want +got:\n%s", limit, diff)
+		t.Fatalf("not equal within %v, -want +got:\n%s", limit, diff)
 	}
 }
 
-// Never looks for d whether what may not happen does, and ends the test at once if so. d is several times what it would take to happen.
+// Never polls for d, and ends the test if the condition becomes true. d is several times what it would take.
 func Never(t testing.TB, d time.Duration, what string, happens func() bool) {
 	t.Helper()
 	if begin := time.Now(); within(d, happens) {
@@ -31,7 +31,7 @@ func Never(t testing.TB, d time.Duration, what string, happens func() bool) {
 	}
 }
 
-// True waits until what is expected holds, and ends the test if that takes more than 30 s.
+// True waits until the condition is true, and ends the test if that takes minutes.
 func True(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	if !within(limit, holds) {
@@ -39,7 +39,7 @@ func True(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// within asks until holds is true, or d is over: then a last time.
+// within polls until holds returns true or d is over, and then once more.
 func within(d time.Duration, holds func() bool) bool {
 	end := time.After(d)
 	for {

@@ -12,9 +12,9 @@ import (
 	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
-// testAPIServerAway: nobody reaches g2's API server any more, and then the daemons of both its gateways die, one after the other;
-// their tunnels end with them. The new daemons find only what is saved on their nodes, and packets pass through them again. Then
-// the API server is back.
+// testAPIServerAway: g2's API server becomes unreachable, and then the daemons of both its gateways are killed, one after the other;
+// their tunnels end with them. The new daemons start from what is saved on their nodes, and packets pass through them again. Then
+// the API server is reachable again.
 func testAPIServerAway(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	s.needFreshDaemons(t)
@@ -22,7 +22,7 @@ func testAPIServerAway(t *testing.T, s *clusterset) {
 	datagrams := s.ping(t, l.client, 100, l.sink.String()+":7")
 	gateways := []string{"g2-n1", "g2-n2"}
 	for _, node := range gateways {
-		within(t, 20*time.Second, func() error { return s.metricIs(t.Context(), node, "pelago_node_from_cache", 0) })
+		within(t, func() error { return s.metricIs(t.Context(), node, "pelago_node_from_cache", 0) })
 	}
 	replicas := len(s.podsOf(t, "app=web"))
 	ends := []walk.Pod{l.client, {Cluster: "g2", Namespace: loadNamespace, Name: "sink"}}
@@ -39,7 +39,7 @@ func testAPIServerAway(t *testing.T, s *clusterset) {
 	for _, node := range gateways {
 		begin := time.Now()
 		s.node(t, node, "kill", "-KILL", strconv.Itoa(s.daemon(t, node)))
-		within(t, time.Minute, func() error {
+		within(t, func() error {
 			if err := s.metricIs(t.Context(), node, "pelago_node_from_cache", 1); err != nil {
 				return err
 			}
@@ -50,7 +50,7 @@ func testAPIServerAway(t *testing.T, s *clusterset) {
 		})
 		t.Logf("%s is ready %.1f s after its daemon died, without the API server", node, time.Since(begin).Seconds())
 		before := s.metric(t, node, switched)
-		within(t, 20*time.Second, func() error {
+		within(t, func() error {
 			if s.metric(t, node, switched) == before {
 				return fmt.Errorf("gateway %s switches nothing", node)
 			}
@@ -62,18 +62,15 @@ func testAPIServerAway(t *testing.T, s *clusterset) {
 		must(t, s.metricIs(t.Context(), node, "pelago_node_from_cache", 1))
 	}
 	onlyBrokenOf(t, connections)
+	// The other gateway takes over, the second time one that has its tunnels from what was saved: test/failover measures the gap.
 	p := finish[pings](t, datagrams)
 	t.Logf("%d datagrams sent, %d lost, longest gap %.0f ms", p.Sent, p.Lost, p.LongestGapMs)
-	// The other gateway takes over, the second time one that has its tunnels from what was saved.
-	if p.LongestGapMs > 2000 {
-		t.Errorf("nothing passed for %.0f ms, want at most 2 s", p.LongestGapMs)
-	}
 
 	connections = s.hold(t, l.client, 100, l.web.String()+":80")
 	datagrams = s.start(t, l.client, "whereami", "ping", "-rate", "1000", l.sink.String()+":7")
 	datagrams.overflowed = func() int { return s.fullBuffers(t, ends) - overflowed }
 	must(t, reachable())
-	took := within(t, time.Minute, func() error {
+	took := within(t, func() error {
 		for _, node := range gateways {
 			if err := s.metricIs(t.Context(), node, "pelago_node_from_cache", 0); err != nil {
 				return err
@@ -82,11 +79,11 @@ func testAPIServerAway(t *testing.T, s *clusterset) {
 		return nil
 	})
 	t.Logf("the gateways work from the API server's objects %.1f s after it is back", took.Seconds())
-	time.Sleep(2 * time.Second) // what it brings has been worked in
+	s.pass(t, 2000) // under what the API server's return changes
 	onlyBrokenOf(t, connections)
 	nothingLost(t, datagrams)
 	s.kubectl(t, "g2", "-n", loadNamespace, "scale", "deployment/web", fmt.Sprintf("--replicas=%d", replicas+1))
-	s.kubectl(t, "g2", "-n", loadNamespace, "rollout", "status", "deployment/web", "--timeout=60s")
+	s.kubectl(t, "g2", "-n", loadNamespace, "rollout", "status", "deployment/web", walk.WaitFlag)
 	must(t, s.ReachesAll(t.Context(), l.other, l.web.String(), replicas+1))
 	s.kubectl(t, "g2", "-n", loadNamespace, "scale", "deployment/web", fmt.Sprintf("--replicas=%d", replicas))
 }

@@ -20,9 +20,10 @@ import (
 var (
 	binDir   = flag.String("bin", "../../bin", "directory of the product's programs")
 	imageDir = flag.String("images", "../../out/images", "directory of the image archives")
-	labName  = flag.String("lab", "e2e", "name of the lab; two runs at a time need two, of at most eight characters")
-	plain    = flag.Bool("plain", false, "TestWireGuard and TestIPsec without globalnet, as TestWithoutGlobalnet does it over vxlan")
-	keep     = flag.Bool("keep", false, "leave the clusters up at the end, and use those of an earlier run")
+	labName  = flag.String("lab", "e2e", "name of the lab, of at most eight characters; runs at the same time need different ones")
+	plain    = flag.Bool("plain", false, "TestWireGuard and TestIPsec without globalnet")
+	kills    = flag.Int("kills", 5, "how many agents are killed while they export services, 1 to 100")
+	keep     = flag.Bool("keep", false, "leave the clusters up at the end, and reuse those of an earlier run")
 )
 
 // clusterset is two joined clusters and their hub, with what the tests run in them.
@@ -32,7 +33,7 @@ type clusterset struct {
 }
 
 // newClusterset brings the clusters up and installs the product in them. They are taken down when the test has ended,
-// however it ended; leftovers of a run that was killed are taken down first. Of w, Gateways and Plain say what it is like.
+// however it ended; those of a killed run are taken down first. w selects its gateways, wire and addressing.
 func newClusterset(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
 	t.Helper()
 	w.Dir, w.Bin, w.Images, w.Out = t.TempDir(), absolute(t, *binDir), absolute(t, *imageDir), t.Output()
@@ -75,7 +76,7 @@ func newClusterset(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
 	return s
 }
 
-// joined says whether both clusters are installed.
+// joined reports whether both clusters are installed.
 func (s *clusterset) joined(t *testing.T) bool {
 	for _, cluster := range []string{"g1", "g2"} {
 		if _, err := s.Quietly(t.Context(), s.Lab.Kubectl(), "--context", cluster, "-n", "pelago-system", "rollout", "status", "daemonset/pelago-node", "--timeout=1s"); err != nil {
@@ -93,7 +94,7 @@ func down(t *testing.T, name string) {
 	}
 }
 
-// run is t.Run for a part of a test; what the part shows goes into its own log.
+// run is t.Run for a part of a test; the output of its steps is in its own log.
 func (s *clusterset) run(t *testing.T, name string, f func(*testing.T, *clusterset)) {
 	t.Run(name, func(t *testing.T) {
 		start := time.Now()
@@ -139,11 +140,12 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// within repeats check until it returns no error, and fails the test when the time is up. It returns how long it took.
-func within(t *testing.T, limit time.Duration, check func() error) time.Duration {
+// within repeats check until it returns no error, and ends the test if that takes more than walk.Patience. It returns how long
+// it took, for the log.
+func within(t *testing.T, check func() error) time.Duration {
 	t.Helper()
 	start := time.Now()
-	must(t, walk.Eventually(t.Context(), limit, check))
+	must(t, walk.Eventually(t.Context(), walk.Patience, check))
 	return time.Since(start)
 }
 

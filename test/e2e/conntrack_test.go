@@ -19,12 +19,12 @@ type connection struct {
 	line            string
 }
 
-// translated says whether conntrack changed an address or a port: then the reply is not the original turned round.
+// translated reports whether conntrack changed an address or a port: then the reply is not the reverse of the original.
 func (c connection) translated() bool {
 	return c.original.Source != c.reply.Destination || c.original.Destination != c.reply.Source
 }
 
-// involves says whether an address of one of the ranges is involved.
+// involves reports whether one of the addresses is in one of the ranges.
 func (c connection) involves(ranges ...string) bool {
 	for _, text := range ranges {
 		r := netip.MustParsePrefix(text)
@@ -89,7 +89,7 @@ ipv4     2 unknown  2 500 src=172.30.1.11 dst=224.0.0.22 [UNREPLIED] src=224.0.0
 	}
 }
 
-// testNoTranslationByConntrack: conntrack may know the flows, it translates none of them.
+// testNoTranslationByConntrack: conntrack tracks the flows and translates none of them.
 func testNoTranslationByConntrack(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	l := s.needLoad(t)
@@ -97,7 +97,7 @@ func testNoTranslationByConntrack(t *testing.T, s *clusterset) {
 	var running []*traffic
 	for _, from := range []walk.Pod{l.client, l.host} {
 		running = append(running, s.hold(t, from, 5, l.web.String()+":80"), s.ping(t, from, 50, l.sink.String()+":7"))
-		if _, err := s.ShowIn(ctx, from, "ping", "-c", "3", "-W", "1", headless[0].String()); err != nil {
+		if _, err := s.ShowIn(ctx, from, "ping", "-c", "3", "-W", "60", headless[0].String()); err != nil {
 			t.Errorf("ping from pod %s: %v", from.Name, err)
 		}
 	}
@@ -120,7 +120,7 @@ func testNoTranslationByConntrack(t *testing.T, s *clusterset) {
 	t.Logf("entries of conntrack with addresses of the other cluster: %v", seen)
 	for _, want := range []string{"g1 tcp", "g1 udp", "g1 icmp", "g2 tcp", "g2 udp", "g2 icmp"} {
 		if seen[want] == 0 {
-			t.Errorf("conntrack of %s knows none of the flows: a policy engine could not follow them", want)
+			t.Errorf("no entries of %s in conntrack: a policy engine could not match their states", want)
 		}
 	}
 	for i, tr := range running {

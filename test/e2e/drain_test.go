@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
 // testGatewayDrained: a gateway is drained by the command, and one by a cordon, while connections run; no packet is lost.
@@ -31,11 +33,11 @@ func testGatewayDrained(t *testing.T, s *clusterset) {
 			t.Fatal(err)
 		}
 	}
-	within(t, 30*time.Second, func() error { return s.gatewaysAre("g1-n1", "g1-n2", "g2-n1", "g2-n2") })
+	within(t, func() error { return s.gatewaysAre("g1-n1", "g1-n2", "g2-n1", "g2-n2") })
 	s.kubectl(t, "g1", "cordon", "g1-n2")
-	within(t, 20*time.Second, func() error { return s.gatewaysAre("g1-n1", "g2-n1", "g2-n2") })
+	within(t, func() error { return s.gatewaysAre("g1-n1", "g2-n1", "g2-n2") })
 	s.kubectl(t, "g1", "uncordon", "g1-n2")
-	within(t, 30*time.Second, func() error { return s.gatewaysAre("g1-n1", "g1-n2", "g2-n1", "g2-n2") })
+	within(t, func() error { return s.gatewaysAre("g1-n1", "g1-n2", "g2-n1", "g2-n2") })
 	onlyBrokenOf(t, connections)
 	nothingLost(t, datagrams)
 }
@@ -47,7 +49,7 @@ func testUpgrade(t *testing.T, s *clusterset) {
 	datagrams := s.ping(t, l.client, 1000, l.sink.String()+":7")
 	for _, cluster := range []string{"g1", "g2"} {
 		s.kubectl(t, cluster, "-n", "pelago-system", "rollout", "restart", "daemonset/pelago-node")
-		s.kubectl(t, cluster, "-n", "pelago-system", "rollout", "status", "daemonset/pelago-node", "--timeout=120s")
+		s.kubectl(t, cluster, "-n", "pelago-system", "rollout", "status", "daemonset/pelago-node", walk.WaitFlag)
 	}
 	onlyBrokenOf(t, connections)
 	nothingLost(t, datagrams)

@@ -32,10 +32,10 @@ type tuple struct {
 	Destination netip.AddrPort `json:"destination"`
 }
 
-// turned is the tuple of the answer.
+// turned is the tuple of the reply.
 func (t tuple) turned() tuple { return tuple{t.Destination, t.Source} }
 
-// String is what is compared: who is translated to what, where.
+// String is what tests compare: node, role and both tuples.
 func (f flow) String() string {
 	return fmt.Sprintf("%s: %s %s %s -> %s as %s -> %s", f.NodeName, f.Role, f.Protocol,
 		f.Opening.Source, f.Opening.Destination, f.Translated.Source, f.Translated.Destination)
@@ -98,10 +98,10 @@ func (e entry) flow(node string) flow {
 	}
 }
 
-// dying says whether the entry is being removed.
+// dying reports whether the entry is being removed.
 func (e entry) dying() bool { return e.Formatted.Value.State&1 != 0 }
 
-// touches says whether an entry, of either direction, belongs to a flow towards one of the addresses.
+// touches reports whether an entry, of either direction, belongs to a flow towards one of the addresses.
 func (e entry) touches(addresses []netip.Addr) bool {
 	k, v := e.Formatted.Key, e.Formatted.Value
 	return slices.ContainsFunc([]uint32{k.Saddr, k.Daddr, v.Saddr, v.Daddr}, func(a uint32) bool {
@@ -109,7 +109,23 @@ func (e entry) touches(addresses []netip.Addr) bool {
 	})
 }
 
-// testMapAndList: the pinned map is readable with bpftool, and `pelago nat list` says the same for people and as JSON.
+// dumped are the openers' flows towards the addresses in the maps of all nodes, sorted.
+func (s *clusterset) dumped(t *testing.T, addresses ...netip.Addr) (out []string) {
+	t.Helper()
+	for _, cluster := range []string{"g1", "g2"} {
+		for _, node := range s.nodes(t, cluster) {
+			for _, e := range s.entries(t, node) {
+				if f := e.flow(node); e.Formatted.Value.Primary == 1 && slices.Contains(addresses, f.Opening.Destination.Addr()) {
+					out = append(out, f.String())
+				}
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// testMapAndList: the pinned map is readable with bpftool, and `pelago nat list` prints the same flows, as a table and as JSON.
 func testMapAndList(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	connections := s.hold(t, l.client, 5, l.web.String()+":80")
@@ -123,37 +139,31 @@ func testMapAndList(t *testing.T, s *clusterset) {
 	}
 	t.Logf("bpftool map dump pinned %s begins\n%.700s", flowMap, dump)
 
-	listed := s.flowsTowards(t, l.web, l.sink)
-	var dumped, named []string
-	for _, cluster := range []string{"g1", "g2"} {
-		for _, node := range s.nodes(t, cluster) {
-			for _, e := range s.entries(t, node) {
-				if f := e.flow(node); e.Formatted.Value.Primary == 1 && (f.Opening.Destination.Addr() == l.web || f.Opening.Destination.Addr() == l.sink) {
-					dumped = append(dumped, f.String())
-				}
-			}
-		}
-	}
-	slices.Sort(dumped)
-	for _, f := range listed {
-		named = append(named, f.String())
-	}
-	if diff := cmp.Diff(dumped, named); diff != "" {
-		t.Errorf("flows: -bpftool +pelago nat list -o json\n%s", diff)
-	}
-	live := func(role, protocol, state string) (n int) {
+	var listed []flow
+	within(t, func() error { // flows of earlier connections end between two listings
+		listed = s.flowsTowards(t, l.web, l.sink)
+		var named []string
 		for _, f := range listed {
-			if f.Role == role && f.Protocol == protocol && f.State == state {
-				n++
+			named = append(named, f.String())
+		}
+		if diff := cmp.Diff(s.dumped(t, l.web, l.sink), named); diff != "" {
+			return fmt.Errorf("flows: -bpftool +pelago nat list -o json\n%s", diff)
+		}
+		for _, role := range []string{"client", "server"} {
+			count := func(protocol, state string) (n int) {
+				for _, f := range listed {
+					if f.Role == role && f.Protocol == protocol && f.State == state {
+						n++
+					}
+				}
+				return n
+			}
+			if tcp, udp := count("tcp", "established"), count("udp", "active"); tcp != 5 || udp < 1 {
+				return fmt.Errorf("%d established TCP and %d UDP flows with role %s, want 5 and 1\n%v", tcp, udp, role, listed)
 			}
 		}
-		return n
-	}
-	for _, role := range []string{"client", "server"} {
-		if tcp, udp := live(role, "tcp", "established"), live(role, "udp", "active"); tcp != 5 || udp < 1 {
-			t.Errorf("%d established TCP and %d UDP flows with role %s, want 5 and 1\n%v", tcp, udp, role, listed)
-		}
-	}
+		return nil
+	})
 
 	table, err := s.Pelago(t.Context(), "nat", "list", "--context", "g1", "--node", l.clientNode)
 	must(t, err)

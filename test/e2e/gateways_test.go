@@ -10,7 +10,7 @@ import (
 
 const gatewayLabel = "submariner.io/gateway"
 
-// testGatewayLeaves: in each cluster one of two gateways is taken out of service by its label while connections run.
+// testGatewayLeaves: in each cluster one of two gateways loses its label, and gets it back, while connections run.
 func testGatewayLeaves(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	connections := s.hold(t, l.client, 100, l.web.String()+":80")
@@ -29,26 +29,36 @@ func testGatewayLeaves(t *testing.T, s *clusterset) {
 	for cluster, node := range leaving {
 		s.kubectl(t, cluster, "label", "node", node, gatewayLabel+"-")
 	}
-	took := within(t, 20*time.Second, func() error { return s.gatewaysAre("g1-n2", "g2-n2") })
+	took := within(t, func() error { return s.gatewaysAre("g1-n2", "g2-n2") })
 	t.Logf("the Endpoints are gone everywhere after %.1f s", took.Seconds())
-	time.Sleep(35 * time.Second) // it switches on for half a minute, for those who have not heard yet; then it must not be missed
+	left := time.Now()
 	before := map[string]uint64{}
-	for cluster, node := range leaving {
-		before[node] = s.switched(t, cluster, node)
-	}
-	time.Sleep(2 * time.Second) // nothing may be switched
+	within(t, func() error { // the other gateways do all the work
+		for cluster, node := range leaving {
+			before[node] = s.switched(t, cluster, node)
+		}
+		s.pass(t, 2000)
+		for cluster, node := range leaving {
+			if n := s.switched(t, cluster, node) - before[node]; n > 0 {
+				return fmt.Errorf("%s still switches: %d packets while 2000 passed", node, n)
+			}
+		}
+		return nil
+	})
+	time.Sleep(35*time.Second - time.Since(left)) // the node ends its role for good after 30 s; traffic must not depend on it then
+	s.pass(t, 2000)
 	for cluster, node := range leaving {
 		if n := s.switched(t, cluster, node) - before[node]; n > 0 {
-			t.Errorf("%s still switches: %d packets in 2 s", node, n)
+			t.Errorf("%s switches again: %d packets", node, n)
 		}
 	}
 	for cluster, node := range leaving {
 		s.kubectl(t, cluster, "label", "node", node, gatewayLabel+"=true")
 	}
-	took = within(t, 30*time.Second, func() error { return s.gatewaysAre("g1-n1", "g1-n2", "g2-n1", "g2-n2") })
+	took = within(t, func() error { return s.gatewaysAre("g1-n1", "g1-n2", "g2-n1", "g2-n2") })
 	t.Logf("both gateways are back everywhere after %.1f s", took.Seconds())
 	for cluster, node := range leaving {
-		within(t, 20*time.Second, func() error {
+		within(t, func() error {
 			if s.switched(t, cluster, node) == before[node] {
 				return fmt.Errorf("%s is back but switches nothing", node)
 			}
@@ -63,6 +73,19 @@ func testGatewayLeaves(t *testing.T, s *clusterset) {
 func (s *clusterset) switched(t *testing.T, cluster, node string) uint64 {
 	t.Helper()
 	return s.counter(t, cluster, node, "uplink-in", "switched")
+}
+
+// pass waits until the gateways of g1 have switched so many packets more: traffic has gone on under what was changed before.
+func (s *clusterset) pass(t *testing.T, packets uint64) {
+	t.Helper()
+	sum := func() uint64 { return s.switched(t, "g1", "g1-n1") + s.switched(t, "g1", "g1-n2") }
+	want := sum() + packets
+	within(t, func() error {
+		if now := sum(); now < want {
+			return fmt.Errorf("the gateways of g1 have switched %d packets, want %d", now, want)
+		}
+		return nil
+	})
 }
 
 // counter reads a row of `pelago nat stats -o json`; a row that is missing is 0.
@@ -83,7 +106,7 @@ func (s *clusterset) counter(t *testing.T, cluster, node, hook, verdict string) 
 	return 0
 }
 
-// gatewaysAre says whether the hub and both clusters know exactly the Endpoints of these nodes.
+// gatewaysAre reports whether the hub and both clusters have exactly the Endpoints of these nodes.
 func (s *clusterset) gatewaysAre(nodes ...string) error {
 	want := map[string]bool{}
 	for _, name := range nodes {

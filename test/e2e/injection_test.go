@@ -12,7 +12,7 @@ import (
 	"github.com/pelago-net/pelago/test/packet"
 )
 
-// testInjection: somebody in a pod knows the format and even the secret token, and writes a packet as a node would send it.
+// testInjection: a process in a pod has the secret token and sends packets in the format of the nodes.
 func testInjection(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	text, err := base64.StdEncoding.DecodeString(s.kubectl(t, "g1", "-n", "pelago-system", "get", "secret", "pelago-overlay-token", "-o", "jsonpath={.data.current}"))
@@ -22,9 +22,9 @@ func testInjection(t *testing.T, s *clusterset) {
 	gatewayNode := "g1-n1"
 	atGateway := walk.Pod{Cluster: "g1", Namespace: loadNamespace, Name: "at-gateway"}
 	s.applyQuietly(t, "g1", fmt.Sprintf(loadClient, atGateway.Name, gatewayNode, false))
-	s.kubectl(t, "g1", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod", atGateway.Name, "--timeout=60s")
+	s.kubectl(t, "g1", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod", atGateway.Name, walk.WaitFlag)
 
-	// The forged source tells whether the packet has come through anywhere.
+	// The source identifies the packet, if it is forwarded anywhere.
 	forged := netip.MustParseAddrPort("120.1.0.7:4242")
 	inner := packet.Packet{
 		Source: forged.Addr(), Destination: l.sink, TTL: 64,
@@ -63,12 +63,12 @@ func testInjection(t *testing.T, s *clusterset) {
 	for _, cluster := range []string{"g1", "g2"} {
 		out, err := s.Quietly(t.Context(), s.Bin+"/pelago", "nat", "get", "--context", cluster, forged.String())
 		if err == nil {
-			t.Errorf("a forged packet has come through: %s", out)
+			t.Errorf("a forged packet was forwarded: %s", out)
 		}
 	}
 }
 
-// payload is what stands behind the outer UDP header of an overlay packet.
+// payload is an overlay packet after its outer UDP header.
 func payload(o packet.Overlay) []byte {
 	const outer = 14 + 20 + 8 // Ethernet, IPv4, UDP
 	o.Source, o.Destination = netip.IPv4Unspecified(), netip.IPv4Unspecified()

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// testBadInput: what a user may do wrong, on live clusters. The cluster that tries to join is the hub itself, which is none
-// of the clusterset's; a node is made up for it.
+// testBadInput: user errors on live clusters. The cluster that tries to join is the hub itself, which is no member; it gets a
+// fake node.
 func testBadInput(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	const node = "stray"
@@ -70,7 +70,7 @@ func testBadInput(t *testing.T, s *clusterset) {
 			t.Log(message)
 			for _, want := range tt.want {
 				if !strings.Contains(message, want) {
-					t.Errorf("the message does not say %q:\n%s", want, message)
+					t.Errorf("the message lacks %q:\n%s", want, message)
 				}
 			}
 		})
@@ -80,7 +80,7 @@ func testBadInput(t *testing.T, s *clusterset) {
 	}
 }
 
-// expiredInfo is a broker file whose token says that it is no longer valid.
+// expiredInfo is a broker file whose token has expired.
 func expiredInfo(t *testing.T, text []byte) string {
 	t.Helper()
 	info, err := broker.DecodeInfo(text)

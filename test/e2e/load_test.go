@@ -6,14 +6,13 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
 const loadNamespace = "load"
 
-// load is the workload behind the traffic that tests count: in g2 the service web (HTTP, four pods anywhere) and the
+// load are the servers and clients of the traffic that tests count: in g2 the service web (HTTP, four pods on any node) and the
 // service sink (UDP echo on port 7, iperf3 on 5201; one pod on the last node, which is no gateway); in g1, on the last
 // node, which is no gateway either, three clients.
 type load struct {
@@ -62,7 +61,7 @@ metadata: {name: sink, namespace: load, labels: {app: sink}}
 spec:
   nodeName: %s
   terminationGracePeriodSeconds: 1
-  # Each duplicate is to be told of at once: what the kernel (6.7 and later) puts together while iperf3 reads leaves some out.
+  # Each duplicate is reported at once: kernels from 6.7 on otherwise merge some reports while iperf3 reads.
   initContainers:
   - name: answers
     image: localhost/whereami:dev
@@ -110,7 +109,7 @@ spec:
     securityContext: {capabilities: {add: [NET_ADMIN]}}
 `
 
-// needLoad makes the workload, once in a clusterset.
+// needLoad creates the workload, once in a clusterset.
 func (s *clusterset) needLoad(t *testing.T) load {
 	t.Helper()
 	if s.load.client.Name != "" {
@@ -125,17 +124,17 @@ func (s *clusterset) needLoad(t *testing.T) load {
 		clients += fmt.Sprintf(loadClient, p.Name, l.clientNode, p == l.host)
 	}
 	must(t, s.Apply(ctx, "g1", clients))
-	s.kubectl(t, "g2", "-n", loadNamespace, "rollout", "status", "deployment/web", "--timeout=90s")
-	s.kubectl(t, "g2", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod/sink", "--timeout=60s")
-	s.kubectl(t, "g1", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+	s.kubectl(t, "g2", "-n", loadNamespace, "rollout", "status", "deployment/web", walk.WaitFlag)
+	s.kubectl(t, "g2", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod/sink", walk.WaitFlag)
+	s.kubectl(t, "g1", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod", "--all", walk.WaitFlag)
 	for _, service := range []string{"web", "sink"} {
 		_, err := s.Pelago(ctx, "export", "service", "--context", "g2", "--namespace", loadNamespace, service)
 		must(t, err)
-		s.kubectl(t, "g2", "-n", loadNamespace, "wait", "serviceexport/"+service, "--for=condition=Ready", "--timeout=5s")
+		s.kubectl(t, "g2", "-n", loadNamespace, "wait", "serviceexport/"+service, "--for=condition=Ready", walk.WaitFlag)
 	}
 	l.web, l.sink = s.serviceIP(t, "web"), s.serviceIP(t, "sink")
 	for _, client := range []walk.Pod{l.client, l.other, l.host} {
-		within(t, 30*time.Second, func() error {
+		within(t, func() error {
 			_, err := s.Ask(ctx, client, l.web.String())
 			return err
 		})
@@ -171,7 +170,7 @@ func (s *clusterset) podsOf(t *testing.T, label string) []string {
 		"--field-selector", "status.phase=Running", "-o", "jsonpath={.items[*].metadata.name}"))
 }
 
-// refused says whether a request from a pod stays without an answer.
+// refused reports whether a request from a pod gets no answer.
 func (s *clusterset) refused(ctx context.Context, from walk.Pod, host string) bool {
 	_, err := s.Ask(ctx, from, host)
 	return err != nil

@@ -7,13 +7,13 @@ import (
 	"github.com/pelago-net/pelago/test/lab"
 )
 
-// TestTwoClusters runs everything in one clusterset. The parts stand in the order of Must show; each makes what it needs,
-// so that one can be run alone: go test ./test/e2e -run 'TestTwoClusters/gateway' -keep
+// TestTwoClusters runs all its parts in one clusterset. Each part creates what it needs, so that it can be run alone:
+// go test ./test/e2e -run 'TestTwoClusters/gateway' -keep
 func TestTwoClusters(t *testing.T) {
 	s := newClusterset(t, lab.Options{Name: *labName, Nodes: 3}, walk.Walk{Gateways: 2, Wire: "vxlan", Propagation: true})
 	s.run(t, "the walk-through", testWalkThrough)
 	s.run(t, "a policy spreads a Deployment", testSpread)
-	s.run(t, "the map and nat list say the same", testMapAndList)
+	s.run(t, "the map and nat list agree", testMapAndList)
 	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
 	s.run(t, "policy engines", testPolicyEngines)
 	s.run(t, "a daemon that is killed", testDaemonKilled)
@@ -22,7 +22,7 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "a gateway is drained", testGatewayDrained)
 	s.run(t, "an upgrade", testUpgrade)
 	s.run(t, "rights at the hub", testRights)
-	s.run(t, "a hundred exports and twenty dead agents", testManyExports)
+	s.run(t, "a hundred exports while agents are killed", testManyExports)
 	s.run(t, "the hub is away", testHubAway)
 	s.run(t, "a dead cluster leaves the name server", testDeadCluster)
 	s.run(t, "bad input", testBadInput)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/pelago-net/pelago/test/e2e/walk"
 	"github.com/pelago-net/pelago/test/lab"
@@ -20,8 +19,8 @@ func TestWithoutGlobalnet(t *testing.T) {
 	s.run(t, "a daemon that is killed", testDaemonKilled)
 }
 
-// testFabric: processes of a node speak from its fabric address, and are reached there; a pod in the network of its node
-// is a backend like any other.
+// testFabric: the fabric address of a node is the source of its processes and reaches them; a host-network pod is a backend like any
+// other.
 func testFabric(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	l := s.needLoad(t)
@@ -32,19 +31,19 @@ func testFabric(t *testing.T, s *clusterset) {
 	fabric, err := s.Fabric(ctx, "g2", server)
 	must(t, err)
 	for _, from := range []walk.Pod{l.client, l.host} {
-		if _, err := s.ShowIn(ctx, from, "ping", "-c", "3", "-W", "1", fabric.String()); err != nil {
+		if _, err := s.ShowIn(ctx, from, "ping", "-c", "3", "-W", "60", fabric.String()); err != nil {
 			t.Errorf("ping from pod %s to node %s: %v", from.Name, server, err)
 		}
 	}
 	must(t, s.Apply(ctx, "g2", fmt.Sprintf(inNode, server)))
-	s.kubectl(t, "g2", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod/in-node", "--timeout=60s")
+	s.kubectl(t, "g2", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod/in-node", walk.WaitFlag)
 	for _, service := range []string{"in-node", "in-node-pods"} {
 		_, err := s.Pelago(ctx, "export", "service", "--context", "g2", "--namespace", loadNamespace, service)
 		must(t, err)
 	}
 	for _, name := range []string{"in-node", "in-node.g2.in-node-pods"} {
 		host := name + "." + loadNamespace + ".svc.clusterset.local:8088"
-		within(t, 20*time.Second, func() error {
+		within(t, func() error {
 			a, err := s.Ask(ctx, l.client, host)
 			if err == nil && a.Pod != "in-node" {
 				err = fmt.Errorf("%s is answered by %s", host, a.Pod)
@@ -88,7 +87,7 @@ spec:
   ports: [{port: 8088}]
 `
 
-// testNotExported: pods are reached under their addresses; the ClusterIP of a service that is not exported is nobody's.
+// testNotExported: pods are reached under their addresses; the ClusterIP of a service that is not exported is unreachable.
 func testNotExported(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	l := s.needLoad(t)

@@ -34,7 +34,7 @@ func (s *clusterset) atHub(t *testing.T, member string) *rest.Config {
 	return &rest.Config{Host: server, QPS: -1, BearerToken: field("token"), TLSClientConfig: rest.TLSClientConfig{CAData: []byte(field(`ca\.crt`))}}
 }
 
-// act is something that a client does to an object of which it knows name and content.
+// act is a request about an object whose name and content the client knows.
 type act func(ctx context.Context, r dynamic.ResourceInterface, o *unstructured.Unstructured) error
 
 var reading = map[string]act{

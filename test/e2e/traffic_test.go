@@ -16,7 +16,7 @@ import (
 	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
-// traffic is a program in a pod that works until its standard input ends and then prints what became of its packets.
+// traffic is a program in a pod that runs until its standard input ends and then prints the fate of its packets.
 type traffic struct {
 	name   string
 	input  io.Closer
@@ -98,13 +98,13 @@ func counter(t *testing.T, counters map[string]int, name string) int {
 	return n
 }
 
-// hold opens connections and asks on each of them ten times a second; they are open when this returns.
+// hold opens connections and sends a request on each of them ten times a second; they are open when this returns.
 func (s *clusterset) hold(t *testing.T, from walk.Pod, connections int, to string) *traffic {
 	t.Helper()
 	return s.start(t, from, "whereami", "hold", "-connections", fmt.Sprint(connections), to)
 }
 
-// start starts a program in a pod and waits until its first line on standard error says that it works.
+// start starts a program in a pod and waits for its first line on standard error, which it prints when traffic flows.
 func (s *clusterset) start(t *testing.T, from walk.Pod, argv ...string) *traffic {
 	t.Helper()
 	args := []string{"--context", from.Cluster, "-n", from.Namespace, "exec", "-i", from.Name, "--"}
@@ -121,9 +121,9 @@ func (s *clusterset) start(t *testing.T, from walk.Pod, argv ...string) *traffic
 	working := make(chan string, 1)
 	go func() {
 		lines := bufio.NewReader(messages)
-		first, _ := lines.ReadString('\n') // none: the program has ended, which Wait explains
+		first, _ := lines.ReadString('\n') // empty: the program has ended, and Wait returns why
 		working <- first
-		_, _ = io.Copy(io.Discard, lines) // however it ends, Wait says why
+		_, _ = io.Copy(io.Discard, lines) // Wait returns why it ended
 		tr.ended <- cmd.Wait()
 	}()
 	select {
@@ -132,8 +132,8 @@ func (s *clusterset) start(t *testing.T, from walk.Pod, argv ...string) *traffic
 			t.Fatalf("%s: %v", tr.name, <-tr.ended)
 		}
 		t.Logf("%s from pod %s: %s", tr.name, from.Name, strings.TrimSpace(line))
-	case <-time.After(30 * time.Second):
-		t.Fatalf("%s from pod %s: nothing comes through", tr.name, from.Name)
+	case <-time.After(walk.Patience):
+		t.Fatalf("%s from pod %s: no answer", tr.name, from.Name)
 	}
 	return tr
 }
@@ -147,8 +147,8 @@ func finish[T any](t *testing.T, tr *traffic) T {
 		if err != nil {
 			t.Fatalf("%s: %v: %s", tr.name, err, tr.output.String())
 		}
-	case <-time.After(30 * time.Second):
-		t.Fatalf("%s: does not end", tr.name)
+	case <-time.After(walk.Patience):
+		t.Fatalf("%s: does not end when its standard input does", tr.name)
 	}
 	return decode[T](t, tr.output.String())
 }

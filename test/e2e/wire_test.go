@@ -10,7 +10,7 @@ import (
 	"github.com/pelago-net/pelago/test/lab"
 )
 
-// TestWireGuard is the main path with the cable encrypted, which is what join chooses, and two gateways a cluster.
+// TestWireGuard is the main path with the default wire of join, and two gateways in each cluster.
 func TestWireGuard(t *testing.T) {
 	s := testWire(t, "wg", walk.Walk{}, "WireGuard data packets", "udp[8] = 4")
 	s.run(t, "an upgrade", testUpgrade)
@@ -26,7 +26,7 @@ func TestIPsec(t *testing.T) {
 	s.run(t, "an upgrade", testUpgrade)
 }
 
-// testWire brings up a clusterset with two gateways a cluster, and looks for encrypted packets by a filter of tcpdump.
+// testWire brings up a clusterset with two gateways a cluster, and captures encrypted packets with a tcpdump filter.
 func testWire(t *testing.T, suffix string, w walk.Walk, encrypted, filter string) *clusterset {
 	w.Gateways, w.Plain = 2, *plain
 	s := newClusterset(t, lab.Options{Name: *labName + suffix, Nodes: 3}, w)
@@ -37,32 +37,27 @@ func testWire(t *testing.T, suffix string, w walk.Walk, encrypted, filter string
 	return s
 }
 
-// testEncrypted looks at the cable's port on a gateway's uplink under traffic: there are encrypted packets, which filter
-// knows, and none with the overlay's header: flags 8, and an Ethernet header with type IPv4 behind it.
+// testEncrypted captures on the cable's port of a gateway's uplink under traffic: there are encrypted packets, which filter matches,
+// and none with the overlay's header: flags 8, followed by an Ethernet header of type IPv4.
 func testEncrypted(t *testing.T, s *clusterset, encrypted, filter string) {
 	l := s.needLoad(t)
-	traffic := make(chan error, 1)
-	go func() {
-		_, err := s.Quietly(t.Context(), s.Lab.Kubectl(), "--context", "g1", "-n", loadNamespace, "exec", l.client.Name, "--",
-			"sh", "-c", fmt.Sprintf("for i in $(seq 100); do curl -s -m 5 http://%s/ >/dev/null || exit 1; sleep 0.1; done", l.web))
-		traffic <- err
-	}()
-	see := func(filter string, packets, seconds int) string {
+	connections := s.hold(t, l.client, 20, l.web.String()+":80")
+	see := func(filter string, packets int, limit time.Duration) string {
 		out := s.node(t, "g1-n1", "sh", "-c", fmt.Sprintf(
-			"timeout %d tcpdump -ni any -c %d 'udp port 4500 and %s' 2>&1 | grep captured", seconds, packets, filter))
+			"timeout %.0f tcpdump -ni any -c %d 'udp port 4500 and %s' 2>&1 | grep captured", limit.Seconds(), packets, filter))
 		return strings.TrimSpace(out)
 	}
-	if got := see(filter, 20, 8); got != "20 packets captured" {
+	if got := see(filter, 20, walk.Patience); got != "20 packets captured" {
 		t.Errorf("%s on the uplink of g1-n1: %s; want 20", encrypted, got)
 	}
-	if got := see("udp[8] = 8 and udp[28:2] = 0x0800", 1, 3); got != "0 packets captured" {
+	if got := see("udp[8] = 8 and udp[28:2] = 0x0800", 1, 3*time.Second); got != "0 packets captured" {
 		t.Errorf("overlay packets in the clear on the cable's port of g1-n1: %s", got)
 	}
-	must(t, <-traffic)
+	onlyBrokenOf(t, connections)
 }
 
-// testIKEDaemonsKilled: those of all gateways at once, which the kernel here takes their tunnels with. They come back by
-// themselves, and connections wait for them. A node that is no gateway has none.
+// testIKEDaemonsKilled: the IKE daemons of all gateways are killed at once; without ESP in the kernel their tunnels end with them. They
+// are restarted and negotiate again, and no connection breaks. A node that is no gateway runs none.
 func testIKEDaemonsKilled(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
 	if out, err := s.Lab.Exec(t.Context(), "g1-n3", "pgrep", "--exact", "charon"); err == nil {
@@ -74,13 +69,13 @@ func testIKEDaemonsKilled(t *testing.T, s *clusterset) {
 	for _, node := range gateways {
 		s.node(t, node, "pkill", "-KILL", "--exact", "charon")
 	}
-	took := within(t, time.Minute, func() error {
+	took := within(t, func() error {
 		for _, node := range gateways {
 			if _, err := s.Lab.Exec(t.Context(), node, "pgrep", "--exact", "charon"); err != nil {
 				return fmt.Errorf("%s: no new IKE daemon: %w", node, err)
 			}
 		}
-		// All tunnels were gone, so that something passes says that the new daemons have agreed.
+		// All tunnels were gone, so a packet that passes shows that the new daemons have negotiated.
 		if _, err := s.Ask(t.Context(), l.client, l.web.String()); err != nil {
 			return err
 		}
@@ -92,9 +87,5 @@ func testIKEDaemonsKilled(t *testing.T, s *clusterset) {
 	t.Logf("%d datagrams sent, %d lost, longest gap %.0f ms", p.Sent, p.Lost, p.LongestGapMs)
 	if p.Lost == 0 {
 		t.Error("no datagram is lost: the tunnels were not gone")
-	}
-	// Killed, noticed after 1 s by the supervisor, told anew by pelago-node within 5 s, called by the other side after 10 s.
-	if p.LongestGapMs > 15_000 {
-		t.Errorf("nothing passed for %.0f ms, want at most 15 s", p.LongestGapMs)
 	}
 }

@@ -132,7 +132,7 @@ func apiServerArgs(c Cluster, dir string) []string {
 		"--enable-aggregator-routing", // no kube-proxy beside the API server
 	}
 	if c.Hub {
-		// Without workload controllers nobody would make the objects that these wait for.
+		// Without workload controllers the objects that these wait for are never created.
 		return append(args, "--disable-admission-plugins=ServiceAccount,StorageObjectInUseProtection")
 	}
 	return append(args, "--enable-admission-plugins=NodeRestriction")

@@ -5,10 +5,10 @@
 // containerd, kubelet and kube-proxy; package machine is what runs inside. A
 // cluster is a network namespace with etcd and the control plane, a switch
 // namespace with a bridge, and its nodes. A router namespace joins the
-// clusters, the hub and the host. All of it is real: nothing stands in for an
-// API server, a kubelet or the kernel.
+// clusters, the hub and the host. API servers, kubelets and the
+// kernel are real.
 //
-// cmd/pelago-lab and the tests call Up, Open and the methods of Lab. Everything
+// Its command (cmd) and the tests call Up, Open and the methods of Lab. Everything
 // a lab makes is found again from its state directory, so that any process can
 // bring down what another one brought up, also half-way.
 //

@@ -25,7 +25,7 @@ const endLimit = 20 * time.Second
 // Down removes the lab of that name with everything that it made, however far
 // its bring-up came. The error wraps ErrNotFound if there is nothing of it.
 //
-// It goes on after a failure and reports all of them; a second Down then
+// It continues after a failure and reports all of them; a second Down then
 // finishes what the first could not.
 func Down(ctx context.Context, name string, progress func(string)) error {
 	if err := ValidateName(name); err != nil {

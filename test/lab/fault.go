@@ -9,7 +9,7 @@ import (
 	"github.com/pelago-net/pelago/test/lab/machine"
 )
 
-// Pause stops every process of a node (SIGSTOP): its kernel goes on forwarding,
+// Pause stops every process of a node (SIGSTOP): its kernel still forwards,
 // nothing in it runs.
 func (l *Lab) Pause(ctx context.Context, node string) error {
 	return l.signalNode(ctx, node, syscall.SIGSTOP)

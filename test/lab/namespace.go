@@ -80,7 +80,7 @@ func ensureNamespace(name string, sysctls map[string]string) error {
 	})
 }
 
-// isNamespace says whether the named file is a mounted network namespace.
+// isNamespace reports whether the named file is a mounted network namespace.
 func isNamespace(name string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(filepath.Join(netnsDir, name), &st) == nil && st.Type == unix.NSFS_MAGIC

@@ -97,7 +97,7 @@ func (l *Lab) ensureHostLink() error {
 	if err := route(host, plan.Underlay, plan.Host.Router); err != nil {
 		return err
 	}
-	// What is none of the lab's is refused at once, not timed out.
+	// Destinations outside of the lab are rejected at once, so that clients do not time out.
 	nowhere := &netlink.Route{Dst: ipNet(netip.MustParsePrefix("0.0.0.0/0")), Type: unix.RTN_UNREACHABLE}
 	if err := router.RouteReplace(nowhere); err != nil {
 		return fmt.Errorf("refuse foreign destinations in the router: %w", err)

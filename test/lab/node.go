@@ -69,7 +69,7 @@ func (l *Lab) prepareNode(c Cluster, n Node) error {
 		"/etc/hostname":    n.Name + "\n",
 		"/etc/hosts":       fmt.Sprintf("127.0.0.1 localhost\n%s %s\n", n.Address, n.Name),
 		"/etc/machine-id":  fmt.Sprintf("%x\n", machineID[:16]),
-		"/etc/resolv.conf": fmt.Sprintf("nameserver %s\n", c.Router), // nobody answers there, at once
+		"/etc/resolv.conf": fmt.Sprintf("nameserver %s\n", c.Router), // no name server: refused at once
 	} {
 		if err := writeFile(inNode(path), []byte(text), 0o644); err != nil {
 			return err
@@ -118,7 +118,7 @@ func (l *Lab) nodeCredentials(c Cluster, n Node, inNode func(string) string) err
 		writeFile(pki("kubelet-client.crt"), client.cert, 0o644),
 		writeFile(pki("kubelet-client.key"), client.key, 0o600),
 		writeFile(inNode(machine.ProxyKubeconfig), proxy, 0o600),
-		// Last: its presence says that all are there.
+		// Written last: if it exists, all do.
 		writeKubeconfig(kubelet, access{cluster: c.Name, server: c.URL(), ca: ca.pem, user: n.Name, client: client}),
 	)
 }

@@ -36,7 +36,7 @@ const (
 // DefaultName is the name of a lab that is given none.
 const DefaultName = "pelago"
 
-// Options says which lab is wanted. The zero value of each field stands for its
+// Options describe a lab. The zero value of each field stands for its
 // default.
 type Options struct {
 	// Name keeps several labs on one machine apart: a lower-case letter and up
@@ -59,7 +59,7 @@ type Options struct {
 	Addressing string `json:"addressing"`
 	// KubeProxy is the mode of kube-proxy. Default IPTables.
 	KubeProxy string `json:"kubeProxy"`
-	// Masquerade says which traffic of pods the CNI hides behind the node's
+	// Masquerade selects which traffic of pods the CNI hides behind the node's
 	// address. Default MasqueradeAny.
 	Masquerade string `json:"masquerade"`
 	// NoHub leaves out the hub: an API server with etcd and the few controllers

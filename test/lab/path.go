@@ -51,7 +51,7 @@ func (p Plan) end(name string) (end, error) {
 	return end{cluster: c, prefix: c.Subnet}, nil
 }
 
-// ends finds both ends of a path; same says whether they are nodes of one cluster.
+// ends finds both ends of a path; same reports whether they are nodes of one cluster.
 func (p Plan) ends(a, b string) (x, y end, same bool, err error) {
 	if x, err = p.end(a); err == nil {
 		y, err = p.end(b)
@@ -97,7 +97,7 @@ func (l *Lab) isolate(x, y end) error {
 		return err
 	}
 	if len(isolated) > 0 {
-		return fmt.Errorf("one is cut already in %s, a switch can do no more (pelago-lab path heal)", x.cluster.Name)
+		return fmt.Errorf("a path is cut already in %s, and a switch supports one: heal it with pelago-lab path heal", x.cluster.Name)
 	}
 	for _, port := range []string{x.node.port(), y.node.port()} {
 		link, err := sw.LinkByName(port)

@@ -27,7 +27,7 @@ type authority struct {
 // keyPair is a certificate with its key, both PEM.
 type keyPair struct{ cert, key []byte }
 
-// identity is who a certificate speaks for.
+// identity is the subject of a certificate.
 type identity struct {
 	name  string   // common name: the user
 	orgs  []string // organizations: the groups

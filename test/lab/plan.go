@@ -190,7 +190,7 @@ func cidrOf(o Options, i int, option string, given []netip.Prefix, overlapping, 
 
 // following returns the n-th prefix of p's size after p. It must stay within
 // p's first octet, so that a long row of clusters does not wander into
-// addresses that nobody meant.
+// unintended addresses.
 func following(p netip.Prefix, n int, option string) (netip.Prefix, error) {
 	next := uint64(number(p.Addr())) + uint64(n)<<(32-p.Bits())
 	q := netip.PrefixFrom(addr(uint32(next)), p.Bits())

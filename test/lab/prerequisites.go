@@ -18,7 +18,7 @@ type Package struct {
 	Reason string `json:"reason"`
 	// Probe is a file that the package brings; a pattern of path/filepath.
 	Probe string `json:"probe"`
-	// Lab says that no lab comes up without it; the others are for building and
+	// Lab: no lab comes up without it; the others are for building and
 	// testing.
 	Lab bool `json:"lab"`
 }
@@ -59,7 +59,7 @@ var packages = []Package{
 	{"jq", "reads result files", "/usr/bin/jq", false},
 }
 
-// Present says whether the package's probe is there.
+// Present reports whether the package's probe exists.
 func (p Package) Present() bool {
 	matches, err := filepath.Glob(p.Probe)
 	return err == nil && len(matches) > 0

@@ -195,7 +195,7 @@ func (l *Lab) start(prog program) (process, error) {
 	if err := inNamespace(prog.namespace, cmd.Start); err != nil {
 		return process{}, err
 	}
-	// Reap it if it ends while we live; its log says why.
+	// Reap it if it ends before we do; the reason is in its log.
 	go func() { _ = cmd.Wait() }()
 	p, err := identify(prog.name, cmd.Process.Pid)
 	if err == nil {

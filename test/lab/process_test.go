@@ -126,7 +126,7 @@ func TestRecordedProcesses(t *testing.T) {
 	}
 }
 
-func TestStraysAreFoundByTheirMark(t *testing.T) {
+func TestStraysAreFoundByTheirID(t *testing.T) {
 	l := &Lab{record: record{ID: "TESTONLY" + t.Name()}}
 	cmd := exec.Command("sleep", "60")
 	cmd.Env = []string{idVariable + "=" + l.record.ID}

@@ -24,7 +24,7 @@ import (
 //	node/NAME/           what a node keeps when it is switched off: etc, lib, log
 const stateRoot = "/var/lib/pelago-lab"
 
-// ErrNotFound says that there is no lab of that name.
+// ErrNotFound: there is no lab of that name.
 var ErrNotFound = errors.New("no such lab")
 
 // record is lab.json.
@@ -147,7 +147,7 @@ func waitLock(dir string) (unlock func(), err error) {
 }
 
 // tryLock locks a directory. That it is still there afterwards is made sure of:
-// the lock of a removed directory keeps nobody out.
+// the lock of a removed directory excludes no other process.
 func tryLock(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {

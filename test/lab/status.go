@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Status is what a lab looks like now.
+// Status is the present state of a lab.
 type Status struct {
 	Name       string          `json:"name"`
 	Underlay   netip.Prefix    `json:"underlay"`
@@ -26,7 +26,7 @@ type ClusterStatus struct {
 	Server      string `json:"server"`
 	PodCIDR     string `json:"podCIDR,omitempty"`
 	ServiceCIDR string `json:"serviceCIDR"`
-	Version     string `json:"version,omitempty"` // as the API server says
+	Version     string `json:"version,omitempty"` // as reported by the API server
 	State       string `json:"state"`             // ready, unreachable (from the host) or degraded
 	Message     string `json:"message,omitempty"` // what is wrong
 	Link        string `json:"link"`              // to the router: up, cut, unplugged, shaped to …
@@ -49,7 +49,7 @@ type NodeStatus struct {
 // statusLimit bounds the question to one API server.
 const statusLimit = 3 * time.Second
 
-// Status looks at processes, links and API servers. What does not answer is
+// Status inspects processes, links and API servers. What does not answer is
 // reported as such, it is no error.
 func (l *Lab) Status(ctx context.Context) Status {
 	plan := l.record.Plan

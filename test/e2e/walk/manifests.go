@@ -1,6 +1,6 @@
 package walk
 
-// podSpec is that of every pod of the workload: it says who and where it is.
+// podSpec is that of every pod of the workload, which prints its name and node.
 const podSpec = `    spec:
       terminationGracePeriodSeconds: 1
       containers:

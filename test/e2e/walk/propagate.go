@@ -4,10 +4,9 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 )
 
-// The example that users of propagation know: a Deployment, a policy that divides its replicas, an override for one cluster.
+// The well-known example of propagation: a Deployment, a policy that divides its replicas, an override for one cluster.
 const (
 	nginx = `
 apiVersion: apps/v1
@@ -59,10 +58,7 @@ spec:
 	nginxBinding, nginxWork = "nginx-deployment", "nginx-687f7fb96f"
 )
 
-// propagation is how long a change at the hub may take to come back as status, on a busy machine.
-const propagation = time.Minute
-
-// Spread applies the example and waits until one replica runs in each cluster and the hub says 2 of 2.
+// Spread applies the example and waits until one replica runs in each cluster and the hub's status is 2 of 2.
 func (w *Walk) Spread(ctx context.Context) error {
 	if err := w.Apply(ctx, "hub", nginxPolicy); err != nil {
 		return err
@@ -118,7 +114,7 @@ func (w *Walk) Override(ctx context.Context) error {
 
 // nginx waits until the Deployment of a cluster is as wanted.
 func (w *Walk) nginx(ctx context.Context, cluster, path, want string) error {
-	err := Eventually(ctx, propagation, func() error {
+	err := Eventually(ctx, Patience, func() error {
 		out, err := w.run(ctx, "", w.Lab.Kubectl(), "--context", cluster, "get", "deployment", "nginx", "-o", "jsonpath="+path)
 		if err == nil && out != want {
 			err = fmt.Errorf("%s is %q, want %q", path, out, want)

@@ -61,7 +61,7 @@ func (w *Walk) Shown(cluster string) []string {
 	return []string{w.ranges(cluster).pods, w.ranges(cluster).services, fabric.String()}
 }
 
-// sources says which sources a pod's packets may show to the other cluster: one of the cluster's egress IPs, or without
+// sources returns the range of source addresses of a pod's packets in the other cluster: one of the cluster's egress IPs, or without
 // globalnet its own address, or its node's fabric address if it is in the node's network.
 func (w *Walk) sources(ctx context.Context, from Pod) (first, last netip.Addr, err error) {
 	if !w.Plain {

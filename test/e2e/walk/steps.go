@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Numbers of the walk-through.
@@ -88,7 +87,7 @@ func (w *Walk) Join(ctx context.Context, name string, more ...string) error {
 
 // Connected waits until every gateway of both clusters reports its connections as connected, and shows them.
 func (w *Walk) Connected(ctx context.Context) error {
-	err := Eventually(ctx, time.Minute, func() error {
+	err := Eventually(ctx, Patience, func() error {
 		for _, name := range clusters {
 			out, err := w.run(ctx, "", w.Lab.Kubectl(), "--context", name, "-n", "pelago-system", "get", "gateways.submariner.io",
 				"-o", `jsonpath={range .items[*].status.connections[*]}{.status}{" "}{end}`)
@@ -115,7 +114,7 @@ func (w *Walk) Workload(ctx context.Context, cluster string) error {
 		return err
 	}
 	for _, object := range []string{"deployment/whereami", "statefulset/whereami"} {
-		if _, err := w.Kubectl(ctx, "--context", cluster, "-n", Namespace, "rollout", "status", object, "--timeout=90s"); err != nil {
+		if _, err := w.Kubectl(ctx, "--context", cluster, "-n", Namespace, "rollout", "status", object, WaitFlag); err != nil {
 			return err
 		}
 	}
@@ -132,7 +131,7 @@ func (w *Walk) Client(ctx context.Context, cluster string) (Pod, error) {
 	if err := w.Apply(ctx, cluster, fmt.Sprintf(clientPod, node)); err != nil {
 		return pod, err
 	}
-	_, err = w.Kubectl(ctx, "--context", cluster, "-n", Namespace, "wait", "--for=condition=Ready", "pod/"+clientName, "--timeout=60s")
+	_, err = w.Kubectl(ctx, "--context", cluster, "-n", Namespace, "wait", "--for=condition=Ready", "pod/"+clientName, WaitFlag)
 	return pod, err
 }
 
@@ -157,7 +156,7 @@ func (w *Walk) Export(ctx context.Context, cluster string, services ...string) e
 		}
 	}
 	for _, s := range services {
-		if _, err := w.Kubectl(ctx, "--context", cluster, "-n", Namespace, "wait", "serviceexport/"+s, "--for=condition=Ready", "--timeout=5s"); err != nil {
+		if _, err := w.Kubectl(ctx, "--context", cluster, "-n", Namespace, "wait", "serviceexport/"+s, "--for=condition=Ready", WaitFlag); err != nil {
 			return err
 		}
 	}
@@ -168,7 +167,7 @@ func (w *Walk) Export(ctx context.Context, cluster string, services ...string) e
 func (w *Walk) Resolve(ctx context.Context, from Pod, name string, n int, cidr string) ([]netip.Addr, error) {
 	var found []netip.Addr
 	prefix := netip.MustParsePrefix(cidr)
-	err := Eventually(ctx, 30*time.Second, func() error {
+	err := Eventually(ctx, Patience, func() error {
 		out, err := w.In(ctx, from, "nslookup", name)
 		if err != nil {
 			return err
@@ -191,7 +190,7 @@ func (w *Walk) Resolve(ctx context.Context, from Pod, name string, n int, cidr s
 	return found, err
 }
 
-// answers are the addresses in nslookup's output behind the line that names the answer.
+// answers are the addresses in nslookup's output after the line with the name.
 func answers(out string) []netip.Addr {
 	var addrs []netip.Addr
 	_, tail, _ := strings.Cut(out, "Name:")
@@ -208,13 +207,13 @@ func answers(out string) []netip.Addr {
 	return slices.Compact(addrs)
 }
 
-// Answer is what whereami says of itself and of the request.
+// Answer is what whereami prints: itself, and the request's source.
 type Answer struct {
 	Pod, Node string
 	Source    netip.Addr
 }
 
-// Ask sends one request from a pod.
+// Ask sends a request from a pod.
 func (w *Walk) Ask(ctx context.Context, from Pod, host string) (Answer, error) {
 	out, err := w.In(ctx, from, "curl", "-sS", "--max-time", "3", "http://"+host+"/")
 	if err != nil {
@@ -246,8 +245,8 @@ func parseAnswer(out string) (Answer, error) {
 	return a, nil
 }
 
-// ReachesAll asks until pods different pods have answered and checks that each saw as the source one of the cluster's egress
-// IPs, or without globalnet the asking pod's own. It prints the answers.
+// ReachesAll sends requests until so many different pods have answered, and checks that each saw one of the cluster's egress IPs as
+// the source, or without globalnet the client's own. It prints the answers.
 func (w *Walk) ReachesAll(ctx context.Context, from Pod, host string, pods int) error {
 	first, last, err := w.sources(ctx, from)
 	if err != nil {
@@ -255,7 +254,7 @@ func (w *Walk) ReachesAll(ctx context.Context, from Pod, host string, pods int) 
 	}
 	seen := map[string]bool{}
 	fmt.Fprintf(w.Out, "$ curl http://%s/   # from pod %s of %s, again and again\n", host, from.Name, from.Cluster)
-	return Eventually(ctx, 30*time.Second, func() error {
+	return Eventually(ctx, Patience, func() error {
 		a, err := w.Ask(ctx, from, host)
 		if err != nil {
 			return err
@@ -274,7 +273,7 @@ func (w *Walk) ReachesAll(ctx context.Context, from Pod, host string, pods int) 
 	})
 }
 
-// ReachesPod asks a name that must lead to exactly one pod.
+// ReachesPod sends requests to a name that must resolve to exactly one pod.
 func (w *Walk) ReachesPod(ctx context.Context, from Pod, host, pod string) error {
 	fmt.Fprintf(w.Out, "$ curl http://%s/   # from pod %s of %s\n", host, from.Name, from.Cluster)
 	for range 5 {

@@ -1,6 +1,5 @@
-// Package walk is the walk-through that users of this kind of system know, step by step, typed as they type it: the
-// product's CLI and kubectl are run as programs and what they print is looked at. The demo shows it, the end-to-end tests
-// assert with it.
+// Package walk is the walk-through for users, step by step, with the commands that they type: it runs the product's CLI and
+// kubectl as programs and checks their output. The demo shows it, the end-to-end tests assert with it.
 package walk
 
 import (
@@ -33,11 +32,11 @@ type Walk struct {
 	Bin, Images string
 	// Dir takes broker-info.subm.
 	Dir string
-	// Out takes what a person is to see: commands, what they print, times.
+	// Out receives the commands, their output and their times.
 	Out io.Writer
 }
 
-// Step says what is coming, runs it and prints how long it took.
+// Step prints the title, runs f and prints how long it took.
 func (w *Walk) Step(title string, f func() error) error {
 	fmt.Fprintf(w.Out, "\n== %s\n", title)
 	begin := time.Now()
@@ -64,7 +63,7 @@ func (w *Walk) Apply(ctx context.Context, cluster, manifest string) error {
 	return err
 }
 
-// show runs a command, printing it as a person would have typed it.
+// show runs a command, printing it as a user types it.
 func (w *Walk) show(ctx context.Context, stdin, program string, args ...string) (string, error) {
 	fmt.Fprintf(w.Out, "$ %s %s\n", filepath.Base(program), strings.Join(args, " "))
 	out, err := w.run(ctx, stdin, program, args...)
@@ -105,6 +104,13 @@ func (w *Walk) ShowIn(ctx context.Context, pod Pod, argv ...string) (string, err
 
 // Pod names a pod of the lab.
 type Pod struct{ Cluster, Namespace, Name string }
+
+// Patience ends a step that fails; it is far above what a busy machine needs. WaitFlag is the same for `kubectl wait` and
+// `kubectl rollout status`.
+const (
+	Patience = 5 * time.Minute
+	WaitFlag = "--timeout=5m"
+)
 
 // Eventually repeats f until it succeeds; the error of the last try is returned when the time is up.
 func Eventually(ctx context.Context, limit time.Duration, f func() error) error {

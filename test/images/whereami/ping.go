@@ -89,8 +89,12 @@ type pings struct {
 	MaxRTTMs     float64 `json:"maxRTTMs"`
 }
 
-// lastAnswers is how long answers are waited for after the last datagram, or the last answer.
-const lastAnswers = time.Second
+// lastAnswers is how long answers are waited for after the last datagram, or the last answer; missingAnswers how long if some are
+// missing: longer than a busy machine delays one.
+const (
+	lastAnswers    = time.Second
+	missingAnswers = 5 * time.Second
+)
 
 func ping(args []string) error {
 	flags := flag.NewFlagSet("whereami ping", flag.ExitOnError)
@@ -131,7 +135,7 @@ func exchange(ctx context.Context, conn net.Conn, interval time.Duration, size i
 		_, _ = conn.Write(payload)
 		sent++
 	}
-	r.ending.Store(true)
+	r.sent.Store(int64(sent))
 	_ = conn.SetReadDeadline(time.Now().Add(lastAnswers)) // fails only on a closed socket, which ends the reader too
 	done.Wait()
 	return r.result(sent)
@@ -141,7 +145,7 @@ func exchange(ctx context.Context, conn net.Conn, interval time.Duration, size i
 type receiver struct {
 	start      time.Time
 	last       time.Time
-	ending     atomic.Bool // nothing is sent any more
+	sent       atomic.Int64 // in all; 0 while datagrams are sent
 	answered   map[uint64]bool
 	duplicates int
 	gap, rtt   time.Duration
@@ -149,18 +153,27 @@ type receiver struct {
 
 func (r *receiver) read(conn net.Conn) {
 	buffer := make([]byte, 65536)
+	var missing time.Time // until when missing answers are waited for
 	for {
 		n, err := conn.Read(buffer)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return
+		now, sent := time.Now(), r.sent.Load()
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			if missing.IsZero() {
+				missing = now.Add(missingAnswers - lastAnswers)
+			}
+			if int64(len(r.answered)) == sent || now.After(missing) {
+				return
+			}
+		case err != nil || n < 16:
+			continue // "connection refused" for one datagram; the next may be answered
+		default:
+			r.note(binary.BigEndian.Uint64(buffer), time.Duration(binary.BigEndian.Uint64(buffer[8:])), now)
+			missing = time.Time{}
 		}
-		if err != nil || n < 16 {
-			continue // "connection refused" for one datagram; the next may do better
+		if sent > 0 {
+			_ = conn.SetReadDeadline(now.Add(lastAnswers)) // as above
 		}
-		if r.ending.Load() {
-			_ = conn.SetReadDeadline(time.Now().Add(lastAnswers)) // as above
-		}
-		r.note(binary.BigEndian.Uint64(buffer), time.Duration(binary.BigEndian.Uint64(buffer[8:])), time.Now())
 	}
 }
 

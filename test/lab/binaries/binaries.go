@@ -102,7 +102,7 @@ func (a artifact) ensure(ctx context.Context, progress Progress) (string, error)
 		return "", fmt.Errorf("wait for another build of %s: %w", a.title, err)
 	}
 	defer unlock()
-	if complete(dir, a.name) { // built by somebody else meanwhile
+	if complete(dir, a.name) { // built by another process meanwhile
 		return dir, nil
 	}
 	return dir, a.build(ctx, module, dir, progress)
@@ -110,7 +110,7 @@ func (a artifact) ensure(ctx context.Context, progress Progress) (string, error)
 
 // build compiles a in module and moves the result to dir.
 func (a artifact) build(ctx context.Context, module, dir string, progress Progress) error {
-	// What builds that were killed left: the lock says that none is running.
+	// Left by killed builds: with the lock held none is running.
 	stale, err := filepath.Glob(filepath.Join(filepath.Dir(dir), ".building-*"))
 	for _, old := range stale {
 		err = errors.Join(err, os.RemoveAll(old))
@@ -204,7 +204,7 @@ func heartbeat(title string, progress Progress) (stop func()) {
 	}
 }
 
-// complete says whether dir holds a finished build of name.
+// complete reports whether dir holds a finished build of name.
 func complete(dir, name string) bool {
 	info, err := os.Stat(filepath.Join(dir, name))
 	return err == nil && info.Mode().IsRegular()

@@ -66,7 +66,7 @@ func importImages(r *reaper) error {
 	return nil
 }
 
-// awaitSocket returns when somebody listens on a Unix socket.
+// awaitSocket returns when a Unix socket has a listener.
 func awaitSocket(path string) {
 	for {
 		conn, err := net.Dial("unix", path)
@@ -74,7 +74,7 @@ func awaitSocket(path string) {
 			conn.Close()
 			return
 		}
-		time.Sleep(20 * time.Millisecond) // the deadline is that of who waits for the node
+		time.Sleep(20 * time.Millisecond) // the caller of Up has the deadline
 	}
 }
 

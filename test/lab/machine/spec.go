@@ -22,7 +22,7 @@ import (
 type Spec struct {
 	// Hostname is the name of the node.
 	Hostname string `json:"hostname"`
-	// BootID is what the kernel would make anew at each boot of a machine.
+	// BootID is the boot id, which a kernel generates at each boot.
 	BootID string `json:"bootID"`
 	// Dir is the node's directory on the host. It holds etc (what differs from
 	// the host's /etc), lib (/var/lib) and log (/var/log).
@@ -71,7 +71,7 @@ func SpecFile(dir string) string { return filepath.Join(dir, "node.json") }
 // LogFile is where, on the host, the output of a node's service is found.
 func LogFile(dir, service string) string { return filepath.Join(dir, "log", service+".log") }
 
-// Services are the names that LogFile knows, besides "init".
+// Services are the names that LogFile accepts, besides "init".
 func Services() []string { return []string{"containerd", "kubelet", "kube-proxy"} }
 
 // ReadSpec loads the spec of the node whose directory is dir.

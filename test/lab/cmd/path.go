@@ -14,16 +14,16 @@ import (
 func pathCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "path",
-		Short: "Cut, delay and thin out what passes between two members",
-		Long: `A path is what passes between two members, whose links stay as they are. Its ends
+		Short: "Cut, delay and drop packets between two members",
+		Long: `A path is the traffic between two members; their links are not changed. Its ends
 are two nodes of one cluster, or nodes or clusters on both sides of the router.
 
-Within a cluster one path at a time can be cut. Delay and loss are made by a
-program in the router, so they are to be had between clusters only, and only one
+Within a cluster one path at a time can be cut. Delay and loss are added by a
+program in the router, so they exist between clusters only, and only one
 combination at a time. "path heal" undoes everything.`,
 	}
 	cut := &cobra.Command{
-		Use: "cut A B", Short: "Cut a path: packets vanish silently",
+		Use: "cut A B", Short: "Cut a path: packets are dropped silently",
 		Example: "  pelago-lab path cut g1-n1 g1-n3\n  pelago-lab path cut g1-n1 g2",
 		Args:    cobra.ExactArgs(2), ValidArgsFunction: members(true, true, false),
 		RunE: func(cmd *cobra.Command, args []string) error {

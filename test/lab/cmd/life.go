@@ -98,7 +98,7 @@ func prefixes(flag string, values []string) ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// howTo prints the first commands that somebody wants on a new lab.
+// howTo prints the commands for a new lab.
 func howTo(out io.Writer, l *lab.Lab) {
 	name := ""
 	if l.Name() != lab.DefaultName {
@@ -167,7 +167,7 @@ func statusCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !slices.Contains([]string{"", "wide", "json", "yaml"}, output) {
-				return fmt.Errorf("read --output: %q is none of wide, json, yaml", output)
+				return fmt.Errorf("read --output: %q is unknown: use wide, json or yaml", output)
 			}
 			names := []string{nameOf(cmd)}
 			if !cmd.Flags().Changed("name") {
@@ -311,7 +311,7 @@ func prerequisitesCommand() *cobra.Command {
 				return err
 			}
 			if len(missing) > 0 {
-				return fmt.Errorf("%d packages are missing: pelago-lab prerequisites --install brings them", len(missing))
+				return fmt.Errorf("%d packages are missing: install them with pelago-lab prerequisites --install", len(missing))
 			}
 			return lab.CheckPrerequisites()
 		},

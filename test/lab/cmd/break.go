@@ -33,14 +33,14 @@ func nodeCommand(use, short, long, example string, do func(*cobra.Command, *lab.
 
 func pauseCommand() *cobra.Command {
 	return nodeCommand("pause", "Stop every process of a node (SIGSTOP)",
-		"Stop every process of a node, containers included. Its kernel goes on forwarding packets. heal continues it.",
+		"Stop every process of a node, containers included. Its kernel still forwards packets. heal continues the processes.",
 		"  pelago-lab pause g1-n1",
 		func(cmd *cobra.Command, l *lab.Lab, node string) error { return l.Pause(cmd.Context(), node) })
 }
 
 func killCommand() *cobra.Command {
 	return nodeCommand("kill", "Switch a node off at once, as a power failure would",
-		"Take away a node's cable and kill all of its processes in the same moment. Its disk stays; heal boots it again.",
+		"Remove a node's link and kill all of its processes at once. Its disk stays; heal boots it again.",
 		"  pelago-lab kill g1-n1",
 		func(cmd *cobra.Command, l *lab.Lab, node string) error { return l.Kill(cmd.Context(), node) })
 }
@@ -64,12 +64,12 @@ Delay and loss between clusters: pelago-lab path impair.`,
 	}
 	var unplug bool
 	cut := &cobra.Command{
-		Use: "cut NODE|CLUSTER…", Short: "Cut links: frames vanish silently",
+		Use: "cut NODE|CLUSTER…", Short: "Cut links: frames are dropped silently",
 		Example: "  pelago-lab link cut g1-n1\n  pelago-lab link cut g2 --unplug",
 		Args:    cobra.MinimumNArgs(1), ValidArgsFunction: members(true, true, false),
 		RunE: eachLink(func(l *lab.Lab, target string) error { return l.CutLink(target, unplug) }),
 	}
-	cut.Flags().BoolVar(&unplug, "unplug", false, "let both ends see their carrier go")
+	cut.Flags().BoolVar(&unplug, "unplug", false, "take the link down, with carrier loss at both ends")
 	heal := &cobra.Command{
 		Use: "heal NODE|CLUSTER…", Short: "Undo cut and shape",
 		Example: "  pelago-lab link heal g1-n1 g2",
@@ -92,7 +92,7 @@ Delay and loss between clusters: pelago-lab path impair.`,
 	}
 	shape.Flags().StringVar(&rate, "rate", "", "bits per second: a number with kbit, mbit or gbit (required)")
 	shape.Flags().StringVar(&burst, "burst", "64k", "bytes that may pass at once (suffixes k, m)")
-	shape.Flags().StringVar(&queue, "queue", "128k", "bytes that may wait before frames are dropped (suffixes k, m)")
+	shape.Flags().StringVar(&queue, "queue", "128k", "bytes that are queued before frames are dropped (suffixes k, m)")
 	_ = shape.MarkFlagRequired("rate") // fails only without that flag
 	cmd.AddCommand(cut, heal, shape)
 	return cmd
@@ -131,7 +131,7 @@ func parseShape(rate, burst, queue string) (lab.Shape, error) {
 	return lab.Shape{Rate: uint64(bits / 8), Burst: uint32(b), Queue: uint32(q)}, nil
 }
 
-// parseUnits reads a number with one of the given suffixes, the longest that fits.
+// parseUnits reads a number with one of the given suffixes, the longest that matches.
 func parseUnits(text string, units map[string]float64) (float64, error) {
 	text = strings.ToLower(text)
 	best, found := "", false

@@ -35,20 +35,20 @@ func TestCommandsExplainThemselves(t *testing.T) {
 
 func TestBadUse(t *testing.T) {
 	tests := map[string][]string{
-		"pod-cidr":              {"up", "--pod-cidr", "nonsense"},
-		"service-cidr":          {"up", "--service-cidr", "10.0.0.0/99"},
-		"--underlay":            {"up", "--underlay", "x"},
-		"none of the others":    {"up", "--hub", "--no-hub"},
-		"unknown command":       {"fly"},
-		"is none of wide, json": {"status", "-o", "xml"},
-		"no such lab":           {"--name", "nosuchlab", "kubeconfig"},
-		"name:":                 {"--name", "No-Such", "kubeconfig"},
-		"requires at least 2":   {"exec", "g1-n1"},
-		"read --rate":           {"--name", "nosuchlab", "link", "shape", "g1", "--rate", "fast"},
-		"required flag":         {"link", "shape", "g1"},
-		"read --loss":           {"--name", "nosuchlab", "path", "impair", "g1", "g2", "--loss", "much"},
-		"accepts 2 arg":         {"path", "cut", "g1"},
-		"invalid argument":      {"image", "build", "nosuchimage"},
+		"pod-cidr":            {"up", "--pod-cidr", "nonsense"},
+		"service-cidr":        {"up", "--service-cidr", "10.0.0.0/99"},
+		"--underlay":          {"up", "--underlay", "x"},
+		"none of the others":  {"up", "--hub", "--no-hub"},
+		"unknown command":     {"fly"},
+		"use wide, json":      {"status", "-o", "xml"},
+		"no such lab":         {"--name", "nosuchlab", "kubeconfig"},
+		"name:":               {"--name", "No-Such", "kubeconfig"},
+		"requires at least 2": {"exec", "g1-n1"},
+		"read --rate":         {"--name", "nosuchlab", "link", "shape", "g1", "--rate", "fast"},
+		"required flag":       {"link", "shape", "g1"},
+		"read --loss":         {"--name", "nosuchlab", "path", "impair", "g1", "g2", "--loss", "much"},
+		"accepts 2 arg":       {"path", "cut", "g1"},
+		"invalid argument":    {"image", "build", "nosuchimage"},
 	}
 	for want, args := range tests {
 		cmd := root()

@@ -25,7 +25,7 @@ func main() {
 	if err == nil {
 		return
 	}
-	// A command inside the lab that failed: its status is ours, it said why itself.
+	// A command inside the lab has failed: it printed its error, and its status is passed on.
 	var status exitStatus
 	if errors.As(err, &status) {
 		os.Exit(int(status))
@@ -69,7 +69,7 @@ All commands need root. A lab is named by --name; several may exist at once.`,
 	cmd.PersistentFlags().String("name", lab.DefaultName, "name of the lab")
 	// Fails only without such a flag.
 	_ = cmd.RegisterFlagCompletionFunc("name", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		names, _ := lab.Names() // nothing to offer is fine
+		names, _ := lab.Names() // no completion without labs
 		return names, cobra.ShellCompDirectiveNoFileComp
 	})
 	cmd.AddGroup(&cobra.Group{ID: "life", Title: "A lab's life:"}, &cobra.Group{ID: "use", Title: "Using it:"},
@@ -104,7 +104,7 @@ func steps(cmd *cobra.Command) func(string) {
 	}
 }
 
-// members completes names of nodes, clusters and, if wanted, the router.
+// members completes the names of nodes, clusters and the router, as selected.
 func members(nodes, clusters, router bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		l, err := open(cmd)

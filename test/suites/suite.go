@@ -1,0 +1,115 @@
+package main
+
+import (
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// module is the prefix of the tree's packages.
+const module = "github.com/pelago-net/pelago/"
+
+// suite is a part of `make test` or `make test-full`: packages for `go test`, or a target of the Makefile.
+type suite struct {
+	name     string
+	about    string
+	target   string   // of the Makefile; none: packages are tested
+	packages []string // patterns of `go list`
+	without  []string // packages to leave out, by patterns
+	flags    []string // of `go test`
+	race     bool
+	// rerun runs what failed once more. Only for suites that share the machine's kernel and clock with everything else on it: a
+	// unit test, a packet test or one with the race detector that fails has found a defect.
+	rerun   bool
+	verbose bool // prints each test as it runs
+	full    bool // only in `make test-full`
+	// fullFlags are added in `make test-full`: long series.
+	fullFlags []string
+}
+
+var (
+	// concurrent are the packages with goroutines, those that take longest first.
+	concurrent = []string{"./dataplane/...", "./control/...", "./dns/...", "./cmd/pelago-dns/..."}
+	namespaces = []string{"./test/netns/..."}
+	clusters   = []string{"./test/lab", "./test/e2e"}
+)
+
+// compiled are the flags of suites with many packages: most of these wait for API servers and timers, so that three at a time keep
+// two cores busy, and linking without DWARF takes half the time.
+var compiled = []string{"-timeout=30m", "-p=3", "-ldflags=-w"}
+
+// Tests, most with clusters of their own, that only `make test-full` runs, by patterns of `go test -run`. Everything else in these
+// packages is run by `make test`.
+const (
+	rareLab = "^TestLabWithNFTables$"
+	rareE2E = "^(TestNFTables|TestWithoutGlobalnet|TestIPsec|TestBehindNAT)$|^TestWireGuard$/^a_gateway_leaves$"
+)
+
+var suites = []suite{
+	{name: "verify", about: "generated code is what the sources make", target: "verify"},
+	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, clang-format", target: "lint"},
+	{name: "race", about: "packages with goroutines, under the race detector", packages: concurrent, race: true, flags: compiled},
+	{name: "unit", about: "all other packages without clusters or namespaces", packages: []string{"./..."},
+		without: slices.Concat(concurrent, namespaces, clusters), flags: compiled},
+	{name: "netns", about: "two clusters of namespaces on the real data path", packages: namespaces, rerun: true, flags: []string{"-timeout=30m"}},
+	{name: "lab", about: "the lab's own clusters", packages: []string{"./test/lab"}, rerun: true, verbose: true,
+		flags: []string{"-timeout=30m", "-skip=" + rareLab}},
+	{name: "e2e", about: "two joined clusters: walk-through and failures, then WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true,
+		flags: []string{"-timeout=50m", "-skip=" + rareE2E}, fullFlags: []string{"-args", "-kills=20"}},
+
+	{name: "lab-rare", about: "the lab with kube-proxy in nftables mode", packages: []string{"./test/lab"}, rerun: true, verbose: true, full: true,
+		flags: []string{"-timeout=30m", "-run=" + rareLab}},
+	{name: "e2e-rare", about: "nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, a gateway leaving WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
+		flags: []string{"-timeout=50m", "-run=" + rareE2E}},
+	{name: "wires", about: "WireGuard and IPsec without globalnet", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
+		flags: []string{"-timeout=50m", "-run=^(TestWireGuard|TestIPsec)$", "-args", "-plain"}},
+}
+
+// command is what runs the suite, of the packages that it expands to; its events are written to jsonFile.
+func (s suite) command(packages []string, jsonFile string) *exec.Cmd {
+	if s.target != "" {
+		return exec.Command("make", "--no-print-directory", s.target)
+	}
+	format := "standard-quiet"
+	if s.verbose {
+		format = "standard-verbose"
+	}
+	args := []string{"tool", "gotestsum", "--format", format, "--jsonfile", jsonFile, "--packages", strings.Join(packages, " ")}
+	if s.rerun {
+		args = append(args, "--rerun-fails=1", "--rerun-fails-max-failures=5")
+	}
+	args = append(args, "--", "-count=1")
+	if s.race {
+		args = append(args, "-race")
+	}
+	cmd := exec.Command("go", append(args, s.flags...)...)
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED="+map[bool]string{true: "1", false: "0"}[s.race])
+	return cmd
+}
+
+// expand are the packages that the suite tests.
+func (s suite) expand() ([]string, error) {
+	packages, err := list(s.packages)
+	if err != nil || len(s.without) == 0 {
+		return packages, err
+	}
+	out, err := list(s.without)
+	return slices.DeleteFunc(packages, func(p string) bool { return slices.Contains(out, p) }), err
+}
+
+// list expands patterns in their order.
+func list(patterns []string) ([]string, error) {
+	var all []string
+	for _, p := range patterns {
+		out, err := exec.Command("go", "list", p).Output()
+		if err != nil {
+			return nil, commandError("list the packages "+p, err)
+		}
+		all = append(all, strings.Fields(string(out))...)
+	}
+	return all, nil
+}
+
+// dir is where the files of a run are kept, below the repository's root.
+func dir(elements ...string) string { return filepath.Join(append([]string{"out"}, elements...)...) }

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// twoRuns are the events of a first run, in which two of three parts of a test and another test fail, and of the runs once more.
+const twoRuns = `
+{"Action":"start","Package":"github.com/pelago-net/pelago/test/e2e"}
+{"Action":"run","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo"}
+{"Action":"output","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo","Output":"clusters are up\n"}
+{"Action":"run","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo/a_gateway"}
+{"Action":"output","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo/a_gateway","Output":"3 datagrams lost\n"}
+{"Action":"fail","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo/a_gateway","Elapsed":4.5}
+{"Action":"run","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo/a_daemon"}
+{"Action":"fail","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo/a_daemon","Elapsed":2}
+{"Action":"run","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo/names"}
+{"Action":"pass","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo/names","Elapsed":9}
+{"Action":"output","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo","Output":"state of the clusters\n"}
+{"Action":"fail","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo","Elapsed":20}
+{"Action":"run","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestOther"}
+{"Action":"pass","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestOther","Elapsed":0.1}
+{"Action":"fail","Package":"github.com/pelago-net/pelago/test/e2e","Elapsed":21}
+{"Action":"run","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo"}
+{"Action":"run","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo/a_gateway"}
+{"Action":"output","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo/a_gateway","Output":"all is well\n"}
+{"Action":"pass","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo/a_gateway","Elapsed":3}
+{"Action":"pass","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo","Elapsed":10}
+{"Action":"run","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo"}
+{"Action":"run","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo/a_daemon"}
+{"Action":"fail","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo/a_daemon","Elapsed":2}
+{"Action":"fail","Package":"github.com/pelago-net/pelago/test/e2e","Test":"TestTwo","Elapsed":10}
+`
+
+func read(t *testing.T, events string) outcome {
+	t.Helper()
+	o, err := readOutcome(strings.NewReader(events))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func names(ids []testID) (out []string) {
+	for _, id := range ids {
+		out = append(out, id.String())
+	}
+	return out
+}
+
+func TestFailures(t *testing.T) {
+	o := read(t, twoRuns)
+	flaky, failed := o.failures()
+	if diff := cmp.Diff([]string{"test/e2e TestTwo/a_gateway"}, names(flaky)); diff != "" {
+		t.Errorf("flaky -want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"test/e2e TestTwo/a_daemon"}, names(failed)); diff != "" {
+		t.Errorf("failed -want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"test/e2e TestTwo/names", "test/e2e TestTwo/a_gateway"}, names(o.slowest(2))); diff != "" {
+		t.Errorf("slowest -want +got:\n%s", diff)
+	}
+}
+
+// A test whose own code fails, in no subtest, and the clusters that a run once more cannot bring up.
+func TestFailuresOutsideOfSubtests(t *testing.T) {
+	const p = `"Package":"p","Test":`
+	for _, tt := range []struct {
+		name, events  string
+		flaky, failed []string
+	}{
+		{"bring-up fails, then passes", `{"Action":"fail",` + p + `"T"}{"Action":"pass",` + p + `"T/a"}{"Action":"pass",` + p + `"T"}`, []string{"p T"}, nil},
+		{"part fails, then bring-up", `{"Action":"fail",` + p + `"T/a"}{"Action":"fail",` + p + `"T"}{"Action":"fail",` + p + `"T"}`, nil, []string{"p T/a"}},
+		{"not run once more", `{"Action":"fail",` + p + `"T/a"}{"Action":"fail",` + p + `"T"}`, nil, []string{"p T/a"}},
+		{"all pass", `{"Action":"pass",` + p + `"T/a"}{"Action":"pass",` + p + `"T"}`, nil, nil},
+		{"ended by a panic", `{"Action":"run",` + p + `"T/a"}`, nil, nil}, // the suite fails by its exit status
+	} {
+		o := read(t, tt.events)
+		flaky, failed := o.failures()
+		if !slices.Equal(names(flaky), tt.flaky) || !slices.Equal(names(failed), tt.failed) {
+			t.Errorf("%s: flaky %q, failed %q; want %q, %q", tt.name, flaky, failed, tt.flaky, tt.failed)
+		}
+	}
+}
+
+// A run that was killed has not passed, whatever its exit status.
+func TestUnfinished(t *testing.T) {
+	o := read(t, `{"Action":"start","Package":"a"}{"Action":"pass","Package":"a","Test":"T"}{"Action":"pass","Package":"a"}{"Action":"skip","Package":"b"}{"Action":"start","Package":"c"}`)
+	if err := o.unfinished([]string{"a", "b"}); err != nil {
+		t.Error(err)
+	}
+	if err := o.unfinished([]string{"a", "b", "c"}); err == nil || !strings.Contains(err.Error(), "package c") {
+		t.Errorf("package c has begun only: %v", err)
+	}
+}
+
+func TestReport(t *testing.T) {
+	o := read(t, twoRuns)
+	events := strings.ReplaceAll(twoRuns, `"fail"`, `"pass"`)
+	results := []result{
+		{suite: suite{name: "lint", about: "what linters check"}, took: 61 * time.Second, err: errors.New("exit status 2")},
+		{suite: suite{name: "netns", about: "namespaces"}, took: 9 * time.Second, outcome: read(t, events)},
+		{suite: suite{name: "e2e", about: "two clusters"}, took: 400 * time.Second, err: errors.New("exit status 1"), outcome: o},
+	}
+	const want = `
+=== What took the time
+suite  wall time  tests  slowest
+lint   1m1s       0      
+netns  9s         5      9.0s test/e2e TestTwo/names
+                         4.5s test/e2e TestTwo/a_gateway
+                         2.0s test/e2e TestTwo/a_daemon
+                         0.1s test/e2e TestOther
+e2e    6m40s      5      9.0s test/e2e TestTwo/names
+                         4.5s test/e2e TestTwo/a_gateway
+                         2.0s test/e2e TestTwo/a_daemon
+                         0.1s test/e2e TestOther
+
+=== What was run
+--- FAIL: lint: exit status 2
+FAIL	lint	61.0s	what linters check
+ok  	netns	9.0s	namespaces
+--- FAIL: test/e2e TestTwo/a_daemon (2.00s)
+FAIL	e2e	400.0s	two clusters
+
+DONE 10 tests, 2 failures, 1 flaky in 470.0s
+FLAKY: test/e2e TestTwo/a_gateway: failed, passed when it was run once more; its first log is kept/e2e-TestTwo_a_gateway.log
+`
+	var got bytes.Buffer
+	report(&got, results, "kept")
+	if diff := cmp.Diff(want, got.String()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// The log that is kept is that of the first run: of the part, of the test around it, and nothing of the run once more.
+func TestKeepLogs(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "flaky")
+	if err := (result{suite: suite{name: "e2e"}, outcome: read(t, twoRuns)}).keepLogs(dir); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(dir, "e2e-TestTwo_a_gateway.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "clusters are up\n3 datagrams lost\nstate of the clusters\n"; string(got) != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if err := (result{suite: suite{name: "race"}, outcome: read(t, "")}).keepLogs(filepath.Join(dir, "none")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "none")); !os.IsNotExist(err) {
+		t.Errorf("without flaky tests: %v, want no directory", err)
+	}
+}
+
+// Each package with tests is in exactly one suite of `make test`, and what is run once more holds no unit, packet or race tests.
+func TestEachPackageIsRunOnce(t *testing.T) {
+	t.Chdir("../..")
+	all, err := list([]string{"./..."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := map[string][]string{}
+	for _, s := range suites {
+		if s.full || s.target != "" {
+			continue
+		}
+		if s.rerun && s.race {
+			t.Errorf("suite %s repeats tests with the race detector", s.name)
+		}
+		packages, err := s.expand()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range packages {
+			runs[p] = append(runs[p], s.name)
+			if s.rerun && strings.HasSuffix(p, "/test/packet") {
+				t.Errorf("suite %s repeats packet tests", s.name)
+			}
+		}
+	}
+	for _, p := range all {
+		if len(runs[p]) != 1 {
+			t.Errorf("%s is in the suites %q, want one", p, runs[p])
+		}
+	}
+}
+
+func TestChoose(t *testing.T) {
+	of := func(chosen []suite) (names []string) {
+		for _, s := range chosen {
+			names = append(names, s.name)
+		}
+		return names
+	}
+	ordinary, _ := choose(nil, false) // fails only for names
+	full, _ := choose(nil, true)
+	if a, b := of(ordinary), of(full); len(a) == 0 || len(b) <= len(a) || !slices.Equal(a, b[:len(a)]) {
+		t.Errorf("make test runs %q, make test-full %q; want more, after the same", a, b)
+	}
+	named, err := choose([]string{"wires", "race"}, false)
+	if err != nil || !slices.Equal(of(named), []string{"race", "wires"}) {
+		t.Errorf("%q, %v", of(named), err)
+	}
+	if _, err := choose([]string{"all"}, false); err == nil || !strings.Contains(err.Error(), `"all"`) {
+		t.Errorf("an unknown suite: %v", err)
+	}
+}
