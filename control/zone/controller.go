@@ -46,8 +46,8 @@ type Controller struct {
 
 	synced atomic.Bool
 	began  atomic.Pointer[time.Time] // of the reconcile that runs; nil: none does
-	dead   atomic.Pointer[[]string] // clusters
-	poked  chan struct{}            // they have changed
+	dead   atomic.Pointer[[]string]  // clusters
+	poked  chan struct{}             // they have changed
 	// problems that were logged last.
 	problems string
 }
