@@ -117,7 +117,7 @@ func (a *agent) addNetwork(c config.Config, to hub.Options, tokens *credential.S
 		return fmt.Errorf("add the hub's cache: %w", err)
 	}
 	a.hub = h
-	a.metrics = append(a.metrics, h.Metrics())
+	a.metrics = append(a.metrics, h.Metrics(), tokens.Metrics())
 	return setupControllers(a.manager, c, h, tokens)
 }
 
