@@ -16,8 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/pelago-net/pelago/cmd/internal/program"
 	"github.com/pelago-net/pelago/control/addresses"
 	"github.com/pelago-net/pelago/control/blocks"
 	"github.com/pelago-net/pelago/control/config"
@@ -38,7 +40,7 @@ const (
 	// Limits of requests to the hub, per second.
 	hubQPS   = 50
 	hubBurst = 100
-	// drainTime bounds how long running reconciles may take at the end.
+	// drainTime bounds the wait for running reconciles at the end.
 	drainTime = 10 * time.Second
 	// renewDeadline is how long the leader tries to renew its lease before it gives up, below the 15 s that the lease lasts.
 	renewDeadline = 10 * time.Second
@@ -49,11 +51,12 @@ type agent struct {
 	manager ctrl.Manager
 	hub     *hub.Hub // of the role network, else nil
 	metrics []prometheus.Collector
+	live    healthz.Checker // of /healthz
 	// changed ends when the configuration is no longer what the agent was made from.
 	changed context.Context
 }
 
-// open reads the member's configuration and constructs the controllers. The hub is not asked for anything.
+// open reads the member's configuration and constructs the controllers. It sends no request to the hub.
 func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 	scheme, err := o.roles.scheme(member)
 	if err != nil {
@@ -68,14 +71,19 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 		return nil, err
 	}
 	mo := managerOptions(o, scheme)
-	if o.leaderElect { // what is written in the member goes through the fence
+	attempted := func() time.Time { return time.Time{} }
+	if o.leaderElect { // writes to the member pass the fence
 		lock, f, err := fence.Lease(member, mo.LeaderElectionNamespace, mo.LeaderElectionID, "", renewDeadline)
 		if err != nil {
 			return nil, err
 		}
-		mo.LeaderElectionResourceLockInterface = lock
+		mo.LeaderElectionResourceLockInterface, attempted = lock, f.Attempted
 		member = rest.CopyConfig(member)
 		member.Wrap(f.Wrap)
+	}
+	live := program.Liveness(metrics.Registry, attempted)
+	mo.Metrics.ExtraHandlers = map[string]http.Handler{
+		"/healthz": healthz.CheckHandler{Checker: live}, "/readyz": healthz.CheckHandler{Checker: healthz.Ping},
 	}
 	mgr, err := ctrl.NewManager(member, mo)
 	if err != nil {
@@ -88,7 +96,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 		Logger: mgr.GetLogger().WithName("hub"),
 	}
 	changed, restart := context.WithCancel(context.Background())
-	a := &agent{manager: mgr, changed: changed}
+	a := &agent{manager: mgr, live: live, changed: changed}
 	var errs []error
 	if o.roles.network {
 		errs = append(errs, a.addNetwork(have.config, to, tokens))
@@ -102,7 +110,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 	return a, errors.Join(
 		errors.Join(errs...),
 		watchInput(mgr, have, restart),
-		mgr.AddHealthzCheck("ping", healthz.Ping),
+		mgr.AddHealthzCheck("liveness", live),
 		mgr.AddReadyzCheck("ping", healthz.Ping),
 	)
 }
@@ -148,14 +156,10 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *hub.Hub, tokens *cre
 }
 
 func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
-	probe := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	return ctrl.Options{
-		Scheme: scheme,
-		Cache:  cacheOptions(),
-		Metrics: metricsserver.Options{
-			BindAddress:   o.metricsAddress,
-			ExtraHandlers: map[string]http.Handler{"/healthz": probe, "/readyz": probe},
-		},
+		Scheme:                        scheme,
+		Cache:                         cacheOptions(),
+		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
 		HealthProbeBindAddress:        o.healthAddress,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              o.roles.lease(),
@@ -167,7 +171,7 @@ func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
 	}
 }
 
-// run works until ctx ends or the configuration changes; the process that comes next reads the new one.
+// run runs the controllers until ctx ends or the configuration changes; the next process reads the new one.
 func (a *agent) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -176,7 +180,7 @@ func (a *agent) run(ctx context.Context) error {
 		return fmt.Errorf("run the controllers: %w", err)
 	}
 	if a.changed.Err() != nil {
-		a.manager.GetLogger().Info("configuration changed: ending, to be started with the new one")
+		a.manager.GetLogger().Info("configuration changed: ending, for a restart with the new one")
 	}
 	return nil
 }
