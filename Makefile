@@ -85,6 +85,11 @@ KILLS ?= 100
 chaos: setup build ## the hub killed KILLS=100 times during churn, at each write, restored from backups; compared and UIDs followed; out/chaos.json
 	go run ./test/chaos -bin $(BIN) -kills $(KILLS) -dir $(OUT)/chaos -out $(OUT)/chaos.json
 
+FUZZTIME ?= 30s
+FUZZ ?= .
+fuzz: setup ## every fuzz target for FUZZTIME=30s, or those that match FUZZ=package.Target; corpora in out/fuzz
+	go run ./test/fuzz -time $(FUZZTIME) -match '$(FUZZ)' -cache $(OUT)/fuzz
+
 KERNEL ?=
 vm: $(BIN)/pelago-lab ## kernel WireGuard, ESP, netem, older kernels: tests in an emulated machine (KERNEL=6.12); out/vm.json
 	$(BIN)/pelago-lab prerequisites --install
