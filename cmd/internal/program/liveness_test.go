@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ func TestLiveness(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			queues := prometheus.NewRegistry()
+			queues.MustRegister(broken{}) // which must not restart anything
 			running := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: longestRunning}, []string{"name", "controller"})
 			queues.MustRegister(running)
 			running.WithLabelValues("peers", "peers").Set(tt.running.Seconds())
@@ -44,6 +46,16 @@ func TestLiveness(t *testing.T) {
 			}
 		})
 	}
+}
+
+// broken is a collector that fails.
+type broken struct{}
+
+var never = prometheus.NewDesc("never", "fails", nil, nil)
+
+func (broken) Describe(out chan<- *prometheus.Desc) { out <- never }
+func (broken) Collect(out chan<- prometheus.Metric) {
+	out <- prometheus.NewInvalidMetric(never, errors.New("fails"))
 }
 
 // TestLongestRunning: controller-runtime has the gauge that Liveness reads, and it shows a reconcile that hangs.
