@@ -65,8 +65,9 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 	var failed []error
 	for _, t := range targets {
 		fmt.Fprintf(out, "=== %s.%s\n", t.pkg, t.name)
-		// The second -test.fuzzcachedir wins over that of the go command.
-		cmd := o.command(ctx, "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+o.time.String(), t.pkg,
+		// Minimization of one input takes up to a minute by default, during which nothing is fuzzed. The second
+		// -test.fuzzcachedir wins over that of the go command.
+		cmd := o.command(ctx, "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+o.time.String(), "-fuzzminimizetime=1s", t.pkg,
 			"-args", "-test.fuzzcachedir="+filepath.Join(cache, filepath.FromSlash(t.pkg)))
 		cmd.Stdout, cmd.Stderr = out, out
 		if err := cmd.Run(); err != nil {
