@@ -102,6 +102,11 @@ KILLS ?= 100
 chaos: setup build ## kill the hub KILLS=100 times during churn, restore it from backups, compare: out/chaos.json
 	go run ./test/chaos -bin $(BIN) -kills $(KILLS) -dir $(OUT)/chaos -out $(OUT)/chaos.json
 
+FUZZTIME ?= 30s
+FUZZ ?= .
+fuzz: setup ## run every fuzz target for FUZZTIME=30s, or those that match FUZZ=package.Target; corpora in out/fuzz
+	go run ./test/fuzz -time $(FUZZTIME) -match '$(FUZZ)' -cache $(OUT)/fuzz
+
 KERNEL ?=
 vm: $(BIN)/pelago-lab ## test WireGuard, ESP and netem on Debian kernels in an emulated machine (KERNEL=6.12): out/vm.json
 	$(BIN)/pelago-lab prerequisites --install

@@ -85,6 +85,7 @@ func cleaner(o MemberOptions) (*unstructured.Unstructured, error) {
 	}
 	clean := containers[0].(map[string]any)
 	delete(clean, "readinessProbe")
+	delete(clean, "livenessProbe") // init containers have none
 	delete(clean, "ports")
 	rest := map[string]any{"name": clean["name"], "image": clean["image"], "imagePullPolicy": clean["imagePullPolicy"],
 		"command": []any{"sleep", "86400"}}

@@ -322,7 +322,7 @@ func TestBadTables(t *testing.T) {
 		want  string
 	}{
 		{"unknown mode", func(t *Table) { t.Mode = "both" }, `parse mode "both"`},
-		{"no zone", func(t *Table) { t.Zones = nil }, "names no zone"},
+		{"no zone", func(t *Table) { t.Zones = nil }, "no zone: add"},
 		{"the root as zone", func(t *Table) { t.Zones = []string{"."} }, `parse zone "."`},
 		{"an empty label", func(t *Table) { t.Zones = []string{"a..b"} }, `"" is not a DNS label`},
 		{"a zone too long", func(t *Table) { t.Zones = []string{strings.Repeat("a23456789.", 26)} }, "255 octets"},

@@ -38,7 +38,7 @@ func exchange(t testing.TB, h *Handler, m *miekg.Msg) *miekg.Msg {
 	return reply
 }
 
-// ask asks "name TYPE" and says the outcome as an operator would: addresses and
+// ask queries "name TYPE" and returns the outcome in an operator's words: addresses and
 // targets in order of appearance, or NODATA, NXDOMAIN, REFUSED. It fails the
 // test where the flags or the SOA do not fit the outcome.
 func ask(t testing.TB, h *Handler, question string) string {
@@ -79,7 +79,7 @@ func ask(t testing.TB, h *Handler, question string) string {
 	return strings.Join(out, ", ")
 }
 
-// asked collects n answers to one question, sorted, each outcome once.
+// asked collects n answers to one query, sorted, each outcome once.
 func asked(t testing.TB, h *Handler, question string, n int) []string {
 	t.Helper()
 	var out []string

@@ -12,7 +12,7 @@ import (
 )
 
 // Handler answers queries from the newest table. It implements the library's
-// Handler interface; Server also gives it UDP packets as they come.
+// Handler interface; Server also passes it raw UDP packets.
 type Handler struct {
 	index   atomic.Pointer[index]
 	metrics *metrics
@@ -21,14 +21,14 @@ type Handler struct {
 	setting sync.Mutex // one Set at a time; never taken by a query
 }
 
-// buffer is the memory of one answer.
+// buffer holds one query and its answer.
 type buffer struct {
 	query query
 	out   []byte
 }
 
-// NewHandler makes a handler that answers SERVFAIL until the first Set. Its
-// metrics are registered at reg.
+// NewHandler returns a handler that answers SERVFAIL until the first Set. Its
+// metrics are registered with reg.
 func NewHandler(reg prometheus.Registerer) *Handler {
 	return &Handler{
 		metrics: newMetrics(reg),
@@ -36,8 +36,8 @@ func NewHandler(reg prometheus.Registerer) *Handler {
 	}
 }
 
-// Set answers from t from now on. Queries under way finish with the table that
-// they began with. On an error the former table stays.
+// Set replaces the table. Queries under way finish with the former one, which
+// stays on an error.
 func (h *Handler) Set(t Table) error {
 	h.setting.Lock()
 	defer h.setting.Unlock()
@@ -61,7 +61,7 @@ func (h *Handler) ServeDNS(w miekg.ResponseWriter, m *miekg.Msg) {
 		limit = maxTCP
 	}
 	h.reply(b, limit, begin)
-	// A failed write is the asker's loss alone; it asks again.
+	// A failed write loses one answer; the client repeats its query.
 	_, _ = w.Write(b.out)
 	h.buffers.Put(b)
 }
@@ -73,8 +73,8 @@ func (h *Handler) reply(b *buffer, limit int, begin time.Time) {
 	h.metrics.query(rcode, b.query.qtype, time.Since(begin))
 }
 
-// packet answers one UDP message into b.out; false means that it deserves no
-// answer.
+// packet answers one UDP message into b.out and reports whether there is an
+// answer to send.
 func (h *Handler) packet(b *buffer, in []byte) bool {
 	begin := time.Now()
 	if b.query.parsePlain(in) {
@@ -112,8 +112,8 @@ func (h *Handler) packet(b *buffer, in []byte) bool {
 	return true
 }
 
-// accept judges a message by its header alone: responses get no answer, all
-// opcodes but QUERY NOTIMP (RFC 8906 §8.1.4), impossible counts FORMERR.
+// accept validates a message by its header: responses get no answer, opcodes
+// other than QUERY NOTIMP (RFC 8906 §8.1.4), invalid counts FORMERR.
 func (h *Handler) accept(head miekg.Header) miekg.MsgAcceptAction {
 	action := miekg.DefaultMsgAcceptFunc(head)
 	if action != miekg.MsgIgnore && opcode(head) != miekg.OpcodeQuery {
@@ -130,7 +130,7 @@ func (h *Handler) accept(head miekg.Header) miekg.MsgAcceptAction {
 
 func opcode(head miekg.Header) int { return int(head.Bits>>11) & 0xf }
 
-// refuse answers with a header alone.
+// refuse packs an answer that is a header only.
 func (b *buffer) refuse(head miekg.Header, rcode int) {
 	bits := bitQR | head.Bits&(0xf<<11|bitRD) | uint16(rcode)
 	b.out = binary.BigEndian.AppendUint16(b.out[:0], head.Id)

@@ -25,7 +25,7 @@ type index struct {
 	local string
 	ttl   uint32
 	zones []zone // longest name first
-	any   []byte // the answer to ANY: one HINFO that says so
+	any   []byte // the answer to ANY: the HINFO of RFC 8482
 	// services by "<service>.<namespace>".
 	services map[string]*service
 	// namespaces that hold a service: empty non-terminals (RFC 8020).
@@ -50,9 +50,8 @@ type owner struct {
 // empty is a name that exists without records of its own.
 var empty = &owner{}
 
-// compile builds the index of a table. Services that have not changed since
-// prev (which may be nil) are taken over, so that the cost of one change is
-// that of one service.
+// compile builds the index of a table. Services that are unchanged since prev
+// (which may be nil) are reused, so one change costs one service.
 func compile(t Table, prev *index, m *metrics) (*index, error) {
 	x := &index{mode: t.Mode, local: t.LocalCluster, ttl: uint32(t.TTL.Seconds())}
 	if t.TTL == 0 {
@@ -63,7 +62,7 @@ func compile(t Table, prev *index, m *metrics) (*index, error) {
 		return nil, err
 	}
 	if len(t.Zones) == 0 {
-		return nil, errors.New("compile table: it names no zone; give at least clusterset.local")
+		return nil, errors.New("compile table: no zone: add at least clusterset.local")
 	}
 	for _, name := range t.Zones {
 		z, err := newZone(name, x.ttl)
@@ -178,8 +177,8 @@ func (z *zone) relative(name []byte) ([]byte, bool) {
 	return rel, escapes%2 == 0
 }
 
-// find returns the zone of a lower-case name (-1: none of ours) and the name's
-// owner (nil: it does not exist).
+// find returns the index of the zone of a lower-case name (-1: none) and the
+// name's owner (nil: it does not exist).
 func (x *index) find(name []byte) (zoneIndex int, _ *owner) {
 	for i := range x.zones {
 		if rel, ok := x.zones[i].relative(name); ok {
@@ -234,7 +233,7 @@ func (o *owner) records(qtype uint16, zoneIndex int) *set {
 	return nil
 }
 
-// turnOf keeps a service's place in its rotation over a change of the service.
+// turnOf preserves the rotation of a service over its change.
 func turnOf(old *service) *atomic.Uint32 {
 	if old != nil {
 		return old.turn

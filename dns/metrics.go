@@ -9,12 +9,17 @@ import (
 )
 
 // metrics are the server's own. All label values come from fixed lists or from
-// the table, never from a query, so askers cannot make series.
+// the table, never from a query, so clients cannot create series.
 type metrics struct {
 	queries  *prometheus.CounterVec
 	seconds  prometheus.Histogram
 	services *prometheus.CounterVec
-	// byOutcome holds the children of queries, so that a query needs no look-up
+	conns    prometheus.Gauge
+	refused  *prometheus.CounterVec
+	failures *prometheus.CounterVec
+	// refusedTotal and refusedSource are the children of refused.
+	refusedTotal, refusedSource prometheus.Counter
+	// byOutcome holds the children of queries, which spares each query a look-up
 	// under the vector's lock.
 	byOutcome [len(rcodes)][len(qtypes)]prometheus.Counter
 }
@@ -41,7 +46,20 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "submariner_service_discovery_query",
 			Help: "Answers that named a cluster for a service; no destination_cluster means the clusterset IP.",
 		}, []string{"source_cluster", "destination_cluster", "destination_service_name", "destination_service_namespace"}),
+		conns: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "pelago_dns_tcp_connections",
+			Help: "Open TCP connections.",
+		}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pelago_dns_tcp_connections_refused_total",
+			Help: "TCP connections reset because of the limit on all connections (total) or on those of one address (source).",
+		}, []string{"limit"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pelago_dns_socket_errors_total",
+			Help: "Failed reads of a UDP socket and failed accepts of the TCP socket.",
+		}, []string{"transport"}),
 	}
+	m.refusedTotal, m.refusedSource = m.refused.WithLabelValues("total"), m.refused.WithLabelValues("source")
 	for r, rcode := range rcodes {
 		for t, qtype := range qtypes {
 			name := miekg.TypeToString[qtype]
@@ -55,7 +73,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			m.byOutcome[r][t] = m.queries.WithLabelValues(code, name)
 		}
 	}
-	reg.MustRegister(m.queries, m.seconds, m.services)
+	reg.MustRegister(m.queries, m.seconds, m.services, m.conns, m.refused, m.failures)
 	return m
 }
 
@@ -77,8 +95,7 @@ func (m *metrics) outcome(rcode int, qtype uint16) prometheus.Counter {
 }
 
 // destination counts the answers that named one cluster for one service. Its
-// series is made with the first answer: an import that nobody asks for costs
-// none.
+// series is created by the first answer: an import without queries costs none.
 type destination struct {
 	labels  [4]string
 	of      *prometheus.CounterVec
@@ -92,14 +109,14 @@ func (m *metrics) destination(source, cluster, service, namespace string) *desti
 func (d *destination) inc() {
 	c := d.counter.Load()
 	if c == nil {
-		made := d.of.WithLabelValues(d.labels[:]...)
-		d.counter.Store(&made)
-		c = &made
+		created := d.of.WithLabelValues(d.labels[:]...)
+		d.counter.Store(&created)
+		c = &created
 	}
 	(*c).Inc()
 }
 
-// forget drops the series of clusters and services that left the table.
+// forget deletes the series of clusters and services that left the table.
 func (m *metrics) forget(old, now *index) {
 	if old == nil {
 		return

@@ -11,9 +11,9 @@ type query struct {
 	id               uint16
 	recursionDesired bool
 	qtype, class     uint16
-	// question is the question section as it came, to be echoed.
+	// question is the received question section, to be echoed.
 	question []byte
-	// name is the asked name in presentation form and lower case.
+	// name is the queried name in presentation form and lower case.
 	name []byte
 	// rcode is FORMERR if the query cannot be answered at all.
 	rcode int
@@ -21,7 +21,7 @@ type query struct {
 	edns     bool
 	version  uint8
 	dnssecOK bool
-	size     int // octets that the asker takes over UDP
+	size     int // octets that the client accepts over UDP
 
 	nameBuf     [256]byte
 	questionBuf [256 + 4]byte
@@ -45,8 +45,8 @@ const (
 
 // parsePlain reads a query of the usual form straight from the wire: one
 // question with a host name, nothing else but an OPT record without options.
-// It returns false for everything else, good or bad, which parse then judges.
-// A test holds both to the same result.
+// It returns false for everything else, valid or not, which parse handles.
+// A fuzz test compares the results of both.
 func (q *query) parsePlain(msg []byte) bool {
 	if len(msg) < headerLen || msg[2]&0xf8 != 0 { // QR, opcode
 		return false
@@ -125,16 +125,16 @@ func (q *query) parse(m *miekg.Msg) {
 		q.rcode = miekg.RcodeFormatError
 		return
 	}
-	asked := m.Question[0]
-	q.qtype, q.class = asked.Qtype, asked.Qclass
-	n, err := miekg.PackDomainName(miekg.Fqdn(asked.Name), q.questionBuf[:256], 0, nil, false)
+	first := m.Question[0]
+	q.qtype, q.class = first.Qtype, first.Qclass
+	n, err := miekg.PackDomainName(miekg.Fqdn(first.Name), q.questionBuf[:256], 0, nil, false)
 	if err != nil {
 		q.rcode = miekg.RcodeFormatError
 		return
 	}
-	q.question = binary.BigEndian.AppendUint16(q.questionBuf[:n], asked.Qtype)
-	q.question = binary.BigEndian.AppendUint16(q.question, asked.Qclass)
-	q.name = append(q.nameBuf[:0], asked.Name...)
+	q.question = binary.BigEndian.AppendUint16(q.questionBuf[:n], first.Qtype)
+	q.question = binary.BigEndian.AppendUint16(q.question, first.Qclass)
+	q.name = append(q.nameBuf[:0], first.Name...)
 	for i, c := range q.name {
 		if 'A' <= c && c <= 'Z' {
 			q.name[i] = c + 'a' - 'A'

@@ -10,9 +10,8 @@ import (
 )
 
 // Every record is packed once, when the table is compiled. Its owner is always
-// the name that was asked for, so it starts with a compression pointer to the
-// question (RFC 1035 §4.1.4): that gives back the asker's own letter case
-// (0x20) for nothing.
+// the queried name, so it starts with a compression pointer to the question
+// (RFC 1035 §4.1.4), which also preserves the client's letter case (0x20).
 const (
 	headerLen   = 12
 	toQuestion  = 0xc000 | headerLen
@@ -40,8 +39,8 @@ func addressRecord(ip netip.Addr, ttl uint32) []byte {
 }
 
 // srvRecord packs an SRV record (RFC 2782). Priority 0 and weight 50 are what
-// Submariner's users see; equal weights are all that MCS asks for. The target
-// is never compressed.
+// Submariner answers; MCS requires only equal weights. The target is never
+// compressed.
 func srvRecord(port uint16, target []byte, ttl uint32) []byte {
 	rdata := binary.BigEndian.AppendUint16(nil, 0)
 	rdata = binary.BigEndian.AppendUint16(rdata, 50)
@@ -50,7 +49,7 @@ func srvRecord(port uint16, target []byte, ttl uint32) []byte {
 }
 
 // packName turns a fully qualified name into wire form. It fails for names and
-// labels that are too long to be asked for.
+// labels that are too long for a query.
 func packName(fqdn string) ([]byte, error) {
 	buf := make([]byte, 256)
 	n, err := miekg.PackDomainName(fqdn, buf, 0, nil, false)
@@ -60,7 +59,7 @@ func packName(fqdn string) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// order says which of its records a set gives in one answer.
+// order is which of its records a set gives in one answer.
 type order uint8
 
 const (

@@ -62,11 +62,11 @@ func (x *index) answer(b *answer, q *query) int {
 		return q.rcode
 	case q.version > 0:
 		return miekg.RcodeBadVers
-	case q.class != miekg.ClassINET: // CHAOS included: nothing about us for the asking
+	case q.class != miekg.ClassINET: // CHAOS included: no data about the server
 		return miekg.RcodeRefused
 	case q.qtype == miekg.TypeAXFR || q.qtype == miekg.TypeIXFR:
 		return miekg.RcodeRefused
-	case x == nil: // nothing synced yet: let the asker try another server
+	case x == nil: // not synced yet: the client tries another server
 		return miekg.RcodeServerFailure
 	}
 	zoneIndex, o := x.find(q.name)

@@ -27,11 +27,6 @@ func listening(t *testing.T, addr string, table Table) string {
 		if err := s.Close(ctx); err != nil {
 			t.Error(err)
 		}
-		select {
-		case err := <-s.Failed():
-			t.Error(err)
-		default:
-		}
 	})
 	return s.Addr().String()
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // tcpIdle is how long a TCP connection may wait for its next query (RFC 7766
-// §6.2.3 asks for "a few seconds"). CoreDNS keeps forward connections for 10 s.
+// §6.2.3: "a few seconds"). CoreDNS keeps forward connections for 10 s.
 const tcpIdle = 10 * time.Second
 
 // Server is a set of open sockets on one address, UDP and TCP.
@@ -21,19 +21,20 @@ type Server struct {
 	addr   netip.AddrPort
 	udp    []*net.UDPConn
 	tcp    *miekg.Server
+	pulses []*pulse
 	done   sync.WaitGroup
-	failed chan error
+	stop   chan struct{}
 }
 
 // Open listens on addr ("host:port"; ":53" is all addresses, both families)
 // with one TCP and several UDP sockets, and answers with h. The kernel spreads
-// askers over the UDP sockets by their address and port (SO_REUSEPORT); each
+// clients over the UDP sockets by address and port (SO_REUSEPORT); each socket
 // has its own loop, so more sockets than CPUs gain nothing.
 func Open(addr string, sockets int, h *Handler) (*Server, error) {
 	if sockets < 1 {
 		return nil, fmt.Errorf("listen on %s: %d UDP sockets; at least 1 is needed", addr, sockets)
 	}
-	s := &Server{failed: make(chan error, sockets+1)}
+	s := &Server{stop: make(chan struct{})}
 	config := net.ListenConfig{Control: reusePort}
 	for range sockets {
 		conn, err := config.ListenPacket(context.Background(), "udp", addr)
@@ -50,13 +51,13 @@ func Open(addr string, sockets int, h *Handler) (*Server, error) {
 			addr = net.JoinHostPort(host, fmt.Sprint(s.addr.Port()))
 		}
 	}
-	listener, err := net.Listen("tcp", addr)
+	tcp, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on %s/tcp: %w", addr, err), s.closeUDP())
 	}
 	started := make(chan struct{})
 	s.tcp = &miekg.Server{
-		Listener:          listener,
+		Listener:          newListener(tcp.(*net.TCPListener), h.metrics, s.newPulse("tcp", h)),
 		Handler:           h,
 		MsgAcceptFunc:     h.accept,
 		MsgInvalidFunc:    h.invalid,
@@ -65,30 +66,41 @@ func Open(addr string, sockets int, h *Handler) (*Server, error) {
 		NotifyStartedFunc: func() { close(started) },
 	}
 	s.done.Go(func() {
-		if err := s.tcp.ActivateAndServe(); err != nil {
-			s.failed <- fmt.Errorf("serve %s/tcp: %w", addr, err)
-		}
+		// The listener fails only after Close. If this ended for any other reason
+		// the pulse would stop, which Alive reports.
+		_ = s.tcp.ActivateAndServe()
 	})
 	<-started
 	for _, conn := range s.udp {
-		s.done.Go(func() {
-			if err := serveUDP(conn, h); err != nil {
-				s.failed <- fmt.Errorf("serve %s/udp: %w", addr, err)
-			}
-		})
+		p := s.newPulse("udp", h)
+		s.done.Go(func() { serveUDP(conn, h, p) })
 	}
 	return s, nil
 }
 
-// Addr is the address that the sockets have, also when port 0 was asked for.
+func (s *Server) newPulse(transport string, h *Handler) *pulse {
+	p := newPulse(transport, h.metrics.failures.WithLabelValues(transport), s.stop)
+	s.pulses = append(s.pulses, p)
+	return p
+}
+
+// Addr is the address that the sockets have, also when port 0 was requested.
 func (s *Server) Addr() netip.AddrPort { return s.addr }
 
-// Failed gives the error of a socket that stopped without Close.
-func (s *Server) Failed() <-chan error { return s.failed }
+// Alive returns an error if a socket has not been served for beatTimeout: its
+// loop hangs, or all its reads fail. Only a restart helps then.
+func (s *Server) Alive() error {
+	var errs []error
+	for _, p := range s.pulses {
+		errs = append(errs, p.alive())
+	}
+	return errors.Join(errs...)
+}
 
 // Close stops reading, lets queries under way finish until ctx ends, and
-// closes all sockets.
+// closes all sockets. It may be called once.
 func (s *Server) Close(ctx context.Context) error {
+	close(s.stop)
 	err := s.closeUDP()
 	if e := s.tcp.ShutdownContext(ctx); e != nil {
 		err = errors.Join(err, fmt.Errorf("close %s/tcp: %w", s.addr, e))
@@ -114,26 +126,36 @@ func (s *Server) closeUDP() error {
 	return errors.Join(errs...)
 }
 
+// packetConn is what serveUDP needs of a *net.UDPConn.
+type packetConn interface {
+	ReadMsgUDPAddrPort(b, oob []byte) (n, oobn, flags int, from netip.AddrPort, err error)
+	WriteMsgUDPAddrPort(b, oob []byte, to netip.AddrPort) (n, oobn int, err error)
+	SetReadDeadline(t time.Time) error
+}
+
 // serveUDP reads and answers one packet after the other until the socket is
 // closed. The library's server starts a goroutine and unpacks a message for
 // each packet; a loop with its own memory costs about half as much per query.
-func serveUDP(conn *net.UDPConn, h *Handler) error {
+func serveUDP(conn packetConn, h *Handler, p *pulse) {
 	// Queries are small; one that is longer fails to parse and gets FORMERR.
 	in := make([]byte, 4096)
 	oob := make([]byte, 128)
 	b := &buffer{out: make([]byte, 0, maxUDP)}
+	// Like every other it fails on a closed socket only, and so does the read.
+	_ = conn.SetReadDeadline(time.Now().Add(beatInterval))
 	for {
 		n, oobn, _, from, err := conn.ReadMsgUDPAddrPort(in, oob)
-		if errors.Is(err, net.ErrClosed) {
-			return nil
-		}
 		if err != nil {
-			return err
+			if !p.failed(err, conn.SetReadDeadline) {
+				return
+			}
+			continue
 		}
+		p.succeeded = true
 		if !h.packet(b, in[:n]) {
 			continue
 		}
-		// A failed write is the asker's loss alone; it asks again.
+		// A failed write loses one answer; the client repeats its query.
 		_, _, _ = conn.WriteMsgUDPAddrPort(b.out, answerFrom(oob[:oobn]), from)
 	}
 }

@@ -17,7 +17,7 @@ type service struct {
 	to     map[string]*destination // by cluster id
 }
 
-// srvSet is an SRV RRset with the names whose addresses belong beside it.
+// srvSet is an SRV RRset with the targets of its additional section.
 type srvSet struct {
 	set
 	glue []glue
@@ -80,7 +80,7 @@ func (b *builder) clusterSetIP() {
 		if b.x.mode == ModeMCS {
 			continue // reserved: the name exists and has no records
 		}
-		for _, e := range c.Endpoints { // ready or not: the asker chose this cluster
+		for _, e := range c.Endpoints { // ready or not: the client chose this cluster
 			b.address(c.ID, e.IP, inOrder, c.ID)
 		}
 		b.ports(c.ID, c.ID, c.portsOr(b.from.Ports), c.ID, o.a != nil || o.aaaa != nil)
@@ -206,8 +206,8 @@ func (b *builder) ports(prefix, targetPrefix string, ports []Port, cluster strin
 }
 
 // packSRV turns the collected targets into records, per zone because a target
-// is a full name. A target that is too long for a name is left out: nobody
-// could ask for its address.
+// is a full name. A target that is too long for a name is left out: its address
+// could not be queried.
 func (b *builder) packSRV() {
 	for i, z := range b.x.zones {
 		packed := map[target][]byte{} // names share their records
@@ -253,8 +253,8 @@ func (b *builder) srvRecord(t target, zone string) []byte {
 	return srvRecord(t.port, wire, b.x.ttl)
 }
 
-// name notes the cluster that the newest record belongs to. Records come in
-// cluster by cluster, so looking at the last one is enough to name each once.
+// name records the cluster of the newest record. Records are added cluster by
+// cluster, so comparing the last one keeps each once.
 func (s *set) name(d *destination, always bool) {
 	if always || len(s.to) == 0 || s.to[len(s.to)-1] != d {
 		s.to = append(s.to, d)
@@ -263,7 +263,7 @@ func (s *set) name(d *destination, always bool) {
 
 // tidy sorts a set's records, so that equal tables give equal answers, and
 // drops duplicates (RFC 2181 §5). A set that is given one by one keeps its
-// records beside its clusters: they come one per cluster, in order of ids.
+// records parallel to its clusters: one per cluster, in order of ids.
 func tidy(s *set) {
 	if s == nil || s.order == oneByOne {
 		return

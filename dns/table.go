@@ -39,7 +39,7 @@ func ParseMode(s string) (Mode, error) {
 	return "", fmt.Errorf("parse mode %q: want %q or %q, as the broker's clusterset has it", s, ModeSubmariner, ModeMCS)
 }
 
-// ServiceType says how clients reach a service.
+// ServiceType is how clients reach a service.
 type ServiceType string
 
 const (
@@ -50,7 +50,7 @@ const (
 )
 
 // DefaultTTL is the time a resolver may keep an answer. Five seconds bound how
-// long a dead cluster is still asked for.
+// long a dead cluster still gets connections.
 const DefaultTTL = 5 * time.Second
 
 // Table is everything that the server knows, as plain values. Whoever hands it

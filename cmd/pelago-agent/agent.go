@@ -16,8 +16,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/pelago-net/pelago/cmd/internal/program"
 	"github.com/pelago-net/pelago/control/agent/coredns"
 	"github.com/pelago-net/pelago/control/agent/ipam"
 	"github.com/pelago-net/pelago/control/agent/peering"
@@ -32,7 +34,7 @@ const (
 	// Limits of requests to the hub, per second.
 	hubQPS   = 50
 	hubBurst = 100
-	// drainTime bounds how long running reconciles may take at the end.
+	// drainTime bounds the wait for running reconciles at the end.
 	drainTime = 10 * time.Second
 	// renewDeadline is how long the leader tries to renew its lease before it gives up, below the 15 s that the lease lasts.
 	renewDeadline = 10 * time.Second
@@ -43,11 +45,12 @@ type agent struct {
 	manager ctrl.Manager
 	hub     *kube.Hub // of the role network, else nil
 	metrics []prometheus.Collector
+	live    healthz.Checker // of /healthz
 	// changed ends when the configuration is no longer what the agent was made from.
 	changed context.Context
 }
 
-// open reads the member's configuration and constructs the controllers. The hub is not asked for anything.
+// open reads the member's configuration and constructs the controllers. It sends no request to the hub.
 func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 	scheme, err := o.roles.scheme(member)
 	if err != nil {
@@ -62,14 +65,19 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 		return nil, err
 	}
 	mo := managerOptions(o, scheme)
-	if o.leaderElect { // what is written in the member goes through the fence
+	attempted := func() time.Time { return time.Time{} }
+	if o.leaderElect { // writes to the member pass the fence
 		lock, f, err := kube.FencedLease(member, mo.LeaderElectionNamespace, mo.LeaderElectionID, "", renewDeadline)
 		if err != nil {
 			return nil, err
 		}
-		mo.LeaderElectionResourceLockInterface = lock
+		mo.LeaderElectionResourceLockInterface, attempted = lock, f.Attempted
 		member = rest.CopyConfig(member)
 		member.Wrap(f.Wrap)
+	}
+	live := program.Liveness(metrics.Registry, attempted)
+	mo.Metrics.ExtraHandlers = map[string]http.Handler{
+		"/healthz": healthz.CheckHandler{Checker: live}, "/readyz": healthz.CheckHandler{Checker: healthz.Ping},
 	}
 	mgr, err := ctrl.NewManager(member, mo)
 	if err != nil {
@@ -82,7 +90,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 		Logger: mgr.GetLogger().WithName("hub"),
 	}
 	changed, restart := context.WithCancel(context.Background())
-	a := &agent{manager: mgr, changed: changed}
+	a := &agent{manager: mgr, live: live, changed: changed}
 	var errs []error
 	if o.roles.network {
 		errs = append(errs, a.addNetwork(have.config, to, tokens))
@@ -96,7 +104,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 	return a, errors.Join(
 		errors.Join(errs...),
 		watchInput(mgr, have, restart),
-		mgr.AddHealthzCheck("ping", healthz.Ping),
+		mgr.AddHealthzCheck("liveness", live),
 		mgr.AddReadyzCheck("ping", healthz.Ping),
 	)
 }
@@ -111,7 +119,7 @@ func (a *agent) addNetwork(c config.Config, to kube.HubOptions, tokens *peering.
 		return fmt.Errorf("add the hub's cache: %w", err)
 	}
 	a.hub = h
-	a.metrics = append(a.metrics, h.Metrics())
+	a.metrics = append(a.metrics, h.Metrics(), tokens.Metrics())
 	return setupControllers(a.manager, c, h, tokens)
 }
 
@@ -142,14 +150,10 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 }
 
 func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
-	probe := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	return ctrl.Options{
-		Scheme: scheme,
-		Cache:  cacheOptions(),
-		Metrics: metricsserver.Options{
-			BindAddress:   o.metricsAddress,
-			ExtraHandlers: map[string]http.Handler{"/healthz": probe, "/readyz": probe},
-		},
+		Scheme:                        scheme,
+		Cache:                         cacheOptions(),
+		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
 		HealthProbeBindAddress:        o.healthAddress,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              o.roles.lease(),
@@ -161,7 +165,7 @@ func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
 	}
 }
 
-// run works until ctx ends or the configuration changes; the process that comes next reads the new one.
+// run runs the controllers until ctx ends or the configuration changes; the next process reads the new one.
 func (a *agent) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -170,7 +174,7 @@ func (a *agent) run(ctx context.Context) error {
 		return fmt.Errorf("run the controllers: %w", err)
 	}
 	if a.changed.Err() != nil {
-		a.manager.GetLogger().Info("configuration changed: ending, to be started with the new one")
+		a.manager.GetLogger().Info("configuration changed: ending, for a restart with the new one")
 	}
 	return nil
 }

@@ -303,6 +303,11 @@ func (s *clusterset) testHubAway(t *testing.T) {
 			t.Errorf("changed while the hub was away: %s", problem)
 		}
 	}
+	for _, m := range []*member{s.g1, s.g2} {
+		if err := m.running.live(nil); err != nil {
+			t.Errorf("a restart is due while the hub is away: %v", err)
+		}
+	}
 
 	s.line.Heal()
 	within(t, unexportLimit, "un-export reaches the hub", s.atHubIs(ns, "dropped"))

@@ -28,10 +28,13 @@ const (
 	// maxSockets bounds the UDP loops on big machines: each one answers more
 	// than 100,000 queries a second.
 	maxSockets = 8
-	// closing bounds the wait for queries under way.
-	closing = 5 * time.Second
-	// configRetry is the pause after the ConfigMap could not be read.
+	// closeTimeout bounds the wait for queries under way.
+	closeTimeout = 5 * time.Second
+	// configRetry is the interval between attempts to read the ConfigMap.
 	configRetry = 2 * time.Second
+	// reconcileTimeout bounds one reconcile of the table, after which it is
+	// reported as hung: 250,000 endpoints take 1.6 s.
+	reconcileTimeout = 2 * time.Minute
 )
 
 // daemon is the running program: its sockets and its state.
@@ -45,15 +48,16 @@ type daemon struct {
 
 	controller atomic.Pointer[zone.Controller] // nil until the configuration is known
 	draining   atomic.Bool
+	hung       time.Duration // reconcileTimeout; another one in tests
 }
 
-// open opens the sockets. Queries get SERVFAIL until serve has seen the API.
+// open opens the sockets. Queries get SERVFAIL until serve has set a table.
 func open(o options, log *slog.Logger) (*daemon, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	d := &daemon{options: o, log: log, handler: dns.NewHandler(registry), pages: http.NewServeMux()}
+	d := &daemon{options: o, log: log, handler: dns.NewHandler(registry), pages: http.NewServeMux(), hung: reconcileTimeout}
 	d.pages.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	d.pages.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	d.pages.HandleFunc("/healthz", d.healthz)
 	d.pages.HandleFunc("/readyz", d.readyz)
 
 	var err error
@@ -66,8 +70,25 @@ func open(o options, log *slog.Logger) (*daemon, error) {
 	return d, nil
 }
 
-// readyz says whether askers may be sent here. It does not ask whether the API
-// server can be reached: the last answers are still right, or the best there is.
+// healthz fails only if a restart helps: a socket or the reconcile loop hangs.
+// An API server that is away is no reason, because a restart would lose the
+// table.
+func (d *daemon) healthz(w http.ResponseWriter, _ *http.Request) {
+	err := d.server.Alive()
+	if c := d.controller.Load(); c != nil {
+		if age := c.Busy(); age > d.hung {
+			err = errors.Join(err, fmt.Errorf("a reconcile of the table has been running for %s", age.Round(time.Second)))
+		}
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+// readyz reports whether clients may be sent here. It does not depend on the
+// API server: the last table is right, or the best there is.
 func (d *daemon) readyz(w http.ResponseWriter, _ *http.Request) {
 	c := d.controller.Load()
 	switch {
@@ -80,8 +101,8 @@ func (d *daemon) readyz(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// serve answers until ctx ends, then for the time of drain, while the cluster
-// learns that this server is not ready any more. It closes everything.
+// serve answers until ctx ends, then for the time of drain, while endpoint
+// slices propagate that this pod is no longer ready. It closes everything.
 func (d *daemon) serve(ctx context.Context, api *rest.Config) error {
 	d.log.Info("listening", "dns", d.server.Addr(), "http", d.http.Addr())
 	pages := &http.Server{Handler: d.pages, ReadHeaderTimeout: 10 * time.Second}
@@ -103,33 +124,29 @@ func (d *daemon) serve(ctx context.Context, api *rest.Config) error {
 	var err error
 	select {
 	case err = <-failed:
-	case err = <-d.server.Failed():
 	case <-ctx.Done():
 		d.draining.Store(true)
 		d.log.Info("ending", "drain", d.options.drain)
 		err = d.drain(failed)
 	}
-	end, cancel := context.WithTimeout(context.Background(), closing)
+	end, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return errors.Join(err, d.server.Close(end), pages.Shutdown(end))
 }
 
-// drain lets the server answer for its time, unless something of it fails before. ctx has ended already; who cannot
-// wait gives a shorter time, or kills the process.
+// drain keeps the server answering for the time of --drain, unless a part of it fails before.
 func (d *daemon) drain(failed <-chan error) error {
 	timer := time.NewTimer(d.options.drain)
 	defer timer.Stop()
 	select {
 	case err := <-failed:
 		return err
-	case err := <-d.server.Failed():
-		return err
 	case <-timer.C:
 		return nil
 	}
 }
 
-// follow keeps the handler's table in step with the API until ctx ends.
+// follow keeps the handler's table in sync with the API until ctx ends.
 func (d *daemon) follow(ctx context.Context, api *rest.Config) error {
 	c := d.options.zone
 	for logged := ""; c.LocalCluster == ""; {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"strings"
@@ -18,10 +20,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/agent/zone"
+	"github.com/pelago-net/pelago/dns"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -133,6 +138,76 @@ func TestDaemon(t *testing.T) {
 	if got := page("/healthz"); !strings.Contains(got, "refused") {
 		t.Errorf("/healthz after the end: %s", got)
 	}
+}
+
+// TestLiveness: an API server that is away never fails the
+// liveness probe; a reconcile that hangs does.
+func TestLiveness(t *testing.T) {
+	lines := make(chan string, 100)
+	away, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := away.Close(); err != nil {
+		t.Fatal(err)
+	}
+	o, err := parse([]string{"--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--drain=1ms", "--cluster-id=g1"}, func(string) string { return "" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := open(o, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.hung = 0
+	ctx, terminate := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.serve(ctx, &rest.Config{Host: "http://" + away.Addr().String()}) }()
+	healthz := func() (int, string) {
+		w := httptest.NewRecorder()
+		d.pages.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+		return w.Code, strings.TrimSpace(w.Body.String())
+	}
+	for line := range lines {
+		if strings.Contains(line, "cannot watch services yet") {
+			break
+		}
+	}
+	if code, text := healthz(); code != http.StatusOK {
+		t.Errorf("/healthz without API server: %d %s", code, text)
+	}
+
+	blocked, unblock := make(chan struct{}), make(chan struct{})
+	busy := zone.New(shared.Config(t), o.zone, func(dns.Table) error { close(blocked); <-unblock; return errors.New("the end") }, slog.New(slog.DiscardHandler))
+	reconciled := make(chan error)
+	go func() { reconciled <- busy.Run(ctx) }()
+	<-blocked
+	d.controller.Store(busy)
+	if code, text := healthz(); code != http.StatusServiceUnavailable || !strings.Contains(text, "a reconcile of the table has been running for") {
+		t.Errorf("/healthz with a hung reconcile: %d %s", code, text)
+	}
+	close(unblock)
+	if err := <-reconciled; err == nil {
+		t.Error("the refused table is no error")
+	}
+	if code, text := healthz(); code != http.StatusOK {
+		t.Errorf("/healthz after the reconcile: %d %s", code, text)
+	}
+	terminate()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// lineWriter sends each line of a log.
+type lineWriter chan<- string
+
+func (w lineWriter) Write(b []byte) (int, error) {
+	select {
+	case w <- string(b):
+	default: // the test has seen enough
+	}
+	return len(b), nil
 }
 
 // TestRefusedConfiguration: what no retry mends ends the program.

@@ -13,7 +13,7 @@ import (
 
 func main() { program.Main("pelago-dns", run) }
 
-// run is the whole program; it ends with ctx.
+// run serves until ctx ends.
 func run(ctx context.Context, args []string) error {
 	o, err := parse(args, os.Getenv)
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"github.com/pelago-net/pelago/dns"
 )
 
-// defaultZone is served beside the custom domains.
+// defaultZone is served in addition to the custom domains.
 const defaultZone = "clusterset.local"
 
 // options are the flags; each can also be given in the environment, as
 // --cluster-id in PELAGO_CLUSTER_ID.
 type options struct {
-	// zone is complete if a cluster id was given; else pelago-config is read.
+	// zone is complete if --cluster-id was given; else pelago-config is read.
 	zone       zone.Config
 	listen     string
 	metrics    string
@@ -39,9 +39,9 @@ func parse(args []string, getenv func(string) string) (options, error) {
 	flags.StringVar(&zones, "zones", defaultZone, "served domains, separated by commas; with --cluster-id")
 	flags.StringVar(&o.listen, "listen", ":53", "address for queries, UDP and TCP")
 	flags.StringVar(&o.metrics, "metrics", ":9153", "address for /metrics, /healthz and /readyz")
-	flags.StringVar(&o.verdict, "verdict-socket", topology.DeadClustersSocket, "Unix socket of the node's pelago-node, which tells which clusters are dead")
+	flags.StringVar(&o.verdict, "verdict-socket", topology.DeadClustersSocket, "Unix socket on which the node's pelago-node reports dead clusters")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "access to the API server; empty: the pod's own")
-	flags.DurationVar(&o.drain, "drain", 3*time.Second, "time between not ready and the end, for the cluster to stop asking")
+	flags.DurationVar(&o.drain, "drain", 3*time.Second, "time between not ready and the end, for endpoint slices to propagate")
 
 	flags.SetOutput(io.Discard) // errors are returned, and logged once
 	flags.Usage = func() {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -18,10 +19,11 @@ import (
 // more than a thousand a second. What fills a cache is not counted, and the lease goes its own way.
 const inFlight = 8
 
-// access is how the controllers reach the hub's API server, and the gate through which they write there and into members.
+// access is how the controllers reach the hub's API server, and the gate that their writes there and into members pass.
 type access struct {
-	config *rest.Config
-	gate   transport.WrapperFunc
+	config    *rest.Config
+	gate      transport.WrapperFunc
+	attempted func() time.Time // see fence.Fence
 }
 
 // way is one through the gate, with a bound of its own: who has few workers does not wait behind who has hundreds.

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
@@ -27,6 +28,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/cmd/internal/program"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
@@ -84,7 +86,7 @@ func open(ctx context.Context, cfg *rest.Config, o options) (ctrl.Manager, error
 	}
 	return mgr, errors.Join(
 		setupControllers(mgr, id, uid, a, o),
-		mgr.AddHealthzCheck("ping", healthz.Ping),
+		mgr.AddHealthzCheck("liveness", program.Liveness(metrics.Registry, a.attempted)),
 		mgr.AddReadyzCheck("ping", healthz.Ping),
 	)
 }
@@ -124,13 +126,13 @@ func newManager(cfg *rest.Config, o options, scheme *runtime.Scheme) (mgr ctrl.M
 	if mo.Cache.HTTPClient, err = rest.HTTPClientFor(kube.RetryingConfig(cfg, minPause, maxPause, ctrl.Log)); err != nil {
 		return nil, a, fmt.Errorf("connect the cache to the hub's API server at %s: %w", cfg.Host, err)
 	}
-	a = access{cfg, func(next http.RoundTripper) http.RoundTripper { return next }}
+	a = access{cfg, func(next http.RoundTripper) http.RoundTripper { return next }, func() time.Time { return time.Time{} }}
 	if o.leaderElect {
 		lock, f, err := kube.FencedLease(cfg, deploy.SystemNamespace, deploy.HubName, o.identity, renewDeadline)
 		if err != nil {
 			return nil, a, err
 		}
-		mo.LeaderElectionResourceLockInterface, a.gate = lock, f.Wrap
+		mo.LeaderElectionResourceLockInterface, a.gate, a.attempted = lock, f.Wrap, f.Attempted
 	}
 	if mgr, err = ctrl.NewManager(a.way(), mo); err != nil {
 		return nil, a, fmt.Errorf("make the manager: %w", err)

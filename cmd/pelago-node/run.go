@@ -160,7 +160,13 @@ func metrics(kernel observe.Source, d *node.Daemon) http.Handler {
 
 func health(d *node.Daemon) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := d.Alive(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
 	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !d.Ready() {
 			http.Error(w, "the first full set of tables is not in the kernel yet", http.StatusServiceUnavailable)

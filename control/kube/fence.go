@@ -15,13 +15,29 @@ type Fence struct {
 	valid time.Duration
 	now   func() time.Time
 
-	mu      sync.Mutex
-	renewed time.Time // zero: not, or given back
+	mu        sync.Mutex
+	renewed   time.Time // zero: never, or released
+	attempted time.Time // zero: never
 }
 
-// New makes a Fence that is open for a while after each renewal of the lease: less than the lease lasts, as a write takes its time,
+// New makes a Fence that is open for valid after each renewal of the lease: less than the lease lasts, because a write takes time,
 // and no less than the leader tries to renew it.
 func NewFence(valid time.Duration) *Fence { return &Fence{valid: valid, now: time.Now} }
+
+// Attempted returns when the lease was last read or written, whether that succeeded or not; zero: never. The loop of the leader
+// election does so every few seconds, as leader or not.
+func (f *Fence) Attempted() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.attempted
+}
+
+func (f *Fence) attempt() (now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.attempted = f.now()
+	return f.attempted
+}
 
 // Lock is the lock on the lease, whose renewals open the fence.
 func (f *Fence) Lock(lease resourcelock.Interface) resourcelock.Interface { return &lock{lease, f} }
@@ -31,18 +47,24 @@ type lock struct {
 	fence *Fence
 }
 
+// Get reads the lease.
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	l.fence.attempt()
+	return l.Interface.Get(ctx)
+}
+
 // Create makes the lease.
 func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	return l.fence.renew(r, func() error { return l.Interface.Create(ctx, r) })
 }
 
-// Update renews the lease, or gives it back.
+// Update renews the lease, or releases it.
 func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	return l.fence.renew(r, func() error { return l.Interface.Update(ctx, r) })
 }
 
 func (f *Fence) renew(r resourcelock.LeaderElectionRecord, do func() error) error {
-	began := f.now() // others count from when they see the lease, which is later
+	began := f.attempt() // others count from when they observe the lease, which is later
 	if err := do(); err != nil {
 		return err
 	}
@@ -54,7 +76,7 @@ func (f *Fence) renew(r resourcelock.LeaderElectionRecord, do func() error) erro
 	return nil
 }
 
-// Wrap lets requests through to next: reads always, writes while the fence is open.
+// Wrap passes requests to next: reads always, writes while the fence is open.
 func (f *Fence) Wrap(next http.RoundTripper) http.RoundTripper { return &gate{f, next} }
 
 type gate struct {
@@ -72,7 +94,7 @@ func (g *gate) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.next.RoundTrip(r)
 }
 
-// open is nil while the fence is open. The time since the renewal is that of the clock that goes on in sleep, whichever it is.
+// open returns nil while the fence is open. Of the two clocks, wall and monotonic, that one counts which ran during a suspension.
 func (f *Fence) open() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

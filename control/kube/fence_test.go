@@ -25,6 +25,31 @@ func (l *lease) write() error {
 	return l.err
 }
 
+func (l *lease) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	return nil, nil, l.write()
+}
+
+// Every access to the lease is an attempt, above all one that fails: the API server may be away.
+func TestAttempted(t *testing.T) {
+	clock := time.Unix(1_700_000_000, 0)
+	f := NewFence(10 * time.Second)
+	f.now = func() time.Time { return clock }
+	l := f.Lock(&lease{clock: &clock, err: errors.New("connection refused")})
+	if !f.Attempted().IsZero() {
+		t.Errorf("attempted at %s before the first attempt", f.Attempted())
+	}
+	for name, do := range map[string]func() error{
+		"get":    func() error { _, _, err := l.Get(t.Context()); return err },
+		"create": func() error { return l.Create(t.Context(), resourcelock.LeaderElectionRecord{}) },
+		"update": func() error { return l.Update(t.Context(), resourcelock.LeaderElectionRecord{}) },
+	} {
+		clock = clock.Add(time.Minute)
+		if began := clock; do() == nil || !f.Attempted().Equal(began) {
+			t.Errorf("%s: attempted at %s, want %s", name, f.Attempted(), began)
+		}
+	}
+}
+
 type passed int
 
 func (p *passed) RoundTrip(*http.Request) (*http.Response, error) {

@@ -44,10 +44,11 @@ type HubOptions struct {
 }
 
 // Access is the config of requests to the hub, for parts that keep a cache and a client of their own: each request carries the
-// token of the moment, and reads wait while the hub is away. The collector is the gauge pelago_hub_connected.
+// token of the moment, and reads wait while the hub is away. The collector
+// has pelago_hub_connected and pelago_hub_failed_requests_total.
 func HubConfig(o HubOptions) (*rest.Config, prometheus.Collector) {
 	config, reach := access(o)
-	return config, reach.gauge
+	return config, reach
 }
 
 func access(o HubOptions) (*rest.Config, *reachability) {
@@ -135,8 +136,8 @@ func (h *Hub) NeedLeaderElection() bool { return true }
 // Client reads from the cache and writes to the hub. Read only after Synced: before, a read waits.
 func (h *Hub) Client() client.Client { return h.cluster.GetClient() }
 
-// Metrics is the gauge pelago_hub_connected.
-func (h *Hub) Metrics() prometheus.Collector { return h.reach.gauge }
+// Metrics has pelago_hub_connected and pelago_hub_failed_requests_total.
+func (h *Hub) Metrics() prometheus.Collector { return h.reach }
 
 // Namespace is the broker namespace.
 func (h *Hub) Namespace() string { return h.namespace }

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
@@ -80,6 +83,63 @@ func TestAWaitingReadEndsWithItsContext(t *testing.T) {
 	}))
 	if _, err := c.RoundTrip(request(t, ctx, http.MethodGet)); err == nil {
 		t.Error("no error after the end of the context")
+	}
+}
+
+// TestConnected: the gauge is 1 only while the hub serves requests; the reason why it does not is counted and logged.
+func TestConnected(t *testing.T) {
+	untrusted := httptest.NewTLSServer(http.NotFoundHandler())
+	defer untrusted.Close()
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	fails := func(url string) error {
+		resp, err := http.Get(url)
+		if err == nil {
+			resp.Body.Close()
+			t.Fatalf("%s answers", url)
+		}
+		return err
+	}
+	noTrust, noTLS := fails(untrusted.URL), fails("https"+strings.TrimPrefix(plain.URL, "http"))
+	var log []string
+	r := newReachability(funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{}))
+	for _, step := range []struct {
+		name, method string
+		code         int
+		err          error
+		connected    float64
+		reason, log  string
+	}{
+		{name: "served", method: http.MethodGet, code: 200, connected: 1, log: "hub answers"},
+		{name: "expired token", method: http.MethodPatch, code: 401, reason: "unauthorized", log: "token"},
+		{name: "served again", method: http.MethodGet, code: 200, connected: 1, log: "hub answers"},
+		{name: "one object refused", method: http.MethodPatch, code: 403, connected: 1, reason: "forbidden"},
+		{name: "revoked", method: http.MethodGet, code: 403, reason: "forbidden", log: "unjoined"},
+		{name: "one object refused while revoked", method: http.MethodPatch, code: 403, reason: "forbidden"},
+		{name: "broken", method: http.MethodGet, code: 500, reason: "server-error", log: "fails"},
+		{name: "other CA", method: http.MethodGet, err: noTrust, reason: "certificate", log: "certificate is not trusted"},
+		{name: "no TLS", method: http.MethodGet, err: noTLS, reason: "certificate"},
+		{name: "away", method: http.MethodGet, err: errors.New("connection refused"), reason: "unreachable", log: "cannot be reached"},
+		{name: "object not found", method: http.MethodGet, code: 404, connected: 1, log: "hub answers"},
+	} {
+		log = nil
+		before := 0.0
+		if step.reason != "" {
+			before = testutil.ToFloat64(r.failures.WithLabelValues(step.reason))
+		}
+		r.note(step.method, &http.Response{StatusCode: step.code}, step.err)
+		if got := testutil.ToFloat64(r.gauge); got != step.connected {
+			t.Errorf("%s: pelago_hub_connected is %g, want %g", step.name, got, step.connected)
+		}
+		if step.reason != "" && testutil.ToFloat64(r.failures.WithLabelValues(step.reason)) != before+1 {
+			t.Errorf("%s: not counted as %s", step.name, step.reason)
+		}
+		if text := strings.Join(log, "; "); (text == "") != (step.log == "") || !strings.Contains(text, step.log) {
+			t.Errorf("%s: logged %q, want %q", step.name, text, step.log)
+		}
+	}
+	if problems, err := testutil.CollectAndLint(r); err != nil || len(problems) > 0 {
+		t.Errorf("promlint: %v, %v", problems, err)
 	}
 }
 

@@ -90,6 +90,7 @@ type Daemon struct {
 	ready     atomic.Bool
 	settled   atomic.Bool // the node has done its part once since its start (leave.go)
 	began     time.Time
+	heart     heartbeat
 
 	// Below: the reconcile goroutine's own.
 	saved       *Objects // what it works from while the API server is away since the start
@@ -184,6 +185,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer wire.Stop()
 	d.wake()
 	for {
+		d.heart.beat()
 		select {
 		case <-ctx.Done():
 			return d.end()

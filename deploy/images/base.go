@@ -12,7 +12,7 @@ func Busybox(commands ...string) Layer {
 	return layer
 }
 
-// Accounts returns the few files in /etc that the C library and shells look at.
+// Accounts returns the files in /etc that the C library and shells read.
 func Accounts() Layer {
 	return Layer{
 		{Path: "/etc/passwd", Content: "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"},

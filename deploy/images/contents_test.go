@@ -18,7 +18,7 @@ func paths(l Layer) []string {
 	return all
 }
 
-// has says whether a path of l ends like suffix.
+// has reports whether a path of l ends with suffix.
 func has(l Layer, suffix string) bool {
 	return slices.ContainsFunc(paths(l), func(p string) bool { return strings.HasSuffix(p, suffix) })
 }

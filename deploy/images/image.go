@@ -33,8 +33,7 @@ import (
 // Path is the PATH of every image.
 const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// File is one entry of a layer: exactly one of Source, Content and Link says
-// what it is.
+// File is one entry of a layer; exactly one of Source, Content and Link is set.
 type File struct {
 	Path    string // absolute, in the image
 	Source  string // file on this machine
@@ -46,15 +45,15 @@ type File struct {
 // Layer is a set of files. Directories above them are added, mode 0755.
 type Layer []File
 
-// Image is an image to be assembled. Layers that change often belong last: what
-// did not change is neither stored nor unpacked again by a container runtime.
+// Image is an image to be assembled. Layers that change often belong last: a
+// container runtime neither stores nor unpacks unchanged layers again.
 type Image struct {
 	Name       string   // reference with tag, such as "localhost/pelago:dev"
 	Also       []string // further references to the same image
 	Layers     []Layer
 	Entrypoint []string
 	Cmd        []string
-	Env        []string // besides PATH
+	Env        []string // in addition to PATH
 }
 
 // directories that programs expect in any root file system, with their modes.
@@ -67,8 +66,8 @@ func (i Image) Write(file string) (digest string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("assemble image %s: %w", i.Name, err)
 	}
-	// Not strict: that would refuse "localhost" as a registry without a port. The
-	// archive gets the name as it is written here.
+	// Not strict: strict validation refuses "localhost" as a registry without a
+	// port.
 	tags := map[name.Tag]v1.Image{}
 	for _, n := range append([]string{i.Name}, i.Also...) {
 		tag, err := name.NewTag(n)

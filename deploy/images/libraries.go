@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Program returns the files that a program of this machine needs in an image
-// besides itself: the program at its own path, its ELF interpreter and, by
-// closure, every shared library.
+// Program returns the files of a program of this machine for an image: the
+// program at its own path, its ELF interpreter and, transitively, every shared
+// library.
 func Program(file string) (Layer, error) { return Programs(file) }
 
 // Programs is Program for several files at once; what they share appears once.
@@ -39,7 +39,7 @@ func (c *closure) add(file string) error {
 		return nil
 	}
 	c.paths[file] = true
-	// The content under the name that is asked for: links are resolved here.
+	// The path stays as given; its content is that of the resolved link.
 	source, err := filepath.EvalSymlinks(file)
 	if err != nil {
 		return err
@@ -79,8 +79,8 @@ func (c *closure) add(file string) error {
 	return nil
 }
 
-// find looks a library up like the dynamic linker does: run path first, then
-// the configured directories; one of another word size is passed over.
+// find searches for a library like the dynamic linker: run path first, then
+// the configured directories, skipping other word sizes.
 func (c *closure) find(library string, class elf.Class, runpath []string) (string, error) {
 	var dirs []string
 	for _, list := range runpath {

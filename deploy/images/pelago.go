@@ -17,11 +17,11 @@ func PelagoPrograms() []string {
 	return []string{"pelago", "pelago-node", "pelago-agent", "pelago-dns", "pelago-hub"}
 }
 
-// Pelago is the one image of all components; the command of a container chooses
-// the program. Binaries maps a program's name to its file; it may lack programs
-// that do not exist yet, but not all. The node daemon's iptables come from the
-// machine, both the nftables and the legacy flavour, because the daemon has to
-// speak the one that the node's kube-proxy uses; so does the IKE daemon of the IPsec wire.
+// Pelago is the one image of all components; the command of a container selects
+// the program. Binaries maps a program's name to its file and holds at least
+// one. The iptables of the node daemon, nftables and legacy flavour, and the IKE
+// daemon are those of the machine; the daemon must use the flavour of the node's
+// kube-proxy.
 func Pelago(binaries map[string]string) (Image, error) {
 	tables, err := xtables()
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// charon is where Debian's strongswan-charon has the IKE daemon; it looks for plugins below, and notes its process id in
-// /var/run.
+// charon is the IKE daemon of Debian's strongswan-charon; it loads plugins from the directory below and writes its pid file
+// to /var/run.
 const charon = "/usr/lib/ipsec/charon"
 
 // charonPlugins are those that the configuration of the IPsec wire (dataplane/cable) loads.
@@ -23,7 +23,7 @@ func strongswan() (Layer, error) {
 	for _, p := range charonPlugins {
 		files = append(files, filepath.Join(filepath.Dir(charon), "plugins", fmt.Sprintf("libstrongswan-%s.so", p)))
 	}
-	// The C library loads it when the daemon ends its threads.
+	// The C library loads it when a thread of the daemon ends.
 	gcc, err := filepath.Glob("/lib/*/libgcc_s.so.1")
 	if err != nil || len(gcc) == 0 {
 		return nil, fmt.Errorf("find /lib/*/libgcc_s.so.1 (Debian package libgcc-s1): %w", errors.Join(err, fs.ErrNotExist))

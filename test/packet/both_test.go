@@ -35,7 +35,7 @@ func bothHooks(t *testing.T, test func(t *testing.T)) {
 }
 
 // withXDP has the rest of the test run with uplink_xdp.
-func withXDP(t *testing.T) {
+func withXDP(t testing.TB) {
 	t.Helper()
 	ns := netns.ForTest(t, "up")
 	if err := netns.Veth(netns.End{NS: ns, Name: "un0"}, netns.End{NS: ns, Name: "peer"}); err != nil {

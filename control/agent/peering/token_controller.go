@@ -23,15 +23,19 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// DefaultLife is how long a token is valid: a member that is cut off from the hub for less than half of it comes back
-// by itself.
+// DefaultTokenLife is how long a token is valid: a member that loses the hub for less than half of it recovers without an
+// administrator.
 const DefaultTokenLife = 7 * 24 * time.Hour
 
-// Pauses after a renewal that failed; there is half a life to try.
 const (
+	// firstRetry and lastRetry bound the backoff after a failed renewal; half a life remains.
 	firstRetry = 5 * time.Second
 	lastRetry  = 5 * time.Minute
-	timeout    = 15 * time.Second
+	// timeout bounds one renewal.
+	timeout = 15 * time.Second
+	// minInterval is the least time between renewals. By a clock that is ahead of the hub's by more than half a life,
+	// every new token is due at once.
+	minInterval = time.Minute
 )
 
 // Reasons of Events on the Secret.
@@ -41,15 +45,15 @@ const (
 	reasonInvalid    = "InvalidBrokerSecret"
 )
 
-// Options are the facts that the controller works with.
+// TokenOptions of the controller.
 type TokenOptions struct {
 	// Namespace is the one of the Secret.
 	Namespace string
 	ClusterID string
-	// Source gets each token that stands in the Secret.
+	// Source gets each token of the Secret.
 	Source *TokenSource
 	Hub    *kube.Hub
-	// Life is how long new tokens are to be valid; DefaultLife if 0.
+	// Life of new tokens; DefaultTokenLife if 0.
 	Life time.Duration
 }
 
@@ -58,7 +62,7 @@ func SetupToken(mgr ctrl.Manager, o TokenOptions) error {
 	if o.Life == 0 {
 		o.Life = DefaultTokenLife
 	}
-	r := &tokenReconciler{TokenOptions: o, local: mgr.GetClient(), events: mgr.GetEventRecorderFor("pelago-agent")}
+	r := &tokenReconciler{TokenOptions: o, local: mgr.GetClient(), events: mgr.GetEventRecorderFor("pelago-agent"), now: time.Now}
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("credential").
 		Watches(&corev1.Secret{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(only(o.Namespace))).
@@ -73,8 +77,8 @@ func SetupToken(mgr ctrl.Manager, o TokenOptions) error {
 	return nil
 }
 
-// Follow adds a controller that hands each token of the Secret to source and renews none: for a process beside the one that
-// does. The manager's cache must hold the Secret.
+// FollowToken adds a controller that passes each token of the Secret to source and renews none, for a second process of a
+// member. The manager's cache must hold the Secret.
 func FollowToken(mgr ctrl.Manager, namespace string, source *TokenSource) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("credential-follow").
@@ -84,7 +88,7 @@ func FollowToken(mgr ctrl.Manager, namespace string, source *TokenSource) error 
 			if err := mgr.GetClient().Get(ctx, req.NamespacedName, &secret); err != nil {
 				return reconcile.Result{}, client.IgnoreNotFound(err) // the token in memory stays in use
 			}
-			if broker, err := config.ParseBroker(secret.Data); err == nil { // the process that renews says what is wrong with it
+			if broker, err := config.ParseBroker(secret.Data); err == nil { // the process that renews reports what is wrong with it
 				source.set(broker.Token)
 			}
 			return reconcile.Result{}, nil
@@ -95,7 +99,7 @@ func FollowToken(mgr ctrl.Manager, namespace string, source *TokenSource) error 
 	return nil
 }
 
-// only is the Secret with the token.
+// only selects the Secret with the token.
 func only(namespace string) predicate.Funcs {
 	return predicate.NewPredicateFuncs(func(obj client.Object) bool {
 		return obj.GetNamespace() == namespace && obj.GetName() == config.BrokerSecretName
@@ -106,9 +110,11 @@ type tokenReconciler struct {
 	TokenOptions
 	local  client.Client
 	events record.EventRecorder
+	now    func() time.Time
+	last   time.Time // the last renewal of this process
 }
 
-// Reconcile uses the token of the Secret and renews it when it is time.
+// Reconcile uses the token of the Secret and renews it when it is due.
 func (r *tokenReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var secret corev1.Secret
 	if err := r.local.Get(ctx, req.NamespacedName, &secret); apierrors.IsNotFound(err) {
@@ -126,26 +132,31 @@ func (r *tokenReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{}, nil
 	}
 	r.Source.set(broker.Token)
-	if wait := time.Until(c.renewal()); wait > 0 {
+	now := r.now()
+	if wait := max(c.renewal().Sub(now), min(minInterval-now.Sub(r.last), minInterval)); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	if err := r.renew(ctx, &secret, c); err != nil {
 		message := err.Error()
-		if c.expired(time.Now()) {
+		if c.expired(now) {
 			message = "the token has expired: run `pelago join` again: " + message
 		}
 		r.events.Event(&secret, corev1.EventTypeWarning, reasonNotRenewed, message)
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{}, nil // writing the Secret has made the next request
+	return reconcile.Result{}, nil // the write of the Secret enqueues the next request
 }
 
-// renew asks the hub for a successor of the token and writes it into the Secret.
+// renew requests a successor of the token at the hub and writes it into the Secret.
 func (r *tokenReconciler) renew(ctx context.Context, secret *corev1.Secret, c claims) error {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: r.Hub.Namespace(), Name: "cluster-" + r.ClusterID}}
 	request := c.request(r.Life)
 	if err := r.Hub.Client().SubResource("token").Create(ctx, account, request); err != nil {
 		return fmt.Errorf("request a token of ServiceAccount %s at the hub: %w", account.Name, err)
+	}
+	r.last = r.now()
+	if issued, err := parse(request.Status.Token); err == nil {
+		r.Source.skew.Set(r.last.Sub(time.Unix(issued.IssuedAt, 0)).Seconds())
 	}
 	next := secret.DeepCopy() // with its resourceVersion: a Secret that `pelago join` wrote meanwhile wins
 	next.Data[config.KeyBrokerToken] = []byte(request.Status.Token)

@@ -45,8 +45,9 @@ type Controller struct {
 	log    *slog.Logger
 
 	synced atomic.Bool
-	dead   atomic.Pointer[[]string] // clusters
-	poked  chan struct{}            // they have changed
+	began  atomic.Pointer[time.Time] // of the reconcile that runs; nil: none does
+	dead   atomic.Pointer[[]string]  // clusters
+	poked  chan struct{}             // they have changed
 	// problems that were logged last.
 	problems string
 }
@@ -68,6 +69,15 @@ func (c *Controller) SetDead(clusters []string) {
 // Synced says whether a whole table has been set. Once true it stays true: an
 // old answer is better than none while the API server is away.
 func (c *Controller) Synced() bool { return c.synced.Load() }
+
+// Busy returns how long the present reconcile has been running, 0 between
+// reconciles. A reconcile never waits for the API server.
+func (c *Controller) Busy() time.Duration {
+	if began := c.began.Load(); began != nil {
+		return time.Since(*began)
+	}
+	return 0
+}
 
 // Run watches until ctx ends. It waits for an API server that is away and for
 // the ServiceImport definition to be installed.
@@ -165,6 +175,9 @@ func (c *Controller) watch(ctx context.Context) error {
 
 // reconcile sets the table for the present state.
 func (c *Controller) reconcile(ctx context.Context, objects client.Reader) error {
+	now := time.Now()
+	c.began.Store(&now)
+	defer c.began.Store(nil)
 	var imports mcs.ServiceImportList
 	var endpointSlices discoveryv1.EndpointSliceList
 	// Only read here, and not kept.

@@ -6,24 +6,22 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// image is a reference in its parts; each may be empty. suffix is a tag with its colon, or a digest with its @.
+// image is a reference in its parts; each may be empty. suffix is a tag with its colon, a digest with its @, or both.
 type image struct {
 	registry, repository, suffix string
 }
 
-// parseImage splits a reference as container runtimes do: what stands before the first slash is a registry if it has a dot or a
+// parseImage splits a reference as container runtimes do: the part before the first slash is a registry if it has a dot or a
 // port, or is localhost. Nothing is completed: nginx stays nginx.
 func parseImage(ref string) (out image) {
 	rest := ref
 	if head, tail, ok := strings.Cut(rest, "/"); ok && (strings.ContainsAny(head, ".:") || head == "localhost") {
 		out.registry, rest = head, tail
 	}
-	at := strings.IndexByte(rest, '@')
+	named, _, _ := strings.Cut(rest, "@")
+	at := strings.LastIndexByte(named, ':') // a port would be before a slash
 	if at < 0 {
-		at = strings.LastIndexByte(rest, ':') // a port would stand before a slash
-	}
-	if at < 0 {
-		at = len(rest)
+		at = len(named)
 	}
 	out.repository, out.suffix = rest[:at], rest[at:]
 	return out
@@ -60,8 +58,12 @@ func change(part string, o policyv1alpha1.ImageOverrider) string {
 	return ""
 }
 
-// changeSuffix: a value that looks like a digest becomes one.
+// changeSuffix changes a tag or a digest; a value in the form of a digest becomes one. Of both, the digest is dropped, as in
+// Karmada: it is that of the former tag.
 func changeSuffix(suffix string, o policyv1alpha1.ImageOverrider) string {
+	if tag, _, both := strings.Cut(suffix, "@"); both && tag != "" {
+		suffix = tag
+	}
 	separator, value := "", suffix
 	if suffix != "" {
 		separator, value = suffix[:1], suffix[1:]

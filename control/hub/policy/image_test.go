@@ -17,7 +17,7 @@ func TestParseImage(t *testing.T) {
 		"registry.example/team/app":            {"registry.example", "team/app", ""},
 		"registry.example:5000/team/app:v1":    {"registry.example:5000", "team/app", ":v1"},
 		"registry:5000/app@sha256:0123":        {"registry:5000", "app", "@sha256:0123"},
-		"registry.example/app:v1@sha256:01234": {"registry.example", "app:v1", "@sha256:01234"},
+		"registry.example/app:v1@sha256:01234": {"registry.example", "app", ":v1@sha256:01234"},
 		"":                                     {},
 	} {
 		if got := parseImage(ref); got != want {
@@ -56,6 +56,10 @@ func TestChangeImage(t *testing.T) {
 		{ref, policyv1alpha1.Tag, policyv1alpha1.OverriderOpReplace, "sha256:0123", "registry.example/team/app@sha256:0123"},
 		{"nginx", policyv1alpha1.Tag, policyv1alpha1.OverriderOpAdd, "1.27", "nginx:1.27"},
 		{"nginx@sha256:0123", policyv1alpha1.Tag, policyv1alpha1.OverriderOpReplace, "1.27", "nginx:1.27"},
+		{"nginx:1@sha256:0123", policyv1alpha1.Tag, policyv1alpha1.OverriderOpReplace, "1.27", "nginx:1.27"},
+		{"nginx:1@sha256:0123", policyv1alpha1.Tag, policyv1alpha1.OverriderOpAdd, "-alpine", "nginx:1-alpine"},
+		{"nginx:1@sha256:0123", policyv1alpha1.Tag, policyv1alpha1.OverriderOpRemove, "", "nginx"},
+		{"nginx:1@sha256:0123", policyv1alpha1.Repository, policyv1alpha1.OverriderOpAdd, "-arm", "nginx-arm:1@sha256:0123"},
 	} {
 		o := policyv1alpha1.ImageOverrider{Component: c.component, Operator: c.operator, Value: c.value}
 		if got := changeImage(c.ref, o); got != c.want {
