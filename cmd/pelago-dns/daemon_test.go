@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/agent/zone"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dns"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"

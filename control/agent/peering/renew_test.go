@@ -54,7 +54,7 @@ func TestClockAhead(t *testing.T) {
 	}
 	r := &tokenReconciler{
 		TokenOptions: TokenOptions{Namespace: "ns", ClusterID: "g1", Source: source, Hub: h, Life: DefaultTokenLife},
-		local:   fake.NewClientBuilder().WithObjects(secret).Build(), events: record.NewFakeRecorder(100),
+		local:        fake.NewClientBuilder().WithObjects(secret).Build(), events: record.NewFakeRecorder(100),
 		now: func() time.Time { return hubClock.Add(ahead) },
 	}
 	renewed := func(want int, requeue time.Duration) {
