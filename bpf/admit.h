@@ -6,15 +6,48 @@
 
 #define OVERLAY_AT (ETH_LEN + sizeof(struct ipv4) + sizeof(struct udp))
 
-/* The outer headers of a packet whose Ethernet header, or the place of one, is at offset 0; 0 if it is not for us. */
-static __always_inline struct ipv4 *outer_of(void *ctx, enum hook hook, __be32 own)
+/* The outer IPv4 and UDP headers. */
+struct outer_udp {
+	__be32 saddr;
+	__be32 daddr;
+	__be16 dest;
+	__u16 l4;    /* offset of the UDP header */
+	__u32 plain; /* neither IP options nor a fragment, as our programs send */
+};
+
+/*
+ * Reads the outer headers behind an Ethernet header, or the place of one, at offset 0. Returns 0 if there is no UDP
+ * header: another protocol, or a later fragment. A first fragment always holds the whole UDP header, since the kernel
+ * reassembles no fragment of less than 8 bytes.
+ */
+static __always_inline int read_outer(void *ctx, enum hook hook, struct outer_udp *o)
 {
 	struct ipv4 *ip = packet_at(ctx, hook, ETH_LEN, sizeof(*ip) + sizeof(struct udp));
+	struct udp *udp = (void *)(ip + 1);
+	__u32 header;
 
-	if (!ip || ip->version_ihl != 0x45 || ip->proto != PROTO_UDP || ip->daddr != own ||
-	    (ip->frag & bpf_htons(IP_MF | IP_OFFSET)))
+	if (!ip || ip->version_ihl >> 4 != 4 || ip->proto != PROTO_UDP || (ip->frag & bpf_htons(IP_OFFSET)))
 		return 0;
-	return ip;
+	header = (ip->version_ihl & 0x0f) * 4;
+	if (header < sizeof(*ip))
+		return 0;
+	o->saddr = ip->saddr;
+	o->daddr = ip->daddr;
+	o->l4 = ETH_LEN + header;
+	o->plain = header == sizeof(*ip) && !(ip->frag & bpf_htons(IP_MF));
+	if (header > sizeof(*ip)) {
+		udp = packet_at(ctx, hook, ETH_LEN + header, sizeof(*udp));
+		if (!udp)
+			return 0;
+	}
+	o->dest = udp->dest;
+	return 1;
+}
+
+/* Reports whether a UDP port is that of the overlay or of the vxlan wire. */
+static __always_inline int own_port(const struct node_settings *s, __be16 port)
+{
+	return port == bpf_htons(OVERLAY_PORT) || (s->cable_port && port == s->cable_port);
 }
 
 static __always_inline int has_token(const struct node_settings *s, const struct arrival *a, __u32 token)

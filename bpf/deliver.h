@@ -113,21 +113,39 @@ static __always_inline void learn_node(const struct flow_key *key, struct flow *
 		primary->node = node;
 }
 
-/* Hands a translated packet to the kernel's vxlan receiver: our header fields off, this node's cookie in. */
+/* What hand_over() writes in place of the overlay header and the inner Ethernet header. */
+struct handed_over {
+	struct overlay_header overlay;
+	struct eth eth;
+};
+ASSERT_SIZE(struct handed_over, 22);
+
+/*
+ * Hands a translated packet to the kernel's vxlan receiver, with the proof for edge_in: the cookie's low 24 bits as VNI,
+ * and all of it as skb->priority. The kernel clears that field when a packet leaves a pod by a veth pair, does not touch
+ * it on the way to a local socket and through the receiver, and no CNI uses it there. (skb->mark is no such place:
+ * kube-proxy and Calico match and clear bits of it on the way, and policy routing selects by it.) The source MAC address
+ * keeps GRO behind the receiver from merging a packet without the proof with one that has it.
+ */
 static __always_inline int hand_over(struct __sk_buff *skb, const struct node_settings *s, const struct arrival *a)
 {
-	struct overlay_header h = {};
 	__be16 port = bpf_htons(OVERLAY_PORT);
+	struct handed_over h = {};
 
-	h.vxlan_flags = OVERLAY_VNI_FLAG;
-	h.type = s->cookie >> 16;
-	h.node[0] = s->cookie >> 8;
-	h.node[1] = s->cookie;
+	h.overlay.vxlan_flags = OVERLAY_VNI_FLAG;
+	h.overlay.type = s->cookie >> 16;
+	h.overlay.node[0] = s->cookie >> 8;
+	h.overlay.node[1] = s->cookie;
+	__builtin_memcpy(h.eth.dst, pelago_mac, sizeof(h.eth.dst));
+	h.eth.src[0] = 0x02;
+	__builtin_memcpy(&h.eth.src[2], &s->probe_mark, sizeof(s->probe_mark));
+	h.eth.proto = bpf_htons(ETH_P_IP);
 	if (bpf_skb_store_bytes(skb, OVERLAY_AT, &h, sizeof(h), BPF_F_RECOMPUTE_CSUM))
 		return finish(skb, a->hook, VERDICT_DROP_INTERNAL);
 	if (a->from_cable &&
 	    bpf_skb_store_bytes(skb, ETH_LEN + sizeof(struct ipv4) + 2, &port, 2, BPF_F_RECOMPUTE_CSUM))
 		return finish(skb, a->hook, VERDICT_DROP_INTERNAL);
+	skb->priority = s->cookie;
 	return finish(skb, a->hook, VERDICT_DELIVERED);
 }
 

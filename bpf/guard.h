@@ -5,6 +5,7 @@
  * knows its own.
  */
 #pragma once
+#include "admit.h"
 #include "config.h"
 #include "count.h"
 #include "live.h"
@@ -37,15 +38,15 @@ static __always_inline int may_call(void)
 }
 
 /* A packet to this node's address and none of our own ports. */
-static __always_inline int guard(void *ctx, enum hook hook, __be32 from, __be16 port)
+static __always_inline int guard(void *ctx, enum hook hook, const struct outer_udp *o)
 {
 	__u32 zero = 0, *type;
 	struct guard *g = bpf_map_lookup_elem(&guards, &zero);
 
-	if (!g || (__u16)(bpf_ntohs(port) - g->first) >= g->ports)
+	if (!g || (__u16)(bpf_ntohs(o->dest) - g->first) >= g->ports)
 		return pass(hook);
-	type = packet_at(ctx, hook, ETH_LEN + sizeof(struct ipv4) + sizeof(struct udp), sizeof(*type));
-	if (!type || *type != HANDSHAKE_INITIATION || bpf_map_lookup_elem(&callers, &from))
+	type = packet_at(ctx, hook, o->l4 + sizeof(struct udp), sizeof(*type));
+	if (!type || *type != HANDSHAKE_INITIATION || bpf_map_lookup_elem(&callers, &o->saddr))
 		return pass(hook);
 	/* Where XDP is at work it has let the packet pass already. */
 	if (!is_xdp(hook)) {

@@ -43,7 +43,7 @@ enum verdict {
 	VERDICT_DROP_PROTOCOL,	      /* neither TCP nor UDP nor an ICMP echo or error */
 	VERDICT_DROP_TTL,	      /* time to live ran out */
 	VERDICT_DROP_TOO_BIG,	 /* larger with its overlay header than the uplink's MTU or an IPv4 packet can be */
-	VERDICT_DROP_INJECTED,	 /* overlay packet from a pod or an unmarked socket */
+	VERDICT_DROP_INJECTED,	 /* to one of our ports, and not sent by our programs */
 	VERDICT_DROP_UNVERIFIED, /* reached pelago0 without having passed our checks */
 	VERDICT_DROP_NOT_READY,	 /* tables not loaded yet */
 	VERDICT_DROP_HANDSHAKE,	 /* a wire's handshake from an unknown address, beyond their rate */
@@ -138,7 +138,7 @@ struct node_settings {
 	__u16 cluster;	      /* this cluster's index */
 	__u16 gateway;	      /* 1: this node switches between overlay and cable */
 	__u16 mss;	      /* TCP MSS that fits into every wire; 0 = do not clamp */
-	__u32 cookie;	      /* secret of this node since boot: mark of our own packets, VNI of verified ones */
+	__u32 cookie;	      /* secret of this node since boot: mark of own packets, proof on verified ones */
 	__u32 probe_mark;     /* another one: mark of frames on pelago0 that are to become probes */
 	__u32 edge;	      /* interface index of pelago0 */
 	__u32 overlay_token;  /* low 24 bits */

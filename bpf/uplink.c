@@ -53,22 +53,19 @@ int uplink_in(struct __sk_buff *skb)
 {
 	struct arrival a = { .hook = HOOK_UPLINK_IN };
 	struct node_settings *s = get_settings();
-	struct ipv4 *ip;
-	struct udp *udp;
+	struct outer_udp o = {};
 
 	/* A promiscuous uplink shows frames for other hosts as well. */
 	if (!s || skb->protocol != bpf_htons(ETH_P_IP) || skb->pkt_type != PACKET_HOST)
 		return ACTION_NEXT;
-	ip = outer_of(skb, HOOK_UPLINK_IN, s->address);
-	if (!ip)
+	if (!read_outer(skb, HOOK_UPLINK_IN, &o) || o.daddr != s->address)
 		return ACTION_NEXT;
-	udp = (void *)(ip + 1);
-	if (udp->dest != bpf_htons(OVERLAY_PORT)) {
-		if (!s->cable_port || udp->dest != s->cable_port)
-			return guard(skb, HOOK_UPLINK_IN, ip->saddr, udp->dest);
-		a.from_cable = 1;
-	}
-	return take(skb, s, &a, ip->saddr);
+	if (!own_port(s, o.dest))
+		return guard(skb, HOOK_UPLINK_IN, &o);
+	if (!o.plain)
+		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_INJECTED);
+	a.from_cable = o.dest != bpf_htons(OVERLAY_PORT);
+	return take(skb, s, &a, o.saddr);
 }
 
 /*
@@ -80,33 +77,28 @@ int wire_in(struct __sk_buff *skb)
 {
 	struct arrival a = { .hook = HOOK_WIRE_IN, .from_cable = 1 };
 	struct node_settings *s = get_settings();
-	struct ipv4 *ip;
-	struct udp *udp;
+	struct outer_udp o = {};
 
 	if (!s || skb->protocol != bpf_htons(ETH_P_IP))
 		return finish(skb, HOOK_WIRE_IN, VERDICT_DROP_PROTOCOL);
 	if (bpf_skb_change_head(skb, ETH_LEN, 0))
 		return finish(skb, HOOK_WIRE_IN, VERDICT_DROP_INTERNAL);
-	ip = outer_of(skb, HOOK_WIRE_IN, s->cable_address);
-	if (!ip)
+	if (!read_outer(skb, HOOK_WIRE_IN, &o) || !o.plain || o.daddr != s->cable_address ||
+	    o.dest != bpf_htons(OVERLAY_PORT))
 		return finish(skb, HOOK_WIRE_IN, VERDICT_DROP_PROTOCOL);
-	udp = (void *)(ip + 1);
-	if (udp->dest != bpf_htons(OVERLAY_PORT))
-		return finish(skb, HOOK_WIRE_IN, VERDICT_DROP_PROTOCOL);
-	return take(skb, s, &a, ip->saddr);
+	return take(skb, s, &a, o.saddr);
 }
 
 /*
  * The guard: an overlay or cable packet leaves this node only if one of our programs, or the daemon's prober, marked it.
- * Without it any pod could send to a node's overlay port, and CNI masquerading would lend it the node's address.
+ * Without it any pod could send to a node's overlay port, and CNI masquerading would lend it the node's address. Later
+ * fragments have no port and pass: ours are never fragmented, and a datagram without its first fragment is not delivered.
  */
 SEC("tc")
 int uplink_out(struct __sk_buff *skb)
 {
 	struct node_settings *s = get_settings();
-	struct ipv4 *ip;
-	struct udp *udp;
-	__be32 to;
+	struct outer_udp o = {};
 
 	if (!s || skb->protocol != bpf_htons(ETH_P_IP))
 		return ACTION_NEXT;
@@ -114,17 +106,7 @@ int uplink_out(struct __sk_buff *skb)
 		skb->mark = 0; /* nobody else is to see it */
 		return ACTION_NEXT;
 	}
-	ip = skb_at(skb, ETH_LEN, sizeof(*ip) + sizeof(*udp));
-	if (!ip || ip->proto != PROTO_UDP || (ip->frag & bpf_htons(IP_OFFSET)))
-		return ACTION_NEXT;
-	/* With IP options the ports lie elsewhere; no receiver of ours takes such packets. */
-	if (ip->version_ihl != 0x45)
-		return ACTION_NEXT;
-	udp = (void *)(ip + 1);
-	if (udp->dest != bpf_htons(OVERLAY_PORT) && (!s->cable_port || udp->dest != s->cable_port))
-		return ACTION_NEXT;
-	to = ip->daddr;
-	if (!bpf_map_lookup_elem(&peers, &to))
+	if (!read_outer(skb, HOOK_UPLINK_OUT, &o) || !own_port(s, o.dest) || !bpf_map_lookup_elem(&peers, &o.daddr))
 		return ACTION_NEXT;
 	return finish(skb, HOOK_UPLINK_OUT, VERDICT_DROP_INJECTED);
 }

@@ -91,35 +91,29 @@ int uplink_xdp(struct xdp_md *xdp)
 	struct arrival a = { .hook = HOOK_UPLINK_XDP };
 	struct node_settings *s = get_settings();
 	const struct uplink *uplink;
-	__be32 own, from;
-	struct ipv4 *ip;
-	struct udp *udp;
+	struct outer_udp o = {};
 	struct eth *eth;
 	enum verdict v;
 
 	eth = xdp_at(xdp, 0, sizeof(*eth));
 	if (!s || !eth || eth->proto != bpf_htons(ETH_P_IP))
 		return XDP_PASS;
-	ip = outer_of(xdp, HOOK_UPLINK_XDP, s->address);
-	if (!ip)
-		return XDP_PASS;
-	udp = (void *)(ip + 1);
-	own = ip->daddr;
-	from = ip->saddr;
 	/* A promiscuous uplink shows frames for other hosts as well. */
 	uplink = get_uplink(xdp->ingress_ifindex);
 	if (!uplink || !same_mac(eth->dst, uplink->mac))
 		return XDP_PASS;
-	if (udp->dest != bpf_htons(OVERLAY_PORT)) {
-		if (!s->cable_port || udp->dest != s->cable_port)
-			return guard(xdp, HOOK_UPLINK_XDP, from, udp->dest);
-		a.from_cable = 1;
-	}
-	v = admit(xdp, s, from, &a);
+	if (!read_outer(xdp, HOOK_UPLINK_XDP, &o) || o.daddr != s->address)
+		return XDP_PASS;
+	if (!own_port(s, o.dest))
+		return guard(xdp, HOOK_UPLINK_XDP, &o);
+	if (!o.plain)
+		return finish(xdp, HOOK_UPLINK_XDP, VERDICT_DROP_INJECTED);
+	a.from_cable = o.dest != bpf_htons(OVERLAY_PORT);
+	v = admit(xdp, s, o.saddr, &a);
 	if (v != VERDICT_SENT)
 		return finish(xdp, HOOK_UPLINK_XDP, v);
 	if (a.type == PACKET_PROBE)
-		return reflect_frame(xdp, s, &a, own, from);
+		return reflect_frame(xdp, s, &a, o.daddr, o.saddr);
 	if (a.type == PACKET_FORWARD)
 		return switch_frame(xdp, s, &a);
 	return XDP_PASS;
