@@ -102,22 +102,34 @@ __noinline enum verdict open_client_flow(const struct packet *p, const struct fl
 	return VERDICT_SENT;
 }
 
-/* Ports of a fragmented datagram: the first fragment leaves them for the later ones. */
-static __always_inline enum verdict fragment_ports(struct packet *p)
+static __always_inline struct fragment_key fragment_key_of(const struct packet *p)
 {
-	struct fragment_key key = { .saddr = p->saddr, .daddr = p->daddr, .id = p->id, .proto = p->proto };
-	struct fragment value = { .sport = p->sport, .dport = p->dport }, *known;
+	return (struct fragment_key){ .saddr = p->saddr, .daddr = p->daddr, .id = p->id, .proto = p->proto };
+}
 
-	if (p->fragment == FIRST_FRAGMENT) {
-		bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
-		return VERDICT_SENT;
-	}
-	known = bpf_map_lookup_elem(&fragments, &key);
+/* Gives a later fragment the ports of its first one. */
+static __always_inline enum verdict load_ports(struct packet *p)
+{
+	struct fragment_key key = fragment_key_of(p);
+	struct fragment *known = bpf_map_lookup_elem(&fragments, &key);
+
 	if (!known)
 		return VERDICT_DROP_FRAGMENT;
 	p->sport = known->sport;
 	p->dport = known->dport;
 	return VERDICT_SENT;
+}
+
+/*
+ * Keeps the ports of a first fragment for the later ones. Only for a packet whose source has been checked: a forged one
+ * would overwrite or evict the entry of another pod.
+ */
+static __always_inline void store_ports(const struct packet *p)
+{
+	struct fragment_key key = fragment_key_of(p);
+	struct fragment value = { .sport = p->sport, .dport = p->dport };
+
+	bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
 }
 
 /*
@@ -144,8 +156,8 @@ static __always_inline enum verdict translate_out(const struct node_settings *s,
 	struct flow_key key;
 	const struct route *route;
 
-	if (p->fragment) {
-		enum verdict v = fragment_ports(p);
+	if (p->fragment == LATER_FRAGMENT) {
+		enum verdict v = load_ports(p);
 
 		if (v != VERDICT_SENT)
 			return v;
@@ -214,6 +226,8 @@ int edge_out(struct __sk_buff *skb)
 	v = translate_out(s, skb->ingress_ifindex, &p, &t, &node, &cluster);
 	if (v != VERDICT_SENT)
 		return finish(skb, HOOK_EDGE_OUT, v);
+	if (p.fragment == FIRST_FRAGMENT)
+		store_ports(&p);
 	if (rewrite(skb, &p, &t, DIRECTION_OUT))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
 	if (s->mss && (p.tcp_flags & TCP_SYN) && clamp_mss(skb, p.l4, s->mss))
