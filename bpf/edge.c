@@ -260,7 +260,9 @@ int edge_in(struct __sk_buff *skb)
 	struct node_settings *s = get_settings();
 	struct bpf_tunnel_key key = {};
 
-	if (!s || bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0) || key.tunnel_id != (s->cookie & 0xffffff))
+	/* Before the first Apply the cookie is 0, which proves nothing. */
+	if (!s || !s->cookie || bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0) ||
+	    key.tunnel_id != (s->cookie & 0xffffff))
 		return finish(skb, HOOK_EDGE_IN, VERDICT_DROP_UNVERIFIED);
 	if (skb->priority != s->cookie)
 		return finish(skb, HOOK_EDGE_IN, VERDICT_DROP_INJECTED);

@@ -15,10 +15,6 @@ static __always_inline struct path *path_to(__be32 address)
 	return bpf_map_lookup_elem(&paths, &address);
 }
 
-#define UNANSWERED 3
-#define LOSSY (65536 / 20) /* from 5 % loss on, more probes must be missing before a path is suspect */
-#define UNANSWERED_LOSSY 6
-
 /*
  * Suspect: enough probes are open, and the oldest of them for longer than an answer takes. An answer settles all earlier
  * probes. A prober that does not send makes nothing suspect. Returns for how many ns the oldest of them is open, as far as
@@ -29,11 +25,11 @@ static __always_inline __u64 suspect(const struct path *p, __u64 now)
 	__u32 newest = p->sequence, open = newest - p->answered, oldest;
 	__u64 sent;
 
-	if (open < (p->loss > LOSSY ? UNANSWERED_LOSSY : UNANSWERED))
+	if (open < (p->loss > LIVENESS_LOSSY ? LIVENESS_UNANSWERED_LOSSY : LIVENESS_UNANSWERED))
 		return 0;
 	oldest = open > PROBE_RING ? newest + 1 : newest + 1 - open;
 	sent = p->ring[oldest % PROBE_RING].sent;
-	return now > sent && now - sent > p->srtt + 4ULL * p->rttvar + suspect_floor ? now - sent : 0;
+	return now > sent && now - sent > p->srtt + 4ULL * p->rttvar + LIVENESS_FLOOR ? now - sent : 0;
 }
 
 /*
@@ -44,8 +40,8 @@ static __always_inline int given_up(const struct path *p, __u64 now)
 {
 	__u64 open = suspect(p, now);
 
-	return open && now > p->seen + gone_after + p->srtt &&
-	       (p->sequence - p->answered > PROBE_RING || open > gone_after - suspect_floor);
+	return open && now > p->seen + LIVENESS_GONE + p->srtt &&
+	       (p->sequence - p->answered > PROBE_RING || open > LIVENESS_GONE - LIVENESS_FLOOR);
 }
 
 /*

@@ -22,7 +22,7 @@ static __always_inline __u64 interval_of(const struct path *p)
 {
 	__u64 spread = p->srtt / (PROBE_RING / 2);
 
-	return spread > probe_interval ? spread : probe_interval;
+	return spread > LIVENESS_INTERVAL ? spread : LIVENESS_INTERVAL;
 }
 
 /* Notes that a packet takes the path. */
@@ -89,8 +89,7 @@ static __always_inline int probe_target(const struct node_settings *s, __be32 ad
 }
 
 #define PROBE_ID (OUTER_LEN - sizeof(struct eth))
-#define PROBE_BODY OUTER_LEN
-#define PROBE_FRAME (PROBE_BODY + sizeof(struct probe))
+_Static_assert(PROBE_BODY == OUTER_LEN, "the body has the place of the inner packet");
 
 /* A number that nobody guesses, for the answer to repeat. The first half is not 0. */
 static __always_inline void make_nonce(__u32 *nonce)

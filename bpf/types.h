@@ -78,8 +78,12 @@ ASSERT_SIZE(struct counter, 16);
  * VXLAN framing (RFC 7348) with its reserved fields in use. The inner Ethernet header is ours as well: its
  * destination is the fixed address of every pelago0; its source carries the L4 ports of a fragment.
  */
-#define OVERLAY_VERSION 1
 #define OVERLAY_VNI_FLAG 0x08
+
+enum overlay {
+	OVERLAY_VERSION = 1,
+	OVERLAY_PORT = 4800, /* UDP, inside the cluster */
+};
 
 enum packet_type {
 	PACKET_FORWARD = 1, /* an inner IPv4 packet */
@@ -112,6 +116,12 @@ enum probe_flag {
 	PROBE_SHORT = 8, /* has no struct probe: made of a packet in hand, whose rest follows */
 };
 
+/* The frame by which the daemon has edge_out send a probe: as long as the probe, its body in place (struct probe). */
+enum probe_frame {
+	PROBE_BODY = 64, /* offset of the body: that of the inner packet */
+	PROBE_FRAME = 208,
+};
+
 /* Behind the header of a probe and its reply, in the place of the inner MAC addresses. The reflector leaves it alone. */
 struct probe_id {
 	__u32 nonce[2]; /* must match that of the sender's slot */
@@ -128,7 +138,7 @@ struct probe {
 	__u64 unreachable
 		[CLUSTER_WORDS]; /* reply: a bit for each remote cluster of which no gateway answers the reflector */
 };
-ASSERT_SIZE(struct probe, 16 + MAX_CLUSTERS / 8);
+ASSERT_SIZE(struct probe, PROBE_FRAME - PROBE_BODY);
 
 /* ---- settings ---- */
 struct node_settings {
@@ -395,6 +405,16 @@ ASSERT_SIZE(struct fragment, 4);
 #define PROBE_RING 16
 #define RTT_BUCKETS 24
 
+/* The numbers of the liveness rule, which user space applies to what it reads (health.h, loader.Path). Times in ns. */
+enum liveness {
+	LIVENESS_INTERVAL = 10000000,  /* between two probes of a path in use */
+	LIVENESS_UNANSWERED = 3,       /* a path is suspect with so many probes open, */
+	LIVENESS_UNANSWERED_LOSSY = 6, /* so many if its loss exceeds LIVENESS_LOSSY, */
+	LIVENESS_LOSSY = 65536 / 20,   /* in the unit of struct path.loss, */
+	LIVENESS_FLOOR = 30000000,     /* and the oldest one open for so long beyond the expected reply */
+	LIVENESS_GONE = 450000000,     /* a suspect path is dead when silent for so long beyond its round-trip time */
+};
+
 struct probe_slot {
 	__u32 nonce[2]; /* the first is 0 = answered */
 	__u64 sent;	/* ns since boot */
@@ -440,12 +460,20 @@ struct large_probe {
 };
 ASSERT_SIZE(struct large_probe, 24);
 
-/* What this gateway tells in its replies. */
+/* What this gateway tells in its replies. The loader changes it by program `advertise`. */
 struct standing {
-	__u64 confirmed; /* when the daemon last confirmed the tables, ns since boot; written by the loader */
-	__u64 unreachable[CLUSTER_WORDS]; /* clusters of which no gateway answers; written by the programs */
+	__u64 confirmed;		  /* when the daemon last confirmed the tables, ns since boot */
+	__u64 unreachable[CLUSTER_WORDS]; /* clusters of which no gateway answers */
 };
 ASSERT_SIZE(struct standing, 8 + 8 * CLUSTER_WORDS);
+
+/* Argument of the program `advertise`. */
+struct advertisement {
+	__u32 confirm;			  /* 1: the tables are up to date now */
+	__u32 replace;			  /* 1: `unreachable` replaces what is advertised */
+	__u64 unreachable[CLUSTER_WORDS]; /* in */
+};
+ASSERT_SIZE(struct advertisement, 8 + 8 * CLUSTER_WORDS);
 
 /* Argument of the sweep program. */
 #define SWEEP_BATCH 32

@@ -102,7 +102,7 @@ int uplink_out(struct __sk_buff *skb)
 
 	if (!s || skb->protocol != bpf_htons(ETH_P_IP))
 		return ACTION_NEXT;
-	if (skb->mark == s->cookie) {
+	if (s->cookie && skb->mark == s->cookie) {
 		skb->mark = 0; /* nobody else is to see it */
 		return ACTION_NEXT;
 	}
@@ -117,7 +117,7 @@ int wire_out(struct __sk_buff *skb)
 {
 	struct node_settings *s = get_settings();
 
-	if (!s || skb->mark != s->cookie)
+	if (!s || !s->cookie || skb->mark != s->cookie)
 		return finish(skb, HOOK_WIRE_OUT, VERDICT_DROP_INJECTED);
 	skb->mark = 0;
 	return ACTION_NEXT;

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/control/addresses"
 	"github.com/pelago-net/pelago/control/blocks"
 	"github.com/pelago-net/pelago/control/config"
@@ -33,8 +34,6 @@ import (
 )
 
 const (
-	// wireVersion is OVERLAY_VERSION of bpf/types.h.
-	wireVersion = 1
 	// Limits of requests to the hub, per second.
 	hubQPS   = 50
 	hubBurst = 100
@@ -131,7 +130,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *hub.Hub, tokens *cre
 		peers.Setup(mgr, peers.Options{
 			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),
 			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs, Fabric: c.FabricCIDR,
-			CableDriver: c.CableDriver, CablePort: c.CablePort, NoNAT: c.NoNAT, WireVersion: wireVersion,
+			CableDriver: c.CableDriver, CablePort: c.CablePort, NoNAT: c.NoNAT, WireVersion: int(bpf.PelagoOverlayOVERLAY_VERSION),
 			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, Hub: h,
 		}),
 		export.Setup(mgr, export.Options{

@@ -146,7 +146,16 @@ func (l *Loader) writeSettings(s dataplane.Settings) error {
 			return err
 		}
 	}
-	return put(l.objs.Settings, uint32(0), encodeSettings(s, own))
+	v := encodeSettings(s, own)
+	// An array's value is not replaced in one step: the programs must see Ready after the tokens and secrets it stands for.
+	if v.Ready != 0 && old.Ready == 0 {
+		v.Ready = 0
+		if err := put(l.objs.Settings, uint32(0), v); err != nil {
+			return err
+		}
+		v.Ready = 1
+	}
+	return put(l.objs.Settings, uint32(0), v)
 }
 
 func put(m *ebpf.Map, key, value any) error {

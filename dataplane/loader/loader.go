@@ -136,7 +136,7 @@ func (l *Loader) Programs() map[string]*ebpf.Program {
 		bpf.PelagoProgEdgeIn: l.objs.EdgeIn, bpf.PelagoProgEdgeOut: l.objs.EdgeOut,
 		bpf.PelagoProgUplinkIn: l.objs.UplinkIn, bpf.PelagoProgUplinkOut: l.objs.UplinkOut,
 		bpf.PelagoProgWireIn: l.objs.WireIn, bpf.PelagoProgWireOut: l.objs.WireOut, bpf.PelagoProgSweepFlows: l.objs.SweepFlows,
-		bpf.PelagoProgUplinkXdp: l.objs.UplinkXdp,
+		bpf.PelagoProgUplinkXdp: l.objs.UplinkXdp, bpf.PelagoProgAdvertise: l.objs.Advertise,
 	} {
 		if p != nil {
 			out[name] = p

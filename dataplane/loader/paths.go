@@ -51,34 +51,33 @@ func (p Path) WithUnreachable(cluster uint16) Path {
 	return p
 }
 
-// The rule by which the programs steer around a path (bpf/live.h).
-const (
-	unanswered      = 3
-	unansweredLossy = 6
-	lossy           = 0.05
-	suspectFloor    = 30 * time.Millisecond
-)
+// DeadAfter is how long a suspect path is silent, beyond its round-trip time, until it is dead: three probes of an idle path.
+const DeadAfter = time.Duration(bpf.PelagoLivenessLIVENESS_GONE)
 
-// Suspect: packets are steered around the path.
+// Suspect reports whether packets are steered around the path: suspect() of bpf/health.h.
 func (p Path) Suspect() bool {
-	need := unanswered
-	if p.Loss > lossy {
-		need = unansweredLossy
+	need := int(bpf.PelagoLivenessLIVENESS_UNANSWERED)
+	if p.Lossy() {
+		need = int(bpf.PelagoLivenessLIVENESS_UNANSWERED_LOSSY)
 	}
-	return p.Open >= need && p.OldestOpen > p.SRTT+4*p.RTTVar+suspectFloor
+	return p.Open >= need && p.OldestOpen > p.SRTT+4*p.RTTVar+time.Duration(bpf.PelagoLivenessLIVENESS_FLOOR)
 }
 
-// DeadAfter is how long a suspect path is silent before it is called dead: three probes of an idle path. The programs rank it
-// behind one that is only suspect from then on (gone_after).
-const DeadAfter = 450 * time.Millisecond
-
-// Dead: the peer has not answered for long. It is a verdict for people and for DNS; packets were steered away before.
+// Dead reports whether the peer has not answered for long: path_gone() of bpf/health.h. Status, events and DNS follow it;
+// packets were steered away before.
 func (p Path) Dead() bool {
-	return p.Suspect() && p.Seen > DeadAfter+p.SRTT && p.OldestOpen > DeadAfter-suspectFloor
+	return p.Suspect() && p.Seen > DeadAfter+p.SRTT &&
+		(p.Open > len(bpf.PelagoPath{}.Ring) || p.OldestOpen > DeadAfter-time.Duration(bpf.PelagoLivenessLIVENESS_FLOOR))
 }
 
-// Degraded: the peer answers, but probes are lost.
-func (p Path) Degraded() bool { return !p.Dead() && p.Loss > lossy }
+// Degraded reports whether the peer answers but probes are lost.
+func (p Path) Degraded() bool { return !p.Dead() && p.Lossy() }
+
+// Lossy reports whether so many probes are lost that the rules of liveness are more patient.
+func (p Path) Lossy() bool { return p.Loss > float64(bpf.PelagoLivenessLIVENESS_LOSSY)/lossUnit }
+
+// lossUnit is 1 in the fixed-point unit of struct path.loss.
+const lossUnit = 65536
 
 // Paths reads the state of every path, by the peer's outer address.
 func (l *Loader) Paths() (map[netip.Addr]Path, error) {
@@ -102,7 +101,7 @@ func decodePath(v bpf.PelagoPath, now uint64) Path {
 	p := Path{
 		Probed: v.Probed != 0, Probes: v.Probes, Replies: v.Replies,
 		Seen: since(v.Seen), Used: since(v.Used), Heard: since(v.Heard), Sent: since(v.Ring[v.Sequence%uint32(len(v.Ring))].Sent),
-		RTT: time.Duration(v.Rtt), SRTT: time.Duration(v.Srtt), RTTVar: time.Duration(v.Rttvar), Loss: float64(v.Loss) / 65536,
+		RTT: time.Duration(v.Rtt), SRTT: time.Duration(v.Srtt), RTTVar: time.Duration(v.Rttvar), Loss: float64(v.Loss) / lossUnit,
 		Open: int(v.Sequence - v.Answered), Ready: v.Ready != 0, Generation: v.Generation, Age: time.Duration(v.Age) * time.Second,
 		Histogram: v.Histogram, unreachable: v.Unreachable,
 	}
@@ -136,38 +135,31 @@ func (l *Loader) applyPaths(want map[netip.Addr]bool) error {
 	return errors.Join(errs...)
 }
 
-// Confirm tells the peers that this node's tables are up to date; they prefer gateways that say so. Apply does it as well.
-func (l *Loader) Confirm() error { return l.confirm() }
+// confirm tells the peers that this node's tables are up to date; they prefer gateways that say so.
+func (l *Loader) confirm() error { return l.advertise(bpf.PelagoAdvertisement{Confirm: 1}) }
 
-func (l *Loader) confirm() error {
-	var own bpf.PelagoStanding
-	if err := l.objs.Standings.Lookup(uint32(0), &own); err != nil {
-		return fmt.Errorf("read map standings: %w", err)
-	}
-	own.Confirmed = uint64(bootClock())
-	return put(l.objs.Standings, uint32(0), own)
-}
-
-// Unreachable corrects what this gateway tells of the clusters that no packet goes to at present: the programs notice
-// only of those that they send to.
+// Unreachable replaces the set of remote clusters that this gateway advertises as unreachable. The programs maintain it for
+// those that they send to; this corrects it for those without traffic.
 func (l *Loader) Unreachable(clusters map[uint16]bool) error {
-	var own bpf.PelagoStanding
-	if err := l.objs.Standings.Lookup(uint32(0), &own); err != nil {
-		return fmt.Errorf("read map standings: %w", err)
-	}
-	want := own
-	for i := range want.Unreachable {
-		want.Unreachable[i] = 0
-	}
+	a := bpf.PelagoAdvertisement{Replace: 1}
 	for c := range clusters {
-		if word := int(c) / 64; clusters[c] && word < len(want.Unreachable) {
-			want.Unreachable[word] |= 1 << (c % 64)
+		if word := int(c) / 64; clusters[c] && word < len(a.Unreachable) {
+			a.Unreachable[word] |= 1 << (c % 64)
 		}
 	}
-	if want == own {
-		return nil
+	return l.advertise(a)
+}
+
+// advertise runs the program that changes the map: user space cannot change single bits of it.
+func (l *Loader) advertise(a bpf.PelagoAdvertisement) error {
+	result, err := l.objs.Advertise.Run(&ebpf.RunOptions{Context: &a})
+	if err == nil && result != 0 {
+		err = fmt.Errorf("result %d", int32(result))
 	}
-	return put(l.objs.Standings, uint32(0), want)
+	if err != nil {
+		return fmt.Errorf("run advertise: %w", err)
+	}
+	return nil
 }
 
 // Leave tells the peers of a gateway, in its answers to their probes, to take others. It goes on switching what still comes.

@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/bpf"
 )
 
 // Names and numbers of what lies on a node.
@@ -21,7 +23,7 @@ const (
 	Overlay = "pelago0"
 	Cable   = "pelago-cable"
 	// OverlayPort is the UDP port of the overlay inside a cluster.
-	OverlayPort = 4800
+	OverlayPort = uint16(bpf.PelagoOverlayOVERLAY_PORT)
 	// Table is the routing table of remote prefixes, and of nothing else; RulePriority its place: before the rules by which
 	// CNIs lead pods elsewhere (110 and up), behind 100, to which Cilium moves the look-up of local addresses, and which former versions had.
 	Table        = 4800

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
@@ -26,26 +27,24 @@ const (
 	// Idle and Busy are the times between two probes of a path that carries no traffic, or does. Probes of a long path are
 	// spread over its round-trip time (bpf/probe.h, interval_of).
 	Idle = 150 * time.Millisecond
-	Busy = 10 * time.Millisecond
+	Busy = time.Duration(bpf.PelagoLivenessLIVENESS_INTERVAL)
 	// inUse after a packet the path is probed as one that carries traffic.
 	inUse = 10 * time.Second
-	// ringHalf is half of the probes that a path remembers (bpf/types.h PROBE_RING).
-	ringHalf = 8
+	// ringHalf is half of the probes that a path remembers.
+	ringHalf = time.Duration(len(bpf.PelagoPath{}.Ring) / 2)
 
-	ethernet    = 14
-	bodyAt      = 64           // bpf/probe.h PROBE_BODY
-	frameLength = bodyAt + 144 // bpf/probe.h PROBE_FRAME
+	ethernet = 14
 )
 
 // Frame is what makes the program send a probe to a peer: as long as the probe, with the peer's outer address as IPv4
 // destination and the promised time until the next probe (struct probe). The program fills in the rest.
 func Frame(peer netip.Addr, promised time.Duration) []byte {
-	b := make([]byte, frameLength)
+	b := make([]byte, bpf.PelagoProbeFramePROBE_FRAME)
 	b[12], b[13] = 0x08, 0x00
 	b[ethernet] = 0x45
 	to := peer.As4()
 	copy(b[ethernet+16:], to[:])
-	binary.NativeEndian.PutUint32(b[bodyAt:], uint32(promised/time.Millisecond))
+	binary.NativeEndian.PutUint32(b[bpf.PelagoProbeFramePROBE_BODY:], uint32(promised/time.Millisecond))
 	return b
 }
 

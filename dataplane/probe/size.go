@@ -29,7 +29,6 @@ const (
 	// that loses others as well, missingLossy.
 	missing      = 3
 	missingLossy = 6
-	lossy        = 0.05
 	// healed is how many must pass in a row where packets of the size were lost: the way may have several branches.
 	healed = 3
 	// least is the smallest size that is tried. Every IPv4 link takes it, with the headers of any wire (RFC 791: 576 bytes).
@@ -128,7 +127,7 @@ func (s *sizing) missed(path loader.Path, now time.Time) {
 	size := s.out
 	s.out, s.passed, s.next = 0, 0, now
 	need := missing
-	if path.Loss > lossy {
+	if path.Lossy() {
 		need = missingLossy
 	}
 	if s.lost++; s.lost < need {

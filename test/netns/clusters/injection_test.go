@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/test/await"
 	"github.com/pelago-net/pelago/test/packet"
 )
@@ -99,6 +102,21 @@ func (w *town) injected(t *testing.T) {
 			})
 		}
 	}
+	t.Run("pod, own node, before its first tables", func(t *testing.T) {
+		i := w.injections()[0]
+		settings, err := ebpf.LoadPinnedMap(filepath.Join(n3.PinPath, bpf.PelagoMapSettings), nil)
+		must(t, err)
+		defer settings.Close()
+		must(t, settings.Put(uint32(0), bpf.PelagoNodeSettings{})) // as at boot: the VNI and the mark are 0
+		defer func() {
+			n3.Loader.Refresh()
+			n3.Apply(t)
+		}()
+		const want = "edge-in drop-unverified"
+		before := n3.Counters(t)[want]
+		i.send(t, plain)
+		await.Equal(t, before+1, func() uint64 { return n3.Counters(t)[want] })
+	})
 	// Every packet above was counted as dropped, so a datagram that is here was not among them.
 	for _, v := range victims {
 		must(t, v.SetReadDeadline(time.Now().Add(time.Millisecond)))
