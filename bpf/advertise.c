@@ -19,7 +19,7 @@ int advertise(struct advertisement *ctx)
 		*(volatile __u64 *)&s->confirmed = bpf_ktime_get_ns();
 	if (!ctx->replace)
 		return 0;
-		/* Unrolled, since the argument may be read at constant offsets only. */
+		/* Unrolled: the argument may be read at constant offsets only. */
 #pragma clang loop unroll(full)
 	for (int i = 0; i < CLUSTER_WORDS; i++) {
 		__u64 want = ctx->unreachable[i], have = *(volatile __u64 *)&s->unreachable[i];

@@ -22,6 +22,9 @@ volatile const __u64 closed_floor = 2 * SECOND;
 /* A gateway whose daemon has not confirmed its tables for this long is used if no fresher one is there; seconds. */
 volatile const __u32 stale_after = 120;
 
-/* Handshakes with an encrypted wire from addresses that no peer has: one each so often, and so many at once, as a time. */
+/*
+ * Handshakes with an encrypted wire from addresses that no peer has: one each so often, and so many at once, as a
+ * time.
+ */
 volatile const __u64 handshake_interval = SECOND / 100;
 volatile const __u64 handshake_burst = SECOND / 2;

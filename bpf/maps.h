@@ -11,10 +11,10 @@
 #define MAX_FLOWS (1 << 18)
 
 /*
- * key: 0; value: what this node is. Writer: loader. Reader: every program.
- * An array's value is not replaced in one step, so a program may see some fields as they were. Accepted where both values
- * are valid: one packet meets the old address, token or MSS. The fields that open a gate (ready, gateway) are written by a
- * later call than those they guard.
+ * key: 0; value: what this node is. Writer: loader. Reader: every program. An array's value is not replaced in one
+ * step, so a program may see some fields as they were. Accepted where both values are valid: one packet meets the old
+ * address, token or MSS. The fields that open a gate (ready, gateway) are written by a later call than those they
+ * guard.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -192,7 +192,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } hand SEC(".maps");
 
-/* key: fragmented datagram on its way out; value: its ports. LRU: losing one costs one datagram. Writer, reader: edge. */
+/*
+ * key: fragmented datagram on its way out; value: its ports. LRU: losing one costs one datagram. Writer, reader:
+ * edge.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);
@@ -202,8 +205,8 @@ struct {
 } fragments SEC(".maps");
 
 /*
- * key: outer address of a peer; value: state of the path. The loader makes and removes entries, the programs write them.
- * Reader: edge, gateway, loader.
+ * key: outer address of a peer; value: state of the path. The loader makes and removes entries, the programs write
+ * them. Reader: edge, gateway, loader.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -453,6 +453,7 @@ const (
 	PelagoVerdictVERDICT_DROP_HANDSHAKE       PelagoVerdict = 32
 	PelagoVerdictVERDICT_DROP_INTERNAL        PelagoVerdict = 33
 	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 34
+	PelagoVerdictVERDICT_CONTINUE             PelagoVerdict = 35
 )
 
 // Names of all BPF objects in the ELF.

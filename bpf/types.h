@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Every struct and enum that the kernel side shares with user space, and the overlay header.
- * bpf2go makes the Go side from this file; nobody mirrors a layout by hand.
+ * bpf2go generates the Go side from this file; no layout is mirrored by hand.
  * Byte order: __be16/__be32 are in network order, everything else is in host order.
  */
 #pragma once
@@ -10,7 +10,7 @@
 #define ASSERT_SIZE(type, size) _Static_assert(sizeof(type) == (size), #type " has changed its size")
 
 /*
- * What became of a packet. The word in Go, in the metric label and in `pelago diagnose` is the name below
+ * The fate of a packet. The word in Go, in the metric label and in `pelago diagnose` is the name below
  * in lower case with dashes; it is read from BTF, so there is no second list.
  */
 enum verdict {
@@ -20,17 +20,17 @@ enum verdict {
 	VERDICT_BOUNCED,	      /* passed once to another gateway or node */
 	VERDICT_PROBE,		      /* a probe or its reply, consumed */
 	VERDICT_DROP_MALFORMED,	      /* too short, wrong lengths, not IPv4 inside */
-	VERDICT_DROP_BAD_VERSION,     /* overlay header of a version that we do not speak */
+	VERDICT_DROP_BAD_VERSION,     /* overlay header of an unknown version */
 	VERDICT_DROP_BAD_TOKEN,	      /* overlay header without the secret token */
 	VERDICT_DROP_BAD_TYPE,	      /* unknown packet type in the overlay header */
-	VERDICT_DROP_UNKNOWN_PEER,    /* outer source is no node and no gateway that we know */
+	VERDICT_DROP_UNKNOWN_PEER,    /* outer source is no known node or gateway */
 	VERDICT_DROP_SPOOFED_SOURCE,  /* inner source does not belong to the cluster that sent it */
 	VERDICT_DROP_UNKNOWN_SOURCE,  /* local packet whose source is no pod of this node and not the node */
 	VERDICT_DROP_NO_ROUTE,	      /* destination belongs to no accepted cluster */
 	VERDICT_DROP_NO_GATEWAY,      /* no gateway to send to */
 	VERDICT_DROP_NOT_GATEWAY,     /* transit packet at a node that is no gateway */
 	VERDICT_DROP_NOT_OWN,	      /* from a cable to an address that is not ours: no transit between clusters */
-	VERDICT_DROP_UNKNOWN_BLOCK,   /* nobody here owns this egress IP and port, and no sibling knew better */
+	VERDICT_DROP_UNKNOWN_BLOCK,   /* no node owns the block of this egress IP and port, here or at a sibling */
 	VERDICT_DROP_UNKNOWN_NODE,    /* the owner's node index has no address */
 	VERDICT_DROP_NO_SERVICE,      /* global IP and port without an exported service */
 	VERDICT_DROP_NO_BACKEND,      /* exported service without a ready backend */
@@ -49,6 +49,7 @@ enum verdict {
 	VERDICT_DROP_HANDSHAKE,	 /* a wire's handshake from an unknown address, beyond their rate */
 	VERDICT_DROP_INTERNAL,	 /* a helper failed */
 	VERDICT_MAX,
+	VERDICT_CONTINUE, /* none yet: the caller goes on. Never counted */
 };
 
 /* Where a verdict was counted. */
@@ -112,7 +113,7 @@ ASSERT_SIZE(struct overlay_header, 8);
 /* Flags of PACKET_PROBE and PACKET_PROBE_REPLY. */
 enum probe_flag {
 	PROBE_DEAF = 1,	 /* the sender's last probes found no answer */
-	PROBE_LARGE = 2, /* as long as a packet may be: it tells what fits, and nothing of liveness */
+	PROBE_LARGE = 2, /* as long as the largest packet; does not affect liveness */
 	PROBE_SHORT = 8, /* has no struct probe: made of a packet in hand, whose rest follows */
 };
 
@@ -122,7 +123,9 @@ enum probe_frame {
 	PROBE_FRAME = 208,
 };
 
-/* Behind the header of a probe and its reply, in the place of the inner MAC addresses. The reflector leaves it alone. */
+/*
+ * Behind the header of a probe and its reply, in the place of the inner MAC addresses. The reflector leaves it alone.
+ */
 struct probe_id {
 	__u32 nonce[2]; /* must match that of the sender's slot */
 	__u32 sequence; /* names the slot; of a large probe its size */
@@ -422,9 +425,9 @@ struct probe_slot {
 ASSERT_SIZE(struct probe_slot, 16);
 
 /*
- * The path to a peer (key: its outer address): a gateway of this cluster, a remote gateway, and, on gateways, every node.
- * Probes number up; the last PROBE_RING of them have a slot. Written by the programs only, on several CPUs without a
- * lock: a lost update makes a path look worse or better for one probe.
+ * The path to a peer (key: its outer address): a gateway of this cluster, a remote gateway, and, on gateways, every
+ * node. Probes number up; the last PROBE_RING of them have a slot. Written by the programs only, on several CPUs
+ * without a lock: a lost update makes a path look worse or better for one probe.
  */
 struct path {
 	__u64 seen;  /* when the last valid reply came in, ns since boot */
@@ -433,20 +436,20 @@ struct path {
 	__u64 rtt;   /* of the last reply, ns */
 	__u64 probes;
 	__u64 replies;
-	__u32 promised; /* ms until the peer's next probe, as its last one said */
-	__u32 deaf;	/* 1: the peer, a node, says that it gets no answers */
+	__u32 promised; /* ms until the peer's next probe, from its last one */
+	__u32 deaf;	/* 1: the peer, a node, reports that it gets no replies */
 	__u32 probed;	/* 1: this node probes the peer; set by the loader */
 	__u32 srtt;	/* ns (RFC 6298) */
 	__u32 rttvar;	/* ns */
 	__u32 loss;	/* share of probes without an answer, in 1/65536, over the last 32 or so */
 	__u32 sequence; /* of the newest probe */
 	__u32 answered; /* the newest one that has its answer */
-	__u32 ready;	/* as told by the last reply, like the next two */
+	__u32 ready;	/* from the last reply, like the next two */
 	__u32 generation;
 	__u32 age;
 	__u32 pad;
 	struct probe_slot ring[PROBE_RING]; /* by sequence */
-	__u64 unreachable[CLUSTER_WORDS];   /* as told by the last reply */
+	__u64 unreachable[CLUSTER_WORDS];   /* from the last reply */
 	__u32 histogram[RTT_BUCKETS]; /* replies by RTT: bucket n counts those below 2^n µs and not below 2^(n-1) */
 };
 ASSERT_SIZE(struct path, 48 + 48 + 16 * PROBE_RING + 8 * CLUSTER_WORDS + 4 * RTT_BUCKETS);
@@ -460,7 +463,7 @@ struct large_probe {
 };
 ASSERT_SIZE(struct large_probe, 24);
 
-/* What this gateway tells in its replies. The loader changes it by program `advertise`. */
+/* What the replies of this gateway advertise. The loader changes it by program `advertise`. */
 struct standing {
 	__u64 confirmed;		  /* when the daemon last confirmed the tables, ns since boot */
 	__u64 unreachable[CLUSTER_WORDS]; /* clusters of which no gateway answers */

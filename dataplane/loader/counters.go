@@ -3,6 +3,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf/btf"
@@ -62,7 +63,11 @@ func enumWords(types *btf.Spec, name, prefix string) ([]string, error) {
 	if err := types.TypeByName(name, &enum); err != nil {
 		return nil, fmt.Errorf("find enum %s in the embedded types: %w", name, err)
 	}
-	words := make([]string, len(enum.Values)-1) // the last one is the number of the others
+	i := slices.IndexFunc(enum.Values, func(v btf.EnumValue) bool { return v.Name == prefix+"MAX" })
+	if i < 0 {
+		return nil, fmt.Errorf("enum %s in the embedded types has no %sMAX", name, prefix)
+	}
+	words := make([]string, enum.Values[i].Value)
 	for _, v := range enum.Values {
 		if v.Value < uint64(len(words)) {
 			words[v.Value] = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v.Name, prefix)), "_", "-")

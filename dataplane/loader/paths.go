@@ -54,7 +54,7 @@ func (p Path) WithUnreachable(cluster uint16) Path {
 // DeadAfter is how long a suspect path is silent, beyond its round-trip time, until it is dead: three probes of an idle path.
 const DeadAfter = time.Duration(bpf.PelagoLivenessLIVENESS_GONE)
 
-// Suspect reports whether packets are steered around the path: suspect() of bpf/health.h.
+// Suspect reports whether packets are steered around the path: path_suspect() of bpf/health.h.
 func (p Path) Suspect() bool {
 	need := int(bpf.PelagoLivenessLIVENESS_UNANSWERED)
 	if p.Lossy() {
@@ -152,6 +152,9 @@ func (l *Loader) Unreachable(clusters map[uint16]bool) error {
 
 // advertise runs the program that changes the map: user space cannot change single bits of it.
 func (l *Loader) advertise(a bpf.PelagoAdvertisement) error {
+	if l.objs.Advertise == nil {
+		return errors.New("change what this node advertises: the programs are not loaded; use Open")
+	}
 	result, err := l.objs.Advertise.Run(&ebpf.RunOptions{Context: &a})
 	if err == nil && result != 0 {
 		err = fmt.Errorf("result %d", int32(result))

@@ -34,7 +34,7 @@ const (
 	Overhead = 50
 )
 
-// mac is the address of every pelago0; bpf/overlay.h writes it into every inner header.
+// mac is the address of every pelago0; bpf/encap.h writes it into every inner header.
 var mac = net.HardwareAddr{0x02, 0x50, 0x45, 0x4c, 0x00, 0x02}
 
 // ErrPortInUse: somebody else listens on the cable's UDP port.

@@ -25,7 +25,7 @@ import (
 
 const (
 	// Idle and Busy are the times between two probes of a path that carries no traffic, or does. Probes of a long path are
-	// spread over its round-trip time (bpf/probe.h, interval_of).
+	// spread over its round-trip time (bpf/probe.h, path_interval).
 	Idle = 150 * time.Millisecond
 	Busy = time.Duration(bpf.PelagoLivenessLIVENESS_INTERVAL)
 	// inUse after a packet the path is probed as one that carries traffic.

@@ -13,7 +13,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
-// What a program returns (bpf/count.h).
+// What a program returns (bpf/ctx.h).
 const (
 	Next     = -1
 	Drop     = 2
