@@ -121,11 +121,11 @@ struct handed_over {
 ASSERT_SIZE(struct handed_over, 22);
 
 /*
- * Hands a translated packet to the kernel's vxlan receiver, with the proof that edge_in checks: the low 24 bits of
- * the cookie as VNI, all of it as skb->priority. A veth pair clears that field, so no pod can set it; it survives the
- * local socket and the receiver, and no CNI uses it there. skb->mark does not qualify: Calico and kube-proxy clear
- * and match bits of it on the way, and policy routing selects by it. The source MAC address is secret as well, since
- * GRO behind the receiver does not compare priorities: it keeps packets with and without the proof apart.
+ * Hands a translated packet to the kernel's vxlan receiver, with the proof that edge_in checks: the low 24 bits of the
+ * cookie as VNI, and another secret as skb->priority. A veth pair clears that field, so no pod can set it; it survives
+ * the local socket and the receiver, and no CNI uses it there. skb->mark does not qualify: Calico and kube-proxy clear
+ * and match bits of it on the way, and policy routing selects by it. The secret is in the source MAC address as well,
+ * since GRO behind the receiver does not compare priorities: it keeps packets with and without the proof apart.
  */
 static __always_inline int hand_over(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx)
 {
@@ -145,7 +145,7 @@ static __always_inline int hand_over(struct __sk_buff *skb, const struct node_se
 	if (rx->from_cable &&
 	    bpf_skb_store_bytes(skb, ETH_LEN + sizeof(struct ipv4) + 2, &port, 2, BPF_F_RECOMPUTE_CSUM))
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
-	skb->priority = s->cookie;
+	skb->priority = s->probe_mark;
 	return finish(skb, rx->hook, VERDICT_DELIVERED);
 }
 

@@ -263,7 +263,7 @@ int edge_in(struct __sk_buff *skb)
 	if (!s || !s->cookie || bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0) ||
 	    key.tunnel_id != (s->cookie & 0xffffff))
 		return finish(skb, HOOK_EDGE_IN, VERDICT_DROP_UNVERIFIED);
-	if (skb->priority != s->cookie)
+	if (skb->priority != s->probe_mark)
 		return finish(skb, HOOK_EDGE_IN, VERDICT_DROP_INJECTED);
 	skb->priority = 0;
 	return finish(skb, HOOK_EDGE_IN, VERDICT_DELIVERED);

@@ -151,8 +151,8 @@ struct node_settings {
 	__u16 cluster;	      /* this cluster's index */
 	__u16 gateway;	      /* 1: this node switches between overlay and cable */
 	__u16 mss;	      /* TCP MSS that fits into every wire; 0 = do not clamp */
-	__u32 cookie;	      /* secret of this node since boot: mark of own packets, proof on verified ones */
-	__u32 probe_mark;     /* another one: mark of frames on pelago0 that are to become probes */
+	__u32 cookie;	      /* secret of this node since boot: mark of own packets, VNI of verified ones */
+	__u32 probe_mark;     /* another one: mark of frames that become probes, priority of verified packets */
 	__u32 edge;	      /* interface index of pelago0 */
 	__u32 overlay_token;  /* low 24 bits */
 	__u32 overlay_token_old;

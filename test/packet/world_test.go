@@ -169,8 +169,8 @@ func (k *Kernel) delivered(t testing.TB, r Result) Packet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Priority != cookie || r.Mark != 0 {
-		t.Fatalf("priority %#x, mark %#x; want the node's cookie %#x as priority alone", r.Priority, r.Mark, cookie)
+	if r.Priority != probeMark || r.Mark != 0 {
+		t.Fatalf("priority %#x, mark %#x; want the node's second secret %#x as priority alone", r.Priority, r.Mark, probeMark)
 	}
 	got := Overlay{
 		Port: o.Port, Token: o.Token, Type: o.Type, Node: o.Node, Version: o.Version, Flags: o.Flags,
