@@ -11,7 +11,7 @@ import (
 	"github.com/pelago-net/pelago/bpf"
 )
 
-// Counter is how many packets met one end at one hook.
+// Counter counts the packets with one verdict at one hook.
 type Counter struct {
 	Hook    string `json:"hook"`    // edge-out, uplink-in, uplink-xdp, …
 	Verdict string `json:"verdict"` // the word of enum verdict in bpf/types.h, for example drop-bad-token
@@ -19,7 +19,7 @@ type Counter struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// Counters reads the per-CPU counters and adds them up; rows that are zero are left out.
+// Counters sums the per-CPU counters and omits rows that are zero.
 func (l *Loader) Counters() ([]Counter, error) {
 	var out []Counter
 	for h, hook := range l.hooks {
@@ -42,8 +42,8 @@ func (l *Loader) Counters() ([]Counter, error) {
 	return out, nil
 }
 
-// Words reads the names of hooks and verdicts from the BTF of the embedded object, so that C, Go and the metrics say
-// the same word: VERDICT_DROP_BAD_TOKEN is "drop-bad-token".
+// Words returns the names of hooks and verdicts from the BTF of the embedded object, so that C, Go and the metrics use the
+// same word: VERDICT_DROP_BAD_TOKEN is "drop-bad-token".
 func Words() (hooks, verdicts []string, err error) {
 	spec, err := bpf.LoadPelago()
 	if err != nil {

@@ -256,7 +256,7 @@ func (l *Loader) PurgeFunc(gone func(netip.Addr) bool) (removed int, err error) 
 
 func (l *Loader) removeFlows(keys []bpf.PelagoFlowKey, force bool) (int, error) {
 	if l.objs.SweepFlows == nil {
-		return 0, errors.New("remove flows: only the maps are open, not the program that removes them; ask the daemon")
+		return 0, errors.New("remove flows: the programs are not loaded; use Open")
 	}
 	removed := 0
 	for len(keys) > 0 {

@@ -12,40 +12,37 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Path is what is known of the liveness of one peer. Ages are measured back from the reading; those of what never happened
-// are as old as the boot.
+// Path is the liveness state of one peer. Ages are relative to the reading; what never happened is as old as the boot.
 type Path struct {
-	// Probed: this node probes the peer. The others (nodes, at a gateway) are only listened for.
+	// Probed reports whether this node probes the peer. A gateway does not probe nodes; their probes show that they live.
 	Probed          bool
 	Probes, Replies uint64
-	// Seen is the age of the last answer, Used that of the last packet that took the path, Heard that of the peer's last
-	// probe, Sent that of the last probe of ours.
+	// Ages of the last reply, the last packet on the path, the peer's last probe, and this node's last probe.
 	Seen, Used, Heard, Sent time.Duration
-	// RTT is that of the last answer; SRTT and RTTVar are smoothed (RFC 6298).
+	// RTT is that of the last reply; SRTT and RTTVar are smoothed (RFC 6298).
 	RTT, SRTT, RTTVar time.Duration
-	// Loss is the share of probes that found no answer lately, 0–1.
+	// Loss is the share of the last 32 or so probes without a reply, 0–1.
 	Loss float64
-	// Open is the number of probes since the last answered one, OldestOpen the age of the first of them.
+	// Open is the number of probes since the last answered one, OldestOpen the age of the oldest that the ring holds.
 	Open       int
 	OldestOpen time.Duration
-	// Ready, Generation and Age are what the peer told: whether its tables are complete, how often they changed, and how
-	// long ago its daemon confirmed them.
+	// The peer's tables, from its last reply: complete, number of changes, time since its daemon confirmed them.
 	Ready      bool
 	Generation uint32
 	Age        time.Duration
-	// Histogram counts answers by RTT: place n those below 2^n µs that are in no earlier place; the last one holds the rest.
+	// Histogram counts replies by RTT: bucket n those from 2^(n-1) to below 2^n µs, the last one all longer ones.
 	Histogram [dataplane.RTTBuckets]uint32
 
 	unreachable [dataplane.MaxClusters / 64]uint64
 }
 
-// Reaches says whether the peer, a gateway of this cluster, gets answers from any gateway of a remote cluster.
+// Reaches reports whether the peer, a gateway of this cluster, gets replies from any gateway of a remote cluster.
 func (p Path) Reaches(cluster uint16) bool {
 	word := int(cluster) / 64
 	return word >= len(p.unreachable) || p.unreachable[word]>>(cluster%64)&1 == 0
 }
 
-// WithUnreachable is the path of a gateway that does not reach a remote cluster.
+// WithUnreachable returns the path of a gateway that does not reach a remote cluster.
 func (p Path) WithUnreachable(cluster uint16) Path {
 	p.unreachable[int(cluster)/64%len(p.unreachable)] |= 1 << (cluster % 64)
 	return p
@@ -112,7 +109,7 @@ func decodePath(v bpf.PelagoPath, now uint64) Path {
 	return p
 }
 
-// applyPaths makes and removes entries. What the programs have written into those that stay is kept.
+// applyPaths creates and removes entries. Entries that stay keep what the programs have written.
 func (l *Loader) applyPaths(want map[netip.Addr]bool) error {
 	have, err := l.Paths()
 	if err != nil {
@@ -165,8 +162,8 @@ func (l *Loader) advertise(a bpf.PelagoAdvertisement) error {
 	return nil
 }
 
-// Leave tells the peers of a gateway, in its answers to their probes, to take others. It goes on switching what still comes.
-// The next Apply says what holds then.
+// Leave makes this gateway reply to probes that it is not ready, so that peers use others; it keeps switching. The next Apply
+// overwrites it.
 func (l *Loader) Leave() error {
 	var s bpf.PelagoNodeSettings
 	if err := l.objs.Settings.Lookup(uint32(0), &s); err != nil {
@@ -177,8 +174,8 @@ func (l *Loader) Leave() error {
 	return put(l.objs.Settings, uint32(0), s)
 }
 
-// Marks are the mark of our own packets, which the guards let out, and the one that makes a frame on pelago0 a probe. 0 before the
-// first Apply.
+// Marks returns the mark with which packets to our ports may leave, and the mark that turns a frame on pelago0 into a probe. Both
+// are 0 before the first Apply.
 func (l *Loader) Marks() (own, probe uint32, err error) {
 	var s bpf.PelagoNodeSettings
 	if err := l.objs.Settings.Lookup(uint32(0), &s); err != nil {
