@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// TestLoad has the kernel's verifier look at every program.
+// TestLoad loads every program, so that the verifier of the kernel at hand accepts it.
 func TestLoad(t *testing.T) {
 	spec, err := LoadPelago()
 	if err != nil {

@@ -19,17 +19,12 @@ volatile const __u64 tcp_transitory_timeout = 240 * SECOND;
 /* A closed TCP flow may be reclaimed after this long if its port or its room is needed. */
 volatile const __u64 closed_floor = 2 * SECOND;
 
-/* Probes: how often on a path in use, and what must pass beyond the expected answer until a path is suspect. */
-volatile const __u64 probe_interval = SECOND / 100;
-volatile const __u64 suspect_floor = 3 * SECOND / 100;
-/* A suspect path that is silent for so long beyond its round-trip time is given up: a stall does not last as long. */
-volatile const __u64 gone_after = 45 * SECOND / 100;
 /* A gateway whose daemon has not confirmed its tables for this long is used if no fresher one is there; seconds. */
 volatile const __u32 stale_after = 120;
 
-/* Handshakes with an encrypted wire from addresses that no peer has: one each so often, and so many at once, as a time. */
+/*
+ * Handshakes with an encrypted wire from addresses that no peer has: one each so often, and so many at once, as a
+ * time.
+ */
 volatile const __u64 handshake_interval = SECOND / 100;
 volatile const __u64 handshake_burst = SECOND / 2;
-
-/* UDP port of the overlay inside the cluster. */
-#define OVERLAY_PORT 4800

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The edge on its way in: from the overlay or, on a gateway, the cable to a pod of this node. */
+/* Delivery to a pod of this node, from the overlay or, on a gateway, the cable. */
 #pragma once
-#include "admit.h"
+#include "rx.h"
 #include "flow.h"
 #include "nat.h"
 
 #define TCP_FLAGS_WORD 12
 
 /*
- * Answers a TCP segment for which no flow exists with a reset (RFC 9293 3.10.7.1), so that the sender does not wait for
- * its timers. Addresses and ports change places, which leaves every checksum as it is; the payload stays on, which a
- * reset may have. Segments that carry no ACK, and GSO packets, are only dropped: the sender tries again.
+ * Answers a TCP segment without a flow with a reset (RFC 9293 3.10.7.1), so that the sender need not time out.
+ * Addresses and ports are swapped, which keeps every checksum; the payload stays, as a reset may have one. Segments
+ * without ACK, and GSO packets, are dropped: the sender retries.
  */
-static __always_inline int reset(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
-				 const struct arrival *a, struct course *c)
+static __always_inline int tcp_reset(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
+				     const struct rx *rx, struct fwd *fwd)
 {
 	__u32 check = p->l4 + __builtin_offsetof(struct tcp, check);
 	__be32 addresses[2] = { p->daddr, p->saddr }, seq, ack, none = 0;
@@ -22,28 +22,28 @@ static __always_inline int reset(struct __sk_buff *skb, const struct node_settin
 
 	if (p->proto != PROTO_TCP || p->fragment || p->error || (p->tcp_flags & TCP_RST) || !(p->tcp_flags & TCP_ACK) ||
 	    skb->gso_segs > 1)
-		return finish(skb, a->hook, VERDICT_DROP_NO_FLOW);
-	route = route_of(p->saddr);
-	if (!route || find_exit(s, route->cluster, flow_hash(p), &c->to) != VERDICT_SENT)
-		return finish(skb, a->hook, VERDICT_DROP_NO_FLOW);
+		return finish(skb, rx->hook, VERDICT_DROP_NO_FLOW);
+	route = route_lookup(p->saddr);
+	if (!route || encap_find_exit(s, route->cluster, flow_hash(p), &fwd->to) != VERDICT_CONTINUE)
+		return finish(skb, rx->hook, VERDICT_DROP_NO_FLOW);
 	if (bpf_skb_load_bytes(skb, p->l4 + 4, &seq, 4) || bpf_skb_load_bytes(skb, p->l4 + 8, &ack, 4) ||
 	    bpf_skb_load_bytes(skb, p->l4 + TCP_FLAGS_WORD, &old, 2))
-		return finish(skb, a->hook, VERDICT_DROP_INTERNAL);
+		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
 	new = (old & bpf_htons(0xf000)) | bpf_htons(TCP_RST);
 	if (bpf_skb_store_bytes(skb, p->l3 + IPV4_SADDR, addresses, sizeof(addresses), 0) ||
 	    bpf_skb_store_bytes(skb, p->l4, ports, sizeof(ports), 0) || bpf_l4_csum_replace(skb, check, seq, ack, 4) ||
 	    bpf_l4_csum_replace(skb, check, ack, none, 4) || bpf_l4_csum_replace(skb, check, old, new, 2) ||
 	    bpf_skb_store_bytes(skb, p->l4 + 4, &ack, 4, 0) || bpf_skb_store_bytes(skb, p->l4 + 8, &none, 4, 0) ||
 	    bpf_skb_store_bytes(skb, p->l4 + TCP_FLAGS_WORD, &new, 2, 0))
-		return finish(skb, a->hook, VERDICT_DROP_INTERNAL);
-	c->node = 0;
-	c->flags = 0;
-	return switch_to(skb, s, a, c, VERDICT_DROP_NO_FLOW);
+		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
+	fwd->node = 0;
+	fwd->flags = 0;
+	return fwd_send(skb, s, rx, fwd, VERDICT_DROP_NO_FLOW);
 }
 
 #define SHOWN_PORT_TRIES 16
 
-/* The device of the pod, or node, with that address. */
+/* The device of the pod or node with an address. */
 static __always_inline __u32 device_at(__be32 address)
 {
 	const struct source *local = bpf_map_lookup_elem(&sources, &address);
@@ -52,10 +52,10 @@ static __always_inline __u32 device_at(__be32 address)
 }
 
 /*
- * Opens the flow of a remote client to a pod of this node. Two flows may come to show the pod one tuple (two VIPs on
- * one pod port, one client port): the later one is shown under another source port.
+ * Opens the flow of a remote client to a pod of this node. If another flow shows the pod the same tuple (two VIPs on
+ * one pod port, one client port), the new one is shown under another source port.
  */
-__noinline enum verdict open_server_flow(const struct packet *p, const struct flow_key *of, const struct backend *b,
+__noinline enum verdict flow_open_server(const struct packet *p, const struct flow_key *of, const struct backend *b,
 					 __u16 cluster, struct tuple *t)
 {
 	struct flow_key key, answer_key;
@@ -66,40 +66,40 @@ __noinline enum verdict open_server_flow(const struct packet *p, const struct fl
 	if (!p || !of || !b || !t)
 		return VERDICT_DROP_INTERNAL;
 	key = *of;
-	make_answer(&f, &key, FLOW_SERVER, cluster, device_at(b->address), now);
+	flow_make_answer(&f, &key, FLOW_SERVER, cluster, device_at(b->address), now);
 	t->saddr = p->saddr;
 	t->daddr = b->address;
 	t->sport = p->sport;
 	t->dport = b->port;
-	key_of_answer(&answer_key, &key, t);
+	flow_key_answer(&answer_key, &key, t);
 	for (int i = 0; i < SHOWN_PORT_TRIES; i++) {
 		if (i) {
-			t->sport = bpf_htons(1024 + mix(flow_hash(p), i) % (65536 - 1024));
+			t->sport = bpf_htons(1024 + hash_mix(flow_hash(p), i) % (65536 - 1024));
 			answer_key.dport = t->sport;
 		}
-		err = claim(&answer_key, &f, now, 1);
+		err = flow_claim(&answer_key, &f, now, 1);
 		if (err != -EEXIST)
 			break;
 	}
 	if (err)
 		return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
-	make_primary(&f, t);
-	if (!insert(&key, &f, now)) {
-		take_slot(&key, now);
-		return VERDICT_DELIVERED;
+	flow_make_primary(&f, t);
+	if (!flow_insert(&key, &f, now)) {
+		flow_take_slot(&key, now);
+		return VERDICT_CONTINUE;
 	}
 	bpf_map_delete_elem(&flows, &answer_key);
-	winner = find_flow(&key);
+	winner = flow_find(&key);
 	if (!winner)
 		return VERDICT_DROP_FLOWS_FULL;
 	t->daddr = winner->daddr;
 	t->sport = winner->sport;
 	t->dport = winner->dport;
-	return VERDICT_DELIVERED;
+	return VERDICT_CONTINUE;
 }
 
-/* The index of the far node, told by an answer: kept where the next request looks for it. */
-static __always_inline void learn_node(const struct flow_key *key, struct flow *f, __u16 node)
+/* Stores the index of the far node, learnt from an answer, in the primary entry for the next request. */
+static __always_inline void flow_learn_node(const struct flow_key *key, struct flow *f, __u16 node)
 {
 	struct flow_key primary_key;
 	struct flow *primary;
@@ -107,56 +107,75 @@ static __always_inline void learn_node(const struct flow_key *key, struct flow *
 	if (!node || f->role != FLOW_CLIENT || f->node == node)
 		return;
 	f->node = node;
-	key_of_other(&primary_key, key, f);
-	primary = find_flow(&primary_key);
+	flow_key_other(&primary_key, key, f);
+	primary = flow_find(&primary_key);
 	if (primary)
 		primary->node = node;
 }
 
-/* Hands a translated packet to the kernel's vxlan receiver: our header fields off, this node's cookie in. */
-static __always_inline int hand_over(struct __sk_buff *skb, const struct node_settings *s, const struct arrival *a)
-{
-	struct overlay_header h = {};
-	__be16 port = bpf_htons(OVERLAY_PORT);
+/* What hand_over() writes over the overlay header and the inner Ethernet header. */
+struct handed_over {
+	struct overlay_header overlay;
+	struct eth eth;
+};
+ASSERT_SIZE(struct handed_over, 22);
 
-	h.vxlan_flags = OVERLAY_VNI_FLAG;
-	h.type = s->cookie >> 16;
-	h.node[0] = s->cookie >> 8;
-	h.node[1] = s->cookie;
+/*
+ * Hands a translated packet to the kernel's vxlan receiver, with the proof that edge_in checks: the low 24 bits of the
+ * cookie as VNI, and another secret as skb->priority. A veth pair clears that field, so no pod can set it; it survives
+ * the local socket and the receiver, and no CNI uses it there. skb->mark does not qualify: Calico and kube-proxy clear
+ * and match bits of it on the way, and policy routing selects by it. The secret is in the source MAC address as well,
+ * since GRO behind the receiver does not compare priorities: it keeps packets with and without the proof apart.
+ */
+static __always_inline int hand_over(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx)
+{
+	__be16 port = bpf_htons(OVERLAY_PORT);
+	struct handed_over h = {};
+
+	h.overlay.vxlan_flags = OVERLAY_VNI_FLAG;
+	h.overlay.type = s->cookie >> 16;
+	h.overlay.node[0] = s->cookie >> 8;
+	h.overlay.node[1] = s->cookie;
+	__builtin_memcpy(h.eth.dst, pelago_mac, sizeof(h.eth.dst));
+	h.eth.src[0] = 0x02;
+	__builtin_memcpy(&h.eth.src[2], &s->probe_mark, sizeof(s->probe_mark));
+	h.eth.proto = bpf_htons(ETH_P_IP);
 	if (bpf_skb_store_bytes(skb, OVERLAY_AT, &h, sizeof(h), BPF_F_RECOMPUTE_CSUM))
-		return finish(skb, a->hook, VERDICT_DROP_INTERNAL);
-	if (a->from_cable &&
+		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
+	if (rx->from_cable &&
 	    bpf_skb_store_bytes(skb, ETH_LEN + sizeof(struct ipv4) + 2, &port, 2, BPF_F_RECOMPUTE_CSUM))
-		return finish(skb, a->hook, VERDICT_DROP_INTERNAL);
-	return finish(skb, a->hook, VERDICT_DELIVERED);
+		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
+	skb->priority = s->probe_mark;
+	return finish(skb, rx->hook, VERDICT_DELIVERED);
 }
 
 /*
- * A new flow for a service that has no ready backend here, because this node's view and the picking gateway's differ or
- * a sticky index is out of date: it goes once to another node. A gateway picks that itself.
+ * A new flow for a service without a ready backend here, since the view of this node and of the picking gateway
+ * differ, or a sticky index is out of date: bounced once to another node. A gateway picks the node itself.
  */
-static __always_inline int pass_on(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
-				   const struct arrival *a, const struct service_key *key,
-				   const struct service *service, struct course *c)
+static __always_inline int deliver_elsewhere(struct __sk_buff *skb, const struct node_settings *s,
+					     const struct packet *p, const struct rx *rx, const struct service_key *key,
+					     const struct service *service, struct fwd *fwd)
 {
 	enum verdict v = VERDICT_BOUNCED;
 	__u32 node;
 
 	if (!s->gateway) {
-		v = bounce(s, p, a, VERDICT_DROP_NO_BACKEND, c);
-		return v == VERDICT_BOUNCED ? switch_to(skb, s, a, c, v) : finish(skb, a->hook, v);
+		v = fwd_bounce(s, p, rx, VERDICT_DROP_NO_BACKEND, fwd);
+		return v == VERDICT_BOUNCED ? fwd_send(skb, s, rx, fwd, v) : finish(skb, rx->hook, v);
 	}
-	node = (a->flags & OVERLAY_BOUNCED) ? 0 : pick_node(key, service, service_hash(service, p, p->saddr), s->node);
-	if (!to_node(s, node, &c->to))
-		return finish(skb, a->hook, VERDICT_DROP_NO_BACKEND);
-	c->node = 0;
-	c->flags = (a->flags & ~OVERLAY_SWITCH) | OVERLAY_BOUNCED;
-	return switch_to(skb, s, a, c, v);
+	node = (rx->flags & OVERLAY_BOUNCED) ? 0 :
+					       lb_pick_node(key, service, service_hash(service, p, p->saddr), s->node);
+	if (!encap_to_node(s, node, &fwd->to))
+		return finish(skb, rx->hook, VERDICT_DROP_NO_BACKEND);
+	fwd->node = 0;
+	fwd->flags = (rx->flags & ~OVERLAY_SWITCH) | OVERLAY_BOUNCED;
+	return fwd_send(skb, s, rx, fwd, v);
 }
 
-/* The edge on its way in. What it passes on or answers goes by *c. */
+/* Translates a packet and delivers it to a pod of this node. *fwd is the decision for what is bounced or answered. */
 static __always_inline int deliver(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
-				   const struct arrival *a, struct course *c)
+				   const struct rx *rx, struct fwd *fwd)
 {
 	struct flow *f, *other = 0;
 	struct backend pod = {};
@@ -166,14 +185,14 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	struct global *g;
 	enum verdict v;
 
-	key_of(&key, p, DIRECTION_IN);
-	f = find_flow(&key);
-	/* A new connection on the tuple of one that is over: the backend of then may no longer be one. */
-	if (f && f->role == FLOW_SERVER && reopens(&key, f, p, &other) && remove_flow(&key, f))
+	flow_key_of(&key, p, DIRECTION_IN);
+	f = flow_find(&key);
+	/* A new connection on the tuple of a closed one: the old backend may no longer be one. */
+	if (f && f->role == FLOW_SERVER && flow_reopens(&key, f, p, &other) && flow_remove(&key, f))
 		f = 0;
 	if (f) {
-		touch(f, p, now_ns());
-		learn_node(&key, f, a->node);
+		flow_touch(f, p, now_ns());
+		flow_learn_node(&key, f, rx->node);
 		t.saddr = f->saddr;
 		t.daddr = f->daddr;
 		t.sport = f->sport;
@@ -182,15 +201,15 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	}
 	g = bpf_map_lookup_elem(&globals, &p->daddr);
 	if (!g)
-		return finish(skb, a->hook, VERDICT_DROP_NOT_OWN);
-	if (!opens_flow(p))
-		return reset(skb, s, p, a, c);
-	route = route_of(p->saddr);
+		return finish(skb, rx->hook, VERDICT_DROP_NOT_OWN);
+	if (!packet_opens_flow(p))
+		return tcp_reset(skb, s, p, rx, fwd);
+	route = route_lookup(p->saddr);
 	if (!route)
-		return finish(skb, a->hook, VERDICT_DROP_SPOOFED_SOURCE);
+		return finish(skb, rx->hook, VERDICT_DROP_SPOOFED_SOURCE);
 	if (g->kind == GLOBAL_POD) {
 		if (!g->pod)
-			return finish(skb, a->hook, VERDICT_DROP_NO_BACKEND);
+			return finish(skb, rx->hook, VERDICT_DROP_NO_BACKEND);
 		pod.address = g->pod;
 		pod.port = p->dport;
 	} else if (g->kind == GLOBAL_SERVICE) {
@@ -199,19 +218,19 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 		const struct backend *b;
 
 		if (!service)
-			return finish(skb, a->hook, VERDICT_DROP_NO_SERVICE);
-		b = pick_backend(&service_key, service, service_hash(service, p, p->saddr));
+			return finish(skb, rx->hook, VERDICT_DROP_NO_SERVICE);
+		b = lb_pick_backend(&service_key, service, service_hash(service, p, p->saddr));
 		if (!b)
-			return pass_on(skb, s, p, a, &service_key, service, c);
+			return deliver_elsewhere(skb, s, p, rx, &service_key, service, fwd);
 		pod = *b;
 	} else {
-		return finish(skb, a->hook, VERDICT_DROP_NO_FLOW);
+		return finish(skb, rx->hook, VERDICT_DROP_NO_FLOW);
 	}
-	v = open_server_flow(p, &key, &pod, route->cluster, &t);
-	if (v != VERDICT_DELIVERED)
-		return finish(skb, a->hook, v);
+	v = flow_open_server(p, &key, &pod, route->cluster, &t);
+	if (v != VERDICT_CONTINUE)
+		return finish(skb, rx->hook, v);
 translated:
 	if (rewrite(skb, p, &t, DIRECTION_IN))
-		return finish(skb, a->hook, VERDICT_DROP_INTERNAL);
-	return hand_over(skb, s, a);
+		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
+	return hand_over(skb, s, rx);
 }

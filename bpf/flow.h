@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Flow entries: looking up, claiming, ageing, removing. The rules are in types.h at struct flow and in the README. */
+/* Flow entries: look-up, claim, ageing, removal. Rules: struct flow in types.h, and the README. */
 #pragma once
 #include "config.h"
-#include "live.h"
+#include "health.h"
 #include "maps.h"
 #include "nat.h"
 
 /*
- * Functions that are neither static nor inline are looked at by the verifier once, for any argument, instead of once for
- * every way to every call (loops within loops would be too much for it). Hence their checks for null, and their copies of
- * keys: the verifier of Linux 6.1 lets no map helper read what such an argument points to. Their stacks are small because
- * all functions that call each other share 512 bytes, which it counts in steps of 32 for each.
+ * Functions that are neither static nor inline are verified once, for any arguments, instead of once per call path:
+ * nested loops would exceed the limit. Hence their null checks, and their copies of keys: the verifier of Linux 6.1
+ * accepts no helper that reads through such an argument. Their stacks are small because one call chain shares 512
+ * bytes, counted in steps of 32 per function.
  */
 
 #define DYING 1ULL
 #define EEXIST 17
 #define E2BIG 7
 
-/* The key of the entry that a packet belongs to. An ICMP error may come from a router: its flow knows the quoted peer. */
-static __always_inline void key_of(struct flow_key *k, const struct packet *p, enum direction direction)
+/* The key of the entry of a packet. An ICMP error may come from a router: its flow is that of the quoted peer. */
+static __always_inline void flow_key_of(struct flow_key *k, const struct packet *p, enum direction direction)
 {
 	k->saddr = p->error ? p->quoted_peer : p->saddr;
 	k->daddr = p->daddr;
@@ -29,8 +29,8 @@ static __always_inline void key_of(struct flow_key *k, const struct packet *p, e
 	k->pad = 0;
 }
 
-/* The key of the other entry of a flow: the answer to what this entry makes of a packet. */
-static __always_inline void key_of_other(struct flow_key *k, const struct flow_key *own, const struct flow *f)
+/* The key of the other entry of a flow: the reply to what this entry turns a packet into. */
+static __always_inline void flow_key_other(struct flow_key *k, const struct flow_key *own, const struct flow *f)
 {
 	k->saddr = f->daddr;
 	k->daddr = f->saddr;
@@ -41,14 +41,14 @@ static __always_inline void key_of_other(struct flow_key *k, const struct flow_k
 	k->pad = 0;
 }
 
-static __always_inline struct flow *find_flow(const struct flow_key *k)
+static __always_inline struct flow *flow_find(const struct flow_key *k)
 {
 	struct flow *f = bpf_map_lookup_elem(&flows, k);
 
 	return f && !(f->state & DYING) ? f : 0;
 }
 
-/* What the device of a local source is to be in its flows. */
+/* The device that flows of a local source record. */
 static __always_inline __u32 device_of(const struct source *s)
 {
 	return (s->flags & SOURCE_HOST) ? DEVICE_NONE : s->ifindex;
@@ -60,16 +60,16 @@ static __always_inline int comes_from(__u32 device, __u32 ingress)
 }
 
 /*
- * Whether a TCP flow is over. a and b are its entries, b may be missing. One FIN is enough where the opener asks for a
- * new connection on the tuple; the timers want both.
+ * Reports whether a TCP flow is over. a and b are its entries; b may be missing. One FIN suffices where the opener
+ * wants a new connection on the same tuple; the timers require both.
  */
-static __always_inline int closing(const struct flow *a, const struct flow *b)
+static __always_inline int flow_closing(const struct flow *a, const struct flow *b)
 {
 	return (a->tcp | (b ? b->tcp : 0)) & (TCP_SEEN_FIN | TCP_SEEN_RST);
 }
 
-/* Whether an entry, with its key, is of a flow to one of the ports 1 to 1023. */
-static __always_inline int well_known(const struct flow_key *key, const struct flow *f)
+/* Reports whether the flow of an entry goes to a port from 1 to 1023. */
+static __always_inline int flow_well_known(const struct flow_key *key, const struct flow *f)
 {
 	__u16 port = bpf_ntohs(f->primary ? key->dport : key->sport);
 
@@ -77,13 +77,13 @@ static __always_inline int well_known(const struct flow_key *key, const struct f
 }
 
 /*
- * Whether a flow may go. a is the entry of key, b the other one and may be missing. under_pressure: its port or room is
- * needed; then a closed TCP flow goes after closed_floor, and UDP to a well-known port after udp_known_timeout. Races
- * with the packet path: a packet may refresh `seen` between this look and the removal. The worst result is one flow
- * removed in the very moment when it wakes up after its whole timeout; accepted, as every NAT does.
+ * Reports whether a flow may be removed. a is the entry of key, b the other one, which may be missing.
+ * under_pressure: its port or its room is needed; then closed_floor bounds a closed TCP flow and udp_known_timeout
+ * UDP to a well-known port. Races with the packet path, which may refresh `seen` between the check and the removal.
+ * Worst result: a flow that wakes up at the very end of its timeout is removed. Accepted, as in every NAT.
  */
-static __always_inline int expired(const struct flow_key *key, const struct flow *a, const struct flow *b, __u64 now,
-				   int under_pressure)
+static __always_inline int flow_expired(const struct flow_key *key, const struct flow *a, const struct flow *b,
+					__u64 now, int under_pressure)
 {
 	__u64 seen = a->seen, limit = udp_timeout;
 	__u8 both = 0, any = a->tcp;
@@ -104,43 +104,43 @@ static __always_inline int expired(const struct flow_key *key, const struct flow
 		}
 	} else if (key->proto == PROTO_ICMP) {
 		limit = icmp_timeout;
-	} else if (under_pressure && well_known(key, a)) {
+	} else if (under_pressure && flow_well_known(key, a)) {
 		limit = udp_known_timeout;
 	}
 	return now > seen && now - seen > limit;
 }
 
 /*
- * Marks an entry as dying. Several may want to remove one flow: the compare-and-swap on the state, generation
- * included, lets exactly one of them delete, and find_flow() takes a dying entry for none. Between the mark and the
- * delete a packet that wants to open the same flow finds the key taken and is dropped; its sender tries again.
+ * Marks an entry as dying. Of several removers the compare-and-swap on state, generation included, lets one delete;
+ * flow_find() ignores a dying entry. Until the delete, a packet that opens the same flow finds the key taken and is
+ * dropped; its sender retries.
  */
-static __always_inline int mark_dying(struct flow *f, __u64 state)
+static __always_inline int flow_mark_dying(struct flow *f, __u64 state)
 {
 	return !(state & DYING) && __sync_val_compare_and_swap(&f->state, state, state | DYING) == state;
 }
 
 /*
- * Removes a flow by its primary entry. Returns 1 if this caller did it. The state is read before the tuple: where the
- * element was recycled in between, the swap fails.
+ * Removes a flow by its primary entry. Returns 1 if this caller did. The state is read before the tuple: if the
+ * element is recycled in between, the swap fails.
  */
-static __always_inline int remove_flow(const struct flow_key *primary, struct flow *f)
+static __always_inline int flow_remove(const struct flow_key *primary, struct flow *f)
 {
 	__u64 state = *(volatile __u64 *)&f->state;
 	struct flow_key other;
 
-	key_of_other(&other, primary, f);
-	if (!mark_dying(f, state))
+	flow_key_other(&other, primary, f);
+	if (!flow_mark_dying(f, state))
 		return 0;
 	bpf_map_delete_elem(&flows, &other);
 	bpf_map_delete_elem(&flows, primary);
 	return 1;
 }
 
-/* Removes an answer entry without its primary: left by a claim whose second half never came. */
-static __always_inline int remove_orphan(const struct flow_key *key, struct flow *f)
+/* Removes an answer entry without a primary one, left by an interrupted claim. */
+static __always_inline int flow_remove_orphan(const struct flow_key *key, struct flow *f)
 {
-	if (!mark_dying(f, *(volatile __u64 *)&f->state))
+	if (!flow_mark_dying(f, *(volatile __u64 *)&f->state))
 		return 0;
 	bpf_map_delete_elem(&flows, key);
 	return 1;
@@ -148,12 +148,12 @@ static __always_inline int remove_orphan(const struct flow_key *key, struct flow
 
 enum reclaimed {
 	RECLAIM_KEPT = 0,
-	RECLAIM_GONE,	 /* there was none */
+	RECLAIM_GONE,	 /* no such entry */
 	RECLAIM_REMOVED, /* by this call */
 };
 
-/* Removes the flow that an entry belongs to if its time has come. */
-__noinline int reclaim(const struct flow_key *of, __u64 now, int under_pressure)
+/* Removes the flow of an entry if it has expired. */
+__noinline int flow_reclaim(const struct flow_key *of, __u64 now, int under_pressure)
 {
 	struct flow *f, *other;
 	struct flow_key key, other_key;
@@ -166,22 +166,22 @@ __noinline int reclaim(const struct flow_key *of, __u64 now, int under_pressure)
 		return RECLAIM_GONE;
 	if (f->state & DYING)
 		return RECLAIM_KEPT;
-	key_of_other(&other_key, &key, f);
+	flow_key_other(&other_key, &key, f);
 	other = bpf_map_lookup_elem(&flows, &other_key);
-	if (!expired(&key, f, other, now, under_pressure))
+	if (!flow_expired(&key, f, other, now, under_pressure))
 		return RECLAIM_KEPT;
 	if (f->primary)
-		return remove_flow(&key, f) ? RECLAIM_REMOVED : RECLAIM_KEPT;
+		return flow_remove(&key, f) ? RECLAIM_REMOVED : RECLAIM_KEPT;
 	if (other && other->primary)
-		return remove_flow(&other_key, other) ? RECLAIM_REMOVED : RECLAIM_KEPT;
-	return remove_orphan(&key, f) ? RECLAIM_REMOVED : RECLAIM_KEPT;
+		return flow_remove(&other_key, other) ? RECLAIM_REMOVED : RECLAIM_KEPT;
+	return flow_remove_orphan(&key, f) ? RECLAIM_REMOVED : RECLAIM_KEPT;
 }
 
 #define SLOT_TRIES 4
 #define ROOM_TRIES 64
 
 /* The next slot of the ring. */
-static __always_inline struct flow_key *next_slot(__u64 *next)
+static __always_inline struct flow_key *flow_next_slot(__u64 *next)
 {
 	__u32 slot = __sync_fetch_and_add(next, 1) & (2 * MAX_FLOWS - 1);
 
@@ -189,10 +189,10 @@ static __always_inline struct flow_key *next_slot(__u64 *next)
 }
 
 /*
- * Takes a slot of the ring for a new flow and frees what has expired on the way. A flow without a slot works as
- * any other; only the sweep program then finds it.
+ * Takes a ring slot for a new flow and removes expired flows on the way. A flow without a slot works too; only the
+ * sweep program finds it then.
  */
-__noinline int take_slot(const struct flow_key *primary, __u64 now)
+__noinline int flow_take_slot(const struct flow_key *primary, __u64 now)
 {
 	__u32 zero = 0;
 	__u64 *next = bpf_map_lookup_elem(&hand, &zero);
@@ -200,12 +200,12 @@ __noinline int take_slot(const struct flow_key *primary, __u64 now)
 	if (!primary || !next)
 		return 0;
 	for (int i = 0; i < SLOT_TRIES; i++) {
-		struct flow_key *k = next_slot(next), seen;
+		struct flow_key *k = flow_next_slot(next), seen;
 
 		if (!k)
 			return 0;
-		seen = *k; /* may be torn by another CPU that takes the same slot: then it matches no flow */
-		if (seen.proto && reclaim(&seen, now, 0) == RECLAIM_KEPT)
+		seen = *k; /* may be torn by a CPU that takes the same slot; a torn key matches no flow */
+		if (seen.proto && flow_reclaim(&seen, now, 0) == RECLAIM_KEPT)
 			continue;
 		*k = *primary;
 		return 1;
@@ -214,10 +214,10 @@ __noinline int take_slot(const struct flow_key *primary, __u64 now)
 }
 
 /*
- * The flow table is full: removes one flow that may go, the oldest first as the ring has them. The hand goes back to its
- * slot, for the new flow to take. Another CPU may come first; then one of the two flows remains without a slot.
+ * Removes one flow when the table is full, the oldest removable one of the ring first, and rewinds the ring to its
+ * slot for the new flow. Races with other CPUs. Worst result: one of two new flows has no slot.
  */
-__noinline int make_room(__u64 now)
+__noinline int flow_make_room(__u64 now)
 {
 	__u32 zero = 0;
 	__u64 *next = bpf_map_lookup_elem(&hand, &zero);
@@ -225,12 +225,12 @@ __noinline int make_room(__u64 now)
 	if (!next)
 		return 0;
 	for (int i = 0; i < ROOM_TRIES; i++) {
-		struct flow_key *k = next_slot(next), seen;
+		struct flow_key *k = flow_next_slot(next), seen;
 
 		if (!k)
 			return 0;
 		seen = *k;
-		if (seen.proto && reclaim(&seen, now, 1) == RECLAIM_REMOVED) {
+		if (seen.proto && flow_reclaim(&seen, now, 1) == RECLAIM_REMOVED) {
 			__sync_fetch_and_add(next, -1);
 			return 1;
 		}
@@ -238,44 +238,44 @@ __noinline int make_room(__u64 now)
 	return 0;
 }
 
-/* Inserts an entry that must not exist yet. 0, -EEXIST, or else there is no room (-E2BIG) or memory for it. */
-static __always_inline int insert(const struct flow_key *key, const struct flow *f, __u64 now)
+/* Inserts a new entry. Returns 0, -EEXIST, -E2BIG if there is no room, or -ENOMEM. */
+static __always_inline int flow_insert(const struct flow_key *key, const struct flow *f, __u64 now)
 {
 	int err = bpf_map_update_elem(&flows, key, f, BPF_NOEXIST);
 
-	if (err == -E2BIG && make_room(now))
+	if (err == -E2BIG && flow_make_room(now))
 		err = bpf_map_update_elem(&flows, key, f, BPF_NOEXIST);
 	return err;
 }
 
 /*
- * Inserts the answer entry of a flow, which is the claim to its tuple on that side. An entry in the way that has run
- * out is removed first. Errors as of insert().
+ * Inserts the answer entry of a flow, which claims its tuple on that side. Removes an expired entry in the way first.
+ * Errors as of flow_insert().
  */
-static __always_inline int claim(const struct flow_key *answer_key, const struct flow *answer, __u64 now,
-				 int under_pressure)
+static __always_inline int flow_claim(const struct flow_key *answer_key, const struct flow *answer, __u64 now,
+				      int under_pressure)
 {
-	int err = insert(answer_key, answer, now);
+	int err = flow_insert(answer_key, answer, now);
 
-	if (err != -EEXIST || reclaim(answer_key, now, under_pressure) == RECLAIM_KEPT)
+	if (err != -EEXIST || flow_reclaim(answer_key, now, under_pressure) == RECLAIM_KEPT)
 		return err;
-	return insert(answer_key, answer, now);
+	return flow_insert(answer_key, answer, now);
 }
 
-static __always_inline __u64 new_state(void)
+static __always_inline __u64 flow_new_state(void)
 {
 	return (bpf_ktime_get_ns() << 1) & ~DYING;
 }
 
 /*
- * The answer entry of a new flow, of which `key` is the tuple as it comes. Both entries are as fresh as the flow: an answer
- * that is claimed before its primary exists must not look like one that was left behind.
+ * The answer entry of a new flow; `key` is the tuple before translation. Both entries get the same time: an answer
+ * claimed before its primary exists must not look orphaned.
  */
-static __always_inline void make_answer(struct flow *f, const struct flow_key *key, __u8 role, __u16 cluster,
-					__u32 device, __u64 now)
+static __always_inline void flow_make_answer(struct flow *f, const struct flow_key *key, __u8 role, __u16 cluster,
+					     __u32 device, __u64 now)
 {
 	*f = (struct flow){
-		.state = new_state(),
+		.state = flow_new_state(),
 		.seen = now,
 		.saddr = key->daddr,
 		.daddr = key->saddr,
@@ -287,8 +287,8 @@ static __always_inline void make_answer(struct flow *f, const struct flow_key *k
 	};
 }
 
-/* Its key: `key` is the tuple as it comes, `t` as it goes. */
-static __always_inline void key_of_answer(struct flow_key *k, const struct flow_key *key, const struct tuple *t)
+/* Its key: `key` is the tuple before translation, `t` after it. */
+static __always_inline void flow_key_answer(struct flow_key *k, const struct flow_key *key, const struct tuple *t)
 {
 	k->saddr = t->daddr;
 	k->daddr = t->saddr;
@@ -299,8 +299,8 @@ static __always_inline void key_of_answer(struct flow_key *k, const struct flow_
 	k->pad = 0;
 }
 
-/* Makes the answer entry, which is in the table by now, the primary one. */
-static __always_inline void make_primary(struct flow *f, const struct tuple *t)
+/* Turns the answer entry, which has been inserted, into the primary one. */
+static __always_inline void flow_make_primary(struct flow *f, const struct tuple *t)
 {
 	f->primary = 1;
 	f->saddr = t->saddr;
@@ -310,10 +310,10 @@ static __always_inline void make_primary(struct flow *f, const struct tuple *t)
 }
 
 /*
- * Refreshes the entry of this direction. `seen` is written at most once a second, so the cache line stays shared. An
- * ICMP error refreshes nothing and ends nothing (RFC 5508 REQ-6, RFC 5382 REQ-10).
+ * Refreshes the entry of this direction. `seen` is written at most once a second to keep the cache line shared. ICMP
+ * errors neither refresh nor end a flow (RFC 5508 REQ-6, RFC 5382 REQ-10).
  */
-static __always_inline void touch(struct flow *f, const struct packet *p, __u64 now)
+static __always_inline void flow_touch(struct flow *f, const struct packet *p, __u64 now)
 {
 	__u8 tcp = f->tcp;
 
@@ -335,7 +335,7 @@ static __always_inline void touch(struct flow *f, const struct packet *p, __u64 
 	}
 }
 
-static __always_inline int opens_flow(const struct packet *p)
+static __always_inline int packet_opens_flow(const struct packet *p)
 {
 	if (p->fragment == LATER_FRAGMENT || p->echo_reply || p->error)
 		return 0;
@@ -345,17 +345,17 @@ static __always_inline int opens_flow(const struct packet *p)
 }
 
 /*
- * Whether the packet is a SYN of the opener that meets a flow which is over: a new connection on the same tuple
- * (RFC 9293 3.6.1). The caller has the primary entry; *other is set to the answer entry.
+ * Reports whether the packet is a SYN of the opener on a flow that is over: a new connection on the same tuple
+ * (RFC 9293 3.6.1). f must be the primary entry; *other becomes the answer entry.
  */
-static __always_inline int reopens(const struct flow_key *key, const struct flow *f, const struct packet *p,
-				   struct flow **other)
+static __always_inline int flow_reopens(const struct flow_key *key, const struct flow *f, const struct packet *p,
+					struct flow **other)
 {
 	struct flow_key other_key;
 
-	if (p->proto != PROTO_TCP || !f->primary || !opens_flow(p))
+	if (p->proto != PROTO_TCP || !f->primary || !packet_opens_flow(p))
 		return 0;
-	key_of_other(&other_key, key, f);
+	flow_key_other(&other_key, key, f);
 	*other = bpf_map_lookup_elem(&flows, &other_key);
-	return closing(f, *other);
+	return flow_closing(f, *other);
 }

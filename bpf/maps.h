@@ -10,7 +10,12 @@
 
 #define MAX_FLOWS (1 << 18)
 
-/* key: 0; value: what this node is. Writer: loader. Reader: every program. */
+/*
+ * key: 0; value: what this node is. Writer: loader. Reader: every program. An array's value is not replaced in one
+ * step, so a program may see some fields as they were. Accepted where both values are valid: one packet meets the old
+ * address, token or MSS. The fields that open a gate (ready, gateway) are written by a later call than those they
+ * guard.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -29,7 +34,11 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } routes SEC(".maps");
 
-/* key: node index; value: how to reach it. Writer: loader. Reader: edge, gateway. */
+/*
+ * key: node index; value: how to reach it. Writer: loader. Reader: edge, gateway.
+ * Not replaced in one step either: where a node changes its address, a packet in the nanoseconds of the write may go to
+ * one address by the next hop of the other. Accepted: one packet is lost.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536);
@@ -183,7 +192,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } hand SEC(".maps");
 
-/* key: fragmented datagram on its way out; value: its ports. LRU: losing one costs one datagram. Writer, reader: edge. */
+/*
+ * key: fragmented datagram on its way out; value: its ports. LRU: losing one costs one datagram. Writer, reader:
+ * edge.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);
@@ -193,8 +205,8 @@ struct {
 } fragments SEC(".maps");
 
 /*
- * key: outer address of a peer; value: state of the path. The loader makes and removes entries, the programs write them.
- * Reader: edge, gateway, loader.
+ * key: outer address of a peer; value: state of the path. The loader makes and removes entries, the programs write
+ * them. Reader: edge, gateway, loader.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -218,7 +230,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } large_probes SEC(".maps");
 
-/* key: 0; value: what this node's replies to probes tell. Writer: loader, gateway. Reader: reflector. */
+/*
+ * key: 0; value: what this node's replies to probes tell. Writer: advertise, gateway, both by
+ * atomic operations. Reader: reflector.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

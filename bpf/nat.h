@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Rewriting of addresses and ports in place, checksums included. */
+/* In-place rewriting of addresses and ports, checksums included. */
 #pragma once
 #include "parse.h"
 
-/* The tuple that a packet is to have. */
+/* Addresses and ports after translation. */
 struct tuple {
 	__be32 saddr;
 	__be32 daddr;
@@ -41,7 +41,7 @@ static __always_inline int replace_port(struct __sk_buff *skb, __u32 check, __u6
 	return bpf_skb_store_bytes(skb, at, &to, sizeof(to), 0);
 }
 
-static __always_inline __u16 fold(__u64 sum)
+static __always_inline __u16 csum_fold(__u64 sum)
 {
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
@@ -49,15 +49,15 @@ static __always_inline __u16 fold(__u64 sum)
 	return (__u16)sum;
 }
 
-/* A checksum over what was `from` and is `to` now, len bytes each (a multiple of 4). RFC 1624, equation 3. */
+/* Updates a checksum for len bytes (a multiple of 4) that change from `from` to `to`. RFC 1624, equation 3. */
 static __always_inline __u16 update_check(__u16 check, __be32 *from, __be32 *to, __u32 len)
 {
-	return ~fold((__u32)bpf_csum_diff(from, len, to, len, (__u16)~check));
+	return ~csum_fold((__u32)bpf_csum_diff(from, len, to, len, (__u16)~check));
 }
 
 /*
- * What of the quoted packet of an ICMP error is rewritten. It is kept as 32-bit words for bpf_csum_diff; all of it
- * lies at even offsets in the ICMP message, since header lengths are multiples of 4.
+ * The fields of a quoted packet that are rewritten, as 32-bit words for bpf_csum_diff. They lie at even offsets of the
+ * ICMP message, since header lengths are multiples of 4.
  */
 struct quote {
 	__be32 addresses[2];
@@ -78,10 +78,9 @@ struct quote {
 #define TCP_CHECK __builtin_offsetof(struct tcp, check)
 
 /*
- * Rewrites an ICMP error about a flow (RFC 5508 REQ-4 and 5): the quoted packet gets the tuple t turned round, so that
- * its sender knows it again, with the checksums that it would have had. On its way out the error itself comes from
- * the address that the flow shows to the far side, whichever router or node made it; on its way in only the
- * destination is changed.
+ * Rewrites an ICMP error of a flow (RFC 5508 REQ-4 and 5): the quoted packet gets the tuple t reversed, so that its
+ * sender recognises it, with matching checksums. On the way out the source becomes the address that the flow shows to
+ * the far side, whichever router sent the error; on the way in only the destination changes.
  */
 static __noinline int rewrite_error(struct __sk_buff *skb, const struct packet *p, const struct tuple *t, int out)
 {
@@ -130,7 +129,7 @@ static __noinline int rewrite_error(struct __sk_buff *skb, const struct packet *
 	return replace_address(skb, p, 0, 0, IPV4_DADDR, p->daddr, t->daddr);
 }
 
-/* Gives the packet the tuple t. Later fragments have no ports. Invalidates pointers into the packet. */
+/* Rewrites the packet to the tuple t. Later fragments have no ports. Invalidates packet pointers. */
 static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *p, const struct tuple *t,
 				   enum direction direction)
 {
@@ -146,7 +145,7 @@ static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *p
 			break;
 		case PROTO_UDP:
 			check = p->l4 + __builtin_offsetof(struct udp, check);
-			udp_flag = BPF_F_MARK_MANGLED_0; /* 0 stays 0: the sender left it out */
+			udp_flag = BPF_F_MARK_MANGLED_0; /* 0 = no checksum, stays 0 */
 			break;
 		case PROTO_ICMP:
 			check = p->l4 + __builtin_offsetof(struct icmp, check);
@@ -172,7 +171,7 @@ static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *p
 #define TCP_OPTION_MSS 2
 #define TCP_OPTIONS_MAX 40
 
-/* Lowers the MSS option of a SYN to mss. A SYN without the option, or with a lower one, stays as it is (RFC 9293 3.7.1). */
+/* Lowers the MSS option of a SYN to mss; never adds or raises it (RFC 9293 3.7.1). */
 static __noinline int clamp_mss(struct __sk_buff *skb, __u32 l4, __u16 mss)
 {
 	__u8 offset = 0, option[4];
@@ -195,7 +194,7 @@ static __noinline int clamp_mss(struct __sk_buff *skb, __u32 l4, __u16 mss)
 			old = bpf_htons((__u16)option[2] << 8 | option[3]);
 			if (bpf_ntohs(old) <= mss)
 				return 0;
-			/* The field may lie at an odd offset, where a sum over 16-bit words sees its bytes swapped. */
+			/* At an odd offset the 16-bit sum sees the bytes swapped. */
 			if ((at - l4) & 1)
 				return bpf_l4_csum_replace(skb, l4 + __builtin_offsetof(struct tcp, check),
 							   __builtin_bswap16(old), __builtin_bswap16(new), 2) ||

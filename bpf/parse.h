@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Headers, the cursor over a packet, and the parsed form that everything else works on. */
+/* Header structs, bounds-checked access, and the parsed form that the other headers work on. */
 #pragma once
 #include <linux/types.h>
 #include <bpf/bpf_endian.h>
-#include "frame.h"
+#include "ctx.h"
 
 #define ETH_P_IP 0x0800
 #define ETH_LEN 14
@@ -77,8 +77,8 @@ _Static_assert(sizeof(struct eth) == 14 && sizeof(struct ipv4) == 20 && sizeof(s
 	       "headers have no padding");
 
 /*
- * What the overlay puts in front of an inner packet. Packed, so the compiler reads its members byte by byte: the
- * fast path goes through pointers to the parts instead.
+ * Headers in front of an inner packet. Packed, so the compiler reads members byte by byte: the fast path uses
+ * pointers to the parts instead.
  */
 struct outer {
 	struct eth eth;
@@ -99,8 +99,8 @@ enum fragment_state {
 };
 
 /*
- * An IPv4 packet as the programs see it. Ports of an ICMP echo: see struct flow_key. Of an ICMP error, proto and ports
- * are those of the quoted packet turned round: what a packet of the flow in the error's direction would have.
+ * A parsed IPv4 packet. Ports of an ICMP echo: see struct flow_key. Of an ICMP error, proto and ports are those of the
+ * quoted packet, reversed: what a packet of the flow in the direction of the error would have.
  */
 struct packet {
 	__u32 l3;	    /* offset of the IPv4 header */
@@ -122,18 +122,18 @@ struct packet {
 	__u32 end;  /* offset behind the packet */
 };
 
-/* A transport header of len bytes: inside the packet, not merely inside the frame. */
+/* The transport header, len bytes. It must lie inside the packet, not only inside the frame. */
 static __always_inline void *transport_at(void *ctx, enum hook hook, const struct packet *p, __u32 len)
 {
-	return p->l4 + len > p->end ? 0 : packet_at(ctx, hook, p->l4, len);
+	return p->l4 + len > p->end ? 0 : ctx_at(ctx, hook, p->l4, len);
 }
 
-/* How far in a quoted packet may begin; the verifier has lost the bounds of the fields of struct packet. */
+/* Bound for the offset of a quoted packet: the verifier loses the bounds of fields of struct packet. */
 #define QUOTED_MAX (OUTER_LEN + IPV4_HEADER_MAX + sizeof(struct icmp))
 
 /*
- * The packet that an ICMP error quotes. It must have been sent by the error's destination, and enough of it be there
- * to see its ports (RFC 792: 8 bytes of transport). Options of its header are skipped (RFC 5508 REQ-3b).
+ * Parses the packet that an ICMP error quotes. It must have been sent by the destination of the error and include the
+ * ports (RFC 792: 8 bytes of transport). IP options are skipped (RFC 5508 REQ-3b).
  */
 static __noinline enum verdict parse_quoted(void *ctx, enum hook hook, struct packet *p)
 {
@@ -148,7 +148,7 @@ static __noinline enum verdict parse_quoted(void *ctx, enum hook hook, struct pa
 	p->quoted = p->l4 + sizeof(struct icmp);
 	if (p->quoted > QUOTED_MAX || p->quoted + sizeof(*ip) > p->end)
 		return VERDICT_DROP_MALFORMED;
-	ip = packet_at(ctx, hook, p->quoted, sizeof(*ip));
+	ip = ctx_at(ctx, hook, p->quoted, sizeof(*ip));
 	if (!ip || ip->version_ihl >> 4 != 4 || ip->saddr != p->daddr)
 		return VERDICT_DROP_MALFORMED;
 	header = (ip->version_ihl & 0x0f) * 4;
@@ -157,9 +157,8 @@ static __noinline enum verdict parse_quoted(void *ctx, enum hook hook, struct pa
 	p->proto = ip->proto;
 	if (ip->frag & bpf_htons(IP_OFFSET))
 		return VERDICT_DROP_FRAGMENT;
-	l4 = header < sizeof(*ip) || p->quoted_l4 + sizeof(*l4) > p->end ?
-		     0 :
-		     packet_at(ctx, hook, p->quoted_l4, sizeof(*l4));
+	l4 = header < sizeof(*ip) || p->quoted_l4 + sizeof(*l4) > p->end ? 0 :
+									   ctx_at(ctx, hook, p->quoted_l4, sizeof(*l4));
 	if (!l4)
 		return VERDICT_DROP_MALFORMED;
 	p->error = 1;
@@ -168,7 +167,7 @@ static __noinline enum verdict parse_quoted(void *ctx, enum hook hook, struct pa
 
 		p->sport = ports->dest;
 		p->dport = ports->source;
-		return VERDICT_SENT;
+		return VERDICT_CONTINUE;
 	}
 	if (p->proto != PROTO_ICMP)
 		return VERDICT_DROP_PROTOCOL;
@@ -177,11 +176,11 @@ static __noinline enum verdict parse_quoted(void *ctx, enum hook hook, struct pa
 	else if (l4->type == ICMP_ECHO_REPLY)
 		p->sport = l4->id;
 	else
-		return VERDICT_DROP_PROTOCOL; /* an error about an error: there is no such thing (RFC 1122 3.2.2) */
-	return VERDICT_SENT;
+		return VERDICT_DROP_PROTOCOL; /* no error is sent about an error (RFC 1122 3.2.2) */
+	return VERDICT_CONTINUE;
 }
 
-/* Transport part of parse_ipv4. Fragments other than the first have none. */
+/* Transport part of parse_ipv4(). Later fragments have none. */
 static __always_inline enum verdict parse_l4(void *ctx, enum hook hook, struct packet *p)
 {
 	switch (p->proto) {
@@ -193,7 +192,7 @@ static __always_inline enum verdict parse_l4(void *ctx, enum hook hook, struct p
 		p->sport = tcp->source;
 		p->dport = tcp->dest;
 		p->tcp_flags = tcp->flags;
-		return VERDICT_SENT;
+		return VERDICT_CONTINUE;
 	}
 	case PROTO_UDP: {
 		struct udp *udp = transport_at(ctx, hook, p, sizeof(*udp));
@@ -202,7 +201,7 @@ static __always_inline enum verdict parse_l4(void *ctx, enum hook hook, struct p
 			return VERDICT_DROP_MALFORMED;
 		p->sport = udp->source;
 		p->dport = udp->dest;
-		return VERDICT_SENT;
+		return VERDICT_CONTINUE;
 	}
 	case PROTO_ICMP: {
 		struct icmp *icmp = transport_at(ctx, hook, p, sizeof(*icmp));
@@ -212,11 +211,11 @@ static __always_inline enum verdict parse_l4(void *ctx, enum hook hook, struct p
 		switch (icmp->type) {
 		case ICMP_ECHO:
 			p->sport = icmp->id;
-			return VERDICT_SENT;
+			return VERDICT_CONTINUE;
 		case ICMP_ECHO_REPLY:
 			p->dport = icmp->id;
 			p->echo_reply = 1;
-			return VERDICT_SENT;
+			return VERDICT_CONTINUE;
 		case ICMP_UNREACHABLE:
 		case ICMP_TIME_EXCEEDED:
 		case ICMP_PARAMETER_PROBLEM:
@@ -227,18 +226,18 @@ static __always_inline enum verdict parse_l4(void *ctx, enum hook hook, struct p
 	return VERDICT_DROP_PROTOCOL;
 }
 
-static __always_inline enum verdict parse(void *ctx, enum hook hook, __u32 l3, struct packet *p)
+static __always_inline enum verdict parse_ipv4(void *ctx, enum hook hook, __u32 l3, struct packet *p)
 {
-	struct ipv4 *ip = packet_at(ctx, hook, l3, sizeof(*ip));
-	__u32 header, len, end = packet_len(ctx, hook);
+	struct ipv4 *ip = ctx_at(ctx, hook, l3, sizeof(*ip));
+	__u32 header, len, end = ctx_len(ctx, hook);
 	__u16 frag;
 
 	if (!ip || (ip->version_ihl >> 4) != 4)
 		return VERDICT_DROP_MALFORMED;
 	header = (ip->version_ihl & 0x0f) * 4;
 	len = bpf_ntohs(ip->len);
-	if (!len && segments(ctx, hook) > 1)
-		len = end - l3; /* a GSO packet over 64 KiB, which its header cannot say */
+	if (!len && ctx_segments(ctx, hook) > 1)
+		len = end - l3; /* GSO packet over 64 KiB (BIG TCP) */
 	if (header < sizeof(*ip) || len < header || l3 + len > end)
 		return VERDICT_DROP_MALFORMED;
 	p->l3 = l3;
@@ -252,7 +251,7 @@ static __always_inline enum verdict parse(void *ctx, enum hook hook, __u32 l3, s
 	frag = bpf_ntohs(ip->frag);
 	if (frag & IP_OFFSET) {
 		p->fragment = LATER_FRAGMENT;
-		return VERDICT_SENT;
+		return VERDICT_CONTINUE;
 	}
 	if (frag & IP_MF)
 		p->fragment = FIRST_FRAGMENT;
@@ -260,17 +259,17 @@ static __always_inline enum verdict parse(void *ctx, enum hook hook, __u32 l3, s
 }
 
 /*
- * Parses the IPv4 packet whose header stands at offset l3. VERDICT_SENT means: parsed. *p is zero before. The verifier looks
- * once at these two, which is why the context has its type here.
+ * Parse the IPv4 packet at offset l3 into *p, which must be zero. Global functions, so the verifier walks them once;
+ * that needs the type of the context in the signature.
  */
-__noinline enum verdict parse_ipv4(struct __sk_buff *skb, __u32 l3, struct packet *p)
+__noinline enum verdict parse_skb(struct __sk_buff *skb, __u32 l3, struct packet *p)
 {
-	return p ? parse(skb, HOOK_UPLINK_IN, l3, p) : VERDICT_DROP_INTERNAL;
+	return p ? parse_ipv4(skb, HOOK_UPLINK_IN, l3, p) : VERDICT_DROP_INTERNAL;
 }
 
-__noinline enum verdict parse_frame(struct xdp_md *xdp, __u32 l3, struct packet *p)
+__noinline enum verdict parse_xdp(struct xdp_md *xdp, __u32 l3, struct packet *p)
 {
-	return p ? parse(xdp, HOOK_UPLINK_XDP, l3, p) : VERDICT_DROP_INTERNAL;
+	return p ? parse_ipv4(xdp, HOOK_UPLINK_XDP, l3, p) : VERDICT_DROP_INTERNAL;
 }
 
 static __always_inline int same_mac(const __u8 *a, const __u8 *b)
@@ -279,7 +278,7 @@ static __always_inline int same_mac(const __u8 *a, const __u8 *b)
 }
 
 /* 32-bit mixer (the finalizer of MurmurHash3), good enough to spread flows; not a secret. */
-static __always_inline __u32 mix(__u32 a, __u32 b)
+static __always_inline __u32 hash_mix(__u32 a, __u32 b)
 {
 	a ^= b * 0x9e3779b1;
 	a ^= a >> 16;
@@ -291,5 +290,5 @@ static __always_inline __u32 mix(__u32 a, __u32 b)
 
 static __always_inline __u32 flow_hash(const struct packet *p)
 {
-	return mix(mix(p->saddr, p->daddr), ((__u32)p->sport << 16 | p->dport) ^ p->proto);
+	return hash_mix(hash_mix(p->saddr, p->daddr), ((__u32)p->sport << 16 | p->dport) ^ p->proto);
 }

@@ -6,6 +6,7 @@
 #include "uplink.c"
 #include "xdp.c"
 #include "sweep.c"
+#include "advertise.c"
 
 /* Types that occur only as constants or on the stack leave no trace in BTF; a pointer keeps them there for bpf2go. */
 #define KEEP(kind, name) const kind name *keep_##name __attribute__((unused))
@@ -25,6 +26,13 @@ KEEP(struct, overlay_header);
 KEEP(enum, probe_flag);
 KEEP(struct, probe);
 KEEP(struct, probe_id);
+KEEP(struct, hop);
+KEEP(struct, remote_gateway);
+KEEP(struct, probe_slot);
 KEEP(struct, sweep);
+KEEP(struct, advertisement);
+KEEP(enum, overlay);
+KEEP(enum, probe_frame);
+KEEP(enum, liveness);
 
 char __license[] SEC("license") = "Dual BSD/GPL";

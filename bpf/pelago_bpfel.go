@@ -13,6 +13,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type PelagoAdvertisement struct {
+	_           structs.HostLayout
+	Confirm     uint32
+	Replace     uint32
+	Unreachable [16]uint64
+}
+
 type PelagoAffinity uint32
 
 const (
@@ -175,6 +182,17 @@ type PelagoLargeProbe struct {
 	Pad   uint32
 }
 
+type PelagoLiveness uint32
+
+const (
+	PelagoLivenessLIVENESS_INTERVAL         PelagoLiveness = 10000000
+	PelagoLivenessLIVENESS_UNANSWERED       PelagoLiveness = 3
+	PelagoLivenessLIVENESS_UNANSWERED_LOSSY PelagoLiveness = 6
+	PelagoLivenessLIVENESS_LOSSY            PelagoLiveness = 3276
+	PelagoLivenessLIVENESS_FLOOR            PelagoLiveness = 30000000
+	PelagoLivenessLIVENESS_GONE             PelagoLiveness = 450000000
+)
+
 type PelagoNode struct {
 	_       structs.HostLayout
 	Hop     PelagoHop
@@ -202,6 +220,13 @@ type PelagoNodeSettings struct {
 	Leaving         uint32
 	Single          uint32
 }
+
+type PelagoOverlay uint32
+
+const (
+	PelagoOverlayOVERLAY_VERSION PelagoOverlay = 1
+	PelagoOverlayOVERLAY_PORT    PelagoOverlay = 4800
+)
 
 type PelagoOverlayFlag uint32
 
@@ -289,6 +314,13 @@ const (
 	PelagoProbeFlagPROBE_DEAF  PelagoProbeFlag = 1
 	PelagoProbeFlagPROBE_LARGE PelagoProbeFlag = 2
 	PelagoProbeFlagPROBE_SHORT PelagoProbeFlag = 8
+)
+
+type PelagoProbeFrame uint32
+
+const (
+	PelagoProbeFramePROBE_BODY  PelagoProbeFrame = 64
+	PelagoProbeFramePROBE_FRAME PelagoProbeFrame = 208
 )
 
 type PelagoProbeId struct {
@@ -421,6 +453,7 @@ const (
 	PelagoVerdictVERDICT_DROP_HANDSHAKE       PelagoVerdict = 32
 	PelagoVerdictVERDICT_DROP_INTERNAL        PelagoVerdict = 33
 	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 34
+	PelagoVerdictVERDICT_CONTINUE             PelagoVerdict = 35
 )
 
 // Names of all BPF objects in the ELF.
@@ -452,6 +485,7 @@ const (
 	PelagoMapStandings             = "standings"
 	PelagoMapTables                = "tables"
 	PelagoMapUplinks               = "uplinks"
+	PelagoProgAdvertise            = "advertise"
 	PelagoProgEdgeIn               = "edge_in"
 	PelagoProgEdgeOut              = "edge_out"
 	PelagoProgSweepFlows           = "sweep_flows"
@@ -461,30 +495,34 @@ const (
 	PelagoProgWireIn               = "wire_in"
 	PelagoProgWireOut              = "wire_out"
 	PelagoVarClosedFloor           = "closed_floor"
-	PelagoVarGoneAfter             = "gone_after"
 	PelagoVarHandshakeBurst        = "handshake_burst"
 	PelagoVarHandshakeInterval     = "handshake_interval"
 	PelagoVarIcmpTimeout           = "icmp_timeout"
+	PelagoVarKeepAdvertisement     = "keep_advertisement"
 	PelagoVarKeepAffinity          = "keep_affinity"
 	PelagoVarKeepDirection         = "keep_direction"
 	PelagoVarKeepFlowRole          = "keep_flow_role"
 	PelagoVarKeepGlobalKind        = "keep_global_kind"
 	PelagoVarKeepHook              = "keep_hook"
+	PelagoVarKeepHop               = "keep_hop"
+	PelagoVarKeepLiveness          = "keep_liveness"
+	PelagoVarKeepOverlay           = "keep_overlay"
 	PelagoVarKeepOverlayFlag       = "keep_overlay_flag"
 	PelagoVarKeepOverlayHeader     = "keep_overlay_header"
 	PelagoVarKeepPacketType        = "keep_packet_type"
 	PelagoVarKeepPeerKind          = "keep_peer_kind"
 	PelagoVarKeepProbe             = "keep_probe"
 	PelagoVarKeepProbeFlag         = "keep_probe_flag"
+	PelagoVarKeepProbeFrame        = "keep_probe_frame"
 	PelagoVarKeepProbeId           = "keep_probe_id"
+	PelagoVarKeepProbeSlot         = "keep_probe_slot"
+	PelagoVarKeepRemoteGateway     = "keep_remote_gateway"
 	PelagoVarKeepSourceDevice      = "keep_source_device"
 	PelagoVarKeepSourceFlag        = "keep_source_flag"
 	PelagoVarKeepSweep             = "keep_sweep"
 	PelagoVarKeepTcpSeen           = "keep_tcp_seen"
 	PelagoVarKeepVerdict           = "keep_verdict"
-	PelagoVarProbeInterval         = "probe_interval"
 	PelagoVarStaleAfter            = "stale_after"
-	PelagoVarSuspectFloor          = "suspect_floor"
 	PelagoVarTcpEstablishedTimeout = "tcp_established_timeout"
 	PelagoVarTcpTransitoryTimeout  = "tcp_transitory_timeout"
 	PelagoVarUdpKnownTimeout       = "udp_known_timeout"
@@ -533,6 +571,7 @@ type PelagoSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoProgramSpecs struct {
+	Advertise  *ebpf.ProgramSpec `ebpf:"advertise"`
 	EdgeIn     *ebpf.ProgramSpec `ebpf:"edge_in"`
 	EdgeOut    *ebpf.ProgramSpec `ebpf:"edge_out"`
 	SweepFlows *ebpf.ProgramSpec `ebpf:"sweep_flows"`
@@ -579,30 +618,34 @@ type PelagoMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoVariableSpecs struct {
 	ClosedFloor           *ebpf.VariableSpec `ebpf:"closed_floor"`
-	GoneAfter             *ebpf.VariableSpec `ebpf:"gone_after"`
 	HandshakeBurst        *ebpf.VariableSpec `ebpf:"handshake_burst"`
 	HandshakeInterval     *ebpf.VariableSpec `ebpf:"handshake_interval"`
 	IcmpTimeout           *ebpf.VariableSpec `ebpf:"icmp_timeout"`
+	KeepAdvertisement     *ebpf.VariableSpec `ebpf:"keep_advertisement"`
 	KeepAffinity          *ebpf.VariableSpec `ebpf:"keep_affinity"`
 	KeepDirection         *ebpf.VariableSpec `ebpf:"keep_direction"`
 	KeepFlowRole          *ebpf.VariableSpec `ebpf:"keep_flow_role"`
 	KeepGlobalKind        *ebpf.VariableSpec `ebpf:"keep_global_kind"`
 	KeepHook              *ebpf.VariableSpec `ebpf:"keep_hook"`
+	KeepHop               *ebpf.VariableSpec `ebpf:"keep_hop"`
+	KeepLiveness          *ebpf.VariableSpec `ebpf:"keep_liveness"`
+	KeepOverlay           *ebpf.VariableSpec `ebpf:"keep_overlay"`
 	KeepOverlayFlag       *ebpf.VariableSpec `ebpf:"keep_overlay_flag"`
 	KeepOverlayHeader     *ebpf.VariableSpec `ebpf:"keep_overlay_header"`
 	KeepPacketType        *ebpf.VariableSpec `ebpf:"keep_packet_type"`
 	KeepPeerKind          *ebpf.VariableSpec `ebpf:"keep_peer_kind"`
 	KeepProbe             *ebpf.VariableSpec `ebpf:"keep_probe"`
 	KeepProbeFlag         *ebpf.VariableSpec `ebpf:"keep_probe_flag"`
+	KeepProbeFrame        *ebpf.VariableSpec `ebpf:"keep_probe_frame"`
 	KeepProbeId           *ebpf.VariableSpec `ebpf:"keep_probe_id"`
+	KeepProbeSlot         *ebpf.VariableSpec `ebpf:"keep_probe_slot"`
+	KeepRemoteGateway     *ebpf.VariableSpec `ebpf:"keep_remote_gateway"`
 	KeepSourceDevice      *ebpf.VariableSpec `ebpf:"keep_source_device"`
 	KeepSourceFlag        *ebpf.VariableSpec `ebpf:"keep_source_flag"`
 	KeepSweep             *ebpf.VariableSpec `ebpf:"keep_sweep"`
 	KeepTcpSeen           *ebpf.VariableSpec `ebpf:"keep_tcp_seen"`
 	KeepVerdict           *ebpf.VariableSpec `ebpf:"keep_verdict"`
-	ProbeInterval         *ebpf.VariableSpec `ebpf:"probe_interval"`
 	StaleAfter            *ebpf.VariableSpec `ebpf:"stale_after"`
-	SuspectFloor          *ebpf.VariableSpec `ebpf:"suspect_floor"`
 	TcpEstablishedTimeout *ebpf.VariableSpec `ebpf:"tcp_established_timeout"`
 	TcpTransitoryTimeout  *ebpf.VariableSpec `ebpf:"tcp_transitory_timeout"`
 	UdpKnownTimeout       *ebpf.VariableSpec `ebpf:"udp_known_timeout"`
@@ -691,30 +734,34 @@ func (m *PelagoMaps) Close() error {
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoVariables struct {
 	ClosedFloor           *ebpf.Variable `ebpf:"closed_floor"`
-	GoneAfter             *ebpf.Variable `ebpf:"gone_after"`
 	HandshakeBurst        *ebpf.Variable `ebpf:"handshake_burst"`
 	HandshakeInterval     *ebpf.Variable `ebpf:"handshake_interval"`
 	IcmpTimeout           *ebpf.Variable `ebpf:"icmp_timeout"`
+	KeepAdvertisement     *ebpf.Variable `ebpf:"keep_advertisement"`
 	KeepAffinity          *ebpf.Variable `ebpf:"keep_affinity"`
 	KeepDirection         *ebpf.Variable `ebpf:"keep_direction"`
 	KeepFlowRole          *ebpf.Variable `ebpf:"keep_flow_role"`
 	KeepGlobalKind        *ebpf.Variable `ebpf:"keep_global_kind"`
 	KeepHook              *ebpf.Variable `ebpf:"keep_hook"`
+	KeepHop               *ebpf.Variable `ebpf:"keep_hop"`
+	KeepLiveness          *ebpf.Variable `ebpf:"keep_liveness"`
+	KeepOverlay           *ebpf.Variable `ebpf:"keep_overlay"`
 	KeepOverlayFlag       *ebpf.Variable `ebpf:"keep_overlay_flag"`
 	KeepOverlayHeader     *ebpf.Variable `ebpf:"keep_overlay_header"`
 	KeepPacketType        *ebpf.Variable `ebpf:"keep_packet_type"`
 	KeepPeerKind          *ebpf.Variable `ebpf:"keep_peer_kind"`
 	KeepProbe             *ebpf.Variable `ebpf:"keep_probe"`
 	KeepProbeFlag         *ebpf.Variable `ebpf:"keep_probe_flag"`
+	KeepProbeFrame        *ebpf.Variable `ebpf:"keep_probe_frame"`
 	KeepProbeId           *ebpf.Variable `ebpf:"keep_probe_id"`
+	KeepProbeSlot         *ebpf.Variable `ebpf:"keep_probe_slot"`
+	KeepRemoteGateway     *ebpf.Variable `ebpf:"keep_remote_gateway"`
 	KeepSourceDevice      *ebpf.Variable `ebpf:"keep_source_device"`
 	KeepSourceFlag        *ebpf.Variable `ebpf:"keep_source_flag"`
 	KeepSweep             *ebpf.Variable `ebpf:"keep_sweep"`
 	KeepTcpSeen           *ebpf.Variable `ebpf:"keep_tcp_seen"`
 	KeepVerdict           *ebpf.Variable `ebpf:"keep_verdict"`
-	ProbeInterval         *ebpf.Variable `ebpf:"probe_interval"`
 	StaleAfter            *ebpf.Variable `ebpf:"stale_after"`
-	SuspectFloor          *ebpf.Variable `ebpf:"suspect_floor"`
 	TcpEstablishedTimeout *ebpf.Variable `ebpf:"tcp_established_timeout"`
 	TcpTransitoryTimeout  *ebpf.Variable `ebpf:"tcp_transitory_timeout"`
 	UdpKnownTimeout       *ebpf.Variable `ebpf:"udp_known_timeout"`
@@ -725,6 +772,7 @@ type PelagoVariables struct {
 //
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoPrograms struct {
+	Advertise  *ebpf.Program `ebpf:"advertise"`
 	EdgeIn     *ebpf.Program `ebpf:"edge_in"`
 	EdgeOut    *ebpf.Program `ebpf:"edge_out"`
 	SweepFlows *ebpf.Program `ebpf:"sweep_flows"`
@@ -737,6 +785,7 @@ type PelagoPrograms struct {
 
 func (p *PelagoPrograms) Close() error {
 	return _PelagoClose(
+		p.Advertise,
 		p.EdgeIn,
 		p.EdgeOut,
 		p.SweepFlows,

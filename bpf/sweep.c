@@ -2,13 +2,13 @@
 //go:build ignore
 
 /*
- * Removal of flows at the daemon's request. User space picks candidates from a dump; whether a flow may go is decided
- * here, where the same compare-and-swap as in the packet path guards against a flow that has just come back.
+ * Removal of flows at the daemon's request. User space picks candidates from a dump; this program decides, with the
+ * same compare-and-swap as the packet path, which protects a flow that has just become active.
  */
 #include "flow.h"
 
-/* Removes a flow whatever its timers say. */
-__noinline int evict(const struct flow_key *of)
+/* Removes a flow whatever its timers. */
+__noinline int flow_evict(const struct flow_key *of)
 {
 	struct flow_key key, other_key;
 	struct flow *f, *other;
@@ -20,21 +20,21 @@ __noinline int evict(const struct flow_key *of)
 	if (!f)
 		return 0;
 	if (f->primary)
-		return remove_flow(&key, f);
-	key_of_other(&other_key, &key, f);
+		return flow_remove(&key, f);
+	flow_key_other(&other_key, &key, f);
 	other = bpf_map_lookup_elem(&flows, &other_key);
 	if (other && other->primary)
-		return remove_flow(&other_key, other);
-	return remove_orphan(&key, f);
+		return flow_remove(&other_key, other);
+	return flow_remove_orphan(&key, f);
 }
 
 SEC("syscall")
 int sweep_flows(struct sweep *ctx)
 {
-	__u64 now = bpf_ktime_get_ns(); /* the coarse clock is not there for this type of program */
+	__u64 now = bpf_ktime_get_ns(); /* this program type has no coarse clock */
 	__u32 removed = 0;
 
-	/* Unrolled, since the argument may be read at constant offsets only. */
+	/* Unrolled: the argument may be read at constant offsets only. */
 #pragma clang loop unroll(full)
 	for (int i = 0; i < SWEEP_BATCH; i++) {
 		struct flow_key key;
@@ -43,8 +43,8 @@ int sweep_flows(struct sweep *ctx)
 			break;
 		key = ctx->keys[i];
 		if (ctx->force)
-			removed += evict(&key);
-		else if (reclaim(&key, now, 0) == RECLAIM_REMOVED)
+			removed += flow_evict(&key);
+		else if (flow_reclaim(&key, now, 0) == RECLAIM_REMOVED)
 			removed++;
 	}
 	ctx->removed = removed;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Every struct and enum that the kernel side shares with user space, and the overlay header.
- * bpf2go makes the Go side from this file; nobody mirrors a layout by hand.
+ * bpf2go generates the Go side from this file; no layout is mirrored by hand.
  * Byte order: __be16/__be32 are in network order, everything else is in host order.
  */
 #pragma once
@@ -10,7 +10,7 @@
 #define ASSERT_SIZE(type, size) _Static_assert(sizeof(type) == (size), #type " has changed its size")
 
 /*
- * What became of a packet. The word in Go, in the metric label and in `pelago diagnose` is the name below
+ * The fate of a packet. The word in Go, in the metric label and in `pelago diagnose` is the name below
  * in lower case with dashes; it is read from BTF, so there is no second list.
  */
 enum verdict {
@@ -20,17 +20,17 @@ enum verdict {
 	VERDICT_BOUNCED,	      /* passed once to another gateway or node */
 	VERDICT_PROBE,		      /* a probe or its reply, consumed */
 	VERDICT_DROP_MALFORMED,	      /* too short, wrong lengths, not IPv4 inside */
-	VERDICT_DROP_BAD_VERSION,     /* overlay header of a version that we do not speak */
+	VERDICT_DROP_BAD_VERSION,     /* overlay header of an unknown version */
 	VERDICT_DROP_BAD_TOKEN,	      /* overlay header without the secret token */
 	VERDICT_DROP_BAD_TYPE,	      /* unknown packet type in the overlay header */
-	VERDICT_DROP_UNKNOWN_PEER,    /* outer source is no node and no gateway that we know */
+	VERDICT_DROP_UNKNOWN_PEER,    /* outer source is no known node or gateway */
 	VERDICT_DROP_SPOOFED_SOURCE,  /* inner source does not belong to the cluster that sent it */
 	VERDICT_DROP_UNKNOWN_SOURCE,  /* local packet whose source is no pod of this node and not the node */
 	VERDICT_DROP_NO_ROUTE,	      /* destination belongs to no accepted cluster */
 	VERDICT_DROP_NO_GATEWAY,      /* no gateway to send to */
 	VERDICT_DROP_NOT_GATEWAY,     /* transit packet at a node that is no gateway */
 	VERDICT_DROP_NOT_OWN,	      /* from a cable to an address that is not ours: no transit between clusters */
-	VERDICT_DROP_UNKNOWN_BLOCK,   /* nobody here owns this egress IP and port, and no sibling knew better */
+	VERDICT_DROP_UNKNOWN_BLOCK,   /* no node owns the block of this egress IP and port, here or at a sibling */
 	VERDICT_DROP_UNKNOWN_NODE,    /* the owner's node index has no address */
 	VERDICT_DROP_NO_SERVICE,      /* global IP and port without an exported service */
 	VERDICT_DROP_NO_BACKEND,      /* exported service without a ready backend */
@@ -43,12 +43,13 @@ enum verdict {
 	VERDICT_DROP_PROTOCOL,	      /* neither TCP nor UDP nor an ICMP echo or error */
 	VERDICT_DROP_TTL,	      /* time to live ran out */
 	VERDICT_DROP_TOO_BIG,	 /* larger with its overlay header than the uplink's MTU or an IPv4 packet can be */
-	VERDICT_DROP_INJECTED,	 /* overlay packet from a pod or an unmarked socket */
+	VERDICT_DROP_INJECTED,	 /* to one of our ports, and not sent by our programs */
 	VERDICT_DROP_UNVERIFIED, /* reached pelago0 without having passed our checks */
 	VERDICT_DROP_NOT_READY,	 /* tables not loaded yet */
 	VERDICT_DROP_HANDSHAKE,	 /* a wire's handshake from an unknown address, beyond their rate */
 	VERDICT_DROP_INTERNAL,	 /* a helper failed */
 	VERDICT_MAX,
+	VERDICT_CONTINUE, /* none yet: the caller goes on. Never counted */
 };
 
 /* Where a verdict was counted. */
@@ -78,8 +79,12 @@ ASSERT_SIZE(struct counter, 16);
  * VXLAN framing (RFC 7348) with its reserved fields in use. The inner Ethernet header is ours as well: its
  * destination is the fixed address of every pelago0; its source carries the L4 ports of a fragment.
  */
-#define OVERLAY_VERSION 1
 #define OVERLAY_VNI_FLAG 0x08
+
+enum overlay {
+	OVERLAY_VERSION = 1,
+	OVERLAY_PORT = 4800, /* UDP, inside the cluster */
+};
 
 enum packet_type {
 	PACKET_FORWARD = 1, /* an inner IPv4 packet */
@@ -108,11 +113,19 @@ ASSERT_SIZE(struct overlay_header, 8);
 /* Flags of PACKET_PROBE and PACKET_PROBE_REPLY. */
 enum probe_flag {
 	PROBE_DEAF = 1,	 /* the sender's last probes found no answer */
-	PROBE_LARGE = 2, /* as long as a packet may be: it tells what fits, and nothing of liveness */
+	PROBE_LARGE = 2, /* as long as the largest packet; does not affect liveness */
 	PROBE_SHORT = 8, /* has no struct probe: made of a packet in hand, whose rest follows */
 };
 
-/* Behind the header of a probe and its reply, in the place of the inner MAC addresses. The reflector leaves it alone. */
+/* The frame by which the daemon has edge_out send a probe: as long as the probe, its body in place (struct probe). */
+enum probe_frame {
+	PROBE_BODY = 64, /* offset of the body: that of the inner packet */
+	PROBE_FRAME = 208,
+};
+
+/*
+ * Behind the header of a probe and its reply, in the place of the inner MAC addresses. The reflector leaves it alone.
+ */
 struct probe_id {
 	__u32 nonce[2]; /* must match that of the sender's slot */
 	__u32 sequence; /* names the slot; of a large probe its size */
@@ -128,7 +141,7 @@ struct probe {
 	__u64 unreachable
 		[CLUSTER_WORDS]; /* reply: a bit for each remote cluster of which no gateway answers the reflector */
 };
-ASSERT_SIZE(struct probe, 16 + MAX_CLUSTERS / 8);
+ASSERT_SIZE(struct probe, PROBE_FRAME - PROBE_BODY);
 
 /* ---- settings ---- */
 struct node_settings {
@@ -138,8 +151,8 @@ struct node_settings {
 	__u16 cluster;	      /* this cluster's index */
 	__u16 gateway;	      /* 1: this node switches between overlay and cable */
 	__u16 mss;	      /* TCP MSS that fits into every wire; 0 = do not clamp */
-	__u32 cookie;	      /* secret of this node since boot: mark of our own packets, VNI of verified ones */
-	__u32 probe_mark;     /* another one: mark of frames on pelago0 that are to become probes */
+	__u32 cookie;	      /* secret of this node since boot: mark of own packets, VNI of verified ones */
+	__u32 probe_mark;     /* another one: mark of frames that become probes, priority of verified packets */
 	__u32 edge;	      /* interface index of pelago0 */
 	__u32 overlay_token;  /* low 24 bits */
 	__u32 overlay_token_old;
@@ -395,6 +408,16 @@ ASSERT_SIZE(struct fragment, 4);
 #define PROBE_RING 16
 #define RTT_BUCKETS 24
 
+/* The numbers of the liveness rule, which user space applies to what it reads (health.h, loader.Path). Times in ns. */
+enum liveness {
+	LIVENESS_INTERVAL = 10000000,  /* between two probes of a path in use */
+	LIVENESS_UNANSWERED = 3,       /* a path is suspect with so many probes open, */
+	LIVENESS_UNANSWERED_LOSSY = 6, /* so many if its loss exceeds LIVENESS_LOSSY, */
+	LIVENESS_LOSSY = 65536 / 20,   /* in the unit of struct path.loss, */
+	LIVENESS_FLOOR = 30000000,     /* and the oldest one open for so long beyond the expected reply */
+	LIVENESS_GONE = 450000000,     /* a suspect path is dead when silent for so long beyond its round-trip time */
+};
+
 struct probe_slot {
 	__u32 nonce[2]; /* the first is 0 = answered */
 	__u64 sent;	/* ns since boot */
@@ -402,9 +425,9 @@ struct probe_slot {
 ASSERT_SIZE(struct probe_slot, 16);
 
 /*
- * The path to a peer (key: its outer address): a gateway of this cluster, a remote gateway, and, on gateways, every node.
- * Probes number up; the last PROBE_RING of them have a slot. Written by the programs only, on several CPUs without a
- * lock: a lost update makes a path look worse or better for one probe.
+ * The path to a peer (key: its outer address): a gateway of this cluster, a remote gateway, and, on gateways, every
+ * node. Probes number up; the last PROBE_RING of them have a slot. Written by the programs only, on several CPUs
+ * without a lock: a lost update makes a path look worse or better for one probe.
  */
 struct path {
 	__u64 seen;  /* when the last valid reply came in, ns since boot */
@@ -413,20 +436,20 @@ struct path {
 	__u64 rtt;   /* of the last reply, ns */
 	__u64 probes;
 	__u64 replies;
-	__u32 promised; /* ms until the peer's next probe, as its last one said */
-	__u32 deaf;	/* 1: the peer, a node, says that it gets no answers */
+	__u32 promised; /* ms until the peer's next probe, from its last one */
+	__u32 deaf;	/* 1: the peer, a node, reports that it gets no replies */
 	__u32 probed;	/* 1: this node probes the peer; set by the loader */
 	__u32 srtt;	/* ns (RFC 6298) */
 	__u32 rttvar;	/* ns */
 	__u32 loss;	/* share of probes without an answer, in 1/65536, over the last 32 or so */
 	__u32 sequence; /* of the newest probe */
 	__u32 answered; /* the newest one that has its answer */
-	__u32 ready;	/* as told by the last reply, like the next two */
+	__u32 ready;	/* from the last reply, like the next two */
 	__u32 generation;
 	__u32 age;
 	__u32 pad;
 	struct probe_slot ring[PROBE_RING]; /* by sequence */
-	__u64 unreachable[CLUSTER_WORDS];   /* as told by the last reply */
+	__u64 unreachable[CLUSTER_WORDS];   /* from the last reply */
 	__u32 histogram[RTT_BUCKETS]; /* replies by RTT: bucket n counts those below 2^n µs and not below 2^(n-1) */
 };
 ASSERT_SIZE(struct path, 48 + 48 + 16 * PROBE_RING + 8 * CLUSTER_WORDS + 4 * RTT_BUCKETS);
@@ -440,12 +463,20 @@ struct large_probe {
 };
 ASSERT_SIZE(struct large_probe, 24);
 
-/* What this gateway tells in its replies. */
+/* What the replies of this gateway advertise. The loader changes it by program `advertise`. */
 struct standing {
-	__u64 confirmed; /* when the daemon last confirmed the tables, ns since boot; written by the loader */
-	__u64 unreachable[CLUSTER_WORDS]; /* clusters of which no gateway answers; written by the programs */
+	__u64 confirmed;		  /* when the daemon last confirmed the tables, ns since boot */
+	__u64 unreachable[CLUSTER_WORDS]; /* clusters of which no gateway answers */
 };
 ASSERT_SIZE(struct standing, 8 + 8 * CLUSTER_WORDS);
+
+/* Argument of the program `advertise`. */
+struct advertisement {
+	__u32 confirm;			  /* 1: the tables are up to date now */
+	__u32 replace;			  /* 1: `unreachable` replaces what is advertised */
+	__u64 unreachable[CLUSTER_WORDS]; /* in */
+};
+ASSERT_SIZE(struct advertisement, 8 + 8 * CLUSTER_WORDS);
 
 /* Argument of the sweep program. */
 #define SWEEP_BATCH 32

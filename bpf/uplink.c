@@ -2,140 +2,123 @@
 //go:build ignore
 
 /*
- * Uplinks and wires. Ingress: overlay and cable packets are checked, then switched (gateway) or translated back and handed
- * to the kernel's vxlan receiver behind pelago0 (edge), which settles GSO and checksum state that the stack must be
- * able to trust. Egress: the guard against overlay packets that are not ours.
+ * Uplinks and wires. Ingress: overlay and cable packets are validated, then switched (gateway) or translated back and
+ * handed to the kernel's vxlan receiver behind pelago0 (edge), which settles GSO and checksum state that the stack
+ * must be able to trust. Egress: drops packets to our ports that our programs did not send.
  */
-#include "admit.h"
+#include "rx.h"
 #include "deliver.h"
-#include "guard.h"
+#include "wg_guard.h"
 
-/* A packet to one of our ports. */
-static __always_inline int take(struct __sk_buff *skb, const struct node_settings *s, struct arrival *a, __be32 from)
+/* Handles a packet to one of our ports. */
+static __always_inline int rx_overlay(struct __sk_buff *skb, const struct node_settings *s, struct rx *rx, __be32 from)
 {
-	struct course c = {};
+	struct fwd fwd = {};
 	struct packet p = {};
 	enum verdict v;
 
-	v = admit(skb, s, from, a);
-	if (v != VERDICT_SENT)
-		return finish(skb, a->hook, v);
-	if (a->type == PACKET_PROBE) {
-		v = reflect(skb, a->hook, s, a->flags);
-		return v == VERDICT_PROBE ? send_back(skb, a->hook, s) : finish(skb, a->hook, v);
+	v = rx_validate(skb, s, from, rx);
+	if (v != VERDICT_CONTINUE)
+		return finish(skb, rx->hook, v);
+	if (rx->type == PACKET_PROBE) {
+		v = probe_reflect(skb, rx->hook, s, rx->flags);
+		return v == VERDICT_CONTINUE ? probe_send_back(skb, rx->hook, s) : finish(skb, rx->hook, v);
 	}
-	if (a->type == PACKET_PROBE_REPLY)
-		return probe_answer(skb, a->hook, from, a->peer_cluster, a->flags);
-	if (a->type != PACKET_FORWARD)
-		return finish(skb, a->hook, VERDICT_DROP_BAD_TYPE);
-	v = parse_ipv4(skb, OUTER_LEN, &p);
-	if (v != VERDICT_SENT)
-		return finish(skb, a->hook, v);
+	if (rx->type == PACKET_PROBE_REPLY)
+		return probe_take_reply(skb, rx->hook, from, rx->peer_cluster, rx->flags);
+	if (rx->type != PACKET_FORWARD)
+		return finish(skb, rx->hook, VERDICT_DROP_BAD_TYPE);
+	v = parse_skb(skb, OUTER_LEN, &p);
+	if (v != VERDICT_CONTINUE)
+		return finish(skb, rx->hook, v);
 	if (p.fragment) {
 		__be16 ports[2];
 
-		if (!(a->flags & OVERLAY_FRAGMENT) ||
+		if (!(rx->flags & OVERLAY_FRAGMENT) ||
 		    bpf_skb_load_bytes(skb, OUTER_LEN - sizeof(struct eth) + 8, ports, sizeof(ports)))
-			return finish(skb, a->hook, VERDICT_DROP_FRAGMENT);
+			return finish(skb, rx->hook, VERDICT_DROP_FRAGMENT);
 		p.sport = ports[0];
 		p.dport = ports[1];
 	}
-	v = find_course(s, &p, a, &c);
+	v = fwd_decide(s, &p, rx, &fwd);
 	if (v == VERDICT_DELIVERED)
-		return deliver(skb, s, &p, a, &c);
+		return deliver(skb, s, &p, rx, &fwd);
 	if (v == VERDICT_SWITCHED || v == VERDICT_BOUNCED)
-		return switch_to(skb, s, a, &c, v);
-	return finish(skb, a->hook, v);
+		return fwd_send(skb, s, rx, &fwd, v);
+	return finish(skb, rx->hook, v);
 }
 
 SEC("tc")
 int uplink_in(struct __sk_buff *skb)
 {
-	struct arrival a = { .hook = HOOK_UPLINK_IN };
+	struct rx rx = { .hook = HOOK_UPLINK_IN };
 	struct node_settings *s = get_settings();
-	struct ipv4 *ip;
-	struct udp *udp;
+	struct outer_udp o = {};
 
-	/* A promiscuous uplink shows frames for other hosts as well. */
+	/* A promiscuous uplink receives frames for other hosts, too. */
 	if (!s || skb->protocol != bpf_htons(ETH_P_IP) || skb->pkt_type != PACKET_HOST)
 		return ACTION_NEXT;
-	ip = outer_of(skb, HOOK_UPLINK_IN, s->address);
-	if (!ip)
+	if (!rx_read_outer(skb, HOOK_UPLINK_IN, &o) || o.daddr != s->address)
 		return ACTION_NEXT;
-	udp = (void *)(ip + 1);
-	if (udp->dest != bpf_htons(OVERLAY_PORT)) {
-		if (!s->cable_port || udp->dest != s->cable_port)
-			return guard(skb, HOOK_UPLINK_IN, ip->saddr, udp->dest);
-		a.from_cable = 1;
-	}
-	return take(skb, s, &a, ip->saddr);
+	if (!rx_own_port(s, o.dest))
+		return wg_guard(skb, HOOK_UPLINK_IN, &o);
+	if (!o.plain)
+		return finish(skb, HOOK_UPLINK_IN, VERDICT_DROP_INJECTED);
+	rx.from_cable = o.dest != bpf_htons(OVERLAY_PORT);
+	return rx_overlay(skb, s, &rx, o.saddr);
 }
 
 /*
- * The device of an encrypted wire. Packets have no Ethernet header there; they get the place of one, so that everything
- * behind finds the same offsets. Nothing but cable packets comes by a wire.
+ * Ingress of an encrypted wire's device, which carries cable packets only. They have no Ethernet header; room for one
+ * is added, so that all offsets are those of an uplink.
  */
 SEC("tc")
 int wire_in(struct __sk_buff *skb)
 {
-	struct arrival a = { .hook = HOOK_WIRE_IN, .from_cable = 1 };
+	struct rx rx = { .hook = HOOK_WIRE_IN, .from_cable = 1 };
 	struct node_settings *s = get_settings();
-	struct ipv4 *ip;
-	struct udp *udp;
+	struct outer_udp o = {};
 
 	if (!s || skb->protocol != bpf_htons(ETH_P_IP))
 		return finish(skb, HOOK_WIRE_IN, VERDICT_DROP_PROTOCOL);
 	if (bpf_skb_change_head(skb, ETH_LEN, 0))
 		return finish(skb, HOOK_WIRE_IN, VERDICT_DROP_INTERNAL);
-	ip = outer_of(skb, HOOK_WIRE_IN, s->cable_address);
-	if (!ip)
+	if (!rx_read_outer(skb, HOOK_WIRE_IN, &o) || !o.plain || o.daddr != s->cable_address ||
+	    o.dest != bpf_htons(OVERLAY_PORT))
 		return finish(skb, HOOK_WIRE_IN, VERDICT_DROP_PROTOCOL);
-	udp = (void *)(ip + 1);
-	if (udp->dest != bpf_htons(OVERLAY_PORT))
-		return finish(skb, HOOK_WIRE_IN, VERDICT_DROP_PROTOCOL);
-	return take(skb, s, &a, ip->saddr);
+	return rx_overlay(skb, s, &rx, o.saddr);
 }
 
 /*
- * The guard: an overlay or cable packet leaves this node only if one of our programs, or the daemon's prober, marked it.
- * Without it any pod could send to a node's overlay port, and CNI masquerading would lend it the node's address.
+ * Lets an overlay or cable packet leave only with the mark of our programs or of the daemon's prober. Otherwise a pod
+ * could send to a node's overlay port under the node's address, which CNI masquerading gives it. Later fragments have
+ * no port and pass: our packets are never fragmented, and no receiver delivers a datagram without its first fragment.
  */
 SEC("tc")
 int uplink_out(struct __sk_buff *skb)
 {
 	struct node_settings *s = get_settings();
-	struct ipv4 *ip;
-	struct udp *udp;
-	__be32 to;
+	struct outer_udp o = {};
 
 	if (!s || skb->protocol != bpf_htons(ETH_P_IP))
 		return ACTION_NEXT;
-	if (skb->mark == s->cookie) {
-		skb->mark = 0; /* nobody else is to see it */
+	if (s->cookie && skb->mark == s->cookie) {
+		skb->mark = 0; /* not for later programs */
 		return ACTION_NEXT;
 	}
-	ip = skb_at(skb, ETH_LEN, sizeof(*ip) + sizeof(*udp));
-	if (!ip || ip->proto != PROTO_UDP || (ip->frag & bpf_htons(IP_OFFSET)))
-		return ACTION_NEXT;
-	/* With IP options the ports lie elsewhere; no receiver of ours takes such packets. */
-	if (ip->version_ihl != 0x45)
-		return ACTION_NEXT;
-	udp = (void *)(ip + 1);
-	if (udp->dest != bpf_htons(OVERLAY_PORT) && (!s->cable_port || udp->dest != s->cable_port))
-		return ACTION_NEXT;
-	to = ip->daddr;
-	if (!bpf_map_lookup_elem(&peers, &to))
+	if (!rx_read_outer(skb, HOOK_UPLINK_OUT, &o) || !rx_own_port(s, o.dest) ||
+	    !bpf_map_lookup_elem(&peers, &o.daddr))
 		return ACTION_NEXT;
 	return finish(skb, HOOK_UPLINK_OUT, VERDICT_DROP_INJECTED);
 }
 
-/* The guard of a wire: nothing goes in that our programs have not sent there. */
+/* Lets only packets of our programs into a wire. */
 SEC("tc")
 int wire_out(struct __sk_buff *skb)
 {
 	struct node_settings *s = get_settings();
 
-	if (!s || skb->mark != s->cookie)
+	if (!s || !s->cookie || skb->mark != s->cookie)
 		return finish(skb, HOOK_WIRE_OUT, VERDICT_DROP_INJECTED);
 	skb->mark = 0;
 	return ACTION_NEXT;

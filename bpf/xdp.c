@@ -2,12 +2,12 @@
 //go:build ignore
 
 /*
- * XDP on a gateway's uplinks: drops what is not ours at our ports, sends probes back, and does the common case of
- * switching, each before the kernel has made a socket buffer. Whatever is not simple goes on untouched to uplink_in, which
- * knows everything; so this program may leave out what it likes.
+ * XDP on a gateway's uplinks: drops invalid packets to our ports, reflects probes and does the common case of
+ * switching, all before the kernel allocates a socket buffer. Anything else passes unchanged to uplink_in, which is
+ * complete.
  */
-#include "admit.h"
-#include "guard.h"
+#include "rx.h"
+#include "wg_guard.h"
 
 static __always_inline const struct uplink *get_uplink(__u32 ifindex)
 {
@@ -15,8 +15,8 @@ static __always_inline const struct uplink *get_uplink(__u32 ifindex)
 }
 
 /*
- * The MAC addresses of the way to a neighbour by a device. 0: the kernel has to find them first, would take another
- * device, or cannot send there from XDP.
+ * Resolves the MAC addresses towards a neighbour. Returns 0 if the neighbour is unknown to the kernel, the route
+ * leads out by another device, or the device cannot send from XDP.
  */
 static __always_inline int resolve(struct xdp_md *xdp, __be32 from, __be32 to, __u32 ifindex,
 				   struct bpf_fib_lookup *way)
@@ -26,7 +26,7 @@ static __always_inline int resolve(struct xdp_md *xdp, __be32 from, __be32 to, _
 	way->ipv4_src = from;
 	way->ipv4_dst = to;
 	way->ifindex = ifindex;
-	/* A frame to a device that does not take any is lost; those with our program do. */
+	/* Only devices with our program are known to accept frames; others drop them. */
 	if (ifindex != xdp->ingress_ifindex && !get_uplink(ifindex))
 		return 0;
 	return bpf_fib_lookup(xdp, way, sizeof(*way), BPF_FIB_LOOKUP_OUTPUT) == BPF_FIB_LKUP_RET_SUCCESS &&
@@ -42,12 +42,12 @@ static __always_inline int send_frame(struct xdp_md *xdp, const struct bpf_fib_l
 		return finish(xdp, HOOK_UPLINK_XDP, VERDICT_DROP_INTERNAL);
 	__builtin_memcpy(eth->dst, way->dmac, sizeof(eth->dst));
 	__builtin_memcpy(eth->src, way->smac, sizeof(eth->src));
-	count(xdp, HOOK_UPLINK_XDP, good);
+	count_verdict(xdp, HOOK_UPLINK_XDP, good);
 	return way->ifindex == xdp->ingress_ifindex ? XDP_TX : bpf_redirect(way->ifindex, 0);
 }
 
-/* A probe goes back by the way that packets to its sender take, so that its answer speaks for them too. */
-static __always_inline int reflect_frame(struct xdp_md *xdp, const struct node_settings *s, const struct arrival *a,
+/* Reflects a probe by the route of packets to its sender, so that the reply vouches for them. */
+static __always_inline int reflect_frame(struct xdp_md *xdp, const struct node_settings *s, const struct rx *rx,
 					 __be32 own, __be32 peer)
 {
 	struct bpf_fib_lookup way = {};
@@ -55,72 +55,67 @@ static __always_inline int reflect_frame(struct xdp_md *xdp, const struct node_s
 
 	if (!resolve(xdp, own, peer, xdp->ingress_ifindex, &way))
 		return XDP_PASS;
-	v = reflect(xdp, HOOK_UPLINK_XDP, s, a->flags);
-	return v == VERDICT_PROBE ? send_frame(xdp, &way, v) : finish(xdp, HOOK_UPLINK_XDP, v);
+	v = probe_reflect(xdp, HOOK_UPLINK_XDP, s, rx->flags);
+	return v == VERDICT_CONTINUE ? send_frame(xdp, &way, VERDICT_PROBE) : finish(xdp, HOOK_UPLINK_XDP, v);
 }
 
 /*
- * Switches a packet if that is all there is to do: no fragment, the path good and no probe overdue on it, which only tc can
- * send beside the packet.
+ * Switches a packet in the simple case: no fragment, the path good, and no probe overdue on it, which only tc can
+ * send.
  */
-static __always_inline int switch_frame(struct xdp_md *xdp, const struct node_settings *s, const struct arrival *a)
+static __always_inline int switch_frame(struct xdp_md *xdp, const struct node_settings *s, const struct rx *rx)
 {
 	struct bpf_fib_lookup way = {};
 	struct packet p = {};
-	struct course c = {};
+	struct fwd fwd = {};
 	struct path *path;
 	__u64 now;
 
-	if (parse_frame(xdp, OUTER_LEN, &p) != VERDICT_SENT || p.fragment ||
-	    find_course(s, &p, a, &c) != VERDICT_SWITCHED || c.to.wire)
+	if (parse_xdp(xdp, OUTER_LEN, &p) != VERDICT_CONTINUE || p.fragment ||
+	    fwd_decide(s, &p, rx, &fwd) != VERDICT_SWITCHED || fwd.to.wire)
 		return XDP_PASS;
-	path = path_to(c.to.hop.address);
+	path = path_lookup(fwd.to.hop.address);
 	now = now_ns();
-	if (rank_of(path, now) != RANK_GOOD || (path && overdue(path, now)) || !fits(xdp, HOOK_UPLINK_XDP, &c.to, 0) ||
-	    !resolve(xdp, c.to.source, c.to.hop.next, c.to.hop.ifindex, &way) ||
-	    turn_outer(xdp, HOOK_UPLINK_XDP, &c.to, c.node, c.flags) != VERDICT_SWITCHED)
+	if (path_rank(path, now) != RANK_GOOD || (path && path_overdue(path, now)) ||
+	    !encap_fits(xdp, HOOK_UPLINK_XDP, &fwd.to, 0) ||
+	    !resolve(xdp, fwd.to.source, fwd.to.hop.next, fwd.to.hop.ifindex, &way) ||
+	    encap_turn(xdp, HOOK_UPLINK_XDP, &fwd.to, fwd.node, fwd.flags) != VERDICT_CONTINUE)
 		return XDP_PASS;
 	if (path)
-		use_path(path, now);
+		path_use(path, now);
 	return send_frame(xdp, &way, VERDICT_SWITCHED);
 }
 
 SEC("xdp")
 int uplink_xdp(struct xdp_md *xdp)
 {
-	struct arrival a = { .hook = HOOK_UPLINK_XDP };
+	struct rx rx = { .hook = HOOK_UPLINK_XDP };
 	struct node_settings *s = get_settings();
 	const struct uplink *uplink;
-	__be32 own, from;
-	struct ipv4 *ip;
-	struct udp *udp;
+	struct outer_udp o = {};
 	struct eth *eth;
 	enum verdict v;
 
 	eth = xdp_at(xdp, 0, sizeof(*eth));
 	if (!s || !eth || eth->proto != bpf_htons(ETH_P_IP))
 		return XDP_PASS;
-	ip = outer_of(xdp, HOOK_UPLINK_XDP, s->address);
-	if (!ip)
-		return XDP_PASS;
-	udp = (void *)(ip + 1);
-	own = ip->daddr;
-	from = ip->saddr;
-	/* A promiscuous uplink shows frames for other hosts as well. */
+	/* A promiscuous uplink receives frames for other hosts, too. */
 	uplink = get_uplink(xdp->ingress_ifindex);
 	if (!uplink || !same_mac(eth->dst, uplink->mac))
 		return XDP_PASS;
-	if (udp->dest != bpf_htons(OVERLAY_PORT)) {
-		if (!s->cable_port || udp->dest != s->cable_port)
-			return guard(xdp, HOOK_UPLINK_XDP, from, udp->dest);
-		a.from_cable = 1;
-	}
-	v = admit(xdp, s, from, &a);
-	if (v != VERDICT_SENT)
+	if (!rx_read_outer(xdp, HOOK_UPLINK_XDP, &o) || o.daddr != s->address)
+		return XDP_PASS;
+	if (!rx_own_port(s, o.dest))
+		return wg_guard(xdp, HOOK_UPLINK_XDP, &o);
+	if (!o.plain)
+		return finish(xdp, HOOK_UPLINK_XDP, VERDICT_DROP_INJECTED);
+	rx.from_cable = o.dest != bpf_htons(OVERLAY_PORT);
+	v = rx_validate(xdp, s, o.saddr, &rx);
+	if (v != VERDICT_CONTINUE)
 		return finish(xdp, HOOK_UPLINK_XDP, v);
-	if (a.type == PACKET_PROBE)
-		return reflect_frame(xdp, s, &a, own, from);
-	if (a.type == PACKET_FORWARD)
-		return switch_frame(xdp, s, &a);
+	if (rx.type == PACKET_PROBE)
+		return reflect_frame(xdp, s, &rx, o.daddr, o.saddr);
+	if (rx.type == PACKET_FORWARD)
+		return switch_frame(xdp, s, &rx);
 	return XDP_PASS;
 }

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/cmd/internal/program"
 	"github.com/pelago-net/pelago/control/agent/coredns"
 	"github.com/pelago-net/pelago/control/agent/ipam"
@@ -29,8 +30,6 @@ import (
 )
 
 const (
-	// wireVersion is OVERLAY_VERSION of bpf/types.h.
-	wireVersion = 1
 	// Limits of requests to the hub, per second.
 	hubQPS   = 50
 	hubBurst = 100
@@ -133,7 +132,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 		peering.Setup(mgr, peering.Options{
 			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),
 			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs, Fabric: c.FabricCIDR,
-			CableDriver: c.CableDriver, CablePort: c.CablePort, NoNAT: c.NoNAT, WireVersion: wireVersion,
+			CableDriver: c.CableDriver, CablePort: c.CablePort, NoNAT: c.NoNAT, WireVersion: int(bpf.PelagoOverlayOVERLAY_VERSION),
 			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, Hub: h,
 		}),
 		services.SetupExports(mgr, services.ExportOptions{

@@ -12,13 +12,13 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Apply makes the maps hold want. It goes on after an error, so one entry that does not fit (a full map) leaves the others
-// as they should be; all errors are returned together. Applying the same State twice does nothing the second time.
+// Apply makes the maps hold want. It continues after an error, such as a full map, and returns all errors joined. It is
+// idempotent.
 //
-// Settings.Generation is not the caller's: it counts up with every Apply that changes something.
+// Settings.Generation is set by Apply, which increments it with every change.
 //
-// After an error the maps are read back before the next Apply, as they are before the first. The loader compares with what
-// it was given last: want must not be changed afterwards.
+// Apply compares with the State of the last call, so want must not be changed afterwards. Before the first call, and after
+// an error, it reads the maps.
 func (l *Loader) Apply(want dataplane.State) error {
 	if err := check(want); err != nil {
 		return err
@@ -58,7 +58,7 @@ func (l *Loader) Apply(want dataplane.State) error {
 	return nil
 }
 
-// Refresh makes the next Apply read the maps back first: what somebody else changed there is put right.
+// Refresh makes the next Apply read the maps first, which repairs changes by others.
 func (l *Loader) Refresh() { l.have = nil }
 
 func check(s dataplane.State) error {
@@ -66,7 +66,7 @@ func check(s dataplane.State) error {
 		return fmt.Errorf("apply state: %d gateways in this cluster, at most %d are supported", n, dataplane.MaxGateways)
 	}
 	if s.Settings.Gateway && s.Settings.Ready && !s.Settings.CableAddress.IsValid() {
-		return errors.New("apply state: a gateway without an address on the cable")
+		return errors.New("apply state: a gateway needs an address on the cable")
 	}
 	for index, gs := range s.Clusters {
 		if index >= dataplane.MaxClusters {
@@ -94,7 +94,8 @@ func check(s dataplane.State) error {
 	return nil
 }
 
-// checkBlock: gateways find the owner of a port by its high byte, and the ports below 1024 are reserved (RFC 6335).
+// checkBlock checks that gateways can find the owner of a port by its high byte, and that no port below 1024 is in the
+// block, which are reserved (RFC 6335).
 func checkBlock(b dataplane.BlockKey) error {
 	if b.First < 1024 || b.First%dataplane.BlockPorts != 0 {
 		return fmt.Errorf("apply state: the port block %d of egress IP %s does not begin at a multiple of %d from 1024 on", b.First, b.Address, dataplane.BlockPorts)
@@ -146,13 +147,22 @@ func (l *Loader) writeSettings(s dataplane.Settings) error {
 			return err
 		}
 	}
-	return put(l.objs.Settings, uint32(0), encodeSettings(s, own))
+	v := encodeSettings(s, own)
+	// An array's value is not replaced in one step: the programs must see Ready after the tokens and secrets it stands for.
+	if v.Ready != 0 && old.Ready == 0 {
+		v.Ready = 0
+		if err := put(l.objs.Settings, uint32(0), v); err != nil {
+			return err
+		}
+		v.Ready = 1
+	}
+	return put(l.objs.Settings, uint32(0), v)
 }
 
 func put(m *ebpf.Map, key, value any) error {
 	err := m.Put(key, value)
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
-		return fmt.Errorf("write map %s: it is full (%d entries): %w", m.String(), m.MaxEntries(), err)
+		return fmt.Errorf("write map %s: full with %d entries: %w", m.String(), m.MaxEntries(), err)
 	}
 	if err != nil {
 		return fmt.Errorf("write map %s: %w", m.String(), err)

@@ -147,12 +147,12 @@ func TestSelfRepair(t *testing.T) {
 				if process == "this one" {
 					l.Refresh()
 				} else {
-					maps, err := OpenMaps(path)
+					next, err := Open(Options{PinPath: path})
 					if err != nil {
 						t.Fatal(err)
 					}
-					defer maps.Close()
-					repairer = maps
+					defer next.Close()
+					repairer = next
 				}
 				mustApply(t, repairer, want)
 				got := mustRead(t, l)

@@ -14,7 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// hook is one place where a program sits on a device.
+// hook is an attach point of a program on a device.
 type hook struct {
 	name    string // of the pin: link_<name>_<ifindex>
 	program func(*Loader) *ebpf.Program
@@ -26,7 +26,7 @@ var (
 		{"edge_in", func(l *Loader) *ebpf.Program { return l.objs.EdgeIn }, ebpf.AttachTCXIngress},
 		{"edge_out", func(l *Loader) *ebpf.Program { return l.objs.EdgeOut }, ebpf.AttachTCXEgress},
 	}
-	receiverHooks = edgeHooks[:1] // the way in only
+	receiverHooks = edgeHooks[:1] // ingress only
 	wireHooks     = []hook{
 		{"wire_in", func(l *Loader) *ebpf.Program { return l.objs.WireIn }, ebpf.AttachTCXIngress},
 		{"wire_out", func(l *Loader) *ebpf.Program { return l.objs.WireOut }, ebpf.AttachTCXEgress},
@@ -37,10 +37,10 @@ var (
 	}
 )
 
-// hooks are all of them.
+// hooks returns all hooks.
 func hooks() []hook { return slices.Concat(edgeHooks, uplinkHooks, wireHooks) }
 
-// Devices are what the programs sit on, as interface indexes in the network namespace of the calling thread.
+// Devices are the devices of the programs, as interface indexes in the network namespace of the calling thread.
 type Devices struct {
 	// Edge is pelago0.
 	Edge int
@@ -50,14 +50,12 @@ type Devices struct {
 	Receivers []int
 	// Wires are the tunnels of an encrypted wire; they have no Ethernet header.
 	Wires []int
-	// XDP are those of the uplinks whose driver is to run uplink_xdp; where it cannot, XDPProblems says why.
+	// XDP are the uplinks whose driver is to run uplink_xdp; XDPProblems reports those that cannot.
 	XDP []int
 }
 
-// Attach puts the programs on the devices, and takes them off every other device that an earlier Attach put them on. On
-// receivers sits the check of the way in: nothing passes it that did not come through an uplink or a wire. Where a program
-// sits already it is replaced in one step, without a packet passing in between. What is attached outlives the process: by
-// pinned TCX links, before Linux 6.6 by filters of clsact.
+// Attach attaches the programs to the devices and detaches them from devices of earlier calls. An attached program is replaced
+// atomically. Programs outlive the process: by pinned TCX links, before Linux 6.6 by clsact filters.
 func (l *Loader) Attach(d Devices) error {
 	wanted := map[string]bool{}
 	var errs []error
@@ -70,7 +68,7 @@ func (l *Loader) Attach(d Devices) error {
 			}
 		}
 	}
-	// The guard and the receiver first: when the edge begins to send, its answers find their way.
+	// Uplinks first: replies to what the edge sends need them.
 	for _, ifindex := range d.Uplinks {
 		attach(ifindex, uplinkHooks)
 	}
@@ -81,7 +79,7 @@ func (l *Loader) Attach(d Devices) error {
 		attach(ifindex, receiverHooks)
 	}
 	attach(d.Edge, edgeHooks)
-	l.xdpProblems = l.attachXDP(d.XDP) // behind it everything is in place
+	l.xdpProblems = l.attachXDP(d.XDP) // last, since it passes packets to uplink_in
 
 	pins, err := l.linkPins()
 	if err != nil {
@@ -100,7 +98,7 @@ func (l *Loader) Attach(d Devices) error {
 	return errors.Join(errs...)
 }
 
-// Attached lists the devices that a program of ours sits on, by hook: {"edge_out": [7], …}.
+// Attached returns the devices that have our programs, by hook: {"edge_out": [7], …}.
 func (l *Loader) Attached() (map[string][]int, error) {
 	pins, err := l.linkPins()
 	if err != nil {
@@ -143,9 +141,9 @@ func (l *Loader) attach(ifindex int, h hook, pin string) error {
 		return nil
 	}
 	if err := os.Remove(pin); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove link %s of a device that is gone: %w", pin, err)
+		return fmt.Errorf("remove link %s of a deleted device: %w", pin, err)
 	}
-	// Head: a foreign program may end the chain with a verdict of its own, ours passes on what is not ours.
+	// Head: a foreign program may end the chain; ours passes foreign packets on.
 	made, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: program, Attach: h.attach, Anchor: link.Head()})
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		l.clsact = true
@@ -161,7 +159,7 @@ func (l *Loader) attach(ifindex int, h hook, pin string) error {
 	return nil
 }
 
-// checkDevice: on wires the programs find IPv4 packets, elsewhere an Ethernet header first.
+// checkDevice checks that the device of a wire carries IP packets, and any other one Ethernet frames.
 func checkDevice(ifindex int, h hook) error {
 	device, err := netlink.LinkByIndex(ifindex)
 	if err != nil {
@@ -171,14 +169,14 @@ func checkDevice(ifindex int, h hook) error {
 	wire := slices.ContainsFunc(wireHooks, func(w hook) bool { return w.name == h.name })
 	switch ether := a.EncapType == "ether"; {
 	case wire && ether:
-		return fmt.Errorf("device %s of the wire is an Ethernet device: a tunnel of IP packets is needed", a.Name)
+		return fmt.Errorf("device %s of the wire is an Ethernet device: use a tunnel of IP packets", a.Name)
 	case !wire && !ether:
-		return fmt.Errorf("device %s is no Ethernet device but %q: nodes and gateways must be reached over Ethernet", a.Name, a.EncapType)
+		return fmt.Errorf("device %s has link type %q: nodes and gateways must be reached over Ethernet", a.Name, a.EncapType)
 	}
 	return nil
 }
 
-// alive says whether pin is a link that still sits on the device. A link whose device went has index 0.
+// alive reports whether pin is a link to the device. The link of a deleted device has index 0.
 func alive(pin string, ifindex int) bool {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {

@@ -3,6 +3,7 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf/btf"
@@ -10,7 +11,7 @@ import (
 	"github.com/pelago-net/pelago/bpf"
 )
 
-// Counter is how many packets met one end at one hook.
+// Counter counts the packets with one verdict at one hook.
 type Counter struct {
 	Hook    string `json:"hook"`    // edge-out, uplink-in, uplink-xdp, …
 	Verdict string `json:"verdict"` // the word of enum verdict in bpf/types.h, for example drop-bad-token
@@ -18,7 +19,7 @@ type Counter struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// Counters reads the per-CPU counters and adds them up; rows that are zero are left out.
+// Counters sums the per-CPU counters and omits rows that are zero.
 func (l *Loader) Counters() ([]Counter, error) {
 	var out []Counter
 	for h, hook := range l.hooks {
@@ -41,8 +42,8 @@ func (l *Loader) Counters() ([]Counter, error) {
 	return out, nil
 }
 
-// Words reads the names of hooks and verdicts from the BTF of the embedded object, so that C, Go and the metrics say
-// the same word: VERDICT_DROP_BAD_TOKEN is "drop-bad-token".
+// Words returns the names of hooks and verdicts from the BTF of the embedded object, so that C, Go and the metrics use the
+// same word: VERDICT_DROP_BAD_TOKEN is "drop-bad-token".
 func Words() (hooks, verdicts []string, err error) {
 	spec, err := bpf.LoadPelago()
 	if err != nil {
@@ -62,7 +63,11 @@ func enumWords(types *btf.Spec, name, prefix string) ([]string, error) {
 	if err := types.TypeByName(name, &enum); err != nil {
 		return nil, fmt.Errorf("find enum %s in the embedded types: %w", name, err)
 	}
-	words := make([]string, len(enum.Values)-1) // the last one is the number of the others
+	i := slices.IndexFunc(enum.Values, func(v btf.EnumValue) bool { return v.Name == prefix+"MAX" })
+	if i < 0 {
+		return nil, fmt.Errorf("enum %s in the embedded types has no %sMAX", name, prefix)
+	}
+	words := make([]string, enum.Values[i].Value)
 	for _, v := range enum.Values {
 		if v.Value < uint64(len(words)) {
 			words[v.Value] = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(v.Name, prefix)), "_", "-")

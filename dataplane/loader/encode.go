@@ -9,6 +9,16 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
+// The sizes that package dataplane names are those of the kernel side.
+var (
+	_ = [dataplane.MaxGateways]uint16(bpf.PelagoGatewaySet{}.Nodes)
+	_ = [dataplane.MaxGateways]bpf.PelagoRemoteGateway(bpf.PelagoCluster{}.Gateways)
+	_ = [dataplane.MaxTunnels]uint32(bpf.PelagoRemoteGateway{}.Tunnel)
+	_ = [dataplane.MaxBlocks]uint16(bpf.PelagoEgress{}.First)
+	_ = [dataplane.MaxClusters / 64]uint64(bpf.PelagoPath{}.Unreachable)
+	_ = [dataplane.RTTBuckets]uint32(bpf.PelagoPath{}.Histogram)
+)
+
 // The kernel side holds addresses and ports in network order. These four keep the bytes as they are on the wire whatever
 // the host's order is.
 

@@ -13,7 +13,7 @@ import (
 
 // LargeProbe is the newest large probe to a peer.
 type LargeProbe struct {
-	// Size of the packet whose place it takes, bytes; 0: none was sent yet.
+	// Size of the packet that it stands for, bytes; 0: none was sent yet.
 	Size     int
 	Answered bool
 	// Sent is its age.
@@ -33,7 +33,7 @@ func (l *Loader) LargeProbe(peer netip.Addr) (p LargeProbe, ok bool, err error) 
 	}, true, nil
 }
 
-// applyLargeProbes makes and removes entries, one for each peer that is probed (want is true).
+// applyLargeProbes creates and removes entries, one for each peer that is probed (want is true).
 func (l *Loader) applyLargeProbes(want map[netip.Addr]bool) error {
 	have, err := readMap(l.objs.LargeProbes, addr, func(bpf.PelagoLargeProbe) bool { return true })
 	if err != nil {

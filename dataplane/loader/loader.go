@@ -1,6 +1,6 @@
-// Package loader carries a dataplane.State into the kernel and reads one back: it loads the programs, pins maps and links
-// below one bpffs directory, attaches the programs and writes the maps. What it pins goes on working when the process
-// ends. It knows no Kubernetes; pelago-node and the CLI call it.
+// Package loader writes a dataplane.State to the kernel and reads one back: it loads the programs, pins maps and links below
+// one bpffs directory, attaches the programs and updates the maps. What it pins keeps working when the process ends.
+// pelago-node and the CLI call it; it never uses Kubernetes.
 package loader
 
 import (
@@ -23,10 +23,10 @@ import (
 // DefaultPinPath is where maps and links are pinned.
 const DefaultPinPath = "/sys/fs/bpf/pelago"
 
-// Timers are the idle times after which a flow may be removed. Zero fields keep the defaults of bpf/config.h.
+// Timers are idle times after which a flow may be removed. Zero fields keep the defaults of bpf/config.h.
 type Timers struct {
 	UDP, ICMP, TCPEstablished, TCPTransitory time.Duration
-	// ClosedFloor and UDPWellKnown are for flows whose port or room is needed: closed TCP, and UDP to ports below 1024.
+	// ClosedFloor and UDPWellKnown apply to closed TCP flows, and UDP to ports below 1024, while ports or room are short.
 	ClosedFloor, UDPWellKnown time.Duration
 }
 
@@ -35,28 +35,28 @@ type Options struct {
 	// PinPath is a directory on a bpffs, created if missing; DefaultPinPath if empty.
 	PinPath string
 	Timers  Timers
-	// Clsact attaches by filters of clsact even where the kernel has TCX, as is done before Linux 6.6.
+	// Clsact attaches by clsact filters, as before Linux 6.6, even if the kernel has TCX.
 	Clsact bool
 }
 
-// Loader holds the loaded programs and the open maps. Counters, Flows and Paths may be called from any goroutine; all
-// else is not safe for concurrent use.
+// Loader holds the loaded programs and the open maps. Methods that only read maps (Counters, Flows, Paths, Path, LargeProbe,
+// Marks) are safe for concurrent use, also with one other method at a time; the other methods are not.
 type Loader struct {
 	pinPath string
 	objs    bpf.PelagoObjects
 	clsact  bool             // attach by clsact filters instead of TCX links
 	have    *dataplane.State // what the maps hold; nil: read them first
-	// xdpProblems are of the last Attach.
+	// xdpProblems are those of the last Attach.
 	xdpProblems []error
 	// hooks and verdicts name the rows of the counters.
 	hooks, verdicts []string
 }
 
-// Open loads the programs and opens the pinned maps of PinPath, or creates them. Maps that a former process pinned keep
-// their content. The programs do nothing until they are attached and the first Apply sets Settings.Ready.
+// Open loads the programs and opens or creates the pinned maps of PinPath. Existing maps keep their content. The programs
+// do nothing until they are attached and the first Apply sets Settings.Ready.
 //
-// It fails with a message that says what is missing where the caller is not root, PinPath is no bpffs, the kernel is too
-// old, or a pinned map has another layout.
+// The error names the remedy if the caller is not root, PinPath is no bpffs, the kernel is too old, or a pinned map has
+// another layout.
 func Open(opts Options) (*Loader, error) {
 	l := &Loader{pinPath: opts.PinPath, clsact: opts.Clsact}
 	if l.pinPath == "" {
@@ -69,7 +69,7 @@ func Open(opts Options) (*Loader, error) {
 		return nil, err
 	}
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, fmt.Errorf("lift the limit of locked memory: %w", err)
+		return nil, fmt.Errorf("remove RLIMIT_MEMLOCK: %w", err)
 	}
 	spec, err := l.spec()
 	if err != nil {
@@ -84,16 +84,16 @@ func Open(opts Options) (*Loader, error) {
 	var verifier *ebpf.VerifierError
 	switch {
 	case errors.As(err, &verifier):
-		return nil, fmt.Errorf("load the programs: the kernel's verifier refused them: %+v", verifier)
+		return nil, fmt.Errorf("load the programs: rejected by the verifier: %+v", verifier)
 	case errors.Is(err, ebpf.ErrMapIncompatible):
-		return nil, fmt.Errorf("open the maps in %s: they were made by another version with another layout; run `pelago-node cleanup` on this node (running connections through it end): %w", l.pinPath, err)
+		return nil, fmt.Errorf("open the maps in %s: their layout is that of another version: run `pelago-node cleanup` on this node, which ends its connections to other clusters: %w", l.pinPath, err)
 	case err != nil:
 		return nil, fmt.Errorf("load the programs: %w", err)
 	}
 	return l, nil
 }
 
-// OpenMaps opens the pinned maps for reading and writing, without loading a program: for tools beside the daemon.
+// OpenMaps opens the pinned maps without loading a program, for tools other than the daemon. Methods that run a program fail.
 func OpenMaps(pinPath string) (*Loader, error) {
 	l := &Loader{pinPath: pinPath}
 	if l.pinPath == "" {
@@ -104,7 +104,7 @@ func OpenMaps(pinPath string) (*Loader, error) {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(l.pinPath, bpf.PelagoMapSettings)); err != nil {
-		return nil, fmt.Errorf("open the maps in %s: pelago-node has not run on this node since it booted: %w", l.pinPath, err)
+		return nil, fmt.Errorf("open the maps in %s: pelago-node has not run on this node since boot: %w", l.pinPath, err)
 	}
 	var maps bpf.PelagoMaps
 	if err := spec.LoadAndAssign(&maps, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: l.pinPath}}); err != nil {
@@ -114,7 +114,7 @@ func OpenMaps(pinPath string) (*Loader, error) {
 	return l, nil
 }
 
-// spec reads the embedded object, and the names in it.
+// spec reads the embedded object and the names in it.
 func (l *Loader) spec() (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadPelago()
 	if err != nil {
@@ -129,14 +129,14 @@ func (l *Loader) Close() error {
 	return l.objs.Close()
 }
 
-// Programs are the loaded programs by name, for their run-time statistics and for tests. Empty after OpenMaps.
+// Programs returns the loaded programs by name, for run-time statistics and tests. Empty after OpenMaps.
 func (l *Loader) Programs() map[string]*ebpf.Program {
 	out := map[string]*ebpf.Program{}
 	for name, p := range map[string]*ebpf.Program{
 		bpf.PelagoProgEdgeIn: l.objs.EdgeIn, bpf.PelagoProgEdgeOut: l.objs.EdgeOut,
 		bpf.PelagoProgUplinkIn: l.objs.UplinkIn, bpf.PelagoProgUplinkOut: l.objs.UplinkOut,
 		bpf.PelagoProgWireIn: l.objs.WireIn, bpf.PelagoProgWireOut: l.objs.WireOut, bpf.PelagoProgSweepFlows: l.objs.SweepFlows,
-		bpf.PelagoProgUplinkXdp: l.objs.UplinkXdp,
+		bpf.PelagoProgUplinkXdp: l.objs.UplinkXdp, bpf.PelagoProgAdvertise: l.objs.Advertise,
 	} {
 		if p != nil {
 			out[name] = p
@@ -145,7 +145,7 @@ func (l *Loader) Programs() map[string]*ebpf.Program {
 	return out
 }
 
-// Remove detaches the programs and deletes all that Open and Attach pinned below pinPath. Running connections end.
+// Remove detaches the programs and deletes everything that Open and Attach pinned below pinPath. Connections end.
 func Remove(pinPath string) error {
 	if pinPath == "" {
 		pinPath = DefaultPinPath
@@ -161,13 +161,13 @@ func makePinPath(path string) error {
 	parent := filepath.Dir(path)
 	var fs unix.Statfs_t
 	if err := unix.Statfs(parent, &fs); err != nil {
-		return fmt.Errorf("look at %s: %w", parent, err)
+		return fmt.Errorf("statfs %s: %w", parent, err)
 	}
 	if fs.Type != unix.BPF_FS_MAGIC {
-		return fmt.Errorf("pin below %s: no bpffs is mounted on %s; mount it with `mount -t bpf bpf %s`", path, parent, parent)
+		return fmt.Errorf("pin below %s: no bpffs is mounted on %s: run `mount -t bpf bpf %s`", path, parent, parent)
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return fmt.Errorf("make %s: %w", path, err)
+		return fmt.Errorf("create %s: %w", path, err)
 	}
 	return nil
 }
@@ -191,16 +191,16 @@ func setTimers(spec *ebpf.CollectionSpec, t Timers) error {
 	return nil
 }
 
-// newSecrets makes marks of our own packets on this node; never 0, which is the mark of everybody else's.
+// newSecrets makes the secrets of a node. None is 0, the mark of foreign packets.
 func newSecrets() (secrets, error) {
 	var b [8]byte
 	for {
 		if _, err := rand.Read(b[:]); err != nil {
-			return secrets{}, fmt.Errorf("make a cookie: %w", err)
+			return secrets{}, fmt.Errorf("create the secrets of this node: %w", err)
 		}
 		s := secrets{binary.NativeEndian.Uint32(b[:]), binary.NativeEndian.Uint32(b[4:])}
-		// The low 24 bits of the cookie are a VNI; 0 there would let an unverified packet in.
-		if s.cookie&0xffffff != 0 && s.probeMark > 1 {
+		// The low 24 bits of the cookie are a VNI. The probe mark is a priority as well, which any process may set up to 6.
+		if s.cookie&0xffffff != 0 && s.probeMark > 7 {
 			return s, nil
 		}
 	}

@@ -303,15 +303,34 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// The sizes that the Go side promises are those that the kernel side has.
-func TestSizes(t *testing.T) {
-	if n := len(bpf.PelagoGatewaySet{}.Nodes); n != dataplane.MaxGateways {
-		t.Errorf("a gateway set holds %d nodes", n)
-	}
-	if n := len(bpf.PelagoCluster{}.Gateways); n != dataplane.MaxGateways {
-		t.Errorf("a cluster holds %d gateways", n)
-	}
-	if n := len(bpf.PelagoEgress{}.First); n != dataplane.MaxBlocks {
-		t.Errorf("an egress holds %d blocks", n)
+// A path in use is probed every 10 ms, so the ring covers 160 ms: the peer is dead although no probe in it is older.
+func TestDeadWhileInUse(t *testing.T) {
+	const now = 100 * time.Second
+	for _, tt := range []struct {
+		name     string
+		silent   time.Duration // since the last reply
+		interval time.Duration // of probes
+		suspect  bool
+		dead     bool
+	}{
+		{"in use, answered", 5 * time.Millisecond, 10 * time.Millisecond, false, false},
+		{"in use, silent for a moment", 100 * time.Millisecond, 10 * time.Millisecond, true, false},
+		{"in use, silent for 440 ms", 440 * time.Millisecond, 10 * time.Millisecond, true, false},
+		{"in use, silent for 460 ms", 460 * time.Millisecond, 10 * time.Millisecond, true, true},
+		{"in use, silent for a minute", time.Minute, 10 * time.Millisecond, true, true},
+		{"idle, two probes open", 440 * time.Millisecond, 150 * time.Millisecond, false, false},
+		{"idle, three probes open", 590 * time.Millisecond, 150 * time.Millisecond, true, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			v := bpf.PelagoPath{Seen: uint64(now - tt.silent), Srtt: uint32(time.Millisecond), Replies: 1, Answered: 1000, Sequence: 1000}
+			for sent := now - tt.silent + tt.interval; sent <= now; sent += tt.interval {
+				v.Sequence++
+				v.Ring[v.Sequence%uint32(len(v.Ring))].Sent = uint64(sent)
+			}
+			p := decodePath(v, uint64(now))
+			if p.Suspect() != tt.suspect || p.Dead() != tt.dead {
+				t.Errorf("suspect %t, dead %t with %d open for %s; want %t, %t", p.Suspect(), p.Dead(), p.Open, p.OldestOpen, tt.suspect, tt.dead)
+			}
+		})
 	}
 }

@@ -12,73 +12,69 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Path is what is known of the liveness of one peer. Ages are measured back from the reading; those of what never happened
-// are as old as the boot.
+// Path is the liveness state of one peer. Ages are relative to the reading; what never happened is as old as the boot.
 type Path struct {
-	// Probed: this node probes the peer. The others (nodes, at a gateway) are only listened for.
+	// Probed reports whether this node probes the peer. A gateway does not probe nodes; their probes show that they live.
 	Probed          bool
 	Probes, Replies uint64
-	// Seen is the age of the last answer, Used that of the last packet that took the path, Heard that of the peer's last
-	// probe, Sent that of the last probe of ours.
+	// Ages of the last reply, the last packet on the path, the peer's last probe, and this node's last probe.
 	Seen, Used, Heard, Sent time.Duration
-	// RTT is that of the last answer; SRTT and RTTVar are smoothed (RFC 6298).
+	// RTT is that of the last reply; SRTT and RTTVar are smoothed (RFC 6298).
 	RTT, SRTT, RTTVar time.Duration
-	// Loss is the share of probes that found no answer lately, 0–1.
+	// Loss is the share of the last 32 or so probes without a reply, 0–1.
 	Loss float64
-	// Open is the number of probes since the last answered one, OldestOpen the age of the first of them.
+	// Open is the number of probes since the last answered one, OldestOpen the age of the oldest that the ring holds.
 	Open       int
 	OldestOpen time.Duration
-	// Ready, Generation and Age are what the peer told: whether its tables are complete, how often they changed, and how
-	// long ago its daemon confirmed them.
+	// The peer's tables, from its last reply: complete, number of changes, time since its daemon confirmed them.
 	Ready      bool
 	Generation uint32
 	Age        time.Duration
-	// Histogram counts answers by RTT: place n those below 2^n µs that are in no earlier place; the last one holds the rest.
+	// Histogram counts replies by RTT: bucket n those from 2^(n-1) to below 2^n µs, the last one all longer ones.
 	Histogram [dataplane.RTTBuckets]uint32
 
 	unreachable [dataplane.MaxClusters / 64]uint64
 }
 
-// Reaches says whether the peer, a gateway of this cluster, gets answers from any gateway of a remote cluster.
+// Reaches reports whether the peer, a gateway of this cluster, gets replies from any gateway of a remote cluster.
 func (p Path) Reaches(cluster uint16) bool {
 	word := int(cluster) / 64
 	return word >= len(p.unreachable) || p.unreachable[word]>>(cluster%64)&1 == 0
 }
 
-// WithUnreachable is the path of a gateway that does not reach a remote cluster.
+// WithUnreachable returns the path of a gateway that does not reach a remote cluster.
 func (p Path) WithUnreachable(cluster uint16) Path {
 	p.unreachable[int(cluster)/64%len(p.unreachable)] |= 1 << (cluster % 64)
 	return p
 }
 
-// The rule by which the programs steer around a path (bpf/live.h).
-const (
-	unanswered      = 3
-	unansweredLossy = 6
-	lossy           = 0.05
-	suspectFloor    = 30 * time.Millisecond
-)
+// DeadAfter is how long a suspect path is silent, beyond its round-trip time, until it is dead: three probes of an idle path.
+const DeadAfter = time.Duration(bpf.PelagoLivenessLIVENESS_GONE)
 
-// Suspect: packets are steered around the path.
+// Suspect reports whether packets are steered around the path: path_suspect() of bpf/health.h.
 func (p Path) Suspect() bool {
-	need := unanswered
-	if p.Loss > lossy {
-		need = unansweredLossy
+	need := int(bpf.PelagoLivenessLIVENESS_UNANSWERED)
+	if p.Lossy() {
+		need = int(bpf.PelagoLivenessLIVENESS_UNANSWERED_LOSSY)
 	}
-	return p.Open >= need && p.OldestOpen > p.SRTT+4*p.RTTVar+suspectFloor
+	return p.Open >= need && p.OldestOpen > p.SRTT+4*p.RTTVar+time.Duration(bpf.PelagoLivenessLIVENESS_FLOOR)
 }
 
-// DeadAfter is how long a suspect path is silent before it is called dead: three probes of an idle path. The programs rank it
-// behind one that is only suspect from then on (gone_after).
-const DeadAfter = 450 * time.Millisecond
-
-// Dead: the peer has not answered for long. It is a verdict for people and for DNS; packets were steered away before.
+// Dead reports whether the peer has not answered for long: path_gone() of bpf/health.h. Status, events and DNS follow it;
+// packets were steered away before.
 func (p Path) Dead() bool {
-	return p.Suspect() && p.Seen > DeadAfter+p.SRTT && p.OldestOpen > DeadAfter-suspectFloor
+	return p.Suspect() && p.Seen > DeadAfter+p.SRTT &&
+		(p.Open > len(bpf.PelagoPath{}.Ring) || p.OldestOpen > DeadAfter-time.Duration(bpf.PelagoLivenessLIVENESS_FLOOR))
 }
 
-// Degraded: the peer answers, but probes are lost.
-func (p Path) Degraded() bool { return !p.Dead() && p.Loss > lossy }
+// Degraded reports whether the peer answers but probes are lost.
+func (p Path) Degraded() bool { return !p.Dead() && p.Lossy() }
+
+// Lossy reports whether so many probes are lost that the rules of liveness are more patient.
+func (p Path) Lossy() bool { return p.Loss > float64(bpf.PelagoLivenessLIVENESS_LOSSY)/lossUnit }
+
+// lossUnit is 1 in the fixed-point unit of struct path.loss.
+const lossUnit = 65536
 
 // Paths reads the state of every path, by the peer's outer address.
 func (l *Loader) Paths() (map[netip.Addr]Path, error) {
@@ -102,7 +98,7 @@ func decodePath(v bpf.PelagoPath, now uint64) Path {
 	p := Path{
 		Probed: v.Probed != 0, Probes: v.Probes, Replies: v.Replies,
 		Seen: since(v.Seen), Used: since(v.Used), Heard: since(v.Heard), Sent: since(v.Ring[v.Sequence%uint32(len(v.Ring))].Sent),
-		RTT: time.Duration(v.Rtt), SRTT: time.Duration(v.Srtt), RTTVar: time.Duration(v.Rttvar), Loss: float64(v.Loss) / 65536,
+		RTT: time.Duration(v.Rtt), SRTT: time.Duration(v.Srtt), RTTVar: time.Duration(v.Rttvar), Loss: float64(v.Loss) / lossUnit,
 		Open: int(v.Sequence - v.Answered), Ready: v.Ready != 0, Generation: v.Generation, Age: time.Duration(v.Age) * time.Second,
 		Histogram: v.Histogram, unreachable: v.Unreachable,
 	}
@@ -113,7 +109,7 @@ func decodePath(v bpf.PelagoPath, now uint64) Path {
 	return p
 }
 
-// applyPaths makes and removes entries. What the programs have written into those that stay is kept.
+// applyPaths creates and removes entries. Entries that stay keep what the programs have written.
 func (l *Loader) applyPaths(want map[netip.Addr]bool) error {
 	have, err := l.Paths()
 	if err != nil {
@@ -136,42 +132,38 @@ func (l *Loader) applyPaths(want map[netip.Addr]bool) error {
 	return errors.Join(errs...)
 }
 
-// Confirm tells the peers that this node's tables are up to date; they prefer gateways that say so. Apply does it as well.
-func (l *Loader) Confirm() error { return l.confirm() }
+// confirm advertises that the tables are up to date; peers prefer such gateways.
+func (l *Loader) confirm() error { return l.advertise(bpf.PelagoAdvertisement{Confirm: 1}) }
 
-func (l *Loader) confirm() error {
-	var own bpf.PelagoStanding
-	if err := l.objs.Standings.Lookup(uint32(0), &own); err != nil {
-		return fmt.Errorf("read map standings: %w", err)
-	}
-	own.Confirmed = uint64(bootClock())
-	return put(l.objs.Standings, uint32(0), own)
-}
-
-// Unreachable corrects what this gateway tells of the clusters that no packet goes to at present: the programs notice
-// only of those that they send to.
+// Unreachable replaces the set of remote clusters that this gateway advertises as unreachable. The programs maintain it for
+// those that they send to; this corrects it for those without traffic.
 func (l *Loader) Unreachable(clusters map[uint16]bool) error {
-	var own bpf.PelagoStanding
-	if err := l.objs.Standings.Lookup(uint32(0), &own); err != nil {
-		return fmt.Errorf("read map standings: %w", err)
-	}
-	want := own
-	for i := range want.Unreachable {
-		want.Unreachable[i] = 0
-	}
+	a := bpf.PelagoAdvertisement{Replace: 1}
 	for c := range clusters {
-		if word := int(c) / 64; clusters[c] && word < len(want.Unreachable) {
-			want.Unreachable[word] |= 1 << (c % 64)
+		if word := int(c) / 64; clusters[c] && word < len(a.Unreachable) {
+			a.Unreachable[word] |= 1 << (c % 64)
 		}
 	}
-	if want == own {
-		return nil
-	}
-	return put(l.objs.Standings, uint32(0), want)
+	return l.advertise(a)
 }
 
-// Leave tells the peers of a gateway, in its answers to their probes, to take others. It goes on switching what still comes.
-// The next Apply says what holds then.
+// advertise runs the program that changes the map: user space cannot change single bits of it.
+func (l *Loader) advertise(a bpf.PelagoAdvertisement) error {
+	if l.objs.Advertise == nil {
+		return errors.New("change what this node advertises: the programs are not loaded; use Open")
+	}
+	result, err := l.objs.Advertise.Run(&ebpf.RunOptions{Context: &a})
+	if err == nil && result != 0 {
+		err = fmt.Errorf("result %d", int32(result))
+	}
+	if err != nil {
+		return fmt.Errorf("run advertise: %w", err)
+	}
+	return nil
+}
+
+// Leave makes this gateway reply to probes that it is not ready, so that peers use others; it keeps switching. The next Apply
+// overwrites it.
 func (l *Loader) Leave() error {
 	var s bpf.PelagoNodeSettings
 	if err := l.objs.Settings.Lookup(uint32(0), &s); err != nil {
@@ -182,8 +174,8 @@ func (l *Loader) Leave() error {
 	return put(l.objs.Settings, uint32(0), s)
 }
 
-// Marks are the mark of our own packets, which the guards let out, and the one that makes a frame on pelago0 a probe. 0 before the
-// first Apply.
+// Marks returns the mark with which packets to our ports may leave, and the mark that turns a frame on pelago0 into a probe. Both
+// are 0 before the first Apply.
 func (l *Loader) Marks() (own, probe uint32, err error) {
 	var s bpf.PelagoNodeSettings
 	if err := l.objs.Settings.Lookup(uint32(0), &s); err != nil {

@@ -95,7 +95,7 @@ func (l *Loader) readServices() (map[dataplane.ServiceKey]dataplane.Service, err
 		for i := range value.Backends {
 			var b bpf.PelagoBackend
 			if err := l.objs.Backends.Lookup(bpf.PelagoBackendKey{Service: key, Index: i}, &b); err != nil {
-				// A half-written service of a process that died: it differs from every wanted one and is written anew.
+				// Half-written by a process that died: it differs from every wanted one and is rewritten.
 				break
 			}
 			service.Backends = append(service.Backends, netip.AddrPortFrom(addr(b.Address), port(b.Port)))
@@ -110,8 +110,8 @@ func (l *Loader) readServices() (map[dataplane.ServiceKey]dataplane.Service, err
 	return out, errors.Join(append(errs, it.Err())...)
 }
 
-// removeOrphans removes backends and tables that belong to none of the services: a process that died half-way leaves
-// them, and no later step would touch them.
+// removeOrphans removes backends and tables of no service, which a process that died half-way leaves and no later step would
+// remove.
 func (l *Loader) removeOrphans(services map[dataplane.ServiceKey]dataplane.Service) error {
 	var backends []bpf.PelagoBackendKey
 	var key bpf.PelagoBackendKey

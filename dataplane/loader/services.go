@@ -11,7 +11,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// serviceRun is the number of changes of services at the head of changes.
+// serviceRun returns the number of changes of services at the head of changes.
 func serviceRun(changes []dataplane.Change) int {
 	for i, c := range changes {
 		if c.Table != dataplane.TableServices {
@@ -21,7 +21,7 @@ func serviceRun(changes []dataplane.Change) int {
 	return len(changes)
 }
 
-// serviceStep is one service on its way from old to want; gone if it is to be removed.
+// serviceStep is the change of one service from old to want; gone: it is removed.
 type serviceStep struct {
 	key  bpf.PelagoServiceKey
 	old  bpf.PelagoService
@@ -29,9 +29,9 @@ type serviceStep struct {
 	gone bool
 }
 
-// writeServices takes services in or away. Backends and tables go in before the entries that give their sizes, and away
-// after them: a reader between two steps finds a backend or a node, perhaps of the old set. Tables are written many at a
-// time, because the kernel waits for all readers to finish at every write to a map of maps.
+// writeServices writes and removes services. Backends and tables are written before the entries that hold their sizes, and
+// removed after them: between two steps a reader finds a backend or a node, perhaps of the old set. Tables are written in
+// batches, because the kernel waits for an RCU grace period at every write to a map of maps.
 func (l *Loader) writeServices(changes []dataplane.Change) error {
 	m := &l.objs.PelagoMaps
 	var errs []error
@@ -76,7 +76,7 @@ func (l *Loader) writeServices(changes []dataplane.Change) error {
 	return errors.Join(errs...)
 }
 
-// putTables puts the tables of services in, all at once if the kernel can.
+// putTables writes the tables of services, in one batch if the kernel supports it.
 func (l *Loader) putTables(tables map[bpf.PelagoServiceKey][]uint16) error {
 	var keys []bpf.PelagoServiceKey
 	var inner []*ebpf.Map
@@ -84,7 +84,7 @@ func (l *Loader) putTables(tables map[bpf.PelagoServiceKey][]uint16) error {
 	var errs []error
 	defer func() {
 		for _, m := range inner {
-			m.Close() // the kernel has it by now; only our descriptor goes
+			m.Close() // the kernel holds a reference
 		}
 	}()
 	for key, table := range tables {
@@ -100,7 +100,7 @@ func (l *Loader) putTables(tables map[bpf.PelagoServiceKey][]uint16) error {
 			return errors.Join(errs...)
 		}
 	}
-	// One by one: an older kernel, or an error that is to be told of the one table that it is about.
+	// One by one: an older kernel, or an error that should name its table.
 	for i, key := range keys {
 		errs = append(errs, put(l.objs.Tables, key, inner[i]))
 	}
@@ -125,14 +125,14 @@ func newTable(table []uint16) (*ebpf.Map, error) {
 		Name: "table", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: uint32(len(table)), Flags: unix.BPF_F_INNER_MAP,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make the table of a service: %w", err)
+		return nil, fmt.Errorf("create the table of a service: %w", err)
 	}
 	keys, nodes := make([]uint32, len(table)), make([]uint32, len(table))
 	for i, node := range table {
 		keys[i], nodes[i] = uint32(i), uint32(node)
 	}
 	if _, err := inner.BatchUpdate(keys, nodes, nil); err != nil {
-		inner.Close() // half filled, and nobody has it
+		inner.Close() // half filled and unused
 		return nil, fmt.Errorf("fill the table of a service: %w", err)
 	}
 	return inner, nil

@@ -72,6 +72,6 @@ func testInjection(t *testing.T, s *clusterset) {
 func payload(o packet.Overlay) []byte {
 	const outer = 14 + 20 + 8 // Ethernet, IPv4, UDP
 	o.Source, o.Destination = netip.IPv4Unspecified(), netip.IPv4Unspecified()
-	o.InnerSource, o.InnerDestination = [6]byte{2}, [6]byte{0x02, 0x50, 0x45, 0x4c, 0x00, 0x02} // bpf/overlay.h
+	o.InnerSource, o.InnerDestination = [6]byte{2}, [6]byte{0x02, 0x50, 0x45, 0x4c, 0x00, 0x02} // bpf/encap.h
 	return o.Encode()[outer:]
 }

@@ -188,6 +188,8 @@ var byXDP = []string{
 	"a wrong cable token", "the cable token of before is still taken", "the overlay token on the cable",
 	"a probe that is cut short",
 	"the sender on the overlay is no node", "a remote gateway sends on the overlay", "a node of this cluster sends on the cable",
+	"a packet to the overlay port with IP options", "the first fragment of a packet to the overlay port", "the smallest first fragment",
+	"a packet to the cable port with IP options", "the first fragment of a packet to the cable port",
 	"a handshake of the wire from an unknown address, one too many",
 }
 
@@ -195,7 +197,7 @@ var byXDP = []string{
 func TestBothHooks(t *testing.T) {
 	withXDP(t)
 	seen := map[string]bool{}
-	for _, r := range rows() {
+	for _, r := range rows(t) {
 		if r.hook != "uplink-in" || r.own { // a full flow table takes a minute, and XDP has none
 			continue
 		}
@@ -488,6 +490,12 @@ func handshake(kind uint32, source string, port uint16) []byte {
 	return Frame(Packet{Source: ip(source), Destination: nodeIP(1, 1), TTL: 60, UDP: &UDP{Source: 40000, Destination: port}, Payload: payload}.Encode())
 }
 
+func handshakeWithOptions(t testing.TB, frame []byte) []byte {
+	p := decode(t, frame[14:])
+	p.Options = []byte{1, 1, 1, 1} // no operation
+	return Frame(p.Encode())
+}
+
 // Unknown addresses share a budget of handshakes; known ones, data and everything else are nothing to the guard.
 func TestHandshakes(t *testing.T) { bothHooks(t, throughHandshakes) }
 
@@ -531,6 +539,7 @@ func throughHandshakes(t *testing.T) {
 		{"data from an address that nobody knows: the peer has moved", handshake(4, stranger, 51820), ""},
 		{"something else", handshake(0x01000001, stranger, 51820), ""},
 		{"two bytes", frame[:14+20+8+2], ""},
+		{"a call with IP options", handshakeWithOptions(t, frame), drop},
 	} {
 		r := k.comeIn(t, tt.frame)
 		if action := map[bool]int{true: Drop, false: Next}[tt.want == drop]; r.Verdict != tt.want || r.Action != action {

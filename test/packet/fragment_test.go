@@ -3,6 +3,8 @@ package packet
 import (
 	"slices"
 	"testing"
+
+	"github.com/cilium/ebpf"
 )
 
 // reassemble puts fragments together again.
@@ -102,4 +104,43 @@ func TestEarlyFragment(t *testing.T) {
 			t.Errorf("a fragment of another %s: %s", name, r.Verdict)
 		}
 	}
+}
+
+// A first fragment with the source of another pod does not reach the entries of that pod's datagrams.
+func TestForgedFirstFragment(t *testing.T) {
+	const mtu = 1450
+	for name, known := range map[string]bool{"of no flow": false, "of the flow": true} {
+		t.Run(name, func(t *testing.T) {
+			k := load(t, 1, 2)
+			own := Fragments(udpPacket(string(bytesOf(4000))).Encode(), mtu)
+			first := k.sent(t, k.Run(t, k.EdgeOut, Frame(own[0]), pod), "edge-out sent")
+			forged := udpPacket(string(bytesOf(4000)), ports(50000, 5000))
+			if known {
+				forged = udpPacket(string(bytesOf(4000)))
+			}
+			before := count(t, k.Fragments)
+			for id := range uint16(100) {
+				forged.ID = 4711 + id // the first is that of the pod's datagram
+				r := k.Run(t, k.EdgeOut, Frame(Fragments(forged.Encode(), mtu)[0]), Context{IngressIfindex: podDevice + 1})
+				if r.Verdict != "edge-out drop-unknown-source" {
+					t.Fatalf("the forged fragment: %s", r.Verdict)
+				}
+			}
+			if n := count(t, k.Fragments); n != before {
+				t.Errorf("%d datagrams are remembered after the forged ones; want %d", n, before)
+			}
+			later := k.sent(t, k.Run(t, k.EdgeOut, Frame(own[1]), pod), "edge-out sent")
+			wantEqual(t, "ports of the later fragment", first.InnerSource, later.InnerSource)
+		})
+	}
+}
+
+// count counts the entries of a map.
+func count(t testing.TB, m *ebpf.Map) (n int) {
+	t.Helper()
+	var key, value []byte
+	for it := m.Iterate(); it.Next(&key, &value); {
+		n++
+	}
+	return n
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
-// What a program returns (bpf/count.h).
+// What a program returns (bpf/ctx.h).
 const (
 	Next     = -1
 	Drop     = 2
@@ -103,7 +103,8 @@ type skBuff struct {
 	Len            uint32
 	_              uint32
 	Mark           uint32
-	_              [6]uint32
+	_              [5]uint32
+	Priority       uint32
 	IngressIfindex uint32
 	Ifindex        uint32
 	_              [25]uint32
@@ -122,6 +123,8 @@ type Result struct {
 	Verdict string // "hook verdict" as counted, "" if nothing was counted
 	Frame   []byte // as it is now
 	Mark    uint32
+
+	Priority uint32
 }
 
 // Run runs a program on a frame.
@@ -158,7 +161,7 @@ func (k *Kernel) TryRun(program *ebpf.Program, frame []byte, c Context) (Result,
 	if err != nil {
 		return Result{}, fmt.Errorf("run %s on %d bytes: %w", program, len(frame), err)
 	}
-	return Result{Action: int(int32(action)), Frame: opts.DataOut, Mark: out.Mark}, nil
+	return Result{Action: int(int32(action)), Frame: opts.DataOut, Mark: out.Mark, Priority: out.Priority}, nil
 }
 
 // counters reads them by "hook verdict", in one system call where the loader needs hundreds.

@@ -84,18 +84,20 @@ func TestForeignPackets(t *testing.T) {
 		f(&o)
 		return o.Encode()
 	}
-	options := Packet{
-		Source: nodeIP(2, 1), Destination: nodeIP(1, 1), TTL: 64, Options: []byte{1, 1, 1, 1},
-		UDP: &UDP{Source: 4500, Destination: 4500}, Payload: make([]byte, 80),
-	}
-	pieces := Fragments(cable(2, 1, 1, make([]byte, 2000)).Encode()[14:], 1400)
+	elsewhere := func(o *Overlay) { o.Port = 53 }
+	through := func(o *Overlay) { o.Destination = ip("192.0.2.9") }
+	pieces := func(frame []byte) [][]byte { return Fragments(frame[14:], 1400) }
+	long := make([]byte, 2000)
 	frames := map[string][]byte{
 		"TCP to the overlay port":               Frame(Packet{Source: nodeIP(1, 2), Destination: nodeIP(1, 1), TTL: 64, TCP: &TCP{Destination: overlayPort}}.Encode()),
-		"UDP to another port":                   change(func(o *Overlay) { o.Port = 53 }),
-		"UDP 4500 through this node":            change(func(o *Overlay) { o.Destination = ip("192.0.2.9") }),
-		"an outer packet with options":          Frame(options.Encode()),
-		"an outer first fragment":               Frame(pieces[0]),
-		"an outer later fragment":               Frame(pieces[1]),
+		"UDP to another port":                   change(elsewhere),
+		"UDP 4500 through this node":            change(through),
+		"options, to another port":              withOptions(t, cable(2, 1, 1, nil, elsewhere)),
+		"options, through this node":            withOptions(t, cable(2, 1, 1, nil, through)),
+		"a first fragment, to another port":     Frame(pieces(cable(2, 1, 1, long, elsewhere).Encode())[0]),
+		"a first fragment, through this node":   Frame(pieces(cable(2, 1, 1, long, through).Encode())[0]),
+		"a later fragment":                      Frame(pieces(cable(2, 1, 1, long).Encode())[1]),
+		"a later fragment with options":         Frame(pieces(withOptions(t, cable(2, 1, 1, long)))[1]),
 		"ARP":                                   append(patch(Frame(nil), 12, 0x08, 0x06), make([]byte, 46)...),
 		"IPv6":                                  append(patch(Frame(nil), 12, 0x86, 0xdd), make([]byte, 60)...),
 		"a packet to a pod":                     Frame(tcpPacket(ACK, to(ip("10.7.1.10"))).Encode()),
@@ -103,9 +105,6 @@ func TestForeignPackets(t *testing.T) {
 	}
 	for name, frame := range frames {
 		for hook, mark := range map[string]uint32{"uplink-in": 0x1234, "uplink-out": 0x1234} {
-			if hook == "uplink-out" && (name == "UDP 4500 through this node" || name == "an outer first fragment") {
-				continue // see below
-			}
 			r := k.Run(t, k.program(hook), frame, Context{Mark: mark})
 			if r.Action != Next || r.Verdict != "" || !bytes.Equal(r.Frame, frame) || r.Mark != mark {
 				t.Errorf("%s at %s: action %d, verdict %q, mark %#x; want it untouched", name, hook, r.Action, r.Verdict, r.Mark)

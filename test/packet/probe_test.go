@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/probe"
@@ -558,4 +561,89 @@ func TestPathsFollowTables(t *testing.T) {
 	if p := ga.path(t, nodeIP(2, 1)); p.Probes != 0 {
 		t.Errorf("a gateway that came back begins with %+v", p)
 	}
+}
+
+// What loader.Path says of a path is what the programs do about it. Gateway 1 has any state; of flows that pick it by their
+// hash, it loses those to a good gateway 4 when it is suspect, and those to a bad one when it is dead.
+func TestOneLivenessRule(t *testing.T) {
+	na := load(t, 1, 2)
+	one, four := nodeIP(1, 1), nodeIP(1, 4)
+	put := func(peer netip.Addr, p bpf.PelagoPath) {
+		key := peer.As4()
+		if err := na.Paths.Put(key, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	good := bpf.PelagoPath{Probed: 1, Ready: 1, Seen: uint64(nanotime(t)), Ring: farRing(nanotime(t))}
+	bad := good
+	bad.Deaf = 1
+	put(one, good)
+	put(four, good)
+	source := uint16(1)
+	for ; !na.leavesBy(t, source, one); source++ {
+	}
+	seen := map[[2]bool]int{}
+	rapid.Check(t, func(rt *rapid.T) {
+		now := uint64(nanotime(t))
+		ms := func(name string, values ...uint64) uint64 { return 1e6 * rapid.SampledFrom(values).Draw(rt, name) }
+		p := good
+		p.Seen = now - ms("silent", 0, 100, 430, 500, 2000, 60000)
+		p.Srtt, p.Rttvar = uint32(ms("srtt", 0, 1, 80, 900)), uint32(ms("rttvar", 0, 1, 30))
+		p.Loss = rapid.SampledFrom([]uint32{0, 3276, 3277, 6000}).Draw(rt, "loss")
+		p.Sequence = rapid.Uint32Range(100, 200).Draw(rt, "sequence")
+		p.Answered = p.Sequence - rapid.Uint32Range(0, 40).Draw(rt, "open")
+		interval := ms("interval", 1, 10, 150)
+		for i := range p.Ring {
+			n := p.Sequence - uint32(i)
+			p.Ring[n%16].Sent = now - uint64(i)*interval
+		}
+		put(one, younger(p))
+		before := na.path(t, one)
+		put(one, p)
+		put(four, good)
+		suspect := !na.leavesBy(t, source, one)
+		put(one, p) // without what that packet noted
+		put(four, bad)
+		dead := !na.leavesBy(t, source, one)
+		put(one, p)
+		after := na.path(t, one)
+		// Ages only grow: where both readings agree, so must the programs, whose clock is up to a tick behind.
+		if before.Suspect() == after.Suspect() && suspect != before.Suspect() || before.Dead() == after.Dead() && dead != before.Dead() {
+			rt.Errorf("the programs: suspect %t, dead %t; loader: suspect %t, dead %t of %+v", suspect, dead, before.Suspect(), before.Dead(), before)
+		}
+		seen[[2]bool{suspect, dead}]++
+	})
+	for _, state := range [][2]bool{{false, false}, {true, false}, {true, true}} {
+		if seen[state] == 0 {
+			t.Errorf("never drawn: suspect %t, dead %t", state[0], state[1])
+		}
+	}
+}
+
+// younger is a path of 20 ms ago, which is more than a tick.
+func younger(p bpf.PelagoPath) bpf.PelagoPath {
+	const tick = 20e6
+	p.Seen += tick
+	for i := range p.Ring {
+		p.Ring[i].Sent += tick
+	}
+	return p
+}
+
+// farRing is a ring of which no probe is overdue for an hour.
+func farRing(now int64) (ring [16]bpf.PelagoProbeSlot) {
+	for i := range ring {
+		ring[i].Sent = uint64(now) + 3600e9
+	}
+	return ring
+}
+
+// leavesBy reports whether a flow from a source port leaves by the gateway.
+func (k *Kernel) leavesBy(t testing.TB, source uint16, gateway netip.Addr) bool {
+	t.Helper()
+	o, err := DecodeOverlay(k.fromPod(t, udpPacket("x", ports(source, 53), from("10.7.2.11"), to(global(2, 100)))).Frame)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o.Destination == gateway
 }

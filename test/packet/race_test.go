@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
@@ -122,4 +123,47 @@ func TestOpenAgainstSweep(t *testing.T) {
 		t.Error("nothing was removed: the test does not test what it says")
 	}
 	k.checkTable(t)
+}
+
+// The daemon confirms its tables while the programs note which clusters they reach: neither undoes the other's.
+func TestAdvertiseAgainstPackets(t *testing.T) {
+	k := load(t, 1, 1)
+	frame := overlay(1, 2, 1, udpPacket("x", from("120.1.0.1")).Encode()).Encode()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := k.Loader.Apply(state(1, 1)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for i := range 10000 {
+		ready := uint32(i % 2)
+		for _, n := range gatewayNodes {
+			key := nodeIP(2, int(n)).As4()
+			if err := k.Paths.Put(key, bpf.PelagoPath{Probed: 1, Ready: ready, Ring: farRing(nanotime(t))}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := k.TryRun(k.UplinkIn, frame, Context{}); err != nil {
+			t.Fatal(err)
+		}
+		var s bpf.PelagoStanding
+		if err := k.Standings.Lookup(uint32(0), &s); err != nil {
+			t.Fatal(err)
+		}
+		if reached := s.Unreachable[0]&(1<<2) == 0; reached != (ready == 1) {
+			t.Errorf("packet %d: cluster 2 is advertised as reached: %t; want %t", i, reached, ready == 1)
+			break
+		}
+	}
+	close(stop)
+	wg.Wait()
 }

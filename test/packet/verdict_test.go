@@ -69,7 +69,7 @@ func answerTo(node uint16, change ...func(*Packet)) Packet {
 
 var pod = Context{IngressIfindex: podDevice}
 
-func rows() []row {
+func rows(t testing.TB) []row {
 	toNode2 := func(inner Packet, change ...func(*Overlay)) Overlay {
 		return overlay(1, 1, 2, inner.Encode(), change...)
 	}
@@ -179,6 +179,17 @@ func rows() []row {
 			frame: wire(cable(1, 1, 1, nil)), want: "uplink-out drop-injected"},
 		{name: "the first fragment of such a packet", node: 2, hook: "uplink-out",
 			frame: raw(Frame(Fragments(overlay(1, 2, 3, make([]byte, 2000)).Encode()[14:], 1400)[0])), want: "uplink-out drop-injected"},
+		{name: "such a packet with IP options", node: 2, hook: "uplink-out", frame: raw(withOptions(t, overlay(1, 2, 3, nil))), want: "uplink-out drop-injected"},
+		{name: "the first fragment of such a packet with IP options", node: 2, hook: "uplink-out",
+			frame: raw(Frame(Fragments(withOptions(t, overlay(1, 2, 3, make([]byte, 2000)))[14:], 1400)[0])), want: "uplink-out drop-injected"},
+		{name: "a packet to the overlay port with IP options", node: 2, hook: "uplink-in", frame: raw(withOptions(t, toNode2(clientTCP(SYN)))), want: "uplink-in drop-injected"},
+		{name: "the first fragment of a packet to the overlay port", node: 2, hook: "uplink-in",
+			frame: raw(Frame(Fragments(overlay(1, 1, 2, make([]byte, 2000)).Encode()[14:], 1400)[0])), want: "uplink-in drop-injected"},
+		{name: "the smallest first fragment", node: 2, hook: "uplink-in",
+			frame: raw(Frame(Fragments(overlay(1, 1, 2, nil).Encode()[14:], 28)[0])), want: "uplink-in drop-injected"},
+		{name: "a packet to the cable port with IP options", node: 1, hook: "uplink-in", frame: raw(withOptions(t, toGateway(clientTCP(SYN)))), want: "uplink-in drop-injected"},
+		{name: "the first fragment of a packet to the cable port", node: 1, hook: "uplink-in",
+			frame: raw(Frame(Fragments(cable(2, 1, 1, make([]byte, 2000)).Encode()[14:], 1400)[0])), want: "uplink-in drop-injected"},
 		{name: "what reaches pelago0 without tunnel metadata", node: 2, hook: "edge-in", frame: is(clientTCP(SYN)), want: "edge-in drop-unverified"},
 
 		// Where it goes.
@@ -287,6 +298,13 @@ func rows() []row {
 	}
 }
 
+// withOptions is the frame of an overlay packet with options in its outer header.
+func withOptions(t testing.TB, o Overlay) []byte {
+	outer := decode(t, o.Encode()[14:])
+	outer.Options = []byte{1, 1, 1, 1} // no operation
+	return Frame(outer.Encode())
+}
+
 func own(n byte, port uint16) dataplane.ServiceKey {
 	return dataplane.ServiceKey{Address: global(1, n), Port: port, Protocol: ProtocolTCP}
 }
@@ -299,7 +317,7 @@ func patch(b []byte, at int, with ...byte) []byte {
 }
 
 func TestVerdicts(t *testing.T) {
-	for _, r := range rows() {
+	for _, r := range rows(t) {
 		t.Run(strings.ReplaceAll(r.name, " ", "_"), func(t *testing.T) {
 			var k *Kernel
 			if r.own {
@@ -353,7 +371,7 @@ func TestEveryVerdictHasARow(t *testing.T) {
 		t.Fatal(err)
 	}
 	tested := map[string]bool{}
-	for _, r := range rows() {
+	for _, r := range rows(t) {
 		_, verdict, _ := strings.Cut(r.want, " ")
 		tested[verdict] = true
 	}

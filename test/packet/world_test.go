@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"testing"
 
@@ -164,12 +165,19 @@ func (k *Kernel) delivered(t testing.TB, r Result) Packet {
 	if err != nil {
 		t.Fatalf("the packet delivered: %v", err)
 	}
-	cookie, _, err := k.Loader.Marks()
+	cookie, probeMark, err := k.Loader.Marks()
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := Overlay{Port: o.Port, Token: o.Token, Type: o.Type, Node: o.Node, Version: o.Version, Flags: o.Flags}
-	want := Overlay{Port: overlayPort, Type: uint8(cookie >> 16), Node: uint16(cookie)}
+	if r.Priority != probeMark || r.Mark != 0 {
+		t.Fatalf("priority %#x, mark %#x; want the node's second secret %#x as priority alone", r.Priority, r.Mark, probeMark)
+	}
+	got := Overlay{
+		Port: o.Port, Token: o.Token, Type: o.Type, Node: o.Node, Version: o.Version, Flags: o.Flags,
+		InnerSource: o.InnerSource, InnerDestination: o.InnerDestination,
+	}
+	want := Overlay{Port: overlayPort, Type: uint8(cookie >> 16), Node: uint16(cookie), InnerSource: [6]byte{2}, InnerDestination: pelagoMAC}
+	binary.NativeEndian.PutUint32(want.InnerSource[2:], probeMark)
 	if diff := cmp.Diff(want, got, equal...); diff != "" {
 		t.Fatalf("header for the vxlan receiver (-want +got):\n%s", diff)
 	}

@@ -106,6 +106,8 @@ func TestTown(t *testing.T) {
 	t.Run("conntrack translates nothing", w.conntrack)
 	t.Run("default deny", w.defaultDeny)
 	t.Run("forged overlay packets", w.forged)
+	t.Run("injection with the secrets known", w.injected)
+	t.Run("marks of other programs", w.foreignMarks)
 	t.Run("pods' own tunnels", w.ownTunnels)
 	t.Run("foreign programs", w.foreignPrograms)
 	t.Run("gateways share the load", w.gatewaysShare)

@@ -27,6 +27,8 @@ func TestPlainTown(t *testing.T) {
 	t.Run("conntrack translates nothing", w.conntrack)
 	t.Run("default deny", w.defaultDeny)
 	t.Run("forged overlay packets", w.forged)
+	t.Run("injection with the secrets known", w.injected)
+	t.Run("marks of other programs", w.foreignMarks)
 	t.Run("gateways share the load", w.gatewaysShare)
 	t.Run("a gateway is drained", w.drain)
 	t.Run("a gateway is taken away", w.takeAway)

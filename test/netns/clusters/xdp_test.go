@@ -25,6 +25,8 @@ func TestXDPTown(t *testing.T) {
 	t.Run("segment sizes", w.segmentSizes)
 	t.Run("ICMP errors", w.icmpErrors)
 	t.Run("forged overlay packets", w.forged)
+	t.Run("injection with the secrets known", w.injected)
+	t.Run("marks of other programs", w.foreignMarks)
 	t.Run("gateways share the load", w.gatewaysShare)
 	t.Run("a gateway is drained", w.drain)
 	t.Run("a gateway is taken away", w.takeAway)

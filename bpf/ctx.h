@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What tc and XDP have in common, so that whatever looks at a packet is written once: its bytes, its length, the end of a
- * program. `ctx` is a struct __sk_buff, and at HOOK_UPLINK_XDP a struct xdp_md. Where functions are inlined the hook is a
- * constant and each program keeps its own half; of a function that is not, the verifier walks that half only.
+ * What tc and XDP share: access to the bytes, the length, the one exit of every program. `ctx` is a struct __sk_buff,
+ * at HOOK_UPLINK_XDP a struct xdp_md. In inlined functions the hook is a constant, so each program keeps its own
+ * half; of a function that is not inlined the verifier walks that half only.
  */
 #pragma once
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
+#include "maps.h"
 #include "types.h"
 
 static __always_inline int is_xdp(enum hook hook)
@@ -27,13 +28,13 @@ static __always_inline int is_xdp(enum hook hook)
 		__p;                                                                                                   \
 	})
 
-/* No header that we look at begins behind this: outer headers, inner IPv4, ICMP, quoted IPv4. */
+/* No header that is parsed begins behind this offset: outer headers, inner IPv4, ICMP, quoted IPv4. */
 #define OFFSET_MAX 255
 
 /*
- * The bytes [off, off+len) of a packet as a linear piece of memory, or 0. Invalidates earlier pointers. The empty
- * asm keeps the pointer that was checked: computed anew it would be a different one to the verifier. The check of
- * off is for it, too: it has lost the bounds of what was kept in memory.
+ * The bytes [off, off+len) of a packet as linear memory, or 0. Invalidates earlier pointers. The empty asm keeps the
+ * compiler from computing the checked pointer a second time, which would be another one to the verifier. So does the
+ * check of off, whose bounds the verifier loses when it is spilled.
  */
 static __always_inline void *skb_at(struct __sk_buff *skb, __u32 off, __u32 len)
 {
@@ -57,7 +58,7 @@ static __always_inline void *skb_at(struct __sk_buff *skb, __u32 off, __u32 len)
 	return at;
 }
 
-/* The same in XDP, where a frame is linear or does not come to us. */
+/* The same in XDP, where frames are linear. */
 static __always_inline void *xdp_at(struct xdp_md *xdp, __u32 off, __u32 len)
 {
 	void *at, *end;
@@ -71,21 +72,55 @@ static __always_inline void *xdp_at(struct xdp_md *xdp, __u32 off, __u32 len)
 	return at + len > end ? 0 : at;
 }
 
-static __always_inline void *packet_at(void *ctx, enum hook hook, __u32 off, __u32 len)
+static __always_inline void *ctx_at(void *ctx, enum hook hook, __u32 off, __u32 len)
 {
 	return is_xdp(hook) ? xdp_at(ctx, off, len) : skb_at(ctx, off, len);
 }
 
-/* The whole length, from the Ethernet header on. */
-static __always_inline __u32 packet_len(void *ctx, enum hook hook)
+/* Length from the Ethernet header on. */
+static __always_inline __u32 ctx_len(void *ctx, enum hook hook)
 {
 	if (is_xdp(hook))
 		return CTX_POINTER(ctx, xdp_md, data_end) - CTX_POINTER(ctx, xdp_md, data);
 	return ((struct __sk_buff *)ctx)->len;
 }
 
-/* Of how many packets on the wire this one consists. */
-static __always_inline __u32 segments(void *ctx, enum hook hook)
+/* Number of packets on the wire: the segments of a GSO packet. */
+static __always_inline __u32 ctx_segments(void *ctx, enum hook hook)
 {
 	return is_xdp(hook) ? 1 : ((struct __sk_buff *)ctx)->gso_segs;
+}
+
+/* Return codes of TCX; clsact knows the same numbers as TC_ACT_UNSPEC, _OK, _SHOT, _REDIRECT. */
+enum action {
+	ACTION_NEXT = -1,
+	ACTION_PASS = 0,
+	ACTION_DROP = 2,
+	ACTION_REDIRECT = 7,
+};
+
+static __always_inline void count_verdict(void *ctx, enum hook hook, enum verdict verdict)
+{
+	__u32 key = hook * VERDICT_MAX + verdict;
+	struct counter *c = bpf_map_lookup_elem(&counters, &key);
+
+	if (c) {
+		c->packets++;
+		c->bytes += ctx_len(ctx, hook);
+	}
+}
+
+/* Passes a packet to the next program and the stack. */
+static __always_inline int ctx_pass(enum hook hook)
+{
+	return is_xdp(hook) ? XDP_PASS : ACTION_NEXT;
+}
+
+/* The one exit for verdicts without a redirect: counts, then drops or passes the packet. */
+static __always_inline int finish(void *ctx, enum hook hook, enum verdict verdict)
+{
+	count_verdict(ctx, hook, verdict);
+	if (verdict < VERDICT_DROP_MALFORMED)
+		return ctx_pass(hook);
+	return is_xdp(hook) ? XDP_DROP : ACTION_DROP;
 }

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+//go:build ignore
+
+/*
+ * Changes what this node's replies advertise, at the daemon's request. Not by a map update from user space: that would
+ * write back words of `unreachable` that the packet path changes meanwhile.
+ */
+#include "maps.h"
+
+SEC("syscall")
+int advertise(struct advertisement *ctx)
+{
+	__u32 zero = 0;
+	struct standing *s = bpf_map_lookup_elem(&standings, &zero);
+
+	if (!s)
+		return -1;
+	if (ctx->confirm)
+		*(volatile __u64 *)&s->confirmed = bpf_ktime_get_ns();
+	if (!ctx->replace)
+		return 0;
+		/* Unrolled: the argument may be read at constant offsets only. */
+#pragma clang loop unroll(full)
+	for (int i = 0; i < CLUSTER_WORDS; i++) {
+		__u64 want = ctx->unreachable[i], have = *(volatile __u64 *)&s->unreachable[i];
+
+		__sync_fetch_and_or(&s->unreachable[i], want & ~have);
+		__sync_fetch_and_and(&s->unreachable[i], want | ~have);
+	}
+	return 0;
+}

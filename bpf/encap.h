@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Encapsulation: the overlay header, the next hop, sending. */
+#pragma once
+#include "lb.h"
+#include "maps.h"
+#include "nat.h"
+#include "parse.h"
+
+#define AF_INET 2
+#define OUTER_TTL 64
+#define MTU_AT_LEAST 1280 /* lower bound of every device that leads to a peer; saves the look-up for most packets */
+
+/*
+ * The address of every pelago0 (netdev.mac). No packet has it as source, so the loop check of the receiver never
+ * hits.
+ */
+static const __u8 pelago_mac[6] = { 0x02, 0x50, 0x45, 0x4c, 0x00, 0x02 };
+
+/* Where an outer packet goes, and the fields that its headers get. */
+struct encap {
+	struct hop hop;
+	__be32 source;
+	__be16 port;
+	__u16 wire; /* an encrypted wire: the device has no Ethernet header */
+	__u32 token;
+};
+
+static __always_inline struct node_settings *get_settings(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&settings, &zero);
+}
+
+static __always_inline __u32 overlay_get_token(const struct overlay_header *h)
+{
+	return (__u32)h->token[0] << 16 | (__u32)h->token[1] << 8 | h->token[2];
+}
+
+static __always_inline __u16 overlay_get_node(const struct overlay_header *h)
+{
+	return (__u16)h->node[0] << 8 | h->node[1];
+}
+
+static __always_inline void overlay_set(struct overlay_header *h, __u32 token, __u8 type, __u16 node, __u8 flags)
+{
+	h->vxlan_flags = OVERLAY_VNI_FLAG;
+	h->token[0] = token >> 16;
+	h->token[1] = token >> 8;
+	h->token[2] = token;
+	h->type = type;
+	h->node[0] = node >> 8;
+	h->node[1] = node;
+	h->version_flags = OVERLAY_VERSION << 4 | flags;
+}
+
+static __always_inline __u32 csum_words(__be32 a)
+{
+	return (a & 0xffff) + (a >> 16);
+}
+
+/*
+ * Reports whether the packet, grown by `more` bytes, fits the device, which would drop it uncounted. A GSO packet
+ * does: its segments were sized by the route to pelago0 (edge) or came in by an uplink (gateway). If the MTU is
+ * unknown, it does.
+ */
+static __always_inline int encap_fits(void *ctx, enum hook hook, const struct encap *to, __s32 more)
+{
+	__u32 mtu = 0;
+
+	if (to->wire)
+		more -= ETH_LEN;
+	if (ctx_len(ctx, hook) + more <= ETH_LEN + MTU_AT_LEAST)
+		return 1;
+	return bpf_check_mtu(ctx, to->hop.ifindex, &mtu, more, 0) != BPF_MTU_CHK_RET_FRAG_NEEDED;
+}
+
+/* Sends an overlay packet that came in by an uplink or wire, complete but for its MAC addresses. */
+static __always_inline int encap_send(struct __sk_buff *skb, const struct node_settings *s, const struct encap *to)
+{
+	struct bpf_redir_neigh neigh = { .nh_family = AF_INET, .ipv4_nh = to->hop.next };
+
+	skb->mark = s->cookie; /* uplink_out and wire_out drop anything else */
+	if (to->wire)
+		return bpf_redirect(to->hop.ifindex, 0);
+	return bpf_redirect_neigh(to->hop.ifindex, &neigh, sizeof(neigh), 0);
+}
+
+/*
+ * The same for a packet of the node's stack. It still carries the route to pelago0: with an unresolved next hop the
+ * kernel would take the MAC address of that route for the queued packet. A tunnel key replaces the route; no device
+ * behind uses it.
+ */
+static __always_inline int encap_send_from_stack(struct __sk_buff *skb, const struct node_settings *s,
+						 const struct encap *to)
+{
+	struct bpf_tunnel_key none = {};
+
+	bpf_skb_set_tunnel_key(skb, &none, sizeof(none), 0);
+	return encap_send(skb, s, to);
+}
+
+/* Fills the outer headers; len is the length of the outer IPv4 packet. */
+static __always_inline void encap_make_outer(struct outer *o, const struct encap *to, __u32 len, __u8 tos,
+					     __be16 source_port)
+{
+	struct ipv4 ip = {};
+
+	o->eth.proto = bpf_htons(ETH_P_IP);
+	ip.version_ihl = 0x45;
+	ip.tos = tos;
+	ip.len = bpf_htons(len);
+	ip.frag = bpf_htons(IP_DF);
+	ip.ttl = OUTER_TTL;
+	ip.proto = PROTO_UDP;
+	ip.saddr = to->source;
+	ip.daddr = to->hop.address;
+	ip.check = ~csum_fold(bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof(ip), 0));
+	o->ip = ip;
+	o->udp.source = source_port;
+	o->udp.dest = to->port;
+	o->udp.len = bpf_htons(len - sizeof(struct ipv4));
+}
+
+/*
+ * Pushes the overlay header in front of the IPv4 packet of a frame. Segments of a GSO packet inherit it. The outer UDP
+ * checksum is 0 (RFC 6935; IPv4 only).
+ */
+static __always_inline int encap_push(struct __sk_buff *skb, const struct packet *p, const struct encap *to, __u16 node,
+				      __u8 flags, __u32 hash)
+{
+	__u32 inner_len = skb->len - ETH_LEN;
+	struct outer o = {};
+
+	if (bpf_skb_adjust_room(skb, ENCAP_LEN, BPF_ADJ_ROOM_MAC,
+				BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+					BPF_F_ADJ_ROOM_ENCAP_L2(ETH_LEN) | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
+					BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET))
+		return -1;
+	/*
+	 * DSCP and ECN are carried (RFC 2983 uniform, RFC 6040 normal mode); the port is entropy (RFC 7348 section
+	 * 5).
+	 */
+	encap_make_outer(&o, to, inner_len + ENCAP_LEN, p->tos, bpf_htons(0xc000 | (hash & 0x3fff)));
+	overlay_set(&o.overlay, to->token, PACKET_FORWARD, node, flags);
+	__builtin_memcpy(o.inner.dst, pelago_mac, sizeof(o.inner.dst));
+	o.inner.src[0] = 0x02;
+	if (flags & OVERLAY_FRAGMENT) {
+		__builtin_memcpy(&o.inner.src[2], &p->sport, 2);
+		__builtin_memcpy(&o.inner.src[4], &p->dport, 2);
+	}
+	o.inner.proto = bpf_htons(ETH_P_IP);
+	return bpf_skb_store_bytes(skb, 0, &o, sizeof(o), 0);
+}
+
+/*
+ * Readdresses an overlay packet to another node or gateway: outer addresses, port, overlay header. The outer TTL is
+ * decremented, never reset; the inner packet stays as it is.
+ */
+static __always_inline enum verdict encap_turn(void *ctx, enum hook hook, const struct encap *to, __u16 node,
+					       __u8 flags)
+{
+	void *data = ctx_at(ctx, hook, 0, OUTER_LEN);
+	struct ipv4 *ip = data + ETH_LEN;
+	struct udp *udp = data + ETH_LEN + sizeof(*ip);
+	struct overlay_header *h = data + ETH_LEN + sizeof(*ip) + sizeof(*udp);
+	__u32 sum;
+
+	if (!data)
+		return VERDICT_DROP_MALFORMED;
+	if (ip->ttl <= 1)
+		return VERDICT_DROP_TTL;
+	/* RFC 1624, equation 3, over the words that change. */
+	sum = (ip->check ^ 0xffff) + csum_words(~ip->saddr) + csum_words(~ip->daddr) + csum_words(to->source) +
+	      csum_words(to->hop.address);
+	sum += bpf_htons(0x0100) ^ 0xffff; /* decrements the TTL, the high byte of its word */
+	ip->ttl--;
+	ip->check = ~csum_fold(sum);
+	ip->saddr = to->source;
+	ip->daddr = to->hop.address;
+	udp->dest = to->port;
+	udp->check = 0;
+	overlay_set(h, to->token, PACKET_FORWARD, node, flags);
+	return VERDICT_CONTINUE;
+}
+
+/* The remote cluster of an address, or 0. */
+static __always_inline const struct route *route_lookup(__be32 address)
+{
+	struct prefix prefix = { .length = 32, .address = address };
+
+	return bpf_map_lookup_elem(&routes, &prefix);
+}
+
+/* A node of this cluster. Returns 0 if there is no such node; *to then stays as it is. */
+static __always_inline int encap_to_node(const struct node_settings *s, __u32 index, struct encap *to)
+{
+	struct node *n = index ? bpf_map_lookup_elem(&nodes, &index) : 0;
+
+	if (!n || !n->present)
+		return 0;
+	to->hop = n->hop;
+	to->source = s->address;
+	to->port = bpf_htons(OVERLAY_PORT);
+	to->wire = 0;
+	to->token = s->overlay_token;
+	return 1;
+}
+
+/* The far end of a cable. Returns 0 if no tunnel leads there. */
+static __always_inline int encap_to_remote(const struct node_settings *s, const struct remote_gateway *r, __u32 hash,
+					   struct encap *to)
+{
+	to->hop = r->hop;
+	to->source = s->cable_address;
+	to->port = r->port;
+	to->token = s->cable_token;
+	to->wire = !r->hop.ifindex;
+	if (!to->wire)
+		return 1;
+	if (!r->tunnels)
+		return 0;
+	to->hop.ifindex = r->tunnel[hash_mix(hash, SEED_TUNNEL) % r->tunnels % MAX_TUNNELS];
+	return 1;
+}
+
+enum reach {
+	REACH_NONE = 0, /* no gateway is known, or no tunnel leads to it */
+	REACH_GOOD = 1,
+	REACH_DOUBTFUL = 2, /* none of them answers; the pick is arbitrary */
+};
+
+/* Picks a gateway of a remote cluster and records whether one answers. */
+static __always_inline enum reach encap_to_cluster(const struct node_settings *s, __u32 index, __u32 hash,
+						   struct encap *to)
+{
+	struct cluster *c = bpf_map_lookup_elem(&clusters, &index);
+	__u32 pick = lb_pick_remote(index, gateway_hash(s, hash)), place = (pick & 0xffff) - 1;
+	enum reach reach = pick & PICK_DOUBTFUL ? REACH_DOUBTFUL : REACH_GOOD;
+
+	if (!c || !pick || place >= MAX_GATEWAYS || !encap_to_remote(s, &c->gateways[place], hash, to))
+		reach = REACH_NONE;
+	advertise_reach(index, reach == REACH_GOOD);
+	return reach;
+}
+
+/*
+ * Picks the exit of a flow: a gateway of this cluster, or the far end of the cable if this node is the picked
+ * gateway. A gateway applies the same pick to its own pods as every other node.
+ */
+static __always_inline enum verdict encap_find_exit(const struct node_settings *s, __u16 cluster, __u32 hash,
+						    struct encap *to)
+{
+	__u32 gateway = lb_pick_gateway(gateway_hash(s, hash), cluster, 0) & 0xffff;
+
+	if (!gateway)
+		return VERDICT_DROP_NO_GATEWAY;
+	if (s->gateway && gateway == s->node)
+		return encap_to_cluster(s, cluster, hash, to) ? VERDICT_CONTINUE : VERDICT_DROP_NO_GATEWAY;
+	return encap_to_node(s, gateway, to) ? VERDICT_CONTINUE : VERDICT_DROP_UNKNOWN_NODE;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Forwarding of a packet that came in by an uplink or a wire: the decision, and sending from tc. */
+#pragma once
+#include "ctx.h"
+#include "encap.h"
+#include "probe.h"
+
+/* Metadata of a received packet besides its inner tuple. */
+struct rx {
+	__u16 node; /* index in the header */
+	__u8 flags; /* enum overlay_flag */
+	__u8 type;  /* enum packet_type */
+	__u16 from_cable;
+	__u16 peer_node;    /* index of the sender */
+	__u16 peer_cluster; /* from_cable: of the sender's cluster */
+	enum hook hook;	    /* where it came in */
+};
+
+/* A forwarding decision: where the packet goes, and node and flags of its overlay header. */
+struct fwd {
+	struct encap to;
+	__u16 node;
+	__u8 flags;
+};
+
+static __always_inline int fwd_send(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx,
+				    const struct fwd *fwd, enum verdict good)
+{
+	enum verdict v = encap_turn(skb, rx->hook, &fwd->to, fwd->node, fwd->flags);
+
+	if (v != VERDICT_CONTINUE)
+		return finish(skb, rx->hook, v);
+	if (!encap_fits(skb, rx->hook, &fwd->to, 0))
+		return finish(skb, rx->hook, VERDICT_DROP_TOO_BIG);
+	count_verdict(skb, rx->hook, good);
+	path_take(skb, s, &fwd->to);
+	return encap_send(skb, s, &fwd->to);
+}
+
+/*
+ * The gateway of this cluster that a packet may be bounced to, once; 0 if none. cluster: the remote one that it is
+ * for, 0 for a node of this cluster. only_good: refuse one that is no better than this gateway.
+ */
+static __always_inline __u32 fwd_sibling(const struct node_settings *s, const struct packet *p, const struct rx *rx,
+					 __u32 cluster, int only_good)
+{
+	__u32 pick = (rx->flags & OVERLAY_BOUNCED) ? 0 :
+						     lb_pick_gateway(gateway_hash(s, flow_hash(p)), cluster, s->node);
+
+	return only_good && (pick & PICK_DOUBTFUL) ? 0 : pick & 0xffff;
+}
+
+/* Bounces a packet for this cluster to another of its gateways, which looks up the node. */
+static __always_inline enum verdict fwd_bounce(const struct node_settings *s, const struct packet *p,
+					       const struct rx *rx, enum verdict otherwise, struct fwd *fwd)
+{
+	if (!encap_to_node(s, fwd_sibling(s, p, rx, 0, 0), &fwd->to))
+		return otherwise;
+	fwd->node = 0;
+	fwd->flags = rx->flags | OVERLAY_BOUNCED | OVERLAY_SWITCH;
+	return VERDICT_BOUNCED;
+}
+
+/* Decision of a gateway for a packet to an address of its own cluster: look up the node. */
+static __always_inline enum verdict fwd_in(const struct node_settings *s, const struct packet *p, const struct rx *rx,
+					   struct fwd *fwd)
+{
+	struct global *g = bpf_map_lookup_elem(&globals, &p->daddr);
+	__u32 node = 0;
+
+	if (!g)
+		return VERDICT_DROP_NOT_OWN;
+	if (g->kind == GLOBAL_EGRESS) {
+		struct block_key key = { .address = p->daddr, .block = bpf_ntohs(p->dport) >> BLOCK_BITS };
+		struct block *b = bpf_map_lookup_elem(&blocks, &key);
+
+		if (!b)
+			return fwd_bounce(s, p, rx, VERDICT_DROP_UNKNOWN_BLOCK, fwd);
+		node = b->node;
+	} else if (g->kind == GLOBAL_POD) {
+		node = g->node;
+	} else if (rx->node == s->node || encap_to_node(s, rx->node, &fwd->to)) {
+		node = rx->node; /* sticky, and still a node */
+	} else {
+		struct service_key key = { .address = p->daddr, .port = p->dport, .proto = p->proto };
+		struct service *service = bpf_map_lookup_elem(&services, &key);
+
+		if (!service)
+			return VERDICT_DROP_NO_SERVICE;
+		node = lb_pick_node(&key, service, service_hash(service, p, p->saddr),
+				    (rx->flags & OVERLAY_BOUNCED) ? rx->peer_node : 0);
+		if (!node)
+			return VERDICT_DROP_NO_BACKEND;
+	}
+	if (node == s->node)
+		return VERDICT_DELIVERED;
+	if (!encap_to_node(s, node, &fwd->to))
+		return VERDICT_DROP_UNKNOWN_NODE;
+	fwd->node = rx->node;
+	fwd->flags = rx->flags & ~OVERLAY_SWITCH;
+	/* Another gateway may still reach a node that does not answer this one. */
+	if (path_rank(path_lookup(fwd->to.hop.address), now_ns()) < RANK_BAD ||
+	    !encap_to_node(s, fwd_sibling(s, p, rx, 0, 1), &fwd->to))
+		return VERDICT_SWITCHED;
+	fwd->flags = rx->flags | OVERLAY_BOUNCED | OVERLAY_SWITCH;
+	return VERDICT_BOUNCED;
+}
+
+/*
+ * Decision of a gateway for a packet of its own cluster to a remote one. If it reaches none of that cluster's gateways,
+ * another gateway of this cluster may.
+ */
+static __always_inline enum verdict fwd_out(const struct node_settings *s, const struct packet *p, const struct rx *rx,
+					    __u16 cluster, struct fwd *fwd)
+{
+	enum reach reach;
+
+	/* The sender is a node of this cluster; the inner source must be of this cluster too. */
+	if (!bpf_map_lookup_elem(&globals, &p->saddr))
+		return VERDICT_DROP_SPOOFED_SOURCE;
+	fwd->node = rx->node;
+	fwd->flags = rx->flags;
+	reach = encap_to_cluster(s, cluster, flow_hash(p), &fwd->to);
+	if (reach != REACH_GOOD &&
+	    encap_to_node(s, fwd_sibling(s, p, rx, cluster, reach == REACH_DOUBTFUL), &fwd->to)) {
+		fwd->flags |= OVERLAY_BOUNCED;
+		return VERDICT_BOUNCED;
+	}
+	return reach == REACH_NONE ? VERDICT_DROP_NO_GATEWAY : VERDICT_SWITCHED;
+}
+
+/*
+ * Decides what happens to a validated packet. VERDICT_SWITCHED, VERDICT_BOUNCED: sent to *fwd. VERDICT_DELIVERED:
+ * this node is the edge. Otherwise it is dropped.
+ */
+static __always_inline enum verdict fwd_decide(const struct node_settings *s, const struct packet *p,
+					       const struct rx *rx, struct fwd *fwd)
+{
+	const struct route *route;
+
+	if (rx->from_cable) {
+		if (!s->gateway)
+			return VERDICT_DROP_NOT_GATEWAY;
+		route = route_lookup(p->saddr);
+		if (!route || route->cluster != rx->peer_cluster)
+			return VERDICT_DROP_SPOOFED_SOURCE;
+		return fwd_in(s, p, rx, fwd);
+	}
+	if (!s->gateway)
+		return VERDICT_DELIVERED;
+	if (rx->flags & OVERLAY_SWITCH)
+		return fwd_in(s, p, rx, fwd);
+	route = route_lookup(p->daddr);
+	return route ? fwd_out(s, p, rx, route->cluster, fwd) : VERDICT_DELIVERED;
+}
