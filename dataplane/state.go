@@ -1,6 +1,6 @@
-// Package dataplane says what the kernel is to know, as plain values: State is the whole desired content of the maps,
-// Diff the steps from one State to another. Pure; it imports the standard library only. Package loader carries a State
-// into the kernel and reads one back, package control/node makes one from API objects.
+// Package dataplane holds the desired state of the kernel as plain values: State is the content of the maps, Diff the steps
+// from one State to another. It is pure and imports the standard library only. Package control/node builds a State from API
+// objects; package loader writes it to the kernel and reads it back.
 package dataplane
 
 import (
@@ -57,7 +57,7 @@ type Settings struct {
 	Generation   uint32
 	Ready        bool
 	Single       bool // all flows take one gateway of a cluster while it is good (First)
-	Leaving      bool // a gateway that others are to leave; it goes on switching what still comes
+	Leaving      bool // a gateway being drained: peers use others, it keeps switching
 }
 
 // Tokens are the secret of a wire, 24 bits, and the one before it; 0 means none.
@@ -102,7 +102,7 @@ func (s State) Paths() map[netip.Addr]bool {
 	return out
 }
 
-// PeerKind says on which wire a peer may send.
+// PeerKind is the wire on which a peer may send.
 type PeerKind uint8
 
 // Kinds of peers.
@@ -126,7 +126,7 @@ type Source struct {
 	Host    bool       // an address of the node itself
 }
 
-// GlobalKind says what a global address is.
+// GlobalKind is the kind of a global address.
 type GlobalKind uint8
 
 // Kinds of global addresses.

@@ -13,7 +13,7 @@ type census struct {
 	half  map[bpf.PelagoFlowKey]half // by the key of the answers' entry
 }
 
-// half is what one of the two entries of a TCP flow says.
+// half is one of the two entries of a TCP flow.
 type half struct {
 	opener    bool // it is the opener's
 	role, tcp uint8

@@ -13,7 +13,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Role says which side of a flow is on this node.
+// Role is the side of a flow that is on this node.
 type Role string
 
 // Roles.
@@ -140,7 +140,7 @@ func makeFlow(k bpf.PelagoFlowKey, v, answer bpf.PelagoFlow, now time.Duration) 
 	}
 }
 
-// kindOf says what kind of flow it is; opener and answers are the TCP flags seen in each direction.
+// kindOf returns the kind of a flow; opener and answers are the TCP flags seen in each direction.
 func kindOf(role, protocol, opener, answers uint8) FlowKind {
 	kind := FlowKind{Role: RoleServer, Protocol: protocolName(protocol), State: "active"}
 	if role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
@@ -241,7 +241,7 @@ func (l *Loader) Purge(pod netip.Addr) (removed int, err error) {
 	return l.PurgeFunc(func(a netip.Addr) bool { return a == pod })
 }
 
-// PurgeFunc removes every flow whose local address gone says is gone.
+// PurgeFunc removes every flow for whose local address gone returns true.
 func (l *Loader) PurgeFunc(gone func(netip.Addr) bool) (removed int, err error) {
 	var keys []bpf.PelagoFlowKey
 	err = l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {

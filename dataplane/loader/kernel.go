@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NotSupported says which feature this machine lacks and since when the kernel has it.
+// NotSupported names a feature that this machine lacks and the kernel version that introduced it.
 type NotSupported struct {
 	Feature string
 	Since   string // kernel version, "" if it is no matter of version

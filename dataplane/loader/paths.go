@@ -132,7 +132,7 @@ func (l *Loader) applyPaths(want map[netip.Addr]bool) error {
 	return errors.Join(errs...)
 }
 
-// confirm tells the peers that this node's tables are up to date; they prefer gateways that say so.
+// confirm advertises that the tables are up to date; peers prefer such gateways.
 func (l *Loader) confirm() error { return l.advertise(bpf.PelagoAdvertisement{Confirm: 1}) }
 
 // Unreachable replaces the set of remote clusters that this gateway advertises as unreachable. The programs maintain it for

@@ -116,7 +116,7 @@ func (l *Loader) writeUplinks(want map[uint32]bpf.PelagoUplink) error {
 	return nil
 }
 
-// XDPProblems says why the programs of the last Attach are not on all of Devices.XDP. Nothing is lost by it but speed.
+// XDPProblems returns why the last Attach could not attach XDP to some of Devices.XDP. It costs only speed.
 func (l *Loader) XDPProblems() []error { return l.xdpProblems }
 
 // Guard bounds how often addresses other than those of `known` may begin a WireGuard handshake at the UDP ports of the wire:

@@ -12,8 +12,8 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 )
 
-// rule is one firewall rule of ours. It stands at the end of its chain: a policy engine that comes earlier still decides,
-// only the chain's policy (DROP where Docker or a distribution set it) does not.
+// rule is a firewall rule of ours. It is the last of its chain, so policy engines decide first; it overrides only the chain's
+// policy, which Docker or a distribution may set to DROP.
 type rule struct {
 	table, chain string
 	spec         []string
@@ -21,7 +21,7 @@ type rule struct {
 
 const comment = "pelago"
 
-// chains are those in which rules of ours may stand.
+// chains may contain rules of ours.
 var chains = [][2]string{{"filter", "FORWARD"}, {"filter", "INPUT"}}
 
 func rules(cablePort uint16, open []uint16) []rule {
@@ -42,9 +42,9 @@ func rules(cablePort uint16, open []uint16) []rule {
 	return out
 }
 
-// Firewall puts our rules in, takes out those of an earlier call that are no longer wanted, keeps conntrack off outer
-// packets and CNIs from masquerading what enters pelago0. open are more UDP ports of ours to let in. The rules go into the flavour of iptables that the node uses: legacy if its tables
-// hold rules, else nft.
+// Firewall adds our rules and removes those of earlier calls, exempts outer packets from conntrack and packets into pelago0
+// from masquerading. open are additional UDP ports to accept. The rules go into the flavour of iptables that the node uses:
+// legacy if its tables hold rules, else nft.
 func Firewall(cablePort uint16, open ...uint16) error {
 	ipt, err := openIPTables()
 	if err != nil {
@@ -68,7 +68,7 @@ func removeFirewall() error {
 	return errors.Join(removeRules(ipt, nil), removeNft())
 }
 
-// removeRules deletes our rules but those to keep. Ours are known by their comment.
+// removeRules deletes our rules, recognised by their comment, except those to keep.
 func removeRules(ipt *iptables.IPTables, keep []rule) error {
 	var errs []error
 	for _, chain := range chains {
@@ -94,7 +94,7 @@ func removeRules(ipt *iptables.IPTables, keep []rule) error {
 	return errors.Join(errs...)
 }
 
-// sameSpec compares a rule with its listed form, which may have the parts in another order.
+// sameSpec compares a rule with its listed form, which may have another order.
 func sameSpec(a, b []string) bool {
 	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
 	return slices.Equal(a, b)
@@ -105,7 +105,7 @@ func (r rule) String() string { return r.table + " " + r.chain + " " + strings.J
 func openIPTables() (*iptables.IPTables, error) {
 	path := "iptables"
 	if names, err := os.ReadFile("/proc/net/ip_tables_names"); err == nil && len(names) > 0 {
-		// The legacy tables are loaded; they are the ones in use unless the plain command is legacy anyway.
+		// The legacy tables are loaded, so they are in use.
 		if p, err := exec.LookPath("iptables-legacy"); err == nil {
 			path = p
 		}

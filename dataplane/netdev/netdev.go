@@ -1,6 +1,6 @@
-// Package netdev makes what the data path needs around the programs: the device pelago0, the device of the vxlan cable,
-// routes and rules that lead to it, kernel settings of it, and firewall rules that let its packets through. It works in
-// the network namespace of the calling thread, touches only what it made, and every call may be repeated.
+// Package netdev manages the host networking around the programs: pelago0, the device of the vxlan cable, their routes, rules
+// and sysctls, and firewall rules that accept their packets. It works in the network namespace of the calling thread, changes
+// only what it created, and every call is idempotent.
 package netdev
 
 import (
@@ -18,14 +18,14 @@ import (
 	"github.com/pelago-net/pelago/bpf"
 )
 
-// Names and numbers of what lies on a node.
+// Names and numbers on a node.
 const (
 	Overlay = "pelago0"
 	Cable   = "pelago-cable"
 	// OverlayPort is the UDP port of the overlay inside a cluster.
 	OverlayPort = uint16(bpf.PelagoOverlayOVERLAY_PORT)
-	// Table is the routing table of remote prefixes, and of nothing else; RulePriority its place: before the rules by which
-	// CNIs lead pods elsewhere (110 and up), behind 100, to which Cilium moves the look-up of local addresses, and which former versions had.
+	// Table is the routing table of remote prefixes only. RulePriority precedes the rules of CNIs for pods (110 and up) and
+	// follows 100, to which Cilium moves the look-up of local addresses.
 	Table        = 4800
 	RulePriority = 105
 	// Protocol marks our routes (rtnetlink's rtm_protocol).
@@ -37,14 +37,14 @@ const (
 // mac is the address of every pelago0; bpf/encap.h writes it into every inner header.
 var mac = net.HardwareAddr{0x02, 0x50, 0x45, 0x4c, 0x00, 0x02}
 
-// ErrPortInUse: somebody else listens on the cable's UDP port.
+// ErrPortInUse: another program listens on the cable's UDP port.
 var ErrPortInUse = errors.New("the UDP port is in use")
 
-// Config is what a node needs.
+// Config is the desired networking of a node.
 type Config struct {
-	// Source is the address with which the node itself speaks to remote prefixes.
+	// Source is the node's own source address towards remote prefixes.
 	Source netip.Addr
-	// Prefixes are led into pelago0.
+	// Prefixes are routed into pelago0.
 	Prefixes []netip.Prefix
 	// MTU of pelago0, bytes. Limits are smaller ones of single prefixes.
 	MTU    int
@@ -53,8 +53,8 @@ type Config struct {
 	CablePort uint16
 }
 
-// Ensure makes devices, settings, routes and rules as c says and takes away those of an earlier call that are no longer
-// wanted. It returns the index of pelago0.
+// Ensure creates or repairs devices, sysctls, routes and rules, and removes those of earlier calls that c does not contain. It
+// returns the index of pelago0.
 func Ensure(c Config) (ifindex int, err error) {
 	overlay, err := ensureVxlan(Overlay, OverlayPort, c.MTU)
 	if err != nil {
@@ -67,7 +67,7 @@ func Ensure(c Config) (ifindex int, err error) {
 	return index, errors.Join(ensureRoutes(index, c), ensureRule(len(c.Prefixes) > 0))
 }
 
-// Remove takes away all that Ensure and Firewall made.
+// Remove removes everything that Ensure and Firewall created.
 func Remove() error {
 	errs := []error{ensureRule(false), removeRoutes(), removeFirewall()}
 	for _, name := range []string{Overlay, Cable} {
@@ -94,7 +94,7 @@ func ensureCable(c Config) error {
 	}
 	link, err := netlink.LinkByName(Cable)
 	if err != nil {
-		return nil // nothing to take away
+		return nil // nothing to remove
 	}
 	if err := netlink.LinkDel(link); err != nil {
 		return fmt.Errorf("delete device %s: %w", Cable, err)
@@ -102,8 +102,8 @@ func ensureCable(c Config) error {
 	return nil
 }
 
-// Receivers are the indexes of the devices besides pelago0 at which the kernel takes overlay packets: that of the cable,
-// which is there to hold the port. The programs hand all packets to pelago0, so whatever comes in here went past them.
+// Receivers returns the indexes of the devices other than pelago0 that receive overlay packets: that of the cable, which holds
+// the port. The programs hand all packets to pelago0, so packets at these devices have bypassed them.
 func Receivers() ([]int, error) {
 	link, err := netlink.LinkByName(Cable)
 	var none netlink.LinkNotFoundError
@@ -116,14 +116,13 @@ func Receivers() ([]int, error) {
 	return []int{link.Attrs().Index}, nil
 }
 
-// ensureVxlan makes a vxlan device in collect-metadata mode: it takes what the programs pass on to its port, learns
-// nothing and resolves nothing.
+// ensureVxlan creates a vxlan device in collect-metadata mode, without learning and ARP, as receiver of its port.
 func ensureVxlan(name string, port uint16, mtu int) (netlink.Link, error) {
 	link, err := netlink.LinkByName(name)
 	if err == nil {
 		v, ok := link.(*netlink.Vxlan)
 		if !ok || !v.FlowBased || v.Port != int(port) {
-			// Not as we make it, or for another port: neither can be changed in place.
+			// Type, mode and port cannot be changed in place.
 			if err := netlink.LinkDel(link); err != nil {
 				return nil, fmt.Errorf("delete device %s: %w", name, err)
 			}
@@ -135,15 +134,14 @@ func ensureVxlan(name string, port uint16, mtu int) (netlink.Link, error) {
 		attrs.Name, attrs.HardwareAddr, attrs.MTU = name, mac, mtu
 		v := &netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Learning: false, Port: int(port)}
 		if err := netlink.LinkAdd(v); err != nil {
-			return nil, fmt.Errorf("make device %s: %w", name, err)
+			return nil, fmt.Errorf("create device %s: %w", name, err)
 		}
 		if link, err = netlink.LinkByName(name); err != nil {
 			return nil, fmt.Errorf("look up device %s: %w", name, err)
 		}
 	}
-	// What comes out of pelago0 was checked by the programs, its source by the prefix of the sender's cluster. accept_local
-	// keeps the kernel from looking up the route back once more, as it does for every packet where there are rules.
-	// No route leads to the cable's device, so a strict rp_filter lets nothing into the stack from there.
+	// The programs have checked packets of pelago0, sources included. accept_local saves the reverse route look-up that policy
+	// rules cause for every packet. The cable's device has no route, so the strict rp_filter drops all its packets.
 	filter, forward, local := "0", "1", "1"
 	if name == Cable {
 		filter, forward, local = "1", "0", "0"
@@ -171,7 +169,7 @@ func ensureVxlan(name string, port uint16, mtu int) (netlink.Link, error) {
 	if link.Attrs().Flags&net.FlagUp == 0 {
 		err := netlink.LinkSetUp(link)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return nil, fmt.Errorf("bring up %s on UDP port %d: %w: stop the program that listens there (an IKE daemon takes 4500), or join with another --nattport", name, port, ErrPortInUse)
+			return nil, fmt.Errorf("bring up %s on UDP port %d: %w: stop the program that listens there (IKE daemons use 4500), or join with another --nattport", name, port, ErrPortInUse)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("bring up %s: %w", name, err)

@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nftTable holds the rules of ours that stand beside other people's chains instead of inside them. In nft's words, for the
-// ports of overlay and cable:
+// nftTable holds those of our rules that need chains of their own. In nft syntax, for the ports of overlay and cable:
 //
 //	table ip pelago {
 //	  chain prerouting { type filter hook prerouting priority raw; udp dport 4800 fib daddr type local notrack; }
@@ -21,13 +20,13 @@ import (
 //	  chain postrouting { type nat hook postrouting priority 99; oifname "pelago0" snat to ip saddr; }
 //	}
 //
-// Conntrack has no say in outer packets: it sees one direction of them only, and where both ends send from the same port
-// it would give our probes another one. Inner packets are tracked as ever, and so are other people's: a pod's own tunnel
-// to somewhere else must be masqueraded, a service on this port be translated.
+// Outer packets are not tracked: conntrack sees one direction only, and would give probes another port where both ends use the
+// same one. Inner and foreign packets are tracked: a pod's own tunnel to another address must be masqueraded, a service on
+// this port translated.
 //
-// The source of what enters pelago0 is translated to itself. A connection that has a source translation gets no other
-// one, so no CNI can masquerade it, whatever chain its rule stands in; an ACCEPT in our own chain would not keep the other
-// chains from doing so. Conntrack has the flow with its true addresses, which policy engines rely on.
+// The source of packets into pelago0 is translated to itself. A connection has one source translation, so no chain of a CNI
+// can masquerade it; an ACCEPT in a chain of ours would not prevent that. Conntrack keeps the true addresses, on which policy
+// engines rely.
 const nftTable = "pelago"
 
 // beforeMasquerade is just before the priority of masquerading (srcnat, 100).
@@ -70,7 +69,7 @@ func nftRules(cablePort uint16) []nftRule {
 		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: device},
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4},       // the source address
-		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: syscall.AF_INET, RegAddrMin: 1, RegAddrMax: 1}, // as the kernel tells it
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: syscall.AF_INET, RegAddrMin: 1, RegAddrMax: 1}, // as the kernel returns it
 	}}}
 	for _, p := range []uint16{OverlayPort, cablePort} {
 		if p == 0 {
@@ -83,7 +82,7 @@ func nftRules(cablePort uint16) []nftRule {
 	return rules
 }
 
-// ensureNft makes the table, or makes it anew in one transaction if it is not as we make it.
+// ensureNft creates the table, or replaces it in one transaction if it differs.
 func ensureNft(cablePort uint16) error {
 	c, err := nftables.New()
 	if err != nil {
@@ -124,7 +123,7 @@ func nftTableExists(c *nftables.Conn) (bool, error) {
 	return slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == nftTable }), nil
 }
 
-// nftTableIs says whether the table has exactly these chains and rules.
+// nftTableIs reports whether the table has exactly these chains and rules.
 func nftTableIs(c *nftables.Conn, table *nftables.Table, want []nftRule) (bool, error) {
 	chains, err := c.ListChainsOfTableFamily(table.Family)
 	if err != nil {

@@ -59,7 +59,7 @@ func (m paths) collect(out chan<- prometheus.Metric, v View, known map[netip.Add
 	}
 }
 
-// pathStates are the states of a path, in the order in which they are looked at.
+// pathStates are the states of a path in the order of evaluation.
 var pathStates = []string{"unknown", "dead", "suspect", "unready", "degraded", "ready"}
 
 // pathState is the state as the programs see it. unknown: not probed, since no tunnel leads there, or not answered yet.

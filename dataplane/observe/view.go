@@ -42,7 +42,7 @@ type Peer struct {
 	Connection *Connection
 }
 
-// Connection is what the Gateway object says of a remote gateway.
+// Connection is the state of a remote gateway in the Gateway object.
 type Connection struct {
 	IP, Status  string
 	Established time.Time // zero: it is not

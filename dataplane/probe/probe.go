@@ -1,9 +1,9 @@
-// Package probe keeps the probes going whose answers tell whether a path works. It only says when and to whom: the program at
-// pelago0 makes the probe of a marked frame, the far side's program reflects it, this node's program takes the answer.
-// Where the package is late or dead the programs send overdue probes themselves.
+// Package probe schedules the probes that measure the liveness of paths. The programs do the rest: edge_out turns a marked frame
+// into a probe, the far side reflects it, this side receives the reply. If the package is late or dead, the programs send
+// overdue probes themselves.
 //
-// Besides those it sends large probes, as long as packets may be: they find paths on which large packets are lost while small
-// ones pass (black holes; RFC 2923 2.1), and how large packets may be there, as RFC 8899 does for transports.
+// It also sends large probes, which find paths that lose large packets only (black holes; RFC 2923 2.1) and the size that
+// passes, as RFC 8899 does for transports.
 package probe
 
 import (
@@ -36,8 +36,8 @@ const (
 	ethernet = 14
 )
 
-// Frame is what makes the program send a probe to a peer: as long as the probe, with the peer's outer address as IPv4
-// destination and the promised time until the next probe (struct probe). The program fills in the rest.
+// Frame returns the frame that edge_out turns into a probe: as long as the probe, with the peer's outer address as IPv4
+// destination and the time until the next probe (struct probe).
 func Frame(peer netip.Addr, promised time.Duration) []byte {
 	b := make([]byte, bpf.PelagoProbeFramePROBE_FRAME)
 	b[12], b[13] = 0x08, 0x00
@@ -48,7 +48,7 @@ func Frame(peer netip.Addr, promised time.Duration) []byte {
 	return b
 }
 
-// LargeFrame is what makes the program send a large probe: as long as the packet of size bytes whose place it takes.
+// LargeFrame returns the frame that edge_out turns into a large probe for packets of size bytes.
 func LargeFrame(peer netip.Addr, promised time.Duration, size int) []byte {
 	b := make([]byte, ethernet+size)
 	b[12], b[13] = 0x08, 0x00
@@ -76,7 +76,7 @@ func Open(mark uint32) (*Sender, error) {
 // Close closes the socket.
 func (s *Sender) Close() error { return unix.Close(s.fd) }
 
-// Send has one probe sent, of a frame for peer. edge is the interface index of pelago0.
+// Send sends a frame for peer on pelago0, whose interface index is edge.
 func (s *Sender) Send(edge int, peer netip.Addr, frame []byte) error {
 	to := &unix.SockaddrLinklayer{Ifindex: edge, Protocol: 0x0008 /* ETH_P_IP in network order */, Halen: 6}
 	if err := unix.Sendto(s.fd, frame, 0, to); err != nil {
@@ -85,17 +85,17 @@ func (s *Sender) Send(edge int, peer netip.Addr, frame []byte) error {
 	return nil
 }
 
-// Node is what the prober needs to know.
+// Node provides the state of paths (loader.Loader).
 type Node interface {
-	// Paths reads the state of every path (loader.Loader).
+	// Paths reads the state of every path.
 	Paths() (map[netip.Addr]loader.Path, error)
-	// LargeProbe reads the newest large probe to a peer (loader.Loader).
+	// LargeProbe reads the newest large probe to a peer.
 	LargeProbe(peer netip.Addr) (p loader.LargeProbe, ok bool, err error)
-	// Marks has the mark of probes; 0: there are no tables yet (loader.Loader).
+	// Marks returns the mark of probes; 0: there are no tables yet.
 	Marks() (own, probe uint32, err error)
 }
 
-// Prober probes every path that is to be probed.
+// Prober probes all paths with Probed set.
 type Prober struct {
 	node Node
 	edge Edge
@@ -108,7 +108,7 @@ type Prober struct {
 	sizes map[netip.Addr]Size
 }
 
-// Edge tells the interface index and the MTU of pelago0; 0: there is none yet.
+// Edge returns the interface index and the MTU of pelago0; 0: it does not exist yet.
 type Edge func() (ifindex, mtu int)
 
 type schedule struct {
@@ -117,13 +117,12 @@ type schedule struct {
 	sizing sizing
 }
 
-// New makes a prober. It calls changed after Sizes changed.
+// New returns a prober that calls changed after a change of Sizes.
 func New(node Node, edge Edge, changed func(), log *slog.Logger) *Prober {
 	return &Prober{node: node, edge: edge, changed: changed, log: log, paths: map[netip.Addr]*schedule{}, sizes: map[netip.Addr]Size{}}
 }
 
-// Sizes says which packets pass the paths, by the peer's outer address, as far as it is known. It may be called from any
-// goroutine.
+// Sizes returns the known sizes by the peer's outer address. It is safe for concurrent use.
 func (p *Prober) Sizes() map[netip.Addr]Size {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,7 +134,7 @@ func (p *Prober) Run(ctx context.Context) {
 	tick := time.NewTicker(Busy)
 	defer tick.Stop()
 	var sender *Sender
-	var looked time.Time
+	var refreshed time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -156,16 +155,16 @@ func (p *Prober) Run(ctx context.Context) {
 				sender, err = Open(mark)
 			}
 			if err != nil {
-				p.log.Error("begin to probe", "error", err)
+				p.log.Error("cannot open the probe socket", "error", err)
 			}
 			if sender == nil {
 				continue
 			}
 		}
-		if now.Sub(looked) >= Idle {
-			looked = now
-			if err := p.look(now, mtu, func(peer netip.Addr, frame []byte) error { return sender.Send(edge, peer, frame) }); err != nil {
-				p.log.Error("read the paths", "error", err)
+		if now.Sub(refreshed) >= Idle {
+			refreshed = now
+			if err := p.refresh(now, mtu, func(peer netip.Addr, frame []byte) error { return sender.Send(edge, peer, frame) }); err != nil {
+				p.log.Error("cannot read the paths", "error", err)
 			}
 		}
 		for peer, s := range p.paths {
@@ -180,8 +179,8 @@ func (p *Prober) Run(ctx context.Context) {
 	}
 }
 
-// look takes in which paths there are and which of them carry traffic, and sends large probes that are due.
-func (p *Prober) look(now time.Time, mtu int, send func(netip.Addr, []byte) error) error {
+// refresh updates the schedule from the paths and their use, and sends large probes that are due.
+func (p *Prober) refresh(now time.Time, mtu int, send func(netip.Addr, []byte) error) error {
 	paths, err := p.node.Paths()
 	if err != nil {
 		return err
@@ -211,7 +210,7 @@ func (p *Prober) look(now time.Time, mtu int, send func(netip.Addr, []byte) erro
 	return errors.Join(errs...)
 }
 
-// enlarge takes in what became of the large probe under way and sends the next one if it is due.
+// enlarge evaluates the large probe in flight and sends the next one if it is due.
 func (p *Prober) enlarge(peer netip.Addr, s *schedule, path loader.Path, now time.Time, mtu int, send func(netip.Addr, []byte) error) error {
 	if s.sizing.out != 0 {
 		large, ok, err := p.node.LargeProbe(peer)
@@ -234,7 +233,7 @@ func (p *Prober) enlarge(peer netip.Addr, s *schedule, path loader.Path, now tim
 	return nil
 }
 
-// publish takes over what is known by now. What changed for the better or the worse is logged.
+// publish replaces Sizes and logs black holes that appear or disappear.
 func (p *Prober) publish() {
 	now := map[netip.Addr]Size{}
 	for peer, s := range p.paths {
@@ -252,15 +251,15 @@ func (p *Prober) publish() {
 	for peer, size := range now {
 		switch old := before[peer]; {
 		case size.BlackHole() && size != old:
-			p.log.Warn("large packets are lost on the way, small ones are not", "peer", peer, "passes", size.Passes, "mtu", size.Full)
+			p.log.Warn("path loses large packets", "peer", peer, "passes", size.Passes, "mtu", size.Full)
 		case !size.BlackHole() && old.BlackHole():
-			p.log.Info("large packets pass again", "peer", peer, "mtu", size.Full)
+			p.log.Info("path passes large packets again", "peer", peer, "mtu", size.Full)
 		}
 	}
 	p.changed()
 }
 
-// every is how often a path is probed.
+// every returns the probe interval of a path.
 func every(p loader.Path) time.Duration {
 	if p.Used > inUse {
 		return Idle

@@ -54,7 +54,7 @@ func TestProberTakesLargeAnswers(t *testing.T) {
 	look := func(after time.Duration) {
 		t.Helper()
 		now = now.Add(after)
-		if err := p.look(now, 1390, func(_ netip.Addr, frame []byte) error { sent = append(sent, frame); return fails }); err != nil {
+		if err := p.refresh(now, 1390, func(_ netip.Addr, frame []byte) error { sent = append(sent, frame); return fails }); err != nil {
 			t.Fatal(err)
 		}
 	}

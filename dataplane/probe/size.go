@@ -6,36 +6,36 @@ import (
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
-// Size is what the large probes of a path have found: bytes of a pod's packet. The zero value: nothing yet.
+// Size is the result of the large probes of a path, in bytes of a pod's packet. Zero: not known yet.
 type Size struct {
-	// Full is the largest packet that this node sends, the MTU of pelago0.
+	// Full is the MTU of pelago0.
 	Full int
-	// Passes is the largest that comes through.
+	// Passes is the largest size that passes.
 	Passes int
 }
 
-// BlackHole: larger packets vanish on the way, smaller ones do not.
+// BlackHole reports whether packets larger than Passes are lost.
 func (s Size) BlackHole() bool { return s.Passes < s.Full }
 
 const (
 	// LargeEvery is the time between two large probes of a path on which all is well.
 	LargeEvery = 5 * time.Second
-	// search again after this long where no large probe of any size was answered: the peer may not know them.
+	// muteEvery is the retry interval for a peer that answers no large probe of any size; it may not support them.
 	muteEvery = 30 * time.Second
-	// patience is how long an answer is waited for beyond the time that it should take: three probes of an idle path, of which
-	// some must come back meanwhile.
+	// patience bounds the wait for a reply beyond its expected time: three probes of an idle path, some of which must be
+	// answered meanwhile.
 	patience = 3 * Idle
-	// missing is how many large probes of one size in a row must be lost, until packets of the size are said to be; on a path
-	// that loses others as well, missingLossy.
+	// missing is the number of consecutive large probes that must be lost until their size counts as lost; missingLossy on a
+	// lossy path.
 	missing      = 3
 	missingLossy = 6
-	// healed is how many must pass in a row where packets of the size were lost: the way may have several branches.
+	// healed is the number of consecutive replies that end a black hole: the path may have several branches.
 	healed = 3
-	// least is the smallest size that is tried. Every IPv4 link takes it, with the headers of any wire (RFC 791: 576 bytes).
+	// least is the smallest size tried; with the headers of any wire it fits every IPv4 link (RFC 791: 576 bytes).
 	least = 400
 )
 
-// stage is what the next large probe is to show.
+// stage is the purpose of the next large probe.
 type stage int
 
 const (
@@ -49,7 +49,7 @@ const (
 	confirming
 )
 
-// sizing finds out which packets pass a path. It is pure: the prober tells it what was answered.
+// sizing is the state machine of one path's size. It is pure: the prober feeds it replies and losses.
 type sizing struct {
 	size  Size
 	full  int // MTU of pelago0
@@ -64,7 +64,7 @@ type sizing struct {
 	sent time.Time
 }
 
-// due is the size of the probe to be sent now; 0: none.
+// due returns the size of the probe to be sent now; 0: none.
 func (s *sizing) due(full int, path loader.Path, now time.Time) int {
 	if full != s.full {
 		s.changed(full, now)
@@ -84,7 +84,7 @@ func (s *sizing) due(full int, path loader.Path, now time.Time) int {
 	return full
 }
 
-// changed begins anew with another MTU of pelago0. Until that is known better, packets that were lost are still.
+// changed restarts with another MTU of pelago0. A known black hole persists until a probe refutes it.
 func (s *sizing) changed(full int, now time.Time) {
 	kept := Size{}
 	if s.size.BlackHole() && s.size.Passes < full {
@@ -93,15 +93,15 @@ func (s *sizing) changed(full int, now time.Time) {
 	*s = sizing{full: full, size: kept, next: now}
 }
 
-// began notes that a probe was sent.
+// began records that a probe was sent.
 func (s *sizing) began(size int, now time.Time) { s.out, s.sent = size, now }
 
-// waited says whether the answer would be here.
+// waited reports whether the reply is overdue.
 func (s *sizing) waited(path loader.Path, now time.Time) bool {
 	return now.Sub(s.sent) > patience+path.SRTT+4*path.RTTVar
 }
 
-// answered takes in that the probe under way passed.
+// answered handles the reply to the probe in flight.
 func (s *sizing) answered(now time.Time) {
 	size := s.out
 	s.out, s.lost, s.next = 0, 0, now
@@ -118,7 +118,7 @@ func (s *sizing) answered(now time.Time) {
 	}
 }
 
-// missed takes in that the answer to the probe under way did not come.
+// missed handles the loss of the probe in flight.
 func (s *sizing) missed(path loader.Path, now time.Time) {
 	if path.Seen >= now.Sub(s.sent) || path.Suspect() { // nothing comes through
 		s.void(now)
@@ -149,7 +149,7 @@ func (s *sizing) missed(path loader.Path, now time.Time) {
 	}
 }
 
-// void takes in that the probe under way says nothing of sizes.
+// void discards the probe in flight, which has no significance for sizes.
 func (s *sizing) void(now time.Time) { s.out, s.lost, s.passed, s.next = 0, 0, 0, now.Add(LargeEvery) }
 
 func (s *sizing) narrow() {
