@@ -238,7 +238,7 @@ func TestFullMap(t *testing.T) {
 		s.Sources[netip.AddrFrom4([4]byte{10, 8, byte(i >> 8), byte(i)})] = dataplane.Source{Ifindex: 1}
 	}
 	err := l.Apply(s)
-	if err == nil || !strings.Contains(err.Error(), "sources") || !strings.Contains(err.Error(), "full (4096 entries)") {
+	if err == nil || !strings.Contains(err.Error(), "sources") || !strings.Contains(err.Error(), "full with 4096 entries") {
 		t.Fatalf("error %q; want it to say that sources is full at 4,096", fmt.Sprint(err)[:min(200, len(fmt.Sprint(err)))])
 	}
 	got := mustRead(t, l)

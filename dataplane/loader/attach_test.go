@@ -95,7 +95,7 @@ func TestAttachToTunnel(t *testing.T) {
 	}
 	l := open(t)
 	err = ns.Do(func() error { return l.Attach(Devices{Edge: edge, Uplinks: []int{index}}) })
-	if err == nil || !strings.Contains(err.Error(), "device tun0 is no Ethernet device") {
+	if err == nil || !strings.Contains(err.Error(), "device tun0 has link type") {
 		t.Errorf("attached to a tunnel: %v", err)
 	}
 	if err := ns.Do(func() error { return l.Attach(Devices{Edge: edge, Uplinks: []int{4242}}) }); err == nil || !strings.Contains(err.Error(), "device 4242") {

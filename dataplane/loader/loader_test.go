@@ -79,7 +79,7 @@ func TestOtherLayout(t *testing.T) {
 
 func TestOpenMaps(t *testing.T) {
 	path := filepath.Join(bpffs.Mount(t), "pelago")
-	if _, err := OpenMaps(path); err == nil || !strings.Contains(err.Error(), "has not run on this node since it booted") {
+	if _, err := OpenMaps(path); err == nil || !strings.Contains(err.Error(), "has not run on this node since boot") {
 		t.Errorf("before the daemon ran: %v", err)
 	}
 	mustApply(t, openAt(t, path), example())
@@ -97,7 +97,7 @@ func TestOpenMaps(t *testing.T) {
 	if err := putFlow(l, 1, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Purge(ip("10.7.0.5")); err == nil || !strings.Contains(err.Error(), "ask the daemon") {
+	if _, err := l.Purge(ip("10.7.0.5")); err == nil || !strings.Contains(err.Error(), "the programs are not loaded") {
 		t.Errorf("a tool without the program purges: %v", err)
 	}
 }
