@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/test/await"
 	"github.com/pelago-net/pelago/test/netns"
 )
 
@@ -110,8 +111,8 @@ func TestAttachXDP(t *testing.T) {
 
 	var foreign link.Link
 	if err := ns.Do(func() (err error) {
-		// The kernel lets go of a link a while after its pin is gone.
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		// The kernel releases a link asynchronously after its last pin is gone.
+		for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 			foreign, err = link.AttachXDP(link.XDPOptions{Program: passing(t), Interface: up1, Flags: link.XDPDriverMode})
 			if !errors.Is(err, syscall.EBUSY) || time.Now().After(deadline) {
 				return err
@@ -131,10 +132,13 @@ func TestAttachXDP(t *testing.T) {
 	if err := ns.Do(func() error { return Remove(l.pinPath) }); err != nil {
 		t.Fatal(err)
 	}
-	out, err := ns.Run("bpftool", "-j", "net", "show")
-	if err != nil || !strings.Contains(string(out), `"xdp":[]`) {
-		t.Errorf("after Remove: %v %s", err, out)
-	}
+	await.True(t, "no XDP program after Remove", func() bool {
+		out, err := ns.Run("bpftool", "-j", "net", "show")
+		if err != nil {
+			t.Fatalf("bpftool net show: %v: %s", err, out)
+		}
+		return strings.Contains(string(out), `"xdp":[]`)
+	})
 }
 
 func xdpLink(t *testing.T, l *Loader, ifindex int) link.ID {
