@@ -54,8 +54,8 @@ func refusedBy(err error, policy string) bool {
 }
 
 // brokerCanaries holds a forbidden request for each policy of the broker, by the policy's name. There is none for
-// pelago-clusters-disjoint and pelago-member-clusters-uid, which compare with the Clusters that exist: before the first there
-// is nothing to refuse.
+// pelago-clusters-disjoint, pelago-member-clusters-uid and pelago-endpoint-keys, which compare with existing objects: before the
+// first one there is nothing to refuse.
 func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 	object := metav1.ObjectMeta{Name: canary, Namespace: BrokerNamespace}
 	create := func(obj client.Object) func(context.Context) error {

@@ -137,7 +137,7 @@ func TestPoliciesAreWellTyped(t *testing.T) {
 
 // Every policy is seen to refuse before rights are given, but those that have nothing to refuse yet.
 func TestEveryPolicyHasACanary(t *testing.T) {
-	compares := []string{"pelago-clusters-disjoint", "pelago-member-clusters-uid"}
+	compares := []string{"pelago-clusters-disjoint", "pelago-member-clusters-uid", "pelago-endpoint-keys"}
 	for _, tt := range []struct {
 		manifests func() ([]*unstructured.Unstructured, error)
 		tried     map[string]func(context.Context) error

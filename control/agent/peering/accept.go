@@ -18,11 +18,12 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// known is everything that decides about peers.
+// known is the input of peers.
 type known struct {
 	clusters  []submarinerv1.Cluster  // copies in the system namespace
 	endpoints []submarinerv1.Endpoint // copies in the system namespace
 	nodes     []corev1.Node           // of this cluster
+	peers     []v1alpha1.Peer         // as they were written last
 }
 
 // peers computes one Peer for each remote cluster, with its condition. Clusters are judged in the order in which they

@@ -197,7 +197,7 @@ func TestPeers(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			peers, problems := g1.peers(known{tt.clusters, tt.endpoints, []corev1.Node{node("gw", "192.0.2.1", nil)}})
+			peers, problems := g1.peers(known{clusters: tt.clusters, endpoints: tt.endpoints, nodes: []corev1.Node{node("gw", "192.0.2.1", nil)}})
 			if diff := cmp.Diff(tt.want, describe(peers)); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
@@ -248,7 +248,7 @@ func TestAcceptedPeersAreDisjoint(t *testing.T) {
 			}
 			indexes[p.Spec.ClusterIndex] = true
 		}
-		again, _ := g1.peers(known{rapid.Permutation(k.clusters).Draw(t, "clusters"), rapid.Permutation(k.endpoints).Draw(t, "endpoints"), nil})
+		again, _ := g1.peers(known{clusters: rapid.Permutation(k.clusters).Draw(t, "clusters"), endpoints: rapid.Permutation(k.endpoints).Draw(t, "endpoints")})
 		if diff := cmp.Diff(describe(peers), describe(again)); diff != "" {
 			t.Fatalf("-one order +another\n%s", diff)
 		}

@@ -202,6 +202,11 @@ func (r *reconciler) accept(ctx context.Context, _ reconcile.Request) (reconcile
 	}
 	owner := kube.Owner{HubID: r.HubID}
 	k := known{nodes: nodes.Items}
+	for _, p := range peers.Items {
+		if owner.Owns(&p) {
+			k.peers = append(k.peers, p)
+		}
+	}
 	for _, c := range clusters.Items {
 		if owner.Owns(&c) {
 			k.clusters = append(k.clusters, c)

@@ -62,7 +62,7 @@ func TestPeersWithoutGlobalnet(t *testing.T) {
 			if strings.HasPrefix(tt.want, "False/Glob") {
 				e.Spec.Subnets = nil
 			}
-			peers, _ := c1("vxlan").peers(known{[]submarinerv1.Cluster{tt.cluster}, []submarinerv1.Endpoint{e}, nil})
+			peers, _ := c1("vxlan").peers(known{clusters: []submarinerv1.Cluster{tt.cluster}, endpoints: []submarinerv1.Endpoint{e}})
 			c := meta.FindStatusCondition(peers[0].Status.Conditions, v1alpha1.PeerAccepted)
 			got := string(c.Status) + "/" + c.Reason + ": " + c.Message
 			if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -87,10 +87,17 @@ func TestIdentityOfAWireGuardGateway(t *testing.T) {
 	}{
 		"one key":             {map[string]string{"publicKey": key('a')}, ""},
 		"a key for each":      {map[string]string{"publicKey": key('a') + "," + key('b'), "tunnels": "2", "natt-discovery-port": "4490"}, ""},
-		"no key":              {nil, "it has no publicKey, without which nobody can encrypt for it: see that pelago-node is ready on that gateway"},
+		"no key":              {nil, "it has no publicKey, without which no peer can encrypt for it: see that pelago-node is ready on that gateway"},
 		"a key that is none":  {map[string]string{"publicKey": "c2hvcnQ="}, `publicKey "c2hvcnQ=" is not 32 bytes in base64`},
 		"too few keys":        {map[string]string{"publicKey": key('a'), "tunnels": "2"}, "it has 2 tunnels and 1 keys in publicKey"},
 		"one key twice":       {map[string]string{"publicKey": key('a') + "," + key('a'), "tunnels": "2"}, "which gateway gw of cluster c2 has already"},
+		"a standby key":       {map[string]string{"publicKey": key('a'), "publicKeyStandby": key('b')}, ""},
+		"no standby key":      {map[string]string{"publicKey": key('a'), "publicKeyStandby": "c2hvcnQ="}, `publicKeyStandby "c2hvcnQ=" is not 32 bytes`},
+		"two standby keys":    {map[string]string{"publicKey": key('a'), "publicKeyStandby": key('b') + "," + key('c')}, "2 keys in publicKeyStandby"},
+		"its key as standby":  {map[string]string{"publicKey": key('a'), "publicKeyStandby": key('a')}, "which gateway gw of cluster c2 has already"},
+		"our key as standby":  {map[string]string{"publicKey": key('a'), "publicKeyStandby": key('z')}, "which this cluster c1 has already"},
+		"another spelling":    {map[string]string{"publicKey": key('a')[:42] + "F="}, "is not 32 bytes in base64"},
+		"with a line break":   {map[string]string{"publicKey": key('a') + "\n"}, "is not 32 bytes in base64"},
 		"the key of our own":  {map[string]string{"publicKey": key('z')}, "which this cluster c1 has already"},
 		"tunnels without end": {map[string]string{"publicKey": key('a'), "tunnels": "many"}, `tunnels: "many" is no number from 1 to 4`},
 	}
@@ -104,7 +111,8 @@ func TestIdentityOfAWireGuardGateway(t *testing.T) {
 					s.BackendConfig[k] = v
 				}
 			})
-			peers, _ := c1("wireguard").peers(known{[]submarinerv1.Cluster{plain("c2", 2, "10.8.0.0/16", "10.88.0.0/16")}, []submarinerv1.Endpoint{own, e}, nil})
+			peers, _ := c1("wireguard").peers(known{
+				clusters: []submarinerv1.Cluster{plain("c2", 2, "10.8.0.0/16", "10.88.0.0/16")}, endpoints: []submarinerv1.Endpoint{own, e}})
 			c := meta.FindStatusCondition(peers[0].Status.Conditions, v1alpha1.PeerAccepted)
 			if tt.want != "" {
 				if c.Reason != v1alpha1.ReasonInvalidEndpoint || !strings.Contains(c.Message, tt.want) {
