@@ -1,11 +1,13 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,25 +22,31 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 )
 
-// CredentialLife is how long a broker-info.subm can be used.
+// CredentialLife is the validity of a broker-info.subm.
 const CredentialLife = 24 * time.Hour
 
-// Clusterset is what all members share; it lies in the ConfigMap pelago-clusterset.
+// Clusterset is the settings that all members share, stored in the ConfigMap pelago-clusterset.
 type Clusterset struct {
 	// Mode is submariner or mcs.
 	Mode string
 	// HubID is the UID of the hub's namespace kube-system.
 	HubID string
-	// CustomDomains are DNS zones beside clusterset.local.
+	// CustomDomains are DNS zones in addition to clusterset.local.
 	CustomDomains []string
 	// Components is what the clusterset is for: connectivity, service-discovery.
 	Components []string
 	// Fabric is the range of the nodes' addresses between clusters: a /8 that config.CheckFabric accepts.
 	Fabric netip.Prefix
+	// AutoAccept: members get workloads without an administrator's `pelago clusters accept`. In Setup nil keeps the stored value.
+	AutoAccept *bool
 }
 
-// keyFabric is the fabric's key in the ConfigMap pelago-clusterset.
-const keyFabric = "fabric-cidr"
+// Keys of the ConfigMap pelago-clusterset.
+const (
+	keyFabric = "fabric-cidr"
+	// keyAutoAccept is read by the policy pelago-member-clusters-unapproved.
+	keyAutoAccept = "auto-accept"
+)
 
 // data is the ConfigMap's data.
 func (s Clusterset) data() map[string]string {
@@ -61,6 +69,8 @@ func ReadClusterset(ctx context.Context, hub client.Client, namespace string) (C
 		return strings.FieldsFunc(cm.Data[key], func(r rune) bool { return r == ',' || r == ' ' })
 	}
 	set := Clusterset{Mode: cm.Data["mode"], HubID: cm.Data["hub-id"], CustomDomains: split("custom-domains"), Components: split("components")}
+	accept := cm.Data[keyAutoAccept] == "true"
+	set.AutoAccept = &accept
 	var err error
 	if set.Fabric, err = netip.ParsePrefix(cm.Data[keyFabric]); err == nil {
 		err = config.CheckFabric(set.Fabric)
@@ -82,7 +92,14 @@ func Setup(ctx context.Context, hub client.Client, want Book, set Clusterset, ps
 		return nil, err
 	}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ClustersetConfigMap, Namespace: deploy.BrokerNamespace}}
-	if err := put(ctx, hub, cm, func() { cm.Data = set.data() }); err != nil {
+	if err := put(ctx, hub, cm, func() {
+		accept := cm.Data[keyAutoAccept]
+		if set.AutoAccept != nil {
+			accept = strconv.FormatBool(*set.AutoAccept)
+		}
+		cm.Data = set.data()
+		cm.Data[keyAutoAccept] = cmp.Or(accept, "false")
+	}); err != nil {
 		return nil, err
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: PSKSecret, Namespace: deploy.BrokerNamespace}}
@@ -125,7 +142,7 @@ func setupBook(ctx context.Context, hub client.Client, want Book) error {
 	return put(ctx, hub, cm, func() { cm.Data = data })
 }
 
-// setupFabric refuses a range that clusters have addresses of, and another one than clusters have joined with.
+// setupFabric refuses a range that overlaps those of registered clusters, and a change while clusters are registered.
 func setupFabric(ctx context.Context, hub client.Client, fabric netip.Prefix) error {
 	list := &submarinerv1.ClusterList{}
 	if err := hub.List(ctx, list, client.InNamespace(deploy.BrokerNamespace)); err != nil {

@@ -29,7 +29,9 @@ func numbered(id string, number, minute int) submarinerv1.Cluster {
 }
 
 // content is a Peer without the times of its conditions.
-func content(p *v1alpha1.Peer) []any { return []any{p.ObjectMeta, p.Spec, describe([]*v1alpha1.Peer{p})} }
+func content(p *v1alpha1.Peer) []any {
+	return []any{p.ObjectMeta, p.Spec, describe([]*v1alpha1.Peer{p})}
+}
 
 func values(peers []*v1alpha1.Peer) []v1alpha1.Peer {
 	var out []v1alpha1.Peer
