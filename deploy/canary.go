@@ -54,8 +54,8 @@ func refusedBy(err error, policy string) bool {
 }
 
 // brokerCanaries holds a forbidden request for each policy of the broker, by the policy's name. There is none for
-// pelago-clusters-disjoint, pelago-member-clusters-uid and pelago-endpoint-keys, which compare with existing objects: before the
-// first one there is nothing to refuse.
+// pelago-clusters-disjoint, -hub and -underlay, pelago-member-clusters-uid and pelago-endpoint-keys, which compare with existing
+// objects: before the first one there is nothing to refuse.
 func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 	object := metav1.ObjectMeta{Name: canary, Namespace: BrokerNamespace}
 	create := func(obj client.Object) func(context.Context) error {
@@ -114,7 +114,7 @@ func ifServed(request func(context.Context) error) func(context.Context) error {
 	}
 }
 
-// clusterOutOfRange asks for a Cluster that is right but for its ranges.
+// clusterOutOfRange creates a Cluster that only pelago-clusters-range refuses.
 func clusterOutOfRange(c client.Client) func(context.Context) error {
 	return func(ctx context.Context) error {
 		return c.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
@@ -124,8 +124,8 @@ func clusterOutOfRange(c client.Client) func(context.Context) error {
 				"labels":      map[string]any{"submariner-io/clusterID": canary},
 				"annotations": map[string]any{"pelago.io/cluster-uid": canary, "pelago.io/cluster-index": "65536"},
 			},
-			// An address that is never given out (RFC 1122 §3.2.1.3), in no Cluster's range and in no clusterset's.
-			"spec": map[string]any{"cluster_id": canary, "global_cidr": []any{"0.0.0.0/32"}},
+			// A range of documentation (RFC 3849): routable to the other policies, and in no clusterset's range, which is IPv4.
+			"spec": map[string]any{"cluster_id": canary, "global_cidr": []any{"2001:db8::/128"}},
 		}}, client.DryRunAll)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,6 +119,9 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	}
 	p.step("Writing the settings of the clusterset")
 	set := broker.Clusterset{Mode: d.mode, HubID: id, CustomDomains: d.customDomains, Components: d.components, Fabric: fabric}
+	if set.Hub, err = broker.HubAddresses(ctx, hub, cmp.Or(d.brokerURL, cfg.Host)); err != nil {
+		return err
+	}
 	if d.acceptGiven {
 		set.AutoAccept = &d.autoAccept
 	}

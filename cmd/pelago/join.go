@@ -166,7 +166,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	}
 	entry, err := broker.Claim(ctx, hub, info.Namespace(), broker.Request{
 		ClusterID: j.clusterID, ClusterUID: facts.uid, GlobalCIDR: global, Size: j.globalSize, NoGlobalnet: !j.globalnet,
-		Local: slices.Concat(facts.podCIDRs, facts.serviceCIDRs), Nodes: facts.nodes, Fabric: set.Fabric,
+		Local: slices.Concat(facts.podCIDRs, facts.serviceCIDRs), Nodes: facts.nodes, Fabric: set.Fabric, Hub: set.Hub,
 	})
 	if err != nil {
 		return fmt.Errorf("join as %q: %w", j.clusterID, err)

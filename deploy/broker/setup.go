@@ -6,13 +6,17 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,6 +43,8 @@ type Clusterset struct {
 	Fabric netip.Prefix
 	// AutoAccept: members get workloads without an administrator's `pelago clusters accept`. In Setup nil keeps the stored value.
 	AutoAccept *bool
+	// Hub are the addresses of the hub's API server, as far as it is known at deploy-broker.
+	Hub []netip.Addr
 }
 
 // Keys of the ConfigMap pelago-clusterset.
@@ -46,6 +52,8 @@ const (
 	keyFabric = "fabric-cidr"
 	// keyAutoAccept is read by the policy pelago-member-clusters-unapproved.
 	keyAutoAccept = "auto-accept"
+	// keyHub is read by the policy pelago-clusters-hub.
+	keyHub = "hub-addresses"
 )
 
 // data is the ConfigMap's data.
@@ -56,7 +64,48 @@ func (s Clusterset) data() map[string]string {
 		"custom-domains": strings.Join(s.CustomDomains, ","),
 		"components":     strings.Join(s.Components, ","),
 		keyFabric:        s.Fabric.String(),
+		keyHub:           joinAddresses(s.Hub),
 	}
+}
+
+func joinAddresses(addresses []netip.Addr) string {
+	var texts []string
+	for _, a := range addresses {
+		texts = append(texts, a.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+// HubAddresses are the addresses of the API server: those that its URL leads to and those that it reports as its own. Loopback
+// addresses, which no cluster can have, are left out.
+func HubAddresses(ctx context.Context, hub client.Client, server string) ([]netip.Addr, error) {
+	u, err := url.Parse(server)
+	if err != nil {
+		return nil, fmt.Errorf("read the hub's URL %q: %w", server, err)
+	}
+	// The name may resolve in the members' networks only. They resolve it themselves as well (control/agent/peering).
+	all, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+	var list discoveryv1.EndpointSliceList
+	if err := hub.List(ctx, &list, client.InNamespace(metav1.NamespaceDefault), client.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"}); err != nil {
+		return nil, fmt.Errorf("list the addresses of the hub's API servers: %w", err)
+	}
+	for _, s := range list.Items {
+		for _, e := range s.Endpoints {
+			for _, text := range e.Addresses {
+				if a, err := netip.ParseAddr(text); err == nil {
+					all = append(all, a)
+				}
+			}
+		}
+	}
+	var out []netip.Addr
+	for _, a := range all {
+		if a = a.Unmap().WithZone(""); !a.IsLoopback() {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out), nil
 }
 
 // ReadClusterset reads the ConfigMap pelago-clusterset.
@@ -71,6 +120,13 @@ func ReadClusterset(ctx context.Context, hub client.Client, namespace string) (C
 	set := Clusterset{Mode: cm.Data["mode"], HubID: cm.Data["hub-id"], CustomDomains: split("custom-domains"), Components: split("components")}
 	accept := cm.Data[keyAutoAccept] == "true"
 	set.AutoAccept = &accept
+	for _, text := range split(keyHub) {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return Clusterset{}, fmt.Errorf("read key %s of ConfigMap %s/%s at the hub: %w", keyHub, namespace, ClustersetConfigMap, err)
+		}
+		set.Hub = append(set.Hub, a)
+	}
 	var err error
 	if set.Fabric, err = netip.ParsePrefix(cm.Data[keyFabric]); err == nil {
 		err = config.CheckFabric(set.Fabric)

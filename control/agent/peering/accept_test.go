@@ -112,7 +112,7 @@ func TestPeers(t *testing.T) {
 		},
 		"without globalnet": {
 			[]submarinerv1.Cluster{plain}, []submarinerv1.Endpoint{gateway("c2", "gw", "192.0.2.2", "10.8.0.0/16")},
-			[]string{"c2 gw=192.0.2.2:4500 False/GlobalnetMismatch: cluster g1 has a GlobalCIDR and cluster c2 has none: in one clusterset all have one or none; join one of them anew"},
+			[]string{"c2 gw=192.0.2.2:4500 False/GlobalnetMismatch: cluster g1 has a GlobalCIDR and cluster c2 has none: in one clusterset all have one or none; join one of them again"},
 		},
 		"overlap with the own services": {
 			[]submarinerv1.Cluster{remote("g2", 2, 0, "10.77.128.0/17")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "10.77.128.0/17")},

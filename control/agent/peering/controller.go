@@ -1,18 +1,21 @@
-// Package peers exchanges gateways with the other clusters of the clusterset. Four controllers, each with one request:
-// publish writes the own Endpoints at the hub, mirror keeps copies of all Clusters and Endpoints in the member, accept
-// makes a Peer of each remote cluster for the node daemons, balance leads a load balancer to the own gateways.
+// Package peering exchanges gateways with the other clusters of the clusterset. Four controllers, each with one request:
+// publish writes the own Endpoints at the hub, mirror copies all Clusters and Endpoints into the member, accept writes a Peer for
+// each remote cluster, which the node daemons read, balance points a load balancer at the own gateways.
 //
-// accept reads the copies, not the hub: what was known stays in use while the hub is away, also over a restart. Only
-// the own cluster's Endpoints are written at the hub, only objects with our marks in the member, and nothing is deleted
-// before the hub's cache has shown a full picture.
+// accept reads the copies, not the hub, so that they stay in use while the hub is away, also after a restart. At the hub it writes
+// the own cluster's Endpoints only, in the member objects with its own labels only, and it deletes nothing before the cache of the
+// hub has synced.
 package peering
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"net/url"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -48,7 +51,9 @@ type Options struct {
 	SystemNamespace string
 	BrokerNamespace string
 	HubID           string
-	Hub             *kube.Hub
+	// HubServer is the URL of the hub's API server.
+	HubServer string
+	Hub       *kube.Hub
 }
 
 // Setup adds the four controllers to the manager.
@@ -120,6 +125,29 @@ type reconciler struct {
 	Options
 	local  client.Client
 	events record.EventRecorder
+	// hub is the last known result of resolveHub, written by the one worker of peers-accept.
+	hub []netip.Addr
+}
+
+// resolveTimeout bounds a DNS query for the hub's name.
+const resolveTimeout = 2 * time.Second
+
+// resolveHub returns the addresses of the hub's API server; while its name does not resolve, the last known ones.
+func (r *reconciler) resolveHub(ctx context.Context) []netip.Addr {
+	u, err := url.Parse(r.HubServer)
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	if found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname()); err == nil {
+		r.hub = r.hub[:0]
+		for _, a := range found {
+			r.hub = append(r.hub, a.Unmap().WithZone(""))
+		}
+		slices.SortFunc(r.hub, netip.Addr.Compare)
+	}
+	return r.hub
 }
 
 func (r *reconciler) controller(mgr ctrl.Manager, name string) *builder.Builder {
@@ -201,7 +229,7 @@ func (r *reconciler) accept(ctx context.Context, _ reconcile.Request) (reconcile
 		return reconcile.Result{}, fmt.Errorf("read Clusters, Endpoints, Peers and Nodes: %w", err)
 	}
 	owner := kube.Owner{HubID: r.HubID}
-	k := known{nodes: nodes.Items}
+	k := known{nodes: nodes.Items, hub: r.resolveHub(ctx)}
 	for _, p := range peers.Items {
 		if owner.Owns(&p) {
 			k.peers = append(k.peers, p)

@@ -136,7 +136,7 @@ func hostile(t *rapid.T, i int, driver string) submarinerv1.Endpoint {
 	e := keyed(fmt.Sprintf("a%d", i), 2+i, settings)
 	e.Spec.Backend = driver
 	e.Spec.Hostname = rapid.SampledFrom([]string{"gw", "gw2", "v"}).Draw(t, "host")
-	address := rapid.SampledFrom([]string{"192.0.2.50", "::ffff:192.0.2.50", "192.0.2.2", "192.0.2.60"})
+	address := rapid.SampledFrom([]string{"192.0.2.50", "::ffff:192.0.2.50", "192.0.2.2", "192.0.2.60", "10.150.0.1"})
 	e.Spec.PrivateIP, e.Spec.PublicIP = address.Draw(t, "private"), address.Draw(t, "public")
 	e.Spec.NATEnabled = rapid.Bool().Draw(t, "NAT")
 	return e

@@ -2,6 +2,7 @@ package peering
 
 import (
 	"encoding/base64"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -54,7 +55,7 @@ func TestPeersWithoutGlobalnet(t *testing.T) {
 			"False/OverlappingCIDR: 10.77.128.0/17 of cluster c2 overlaps 10.77.0.0/16 of the services of this cluster c1: give one of them another range, or use globalnet"},
 		"with globalnet": {remote("c2", 2, 0, "120.2.0.0/24"), func(s *submarinerv1.EndpointSpec) { s.Subnets = nil },
 			[]string{"120.2.0.0/24"},
-			"False/GlobalnetMismatch: cluster c2 has a GlobalCIDR and cluster c1 has none: in one clusterset all have one or none; join one of them anew"},
+			"False/GlobalnetMismatch: cluster c2 has a GlobalCIDR and cluster c1 has none: in one clusterset all have one or none; join one of them again"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -72,6 +73,37 @@ func TestPeersWithoutGlobalnet(t *testing.T) {
 				t.Errorf("routed -want +got\n%s", diff)
 			}
 		})
+	}
+}
+
+// Each member refuses ranges that it must not route to another cluster, whatever the hub accepted.
+func TestUnroutableRangesAreRefused(t *testing.T) {
+	for pods, want := range map[string]string{
+		"10.8.0.0/16":        "",
+		"169.254.169.254/32": "UnroutableCIDR: cluster c3: range 169.254.169.254/32 overlaps 169.254.0.0/16 (link-local)",
+		"127.0.0.0/8":        "UnroutableCIDR: cluster c3: range 127.0.0.0/8 overlaps 127.0.0.0/8 (loopback)",
+		"224.0.0.0/24":       "UnroutableCIDR: cluster c3: range 224.0.0.0/24 overlaps 224.0.0.0/4 (multicast)",
+		"0.0.0.0/32":         "UnroutableCIDR: cluster c3: range 0.0.0.0/32 overlaps 0.0.0.0/8 (unspecified)",
+		"64.0.0.0/7":         "UnroutableCIDR: cluster c3: range 64.0.0.0/7 is larger than a /8",
+		"fe80::/10":          "UnroutableCIDR: cluster c3: range fe80::/10 overlaps fe80::/10 (link-local)",
+		"203.0.113.7/32":     "OverlappingCIDR: 203.0.113.7/32 of cluster c3 overlaps 203.0.113.7/32 of the hub's API server",
+		"192.0.2.0/30":       "OverlappingCIDR: 192.0.2.0/30 of cluster c3 overlaps 192.0.2.1/32 of node gw of this cluster c1",
+		"198.51.100.0/24":    "OverlappingCIDR: 198.51.100.0/24 of cluster c3 overlaps 198.51.100.1/32 of node gw of this cluster c1",
+	} {
+		gw := node("gw", "192.0.2.1", nil)
+		gw.Status.Addresses = append(gw.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "198.51.100.1"})
+		peers, _ := c1("vxlan").peers(known{
+			clusters:  []submarinerv1.Cluster{plain("c2", 2, "10.9.0.0/16", "10.89.0.0/16"), plain("c3", 3, pods, "10.88.0.0/16")},
+			endpoints: []submarinerv1.Endpoint{gateway("c2", "gw", "192.0.2.200", "10.9.0.0/16"), gateway("c3", "gw", "203.0.113.3", "10.88.0.0/16")},
+			nodes:     []corev1.Node{gw}, hub: []netip.Addr{netip.MustParseAddr("203.0.113.7")},
+		})
+		c := peers[1].Status.Conditions[0]
+		if want == "" && !accepted(peers[1].Status) || want != "" && !strings.HasPrefix(c.Reason+": "+c.Message, want) {
+			t.Errorf("%s: %s %s: %s; want %q", pods, c.Status, c.Reason, c.Message, want)
+		}
+		if !accepted(peers[0].Status) {
+			t.Errorf("%s: the other cluster is refused: %v", pods, describe(peers[:1]))
+		}
 	}
 }
 

@@ -40,6 +40,9 @@ func (o Options) taken(k known) *taken {
 		indexes: map[int32]string{int32(o.ClusterIndex): o.ClusterID}, gateways: map[string]string{}, nodes: map[string]string{},
 		held: map[string]string{},
 	}
+	for _, a := range k.hub {
+		t.claims = append(t.claims, claim{"the hub's API server", []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}})
+	}
 	for i := range k.nodes {
 		n := &k.nodes[i]
 		for _, a := range nodeAddresses(n) {
@@ -101,18 +104,20 @@ func publicKeys(settings map[string]string) []string {
 	return append(keysOf(settings[submarinerv1.BackendPublicKey]), keysOf(settings[submarinerv1.BackendStandbyKey])...)
 }
 
-// nodeAddresses are a node's addresses inside its cluster.
+// nodeAddresses are a node's own addresses.
 func nodeAddresses(n *corev1.Node) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range n.Status.Addresses {
-		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && (a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP) {
 			out = append(out, ip)
 		}
 	}
 	return out
 }
 
-// add enters an accepted cluster.
+// add enters an accepted cluster. The addresses of its gateways are no claims: a member changes them at any time, and could have
+// another cluster refused by an address of that one's range. Ranges with a gateway's address are refused at the hub, before they
+// are registered.
 func (t *taken) add(id string, spec v1alpha1.PeerSpec) {
 	t.claims = append(t.claims, claim{"cluster " + id, parsed(spec.Subnets)})
 	t.indexes[spec.ClusterIndex] = id
