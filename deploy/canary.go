@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// canary is the name (for tokens: the audience) that every policy refuses to everybody. A policy takes effect some
-// time after it was written; nobody gets rights before each has refused its canary.
+// canary is the name (for tokens: the audience) that every policy refuses for any user. A policy takes effect some time after it
+// was written; rights are granted once each policy has refused its canary.
 const canary = "pelago-canary"
 
 // errNotServed says that the API server does not have the kind that a policy is about.
@@ -29,8 +29,8 @@ var errNotServed = errors.New("kind is not served")
 // canaryTimeout bounds the wait for all policies together.
 const canaryTimeout = time.Minute
 
-// awaitPolicies asks, as dry runs, for what each policy must refuse, until each has refused. One that answers
-// errNotServed has nothing to refuse.
+// awaitPolicies repeats a forbidden request for each policy, as a dry run, until the policy refuses it. A policy whose request
+// returns errNotServed has nothing to refuse.
 func awaitPolicies(ctx context.Context, canaries map[string]func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
 	defer cancel()
@@ -54,8 +54,8 @@ func refusedBy(err error, policy string) bool {
 }
 
 // brokerCanaries holds a forbidden request for each policy of the broker, by the policy's name. There is none for
-// pelago-clusters-disjoint and pelago-member-clusters-uid, which compare with the Clusters that exist: before the first there
-// is nothing to refuse.
+// pelago-clusters-disjoint, -hub and -underlay, pelago-member-clusters-uid and pelago-endpoint-keys, which compare with existing
+// objects: before the first one there is nothing to refuse.
 func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 	object := metav1.ObjectMeta{Name: canary, Namespace: BrokerNamespace}
 	create := func(obj client.Object) func(context.Context) error {
@@ -75,18 +75,22 @@ func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: RegistrarAccount, Namespace: BrokerNamespace}}
 		return c.SubResource("token").Create(ctx, account, request, client.DryRunAll)
 	}
+	workloadCluster := func(name string) func(context.Context) error {
+		return ifServed(create(&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster",
+			"metadata": map[string]any{"name": name}, "spec": map[string]any{"syncMode": "Pull"},
+		}}))
+	}
 	return map[string]func(context.Context) error{
 		"pelago-member-endpoints": custom("submariner.io/v1", "Endpoint", map[string]any{
 			"cluster_id": canary, "cable_name": canary, "private_ip": canary, "backend": canary, "subnets": []any{}}),
 		"pelago-member-contributions": custom("pelago.io/v1alpha1", "ServiceContribution", map[string]any{
 			"cluster": canary, "namespace": canary, "service": canary, "type": "Headless", "exportedAt": "2000-01-01T00:00:00Z"}),
-		"pelago-member-endpointslices": create(&discoveryv1.EndpointSlice{ObjectMeta: object, AddressType: discoveryv1.AddressTypeIPv4}),
-		"pelago-clusters":              custom("submariner.io/v1", "Cluster", map[string]any{"cluster_id": "not-" + canary}),
-		"pelago-clusters-range":        clusterOutOfRange(c),
-		"pelago-member-clusters": ifServed(create(&unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster",
-			"metadata": map[string]any{"name": canary}, "spec": map[string]any{"syncMode": "Pull"},
-		}})),
+		"pelago-member-endpointslices":      create(&discoveryv1.EndpointSlice{ObjectMeta: object, AddressType: discoveryv1.AddressTypeIPv4}),
+		"pelago-clusters":                   custom("submariner.io/v1", "Cluster", map[string]any{"cluster_id": "not-" + canary}),
+		"pelago-clusters-range":             clusterOutOfRange(c),
+		"pelago-member-clusters":            workloadCluster(canary),
+		"pelago-member-clusters-unapproved": workloadCluster("pelago-unapproved-canary"),
 		"pelago-member-works": ifServed(custom("work.karmada.io/v1alpha1", "Work",
 			map[string]any{"workload": map[string]any{}})),
 		"pelago-registration-serviceaccounts": create(&corev1.ServiceAccount{ObjectMeta: object}),
@@ -110,7 +114,7 @@ func ifServed(request func(context.Context) error) func(context.Context) error {
 	}
 }
 
-// clusterOutOfRange asks for a Cluster that is right but for its ranges.
+// clusterOutOfRange creates a Cluster that only pelago-clusters-range refuses.
 func clusterOutOfRange(c client.Client) func(context.Context) error {
 	return func(ctx context.Context) error {
 		return c.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
@@ -120,8 +124,8 @@ func clusterOutOfRange(c client.Client) func(context.Context) error {
 				"labels":      map[string]any{"submariner-io/clusterID": canary},
 				"annotations": map[string]any{"pelago.io/cluster-uid": canary, "pelago.io/cluster-index": "65536"},
 			},
-			// An address that is never given out (RFC 1122 §3.2.1.3), in no Cluster's range and in no clusterset's.
-			"spec": map[string]any{"cluster_id": canary, "global_cidr": []any{"0.0.0.0/32"}},
+			// A range of documentation (RFC 3849): routable to the other policies, and in no clusterset's range, which is IPv4.
+			"spec": map[string]any{"cluster_id": canary, "global_cidr": []any{"2001:db8::/128"}},
 		}}, client.DryRunAll)
 	}
 }

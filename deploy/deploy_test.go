@@ -46,8 +46,11 @@ func install(t *testing.T, cfg *rest.Config, o MemberOptions) {
 	}
 	book := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "submariner-globalnet-info", Namespace: BrokerNamespace},
 		Data: map[string]string{"globalnetEnabled": "true", "globalnetCidrRange": "120.0.0.0/8"}}
-	if err := open(t, cfg).Create(ctx, book); client.IgnoreAlreadyExists(err) != nil {
-		t.Fatal(err)
+	clusterset := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "pelago-clusterset", Namespace: BrokerNamespace}}
+	for _, cm := range []*corev1.ConfigMap{book, clusterset} {
+		if err := open(t, cfg).Create(ctx, cm); client.IgnoreAlreadyExists(err) != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := Hub(ctx, cfg, t.Logf); err != nil {
 		t.Fatal(err)
@@ -137,7 +140,8 @@ func TestPoliciesAreWellTyped(t *testing.T) {
 
 // Every policy is seen to refuse before rights are given, but those that have nothing to refuse yet.
 func TestEveryPolicyHasACanary(t *testing.T) {
-	compares := []string{"pelago-clusters-disjoint", "pelago-member-clusters-uid"}
+	compares := []string{"pelago-clusters-disjoint", "pelago-clusters-hub", "pelago-clusters-underlay", "pelago-member-clusters-uid",
+		"pelago-endpoint-keys"}
 	for _, tt := range []struct {
 		manifests func() ([]*unstructured.Unstructured, error)
 		tried     map[string]func(context.Context) error

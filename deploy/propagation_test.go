@@ -3,6 +3,9 @@ package deploy
 import (
 	"context"
 	"fmt"
+	"maps"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
@@ -210,7 +214,22 @@ func TestMemberWorkloads(t *testing.T) {
 		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster",
 			"metadata": map[string]any{"name": id}, "spec": spec}}
 	}
-	pull := func(uid string) map[string]any { return map[string]any{"syncMode": "Pull", "id": uid} }
+	unapproved := map[string]any{"key": "pelago.io/unapproved", "effect": "NoSchedule"}
+	pull := func(uid string) map[string]any {
+		return map[string]any{"syncMode": "Pull", "id": uid, "taints": []any{unapproved}}
+	}
+	with := func(field string, value any) *unstructured.Unstructured {
+		u := cluster("g1", pull("uid-1"))
+		if err := unstructured.SetNestedField(u.Object, value, strings.Split(field, ".")...); err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	taint := func(change map[string]any) []any {
+		t := maps.Clone(unapproved)
+		maps.Copy(t, change)
+		return []any{t}
+	}
 	g1 := apiserver.Connect(t, as(cfg, BrokerNamespace, "cluster-g1"))
 	// The policy compares with Clusters that it sees a moment after they were made.
 	await.True(t, "a cluster that is not the registered one is refused", func() bool {
@@ -225,10 +244,31 @@ func TestMemberWorkloads(t *testing.T) {
 		"a name that nobody has": {"cluster-g1", cluster("g3", pull("uid-3")), "pelago-member-clusters"},
 		"push mode": {"cluster-g1", cluster("g1", map[string]any{"syncMode": "Push", "id": "uid-1"}),
 			"pelago-member-clusters"},
-		"no UID":        {"cluster-g3", cluster("g3", map[string]any{"syncMode": "Pull"}), "pelago-member-clusters"},
+		"no UID":        {"cluster-g3", cluster("g3", map[string]any{"syncMode": "Pull", "taints": []any{unapproved}}), "pelago-member-clusters"},
 		"another's UID": {"cluster-g1", cluster("g1", pull("uid-2")), "pelago-member-clusters-uid"},
-		"a Secret": {"cluster-g1", cluster("g1", map[string]any{"syncMode": "Pull", "id": "uid-1",
-			"secretRef": map[string]any{"namespace": "default", "name": "x"}}), "pelago-member-clusters"},
+		"labels":        {"cluster-g1", with("metadata.labels", map[string]any{"env": "prod"}), "pelago-member-clusters"},
+		"annotations":   {"cluster-g1", with("metadata.annotations", map[string]any{"a": "b"}), "pelago-member-clusters"},
+		"finalizers":    {"cluster-g1", with("metadata.finalizers", []any{"example.com/x"}), "pelago-member-clusters"},
+		"an owner": {"cluster-g1", with("metadata.ownerReferences", []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+			"name": "x", "uid": "x"}}), "pelago-member-clusters"},
+		"a Secret": {"cluster-g1", with("spec.secretRef", map[string]any{"namespace": "default", "name": "x"}), "pelago-member-clusters"},
+		"a Secret for impersonation": {"cluster-g1", with("spec.impersonatorSecretRef", map[string]any{"namespace": "default", "name": "x"}),
+			"pelago-member-clusters"},
+		"an API endpoint": {"cluster-g1", with("spec.apiEndpoint", "https://192.0.2.1"), "pelago-member-clusters"},
+		"no check of its certificate": {"cluster-g1", with("spec.insecureSkipTLSVerification", true),
+			"pelago-member-clusters"},
+		"a proxy":                     {"cluster-g1", with("spec.proxyURL", "http://192.0.2.1"), "pelago-member-clusters"},
+		"a header":                    {"cluster-g1", with("spec.proxyHeader", map[string]any{"a": "b"}), "pelago-member-clusters"},
+		"a provider":                  {"cluster-g1", with("spec.provider", "x"), "pelago-member-clusters"},
+		"a region":                    {"cluster-g1", with("spec.region", "eu"), "pelago-member-clusters"},
+		"a zone":                      {"cluster-g1", with("spec.zone", "a"), "pelago-member-clusters"},
+		"zones":                       {"cluster-g1", with("spec.zones", []any{"a"}), "pelago-member-clusters"},
+		"resource models":             {"cluster-g1", with("spec.resourceModels", []any{}), "pelago-member-clusters"},
+		"no taint":                    {"cluster-g1", with("spec.taints", []any{}), "pelago-member-clusters-unapproved"},
+		"another taint":               {"cluster-g1", with("spec.taints", taint(map[string]any{"key": "x"})), "pelago-member-clusters-unapproved"},
+		"another effect":              {"cluster-g1", with("spec.taints", taint(map[string]any{"effect": "NoExecute"})), "pelago-member-clusters-unapproved"},
+		"a taint's value":             {"cluster-g1", with("spec.taints", taint(map[string]any{"value": "x"})), "pelago-member-clusters-unapproved"},
+		"one more taint":              {"cluster-g1", with("spec.taints", append(taint(nil), map[string]any{"key": "x", "effect": "NoSchedule"})), "pelago-member-clusters-unapproved"},
 		"the registration credential": {RegistrarAccount, cluster("g1", pull("uid-1")), "pelago-member-clusters"},
 		"the default account":         {"default", cluster("g1", pull("uid-1")), "pelago-member-clusters"},
 	} {
@@ -243,6 +283,19 @@ func TestMemberWorkloads(t *testing.T) {
 	if err := g1.Create(t.Context(), own); err != nil {
 		t.Fatalf("the member makes its Cluster: %v", err)
 	}
+	// It cannot accept itself, and the status subresource changes neither spec nor labels.
+	accept := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"env":"prod"}},"spec":{"taints":null,"region":"eu"}}`))
+	bare := cluster("g1", pull("uid-1"))
+	bare.SetResourceVersion(own.GetResourceVersion())
+	for name, err := range map[string]error{
+		"patch": g1.Patch(t.Context(), own.DeepCopy(), accept), "update": g1.Update(t.Context(), bare), "delete": g1.Delete(t.Context(), own.DeepCopy()),
+		"apply":             g1.Patch(t.Context(), cluster("g1", pull("uid-1")), client.Apply, client.FieldOwner("test")),
+		"delete collection": g1.DeleteAllOf(t.Context(), own.DeepCopy()),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s of its Cluster: %v, want 403", name, err)
+		}
+	}
 	c.Make(cluster("g2", map[string]any{"syncMode": "Push"}))
 	if err := g1.Get(t.Context(), client.ObjectKey{Name: "g2"}, cluster("g2", nil)); !apierrors.IsForbidden(err) {
 		t.Errorf("the member reads another's Cluster: %v", err)
@@ -251,6 +304,63 @@ func TestMemberWorkloads(t *testing.T) {
 		t.Errorf("the member lists the Secrets of push members: %v", err)
 	}
 	t.Run("works", func(t *testing.T) { memberWorks(t, c, cfg) })
+	// Now RBAC lets it write Clusters, as if pelago-hub had been careless.
+	for name, err := range map[string]error{
+		"patch": g1.Patch(t.Context(), own.DeepCopy(), accept), "delete": g1.Delete(t.Context(), own.DeepCopy()),
+		"delete collection": g1.DeleteAllOf(t.Context(), own.DeepCopy()),
+	} {
+		if !refusedBy(err, "pelago-member-clusters") {
+			t.Errorf("%s of its Cluster: %v, want a refusal by pelago-member-clusters", name, err)
+		}
+	}
+	if err := g1.Status().Patch(t.Context(), own.DeepCopy(), accept); err != nil {
+		t.Errorf("the member writes its status: %v", err)
+	}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(own), own); err != nil {
+		t.Fatal(err)
+	}
+	taints, _, _ := unstructured.NestedSlice(own.Object, "spec", "taints")
+	region, _, _ := unstructured.NestedString(own.Object, "spec", "region")
+	if len(taints) != 1 || region != "" || len(own.GetLabels()) > 0 {
+		t.Errorf("by its status it changed its Cluster: taints %v, region %q, labels %v", taints, region, own.GetLabels())
+	}
+	t.Run("auto-accept", func(t *testing.T) {
+		c.Remove(own)
+		cm := &corev1.ConfigMap{}
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: BrokerNamespace, Name: "pelago-clusterset"}, cm); err != nil {
+			t.Fatal(err)
+		}
+		cm.Data = map[string]string{"auto-accept": "true"}
+		if err := c.Update(t.Context(), cm); err != nil {
+			t.Fatal(err)
+		}
+		await.True(t, "a member creates its Cluster without the taint", func() bool {
+			return g1.Create(t.Context(), with("spec.taints", []any{}), client.DryRunAll) == nil
+		})
+		labelled := with("metadata.labels", map[string]any{"env": "prod"})
+		unstructured.RemoveNestedField(labelled.Object, "spec", "taints")
+		if err := g1.Create(t.Context(), labelled); !refusedBy(err, "pelago-member-clusters") {
+			t.Errorf("labels: %v, want a refusal by pelago-member-clusters", err)
+		}
+		if err := Hub(t.Context(), cfg, t.Logf); err != nil {
+			t.Errorf("the canary is accepted: %v", err)
+		}
+	})
+}
+
+// A field that Cluster gets is one that a member cannot set, unless the policy is changed with it.
+func TestMemberSetsListedFieldsOfItsClusterOnly(t *testing.T) {
+	policy, err := manifests.ReadFile("hub/policies/member-workloads.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := reflect.TypeFor[clusterv1alpha1.ClusterSpec]()
+	for i := range spec.NumField() {
+		name, _, _ := strings.Cut(spec.Field(i).Tag.Get("json"), ",")
+		if !slices.Contains([]string{"id", "syncMode", "taints"}, name) && !strings.Contains(string(policy), "!has(object.spec."+name+")") {
+			t.Errorf("spec.%s of a Cluster can be set by a member: add it to the policy pelago-member-clusters", name)
+		}
+	}
 }
 
 // memberWorks gives member g1 all rights on Works that RBAC can give, as if pelago-hub had been careless.

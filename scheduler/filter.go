@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
@@ -109,8 +110,10 @@ func (j *task) tainted(list int) cause {
 	return why
 }
 
+// tolerates reports whether the policy's tolerations cover a taint. None covers that of an unapproved cluster: policies belong to
+// tenants, approval to the hub's administrators.
 func (r *Request) tolerates(taint corev1.Taint) bool {
-	if r.Placement == nil {
+	if r.Placement == nil || taint.Key == clusterv1alpha1.TaintUnapproved {
 		return false
 	}
 	return slices.ContainsFunc(r.Placement.ClusterTolerations, func(t policyv1alpha1.Toleration) bool {

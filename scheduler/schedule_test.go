@@ -160,6 +160,8 @@ func TestSchedule(t *testing.T) {
 		"a taint where it runs":                      {r: request(1, nil, "a=1"), s: snapshot(member("a", 1, tainted("gpu", corev1.TaintEffectNoExecute))), want: "a=1"},
 		"a taint that only prefers":                  {r: request(1, nil), s: snapshot(member("a", 1, tainted("gpu", corev1.TaintEffectPreferNoSchedule))), want: "a=1"},
 		"a taint that is tolerated":                  {r: request(1, tolerating("gpu")), s: snapshot(member("a", 1, tainted("gpu", corev1.TaintEffectNoSchedule))), want: "a=1"},
+		"a taint of an unapproved cluster":           {r: request(1, tolerating("pelago.io/unapproved")), s: snapshot(member("a", 1, tainted("pelago.io/unapproved", corev1.TaintEffectNoSchedule))), fail: &FitError{}, says: "untolerated taint {pelago.io/unapproved:NoSchedule}"},
+		"tolerating everything":                      {r: request(1, tolerating("")), s: snapshot(member("a", 1, tainted("pelago.io/unapproved", corev1.TaintEffectNoSchedule)), member("b", 1, tainted("gpu", corev1.TaintEffectNoSchedule))), want: "b=1"},
 		"a cluster that is removed":                  {r: request(1, nil, "a=1"), s: snapshot(member("a", 1, removed)), fail: &FitError{}, says: "1 cluster(s) are being removed"},
 		"a kind that is not served":                  {r: request(1, nil), s: snapshot(member("a", 1, serving())), fail: &FitError{}, says: "did not have the API resource"},
 		"a kind that is not served where it runs":    {r: request(1, nil, "a=1"), s: snapshot(member("a", 1, serving())), want: "a=1"},

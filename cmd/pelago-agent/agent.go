@@ -133,7 +133,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),
 			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs, Fabric: c.FabricCIDR,
 			CableDriver: c.CableDriver, CablePort: c.CablePort, NoNAT: c.NoNAT, WireVersion: int(bpf.PelagoOverlayOVERLAY_VERSION),
-			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, Hub: h,
+			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, HubServer: c.HubServer, Hub: h,
 		}),
 		services.SetupExports(mgr, services.ExportOptions{
 			ClusterID: c.ClusterID, Globalnet: c.Globalnet(), PodCIDRs: c.PodCIDRs, Hub: h,

@@ -90,9 +90,10 @@ func (c clusterset) fails(t *testing.T, words string, args ...string) {
 	}
 }
 
-func (c clusterset) deployBroker(t *testing.T) string {
+func (c clusterset) deployBroker(t *testing.T, more ...string) string {
 	t.Helper()
-	return c.must(t, "deploy-broker", "--context", "hub", "--globalnet", "--globalnet-cidr-range", "120.0.0.0/8", "--output", c.infoFile())
+	return c.must(t, append([]string{"deploy-broker", "--context", "hub", "--globalnet", "--globalnet-cidr-range", "120.0.0.0/8",
+		"--output", c.infoFile()}, more...)...)
 }
 
 func (c clusterset) join(args ...string) []string {

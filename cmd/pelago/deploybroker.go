@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,8 @@ type deployBroker struct {
 	brokerURL     string
 	mode          string
 	output        string
+	autoAccept    bool
+	acceptGiven   bool
 }
 
 func deployBrokerCommand() *cobra.Command {
@@ -66,6 +69,7 @@ Run it again for a new file; what is registered stays.`,
   pelago deploy-broker --context hub --globalnet --globalnet-cidr-range 120.0.0.0/8`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			d.acceptGiven = cmd.Flags().Changed("auto-accept")
 			return d.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
@@ -80,6 +84,7 @@ Run it again for a new file; what is registered stays.`,
 	f.StringSliceVar(&d.components, "components", []string{componentServiceDiscovery, componentConnectivity}, "what the clusterset is for")
 	f.StringVar(&d.brokerURL, "broker-url", "", "URL under which clusters reach the hub's API server (default: the kubeconfig's)")
 	f.StringVar(&d.mode, "mode", "submariner", "rules of service discovery: submariner (the local cluster's address first) or mcs (a ClusterSetIP)")
+	f.BoolVar(&d.autoAccept, "auto-accept", false, "send workloads to members without `pelago clusters accept`; stored at the hub until given again")
 	f.StringVar(&d.output, "output", broker.InfoFile, "file to write")
 	return cmd
 }
@@ -114,6 +119,12 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	}
 	p.step("Writing the settings of the clusterset")
 	set := broker.Clusterset{Mode: d.mode, HubID: id, CustomDomains: d.customDomains, Components: d.components, Fabric: fabric}
+	if set.Hub, err = broker.HubAddresses(ctx, hub, cmp.Or(d.brokerURL, cfg.Host)); err != nil {
+		return err
+	}
+	if d.acceptGiven {
+		set.AutoAccept = &d.autoAccept
+	}
 	pskSecret, err := broker.Setup(ctx, hub, book, set, psk)
 	if err != nil {
 		return err

@@ -227,7 +227,7 @@ func (h workloadHub) taints() string {
 }
 
 func (h workloadHub) clusterCommands() {
-	h.says([]string{"NAME VERSION MODE READY AGE m1 v1.34.4 Push True", "m2 v1.34.4 Pull True"}, "get", "clusters")
+	h.says([]string{"NAME VERSION MODE ACCEPTED READY AGE m1 v1.34.4 Push True True", "m2 v1.34.4 Pull True"}, "get", "clusters")
 	h.says([]string{"ZONES REGION PROVIDER API-ENDPOINT", h.member.Config.Host}, "get", "cluster", "m1", "-o", "wide")
 	h.says([]string{`"syncMode": "Pull"`}, "get", "clusters", "m2", "-o", "json")
 	h.refuses("the hub has m1, m2", "get", "clusters", "m9")

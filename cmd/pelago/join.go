@@ -166,7 +166,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	}
 	entry, err := broker.Claim(ctx, hub, info.Namespace(), broker.Request{
 		ClusterID: j.clusterID, ClusterUID: facts.uid, GlobalCIDR: global, Size: j.globalSize, NoGlobalnet: !j.globalnet,
-		Local: slices.Concat(facts.podCIDRs, facts.serviceCIDRs), Nodes: facts.nodes, Fabric: set.Fabric,
+		Local: slices.Concat(facts.podCIDRs, facts.serviceCIDRs), Nodes: facts.nodes, Fabric: set.Fabric, Hub: set.Hub,
 	})
 	if err != nil {
 		return fmt.Errorf("join as %q: %w", j.clusterID, err)
@@ -204,7 +204,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err := labelGateways(ctx, m.typed, gateways, p); err != nil {
 		return err
 	}
-	pull, err := j.pull(ctx, info, token, facts.uid, p)
+	pull, err := j.pull(ctx, info, set, token, facts.uid, p)
 	if err != nil {
 		return err
 	}
@@ -253,6 +253,9 @@ func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix,
 		return global, err
 	}
 	if err := j.reach.check(j.wire); err != nil {
+		return global, err
+	}
+	if err := j.place.refused(j.clusterID); err != nil {
 		return global, err
 	}
 	if err := checkPullPolicy(j.pullPolicy); err != nil {

@@ -19,7 +19,7 @@ const grantTime = 10 * time.Second
 
 // pull makes the cluster a member for workloads, by the identity that it has just got: token. It says whether it did: not with
 // --network-only, and not at a hub that propagates no workloads.
-func (j *join) pull(ctx context.Context, info broker.Info, token, uid string, p *progress) (bool, error) {
+func (j *join) pull(ctx context.Context, info broker.Info, set broker.Clusterset, token, uid string, p *progress) (bool, error) {
 	if j.networkOnly {
 		return false, nil
 	}
@@ -43,7 +43,9 @@ func (j *join) pull(ctx context.Context, info broker.Info, token, uid string, p 
 		ObjectMeta: metav1.ObjectMeta{Name: j.clusterID},
 		Spec:       clusterv1alpha1.ClusterSpec{ID: uid, SyncMode: clusterv1alpha1.Pull},
 	}
-	j.place.apply(&cluster.Spec)
+	if !*set.AutoAccept {
+		cluster.Spec.Taints = []clusterv1alpha1.Taint{unapprovedTaint}
+	}
 	var last error
 	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, grantTime, true, func(ctx context.Context) (bool, error) {
 		last = hub.Create(ctx, cluster.DeepCopy())
@@ -54,6 +56,7 @@ func (j *join) pull(ctx context.Context, info broker.Info, token, uid string, p 
 	}
 	switch {
 	case last == nil:
+		j.reportAcceptance(cluster, p)
 		return true, nil
 	case apierrors.IsAlreadyExists(last):
 		return true, j.checkPull(ctx, hub, uid, p)
@@ -85,5 +88,13 @@ func (j *join) checkPull(ctx context.Context, hub client.Client, uid string, p *
 		return fmt.Errorf("name %q belongs to another cluster for workloads (its namespace kube-system has UID %s): %s", j.clusterID,
 			have.Spec.ID, remedy)
 	}
+	j.reportAcceptance(have, p)
 	return nil
+}
+
+// reportAcceptance prints what an administrator of the hub has to do before workloads come to the cluster.
+func (j *join) reportAcceptance(cluster *clusterv1alpha1.Cluster, p *progress) {
+	if !cluster.Accepted() {
+		p.step("Cluster %s gets no workloads before an administrator of the hub accepts it: pelago clusters accept %s", j.clusterID, j.clusterID)
+	}
 }

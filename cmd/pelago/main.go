@@ -60,7 +60,7 @@ one hub sends workloads to all of them.
 	add("service", exportCommand(), unexportCommand())
 	add("set", gatewayCommand())
 	add("hub", applyCommand(), getCommand(), describeCommand(), explainCommand())
-	add("hub", cordonCommand(), uncordonCommand(), taintCommand())
+	add("hub", clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand())
 	add("look", showCommand(), natCommand(), versionCommand())
 	return cmd
 }

@@ -10,13 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
@@ -149,33 +145,14 @@ func tainted(
 	return out, nil
 }
 
-// taint writes the changes unless they are there.
+// taint writes the changes of a cluster's taints.
 func (h *hub) taint(ctx context.Context, name string, changes []taintChange, overwrite bool, done string, out io.Writer) error {
-	changed := false
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		cluster := &clusterv1alpha1.Cluster{}
-		if err := h.client.Get(ctx, client.ObjectKey{Name: name}, cluster); err != nil {
-			return err
-		}
-		before := cluster.DeepCopy()
-		var err error
-		if cluster.Spec.Taints, err = tainted(cluster.Spec.Taints, changes, overwrite, metav1.NewTime(time.Now())); err != nil {
-			return err
-		}
-		if changed = !equality.Semantic.DeepEqual(before.Spec.Taints, cluster.Spec.Taints); !changed {
-			return nil
-		}
-		return h.client.Patch(ctx, cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	changed, err := h.change(ctx, name, func(c *clusterv1alpha1.Cluster) (err error) {
+		c.Spec.Taints, err = tainted(c.Spec.Taints, changes, overwrite, metav1.NewTime(time.Now()))
+		return err
 	})
-	if apierrors.IsNotFound(err) {
-		all, listErr := h.clusters(ctx)
-		if listErr != nil {
-			return listErr
-		}
-		return unknownCluster(name, all)
-	}
 	if err != nil {
-		return fmt.Errorf("change the taints of Cluster %s: %w", name, err)
+		return err
 	}
 	if !changed {
 		fmt.Fprintf(out, "Cluster %s was %s before\n", name, done)

@@ -34,7 +34,16 @@ func (l *place) add(f *pflag.FlagSet) {
 	f.StringSliceVar(&l.zones, "cluster-zones", nil, "zones of the cluster, by which workloads are spread")
 }
 
-// apply writes what the flags say; what they do not say stays.
+// refused refuses the flags at a pull member, whose place an administrator of the hub sets.
+func (l *place) refused(cluster string) error {
+	if l.provider == "" && l.region == "" && len(l.zones) == 0 {
+		return nil
+	}
+	return fmt.Errorf("--cluster-provider, --cluster-region and --cluster-zones are for push members; the place of this cluster is set "+
+		"at the hub: pelago clusters accept %s --provider, --region, --zone", cluster)
+}
+
+// apply writes the values of the flags that are set.
 func (l *place) apply(spec *clusterv1alpha1.ClusterSpec) {
 	if l.provider != "" {
 		spec.Provider = l.provider

@@ -176,12 +176,16 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 	if !apierrors.IsNotFound(execution()) || !apierrors.IsNotFound(role()) {
 		t.Errorf("with --network-only: Deployment: %v, ClusterRole: %v; want none", execution(), role())
 	}
-	c.must(t, c.join("--clusterid", "g1", "--cluster-provider", "example")...)
+	c.fails(t, "pelago clusters accept g1 --provider", c.join("--clusterid", "g1", "--cluster-provider", "example")...)
+	if out := c.must(t, c.join("--clusterid", "g1")...); !strings.Contains(out, "pelago clusters accept g1") {
+		t.Errorf("join does not say who accepts the cluster:\n%s", out)
+	}
 	must(t, hub.Get(t.Context(), client.ObjectKey{Name: "g1"}, cluster))
-	want := clusterv1alpha1.ClusterSpec{ID: uid(t, member), SyncMode: clusterv1alpha1.Pull, Provider: "example"}
+	want := clusterv1alpha1.ClusterSpec{ID: uid(t, member), SyncMode: clusterv1alpha1.Pull, Taints: []clusterv1alpha1.Taint{unapprovedTaint}}
 	if diff := cmp.Diff(want, cluster.Spec); diff != "" {
 		t.Errorf("Cluster: -want +got\n%s", diff)
 	}
+	c.testAccept(t, hub)
 	must(t, execution())
 	must(t, role())
 	if out := c.must(t, c.join("--clusterid", "g1")...); !strings.Contains(out, "pelago-hub has not given it its rights yet") {
@@ -234,6 +238,58 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 	c.must(t, "unjoin", "--context", "g1", "--timeout", "1s")
 	if !apierrors.IsNotFound(execution()) || !apierrors.IsNotFound(role()) {
 		t.Errorf("after unjoin: Deployment: %v, ClusterRole: %v; want none", execution(), role())
+	}
+}
+
+// testAccept accepts the cluster g1, rejects it and accepts it again; joining changes none of that.
+func (c clusterset) testAccept(t *testing.T, hub *apiserver.Cluster) {
+	t.Helper()
+	state := func() clusterv1alpha1.Cluster {
+		cluster := &clusterv1alpha1.Cluster{}
+		must(t, hub.Get(t.Context(), client.ObjectKey{Name: "g1"}, cluster))
+		return *cluster
+	}
+	listed := func(want string) {
+		t.Helper()
+		out := c.must(t, "get", "clusters", "--context", "hub")
+		if fields := strings.Fields(strings.Split(out, "\n")[1]); fields[3] != want {
+			t.Errorf("ACCEPTED is %s, want %s:\n%s", fields[3], want, out)
+		}
+	}
+	listed("False")
+	c.fails(t, "--label env=a b", "clusters", "accept", "g1", "--context", "hub", "--label", "env=a b")
+	c.fails(t, `cluster "g9" is not known: the hub has g1`, "clusters", "accept", "g9", "--context", "hub")
+	c.must(t, "clusters", "accept", "g1", "--context", "hub", "--label", "env=prod", "--region", "eu", "--zone", "a", "--zone", "b", "--provider", "example")
+	listed("True")
+	got := state()
+	want := clusterv1alpha1.ClusterSpec{ID: got.Spec.ID, SyncMode: clusterv1alpha1.Pull, Region: "eu", Zones: []string{"a", "b"}, Provider: "example"}
+	if diff := cmp.Diff(want, got.Spec); diff != "" || got.Labels["env"] != "prod" {
+		t.Errorf("labels %v, spec -want +got\n%s", got.Labels, diff)
+	}
+	c.must(t, c.join("--clusterid", "g1")...)
+	if again := state(); !again.Accepted() || again.Labels["env"] != "prod" {
+		t.Errorf("joining again changed the Cluster: %v %v", again.Labels, again.Spec)
+	}
+	c.must(t, "clusters", "reject", "g1", "--context", "hub")
+	c.must(t, "clusters", "reject", "g1", "--context", "hub")
+	listed("False")
+	if got := state(); len(got.Spec.Taints) != 1 || got.Spec.Region != "eu" {
+		t.Errorf("after reject: %+v", got.Spec)
+	}
+	c.must(t, "clusters", "accept", "g1", "--context", "hub")
+	listed("True")
+
+	// --auto-accept is kept until it is given again.
+	stored := func() string {
+		cm := &corev1.ConfigMap{}
+		must(t, hub.Get(t.Context(), client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "pelago-clusterset"}, cm))
+		return cm.Data["auto-accept"]
+	}
+	for _, step := range []struct{ flag, want string }{{"", "false"}, {"--auto-accept", "true"}, {"", "true"}, {"--auto-accept=false", "false"}} {
+		c.deployBroker(t, strings.Fields(step.flag)...)
+		if got := stored(); got != step.want {
+			t.Errorf("deploy-broker %s: auto-accept is %q, want %q", step.flag, got, step.want)
+		}
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 // clusters: prefix | cluster index << 14 | node index. Wires carry packets between fabric addresses, and without globalnet
 // the processes of a node speak from its own.
 const (
-	// DefaultFabricCIDR lies in 240.0.0.0/4, which nobody gives out (RFC 1112 section 4) and Linux routes.
+	// DefaultFabricCIDR lies in 240.0.0.0/4, which is reserved (RFC 1112 section 4) and routed by Linux.
 	DefaultFabricCIDR = "241.0.0.0/8"
 	// MaxFabricCluster and MaxFabricNode are the largest indexes that have an address.
 	MaxFabricCluster = 1023
@@ -21,9 +21,6 @@ const (
 	fabricNodeBits    = 14
 	fabricClusterBits = 32 - fabricNodeBits
 )
-
-// unusable are ranges whose addresses hosts do not route.
-var unusable = []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "255.0.0.0/8"}
 
 // CheckFabric returns why p cannot be the fabric of a clusterset, or nil.
 func CheckFabric(p netip.Prefix) error {
@@ -36,10 +33,8 @@ func CheckFabric(p netip.Prefix) error {
 	case p != p.Masked():
 		return fmt.Errorf("fabric range %s has host bits: write %s", p, p.Masked())
 	}
-	for _, text := range unusable {
-		if never := netip.MustParsePrefix(text); never.Overlaps(p) {
-			return fmt.Errorf("fabric range %s overlaps %s, whose addresses hosts do not route: choose another /8 such as %s", p, never, DefaultFabricCIDR)
-		}
+	if err := CheckRange(p); err != nil {
+		return fmt.Errorf("fabric %w: choose another /8 such as %s", err, DefaultFabricCIDR)
 	}
 	return nil
 }

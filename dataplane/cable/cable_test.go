@@ -121,6 +121,7 @@ func TestWireGuardPeers(t *testing.T) {
 	}{
 		{"good", []Peer{good}, 1, ""},
 		{"key of another", []Peer{good, with(func(p *Peer) { p.Name, p.Fabric = "c", netip.MustParseAddr("241.0.192.1") })}, 1, "peer c: its public key " + its.String() + " is that of peer b as well"},
+		{"key of another, listed first", []Peer{with(func(p *Peer) { p.Name, p.Fabric = "c", netip.MustParseAddr("241.0.192.1") }), good}, 1, "peer c: its public key " + its.String() + " is that of peer b as well"},
 		{"our key", []Peer{with(func(p *Peer) { p.Identity[IdentityPublicKey] = own.PublicKey().String() })}, 0, "is that of this gateway as well"},
 		{"no key", []Peer{with(func(p *Peer) { p.Identity = nil })}, 0, "peer b: it publishes no WireGuard key: is its cable driver another"},
 		{"not a key", []Peer{with(func(p *Peer) { p.Identity[IdentityPublicKey] = "abc" })}, 0, `public key 0 "abc"`},

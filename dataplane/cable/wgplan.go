@@ -40,7 +40,8 @@ func (p wgPeer) at(tunnel int) netip.AddrPort {
 	return netip.AddrPortFrom(p.endpoint.Addr(), p.endpoint.Port()+uint16(tunnel))
 }
 
-// wgPeers reads what the peers say of themselves. A peer that cannot be used is left out and named in the error.
+// wgPeers reads the peers' identities. A peer that cannot be used is left out and named in the error. Package peering has checked
+// that keys are unique; should two peers share one all the same, the order by fabric address keeps the result stable.
 func wgPeers(local Local, peers []Peer, own []wgtypes.Key) ([]wgPeer, error) {
 	var out []wgPeer
 	var errs []error
@@ -48,7 +49,7 @@ func wgPeers(local Local, peers []Peer, own []wgtypes.Key) ([]wgPeer, error) {
 	for _, k := range own {
 		owner[k.PublicKey()] = "this gateway"
 	}
-	for _, p := range peers {
+	for _, p := range slices.SortedFunc(slices.Values(peers), func(a, b Peer) int { return a.Fabric.Compare(b.Fabric) }) {
 		w, err := newWGPeer(local, p)
 		if err == nil {
 			err = w.claim(owner)

@@ -6,6 +6,8 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
+
+	"github.com/pelago-net/pelago/control/config"
 )
 
 // Request is what a cluster asks for when it joins.
@@ -25,6 +27,8 @@ type Request struct {
 	Nodes []netip.Addr
 	// Fabric is the clusterset's, with which nothing of the cluster may overlap.
 	Fabric netip.Prefix
+	// Hub are the addresses of the hub's API server, which no routed range may contain.
+	Hub []netip.Addr
 }
 
 // Allocate returns the cluster's share and the book with it entered. A cluster that is in the book already gets what it
@@ -32,6 +36,11 @@ type Request struct {
 func (b Book) Allocate(r Request) (Entry, Book, error) {
 	if err := OutsideFabric(r.Fabric, slices.Concat(r.Local, single(r.Nodes)), "this cluster"); err != nil {
 		return Entry{}, Book{}, err
+	}
+	if !b.Globalnet {
+		if err := checkRouted(r.Local, r.Hub); err != nil {
+			return Entry{}, Book{}, err
+		}
 	}
 	if b.Globalnet && r.NoGlobalnet {
 		return Entry{}, Book{}, fmt.Errorf("this clusterset has globalnet (%s), and every cluster takes part in it: addresses of one without may be those of others. "+
@@ -60,6 +69,20 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 	}
 	b.Clusters = append(slices.Clone(b.Clusters), e)
 	return e, b, nil
+}
+
+// checkRouted refuses ranges that the other clusters would not route to this one.
+func checkRouted(ranges []netip.Prefix, hub []netip.Addr) error {
+	const remedy = "give this cluster other ranges, or deploy the broker with --globalnet"
+	for _, r := range ranges {
+		if err := config.CheckRange(r); err != nil {
+			return fmt.Errorf("%w: %s", err, remedy)
+		}
+		if i := slices.IndexFunc(hub, r.Contains); i >= 0 {
+			return fmt.Errorf("range %s contains the hub's address %s: %s", r, hub[i], remedy)
+		}
+	}
+	return nil
 }
 
 // OutsideFabric refuses ranges that overlap the clusterset's fabric: packets for the ones would go to the other.
@@ -139,7 +162,7 @@ func (b Book) cidr(r Request) (netip.Prefix, error) {
 			return netip.Prefix{}, err
 		}
 	}
-	taken := slices.Concat(r.Local, single(r.Nodes))
+	taken := slices.Concat(r.Local, single(r.Nodes), single(r.Hub))
 	for _, e := range b.Clusters {
 		taken = append(taken, e.GlobalCIDR...)
 	}
@@ -170,6 +193,9 @@ func (b Book) check(r Request) error {
 				return fmt.Errorf("GlobalCIDR %s overlaps %s of cluster %q: choose another, or none to be given a free one", g, other, e.ClusterID)
 			}
 		}
+	}
+	if i := slices.IndexFunc(r.Hub, g.Contains); i >= 0 {
+		return fmt.Errorf("GlobalCIDR %s contains the hub's address %s: choose another with --globalnet-cidr", g, r.Hub[i])
 	}
 	return disjoint(g, slices.Concat(r.Local, single(r.Nodes)))
 }

@@ -64,10 +64,8 @@ func NewBook(globalnet bool, cidr netip.Prefix, size uint64) (Book, error) {
 	if cidr != cidr.Masked() {
 		return Book{}, fmt.Errorf("globalnet range %s has host bits: write %s", cidr, cidr.Masked())
 	}
-	for _, never := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4"} {
-		if p := netip.MustParsePrefix(never); p.Overlaps(cidr) {
-			return Book{}, fmt.Errorf("globalnet range %s overlaps %s, whose addresses hosts do not route: choose another range", cidr, p)
-		}
+	if err := config.CheckRange(cidr); err != nil {
+		return Book{}, fmt.Errorf("globalnet %w: choose another range", err)
 	}
 	rounded, err := roundSize(size)
 	if err != nil {

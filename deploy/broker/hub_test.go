@@ -52,7 +52,8 @@ func openHubWith(t *testing.T, book Book) hub {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set := Clusterset{Mode: "submariner", HubID: uid, Components: []string{"connectivity", "service-discovery"}, Fabric: fabric}
+	set := Clusterset{Mode: "submariner", HubID: uid, Components: []string{"connectivity", "service-discovery"}, Fabric: fabric,
+		Hub: []netip.Addr{netip.MustParseAddr("203.0.113.7")}}
 	if _, err := Setup(ctx, admin, book, set, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"net/netip"
 	"testing"
+	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -40,6 +42,14 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 			[]string{"241.9.0.0/16", "fabric range 241.0.0.0/8", "--fabric-cidr"}},
 		"nodes in the fabric": {func(r *Request) { r.Nodes = []netip.Addr{netip.MustParseAddr("241.1.1.1")} },
 			[]string{"241.1.1.1/32", "fabric range 241.0.0.0/8"}},
+		"a link-local range": {func(r *Request) { r.Local = prefixes("169.254.0.0/24", "10.88.0.0/16") },
+			[]string{"169.254.0.0/24 overlaps 169.254.0.0/16 (link-local)", "--globalnet"}},
+		"a range larger than a /8": {func(r *Request) { r.Local = prefixes("64.0.0.0/7", "10.88.0.0/16") },
+			[]string{"64.0.0.0/7 is larger than a /8"}},
+		"the hub's address": {func(r *Request) {
+			r.Local, r.Hub = prefixes("203.0.113.0/24", "10.88.0.0/16"), []netip.Addr{netip.MustParseAddr("203.0.113.7")}
+		},
+			[]string{"203.0.113.0/24 contains the hub's address 203.0.113.7"}},
 		"a GlobalCIDR": {func(r *Request) { r.GlobalCIDR = netip.MustParsePrefix("120.1.0.0/24") },
 			[]string{"no globalnet", "join without --globalnet-cidr"}},
 	} {
@@ -78,6 +88,35 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 			t.Errorf("%s: refused: %v", name, err)
 		} else if tt.want != "" {
 			refused(t, name, err, tt.want)
+		}
+	}
+
+	// What a join with a changed command line could register: the hub's policies refuse it.
+	if err := one.Create(ctx, endpoint("c1", "198.51.100.1")); err != nil {
+		t.Fatal(err)
+	}
+	for pods, want := range map[string]string{
+		"10.8.4.0/24":        "", // c2 itself was registered with 10.8.0.0/16
+		"169.254.169.254/32": "hosts do not route", "127.0.0.0/8": "hosts do not route", "224.0.0.0/24": "hosts do not route",
+		"0.0.0.0/32": "hosts do not route", "255.255.255.255/32": "hosts do not route", "0.0.0.0/0": "ValidatingAdmissionPolicy 'pelago-clusters", // by one of several, of which the server names one
+
+		"::/0": "hosts do not route", "::1/128": "hosts do not route", "fe80::/64": "hosts do not route", "ff02::/16": "hosts do not route",
+		"64.0.0.0/7": "larger than a /8", "::ffff:10.8.0.0/112": "ValidatingAdmissionPolicy 'pelago-clusters", "10.8.0.1/16": "CIDR notation",
+		"203.0.113.0/24": "contain an address of the hub: 203.0.113.7", "198.51.100.0/24": "the address of a gateway of cluster 'c1'",
+	} {
+		var err error
+		if waited := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			cluster := &submarinerv1.Cluster{}
+			if err := h.admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "c2"}, cluster); err != nil {
+				return false, err
+			}
+			cluster.Spec.ClusterCIDR = []string{pods}
+			err = h.admin.Update(ctx, cluster, client.DryRunAll)
+			return (err == nil) == (want == ""), nil
+		}); waited != nil {
+			t.Errorf("%s: %v, want %q", pods, err, want)
+		} else if want != "" {
+			refused(t, pods, err, want)
 		}
 	}
 

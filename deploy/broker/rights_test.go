@@ -220,6 +220,57 @@ func TestMemberClaimsItsOwnRangesOnly(t *testing.T) {
 	}
 }
 
+// Who published a key first keeps it, also as the key of the standby tunnel; so does an address on the wire vxlan.
+func TestAKeyBelongsToTheClusterThatPublishesItFirst(t *testing.T) {
+	h := openHub(t)
+	ctx := context.Background()
+	one, _ := h.join(t, "g1", "120.1.0.0/24")
+	two, _ := h.join(t, "g2", "120.2.0.0/24")
+	keys := func(id, ip, keys, standby string) *submarinerv1.Endpoint {
+		e := endpoint(id, ip)
+		e.Spec.Backend = "wireguard"
+		e.Spec.BackendConfig = map[string]string{submarinerv1.BackendPublicKey: keys, submarinerv1.BackendStandbyKey: standby}
+		return e
+	}
+	settle(t, one, endpoint("g1", "192.0.2.1"))
+	settle(t, two, endpoint("g2", "192.0.2.2"))
+	victim, vxlan := keys("g2", "192.0.2.2", "a,b", "c"), endpoint("g2", "192.0.2.3")
+	for _, e := range []*submarinerv1.Endpoint{victim, vxlan} {
+		if err := two.Create(ctx, e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	behindNAT := endpoint("g1", "192.0.2.1")
+	behindNAT.Spec.NATEnabled, behindNAT.Spec.PublicIP = true, "192.0.2.3"
+	for name, e := range map[string]*submarinerv1.Endpoint{
+		"a key": keys("g1", "192.0.2.1", "b", ""), "a key as standby": keys("g1", "192.0.2.1", "d", "a"),
+		"the standby key": keys("g1", "192.0.2.1", "d,c", ""), "an address": endpoint("g1", "192.0.2.3"), "an address behind NAT": behindNAT,
+	} {
+		var err error
+		if waited := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			err = one.Create(ctx, e.DeepCopy(), client.DryRunAll)
+			return apierrors.IsForbidden(err), nil
+		}); waited != nil {
+			t.Errorf("g1 copies %s of g2: %v, want 403", name, err)
+			continue
+		}
+		refused(t, name, err, "belongs to cluster 'g2'", "pelago gateway rotate-keys")
+	}
+	own := keys("g1", "192.0.2.1", "d", "e")
+	if err := one.Create(ctx, own); err != nil {
+		t.Fatalf("g1 publishes its own keys: %v", err)
+	}
+	own.Spec.BackendConfig[submarinerv1.BackendStandbyKey] = "a"
+	refused(t, "g1 changes its standby key", one.Update(ctx, own), "belongs to cluster 'g2'")
+	if err := two.Create(ctx, keys("g2", "192.0.2.9", "a,b", "c"), client.DryRunAll); err != nil {
+		t.Errorf("g2's gateway moves to another address: %v", err)
+	}
+	victim.Spec.BackendConfig[submarinerv1.BackendDraining] = "0"
+	if err := two.Update(ctx, victim); err != nil {
+		t.Errorf("g2 updates its Endpoint: %v", err)
+	}
+}
+
 func TestMemberReadsNoSecretAndChangesNoRight(t *testing.T) {
 	h := openHub(t)
 	ctx := context.Background()

@@ -1,16 +1,22 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,25 +26,35 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 )
 
-// CredentialLife is how long a broker-info.subm can be used.
+// CredentialLife is the validity of a broker-info.subm.
 const CredentialLife = 24 * time.Hour
 
-// Clusterset is what all members share; it lies in the ConfigMap pelago-clusterset.
+// Clusterset is the settings that all members share, stored in the ConfigMap pelago-clusterset.
 type Clusterset struct {
 	// Mode is submariner or mcs.
 	Mode string
 	// HubID is the UID of the hub's namespace kube-system.
 	HubID string
-	// CustomDomains are DNS zones beside clusterset.local.
+	// CustomDomains are DNS zones in addition to clusterset.local.
 	CustomDomains []string
 	// Components is what the clusterset is for: connectivity, service-discovery.
 	Components []string
 	// Fabric is the range of the nodes' addresses between clusters: a /8 that config.CheckFabric accepts.
 	Fabric netip.Prefix
+	// AutoAccept: members get workloads without an administrator's `pelago clusters accept`. In Setup nil keeps the stored value.
+	AutoAccept *bool
+	// Hub are the addresses of the hub's API server, as far as it is known at deploy-broker.
+	Hub []netip.Addr
 }
 
-// keyFabric is the fabric's key in the ConfigMap pelago-clusterset.
-const keyFabric = "fabric-cidr"
+// Keys of the ConfigMap pelago-clusterset.
+const (
+	keyFabric = "fabric-cidr"
+	// keyAutoAccept is read by the policy pelago-member-clusters-unapproved.
+	keyAutoAccept = "auto-accept"
+	// keyHub is read by the policy pelago-clusters-hub.
+	keyHub = "hub-addresses"
+)
 
 // data is the ConfigMap's data.
 func (s Clusterset) data() map[string]string {
@@ -48,7 +64,48 @@ func (s Clusterset) data() map[string]string {
 		"custom-domains": strings.Join(s.CustomDomains, ","),
 		"components":     strings.Join(s.Components, ","),
 		keyFabric:        s.Fabric.String(),
+		keyHub:           joinAddresses(s.Hub),
 	}
+}
+
+func joinAddresses(addresses []netip.Addr) string {
+	var texts []string
+	for _, a := range addresses {
+		texts = append(texts, a.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+// HubAddresses are the addresses of the API server: those that its URL leads to and those that it reports as its own. Loopback
+// addresses, which no cluster can have, are left out.
+func HubAddresses(ctx context.Context, hub client.Client, server string) ([]netip.Addr, error) {
+	u, err := url.Parse(server)
+	if err != nil {
+		return nil, fmt.Errorf("read the hub's URL %q: %w", server, err)
+	}
+	// The name may resolve in the members' networks only. They resolve it themselves as well (control/agent/peering).
+	all, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+	var list discoveryv1.EndpointSliceList
+	if err := hub.List(ctx, &list, client.InNamespace(metav1.NamespaceDefault), client.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"}); err != nil {
+		return nil, fmt.Errorf("list the addresses of the hub's API servers: %w", err)
+	}
+	for _, s := range list.Items {
+		for _, e := range s.Endpoints {
+			for _, text := range e.Addresses {
+				if a, err := netip.ParseAddr(text); err == nil {
+					all = append(all, a)
+				}
+			}
+		}
+	}
+	var out []netip.Addr
+	for _, a := range all {
+		if a = a.Unmap().WithZone(""); !a.IsLoopback() {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out), nil
 }
 
 // ReadClusterset reads the ConfigMap pelago-clusterset.
@@ -61,6 +118,15 @@ func ReadClusterset(ctx context.Context, hub client.Client, namespace string) (C
 		return strings.FieldsFunc(cm.Data[key], func(r rune) bool { return r == ',' || r == ' ' })
 	}
 	set := Clusterset{Mode: cm.Data["mode"], HubID: cm.Data["hub-id"], CustomDomains: split("custom-domains"), Components: split("components")}
+	accept := cm.Data[keyAutoAccept] == "true"
+	set.AutoAccept = &accept
+	for _, text := range split(keyHub) {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return Clusterset{}, fmt.Errorf("read key %s of ConfigMap %s/%s at the hub: %w", keyHub, namespace, ClustersetConfigMap, err)
+		}
+		set.Hub = append(set.Hub, a)
+	}
 	var err error
 	if set.Fabric, err = netip.ParsePrefix(cm.Data[keyFabric]); err == nil {
 		err = config.CheckFabric(set.Fabric)
@@ -82,7 +148,14 @@ func Setup(ctx context.Context, hub client.Client, want Book, set Clusterset, ps
 		return nil, err
 	}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ClustersetConfigMap, Namespace: deploy.BrokerNamespace}}
-	if err := put(ctx, hub, cm, func() { cm.Data = set.data() }); err != nil {
+	if err := put(ctx, hub, cm, func() {
+		accept := cm.Data[keyAutoAccept]
+		if set.AutoAccept != nil {
+			accept = strconv.FormatBool(*set.AutoAccept)
+		}
+		cm.Data = set.data()
+		cm.Data[keyAutoAccept] = cmp.Or(accept, "false")
+	}); err != nil {
 		return nil, err
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: PSKSecret, Namespace: deploy.BrokerNamespace}}
@@ -125,7 +198,7 @@ func setupBook(ctx context.Context, hub client.Client, want Book) error {
 	return put(ctx, hub, cm, func() { cm.Data = data })
 }
 
-// setupFabric refuses a range that clusters have addresses of, and another one than clusters have joined with.
+// setupFabric refuses a range that overlaps those of registered clusters, and a change while clusters are registered.
 func setupFabric(ctx context.Context, hub client.Client, fabric netip.Prefix) error {
 	list := &submarinerv1.ClusterList{}
 	if err := hub.List(ctx, list, client.InNamespace(deploy.BrokerNamespace)); err != nil {

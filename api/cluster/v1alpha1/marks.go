@@ -16,7 +16,7 @@ const (
 	NameMaxLength = 48
 )
 
-// Taints that follow the condition Ready, and the one that cordons a cluster; all with the effect NoSchedule.
+// Taints that follow the condition Ready, and those that administrators set; all with the effect NoSchedule.
 const (
 	// TaintNotReady: Ready is False, or not known yet.
 	TaintNotReady = "cluster.karmada.io/not-ready"
@@ -24,6 +24,8 @@ const (
 	TaintUnreachable = "cluster.karmada.io/unreachable"
 	// TaintUnschedulable: a user has cordoned the cluster.
 	TaintUnschedulable = "cluster.karmada.io/unschedulable"
+	// TaintUnapproved: no administrator of the hub has accepted the cluster. No toleration covers it.
+	TaintUnapproved = "pelago.io/unapproved"
 )
 
 // ConditionReady says whether the cluster's API server is healthy.

@@ -7,19 +7,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Ready is the condition of that type, nil if nobody has set it yet.
+// Accepted reports whether an administrator of the hub lets workloads come to the cluster.
+func (c *Cluster) Accepted() bool {
+	return !slices.ContainsFunc(c.Spec.Taints, func(t Taint) bool { return t.Key == TaintUnapproved })
+}
+
+// Ready is the condition of that type, nil if it is not set yet.
 func (c *Cluster) Ready() *metav1.Condition {
 	return meta.FindStatusCondition(c.Status.Conditions, ConditionReady)
 }
 
-// Refused says whether the hub does not take the Cluster as a member, because of its spec.id.
+// Refused reports whether the hub refuses the Cluster as a member because of its spec.id.
 func (c *Cluster) Refused() bool {
 	r := c.Ready()
 	return r != nil && (r.Reason == ReasonClusterIDTaken || r.Reason == ReasonClusterIsHub)
 }
 
-// Member says whether the hub has taken the Cluster as a member: it has its finalizer and is not refused. That stays so until its
-// removal has ended.
+// Member reports whether the Cluster is a member of the hub: it has the hub's finalizer and is not refused. It remains one until
+// its removal has ended.
 func (c *Cluster) Member() bool {
 	return slices.Contains(c.Finalizers, FinalizerCluster) && !c.Refused()
 }

@@ -9,6 +9,8 @@ const (
 
 	ReasonAccepted        = "Accepted"
 	ReasonOverlappingCIDR = "OverlappingCIDR"
+	// ReasonUnroutableCIDR: a range of the cluster is larger than a /8, or hosts do not route it.
+	ReasonUnroutableCIDR  = "UnroutableCIDR"
 	ReasonWireMismatch    = "WireMismatch"
 	ReasonNoGateway       = "NoGateway"
 	ReasonInvalidEndpoint = "InvalidEndpoint"

@@ -18,16 +18,18 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// known is everything that decides about peers.
+// known is the input of peers.
 type known struct {
 	clusters  []submarinerv1.Cluster  // copies in the system namespace
 	endpoints []submarinerv1.Endpoint // copies in the system namespace
 	nodes     []corev1.Node           // of this cluster
+	peers     []v1alpha1.Peer         // as they were written last
+	hub       []netip.Addr            // of its API server
 }
 
-// peers computes one Peer for each remote cluster, with its condition. Clusters are judged in the order in which they
-// joined: where two clash, the older one stays. One that is without a gateway just now keeps what it has: the nodes go on
-// routing its ranges, and a younger one must not come and go with its gateways.
+// peers computes one Peer for each remote cluster, with its condition. Clusters are checked in the order in which they joined: of
+// two that overlap, the older one stays. A cluster without a gateway keeps its ranges: the nodes go on routing them, and a younger
+// cluster must not be accepted and refused with the gateways of another.
 func (o Options) peers(k known) ([]*v1alpha1.Peer, []problem) {
 	remote := slices.DeleteFunc(slices.Clone(k.clusters), func(c submarinerv1.Cluster) bool { return c.Spec.ClusterID == o.ClusterID })
 	slices.SortFunc(remote, func(a, b submarinerv1.Cluster) int {
@@ -60,7 +62,7 @@ func (o Options) peers(k known) ([]*v1alpha1.Peer, []problem) {
 	return out, problems
 }
 
-// admissible judges what a cluster is, whatever its gateways are.
+// admissible checks a cluster's ranges and index.
 func (o Options) admissible(c submarinerv1.Cluster, spec v1alpha1.PeerSpec, t *taken) verdict {
 	id := c.Spec.ClusterID
 	if own, other := len(o.GlobalCIDRs) > 0, len(c.Spec.GlobalCIDR) > 0; own != other {
@@ -69,9 +71,13 @@ func (o Options) admissible(c submarinerv1.Cluster, spec v1alpha1.PeerSpec, t *t
 			with, without = id, o.ClusterID
 		}
 		return verdict{reason: v1alpha1.ReasonGlobalnetMismatch, message: fmt.Sprintf(
-			"cluster %s has a GlobalCIDR and cluster %s has none: in one clusterset all have one or none; join one of them anew", with, without)}
+			"cluster %s has a GlobalCIDR and cluster %s has none: in one clusterset all have one or none; join one of them again", with, without)}
 	}
 	for _, r := range parsed(allocated(c)) {
+		if err := config.CheckRange(r); err != nil {
+			return verdict{reason: v1alpha1.ReasonUnroutableCIDR, message: fmt.Sprintf(
+				"cluster %s: %v: join it with other ranges, or use globalnet", id, err)}
+		}
 		if r.Overlaps(o.Fabric) {
 			return verdict{reason: v1alpha1.ReasonOverlappingCIDR, message: fmt.Sprintf(
 				"%s of cluster %s overlaps the clusterset's fabric range %s: give it another range, or deploy the broker with another --fabric-cidr", r, id, o.Fabric)}
@@ -126,7 +132,7 @@ func (o Options) peer(c submarinerv1.Cluster, index int32, endpoints []submarine
 	slices.SortFunc(peer.Spec.Gateways, func(a, b v1alpha1.PeerGateway) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Address, b.Address))
 	})
-	// While a gateway changes its address it may have two Endpoints for a moment.
+	// A gateway that changes its address has two Endpoints for a short time.
 	peer.Spec.Gateways = slices.CompactFunc(peer.Spec.Gateways, func(a, b v1alpha1.PeerGateway) bool { return a.Name == b.Name })
 	mine := map[string]string{}
 	peer.Spec.Gateways = slices.DeleteFunc(peer.Spec.Gateways, func(g v1alpha1.PeerGateway) bool {
@@ -152,7 +158,7 @@ func (o Options) peer(c submarinerv1.Cluster, index int32, endpoints []submarine
 	return peer, verdict{ok: true, reason: v1alpha1.ReasonAccepted, message: fmt.Sprintf("%d gateways are used", len(peer.Spec.Gateways))}
 }
 
-// parsed leaves out what is no prefix; claims reports it.
+// parsed leaves out texts that are no prefix; claims reports them.
 func parsed(texts []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, t := range texts {

@@ -112,7 +112,7 @@ func TestPeers(t *testing.T) {
 		},
 		"without globalnet": {
 			[]submarinerv1.Cluster{plain}, []submarinerv1.Endpoint{gateway("c2", "gw", "192.0.2.2", "10.8.0.0/16")},
-			[]string{"c2 gw=192.0.2.2:4500 False/GlobalnetMismatch: cluster g1 has a GlobalCIDR and cluster c2 has none: in one clusterset all have one or none; join one of them anew"},
+			[]string{"c2 gw=192.0.2.2:4500 False/GlobalnetMismatch: cluster g1 has a GlobalCIDR and cluster c2 has none: in one clusterset all have one or none; join one of them again"},
 		},
 		"overlap with the own services": {
 			[]submarinerv1.Cluster{remote("g2", 2, 0, "10.77.128.0/17")}, []submarinerv1.Endpoint{gateway("g2", "gw", "192.0.2.2", "10.77.128.0/17")},
@@ -197,7 +197,7 @@ func TestPeers(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			peers, problems := g1.peers(known{tt.clusters, tt.endpoints, []corev1.Node{node("gw", "192.0.2.1", nil)}})
+			peers, problems := g1.peers(known{clusters: tt.clusters, endpoints: tt.endpoints, nodes: []corev1.Node{node("gw", "192.0.2.1", nil)}})
 			if diff := cmp.Diff(tt.want, describe(peers)); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
@@ -248,7 +248,7 @@ func TestAcceptedPeersAreDisjoint(t *testing.T) {
 			}
 			indexes[p.Spec.ClusterIndex] = true
 		}
-		again, _ := g1.peers(known{rapid.Permutation(k.clusters).Draw(t, "clusters"), rapid.Permutation(k.endpoints).Draw(t, "endpoints"), nil})
+		again, _ := g1.peers(known{clusters: rapid.Permutation(k.clusters).Draw(t, "clusters"), endpoints: rapid.Permutation(k.endpoints).Draw(t, "endpoints")})
 		if diff := cmp.Diff(describe(peers), describe(again)); diff != "" {
 			t.Fatalf("-one order +another\n%s", diff)
 		}

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"net/url"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -41,7 +44,9 @@ type Options struct {
 	SystemNamespace string
 	BrokerNamespace string
 	HubID           string
-	Hub             *kube.Hub
+	// HubServer is the URL of the hub's API server.
+	HubServer string
+	Hub       *kube.Hub
 }
 
 // Setup adds the four controllers to the manager.
@@ -113,6 +118,29 @@ type reconciler struct {
 	Options
 	local  client.Client
 	events record.EventRecorder
+	// hub is the last known result of resolveHub, written by the one worker of peers-accept.
+	hub []netip.Addr
+}
+
+// resolveTimeout bounds a DNS query for the hub's name.
+const resolveTimeout = 2 * time.Second
+
+// resolveHub returns the addresses of the hub's API server; while its name does not resolve, the last known ones.
+func (r *reconciler) resolveHub(ctx context.Context) []netip.Addr {
+	u, err := url.Parse(r.HubServer)
+	if err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	if found, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname()); err == nil {
+		r.hub = r.hub[:0]
+		for _, a := range found {
+			r.hub = append(r.hub, a.Unmap().WithZone(""))
+		}
+		slices.SortFunc(r.hub, netip.Addr.Compare)
+	}
+	return r.hub
 }
 
 func (r *reconciler) controller(mgr ctrl.Manager, name string) *builder.Builder {
@@ -194,7 +222,12 @@ func (r *reconciler) accept(ctx context.Context, _ reconcile.Request) (reconcile
 		return reconcile.Result{}, fmt.Errorf("read Clusters, Endpoints, Peers and Nodes: %w", err)
 	}
 	owner := kube.Owner{HubID: r.HubID}
-	k := known{nodes: nodes.Items}
+	k := known{nodes: nodes.Items, hub: r.resolveHub(ctx)}
+	for _, p := range peers.Items {
+		if owner.Owns(&p) {
+			k.peers = append(k.peers, p)
+		}
+	}
 	for _, c := range clusters.Items {
 		if owner.Owns(&c) {
 			k.clusters = append(k.clusters, c)

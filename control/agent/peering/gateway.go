@@ -1,10 +1,10 @@
 package peering
 
 import (
-	"encoding/base64"
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,16 +14,17 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 )
 
-// wireGuardKey is the length of a public key (Curve25519), bytes.
-const wireGuardKey = 32
+// wireGuardKey matches a public key (32 bytes) in canonical base64. Decoders accept other spellings of the same bytes, by which a
+// copied key would pass for a different one.
+var wireGuardKey = regexp.MustCompile(`^[A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=$`)
 
-// ownFields are the keys of backend_config that a PeerGateway has fields for; the others are its identity.
+// ownFields are the keys of backend_config that PeerGateway has fields for; the others are copied to Identity.
 var ownFields = []string{
 	submarinerv1.BackendUDPPort, submarinerv1.BackendClusterIndex, submarinerv1.BackendNodeIndex, submarinerv1.BackendWireVersion,
 	submarinerv1.BackendFabricIP, submarinerv1.BackendTunnels, submarinerv1.BackendNATTDiscoveryPort, submarinerv1.BackendLoadBalancer,
 }
 
-// gateway checks one Endpoint and says how this cluster reaches it.
+// gateway checks one Endpoint and returns how this cluster reaches it.
 func (o Options) gateway(c submarinerv1.Cluster, index int32, e submarinerv1.Endpoint) (v1alpha1.PeerGateway, verdict) {
 	var g v1alpha1.PeerGateway
 	settings := e.Spec.BackendConfig
@@ -85,7 +86,7 @@ func (o Options) gateway(c submarinerv1.Cluster, index int32, e submarinerv1.End
 	return g, verdict{ok: true}
 }
 
-// addresses are a gateway's two addresses as texts of one form. The one that it says to be used has to be there.
+// addresses returns a gateway's two addresses in canonical form. The one that nat_enabled selects is required.
 func addresses(e submarinerv1.EndpointSpec) (private, public string, err error) {
 	for _, a := range []struct {
 		field, text string
@@ -99,12 +100,12 @@ func addresses(e submarinerv1.EndpointSpec) (private, public string, err error) 
 		if err != nil {
 			return "", "", fmt.Errorf("%s %q is no IP address", a.field, a.text)
 		}
-		*a.out = ip.String()
+		*a.out = ip.Unmap().String()
 	}
 	return private, public, nil
 }
 
-// discoveryPort is the UDP port at which a gateway answers NAT discovery; 0: it does not.
+// discoveryPort is the UDP port on which a gateway answers NAT discovery; 0: none.
 func discoveryPort(settings map[string]string) (int32, error) {
 	if text := settings[submarinerv1.BackendNATTDiscoveryPort]; text != "" && text != "0" {
 		return number(text)
@@ -112,8 +113,8 @@ func discoveryPort(settings map[string]string) (int32, error) {
 	return 0, nil
 }
 
-// fabricOf is the fabric address of a gateway, which follows from its indexes: one that claims another would take the
-// packets of another node. Endpoints of the former version claim none.
+// fabricOf is the fabric address of a gateway. It follows from the indexes; a gateway with a different address would receive the
+// packets of another node. Endpoints of the former version carry none.
 func (o Options) fabricOf(settings map[string]string, cluster, node int32) (netip.Addr, error) {
 	want, err := config.FabricAddress(o.Fabric, uint16(cluster), uint16(node))
 	if err != nil {
@@ -126,7 +127,7 @@ func (o Options) fabricOf(settings map[string]string, cluster, node int32) (neti
 	return want, nil
 }
 
-// wire checks what an Endpoint says of its wire and returns the number of tunnels.
+// wire checks the wire settings of an Endpoint and returns the number of tunnels.
 func wire(driver string, settings map[string]string) (int32, error) {
 	tunnels := int32(1)
 	if text, ok := settings[submarinerv1.BackendTunnels]; ok {
@@ -148,23 +149,34 @@ func wire(driver string, settings map[string]string) (int32, error) {
 	return tunnels, nil
 }
 
-// wireGuardKeys checks the keys of a WireGuard gateway.
+// wireGuardKeys checks the form and the number of a WireGuard gateway's keys; taken.distinct checks that they are its own.
 func wireGuardKeys(tunnels int32, settings map[string]string) error {
 	const remedy = "see that pelago-node is ready on that gateway: it makes the keys and reports them in its NodeIndex"
-	text := settings[submarinerv1.BackendPublicKey]
-	if text == "" {
-		return fmt.Errorf("it has no %s, without which nobody can encrypt for it: %s", submarinerv1.BackendPublicKey, remedy)
+	if settings[submarinerv1.BackendPublicKey] == "" {
+		return fmt.Errorf("it has no %s, without which no peer can encrypt for it: %s", submarinerv1.BackendPublicKey, remedy)
 	}
-	keys := strings.Split(text, ",")
-	for _, key := range keys {
-		if raw, err := base64.StdEncoding.DecodeString(key); err != nil || len(raw) != wireGuardKey {
-			return fmt.Errorf("%s %q is not %d bytes in base64: %s", submarinerv1.BackendPublicKey, key, wireGuardKey, remedy)
+	for _, field := range []string{submarinerv1.BackendPublicKey, submarinerv1.BackendStandbyKey} {
+		for _, key := range keysOf(settings[field]) {
+			if !wireGuardKey.MatchString(key) {
+				return fmt.Errorf("%s %q is not 32 bytes in base64: %s", field, key, remedy)
+			}
 		}
 	}
-	if len(keys) != int(tunnels) {
-		return fmt.Errorf("it has %d tunnels and %d keys in %s, want one for each: %s", tunnels, len(keys), submarinerv1.BackendPublicKey, remedy)
+	if n := len(keysOf(settings[submarinerv1.BackendPublicKey])); n != int(tunnels) {
+		return fmt.Errorf("it has %d tunnels and %d keys in %s, want one for each: %s", tunnels, n, submarinerv1.BackendPublicKey, remedy)
+	}
+	if standby := keysOf(settings[submarinerv1.BackendStandbyKey]); len(standby) > 1 {
+		return fmt.Errorf("it has %d keys in %s, want one at most: %s", len(standby), submarinerv1.BackendStandbyKey, remedy)
 	}
 	return nil
+}
+
+// keysOf splits a field of backend_config into its keys.
+func keysOf(field string) []string {
+	if field == "" {
+		return nil
+	}
+	return strings.Split(field, ",")
 }
 
 // claims checks that an Endpoint claims only what `pelago join` allocated to its cluster.

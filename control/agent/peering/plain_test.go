@@ -2,6 +2,7 @@ package peering
 
 import (
 	"encoding/base64"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -54,7 +55,7 @@ func TestPeersWithoutGlobalnet(t *testing.T) {
 			"False/OverlappingCIDR: 10.77.128.0/17 of cluster c2 overlaps 10.77.0.0/16 of the services of this cluster c1: give one of them another range, or use globalnet"},
 		"with globalnet": {remote("c2", 2, 0, "120.2.0.0/24"), func(s *submarinerv1.EndpointSpec) { s.Subnets = nil },
 			[]string{"120.2.0.0/24"},
-			"False/GlobalnetMismatch: cluster c2 has a GlobalCIDR and cluster c1 has none: in one clusterset all have one or none; join one of them anew"},
+			"False/GlobalnetMismatch: cluster c2 has a GlobalCIDR and cluster c1 has none: in one clusterset all have one or none; join one of them again"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -62,7 +63,7 @@ func TestPeersWithoutGlobalnet(t *testing.T) {
 			if strings.HasPrefix(tt.want, "False/Glob") {
 				e.Spec.Subnets = nil
 			}
-			peers, _ := c1("vxlan").peers(known{[]submarinerv1.Cluster{tt.cluster}, []submarinerv1.Endpoint{e}, nil})
+			peers, _ := c1("vxlan").peers(known{clusters: []submarinerv1.Cluster{tt.cluster}, endpoints: []submarinerv1.Endpoint{e}})
 			c := meta.FindStatusCondition(peers[0].Status.Conditions, v1alpha1.PeerAccepted)
 			got := string(c.Status) + "/" + c.Reason + ": " + c.Message
 			if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -72,6 +73,37 @@ func TestPeersWithoutGlobalnet(t *testing.T) {
 				t.Errorf("routed -want +got\n%s", diff)
 			}
 		})
+	}
+}
+
+// Each member refuses ranges that it must not route to another cluster, whatever the hub accepted.
+func TestUnroutableRangesAreRefused(t *testing.T) {
+	for pods, want := range map[string]string{
+		"10.8.0.0/16":        "",
+		"169.254.169.254/32": "UnroutableCIDR: cluster c3: range 169.254.169.254/32 overlaps 169.254.0.0/16 (link-local)",
+		"127.0.0.0/8":        "UnroutableCIDR: cluster c3: range 127.0.0.0/8 overlaps 127.0.0.0/8 (loopback)",
+		"224.0.0.0/24":       "UnroutableCIDR: cluster c3: range 224.0.0.0/24 overlaps 224.0.0.0/4 (multicast)",
+		"0.0.0.0/32":         "UnroutableCIDR: cluster c3: range 0.0.0.0/32 overlaps 0.0.0.0/8 (unspecified)",
+		"64.0.0.0/7":         "UnroutableCIDR: cluster c3: range 64.0.0.0/7 is larger than a /8",
+		"fe80::/10":          "UnroutableCIDR: cluster c3: range fe80::/10 overlaps fe80::/10 (link-local)",
+		"203.0.113.7/32":     "OverlappingCIDR: 203.0.113.7/32 of cluster c3 overlaps 203.0.113.7/32 of the hub's API server",
+		"192.0.2.0/30":       "OverlappingCIDR: 192.0.2.0/30 of cluster c3 overlaps 192.0.2.1/32 of node gw of this cluster c1",
+		"198.51.100.0/24":    "OverlappingCIDR: 198.51.100.0/24 of cluster c3 overlaps 198.51.100.1/32 of node gw of this cluster c1",
+	} {
+		gw := node("gw", "192.0.2.1", nil)
+		gw.Status.Addresses = append(gw.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "198.51.100.1"})
+		peers, _ := c1("vxlan").peers(known{
+			clusters:  []submarinerv1.Cluster{plain("c2", 2, "10.9.0.0/16", "10.89.0.0/16"), plain("c3", 3, pods, "10.88.0.0/16")},
+			endpoints: []submarinerv1.Endpoint{gateway("c2", "gw", "192.0.2.200", "10.9.0.0/16"), gateway("c3", "gw", "203.0.113.3", "10.88.0.0/16")},
+			nodes:     []corev1.Node{gw}, hub: []netip.Addr{netip.MustParseAddr("203.0.113.7")},
+		})
+		c := peers[1].Status.Conditions[0]
+		if want == "" && !accepted(peers[1].Status) || want != "" && !strings.HasPrefix(c.Reason+": "+c.Message, want) {
+			t.Errorf("%s: %s %s: %s; want %q", pods, c.Status, c.Reason, c.Message, want)
+		}
+		if !accepted(peers[0].Status) {
+			t.Errorf("%s: the other cluster is refused: %v", pods, describe(peers[:1]))
+		}
 	}
 }
 
@@ -87,10 +119,17 @@ func TestIdentityOfAWireGuardGateway(t *testing.T) {
 	}{
 		"one key":             {map[string]string{"publicKey": key('a')}, ""},
 		"a key for each":      {map[string]string{"publicKey": key('a') + "," + key('b'), "tunnels": "2", "natt-discovery-port": "4490"}, ""},
-		"no key":              {nil, "it has no publicKey, without which nobody can encrypt for it: see that pelago-node is ready on that gateway"},
+		"no key":              {nil, "it has no publicKey, without which no peer can encrypt for it: see that pelago-node is ready on that gateway"},
 		"a key that is none":  {map[string]string{"publicKey": "c2hvcnQ="}, `publicKey "c2hvcnQ=" is not 32 bytes in base64`},
 		"too few keys":        {map[string]string{"publicKey": key('a'), "tunnels": "2"}, "it has 2 tunnels and 1 keys in publicKey"},
 		"one key twice":       {map[string]string{"publicKey": key('a') + "," + key('a'), "tunnels": "2"}, "which gateway gw of cluster c2 has already"},
+		"a standby key":       {map[string]string{"publicKey": key('a'), "publicKeyStandby": key('b')}, ""},
+		"no standby key":      {map[string]string{"publicKey": key('a'), "publicKeyStandby": "c2hvcnQ="}, `publicKeyStandby "c2hvcnQ=" is not 32 bytes`},
+		"two standby keys":    {map[string]string{"publicKey": key('a'), "publicKeyStandby": key('b') + "," + key('c')}, "2 keys in publicKeyStandby"},
+		"its key as standby":  {map[string]string{"publicKey": key('a'), "publicKeyStandby": key('a')}, "which gateway gw of cluster c2 has already"},
+		"our key as standby":  {map[string]string{"publicKey": key('a'), "publicKeyStandby": key('z')}, "which this cluster c1 has already"},
+		"another spelling":    {map[string]string{"publicKey": key('a')[:42] + "F="}, "is not 32 bytes in base64"},
+		"with a line break":   {map[string]string{"publicKey": key('a') + "\n"}, "is not 32 bytes in base64"},
 		"the key of our own":  {map[string]string{"publicKey": key('z')}, "which this cluster c1 has already"},
 		"tunnels without end": {map[string]string{"publicKey": key('a'), "tunnels": "many"}, `tunnels: "many" is no number from 1 to 4`},
 	}
@@ -104,7 +143,8 @@ func TestIdentityOfAWireGuardGateway(t *testing.T) {
 					s.BackendConfig[k] = v
 				}
 			})
-			peers, _ := c1("wireguard").peers(known{[]submarinerv1.Cluster{plain("c2", 2, "10.8.0.0/16", "10.88.0.0/16")}, []submarinerv1.Endpoint{own, e}, nil})
+			peers, _ := c1("wireguard").peers(known{
+				clusters: []submarinerv1.Cluster{plain("c2", 2, "10.8.0.0/16", "10.88.0.0/16")}, endpoints: []submarinerv1.Endpoint{own, e}})
 			c := meta.FindStatusCondition(peers[0].Status.Conditions, v1alpha1.PeerAccepted)
 			if tt.want != "" {
 				if c.Reason != v1alpha1.ReasonInvalidEndpoint || !strings.Contains(c.Message, tt.want) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -13,22 +12,24 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 )
 
-// claim is ranges that are in use and by whom.
+// claim is a user of ranges.
 type claim struct {
 	who    string
 	ranges []netip.Prefix
 }
 
-// taken is what the clusters that were judged so far, this one among them, have.
+// taken is what this cluster and the remote clusters checked so far have.
 type taken struct {
 	claims  []claim
 	indexes map[int32]string // cluster index → cluster
-	// gateways leads from what a wire tells gateways apart by, an outer address or a key, to whose it is.
+	// gateways maps what a wire identifies gateways by, an outer address or a key, to its gateway.
 	gateways map[string]string
-	nodes    map[string]string // address of a node of this cluster → node
+	// held maps the same to the id of the cluster that has it in its accepted Peer and still publishes it.
+	held  map[string]string
+	nodes map[string]string // address of a node of this cluster → node
 }
 
-// taken begins with what this cluster has.
+// taken returns what this cluster has, and which identities accepted Peers hold.
 func (o Options) taken(k known) *taken {
 	t := &taken{
 		claims: []claim{
@@ -37,6 +38,10 @@ func (o Options) taken(k known) *taken {
 			{fmt.Sprintf("the GlobalCIDR of this cluster %s", o.ClusterID), o.GlobalCIDRs},
 		},
 		indexes: map[int32]string{int32(o.ClusterIndex): o.ClusterID}, gateways: map[string]string{}, nodes: map[string]string{},
+		held: map[string]string{},
+	}
+	for _, a := range k.hub {
+		t.claims = append(t.claims, claim{"the hub's API server", []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}})
 	}
 	for i := range k.nodes {
 		n := &k.nodes[i]
@@ -48,27 +53,71 @@ func (o Options) taken(k known) *taken {
 	}
 	for i := range k.endpoints {
 		if e := &k.endpoints[i]; e.Spec.ClusterID == o.ClusterID {
-			for _, key := range strings.Split(e.Spec.BackendConfig[submarinerv1.BackendPublicKey], ",") {
+			for _, key := range publicKeys(e.Spec.BackendConfig) {
 				t.gateways[key] = "this cluster " + o.ClusterID
 			}
 		}
 	}
-	delete(t.gateways, "")
+	o.hold(t, k)
 	return t
 }
 
-// nodeAddresses are a node's addresses inside its cluster.
+// hold fills held: an identity stays with the cluster of the Peer that has it, for as long as one of its Endpoints publishes it.
+// No order among the hub's objects tells who published a key first: a member chooses when to rewrite its Endpoint, and
+// creationTimestamp does not change with its content. The Peer in this cluster's API server is written by this cluster alone and
+// survives restarts. Members that have no Peer yet rely on the hub, which refuses a key that another cluster publishes (policy
+// pelago-endpoint-keys).
+func (o Options) hold(t *taken, k known) {
+	publishes := map[string]map[string]bool{}
+	for i := range k.endpoints {
+		s := &k.endpoints[i].Spec
+		if publishes[s.ClusterID] == nil {
+			publishes[s.ClusterID] = map[string]bool{}
+		}
+		for _, key := range append(publicKeys(s.BackendConfig), canonical(s.PrivateIP), canonical(s.PublicIP)) {
+			publishes[s.ClusterID][key] = true
+		}
+	}
+	for i := range k.peers {
+		if p := &k.peers[i]; accepted(p.Status) {
+			for _, g := range p.Spec.Gateways {
+				for _, key := range distinguishing(g) {
+					if publishes[p.Name][key] {
+						t.held[key] = p.Name
+					}
+				}
+			}
+		}
+	}
+}
+
+// canonical is an address as gateway writes it into a Peer.
+func canonical(address string) string {
+	if ip, err := netip.ParseAddr(address); err == nil {
+		return ip.Unmap().String()
+	}
+	return address
+}
+
+// publicKeys are the WireGuard keys of a gateway, that of the standby tunnel last: WireGuard identifies a peer by any of them.
+func publicKeys(settings map[string]string) []string {
+	return append(keysOf(settings[submarinerv1.BackendPublicKey]), keysOf(settings[submarinerv1.BackendStandbyKey])...)
+}
+
+// nodeAddresses are a node's own addresses.
 func nodeAddresses(n *corev1.Node) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range n.Status.Addresses {
-		if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+		if ip, err := netip.ParseAddr(a.Address); err == nil && (a.Type == corev1.NodeInternalIP || a.Type == corev1.NodeExternalIP) {
 			out = append(out, ip)
 		}
 	}
 	return out
 }
 
-// add enters a cluster that is accepted.
+// add enters an accepted cluster. The addresses of its gateways are no claims: a member changes them at any time, and could have
+// another cluster refused by an address of that one's range. Ranges with a gateway's address are refused at the hub, before they
+// are registered.
 func (t *taken) add(id string, spec v1alpha1.PeerSpec) {
 	t.claims = append(t.claims, claim{"cluster " + id, parsed(spec.Subnets)})
 	t.indexes[spec.ClusterIndex] = id
@@ -79,20 +128,20 @@ func (t *taken) add(id string, spec v1alpha1.PeerSpec) {
 	}
 }
 
-// distinguishing is what the wire knows a gateway by: the vxlan wire its outer address, wireguard its keys. Behind one NAT
-// several gateways may have one address.
+// distinguishing is what the wire identifies a gateway by: vxlan its outer address, wireguard its keys. Several gateways behind
+// one NAT may share an address.
 func distinguishing(g v1alpha1.PeerGateway) []string {
 	switch g.Wire {
 	case config.CableVXLAN:
 		return []string{g.Address}
 	case config.CableWireGuard:
-		return strings.Split(g.Identity[submarinerv1.BackendPublicKey], ",")
+		return publicKeys(g.Identity)
 	}
 	return nil
 }
 
-// elsewhere leaves out a gateway's private address where a node of this cluster has it: both clusters' networks use one range,
-// so it cannot be reached there. One of which nothing else is known may still call, over a wire that proves who it is.
+// elsewhere removes a gateway's private address if a node of this cluster has the same: both networks use one range, so the
+// gateway cannot be reached there. Without a public address it may still connect, over a wire that authenticates it.
 func (t *taken) elsewhere(g *v1alpha1.PeerGateway) {
 	if _, ours := t.nodes[g.PrivateAddress]; !ours || g.Wire == config.CableVXLAN || g.NATTPort == 0 {
 		return
@@ -103,8 +152,8 @@ func (t *taken) elsewhere(g *v1alpha1.PeerGateway) {
 	g.PrivateAddress = ""
 }
 
-// distinct refuses a gateway that another's packets would go to. mine has those of its own cluster that were found good,
-// and gets this one: of two with one address or key the first has it.
+// distinct refuses a gateway whose address or key belongs to another one. mine has those of its own cluster that passed, and
+// receives this one's.
 func (t *taken) distinct(id string, g v1alpha1.PeerGateway, mine map[string]string) verdict {
 	me := fmt.Sprintf("gateway %s of cluster %s", g.Name, id)
 	if who, ok := t.nodes[g.Address]; ok {
@@ -113,6 +162,9 @@ func (t *taken) distinct(id string, g v1alpha1.PeerGateway, mine map[string]stri
 	keys := distinguishing(g)
 	for i, key := range keys {
 		who := t.gateways[key]
+		if holder := t.held[key]; who == "" && holder != "" && holder != id {
+			who = "cluster " + holder
+		}
 		if who == "" {
 			who = mine[key]
 		}
@@ -129,7 +181,7 @@ func (t *taken) distinct(id string, g v1alpha1.PeerGateway, mine map[string]stri
 	return verdict{ok: true}
 }
 
-// overlap is the first clash of a cluster's ranges with what is taken.
+// overlap reports the first range of a cluster that overlaps what is taken.
 func (t *taken) overlap(id string, ranges []netip.Prefix) verdict {
 	for _, r := range ranges {
 		for _, c := range t.claims {
@@ -142,7 +194,7 @@ func (t *taken) overlap(id string, ranges []netip.Prefix) verdict {
 	return verdict{ok: true}
 }
 
-// allocated is what belongs to a cluster: its GlobalCIDRs, else its pod and service ranges.
+// allocated is a cluster's GlobalCIDRs, else its pod and service ranges.
 func allocated(c submarinerv1.Cluster) []string {
 	if len(c.Spec.GlobalCIDR) > 0 {
 		return slices.Clone(c.Spec.GlobalCIDR)
@@ -150,8 +202,7 @@ func allocated(c submarinerv1.Cluster) []string {
 	return slices.Concat(c.Spec.ClusterCIDR, c.Spec.ServiceCIDR)
 }
 
-// routed is what of it is routed there, IPv4, and without globalnet the cluster's share of the fabric: the sources of its
-// nodes.
+// routed is the IPv4 part of allocated, and without globalnet the cluster's share of the fabric, from which its nodes send.
 func (o Options) routed(c submarinerv1.Cluster, index int32) []string {
 	out := slices.DeleteFunc(allocated(c), func(text string) bool {
 		p, err := netip.ParsePrefix(text)
@@ -163,7 +214,7 @@ func (o Options) routed(c submarinerv1.Cluster, index int32) []string {
 	return out
 }
 
-// fabricShare is the part of the fabric that is routed to a cluster: without globalnet its /18.
+// fabricShare is the /18 of the fabric that is routed to a cluster; with globalnet there is none.
 func (o Options) fabricShare(c submarinerv1.Cluster, index int32) (string, bool) {
 	if len(c.Spec.GlobalCIDR) > 0 {
 		return "", false

@@ -33,7 +33,7 @@ func (w *Walk) Install(ctx context.Context) error {
 			return err
 		}
 	}
-	deploy := []string{"deploy-broker", "--context", "hub"}
+	deploy := []string{"deploy-broker", "--context", "hub", "--auto-accept"}
 	if !w.Plain {
 		deploy = append(deploy, "--globalnet", "--globalnet-cidr-range", GlobalRange)
 	}
