@@ -6,6 +6,7 @@ package policy
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,6 +34,7 @@ type reconciler struct {
 	client client.Client
 	live   client.Reader
 	fresh  func() (client.Object, func() policy)
+	stale  *kube.StaleCaches[ctrl.Request]
 	// written are the versions that our own writes made.
 	written kube.Expectations[client.ObjectKey]
 }
@@ -41,10 +43,14 @@ type reconciler struct {
 func Setup(mgr ctrl.Manager) error {
 	for name, fresh := range policyKinds {
 		o, _ := fresh()
-		err := ctrl.NewControllerManagedBy(mgr).Named(name).
+		stale, err := kube.NewStaleCaches[ctrl.Request](name, slog.Default(), mgr.GetEventRecorderFor("pelago-hub"))
+		if err != nil {
+			return fmt.Errorf("set up the controller of policies %s: %w", name, err)
+		}
+		err = ctrl.NewControllerManagedBy(mgr).Named(name).
 			For(o).
 			WithOptions(kube.HubControllerOptions(workers)).
-			Complete(&reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), fresh: fresh})
+			Complete(&reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), fresh: fresh, stale: stale})
 		if err != nil {
 			return fmt.Errorf("set up the controller of policies %s: %w", name, err)
 		}
@@ -54,7 +60,8 @@ func Setup(mgr ctrl.Manager) error {
 
 // Reconcile looks after one policy.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return kube.Result(r.reconcile(ctx, req.NamespacedName))
+	wait, err := r.reconcile(ctx, req.NamespacedName)
+	return r.stale.Result(req, wait, err)
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.Duration, error) {
@@ -65,7 +72,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.
 	}
 	p := read()
 	if r.written.Stale(key, p.GetResourceVersion(), time.Now()) {
-		return kube.RequeueStale, nil
+		return 0, kube.StaleCache(p.Object, p.GetResourceVersion(), "that of our last write")
 	}
 	if p.GetDeletionTimestamp() != nil {
 		return r.release(ctx, p)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -36,7 +37,7 @@ type BindingOptions struct {
 
 const (
 	defaultWorkers = 16
-	// firstRetry and lastRetry bound the pauses after a failure, and those in which a cache that is behind is waited for.
+	// firstRetry and lastRetry bound the backoff after a failure.
 	firstRetry, lastRetry = 20 * time.Millisecond, 15 * time.Second
 	// goneAgain is when Works that are being deleted are looked at again if no event comes.
 	goneAgain = 5 * time.Second
@@ -51,8 +52,7 @@ type reconciler struct {
 	live     client.Reader // past the cache, for what must not be decided from an old picture
 	recorder record.EventRecorder
 	writer   *Writer
-	// waits counts how often in a row a binding has waited for the cache.
-	waits    workqueue.TypedRateLimiter[reconcile.Request]
+	stale    *kube.StaleCaches[reconcile.Request]
 	duration durations
 	orphans  *orphans
 }
@@ -67,9 +67,12 @@ func SetupBindings(mgr ctrl.Manager, o BindingOptions) error {
 	}
 	r := &reconciler{
 		BindingOptions: o, client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
-		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()), waits: limiter(),
+		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()),
 	}
 	var err error
+	if r.stale, err = kube.NewStaleCaches[reconcile.Request]("works", slog.Default(), r.recorder); err != nil {
+		return fmt.Errorf("set up the controller of Works: %w", err)
+	}
 	if r.duration, err = newDurations(); err != nil {
 		return fmt.Errorf("set up the controller of Works: %w", err)
 	}
@@ -86,18 +89,22 @@ func limiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
 }
 
-// Reconcile brings the Works of one binding in line.
+// Reconcile writes the Works of one binding.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	wait, err := r.reconcile(ctx, req)
+	return r.stale.Result(req, wait, err)
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (time.Duration, error) {
 	b := newBinding(req.NamespacedName)
 	if err := r.client.Get(ctx, req.NamespacedName, b.Object); err != nil {
-		r.waits.Forget(req)
 		if !apierrors.IsNotFound(err) {
-			return reconcile.Result{}, err
+			return 0, err
 		}
 		if wait, err := r.released(ctx, req); wait > 0 || err != nil {
-			return kube.Result(wait, err)
+			return wait, err
 		}
-		return kube.Result(r.orphaned(ctx, req))
+		return r.orphaned(ctx, req)
 	}
 	r.orphans.note(req, nil)
 	begin := time.Now()
@@ -108,21 +115,17 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	} else {
 		again, err = r.sync(ctx, b)
 	}
-	if errors.Is(err, ErrStaleCache) {
-		return reconcile.Result{RequeueAfter: r.waits.When(req)}, nil
+	if !errors.As(err, new(*kube.StaleCacheError)) {
+		r.duration.observe(begin, err)
 	}
-	r.waits.Forget(req)
-	r.duration.observe(begin, err)
-	return kube.Result(again, err)
+	return again, err
 }
 
 // sync writes the Works of a binding in the order that never leaves a template nowhere.
 func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error) {
 	in, err := r.input(ctx, b)
 	if err != nil || in == nil {
-		if !errors.Is(err, ErrStaleCache) {
-			r.failed(b, nil, err)
-		}
+		r.failed(b, nil, err)
 		return 0, err
 	}
 	plan, err := DesiredWorks(in)
@@ -130,7 +133,7 @@ func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error)
 		r.failed(b, in.Template, fmt.Errorf("make the Works of %s: %w", b.title(), err))
 		return 0, err
 	}
-	if len(plan.Purge)+len(plan.Surplus) > 0 { // a cache may be older than the decision: nothing is taken away on its word
+	if len(plan.Purge)+len(plan.Surplus) > 0 { // the cached binding may be older than the decision
 		if err := r.unchanged(ctx, b); err != nil {
 			return 0, err
 		}
@@ -154,17 +157,17 @@ func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error)
 	return 0, err
 }
 
-// unchanged is manifest.ErrBehind if the binding at the server is another one than that which was read.
+// unchanged is a StaleCacheError if the API server has another spec of the binding than the cache.
 func (r *reconciler) unchanged(ctx context.Context, b Binding) error {
 	now := newBinding(client.ObjectKeyFromObject(b))
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(b), now.Object); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			return ErrStaleCache
+			return kube.StaleCache(b.Object, b.GetResourceVersion(), "none")
 		}
 		return fmt.Errorf("read %s: %w", b.title(), err)
 	}
 	if now.GetUID() != b.GetUID() || now.GetGeneration() != b.GetGeneration() {
-		return ErrStaleCache
+		return kube.StaleCache(b.Object, b.GetResourceVersion(), now.GetResourceVersion())
 	}
 	return nil
 }
