@@ -7,9 +7,7 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
@@ -28,19 +26,19 @@ func leaves(before, after []workv1alpha2.TargetCluster) bool {
 // made from. Their informers are independent: after a start or an outage that of policies may lag by seconds, and the combination of
 // a new template with an old policy may remove a template from a cluster that has it before and after.
 func (r *reconciler) confirm(ctx context.Context, w wish) error {
-	if err := r.confirmOne(ctx, w.template, w.template.GroupVersionKind()); err != nil || w.policy == nil {
+	if err := r.confirmOne(ctx, w.template, example(w.template.GroupVersionKind())); err != nil || w.policy == nil {
 		return err
 	}
-	kind := "PropagationPolicy"
+	var now client.Object = &policyv1alpha1.PropagationPolicy{}
 	if w.policy.clusterWide {
-		kind = "ClusterPropagationPolicy"
+		now = &policyv1alpha1.ClusterPropagationPolicy{}
 	}
-	return r.confirmOne(ctx, w.policy.Object, policyv1alpha1.GroupVersion.WithKind(kind))
+	return r.confirmOne(ctx, w.policy.Object, now)
 }
 
-func (r *reconciler) confirmOne(ctx context.Context, cached client.Object, gvk schema.GroupVersionKind) error {
-	now := &metav1.PartialObjectMetadata{}
-	now.SetGroupVersionKind(gvk)
+// confirmOne reads an object into now, which has the type of the cached one. A read of metadata alone is not comparable: the API
+// server computes annotations of some kinds (DaemonSet: deprecated.daemonset.template.generation) from the whole object.
+func (r *reconciler) confirmOne(ctx context.Context, cached, now client.Object) error {
 	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(cached), now); {
 	case apierrors.IsNotFound(err):
 		return kube.StaleCache(cached, cached.GetResourceVersion(), "none")
