@@ -203,7 +203,7 @@ func (r *reconciler) bind(ctx context.Context, key Key, w wish) (time.Duration, 
 		return 0, err
 	}
 	if !b.exists() {
-		return 0, r.remove(ctx, key, w.have, "on which nothing depends any more")
+		return 0, r.detach(ctx, key, w.have)
 	}
 	d, err := r.decide(ctx, b, w.policy != nil && w.policy.removes())
 	if err != nil {
@@ -303,6 +303,22 @@ func (r *reconciler) unwritten(ctx context.Context, b binding, d decided, failur
 		}
 	}
 	d.drop()
+}
+
+// detach deletes the binding of a template on which no other depends any more. Before that it is written without requiredBy:
+// control/hub/work keeps the Works of a binding that is deleted while its template exists, but for one that names no cluster.
+func (r *reconciler) detach(ctx context.Context, key Key, have binding) error {
+	if !have.exists() {
+		return nil
+	}
+	b := have.copy()
+	requireBy(b, nil)
+	if !same(have, b) {
+		if err := r.write(ctx, key, have, b); err != nil {
+			return err
+		}
+	}
+	return r.remove(ctx, key, b, "on which nothing depends any more")
 }
 
 // remove deletes a binding; why is said of its template.
