@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -31,6 +32,8 @@ type BindingOptions struct {
 	Interpreter *kinds.Interpreter
 	// Workers is how many bindings are worked on at a time; 0: 16.
 	Workers int
+	// Skips gets the override rules that are skipped; nil: they are not reported.
+	Skips *policy.Skips
 	// OrphanAfter is how long the binding that a Work names may be missing before this is told; 0: a minute.
 	OrphanAfter time.Duration
 }
@@ -64,6 +67,9 @@ func SetupBindings(mgr ctrl.Manager, o BindingOptions) error {
 	}
 	if o.OrphanAfter == 0 {
 		o.OrphanAfter = defaultOrphanAfter
+	}
+	if o.Skips == nil {
+		o.Skips = &policy.Skips{}
 	}
 	r := &reconciler{
 		BindingOptions: o, client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
@@ -101,6 +107,7 @@ func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (time
 		if !apierrors.IsNotFound(err) {
 			return 0, err
 		}
+		r.Skips.Report(title(req.NamespacedName), nil)
 		if wait, err := r.released(ctx, req); wait > 0 || err != nil {
 			return wait, err
 		}
@@ -144,6 +151,7 @@ func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error)
 	if len(plan.Wait) > 0 {
 		return goneAgain, nil
 	}
+	r.Skips.Report(b.title(), plan.Skipped)
 	template := OfReference(b.Spec.Resource)
 	err = errors.Join(r.writer.Create(ctx, template, plan.Create), r.writer.Update(ctx, template, plan.Update))
 	r.report(b, in.Template, plan, err)

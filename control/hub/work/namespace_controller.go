@@ -20,6 +20,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -31,6 +32,8 @@ type NamespaceOptions struct {
 	// OptIn has only those namespaces go to the members that are labelled pelago.io/propagate=true: for a hub with namespaces of
 	// its own.
 	OptIn bool
+	// Skips gets the override rules that are skipped; nil: they are not reported.
+	Skips *policy.Skips
 }
 
 const workers = 4
@@ -47,6 +50,9 @@ type namespaceReconciler struct {
 
 // Setup adds the controller to the manager.
 func SetupNamespaces(mgr ctrl.Manager, o NamespaceOptions) error {
+	if o.Skips == nil {
+		o.Skips = &policy.Skips{}
+	}
 	r := &namespaceReconciler{
 		NamespaceOptions: o, interpreter: kinds.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
 		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()),
@@ -77,6 +83,7 @@ func (r *namespaceReconciler) reconcile(ctx context.Context, name string) error 
 	ns := namespace()
 	switch err := r.client.Get(ctx, types.NamespacedName{Name: name}, ns); {
 	case apierrors.IsNotFound(err):
+		r.Skips.Report("Namespace "+name, nil)
 		return r.clean(ctx, name)
 	case err != nil:
 		return fmt.Errorf("read Namespace %s: %w", name, err)
@@ -92,6 +99,7 @@ func (r *namespaceReconciler) sync(ctx context.Context, ns *metav1.PartialObject
 		return err
 	}
 	plan := DesiredNamespaceWorks(in)
+	r.Skips.Report("Namespace "+ns.Name, plan.Skipped)
 	holds := OfReference(reference(ns.Name))
 	err = errors.Join(r.writer.Create(ctx, holds, plan.Create), r.writer.Update(ctx, holds, plan.Update))
 	if err != nil && !kube.IsStale(err) {
