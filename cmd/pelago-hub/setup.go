@@ -40,13 +40,14 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		mgr: mgr, hub: hub, works: execute.NewWorks(mgr.GetCache()), hubID: hubID, kinds: interpreter, workers: o.workers.execution,
 		counts: counts, gate: a.gate, log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("execution"))),
 	}
+	skips := &policy.Skips{}
 	return errors.Join(
 		work.AddIndexes(mgr),
-		policy.Setup(mgr),
+		policy.Setup(mgr, skips),
 		kinds.SetupRules(mgr, rules),
 		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Room: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: o.workers.propagate}),
-		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: interpreter, Workers: o.workers.works}),
-		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads}),
+		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: interpreter, Workers: o.workers.works, Skips: skips}),
+		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads, Skips: skips}),
 		status.Setup(mgr, status.Options{Interpreter: interpreter, Workers: o.workers.status}),
 		cluster.SetupMembership(mgr, cluster.MembershipOptions{HubUID: uid, Registry: metrics.Registry}),
 		cluster.SetupPush(mgr, cluster.PushOptions{Execute: run.execute, Registry: metrics.Registry, Log: run.log}),

@@ -189,6 +189,9 @@ func (f *subject) explainCluster(r *explainedCluster) {
 	if err != nil {
 		r.Problems = append(r.Problems, fmt.Sprintf("%v. Correct this policy: the cluster gets no change until then", err))
 	}
+	for _, s := range applied.Skipped {
+		r.Problems = append(r.Problems, fmt.Sprintf("%v. Correct it, or select the objects that have this path", s))
+	}
 	for _, o := range applied.Cluster {
 		r.Overrides = append(r.Overrides, "ClusterOverridePolicy "+o.PolicyName)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -26,8 +27,16 @@ var all = ctrl.Request{}
 
 // Setup adds the controllers to the hub's manager, whose scheme has the groups pelago.io and config.karmada.io.
 func SetupRules(mgr ctrl.Manager, rules *Custom) error {
-	r := &reconciler{client: mgr.GetClient(), recorder: mgr.GetEventRecorderFor("pelago-hub"), rules: rules}
-	err := errors.Join(
+	recorder := mgr.GetEventRecorderFor("pelago-hub")
+	ofRules, err := kube.NewStaleCaches[ctrl.Request]("kindrules", slog.Default(), recorder)
+	if err != nil {
+		return fmt.Errorf("set up the controllers of rules of kinds: %w", err)
+	}
+	ofCustomizations, err := kube.NewStaleCaches[ctrl.Request]("customizations", slog.Default(), recorder)
+	if err != nil {
+		return fmt.Errorf("set up the controllers of rules of kinds: %w", err)
+	}
+	err = errors.Join(
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			<-ctx.Done()
 			rules.Release()
@@ -43,11 +52,11 @@ func SetupRules(mgr ctrl.Manager, rules *Custom) error {
 				return nil
 			})).
 			WithOptions(kube.HubControllerOptions(1)).
-			Complete(r),
+			Complete(&reconciler{client: mgr.GetClient(), recorder: recorder, stale: ofRules, rules: rules}),
 		ctrl.NewControllerManagedBy(mgr).Named("customizations").
 			For(&configv1alpha1.ResourceInterpreterCustomization{}).
 			WithOptions(kube.HubControllerOptions(1)).
-			Complete(&customizations{client: mgr.GetClient(), recorder: r.recorder}),
+			Complete(&customizations{client: mgr.GetClient(), recorder: recorder, stale: ofCustomizations}),
 	)
 	if err != nil {
 		return fmt.Errorf("set up the controllers of rules of kinds: %w", err)
@@ -59,11 +68,12 @@ func SetupRules(mgr ctrl.Manager, rules *Custom) error {
 type reconciler struct {
 	client   client.Client
 	recorder record.EventRecorder
+	stale    *kube.StaleCaches[ctrl.Request]
 	rules    *Custom
 }
 
 // Reconcile looks at all KindRules.
-func (r *reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var list pelagov1alpha1.KindRulesList
 	if err := r.client.List(ctx, &list); err != nil {
 		return ctrl.Result{}, fmt.Errorf("list KindRules: %w", err)
@@ -78,13 +88,14 @@ func (r *reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 			errs = append(errs, write(ctx, r.client, r.recorder, before, k, is))
 		}
 	}
-	return kube.Result(0, errors.Join(errs...))
+	return r.stale.Result(req, 0, errors.Join(errs...))
 }
 
 // customizations says on each customization in Lua that it is not run.
 type customizations struct {
 	client   client.Client
 	recorder record.EventRecorder
+	stale    *kube.StaleCaches[ctrl.Request]
 }
 
 // Reconcile looks at one customization.
@@ -96,9 +107,9 @@ func (r *customizations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	before := c.DeepCopy()
 	is := notRun(&c)
 	if !meta.SetStatusCondition(&c.Status.Conditions, is) {
-		return ctrl.Result{}, nil
+		return r.stale.Result(req, 0, nil)
 	}
-	return kube.Result(0, write(ctx, r.client, r.recorder, before, &c, is))
+	return r.stale.Result(req, 0, write(ctx, r.client, r.recorder, before, &c, is))
 }
 
 // write writes a status whose condition has changed; what does not hold is an Event as well.

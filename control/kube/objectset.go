@@ -77,8 +77,8 @@ func (s ObjectSet[T]) update(ctx context.Context, have, want T) error {
 	return s.Client.Update(ctx, next)
 }
 
-// IsStale says whether every error in err comes from a cache that was behind the server. The event that it waits for
-// leads to another reconcile, so it is nothing to report.
+// IsStale reports whether every error in err comes from a stale cache: a StaleCacheError, or the API server's answer to a write
+// that was computed from one.
 func IsStale(err error) bool {
 	if err == nil {
 		return false
@@ -92,7 +92,7 @@ func IsStale(err error) bool {
 		}
 		return true
 	}
-	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || errors.As(err, new(*StaleCacheError))
 }
 
 // Pointers returns a pointer to each item of a list.

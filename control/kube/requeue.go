@@ -10,21 +10,21 @@ import (
 
 // Pauses before a reconcile is repeated.
 const (
-	// CacheBehind follows a write in the member that met a newer object; the cache shows that one within milliseconds.
+	// RequeueStale follows a write that met a newer object, which the cache shows within milliseconds.
 	RequeueStale = 20 * time.Millisecond
-	// HubCacheBehind is the same where the hub, which may be far away, has a part.
+	// RequeueHubStale is the same where the object is the hub's, which may be far away.
 	RequeueHubStale = time.Second
-	// HubAway follows a write to a hub that cannot be reached. Package hub has logged that.
+	// RequeueHubAway follows a write to a hub that cannot be reached, which the hub's transport has logged.
 	RequeueHubAway = 2 * time.Second
 
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = 5 * time.Second
-	// limit bounds one reconcile.
+	// reconcileTimeout bounds one reconcile.
 	reconcileTimeout = 15 * time.Second
 )
 
-// Result of a reconcile that is to be repeated after wait (0: not) or failed with err. An error that only says that the
-// cache was behind the server is nothing to report.
+// Result of a reconcile in a member that is to be repeated after wait (0: not) or failed with err. An error of a stale cache only
+// (IsStale) repeats it. Controllers of the hub use StaleCaches.
 func Result(wait time.Duration, err error) (reconcile.Result, error) {
 	if IsStale(err) {
 		return reconcile.Result{RequeueAfter: RequeueStale}, nil
@@ -32,7 +32,7 @@ func Result(wait time.Duration, err error) (reconcile.Result, error) {
 	return reconcile.Result{RequeueAfter: wait}, err
 }
 
-// HubResult is the Result of a reconcile in which the hub has a part.
+// HubResult is the Result of a reconcile in a member that reads from or writes to the hub.
 func HubResult(err error) (reconcile.Result, error) {
 	if IsStale(err) {
 		return reconcile.Result{RequeueAfter: RequeueHubStale}, nil
@@ -40,8 +40,8 @@ func HubResult(err error) (reconcile.Result, error) {
 	return reconcile.Result{}, err
 }
 
-// HubOptions are those of a controller that works with the hub: users wait for it, so it repeats what failed sooner than
-// controller-runtime does by itself, and gives an answer up that does not come.
+// HubControllerOptions are those of a controller that works with the hub. It retries sooner than controller-runtime's default,
+// since users wait for the result, and a request that gets no answer ends with its reconcile.
 func HubControllerOptions(workers int) controller.Options {
 	return controller.Options{
 		MaxConcurrentReconciles: workers,

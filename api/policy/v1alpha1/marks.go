@@ -40,6 +40,13 @@ const LabelPropagateNamespace = "pelago.io/propagate"
 // condition is ours: the predecessor refused such objects by webhook.
 const ConditionAccepted = "Accepted"
 
+// ConditionRulesSkipped of an override policy is True if objects lack the path of a rule: the rule is not applied to them. Only
+// policies that do not select the object explicitly are affected. The condition is ours.
+const ConditionRulesSkipped = "RulesSkipped"
+
+// ReasonPathMissing of ConditionRulesSkipped: the message lists objects, rules and paths.
+const ReasonPathMissing = "PathMissing"
+
 // Reasons of ConditionAccepted.
 const (
 	ReasonAccepted = "Accepted"

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -52,10 +53,17 @@ func SetupMembership(mgr ctrl.Manager, o MembershipOptions) error {
 	o.StartupGrace = orElse(o.StartupGrace, DefaultStartupGrace)
 	events := mgr.GetEventRecorderFor("pelago-hub")
 	r := &reconciler{MembershipOptions: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), events: events}
+	var err error
+	if r.stale, err = kube.NewStaleCaches[ctrl.Request]("memberships", slog.Default(), events); err != nil {
+		return fmt.Errorf("set up the controller of memberships: %w", err)
+	}
 	if err := r.setup(mgr); err != nil {
 		return fmt.Errorf("set up the controller of memberships: %w", err)
 	}
 	taints := &tainter{client: mgr.GetClient(), events: events}
+	if taints.stale, err = kube.NewStaleCaches[ctrl.Request]("taints", slog.Default(), events); err != nil {
+		return fmt.Errorf("set up the controller of taints: %w", err)
+	}
 	if err := ctrl.NewControllerManagedBy(mgr).Named("taints").For(&clusterv1alpha1.Cluster{}).Complete(taints); err != nil {
 		return fmt.Errorf("set up the controller of taints: %w", err)
 	}
@@ -84,11 +92,13 @@ type reconciler struct {
 	client client.Client
 	live   client.Reader
 	events record.EventRecorder
+	stale  *kube.StaleCaches[ctrl.Request]
 }
 
 // Reconcile brings one Cluster into the state that it should have.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return kube.Result(r.reconcile(ctx, req.Name))
+	wait, err := r.reconcile(ctx, req.Name)
+	return r.stale.Result(req, wait, err)
 }
 
 func (r *reconciler) reconcile(ctx context.Context, name string) (time.Duration, error) {
@@ -194,7 +204,7 @@ func (r *reconciler) namespace(ctx context.Context, c *clusterv1alpha1.Cluster) 
 		}
 	}
 	if err != nil {
-		if !stale(err) {
+		if !kube.IsStale(err) {
 			r.events.Eventf(c, corev1.EventTypeWarning, clusterv1alpha1.EventCreateExecutionSpaceFailed,
 				"execution namespace of cluster %s: %v", c.Name, err)
 		}
@@ -231,6 +241,3 @@ func exactly(o client.Object) client.Preconditions {
 	uid, version := o.GetUID(), o.GetResourceVersion()
 	return client.Preconditions{UID: &uid, ResourceVersion: &version}
 }
-
-// stale says that a write met a newer object than the cache had.
-func stale(err error) bool { return kube.IsStale(err) }

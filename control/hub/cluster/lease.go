@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // pulse is what is known of one agent's life.
@@ -133,7 +134,7 @@ func (m *monitor) look(ctx context.Context) error {
 		}
 		next := c.DeepCopy()
 		meta.SetStatusCondition(&next.Status.Conditions, condition)
-		if err := patchStatus(ctx, m.client, c, next); client.IgnoreNotFound(err) != nil && !stale(err) { // a stale one is judged again
+		if err := patchStatus(ctx, m.client, c, next); client.IgnoreNotFound(err) != nil && !kube.IsStale(err) { // a stale one is judged again
 			failed = fmt.Errorf("say that cluster %s is not seen: %w", c.Name, err)
 		}
 	}

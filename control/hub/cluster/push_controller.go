@@ -47,6 +47,10 @@ func SetupPush(mgr ctrl.Manager, o PushOptions) error {
 		return errors.New("set up the controller of members: it is not told how to execute Works")
 	}
 	r := &pushReconciler{PushOptions: o, client: mgr.GetClient(), live: mgr.GetAPIReader()}
+	var err error
+	if r.stale, err = kube.NewStaleCaches[ctrl.Request]("members", cmp.Or(o.Log, slog.Default()), mgr.GetEventRecorderFor("pelago-hub")); err != nil {
+		return fmt.Errorf("set up the controller of members: %w", err)
+	}
 	r.took = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "cluster_sync_status_duration_seconds", Help: "How long it took to look at the cluster once.",
 	}, []string{"member_cluster"})
@@ -60,7 +64,7 @@ func SetupPush(mgr ctrl.Manager, o PushOptions) error {
 		return fmt.Errorf("set up the controller of members: %w", err)
 	}
 	changes := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, membershipChanged()))
-	err := ctrl.NewControllerManagedBy(mgr).Named("members").
+	err = ctrl.NewControllerManagedBy(mgr).Named("members").
 		For(&clusterv1alpha1.Cluster{}, changes).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.reachedBy)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: atOnce}).
@@ -75,13 +79,14 @@ type pushReconciler struct {
 	PushOptions
 	client client.Client
 	live   client.Reader
+	stale  *kube.StaleCaches[ctrl.Request]
 	runs   *runs
 	took   *prometheus.HistogramVec
 }
 
 // Reconcile starts, restarts or stops the work with one cluster.
 func (r *pushReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return kube.Result(0, r.reconcile(ctx, req.Name))
+	return r.stale.Result(req, 0, r.reconcile(ctx, req.Name))
 }
 
 func (r *pushReconciler) reconcile(ctx context.Context, name string) error {

@@ -18,6 +18,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // remove lets a member go: its Works, whose finalizers end with their objects in the member; the execution namespace; the
@@ -113,7 +114,7 @@ func (r *reconciler) deleteWorks(ctx context.Context, c *clusterv1alpha1.Cluster
 		if w.DeletionTimestamp != nil {
 			continue
 		}
-		if err := r.client.Delete(ctx, w, exactly(w)); client.IgnoreNotFound(err) != nil && !stale(err) { // a stale one is met again
+		if err := r.client.Delete(ctx, w, exactly(w)); client.IgnoreNotFound(err) != nil && !kube.IsStale(err) { // a stale one is met again
 			return 0, fmt.Errorf("delete Work %s/%s: %w", w.Namespace, w.Name, err)
 		}
 	}
@@ -132,7 +133,7 @@ func (r *reconciler) deleteNamespace(ctx context.Context, c *clusterv1alpha1.Clu
 		return false, nil
 	}
 	if err := r.client.Delete(ctx, ns, exactly(ns)); client.IgnoreNotFound(err) != nil {
-		if !stale(err) {
+		if !kube.IsStale(err) {
 			r.events.Eventf(c, corev1.EventTypeWarning, clusterv1alpha1.EventRemoveExecutionSpaceFailed,
 				"execution namespace %s: %v", ns.Name, err)
 		}

@@ -50,11 +50,12 @@ func taints(have []clusterv1alpha1.Taint, ready *metav1.Condition, now metav1.Ti
 type tainter struct {
 	client client.Client
 	events record.EventRecorder
+	stale  *kube.StaleCaches[ctrl.Request]
 }
 
 // Reconcile writes the taints of one Cluster.
 func (r *tainter) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return kube.Result(0, r.reconcile(ctx, req.Name))
+	return r.stale.Result(req, 0, r.reconcile(ctx, req.Name))
 }
 
 func (r *tainter) reconcile(ctx context.Context, name string) error {
@@ -72,7 +73,7 @@ func (r *tainter) reconcile(ctx context.Context, name string) error {
 	next := c.DeepCopy()
 	next.Spec.Taints = want
 	if err := patch(ctx, r.client, c, next); err != nil {
-		if !stale(err) {
+		if !kube.IsStale(err) {
 			r.events.Eventf(c, corev1.EventTypeWarning, clusterv1alpha1.EventTaintClusterFailed,
 				"taints of cluster %s not changed: %v", name, err)
 		}

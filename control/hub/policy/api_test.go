@@ -40,7 +40,8 @@ type hub struct {
 func newHub(t *testing.T) hub {
 	t.Helper()
 	h := hub{apiserver.Connect(t, server.Config(t), policyv1alpha1.AddToScheme, workv1alpha2.AddToScheme), new(atomic.Int64)}
-	apiserver.Manager{Scheme: h.Scheme(), NewClient: h.counting, Setup: []func(ctrl.Manager) error{policy.Setup}}.Run(t, h.Config)
+	apiserver.Manager{Scheme: h.Scheme(), NewClient: h.counting, Setup: []func(ctrl.Manager) error{
+		func(m ctrl.Manager) error { return policy.Setup(m, &policy.Skips{}) }}}.Run(t, h.Config)
 	h.Empty(&corev1.ConfigMap{}, &workv1alpha2.ResourceBinding{}, &workv1alpha2.ClusterResourceBinding{},
 		&policyv1alpha1.PropagationPolicy{}, &policyv1alpha1.ClusterPropagationPolicy{})
 	await.True(t, "the policies of the test before are gone", func() bool {

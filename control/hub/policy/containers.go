@@ -102,8 +102,11 @@ func overrideImageAt(obj *unstructured.Unstructured, o policyv1alpha1.ImageOverr
 		return fmt.Errorf("predicate.path %s: %w", o.Predicate.Path, err)
 	}
 	image, ok := parent[key].(string)
-	if !ok {
-		return fmt.Errorf("predicate.path %s: no image is there", o.Predicate.Path)
+	switch {
+	case parent[key] == nil:
+		return fmt.Errorf("predicate.path %s: %w", o.Predicate.Path, errPathMissing)
+	case !ok:
+		return fmt.Errorf("predicate.path %s is no image", o.Predicate.Path)
 	}
 	parent[key] = changeImage(image, o)
 	return nil
@@ -124,11 +127,11 @@ func walk(root map[string]any, pointer string) (parent map[string]any, key strin
 		case []any:
 			n, err := strconv.Atoi(step)
 			if err != nil || n < 0 || n >= len(x) {
-				return nil, "", fmt.Errorf("the list at step %d has no element %q", i, step)
+				return nil, "", fmt.Errorf("the list at step %d has no element %q: %w", i, step, errPathMissing)
 			}
 			at = x[n]
 		default:
-			return nil, "", fmt.Errorf("nothing is at step %d (%q)", i, step)
+			return nil, "", fmt.Errorf("nothing is at step %d (%q): %w", i, step, errPathMissing)
 		}
 	}
 	return nil, "", fmt.Errorf("it ends in a list")

@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -10,9 +11,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
@@ -21,6 +24,8 @@ import (
 const (
 	// workers: no template of a policy is propagated before the policy has its id, so many policies at once must not queue here.
 	workers = 16
+	// gather is the delay of a reconcile after a report of skipped rules: many objects may report at once.
+	gather = 500 * time.Millisecond
 	// look is the pause between two looks for claims of a policy that is being deleted.
 	look = time.Second
 )
@@ -30,18 +35,28 @@ type reconciler struct {
 	client client.Client
 	live   client.Reader
 	fresh  func() (client.Object, func() policy)
+	stale  *kube.StaleCaches[ctrl.Request]
+	skips  *Skips
 	// written are the versions that our own writes made.
 	written kube.Expectations[client.ObjectKey]
 }
 
 // Setup adds the controllers to the manager, whose scheme has policies and bindings.
-func Setup(mgr ctrl.Manager) error {
+func Setup(mgr ctrl.Manager, skips *Skips) error {
 	for name, fresh := range policyKinds {
 		o, _ := fresh()
-		err := ctrl.NewControllerManagedBy(mgr).Named(name).
+		stale, err := kube.NewStaleCaches[ctrl.Request](name, slog.Default(), mgr.GetEventRecorderFor("pelago-hub"))
+		if err != nil {
+			return fmt.Errorf("set up the controller of policies %s: %w", name, err)
+		}
+		err = ctrl.NewControllerManagedBy(mgr).Named(name).
 			For(o).
+			WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
+				skips.follow(func(key client.ObjectKey) { queue.AddAfter(ctrl.Request{NamespacedName: key}, gather) })
+				return nil
+			})).
 			WithOptions(kube.HubControllerOptions(workers)).
-			Complete(&reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), fresh: fresh})
+			Complete(&reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), fresh: fresh, stale: stale, skips: skips})
 		if err != nil {
 			return fmt.Errorf("set up the controller of policies %s: %w", name, err)
 		}
@@ -51,7 +66,8 @@ func Setup(mgr ctrl.Manager) error {
 
 // Reconcile looks after one policy.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return kube.Result(r.reconcile(ctx, req.NamespacedName))
+	wait, err := r.reconcile(ctx, req.NamespacedName)
+	return r.stale.Result(req, wait, err)
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.Duration, error) {
@@ -62,7 +78,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.
 	}
 	p := read()
 	if r.written.Stale(key, p.GetResourceVersion(), time.Now()) {
-		return kube.RequeueStale, nil
+		return 0, kube.StaleCache(p.Object, p.GetResourceVersion(), "that of our last write")
 	}
 	if p.GetDeletionTimestamp() != nil {
 		return r.release(ctx, p)
@@ -72,7 +88,11 @@ func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.
 	}
 	p = read()                                      // the answer to the patch
 	before, _ := p.DeepCopyObject().(client.Object) // a copy is what the object is
-	if !accept(p.status, p.GetGeneration(), p.validate(p.GetNamespace())) {
+	changed := accept(p.status, p.GetGeneration(), p.validate(p.GetNamespace()))
+	if p.claims == nil {
+		changed = skip(p.status, p.GetGeneration(), r.skips.message(key)) || changed
+	}
+	if !changed {
 		return 0, nil
 	}
 	err := r.client.Status().Patch(ctx, p.Object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))

@@ -14,7 +14,7 @@ import (
 // longestMessage is that of a condition's message, in bytes.
 const longestMessage = 32768
 
-// accept puts the condition Accepted, for what Validate has found, into the status; it says whether that changed anything.
+// accept sets the condition Accepted from the result of Validate. It reports whether that changed anything.
 func accept(status *policyv1alpha1.PolicyStatus, generation int64, found field.ErrorList) (changed bool) {
 	c := metav1.Condition{
 		Type: policyv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: policyv1alpha1.ReasonAccepted,
@@ -33,7 +33,11 @@ func message(found field.ErrorList) string {
 	for _, err := range found {
 		parts = append(parts, err.Error())
 	}
-	text := strings.Join(parts, "; ")
+	return clip(strings.Join(parts, "; "))
+}
+
+// clip cuts a text to the length that a condition's message may have.
+func clip(text string) string {
 	if len(text) > longestMessage {
 		text = strings.ToValidUTF8(text[:longestMessage], "")
 	}

@@ -3,10 +3,13 @@ package policy
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
@@ -20,12 +23,27 @@ type OverrideItem struct {
 	Overriders policyv1alpha1.Overriders `json:"overriders"`
 }
 
-// Applied are the rules that were applied, in order: of cluster-wide policies, then of those of the namespace.
+// AppliedOverrides are the rules that were applied, in order: of cluster-wide policies, then of those of the namespace.
 type AppliedOverrides struct {
 	Cluster, Namespaced []OverrideItem
+	// Skipped are the rules whose path the object lacks.
+	Skipped []SkippedRule
 }
 
-// Annotations are those that a Work gets of it; none if nothing was applied.
+// SkippedRule is a rule of an override policy that was not applied to an object.
+type SkippedRule struct {
+	Namespace, Policy string // Namespace is empty for a ClusterOverridePolicy
+	Reason            string // names rule, object and path
+}
+
+func (s SkippedRule) String() string {
+	if s.Namespace == "" {
+		return fmt.Sprintf("ClusterOverridePolicy %s skips a rule for %s", s.Policy, s.Reason)
+	}
+	return fmt.Sprintf("OverridePolicy %s/%s skips a rule for %s", s.Namespace, s.Policy, s.Reason)
+}
+
+// Annotations of a Work that record the applied rules; none if no rule was applied.
 func (a AppliedOverrides) Annotations() (map[string]string, error) {
 	out := map[string]string{}
 	for key, items := range map[string][]OverrideItem{
@@ -43,22 +61,22 @@ func (a AppliedOverrides) Annotations() (map[string]string, error) {
 	return out, nil
 }
 
-// Policies are all override policies that there are.
+// OverridePolicies are the override policies of the hub.
 type OverridePolicies struct {
 	Cluster    []policyv1alpha1.ClusterOverridePolicy
 	Namespaced []policyv1alpha1.OverridePolicy
 }
 
-// policy is one of either kind.
+// overridePolicy is one of either kind.
 type overridePolicy struct {
 	title, name, namespace string
 	spec                   policyv1alpha1.OverrideSpec
 	precision              Precision
 }
 
-// Apply returns the object as a cluster gets it, and what was applied; the object itself is not changed. Cluster-wide policies go
-// before those of the namespace, less precise ones before more precise ones, then by name: so the most precise and last one wins.
-// The error names the policy, the rule and the field; then nothing of the object may be used.
+// ApplyOverrides returns a copy of the object as a cluster gets it, and what was applied. Cluster-wide policies are applied before
+// those of the namespace, less precise ones before more precise ones, then by name: the most precise and last one wins. A rule of a
+// policy that does not select the object explicitly is skipped if the object lacks its path. An error names policy, rule and field.
 func ApplyOverrides(obj *unstructured.Unstructured, cluster *clusterv1alpha1.Cluster, all OverridePolicies) (*unstructured.Unstructured, AppliedOverrides, error) {
 	var wide, own []overridePolicy
 	for i := range all.Cluster {
@@ -73,17 +91,19 @@ func ApplyOverrides(obj *unstructured.Unstructured, cluster *clusterv1alpha1.Clu
 	out := obj.DeepCopy()
 	var applied AppliedOverrides
 	var err error
-	if applied.Cluster, err = applyAll(out, obj, cluster, wide); err != nil {
+	if applied.Cluster, err = applied.apply(out, obj, cluster, wide); err != nil {
 		return nil, AppliedOverrides{}, err
 	}
-	if applied.Namespaced, err = applyAll(out, obj, cluster, own); err != nil {
+	if applied.Namespaced, err = applied.apply(out, obj, cluster, own); err != nil {
 		return nil, AppliedOverrides{}, err
 	}
 	return out, applied, nil
 }
 
-// applyAll changes out by the policies that select the template.
-func applyAll(out, template *unstructured.Unstructured, cluster *clusterv1alpha1.Cluster, all []overridePolicy) (applied []OverrideItem, err error) {
+// apply changes out by the policies that select the template, and adds the rules that it skips.
+func (a *AppliedOverrides) apply(
+	out, template *unstructured.Unstructured, cluster *clusterv1alpha1.Cluster, all []overridePolicy,
+) (applied []OverrideItem, err error) {
 	var selected []overridePolicy
 	for _, p := range all {
 		if p.precision = Kind; len(p.spec.ResourceSelectors) > 0 {
@@ -107,13 +127,41 @@ func applyAll(out, template *unstructured.Unstructured, cluster *clusterv1alpha1
 			if !targets.Matches(cluster) {
 				continue
 			}
-			if err := override(out, &rule.Overriders); err != nil {
-				return nil, fmt.Errorf("%s: overrideRules[%d].overriders.%w", p.title, i, err)
+			next, explicit := out, p.explicit(template)
+			if !explicit {
+				next = out.DeepCopy() // a rule is applied as a whole or not at all
 			}
+			err = override(next, &rule.Overriders)
+			if err != nil {
+				err = fmt.Errorf("overrideRules[%d].overriders.%w", i, err)
+			}
+			switch {
+			case err != nil && pathMissing(err) && !explicit:
+				name := strings.TrimPrefix(template.GetNamespace()+"/"+template.GetName(), "/")
+				a.Skipped = append(a.Skipped, SkippedRule{p.namespace, p.name, fmt.Sprintf("%s %s: %v", template.GetKind(), name, err)})
+				continue
+			case err != nil:
+				return nil, fmt.Errorf("%s: %w", p.title, err)
+			}
+			out.Object = next.Object
 			applied = append(applied, OverrideItem{p.name, rule.Overriders})
 		}
 	}
 	return applied, nil
+}
+
+// explicit reports whether the policy names the object: its kind or more in a resource selector. A Namespace goes to all members
+// without a PropagationPolicy, so that its kind alone does not name it.
+func (p *overridePolicy) explicit(obj *unstructured.Unstructured) bool {
+	isNamespace := obj.GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Namespace")
+	return p.precision > Kind || len(p.spec.ResourceSelectors) > 0 && !isNamespace
+}
+
+// errPathMissing: an object does not have the path of a rule.
+var errPathMissing = errors.New("the object lacks this path")
+
+func pathMissing(err error) bool {
+	return errors.Is(err, errPathMissing) || errors.Is(err, jsonpatch.ErrMissing) || errors.Is(err, jsonpatch.ErrInvalidIndex)
 }
 
 // rules are those of a policy, the former form included.

@@ -93,7 +93,7 @@ func TestOverriders(t *testing.T) {
 		"a field with YAML": {of: settings, rule: `fieldOverrider: [{fieldPath: /data/app.yaml, yaml: [{subPath: /list/-, operator: add, value: c}]}]`,
 			want: map[string]any{"data.app_yaml": "db:\n  host: one\nlist:\n- a\n- b\n- c\n"}},
 		"a field that is no JSON":          {of: web, rule: `fieldOverrider: [{fieldPath: /metadata/name, json: [{subPath: /a, operator: add, value: 1}]}]`, fail: "fieldOverrider[0]: fieldPath /metadata/name"},
-		"a field that is no text":          {of: web, rule: `fieldOverrider: [{fieldPath: /spec/replicas, json: [{subPath: /a, operator: add, value: 1}]}]`, fail: "no text is there"},
+		"a field that is no text":          {of: web, rule: `fieldOverrider: [{fieldPath: /spec/replicas, json: [{subPath: /a, operator: add, value: 1}]}]`, fail: "is no string"},
 		"plaintext":                        {of: web, rule: `plaintext: [{path: /spec/replicas, operator: replace, value: 7}, {path: /metadata/labels/tier, operator: remove}]`, want: map[string]any{"spec.replicas": int64(7), "metadata.labels": map[string]any{"app": "web"}}},
 		"plaintext at a path to nothing":   {of: web, rule: `plaintext: [{path: /spec/none/x, operator: add, value: 1}]`, fail: "plaintext: "},
 		"plaintext that makes another one": {of: web, rule: `plaintext: [{path: /metadata/name, operator: replace, value: other}]`, fail: "cannot be overridden"},
@@ -102,7 +102,9 @@ func TestOverriders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := object(t, c.of)
-			got, applied, err := ApplyOverrides(before, member, OverridePolicies{Namespaced: []policyv1alpha1.OverridePolicy{ownPolicy("p", overriders(t, c.rule))}})
+			kind := policyv1alpha1.ResourceSelector{APIVersion: before.GetAPIVersion(), Kind: before.GetKind()}
+			p := ownPolicy("p", overriders(t, c.rule), kind)
+			got, applied, err := ApplyOverrides(before, member, OverridePolicies{Namespaced: []policyv1alpha1.OverridePolicy{p}})
 			if c.fail != "" {
 				if err == nil || !strings.Contains(err.Error(), c.fail) || !strings.HasPrefix(err.Error(), "OverridePolicy shop/p: overrideRules[0].overriders.") {
 					t.Fatalf("error %v, want %q in it", err, c.fail)

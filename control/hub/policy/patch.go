@@ -75,8 +75,11 @@ func overrideField(obj *unstructured.Unstructured, o policyv1alpha1.FieldOverrid
 		return fmt.Errorf("fieldPath %s: %w", o.FieldPath, err)
 	}
 	text, ok := parent[key].(string)
-	if !ok {
-		return fmt.Errorf("fieldPath %s: no text is there", o.FieldPath)
+	switch {
+	case parent[key] == nil:
+		return fmt.Errorf("fieldPath %s: %w", o.FieldPath, errPathMissing)
+	case !ok:
+		return fmt.Errorf("fieldPath %s is no string", o.FieldPath)
 	}
 	all, isYAML := o.JSON, len(o.YAML) > 0
 	document := []byte(text)

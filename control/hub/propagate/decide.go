@@ -1,7 +1,6 @@
 package propagate
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,8 +58,8 @@ func (r *reconciler) decide(ctx context.Context, b binding, remove bool) (decide
 		record = failed(before, hash, workv1alpha2.ReasonNotSupportedYet, notSupported(fields, "what runs stays as it is"), nil, now)
 	case r.Room.Need(b.roomKey(), req, observed) != "":
 		if len(b.spec.Clusters) == 0 && before.Scheduled.IsZero() {
-			if unheard, err := r.unheard(ctx); unheard || err != nil {
-				return decided{}, cmp.Or(err, errBehind)
+			if err := r.unreported(ctx); err != nil {
+				return decided{}, err
 			}
 		}
 		out.began, out.first = time.Now(), before.Scheduled.IsZero()

@@ -21,7 +21,7 @@ func (r *reconciler) end(ctx context.Context, key Key) error {
 	now.SetGroupVersionKind(key.GVK)
 	switch err := r.live.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: key.Name}, now); {
 	case err == nil:
-		return errBehind
+		return stale(key, nil, now.GetResourceVersion())
 	case meta.IsNoMatchError(err): // the kind is served no more; its objects may come back with it
 		return nil
 	case !apierrors.IsNotFound(err):

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
@@ -44,26 +43,15 @@ func newCounts() (*counts, error) {
 	var errs []error
 	for _, v := range []**prometheus.HistogramVec{&c.match, &c.apply, &c.decided} {
 		var err error
-		*v, err = registered(*v)
+		*v, err = kube.Registered(*v)
 		errs = append(errs, err)
 	}
 	for _, v := range []**prometheus.CounterVec{&c.attempts, &c.preempted, &c.decisions} {
 		var err error
-		*v, err = registered(*v)
+		*v, err = kube.Registered(*v)
 		errs = append(errs, err)
 	}
 	return c, errors.Join(errs...)
-}
-
-// registered is the collector, or the same one of another manager of this process.
-func registered[C prometheus.Collector](c C) (C, error) {
-	err := metrics.Registry.Register(c)
-	if already := (prometheus.AlreadyRegisteredError{}); errors.As(err, &already) {
-		if same, ok := already.ExistingCollector.(C); ok {
-			return same, nil
-		}
-	}
-	return c, err
 }
 
 // since is a time in seconds.

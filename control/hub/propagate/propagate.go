@@ -2,6 +2,7 @@ package propagate
 
 import (
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -41,9 +42,6 @@ const (
 	limit = 30 * time.Second
 	// askAgain bounds the look whether a write was made after all.
 	askAgain = 5 * time.Second
-	// firstLook and lastLook bound the pauses while a kind is being listed for the first time.
-	firstLook = 50 * time.Millisecond
-	lastLook  = 10 * time.Second
 	// detachAfter is how long a binding that others need waits for one of these that is gone: it may be made again.
 	detachAfter = 3 * time.Second
 )
@@ -86,8 +84,10 @@ func setup(mgr ctrl.Manager, o Options) error {
 	}
 	r := &reconciler{Options: o, order: newOrder(), client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
 		events: mgr.GetEventRecorderFor("pelago-hub"), wake: make(chan struct{}, 1), clusters: make(chan bool, 1),
-		retry:   workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry),
-		listing: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstLook, lastLook), missing: map[Key]time.Time{}}
+		retry: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry), missing: map[Key]time.Time{}}
+	if r.stale, err = kube.NewStaleCaches[Key]("propagate", slog.Default(), r.events); err != nil {
+		return err
+	}
 	if r.counts, err = newCounts(); err != nil {
 		return err
 	}
@@ -112,9 +112,9 @@ type reconciler struct {
 	classes classes
 	counts  *counts
 	queue   workqueue.TypedRateLimitingInterface[Key]
-	order   *order // of the queue
-	// retry is the pace of what is waited for, listing that of templates whose kind is not listed yet.
-	retry, listing workqueue.TypedRateLimiter[Key]
+	order   *order                          // of the queue
+	retry   workqueue.TypedRateLimiter[Key] // requeue intervals of what waits for a condition outside the template
+	stale   *kube.StaleCaches[Key]
 	// wake asks for the kinds to be set anew; clusters says that clusters changed, true if it was not only their load.
 	wake     chan struct{}
 	clusters chan bool

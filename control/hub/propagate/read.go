@@ -11,6 +11,7 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // template is the newest state of a template that is known; nil if there is none.
@@ -74,7 +75,7 @@ func (r *reconciler) bindingName(ctx context.Context, t *unstructured.Unstructur
 	case err != nil:
 		return "", fmt.Errorf("read binding %s of %s: %w", name, keyOf(t), err)
 	case ofTemplate(other, t):
-		return "", errBehind
+		return "", kube.StaleCache(other.Object, "none of this template", other.GetResourceVersion())
 	}
 	return workv1alpha2.AlternateBindingName(ref), nil
 }

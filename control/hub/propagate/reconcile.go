@@ -26,25 +26,21 @@ import (
 func (r *reconciler) Reconcile(ctx context.Context, key Key) (reconcile.Result, error) {
 	key.GVK = r.kinds.current(key.GVK)
 	wait, err := r.propagate(ctx, key)
-	if errors.Is(err, errNotSynced) || errors.Is(err, errBehind) {
-		return reconcile.Result{RequeueAfter: r.listing.When(key)}, nil
+	if errors.Is(err, errNotSynced) {
+		err = stale(key, nil, "the first list of its kind")
 	}
-	r.listing.Forget(key)
-	if apierrors.IsNotFound(err) { // what was to be written has gone meanwhile
-		return reconcile.Result{RequeueAfter: kube.RequeueStale}, nil
+	if apierrors.IsNotFound(err) { // the object to be written is deleted
+		err = stale(key, nil, err.Error())
 	}
 	if wait == again {
 		wait = r.retry.When(key)
 	} else if err == nil {
 		r.retry.Forget(key)
 	}
-	return kube.Result(wait, err)
+	return r.stale.Result(key, wait, err)
 }
 
-// errBehind: what the cache shows has changed during a reconcile.
-var errBehind = errors.New("the cache has changed meanwhile")
-
-// again stands for a pause that grows each time.
+// again stands for a requeue interval that grows each time.
 const again time.Duration = -1
 
 // propagate returns when to look again: 0 never, again after a growing pause.
@@ -192,6 +188,9 @@ func (r *reconciler) claim(ctx context.Context, key Key, t *unstructured.Unstruc
 // bind makes the binding what it should be, the decision included.
 func (r *reconciler) bind(ctx context.Context, key Key, w wish) (time.Duration, error) {
 	b, err := r.desired(ctx, &w)
+	if kube.IsStale(err) {
+		return 0, err
+	}
 	if err != nil {
 		reason := workv1alpha2.EventApplyPolicyFailed
 		switch {
@@ -204,7 +203,7 @@ func (r *reconciler) bind(ctx context.Context, key Key, w wish) (time.Duration, 
 		return 0, err
 	}
 	if !b.exists() {
-		return 0, r.remove(ctx, key, w.have, "on which nothing depends any more")
+		return 0, r.detach(ctx, key, w.have)
 	}
 	d, err := r.decide(ctx, b, w.policy != nil && w.policy.removes())
 	if err != nil {
@@ -304,6 +303,22 @@ func (r *reconciler) unwritten(ctx context.Context, b binding, d decided, failur
 		}
 	}
 	d.drop()
+}
+
+// detach deletes the binding of a template on which no other depends any more. Before that it is written without requiredBy:
+// control/hub/work keeps the Works of a binding that is deleted while its template exists, but for one that names no cluster.
+func (r *reconciler) detach(ctx context.Context, key Key, have binding) error {
+	if !have.exists() {
+		return nil
+	}
+	b := have.copy()
+	requireBy(b, nil)
+	if !same(have, b) {
+		if err := r.write(ctx, key, have, b); err != nil {
+			return err
+		}
+	}
+	return r.remove(ctx, key, b, "on which nothing depends any more")
 }
 
 // remove deletes a binding; why is said of its template.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,6 +50,7 @@ type reconciler struct {
 	recorder    record.EventRecorder
 	kinds       *templateKinds
 	interpreter *kinds.Interpreter
+	stale       *kube.StaleCaches[ctrl.Request]
 	// bindings and templates are the versions that our own writes made.
 	bindings  kube.Expectations[client.ObjectKey]
 	templates kube.Expectations[templateKey]
@@ -76,6 +78,9 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-hub"),
 		kinds: &templateKinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter,
 	}
+	if r.stale, err = kube.NewStaleCaches[ctrl.Request]("aggregate", slog.Default(), r.recorder); err != nil {
+		return fmt.Errorf("set up the aggregation of statuses: %w", err)
+	}
 	if err := watch(mgr, r, o); err != nil {
 		return fmt.Errorf("set up the aggregation of statuses: %w", err)
 	}
@@ -84,7 +89,8 @@ func Setup(mgr ctrl.Manager, o Options) error {
 
 // Reconcile writes the status of one binding (without a namespace: a ClusterResourceBinding), and that of its template.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return kube.Result(r.reconcile(ctx, req.NamespacedName))
+	wait, err := r.reconcile(ctx, req.NamespacedName)
+	return r.stale.Result(req, wait, err)
 }
 
 // reconcile returns when to look again; 0: when something happens.
@@ -99,7 +105,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.
 		return 0, nil
 	}
 	if r.bindings.Stale(key, obj.GetResourceVersion(), now) {
-		return kube.RequeueStale, nil
+		return 0, kube.StaleCache(obj, obj.GetResourceVersion(), "that of our last write")
 	}
 	works, err := r.works(ctx, key)
 	if err != nil {
@@ -115,7 +121,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.
 		return 0, errors.Join(r.writeBinding(ctx, obj, b, status), err)
 	}
 	if template != nil && r.templates.Stale(of, template.GetResourceVersion(), now) {
-		return kube.RequeueStale, nil
+		return 0, kube.StaleCache(template, template.GetResourceVersion(), "that of our last write")
 	}
 	want, failure := r.aggregate(template, b, status.AggregatedStatus)
 	interpreted(&status, b, works, failure, at)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -27,13 +29,15 @@ type BindingOptions struct {
 	Interpreter *kinds.Interpreter
 	// Workers is how many bindings are worked on at a time; 0: 16.
 	Workers int
+	// Skips gets the override rules that are skipped; nil: they are not reported.
+	Skips *policy.Skips
 	// OrphanAfter is how long the binding that a Work names may be missing before this is told; 0: a minute.
 	OrphanAfter time.Duration
 }
 
 const (
 	defaultWorkers = 16
-	// firstRetry and lastRetry bound the pauses after a failure, and those in which a cache that is behind is waited for.
+	// firstRetry and lastRetry bound the backoff after a failure.
 	firstRetry, lastRetry = 20 * time.Millisecond, 15 * time.Second
 	// goneAgain is when Works that are being deleted are looked at again if no event comes.
 	goneAgain = 5 * time.Second
@@ -48,8 +52,7 @@ type reconciler struct {
 	live     client.Reader // past the cache, for what must not be decided from an old picture
 	recorder record.EventRecorder
 	writer   *Writer
-	// waits counts how often in a row a binding has waited for the cache.
-	waits    workqueue.TypedRateLimiter[reconcile.Request]
+	stale    *kube.StaleCaches[reconcile.Request]
 	duration durations
 	orphans  *orphans
 }
@@ -62,11 +65,17 @@ func SetupBindings(mgr ctrl.Manager, o BindingOptions) error {
 	if o.OrphanAfter == 0 {
 		o.OrphanAfter = defaultOrphanAfter
 	}
+	if o.Skips == nil {
+		o.Skips = &policy.Skips{}
+	}
 	r := &reconciler{
 		BindingOptions: o, client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
-		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()), waits: limiter(),
+		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()),
 	}
 	var err error
+	if r.stale, err = kube.NewStaleCaches[reconcile.Request]("works", slog.Default(), r.recorder); err != nil {
+		return fmt.Errorf("set up the controller of Works: %w", err)
+	}
 	if r.duration, err = newDurations(); err != nil {
 		return fmt.Errorf("set up the controller of Works: %w", err)
 	}
@@ -83,18 +92,23 @@ func limiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
 }
 
-// Reconcile brings the Works of one binding in line.
+// Reconcile writes the Works of one binding.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	wait, err := r.reconcile(ctx, req)
+	return r.stale.Result(req, wait, err)
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (time.Duration, error) {
 	b := newBinding(req.NamespacedName)
 	if err := r.client.Get(ctx, req.NamespacedName, b.Object); err != nil {
-		r.waits.Forget(req)
 		if !apierrors.IsNotFound(err) {
-			return reconcile.Result{}, err
+			return 0, err
 		}
+		r.Skips.Report(title(req.NamespacedName), nil)
 		if wait, err := r.released(ctx, req); wait > 0 || err != nil {
-			return kube.Result(wait, err)
+			return wait, err
 		}
-		return kube.Result(r.orphaned(ctx, req))
+		return r.orphaned(ctx, req)
 	}
 	r.orphans.note(req, nil)
 	begin := time.Now()
@@ -105,21 +119,17 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	} else {
 		again, err = r.sync(ctx, b)
 	}
-	if errors.Is(err, ErrStaleCache) {
-		return reconcile.Result{RequeueAfter: r.waits.When(req)}, nil
+	if !errors.As(err, new(*kube.StaleCacheError)) {
+		r.duration.observe(begin, err)
 	}
-	r.waits.Forget(req)
-	r.duration.observe(begin, err)
-	return kube.Result(again, err)
+	return again, err
 }
 
 // sync writes the Works of a binding in the order that never leaves a template nowhere.
 func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error) {
 	in, err := r.input(ctx, b)
 	if err != nil || in == nil {
-		if !errors.Is(err, ErrStaleCache) {
-			r.failed(b, nil, err)
-		}
+		r.failed(b, nil, err)
 		return 0, err
 	}
 	plan, err := DesiredWorks(in)
@@ -127,7 +137,7 @@ func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error)
 		r.failed(b, in.Template, fmt.Errorf("make the Works of %s: %w", b.title(), err))
 		return 0, err
 	}
-	if len(plan.Purge)+len(plan.Surplus) > 0 { // a cache may be older than the decision: nothing is taken away on its word
+	if len(plan.Purge)+len(plan.Surplus) > 0 { // the cached binding may be older than the decision
 		if err := r.unchanged(ctx, b); err != nil {
 			return 0, err
 		}
@@ -138,6 +148,7 @@ func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error)
 	if len(plan.Wait) > 0 {
 		return goneAgain, nil
 	}
+	r.Skips.Report(b.title(), plan.Skipped)
 	template := OfReference(b.Spec.Resource)
 	err = errors.Join(r.writer.Create(ctx, template, plan.Create), r.writer.Update(ctx, template, plan.Update))
 	r.report(b, in.Template, plan, err)
@@ -151,17 +162,17 @@ func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error)
 	return 0, err
 }
 
-// unchanged is manifest.ErrBehind if the binding at the server is another one than that which was read.
+// unchanged is a StaleCacheError if the API server has another spec of the binding than the cache.
 func (r *reconciler) unchanged(ctx context.Context, b Binding) error {
 	now := newBinding(client.ObjectKeyFromObject(b))
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(b), now.Object); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			return ErrStaleCache
+			return kube.StaleCache(b.Object, b.GetResourceVersion(), "none")
 		}
 		return fmt.Errorf("read %s: %w", b.title(), err)
 	}
 	if now.GetUID() != b.GetUID() || now.GetGeneration() != b.GetGeneration() {
-		return ErrStaleCache
+		return kube.StaleCache(b.Object, b.GetResourceVersion(), now.GetResourceVersion())
 	}
 	return nil
 }

@@ -47,6 +47,8 @@ type BindingPlan struct {
 	Surplus []*workv1alpha1.Work
 	// Failed are the clusters whose Work could not be made; it stays as it was.
 	Failed []Failure
+	// Skipped are the override rules that were not applied, of all clusters.
+	Skipped []policy.SkippedRule
 }
 
 // Failure is a cluster whose Work could not be made.
@@ -115,6 +117,7 @@ func DesiredWorks(in *BindingInput) (BindingPlan, error) {
 			plan.Update = append(plan.Update, next)
 		}
 	}
+	plan.Skipped = r.skipped
 	inOrder(plan.Create)
 	inOrder(plan.Update)
 	slices.SortFunc(plan.Failed, func(a, b Failure) int { return strings.Compare(a.Cluster, b.Cluster) })

@@ -16,8 +16,8 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// finalize lets a binding go. If its template lives on (somebody deleted the binding, or the hub was restored and the garbage
-// collector missed the owner of before) its Works stay for the next binding; else they go first.
+// finalize releases a binding. Its Works are deleted first, unless the template still exists and the binding names clusters (a user
+// deleted it, or the garbage collector of a restored hub does not find its owner): they stay for the next binding.
 func (r *reconciler) finalize(ctx context.Context, b Binding) (time.Duration, error) {
 	if !controllerutil.ContainsFinalizer(b.Object, b.finalizer()) {
 		return 0, nil
@@ -30,7 +30,7 @@ func (r *reconciler) finalize(ctx context.Context, b Binding) (time.Duration, er
 	if err != nil {
 		return 0, err
 	}
-	if alive {
+	if alive && !detached(b) {
 		if err := r.leave(ctx, b, works); err != nil {
 			return 0, r.notCleaned(b, nil, err)
 		}
@@ -51,8 +51,13 @@ func (r *reconciler) finalize(ctx context.Context, b Binding) (time.Duration, er
 	return 0, r.release(ctx, b)
 }
 
-// alive asks the server whether a template of this kind and name exists and is not being deleted. A kind that is not served any
-// more has no objects.
+// detached reports whether control/hub/propagate deletes the binding because no other template depends on this one.
+func detached(b Binding) bool {
+	return b.Spec.Placement == nil && !b.claimed() && len(b.Spec.Clusters) == 0 && len(b.Spec.RequiredBy) == 0
+}
+
+// alive reports whether the API server has a template of this kind and name that is not being deleted. A kind that is not served has
+// no objects.
 func (r *reconciler) alive(ctx context.Context, ref workv1alpha2.ObjectReference) (bool, error) {
 	u := &unstructured.Unstructured{}
 	u.SetAPIVersion(ref.APIVersion)
@@ -66,8 +71,8 @@ func (r *reconciler) alive(ctx context.Context, ref workv1alpha2.ObjectReference
 	return u.GetDeletionTimestamp() == nil, nil
 }
 
-// holding says whether a Work has to be waited for. One of a cluster that is leaving or has gone is not: nobody may be there
-// who ends it, and its namespace goes with the cluster.
+// holding reports whether a Work delays the end of its binding. One of a cluster that is leaving or gone does not: it may have no
+// executor any more, and its namespace is deleted with the cluster.
 func (r *reconciler) holding(ctx context.Context, works []*workv1alpha1.Work) (bool, error) {
 	for _, w := range works {
 		cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace)
@@ -81,7 +86,8 @@ func (r *reconciler) holding(ctx context.Context, works []*workv1alpha1.Work) (b
 	return false, nil
 }
 
-// unseen says whether the server has Works of the binding that the cache does not show yet: nobody would take them away later.
+// unseen reports whether the API server has Works of the binding that the cache does not show. After the binding is gone no reconcile
+// would delete them.
 func (r *reconciler) unseen(ctx context.Context, b Binding) (bool, error) {
 	id := b.GetLabels()[b.idLabel()]
 	if id == "" {
@@ -94,7 +100,7 @@ func (r *reconciler) unseen(ctx context.Context, b Binding) (bool, error) {
 	return len(list.Items) > 0, nil
 }
 
-// release takes the finalizer off.
+// release removes the finalizer.
 func (r *reconciler) release(ctx context.Context, b Binding) error {
 	controllerutil.RemoveFinalizer(b.Object, b.finalizer())
 	if err := r.client.Update(ctx, b.Object); err != nil {

@@ -48,14 +48,15 @@ type OverrideError struct{ Err error }
 func (e *OverrideError) Error() string { return "apply the overrides: " + e.Err.Error() }
 func (e *OverrideError) Unwrap() error { return e.Err }
 
-// Render makes the Work of one cluster. An *OverrideError comes from an override policy, any other from the interpreter.
-func Render(interpreter *kinds.Interpreter, in RenderInput) (*workv1alpha1.Work, error) {
+// Render makes the Work of one cluster, and returns the override rules that were skipped. An *OverrideError comes from an override
+// policy, any other from the interpreter.
+func Render(interpreter *kinds.Interpreter, in RenderInput) (*workv1alpha1.Work, []policy.SkippedRule, error) {
 	obj, applied, err := policy.ApplyOverrides(in.Object, in.Cluster, in.Overrides)
 	if err != nil {
-		return nil, &OverrideError{err}
+		return nil, nil, &OverrideError{err}
 	}
 	if err := interpreter.Prune(obj); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	work := &workv1alpha1.Work{
 		ObjectMeta: metav1.ObjectMeta{
@@ -71,7 +72,7 @@ func Render(interpreter *kinds.Interpreter, in RenderInput) (*workv1alpha1.Work,
 	}
 	work.Labels[workv1alpha1.LabelWorkID] = in.ID
 	if work.Annotations, err = applied.Annotations(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	maps.Copy(work.Annotations, in.Annotations)
 	if in.MemberOwned != "" {
@@ -83,10 +84,10 @@ func Render(interpreter *kinds.Interpreter, in RenderInput) (*workv1alpha1.Work,
 	mark(obj, work, in)
 	raw, err := json.Marshal(obj.Object)
 	if err != nil {
-		return nil, fmt.Errorf("write the manifest of %s %s: %w", obj.GetKind(), obj.GetName(), err)
+		return nil, nil, fmt.Errorf("write the manifest of %s %s: %w", obj.GetKind(), obj.GetName(), err)
 	}
 	work.Spec.Workload.Manifests = []workv1alpha1.Manifest{{RawExtension: runtime.RawExtension{Raw: raw}}}
-	return work, nil
+	return work, applied.Skipped, nil
 }
 
 // mark puts onto the object by what it is known in the member. It comes last, so that no override changes a mark and the

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -21,6 +20,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -32,13 +32,11 @@ type NamespaceOptions struct {
 	// OptIn has only those namespaces go to the members that are labelled pelago.io/propagate=true: for a hub with namespaces of
 	// its own.
 	OptIn bool
+	// Skips gets the override rules that are skipped; nil: they are not reported.
+	Skips *policy.Skips
 }
 
-const (
-	workers = 4
-	// firstRetry and lastRetry bound the pauses after a failure, and those in which a cache that is behind is waited for.
-	namespaceFirstRetry, namespaceLastRetry = 20 * time.Millisecond, 15 * time.Second
-)
+const workers = 4
 
 type namespaceReconciler struct {
 	NamespaceOptions
@@ -47,24 +45,26 @@ type namespaceReconciler struct {
 	live        client.Reader // past the cache, for what must not be decided from an old picture
 	recorder    record.EventRecorder
 	writer      *Writer
-	// waits counts how often in a row a namespace has waited for the cache.
-	waits workqueue.TypedRateLimiter[reconcile.Request]
+	stale       *kube.StaleCaches[reconcile.Request]
 }
 
 // Setup adds the controller to the manager.
 func SetupNamespaces(mgr ctrl.Manager, o NamespaceOptions) error {
+	if o.Skips == nil {
+		o.Skips = &policy.Skips{}
+	}
 	r := &namespaceReconciler{
 		NamespaceOptions: o, interpreter: kinds.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
-		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()), waits: namespaceLimiter(),
+		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()),
 	}
-	if err := r.watch(mgr, controller.Options{MaxConcurrentReconciles: workers, RateLimiter: namespaceLimiter()}); err != nil {
+	var err error
+	if r.stale, err = kube.NewStaleCaches[reconcile.Request]("namespaces", slog.Default(), r.recorder); err != nil {
+		return fmt.Errorf("set up the controller of namespaces: %w", err)
+	}
+	if err := r.watch(mgr, controller.Options{MaxConcurrentReconciles: workers, RateLimiter: limiter()}); err != nil {
 		return fmt.Errorf("set up the controller of namespaces: %w", err)
 	}
 	return nil
-}
-
-func namespaceLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](namespaceFirstRetry, namespaceLastRetry)
 }
 
 // namespace is an empty one. Its metadata is all that is read.
@@ -76,18 +76,14 @@ func namespace() *metav1.PartialObjectMetadata {
 
 // Reconcile brings the Works of one namespace in line.
 func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	err := r.reconcile(ctx, req.Name)
-	if errors.Is(err, ErrStaleCache) {
-		return reconcile.Result{RequeueAfter: r.waits.When(req)}, nil
-	}
-	r.waits.Forget(req)
-	return kube.Result(0, err)
+	return r.stale.Result(req, 0, r.reconcile(ctx, req.Name))
 }
 
 func (r *namespaceReconciler) reconcile(ctx context.Context, name string) error {
 	ns := namespace()
 	switch err := r.client.Get(ctx, types.NamespacedName{Name: name}, ns); {
 	case apierrors.IsNotFound(err):
+		r.Skips.Report("Namespace "+name, nil)
 		return r.clean(ctx, name)
 	case err != nil:
 		return fmt.Errorf("read Namespace %s: %w", name, err)
@@ -103,6 +99,7 @@ func (r *namespaceReconciler) sync(ctx context.Context, ns *metav1.PartialObject
 		return err
 	}
 	plan := DesiredNamespaceWorks(in)
+	r.Skips.Report("Namespace "+ns.Name, plan.Skipped)
 	holds := OfReference(reference(ns.Name))
 	err = errors.Join(r.writer.Create(ctx, holds, plan.Create), r.writer.Update(ctx, holds, plan.Update))
 	if err != nil && !kube.IsStale(err) {
@@ -168,8 +165,8 @@ func (r *namespaceReconciler) clean(ctx context.Context, name string) error {
 	}
 	ns := namespace()
 	switch err := r.live.Get(ctx, types.NamespacedName{Name: name}, ns); {
-	case err == nil: // the cache is behind; its event comes
-		return nil
+	case err == nil:
+		return kube.StaleCache(ns, "none", ns.ResourceVersion)
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("look for Namespace %s: %w", name, err)
 	}

@@ -54,6 +54,8 @@ type NamespacePlan struct {
 	Create, Update []*workv1alpha1.Work
 	// Failed are errors that name the cluster; its Work stays as it was.
 	Failed []error
+	// Skipped are the override rules that were not applied, of all clusters.
+	Skipped []policy.SkippedRule
 }
 
 // Desired gives each cluster a Work of the namespace. It takes none away: Works of a cluster that is leaving go with their
@@ -65,7 +67,8 @@ func DesiredNamespaceWorks(in *NamespaceInput) NamespacePlan {
 		if have != nil && have.DeletionTimestamp != nil {
 			continue // a new one can be made when it has gone
 		}
-		want, err := in.work(cluster, have)
+		want, skipped, err := in.work(cluster, have)
+		plan.Skipped = append(plan.Skipped, skipped...)
 		switch {
 		case err != nil:
 			err = fmt.Errorf("make the Work of Namespace %s for cluster %s: %w", in.Namespace.Name, cluster, err)
@@ -81,13 +84,13 @@ func DesiredNamespaceWorks(in *NamespaceInput) NamespacePlan {
 	return plan
 }
 
-func (in *NamespaceInput) work(cluster string, have *workv1alpha1.Work) (*workv1alpha1.Work, error) {
+func (in *NamespaceInput) work(cluster string, have *workv1alpha1.Work) (*workv1alpha1.Work, []policy.SkippedRule, error) {
 	var name, id string
 	var err error
 	if have != nil {
 		name, id = have.Name, have.Labels[workv1alpha1.LabelWorkID]
 	} else if name, err = in.Names.Free(cluster); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if id == "" {
 		id = in.NewID()

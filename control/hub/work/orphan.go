@@ -15,6 +15,7 @@ import (
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // orphans are Works that name a binding which has not existed for a while. They are counted and told of, and never deleted:
@@ -34,7 +35,7 @@ type missing struct {
 }
 
 func newOrphans() (*orphans, error) {
-	count, err := registered(prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	count, err := kube.Registered(prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "pelago_orphaned_works", Help: "Works in the cluster's execution namespace whose binding does not exist.",
 	}, []string{"member_cluster"}))
 	return &orphans{count: count, of: map[reconcile.Request]*missing{}}, err

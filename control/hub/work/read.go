@@ -71,45 +71,47 @@ func everywhere(template *unstructured.Unstructured) bool {
 		template.GetLabels()[policyv1alpha1.LabelNamespaceSkipAutoPropagation] != "true"
 }
 
-// template reads the template of a binding from the cache. It is manifest.ErrBehind as long as that does not have it, or has an older
-// one than the binding was made from: what was made from an old one would be written twice.
+// template reads the template of a binding from the cache. It is a StaleCacheError if the cache does not have it, or has an older
+// version than the binding was made from: Works made from that one would be written twice.
 func (r *reconciler) template(ctx context.Context, ref workv1alpha2.ObjectReference) (*unstructured.Unstructured, error) {
 	u := &unstructured.Unstructured{}
 	u.SetAPIVersion(ref.APIVersion)
 	u.SetKind(ref.Kind)
-	informer, err := r.cache.GetInformer(ctx, u, cache.BlockUntilSynced(false))
+	u.SetNamespace(ref.Namespace)
+	u.SetName(ref.Name)
+	informer, err := r.cache.GetInformer(ctx, u.DeepCopy(), cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("watch %s %s: %w", ref.APIVersion, ref.Kind, err)
 	}
 	if !informer.HasSynced() {
-		return nil, ErrStaleCache
+		return nil, kube.StaleCache(u, "none", "the first list of its kind")
 	}
 	switch err := r.cache.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, u); {
 	case apierrors.IsNotFound(err):
-		return nil, ErrStaleCache // or it is gone, and so is the binding soon
+		return nil, kube.StaleCache(u, "none", ref.ResourceVersion) // if it is deleted the binding is soon, too
 	case err != nil:
 		return nil, fmt.Errorf("read %s %s/%s: %w", ref.Kind, ref.Namespace, ref.Name, err)
 	case ref.UID != "" && ref.UID != u.GetUID():
-		return nil, ErrStaleCache // the binding is of the one before
+		return nil, kube.StaleCache(u, "UID "+string(u.GetUID()), "UID "+string(ref.UID)) // or the binding is of a former one
 	case kube.OlderVersion(u.GetResourceVersion(), ref.ResourceVersion):
 		return u, r.current(ctx, u)
 	}
 	return u, nil
 }
 
-// current is manifest.ErrBehind if the server has another version of a template than the cache. If it has not, the version that the
-// binding was made from is one of a hub before its restore.
+// current is a StaleCacheError if the API server has another version of a template than the cache. If both have the same, the
+// version in the binding is one of a hub before its restore.
 func (r *reconciler) current(ctx context.Context, u *unstructured.Unstructured) error {
 	now := &metav1.PartialObjectMetadata{}
 	now.SetGroupVersionKind(u.GroupVersionKind())
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(u), now); err != nil {
 		if apierrors.IsNotFound(err) {
-			return ErrStaleCache
+			return kube.StaleCache(u, u.GetResourceVersion(), "none")
 		}
 		return fmt.Errorf("read %s %s/%s: %w", u.GetKind(), u.GetNamespace(), u.GetName(), err)
 	}
 	if now.ResourceVersion != u.GetResourceVersion() {
-		return ErrStaleCache
+		return kube.StaleCache(u, u.GetResourceVersion(), now.ResourceVersion)
 	}
 	return nil
 }

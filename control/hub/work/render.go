@@ -11,6 +11,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
 )
 
@@ -19,6 +20,7 @@ type renderer struct {
 	in          *BindingInput
 	workload    bool
 	completions map[string]int64 // of a divided Job; nil: not divided
+	skipped     []policy.SkippedRule
 }
 
 func newRenderer(in *BindingInput) (*renderer, error) {
@@ -64,7 +66,9 @@ func (r *renderer) render(t target, name, id string, have *workv1alpha1.Work) (*
 	if ptr.Deref(b.Spec.PreserveResourcesOnDeletion, false) {
 		in.PreserveResourcesOnDeletion = ptr.To(true)
 	}
-	return Render(r.in.Interpreter, in)
+	w, skipped, err := Render(r.in.Interpreter, in)
+	r.skipped = append(r.skipped, skipped...)
+	return w, err
 }
 
 // share is a copy of the template with the cluster's replicas and completions, and the state that is carried over to it.

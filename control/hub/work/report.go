@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
@@ -53,22 +52,11 @@ func (r *reconciler) event(b Binding, template *unstructured.Unstructured, kind,
 type durations struct{ *prometheus.HistogramVec }
 
 func newDurations() (durations, error) {
-	vec, err := registered(prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	vec, err := kube.Registered(prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "binding_sync_work_duration_seconds", Help: "Time that writing the Works of a binding took.",
 		Buckets: prometheus.ExponentialBuckets(0.001, 2, 12),
 	}, []string{"result"}))
 	return durations{vec}, err
-}
-
-// registered is the collector, or the same one of another manager of this process.
-func registered[C prometheus.Collector](c C) (C, error) {
-	err := metrics.Registry.Register(c)
-	if already := (prometheus.AlreadyRegisteredError{}); errors.As(err, &already) {
-		if same, ok := already.ExistingCollector.(C); ok {
-			return same, nil
-		}
-	}
-	return c, err
 }
 
 func (d durations) observe(begin time.Time, err error) {

@@ -152,7 +152,7 @@ func (w *world) remove(cluster string) {
 func (w *world) override(cluster string, p ...policyv1alpha1.PlaintextOverrider) {
 	w.Overrides.Namespaced = append(w.Overrides.Namespaced, policyv1alpha1.OverridePolicy{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "op"},
-		Spec: policyv1alpha1.OverrideSpec{OverrideRules: []policyv1alpha1.RuleWithCluster{{
+		Spec: policyv1alpha1.OverrideSpec{ResourceSelectors: []policyv1alpha1.ResourceSelector{{APIVersion: w.Template.GetAPIVersion(), Kind: w.Template.GetKind()}}, OverrideRules: []policyv1alpha1.RuleWithCluster{{
 			TargetCluster: &policyv1alpha1.ClusterAffinity{ClusterNames: []string{cluster}},
 			Overriders:    policyv1alpha1.Overriders{Plaintext: p},
 		}}},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
@@ -19,29 +20,29 @@ import (
 // parallel bounds how many Works of one object are written at a time.
 const parallel = 16
 
-// Writer writes Works, those of several clusters at a time, and remembers what it has made of them. Each method that writes goes
-// on after an error and returns all of them, each naming the cluster.
+// Writer writes Works, those of several clusters in parallel, and records its writes until the cache shows them. Methods that write
+// continue after an error and join the errors, each of which names the cluster.
 type Writer struct {
 	client  client.Client
 	written kube.Expectations[client.ObjectKey]
 
 	mu sync.Mutex
-	// unseen are written Works that no look has seen in the cache yet, by what they hold. An event of one says nothing of a look under
-	// way, which may have read the cache before.
+	// unseen are written Works that no reconcile has read from the cache yet, by what they hold. The event of one does not remove it:
+	// a reconcile under way may have read the cache before.
 	unseen map[Identity]map[client.ObjectKey]struct{}
 }
 
-// NewWriter writes with a client, which reads from an indexed cache (Index).
+// NewWriter writes with a client that reads from a cache with AddIndexes.
 func NewWriter(c client.Client) *Writer {
 	return &Writer{client: c, unseen: map[Identity]map[client.ObjectKey]struct{}{}}
 }
 
-// Create makes Works that hold an object. One that exists is an error (objectset.IsStale): the cache was behind.
+// Create creates Works that hold an object. One that exists is an error of a stale cache (kube.IsStale).
 func (w *Writer) Create(ctx context.Context, holds Identity, works []*workv1alpha1.Work) error {
 	return each(works, "create", func(x *workv1alpha1.Work) error { return w.noted(holds, x, w.client.Create(ctx, x)) })
 }
 
-// Update writes Works as they were read: a newer version at the server is an error (objectset.IsStale).
+// Update writes Works as they were read. A newer version at the API server is an error of a stale cache (kube.IsStale).
 func (w *Writer) Update(ctx context.Context, holds Identity, works []*workv1alpha1.Work) error {
 	return each(works, "update", func(x *workv1alpha1.Work) error { return w.noted(holds, x, w.client.Update(ctx, x)) })
 }
@@ -61,44 +62,46 @@ func (w *Writer) noted(holds Identity, x *workv1alpha1.Work, err error) error {
 	return nil
 }
 
-// ErrBehind says that the cache does not show yet what something is to be made from.
-var ErrStaleCache = errors.New("the cache is behind")
-
-// Works reads the Works of ours that hold an object, of whatever binding they say that they are. It is ErrBehind as long as the
-// cache has yet to show what this Writer has made of one, whether that is wanted any more or not: when the cache shows it nobody
-// will look, since it is an echo (Events).
+// Works reads our Works that hold an object, whatever binding they name. It returns a StaleCacheError as long as the cache does not
+// show a write of this Writer, also of a Work that is no longer wanted: the own-write event will not lead to a reconcile (Events).
 func (w *Writer) Works(ctx context.Context, holds Identity) ([]*workv1alpha1.Work, error) {
 	works, err := find(ctx, w.client, holds)
-	if err == nil && w.behind(holds, works) {
-		return nil, ErrStaleCache
+	if err != nil {
+		return nil, err
 	}
-	return works, err
+	return works, w.confirm(holds, works)
 }
 
-func (w *Writer) behind(holds Identity, shown []*workv1alpha1.Work) bool {
+// confirm is a StaleCacheError if the cache does not show a write yet.
+func (w *Writer) confirm(holds Identity, shown []*workv1alpha1.Work) error {
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	unseen := w.unseen[holds]
 	if len(unseen) == 0 {
-		return false
+		return nil
 	}
 	versions := map[client.ObjectKey]string{}
 	for _, x := range shown {
 		versions[client.ObjectKeyFromObject(x)] = x.ResourceVersion
 	}
+	var stale error
 	for key := range unseen {
-		if !w.written.Stale(key, cmp.Or(versions[key], "0"), now) { // what is not there has no version
+		cached := cmp.Or(versions[key], "0") // "0": the cache does not have it
+		if !w.written.Stale(key, cached, now) {
 			delete(unseen, key)
+			continue
 		}
+		stale = kube.StaleCache(&workv1alpha1.Work{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}},
+			cached, "that of our last write")
 	}
 	if len(unseen) == 0 {
 		delete(w.unseen, holds)
 	}
-	return len(unseen) > 0
+	return stale
 }
 
-// Delete removes Works as they were read. Those that are being deleted are left to their finalizer.
+// Delete deletes Works as they were read, but for those that are being deleted.
 func (w *Writer) Delete(ctx context.Context, works []*workv1alpha1.Work) error {
 	return each(works, "delete", func(x *workv1alpha1.Work) error {
 		if x.DeletionTimestamp != nil {
@@ -116,12 +119,12 @@ func each(works []*workv1alpha1.Work, verb string, do func(*workv1alpha1.Work) e
 	for i, work := range works {
 		g.Go(func() error {
 			if err := do(work); err != nil {
-				cluster, _ := workv1alpha2.ClusterOfNamespace(work.Namespace) // all Works of ours are in execution namespaces
+				cluster, _ := workv1alpha2.ClusterOfNamespace(work.Namespace) // our Works are in execution namespaces
 				errs[i] = fmt.Errorf("%s Work %s/%s of cluster %s: %w", verb, work.Namespace, work.Name, cluster, err)
 			}
 			return nil
 		})
 	}
-	_ = g.Wait() // what went wrong stands in errs
+	_ = g.Wait() // the errors are in errs
 	return errors.Join(errs...)
 }

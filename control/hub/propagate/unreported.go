@@ -9,15 +9,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
-// unheard says whether a cluster was made a moment ago that has not said yet what it serves, or is not ready yet. First decisions
-// wait for it: in a hub that has been restored with new UIDs all clusters are like that, and whoever reports first would get
-// everything, for good.
-func (r *reconciler) unheard(ctx context.Context) (bool, error) {
+// unreported is a StaleCacheError if a cluster younger than FirstReport has not reported its APIs yet or is not ready. First decisions
+// wait for it: in a hub that has been restored with new UIDs all clusters are in this state, and the first one to report would get
+// all replicas for good.
+func (r *reconciler) unreported(ctx context.Context) error {
 	var list clusterv1alpha1.ClusterList
 	if err := r.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("list Clusters: %w", err)
+		return fmt.Errorf("list Clusters: %w", err)
 	}
 	for i := range list.Items {
 		c := &list.Items[i]
@@ -26,8 +27,8 @@ func (r *reconciler) unheard(ctx context.Context) (bool, error) {
 		})
 		silent := (len(c.Status.APIEnablements) == 0 || tainted) && c.DeletionTimestamp == nil && !c.Refused()
 		if silent && time.Since(c.CreationTimestamp.Time) < r.FirstReport {
-			return true, nil
+			return kube.StaleCache(c.DeepCopy(), c.ResourceVersion, "its first report")
 		}
 	}
-	return false, nil
+	return nil
 }

@@ -1,0 +1,34 @@
+package propagate_test
+
+import (
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/test/await"
+)
+
+// The API server adds an annotation to DaemonSets (deprecated.daemonset.template.generation) that a read of their metadata alone
+// does not have. A DaemonSet must leave a cluster all the same, and be followed afterwards.
+func TestDaemonSetLeavesCluster(t *testing.T) {
+	h := newHub(t, "member1", "member2", "member3")
+	h.run(nil)
+	p := h.policy("agents", `{resourceSelectors: [{apiVersion: apps/v1, kind: DaemonSet}],
+  placement: {clusterAffinity: {clusterNames: [member1, member2, member3]}}}`)
+	labels := map[string]string{"app": "agent"}
+	d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "agent"},
+		Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "agent", Image: "nginx:1.19.0"}}}}}}
+	h.Make(d)
+	h.runs("agent-daemonset", "member1:0 member2:0 member3:0")
+	edit(h, p, func(p *policyObject) { p.Spec.Placement.ClusterAffinity.ClusterNames = []string{"member1", "member2"} })
+	before := h.runs("agent-daemonset", "member1:0 member2:0").Annotations[workv1alpha2.AnnotationTemplate]
+	edit(h, d, func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.Containers[0].Image = "nginx:1.20.0" })
+	await.True(t, "the binding is of the changed template", func() bool {
+		return h.binding("agent-daemonset").Annotations[workv1alpha2.AnnotationTemplate] != before
+	})
+}

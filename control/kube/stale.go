@@ -1,0 +1,148 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+const (
+	// EventStaleCache is the reason of the Event of a reconcile that has waited staleReportAfter for its cache.
+	EventStaleCache = "StaleCache"
+
+	// staleReportAfter is how long a reconcile waits for its cache before that is reported. A watch of a server under load may be
+	// ten seconds late.
+	staleReportAfter = time.Minute
+	// firstStaleRetry and lastStaleRetry bound the requeue interval of a reconcile that waits for its cache.
+	firstStaleRetry, lastStaleRetry = RequeueStale, 10 * time.Second
+)
+
+// StaleCacheError reports that the cache does not show an object as the API server has it. The reconcile is to be repeated.
+type StaleCacheError struct {
+	Object client.Object // has at least a name
+	// Cached and Expected are versions of the object, or words for them: "none", "a later one".
+	Cached, Expected string
+}
+
+// StaleCache is the error of a cache that shows one version of an object where another one is expected.
+func StaleCache(o client.Object, cached, expected string) error {
+	return &StaleCacheError{Object: o, Cached: cached, Expected: expected}
+}
+
+func (e *StaleCacheError) Error() string {
+	return fmt.Sprintf("the cache shows %s in version %s, expected is %s", e.name(), e.Cached, e.Expected)
+}
+
+func (e *StaleCacheError) name() string {
+	kind := e.Object.GetObjectKind().GroupVersionKind().Kind
+	if kind == "" {
+		kind = reflect.TypeOf(e.Object).Elem().Name()
+	}
+	if e.Object.GetNamespace() == "" {
+		return kind + " " + e.Object.GetName()
+	}
+	return kind + " " + client.ObjectKeyFromObject(e.Object).String()
+}
+
+// StaleCaches requeues the reconciles of one controller that read from a stale cache, and reports those that do so for longer than
+// staleReportAfter: a warning in the log, an Event on the object, and the metric pelago_hub_stale_cache_waiting.
+type StaleCaches[K comparable] struct {
+	controller string
+	log        *slog.Logger
+	events     record.EventRecorder
+	backoff    workqueue.TypedRateLimiter[K]
+	waiting    prometheus.Gauge
+
+	mu    sync.Mutex
+	waits map[K]staleWait
+}
+
+type staleWait struct {
+	since    time.Time
+	reported bool
+}
+
+// NewStaleCaches is for the controller of a name, which is the metric's label.
+func NewStaleCaches[K comparable](controller string, log *slog.Logger, events record.EventRecorder) (*StaleCaches[K], error) {
+	waiting, err := Registered(prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pelago_hub_stale_cache_waiting",
+		Help: "Objects whose reconcile has waited for a stale cache for more than a minute."}, []string{"controller"}))
+	if err != nil {
+		return nil, fmt.Errorf("register the metric of stale caches: %w", err)
+	}
+	return &StaleCaches[K]{
+		controller: controller, log: log, events: events, waiting: waiting.WithLabelValues(controller), waits: map[K]staleWait{},
+		backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[K](firstStaleRetry, lastStaleRetry),
+	}, nil
+}
+
+// Result of a reconcile of key that is to be repeated after wait (0: not) or failed with err. If err is only of a stale cache
+// (IsStale) the reconcile is repeated with a growing interval.
+func (s *StaleCaches[K]) Result(key K, wait time.Duration, err error) (reconcile.Result, error) {
+	if !IsStale(err) {
+		s.forget(key)
+		return reconcile.Result{RequeueAfter: wait}, err
+	}
+	if since, due := s.note(key); due {
+		s.report(key, since, err)
+	}
+	return reconcile.Result{RequeueAfter: s.backoff.When(key)}, nil
+}
+
+func (s *StaleCaches[K]) forget(key K) {
+	s.backoff.Forget(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waits[key].reported {
+		s.waiting.Dec()
+	}
+	delete(s.waits, key)
+}
+
+// note returns when a key began to wait, and whether that is to be reported now: once for each wait.
+func (s *StaleCaches[K]) note(key K) (since time.Time, due bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w, ok := s.waits[key]
+	if !ok {
+		w.since = time.Now()
+	}
+	if due = !w.reported && time.Since(w.since) >= staleReportAfter; due {
+		w.reported = true
+		s.waiting.Inc()
+	}
+	s.waits[key] = w
+	return w.since, due
+}
+
+func (s *StaleCaches[K]) report(key K, since time.Time, err error) {
+	args := []any{"controller", s.controller, "key", fmt.Sprint(key), "since", since, "error", err}
+	if stale := new(StaleCacheError); errors.As(err, &stale) {
+		args = append(args, "object", stale.name(), "cached", stale.Cached, "expected", stale.Expected)
+		s.events.Eventf(stale.Object, corev1.EventTypeWarning, EventStaleCache,
+			"Controller %s has waited since %s: %v. If this lasts, check the watch of this kind and restart pelago-hub",
+			s.controller, since.UTC().Format(time.RFC3339), err)
+	}
+	s.log.Warn("reconcile waits for a stale cache", args...)
+}
+
+// Registered is the collector, or the equal one that another controller or manager of this process has registered.
+func Registered[C prometheus.Collector](c C) (C, error) {
+	err := metrics.Registry.Register(c)
+	if already := (prometheus.AlreadyRegisteredError{}); errors.As(err, &already) {
+		if same, ok := already.ExistingCollector.(C); ok {
+			return same, nil
+		}
+	}
+	return c, err
+}
