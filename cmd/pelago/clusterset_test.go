@@ -315,7 +315,10 @@ func (m *reader) makeObjects() {
 	for _, obj := range []client.Object{
 		slice("ours", &owner), slice("foreign", &foreign), slice("users", nil), imported,
 		&pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: pelagov1alpha1.NodeIndexSpec{Index: 1, NodeUID: "u"}},
-		&submarinerv1.GlobalIngressIP{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default"},
+		&submarinerv1.GlobalIngressIP{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default",
+			Labels: map[string]string{pelagov1alpha1.LabelManagedBy: pelagov1alpha1.ManagedBy}},
+			Spec: submarinerv1.GlobalIngressIPSpec{Target: submarinerv1.ClusterIPService}},
+		&submarinerv1.GlobalIngressIP{ObjectMeta: metav1.ObjectMeta{Name: "users", Namespace: "default"},
 			Spec: submarinerv1.GlobalIngressIPSpec{Target: submarinerv1.ClusterIPService}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "coredns", Namespace: "kube-system"},
 			Data: map[string]string{"Corefile": m.corefile(".:53 {\n}\n"), "other": "x"}},
@@ -357,8 +360,15 @@ func (m *reader) checkObjects() {
 	if err := errors.Join(m.c.List(ctx, imports), m.c.List(ctx, nodes), m.c.List(ctx, ingress)); err != nil {
 		m.t.Fatal(err)
 	}
-	if n := len(imports.Items) + len(nodes.Items) + len(ingress.Items); n != 0 {
-		m.t.Errorf("%d ServiceImports, %d NodeIndexes and %d GlobalIngressIPs stay", len(imports.Items), len(nodes.Items), len(ingress.Items))
+	if n := len(imports.Items) + len(nodes.Items); n != 0 {
+		m.t.Errorf("%d ServiceImports and %d NodeIndexes stay", len(imports.Items), len(nodes.Items))
+	}
+	left = nil
+	for _, g := range ingress.Items {
+		left = append(left, g.Name)
+	}
+	if diff := cmp.Diff([]string{"users"}, left); diff != "" {
+		m.t.Errorf("GlobalIngressIPs that stay: -want +got\n%s", diff)
 	}
 	dns := &corev1.ConfigMap{}
 	m.get(client.ObjectKey{Namespace: "kube-system", Name: "coredns"}, dns)
