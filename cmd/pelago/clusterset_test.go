@@ -194,6 +194,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 			t.Error("joining again made another node a gateway")
 		}
 	})
+	t.Run("settings that are not given again stay", func(t *testing.T) { c.testKeptSettings(t, m) })
 	t.Run("bad input", func(t *testing.T) {
 		c.fails(t, `has joined as "g1"`, c.join("--clusterid", "other")...)
 		c.fails(t, "already has GlobalCIDR", c.join("--clusterid", "g1", "--globalnet-cidr", "120.9.0.0/24")...)
@@ -204,7 +205,17 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		c.fails(t, "change the fabric range from 241.0.0.0/8 to 200.0.0.0/8", "deploy-broker", "--context", "hub", "--globalnet",
 			"--globalnet-cidr-range", "120.0.0.0/8", "--fabric-cidr", "200.0.0.0/8", "--output", c.infoFile())
 		c.fails(t, "has no such node; it has n0, n1, n2, n3", c.join("--clusterid", "g1", "--gateway-node", "n9")...)
-		c.fails(t, "clusters are registered", "deploy-broker", "--context", "hub", "--output", c.infoFile())
+		c.fails(t, "clusters are registered", "deploy-broker", "--context", "hub", "--globalnet=false", "--output", c.infoFile())
+		c.fails(t, "change the mode from submariner to mcs: 1 clusters are registered", "deploy-broker", "--context", "hub", "--mode", "mcs",
+			"--output", c.infoFile())
+		other := info(t, c.infoFile())
+		other.IPSecPSK.Data["psk"] = []byte("of another clusterset")
+		file := filepath.Join(c.dir, "other.subm")
+		if _, err := writeInfo(file, other); err != nil {
+			t.Fatal(err)
+		}
+		c.fails(t, "replace the pre-shared key: 1 clusters are registered", "deploy-broker", "--context", "hub", "--ipsec-psk-from", file,
+			"--output", c.infoFile())
 		c.fails(t, `context "nowhere"`, "show", "all", "--contexts", "nowhere")
 	})
 	t.Run("services", func(t *testing.T) {
@@ -245,7 +256,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		c.must(t, "unjoin", "--context", "g1", "--timeout", "1s")
 	})
 	t.Run("without globalnet", func(t *testing.T) {
-		c.must(t, "deploy-broker", "--context", "hub", "--fabric-cidr", "200.0.0.0/8", "--output", c.infoFile())
+		c.must(t, "deploy-broker", "--context", "hub", "--globalnet=false", "--fabric-cidr", "200.0.0.0/8", "--output", c.infoFile())
 		c.fails(t, "no globalnet", c.join("--clusterid", "c1", "--globalnet-cidr", "120.1.0.0/24")...)
 		c.fails(t, "range 200.7.0.0/16 of this cluster overlaps the clusterset's fabric range 200.0.0.0/8", c.join("--clusterid", "c1", "--clustercidr", "200.7.0.0/16")...)
 		if err := member.Delete(ctx, egress); client.IgnoreNotFound(err) != nil { // the user's, so unjoin left it

@@ -176,7 +176,7 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 	if !apierrors.IsNotFound(execution()) || !apierrors.IsNotFound(role()) {
 		t.Errorf("with --network-only: Deployment: %v, ClusterRole: %v; want none", execution(), role())
 	}
-	c.must(t, c.join("--clusterid", "g1", "--cluster-provider", "example")...)
+	c.must(t, c.join("--clusterid", "g1", "--network-only=false", "--cluster-provider", "example")...)
 	must(t, hub.Get(t.Context(), client.ObjectKey{Name: "g1"}, cluster))
 	want := clusterv1alpha1.ClusterSpec{ID: uid(t, member), SyncMode: clusterv1alpha1.Pull, Provider: "example"}
 	if diff := cmp.Diff(want, cluster.Spec); diff != "" {
@@ -201,6 +201,10 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 		t.Errorf("with --network-only after a membership: Deployment: %v, ClusterRole: %v; want none", execution(), role())
 	}
 	c.must(t, c.join("--clusterid", "g1")...)
+	if !apierrors.IsNotFound(execution()) {
+		t.Errorf("another join without --network-only=false: Deployment: %v, want none", execution())
+	}
+	c.must(t, c.join("--clusterid", "g1", "--network-only=false")...)
 
 	// What still waits for something is not taken for removed, and keeps the cluster's rights at the hub.
 	must(t, hub.Get(t.Context(), client.ObjectKey{Name: "g1"}, cluster))

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -29,12 +30,14 @@ type Clusterset struct {
 	Mode string
 	// HubID is the UID of the hub's namespace kube-system.
 	HubID string
-	// CustomDomains are DNS zones beside clusterset.local.
+	// CustomDomains are DNS zones in addition to clusterset.local.
 	CustomDomains []string
 	// Components is what the clusterset is for: connectivity, service-discovery.
 	Components []string
 	// Fabric is the range of the nodes' addresses between clusters: a /8 that config.CheckFabric accepts.
 	Fabric netip.Prefix
+	// BrokerURL is the URL that deploy-broker writes into its file; empty: that of the kubeconfig.
+	BrokerURL string
 }
 
 // keyFabric is the fabric's key in the ConfigMap pelago-clusterset.
@@ -48,11 +51,22 @@ func (s Clusterset) data() map[string]string {
 		"custom-domains": strings.Join(s.CustomDomains, ","),
 		"components":     strings.Join(s.Components, ","),
 		keyFabric:        s.Fabric.String(),
+		"broker-url":     s.BrokerURL,
 	}
 }
 
 // ReadClusterset reads the ConfigMap pelago-clusterset.
 func ReadClusterset(ctx context.Context, hub client.Client, namespace string) (Clusterset, error) {
+	set, err := readClusterset(ctx, hub, namespace)
+	if err == nil && !set.Fabric.IsValid() {
+		err = fmt.Errorf("key %s of ConfigMap %s/%s at the hub is no range of nodes' addresses: run `pelago deploy-broker` there again, which writes it",
+			keyFabric, namespace, ClustersetConfigMap)
+	}
+	return set, err
+}
+
+// readClusterset leaves out a fabric that is not valid.
+func readClusterset(ctx context.Context, hub client.Client, namespace string) (Clusterset, error) {
 	cm := &corev1.ConfigMap{}
 	if err := hub.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ClustersetConfigMap}, cm); err != nil {
 		return Clusterset{}, fmt.Errorf("get ConfigMap %s/%s at the hub: %w", namespace, ClustersetConfigMap, err)
@@ -60,22 +74,55 @@ func ReadClusterset(ctx context.Context, hub client.Client, namespace string) (C
 	split := func(key string) []string {
 		return strings.FieldsFunc(cm.Data[key], func(r rune) bool { return r == ',' || r == ' ' })
 	}
-	set := Clusterset{Mode: cm.Data["mode"], HubID: cm.Data["hub-id"], CustomDomains: split("custom-domains"), Components: split("components")}
-	var err error
-	if set.Fabric, err = netip.ParsePrefix(cm.Data[keyFabric]); err == nil {
-		err = config.CheckFabric(set.Fabric)
+	set := Clusterset{
+		Mode: cm.Data["mode"], HubID: cm.Data["hub-id"], CustomDomains: split("custom-domains"), Components: split("components"),
+		BrokerURL: cm.Data["broker-url"],
 	}
-	if err != nil {
-		return Clusterset{}, fmt.Errorf("read key %s of ConfigMap %s/%s at the hub: %w: run `pelago deploy-broker` there again, which writes it",
-			keyFabric, namespace, ClustersetConfigMap, err)
+	if fabric, err := netip.ParsePrefix(cm.Data[keyFabric]); err == nil && config.CheckFabric(fabric) == nil {
+		set.Fabric = fabric
 	}
 	return set, nil
 }
 
-// Setup writes the ConfigMaps and the key of the clusterset. What exists is kept: the book if its settings are those of
-// want, the key if psk is nil. It returns the key.
+// Former returns the settings and the book that an earlier Setup has written; ok: there was one.
+func Former(ctx context.Context, hub client.Client) (set Clusterset, book Book, ok bool, err error) {
+	if set, err = readClusterset(ctx, hub, deploy.BrokerNamespace); err == nil {
+		_, book, err = readBook(ctx, hub, deploy.BrokerNamespace)
+	}
+	if apierrors.IsNotFound(err) {
+		return Clusterset{}, Book{}, false, nil
+	}
+	return set, book, err == nil, err
+}
+
+// checkRegistered refuses another mode, and another key unless psk is nil, while clusters are registered: they keep what
+// they have joined with.
+func checkRegistered(ctx context.Context, hub client.Client, set Clusterset, psk []byte) error {
+	have, book, ok, err := Former(ctx, hub)
+	n := len(book.Clusters)
+	if err != nil || !ok || n == 0 {
+		return err
+	}
+	if have.Mode != set.Mode {
+		return fmt.Errorf("change the mode from %s to %s: %d clusters are registered with the former: use --mode %s, "+
+			"or remove the clusters first with `pelago unjoin`", have.Mode, set.Mode, n, have.Mode)
+	}
+	secret := &corev1.Secret{}
+	err = hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: PSKSecret}, secret)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get Secret %s/%s at the hub: %w", deploy.BrokerNamespace, PSKSecret, err)
+	}
+	if key := secret.Data["psk"]; psk != nil && len(key) > 0 && !bytes.Equal(key, psk) {
+		return fmt.Errorf("replace the pre-shared key: %d clusters are registered with the present one, and could not connect to later ones: "+
+			"leave --ipsec-psk-from out, or remove the clusters first with `pelago unjoin`", n)
+	}
+	return nil
+}
+
+// Setup writes the ConfigMaps and the key of the clusterset. The book is kept if its settings are those of want, the key if
+// psk is nil. While clusters are registered, neither can change, nor can the mode and the fabric. It returns the key.
 func Setup(ctx context.Context, hub client.Client, want Book, set Clusterset, psk []byte) (*corev1.Secret, error) {
-	if err := errors.Join(config.CheckFabric(set.Fabric), setupFabric(ctx, hub, set.Fabric)); err != nil {
+	if err := errors.Join(config.CheckFabric(set.Fabric), checkRegistered(ctx, hub, set, psk), setupFabric(ctx, hub, set.Fabric)); err != nil {
 		return nil, err
 	}
 	if err := setupBook(ctx, hub, want); err != nil {
@@ -125,7 +172,7 @@ func setupBook(ctx context.Context, hub client.Client, want Book) error {
 	return put(ctx, hub, cm, func() { cm.Data = data })
 }
 
-// setupFabric refuses a range that clusters have addresses of, and another one than clusters have joined with.
+// setupFabric refuses a range that overlaps those of clusters, and another range than clusters have joined with.
 func setupFabric(ctx context.Context, hub client.Client, fabric netip.Prefix) error {
 	list := &submarinerv1.ClusterList{}
 	if err := hub.List(ctx, list, client.InNamespace(deploy.BrokerNamespace)); err != nil {
