@@ -195,6 +195,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 			t.Error("joining again made another node a gateway")
 		}
 	})
+	t.Run("settings that are not given again stay", func(t *testing.T) { c.testKeptSettings(t, m) })
 	t.Run("bad input", func(t *testing.T) {
 		c.fails(t, `has joined as "g1"`, c.join("--clusterid", "other")...)
 		c.fails(t, "already has GlobalCIDR", c.join("--clusterid", "g1", "--globalnet-cidr", "120.9.0.0/24")...)
@@ -205,7 +206,17 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		c.fails(t, "change the fabric range from 241.0.0.0/8 to 200.0.0.0/8", "deploy-broker", "--context", "hub", "--globalnet",
 			"--globalnet-cidr-range", "120.0.0.0/8", "--fabric-cidr", "200.0.0.0/8", "--output", c.infoFile())
 		c.fails(t, "has no such node; it has n0, n1, n2, n3", c.join("--clusterid", "g1", "--gateway-node", "n9")...)
-		c.fails(t, "clusters are registered", "deploy-broker", "--context", "hub", "--output", c.infoFile())
+		c.fails(t, "clusters are registered", "deploy-broker", "--context", "hub", "--globalnet=false", "--output", c.infoFile())
+		c.fails(t, "change the mode from submariner to mcs: 1 clusters are registered", "deploy-broker", "--context", "hub", "--mode", "mcs",
+			"--output", c.infoFile())
+		other := info(t, c.infoFile())
+		other.IPSecPSK.Data["psk"] = []byte("of another clusterset")
+		file := filepath.Join(c.dir, "other.subm")
+		if _, err := writeInfo(file, other); err != nil {
+			t.Fatal(err)
+		}
+		c.fails(t, "replace the pre-shared key: 1 clusters are registered", "deploy-broker", "--context", "hub", "--ipsec-psk-from", file,
+			"--output", c.infoFile())
 		c.fails(t, `context "nowhere"`, "show", "all", "--contexts", "nowhere")
 	})
 	t.Run("services", func(t *testing.T) {
@@ -246,7 +257,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		c.must(t, "unjoin", "--context", "g1", "--timeout", "1s")
 	})
 	t.Run("without globalnet", func(t *testing.T) {
-		c.must(t, "deploy-broker", "--context", "hub", "--fabric-cidr", "200.0.0.0/8", "--output", c.infoFile())
+		c.must(t, "deploy-broker", "--context", "hub", "--globalnet=false", "--fabric-cidr", "200.0.0.0/8", "--output", c.infoFile())
 		c.fails(t, "no globalnet", c.join("--clusterid", "c1", "--globalnet-cidr", "120.1.0.0/24")...)
 		c.fails(t, "range 200.7.0.0/16 of this cluster overlaps the clusterset's fabric range 200.0.0.0/8", c.join("--clusterid", "c1", "--clustercidr", "200.7.0.0/16")...)
 		if err := member.Delete(ctx, egress); client.IgnoreNotFound(err) != nil { // the user's, so unjoin left it
@@ -316,7 +327,10 @@ func (m *reader) makeObjects() {
 	for _, obj := range []client.Object{
 		slice("ours", &owner), slice("foreign", &foreign), slice("users", nil), imported,
 		&pelagov1alpha1.NodeIndex{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: pelagov1alpha1.NodeIndexSpec{Index: 1, NodeUID: "u"}},
-		&submarinerv1.GlobalIngressIP{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default"},
+		&submarinerv1.GlobalIngressIP{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default",
+			Labels: map[string]string{pelagov1alpha1.LabelManagedBy: pelagov1alpha1.ManagedBy}},
+			Spec: submarinerv1.GlobalIngressIPSpec{Target: submarinerv1.ClusterIPService}},
+		&submarinerv1.GlobalIngressIP{ObjectMeta: metav1.ObjectMeta{Name: "users", Namespace: "default"},
 			Spec: submarinerv1.GlobalIngressIPSpec{Target: submarinerv1.ClusterIPService}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "coredns", Namespace: "kube-system"},
 			Data: map[string]string{"Corefile": m.corefile(".:53 {\n}\n"), "other": "x"}},
@@ -358,8 +372,15 @@ func (m *reader) checkObjects() {
 	if err := errors.Join(m.c.List(ctx, imports), m.c.List(ctx, nodes), m.c.List(ctx, ingress)); err != nil {
 		m.t.Fatal(err)
 	}
-	if n := len(imports.Items) + len(nodes.Items) + len(ingress.Items); n != 0 {
-		m.t.Errorf("%d ServiceImports, %d NodeIndexes and %d GlobalIngressIPs stay", len(imports.Items), len(nodes.Items), len(ingress.Items))
+	if n := len(imports.Items) + len(nodes.Items); n != 0 {
+		m.t.Errorf("%d ServiceImports and %d NodeIndexes stay", len(imports.Items), len(nodes.Items))
+	}
+	left = nil
+	for _, g := range ingress.Items {
+		left = append(left, g.Name)
+	}
+	if diff := cmp.Diff([]string{"users"}, left); diff != "" {
+		m.t.Errorf("GlobalIngressIPs that stay: -want +got\n%s", diff)
 	}
 	dns := &corev1.ConfigMap{}
 	m.get(client.ObjectKey{Namespace: "kube-system", Name: "coredns"}, dns)

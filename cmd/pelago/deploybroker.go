@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -28,7 +29,7 @@ import (
 	"github.com/pelago-net/pelago/deploy/broker"
 )
 
-// components that a clusterset may be for.
+// Components of a clusterset.
 const (
 	componentConnectivity     = "connectivity"
 	componentServiceDiscovery = "service-discovery"
@@ -36,6 +37,7 @@ const (
 
 // deployBroker are the flags of deploy-broker.
 type deployBroker struct {
+	flags         *pflag.FlagSet
 	access        access
 	globalnet     bool
 	globalRange   string
@@ -48,7 +50,6 @@ type deployBroker struct {
 	mode          string
 	output        string
 	autoAccept    bool
-	acceptGiven   bool
 }
 
 func deployBrokerCommand() *cobra.Command {
@@ -61,7 +62,10 @@ custom resource definitions, rights and admission policies, no pods. It writes
 broker-info.subm, with which clusters join for the next 24 hours. An existing
 file is renamed.
 
-Run it again for a new file; what is registered stays.`,
+Run it again for a new file; what is registered stays, and so does every setting
+whose flag is not given again. What changes is printed first. Mode, key, fabric and
+globalnet cannot change while clusters are registered. Members use changed custom
+domains once they join again.`,
 		Example: `  # clusters whose pod and service ranges differ
   pelago deploy-broker --context hub
 
@@ -69,42 +73,43 @@ Run it again for a new file; what is registered stays.`,
   pelago deploy-broker --context hub --globalnet --globalnet-cidr-range 120.0.0.0/8`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			d.acceptGiven = cmd.Flags().Changed("auto-accept")
 			return d.run(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	f := cmd.Flags()
+	d.flags = f
 	d.access.addFlags(f)
 	f.BoolVar(&d.globalnet, "globalnet", false, "give every cluster addresses of its own, so that pod and service ranges may overlap")
 	f.StringVar(&d.globalRange, "globalnet-cidr-range", "242.0.0.0/8", "range that the clusters' GlobalCIDRs are taken from")
 	f.Uint64Var(&d.globalSize, "globalnet-cluster-size", 65536, "addresses of a cluster's GlobalCIDR unless join says otherwise; rounded up to a power of two")
-	f.StringVar(&d.fabric, "fabric-cidr", config.DefaultFabricCIDR, "a /8 that nobody uses, for the nodes' addresses between clusters")
-	f.StringVar(&d.pskFrom, "ipsec-psk-from", "", "take the key of the wires between gateways (PSK) from this broker-info.subm instead of making one")
-	f.StringSliceVar(&d.customDomains, "custom-domains", nil, "DNS zones that are served beside clusterset.local")
+	f.StringVar(&d.fabric, "fabric-cidr", config.DefaultFabricCIDR, "an unused /8 for the nodes' addresses between clusters")
+	f.StringVar(&d.pskFrom, "ipsec-psk-from", "", "take the pre-shared key of the wires between gateways from this broker-info.subm instead of generating one")
+	f.StringSliceVar(&d.customDomains, "custom-domains", nil, "DNS zones that are served in addition to clusterset.local")
 	f.StringSliceVar(&d.components, "components", []string{componentServiceDiscovery, componentConnectivity}, "what the clusterset is for")
 	f.StringVar(&d.brokerURL, "broker-url", "", "URL under which clusters reach the hub's API server (default: the kubeconfig's)")
 	f.StringVar(&d.mode, "mode", "submariner", "rules of service discovery: submariner (the local cluster's address first) or mcs (a ClusterSetIP)")
-	f.BoolVar(&d.autoAccept, "auto-accept", false, "send workloads to members without `pelago clusters accept`; stored at the hub until given again")
+	f.BoolVar(&d.autoAccept, "auto-accept", false, "send workloads to members without `pelago clusters accept`")
 	f.StringVar(&d.output, "output", broker.InfoFile, "file to write")
 	return cmd
 }
 
 func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
-	book, fabric, err := d.check()
-	if err != nil {
-		return err
-	}
-	cfg, err := d.access.config()
-	if err != nil {
-		return err
-	}
 	p := newProgress(out)
-	if err := requireVersion(cfg, "the hub", "1.31", "admission policies with functions of IP addresses"); err != nil {
-		return err
-	}
-	hub, err := broker.NewClient(cfg)
+	cfg, hub, former, err := d.open(ctx)
 	if err != nil {
 		return err
+	}
+	set, book, err := d.check()
+	if err != nil {
+		return err
+	}
+	if former != nil {
+		for _, change := range changes(former, brokerFlags(set, book)) {
+			p.step("Changing %s", change)
+		}
+	}
+	if d.pskFrom != "" {
+		p.step("Using the pre-shared key of %s", d.pskFrom)
 	}
 	if err := deploy.HubBase(ctx, cfg, p.step); err != nil {
 		return err
@@ -118,12 +123,9 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	p.step("Writing the settings of the clusterset")
-	set := broker.Clusterset{Mode: d.mode, HubID: id, CustomDomains: d.customDomains, Components: d.components, Fabric: fabric}
+	set.HubID = id
 	if set.Hub, err = broker.HubAddresses(ctx, hub, cmp.Or(d.brokerURL, cfg.Host)); err != nil {
 		return err
-	}
-	if d.acceptGiven {
-		set.AutoAccept = &d.autoAccept
 	}
 	pskSecret, err := broker.Setup(ctx, hub, book, set, psk)
 	if err != nil {
@@ -148,43 +150,71 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// check looks at the flags and makes the book that they ask for, and the fabric.
-func (d *deployBroker) check() (book broker.Book, fabric netip.Prefix, err error) {
+// open opens the hub and sets the flags that were not given to those of an earlier run. former are the flags of that run, nil
+// if there was none.
+func (d *deployBroker) open(ctx context.Context) (cfg *rest.Config, hub client.Client, former map[string]string, err error) {
+	_, _, invalid := d.check() // it may still be valid with what is kept
+	fail := func(err error) (*rest.Config, client.Client, map[string]string, error) {
+		return nil, nil, nil, cmp.Or(invalid, err)
+	}
+	if cfg, err = d.access.config(); err != nil {
+		return fail(err)
+	}
+	if err := requireVersion(cfg, "the hub", "1.31", "admission policies with functions of IP addresses"); err != nil {
+		return fail(err)
+	}
+	if hub, err = broker.NewClient(cfg); err != nil {
+		return fail(err)
+	}
+	set, book, ok, err := broker.Former(ctx, hub)
+	if err != nil {
+		return fail(err)
+	}
+	if ok {
+		former = brokerFlags(set, book)
+		err = keepFlags(d.flags, former)
+	}
+	return cfg, hub, former, err
+}
+
+// check validates the flags and returns the settings and the empty book that they describe.
+func (d *deployBroker) check() (set broker.Clusterset, book broker.Book, err error) {
+	set = broker.Clusterset{Mode: d.mode, CustomDomains: d.customDomains, Components: d.components, BrokerURL: d.brokerURL, AutoAccept: d.autoAccept}
 	if d.mode != "submariner" && d.mode != "mcs" {
-		return book, fabric, fmt.Errorf("--mode %q: use submariner or mcs", d.mode)
+		return set, book, fmt.Errorf("--mode %q: use submariner or mcs", d.mode)
 	}
 	for _, c := range d.components {
 		if c != componentConnectivity && c != componentServiceDiscovery {
-			return book, fabric, fmt.Errorf("--components %q: use %s, %s or both", c, componentServiceDiscovery, componentConnectivity)
+			return set, book, fmt.Errorf("--components %q: use %s, %s or both", c, componentServiceDiscovery, componentConnectivity)
 		}
 	}
 	if !slices.Contains(d.components, componentConnectivity) || !slices.Contains(d.components, componentServiceDiscovery) {
-		return book, fabric, fmt.Errorf("--components %s: a part is not built yet in this version; leave the flag out, which means both", strings.Join(d.components, ","))
+		return set, book, fmt.Errorf("--components %s: a part is not built yet in this version; leave the flag out, which means both", strings.Join(d.components, ","))
 	}
 	for _, domain := range d.customDomains {
 		if len(validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSuffix(domain, ".")))) > 0 {
-			return book, fabric, fmt.Errorf("--custom-domains %q is no domain name", domain)
+			return set, book, fmt.Errorf("--custom-domains %q is no domain name", domain)
 		}
 	}
-	if fabric, err = netip.ParsePrefix(d.fabric); err == nil {
-		err = config.CheckFabric(fabric)
+	if set.Fabric, err = netip.ParsePrefix(d.fabric); err == nil {
+		err = config.CheckFabric(set.Fabric)
 	}
 	if err != nil {
-		return book, fabric, fmt.Errorf("--fabric-cidr: %w", err)
+		return set, book, fmt.Errorf("--fabric-cidr: %w", err)
 	}
 	if !d.globalnet {
 		book, err = broker.NewBook(false, netip.Prefix{}, 0)
-		return book, fabric, err
+		return set, book, err
 	}
 	cidr, err := netip.ParsePrefix(d.globalRange)
 	if err != nil {
-		return book, fabric, fmt.Errorf("--globalnet-cidr-range: %w", err)
+		return set, book, fmt.Errorf("--globalnet-cidr-range: %w", err)
 	}
-	if cidr.Overlaps(fabric) {
-		return book, fabric, fmt.Errorf("--globalnet-cidr-range %s overlaps --fabric-cidr %s: choose another of one of them", cidr, fabric)
+	if cidr.Overlaps(set.Fabric) {
+		return set, book, fmt.Errorf("--globalnet-cidr-range %s overlaps --fabric-cidr %s: choose another of one of them", cidr, set.Fabric)
 	}
 	book, err = broker.NewBook(true, cidr, d.globalSize)
-	return book, fabric, err
+	return set, book, err
 }
 
 // psk is the key of --ipsec-psk-from, nil without that flag.
@@ -199,7 +229,7 @@ func (d *deployBroker) psk() ([]byte, error) {
 	return info.IPSecPSK.Data["psk"], nil
 }
 
-// info issues a new credential and makes the file's content.
+// info issues a new credential and returns the content of the file.
 func (d *deployBroker) info(ctx context.Context, hub client.Client, cfg *rest.Config, psk *corev1.Secret) (broker.Info, error) {
 	ca, err := hubCA(ctx, hub, cfg)
 	if err != nil {
@@ -259,7 +289,7 @@ func readInfo(file string) (broker.Info, error) {
 	return info, nil
 }
 
-// writeInfo writes the file, readable by its owner alone. It returns the new name of a file that was there before.
+// writeInfo writes the file, readable by its owner alone. It returns the new name of an earlier file.
 func writeInfo(file string, info broker.Info) (kept string, err error) {
 	content, err := info.Encode()
 	if err != nil {
@@ -288,7 +318,7 @@ func writeInfo(file string, info broker.Info) (kept string, err error) {
 	return kept, nil
 }
 
-// next says what to do now.
+// next prints the next steps.
 func (d *deployBroker) next(out io.Writer, info broker.Info) {
 	expiry, ok, err := info.Expiry()
 	fmt.Fprintf(out, "\nThe broker is ready. Join each cluster:\n\n  pelago join %s --context CONTEXT --clusterid ID\n\n", d.output)

@@ -21,7 +21,7 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 )
 
-// quiet is how long no packet may pass a gateway for it to be drained.
+// quiet is the time without a packet after which a gateway counts as drained.
 const quiet = 2 * time.Second
 
 func gatewayCommand() *cobra.Command {
@@ -31,7 +31,7 @@ func gatewayCommand() *cobra.Command {
 		Long: `All nodes with the label ` + submarinerv1.LabelGateway + `=true are gateways, and all are
 used at once. Before a gateway's node is rebooted or removed, drain it: its flows
 move to the other gateways, and no packet is lost. A cordon (kubectl cordon, kubectl
-drain) does the same.`,
+drain) does the same. A drained gateway leaves only once another serves.`,
 		Example: `  pelago gateway drain g1-n1 --context g1
   pelago gateway undrain g1-n1 --context g1
   pelago gateway rotate-keys --all --context g1
@@ -62,7 +62,7 @@ func drainCommand() *cobra.Command {
 		},
 	}
 	d.access.addFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&d.force, "force", false, "also if no other gateway is ready; the last one is used all the same")
+	cmd.Flags().BoolVar(&d.force, "force", false, "also if no other gateway serves; the gateway stays in use until another does")
 	cmd.Flags().DurationVar(&d.timeout, "timeout", 2*time.Minute, "how long to wait until no packet passes the gateway; 0: do not wait")
 	return cmd
 }
@@ -108,7 +108,8 @@ func (d *drain) drain(ctx context.Context, out io.Writer, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	if err := d.await(ctx, m, name, func(n *pelagov1alpha1.NodeIndex) bool { return !n.Status.Gateway }); err != nil {
-		return fmt.Errorf("wait until pelago-node on %s has heard of it: %w", name, err)
+		return fmt.Errorf("wait until gateway %s leaves: %w: it stays in service until another answers its probes and reaches the same clusters: "+
+			"check `pelago show gateways` and that pelago-node runs on %s", name, err, name)
 	}
 	p.step("Its flows move to %s", strings.Join(others, ", "))
 	if err := d.awaitQuiet(ctx, m, name, p); err != nil {
@@ -178,7 +179,7 @@ func (d *drain) undrain(ctx context.Context, out io.Writer, name string) error {
 	return nil
 }
 
-// await waits until the NodeIndex of a node is as wanted.
+// await polls the NodeIndex of a node until it matches wanted.
 func (d *drain) await(ctx context.Context, m *member, node string, wanted func(*pelagov1alpha1.NodeIndex) bool) error {
 	return wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		n, err := m.nodeIndex(ctx, node)
@@ -189,7 +190,7 @@ func (d *drain) await(ctx context.Context, m *member, node string, wanted func(*
 	})
 }
 
-// gateway opens the cluster and gets the node, which must be a gateway.
+// gateway opens the cluster and returns the node, which must be a gateway.
 func (d *drain) gateway(ctx context.Context, name string) (*member, *corev1.Node, error) {
 	m, err := d.access.member()
 	if err != nil {
@@ -199,7 +200,7 @@ func (d *drain) gateway(ctx context.Context, name string) (*member, *corev1.Node
 	return m, node, err
 }
 
-// gatewayNode gets a node, which must be a gateway.
+// gatewayNode returns a node, which must be a gateway.
 func (m *member) gatewayNode(ctx context.Context, name string) (*corev1.Node, error) {
 	node, err := m.typed.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -211,7 +212,7 @@ func (m *member) gatewayNode(ctx context.Context, name string) (*corev1.Node, er
 	return node, nil
 }
 
-// othersInService are the other gateways that are ready and not drained, sorted.
+// othersInService are the other gateways that serve and are not drained, sorted.
 func (d *drain) othersInService(ctx context.Context, m *member, except string) ([]string, error) {
 	nodes, err := m.gatewayNodes(ctx)
 	if err != nil {
@@ -221,13 +222,14 @@ func (d *drain) othersInService(ctx context.Context, m *member, except string) (
 	if err := m.client.List(ctx, &indexes); err != nil {
 		return nil, fmt.Errorf("list NodeIndexes: %w", err)
 	}
-	serving := map[string]bool{}
+	byName := map[string]*pelagov1alpha1.NodeIndex{}
 	for i := range indexes.Items {
-		serving[indexes.Items[i].Name] = topology.GatewayReady(&indexes.Items[i]) && indexes.Items[i].Status.Serving
+		byName[indexes.Items[i].Name] = &indexes.Items[i]
 	}
 	var out []string
 	for _, n := range nodes {
-		if _, drained := topology.Drained(n); n.Name != except && !drained && serving[n.Name] {
+		index := byName[n.Name]
+		if _, drained := topology.Drained(n); n.Name != except && !drained && index != nil && topology.GatewayServing(n, index) {
 			out = append(out, n.Name)
 		}
 	}

@@ -28,7 +28,7 @@ func run(args ...string) error {
 	return cmd.ExecuteContext(context.Background())
 }
 
-// What can be seen to be wrong without any cluster is refused without asking one.
+// Flags that are wrong without any cluster are refused even if none can be reached.
 func TestBadInput(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string, content []byte) string {
@@ -62,7 +62,7 @@ func TestBadInput(t *testing.T) {
 		"missing file":                 {[]string{"join", missing, "--clusterid", "c1"}, "run `pelago deploy-broker` at the hub"},
 		"unreadable file":              {[]string{"join", garbage, "--clusterid", "c1"}, "not one line of URL-safe base64"},
 		"expired file":                 {[]string{"join", expired, "--clusterid", "c1"}, "ago: run `pelago deploy-broker` at the hub again"},
-		"no id":                        {[]string{"join", good}, "say with --clusterid"},
+		"no id":                        {[]string{"join", good}, "set --clusterid"},
 		"long id":                      {[]string{"join", good, "--clusterid", strings.Repeat("a", 49)}, "at most 48"},
 		"id with a dot":                {[]string{"join", good, "--clusterid", "a.b"}, "not an RFC 1123 label"},
 		"unknown driver":               {[]string{"join", good, "--clusterid", "c1", "--cable-driver", "x"}, `"x" is unknown: use wireguard, libreswan, vxlan`},

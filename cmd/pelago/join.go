@@ -2,7 +2,10 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -12,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -25,6 +29,7 @@ import (
 
 // join are the flags of join.
 type join struct {
+	flags        *pflag.FlagSet
 	access       access
 	clusterID    string
 	globalnet    bool
@@ -61,8 +66,9 @@ hub, which may read and write everything in it, and nothing else is installed; t
 network is not joined.
 
 Run again with the same id it repairs and updates; the cluster keeps its
-addresses and its identity. Settings are those of the last join: give all flags
-again that are to stay.`,
+addresses, its identity and every setting whose flag is not given again, such as
+--cable-driver. What changes is printed first. An image of the default repository
+is updated to the version of this command; another stays until --image is given.`,
 		Example: `  pelago join broker-info.subm --context c1 --clusterid c1
 
   # with globalnet, a range of one's own choice
@@ -98,6 +104,7 @@ again that are to stay.`,
 		},
 	}
 	f := cmd.Flags()
+	j.flags = f
 	j.access.addFlags(f)
 	f.StringVar(&j.clusterID, "clusterid", "", "id of the cluster: letters, digits and '-', at most 48; it never changes (asked for if not given)")
 	f.BoolVar(&j.globalnet, "globalnet", true, "take part in globalnet if the clusterset has it; all of its clusters do, or none")
@@ -121,7 +128,7 @@ again that are to stay.`,
 	return cmd
 }
 
-// terminal is a reader of answers, nil if nobody is there to give them.
+// terminal is a reader of answers, nil if the input is no terminal.
 func terminal(in io.Reader) *bufio.Reader {
 	if f, ok := in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		return bufio.NewReader(in)
@@ -141,17 +148,13 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err != nil {
 		return err
 	}
-	cfg, err := j.access.config()
+	m, former, err := j.open(ctx)
 	if err != nil {
 		return err
 	}
-	p := newProgress(out)
-	m, err := openMember(cfg)
-	if err != nil {
-		return err
-	}
-	p.step("Looking at the cluster at %s", cfg.Host)
-	facts, err := j.look(ctx, m, p)
+	cfg, p := m.config, newProgress(out)
+	p.step("Reading the cluster at %s", cfg.Host)
+	facts, err := j.look(ctx, m, former, p)
 	if err != nil {
 		return err
 	}
@@ -159,7 +162,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err != nil {
 		return err
 	}
-	p.step("Looking at the hub at %s", info.BrokerURL)
+	p.step("Reading the hub at %s", info.BrokerURL)
 	hub, set, err := openHub(ctx, info)
 	if err != nil {
 		return err
@@ -181,10 +184,14 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 		PodCIDRs: facts.podCIDRs, ServiceCIDRs: facts.serviceCIDRs, FabricCIDR: set.Fabric, Mode: config.Mode(set.Mode),
 		CustomDomains: set.CustomDomains, HubID: set.HubID, HubServer: info.BrokerURL, BrokerNamespace: info.Namespace(),
 	}
+	c.NetworkOnly = j.networkOnly
 	j.wire.apply(&c)
 	j.reach.apply(&c)
 	if _, err := config.Parse(c.Data()); err != nil {
-		return fmt.Errorf("what join found is no valid configuration: %w", err)
+		return fmt.Errorf("the flags and what join has found make no valid configuration: %w", err)
+	}
+	if err := j.announce(ctx, m, info, former, c, p); err != nil {
+		return err
 	}
 	if err := deploy.MemberBase(ctx, cfg, p.step); err != nil {
 		return err
@@ -221,6 +228,42 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	return nil
 }
 
+// open opens the cluster and sets the flags that were not given to those of an earlier join.
+func (j *join) open(ctx context.Context) (*member, config.Config, error) {
+	var former config.Config
+	invalid := j.checkSettings() // it may still be valid with what is kept
+	cfg, err := j.access.config()
+	if err != nil {
+		return nil, former, cmp.Or(invalid, err)
+	}
+	m, err := openMember(cfg)
+	if err != nil {
+		return nil, former, cmp.Or(invalid, err)
+	}
+	if former, err = m.former(ctx); err == nil {
+		err = j.keep(ctx, m, former)
+	}
+	if err != nil {
+		return nil, former, cmp.Or(invalid, err)
+	}
+	return m, former, j.checkSettings()
+}
+
+// announce prints what another join of a member changes.
+func (j *join) announce(ctx context.Context, m *member, info broker.Info, former, c config.Config, p *progress) error {
+	if former.ClusterID == "" {
+		return nil
+	}
+	for _, change := range changes(former.Data(), c.Data()) {
+		p.step("Changing %s", change)
+	}
+	psk, err := m.secretKey(ctx, config.PSKSecretName, config.KeyPSK)
+	if err == nil && len(psk) > 0 && !bytes.Equal(psk, info.IPSecPSK.Data["psk"]) {
+		p.step("Changing the pre-shared key of the wire: members that do not join again lose the connection")
+	}
+	return err
+}
+
 // install puts the components into the cluster, with pull also the one that runs workloads.
 func (j *join) install(ctx context.Context, cfg *rest.Config, pull bool, p *progress) error {
 	o := deploy.MemberOptions{Image: j.image, PullPolicy: j.pullPolicy, IKE: j.wire.driver == config.CableLibreswan}
@@ -233,11 +276,11 @@ func (j *join) install(ctx context.Context, cfg *rest.Config, pull bool, p *prog
 	return deploy.RemoveExecution(ctx, cfg, p.step)
 }
 
-// check looks at the flags, asks for the id if it is missing, and returns the GlobalCIDR that was asked for.
+// check validates the flags of which nothing is kept, asks for a missing id, and returns the requested GlobalCIDR.
 func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix, err error) {
 	if j.clusterID == "" {
 		if answers == nil {
-			return global, fmt.Errorf("say with --clusterid how the cluster is to be called")
+			return global, errors.New("no cluster id is given: set --clusterid")
 		}
 		fmt.Fprint(out, "Id of this cluster (lower-case letters, digits and '-'): ")
 		line, err := answers.ReadString('\n')
@@ -249,16 +292,7 @@ func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix,
 	if err := config.CheckClusterID(j.clusterID); err != nil {
 		return global, err
 	}
-	if err := j.wire.check(); err != nil {
-		return global, err
-	}
-	if err := j.reach.check(j.wire); err != nil {
-		return global, err
-	}
 	if err := j.place.refused(j.clusterID); err != nil {
-		return global, err
-	}
-	if err := checkPullPolicy(j.pullPolicy); err != nil {
 		return global, err
 	}
 	if j.globalCIDR == "" {
@@ -270,7 +304,18 @@ func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix,
 	return global, nil
 }
 
-// openHub opens the hub with the credential of the file and reads what all members share.
+// checkSettings validates the flags that another join keeps.
+func (j *join) checkSettings() error {
+	if err := j.wire.check(); err != nil {
+		return err
+	}
+	if err := j.reach.check(j.wire); err != nil {
+		return err
+	}
+	return checkPullPolicy(j.pullPolicy)
+}
+
+// openHub opens the hub with the credential of the file and reads the settings of the clusterset.
 func openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clusterset, error) {
 	cfg := info.Config()
 	cfg.WarningHandler = rest.NoWarnings{}
@@ -288,8 +333,8 @@ func openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clust
 	return hub, set, nil
 }
 
-// register gets the member's identity at the hub and returns its token. What proves it is kept in the member before anything
-// depends on it, so that a join that was interrupted can be repeated.
+// register gets the member's identity at the hub and returns its token. Its proof is stored in the member before anything
+// depends on it, so that an interrupted join can be repeated.
 func register(ctx context.Context, hub client.Client, m *member, info broker.Info, who broker.Member,
 	p *progress) (token string, err error) {
 	p.step("Registering at the hub")
@@ -313,18 +358,18 @@ func register(ctx context.Context, hub client.Client, m *member, info broker.Inf
 	return token, broker.Admit(ctx, hub, info.Namespace(), who)
 }
 
-// facts are what join must know of the cluster.
+// facts are the properties of the cluster that join needs.
 type facts struct {
 	// uid is the UID of the namespace kube-system.
 	uid                    string
 	podCIDRs, serviceCIDRs []netip.Prefix
-	// nodes are the addresses of the nodes of today.
+	// nodes are the present addresses of the nodes.
 	nodes []netip.Addr
 }
 
-// look finds out what the flags do not say. What a former join found stays, so that a node that has come since does not
-// change the cluster's ranges.
-func (j *join) look(ctx context.Context, m *member, p *progress) (facts, error) {
+// look reads the facts of the cluster. Ranges that an earlier join has found stay, so that a node added since does not change
+// them.
+func (j *join) look(ctx context.Context, m *member, former config.Config, p *progress) (facts, error) {
 	if err := requireVersion(m.config, "this cluster", "1.27", "the oldest version that Pelago is made for"); err != nil {
 		return facts{}, err
 	}
@@ -339,10 +384,6 @@ func (j *join) look(ctx context.Context, m *member, p *progress) (facts, error) 
 	if f.nodes, err = nodeAddresses(ctx, m.typed); err != nil {
 		return facts{}, err
 	}
-	former, err := m.former(ctx)
-	if err != nil {
-		return facts{}, err
-	}
 	if former.ClusterID != "" && former.ClusterID != j.clusterID {
 		return facts{}, fmt.Errorf("this cluster has joined as %q: use that id, or remove it first with `pelago unjoin`", former.ClusterID)
 	}
@@ -353,7 +394,7 @@ func (j *join) look(ctx context.Context, m *member, p *progress) (facts, error) 
 	return f, err
 }
 
-// ranges are those of the flag, else those of a former join, else those that find finds.
+// ranges are those of the flag, else those of an earlier join, else those of find.
 func (j *join) ranges(ctx context.Context, c kubernetes.Interface, what, flag string, given []string, former []netip.Prefix,
 	find func(context.Context, kubernetes.Interface) ([]netip.Prefix, string, error), p *progress) ([]netip.Prefix, error) {
 	if len(given) > 0 {
@@ -374,7 +415,7 @@ func (j *join) ranges(ctx context.Context, c kubernetes.Interface, what, flag st
 	return prefixes, nil
 }
 
-// next says what to do now.
+// next prints the next steps.
 func (j *join) next(out io.Writer) {
 	fmt.Fprintf(out, `
 Look at the connections once another cluster has joined, then offer a service:

@@ -43,7 +43,7 @@ func (j *join) pull(ctx context.Context, info broker.Info, set broker.Clusterset
 		ObjectMeta: metav1.ObjectMeta{Name: j.clusterID},
 		Spec:       clusterv1alpha1.ClusterSpec{ID: uid, SyncMode: clusterv1alpha1.Pull},
 	}
-	if !*set.AutoAccept {
+	if !set.AutoAccept {
 		cluster.Spec.Taints = []clusterv1alpha1.Taint{unapprovedTaint}
 	}
 	var last error

@@ -19,8 +19,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// removeLeftovers deletes what the agent has made outside of the system namespace. The agent must have stopped. Objects
-// of users (ServiceExports, egress IPs) stay, and so does everything that another hub's agent has made.
+// removeLeftovers deletes the objects that the agent has created outside of the system namespace. The agent must have
+// stopped. Objects of users (ServiceExports, egress IPs, GlobalIngressIPs without our label) and of another hub's agent stay.
 func removeLeftovers(ctx context.Context, c client.Client, hubID string) error {
 	var errs []error
 	for _, obj := range []client.Object{
@@ -30,8 +30,9 @@ func removeLeftovers(ctx context.Context, c client.Client, hubID string) error {
 			errs = append(errs, fmt.Errorf("delete all %T: %w", obj, err))
 		}
 	}
+	ours := client.MatchingLabels{pelagov1alpha1.LabelManagedBy: pelagov1alpha1.ManagedBy}
 	ingress := &submarinerv1.GlobalIngressIPList{}
-	if err := c.List(ctx, ingress); err != nil {
+	if err := c.List(ctx, ingress, ours); err != nil {
 		errs = append(errs, fmt.Errorf("list GlobalIngressIPs: %w", err))
 	}
 	for i := range ingress.Items {
@@ -39,7 +40,7 @@ func removeLeftovers(ctx context.Context, c client.Client, hubID string) error {
 	}
 	owner := kube.Owner{HubID: hubID}
 	slices := &discoveryv1.EndpointSliceList{}
-	if err := c.List(ctx, slices, client.MatchingLabels{pelagov1alpha1.LabelManagedBy: pelagov1alpha1.ManagedBy}); err != nil {
+	if err := c.List(ctx, slices, ours); err != nil {
 		errs = append(errs, fmt.Errorf("list EndpointSlices: %w", err))
 	}
 	for i := range slices.Items {
@@ -51,7 +52,7 @@ func removeLeftovers(ctx context.Context, c client.Client, hubID string) error {
 	return errors.Join(errs...)
 }
 
-// removeImports deletes the ServiceImports that the agent has made, in the version that the cluster prefers.
+// removeImports deletes the ServiceImports that the agent has created, in the version that the cluster prefers.
 func removeImports(ctx context.Context, c client.Client, owner kube.Owner) error {
 	mapping, err := c.RESTMapper().RESTMapping(schema.GroupKind{Group: "multicluster.x-k8s.io", Kind: "ServiceImport"})
 	if err != nil {
@@ -74,7 +75,7 @@ func removeImports(ctx context.Context, c client.Client, owner kube.Owner) error
 	return errors.Join(errs...)
 }
 
-// removeForward takes our block out of CoreDNS' configuration.
+// removeForward removes our block from the configuration of CoreDNS.
 func removeForward(ctx context.Context, c client.Client) error {
 	key := client.ObjectKey{Namespace: "kube-system", Name: "coredns"}
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -84,7 +85,7 @@ func removeForward(ctx context.Context, c client.Client) error {
 		}
 		text, err := coredns.Remove(cm.Data["Corefile"])
 		if err != nil {
-			return fmt.Errorf("take the block of pelago out of ConfigMap %s: %w", key, err)
+			return fmt.Errorf("remove the block of pelago from ConfigMap %s: %w", key, err)
 		}
 		if text == cm.Data["Corefile"] {
 			return nil

@@ -94,12 +94,18 @@ func (m *member) former(ctx context.Context) (config.Config, error) {
 
 // proof is what an earlier join has kept, "" if there is none.
 func (m *member) proof(ctx context.Context) (types.UID, error) {
+	value, err := m.secretKey(ctx, config.BrokerSecretName, keyProof)
+	return types.UID(value), err
+}
+
+// secretKey reads a key of a Secret of the system namespace; nil if there is none.
+func (m *member) secretKey(ctx context.Context, name, key string) ([]byte, error) {
 	secret := &corev1.Secret{}
-	err := m.client.Get(ctx, client.ObjectKey{Namespace: config.SystemNamespace, Name: config.BrokerSecretName}, secret)
+	err := m.client.Get(ctx, client.ObjectKey{Namespace: config.SystemNamespace, Name: name}, secret)
 	if client.IgnoreNotFound(err) != nil {
-		return "", fmt.Errorf("get Secret %s/%s: %w", config.SystemNamespace, config.BrokerSecretName, err)
+		return nil, fmt.Errorf("get Secret %s/%s: %w", config.SystemNamespace, name, err)
 	}
-	return types.UID(secret.Data[keyProof]), nil
+	return secret.Data[key], nil
 }
 
 // keepProof writes all of the member's credential but the token.

@@ -49,7 +49,7 @@ func (r *reachFlags) check(w wireFlags) error {
 		return fmt.Errorf("--gateway-mode %q is unknown: use %s or %s", r.mode, activeActive, activePassive)
 	}
 	if r.loadBalancer && w.driver == config.CableVXLAN {
-		return fmt.Errorf("--load-balancer changes addresses on the way, and the wire %s knows gateways by their addresses: use --cable-driver %s", w.driver, config.CableWireGuard)
+		return fmt.Errorf("--load-balancer changes addresses on the way, and the wire %s knows gateways by their addresses: use --cable-driver %s, or --load-balancer=false", w.driver, config.CableWireGuard)
 	}
 	return nil
 }

@@ -104,8 +104,8 @@ func TestRotateKeys(t *testing.T) {
 		t.Errorf("joined with 3 tunnels and XDP auto: %d, %q", got.CableTunnels, got.XDP)
 	}
 	c.must(t, c.join("--clusterid", "g1")...)
-	if got := m.config(); got.CableTunnels != 0 || got.XDP != "" {
-		t.Errorf("joined again without these flags: %d tunnels, XDP %q; want the defaults", got.CableTunnels, got.XDP)
+	if got := m.config(); got.CableTunnels != 3 || got.XDP != "auto" {
+		t.Errorf("joined again without these flags: %d tunnels, XDP %q; want those of the first join", got.CableTunnels, got.XDP)
 	}
 
 	c.fails(t, "get NodeIndex n1", "gateway", "rotate-keys", "n1")
@@ -198,7 +198,7 @@ func TestRotateKeys(t *testing.T) {
 	t.Run("other wires", func(t *testing.T) {
 		c.must(t, c.join("--clusterid", "g1", "--cable-driver", "libreswan")...)
 		c.fails(t, "IKE changes the keys by itself", "gateway", "rotate-keys", "n1")
-		c.must(t, c.join("--clusterid", "g1", "--cable-driver", "vxlan")...)
+		c.must(t, c.join("--clusterid", "g1", "--cable-driver", "vxlan", "--cable-tunnels", "1")...)
 		c.fails(t, "is not encrypted and has no keys", "gateway", "rotate-keys", "--all")
 	})
 	for _, name := range []string{"n1", "n2"} {
@@ -208,7 +208,7 @@ func TestRotateKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.must(t, c.join("--clusterid", "g1", "--gateway-node", "n3")...)
+	c.must(t, c.join("--clusterid", "g1", "--cable-driver", "wireguard", "--gateway-node", "n3")...)
 	n := m.node("n3")
 	delete(n.Labels, submarinerv1.LabelGateway)
 	if err := member.Update(ctx, n); err != nil {

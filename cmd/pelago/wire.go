@@ -38,7 +38,7 @@ func (w *wireFlags) check() error {
 		return fmt.Errorf("--cable-tunnels %d: use 1 to %d", w.tunnels, config.MaxCableTunnels)
 	}
 	if w.tunnels > 1 && w.driver == config.CableVXLAN {
-		return fmt.Errorf("--cable-tunnels %d: the wire %s has no tunnels: leave the flag out, or use --cable-driver %s", w.tunnels, w.driver, config.CableWireGuard)
+		return fmt.Errorf("--cable-tunnels %d: the wire %s has no tunnels: use --cable-tunnels 1, or --cable-driver %s", w.tunnels, w.driver, config.CableWireGuard)
 	}
 	if !slices.Contains(config.XDPSettings(), w.xdp) {
 		return fmt.Errorf("--xdp %q is unknown: use %s", w.xdp, strings.Join(config.XDPSettings(), ", "))

@@ -176,8 +176,8 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 	if !apierrors.IsNotFound(execution()) || !apierrors.IsNotFound(role()) {
 		t.Errorf("with --network-only: Deployment: %v, ClusterRole: %v; want none", execution(), role())
 	}
-	c.fails(t, "pelago clusters accept g1 --provider", c.join("--clusterid", "g1", "--cluster-provider", "example")...)
-	if out := c.must(t, c.join("--clusterid", "g1")...); !strings.Contains(out, "pelago clusters accept g1") {
+	c.fails(t, "pelago clusters accept g1 --provider", c.join("--clusterid", "g1", "--network-only=false", "--cluster-provider", "example")...)
+	if out := c.must(t, c.join("--clusterid", "g1", "--network-only=false")...); !strings.Contains(out, "pelago clusters accept g1") {
 		t.Errorf("join does not say who accepts the cluster:\n%s", out)
 	}
 	must(t, hub.Get(t.Context(), client.ObjectKey{Name: "g1"}, cluster))
@@ -205,6 +205,10 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 		t.Errorf("with --network-only after a membership: Deployment: %v, ClusterRole: %v; want none", execution(), role())
 	}
 	c.must(t, c.join("--clusterid", "g1")...)
+	if !apierrors.IsNotFound(execution()) {
+		t.Errorf("another join without --network-only=false: Deployment: %v, want none", execution())
+	}
+	c.must(t, c.join("--clusterid", "g1", "--network-only=false")...)
 
 	// What still waits for something is not taken for removed, and keeps the cluster's rights at the hub.
 	must(t, hub.Get(t.Context(), client.ObjectKey{Name: "g1"}, cluster))

@@ -47,6 +47,7 @@ const (
 	KeyCableTunnels    = "cable-tunnels"
 	KeyXDP             = "xdp"
 	KeyAirGapped       = "air-gapped"
+	KeyNetworkOnly     = "network-only"
 	KeyCustomDomains   = "custom-domains"
 	KeyHubID           = "hub-id"
 	KeyHubServer       = "hub-server"
@@ -120,6 +121,8 @@ type Config struct {
 	SingleGateway bool
 	// AirGapped: public addresses are taken as they stand in annotations, and never looked up.
 	AirGapped bool
+	// NetworkOnly: the cluster takes no workloads from the hub (`pelago join --network-only`).
+	NetworkOnly bool
 	// CustomDomains are DNS zones that are served next to clusterset.local, lower case, without a dot at the end.
 	CustomDomains []string
 	// HubID is the UID of the hub's namespace kube-system; it marks every object that we make in a member.
@@ -165,6 +168,7 @@ func Parse(data map[string]string) (Config, error) {
 		LoadBalancer:    p.boolean(KeyLoadBalancer, false),
 		SingleGateway:   p.boolean(KeySingleGateway, false),
 		AirGapped:       p.boolean(KeyAirGapped, false),
+		NetworkOnly:     p.boolean(KeyNetworkOnly, false),
 		CustomDomains:   p.domains(KeyCustomDomains),
 		HubID:           p.required(KeyHubID),
 		HubServer:       p.required(KeyHubServer),
@@ -222,6 +226,7 @@ func (c Config) Data() map[string]string {
 	}
 	for key, set := range map[string]bool{
 		KeyPreferredServer: c.PreferredServer, KeyLoadBalancer: c.LoadBalancer, KeySingleGateway: c.SingleGateway, KeyAirGapped: c.AirGapped,
+		KeyNetworkOnly: c.NetworkOnly,
 	} {
 		if set {
 			data[key] = "true"

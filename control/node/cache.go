@@ -121,7 +121,9 @@ func (d *Daemon) FromCache() bool { return d.fromCache.Load() }
 // objects are those that the node works from.
 func (d *Daemon) objects(ctx context.Context) (Objects, error) {
 	if d.saved != nil {
-		return *d.saved, nil
+		objs := *d.saved
+		objs.Answering = d.answering
+		return objs, nil
 	}
 	return d.read(ctx)
 }

@@ -76,7 +76,7 @@ func TestEverythingIsSaved(t *testing.T) {
 	objs, _ := fullWorld(true)
 	v := reflect.ValueOf(objs)
 	for i := range v.NumField() {
-		if name := v.Type().Field(i).Name; v.Field(i).IsZero() && name != "Ways" {
+		if name := v.Type().Field(i).Name; v.Field(i).IsZero() && !slices.Contains([]string{"Ways", "Answering"}, name) {
 			t.Errorf("Objects.%s is empty here: add it to this test, and to cacheBody if it comes from the API server", name)
 		}
 	}
@@ -90,7 +90,7 @@ func TestEverythingIsSaved(t *testing.T) {
 	}
 	v = reflect.ValueOf(back)
 	for i := range v.NumField() {
-		if name := v.Type().Field(i).Name; v.Field(i).IsZero() && name != "Ways" {
+		if name := v.Type().Field(i).Name; v.Field(i).IsZero() && !slices.Contains([]string{"Ways", "Answering"}, name) {
 			t.Errorf("Objects.%s did not come back", name)
 		}
 	}

@@ -102,10 +102,11 @@ type Daemon struct {
 	purged      bool           // the flows that an earlier process left have been looked through
 	wire        cable.Wire     // of a gateway; else nil
 	reach       reach
-	wirePeers   []cable.Peer // what it was last asked for
-	tenure      tenure       // as a gateway
-	verdicts    verdicts     // on other clusters
-	farewells   farewells    // of remote gateways
+	wirePeers   []cable.Peer    // what it was last asked for
+	tenure      tenure          // as a gateway
+	answering   map[string]bool // Objects.Answering
+	verdicts    verdicts        // on other clusters
+	farewells   farewells       // of remote gateways
 	problems    map[string]bool
 	links       *links
 	prober      *probe.Prober

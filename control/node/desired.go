@@ -100,7 +100,7 @@ func (b *builder) nodes() {
 	for i := range b.objs.NodeIndexes {
 		statuses[b.objs.NodeIndexes[i].Name] = &b.objs.NodeIndexes[i].Status
 	}
-	wanted := topology.WantedGateways(b.objs.Nodes)
+	wanted := wantedGateways(b.objs)
 	for i := range b.objs.Nodes {
 		n := &b.objs.Nodes[i]
 		index, address, ok := b.index[n.Name], netip.Addr{}, false
@@ -115,7 +115,7 @@ func (b *builder) nodes() {
 			s.Settings.Leaving = !b.out.Gateway && b.host.Draining
 			switch {
 			case s.Settings.Gateway && encrypted(b.objs.Config):
-				// Where there is none, the wire has said so.
+				// If there is none, the wire has reported the problem.
 				s.Settings.CableAddress, _ = b.objs.Config.FabricAddress(b.objs.Config.ClusterIndex, index)
 			case s.Settings.Gateway:
 				s.Settings.CablePort = b.objs.Config.CablePort
@@ -129,7 +129,7 @@ func (b *builder) nodes() {
 			continue
 		}
 		if index == 0 {
-			continue // the agent has not numbered it yet
+			continue // the agent has not given it an index yet
 		}
 		hop, ok := b.host.Hops[address]
 		if !ok {
@@ -146,7 +146,7 @@ func (b *builder) nodes() {
 		}
 	}
 	if len(serving) > 0 {
-		s.Gateways = serving // the others are not known everywhere yet
+		s.Gateways = serving // remote gateways do not know the others yet
 	}
 	slices.Sort(s.Gateways)
 	if len(s.Gateways) > dataplane.MaxGateways {

@@ -277,6 +277,8 @@ func TestDrainingGatewayGoesOnSwitching(t *testing.T) {
 	} {
 		objs, host := world("n1")
 		objs.Nodes[1].Labels = map[string]string{submarinerv1.LabelGateway: "true"}
+		objs.NodeIndexes[1].Status.Gateway, objs.NodeIndexes[1].Status.Serving = true, true
+		objs.Answering = map[string]bool{"n2": true}
 		leave(&objs.Nodes[0])
 		host.Draining = true
 		r := Desired(objs, host)

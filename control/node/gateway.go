@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -110,6 +111,10 @@ func (d *Daemon) watchPathsOnce(snap snapshot, now time.Time) error {
 	defer d.links.mu.Unlock()
 	d.links.role, d.links.wire = d.tenure.role(now), wire
 	d.links.note(snap, paths, d.prober.Sizes(), now)
+	if answering := d.links.answering(snap, unreachable(snap.state.Clusters, paths)); !maps.Equal(answering, d.answering) {
+		d.answering = answering
+		d.wake() // a drained gateway may leave now, or has to come back
+	}
 	d.mourn(snap)
 	if key := d.links.urgent(snap); key != d.links.written || now.Sub(d.links.at) >= rewrite {
 		d.links.written, d.links.at = key, now

@@ -1,8 +1,8 @@
-// Package node turns API objects into what this node's kernel is to know, and reports back what the kernel has.
+// Package node turns API objects into the kernel tables of this node, and reports what the kernel has.
 //
 // Desired is pure: objects and facts about the host in, a dataplane.State out. Daemon is the thin rest: caches, one
-// debounced reconcile that applies the State, and the loops that sweep flows and probe remote gateways. pelago-node runs
-// it; nothing else does.
+// debounced reconcile that applies the State, and the loops that sweep flows and probe remote gateways. Only pelago-node
+// runs it.
 package node
 
 import (
@@ -47,6 +47,8 @@ type Objects struct {
 	// Ways are what is known of the way to remote gateways, by cluster/node; on gateways only. The peers' gateways have the
 	// addresses that follow from it.
 	Ways map[string]natt.Verdict
+	// Answering are the other nodes of the cluster that work as gateways by this node's probes (links.answering).
+	Answering map[string]bool
 }
 
 // Host is what the node knows of itself.

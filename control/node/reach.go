@@ -13,7 +13,6 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
 	"github.com/pelago-net/pelago/dataplane/netdev"
@@ -147,7 +146,7 @@ func gatewaySettings(objs Objects) (Overrides, []string) {
 	}
 	if c.LoadBalancer && len(o.PublicIP) == 0 {
 		o.PublicIP = []PublicIPSource{{Method: LoadBalancer, Argument: config.LoadBalancerService}}
-		if n := len(topology.WantedGateways(objs.Nodes)); n > 1 {
+		if n := len(wantedGateways(objs)); n > 1 {
 			errs = append(errs, fmt.Errorf("node %s is one of %d gateways behind the one load balancer %s, which spreads packets over all: "+
 				"use one gateway, or give each its own by the annotation %s", objs.Name, n, config.LoadBalancerService, KeyPublicIP))
 		}

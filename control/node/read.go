@@ -107,7 +107,7 @@ func (d *Daemon) watch(ctx context.Context) error {
 	return nil
 }
 
-// wakeIfChanged leaves out resyncs, and the heartbeats of nodes, whose addresses and labels stay the same.
+// wakeIfChanged ignores resyncs, and updates of nodes that change nothing which the daemon reads, such as heartbeats.
 func (d *Daemon) wakeIfChanged(before, after any) {
 	b, ok1 := before.(client.Object)
 	a, ok2 := after.(client.Object)
@@ -125,7 +125,7 @@ func sameNode(a, b *corev1.Node) bool {
 	ipB, _ := internalIP(b)
 	_, drainedA := topology.Drained(a)
 	_, drainedB := topology.Drained(b)
-	return ipA == ipB && a.UID == b.UID && topology.IsGateway(a) == topology.IsGateway(b) && drainedA == drainedB &&
+	return ipA == ipB && a.UID == b.UID && a.Status.NodeInfo.BootID == b.Status.NodeInfo.BootID && topology.IsGateway(a) == topology.IsGateway(b) && drainedA == drainedB &&
 		a.Annotations[pelagov1alpha1.AnnotationRotateKeys] == b.Annotations[pelagov1alpha1.AnnotationRotateKeys] &&
 		maps.Equal(settingsOf(a.Labels), settingsOf(b.Labels)) && maps.Equal(settingsOf(a.Annotations), settingsOf(b.Annotations))
 }
@@ -158,7 +158,7 @@ func (d *Daemon) service(ctx context.Context, name string) (*corev1.Service, err
 func (d *Daemon) read(ctx context.Context) (Objects, error) {
 	objs := Objects{
 		Name: d.opts.NodeName, Services: map[types.NamespacedName]*corev1.Service{},
-		Slices: map[types.NamespacedName][]discoveryv1.EndpointSlice{},
+		Slices: map[types.NamespacedName][]discoveryv1.EndpointSlice{}, Answering: d.answering,
 	}
 	var cm corev1.ConfigMap
 	key := types.NamespacedName{Namespace: d.opts.Namespace, Name: config.ConfigMapName}

@@ -7,11 +7,11 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-// Labelled says whether the node carries the label of gateways.
+// IsGateway reports whether the node has the gateway label.
 func IsGateway(n *corev1.Node) bool { return n.Labels[submarinerv1.LabelGateway] == "true" }
 
-// Drained says whether a gateway is taken out of service, and by what: the annotation of `pelago gateway drain`, or a
-// cordon, which also stands at the beginning of `kubectl drain`.
+// Drained reports whether a gateway is drained, and by what: the annotation set by `pelago gateway drain`, or a cordon,
+// with which `kubectl drain` begins.
 func Drained(n *corev1.Node) (by string, drained bool) {
 	switch {
 	case n.Annotations[v1alpha1.AnnotationDrained] == "true":
@@ -22,22 +22,42 @@ func Drained(n *corev1.Node) (by string, drained bool) {
 	return "", false
 }
 
-// Wanted are the names of the nodes that are to be gateways: those labelled that are not drained. If all are drained, all
-// are wanted: a cluster with no gateway helps nobody.
-func WantedGateways(nodes []corev1.Node) map[string]bool {
-	all, wanted := map[string]bool{}, map[string]bool{}
+// WantedGateways returns the names of the nodes that are to be gateways: those labelled and not drained. Until one of
+// these serves, the drained ones are wanted as well, and if none of them serves either, former gateways that still do,
+// although their label was removed. Without any labelled node there is no gateway.
+//
+// serving reports whether a node works as a gateway. The evidence is the caller's: labels and cordons do not show that a
+// node has crashed or is still booting.
+func WantedGateways(nodes []corev1.Node, serving func(node string) bool) map[string]bool {
+	wanted := map[string]bool{}
+	var drained, former []string
+	var inService, drainedServes bool
 	for i := range nodes {
 		n := &nodes[i]
-		if !IsGateway(n) {
-			continue
-		}
-		all[n.Name] = true
-		if _, drained := Drained(n); !drained {
+		_, isDrained := Drained(n)
+		switch {
+		case !IsGateway(n):
+			if serving(n.Name) {
+				former = append(former, n.Name)
+			}
+		case isDrained:
+			drained = append(drained, n.Name)
+			drainedServes = drainedServes || serving(n.Name)
+		default:
 			wanted[n.Name] = true
+			inService = inService || serving(n.Name)
 		}
 	}
-	if len(wanted) == 0 {
-		return all
+	if inService {
+		return wanted
+	}
+	for _, name := range drained {
+		wanted[name] = true
+	}
+	if !drainedServes && len(wanted) > 0 {
+		for _, name := range former {
+			wanted[name] = true
+		}
 	}
 	return wanted
 }

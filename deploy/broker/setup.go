@@ -1,7 +1,7 @@
 package broker
 
 import (
-	"cmp"
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -41,8 +41,10 @@ type Clusterset struct {
 	Components []string
 	// Fabric is the range of the nodes' addresses between clusters: a /8 that config.CheckFabric accepts.
 	Fabric netip.Prefix
-	// AutoAccept: members get workloads without an administrator's `pelago clusters accept`. In Setup nil keeps the stored value.
-	AutoAccept *bool
+	// BrokerURL is the URL that deploy-broker writes into its file; empty: that of the kubeconfig.
+	BrokerURL string
+	// AutoAccept: members get workloads without an administrator's `pelago clusters accept`.
+	AutoAccept bool
 	// Hub are the addresses of the hub's API server, as far as it is known at deploy-broker.
 	Hub []netip.Addr
 }
@@ -65,6 +67,8 @@ func (s Clusterset) data() map[string]string {
 		"components":     strings.Join(s.Components, ","),
 		keyFabric:        s.Fabric.String(),
 		keyHub:           joinAddresses(s.Hub),
+		keyAutoAccept:    strconv.FormatBool(s.AutoAccept),
+		"broker-url":     s.BrokerURL,
 	}
 }
 
@@ -110,6 +114,16 @@ func HubAddresses(ctx context.Context, hub client.Client, server string) ([]neti
 
 // ReadClusterset reads the ConfigMap pelago-clusterset.
 func ReadClusterset(ctx context.Context, hub client.Client, namespace string) (Clusterset, error) {
+	set, err := readClusterset(ctx, hub, namespace)
+	if err == nil && !set.Fabric.IsValid() {
+		err = fmt.Errorf("key %s of ConfigMap %s/%s at the hub is no range of nodes' addresses: run `pelago deploy-broker` there again, which writes it",
+			keyFabric, namespace, ClustersetConfigMap)
+	}
+	return set, err
+}
+
+// readClusterset leaves out a fabric that is not valid.
+func readClusterset(ctx context.Context, hub client.Client, namespace string) (Clusterset, error) {
 	cm := &corev1.ConfigMap{}
 	if err := hub.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ClustersetConfigMap}, cm); err != nil {
 		return Clusterset{}, fmt.Errorf("get ConfigMap %s/%s at the hub: %w", namespace, ClustersetConfigMap, err)
@@ -117,9 +131,10 @@ func ReadClusterset(ctx context.Context, hub client.Client, namespace string) (C
 	split := func(key string) []string {
 		return strings.FieldsFunc(cm.Data[key], func(r rune) bool { return r == ',' || r == ' ' })
 	}
-	set := Clusterset{Mode: cm.Data["mode"], HubID: cm.Data["hub-id"], CustomDomains: split("custom-domains"), Components: split("components")}
-	accept := cm.Data[keyAutoAccept] == "true"
-	set.AutoAccept = &accept
+	set := Clusterset{
+		Mode: cm.Data["mode"], HubID: cm.Data["hub-id"], CustomDomains: split("custom-domains"), Components: split("components"),
+		BrokerURL: cm.Data["broker-url"], AutoAccept: cm.Data[keyAutoAccept] == "true",
+	}
 	for _, text := range split(keyHub) {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
@@ -127,35 +142,58 @@ func ReadClusterset(ctx context.Context, hub client.Client, namespace string) (C
 		}
 		set.Hub = append(set.Hub, a)
 	}
-	var err error
-	if set.Fabric, err = netip.ParsePrefix(cm.Data[keyFabric]); err == nil {
-		err = config.CheckFabric(set.Fabric)
-	}
-	if err != nil {
-		return Clusterset{}, fmt.Errorf("read key %s of ConfigMap %s/%s at the hub: %w: run `pelago deploy-broker` there again, which writes it",
-			keyFabric, namespace, ClustersetConfigMap, err)
+	if fabric, err := netip.ParsePrefix(cm.Data[keyFabric]); err == nil && config.CheckFabric(fabric) == nil {
+		set.Fabric = fabric
 	}
 	return set, nil
 }
 
-// Setup writes the ConfigMaps and the key of the clusterset. What exists is kept: the book if its settings are those of
-// want, the key if psk is nil. It returns the key.
+// Former returns the settings and the book that an earlier Setup has written; ok: there was one.
+func Former(ctx context.Context, hub client.Client) (set Clusterset, book Book, ok bool, err error) {
+	if set, err = readClusterset(ctx, hub, deploy.BrokerNamespace); err == nil {
+		_, book, err = readBook(ctx, hub, deploy.BrokerNamespace)
+	}
+	if apierrors.IsNotFound(err) {
+		return Clusterset{}, Book{}, false, nil
+	}
+	return set, book, err == nil, err
+}
+
+// checkRegistered refuses another mode, and another key unless psk is nil, while clusters are registered: they keep what
+// they have joined with.
+func checkRegistered(ctx context.Context, hub client.Client, set Clusterset, psk []byte) error {
+	have, book, ok, err := Former(ctx, hub)
+	n := len(book.Clusters)
+	if err != nil || !ok || n == 0 {
+		return err
+	}
+	if have.Mode != set.Mode {
+		return fmt.Errorf("change the mode from %s to %s: %d clusters are registered with the former: use --mode %s, "+
+			"or remove the clusters first with `pelago unjoin`", have.Mode, set.Mode, n, have.Mode)
+	}
+	secret := &corev1.Secret{}
+	err = hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: PSKSecret}, secret)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get Secret %s/%s at the hub: %w", deploy.BrokerNamespace, PSKSecret, err)
+	}
+	if key := secret.Data["psk"]; psk != nil && len(key) > 0 && !bytes.Equal(key, psk) {
+		return fmt.Errorf("replace the pre-shared key: %d clusters are registered with the present one, and could not connect to later ones: "+
+			"leave --ipsec-psk-from out, or remove the clusters first with `pelago unjoin`", n)
+	}
+	return nil
+}
+
+// Setup writes the ConfigMaps and the key of the clusterset. The book is kept if its settings are those of want, the key if
+// psk is nil. While clusters are registered, neither can change, nor can the mode and the fabric. It returns the key.
 func Setup(ctx context.Context, hub client.Client, want Book, set Clusterset, psk []byte) (*corev1.Secret, error) {
-	if err := errors.Join(config.CheckFabric(set.Fabric), setupFabric(ctx, hub, set.Fabric)); err != nil {
+	if err := errors.Join(config.CheckFabric(set.Fabric), checkRegistered(ctx, hub, set, psk), setupFabric(ctx, hub, set.Fabric)); err != nil {
 		return nil, err
 	}
 	if err := setupBook(ctx, hub, want); err != nil {
 		return nil, err
 	}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ClustersetConfigMap, Namespace: deploy.BrokerNamespace}}
-	if err := put(ctx, hub, cm, func() {
-		accept := cm.Data[keyAutoAccept]
-		if set.AutoAccept != nil {
-			accept = strconv.FormatBool(*set.AutoAccept)
-		}
-		cm.Data = set.data()
-		cm.Data[keyAutoAccept] = cmp.Or(accept, "false")
-	}); err != nil {
+	if err := put(ctx, hub, cm, func() { cm.Data = set.data() }); err != nil {
 		return nil, err
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: PSKSecret, Namespace: deploy.BrokerNamespace}}

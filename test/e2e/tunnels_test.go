@@ -81,7 +81,7 @@ func testTunnels(t *testing.T, s *clusterset) {
 	})
 	must(t, s.Connected(ctx))
 	for _, cluster := range []string{"g1", "g2"} {
-		must(t, s.Join(ctx, cluster))
+		must(t, s.Join(ctx, cluster, "--cable-tunnels", "1"))
 	}
 	within(t, has("pelago-wg0", "pelago-wg4"))
 	onlyBrokenOf(t, connections)

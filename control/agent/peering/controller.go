@@ -93,17 +93,17 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	return nil
 }
 
-// once is the one request of each controller: all of its objects are looked at together.
+// once is the only request of each controller, which reconciles all of its objects together.
 var once = []reconcile.Request{{}}
 
-// gatewayNodes lets a Node's events pass if it is or was a gateway, so that the heartbeats of others wake nobody.
+// gatewayNodes passes the events of Nodes that are or were gateways, so that heartbeats of other nodes cause no reconcile.
 var gatewayNodes = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return isGateway(e.ObjectOld) || isGateway(e.ObjectNew) },
 	CreateFunc: func(e event.CreateEvent) bool { return isGateway(e.Object) },
 	DeleteFunc: func(e event.DeleteEvent) bool { return isGateway(e.Object) },
 }
 
-// readdressed lets a Node's events pass if they change which addresses nodes have.
+// readdressed passes the events of Nodes that change their addresses.
 var readdressed = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok1 := e.ObjectOld.(*corev1.Node)
@@ -147,7 +147,7 @@ func (r *reconciler) controller(mgr ctrl.Manager, name string) *builder.Builder 
 	return ctrl.NewControllerManagedBy(mgr).Named(name).WithOptions(kube.HubControllerOptions(1))
 }
 
-// publish makes the own Endpoints at the hub what the gateway nodes are.
+// publish writes the Endpoints of the own gateways at the hub.
 func (r *reconciler) publish(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if !r.Hub.Synced() {
 		return reconcile.Result{}, nil
@@ -156,7 +156,7 @@ func (r *reconciler) publish(ctx context.Context, _ reconcile.Request) (reconcil
 	var indexes v1alpha1.NodeIndexList
 	var endpoints submarinerv1.EndpointList
 	if err := errors.Join(
-		r.local.List(ctx, &nodes, client.MatchingLabels{submarinerv1.LabelGateway: "true"}),
+		r.local.List(ctx, &nodes, client.UnsafeDisableDeepCopy), // those without the label may still serve
 		r.local.List(ctx, &indexes),
 		r.Hub.Client().List(ctx, &endpoints, client.InNamespace(r.Hub.Namespace()), client.MatchingLabels{submarinerv1.LabelClusterID: r.ClusterID}),
 	); err != nil {
@@ -170,14 +170,14 @@ func (r *reconciler) publish(ctx context.Context, _ reconcile.Request) (reconcil
 		Copy:   func(dst, src *submarinerv1.Endpoint) { dst.Spec = src.Spec },
 	}
 	err := set.Apply(ctx, kube.Pointers(endpoints.Items), want)
-	if kube.IsUnreachable(err) { // package hub has told so
+	if kube.IsUnreachable(err) { // package kube has logged it
 		return reconcile.Result{RequeueAfter: kube.RequeueHubAway}, nil
 	}
 	return kube.HubResult(err)
 }
 
-// mirror makes the member's copies what the hub's Clusters and Endpoints are. Of a cluster that comes, the Endpoints
-// are copied first, and of one that goes they are deleted last, so that no Peer is without gateways for a moment.
+// mirror copies the hub's Clusters and Endpoints into the member. Endpoints are created before their Cluster and deleted
+// after it, so that no Peer is without gateways in between.
 func (r *reconciler) mirror(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if !r.Hub.Synced() {
 		return reconcile.Result{}, nil
@@ -207,7 +207,7 @@ func (r *reconciler) mirror(ctx context.Context, _ reconcile.Request) (reconcile
 	))
 }
 
-// accept makes the Peers what the copies say.
+// accept writes the Peers that follow from the copies.
 func (r *reconciler) accept(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	var clusters submarinerv1.ClusterList
 	var endpoints submarinerv1.EndpointList

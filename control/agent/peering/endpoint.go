@@ -19,26 +19,43 @@ import (
 	"github.com/pelago-net/pelago/control/topology"
 )
 
-// problem is something about an object that people should mend; it becomes an Event of the object.
+// problem is a defect of an object that its owner has to fix; it becomes an Event of the object.
 type problem struct {
 	object  client.Object
 	reason  string
 	message string
 }
 
-// ownEndpoints computes the own cluster's Endpoints at the hub: one for each gateway node whose data path is ready.
+// ownEndpoints computes the own cluster's Endpoints at the hub: one for each gateway node whose data path is ready. A
+// drained gateway whose node lives withdraws itself (NodeIndex.status.gateway), once its probes show that another serves:
+// for as long as it takes Kubernetes to notice a crash, the agent would take a dead gateway for that other one.
 func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex) ([]*submarinerv1.Endpoint, []problem) {
 	byNode := map[string]v1alpha1.NodeIndex{}
 	for _, i := range indexes {
 		byNode[i.Name] = i
 	}
-	wanted := topology.WantedGateways(nodes)
+	byName := map[string]*corev1.Node{}
+	for i := range nodes {
+		byName[nodes[i].Name] = &nodes[i]
+	}
+	ofNode := func(node *corev1.Node) (v1alpha1.NodeIndex, bool) {
+		index, ok := byNode[node.Name]
+		return index, ok && index.Spec.NodeUID == string(node.UID)
+	}
+	wanted := topology.WantedGateways(nodes, func(name string) bool {
+		node := byName[name]
+		index, ok := ofNode(node)
+		return ok && topology.GatewayServing(node, &index) && lives(node)
+	})
 	var endpoints []*submarinerv1.Endpoint
 	var problems []problem
 	for i := range nodes {
 		node := &nodes[i]
-		index, ok := byNode[node.Name]
-		if !ok || !wanted[node.Name] || index.Spec.NodeUID != string(node.UID) || !topology.GatewayReady(&index) {
+		index, ok := ofNode(node)
+		if !ok || !topology.GatewayReady(&index) {
+			continue
+		}
+		if decides := topology.IsGateway(node) && topology.ThisBoot(node, &index) && lives(node); !decides && !wanted[node.Name] {
 			continue
 		}
 		private, err := privateIP(node, index)
@@ -46,8 +63,8 @@ func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex)
 			problems = append(problems, problem{node, "NoGatewayAddress", err.Error()})
 			continue
 		}
-		public, told := told(node, index)
-		problems = append(problems, told...)
+		public, refused := publicIP(node, index)
+		problems = append(problems, refused...)
 		wire, err := o.wireOf(index)
 		if err != nil {
 			problems = append(problems, problem{node, "NoWire", err.Error()})
@@ -59,8 +76,18 @@ func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex)
 	return endpoints, problems
 }
 
-// wireOf is the backend_config of a gateway's Endpoint: what its node reports of the wire and what the cluster knows of it.
-// One that nobody could use is not published.
+// lives reports whether the kubelet of the node has renewed its lease lately, or never reported a condition.
+func lives(node *corev1.Node) bool {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return true
+}
+
+// wireOf is the backend_config of a gateway's Endpoint: the settings that its node reports and those of the cluster. It
+// fails if no peer could use them.
 func (o Options) wireOf(index v1alpha1.NodeIndex) (map[string]string, error) {
 	fabric, err := config.FabricAddress(o.Fabric, o.ClusterIndex, uint16(index.Spec.Index))
 	if err != nil {
@@ -77,7 +104,7 @@ func (o Options) wireOf(index v1alpha1.NodeIndex) (map[string]string, error) {
 		submarinerv1.BackendWireVersion:  strconv.Itoa(o.WireVersion),
 		submarinerv1.BackendFabricIP:     fabric.String(),
 	})
-	if settings[submarinerv1.BackendUDPPort] == "" { // the node may have another than its cluster, by annotation
+	if settings[submarinerv1.BackendUDPPort] == "" { // an annotation of the node overrides the port of the cluster
 		settings[submarinerv1.BackendUDPPort] = strconv.Itoa(int(o.CablePort))
 	}
 	if _, err := wire(o.CableDriver, settings); err != nil {
@@ -98,14 +125,14 @@ func privateIP(node *corev1.Node, index v1alpha1.NodeIndex) (netip.Addr, error) 
 	}
 	ip, err := netip.ParseAddr(text)
 	if err != nil {
-		return ip, fmt.Errorf("the node has no address for its cable: neither its NodeIndex nor its InternalIP names one (%q)", text)
+		return ip, fmt.Errorf("the node has no address for its cable: status.address of its NodeIndex and its InternalIP are both no address (%q)", text)
 	}
 	return ip, nil
 }
 
-// told is the public address that the node's daemon found, the zero Addr if none, and what it could not take over of the
-// node's settings. Peers on the same network reach the gateway without all that, so it is published in any case.
-func told(node *corev1.Node, index v1alpha1.NodeIndex) (public netip.Addr, problems []problem) {
+// publicIP is the public address that the node's daemon has found, the zero Addr if none, and the settings of the node that
+// it has refused. Neither prevents the Endpoint: peers in the same network reach the gateway at its private address.
+func publicIP(node *corev1.Node, index v1alpha1.NodeIndex) (public netip.Addr, problems []problem) {
 	if c := meta.FindStatusCondition(index.Status.Conditions, v1alpha1.NodeSettings); c != nil && c.Status == metav1.ConditionFalse {
 		problems = append(problems, problem{node, "InvalidGatewaySettings", c.Message})
 	}
@@ -121,7 +148,7 @@ func told(node *corev1.Node, index v1alpha1.NodeIndex) (public netip.Addr, probl
 	}
 	public, err := netip.ParseAddr(p.Address)
 	if err != nil {
-		problems = append(problems, problem{node, "NoPublicIP", fmt.Sprintf("NodeIndex %s reports the public address %q, which is none: restart pelago-node there", index.Name, p.Address)})
+		problems = append(problems, problem{node, "NoPublicIP", fmt.Sprintf("NodeIndex %s reports the public address %q, which is not an IP address: restart pelago-node there", index.Name, p.Address)})
 	}
 	return public, problems
 }

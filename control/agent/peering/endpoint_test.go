@@ -70,6 +70,49 @@ func TestOwnEndpoint(t *testing.T) {
 	}
 }
 
+func TestDrainedGatewayIsPublishedUntilItLeaves(t *testing.T) {
+	dead := []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+	type cluster struct {
+		a, b           *corev1.Node
+		indexA, indexB *v1alpha1.NodeIndex
+	}
+	for name, tt := range map[string]struct {
+		change func(cluster)
+		want   []string
+	}{
+		"both serve":                    {func(cluster) {}, []string{"a", "b"}},
+		"b is cordoned":                 {func(c cluster) { c.b.Spec.Unschedulable = true }, []string{"a", "b"}},
+		"b has left":                    {func(c cluster) { c.b.Spec.Unschedulable, c.indexB.Status.Gateway = true, false }, []string{"a"}},
+		"b was cordoned and has died":   {func(c cluster) { c.b.Spec.Unschedulable, c.b.Status.Conditions = true, dead }, []string{"a"}},
+		"b was cordoned and rebooted":   {func(c cluster) { c.b.Spec.Unschedulable, c.b.Status.NodeInfo.BootID = true, "b2" }, []string{"a"}},
+		"a is dead, b serves, cordoned": {func(c cluster) { c.b.Spec.Unschedulable, c.a.Status.Conditions = true, dead }, []string{"a", "b"}},
+		"a has just died, b is cordoned and not known everywhere yet": {
+			func(c cluster) { c.b.Spec.Unschedulable, c.indexB.Status.Serving = true, false }, []string{"a", "b"}},
+		"label of b removed":             {func(c cluster) { c.b.Labels = nil }, []string{"a"}},
+		"label of b removed, a is dead":  {func(c cluster) { c.b.Labels, c.a.Status.Conditions = nil, dead }, []string{"a", "b"}},
+		"label of b removed, a boots":    {func(c cluster) { c.b.Labels, c.indexA.Status.Serving = nil, false }, []string{"a", "b"}},
+		"label of b removed, a rebooted": {func(c cluster) { c.b.Labels, c.a.Status.NodeInfo.BootID = nil, "b2" }, []string{"a", "b"}},
+		"labels of both removed":         {func(c cluster) { c.a.Labels, c.b.Labels = nil, nil }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes := []corev1.Node{node("a", "192.0.2.1", nil), node("b", "192.0.2.2", nil)}
+			indexes := []v1alpha1.NodeIndex{index("a", 1, true, true), index("b", 2, true, true)}
+			for i := range indexes {
+				indexes[i].Status.Serving, indexes[i].Status.BootID = true, "b1"
+			}
+			tt.change(cluster{&nodes[0], &nodes[1], &indexes[0], &indexes[1]})
+			endpoints, _ := g1.ownEndpoints(nodes, indexes)
+			var got []string
+			for _, e := range endpoints {
+				got = append(got, e.Spec.Hostname)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("published gateways: -want +got\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestWhichNodesAreGateways(t *testing.T) {
 	plain, other := node("gw", "192.0.2.1", nil), index("gw", 1, true, true)
 	plain.Labels = nil

@@ -18,7 +18,7 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// balance says which gateways are behind the Service that `join --load-balancer` made.
+// balance writes the EndpointSlices of the Service that `join --load-balancer` created.
 func (r *reconciler) balance(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	var service corev1.Service
 	var nodes corev1.NodeList
@@ -26,7 +26,7 @@ func (r *reconciler) balance(ctx context.Context, _ reconcile.Request) (reconcil
 	var have discoveryv1.EndpointSliceList
 	err := errors.Join(
 		r.local.Get(ctx, client.ObjectKey{Namespace: r.SystemNamespace, Name: config.LoadBalancerService}, &service),
-		r.local.List(ctx, &nodes, client.MatchingLabels{submarinerv1.LabelGateway: "true"}),
+		r.local.List(ctx, &nodes, client.UnsafeDisableDeepCopy),
 		r.local.List(ctx, &indexes),
 		r.local.List(ctx, &have, client.InNamespace(r.SystemNamespace), client.MatchingLabels{discoveryv1.LabelServiceName: config.LoadBalancerService}),
 	)
@@ -44,8 +44,8 @@ func (r *reconciler) balance(ctx context.Context, _ reconcile.Request) (reconcil
 	return kube.HubResult(set.Apply(ctx, kube.Pointers(have.Items), r.balanced(service, endpoints)))
 }
 
-// balanced is one slice for each gateway: as a rule there is one, since the load balancer spreads packets over all. Ports are
-// the Service's, which others are told, too.
+// balanced is one slice for each gateway: as a rule there is one, since the load balancer spreads packets over all. The ports
+// are those of the Service, which are published to other clusters.
 func (o Options) balanced(service corev1.Service, endpoints []*submarinerv1.Endpoint) []*discoveryv1.EndpointSlice {
 	var out []*discoveryv1.EndpointSlice
 	for _, e := range endpoints {

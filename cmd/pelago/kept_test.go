@@ -1,0 +1,142 @@
+package main
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy/broker"
+)
+
+// Whatever flags a join was given, another one without them makes the same configuration.
+func TestJoinAgainKeepsEveryFlag(t *testing.T) {
+	parse := func(args []string, former *config.Config) config.Config {
+		t.Helper()
+		var w wireFlags
+		var r reachFlags
+		var c config.Config
+		f := pflag.NewFlagSet("join", pflag.ContinueOnError)
+		w.add(f)
+		r.add(f)
+		f.BoolVar(&c.NetworkOnly, "network-only", false, "")
+		if err := f.Parse(args); err != nil {
+			t.Fatal(err)
+		}
+		if former != nil {
+			if err := keepFlags(f, joinFlags(*former)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.check(); err != nil {
+			t.Fatal(err)
+		}
+		w.apply(&c)
+		r.apply(&c)
+		return c
+	}
+	all := []string{
+		"--cable-driver", "libreswan", "--nattport", "4600", "--cable-tunnels", "4", "--xdp", "auto", "--natt=false", "--natt-discovery-port", "4491",
+		"--preferred-server", "--load-balancer", "--air-gapped", "--gateway-mode", "active-passive", "--network-only",
+	}
+	for _, args := range [][]string{nil, all} {
+		first := parse(args, nil)
+		if diff := cmp.Diff(first.Data(), parse(nil, &first).Data()); diff != "" {
+			t.Errorf("join %v, then join: -first +second\n%s", args, diff)
+		}
+	}
+	first := parse(all, nil)
+	second := parse([]string{"--nattport", "4700", "--load-balancer=false"}, &first)
+	want := []string{"cable-port: 4600 → 4700", "load-balancer: true → unset"}
+	if diff := cmp.Diff(want, changes(first.Data(), second.Data())); diff != "" {
+		t.Errorf("changes: -want +got\n%s", diff)
+	}
+}
+
+// A flag that is added to join or deploy-broker is kept as well, or it is listed here.
+func TestEveryFlagIsKept(t *testing.T) {
+	access := []string{"kubeconfig", "context", "cluster", "user"}
+	for name, tt := range map[string]struct {
+		cmd       *cobra.Command
+		kept      map[string]string
+		elsewhere []string // kept as labels of nodes, in the hub's book or in its Cluster
+		never     []string
+	}{
+		"join": {joinCommand(), joinFlags(config.Config{}),
+			[]string{"gateway-node", "label-gateway", "globalnet", "globalnet-cidr", "globalnet-cluster-size", "clustercidr", "servicecidr",
+				"cluster-provider", "cluster-region", "cluster-zones", "image", "image-pull-policy"},
+			[]string{"clusterid", "cluster-kubeconfig", "cluster-context", "wait", "timeout"}},
+		"deploy-broker": {deployBrokerCommand(), brokerFlags(broker.Clusterset{Fabric: netip.MustParsePrefix("241.0.0.0/8")}, broker.Book{Globalnet: true}),
+			nil, []string{"ipsec-psk-from", "output"}},
+	} {
+		tt.cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if _, kept := tt.kept[f.Name]; !kept && !slices.Contains(slices.Concat(access, tt.elsewhere, tt.never), f.Name) {
+				t.Errorf("%s does not keep --%s", name, f.Name)
+			}
+		})
+	}
+}
+
+func TestRepository(t *testing.T) {
+	for image, want := range map[string]string{
+		"localhost/pelago:dev": "localhost/pelago", "registry.example:5000/pelago": "registry.example:5000/pelago",
+		"registry.example:5000/pelago:v1@sha256:00": "registry.example:5000/pelago", "pelago": "pelago",
+	} {
+		if got := repository(image); got != want {
+			t.Errorf("%s: %s, want %s", image, got, want)
+		}
+	}
+}
+
+// testKeptSettings runs deploy-broker and join again with a few flags, then without them, then as they were.
+func (c clusterset) testKeptSettings(t *testing.T, m *reader) {
+	printed := func(out string, changes ...string) {
+		t.Helper()
+		if n := strings.Count(out, "Changing "); n != len(changes) {
+			t.Errorf("%d changes are printed, want %q:\n%s", n, changes, out)
+		}
+		for _, change := range changes {
+			if !strings.Contains(out, "Changing "+change) {
+				t.Errorf("the change %q is not printed:\n%s", change, out)
+			}
+		}
+	}
+	before := m.config()
+	deployed := func(args ...string) string {
+		t.Helper()
+		return c.must(t, append([]string{"deploy-broker", "--context", "hub", "--output", c.infoFile()}, args...)...)
+	}
+	printed(deployed("--custom-domains", "example.org"), "custom-domains: unset → example.org")
+	printed(deployed())
+	if i := info(t, c.infoFile()); len(i.CustomDomains) != 1 || i.BrokerURL != c.hub.Host {
+		t.Errorf("broker-info.subm without the flags given again: domains %q, URL %s", i.CustomDomains, i.BrokerURL)
+	}
+	again := c.join("--clusterid", "g1")
+	printed(c.must(t, append(again, "--cable-driver", "libreswan", "--nattport", "4600", "--network-only", "--image", "registry.example/pelago:v1",
+		"--image-pull-policy", "Never")...),
+		"cable-driver: wireguard → libreswan", "cable-port: 4500 → 4600", "custom-domains: unset → example.org", "network-only: unset → true")
+	changed := before
+	changed.CableDriver, changed.CablePort, changed.NetworkOnly, changed.CustomDomains = "libreswan", 4600, true, []string{"example.org"}
+	printed(c.must(t, again...))
+	if diff := cmp.Diff(changed.Data(), m.config().Data()); diff != "" {
+		t.Errorf("pelago-config after a join without the flags: -want +got\n%s", diff)
+	}
+	images, err := (&member{client: m.c}).imageFlags(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"image": "registry.example/pelago:v1", "image-pull-policy": "Never"}, images); diff != "" {
+		t.Errorf("image after a join without the flags: -want +got\n%s", diff)
+	}
+	printed(deployed("--custom-domains", ""), "custom-domains: example.org → unset")
+	c.must(t, append(again, "--cable-driver", "wireguard", "--nattport", "4500", "--network-only=false", "--image", "localhost/pelago:dev",
+		"--image-pull-policy", "IfNotPresent")...)
+	if diff := cmp.Diff(before.Data(), m.config().Data()); diff != "" {
+		t.Errorf("pelago-config with the first flags: -want +got\n%s", diff)
+	}
+}
