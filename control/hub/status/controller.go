@@ -27,11 +27,9 @@ import (
 )
 
 const (
-	defaultDelay   = 100 * time.Millisecond
-	defaultWorkers = 8
-	// progressPause lies between two writes of a binding that is not fully applied before and after: how far it has come is less
-	// urgent than that it is done.
-	progressPause = time.Second
+	defaultDelay    = 100 * time.Millisecond
+	defaultWorkers  = 8
+	defaultProgress = time.Second
 )
 
 // Options of the controller.
@@ -39,6 +37,9 @@ type Options struct {
 	Interpreter *kinds.Interpreter
 	// Delay is the time from the first event of a binding to the write; 0: 100 ms.
 	Delay time.Duration
+	// Progress is the least interval between two writes of a binding that is not fully applied before and after: partial progress
+	// is less urgent than completion; 0: 1 s.
+	Progress time.Duration
 	// Workers is how many bindings are worked on at once; 0: 8.
 	Workers int
 }
@@ -50,6 +51,7 @@ type reconciler struct {
 	recorder    record.EventRecorder
 	kinds       *templateKinds
 	interpreter *kinds.Interpreter
+	progress    time.Duration // Options.Progress
 	stale       *kube.StaleCaches[ctrl.Request]
 	// bindings and templates are the versions that our own writes made.
 	bindings  kube.Expectations[client.ObjectKey]
@@ -67,6 +69,9 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	if o.Delay == 0 {
 		o.Delay = defaultDelay
 	}
+	if o.Progress == 0 {
+		o.Progress = defaultProgress
+	}
 	if o.Workers == 0 {
 		o.Workers = defaultWorkers
 	}
@@ -76,7 +81,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	r := &reconciler{
 		client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-hub"),
-		kinds: &templateKinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter,
+		kinds: &templateKinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter, progress: o.Progress,
 	}
 	if r.stale, err = kube.NewStaleCaches[ctrl.Request]("aggregate", slog.Default(), r.recorder); err != nil {
 		return fmt.Errorf("set up the aggregation of statuses: %w", err)
@@ -125,7 +130,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.
 	}
 	want, failure := r.aggregate(template, b, status.AggregatedStatus)
 	interpreted(&status, b, works, failure, at)
-	if left := progressPause - now.Sub(r.bindings.LastWrite(key)); left > 0 && inProgress(*b.Status, b) && inProgress(status, b) {
+	if left := r.progress - now.Sub(r.bindings.LastWrite(key)); left > 0 && inProgress(*b.Status, b) && inProgress(status, b) {
 		return left, nil
 	}
 	if failure != nil {
