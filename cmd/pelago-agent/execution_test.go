@@ -81,7 +81,8 @@ func TestExecution(t *testing.T) {
 	// The member makes its Cluster, and pelago-hub, in place of which its controller of memberships runs here, gives it its rights.
 	as := &rest.Config{Host: hubConfig.Host, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: hubConfig.CAData}}
 	apiserver.Connect(t, as, schemes...).Make(&clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: id},
-		Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull, ID: uid}})
+		Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull, ID: uid,
+			Taints: []clusterv1alpha1.Taint{{Key: clusterv1alpha1.TaintUnapproved, Effect: corev1.TaintEffectNoSchedule}}}})
 	hubScheme := runtime.NewScheme()
 	for _, add := range append(schemes, clientgoscheme.AddToScheme) {
 		must(t, add(hubScheme))

@@ -251,7 +251,7 @@ func TestPortInUse(t *testing.T) {
 		_, err := Ensure(config())
 		return err
 	})
-	if !errors.Is(err, ErrPortInUse) || !strings.Contains(err.Error(), "an IKE daemon takes 4500") {
+	if !errors.Is(err, ErrPortInUse) || !strings.Contains(err.Error(), "IKE daemons use 4500") {
 		t.Errorf("with a listener on 4500: %v", err)
 	}
 	if err := c.Close(); err != nil {

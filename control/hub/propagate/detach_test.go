@@ -26,9 +26,6 @@ import (
 // runWorks starts the controller that makes Works of bindings.
 func (h *hub) runWorks() (stop func()) {
 	h.Helper()
-	if err := workv1alpha1.AddToScheme(h.Scheme()); err != nil {
-		h.Fatal(err)
-	}
 	return apiserver.Manager{
 		Scheme: h.Scheme(), Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		Setup: []func(ctrl.Manager) error{work.AddIndexes, func(m ctrl.Manager) error {

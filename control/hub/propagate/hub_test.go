@@ -28,6 +28,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/propagate"
 	"github.com/pelago-net/pelago/control/kinds"
@@ -39,8 +40,8 @@ var server = apiserver.NewShared(apiserver.CRDs(), apiserver.HubControllers())
 
 func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
-var templateKinds = []func(*runtime.Scheme) error{clusterv1alpha1.AddToScheme, policyv1alpha1.AddToScheme, workv1alpha2.AddToScheme,
-	apiextensionsv1.AddToScheme}
+var schemes = []func(*runtime.Scheme) error{clusterv1alpha1.AddToScheme, policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme,
+	workv1alpha2.AddToScheme, apiextensionsv1.AddToScheme}
 
 // hub is a server with a namespace of the test's own and member clusters.
 type hub struct {
@@ -56,7 +57,7 @@ func newHub(t *testing.T, members ...string) *hub {
 
 func hubAt(t *testing.T, config *rest.Config, members ...string) *hub {
 	t.Helper()
-	h := &hub{Cluster: apiserver.Connect(t, config, templateKinds...)}
+	h := &hub{Cluster: apiserver.Connect(t, config, schemes...)}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "shop-"}}
 	h.Make(ns)
 	h.ns = ns.Name
