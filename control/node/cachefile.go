@@ -203,7 +203,7 @@ func essentialNode(n *corev1.Node) corev1.Node {
 	return corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: labels, Annotations: annotations},
 		Spec:       corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable},
-		Status:     corev1.NodeStatus{Addresses: n.Status.Addresses},
+		Status:     corev1.NodeStatus{Addresses: n.Status.Addresses, NodeInfo: corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID}},
 	}
 }
 

@@ -44,6 +44,7 @@ func (d *Daemon) indexReport(n *pelagov1alpha1.NodeIndex, objs Objects, r Result
 	want.Status.Gateway = applied && r.Gateway
 	want.Status.Serving = want.Status.Gateway && d.tenure.serves
 	want.Status.BootID = bootID()
+	want.Status.NodeBootID = ownNode(objs).Status.NodeInfo.BootID
 	want.Status.Mode = ModePolicySafe
 	want.Status.Address = ""
 	if a := r.State.Settings.Address; a.IsValid() {

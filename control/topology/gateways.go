@@ -25,8 +25,8 @@ func GatewayServing(node *corev1.Node, n *v1alpha1.NodeIndex) bool {
 
 // ThisBoot reports whether the status of the NodeIndex is not known to be of an earlier boot of the node.
 func ThisBoot(node *corev1.Node, n *v1alpha1.NodeIndex) bool {
-	boot := node.Status.NodeInfo.BootID
-	return boot == "" || boot == n.Status.BootID
+	now, then := node.Status.NodeInfo.BootID, n.Status.NodeBootID
+	return now == "" || then == "" || now == then
 }
 
 // NodeIndexChanged reports whether an update may have brought the last missing acknowledgement of an object.

@@ -68,11 +68,12 @@ func TestGatewayServing(t *testing.T) {
 		status v1alpha1.NodeIndexStatus
 		want   bool
 	}{
-		"serves":                             {"b2", v1alpha1.NodeIndexStatus{Ready: true, Gateway: true, Serving: true, BootID: "b2"}, true},
-		"boot id not reported":               {"", v1alpha1.NodeIndexStatus{Ready: true, Gateway: true, Serving: true, BootID: "b2"}, true},
-		"status of the boot before":          {"b2", v1alpha1.NodeIndexStatus{Ready: true, Gateway: true, Serving: true, BootID: "b1"}, false},
-		"remote gateways do not know it yet": {"b2", v1alpha1.NodeIndexStatus{Ready: true, Gateway: true, BootID: "b2"}, false},
-		"no tables in the kernel":            {"b2", v1alpha1.NodeIndexStatus{Gateway: true, Serving: true, BootID: "b2"}, false},
+		"serves":                             {"b2", v1alpha1.NodeIndexStatus{Ready: true, Gateway: true, Serving: true, NodeBootID: "b2"}, true},
+		"boot id not reported":               {"", v1alpha1.NodeIndexStatus{Ready: true, Gateway: true, Serving: true, NodeBootID: "b2"}, true},
+		"daemon of the former version":       {"b2", v1alpha1.NodeIndexStatus{Ready: true, Gateway: true, Serving: true, BootID: "b1"}, true},
+		"status of the boot before":          {"b2", v1alpha1.NodeIndexStatus{Ready: true, Gateway: true, Serving: true, NodeBootID: "b1"}, false},
+		"remote gateways do not know it yet": {"b2", v1alpha1.NodeIndexStatus{Ready: true, Gateway: true, NodeBootID: "b2"}, false},
+		"no tables in the kernel":            {"b2", v1alpha1.NodeIndexStatus{Gateway: true, Serving: true, NodeBootID: "b2"}, false},
 	} {
 		n := &corev1.Node{Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{BootID: tt.boot}}}
 		if got := topology.GatewayServing(n, &v1alpha1.NodeIndex{Status: tt.status}); got != tt.want {

@@ -54,6 +54,11 @@ type NodeIndexStatus struct {
 	//
 	// +optional
 	BootID string `json:"bootID,omitempty"`
+	// NodeBootID is the Node's status.nodeInfo.bootID when this status was written: a Node with another one has rebooted since. It is
+	// not compared with bootID, because container managers such as LXC and systemd-nspawn show a kubelet an id of its own.
+	//
+	// +optional
+	NodeBootID string `json:"nodeBootID,omitempty"`
 	// Mode is the attach mode, policy-safe or fast.
 	//
 	// +optional

@@ -98,7 +98,7 @@ func TestDrainedGatewayIsPublishedUntilItLeaves(t *testing.T) {
 			nodes := []corev1.Node{node("a", "192.0.2.1", nil), node("b", "192.0.2.2", nil)}
 			indexes := []v1alpha1.NodeIndex{index("a", 1, true, true), index("b", 2, true, true)}
 			for i := range indexes {
-				indexes[i].Status.Serving, indexes[i].Status.BootID = true, "b1"
+				indexes[i].Status.Serving, indexes[i].Status.NodeBootID = true, "b1"
 			}
 			tt.change(cluster{&nodes[0], &nodes[1], &indexes[0], &indexes[1]})
 			endpoints, _ := g1.ownEndpoints(nodes, indexes)
