@@ -125,7 +125,7 @@ ASSERT_SIZE(struct handed_over, 22);
  * cookie as VNI, and another secret as skb->priority. A veth pair clears that field, so no pod can set it; it survives
  * the local socket and the receiver, and no CNI uses it there. skb->mark does not qualify: Calico and kube-proxy clear
  * and match bits of it on the way, and policy routing selects by it. The secret is in the source MAC address as well,
- * since GRO behind the receiver does not compare priorities: it keeps packets with and without the proof apart.
+ * since GRO after the receiver does not compare priorities: it keeps packets with and without the proof apart.
  */
 static __always_inline int hand_over(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx)
 {

@@ -46,7 +46,7 @@ static __always_inline int path_gone(const struct path *p, __u64 now)
 
 /*
  * A gateway does not probe a node that probes it at the full rate: PROBE_DEAF reports the return path already.
- * Otherwise the programs send probes beside packets to the node.
+ * Otherwise the programs send probes along with packets to the node.
  */
 #define FULL_RATE (25 * MILLISECOND)
 

@@ -124,7 +124,7 @@ static __always_inline struct large_probe *large_probe_to(__be32 address)
 
 /*
  * Turns a frame as long as a packet into a large probe: it grows by the overlay header, as that packet would. Its
- * first word behind the Ethernet header is the next-probe interval, which ends up at the start of the body. *o and
+ * first word after the Ethernet header is the next-probe interval, which ends up at the start of the body. *o and
  * *id are the caller's, to save stack.
  */
 static __always_inline int probe_make_large(struct __sk_buff *skb, const struct encap *to, __u8 flags, struct outer *o,

@@ -124,7 +124,7 @@ enum probe_frame {
 };
 
 /*
- * Behind the header of a probe and its reply, in the place of the inner MAC addresses. The reflector leaves it alone.
+ * Follows the header of a probe and its reply, in place of the inner MAC addresses. The reflector leaves it alone.
  */
 struct probe_id {
 	__u32 nonce[2]; /* must match that of the sender's slot */

@@ -76,7 +76,7 @@ func TestStaleCaches(t *testing.T) {
 	}
 }
 
-// What is not the cache's passes, joined with what is.
+// Errors other than a stale cache are returned, also when joined with one.
 func TestStaleCachesPassErrors(t *testing.T) {
 	s, err := kube.NewStaleCaches[string]("test", slog.Default(), record.NewFakeRecorder(1))
 	if err != nil {

@@ -80,7 +80,7 @@ func (h *handover) run(d time.Duration) Result {
 }
 
 // A rolling upgrade of the nodes: n1 is uncordoned when its kubelet is ready, then n3 is cordoned, while the daemon of n1 still
-// starts. Nobody but n1 writes the status of its NodeIndex, which says ready all the time.
+// starts. Only n1 writes the status of its NodeIndex, which reports ready throughout.
 func TestCordonedGatewayStaysUntilAnotherServes(t *testing.T) {
 	notReady, cut := answering(), answering().WithUnreachable(2)
 	notReady.Ready = false

@@ -37,7 +37,7 @@ func Claim(ctx context.Context, hub client.Client, namespace string, r Request) 
 }
 
 // checkRanges refuses a cluster that has addresses of another's pods or services: without globalnet they are routed as
-// they are. That this cluster's ranges take away the addresses of another's nodes only that one can see (control/agent/peering).
+// they are. Only the other cluster can check whether these ranges contain addresses of its nodes (control/agent/peering).
 func checkRanges(ctx context.Context, hub client.Client, namespace string, r Request) error {
 	list := &submarinerv1.ClusterList{}
 	if err := hub.List(ctx, list, client.InNamespace(namespace)); err != nil {

@@ -59,7 +59,7 @@ type Options struct {
 	Addressing string `json:"addressing"`
 	// KubeProxy is the mode of kube-proxy. Default IPTables.
 	KubeProxy string `json:"kubeProxy"`
-	// Masquerade selects which traffic of pods the CNI hides behind the node's
+	// Masquerade selects which traffic of pods the CNI translates to the node's
 	// address. Default MasqueradeAny.
 	Masquerade string `json:"masquerade"`
 	// NoHub leaves out the hub: an API server with etcd and the few controllers

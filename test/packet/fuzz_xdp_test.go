@@ -25,7 +25,7 @@ func FuzzBothHooks(f *testing.F) {
 		}
 		o.Type, o.Flags, o.Node, o.TTL, o.TOS = kind, flags&15, node, ttl, tos
 		frame := o.Encode()
-		// One byte behind the UDP header: handshakes at other ports have a rate, of which the first run would take from the second.
+		// One byte after the UDP header: handshakes to other ports are rate limited, so the first run would drain the second's bucket.
 		frame[42+int(at)%(len(frame)-42)] ^= change
 		var tc Result
 		if err := uplink.ns.Do(func() error { tc = k.Run(t, k.UplinkIn, frame, Context{}); return nil }); err != nil {

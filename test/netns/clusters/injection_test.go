@@ -150,7 +150,7 @@ func (i injection) send(t *testing.T, f form) {
 	}
 	pieces := [][]byte{outer.Encode()}
 	if f == fragments {
-		outer.Payload = append(outer.Payload, make([]byte, 2000)...) // behind the inner packet's length
+		outer.Payload = append(outer.Payload, make([]byte, 2000)...) // beyond the inner packet's length
 		pieces = packet.Fragments(outer.Encode(), 1400)
 	}
 	must(t, i.from.Do(func() error {
@@ -168,7 +168,7 @@ func (i injection) send(t *testing.T, f form) {
 	}))
 }
 
-// payload is what stands behind the UDP header.
+// payload is the data after the UDP header.
 func (i injection) payload(t *testing.T) []byte {
 	t.Helper()
 	cookie, probeMark, err := i.to.Loader.Marks()
