@@ -209,7 +209,9 @@ func TestMemberWorkloads(t *testing.T) {
 				"annotations": map[string]any{"pelago.io/cluster-uid": uid, "pelago.io/cluster-index": index}},
 			"spec": map[string]any{"cluster_id": id, "global_cidr": []any{cidr}, "cluster_cidr": []any{}, "service_cidr": []any{}}}}
 	}
-	c.Make(registered("g1", "uid-1", "1", "120.1.0.0/24"), registered("g2", "uid-2", "2", "120.2.0.0/24"))
+	networkOnly := registered("g4", "uid-4", "4", "120.4.0.0/24")
+	networkOnly.SetAnnotations(map[string]string{"pelago.io/cluster-uid": "uid-4", "pelago.io/cluster-index": "4", "pelago.io/network-only": "true"})
+	c.Make(registered("g1", "uid-1", "1", "120.1.0.0/24"), registered("g2", "uid-2", "2", "120.2.0.0/24"), networkOnly)
 	cluster := func(id string, spec map[string]any) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster",
 			"metadata": map[string]any{"name": id}, "spec": spec}}
@@ -246,6 +248,7 @@ func TestMemberWorkloads(t *testing.T) {
 			"pelago-member-clusters"},
 		"no UID":        {"cluster-g3", cluster("g3", map[string]any{"syncMode": "Pull", "taints": []any{unapproved}}), "pelago-member-clusters"},
 		"another's UID": {"cluster-g1", cluster("g1", pull("uid-2")), "pelago-member-clusters-uid"},
+		"network only":  {"cluster-g4", cluster("g4", pull("uid-4")), "pelago-member-clusters-uid"},
 		"labels":        {"cluster-g1", with("metadata.labels", map[string]any{"env": "prod"}), "pelago-member-clusters"},
 		"annotations":   {"cluster-g1", with("metadata.annotations", map[string]any{"a": "b"}), "pelago-member-clusters"},
 		"finalizers":    {"cluster-g1", with("metadata.finalizers", []any{"example.com/x"}), "pelago-member-clusters"},

@@ -197,7 +197,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 		return err
 	}
 	token, err := register(ctx, hub, m, info, broker.Member{
-		Entry: entry, PodCIDR: facts.podCIDRs, ServiceCIDR: facts.serviceCIDRs, Fabric: set.Fabric,
+		Entry: entry, PodCIDR: facts.podCIDRs, ServiceCIDR: facts.serviceCIDRs, Fabric: set.Fabric, NetworkOnly: j.networkOnly,
 	}, p)
 	if err != nil {
 		return err

@@ -86,6 +86,8 @@ type Member struct {
 	PodCIDR, ServiceCIDR []netip.Prefix
 	// Fabric is the clusterset's.
 	Fabric netip.Prefix
+	// NetworkOnly: the hub refuses to register the cluster for workloads.
+	NetworkOnly bool
 }
 
 // Admit publishes the cluster and gives its ServiceAccount a member's rights, which end when the Cluster object is
@@ -161,6 +163,9 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 			ClusterCIDR: texts(m.PodCIDR),
 			ServiceCIDR: texts(m.ServiceCIDR),
 		},
+	}
+	if m.NetworkOnly {
+		want.Annotations[pelagov1alpha1.AnnotationNetworkOnly] = "true"
 	}
 	err = hub.Create(ctx, want)
 	if err == nil {

@@ -30,6 +30,9 @@ const (
 	AnnotationClusterIndex = "pelago.io/cluster-index"
 	// AnnotationFabricCIDR is the cluster's share of the clusterset's fabric, a /18. Written by `pelago join`.
 	AnnotationFabricCIDR = "pelago.io/fabric-cidr"
+	// AnnotationNetworkOnly with the value "true": the cluster has joined with --network-only and cannot register for workloads.
+	// Written by `pelago join`; a member cannot change it.
+	AnnotationNetworkOnly = "pelago.io/network-only"
 	// AnnotationJoinedAt is when the Cluster was made at the hub, RFC 3339. Written by the agent on its copies, which
 	// have a creation time of their own.
 	AnnotationJoinedAt = "pelago.io/joined-at"
