@@ -25,7 +25,7 @@ func floor() Variant {
 	return Variant{Name: "floor", Setup: redirectHops, Target: plainB}
 }
 
-func redirectHops(t *Topology) (func() error, error) {
+func redirectHops(t *Topology, _ Scale) (setup, error) {
 	var links []link.Link
 	detach := func() error {
 		var errs []error
@@ -34,21 +34,22 @@ func redirectHops(t *Topology) (func() error, error) {
 		}
 		return errors.Join(errs...)
 	}
+	un, wan := device(devUn, 1), device(devWAN, 1)
 	for _, hop := range []struct {
 		ns       *netns.NS
 		from, to string
 		intoPod  bool
 	}{
-		{t.NA, devHost, devUn, false}, {t.GA, devUn, devWAN, false}, {t.GB, devWAN, devUn, false}, {t.NB, devUn, devHost, true},
-		{t.NB, devHost, devUn, false}, {t.GB, devUn, devWAN, false}, {t.GA, devWAN, devUn, false}, {t.NA, devUn, devHost, true},
+		{t.NA, devHost, un, false}, {t.GA[0], un, wan, false}, {t.GB[0], wan, un, false}, {t.NB, un, devHost, true},
+		{t.NB, devHost, un, false}, {t.GB[0], un, wan, false}, {t.GA[0], wan, un, false}, {t.NA, un, devHost, true},
 	} {
 		l, err := redirect(hop.ns, hop.from, hop.to, hop.intoPod)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("redirect %s of %s to %s: %w", hop.from, hop.ns.Name, hop.to, err), detach())
+			return setup{}, errors.Join(fmt.Errorf("redirect %s of %s to %s: %w", hop.from, hop.ns.Name, hop.to, err), detach())
 		}
 		links = append(links, l)
 	}
-	return detach, nil
+	return setup{teardown: detach}, nil
 }
 
 // redirect attaches to the ingress of device from a program that sends every IPv4 packet out of device to, or, intoPod,

@@ -1,9 +1,10 @@
-// Command bench compares, in one interleaved run, ways from a pod of one cluster through two gateways to a pod of
+// Command bench compares, in one interleaved run, paths from a pod of one cluster through two gateways to a pod of
 // another: the limit of this machine, the floor of the topology, kernel routing, the netfilter ways of other projects
-// and Pelago's own. Everything runs in network namespaces that it makes and removes (see Topology); nothing outside them
-// is touched. It is what `make bench` starts:
+// and Pelago's own. All of them stand at once, in network namespaces that the command creates and removes (see Topology),
+// and take turns in short slices; nothing outside the namespaces is touched. It is what `make bench` starts:
 //
-//	go run ./test/bench -reps 5 -variants limit,floor,plain,iptables -out out/bench.json -duration 1.2s
+//	go run ./test/bench -rounds 30 -slice 100ms -out out/bench.json
+//	go run ./test/bench -cases gateway-path -variants floor,iptables,pelago-safe
 package main
 
 import (
@@ -13,9 +14,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,22 +35,23 @@ func main() { program.Main("bench", run) }
 
 func run(args []string, out io.Writer) error {
 	if len(args) > 0 && args[0] == load.Command {
-		return load.Main(args[1:], out)
+		return load.Main(args[1:], os.Stdin, out)
 	}
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)
-	reps := flags.Int("reps", 5, "repetitions; each runs every variant once, in rotating order")
-	names := flags.String("variants", "", "comma-separated variants (default: "+strings.Join(program.Names(variants(), nameOf), ",")+")")
+	rounds := flags.Int("rounds", 30, "rounds; each measures every path once, in rotating order")
+	slice := flags.Duration("slice", 100*time.Millisecond, "length of one measurement of one path")
+	caseNames := flags.String("cases", "", "comma-separated cases (default: "+strings.Join(program.Names(cases(), caseName), ",")+")")
+	variantNames := flags.String("variants", "", "comma-separated variants; cases without any of them are left out (default: all)")
 	file := flags.String("out", "out/bench.json", "result file")
-	duration := flags.Duration("duration", 1200*time.Millisecond, "length of each of a repetition's four measurements")
 	kubeProxy := flags.Bool("kube-proxy", true, "give the pods' nodes the ruleset of a kube-proxy node")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	chosen, err := program.Choose("variant", *names, variants(), nameOf)
+	chosen, err := choose(*caseNames, *variantNames)
 	if err != nil {
 		return err
 	}
-	if err := check(*reps, *duration); err != nil {
+	if err := check(*rounds, *slice); err != nil {
 		return err
 	}
 	unlock, err := lock()
@@ -65,76 +69,139 @@ func run(args []string, out io.Writer) error {
 	ctx, cancel := program.Context()
 	defer cancel()
 
-	b := bench{prefix: nsPrefix, reps: *reps, duration: *duration, kubeProxy: *kubeProxy}
+	b := bench{prefix: nsPrefix, rounds: *rounds, slice: *slice, kubeProxy: *kubeProxy}
 	samples, failures := b.run(ctx, chosen)
 	if ctx.Err() != nil {
 		return errors.New("interrupted; no result file written")
 	}
-	return errors.Join(failures, report(out, *file, program.Names(chosen, nameOf), samples))
+	return errors.Join(failures, report(out, *file, samples))
+}
+
+func caseName(c Case) string { return c.Name }
+
+// choose selects cases and, in them, variants.
+func choose(caseNames, variantNames string) ([]Case, error) {
+	chosen, err := program.Choose("case", caseNames, cases(), caseName)
+	if err != nil || variantNames == "" {
+		return chosen, err
+	}
+	names, err := program.Choose("variant", variantNames, program.Names(variants(), nameOf), func(name string) string { return name })
+	if err != nil {
+		return nil, err
+	}
+	for i := range chosen {
+		chosen[i].Variants = slices.DeleteFunc(chosen[i].Variants, func(v Variant) bool { return !slices.Contains(names, v.Name) })
+	}
+	return slices.DeleteFunc(chosen, func(c Case) bool { return len(c.Variants) == 0 }), nil
 }
 
 // bench is the plan of one run.
 type bench struct {
 	prefix    string
-	reps      int
-	duration  time.Duration
+	rounds    int
+	slice     time.Duration
 	kubeProxy bool
 }
 
-// run measures all variants in every repetition, in an order that rotates, so that no variant always runs behind the
-// same other one. It goes on after a failure; the error joins all of them.
-func (b bench) run(ctx context.Context, chosen []Variant) (Samples, error) {
-	samples := Samples{}
-	for _, v := range chosen {
-		samples[v.Name] = make([]Values, b.reps)
-	}
+// minShare is the share of its slices that a path must have measured.
+const minShare = 0.5
+
+// run sets all paths up and measures each of them once a round and kind of traffic, in an order that rotates, so that no
+// path always runs after the same other one. A path that fails does not end the run; the error joins all failures.
+func (b bench) run(ctx context.Context, chosen []Case) (samples Samples, err error) {
 	var errs []error
-	for rep := range b.reps {
-		for i := range chosen {
-			v := chosen[(rep+i)%len(chosen)]
-			values, err := b.once(ctx, v)
+	var paths []*path
+	defer func() {
+		for _, p := range paths {
+			errs = append(errs, p.Close())
+		}
+		err = errors.Join(errs...)
+	}()
+	for i, c := range chosen {
+		for j, v := range c.Variants {
+			p, err := openPath(ctx, fmt.Sprintf("%s%d%d-", b.prefix, i, j), b.kubeProxy, c, v)
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
 			if err != nil {
-				err = fmt.Errorf("variant %s, repetition %d: %w", v.Name, rep+1, err)
-				errs = append(errs, err)
+				errs = append(errs, fmt.Errorf("case %s, variant %s: %w", c.Name, v.Name, err))
+				continue
 			}
-			samples[v.Name][rep] = values
-			slog.Info("measured", "repetition", rep+1, "variant", v.Name, "", values)
+			paths = append(paths, p)
+			slog.Info("set up", "case", c.Name, "variant", v.Name)
 		}
 	}
-	return samples, errors.Join(errs...)
+	samples = Samples{}
+	for _, p := range paths {
+		s := &Sample{Case: p.Case.Name, Variant: p.Variant.Name, Rounds: make([]Values, b.rounds)}
+		for round := range s.Rounds {
+			s.Rounds[round] = Values{}
+		}
+		samples = append(samples, s)
+	}
+	failed := make([][]error, len(paths))
+	for round := range b.rounds {
+		for _, m := range measurements {
+			for i := range paths {
+				k := (round + i) % len(paths)
+				if !m.everyCase && paths[k].Case.Name != caseGatewayPath {
+					continue
+				}
+				values, err := paths[k].slice(m, b.slice)
+				if ctx.Err() != nil {
+					return nil, ctx.Err()
+				}
+				if err != nil {
+					failed[k] = append(failed[k], fmt.Errorf("round %d, %s: %w", round+1, m.name, err))
+					continue
+				}
+				maps.Copy(samples[k].Rounds[round], values)
+			}
+		}
+		slog.Info("measured", "round", round+1, "of", b.rounds)
+	}
+	for k, p := range paths {
+		if n := len(failed[k]); n > 0 {
+			slog.Warn("slices failed", "case", p.Case.Name, "variant", p.Variant.Name, "slices", n, "first", failed[k][0])
+		}
+		if float64(len(failed[k])) > (1-minShare)*float64(b.rounds) {
+			errs = append(errs, fmt.Errorf("case %s, variant %s: %d slices in %d rounds failed; the first: %w",
+				p.Case.Name, p.Variant.Name, len(failed[k]), b.rounds, failed[k][0]))
+		}
+		if len(p.programs) == 0 {
+			continue
+		}
+		if err := b.profile(p, samples[k]); err != nil {
+			errs = append(errs, fmt.Errorf("case %s, variant %s: measure the BPF programs: %w", p.Case.Name, p.Variant.Name, err))
+		}
+	}
+	return samples, nil
 }
 
-// once makes a topology, measures one variant in it and takes everything down.
-func (b bench) once(ctx context.Context, v Variant) (values Values, err error) {
-	t, err := NewTopology(b.prefix, b.kubeProxy)
-	if err != nil {
-		return nil, err
+// profile measures the BPF programs of a path, a slice a round.
+func (b bench) profile(p *path, s *Sample) error {
+	for range b.rounds {
+		perRun, perPacket, err := p.profile(b.slice)
+		if err != nil {
+			return err
+		}
+		perRun[allPrograms] = perPacket
+		s.Programs = append(s.Programs, perRun)
 	}
-	defer func() { err = errors.Join(err, t.Close()) }()
-	teardown, err := v.Setup(t)
-	if err != nil {
-		return nil, fmt.Errorf("set up: %w", err)
-	}
-	if teardown != nil {
-		defer func() { err = errors.Join(err, teardown()) }()
-	}
-	return measure(ctx, t, v, b.duration)
+	return nil
 }
 
 // report writes the result file and prints the tables.
-func report(out io.Writer, file string, names []string, samples Samples) error {
-	r, err := resultfile.New("bench", rows(names, samples))
+func report(out io.Writer, file string, samples Samples) error {
+	r, err := resultfile.New("bench", samples.rows())
 	if err != nil {
 		return err
 	}
-	return errors.Join(r.Write(file), printTables(out, names, r.Rows))
+	return errors.Join(r.Write(file), printTables(out, r.Rows))
 }
 
-// check refuses what cannot work before anything is made.
-func check(reps int, d time.Duration) error {
+// check refuses what cannot work before anything is created.
+func check(rounds int, slice time.Duration) error {
 	var errs []error
 	if os.Geteuid() != 0 {
 		errs = append(errs, errors.New("the benchmark makes network namespaces: run it as root"))
@@ -142,14 +209,14 @@ func check(reps int, d time.Duration) error {
 	if n := runtime.NumCPU(); n < 2 {
 		errs = append(errs, fmt.Errorf("the benchmark needs 2 processors, one for each end; this machine has %d", n))
 	}
-	if reps < 1 || d < 10*time.Millisecond {
-		errs = append(errs, fmt.Errorf("-reps %d must be at least 1, -duration %s at least 10ms", reps, d))
+	if rounds < 1 || slice < 10*time.Millisecond {
+		errs = append(errs, fmt.Errorf("-rounds %d must be at least 1, -slice %s at least 10ms", rounds, slice))
 	}
 	return errors.Join(errs...)
 }
 
-// lock keeps a second run away from this one's namespaces and processors. An abstract socket needs no file and ends with
-// the process.
+// lock refuses a second run, which would share the namespaces and processors of this one. An abstract socket needs no file
+// and ends with the process.
 func lock() (unlock func() error, err error) {
 	l, err := net.Listen("unix", "@pelago-bench")
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os/exec"
@@ -24,20 +25,234 @@ const (
 	udpPayload = 36 // bytes: IP packets of 64 bytes
 	udpFlows   = 16
 
-	// maxLoss is the share of UDP packets that may vanish on the way (not at the receiving socket). Beyond it the cost
-	// per packet would be that of dropping early, not of the path.
+	// maxLoss is the share of UDP packets that may be lost on the path (not at the receiving socket). Beyond it the cost
+	// per packet would be that of an early drop, not of the path.
 	maxLoss = 0.01
 
-	// minShare is the share of its processor that the sender should get on a quiet machine.
-	minShare = 0.9
-
-	portEcho, portSink, portDrain = 7001, 7002, 7003
+	portEcho, portSink, portDrain, portTest = 7001, 7002, 7003, 7009
 )
 
-// Values holds what one repetition of one variant measured: metric name → value in the metric's unit.
-type Values map[string]float64
+// measurement is one kind of traffic over a standing path, for one slice of time.
+type measurement struct {
+	name      string
+	run       func(*path, time.Duration) (Values, error)
+	everyCase bool // else only in caseGatewayPath
+}
 
-// LogValue shows the values in the order of the tables, as short as people want them.
+// measurements lists the kinds of traffic in the order in which a round runs them.
+var measurements = []measurement{
+	{"udp", (*path).datagrams, true},
+	{"request/response", (*path).requests, false},
+	{"connect/request/response", (*path).connects, true},
+	{"tcp stream", (*path).stream, false},
+}
+
+// path is a standing topology with one variant set up in it and a worker at each end.
+type path struct {
+	Case
+	Variant
+	topology *Topology
+	setup
+
+	client       *worker // all clients
+	echo, server *worker // TCP echo; Sink and Drain
+}
+
+// openPath makes the topology, sets the variant up and starts the workers. A path over which no traffic passes is an error.
+func openPath(ctx context.Context, prefix string, kubeProxy bool, c Case, v Variant) (p *path, err error) {
+	p = &path{Case: c, Variant: v}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	if p.topology, err = NewTopology(prefix, Shape{KubeProxy: kubeProxy, Gateways: c.Gateways}); err != nil {
+		return p, err
+	}
+	if p.setup, err = v.Setup(p.topology, c.Scale); err != nil {
+		return p, fmt.Errorf("set up: %w", err)
+	}
+	client, server := v.ends(p.topology)
+	for _, w := range []struct {
+		worker **worker
+		ns     *netns.NS
+		cpu    int
+	}{{&p.client, client, clientCPU}, {&p.echo, server, serverCPU}, {&p.server, server, serverCPU}} {
+		if *w.worker, err = startWorker(ctx, w.ns, w.cpu); err != nil {
+			return p, err
+		}
+	}
+	if err = p.echo.serve(load.Spec{Role: load.Echo, Addr: p.addr(portEcho)}); err != nil {
+		return p, err
+	}
+	// Resolves the neighbours before anything is measured.
+	if _, err = p.client.do(load.Spec{Role: load.RR, Addr: p.addr(portEcho), Duration: 10 * time.Millisecond}); err != nil {
+		return p, fmt.Errorf("no traffic passes from %s to %s: %w", client.Name, v.Target, err)
+	}
+	return p, nil
+}
+
+// Close ends the workers and removes the variant and its topology.
+func (p *path) Close() error {
+	for _, w := range []*worker{p.client, p.echo, p.server} {
+		if w != nil {
+			w.stop()
+		}
+	}
+	var errs []error
+	errs = append(errs, p.programs.Close())
+	if p.teardown != nil {
+		errs = append(errs, p.teardown())
+	}
+	if p.topology != nil {
+		errs = append(errs, p.topology.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// slice runs one measurement. Connection tracking starts empty, so that no slice pays for the connections of another.
+func (p *path) slice(m measurement, d time.Duration) (Values, error) {
+	if err := p.topology.FlushConntrack(); err != nil {
+		return nil, err
+	}
+	return m.run(p, d)
+}
+
+func (p *path) addr(port uint16) netip.AddrPort { return netip.AddrPortFrom(p.Target, port) }
+
+func (p *path) requests(d time.Duration) (Values, error) {
+	r, err := p.client.do(load.Spec{Role: load.RR, Addr: p.addr(portEcho), Duration: d})
+	return Values{metricRRp50: r.P50, metricRRp99: r.P99}, err
+}
+
+func (p *path) connects(d time.Duration) (Values, error) {
+	r, err := p.client.do(load.Spec{Role: load.CRR, Addr: p.addr(portEcho), Duration: d})
+	return Values{metricCRR: float64(r.Count) / r.Seconds, metricCRRp50: r.P50}, err
+}
+
+func (p *path) datagrams(d time.Duration) (Values, error) {
+	sent, got, err := p.send(d)
+	return Values{metricUDP: float64(got.Count) / got.Seconds, metricCPU: float64(sent.CPUNanos) / float64(sent.Count)}, err
+}
+
+// send sends datagrams and counts them at the other end.
+func (p *path) send(d time.Duration) (sent, got load.Result, err error) {
+	sent, got, err = p.pair(load.Spec{Role: load.Generate, Addr: p.addr(portSink), Duration: d, Payload: udpPayload, Flows: udpFlows},
+		load.Spec{Role: load.Sink, Addr: p.addr(portSink)})
+	if err != nil {
+		return sent, got, err
+	}
+	total := sent.Count + sent.Warmup
+	if lost := 1 - float64(got.Count+got.Dropped)/float64(total); sent.Errors > 0 || lost > maxLoss {
+		return sent, got, fmt.Errorf("of %d packets %.1f%% were lost on the path, %d sends failed: the figures would not be those of the path",
+			total, 100*lost, sent.Errors)
+	}
+	return sent, got, nil
+}
+
+func (p *path) stream(d time.Duration) (Values, error) {
+	_, got, err := p.pair(load.Spec{Role: load.Stream, Addr: p.addr(portDrain), Duration: d}, load.Spec{Role: load.Drain, Addr: p.addr(portDrain)})
+	return Values{metricTCP: float64(got.Count) * 8 / got.Seconds / 1e9}, err
+}
+
+// pair runs a client against a server that ends with it.
+func (p *path) pair(client, server load.Spec) (sent, got load.Result, err error) {
+	if err := p.server.serve(server); err != nil {
+		return sent, got, err
+	}
+	sent, err = p.client.do(client)
+	if stopErr := p.server.line(); stopErr != nil {
+		return sent, got, errors.Join(err, stopErr)
+	}
+	got, serverErr := p.server.result()
+	return sent, got, errors.Join(err, serverErr)
+}
+
+// worker is a running load generator (see package load).
+type worker struct {
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *bufio.Reader
+	stderr bytes.Buffer
+	cancel func() bool
+}
+
+// startWorker starts a load generator in n; the end of ctx kills it.
+func startWorker(ctx context.Context, n *netns.NS, cpu int) (*worker, error) {
+	w := &worker{cmd: load.Cmd(cpu)}
+	w.cmd.Stderr = &w.stderr
+	in, inErr := w.cmd.StdinPipe()
+	out, outErr := w.cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr); err != nil {
+		return nil, fmt.Errorf("start a load generator in %s: %w", n.Name, err)
+	}
+	w.in, w.out = in, bufio.NewReader(out)
+	if err := n.Start(w.cmd); err != nil {
+		return nil, fmt.Errorf("start a load generator in %s: %w", n.Name, err)
+	}
+	w.cancel = context.AfterFunc(ctx, func() { _ = w.cmd.Process.Kill() }) // fails only if it has ended
+	return w, nil
+}
+
+// do runs a client to its end. One that measured nothing is an error.
+func (w *worker) do(spec load.Spec) (load.Result, error) {
+	if err := w.send(spec); err != nil {
+		return load.Result{}, err
+	}
+	return w.result()
+}
+
+// serve starts a server and waits until it listens.
+func (w *worker) serve(spec load.Spec) error {
+	if err := w.send(spec); err != nil {
+		return err
+	}
+	line, err := w.out.ReadString('\n')
+	if strings.TrimSpace(line) != load.Ready {
+		return fmt.Errorf("server %s answered %q instead of %q (%w): %s", spec.Role, line, load.Ready, err, &w.stderr)
+	}
+	return nil
+}
+
+func (w *worker) send(spec load.Spec) error {
+	if err := json.NewEncoder(w.in).Encode(spec); err != nil {
+		return fmt.Errorf("start %s: %w", spec.Role, err)
+	}
+	return nil
+}
+
+// line stops a server.
+func (w *worker) line() error {
+	_, err := w.in.Write([]byte{'\n'})
+	return err
+}
+
+// result reads the answer to the last Spec.
+func (w *worker) result() (load.Result, error) {
+	var r load.Response
+	line, err := w.out.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &r)
+	}
+	switch {
+	case err != nil:
+		return r.Result, fmt.Errorf("read the result of a load generator: %w: %s", err, strings.TrimSpace(w.stderr.String()))
+	case r.Error != "":
+		return r.Result, errors.New(r.Error)
+	case r.Result.Count <= 0 || r.Result.Seconds <= 0:
+		return r.Result, fmt.Errorf("a load generator counted %d in %gs", r.Result.Count, r.Result.Seconds)
+	}
+	return r.Result, nil
+}
+
+// stop kills the worker.
+func (w *worker) stop() {
+	w.cancel()
+	_ = w.cmd.Process.Kill() // it may have ended
+	_ = w.cmd.Wait()         // "killed"
+}
+
+// LogValue shows the values in the order of the tables, rounded.
 func (v Values) LogValue() slog.Value {
 	var attrs []slog.Attr
 	for _, m := range metrics {
@@ -46,195 +261,4 @@ func (v Values) LogValue() slog.Value {
 		}
 	}
 	return slog.GroupValue(attrs...)
-}
-
-// measure runs all measurements over the path from client to server, one after the other. A measurement that fails is
-// missing from the values and named in the error.
-func measure(ctx context.Context, t *Topology, v Variant, d time.Duration) (Values, error) {
-	client, server := v.ends(t)
-	p := path{t: t, client: client, server: server, target: v.Target, duration: d}
-	if err := p.warmUp(ctx); err != nil {
-		return nil, err
-	}
-	values := Values{}
-	var errs []error
-	for _, m := range []struct {
-		name string
-		run  func(context.Context, Values) error
-	}{
-		{"request/response", p.requests}, {"connect/request/response", p.connects}, {"udp", p.datagrams}, {"tcp stream", p.stream},
-	} {
-		err := errors.Join(t.FlushConntrack(), m.run(ctx, values))
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("measure %s: %w", m.name, err))
-		}
-	}
-	return values, errors.Join(errs...)
-}
-
-// path is the way under measurement.
-type path struct {
-	t              *Topology
-	client, server *netns.NS
-	target         netip.Addr
-	duration       time.Duration
-}
-
-// warmUp has the neighbours resolved before anything is measured, and finds a path that carries nothing.
-func (p path) warmUp(ctx context.Context) error {
-	p.duration = 10 * time.Millisecond
-	if _, err := p.echo(ctx, load.RR); err != nil {
-		return fmt.Errorf("no traffic passes from %s to %s: %w", p.client.Name, p.target, err)
-	}
-	return nil
-}
-
-func (p path) requests(ctx context.Context, out Values) error {
-	r, err := p.echo(ctx, load.RR)
-	if err != nil {
-		return err
-	}
-	out[metricRRp50], out[metricRRp99] = r.P50, r.P99
-	return nil
-}
-
-func (p path) connects(ctx context.Context, out Values) error {
-	r, err := p.echo(ctx, load.CRR)
-	if err != nil {
-		return err
-	}
-	out[metricCRR], out[metricCRRp50] = float64(r.Count)/r.Seconds, r.P50
-	return nil
-}
-
-// echo runs a client role against an echo server.
-func (p path) echo(ctx context.Context, role load.Role) (load.Result, error) {
-	server, err := p.serve(ctx, load.Echo, portEcho)
-	if err != nil {
-		return load.Result{}, err
-	}
-	r, err := p.play(ctx, role, portEcho)
-	server.stop()
-	return r, err
-}
-
-func (p path) datagrams(ctx context.Context, out Values) error {
-	sent, got, err := p.pair(ctx, load.Generate, load.Sink, portSink)
-	if err != nil {
-		return err
-	}
-	if lost := 1 - float64(got.Count+got.Dropped)/float64(sent.Count); sent.Errors > 0 || lost > maxLoss {
-		return fmt.Errorf("of %d packets %.1f%% were lost on the way, %d sends failed: the figures would not be those of the path",
-			sent.Count, 100*lost, sent.Errors)
-	}
-	if share := float64(sent.CPUNanos) / sent.Seconds / 1e9; share < minShare {
-		slog.Warn("the machine was busy: "+metricUDP+" is too low, "+metricCPU+" holds", "share of its processor that the sender got", share)
-	}
-	out[metricUDP], out[metricCPU] = float64(got.Count)/got.Seconds, float64(sent.CPUNanos)/float64(sent.Count)
-	return nil
-}
-
-func (p path) stream(ctx context.Context, out Values) error {
-	_, got, err := p.pair(ctx, load.Stream, load.Drain, portDrain)
-	if err != nil {
-		return err
-	}
-	out[metricTCP] = float64(got.Count) * 8 / got.Seconds / 1e9
-	return nil
-}
-
-// pair runs a client role against a server role that ends with the traffic; both must have seen some.
-func (p path) pair(ctx context.Context, client, server load.Role, port uint16) (sent, got load.Result, err error) {
-	s, err := p.serve(ctx, server, port)
-	if err != nil {
-		return sent, got, err
-	}
-	if sent, err = p.play(ctx, client, port); err != nil {
-		s.stop()
-		return sent, got, err
-	}
-	if got, err = s.result(); err == nil && (got.Count <= 0 || got.Seconds <= 0) {
-		err = fmt.Errorf("the server received %d in %gs", got.Count, got.Seconds)
-	}
-	return sent, got, err
-}
-
-// play runs a client to its end.
-func (p path) play(ctx context.Context, role load.Role, port uint16) (load.Result, error) {
-	c, err := start(ctx, p.client, load.Spec{
-		Role: role, Addr: netip.AddrPortFrom(p.target, port), Duration: p.duration, CPU: clientCPU, Payload: udpPayload, Flows: udpFlows,
-	})
-	if err != nil {
-		return load.Result{}, err
-	}
-	r, err := c.result()
-	if err == nil && (r.Count <= 0 || r.Seconds <= 0) {
-		err = fmt.Errorf("the client counted %d in %gs", r.Count, r.Seconds)
-	}
-	return r, err
-}
-
-// serve starts a server and waits until it listens.
-func (p path) serve(ctx context.Context, role load.Role, port uint16) (*process, error) {
-	s, err := start(ctx, p.server, load.Spec{Role: role, Addr: netip.AddrPortFrom(p.target, port), CPU: serverCPU})
-	if err != nil {
-		return nil, err
-	}
-	if line, err := s.out.ReadString('\n'); strings.TrimSpace(line) != load.Ready {
-		s.stop()
-		return nil, fmt.Errorf("server %s said %q instead of %q (%w): %s", role, line, load.Ready, err, &s.stderr)
-	}
-	return s, nil
-}
-
-// process is a running load generator.
-type process struct {
-	cmd    *exec.Cmd
-	out    *bufio.Reader
-	stderr bytes.Buffer
-	cancel func() bool
-}
-
-// start starts a load generator in n; the end of ctx kills it.
-func start(ctx context.Context, n *netns.NS, spec load.Spec) (*process, error) {
-	cmd, err := load.Cmd(spec)
-	if err != nil {
-		return nil, err
-	}
-	p := &process{cmd: cmd}
-	cmd.Stderr = &p.stderr
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("start %s in %s: %w", spec.Role, n.Name, err)
-	}
-	p.out = bufio.NewReader(stdout)
-	if err := n.Start(cmd); err != nil {
-		return nil, fmt.Errorf("start %s in %s: %w", spec.Role, n.Name, err)
-	}
-	p.cancel = context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() }) // fails only if it has ended
-	return p, nil
-}
-
-// result waits for the end and reads what the process measured.
-func (p *process) result() (load.Result, error) {
-	defer p.cancel()
-	var r load.Result
-	decodeErr := json.NewDecoder(p.out).Decode(&r)
-	if err := p.cmd.Wait(); err != nil {
-		return r, fmt.Errorf("load generator: %w: %s", err, strings.TrimSpace(p.stderr.String()))
-	}
-	if decodeErr != nil {
-		return r, fmt.Errorf("read the load generator's result: %w", decodeErr)
-	}
-	return r, nil
-}
-
-// stop ends a process whose result nobody wants.
-func (p *process) stop() {
-	defer p.cancel()
-	_ = p.cmd.Process.Kill() // it may have ended
-	_ = p.cmd.Wait()         // "killed"
 }

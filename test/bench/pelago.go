@@ -19,53 +19,83 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// pelagoSafe is our data path in policy-safe mode: translation at NA and NB behind the node's stack (so conntrack and
-// FORWARD of the kube-proxy ruleset are passed on both), gateways that only switch. It runs the programs and the loader
-// of the product; only the tables are written here instead of being made from API objects.
+// pelagoSafe is our data path in strict mode: translation at NA and NB behind the node's stack (so conntrack and FORWARD of
+// the kube-proxy ruleset are passed on both), gateways that only switch. It runs the programs and the loader of the
+// product; only the tables are written here instead of being made from API objects.
 //
-// A pod speaks from one egress IP (paired pooling), of which NA owns every block: 16,128 ports towards the server, which
-// a closed flow holds for closed_floor (2 s) at least.
+// A pod uses one egress IP (paired pooling), of which NA owns every block: 16,128 ports towards the server, which a closed
+// flow holds for closed_floor (2 s) at least.
 func pelagoSafe() Variant {
 	return Variant{Name: "pelago-safe", Setup: setupPelago, Target: ingress}
 }
 
-// peer is one node of the bench as the tables see it.
-type peer struct {
-	ns       *netns.NS
-	address  netip.Prefix
-	cluster  uint16
-	index    uint16
-	gateway  bool
-	hops     map[netip.Addr]hopVia // how it reaches others
-	uplinks  []string
-	loader   *loader.Loader
-	edge     int // interface index of pelago0
-	egresses map[netip.Addr][]uint16
+// podNode is the index of NA and NB in their clusters; gateways have 1, 2, ….
+const podNode = 100
+
+// node is one node of the bench.
+type node struct {
+	ns      *netns.NS
+	label   string // "na", "ga1", …
+	cluster uint16
+	index   uint16
+	gateway bool
+	uplinks []uplink
+	loader  *loader.Loader
+	edge    int // interface index of pelago0
 }
 
-type hopVia struct {
+// uplink is a veth pair to another node.
+type uplink struct {
 	dev  string
-	next netip.Prefix
+	next netip.Prefix // the other end
+	to   netip.Addr   // the overlay address of the other node
+	node uint16       // its index in its cluster
+	wan  bool         // it is a gateway of the other cluster
 }
 
-func setupPelago(t *Topology) (func() error, error) {
+// overlay is the address of a node for overlay and cable.
+func overlay(cluster, index uint16) netip.Addr {
+	return netip.AddrFrom4([4]byte{172, 30, byte(cluster), byte(index)})
+}
+
+func (n *node) address() netip.Addr { return overlay(n.cluster, n.index) }
+
+// pelagoNodes lists NA, NB and all gateways.
+func pelagoNodes(t *Topology) []*node {
+	na := &node{ns: t.NA, label: "na", cluster: 1, index: podNode}
+	nb := &node{ns: t.NB, label: "nb", cluster: 2, index: podNode}
+	nodes := []*node{na, nb}
+	for g := 1; g <= len(t.GA); g++ {
+		i := uint16(g)
+		na.uplinks = append(na.uplinks, uplink{dev: device(devUn, g), next: underGA(g), to: overlay(1, i), node: i})
+		nb.uplinks = append(nb.uplinks, uplink{dev: device(devUn, g), next: underGB(g), to: overlay(2, i), node: i})
+		ga := &node{ns: t.GA[g-1], label: device("ga", g), cluster: 1, index: i, gateway: true,
+			uplinks: []uplink{{dev: device(devUn, 1), next: underNA(g), to: overlay(1, podNode), node: podNode}}}
+		gb := &node{ns: t.GB[g-1], label: device("gb", g), cluster: 2, index: i, gateway: true,
+			uplinks: []uplink{{dev: device(devUn, 1), next: underNB(g), to: overlay(2, podNode), node: podNode}}}
+		for o := 1; o <= len(t.GB); o++ {
+			j := uint16(o)
+			ga.uplinks = append(ga.uplinks, uplink{dev: device(devWAN, o), next: wanGB(g, o), to: overlay(2, j), node: j, wan: true})
+			gb.uplinks = append(gb.uplinks, uplink{dev: device(devWAN, o), next: wanGA(o, g), to: overlay(1, j), node: j, wan: true})
+		}
+		nodes = append(nodes, ga, gb)
+	}
+	return nodes
+}
+
+func setupPelago(t *Topology, scale Scale) (setup, error) {
 	dir, err := os.MkdirTemp("", "pelago-bench-")
 	if err != nil {
-		return nil, fmt.Errorf("make a directory for the maps: %w", err)
+		return setup{}, fmt.Errorf("make a directory for the maps: %w", err)
 	}
 	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
-		return nil, errors.Join(fmt.Errorf("mount a bpffs: %w", err), os.Remove(dir))
+		return setup{}, errors.Join(fmt.Errorf("mount a bpffs: %w", err), os.Remove(dir))
 	}
-	// A gateway has one address for overlay and cable here: that of its cluster's side.
-	nodes := []*peer{
-		{ns: t.NA, address: underNA, cluster: 1, index: 2, uplinks: []string{devUn}, hops: map[netip.Addr]hopVia{underGA.Addr(): {devUn, underGA}}, egresses: map[netip.Addr][]uint16{egressLow: allBlocks()}},
-		{ns: t.GA, address: underGA, cluster: 1, index: 1, gateway: true, uplinks: []string{devUn, devWAN}, hops: map[netip.Addr]hopVia{underNA.Addr(): {devUn, underNA}, underGB.Addr(): {devWAN, wanGB}}},
-		{ns: t.GB, address: underGB, cluster: 2, index: 1, gateway: true, uplinks: []string{devUn, devWAN}, hops: map[netip.Addr]hopVia{underNB.Addr(): {devUn, underNB}, underGA.Addr(): {devWAN, wanGA}}},
-		{ns: t.NB, address: underNB, cluster: 2, index: 2, uplinks: []string{devUn}, hops: map[netip.Addr]hopVia{underGB.Addr(): {devUn, underGB}}},
-	}
+	nodes := pelagoNodes(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var probers sync.WaitGroup
-	teardown := func() error {
+	s := setup{programs: programs{}}
+	s.teardown = func() error {
 		cancel()
 		probers.Wait()
 		var errs []error
@@ -76,12 +106,12 @@ func setupPelago(t *Topology) (func() error, error) {
 		}
 		return errors.Join(append(errs, unix.Unmount(dir, unix.MNT_DETACH), os.Remove(dir))...)
 	}
-	for i, n := range nodes {
-		if err := n.ns.Do(func() error { return n.start(fmt.Sprintf("%s/%d", dir, i)) }); err != nil {
-			return nil, errors.Join(fmt.Errorf("start the data path in %s: %w", n.ns.Name, err), teardown())
+	for _, n := range nodes {
+		if err := n.ns.Do(func() error { return n.start(dir+"/"+n.label, s.programs, scale) }); err != nil {
+			return setup{}, errors.Join(fmt.Errorf("start the data path in %s: %w", n.ns.Name, err), s.programs.Close(), s.teardown())
 		}
 	}
-	// What probing costs belongs to the path's cost.
+	// The cost of probing is part of the path's cost.
 	for _, n := range nodes {
 		p := probe.New(n.loader, func() (int, int) { return n.edge, 1500 - netdev.Overhead }, func() {}, slog.Default())
 		probers.Go(func() {
@@ -92,24 +122,24 @@ func setupPelago(t *Topology) (func() error, error) {
 	}
 	for _, n := range nodes {
 		if err := n.answered(); err != nil {
-			return nil, errors.Join(err, teardown())
+			return setup{}, errors.Join(err, s.programs.Close(), s.teardown())
 		}
 	}
-	return teardown, nil
+	return s, nil
 }
 
-// answered waits until every gateway that the node probes has answered.
-func (n *peer) answered() error {
+// answered waits until every gateway of the topology that the node probes has answered.
+func (n *node) answered() error {
 	waiting := netip.Addr{}
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		paths, err := n.loader.Paths()
 		if err != nil {
 			return err
 		}
 		waiting = netip.Addr{}
-		for a, p := range paths {
-			if p.Probed && !p.Ready {
-				waiting = a
+		for _, u := range n.uplinks {
+			if p := paths[u.to]; p.Probed && !p.Ready {
+				waiting = u.to
 			}
 		}
 		if !waiting.IsValid() {
@@ -127,16 +157,25 @@ func allBlocks() []uint16 {
 	return first
 }
 
-func (n *peer) start(pins string) error {
-	var err error
+func (n *node) start(pins string, into programs, scale Scale) error {
+	before, err := programIDs()
+	if err != nil {
+		return err
+	}
 	if n.loader, err = loader.Open(loader.Options{PinPath: pins}); err != nil {
 		return err
 	}
-	remote := globalB
-	if n.cluster == 2 {
-		remote = globalA
+	if err := n.ns.AddAddr("lo", single(n.address())); err != nil {
+		return err
 	}
-	c := netdev.Config{Source: n.address.Addr(), Prefixes: []netip.Prefix{remote}, MTU: 1500 - netdev.Overhead}
+	remote := []netip.Prefix{globalB}
+	if n.cluster == 2 {
+		remote[0] = globalA
+	}
+	for i := range scale.Clusters {
+		remote = append(remote, otherCluster(i))
+	}
+	c := netdev.Config{Source: n.address(), Prefixes: remote, MTU: 1500 - netdev.Overhead}
 	if n.gateway {
 		c.CablePort = 4500
 	}
@@ -147,38 +186,41 @@ func (n *peer) start(pins string) error {
 		return err
 	}
 	var uplinks []int
-	for _, dev := range n.uplinks {
-		index, err := n.ns.Index(dev)
+	for _, u := range n.uplinks {
+		index, err := n.ns.Index(u.dev)
 		if err != nil {
 			return err
 		}
 		uplinks = append(uplinks, index)
+		if err := n.ns.AddRoute(single(u.to), u.next.Addr(), u.dev); err != nil {
+			return err
+		}
 	}
 	if err := n.loader.Attach(loader.Devices{Edge: n.edge, Uplinks: uplinks}); err != nil {
 		return err
 	}
-	state, err := n.state(remote)
+	state, err := n.state(remote, scale)
 	if err != nil {
 		return err
 	}
-	state.Settings.Edge = uint32(n.edge)
-	return n.loader.Apply(state)
+	return errors.Join(n.loader.Apply(state), into.add(n.label, before))
 }
 
-// state is the node's tables: clusters 1 and 2, gateway 1 and pod's node 2 in each.
-func (n *peer) state(remote netip.Prefix) (dataplane.State, error) {
+// state is the node's tables. The clusters are A (index 1), B (2) and, from index 3 on, the others of the scale: each has
+// as many gateways as B, on the far side of the first WAN device, none of which answers.
+func (n *node) state(remote []netip.Prefix, scale Scale) (dataplane.State, error) {
+	far := 3 - n.cluster
 	s := dataplane.State{
 		Settings: dataplane.Settings{
-			Address: n.address.Addr(), CableAddress: n.address.Addr(), Node: n.index, Cluster: n.cluster, Gateway: n.gateway, MSS: 1500 - netdev.Overhead - 40,
-			Overlay: dataplane.Tokens{Current: 0xbe0c4}, Cable: dataplane.Tokens{Current: 0xcab1e}, Ready: true,
+			Address: n.address(), CableAddress: n.address(), Node: n.index, Cluster: n.cluster, Gateway: n.gateway, MSS: 1500 - netdev.Overhead - 40,
+			Overlay: dataplane.Tokens{Current: 0xbe0c4}, Cable: dataplane.Tokens{Current: 0xcab1e}, Ready: true, Edge: uint32(n.edge),
 		},
-		Routes:   map[netip.Prefix]uint16{remote: 3 - n.cluster},
+		Routes:   map[netip.Prefix]uint16{remote[0]: far},
 		Nodes:    map[uint16]dataplane.Hop{},
-		Gateways: []uint16{1},
 		Clusters: map[uint16][]dataplane.RemoteGateway{},
 		Peers:    map[netip.Addr]dataplane.Peer{},
 		Sources:  map[netip.Addr]dataplane.Source{},
-		Egresses: n.egresses,
+		Egresses: map[netip.Addr][]uint16{},
 		Globals:  map[netip.Addr]dataplane.Global{},
 		Blocks:   map[dataplane.BlockKey]uint16{},
 		Services: map[dataplane.ServiceKey]dataplane.Service{},
@@ -186,39 +228,86 @@ func (n *peer) state(remote netip.Prefix) (dataplane.State, error) {
 	if n.gateway {
 		s.Settings.CablePort = 4500
 	}
-	for to, via := range n.hops {
-		index, err := n.ns.Index(via.dev)
+	gateways := 0
+	for _, u := range n.uplinks {
+		index, err := n.ns.Index(u.dev)
 		if err != nil {
 			return s, err
 		}
-		hop := dataplane.Hop{Address: to, Next: via.next.Addr(), Ifindex: uint32(index)}
-		switch {
-		case n.gateway && via.dev == devWAN:
-			s.Clusters[3-n.cluster] = []dataplane.RemoteGateway{{Hop: hop, Node: 1, Port: 4500}}
-			s.Peers[to] = dataplane.Peer{Kind: dataplane.PeerGateway, Cluster: 3 - n.cluster, Node: 1}
-		default:
-			s.Nodes[3-n.index] = hop
-			s.Peers[to] = dataplane.Peer{Kind: dataplane.PeerNode, Node: 3 - n.index}
+		hop := dataplane.Hop{Address: u.to, Next: u.next.Addr(), Ifindex: uint32(index)}
+		if !u.wan {
+			s.Nodes[u.node] = hop
+			s.Peers[u.to] = dataplane.Peer{Kind: dataplane.PeerNode, Node: u.node}
+			continue
+		}
+		gateways++
+		s.Clusters[far] = append(s.Clusters[far], dataplane.RemoteGateway{Hop: hop, Node: u.node, Port: 4500})
+		s.Peers[u.to] = dataplane.Peer{Kind: dataplane.PeerGateway, Cluster: far, Node: u.node}
+	}
+	if !n.gateway {
+		gateways = len(n.uplinks)
+	}
+	for g := range gateways {
+		s.Gateways = append(s.Gateways, uint16(g+1))
+	}
+	for i, prefix := range remote[1:] {
+		cluster := uint16(3 + i)
+		s.Routes[prefix] = cluster
+		for g := 1; n.gateway && g <= gateways; g++ {
+			hop := s.Clusters[far][0].Hop
+			hop.Address = netip.AddrFrom4([4]byte{172, 31, byte(cluster), byte(g)})
+			s.Clusters[cluster] = append(s.Clusters[cluster], dataplane.RemoteGateway{Hop: hop, Node: uint16(g), Port: 4500})
+			s.Peers[hop.Address] = dataplane.Peer{Kind: dataplane.PeerGateway, Cluster: cluster, Node: uint16(g)}
 		}
 	}
 	if n.cluster == 1 {
-		s.Globals[egressLow] = dataplane.Global{Kind: dataplane.GlobalEgress}
-		for _, first := range allBlocks() {
-			s.Blocks[dataplane.BlockKey{Address: egressLow, First: first}] = 2
-		}
-		if !n.gateway {
-			host, err := n.ns.Index(devHost)
-			if err != nil {
-				return s, err
-			}
-			s.Sources[podAddr] = dataplane.Source{Egress: egressLow, Ifindex: uint32(host)}
-		}
-		return s, nil
+		return s, n.client(&s)
 	}
-	pod := dataplane.Global{Kind: dataplane.GlobalPod, Node: 2}
+	n.server(&s, scale)
+	return s, nil
+}
+
+// client has cluster A's pod use one egress IP.
+func (n *node) client(s *dataplane.State) error {
+	s.Globals[egressLow] = dataplane.Global{Kind: dataplane.GlobalEgress}
+	for _, first := range allBlocks() {
+		s.Blocks[dataplane.BlockKey{Address: egressLow, First: first}] = podNode
+	}
+	if n.gateway {
+		return nil
+	}
+	host, err := n.ns.Index(devHost)
+	if err != nil {
+		return err
+	}
+	s.Egresses[egressLow] = allBlocks()
+	s.Sources[podAddr] = dataplane.Source{Egress: egressLow, Ifindex: uint32(host)}
+	return nil
+}
+
+// server exposes cluster B's pod: by a global IP of its own, or as the only backend of a service.
+func (n *node) server(s *dataplane.State, scale Scale) {
+	table := dataplane.Maglev(map[uint16]int{podNode: 1})
+	expose := func(address netip.Addr, ports map[uint16]uint8) {
+		s.Globals[address] = dataplane.Global{Kind: dataplane.GlobalService}
+		for port, protocol := range ports {
+			service := dataplane.Service{Table: table}
+			if !n.gateway {
+				service = dataplane.Service{Backends: []netip.AddrPort{netip.AddrPortFrom(podAddr, port)}}
+			}
+			s.Services[dataplane.ServiceKey{Address: address, Port: port, Protocol: protocol}] = service
+		}
+	}
+	for i := range scale.Services {
+		expose(otherService(i), map[uint16]uint8{80: unix.IPPROTO_TCP})
+	}
+	if scale.Service {
+		expose(ingress, map[uint16]uint8{portEcho: unix.IPPROTO_TCP, portSink: unix.IPPROTO_UDP, portDrain: unix.IPPROTO_TCP, portTest: unix.IPPROTO_TCP})
+		return
+	}
+	pod := dataplane.Global{Kind: dataplane.GlobalPod, Node: podNode}
 	if !n.gateway {
 		pod.Pod = podAddr
 	}
 	s.Globals[ingress] = pod
-	return s, nil
 }

@@ -29,11 +29,12 @@ var (
 
 // plain is the kernel's routing through its vxlan devices, without translation: the pods' unique addresses.
 func plain() Variant {
-	return Variant{Name: "plain", Setup: func(t *Topology) (func() error, error) { return nil, kernelOverlay(t) }, Target: plainB}
+	return Variant{Name: "plain", Setup: func(t *Topology, _ Scale) (setup, error) { return setup{}, kernelOverlay(t) }, Target: plainB}
 }
 
-// kernelOverlay makes the vxlan devices and the routes of both the plain and the global prefixes.
+// kernelOverlay makes the vxlan devices and the routes of both the plain and the global prefixes, over the first gateways.
 func kernelOverlay(t *Topology) error {
+	un, wan := device(devUn, 1), device(devWAN, 1)
 	for _, d := range []struct {
 		ns            *netns.NS
 		name, under   string
@@ -41,12 +42,12 @@ func kernelOverlay(t *Topology) error {
 		local, remote netip.Prefix
 		addr          netip.Prefix
 	}{
-		{t.NA, devOverlay, devUn, 100, 4800, underNA, underGA, overNA},
-		{t.GA, devOverlay, devUn, 100, 4800, underGA, underNA, overGA},
-		{t.GA, devCable, devWAN, 200, 4500, wanGA, wanGB, cableGA},
-		{t.GB, devCable, devWAN, 200, 4500, wanGB, wanGA, cableGB},
-		{t.GB, devOverlay, devUn, 100, 4800, underGB, underNB, overGB},
-		{t.NB, devOverlay, devUn, 100, 4800, underNB, underGB, overNB},
+		{t.NA, devOverlay, un, 100, 4800, underNA(1), underGA(1), overNA},
+		{t.GA[0], devOverlay, un, 100, 4800, underGA(1), underNA(1), overGA},
+		{t.GA[0], devCable, wan, 200, 4500, wanGA(1, 1), wanGB(1, 1), cableGA},
+		{t.GB[0], devCable, wan, 200, 4500, wanGB(1, 1), wanGA(1, 1), cableGB},
+		{t.GB[0], devOverlay, un, 100, 4800, underGB(1), underNB(1), overGB},
+		{t.NB, devOverlay, un, 100, 4800, underNB(1), underGB(1), overNB},
 	} {
 		under, err := d.ns.Index(d.under)
 		if err != nil {
@@ -73,10 +74,10 @@ func kernelOverlay(t *Topology) error {
 		dst []netip.Prefix
 	}{
 		{t.NA, devOverlay, overGA, []netip.Prefix{plainCIDRB, globalB}},
-		{t.GA, devCable, cableGB, []netip.Prefix{plainCIDRB, globalB}},
-		{t.GA, devOverlay, overNA, []netip.Prefix{plainCIDRA, podCIDR}},
-		{t.GB, devOverlay, overNB, []netip.Prefix{plainCIDRB, podCIDR}},
-		{t.GB, devCable, cableGA, []netip.Prefix{plainCIDRA, globalA}},
+		{t.GA[0], devCable, cableGB, []netip.Prefix{plainCIDRB, globalB}},
+		{t.GA[0], devOverlay, overNA, []netip.Prefix{plainCIDRA, podCIDR}},
+		{t.GB[0], devOverlay, overNB, []netip.Prefix{plainCIDRB, podCIDR}},
+		{t.GB[0], devCable, cableGA, []netip.Prefix{plainCIDRA, globalA}},
 		{t.NB, devOverlay, overGB, []netip.Prefix{plainCIDRA, globalA}},
 	} {
 		for _, dst := range r.dst {

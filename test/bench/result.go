@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/pelago-net/pelago/test/resultfile"
@@ -18,57 +19,97 @@ const (
 )
 
 const (
-	caseGatewayPath = "gateway-path"
-
 	// reference is the variant that ratios refer to; ratio rows carry it as a suffix of the metric.
 	reference   = "iptables"
 	ratioSuffix = "_vs_" + reference
 	ratioUnit   = "ratio"
+
+	// metricProgram is the time in BPF programs: the case is the program and its node for a run of one program, and the
+	// case of the path for all programs by packet.
+	metricProgram = "prog_ns"
+	allPrograms   = ""
 )
 
+type metric struct{ name, unit string }
+
 // metrics lists all metrics with their units in the order of the tables.
-var metrics = []struct{ name, unit string }{
+var metrics = []metric{
 	{metricCPU, "ns"}, {metricUDP, "1/s"}, {metricTCP, "Gbit/s"},
 	{metricRRp50, "us"}, {metricRRp99, "us"}, {metricCRR, "1/s"}, {metricCRRp50, "us"},
 }
 
-// Samples holds all repetitions: variant → repetition → values. A variant that failed as a whole has nil there.
-type Samples map[string][]Values
+// Values holds what the measurements of one round gave: metric name → value in the metric's unit. What failed is missing.
+type Values map[string]float64
 
-// rows turns the samples into rows: first the metrics, then their paired ratios to the reference. A ratio is taken
-// within each repetition, where both ran seconds apart, and only then summed up: the machine's speed changes from minute
-// to minute, and this way it cancels out. What was not measured has no row.
-func rows(names []string, s Samples) []resultfile.Row {
-	var out, ratios []resultfile.Row
-	for _, v := range names {
+// Sample is what was measured of one path.
+type Sample struct {
+	Case, Variant string
+	Rounds        []Values
+	Programs      []Values // per slice: label → ns per run; allPrograms → ns per packet
+}
+
+// Samples are all paths of a run, in the order of the tables.
+type Samples []*Sample
+
+// reference is the sample that a case's ratios refer to; nil if it was not measured.
+func (all Samples) reference(name string) *Sample {
+	for _, s := range all {
+		if s.Case == name && s.Variant == reference {
+			return s
+		}
+	}
+	return nil
+}
+
+// rows turns the samples into rows: first the metrics, then their paired ratios to the reference, then the programs. A
+// ratio is taken within each round, where both slices were less than a second apart, and the median is taken after that:
+// the machine's speed changes from minute to minute, and this way it cancels out. What was not measured has no row.
+func (all Samples) rows() []resultfile.Row {
+	var out, ratios, programs []resultfile.Row
+	for _, s := range all {
+		ref := all.reference(s.Case)
 		for _, m := range metrics {
 			var values, paired []float64
-			for rep, got := range s[v] {
+			for round, got := range s.Rounds {
 				x, ok := got[m.name]
 				if !ok {
 					continue
 				}
 				values = append(values, x)
-				if rep < len(s[reference]) {
-					if ref, ok := s[reference][rep][m.name]; ok {
-						paired = append(paired, x/ref)
-					}
+				if ref == nil || ref == s {
+					continue
+				}
+				if base, ok := ref.Rounds[round][m.name]; ok {
+					paired = append(paired, x/base)
 				}
 			}
 			if len(values) > 0 {
-				out = append(out, row(v, m.name, m.unit, values))
+				out = append(out, row(s.Case, s.Variant, m.name, m.unit, values))
 			}
-			if len(paired) > 0 && v != reference {
-				ratios = append(ratios, row(v, m.name+ratioSuffix, ratioUnit, paired))
+			if len(paired) > 0 {
+				ratios = append(ratios, row(s.Case, s.Variant, m.name+ratioSuffix, ratioUnit, paired))
+			}
+		}
+		labels := map[string][]float64{}
+		for _, slice := range s.Programs {
+			for label, ns := range slice {
+				labels[label] = append(labels[label], ns)
+			}
+		}
+		for _, label := range slices.Sorted(maps.Keys(labels)) {
+			if label == allPrograms {
+				out = append(out, row(s.Case, s.Variant, metricProgram, "ns", labels[label]))
+			} else if s.Case == caseGatewayPath {
+				programs = append(programs, row(label, s.Variant, metricProgram, "ns", labels[label]))
 			}
 		}
 	}
-	return append(out, ratios...)
+	return slices.Concat(out, ratios, programs)
 }
 
-func row(variant, metric, unit string, values []float64) resultfile.Row {
+func row(name, variant, metric, unit string, values []float64) resultfile.Row {
 	return resultfile.Row{
-		Case: caseGatewayPath, Variant: variant, Metric: metric, Unit: unit, N: len(values),
+		Case: name, Variant: variant, Metric: metric, Unit: unit, N: len(values),
 		Median: median(values), Min: slices.Min(values), Max: slices.Max(values),
 	}
 }

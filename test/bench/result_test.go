@@ -52,17 +52,22 @@ func TestMedianIsInTheMiddle(t *testing.T) {
 // The machine halves its speed in the second repetition; the paired ratios do not notice, ratios of medians would.
 func TestRatiosArePaired(t *testing.T) {
 	s := Samples{
-		"iptables": {{metricCPU: 1000}, {metricCPU: 2000}, {metricCPU: 1000}},
-		"floor":    {{metricCPU: 300}, {metricCPU: 600}, nil},
-		"limit":    {nil, nil, {metricUDP: 5}},
+		{Case: "c", Variant: "limit", Rounds: []Values{nil, nil, {metricUDP: 5}}},
+		{Case: "c", Variant: "floor", Rounds: []Values{{metricCPU: 300}, {metricCPU: 600}, nil}},
+		{Case: "c", Variant: "iptables", Rounds: []Values{{metricCPU: 1000}, {metricCPU: 2000}, {metricCPU: 1000}}},
+		{Case: "d", Variant: "floor", Rounds: []Values{nil, {metricCPU: 100}, nil}, Programs: []Values{{allPrograms: 7, "p@na": 3}}},
+		{Case: caseGatewayPath, Variant: "floor", Rounds: nil, Programs: []Values{{"p@na": 3}, {"p@na": 5}}},
 	}
 	want := []resultfile.Row{
-		{Case: "gateway-path", Variant: "limit", Metric: "udp_pps", Unit: "1/s", N: 1, Median: 5, Min: 5, Max: 5},
-		{Case: "gateway-path", Variant: "floor", Metric: "cpu_ns_per_packet", Unit: "ns", N: 2, Median: 450, Min: 300, Max: 600},
-		{Case: "gateway-path", Variant: "iptables", Metric: "cpu_ns_per_packet", Unit: "ns", N: 3, Median: 1000, Min: 1000, Max: 2000},
-		{Case: "gateway-path", Variant: "floor", Metric: "cpu_ns_per_packet_vs_iptables", Unit: "ratio", N: 2, Median: 0.3, Min: 0.3, Max: 0.3},
+		{Case: "c", Variant: "limit", Metric: "udp_pps", Unit: "1/s", N: 1, Median: 5, Min: 5, Max: 5},
+		{Case: "c", Variant: "floor", Metric: "cpu_ns_per_packet", Unit: "ns", N: 2, Median: 450, Min: 300, Max: 600},
+		{Case: "c", Variant: "iptables", Metric: "cpu_ns_per_packet", Unit: "ns", N: 3, Median: 1000, Min: 1000, Max: 2000},
+		{Case: "d", Variant: "floor", Metric: "cpu_ns_per_packet", Unit: "ns", N: 1, Median: 100, Min: 100, Max: 100},
+		{Case: "d", Variant: "floor", Metric: "prog_ns", Unit: "ns", N: 1, Median: 7, Min: 7, Max: 7},
+		{Case: "c", Variant: "floor", Metric: "cpu_ns_per_packet_vs_iptables", Unit: "ratio", N: 2, Median: 0.3, Min: 0.3, Max: 0.3},
+		{Case: "p@na", Variant: "floor", Metric: "prog_ns", Unit: "ns", N: 2, Median: 4, Min: 3, Max: 5},
 	}
-	if diff := cmp.Diff(want, rows([]string{"limit", "floor", "iptables"}, s)); diff != "" {
+	if diff := cmp.Diff(want, s.rows()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -72,16 +77,17 @@ func TestRatiosCancelTheMachine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 9).Draw(t, "n")
 		positive := rapid.Float64Range(0.001, 1e6)
-		s, scaled := Samples{}, Samples{}
+		sample := func() Samples { return Samples{{Case: "c", Variant: "plain"}, {Case: "c", Variant: "iptables"}} }
+		s, scaled := sample(), sample()
 		for range n {
 			ref, v, f := positive.Draw(t, "iptables"), positive.Draw(t, "plain"), positive.Draw(t, "speed")
-			s["iptables"] = append(s["iptables"], Values{metricTCP: ref})
-			s["plain"] = append(s["plain"], Values{metricTCP: v})
-			scaled["iptables"] = append(scaled["iptables"], Values{metricTCP: ref * f})
-			scaled["plain"] = append(scaled["plain"], Values{metricTCP: v * f})
+			s[0].Rounds = append(s[0].Rounds, Values{metricTCP: v})
+			s[1].Rounds = append(s[1].Rounds, Values{metricTCP: ref})
+			scaled[0].Rounds = append(scaled[0].Rounds, Values{metricTCP: v * f})
+			scaled[1].Rounds = append(scaled[1].Rounds, Values{metricTCP: ref * f})
 		}
 		ratio := func(s Samples) float64 {
-			all := rows([]string{"plain", "iptables"}, s)
+			all := s.rows()
 			i := slices.IndexFunc(all, func(r resultfile.Row) bool { return r.Unit == ratioUnit })
 			return all[i].Median
 		}
@@ -92,13 +98,15 @@ func TestRatiosCancelTheMachine(t *testing.T) {
 }
 
 func TestTables(t *testing.T) {
-	names := []string{"floor", "iptables"}
-	s := Samples{"iptables": {{metricCPU: 1000}}, "floor": {{metricCPU: 250}}}
+	s := Samples{
+		{Case: "c", Variant: "iptables", Rounds: []Values{{metricCPU: 1000}}},
+		{Case: "c", Variant: "floor", Rounds: []Values{{metricCPU: 250}}, Programs: []Values{{allPrograms: 77}}},
+	}
 	var out strings.Builder
-	if err := printTables(&out, names, rows(names, s)); err != nil {
+	if err := printTables(&out, s.rows()); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"medians\n", "paired ratios to iptables", "0.25 (0.25-0.25)", " - "} {
+	for _, want := range []string{"medians\n", "paired ratios to iptables", "0.25 (0.25-0.25)", " - ", "ns a packet", "77"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the tables lack %q:\n%s", want, out.String())
 		}

@@ -1,45 +1,68 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/pelago-net/pelago/test/resultfile"
 )
 
-// printTables writes two tables for people: the medians, and the medians of the paired ratios with their range.
-func printTables(w io.Writer, names []string, all []resultfile.Row) error {
+// printTables writes tables for people: the medians, the medians of the paired ratios with their range, and the BPF
+// programs.
+func printTables(w io.Writer, all []resultfile.Row) error {
 	fmt.Fprintln(w, "medians")
-	err := printTable(w, names, all, "", func(r resultfile.Row) string { return short(r.Median) })
-	if err != nil || !slices.ContainsFunc(all, func(r resultfile.Row) bool { return r.Unit == ratioUnit }) {
-		return err
+	errs := []error{printTable(w, all, "", func(r resultfile.Row) string { return short(r.Median) })}
+	if slices.ContainsFunc(all, func(r resultfile.Row) bool { return r.Unit == ratioUnit }) {
+		fmt.Fprintf(w, "\npaired ratios to %s: median (min-max)\n", reference)
+		errs = append(errs, printTable(w, all, ratioSuffix, func(r resultfile.Row) string {
+			return fmt.Sprintf("%.2f (%.2f-%.2f)", r.Median, r.Min, r.Max)
+		}))
 	}
-	fmt.Fprintf(w, "\npaired ratios to %s: median (min-max)\n", reference)
-	return printTable(w, names, all, ratioSuffix, func(r resultfile.Row) string {
-		return fmt.Sprintf("%.2f (%.2f-%.2f)", r.Median, r.Min, r.Max)
-	})
+	if slices.ContainsFunc(all, func(r resultfile.Row) bool { return r.Metric == metricProgram }) {
+		fmt.Fprintln(w, "\nBPF programs: ns a run; of a case, all programs: ns a packet")
+		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+		for _, r := range all {
+			if r.Metric == metricProgram {
+				fmt.Fprintf(tw, "%s\t%s\t%s\t\n", r.Case, r.Variant, short(r.Median))
+			}
+		}
+		errs = append(errs, tw.Flush())
+	}
+	return errors.Join(errs...)
 }
 
-func printTable(w io.Writer, names []string, all []resultfile.Row, suffix string, cell func(resultfile.Row) string) error {
+func printTable(w io.Writer, all []resultfile.Row, suffix string, cell func(resultfile.Row) string) error {
+	type path struct{ name, variant string }
+	cells := map[path]map[string]string{}
+	var paths []path
+	for _, r := range all {
+		name, ok := strings.CutSuffix(r.Metric, suffix)
+		if !ok || !slices.ContainsFunc(metrics, func(m metric) bool { return m.name == name }) {
+			continue
+		}
+		p := path{r.Case, r.Variant}
+		if cells[p] == nil {
+			cells[p], paths = map[string]string{}, append(paths, p)
+		}
+		cells[p][name] = cell(r)
+	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(tw, "variant\t")
+	fmt.Fprint(tw, "case\tvariant\t")
 	for _, m := range metrics {
 		fmt.Fprintf(tw, "%s\t", m.name)
 	}
 	fmt.Fprintln(tw)
-	for _, v := range names {
-		fmt.Fprintf(tw, "%s\t", v)
+	for _, p := range paths {
+		fmt.Fprintf(tw, "%s\t%s\t", p.name, p.variant)
 		for _, m := range metrics {
-			i := slices.IndexFunc(all, func(r resultfile.Row) bool { return r.Variant == v && r.Metric == m.name+suffix })
-			text := "-"
-			if i >= 0 {
-				text = cell(all[i])
-			}
-			fmt.Fprintf(tw, "%s\t", text)
+			fmt.Fprintf(tw, "%s\t", cmp.Or(cells[p][m.name], "-"))
 		}
 		fmt.Fprintln(tw)
 	}

@@ -6,16 +6,15 @@ import (
 	"github.com/pelago-net/pelago/test/netns"
 )
 
-// Variant is one way from the client to the server. To add one, write a file with a function that returns it and name
-// the function in variants.
+// Variant is one implementation of the path from the client to the server. To add one, write a file with a function that
+// returns it and name the function in variants.
 type Variant struct {
 	// Name is the variant's name in result files.
 	Name string
 
-	// Setup puts into a fresh topology what the path needs. All that is inside the namespaces goes with them after one
-	// repetition; teardown (nil if there is nothing) ends what lives outside: links, pinned maps, processes. A Setup
-	// that fails has ended them itself.
-	Setup func(*Topology) (teardown func() error, err error)
+	// Setup installs in a fresh topology what the path needs. A Setup that fails has removed what it installed outside the
+	// namespaces.
+	Setup func(*Topology, Scale) (setup, error)
 
 	// Target is the address that the client connects to.
 	Target netip.Addr
@@ -24,12 +23,51 @@ type Variant struct {
 	Direct bool
 }
 
+// setup is what a Variant has installed.
+type setup struct {
+	// programs are the BPF programs on the path; nil if none are measured.
+	programs programs
+	// teardown removes what is outside the namespaces: links, pinned maps, processes; nil if there is nothing.
+	teardown func() error
+}
+
+// Scale is the size of the clusterset around the path. The zero value is the path alone.
+type Scale struct {
+	Clusters int  // remote clusters of A besides B, each with Gateways gateways
+	Services int  // exported services of B besides the target
+	Service  bool // the target is a service with one backend, not a pod with a global IP of its own
+}
+
+// Case is a set of variants that are compared at one scale.
+type Case struct {
+	Name     string
+	Gateways int // of each cluster, all of them active where the variant can
+	Scale
+	Variants []Variant
+}
+
 // variants lists all variants in the order of the tables.
 func variants() []Variant {
 	return []Variant{limit(), floor(), plain(), iptables(), iptablesLegacy(), nftables(), pelagoSafe()}
 }
 
 func nameOf(v Variant) string { return v.Name }
+
+// caseGatewayPath is the case with all variants and all measurements; the others have datagrams and connections.
+const caseGatewayPath = "gateway-path"
+
+// cases lists all cases in the order of the tables.
+func cases() []Case {
+	scaled := func() []Variant { return []Variant{iptables(), pelagoSafe()} }
+	return []Case{
+		{Name: caseGatewayPath, Gateways: 1, Variants: variants()},
+		{Name: "service", Gateways: 1, Scale: Scale{Service: true}, Variants: scaled()},
+		{Name: "services-1000", Gateways: 1, Scale: Scale{Service: true, Services: 1000}, Variants: scaled()},
+		{Name: "clusters-50", Gateways: 1, Scale: Scale{Clusters: 50}, Variants: scaled()},
+		{Name: "gateways-4", Gateways: 4, Variants: scaled()},
+		{Name: "clusters-50-gateways-4", Gateways: 4, Scale: Scale{Clusters: 50, Services: 1000, Service: true}, Variants: scaled()},
+	}
+}
 
 // ends returns the namespaces of client and server.
 func (v Variant) ends(t *Topology) (client, server *netns.NS) {
@@ -43,7 +81,7 @@ func (v Variant) ends(t *Topology) (client, server *netns.NS) {
 func limit() Variant {
 	return Variant{
 		Name:   "limit",
-		Setup:  func(*Topology) (func() error, error) { return nil, nil },
+		Setup:  func(*Topology, Scale) (setup, error) { return setup{}, nil },
 		Target: directS.Addr(),
 		Direct: true,
 	}

@@ -25,29 +25,33 @@ func TestVariantsCarryTraffic(t *testing.T) {
 		"limit": only(directC.Addr()), "floor": only(plainA), "plain": only(plainA),
 		"iptables": egress, "iptables-legacy": egress, "nftables": egress, "pelago-safe": egress,
 	}
-	for _, v := range variants() {
-		t.Run(v.Name, func(t *testing.T) {
-			topo := topology(t)
-			teardown, err := v.Setup(topo)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if teardown != nil {
+	for _, c := range cases() {
+		for _, v := range c.Variants {
+			t.Run(c.Name+"/"+v.Name, func(t *testing.T) {
+				topo := topology(t, Shape{KubeProxy: true, Gateways: c.Gateways})
+				installed, err := v.Setup(topo, c.Scale)
+				if err != nil {
+					t.Fatal(err)
+				}
 				defer func() {
-					if err := teardown(); err != nil {
+					err := installed.programs.Close()
+					if installed.teardown != nil {
+						err = errors.Join(err, installed.teardown())
+					}
+					if err != nil {
 						t.Error(err)
 					}
 				}()
-			}
-			client, server := v.ends(topo)
-			seen, err := connect(client, server, v.Target)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if check := source[v.Name]; check == nil || !check(seen) {
-				t.Errorf("the server saw the source %s", seen)
-			}
-		})
+				client, server := v.ends(topo)
+				seen, err := connect(client, server, v.Target)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if check := source[v.Name]; check == nil || !check(seen) {
+					t.Errorf("the server saw the source %s", seen)
+				}
+			})
+		}
 	}
 }
 
@@ -56,12 +60,8 @@ func TestKubeProxyTracksForwardedPackets(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		t.Run(fmt.Sprintf("kube-proxy=%t", on), func(t *testing.T) {
 			netns.Require(t)
-			topo, err := NewTopology(testPrefix(), on)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer topo.Close()
-			if _, err := plain().Setup(topo); err != nil {
+			topo := topology(t, Shape{KubeProxy: on})
+			if _, err := plain().Setup(topo, Scale{}); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := connect(topo.PA, topo.PB, plainB); err != nil {
@@ -86,10 +86,9 @@ func TestKubeProxyTracksForwardedPackets(t *testing.T) {
 
 // connect opens a TCP connection to target, sends a byte each way and returns the source that the server sees.
 func connect(client, server *netns.NS, target netip.Addr) (netip.Addr, error) {
-	const port = 7009
 	var l net.Listener
 	err := server.Do(func() (err error) {
-		l, err = net.Listen("tcp4", fmt.Sprintf(":%d", port))
+		l, err = net.Listen("tcp4", fmt.Sprintf(":%d", portTest))
 		return err
 	})
 	if err != nil {
@@ -112,7 +111,7 @@ func connect(client, server *netns.NS, target netip.Addr) (netip.Addr, error) {
 		accepted <- peer{c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(), err}
 	}()
 	err = client.Do(func() error {
-		c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(target, port).String(), 5*time.Second)
+		c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(target, portTest).String(), 5*time.Second)
 		if err != nil {
 			return err
 		}
@@ -128,9 +127,9 @@ func connect(client, server *netns.NS, target netip.Addr) (netip.Addr, error) {
 	return p.addr, errors.Join(err, p.err)
 }
 
-func topology(t *testing.T) *Topology {
+func topology(t *testing.T, shape Shape) *Topology {
 	t.Helper()
-	topo, err := NewTopology(testPrefix(), true)
+	topo, err := NewTopology(testPrefix(), shape)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,8 @@
 // Package load generates and measures traffic: the benchmark's own binary, started again inside a network namespace
-// with the argument Command, becomes one end of one measurement. Each end is one thread, pinned to one processor, that
-// makes bare system calls (no runtime poller, no goroutine switch, no garbage collection), so that the figures are those
-// of the path and not of Go. Servers print Ready when they listen; every role except Echo prints one Result as JSON.
+// with the argument Command, is a worker that performs one measurement after another. It reads Specs from its standard
+// input, one JSON value a line, and answers each with a Response, one line as well. A worker is one thread, pinned to one
+// processor, that makes bare system calls (no runtime poller, no goroutine switch, no garbage collection while it
+// measures), so that the figures are those of the path and not of Go. Between two Specs it sleeps in read(2).
 package load
 
 import (
@@ -14,6 +15,7 @@ import (
 	"os/exec"
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,14 +25,11 @@ const (
 	// Command is the first argument that makes the benchmark's binary a load generator.
 	Command = "load"
 
-	// Ready is the line that a server prints once it can be reached.
+	// Ready is the line that a server prints before its Response, once it listens.
 	Ready = "ready"
 
-	// idle is how long a server that has seen traffic waits for more before it reports.
-	idle = 300 * time.Millisecond
-
-	// patience is how long a server waits for its client to begin.
-	patience = 10 * time.Second
+	// stopTimeout bounds how long a server waits for its client, and after the client for the line that stops it.
+	stopTimeout = 10 * time.Second
 )
 
 // Role is one end of one measurement.
@@ -39,7 +38,7 @@ type Role string
 const (
 	Generate Role = "generate" // UDP datagrams as fast as the processor allows
 	Sink     Role = "sink"     // counts them
-	Echo     Role = "echo"     // TCP server that returns what it reads, one connection after the other; ended by a signal
+	Echo     Role = "echo"     // TCP server that returns what it reads, one connection after another; ended by a signal
 	RR       Role = "rr"       // one byte there and back over one TCP connection
 	CRR      Role = "crr"      // connect, one byte there and back, reset
 	Stream   Role = "stream"   // one TCP connection, as many bytes as possible
@@ -50,19 +49,25 @@ var roles = map[Role]func(Spec, io.Writer) (Result, error){
 	Generate: generate, Sink: sink, Echo: echo, RR: rr, CRR: crr, Stream: stream, Drain: drain,
 }
 
-// Spec says what one process does.
+// Spec is one end of one measurement. Sink is stopped by an empty line after its Spec, Drain by the end of the connection.
 type Spec struct {
 	Role     Role
 	Addr     netip.AddrPort // clients: the target; servers: only the port is used, they listen on all addresses
-	Duration time.Duration  // clients: how long traffic is made
-	CPU      int            // the processor that the thread is pinned to
+	Duration time.Duration  // clients: length of the measurement
 	Payload  int            // Generate: bytes of UDP payload
 	Flows    int            // Generate: number of sockets, thus of source ports
 }
 
-// Result is what one process measured. Fields that a role does not measure are 0.
+// Response answers a Spec.
+type Response struct {
+	Result Result
+	Error  string // empty: the measurement succeeded
+}
+
+// Result is what one end measured. Fields that a role does not measure are 0.
 type Result struct {
 	Count    int64   // datagrams sent or received, transactions, or bytes
+	Warmup   int64   // Generate: datagrams sent before the measurement, not in Count
 	Dropped  int64   // Sink: datagrams that reached the socket and found its buffer full
 	Errors   int64   // failed calls or transactions
 	Seconds  float64 // from the first to the last event
@@ -70,45 +75,58 @@ type Result struct {
 	P50, P99 float64 // RR, CRR: microseconds per transaction
 }
 
-// Cmd prepares the process that plays spec; the caller starts it inside a namespace. It dies with its parent.
-func Cmd(spec Spec) (*exec.Cmd, error) {
-	arg, err := json.Marshal(spec)
-	if err != nil {
-		return nil, fmt.Errorf("encode the load specification: %w", err)
-	}
-	cmd := exec.Command("/proc/self/exe", Command, string(arg))
+// Cmd prepares a worker pinned to a processor; the caller starts it inside a namespace and owns its standard input and
+// output. It ends with its standard input or its parent.
+func Cmd(cpu int) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", Command, strconv.Itoa(cpu))
 	// A preemption signal would interrupt the system call that is being measured.
 	cmd.Env = append(os.Environ(), "GODEBUG=asyncpreemptoff=1")
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	return cmd, nil
+	return cmd
 }
 
-// Main plays the role that args (what follows Command) names and writes Ready and the Result to out.
-func Main(args []string, out io.Writer) error {
-	var spec Spec
+// Main is a worker. args (what follows Command) is the number of its processor.
+func Main(args []string, in io.Reader, out io.Writer) error {
 	if len(args) != 1 {
-		return errors.New("load takes one argument, a JSON specification")
+		return errors.New("load takes one argument, the number of a processor")
 	}
-	if err := json.Unmarshal([]byte(args[0]), &spec); err != nil {
-		return fmt.Errorf("read the load specification: %w", err)
-	}
-	play, ok := roles[spec.Role]
-	if !ok {
-		return fmt.Errorf("load role %q is unknown", spec.Role)
+	cpu, err := strconv.Atoi(args[0])
+	if err != nil {
+		return fmt.Errorf("read the number of the processor: %w", err)
 	}
 	debug.SetGCPercent(-1)
 	runtime.LockOSThread()
-	if err := pin(spec.CPU); err != nil {
+	if err := pin(cpu); err != nil {
 		return err
+	}
+	specs, responses := json.NewDecoder(in), json.NewEncoder(out)
+	for {
+		var spec Spec
+		if err := specs.Decode(&spec); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read a load specification: %w", err)
+		}
+		if err := responses.Encode(respond(spec, out)); err != nil {
+			return err
+		}
+		runtime.GC()
+	}
+}
+
+func respond(spec Spec, out io.Writer) Response {
+	play, ok := roles[spec.Role]
+	if !ok {
+		return Response{Error: fmt.Sprintf("load role %q is unknown", spec.Role)}
 	}
 	result, err := play(spec, out)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", spec.Role, spec.Addr, err)
+		return Response{Error: fmt.Sprintf("%s %s: %v", spec.Role, spec.Addr, err)}
 	}
-	return json.NewEncoder(out).Encode(result)
+	return Response{Result: result}
 }
 
-// pin ties the calling thread to one processor and raises its priority, as a busy machine would else decide the result.
+// pin binds the calling thread to one processor and raises its priority above that of other load on the machine.
 func pin(cpu int) error {
 	var set unix.CPUSet
 	set.Set(cpu)

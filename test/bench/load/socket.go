@@ -60,8 +60,14 @@ func result(n uintptr, errno unix.Errno) (int, error) {
 	return int(n), nil
 }
 
-// timedOut says that a receive timeout passed or a signal came in between; the caller looks at the clock and goes on.
+// timedOut reports whether a receive timed out, found nothing or was interrupted by a signal.
 func timedOut(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) }
+
+// stopped reports whether a line waits on the standard input of the worker.
+func stopped() bool {
+	waiting, err := unix.IoctlGetInt(unix.Stdin, unix.TIOCINQ)
+	return err == nil && waiting > 0
+}
 
 // messages returns n message headers; all share buf when sending, each has its own copy of it when receiving.
 func messages(n int, buf []byte, shared bool) []mmsghdr {

@@ -13,7 +13,7 @@ import (
 // chunk is how much the stream writes and reads at a time.
 const chunk = 128 << 10
 
-// echo serves one connection after the other until a signal ends the process.
+// echo serves one connection after another until a signal ends the process.
 func echo(spec Spec, out io.Writer) (Result, error) {
 	l, err := listen(unix.SOCK_STREAM, spec.Addr.Port())
 	if err != nil {
@@ -29,7 +29,7 @@ func echo(spec Spec, out io.Writer) (Result, error) {
 		if err != nil {
 			return Result{}, fmt.Errorf("accept: %w", err)
 		}
-		// A client that vanished must not block the next one.
+		// A client that is gone must not block the next one.
 		if err := errors.Join(noDelay(fd), timeout(fd, unix.SO_RCVTIMEO, 2*time.Second)); err != nil {
 			return Result{}, err
 		}
@@ -96,7 +96,7 @@ func exchange(fd int, b []byte) error {
 
 // transactions repeats do for the duration and measures each; it stops at the first error, which it counts.
 func transactions(d time.Duration, do func() error) (Result, error) {
-	took := make([]time.Duration, 0, 1<<20)
+	took := make([]time.Duration, 0, 1<<17)
 	start := time.Now()
 	for last := start; last.Sub(start) < d; {
 		if err := do(); err != nil {
@@ -150,7 +150,7 @@ func drain(spec Spec, out io.Writer) (Result, error) {
 		if fd, err = accept(l); err == nil {
 			break
 		}
-		if !timedOut(err) || time.Since(begin) > patience {
+		if !timedOut(err) || stopped() || time.Since(begin) > stopTimeout {
 			return Result{}, fmt.Errorf("accept: %w", err)
 		}
 	}
