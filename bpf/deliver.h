@@ -113,6 +113,33 @@ static __always_inline void flow_learn_node(const struct flow_key *key, struct f
 		primary->node = node;
 }
 
+/*
+ * Decapsulates a packet that is no GSO packet and receives it on pelago0. The mark proves to edge_in that it was
+ * validated: nothing runs in between, and a veth pair clears the mark of a pod's packets. Redirection clears
+ * skb->priority. The checksum state is kept, less the one level that a device may have verified for the outer UDP
+ * header; the outer ECN field goes to the inner one as RFC 6040 section 4.2 says, in normal mode.
+ */
+static __always_inline int deliver_direct(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx)
+{
+	struct eth *eth;
+	struct ipv4 *outer = ctx_at(skb, rx->hook, ETH_LEN, sizeof(*outer));
+	int congested = outer && (outer->tos & ECN_MASK) == ECN_CE;
+
+	if (bpf_skb_adjust_room(skb, -ENCAP_LEN, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_NO_CSUM_RESET))
+		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC); /* fails unless the checksum is one that a device verified */
+	if (congested && !bpf_skb_ecn_set_ce(skb))
+		return finish(skb, rx->hook, VERDICT_DROP_MALFORMED);
+	eth = ctx_at(skb, rx->hook, 0, sizeof(*eth));
+	if (!eth)
+		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
+	__builtin_memcpy(eth->dst, pelago_mac, sizeof(eth->dst));
+	eth->proto = bpf_htons(ETH_P_IP);
+	skb->mark = s->cookie;
+	count_verdict(skb, rx->hook, VERDICT_DELIVERED);
+	return bpf_redirect(s->edge, BPF_F_INGRESS);
+}
+
 /* What hand_over() writes over the overlay header and the inner Ethernet header. */
 struct handed_over {
 	struct overlay_header overlay;
@@ -121,8 +148,8 @@ struct handed_over {
 ASSERT_SIZE(struct handed_over, 22);
 
 /*
- * Hands a translated packet to the kernel's vxlan receiver, with the proof that edge_in checks: the low 24 bits of the
- * cookie as VNI, and another secret as skb->priority. A veth pair clears that field, so no pod can set it; it survives
+ * Hands a translated GSO packet to the kernel's vxlan receiver, which settles its GSO state (bpf_skb_adjust_room()
+ * leaves the tunnel's GSO type), with the proof that edge_in checks: the low 24 bits of the cookie as VNI, and another secret as skb->priority. A veth pair clears that field, so no pod can set it; it survives
  * the local socket and the receiver, and no CNI uses it there. skb->mark does not qualify: Calico and kube-proxy clear
  * and match bits of it on the way, and policy routing selects by it. The secret is in the source MAC address as well,
  * since GRO after the receiver does not compare priorities: it keeps packets with and without the proof apart.
@@ -232,5 +259,5 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 translated:
 	if (rewrite(skb, p, &t, DIRECTION_IN))
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
-	return hand_over(skb, s, rx);
+	return skb->gso_segs > 1 ? hand_over(skb, s, rx) : deliver_direct(skb, s, rx);
 }

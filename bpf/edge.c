@@ -249,9 +249,10 @@ int edge_out(struct __sk_buff *skb)
 }
 
 /*
- * Accepts from the vxlan receiver only what uplink_in or wire_in verified (hand_over() in deliver.h). A pod or a host
- * socket reaches the receiver's UDP socket without passing an uplink, a packet from the network by a device without
- * our program. The VNI alone is no proof: a pod can try all 24 bits.
+ * Accepts only what uplink_in or wire_in verified: decapsulated packets by their mark (deliver_direct() in deliver.h),
+ * those of the vxlan receiver by VNI and priority (hand_over()). A pod or a host socket reaches the receiver's UDP socket
+ * without passing an uplink, a packet from the network by a device without our program. The VNI alone is no proof: a pod
+ * can try all 24 bits.
  */
 SEC("tc")
 int edge_in(struct __sk_buff *skb)
@@ -260,6 +261,10 @@ int edge_in(struct __sk_buff *skb)
 	struct bpf_tunnel_key key = {};
 
 	/* The cookie is 0 until the first tables are loaded. */
+	if (s && s->cookie && skb->mark == s->cookie) {
+		skb->mark = 0; /* not for netfilter and routing */
+		return finish(skb, HOOK_EDGE_IN, VERDICT_DELIVERED);
+	}
 	if (!s || !s->cookie || bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0) ||
 	    key.tunnel_id != (s->cookie & 0xffffff))
 		return finish(skb, HOOK_EDGE_IN, VERDICT_DROP_UNVERIFIED);

@@ -10,6 +10,8 @@
 #define PACKET_HOST 0
 #define IPV4_MAX 65535
 #define IPV4_HEADER_MAX 60
+#define ECN_MASK 3
+#define ECN_CE 3
 #define PROTO_ICMP 1
 #define PROTO_TCP 6
 #define PROTO_UDP 17

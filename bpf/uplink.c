@@ -2,9 +2,8 @@
 //go:build ignore
 
 /*
- * Uplinks and wires. Ingress: overlay and cable packets are validated, then switched (gateway) or translated back and
- * handed to the kernel's vxlan receiver behind pelago0 (edge), which settles GSO and checksum state that the stack
- * must be able to trust. Egress: drops packets to our ports that our programs did not send.
+ * Uplinks and wires. Ingress: overlay and cable packets are validated, then switched (gateway) or translated,
+ * decapsulated and received on pelago0 (edge). Egress: drops packets to our ports that our programs did not send.
  */
 #include "rx.h"
 #include "deliver.h"

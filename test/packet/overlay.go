@@ -59,13 +59,15 @@ func DecodeOverlay(frame []byte) (Overlay, error) {
 	return o, o.decodeInner()
 }
 
-// DecodeDelivered reads a frame that was made ready for the kernel's vxlan receiver: its header holds the node's cookie.
-func DecodeDelivered(frame []byte) (Overlay, error) {
-	o, err := decodeHeader(frame)
-	if err != nil {
-		return o, err
+// pelagoMAC is the address of every pelago0 (package netdev).
+var pelagoMAC = [6]byte{0x02, 0x50, 0x45, 0x4c, 0x00, 0x02}
+
+// DecodeDelivered reads a frame that was made ready for pelago0, and returns its IPv4 packet.
+func DecodeDelivered(frame []byte) ([]byte, error) {
+	if len(frame) < 14 || [6]byte(frame[:6]) != pelagoMAC || frame[12] != 0x08 || frame[13] != 0 {
+		return nil, errors.New("no Ethernet header of IPv4 to pelago0")
 	}
-	return o, o.decodeInner()
+	return frame[14:], nil
 }
 
 func decodeHeader(frame []byte) (Overlay, error) {

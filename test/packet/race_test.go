@@ -73,7 +73,7 @@ func TestManyDeliverOneFlow(t *testing.T) {
 			frames[i] = overlay(1, 1, 2, clientUDP(ports(2000+round, 53), func(p *Packet) { p.ID = uint16(i) }).Encode()).Encode()
 		}
 		for _, r := range together(t, k, k.UplinkIn, Context{}, frames) {
-			if r.Action != Next {
+			if r.Action != Redirect {
 				t.Fatalf("round %d: a packet was not delivered (action %d)", round, r.Action)
 			}
 		}

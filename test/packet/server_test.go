@@ -205,6 +205,52 @@ func TestReset(t *testing.T) {
 	})
 }
 
+// A packet for a pod of this node is decapsulated in place, and edge_in accepts it by its mark; a GSO packet takes the
+// kernel's vxlan receiver.
+func TestDelivery(t *testing.T) {
+	k := load(t, 1, 2)
+	p := clientTCP(SYN)
+	direct := k.arrive(t, overlay(1, 1, 2, p.Encode()))
+	got := k.delivered(t, direct)
+	in := k.Run(t, k.EdgeIn, direct.Frame, Context{Mark: direct.Mark})
+	if in.Action != Next || in.Verdict != "edge-in delivered" || in.Mark != 0 {
+		t.Errorf("edge_in: action %d, %q, mark %#x; want it accepted without a mark", in.Action, in.Verdict, in.Mark)
+	}
+	for _, mark := range []uint32{0, 1, direct.Mark ^ 1} {
+		if r := k.Run(t, k.EdgeIn, direct.Frame, Context{Mark: mark}); r.Action != Drop || r.Verdict != "edge-in drop-unverified" {
+			t.Errorf("mark %#x: action %d, %q; want drop-unverified", mark, r.Action, r.Verdict)
+		}
+	}
+	gso := k.Run(t, k.UplinkIn, overlay(1, 1, 2, p.Encode()).Encode(), Context{GSOSegments: 3, GSOSize: 10})
+	wantEqual(t, "the GSO packet", got, k.handedOver(t, gso))
+}
+
+// The outer ECN field affects the inner one as RFC 6040, section 4.2, says for an egress in normal mode.
+func TestDeliveryOfCongestion(t *testing.T) {
+	const notECT, ect1, ect0, ce = 0, 1, 2, 3
+	k := load(t, 1, 2)
+	for _, c := range []struct {
+		inner, outer uint8
+		want         int // the inner field delivered; -1: dropped
+	}{
+		{notECT, notECT, notECT}, {notECT, ce, -1}, {ect0, ect0, ect0}, {ect0, ce, ce}, {ect1, ect1, ect1}, {ect1, ce, ce}, {ce, ce, ce}, {ce, ect0, ce},
+	} {
+		const dscp = 0x2e << 2
+		p := clientTCP(SYN)
+		p.TOS = dscp | c.inner
+		r := k.arrive(t, overlay(1, 1, 2, p.Encode(), func(o *Overlay) { o.TOS = dscp | c.outer }))
+		if c.want < 0 {
+			if r.Action != Drop || r.Verdict != "uplink-in drop-malformed" {
+				t.Errorf("inner %d, outer %d: action %d, %q; want drop-malformed", c.inner, c.outer, r.Action, r.Verdict)
+			}
+			continue
+		}
+		if got := k.delivered(t, r); got.TOS != dscp|uint8(c.want) {
+			t.Errorf("inner %d, outer %d: TOS %#x delivered, want ECN %d", c.inner, c.outer, got.TOS, c.want)
+		}
+	}
+}
+
 // A bounced packet does not come back: the gateway picks among the other nodes.
 func TestBounceLeavesOutTheSender(t *testing.T) {
 	ga := load(t, 1, 1)

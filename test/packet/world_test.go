@@ -30,7 +30,6 @@ const (
 
 var (
 	gatewayNodes = []uint16{1, 4}
-	pelagoMAC    = [6]byte{0x02, 0x50, 0x45, 0x4c, 0x00, 0x02} // netdev.mac
 	noPortsMAC   = [6]byte{0x02}
 )
 
@@ -155,13 +154,31 @@ func (k *Kernel) sent(t testing.TB, r Result, verdict string) Overlay {
 	return o
 }
 
-// delivered checks that uplink_in handed the packet to the vxlan receiver, and reads the inner packet.
+// delivered checks that uplink_in decapsulated the packet and redirected it to pelago0 with the proof that edge_in checks,
+// and reads it.
 func (k *Kernel) delivered(t testing.TB, r Result) Packet {
+	t.Helper()
+	cookie, _, err := k.Loader.Marks()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Action != Redirect || r.Verdict != "uplink-in delivered" || r.Mark != cookie {
+		t.Fatalf("action %d, verdict %q, mark %#x; want it delivered with the node's cookie %#x", r.Action, r.Verdict, r.Mark, cookie)
+	}
+	inner, err := DecodeDelivered(r.Frame)
+	if err != nil {
+		t.Fatalf("the packet delivered: %v", err)
+	}
+	return decode(t, inner)
+}
+
+// handedOver checks that uplink_in handed a GSO packet to the vxlan receiver, and reads the inner packet.
+func (k *Kernel) handedOver(t testing.TB, r Result) Packet {
 	t.Helper()
 	if r.Action != Next || r.Verdict != "uplink-in delivered" {
 		t.Fatalf("action %d, verdict %q; want it delivered", r.Action, r.Verdict)
 	}
-	o, err := DecodeDelivered(r.Frame)
+	o, err := DecodeOverlay(r.Frame)
 	if err != nil {
 		t.Fatalf("the packet delivered: %v", err)
 	}
