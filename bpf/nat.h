@@ -129,12 +129,28 @@ static __noinline int rewrite_error(struct __sk_buff *skb, const struct packet *
 	return replace_address(skb, p, 0, 0, IPV4_DADDR, p->daddr, t->daddr);
 }
 
+/* What a 32-bit word that changes adds to a checksum, in ones' complement before folding (RFC 1624). */
+static __always_inline __u64 csum_change(__u32 from, __u32 to)
+{
+	return (__u64)(__u32)~from + to;
+}
+
+static __always_inline __u32 csum_fold32(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return (__u32)(sum + (sum >> 32));
+}
+
 /* Rewrites the packet to the tuple t. Later fragments have no ports. Invalidates packet pointers. */
 static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *p, const struct tuple *t,
 				   enum direction direction)
 {
+	__u32 addresses = csum_fold32(csum_change(p->saddr, t->saddr) + csum_change(p->daddr, t->daddr)), ports = 0;
+	__be16 sport = t->sport, dport = t->dport, from, to;
 	__u64 udp_flag = 0;
-	__u32 check = 0, address_check;
+	__u32 check = 0;
+	struct ipv4 *ip;
+	__be16 *l4;
 
 	if (p->error)
 		return rewrite_error(skb, p, t, direction == DIRECTION_OUT);
@@ -152,20 +168,38 @@ static __always_inline int rewrite(struct __sk_buff *skb, const struct packet *p
 			break;
 		}
 	}
-	address_check = p->proto == PROTO_ICMP ? 0 : check; /* ICMP has no pseudo-header */
-	if (replace_address(skb, p, address_check, udp_flag, IPV4_SADDR, p->saddr, t->saddr) ||
-	    replace_address(skb, p, address_check, udp_flag, IPV4_DADDR, p->daddr, t->daddr))
+	if (check && p->proto == PROTO_ICMP) {
+		/* No pseudo-header; the identifier is the only port. */
+		from = p->echo_reply ? p->dport : p->sport;
+		to = p->echo_reply ? dport : sport;
+		if (replace_port(skb, check, 0, p->l4 + __builtin_offsetof(struct icmp, id), from, to))
+			return -1;
+		check = 0;
+	}
+	if (check) {
+		ports = csum_fold32(csum_change(p->sport, sport) + csum_change(p->dport, dport));
+		/*
+		 * The helper knows what the transport checksum is: complete, or, left to the device, the sum of the
+		 * pseudo-header alone. It keeps skb->csum right, too: changes of the IPv4 header cancel out in it.
+		 */
+		if (bpf_l4_csum_replace(skb, check, 0, addresses, BPF_F_PSEUDO_HDR | udp_flag) ||
+		    ((p->sport != sport || p->dport != dport) && bpf_l4_csum_replace(skb, check, 0, ports, udp_flag)))
+			return -1;
+	}
+	ip = skb_at(skb, p->l3, sizeof(*ip));
+	if (!ip)
 		return -1;
+	ip->saddr = t->saddr;
+	ip->daddr = t->daddr;
+	ip->check = ~csum_fold((__u64)(__u16)~ip->check + addresses);
 	if (!check)
 		return 0;
-	if (p->proto == PROTO_ICMP) {
-		__be16 from = p->echo_reply ? p->dport : p->sport, to = p->echo_reply ? t->dport : t->sport;
-
-		return replace_port(skb, check, 0, p->l4 + __builtin_offsetof(struct icmp, id), from, to);
-	}
-	if (replace_port(skb, check, udp_flag, p->l4, p->sport, t->sport))
+	l4 = skb_at(skb, p->l4, 2 * sizeof(*l4));
+	if (!l4)
 		return -1;
-	return replace_port(skb, check, udp_flag, p->l4 + 2, p->dport, t->dport);
+	l4[0] = sport;
+	l4[1] = dport;
+	return 0;
 }
 
 #define TCP_OPTION_MSS 2
