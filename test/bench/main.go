@@ -180,13 +180,18 @@ func (b bench) run(ctx context.Context, chosen []Case) (samples Samples, err err
 
 // profile measures the BPF programs of a path, a slice a round.
 func (b bench) profile(p *path, s *Sample) error {
+	var failed []error
 	for range b.rounds {
 		perRun, perPacket, err := p.profile(b.slice)
 		if err != nil {
-			return err
+			failed = append(failed, err)
+			continue
 		}
 		perRun[allPrograms] = perPacket
 		s.Programs = append(s.Programs, perRun)
+	}
+	if float64(len(failed)) > (1-minShare)*float64(b.rounds) {
+		return fmt.Errorf("%d of %d slices failed; the first: %w", len(failed), b.rounds, failed[0])
 	}
 	return nil
 }
