@@ -100,7 +100,6 @@ func (p *path) Close() error {
 		}
 	}
 	var errs []error
-	errs = append(errs, p.programs.Close())
 	if p.teardown != nil {
 		errs = append(errs, p.teardown())
 	}

@@ -108,7 +108,7 @@ func setupPelago(t *Topology, scale Scale) (setup, error) {
 	}
 	for _, n := range nodes {
 		if err := n.ns.Do(func() error { return n.start(dir+"/"+n.label, s.programs, scale) }); err != nil {
-			return setup{}, errors.Join(fmt.Errorf("start the data path in %s: %w", n.ns.Name, err), s.programs.Close(), s.teardown())
+			return setup{}, errors.Join(fmt.Errorf("start the data path in %s: %w", n.ns.Name, err), s.teardown())
 		}
 	}
 	// The cost of probing is part of the path's cost.
@@ -122,7 +122,7 @@ func setupPelago(t *Topology, scale Scale) (setup, error) {
 	}
 	for _, n := range nodes {
 		if err := n.answered(); err != nil {
-			return setup{}, errors.Join(err, s.programs.Close(), s.teardown())
+			return setup{}, errors.Join(err, s.teardown())
 		}
 	}
 	return s, nil
@@ -158,10 +158,7 @@ func allBlocks() []uint16 {
 }
 
 func (n *node) start(pins string, into programs, scale Scale) error {
-	before, err := programIDs()
-	if err != nil {
-		return err
-	}
+	var err error
 	if n.loader, err = loader.Open(loader.Options{PinPath: pins}); err != nil {
 		return err
 	}
@@ -203,7 +200,10 @@ func (n *node) start(pins string, into programs, scale Scale) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(n.loader.Apply(state), into.add(n.label, before))
+	for name, program := range n.loader.Programs() {
+		into[name+"@"+n.label] = program
+	}
+	return n.loader.Apply(state)
 }
 
 // state is the node's tables. The clusters are A (index 1), B (2) and, from index 3 on, the others of the scale: each has

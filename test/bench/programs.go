@@ -3,65 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
-// programs are loaded BPF programs, by a label that is unique within a path: name@node.
+// programs are the loaded BPF programs of a path by label: name@node.
 type programs map[string]*ebpf.Program
-
-// programIDs lists the programs that are loaded on this machine.
-func programIDs() (map[ebpf.ProgramID]bool, error) {
-	ids := map[ebpf.ProgramID]bool{}
-	for id := ebpf.ProgramID(0); ; {
-		next, err := ebpf.ProgramGetNextID(id)
-		if errors.Is(err, fs.ErrNotExist) {
-			return ids, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list BPF programs: %w", err)
-		}
-		ids[next], id = true, next
-	}
-}
-
-// add adds the programs of a node that were loaded since before was taken.
-func (p programs) add(node string, before map[ebpf.ProgramID]bool) error {
-	ids, err := programIDs()
-	if err != nil {
-		return err
-	}
-	for id := range ids {
-		if before[id] {
-			continue
-		}
-		prog, err := ebpf.NewProgramFromID(id)
-		if errors.Is(err, fs.ErrNotExist) { // unloaded since, as feature probes are
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("open BPF program %d: %w", id, err)
-		}
-		info, err := prog.Info()
-		if err != nil {
-			return errors.Join(fmt.Errorf("read BPF program %d: %w", id, err), prog.Close())
-		}
-		p[info.Name+"@"+node] = prog
-	}
-	return nil
-}
-
-// Close releases the programs.
-func (p programs) Close() error {
-	var errs []error
-	for _, prog := range p {
-		errs = append(errs, prog.Close())
-	}
-	return errors.Join(errs...)
-}
 
 // stats reads what the kernel has counted of each program.
 func (p programs) stats() (map[string]ebpf.ProgramStats, error) {

@@ -34,11 +34,10 @@ func TestVariantsCarryTraffic(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer func() {
-					err := installed.programs.Close()
-					if installed.teardown != nil {
-						err = errors.Join(err, installed.teardown())
+					if installed.teardown == nil {
+						return
 					}
-					if err != nil {
+					if err := installed.teardown(); err != nil {
 						t.Error(err)
 					}
 				}()
