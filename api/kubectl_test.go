@@ -22,7 +22,11 @@ type kubectl func(args ...string) (said string, err error)
 // TestKubectl is what users see: kubectl, and an API server as `pelago init` leaves it.
 func TestKubectl(t *testing.T) {
 	config := apiserver.Start(t)
-	if err := deploy.Propagation(t.Context(), config, deploy.PropagationOptions{}, t.Logf); err != nil {
+	installer, err := deploy.NewClient(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := deploy.Propagation(t.Context(), installer, deploy.PropagationOptions{}, t.Logf); err != nil {
 		t.Fatal(err)
 	}
 	c, run := apiserver.Connect(t, config), kubectl(apiserver.Kubectl(t, config))

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -23,8 +23,12 @@ import (
 // was written; rights are granted once each policy has refused its canary.
 const canary = "pelago-canary"
 
-// errNotServed says that the API server does not have the kind that a policy is about.
-var errNotServed = errors.New("kind is not served")
+var (
+	// errNotServed: the API server does not serve the kind that a policy matches.
+	errNotServed = errors.New("kind is not served")
+	// errAccepted: no policy has refused a forbidden request.
+	errAccepted = errors.New("request accepted")
+)
 
 // canaryTimeout bounds the wait for all policies together.
 const canaryTimeout = time.Minute
@@ -35,20 +39,21 @@ func awaitPolicies(ctx context.Context, canaries map[string]func(context.Context
 	ctx, cancel := context.WithTimeout(ctx, canaryTimeout)
 	defer cancel()
 	for policy, request := range canaries {
-		var last error
-		err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-			last = request(ctx)
-			return refusedBy(last, policy) || errors.Is(last, errNotServed), nil
+		err := poll(ctx, 100*time.Millisecond, canaryTimeout, func(ctx context.Context) error {
+			if err := request(ctx); !refusedBy(err, policy) && !errors.Is(err, errNotServed) {
+				return fmt.Errorf("the answer is %w", cmp.Or(err, errAccepted))
+			}
+			return nil
 		})
 		if err != nil {
-			return fmt.Errorf("wait until ValidatingAdmissionPolicy %s refuses a forbidden request (it answered: %w): "+
-				"look at its status.typeChecking and whether the API server runs the ValidatingAdmissionPolicy plugin", policy, errors.Join(last, err))
+			return fmt.Errorf("wait until ValidatingAdmissionPolicy %s refuses a forbidden request: %w: "+
+				"check its status.typeChecking and whether the API server runs the ValidatingAdmissionPolicy plugin", policy, err)
 		}
 	}
 	return nil
 }
 
-// refusedBy says whether err is the refusal of the policy. Refusals of RBAC are of the same kind; only the text tells.
+// refusedBy reports whether err is the refusal of the policy. RBAC refuses with the same reason; only the message differs.
 func refusedBy(err error, policy string) bool {
 	return (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy '"+policy+"'")
 }
@@ -127,5 +132,28 @@ func clusterOutOfRange(c client.Client) func(context.Context) error {
 			// A range of documentation (RFC 3849): routable to the other policies, and in no clusterset's range, which is IPv4.
 			"spec": map[string]any{"cluster_id": canary, "global_cidr": []any{"2001:db8::/128"}},
 		}}, client.DryRunAll)
+	}
+}
+
+// hubCanary is what the policies of Propagation refuse to everybody. It is not canary, which the broker's refuse: an answer
+// names one policy alone.
+const hubCanary = "pelago-hub-canary"
+
+// propagationCanaries holds a forbidden request for each policy of Propagation, by the policy's name.
+func propagationCanaries(c client.Client) map[string]func(context.Context) error {
+	create := func(apiVersion, kind string, spec map[string]any) func(context.Context) error {
+		return func(ctx context.Context) error {
+			u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind,
+				"metadata": map[string]any{"name": hubCanary, "namespace": SystemNamespace}}}
+			if spec != nil {
+				u.Object["spec"] = spec
+			}
+			return c.Create(ctx, u, client.DryRunAll)
+		}
+	}
+	return map[string]func(context.Context) error{
+		"pelago-permanent-ids": create("policy.karmada.io/v1alpha1", "PropagationPolicy", map[string]any{
+			"resourceSelectors": []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}}}),
+		"pelago-deletion-protected": create("v1", "ConfigMap", nil),
 	}
 }

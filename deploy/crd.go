@@ -11,7 +11,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcscrd "sigs.k8s.io/mcs-api/config/crd"
 )
@@ -43,7 +42,7 @@ func applyCRDs(ctx context.Context, c client.Client, crds []*unstructured.Unstru
 		case replaces(have.Labels, crd.GetLabels()):
 			errs = append(errs, apply(ctx, c, crd))
 		default:
-			progress("CRD %s is kept as it is: it was installed by somebody else or by a newer version", crd.GetName())
+			progress("CRD %s is kept as it is: another tool or a newer version installed it", crd.GetName())
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -67,7 +66,7 @@ func own(crd *unstructured.Unstructured) {
 	crd.SetLabels(labels)
 }
 
-// replaces says whether a CRD with the labels want may be applied over one with the labels have.
+// replaces reports whether a CRD with the labels want may be applied over one with the labels have.
 func replaces(have, want map[string]string) bool {
 	if release := want[mcscrd.ReleaseVersionLabel]; release != "" {
 		return olderMCS(have, want) || (have[LabelCRDRevision] != "" && sameMCS(have, want))
@@ -76,7 +75,7 @@ func replaces(have, want map[string]string) bool {
 	return err == nil && revision <= crdRevision
 }
 
-// olderMCS says whether the release and revision labels of the MCS API rise from have to want.
+// olderMCS reports whether the release and revision labels of the MCS API rise from have to want.
 func olderMCS(have, want map[string]string) bool {
 	installed := have[mcscrd.ReleaseVersionLabel]
 	if !semver.IsValid(installed) {
@@ -100,24 +99,24 @@ func schemaRevision(labels map[string]string) int {
 
 // established waits until the API server serves the kind.
 func established(ctx context.Context, c client.Client, name string) error {
-	var last error
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, crdTimeout, true, func(ctx context.Context) (bool, error) {
+	err := poll(ctx, 50*time.Millisecond, crdTimeout, func(ctx context.Context) error {
 		crd := new(apiextensionsv1.CustomResourceDefinition)
-		if last = c.Get(ctx, client.ObjectKey{Name: name}, crd); last != nil {
-			return false, nil
+		if err := c.Get(ctx, client.ObjectKey{Name: name}, crd); err != nil {
+			return err
 		}
+		missing := errors.New("condition Established is not true")
 		for _, condition := range crd.Status.Conditions {
 			if condition.Type == apiextensionsv1.Established && condition.Status == apiextensionsv1.ConditionTrue {
-				return true, nil
+				return nil
 			}
 			if condition.Type == apiextensionsv1.NamesAccepted && condition.Status == apiextensionsv1.ConditionFalse {
-				last = fmt.Errorf("names not accepted: %s", condition.Message)
+				missing = fmt.Errorf("names not accepted: %s", condition.Message)
 			}
 		}
-		return false, nil
+		return missing
 	})
 	if err != nil {
-		return fmt.Errorf("wait until CRD %s is served: %w", name, errors.Join(err, last))
+		return fmt.Errorf("wait until CRD %s is served: %w", name, err)
 	}
 	return nil
 }

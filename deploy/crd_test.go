@@ -86,7 +86,7 @@ func TestForeignCRDs(t *testing.T) {
 	foreign("ServiceExport", "serviceexports", "")
 	foreign("ServiceImport", "serviceimports", "v0.1.0")
 	var said []string
-	if err := MemberBase(ctx, cfg, func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }); err != nil {
+	if err := MemberBase(ctx, open(t, cfg), func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }); err != nil {
 		t.Fatal(err)
 	}
 	if n := versions(t, cfg, "serviceexports"); n != 1 {

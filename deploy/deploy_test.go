@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 func open(t *testing.T, cfg *rest.Config) client.Client {
 	t.Helper()
-	c, err := newClient(cfg)
+	c, err := NewClient(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,10 +38,10 @@ func open(t *testing.T, cfg *rest.Config) client.Client {
 func install(t *testing.T, cfg *rest.Config, o MemberOptions) {
 	t.Helper()
 	ctx := context.Background()
-	if err := Propagation(ctx, cfg, PropagationOptions{Workloads: true}, t.Logf); err != nil {
+	if err := Propagation(ctx, open(t, cfg), PropagationOptions{Workloads: true}, t.Logf); err != nil {
 		t.Fatal(err)
 	}
-	if err := HubBase(ctx, cfg, t.Logf); err != nil {
+	if err := HubBase(ctx, open(t, cfg), t.Logf); err != nil {
 		t.Fatal(err)
 	}
 	book := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "submariner-globalnet-info", Namespace: BrokerNamespace},
@@ -52,16 +52,16 @@ func install(t *testing.T, cfg *rest.Config, o MemberOptions) {
 			t.Fatal(err)
 		}
 	}
-	if err := Hub(ctx, cfg, t.Logf); err != nil {
+	if err := Hub(ctx, open(t, cfg), t.Logf); err != nil {
 		t.Fatal(err)
 	}
-	if err := MemberBase(ctx, cfg, t.Logf); err != nil {
+	if err := MemberBase(ctx, open(t, cfg), t.Logf); err != nil {
 		t.Fatal(err)
 	}
-	if err := Member(ctx, cfg, o, t.Logf); err != nil {
+	if err := Member(ctx, open(t, cfg), o, t.Logf); err != nil {
 		t.Fatal(err)
 	}
-	if err := Execution(ctx, cfg, o, t.Logf); err != nil {
+	if err := Execution(ctx, open(t, cfg), o, t.Logf); err != nil {
 		t.Fatal(err)
 	}
 }

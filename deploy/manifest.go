@@ -60,7 +60,7 @@ func MemberCRDs() ([]*unstructured.Unstructured, error) {
 		return nil, err
 	}
 	for _, text := range [][]byte{mcscrd.ServiceExportCRD, mcscrd.ServiceImportCRD} {
-		mcs, err := decode(text)
+		mcs, err := Decode(bytes.NewReader(text))
 		if err != nil {
 			return nil, fmt.Errorf("read the CRDs of the MCS API: %w", err)
 		}
@@ -87,7 +87,7 @@ func objects(values map[string]any, patterns ...string) ([]*unstructured.Unstruc
 					return nil, err
 				}
 			}
-			objs, err := decode(text)
+			objs, err := Decode(bytes.NewReader(text))
 			if err != nil {
 				return nil, fmt.Errorf("read manifest %s: %w", file, err)
 			}
@@ -116,21 +116,33 @@ func render(file string, text []byte, values map[string]any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// decode splits a YAML stream into objects.
-func decode(text []byte) ([]*unstructured.Unstructured, error) {
+// Decode reads the objects of a stream of YAML or JSON documents. Lists are flattened, empty documents skipped.
+func Decode(from io.Reader) ([]*unstructured.Unstructured, error) {
 	var objs []*unstructured.Unstructured
-	d := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
+	d := utilyaml.NewYAMLOrJSONDecoder(from, 4096)
 	for {
 		u := new(unstructured.Unstructured)
 		err := d.Decode(&u.Object)
-		if errors.Is(err, io.EOF) {
+		switch {
+		case errors.Is(err, io.EOF):
 			return objs, nil
-		}
-		if err != nil {
+		case err != nil:
 			return nil, err
+		case len(u.Object) == 0:
+			continue
+		case u.IsList():
+			list, err := u.ToList()
+			if err != nil {
+				return nil, err
+			}
+			for i := range list.Items {
+				objs = append(objs, &list.Items[i])
+			}
+			continue
 		}
-		if len(u.Object) > 0 {
-			objs = append(objs, u)
+		if u.GetKind() == "" || u.GetAPIVersion() == "" || u.GetName() == "" {
+			return nil, errors.New("an object lacks apiVersion, kind or metadata.name")
 		}
+		objs = append(objs, u)
 	}
 }

@@ -136,7 +136,7 @@ func TestNoRightsWithoutPolicies(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.Flags("--disable-admission-plugins=ValidatingAdmissionPolicy,ServiceAccount"))
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
-	err := Propagation(ctx, cfg, PropagationOptions{}, t.Logf)
+	err := Propagation(ctx, open(t, cfg), PropagationOptions{}, t.Logf)
 	if err == nil || !strings.Contains(err.Error(), "runs the ValidatingAdmissionPolicy plugin") {
 		t.Errorf("error %v, want one about the plugin", err)
 	}
@@ -154,7 +154,7 @@ func TestPropagationUpgrade(t *testing.T) {
 	install := func() {
 		t.Helper()
 		said = nil
-		err := Propagation(t.Context(), cfg, PropagationOptions{}, func(format string, args ...any) {
+		err := Propagation(t.Context(), open(t, cfg), PropagationOptions{}, func(format string, args ...any) {
 			said = append(said,
 				fmt.Sprintf(format, args...))
 		})
@@ -345,7 +345,7 @@ func TestMemberWorkloads(t *testing.T) {
 		if err := g1.Create(t.Context(), labelled); !refusedBy(err, "pelago-member-clusters") {
 			t.Errorf("labels: %v, want a refusal by pelago-member-clusters", err)
 		}
-		if err := Hub(t.Context(), cfg, t.Logf); err != nil {
+		if err := Hub(t.Context(), open(t, cfg), t.Logf); err != nil {
 			t.Errorf("the canary is accepted: %v", err)
 		}
 	})

@@ -2,24 +2,17 @@ package deploy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
-
-// tokenTimeout bounds the wait for the member's controllers to issue a token.
-const tokenTimeout = 30 * time.Second
 
 // PushAccount is the account by which a hub writes a push member.
 type PushAccount struct {
@@ -49,11 +42,7 @@ func (a PushAccount) Manifests() ([]*unstructured.Unstructured, error) {
 
 // Install makes the account in the member and returns its token and the CA of the member's API server, PEM. What exists and
 // does not carry the hub's id is another's: the namespace is shared, anything else refused.
-func (a PushAccount) Install(ctx context.Context, member *rest.Config, progress Progress) (token, ca []byte, err error) {
-	c, err := newClient(member)
-	if err != nil {
-		return nil, nil, err
-	}
+func (a PushAccount) Install(ctx context.Context, c client.Client, progress Progress) (token, ca []byte, err error) {
 	objs, err := a.Manifests()
 	if err != nil {
 		return nil, nil, err
@@ -78,27 +67,12 @@ func (a PushAccount) Install(ctx context.Context, member *rest.Config, progress 
 	if err := applyAll(ctx, c, want); err != nil {
 		return nil, nil, err
 	}
-	secret := &corev1.Secret{}
-	key := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: a.name()}
-	var last error
-	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, tokenTimeout, true, func(ctx context.Context) (bool, error) {
-		last = c.Get(ctx, key, secret)
-		return last == nil && len(secret.Data[corev1.ServiceAccountTokenKey]) > 0, nil
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("wait for the token in Secret %s of the member: %w: does the member's kube-controller-manager "+
-			"run?", key, errors.Join(err, last))
-	}
-	return secret.Data[corev1.ServiceAccountTokenKey], secret.Data[corev1.ServiceAccountRootCAKey], nil
+	return AccountToken(ctx, c, client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: a.name()})
 }
 
 // Remove deletes what Install has made: the token is worth nothing from then on. The namespace goes if Install made it and no
 // other account is left in it.
-func (a PushAccount) Remove(ctx context.Context, member *rest.Config, progress Progress) error {
-	c, err := newClient(member)
-	if err != nil {
-		return err
-	}
+func (a PushAccount) Remove(ctx context.Context, c client.Client, progress Progress) error {
 	objs, err := a.Manifests()
 	if err != nil {
 		return err
@@ -127,19 +101,18 @@ func (a PushAccount) Remove(ctx context.Context, member *rest.Config, progress P
 	return deleteAll(ctx, c, ours, metav1.DeletePropagationBackground)
 }
 
-// others says whether the namespace karmada-cluster of the member holds accounts that are not this one.
+// others reports whether the namespace karmada-cluster of the member holds other accounts.
 func (a PushAccount) others(ctx context.Context, c client.Client) (bool, error) {
 	list := &corev1.ServiceAccountList{}
 	if err := c.List(ctx, list, client.InNamespace(clusterv1alpha1.SecretNamespace)); err != nil {
 		return false, fmt.Errorf("list the ServiceAccounts of namespace %s: %w", clusterv1alpha1.SecretNamespace, err)
 	}
 	return slices.ContainsFunc(list.Items, func(s corev1.ServiceAccount) bool {
-		return s.Name != a.name() &&
-			s.Name != "default"
+		return s.Name != a.name() && s.Name != "default"
 	}), nil
 }
 
-// hubOf says which hub an object that is there belongs to.
+// hubOf returns the id of the hub that an existing object belongs to.
 func hubOf(ctx context.Context, c client.Client, u *unstructured.Unstructured) (hub string, exists bool, err error) {
 	have := &metav1.PartialObjectMetadata{}
 	have.SetGroupVersionKind(u.GroupVersionKind())

@@ -9,26 +9,29 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/agent/coredns"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // removeTimeout bounds the wait until the system namespace is gone.
 const removeTimeout = 2 * time.Minute
 
-// StopMember ends the agent in all its roles and the DNS server, and has the node daemon's pods take everything off their
-// nodes that the
-// daemon has put there. Nodes that are not clean after the timeout, because they are away, are reported as progress, not
-// as an error.
-func StopMember(ctx context.Context, cfg *rest.Config, timeout time.Duration, progress Progress) error {
-	c, err := newClient(cfg)
-	if err != nil {
-		return err
-	}
+// RemoveMember removes Pelago from a member: the agent and the DNS server, what the node daemon has installed on the nodes, what
+// the agent has created, then rights and workloads. CRDs stay, since deleting one deletes all objects of its kind, and other
+// software may use them. Nodes that are not clean after the timeout are reported as progress, not as an error.
+func RemoveMember(ctx context.Context, c client.Client, hubID string, timeout time.Duration, progress Progress) error {
 	progress("Stopping the agent and the DNS server")
 	for _, name := range []string{ExecutionDeployment, AgentDeployment, DNSDeployment} {
 		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: SystemNamespace}}
@@ -37,10 +40,17 @@ func StopMember(ctx context.Context, cfg *rest.Config, timeout time.Duration, pr
 		}
 	}
 	progress("Cleaning the nodes")
-	return cleanNodes(ctx, c, timeout, progress)
+	if err := cleanNodes(ctx, c, timeout, progress); err != nil {
+		return err
+	}
+	progress("Removing the objects of the agent")
+	if err := removeAgentObjects(ctx, c, hubID); err != nil {
+		return err
+	}
+	return removeManifests(ctx, c, progress)
 }
 
-// cleanNodes makes the node daemon's pods clean their nodes, one time, and waits for them.
+// cleanNodes makes the node daemon's pods clean their nodes, once, and waits for them.
 func cleanNodes(ctx context.Context, c client.Client, timeout time.Duration, progress Progress) error {
 	key := client.ObjectKey{Namespace: SystemNamespace, Name: NodeDaemonSet}
 	have := &appsv1.DaemonSet{}
@@ -57,7 +67,7 @@ func cleanNodes(ctx context.Context, c client.Client, timeout time.Duration, pro
 	}
 	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
 		if err := c.Get(ctx, key, have); err != nil {
-			return false, nil // asked again until the time is over
+			return false, nil // retried until the timeout
 		}
 		s := have.Status
 		return s.ObservedGeneration >= have.Generation && s.UpdatedNumberScheduled >= s.DesiredNumberScheduled && s.NumberReady >= s.DesiredNumberScheduled, nil
@@ -71,7 +81,7 @@ func cleanNodes(ctx context.Context, c client.Client, timeout time.Duration, pro
 	return err
 }
 
-// cleaner is the DaemonSet of the node daemon with pods that clean the node and then wait for their end.
+// cleaner is the DaemonSet of the node daemon with pods that clean the node and then sleep.
 func cleaner(o MemberOptions) (*unstructured.Unstructured, error) {
 	objs, err := MemberManifests(o)
 	if err != nil {
@@ -98,13 +108,8 @@ func cleaner(o MemberOptions) (*unstructured.Unstructured, error) {
 	return u, err
 }
 
-// RemoveMember deletes what Member, Execution and MemberBase made, but for the CRDs: deleting one deletes all objects of its kind,
-// and other software may use them.
-func RemoveMember(ctx context.Context, cfg *rest.Config, progress Progress) error {
-	c, err := newClient(cfg)
-	if err != nil {
-		return err
-	}
+// removeManifests deletes what Member, Execution and MemberBase have installed, except CRDs.
+func removeManifests(ctx context.Context, c client.Client, progress Progress) error {
 	objs, err := MemberManifests(MemberOptions{})
 	if err != nil {
 		return err
@@ -141,13 +146,74 @@ func RemoveMember(ctx context.Context, cfg *rest.Config, progress Progress) erro
 	return nil
 }
 
-// deleteAll deletes all objects, the last first, and reports every failure.
-func deleteAll(ctx context.Context, c client.Client, objs []*unstructured.Unstructured, how metav1.DeletionPropagation) error {
+// removeAgentObjects deletes the objects that the agent has created outside of the system namespace. The agent must have
+// stopped. Objects of users (ServiceExports, egress IPs, GlobalIngressIPs without our label) and of another hub's agent stay.
+func removeAgentObjects(ctx context.Context, c client.Client, hubID string) error {
 	var errs []error
-	for _, u := range slices.Backward(objs) {
-		if err := c.Delete(ctx, u, client.PropagationPolicy(how)); client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("delete %s %s: %w", u.GetKind(), name(u), err))
+	for _, obj := range []client.Object{
+		&pelagov1alpha1.NodeIndex{}, &pelagov1alpha1.PortBlock{}, &pelagov1alpha1.GlobalAddress{}, &pelagov1alpha1.Peer{},
+	} {
+		if err := c.DeleteAllOf(ctx, obj); err != nil && !meta.IsNoMatchError(err) {
+			errs = append(errs, fmt.Errorf("delete all %T: %w", obj, err))
+		}
+	}
+	owns := kube.Owner{HubID: hubID}.Owns
+	for kind, ours := range map[schema.GroupKind]func(client.Object) bool{
+		{Group: submarinerv1.GroupVersion.Group, Kind: "GlobalIngressIP"}: func(client.Object) bool { return true },
+		{Group: discoveryv1.GroupName, Kind: "EndpointSlice"}:             owns,
+		{Group: "multicluster.x-k8s.io", Kind: "ServiceImport"}:           owns,
+	} {
+		errs = append(errs, removeLabelled(ctx, c, kind, ours))
+	}
+	return errors.Join(append(errs, removeForward(ctx, c))...)
+}
+
+// removeLabelled deletes the objects of a kind that have our label and match. A kind that is not served has none.
+func removeLabelled(ctx context.Context, c client.Client, kind schema.GroupKind, match func(client.Object) bool) error {
+	mapping, err := c.RESTMapper().RESTMapping(kind)
+	if meta.IsNoMatchError(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find kind %s: %w", kind.Kind, err)
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(mapping.GroupVersionKind)
+	if err := c.List(ctx, list, client.MatchingLabels{pelagov1alpha1.LabelManagedBy: pelagov1alpha1.ManagedBy}); err != nil {
+		return fmt.Errorf("list %ss: %w", kind.Kind, err)
+	}
+	var errs []error
+	for i := range list.Items {
+		obj := &list.Items[i]
+		if !match(obj) {
+			continue
+		}
+		if err := c.Delete(ctx, obj); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("delete %s %s: %w", kind.Kind, Title(client.ObjectKeyFromObject(obj)), err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// removeForward removes our block from the configuration of CoreDNS.
+func removeForward(ctx context.Context, c client.Client) error {
+	key := client.ObjectKey{Namespace: "kube-system", Name: "coredns"}
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		cm := &corev1.ConfigMap{}
+		if err := c.Get(ctx, key, cm); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		text, err := coredns.Remove(cm.Data["Corefile"])
+		if err != nil {
+			return fmt.Errorf("remove the block of pelago from ConfigMap %s: %w", key, err)
+		}
+		if text == cm.Data["Corefile"] {
+			return nil
+		}
+		cm.Data["Corefile"] = text
+		if err := c.Update(ctx, cm); err != nil {
+			return fmt.Errorf("update ConfigMap %s: %w", key, err)
+		}
+		return nil
+	})
 }

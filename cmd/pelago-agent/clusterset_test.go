@@ -93,13 +93,13 @@ func newClustersetWith(t *testing.T, book broker.Book, first, second ranges) *cl
 	t.Helper()
 	ctx := t.Context()
 	hubConfig := apiserver.Start(t, apiserver.HubControllers())
-	must(t, deploy.HubBase(ctx, hubConfig, t.Logf))
+	must(t, deploy.HubBase(ctx, installer(t, hubConfig), t.Logf))
 	hub := newClient(t, hubConfig)
 	hubID, err := broker.ClusterUID(ctx, hub)
 	must(t, err)
 	psk, err := broker.Setup(ctx, hub, book, broker.Clusterset{Mode: "submariner", HubID: hubID, Fabric: fabricCIDR}, nil)
 	must(t, err)
-	must(t, deploy.Hub(ctx, hubConfig, t.Logf))
+	must(t, deploy.Hub(ctx, installer(t, hubConfig), t.Logf))
 	s := &clusterset{hub: hub, config: hubConfig, line: apiserver.NewLine(t, hubConfig)}
 	s.g1 = s.join(t, hubConfig, hubID, "g1", first, "192.0.2.1", psk.Data)
 	s.g2 = s.join(t, hubConfig, hubID, "g2", second, "192.0.2.2", psk.Data)
@@ -112,7 +112,7 @@ func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string
 	ctx := t.Context()
 	cfg := apiserver.Start(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"), apiserver.ServiceCIDR(r.services))
 	pods, services := netip.MustParsePrefix(r.pods), netip.MustParsePrefix(r.services)
-	must(t, deploy.MemberBase(ctx, cfg, t.Logf))
+	must(t, deploy.MemberBase(ctx, installer(t, cfg), t.Logf))
 	m := &member{id: id, whole: t, Client: newClient(t, cfg), agent: rest.CopyConfig(cfg)}
 	m.agent.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:pelago-system:pelago-agent",
@@ -148,7 +148,7 @@ func (s *clusterset) join(t *testing.T, hubConfig *rest.Config, hubID, id string
 		config.KeyBrokerToken: []byte(token), config.KeyBrokerServer: []byte(c.HubServer),
 	}})
 	m.create(t, &corev1.Secret{ObjectMeta: system(config.PSKSecretName), Data: psk})
-	must(t, deploy.Member(ctx, cfg, deploy.MemberOptions{}, t.Logf))
+	must(t, deploy.Member(ctx, installer(t, cfg), deploy.MemberOptions{}, t.Logf))
 	m.node(t, address)
 	m.start()
 	return m
@@ -260,4 +260,12 @@ func within(t *testing.T, limit time.Duration, what string, check func() string)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// installer is a client for the functions of deploy.
+func installer(t *testing.T, cfg *rest.Config) client.Client {
+	t.Helper()
+	c, err := deploy.NewClient(cfg)
+	must(t, err)
+	return c
 }

@@ -24,7 +24,11 @@ import (
 // The whole hub with the rights that `pelago init` gives it: a template becomes a binding, and the lease is given back at the end.
 func TestRun(t *testing.T) {
 	cfg := apiserver.Start(t, apiserver.HubControllers())
-	if err := deploy.Propagation(t.Context(), cfg, deploy.PropagationOptions{}, t.Logf); err != nil {
+	installer, err := deploy.NewClient(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := deploy.Propagation(t.Context(), installer, deploy.PropagationOptions{}, t.Logf); err != nil {
 		t.Fatal(err)
 	}
 	as := rest.CopyConfig(cfg)

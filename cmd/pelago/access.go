@@ -1,20 +1,32 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"maps"
 	"slices"
-	"sort"
+	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
-	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/deploy"
 )
 
-// access is how a cluster is reached: the flags that kubectl has.
+// access holds the flags of kubectl that name a cluster.
 type access struct {
 	kubeconfig string
 	overrides  clientcmd.ConfigOverrides
@@ -37,14 +49,14 @@ func (a *access) loader(context string) clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &overrides)
 }
 
-// config is the access to the cluster that the flags name.
-func (a *access) config() (*rest.Config, error) { return a.configOf("") }
-
-// configOf is the access to the cluster of a context; "" is the one that the flags name.
-func (a *access) configOf(context string) (*rest.Config, error) {
+// config is the access to the cluster of a context, "" for the one that the flags name. Its CA is in CAData.
+func (a *access) config(context string) (*rest.Config, error) {
 	cfg, err := a.loader(context).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w (choose one with --kubeconfig and --context)", err)
+	}
+	if err := rest.LoadTLSFiles(cfg); err != nil {
+		return nil, fmt.Errorf("read the certificates of the kubeconfig: %w", err)
 	}
 	cfg.QPS, cfg.Burst = 50, 100
 	cfg.Timeout = 30 * time.Second
@@ -52,30 +64,34 @@ func (a *access) configOf(context string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// raw is the kubeconfig and the name of the context in use.
-func (a *access) raw() (clientcmdapi.Config, string, error) {
-	raw, err := a.loader("").RawConfig()
-	if err != nil {
-		return raw, "", fmt.Errorf("read kubeconfig: %w", err)
-	}
-	current := raw.CurrentContext
-	if a.overrides.CurrentContext != "" {
-		current = a.overrides.CurrentContext
-	}
-	return raw, current, nil
-}
-
-// contexts lists the contexts to look at: those named, else the one of --context, else all, sorted.
-func (a *access) contexts(named []string) ([]string, error) {
-	raw, _, err := a.raw()
+// open opens the cluster that the flags name.
+func (a *access) open() (*cluster, error) {
+	cfg, err := a.config("")
 	if err != nil {
 		return nil, err
 	}
-	var all []string
-	for name := range raw.Contexts {
-		all = append(all, name)
+	return openCluster(cfg)
+}
+
+// namespace is the given one, or that of the context if it is empty.
+func (a *access) namespace(given string) (string, error) {
+	if given != "" {
+		return given, nil
 	}
-	sort.Strings(all)
+	namespace, _, err := a.loader("").Namespace()
+	if err != nil {
+		return "", fmt.Errorf("read the namespace of the kubeconfig: %w", err)
+	}
+	return namespace, nil
+}
+
+// contexts lists the named contexts, else that of --context, else all, sorted.
+func (a *access) contexts(named []string) ([]string, error) {
+	raw, err := a.loader("").RawConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	all := slices.Sorted(maps.Keys(raw.Contexts))
 	if len(named) == 0 && a.overrides.CurrentContext != "" {
 		named = []string{a.overrides.CurrentContext}
 	}
@@ -90,15 +106,34 @@ func (a *access) contexts(named []string) ([]string, error) {
 	return named, nil
 }
 
-// requireVersion refuses an API server that is too old.
-func requireVersion(cfg *rest.Config, what, minimum, why string) error {
-	d, err := discovery.NewDiscoveryClientForConfig(cfg)
+// cluster is an open hub or member.
+type cluster struct {
+	config *rest.Config
+	client client.Client
+	typed  kubernetes.Interface
+	mapper meta.RESTMapper // knows short names
+}
+
+func openCluster(cfg *rest.Config) (*cluster, error) {
+	c, err := deploy.NewClient(cfg)
 	if err != nil {
-		return fmt.Errorf("reach %s at %s: %w", what, cfg.Host, err)
+		return nil, err
 	}
-	info, err := d.ServerVersion()
+	typed, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return fmt.Errorf("ask %s at %s for its version: %w", what, cfg.Host, err)
+		return nil, fmt.Errorf("reach the API server at %s: %w", cfg.Host, err)
+	}
+	cached := memory.NewMemCacheClient(typed.Discovery())
+	ignore := func(string) {} // warnings of ambiguous short names
+	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, ignore)
+	return &cluster{config: cfg, client: c, typed: typed, mapper: mapper}, nil
+}
+
+// requireVersion refuses an API server that is too old.
+func (c *cluster) requireVersion(what, minimum, why string) error {
+	info, err := c.typed.Discovery().ServerVersion()
+	if err != nil {
+		return fmt.Errorf("get the version of %s at %s: %w", what, c.config.Host, err)
 	}
 	have, err := utilversion.ParseGeneric(info.GitVersion)
 	if err != nil {
@@ -108,4 +143,115 @@ func requireVersion(cfg *rest.Config, what, minimum, why string) error {
 		return fmt.Errorf("%s runs Kubernetes %s: at least %s is needed (%s)", what, info.GitVersion, minimum, why)
 	}
 	return nil
+}
+
+func (c *cluster) requireHubVersion() error {
+	return c.requireVersion("the hub", "1.31", "admission policies with functions of IP addresses")
+}
+
+// kind finds what a user calls deployments, deploy, deployment.apps or deployments.v1.apps.
+func (c *cluster) kind(name string) (*meta.RESTMapping, error) {
+	full, short := schema.ParseResourceArg(strings.ToLower(name))
+	resource := short.WithVersion("")
+	if full != nil {
+		resource = *full
+	}
+	gvk, err := c.mapper.KindFor(resource)
+	if meta.IsNoMatchError(err) && full != nil {
+		gvk, err = c.mapper.KindFor(short.WithVersion(""))
+	}
+	if meta.IsNoMatchError(err) {
+		return nil, fmt.Errorf("kind %q is not served: name one of `kubectl api-resources`", name)
+	}
+	var mapping *meta.RESTMapping
+	if err == nil {
+		mapping, err = c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find kind %q: %w", name, err)
+	}
+	return mapping, nil
+}
+
+// clusters are those of the hub, by name.
+func (c *cluster) clusters(ctx context.Context) ([]clusterv1alpha1.Cluster, error) {
+	var list clusterv1alpha1.ClusterList
+	err := c.client.List(ctx, &list)
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("the API server at %s has no kind Cluster of %s: name the hub with --context",
+			c.config.Host, clusterv1alpha1.GroupVersion.Group)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list Clusters: %w", err)
+	}
+	slices.SortFunc(list.Items, func(a, b clusterv1alpha1.Cluster) int { return strings.Compare(a.Name, b.Name) })
+	return list.Items, nil
+}
+
+// clustersNamed are the named ones of the clusters, or all if none is named.
+func clustersNamed(all []clusterv1alpha1.Cluster, named []string) ([]clusterv1alpha1.Cluster, error) {
+	if len(named) == 0 {
+		return all, nil
+	}
+	var out []clusterv1alpha1.Cluster
+	for _, name := range named {
+		i := slices.IndexFunc(all, func(c clusterv1alpha1.Cluster) bool { return c.Name == name })
+		if i < 0 {
+			return nil, unknownCluster(name, all)
+		}
+		out = append(out, all[i])
+	}
+	return out, nil
+}
+
+func unknownCluster(name string, all []clusterv1alpha1.Cluster) error {
+	if len(all) == 0 {
+		return fmt.Errorf("cluster %q is not known: no cluster has joined the hub yet, see `pelago join --help`", name)
+	}
+	return fmt.Errorf("cluster %q is not known: the hub has %s", name, strings.Join(names(all), ", "))
+}
+
+func names(clusters []clusterv1alpha1.Cluster) []string {
+	var out []string
+	for i := range clusters {
+		out = append(out, clusters[i].Name)
+	}
+	return out
+}
+
+// hubFlags are the common flags of the commands at the hub.
+type hubFlags struct {
+	access    access
+	namespace string
+	output    string
+}
+
+func (f *hubFlags) add(cmd *cobra.Command) { f.access.addFlags(cmd.Flags()) }
+
+func (f *hubFlags) addNamespaced(cmd *cobra.Command) {
+	f.add(cmd)
+	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace (default: the context's)")
+}
+
+// open opens the hub and fills in the namespace.
+func (f *hubFlags) open() (*cluster, error) {
+	var err error
+	if f.namespace, err = f.access.namespace(f.namespace); err != nil {
+		return nil, err
+	}
+	return f.access.open()
+}
+
+// command adds the flags to a command whose first argument is the name of a cluster of the hub, and runs it with the open hub.
+func (f *hubFlags) command(cmd *cobra.Command, run func(context.Context, *cluster, []string, io.Writer) error) *cobra.Command {
+	f.add(cmd)
+	cmd.ValidArgsFunction = f.completeCluster
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		h, err := f.open()
+		if err != nil {
+			return err
+		}
+		return run(cmd.Context(), h, args, cmd.OutOrStdout())
+	}
+	return cmd
 }

@@ -15,13 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/deploy"
 )
 
 // applyManager is the field manager of what apply writes.
@@ -40,11 +39,11 @@ func applyCommand() *cobra.Command {
 	var a apply
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE (--all-clusters | --clusters a,b)",
-		Short: "Put workloads onto the hub and send them to clusters",
+		Short: "Apply workloads at the hub and propagate them to clusters",
 		Long: `apply writes the objects of manifests to the hub (server-side apply) and, for each of them, a
-PropagationPolicy, or a ClusterPropagationPolicy for objects without a namespace, that sends it to all
-clusters or to those named. Running it again changes nothing; other clusters change the policy.
-Namespaces go to all clusters by themselves; policies and other objects of the hub stay there.`,
+PropagationPolicy, or a ClusterPropagationPolicy for objects without a namespace, that propagates it
+to all clusters or to the named ones. Running it again changes nothing; other clusters change the
+policy. The hub propagates namespaces to all clusters; policies and other objects of the hub stay there.`,
 		Example: `  pelago apply -f nginx.yaml --all-clusters
   pelago apply -f nginx.yaml --clusters m1,m2
   kustomize build . | pelago apply -f - --all-clusters`,
@@ -56,9 +55,9 @@ Namespaces go to all clusters by themselves; policies and other objects of the h
 	a.addNamespaced(cmd)
 	f := cmd.Flags()
 	f.StringSliceVarP(&a.files, "filename", "f", nil, "file with manifests, - for standard input")
-	f.StringSliceVarP(&a.named, "clusters", "C", nil, "send to these clusters")
-	f.BoolVar(&a.allClusters, "all-clusters", false, "send to all clusters, also those that join later")
-	f.BoolVar(&a.force, "force-conflicts", false, "take over fields that another tool has set")
+	f.StringSliceVarP(&a.named, "clusters", "C", nil, "propagate to these clusters")
+	f.BoolVar(&a.allClusters, "all-clusters", false, "propagate to all clusters, also those that join later")
+	f.BoolVar(&a.force, "force-conflicts", false, "take over fields of other field managers")
 	cmd.MarkFlagsMutuallyExclusive("clusters", "all-clusters")
 	cmd.MarkFlagsOneRequired("clusters", "all-clusters")
 	_ = cmd.MarkFlagRequired("filename")                               // fails only without such a flag
@@ -83,7 +82,7 @@ func (a *apply) run(ctx context.Context, in io.Reader, out io.Writer) error {
 		return err
 	}
 	var errs []error
-	for _, o := range objects { // what can be applied is
+	for _, o := range objects { // continues after an error
 		if err := a.object(ctx, h, o, out); err != nil {
 			errs = append(errs, err)
 		}
@@ -91,7 +90,7 @@ func (a *apply) run(ctx context.Context, in io.Reader, out io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// read returns the objects of all files, lists taken apart.
+// read returns the objects of all files; lists are flattened.
 func (a *apply) read(in io.Reader) ([]*unstructured.Unstructured, error) {
 	var out []*unstructured.Unstructured
 	for _, name := range a.files {
@@ -104,7 +103,7 @@ func (a *apply) read(in io.Reader) ([]*unstructured.Unstructured, error) {
 			defer func() { _ = file.Close() }() // was only read
 			from = file
 		}
-		objects, err := manifests(from)
+		objects, err := deploy.Decode(from)
 		if err != nil {
 			return nil, fmt.Errorf("read manifests of %s: %w", name, err)
 		}
@@ -116,37 +115,8 @@ func (a *apply) read(in io.Reader) ([]*unstructured.Unstructured, error) {
 	return out, nil
 }
 
-func manifests(from io.Reader) ([]*unstructured.Unstructured, error) {
-	var out []*unstructured.Unstructured
-	for d := yaml.NewYAMLOrJSONDecoder(from, 4096); ; {
-		o := &unstructured.Unstructured{}
-		switch err := d.Decode(&o.Object); {
-		case errors.Is(err, io.EOF):
-			return out, nil
-		case err != nil:
-			return nil, err
-		case len(o.Object) == 0:
-			continue // an empty document
-		case o.IsList():
-			if err := o.EachListItem(func(item runtime.Object) error {
-				if u, ok := item.(*unstructured.Unstructured); ok {
-					out = append(out, u)
-				}
-				return nil
-			}); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		if o.GetKind() == "" || o.GetAPIVersion() == "" || o.GetName() == "" {
-			return nil, errors.New("an object lacks apiVersion, kind or metadata.name")
-		}
-		out = append(out, o)
-	}
-}
-
 // object applies one object, and its policy.
-func (a *apply) object(ctx context.Context, h *hub, o *unstructured.Unstructured, out io.Writer) error {
+func (a *apply) object(ctx context.Context, h *cluster, o *unstructured.Unstructured, out io.Writer) error {
 	gvk := o.GroupVersionKind()
 	mapping, err := h.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if meta.IsNoMatchError(err) {
@@ -159,7 +129,7 @@ func (a *apply) object(ctx context.Context, h *hub, o *unstructured.Unstructured
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && o.GetNamespace() == "" {
 		o.SetNamespace(a.namespace)
 	}
-	name := fmt.Sprintf("%s %s", gvk.Kind, title(client.ObjectKeyFromObject(o)))
+	name := fmt.Sprintf("%s %s", gvk.Kind, deploy.Title(client.ObjectKeyFromObject(o)))
 	if workv1alpha2.ReservedNamespace(o.GetNamespace()) {
 		return fmt.Errorf("apply %s: namespace %s is the system's, nothing in it is sent to clusters: use another one",
 			name, o.GetNamespace())
@@ -176,7 +146,7 @@ func (a *apply) object(ctx context.Context, h *hub, o *unstructured.Unstructured
 		fmt.Fprintf(out, "%s %s\n", name, done)
 		return nil
 	}
-	what := fmt.Sprintf("%s %s", policy.GetKind(), title(client.ObjectKeyFromObject(policy)))
+	what := fmt.Sprintf("%s %s", policy.GetKind(), deploy.Title(client.ObjectKeyFromObject(policy)))
 	if err := h.mayWrite(ctx, policy, what); err != nil {
 		return fmt.Errorf("send %s: %w", name, err)
 	}
@@ -188,7 +158,7 @@ func (a *apply) object(ctx context.Context, h *hub, o *unstructured.Unstructured
 	return nil
 }
 
-// staysAtHub are the API groups whose objects say something to the hub itself.
+// staysAtHub are the API groups of the hub itself.
 var staysAtHub = []string{"policy.karmada.io", "work.karmada.io", "cluster.karmada.io", "config.karmada.io", "apps.karmada.io",
 	"autoscaling.karmada.io", "networking.karmada.io", "pelago.io", "submariner.io"}
 
@@ -208,9 +178,9 @@ func policyFor(o *unstructured.Unstructured, clusters []string) *unstructured.Un
 	}
 	affinity := map[string]any{}
 	if len(clusters) > 0 {
-		var list []any
-		for _, c := range clusters {
-			list = append(list, c)
+		list := make([]any, len(clusters))
+		for i, c := range clusters {
+			list[i] = c
 		}
 		affinity["clusterNames"] = list
 	}
@@ -223,8 +193,8 @@ func policyFor(o *unstructured.Unstructured, clusters []string) *unstructured.Un
 	return policy
 }
 
-// mayWrite refuses to change a policy of that name that somebody else has made.
-func (h *hub) mayWrite(ctx context.Context, policy *unstructured.Unstructured, what string) error {
+// mayWrite refuses to change a policy of that name that apply has not created.
+func (h *cluster) mayWrite(ctx context.Context, policy *unstructured.Unstructured, what string) error {
 	there := &metav1.PartialObjectMetadata{}
 	there.SetGroupVersionKind(policy.GroupVersionKind())
 	err := h.client.Get(ctx, client.ObjectKeyFromObject(policy), there)
@@ -240,8 +210,8 @@ func (h *hub) mayWrite(ctx context.Context, policy *unstructured.Unstructured, w
 	return nil
 }
 
-// apply says whether it created, changed or found the object as it is to be.
-func (h *hub) apply(ctx context.Context, o *unstructured.Unstructured, force bool) (string, error) {
+// apply returns whether the object is created, configured or unchanged.
+func (h *cluster) apply(ctx context.Context, o *unstructured.Unstructured, force bool) (string, error) {
 	before := &unstructured.Unstructured{}
 	before.SetGroupVersionKind(o.GroupVersionKind())
 	missing := h.client.Get(ctx, client.ObjectKeyFromObject(o), before)

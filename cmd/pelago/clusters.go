@@ -3,16 +3,20 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
@@ -38,73 +42,58 @@ func acceptCommand() *cobra.Command {
 	var flags hubFlags
 	var p place
 	var labels map[string]string
-	cmd := &cobra.Command{
+	cmd := flags.command(&cobra.Command{
 		Use:   "accept CLUSTER",
-		Short: "Let workloads come to a cluster",
+		Short: "Accept a cluster for workloads",
 		Long: `accept removes the taint ` + clusterv1alpha1.TaintUnapproved + ` from a cluster and sets the labels and
 the place by which policies select it. Run it again to change those.`,
 		Example: "  pelago clusters accept c1 --label env=prod --region eu",
-		Args:    cobra.ExactArgs(1), ValidArgsFunction: flags.completeCluster,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkLabels(labels); err != nil {
-				return err
+		Args:    cobra.ExactArgs(1),
+		PreRunE: func(*cobra.Command, []string) error { return checkLabels(labels) },
+	}, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
+		_, err := h.change(ctx, args[0], func(c *clusterv1alpha1.Cluster) error {
+			c.Spec.Taints = slices.DeleteFunc(c.Spec.Taints, func(t clusterv1alpha1.Taint) bool { return t.Key == unapprovedTaint.Key })
+			if c.Labels == nil {
+				c.Labels = map[string]string{}
 			}
-			h, err := flags.open()
-			if err != nil {
-				return err
-			}
-			if _, err := h.change(cmd.Context(), args[0], func(c *clusterv1alpha1.Cluster) error {
-				c.Spec.Taints = slices.DeleteFunc(c.Spec.Taints, func(t clusterv1alpha1.Taint) bool { return t.Key == unapprovedTaint.Key })
-				if c.Labels == nil {
-					c.Labels = map[string]string{}
-				}
-				maps.Copy(c.Labels, labels)
-				p.apply(&c.Spec)
-				return nil
-			}); err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "Cluster %s is accepted\n", args[0])
+			maps.Copy(c.Labels, labels)
+			p.apply(&c.Spec)
 			return nil
-		},
-	}
+		})
+		if err == nil {
+			fmt.Fprintf(out, "Cluster %s is accepted\n", args[0])
+		}
+		return err
+	})
 	f := cmd.Flags()
-	flags.add(cmd)
 	f.StringToStringVar(&labels, "label", nil, "label by which policies select the cluster; may be repeated")
-	f.StringVar(&p.provider, "provider", "", "provider of the cluster, by which workloads are spread")
-	f.StringVar(&p.region, "region", "", "region of the cluster, by which workloads are spread")
-	f.StringSliceVar(&p.zones, "zone", nil, "zone of the cluster, by which workloads are spread; may be repeated")
+	f.StringVar(&p.provider, "provider", "", "provider of the cluster, for spread constraints")
+	f.StringVar(&p.region, "region", "", "region of the cluster, for spread constraints")
+	f.StringSliceVar(&p.zones, "zone", nil, "zone of the cluster, for spread constraints; may be repeated")
 	return cmd
 }
 
 func rejectCommand() *cobra.Command {
 	var flags hubFlags
-	cmd := &cobra.Command{
+	return flags.command(&cobra.Command{
 		Use:   "reject CLUSTER",
 		Short: "Keep workloads away from a cluster, whatever its policies tolerate",
-		Long: `reject puts the taint ` + clusterv1alpha1.TaintUnapproved + `:NoSchedule on a cluster: nothing new is sent
+		Long: `reject adds the taint ` + clusterv1alpha1.TaintUnapproved + `:NoSchedule to a cluster: nothing new is sent
 there. What was sent stays; pelago unjoin removes it with the cluster.`,
 		Example: "  pelago clusters reject c1",
-		Args:    cobra.ExactArgs(1), ValidArgsFunction: flags.completeCluster,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			h, err := flags.open()
-			if err != nil {
-				return err
+		Args:    cobra.ExactArgs(1),
+	}, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
+		_, err := h.change(ctx, args[0], func(c *clusterv1alpha1.Cluster) error {
+			if c.Accepted() {
+				c.Spec.Taints = append(c.Spec.Taints, unapprovedTaint)
 			}
-			if _, err := h.change(cmd.Context(), args[0], func(c *clusterv1alpha1.Cluster) error {
-				if c.Accepted() {
-					c.Spec.Taints = append(c.Spec.Taints, unapprovedTaint)
-				}
-				return nil
-			}); err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "Cluster %s is rejected\n", args[0])
 			return nil
-		},
-	}
-	flags.add(cmd)
-	return cmd
+		})
+		if err == nil {
+			fmt.Fprintf(out, "Cluster %s is rejected\n", args[0])
+		}
+		return err
+	})
 }
 
 func checkLabels(labels map[string]string) error {
@@ -116,8 +105,8 @@ func checkLabels(labels map[string]string) error {
 	return nil
 }
 
-// change writes a change of a Cluster; changed reports whether there was one.
-func (h *hub) change(ctx context.Context, name string, edit func(*clusterv1alpha1.Cluster) error) (changed bool, err error) {
+// change edits a Cluster; changed reports whether the edit made a difference.
+func (h *cluster) change(ctx context.Context, name string, edit func(*clusterv1alpha1.Cluster) error) (changed bool, err error) {
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		cluster := &clusterv1alpha1.Cluster{}
 		if err := h.client.Get(ctx, client.ObjectKey{Name: name}, cluster); err != nil {
@@ -143,4 +132,143 @@ func (h *hub) change(ctx context.Context, name string, edit func(*clusterv1alpha
 		return false, fmt.Errorf("change Cluster %s: %w", name, err)
 	}
 	return changed, nil
+}
+
+// taintChange adds a taint, or removes those of a key (and effect, if there is one).
+type taintChange struct {
+	taint  clusterv1alpha1.Taint
+	remove bool
+}
+
+var cordonTaint = clusterv1alpha1.Taint{Key: clusterv1alpha1.TaintUnschedulable, Effect: corev1.TaintEffectNoSchedule}
+
+func cordonCommand() *cobra.Command {
+	return cordoning(&cobra.Command{
+		Use:   "cordon CLUSTER",
+		Short: "Mark a cluster as unschedulable",
+		Long: `cordon adds the taint ` + clusterv1alpha1.TaintUnschedulable + `:NoSchedule to a cluster: what runs
+there stays, nothing new is sent there unless its policy tolerates the taint.`,
+		Example: "  pelago cordon m1",
+	}, taintChange{taint: cordonTaint}, "cordoned")
+}
+
+func uncordonCommand() *cobra.Command {
+	return cordoning(&cobra.Command{
+		Use:     "uncordon CLUSTER",
+		Short:   "Mark a cluster as schedulable",
+		Long:    "uncordon removes the taint of cordon from a cluster.",
+		Example: "  pelago uncordon m1",
+	}, taintChange{taint: cordonTaint, remove: true}, "uncordoned")
+}
+
+func cordoning(cmd *cobra.Command, change taintChange, done string) *cobra.Command {
+	var flags hubFlags
+	cmd.Args = cobra.ExactArgs(1)
+	return flags.command(cmd, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
+		return h.taint(ctx, args[0], []taintChange{change}, false, done, out)
+	})
+}
+
+func taintCommand() *cobra.Command {
+	var flags hubFlags
+	var overwrite bool
+	var changes []taintChange
+	parent := &cobra.Command{Use: "taint", Short: "Change the taints of clusters", Args: cobra.NoArgs}
+	cmd := flags.command(&cobra.Command{
+		Use:     "clusters NAME KEY=VALUE:EFFECT ... | KEY:EFFECT- ... | KEY- ...",
+		Aliases: []string{"cluster"},
+		Short:   "Add or remove taints of a cluster",
+		Long: `taint clusters adds taints to a cluster, or removes those that end with "-". Effects are NoSchedule
+(nothing new is sent there) and NoExecute (what runs there is evicted as well).`,
+		Example: `  pelago taint clusters m1 maintenance=true:NoSchedule
+  pelago taint clusters m1 maintenance=false:NoSchedule --overwrite
+  pelago taint clusters m1 maintenance:NoSchedule-`,
+		Args: cobra.MinimumNArgs(2),
+		PreRunE: func(_ *cobra.Command, args []string) (err error) {
+			changes, err = parseTaints(args[1:])
+			return err
+		},
+	}, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
+		return h.taint(ctx, args[0], changes, overwrite, "tainted as requested", out)
+	})
+	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "change the value of an existing taint")
+	parent.AddCommand(cmd)
+	return parent
+}
+
+// parseTaints reads kubectl's form.
+func parseTaints(args []string) ([]taintChange, error) {
+	var out []taintChange
+	seen := map[clusterv1alpha1.Taint]bool{}
+	for _, arg := range args {
+		text, remove := strings.CutSuffix(arg, "-")
+		pair, effect, hasEffect := strings.Cut(text, ":")
+		key, value, _ := strings.Cut(pair, "=")
+		if errs := validation.IsQualifiedName(key); len(errs) > 0 {
+			return nil, fmt.Errorf("taint %q: the key %q: %s", arg, key, strings.Join(errs, "; "))
+		}
+		if errs := validation.IsValidLabelValue(value); len(errs) > 0 {
+			return nil, fmt.Errorf("taint %q: the value %q: %s", arg, value, strings.Join(errs, "; "))
+		}
+		switch e := corev1.TaintEffect(effect); {
+		case remove && !hasEffect:
+		case e != corev1.TaintEffectNoSchedule && e != corev1.TaintEffectNoExecute:
+			return nil, fmt.Errorf("taint %q: write KEY=VALUE:EFFECT, the effect NoSchedule or NoExecute, with \"-\" at the end to remove it",
+				arg)
+		}
+		same := clusterv1alpha1.Taint{Key: key, Effect: corev1.TaintEffect(effect)}
+		if seen[same] {
+			return nil, fmt.Errorf("taint %q: %s is named twice", arg, text)
+		}
+		seen[same] = true
+		out = append(out, taintChange{clusterv1alpha1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)}, remove})
+	}
+	return out, nil
+}
+
+// tainted is the list with the changes; it is pure. Taints that evict workloads get the time.
+func tainted(
+	taints []clusterv1alpha1.Taint, changes []taintChange, overwrite bool, now metav1.Time,
+) ([]clusterv1alpha1.Taint, error) {
+	out := slices.Clone(taints)
+	for _, c := range changes {
+		if c.remove {
+			out = slices.DeleteFunc(out, func(t clusterv1alpha1.Taint) bool {
+				return t.Key == c.taint.Key && (c.taint.Effect == "" || t.Effect == c.taint.Effect)
+			})
+			continue
+		}
+		add := c.taint
+		if add.Effect == corev1.TaintEffectNoExecute {
+			add.TimeAdded = ptr.To(now)
+		}
+		i := slices.IndexFunc(out, func(t clusterv1alpha1.Taint) bool { return t.Key == add.Key && t.Effect == add.Effect })
+		switch {
+		case i < 0:
+			out = append(out, add)
+		case out[i].Value == add.Value:
+		case !overwrite:
+			return nil, fmt.Errorf("it has %s=%s:%s already: use --overwrite", add.Key, out[i].Value, add.Effect)
+		default:
+			out[i] = add
+		}
+	}
+	return out, nil
+}
+
+// taint writes the changes of a cluster's taints.
+func (h *cluster) taint(ctx context.Context, name string, changes []taintChange, overwrite bool, done string, out io.Writer) error {
+	changed, err := h.change(ctx, name, func(c *clusterv1alpha1.Cluster) (err error) {
+		c.Spec.Taints, err = tainted(c.Spec.Taints, changes, overwrite, metav1.NewTime(time.Now()))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	state := "is"
+	if !changed {
+		state, done = "was", done+" before"
+	}
+	fmt.Fprintf(out, "Cluster %s %s %s\n", name, state, done)
+	return nil
 }

@@ -102,7 +102,7 @@ func (c clusterset) join(args ...string) []string {
 
 func open(t *testing.T, cfg *rest.Config) client.Client {
 	t.Helper()
-	m, err := openMember(rest.CopyConfig(cfg))
+	m, err := openCluster(rest.CopyConfig(cfg))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,11 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Completion says nothing where it cannot ask: a shell has no place for errors.
+// noCompletion is the directive of all completions; errors complete nothing, since a shell cannot show them.
 const noCompletion = cobra.ShellCompDirectiveNoFileComp
 
 // completeCluster completes one name of a cluster.
@@ -43,11 +42,7 @@ func (f *hubFlags) clusterNames(cmd *cobra.Command) []string {
 	if err != nil {
 		return nil
 	}
-	var out []string
-	for i := range all {
-		out = append(out, all[i].Name)
-	}
-	return out
+	return names(all)
 }
 
 // completeObject completes a kind, then the name of an object of the hub.
@@ -59,7 +54,7 @@ func (f *hubFlags) completeObject(cmd *cobra.Command, args []string, _ string) (
 	if len(args) == 0 {
 		return h.kinds(), noCompletion
 	}
-	mapping, err := kind(h.mapper, args[0])
+	mapping, err := h.kind(args[0])
 	if err != nil {
 		return nil, noCompletion
 	}
@@ -79,16 +74,9 @@ func (f *hubFlags) completeObject(cmd *cobra.Command, args []string, _ string) (
 	return out, noCompletion
 }
 
-// kinds are the plural names of what can be listed; what has no group of Kubernetes' own is named with it.
-func (h *hub) kinds() []string {
-	d, err := discovery.NewDiscoveryClientForConfig(h.config)
-	if err != nil {
-		return nil
-	}
-	lists, err := d.ServerPreferredResources()
-	if err != nil && len(lists) == 0 { // some groups may be away
-		return nil
-	}
+// kinds are the plural names of all kinds that can be listed, with the group unless it is one of Kubernetes.
+func (h *cluster) kinds() []string {
+	lists, _ := h.typed.Discovery().ServerPreferredResources() // with an error, those of the available groups
 	var out []string
 	for _, list := range lists {
 		group, _, versioned := strings.Cut(list.GroupVersion, "/")

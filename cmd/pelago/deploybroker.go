@@ -20,9 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
@@ -95,7 +92,7 @@ domains once they join again.`,
 
 func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	p := newProgress(out)
-	cfg, hub, former, err := d.open(ctx)
+	hub, former, err := d.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -111,11 +108,10 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	if d.pskFrom != "" {
 		p.step("Using the pre-shared key of %s", d.pskFrom)
 	}
-	if err := deploy.HubBase(ctx, cfg, p.step); err != nil {
+	if err := deploy.HubBase(ctx, hub.client, p.step); err != nil {
 		return err
 	}
-	id, err := broker.HubID(ctx, hub)
-	if err != nil {
+	if set.HubID, err = broker.HubID(ctx, hub.client); err != nil {
 		return err
 	}
 	psk, err := d.psk()
@@ -123,18 +119,17 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	p.step("Writing the settings of the clusterset")
-	set.HubID = id
-	if set.Hub, err = broker.HubAddresses(ctx, hub, cmp.Or(d.brokerURL, cfg.Host)); err != nil {
+	if set.Hub, err = broker.HubAddresses(ctx, hub.client, cmp.Or(d.brokerURL, hub.config.Host)); err != nil {
 		return err
 	}
-	pskSecret, err := broker.Setup(ctx, hub, book, set, psk)
+	pskSecret, err := broker.Setup(ctx, hub.client, book, set, psk)
 	if err != nil {
 		return err
 	}
-	if err := deploy.Hub(ctx, cfg, p.step); err != nil {
+	if err := deploy.Hub(ctx, hub.client, p.step); err != nil {
 		return err
 	}
-	info, err := d.info(ctx, hub, cfg, pskSecret)
+	info, err := d.info(ctx, hub, pskSecret)
 	if err != nil {
 		return err
 	}
@@ -152,35 +147,31 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 
 // open opens the hub and sets the flags that were not given to those of an earlier run. former are the flags of that run, nil
 // if there was none.
-func (d *deployBroker) open(ctx context.Context) (cfg *rest.Config, hub client.Client, former map[string]string, err error) {
+func (d *deployBroker) open(ctx context.Context) (hub *cluster, former map[string]string, err error) {
 	_, _, invalid := d.check() // it may still be valid with what is kept
-	fail := func(err error) (*rest.Config, client.Client, map[string]string, error) {
-		return nil, nil, nil, cmp.Or(invalid, err)
+	if hub, err = d.access.open(); err == nil {
+		err = hub.requireHubVersion()
 	}
-	if cfg, err = d.access.config(); err != nil {
-		return fail(err)
+	var set broker.Clusterset
+	var book broker.Book
+	var ok bool
+	if err == nil {
+		set, book, ok, err = broker.Former(ctx, hub.client)
 	}
-	if err := requireVersion(cfg, "the hub", "1.31", "admission policies with functions of IP addresses"); err != nil {
-		return fail(err)
-	}
-	if hub, err = broker.NewClient(cfg); err != nil {
-		return fail(err)
-	}
-	set, book, ok, err := broker.Former(ctx, hub)
 	if err != nil {
-		return fail(err)
+		return nil, nil, cmp.Or(invalid, err)
 	}
 	if ok {
 		former = brokerFlags(set, book)
 		err = keepFlags(d.flags, former)
 	}
-	return cfg, hub, former, err
+	return hub, former, err
 }
 
 // check validates the flags and returns the settings and the empty book that they describe.
 func (d *deployBroker) check() (set broker.Clusterset, book broker.Book, err error) {
 	set = broker.Clusterset{Mode: d.mode, CustomDomains: d.customDomains, Components: d.components, BrokerURL: d.brokerURL, AutoAccept: d.autoAccept}
-	if d.mode != "submariner" && d.mode != "mcs" {
+	if d.mode != string(config.ModeSubmariner) && d.mode != string(config.ModeMCS) {
 		return set, book, fmt.Errorf("--mode %q: use submariner or mcs", d.mode)
 	}
 	for _, c := range d.components {
@@ -230,49 +221,26 @@ func (d *deployBroker) psk() ([]byte, error) {
 }
 
 // info issues a new credential and returns the content of the file.
-func (d *deployBroker) info(ctx context.Context, hub client.Client, cfg *rest.Config, psk *corev1.Secret) (broker.Info, error) {
-	ca, err := hubCA(ctx, hub, cfg)
+func (d *deployBroker) info(ctx context.Context, hub *cluster, psk *corev1.Secret) (broker.Info, error) {
+	ca := hub.config.CAData
+	if len(ca) == 0 {
+		var err error
+		if ca, err = deploy.PublishedCA(ctx, hub.client, deploy.BrokerNamespace); err != nil {
+			return broker.Info{}, err
+		}
+	}
+	token, err := broker.Credential(ctx, hub.client, ca)
 	if err != nil {
 		return broker.Info{}, err
-	}
-	token, err := broker.Credential(ctx, hub, ca)
-	if err != nil {
-		return broker.Info{}, err
-	}
-	brokerURL := d.brokerURL
-	if brokerURL == "" {
-		brokerURL = cfg.Host
 	}
 	return broker.Info{
-		BrokerURL:        brokerURL,
+		BrokerURL:        cmp.Or(d.brokerURL, hub.config.Host),
 		ClientToken:      token,
 		IPSecPSK:         &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: psk.Name, Namespace: psk.Namespace}, Data: psk.Data},
 		ServiceDiscovery: slices.Contains(d.components, componentServiceDiscovery),
 		Components:       d.components,
 		CustomDomains:    d.customDomains,
 	}, nil
-}
-
-// hubCA is the bundle that the hub's certificate is checked against: the kubeconfig's, else the one that the hub
-// publishes.
-func hubCA(ctx context.Context, hub client.Client, cfg *rest.Config) ([]byte, error) {
-	if len(cfg.CAData) > 0 {
-		return cfg.CAData, nil
-	}
-	if cfg.CAFile != "" {
-		return os.ReadFile(cfg.CAFile)
-	}
-	cm := &corev1.ConfigMap{}
-	key := client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "kube-root-ca.crt"}
-	var last error
-	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
-		last = hub.Get(ctx, key, cm)
-		return last == nil, nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("find the hub's CA: the kubeconfig has none, and ConfigMap %s: %w: use a kubeconfig with certificate-authority-data", key, errors.Join(last, err))
-	}
-	return []byte(cm.Data["ca.crt"]), nil
 }
 
 // readInfo reads a broker-info.subm.
@@ -289,13 +257,19 @@ func readInfo(file string) (broker.Info, error) {
 	return info, nil
 }
 
-// writeInfo writes the file, readable by its owner alone. It returns the new name of an earlier file.
+// writeInfo writes the file and returns the new name of an earlier one.
 func writeInfo(file string, info broker.Info) (kept string, err error) {
 	content, err := info.Encode()
 	if err != nil {
 		return "", err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".broker-info-") // mode 0600
+	return writeSecretFile(file, content, file+"."+time.Now().UTC().Format("2006-01-02T15_04_05.000Z"))
+}
+
+// writeSecretFile replaces a file by one that its owner alone can read. An existing one is renamed to keep, unless that is empty;
+// kept is its new name.
+func writeSecretFile(file string, content []byte, keep string) (kept string, err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-") // mode 0600
 	if err != nil {
 		return "", fmt.Errorf("write %s: %w", file, err)
 	}
@@ -304,13 +278,13 @@ func writeInfo(file string, info broker.Info) (kept string, err error) {
 	if err = errors.Join(err, tmp.Close()); err != nil {
 		return "", fmt.Errorf("write %s: %w", file, err)
 	}
-	if _, err := os.Lstat(file); err == nil {
-		kept = file + "." + time.Now().UTC().Format("2006-01-02T15_04_05.000Z")
-		if err := os.Rename(file, kept); err != nil {
+	if keep != "" {
+		switch err := os.Rename(file, keep); {
+		case err == nil:
+			kept = keep
+		case !errors.Is(err, fs.ErrNotExist):
 			return "", fmt.Errorf("keep the former %s: %w", file, err)
 		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("write %s: %w", file, err)
 	}
 	if err := os.Rename(tmp.Name(), file); err != nil {
 		return "", fmt.Errorf("write %s: %w", file, err)

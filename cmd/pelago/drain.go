@@ -21,16 +21,16 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 )
 
-// quiet is the time without a packet after which a gateway counts as drained.
+// quiet is the time without a forwarded packet after which a gateway counts as drained.
 const quiet = 2 * time.Second
 
 func gatewayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gateway",
-		Short: "Take gateways out of service and back, and change their keys",
+		Short: "Drain gateways, return them to service, and rotate their keys",
 		Long: `All nodes with the label ` + submarinerv1.LabelGateway + `=true are gateways, and all are
-used at once. Before a gateway's node is rebooted or removed, drain it: its flows
-move to the other gateways, and no packet is lost. A cordon (kubectl cordon, kubectl
+used at once. Drain a gateway before its node is rebooted or removed: its flows move
+to the other gateways without packet loss. A cordon (kubectl cordon, kubectl
 drain) does the same. A drained gateway leaves only once another serves.`,
 		Example: `  pelago gateway drain g1-n1 --context g1
   pelago gateway undrain g1-n1 --context g1
@@ -52,7 +52,7 @@ func drainCommand() *cobra.Command {
 	var d drain
 	cmd := &cobra.Command{
 		Use:   "drain NODE",
-		Short: "Move all flows from a gateway to the others, and wait until no packet passes it",
+		Short: "Move all flows of a gateway to the others, and wait until it forwards no packet",
 		Example: `  pelago gateway drain g1-n1 --context g1
   pelago gateway drain g1-n1 --context g1 --timeout 5m && kubectl --context g1 drain g1-n1 --ignore-daemonsets`,
 		Args:              cobra.ExactArgs(1),
@@ -62,8 +62,8 @@ func drainCommand() *cobra.Command {
 		},
 	}
 	d.access.addFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&d.force, "force", false, "also if no other gateway serves; the gateway stays in use until another does")
-	cmd.Flags().DurationVar(&d.timeout, "timeout", 2*time.Minute, "how long to wait until no packet passes the gateway; 0: do not wait")
+	cmd.Flags().BoolVar(&d.force, "force", false, "drain even if no other gateway is ready; the last one stays in use until another is ready")
+	cmd.Flags().DurationVar(&d.timeout, "timeout", 2*time.Minute, "how long to wait until the gateway forwards no packet; 0: do not wait")
 	return cmd
 }
 
@@ -71,7 +71,7 @@ func undrainCommand() *cobra.Command {
 	var d drain
 	cmd := &cobra.Command{
 		Use:               "undrain NODE",
-		Short:             "Take a drained gateway into service again",
+		Short:             "Return a drained gateway to service",
 		Example:           `  pelago gateway undrain g1-n1 --context g1`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: gatewayNames(&d.access),
@@ -80,7 +80,7 @@ func undrainCommand() *cobra.Command {
 		},
 	}
 	d.access.addFlags(cmd.Flags())
-	cmd.Flags().DurationVar(&d.timeout, "timeout", time.Minute, "how long to wait until the gateway is used; 0: do not wait")
+	cmd.Flags().DurationVar(&d.timeout, "timeout", time.Minute, "how long to wait until the gateway serves; 0: do not wait")
 	return cmd
 }
 
@@ -112,18 +112,18 @@ func (d *drain) drain(ctx context.Context, out io.Writer, name string) error {
 			"check `pelago show gateways` and that pelago-node runs on %s", name, err, name)
 	}
 	p.step("Its flows move to %s", strings.Join(others, ", "))
-	if err := d.awaitQuiet(ctx, m, name, p); err != nil {
+	if err := d.awaitQuiet(ctx, name, p); err != nil {
 		return err
 	}
-	p.step("Gateway %s is drained; take it back with `pelago gateway undrain %s`", name, name)
+	p.step("Gateway %s is drained; return it to service with `pelago gateway undrain %s`", name, name)
 	if by, drained := topology.Drained(node); drained && by != pelagov1alpha1.AnnotationDrained {
-		p.step("It is cordoned as well, which keeps it out of service by itself")
+		p.step("Its node is cordoned, which also keeps it out of service")
 	}
 	return nil
 }
 
-// awaitQuiet waits until no packet has passed the gateway for a while.
-func (d *drain) awaitQuiet(ctx context.Context, m *member, name string, p *progress) error {
+// awaitQuiet waits until the gateway has forwarded no packet for a while.
+func (d *drain) awaitQuiet(ctx context.Context, name string, p *progress) error {
 	o := natOptions{access: d.access, nodes: []string{name}}
 	var last uint64
 	since := time.Now()
@@ -143,12 +143,11 @@ func (d *drain) awaitQuiet(ctx context.Context, m *member, name string, p *progr
 		}
 		return time.Since(since) >= quiet, nil
 	})
-	if err == nil {
-		p.step("No packet has passed it for %s", quiet)
-		return nil
-	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("packets still pass gateway %s after %s: look at `pelago show connections` whether the other gateways are connected", name, d.timeout)
+		return fmt.Errorf("gateway %s still forwards packets after %s: check with `pelago show connections` whether the other gateways are connected", name, d.timeout)
+	}
+	if err == nil {
+		p.step("It has forwarded no packet for %s", quiet)
 	}
 	return err
 }
@@ -159,7 +158,7 @@ func (d *drain) undrain(ctx context.Context, out io.Writer, name string) error {
 		return err
 	}
 	p := newProgress(out)
-	p.step("Taking gateway %s into service", name)
+	p.step("Returning gateway %s to service", name)
 	if err := annotate(ctx, m.typed, node.Name, pelagov1alpha1.AnnotationDrained, "null"); err != nil {
 		return err
 	}
@@ -173,14 +172,14 @@ func (d *drain) undrain(ctx context.Context, out io.Writer, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	if err := d.await(ctx, m, name, func(n *pelagov1alpha1.NodeIndex) bool { return n.Status.Serving }); err != nil {
-		return fmt.Errorf("wait until gateway %s is used: %w", name, err)
+		return fmt.Errorf("wait until gateway %s is in service: %w", name, err)
 	}
-	p.step("Gateway %s is used", name)
+	p.step("Gateway %s is in service", name)
 	return nil
 }
 
 // await polls the NodeIndex of a node until it matches wanted.
-func (d *drain) await(ctx context.Context, m *member, node string, wanted func(*pelagov1alpha1.NodeIndex) bool) error {
+func (d *drain) await(ctx context.Context, m *cluster, node string, wanted func(*pelagov1alpha1.NodeIndex) bool) error {
 	return wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		n, err := m.nodeIndex(ctx, node)
 		if err != nil {
@@ -191,8 +190,8 @@ func (d *drain) await(ctx context.Context, m *member, node string, wanted func(*
 }
 
 // gateway opens the cluster and returns the node, which must be a gateway.
-func (d *drain) gateway(ctx context.Context, name string) (*member, *corev1.Node, error) {
-	m, err := d.access.member()
+func (d *drain) gateway(ctx context.Context, name string) (*cluster, *corev1.Node, error) {
+	m, err := d.access.open()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -201,7 +200,7 @@ func (d *drain) gateway(ctx context.Context, name string) (*member, *corev1.Node
 }
 
 // gatewayNode returns a node, which must be a gateway.
-func (m *member) gatewayNode(ctx context.Context, name string) (*corev1.Node, error) {
+func (m *cluster) gatewayNode(ctx context.Context, name string) (*corev1.Node, error) {
 	node, err := m.typed.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("get node %s: %w", name, err)
@@ -213,7 +212,7 @@ func (m *member) gatewayNode(ctx context.Context, name string) (*corev1.Node, er
 }
 
 // othersInService are the other gateways that serve and are not drained, sorted.
-func (d *drain) othersInService(ctx context.Context, m *member, except string) ([]string, error) {
+func (d *drain) othersInService(ctx context.Context, m *cluster, except string) ([]string, error) {
 	nodes, err := m.gatewayNodes(ctx)
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -9,16 +10,22 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/util/duration"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/deploy"
 )
 
 func explainCommand() *cobra.Command {
 	return aboutCommand(&cobra.Command{
 		Use:   "explain KIND NAME",
-		Short: "Say why a workload runs in these clusters and not in others",
-		Long: `explain says which policy has claimed an object of the hub and why the others have not, which
-clusters were chosen and why the others were not, which overrides there are for each cluster,
-and what has become of the object there.`,
+		Short: "Explain why a workload runs in these clusters and not in others",
+		Long: `explain shows which policy has claimed an object of the hub and why the others have not, which
+clusters were chosen and why the others were not, which overrides apply to each cluster, and the
+state of the object there.`,
 		Example: `  pelago explain deployment nginx
   pelago explain deploy/nginx -n shop -o json`,
 	}, func(f *subject) any { return f.explain() }, func(w io.Writer, f *subject, wide bool, now time.Time) error {
@@ -57,13 +64,9 @@ func aboutCommand(
 	return cmd
 }
 
-// printExplanation writes it for people.
+// printExplanation writes it as text.
 func printExplanation(w io.Writer, e explanation, wide bool, now time.Time) error {
-	name := e.Name
-	if e.Namespace != "" {
-		name = e.Namespace + "/" + e.Name
-	}
-	fmt.Fprintf(w, "%s %s\n\n", e.Kind, name)
+	fmt.Fprintf(w, "%s %s\n\n", e.Kind, deploy.Title(client.ObjectKey{Namespace: e.Namespace, Name: e.Name}))
 	if e.Policy != nil {
 		fmt.Fprintf(w, "Policy:    %s, priority %d, selects %s\n", e.Policy.title(), e.Policy.Priority, e.Policy.Selects)
 	} else {
@@ -92,7 +95,8 @@ func printExplanation(w io.Writer, e explanation, wide bool, now time.Time) erro
 		fmt.Fprintf(w, "Problem:   %s\n", e.Problem)
 	}
 	fmt.Fprintln(w)
-	if err := clusterTable(e.Clusters).print(w, wide); err != nil {
+	t := clusterTable(e.Clusters)
+	if err := t.print(w, wide); err != nil {
 		return err
 	}
 	for _, c := range e.Clusters {
@@ -128,5 +132,99 @@ func clusterTable(clusters []explainedCluster) table {
 	return t
 }
 
-// age is how long ago something was, as kubectl says it.
-func age(then, now time.Time) string { return duration.HumanDuration(now.Sub(then)) }
+// recentEvents bounds the Events of a description.
+const recentEvents = 10
+
+// description is the form of describe in -o json and -o yaml.
+type description struct {
+	explanation `json:",inline"`
+	Generation  int64                               `json:"generation"`
+	Status      any                                 `json:"status,omitempty"`
+	Conditions  []metav1.Condition                  `json:"conditions,omitempty"`
+	Reports     []workv1alpha2.AggregatedStatusItem `json:"aggregatedStatus,omitempty"`
+	Events      []describedEvent                    `json:"events,omitempty"`
+}
+
+type describedEvent struct {
+	Time    metav1.Time `json:"time"`
+	Object  string      `json:"object"`
+	Type    string      `json:"type"`
+	Reason  string      `json:"reason"`
+	Message string      `json:"message"`
+}
+
+func describeCommand() *cobra.Command {
+	return aboutCommand(&cobra.Command{
+		Use:   "describe KIND NAME",
+		Short: "Show the policy, binding, Works, status and events of a workload",
+		Long: `describe shows an object of the hub with the policy that has claimed it, its binding and the
+decision, its Works, what each cluster reports, and the latest events.`,
+		Example: `  pelago describe deployment nginx
+  pelago describe deploy/nginx -n shop -o yaml`,
+	}, func(f *subject) any { return f.describe() }, func(w io.Writer, f *subject, wide bool, now time.Time) error {
+		return printDescription(w, f.describe(), wide, now)
+	})
+}
+
+// describe makes the description; it is pure.
+func (f *subject) describe() description {
+	d := description{explanation: f.explain(), Generation: f.template.GetGeneration()}
+	if status, ok, err := unstructured.NestedFieldNoCopy(f.template.Object, "status"); ok && err == nil {
+		d.Status = status
+	}
+	if f.binding != nil {
+		d.Conditions, d.Reports = f.binding.status.Conditions, f.binding.status.AggregatedStatus
+	}
+	events := f.events[max(0, len(f.events)-recentEvents):]
+	for _, e := range events {
+		d.Events = append(d.Events, describedEvent{when(e), e.InvolvedObject.Kind, e.Type, e.Reason, e.Message})
+	}
+	return d
+}
+
+// printDescription writes it as text.
+func printDescription(w io.Writer, d description, wide bool, now time.Time) error {
+	if err := printExplanation(w, d.explanation, true, now); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "\nGeneration %d", d.Generation)
+	if status, ok := d.Status.(map[string]any); ok && len(status) > 0 {
+		text, err := json.Marshal(status)
+		if err != nil {
+			return fmt.Errorf("print the status: %w", err)
+		}
+		fmt.Fprintf(w, ", status %s", text)
+	}
+	fmt.Fprint(w, "\n\nConditions of the binding:\n")
+	t := table{header: []string{"TYPE", "STATUS", "REASON", "AGE", "MESSAGE"}, empty: "none"}
+	for _, c := range d.Conditions {
+		t.add(c.Type, string(c.Status), c.Reason, age(c.LastTransitionTime.Time, now),
+			cmp.Or(c.Message, "-"))
+	}
+	if err := t.print(w, wide); err != nil {
+		return err
+	}
+	fmt.Fprintln(w, "Reported by clusters:")
+	t = table{header: []string{"CLUSTER", "APPLIED", "HEALTH", "STATUS"}, empty: "nothing"}
+	for _, r := range d.Reports {
+		t.add(r.ClusterName, yesNo(r.Applied), string(r.Health), reported(r))
+	}
+	if err := t.print(w, wide); err != nil {
+		return err
+	}
+	fmt.Fprintln(w, "Events:")
+	t = table{header: []string{"AGE", "OBJECT", "TYPE", "REASON", "MESSAGE"}, empty: "none"}
+	for _, e := range d.Events {
+		t.add(age(e.Time.Time, now), e.Object, cmp.Or(e.Type, corev1.EventTypeNormal), e.Reason,
+			strings.ReplaceAll(e.Message, "\n", " "))
+	}
+	return t.print(w, wide)
+}
+
+// reported is the status of a cluster, "-" if there is none.
+func reported(item workv1alpha2.AggregatedStatusItem) string {
+	if item.Status == nil {
+		return "-"
+	}
+	return string(item.Status.Raw)
+}

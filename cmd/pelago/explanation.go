@@ -9,15 +9,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/policy"
+	"github.com/pelago-net/pelago/deploy"
 )
 
-// explanation says why a template is where it is. It is what -o json and -o yaml print.
+// explanation is the reason of a template's clusters, and its form in -o json and -o yaml.
 type explanation struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
@@ -239,4 +241,106 @@ func withRemedy(message, cluster string) string {
 		}
 	}
 	return message
+}
+
+// explainedPolicy is a policy that selects the template.
+type explainedPolicy struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	Priority  int32  `json:"priority"`
+	// Selects says how: by name, by labels, all of the kind.
+	Selects string `json:"selects"`
+	// Why it is not the one.
+	Why string `json:"why,omitempty"`
+
+	precision policy.Precision
+	claims    bool
+	unusable  string
+}
+
+func (p explainedPolicy) title() string {
+	return p.Kind + " " + deploy.Title(client.ObjectKey{Namespace: p.Namespace, Name: p.Name})
+}
+
+// explainPolicies returns the policy that has claimed the template, and the others that select it, in the order in which they
+// would be tried.
+func (f *subject) explainPolicies() (claimed *explainedPolicy, others []explainedPolicy) {
+	var all []explainedPolicy
+	add := func(
+		kind string, m *metav1.ObjectMeta, spec policyv1alpha1.PropagationSpec, status policyv1alpha1.PolicyStatus, label string,
+	) {
+		p := explainedPolicy{Kind: kind, Namespace: m.Namespace, Name: m.Name, Priority: spec.Priority}
+		id := m.Labels[label]
+		p.claims = id != "" && f.template.GetLabels()[label] == id
+		var err error
+		if p.precision, err = policy.Match(spec.Defaulted(m.Namespace).ResourceSelectors, m.Namespace, f.template); err != nil {
+			p.unusable = err.Error()
+		}
+		p.Selects = howSelected[p.precision]
+		switch accepted := meta.FindStatusCondition(status.Conditions, policyv1alpha1.ConditionAccepted); {
+		case m.DeletionTimestamp != nil:
+			p.unusable = "it is being deleted"
+		case accepted != nil && accepted.Status == metav1.ConditionFalse:
+			p.unusable = "it is not valid: " + accepted.Message
+		}
+		if p.claims || p.precision != policy.NoMatch || p.unusable != "" && err != nil {
+			all = append(all, p)
+		}
+	}
+	for i := range f.policies {
+		p := &f.policies[i]
+		add("PropagationPolicy", &p.ObjectMeta, p.Spec, p.Status, policyv1alpha1.LabelPropagationPolicyID)
+	}
+	for i := range f.clusterPolicies {
+		p := &f.clusterPolicies[i]
+		add("ClusterPropagationPolicy", &p.ObjectMeta, p.Spec, p.Status, policyv1alpha1.LabelClusterPropagationPolicyID)
+	}
+	slices.SortStableFunc(all, before)
+	for i := range all {
+		if all[i].claims && claimed == nil {
+			claimed = &all[i]
+		}
+	}
+	for i := range all {
+		if claimed == &all[i] {
+			continue
+		}
+		all[i].Why = lost(&all[i], claimed)
+		others = append(others, all[i])
+	}
+	return claimed, others
+}
+
+// howSelected are the words for a precision.
+var howSelected = map[policy.Precision]string{
+	policy.Name: "by name", policy.Labels: "by its labels", policy.Kind: "all of its kind", policy.NoMatch: "not any more",
+}
+
+// before orders policies as a template without one tries them.
+func before(a, b explainedPolicy) int {
+	return cmp.Or(
+		strings.Compare(b.Kind, a.Kind), // PropagationPolicy goes before ClusterPropagationPolicy
+		cmp.Compare(b.Priority, a.Priority),
+		cmp.Compare(b.precision, a.precision),
+		strings.Compare(a.Name, b.Name))
+}
+
+// lost says why a policy has not claimed the template.
+func lost(p, claimed *explainedPolicy) string {
+	switch {
+	case p.unusable != "":
+		return p.unusable
+	case claimed == nil:
+		return "nobody has claimed it yet"
+	case before(*p, *claimed) < 0:
+		return "it came later: a template keeps its policy unless a policy of higher priority says `preemption: Always`"
+	case p.Kind != claimed.Kind:
+		return "a policy of the namespace goes before it"
+	case p.Priority < claimed.Priority:
+		return fmt.Sprintf("its priority is lower than %d", claimed.Priority)
+	case p.precision < claimed.precision:
+		return "it selects less precisely"
+	}
+	return "its name comes later, all else is equal"
 }

@@ -15,17 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// serviceVerb are the flags of export and unexport.
-type serviceVerb struct {
-	access    access
-	namespace string
-}
-
 func exportCommand() *cobra.Command {
-	parent := &cobra.Command{Use: "export", Short: "Offer something to the other clusters", Args: cobra.NoArgs}
-	parent.AddCommand(serviceCommand("Offer a service to the other clusters",
+	parent := &cobra.Command{Use: "export", Short: "Export services to the other clusters", Args: cobra.NoArgs}
+	parent.AddCommand(serviceCommand("Export a service to the other clusters",
 		`export service creates a ServiceExport of the same name. The other clusters reach the
-service as NAME.NAMESPACE.svc.clusterset.local; what came of it stands in the
+service as NAME.NAMESPACE.svc.clusterset.local; the result is in the
 conditions of the ServiceExport.`,
 		`  pelago export service whereami-cs --namespace sample
   kubectl -n sample wait serviceexport/whereami-cs --for=condition=Ready`, exportService))
@@ -33,32 +27,23 @@ conditions of the ServiceExport.`,
 }
 
 func unexportCommand() *cobra.Command {
-	parent := &cobra.Command{Use: "unexport", Short: "Stop offering something to the other clusters", Args: cobra.NoArgs}
-	parent.AddCommand(serviceCommand("Stop offering a service to the other clusters",
+	parent := &cobra.Command{Use: "unexport", Short: "Stop exporting services to the other clusters", Args: cobra.NoArgs}
+	parent.AddCommand(serviceCommand("Stop exporting a service to the other clusters",
 		"unexport service deletes the ServiceExport of the same name; the service itself stays.",
 		"  pelago unexport service whereami-cs --namespace sample", unexportService))
 	return parent
 }
 
 func serviceCommand(short, long, example string, do func(context.Context, client.Client, client.ObjectKey, io.Writer) error) *cobra.Command {
-	var v serviceVerb
+	var v hubFlags
 	cmd := &cobra.Command{
 		Use: "service NAME", Short: short, Long: long, Example: example, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := v.access.config()
+			c, err := v.open()
 			if err != nil {
 				return err
 			}
-			m, err := openMember(cfg)
-			if err != nil {
-				return err
-			}
-			if v.namespace == "" {
-				if v.namespace, _, err = v.access.loader("").Namespace(); err != nil {
-					return fmt.Errorf("read the namespace of the kubeconfig: %w", err)
-				}
-			}
-			return do(cmd.Context(), m.client, client.ObjectKey{Namespace: v.namespace, Name: args[0]}, cmd.OutOrStdout())
+			return do(cmd.Context(), c.client, client.ObjectKey{Namespace: v.namespace, Name: args[0]}, cmd.OutOrStdout())
 		},
 	}
 	v.access.addFlags(cmd.Flags())
@@ -75,7 +60,7 @@ func exportService(ctx context.Context, c client.Client, key client.ObjectKey, o
 		return fmt.Errorf("get Service %s: %w", key, err)
 	}
 	if service.Spec.Type == corev1.ServiceTypeExternalName {
-		return fmt.Errorf("export Service %s: a Service of type ExternalName has no endpoints to offer (KEP-1645): export one with a selector", key)
+		return fmt.Errorf("export Service %s: a Service of type ExternalName has no endpoints to export (KEP-1645): export one with a selector", key)
 	}
 	export, err := serviceExport(c, key)
 	if err != nil {
@@ -115,7 +100,7 @@ func serviceExport(c client.Client, key client.ObjectKey) (*unstructured.Unstruc
 		return nil, errors.New("this cluster has no kind ServiceExport: join it first with `pelago join`")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for the kind ServiceExport: %w", err)
+		return nil, fmt.Errorf("find kind ServiceExport: %w", err)
 	}
 	export := &unstructured.Unstructured{}
 	export.SetGroupVersionKind(mapping.GroupVersionKind)

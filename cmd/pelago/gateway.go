@@ -32,7 +32,7 @@ func (j *join) chooseGateways(ctx context.Context, c kubernetes.Interface, answe
 	if len(j.gatewayNodes) > 0 {
 		for _, name := range j.gatewayNodes {
 			if !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Name == name }) {
-				return nil, fmt.Errorf("--gateway-node %q: the cluster has no such node; it has %s", name, strings.Join(names(nodes), ", "))
+				return nil, fmt.Errorf("--gateway-node %q: the cluster has no such node; it has %s", name, strings.Join(nodeNames(nodes), ", "))
 			}
 		}
 		return j.gatewayNodes, nil
@@ -64,15 +64,15 @@ func gatewayCandidates(nodes []corev1.Node) []string {
 		workers = slices.Clone(nodes)
 	}
 	slices.SortStableFunc(workers, func(a, b corev1.Node) int {
-		switch ra, rb := isReady(a), isReady(b); {
-		case ra == rb:
-			return strings.Compare(a.Name, b.Name)
-		case ra:
-			return -1
+		if ready := isReady(a); ready != isReady(b) {
+			if ready {
+				return -1
+			}
+			return 1
 		}
-		return 1
+		return strings.Compare(a.Name, b.Name)
 	})
-	return names(workers)
+	return nodeNames(workers)
 }
 
 func isReady(n corev1.Node) bool {
@@ -81,7 +81,7 @@ func isReady(n corev1.Node) bool {
 	})
 }
 
-func names(nodes []corev1.Node) []string {
+func nodeNames(nodes []corev1.Node) []string {
 	var out []string
 	for _, n := range nodes {
 		out = append(out, n.Name)

@@ -6,22 +6,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/deploy"
 )
 
 // Values of --operation-scope.
@@ -31,8 +34,8 @@ const (
 	scopeAll     = "all"
 )
 
-// membersAtOnce is how many members are asked at the same time.
-const membersAtOnce = 16
+// maxMembers bounds the number of members that are read at a time.
+const maxMembers = 16
 
 // get are the flags of get.
 type get struct {
@@ -43,17 +46,17 @@ type get struct {
 	selection
 }
 
-// selection is which objects are asked for.
+// selection selects objects.
 type selection struct {
 	kind          string
 	namespace     string // "" if allNamespaces
 	allNamespaces bool
 	name          string // "": all
-	// group and object kind are known once the hub has told.
+	// group and objectKind are those of manifests, from the discovery of the hub.
 	group, objectKind string
 }
 
-// selects says whether a manifest is asked for.
+// selects reports whether a manifest is selected.
 func (s selection) selects(o *unstructured.Unstructured) bool {
 	gvk := o.GroupVersionKind()
 	return gvk.Group == s.group && gvk.Kind == s.objectKind && (s.name == "" || s.name == o.GetName()) &&
@@ -65,12 +68,12 @@ func getCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get KIND [NAME]",
 		Short: "List objects of the hub and of the clusters",
-		Long: `get lists objects of the hub, of the clusters, or of both. The column CLUSTER says where an object
-is; ADOPTION is Y if the object came to the cluster from the hub, N if not.
+		Long: `get lists objects of the hub, of the clusters, or of both. The column CLUSTER is the cluster of an
+object; ADOPTION is Y if the object was propagated by the hub, N if not.
 
 Push members are reached as the hub reaches them: with their Secret, which you must be allowed to
-read. Pull members are reached through a context of the kubeconfig that --member-context names;
-without one, what their Works say is shown in a table of its own.
+read. Pull members are reached through the context of the kubeconfig in --member-context; without
+one, the status in their Works is shown in a table of its own.
 
 ` + "`get clusters`" + ` lists the clusters themselves.`,
 		Example: `  pelago get clusters -o wide
@@ -105,10 +108,10 @@ without one, what their Works say is shown in a table of its own.
 	return cmd
 }
 
-func (g *get) run(ctx context.Context, out, complaints io.Writer) error {
+func (g *get) run(ctx context.Context, out, errOut io.Writer) error {
 	switch g.scope {
 	case scopeHub, scopeMembers, scopeAll:
-	case "karmada": // what users of Karmada call it
+	case "karmada": // the value of Karmada's CLI
 		g.scope = scopeHub
 	default:
 		return fmt.Errorf("--operation-scope %q: use hub, members or all", g.scope)
@@ -131,11 +134,11 @@ func (g *get) run(ctx context.Context, out, complaints io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return g.print(found, out, complaints)
+	return g.print(found, out, errOut)
 }
 
 // clusters prints the clusters.
-func (g *get) clusters(ctx context.Context, h *hub, out io.Writer) error {
+func (g *get) clusters(ctx context.Context, h *cluster, out io.Writer) error {
 	all, err := h.clusters(ctx)
 	if err != nil {
 		return err
@@ -148,24 +151,24 @@ func (g *get) clusters(ctx context.Context, h *hub, out io.Writer) error {
 	return printTables(out, g.output, clusterListing(all, time.Now()))
 }
 
-// found is what the hub and the clusters have answered.
-type found struct {
-	listings []listing
-	works    []worksOf
-	errs     []error // of clusters
+// answer is the result of the hub or of one cluster.
+type answer struct {
+	listing
+	works *worksOf // of a cluster without access
+	err   error
 }
 
-// collect asks all of them, clusters at the same time.
-func (g *get) collect(ctx context.Context, h *hub) (*found, error) {
-	out := &found{}
+// collect reads the hub and the clusters, the latter concurrently. An error of one cluster is in its answer.
+func (g *get) collect(ctx context.Context, h *cluster) ([]answer, error) {
+	var hub []answer
 	if g.scope != scopeMembers {
-		l, err := list(ctx, h.config, "", g.selection)
+		l, err := h.list(ctx, "", g.selection)
 		if err != nil {
 			return nil, err
 		}
-		out.listings = append(out.listings, l)
+		hub = append(hub, answer{listing: l})
 		if g.scope == scopeHub {
-			return out, nil
+			return hub, nil
 		}
 	}
 	all, err := h.clusters(ctx)
@@ -175,171 +178,179 @@ func (g *get) collect(ctx context.Context, h *hub) (*found, error) {
 	if all, err = clustersNamed(all, g.named); err != nil {
 		return nil, err
 	}
-	answers := make([]listing, len(all))
-	var mu sync.Mutex // of the rest
-	works := map[string]worksOf{}
-	failed := map[string]error{}
-	group := errgroup.Group{}
-	group.SetLimit(membersAtOnce)
+	members := make([]answer, len(all))
+	var group errgroup.Group
+	group.SetLimit(maxMembers)
 	for i := range all {
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 			defer cancel()
-			l, err := g.member(ctx, h, &all[i])
-			var w worksOf
-			if errors.Is(err, errNoWay) {
-				w, err = g.reported(ctx, h, all[i].Name)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			answers[i] = l
-			if w.cluster != "" {
-				works[all[i].Name] = w
-			}
-			if err != nil {
-				failed[all[i].Name] = fmt.Errorf("cluster %s: %w", all[i].Name, err)
-			}
-			return nil // one cluster does not hide the others
+			members[i] = g.member(ctx, h, &all[i])
+			return nil
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	for i := range all {
-		if err := failed[all[i].Name]; err != nil {
-			out.errs = append(out.errs, err)
-			continue
+	if slices.ContainsFunc(members, func(a answer) bool { return a.works != nil }) {
+		mapping, err := h.kind(g.selection.kind)
+		if err != nil {
+			return nil, err
 		}
-		if w, ok := works[all[i].Name]; ok {
-			out.works = append(out.works, w)
-			continue
-		}
-		out.listings = append(out.listings, answers[i])
+		g.group, g.objectKind = mapping.GroupVersionKind.Group, mapping.GroupVersionKind.Kind
 	}
-	return out, g.learnKind(h, out)
+	return append(hub, members...), nil
 }
 
-// learnKind finds out what objects of the kind are called in manifests, if Works have to be looked through.
-func (g *get) learnKind(h *hub, f *found) error {
-	if len(f.works) == 0 {
-		return nil
-	}
-	mapping, err := kind(h.mapper, g.selection.kind)
-	if err != nil {
-		return err
-	}
-	g.group, g.objectKind = mapping.GroupVersionKind.Group, mapping.GroupVersionKind.Kind
-	return nil
-}
-
-func (g *get) member(ctx context.Context, h *hub, c *clusterv1alpha1.Cluster) (listing, error) {
+// member lists the objects of a cluster, or its Works if it is not reachable from the hub.
+func (g *get) member(ctx context.Context, h *cluster, c *clusterv1alpha1.Cluster) answer {
+	var l listing
 	cfg, err := h.memberConfig(ctx, c, &g.access, g.contexts)
-	if err != nil {
-		return listing{}, err
+	if errors.Is(err, errPullMember) {
+		var works workv1alpha1.WorkList
+		if err = h.client.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(c.Name))); err == nil {
+			return answer{works: &worksOf{c.Name, works.Items}}
+		}
+		err = fmt.Errorf("list its Works: %w", err)
 	}
-	return list(ctx, cfg, c.Name, g.selection)
+	var m *cluster
+	if err == nil {
+		m, err = openCluster(cfg)
+	}
+	if err == nil {
+		l, err = m.list(ctx, c.Name, g.selection)
+	}
+	if err != nil {
+		return answer{err: fmt.Errorf("cluster %s: %w", c.Name, err)}
+	}
+	return answer{listing: l}
 }
 
-func (g *get) reported(ctx context.Context, h *hub, cluster string) (worksOf, error) {
-	var works workv1alpha1.WorkList
-	if err := h.client.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(cluster))); err != nil {
-		return worksOf{}, fmt.Errorf("list its Works: %w", err)
-	}
-	return worksOf{cluster, works.Items}, nil
-}
-
-// list asks an API server for a table of objects, with the objects in it. A cluster that does not have the named object has none.
-func list(ctx context.Context, cfg *rest.Config, cluster string, s selection) (listing, error) {
-	mapper, err := openMapper(cfg)
+// list requests a table of objects, with the objects in it. A cluster without the named object returns an empty one.
+func (c *cluster) list(ctx context.Context, name string, s selection) (listing, error) {
+	out := listing{cluster: name}
+	mapping, err := c.kind(s.kind)
 	if err != nil {
-		return listing{}, err
+		return out, err
 	}
-	mapping, err := kind(mapper, s.kind)
-	if err != nil {
-		return listing{}, err
-	}
-	gv := mapping.GroupVersionKind.GroupVersion()
-	cfg = rest.CopyConfig(cfg)
-	cfg.GroupVersion, cfg.APIPath = &gv, "/apis"
-	if gv.Group == "" {
-		cfg.APIPath = "/api"
-	}
-	cfg.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
-	c, err := rest.RESTClientFor(cfg)
-	if err != nil {
-		return listing{}, fmt.Errorf("reach the API server at %s: %w", cfg.Host, err)
-	}
+	resource := mapping.Resource
 	namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace
 	if namespaced && s.name != "" && s.namespace == "" {
-		return listing{}, errors.New("a name needs a namespace: leave out --all-namespaces, or the name")
+		return out, errors.New("a name needs a namespace: leave out --all-namespaces, or the name")
 	}
-	request := c.Get().NamespaceIfScoped(s.namespace, namespaced && s.namespace != "").Resource(mapping.Resource.Resource).
-		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Param("includeObject", "Object")
+	path := []string{"/apis", resource.Group, resource.Version}
+	if resource.Group == "" {
+		path = []string{"/api", resource.Version}
+	}
+	request := c.typed.CoreV1().RESTClient().Get().AbsPath(path...).NamespaceIfScoped(s.namespace, namespaced && s.namespace != "").
+		Resource(resource.Resource).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Param("includeObject", "Object")
 	if s.name != "" {
 		request = request.Name(s.name)
 	}
-	out := listing{cluster: cluster}
 	raw, err := request.Do(ctx).Raw()
 	switch {
-	case cluster != "" && s.name != "" && apierrors.IsNotFound(err):
+	case name != "" && s.name != "" && apierrors.IsNotFound(err):
 		return out, nil
 	case apierrors.IsNotFound(err):
-		return out, fmt.Errorf("the hub has no %s %s: name one of `pelago get %s`, or another namespace with -n",
-			mapping.GroupVersionKind.Kind, title(client.ObjectKey{Namespace: s.namespace, Name: s.name}), mapping.Resource.Resource)
+		return out, notAtHub(mapping, client.ObjectKey{Namespace: s.namespace, Name: s.name})
 	case err != nil:
-		return out, fmt.Errorf("list %s: %w", mapping.Resource.Resource, err)
+		return out, fmt.Errorf("list %s: %w", resource.Resource, err)
 	}
 	if err := json.Unmarshal(raw, &out.table); err != nil {
-		return out, fmt.Errorf("read the list of %s: %w", mapping.Resource.Resource, err)
+		return out, fmt.Errorf("read the list of %s: %w", resource.Resource, err)
 	}
 	return out, nil
 }
 
-// print shows what was found, and what went wrong: that is an error if the user has named the clusters.
-func (g *get) print(f *found, out, complaints io.Writer) error {
-	objects, err := listings(f.listings, "No objects found.", g.allNamespaces)
-	if err != nil {
-		return err
-	}
-	tables := []table{objects}
-	if len(f.works) > 0 {
-		byWorks := workListing(f.works, g.selection)
-		byWorks.title = "Clusters without access, as their Works say (--member-context CLUSTER=CONTEXT gives access):"
-		tables = append(tables, byWorks)
-		if len(f.listings) == 0 {
-			tables = tables[1:]
+// notAtHub is the error for an object that the hub does not have.
+func notAtHub(mapping *meta.RESTMapping, key client.ObjectKey) error {
+	return fmt.Errorf("the hub has no %s %s: name one of `pelago get %s`, or another namespace with -n",
+		mapping.GroupVersionKind.Kind, deploy.Title(key), mapping.Resource.Resource)
+}
+
+// print prints the results. Failures of clusters are errors if the user has named the clusters, else warnings.
+func (g *get) print(found []answer, out, errOut io.Writer) error {
+	var objects []listing
+	var works []worksOf
+	var errs []error
+	for _, a := range found {
+		switch {
+		case a.err != nil:
+			errs = append(errs, a.err)
+		case a.works != nil:
+			works = append(works, *a.works)
+		default:
+			objects = append(objects, a.listing)
 		}
+	}
+	var tables []table
+	if len(objects) > 0 || len(works) == 0 {
+		t, err := listings(objects, "No objects found.", g.allNamespaces)
+		if err != nil {
+			return err
+		}
+		tables = append(tables, t)
+	}
+	if len(works) > 0 {
+		t := workListing(works, g.selection)
+		t.title = "Clusters without access, as their Works say (--member-context CLUSTER=CONTEXT gives access):"
+		tables = append(tables, t)
 	}
 	if err := printTables(out, g.output, tables...); err != nil {
 		return err
 	}
-	if len(g.named) > 0 || g.scope == scopeHub {
-		return errors.Join(f.errs...)
+	if len(g.named) > 0 {
+		return errors.Join(errs...)
 	}
-	for _, err := range f.errs {
-		fmt.Fprintln(complaints, "warning:", err)
+	for _, err := range errs {
+		fmt.Fprintln(errOut, "warning:", err)
 	}
 	return nil
 }
 
-// printTables writes tables, or the list of their objects.
-func printTables(out io.Writer, output string, tables ...table) error {
-	objects := []any{}
-	for _, t := range tables {
-		for _, r := range t.rows {
-			objects = append(objects, r.object)
-		}
+// errPullMember: the hub has no access to a pull member.
+var errPullMember = errors.New("pull members are not reachable from the hub")
+
+// memberConfig is the access to a member: a context of the kubeconfig if the user names one, else what the hub itself uses.
+func (h *cluster) memberConfig(
+	ctx context.Context, c *clusterv1alpha1.Cluster, a *access, contexts map[string]string,
+) (*rest.Config, error) {
+	if name, ok := contexts[c.Name]; ok {
+		return a.config(name)
 	}
-	if output == "json" || output == "yaml" {
-		return encode(out, output, objects)
+	if c.Spec.SyncMode == clusterv1alpha1.Pull {
+		return nil, errPullMember
 	}
-	for _, t := range tables {
-		if t.title != "" {
-			fmt.Fprintln(out, t.title)
-		}
-		if err := t.print(out, output == "wide"); err != nil {
-			return err
-		}
+	ref := c.Spec.SecretRef
+	if ref == nil || c.Spec.APIEndpoint == "" {
+		return nil, fmt.Errorf("the hub has no Secret or no address of it: name a context with --member-context %s=CONTEXT", c.Name)
 	}
-	return nil
+	secret := &corev1.Secret{}
+	if err := h.client.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret); err != nil {
+		return nil, fmt.Errorf("get Secret %s/%s: %w (or name a context with --member-context %s=CONTEXT)",
+			ref.Namespace, ref.Name, err, c.Name)
+	}
+	return secretConfig(&c.Spec, secret.Data)
+}
+
+// secretConfig is pure.
+func secretConfig(spec *clusterv1alpha1.ClusterSpec, data map[string][]byte) (*rest.Config, error) {
+	cfg := &rest.Config{
+		Host: spec.APIEndpoint, BearerToken: string(data[clusterv1alpha1.SecretKeyToken]), QPS: 50, Burst: 100,
+		Timeout: 30 * time.Second, WarningHandler: rest.NoWarnings{},
+	}
+	if cfg.TLSClientConfig.Insecure = spec.InsecureSkipTLSVerification; !cfg.TLSClientConfig.Insecure {
+		cfg.TLSClientConfig.CAData = data[clusterv1alpha1.SecretKeyCA]
+	}
+	if spec.ProxyURL != "" {
+		proxy, err := url.Parse(spec.ProxyURL)
+		if err != nil {
+			return nil, fmt.Errorf("read proxyURL: %w", err)
+		}
+		if len(spec.ProxyHeader) > 0 {
+			return nil, errors.New("its proxy requires headers, which this command does not send: name a context with --member-context")
+		}
+		cfg.Proxy = http.ProxyURL(proxy)
+	}
+	return cfg, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -29,7 +30,7 @@ func TestInitWhereWorkloadsRun(t *testing.T) {
 	s.kubeconfig = filepath.Join(s.dir, "kubeconfig")
 	text, err := apiserver.Kubeconfig(cfg)
 	must(t, err)
-	must(t, writeSecretFile(s.kubeconfig, text))
+	must(t, os.WriteFile(s.kubeconfig, text, 0o600))
 	init := []string{"init", "--output", filepath.Join(s.dir, "pelago-hub.kubeconfig")}
 
 	api := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
@@ -81,8 +82,8 @@ func TestInitUnreachable(t *testing.T) {
 	s.kubeconfig = filepath.Join(s.dir, "kubeconfig")
 	text, err := apiserver.Kubeconfig(&rest.Config{Host: "https://127.0.0.1:1"})
 	must(t, err)
-	must(t, writeSecretFile(s.kubeconfig, text))
-	s.fails(t, "ask the hub at https://127.0.0.1:1 for its version", "init")
+	must(t, os.WriteFile(s.kubeconfig, text, 0o600))
+	s.fails(t, "get the version of the hub at https://127.0.0.1:1", "init")
 	s.kubeconfig = filepath.Join(s.dir, "none")
 	s.fails(t, "no such file", "init")
 }

@@ -102,7 +102,10 @@ func TestOldAPIServerIsRefused(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprintf(w, `{"gitVersion":%q}`, version)
 		}))
-		err := requireVersion(&rest.Config{Host: s.URL}, "the hub", "1.31", "why")
+		c, err := openCluster(&rest.Config{Host: s.URL})
+		if err == nil {
+			err = c.requireVersion("the hub", "1.31", "why")
+		}
 		s.Close()
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", version, err, want)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -29,23 +30,20 @@ import (
 
 // join are the flags of join.
 type join struct {
+	settings
 	flags        *pflag.FlagSet
 	access       access
-	clusterID    string
 	globalnet    bool
 	globalCIDR   string
 	globalSize   uint64
 	clusterCIDR  []string
 	serviceCIDR  []string
-	wire         wireFlags
-	reach        reachFlags
 	gatewayNodes []string
 	labelGateway bool
 	image        string
 	pullPolicy   string
 	wait         bool
 	timeout      time.Duration
-	networkOnly  bool
 	place        place
 	cluster      kubeconfigFile
 }
@@ -56,8 +54,8 @@ func joinCommand() *cobra.Command {
 		Use:   "join broker-info.subm | NAME",
 		Short: "Join a cluster to a clusterset",
 		Long: `join registers the cluster of the kubeconfig with the hub that wrote
-broker-info.subm, installs Pelago in it and waits until it runs. What is not
-said by flags is found out. Where the hub propagates workloads (pelago init), an
+broker-info.subm, installs Pelago in it and waits until it runs. Settings
+without a flag are discovered. Where the hub propagates workloads (pelago init), an
 agent in the cluster runs them (pull), unless --network-only says otherwise.
 
 With --cluster-kubeconfig the argument is a name, and the kubeconfig is the hub's:
@@ -71,10 +69,10 @@ addresses, its identity and every setting whose flag is not given again, such as
 is updated to the version of this command; another stays until --image is given.`,
 		Example: `  pelago join broker-info.subm --context c1 --clusterid c1
 
-  # with globalnet, a range of one's own choice
+  # with globalnet, a given range
   pelago join broker-info.subm --context g1 --clusterid g1 --globalnet-cidr 120.1.0.0/24
 
-  # another wire between gateways than WireGuard; all clusters take the same
+  # another wire between gateways than WireGuard, the same in all clusters
   pelago join broker-info.subm --context c1 --clusterid c1 --cable-driver libreswan
 
   # up to four cores for a pair of gateways
@@ -106,19 +104,16 @@ is updated to the version of this command; another stays until --image is given.
 	f := cmd.Flags()
 	j.flags = f
 	j.access.addFlags(f)
-	f.StringVar(&j.clusterID, "clusterid", "", "id of the cluster: letters, digits and '-', at most 48; it never changes (asked for if not given)")
+	f.StringVar(&j.ClusterID, "clusterid", "", "id of the cluster: letters, digits and '-', at most 48; it never changes (default: prompt)")
 	f.BoolVar(&j.globalnet, "globalnet", true, "take part in globalnet if the clusterset has it; all of its clusters do, or none")
 	f.StringVar(&j.globalCIDR, "globalnet-cidr", "", "GlobalCIDR of the cluster (default: the first free one)")
 	f.Uint64Var(&j.globalSize, "globalnet-cluster-size", 0, "addresses of the GlobalCIDR; rounded up to a power of two (default: the clusterset's)")
-	f.StringSliceVar(&j.clusterCIDR, "clustercidr", nil, "pod ranges of the cluster (default: found out)")
-	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: found out)")
-	f.BoolVar(&j.networkOnly, "network-only", false, "take part in network and services only: nothing in the cluster gets the "+
-		"right to write workloads")
+	f.StringSliceVar(&j.clusterCIDR, "clustercidr", nil, "pod ranges of the cluster (default: discovered)")
+	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: discovered)")
 	j.cluster.add(f)
 	j.place.add(f)
-	j.wire.add(f)
-	j.reach.add(f)
-	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else asked for)")
+	j.settings.add(f)
+	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else prompt)")
 	f.BoolVar(&j.labelGateway, "label-gateway", true, "label a node as gateway if none is")
 	f.StringVar(&j.image, "image", deploy.DefaultImage, "image of all components")
 	f.StringVar(&j.pullPolicy, "image-pull-policy", "IfNotPresent", "Always, IfNotPresent or Never")
@@ -128,7 +123,7 @@ is updated to the version of this command; another stays until --image is given.
 	return cmd
 }
 
-// terminal is a reader of answers, nil if the input is no terminal.
+// terminal returns a reader of answers, nil if the input is no terminal.
 func terminal(in io.Reader) *bufio.Reader {
 	if f, ok := in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		return bufio.NewReader(in)
@@ -152,8 +147,8 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err != nil {
 		return err
 	}
-	cfg, p := m.config, newProgress(out)
-	p.step("Reading the cluster at %s", cfg.Host)
+	p := newProgress(out)
+	p.step("Reading the cluster at %s", m.config.Host)
 	facts, err := j.look(ctx, m, former, p)
 	if err != nil {
 		return err
@@ -168,36 +163,33 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 		return err
 	}
 	entry, err := broker.Claim(ctx, hub, info.Namespace(), broker.Request{
-		ClusterID: j.clusterID, ClusterUID: facts.uid, GlobalCIDR: global, Size: j.globalSize, NoGlobalnet: !j.globalnet,
+		ClusterID: j.ClusterID, ClusterUID: facts.uid, GlobalCIDR: global, Size: j.globalSize, NoGlobalnet: !j.globalnet,
 		Local: slices.Concat(facts.podCIDRs, facts.serviceCIDRs), Nodes: facts.nodes, Fabric: set.Fabric, Hub: set.Hub,
 	})
 	if err != nil {
-		return fmt.Errorf("join as %q: %w", j.clusterID, err)
+		return fmt.Errorf("join as %q: %w", j.ClusterID, err)
 	}
+	share := ""
 	if len(entry.GlobalCIDR) > 0 {
-		p.step("Cluster %s has index %d and GlobalCIDR %s", j.clusterID, entry.ClusterIndex, entry.GlobalCIDR[0])
-	} else {
-		p.step("Cluster %s has index %d", j.clusterID, entry.ClusterIndex)
+		share = fmt.Sprintf(" and GlobalCIDR %s", entry.GlobalCIDR[0])
 	}
-	c := config.Config{
-		ClusterID: j.clusterID, ClusterIndex: uint16(entry.ClusterIndex), GlobalCIDRs: entry.GlobalCIDR,
-		PodCIDRs: facts.podCIDRs, ServiceCIDRs: facts.serviceCIDRs, FabricCIDR: set.Fabric, Mode: config.Mode(set.Mode),
-		CustomDomains: set.CustomDomains, HubID: set.HubID, HubServer: info.BrokerURL, BrokerNamespace: info.Namespace(),
-	}
-	c.NetworkOnly = j.networkOnly
-	j.wire.apply(&c)
-	j.reach.apply(&c)
+	p.step("Cluster %s has index %d%s", j.ClusterID, entry.ClusterIndex, share)
+	c := j.parsed()
+	c.ClusterIndex, c.GlobalCIDRs = uint16(entry.ClusterIndex), entry.GlobalCIDR
+	c.PodCIDRs, c.ServiceCIDRs, c.FabricCIDR = facts.podCIDRs, facts.serviceCIDRs, set.Fabric
+	c.Mode, c.CustomDomains = config.Mode(set.Mode), set.CustomDomains
+	c.HubID, c.HubServer, c.BrokerNamespace = set.HubID, info.BrokerURL, info.Namespace()
 	if _, err := config.Parse(c.Data()); err != nil {
-		return fmt.Errorf("the flags and what join has found make no valid configuration: %w", err)
+		return fmt.Errorf("the flags and the discovered settings make no valid configuration: %w", err)
 	}
 	if err := j.announce(ctx, m, info, former, c, p); err != nil {
 		return err
 	}
-	if err := deploy.MemberBase(ctx, cfg, p.step); err != nil {
+	if err := deploy.MemberBase(ctx, m.client, p.step); err != nil {
 		return err
 	}
 	token, err := register(ctx, hub, m, info, broker.Member{
-		Entry: entry, PodCIDR: facts.podCIDRs, ServiceCIDR: facts.serviceCIDRs, Fabric: set.Fabric, NetworkOnly: j.networkOnly,
+		Entry: entry, PodCIDR: facts.podCIDRs, ServiceCIDR: facts.serviceCIDRs, Fabric: set.Fabric, NetworkOnly: j.NetworkOnly,
 	}, p)
 	if err != nil {
 		return err
@@ -215,7 +207,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err != nil {
 		return err
 	}
-	if err := j.install(ctx, cfg, pull, p); err != nil {
+	if err := j.install(ctx, m.client, pull, p); err != nil {
 		return err
 	}
 	if j.wait {
@@ -223,25 +215,26 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 			return err
 		}
 	}
-	p.step("Cluster %s has joined", j.clusterID)
+	p.step("Cluster %s has joined", j.ClusterID)
 	j.next(out)
 	return nil
 }
 
 // open opens the cluster and sets the flags that were not given to those of an earlier join.
-func (j *join) open(ctx context.Context) (*member, config.Config, error) {
+func (j *join) open(ctx context.Context) (*cluster, config.Config, error) {
 	var former config.Config
 	invalid := j.checkSettings() // it may still be valid with what is kept
-	cfg, err := j.access.config()
-	if err != nil {
-		return nil, former, cmp.Or(invalid, err)
+	m, err := j.access.open()
+	if err == nil {
+		former, err = m.former(ctx)
 	}
-	m, err := openMember(cfg)
-	if err != nil {
-		return nil, former, cmp.Or(invalid, err)
-	}
-	if former, err = m.former(ctx); err == nil {
-		err = j.keep(ctx, m, former)
+	if err == nil && former.ClusterID != "" {
+		var images map[string]string
+		if images, err = m.imageFlags(ctx); err == nil {
+			kept := joinFlags(former)
+			maps.Copy(kept, images)
+			err = keepFlags(j.flags, kept)
+		}
 	}
 	if err != nil {
 		return nil, former, cmp.Or(invalid, err)
@@ -250,7 +243,7 @@ func (j *join) open(ctx context.Context) (*member, config.Config, error) {
 }
 
 // announce prints what another join of a member changes.
-func (j *join) announce(ctx context.Context, m *member, info broker.Info, former, c config.Config, p *progress) error {
+func (j *join) announce(ctx context.Context, m *cluster, info broker.Info, former, c config.Config, p *progress) error {
 	if former.ClusterID == "" {
 		return nil
 	}
@@ -264,21 +257,21 @@ func (j *join) announce(ctx context.Context, m *member, info broker.Info, former
 	return err
 }
 
-// install puts the components into the cluster, with pull also the one that runs workloads.
-func (j *join) install(ctx context.Context, cfg *rest.Config, pull bool, p *progress) error {
-	o := deploy.MemberOptions{Image: j.image, PullPolicy: j.pullPolicy, IKE: j.wire.driver == config.CableLibreswan}
-	if err := deploy.Member(ctx, cfg, o, p.step); err != nil {
+// install installs the components, with pull also the agent for workloads.
+func (j *join) install(ctx context.Context, c client.Client, pull bool, p *progress) error {
+	o := deploy.MemberOptions{Image: j.image, PullPolicy: j.pullPolicy, IKE: j.CableDriver == config.CableLibreswan}
+	if err := deploy.Member(ctx, c, o, p.step); err != nil {
 		return err
 	}
 	if pull {
-		return deploy.Execution(ctx, cfg, o, p.step)
+		return deploy.Execution(ctx, c, o, p.step)
 	}
-	return deploy.RemoveExecution(ctx, cfg, p.step)
+	return deploy.RemoveExecution(ctx, c, p.step)
 }
 
 // check validates the flags of which nothing is kept, asks for a missing id, and returns the requested GlobalCIDR.
 func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix, err error) {
-	if j.clusterID == "" {
+	if j.ClusterID == "" {
 		if answers == nil {
 			return global, errors.New("no cluster id is given: set --clusterid")
 		}
@@ -287,12 +280,12 @@ func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix,
 		if err != nil {
 			return global, fmt.Errorf("read the cluster id: %w", err)
 		}
-		j.clusterID = strings.TrimSpace(line)
+		j.ClusterID = strings.TrimSpace(line)
 	}
-	if err := config.CheckClusterID(j.clusterID); err != nil {
+	if err := config.CheckClusterID(j.ClusterID); err != nil {
 		return global, err
 	}
-	if err := j.place.refused(j.clusterID); err != nil {
+	if err := j.place.refused(j.ClusterID); err != nil {
 		return global, err
 	}
 	if j.globalCIDR == "" {
@@ -306,36 +299,30 @@ func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix,
 
 // checkSettings validates the flags that another join keeps.
 func (j *join) checkSettings() error {
-	if err := j.wire.check(); err != nil {
-		return err
-	}
-	if err := j.reach.check(j.wire); err != nil {
-		return err
-	}
-	return checkPullPolicy(j.pullPolicy)
+	return cmp.Or(j.settings.check(), checkPullPolicy(j.pullPolicy))
 }
 
 // openHub opens the hub with the credential of the file and reads the settings of the clusterset.
 func openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clusterset, error) {
 	cfg := info.Config()
 	cfg.WarningHandler = rest.NoWarnings{}
-	if err := requireVersion(cfg, "the hub", "1.31", "admission policies with functions of IP addresses"); err != nil {
-		return nil, broker.Clusterset{}, err
-	}
-	hub, err := broker.NewClient(cfg)
+	hub, err := openCluster(cfg)
 	if err != nil {
 		return nil, broker.Clusterset{}, err
 	}
-	set, err := broker.ReadClusterset(ctx, hub, info.Namespace())
+	if err := hub.requireHubVersion(); err != nil {
+		return nil, broker.Clusterset{}, err
+	}
+	set, err := broker.ReadClusterset(ctx, hub.client, info.Namespace())
 	if err != nil {
 		return nil, broker.Clusterset{}, fmt.Errorf("%w: was the broker deployed by `pelago deploy-broker`, and does its file come from there?", err)
 	}
-	return hub, set, nil
+	return hub.client, set, nil
 }
 
 // register gets the member's identity at the hub and returns its token. Its proof is stored in the member before anything
 // depends on it, so that an interrupted join can be repeated.
-func register(ctx context.Context, hub client.Client, m *member, info broker.Info, who broker.Member,
+func register(ctx context.Context, hub client.Client, m *cluster, info broker.Info, who broker.Member,
 	p *progress) (token string, err error) {
 	p.step("Registering at the hub")
 	known, err := m.proof(ctx)
@@ -369,8 +356,8 @@ type facts struct {
 
 // look reads the facts of the cluster. Ranges that an earlier join has found stay, so that a node added since does not change
 // them.
-func (j *join) look(ctx context.Context, m *member, former config.Config, p *progress) (facts, error) {
-	if err := requireVersion(m.config, "this cluster", "1.27", "the oldest version that Pelago is made for"); err != nil {
+func (j *join) look(ctx context.Context, m *cluster, former config.Config, p *progress) (facts, error) {
+	if err := m.requireVersion("this cluster", "1.27", "the oldest supported version"); err != nil {
 		return facts{}, err
 	}
 	if err := refuseSubmariner(ctx, m.typed); err != nil {
@@ -384,7 +371,7 @@ func (j *join) look(ctx context.Context, m *member, former config.Config, p *pro
 	if f.nodes, err = nodeAddresses(ctx, m.typed); err != nil {
 		return facts{}, err
 	}
-	if former.ClusterID != "" && former.ClusterID != j.clusterID {
+	if former.ClusterID != "" && former.ClusterID != j.ClusterID {
 		return facts{}, fmt.Errorf("this cluster has joined as %q: use that id, or remove it first with `pelago unjoin`", former.ClusterID)
 	}
 	if f.podCIDRs, err = j.ranges(ctx, m.typed, "pod", "clustercidr", j.clusterCIDR, former.PodCIDRs, podCIDRs, p); err != nil {
@@ -418,7 +405,7 @@ func (j *join) ranges(ctx context.Context, c kubernetes.Interface, what, flag st
 // next prints the next steps.
 func (j *join) next(out io.Writer) {
 	fmt.Fprintf(out, `
-Look at the connections once another cluster has joined, then offer a service:
+Check the connections once another cluster has joined, then export a service:
 
   pelago show connections
   pelago export service NAME --namespace NAMESPACE

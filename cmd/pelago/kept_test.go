@@ -18,13 +18,9 @@ import (
 func TestJoinAgainKeepsEveryFlag(t *testing.T) {
 	parse := func(args []string, former *config.Config) config.Config {
 		t.Helper()
-		var w wireFlags
-		var r reachFlags
-		var c config.Config
+		var s settings
 		f := pflag.NewFlagSet("join", pflag.ContinueOnError)
-		w.add(f)
-		r.add(f)
-		f.BoolVar(&c.NetworkOnly, "network-only", false, "")
+		s.add(f)
 		if err := f.Parse(args); err != nil {
 			t.Fatal(err)
 		}
@@ -33,12 +29,10 @@ func TestJoinAgainKeepsEveryFlag(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := w.check(); err != nil {
+		if err := s.check(); err != nil {
 			t.Fatal(err)
 		}
-		w.apply(&c)
-		r.apply(&c)
-		return c
+		return s.parsed()
 	}
 	all := []string{
 		"--cable-driver", "libreswan", "--nattport", "4600", "--cable-tunnels", "4", "--xdp", "auto", "--natt=false", "--natt-discovery-port", "4491",
@@ -126,7 +120,7 @@ func (c clusterset) testKeptSettings(t *testing.T, m *reader) {
 	if diff := cmp.Diff(changed.Data(), m.config().Data()); diff != "" {
 		t.Errorf("pelago-config after a join without the flags: -want +got\n%s", diff)
 	}
-	images, err := (&member{client: m.c}).imageFlags(t.Context())
+	images, err := (&cluster{client: m.c}).imageFlags(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

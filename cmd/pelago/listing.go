@@ -6,15 +6,17 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 )
 
-// hubColumn is what the column CLUSTER says of objects of the hub: no cluster can have this name.
+// hubColumn stands for the hub in the column CLUSTER: no cluster can have this name.
 const hubColumn = "(hub)"
 
 // listing are the objects of one cluster, in the columns of its API server.
@@ -23,7 +25,7 @@ type listing struct {
 	table   metav1.Table
 }
 
-// listed is what -o json and -o yaml print of an object.
+// listed is the form of an object in -o json and -o yaml.
 type listed struct {
 	Cluster string `json:"cluster,omitempty"`
 	// Adoption is Y if the object comes from the hub, N if not.
@@ -31,8 +33,8 @@ type listed struct {
 	Object   map[string]any `json:"object"`
 }
 
-// listings puts the objects of several clusters into one table. Its columns are those of the first cluster that has any; another
-// API server's columns go by their name.
+// listings puts the objects of several clusters into one table. Its columns are those of the first cluster that has any; columns of
+// other API servers are matched by name.
 func listings(all []listing, empty string, namespaces bool) (table, error) {
 	out := table{empty: empty}
 	var shape []metav1.TableColumnDefinition
@@ -108,13 +110,13 @@ func listingRow(l listing, r metav1.TableRow, shape []metav1.TableColumnDefiniti
 	return out, nil
 }
 
-// worksOf is what the Works of a cluster without access say of objects.
+// worksOf are the Works of a cluster without access.
 type worksOf struct {
 	cluster string
 	works   []workv1alpha1.Work
 }
 
-// reportedObject is what -o json and -o yaml print of an object that only its Work speaks of.
+// reportedObject is the form in -o json and -o yaml of an object that is known from its Work only.
 type reportedObject struct {
 	Cluster   string                      `json:"cluster"`
 	Namespace string                      `json:"namespace,omitempty"`
@@ -126,7 +128,7 @@ type reportedObject struct {
 	Reported  bool                        `json:"reportedByWork"`
 }
 
-// workListing is a table of what Works say.
+// workListing is a table of the objects in Works.
 func workListing(all []worksOf, of selection) table {
 	t := table{header: []string{"NAME", "CLUSTER", "APPLIED", "HEALTH", "STATUS", "ADOPTION"}, empty: "none"}
 	if of.allNamespaces {
@@ -138,7 +140,7 @@ func workListing(all []worksOf, of selection) table {
 			for _, m := range w.Spec.Workload.Manifests {
 				var object unstructured.Unstructured
 				if json.Unmarshal(m.Raw, &object.Object) != nil || !of.selects(&object) {
-					continue // what cannot be read is no object of this kind
+					continue // an invalid manifest is no object of this kind
 				}
 				r := reportOf(c.cluster, w, &object)
 				cells := []string{r.Name, r.Cluster, r.Applied, cmp.Or(string(r.Health), "-"), cmp.Or(string(r.Status), "-"), "Y"}
@@ -152,7 +154,7 @@ func workListing(all []worksOf, of selection) table {
 	return t
 }
 
-// reportOf is what a Work says of its object.
+// reportOf is the status of an object in its Work.
 func reportOf(cluster string, w *workv1alpha1.Work, object *unstructured.Unstructured) reportedObject {
 	out := reportedObject{
 		Cluster: cluster, Namespace: object.GetNamespace(), Name: object.GetName(), Work: w.Name, Reported: true, Applied: "Unknown",
@@ -168,4 +170,39 @@ func reportOf(cluster string, w *workv1alpha1.Work, object *unstructured.Unstruc
 		}
 	}
 	return out
+}
+
+// clusterListing is the table of `pelago get clusters`.
+func clusterListing(clusters []clusterv1alpha1.Cluster, now time.Time) table {
+	t := table{
+		header: []string{"NAME", "VERSION", "MODE", "ACCEPTED", "READY", "AGE"},
+		wide:   []string{"ZONES", "REGION", "PROVIDER", "API-ENDPOINT", "TAINTS"},
+		empty:  "No cluster has joined the hub: see `pelago join --help`.",
+	}
+	for i := range clusters {
+		c := &clusters[i]
+		ready, accepted := "Unknown", "False"
+		if c.Accepted() {
+			accepted = "True"
+		}
+		if condition := meta.FindStatusCondition(c.Status.Conditions, clusterv1alpha1.ConditionReady); condition != nil {
+			ready = string(condition.Status)
+		}
+		var taints []string
+		for _, taint := range c.Spec.Taints {
+			text := taint.Key
+			if taint.Value != "" {
+				text += "=" + taint.Value
+			}
+			taints = append(taints, text+":"+string(taint.Effect))
+		}
+		t.rows = append(t.rows, row{
+			cells: []string{c.Name, cmp.Or(c.Status.KubernetesVersion, "-"), string(c.Spec.SyncMode), accepted, ready,
+				age(c.CreationTimestamp.Time, now)},
+			wide: []string{cmp.Or(strings.Join(c.Spec.AllZones(), ","), "-"), cmp.Or(c.Spec.Region, "-"), cmp.Or(c.Spec.Provider, "-"),
+				cmp.Or(c.Spec.APIEndpoint, "-"), cmp.Or(strings.Join(taints, ","), "-")},
+			object: c,
+		})
+	}
+	return t
 }

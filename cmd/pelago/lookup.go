@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,9 +21,10 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/policy"
+	"github.com/pelago-net/pelago/deploy"
 )
 
-// subject is one template and all that the hub has about it.
+// subject is one template and all objects of the hub that concern it.
 type subject struct {
 	template        *unstructured.Unstructured
 	policies        []policyv1alpha1.PropagationPolicy // of its namespace
@@ -42,9 +44,9 @@ type binding struct {
 	status workv1alpha2.ResourceBindingStatus
 }
 
-// subject reads it; the parts may be of slightly different moments.
-func (h *hub) subject(ctx context.Context, kindName, namespace, name string) (*subject, error) {
-	mapping, err := kind(h.mapper, kindName)
+// subject reads it; the parts are not from one snapshot.
+func (h *cluster) subject(ctx context.Context, kindName, namespace, name string) (*subject, error) {
+	mapping, err := h.kind(kindName)
 	if err != nil {
 		return nil, err
 	}
@@ -56,11 +58,10 @@ func (h *hub) subject(ctx context.Context, kindName, namespace, name string) (*s
 	}
 	err = h.client.Get(ctx, key, f.template)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("the hub has no %s %s: name one of `pelago get %s`, or another namespace with -n",
-			mapping.GroupVersionKind.Kind, title(key), mapping.Resource.Resource)
+		return nil, notAtHub(mapping, key)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get %s %s: %w", mapping.GroupVersionKind.Kind, title(key), err)
+		return nil, fmt.Errorf("get %s %s: %w", mapping.GroupVersionKind.Kind, deploy.Title(key), err)
 	}
 	var policies policyv1alpha1.PropagationPolicyList
 	var clusterPolicies policyv1alpha1.ClusterPropagationPolicyList
@@ -90,46 +91,39 @@ func (h *hub) subject(ctx context.Context, kindName, namespace, name string) (*s
 	return f, err
 }
 
-// title is a key as people write it.
-func title(key client.ObjectKey) string {
-	if key.Namespace == "" {
-		return key.Name
-	}
-	return key.Namespace + "/" + key.Name
-}
-
-// binding is found by what it says to be of, not by its name; nil: there is none.
-func (h *hub) binding(ctx context.Context, template *unstructured.Unstructured) (*binding, error) {
-	apiVersion, kindName := template.GroupVersionKind().ToAPIVersionAndKind()
-	is := func(r workv1alpha2.ObjectReference) bool {
-		return r.APIVersion == apiVersion && r.Kind == kindName && r.Namespace == template.GetNamespace() && r.Name == template.GetName()
-	}
+// binding finds the binding of a template by spec.resource, not by its name; nil: there is none.
+func (h *cluster) binding(ctx context.Context, template *unstructured.Unstructured) (*binding, error) {
+	var all []binding
 	if ns := template.GetNamespace(); ns != "" {
 		var list workv1alpha2.ResourceBindingList
 		if err := h.client.List(ctx, &list, client.InNamespace(ns)); err != nil {
 			return nil, fmt.Errorf("list ResourceBindings of %s: %w", ns, err)
 		}
 		for _, b := range list.Items {
-			if is(b.Spec.Resource) {
-				return &binding{"ResourceBinding", b.ObjectMeta, b.Spec, b.Status}, nil
-			}
+			all = append(all, binding{"ResourceBinding", b.ObjectMeta, b.Spec, b.Status})
 		}
+	} else {
+		var list workv1alpha2.ClusterResourceBindingList
+		if err := h.client.List(ctx, &list); err != nil {
+			return nil, fmt.Errorf("list ClusterResourceBindings: %w", err)
+		}
+		for _, b := range list.Items {
+			all = append(all, binding{"ClusterResourceBinding", b.ObjectMeta, b.Spec, b.Status})
+		}
+	}
+	apiVersion, kind := template.GroupVersionKind().ToAPIVersionAndKind()
+	i := slices.IndexFunc(all, func(b binding) bool {
+		r := b.spec.Resource
+		return r.APIVersion == apiVersion && r.Kind == kind && r.Namespace == template.GetNamespace() && r.Name == template.GetName()
+	})
+	if i < 0 {
 		return nil, nil
 	}
-	var list workv1alpha2.ClusterResourceBindingList
-	if err := h.client.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("list ClusterResourceBindings: %w", err)
-	}
-	for _, b := range list.Items {
-		if is(b.Spec.Resource) {
-			return &binding{"ClusterResourceBinding", b.ObjectMeta, b.Spec, b.Status}, nil
-		}
-	}
-	return nil, nil
+	return &all[i], nil
 }
 
 // works are those of a binding, by cluster.
-func (h *hub) works(ctx context.Context, b *binding) ([]workv1alpha1.Work, error) {
+func (h *cluster) works(ctx context.Context, b *binding) ([]workv1alpha1.Work, error) {
 	if b == nil {
 		return nil, nil
 	}
@@ -157,21 +151,17 @@ func (h *hub) works(ctx context.Context, b *binding) ([]workv1alpha1.Work, error
 }
 
 // events are those of the template and of its binding. Without the right to read them there are none.
-func (h *hub) events(ctx context.Context, f *subject) ([]corev1.Event, error) {
-	type named struct{ kind, name string }
-	objects := []named{{f.template.GetKind(), f.template.GetName()}}
+func (h *cluster) events(ctx context.Context, f *subject) ([]corev1.Event, error) {
+	objects := map[string]string{f.template.GetKind(): f.template.GetName()}
 	if f.binding != nil {
-		objects = append(objects, named{f.binding.kind, f.binding.Name})
+		objects[f.binding.kind] = f.binding.Name
 	}
-	namespace := f.template.GetNamespace()
-	if namespace == "" {
-		namespace = metav1.NamespaceDefault // that of Events on objects without one
-	}
+	namespace := cmp.Or(f.template.GetNamespace(), metav1.NamespaceDefault) // of Events on objects without a namespace
 	var out []corev1.Event
-	for _, o := range objects {
+	for kind, name := range objects {
 		var list corev1.EventList
 		err := h.client.List(ctx, &list, client.InNamespace(namespace), client.MatchingFieldsSelector{
-			Selector: fields.Set{"involvedObject.kind": o.kind, "involvedObject.name": o.name}.AsSelector()})
+			Selector: fields.Set{"involvedObject.kind": kind, "involvedObject.name": name}.AsSelector()})
 		if apierrors.IsForbidden(err) {
 			return nil, nil
 		}
@@ -195,7 +185,7 @@ func when(e corev1.Event) metav1.Time {
 	return metav1.NewTime(e.EventTime.Time)
 }
 
-// errNoName is said where a command needs one object.
+// errNoName: a command needs one object.
 var errNoName = errors.New("name a kind and an object, for example `deployment nginx`")
 
 // kindAndName reads `deployment nginx` or `deployment/nginx`.

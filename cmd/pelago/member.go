@@ -1,26 +1,25 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/dataplane/cable"
+	"github.com/pelago-net/pelago/dataplane/natt"
+	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
 )
 
@@ -34,55 +33,10 @@ const (
 	clusterEgressIPs = 8
 )
 
-// member is a cluster that Pelago runs in, or will.
-type member struct {
-	config *rest.Config
-	typed  kubernetes.Interface
-	client client.Client
-}
-
-func openMember(cfg *rest.Config) (*member, error) {
-	typed, err := kubernetes.NewForConfig(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("reach the cluster at %s: %w", cfg.Host, err)
-	}
-	scheme, err := memberScheme()
-	if err != nil {
-		return nil, err
-	}
-	c, err := client.New(cfg, client.Options{Scheme: scheme})
-	if err != nil {
-		return nil, fmt.Errorf("reach the cluster at %s: %w", cfg.Host, err)
-	}
-	return &member{config: cfg, typed: typed, client: c}, nil
-}
-
-// member opens the cluster that the flags name.
-func (a *access) member() (*member, error) {
-	cfg, err := a.config()
-	if err != nil {
-		return nil, err
-	}
-	return openMember(cfg)
-}
-
-// memberScheme has the kinds that are read and written in a member.
-func memberScheme() (*runtime.Scheme, error) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, submarinerv1.AddToScheme, pelagov1alpha1.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("make a client: %w", err)
-		}
-	}
-	return scheme, nil
-}
-
 // former is the configuration that an earlier join has left; the zero value if there is none.
-func (m *member) former(ctx context.Context) (config.Config, error) {
+func (c *cluster) former(ctx context.Context) (config.Config, error) {
 	cm := &corev1.ConfigMap{}
-	err := m.client.Get(ctx, client.ObjectKey{Namespace: config.SystemNamespace, Name: config.ConfigMapName}, cm)
+	err := c.client.Get(ctx, client.ObjectKey{Namespace: config.SystemNamespace, Name: config.ConfigMapName}, cm)
 	if apierrors.IsNotFound(err) {
 		return config.Config{}, nil
 	}
@@ -93,15 +47,15 @@ func (m *member) former(ctx context.Context) (config.Config, error) {
 }
 
 // proof is what an earlier join has kept, "" if there is none.
-func (m *member) proof(ctx context.Context) (types.UID, error) {
-	value, err := m.secretKey(ctx, config.BrokerSecretName, keyProof)
+func (c *cluster) proof(ctx context.Context) (types.UID, error) {
+	value, err := c.secretKey(ctx, config.BrokerSecretName, keyProof)
 	return types.UID(value), err
 }
 
 // secretKey reads a key of a Secret of the system namespace; nil if there is none.
-func (m *member) secretKey(ctx context.Context, name, key string) ([]byte, error) {
+func (c *cluster) secretKey(ctx context.Context, name, key string) ([]byte, error) {
 	secret := &corev1.Secret{}
-	err := m.client.Get(ctx, client.ObjectKey{Namespace: config.SystemNamespace, Name: name}, secret)
+	err := c.client.Get(ctx, client.ObjectKey{Namespace: config.SystemNamespace, Name: name}, secret)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("get Secret %s/%s: %w", config.SystemNamespace, name, err)
 	}
@@ -109,8 +63,8 @@ func (m *member) secretKey(ctx context.Context, name, key string) ([]byte, error
 }
 
 // keepProof writes all of the member's credential but the token.
-func (m *member) keepProof(ctx context.Context, info broker.Info, proof types.UID) error {
-	return m.changeSecret(ctx, config.BrokerSecretName, func(data map[string][]byte) {
+func (c *cluster) keepProof(ctx context.Context, info broker.Info, proof types.UID) error {
+	return c.changeSecret(ctx, config.BrokerSecretName, func(data map[string][]byte) {
 		data[config.KeyBrokerCA] = info.CA()
 		data[config.KeyNamespace] = []byte(info.Namespace())
 		data[config.KeyBrokerServer] = []byte(info.BrokerURL)
@@ -118,24 +72,24 @@ func (m *member) keepProof(ctx context.Context, info broker.Info, proof types.UI
 	})
 }
 
-func (m *member) keepToken(ctx context.Context, token string) error {
-	return m.changeSecret(ctx, config.BrokerSecretName, func(data map[string][]byte) {
+func (c *cluster) keepToken(ctx context.Context, token string) error {
+	return c.changeSecret(ctx, config.BrokerSecretName, func(data map[string][]byte) {
 		data[config.KeyBrokerToken] = []byte(token)
 	})
 }
 
-// configure writes what the components read; c is valid.
-func (m *member) configure(ctx context.Context, info broker.Info, c config.Config) error {
+// configure writes what the components read; settings are valid.
+func (c *cluster) configure(ctx context.Context, info broker.Info, settings config.Config) error {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.ConfigMapName}}
-	if err := m.put(ctx, cm, func() { cm.Data = c.Data() }); err != nil {
+	if err := deploy.Put(ctx, c.client, cm, func() { cm.Data = settings.Data() }); err != nil {
 		return err
 	}
-	if err := m.changeSecret(ctx, config.PSKSecretName, func(data map[string][]byte) {
+	if err := c.changeSecret(ctx, config.PSKSecretName, func(data map[string][]byte) {
 		data[config.KeyPSK] = info.IPSecPSK.Data["psk"]
 	}); err != nil {
 		return err
 	}
-	if err := m.changeSecret(ctx, config.OverlayTokenSecretName, func(data map[string][]byte) {
+	if err := c.changeSecret(ctx, config.OverlayTokenSecretName, func(data map[string][]byte) {
 		if len(data[config.KeyTokenCurrent]) == 0 {
 			data[config.KeyTokenCurrent] = []byte(overlayToken())
 			data[config.KeyTokenPrev] = nil
@@ -143,7 +97,7 @@ func (m *member) configure(ctx context.Context, info broker.Info, c config.Confi
 	}); err != nil {
 		return err
 	}
-	if !c.Globalnet() {
+	if !settings.Globalnet() {
 		return nil
 	}
 	n := clusterEgressIPs
@@ -151,7 +105,7 @@ func (m *member) configure(ctx context.Context, info broker.Info, c config.Confi
 		ObjectMeta: metav1.ObjectMeta{Name: clusterEgress},
 		Spec:       submarinerv1.ClusterGlobalEgressIPSpec{NumberOfIPs: &n},
 	}
-	if err := m.client.Create(ctx, egress); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := c.client.Create(ctx, egress); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create ClusterGlobalEgressIP %s: %w", clusterEgress, err)
 	}
 	return nil
@@ -165,9 +119,9 @@ func overlayToken() string {
 }
 
 // changeSecret changes keys of a Secret of the system namespace and creates it if need be.
-func (m *member) changeSecret(ctx context.Context, name string, change func(data map[string][]byte)) error {
+func (c *cluster) changeSecret(ctx context.Context, name string, change func(data map[string][]byte)) error {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: name}}
-	return m.put(ctx, secret, func() {
+	return deploy.Put(ctx, c.client, secret, func() {
 		if secret.Data == nil {
 			secret.Data = map[string][]byte{}
 		}
@@ -175,15 +129,40 @@ func (m *member) changeSecret(ctx context.Context, name string, change func(data
 	})
 }
 
-// put creates the object or changes what is there, retrying when somebody else was faster.
-func (m *member) put(ctx context.Context, obj client.Object, set func()) error {
-	retryable := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
-	err := retry.OnError(retry.DefaultBackoff, retryable, func() error {
-		_, err := controllerutil.CreateOrUpdate(ctx, m.client, obj, func() error { set(); return nil })
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("write %T %s/%s: %w", obj, obj.GetNamespace(), obj.GetName(), err)
+// loadBalancer creates the Service in front of the gateway, or removes that of a former join. It has no selector: the agent
+// writes its endpoints.
+func (c *cluster) loadBalancer(ctx context.Context, settings config.Config) error {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.LoadBalancerService}}
+	owner := kube.Owner{HubID: settings.HubID}
+	if settings.LoadBalancer {
+		return deploy.Put(ctx, c.client, s, func() {
+			owner.Mark(s)
+			s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal
+			s.Spec.Ports = loadBalancerPorts(settings, s.Spec.Ports)
+		})
+	}
+	err := c.client.Get(ctx, client.ObjectKeyFromObject(s), s)
+	if err == nil && owner.Owns(s) {
+		err = c.client.Delete(ctx, s)
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove Service %s/%s of a former join: %w", s.Namespace, s.Name, err)
 	}
 	return nil
+}
+
+// loadBalancerPorts are the wire's ports and that of NAT discovery. Allocated node ports stay.
+func loadBalancerPorts(c config.Config, have []corev1.ServicePort) []corev1.ServicePort {
+	ports := append(cable.Ports(c.CableDriver, cable.Local{Listen: c.CablePort, Tunnels: c.CableTunnels}),
+		cmp.Or(c.DiscoveryPort, natt.DefaultPort))
+	slices.Sort(ports)
+	var out []corev1.ServicePort
+	for _, port := range ports {
+		p := corev1.ServicePort{Name: fmt.Sprintf("udp-%d", port), Protocol: corev1.ProtocolUDP, Port: int32(port)}
+		if i := slices.IndexFunc(have, func(h corev1.ServicePort) bool { return h.Name == p.Name }); i >= 0 {
+			p = have[i]
+		}
+		out = append(out, p)
+	}
+	return out
 }

@@ -1,22 +1,31 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
 
 	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/deploy"
 )
 
 // nodeFlow is a translated flow with the node that translates it.
@@ -31,7 +40,7 @@ type nodeCounter struct {
 	loader.Counter
 }
 
-// natOptions are what the nat verbs share.
+// natOptions are the common flags of the nat verbs.
 type natOptions struct {
 	access access
 	nodes  []string
@@ -43,9 +52,9 @@ type natOptions struct {
 func natCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nat",
-		Short: "Look at address translation on the nodes",
-		Long: `Address translation happens on the nodes where the pods run, in eBPF maps. These verbs read
-the maps of all nodes (through the pods of pelago-node), of those named by --node, or with --local of this machine.`,
+		Short: "Show address translation on the nodes",
+		Long: `Addresses are translated on the nodes where the pods run, with eBPF maps. These verbs read the
+maps of all nodes (through the pods of pelago-node), of those named by --node, or with --local of this machine.`,
 	}
 	cmd.AddCommand(natListCommand(), natGetCommand(), natStatsCommand())
 	return cmd
@@ -92,8 +101,8 @@ func natGetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get ADDRESS[:PORT]",
 		Short: "Find the flows in which an address occurs, before or after translation",
-		Example: `  pelago nat get --context g1 120.1.0.3:1345     # who is behind this egress port?
-  pelago nat get --context g2 10.7.2.5           # what runs from and to this pod?`,
+		Example: `  pelago nat get --context g1 120.1.0.3:1345     # which pod has this egress port?
+  pelago nat get --context g2 10.7.2.5           # flows from and to this pod`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			matches, err := parseEndpoint(args[0])
@@ -121,7 +130,7 @@ func natStatsCommand() *cobra.Command {
 	var o natOptions
 	cmd := &cobra.Command{
 		Use:   "stats",
-		Short: "Show what became of packets: counters by node, hook and verdict",
+		Short: "Show packet counters by node, hook and verdict",
 		Example: `  pelago nat stats --context g1
   pelago nat stats --context g1 -o json | jq '.[] | select(.verdict | startswith("drop"))'`,
 		Args: cobra.NoArgs,
@@ -130,12 +139,11 @@ func natStatsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.print(cmd.OutOrStdout(), counters, func(w io.Writer) {
-				fmt.Fprintln(w, "NODE\tHOOK\tVERDICT\tPACKETS\tBYTES")
-				for _, c := range counters {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\n", c.NodeName, c.Hook, c.Verdict, c.Packets, c.Bytes)
-				}
-			})
+			t := table{header: []string{"NODE", "HOOK", "VERDICT", "PACKETS", "BYTES"}, empty: "No packets."}
+			for _, c := range counters {
+				t.rows = append(t.rows, row{object: c, cells: []string{c.NodeName, c.Hook, c.Verdict, fmt.Sprint(c.Packets), fmt.Sprint(c.Bytes)}})
+			}
+			return printTables(cmd.OutOrStdout(), o.output, t)
 		},
 	}
 	o.addFlags(cmd)
@@ -185,8 +193,8 @@ func (o *natOptions) counters(ctx context.Context) ([]nodeCounter, error) {
 	})
 }
 
-// gather reads rows from this machine's maps, or has every node do so with the same verb. A node that cannot be asked
-// fails the whole: half a list of flows looks like a whole one.
+// gather reads rows from this machine's maps, or runs the same verb on every node. A node that cannot be reached is an error: a
+// partial list of flows looks like a complete one.
 func gather[T any](ctx context.Context, o *natOptions, verb string, read func(*loader.Loader, string) ([]T, error)) ([]T, error) {
 	if o.local {
 		l, err := loader.OpenMaps(o.pins)
@@ -196,22 +204,29 @@ func gather[T any](ctx context.Context, o *natOptions, verb string, read func(*l
 		defer l.Close()
 		return read(l, cmp.Or(os.Getenv("NODE_NAME"), "local"))
 	}
-	cfg, err := o.access.config()
+	c, err := o.access.open()
+	if err != nil {
+		return nil, err
+	}
+	pods, err := daemonPods(ctx, c.typed)
 	if err != nil {
 		return nil, err
 	}
 	nodes := o.nodes
 	if len(nodes) == 0 {
-		if nodes, err = nodesWithDaemon(ctx, cfg); err != nil {
-			return nil, err
-		}
+		nodes = slices.Sorted(maps.Keys(pods))
 	}
 	rows := []T{}
 	var errs []error
 	for _, node := range nodes {
-		out, err := runOnNode(ctx, cfg, node, "pelago", "nat", verb, "--local", "-o", "json")
+		if pods[node] == "" {
+			errs = append(errs, fmt.Errorf("node %s has no running pod of %s: name a node of `kubectl get nodes`, and see `kubectl -n %s get pods -o wide`",
+				node, deploy.NodeDaemonSet, deploy.SystemNamespace))
+			continue
+		}
+		out, err := runInPod(ctx, c, pods[node], "pelago", "nat", verb, "--local", "-o", "json")
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, fmt.Errorf("node %s: %w", node, err))
 			continue
 		}
 		var some []T
@@ -224,31 +239,55 @@ func gather[T any](ctx context.Context, o *natOptions, verb string, read func(*l
 }
 
 func (o *natOptions) printFlows(w io.Writer, flows []nodeFlow) error {
-	wide := o.output == "wide"
-	return o.print(w, flows, func(w io.Writer) {
-		header := "NODE\tROLE\tPROTO\tSOURCE\tDESTINATION\tSOURCE AFTER\tDESTINATION AFTER\tSTATE\tIDLE"
-		if wide {
-			header += "\tPOD\tCLUSTER INDEX\tFAR NODE INDEX"
-		}
-		fmt.Fprintln(w, header)
-		for _, f := range flows {
-			row := []string{
-				f.NodeName, string(f.Role), f.Protocol, f.Opening.Source.String(), f.Opening.Destination.String(),
-				f.Translated.Source.String(), f.Translated.Destination.String(), f.State, f.Idle.Round(time.Second).String(),
-			}
-			if wide {
-				row = append(row, f.Pod.String(), fmt.Sprint(f.Cluster), fmt.Sprint(f.Node))
-			}
-			fmt.Fprintln(w, strings.Join(row, "\t"))
-		}
-	})
+	t := table{
+		header: []string{"NODE", "ROLE", "PROTO", "SOURCE", "DESTINATION", "SOURCE AFTER", "DESTINATION AFTER", "STATE", "IDLE"},
+		wide:   []string{"POD", "CLUSTER INDEX", "FAR NODE INDEX"}, empty: "No flows.",
+	}
+	for _, f := range flows {
+		t.rows = append(t.rows, row{
+			cells: []string{f.NodeName, string(f.Role), f.Protocol, f.Opening.Source.String(), f.Opening.Destination.String(),
+				f.Translated.Source.String(), f.Translated.Destination.String(), f.State, f.Idle.Round(time.Second).String()},
+			wide:   []string{f.Pod.String(), fmt.Sprint(f.Cluster), fmt.Sprint(f.Node)},
+			object: f,
+		})
+	}
+	return printTables(w, o.output, t)
 }
 
-func (o *natOptions) print(w io.Writer, rows any, table func(io.Writer)) error {
-	if o.output == "json" || o.output == "yaml" {
-		return encode(w, o.output, rows)
+// runInPod runs a command in the container pelago-node of a pod and returns its standard output. The error holds its standard
+// error.
+func runInPod(ctx context.Context, c *cluster, pod string, command ...string) ([]byte, error) {
+	cfg := rest.CopyConfig(c.config)
+	cfg.Timeout = 0 // ctx bounds the command
+	url := c.typed.CoreV1().RESTClient().Post().Resource("pods").Namespace(deploy.SystemNamespace).Name(pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: deploy.NodeDaemonSet, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
+	spdy, errSPDY := remotecommand.NewSPDYExecutor(cfg, "POST", url)
+	websocket, errWebSocket := remotecommand.NewWebSocketExecutor(cfg, "GET", url.String())
+	// API servers before 1.30 do not speak the newer protocol.
+	executor, err := remotecommand.NewFallbackExecutor(websocket, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	if err := errors.Join(errSPDY, errWebSocket, err); err != nil {
+		return nil, fmt.Errorf("run %q in pod %s: %w", command, pod, err)
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	table(t)
-	return t.Flush()
+	var stdout, stderr bytes.Buffer
+	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr}); err != nil {
+		return nil, fmt.Errorf("run %q in pod %s: %w: %s", command, pod, err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.Bytes(), nil
+}
+
+// daemonPods are the running pods of pelago-node, by node.
+func daemonPods(ctx context.Context, c kubernetes.Interface) (map[string]string, error) {
+	pods, err := c.CoreV1().Pods(deploy.SystemNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + deploy.NodeDaemonSet})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of %s: %w", deploy.NodeDaemonSet, err)
+	}
+	out := map[string]string{}
+	for _, pod := range pods.Items {
+		if pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp == nil {
+			out[pod.Spec.NodeName] = pod.Name
+		}
+	}
+	return out, nil
 }

@@ -13,34 +13,35 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/pelago-net/pelago/deploy"
 )
 
-// component is how far a DaemonSet or Deployment is.
+// component is a DaemonSet or Deployment of Pelago in a member.
 type component struct {
-	name        string
-	ready, want int32
-	// current says that the counts belong to the newest template.
+	kind, name, image string
+	ready, want       int32
+	// current: the counts belong to the newest template.
 	current bool
 }
 
 func (c component) done() bool { return c.current && c.ready >= c.want }
 
-// awaitRollout waits until every component runs its newest template, and says what the matter is if that takes too long.
+// awaitRollout waits until every component runs its newest template. The error of a timeout has the reasons of the pods.
 func awaitRollout(ctx context.Context, c kubernetes.Interface, timeout time.Duration, p *progress) error {
 	shown := map[string]string{}
 	var components []component
 	var unread error
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
-		now, err := rollout(ctx, c)
+		now, err := installed(ctx, c)
 		if err != nil {
-			unread = err // asked again until the time is over
+			unread = err // retried until the timeout
 			return false, nil
 		}
 		components = now
 		for _, component := range components {
-			text := fmt.Sprintf("%s: %d of %d ready", component.name, component.ready, component.want)
+			text := fmt.Sprintf("%s %s: %d of %d ready", component.kind, component.name, component.ready, component.want)
 			if component.current && shown[component.name] != text {
 				shown[component.name] = text
 				p.step("%s", text)
@@ -61,41 +62,43 @@ func awaitRollout(ctx context.Context, c kubernetes.Interface, timeout time.Dura
 	var waiting []string
 	for _, component := range components {
 		if !component.done() {
-			waiting = append(waiting, fmt.Sprintf("%s (%d of %d ready)", component.name, component.ready, component.want))
+			waiting = append(waiting, fmt.Sprintf("%s %s (%d of %d ready)", component.kind, component.name, component.ready, component.want))
 		}
 	}
 	return fmt.Errorf("after %s these do not run: %s: join again when the cause is gone\n%s",
 		timeout, strings.Join(waiting, ", "), strings.Join(reasons, "\n"))
 }
 
-func rollout(ctx context.Context, c kubernetes.Interface) ([]component, error) {
+// installed reads the components of a member; that for workloads is missing where it takes part in the network only.
+func installed(ctx context.Context, c kubernetes.Interface) ([]component, error) {
 	node, err := c.AppsV1().DaemonSets(deploy.SystemNamespace).Get(ctx, deploy.NodeDaemonSet, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("get DaemonSet %s: %w", deploy.NodeDaemonSet, err)
 	}
 	s := node.Status
-	components := []component{{
-		name: "DaemonSet " + node.Name, ready: min(s.NumberReady, s.UpdatedNumberScheduled), want: max(s.DesiredNumberScheduled, 1),
+	out := []component{{
+		kind: "DaemonSet", name: node.Name, image: node.Spec.Template.Spec.Containers[0].Image,
+		ready: min(s.NumberReady, s.UpdatedNumberScheduled), want: max(s.DesiredNumberScheduled, 1),
 		current: s.ObservedGeneration >= node.Generation,
 	}}
 	for _, name := range []string{deploy.AgentDeployment, deploy.DNSDeployment, deploy.ExecutionDeployment} {
 		d, err := c.AppsV1().Deployments(deploy.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
 		if name == deploy.ExecutionDeployment && apierrors.IsNotFound(err) {
-			continue // network only
+			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("get Deployment %s: %w", name, err)
 		}
 		s := d.Status
-		components = append(components, component{
-			name: "Deployment " + name, ready: min(s.ReadyReplicas, s.UpdatedReplicas), want: *d.Spec.Replicas,
-			current: s.ObservedGeneration >= d.Generation,
+		out = append(out, component{
+			kind: "Deployment", name: name, image: d.Spec.Template.Spec.Containers[0].Image,
+			ready: min(s.ReadyReplicas, s.UpdatedReplicas), want: ptr.Deref(d.Spec.Replicas, 1), current: s.ObservedGeneration >= d.Generation,
 		})
 	}
-	return components, nil
+	return out, nil
 }
 
-// podReasons says of each pod that is not ready why it is not.
+// podReasons are the reasons of all pods that are not ready.
 func podReasons(ctx context.Context, c kubernetes.Interface) ([]string, error) {
 	pods, err := c.CoreV1().Pods(deploy.SystemNamespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -110,7 +113,7 @@ func podReasons(ctx context.Context, c kubernetes.Interface) ([]string, error) {
 	return out, nil
 }
 
-// podReason is "" for a ready pod. What the container itself said last (its termination message) counts most.
+// podReason is "" for a ready pod. The termination message of a container takes precedence.
 func podReason(pod corev1.Pod) string {
 	for _, s := range pod.Status.ContainerStatuses {
 		for _, t := range []*corev1.ContainerStateTerminated{s.State.Terminated, s.LastTerminationState.Terminated} {

@@ -31,22 +31,22 @@ func rotateKeysCommand() *cobra.Command {
 	var r rotateKeys
 	cmd := &cobra.Command{
 		Use:   "rotate-keys NODE | --all",
-		Short: "Give a gateway's WireGuard tunnels new keys, without losing a packet",
-		Long: `rotate-keys gives all tunnels of a gateway new private keys, one tunnel after the
-other, while packets go over another one. The other gateways learn the new public
-keys through the hub, so it must be reachable. It takes about half a minute a
-gateway; with --all one gateway comes after the other.
+		Short: "Rotate the keys of a gateway's WireGuard tunnels without packet loss",
+		Long: `rotate-keys generates new private keys for all tunnels of a gateway, one tunnel after
+the other, while another one carries the traffic. The other gateways get the new
+public keys through the hub, so it must be reachable. It takes about half a minute a
+gateway; with --all the gateways rotate one after the other.
 
-The node daemon does it, also if this command is interrupted or the daemon
-restarts. Run again while it goes on, the command waits for the same change.
+The node daemon rotates, also if this command is interrupted or the daemon restarts.
+Run again during a rotation, the command waits for it.
 
-Only the wire wireguard needs it: IKE changes the keys of libreswan by itself.`,
+Only the wire wireguard needs this: IKE rotates the keys of libreswan.`,
 		Example: `  pelago gateway rotate-keys g1-n1 --context g1
 
   # all gateways of a cluster
   pelago gateway rotate-keys --all --context g1
 
-  # how far it is
+  # progress
   kubectl --context g1 get nodeindex g1-n1 -o jsonpath='{.status.keyRotation}'`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: gatewayNames(&r.access),
@@ -65,7 +65,7 @@ Only the wire wireguard needs it: IKE changes the keys of libreswan by itself.`,
 
 // run changes the keys of one gateway, or of all.
 func (r *rotateKeys) run(ctx context.Context, out io.Writer, args []string) error {
-	m, err := r.access.member()
+	m, err := r.access.open()
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (r *rotateKeys) run(ctx context.Context, out io.Writer, args []string) erro
 }
 
 // requireKeys refuses a cluster whose wire has no keys to change.
-func (m *member) requireKeys(ctx context.Context) error {
+func (m *cluster) requireKeys(ctx context.Context) error {
 	c, err := m.former(ctx)
 	switch {
 	case err != nil:
@@ -112,8 +112,8 @@ func (m *member) requireKeys(ctx context.Context) error {
 	return nil
 }
 
-// requireInService refuses a gateway that carries nothing: it has no tunnels that could change their keys.
-func (m *member) requireInService(ctx context.Context, node string) error {
+// requireInService refuses a gateway out of service: it has no tunnels.
+func (m *cluster) requireInService(ctx context.Context, node string) error {
 	n, err := m.nodeIndex(ctx, node)
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func (m *member) requireInService(ctx context.Context, node string) error {
 	return nil
 }
 
-func (m *member) nodeIndex(ctx context.Context, node string) (*pelagov1alpha1.NodeIndex, error) {
+func (m *cluster) nodeIndex(ctx context.Context, node string) (*pelagov1alpha1.NodeIndex, error) {
 	var n pelagov1alpha1.NodeIndex
 	if err := m.client.Get(ctx, types.NamespacedName{Name: node}, &n); err != nil {
 		return nil, fmt.Errorf("get NodeIndex %s: %w", node, err)
@@ -133,17 +133,17 @@ func (m *member) nodeIndex(ctx context.Context, node string) (*pelagov1alpha1.No
 }
 
 // one changes the keys of one gateway.
-func (r *rotateKeys) one(ctx context.Context, m *member, node *corev1.Node, p *progress) error {
+func (r *rotateKeys) one(ctx context.Context, m *cluster, node *corev1.Node, p *progress) error {
 	n, err := m.nodeIndex(ctx, node.Name)
 	if err != nil {
 		return err
 	}
 	request, running := underWay(node.Annotations[pelagov1alpha1.AnnotationRotateKeys], n.Status.KeyRotation)
 	if running {
-		p.step("Gateway %s changes its keys already, as it was asked to at %s", node.Name, request)
+		p.step("Gateway %s rotates its keys already, as requested at %s", node.Name, request)
 	} else {
 		request = time.Now().UTC().Format(time.RFC3339)
-		p.step("Gateway %s is asked to change its keys", node.Name)
+		p.step("Requesting new keys of gateway %s", node.Name)
 		if err := annotate(ctx, m.typed, node.Name, pelagov1alpha1.AnnotationRotateKeys, fmt.Sprintf("%q", request)); err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (r *rotateKeys) one(ctx context.Context, m *member, node *corev1.Node, p *p
 	return r.await(ctx, m, node.Name, request, p)
 }
 
-// underWay says whether the change that the annotation asks for is not at its end.
+// underWay reports whether the rotation that the annotation requests is not complete.
 func underWay(annotation string, reported *pelagov1alpha1.KeyRotation) (request string, running bool) {
 	if _, err := time.Parse(time.RFC3339, annotation); err != nil {
 		return "", false // none, or one that the node daemon refuses
@@ -162,13 +162,13 @@ func underWay(annotation string, reported *pelagov1alpha1.KeyRotation) (request 
 	return annotation, reported == nil || reported.Request != annotation || reported.TunnelsLeft > 0
 }
 
-// await waits until the gateway reports that it is done, and says how far it is meanwhile.
-func (r *rotateKeys) await(ctx context.Context, m *member, node, request string, p *progress) error {
+// await waits until the gateway reports the end of the rotation, and prints its progress.
+func (r *rotateKeys) await(ctx context.Context, m *cluster, node, request string, p *progress) error {
 	limited, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	var last pelagov1alpha1.KeyRotation
 	err := wait.PollUntilContextCancel(limited, 500*time.Millisecond, true, func(context.Context) (bool, error) {
-		// Not with the limited context: the client refuses a request that might come too late, with an error of its own.
+		// Not the limited context: the client's rate limiter fails requests that might exceed its deadline, with an error of its own.
 		n, err := m.nodeIndex(ctx, node)
 		if err != nil {
 			return false, err
@@ -185,21 +185,21 @@ func (r *rotateKeys) await(ctx context.Context, m *member, node, request string,
 	})
 	switch {
 	case err == nil && last.Message != "":
-		return fmt.Errorf("gateway %s has new keys, but %s: look at `pelago show connections`, and whether those gateways reach the hub", node, last.Message)
+		return fmt.Errorf("gateway %s has new keys, but %s: check `pelago show connections`, and whether those gateways reach the hub", node, last.Message)
 	case err == nil:
 		p.step("Gateway %s has new keys, and all gateways that it was connected with use them", node)
 		return nil
-	case limited.Err() == nil || ctx.Err() != nil: // an error of its own, or the user's end
+	case limited.Err() == nil || ctx.Err() != nil: // another error, or interrupted
 		return fmt.Errorf("wait for the new keys of gateway %s: %w", node, err)
 	case last.Request == "":
-		return fmt.Errorf("pelago-node on %s has not begun to change its keys after %s: see whether it runs there (kubectl -n %s get pods -o wide); it begins when it does",
+		return fmt.Errorf("pelago-node on %s has not started the rotation after %s: check whether it runs there (kubectl -n %s get pods -o wide); it rotates once it runs",
 			node, r.timeout, config.SystemNamespace)
 	}
-	return fmt.Errorf("gateway %s has not changed all its keys after %s: %s. It goes on; run the command again to wait for it", node, r.timeout, last.Message)
+	return fmt.Errorf("gateway %s has not rotated all its keys after %s: %s. The rotation continues; run the command again to wait for it", node, r.timeout, last.Message)
 }
 
 // gatewayNodes are all nodes that are gateways by their label, by name.
-func (m *member) gatewayNodes(ctx context.Context) ([]*corev1.Node, error) {
+func (m *cluster) gatewayNodes(ctx context.Context) ([]*corev1.Node, error) {
 	list, err := m.typed.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: submarinerv1.LabelGateway + "=true"})
 	if err != nil {
 		return nil, fmt.Errorf("list gateways: %w", err)
@@ -221,7 +221,7 @@ func gatewayNames(a *access) cobra.CompletionFunc {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		m, err := a.member()
+		m, err := a.open()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,39 +13,21 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 )
 
-// lookTimeout bounds the time for one cluster, so that one that is away does not hide the others.
+// lookTimeout bounds the time for one cluster, so that an unreachable one does not hide the others.
 const lookTimeout = 15 * time.Second
-
-// table is one kind of information about one cluster.
-type table struct {
-	// title stands above it; "": none.
-	title  string
-	header []string
-	// wide are the titles of the columns that -o wide adds.
-	wide []string
-	rows []row
-	// empty is printed instead of a table without rows.
-	empty string
-}
-
-// row is one line; object is what -o json and -o yaml print of it.
-type row struct {
-	cells, wide []string
-	object      any
-}
 
 // view makes one table of a member.
 type view struct {
 	name, short string
-	look        func(context.Context, *member, config.Config) (table, error)
+	look        func(context.Context, *cluster, config.Config) (table, error)
 }
 
 var views = []view{
 	{"connections", "Connections to the gateways of other clusters", connections},
-	{"endpoints", "Gateways of all clusters, as this cluster knows them", endpoints},
+	{"endpoints", "Gateways of all clusters, as published to this cluster", endpoints},
 	{"networks", "Address ranges", networks},
 	{"gateways", "Gateways of this cluster", gateways},
-	{"versions", "Images that run", versions},
+	{"versions", "Running images", versions},
 }
 
 // show are the flags of show.
@@ -96,7 +77,7 @@ type clusterState struct {
 	Shown   map[string][]any `json:"shown"`
 }
 
-func (s *show) run(ctx context.Context, shown []view, out, complaints io.Writer) error {
+func (s *show) run(ctx context.Context, shown []view, out, errOut io.Writer) error {
 	contexts, err := s.access.contexts(s.contexts)
 	if err != nil {
 		return err
@@ -119,25 +100,25 @@ func (s *show) run(ctx context.Context, shown []view, out, complaints io.Writer)
 	}
 	if len(s.contexts) == 0 && len(states) > 0 {
 		for _, err := range errs {
-			fmt.Fprintln(complaints, "warning:", err)
+			fmt.Fprintln(errOut, "warning:", err)
 		}
 		errs = nil
 	}
 	return errors.Join(append(errs, s.print(out, states))...)
 }
 
-// errNotJoined says that Pelago is not installed in a cluster.
+// errNotJoined: Pelago is not installed in a cluster.
 var errNotJoined = errors.New("the cluster has not joined a clusterset: join it with `pelago join`")
 
-// cluster looks at one cluster and prints its tables at once if tables are asked for.
+// cluster reads one cluster and prints its tables at once unless the output is JSON or YAML.
 func (s *show) cluster(ctx context.Context, name string, shown []view, out io.Writer) (clusterState, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	cfg, err := s.access.configOf(name)
+	cfg, err := s.access.config(name)
 	if err != nil {
 		return clusterState{}, err
 	}
-	m, err := openMember(cfg)
+	m, err := openCluster(cfg)
 	if err != nil {
 		return clusterState{}, err
 	}
@@ -151,7 +132,7 @@ func (s *show) cluster(ctx context.Context, name string, shown []view, out io.Wr
 	return s.look(ctx, name, m, c, shown, out)
 }
 
-func (s *show) look(ctx context.Context, name string, m *member, c config.Config, shown []view, out io.Writer) (clusterState, error) {
+func (s *show) look(ctx context.Context, name string, m *cluster, c config.Config, shown []view, out io.Writer) (clusterState, error) {
 	state := clusterState{Context: name, Cluster: c.ClusterID, Shown: map[string][]any{}}
 	tables := make([]table, len(shown))
 	for i, v := range shown {
@@ -159,10 +140,7 @@ func (s *show) look(ctx context.Context, name string, m *member, c config.Config
 		if tables[i], err = v.look(ctx, m, c); err != nil {
 			return clusterState{}, err
 		}
-		state.Shown[v.name] = []any{}
-		for _, r := range tables[i].rows {
-			state.Shown[v.name] = append(state.Shown[v.name], r.object)
-		}
+		state.Shown[v.name] = tables[i].objects()
 	}
 	if s.output == "table" || s.output == "wide" {
 		fmt.Fprintf(out, "Cluster %q\n", c.ClusterID)
@@ -175,31 +153,10 @@ func (s *show) look(ctx context.Context, name string, m *member, c config.Config
 	return state, nil
 }
 
-// print writes JSON or YAML; tables are printed as they come.
+// print writes JSON or YAML; tables are printed per cluster.
 func (s *show) print(out io.Writer, states []clusterState) error {
 	if s.output == "json" || s.output == "yaml" {
 		return encode(out, s.output, states)
 	}
 	return nil
-}
-
-// print writes the table in columns.
-func (t table) print(out io.Writer, wide bool) error {
-	if len(t.rows) == 0 {
-		_, err := fmt.Fprintf(out, "%s\n\n", t.empty)
-		return err
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	line := func(cells, more []string) {
-		if wide {
-			cells = append(append([]string(nil), cells...), more...)
-		}
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
-	}
-	line(t.header, t.wide)
-	for _, r := range t.rows {
-		line(r.cells, r.wide)
-	}
-	fmt.Fprintln(w)
-	return w.Flush()
 }

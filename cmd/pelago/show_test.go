@@ -19,9 +19,9 @@ import (
 )
 
 // testMember is a member with two gateways, joined to g2, of which one gateway answers.
-func testMember(t *testing.T) *member {
+func testMember(t *testing.T) *cluster {
 	t.Helper()
-	scheme, err := memberScheme()
+	scheme, err := deploy.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func testMember(t *testing.T) *member {
 	var objs []client.Object
 	objs = append(objs, gateway("n2"), gateway("n1", down, up), endpoint("g2", remote("g2-n1", "192.0.2.21")),
 		endpoint("g1", submarinerv1.EndpointSpec{Hostname: "n1", PrivateIP: "192.0.2.11", PublicIP: "203.0.113.1", Backend: "vxlan", Subnets: []string{"120.1.0.0/24"}}))
-	return &member{
+	return &cluster{
 		client: clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(objs...).Build(),
 		typed: fake.NewClientset(node, &appsv1.DaemonSet{ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Template: template}},
 			deployment(deploy.AgentDeployment), deployment(deploy.DNSDeployment),

@@ -101,8 +101,8 @@ func TestGatewayHealth(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h := all["n1"]; h.gone() != tt.gone || h.words() != tt.words {
-			t.Errorf("%s: gone %t, %q; want %t, %q", what, h.gone(), h.words(), tt.gone, tt.words)
+		if h := all["n1"]; h.gone() != tt.gone || h.text() != tt.words {
+			t.Errorf("%s: gone %t, %q; want %t, %q", what, h.gone(), h.text(), tt.gone, tt.words)
 		}
 	}
 }

@@ -16,13 +16,13 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 )
 
-// plugins are the network plugins that are known by the DaemonSet that they run.
+// plugins maps the DaemonSets of network plugins to their names.
 var plugins = map[string]string{
 	"calico-node": "calico", "canal": "canal-flannel", "kube-flannel-ds": "flannel", "kindnet": "kindnet",
 	"weave-net": "weave-net", "cilium": "cilium", "ovnkube-node": "OVNKubernetes", "antrea-agent": "antrea",
 }
 
-// networkPlugin names the cluster's network plugin; "generic" is one that is not known.
+// networkPlugin is the name of the cluster's network plugin; "generic" if it is unknown.
 func networkPlugin(ctx context.Context, c kubernetes.Interface) (string, error) {
 	list, err := c.AppsV1().DaemonSets("").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -35,7 +35,7 @@ func networkPlugin(ctx context.Context, c kubernetes.Interface) (string, error) 
 	return plugins[list.Items[i].Name], nil
 }
 
-// running is one component and image.
+// running is a component and its images.
 type running struct {
 	Component  string   `json:"component"`
 	Repository string   `json:"repository"`
@@ -44,21 +44,12 @@ type running struct {
 	Arch       []string `json:"arch"`
 }
 
-// versions has a row for each component.
-func versions(ctx context.Context, m *member, _ config.Config) (table, error) {
+// versions has a row for each component of the network.
+func versions(ctx context.Context, m *cluster, _ config.Config) (table, error) {
 	t := table{header: []string{"COMPONENT", "REPOSITORY", "CONFIGURED", "RUNNING", "ARCH"}}
-	images := map[string]string{}
-	node, err := m.typed.AppsV1().DaemonSets(deploy.SystemNamespace).Get(ctx, deploy.NodeDaemonSet, metav1.GetOptions{})
+	components, err := installed(ctx, m.typed)
 	if err != nil {
-		return t, fmt.Errorf("get DaemonSet %s: %w", deploy.NodeDaemonSet, err)
-	}
-	images[node.Name] = node.Spec.Template.Spec.Containers[0].Image
-	for _, name := range []string{deploy.AgentDeployment, deploy.DNSDeployment} {
-		d, err := m.typed.AppsV1().Deployments(deploy.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return t, fmt.Errorf("get Deployment %s: %w", name, err)
-		}
-		images[name] = d.Spec.Template.Spec.Containers[0].Image
+		return t, err
 	}
 	pods, err := m.typed.CoreV1().Pods(deploy.SystemNamespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -68,8 +59,11 @@ func versions(ctx context.Context, m *member, _ config.Config) (table, error) {
 	if err != nil {
 		return t, fmt.Errorf("list nodes: %w", err)
 	}
-	for _, name := range []string{deploy.NodeDaemonSet, deploy.AgentDeployment, deploy.DNSDeployment} {
-		r := runs(name, images[name], pods.Items, nodes.Items)
+	for _, c := range components {
+		if c.name == deploy.ExecutionDeployment {
+			continue
+		}
+		r := runs(c.name, c.image, pods.Items, nodes.Items)
 		t.rows = append(t.rows, row{
 			cells:  []string{r.Component, r.Repository, r.Configured, strings.Join(r.Running, ", "), strings.Join(r.Arch, ", ")},
 			object: r,

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -17,8 +18,8 @@ import (
 
 // The columns of these tables are those of Submariner's tool.
 
-// listGateways returns the gateways of this cluster by name, and how each is besides its own words.
-func listGateways(ctx context.Context, m *member) ([]submarinerv1.Gateway, map[string]health, error) {
+// listGateways returns the gateways of this cluster by name, and the health of each as others observe it.
+func listGateways(ctx context.Context, m *cluster) ([]submarinerv1.Gateway, map[string]health, error) {
 	list := &submarinerv1.GatewayList{}
 	if err := m.client.List(ctx, list, client.InNamespace(config.SystemNamespace)); err != nil {
 		return nil, nil, fmt.Errorf("list Gateways: %w", err)
@@ -29,7 +30,7 @@ func listGateways(ctx context.Context, m *member) ([]submarinerv1.Gateway, map[s
 }
 
 // connections has a row for each pair of a gateway here and a gateway there.
-func connections(ctx context.Context, m *member, _ config.Config) (table, error) {
+func connections(ctx context.Context, m *cluster, _ config.Config) (table, error) {
 	t := table{
 		header: []string{"GATEWAY", "CLUSTER", "REMOTE IP", "NAT", "CABLE DRIVER", "SUBNETS", "STATUS", "RTT avg."},
 		wide:   []string{"LOCAL GATEWAY", "MESSAGE"},
@@ -46,9 +47,9 @@ func connections(ctx context.Context, m *member, _ config.Config) (table, error)
 			return strings.Compare(a.Endpoint.ClusterID+" "+a.Endpoint.Hostname, b.Endpoint.ClusterID+" "+b.Endpoint.Hostname)
 		})
 		for _, c := range connections {
-			if h.gone() { // what it said last is not what is
+			if h.gone() { // its last report is stale
 				c.Status, c.LatencyRTT = submarinerv1.ConnectionNone, nil
-				c.StatusMessage = fmt.Sprintf("gateway %s: %s", gateway.Name, h.words())
+				c.StatusMessage = fmt.Sprintf("gateway %s: %s", gateway.Name, h.text())
 			}
 			rtt := ""
 			if c.LatencyRTT != nil {
@@ -69,7 +70,7 @@ func connections(ctx context.Context, m *member, _ config.Config) (table, error)
 }
 
 // endpoints has a row for each gateway of each cluster.
-func endpoints(ctx context.Context, m *member, c config.Config) (table, error) {
+func endpoints(ctx context.Context, m *cluster, c config.Config) (table, error) {
 	t := table{
 		header: []string{"CLUSTER", "ENDPOINT IP", "PUBLIC IP", "CABLE DRIVER", "TYPE"},
 		wide:   []string{"HOSTNAME", "PORT", "TUNNELS", "SUBNETS"},
@@ -103,7 +104,7 @@ func tunnels(e submarinerv1.EndpointSpec) string {
 }
 
 // networks has one row.
-func networks(ctx context.Context, m *member, c config.Config) (table, error) {
+func networks(ctx context.Context, m *cluster, c config.Config) (table, error) {
 	t := table{
 		header: []string{"NETWORK PLUGIN", "SERVICE CIDRS", "CLUSTER CIDRS", "GLOBAL CIDR", "CLUSTERSET CIDR"},
 		wide:   []string{"CLUSTER INDEX", "MODE", "FABRIC CIDR"},
@@ -129,7 +130,7 @@ func networks(ctx context.Context, m *member, c config.Config) (table, error) {
 }
 
 // gateways has a row for each gateway of this cluster.
-func gateways(ctx context.Context, m *member, _ config.Config) (table, error) {
+func gateways(ctx context.Context, m *cluster, _ config.Config) (table, error) {
 	t := table{
 		header: []string{"NODE", "HA STATUS", "SUMMARY"},
 		wide:   []string{"VERSION", "FAILURE"},
@@ -144,9 +145,9 @@ func gateways(ctx context.Context, m *member, _ config.Config) (table, error) {
 		text := summary(g.Status.Connections)
 		switch {
 		case h.gone():
-			text = "Gateway is gone: " + h.words()
-		case h.words() != "":
-			text += "; " + h.words()
+			text = "Gateway is gone: " + h.text()
+		case h.text() != "":
+			text += "; " + h.text()
 		}
 		t.rows = append(t.rows, row{
 			cells: []string{g.Name, string(g.Status.HAStatus), text},
@@ -162,7 +163,7 @@ func gateways(ctx context.Context, m *member, _ config.Config) (table, error) {
 	return t, nil
 }
 
-// summary is how many connections are established, in the words of Submariner's tool.
+// summary counts the established connections, in the form of Submariner's tool.
 func summary(connections []submarinerv1.Connection) string {
 	if len(connections) == 0 {
 		return "There are no connections"
@@ -179,9 +180,72 @@ func summary(connections []submarinerv1.Connection) string {
 	return fmt.Sprintf("%d connections out of %d are established", established, len(connections))
 }
 
-func yesNo(b bool) string {
-	if b {
-		return "yes"
+// staleAfter is the age of a Gateway object after which its gateway counts as dead: three times the interval of its reports.
+const staleAfter = 90 * time.Second
+
+// health is a gateway as others observe it: the last report of a dead one stays.
+type health struct {
+	// silentTo are the nodes without an answer from it, of those that probe it.
+	silentTo []string
+	probed   int
+	// silence is the time since its last report if that is too long ago, else 0.
+	silence time.Duration
+}
+
+// gone reports whether no node gets an answer or its report is stale. Then its own status is invalid.
+func (h health) gone() bool { return h.silence > 0 || h.probed > 0 && len(h.silentTo) == h.probed }
+
+// text is the problem, empty if there is none.
+func (h health) text() string {
+	var out []string
+	switch n := len(h.silentTo); {
+	case n == 0:
+	case n == 1:
+		out = append(out, fmt.Sprintf("1 of %d nodes gets no answer", h.probed))
+	default:
+		out = append(out, fmt.Sprintf("%d of %d nodes get no answer", n, h.probed))
 	}
-	return "no"
+	if h.silence > 0 {
+		out = append(out, fmt.Sprintf("no report for %.0f minutes", max(1, h.silence.Minutes())))
+	}
+	return strings.Join(out, ", ")
+}
+
+// gatewayHealth reads the reports of the nodes about each gateway. Those of a gateway that itself does not answer are ignored:
+// they may be stale.
+func gatewayHealth(ctx context.Context, m *cluster, gateways []submarinerv1.Gateway, now time.Time) (map[string]health, error) {
+	agents := &submarinerv1.RouteAgentList{}
+	err := m.client.List(ctx, agents, client.InNamespace(config.SystemNamespace))
+	if err != nil && !meta.IsNoMatchError(err) { // a member of an older version has none
+		return nil, fmt.Errorf("list RouteAgents: %w", err)
+	}
+	silent := map[string][]string{} // gateway → nodes without an answer from it
+	for _, a := range agents.Items {
+		for name := range strings.SplitSeq(a.Annotations[submarinerv1.AnnotationSilentGateways], ",") {
+			if name != "" {
+				silent[name] = append(silent[name], a.Name)
+			}
+		}
+	}
+	out := map[string]health{}
+	for _, g := range gateways {
+		h := health{}
+		for _, a := range agents.Items {
+			if a.Name == g.Name || len(silent[a.Name]) > 0 {
+				continue
+			}
+			h.probed++
+			if slices.Contains(silent[g.Name], a.Name) {
+				h.silentTo = append(h.silentTo, a.Name)
+			}
+		}
+		slices.Sort(h.silentTo)
+		if seconds, err := strconv.ParseInt(g.Annotations[submarinerv1.AnnotationUpdated], 10, 64); err == nil {
+			if age := now.Sub(time.Unix(seconds, 0)); age > staleAfter {
+				h.silence = age
+			}
+		}
+		out[g.Name] = h
+	}
+	return out, nil
 }

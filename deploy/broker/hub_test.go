@@ -44,7 +44,7 @@ func openHubWith(t *testing.T, book Book) hub {
 	t.Helper()
 	ctx := context.Background()
 	cfg := server.Config(t)
-	if err := deploy.HubBase(ctx, cfg, t.Logf); err != nil {
+	if err := deploy.HubBase(ctx, newClient(t, cfg), t.Logf); err != nil {
 		t.Fatal(err)
 	}
 	admin := newClient(t, cfg)
@@ -57,7 +57,7 @@ func openHubWith(t *testing.T, book Book) hub {
 	if _, err := Setup(ctx, admin, book, set, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := deploy.Hub(ctx, cfg, t.Logf); err != nil {
+	if err := deploy.Hub(ctx, admin, t.Logf); err != nil {
 		t.Fatal(err)
 	}
 	secret, err := Credential(ctx, admin, cfg.CAData)
@@ -69,7 +69,7 @@ func openHubWith(t *testing.T, book Book) hub {
 
 func newClient(t *testing.T, cfg *rest.Config) client.Client {
 	t.Helper()
-	c, err := NewClient(cfg)
+	c, err := deploy.NewClient(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

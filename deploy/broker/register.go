@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -118,7 +120,7 @@ func Admit(ctx context.Context, hub client.Client, namespace string, m Member) e
 		bind(tokenRoleName(id), tokenRoleName(id)),
 	} {
 		if err := createOwned(ctx, hub, obj, cluster.UID); err != nil {
-			return fmt.Errorf("create %s %s at the hub: %w", kind(hub, obj), obj.GetName(), err)
+			return fmt.Errorf("create %s %s at the hub: %w", deploy.Kind(hub, obj), obj.GetName(), err)
 		}
 	}
 	return nil
@@ -212,4 +214,33 @@ func texts(prefixes []netip.Prefix) []string {
 		out = append(out, p.String())
 	}
 	return out
+}
+
+// Unregister removes everything that the hub holds of a cluster. It needs an administrator's access. Rights go first,
+// so that the member cannot write again what is being removed; the entry in the book goes last, so that nobody is
+// given the ranges while objects that name them exist.
+func Unregister(ctx context.Context, hub client.Client, namespace, clusterID string) error {
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, Namespace: namespace} }
+	for _, obj := range []client.Object{
+		&rbacv1.RoleBinding{ObjectMeta: meta(AccountName(clusterID))},
+		&rbacv1.RoleBinding{ObjectMeta: meta(tokenRoleName(clusterID))},
+		&rbacv1.Role{ObjectMeta: meta(tokenRoleName(clusterID))},
+		&corev1.Secret{ObjectMeta: meta(RegistrationName(clusterID))},
+		&corev1.ServiceAccount{ObjectMeta: meta(AccountName(clusterID))},
+	} {
+		if err := client.IgnoreNotFound(hub.Delete(ctx, obj)); err != nil {
+			return wrap(err, "delete %s %s at the hub", deploy.Kind(hub, obj), obj.GetName())
+		}
+	}
+	var errs []error
+	for _, obj := range []client.Object{
+		&submarinerv1.Endpoint{}, &pelagov1alpha1.ServiceContribution{}, &discoveryv1.EndpointSlice{}, &submarinerv1.Cluster{},
+	} {
+		err := hub.DeleteAllOf(ctx, obj, client.InNamespace(namespace), client.MatchingLabels{submarinerv1.LabelClusterID: clusterID})
+		errs = append(errs, wrap(err, "delete the %s objects of cluster %q at the hub", deploy.Kind(hub, obj), clusterID))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return Release(ctx, hub, namespace, clusterID)
 }

@@ -193,11 +193,11 @@ func Setup(ctx context.Context, hub client.Client, want Book, set Clusterset, ps
 		return nil, err
 	}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: ClustersetConfigMap, Namespace: deploy.BrokerNamespace}}
-	if err := put(ctx, hub, cm, func() { cm.Data = set.data() }); err != nil {
+	if err := deploy.Put(ctx, hub, cm, func() { cm.Data = set.data() }); err != nil {
 		return nil, err
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: PSKSecret, Namespace: deploy.BrokerNamespace}}
-	err := put(ctx, hub, secret, func() {
+	err := deploy.Put(ctx, hub, secret, func() {
 		if psk == nil && len(secret.Data["psk"]) > 0 {
 			return
 		}
@@ -233,7 +233,7 @@ func setupBook(ctx context.Context, hub client.Client, want Book) error {
 			"or remove the clusters first with `pelago unjoin`", have.describe(), want.describe(), n)
 	}
 	cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: AllocationConfigMap, Namespace: deploy.BrokerNamespace}}
-	return put(ctx, hub, cm, func() { cm.Data = data })
+	return deploy.Put(ctx, hub, cm, func() { cm.Data = data })
 }
 
 // setupFabric refuses a range that overlaps those of registered clusters, and a change while clusters are registered.

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/dataplane/cable"
+	"github.com/pelago-net/pelago/dataplane/natt"
+	"github.com/pelago-net/pelago/dataplane/netdev"
+	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/broker"
+)
+
+// settings are the flags of join about the wire between gateways and about how other clusters reach the gateways, bound to the
+// configuration. Annotations gateway.submariner.io/* of a gateway's node take precedence.
+type settings struct {
+	config.Config
+	nat  bool
+	mode string
+}
+
+// Values of --gateway-mode.
+const (
+	activeActive  = "active-active"
+	activePassive = "active-passive"
+)
+
+func (s *settings) add(f *pflag.FlagSet) {
+	f.StringVar(&s.CableDriver, "cable-driver", config.CableWireGuard, "wire between gateways: wireguard, libreswan (or ipsec: IKEv2 and ESP by strongSwan) or vxlan (not encrypted); the same in all clusters")
+	f.Uint16Var(&s.CablePort, "nattport", 4500, "UDP port of the wire between gateways")
+	f.IntVar(&s.CableTunnels, "cable-tunnels", 1, fmt.Sprintf("tunnels between two gateways, 1 to %d, so that a pair of them uses several cores; of two clusters the smaller number applies. wireguard takes a UDP port for each, from --nattport on, and --nattport + %d to change keys", config.MaxCableTunnels, cable.MaxTunnels))
+	f.StringVar(&s.XDP, "xdp", config.XDPOff, "experimental, not tested with a physical network card: handle the common case in the driver of the network card (XDP) on gateways: off, auto (uplinks that are network cards), on (all uplinks)")
+	f.BoolVar(&s.nat, "natt", true, "gateways with a public address are behind NAT: peers try that address first; NAT discovery runs in any case")
+	f.Uint16Var(&s.DiscoveryPort, "natt-discovery-port", natt.DefaultPort, "UDP port of NAT discovery")
+	f.BoolVar(&s.PreferredServer, "preferred-server", false, "gateways wait for others to connect, where those can")
+	f.BoolVar(&s.LoadBalancer, "load-balancer", false, "reach the gateway through a Service of type LoadBalancer; for one gateway, and not with --cable-driver vxlan")
+	f.StringVar(&s.mode, "gateway-mode", activeActive, activeActive+" (flows are spread over all gateways of a cluster) or "+activePassive+" (all take one, and another when it fails); the same in all clusters")
+	f.BoolVar(&s.AirGapped, "air-gapped", false, "never resolve a public address: accept only ipv4: of gateway.submariner.io/public-ip (without that annotation nothing is resolved anyway)")
+	f.BoolVar(&s.NetworkOnly, "network-only", false, "take part in network and services only: nothing in the cluster gets the right to write workloads")
+}
+
+func (s *settings) check() error {
+	if s.CableDriver == "ipsec" {
+		s.CableDriver = config.CableLibreswan // the name that users of the predecessor know
+	}
+	if !slices.Contains(config.CableDrivers(), s.CableDriver) {
+		return fmt.Errorf("--cable-driver %q is unknown: use %s", s.CableDriver, strings.Join(config.CableDrivers(), ", "))
+	}
+	if s.CableTunnels < 1 || s.CableTunnels > config.MaxCableTunnels {
+		return fmt.Errorf("--cable-tunnels %d: use 1 to %d", s.CableTunnels, config.MaxCableTunnels)
+	}
+	if s.CableTunnels > 1 && s.CableDriver == config.CableVXLAN {
+		return fmt.Errorf("--cable-tunnels %d: the wire %s has no tunnels: use --cable-tunnels 1, or --cable-driver %s", s.CableTunnels, s.CableDriver, config.CableWireGuard)
+	}
+	if !slices.Contains(config.XDPSettings(), s.XDP) {
+		return fmt.Errorf("--xdp %q is unknown: use %s", s.XDP, strings.Join(config.XDPSettings(), ", "))
+	}
+	if s.CablePort == 0 || s.CablePort == netdev.OverlayPort {
+		return fmt.Errorf("--nattport %d: use a port from 1 to 65535 other than %d, which the overlay inside the cluster has", s.CablePort, netdev.OverlayPort)
+	}
+	if last := 65535 - cable.MaxTunnels; int(s.CablePort) > last && s.CableDriver != config.CableVXLAN {
+		return fmt.Errorf("--nattport %d: the wire %s needs the next %d ports as well: use one up to %d", s.CablePort, s.CableDriver, cable.MaxTunnels, last)
+	}
+	if slices.Contains(s.ports(), netdev.OverlayPort) {
+		return fmt.Errorf("--nattport %d: then the wire %s with %d tunnels needs UDP port %d as well, which the overlay inside the cluster has: use another",
+			s.CablePort, s.CableDriver, s.CableTunnels, netdev.OverlayPort)
+	}
+	if s.DiscoveryPort == 0 || slices.Contains(append(s.ports(), netdev.OverlayPort), s.DiscoveryPort) {
+		return fmt.Errorf("--natt-discovery-port %d: use a port from 1 to 65535 that neither the wire (%d) nor the overlay (%d) has", s.DiscoveryPort, s.ports(), netdev.OverlayPort)
+	}
+	if s.mode != activeActive && s.mode != activePassive {
+		return fmt.Errorf("--gateway-mode %q is unknown: use %s or %s", s.mode, activeActive, activePassive)
+	}
+	if s.LoadBalancer && s.CableDriver == config.CableVXLAN {
+		return fmt.Errorf("--load-balancer changes addresses on the way, and the wire %s knows gateways by their addresses: use --cable-driver %s, or --load-balancer=false", s.CableDriver, config.CableWireGuard)
+	}
+	return nil
+}
+
+// ports are the UDP ports at which the wire listens, sorted.
+func (s *settings) ports() []uint16 {
+	out := append(cable.Ports(s.CableDriver, cable.Local{Listen: s.CablePort, Tunnels: s.CableTunnels}), s.CablePort)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// parsed is the configuration of the flags, in which defaults of optional settings are zero.
+func (s *settings) parsed() config.Config {
+	c := s.Config
+	c.NoNAT, c.SingleGateway = !s.nat, s.mode == activePassive
+	if c.CableTunnels == 1 {
+		c.CableTunnels = 0
+	}
+	if c.XDP == config.XDPOff {
+		c.XDP = ""
+	}
+	if c.DiscoveryPort == natt.DefaultPort {
+		c.DiscoveryPort = 0
+	}
+	return c
+}
+
+// keepFlags sets the flags that were not given to the values of an earlier run, by flag.
+func keepFlags(flags *pflag.FlagSet, former map[string]string) error {
+	for name, value := range former {
+		f := flags.Lookup(name)
+		if f.Changed {
+			continue
+		}
+		if err := f.Value.Set(value); err != nil {
+			return fmt.Errorf("keep --%s %s of the earlier run: %w: give the flag", name, value, err)
+		}
+	}
+	return nil
+}
+
+// changes lists the settings that differ, sorted.
+func changes(before, after map[string]string) []string {
+	keys := maps.Clone(before)
+	maps.Copy(keys, after)
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if before[key] != after[key] {
+			out = append(out, fmt.Sprintf("%s: %s → %s", key, cmp.Or(before[key], "unset"), cmp.Or(after[key], "unset")))
+		}
+	}
+	return out
+}
+
+// joinFlags are the flags of the join that has left a configuration.
+func joinFlags(c config.Config) map[string]string {
+	mode := activeActive
+	if c.SingleGateway {
+		mode = activePassive
+	}
+	return map[string]string{
+		"cable-driver":        c.CableDriver,
+		"nattport":            strconv.Itoa(int(c.CablePort)),
+		"cable-tunnels":       strconv.Itoa(max(1, c.CableTunnels)),
+		"xdp":                 cmp.Or(c.XDP, config.XDPOff),
+		"natt":                strconv.FormatBool(!c.NoNAT),
+		"natt-discovery-port": strconv.Itoa(int(cmp.Or(c.DiscoveryPort, natt.DefaultPort))),
+		"preferred-server":    strconv.FormatBool(c.PreferredServer),
+		"load-balancer":       strconv.FormatBool(c.LoadBalancer),
+		"air-gapped":          strconv.FormatBool(c.AirGapped),
+		"gateway-mode":        mode,
+		"network-only":        strconv.FormatBool(c.NetworkOnly),
+	}
+}
+
+// imageFlags are the flags of the join that has installed the workloads. An image of the default repository is left out: its
+// tag is the version, which another join updates.
+func (c *cluster) imageFlags(ctx context.Context) (map[string]string, error) {
+	ds := &appsv1.DaemonSet{}
+	key := client.ObjectKey{Namespace: config.SystemNamespace, Name: deploy.NodeDaemonSet}
+	if err := c.client.Get(ctx, key, ds); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("get DaemonSet %s: %w", key, err)
+	}
+	first := ds.Spec.Template.Spec.Containers[0]
+	flags := map[string]string{"image-pull-policy": string(first.ImagePullPolicy)}
+	if repository(first.Image) != repository(deploy.DefaultImage) {
+		flags["image"] = first.Image
+	}
+	return flags, nil
+}
+
+// repository is the name of an image without its tag and digest.
+func repository(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	name, _ := splitImage(image)
+	return name
+}
+
+// brokerFlags are the flags of the deploy-broker that has written these settings.
+func brokerFlags(set broker.Clusterset, book broker.Book) map[string]string {
+	flags := map[string]string{
+		"mode":           set.Mode,
+		"custom-domains": strings.Join(set.CustomDomains, ","),
+		"components":     strings.Join(set.Components, ","),
+		"broker-url":     set.BrokerURL,
+		"auto-accept":    strconv.FormatBool(set.AutoAccept),
+		"globalnet":      strconv.FormatBool(book.Globalnet),
+	}
+	if set.Fabric.IsValid() {
+		flags["fabric-cidr"] = set.Fabric.String()
+	}
+	if book.Globalnet {
+		flags["globalnet-cidr-range"], flags["globalnet-cluster-size"] = book.Range.String(), strconv.FormatUint(book.ClusterSize, 10)
+	}
+	return flags
+}

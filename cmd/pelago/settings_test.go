@@ -1,0 +1,109 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pelago-net/pelago/control/config"
+)
+
+func TestWireFlags(t *testing.T) {
+	tests := map[string]struct {
+		args  []string
+		want  config.Config
+		ports []uint16
+		err   string
+	}{
+		"nothing said":         {nil, config.Config{CableDriver: "wireguard", CablePort: 4500}, []uint16{4500, 4504}, ""},
+		"all of them":          {[]string{"--cable-driver", "ipsec", "--nattport", "4600", "--cable-tunnels", "4", "--xdp", "auto"}, config.Config{CableDriver: "libreswan", CablePort: 4600, CableTunnels: 4, XDP: "auto"}, []uint16{4600}, ""},
+		"three of WireGuard":   {[]string{"--cable-tunnels", "3"}, config.Config{CableDriver: "wireguard", CablePort: 4500, CableTunnels: 3}, []uint16{4500, 4501, 4502, 4504}, ""},
+		"the wire in the open": {[]string{"--cable-driver", "vxlan", "--nattport", "65535", "--cable-tunnels", "1"}, config.Config{CableDriver: "vxlan", CablePort: 65535}, []uint16{65535}, ""},
+		"no tunnels":           {[]string{"--cable-tunnels", "0"}, config.Config{}, nil, "--cable-tunnels 0: use 1 to 4"},
+		"too many tunnels":     {[]string{"--cable-tunnels", "5"}, config.Config{}, nil, "--cable-tunnels 5: use 1 to 4"},
+		"tunnels of vxlan":     {[]string{"--cable-driver", "vxlan", "--cable-tunnels", "2"}, config.Config{}, nil, "the wire vxlan has no tunnels"},
+		"tunnel on 4800":       {[]string{"--nattport", "4798", "--cable-tunnels", "3"}, config.Config{}, nil, "needs UDP port 4800 as well"},
+		"standby on 4800":      {[]string{"--nattport", "4796"}, config.Config{}, nil, "needs UDP port 4800 as well"},
+		"the last ports":       {[]string{"--nattport", "65532"}, config.Config{}, nil, "use one up to 65531"},
+		"generic XDP":          {[]string{"--xdp", "generic"}, config.Config{}, nil, `--xdp "generic" is unknown: use off, auto, on`},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var w settings
+			f := pflag.NewFlagSet("join", pflag.ContinueOnError)
+			w.add(f)
+			if err := f.Parse(tt.args); err != nil {
+				t.Fatal(err)
+			}
+			err := w.check()
+			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Fatalf("got %v, want %q", err, tt.err)
+			}
+			if err != nil {
+				return
+			}
+			if diff := cmp.Diff(tt.want.Data(), w.parsed().Data()); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.ports, w.ports()); diff != "" {
+				t.Errorf("ports -want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestReachFlags(t *testing.T) {
+	const wireguard, vxlan = config.CableWireGuard, config.CableVXLAN
+	tests := map[string]struct {
+		driver string
+		args   []string
+		want   config.Config
+		err    string
+	}{
+		"nothing said":       {vxlan, nil, config.Config{}, ""},
+		"all of them":        {wireguard, []string{"--natt=false", "--natt-discovery-port", "4491", "--preferred-server", "--load-balancer", "--air-gapped", "--gateway-mode", "active-passive"}, config.Config{SingleGateway: true, NoNAT: true, DiscoveryPort: 4491, PreferredServer: true, LoadBalancer: true, AirGapped: true}, ""},
+		"no mode":            {vxlan, []string{"--gateway-mode", "both"}, config.Config{}, `--gateway-mode "both" is unknown`},
+		"no port":            {vxlan, []string{"--natt-discovery-port", "0"}, config.Config{}, "--natt-discovery-port 0"},
+		"the overlay's port": {vxlan, []string{"--natt-discovery-port", "4800"}, config.Config{}, "--natt-discovery-port 4800"},
+		"a tunnel's port":    {wireguard, []string{"--natt-discovery-port", "4504"}, config.Config{}, "--natt-discovery-port 4504"},
+		"balanced vxlan":     {vxlan, []string{"--load-balancer"}, config.Config{}, "use --cable-driver wireguard"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var r settings
+			f := pflag.NewFlagSet("join", pflag.ContinueOnError)
+			r.add(f)
+			if err := f.Parse(append(tt.args, "--cable-driver", tt.driver)); err != nil {
+				t.Fatal(err)
+			}
+			err := r.check()
+			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Fatalf("got %v, want %q", err, tt.err)
+			}
+			if tt.want.CableDriver, tt.want.CablePort = tt.driver, 4500; err == nil {
+				if diff := cmp.Diff(tt.want.Data(), r.parsed().Data()); diff != "" {
+					t.Errorf("-want +got\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+func TestLoadBalancerPorts(t *testing.T) {
+	have := []corev1.ServicePort{{Name: "udp-4500", Protocol: corev1.ProtocolUDP, Port: 4500, NodePort: 31000}, {Name: "udp-1", Port: 1}}
+	got := loadBalancerPorts(config.Config{CableDriver: config.CableWireGuard, CablePort: 4500}, have)
+	var ports []int32
+	for _, p := range got {
+		ports = append(ports, p.Port, p.NodePort)
+	}
+	if want := []int32{4490, 0, 4500, 31000, 4504, 0}; !slices.Equal(ports, want) {
+		t.Errorf("ports and node ports %v, want %v", ports, want)
+	}
+	if n := len(loadBalancerPorts(config.Config{CableDriver: config.CableWireGuard, CablePort: 4500, CableTunnels: 4}, nil)); n != 6 {
+		t.Errorf("%d ports with four tunnels, want those, the standby's and that of NAT discovery", n)
+	}
+}

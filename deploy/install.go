@@ -1,0 +1,217 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// MemberOptions are the choices of `pelago join` that the manifests depend on.
+type MemberOptions struct {
+	// Image is run by all workloads; DefaultImage if empty.
+	Image string
+	// PullPolicy is Always, IfNotPresent or Never; IfNotPresent if empty.
+	PullPolicy string
+	// IKE adds the container of the IKE daemon to the node daemon's pods, for the cable driver libreswan.
+	IKE bool
+}
+
+// values are the parameters of the templates.
+func (o MemberOptions) values() map[string]any {
+	if o.Image == "" {
+		o.Image = DefaultImage
+	}
+	if o.PullPolicy == "" {
+		o.PullPolicy = "IfNotPresent"
+	}
+	return map[string]any{"Image": o.Image, "PullPolicy": o.PullPolicy, "IKE": o.IKE}
+}
+
+// PropagationOptions are the choices of `pelago init` that the manifests depend on.
+type PropagationOptions struct {
+	// Workloads: the API server runs workloads, pelago-hub among them.
+	Workloads bool
+	// Image and PullPolicy are those of pelago-hub; see MemberOptions.
+	Image, PullPolicy string
+}
+
+func (o PropagationOptions) manifests() ([]*unstructured.Unstructured, error) {
+	return PropagationManifests(MemberOptions{Image: o.Image, PullPolicy: o.PullPolicy}, o.Workloads)
+}
+
+// HubBase installs the namespace and the CRDs of the broker, which its ConfigMaps need. It grants no rights.
+func HubBase(ctx context.Context, c client.Client, progress Progress) error {
+	crds, errCRDs := HubCRDs()
+	objs, err := HubManifests()
+	if err := errors.Join(errCRDs, err); err != nil {
+		return err
+	}
+	progress("Creating namespace %s", BrokerNamespace)
+	return applyBase(ctx, c, crds, objs, progress)
+}
+
+// Hub installs the admission policies of the broker and, once each of them refuses its canary, the rights of members
+// and of the registration credential. HubBase must have been run, the ConfigMap submariner-globalnet-info must exist,
+// and the API server must be 1.31 or newer (CEL functions of IP addresses).
+func Hub(ctx context.Context, c client.Client, progress Progress) error {
+	objs, err := HubManifests()
+	if err != nil {
+		return err
+	}
+	return applyGuarded(ctx, c, objs, brokerCanaries(c), "Granting rights to members", progress)
+}
+
+// Propagation makes an API server a hub that propagates workloads, in this order: namespaces, which grant no rights; CRDs,
+// until they are served; admission policies, until each of them refuses its canary; the rights of pelago-hub, and pelago-hub
+// itself where pods run. It is idempotent, also for a newer version. The API server must be 1.31 or newer, and must not be
+// Karmada's.
+func Propagation(ctx context.Context, c client.Client, o PropagationOptions, progress Progress) error {
+	crds, errCRDs := PropagationCRDs()
+	objs, err := o.manifests()
+	if err := errors.Join(errCRDs, err); err != nil {
+		return err
+	}
+	progress("Creating namespaces")
+	if err := applyBase(ctx, c, crds, objs, progress); err != nil {
+		return err
+	}
+	granting := "Granting rights to pelago-hub"
+	if o.Workloads {
+		granting += " and starting it"
+	}
+	return applyGuarded(ctx, c, objs, propagationCanaries(c), granting, progress)
+}
+
+// MemberBase installs the namespace and the CRDs of a member, which its configuration and its secrets need.
+func MemberBase(ctx context.Context, c client.Client, progress Progress) error {
+	crds, errCRDs := MemberCRDs()
+	objs, err := MemberManifests(MemberOptions{})
+	if err := errors.Join(errCRDs, err); err != nil {
+		return err
+	}
+	progress("Creating namespace %s", SystemNamespace)
+	return applyBase(ctx, c, crds, objs, progress)
+}
+
+// Member installs the rights and the workloads of a member. MemberBase must have been run.
+func Member(ctx context.Context, c client.Client, o MemberOptions, progress Progress) error {
+	objs, err := MemberManifests(o)
+	if err != nil {
+		return err
+	}
+	progress("Installing rights and workloads (image %s)", o.values()["Image"])
+	return applyAll(ctx, c, split(objs).rest)
+}
+
+// Execution installs the part of the agent that executes Works, with its rights. Member must have been run.
+func Execution(ctx context.Context, c client.Client, o MemberOptions, progress Progress) error {
+	objs, err := ExecutionManifests(o)
+	if err != nil {
+		return err
+	}
+	progress("Installing the agent for workloads")
+	return applyAll(ctx, c, objs)
+}
+
+// RemoveExecution removes what Execution has installed; its rights end at once. What the hub has propagated stays.
+func RemoveExecution(ctx context.Context, c client.Client, progress Progress) error {
+	objs, err := ExecutionManifests(MemberOptions{})
+	if err != nil {
+		return err
+	}
+	err = c.Get(ctx, client.ObjectKey{Namespace: SystemNamespace, Name: ExecutionDeployment}, new(appsv1.Deployment))
+	if err == nil {
+		progress("Removing the agent for workloads; the workloads stay")
+	}
+	return errors.Join(client.IgnoreNotFound(err), deleteAll(ctx, c, objs, metav1.DeletePropagationBackground))
+}
+
+// stages are manifests in the order in which they are applied.
+type stages struct {
+	// base holds namespaces and ServiceAccounts, which grant no rights.
+	base []*unstructured.Unstructured
+	// policies holds admission policies and their bindings.
+	policies []*unstructured.Unstructured
+	// rest holds rights and workloads.
+	rest []*unstructured.Unstructured
+}
+
+func split(objs []*unstructured.Unstructured) stages {
+	var s stages
+	for _, u := range objs {
+		switch u.GetKind() {
+		case "Namespace", "ServiceAccount":
+			s.base = append(s.base, u)
+		case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
+			s.policies = append(s.policies, u)
+		default:
+			s.rest = append(s.rest, u)
+		}
+	}
+	return s
+}
+
+// applyBase applies namespaces and ServiceAccounts, then CRDs, and waits until these are served.
+func applyBase(ctx context.Context, c client.Client, crds, objs []*unstructured.Unstructured, progress Progress) error {
+	if err := applyAll(ctx, c, split(objs).base); err != nil {
+		return err
+	}
+	progress("Installing %d custom resource definitions", len(crds))
+	return applyCRDs(ctx, c, crds, progress)
+}
+
+// applyGuarded applies admission policies and, once each refuses its canary, rights and workloads.
+func applyGuarded(
+	ctx context.Context, c client.Client, objs []*unstructured.Unstructured, canaries map[string]func(context.Context) error,
+	granting string, progress Progress,
+) error {
+	s := split(objs)
+	progress("Installing admission policies")
+	if err := applyAll(ctx, c, s.policies); err != nil {
+		return err
+	}
+	progress("Waiting until every admission policy refuses its canary")
+	if err := awaitPolicies(ctx, canaries); err != nil {
+		return err
+	}
+	progress("%s", granting)
+	return applyAll(ctx, c, s.rest)
+}
+
+// applyAll applies all objects and reports every failure.
+func applyAll(ctx context.Context, c client.Client, objs []*unstructured.Unstructured) error {
+	var errs []error
+	for _, u := range objs {
+		errs = append(errs, apply(ctx, c, u))
+	}
+	return errors.Join(errs...)
+}
+
+// apply writes one object by server-side apply, which refuses unknown fields, and takes its fields over from other
+// managers.
+func apply(ctx context.Context, c client.Client, u *unstructured.Unstructured) error {
+	err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(Manager), client.ForceOwnership)
+	if err != nil {
+		return fmt.Errorf("apply %s %s: %w", u.GetKind(), name(u), err)
+	}
+	return nil
+}
+
+// deleteAll deletes all objects, the last first, and reports every failure.
+func deleteAll(ctx context.Context, c client.Client, objs []*unstructured.Unstructured, how metav1.DeletionPropagation) error {
+	var errs []error
+	for _, u := range slices.Backward(objs) {
+		if err := c.Delete(ctx, u, client.PropagationPolicy(how)); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("delete %s %s: %w", u.GetKind(), name(u), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func name(u *unstructured.Unstructured) string { return Title(client.ObjectKeyFromObject(u)) }
