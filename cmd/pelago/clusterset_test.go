@@ -24,6 +24,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/agent/coredns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
@@ -229,11 +230,11 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		c.fails(t, "is not exported", "unexport", "service", "kubernetes", "-n", "default")
 	})
 	t.Run("show", func(t *testing.T) {
-		var states []clusterState
+		var states []view.State
 		if err := json.Unmarshal([]byte(c.must(t, "show", "all", "-o", "json")), &states); err != nil {
 			t.Fatal(err)
 		}
-		if len(states) != 1 || states[0].Cluster != "g1" || len(states[0].Shown) != len(views) {
+		if len(states) != 1 || states[0].Cluster != "g1" || len(states[0].Shown) != len(view.Views) {
 			t.Errorf("show all -o json: %+v", states)
 		}
 		t.Log(c.must(t, "show", "all"))

@@ -17,14 +17,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
 // Values of --operation-scope.
@@ -43,24 +42,7 @@ type get struct {
 	named    []string
 	scope    string
 	contexts map[string]string
-	selection
-}
-
-// selection selects objects.
-type selection struct {
-	kind          string
-	namespace     string // "" if allNamespaces
-	allNamespaces bool
-	name          string // "": all
-	// group and objectKind are those of manifests, from the discovery of the hub.
-	group, objectKind string
-}
-
-// selects reports whether a manifest is selected.
-func (s selection) selects(o *unstructured.Unstructured) bool {
-	gvk := o.GroupVersionKind()
-	return gvk.Group == s.group && gvk.Kind == s.objectKind && (s.name == "" || s.name == o.GetName()) &&
-		(s.allNamespaces || o.GetNamespace() == "" || s.namespace == o.GetNamespace())
+	view.Selection
 }
 
 func getCommand() *cobra.Command {
@@ -83,20 +65,20 @@ one, the status in their Works is shown in a table of its own.
   pelago get deployment nginx --operation-scope all -o json`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			g.selection.kind = args[0]
+			g.Kind = args[0]
 			if len(args) == 2 {
-				g.name = args[1]
+				g.Name = args[1]
 			} else if kindName, name, ok := strings.Cut(args[0], "/"); ok {
-				g.selection.kind, g.name = kindName, name
+				g.Kind, g.Name = kindName, name
 			}
 			return g.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	cmd.ValidArgsFunction = g.completeObject
 	g.addNamespaced(cmd)
-	addOutputFlag(cmd, &g.output)
+	view.AddOutputFlag(cmd, &g.output)
 	f := cmd.Flags()
-	f.BoolVarP(&g.allNamespaces, "all-namespaces", "A", false, "of all namespaces")
+	f.BoolVarP(&g.AllNamespaces, "all-namespaces", "A", false, "of all namespaces")
 	f.StringSliceVarP(&g.named, "clusters", "C", nil, "objects of these clusters")
 	f.StringVar(&g.scope, "operation-scope", scopeHub, "hub, members or all")
 	f.StringToStringVar(&g.contexts, "member-context", nil,
@@ -123,11 +105,11 @@ func (g *get) run(ctx context.Context, out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	g.selection.namespace = g.hubFlags.namespace
-	if g.allNamespaces {
-		g.selection.namespace = ""
+	g.Selection.Namespace = g.hubFlags.namespace
+	if g.AllNamespaces {
+		g.Selection.Namespace = ""
 	}
-	if k := strings.ToLower(g.selection.kind); g.scope == scopeHub && (k == "clusters" || k == "cluster") {
+	if k := strings.ToLower(g.Kind); g.scope == scopeHub && (k == "clusters" || k == "cluster") {
 		return g.clusters(ctx, h, out)
 	}
 	found, err := g.collect(ctx, h)
@@ -143,18 +125,18 @@ func (g *get) clusters(ctx context.Context, h *cluster, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if g.name != "" {
-		if all, err = clustersNamed(all, []string{g.name}); err != nil {
+	if g.Name != "" {
+		if all, err = clustersNamed(all, []string{g.Name}); err != nil {
 			return err
 		}
 	}
-	return printTables(out, g.output, clusterListing(all, time.Now()))
+	return view.PrintTables(out, g.output, view.ClusterListing(all, time.Now()))
 }
 
 // answer is the result of the hub or of one cluster.
 type answer struct {
-	listing
-	works *worksOf // of a cluster without access
+	view.Listing
+	works *view.WorksOf // of a cluster without access
 	err   error
 }
 
@@ -162,11 +144,11 @@ type answer struct {
 func (g *get) collect(ctx context.Context, h *cluster) ([]answer, error) {
 	var hub []answer
 	if g.scope != scopeMembers {
-		l, err := h.list(ctx, "", g.selection)
+		l, err := h.list(ctx, "", g.Selection)
 		if err != nil {
 			return nil, err
 		}
-		hub = append(hub, answer{listing: l})
+		hub = append(hub, answer{Listing: l})
 		if g.scope == scopeHub {
 			return hub, nil
 		}
@@ -193,23 +175,23 @@ func (g *get) collect(ctx context.Context, h *cluster) ([]answer, error) {
 		return nil, err
 	}
 	if slices.ContainsFunc(members, func(a answer) bool { return a.works != nil }) {
-		mapping, err := h.kind(g.selection.kind)
+		mapping, err := h.kind(g.Kind)
 		if err != nil {
 			return nil, err
 		}
-		g.group, g.objectKind = mapping.GroupVersionKind.Group, mapping.GroupVersionKind.Kind
+		g.Group, g.ObjectKind = mapping.GroupVersionKind.Group, mapping.GroupVersionKind.Kind
 	}
 	return append(hub, members...), nil
 }
 
 // member lists the objects of a cluster, or its Works if it is not reachable from the hub.
 func (g *get) member(ctx context.Context, h *cluster, c *clusterv1alpha1.Cluster) answer {
-	var l listing
+	var l view.Listing
 	cfg, err := h.memberConfig(ctx, c, &g.access, g.contexts)
 	if errors.Is(err, errPullMember) {
 		var works workv1alpha1.WorkList
 		if err = h.client.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(c.Name))); err == nil {
-			return answer{works: &worksOf{c.Name, works.Items}}
+			return answer{works: &view.WorksOf{Cluster: c.Name, Works: works.Items}}
 		}
 		err = fmt.Errorf("list its Works: %w", err)
 	}
@@ -218,60 +200,54 @@ func (g *get) member(ctx context.Context, h *cluster, c *clusterv1alpha1.Cluster
 		m, err = openCluster(cfg)
 	}
 	if err == nil {
-		l, err = m.list(ctx, c.Name, g.selection)
+		l, err = m.list(ctx, c.Name, g.Selection)
 	}
 	if err != nil {
 		return answer{err: fmt.Errorf("cluster %s: %w", c.Name, err)}
 	}
-	return answer{listing: l}
+	return answer{Listing: l}
 }
 
 // list requests a table of objects, with the objects in it. A cluster without the named object returns an empty one.
-func (c *cluster) list(ctx context.Context, name string, s selection) (listing, error) {
-	out := listing{cluster: name}
-	mapping, err := c.kind(s.kind)
+func (c *cluster) list(ctx context.Context, name string, s view.Selection) (view.Listing, error) {
+	out := view.Listing{Cluster: name}
+	mapping, err := c.kind(s.Kind)
 	if err != nil {
 		return out, err
 	}
 	resource := mapping.Resource
 	namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace
-	if namespaced && s.name != "" && s.namespace == "" {
+	if namespaced && s.Name != "" && s.Namespace == "" {
 		return out, errors.New("a name needs a namespace: leave out --all-namespaces, or the name")
 	}
 	path := []string{"/apis", resource.Group, resource.Version}
 	if resource.Group == "" {
 		path = []string{"/api", resource.Version}
 	}
-	request := c.typed.CoreV1().RESTClient().Get().AbsPath(path...).NamespaceIfScoped(s.namespace, namespaced && s.namespace != "").
+	request := c.typed.CoreV1().RESTClient().Get().AbsPath(path...).NamespaceIfScoped(s.Namespace, namespaced && s.Namespace != "").
 		Resource(resource.Resource).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Param("includeObject", "Object")
-	if s.name != "" {
-		request = request.Name(s.name)
+	if s.Name != "" {
+		request = request.Name(s.Name)
 	}
 	raw, err := request.Do(ctx).Raw()
 	switch {
-	case name != "" && s.name != "" && apierrors.IsNotFound(err):
+	case name != "" && s.Name != "" && apierrors.IsNotFound(err):
 		return out, nil
 	case apierrors.IsNotFound(err):
-		return out, notAtHub(mapping, client.ObjectKey{Namespace: s.namespace, Name: s.name})
+		return out, view.NotAtHub(mapping, client.ObjectKey{Namespace: s.Namespace, Name: s.Name})
 	case err != nil:
 		return out, fmt.Errorf("list %s: %w", resource.Resource, err)
 	}
-	if err := json.Unmarshal(raw, &out.table); err != nil {
+	if err := json.Unmarshal(raw, &out.Table); err != nil {
 		return out, fmt.Errorf("read the list of %s: %w", resource.Resource, err)
 	}
 	return out, nil
 }
 
-// notAtHub is the error for an object that the hub does not have.
-func notAtHub(mapping *meta.RESTMapping, key client.ObjectKey) error {
-	return fmt.Errorf("the hub has no %s %s: name one of `pelago get %s`, or another namespace with -n",
-		mapping.GroupVersionKind.Kind, deploy.Title(key), mapping.Resource.Resource)
-}
-
 // print prints the results. Failures of clusters are errors if the user has named the clusters, else warnings.
 func (g *get) print(found []answer, out, errOut io.Writer) error {
-	var objects []listing
-	var works []worksOf
+	var objects []view.Listing
+	var works []view.WorksOf
 	var errs []error
 	for _, a := range found {
 		switch {
@@ -280,23 +256,23 @@ func (g *get) print(found []answer, out, errOut io.Writer) error {
 		case a.works != nil:
 			works = append(works, *a.works)
 		default:
-			objects = append(objects, a.listing)
+			objects = append(objects, a.Listing)
 		}
 	}
-	var tables []table
+	var tables []view.Table
 	if len(objects) > 0 || len(works) == 0 {
-		t, err := listings(objects, "No objects found.", g.allNamespaces)
+		t, err := view.Listings(objects, "No objects found.", g.AllNamespaces)
 		if err != nil {
 			return err
 		}
 		tables = append(tables, t)
 	}
 	if len(works) > 0 {
-		t := workListing(works, g.selection)
-		t.title = "Clusters without access, as their Works say (--member-context CLUSTER=CONTEXT gives access):"
+		t := view.WorkListing(works, g.Selection)
+		t.Title = "Clusters without access, as their Works say (--member-context CLUSTER=CONTEXT gives access):"
 		tables = append(tables, t)
 	}
-	if err := printTables(out, g.output, tables...); err != nil {
+	if err := view.PrintTables(out, g.output, tables...); err != nil {
 		return err
 	}
 	if len(g.named) > 0 {

@@ -17,6 +17,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -24,11 +25,13 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
@@ -302,7 +305,7 @@ func (h workloadHub) about() {
 		"m2 1 failed", "! m2: no matches for kind. Install the CustomResourceDefinition in cluster m2", "m3: has a taint"}, "explain", "deployment", "nginx", "-n", "shop")
 	h.says([]string{"karmada-es", "Conditions of the binding:", "Warning SyncWorkFailed cluster m2 refuses it"}[1:], "describe", "deploy/nginx", "-n", "shop")
 	out, err := h.pelago("explain", "deployments.apps", "nginx", "-n", "shop", "-o", "json")
-	var e explanation
+	var e view.Explanation
 	if err != nil || json.Unmarshal([]byte(out), &e) != nil || len(e.Clusters) != 2 || e.Decision == nil || !e.Decision.Current || e.Policy == nil {
 		h.Errorf("explain -o json: %v\n%s", err, out)
 	}
@@ -371,4 +374,18 @@ func (h workloadHub) complete() {
 			h.Errorf("complete %q: -want +got\n%s", c.args, diff)
 		}
 	}
+}
+
+// object reads YAML as a client does: whole numbers are integers.
+func object(t testing.TB, text string) *unstructured.Unstructured {
+	t.Helper()
+	raw, err := yaml.YAMLToJSONStrict([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &unstructured.Unstructured{}
+	if err := out.UnmarshalJSON(raw); err != nil {
+		t.Fatal(err)
+	}
+	return out
 }

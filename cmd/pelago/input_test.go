@@ -13,9 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pelago-net/pelago/deploy/broker"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/pelago-net/pelago/deploy/broker"
 )
 
 // run runs the command line without a cluster and returns its error.
@@ -135,5 +136,19 @@ func TestPlugin(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "kubectl pelago join broker-info.subm | NAME [flags]") {
 		t.Errorf("as a plugin it calls itself\n%s", out.String())
+	}
+}
+
+func TestKindAndName(t *testing.T) {
+	for want, args := range map[string][]string{"deploy nginx": {"deploy", "nginx"}, "deploy a": {"deploy/a"}} {
+		k, n, err := kindAndName(args)
+		if err != nil || k+" "+n != want {
+			t.Errorf("%q: %s %s, %v", args, k, n, err)
+		}
+	}
+	for _, args := range [][]string{{"deploy"}, {"deploy/"}, {"/a"}, {"deploy", ""}} {
+		if _, _, err := kindAndName(args); err == nil {
+			t.Errorf("%q passes", args)
+		}
 	}
 }

@@ -320,8 +320,8 @@ func (j *join) pull(ctx context.Context, info broker.Info, set broker.Clusterset
 		cluster.Spec.Taints = []clusterv1alpha1.Taint{unapprovedTaint}
 	}
 	var last error
-	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, grantTime, true, func(ctx context.Context) (bool, error) {
-		last = hub.Create(ctx, cluster.DeepCopy())
+	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, grantTime, true, func(context.Context) (bool, error) {
+		last = hub.Create(ctx, cluster.DeepCopy()) // not the limited context: the last request completes
 		return !apierrors.IsForbidden(last), nil
 	})
 	if ctx.Err() != nil {

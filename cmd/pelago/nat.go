@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
 
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/deploy"
 )
@@ -66,7 +67,7 @@ func (o *natOptions) addFlags(cmd *cobra.Command) {
 	f.StringSliceVar(&o.nodes, "node", nil, "only these nodes (default: all that run pelago-node)")
 	f.BoolVar(&o.local, "local", false, "read the maps of this machine; needs root and no API server")
 	f.StringVar(&o.pins, "pin-path", loader.DefaultPinPath, "with --local: directory of the pinned maps")
-	addOutputFlag(cmd, &o.output)
+	view.AddOutputFlag(cmd, &o.output)
 }
 
 func natListCommand() *cobra.Command {
@@ -139,11 +140,11 @@ func natStatsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t := table{header: []string{"NODE", "HOOK", "VERDICT", "PACKETS", "BYTES"}, empty: "No packets."}
+			t := view.Table{Header: []string{"NODE", "HOOK", "VERDICT", "PACKETS", "BYTES"}, Empty: "No packets."}
 			for _, c := range counters {
-				t.rows = append(t.rows, row{object: c, cells: []string{c.NodeName, c.Hook, c.Verdict, fmt.Sprint(c.Packets), fmt.Sprint(c.Bytes)}})
+				t.Rows = append(t.Rows, view.Row{Object: c, Cells: []string{c.NodeName, c.Hook, c.Verdict, fmt.Sprint(c.Packets), fmt.Sprint(c.Bytes)}})
 			}
-			return printTables(cmd.OutOrStdout(), o.output, t)
+			return view.PrintTables(cmd.OutOrStdout(), o.output, t)
 		},
 	}
 	o.addFlags(cmd)
@@ -239,19 +240,19 @@ func gather[T any](ctx context.Context, o *natOptions, verb string, read func(*l
 }
 
 func (o *natOptions) printFlows(w io.Writer, flows []nodeFlow) error {
-	t := table{
-		header: []string{"NODE", "ROLE", "PROTO", "SOURCE", "DESTINATION", "SOURCE AFTER", "DESTINATION AFTER", "STATE", "IDLE"},
-		wide:   []string{"POD", "CLUSTER INDEX", "FAR NODE INDEX"}, empty: "No flows.",
+	t := view.Table{
+		Header: []string{"NODE", "ROLE", "PROTO", "SOURCE", "DESTINATION", "SOURCE AFTER", "DESTINATION AFTER", "STATE", "IDLE"},
+		Wide:   []string{"POD", "CLUSTER INDEX", "FAR NODE INDEX"}, Empty: "No flows.",
 	}
 	for _, f := range flows {
-		t.rows = append(t.rows, row{
-			cells: []string{f.NodeName, string(f.Role), f.Protocol, f.Opening.Source.String(), f.Opening.Destination.String(),
+		t.Rows = append(t.Rows, view.Row{
+			Cells: []string{f.NodeName, string(f.Role), f.Protocol, f.Opening.Source.String(), f.Opening.Destination.String(),
 				f.Translated.Source.String(), f.Translated.Destination.String(), f.State, f.Idle.Round(time.Second).String()},
-			wide:   []string{f.Pod.String(), fmt.Sprint(f.Cluster), fmt.Sprint(f.Node)},
-			object: f,
+			Wide:   []string{f.Pod.String(), fmt.Sprint(f.Cluster), fmt.Sprint(f.Node)},
+			Object: f,
 		})
 	}
-	return printTables(w, o.output, t)
+	return view.PrintTables(w, o.output, t)
 }
 
 // runInPod runs a command in the container pelago-node of a pod and returns its standard output. The error holds its standard

@@ -137,7 +137,7 @@ func TestRotateKeys(t *testing.T) {
 		t.Errorf("a gateway was asked before all were looked at: %q", got)
 	}
 
-	c.fails(t, "pelago-node on n1 has not begun to change its keys after 1s", "gateway", "rotate-keys", "n1", "--timeout", "1s")
+	c.fails(t, "pelago-node on n1 has not started the rotation after 1s", "gateway", "rotate-keys", "n1", "--timeout", "1s")
 	first := asked()[0]
 	if _, err := time.Parse(time.RFC3339, first); err != nil {
 		t.Error(err)
@@ -146,7 +146,7 @@ func TestRotateKeys(t *testing.T) {
 	if err := report(member, "n1", func(s *pelagov1alpha1.NodeIndexStatus) { s.KeyRotation = &stuck }); err != nil {
 		t.Fatal(err)
 	}
-	c.fails(t, "has not changed all its keys after 1s: tunnel 0 has its new key, no handshake with it yet by g2/g2-n1. It goes on",
+	c.fails(t, "has not rotated all its keys after 1s: tunnel 0 has its new key, no handshake with it yet by g2/g2-n1. The rotation continues",
 		"gateway", "rotate-keys", "n1", "--timeout", "1s")
 	if again := asked()[0]; again != first {
 		t.Errorf("asked for at %s while the change of %s goes on", again, first)
@@ -167,7 +167,7 @@ func TestRotateKeys(t *testing.T) {
 	})
 	out := c.must(t, "gateway", "rotate-keys", "--all")
 	t.Log(out)
-	for _, want := range []string{"Gateway n1 is asked to change its keys", "Tunnels left: 2; tunnel 4 is being emptied", "Gateway n1 has new keys", "Gateway n2 has new keys"} {
+	for _, want := range []string{"Requesting new keys of gateway n1", "Tunnels left: 2; tunnel 4 is being emptied", "Gateway n1 has new keys", "Gateway n2 has new keys"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not said", want)
 		}
@@ -181,7 +181,7 @@ func TestRotateKeys(t *testing.T) {
 		return []pelagov1alpha1.KeyRotation{{Request: request, Message: "no handshake with the new keys was made by g2/g2-n1"}}
 	})
 	defer stop()
-	c.fails(t, "no handshake with the new keys was made by g2/g2-n1: look at `pelago show connections`", "gateway", "rotate-keys", "n1")
+	c.fails(t, "no handshake with the new keys was made by g2/g2-n1: check `pelago show connections`", "gateway", "rotate-keys", "n1")
 
 	t.Run("completion", func(t *testing.T) {
 		for _, verb := range []string{"drain", "undrain", "rotate-keys"} {

@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
@@ -180,7 +181,7 @@ func (c *cluster) imageFlags(ctx context.Context) (map[string]string, error) {
 // repository is the name of an image without its tag and digest.
 func repository(image string) string {
 	image, _, _ = strings.Cut(image, "@")
-	name, _ := splitImage(image)
+	name, _ := view.SplitImage(image)
 	return name
 }
 

@@ -10,25 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
 // lookTimeout bounds the time for one cluster, so that an unreachable one does not hide the others.
 const lookTimeout = 15 * time.Second
-
-// view makes one table of a member.
-type view struct {
-	name, short string
-	look        func(context.Context, *cluster, config.Config) (table, error)
-}
-
-var views = []view{
-	{"connections", "Connections to the gateways of other clusters", connections},
-	{"endpoints", "Gateways of all clusters, as published to this cluster", endpoints},
-	{"networks", "Address ranges", networks},
-	{"gateways", "Gateways of this cluster", gateways},
-	{"versions", "Running images", versions},
-}
 
 // show are the flags of show.
 type show struct {
@@ -48,14 +34,14 @@ func showCommand() *cobra.Command {
   pelago show gateways --context g1 -o yaml`,
 		Args: cobra.NoArgs,
 	}
-	for _, v := range views {
-		cmd.AddCommand(viewCommand(v.name, v.short, []view{v}))
+	for _, v := range view.Views {
+		cmd.AddCommand(viewCommand(v.Name, v.Short, []view.View{v}))
 	}
-	cmd.AddCommand(viewCommand("all", "All of these", views))
+	cmd.AddCommand(viewCommand("all", "All of these", view.Views))
 	return cmd
 }
 
-func viewCommand(name, short string, shown []view) *cobra.Command {
+func viewCommand(name, short string, shown []view.View) *cobra.Command {
 	var s show
 	cmd := &cobra.Command{
 		Use: name, Short: short, Args: cobra.NoArgs,
@@ -66,23 +52,16 @@ func viewCommand(name, short string, shown []view) *cobra.Command {
 	}
 	s.access.addFlags(cmd.Flags())
 	cmd.Flags().StringSliceVar(&s.contexts, "contexts", nil, "contexts of the kubeconfig (default: all)")
-	addOutputFlag(cmd, &s.output)
+	view.AddOutputFlag(cmd, &s.output)
 	return cmd
 }
 
-// clusterState is what -o json and -o yaml print of one cluster.
-type clusterState struct {
-	Context string           `json:"context"`
-	Cluster string           `json:"cluster"`
-	Shown   map[string][]any `json:"shown"`
-}
-
-func (s *show) run(ctx context.Context, shown []view, out, errOut io.Writer) error {
+func (s *show) run(ctx context.Context, shown []view.View, out, errOut io.Writer) error {
 	contexts, err := s.access.contexts(s.contexts)
 	if err != nil {
 		return err
 	}
-	states := []clusterState{}
+	states := []view.State{}
 	var errs []error
 	for _, name := range contexts {
 		state, err := s.cluster(ctx, name, shown, out)
@@ -104,59 +83,30 @@ func (s *show) run(ctx context.Context, shown []view, out, errOut io.Writer) err
 		}
 		errs = nil
 	}
-	return errors.Join(append(errs, s.print(out, states))...)
+	return errors.Join(append(errs, view.PrintStates(out, s.output, states))...)
 }
 
 // errNotJoined: Pelago is not installed in a cluster.
 var errNotJoined = errors.New("the cluster has not joined a clusterset: join it with `pelago join`")
 
 // cluster reads one cluster and prints its tables at once unless the output is JSON or YAML.
-func (s *show) cluster(ctx context.Context, name string, shown []view, out io.Writer) (clusterState, error) {
+func (s *show) cluster(ctx context.Context, name string, shown []view.View, out io.Writer) (view.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	cfg, err := s.access.config(name)
 	if err != nil {
-		return clusterState{}, err
+		return view.State{}, err
 	}
 	m, err := openCluster(cfg)
 	if err != nil {
-		return clusterState{}, err
+		return view.State{}, err
 	}
 	c, err := m.former(ctx)
 	if err != nil {
-		return clusterState{}, err
+		return view.State{}, err
 	}
 	if c.ClusterID == "" {
-		return clusterState{}, errNotJoined
+		return view.State{}, errNotJoined
 	}
-	return s.look(ctx, name, m, c, shown, out)
-}
-
-func (s *show) look(ctx context.Context, name string, m *cluster, c config.Config, shown []view, out io.Writer) (clusterState, error) {
-	state := clusterState{Context: name, Cluster: c.ClusterID, Shown: map[string][]any{}}
-	tables := make([]table, len(shown))
-	for i, v := range shown {
-		var err error
-		if tables[i], err = v.look(ctx, m, c); err != nil {
-			return clusterState{}, err
-		}
-		state.Shown[v.name] = tables[i].objects()
-	}
-	if s.output == "table" || s.output == "wide" {
-		fmt.Fprintf(out, "Cluster %q\n", c.ClusterID)
-		for _, t := range tables {
-			if err := t.print(out, s.output == "wide"); err != nil {
-				return state, err
-			}
-		}
-	}
-	return state, nil
-}
-
-// print writes JSON or YAML; tables are printed per cluster.
-func (s *show) print(out io.Writer, states []clusterState) error {
-	if s.output == "json" || s.output == "yaml" {
-		return encode(out, s.output, states)
-	}
-	return nil
+	return view.Show(ctx, s.output, name, view.Member{Client: m.client, Typed: m.typed}, c, shown, out)
 }

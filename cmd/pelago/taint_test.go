@@ -39,7 +39,7 @@ func TestTaints(t *testing.T) {
 			changes, err := parseTaints(tt.args)
 			var after []clusterv1alpha1.Taint
 			if err == nil {
-				after, err = tainted(before, changes, tt.overwrite, metav1.NewTime(noon))
+				after, err = tainted(before, changes, tt.overwrite, metav1.Now())
 			}
 			if (err != nil) != (tt.wantErr != "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Fatalf("error %v, want one with %q", err, tt.wantErr)

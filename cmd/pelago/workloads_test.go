@@ -177,6 +177,8 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 		t.Errorf("with --network-only: Deployment: %v, ClusterRole: %v; want none", execution(), role())
 	}
 	c.fails(t, "pelago clusters accept g1 --provider", c.join("--clusterid", "g1", "--network-only=false", "--cluster-provider", "example")...)
+	c.fails(t, "was joined with --network-only: to give it workloads, unjoin it", c.join("--clusterid", "g1", "--network-only=false")...)
+	c.must(t, "unjoin", "--clusterid", "g1", "--context", "hub")
 	if out := c.must(t, c.join("--clusterid", "g1", "--network-only=false")...); !strings.Contains(out, "pelago clusters accept g1") {
 		t.Errorf("join does not say who accepts the cluster:\n%s", out)
 	}

@@ -1,27 +1,87 @@
-package main
+package view
 
 import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
 )
 
+// Member is an open member.
+type Member struct {
+	Client client.Client
+	Typed  kubernetes.Interface
+}
+
+// View makes one table of a member.
+type View struct {
+	Name, Short string
+	read        func(context.Context, Member, config.Config) (Table, error)
+}
+
+// Views are all of them.
+var Views = []View{
+	{"connections", "Connections to the gateways of other clusters", connections},
+	{"endpoints", "Gateways of all clusters, as published to this cluster", endpoints},
+	{"networks", "Address ranges", networks},
+	{"gateways", "Gateways of this cluster", gateways},
+	{"versions", "Running images", versions},
+}
+
+// State is the form of a member in -o json and -o yaml.
+type State struct {
+	Context string           `json:"context"`
+	Cluster string           `json:"cluster"`
+	Shown   map[string][]any `json:"shown"`
+}
+
+// Show reads views of a member, and prints their tables unless the output is JSON or YAML.
+func Show(ctx context.Context, output, name string, m Member, c config.Config, shown []View, out io.Writer) (State, error) {
+	state := State{Context: name, Cluster: c.ClusterID, Shown: map[string][]any{}}
+	tables := make([]Table, len(shown))
+	for i, v := range shown {
+		var err error
+		if tables[i], err = v.read(ctx, m, c); err != nil {
+			return State{}, err
+		}
+		state.Shown[v.Name] = tables[i].Objects()
+	}
+	if output == "table" || output == "wide" {
+		fmt.Fprintf(out, "Cluster %q\n", c.ClusterID)
+		for _, t := range tables {
+			if err := t.Print(out, output == "wide"); err != nil {
+				return state, err
+			}
+		}
+	}
+	return state, nil
+}
+
+// PrintStates writes JSON or YAML; tables are printed per cluster.
+func PrintStates(out io.Writer, output string, states []State) error {
+	if output == "json" || output == "yaml" {
+		return Encode(out, output, states)
+	}
+	return nil
+}
+
 // The columns of these tables are those of Submariner's tool.
 
 // listGateways returns the gateways of this cluster by name, and the health of each as others observe it.
-func listGateways(ctx context.Context, m *cluster) ([]submarinerv1.Gateway, map[string]health, error) {
+func listGateways(ctx context.Context, m Member) ([]submarinerv1.Gateway, map[string]health, error) {
 	list := &submarinerv1.GatewayList{}
-	if err := m.client.List(ctx, list, client.InNamespace(config.SystemNamespace)); err != nil {
+	if err := m.Client.List(ctx, list, client.InNamespace(config.SystemNamespace)); err != nil {
 		return nil, nil, fmt.Errorf("list Gateways: %w", err)
 	}
 	slices.SortFunc(list.Items, func(a, b submarinerv1.Gateway) int { return strings.Compare(a.Name, b.Name) })
@@ -30,11 +90,11 @@ func listGateways(ctx context.Context, m *cluster) ([]submarinerv1.Gateway, map[
 }
 
 // connections has a row for each pair of a gateway here and a gateway there.
-func connections(ctx context.Context, m *cluster, _ config.Config) (table, error) {
-	t := table{
-		header: []string{"GATEWAY", "CLUSTER", "REMOTE IP", "NAT", "CABLE DRIVER", "SUBNETS", "STATUS", "RTT avg."},
-		wide:   []string{"LOCAL GATEWAY", "MESSAGE"},
-		empty:  "No connections: no other cluster has joined, or no gateway reports yet.",
+func connections(ctx context.Context, m Member, _ config.Config) (Table, error) {
+	t := Table{
+		Header: []string{"GATEWAY", "CLUSTER", "REMOTE IP", "NAT", "CABLE DRIVER", "SUBNETS", "STATUS", "RTT avg."},
+		Wide:   []string{"LOCAL GATEWAY", "MESSAGE"},
+		Empty:  "No connections: no other cluster has joined, or no gateway reports yet.",
 	}
 	gateways, healths, err := listGateways(ctx, m)
 	if err != nil {
@@ -55,11 +115,11 @@ func connections(ctx context.Context, m *cluster, _ config.Config) (table, error
 			if c.LatencyRTT != nil {
 				rtt = c.LatencyRTT.Average
 			}
-			t.rows = append(t.rows, row{
-				cells: []string{c.Endpoint.Hostname, c.Endpoint.ClusterID, c.UsingIP, yesNo(c.UsingNAT), c.Endpoint.Backend,
+			t.Rows = append(t.Rows, Row{
+				Cells: []string{c.Endpoint.Hostname, c.Endpoint.ClusterID, c.UsingIP, yesNo(c.UsingNAT), c.Endpoint.Backend,
 					strings.Join(c.Endpoint.Subnets, ", "), string(c.Status), rtt},
-				wide: []string{gateway.Name, c.StatusMessage},
-				object: struct {
+				Wide: []string{gateway.Name, c.StatusMessage},
+				Object: struct {
 					LocalGateway string                  `json:"localGateway"`
 					Connection   submarinerv1.Connection `json:"connection"`
 				}{gateway.Name, c},
@@ -70,14 +130,14 @@ func connections(ctx context.Context, m *cluster, _ config.Config) (table, error
 }
 
 // endpoints has a row for each gateway of each cluster.
-func endpoints(ctx context.Context, m *cluster, c config.Config) (table, error) {
-	t := table{
-		header: []string{"CLUSTER", "ENDPOINT IP", "PUBLIC IP", "CABLE DRIVER", "TYPE"},
-		wide:   []string{"HOSTNAME", "PORT", "TUNNELS", "SUBNETS"},
-		empty:  "No endpoints: no gateway has been published yet.",
+func endpoints(ctx context.Context, m Member, c config.Config) (Table, error) {
+	t := Table{
+		Header: []string{"CLUSTER", "ENDPOINT IP", "PUBLIC IP", "CABLE DRIVER", "TYPE"},
+		Wide:   []string{"HOSTNAME", "PORT", "TUNNELS", "SUBNETS"},
+		Empty:  "No endpoints: no gateway has been published yet.",
 	}
 	list := &submarinerv1.EndpointList{}
-	if err := m.client.List(ctx, list, client.InNamespace(config.SystemNamespace)); err != nil {
+	if err := m.Client.List(ctx, list, client.InNamespace(config.SystemNamespace)); err != nil {
 		return t, fmt.Errorf("list Endpoints: %w", err)
 	}
 	slices.SortFunc(list.Items, func(a, b submarinerv1.Endpoint) int { return strings.Compare(a.Name, b.Name) })
@@ -86,10 +146,10 @@ func endpoints(ctx context.Context, m *cluster, c config.Config) (table, error) 
 		if e.Spec.ClusterID == c.ClusterID {
 			kind = "local"
 		}
-		t.rows = append(t.rows, row{
-			cells:  []string{e.Spec.ClusterID, e.Spec.PrivateIP, e.Spec.PublicIP, e.Spec.Backend, kind},
-			wide:   []string{e.Spec.Hostname, e.Spec.BackendConfig[submarinerv1.BackendUDPPort], tunnels(e.Spec), strings.Join(e.Spec.Subnets, ", ")},
-			object: e.Spec,
+		t.Rows = append(t.Rows, Row{
+			Cells:  []string{e.Spec.ClusterID, e.Spec.PrivateIP, e.Spec.PublicIP, e.Spec.Backend, kind},
+			Wide:   []string{e.Spec.Hostname, e.Spec.BackendConfig[submarinerv1.BackendUDPPort], tunnels(e.Spec), strings.Join(e.Spec.Subnets, ", ")},
+			Object: e.Spec,
 		})
 	}
 	return t, nil
@@ -104,19 +164,19 @@ func tunnels(e submarinerv1.EndpointSpec) string {
 }
 
 // networks has one row.
-func networks(ctx context.Context, m *cluster, c config.Config) (table, error) {
-	t := table{
-		header: []string{"NETWORK PLUGIN", "SERVICE CIDRS", "CLUSTER CIDRS", "GLOBAL CIDR", "CLUSTERSET CIDR"},
-		wide:   []string{"CLUSTER INDEX", "MODE", "FABRIC CIDR"},
+func networks(ctx context.Context, m Member, c config.Config) (Table, error) {
+	t := Table{
+		Header: []string{"NETWORK PLUGIN", "SERVICE CIDRS", "CLUSTER CIDRS", "GLOBAL CIDR", "CLUSTERSET CIDR"},
+		Wide:   []string{"CLUSTER INDEX", "MODE", "FABRIC CIDR"},
 	}
-	plugin, err := networkPlugin(ctx, m.typed)
+	plugin, err := networkPlugin(ctx, m.Typed)
 	if err != nil {
 		return t, err
 	}
-	t.rows = []row{{
-		cells: []string{plugin, joinPrefixes(c.ServiceCIDRs), joinPrefixes(c.PodCIDRs), joinPrefixes(c.GlobalCIDRs), ""},
-		wide:  []string{strconv.Itoa(int(c.ClusterIndex)), string(c.Mode), c.FabricCIDR.String()},
-		object: struct {
+	t.Rows = []Row{{
+		Cells: []string{plugin, strings.Join(prefixTexts(c.ServiceCIDRs), ", "), strings.Join(prefixTexts(c.PodCIDRs), ", "), strings.Join(prefixTexts(c.GlobalCIDRs), ", "), ""},
+		Wide:  []string{strconv.Itoa(int(c.ClusterIndex)), string(c.Mode), c.FabricCIDR.String()},
+		Object: struct {
 			NetworkPlugin string   `json:"networkPlugin"`
 			ServiceCIDRs  []string `json:"serviceCIDRs"`
 			ClusterCIDRs  []string `json:"clusterCIDRs"`
@@ -130,11 +190,11 @@ func networks(ctx context.Context, m *cluster, c config.Config) (table, error) {
 }
 
 // gateways has a row for each gateway of this cluster.
-func gateways(ctx context.Context, m *cluster, _ config.Config) (table, error) {
-	t := table{
-		header: []string{"NODE", "HA STATUS", "SUMMARY"},
-		wide:   []string{"VERSION", "FAILURE"},
-		empty:  "No gateways: no node has the label " + submarinerv1.LabelGateway + "=true, or none reports yet.",
+func gateways(ctx context.Context, m Member, _ config.Config) (Table, error) {
+	t := Table{
+		Header: []string{"NODE", "HA STATUS", "SUMMARY"},
+		Wide:   []string{"VERSION", "FAILURE"},
+		Empty:  "No gateways: no node has the label " + submarinerv1.LabelGateway + "=true, or none reports yet.",
 	}
 	gateways, healths, err := listGateways(ctx, m)
 	if err != nil {
@@ -149,10 +209,10 @@ func gateways(ctx context.Context, m *cluster, _ config.Config) (table, error) {
 		case h.text() != "":
 			text += "; " + h.text()
 		}
-		t.rows = append(t.rows, row{
-			cells: []string{g.Name, string(g.Status.HAStatus), text},
-			wide:  []string{g.Status.Version, g.Status.StatusFailure},
-			object: struct {
+		t.Rows = append(t.Rows, Row{
+			Cells: []string{g.Name, string(g.Status.HAStatus), text},
+			Wide:  []string{g.Status.Version, g.Status.StatusFailure},
+			Object: struct {
 				Node     string                     `json:"node"`
 				Gone     bool                       `json:"gone"`
 				SilentTo []string                   `json:"silentTo,omitempty"`
@@ -213,9 +273,9 @@ func (h health) text() string {
 
 // gatewayHealth reads the reports of the nodes about each gateway. Those of a gateway that itself does not answer are ignored:
 // they may be stale.
-func gatewayHealth(ctx context.Context, m *cluster, gateways []submarinerv1.Gateway, now time.Time) (map[string]health, error) {
+func gatewayHealth(ctx context.Context, m Member, gateways []submarinerv1.Gateway, now time.Time) (map[string]health, error) {
 	agents := &submarinerv1.RouteAgentList{}
-	err := m.client.List(ctx, agents, client.InNamespace(config.SystemNamespace))
+	err := m.Client.List(ctx, agents, client.InNamespace(config.SystemNamespace))
 	if err != nil && !meta.IsNoMatchError(err) { // a member of an older version has none
 		return nil, fmt.Errorf("list RouteAgents: %w", err)
 	}

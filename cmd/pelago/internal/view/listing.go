@@ -1,4 +1,4 @@
-package main
+package view
 
 import (
 	"cmp"
@@ -19,10 +19,10 @@ import (
 // hubColumn stands for the hub in the column CLUSTER: no cluster can have this name.
 const hubColumn = "(hub)"
 
-// listing are the objects of one cluster, in the columns of its API server.
-type listing struct {
-	cluster string // "": the hub
-	table   metav1.Table
+// Listing are the objects of one cluster, in the columns of its API server.
+type Listing struct {
+	Cluster string // "": the hub
+	Table   metav1.Table
 }
 
 // listed is the form of an object in -o json and -o yaml.
@@ -33,65 +33,65 @@ type listed struct {
 	Object   map[string]any `json:"object"`
 }
 
-// listings puts the objects of several clusters into one table. Its columns are those of the first cluster that has any; columns of
+// Listings puts the objects of several clusters into one table. Its columns are those of the first cluster that has any; columns of
 // other API servers are matched by name.
-func listings(all []listing, empty string, namespaces bool) (table, error) {
-	out := table{empty: empty}
+func Listings(all []Listing, empty string, namespaces bool) (Table, error) {
+	out := Table{Empty: empty}
 	var shape []metav1.TableColumnDefinition
 	for _, l := range all {
-		if shape == nil && len(l.table.Rows) > 0 {
-			shape = l.table.ColumnDefinitions
+		if shape == nil && len(l.Table.Rows) > 0 {
+			shape = l.Table.ColumnDefinitions
 		}
 	}
 	if shape == nil {
 		return out, nil
 	}
 	if namespaces {
-		out.header = []string{"NAMESPACE"}
+		out.Header = []string{"NAMESPACE"}
 	}
 	for i, c := range shape {
 		name := strings.ToUpper(c.Name)
 		switch {
 		case i == 0:
-			out.header = append(out.header, name, "CLUSTER")
+			out.Header = append(out.Header, name, "CLUSTER")
 		case c.Priority == 0:
-			out.header = append(out.header, name)
+			out.Header = append(out.Header, name)
 		default:
-			out.wide = append(out.wide, name)
+			out.Wide = append(out.Wide, name)
 		}
 	}
-	out.header = append(out.header, "ADOPTION")
+	out.Header = append(out.Header, "ADOPTION")
 	for _, l := range all {
-		for _, r := range l.table.Rows {
+		for _, r := range l.Table.Rows {
 			line, err := listingRow(l, r, shape, namespaces)
 			if err != nil {
 				return out, err
 			}
-			out.rows = append(out.rows, line)
+			out.Rows = append(out.Rows, line)
 		}
 	}
 	return out, nil
 }
 
-func listingRow(l listing, r metav1.TableRow, shape []metav1.TableColumnDefinition, namespaces bool) (row, error) {
+func listingRow(l Listing, r metav1.TableRow, shape []metav1.TableColumnDefinition, namespaces bool) (Row, error) {
 	var object unstructured.Unstructured
 	if err := json.Unmarshal(r.Object.Raw, &object.Object); err != nil {
-		return row{}, fmt.Errorf("read an object of cluster %s: %w", cmp.Or(l.cluster, hubColumn), err)
+		return Row{}, fmt.Errorf("read an object of cluster %s: %w", cmp.Or(l.Cluster, hubColumn), err)
 	}
 	adoption := ""
-	if l.cluster != "" {
+	if l.Cluster != "" {
 		adoption = "N"
 		if object.GetLabels()[workv1alpha1.LabelManaged] == "true" {
 			adoption = "Y"
 		}
 	}
-	out := row{object: listed{l.cluster, adoption, object.Object}}
+	out := Row{Object: listed{l.Cluster, adoption, object.Object}}
 	if namespaces {
-		out.cells = []string{object.GetNamespace()}
+		out.Cells = []string{object.GetNamespace()}
 	}
 	for i, c := range shape {
 		cell := "-"
-		at := slices.IndexFunc(l.table.ColumnDefinitions, func(d metav1.TableColumnDefinition) bool {
+		at := slices.IndexFunc(l.Table.ColumnDefinitions, func(d metav1.TableColumnDefinition) bool {
 			return strings.EqualFold(d.Name, c.Name)
 		})
 		if at >= 0 && at < len(r.Cells) && r.Cells[at] != nil {
@@ -99,21 +99,21 @@ func listingRow(l listing, r metav1.TableRow, shape []metav1.TableColumnDefiniti
 		}
 		switch {
 		case i == 0:
-			out.cells = append(out.cells, cell, cmp.Or(l.cluster, hubColumn))
+			out.Cells = append(out.Cells, cell, cmp.Or(l.Cluster, hubColumn))
 		case c.Priority == 0:
-			out.cells = append(out.cells, cell)
+			out.Cells = append(out.Cells, cell)
 		default:
-			out.wide = append(out.wide, cell)
+			out.Wide = append(out.Wide, cell)
 		}
 	}
-	out.cells = append(out.cells, cmp.Or(adoption, "-"))
+	out.Cells = append(out.Cells, cmp.Or(adoption, "-"))
 	return out, nil
 }
 
-// worksOf are the Works of a cluster without access.
-type worksOf struct {
-	cluster string
-	works   []workv1alpha1.Work
+// WorksOf are the Works of a cluster without access.
+type WorksOf struct {
+	Cluster string
+	Works   []workv1alpha1.Work
 }
 
 // reportedObject is the form in -o json and -o yaml of an object that is known from its Work only.
@@ -128,26 +128,26 @@ type reportedObject struct {
 	Reported  bool                        `json:"reportedByWork"`
 }
 
-// workListing is a table of the objects in Works.
-func workListing(all []worksOf, of selection) table {
-	t := table{header: []string{"NAME", "CLUSTER", "APPLIED", "HEALTH", "STATUS", "ADOPTION"}, empty: "none"}
-	if of.allNamespaces {
-		t.header = append([]string{"NAMESPACE"}, t.header...)
+// WorkListing is a table of the objects in Works.
+func WorkListing(all []WorksOf, of Selection) Table {
+	t := Table{Header: []string{"NAME", "CLUSTER", "APPLIED", "HEALTH", "STATUS", "ADOPTION"}, Empty: "none"}
+	if of.AllNamespaces {
+		t.Header = append([]string{"NAMESPACE"}, t.Header...)
 	}
 	for _, c := range all {
-		for i := range c.works {
-			w := &c.works[i]
+		for i := range c.Works {
+			w := &c.Works[i]
 			for _, m := range w.Spec.Workload.Manifests {
 				var object unstructured.Unstructured
 				if json.Unmarshal(m.Raw, &object.Object) != nil || !of.selects(&object) {
 					continue // an invalid manifest is no object of this kind
 				}
-				r := reportOf(c.cluster, w, &object)
+				r := reportOf(c.Cluster, w, &object)
 				cells := []string{r.Name, r.Cluster, r.Applied, cmp.Or(string(r.Health), "-"), cmp.Or(string(r.Status), "-"), "Y"}
-				if of.allNamespaces {
+				if of.AllNamespaces {
 					cells = append([]string{r.Namespace}, cells...)
 				}
-				t.rows = append(t.rows, row{cells: cells, object: r})
+				t.Rows = append(t.Rows, Row{Cells: cells, Object: r})
 			}
 		}
 	}
@@ -172,12 +172,12 @@ func reportOf(cluster string, w *workv1alpha1.Work, object *unstructured.Unstruc
 	return out
 }
 
-// clusterListing is the table of `pelago get clusters`.
-func clusterListing(clusters []clusterv1alpha1.Cluster, now time.Time) table {
-	t := table{
-		header: []string{"NAME", "VERSION", "MODE", "ACCEPTED", "READY", "AGE"},
-		wide:   []string{"ZONES", "REGION", "PROVIDER", "API-ENDPOINT", "TAINTS"},
-		empty:  "No cluster has joined the hub: see `pelago join --help`.",
+// ClusterListing is the table of `pelago get clusters`.
+func ClusterListing(clusters []clusterv1alpha1.Cluster, now time.Time) Table {
+	t := Table{
+		Header: []string{"NAME", "VERSION", "MODE", "ACCEPTED", "READY", "AGE"},
+		Wide:   []string{"ZONES", "REGION", "PROVIDER", "API-ENDPOINT", "TAINTS"},
+		Empty:  "No cluster has joined the hub: see `pelago join --help`.",
 	}
 	for i := range clusters {
 		c := &clusters[i]
@@ -196,13 +196,30 @@ func clusterListing(clusters []clusterv1alpha1.Cluster, now time.Time) table {
 			}
 			taints = append(taints, text+":"+string(taint.Effect))
 		}
-		t.rows = append(t.rows, row{
-			cells: []string{c.Name, cmp.Or(c.Status.KubernetesVersion, "-"), string(c.Spec.SyncMode), accepted, ready,
+		t.Rows = append(t.Rows, Row{
+			Cells: []string{c.Name, cmp.Or(c.Status.KubernetesVersion, "-"), string(c.Spec.SyncMode), accepted, ready,
 				age(c.CreationTimestamp.Time, now)},
-			wide: []string{cmp.Or(strings.Join(c.Spec.AllZones(), ","), "-"), cmp.Or(c.Spec.Region, "-"), cmp.Or(c.Spec.Provider, "-"),
+			Wide: []string{cmp.Or(strings.Join(c.Spec.AllZones(), ","), "-"), cmp.Or(c.Spec.Region, "-"), cmp.Or(c.Spec.Provider, "-"),
 				cmp.Or(c.Spec.APIEndpoint, "-"), cmp.Or(strings.Join(taints, ","), "-")},
-			object: c,
+			Object: c,
 		})
 	}
 	return t
+}
+
+// Selection selects objects.
+type Selection struct {
+	Kind          string
+	Namespace     string // "" if AllNamespaces
+	AllNamespaces bool
+	Name          string // "": all
+	// Group and ObjectKind are those of manifests, from the discovery of the hub.
+	Group, ObjectKind string
+}
+
+// selects reports whether a manifest is selected.
+func (s Selection) selects(o *unstructured.Unstructured) bool {
+	gvk := o.GroupVersionKind()
+	return gvk.Group == s.Group && gvk.Kind == s.ObjectKind && (s.Name == "" || s.Name == o.GetName()) &&
+		(s.AllNamespaces || o.GetNamespace() == "" || s.Namespace == o.GetNamespace())
 }

@@ -1,4 +1,6 @@
-package main
+// Package view reads and prints what the commands show: tables, the explanation of a template at the hub, lists of objects of
+// several clusters, and the state of a member. It writes nothing to a cluster.
+package view
 
 import (
 	"encoding/json"
@@ -17,7 +19,8 @@ import (
 // outputs are the values of --output.
 var outputs = []string{"table", "wide", "json", "yaml"}
 
-func addOutputFlag(cmd *cobra.Command, output *string) {
+// AddOutputFlag adds --output.
+func AddOutputFlag(cmd *cobra.Command, output *string) {
 	*output = "table"
 	cmd.Flags().VarP((*outputValue)(output), "output", "o", "table, wide, json or yaml")
 	words := cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)
@@ -38,8 +41,8 @@ func (v *outputValue) Set(text string) error {
 	return nil
 }
 
-// encode writes JSON or YAML.
-func encode(out io.Writer, output string, v any) error {
+// Encode writes JSON or YAML.
+func Encode(out io.Writer, output string, v any) error {
 	var text []byte
 	var err error
 	switch output {
@@ -56,49 +59,50 @@ func encode(out io.Writer, output string, v any) error {
 	return err
 }
 
-// table is a list of objects in columns.
-type table struct {
-	// title stands above it; "": none.
-	title  string
-	header []string
-	// wide are the titles of the columns that -o wide adds.
-	wide []string
-	rows []row
-	// empty is printed instead of a table without rows.
-	empty string
+// Table is a list of objects in columns.
+type Table struct {
+	// Title stands above it; "": none.
+	Title  string
+	Header []string
+	// Wide are the titles of the columns that -o wide adds.
+	Wide []string
+	Rows []Row
+	// Empty is printed instead of a table without rows.
+	Empty string
 }
 
-// row is one line; object is its form in -o json and -o yaml.
-type row struct {
-	cells, wide []string
-	object      any
+// Row is one line; Object is its form in -o json and -o yaml.
+type Row struct {
+	Cells, Wide []string
+	Object      any
 }
 
-func (t *table) add(cells ...string) { t.rows = append(t.rows, row{cells: cells}) }
+// Add adds a row without an object.
+func (t *Table) Add(cells ...string) { t.Rows = append(t.Rows, Row{Cells: cells}) }
 
-// objects are those of all rows, not nil.
-func (t *table) objects() []any {
+// Objects are those of all rows, not nil.
+func (t *Table) Objects() []any {
 	out := []any{}
-	for _, r := range t.rows {
-		out = append(out, r.object)
+	for _, r := range t.Rows {
+		out = append(out, r.Object)
 	}
 	return out
 }
 
-// print writes the table in columns.
-func (t *table) print(out io.Writer, wide bool) error {
-	if t.title != "" {
-		fmt.Fprintln(out, t.title)
+// Print writes the table in columns.
+func (t *Table) Print(out io.Writer, wide bool) error {
+	if t.Title != "" {
+		fmt.Fprintln(out, t.Title)
 	}
-	if len(t.rows) == 0 {
-		_, err := fmt.Fprintf(out, "%s\n\n", t.empty)
+	if len(t.Rows) == 0 {
+		_, err := fmt.Fprintf(out, "%s\n\n", t.Empty)
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	for _, r := range append([]row{{cells: t.header, wide: t.wide}}, t.rows...) {
-		cells := r.cells
+	for _, r := range append([]Row{{Cells: t.Header, Wide: t.Wide}}, t.Rows...) {
+		cells := r.Cells
 		if wide {
-			cells = slices.Concat(r.cells, r.wide)
+			cells = slices.Concat(r.Cells, r.Wide)
 		}
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
@@ -106,17 +110,17 @@ func (t *table) print(out io.Writer, wide bool) error {
 	return w.Flush()
 }
 
-// printTables writes tables, or the list of their objects.
-func printTables(out io.Writer, output string, tables ...table) error {
+// PrintTables writes tables, or the list of their objects.
+func PrintTables(out io.Writer, output string, tables ...Table) error {
 	objects := []any{}
 	for _, t := range tables {
-		objects = append(objects, t.objects()...)
+		objects = append(objects, t.Objects()...)
 	}
 	if output == "json" || output == "yaml" {
-		return encode(out, output, objects)
+		return Encode(out, output, objects)
 	}
 	for _, t := range tables {
-		if err := t.print(out, output == "wide"); err != nil {
+		if err := t.Print(out, output == "wide"); err != nil {
 			return err
 		}
 	}
@@ -131,17 +135,4 @@ func yesNo(b bool) string {
 		return "yes"
 	}
 	return "no"
-}
-
-// progress prints steps, one line each, with the seconds since the start.
-type progress struct {
-	out   io.Writer
-	start time.Time
-}
-
-func newProgress(out io.Writer) *progress { return &progress{out: out, start: time.Now()} }
-
-// step is a deploy.Progress.
-func (p *progress) step(format string, args ...any) {
-	fmt.Fprintf(p.out, "%6.1fs  %s\n", time.Since(p.start).Seconds(), fmt.Sprintf(format, args...))
 }

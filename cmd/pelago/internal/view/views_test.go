@@ -1,8 +1,9 @@
-package main
+package view
 
 import (
 	"bytes"
 	"context"
+	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -19,7 +20,7 @@ import (
 )
 
 // testMember is a member with two gateways, joined to g2, of which one gateway answers.
-func testMember(t *testing.T) *cluster {
+func testMember(t *testing.T) Member {
 	t.Helper()
 	scheme, err := deploy.Scheme()
 	if err != nil {
@@ -50,8 +51,7 @@ func testMember(t *testing.T) *cluster {
 		return &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{Template: template}}
 	}
 	meta, template := workload(deploy.NodeDaemonSet)
-	node := testNode("n1")
-	node.Status.NodeInfo.Architecture = "amd64"
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{Architecture: "amd64"}}}
 	pod := func(name, image string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: deploy.SystemNamespace, Labels: map[string]string{"app": deploy.NodeDaemonSet}},
 			Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Image: image}}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
@@ -59,9 +59,9 @@ func testMember(t *testing.T) *cluster {
 	var objs []client.Object
 	objs = append(objs, gateway("n2"), gateway("n1", down, up), endpoint("g2", remote("g2-n1", "192.0.2.21")),
 		endpoint("g1", submarinerv1.EndpointSpec{Hostname: "n1", PrivateIP: "192.0.2.11", PublicIP: "203.0.113.1", Backend: "vxlan", Subnets: []string{"120.1.0.0/24"}}))
-	return &cluster{
-		client: clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(objs...).Build(),
-		typed: fake.NewClientset(node, &appsv1.DaemonSet{ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Template: template}},
+	return Member{
+		Client: clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(objs...).Build(),
+		Typed: fake.NewClientset(node, &appsv1.DaemonSet{ObjectMeta: meta, Spec: appsv1.DaemonSetSpec{Template: template}},
 			deployment(deploy.AgentDeployment), deployment(deploy.DNSDeployment),
 			&appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "kindnet", Namespace: "kube-system"}},
 			pod("a", "registry.example:5000/pelago:v2"), pod("b", "registry.example:5000/pelago:v1")),
@@ -69,8 +69,8 @@ func testMember(t *testing.T) *cluster {
 }
 
 func TestTables(t *testing.T) {
-	c := config.Config{ClusterID: "g1", ClusterIndex: 1, Mode: config.ModeSubmariner, PodCIDRs: prefixes(t, "10.7.0.0/16"),
-		ServiceCIDRs: prefixes(t, "10.77.0.0/16"), GlobalCIDRs: prefixes(t, "120.1.0.0/24"), FabricCIDR: prefixes(t, "241.0.0.0/8")[0]}
+	c := config.Config{ClusterID: "g1", ClusterIndex: 1, Mode: config.ModeSubmariner, PodCIDRs: prefixes("10.7.0.0/16"),
+		ServiceCIDRs: prefixes("10.77.0.0/16"), GlobalCIDRs: prefixes("120.1.0.0/24"), FabricCIDR: prefixes("241.0.0.0/8")[0]}
 	for name, want := range map[string]string{
 		"connections": "" +
 			"GATEWAY   CLUSTER   REMOTE IP       NAT   CABLE DRIVER   SUBNETS        STATUS      RTT avg.   LOCAL GATEWAY   MESSAGE\n" +
@@ -93,16 +93,16 @@ func TestTables(t *testing.T) {
 			"pelago-agent   registry.example:5000/pelago   v2                     \n" +
 			"pelago-dns     registry.example:5000/pelago   v2                     \n\n",
 	} {
-		for _, v := range views {
-			if v.name != name {
+		for _, v := range Views {
+			if v.Name != name {
 				continue
 			}
-			tab, err := v.look(context.Background(), testMember(t), c)
+			tab, err := v.read(context.Background(), testMember(t), c)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var out bytes.Buffer
-			if err := tab.print(&out, true); err != nil {
+			if err := tab.Print(&out, true); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(want, out.String()); diff != "" {
@@ -131,30 +131,17 @@ func TestSplitImage(t *testing.T) {
 		"registry.example:5000/pelago:v1":    {"registry.example:5000/pelago", "v1"},
 		"registry.example/pelago@sha256:abc": {"registry.example/pelago", "sha256:abc"},
 	} {
-		repository, version := splitImage(image)
+		repository, version := SplitImage(image)
 		if got := [2]string{repository, version}; got != want {
 			t.Errorf("%s: %q, want %q", image, got, want)
 		}
 	}
 }
 
-func TestPodReason(t *testing.T) {
-	status := func(s corev1.ContainerStatus) corev1.Pod {
-		return corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{s}}}
+func prefixes(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range texts {
+		out = append(out, netip.MustParsePrefix(text))
 	}
-	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off"}}
-	died := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1, Message: "kernel 5.4 is too old"}}
-	for want, pod := range map[string]corev1.Pod{
-		"Error, exit status 1 kernel 5.4 is too old": status(corev1.ContainerStatus{State: waiting, LastTerminationState: died}),
-		"CrashLoopBackOff back-off":                  status(corev1.ContainerStatus{State: waiting}),
-		"no node fits": {Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{
-			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no node fits"}}}},
-		"Pending": {Status: corev1.PodStatus{Phase: corev1.PodPending}},
-		"": {Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
-			ContainerStatuses: []corev1.ContainerStatus{{Ready: true, LastTerminationState: died}}}},
-	} {
-		if got := podReason(pod); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
+	return out
 }

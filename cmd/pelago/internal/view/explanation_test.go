@@ -1,4 +1,4 @@
-package main
+package view
 
 import (
 	"bytes"
@@ -72,13 +72,13 @@ func object(t testing.TB, text string) *unstructured.Unstructured {
 
 // nginx is a Deployment in four clusters: m1 has it, m2's API server refuses it, m3 is away, m4 is being left. m5, which another template
 // requires, is not known.
-func nginx(t *testing.T) *subject {
+func nginx(t *testing.T) *Subject {
 	t.Helper()
 	policy := parse[policyv1alpha1.PropagationPolicy]
 	wide := parse[policyv1alpha1.ClusterPropagationPolicy]
 	cluster := parse[clusterv1alpha1.Cluster]
 	work := parse[workv1alpha1.Work]
-	s := &subject{
+	s := &Subject{
 		template: object(t, `
 apiVersion: apps/v1
 kind: Deployment
@@ -137,54 +137,40 @@ status: {observedGeneration: 2, replicas: 2}`),
 
 func TestExplanation(t *testing.T) {
 	s := nginx(t)
-	golden(t, "explain.txt", func(w io.Writer) error { return printExplanation(w, s.explain(), false, noon) })
-	golden(t, "explain.json", func(w io.Writer) error { return encode(w, "json", s.explain()) })
-	golden(t, "describe.txt", func(w io.Writer) error { return printDescription(w, s.describe(), false, noon) })
-	golden(t, "describe.yaml", func(w io.Writer) error { return encode(w, "yaml", s.describe()) })
+	golden(t, "explain.txt", func(w io.Writer) error { return PrintExplanation(w, s.Explain(), false, noon) })
+	golden(t, "explain.json", func(w io.Writer) error { return Encode(w, "json", s.Explain()) })
+	golden(t, "describe.txt", func(w io.Writer) error { return PrintDescription(w, s.Describe(), false, noon) })
+	golden(t, "describe.yaml", func(w io.Writer) error { return Encode(w, "yaml", s.Describe()) })
 }
 
 // What stands in the way of a decision is said with what to do.
 func TestProblem(t *testing.T) {
 	for name, tt := range map[string]struct {
-		change func(*subject)
+		change func(*Subject)
 		want   string
 	}{
-		"nothing": {func(*subject) {}, ""},
-		"reserved namespace": {func(s *subject) { s.template.SetNamespace("kube-system") },
+		"nothing": {func(*Subject) {}, ""},
+		"reserved namespace": {func(s *Subject) { s.template.SetNamespace("kube-system") },
 			"namespace kube-system is the system's: nothing in it is sent to clusters. Put the object into another one."},
-		"no policy": {func(s *subject) { s.binding, s.policies, s.clusterPolicies = nil, nil, nil },
+		"no policy": {func(s *Subject) { s.binding, s.policies, s.clusterPolicies = nil, nil, nil },
 			"no policy selects it: make a PropagationPolicy, or send it with `pelago apply -f FILE --all-clusters`"},
-		"nobody claims": {func(s *subject) { s.binding = nil; s.template.SetLabels(nil) },
+		"nobody claims": {func(s *Subject) { s.binding = nil; s.template.SetLabels(nil) },
 			"a policy selects it, but it is not claimed: does pelago-hub run?"},
-		"no binding": {func(s *subject) { s.binding = nil },
+		"no binding": {func(s *Subject) { s.binding = nil },
 			"it is claimed, but there is no binding: does pelago-hub run? Events of the object may say more."},
-		"no decision": {func(s *subject) { s.binding.Annotations = nil }, "nothing is decided yet: does pelago-hub run?"},
-		"suspended": {func(s *subject) {
+		"no decision": {func(s *Subject) { s.binding.Annotations = nil }, "nothing is decided yet: does pelago-hub run?"},
+		"suspended": {func(s *Subject) {
 			s.binding.Annotations, s.binding.spec.Suspension = nil, &workv1alpha2.Suspension{Scheduling: new(bool)}
 			*s.binding.spec.Suspension.Scheduling = true
 		}, "scheduling is suspended: remove spec.suspension.scheduling of the binding"},
-		"another scheduler": {func(s *subject) { s.binding.Annotations, s.binding.spec.SchedulerName = nil, "mine" },
+		"another scheduler": {func(s *Subject) { s.binding.Annotations, s.binding.spec.SchedulerName = nil, "mine" },
 			`nothing is recorded of a decision: that is up to the scheduler "mine"`},
-		"a dependent": {func(s *subject) { s.binding.Annotations, s.binding.spec.Placement = nil, nil }, ""},
+		"a dependent": {func(s *Subject) { s.binding.Annotations, s.binding.spec.Placement = nil, nil }, ""},
 	} {
 		s := nginx(t)
 		tt.change(s)
-		if got := s.explain().Problem; got != tt.want {
+		if got := s.Explain().Problem; got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
-		}
-	}
-}
-
-func TestKindAndName(t *testing.T) {
-	for want, args := range map[string][]string{"deploy nginx": {"deploy", "nginx"}, "deploy a": {"deploy/a"}} {
-		k, n, err := kindAndName(args)
-		if err != nil || k+" "+n != want {
-			t.Errorf("%q: %s %s, %v", args, k, n, err)
-		}
-	}
-	for _, args := range [][]string{{"deploy"}, {"deploy/"}, {"/a"}, {"deploy", ""}} {
-		if _, _, err := kindAndName(args); err == nil {
-			t.Errorf("%q passes", args)
 		}
 	}
 }
@@ -194,9 +180,9 @@ func TestClusterListing(t *testing.T) {
 		parse[clusterv1alpha1.Cluster](t, `{metadata: {name: m1, creationTimestamp: "2026-01-01T12:00:00Z"}, spec: {syncMode: Push, zone: a, region: west, provider: own, apiEndpoint: "https://192.0.2.1:6443", taints: [{key: k, value: v, effect: NoSchedule}, {key: l, effect: NoExecute}]}, status: {kubernetesVersion: v1.34.4, conditions: [{type: Ready, status: "True"}]}}`),
 		parse[clusterv1alpha1.Cluster](t, `{metadata: {name: m2, creationTimestamp: "2026-01-02T11:59:00Z"}, spec: {syncMode: Pull}}`),
 	}
-	golden(t, "clusters.txt", func(w io.Writer) error { return printTables(w, "table", clusterListing(clusters, noon)) })
-	golden(t, "clusters-wide.txt", func(w io.Writer) error { return printTables(w, "wide", clusterListing(clusters, noon)) })
-	golden(t, "clusters-none.txt", func(w io.Writer) error { return printTables(w, "table", clusterListing(nil, noon)) })
+	golden(t, "clusters.txt", func(w io.Writer) error { return PrintTables(w, "table", ClusterListing(clusters, noon)) })
+	golden(t, "clusters-wide.txt", func(w io.Writer) error { return PrintTables(w, "wide", ClusterListing(clusters, noon)) })
+	golden(t, "clusters-none.txt", func(w io.Writer) error { return PrintTables(w, "table", ClusterListing(nil, noon)) })
 }
 
 func TestListings(t *testing.T) {
@@ -210,34 +196,34 @@ func TestListings(t *testing.T) {
 		r.Object.Raw = raw
 		return r
 	}
-	all := []listing{
-		{table: metav1.Table{ColumnDefinitions: columns}},
-		{cluster: "m1", table: metav1.Table{ColumnDefinitions: columns, Rows: []metav1.TableRow{
+	all := []Listing{
+		{Table: metav1.Table{ColumnDefinitions: columns}},
+		{Cluster: "m1", Table: metav1.Table{ColumnDefinitions: columns, Rows: []metav1.TableRow{
 			rowOf(`{name: a, namespace: x, labels: {karmada.io/managed: "true"}}`, "a", "1/1", "n1"), rowOf(`{name: b, namespace: x}`, "b", int64(2), nil)}}},
 		// A server of another version has its columns in another order, and one that is unknown here.
-		{cluster: "m2", table: metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{{Name: "Name"}, {Name: "New"}, {Name: "Ready"}}, Rows: []metav1.TableRow{
+		{Cluster: "m2", Table: metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{{Name: "Name"}, {Name: "New"}, {Name: "Ready"}}, Rows: []metav1.TableRow{
 			rowOf(`{name: a, namespace: x}`, "a", "?", "0/1")}}},
 	}
 	for file, form := range map[string]struct {
 		output string
 		ns     bool
 	}{"listing.txt": {"table", false}, "listing-wide.txt": {"wide", true}, "listing.yaml": {"yaml", false}} {
-		tab, err := listings(all, "No objects found.", form.ns)
+		tab, err := Listings(all, "No objects found.", form.ns)
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden(t, file, func(w io.Writer) error { return printTables(w, form.output, tab) })
+		golden(t, file, func(w io.Writer) error { return PrintTables(w, form.output, tab) })
 	}
 
-	works := []worksOf{{"m3", []workv1alpha1.Work{
+	works := []WorksOf{{"m3", []workv1alpha1.Work{
 		parse[workv1alpha1.Work](t, `{metadata: {name: a-1, generation: 1}, spec: {workload: {manifests: [{apiVersion: apps/v1, kind: Deployment, metadata: {namespace: x, name: a}}]}}, status: {conditions: [{type: Applied, status: "True", observedGeneration: 1}], manifestStatuses: [{identifier: {ordinal: 0, version: v1, kind: Deployment, resource: deployments, name: a}, health: Healthy, status: {replicas: 1}}]}}`),
 		parse[workv1alpha1.Work](t, `{metadata: {name: b-1, generation: 2}, spec: {workload: {manifests: [{apiVersion: apps/v1, kind: Deployment, metadata: {namespace: z, name: b}}]}}, status: {conditions: [{type: Applied, status: "True", observedGeneration: 1}]}}`),
 		parse[workv1alpha1.Work](t, `{metadata: {name: c-1}, spec: {workload: {manifests: [{apiVersion: v1, kind: Service, metadata: {namespace: x, name: a}}]}}}`),
 	}}}
 	golden(t, "works.txt", func(w io.Writer) error {
-		return printTables(w, "table", workListing(works, selection{group: "apps", objectKind: "Deployment", allNamespaces: true}))
+		return PrintTables(w, "table", WorkListing(works, Selection{Group: "apps", ObjectKind: "Deployment", AllNamespaces: true}))
 	})
 	golden(t, "works.json", func(w io.Writer) error {
-		return printTables(w, "json", workListing(works, selection{group: "apps", objectKind: "Deployment", namespace: "x"}))
+		return PrintTables(w, "json", WorkListing(works, Selection{Group: "apps", ObjectKind: "Deployment", Namespace: "x"}))
 	})
 }

@@ -1,4 +1,4 @@
-package main
+package view
 
 import (
 	"context"
@@ -9,8 +9,10 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
@@ -45,28 +47,28 @@ type running struct {
 }
 
 // versions has a row for each component of the network.
-func versions(ctx context.Context, m *cluster, _ config.Config) (table, error) {
-	t := table{header: []string{"COMPONENT", "REPOSITORY", "CONFIGURED", "RUNNING", "ARCH"}}
-	components, err := installed(ctx, m.typed)
+func versions(ctx context.Context, m Member, _ config.Config) (Table, error) {
+	t := Table{Header: []string{"COMPONENT", "REPOSITORY", "CONFIGURED", "RUNNING", "ARCH"}}
+	components, err := Installed(ctx, m.Typed)
 	if err != nil {
 		return t, err
 	}
-	pods, err := m.typed.CoreV1().Pods(deploy.SystemNamespace).List(ctx, metav1.ListOptions{})
+	pods, err := m.Typed.CoreV1().Pods(deploy.SystemNamespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return t, fmt.Errorf("list the pods of namespace %s: %w", deploy.SystemNamespace, err)
 	}
-	nodes, err := m.typed.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	nodes, err := m.Typed.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return t, fmt.Errorf("list nodes: %w", err)
 	}
 	for _, c := range components {
-		if c.name == deploy.ExecutionDeployment {
+		if c.Name == deploy.ExecutionDeployment {
 			continue
 		}
-		r := runs(c.name, c.image, pods.Items, nodes.Items)
-		t.rows = append(t.rows, row{
-			cells:  []string{r.Component, r.Repository, r.Configured, strings.Join(r.Running, ", "), strings.Join(r.Arch, ", ")},
-			object: r,
+		r := runs(c.Name, c.Image, pods.Items, nodes.Items)
+		t.Rows = append(t.Rows, Row{
+			Cells:  []string{r.Component, r.Repository, r.Configured, strings.Join(r.Running, ", "), strings.Join(r.Arch, ", ")},
+			Object: r,
 		})
 	}
 	return t, nil
@@ -75,13 +77,13 @@ func versions(ctx context.Context, m *cluster, _ config.Config) (table, error) {
 // runs is what the component's pods run, and on what.
 func runs(name, image string, pods []corev1.Pod, nodes []corev1.Node) running {
 	r := running{Component: name}
-	r.Repository, r.Configured = splitImage(image)
+	r.Repository, r.Configured = SplitImage(image)
 	for _, pod := range pods {
 		if pod.Labels["app"] != name || pod.Status.Phase != corev1.PodRunning {
 			continue
 		}
 		for _, c := range pod.Spec.Containers {
-			_, tag := splitImage(c.Image)
+			_, tag := SplitImage(c.Image)
 			r.Running = append(r.Running, tag)
 		}
 		for _, n := range nodes {
@@ -96,8 +98,8 @@ func runs(name, image string, pods []corev1.Pod, nodes []corev1.Node) running {
 	return r
 }
 
-// splitImage splits a reference into repository and version (tag or digest); a port is no tag.
-func splitImage(image string) (repository, version string) {
+// SplitImage splits a reference into repository and version (tag or digest); a port is no tag.
+func SplitImage(image string) (repository, version string) {
 	if repository, digest, ok := strings.Cut(image, "@"); ok {
 		return repository, digest
 	}
@@ -113,4 +115,44 @@ func prefixTexts(prefixes []netip.Prefix) []string {
 		out = append(out, p.String())
 	}
 	return out
+}
+
+// Component is a DaemonSet or Deployment of Pelago in a member.
+type Component struct {
+	Kind, Name, Image string
+	Ready, Want       int32
+	// Current: the counts belong to the newest template.
+	Current bool
+}
+
+// Done reports whether the newest template runs everywhere.
+func (c Component) Done() bool { return c.Current && c.Ready >= c.Want }
+
+// Installed reads the components of a member; that for workloads is missing where it takes part in the network only.
+func Installed(ctx context.Context, c kubernetes.Interface) ([]Component, error) {
+	node, err := c.AppsV1().DaemonSets(deploy.SystemNamespace).Get(ctx, deploy.NodeDaemonSet, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("get DaemonSet %s: %w", deploy.NodeDaemonSet, err)
+	}
+	s := node.Status
+	out := []Component{{
+		Kind: "DaemonSet", Name: node.Name, Image: node.Spec.Template.Spec.Containers[0].Image,
+		Ready: min(s.NumberReady, s.UpdatedNumberScheduled), Want: max(s.DesiredNumberScheduled, 1),
+		Current: s.ObservedGeneration >= node.Generation,
+	}}
+	for _, name := range []string{deploy.AgentDeployment, deploy.DNSDeployment, deploy.ExecutionDeployment} {
+		d, err := c.AppsV1().Deployments(deploy.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
+		if name == deploy.ExecutionDeployment && apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("get Deployment %s: %w", name, err)
+		}
+		s := d.Status
+		out = append(out, Component{
+			Kind: "Deployment", Name: name, Image: d.Spec.Template.Spec.Containers[0].Image,
+			Ready: min(s.ReadyReplicas, s.UpdatedReplicas), Want: ptr.Deref(d.Spec.Replicas, 1), Current: s.ObservedGeneration >= d.Generation,
+		})
+	}
+	return out, nil
 }

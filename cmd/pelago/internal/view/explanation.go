@@ -1,4 +1,4 @@
-package main
+package view
 
 import (
 	"cmp"
@@ -19,8 +19,8 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 )
 
-// explanation is the reason of a template's clusters, and its form in -o json and -o yaml.
-type explanation struct {
+// Explanation is the reason of a template's clusters, and its form in -o json and -o yaml.
+type Explanation struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
@@ -72,10 +72,10 @@ const (
 	stateApplied   = "applied"
 )
 
-// explain makes the explanation; it is pure.
-func (f *subject) explain() explanation {
+// Explain makes the explanation; it is pure.
+func (f *Subject) Explain() Explanation {
 	t := f.template
-	out := explanation{Kind: t.GetKind(), Namespace: t.GetNamespace(), Name: t.GetName()}
+	out := Explanation{Kind: t.GetKind(), Namespace: t.GetNamespace(), Name: t.GetName()}
 	out.Policy, out.OtherPolicies = f.explainPolicies()
 	out.Problem = f.problem(out.Policy, out.OtherPolicies)
 	if f.binding == nil {
@@ -92,7 +92,7 @@ func (f *subject) explain() explanation {
 }
 
 // problem says why nothing is decided; "" if something is.
-func (f *subject) problem(claimed *explainedPolicy, others []explainedPolicy) string {
+func (f *Subject) problem(claimed *explainedPolicy, others []explainedPolicy) string {
 	switch {
 	case workv1alpha2.ReservedNamespace(f.template.GetNamespace()):
 		return fmt.Sprintf("namespace %s is the system's: nothing in it is sent to clusters. Put the object into another one.",
@@ -116,7 +116,7 @@ func (f *subject) problem(claimed *explainedPolicy, others []explainedPolicy) st
 }
 
 // explainClusters has a row for each cluster that is wanted or has a Work.
-func (f *subject) explainClusters() []explainedCluster {
+func (f *Subject) explainClusters() []explainedCluster {
 	rows := map[string]*explainedCluster{}
 	row := func(name, why string) *explainedCluster {
 		if rows[name] == nil {
@@ -149,7 +149,7 @@ func (f *subject) explainClusters() []explainedCluster {
 }
 
 // explainWork fills in what has become of a Work.
-func (f *subject) explainWork(r *explainedCluster, w *workv1alpha1.Work) {
+func (f *Subject) explainWork(r *explainedCluster, w *workv1alpha1.Work) {
 	r.Work = w.Name
 	if reported := w.Status.ManifestStatuses; len(reported) > 0 {
 		r.Health = string(reported[0].Health)
@@ -171,7 +171,7 @@ func (f *subject) explainWork(r *explainedCluster, w *workv1alpha1.Work) {
 }
 
 // explainCluster adds what the cluster itself is like, and the overrides for it.
-func (f *subject) explainCluster(r *explainedCluster) {
+func (f *Subject) explainCluster(r *explainedCluster) {
 	i := slices.IndexFunc(f.clusters, func(c clusterv1alpha1.Cluster) bool { return c.Name == r.Cluster })
 	if i < 0 {
 		r.Problems = append(r.Problems, "the hub has no cluster of this name: join it again, or it is about to be forgotten")
@@ -204,7 +204,7 @@ func (f *subject) explainCluster(r *explainedCluster) {
 }
 
 // acceptedOverrides leaves out the policies that are not applied because they are not valid.
-func (f *subject) acceptedOverrides() policy.OverridePolicies {
+func (f *Subject) acceptedOverrides() policy.OverridePolicies {
 	var out policy.OverridePolicies
 	for _, p := range f.overrides.Cluster {
 		if !meta.IsStatusConditionFalse(p.Status.Conditions, policyv1alpha1.ConditionAccepted) {
@@ -265,7 +265,7 @@ func (p explainedPolicy) title() string {
 
 // explainPolicies returns the policy that has claimed the template, and the others that select it, in the order in which they
 // would be tried.
-func (f *subject) explainPolicies() (claimed *explainedPolicy, others []explainedPolicy) {
+func (f *Subject) explainPolicies() (claimed *explainedPolicy, others []explainedPolicy) {
 	var all []explainedPolicy
 	add := func(
 		kind string, m *metav1.ObjectMeta, spec policyv1alpha1.PropagationSpec, status policyv1alpha1.PolicyStatus, label string,

@@ -1,9 +1,8 @@
-package main
+package view
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,8 +23,8 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 )
 
-// subject is one template and all objects of the hub that concern it.
-type subject struct {
+// Subject is one template and all objects of the hub that concern it.
+type Subject struct {
 	template        *unstructured.Unstructured
 	policies        []policyv1alpha1.PropagationPolicy // of its namespace
 	clusterPolicies []policyv1alpha1.ClusterPropagationPolicy
@@ -44,21 +43,18 @@ type binding struct {
 	status workv1alpha2.ResourceBindingStatus
 }
 
-// subject reads it; the parts are not from one snapshot.
-func (h *cluster) subject(ctx context.Context, kindName, namespace, name string) (*subject, error) {
-	mapping, err := h.kind(kindName)
-	if err != nil {
-		return nil, err
-	}
-	f := &subject{template: &unstructured.Unstructured{}}
+// ReadSubject reads it from the hub; the parts are not from one snapshot. clusters are those of the hub.
+func ReadSubject(
+	ctx context.Context, c client.Client, clusters []clusterv1alpha1.Cluster, mapping *meta.RESTMapping, key client.ObjectKey,
+) (*Subject, error) {
+	f := &Subject{template: &unstructured.Unstructured{}, clusters: clusters}
 	f.template.SetGroupVersionKind(mapping.GroupVersionKind)
-	key := client.ObjectKey{Name: name}
-	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-		key.Namespace = namespace
+	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
+		key.Namespace = ""
 	}
-	err = h.client.Get(ctx, key, f.template)
+	err := c.Get(ctx, key, f.template)
 	if apierrors.IsNotFound(err) {
-		return nil, notAtHub(mapping, key)
+		return nil, NotAtHub(mapping, key)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get %s %s: %w", mapping.GroupVersionKind.Kind, deploy.Title(key), err)
@@ -72,31 +68,28 @@ func (h *cluster) subject(ctx context.Context, kindName, namespace, name string)
 		wide = append(wide, &policies, &overrides)
 	}
 	for _, list := range wide {
-		if err := h.client.List(ctx, list, client.InNamespace(key.Namespace)); err != nil {
+		if err := c.List(ctx, list, client.InNamespace(key.Namespace)); err != nil {
 			return nil, fmt.Errorf("list policies: %w (is this the hub? name it with --context)", err)
 		}
 	}
 	f.policies, f.clusterPolicies = policies.Items, clusterPolicies.Items
 	f.overrides = policy.OverridePolicies{Cluster: clusterOverrides.Items, Namespaced: overrides.Items}
-	if f.clusters, err = h.clusters(ctx); err != nil {
+	if f.binding, err = bindingOf(ctx, c, f.template); err != nil {
 		return nil, err
 	}
-	if f.binding, err = h.binding(ctx, f.template); err != nil {
+	if f.works, err = worksOf(ctx, c, f.binding); err != nil {
 		return nil, err
 	}
-	if f.works, err = h.works(ctx, f.binding); err != nil {
-		return nil, err
-	}
-	f.events, err = h.events(ctx, f)
+	f.events, err = eventsOf(ctx, c, f)
 	return f, err
 }
 
-// binding finds the binding of a template by spec.resource, not by its name; nil: there is none.
-func (h *cluster) binding(ctx context.Context, template *unstructured.Unstructured) (*binding, error) {
+// bindingOf finds the binding of a template by spec.resource, not by its name; nil: there is none.
+func bindingOf(ctx context.Context, c client.Client, template *unstructured.Unstructured) (*binding, error) {
 	var all []binding
 	if ns := template.GetNamespace(); ns != "" {
 		var list workv1alpha2.ResourceBindingList
-		if err := h.client.List(ctx, &list, client.InNamespace(ns)); err != nil {
+		if err := c.List(ctx, &list, client.InNamespace(ns)); err != nil {
 			return nil, fmt.Errorf("list ResourceBindings of %s: %w", ns, err)
 		}
 		for _, b := range list.Items {
@@ -104,7 +97,7 @@ func (h *cluster) binding(ctx context.Context, template *unstructured.Unstructur
 		}
 	} else {
 		var list workv1alpha2.ClusterResourceBindingList
-		if err := h.client.List(ctx, &list); err != nil {
+		if err := c.List(ctx, &list); err != nil {
 			return nil, fmt.Errorf("list ClusterResourceBindings: %w", err)
 		}
 		for _, b := range list.Items {
@@ -122,8 +115,8 @@ func (h *cluster) binding(ctx context.Context, template *unstructured.Unstructur
 	return &all[i], nil
 }
 
-// works are those of a binding, by cluster.
-func (h *cluster) works(ctx context.Context, b *binding) ([]workv1alpha1.Work, error) {
+// worksOf are those of a binding, by cluster.
+func worksOf(ctx context.Context, c client.Client, b *binding) ([]workv1alpha1.Work, error) {
 	if b == nil {
 		return nil, nil
 	}
@@ -134,7 +127,7 @@ func (h *cluster) works(ctx context.Context, b *binding) ([]workv1alpha1.Work, e
 		}
 	}
 	var list workv1alpha1.WorkList
-	if err := h.client.List(ctx, &list, opts...); err != nil {
+	if err := c.List(ctx, &list, opts...); err != nil {
 		return nil, fmt.Errorf("list Works: %w", err)
 	}
 	out := slices.DeleteFunc(list.Items, func(w workv1alpha1.Work) bool {
@@ -150,8 +143,8 @@ func (h *cluster) works(ctx context.Context, b *binding) ([]workv1alpha1.Work, e
 	return out, nil
 }
 
-// events are those of the template and of its binding. Without the right to read them there are none.
-func (h *cluster) events(ctx context.Context, f *subject) ([]corev1.Event, error) {
+// eventsOf are those of the template and of its binding. Without the right to read them there are none.
+func eventsOf(ctx context.Context, c client.Client, f *Subject) ([]corev1.Event, error) {
 	objects := map[string]string{f.template.GetKind(): f.template.GetName()}
 	if f.binding != nil {
 		objects[f.binding.kind] = f.binding.Name
@@ -160,7 +153,7 @@ func (h *cluster) events(ctx context.Context, f *subject) ([]corev1.Event, error
 	var out []corev1.Event
 	for kind, name := range objects {
 		var list corev1.EventList
-		err := h.client.List(ctx, &list, client.InNamespace(namespace), client.MatchingFieldsSelector{
+		err := c.List(ctx, &list, client.InNamespace(namespace), client.MatchingFieldsSelector{
 			Selector: fields.Set{"involvedObject.kind": kind, "involvedObject.name": name}.AsSelector()})
 		if apierrors.IsForbidden(err) {
 			return nil, nil
@@ -185,16 +178,8 @@ func when(e corev1.Event) metav1.Time {
 	return metav1.NewTime(e.EventTime.Time)
 }
 
-// errNoName: a command needs one object.
-var errNoName = errors.New("name a kind and an object, for example `deployment nginx`")
-
-// kindAndName reads `deployment nginx` or `deployment/nginx`.
-func kindAndName(args []string) (string, string, error) {
-	if len(args) == 1 {
-		args = strings.SplitN(args[0], "/", 2)
-	}
-	if len(args) != 2 || args[0] == "" || args[1] == "" {
-		return "", "", errNoName
-	}
-	return args[0], args[1], nil
+// NotAtHub is the error for an object that the hub does not have.
+func NotAtHub(mapping *meta.RESTMapping, key client.ObjectKey) error {
+	return fmt.Errorf("the hub has no %s %s: name one of `pelago get %s`, or another namespace with -n",
+		mapping.GroupVersionKind.Kind, deploy.Title(key), mapping.Resource.Resource)
 }

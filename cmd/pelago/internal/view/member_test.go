@@ -1,4 +1,4 @@
-package main
+package view
 
 import (
 	"bytes"
@@ -30,26 +30,25 @@ func routeAgent(name, silent string) *submarinerv1.RouteAgent {
 func TestShowGolden(t *testing.T) {
 	m := testMember(t)
 	for _, a := range []*submarinerv1.RouteAgent{routeAgent("n1", "n2"), routeAgent("n2", ""), routeAgent("n3", "n2")} {
-		if err := m.client.Create(context.Background(), a); err != nil {
+		if err := m.Client.Create(context.Background(), a); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, v := range views {
-		if v.name != "gateways" && v.name != "connections" && v.name != "endpoints" {
+	for _, v := range Views {
+		if v.Name != "gateways" && v.Name != "connections" && v.Name != "endpoints" {
 			continue
 		}
 		for _, form := range []string{"table", "wide", "json", "yaml"} {
-			t.Run(v.name+" "+form, func(t *testing.T) {
-				s := show{output: form}
+			t.Run(v.Name+" "+form, func(t *testing.T) {
 				var out bytes.Buffer
-				state, err := s.look(context.Background(), "one", m, config.Config{ClusterID: "g1"}, []view{v}, &out)
+				state, err := Show(context.Background(), form, "one", m, config.Config{ClusterID: "g1"}, []View{v}, &out)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := s.print(&out, []clusterState{state}); err != nil {
+				if err := PrintStates(&out, form, []State{state}); err != nil {
 					t.Fatal(err)
 				}
-				golden := filepath.Join("testdata", "show", v.name+"."+form)
+				golden := filepath.Join("testdata", "show", v.Name+"."+form)
 				if *update {
 					if err := os.WriteFile(golden, out.Bytes(), 0o644); err != nil {
 						t.Fatal(err)
@@ -91,7 +90,7 @@ func TestGatewayHealth(t *testing.T) {
 	} {
 		m := testMember(t)
 		for _, a := range tt.agents {
-			if err := m.client.Create(context.Background(), a); err != nil {
+			if err := m.Client.Create(context.Background(), a); err != nil {
 				t.Fatal(err)
 			}
 		}
