@@ -63,17 +63,10 @@ func refusedBy(err error, policy string) bool {
 // objects: before the first one there is nothing to refuse.
 func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 	object := metav1.ObjectMeta{Name: canary, Namespace: BrokerNamespace}
-	create := func(obj client.Object) func(context.Context) error {
-		return func(ctx context.Context) error {
-			return c.Create(ctx, obj.DeepCopyObject().(client.Object), client.DryRunAll)
-		}
-	}
+	named := map[string]any{"name": canary, "namespace": BrokerNamespace}
+	create := func(obj client.Object) func(context.Context) error { return dryRun(c, obj) }
 	custom := func(apiVersion, kind string, spec map[string]any) func(context.Context) error {
-		return create(&unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": apiVersion, "kind": kind,
-			"metadata": map[string]any{"name": canary, "namespace": BrokerNamespace},
-			"spec":     spec,
-		}})
+		return create(untyped(apiVersion, kind, named, spec))
 	}
 	token := func(ctx context.Context) error {
 		request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{canary}}}
@@ -81,11 +74,14 @@ func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 		return c.SubResource("token").Create(ctx, account, request, client.DryRunAll)
 	}
 	workloadCluster := func(name string) func(context.Context) error {
-		return ifServed(create(&unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster",
-			"metadata": map[string]any{"name": name}, "spec": map[string]any{"syncMode": "Pull"},
-		}}))
+		return ifServed(create(untyped("cluster.karmada.io/v1alpha1", "Cluster", map[string]any{"name": name}, map[string]any{"syncMode": "Pull"})))
 	}
+	outOfRange := untyped("submariner.io/v1", "Cluster", map[string]any{
+		"name": canary, "namespace": BrokerNamespace,
+		"labels":      map[string]any{"submariner-io/clusterID": canary},
+		"annotations": map[string]any{"pelago.io/cluster-uid": canary, "pelago.io/cluster-index": "65536"},
+		// A range of documentation (RFC 3849): routable to the other policies, and in no clusterset's range, which is IPv4.
+	}, map[string]any{"cluster_id": canary, "global_cidr": []any{"2001:db8::/128"}})
 	return map[string]func(context.Context) error{
 		"pelago-member-endpoints": custom("submariner.io/v1", "Endpoint", map[string]any{
 			"cluster_id": canary, "cable_name": canary, "private_ip": canary, "backend": canary, "subnets": []any{}}),
@@ -93,7 +89,7 @@ func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 			"cluster": canary, "namespace": canary, "service": canary, "type": "Headless", "exportedAt": "2000-01-01T00:00:00Z"}),
 		"pelago-member-endpointslices":      create(&discoveryv1.EndpointSlice{ObjectMeta: object, AddressType: discoveryv1.AddressTypeIPv4}),
 		"pelago-clusters":                   custom("submariner.io/v1", "Cluster", map[string]any{"cluster_id": "not-" + canary}),
-		"pelago-clusters-range":             clusterOutOfRange(c),
+		"pelago-clusters-range":             create(outOfRange),
 		"pelago-member-clusters":            workloadCluster(canary),
 		"pelago-member-clusters-unapproved": workloadCluster("pelago-unapproved-canary"),
 		"pelago-member-works": ifServed(custom("work.karmada.io/v1alpha1", "Work",
@@ -119,41 +115,31 @@ func ifServed(request func(context.Context) error) func(context.Context) error {
 	}
 }
 
-// clusterOutOfRange creates a Cluster that only pelago-clusters-range refuses.
-func clusterOutOfRange(c client.Client) func(context.Context) error {
+// dryRun is a dry run of a creation.
+func dryRun(c client.Client, obj client.Object) func(context.Context) error {
 	return func(ctx context.Context) error {
-		return c.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "submariner.io/v1", "kind": "Cluster",
-			"metadata": map[string]any{
-				"name": canary, "namespace": BrokerNamespace,
-				"labels":      map[string]any{"submariner-io/clusterID": canary},
-				"annotations": map[string]any{"pelago.io/cluster-uid": canary, "pelago.io/cluster-index": "65536"},
-			},
-			// A range of documentation (RFC 3849): routable to the other policies, and in no clusterset's range, which is IPv4.
-			"spec": map[string]any{"cluster_id": canary, "global_cidr": []any{"2001:db8::/128"}},
-		}}, client.DryRunAll)
+		return c.Create(ctx, obj.DeepCopyObject().(client.Object), client.DryRunAll)
 	}
 }
 
-// hubCanary is what the policies of Propagation refuse to everybody. It is not canary, which the broker's refuse: an answer
-// names one policy alone.
+func untyped(apiVersion, kind string, metadata, spec map[string]any) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{"metadata": metadata, "spec": spec}}
+	u.SetAPIVersion(apiVersion)
+	u.SetKind(kind)
+	return u
+}
+
+// hubCanary is the name that the policies of Propagation refuse for any user. It differs from canary, which the broker's refuse: a
+// refusal names one policy only.
 const hubCanary = "pelago-hub-canary"
 
 // propagationCanaries holds a forbidden request for each policy of Propagation, by the policy's name.
 func propagationCanaries(c client.Client) map[string]func(context.Context) error {
-	create := func(apiVersion, kind string, spec map[string]any) func(context.Context) error {
-		return func(ctx context.Context) error {
-			u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind,
-				"metadata": map[string]any{"name": hubCanary, "namespace": SystemNamespace}}}
-			if spec != nil {
-				u.Object["spec"] = spec
-			}
-			return c.Create(ctx, u, client.DryRunAll)
-		}
-	}
+	object := metav1.ObjectMeta{Name: hubCanary, Namespace: SystemNamespace}
 	return map[string]func(context.Context) error{
-		"pelago-permanent-ids": create("policy.karmada.io/v1alpha1", "PropagationPolicy", map[string]any{
-			"resourceSelectors": []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}}}),
-		"pelago-deletion-protected": create("v1", "ConfigMap", nil),
+		"pelago-permanent-ids": dryRun(c, untyped("policy.karmada.io/v1alpha1", "PropagationPolicy",
+			map[string]any{"name": hubCanary, "namespace": SystemNamespace},
+			map[string]any{"resourceSelectors": []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}}})),
+		"pelago-deletion-protected": dryRun(c, &corev1.ConfigMap{ObjectMeta: object}),
 	}
 }

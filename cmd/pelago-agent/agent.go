@@ -1,24 +1,36 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/cmd/internal/program"
 	"github.com/pelago-net/pelago/control/agent/coredns"
@@ -176,4 +188,105 @@ func (a *agent) run(ctx context.Context) error {
 		a.manager.GetLogger().Info("configuration changed: ending, for a restart with the new one")
 	}
 	return nil
+}
+
+// cacheOptions restricts the cache to what the agent may read, and to what of it is read.
+func cacheOptions() cache.Options {
+	system := cache.ByObject{Namespaces: map[string]cache.Config{config.SystemNamespace: {}}}
+	configMaps := coredns.ConfigMapCache()
+	configMaps.Namespaces[config.SystemNamespace] = cache.Config{FieldSelector: named(config.ConfigMapName)}
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(), // also of the kinds below, unless they have their own
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Secret{}: {Namespaces: map[string]cache.Config{
+				config.SystemNamespace: {FieldSelector: named(config.BrokerSecretName)},
+			}},
+			&corev1.ConfigMap{}:      configMaps,
+			&corev1.Pod{}:            {Transform: stripPod},
+			&submarinerv1.Cluster{}:  system,
+			&submarinerv1.Endpoint{}: system,
+		},
+	}
+}
+
+func named(name string) fields.Selector { return fields.OneTermEqualSelector("metadata.name", name) }
+
+// stripPod keeps of a Pod what control/agent/ipam and control/agent/ipam read: whose it is, where it runs and whether it
+// still does. There are more Pods than all other objects together, and they are large. The agent never writes one.
+// What is no Pod, the mark of a deletion that the watch missed, stays as it is.
+func stripPod(in any) (any, error) {
+	p, ok := in.(*corev1.Pod)
+	if !ok {
+		return in, nil
+	}
+	return &corev1.Pod{
+		TypeMeta: p.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: p.Labels,
+		},
+		Spec:   corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork},
+		Status: corev1.PodStatus{Phase: p.Status.Phase},
+	}, nil
+}
+
+// input is what `pelago join` left in the member for the agent.
+type input struct {
+	config config.Config
+	broker config.Broker
+}
+
+var (
+	configKey = client.ObjectKey{Namespace: config.SystemNamespace, Name: config.ConfigMapName}
+	brokerKey = client.ObjectKey{Namespace: config.SystemNamespace, Name: config.BrokerSecretName}
+)
+
+func readInput(ctx context.Context, c client.Reader) (input, error) {
+	var cm corev1.ConfigMap
+	if err := c.Get(ctx, configKey, &cm); err != nil {
+		return input{}, fmt.Errorf("read ConfigMap %s, which `pelago join` writes: %w", configKey, err)
+	}
+	var secret corev1.Secret
+	if err := c.Get(ctx, brokerKey, &secret); err != nil {
+		return input{}, fmt.Errorf("read Secret %s, which `pelago join` writes: %w", brokerKey, err)
+	}
+	var in input
+	var err error
+	if in.config, err = config.Parse(cm.Data); err != nil {
+		return input{}, err
+	}
+	if in.broker, err = config.ParseBroker(secret.Data); err != nil {
+		return input{}, err
+	}
+	return in, nil
+}
+
+// differs says whether an agent made from in would be another one if it were made from now. Tokens change all the time.
+func (in input) differs(now input) bool {
+	return !maps.Equal(in.config.Data(), now.config.Data()) ||
+		in.broker.Server != now.broker.Server || in.broker.Namespace != now.broker.Namespace || !bytes.Equal(in.broker.CA, now.broker.CA)
+}
+
+// watchInput calls restart when the configuration is another than the one in use. Everything in the agent is made from
+// it at the start, and a start takes less time than keeping each part changeable would cost in code.
+func watchInput(mgr ctrl.Manager, have input, restart func()) error {
+	only := builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
+		key := client.ObjectKeyFromObject(obj)
+		return key == configKey || key == brokerKey
+	}))
+	once := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("input").
+		Watches(&corev1.ConfigMap{}, once, only).
+		Watches(&corev1.Secret{}, once, only).
+		WithOptions(controller.Options{NeedLeaderElection: ptr.To(false)}).
+		Complete(reconcile.Func(func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+			now, err := readInput(ctx, mgr.GetClient())
+			if err != nil {
+				return reconcile.Result{}, fmt.Errorf("the configuration changed to one that cannot be used; the former one stays in use: %w", err)
+			}
+			if have.differs(now) {
+				restart()
+			}
+			return reconcile.Result{}, nil
+		}))
 }

@@ -5,10 +5,25 @@ package main
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
+	"log/slog"
+	"strings"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/internal/program"
 )
 
@@ -43,4 +58,133 @@ func run(ctx context.Context, args []string) error {
 		}
 	}
 	return a.run(ctx)
+}
+
+// options is what the command line says.
+type options struct {
+	kubeconfig     string
+	metricsAddress string
+	healthAddress  string
+	leaderElect    bool
+	roles          roles
+	logLevel       slog.Level
+
+	// The rest is set by tests only.
+
+	// hubPause is the least and the most time between attempts to reach a hub that is away.
+	hubPause [2]time.Duration
+	// several agents may run in one process.
+	several bool
+}
+
+// Roles of an agent. In a member each runs as a process with a ServiceAccount of its own.
+const (
+	roleNetwork   = "network"
+	roleExecution = "execution"
+)
+
+// roles are what one process does, at least one of them.
+type roles struct{ network, execution bool }
+
+// lease is what the process holds while it works. Both roles in one process are the network's agent with more to do.
+func (r roles) lease() string {
+	if !r.network {
+		return "pelago-agent-execution"
+	}
+	return "pelago-agent"
+}
+
+func parse(args []string) (options, error) {
+	o := options{hubPause: [2]time.Duration{time.Second, 5 * time.Second}}
+	flags := flag.NewFlagSet("pelago-agent", flag.ContinueOnError)
+	names := flags.String("roles", roleNetwork, "what this process does: network, execution (the hub's workloads), or both, "+
+		"separated by a comma")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "file with the access to the member's API server; empty: the pod's own")
+	flags.StringVar(&o.metricsAddress, "metrics-address", ":8082", "address of /metrics, /healthz and /readyz; 0 turns it off")
+	flags.StringVar(&o.healthAddress, "health-address", ":8081", "another address of /healthz and /readyz; 0 turns it off")
+	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while holding the lease pelago-agent, or pelago-agent-execution "+
+		"for that role alone")
+	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("read the command line: unexpected argument %q", flags.Arg(0))
+	}
+	var err error
+	o.roles, err = parseRoles(strings.Split(*names, ","))
+	return o, err
+}
+
+func parseRoles(names []string) (roles, error) {
+	var r roles
+	for _, name := range names {
+		var role *bool
+		switch name {
+		case roleNetwork:
+			role = &r.network
+		case roleExecution:
+			role = &r.execution
+		default:
+			return r, fmt.Errorf("role %q is unknown: use --roles=%s, --roles=%s or both", name, roleNetwork, roleExecution)
+		}
+		if *role {
+			return r, fmt.Errorf("roles %s: give each role once", strings.Join(names, ","))
+		}
+		*role = true
+	}
+	return r, nil
+}
+
+// mcsVersions are the versions of the MCS API that the agent can work with, the best first. Their schemas are the same.
+var mcsVersions = []string{"v1beta1", "v1alpha1"}
+
+// mcsVersion is the version in which the member serves the MCS API: somebody else may have installed it.
+func mcsVersion(member *rest.Config) (string, error) {
+	client, err := discovery.NewDiscoveryClientForConfig(member)
+	if err != nil {
+		return "", fmt.Errorf("ask for the version of the MCS API: %w", err)
+	}
+	for _, version := range mcsVersions {
+		list, err := client.ServerResourcesForGroupVersion(schema.GroupVersion{Group: mcs.GroupName, Version: version}.String())
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("ask for the version of the MCS API: %w", err)
+		}
+		served := map[string]bool{}
+		for _, r := range list.APIResources {
+			served[r.Name] = true
+		}
+		if served[mcs.ServiceExportPluralName] && served[mcs.ServiceImportPluralName] {
+			return version, nil
+		}
+	}
+	return "", errors.New("the cluster serves neither version of ServiceExport and ServiceImport (multicluster.x-k8s.io): run `pelago join`, which installs them")
+}
+
+// scheme is that of the kinds that the roles need: those of the MCS API, which every member in the network has, only for that role.
+func (r roles) scheme(member *rest.Config) (*runtime.Scheme, error) {
+	if !r.network {
+		return newScheme(mcsVersions[0])
+	}
+	version, err := mcsVersion(member)
+	if err != nil {
+		return nil, err
+	}
+	return newScheme(version)
+}
+
+// newScheme knows the kinds that the agent reads and writes. The Go types of the MCS API stand for whichever version
+// is served.
+func newScheme(mcsVersion string) (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	gv := schema.GroupVersion{Group: mcs.GroupName, Version: mcsVersion}
+	s.AddKnownTypes(gv, &mcs.ServiceExport{}, &mcs.ServiceExportList{}, &mcs.ServiceImport{}, &mcs.ServiceImportList{})
+	metav1.AddToGroupVersion(s, gv)
+	if err := errors.Join(scheme.AddToScheme(s), submarinerv1.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
+		return nil, fmt.Errorf("collect the kinds: %w", err)
+	}
+	return s, nil
 }

@@ -5,10 +5,19 @@ package main
 
 import (
 	"context"
+	"flag"
+	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/pelago-net/pelago/cmd/internal/program"
+	"github.com/pelago-net/pelago/control/agent/zone"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/topology"
+	"github.com/pelago-net/pelago/dns"
 )
 
 func main() { program.Main("pelago-dns", run) }
@@ -28,4 +37,90 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	return d.serve(ctx, api)
+}
+
+// defaultZone is served in addition to the custom domains.
+const defaultZone = "clusterset.local"
+
+// options are the flags; each can also be given in the environment, as
+// --cluster-id in PELAGO_CLUSTER_ID.
+type options struct {
+	// zone is complete if --cluster-id was given; else pelago-config is read.
+	zone       zone.Config
+	listen     string
+	metrics    string
+	kubeconfig string
+	verdict    string
+	drain      time.Duration
+}
+
+// parse reads flags and environment, flags first.
+func parse(args []string, getenv func(string) string) (options, error) {
+	var o options
+	var mode, zones string
+	flags := flag.NewFlagSet("pelago-dns", flag.ContinueOnError)
+	flags.StringVar(&o.zone.LocalCluster, "cluster-id", "", "id of this cluster; empty: everything about the clusterset is read from ConfigMap "+config.ConfigMapName)
+	flags.StringVar(&mode, "mode", string(dns.ModeSubmariner), "rules of the answers, submariner or mcs; with --cluster-id")
+	flags.StringVar(&zones, "zones", defaultZone, "served domains, separated by commas; with --cluster-id")
+	flags.StringVar(&o.listen, "listen", ":53", "address for queries, UDP and TCP")
+	flags.StringVar(&o.metrics, "metrics", ":9153", "address for /metrics, /healthz and /readyz")
+	flags.StringVar(&o.verdict, "verdict-socket", topology.DeadClustersSocket, "Unix socket on which the node's pelago-node reports dead clusters")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "access to the API server; empty: the pod's own")
+	flags.DurationVar(&o.drain, "drain", 3*time.Second, "time between not ready and the end, for endpoint slices to propagate")
+
+	flags.SetOutput(io.Discard) // errors are returned, and logged once
+	flags.Usage = func() {
+		flags.SetOutput(os.Stderr)
+		fmt.Fprintln(os.Stderr, "pelago-dns answers the clusterset's names. Flags, also as PELAGO_… in the environment:")
+		flags.PrintDefaults()
+		flags.SetOutput(io.Discard)
+	}
+	var wrong error
+	flags.VisitAll(func(f *flag.Flag) {
+		name := "PELAGO_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if value := getenv(name); value != "" && wrong == nil {
+			if err := flags.Set(f.Name, value); err != nil {
+				wrong = fmt.Errorf("read environment variable %s=%q: %w", name, value, err)
+			}
+		}
+	})
+	if wrong != nil {
+		return o, wrong
+	}
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q: there are only flags", flags.Arg(0))
+	}
+	if o.zone.LocalCluster == "" {
+		return o, nil
+	}
+	if err := config.CheckClusterID(o.zone.LocalCluster); err != nil {
+		return o, fmt.Errorf("--cluster-id: %w", err)
+	}
+	var err error
+	if o.zone.Mode, err = dns.ParseMode(mode); err != nil {
+		return o, fmt.Errorf("--mode: %w", err)
+	}
+	for _, z := range strings.Split(zones, ",") {
+		if z, err = dns.ParseZone(z); err != nil {
+			return o, fmt.Errorf("--zones: %w", err)
+		}
+		o.zone.Zones = append(o.zone.Zones, z)
+	}
+	return o, nil
+}
+
+// clusterset is the zone configuration that `pelago join` wrote.
+func clusterset(data map[string]string) (zone.Config, error) {
+	c, err := config.Parse(data)
+	if err != nil {
+		return zone.Config{}, err
+	}
+	return zone.Config{
+		LocalCluster: c.ClusterID,
+		Mode:         dns.Mode(c.Mode),
+		Zones:        append([]string{defaultZone}, c.CustomDomains...),
+	}, nil
 }

@@ -9,13 +9,8 @@ import (
 	"strings"
 )
 
-// Program returns the files of a program of this machine for an image: the
-// program at its own path, its ELF interpreter and, transitively, every shared
-// library.
-func Program(file string) (Layer, error) { return Programs(file) }
-
-// Programs is Program for several files at once; what they share appears once.
-// A file may also be a shared object such as a plugin.
+// Programs returns the files of programs of this machine for an image: each program at its own path, its ELF interpreter and,
+// transitively, every shared library, each once. A file may also be a shared object such as a plugin.
 func Programs(files ...string) (Layer, error) {
 	c := closure{dirs: libraryDirs(), paths: map[string]bool{}}
 	for _, file := range files {

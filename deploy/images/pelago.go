@@ -74,14 +74,58 @@ func xtables() (Layer, error) {
 		return nil, fmt.Errorf("no extensions in /usr/lib/*/xtables: %w", fs.ErrNotExist)
 	}
 	for _, extension := range extensions {
-		target, err := os.Readlink(extension)
-		switch {
-		case err == nil: // an extension that another file implements
+		if target, err := os.Readlink(extension); err == nil { // implemented by another file
 			links = append(links, File{Path: extension, Link: target})
-		default:
-			files = append(files, extension)
+			continue
 		}
+		files = append(files, extension)
 	}
 	layer, err := Programs(files...)
 	return append(layer, links...), err
+}
+
+// charon is the IKE daemon of Debian's strongswan-charon; it loads plugins from the directory below and writes its pid file
+// to /var/run.
+const charon = "/usr/lib/ipsec/charon"
+
+// charonPlugins are those that the configuration of the IPsec wire (dataplane/cable) loads.
+var charonPlugins = []string{
+	"random", "nonce", "openssl", "aes", "gcm", "kdf", "sha1", "sha2", "hmac", "pem", "pkcs1", "pkcs8", "x509", "pubkey", "revocation",
+	"constraints", "socket-default", "vici", "kernel-netlink", "kernel-libipsec",
+}
+
+// strongswan gathers the IKE daemon with its plugins and their libraries.
+func strongswan() (Layer, error) {
+	files := []string{charon}
+	for _, p := range charonPlugins {
+		files = append(files, filepath.Join(filepath.Dir(charon), "plugins", fmt.Sprintf("libstrongswan-%s.so", p)))
+	}
+	// The C library loads it when a thread of the daemon ends.
+	gcc, err := filepath.Glob("/lib/*/libgcc_s.so.1")
+	if err != nil || len(gcc) == 0 {
+		return nil, fmt.Errorf("find /lib/*/libgcc_s.so.1 (Debian package libgcc-s1): %w", errors.Join(err, fs.ErrNotExist))
+	}
+	layer, err := Programs(append(files, gcc...)...)
+	return append(layer, File{Path: "/var/run", Link: "/run"}), err
+}
+
+// busybox is the path of the program in Debian's busybox-static.
+const busybox = "/bin/busybox"
+
+// Busybox returns a static busybox with links in /bin for the given commands.
+func Busybox(commands ...string) Layer {
+	layer := Layer{{Path: busybox, Source: busybox}}
+	for _, command := range commands {
+		layer = append(layer, File{Path: "/bin/" + command, Link: "busybox"})
+	}
+	return layer
+}
+
+// Accounts returns the files in /etc that the C library and shells read.
+func Accounts() Layer {
+	return Layer{
+		{Path: "/etc/passwd", Content: "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"},
+		{Path: "/etc/group", Content: "root:x:0:\nnogroup:x:65534:\n"},
+		{Path: "/etc/nsswitch.conf", Content: "passwd: files\ngroup: files\nhosts: files dns\n"},
+	}
 }
