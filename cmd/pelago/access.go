@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -109,9 +110,8 @@ func (a *access) contexts(named []string) ([]string, error) {
 
 // cluster is an open hub or member.
 type cluster struct {
+	view.Member
 	config *rest.Config
-	client client.Client
-	typed  kubernetes.Interface
 	mapper meta.RESTMapper // knows short names
 }
 
@@ -127,12 +127,12 @@ func openCluster(cfg *rest.Config) (*cluster, error) {
 	cached := memory.NewMemCacheClient(typed.Discovery())
 	ignore := func(string) {} // warnings of ambiguous short names
 	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, ignore)
-	return &cluster{config: cfg, client: c, typed: typed, mapper: mapper}, nil
+	return &cluster{Member: view.Member{Client: c, Typed: typed}, config: cfg, mapper: mapper}, nil
 }
 
 // requireVersion refuses an API server that is too old.
 func (c *cluster) requireVersion(what, minimum, why string) error {
-	info, err := c.typed.Discovery().ServerVersion()
+	info, err := c.Typed.Discovery().ServerVersion()
 	if err != nil {
 		return fmt.Errorf("get the version of %s at %s: %w", what, c.config.Host, err)
 	}
@@ -177,7 +177,7 @@ func (c *cluster) kind(name string) (*meta.RESTMapping, error) {
 // clusters are those of the hub, by name.
 func (c *cluster) clusters(ctx context.Context) ([]clusterv1alpha1.Cluster, error) {
 	var list clusterv1alpha1.ClusterList
-	err := c.client.List(ctx, &list)
+	err := c.Client.List(ctx, &list)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("the API server at %s has no kind Cluster of %s: name the hub with --context",
 			c.config.Host, clusterv1alpha1.GroupVersion.Group)
@@ -312,7 +312,7 @@ func (f *hubFlags) completeObject(cmd *cobra.Command, args []string, _ string) (
 	if mapping.Scope.Name() == "namespace" {
 		opts = append(opts, client.InNamespace(f.namespace))
 	}
-	if h.client.List(cmd.Context(), &list, opts...) != nil {
+	if h.Client.List(cmd.Context(), &list, opts...) != nil {
 		return nil, noCompletion
 	}
 	var out []string
@@ -324,7 +324,7 @@ func (f *hubFlags) completeObject(cmd *cobra.Command, args []string, _ string) (
 
 // kinds are the plural names of all kinds that can be listed, with the group unless it is one of Kubernetes.
 func (h *cluster) kinds() []string {
-	lists, _ := h.typed.Discovery().ServerPreferredResources() // with an error, those of the available groups
+	lists, _ := h.Typed.Discovery().ServerPreferredResources() // with an error, those of the available groups
 	var out []string
 	for _, list := range lists {
 		group, _, versioned := strings.Cut(list.GroupVersion, "/")
@@ -340,4 +340,17 @@ func (h *cluster) kinds() []string {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// progress prints steps, one line each, with the seconds since the start.
+type progress struct {
+	out   io.Writer
+	start time.Time
+}
+
+func newProgress(out io.Writer) *progress { return &progress{out: out, start: time.Now()} }
+
+// step is a deploy.Progress.
+func (p *progress) step(format string, args ...any) {
+	fmt.Fprintf(p.out, "%6.1fs  %s\n", time.Since(p.start).Seconds(), fmt.Sprintf(format, args...))
 }

@@ -197,7 +197,7 @@ func policyFor(o *unstructured.Unstructured, clusters []string) *unstructured.Un
 func (h *cluster) mayWrite(ctx context.Context, policy *unstructured.Unstructured, what string) error {
 	there := &metav1.PartialObjectMetadata{}
 	there.SetGroupVersionKind(policy.GroupVersionKind())
-	err := h.client.Get(ctx, client.ObjectKeyFromObject(policy), there)
+	err := h.Client.Get(ctx, client.ObjectKeyFromObject(policy), there)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -214,7 +214,7 @@ func (h *cluster) mayWrite(ctx context.Context, policy *unstructured.Unstructure
 func (h *cluster) apply(ctx context.Context, o *unstructured.Unstructured, force bool) (string, error) {
 	before := &unstructured.Unstructured{}
 	before.SetGroupVersionKind(o.GroupVersionKind())
-	missing := h.client.Get(ctx, client.ObjectKeyFromObject(o), before)
+	missing := h.Client.Get(ctx, client.ObjectKeyFromObject(o), before)
 	if client.IgnoreNotFound(missing) != nil {
 		return "", missing
 	}
@@ -222,7 +222,7 @@ func (h *cluster) apply(ctx context.Context, o *unstructured.Unstructured, force
 	if force {
 		opts = append(opts, client.ForceOwnership)
 	}
-	if err := h.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), opts...); err != nil {
+	if err := h.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), opts...); err != nil {
 		return "", err
 	}
 	if missing != nil {

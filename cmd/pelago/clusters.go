@@ -109,7 +109,7 @@ func checkLabels(labels map[string]string) error {
 func (h *cluster) change(ctx context.Context, name string, edit func(*clusterv1alpha1.Cluster) error) (changed bool, err error) {
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		cluster := &clusterv1alpha1.Cluster{}
-		if err := h.client.Get(ctx, client.ObjectKey{Name: name}, cluster); err != nil {
+		if err := h.Client.Get(ctx, client.ObjectKey{Name: name}, cluster); err != nil {
 			return err
 		}
 		before := cluster.DeepCopy()
@@ -119,7 +119,7 @@ func (h *cluster) change(ctx context.Context, name string, edit func(*clusterv1a
 		if changed = !equality.Semantic.DeepEqual(before, cluster); !changed {
 			return nil
 		}
-		return h.client.Patch(ctx, cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+		return h.Client.Patch(ctx, cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	})
 	if apierrors.IsNotFound(err) {
 		all, listErr := h.clusters(ctx)

@@ -24,6 +24,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/agent/coredns"
 	"github.com/pelago-net/pelago/control/config"
@@ -107,7 +108,7 @@ func open(t *testing.T, cfg *rest.Config) client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m.client
+	return m.Client
 }
 
 func TestDeployBrokerAndJoin(t *testing.T) {
@@ -163,7 +164,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		t.Error(err)
 	}
 	egress := &submarinerv1.ClusterGlobalEgressIP{}
-	if err := member.Get(ctx, client.ObjectKey{Name: clusterEgress}, egress); err != nil || egress.Spec.Count() != 8 {
+	if err := member.Get(ctx, client.ObjectKey{Name: install.ClusterEgress}, egress); err != nil || egress.Spec.Count() != 8 {
 		t.Errorf("cluster egress: %v, %d addresses; want 8", err, egress.Spec.Count())
 	}
 	access, err := config.ParseBroker(m.secret(config.BrokerSecretName))
@@ -273,7 +274,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		if err := hub.Get(ctx, client.ObjectKey{Namespace: access.Namespace, Name: "c1"}, cluster); err != nil || cluster.Annotations["pelago.io/fabric-cidr"] != "200.0.64.0/18" {
 			t.Errorf("Cluster c1 at the hub: %v, annotations %v; want its share of the fabric", err, cluster.Annotations)
 		}
-		if err := member.Get(ctx, client.ObjectKey{Name: clusterEgress}, egress); !apierrors.IsNotFound(err) {
+		if err := member.Get(ctx, client.ObjectKey{Name: install.ClusterEgress}, egress); !apierrors.IsNotFound(err) {
 			t.Errorf("a cluster without globalnet has egress IPs: %v", err)
 		}
 	})
@@ -426,7 +427,7 @@ func uid(t *testing.T, c client.Client) string {
 
 func prefixes(t *testing.T, texts ...string) []netip.Prefix {
 	t.Helper()
-	out, err := parsePrefixes(texts)
+	out, err := install.ParsePrefixes(texts)
 	if err != nil {
 		t.Fatal(err)
 	}

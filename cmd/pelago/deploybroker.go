@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
@@ -101,17 +102,17 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if former != nil {
-		for _, change := range changes(former, brokerFlags(set, book)) {
+		for _, change := range install.Changes(former, install.BrokerFlags(set, book)) {
 			p.step("Changing %s", change)
 		}
 	}
 	if d.pskFrom != "" {
 		p.step("Using the pre-shared key of %s", d.pskFrom)
 	}
-	if err := deploy.HubBase(ctx, hub.client, p.step); err != nil {
+	if err := deploy.HubBase(ctx, hub.Client, p.step); err != nil {
 		return err
 	}
-	if set.HubID, err = broker.HubID(ctx, hub.client); err != nil {
+	if set.HubID, err = broker.HubID(ctx, hub.Client); err != nil {
 		return err
 	}
 	psk, err := d.psk()
@@ -119,14 +120,14 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	p.step("Writing the settings of the clusterset")
-	if set.Hub, err = broker.HubAddresses(ctx, hub.client, cmp.Or(d.brokerURL, hub.config.Host)); err != nil {
+	if set.Hub, err = broker.HubAddresses(ctx, hub.Client, cmp.Or(d.brokerURL, hub.config.Host)); err != nil {
 		return err
 	}
-	pskSecret, err := broker.Setup(ctx, hub.client, book, set, psk)
+	pskSecret, err := broker.Setup(ctx, hub.Client, book, set, psk)
 	if err != nil {
 		return err
 	}
-	if err := deploy.Hub(ctx, hub.client, p.step); err != nil {
+	if err := deploy.Hub(ctx, hub.Client, p.step); err != nil {
 		return err
 	}
 	info, err := d.info(ctx, hub, pskSecret)
@@ -156,14 +157,14 @@ func (d *deployBroker) open(ctx context.Context) (hub *cluster, former map[strin
 	var book broker.Book
 	var ok bool
 	if err == nil {
-		set, book, ok, err = broker.Former(ctx, hub.client)
+		set, book, ok, err = broker.Former(ctx, hub.Client)
 	}
 	if err != nil {
 		return nil, nil, cmp.Or(invalid, err)
 	}
 	if ok {
-		former = brokerFlags(set, book)
-		err = keepFlags(d.flags, former)
+		former = install.BrokerFlags(set, book)
+		err = install.KeepFlags(d.flags, former)
 	}
 	return hub, former, err
 }
@@ -225,11 +226,11 @@ func (d *deployBroker) info(ctx context.Context, hub *cluster, psk *corev1.Secre
 	ca := hub.config.CAData
 	if len(ca) == 0 {
 		var err error
-		if ca, err = deploy.PublishedCA(ctx, hub.client, deploy.BrokerNamespace); err != nil {
+		if ca, err = deploy.PublishedCA(ctx, hub.Client, deploy.BrokerNamespace); err != nil {
 			return broker.Info{}, err
 		}
 	}
-	token, err := broker.Credential(ctx, hub.client, ca)
+	token, err := broker.Credential(ctx, hub.Client, ca)
 	if err != nil {
 		return broker.Info{}, err
 	}

@@ -50,7 +50,7 @@ func aboutCommand(
 		if err != nil {
 			return err
 		}
-		f, err := view.ReadSubject(cmd.Context(), h.client, clusters, mapping, client.ObjectKey{Namespace: flags.namespace, Name: name})
+		f, err := view.ReadSubject(cmd.Context(), h.Client, clusters, mapping, client.ObjectKey{Namespace: flags.namespace, Name: name})
 		if err != nil {
 			return err
 		}

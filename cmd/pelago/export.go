@@ -43,7 +43,7 @@ func serviceCommand(short, long, example string, do func(context.Context, client
 			if err != nil {
 				return err
 			}
-			return do(cmd.Context(), c.client, client.ObjectKey{Namespace: v.namespace, Name: args[0]}, cmd.OutOrStdout())
+			return do(cmd.Context(), c.Client, client.ObjectKey{Namespace: v.namespace, Name: args[0]}, cmd.OutOrStdout())
 		},
 	}
 	v.access.addFlags(cmd.Flags())

@@ -18,6 +18,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/deploy"
@@ -101,7 +102,7 @@ func (d *drain) drain(ctx context.Context, out io.Writer, name string) error {
 	}
 	p := newProgress(out)
 	p.step("Taking gateway %s out of service", name)
-	if err := annotate(ctx, m.typed, node.Name, pelagov1alpha1.AnnotationDrained, `"true"`); err != nil {
+	if err := annotate(ctx, m.Typed, node.Name, pelagov1alpha1.AnnotationDrained, `"true"`); err != nil {
 		return err
 	}
 	if d.timeout == 0 || len(others) == 0 {
@@ -161,7 +162,7 @@ func (d *drain) undrain(ctx context.Context, out io.Writer, name string) error {
 	}
 	p := newProgress(out)
 	p.step("Returning gateway %s to service", name)
-	if err := annotate(ctx, m.typed, node.Name, pelagov1alpha1.AnnotationDrained, "null"); err != nil {
+	if err := annotate(ctx, m.Typed, node.Name, pelagov1alpha1.AnnotationDrained, "null"); err != nil {
 		return err
 	}
 	if node.Spec.Unschedulable {
@@ -203,7 +204,7 @@ func (d *drain) gateway(ctx context.Context, name string) (*cluster, *corev1.Nod
 
 // gatewayNode returns a node, which must be a gateway.
 func (m *cluster) gatewayNode(ctx context.Context, name string) (*corev1.Node, error) {
-	node, err := m.typed.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	node, err := m.Typed.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("get node %s: %w", name, err)
 	}
@@ -220,7 +221,7 @@ func (d *drain) othersInService(ctx context.Context, m *cluster, except string) 
 		return nil, err
 	}
 	var indexes pelagov1alpha1.NodeIndexList
-	if err := m.client.List(ctx, &indexes); err != nil {
+	if err := m.Client.List(ctx, &indexes); err != nil {
 		return nil, fmt.Errorf("list NodeIndexes: %w", err)
 	}
 	byName := map[string]*pelagov1alpha1.NodeIndex{}
@@ -324,7 +325,7 @@ func (r *rotateKeys) run(ctx context.Context, out io.Writer, args []string) erro
 
 // requireKeys refuses a cluster whose wire has no keys to change.
 func (m *cluster) requireKeys(ctx context.Context) error {
-	c, err := m.former(ctx)
+	c, err := install.Former(ctx, m.Client)
 	switch {
 	case err != nil:
 		return err
@@ -352,7 +353,7 @@ func (m *cluster) requireInService(ctx context.Context, node string) error {
 
 func (m *cluster) nodeIndex(ctx context.Context, node string) (*pelagov1alpha1.NodeIndex, error) {
 	var n pelagov1alpha1.NodeIndex
-	if err := m.client.Get(ctx, types.NamespacedName{Name: node}, &n); err != nil {
+	if err := m.Client.Get(ctx, types.NamespacedName{Name: node}, &n); err != nil {
 		return nil, fmt.Errorf("get NodeIndex %s: %w", node, err)
 	}
 	return &n, nil
@@ -370,7 +371,7 @@ func (r *rotateKeys) one(ctx context.Context, m *cluster, node *corev1.Node, p *
 	} else {
 		request = time.Now().UTC().Format(time.RFC3339)
 		p.step("Requesting new keys of gateway %s", node.Name)
-		if err := annotate(ctx, m.typed, node.Name, pelagov1alpha1.AnnotationRotateKeys, fmt.Sprintf("%q", request)); err != nil {
+		if err := annotate(ctx, m.Typed, node.Name, pelagov1alpha1.AnnotationRotateKeys, fmt.Sprintf("%q", request)); err != nil {
 			return err
 		}
 	}
@@ -426,7 +427,7 @@ func (r *rotateKeys) await(ctx context.Context, m *cluster, node, request string
 
 // gatewayNodes are all nodes that are gateways by their label, by name.
 func (m *cluster) gatewayNodes(ctx context.Context) ([]*corev1.Node, error) {
-	list, err := m.typed.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: submarinerv1.LabelGateway + "=true"})
+	list, err := m.Typed.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: submarinerv1.LabelGateway + "=true"})
 	if err != nil {
 		return nil, fmt.Errorf("list gateways: %w", err)
 	}

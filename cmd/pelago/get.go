@@ -190,7 +190,7 @@ func (g *get) member(ctx context.Context, h *cluster, c *clusterv1alpha1.Cluster
 	cfg, err := h.memberConfig(ctx, c, &g.access, g.contexts)
 	if errors.Is(err, errPullMember) {
 		var works workv1alpha1.WorkList
-		if err = h.client.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(c.Name))); err == nil {
+		if err = h.Client.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(c.Name))); err == nil {
 			return answer{works: &view.WorksOf{Cluster: c.Name, Works: works.Items}}
 		}
 		err = fmt.Errorf("list its Works: %w", err)
@@ -224,7 +224,7 @@ func (c *cluster) list(ctx context.Context, name string, s view.Selection) (view
 	if resource.Group == "" {
 		path = []string{"/api", resource.Version}
 	}
-	request := c.typed.CoreV1().RESTClient().Get().AbsPath(path...).NamespaceIfScoped(s.Namespace, namespaced && s.Namespace != "").
+	request := c.Typed.CoreV1().RESTClient().Get().AbsPath(path...).NamespaceIfScoped(s.Namespace, namespaced && s.Namespace != "").
 		Resource(resource.Resource).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Param("includeObject", "Object")
 	if s.Name != "" {
 		request = request.Name(s.Name)
@@ -302,7 +302,7 @@ func (h *cluster) memberConfig(
 		return nil, fmt.Errorf("the hub has no Secret or no address of it: name a context with --member-context %s=CONTEXT", c.Name)
 	}
 	secret := &corev1.Secret{}
-	if err := h.client.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret); err != nil {
+	if err := h.Client.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret); err != nil {
 		return nil, fmt.Errorf("get Secret %s/%s: %w (or name a context with --member-context %s=CONTEXT)",
 			ref.Namespace, ref.Name, err, c.Name)
 	}

@@ -2,24 +2,14 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/spf13/cobra"
-	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -84,11 +74,11 @@ func (i *initHub) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	p := newProgress(out)
-	if err := refuseKarmada(ctx, hub.client); err != nil {
+	if err := install.RefuseKarmada(ctx, hub.Client); err != nil {
 		return err
 	}
 	p.step("Checking whether %s runs workloads", hub.config.Host)
-	runs, err := runsWorkloads(ctx, hub.client)
+	runs, err := install.RunsWorkloads(ctx, hub.Client)
 	if err != nil {
 		return err
 	}
@@ -100,17 +90,17 @@ func (i *initHub) run(ctx context.Context, out io.Writer) error {
 	}
 	nodes := &corev1.NodeList{}
 	if runs {
-		if err := hub.client.List(ctx, nodes, client.Limit(1)); err != nil {
+		if err := hub.Client.List(ctx, nodes, client.Limit(1)); err != nil {
 			return fmt.Errorf("list the nodes of the hub: %w", err)
 		}
 	}
 	pods := len(nodes.Items) > 0 // pelago-hub can run as a Deployment
 	o := deploy.PropagationOptions{Workloads: pods, Image: i.image, PullPolicy: i.pullPolicy}
-	if err := deploy.Propagation(ctx, hub.client, o, p.step); err != nil {
+	if err := deploy.Propagation(ctx, hub.Client, o, p.step); err != nil {
 		return err
 	}
 	if !pods {
-		text, err := hubKubeconfig(ctx, hub)
+		text, err := install.HubKubeconfig(ctx, hub.config, hub.Client)
 		if err != nil {
 			return err
 		}
@@ -122,35 +112,6 @@ func (i *initHub) run(ctx context.Context, out io.Writer) error {
 	p.step("The hub is ready")
 	i.next(out, runs, pods)
 	return nil
-}
-
-// hubKubeconfig is the access of pelago-hub as a process outside of the hub: the token of its ServiceAccount, which Secret
-// pelago-system/pelago-hub holds. The token does not expire, since no component could renew it; deleting the Secret revokes it.
-func hubKubeconfig(ctx context.Context, hub *cluster) ([]byte, error) {
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: deploy.HubName, Namespace: deploy.SystemNamespace,
-			Annotations: map[string]string{corev1.ServiceAccountNameKey: deploy.HubName}},
-		Type: corev1.SecretTypeServiceAccountToken,
-	}
-	if err := hub.client.Create(ctx, secret); client.IgnoreAlreadyExists(err) != nil {
-		return nil, fmt.Errorf("create Secret %s/%s: %w", secret.Namespace, secret.Name, err)
-	}
-	token, _, err := deploy.AccountToken(ctx, hub.client, client.ObjectKeyFromObject(secret))
-	if err != nil {
-		return nil, err
-	}
-	const name = "hub"
-	kc := clientcmdapi.NewConfig()
-	kc.Clusters[name] = &clientcmdapi.Cluster{Server: hub.config.Host, CertificateAuthorityData: hub.config.CAData,
-		InsecureSkipTLSVerify: hub.config.Insecure, TLSServerName: hub.config.ServerName}
-	kc.AuthInfos[deploy.HubName] = &clientcmdapi.AuthInfo{Token: string(token)}
-	kc.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: deploy.HubName}
-	kc.CurrentContext = name
-	text, err := clientcmd.Write(*kc)
-	if err != nil {
-		return nil, fmt.Errorf("write the kubeconfig of pelago-hub: %w", err)
-	}
-	return text, nil
 }
 
 // next prints the next steps.
@@ -183,81 +144,4 @@ Pull, an agent in the cluster asks the hub, and the clusters share a network as 
   pelago deploy-broker
   pelago join broker-info.subm --context CLUSTER --clusterid NAME
 `)
-}
-
-const (
-	// probeTime is how long workload controllers may take to observe a Deployment.
-	probeTime = 5 * time.Second
-	// leaseAlive is how old a lease may be whose holder counts as running.
-	leaseAlive = 2 * time.Minute
-)
-
-// runsWorkloads reports whether workload controllers run at the API server: they set the status of a Deployment, also of one
-// without replicas. The Deployment is in a namespace that every API server has, and is removed again.
-func runsWorkloads(ctx context.Context, c client.Client) (runs bool, err error) {
-	const namespace = metav1.NamespaceDefault
-	labels := map[string]string{"app": "pelago-init-probe"}
-	probe := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "pelago-init-probe-", Namespace: namespace},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To[int32](0), Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "none", Image: deploy.DefaultImage}}}},
-		},
-	}
-	if err := c.Create(ctx, probe); err != nil {
-		return false, fmt.Errorf("create a Deployment without replicas in namespace %s, to find out whether its controller runs: %w",
-			namespace, err)
-	}
-	defer func() {
-		if failed := c.Delete(ctx, probe); failed != nil {
-			err = errors.Join(err, fmt.Errorf("remove the probe, Deployment %s/%s: %w", namespace, probe.Name, failed))
-		}
-	}()
-	var failed error
-	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, probeTime, true, func(context.Context) (bool, error) {
-		failed = c.Get(ctx, client.ObjectKeyFromObject(probe), probe) // not the limited context: the last request completes
-		return probe.Status.ObservedGeneration >= 1, failed
-	})
-	if ctx.Err() != nil || failed != nil {
-		return false, fmt.Errorf("get Deployment %s/%s: %w", namespace, probe.Name, err)
-	}
-	return err == nil, nil
-}
-
-// refuseKarmada refuses an API server that Karmada uses: two controllers would write the same objects, and where its
-// aggregated API is registered, Clusters of ours are not served.
-func refuseKarmada(ctx context.Context, c client.Client) error {
-	service := &unstructured.Unstructured{}
-	service.SetAPIVersion("apiregistration.k8s.io/v1")
-	service.SetKind("APIService")
-	const name = "v1alpha1.cluster.karmada.io"
-	switch err := c.Get(ctx, client.ObjectKey{Name: name}, service); {
-	case apierrors.IsNotFound(err):
-	case err != nil:
-		return fmt.Errorf("get APIService %s: %w", name, err)
-	default:
-		// The API server makes one without service for each custom resource definition.
-		if spec, ok, err := unstructured.NestedMap(service.Object, "spec", "service"); err == nil && ok && spec != nil {
-			return fmt.Errorf("this API server belongs to Karmada: APIService %s leads to its service %v/%v. Use another API server, or "+
-				"remove Karmada first with `karmadactl deinit`",
-				name, spec["namespace"], spec["name"])
-		}
-	}
-	leases := &coordinationv1.LeaseList{}
-	const namespace = "karmada-system"
-	if err := c.List(ctx, leases, client.InNamespace(namespace)); err != nil {
-		return fmt.Errorf("list the Leases of namespace %s: %w", namespace, err)
-	}
-	for _, l := range leases.Items {
-		if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" || l.Spec.RenewTime == nil {
-			continue
-		}
-		if age := time.Since(l.Spec.RenewTime.Time); age < leaseAlive {
-			return fmt.Errorf("this API server is used by Karmada: Lease %s/%s of %s was renewed %s ago. Stop its controllers first; its "+
-				"policies and bindings may stay",
-				namespace, l.Name, *l.Spec.HolderIdentity, age.Round(time.Second))
-		}
-	}
-	return nil
 }

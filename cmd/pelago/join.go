@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
@@ -30,7 +31,7 @@ import (
 
 // join are the flags of join.
 type join struct {
-	settings
+	install.Settings
 	flags        *pflag.FlagSet
 	access       access
 	globalnet    bool
@@ -112,7 +113,7 @@ is updated to the version of this command; another stays until --image is given.
 	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: discovered)")
 	j.cluster.add(f)
 	j.place.add(f)
-	j.settings.add(f)
+	j.Settings.Add(f)
 	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else prompt)")
 	f.BoolVar(&j.labelGateway, "label-gateway", true, "label a node as gateway if none is")
 	f.StringVar(&j.image, "image", deploy.DefaultImage, "image of all components")
@@ -153,7 +154,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err != nil {
 		return err
 	}
-	gateways, err := j.chooseGateways(ctx, m.typed, answers, out)
+	gateways, err := install.ChooseGateways(ctx, m.Typed, j.gatewayNodes, j.labelGateway, answers, out)
 	if err != nil {
 		return err
 	}
@@ -174,7 +175,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 		share = fmt.Sprintf(" and GlobalCIDR %s", entry.GlobalCIDR[0])
 	}
 	p.step("Cluster %s has index %d%s", j.ClusterID, entry.ClusterIndex, share)
-	c := j.parsed()
+	c := j.Parsed()
 	c.ClusterIndex, c.GlobalCIDRs = uint16(entry.ClusterIndex), entry.GlobalCIDR
 	c.PodCIDRs, c.ServiceCIDRs, c.FabricCIDR = facts.podCIDRs, facts.serviceCIDRs, set.Fabric
 	c.Mode, c.CustomDomains = config.Mode(set.Mode), set.CustomDomains
@@ -185,7 +186,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err := j.announce(ctx, m, info, former, c, p); err != nil {
 		return err
 	}
-	if err := deploy.MemberBase(ctx, m.client, p.step); err != nil {
+	if err := deploy.MemberBase(ctx, m.Client, p.step); err != nil {
 		return err
 	}
 	token, err := register(ctx, hub, m, info, broker.Member{
@@ -194,24 +195,24 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err != nil {
 		return err
 	}
-	if err := m.configure(ctx, info, c); err != nil {
+	if err := install.Configure(ctx, m.Client, info, c); err != nil {
 		return err
 	}
-	if err := m.loadBalancer(ctx, c); err != nil {
+	if err := install.LoadBalancer(ctx, m.Client, c); err != nil {
 		return err
 	}
-	if err := labelGateways(ctx, m.typed, gateways, p); err != nil {
+	if err := install.LabelGateways(ctx, m.Typed, gateways, p.step); err != nil {
 		return err
 	}
 	pull, err := j.pull(ctx, info, set, token, facts.uid, p)
 	if err != nil {
 		return err
 	}
-	if err := j.install(ctx, m.client, pull, p); err != nil {
+	if err := j.components(ctx, m.Client, pull, p); err != nil {
 		return err
 	}
 	if j.wait {
-		if err := awaitRollout(ctx, m.typed, j.timeout, p); err != nil {
+		if err := install.AwaitRollout(ctx, m.Typed, j.timeout, p.step); err != nil {
 			return err
 		}
 	}
@@ -226,14 +227,14 @@ func (j *join) open(ctx context.Context) (*cluster, config.Config, error) {
 	invalid := j.checkSettings() // it may still be valid with what is kept
 	m, err := j.access.open()
 	if err == nil {
-		former, err = m.former(ctx)
+		former, err = install.Former(ctx, m.Client)
 	}
 	if err == nil && former.ClusterID != "" {
 		var images map[string]string
-		if images, err = m.imageFlags(ctx); err == nil {
-			kept := joinFlags(former)
+		if images, err = install.ImageFlags(ctx, m.Client); err == nil {
+			kept := install.JoinFlags(former)
 			maps.Copy(kept, images)
-			err = keepFlags(j.flags, kept)
+			err = install.KeepFlags(j.flags, kept)
 		}
 	}
 	if err != nil {
@@ -247,18 +248,18 @@ func (j *join) announce(ctx context.Context, m *cluster, info broker.Info, forme
 	if former.ClusterID == "" {
 		return nil
 	}
-	for _, change := range changes(former.Data(), c.Data()) {
+	for _, change := range install.Changes(former.Data(), c.Data()) {
 		p.step("Changing %s", change)
 	}
-	psk, err := m.secretKey(ctx, config.PSKSecretName, config.KeyPSK)
+	psk, err := install.SecretKey(ctx, m.Client, config.PSKSecretName, config.KeyPSK)
 	if err == nil && len(psk) > 0 && !bytes.Equal(psk, info.IPSecPSK.Data["psk"]) {
 		p.step("Changing the pre-shared key of the wire: members that do not join again lose the connection")
 	}
 	return err
 }
 
-// install installs the components, with pull also the agent for workloads.
-func (j *join) install(ctx context.Context, c client.Client, pull bool, p *progress) error {
+// components installs the components, with pull also the agent for workloads.
+func (j *join) components(ctx context.Context, c client.Client, pull bool, p *progress) error {
 	o := deploy.MemberOptions{Image: j.image, PullPolicy: j.pullPolicy, IKE: j.CableDriver == config.CableLibreswan}
 	if err := deploy.Member(ctx, c, o, p.step); err != nil {
 		return err
@@ -299,7 +300,7 @@ func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix,
 
 // checkSettings validates the flags that another join keeps.
 func (j *join) checkSettings() error {
-	return cmp.Or(j.settings.check(), checkPullPolicy(j.pullPolicy))
+	return cmp.Or(j.Settings.Check(), checkPullPolicy(j.pullPolicy))
 }
 
 // openHub opens the hub with the credential of the file and reads the settings of the clusterset.
@@ -313,11 +314,11 @@ func openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clust
 	if err := hub.requireHubVersion(); err != nil {
 		return nil, broker.Clusterset{}, err
 	}
-	set, err := broker.ReadClusterset(ctx, hub.client, info.Namespace())
+	set, err := broker.ReadClusterset(ctx, hub.Client, info.Namespace())
 	if err != nil {
 		return nil, broker.Clusterset{}, fmt.Errorf("%w: was the broker deployed by `pelago deploy-broker`, and does its file come from there?", err)
 	}
-	return hub.client, set, nil
+	return hub.Client, set, nil
 }
 
 // register gets the member's identity at the hub and returns its token. Its proof is stored in the member before anything
@@ -325,7 +326,7 @@ func openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clust
 func register(ctx context.Context, hub client.Client, m *cluster, info broker.Info, who broker.Member,
 	p *progress) (token string, err error) {
 	p.step("Registering at the hub")
-	known, err := m.proof(ctx)
+	known, err := install.Proof(ctx, m.Client)
 	if err != nil {
 		return "", err
 	}
@@ -333,13 +334,13 @@ func register(ctx context.Context, hub client.Client, m *cluster, info broker.In
 	if err != nil {
 		return "", err
 	}
-	if err := m.keepProof(ctx, info, proof); err != nil {
+	if err := install.KeepProof(ctx, m.Client, info, proof); err != nil {
 		return "", err
 	}
 	if token, err = broker.Token(ctx, hub, info.Namespace(), who.ClusterID, proof); err != nil {
 		return "", err
 	}
-	if err := m.keepToken(ctx, token); err != nil {
+	if err := install.KeepToken(ctx, m.Client, token); err != nil {
 		return "", err
 	}
 	return token, broker.Admit(ctx, hub, info.Namespace(), who)
@@ -360,24 +361,24 @@ func (j *join) look(ctx context.Context, m *cluster, former config.Config, p *pr
 	if err := m.requireVersion("this cluster", "1.27", "the oldest supported version"); err != nil {
 		return facts{}, err
 	}
-	if err := refuseSubmariner(ctx, m.typed); err != nil {
+	if err := install.RefuseSubmariner(ctx, m.Typed); err != nil {
 		return facts{}, err
 	}
-	uid, err := broker.ClusterUID(ctx, m.client)
+	uid, err := broker.ClusterUID(ctx, m.Client)
 	if err != nil {
 		return facts{}, err
 	}
 	f := facts{uid: uid}
-	if f.nodes, err = nodeAddresses(ctx, m.typed); err != nil {
+	if f.nodes, err = install.NodeAddresses(ctx, m.Typed); err != nil {
 		return facts{}, err
 	}
 	if former.ClusterID != "" && former.ClusterID != j.ClusterID {
 		return facts{}, fmt.Errorf("this cluster has joined as %q: use that id, or remove it first with `pelago unjoin`", former.ClusterID)
 	}
-	if f.podCIDRs, err = j.ranges(ctx, m.typed, "pod", "clustercidr", j.clusterCIDR, former.PodCIDRs, podCIDRs, p); err != nil {
+	if f.podCIDRs, err = j.ranges(ctx, m.Typed, "pod", "clustercidr", j.clusterCIDR, former.PodCIDRs, install.PodCIDRs, p); err != nil {
 		return facts{}, err
 	}
-	f.serviceCIDRs, err = j.ranges(ctx, m.typed, "service", "servicecidr", j.serviceCIDR, former.ServiceCIDRs, serviceCIDRs, p)
+	f.serviceCIDRs, err = j.ranges(ctx, m.Typed, "service", "servicecidr", j.serviceCIDR, former.ServiceCIDRs, install.ServiceCIDRs, p)
 	return f, err
 }
 
@@ -385,7 +386,7 @@ func (j *join) look(ctx context.Context, m *cluster, former config.Config, p *pr
 func (j *join) ranges(ctx context.Context, c kubernetes.Interface, what, flag string, given []string, former []netip.Prefix,
 	find func(context.Context, kubernetes.Interface) ([]netip.Prefix, string, error), p *progress) ([]netip.Prefix, error) {
 	if len(given) > 0 {
-		prefixes, err := parsePrefixes(given)
+		prefixes, err := install.ParsePrefixes(given)
 		if err != nil {
 			return nil, fmt.Errorf("--%s: %w", flag, err)
 		}
@@ -398,7 +399,7 @@ func (j *join) ranges(ctx context.Context, c kubernetes.Interface, what, flag st
 	if err != nil {
 		return nil, fmt.Errorf("find the cluster's %s ranges: %w: give them with --%s", what, err, flag)
 	}
-	p.step("The cluster's %s ranges are %s (%s)", what, joinPrefixes(prefixes), source)
+	p.step("The cluster's %s ranges are %s (%s)", what, install.JoinPrefixes(prefixes), source)
 	return prefixes, nil
 }
 

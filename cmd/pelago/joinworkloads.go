@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -22,7 +21,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
@@ -152,7 +151,7 @@ func (j *join) push(ctx context.Context, name string, out io.Writer) error {
 	if err := m.requireVersion("the cluster", "1.27", "the oldest supported version"); err != nil {
 		return err
 	}
-	uid, err := broker.ClusterUID(ctx, m.client)
+	uid, err := broker.ClusterUID(ctx, m.Client)
 	if err != nil {
 		return err
 	}
@@ -163,7 +162,7 @@ func (j *join) push(ctx context.Context, name string, out io.Writer) error {
 	if uid == own {
 		return fmt.Errorf("the cluster at %s is the hub itself: a hub is no member of its own", remote.Host)
 	}
-	have, err := checkIdentity(ctx, hub, name, uid)
+	have, err := install.CheckIdentity(ctx, hub, name, uid)
 	if err != nil {
 		return err
 	}
@@ -171,7 +170,7 @@ func (j *join) push(ctx context.Context, name string, out io.Writer) error {
 		return fmt.Errorf("cluster %q is a pull member: its agent asks the hub. To change that, remove it first with `pelago unjoin "+
 			"%s`", name, name)
 	}
-	token, ca, err := deploy.PushAccount{Cluster: name, HubID: hubID}.Install(ctx, m.client, p.step)
+	token, ca, err := deploy.PushAccount{Cluster: name, HubID: hubID}.Install(ctx, m.Client, p.step)
 	if err != nil {
 		return err
 	}
@@ -217,11 +216,11 @@ func openPropagatingHub(ctx context.Context, a *access) (client.Client, string, 
 	if err != nil {
 		return nil, "", err
 	}
-	id, err := broker.HubID(ctx, hub.client)
+	id, err := broker.HubID(ctx, hub.Client)
 	if err != nil {
 		return nil, "", fmt.Errorf("reach the hub at %s: %w", hub.config.Host, err)
 	}
-	ok, err := propagates(hub.client)
+	ok, err := install.Propagates(hub.Client)
 	if err != nil {
 		return nil, "", err
 	}
@@ -229,62 +228,7 @@ func openPropagatingHub(ctx context.Context, a *access) (client.Client, string, 
 		return nil, "", fmt.Errorf("the API server at %s is no hub for workloads: run `pelago init` there, or name the hub with "+
 			"--context", hub.config.Host)
 	}
-	return hub.client, id, nil
-}
-
-// propagates reports whether `pelago init` was run at the hub.
-func propagates(hub client.Client) (bool, error) {
-	_, err := hub.RESTMapper().RESTMapping(clusterv1alpha1.GroupVersion.WithKind("Cluster").GroupKind(),
-		clusterv1alpha1.GroupVersion.Version)
-	if meta.IsNoMatchError(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("get the kind Cluster of %s: %w", clusterv1alpha1.GroupVersion, err)
-	}
-	return true, nil
-}
-
-// checkIdentity refuses a second registration: of another cluster under the name, and of the cluster under another name, be it for
-// workloads or for the network. It returns the Cluster of that name, nil if there is none.
-func checkIdentity(ctx context.Context, hub client.Client, name, uid string) (*clusterv1alpha1.Cluster, error) {
-	unjoin := func(name string) string {
-		return fmt.Sprintf("remove it first with `pelago unjoin %s` at the hub", name)
-	}
-	list := &clusterv1alpha1.ClusterList{}
-	if err := hub.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("list the Clusters at the hub: %w", err)
-	}
-	var have *clusterv1alpha1.Cluster
-	for i := range list.Items {
-		c := &list.Items[i]
-		switch {
-		case c.Name == name && c.DeletionTimestamp != nil:
-			return nil, fmt.Errorf("cluster %q is being removed: wait until `kubectl get cluster.cluster.karmada.io %s` does not find it "+
-				"any more", name, name)
-		case c.Name == name && c.Spec.ID != "" && c.Spec.ID != uid:
-			return nil, fmt.Errorf("name %q belongs to another cluster (its namespace kube-system has UID %s, this one's has %s): choose "+
-				"another name, or %s", name, c.Spec.ID, uid, unjoin(name))
-		case c.Name != name && c.Spec.ID == uid:
-			return nil, fmt.Errorf("this cluster is registered as %q: use that name, or %s", c.Name, unjoin(c.Name))
-		case c.Name == name:
-			have = c
-		}
-	}
-	registered := &submarinerv1.ClusterList{}
-	if err := hub.List(ctx, registered, client.InNamespace(deploy.BrokerNamespace)); err != nil {
-		if meta.IsNoMatchError(err) {
-			return have, nil // no broker
-		}
-		return nil, fmt.Errorf("list the Clusters of the broker: %w", err)
-	}
-	for _, c := range registered.Items {
-		if same := c.Annotations[pelagov1alpha1.AnnotationClusterUID] == uid; same != (c.Name == name) {
-			return nil, fmt.Errorf("the cluster is to be called %q, but in the network that name and this cluster (UID %s) do not belong "+
-				"together, see %q: a cluster has one name", name, uid, c.Name)
-		}
-	}
-	return have, nil
+	return hub.Client, id, nil
 }
 
 // grantTime bounds the wait until the hub accepts writes of the cluster itself, after it has registered.
@@ -302,7 +246,7 @@ func (j *join) pull(ctx context.Context, info broker.Info, set broker.Clusterset
 	if err != nil {
 		return false, err
 	}
-	ok, err := propagates(hub)
+	ok, err := install.Propagates(hub)
 	if err != nil {
 		return false, err
 	}

@@ -10,47 +10,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy/broker"
 )
-
-// Whatever flags a join was given, another one without them makes the same configuration.
-func TestJoinAgainKeepsEveryFlag(t *testing.T) {
-	parse := func(args []string, former *config.Config) config.Config {
-		t.Helper()
-		var s settings
-		f := pflag.NewFlagSet("join", pflag.ContinueOnError)
-		s.add(f)
-		if err := f.Parse(args); err != nil {
-			t.Fatal(err)
-		}
-		if former != nil {
-			if err := keepFlags(f, joinFlags(*former)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := s.check(); err != nil {
-			t.Fatal(err)
-		}
-		return s.parsed()
-	}
-	all := []string{
-		"--cable-driver", "libreswan", "--nattport", "4600", "--cable-tunnels", "4", "--xdp", "auto", "--natt=false", "--natt-discovery-port", "4491",
-		"--preferred-server", "--load-balancer", "--air-gapped", "--gateway-mode", "active-passive", "--network-only",
-	}
-	for _, args := range [][]string{nil, all} {
-		first := parse(args, nil)
-		if diff := cmp.Diff(first.Data(), parse(nil, &first).Data()); diff != "" {
-			t.Errorf("join %v, then join: -first +second\n%s", args, diff)
-		}
-	}
-	first := parse(all, nil)
-	second := parse([]string{"--nattport", "4700", "--load-balancer=false"}, &first)
-	want := []string{"cable-port: 4600 → 4700", "load-balancer: true → unset"}
-	if diff := cmp.Diff(want, changes(first.Data(), second.Data())); diff != "" {
-		t.Errorf("changes: -want +got\n%s", diff)
-	}
-}
 
 // A flag that is added to join or deploy-broker is kept as well, or it is listed here.
 func TestEveryFlagIsKept(t *testing.T) {
@@ -61,11 +24,11 @@ func TestEveryFlagIsKept(t *testing.T) {
 		elsewhere []string // kept as labels of nodes, in the hub's book or in its Cluster
 		never     []string
 	}{
-		"join": {joinCommand(), joinFlags(config.Config{}),
+		"join": {joinCommand(), install.JoinFlags(config.Config{}),
 			[]string{"gateway-node", "label-gateway", "globalnet", "globalnet-cidr", "globalnet-cluster-size", "clustercidr", "servicecidr",
 				"cluster-provider", "cluster-region", "cluster-zones", "image", "image-pull-policy"},
 			[]string{"clusterid", "cluster-kubeconfig", "cluster-context", "wait", "timeout"}},
-		"deploy-broker": {deployBrokerCommand(), brokerFlags(broker.Clusterset{Fabric: netip.MustParsePrefix("241.0.0.0/8")}, broker.Book{Globalnet: true}),
+		"deploy-broker": {deployBrokerCommand(), install.BrokerFlags(broker.Clusterset{Fabric: netip.MustParsePrefix("241.0.0.0/8")}, broker.Book{Globalnet: true}),
 			nil, []string{"ipsec-psk-from", "output"}},
 	} {
 		tt.cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -73,17 +36,6 @@ func TestEveryFlagIsKept(t *testing.T) {
 				t.Errorf("%s does not keep --%s", name, f.Name)
 			}
 		})
-	}
-}
-
-func TestRepository(t *testing.T) {
-	for image, want := range map[string]string{
-		"localhost/pelago:dev": "localhost/pelago", "registry.example:5000/pelago": "registry.example:5000/pelago",
-		"registry.example:5000/pelago:v1@sha256:00": "registry.example:5000/pelago", "pelago": "pelago",
-	} {
-		if got := repository(image); got != want {
-			t.Errorf("%s: %s, want %s", image, got, want)
-		}
 	}
 }
 
@@ -120,7 +72,7 @@ func (c clusterset) testKeptSettings(t *testing.T, m *reader) {
 	if diff := cmp.Diff(changed.Data(), m.config().Data()); diff != "" {
 		t.Errorf("pelago-config after a join without the flags: -want +got\n%s", diff)
 	}
-	images, err := (&cluster{client: m.c}).imageFlags(t.Context())
+	images, err := install.ImageFlags(t.Context(), m.c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -209,7 +209,7 @@ func gather[T any](ctx context.Context, o *natOptions, verb string, read func(*l
 	if err != nil {
 		return nil, err
 	}
-	pods, err := daemonPods(ctx, c.typed)
+	pods, err := daemonPods(ctx, c.Typed)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +260,7 @@ func (o *natOptions) printFlows(w io.Writer, flows []nodeFlow) error {
 func runInPod(ctx context.Context, c *cluster, pod string, command ...string) ([]byte, error) {
 	cfg := rest.CopyConfig(c.config)
 	cfg.Timeout = 0 // ctx bounds the command
-	url := c.typed.CoreV1().RESTClient().Post().Resource("pods").Namespace(deploy.SystemNamespace).Name(pod).SubResource("exec").
+	url := c.Typed.CoreV1().RESTClient().Post().Resource("pods").Namespace(deploy.SystemNamespace).Name(pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: deploy.NodeDaemonSet, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
 	spdy, errSPDY := remotecommand.NewSPDYExecutor(cfg, "POST", url)
 	websocket, errWebSocket := remotecommand.NewWebSocketExecutor(cfg, "GET", url.String())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
@@ -101,12 +102,12 @@ func (s *show) cluster(ctx context.Context, name string, shown []view.View, out 
 	if err != nil {
 		return view.State{}, err
 	}
-	c, err := m.former(ctx)
+	c, err := install.Former(ctx, m.Client)
 	if err != nil {
 		return view.State{}, err
 	}
 	if c.ClusterID == "" {
 		return view.State{}, errNotJoined
 	}
-	return view.Show(ctx, s.output, name, view.Member{Client: m.client, Typed: m.typed}, c, shown, out)
+	return view.Show(ctx, s.output, name, m.Member, c, shown, out)
 }

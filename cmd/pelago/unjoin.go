@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/control/config"
 	hubcluster "github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/deploy"
@@ -82,7 +83,7 @@ func (u *unjoin) hub(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	hub := c.client
+	hub := c.Client
 	if _, err := broker.ReadClusterset(ctx, hub, deploy.BrokerNamespace); err != nil {
 		return fmt.Errorf("%w: name the hub with --context", err)
 	}
@@ -105,7 +106,7 @@ func (u *unjoin) member(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	former, err := m.former(ctx)
+	former, err := install.Former(ctx, m.Client)
 	if err != nil {
 		return err
 	}
@@ -114,7 +115,7 @@ func (u *unjoin) member(ctx context.Context, out io.Writer) error {
 			config.SystemNamespace, config.ConfigMapName)
 	}
 	p := newProgress(out)
-	if err := deploy.RemoveMember(ctx, m.client, former.HubID, u.timeout, p.step); err != nil {
+	if err := deploy.RemoveMember(ctx, m.Client, former.HubID, u.timeout, p.step); err != nil {
 		return err
 	}
 	p.step("Pelago is removed; ServiceExports, egress IPs and custom resource definitions stay. "+
@@ -156,7 +157,7 @@ func (u *unjoin) workloads(ctx context.Context, name string, out io.Writer) erro
 	}
 	switch {
 	case member != nil:
-		if err := (deploy.PushAccount{Cluster: name, HubID: hubID}).Remove(ctx, member.client, p.step); err != nil {
+		if err := (deploy.PushAccount{Cluster: name, HubID: hubID}).Remove(ctx, member.Client, p.step); err != nil {
 			return err
 		}
 	case have.Spec.SyncMode == clusterv1alpha1.Push:
@@ -172,7 +173,7 @@ func (u *unjoin) workloads(ctx context.Context, name string, out io.Writer) erro
 
 // checkMember refuses to remove an account from another cluster than the one that is registered.
 func checkMember(ctx context.Context, member *cluster, have *clusterv1alpha1.Cluster, gone bool) error {
-	uid, err := broker.ClusterUID(ctx, member.client)
+	uid, err := broker.ClusterUID(ctx, member.Client)
 	if err != nil {
 		return fmt.Errorf("reach the cluster at %s: %w", member.config.Host, err)
 	}
@@ -185,7 +186,7 @@ func checkMember(ctx context.Context, member *cluster, have *clusterv1alpha1.Clu
 
 // withdrawAny is withdraw for --clusterid, at a hub that may propagate no workloads and know no such Cluster.
 func (u *unjoin) withdrawAny(ctx context.Context, hub client.Client, p *progress) error {
-	ok, err := propagates(hub)
+	ok, err := install.Propagates(hub)
 	if err != nil || !ok {
 		return err
 	}

@@ -36,7 +36,7 @@ type Explanation struct {
 	OtherPolicies []explainedPolicy `json:"otherPolicies,omitempty"`
 	Binding       string            `json:"binding,omitempty"`
 	Decision      *explainedAttempt `json:"decision,omitempty"`
-	// Problem says why there is no policy, no binding or no decision, and what to do.
+	// Problem is the reason why there is no policy, no binding or no decision, and the remedy.
 	Problem  string                   `json:"problem,omitempty"`
 	Clusters []explainedCluster       `json:"clusters,omitempty"`
 	Rejected []workv1alpha2.Rejection `json:"rejected,omitempty"`
@@ -59,12 +59,12 @@ type explainedCluster struct {
 	Replicas int32  `json:"replicas"`
 	// Why it is one of them.
 	Why string `json:"why"`
-	// Work and State are the Work's name and what has become of it.
+	// Work is the name of the Work, State its state.
 	Work      string   `json:"work,omitempty"`
 	State     string   `json:"state"`
 	Health    string   `json:"health,omitempty"`
 	Overrides []string `json:"overrides,omitempty"`
-	// Problems say what is wrong, and what to do.
+	// Problems are causes and remedies.
 	Problems []string `json:"problems,omitempty"`
 }
 
@@ -97,7 +97,7 @@ func (f *Subject) Explain() Explanation {
 	return out
 }
 
-// problem says why nothing is decided; "" if something is.
+// problem is the reason why there is no decision, "" if there is one.
 func (f *Subject) problem(claimed *explainedPolicy, others []explainedPolicy) string {
 	switch {
 	case workv1alpha2.ReservedNamespace(f.template.GetNamespace()):
@@ -154,7 +154,7 @@ func (f *Subject) explainClusters() []explainedCluster {
 	return out
 }
 
-// explainWork fills in what has become of a Work.
+// explainWork fills in the state of a Work.
 func (f *Subject) explainWork(r *explainedCluster, w *workv1alpha1.Work) {
 	r.Work = w.Name
 	if reported := w.Status.ManifestStatuses; len(reported) > 0 {
@@ -176,7 +176,7 @@ func (f *Subject) explainWork(r *explainedCluster, w *workv1alpha1.Work) {
 	}
 }
 
-// explainCluster adds what the cluster itself is like, and the overrides for it.
+// explainCluster adds problems of the cluster itself, and the overrides for it.
 func (f *Subject) explainCluster(r *explainedCluster) {
 	i := slices.IndexFunc(f.clusters, func(c clusterv1alpha1.Cluster) bool { return c.Name == r.Cluster })
 	if i < 0 {
@@ -227,7 +227,7 @@ func (f *Subject) acceptedOverrides() policy.OverridePolicies {
 
 const installKind = "Install the CustomResourceDefinition in cluster %s, or send that with a policy of its own."
 
-// remedies are for what API servers of members say; our own words have theirs in them.
+// remedies are for messages of the members' API servers; ours contain their remedies.
 var remedies = []struct{ says, remedy string }{
 	{"forbidden: exceeded quota", "Raise the ResourceQuota in cluster %s, or ask for less."},
 	{"forbidden", "Give the account by which the hub writes cluster %s the right to it, by `pelago join` again."},
@@ -239,7 +239,7 @@ var remedies = []struct{ says, remedy string }{
 	{"denied the request", "An admission webhook of cluster %s refuses it: ask who runs it."},
 }
 
-// withRemedy adds what to do about what a member's API server says.
+// withRemedy adds the remedy to a message of a member's API server.
 func withRemedy(message, cluster string) string {
 	for _, r := range remedies {
 		if strings.Contains(strings.ToLower(message), r.says) {
@@ -255,7 +255,7 @@ type explainedPolicy struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
 	Priority  int32  `json:"priority"`
-	// Selects says how: by name, by labels, all of the kind.
+	// Selects is how: by name, by labels, all of the kind.
 	Selects string `json:"selects"`
 	// Why it is not the one.
 	Why string `json:"why,omitempty"`
@@ -303,22 +303,19 @@ func (f *Subject) explainPolicies() (claimed *explainedPolicy, others []explaine
 		add("ClusterPropagationPolicy", &p.ObjectMeta, p.Spec, p.Status, policyv1alpha1.LabelClusterPropagationPolicyID)
 	}
 	slices.SortStableFunc(all, before)
-	for i := range all {
-		if all[i].claims && claimed == nil {
-			claimed = &all[i]
-		}
+	if i := slices.IndexFunc(all, func(p explainedPolicy) bool { return p.claims }); i >= 0 {
+		claimed = &all[i]
 	}
 	for i := range all {
-		if claimed == &all[i] {
-			continue
+		if claimed != &all[i] {
+			all[i].Why = lost(&all[i], claimed)
+			others = append(others, all[i])
 		}
-		all[i].Why = lost(&all[i], claimed)
-		others = append(others, all[i])
 	}
 	return claimed, others
 }
 
-// howSelected are the words for a precision.
+// howSelected describes a precision.
 var howSelected = map[policy.Precision]string{
 	policy.Name: "by name", policy.Labels: "by its labels", policy.Kind: "all of its kind", policy.NoMatch: "not any more",
 }
@@ -332,13 +329,13 @@ func before(a, b explainedPolicy) int {
 		strings.Compare(a.Name, b.Name))
 }
 
-// lost says why a policy has not claimed the template.
+// lost is the reason why a policy has not claimed the template.
 func lost(p, claimed *explainedPolicy) string {
 	switch {
 	case p.unusable != "":
 		return p.unusable
 	case claimed == nil:
-		return "nobody has claimed it yet"
+		return "no policy has claimed it yet"
 	case before(*p, *claimed) < 0:
 		return "it came later: a template keeps its policy unless a policy of higher priority says `preemption: Always`"
 	case p.Kind != claimed.Kind:
@@ -405,10 +402,7 @@ func PrintExplanation(w io.Writer, e Explanation, wide bool, now time.Time) erro
 }
 
 func clusterTable(clusters []explainedCluster) Table {
-	t := Table{
-		Header: []string{"CLUSTER", "REPLICAS", "STATE", "HEALTH", "OVERRIDES", "WHY"}, Wide: []string{"WORK"},
-		Empty: "In no cluster.",
-	}
+	t := Table{Header: []string{"CLUSTER", "REPLICAS", "STATE", "HEALTH", "OVERRIDES", "WHY"}, Wide: []string{"WORK"}, Empty: "In no cluster."}
 	for _, c := range clusters {
 		t.Rows = append(t.Rows, Row{
 			Cells: []string{c.Cluster, strconv.Itoa(int(c.Replicas)), c.State, cmp.Or(c.Health, "-"),

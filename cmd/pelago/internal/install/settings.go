@@ -1,4 +1,4 @@
-package main
+package install
 
 import (
 	"cmp"
@@ -22,9 +22,9 @@ import (
 	"github.com/pelago-net/pelago/deploy/broker"
 )
 
-// settings are the flags of join about the wire between gateways and about how other clusters reach the gateways, bound to the
+// Settings are the flags of join about the wire between gateways and about how other clusters reach the gateways, bound to the
 // configuration. Annotations gateway.submariner.io/* of a gateway's node take precedence.
-type settings struct {
+type Settings struct {
 	config.Config
 	nat  bool
 	mode string
@@ -36,7 +36,8 @@ const (
 	activePassive = "active-passive"
 )
 
-func (s *settings) add(f *pflag.FlagSet) {
+// Add adds the flags.
+func (s *Settings) Add(f *pflag.FlagSet) {
 	f.StringVar(&s.CableDriver, "cable-driver", config.CableWireGuard, "wire between gateways: wireguard, libreswan (or ipsec: IKEv2 and ESP by strongSwan) or vxlan (not encrypted); the same in all clusters")
 	f.Uint16Var(&s.CablePort, "nattport", 4500, "UDP port of the wire between gateways")
 	f.IntVar(&s.CableTunnels, "cable-tunnels", 1, fmt.Sprintf("tunnels between two gateways, 1 to %d, so that a pair of them uses several cores; of two clusters the smaller number applies. wireguard takes a UDP port for each, from --nattport on, and --nattport + %d to change keys", config.MaxCableTunnels, cable.MaxTunnels))
@@ -50,7 +51,8 @@ func (s *settings) add(f *pflag.FlagSet) {
 	f.BoolVar(&s.NetworkOnly, "network-only", false, "take part in network and services only: nothing in the cluster gets the right to write workloads")
 }
 
-func (s *settings) check() error {
+// Check validates the flags.
+func (s *Settings) Check() error {
 	if s.CableDriver == "ipsec" {
 		s.CableDriver = config.CableLibreswan // the name that users of the predecessor know
 	}
@@ -89,14 +91,14 @@ func (s *settings) check() error {
 }
 
 // ports are the UDP ports at which the wire listens, sorted.
-func (s *settings) ports() []uint16 {
+func (s *Settings) ports() []uint16 {
 	out := append(cable.Ports(s.CableDriver, cable.Local{Listen: s.CablePort, Tunnels: s.CableTunnels}), s.CablePort)
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
-// parsed is the configuration of the flags, in which defaults of optional settings are zero.
-func (s *settings) parsed() config.Config {
+// Parsed is the configuration of the flags, in which defaults of optional settings are zero.
+func (s *Settings) Parsed() config.Config {
 	c := s.Config
 	c.NoNAT, c.SingleGateway = !s.nat, s.mode == activePassive
 	if c.CableTunnels == 1 {
@@ -111,8 +113,8 @@ func (s *settings) parsed() config.Config {
 	return c
 }
 
-// keepFlags sets the flags that were not given to the values of an earlier run, by flag.
-func keepFlags(flags *pflag.FlagSet, former map[string]string) error {
+// KeepFlags sets the flags that were not given to the values of an earlier run, by flag.
+func KeepFlags(flags *pflag.FlagSet, former map[string]string) error {
 	for name, value := range former {
 		f := flags.Lookup(name)
 		if f.Changed {
@@ -125,8 +127,8 @@ func keepFlags(flags *pflag.FlagSet, former map[string]string) error {
 	return nil
 }
 
-// changes lists the settings that differ, sorted.
-func changes(before, after map[string]string) []string {
+// Changes lists the settings that differ, sorted.
+func Changes(before, after map[string]string) []string {
 	keys := maps.Clone(before)
 	maps.Copy(keys, after)
 	var out []string
@@ -138,8 +140,8 @@ func changes(before, after map[string]string) []string {
 	return out
 }
 
-// joinFlags are the flags of the join that has left a configuration.
-func joinFlags(c config.Config) map[string]string {
+// JoinFlags are the flags of the join that has left a configuration.
+func JoinFlags(c config.Config) map[string]string {
 	mode := activeActive
 	if c.SingleGateway {
 		mode = activePassive
@@ -159,12 +161,12 @@ func joinFlags(c config.Config) map[string]string {
 	}
 }
 
-// imageFlags are the flags of the join that has installed the workloads. An image of the default repository is left out: its
+// ImageFlags are the flags of the join that has installed the workloads. An image of the default repository is left out: its
 // tag is the version, which another join updates.
-func (c *cluster) imageFlags(ctx context.Context) (map[string]string, error) {
+func ImageFlags(ctx context.Context, c client.Client) (map[string]string, error) {
 	ds := &appsv1.DaemonSet{}
 	key := client.ObjectKey{Namespace: config.SystemNamespace, Name: deploy.NodeDaemonSet}
-	if err := c.client.Get(ctx, key, ds); err != nil {
+	if err := c.Get(ctx, key, ds); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return nil, nil
 		}
@@ -185,8 +187,8 @@ func repository(image string) string {
 	return name
 }
 
-// brokerFlags are the flags of the deploy-broker that has written these settings.
-func brokerFlags(set broker.Clusterset, book broker.Book) map[string]string {
+// BrokerFlags are the flags of the deploy-broker that has written these settings.
+func BrokerFlags(set broker.Clusterset, book broker.Book) map[string]string {
 	flags := map[string]string{
 		"mode":           set.Mode,
 		"custom-domains": strings.Join(set.CustomDomains, ","),

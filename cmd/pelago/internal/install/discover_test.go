@@ -1,4 +1,4 @@
-package main
+package install
 
 import (
 	"context"
@@ -61,7 +61,7 @@ func TestPodRangeSources(t *testing.T) {
 		"kube-proxy":              {fake.NewClientset(proxy, node), prefixes(t, "10.8.0.0/16")},
 		"nodes":                   {fake.NewClientset(silent, node), prefixes(t, "10.9.1.0/24")},
 	} {
-		got, _, err := podCIDRs(context.Background(), tt.c)
+		got, _, err := PodCIDRs(context.Background(), tt.c)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -69,7 +69,7 @@ func TestPodRangeSources(t *testing.T) {
 			t.Errorf("%s: -want +got\n%s", name, diff)
 		}
 	}
-	if _, _, err := podCIDRs(context.Background(), fake.NewClientset()); err == nil {
+	if _, _, err := PodCIDRs(context.Background(), fake.NewClientset()); err == nil {
 		t.Error("nobody says: no error")
 	}
 }
@@ -112,13 +112,22 @@ func TestRefuseSubmariner(t *testing.T) {
 			Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}}
 	}
 	ctx := context.Background()
-	if err := refuseSubmariner(ctx, fake.NewClientset()); err != nil {
+	if err := RefuseSubmariner(ctx, fake.NewClientset()); err != nil {
 		t.Errorf("without a lease: %v", err)
 	}
-	if err := refuseSubmariner(ctx, fake.NewClientset(lease(time.Hour))); err != nil {
+	if err := RefuseSubmariner(ctx, fake.NewClientset(lease(time.Hour))); err != nil {
 		t.Errorf("with a lease of an hour ago: %v", err)
 	}
-	if err := refuseSubmariner(ctx, fake.NewClientset(lease(time.Second))); err == nil || !strings.Contains(err.Error(), "subctl uninstall") {
+	if err := RefuseSubmariner(ctx, fake.NewClientset(lease(time.Second))); err == nil || !strings.Contains(err.Error(), "subctl uninstall") {
 		t.Errorf("with a live lease: %v", err)
 	}
+}
+
+func prefixes(t *testing.T, texts ...string) []netip.Prefix {
+	t.Helper()
+	out, err := ParsePrefixes(texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }

@@ -1,4 +1,4 @@
-package main
+package install
 
 import (
 	"bufio"
@@ -38,7 +38,7 @@ func TestChooseGateways(t *testing.T) {
 	for name, tt := range map[string]struct {
 		nodes   string
 		given   []string
-		answers string // "" = nobody is there
+		answers string // "" = no terminal
 		noLabel bool
 		want    []string
 		wantErr string
@@ -65,12 +65,11 @@ func TestChooseGateways(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			j := join{gatewayNodes: tt.given, labelGateway: !tt.noLabel}
 			var answers *bufio.Reader
 			if tt.answers != "" {
 				answers = bufio.NewReader(strings.NewReader(tt.answers))
 			}
-			got, err := j.chooseGateways(context.Background(), c, answers, new(bytes.Buffer))
+			got, err := ChooseGateways(context.Background(), c, tt.given, !tt.noLabel, answers, new(bytes.Buffer))
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
 					t.Fatalf("error %v, want one with %q", err, tt.wantErr)

@@ -1,4 +1,4 @@
-package main
+package install
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// podCIDRs finds the ranges that pods get, and says where it found them.
-func podCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, string, error) {
+// PodCIDRs discovers the pod ranges and returns their source.
+func PodCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, string, error) {
 	pods, err := c.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "component=kube-controller-manager"})
 	if err != nil {
 		return nil, "", fmt.Errorf("list the pods of kube-controller-manager: %w", err)
@@ -37,13 +37,13 @@ func podCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, stri
 		return nil, "", fmt.Errorf("list nodes: %w", err)
 	}
 	if prefixes := fromNodes(nodes.Items); len(prefixes) > 0 {
-		return prefixes, "what the nodes of today cover; if more will come, give the whole with --clustercidr", nil
+		return prefixes, "of the present nodes; for more nodes give the whole range with --clustercidr", nil
 	}
-	return nil, "", errors.New("neither kube-controller-manager, kube-proxy nor the nodes say")
+	return nil, "", errors.New("neither kube-controller-manager, kube-proxy nor the nodes have them")
 }
 
-// nodeAddresses are the addresses of the nodes inside the cluster.
-func nodeAddresses(ctx context.Context, c kubernetes.Interface) ([]netip.Addr, error) {
+// NodeAddresses are the addresses of the nodes inside the cluster.
+func NodeAddresses(ctx context.Context, c kubernetes.Interface) ([]netip.Addr, error) {
 	nodes, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
@@ -65,7 +65,7 @@ func fromArguments(pods []corev1.Pod) []netip.Prefix {
 		for _, container := range pod.Spec.Containers {
 			for _, arg := range slices.Concat(container.Command, container.Args) {
 				if text, ok := strings.CutPrefix(arg, "--cluster-cidr="); ok {
-					if prefixes, err := parsePrefixes(strings.Split(text, ",")); err == nil {
+					if prefixes, err := ParsePrefixes(strings.Split(text, ",")); err == nil {
 						return prefixes
 					}
 				}
@@ -83,7 +83,7 @@ func fromProxyConfig(text string) []netip.Prefix {
 	if match == nil {
 		return nil
 	}
-	prefixes, err := parsePrefixes(strings.Split(match[1], ","))
+	prefixes, err := ParsePrefixes(strings.Split(match[1], ","))
 	if err != nil {
 		return nil
 	}
@@ -128,8 +128,8 @@ func covering(a, b netip.Prefix) netip.Prefix {
 	}
 }
 
-// serviceCIDRs finds the ranges of ClusterIPs.
-func serviceCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, string, error) {
+// ServiceCIDRs finds the ranges of ClusterIPs.
+func ServiceCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, string, error) {
 	list, err := c.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, "", fmt.Errorf("list ServiceCIDRs: %w", err)
@@ -139,7 +139,7 @@ func serviceCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, 
 		for _, item := range list.Items {
 			texts = append(texts, item.Spec.CIDRs...)
 		}
-		prefixes, err := parsePrefixes(texts)
+		prefixes, err := ParsePrefixes(texts)
 		return prefixes, "from ServiceCIDR objects", err
 	}
 	// Before Kubernetes 1.33 only a refusal says it. The address is the documentation's (RFC 5737).
@@ -148,11 +148,11 @@ func serviceCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, 
 		Spec:       corev1.ServiceSpec{ClusterIP: "192.0.2.1", Ports: []corev1.ServicePort{{Port: 443}}},
 	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err == nil {
-		return nil, "", errors.New("the API server took a ClusterIP of 192.0.2.0/24, which is for documentation")
+		return nil, "", errors.New("the API server accepted a ClusterIP of 192.0.2.0/24, which is for documentation")
 	}
 	prefixes := fromRefusal(err.Error())
 	if len(prefixes) == 0 {
-		return nil, "", fmt.Errorf("the API server does not say: %w", err)
+		return nil, "", fmt.Errorf("the API server does not report it: %w", err)
 	}
 	return prefixes, "from the API server", nil
 }
@@ -165,15 +165,15 @@ func fromRefusal(text string) []netip.Prefix {
 	if match == nil {
 		return nil
 	}
-	prefixes, err := parsePrefixes(match[1:])
+	prefixes, err := ParsePrefixes(match[1:])
 	if err != nil {
 		return nil
 	}
 	return prefixes
 }
 
-// parsePrefixes reads ranges and refuses none at all.
-func parsePrefixes(texts []string) ([]netip.Prefix, error) {
+// ParsePrefixes reads at least one range.
+func ParsePrefixes(texts []string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, text := range texts {
 		p, err := netip.ParsePrefix(strings.TrimSpace(text))
@@ -191,7 +191,8 @@ func parsePrefixes(texts []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-func joinPrefixes(prefixes []netip.Prefix) string {
+// JoinPrefixes is a list for messages.
+func JoinPrefixes(prefixes []netip.Prefix) string {
 	var texts []string
 	for _, p := range prefixes {
 		texts = append(texts, p.String())
@@ -199,8 +200,8 @@ func joinPrefixes(prefixes []netip.Prefix) string {
 	return strings.Join(texts, ", ")
 }
 
-// refuseSubmariner refuses a cluster in which Submariner's gateway is alive: both would program the same routes.
-func refuseSubmariner(ctx context.Context, c kubernetes.Interface) error {
+// RefuseSubmariner refuses a cluster in which Submariner's gateway is alive: both would program the same routes.
+func RefuseSubmariner(ctx context.Context, c kubernetes.Interface) error {
 	const namespace, name = "submariner-operator", "submariner-gateway-lock"
 	lease, err := c.CoordinationV1().Leases(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

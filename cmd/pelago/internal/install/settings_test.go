@@ -1,4 +1,4 @@
-package main
+package install
 
 import (
 	"slices"
@@ -33,20 +33,20 @@ func TestWireFlags(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			var w settings
+			var w Settings
 			f := pflag.NewFlagSet("join", pflag.ContinueOnError)
-			w.add(f)
+			w.Add(f)
 			if err := f.Parse(tt.args); err != nil {
 				t.Fatal(err)
 			}
-			err := w.check()
+			err := w.Check()
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("got %v, want %q", err, tt.err)
 			}
 			if err != nil {
 				return
 			}
-			if diff := cmp.Diff(tt.want.Data(), w.parsed().Data()); diff != "" {
+			if diff := cmp.Diff(tt.want.Data(), w.Parsed().Data()); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 			if diff := cmp.Diff(tt.ports, w.ports()); diff != "" {
@@ -74,18 +74,18 @@ func TestReachFlags(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			var r settings
+			var r Settings
 			f := pflag.NewFlagSet("join", pflag.ContinueOnError)
-			r.add(f)
+			r.Add(f)
 			if err := f.Parse(append(tt.args, "--cable-driver", tt.driver)); err != nil {
 				t.Fatal(err)
 			}
-			err := r.check()
+			err := r.Check()
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("got %v, want %q", err, tt.err)
 			}
 			if tt.want.CableDriver, tt.want.CablePort = tt.driver, 4500; err == nil {
-				if diff := cmp.Diff(tt.want.Data(), r.parsed().Data()); diff != "" {
+				if diff := cmp.Diff(tt.want.Data(), r.Parsed().Data()); diff != "" {
 					t.Errorf("-want +got\n%s", diff)
 				}
 			}
@@ -105,5 +105,54 @@ func TestLoadBalancerPorts(t *testing.T) {
 	}
 	if n := len(loadBalancerPorts(config.Config{CableDriver: config.CableWireGuard, CablePort: 4500, CableTunnels: 4}, nil)); n != 6 {
 		t.Errorf("%d ports with four tunnels, want those, the standby's and that of NAT discovery", n)
+	}
+}
+
+// Whatever flags a join was given, another one without them makes the same configuration.
+func TestJoinAgainKeepsEveryFlag(t *testing.T) {
+	parse := func(args []string, former *config.Config) config.Config {
+		t.Helper()
+		var s Settings
+		f := pflag.NewFlagSet("join", pflag.ContinueOnError)
+		s.Add(f)
+		if err := f.Parse(args); err != nil {
+			t.Fatal(err)
+		}
+		if former != nil {
+			if err := KeepFlags(f, JoinFlags(*former)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Check(); err != nil {
+			t.Fatal(err)
+		}
+		return s.Parsed()
+	}
+	all := []string{
+		"--cable-driver", "libreswan", "--nattport", "4600", "--cable-tunnels", "4", "--xdp", "auto", "--natt=false", "--natt-discovery-port", "4491",
+		"--preferred-server", "--load-balancer", "--air-gapped", "--gateway-mode", "active-passive", "--network-only",
+	}
+	for _, args := range [][]string{nil, all} {
+		first := parse(args, nil)
+		if diff := cmp.Diff(first.Data(), parse(nil, &first).Data()); diff != "" {
+			t.Errorf("join %v, then join: -first +second\n%s", args, diff)
+		}
+	}
+	first := parse(all, nil)
+	second := parse([]string{"--nattport", "4700", "--load-balancer=false"}, &first)
+	want := []string{"cable-port: 4600 → 4700", "load-balancer: true → unset"}
+	if diff := cmp.Diff(want, Changes(first.Data(), second.Data())); diff != "" {
+		t.Errorf("changes: -want +got\n%s", diff)
+	}
+}
+
+func TestRepository(t *testing.T) {
+	for image, want := range map[string]string{
+		"localhost/pelago:dev": "localhost/pelago", "registry.example:5000/pelago": "registry.example:5000/pelago",
+		"registry.example:5000/pelago:v1@sha256:00": "registry.example:5000/pelago", "pelago": "pelago",
+	} {
+		if got := repository(image); got != want {
+			t.Errorf("%s: %s, want %s", image, got, want)
+		}
 	}
 }

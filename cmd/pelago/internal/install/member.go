@@ -1,4 +1,6 @@
-package main
+// Package install is what join reads and writes in a member besides the manifests: discovered ranges, settings and what another
+// run keeps of them, credentials, gateways, and the wait for the rollout.
+package install
 
 import (
 	"bufio"
@@ -35,18 +37,18 @@ import (
 
 // Names of what join writes besides the manifests.
 const (
-	// keyProof is the key of submariner-broker-secret that holds the UID of the registration at the hub.
-	keyProof = "registration-uid"
-	// clusterEgress is the only ClusterGlobalEgressIP that is honoured.
-	clusterEgress = "cluster-egress.submariner.io"
+	// KeyProof is the key of submariner-broker-secret that holds the UID of the registration at the hub.
+	KeyProof = "registration-uid"
+	// ClusterEgress is the only ClusterGlobalEgressIP that is honoured.
+	ClusterEgress = "cluster-egress.submariner.io"
 	// clusterEgressIPs is the number of addresses that it asks for at first.
 	clusterEgressIPs = 8
 )
 
-// former is the configuration that an earlier join has left; the zero value if there is none.
-func (c *cluster) former(ctx context.Context) (config.Config, error) {
+// Former is the configuration that an earlier join has left; the zero value if there is none.
+func Former(ctx context.Context, c client.Client) (config.Config, error) {
 	cm := &corev1.ConfigMap{}
-	err := c.client.Get(ctx, client.ObjectKey{Namespace: config.SystemNamespace, Name: config.ConfigMapName}, cm)
+	err := c.Get(ctx, client.ObjectKey{Namespace: config.SystemNamespace, Name: config.ConfigMapName}, cm)
 	if apierrors.IsNotFound(err) {
 		return config.Config{}, nil
 	}
@@ -56,50 +58,50 @@ func (c *cluster) former(ctx context.Context) (config.Config, error) {
 	return config.Parse(cm.Data)
 }
 
-// proof is what an earlier join has kept, "" if there is none.
-func (c *cluster) proof(ctx context.Context) (types.UID, error) {
-	value, err := c.secretKey(ctx, config.BrokerSecretName, keyProof)
+// Proof is what an earlier join has kept, "" if there is none.
+func Proof(ctx context.Context, c client.Client) (types.UID, error) {
+	value, err := SecretKey(ctx, c, config.BrokerSecretName, KeyProof)
 	return types.UID(value), err
 }
 
-// secretKey reads a key of a Secret of the system namespace; nil if there is none.
-func (c *cluster) secretKey(ctx context.Context, name, key string) ([]byte, error) {
+// SecretKey reads a key of a Secret of the system namespace; nil if there is none.
+func SecretKey(ctx context.Context, c client.Client, name, key string) ([]byte, error) {
 	secret := &corev1.Secret{}
-	err := c.client.Get(ctx, client.ObjectKey{Namespace: config.SystemNamespace, Name: name}, secret)
+	err := c.Get(ctx, client.ObjectKey{Namespace: config.SystemNamespace, Name: name}, secret)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("get Secret %s/%s: %w", config.SystemNamespace, name, err)
 	}
 	return secret.Data[key], nil
 }
 
-// keepProof writes all of the member's credential but the token.
-func (c *cluster) keepProof(ctx context.Context, info broker.Info, proof types.UID) error {
-	return c.changeSecret(ctx, config.BrokerSecretName, func(data map[string][]byte) {
+// KeepProof writes all of the member's credential but the token.
+func KeepProof(ctx context.Context, c client.Client, info broker.Info, proof types.UID) error {
+	return changeSecret(ctx, c, config.BrokerSecretName, func(data map[string][]byte) {
 		data[config.KeyBrokerCA] = info.CA()
 		data[config.KeyNamespace] = []byte(info.Namespace())
 		data[config.KeyBrokerServer] = []byte(info.BrokerURL)
-		data[keyProof] = []byte(proof)
+		data[KeyProof] = []byte(proof)
 	})
 }
 
-func (c *cluster) keepToken(ctx context.Context, token string) error {
-	return c.changeSecret(ctx, config.BrokerSecretName, func(data map[string][]byte) {
+func KeepToken(ctx context.Context, c client.Client, token string) error {
+	return changeSecret(ctx, c, config.BrokerSecretName, func(data map[string][]byte) {
 		data[config.KeyBrokerToken] = []byte(token)
 	})
 }
 
-// configure writes what the components read; settings are valid.
-func (c *cluster) configure(ctx context.Context, info broker.Info, settings config.Config) error {
+// Configure writes what the components read; settings are valid.
+func Configure(ctx context.Context, c client.Client, info broker.Info, settings config.Config) error {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.ConfigMapName}}
-	if err := deploy.Put(ctx, c.client, cm, func() { cm.Data = settings.Data() }); err != nil {
+	if err := deploy.Put(ctx, c, cm, func() { cm.Data = settings.Data() }); err != nil {
 		return err
 	}
-	if err := c.changeSecret(ctx, config.PSKSecretName, func(data map[string][]byte) {
+	if err := changeSecret(ctx, c, config.PSKSecretName, func(data map[string][]byte) {
 		data[config.KeyPSK] = info.IPSecPSK.Data["psk"]
 	}); err != nil {
 		return err
 	}
-	if err := c.changeSecret(ctx, config.OverlayTokenSecretName, func(data map[string][]byte) {
+	if err := changeSecret(ctx, c, config.OverlayTokenSecretName, func(data map[string][]byte) {
 		if len(data[config.KeyTokenCurrent]) == 0 {
 			data[config.KeyTokenCurrent] = []byte(overlayToken())
 			data[config.KeyTokenPrev] = nil
@@ -112,11 +114,11 @@ func (c *cluster) configure(ctx context.Context, info broker.Info, settings conf
 	}
 	n := clusterEgressIPs
 	egress := &submarinerv1.ClusterGlobalEgressIP{
-		ObjectMeta: metav1.ObjectMeta{Name: clusterEgress},
+		ObjectMeta: metav1.ObjectMeta{Name: ClusterEgress},
 		Spec:       submarinerv1.ClusterGlobalEgressIPSpec{NumberOfIPs: &n},
 	}
-	if err := c.client.Create(ctx, egress); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create ClusterGlobalEgressIP %s: %w", clusterEgress, err)
+	if err := c.Create(ctx, egress); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create ClusterGlobalEgressIP %s: %w", ClusterEgress, err)
 	}
 	return nil
 }
@@ -129,9 +131,9 @@ func overlayToken() string {
 }
 
 // changeSecret changes keys of a Secret of the system namespace and creates it if need be.
-func (c *cluster) changeSecret(ctx context.Context, name string, change func(data map[string][]byte)) error {
+func changeSecret(ctx context.Context, c client.Client, name string, change func(data map[string][]byte)) error {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: name}}
-	return deploy.Put(ctx, c.client, secret, func() {
+	return deploy.Put(ctx, c, secret, func() {
 		if secret.Data == nil {
 			secret.Data = map[string][]byte{}
 		}
@@ -139,21 +141,21 @@ func (c *cluster) changeSecret(ctx context.Context, name string, change func(dat
 	})
 }
 
-// loadBalancer creates the Service in front of the gateway, or removes that of a former join. It has no selector: the agent
+// LoadBalancer creates the Service in front of the gateway, or removes that of a former join. It has no selector: the agent
 // writes its endpoints.
-func (c *cluster) loadBalancer(ctx context.Context, settings config.Config) error {
+func LoadBalancer(ctx context.Context, c client.Client, settings config.Config) error {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.LoadBalancerService}}
 	owner := kube.Owner{HubID: settings.HubID}
 	if settings.LoadBalancer {
-		return deploy.Put(ctx, c.client, s, func() {
+		return deploy.Put(ctx, c, s, func() {
 			owner.Mark(s)
 			s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, corev1.ServiceExternalTrafficPolicyLocal
 			s.Spec.Ports = loadBalancerPorts(settings, s.Spec.Ports)
 		})
 	}
-	err := c.client.Get(ctx, client.ObjectKeyFromObject(s), s)
+	err := c.Get(ctx, client.ObjectKeyFromObject(s), s)
 	if err == nil && owner.Owns(s) {
-		err = c.client.Delete(ctx, s)
+		err = c.Delete(ctx, s)
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("remove Service %s/%s of a former join: %w", s.Namespace, s.Name, err)
@@ -177,27 +179,29 @@ func loadBalancerPorts(c config.Config, have []corev1.ServicePort) []corev1.Serv
 	return out
 }
 
-// chooseGateways returns the nodes that are to be labelled: those of --gateway-node; none if some carry the label; else
-// one that the user chooses, or that is chosen for them.
-func (j *join) chooseGateways(ctx context.Context, c kubernetes.Interface, answers *bufio.Reader, out io.Writer) ([]string, error) {
+// ChooseGateways returns the nodes to label: the given ones; none if some have the label; else one that the user chooses, or the
+// first candidate without answers.
+func ChooseGateways(
+	ctx context.Context, c kubernetes.Interface, given []string, label bool, answers *bufio.Reader, out io.Writer,
+) ([]string, error) {
 	list, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	nodes := list.Items
 	slices.SortFunc(nodes, func(a, b corev1.Node) int { return strings.Compare(a.Name, b.Name) })
-	if len(j.gatewayNodes) > 0 {
-		for _, name := range j.gatewayNodes {
+	if len(given) > 0 {
+		for _, name := range given {
 			if !slices.ContainsFunc(nodes, func(n corev1.Node) bool { return n.Name == name }) {
 				return nil, fmt.Errorf("--gateway-node %q: the cluster has no such node; it has %s", name, strings.Join(nodeNames(nodes), ", "))
 			}
 		}
-		return j.gatewayNodes, nil
+		return given, nil
 	}
 	if slices.ContainsFunc(nodes, func(n corev1.Node) bool { return topology.IsGateway(&n) }) {
 		return nil, nil
 	}
-	if !j.labelGateway {
+	if !label {
 		return nil, fmt.Errorf("no node is a gateway: label one with `kubectl label node NODE %s=true`, or leave --label-gateway=false out", submarinerv1.LabelGateway)
 	}
 	candidates := gatewayCandidates(nodes)
@@ -285,11 +289,11 @@ func pick(candidates []string, line string) ([]string, error) {
 	return chosen, nil
 }
 
-// labelGateways makes the nodes gateways.
-func labelGateways(ctx context.Context, c kubernetes.Interface, nodes []string, p *progress) error {
+// LabelGateways labels the nodes as gateways.
+func LabelGateways(ctx context.Context, c kubernetes.Interface, nodes []string, progress deploy.Progress) error {
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, submarinerv1.LabelGateway)
 	for _, node := range nodes {
-		p.step("Labelling node %s as gateway", node)
+		progress("Labelling node %s as gateway", node)
 		_, err := c.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: deploy.Manager})
 		if err != nil {
 			return fmt.Errorf("label node %s as gateway: %w", node, err)
@@ -298,8 +302,8 @@ func labelGateways(ctx context.Context, c kubernetes.Interface, nodes []string, 
 	return nil
 }
 
-// awaitRollout waits until every component runs its newest template. The error of a timeout has the reasons of the pods.
-func awaitRollout(ctx context.Context, c kubernetes.Interface, timeout time.Duration, p *progress) error {
+// AwaitRollout waits until every component runs its newest template. The error of a timeout has the reasons of the pods.
+func AwaitRollout(ctx context.Context, c kubernetes.Interface, timeout time.Duration, progress deploy.Progress) error {
 	shown := map[string]string{}
 	var components []view.Component
 	var unread error
@@ -314,7 +318,7 @@ func awaitRollout(ctx context.Context, c kubernetes.Interface, timeout time.Dura
 			text := fmt.Sprintf("%s %s: %d of %d ready", component.Kind, component.Name, component.Ready, component.Want)
 			if component.Current && shown[component.Name] != text {
 				shown[component.Name] = text
-				p.step("%s", text)
+				progress("%s", text)
 			}
 		}
 		return !slices.ContainsFunc(components, func(c view.Component) bool { return !c.Done() }), nil
@@ -377,17 +381,4 @@ func podReason(pod corev1.Pod) string {
 		}
 	}
 	return string(pod.Status.Phase)
-}
-
-// progress prints steps, one line each, with the seconds since the start.
-type progress struct {
-	out   io.Writer
-	start time.Time
-}
-
-func newProgress(out io.Writer) *progress { return &progress{out: out, start: time.Now()} }
-
-// step is a deploy.Progress.
-func (p *progress) step(format string, args ...any) {
-	fmt.Fprintf(p.out, "%6.1fs  %s\n", time.Since(p.start).Seconds(), fmt.Sprintf(format, args...))
 }
