@@ -26,7 +26,7 @@ const LabelCRDRevision = "pelago.io/crd-revision"
 const crdTimeout = 30 * time.Second
 
 // applyCRDs installs the definitions that are absent or older, and waits until all of them are served. A definition
-// that somebody else installed stays as it is, with one exception: an older release of the MCS API that carries its
+// of another tool stays as it is, with one exception: an older release of the MCS API that carries its
 // project's release label, which exists for that purpose.
 func applyCRDs(ctx context.Context, c client.Client, crds []*unstructured.Unstructured, progress Progress) error {
 	var errs []error

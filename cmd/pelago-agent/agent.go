@@ -260,7 +260,7 @@ func readInput(ctx context.Context, c client.Reader) (input, error) {
 	return in, nil
 }
 
-// differs says whether an agent made from in would be another one if it were made from now. Tokens change all the time.
+// differs reports whether an agent must be constructed again for now. Renewed tokens make no difference.
 func (in input) differs(now input) bool {
 	return !maps.Equal(in.config.Data(), now.config.Data()) ||
 		in.broker.Server != now.broker.Server || in.broker.Namespace != now.broker.Namespace || !bytes.Equal(in.broker.CA, now.broker.CA)

@@ -39,7 +39,7 @@ func (a *agent) addExecution(id, hubID string, to kube.HubOptions) error {
 	}
 	log := slog.New(logr.ToSlogHandler(a.manager.GetLogger().WithName("execution")))
 	member := rest.CopyConfig(a.manager.GetConfig())
-	member.QPS = 0 // the member's own flow control says how much is too much
+	member.QPS = 0 // the member's priority and fairness limits the requests
 	rules := kinds.NewCustom()
 	works, err := execute.New(execute.Options{
 		Cluster: id, HubID: hubID, Interpreter: rules.Interpreter(), Hub: h.GetClient(), Works: execute.NewWorks(h.GetCache()),

@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string) error {
 	return a.run(ctx)
 }
 
-// options is what the command line says.
+// options are the flags.
 type options struct {
 	kubeconfig     string
 	metricsAddress string
@@ -139,7 +139,7 @@ func parseRoles(names []string) (roles, error) {
 // mcsVersions are the versions of the MCS API that the agent can work with, the best first. Their schemas are the same.
 var mcsVersions = []string{"v1beta1", "v1alpha1"}
 
-// mcsVersion is the version in which the member serves the MCS API: somebody else may have installed it.
+// mcsVersion is the version in which the member serves the MCS API: another tool may have installed it.
 func mcsVersion(member *rest.Config) (string, error) {
 	client, err := discovery.NewDiscoveryClientForConfig(member)
 	if err != nil {

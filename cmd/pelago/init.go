@@ -35,7 +35,7 @@ stays.
 A hub is an API server that runs no workloads of its own: etcd, kube-apiserver, and
 kube-controller-manager without the controllers that make pods. init finds out by a
 Deployment without replicas, which it removes. There it writes a kubeconfig for
-pelago-hub, which runs as a process beside the API server.
+pelago-hub, which runs as a process next to the API server.
 
 Where workloads run, templates would run as well as in the members, so init refuses;
 network and service discovery (deploy-broker) work there. With

@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	ctrllog.SetLogger(logr.Discard()) // the library says on its own what we return as errors
+	ctrllog.SetLogger(logr.Discard()) // the library also logs the errors that we return
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := root(filepath.Base(os.Args[0])).ExecuteContext(ctx); err != nil {

@@ -1,6 +1,6 @@
 // Package config reads what `pelago join` leaves in a member's system namespace: the ConfigMap pelago-config and the
-// Secrets beside it. It is a plain value package: the binaries (cmd/*) parse once and hand values on; it talks to no
-// API server and keeps nothing.
+// Secrets beside it. It is a plain value package: the binaries (cmd/*) parse once and pass values on; it has no
+// client and no state.
 package config
 
 import (
@@ -24,7 +24,7 @@ const (
 	PSKSecretName          = "submariner-ipsec-psk"
 	OverlayTokenSecretName = "pelago-overlay-token"
 
-	// LoadBalancerService leads to the gateways where `join --load-balancer` asked for it.
+	// LoadBalancerService leads to the gateways with `join --load-balancer`.
 	LoadBalancerService = "submariner-gateway"
 )
 
@@ -57,7 +57,7 @@ const (
 // MaxClusterIDLength is the longest cluster id: the longest name made of it, a namespace `karmada-es-<id>`, still fits.
 const MaxClusterIDLength = 48
 
-// Mode says whose rules service discovery follows. It is one for the whole clusterset.
+// Mode is the set of rules of service discovery. It is one for the whole clusterset.
 type Mode string
 
 // Modes.
@@ -131,7 +131,7 @@ type Config struct {
 	BrokerNamespace string
 }
 
-// Globalnet says whether the clusterset translates addresses.
+// Globalnet reports whether the clusterset translates addresses.
 func (c Config) Globalnet() bool { return len(c.GlobalCIDRs) > 0 }
 
 // Subnets is what other clusters route to this one: its GlobalCIDRs, or without globalnet its pod and service ranges and
@@ -254,7 +254,7 @@ func joinPrefixes(prefixes []netip.Prefix) string {
 	return strings.Join(texts, ",")
 }
 
-// parser reads keys and collects what is wrong with them.
+// parser reads keys and collects their errors.
 type parser struct {
 	data map[string]string
 	errs []error

@@ -39,10 +39,10 @@ const (
 	MaxClusterIndex = config.MaxFabricCluster
 )
 
-// Book says what was given to which cluster. It is the content of the ConfigMap submariner-globalnet-info and changes
+// Book is the allocation of each cluster. It is the content of the ConfigMap submariner-globalnet-info and changes
 // only by compare-and-swap (Claim, Release).
 type Book struct {
-	// Globalnet says whether clusters get ranges at all.
+	// Globalnet: clusters get ranges.
 	Globalnet bool
 	// Range is what GlobalCIDRs are taken from: IPv4, masked; not valid without globalnet.
 	Range netip.Prefix
@@ -158,9 +158,9 @@ type Request struct {
 	ClusterID string
 	// ClusterUID is the UID of the cluster's namespace kube-system.
 	ClusterUID string
-	// GlobalCIDR is the range asked for; not valid = any.
+	// GlobalCIDR is the requested range; not valid = any.
 	GlobalCIDR netip.Prefix
-	// Size is the number of addresses asked for if GlobalCIDR is not given; 0 = the clusterset's default.
+	// Size is the requested number of addresses if GlobalCIDR is not given; 0 = the clusterset's default.
 	Size uint64
 	// NoGlobalnet: the cluster is not to have a GlobalCIDR.
 	NoGlobalnet bool
@@ -232,7 +232,7 @@ func checkRouted(ranges []netip.Prefix, hub []netip.Addr) error {
 func OutsideFabric(fabric netip.Prefix, ranges []netip.Prefix, whose string) error {
 	for _, r := range ranges {
 		if r.Overlaps(fabric) {
-			return fmt.Errorf("range %s of %s overlaps the clusterset's fabric range %s: deploy the broker with another --fabric-cidr, a /8 that nobody uses, "+
+			return fmt.Errorf("range %s of %s overlaps the clusterset's fabric range %s: deploy the broker with another --fabric-cidr, an unused /8, "+
 				"before clusters join", r, whose, fabric)
 		}
 	}
@@ -293,7 +293,7 @@ func (b Book) freeIndex() (int, error) {
 	return 0, fmt.Errorf("all %d cluster indexes are taken: remove clusters that are gone with `pelago unjoin`", MaxClusterIndex)
 }
 
-// cidr checks the range that was asked for, or finds one.
+// cidr checks the requested range, or allocates one.
 func (b Book) cidr(r Request) (netip.Prefix, error) {
 	if r.GlobalCIDR.IsValid() {
 		return r.GlobalCIDR, b.check(r)
@@ -317,7 +317,7 @@ func (b Book) cidr(r Request) (netip.Prefix, error) {
 	return p, nil
 }
 
-// check refuses a range that was asked for if it cannot be given.
+// check validates a requested range.
 func (b Book) check(r Request) error {
 	g := r.GlobalCIDR
 	switch {
@@ -343,7 +343,7 @@ func (b Book) check(r Request) error {
 	return disjoint(g, slices.Concat(r.Local, single(r.Nodes)))
 }
 
-// disjoint refuses a GlobalCIDR that overlaps the cluster's own ranges: its pods could not be told from remote ones.
+// disjoint refuses a GlobalCIDR that overlaps the cluster's own ranges: local and remote pods would be indistinguishable.
 func disjoint(global netip.Prefix, local []netip.Prefix) error {
 	for _, l := range local {
 		if global.Overlaps(l) {
@@ -450,7 +450,7 @@ func Release(ctx context.Context, hub client.Client, namespace, clusterID string
 	return changeBook(ctx, hub, namespace, func(b Book) (Book, error) { return b.Release(clusterID), nil })
 }
 
-// changeBook applies a change to the newest book, and again whenever somebody else was faster.
+// changeBook applies a change to the newest book, and retries on conflicts with other writers.
 func changeBook(ctx context.Context, hub client.Client, namespace string, change func(Book) (Book, error)) error {
 	return retry.OnError(contention, apierrors.IsConflict, func() error {
 		cm, have, err := readBook(ctx, hub, namespace)

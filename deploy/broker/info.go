@@ -38,7 +38,7 @@ func (i Info) Encode() ([]byte, error) {
 	return append(base64.URLEncoding.AppendEncode(nil, text), '\n'), nil
 }
 
-// DecodeInfo reads the file's content. It does not look at the clock: see CheckExpiry.
+// DecodeInfo reads the file's content. It ignores the expiry: see CheckExpiry.
 func DecodeInfo(content []byte) (Info, error) {
 	const remedy = "use the file that `pelago deploy-broker` wrote, unchanged"
 	text, err := base64.URLEncoding.DecodeString(strings.TrimSpace(string(content)))

@@ -65,21 +65,26 @@ func Identity(ctx context.Context, hub client.Client, namespace, clusterID strin
 
 // Token issues a token of the member. proof is what Identity returned.
 func Token(ctx context.Context, hub client.Client, namespace, clusterID string, proof types.UID) (string, error) {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: AccountName(clusterID), Namespace: namespace}}
-	seconds := int64(TokenLife / time.Second)
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		ExpirationSeconds: &seconds,
-		BoundObjectRef: &authenticationv1.BoundObjectReference{
-			APIVersion: "v1", Kind: "Secret", Name: RegistrationName(clusterID), UID: proof,
-		},
-	}}
-	err := hub.SubResource("token").Create(ctx, account, request)
+	token, err := issue(ctx, hub, namespace, AccountName(clusterID), TokenLife, &authenticationv1.BoundObjectReference{
+		APIVersion: "v1", Kind: "Secret", Name: RegistrationName(clusterID), UID: proof,
+	})
 	if apierrors.IsConflict(err) {
-		return "", fmt.Errorf("issue a token for ServiceAccount %s at the hub: cluster %q was registered anew by somebody else: "+
+		return "", fmt.Errorf("issue a token for ServiceAccount %s at the hub: cluster %q was registered again by another joiner: "+
 			"choose another id, or run `pelago unjoin --clusterid %s` with an administrator's access to the hub, then join again: %w",
-			account.Name, clusterID, clusterID, err)
+			AccountName(clusterID), clusterID, clusterID, err)
 	}
-	return request.Status.Token, wrap(err, "issue a token for ServiceAccount %s at the hub", account.Name)
+	return token, wrap(err, "issue a token for ServiceAccount %s at the hub", AccountName(clusterID))
+}
+
+// issue requests a token of a ServiceAccount, bound to an object unless that is nil.
+func issue(
+	ctx context.Context, hub client.Client, namespace, name string, life time.Duration, bound *authenticationv1.BoundObjectReference,
+) (string, error) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}}
+	seconds := int64(life / time.Second)
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds, BoundObjectRef: bound}}
+	err := hub.SubResource("token").Create(ctx, account, request)
+	return request.Status.Token, err
 }
 
 // Member is what is published of a cluster.
@@ -217,8 +222,8 @@ func texts(prefixes []netip.Prefix) []string {
 }
 
 // Unregister removes everything that the hub holds of a cluster. It needs an administrator's access. Rights go first,
-// so that the member cannot write again what is being removed; the entry in the book goes last, so that nobody is
-// given the ranges while objects that name them exist.
+// so that the member cannot write again what is being removed; the entry in the book goes last, so that the
+// ranges are not allocated while objects name them.
 func Unregister(ctx context.Context, hub client.Client, namespace, clusterID string) error {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: name, Namespace: namespace} }
 	for _, obj := range []client.Object{

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -272,18 +271,16 @@ func (b Book) describe() string {
 
 // Credential issues the token of a broker-info.subm and returns it as the Secret that the file carries.
 func Credential(ctx context.Context, hub client.Client, ca []byte) (*corev1.Secret, error) {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: deploy.RegistrarAccount, Namespace: deploy.BrokerNamespace}}
-	seconds := int64(CredentialLife / time.Second)
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
-	if err := hub.SubResource("token").Create(ctx, account, request); err != nil {
-		return nil, fmt.Errorf("issue a token for ServiceAccount %s: %w", account.Name, err)
+	token, err := issue(ctx, hub, deploy.BrokerNamespace, deploy.RegistrarAccount, CredentialLife, nil)
+	if err != nil {
+		return nil, fmt.Errorf("issue a token for ServiceAccount %s: %w", deploy.RegistrarAccount, err)
 	}
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: deploy.RegistrarAccount, Namespace: deploy.BrokerNamespace},
 		Data: map[string][]byte{
 			corev1.ServiceAccountRootCAKey:    ca,
 			corev1.ServiceAccountNamespaceKey: []byte(deploy.BrokerNamespace),
-			corev1.ServiceAccountTokenKey:     []byte(request.Status.Token),
+			corev1.ServiceAccountTokenKey:     []byte(token),
 		},
 	}, nil
 }

@@ -38,8 +38,8 @@ func LogAbove(level slog.Level) {
 	ctrllog.SetLogger(logr.FromSlogHandler(log.Handler()))
 }
 
-// Connect reads the access to an API server from a kubeconfig file, or without one the pod's own. The error says with hint what
-// file to give.
+// Connect reads the access to an API server from a kubeconfig file, or without one the pod's own. hint, for the error, names
+// the file to give.
 func Connect(kubeconfig, userAgent, hint string) (*rest.Config, error) {
 	c, err := clientcmd.BuildConfigFromFlags("", kubeconfig) // with an empty name that of the pod's ServiceAccount
 	if err != nil {

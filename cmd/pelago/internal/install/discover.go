@@ -65,7 +65,7 @@ func fromArguments(pods []corev1.Pod) []netip.Prefix {
 		for _, container := range pod.Spec.Containers {
 			for _, arg := range slices.Concat(container.Command, container.Args) {
 				if text, ok := strings.CutPrefix(arg, "--cluster-cidr="); ok {
-					if prefixes, err := ParsePrefixes(strings.Split(text, ",")); err == nil {
+					if prefixes := valid(strings.Split(text, ",")); prefixes != nil {
 						return prefixes
 					}
 				}
@@ -83,11 +83,7 @@ func fromProxyConfig(text string) []netip.Prefix {
 	if match == nil {
 		return nil
 	}
-	prefixes, err := ParsePrefixes(strings.Split(match[1], ","))
-	if err != nil {
-		return nil
-	}
-	return prefixes
+	return valid(strings.Split(match[1], ","))
 }
 
 // fromNodes is, for each address family, the smallest range that covers the ranges of all nodes.
@@ -142,7 +138,7 @@ func ServiceCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, 
 		prefixes, err := ParsePrefixes(texts)
 		return prefixes, "from ServiceCIDR objects", err
 	}
-	// Before Kubernetes 1.33 only a refusal says it. The address is the documentation's (RFC 5737).
+	// Before Kubernetes 1.33 only the error of a refusal has it. The address is the documentation's (RFC 5737).
 	_, err = c.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "pelago-"},
 		Spec:       corev1.ServiceSpec{ClusterIP: "192.0.2.1", Ports: []corev1.ServicePort{{Port: 443}}},
@@ -165,7 +161,12 @@ func fromRefusal(text string) []netip.Prefix {
 	if match == nil {
 		return nil
 	}
-	prefixes, err := ParsePrefixes(match[1:])
+	return valid(match[1:])
+}
+
+// valid reads ranges; nil if one of them is invalid.
+func valid(texts []string) []netip.Prefix {
+	prefixes, err := ParsePrefixes(texts)
 	if err != nil {
 		return nil
 	}

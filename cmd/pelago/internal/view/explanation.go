@@ -228,13 +228,13 @@ func (f *Subject) acceptedOverrides() policy.OverridePolicies {
 const installKind = "Install the CustomResourceDefinition in cluster %s, or send that with a policy of its own."
 
 // remedies are for messages of the members' API servers; ours contain their remedies.
-var remedies = []struct{ says, remedy string }{
+var remedies = []struct{ message, remedy string }{
 	{"forbidden: exceeded quota", "Raise the ResourceQuota in cluster %s, or ask for less."},
 	{"forbidden", "Give the account by which the hub writes cluster %s the right to it, by `pelago join` again."},
 	{"no matches for kind", installKind},
 	{"could not find the requested resource", installKind},
 	{"namespaces", "Make the namespace in cluster %s, or take it off the ones that are not sent."},
-	{"field is immutable", "Delete the object in cluster %s, so that it is made anew, or take the change back."},
+	{"field is immutable", "Delete the object in cluster %s, so that it is created again, or revert the change."},
 	{"is invalid", "Correct the template, or the override for cluster %s that makes it so."},
 	{"denied the request", "An admission webhook of cluster %s refuses it: ask who runs it."},
 }
@@ -242,7 +242,7 @@ var remedies = []struct{ says, remedy string }{
 // withRemedy adds the remedy to a message of a member's API server.
 func withRemedy(message, cluster string) string {
 	for _, r := range remedies {
-		if strings.Contains(strings.ToLower(message), r.says) {
+		if strings.Contains(strings.ToLower(message), r.message) {
 			return message + ". " + fmt.Sprintf(r.remedy, cluster)
 		}
 	}
@@ -323,7 +323,7 @@ var howSelected = map[policy.Precision]string{
 // before orders policies as a template without one tries them.
 func before(a, b explainedPolicy) int {
 	return cmp.Or(
-		strings.Compare(b.Kind, a.Kind), // PropagationPolicy goes before ClusterPropagationPolicy
+		strings.Compare(b.Kind, a.Kind), // PropagationPolicy before ClusterPropagationPolicy
 		cmp.Compare(b.Priority, a.Priority),
 		cmp.Compare(b.precision, a.precision),
 		strings.Compare(a.Name, b.Name))
