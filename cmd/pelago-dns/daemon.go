@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -149,23 +150,19 @@ func (d *daemon) drain(failed <-chan error) error {
 // follow keeps the handler's table in sync with the API until ctx ends.
 func (d *daemon) follow(ctx context.Context, api *rest.Config) error {
 	c := d.options.zone
-	for logged := ""; c.LocalCluster == ""; {
-		found, err := readConfig(ctx, api)
-		if err == nil {
+	if c.LocalCluster == "" {
+		logged := ""
+		err := wait.PollUntilContextCancel(ctx, configRetry, true, func(ctx context.Context) (bool, error) {
+			found, err := readConfig(ctx, api)
+			if err != nil && ctx.Err() == nil && err.Error() != logged {
+				d.log.Warn("cannot read the configuration yet", "error", err, "retry", configRetry)
+				logged = err.Error()
+			}
 			c = found
-			break
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err.Error() != logged {
-			d.log.Warn("cannot read the configuration yet", "error", err, "retry", configRetry)
-			logged = err.Error()
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(configRetry):
+			return err == nil, nil
+		})
+		if err != nil {
+			return nil // ctx has ended
 		}
 	}
 	d.log.Info("configured", "cluster", c.LocalCluster, "mode", c.Mode, "zones", c.Zones)

@@ -6,6 +6,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -152,17 +153,17 @@ func Parse(data map[string]string) (Config, error) {
 	p := parser{data: data}
 	c := Config{
 		ClusterID:       p.clusterID(KeyClusterID),
-		ClusterIndex:    p.number(KeyClusterIndex),
+		ClusterIndex:    p.number(KeyClusterIndex, math.MaxUint16),
 		GlobalCIDRs:     p.prefixes(KeyGlobalCIDR),
 		PodCIDRs:        p.prefixes(KeyPodCIDR),
 		ServiceCIDRs:    p.prefixes(KeyServiceCIDR),
 		FabricCIDR:      p.fabric(KeyFabricCIDR),
 		Mode:            Mode(p.oneOf(KeyMode, string(ModeSubmariner), string(ModeMCS))),
 		CableDriver:     p.oneOf(KeyCableDriver, CableDrivers()...),
-		CablePort:       p.number(KeyCablePort),
-		CableTunnels:    p.tunnels(KeyCableTunnels),
+		CablePort:       p.number(KeyCablePort, math.MaxUint16),
+		CableTunnels:    int(p.optionalNumber(KeyCableTunnels, MaxCableTunnels)),
 		XDP:             p.optionalOneOf(KeyXDP, XDPSettings()...),
-		DiscoveryPort:   p.optionalPort(KeyDiscoveryPort),
+		DiscoveryPort:   p.optionalNumber(KeyDiscoveryPort, math.MaxUint16),
 		NoNAT:           !p.boolean(KeyNAT, true),
 		PreferredServer: p.boolean(KeyPreferredServer, false),
 		LoadBalancer:    p.boolean(KeyLoadBalancer, false),
@@ -283,26 +284,26 @@ func (p *parser) clusterID(key string) string {
 	return v
 }
 
-// number reads 1–65535.
-func (p *parser) number(key string) uint16 {
+// number reads 1–most.
+func (p *parser) number(key string, most uint64) uint16 {
 	v := p.required(key)
 	if v == "" {
 		return 0
 	}
 	n, err := strconv.ParseUint(v, 10, 16)
-	if err != nil || n == 0 {
-		p.fail(key, "%q is no number from 1 to 65535", v)
+	if err != nil || n == 0 || n > most {
+		p.fail(key, "%q is no number from 1 to %d", v, most)
 		return 0
 	}
 	return uint16(n)
 }
 
-// optionalPort reads 1–65535; 0 if the key is missing.
-func (p *parser) optionalPort(key string) uint16 {
+// optionalNumber is number; 0 if the key is missing.
+func (p *parser) optionalNumber(key string, most uint64) uint16 {
 	if strings.TrimSpace(p.data[key]) == "" {
 		return 0
 	}
-	return p.number(key)
+	return p.number(key, most)
 }
 
 // boolean reads true or false; a key that is missing has the default.
@@ -332,20 +333,6 @@ func (p *parser) optionalOneOf(key string, allowed ...string) string {
 		return ""
 	}
 	return p.oneOf(key, allowed...)
-}
-
-// tunnels reads a number of tunnels; 0 if the key is missing.
-func (p *parser) tunnels(key string) int {
-	v := strings.TrimSpace(p.data[key])
-	if v == "" {
-		return 0
-	}
-	n, err := strconv.Atoi(v)
-	if err != nil || n < 1 || n > MaxCableTunnels {
-		p.fail(key, "%q is no number from 1 to %d", v, MaxCableTunnels)
-		return 0
-	}
-	return n
 }
 
 // prefixes reads a comma list of ranges in CIDR notation; they must not overlap each other.

@@ -261,7 +261,7 @@ func TestJoinAgain(t *testing.T) {
 	_, err = Identity(ctx, h.registrar, namespace, "g1", "")
 	refused(t, "identity of a registered cluster without proof", err, "registered before", "pelago unjoin --clusterid g1")
 	_, err = Token(ctx, h.registrar, namespace, "g1", "00000000-0000-0000-0000-000000000000")
-	refused(t, "token with another's proof", err, "registered anew by somebody else")
+	refused(t, "token with another's proof", err, "registered again by another joiner")
 
 	m := Member{Entry: entry, PodCIDR: prefixes("10.7.0.0/16"), ServiceCIDR: prefixes("10.77.0.0/16"), Fabric: fabric}
 	if err := Admit(ctx, h.registrar, namespace, m); err != nil {
