@@ -38,20 +38,20 @@ func root(program string) *cobra.Command {
 		Short: "Join Kubernetes clusters into one clusterset",
 		Long: `pelago joins Kubernetes clusters into one clusterset: services that one cluster
 exports are reached from all of them under <service>.<namespace>.svc.clusterset.local, and
-one hub sends workloads to all of them.
+one hub propagates workloads to all of them.
 
   1. pelago deploy-broker      at the hub, once
   2. pelago join               at every cluster
-  3. pelago export service     for every service to be offered
-  4. pelago init               at the hub, where workloads are to be sent to clusters, too
-  5. pelago apply              at the hub, for every workload to be sent`,
+  3. pelago export service     for every service to export
+  4. pelago init               at the hub, to propagate workloads to clusters
+  5. pelago apply              at the hub, for every workload to propagate`,
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	if strings.HasPrefix(program, "kubectl-") {
 		cmd.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl pelago"}
 	}
 	cmd.AddGroup(&cobra.Group{ID: "set", Title: "A clusterset:"}, &cobra.Group{ID: "service", Title: "Services:"},
-		&cobra.Group{ID: "hub", Title: "Workloads, at the hub:"}, &cobra.Group{ID: "look", Title: "Looking:"})
+		&cobra.Group{ID: "hub", Title: "Workloads, at the hub:"}, &cobra.Group{ID: "look", Title: "Inspection:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
