@@ -5,7 +5,7 @@
  * ICMP RFC 5508 REQ-2 (60 s). closed_floor: see README, Decisions.
  */
 #pragma once
-#include <linux/types.h>
+#include "types.h"
 
 #define SECOND 1000000000ULL
 #define MILLISECOND 1000000ULL
@@ -18,6 +18,9 @@ volatile const __u64 tcp_established_timeout = 7440 * SECOND;
 volatile const __u64 tcp_transitory_timeout = 240 * SECOND;
 /* A closed TCP flow may be reclaimed after this long if its port or its room is needed. */
 volatile const __u64 closed_floor = 2 * SECOND;
+
+/* Entries of the map `slots`, a power of two: twice the flows that the table holds. */
+volatile const __u32 slot_count = 2 * DEFAULT_FLOWS;
 
 /* A gateway whose daemon has not confirmed its tables for this long is used if no fresher one is there; seconds. */
 volatile const __u32 stale_after = 120;

@@ -101,8 +101,8 @@ enum action {
 
 static __always_inline void count_verdict(void *ctx, enum hook hook, enum verdict verdict)
 {
-	__u32 key = hook * VERDICT_MAX + verdict;
-	struct counter *c = bpf_map_lookup_elem(&counters, &key);
+	__u32 key = hook * COUNTER_VERDICTS + verdict;
+	struct counter *c = bpf_map_lookup_elem(&counters2, &key);
 
 	if (c) {
 		c->packets++;

@@ -183,7 +183,7 @@ __noinline int flow_reclaim(const struct flow_key *of, __u64 now, int under_pres
 /* The next slot of the ring. */
 static __always_inline struct flow_key *flow_next_slot(__u64 *next)
 {
-	__u32 slot = __sync_fetch_and_add(next, 1) & (2 * MAX_FLOWS - 1);
+	__u32 slot = __sync_fetch_and_add(next, 1) & (slot_count - 1);
 
 	return bpf_map_lookup_elem(&slots, &slot);
 }

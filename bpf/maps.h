@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Every map. All are pinned by name in one bpffs directory and outlive the daemon. "loader" is user space.
- * A change of a layout takes a new map name and a copy step, never a silent recreate.
+ * A change of a layout takes a new map name, a step in package loader (migrate.go) and a new LAYOUT_VERSION, never a silent
+ * recreate. The loader sets the sizes of `flows` and `slots`.
  */
 #pragma once
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 #include "types.h"
-
-#define MAX_FLOWS (1 << 18)
 
 /*
  * key: 0; value: what this node is. Writer: loader. Reader: every program. An array's value is not replaced in one
@@ -163,7 +162,7 @@ struct {
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 2 * MAX_FLOWS);
+	__uint(max_entries, 2 * DEFAULT_FLOWS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct flow_key);
 	__type(value, struct flow);
@@ -177,7 +176,7 @@ struct {
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2 * MAX_FLOWS);
+	__uint(max_entries, 2 * DEFAULT_FLOWS);
 	__type(key, __u32);
 	__type(value, struct flow_key);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
@@ -279,13 +278,23 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } calls SEC(".maps");
 
-#define COUNTERS (HOOK_MAX * VERDICT_MAX)
-
-/* key: hook * VERDICT_MAX + verdict; value: packets and bytes. Writer: finish(). Reader: collector. */
+/*
+ * key: hook * COUNTER_VERDICTS + verdict; value: packets and bytes. The stride is fixed, so that a new verdict or hook
+ * changes no size. Writer: finish(). Reader: collector.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTERS);
+	__uint(max_entries, COUNTER_HOOKS *COUNTER_VERDICTS);
 	__type(key, __u32);
 	__type(value, struct counter);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} counters SEC(".maps");
+} counters2 SEC(".maps");
+
+/* key: 0; value: LAYOUT_VERSION of the loader that last opened the maps. Writer, reader: loader. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} abi SEC(".maps");

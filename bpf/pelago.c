@@ -31,6 +31,8 @@ KEEP(struct, remote_gateway);
 KEEP(struct, probe_slot);
 KEEP(struct, sweep);
 KEEP(struct, advertisement);
+KEEP(enum, layout);
+KEEP(enum, counter_limit);
 KEEP(enum, overlay);
 KEEP(enum, probe_frame);
 KEEP(enum, liveness);

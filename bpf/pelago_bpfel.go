@@ -64,6 +64,13 @@ type PelagoCounter struct {
 	Bytes   uint64
 }
 
+type PelagoCounterLimit uint32
+
+const (
+	PelagoCounterLimitCOUNTER_HOOKS    PelagoCounterLimit = 16
+	PelagoCounterLimitCOUNTER_VERDICTS PelagoCounterLimit = 64
+)
+
 type PelagoDirection uint32
 
 const (
@@ -181,6 +188,12 @@ type PelagoLargeProbe struct {
 	Size  uint32
 	Pad   uint32
 }
+
+type PelagoLayout uint32
+
+const (
+	PelagoLayoutLAYOUT_VERSION PelagoLayout = 2
+)
 
 type PelagoLiveness uint32
 
@@ -460,12 +473,13 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	PelagoMapAbi                   = "abi"
 	PelagoMapBackends              = "backends"
 	PelagoMapBlocks                = "blocks"
 	PelagoMapCallers               = "callers"
 	PelagoMapCalls                 = "calls"
 	PelagoMapClusters              = "clusters"
-	PelagoMapCounters              = "counters"
+	PelagoMapCounters2             = "counters2"
 	PelagoMapEgresses              = "egresses"
 	PelagoMapFlows                 = "flows"
 	PelagoMapFragments             = "fragments"
@@ -500,11 +514,13 @@ const (
 	PelagoVarIcmpTimeout           = "icmp_timeout"
 	PelagoVarKeepAdvertisement     = "keep_advertisement"
 	PelagoVarKeepAffinity          = "keep_affinity"
+	PelagoVarKeepCounterLimit      = "keep_counter_limit"
 	PelagoVarKeepDirection         = "keep_direction"
 	PelagoVarKeepFlowRole          = "keep_flow_role"
 	PelagoVarKeepGlobalKind        = "keep_global_kind"
 	PelagoVarKeepHook              = "keep_hook"
 	PelagoVarKeepHop               = "keep_hop"
+	PelagoVarKeepLayout            = "keep_layout"
 	PelagoVarKeepLiveness          = "keep_liveness"
 	PelagoVarKeepOverlay           = "keep_overlay"
 	PelagoVarKeepOverlayFlag       = "keep_overlay_flag"
@@ -522,6 +538,7 @@ const (
 	PelagoVarKeepSweep             = "keep_sweep"
 	PelagoVarKeepTcpSeen           = "keep_tcp_seen"
 	PelagoVarKeepVerdict           = "keep_verdict"
+	PelagoVarSlotCount             = "slot_count"
 	PelagoVarStaleAfter            = "stale_after"
 	PelagoVarTcpEstablishedTimeout = "tcp_established_timeout"
 	PelagoVarTcpTransitoryTimeout  = "tcp_transitory_timeout"
@@ -586,12 +603,13 @@ type PelagoProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoMapSpecs struct {
+	Abi         *ebpf.MapSpec `ebpf:"abi"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
 	Blocks      *ebpf.MapSpec `ebpf:"blocks"`
 	Callers     *ebpf.MapSpec `ebpf:"callers"`
 	Calls       *ebpf.MapSpec `ebpf:"calls"`
 	Clusters    *ebpf.MapSpec `ebpf:"clusters"`
-	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	Counters2   *ebpf.MapSpec `ebpf:"counters2"`
 	Egresses    *ebpf.MapSpec `ebpf:"egresses"`
 	Flows       *ebpf.MapSpec `ebpf:"flows"`
 	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
@@ -623,11 +641,13 @@ type PelagoVariableSpecs struct {
 	IcmpTimeout           *ebpf.VariableSpec `ebpf:"icmp_timeout"`
 	KeepAdvertisement     *ebpf.VariableSpec `ebpf:"keep_advertisement"`
 	KeepAffinity          *ebpf.VariableSpec `ebpf:"keep_affinity"`
+	KeepCounterLimit      *ebpf.VariableSpec `ebpf:"keep_counter_limit"`
 	KeepDirection         *ebpf.VariableSpec `ebpf:"keep_direction"`
 	KeepFlowRole          *ebpf.VariableSpec `ebpf:"keep_flow_role"`
 	KeepGlobalKind        *ebpf.VariableSpec `ebpf:"keep_global_kind"`
 	KeepHook              *ebpf.VariableSpec `ebpf:"keep_hook"`
 	KeepHop               *ebpf.VariableSpec `ebpf:"keep_hop"`
+	KeepLayout            *ebpf.VariableSpec `ebpf:"keep_layout"`
 	KeepLiveness          *ebpf.VariableSpec `ebpf:"keep_liveness"`
 	KeepOverlay           *ebpf.VariableSpec `ebpf:"keep_overlay"`
 	KeepOverlayFlag       *ebpf.VariableSpec `ebpf:"keep_overlay_flag"`
@@ -645,6 +665,7 @@ type PelagoVariableSpecs struct {
 	KeepSweep             *ebpf.VariableSpec `ebpf:"keep_sweep"`
 	KeepTcpSeen           *ebpf.VariableSpec `ebpf:"keep_tcp_seen"`
 	KeepVerdict           *ebpf.VariableSpec `ebpf:"keep_verdict"`
+	SlotCount             *ebpf.VariableSpec `ebpf:"slot_count"`
 	StaleAfter            *ebpf.VariableSpec `ebpf:"stale_after"`
 	TcpEstablishedTimeout *ebpf.VariableSpec `ebpf:"tcp_established_timeout"`
 	TcpTransitoryTimeout  *ebpf.VariableSpec `ebpf:"tcp_transitory_timeout"`
@@ -672,12 +693,13 @@ func (o *PelagoObjects) Close() error {
 //
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoMaps struct {
+	Abi         *ebpf.Map `ebpf:"abi"`
 	Backends    *ebpf.Map `ebpf:"backends"`
 	Blocks      *ebpf.Map `ebpf:"blocks"`
 	Callers     *ebpf.Map `ebpf:"callers"`
 	Calls       *ebpf.Map `ebpf:"calls"`
 	Clusters    *ebpf.Map `ebpf:"clusters"`
-	Counters    *ebpf.Map `ebpf:"counters"`
+	Counters2   *ebpf.Map `ebpf:"counters2"`
 	Egresses    *ebpf.Map `ebpf:"egresses"`
 	Flows       *ebpf.Map `ebpf:"flows"`
 	Fragments   *ebpf.Map `ebpf:"fragments"`
@@ -701,12 +723,13 @@ type PelagoMaps struct {
 
 func (m *PelagoMaps) Close() error {
 	return _PelagoClose(
+		m.Abi,
 		m.Backends,
 		m.Blocks,
 		m.Callers,
 		m.Calls,
 		m.Clusters,
-		m.Counters,
+		m.Counters2,
 		m.Egresses,
 		m.Flows,
 		m.Fragments,
@@ -739,11 +762,13 @@ type PelagoVariables struct {
 	IcmpTimeout           *ebpf.Variable `ebpf:"icmp_timeout"`
 	KeepAdvertisement     *ebpf.Variable `ebpf:"keep_advertisement"`
 	KeepAffinity          *ebpf.Variable `ebpf:"keep_affinity"`
+	KeepCounterLimit      *ebpf.Variable `ebpf:"keep_counter_limit"`
 	KeepDirection         *ebpf.Variable `ebpf:"keep_direction"`
 	KeepFlowRole          *ebpf.Variable `ebpf:"keep_flow_role"`
 	KeepGlobalKind        *ebpf.Variable `ebpf:"keep_global_kind"`
 	KeepHook              *ebpf.Variable `ebpf:"keep_hook"`
 	KeepHop               *ebpf.Variable `ebpf:"keep_hop"`
+	KeepLayout            *ebpf.Variable `ebpf:"keep_layout"`
 	KeepLiveness          *ebpf.Variable `ebpf:"keep_liveness"`
 	KeepOverlay           *ebpf.Variable `ebpf:"keep_overlay"`
 	KeepOverlayFlag       *ebpf.Variable `ebpf:"keep_overlay_flag"`
@@ -761,6 +786,7 @@ type PelagoVariables struct {
 	KeepSweep             *ebpf.Variable `ebpf:"keep_sweep"`
 	KeepTcpSeen           *ebpf.Variable `ebpf:"keep_tcp_seen"`
 	KeepVerdict           *ebpf.Variable `ebpf:"keep_verdict"`
+	SlotCount             *ebpf.Variable `ebpf:"slot_count"`
 	StaleAfter            *ebpf.Variable `ebpf:"stale_after"`
 	TcpEstablishedTimeout *ebpf.Variable `ebpf:"tcp_established_timeout"`
 	TcpTransitoryTimeout  *ebpf.Variable `ebpf:"tcp_transitory_timeout"`

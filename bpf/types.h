@@ -64,6 +64,23 @@ enum hook {
 	HOOK_MAX,
 };
 
+/* Dimensions of the map of counters. */
+enum counter_limit {
+	COUNTER_HOOKS = 16,
+	COUNTER_VERDICTS = 64,
+};
+_Static_assert(HOOK_MAX <= COUNTER_HOOKS && VERDICT_MAX <= COUNTER_VERDICTS, "the map of counters is full");
+
+/*
+ * The layout of the pinned maps. 1 (without the map `abi`): counters had a stride of VERDICT_MAX, then 34. 2: counters2.
+ */
+enum layout {
+	LAYOUT_VERSION = 2,
+};
+
+/* Flows that the maps hold unless the loader sets another size, a power of two. */
+#define DEFAULT_FLOWS (1 << 18)
+
 struct counter {
 	__u64 packets;
 	__u64 bytes;

@@ -25,8 +25,8 @@ func (l *Loader) Counters() ([]Counter, error) {
 	for h, hook := range l.hooks {
 		for v, verdict := range l.verdicts {
 			var perCPU []bpf.PelagoCounter
-			key := uint32(h)*uint32(bpf.PelagoVerdictVERDICT_MAX) + uint32(v)
-			if err := l.objs.Counters.Lookup(key, &perCPU); err != nil {
+			key := uint32(h)*uint32(bpf.PelagoCounterLimitCOUNTER_VERDICTS) + uint32(v)
+			if err := l.objs.Counters2.Lookup(key, &perCPU); err != nil {
 				return nil, fmt.Errorf("read map counters: %w", err)
 			}
 			c := Counter{Hook: hook, Verdict: verdict}

@@ -35,6 +35,8 @@ type Options struct {
 	// PinPath is a directory on a bpffs, created if missing; DefaultPinPath if empty.
 	PinPath string
 	Timers  Timers
+	// MaxFlows is the size of a new flow table, a power of two; 0: by the memory of the node. A pinned table keeps its size.
+	MaxFlows int
 	// Clsact attaches by clsact filters, as before Linux 6.6, even if the kernel has TCX.
 	Clsact bool
 }
@@ -75,7 +77,7 @@ func Open(opts Options) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := setTimers(spec, opts.Timers); err != nil {
+	if err := errors.Join(checkABI(l.pinPath), setFlows(spec, l.pinPath, opts.MaxFlows), setTimers(spec, opts.Timers)); err != nil {
 		return nil, err
 	}
 	err = spec.LoadAndAssign(&l.objs, &ebpf.CollectionOptions{
@@ -90,6 +92,9 @@ func Open(opts Options) (*Loader, error) {
 	case err != nil:
 		return nil, fmt.Errorf("load the programs: %w", err)
 	}
+	if err := l.migrate(); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
 	return l, nil
 }
 
@@ -103,8 +108,20 @@ func OpenMaps(pinPath string) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(l.pinPath, bpf.PelagoMapSettings)); err != nil {
-		return nil, fmt.Errorf("open the maps in %s: pelago-node has not run on this node since boot: %w", l.pinPath, err)
+	number, err := pinnedABI(l.pinPath)
+	if err != nil {
+		return nil, fmt.Errorf("open the maps in %s: %w", l.pinPath, err)
+	}
+	switch number {
+	case abi:
+	case 0:
+		return nil, fmt.Errorf("open the maps in %s: pelago-node has not run on this node since boot", l.pinPath)
+	default:
+		return nil, fmt.Errorf("open the maps in %s: they have layout %d, this command knows layout %d: use the one of pelago-node's version",
+			l.pinPath, number, abi)
+	}
+	if err := setFlows(spec, l.pinPath, 0); err != nil {
+		return nil, err
 	}
 	var maps bpf.PelagoMaps
 	if err := spec.LoadAndAssign(&maps, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: l.pinPath}}); err != nil {

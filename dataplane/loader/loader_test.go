@@ -291,8 +291,8 @@ func TestCounters(t *testing.T) {
 	for i := range perCPU {
 		perCPU[i] = bpf.PelagoCounter{Packets: 10, Bytes: 1000}
 	}
-	key := uint32(bpf.PelagoHookHOOK_UPLINK_IN)*uint32(bpf.PelagoVerdictVERDICT_MAX) + uint32(bpf.PelagoVerdictVERDICT_DROP_TTL)
-	if err := l.objs.Counters.Put(key, perCPU); err != nil {
+	key := uint32(bpf.PelagoHookHOOK_UPLINK_IN)*uint32(bpf.PelagoCounterLimitCOUNTER_VERDICTS) + uint32(bpf.PelagoVerdictVERDICT_DROP_TTL)
+	if err := l.objs.Counters2.Put(key, perCPU); err != nil {
 		t.Fatal(err)
 	}
 	got, err := l.Counters()

@@ -13,8 +13,6 @@ import (
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
-const maxFlows = 1 << 18 // bpf/maps.h
-
 // flows is the number of flows of the node.
 func (k *Kernel) flows(t testing.TB) int { return len(k.list(t)) }
 

@@ -20,6 +20,9 @@ const (
 	Redirect = 7
 )
 
+// maxFlows is the size of the flow table.
+const maxFlows = 1 << 18
+
 // Kernel is one node: the programs and maps, attached to nothing.
 type Kernel struct {
 	Loader *loader.Loader
@@ -38,7 +41,7 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 	if k.hooks, k.words, err = loader.Words(); err != nil {
 		return nil, err
 	}
-	if k.Loader, err = loader.Open(loader.Options{PinPath: pinPath, Timers: timers}); err != nil {
+	if k.Loader, err = loader.Open(loader.Options{PinPath: pinPath, Timers: timers, MaxFlows: maxFlows}); err != nil {
 		return nil, err
 	}
 	programs := k.Loader.Programs()
@@ -46,7 +49,7 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 	k.UplinkIn, k.UplinkOut, k.UplinkXDP = programs[bpf.PelagoProgUplinkIn], programs[bpf.PelagoProgUplinkOut], programs[bpf.PelagoProgUplinkXdp]
 	for name, m := range map[string]**ebpf.Map{
 		bpf.PelagoMapFlows: &k.Flows, bpf.PelagoMapFragments: &k.Fragments, bpf.PelagoMapSlots: &k.Slots, bpf.PelagoMapHand: &k.Hand,
-		bpf.PelagoMapEgresses: &k.Egresses, bpf.PelagoMapPaths: &k.Paths, bpf.PelagoMapStandings: &k.Standings, bpf.PelagoMapCounters: &k.Counters,
+		bpf.PelagoMapEgresses: &k.Egresses, bpf.PelagoMapPaths: &k.Paths, bpf.PelagoMapStandings: &k.Standings, bpf.PelagoMapCounters2: &k.Counters,
 		bpf.PelagoMapUplinks: &k.Uplinks, bpf.PelagoMapCalls: &k.Calls,
 	} {
 		if *m, err = ebpf.LoadPinnedMap(filepath.Join(pinPath, name), nil); err != nil {
@@ -181,8 +184,8 @@ func (k *Kernel) counters(t testing.TB) map[string]uint64 {
 			packets += c.Packets
 		}
 		if packets > 0 {
-			verdicts := n / len(k.hooks) // of an array of hooks
-			out[k.hooks[int(key)/verdicts]+" "+k.words[int(key)%verdicts]] = packets
+			const stride = uint32(bpf.PelagoCounterLimitCOUNTER_VERDICTS)
+			out[k.hooks[key/stride]+" "+k.words[key%stride]] = packets
 		}
 	}
 	return out

@@ -1,0 +1,156 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/bits"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/bpf"
+)
+
+// Pinned maps outlive versions. A map whose layout changes gets a new name; the former one is read once and unpinned here.
+// Flows keep their map and size, so that an upgrade, and the way back, breaks no connection.
+
+const (
+	// abi is the layout of this version's maps.
+	abi = uint32(bpf.PelagoLayoutLAYOUT_VERSION)
+
+	// counters1 is the map of counters of ABI 1, whose keys are hook * strideOf1 + verdict.
+	counters1 = "counters"
+	strideOf1 = 34
+)
+
+// pinnedABI reads the layout of the pinned maps: 1 before the number existed, 0 if there are no maps.
+func pinnedABI(pinPath string) (uint32, error) {
+	m, err := ebpf.LoadPinnedMap(filepath.Join(pinPath, bpf.PelagoMapAbi), &ebpf.LoadPinOptions{ReadOnly: true})
+	if errors.Is(err, fs.ErrNotExist) {
+		settings, err := ebpf.LoadPinnedMap(filepath.Join(pinPath, bpf.PelagoMapSettings), &ebpf.LoadPinOptions{ReadOnly: true})
+		if errors.Is(err, fs.ErrNotExist) {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("open map %s: %w", bpf.PelagoMapSettings, err)
+		}
+		return 1, settings.Close()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("open map %s: %w", bpf.PelagoMapAbi, err)
+	}
+	defer m.Close()
+	var number uint32
+	if err := m.Lookup(uint32(0), &number); err != nil {
+		return 0, fmt.Errorf("read map %s: %w", bpf.PelagoMapAbi, err)
+	}
+	return max(number, 1), nil
+}
+
+// checkABI refuses maps of a newer version, which this one may misread.
+func checkABI(pinPath string) error {
+	number, err := pinnedABI(pinPath)
+	if err != nil {
+		return err
+	}
+	if number > abi {
+		return fmt.Errorf("open the maps in %s: they have layout %d of a newer version, this one knows layouts up to %d: run the newer version, "+
+			"or `pelago-node cleanup` on this node, which ends its connections to other clusters", pinPath, number, abi)
+	}
+	return nil
+}
+
+// migrate takes over what former layouts hold, and records the present one. Packets that programs of the former version
+// count after it are missing in the counters.
+func (l *Loader) migrate() error {
+	old, err := ebpf.LoadPinnedMap(filepath.Join(l.pinPath, counters1), nil)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return fmt.Errorf("open map %s: %w", counters1, err)
+	default:
+		err := errors.Join(addCounters(old, l.objs.Counters2), old.Unpin(), old.Close())
+		if err != nil {
+			return fmt.Errorf("migrate map %s: %w", counters1, err)
+		}
+	}
+	if err := l.objs.Abi.Put(uint32(0), abi); err != nil {
+		return fmt.Errorf("write map %s: %w", bpf.PelagoMapAbi, err)
+	}
+	return nil
+}
+
+// addCounters adds counters of ABI 1 to those of this version.
+func addCounters(from, to *ebpf.Map) error {
+	var key uint32
+	var values, sum []bpf.PelagoCounter
+	it := from.Iterate()
+	for it.Next(&key, &values) {
+		at := key/strideOf1*uint32(bpf.PelagoCounterLimitCOUNTER_VERDICTS) + key%strideOf1
+		if err := to.Lookup(at, &sum); err != nil {
+			return err
+		}
+		for cpu := range sum {
+			sum[cpu].Packets += values[cpu].Packets
+			sum[cpu].Bytes += values[cpu].Bytes
+		}
+		if err := to.Put(at, sum); err != nil {
+			return err
+		}
+	}
+	return it.Err()
+}
+
+// Bounds of the flow table, and what a flow costs: two elements of 128 bytes in a hash without preallocation, two ring slots
+// and two hash buckets of 16 bytes each. Slots and buckets are allocated at once, elements as flows open.
+const (
+	minFlows, maxFlows = 1 << 16, 1 << 20
+	flowBytes          = 320
+	// flowShare is the share of the node's memory that a full table may take.
+	flowShare = 1.0 / 16
+)
+
+// flowsFor returns the size of the flow table for a node with so many bytes of memory, a power of two.
+func flowsFor(memory uint64) int {
+	fits := uint64(float64(memory)*flowShare) / flowBytes
+	return min(max(1<<(bits.Len64(fits|1)-1), minFlows), maxFlows)
+}
+
+// setFlows sets the size of the flow table: that of the pinned one, whose flows go on, else what was asked for, else by the
+// node's memory.
+func setFlows(spec *ebpf.CollectionSpec, pinPath string, flows int) error {
+	entries, err := pinnedEntries(pinPath)
+	if err != nil {
+		return err
+	}
+	if entries == 0 {
+		if flows == 0 {
+			var info unix.Sysinfo_t
+			if err := unix.Sysinfo(&info); err != nil {
+				return fmt.Errorf("read the memory of the node: %w", err)
+			}
+			flows = flowsFor(info.Totalram * uint64(info.Unit))
+		}
+		if flows < 1 || flows&(flows-1) != 0 {
+			return fmt.Errorf("size the flow table: %d flows are no power of two", flows)
+		}
+		entries = uint32(2 * flows)
+	}
+	spec.Maps[bpf.PelagoMapFlows].MaxEntries, spec.Maps[bpf.PelagoMapSlots].MaxEntries = entries, entries
+	return spec.Variables[bpf.PelagoVarSlotCount].Set(entries)
+}
+
+// pinnedEntries is the size of the pinned map of flows, two entries a flow; 0 if there is none.
+func pinnedEntries(pinPath string) (uint32, error) {
+	pinned, err := ebpf.LoadPinnedMap(filepath.Join(pinPath, bpf.PelagoMapFlows), &ebpf.LoadPinOptions{ReadOnly: true})
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("open map %s: %w", bpf.PelagoMapFlows, err)
+	}
+	defer pinned.Close()
+	return pinned.MaxEntries(), nil
+}

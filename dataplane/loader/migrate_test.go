@@ -1,0 +1,120 @@
+package loader
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/test/bpffs"
+)
+
+func TestFlowsFor(t *testing.T) {
+	const gib = 1 << 30
+	for memory, want := range map[uint64]int{0: 1 << 16, gib / 2: 1 << 16, gib: 1 << 17, 2 * gib: 1 << 18, 4 * gib: 1 << 19, 8 * gib: 1 << 20, 512 * gib: 1 << 20} {
+		if got := flowsFor(memory); got != want {
+			t.Errorf("%d MiB: %d flows, want %d", memory>>20, got, want)
+		}
+	}
+}
+
+// A pinned table keeps its size, whatever another daemon asks for: its flows go on.
+func TestFlowTableKeepsItsSize(t *testing.T) {
+	path := filepath.Join(bpffs.Mount(t), "pelago")
+	sizes := func(l *Loader) []uint32 {
+		var count uint32
+		if err := l.objs.SlotCount.Get(&count); err != nil {
+			t.Fatal(err)
+		}
+		return []uint32{l.objs.Flows.MaxEntries(), l.objs.Slots.MaxEntries(), count}
+	}
+	for _, ask := range []int{1 << 10, 1 << 12, 0} {
+		l, err := Open(Options{PinPath: path, MaxFlows: ask})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]uint32{2 << 10, 2 << 10, 2 << 10}, sizes(l)); diff != "" {
+			t.Errorf("asked for %d flows, -want +got\n%s", ask, diff)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := Open(Options{PinPath: filepath.Join(bpffs.Mount(t), "pelago"), MaxFlows: 1000}); err == nil || !strings.Contains(err.Error(), "no power of two") {
+		t.Errorf("1,000 flows: %v", err)
+	}
+}
+
+// Maps of a newer layout are refused by the daemon, those of any other by the tools.
+func TestLayoutNumber(t *testing.T) {
+	path := filepath.Join(bpffs.Mount(t), "pelago")
+	l := openAt(t, path)
+	for _, c := range []struct {
+		number      uint32
+		daemon, cli string
+	}{
+		{abi, "", ""},
+		{abi - 1, "", "use the one of pelago-node's version"},
+		{abi + 1, "run the newer version, or `pelago-node cleanup`", "use the one of pelago-node's version"},
+	} {
+		for _, user := range []struct {
+			open func() (*Loader, error)
+			want string
+		}{
+			{func() (*Loader, error) { return Open(Options{PinPath: path}) }, c.daemon},
+			{func() (*Loader, error) { return OpenMaps(path) }, c.cli},
+		} {
+			if err := l.objs.Abi.Put(uint32(0), c.number); err != nil {
+				t.Fatal(err)
+			}
+			opened, err := user.open()
+			if (err == nil) != (user.want == "") || err != nil && !strings.Contains(err.Error(), user.want) {
+				t.Errorf("layout %d: %v, want %q", c.number, err, user.want)
+			}
+			if err == nil {
+				if err := opened.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
+// The counters of the first layout are added to the present ones, once, and its map is removed.
+func TestCountersOfFirstLayout(t *testing.T) {
+	path := filepath.Join(bpffs.Mount(t), "pelago")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	old, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: 7 * strideOf1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	cpus := ebpf.MustPossibleCPU()
+	values := make([]bpf.PelagoCounter, cpus)
+	values[0], values[cpus-1] = bpf.PelagoCounter{Packets: 3, Bytes: 300}, bpf.PelagoCounter{Packets: 4, Bytes: 400}
+	const hook, verdict = uint32(bpf.PelagoHookHOOK_UPLINK_XDP), uint32(bpf.PelagoVerdictVERDICT_DROP_INTERNAL)
+	if err := errors.Join(old.Put(hook*strideOf1+verdict, values), old.Pin(filepath.Join(path, counters1))); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		l := openAt(t, path)
+		got, err := l.Counters()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]Counter{{Hook: "uplink-xdp", Verdict: "drop-internal", Packets: 7, Bytes: 700}}, got); diff != "" {
+			t.Errorf("counters, -want +got\n%s", diff)
+		}
+		if _, err := os.Stat(filepath.Join(path, counters1)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("stat the former map: %v", err)
+		}
+	}
+}
