@@ -16,11 +16,20 @@ volatile const __u64 udp_known_timeout = 30 * SECOND;
 volatile const __u64 icmp_timeout = 60 * SECOND;
 volatile const __u64 tcp_established_timeout = 7440 * SECOND;
 volatile const __u64 tcp_transitory_timeout = 240 * SECOND;
+/* UDP and ICMP without a reply, and TCP before its handshake is complete, under the same condition (RFC 6888 REQ-4). */
+volatile const __u64 unreplied_timeout = 10 * SECOND;
 /* A closed TCP flow may be reclaimed after this long if its port or its room is needed. */
 volatile const __u64 closed_floor = 2 * SECOND;
 
 /* Entries of the map `slots`, a power of two: twice the flows that the table holds. */
 volatile const __u32 slot_count = 2 * DEFAULT_FLOWS;
+
+/*
+ * Flows that one local source, and the clients of one remote cluster, may have open on this node (RFC 6888 REQ-4): a quarter
+ * and half of the table.
+ */
+volatile const __s64 source_quota = DEFAULT_FLOWS / 4;
+volatile const __s64 cluster_quota = DEFAULT_FLOWS / 2;
 
 /* A gateway whose daemon has not confirmed its tables for this long is used if no fresher one is there; seconds. */
 volatile const __u32 stale_after = 120;

@@ -58,7 +58,8 @@ static __always_inline __u32 device_at(__be32 address)
 __noinline enum verdict flow_open_server(const struct packet *p, const struct flow_key *of, const struct backend *b,
 					 __u16 cluster, struct tuple *t)
 {
-	struct flow_key key, answer_key;
+	struct flow_key answer_key __attribute__((aligned(8))); /* before, a struct usage_scratch */
+	struct flow_key key;
 	struct flow f, *winner;
 	__u64 now = now_ns();
 	int err = -1;
@@ -66,6 +67,8 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 	if (!p || !of || !b || !t)
 		return VERDICT_DROP_INTERNAL;
 	key = *of;
+	if (usage_exceeded(&key, FLOW_SERVER, cluster, (void *)&answer_key))
+		return VERDICT_DROP_QUOTA;
 	flow_make_answer(&f, &key, FLOW_SERVER, cluster, device_at(b->address), now);
 	t->saddr = p->saddr;
 	t->daddr = b->address;
@@ -85,6 +88,7 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 		return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
 	flow_make_primary(&f, t);
 	if (!flow_insert(&key, &f, now)) {
+		usage_add(&key, FLOW_SERVER, cluster, 1, (void *)&answer_key);
 		flow_take_slot(&key, now);
 		return VERDICT_CONTINUE;
 	}
@@ -215,7 +219,7 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	flow_key_of(&key, p, DIRECTION_IN);
 	f = flow_find(&key);
 	/* A new connection on the tuple of a closed one: the old backend may no longer be one. */
-	if (f && f->role == FLOW_SERVER && flow_reopens(&key, f, p, &other) && flow_remove(&key, f))
+	if (f && f->role == FLOW_SERVER && flow_reopens(&key, f, p, &other) && flow_evict(&key))
 		f = 0;
 	if (f) {
 		flow_touch(f, p, now_ns());

@@ -41,7 +41,8 @@ static __always_inline struct egress *egress_of(__be32 address)
 __noinline enum verdict flow_open_client(const struct packet *p, const struct flow_key *of, const struct source *src,
 					 __u16 cluster, struct tuple *t)
 {
-	struct flow_key key, answer_key;
+	struct flow_key answer_key __attribute__((aligned(8))); /* before, a struct usage_scratch */
+	struct flow_key key;
 	struct flow f, *winner;
 	struct egress *e = 0;
 	__u64 now = now_ns();
@@ -51,6 +52,8 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 	if (!p || !of || !src || !t)
 		return VERDICT_DROP_INTERNAL;
 	key = *of;
+	if (usage_exceeded(&key, FLOW_CLIENT, cluster, (void *)&answer_key))
+		return VERDICT_DROP_QUOTA;
 	flow_make_answer(&f, &key, FLOW_CLIENT, cluster, device_of(src), now);
 	t->daddr = p->daddr;
 	t->dport = p->dport;
@@ -89,6 +92,7 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 	}
 	flow_make_primary(&f, t);
 	if (!flow_insert(&key, &f, now)) {
+		usage_add(&key, FLOW_CLIENT, cluster, 1, (void *)&answer_key);
 		flow_take_slot(&key, now);
 		return VERDICT_CONTINUE;
 	}

@@ -78,8 +78,8 @@ static __always_inline int flow_well_known(const struct flow_key *key, const str
 
 /*
  * Reports whether a flow may be removed. a is the entry of key, b the other one, which may be missing.
- * under_pressure: its port or its room is needed; then closed_floor bounds a closed TCP flow and udp_known_timeout
- * UDP to a well-known port. Races with the packet path, which may refresh `seen` between the check and the removal.
+ * under_pressure: its port or its room is needed; then closed_floor bounds a closed TCP flow, udp_known_timeout UDP to a
+ * well-known port, and unreplied_timeout what has no reply yet. Races with the packet path, which may refresh `seen` between the check and the removal.
  * Worst result: a flow that wakes up at the very end of its timeout is removed. Accepted, as in every NAT.
  */
 static __always_inline int flow_expired(const struct flow_key *key, const struct flow *a, const struct flow *b,
@@ -101,11 +101,18 @@ static __always_inline int flow_expired(const struct flow_key *key, const struct
 				limit = closed_floor;
 		} else if (both & TCP_SEEN_ACK) {
 			limit = tcp_established_timeout;
+		} else if (under_pressure && limit > unreplied_timeout) {
+			limit = unreplied_timeout;
 		}
-	} else if (key->proto == PROTO_ICMP) {
-		limit = icmp_timeout;
-	} else if (under_pressure && flow_well_known(key, a)) {
-		limit = udp_known_timeout;
+	} else {
+		const struct flow *answer = a->primary ? b : a;
+
+		if (key->proto == PROTO_ICMP)
+			limit = icmp_timeout;
+		else if (under_pressure && flow_well_known(key, a))
+			limit = udp_known_timeout;
+		if (under_pressure && limit > unreplied_timeout && !(answer && (answer->tcp & TCP_SEEN_ACK)))
+			limit = unreplied_timeout;
 	}
 	return now > seen && now - seen > limit;
 }
@@ -120,20 +127,67 @@ static __always_inline int flow_mark_dying(struct flow *f, __u64 state)
 	return !(state & DYING) && __sync_val_compare_and_swap(&f->state, state, state | DYING) == state;
 }
 
+/* Key and value of the map `usage`, in memory that the caller does not need at the time, to save stack. */
+struct usage_scratch {
+	struct usage_key key;
+	__s64 none;
+};
+_Static_assert(sizeof(struct usage_scratch) <= sizeof(struct flow_key), "usage_scratch fits a flow_key");
+
+/* Whose flow the primary entry of a flow counts for. */
+static __always_inline void usage_key_of(struct usage_key *k, const struct flow_key *primary, __u8 role, __u16 cluster)
+{
+	k->source = role == FLOW_CLIENT ? primary->saddr : 0;
+	k->cluster = role == FLOW_CLIENT ? 0 : cluster;
+}
+
+/* Counts a flow that has been opened (change 1) or removed (-1). */
+static __always_inline void usage_add(const struct flow_key *primary, __u8 role, __u16 cluster, __s64 change,
+				      struct usage_scratch *scratch)
+{
+	__s64 *count;
+
+	usage_key_of(&scratch->key, primary, role, cluster);
+	count = bpf_map_lookup_elem(&usage, &scratch->key);
+	if (count)
+		__sync_fetch_and_add(count, change);
+}
+
+/*
+ * Reports whether a source or cluster has no flow left of its quota. Races with other CPUs: each may open one flow more.
+ * Without room for another counter there is no quota.
+ */
+static __always_inline int usage_exceeded(const struct flow_key *primary, __u8 role, __u16 cluster,
+					  struct usage_scratch *scratch)
+{
+	__s64 *count;
+
+	usage_key_of(&scratch->key, primary, role, cluster);
+	count = bpf_map_lookup_elem(&usage, &scratch->key);
+	if (!count) {
+		scratch->none = 0;
+		bpf_map_update_elem(&usage, &scratch->key, &scratch->none, BPF_NOEXIST);
+		return 0;
+	}
+	return *count >= (role == FLOW_CLIENT ? source_quota : cluster_quota);
+}
+
 /*
  * Removes a flow by its primary entry. Returns 1 if this caller did. The state is read before the tuple: if the
- * element is recycled in between, the swap fails.
+ * element is recycled in between, the swap fails. *other is the caller's, to save stack, and becomes the other key.
  */
-static __always_inline int flow_remove(const struct flow_key *primary, struct flow *f)
+static __always_inline int flow_remove(const struct flow_key *primary, struct flow *f, struct flow_key *other)
 {
 	__u64 state = *(volatile __u64 *)&f->state;
-	struct flow_key other;
+	__u16 cluster = f->cluster;
+	__u8 role = f->role;
 
-	flow_key_other(&other, primary, f);
+	flow_key_other(other, primary, f);
 	if (!flow_mark_dying(f, state))
 		return 0;
-	bpf_map_delete_elem(&flows, &other);
+	bpf_map_delete_elem(&flows, other);
 	bpf_map_delete_elem(&flows, primary);
+	usage_add(primary, role, cluster, -1, (void *)other);
 	return 1;
 }
 
@@ -171,10 +225,31 @@ __noinline int flow_reclaim(const struct flow_key *of, __u64 now, int under_pres
 	if (!flow_expired(&key, f, other, now, under_pressure))
 		return RECLAIM_KEPT;
 	if (f->primary)
-		return flow_remove(&key, f) ? RECLAIM_REMOVED : RECLAIM_KEPT;
+		return flow_remove(&key, f, &other_key) ? RECLAIM_REMOVED : RECLAIM_KEPT;
 	if (other && other->primary)
-		return flow_remove(&other_key, other) ? RECLAIM_REMOVED : RECLAIM_KEPT;
+		return flow_remove(&other_key, other, &key) ? RECLAIM_REMOVED : RECLAIM_KEPT;
 	return flow_remove_orphan(&key, f) ? RECLAIM_REMOVED : RECLAIM_KEPT;
+}
+
+/* Removes a flow whatever its timers. */
+__noinline int flow_evict(const struct flow_key *of)
+{
+	struct flow_key key, other_key;
+	struct flow *f, *other;
+
+	if (!of)
+		return 0;
+	key = *of;
+	f = bpf_map_lookup_elem(&flows, &key);
+	if (!f)
+		return 0;
+	if (f->primary)
+		return flow_remove(&key, f, &other_key);
+	flow_key_other(&other_key, &key, f);
+	other = bpf_map_lookup_elem(&flows, &other_key);
+	if (other && other->primary)
+		return flow_remove(&other_key, other, &key);
+	return flow_remove_orphan(&key, f);
 }
 
 #define SLOT_TRIES 4
@@ -321,7 +396,12 @@ static __always_inline void flow_touch(struct flow *f, const struct packet *p, _
 		return;
 	if (now - f->seen > SECOND)
 		f->seen = now;
-	if (p->proto != PROTO_TCP || p->fragment == LATER_FRAGMENT)
+	if (p->proto != PROTO_TCP) {
+		if (!(tcp & TCP_SEEN_ACK))
+			f->tcp = TCP_SEEN_ACK;
+		return;
+	}
+	if (p->fragment == LATER_FRAGMENT)
 		return;
 	if (p->tcp_flags & TCP_ACK)
 		tcp |= TCP_SEEN_ACK;

@@ -182,6 +182,19 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } slots SEC(".maps");
 
+/*
+ * key: a local source or a remote cluster; value: the flows that it has open. Writer: edge, sweep, by atomic operations;
+ * loader, at migration. Reader: edge. An entry stays when its count is 0.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct usage_key);
+	__type(value, __s64);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} usage SEC(".maps");
+
 /* key: 0; value: the next slot to look at (wraps). Writer and reader: edge. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -428,6 +428,12 @@ type PelagoUplink struct {
 	Pad uint16
 }
 
+type PelagoUsageKey struct {
+	_       structs.HostLayout
+	Source  uint32
+	Cluster uint32
+}
+
 type PelagoVerdict uint32
 
 const (
@@ -465,8 +471,9 @@ const (
 	PelagoVerdictVERDICT_DROP_NOT_READY       PelagoVerdict = 31
 	PelagoVerdictVERDICT_DROP_HANDSHAKE       PelagoVerdict = 32
 	PelagoVerdictVERDICT_DROP_INTERNAL        PelagoVerdict = 33
-	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 34
-	PelagoVerdictVERDICT_CONTINUE             PelagoVerdict = 35
+	PelagoVerdictVERDICT_DROP_QUOTA           PelagoVerdict = 34
+	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 35
+	PelagoVerdictVERDICT_CONTINUE             PelagoVerdict = 36
 )
 
 // Names of all BPF objects in the ELF.
@@ -499,6 +506,7 @@ const (
 	PelagoMapStandings             = "standings"
 	PelagoMapTables                = "tables"
 	PelagoMapUplinks               = "uplinks"
+	PelagoMapUsage                 = "usage"
 	PelagoProgAdvertise            = "advertise"
 	PelagoProgEdgeIn               = "edge_in"
 	PelagoProgEdgeOut              = "edge_out"
@@ -509,6 +517,7 @@ const (
 	PelagoProgWireIn               = "wire_in"
 	PelagoProgWireOut              = "wire_out"
 	PelagoVarClosedFloor           = "closed_floor"
+	PelagoVarClusterQuota          = "cluster_quota"
 	PelagoVarHandshakeBurst        = "handshake_burst"
 	PelagoVarHandshakeInterval     = "handshake_interval"
 	PelagoVarIcmpTimeout           = "icmp_timeout"
@@ -539,11 +548,13 @@ const (
 	PelagoVarKeepTcpSeen           = "keep_tcp_seen"
 	PelagoVarKeepVerdict           = "keep_verdict"
 	PelagoVarSlotCount             = "slot_count"
+	PelagoVarSourceQuota           = "source_quota"
 	PelagoVarStaleAfter            = "stale_after"
 	PelagoVarTcpEstablishedTimeout = "tcp_established_timeout"
 	PelagoVarTcpTransitoryTimeout  = "tcp_transitory_timeout"
 	PelagoVarUdpKnownTimeout       = "udp_known_timeout"
 	PelagoVarUdpTimeout            = "udp_timeout"
+	PelagoVarUnrepliedTimeout      = "unreplied_timeout"
 )
 
 // LoadPelago returns the embedded CollectionSpec for Pelago.
@@ -629,6 +640,7 @@ type PelagoMapSpecs struct {
 	Standings   *ebpf.MapSpec `ebpf:"standings"`
 	Tables      *ebpf.MapSpec `ebpf:"tables"`
 	Uplinks     *ebpf.MapSpec `ebpf:"uplinks"`
+	Usage       *ebpf.MapSpec `ebpf:"usage"`
 }
 
 // PelagoVariableSpecs contains global variables before they are loaded into the kernel.
@@ -636,6 +648,7 @@ type PelagoMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoVariableSpecs struct {
 	ClosedFloor           *ebpf.VariableSpec `ebpf:"closed_floor"`
+	ClusterQuota          *ebpf.VariableSpec `ebpf:"cluster_quota"`
 	HandshakeBurst        *ebpf.VariableSpec `ebpf:"handshake_burst"`
 	HandshakeInterval     *ebpf.VariableSpec `ebpf:"handshake_interval"`
 	IcmpTimeout           *ebpf.VariableSpec `ebpf:"icmp_timeout"`
@@ -666,11 +679,13 @@ type PelagoVariableSpecs struct {
 	KeepTcpSeen           *ebpf.VariableSpec `ebpf:"keep_tcp_seen"`
 	KeepVerdict           *ebpf.VariableSpec `ebpf:"keep_verdict"`
 	SlotCount             *ebpf.VariableSpec `ebpf:"slot_count"`
+	SourceQuota           *ebpf.VariableSpec `ebpf:"source_quota"`
 	StaleAfter            *ebpf.VariableSpec `ebpf:"stale_after"`
 	TcpEstablishedTimeout *ebpf.VariableSpec `ebpf:"tcp_established_timeout"`
 	TcpTransitoryTimeout  *ebpf.VariableSpec `ebpf:"tcp_transitory_timeout"`
 	UdpKnownTimeout       *ebpf.VariableSpec `ebpf:"udp_known_timeout"`
 	UdpTimeout            *ebpf.VariableSpec `ebpf:"udp_timeout"`
+	UnrepliedTimeout      *ebpf.VariableSpec `ebpf:"unreplied_timeout"`
 }
 
 // PelagoObjects contains all objects after they have been loaded into the kernel.
@@ -719,6 +734,7 @@ type PelagoMaps struct {
 	Standings   *ebpf.Map `ebpf:"standings"`
 	Tables      *ebpf.Map `ebpf:"tables"`
 	Uplinks     *ebpf.Map `ebpf:"uplinks"`
+	Usage       *ebpf.Map `ebpf:"usage"`
 }
 
 func (m *PelagoMaps) Close() error {
@@ -749,6 +765,7 @@ func (m *PelagoMaps) Close() error {
 		m.Standings,
 		m.Tables,
 		m.Uplinks,
+		m.Usage,
 	)
 }
 
@@ -757,6 +774,7 @@ func (m *PelagoMaps) Close() error {
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoVariables struct {
 	ClosedFloor           *ebpf.Variable `ebpf:"closed_floor"`
+	ClusterQuota          *ebpf.Variable `ebpf:"cluster_quota"`
 	HandshakeBurst        *ebpf.Variable `ebpf:"handshake_burst"`
 	HandshakeInterval     *ebpf.Variable `ebpf:"handshake_interval"`
 	IcmpTimeout           *ebpf.Variable `ebpf:"icmp_timeout"`
@@ -787,11 +805,13 @@ type PelagoVariables struct {
 	KeepTcpSeen           *ebpf.Variable `ebpf:"keep_tcp_seen"`
 	KeepVerdict           *ebpf.Variable `ebpf:"keep_verdict"`
 	SlotCount             *ebpf.Variable `ebpf:"slot_count"`
+	SourceQuota           *ebpf.Variable `ebpf:"source_quota"`
 	StaleAfter            *ebpf.Variable `ebpf:"stale_after"`
 	TcpEstablishedTimeout *ebpf.Variable `ebpf:"tcp_established_timeout"`
 	TcpTransitoryTimeout  *ebpf.Variable `ebpf:"tcp_transitory_timeout"`
 	UdpKnownTimeout       *ebpf.Variable `ebpf:"udp_known_timeout"`
 	UdpTimeout            *ebpf.Variable `ebpf:"udp_timeout"`
+	UnrepliedTimeout      *ebpf.Variable `ebpf:"unreplied_timeout"`
 }
 
 // PelagoPrograms contains all programs after they have been loaded into the kernel.

@@ -7,27 +7,6 @@
  */
 #include "flow.h"
 
-/* Removes a flow whatever its timers. */
-__noinline int flow_evict(const struct flow_key *of)
-{
-	struct flow_key key, other_key;
-	struct flow *f, *other;
-
-	if (!of)
-		return 0;
-	key = *of;
-	f = bpf_map_lookup_elem(&flows, &key);
-	if (!f)
-		return 0;
-	if (f->primary)
-		return flow_remove(&key, f);
-	flow_key_other(&other_key, &key, f);
-	other = bpf_map_lookup_elem(&flows, &other_key);
-	if (other && other->primary)
-		return flow_remove(&other_key, other);
-	return flow_remove_orphan(&key, f);
-}
-
 SEC("syscall")
 int sweep_flows(struct sweep *ctx)
 {

@@ -48,6 +48,7 @@ enum verdict {
 	VERDICT_DROP_NOT_READY,	 /* tables not loaded yet */
 	VERDICT_DROP_HANDSHAKE,	 /* a wire's handshake from an unknown address, beyond their rate */
 	VERDICT_DROP_INTERNAL,	 /* a helper failed */
+	VERDICT_DROP_QUOTA,	 /* the local source or the remote cluster has its share of the flow table */
 	VERDICT_MAX,
 	VERDICT_CONTINUE, /* none yet: the caller goes on. Never counted */
 };
@@ -72,7 +73,7 @@ enum counter_limit {
 _Static_assert(HOOK_MAX <= COUNTER_HOOKS && VERDICT_MAX <= COUNTER_VERDICTS, "the map of counters is full");
 
 /*
- * The layout of the pinned maps. 1 (without the map `abi`): counters had a stride of VERDICT_MAX, then 34. 2: counters2.
+ * The layout of the pinned maps. 1 (without the map `abi`): counters had a stride of VERDICT_MAX, then 34. 2: counters2, usage.
  */
 enum layout {
 	LAYOUT_VERSION = 2,
@@ -379,7 +380,11 @@ enum flow_role {
 };
 
 enum tcp_seen {
-	TCP_SEEN_ACK = 1, /* a segment with ACK; seen both ways, the handshake is complete or nearly so */
+	/*
+	 * A segment with ACK; seen both ways, the handshake is complete or nearly so. Other protocols: a packet; seen in the
+	 * answer entry, the flow was replied to.
+	 */
+	TCP_SEEN_ACK = 1,
 	TCP_SEEN_FIN = 2,
 	TCP_SEEN_RST = 4,
 };
@@ -404,6 +409,13 @@ struct flow {
 	__u32 device; /* where the local side's packets come from: an interface index, or enum source_device */
 };
 ASSERT_SIZE(struct flow, 40);
+
+/* Whose flows are counted: a local source, or a remote cluster. */
+struct usage_key {
+	__be32 source; /* of the flows that it opened; 0: a cluster */
+	__u32 cluster; /* index of the cluster whose clients opened them */
+};
+ASSERT_SIZE(struct usage_key, 8);
 
 /* Fragments on their way out: the ports of the first one. */
 struct fragment_key {

@@ -28,6 +28,8 @@ type Timers struct {
 	UDP, ICMP, TCPEstablished, TCPTransitory time.Duration
 	// ClosedFloor and UDPWellKnown apply to closed TCP flows, and UDP to ports below 1024, while ports or room are short.
 	ClosedFloor, UDPWellKnown time.Duration
+	// Unreplied applies to flows without a reply, TCP handshakes included, under the same condition.
+	Unreplied time.Duration
 }
 
 // Options of Open.
@@ -77,7 +79,8 @@ func Open(opts Options) (*Loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(checkABI(l.pinPath), setFlows(spec, l.pinPath, opts.MaxFlows), setTimers(spec, opts.Timers)); err != nil {
+	former, err := checkABI(l.pinPath)
+	if err := errors.Join(err, setFlows(spec, l.pinPath, opts.MaxFlows), setTimers(spec, opts.Timers)); err != nil {
 		return nil, err
 	}
 	err = spec.LoadAndAssign(&l.objs, &ebpf.CollectionOptions{
@@ -92,7 +95,7 @@ func Open(opts Options) (*Loader, error) {
 	case err != nil:
 		return nil, fmt.Errorf("load the programs: %w", err)
 	}
-	if err := l.migrate(); err != nil {
+	if err := l.migrate(former); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
@@ -197,6 +200,7 @@ func setTimers(spec *ebpf.CollectionSpec, t Timers) error {
 		bpf.PelagoVarTcpTransitoryTimeout:  t.TCPTransitory,
 		bpf.PelagoVarClosedFloor:           t.ClosedFloor,
 		bpf.PelagoVarUdpKnownTimeout:       t.UDPWellKnown,
+		bpf.PelagoVarUnrepliedTimeout:      t.Unreplied,
 	} {
 		if d == 0 {
 			continue

@@ -20,7 +20,7 @@ const (
 	// abi is the layout of this version's maps.
 	abi = uint32(bpf.PelagoLayoutLAYOUT_VERSION)
 
-	// counters1 is the map of counters of ABI 1, whose keys are hook * strideOf1 + verdict.
+	// counters1 is the map of counters of layout 1, whose keys are hook * strideOf1 + verdict.
 	counters1 = "counters"
 	strideOf1 = 34
 )
@@ -49,22 +49,19 @@ func pinnedABI(pinPath string) (uint32, error) {
 	return max(number, 1), nil
 }
 
-// checkABI refuses maps of a newer version, which this one may misread.
-func checkABI(pinPath string) error {
+// checkABI returns the layout of the pinned maps. It refuses those of a newer version, which this one may misread.
+func checkABI(pinPath string) (uint32, error) {
 	number, err := pinnedABI(pinPath)
-	if err != nil {
-		return err
-	}
-	if number > abi {
-		return fmt.Errorf("open the maps in %s: they have layout %d of a newer version, this one knows layouts up to %d: run the newer version, "+
+	if err == nil && number > abi {
+		err = fmt.Errorf("open the maps in %s: they have layout %d of a newer version, this one knows layouts up to %d: run the newer version, "+
 			"or `pelago-node cleanup` on this node, which ends its connections to other clusters", pinPath, number, abi)
 	}
-	return nil
+	return number, err
 }
 
-// migrate takes over what former layouts hold, and records the present one. Packets that programs of the former version
+// migrate takes over what maps of the former layout hold, and records the present one. Packets that programs of the former version
 // count after it are missing in the counters.
-func (l *Loader) migrate() error {
+func (l *Loader) migrate(former uint32) error {
 	old, err := ebpf.LoadPinnedMap(filepath.Join(l.pinPath, counters1), nil)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -76,13 +73,38 @@ func (l *Loader) migrate() error {
 			return fmt.Errorf("migrate map %s: %w", counters1, err)
 		}
 	}
+	if former == 1 {
+		if err := l.countUsage(); err != nil {
+			return fmt.Errorf("fill map %s: %w", bpf.PelagoMapUsage, err)
+		}
+	}
 	if err := l.objs.Abi.Put(uint32(0), abi); err != nil {
 		return fmt.Errorf("write map %s: %w", bpf.PelagoMapAbi, err)
 	}
 	return nil
 }
 
-// addCounters adds counters of ABI 1 to those of this version.
+// countUsage counts the flows of each source and cluster, which layout 1 did not. Flows that programs of the former version
+// open or remove meanwhile make a count wrong by their number, until these flows are gone.
+func (l *Loader) countUsage() error {
+	counts := map[bpf.PelagoUsageKey]int64{}
+	err := l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
+		switch {
+		case v.State&dying != 0 || v.Primary == 0:
+		case v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT):
+			counts[bpf.PelagoUsageKey{Source: k.Saddr}]++
+		default:
+			counts[bpf.PelagoUsageKey{Cluster: uint32(v.Cluster)}]++
+		}
+		return true
+	})
+	for key, n := range counts {
+		err = errors.Join(err, l.objs.Usage.Put(key, n))
+	}
+	return err
+}
+
+// addCounters adds counters of layout 1 to those of this version.
 func addCounters(from, to *ebpf.Map) error {
 	var key uint32
 	var values, sum []bpf.PelagoCounter
@@ -139,7 +161,8 @@ func setFlows(spec *ebpf.CollectionSpec, pinPath string, flows int) error {
 		entries = uint32(2 * flows)
 	}
 	spec.Maps[bpf.PelagoMapFlows].MaxEntries, spec.Maps[bpf.PelagoMapSlots].MaxEntries = entries, entries
-	return spec.Variables[bpf.PelagoVarSlotCount].Set(entries)
+	return errors.Join(spec.Variables[bpf.PelagoVarSlotCount].Set(entries),
+		spec.Variables[bpf.PelagoVarSourceQuota].Set(int64(entries/2/4)), spec.Variables[bpf.PelagoVarClusterQuota].Set(int64(entries/2/2)))
 }
 
 // pinnedEntries is the size of the pinned map of flows, two entries a flow; 0 if there is none.

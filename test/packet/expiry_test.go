@@ -14,6 +14,7 @@ import (
 // age() makes flows older.
 var testTimers = loader.Timers{
 	UDP: 5 * time.Second, UDPWellKnown: 3 * time.Second, ICMP: 2 * time.Second, TCPEstablished: 20 * time.Second, TCPTransitory: 4 * time.Second, ClosedFloor: 2 * time.Second,
+	Unreplied: 3 * time.Second,
 }
 
 // age makes every flow look d older.
@@ -39,6 +40,7 @@ func conversations() map[string][]Packet {
 		"udp":                 {udpPacket("x")},
 		"udp answered":        {udpPacket("x"), answerUDP},
 		"udp to a high port":  {udpPacket("x", ports(40000, 5353))},
+		"udp to it, answered": {udpPacket("x", ports(40000, 5353)), answerUDP.with(func(p *Packet) { p.UDP.Source = 5353 })},
 		"tcp SYN only":        {tcpPacket(SYN)},
 		"tcp refused":         {tcpPacket(SYN), answerTCP(RST | ACK)},
 		"tcp SYN answered":    {tcpPacket(SYN), answerTCP(SYN | ACK)},
@@ -76,10 +78,11 @@ func TestTimers(t *testing.T) {
 		"echo":                {testTimers.ICMP, testTimers.ICMP},
 		"udp":                 {testTimers.UDP, testTimers.UDPWellKnown},
 		"udp answered":        {testTimers.UDP, testTimers.UDPWellKnown},
-		"udp to a high port":  {testTimers.UDP, testTimers.UDP},
-		"tcp SYN only":        {transitory, transitory},
+		"udp to a high port":  {testTimers.UDP, testTimers.Unreplied},
+		"udp to it, answered": {testTimers.UDP, testTimers.UDP},
+		"tcp SYN only":        {transitory, testTimers.Unreplied},
 		"tcp refused":         {transitory, testTimers.ClosedFloor},
-		"tcp SYN answered":    {transitory, transitory},
+		"tcp SYN answered":    {transitory, testTimers.Unreplied},
 		"tcp established":     {established, established},
 		"tcp half closed":     {established, established},
 		"tcp closed":          {transitory, testTimers.ClosedFloor},

@@ -41,6 +41,32 @@ func (k *Kernel) entries(t testing.TB) map[bpf.PelagoFlowKey]bpf.PelagoFlow {
 	return out
 }
 
+// usage reads how many flows each source and cluster has, by the programs' count.
+func (k *Kernel) usage(t testing.TB) map[bpf.PelagoUsageKey]int64 {
+	t.Helper()
+	out := map[bpf.PelagoUsageKey]int64{}
+	var key bpf.PelagoUsageKey
+	var n int64
+	it := k.Usage.Iterate()
+	for it.Next(&key, &n) {
+		if n != 0 {
+			out[key] = n
+		}
+	}
+	if err := it.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// useUp sets the count of a source or cluster.
+func (k *Kernel) useUp(t *testing.T, key bpf.PelagoUsageKey, n int64) {
+	t.Helper()
+	if err := k.Usage.Put(key, n); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func be32(a netip.Addr) uint32 {
 	b := a.As4()
 	return binary.NativeEndian.Uint32(b[:])

@@ -29,7 +29,7 @@ type Kernel struct {
 
 	EdgeOut, EdgeIn, UplinkIn, UplinkOut, UplinkXDP                     *ebpf.Program
 	Flows, Fragments, Slots, Hand, Egresses, Paths, Standings, Counters *ebpf.Map
-	Uplinks, Calls                                                      *ebpf.Map
+	Uplinks, Calls, Usage                                               *ebpf.Map
 
 	hooks, words []string
 }
@@ -50,7 +50,7 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 	for name, m := range map[string]**ebpf.Map{
 		bpf.PelagoMapFlows: &k.Flows, bpf.PelagoMapFragments: &k.Fragments, bpf.PelagoMapSlots: &k.Slots, bpf.PelagoMapHand: &k.Hand,
 		bpf.PelagoMapEgresses: &k.Egresses, bpf.PelagoMapPaths: &k.Paths, bpf.PelagoMapStandings: &k.Standings, bpf.PelagoMapCounters2: &k.Counters,
-		bpf.PelagoMapUplinks: &k.Uplinks, bpf.PelagoMapCalls: &k.Calls,
+		bpf.PelagoMapUplinks: &k.Uplinks, bpf.PelagoMapCalls: &k.Calls, bpf.PelagoMapUsage: &k.Usage,
 	} {
 		if *m, err = ebpf.LoadPinnedMap(filepath.Join(pinPath, name), nil); err != nil {
 			return nil, errors.Join(fmt.Errorf("open map %s: %w", name, err), k.Close())
@@ -62,7 +62,7 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 // Close gives up programs and maps; the maps' pins stay.
 func (k *Kernel) Close() error {
 	return errors.Join(k.Loader.Close(), k.Flows.Close(), k.Fragments.Close(), k.Slots.Close(), k.Hand.Close(), k.Egresses.Close(), k.Paths.Close(),
-		k.Standings.Close(), k.Counters.Close(), k.Uplinks.Close(), k.Calls.Close())
+		k.Standings.Close(), k.Counters.Close(), k.Uplinks.Close(), k.Calls.Close(), k.Usage.Close())
 }
 
 // Apply makes the tables hold s.
@@ -76,7 +76,7 @@ func (k *Kernel) Apply(t testing.TB, s dataplane.State) {
 // Flush forgets all flows and fragments, what probes have shown and what is guarded; the next Apply makes the paths anew.
 func (k *Kernel) Flush(t testing.TB) {
 	t.Helper()
-	for _, m := range []*ebpf.Map{k.Flows, k.Fragments, k.Paths, k.Uplinks} {
+	for _, m := range []*ebpf.Map{k.Flows, k.Fragments, k.Paths, k.Uplinks, k.Usage} {
 		var keys [][]byte
 		var key, value []byte
 		for it := m.Iterate(); it.Next(&key, &value); {

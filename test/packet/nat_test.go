@@ -18,6 +18,7 @@ import (
 func (k *Kernel) checkTable(t testing.TB) (flows int) {
 	t.Helper()
 	entries := k.entries(t)
+	usage := map[bpf.PelagoUsageKey]int64{}
 	for key, f := range entries {
 		other, ok := entries[bpf.PelagoFlowKey{
 			Saddr: f.Daddr, Daddr: f.Saddr, Sport: f.Dport, Dport: f.Sport, Proto: key.Proto, Direction: 1 - key.Direction,
@@ -33,7 +34,15 @@ func (k *Kernel) checkTable(t testing.TB) (flows int) {
 			t.Errorf("an answer would not come back to where it belongs: %+v %+v %+v", key, f, other)
 		}
 		flows += int(f.Primary)
+		switch {
+		case f.Primary == 0:
+		case f.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT):
+			usage[bpf.PelagoUsageKey{Source: key.Saddr}]++
+		default:
+			usage[bpf.PelagoUsageKey{Cluster: uint32(f.Cluster)}]++
+		}
 	}
+	wantEqual(t, "flows by source and cluster", usage, k.usage(t))
 	if len(entries) != 2*flows {
 		t.Errorf("%d entries of %d flows", len(entries), flows)
 	}

@@ -72,7 +72,8 @@ var requirements = []requirement{
 	{"RFC 7857 section 10", "S", "identifications of fragments stay unique", "", "carried as they are: two pods behind one egress IP collide as two behind any NAT that does not renumber; UDP and TCP checksums find it"},
 
 	{"RFC 6888 REQ-3", "M", "a pool may be scattered", "TestPortsOfBlocks", ""},
-	{"RFC 6888 REQ-4", "M", "ports per subscriber are limited", "", "per node only, by its blocks; a limit per pod or namespace is not built yet"},
+	{"RFC 6888 REQ-4", "M", "ports per subscriber are limited", "TestVerdicts", ""},
+	{"RFC 6888 REQ-5", "M", "so is the state that a subscriber takes", "TestVerdicts", ""},
 	{"RFC 6888 REQ-6", "M", "translation can be off for a destination", "TestForeignPackets", ""},
 	{"RFC 6888 REQ-8", "S", "a freed port rests for 120 s", "", "expired ones do not rest, closed TCP rests 2 s if needed: a block would serve 2 new connections a second (bpf/README.md)"},
 	{"RFC 6888 REQ-9", "M", "subscribers control mappings", "", "our counterpart is the export of a service or a headless pod"},

@@ -80,7 +80,7 @@ func TestUpgrade(t *testing.T) {
 			}
 		}
 		check(k.EdgeOut, k.UplinkIn)
-		if got := k.flows(t); got != upgradeFlows {
+		if got := k.checkTable(t); got != upgradeFlows {
 			t.Errorf("round %d: %d flows, want %d", round, got, upgradeFlows)
 		}
 		if err := k.Close(); err != nil {

@@ -265,6 +265,22 @@ func rows(t testing.TB) []row {
 			prepare: func(t *testing.T, k *Kernel) { k.fill(t, true) }, frame: is(udpPacket("x")), context: pod, want: "edge-out drop-flows-full"},
 		{name: "the flow table is full, at the server's side", node: 2, hook: "uplink-in", own: true,
 			prepare: func(t *testing.T, k *Kernel) { k.fill(t, true) }, frame: wire(toNode2(clientTCP(SYN))), want: "uplink-in drop-flows-full"},
+		{name: "a pod has its share of the flow table", node: 2, hook: "edge-out",
+			prepare: func(t *testing.T, k *Kernel) {
+				k.useUp(t, bpf.PelagoUsageKey{Source: be32(ip("10.7.2.10"))}, maxFlows/4)
+			}, frame: is(udpPacket("x")), context: pod, want: "edge-out drop-quota"},
+		{name: "its neighbour has not", node: 2, hook: "edge-out",
+			prepare: func(t *testing.T, k *Kernel) {
+				k.useUp(t, bpf.PelagoUsageKey{Source: be32(ip("10.7.2.10"))}, maxFlows/4)
+			}, frame: is(udpPacket("x", from("10.7.2.11"))), context: pod, want: "edge-out sent"},
+		{name: "a flow that it has goes on", node: 2, hook: "edge-out",
+			prepare: func(t *testing.T, k *Kernel) {
+				opened(udpPacket("x"))(t, k)
+				k.useUp(t, bpf.PelagoUsageKey{Source: be32(ip("10.7.2.10"))}, maxFlows/4)
+			}, frame: is(udpPacket("x")), context: pod, want: "edge-out sent"},
+		{name: "a remote cluster has its share of the flow table", node: 2, hook: "uplink-in",
+			prepare: func(t *testing.T, k *Kernel) { k.useUp(t, bpf.PelagoUsageKey{Cluster: 2}, maxFlows/2) },
+			frame:   wire(toNode2(clientTCP(SYN))), want: "uplink-in drop-quota"},
 		{name: "two pods with one global IP use one port towards one endpoint", node: 2, hook: "edge-out",
 			state:   func(s *dataplane.State) { s.Sources[ip("10.7.2.10")] = s.Sources[ip("10.7.2.11")] },
 			prepare: opened(tcpPacket(SYN, from("10.7.2.11"))), frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-tuple-clash"},
