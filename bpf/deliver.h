@@ -5,36 +5,18 @@
 #include "flow.h"
 #include "nat.h"
 
-#define TCP_FLAGS_WORD 12
-
-/*
- * Answers a TCP segment without a flow with a reset (RFC 9293 3.10.7.1), so that the sender need not time out.
- * Addresses and ports are swapped, which keeps every checksum; the payload stays, as a reset may have one. Segments
- * without ACK, and GSO packets, are dropped: the sender retries.
- */
+/* Answers a TCP segment without a flow with a reset to its sender. */
 static __always_inline int tcp_reset(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
 				     const struct rx *rx, struct fwd *fwd)
 {
-	__u32 check = p->l4 + __builtin_offsetof(struct tcp, check);
-	__be32 addresses[2] = { p->daddr, p->saddr }, seq, ack, none = 0;
-	__be16 ports[2] = { p->dport, p->sport }, old, new;
 	const struct route *route;
 
-	if (p->proto != PROTO_TCP || p->fragment || p->error || (p->tcp_flags & TCP_RST) || !(p->tcp_flags & TCP_ACK) ||
-	    skb->gso_segs > 1)
+	if (!tcp_is_answered(skb, p))
 		return finish(skb, rx->hook, VERDICT_DROP_NO_FLOW);
 	route = route_lookup(p->saddr);
 	if (!route || encap_find_exit(s, route->cluster, flow_hash(p), &fwd->to) != VERDICT_CONTINUE)
 		return finish(skb, rx->hook, VERDICT_DROP_NO_FLOW);
-	if (bpf_skb_load_bytes(skb, p->l4 + 4, &seq, 4) || bpf_skb_load_bytes(skb, p->l4 + 8, &ack, 4) ||
-	    bpf_skb_load_bytes(skb, p->l4 + TCP_FLAGS_WORD, &old, 2))
-		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
-	new = (old & bpf_htons(0xf000)) | bpf_htons(TCP_RST);
-	if (bpf_skb_store_bytes(skb, p->l3 + IPV4_SADDR, addresses, sizeof(addresses), 0) ||
-	    bpf_skb_store_bytes(skb, p->l4, ports, sizeof(ports), 0) || bpf_l4_csum_replace(skb, check, seq, ack, 4) ||
-	    bpf_l4_csum_replace(skb, check, ack, none, 4) || bpf_l4_csum_replace(skb, check, old, new, 2) ||
-	    bpf_skb_store_bytes(skb, p->l4 + 4, &ack, 4, 0) || bpf_skb_store_bytes(skb, p->l4 + 8, &none, 4, 0) ||
-	    bpf_skb_store_bytes(skb, p->l4 + TCP_FLAGS_WORD, &new, 2, 0))
+	if (tcp_make_reset(skb, p))
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
 	fwd->node = 0;
 	fwd->flags = 0;

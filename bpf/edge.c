@@ -206,6 +206,21 @@ static __always_inline enum verdict translate_out(const struct node_settings *s,
 	return flow_open_client(p, &key, src, route->cluster, t);
 }
 
+/*
+ * Answers a TCP segment of a local source without a flow, for example after the flow table was lost: a reset comes back
+ * on pelago0. edge_in accepts it by its mark.
+ */
+static __always_inline int edge_reset(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p)
+{
+	if (!tcp_is_answered(skb, p))
+		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_NO_FLOW);
+	if (tcp_make_reset(skb, p) || bpf_skb_store_bytes(skb, 0, pelago_mac, sizeof(pelago_mac), 0))
+		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
+	skb->mark = s->cookie;
+	count_verdict(skb, HOOK_EDGE_OUT, VERDICT_DROP_NO_FLOW);
+	return bpf_redirect(s->edge, BPF_F_INGRESS);
+}
+
 SEC("tc")
 int edge_out(struct __sk_buff *skb)
 {
@@ -227,6 +242,8 @@ int edge_out(struct __sk_buff *skb)
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, HOOK_EDGE_OUT, v);
 	v = translate_out(s, skb->ingress_ifindex, &p, &t, &node, &cluster);
+	if (v == VERDICT_DROP_NO_FLOW)
+		return edge_reset(skb, s, &p);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, HOOK_EDGE_OUT, v);
 	if (p.fragment == FIRST_FRAGMENT)

@@ -242,3 +242,37 @@ static __noinline int clamp_mss(struct __sk_buff *skb, __u32 l4, __u16 mss)
 	}
 	return 0;
 }
+
+#define TCP_FLAGS_WORD 12
+
+/*
+ * Reports whether a segment without a flow is answered with a reset (RFC 9293 3.10.7.1), so that the sender need not
+ * time out. Segments without ACK, and GSO packets, are not: the sender retries.
+ */
+static __always_inline int tcp_is_answered(const struct __sk_buff *skb, const struct packet *p)
+{
+	return p->proto == PROTO_TCP && !p->fragment && !p->error && !(p->tcp_flags & TCP_RST) &&
+	       (p->tcp_flags & TCP_ACK) && skb->gso_segs <= 1;
+}
+
+/*
+ * Turns a segment into the reset that answers it. Addresses and ports are swapped, which keeps every checksum; the
+ * payload stays, as a reset may have one.
+ */
+static __always_inline int tcp_make_reset(struct __sk_buff *skb, const struct packet *p)
+{
+	__u32 check = p->l4 + __builtin_offsetof(struct tcp, check);
+	__be32 addresses[2] = { p->daddr, p->saddr }, seq, ack, none = 0;
+	__be16 ports[2] = { p->dport, p->sport }, old, new;
+
+	if (bpf_skb_load_bytes(skb, p->l4 + 4, &seq, 4) || bpf_skb_load_bytes(skb, p->l4 + 8, &ack, 4) ||
+	    bpf_skb_load_bytes(skb, p->l4 + TCP_FLAGS_WORD, &old, 2))
+		return -1;
+	new = (old & bpf_htons(0xf000)) | bpf_htons(TCP_RST);
+	return bpf_skb_store_bytes(skb, p->l3 + IPV4_SADDR, addresses, sizeof(addresses), 0) ||
+	       bpf_skb_store_bytes(skb, p->l4, ports, sizeof(ports), 0) ||
+	       bpf_l4_csum_replace(skb, check, seq, ack, 4) || bpf_l4_csum_replace(skb, check, ack, none, 4) ||
+	       bpf_l4_csum_replace(skb, check, old, new, 2) || bpf_skb_store_bytes(skb, p->l4 + 4, &ack, 4, 0) ||
+	       bpf_skb_store_bytes(skb, p->l4 + 8, &none, 4, 0) ||
+	       bpf_skb_store_bytes(skb, p->l4 + TCP_FLAGS_WORD, &new, 2, 0);
+}

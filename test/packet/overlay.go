@@ -59,6 +59,16 @@ func DecodeOverlay(frame []byte) (Overlay, error) {
 	return o, o.decodeInner()
 }
 
+// DecodeHandedOver reads a frame that was made ready for the kernel's vxlan receiver: the VNI, part of which has the place of
+// the packet type, is a secret of the node.
+func DecodeHandedOver(frame []byte) (Overlay, error) {
+	o, err := decodeHeader(frame)
+	if err != nil {
+		return o, err
+	}
+	return o, o.decodeInner()
+}
+
 // pelagoMAC is the address of every pelago0 (package netdev).
 var pelagoMAC = [6]byte{0x02, 0x50, 0x45, 0x4c, 0x00, 0x02}
 

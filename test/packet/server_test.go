@@ -189,6 +189,26 @@ func TestReset(t *testing.T) {
 		got := k.sent(t, k.arrive(t, overlay(1, 1, 2, answer.Encode())), "uplink-in drop-no-flow")
 		wantEqual(t, "reset", want(answer), decode(t, got.Inner))
 	})
+	t.Run("a pod of this node", func(t *testing.T) {
+		k := load(t, 1, 2)
+		cookie, _, err := k.Loader.Marks()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := tcpPacket(ACK|PSH, func(p *Packet) { p.Payload = []byte("the table was lost") })
+		r := k.fromPod(t, p)
+		if r.Action != Redirect || r.Verdict != "edge-out drop-no-flow" || r.Mark != cookie {
+			t.Fatalf("action %d, %q, mark %#x; want a reset on pelago0", r.Action, r.Verdict, r.Mark)
+		}
+		inner, err := DecodeDelivered(r.Frame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantEqual(t, "reset", want(p), decode(t, inner))
+		if r := k.Run(t, k.EdgeOut, Frame(p.Encode()), Context{IngressIfindex: podDevice + 1}); r.Action != Drop || r.Verdict != "edge-out drop-unknown-source" {
+			t.Errorf("forged by another device: action %d, %q", r.Action, r.Verdict)
+		}
+	})
 	t.Run("segments that are not answered", func(t *testing.T) {
 		k := load(t, 1, 2)
 		for name, p := range map[string]Packet{

@@ -147,7 +147,7 @@ func answered(t *testing.T, k *Kernel, uplinkIn *ebpf.Program, n int, m mapping)
 	inner, err := DecodeDelivered(r.Frame)
 	if r.Action == Next { // as the first layout's programs deliver
 		var o Overlay
-		o, err = DecodeOverlay(r.Frame)
+		o, err = DecodeHandedOver(r.Frame)
 		inner = o.Inner
 	}
 	if err != nil {

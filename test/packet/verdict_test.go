@@ -240,7 +240,7 @@ func rows(t testing.TB) []row {
 		}, frame: raw(handshake(1, "198.51.100.7", 51820)), want: "uplink-in drop-handshake"},
 
 		// Flows.
-		{name: "a segment in the middle of a connection that is not there", node: 2, hook: "edge-out", frame: is(tcpPacket(ACK)), context: pod, want: "edge-out drop-no-flow"},
+		{name: "a segment in the middle of a connection that is not there", node: 2, hook: "edge-out", frame: is(tcpPacket(FIN)), context: pod, want: "edge-out drop-no-flow"},
 		{name: "an echo reply to nothing", node: 2, hook: "edge-out", frame: is(echoPacket(EchoReply)), context: pod, want: "edge-out drop-no-flow"},
 		{name: "an ICMP error about no connection", node: 2, hook: "edge-out", context: pod,
 			frame: is(icmpError(udpPacket("a", from("120.2.0.20"), to(ip("10.7.2.10")), ports(53, 40000)), ip("10.7.2.10"), global(2, 20), 8)), want: "edge-out drop-no-flow"},

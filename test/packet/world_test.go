@@ -178,7 +178,7 @@ func (k *Kernel) handedOver(t testing.TB, r Result) Packet {
 	if r.Action != Next || r.Verdict != "uplink-in delivered" {
 		t.Fatalf("action %d, verdict %q; want it delivered", r.Action, r.Verdict)
 	}
-	o, err := DecodeOverlay(r.Frame)
+	o, err := DecodeHandedOver(r.Frame)
 	if err != nil {
 		t.Fatalf("the packet delivered: %v", err)
 	}
