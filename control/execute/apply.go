@@ -4,14 +4,21 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/csaupgrade"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
@@ -221,4 +228,158 @@ func orWaiting(err error) error {
 		return waiting{minRetry, "has gone meanwhile"}
 	}
 	return err
+}
+
+// owner says whose an object in the member is.
+type owner int
+
+const (
+	unmanaged owner = iota
+	oursOfWork
+	oursOfOther // another Work of this hub
+	otherHub
+)
+
+// ownerOf reads the marks. The hub id decides; without the label, as long as the id is there, somebody has changed our object.
+func ownerOf(have *unstructured.Unstructured, hubID string, work types.NamespacedName) owner {
+	a := have.GetAnnotations()
+	switch id := a[pelagov1alpha1.AnnotationHubID]; id {
+	case hubID:
+	case "":
+		return unmanaged
+	default:
+		return otherHub
+	}
+	if a[workv1alpha1.AnnotationWorkNamespace] == work.Namespace && a[workv1alpha1.AnnotationWorkName] == work.Name {
+		return oursOfWork
+	}
+	return oursOfOther
+}
+
+// overwrites says whether the template may take over an object that is not managed.
+func overwrites(want *unstructured.Unstructured) bool {
+	resolution := want.GetAnnotations()[workv1alpha1.AnnotationConflictResolution]
+	return strings.EqualFold(resolution, workv1alpha1.ConflictResolutionOverwrite)
+}
+
+// controllers of Kubernetes that write fields of objects which others made. They go on writing them, so they keep them.
+var controllers = sets.New("kube-controller-manager", "kube-scheduler", "kubelet", "cloud-controller-manager")
+
+// adopted moves the fields of all former managers to ours, so that a field which the template no longer has goes away. Who manages
+// a subresource (status, scale) and the controllers of Kubernetes keep theirs. Former managers by server-side apply count like
+// those by update (csaupgrade knows the latter only). It returns false if nothing is to be moved.
+func adopted(fields []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, bool, error) {
+	former := sets.New[string]()
+	entries := make([]metav1.ManagedFieldsEntry, len(fields))
+	for i, entry := range fields {
+		ours := entry.Manager == fieldOwner && entry.Operation == metav1.ManagedFieldsOperationApply
+		if entry.Subresource == "" && !ours && !controllers.Has(entry.Manager) {
+			entry.Operation = metav1.ManagedFieldsOperationUpdate
+			// One name, so that each is united with ours however many entries there are.
+			entry.Manager = fmt.Sprintf("%s#%d", entry.Manager, i)
+			former.Insert(entry.Manager)
+		}
+		entries[i] = entry
+	}
+	if len(former) == 0 {
+		return fields, false, nil
+	}
+	holder := &unstructured.Unstructured{Object: map[string]any{}}
+	holder.SetManagedFields(entries)
+	if err := csaupgrade.UpgradeManagedFields(holder, former, fieldOwner); err != nil {
+		return nil, false, fmt.Errorf("move the fields of former managers: %w", err)
+	}
+	return holder.GetManagedFields(), true, nil
+}
+
+// What server-side apply says of a manifest that does not fit its schema (structured-merge-diff, typed/validate.go). Paths have the
+// form of fieldpath.Path.String: .spec.template.spec.containers[name="x"].field
+var (
+	undeclaredField = regexp.MustCompile(`(\.[^\s]*(?:\[[^\]]*\][^\s]*)*): field not declared in schema`)
+	duplicateKey    = regexp.MustCompile(`duplicate entries for key`)
+)
+
+// undeclared returns the paths that the member's schema does not have.
+func undeclared(err error) []string {
+	if err == nil {
+		return nil
+	}
+	var paths []string
+	for _, found := range undeclaredField.FindAllStringSubmatch(err.Error(), -1) {
+		paths = append(paths, found[1])
+	}
+	return paths
+}
+
+// duplicates says that a list has two elements of one key.
+func duplicates(err error) bool { return err != nil && duplicateKey.MatchString(err.Error()) }
+
+// dropField removes the field at a path; false if there is none. The path is followed along the object, since field names may hold
+// dots.
+func dropField(object map[string]any, path string) bool {
+	if !strings.HasPrefix(path, ".") {
+		return false
+	}
+	for key, value := range object {
+		rest, ok := strings.CutPrefix(path[1:], key)
+		switch {
+		case !ok:
+		case rest == "":
+			delete(object, key)
+			return true
+		case dropBelow(value, rest):
+			return true
+		}
+	}
+	return false
+}
+
+func dropBelow(value any, path string) bool {
+	switch v := value.(type) {
+	case map[string]any:
+		return dropField(v, path)
+	case []any:
+		for i, element := range v {
+			if rest, ok := strings.CutPrefix(path, fmt.Sprintf("[%d]", i)); ok && dropBelow(element, rest) {
+				return true
+			}
+			m, ok := element.(map[string]any)
+			if !ok || !strings.HasPrefix(path, "[") {
+				continue
+			}
+			if rest, ok := afterKeys(m, path); ok && dropBelow(element, rest) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// afterKeys returns what follows [key="value",other=1] if an element has these keys. A key that it lacks has a default, so it fits.
+func afterKeys(element map[string]any, path string) (string, bool) {
+	path = path[1:]
+	for {
+		key, rest, ok := strings.Cut(path, "=")
+		if !ok {
+			return "", false
+		}
+		var value any
+		d := strings.NewReader(rest)
+		decoder := json.NewDecoder(d)
+		if err := decoder.Decode(&value); err != nil {
+			return "", false
+		}
+		rest = rest[decoder.InputOffset():]
+		if have, found := element[key]; found && fmt.Sprint(have) != fmt.Sprint(value) {
+			return "", false
+		}
+		switch {
+		case strings.HasPrefix(rest, ","):
+			path = rest[1:]
+		case strings.HasPrefix(rest, "]"):
+			return rest[1:], true
+		default:
+			return "", false
+		}
+	}
 }

@@ -8,14 +8,17 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/discovery"
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
@@ -248,4 +251,118 @@ func patchStatus(ctx context.Context, hub client.Client, cluster, next *clusterv
 		return fmt.Errorf("write the status of Cluster %s: %w", cluster.Name, err)
 	}
 	return nil
+}
+
+// LeaseDuration is how long an agent that does not renew its Lease still counts as alive; it renews each quarter of it.
+const LeaseDuration = 40 * time.Second
+
+const renewTimeout = 5 * time.Second
+
+// renew renews the Lease until ctx ends. It runs beside the probes: a member that hangs does not make its agent look dead.
+func (c *Collector) renew(ctx context.Context) {
+	lease := &coordinationv1.Lease{}
+	said := ""
+	for {
+		err := c.renewOnce(ctx, lease)
+		if err != nil && ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			c.Log.Warn("lease not renewed: the hub will take the agent for dead", "cluster", c.Cluster, "error", said)
+		}
+		if err == nil {
+			said = ""
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(LeaseDuration / 4):
+		}
+	}
+}
+
+// renewOnce writes the time into the Lease that the hub has made. lease is what stood there after the last renewal, empty if
+// that is not known.
+func (c *Collector) renewOnce(ctx context.Context, lease *coordinationv1.Lease) error {
+	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
+	defer cancel()
+	key := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: c.Cluster}
+	for {
+		known := lease.ResourceVersion != ""
+		if !known {
+			if err := c.Hub.Get(ctx, key, lease); apierrors.IsNotFound(err) {
+				return fmt.Errorf("read Lease %s: the hub makes it for pull members: has Cluster %s syncMode Pull? %w", key, c.Cluster, err)
+			} else if err != nil {
+				return fmt.Errorf("read Lease %s: %w", key, err)
+			}
+		}
+		lease.Spec.HolderIdentity = ptr.To(c.Cluster)
+		lease.Spec.LeaseDurationSeconds = ptr.To(int32(LeaseDuration / time.Second))
+		lease.Spec.RenewTime = ptr.To(metav1.NowMicro())
+		err := c.Hub.Update(ctx, lease)
+		if err == nil {
+			return nil
+		}
+		*lease = coordinationv1.Lease{}
+		if known && (apierrors.IsConflict(err) || apierrors.IsNotFound(err)) {
+			continue // somebody else wrote or replaced it: once more, from what is there
+		}
+		return fmt.Errorf("renew Lease %s: %w", key, err)
+	}
+}
+
+// OtherCluster is the error of a request to a member if another cluster answers at its address. Who makes the connection finds
+// it out; a collector says it in the condition Ready, at once.
+type OtherCluster struct {
+	Cluster    string // the name of the Cluster
+	Want, Have string // UIDs of the namespace kube-system: that of spec.id, and that of the cluster which answers
+}
+
+func (e *OtherCluster) Error() string {
+	return fmt.Sprintf("another cluster answers at the address of cluster %s: the UID of its namespace kube-system is %s, "+
+		"not %s as in spec.id; nothing is written into it: correct spec.apiEndpoint, or delete this Cluster and join the other one", e.Cluster, e.Have, e.Want)
+}
+
+// view is what a collector has seen of the member.
+type view struct {
+	ready metav1.Condition // what the last probe found
+	// What the last probe that found the member healthy was followed by; version is empty if the member did not tell.
+	version     string
+	enablements []clusterv1alpha1.APIEnablement
+	complete    *metav1.Condition // nil: not asked yet
+	// Nodes and pods, if both were listed once.
+	counted bool
+	nodes   []node
+	pods    []pod
+}
+
+// desired is the status that the cluster should have, of the fields that are a collector's; all else stays. While the cluster
+// is not ready, or a probe says that it is not, only conditions change. That it is another cluster is said at once: nobody
+// waits for that to pass.
+func desiredStatus(c *clusterv1alpha1.Cluster, v view, passes bool) clusterv1alpha1.ClusterStatus {
+	want := *c.Status.DeepCopy()
+	if passes || v.ready.Reason == clusterv1alpha1.ReasonClusterIDMismatch {
+		meta.SetStatusCondition(&want.Conditions, v.ready)
+	}
+	if v.ready.Status != metav1.ConditionTrue || !meta.IsStatusConditionTrue(want.Conditions, clusterv1alpha1.ConditionReady) {
+		return want
+	}
+	if v.version != "" {
+		want.KubernetesVersion = v.version
+	}
+	if v.complete != nil {
+		meta.SetStatusCondition(&want.Conditions, *v.complete)
+		want.APIEnablements = v.enablements
+	}
+	if v.counted {
+		want.NodeSummary = nodeSummary(v.nodes)
+		want.ResourceSummary = resourceSummary(v.nodes, v.pods, usable(c.Spec))
+	}
+	return want
+}
+
+// usable are the models by which nodes are counted; none if the cluster's own contradict each other.
+func usable(spec clusterv1alpha1.ClusterSpec) []clusterv1alpha1.ResourceModel {
+	if len(spec.Validate(field.NewPath("spec"))) > 0 {
+		return nil
+	}
+	return spec.Models()
 }

@@ -1,3 +1,10 @@
+// Package execute runs the Works of one cluster and reports its status. Execution applies what a Work of namespace
+// karmada-es-<cluster> holds to the member and writes the result into the Work's status; Collector writes the Cluster's
+// status: readiness, version, API enablements, nodes and resource sums, and renews a pull member's Lease.
+//
+// pelago-hub runs both for each push member, pelago-agent --roles=execution for its own cluster. It deletes an object
+// only if its Work is being deleted, and changes no object without the hub's id, except to adopt one where the template
+// asks for it. Taints follow in control/hub/cluster, placement in scheduler.
 package execute
 
 import (
@@ -9,6 +16,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,6 +25,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -216,5 +225,141 @@ func (e *Execution) kickAll() {
 	for _, work := range e.memory.works() {
 		e.retries.Forget(work)
 		e.kick(work)
+	}
+}
+
+// Works are those that a cache holds, of one cluster or of all. Executions share them: with a handler of its own for each of a
+// hundred clusters, every event of a Work would wake a hundred goroutines, of which one needs it.
+type Works struct {
+	cache cache.Cache
+
+	mu        sync.RWMutex
+	watched   bool
+	followers map[string]map[*follower]struct{} // by namespace
+}
+
+// follower is who wants to know of the Works of a namespace.
+type follower struct{ notice func(client.Object) }
+
+// NewWorks are the Works that the cache will hold.
+func NewWorks(c cache.Cache) *Works {
+	return &Works{cache: c, followers: map[string]map[*follower]struct{}{}}
+}
+
+// follow calls notice with each Work of the namespace that there is, and of which the cache hears something, until ctx ends. It
+// does not wait for the cache.
+func (w *Works) follow(ctx context.Context, namespace string, notice func(client.Object)) error {
+	f := &follower{notice}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.watched {
+		informer, err := w.cache.GetInformer(ctx, &workv1alpha1.Work{}, cache.BlockUntilSynced(false))
+		if err != nil {
+			return err
+		}
+		if _, err := informer.AddEventHandler(now(w.hand)); err != nil {
+			return err
+		}
+		w.watched = true
+	}
+	if w.followers[namespace] == nil {
+		w.followers[namespace] = map[*follower]struct{}{}
+	}
+	w.followers[namespace][f] = struct{}{}
+	context.AfterFunc(ctx, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if delete(w.followers[namespace], f); len(w.followers[namespace]) == 0 {
+			delete(w.followers, namespace)
+		}
+	})
+	go w.present(ctx, namespace, notice)
+	return nil
+}
+
+// present tells of the Works that are in the cache, once it has been filled; what comes later has been told already, or will be.
+func (w *Works) present(ctx context.Context, namespace string, notice func(client.Object)) {
+	var list workv1alpha1.WorkList
+	if w.cache.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy) != nil {
+		return // ctx has ended: a cache that runs answers
+	}
+	for i := range list.Items {
+		notice(&list.Items[i])
+	}
+}
+
+func (w *Works) hand(o client.Object) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	for f := range w.followers[o.GetNamespace()] {
+		f.notice(o)
+	}
+}
+
+// get reads a Work from the cache.
+func (w *Works) get(ctx context.Context, key client.ObjectKey) (*workv1alpha1.Work, error) {
+	work := &workv1alpha1.Work{}
+	if err := w.cache.Get(ctx, key, work); err != nil {
+		return nil, fmt.Errorf("read Work %s: %w", key, err)
+	}
+	return work, nil
+}
+
+// Metrics counts under Karmada's names. Labels are bounded by the number of clusters and of kinds. Register it once in a process.
+type Metrics struct {
+	sync                     *prometheus.HistogramVec
+	created, updated, delete *prometheus.CounterVec
+}
+
+// NewMetrics makes them.
+func NewMetrics() *Metrics {
+	count := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help},
+			[]string{"result", "apiversion", "kind", "cluster"})
+	}
+	return &Metrics{
+		sync: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "work_sync_workload_duration_seconds", Help: "How long it takes to bring a Work's object into its cluster.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
+		}, []string{"result"}),
+		created: count("create_resource_to_cluster", "Objects created in a cluster."),
+		updated: count("update_resource_to_cluster", "Objects changed in a cluster."),
+		delete:  count("delete_resource_from_cluster", "Objects deleted in a cluster."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range []prometheus.Collector{m.sync, m.created, m.updated, m.delete} {
+		c.Describe(ch)
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range []prometheus.Collector{m.sync, m.created, m.updated, m.delete} {
+		c.Collect(ch)
+	}
+}
+
+func (m *Metrics) synced(began time.Time, err error) {
+	m.sync.WithLabelValues(result(err)).Observe(time.Since(began).Seconds())
+}
+
+func count(of *prometheus.CounterVec, cluster string, u *unstructured.Unstructured, err error) {
+	of.WithLabelValues(result(err), u.GetAPIVersion(), u.GetKind(), cluster).Inc()
+}
+
+func result(err error) string {
+	if err != nil {
+		return "error"
+	}
+	return "success"
+}
+
+// forget drops the counters of a cluster that is executed no more.
+func (m *Metrics) forget(cluster string) {
+	for _, c := range []*prometheus.CounterVec{m.created, m.updated, m.delete} {
+		c.DeletePartialMatch(prometheus.Labels{"cluster": cluster})
 	}
 }

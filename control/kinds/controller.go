@@ -5,13 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -124,4 +129,148 @@ func write(
 		recorder.Event(now, corev1.EventTypeWarning, is.Reason, clipMessage(is.Message, maxEvent))
 	}
 	return nil
+}
+
+// askAgain is the pause between two questions to a hub that does not answer.
+const askAgain = 2 * time.Second
+
+// Follower gives the interpreter of an agent the KindRules of the hub, as they change.
+type RuleFollower struct {
+	Cache cache.Cache   // of the hub
+	Live  client.Reader // asks the hub itself
+	Rules *Custom
+	Log   *slog.Logger
+}
+
+// Start follows until ctx ends. A hub that has no KindRules, or does not let a member read them, is an older one: then
+// there are no rules, until it has.
+func (f *RuleFollower) Start(ctx context.Context) error {
+	defer f.Rules.Release()
+	informer, err := f.Cache.GetInformer(ctx, &pelagov1alpha1.KindRules{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch the KindRules of the hub: %w", err)
+	}
+	changed := make(chan struct{}, 1)
+	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { notify(changed) }, UpdateFunc: func(_, _ any) { notify(changed) }, DeleteFunc: func(any) { notify(changed) },
+	})
+	if err != nil {
+		return fmt.Errorf("watch the KindRules of the hub: %w", err)
+	}
+	defer func() { _ = informer.RemoveEventHandler(registration) }() // it fails only for a handler that is not there
+	go f.older(ctx)
+	if !toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+		return nil // the process ends
+	}
+	notify(changed) // also if there are none
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+		var list pelagov1alpha1.KindRulesList
+		if err := f.Cache.List(ctx, &list); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("list the KindRules of the hub: %w", err)
+		}
+		f.Rules.Set(list.Items)
+	}
+}
+
+func notify(changed chan<- struct{}) {
+	select {
+	case changed <- struct{}{}:
+	default: // a look is due already
+	}
+}
+
+// older ends the wait for rules at a hub that has none.
+func (f *RuleFollower) older(ctx context.Context) {
+	for {
+		var list pelagov1alpha1.KindRulesList
+		err := f.Live.List(ctx, &list, client.Limit(1))
+		switch {
+		case err == nil:
+			return
+		case apierrors.IsNotFound(err), apierrors.IsForbidden(err), meta.IsNoMatchError(err):
+			f.Log.Warn("The hub gives no KindRules: kinds are interpreted by what is built in. Upgrade the hub with `pelago init`.",
+				"error", err)
+			f.Rules.Release()
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(askAgain):
+		}
+	}
+}
+
+// Bytes that an API server takes.
+const (
+	rulesMaxMessage = 32768
+	maxEvent        = 1024
+)
+
+// accepted is the condition of KindRules.
+func accepted(v Verdict, generation int64) metav1.Condition {
+	c := metav1.Condition{
+		Type: pelagov1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonAccepted,
+		Message: "all rules compile and are used", ObservedGeneration: generation,
+	}
+	var problems []string
+	for _, err := range v.Invalid {
+		problems = append(problems, err.Error())
+		c.Status, c.Reason = metav1.ConditionFalse, pelagov1alpha1.ReasonInvalidExpression
+	}
+	for _, conflict := range v.Conflicts {
+		problems = append(problems, conflict)
+		if c.Status == metav1.ConditionTrue {
+			c.Status, c.Reason = metav1.ConditionFalse, pelagov1alpha1.ReasonConflict
+		}
+	}
+	if len(problems) > 0 {
+		c.Message = clipMessage(strings.Join(problems, "; "), rulesMaxMessage)
+	}
+	return c
+}
+
+// notRun is the condition of a customization in Lua: what takes the place of each of its scripts.
+func notRun(c *configv1alpha1.ResourceInterpreterCustomization) metav1.Condition {
+	is, rules := c.Spec.Customizations, []string{}
+	for _, x := range []struct {
+		script        *configv1alpha1.Script
+		field, become string
+	}{
+		{is.Retention, "retention", "rules.retain"},
+		{is.ReplicaResource, "replicaResource", "rules.replicas and rules.requirements"},
+		{is.ComponentResource, "componentResource", "nothing yet"},
+		{is.ReplicaRevision, "replicaRevision", "rules.revise"},
+		{is.StatusReflection, "statusReflection", "rules.reflect"},
+		{is.StatusAggregation, "statusAggregation", "rules.aggregate"},
+		{is.HealthInterpretation, "healthInterpretation", "rules.healthy"},
+		{is.DependencyInterpretation, "dependencyInterpretation", "rules.dependencies"},
+	} {
+		if x.script != nil {
+			rules = append(rules, x.field+" becomes "+x.become)
+		}
+	}
+	return metav1.Condition{
+		Type: configv1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: configv1alpha1.ReasonNotSupportedYet,
+		Message: fmt.Sprintf("Lua scripts are not run yet: %s %s is read and changed without them. Write them in CEL, as KindRules "+
+			"(pelago.io/v1alpha1) for this kind: %s; `kubectl explain kindrules.spec.rules` says what each gives",
+			c.Spec.Target.APIVersion, c.Spec.Target.Kind, strings.Join(rules, ", ")),
+		ObservedGeneration: c.Generation,
+	}
+}
+
+// clip shortens a text to n bytes.
+func clipMessage(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return strings.ToValidUTF8(text[:n-len("…")], "") + "…"
 }

@@ -1,15 +1,28 @@
 package kinds
 
 import (
+	"bytes"
 	"cmp"
+	"embed"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"math"
 	"slices"
+	"strings"
+	"sync"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
+	"github.com/google/cel-go/ext"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/apiserver/pkg/cel/library"
+	"sigs.k8s.io/yaml"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
@@ -295,4 +308,203 @@ func decodeStrict[T any](m map[string]any) (*T, error) {
 		return nil, err
 	}
 	return out, nil
+}
+
+// expression is a rule that can be evaluated, by several goroutines at a time.
+type expression struct {
+	program cel.Program
+}
+
+// language is what expressions may use: CEL's own functions and macros, optional fields (object.?spec.?replicas), the
+// functions of strings, maps with two variables, Kubernetes' of lists and regular expressions, and those of library.go.
+var language = sync.OnceValues(func() (*cel.Env, error) {
+	return cel.NewEnv(append(ownFunctions(),
+		cel.OptionalTypes(), cel.DefaultUTCTimeZone(true), cel.CrossTypeNumericComparisons(true), cel.EagerlyValidateDeclarations(true),
+		cel.ASTValidators(cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals(), cel.ValidateRegexLiterals()),
+		ext.Strings(ext.StringsVersion(2)), ext.TwoVarComprehensions(), library.Lists(), library.Regex(),
+	)...)
+})
+
+// guards bounds the calls of a program in this language.
+var guards = sync.OnceValues(func() (cel.ProgramOption, error) {
+	env, err := language()
+	if err != nil {
+		return nil, err
+	}
+	return guard(env)
+})
+
+// variables are those that the rules of an operation may use.
+type variables []cel.EnvOption
+
+var (
+	varObject   = cel.Variable("object", cel.DynType)
+	varDesired  = cel.Variable("desired", cel.DynType)
+	varObserved = cel.Variable("observed", cel.DynType)
+	varReplicas = cel.Variable("replicas", cel.IntType)
+	varItems    = cel.Variable("items", cel.ListType(cel.DynType))
+)
+
+// compile checks an expression, whose result has to be of a type.
+func compile(text string, vars variables, result *cel.Type) (*expression, error) {
+	base, err := language()
+	if err != nil {
+		return nil, fmt.Errorf("prepare CEL: %w", err)
+	}
+	env, err := base.Extend(vars...)
+	if err != nil {
+		return nil, fmt.Errorf("prepare CEL: %w", err)
+	}
+	checked, issues := env.Compile(text)
+	if issues.Err() != nil {
+		return nil, fmt.Errorf("%s", firstIssue(issues))
+	}
+	if out := checked.OutputType(); !result.IsAssignableType(out) && !out.IsExactType(cel.DynType) && !out.IsExactType(cel.NullType) {
+		return nil, fmt.Errorf("the result has to be %s, but is %s", result, out)
+	}
+	if err := available(checked.NativeRep().Expr()); err != nil {
+		return nil, err
+	}
+	guarded, err := guards()
+	if err != nil {
+		return nil, err
+	}
+	program, err := env.Program(checked, guarded, cel.EvalOptions(cel.OptTrackCost), cel.CostLimit(stepLimit),
+		cel.CostTracking(&library.CostEstimator{}))
+	if err != nil {
+		return nil, err
+	}
+	return &expression{program: program}, nil
+}
+
+// firstIssue is what is wrong first, with line and column.
+func firstIssue(issues *cel.Issues) string {
+	first := issues.Errors()[0]
+	return fmt.Sprintf("line %d, column %d: %s", first.Location.Line(), first.Location.Column()+1, first.Message)
+}
+
+// available refuses the functions of the libraries that rules may not use.
+func available(e ast.Expr) error {
+	var err error
+	ast.PostOrderVisit(e, ast.NewExprVisitor(func(e ast.Expr) {
+		if e.Kind() != ast.CallKind {
+			return
+		}
+		name := e.AsCall().FunctionName()
+		if instead, refused := unavailable[name]; refused && err == nil {
+			err = fmt.Errorf("the function %s is not available: %s", name, instead)
+		}
+	}))
+	return err
+}
+
+// eval returns the result as JSON has it.
+func (x *expression) eval(vars map[string]any) (any, error) {
+	b := &budget{left: workLimit}
+	all := map[string]any{budgetName: b}
+	for name, v := range vars {
+		all[name] = v
+	}
+	out, _, err := x.program.Eval(all)
+	if err != nil {
+		return nil, errors.New(cut(err.Error())) // it may quote a value
+	}
+	return result(b, out)
+}
+
+// cut shortens the text of an error.
+func cut(text string) string {
+	if len(text) <= 500 {
+		return text
+	}
+	return strings.ToValidUTF8(text[:500], "") + "…"
+}
+
+// clip shortens the text of an expression for messages.
+func clip(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if runes := []rune(text); len(runes) > 80 {
+		return string(runes[:80]) + "…"
+	}
+	return text
+}
+
+// Rules for kinds of other projects, as users write theirs. The comment above each says what of it is not a matter of course.
+//
+//go:embed bundled/*.yaml
+var bundledFiles embed.FS
+
+// bundled are the rules of bundledFiles by kind, each compiled when it is first asked for.
+var bundled = sync.OnceValue(func() map[schema.GroupVersionKind]func() Kind {
+	all, err := readBundled()
+	if err != nil {
+		panic(fmt.Sprintf("read the rules that are built in: %v", err)) // a test reads them
+	}
+	out := map[schema.GroupVersionKind]func() Kind{}
+	for _, r := range all {
+		kind := sync.OnceValue(func() Kind {
+			k, _ := compileRules("the rules that are built in", r.Spec.Rules) // what does not compile fails when asked; a test compiles all
+			return k
+		})
+		for _, k := range r.Spec.Kinds {
+			out[schema.FromAPIVersionAndKind(k.APIVersion, k.Kind)] = kind
+		}
+	}
+	return out
+})
+
+// thirdParty is the source of the bundled rules.
+func thirdParty(gvk schema.GroupVersionKind) Kind {
+	if kind := bundled()[gvk]; kind != nil {
+		return kind()
+	}
+	return Kind{}
+}
+
+func readBundled() ([]pelagov1alpha1.KindRules, error) {
+	files, err := fs.Glob(bundledFiles, "bundled/*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	var out []pelagov1alpha1.KindRules
+	for _, name := range files {
+		text, err := bundledFiles.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		some, err := decodeRules(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		out = append(out, some...)
+	}
+	return out, nil
+}
+
+// decodeRules reads KindRules out of a file of several documents. A field that they have not is an error.
+func decodeRules(text []byte) ([]pelagov1alpha1.KindRules, error) {
+	var out []pelagov1alpha1.KindRules
+	documents := utilyaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(text)))
+	defer func() { _ = documents.Close() }() // of bytes
+	buffer := make([]byte, len(text)+1)
+	for {
+		n, err := documents.Read(buffer)
+		if errors.Is(err, io.EOF) {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(bytes.TrimSpace(buffer[:n])) == 0 {
+			continue
+		}
+		var r pelagov1alpha1.KindRules
+		if err := yaml.UnmarshalStrict(buffer[:n], &r); err != nil {
+			return nil, err
+		}
+		if r.Kind == "" {
+			continue // comments only
+		}
+		out = append(out, r)
+	}
 }
