@@ -17,103 +17,89 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// counts names the fields of a status, whose Go type is T, that are summed up over the clusters.
-type counts[T any] []string
+// report is the status that one cluster reflects, as type T.
+type report[T any] struct {
+	cluster string
+	status  *T // nil: the cluster has not reported
+}
 
-// aggregate returns the sums, with observedGeneration.
-func (c counts[T]) aggregate(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
-	sums := map[string]int64{}
-	caughtUp := true
+// reports decodes the reflected statuses, in the order of items.
+func reports[T any](items []workv1alpha2.AggregatedStatusItem) ([]report[T], error) {
+	out := make([]report[T], len(items))
 	for i := range items {
-		status, err := decode[map[string]any](&items[i])
-		if err != nil {
-			return nil, err
-		}
-		if status == nil {
-			caughtUp = false
+		out[i].cluster = items[i].ClusterName
+		if items[i].Status == nil || len(items[i].Status.Raw) == 0 {
 			continue
 		}
-		for _, name := range c {
-			n, _, err := unstructured.NestedInt64(*status, name)
-			if err != nil {
-				return nil, fmt.Errorf("cluster %s: %w", items[i].ClusterName, err)
-			}
-			sums[name] += n
+		out[i].status = new(T)
+		if err := json.Unmarshal(items[i].Status.Raw, out[i].status); err != nil {
+			return nil, fmt.Errorf("status of cluster %s: %w", items[i].ClusterName, err)
 		}
-		seen, err := current(*status, template.GetGeneration())
-		if err != nil {
-			return nil, fmt.Errorf("cluster %s: %w", items[i].ClusterName, err)
-		}
-		caughtUp = caughtUp && seen
-	}
-	out := map[string]any{}
-	for _, name := range c {
-		out[name] = sums[name]
-	}
-	generation := template.GetGeneration()
-	if !caughtUp {
-		generation, _, _ = unstructured.NestedInt64(template.Object, "status", fieldObservedGeneration) // 0 where there is none
-	}
-	if generation != 0 {
-		out[fieldObservedGeneration] = generation
-	}
-	return canonical[T](out)
-}
-
-// current says whether a reflected status is of this generation of the template, and the member's controller has seen that.
-func current(status map[string]any, generation int64) (bool, error) {
-	var n [3]int64
-	for i, name := range []string{fieldObservedGeneration, fieldGeneration, fieldTemplateGeneration} {
-		var err error
-		if n[i], err = generationAt(status, name); err != nil {
-			return false, err
-		}
-	}
-	return n[0] >= n[1] && n[2] >= generation, nil
-}
-
-// decode reads what a cluster reflects; nil if it has not yet.
-func decode[T any](item *workv1alpha2.AggregatedStatusItem) (*T, error) {
-	if item.Status == nil || len(item.Status.Raw) == 0 {
-		return nil, nil
-	}
-	out := new(T)
-	if err := json.Unmarshal(item.Status.Raw, out); err != nil {
-		return nil, fmt.Errorf("status of cluster %s: %w", item.ClusterName, err)
 	}
 	return out, nil
 }
 
-// canonical brings a status into the form in which the API server returns it: zero fields are there or not as its type says.
-func canonical[T any](status map[string]any) (map[string]any, error) {
-	t, err := typed[T](status)
+// statuses are the reflected statuses of the clusters that have reported.
+func statuses[T any](items []workv1alpha2.AggregatedStatusItem) ([]report[T], error) {
+	all, err := reports[T](items)
+	return slices.DeleteFunc(all, func(r report[T]) bool { return r.status == nil }), err
+}
+
+// untypedReports are the reports as the functions of CEL rules take them.
+func untypedReports(items []workv1alpha2.AggregatedStatusItem) ([]reported, error) {
+	all, err := reports[map[string]any](items)
 	if err != nil {
 		return nil, err
 	}
-	return untyped(t)
+	out := make([]reported, len(all))
+	for i, r := range all {
+		out[i].cluster = r.cluster
+		if r.status != nil {
+			out[i].status = *r.status
+		}
+	}
+	return out, nil
+}
+
+// counts names the fields of a status, whose Go type is T, that are summed over the clusters.
+type counts[T any] []string
+
+// aggregate returns the sums, with observedGeneration, in the form in which the API server returns a T: whether a zero
+// field is present depends on its type.
+func (c counts[T]) aggregate(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
+	all, err := untypedReports(items)
+	if err != nil {
+		return nil, err
+	}
+	sum, err := sumReports(template, all, c)
+	if err != nil {
+		return nil, err
+	}
+	status, err := typed[T](sum)
+	if err != nil {
+		return nil, err
+	}
+	return untyped(status)
 }
 
 func untyped(status any) (map[string]any, error) {
 	return runtime.DefaultUnstructuredConverter.ToUnstructured(status)
 }
 
-// aggregateBudget adds the pods that are about to go, each as cluster/pod.
+// aggregateBudget adds the disrupted pods, each as cluster/pod.
 func aggregateBudget(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
 	out, err := budgetCounts.aggregate(template, items)
 	if err != nil {
 		return nil, err
 	}
+	all, err := statuses[policyv1.PodDisruptionBudgetStatus](items)
+	if err != nil {
+		return nil, err
+	}
 	pods := map[string]any{}
-	for i := range items {
-		status, err := decode[policyv1.PodDisruptionBudgetStatus](&items[i])
-		if err != nil {
-			return nil, err
-		}
-		if status == nil {
-			continue
-		}
-		for name, at := range status.DisruptedPods {
-			pods[items[i].ClusterName+"/"+name] = at.ToUnstructured()
+	for _, r := range all {
+		for name, at := range r.status.DisruptedPods {
+			pods[r.cluster+"/"+name] = at.ToUnstructured()
 		}
 	}
 	if len(pods) > 0 {
@@ -122,7 +108,7 @@ func aggregateBudget(template *unstructured.Unstructured, items []workv1alpha2.A
 	return out, nil
 }
 
-// aggregateService lists the addresses of all load balancers. One without a host name gets its cluster's, to tell whose it is.
+// aggregateService lists the addresses of all load balancers. One without a host name gets the name of its cluster.
 func aggregateService(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
 	kind, _, err := unstructured.NestedString(template.Object, "spec", "type")
 	if err != nil {
@@ -132,17 +118,14 @@ func aggregateService(template *unstructured.Unstructured, items []workv1alpha2.
 	if kind != string(corev1.ServiceTypeLoadBalancer) {
 		return untyped(&out)
 	}
-	for i := range items {
-		status, err := decode[corev1.ServiceStatus](&items[i])
-		if err != nil {
-			return nil, err
-		}
-		if status == nil {
-			continue
-		}
-		for _, in := range status.LoadBalancer.Ingress {
+	all, err := statuses[corev1.ServiceStatus](items)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range all {
+		for _, in := range r.status.LoadBalancer.Ingress {
 			if in.Hostname == "" {
-				in.Hostname = items[i].ClusterName
+				in.Hostname = r.cluster
 			}
 			out.LoadBalancer.Ingress = append(out.LoadBalancer.Ingress, in)
 		}
@@ -153,17 +136,14 @@ func aggregateService(template *unstructured.Unstructured, items []workv1alpha2.
 // aggregateIngress does the same for an Ingress.
 func aggregateIngress(_ *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
 	var out networkingv1.IngressStatus
-	for i := range items {
-		status, err := decode[networkingv1.IngressStatus](&items[i])
-		if err != nil {
-			return nil, err
-		}
-		if status == nil {
-			continue
-		}
-		for _, in := range status.LoadBalancer.Ingress {
+	all, err := statuses[networkingv1.IngressStatus](items)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range all {
+		for _, in := range r.status.LoadBalancer.Ingress {
 			if in.Hostname == "" {
-				in.Hostname = items[i].ClusterName
+				in.Hostname = r.cluster
 			}
 			out.LoadBalancer.Ingress = append(out.LoadBalancer.Ingress, in)
 		}
@@ -171,9 +151,9 @@ func aggregateIngress(_ *unstructured.Unstructured, items []workv1alpha2.Aggrega
 	return untyped(&out)
 }
 
-// aggregateJob sums up the pods. The Job is complete when it is complete in all clusters, and has failed when it has ended in all of
-// them and failed in one; until then FailureTarget says that it will. The API server (since 1.31) refuses any other order, as well
-// as counters that fall, a changed start and a finished Job that changes.
+// aggregateJob sums the pods. The Job is complete when it is complete in all clusters, and failed when it has ended in all of
+// them and failed in one; until then FailureTarget announces the failure. The API server (since 1.31) refuses any other order,
+// decreasing counters, a changed start time and changes of a finished Job.
 func aggregateJob(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
 	job, err := typed[batchv1.Job](template.Object)
 	if err != nil {
@@ -183,18 +163,16 @@ func aggregateJob(template *unstructured.Unstructured, items []workv1alpha2.Aggr
 	if len(items) == 0 || conditionOf(&old, batchv1.JobComplete) != nil || conditionOf(&old, batchv1.JobFailed) != nil {
 		return nil, nil
 	}
+	all, err := statuses[batchv1.JobStatus](items)
+	if err != nil {
+		return nil, err
+	}
 	out := batchv1.JobStatus{StartTime: old.StartTime}
 	complete, ended := 0, 0
 	var failing []string
-	var last, begun metav1.Time // when the last cluster completed, when the first one ended otherwise
-	for i := range items {
-		s, err := decode[batchv1.JobStatus](&items[i])
-		if err != nil {
-			return nil, err
-		}
-		if s == nil {
-			continue
-		}
+	var last, first metav1.Time // last completion, first failure
+	for _, r := range all {
+		s := r.status
 		out.Active += s.Active
 		out.Succeeded += s.Succeeded
 		out.Failed += s.Failed
@@ -204,23 +182,28 @@ func aggregateJob(template *unstructured.Unstructured, items []workv1alpha2.Aggr
 		if c := conditionOf(s, batchv1.JobComplete); c != nil {
 			complete++
 			ended++
-			if at := completedAt(s, c); last.Before(at) {
+			at := s.CompletionTime
+			if at == nil {
+				at = &c.LastTransitionTime
+			}
+			if last.Before(at) {
 				last = *at
 			}
 		}
 		if c := conditionOf(s, batchv1.JobFailed); c != nil {
 			ended++
-			failing = append(failing, items[i].ClusterName)
-			if begun.IsZero() || c.LastTransitionTime.Before(&begun) {
-				begun = c.LastTransitionTime
+			failing = append(failing, r.cluster)
+			if first.IsZero() || c.LastTransitionTime.Before(&first) {
+				first = c.LastTransitionTime
 			}
 		}
 	}
 	out.Succeeded, out.Failed = max(out.Succeeded, old.Succeeded), max(out.Failed, old.Failed)
 
+	// FailureTarget remains when the cluster that failed was removed: the API server refuses to remove it.
 	target := conditionOf(&old, batchv1.JobFailureTarget)
-	if len(failing) > 0 { // else the cluster that failed has gone, but the API server keeps the Job to its word
-		target = condition(batchv1.JobFailureTarget, "MemberFailed", "the job failed in "+strings.Join(failing, ", "), begun)
+	if len(failing) > 0 {
+		target = condition(batchv1.JobFailureTarget, "MemberFailed", "the job failed in "+strings.Join(failing, ", "), first)
 	}
 	switch {
 	case target != nil:
@@ -248,33 +231,23 @@ func conditionOf(s *batchv1.JobStatus, t batchv1.JobConditionType) *batchv1.JobC
 	return nil
 }
 
-func completedAt(s *batchv1.JobStatus, c *batchv1.JobCondition) *metav1.Time {
-	if s.CompletionTime != nil {
-		return s.CompletionTime
-	}
-	return &c.LastTransitionTime
-}
-
 func condition(t batchv1.JobConditionType, reason, message string, at metav1.Time) *batchv1.JobCondition {
 	return &batchv1.JobCondition{
 		Type: t, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: at, LastProbeTime: at,
 	}
 }
 
-// aggregateCronJob lists what runs anywhere, with the latest times.
+// aggregateCronJob lists the active Jobs of all clusters, with the latest times.
 func aggregateCronJob(_ *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
+	all, err := statuses[batchv1.CronJobStatus](items)
+	if err != nil {
+		return nil, err
+	}
 	var out batchv1.CronJobStatus
-	for i := range items {
-		s, err := decode[batchv1.CronJobStatus](&items[i])
-		if err != nil {
-			return nil, err
-		}
-		if s == nil {
-			continue
-		}
-		out.Active = append(out.Active, s.Active...)
-		out.LastScheduleTime = later(out.LastScheduleTime, s.LastScheduleTime)
-		out.LastSuccessfulTime = later(out.LastSuccessfulTime, s.LastSuccessfulTime)
+	for _, r := range all {
+		out.Active = append(out.Active, r.status.Active...)
+		out.LastScheduleTime = later(out.LastScheduleTime, r.status.LastScheduleTime)
+		out.LastSuccessfulTime = later(out.LastSuccessfulTime, r.status.LastSuccessfulTime)
 	}
 	return untyped(&out)
 }
@@ -286,7 +259,7 @@ func later(a, b *metav1.Time) *metav1.Time {
 	return a
 }
 
-// Phases, the one that says most about the whole first.
+// Phases in order of precedence: the aggregate has the first one that any cluster reports.
 var (
 	podPhases    = []corev1.PodPhase{corev1.PodFailed, corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded}
 	volumePhases = []corev1.PersistentVolumePhase{
@@ -294,7 +267,7 @@ var (
 	claimPhases = []corev1.PersistentVolumeClaimPhase{corev1.ClaimLost, corev1.ClaimPending, corev1.ClaimBound}
 )
 
-// foremost is the first of the phases that a cluster has; "" if they have none of them.
+// foremost returns the first value of the order that is in have; "" if there is none.
 func foremost[P comparable](order, have []P) (out P) {
 	for _, p := range order {
 		if slices.Contains(have, p) {
@@ -304,28 +277,39 @@ func foremost[P comparable](order, have []P) (out P) {
 	return out
 }
 
-// aggregatePod: the pod of a cluster that has not reported is pending. Containers are named cluster/container, since the API server
-// compares those of one name; the class is the one that it set.
+// phaseOf returns the foremost phase of the reported statuses, pending standing for a cluster that has not reported.
+func phaseOf[T any, P comparable](items []workv1alpha2.AggregatedStatusItem, order []P, pending P, phase func(*T) P) (P, error) {
+	all, err := reports[T](items)
+	var have []P
+	for _, r := range all {
+		if r.status == nil {
+			have = append(have, pending)
+		} else {
+			have = append(have, phase(r.status))
+		}
+	}
+	return foremost(order, have), err
+}
+
+// aggregatePod names containers cluster/container, since the API server compares those of one name. It keeps the QoS class,
+// which the API server set.
 func aggregatePod(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
 	if len(items) == 0 {
 		return nil, nil
 	}
-	var out corev1.PodStatus
-	var phases []corev1.PodPhase
-	for i := range items {
-		status, err := decode[corev1.PodStatus](&items[i])
-		if err != nil {
-			return nil, err
-		}
-		if status == nil {
-			phases = append(phases, corev1.PodPending)
-			continue
-		}
-		phases = append(phases, status.Phase)
-		out.ContainerStatuses = append(out.ContainerStatuses, containersOf(items[i].ClusterName, status.ContainerStatuses)...)
-		out.InitContainerStatuses = append(out.InitContainerStatuses, containersOf(items[i].ClusterName, status.InitContainerStatuses)...)
+	all, err := statuses[corev1.PodStatus](items)
+	if err != nil {
+		return nil, err
 	}
-	out.Phase = foremost(podPhases, phases)
+	var out corev1.PodStatus
+	for _, r := range all {
+		out.ContainerStatuses = append(out.ContainerStatuses, containersOf(r.cluster, r.status.ContainerStatuses)...)
+		out.InitContainerStatuses = append(out.InitContainerStatuses, containersOf(r.cluster, r.status.InitContainerStatuses)...)
+	}
+	out.Phase, err = phaseOf(items, podPhases, corev1.PodPending, func(s *corev1.PodStatus) corev1.PodPhase { return s.Phase })
+	if err != nil {
+		return nil, err
+	}
 	class, _, err := unstructured.NestedString(template.Object, "status", "qosClass")
 	if err != nil {
 		return nil, err
@@ -342,44 +326,31 @@ func containersOf(cluster string, all []corev1.ContainerStatus) []corev1.Contain
 	return out
 }
 
-// aggregateVolume: the volume of a cluster that has not reported is pending. The time of the last change is the API server's.
+// aggregateVolume keeps lastPhaseTransitionTime, which the API server sets.
 func aggregateVolume(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
 	if len(items) == 0 {
 		return nil, nil
 	}
-	var phases []corev1.PersistentVolumePhase
-	for i := range items {
-		status, err := decode[corev1.PersistentVolumeStatus](&items[i])
-		if err != nil {
-			return nil, err
-		}
-		if status == nil {
-			status = &corev1.PersistentVolumeStatus{Phase: corev1.VolumePending}
-		}
-		phases = append(phases, status.Phase)
+	phase, err := phaseOf(items, volumePhases, corev1.VolumePending,
+		func(s *corev1.PersistentVolumeStatus) corev1.PersistentVolumePhase { return s.Phase })
+	if err != nil {
+		return nil, err
 	}
-	out, err := untyped(&corev1.PersistentVolumeStatus{Phase: foremost(volumePhases, phases)})
+	out, err := untyped(&corev1.PersistentVolumeStatus{Phase: phase})
 	if err != nil {
 		return nil, err
 	}
 	return out, copyField(map[string]any{"status": out}, template.Object, "status", "lastPhaseTransitionTime")
 }
 
-// aggregateClaim: the claim of a cluster that has not reported is pending.
 func aggregateClaim(_ *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
 	if len(items) == 0 {
 		return nil, nil
 	}
-	var phases []corev1.PersistentVolumeClaimPhase
-	for i := range items {
-		status, err := decode[corev1.PersistentVolumeClaimStatus](&items[i])
-		if err != nil {
-			return nil, err
-		}
-		if status == nil {
-			status = &corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
-		}
-		phases = append(phases, status.Phase)
+	phase, err := phaseOf(items, claimPhases, corev1.ClaimPending,
+		func(s *corev1.PersistentVolumeClaimStatus) corev1.PersistentVolumeClaimPhase { return s.Phase })
+	if err != nil {
+		return nil, err
 	}
-	return untyped(&corev1.PersistentVolumeClaimStatus{Phase: foremost(claimPhases, phases)})
+	return untyped(&corev1.PersistentVolumeClaimStatus{Phase: phase})
 }

@@ -16,15 +16,15 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// worst(items, field, order): the status of the cluster whose field, a path with dots, has the value that comes first in the order.
-// One that has not reported, or not that, has the value "". Without the generations, which are the cluster's; null if no cluster
-// that has a value of the order has reported.
+// worst(items, field, order): the status of the cluster whose field, a path with dots, has the first value of the order. The value
+// is "" where the field, or any status, is missing. Generations are removed, as they are the cluster's own. null if no cluster
+// has a value of the order.
 func worst(a []ref.Val) (any, error) {
 	all, err := reportsAt(a[0])
 	if err != nil {
 		return nil, err
 	}
-	field, _ := a[1].(types.String) // declared so
+	field, _ := a[1].(types.String) // by its declaration
 	order, err := namesAt(a[2])
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func worst(a []ref.Val) (any, error) {
 	return nil, nil
 }
 
-// agreed(items, names): the named fields that are the same in all clusters.
+// agreed(items, names): the named fields that are equal in all clusters.
 func agreed(a []ref.Val) (any, error) {
 	all, err := reportsAt(a[0])
 	if err != nil {
@@ -75,7 +75,7 @@ func agreed(a []ref.Val) (any, error) {
 	return out, nil
 }
 
-// addUp(list of maps): a map with the sums of the numbers in them, also in maps in them; what is no number is left out.
+// addUp(list of maps): a map with the sums of their integers, also in nested maps; other values are omitted.
 func addUp(a []ref.Val) (any, error) {
 	list, ok := a[0].(traits.Lister)
 	if !ok {
@@ -109,13 +109,13 @@ func add(into, from map[string]any) {
 	}
 }
 
-// timesAt are the times, in RFC 3339 and UTC, that clusters report in a field.
+// timesAt are the times (RFC 3339, UTC) that clusters report in a field.
 func timesAt(a []ref.Val) ([]string, error) {
 	all, err := reportsAt(a[0])
 	if err != nil {
 		return nil, err
 	}
-	field, _ := a[1].(types.String) // declared so
+	field, _ := a[1].(types.String) // by its declaration
 	var out []string
 	for _, r := range all {
 		if at, _ := r.status[string(field)].(string); at != "" {
@@ -143,8 +143,7 @@ func latest(a []ref.Val) (any, error) {
 	return slices.Max(all), nil
 }
 
-// largest(list of requirements): for pods of several forms, the most that one of them asks for of each resource, on nodes and with
-// the priority of the first.
+// largest(list of requirements): for several pod templates, the maximum of each resource, with node claim and priority of the first.
 func largest(a []ref.Val) (any, error) {
 	list, ok := a[0].(traits.Lister)
 	if !ok {
@@ -185,15 +184,15 @@ func largest(a []ref.Val) (any, error) {
 // maxMessage is the longest message of a condition (metav1.Condition).
 const maxMessage = 32768
 
-// mergeConditions(object, items, bad): the conditions of all clusters, one of each type. It is True if all clusters say so, but for
-// the types that are bad: those are True if any cluster says so.
+// mergeConditions(object, items, bad): the conditions of all clusters, one of each type. It is True if it is in all clusters; a bad
+// type is True if it is in any cluster.
 func mergeConditions(obj *unstructured.Unstructured, all []reported, bad []string) (any, error) {
 	seen, err := allCurrent(obj, all)
 	if err != nil {
 		return nil, err
 	}
 	var kinds []string
-	of := map[string][]map[string]any{} // by type, for each cluster; nil: it has none
+	of := map[string][]map[string]any{} // by type, an entry for each cluster; nil: none
 	for i, r := range all {
 		list, _, err := unstructured.NestedSlice(r.status, "conditions")
 		if err != nil {
@@ -224,9 +223,9 @@ func mergeConditions(obj *unstructured.Unstructured, all []reported, bad []strin
 	return out, nil
 }
 
-// oneCondition is that of all clusters: of those that decide it, the reason of the first and the latest time.
+// oneCondition aggregates a condition: among clusters with the aggregate's status, the first reason and the latest time.
 func oneCondition(t string, all []reported, of []map[string]any, bad bool) map[string]any {
-	order := []string{"False", "Unknown", "True"} // the one that says most about the whole first
+	order := []string{"False", "Unknown", "True"} // by precedence
 	if bad {
 		order = []string{"True", "Unknown", "False"}
 	}

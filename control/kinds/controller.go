@@ -30,7 +30,7 @@ import (
 // all is the one request of the reconciler: which rule is used depends on all KindRules.
 var all = ctrl.Request{}
 
-// Setup adds the controllers to the hub's manager, whose scheme has the groups pelago.io and config.karmada.io.
+// SetupRules adds the controllers to the hub's manager, whose scheme has the groups pelago.io and config.karmada.io.
 func SetupRules(mgr ctrl.Manager, rules *Custom) error {
 	recorder := mgr.GetEventRecorderFor("pelago-hub")
 	ofRules, err := kube.NewStaleCaches[ctrl.Request]("kindrules", slog.Default(), recorder)
@@ -51,7 +51,7 @@ func SetupRules(mgr ctrl.Manager, rules *Custom) error {
 			Watches(&pelagov1alpha1.KindRules{}, handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []ctrl.Request {
 				return []ctrl.Request{all}
 			})).
-			// Also where there are none: until the interpreter has been told so, it waits.
+			// The first reconcile runs even without KindRules: the interpreter blocks until then.
 			WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
 				queue.Add(all)
 				return nil
@@ -69,7 +69,7 @@ func SetupRules(mgr ctrl.Manager, rules *Custom) error {
 	return nil
 }
 
-// reconciler hands the KindRules to the interpreter and says on each whether it can work.
+// reconciler passes the KindRules to the interpreter and writes their condition Accepted.
 type reconciler struct {
 	client   client.Client
 	recorder record.EventRecorder
@@ -77,7 +77,7 @@ type reconciler struct {
 	rules    *Custom
 }
 
-// Reconcile looks at all KindRules.
+// Reconcile reconciles all KindRules.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var list pelagov1alpha1.KindRulesList
 	if err := r.client.List(ctx, &list); err != nil {
@@ -96,14 +96,14 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return r.stale.Result(req, 0, errors.Join(errs...))
 }
 
-// customizations says on each customization in Lua that it is not run.
+// customizations writes the condition of customizations in Lua: they are not run.
 type customizations struct {
 	client   client.Client
 	recorder record.EventRecorder
 	stale    *kube.StaleCaches[ctrl.Request]
 }
 
-// Reconcile looks at one customization.
+// Reconcile reconciles one customization.
 func (r *customizations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var c configv1alpha1.ResourceInterpreterCustomization
 	if err := r.client.Get(ctx, req.NamespacedName, &c); err != nil {
@@ -117,7 +117,7 @@ func (r *customizations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	return r.stale.Result(req, 0, write(ctx, r.client, r.recorder, before, &c, is))
 }
 
-// write writes a status whose condition has changed; what does not hold is an Event as well.
+// write writes a status whose condition has changed, and an Event if the condition is False.
 func write(
 	ctx context.Context, c client.Client, recorder record.EventRecorder, before, now client.Object, is metav1.Condition,
 ) error {
@@ -126,24 +126,24 @@ func write(
 		return client.IgnoreNotFound(fmt.Errorf("write the status of %T %s: %w", now, now.GetName(), err))
 	}
 	if is.Status == metav1.ConditionFalse {
-		recorder.Event(now, corev1.EventTypeWarning, is.Reason, clipMessage(is.Message, maxEvent))
+		recorder.Event(now, corev1.EventTypeWarning, is.Reason, shorten(is.Message, maxEvent))
 	}
 	return nil
 }
 
-// askAgain is the pause between two questions to a hub that does not answer.
-const askAgain = 2 * time.Second
+// listRetry is the time between two lists of KindRules while the hub does not answer.
+const listRetry = 2 * time.Second
 
-// Follower gives the interpreter of an agent the KindRules of the hub, as they change.
+// RuleFollower passes the KindRules of the hub to the interpreter of an agent.
 type RuleFollower struct {
 	Cache cache.Cache   // of the hub
-	Live  client.Reader // asks the hub itself
+	Live  client.Reader // uncached
 	Rules *Custom
 	Log   *slog.Logger
 }
 
-// Start follows until ctx ends. A hub that has no KindRules, or does not let a member read them, is an older one: then
-// there are no rules, until it has.
+// Start runs until ctx ends. An older hub does not serve KindRules, or does not allow members to read them: then there are no
+// rules until it is upgraded.
 func (f *RuleFollower) Start(ctx context.Context) error {
 	defer f.Rules.Release()
 	informer, err := f.Cache.GetInformer(ctx, &pelagov1alpha1.KindRules{}, cache.BlockUntilSynced(false))
@@ -157,12 +157,12 @@ func (f *RuleFollower) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch the KindRules of the hub: %w", err)
 	}
-	defer func() { _ = informer.RemoveEventHandler(registration) }() // it fails only for a handler that is not there
+	defer func() { _ = informer.RemoveEventHandler(registration) }() // fails only for an unknown handler
 	go f.older(ctx)
 	if !toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
 		return nil // the process ends
 	}
-	notify(changed) // also if there are none
+	notify(changed) // even without KindRules
 	for {
 		select {
 		case <-ctx.Done():
@@ -183,11 +183,11 @@ func (f *RuleFollower) Start(ctx context.Context) error {
 func notify(changed chan<- struct{}) {
 	select {
 	case changed <- struct{}{}:
-	default: // a look is due already
+	default: // already notified
 	}
 }
 
-// older ends the wait for rules at a hub that has none.
+// older releases the rules if the hub does not serve KindRules.
 func (f *RuleFollower) older(ctx context.Context) {
 	for {
 		var list pelagov1alpha1.KindRulesList
@@ -204,16 +204,13 @@ func (f *RuleFollower) older(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(askAgain):
+		case <-time.After(listRetry):
 		}
 	}
 }
 
-// Bytes that an API server takes.
-const (
-	rulesMaxMessage = 32768
-	maxEvent        = 1024
-)
+// maxEvent is the API server's limit for the message of an Event, in bytes.
+const maxEvent = 1024
 
 // accepted is the condition of KindRules.
 func accepted(v Verdict, generation int64) metav1.Condition {
@@ -233,12 +230,12 @@ func accepted(v Verdict, generation int64) metav1.Condition {
 		}
 	}
 	if len(problems) > 0 {
-		c.Message = clipMessage(strings.Join(problems, "; "), rulesMaxMessage)
+		c.Message = shorten(strings.Join(problems, "; "), maxMessage)
 	}
 	return c
 }
 
-// notRun is the condition of a customization in Lua: what takes the place of each of its scripts.
+// notRun is the condition of a customization in Lua, which names the rule to write instead of each script.
 func notRun(c *configv1alpha1.ResourceInterpreterCustomization) metav1.Condition {
 	is, rules := c.Spec.Customizations, []string{}
 	for _, x := range []struct {
@@ -265,12 +262,4 @@ func notRun(c *configv1alpha1.ResourceInterpreterCustomization) metav1.Condition
 			c.Spec.Target.APIVersion, c.Spec.Target.Kind, strings.Join(rules, ", ")),
 		ObservedGeneration: c.Generation,
 	}
-}
-
-// clip shortens a text to n bytes.
-func clipMessage(text string, n int) string {
-	if len(text) <= n {
-		return text
-	}
-	return strings.ToValidUTF8(text[:n-len("…")], "") + "…"
 }

@@ -15,27 +15,28 @@ import (
 	"github.com/google/cel-go/interpreter"
 )
 
-// CEL counts the steps of an evaluation, and ends it at stepLimit. It counts a call after it was made, and by the length of its
-// arguments, not by their depth: [[x, x], [x, x]] has length 2 at any size, and comparing two such values takes for ever. So each
-// call is weighed here before it is made, by all that it can look at and make; and each list and map that is made, with all in it.
+// CEL's cost limit, with the estimates of the API server, is not sufficient: a call is charged after it returned, and by the length
+// of its arguments, not by their depth. [[x, x], [x, x]] has length 2 however deep x is, so comparing two such values takes
+// exponential time. The guard charges each call before it is made, by the total size of its arguments and result, and each list
+// and map that the expression constructs, by its total size.
 const (
 	// stepLimit is the cost that the API server allows an expression, about 0.1 s.
 	stepLimit = 1_000_000
-	// workLimit is what all calls of an evaluation may weigh: a value weighs 1, a text 1 for each eight bytes.
+	// workLimit bounds the weight of all calls of an evaluation: 1 for a value, 1 for each eight bytes of a string.
 	workLimit = 2_000_000
-	// textLimit is the longest text, in bytes, that a call may make: to look a long one up in a map is one step.
+	// textLimit bounds the strings that calls return, in bytes: CEL charges the lookup of any map key as one step.
 	textLimit = 256 << 10
-	// depthLimit is how deep a value may be; that of the API server's JSON.
+	// depthLimit bounds the nesting of values, as the API server's JSON decoder does.
 	depthLimit = 10_000
 )
 
-// budgetName is the variable that holds the budget of an evaluation. No expression can name it.
+// budgetName is the variable that holds the budget of an evaluation. It is no identifier, so no expression can refer to it.
 const budgetName = "@budget"
 
-// budget is what an evaluation may still use.
+// budget is the weight that an evaluation may still use.
 type budget struct{ left int }
 
-// spend panics when the budget is used up; CEL returns it as an error of the evaluation.
+// spend panics when the budget is exhausted; CEL returns that as the error of the evaluation.
 func (b *budget) spend(n int) {
 	if n < 0 || n > b.left {
 		panic(interpreter.EvalCancelledError{
@@ -45,7 +46,7 @@ func (b *budget) spend(n int) {
 	b.left -= n
 }
 
-// weigh spends the weight of a value with all that it holds.
+// weigh spends the weight of a value with all its elements.
 func (b *budget) weigh(v any, depth int) {
 	if depth > depthLimit {
 		b.spend(b.left + 1)
@@ -95,7 +96,7 @@ func (b *budget) weigh(v any, depth int) {
 	}
 }
 
-// shallow is what of a value a call looks at that does not look into it.
+// shallow is the weight of a value without its elements.
 func shallow(v ref.Val) int {
 	switch v := v.(type) {
 	case types.String:
@@ -106,7 +107,7 @@ func shallow(v ref.Val) int {
 	return 1
 }
 
-// length is that of a text or list.
+// length is that of a string or list.
 func length(v ref.Val) int {
 	switch v := v.(type) {
 	case types.String:
@@ -118,14 +119,14 @@ func length(v ref.Val) int {
 	return 1
 }
 
-// light are the functions that do not look into lists and maps.
+// light are the functions that do not read the elements of lists and maps.
 var light = map[string]bool{
 	"size": true, "type": true, "dyn": true, "value": true, "hasValue": true,
 	"optional.of": true, "optional.none": true, "optional.ofNonZeroValue": true,
-	"caughtUp": true, "sums": true, "earliest": true, "latest": true, // products weighs what they read
+	"caughtUp": true, "sums": true, "earliest": true, "latest": true, // products charges what they read
 }
 
-// products are the functions that may make more than they are given, or look at one argument for each part of another.
+// products are the functions whose result or work can grow with the product of their arguments.
 var products = map[string]func([]ref.Val) int{
 	"replace":  func(a []ref.Val) int { return (length(a[0])/max(1, length(a[1])) + 1) * length(a[2]) / 8 },
 	"join":     joined,
@@ -136,16 +137,16 @@ var products = map[string]func([]ref.Val) int{
 	"caughtUp": func(a []ref.Val) int { return length(a[1]) * 3 },
 }
 
-// repeat is a counted repetition in a regular expression, which RE2 writes out.
+// repeat is a counted repetition in a regular expression, which RE2 expands.
 var repeat = regexp.MustCompile(`\{(\d+),?(\d*)\}`)
 
-// regular weighs the matching of a[0] by a[1]: each character against each state. Go allows a state to be written out 1,000 times.
+// regular weighs matching a[0] by a[1]: each character against each state. Go expands a state at most 1,000 times.
 func regular(a []ref.Val) int {
 	pattern, _ := a[1].(types.String) // else the call fails
 	times := 1
 	for _, m := range repeat.FindAllStringSubmatch(string(pattern), -1) {
 		for _, digits := range m[1:] {
-			if n, err := strconv.Atoi(digits); err == nil && n > 1 { // "" is no bound, and one that is too large no expression
+			if n, err := strconv.Atoi(digits); err == nil && n > 1 { // "" is no bound; one out of range does not compile
 				times = min(1000, times*n)
 			}
 		}
@@ -160,17 +161,17 @@ func joined(a []ref.Val) int {
 	return length(a[0]) * (1 + length(a[1])/8)
 }
 
-// unavailable are functions of CEL's libraries whose result can be of any size whatever their arguments are.
+// unavailable are functions of CEL's libraries whose result is not bounded by the size of their arguments.
 var unavailable = map[string]string{"format": "use + and string()"}
 
-// guarded is a call that is weighed before it is made.
+// guarded is a call that is charged before it is made.
 type guarded struct {
 	interpreter.InterpretableCall
 	args []interpreter.Interpretable
 	impl func([]ref.Val) ref.Val
 }
 
-// hidden is an argument whose form nobody sees. CEL replaces calls with a constant regular expression by others, unguarded ones.
+// hidden hides the type of an argument: CEL would replace a call with a constant regular expression by an unguarded one.
 type hidden struct{ interpreter.Interpretable }
 
 // Args implements interpreter.InterpretableCall.
@@ -209,20 +210,20 @@ func (g *guarded) weigh(b *budget, values []ref.Val) {
 	}
 }
 
-// grows says whether this is what a macro collects its result in; that is looked at by nobody before it is done.
+// grows reports whether v is the accumulator of a macro, which is not read before the macro ends.
 func grows(v ref.Val) bool {
 	_, list := v.(traits.MutableLister)
 	_, of := v.(traits.MutableMapper)
 	return list || of
 }
 
-// made is a list or map that the expression writes down: weighed, so that none is larger than what may be looked at.
-type made struct {
+// constructed is a list or map literal, charged by its total size.
+type constructed struct {
 	interpreter.InterpretableConstructor
 }
 
 // Eval implements interpreter.Interpretable.
-func (m *made) Eval(vars interpreter.Activation) ref.Val {
+func (m *constructed) Eval(vars interpreter.Activation) ref.Val {
 	out := m.InterpretableConstructor.Eval(vars)
 	if !types.IsUnknownOrError(out) {
 		budgetOf(vars).weigh(out, 0)
@@ -230,13 +231,13 @@ func (m *made) Eval(vars interpreter.Activation) ref.Val {
 	return out
 }
 
-// budgetOf is that of the evaluation; there is none without.
+// budgetOf is the budget of the evaluation; each has one.
 func budgetOf(vars interpreter.Activation) *budget {
 	v, _ := vars.ResolveName(budgetName)
 	return v.(*budget)
 }
 
-// guard replaces the calls of a program by guarded ones. The functions are those of the environment.
+// guard replaces the calls of a program by guarded ones.
 func guard(env *cel.Env) (cel.ProgramOption, error) {
 	known := map[string]*functions.Overload{}
 	for name, f := range env.Functions() {
@@ -250,7 +251,7 @@ func guard(env *cel.Env) (cel.ProgramOption, error) {
 	}
 	return cel.CustomDecorator(func(i interpreter.Interpretable) (interpreter.Interpretable, error) {
 		if c, ok := i.(interpreter.InterpretableConstructor); ok {
-			return &made{c}, nil
+			return &constructed{c}, nil
 		}
 		call, ok := i.(interpreter.InterpretableCall)
 		if !ok {
@@ -261,7 +262,7 @@ func guard(env *cel.Env) (cel.ProgramOption, error) {
 			f = known[call.Function()]
 		}
 		if f != nil && f.NonStrict {
-			return i, nil // the logical operators, which look at truth values
+			return i, nil // logical operators, on booleans
 		}
 		g := &guarded{InterpretableCall: call, impl: implementation(call, f)}
 		for _, arg := range call.Args() {
@@ -271,9 +272,9 @@ func guard(env *cel.Env) (cel.ProgramOption, error) {
 	}), nil
 }
 
-// implementation calls a function as CEL's interpreter does: equality by itself, else the overload if the first argument is
-// what it is for, else the method of the first argument. But lists are added into a new one: CEL makes a view of both, and a view
-// of views takes as long to tell its length as it is long.
+// implementation dispatches a call as CEL's interpreter does: equality, else the overload if the first argument has its trait, else
+// the method of the first argument. Only lists are concatenated by copying: CEL returns a view of both, and the length of nested
+// views takes linear time.
 func implementation(call interpreter.InterpretableCall, f *functions.Overload) func([]ref.Val) ref.Val {
 	name, overload := call.Function(), call.OverloadID()
 	switch name {
@@ -283,7 +284,7 @@ func implementation(call interpreter.InterpretableCall, f *functions.Overload) f
 		return func(a []ref.Val) ref.Val { return types.Bool(types.Equal(a[0], a[1]) != types.True) }
 	}
 	return func(a []ref.Val) ref.Val {
-		if out := together(name, a); out != nil {
+		if out := concatenated(name, a); out != nil {
 			return out
 		}
 		if f != nil && (f.OperandTrait == 0 || len(a) > 0 && a[0].Type().HasTrait(f.OperandTrait)) {
@@ -303,8 +304,8 @@ func implementation(call interpreter.InterpretableCall, f *functions.Overload) f
 	}
 }
 
-// together is one list of two that are added; nil if it is another call.
-func together(name string, a []ref.Val) ref.Val {
+// concatenated is the sum of two lists; nil if it is another call.
+func concatenated(name string, a []ref.Val) ref.Val {
 	if name != operators.Add || grows(a[0]) {
 		return nil
 	}
@@ -321,7 +322,7 @@ func together(name string, a []ref.Val) ref.Val {
 	return types.NewRefValList(types.DefaultTypeAdapter, all)
 }
 
-// plain returns a value as JSON has it: nil, bool, int64, float64, string, []any, map[string]any.
+// plain converts a value to the types of JSON: nil, bool, int64, float64, string, []any, map[string]any.
 func (b *budget) plain(v ref.Val, depth int) (any, error) {
 	if depth > depthLimit {
 		b.spend(b.left + 1)
@@ -375,7 +376,7 @@ func (b *budget) plainMap(v traits.Mapper, depth int) (any, error) {
 	return out, nil
 }
 
-// result is plain, with an end to what is too large.
+// result is plain, with the exhausted budget as an error.
 func result(b *budget, v ref.Val) (out any, err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -19,8 +20,8 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// Kind is what is known of one kind. What is nil is asked of the next source; what none knows has a default, which each method of
-// Interpreter states. No function but Revise, Prune and Retain (its first object) changes an object.
+// Kind holds the operations of one kind. A nil operation is looked up in the next source; the method of Interpreter states its
+// default. Only Revise, Prune and Retain change an object, Retain its first one.
 type Kind struct {
 	Replicas     func(template *unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error)
 	Revise       func(obj *unstructured.Unstructured, replicas int32) error
@@ -32,10 +33,21 @@ type Kind struct {
 	Dependencies func(template *unstructured.Unstructured) ([]DependentReference, error)
 }
 
-// Source tells what it knows of a kind; the zero Kind: nothing.
+// or sets the operations that k lacks.
+func (k Kind) or(next Kind) Kind {
+	into, from := reflect.ValueOf(&k).Elem(), reflect.ValueOf(next)
+	for i := range into.NumField() {
+		if into.Field(i).IsNil() {
+			into.Field(i).Set(from.Field(i))
+		}
+	}
+	return k
+}
+
+// Source returns the operations that it has for a kind.
 type Source func(schema.GroupVersionKind) Kind
 
-// DependentReference names what a template refers to, in the form of the annotation resourcebinding.karmada.io/dependencies.
+// DependentReference names a dependency of a template, in the form of the annotation resourcebinding.karmada.io/dependencies.
 // Either Name or LabelSelector is set.
 type DependentReference struct {
 	APIVersion    string                `json:"apiVersion"`
@@ -45,68 +57,46 @@ type DependentReference struct {
 	LabelSelector *metav1.LabelSelector `json:"labelSelector,omitempty"`
 }
 
-// Interpreter answers for objects of any kind.
+// Interpreter performs the operations on objects of any kind.
 type Interpreter struct {
-	sources []Source
-	custom  *Custom // nil: rules never change
+	kind   Source
+	custom *Custom // nil: rules never change
 }
 
-// New returns an interpreter that asks the given sources in their order, then the rules for kinds of other projects that are
-// built in, then what is built in for those of Kubernetes.
-func New(before ...Source) *Interpreter {
-	return &Interpreter{sources: append(append([]Source(nil), before...), thirdParty, native)}
+// New returns an interpreter that takes each operation from the first of the sources that has it, then from the bundled rules
+// and the built-in table.
+func New(sources ...Source) *Interpreter {
+	return &Interpreter{kind: func(gvk schema.GroupVersionKind) (k Kind) {
+		for _, source := range sources {
+			k = k.or(source(gvk))
+		}
+		return k.or(builtIn(gvk))
+	}}
 }
 
-// Follow calls f each time when rules of kinds have changed, until ctx ends: what was read by them may have to be read again. f is
-// called where the rules are exchanged, and must not wait for anything.
+// builtIn returns the bundled rules of a kind, or its row in the table; no kind has both.
+func builtIn(gvk schema.GroupVersionKind) Kind {
+	if kind := bundled()[gvk]; kind != nil {
+		return kind()
+	}
+	return kinds[gvk]
+}
+
+// Follow calls f each time rules have changed, until ctx ends: results obtained with the former rules may be outdated. f runs in
+// the call that replaces the rules and must not block.
 func (in *Interpreter) Follow(ctx context.Context, f Changed) {
 	if in.custom != nil {
 		in.custom.follow(ctx, f)
 	}
 }
 
-// kind merges what the sources know; the first one that knows an operation is the one that is asked.
-func (in *Interpreter) kind(obj *unstructured.Unstructured) Kind {
-	var k Kind
-	for _, source := range in.sources {
-		k = k.or(source(obj.GroupVersionKind()))
-	}
-	return k
+func (in *Interpreter) of(obj *unstructured.Unstructured) Kind {
+	return in.kind(obj.GroupVersionKind())
 }
 
-// or fills in what k does not know.
-func (k Kind) or(next Kind) Kind {
-	if k.Replicas == nil {
-		k.Replicas = next.Replicas
-	}
-	if k.Revise == nil {
-		k.Revise = next.Revise
-	}
-	if k.Prune == nil {
-		k.Prune = next.Prune
-	}
-	if k.Retain == nil {
-		k.Retain = next.Retain
-	}
-	if k.Reflect == nil {
-		k.Reflect = next.Reflect
-	}
-	if k.Aggregate == nil {
-		k.Aggregate = next.Aggregate
-	}
-	if k.Healthy == nil {
-		k.Healthy = next.Healthy
-	}
-	if k.Dependencies == nil {
-		k.Dependencies = next.Dependencies
-	}
-	return k
-}
-
-// Replicas returns how many replicas a template asks for and what each of them asks for (nil: nothing). By default there are none,
-// and ok is false.
+// Replicas returns the replicas of a template and what each requests (nil: nothing). By default there are none, and ok is false.
 func (in *Interpreter) Replicas(template *unstructured.Unstructured) (n int32, each *workv1alpha2.ReplicaRequirements, ok bool, err error) {
-	k := in.kind(template)
+	k := in.of(template)
 	if k.Replicas == nil {
 		return 0, nil, false, nil
 	}
@@ -116,9 +106,9 @@ func (in *Interpreter) Replicas(template *unstructured.Unstructured) (n int32, e
 	return n, each, true, nil
 }
 
-// Revise gives the object, which it changes, a number of replicas. By default it changes nothing.
+// Revise sets the number of replicas of the object. By default it changes nothing.
 func (in *Interpreter) Revise(obj *unstructured.Unstructured, replicas int32) error {
-	if k := in.kind(obj); k.Revise != nil {
+	if k := in.of(obj); k.Revise != nil {
 		if err := k.Revise(obj, replicas); err != nil {
 			return failed("set the replicas of", obj, err)
 		}
@@ -126,11 +116,11 @@ func (in *Interpreter) Revise(obj *unstructured.Unstructured, replicas int32) er
 	return nil
 }
 
-// Prune removes from the object, which it changes, what is not for members: what the hub's API server filled in, finalizers, owners
-// and the status. By default that is all.
+// Prune removes the fields that are not for members: what the hub's API server set, finalizers, owners and the status. By default
+// that is all.
 func (in *Interpreter) Prune(obj *unstructured.Unstructured) error {
 	pruneCommon(obj)
-	if k := in.kind(obj); k.Prune != nil {
+	if k := in.of(obj); k.Prune != nil {
 		if err := k.Prune(obj); err != nil {
 			return failed("prune", obj, err)
 		}
@@ -138,12 +128,12 @@ func (in *Interpreter) Prune(obj *unstructured.Unstructured) error {
 	return nil
 }
 
-// Retain returns the desired object with what is the member's in the observed one: by default its resourceVersion, finalizers,
+// Retain returns the desired object with the fields that the member owns as observed: by default its resourceVersion, finalizers,
 // owners, and the labels and annotations that are not ours. Neither argument is changed.
 func (in *Interpreter) Retain(desired, observed *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	out := desired.DeepCopy()
 	retainCommon(out, observed)
-	if k := in.kind(desired); k.Retain != nil {
+	if k := in.of(desired); k.Retain != nil {
 		if err := k.Retain(out, observed); err != nil {
 			return nil, failed("retain the member's fields of", desired, err)
 		}
@@ -151,9 +141,10 @@ func (in *Interpreter) Retain(desired, observed *unstructured.Unstructured) (*un
 	return out, nil
 }
 
-// ReflectStatus returns what of the status of a member's object the hub is told; nil if it has none. By default it is all of it.
+// ReflectStatus returns the part of the status of a member's object that the hub receives; nil if it has none. By default it is
+// the whole status.
 func (in *Interpreter) ReflectStatus(observed *unstructured.Unstructured) (*runtime.RawExtension, error) {
-	reflect := in.kind(observed).Reflect
+	reflect := in.of(observed).Reflect
 	if reflect == nil {
 		reflect = wholeStatus
 	}
@@ -171,11 +162,11 @@ func (in *Interpreter) ReflectStatus(observed *unstructured.Unstructured) (*runt
 	return &runtime.RawExtension{Raw: raw}, nil
 }
 
-// AggregateStatus returns the status of a template, made of what its clusters reflect; nil: it stays as it is, which is the default.
-// The items are those of all clusters from which an answer is due, in the order of their names; a Status of nil says that there is
-// none yet. The form is that in which the API server returns it, so what is equal to the template's need not be written.
+// AggregateStatus returns the status of a template from what its clusters reflect; nil, the default, leaves it unchanged. There is
+// an item for each cluster that is expected to report, in the order of their names; one whose Status is nil has not reported.
+// The result has the form in which the API server returns it, so a status equal to the template's needs no write.
 func (in *Interpreter) AggregateStatus(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
-	k := in.kind(template)
+	k := in.of(template)
 	if k.Aggregate == nil {
 		return nil, nil
 	}
@@ -186,9 +177,9 @@ func (in *Interpreter) AggregateStatus(template *unstructured.Unstructured, item
 	return status, nil
 }
 
-// Health says whether a member's object does what it is for; Unknown comes with an error. By default it is Healthy.
+// Health returns the health of a member's object; an error comes with Unknown. The default is Healthy.
 func (in *Interpreter) Health(observed *unstructured.Unstructured) (workv1alpha2.ResourceHealth, error) {
-	k := in.kind(observed)
+	k := in.of(observed)
 	if k.Healthy == nil {
 		return workv1alpha2.ResourceHealthy, nil
 	}
@@ -202,9 +193,9 @@ func (in *Interpreter) Health(observed *unstructured.Unstructured) (workv1alpha2
 	return workv1alpha2.ResourceUnhealthy, nil
 }
 
-// Dependencies returns what a template refers to, each once, sorted by kind and name. By default there is nothing.
+// Dependencies returns the objects that a template refers to, each once, sorted by kind and name. By default there are none.
 func (in *Interpreter) Dependencies(template *unstructured.Unstructured) ([]DependentReference, error) {
-	k := in.kind(template)
+	k := in.of(template)
 	if k.Dependencies == nil {
 		return nil, nil
 	}
@@ -223,7 +214,7 @@ func failed(action string, obj *unstructured.Unstructured, err error) error {
 	return fmt.Errorf("%s %s %s: %w", action, obj.GetKind(), name, err)
 }
 
-// typed reads an object, or a part of one, as its Go type.
+// typed converts an object, or a part of one, to its Go type.
 func typed[T any](from map[string]any) (*T, error) {
 	out := new(T)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(from, out); err != nil {
@@ -232,7 +223,7 @@ func typed[T any](from map[string]any) (*T, error) {
 	return out, nil
 }
 
-// int32At reads a number of an object.
+// int32At reads a number of replicas.
 func int32At(obj *unstructured.Unstructured, otherwise int32, path ...string) (int32, error) {
 	n, found, err := unstructured.NestedInt64(obj.Object, path...)
 	switch {
@@ -246,25 +237,25 @@ func int32At(obj *unstructured.Unstructured, otherwise int32, path ...string) (i
 	return int32(n), nil
 }
 
-// Custom holds the rules that users write, and can be given others at any time. Until it is given some, or released, whoever
-// asks waits: what is decided without them would be decided otherwise.
+// Custom holds the rules of KindRules, replaceable at any time. Its interpreter blocks until rules were set, or Release was
+// called: without them a decision could be a different one.
 type Custom struct {
 	ready func()
 	known <-chan struct{}
 
-	mu    sync.RWMutex
-	kinds map[schema.GroupVersionKind]Kind
-	from  map[schema.GroupVersionKind][]*compiled // what the rules of a kind are made from, the older one first
-	made  map[string]*compiled                    // by name
+	mu       sync.RWMutex
+	kinds    map[schema.GroupVersionKind]Kind        // with the built-in operations of these kinds
+	sources  map[schema.GroupVersionKind][]*compiled // the rules of each kind, the oldest first
+	compiled map[string]*compiled                    // by name
 
 	following sync.Mutex
 	followers map[*Changed]struct{}
 }
 
-// Changed is called with kinds whose rules are others now, or gone.
+// Changed is called with the kinds whose rules were changed or removed.
 type Changed func(kinds map[schema.GroupVersionKind]bool)
 
-// compiled is what was made of KindRules of a generation.
+// compiled holds the rules of a generation of KindRules.
 type compiled struct {
 	uid        string
 	generation int64
@@ -278,26 +269,33 @@ func NewCustom() *Custom {
 	return &Custom{known: known, ready: sync.OnceFunc(func() { close(known) }), followers: map[*Changed]struct{}{}}
 }
 
-// Interpreter asks these rules first.
-func (c *Custom) Interpreter() *Interpreter {
-	in := New(c.source)
-	in.custom = c
-	return in
+// Interpreter returns an interpreter that prefers these rules to the built-in ones.
+func (c *Custom) Interpreter() *Interpreter { return &Interpreter{kind: c.kind, custom: c} }
+
+// kind blocks until rules are known.
+func (c *Custom) kind(gvk schema.GroupVersionKind) Kind {
+	<-c.known
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if k, ok := c.kinds[gvk]; ok {
+		return k
+	}
+	return builtIn(gvk)
 }
 
-// Release ends the wait, with the rules that are known. Nothing more is decided: the process ends.
+// Release unblocks the interpreter with the rules known so far.
 func (c *Custom) Release() { c.ready() }
 
-// Verdict is what is wrong with KindRules, nil if nothing is.
+// Verdict lists the problems of KindRules.
 type Verdict struct {
 	// Invalid are the rules that do not compile, *RuleError each.
 	Invalid []error
-	// Conflicts say for which kind a rule is not used, and which KindRules have the one that is.
+	// Conflicts name the kinds for which a rule is not used, and the KindRules whose rule is.
 	Conflicts []string
 }
 
-// Set replaces all rules. It returns what is wrong with which, by name. Of two rules for one operation of one kind that of the
-// older KindRules is used. What has not changed since the last call is not compiled again.
+// Set replaces all rules and returns the problems of each KindRules, by name. Of two rules for one operation of one kind, that of
+// the older KindRules is used. Unchanged generations are not compiled again.
 func (c *Custom) Set(all []pelagov1alpha1.KindRules) map[string]Verdict {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b pelagov1alpha1.KindRules) int {
@@ -306,95 +304,88 @@ func (c *Custom) Set(all []pelagov1alpha1.KindRules) map[string]Verdict {
 		}
 		return strings.Compare(a.Name, b.Name)
 	})
-	verdicts, changed := c.exchange(all)
+	verdicts, changed := c.replace(all)
 	select {
 	case <-c.known:
-		c.tell(changed)
-	default: // nobody has read anything without these rules
+		c.notify(changed)
+	default: // no result depends on earlier rules
 		c.ready()
 	}
 	return verdicts
 }
 
-// exchange replaces all rules, sorted by age. It returns the kinds whose rules are others than before.
-func (c *Custom) exchange(all []pelagov1alpha1.KindRules) (map[string]Verdict, map[schema.GroupVersionKind]bool) {
+// replace replaces all rules, which are sorted by age. It returns the kinds whose rules have changed.
+func (c *Custom) replace(all []pelagov1alpha1.KindRules) (map[string]Verdict, map[schema.GroupVersionKind]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	made := map[string]*compiled{}
-	kinds := map[schema.GroupVersionKind]Kind{}
-	from := map[schema.GroupVersionKind][]*compiled{}
+	type ruleOfKind struct {
+		gvk  schema.GroupVersionKind
+		rule string
+	}
+	byName := map[string]*compiled{}
+	sources := map[schema.GroupVersionKind][]*compiled{}
 	verdicts := map[string]Verdict{}
-	first := map[taken]string{}
+	first := map[ruleOfKind]string{}
 	for i := range all {
 		r := &all[i]
-		is, done := c.made[r.Name]
-		if !done || is.uid != string(r.UID) || is.generation != r.Generation || r.Generation == 0 {
+		is, known := c.compiled[r.Name]
+		if !known || is.uid != string(r.UID) || is.generation != r.Generation || r.Generation == 0 {
 			is = &compiled{uid: string(r.UID), generation: r.Generation}
 			is.kind, is.errs = compileRules("KindRules "+r.Name, r.Spec.Rules)
 		}
-		made[r.Name] = is
+		byName[r.Name] = is
 		v := Verdict{Invalid: is.errs}
 		for _, k := range r.Spec.Kinds {
 			gvk := schema.FromAPIVersionAndKind(k.APIVersion, k.Kind)
 			for _, name := range named(r.Spec.Rules) {
-				if older, there := first[taken{gvk, name}]; there {
+				if older, conflict := first[ruleOfKind{gvk, name}]; conflict {
 					v.Conflicts = append(v.Conflicts, fmt.Sprintf("rule %s for %s %s: that of KindRules %s, which are older, is used",
 						name, k.APIVersion, k.Kind, older))
 					continue
 				}
-				first[taken{gvk, name}] = r.Name
+				first[ruleOfKind{gvk, name}] = r.Name
 			}
-			kinds[gvk] = kinds[gvk].or(is.kind)
-			from[gvk] = append(from[gvk], is)
+			sources[gvk] = append(sources[gvk], is)
 		}
 		if v.Invalid != nil || v.Conflicts != nil {
 			verdicts[r.Name] = v
 		}
 	}
+	kinds := map[schema.GroupVersionKind]Kind{}
 	changed := map[schema.GroupVersionKind]bool{}
-	for gvk := range maps.Keys(from) {
+	for gvk, of := range sources {
+		for _, is := range of {
+			kinds[gvk] = kinds[gvk].or(is.kind)
+		}
+		kinds[gvk] = kinds[gvk].or(builtIn(gvk))
 		changed[gvk] = true
 	}
-	for gvk := range maps.Keys(c.from) {
+	for gvk := range c.sources {
 		changed[gvk] = true
 	}
-	maps.DeleteFunc(changed, func(gvk schema.GroupVersionKind, _ bool) bool { return slices.Equal(from[gvk], c.from[gvk]) })
-	c.made, c.kinds, c.from = made, kinds, from
+	maps.DeleteFunc(changed, func(gvk schema.GroupVersionKind, _ bool) bool { return slices.Equal(sources[gvk], c.sources[gvk]) })
+	c.compiled, c.kinds, c.sources = byName, kinds, sources
 	return verdicts, changed
 }
 
-// taken is a rule of a kind.
-type taken struct {
-	gvk  schema.GroupVersionKind
-	rule string
-}
-
-// named lists the rules that there are; requirements come with replicas.
+// named lists the rules that are set. The requirements belong to replicas.
 func named(r pelagov1alpha1.Rules) []string {
 	var out []string
-	for _, x := range []struct {
+	for _, rule := range []struct {
 		name string
 		text pelagov1alpha1.Expression
 	}{
 		{"replicas", r.Replicas}, {"revise", r.Revise}, {"prune", r.Prune}, {"retain", r.Retain}, {"reflect", r.Reflect},
 		{"aggregate", r.Aggregate}, {"healthy", r.Healthy}, {"dependencies", r.Dependencies},
 	} {
-		if x.text != "" {
-			out = append(out, x.name)
+		if rule.text != "" {
+			out = append(out, rule.name)
 		}
 	}
 	return out
 }
 
-// source waits until rules are known.
-func (c *Custom) source(gvk schema.GroupVersionKind) Kind {
-	<-c.known
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.kinds[gvk]
-}
-
-// follow calls f each time when rules of kinds have changed that somebody may have used, until ctx ends.
+// follow calls f each time rules that may have been used have changed, until ctx ends.
 func (c *Custom) follow(ctx context.Context, f Changed) {
 	c.following.Lock()
 	defer c.following.Unlock()
@@ -406,14 +397,14 @@ func (c *Custom) follow(ctx context.Context, f Changed) {
 	})
 }
 
-func (c *Custom) tell(changed map[schema.GroupVersionKind]bool) {
+func (c *Custom) notify(changed map[schema.GroupVersionKind]bool) {
 	if len(changed) == 0 {
 		return
 	}
 	c.following.Lock()
-	all := slices.Collect(maps.Keys(c.followers))
+	followers := slices.Collect(maps.Keys(c.followers))
 	c.following.Unlock()
-	for _, f := range all {
+	for _, f := range followers {
 		(*f)(changed)
 	}
 }

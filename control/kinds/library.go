@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// ownFunctions are those that rules need and CEL has not. What is built in for the kinds of Kubernetes does the same.
+// ownFunctions are the functions that this package adds to CEL. The built-in operations share their implementations.
 func ownFunctions() []cel.EnvOption {
 	object, names, items := cel.DynType, cel.ListType(cel.StringType), cel.ListType(cel.DynType)
 	fn := func(name string, result *cel.Type, do func(a []ref.Val) (any, error), args ...*cel.Type) cel.EnvOption {
@@ -50,7 +50,7 @@ func ownFunctions() []cel.EnvOption {
 	}
 }
 
-// objectAt is an object that is given to the rule, not one that the rule has made.
+// objectAt is an input object of the rule, not one that the expression constructed.
 func objectAt(v ref.Val) (*unstructured.Unstructured, error) {
 	m, ok := v.Value().(map[string]any)
 	if !ok {
@@ -75,7 +75,7 @@ func namesAt(v ref.Val) ([]string, error) {
 	return out, nil
 }
 
-// reported is what one cluster reports; status is nil before it has.
+// reported is the status that one cluster reflects; nil before its first report.
 type reported struct {
 	cluster string
 	status  map[string]any
@@ -92,13 +92,13 @@ func reportsAt(v ref.Val) ([]reported, error) {
 		if !ok {
 			return nil, errors.New("the second argument has to be items, or some of them")
 		}
-		out[i].cluster, _ = m["clusterName"].(string)   // items are made here, all with a name
+		out[i].cluster, _ = m["clusterName"].(string)   // always set in items
 		out[i].status, _ = m["status"].(map[string]any) // nil: it has not reported
 	}
 	return out, nil
 }
 
-// ofObject makes a function of rules of one that takes an object and names.
+// ofObject adapts a function of an object and names.
 func ofObject(do func(obj *unstructured.Unstructured, names []string) (any, error)) func([]ref.Val) (any, error) {
 	return func(a []ref.Val) (any, error) {
 		obj, err := objectAt(a[0])
@@ -113,7 +113,7 @@ func ofObject(do func(obj *unstructured.Unstructured, names []string) (any, erro
 	}
 }
 
-// ofReports makes a function of rules of one that takes an object, what the clusters report of it and, if they are declared, names.
+// ofReports adapts a function of an object, the reports of clusters and, if declared, names.
 func ofReports(do func(obj *unstructured.Unstructured, all []reported, names []string) (any, error)) func([]ref.Val) (any, error) {
 	return func(a []ref.Val) (any, error) {
 		obj, err := objectAt(a[0])
@@ -143,7 +143,7 @@ func statusOf(obj *unstructured.Unstructured, names []string) (any, error) {
 	return out, err
 }
 
-// counted(observed, names): statusOf, with what caughtUp and sums need.
+// counted(observed, names): statusOf, with the generations that caughtUp and sums need.
 func counted(obj *unstructured.Unstructured, names []string) (any, error) {
 	out, err := counts[struct{}](names).reflect(obj)
 	if out == nil {
@@ -152,7 +152,7 @@ func counted(obj *unstructured.Unstructured, names []string) (any, error) {
 	return out, err
 }
 
-// caughtUp(object, items): every cluster has reported, of this generation of the template, which its controller has seen.
+// caughtUp(object, items): every cluster has reported this generation of the template, observed by its controller.
 func caughtUp(obj *unstructured.Unstructured, all []reported, _ []string) (any, error) {
 	return allCurrent(obj, all)
 }
@@ -162,20 +162,36 @@ func allCurrent(obj *unstructured.Unstructured, all []reported) (bool, error) {
 		if r.status == nil {
 			return false, nil
 		}
-		seen, err := current(r.status, obj.GetGeneration())
+		observed, err := current(r.status, obj.GetGeneration())
 		if err != nil {
 			return false, fmt.Errorf("cluster %s: %w", r.cluster, err)
 		}
-		if !seen {
+		if !observed {
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
+// current reports whether a reflected status is of this generation of the template, and observed by the member's controller.
+func current(status map[string]any, generation int64) (bool, error) {
+	var n [3]int64
+	for i, name := range []string{fieldObservedGeneration, fieldGeneration, fieldTemplateGeneration} {
+		var err error
+		if n[i], err = generationAt(status, name); err != nil {
+			return false, err
+		}
+	}
+	return n[0] >= n[1] && n[2] >= generation, nil
+}
+
 // sums(object, items, names): the named numbers of the statuses added up, and observedGeneration: the template's generation once
-// caughtUp, else what it is.
+// caughtUp, else its present value.
 func sums(obj *unstructured.Unstructured, all []reported, names []string) (any, error) {
+	return sumReports(obj, all, names)
+}
+
+func sumReports(obj *unstructured.Unstructured, all []reported, names []string) (map[string]any, error) {
 	out := map[string]any{}
 	for _, name := range names {
 		sum := int64(0)
@@ -188,12 +204,12 @@ func sums(obj *unstructured.Unstructured, all []reported, names []string) (any, 
 		}
 		out[name] = sum
 	}
-	seen, err := allCurrent(obj, all)
+	observed, err := allCurrent(obj, all)
 	if err != nil {
 		return nil, err
 	}
 	generation := obj.GetGeneration()
-	if !seen {
+	if !observed {
 		generation, err = generationAt(obj.Object, "status", fieldObservedGeneration)
 	}
 	if generation != 0 {
@@ -202,7 +218,7 @@ func sums(obj *unstructured.Unstructured, all []reported, names []string) (any, 
 	return out, err
 }
 
-// generationAt reads a generation; 0 if there is none. Some kinds (Rollout of Argo) have it as text.
+// generationAt reads a generation; 0 if there is none. Argo's Rollout has it as a string.
 func generationAt(m map[string]any, path ...string) (int64, error) {
 	v, _, err := unstructured.NestedFieldNoCopy(m, path...)
 	if text, ok := v.(string); ok && err == nil {
@@ -215,7 +231,7 @@ func generationAt(m map[string]any, path ...string) (int64, error) {
 	return n, err
 }
 
-// requirementsOfPod: podRequirements(spec), null if the pod asks for nothing.
+// requirementsOfPod: podRequirements(spec), null if the pod requests nothing.
 func requirementsOfPod(a []ref.Val) (any, error) {
 	spec, err := podAt(a[0])
 	if err != nil {
@@ -262,7 +278,7 @@ func podAt(v ref.Val) (*corev1.PodSpec, error) {
 	return typed[corev1.PodSpec](m)
 }
 
-// mapAt is a copy of a map, also of one that the rule has made. The guard has weighed it.
+// mapAt copies a map, which the guard has weighed.
 func mapAt(v ref.Val) (map[string]any, error) {
 	if v == types.NullValue {
 		return map[string]any{}, nil
@@ -278,7 +294,7 @@ func mapAt(v ref.Val) (map[string]any, error) {
 	return m, nil
 }
 
-// mergeMaps: a.merge(b), a map with what is in either, b first; maps in both are merged.
+// mergeMaps: a.merge(b), the entries of both maps, those of b with precedence; maps in both are merged.
 func mergeMaps(a, b ref.Val) (map[string]any, error) {
 	x, err := mapAt(a)
 	if err != nil {

@@ -17,22 +17,22 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// retainCommon keeps what is the member's in any object. A label or annotation is ours if we want it, or if the object lists it as
-// ours: then it goes when we no longer want it.
+// retainCommon keeps the fields of any kind that the member owns. A label or annotation is ours if it is desired, or if an
+// annotation of the object lists it as ours; then it is removed once it is no longer desired.
 func retainCommon(desired, observed *unstructured.Unstructured) {
 	desired.SetResourceVersion(observed.GetResourceVersion())
 	desired.SetFinalizers(observed.GetFinalizers())
 	desired.SetOwnerReferences(observed.GetOwnerReferences())
-	ledger := observed.GetAnnotations()
-	if merged := merge(desired.GetLabels(), observed.GetLabels(), ledger[workv1alpha2.AnnotationManagedLabels]); len(merged) > 0 {
+	managed := observed.GetAnnotations()
+	if merged := merge(desired.GetLabels(), observed.GetLabels(), managed[workv1alpha2.AnnotationManagedLabels]); len(merged) > 0 {
 		desired.SetLabels(merged)
 	}
-	if merged := merge(desired.GetAnnotations(), ledger, ledger[workv1alpha2.AnnotationManagedAnnotations]); len(merged) > 0 {
+	if merged := merge(desired.GetAnnotations(), managed, managed[workv1alpha2.AnnotationManagedAnnotations]); len(merged) > 0 {
 		desired.SetAnnotations(merged)
 	}
 }
 
-// merge returns what is desired, and what is observed and not listed as ours.
+// merge adds to the desired entries those observed that are not listed as ours.
 func merge(desired, observed map[string]string, ours string) map[string]string {
 	listed := strings.Split(ours, ",")
 	out := map[string]string{}
@@ -47,7 +47,7 @@ func merge(desired, observed map[string]string, ours string) map[string]string {
 	return out
 }
 
-// copyField sets a field of the desired object to its value in the observed one, if it is there.
+// copyField sets a field of the desired object to its observed value, if it has one.
 func copyField(desired, observed map[string]any, path ...string) error {
 	value, found, err := unstructured.NestedFieldCopy(observed, path...)
 	if err != nil || !found || value == nil {
@@ -56,7 +56,7 @@ func copyField(desired, observed map[string]any, path ...string) error {
 	return unstructured.SetNestedField(desired, value, path...)
 }
 
-// retainReplicas leaves the number of replicas to the member where the label of the template says so.
+// retainReplicas leaves the number of replicas to the member if the template has the label for it.
 func retainReplicas(desired, observed *unstructured.Unstructured) error {
 	if desired.GetLabels()[workv1alpha2.LabelRetainReplicas] != "true" {
 		return nil
@@ -64,15 +64,19 @@ func retainReplicas(desired, observed *unstructured.Unstructured) error {
 	return copyField(desired.Object, observed.Object, "spec", "replicas")
 }
 
-// retainJob keeps the selector that the member's API server made, with the labels that it put on the pods.
-func retainJob(desired, observed *unstructured.Unstructured) error {
-	if err := copyField(desired.Object, observed.Object, "spec", "selector"); err != nil {
-		return err
+// retainFields keeps fields that the member's API server or controllers set.
+func retainFields(paths ...[]string) func(desired, observed *unstructured.Unstructured) error {
+	return func(desired, observed *unstructured.Unstructured) error {
+		for _, path := range paths {
+			if err := copyField(desired.Object, observed.Object, path...); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	return copyField(desired.Object, observed.Object, "spec", "template", "metadata", "labels")
 }
 
-// retainPod keeps what cannot change in a pod that runs: its node, and what admission gave it.
+// retainPod keeps the immutable fields of a scheduled pod: its node, and those that admission set.
 func retainPod(desired, observed *unstructured.Unstructured) error {
 	for _, field := range []string{"nodeName", "serviceAccountName", "volumes"} {
 		if err := mirror(desired.Object, observed.Object, "spec", field); err != nil {
@@ -87,13 +91,13 @@ func retainPod(desired, observed *unstructured.Unstructured) error {
 	return nil
 }
 
-// mirror makes a field as it is in the observed object, also not there.
+// mirror sets a field to its observed value, or removes it.
 func mirror(desired, observed map[string]any, path ...string) error {
 	unstructured.RemoveNestedField(desired, path...)
 	return copyField(desired, observed, path...)
 }
 
-// retainMounts keeps the volumeMounts of the containers of equal name.
+// retainMounts keeps the volumeMounts of containers, matched by name.
 func retainMounts(desired, observed map[string]any, field string) error {
 	have, _, err := unstructured.NestedSlice(observed, "spec", field)
 	if err != nil {
@@ -115,8 +119,8 @@ func retainMounts(desired, observed map[string]any, field string) error {
 	return unstructured.SetNestedSlice(desired, want, "spec", field)
 }
 
-// retainService keeps the member's addresses and port for health checks. An address that is desired (None, or one that an override
-// sets) stays, so that the member says what it has against the change.
+// retainService keeps the member's cluster IPs and health check port. A desired address (None, or one that an override sets) is
+// not replaced: the member reports why it refuses the change.
 func retainService(desired, observed *unstructured.Unstructured) error {
 	ip, _, err := unstructured.NestedString(desired.Object, "spec", "clusterIP")
 	if err != nil {
@@ -132,7 +136,7 @@ func retainService(desired, observed *unstructured.Unstructured) error {
 	return copyField(desired.Object, observed.Object, "spec", "healthCheckNodePort")
 }
 
-// retainServiceAccount keeps the references that the member added.
+// retainServiceAccount keeps references that the member added.
 func retainServiceAccount(desired, observed *unstructured.Unstructured) error {
 	for _, field := range []string{"secrets", "imagePullSecrets"} {
 		want, _, err := unstructured.NestedSlice(desired.Object, field)
@@ -165,18 +169,8 @@ func retainSecret(desired, observed *unstructured.Unstructured) error {
 	return copyField(desired.Object, observed.Object, "data")
 }
 
-// retainClaim keeps the volume that the claim is bound to.
-func retainClaim(desired, observed *unstructured.Unstructured) error {
-	return copyField(desired.Object, observed.Object, "spec", "volumeName")
-}
-
-// retainVolume keeps the claim that the volume is bound to.
-func retainVolume(desired, observed *unstructured.Unstructured) error {
-	return copyField(desired.Object, observed.Object, "spec", "claimRef")
-}
-
-// What a reflected status says besides the status: whether the member's controller has seen the object, and of which generation of
-// the template the object is.
+// Fields of a reflected status: whether the member's controller has observed the object, and the generation of the template that
+// the object was made from.
 const (
 	fieldObservedGeneration = "observedGeneration"
 	fieldGeneration         = "generation"
@@ -205,7 +199,7 @@ func fields(names ...string) func(*unstructured.Unstructured) (map[string]any, e
 	}
 }
 
-// reflect returns the counts, and what observedGeneration needs.
+// reflect returns the counts, and the generations from which observedGeneration is aggregated.
 func (c counts[T]) reflect(observed *unstructured.Unstructured) (map[string]any, error) {
 	out, err := fields(append([]string{fieldObservedGeneration}, c...)...)(observed)
 	if err != nil || out == nil {
@@ -222,7 +216,7 @@ func (c counts[T]) reflect(observed *unstructured.Unstructured) (map[string]any,
 	return out, nil
 }
 
-// reflectBudget: the counts, and the pods that are about to go.
+// reflectBudget returns the counts and the disrupted pods.
 func reflectBudget(observed *unstructured.Unstructured) (map[string]any, error) {
 	out, err := budgetCounts.reflect(observed)
 	if err != nil || out == nil {
@@ -238,120 +232,69 @@ func reflectBudget(observed *unstructured.Unstructured) (map[string]any, error) 
 	return out, nil
 }
 
-// withoutPods is the spec of a workload, without the template of its pods, and its status: the template is the most of an object, and
-// of no concern to whether it is healthy.
-func withoutPods(obj *unstructured.Unstructured) map[string]any {
-	out := map[string]any{"status": obj.Object["status"]}
-	if spec, ok := obj.Object["spec"].(map[string]any); ok {
-		spec = maps.Clone(spec)
-		delete(spec, "template")
-		out["spec"] = spec
+// healthOf makes an operation of a health rule on the typed object. It converts only spec, status and generation, without the
+// pod template: that is the largest part of a workload and has no influence on its health.
+func healthOf[T any](healthy func(*T) bool) func(*unstructured.Unstructured) (bool, error) {
+	return func(obj *unstructured.Unstructured) (bool, error) {
+		view := map[string]any{"metadata": map[string]any{"generation": obj.GetGeneration()}, "status": obj.Object["status"]}
+		if spec, ok := obj.Object["spec"].(map[string]any); ok {
+			spec = maps.Clone(spec)
+			delete(spec, "template")
+			view["spec"] = spec
+		}
+		t, err := typed[T](view)
+		return err == nil && healthy(t), err
 	}
-	return out
 }
 
-// deploymentHealthy: the controller has seen the spec, all replicas are of it, and they are available.
-func deploymentHealthy(obj *unstructured.Unstructured) (bool, error) {
-	d, err := typed[appsv1.Deployment](withoutPods(obj))
-	if err != nil {
-		return false, err
-	}
+// deploymentHealthy: the controller has observed the spec; all replicas are updated and available.
+func deploymentHealthy(d *appsv1.Deployment) bool {
 	s := d.Status
-	return s.ObservedGeneration == obj.GetGeneration() && s.UpdatedReplicas >= ptr.Deref(d.Spec.Replicas, 1) &&
-		s.AvailableReplicas >= s.UpdatedReplicas, nil
+	return s.ObservedGeneration == d.Generation && s.UpdatedReplicas >= ptr.Deref(d.Spec.Replicas, 1) &&
+		s.AvailableReplicas >= s.UpdatedReplicas
 }
 
-func replicaSetHealthy(obj *unstructured.Unstructured) (bool, error) {
-	r, err := typed[appsv1.ReplicaSet](withoutPods(obj))
-	if err != nil {
-		return false, err
-	}
-	return r.Status.ObservedGeneration == obj.GetGeneration() && r.Status.AvailableReplicas >= ptr.Deref(r.Spec.Replicas, 1), nil
+func replicaSetHealthy(r *appsv1.ReplicaSet) bool {
+	return r.Status.ObservedGeneration == r.Generation && r.Status.AvailableReplicas >= ptr.Deref(r.Spec.Replicas, 1)
 }
 
-// statefulSetHealthy: as a Deployment, but a rolling update stops at the partition: pods below it stay as they are.
-func statefulSetHealthy(obj *unstructured.Unstructured) (bool, error) {
-	x, err := typed[appsv1.StatefulSet](withoutPods(obj))
-	if err != nil {
-		return false, err
-	}
+// statefulSetHealthy: as a Deployment, but a rolling update stops at the partition; pods below it are not updated.
+func statefulSetHealthy(x *appsv1.StatefulSet) bool {
 	all := ptr.Deref(x.Spec.Replicas, 1)
 	updated := all
 	if r := x.Spec.UpdateStrategy.RollingUpdate; r != nil {
 		updated -= ptr.Deref(r.Partition, 0)
 	}
-	return x.Status.ObservedGeneration == obj.GetGeneration() && x.Status.UpdatedReplicas >= updated && x.Status.AvailableReplicas >= all, nil
+	return x.Status.ObservedGeneration == x.Generation && x.Status.UpdatedReplicas >= updated && x.Status.AvailableReplicas >= all
 }
 
-func daemonSetHealthy(obj *unstructured.Unstructured) (bool, error) {
-	d, err := typed[appsv1.DaemonSet](withoutPods(obj))
-	if err != nil {
-		return false, err
-	}
+func daemonSetHealthy(d *appsv1.DaemonSet) bool {
 	s := d.Status
-	return s.ObservedGeneration == obj.GetGeneration() && s.UpdatedNumberScheduled >= s.DesiredNumberScheduled &&
-		s.NumberAvailable >= s.UpdatedNumberScheduled, nil
+	return s.ObservedGeneration == d.Generation && s.UpdatedNumberScheduled >= s.DesiredNumberScheduled &&
+		s.NumberAvailable >= s.UpdatedNumberScheduled
 }
 
 // serviceHealthy: a load balancer has an address. Any other Service is healthy.
-func serviceHealthy(obj *unstructured.Unstructured) (bool, error) {
-	s, err := typed[corev1.Service](obj.Object)
-	if err != nil {
-		return false, err
-	}
-	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		return true, nil
-	}
-	for _, in := range s.Status.LoadBalancer.Ingress {
-		if in.IP != "" || in.Hostname != "" {
-			return true, nil
-		}
-	}
-	return false, nil
+func serviceHealthy(s *corev1.Service) bool {
+	return s.Spec.Type != corev1.ServiceTypeLoadBalancer || slices.ContainsFunc(s.Status.LoadBalancer.Ingress,
+		func(in corev1.LoadBalancerIngress) bool { return in.IP != "" || in.Hostname != "" })
 }
 
-func ingressHealthy(obj *unstructured.Unstructured) (bool, error) {
-	i, err := typed[networkingv1.Ingress](obj.Object)
-	if err != nil {
-		return false, err
-	}
-	for _, in := range i.Status.LoadBalancer.Ingress {
-		if in.IP != "" || in.Hostname != "" {
-			return true, nil
-		}
-	}
-	return false, nil
+func ingressHealthy(i *networkingv1.Ingress) bool {
+	return slices.ContainsFunc(i.Status.LoadBalancer.Ingress,
+		func(in networkingv1.IngressLoadBalancerIngress) bool { return in.IP != "" || in.Hostname != "" })
 }
 
-func claimHealthy(obj *unstructured.Unstructured) (bool, error) {
-	c, err := typed[corev1.PersistentVolumeClaim](obj.Object)
-	if err != nil {
-		return false, err
-	}
-	return c.Status.Phase == corev1.ClaimBound, nil
+func claimHealthy(c *corev1.PersistentVolumeClaim) bool { return c.Status.Phase == corev1.ClaimBound }
+
+// podHealthy: it has succeeded, or it runs and is ready.
+func podHealthy(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded ||
+		p.Status.Phase == corev1.PodRunning && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
 }
 
-// podHealthy: it has done its work, or it runs and is ready.
-func podHealthy(obj *unstructured.Unstructured) (bool, error) {
-	p, err := typed[corev1.Pod](obj.Object)
-	if err != nil {
-		return false, err
-	}
-	if p.Status.Phase == corev1.PodSucceeded {
-		return true, nil
-	}
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return p.Status.Phase == corev1.PodRunning && c.Status == corev1.ConditionTrue, nil
-		}
-	}
-	return false, nil
-}
-
-func budgetHealthy(obj *unstructured.Unstructured) (bool, error) {
-	b, err := typed[policyv1.PodDisruptionBudget](obj.Object)
-	if err != nil {
-		return false, err
-	}
-	return b.Status.CurrentHealthy >= b.Status.DesiredHealthy, nil
+func budgetHealthy(b *policyv1.PodDisruptionBudget) bool {
+	return b.Status.CurrentHealthy >= b.Status.DesiredHealthy
 }

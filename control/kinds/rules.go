@@ -1,6 +1,7 @@
 package kinds
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"embed"
@@ -28,9 +29,9 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// RuleError says which rule failed, and why.
+// RuleError is the failure of one rule.
 type RuleError struct {
-	// Origin has the rule: "KindRules farms", or "the rules that are built in".
+	// Origin is the source of the rule: "KindRules farms", or "the rules that are built in".
 	Origin string
 	// Rule is its field in spec.rules.
 	Rule string
@@ -45,7 +46,7 @@ func (e *RuleError) Error() string {
 
 func (e *RuleError) Unwrap() error { return e.Err }
 
-// rule is one expression with what it is called in errors. One that does not compile fails whenever it is asked.
+// rule is one expression with its name for errors. Each evaluation of a rule that does not compile fails.
 type rule struct {
 	of      RuleError
 	compile error
@@ -64,7 +65,7 @@ func (r *rule) failed(err error) error {
 	return &out
 }
 
-func (r *rule) ask(vars map[string]any) (any, error) {
+func (r *rule) evaluate(vars map[string]any) (any, error) {
 	if r.compile != nil {
 		return nil, r.failed(fmt.Errorf("it does not compile: %w", r.compile))
 	}
@@ -75,9 +76,9 @@ func (r *rule) ask(vars map[string]any) (any, error) {
 	return out, nil
 }
 
-// askMap is ask for a map or null.
-func (r *rule) askMap(vars map[string]any) (map[string]any, error) {
-	v, err := r.ask(vars)
+// evalMap is evaluate for a map or null.
+func (r *rule) evalMap(vars map[string]any) (map[string]any, error) {
+	v, err := r.evaluate(vars)
 	if err != nil || v == nil {
 		return nil, err
 	}
@@ -88,7 +89,7 @@ func (r *rule) askMap(vars map[string]any) (map[string]any, error) {
 	return m, nil
 }
 
-// compileRules makes a Kind of rules. The errors are *RuleError, one for each rule that does not compile.
+// compileRules returns the operations of the rules. The errors are *RuleError, one for each rule that does not compile.
 func compileRules(origin string, rules pelagov1alpha1.Rules) (Kind, []error) {
 	var k Kind
 	var errs []error
@@ -133,7 +134,7 @@ func compileRules(origin string, rules pelagov1alpha1.Rules) (Kind, []error) {
 
 func (r *rule) replicas(requirements *rule) func(*unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) {
 	return func(obj *unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) {
-		v, err := r.ask(map[string]any{"object": obj.Object})
+		v, err := r.evaluate(map[string]any{"object": obj.Object})
 		if err != nil {
 			return 0, nil, err
 		}
@@ -144,7 +145,7 @@ func (r *rule) replicas(requirements *rule) func(*unstructured.Unstructured) (in
 		if requirements == nil {
 			return int32(n), nil, nil
 		}
-		m, err := requirements.askMap(map[string]any{"object": obj.Object})
+		m, err := requirements.evalMap(map[string]any{"object": obj.Object})
 		if err != nil || m == nil {
 			return int32(n), nil, err
 		}
@@ -169,9 +170,9 @@ func (r *rule) retain(desired, observed *unstructured.Unstructured) error {
 	return r.patch(desired, map[string]any{"desired": desired.Object, "observed": observed.Object})
 }
 
-// patch changes an object as the rule says. What names it stays.
+// patch applies the result of the rule, a merge patch, which cannot change the identity of the object.
 func (r *rule) patch(obj *unstructured.Unstructured, vars map[string]any) error {
-	m, err := r.askMap(vars)
+	m, err := r.evalMap(vars)
 	if err != nil {
 		return err
 	}
@@ -194,7 +195,7 @@ func (r *rule) patch(obj *unstructured.Unstructured, vars map[string]any) error 
 	return nil
 }
 
-// mergePatch applies a merge patch (RFC 7386): null removes, maps are merged, all else is put in the place of what is there.
+// mergePatch applies a merge patch (RFC 7386): null removes, maps are merged, any other value replaces.
 func mergePatch(into, patch map[string]any) {
 	for key, v := range patch {
 		switch v := v.(type) {
@@ -214,11 +215,11 @@ func mergePatch(into, patch map[string]any) {
 }
 
 func (r *rule) reflect(observed *unstructured.Unstructured) (map[string]any, error) {
-	m, err := r.askMap(map[string]any{"observed": observed.Object})
+	m, err := r.evalMap(map[string]any{"observed": observed.Object})
 	return present(m), err
 }
 
-// present is a status without the fields that are null: no API server takes those, and they spare the rules conditions.
+// present removes null fields: API servers refuse them in a status, and rules need no conditionals then.
 func present(m map[string]any) map[string]any {
 	for key, v := range m {
 		if v == nil {
@@ -229,24 +230,24 @@ func present(m map[string]any) map[string]any {
 }
 
 func (r *rule) aggregate(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
-	list := []any{}
+	all, err := untypedReports(items)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]any, len(items))
 	for i := range items {
 		item := map[string]any{"clusterName": items[i].ClusterName, "applied": items[i].Applied, "health": string(items[i].Health)}
-		status, err := decode[map[string]any](&items[i])
-		if err != nil {
-			return nil, err
+		if all[i].status != nil {
+			item["status"] = all[i].status
 		}
-		if status != nil {
-			item["status"] = *status
-		}
-		list = append(list, item)
+		list[i] = item
 	}
-	m, err := r.askMap(map[string]any{"object": template.Object, "items": list})
+	m, err := r.evalMap(map[string]any{"object": template.Object, "items": list})
 	return present(m), err
 }
 
 func (r *rule) healthy(observed *unstructured.Unstructured) (bool, error) {
-	v, err := r.ask(map[string]any{"observed": observed.Object})
+	v, err := r.evaluate(map[string]any{"observed": observed.Object})
 	if err != nil {
 		return false, err
 	}
@@ -258,7 +259,7 @@ func (r *rule) healthy(observed *unstructured.Unstructured) (bool, error) {
 }
 
 func (r *rule) dependencies(template *unstructured.Unstructured) ([]DependentReference, error) {
-	v, err := r.ask(map[string]any{"object": template.Object})
+	v, err := r.evaluate(map[string]any{"object": template.Object})
 	if err != nil {
 		return nil, err
 	}
@@ -301,7 +302,7 @@ func selectorText(d DependentReference) string {
 	return metav1.FormatLabelSelector(d.LabelSelector)
 }
 
-// decodeStrict reads a Go type; a field that it has not is an error.
+// decodeStrict converts to a Go type; an unknown field is an error.
 func decodeStrict[T any](m map[string]any) (*T, error) {
 	out := new(T)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(m, out, true); err != nil {
@@ -310,13 +311,13 @@ func decodeStrict[T any](m map[string]any) (*T, error) {
 	return out, nil
 }
 
-// expression is a rule that can be evaluated, by several goroutines at a time.
+// expression is a compiled rule, safe for concurrent use.
 type expression struct {
 	program cel.Program
 }
 
-// language is what expressions may use: CEL's own functions and macros, optional fields (object.?spec.?replicas), the
-// functions of strings, maps with two variables, Kubernetes' of lists and regular expressions, and those of library.go.
+// language is the environment of expressions: CEL's functions and macros, optional fields (object.?spec.?replicas), extended
+// strings, two-variable comprehensions, Kubernetes' functions of lists and regular expressions, and those of library.go.
 var language = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewEnv(append(ownFunctions(),
 		cel.OptionalTypes(), cel.DefaultUTCTimeZone(true), cel.CrossTypeNumericComparisons(true), cel.EagerlyValidateDeclarations(true),
@@ -325,7 +326,7 @@ var language = sync.OnceValues(func() (*cel.Env, error) {
 	)...)
 })
 
-// guards bounds the calls of a program in this language.
+// guards bounds the calls of programs in this language.
 var guards = sync.OnceValues(func() (cel.ProgramOption, error) {
 	env, err := language()
 	if err != nil {
@@ -334,7 +335,7 @@ var guards = sync.OnceValues(func() (cel.ProgramOption, error) {
 	return guard(env)
 })
 
-// variables are those that the rules of an operation may use.
+// variables are declared for the rules of an operation.
 type variables []cel.EnvOption
 
 var (
@@ -345,7 +346,7 @@ var (
 	varItems    = cel.Variable("items", cel.ListType(cel.DynType))
 )
 
-// compile checks an expression, whose result has to be of a type.
+// compile compiles an expression and checks the type of its result.
 func compile(text string, vars variables, result *cel.Type) (*expression, error) {
 	base, err := language()
 	if err != nil {
@@ -377,13 +378,13 @@ func compile(text string, vars variables, result *cel.Type) (*expression, error)
 	return &expression{program: program}, nil
 }
 
-// firstIssue is what is wrong first, with line and column.
+// firstIssue is the first error, with line and column.
 func firstIssue(issues *cel.Issues) string {
 	first := issues.Errors()[0]
 	return fmt.Sprintf("line %d, column %d: %s", first.Location.Line(), first.Location.Column()+1, first.Message)
 }
 
-// available refuses the functions of the libraries that rules may not use.
+// available returns an error if the expression calls an unavailable function.
 func available(e ast.Expr) error {
 	var err error
 	ast.PostOrderVisit(e, ast.NewExprVisitor(func(e ast.Expr) {
@@ -398,7 +399,7 @@ func available(e ast.Expr) error {
 	return err
 }
 
-// eval returns the result as JSON has it.
+// eval returns the result in the types of JSON.
 func (x *expression) eval(vars map[string]any) (any, error) {
 	b := &budget{left: workLimit}
 	all := map[string]any{budgetName: b}
@@ -407,20 +408,23 @@ func (x *expression) eval(vars map[string]any) (any, error) {
 	}
 	out, _, err := x.program.Eval(all)
 	if err != nil {
-		return nil, errors.New(cut(err.Error())) // it may quote a value
+		return nil, errors.New(shorten(err.Error(), maxEvalError)) // it may quote a value
 	}
 	return result(b, out)
 }
 
-// cut shortens the text of an error.
-func cut(text string) string {
-	if len(text) <= 500 {
+// maxEvalError bounds the error of an evaluation, in bytes.
+const maxEvalError = 500
+
+// shorten shortens a text to n bytes.
+func shorten(text string, n int) string {
+	if len(text) <= n {
 		return text
 	}
-	return strings.ToValidUTF8(text[:500], "") + "…"
+	return strings.ToValidUTF8(text[:n-len("…")], "") + "…"
 }
 
-// clip shortens the text of an expression for messages.
+// clip shortens an expression to 80 characters for messages.
 func clip(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if runes := []rune(text); len(runes) > 80 {
@@ -429,12 +433,12 @@ func clip(text string) string {
 	return text
 }
 
-// Rules for kinds of other projects, as users write theirs. The comment above each says what of it is not a matter of course.
+// bundledFiles are KindRules for kinds of other projects, in the form that users write.
 //
 //go:embed bundled/*.yaml
 var bundledFiles embed.FS
 
-// bundled are the rules of bundledFiles by kind, each compiled when it is first asked for.
+// bundled are the rules of bundledFiles by kind, each compiled on first use.
 var bundled = sync.OnceValue(func() map[schema.GroupVersionKind]func() Kind {
 	all, err := readBundled()
 	if err != nil {
@@ -443,7 +447,7 @@ var bundled = sync.OnceValue(func() map[schema.GroupVersionKind]func() Kind {
 	out := map[schema.GroupVersionKind]func() Kind{}
 	for _, r := range all {
 		kind := sync.OnceValue(func() Kind {
-			k, _ := compileRules("the rules that are built in", r.Spec.Rules) // what does not compile fails when asked; a test compiles all
+			k, _ := compileRules("the rules that are built in", r.Spec.Rules) // a test compiles all
 			return k
 		})
 		for _, k := range r.Spec.Kinds {
@@ -452,14 +456,6 @@ var bundled = sync.OnceValue(func() map[schema.GroupVersionKind]func() Kind {
 	}
 	return out
 })
-
-// thirdParty is the source of the bundled rules.
-func thirdParty(gvk schema.GroupVersionKind) Kind {
-	if kind := bundled()[gvk]; kind != nil {
-		return kind()
-	}
-	return Kind{}
-}
 
 func readBundled() ([]pelagov1alpha1.KindRules, error) {
 	files, err := fs.Glob(bundledFiles, "bundled/*.yaml")
@@ -481,30 +477,24 @@ func readBundled() ([]pelagov1alpha1.KindRules, error) {
 	return out, nil
 }
 
-// decodeRules reads KindRules out of a file of several documents. A field that they have not is an error.
+// decodeRules reads KindRules from a file of several documents. An unknown field is an error.
 func decodeRules(text []byte) ([]pelagov1alpha1.KindRules, error) {
 	var out []pelagov1alpha1.KindRules
-	documents := utilyaml.NewDocumentDecoder(io.NopCloser(bytes.NewReader(text)))
-	defer func() { _ = documents.Close() }() // of bytes
-	buffer := make([]byte, len(text)+1)
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for {
-		n, err := documents.Read(buffer)
+		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
 			return out, nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		if len(bytes.TrimSpace(buffer[:n])) == 0 {
-			continue
-		}
 		var r pelagov1alpha1.KindRules
-		if err := yaml.UnmarshalStrict(buffer[:n], &r); err != nil {
+		if err := yaml.UnmarshalStrict(document, &r); err != nil {
 			return nil, err
 		}
-		if r.Kind == "" {
-			continue // comments only
+		if r.Kind != "" { // else comments only
+			out = append(out, r)
 		}
-		out = append(out, r)
 	}
 }

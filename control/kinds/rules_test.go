@@ -175,7 +175,7 @@ func TestRulesAreWaitedFor(t *testing.T) {
 		c := NewCustom()
 		done := make(chan struct{})
 		go func() {
-			c.source(schema.GroupVersionKind{})
+			c.kind(schema.GroupVersionKind{})
 			close(done)
 		}()
 		select {

@@ -15,10 +15,10 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// path is where an object has the spec of its pods.
+// path leads to a field, mostly the pod spec of a kind.
 type path []string
 
-// pod reads the spec of the pods; an empty one if there is none.
+// pod reads the pod spec; an empty one if there is none.
 func (p path) pod(obj *unstructured.Unstructured) (*corev1.PodSpec, error) {
 	m, _, err := unstructured.NestedMap(obj.Object, p...)
 	if err != nil {
@@ -27,7 +27,7 @@ func (p path) pod(obj *unstructured.Unstructured) (*corev1.PodSpec, error) {
 	return typed[corev1.PodSpec](m)
 }
 
-// replicasOf reads spec.replicas (1 if it is not there) and what a pod asks for.
+// replicasOf reads spec.replicas (default 1) and the requirements of a pod.
 func replicasOf(p path) func(*unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) {
 	return func(obj *unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) {
 		n, err := int32At(obj, 1, "spec", "replicas")
@@ -39,7 +39,7 @@ func replicasOf(p path) func(*unstructured.Unstructured) (int32, *workv1alpha2.R
 	}
 }
 
-// jobReplicas are the pods that run at a time: never more than there are completions.
+// jobReplicas is the number of pods that run at a time, never more than the completions.
 func jobReplicas(obj *unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) {
 	n, err := int32At(obj, 1, "spec", "parallelism")
 	if err != nil {
@@ -66,8 +66,8 @@ func setParallelism(obj *unstructured.Unstructured, n int32) error {
 	return unstructured.SetNestedField(obj.Object, int64(n), "spec", "parallelism")
 }
 
-// Completions divides the completions of a Job over the clusters by the replicas that they have; nil if the Job has no completions or
-// no cluster has replicas. A duplicated Job is not divided: then this is not to be asked.
+// Completions divides the completions of a Job over the clusters in proportion to their replicas; nil if the Job has no
+// completions or no cluster has replicas. A duplicated Job is not divided.
 func Completions(job *unstructured.Unstructured, assigned map[string]int64) (map[string]int64, error) {
 	total, found, err := unstructured.NestedInt64(job.Object, "spec", "completions")
 	if err != nil {
@@ -79,7 +79,7 @@ func Completions(job *unstructured.Unstructured, assigned map[string]int64) (map
 	return scheduler.Split(total, assigned, job.GetUID()), nil
 }
 
-// SetCompletions gives a Job, which it changes, a cluster's part of the completions.
+// SetCompletions sets a cluster's share of the completions of a Job.
 func SetCompletions(job *unstructured.Unstructured, n int64) error {
 	if err := unstructured.SetNestedField(job.Object, n, "spec", "completions"); err != nil {
 		return failed("set the completions of", job, err)
@@ -87,7 +87,7 @@ func SetCompletions(job *unstructured.Unstructured, n int64) error {
 	return nil
 }
 
-// requirements are what one pod asks for, nil if that is nothing.
+// requirements are those of one pod, nil if it requests nothing.
 func (p path) requirements(obj *unstructured.Unstructured) (*workv1alpha2.ReplicaRequirements, error) {
 	spec, err := p.pod(obj)
 	if err != nil {
@@ -96,8 +96,8 @@ func (p path) requirements(obj *unstructured.Unstructured) (*workv1alpha2.Replic
 	return podRequirements(spec, obj.GetNamespace()), nil
 }
 
-// podRequirements are what a pod asks for, nil if that is nothing. A container that has only limits requests them, as the API server
-// has it for pods. The spec is changed.
+// podRequirements are those of a pod, nil if it requests nothing. Limits without requests count as requests, as the API server
+// defaults them in pods. The spec is changed.
 func podRequirements(spec *corev1.PodSpec, namespace string) *workv1alpha2.ReplicaRequirements {
 	for _, containers := range [][]corev1.Container{spec.Containers, spec.InitContainers} {
 		for i := range containers {
@@ -136,10 +136,10 @@ func requestLimits(r *corev1.ResourceRequirements) {
 	}
 }
 
-// rootCA is in every namespace of every cluster, each with its own content.
+// rootCA exists in every namespace; its content differs between clusters.
 const rootCA = "kube-root-ca.crt"
 
-// dependencies are what the pods of a template refer to.
+// dependencies are the objects that the pods of a template refer to.
 func (p path) dependencies(template *unstructured.Unstructured) ([]DependentReference, error) {
 	spec, err := p.pod(template)
 	if err != nil {
@@ -148,7 +148,7 @@ func (p path) dependencies(template *unstructured.Unstructured) ([]DependentRefe
 	return podDependencies(template.GetNamespace(), spec, nil), nil
 }
 
-// statefulSetDependencies leaves out the volumes that the controller replaces by claims which it makes.
+// statefulSetDependencies omits volumes that claim templates of the same name replace.
 func statefulSetDependencies(template *unstructured.Unstructured) ([]DependentReference, error) {
 	spec, err := podTemplate.pod(template)
 	if err != nil {
@@ -158,16 +158,16 @@ func statefulSetDependencies(template *unstructured.Unstructured) ([]DependentRe
 	if err != nil {
 		return nil, err
 	}
-	made := map[string]bool{}
+	claimed := map[string]bool{}
 	for _, c := range claims {
 		if m, ok := c.(map[string]any); ok {
-			made[nameOf(m["metadata"])] = true
+			claimed[nameOf(m["metadata"])] = true
 		}
 	}
-	return podDependencies(template.GetNamespace(), spec, made), nil
+	return podDependencies(template.GetNamespace(), spec, claimed), nil
 }
 
-// ingressDependencies are the certificates.
+// ingressDependencies are the TLS Secrets.
 func ingressDependencies(template *unstructured.Unstructured) ([]DependentReference, error) {
 	all, _, err := unstructured.NestedSlice(template.Object, "spec", "tls")
 	if err != nil {
@@ -183,7 +183,7 @@ func ingressDependencies(template *unstructured.Unstructured) ([]DependentRefere
 	return out.sorted(), nil
 }
 
-func podDependencies(namespace string, spec *corev1.PodSpec, made map[string]bool) []DependentReference {
+func podDependencies(namespace string, spec *corev1.PodSpec, claimed map[string]bool) []DependentReference {
 	out := references{namespace: namespace}
 	for _, s := range spec.ImagePullSecrets {
 		out.add("Secret", s.Name)
@@ -200,7 +200,7 @@ func podDependencies(namespace string, spec *corev1.PodSpec, made map[string]boo
 		out.addEnv(c.Env, c.EnvFrom)
 	}
 	for i := range spec.Volumes {
-		if !made[spec.Volumes[i].Name] {
+		if !claimed[spec.Volumes[i].Name] {
 			out.addVolume(&spec.Volumes[i])
 		}
 	}
@@ -300,8 +300,8 @@ func (r *references) sorted() []DependentReference {
 	return out
 }
 
-// pruneCommon removes what no template gives to a member. Finalizers and owners are the hub's: their controllers and objects are not
-// in the member.
+// pruneCommon removes the fields of any kind that are not for members. The controllers of finalizers and the owners exist only in
+// the hub.
 func pruneCommon(obj *unstructured.Unstructured) {
 	for _, field := range []string{
 		"creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields", "resourceVersion",
@@ -312,7 +312,7 @@ func pruneCommon(obj *unstructured.Unstructured) {
 	unstructured.RemoveNestedField(obj.Object, "status")
 }
 
-// drop removes a field, and the maps that are empty without it.
+// drop removes a field, and the maps that become empty.
 func drop(m map[string]any, path ...string) {
 	if len(path) == 1 {
 		delete(m, path[0])
@@ -329,15 +329,18 @@ func drop(m map[string]any, path ...string) {
 	}
 }
 
-// pruneDeployment removes what the deployment controller counts.
-func pruneDeployment(obj *unstructured.Unstructured) error {
-	drop(obj.Object, "metadata", "annotations", "deployment.kubernetes.io/revision")
-	drop(obj.Object, "metadata", "annotations", "deployment.kubernetes.io/revision-history")
-	return nil
+// pruneAnnotations removes annotations that controllers of the hub set.
+func pruneAnnotations(keys ...string) func(*unstructured.Unstructured) error {
+	return func(obj *unstructured.Unstructured) error {
+		for _, key := range keys {
+			drop(obj.Object, "metadata", "annotations", key)
+		}
+		return nil
+	}
 }
 
-// pruneJob removes the selector that the hub's API server made, with its labels, and the time to live: a member that deletes the
-// finished Job would get it again.
+// pruneJob removes the selector that the hub's API server generated, with its labels, and the TTL: the Job would be created again
+// after the member has deleted it.
 func pruneJob(obj *unstructured.Unstructured) error {
 	drop(obj.Object, "spec", "ttlSecondsAfterFinished")
 	manual, _, err := unstructured.NestedBool(obj.Object, "spec", "manualSelector")
@@ -351,7 +354,7 @@ func pruneJob(obj *unstructured.Unstructured) error {
 	return nil
 }
 
-// pruneSecret removes the token of a service account, which another cluster refuses.
+// pruneSecret removes the token of a service account, which is valid only in its cluster.
 func pruneSecret(obj *unstructured.Unstructured) error {
 	if !holdsToken(obj) {
 		return nil
@@ -365,7 +368,7 @@ func holdsToken(secret *unstructured.Unstructured) bool {
 	return secret.Object["type"] == string(corev1.SecretTypeServiceAccountToken)
 }
 
-// pruneServiceAccount removes the references to tokens that old controllers made.
+// pruneServiceAccount removes references to tokens that controllers before Kubernetes 1.24 generated.
 func pruneServiceAccount(obj *unstructured.Unstructured) error {
 	all, found, err := unstructured.NestedSlice(obj.Object, "secrets")
 	if err != nil || !found {
@@ -384,14 +387,14 @@ func pruneServiceAccount(obj *unstructured.Unstructured) error {
 	return unstructured.SetNestedSlice(obj.Object, kept, "secrets")
 }
 
-// nameOf is the field name of an element of a list; "" if it has none.
+// nameOf is the field name of a list element; "" if it has none.
 func nameOf(element any) string {
 	m, _ := element.(map[string]any) // nil has no fields
 	name, _ := m["name"].(string)
 	return name
 }
 
-// pruneService removes the addresses out of the hub's range; a headless Service stays one.
+// pruneService removes the cluster IPs of the hub. A headless Service remains headless.
 func pruneService(obj *unstructured.Unstructured) error {
 	ip, _, err := unstructured.NestedString(obj.Object, "spec", "clusterIP")
 	if err != nil || ip == corev1.ClusterIPNone {
@@ -399,11 +402,5 @@ func pruneService(obj *unstructured.Unstructured) error {
 	}
 	drop(obj.Object, "spec", "clusterIP")
 	drop(obj.Object, "spec", "clusterIPs")
-	return nil
-}
-
-// pruneClaim removes the node that a scheduler chose.
-func pruneClaim(obj *unstructured.Unstructured) error {
-	drop(obj.Object, "metadata", "annotations", "volume.kubernetes.io/selected-node")
 	return nil
 }
