@@ -23,25 +23,25 @@ import (
 )
 
 const (
-	// maxDrops bounds how often a manifest is tried with fewer fields: the server names some of those that it does not know.
+	// maxDrops bounds the attempts with fewer fields: the server does not name all unknown fields at once.
 	maxDrops = 5
-	// minRevert and maxRevert bound the pause before a change in the member is undone again, which doubles each time: somebody there
-	// and the hub want different things. After quietRevert it begins anew.
+	// minRevert and maxRevert bound the exponential backoff of reverting changes that a controller of the member makes repeatedly.
+	// It is reset after quietRevert.
 	minRevert, maxRevert, quietRevert = 100 * time.Millisecond, 30 * time.Second, 5 * time.Minute
 )
 
-// create makes the object. Nothing was there a moment ago; an object that somebody makes in between is not forced into our form.
+// create creates the object. It was just read as absent; one created meanwhile is not overwritten.
 func (t *task) create(ctx context.Context, want *desired) (*unstructured.Unstructured, error) {
 	made, err := t.write(ctx, want, nil, false)
 	count(t.o.Metrics.created, t.o.Cluster, want.object, err)
 	if err != nil {
 		return nil, err
 	}
-	t.m.changedAt = time.Now()
+	t.state.changedAt = time.Now()
 	return made, t.settle(want, made)
 }
 
-// update makes an object of ours as it is wanted, if it is not.
+// update brings an object of ours to its desired state.
 func (t *task) update(ctx context.Context, want *desired, have *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	now, err := digest(want.object, have)
 	if err != nil {
@@ -51,7 +51,7 @@ func (t *task) update(ctx context.Context, want *desired, have *unstructured.Uns
 	if err != nil {
 		return nil, err
 	}
-	if now == t.m.settled && scaled == t.m.scaled {
+	if now == t.state.settled && scaled == t.state.scaled {
 		return have, nil
 	}
 	if !scaled {
@@ -62,23 +62,23 @@ func (t *task) update(ctx context.Context, want *desired, have *unstructured.Uns
 	hash, put := applied(have)
 	same := hash == want.hash && ownerOf(have, t.o.HubID, t.key()) == oursOfWork // this manifest was applied before
 	if same {
-		t.m.put = t.m.put || put
+		t.state.put = t.state.put || put
 		set, err := t.set(want, have, scaled)
 		if err != nil {
 			return nil, err
 		}
-		if contains(bare(set), have.Object) {
-			t.m.settled, t.m.scaled = now, scaled
+		if contains(withoutPreconditions(set), have.Object) {
+			t.state.settled, t.state.scaled = now, scaled
 			return have, nil
 		}
 		if err := t.mayRevert(); err != nil {
 			return nil, err
 		}
 	}
-	if put && !t.m.put && hash != want.hash { // it was written by PUT: those fields would not go away
+	if put && !t.state.put && hash != want.hash { // apply does not remove fields that PUT owns
 		live, err := t.live(ctx, want.object)
 		if err != nil || live == nil {
-			return nil, orWaiting(err)
+			return nil, orRetry(err)
 		}
 		if have, err = t.adopt(ctx, live); err != nil {
 			return nil, err
@@ -89,65 +89,65 @@ func (t *task) update(ctx context.Context, want *desired, have *unstructured.Uns
 		count(t.o.Metrics.updated, t.o.Cluster, want.object, err)
 		return nil, err
 	}
-	known := t.m.settled != ""
-	t.m.scaled = scaled
+	known := t.state.settled != ""
+	t.state.scaled = scaled
 	if made.GetResourceVersion() == have.GetResourceVersion() {
 		return made, t.settle(want, made)
 	}
 	count(t.o.Metrics.updated, t.o.Cluster, want.object, nil)
-	t.m.changedAt = time.Now()
+	t.state.changedAt = time.Now()
 	if same && known {
 		t.o.Recorder.Eventf(t.work, corev1.EventTypeNormal, workv1alpha2.EventSyncSucceed,
-			"%s changed in the cluster %s, and applied again", called(want.object), t.o.Cluster)
-		t.m.reverts++
-		t.m.revertedAt = t.m.changedAt
+			"%s changed in the cluster %s, and applied again", describe(want.object), t.o.Cluster)
+		t.state.reverts++
+		t.state.revertedAt = t.state.changedAt
 	}
 	return made, t.settle(want, made)
 }
 
-// settle remembers the object as our write left it.
+// settle records the object as our write left it.
 func (t *task) settle(want *desired, made *unstructured.Unstructured) error {
-	t.memory.wrote(t.work.Name, made)
-	t.made.Expect(t.work.Name, made.GetResourceVersion(), time.Now())
+	t.objects.put(t.work.Name, made)
+	t.objectVersions.Expect(t.work.Name, made.GetResourceVersion(), time.Now())
 	var err error
-	t.m.settled, err = digest(want.object, made)
+	t.state.settled, err = digest(want.object, made)
 	return err
 }
 
-// mayRevert slows down a fight with somebody in the member who changes the object again and again.
+// mayRevert returns retryLater during the backoff of reverts.
 func (t *task) mayRevert() error {
-	if t.m.reverts == 0 {
+	if t.state.reverts == 0 {
 		return nil
 	}
-	since := time.Since(t.m.revertedAt)
+	since := time.Since(t.state.revertedAt)
 	if since > quietRevert {
-		t.m.reverts = 0
+		t.state.reverts = 0
 		return nil
 	}
-	pause := min(minRevert<<min(t.m.reverts-1, 10), maxRevert)
-	if since < pause {
-		return waiting{pause - since, "is changed in the cluster again and again"}
+	backoff := min(minRevert<<min(t.state.reverts-1, 10), maxRevert)
+	if since < backoff {
+		return retryLater{backoff - since, "is changed in the cluster again and again"}
 	}
 	return nil
 }
 
-// bare is a set without what only states a precondition.
-func bare(set *unstructured.Unstructured) map[string]any {
+// withoutPreconditions removes the fields that only state a precondition.
+func withoutPreconditions(set *unstructured.Unstructured) map[string]any {
 	set = set.DeepCopy()
 	unstructured.RemoveNestedField(set.Object, "metadata", "resourceVersion")
 	unstructured.RemoveNestedField(set.Object, "metadata", "uid")
 	return set.Object
 }
 
-// set is what would be written over have.
+// set returns the body of the request that would be written over have.
 func (t *task) set(want *desired, have *unstructured.Unstructured, scaled bool) (*unstructured.Unstructured, error) {
-	if t.m.put {
+	if t.state.put {
 		return putSet(t.o.Interpreter, want, have, scaled)
 	}
-	return applySet(t.o.Interpreter, want, have, t.m.dropped, scaled)
+	return applySet(t.o.Interpreter, want, have, t.state.dropped, scaled)
 }
 
-// write writes the object, in the form that the member takes.
+// write applies the object, without the fields that the member does not know; with duplicate list keys it is written by PUT.
 func (t *task) write(
 	ctx context.Context, want *desired, have *unstructured.Unstructured, scaled bool,
 ) (*unstructured.Unstructured, error) {
@@ -160,10 +160,10 @@ func (t *task) write(
 			return nil, err
 		}
 		switch {
-		case t.m.put && have == nil:
+		case t.state.put && have == nil:
 			err = t.member.client.Create(ctx, set, client.FieldOwner(fieldOwner))
 			return set, err
-		case t.m.put:
+		case t.state.put:
 			err = t.member.client.Update(ctx, set, client.FieldOwner(fieldOwner))
 			return set, err
 		}
@@ -174,10 +174,10 @@ func (t *task) write(
 		err = t.member.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(set), options...)
 		switch paths := undeclared(err); {
 		case duplicates(err):
-			t.m.put = true
+			t.state.put = true
 			continue
 		case len(paths) > 0:
-			probe, dropped := want.object.DeepCopy(), slices.Clone(t.m.dropped)
+			probe, dropped := want.object.DeepCopy(), slices.Clone(t.state.dropped)
 			for _, path := range dropped {
 				dropField(probe.Object, path)
 			}
@@ -186,14 +186,14 @@ func (t *task) write(
 					dropped = append(dropped, path)
 				}
 			}
-			if len(dropped) > len(t.m.dropped) {
-				t.m.dropped = dropped
+			if len(dropped) > len(t.state.dropped) {
+				t.state.dropped = dropped
 				continue
 			}
 		}
 		return set, err
 	}
-	return nil, fmt.Errorf("the cluster knows too few of its fields: %v", t.m.dropped)
+	return nil, fmt.Errorf("the schema of the cluster lacks more than these of its fields: %v", t.state.dropped)
 }
 
 // adopt moves the fields of an object's former managers to ours.
@@ -204,7 +204,7 @@ func (t *task) adopt(ctx context.Context, have *unstructured.Unstructured) (*uns
 	}
 	patch, err := json.Marshal([]map[string]any{
 		{"op": "replace", "path": "/metadata/managedFields", "value": fields},
-		{"op": "replace", "path": "/metadata/resourceVersion", "value": have.GetResourceVersion()}, // 409 if it is another by now
+		{"op": "replace", "path": "/metadata/resourceVersion", "value": have.GetResourceVersion()}, // precondition
 	})
 	if err != nil {
 		return nil, fmt.Errorf("move the fields of former managers: %w", err)
@@ -222,15 +222,15 @@ func (t *task) adopt(ctx context.Context, have *unstructured.Unstructured) (*uns
 	return made, nil
 }
 
-// orWaiting: an object that has gone meanwhile is looked at again.
-func orWaiting(err error) error {
+// orRetry returns retryLater for an object that was deleted meanwhile.
+func orRetry(err error) error {
 	if err == nil {
-		return waiting{minRetry, "has gone meanwhile"}
+		return retryLater{minRetry, "has gone meanwhile"}
 	}
 	return err
 }
 
-// owner says whose an object in the member is.
+// owner is the owner of an object in the member.
 type owner int
 
 const (
@@ -240,7 +240,8 @@ const (
 	otherHub
 )
 
-// ownerOf reads the marks. The hub id decides; without the label, as long as the id is there, somebody has changed our object.
+// ownerOf reads the owner from the annotations. The hub id decides: an object with it and without the label karmada.io/managed is
+// ours, changed in the member.
 func ownerOf(have *unstructured.Unstructured, hubID string, work types.NamespacedName) owner {
 	a := have.GetAnnotations()
 	switch id := a[pelagov1alpha1.AnnotationHubID]; id {
@@ -256,18 +257,18 @@ func ownerOf(have *unstructured.Unstructured, hubID string, work types.Namespace
 	return oursOfOther
 }
 
-// overwrites says whether the template may take over an object that is not managed.
+// overwrites reports whether the template may take over an unmanaged object.
 func overwrites(want *unstructured.Unstructured) bool {
 	resolution := want.GetAnnotations()[workv1alpha1.AnnotationConflictResolution]
 	return strings.EqualFold(resolution, workv1alpha1.ConflictResolutionOverwrite)
 }
 
-// controllers of Kubernetes that write fields of objects which others made. They go on writing them, so they keep them.
+// controllers of Kubernetes set fields of objects of others. They keep those on adoption.
 var controllers = sets.New("kube-controller-manager", "kube-scheduler", "kubelet", "cloud-controller-manager")
 
-// adopted moves the fields of all former managers to ours, so that a field which the template no longer has goes away. Who manages
-// a subresource (status, scale) and the controllers of Kubernetes keep theirs. Former managers by server-side apply count like
-// those by update (csaupgrade knows the latter only). It returns false if nothing is to be moved.
+// adopted moves the fields of all former managers to ours, so that apply removes those which the template no longer has. Managers
+// of subresources (status, scale) and controllers of Kubernetes keep theirs. Managers by server-side apply are treated as those by
+// update, the only ones that csaupgrade moves. It returns false if there is nothing to move.
 func adopted(fields []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, bool, error) {
 	former := sets.New[string]()
 	entries := make([]metav1.ManagedFieldsEntry, len(fields))
@@ -275,7 +276,7 @@ func adopted(fields []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, b
 		ours := entry.Manager == fieldOwner && entry.Operation == metav1.ManagedFieldsOperationApply
 		if entry.Subresource == "" && !ours && !controllers.Has(entry.Manager) {
 			entry.Operation = metav1.ManagedFieldsOperationUpdate
-			// One name, so that each is united with ours however many entries there are.
+			// Names are made unique: csaupgrade merges one entry of a name.
 			entry.Manager = fmt.Sprintf("%s#%d", entry.Manager, i)
 			former.Insert(entry.Manager)
 		}
@@ -292,14 +293,14 @@ func adopted(fields []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, b
 	return holder.GetManagedFields(), true, nil
 }
 
-// What server-side apply says of a manifest that does not fit its schema (structured-merge-diff, typed/validate.go). Paths have the
-// form of fieldpath.Path.String: .spec.template.spec.containers[name="x"].field
+// Errors of server-side apply about the schema (structured-merge-diff, typed/validate.go). Paths have the form of
+// fieldpath.Path.String: .spec.template.spec.containers[name="x"].field
 var (
 	undeclaredField = regexp.MustCompile(`(\.[^\s]*(?:\[[^\]]*\][^\s]*)*): field not declared in schema`)
 	duplicateKey    = regexp.MustCompile(`duplicate entries for key`)
 )
 
-// undeclared returns the paths that the member's schema does not have.
+// undeclared returns the paths that are not in the member's schema.
 func undeclared(err error) []string {
 	if err == nil {
 		return nil
@@ -311,11 +312,11 @@ func undeclared(err error) []string {
 	return paths
 }
 
-// duplicates says that a list has two elements of one key.
+// duplicates reports whether a list has two elements of one key.
 func duplicates(err error) bool { return err != nil && duplicateKey.MatchString(err.Error()) }
 
-// dropField removes the field at a path; false if there is none. The path is followed along the object, since field names may hold
-// dots.
+// dropField removes the field at a path and reports whether it was there. The path is matched against the object's keys, since keys
+// may contain dots.
 func dropField(object map[string]any, path string) bool {
 	if !strings.HasPrefix(path, ".") {
 		return false
@@ -355,7 +356,7 @@ func dropBelow(value any, path string) bool {
 	return false
 }
 
-// afterKeys returns what follows [key="value",other=1] if an element has these keys. A key that it lacks has a default, so it fits.
+// afterKeys returns the path after [key="value",other=1] if the element has these keys. A missing key has its default and matches.
 func afterKeys(element map[string]any, path string) (string, bool) {
 	path = path[1:]
 	for {

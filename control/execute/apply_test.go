@@ -37,14 +37,14 @@ spec:
 // overwriting is a manifest that may take over what is there.
 func overwriting(l *lab, manifest string) string {
 	u := l.object(manifest)
-	mark(u, workv1alpha1.AnnotationConflictResolution, "overwrite")
+	annotate(u, workv1alpha1.AnnotationConflictResolution, "overwrite")
 	return string(must(u.MarshalJSON()))
 }
 
 // owning is a manifest of which fields are left to the member.
 func owning(l *lab, manifest, pointers string) string {
 	u := l.object(manifest)
-	mark(u, "pelago.io/member-owned", pointers)
+	annotate(u, "pelago.io/member-owned", pointers)
 	return string(must(u.MarshalJSON()))
 }
 

@@ -1,6 +1,7 @@
 package execute
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -24,38 +25,38 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
-// Times that Options leave open, Karmada's.
+// Defaults of CollectorOptions, those of Karmada.
 const (
 	DefaultEvery     = 10 * time.Second
 	DefaultThreshold = 30 * time.Second
-	// DefaultDelay: nodes and pods that change together make one write.
+	// DefaultDelay coalesces changes of nodes and pods into one write.
 	DefaultDelay = time.Second
 )
 
 const (
-	// fillTimeout is how long the first status waits for nodes and pods, so that it is whole.
+	// fillTimeout is how long the first status waits for the lists of nodes and pods.
 	fillTimeout = 3 * time.Second
-	// askTimeout bounds version and discovery.
-	askTimeout = 10 * time.Second
+	// discoveryTimeout bounds the requests for version and discovery.
+	discoveryTimeout = 10 * time.Second
 )
 
-// Options of a collector.
+// CollectorOptions are the options of a Collector.
 type CollectorOptions struct {
 	// Cluster is the name of the Cluster.
 	Cluster string
-	// Hub reads the Cluster and writes its status; with Lease it reads and writes that, too. It may read from a cache.
+	// Hub reads the Cluster and writes its status, and the Lease if that is set. It may read from a cache.
 	Hub client.Client
-	// Member is the access to the cluster: get on /readyz and /healthz, get, list, watch on nodes and pods.
+	// Member connects to the cluster, with rights to get /readyz and /healthz, and to get, list and watch nodes and pods.
 	Member *rest.Config
 	// Every is the time between two probes.
 	Every time.Duration
-	// FailureThreshold and SuccessThreshold are how long probes must say the same before Ready becomes False, or True.
+	// FailureThreshold and SuccessThreshold are how long probes must agree before Ready becomes False, or True.
 	FailureThreshold, SuccessThreshold time.Duration
-	// Delay is the time from a change of nodes or pods to the write.
+	// Delay is the time between a change of nodes or pods and the write.
 	Delay time.Duration
-	// Lease has the Lease karmada-cluster/<Cluster> renewed: the collector runs in the cluster.
+	// Lease makes the collector renew the Lease karmada-cluster/<Cluster>: it runs in the cluster.
 	Lease bool
-	// Took, if set, learns how many seconds each look at the member took.
+	// Took, if set, observes the duration of each probe in seconds.
 	Took prometheus.Observer
 	Log  *slog.Logger
 }
@@ -65,65 +66,58 @@ type Collector struct {
 	CollectorOptions
 	discovery *discovery.DiscoveryClient
 	core      corev1client.CoreV1Interface
-	stock     *stock
-	changed   chan struct{} // capacity 1: something is to be written
+	inventory *inventory
+	changed   chan struct{} // capacity 1: a write is requested
 	threshold threshold
-	view      view
-	said      string // the last error that was logged
+	observed  observation
+	logged    string // the last error
 }
 
-// New prepares a collector; no connection is made.
+// NewCollector prepares a collector; it does not connect.
 func NewCollector(o CollectorOptions) (*Collector, error) {
-	o.Every = orElse(o.Every, DefaultEvery)
-	o.FailureThreshold = orElse(o.FailureThreshold, DefaultThreshold)
-	o.SuccessThreshold = orElse(o.SuccessThreshold, DefaultThreshold)
-	o.Delay = orElse(o.Delay, DefaultDelay)
+	o.Every = cmp.Or(o.Every, DefaultEvery)
+	o.FailureThreshold = cmp.Or(o.FailureThreshold, DefaultThreshold)
+	o.SuccessThreshold = cmp.Or(o.SuccessThreshold, DefaultThreshold)
+	o.Delay = cmp.Or(o.Delay, DefaultDelay)
 	c := &Collector{CollectorOptions: o, changed: make(chan struct{}, 1)}
 	c.threshold = threshold{failure: o.FailureThreshold, success: o.SuccessThreshold}
-	c.stock = newStock(c.again)
+	c.inventory = newInventory(c.trigger)
 
-	asking := rest.CopyConfig(o.Member)
-	asking.Timeout, asking.QPS = askTimeout, -1 // few requests, each at its time
-	watching := rest.CopyConfig(o.Member)
-	watching.QPS = -1
-	watching.ContentType = runtime.ContentTypeProtobuf
-	watching.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	requests := rest.CopyConfig(o.Member)
+	requests.Timeout, requests.QPS = discoveryTimeout, -1
+	watches := rest.CopyConfig(o.Member)
+	watches.QPS = -1
+	watches.ContentType = runtime.ContentTypeProtobuf
+	watches.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	var err error
-	if c.discovery, err = discovery.NewDiscoveryClientForConfig(asking); err != nil {
+	if c.discovery, err = discovery.NewDiscoveryClientForConfig(requests); err != nil {
 		return nil, fmt.Errorf("prepare access to cluster %s: %w", o.Cluster, err)
 	}
-	if c.core, err = corev1client.NewForConfig(watching); err != nil {
+	if c.core, err = corev1client.NewForConfig(watches); err != nil {
 		return nil, fmt.Errorf("prepare access to cluster %s: %w", o.Cluster, err)
 	}
 	return c, nil
 }
 
-func orElse(d, otherwise time.Duration) time.Duration {
-	if d == 0 {
-		return otherwise
-	}
-	return d
-}
-
-// Start collects until ctx ends. A member or a hub that does not answer is asked again; it is no error.
+// Start runs until ctx ends. Requests to member and hub that fail are retried.
 func (c *Collector) Start(ctx context.Context) error {
-	var beside sync.WaitGroup
-	defer beside.Wait()
-	beside.Go(func() { c.stock.run(ctx, c.core) })
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { c.inventory.run(ctx, c.core.RESTClient()) })
 	if c.Lease {
-		beside.Go(func() { c.renew(ctx) })
+		running.Go(func() { c.renew(ctx) })
 	}
 	ticker := time.NewTicker(c.Every)
 	defer ticker.Stop()
-	c.look(ctx)
-	c.awaitStock(ctx)
+	c.probe(ctx)
+	c.awaitInventory(ctx)
 	c.write(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			c.look(ctx)
+			c.probe(ctx)
 		case <-c.changed:
 			select {
 			case <-ctx.Done():
@@ -135,19 +129,19 @@ func (c *Collector) Start(ctx context.Context) error {
 	}
 }
 
-// again asks for a write after the delay.
-func (c *Collector) again() {
+// trigger requests a write after the delay.
+func (c *Collector) trigger() {
 	select {
 	case c.changed <- struct{}{}:
-	default: // it is asked for already
+	default: // already requested
 	}
 }
 
-// awaitStock waits for the first lists of a healthy member, but not for long.
-func (c *Collector) awaitStock(ctx context.Context) {
+// awaitInventory waits up to fillTimeout for the first lists of a healthy member.
+func (c *Collector) awaitInventory(ctx context.Context) {
 	end := time.After(fillTimeout)
-	for c.view.ready.Status == metav1.ConditionTrue {
-		if filled, err := c.stock.filled(); filled || err != nil {
+	for c.observed.ready.Status == metav1.ConditionTrue {
+		if synced, err := c.inventory.synced(); synced || err != nil {
 			return
 		}
 		select {
@@ -160,55 +154,57 @@ func (c *Collector) awaitStock(ctx context.Context) {
 	}
 }
 
-// look probes the member and, if it is healthy, asks what it is.
-func (c *Collector) look(ctx context.Context) {
+// probe probes the member and, if it is healthy, reads its version and APIs.
+func (c *Collector) probe(ctx context.Context) {
 	began := time.Now()
-	c.view.ready = probe(ctx, c.discovery.RESTClient())
-	if c.view.ready.Status == metav1.ConditionTrue {
-		if v, err := c.discovery.ServerVersion(); err == nil { // else the former stays, and the next look asks again
-			c.view.version = v.GitVersion
+	c.observed.ready = probe(ctx, c.discovery.RESTClient())
+	if c.observed.ready.Status == metav1.ConditionTrue {
+		if v, err := c.discovery.ServerVersion(); err == nil { // else the former version stays until the next probe
+			c.observed.version = v.GitVersion
 		}
 		_, lists, err := c.discovery.ServerGroupsAndResources()
 		var complete metav1.Condition
-		c.view.enablements, complete = enablements(lists, err, c.view.enablements)
-		c.view.complete = &complete
+		c.observed.enablements, complete = enablements(lists, err, c.observed.enablements)
+		c.observed.complete = &complete
 	}
 	if c.Took != nil {
 		c.Took.Observe(time.Since(began).Seconds())
 	}
 }
 
-// write brings the status at the hub to what was seen. What fails is repeated: soon if the Cluster was changed meanwhile, else
-// at the next look.
+// write updates the status at the hub. A failed write is retried: after the delay on a conflict, else after the next probe.
 func (c *Collector) write(ctx context.Context) {
 	before := c.threshold
 	err := c.tryWrite(ctx)
 	switch {
 	case err == nil:
-		c.tell("")
+		c.logOnce("")
 	case ctx.Err() != nil:
 	case apierrors.IsConflict(err):
 		c.threshold = before
-		c.again()
+		c.trigger()
 	default:
-		c.threshold = before // the first finding is to pass at once also if its write failed
-		c.tell(err.Error())
+		c.threshold = before // the first result passes at once, even if its first write failed
+		c.logOnce(err.Error())
 	}
 }
 
 func (c *Collector) tryWrite(ctx context.Context) error {
 	cluster := &clusterv1alpha1.Cluster{}
 	if err := c.Hub.Get(ctx, client.ObjectKey{Name: c.Cluster}, cluster); apierrors.IsNotFound(err) {
-		return nil // nobody asks any more
+		return nil // deleted
 	} else if err != nil {
 		return fmt.Errorf("read Cluster %s: %w", c.Cluster, err)
 	}
-	v := c.view
-	if v.complete != nil && v.enablements == nil { // discovery failed since the start: what an earlier collector saw stays
+	v := c.observed
+	if v.complete != nil && v.enablements == nil { // discovery has failed since the start: keep those of an earlier collector
 		v.enablements = cluster.Status.APIEnablements
 	}
-	v.nodes, v.pods, v.counted = c.counts()
-	if _, err := c.stock.filled(); err != nil && v.ready.Status == metav1.ConditionTrue {
+	var hasNodes, hasPods bool
+	v.nodes, hasNodes = c.inventory.nodes.all()
+	v.pods, hasPods = c.inventory.pods.all()
+	v.counted = hasNodes && hasPods
+	if _, err := c.inventory.synced(); err != nil && v.ready.Status == metav1.ConditionTrue {
 		v.ready.Message += "; what is allocatable in it cannot be seen: " + err.Error()
 	}
 	next := cluster.DeepCopy()
@@ -216,22 +212,15 @@ func (c *Collector) tryWrite(ctx context.Context) error {
 	return patchStatus(ctx, c.Hub, cluster, next)
 }
 
-func (c *Collector) counts() (nodes []node, pods []pod, ok bool) {
-	nodes, hasNodes := c.stock.nodes.all()
-	pods, hasPods := c.stock.pods.all()
-	return nodes, pods, hasNodes && hasPods
-}
-
-// tell logs what fails when it changes.
-func (c *Collector) tell(problem string) {
-	if problem != c.said && problem != "" {
+// logOnce logs an error unless it is the last one; "" is none.
+func (c *Collector) logOnce(problem string) {
+	if problem != c.logged && problem != "" {
 		c.Log.Warn("cluster status not written", "cluster", c.Cluster, "error", problem)
 	}
-	c.said = problem
+	c.logged = problem
 }
 
-// Unusable says at the hub that there is no way to ask the cluster: Ready is False, StatusCollectionFailed. It is for who would
-// start a collector and cannot.
+// Unusable sets Ready to False, StatusCollectionFailed: a collector cannot be started for the cluster.
 func Unusable(ctx context.Context, hub client.Client, cluster *clusterv1alpha1.Cluster, why error) error {
 	next := cluster.DeepCopy()
 	meta.SetStatusCondition(&next.Status.Conditions, metav1.Condition{
@@ -241,7 +230,7 @@ func Unusable(ctx context.Context, hub client.Client, cluster *clusterv1alpha1.C
 	return patchStatus(ctx, hub, cluster, next)
 }
 
-// patchStatus writes the fields in which the two differ, if nobody has changed the Cluster meanwhile.
+// patchStatus writes the fields that differ, unless the Cluster was changed meanwhile.
 func patchStatus(ctx context.Context, hub client.Client, cluster, next *clusterv1alpha1.Cluster) error {
 	if apiequality.Semantic.DeepEqual(cluster.Status, next.Status) {
 		return nil
@@ -253,23 +242,23 @@ func patchStatus(ctx context.Context, hub client.Client, cluster, next *clusterv
 	return nil
 }
 
-// LeaseDuration is how long an agent that does not renew its Lease still counts as alive; it renews each quarter of it.
+// LeaseDuration is the validity of an agent's Lease, which the agent renews every quarter of it.
 const LeaseDuration = 40 * time.Second
 
 const renewTimeout = 5 * time.Second
 
-// renew renews the Lease until ctx ends. It runs beside the probes: a member that hangs does not make its agent look dead.
+// renew renews the Lease until ctx ends, independently of the probes: the agent of a member that hangs is alive.
 func (c *Collector) renew(ctx context.Context) {
 	lease := &coordinationv1.Lease{}
-	said := ""
+	logged := ""
 	for {
 		err := c.renewOnce(ctx, lease)
-		if err != nil && ctx.Err() == nil && err.Error() != said {
-			said = err.Error()
-			c.Log.Warn("lease not renewed: the hub will take the agent for dead", "cluster", c.Cluster, "error", said)
+		if err != nil && ctx.Err() == nil && err.Error() != logged {
+			logged = err.Error()
+			c.Log.Warn("lease not renewed: the hub will take the agent for dead", "cluster", c.Cluster, "error", logged)
 		}
 		if err == nil {
-			said = ""
+			logged = ""
 		}
 		select {
 		case <-ctx.Done():
@@ -279,8 +268,7 @@ func (c *Collector) renew(ctx context.Context) {
 	}
 }
 
-// renewOnce writes the time into the Lease that the hub has made. lease is what stood there after the last renewal, empty if
-// that is not known.
+// renewOnce sets the renew time of the Lease, which the hub creates. lease is the result of the last renewal, or empty.
 func (c *Collector) renewOnce(ctx context.Context, lease *coordinationv1.Lease) error {
 	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
 	defer cancel()
@@ -303,17 +291,17 @@ func (c *Collector) renewOnce(ctx context.Context, lease *coordinationv1.Lease) 
 		}
 		*lease = coordinationv1.Lease{}
 		if known && (apierrors.IsConflict(err) || apierrors.IsNotFound(err)) {
-			continue // somebody else wrote or replaced it: once more, from what is there
+			continue // changed or replaced meanwhile: read it
 		}
 		return fmt.Errorf("renew Lease %s: %w", key, err)
 	}
 }
 
-// OtherCluster is the error of a request to a member if another cluster answers at its address. Who makes the connection finds
-// it out; a collector says it in the condition Ready, at once.
+// OtherCluster is the error of requests to a member at whose address another cluster answers. The transport detects it; a collector
+// reports it in the condition Ready at once.
 type OtherCluster struct {
 	Cluster    string // the name of the Cluster
-	Want, Have string // UIDs of the namespace kube-system: that of spec.id, and that of the cluster which answers
+	Want, Have string // UIDs of the namespace kube-system: spec.id, and that of the cluster that answers
 }
 
 func (e *OtherCluster) Error() string {
@@ -321,23 +309,22 @@ func (e *OtherCluster) Error() string {
 		"not %s as in spec.id; nothing is written into it: correct spec.apiEndpoint, or delete this Cluster and join the other one", e.Cluster, e.Have, e.Want)
 }
 
-// view is what a collector has seen of the member.
-type view struct {
-	ready metav1.Condition // what the last probe found
-	// What the last probe that found the member healthy was followed by; version is empty if the member did not tell.
+// observation is the state of the member that a collector has read.
+type observation struct {
+	ready metav1.Condition // of the last probe
+	// Read after the last successful probe; version is empty if it was never read.
 	version     string
 	enablements []clusterv1alpha1.APIEnablement
-	complete    *metav1.Condition // nil: not asked yet
-	// Nodes and pods, if both were listed once.
+	complete    *metav1.Condition // nil: discovery has not run
+	// Nodes and pods, valid if both were listed.
 	counted bool
 	nodes   []node
 	pods    []pod
 }
 
-// desired is the status that the cluster should have, of the fields that are a collector's; all else stays. While the cluster
-// is not ready, or a probe says that it is not, only conditions change. That it is another cluster is said at once: nobody
-// waits for that to pass.
-func desiredStatus(c *clusterv1alpha1.Cluster, v view, passes bool) clusterv1alpha1.ClusterStatus {
+// desiredStatus is the status of the Cluster with the collector's fields set. While the cluster is not ready, or the last probe has
+// failed, only conditions change. The threshold does not apply to the reason ClusterIDMismatch, which is permanent.
+func desiredStatus(c *clusterv1alpha1.Cluster, v observation, passes bool) clusterv1alpha1.ClusterStatus {
 	want := *c.Status.DeepCopy()
 	if passes || v.ready.Reason == clusterv1alpha1.ReasonClusterIDMismatch {
 		meta.SetStatusCondition(&want.Conditions, v.ready)
@@ -359,7 +346,7 @@ func desiredStatus(c *clusterv1alpha1.Cluster, v view, passes bool) clusterv1alp
 	return want
 }
 
-// usable are the models by which nodes are counted; none if the cluster's own contradict each other.
+// usable are the models by which nodes are counted; none if those of the Cluster are invalid.
 func usable(spec clusterv1alpha1.ClusterSpec) []clusterv1alpha1.ResourceModel {
 	if len(spec.Validate(field.NewPath("spec"))) > 0 {
 		return nil

@@ -28,42 +28,42 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// remove takes the object of a Work that is being deleted out of the member, then the finalizer from the Work.
+// remove deletes the object of a Work that is being deleted, then removes the finalizer of the Work.
 func (t *task) remove(ctx context.Context, suppressed bool) (reconcile.Result, error) {
-	want, err := wanted(t.work, t.o.HubID, t.o.Interpreter)
+	want, err := desiredOf(t.work, t.o.HubID, t.o.Interpreter)
 	if suppressed || err != nil {
-		// Of a manifest that cannot be read nothing was made.
+		// An invalid manifest was never applied.
 		return reconcile.Result{}, t.release(ctx)
 	}
-	if cause := t.member.absence(); cause != "" {
+	if cause := t.member.unavailable(); cause != "" {
 		return t.report(ctx, outcome{want: want, kept: true, failure: unreachable(t.o.Cluster, cause)}, 0)
 	}
-	// The watch tells when an object that takes its time is gone.
+	// The watch reports when an object with finalizers is gone.
 	if _, err = t.kinds.use(ctx, t.work.Name, want.object.GroupVersionKind()); err == nil {
-		err = t.takeAway(ctx, want.object)
+		err = t.deleteObject(ctx, want.object)
 	}
-	if err == nil || notServed(err) { // without its kind it cannot be there
+	if err == nil || notServed(err) { // a kind that is not served has no objects
 		return reconcile.Result{}, t.release(ctx)
 	}
 	if errors.Is(err, errStale) || apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: minRetry}, nil
 	}
-	if onTheWay(err) {
-		if cause := t.member.confirm(ctx); cause != "" {
+	if maybeUnreachable(err) {
+		if cause := t.member.verify(ctx); cause != "" {
 			return t.report(ctx, outcome{want: want, kept: true, failure: unreachable(t.o.Cluster, cause)}, 0)
 		}
 	}
 	due := wait.Jitter(t.retries.When(t.work.Name), 0.2)
-	var pause waiting
-	if errors.As(err, &pause) {
-		if due = min(due, time.Second); time.Since(t.work.DeletionTimestamp.Time) < pause.Duration {
-			return reconcile.Result{RequeueAfter: due}, nil // usually it goes by itself
+	var later retryLater
+	if errors.As(err, &later) {
+		if due = min(due, time.Second); time.Since(t.work.DeletionTimestamp.Time) < later.Duration {
+			return reconcile.Result{RequeueAfter: due}, nil // usually finished by then, and not reported
 		}
 	}
 	return t.report(ctx, outcome{want: want, kept: true, failure: explain(t.o.Cluster, want.object, err)}, due)
 }
 
-// release removes the finalizer. The Work is gone then, as far as we are concerned.
+// release removes the finalizer of the Work.
 func (t *task) release(ctx context.Context) error {
 	if err := t.fresh(); err != nil {
 		return err
@@ -81,28 +81,29 @@ func (t *task) release(ctx context.Context) error {
 	return nil
 }
 
-// takeAway deletes the object, or takes our marks from it if it is to stay. It returns nil once the object is gone or not ours.
-func (t *task) takeAway(ctx context.Context, want *unstructured.Unstructured) error {
+// deleteObject deletes the object, or removes our labels and annotations if it is preserved. It returns nil once the object is gone
+// or not ours.
+func (t *task) deleteObject(ctx context.Context, want *unstructured.Unstructured) error {
 	have, err := t.live(ctx, want)
 	if err != nil || have == nil || ownerOf(have, t.o.HubID, t.key()) != oursOfWork {
 		return err
 	}
 	switch {
 	case ptr.Deref(t.work.Spec.PreserveResourcesOnDeletion, false):
-		return t.strip(ctx, have)
+		return t.unmanage(ctx, have)
 	case have.GetDeletionTimestamp() != nil:
-		return t.stillThere(have)
+		return terminating(have)
 	case isNamespace(have):
-		left, err := t.leftIn(ctx, have)
+		reason, err := t.retention(ctx, have)
 		if err != nil {
 			return err
 		}
-		if left != "" {
-			if err := t.strip(ctx, have); err != nil {
+		if reason != "" {
+			if err := t.unmanage(ctx, have); err != nil {
 				return err
 			}
 			t.o.Recorder.Eventf(t.work, corev1.EventTypeWarning, workv1alpha2.EventSyncSucceed,
-				"Namespace %s stays in cluster %s: %s", have.GetName(), t.o.Cluster, left)
+				"Namespace %s stays in cluster %s: %s", have.GetName(), t.o.Cluster, reason)
 			return nil
 		}
 	}
@@ -120,21 +121,21 @@ func (t *task) takeAway(ctx context.Context, want *unstructured.Unstructured) er
 	if err != nil || again == nil || again.GetUID() != have.GetUID() {
 		return err
 	}
-	return t.stillThere(again)
+	return terminating(again)
 }
 
-// stillThere: deleted, but something in the member holds it. A second of it is usual.
-func (t *task) stillThere(have *unstructured.Unstructured) error {
-	return waiting{5 * time.Second, fmt.Sprintf("it is deleted, but not gone yet; its finalizers: %v", have.GetFinalizers())}
+// terminating is the error of an object whose finalizers delay its deletion.
+func terminating(have *unstructured.Unstructured) error {
+	return retryLater{5 * time.Second, fmt.Sprintf("it is deleted, but not gone yet; its finalizers: %v", have.GetFinalizers())}
 }
 
-// marks are what strip takes away.
+// Labels and annotations that unmanage removes.
 var (
-	markLabels = []string{
+	managedLabels = []string{
 		workv1alpha1.LabelManaged, workv1alpha1.LabelWorkID, workv1alpha2.LabelBindingID, workv1alpha2.LabelClusterBindingID,
 		policyv1alpha1.LabelPropagationPolicyID, policyv1alpha1.LabelClusterPropagationPolicyID,
 	}
-	markAnnotations = []string{
+	managedAnnotations = []string{
 		workv1alpha1.AnnotationWorkNamespace, workv1alpha1.AnnotationWorkName, workv1alpha1.AnnotationConflictResolution,
 		workv1alpha1.AnnotationAppliedHash, workv1alpha1.AnnotationCreatedNamespace,
 		workv1alpha2.AnnotationBindingNamespace, workv1alpha2.AnnotationBindingName, workv1alpha2.AnnotationClusterBindingName,
@@ -146,12 +147,12 @@ var (
 	}
 )
 
-// strip takes our marks from an object that stays.
-func (t *task) strip(ctx context.Context, have *unstructured.Unstructured) error {
-	none := func(keys []string, there map[string]string) map[string]any {
+// unmanage removes our labels and annotations from an object that is preserved.
+func (t *task) unmanage(ctx context.Context, have *unstructured.Unstructured) error {
+	none := func(keys []string, present map[string]string) map[string]any {
 		out := map[string]any{}
 		for _, key := range keys {
-			if _, ok := there[key]; ok {
+			if _, ok := present[key]; ok {
 				out[key] = nil
 			}
 		}
@@ -159,10 +160,10 @@ func (t *task) strip(ctx context.Context, have *unstructured.Unstructured) error
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": have.GetUID(), "resourceVersion": have.GetResourceVersion(),
-		"labels": none(markLabels, have.GetLabels()), "annotations": none(markAnnotations, have.GetAnnotations()),
+		"labels": none(managedLabels, have.GetLabels()), "annotations": none(managedAnnotations, have.GetAnnotations()),
 	}})
 	if err != nil {
-		return fmt.Errorf("take the marks off: %w", err)
+		return fmt.Errorf("remove labels and annotations: %w", err)
 	}
 	if err := t.fresh(); err != nil {
 		return err
@@ -172,30 +173,30 @@ func (t *task) strip(ctx context.Context, have *unstructured.Unstructured) error
 }
 
 const (
-	// collectorTime is how long what has lost its owner may wait for the member's garbage collector.
+	// collectorTime is how long objects whose owner was deleted may remain until the member's garbage collector removes them.
 	collectorTime = time.Minute
-	// page is how many objects are asked for at a time.
-	page = 500
-	// maxLeft bounds how many objects are named.
-	maxLeft = 5
+	// pageSize bounds the objects of one list request.
+	pageSize = 500
+	// maxNames bounds the objects that a message names.
+	maxNames = 5
 )
 
-// derived are kinds of objects that a namespace gets by itself, or that follow from others.
+// derived are kinds of objects that controllers generate.
 var derived = map[schema.GroupKind]bool{
 	{Kind: "Event"}: true, {Group: "events.k8s.io", Kind: "Event"}: true, {Kind: "Endpoints"}: true,
 	{Group: "discovery.k8s.io", Kind: "EndpointSlice"}: true, {Group: "coordination.k8s.io", Kind: "Lease"}: true,
 	{Group: "metrics.k8s.io", Kind: "PodMetrics"}: true,
 }
 
-// byItself says whether every namespace has an object of this name.
-func byItself(kind schema.GroupKind, name string) bool {
+// generated reports whether controllers generate an object in each namespace.
+func generated(kind schema.GroupKind, name string) bool {
 	return derived[kind] || kind == schema.GroupKind{Kind: "ServiceAccount"} && name == "default" ||
 		kind == schema.GroupKind{Kind: "ConfigMap"} && name == "kube-root-ca.crt"
 }
 
-// leftIn says why a Namespace must stay: "" if it may go. It waits while objects of other Works of ours are in it, for those of
-// Works that have just gone, and while the member's garbage collector is at work.
-func (t *task) leftIn(ctx context.Context, ns *unstructured.Unstructured) (string, error) {
+// retention returns why a Namespace must be preserved; "" if it may be deleted. It returns retryLater while the Namespace has objects
+// of other Works of ours, of Works just deleted, or objects that the member's garbage collector is about to remove.
+func (t *task) retention(ctx context.Context, ns *unstructured.Unstructured) (string, error) {
 	if ns.GetAnnotations()[workv1alpha1.AnnotationCreatedNamespace] != "true" {
 		return "it was there before the hub came; its marks are removed", nil
 	}
@@ -206,9 +207,9 @@ func (t *task) leftIn(ctx context.Context, ns *unstructured.Unstructured) (strin
 	if unseen != "" {
 		return "what is in it cannot be seen: " + unseen, nil
 	}
-	there := map[types.UID]bool{}
+	present := map[types.UID]bool{}
 	for _, o := range all {
-		there[o.UID] = true
+		present[o.UID] = true
 	}
 	var left, collected, ours []string
 	for _, o := range all {
@@ -216,36 +217,36 @@ func (t *task) leftIn(ctx context.Context, ns *unstructured.Unstructured) (strin
 		switch {
 		case o.DeletionTimestamp != nil:
 			collected = append(collected, name)
-		case byItself(o.GroupVersionKind().GroupKind(), o.Name):
-		case t.hubs(&o) && t.alive(ctx, &o):
+		case generated(o.GroupVersionKind().GroupKind(), o.Name):
+		case t.ours(&o) && t.hasWork(ctx, &o):
 			ours = append(ours, name)
-		case slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return there[r.UID] }):
-			// It goes or stays with its owner, which is in the list itself.
-		case (len(o.OwnerReferences) > 0 || t.hubs(&o)) && time.Since(t.work.DeletionTimestamp.Time) < collectorTime:
-			collected = append(collected, name) // the hub's may have gone since the list was made, and then its Work
+		case slices.ContainsFunc(o.OwnerReferences, func(r metav1.OwnerReference) bool { return present[r.UID] }):
+			// Its owner, which is in the list, decides.
+		case (len(o.OwnerReferences) > 0 || t.ours(&o)) && time.Since(t.work.DeletionTimestamp.Time) < collectorTime:
+			collected = append(collected, name) // an object of ours, and its Work, may have been deleted since the list
 		default:
 			left = append(left, name)
 		}
 	}
 	switch {
 	case len(left) > 0:
-		return "it holds what is not the hub's: " + some(left), nil
+		return "it holds what is not the hub's: " + abbreviated(left), nil
 	case len(ours)+len(collected) > 0:
-		return "", waiting{collectorTime, "waits for what is still in it: " + some(append(ours, collected...))}
+		return "", retryLater{collectorTime, "waits for what is still in it: " + abbreviated(append(ours, collected...))}
 	}
 	return "", nil
 }
 
-// hubs says whether an object was made by a Work of this cluster.
-func (t *task) hubs(o *metav1.PartialObjectMetadata) bool {
+// ours reports whether an object belongs to a Work of this cluster.
+func (t *task) ours(o *metav1.PartialObjectMetadata) bool {
 	a := o.Annotations
 	return a[pelagov1alpha1.AnnotationHubID] == t.o.HubID && a[workv1alpha1.AnnotationWorkNamespace] == t.namespace
 }
 
-// alive says whether the Work that made an object is there, even if it is being deleted.
-func (t *task) alive(ctx context.Context, o *metav1.PartialObjectMetadata) bool {
+// hasWork reports whether the Work of an object exists, possibly being deleted.
+func (t *task) hasWork(ctx context.Context, o *metav1.PartialObjectMetadata) bool {
 	key := types.NamespacedName{Namespace: t.namespace, Name: o.Annotations[workv1alpha1.AnnotationWorkName]}
-	// An error means that the Work cannot be seen: then its object counts as one that is waited for.
+	// A Work that cannot be read counts as existing.
 	_, err := t.o.Works.get(ctx, key)
 	return !apierrors.IsNotFound(err)
 }
@@ -273,7 +274,7 @@ func (t *task) contents(ctx context.Context, namespace string) (all []metav1.Par
 			switch {
 			case apierrors.IsForbidden(err):
 				return nil, err.Error(), nil
-			case notServed(err): // gone since
+			case notServed(err): // removed meanwhile
 			case err != nil:
 				return nil, "", err
 			}
@@ -288,7 +289,7 @@ func (t *task) list(ctx context.Context, kind schema.GroupVersionKind, namespace
 	list := &metav1.PartialObjectMetadataList{}
 	for {
 		list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
-		err := t.member.client.List(ctx, list, client.InNamespace(namespace), client.Limit(page), client.Continue(list.Continue))
+		err := t.member.client.List(ctx, list, client.InNamespace(namespace), client.Limit(pageSize), client.Continue(list.Continue))
 		if err != nil {
 			return nil, fmt.Errorf("list %s in namespace %s: %w", kind.Kind, namespace, err)
 		}
@@ -302,10 +303,10 @@ func (t *task) list(ctx context.Context, kind schema.GroupVersionKind, namespace
 	}
 }
 
-// some names the first few.
-func some(names []string) string {
-	if len(names) > maxLeft {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxLeft], ", "), len(names)-maxLeft)
+// abbreviated joins the first maxNames names.
+func abbreviated(names []string) string {
+	if len(names) > maxNames {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
 	}
 	return strings.Join(names, ", ")
 }

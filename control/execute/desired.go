@@ -16,16 +16,16 @@ import (
 	"github.com/pelago-net/pelago/control/kinds"
 )
 
-// desired is what a Work wants in the member: the object, and the hash of it.
+// desired is the desired state of a Work's object in the member.
 type desired struct {
 	object *unstructured.Unstructured
-	hash   string
+	hash   string   // of the object
 	owned  []string // RFC 6901 pointers of pelago.io/member-owned
 }
 
-// wanted reads the manifest of a Work. The marks by which an object is known as ours are set here again, whatever the manifest
-// says: deletion relies on them.
-func wanted(work *workv1alpha1.Work, hubID string, in *kinds.Interpreter) (*desired, error) {
+// desiredOf reads the manifest of a Work. It sets the labels and annotations by which objects are ours, which deletion relies on,
+// whatever the manifest has.
+func desiredOf(work *workv1alpha1.Work, hubID string, in *kinds.Interpreter) (*desired, error) {
 	manifests := work.Spec.Workload.Manifests
 	if len(manifests) != 1 {
 		return nil, fmt.Errorf("the Work holds %d manifests; it must be one", len(manifests))
@@ -40,9 +40,9 @@ func wanted(work *workv1alpha1.Work, hubID string, in *kinds.Interpreter) (*desi
 	if err := in.Prune(u); err != nil {
 		return nil, err
 	}
-	mark(u, workv1alpha1.AnnotationWorkNamespace, work.Namespace)
-	mark(u, workv1alpha1.AnnotationWorkName, work.Name)
-	mark(u, pelagov1alpha1.AnnotationHubID, hubID)
+	annotate(u, workv1alpha1.AnnotationWorkNamespace, work.Namespace)
+	annotate(u, workv1alpha1.AnnotationWorkName, work.Name)
+	annotate(u, pelagov1alpha1.AnnotationHubID, hubID)
 	labels := u.GetLabels()
 	if labels == nil {
 		labels = map[string]string{}
@@ -74,7 +74,7 @@ func hashOf(raw []byte) string {
 	return hex.EncodeToString(sum[:12])
 }
 
-func mark(u *unstructured.Unstructured, key, value string) {
+func annotate(u *unstructured.Unstructured, key, value string) {
 	a := u.GetAnnotations()
 	if a == nil {
 		a = map[string]string{}
@@ -83,22 +83,22 @@ func mark(u *unstructured.Unstructured, key, value string) {
 	u.SetAnnotations(a)
 }
 
-// putPrefix before the hash says that the object was written by PUT, so its fields have another owner than by server-side apply.
+// putPrefix of the hash marks objects written by PUT, whose fields are not owned by server-side apply.
 const putPrefix = "put-"
 
-// applied says which manifest an object was made of last; byPut: not by server-side apply.
+// applied returns the hash of the manifest that an object was last written from, and whether it was written by PUT.
 func applied(have *unstructured.Unstructured) (hash string, byPut bool) {
 	return strings.CutPrefix(have.GetAnnotations()[workv1alpha1.AnnotationAppliedHash], putPrefix)
 }
 
-// isNamespace says whether an object is a Namespace.
+// isNamespace reports whether an object is a Namespace.
 func isNamespace(u *unstructured.Unstructured) bool {
 	return u.GetKind() == "Namespace" && u.GroupVersionKind().Group == ""
 }
 
-// applySet is what is sent to the member's server-side apply: the desired object less the fields dropped, and with the member's
-// value in each field that is the member's. Those are sent, not left out, since leaving out a field that nobody else owns removes
-// it; the resourceVersion makes sure that the value is not an old one. have is nil if there is no object; the result is new.
+// applySet returns the body of a server-side apply: the desired object without the dropped fields, and with the observed value of
+// each member-owned field. Those are sent because apply removes an omitted field that has no other manager; the resourceVersion is
+// the precondition that the value is current. have is nil if there is no object; the result is new.
 func applySet(
 	in *kinds.Interpreter, want *desired, have *unstructured.Unstructured, dropped []string, scaled bool,
 ) (*unstructured.Unstructured, error) {
@@ -108,9 +108,9 @@ func applySet(
 	}
 	if have == nil {
 		if isNamespace(out) {
-			mark(out, workv1alpha1.AnnotationCreatedNamespace, "true")
+			annotate(out, workv1alpha1.AnnotationCreatedNamespace, "true")
 		}
-		mark(out, workv1alpha1.AnnotationAppliedHash, want.hash)
+		annotate(out, workv1alpha1.AnnotationAppliedHash, want.hash)
 		return out, nil
 	}
 	labels, annotations := out.GetLabels(), out.GetAnnotations()
@@ -118,26 +118,26 @@ func applySet(
 	if err != nil {
 		return nil, err
 	}
-	// Others' labels, annotations, finalizers and owners are nothing to apply: they stay because they are not sent.
+	// Labels, annotations, finalizers and owners of others are retained by not applying them.
 	out.SetLabels(labels)
 	out.SetAnnotations(annotations)
 	unstructured.RemoveNestedField(out.Object, "metadata", "finalizers")
 	unstructured.RemoveNestedField(out.Object, "metadata", "ownerReferences")
-	leave(out, have, want, scaled)
-	remark(out, have, want)
-	mark(out, workv1alpha1.AnnotationAppliedHash, want.hash)
+	setMemberOwned(out, have, want, scaled)
+	setOwner(out, have, want)
+	annotate(out, workv1alpha1.AnnotationAppliedHash, want.hash)
 	out.SetUID(have.GetUID())
 	return out, nil
 }
 
-// putSet is what replaces the member's object where server-side apply cannot be used.
+// putSet returns the body of a PUT, for objects that server-side apply refuses.
 func putSet(
 	in *kinds.Interpreter, want *desired, have *unstructured.Unstructured, scaled bool,
 ) (*unstructured.Unstructured, error) {
 	if have == nil {
 		out, err := applySet(in, want, nil, nil, false)
 		if err == nil {
-			mark(out, workv1alpha1.AnnotationAppliedHash, putPrefix+want.hash)
+			annotate(out, workv1alpha1.AnnotationAppliedHash, putPrefix+want.hash)
 		}
 		return out, err
 	}
@@ -145,30 +145,31 @@ func putSet(
 	if err != nil {
 		return nil, err
 	}
-	leave(out, have, want, scaled)
-	remark(out, have, want)
-	mark(out, workv1alpha1.AnnotationAppliedHash, putPrefix+want.hash)
+	setMemberOwned(out, have, want, scaled)
+	setOwner(out, have, want)
+	annotate(out, workv1alpha1.AnnotationAppliedHash, putPrefix+want.hash)
 	out.SetUID(have.GetUID())
 	return out, nil
 }
 
-// leave gives the fields that controllers of the member own the values that they have there.
-func leave(out, have *unstructured.Unstructured, want *desired, scaled bool) {
+// setMemberOwned sets member-owned fields to their observed values.
+func setMemberOwned(out, have *unstructured.Unstructured, want *desired, scaled bool) {
 	pointers := want.owned
 	if scaled {
 		pointers = append([]string{"/spec/replicas"}, pointers...)
 	}
 	for _, pointer := range pointers {
-		keep(out.Object, have.Object, strings.Split(strings.TrimPrefix(pointer, "/"), "/"))
+		copyPointer(out.Object, have.Object, strings.Split(strings.TrimPrefix(pointer, "/"), "/"))
 	}
 }
 
-// remark sets what no pointer may take away, and keeps the mark of a Namespace that we made.
-func remark(out, have *unstructured.Unstructured, want *desired) {
+// setOwner sets the labels and annotations that no member-owned pointer may remove, and keeps the annotation of a Namespace that
+// we created.
+func setOwner(out, have *unstructured.Unstructured, want *desired) {
 	for _, key := range []string{
 		workv1alpha1.AnnotationWorkNamespace, workv1alpha1.AnnotationWorkName, pelagov1alpha1.AnnotationHubID,
 	} {
-		mark(out, key, want.object.GetAnnotations()[key])
+		annotate(out, key, want.object.GetAnnotations()[key])
 	}
 	labels := maps.Clone(out.GetLabels())
 	if labels == nil {
@@ -177,18 +178,18 @@ func remark(out, have *unstructured.Unstructured, want *desired) {
 	labels[workv1alpha1.LabelManaged] = "true"
 	out.SetLabels(labels)
 	if made := have.GetAnnotations()[workv1alpha1.AnnotationCreatedNamespace]; made != "" {
-		mark(out, workv1alpha1.AnnotationCreatedNamespace, made)
+		annotate(out, workv1alpha1.AnnotationCreatedNamespace, made)
 	}
 }
 
-// keep makes the field at a pointer (its reference tokens, RFC 6901 section 4) as it is in the member, also not there. An index of
-// a list means the desired element; in the member it is the element of the same name, if it has one, as others may be before it.
-func keep(out, have map[string]any, tokens []string) {
+// copyPointer sets the field at a pointer (its reference tokens, RFC 6901 section 4) to its observed value, or removes it. An index
+// refers to the desired list; the observed element is the one of the same name, if it has a name.
+func copyPointer(out, have map[string]any, tokens []string) {
 	token := strings.NewReplacer("~1", "/", "~0", "~").Replace(tokens[0])
 	theirs, found := have[token]
 	if len(tokens) == 1 {
 		if found {
-			out[token] = theirs // only read from here on
+			out[token] = theirs // not modified afterwards
 		} else {
 			delete(out, token)
 		}
@@ -200,19 +201,19 @@ func keep(out, have map[string]any, tokens []string) {
 		if !ok {
 			ours = map[string]any{}
 		}
-		keep(ours, theirs, tokens[1:])
+		copyPointer(ours, theirs, tokens[1:])
 		if len(ours) > 0 {
 			out[token] = ours
 		}
 	case []any:
 		if ours, ok := out[token].([]any); ok {
-			keepIn(ours, theirs, tokens[1:])
+			copyElement(ours, theirs, tokens[1:])
 		}
 	}
 }
 
-// keepIn does it for the element of a list.
-func keepIn(ours, theirs []any, tokens []string) {
+// copyElement does the same for an element of a list.
+func copyElement(ours, theirs []any, tokens []string) {
 	for i, o := range ours {
 		if fmt.Sprint(i) != tokens[0] {
 			continue
@@ -228,7 +229,7 @@ func keepIn(ours, theirs []any, tokens []string) {
 		om, ok := o.(map[string]any)
 		tm, ok2 := t.(map[string]any)
 		if ok && ok2 {
-			keep(om, tm, tokens[1:])
+			copyPointer(om, tm, tokens[1:])
 		}
 	}
 }
@@ -248,8 +249,8 @@ func counterpart(of any, i int, theirs []any) any {
 	return nil
 }
 
-// digest is the hash of what decides whether an object in the member is as it should be: all of it but the status, and of the
-// metadata our labels and annotations. Equal digests of one object need no look into it.
+// digest is the hash of the fields that the desired state depends on: all but the status, and of the metadata only our labels and
+// annotations. An object with the digest of its last settled state needs no comparison.
 func digest(set, have *unstructured.Unstructured) (string, error) {
 	view := maps.Clone(have.Object)
 	delete(view, "metadata")
@@ -272,15 +273,14 @@ func digest(set, have *unstructured.Unstructured) (string, error) {
 	return string(have.GetUID()) + hashOf(raw), nil
 }
 
-// exact says whether a field is a map that server-side apply replaces as a whole in the kinds of Kubernetes (selectors and
-// references); another key in it is drift.
+// exact reports whether a field is an atomic map in the kinds of Kubernetes (selectors and references): another key in it is drift.
 func exact(field string) bool {
 	field = strings.ToLower(field)
 	return strings.HasSuffix(field, "selector") || strings.HasSuffix(field, "ref") || field == "matchlabels"
 }
 
-// contains says whether all that is wanted is there; more may be there, such as defaults. In doubt it says no: then an apply is
-// made, which changes nothing if nothing is to change. want may hold a resourceVersion or uid only if they are equal.
+// contains reports whether have has all values of want, and possibly others, such as defaults. It may be false for equal states:
+// then an apply that changes nothing follows.
 func contains(want, have any) bool {
 	switch w := want.(type) {
 	case nil:

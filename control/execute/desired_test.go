@@ -29,7 +29,7 @@ func TestOnlyConditionsWhileNotReady(t *testing.T) {
 			c := &clusterv1alpha1.Cluster{Status: clusterv1alpha1.ClusterStatus{KubernetesVersion: "v1",
 				NodeSummary: &clusterv1alpha1.NodeSummary{TotalNum: 7},
 				Conditions:  []metav1.Condition{{Type: "Ready", Status: tt.stands}}}}
-			v := view{ready: metav1.Condition{Type: "Ready", Status: tt.found}, version: "v2", counted: true,
+			v := observation{ready: metav1.Condition{Type: "Ready", Status: tt.found}, version: "v2", counted: true,
 				complete: &metav1.Condition{Type: "CompleteAPIEnablements", Status: metav1.ConditionTrue}}
 			got := desiredStatus(c, v, tt.passes)
 			nodes := int32(7)
@@ -55,7 +55,7 @@ func TestAnotherClusterIsToldAtOnce(t *testing.T) {
 	for reason, want := range map[string]metav1.ConditionStatus{
 		clusterv1alpha1.ReasonClusterIDMismatch: "False", clusterv1alpha1.ReasonClusterNotReachable: "True",
 	} {
-		got := desiredStatus(c, view{ready: metav1.Condition{Type: "Ready", Status: "False", Reason: reason}}, false)
+		got := desiredStatus(c, observation{ready: metav1.Condition{Type: "Ready", Status: "False", Reason: reason}}, false)
 		if ready := meta.FindStatusCondition(got.Conditions, "Ready"); ready.Status != want {
 			t.Errorf("%s below the threshold: %s, want %s", reason, ready.Status, want)
 		}

@@ -40,26 +40,26 @@ import (
 const (
 	// fieldOwner is the manager of our fields in members.
 	fieldOwner = "pelago"
-	// minRetry and maxRetry bound the pause after a failure; it doubles each time, with a fifth of jitter.
+	// minRetry and maxRetry bound the exponential backoff after a failure, which has 20 % of jitter.
 	minRetry = 200 * time.Millisecond
 	maxRetry = 30 * time.Second
 )
 
-// Options says whose Works are executed and with what.
+// Options of an Execution.
 type Options struct {
 	Cluster     string
 	HubID       string // UID of the hub's namespace kube-system
 	Interpreter *kinds.Interpreter
-	Workers     int                  // Works worked on at a time; 0: 5
+	Workers     int                  // concurrent reconciles; 0: 5
 	Hub         client.Client        // writes the status of Works and removes their finalizer
-	Works       *Works               // of this cluster, possibly those of others as well
-	Member      *rest.Config         // of no QPS (0): the member's own flow control is left to say how much is too much
+	Works       *Works               // of this cluster and possibly others
+	Member      *rest.Config         // without QPS (0) requests are limited only by the member's flow control
 	Recorder    record.EventRecorder // Events on Works
 	Log         *slog.Logger
-	Metrics     *Metrics      // shared by all Executions of a process; nil: nobody reads them
+	Metrics     *Metrics      // shared by all Executions of a process; nil: not exported
 	Timeout     time.Duration // of one request to the member; 0: 30 s
-	// Seen is how long after a change the status of a Work waits for what the member's controller says of it: one write instead of
-	// two. 0: 500 ms.
+	// Seen is how long the status of a Work waits for the member's controller to observe a change: one write instead of two.
+	// 0: 500 ms.
 	Seen time.Duration
 }
 
@@ -68,18 +68,22 @@ type Execution struct {
 	o         Options
 	namespace string
 	member    *member
-	kinds     *memberKinds // of Works' objects
-	scalers   *memberKinds // of what scales them
-	memory    *memory
+	kinds     *memberKinds // of the objects of Works
+	scalers   *memberKinds // of autoscalers
 	retries   workqueue.TypedRateLimiter[string]
-	reported  kube.Expectations[string] // of Works, that our writes of their status made
-	made      kube.Expectations[string] // of Works' objects in the member, that our writes made
+	states    workStates
+
+	// By Work: our last write of its status at the hub, and of its object in the member.
+	statuses       lastWrites[*workv1alpha1.Work]
+	statusVersions kube.Expectations[string]
+	objects        lastWrites[*unstructured.Unstructured]
+	objectVersions kube.Expectations[string]
 
 	queued sync.RWMutex
 	queue  workqueue.TypedRateLimitingInterface[reconcile.Request] // nil before the start
 }
 
-// New prepares an execution; no connection is made.
+// New prepares an execution; it does not connect.
 func New(o Options) (*Execution, error) {
 	if o.Cluster == "" || o.HubID == "" {
 		return nil, errors.New("prepare the execution of Works: cluster and hub id must be given")
@@ -101,11 +105,12 @@ func New(o Options) (*Execution, error) {
 		return nil, fmt.Errorf("prepare access to cluster %s: %w", o.Cluster, err)
 	}
 	e := &Execution{
-		o: o, namespace: workv1alpha2.ExecutionNamespace(o.Cluster), member: m, memory: newMemory(),
+		o: o, namespace: workv1alpha2.ExecutionNamespace(o.Cluster), member: m,
 		retries: workqueue.NewTypedItemExponentialFailureRateLimiter[string](minRetry, maxRetry),
+		states:  workStates{works: map[string]*workState{}, users: map[objectKey]string{}},
 	}
-	e.kinds = newKinds(m.managed, e.newsOf(e.onMember))
-	e.scalers = newKinds(m.scalers, each(e.onScaler))
+	e.kinds = newKinds(m.managed, e.withoutOwnWrites(e.onMember))
+	e.scalers = newKinds(m.scalers, forOldAndNew(e.onScaler))
 	return e, nil
 }
 
@@ -132,11 +137,11 @@ func (e *Execution) Start(ctx context.Context) error {
 		return fmt.Errorf("watch the Works of cluster %s: %w", e.o.Cluster, err)
 	}
 	var running sync.WaitGroup
-	running.Go(func() { e.member.run(ctx, e.kickAll) })
+	running.Go(func() { e.member.run(ctx, e.enqueueAll) })
 	e.o.Interpreter.Follow(ctx, func(changed map[schema.GroupVersionKind]bool) {
 		for _, work := range e.kinds.usedBy(changed) {
 			e.retries.Forget(work)
-			e.kick(work)
+			e.enqueue(work)
 		}
 	})
 	err = c.Start(ctx)
@@ -146,37 +151,36 @@ func (e *Execution) Start(ctx context.Context) error {
 	return err
 }
 
-// each makes an event handler that hands over every object, of an update the former one as well.
-func each(f func(client.Object)) toolscache.ResourceEventHandler {
-	h := now(f)
+// forOldAndNew returns an event handler that calls f with each object, and with both objects of an update.
+func forOldAndNew(f func(client.Object)) toolscache.ResourceEventHandler {
+	h := forNew(f)
 	h.UpdateFunc = func(old, obj any) { h.AddFunc(old); h.AddFunc(obj) }
 	return h
 }
 
-// newsOf makes an event handler like each, which leaves out the echo of our own writes: the look that wrote has seen what it made, and
-// it need not be remembered any more.
-func (e *Execution) newsOf(f func(client.Object)) toolscache.ResourceEventHandler {
-	h := each(f)
-	echo := func(obj any) bool {
+// withoutOwnWrites is forOldAndNew without the events of our own writes, whose result the reconcile that wrote has handled.
+func (e *Execution) withoutOwnWrites(f func(client.Object)) toolscache.ResourceEventHandler {
+	h := forOldAndNew(f)
+	own := func(obj any) bool {
 		o, ok := obj.(*unstructured.Unstructured)
 		if !ok {
 			return false
 		}
 		work := o.GetAnnotations()[workv1alpha1.AnnotationWorkName]
-		if !e.made.OwnWrite(work, o.GetResourceVersion()) {
+		if !e.objectVersions.OwnWrite(work, o.GetResourceVersion()) {
 			return false
 		}
-		e.memory.cached(work, o)
+		e.objects.cached(work, o)
 		return true
 	}
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) {
-			if !echo(obj) {
+			if !own(obj) {
 				h.OnAdd(obj, false)
 			}
 		},
 		UpdateFunc: func(old, obj any) {
-			if !echo(obj) {
+			if !own(obj) {
 				h.OnUpdate(old, obj)
 			}
 		},
@@ -184,9 +188,9 @@ func (e *Execution) newsOf(f func(client.Object)) toolscache.ResourceEventHandle
 	}
 }
 
-// now makes an event handler that hands over every object as it is.
-func now(f func(client.Object)) toolscache.ResourceEventHandlerFuncs {
-	hand := func(obj any) {
+// forNew returns an event handler that calls f with the present state of each object, or the last one of a deleted object.
+func forNew(f func(client.Object)) toolscache.ResourceEventHandlerFuncs {
+	call := func(obj any) {
 		if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 			obj = gone.Obj
 		}
@@ -194,25 +198,27 @@ func now(f func(client.Object)) toolscache.ResourceEventHandlerFuncs {
 			f(o)
 		}
 	}
-	return toolscache.ResourceEventHandlerFuncs{AddFunc: hand, DeleteFunc: hand, UpdateFunc: func(_, obj any) { hand(obj) }}
+	return toolscache.ResourceEventHandlerFuncs{AddFunc: call, DeleteFunc: call, UpdateFunc: func(_, obj any) { call(obj) }}
 }
 
-// onWork leaves out the echo of our own write of a status. If it comes before the answer to the write there is one look too many.
+// onWork ignores the events of our own status writes. An event that arrives before the response to the write causes a superfluous
+// reconcile.
 func (e *Execution) onWork(o client.Object) {
-	e.memory.shown(o.GetName(), o.GetResourceVersion())
-	if !e.reported.OwnWrite(o.GetName(), o.GetResourceVersion()) {
-		e.kick(o.GetName())
+	e.statuses.cached(o.GetName(), o)
+	if !e.statusVersions.OwnWrite(o.GetName(), o.GetResourceVersion()) {
+		e.enqueue(o.GetName())
 	}
 }
 
-// onMember: the object in the member names its Work. If it has lost the name, its former state, which is handed over too, has it.
+// onMember enqueues the Work that the annotations of a member's object name. If they were removed, the old state of the update, for
+// which it is called as well, still has them.
 func (e *Execution) onMember(o client.Object) {
 	if a := o.GetAnnotations(); a[workv1alpha1.AnnotationWorkNamespace] == e.namespace {
-		e.kick(a[workv1alpha1.AnnotationWorkName])
+		e.enqueue(a[workv1alpha1.AnnotationWorkName])
 	}
 }
 
-func (e *Execution) kick(work string) {
+func (e *Execution) enqueue(work string) {
 	e.queued.RLock()
 	defer e.queued.RUnlock()
 	if e.queue != nil && work != "" {
@@ -220,16 +226,16 @@ func (e *Execution) kick(work string) {
 	}
 }
 
-// kickAll looks at every Work again: the member is back.
-func (e *Execution) kickAll() {
-	for _, work := range e.memory.works() {
+// enqueueAll enqueues every Work without backoff: the member has recovered.
+func (e *Execution) enqueueAll() {
+	for _, work := range e.states.names() {
 		e.retries.Forget(work)
-		e.kick(work)
+		e.enqueue(work)
 	}
 }
 
-// Works are those that a cache holds, of one cluster or of all. Executions share them: with a handler of its own for each of a
-// hundred clusters, every event of a Work would wake a hundred goroutines, of which one needs it.
+// Works are the Works in a cache, of one cluster or of all. Executions share one event handler: with one for each of a hundred
+// clusters, every event of a Work would wake a hundred goroutines.
 type Works struct {
 	cache cache.Cache
 
@@ -238,16 +244,15 @@ type Works struct {
 	followers map[string]map[*follower]struct{} // by namespace
 }
 
-// follower is who wants to know of the Works of a namespace.
+// follower receives the Works of a namespace.
 type follower struct{ notice func(client.Object) }
 
-// NewWorks are the Works that the cache will hold.
+// NewWorks returns the Works of a cache, which may start later.
 func NewWorks(c cache.Cache) *Works {
 	return &Works{cache: c, followers: map[string]map[*follower]struct{}{}}
 }
 
-// follow calls notice with each Work of the namespace that there is, and of which the cache hears something, until ctx ends. It
-// does not wait for the cache.
+// follow calls notice with each Work of the namespace in the cache, and on each event, until ctx ends. It does not wait for the cache.
 func (w *Works) follow(ctx context.Context, namespace string, notice func(client.Object)) error {
 	f := &follower{notice}
 	w.mu.Lock()
@@ -257,7 +262,7 @@ func (w *Works) follow(ctx context.Context, namespace string, notice func(client
 		if err != nil {
 			return err
 		}
-		if _, err := informer.AddEventHandler(now(w.hand)); err != nil {
+		if _, err := informer.AddEventHandler(forNew(w.dispatch)); err != nil {
 			return err
 		}
 		w.watched = true
@@ -273,22 +278,22 @@ func (w *Works) follow(ctx context.Context, namespace string, notice func(client
 			delete(w.followers, namespace)
 		}
 	})
-	go w.present(ctx, namespace, notice)
+	go w.list(ctx, namespace, notice)
 	return nil
 }
 
-// present tells of the Works that are in the cache, once it has been filled; what comes later has been told already, or will be.
-func (w *Works) present(ctx context.Context, namespace string, notice func(client.Object)) {
+// list calls notice with the Works in the cache once it is synced. Later ones arrive as events.
+func (w *Works) list(ctx context.Context, namespace string, notice func(client.Object)) {
 	var list workv1alpha1.WorkList
 	if w.cache.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy) != nil {
-		return // ctx has ended: a cache that runs answers
+		return // ctx has ended: a running cache returns no error
 	}
 	for i := range list.Items {
 		notice(&list.Items[i])
 	}
 }
 
-func (w *Works) hand(o client.Object) {
+func (w *Works) dispatch(o client.Object) {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	for f := range w.followers[o.GetNamespace()] {
@@ -305,19 +310,21 @@ func (w *Works) get(ctx context.Context, key client.ObjectKey) (*workv1alpha1.Wo
 	return work, nil
 }
 
-// Metrics counts under Karmada's names. Labels are bounded by the number of clusters and of kinds. Register it once in a process.
+// Metrics have Karmada's names. Their labels are bounded by the number of clusters and kinds. Register them once in a process.
 type Metrics struct {
+	*prometheus.Registry     // collects the others
 	sync                     *prometheus.HistogramVec
 	created, updated, delete *prometheus.CounterVec
 }
 
-// NewMetrics makes them.
+// NewMetrics returns the metrics, not registered.
 func NewMetrics() *Metrics {
 	count := func(name, help string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help},
 			[]string{"result", "apiversion", "kind", "cluster"})
 	}
-	return &Metrics{
+	m := &Metrics{
+		Registry: prometheus.NewRegistry(),
 		sync: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "work_sync_workload_duration_seconds", Help: "How long it takes to bring a Work's object into its cluster.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
@@ -326,20 +333,8 @@ func NewMetrics() *Metrics {
 		updated: count("update_resource_to_cluster", "Objects changed in a cluster."),
 		delete:  count("delete_resource_from_cluster", "Objects deleted in a cluster."),
 	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range []prometheus.Collector{m.sync, m.created, m.updated, m.delete} {
-		c.Describe(ch)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range []prometheus.Collector{m.sync, m.created, m.updated, m.delete} {
-		c.Collect(ch)
-	}
+	m.MustRegister(m.sync, m.created, m.updated, m.delete)
+	return m
 }
 
 func (m *Metrics) synced(began time.Time, err error) {
@@ -357,7 +352,7 @@ func result(err error) string {
 	return "success"
 }
 
-// forget drops the counters of a cluster that is executed no more.
+// forget removes the counters of a cluster.
 func (m *Metrics) forget(cluster string) {
 	for _, c := range []*prometheus.CounterVec{m.created, m.updated, m.delete} {
 		c.DeletePartialMatch(prometheus.Labels{"cluster": cluster})

@@ -68,7 +68,7 @@ func TestKeep(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ours := &unstructured.Unstructured{Object: parse(t, c.ours).(map[string]any)}
-			leave(ours, &unstructured.Unstructured{Object: parse(t, c.theirs).(map[string]any)}, &desired{owned: []string{c.pointer}}, false)
+			setMemberOwned(ours, &unstructured.Unstructured{Object: parse(t, c.theirs).(map[string]any)}, &desired{owned: []string{c.pointer}}, false)
 			if diff := cmp.Diff(parse(t, c.want), any(ours.Object)); diff != "" {
 				t.Error(diff)
 			}
@@ -135,13 +135,13 @@ func TestAdopted(t *testing.T) {
 
 // TestRevert: a fight slows down.
 func TestRevert(t *testing.T) {
-	k := &task{m: &remembered{reverts: 20, revertedAt: time.Now()}}
-	var pause waiting
+	k := &task{state: &workState{reverts: 20, revertedAt: time.Now()}}
+	var pause retryLater
 	if err := k.mayRevert(); !errors.As(err, &pause) || pause.Duration < 20*time.Second || pause.Duration > maxRevert {
 		t.Errorf("after 20 changes: %v", err)
 	}
-	k.m.revertedAt = time.Now().Add(-quietRevert - time.Second)
-	if err := k.mayRevert(); err != nil || k.m.reverts != 0 {
+	k.state.revertedAt = time.Now().Add(-quietRevert - time.Second)
+	if err := k.mayRevert(); err != nil || k.state.reverts != 0 {
 		t.Errorf("after a quiet time: %v", err)
 	}
 }
@@ -156,7 +156,7 @@ func TestKinds(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); m.run(ctx, func() {}) }()
 	defer func() { cancel(); <-done }()
-	k := newKinds(m.managed, each(func(client.Object) {}))
+	k := newKinds(m.managed, forOldAndNew(func(client.Object) {}))
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
 	for _, work := range []string{"a", "b", "a"} {
 		w, err := k.use(ctx, work, kind)
@@ -170,7 +170,7 @@ func TestKinds(t *testing.T) {
 		err := m.managed.Get(ctx, client.ObjectKey{Namespace: "default", Name: "none"}, ofKind(kind))
 		return !errors.As(err, &missing)
 	}
-	if err := k.leave(ctx, "a"); err != nil || !watched() {
+	if err := k.release(ctx, "a"); err != nil || !watched() {
 		t.Errorf("with a Work left: %v", err)
 	}
 	if _, err := k.use(ctx, "b", schema.GroupVersionKind{Version: "v1", Kind: "Secret"}); err != nil || watched() {

@@ -231,7 +231,7 @@ func (l *lab) there(manifest string) *unstructured.Unstructured {
 	l.Helper()
 	u := l.find(manifest)
 	if u == nil {
-		l.Fatalf("the member has no %s", called(l.object(manifest)))
+		l.Fatalf("the member has no %s", describe(l.object(manifest)))
 	}
 	return u
 }
@@ -292,9 +292,9 @@ func (l *lab) marked(manifest, hub, work string) *unstructured.Unstructured {
 	l.Helper()
 	u := l.object(manifest)
 	u.SetLabels(map[string]string{workv1alpha1.LabelManaged: "true"})
-	mark(u, pelagov1alpha1.AnnotationHubID, hub)
-	mark(u, workv1alpha1.AnnotationWorkNamespace, l.es())
-	mark(u, workv1alpha1.AnnotationWorkName, work)
+	annotate(u, pelagov1alpha1.AnnotationHubID, hub)
+	annotate(u, workv1alpha1.AnnotationWorkNamespace, l.es())
+	annotate(u, workv1alpha1.AnnotationWorkName, work)
 	l.member.Make(u)
 	return u
 }

@@ -29,26 +29,26 @@ import (
 )
 
 const (
-	// probeTimeout bounds the question whether the member is there at all.
+	// probeTimeout bounds the request that verifies whether the member is reachable.
 	probeTimeout = 5 * time.Second
-	// minProbe and maxProbe bound the pause between such questions while it is away.
+	// minProbe and maxProbe bound the backoff of such requests while it is not.
 	minProbe, maxProbe = 500 * time.Millisecond, 5 * time.Second
 )
 
 // member is the access to the member's API server.
 type member struct {
 	cluster   string
-	client    client.Client // reads and writes at the server
+	client    client.Client // uncached
 	mapper    meta.RESTMapper
 	discovery *discovery.DiscoveryClient
 	managed   cache.Cache // objects with the label karmada.io/managed=true, packed
-	scalers   cache.Cache // HorizontalPodAutoscalers, whoever made them
+	scalers   cache.Cache // all HorizontalPodAutoscalers
 	probe     *rest.RESTClient
 
-	mu    sync.Mutex
-	away  string        // why it cannot be reached; "": it can
-	gone  chan struct{} // tells run that it is away
-	asked sync.Mutex    // one probe at a time
+	mu      sync.Mutex
+	failure string        // why it is unreachable; "": it is reachable
+	failed  chan struct{} // wakes run
+	probing sync.Mutex    // serializes probes
 }
 
 func newMember(o Options) (*member, error) {
@@ -62,11 +62,11 @@ func newMember(o Options) (*member, error) {
 	if err != nil {
 		return nil, err
 	}
-	watches, err := rest.HTTPClientFor(config) // a watch may take as long as it likes
+	watches, err := rest.HTTPClientFor(config) // without a timeout
 	if err != nil {
 		return nil, err
 	}
-	m := &member{cluster: o.Cluster, gone: make(chan struct{}, 1)}
+	m := &member{cluster: o.Cluster, failed: make(chan struct{}, 1)}
 	if m.mapper, err = apiutil.NewDynamicRESTMapper(bounded, requests); err != nil {
 		return nil, err
 	}
@@ -79,24 +79,24 @@ func newMember(o Options) (*member, error) {
 	if m.probe, err = prober(config); err != nil {
 		return nil, err
 	}
-	caching := func(selector labels.Selector, keep toolscache.TransformFunc, read kube.UntypedDecoder) (cache.Cache, error) {
+	newCache := func(selector labels.Selector, transform toolscache.TransformFunc, read kube.UntypedDecoder) (cache.Cache, error) {
 		return kube.NewStreamCache(read)(config, cache.Options{
 			HTTPClient: watches, Mapper: m.mapper, DefaultLabelSelector: selector,
-			DefaultTransform:             keep,
-			DefaultUnsafeDisableDeepCopy: ptr.To(true), // nobody changes what was read of the member
+			DefaultTransform:             transform,
+			DefaultUnsafeDisableDeepCopy: ptr.To(true), // readers do not modify the objects
 			ReaderFailOnMissingInformer:  true,
 		})
 	}
-	if m.managed, err = caching(labels.SelectorFromSet(labels.Set{workv1alpha1.LabelManaged: "true"}), pack, packText); err != nil {
+	if m.managed, err = newCache(labels.SelectorFromSet(labels.Set{workv1alpha1.LabelManaged: "true"}), pack, packText); err != nil {
 		return nil, err
 	}
-	if m.scalers, err = caching(labels.Everything(), cache.TransformStripManagedFields(), nil); err != nil {
+	if m.scalers, err = newCache(labels.Everything(), cache.TransformStripManagedFields(), nil); err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
-// prober has connections of its own, so that it tells of the way to the member, not of what others wait for.
+// prober returns a client with its own connections, so that a probe does not queue behind other requests.
 func prober(config *rest.Config) (*rest.RESTClient, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = probeTimeout
@@ -111,12 +111,12 @@ func prober(config *rest.Config) (*rest.RESTClient, error) {
 	return c, nil
 }
 
-// run runs the caches, and asks for the member while it is away, until ctx ends. back is called when it is there again.
-func (m *member) run(ctx context.Context, back func()) {
+// run runs the caches, and probes the member while it is unreachable, until ctx ends. recovered is called when it is reachable again.
+func (m *member) run(ctx context.Context, recovered func()) {
 	var running sync.WaitGroup
 	for _, c := range []cache.Cache{m.managed, m.scalers} {
 		running.Go(func() {
-			_ = c.Start(ctx) // it returns when ctx ends; the one error is that it was started twice
+			_ = c.Start(ctx) // fails only if started twice
 		})
 	}
 	defer running.Wait()
@@ -124,105 +124,105 @@ func (m *member) run(ctx context.Context, back func()) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.gone:
+		case <-m.failed:
 		}
-		pause := wait.Backoff{Duration: minProbe, Factor: 2, Steps: 10, Cap: maxProbe, Jitter: 0.2}
-		for m.absence() != "" {
+		backoff := wait.Backoff{Duration: minProbe, Factor: 2, Steps: 10, Cap: maxProbe, Jitter: 0.2}
+		for m.unavailable() != "" {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(pause.Step()):
+			case <-time.After(backoff.Step()):
 			}
-			m.confirm(ctx)
+			m.verify(ctx)
 		}
-		back()
+		recovered()
 	}
 }
 
-// absence says why the member cannot be reached; "" if it can, as far as is known.
-func (m *member) absence() string {
+// unavailable returns why the member is unreachable; "" if it was reachable last.
+func (m *member) unavailable() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.away
+	return m.failure
 }
 
-// confirm asks the member whether it is there, after a request has failed on the way. Any answer means that it is. While it is away
-// the first cause is kept, so that the words do not change.
-func (m *member) confirm(ctx context.Context) (cause string) {
-	m.asked.Lock()
-	defer m.asked.Unlock()
+// verify probes the member after a request has failed without a response. Any response means that it is reachable. The first
+// failure is kept while it is not, so that conditions do not change.
+func (m *member) verify(ctx context.Context) (cause string) {
+	m.probing.Lock()
+	defer m.probing.Unlock()
 	var code int
 	err := m.probe.Get().AbsPath("/version").MaxRetries(0).Do(ctx).StatusCode(&code).Error()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case err == nil || code != 0 && code != http.StatusBadGateway && code != http.StatusGatewayTimeout:
-		m.away = ""
-	case m.away == "" && ctx.Err() == nil:
-		m.away = err.Error()
+		m.failure = ""
+	case m.failure == "" && ctx.Err() == nil:
+		m.failure = err.Error()
 		select {
-		case m.gone <- struct{}{}:
-		default: // it knows
+		case m.failed <- struct{}{}:
+		default: // already pending
 		}
 	}
-	return m.away
+	return m.failure
 }
 
-// kinds watches the kinds that Works name, as long as there are such Works.
+// memberKinds watches each kind of the member as long as Works have objects of it.
 type memberKinds struct {
 	cache cache.Cache
 	event toolscache.ResourceEventHandler
 
-	mu    sync.Mutex
-	of    map[string]schema.GroupVersionKind // by Work
-	users map[schema.GroupVersionKind]int
-	open  map[schema.GroupVersionKind]*executionWatch
+	mu      sync.Mutex
+	of      map[string]schema.GroupVersionKind // by Work
+	users   map[schema.GroupVersionKind]int
+	watches map[schema.GroupVersionKind]*kindWatch
 }
 
-// watch is the informer of one kind.
-type executionWatch struct {
+// kindWatch is the informer of one kind.
+type kindWatch struct {
 	since   time.Time
 	handler toolscache.ResourceEventHandlerRegistration
 }
 
-// synced says that the cache has all managed objects of the kind, and their events are out.
-func (w *executionWatch) synced() bool { return w.handler.HasSynced() }
+// synced reports whether the cache has all managed objects of the kind, and the handlers have received them.
+func (w *kindWatch) synced() bool { return w.handler.HasSynced() }
 
 func newKinds(c cache.Cache, event toolscache.ResourceEventHandler) *memberKinds {
 	return &memberKinds{
 		cache: c, event: event, of: map[string]schema.GroupVersionKind{}, users: map[schema.GroupVersionKind]int{},
-		open: map[schema.GroupVersionKind]*executionWatch{},
+		watches: map[schema.GroupVersionKind]*kindWatch{},
 	}
 }
 
-// use has the kind of a Work's object watched; it does not wait for the first list.
-func (k *memberKinds) use(ctx context.Context, work string, kind schema.GroupVersionKind) (*executionWatch, error) {
+// use watches the kind of a Work's object instead of its former kind; it does not wait for the first list.
+func (k *memberKinds) use(ctx context.Context, work string, kind schema.GroupVersionKind) (*kindWatch, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if old, ok := k.of[work]; !ok || old != kind {
-		if err := k.drop(ctx, work); err != nil {
+		if err := k.releaseLocked(ctx, work); err != nil {
 			return nil, err
 		}
 		k.of[work] = kind
 		k.users[kind]++
 	}
-	if w := k.open[kind]; w != nil {
+	if w := k.watches[kind]; w != nil {
 		return w, nil
 	}
 	informer, err := k.cache.GetInformer(ctx, ofKind(kind), cache.BlockUntilSynced(false))
 	if err != nil {
-		return nil, err // the caller says what it was about
+		return nil, err // the caller adds the context
 	}
 	handler, err := informer.AddEventHandler(k.event)
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", kind, err)
 	}
-	w := &executionWatch{since: time.Now(), handler: handler}
-	k.open[kind] = w
+	w := &kindWatch{since: time.Now(), handler: handler}
+	k.watches[kind] = w
 	return w, nil
 }
 
-// usedBy are the Works of these kinds.
+// usedBy returns the Works whose objects are of these kinds.
 func (k *memberKinds) usedBy(kinds map[schema.GroupVersionKind]bool) (works []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -234,14 +234,14 @@ func (k *memberKinds) usedBy(kinds map[schema.GroupVersionKind]bool) (works []st
 	return works
 }
 
-// leave: the Work is gone.
-func (k *memberKinds) leave(ctx context.Context, work string) error {
+// release stops watching the kind of a deleted Work unless others use it.
+func (k *memberKinds) release(ctx context.Context, work string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.drop(ctx, work)
+	return k.releaseLocked(ctx, work)
 }
 
-func (k *memberKinds) drop(ctx context.Context, work string) error {
+func (k *memberKinds) releaseLocked(ctx context.Context, work string) error {
 	kind, ok := k.of[work]
 	if !ok {
 		return nil
@@ -251,10 +251,10 @@ func (k *memberKinds) drop(ctx context.Context, work string) error {
 		return nil
 	}
 	delete(k.users, kind)
-	if k.open[kind] == nil {
+	if k.watches[kind] == nil {
 		return nil
 	}
-	delete(k.open, kind)
+	delete(k.watches, kind)
 	if err := k.cache.RemoveInformer(ctx, ofKind(kind)); err != nil {
 		return fmt.Errorf("stop watching %s: %w", kind, err)
 	}
@@ -267,30 +267,30 @@ func ofKind(kind schema.GroupVersionKind) *unstructured.Unstructured {
 	return u
 }
 
-// packedField holds all of an object as JSON, of a type of its own: no field of that name that the object has can be taken for it.
+// packedField holds an object as JSON. The type packedText distinguishes it from a field of that name in the object.
 const packedField = "packed"
 
 type packedText string
 
-// pack makes of an object what the cache keeps of it (k8s.io/client-go/tools/cache.TransformFunc), unless that was done: see packText.
+// pack is a TransformFunc of the cache: it packs objects that are not packed yet, see packText.
 func pack(in any) (any, error) {
 	o, ok := in.(*unstructured.Unstructured)
 	if !ok {
-		return in, nil // what an informer holds for an object that is gone
+		return in, nil // a tombstone
 	}
 	if _, done := o.Object[packedField].(packedText); done {
 		return in, nil
 	}
 	text, err := json.Marshal(o.Object)
 	if err != nil {
-		return nil, fmt.Errorf("pack %s: %w", called(o), err)
+		return nil, fmt.Errorf("pack %s: %w", describe(o), err)
 	}
 	return packText(text)
 }
 
-// packText is what the cache of the member's objects keeps of each: by which it is found, by which an event leads to its Work, and the
-// rest, without managedFields, as text. As maps an object takes five times as much, and the collector has to follow each of them; it is
-// read once or twice in its life. It is a control/kube.Options.Untyped.
+// packText returns the form in which the cache keeps a member's object: its identity, the annotations that name its Work, and all of
+// it, without managedFields, as JSON text. As maps it takes five times the memory, which the garbage collector scans, and it is
+// read once or twice in its lifetime. It is a kube.UntypedDecoder.
 func packText(text []byte) (*unstructured.Unstructured, error) {
 	var fields, metadata map[string]stdjson.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {
@@ -329,26 +329,26 @@ func packText(text []byte) (*unstructured.Unstructured, error) {
 	return out, nil
 }
 
-// unpack is the object that was packed.
+// unpack returns the object that was packed.
 func unpack(o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	text, ok := o.Object[packedField].(packedText)
 	if !ok {
-		return nil, fmt.Errorf("unpack %s: it was not packed", called(o))
+		return nil, fmt.Errorf("unpack %s: it was not packed", describe(o))
 	}
 	out := &unstructured.Unstructured{}
 	if err := json.Unmarshal([]byte(text), &out.Object); err != nil {
-		return nil, fmt.Errorf("unpack %s: %w", called(o), err)
+		return nil, fmt.Errorf("unpack %s: %w", describe(o), err)
 	}
 	return out, nil
 }
 
-// autoscaler is the kind that scales objects in members, whoever has made it there.
+// autoscaler is the kind of autoscalers.
 var autoscaler = schema.GroupVersionKind{Group: "autoscaling", Version: "v2", Kind: "HorizontalPodAutoscaler"}
 
-// autoscalerWork is the user of the kind in the list of those watched; no Work is called so.
+// autoscalerWork is the user of that kind in memberKinds; it is no valid name of a Work.
 const autoscalerWork = "/autoscalers"
 
-// scaled says whether an autoscaler of the member decides on the replicas of an object.
+// scaled reports whether an autoscaler of the member controls the replicas of an object.
 func (t *task) scaled(ctx context.Context, want *unstructured.Unstructured) (bool, error) {
 	if _, found, err := unstructured.NestedFieldNoCopy(want.Object, "spec", "replicas"); err != nil || !found {
 		return false, err
@@ -363,8 +363,8 @@ func (t *task) scaled(ctx context.Context, want *unstructured.Unstructured) (boo
 	return t.scaledBy(ctx, t.member.scalers, want)
 }
 
-// scaledMeanwhile asks the member itself where other replicas would be written: what has set them may be an autoscaler that the
-// cache does not show yet.
+// scaledMeanwhile lists autoscalers uncached if the observed replicas differ from the desired ones: an autoscaler that the cache
+// does not show yet may have set them.
 func (t *task) scaledMeanwhile(ctx context.Context, want, have *unstructured.Unstructured) (bool, error) {
 	wanted, found, err := unstructured.NestedFieldNoCopy(want.Object, "spec", "replicas")
 	if err != nil || !found {
@@ -390,7 +390,7 @@ func (t *task) scaledBy(ctx context.Context, from client.Reader, want *unstructu
 	return false, nil
 }
 
-// targetOf is what an autoscaler scales.
+// targetOf returns the object that an autoscaler scales.
 func targetOf(hpa *unstructured.Unstructured) (objectKey, bool) {
 	ref, found, err := unstructured.NestedStringMap(hpa.Object, "spec", "scaleTargetRef")
 	if err != nil || !found {
@@ -403,11 +403,11 @@ func targetOf(hpa *unstructured.Unstructured) (objectKey, bool) {
 	return objectKey{schema.GroupKind{Group: gv.Group, Kind: ref["kind"]}, hpa.GetNamespace(), ref["name"]}, true
 }
 
-// onScaler: the Work of what an autoscaler scales is looked at again.
+// onScaler enqueues the Work whose object an autoscaler scales.
 func (e *Execution) onScaler(o client.Object) {
 	if hpa, ok := o.(*unstructured.Unstructured); ok {
 		if target, ok := targetOf(hpa); ok {
-			e.kick(e.memory.workOf(target))
+			e.enqueue(e.states.workOf(target))
 		}
 	}
 }

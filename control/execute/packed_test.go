@@ -58,32 +58,35 @@ func TestPack(t *testing.T) {
 	}
 }
 
-// What a write made is remembered until the cache shows it, also if that is an echo, which nobody looks at.
-func TestWritesAreForgottenOnceShown(t *testing.T) {
+// TestLastWrites: our last write of an object is kept until the cache shows it, even if its event is ignored as our own.
+func TestLastWrites(t *testing.T) {
 	object := func(version string) *unstructured.Unstructured {
 		u := &unstructured.Unstructured{Object: map[string]any{}}
 		u.SetUID("u")
 		u.SetResourceVersion(version)
 		return u
 	}
-	m := newMemory()
+	var l lastWrites[*unstructured.Unstructured]
 	made := object("10")
-	m.wrote("w", made)
-	if got := m.newer("w", object("9")); got != made {
+	l.put("w", made)
+	l.cached("w", object("9"))
+	if got, ok := l.get("w"); got != made || !ok {
 		t.Errorf("the cache shows 9, known is %v", got)
 	}
-	if got := m.newer("w", object("10")); got != nil || len(m.writes) != 0 {
-		t.Errorf("the cache shows 10, known is %v; %d are remembered", got, len(m.writes))
+	l.cached("w", object("10"))
+	if got, ok := l.get("w"); got != nil || ok || len(l.of) != 0 {
+		t.Errorf("the cache shows 10, known is %v; %d are kept", got, len(l.of))
 	}
-	m.wrote("w", made)
+	l.put("w", made)
 	other := object("9")
 	other.SetUID("v")
-	if got := m.newer("w", other); got != nil || len(m.writes) != 0 {
+	l.cached("w", other)
+	if got, ok := l.get("w"); got != nil || ok || len(l.of) != 0 {
 		t.Errorf("the cache shows another object, known is %v", got)
 	}
-	m.wrote("w", made)
-	m.forget("w")
-	if len(m.writes) != 0 {
-		t.Error("a Work that is gone is remembered")
+	l.put("w", made)
+	l.forget("w")
+	if len(l.of) != 0 {
+		t.Error("the object of a deleted Work is kept")
 	}
 }

@@ -20,20 +20,18 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
-// probeTimeout bounds one probe; half of the pause between two, so that a member that hangs is found out as often as one that
-// refuses.
+// healthTimeout bounds one probe to half of the default period: a member that hangs is probed as often as one that refuses.
 const healthTimeout = 5 * time.Second
 
-// probe asks the member's API server how it is: /readyz, and /healthz where that does not exist. The condition Ready of what it
-// finds is without times.
+// probe reads /readyz of the member's API server, or /healthz if it does not exist. It returns the condition Ready without times.
 func probe(ctx context.Context, member rest.Interface) metav1.Condition {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	code, err := ask(ctx, member, "/readyz")
+	code, err := statusCode(ctx, member, "/readyz")
 	path := "/readyz"
 	if code == http.StatusNotFound {
 		path = "/healthz"
-		code, err = ask(ctx, member, path)
+		code, err = statusCode(ctx, member, path)
 	}
 	found := metav1.Condition{Type: clusterv1alpha1.ConditionReady, Status: metav1.ConditionFalse}
 	var other *OtherCluster
@@ -56,14 +54,14 @@ func probe(ctx context.Context, member rest.Interface) metav1.Condition {
 	return found
 }
 
-// ask returns the status code of the answer, 0 with the error if there is none. It does not repeat: the next probe does.
-func ask(ctx context.Context, member rest.Interface, path string) (code int, err error) {
+// statusCode returns that of the response, or 0 and the error if there is none. It does not retry: the next probe does.
+func statusCode(ctx context.Context, member rest.Interface, path string) (code int, err error) {
 	err = member.Get().AbsPath(path).MaxRetries(0).Do(ctx).StatusCode(&code).Error()
 	return code, err
 }
 
-// cause leaves of a connection's error what stays the same from one attempt to the next: the message of a condition that told the
-// local port would be written at each probe.
+// cause returns the part of a connection's error that is equal for each attempt: a condition whose message held the local port would
+// be written after each probe.
 func cause(err error) string {
 	var request *url.Error
 	if errors.As(err, &request) {
@@ -79,19 +77,19 @@ func cause(err error) string {
 	return err.Error()
 }
 
-// threshold keeps the condition Ready from following each probe: it changes only after the probes have said so for a while.
+// threshold delays changes of the condition Ready until probes have agreed for a time.
 type threshold struct {
 	failure, success time.Duration
-	seen             metav1.ConditionStatus // by the last probe; empty before the first
-	since            time.Time              // of the first probe in a row that said so
+	last             metav1.ConditionStatus // of the last probe; empty before the first
+	since            time.Time              // of the first probe in a row with that status
 }
 
-// passes notes what a probe found and says whether the condition is to be it, rather than stay as it is. The first finding
-// passes at once, and so does one that only gives another reason.
+// passes records the status found by a probe and reports whether the condition takes it. The first result passes at once, as does
+// one of the same status with another reason.
 func (t *threshold) passes(now time.Time, current *metav1.Condition, found metav1.ConditionStatus) bool {
-	first := t.seen == ""
-	if t.seen != found {
-		t.seen, t.since = found, now
+	first := t.last == ""
+	if t.last != found {
+		t.last, t.since = found, now
 	}
 	if first || current == nil || (current.Status == metav1.ConditionTrue) == (found == metav1.ConditionTrue) {
 		return true
@@ -103,9 +101,9 @@ func (t *threshold) passes(now time.Time, current *metav1.Condition, found metav
 	return now.Sub(t.since) >= limit
 }
 
-// enablements are the kinds that discovery has listed, in the order of their names, without subresources, and the condition
-// CompleteAPIEnablements, without times. Of groups that could not be discovered the former kinds stay: an aggregated API that is
-// away for a moment is no API that the cluster has lost.
+// enablements returns the kinds that discovery has listed, sorted and without subresources, and the condition
+// CompleteAPIEnablements, without times. Groups whose discovery failed keep their former kinds: an aggregated API that is
+// unavailable for a moment was not removed.
 func enablements(
 	found []*metav1.APIResourceList, err error, former []clusterv1alpha1.APIEnablement,
 ) ([]clusterv1alpha1.APIEnablement, metav1.Condition) {
@@ -150,7 +148,7 @@ func enablements(
 	return sorted, condition
 }
 
-// undiscovered are the groups and versions that discovery could not read, sorted.
+// undiscovered are the group versions whose discovery failed, sorted.
 func undiscovered(err error) []string {
 	var failed *discovery.ErrGroupDiscoveryFailed
 	if !errors.As(err, &failed) {

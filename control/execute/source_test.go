@@ -93,17 +93,17 @@ func TestEcho(t *testing.T) {
 		return u
 	}
 	ours := map[string]string{workv1alpha1.AnnotationWorkNamespace: e.namespace, workv1alpha1.AnnotationWorkName: "w"}
-	e.made.Expect("w", "5", time.Now())
+	e.objectVersions.Expect("w", "5", time.Now())
 	var news []string
 	made, _ := object("5", ours).(*unstructured.Unstructured) // what it makes
-	e.memory.wrote("w", made)
-	h := e.newsOf(func(o client.Object) { news = append(news, o.GetResourceVersion()) })
+	e.objects.put("w", made)
+	h := e.withoutOwnWrites(func(o client.Object) { news = append(news, o.GetResourceVersion()) })
 	h.OnAdd(object("5", ours), false)
 	h.OnUpdate(object("4", ours), object("5", ours))
 	if len(news) > 0 {
 		t.Errorf("news of our own write: %v", news)
 	}
-	if len(e.memory.writes) > 0 {
+	if len(e.objects.of) > 0 {
 		t.Error("the object that our write made is still remembered when the cache has it")
 	}
 	h.OnAdd(object("3", ours), false)

@@ -25,23 +25,23 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// statusPause lies between two writes of one Work's status, so that a Deployment that rolls does not flood the hub.
-const statusPause = 100 * time.Millisecond
+// statusInterval is the minimum between two status writes of one Work, so that a rollout does not flood the hub.
+const statusInterval = 100 * time.Millisecond
 
-// outcome is what a look at a Work has found.
+// outcome is the result of a reconcile.
 type outcome struct {
 	want *desired
 	have *unstructured.Unstructured // ours in the member; nil: none
-	// kept leaves what is known of the object in the status: the member was not asked, or has not answered.
+	// kept keeps the reported state of the object: the member was not read, or has not responded.
 	kept      bool
-	failure   string // "": it is as it should be
+	failure   string // "": applied
 	dropped   []string
 	suspended bool
-	// uninterpreted says which rules of the kind fail on the object; "": none.
+	// uninterpreted are the errors of rules of the kind; "": none.
 	uninterpreted string
 }
 
-// statusOf is the status that a Work is to have; observed is what is told of its object.
+// statusOf returns the desired status of a Work; observed is the status of its object.
 func statusOf(work *workv1alpha1.Work, o outcome, observed *workv1alpha1.ManifestStatus) workv1alpha1.WorkStatus {
 	status := *work.Status.DeepCopy()
 	set := func(kind string, holds bool, yes, no, message string) {
@@ -88,13 +88,13 @@ func statusOf(work *workv1alpha1.Work, o outcome, observed *workv1alpha1.Manifes
 	return status
 }
 
-// report writes the status of the Work if it changes, but not too soon after the last time. again is when to look at the Work in
-// any case; 0: when something happens.
-func (t *task) report(ctx context.Context, o outcome, again time.Duration) (reconcile.Result, error) {
-	next := reconcile.Result{RequeueAfter: again}
-	wait := func(pause time.Duration) reconcile.Result {
-		if again == 0 || pause < again {
-			return reconcile.Result{RequeueAfter: pause}
+// report writes the status of the Work if it changes, statusInterval after the last write at the earliest. requeue is the time until
+// the next reconcile; 0: the next event.
+func (t *task) report(ctx context.Context, o outcome, requeue time.Duration) (reconcile.Result, error) {
+	next := reconcile.Result{RequeueAfter: requeue}
+	wait := func(left time.Duration) reconcile.Result {
+		if requeue == 0 || left < requeue {
+			return reconcile.Result{RequeueAfter: left}
 		}
 		return next
 	}
@@ -107,38 +107,39 @@ func (t *task) report(ctx context.Context, o outcome, again time.Duration) (reco
 	if equality.Semantic.DeepEqual(status, t.work.Status) {
 		return next, nil
 	}
-	if left := statusPause - now.Sub(t.reported.LastWrite(t.work.Name)); left > 0 {
+	if left := statusInterval - now.Sub(t.statusVersions.LastWrite(t.work.Name)); left > 0 {
 		return wait(left), nil
 	}
-	if left := t.o.Seen - now.Sub(t.m.changedAt); left > 0 && o.failure == "" && unseen(observed) {
+	if left := t.o.Seen - now.Sub(t.state.changedAt); left > 0 && o.failure == "" && unobserved(observed) {
 		return wait(left), nil
 	}
 	if t.fresh() != nil {
 		return reconcile.Result{RequeueAfter: minRetry}, nil
 	}
-	// Without the manifest, which is the most of a Work and is no part of the patch.
-	before := &workv1alpha1.Work{ObjectMeta: metav1.ObjectMeta{Namespace: t.work.Namespace, Name: t.work.Name,
+	// Without the manifest, the largest part of a Work, which the patch does not contain.
+	before := &workv1alpha1.Work{ObjectMeta: metav1.ObjectMeta{Namespace: t.work.Namespace, Name: t.work.Name, UID: t.work.UID,
 		ResourceVersion: t.work.ResourceVersion}, Status: t.work.Status}
 	after := before.DeepCopy()
 	after.Status = status
 	version, err := t.patch(ctx, before, after)
 	switch {
 	case apierrors.IsConflict(err):
-		// The cache is behind. Everything is computed anew from what it will have, so nothing old is written.
-		return reconcile.Result{RequeueAfter: statusPause}, nil
+		// Stale cache: the status is computed again from what it will show, so no outdated one is written.
+		return reconcile.Result{RequeueAfter: statusInterval}, nil
 	case apierrors.IsNotFound(err):
 		return reconcile.Result{}, nil
 	case err != nil:
 		return next, fmt.Errorf("write the status of Work %s: %w", t.key(), err)
 	}
 	t.work.ResourceVersion, t.work.Status = version, status
-	t.memory.reported(t.work)
-	t.reported.Expect(t.work.Name, t.work.ResourceVersion, time.Now())
-	t.tell(before, o)
+	after.ResourceVersion = version
+	t.statuses.put(t.work.Name, after)
+	t.statusVersions.Expect(t.work.Name, version, time.Now())
+	t.recordEvents(before, o)
 	return next, nil
 }
 
-// patch writes a status, over the version of before, and returns the new one. The manifest does not come back with it either.
+// patch writes a status over the version of before and returns the new version. The response does not contain the manifest.
 func (t *task) patch(ctx context.Context, before, after *workv1alpha1.Work) (version string, err error) {
 	change, err := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}).Data(after)
 	if err != nil {
@@ -150,9 +151,8 @@ func (t *task) patch(ctx context.Context, before, after *workv1alpha1.Work) (ver
 	return answer.ResourceVersion, err
 }
 
-// unseen says whether the member's controller has yet to look at the object as it is. Of kinds without observedGeneration that is
-// not known.
-func unseen(observed *workv1alpha1.ManifestStatus) bool {
+// unobserved reports whether the member's controller has yet to observe the generation; false for kinds without observedGeneration.
+func unobserved(observed *workv1alpha1.ManifestStatus) bool {
 	if observed == nil || observed.Status == nil {
 		return false
 	}
@@ -160,8 +160,8 @@ func unseen(observed *workv1alpha1.ManifestStatus) bool {
 	return json.Unmarshal(observed.Status.Raw, &of) == nil && of.ObservedGeneration < of.Generation
 }
 
-// tell makes Events of what is new in a status.
-func (t *task) tell(before *workv1alpha1.Work, o outcome) {
+// recordEvents records Events for changed conditions.
+func (t *task) recordEvents(before *workv1alpha1.Work, o outcome) {
 	changed := func(kind string) (string, bool) {
 		is, was := meta.FindStatusCondition(t.work.Status.Conditions, kind), meta.FindStatusCondition(before.Status.Conditions, kind)
 		if is == nil || was != nil && was.Status == is.Status && was.Message == is.Message {
@@ -180,8 +180,7 @@ func (t *task) tell(before *workv1alpha1.Work, o outcome) {
 	}
 }
 
-// reflect reads the object's status and health; nil if there is no object. A status that cannot be read stays as it was
-// reported last.
+// reflect reads the object's status and health; nil if there is no object. If a rule fails, the last reported status is kept.
 func (t *task) reflect(o *outcome) (*workv1alpha1.ManifestStatus, error) {
 	if o.have == nil {
 		return nil, nil
@@ -203,64 +202,63 @@ func (t *task) reflect(o *outcome) (*workv1alpha1.ManifestStatus, error) {
 			observed.Status = before[0].Status
 		}
 		failures = append(failures, err.Error())
-		t.o.Recorder.Event(t.work, corev1.EventTypeWarning, workv1alpha2.EventReflectStatusFailed, cut(err.Error()))
+		t.o.Recorder.Event(t.work, corev1.EventTypeWarning, workv1alpha2.EventReflectStatusFailed, truncate(err.Error()))
 	}
 	health, err := t.o.Interpreter.Health(o.have)
 	if err != nil {
 		failures = append(failures, err.Error())
-		t.o.Recorder.Event(t.work, corev1.EventTypeWarning, workv1alpha2.EventInterpretHealthFailed, cut(err.Error()))
+		t.o.Recorder.Event(t.work, corev1.EventTypeWarning, workv1alpha2.EventInterpretHealthFailed, truncate(err.Error()))
 	}
 	o.uninterpreted = strings.Join(failures, "; ")
 	observed.Health = workv1alpha1.ResourceHealth(health)
 	return observed, nil
 }
 
-// namespaceRetry bounds the pause while a namespace is missing: its own Work is on its way.
+// namespaceRetry bounds the backoff while a namespace is missing: its Work may not have been applied yet.
 const namespaceRetry = 2 * time.Second
 
-// maxMessage bounds what is put into a condition.
+// maxMessage bounds the message of a condition, in bytes.
 const maxMessage = 2048
 
-// refusal is a reason of ours not to touch an object; its text names the remedy.
+// refusal is why we do not write an object; its text names the remedy.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-// errBusy: somebody else changes the object all the time.
+// errBusy is the error after all attempts of a reconcile have conflicted.
 var errBusy = errors.New("the object changes faster than it can be written; tried again")
 
-// errStale: this process has slept, or the member is slow; what was decided before may be no longer true.
+// errStale is the error of inputs older than staleAfter: the process was suspended, or the member is slow.
 var errStale = errors.New("what was decided is too old to be written; decided again")
 
-// waiting asks for another look after a while; nothing is wrong.
-type waiting struct {
+// retryLater requeues the Work after a time; it is no failure.
+type retryLater struct {
 	time.Duration
 	why string
 }
 
-func (w waiting) Error() string { return w.why }
+func (r retryLater) Error() string { return r.why }
 
-// onTheWay says whether a request may have failed without an answer from the member's API server; then the member is asked whether
-// it is there.
-func onTheWay(err error) bool {
+// maybeUnreachable reports whether a request may have failed without a response from the member's API server.
+func maybeUnreachable(err error) bool {
 	var answer apierrors.APIStatus
 	var ours refusal
-	var pause waiting
+	var later retryLater
 	switch {
-	case errors.As(err, &answer), errors.As(err, &ours), errors.As(err, &pause), meta.IsNoMatchError(err),
+	case errors.As(err, &answer), errors.As(err, &ours), errors.As(err, &later), meta.IsNoMatchError(err),
 		errors.Is(err, errBusy), errors.Is(err, errStale):
 		return false
 	}
 	return true
 }
 
-// unanswered says that it was the network, or the time.
+// unanswered reports whether the network or the timeout was the cause.
 func unanswered(err error) bool {
 	var request *url.Error
 	return errors.As(err, &request) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// namespaceMissing says that there is no namespace to make the object in.
+// namespaceMissing reports whether the namespace of the object does not exist.
 func namespaceMissing(u *unstructured.Unstructured, err error) bool {
 	var answer apierrors.APIStatus
 	if !apierrors.IsNotFound(err) || !errors.As(err, &answer) || answer.Status().Details == nil {
@@ -270,44 +268,44 @@ func namespaceMissing(u *unstructured.Unstructured, err error) bool {
 	return d.Kind == "namespaces" && d.Name == u.GetNamespace() && !isNamespace(u)
 }
 
-// unreachable is what a Work says while its member cannot be reached.
+// unreachable is the message of conditions while the member cannot be reached.
 func unreachable(cluster, cause string) string {
-	return cut(fmt.Sprintf("cluster %s cannot be reached: %s; the Work waits, and goes on when the cluster is back", cluster, cause))
+	return truncate(fmt.Sprintf("cluster %s cannot be reached: %s; the Work waits, and goes on when the cluster is back", cluster, cause))
 }
 
-// explain says in words for a condition what a cluster has against an object, and what helps.
+// explain returns the message of a condition for an error: cluster, object, cause and remedy.
 func explain(cluster string, u *unstructured.Unstructured, err error) string {
-	say := func(what, remedy string) string {
-		return cut(fmt.Sprintf("%s: %s %s: %v; %s", cluster, what, called(u), err, remedy))
+	message := func(what, remedy string) string {
+		return truncate(fmt.Sprintf("%s: %s %s: %v; %s", cluster, what, describe(u), err, remedy))
 	}
 	cluster = "cluster " + cluster
 	var ours refusal
-	var pause waiting
+	var later retryLater
 	switch {
-	case errors.As(err, &ours), errors.As(err, &pause):
-		return cut(fmt.Sprintf("%s: %s: %v", cluster, called(u), err))
+	case errors.As(err, &ours), errors.As(err, &later):
+		return truncate(fmt.Sprintf("%s: %s: %v", cluster, describe(u), err))
 	case notServed(err):
-		return say("does not serve the kind of", "install its CustomResourceDefinition there, or do not place it there")
+		return message("does not serve the kind of", "install its CustomResourceDefinition there, or do not place it there")
 	case namespaceMissing(u, err):
-		return say("cannot hold", "it is made once its namespace is there")
+		return message("cannot hold", "it is made once its namespace is there")
 	case apierrors.HasStatusCause(err, "NamespaceTerminating"):
-		return say("cannot hold", "it is made once the namespace is gone and made again")
+		return message("cannot hold", "it is made once the namespace is gone and made again")
 	case apierrors.IsForbidden(err):
-		return say("forbids", "give pelago's account in the cluster the right, or change the policy there that says no")
+		return message("forbids", "give pelago's account in the cluster the right, or change the policy there that says no")
 	case apierrors.IsInvalid(err) && strings.Contains(err.Error(), "immutable"):
-		return say("refuses a change of", "the field cannot change in place: take the change back, "+
+		return message("refuses a change of", "the field cannot change in place: take the change back, "+
 			"or delete the object in the cluster, then it is made anew")
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		return say("refuses", "correct the template or the override")
+		return message("refuses", "correct the template or the override")
 	case apierrors.IsTooManyRequests(err):
-		return say("has too much to do for", "tried again later")
+		return message("has too much to do for", "tried again later")
 	case unanswered(err):
-		return say("did not answer for", "tried again")
+		return message("did not answer for", "tried again")
 	}
-	return say("failed with", "tried again")
+	return message("failed with", "tried again")
 }
 
-// retryAfter is how long to wait before the next attempt, given the pause that is due by backoff; 0: until something changes.
+// retryAfter is the time until the next attempt, given the backoff.
 func retryAfter(u *unstructured.Unstructured, err error, backoff time.Duration) time.Duration {
 	if namespaceMissing(u, err) {
 		return min(backoff, namespaceRetry)
@@ -318,8 +316,8 @@ func retryAfter(u *unstructured.Unstructured, err error, backoff time.Duration) 
 	return backoff
 }
 
-// called names an object: Kind namespace/name.
-func called(u *unstructured.Unstructured) string {
+// describe returns Kind namespace/name.
+func describe(u *unstructured.Unstructured) string {
 	if u == nil {
 		return "the object"
 	}
@@ -330,14 +328,14 @@ func called(u *unstructured.Unstructured) string {
 	return u.GetKind() + " " + name
 }
 
-func cut(s string) string {
+func truncate(s string) string {
 	if len(s) > maxMessage {
 		return s[:maxMessage]
 	}
 	return s
 }
 
-// notServed says that the server has answered that it does not know the kind: nothing of it can be there.
+// notServed reports whether the server has responded that it does not serve the kind: no object of it exists.
 func notServed(err error) bool {
 	var answer apierrors.APIStatus
 	return meta.IsNoMatchError(err) || apierrors.IsMethodNotSupported(err) ||

@@ -4,14 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -22,22 +27,22 @@ import (
 )
 
 const (
-	// syncGrace is how long Works wait for the first list of their kind before they ask for their object one by one.
+	// syncGrace is how long Works wait for the first list of their kind before each reads its object from the server.
 	syncGrace = 3 * time.Second
-	// staleAfter is how old a decision may be when it is written. It is below a leader's lease (15 s), so that a process that was
-	// stopped and goes on after another one has taken over writes nothing that it had decided before.
+	// staleAfter bounds the age of the inputs of a write. It is below a leader's lease (15 s): a process that was suspended while
+	// another one took over writes nothing that it had computed before.
 	staleAfter = 10 * time.Second
-	// attempts is how often an object is read again at once because somebody has changed it meanwhile.
+	// attempts bounds how often a conflicting object is read again within one reconcile.
 	attempts = 4
 )
 
-// task is one look at one Work.
+// task is one reconcile of one Work.
 type task struct {
 	*Execution
 	work  *workv1alpha1.Work
-	m     *remembered
-	began time.Time // when what the task goes by was read
-	// foreign says that the object was seen to be absent or not ours.
+	state *workState
+	began time.Time // when its inputs were read
+	// foreign is set if the object was found to be absent or not ours.
 	foreign bool
 }
 
@@ -45,19 +50,25 @@ func (e *Execution) reconcile(ctx context.Context, req reconcile.Request) (recon
 	work, err := e.o.Works.get(ctx, req.NamespacedName)
 	switch {
 	case apierrors.IsNotFound(err):
-		e.memory.forget(req.Name)
+		e.states.forget(req.Name)
+		e.statuses.forget(req.Name)
+		e.objects.forget(req.Name)
 		e.retries.Forget(req.Name)
-		e.reported.Forget(req.Name)
-		e.made.Forget(req.Name)
-		return reconcile.Result{}, e.kinds.leave(ctx, req.Name)
+		e.statusVersions.Forget(req.Name)
+		e.objectVersions.Forget(req.Name)
+		return reconcile.Result{}, e.kinds.release(ctx, req.Name)
 	case err != nil:
 		return reconcile.Result{}, err
 	}
-	t := &task{Execution: e, work: work, m: e.memory.recall(work.Name, work.UID), began: time.Now()}
-	if !e.reported.Stale(work.Name, work.ResourceVersion, t.began) {
-		e.memory.shown(work.Name, work.ResourceVersion)
-	} else if !e.memory.catchUp(work) {
-		return reconcile.Result{RequeueAfter: kube.RequeueStale}, nil
+	t := &task{Execution: e, work: work, state: e.states.get(work.Name, work.UID), began: time.Now()}
+	if e.statusVersions.Stale(work.Name, work.ResourceVersion, t.began) {
+		last, ok := e.statuses.get(work.Name)
+		if !ok {
+			return reconcile.Result{RequeueAfter: kube.RequeueStale}, nil
+		}
+		work.ResourceVersion, work.Status = last.ResourceVersion, *last.Status.DeepCopy()
+	} else {
+		e.statuses.cached(work.Name, work)
 	}
 	suppressed := work.Labels[workv1alpha1.LabelInstruction] == workv1alpha1.InstructionSuppressed
 	switch {
@@ -72,18 +83,17 @@ func (e *Execution) reconcile(ctx context.Context, req reconcile.Request) (recon
 	return t.execute(ctx)
 }
 
-// execute brings the object into the member and its status to the hub.
+// execute applies the manifest to the member and reports the status to the hub.
 func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
-	want, err := wanted(t.work, t.o.HubID, t.o.Interpreter)
+	want, err := desiredOf(t.work, t.o.HubID, t.o.Interpreter)
 	if err != nil {
-		// Nothing but another manifest helps.
-		return t.report(ctx, outcome{failure: err.Error(), kept: true}, 0)
+		return t.report(ctx, outcome{failure: err.Error(), kept: true}, 0) // until the manifest changes
 	}
-	t.m.about(want.hash)
-	t.memory.holds(t.work.Name, keyOf(want.object))
-	suspended := t.work.Spec.SuspendDispatching != nil && *t.work.Spec.SuspendDispatching
-	if cause := t.member.absence(); cause != "" {
-		return t.waitFor(ctx, want, cause, suspended)
+	t.state.reset(want.hash)
+	t.states.setObject(t.work.Name, keyOf(want.object))
+	suspended := ptr.Deref(t.work.Spec.SuspendDispatching, false)
+	if cause := t.member.unavailable(); cause != "" {
+		return t.awaitMember(ctx, want, cause, suspended)
 	}
 
 	var have *unstructured.Unstructured
@@ -94,38 +104,38 @@ func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
 	} else {
 		have, err = t.converge(ctx, want)
 	}
-	var pause waiting
+	found := outcome{want: want, have: have, dropped: t.state.dropped, suspended: suspended}
+	var later retryLater
 	switch {
-	case errors.As(err, &pause) && have == nil:
-		return reconcile.Result{RequeueAfter: pause.Duration}, nil
-	case errors.As(err, &pause): // this manifest was applied, and will be again
-		return t.report(ctx, outcome{want: want, have: have, dropped: t.m.dropped, suspended: suspended}, pause.Duration)
+	case errors.As(err, &later) && have == nil:
+		return reconcile.Result{RequeueAfter: later.Duration}, nil
+	case errors.As(err, &later): // this manifest was applied, and will be again
+		return t.report(ctx, found, later.Duration)
 	case errors.Is(err, errStale), ctx.Err() != nil:
 		return reconcile.Result{RequeueAfter: minRetry}, nil
-	case err != nil && onTheWay(err):
-		if cause := t.member.confirm(ctx); cause != "" {
-			return t.waitFor(ctx, want, cause, suspended)
+	case err != nil && maybeUnreachable(err):
+		if cause := t.member.verify(ctx); cause != "" {
+			return t.awaitMember(ctx, want, cause, suspended)
 		}
 	}
 	t.o.Metrics.synced(t.began, err)
 	if err != nil {
 		due := retryAfter(want.object, err, wait.Jitter(t.retries.When(t.work.Name), 0.2))
-		return t.report(ctx, outcome{
-			want: want, have: have, kept: have == nil && !t.foreign, failure: explain(t.o.Cluster, want.object, err),
-			dropped: t.m.dropped, suspended: suspended,
-		}, due)
+		found.kept = have == nil && !t.foreign
+		found.failure = explain(t.o.Cluster, want.object, err)
+		return t.report(ctx, found, due)
 	}
 	t.retries.Forget(t.work.Name)
-	return t.report(ctx, outcome{want: want, have: have, dropped: t.m.dropped, suspended: suspended}, 0)
+	return t.report(ctx, found, 0)
 }
 
-// waitFor leaves a Work alone until the member is back, which looks at all of them again. One that is executed already does not
-// change.
-func (t *task) waitFor(ctx context.Context, want *desired, cause string, suspended bool) (reconcile.Result, error) {
+// awaitMember reports that the member is unreachable, unless the manifest was applied. All Works are reconciled when it recovers.
+func (t *task) awaitMember(ctx context.Context, want *desired, cause string, suspended bool) (reconcile.Result, error) {
+	applied := meta.FindStatusCondition(t.work.Status.Conditions, workv1alpha1.ConditionApplied)
 	switch {
 	case suspended:
 		return t.report(ctx, outcome{want: want, kept: true, suspended: true}, 0)
-	case caughtUp(t.work):
+	case applied != nil && applied.Status == metav1.ConditionTrue && applied.ObservedGeneration == t.work.Generation:
 		return reconcile.Result{}, nil
 	}
 	return t.report(ctx, outcome{want: want, kept: true, failure: unreachable(t.o.Cluster, cause)}, 0)
@@ -133,7 +143,7 @@ func (t *task) waitFor(ctx context.Context, want *desired, cause string, suspend
 
 func (t *task) key() types.NamespacedName { return client.ObjectKeyFromObject(t.work) }
 
-// fresh refuses to write what was decided too long ago.
+// fresh returns errStale if the inputs are too old for a write.
 func (t *task) fresh() error {
 	if time.Since(t.began) > staleAfter {
 		return errStale
@@ -149,7 +159,7 @@ func (t *task) observe(ctx context.Context, want *unstructured.Unstructured) (*u
 	}
 	if !w.synced() {
 		if left := syncGrace - time.Since(w.since); left > 0 {
-			return nil, waiting{min(left, 100*time.Millisecond), "waits for the first list of its kind"}
+			return nil, retryLater{min(left, 100*time.Millisecond), "waits for the first list of its kind"}
 		}
 		return t.live(ctx, want)
 	}
@@ -157,34 +167,35 @@ func (t *task) observe(ctx context.Context, want *unstructured.Unstructured) (*u
 	err = t.member.managed.Get(ctx, client.ObjectKeyFromObject(want), have)
 	switch {
 	case apierrors.IsNotFound(err):
-		// It may be there without our label, or too new for the cache.
-		t.memory.wrote(t.work.Name, nil)
+		// It may exist without our label, or be newer than the cache.
+		t.objects.forget(t.work.Name)
 		return t.live(ctx, want)
 	case err != nil:
 		return nil, fmt.Errorf("read from the cache: %w", err)
 	}
-	if w := t.memory.newer(t.work.Name, have); w != nil {
-		return w, nil
+	t.objects.cached(t.work.Name, have)
+	if last, ok := t.objects.get(t.work.Name); ok {
+		return last, nil
 	}
 	return unpack(have)
 }
 
-// live asks the member itself.
+// live reads the object from the member's API server.
 func (t *task) live(ctx context.Context, want *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	have := ofKind(want.GroupVersionKind())
 	err := t.member.client.Get(ctx, client.ObjectKeyFromObject(want), have)
 	switch {
 	case apierrors.IsNotFound(err) && !notServed(err):
-		t.memory.wrote(t.work.Name, nil)
+		t.objects.forget(t.work.Name)
 		return nil, nil
 	case err != nil:
 		return nil, err
 	}
-	t.memory.wrote(t.work.Name, have)
+	t.objects.put(t.work.Name, have)
 	return have, nil
 }
 
-// converge makes the object as it is wanted and returns it as it is then.
+// converge brings the object to its desired state and returns it.
 func (t *task) converge(ctx context.Context, want *desired) (*unstructured.Unstructured, error) {
 	have, err := t.observe(ctx, want.object)
 	for range attempts {
@@ -198,7 +209,7 @@ func (t *task) converge(ctx context.Context, want *desired) (*unstructured.Unstr
 		}
 		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
 			if t.foreign = have == nil || ownerOf(have, t.o.HubID, t.key()) != oursOfWork; t.foreign {
-				return nil, err // its status is no concern of ours
+				return nil, err // its status is not reported
 			}
 			return have, err
 		}
@@ -210,7 +221,7 @@ func (t *task) converge(ctx context.Context, want *desired) (*unstructured.Unstr
 	return nil, err
 }
 
-// step is one attempt, from one reading of the object.
+// step is one attempt, based on one read of the object.
 func (t *task) step(ctx context.Context, want *desired, have *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if have == nil {
 		return t.create(ctx, want)
@@ -238,7 +249,7 @@ func (t *task) step(ctx context.Context, want *desired, have *unstructured.Unstr
 	return t.update(ctx, want, have)
 }
 
-// holder returns the other Work that has the object, "" if there is none (any more).
+// holder returns the other Work that has the object, "" if there is none or it is being deleted.
 func (t *task) holder(ctx context.Context, have *unstructured.Unstructured) (string, error) {
 	a := have.GetAnnotations()
 	if a[workv1alpha1.AnnotationWorkNamespace] != t.namespace {
@@ -252,23 +263,14 @@ func (t *task) holder(ctx context.Context, have *unstructured.Unstructured) (str
 	case err != nil:
 		return "", err
 	}
-	theirs, err := wanted(other, t.o.HubID, t.o.Interpreter)
+	theirs, err := desiredOf(other, t.o.HubID, t.o.Interpreter)
 	if err != nil || keyOf(theirs.object) != keyOf(have) {
-		return "", nil // it holds something else now, or nothing that can be read
+		return "", nil // its manifest is another object, or invalid
 	}
 	return key.Name, nil
 }
 
-func caughtUp(work *workv1alpha1.Work) bool {
-	for _, c := range work.Status.Conditions {
-		if c.Type == workv1alpha1.ConditionApplied {
-			return c.Status == "True" && c.ObservedGeneration == work.Generation
-		}
-	}
-	return false
-}
-
-// objectKey names an object of the member, whatever the version.
+// objectKey identifies an object of the member in all versions.
 type objectKey struct {
 	kind            schema.GroupKind
 	namespace, name string
@@ -278,157 +280,122 @@ func keyOf(u *unstructured.Unstructured) objectKey {
 	return objectKey{u.GroupVersionKind().GroupKind(), u.GetNamespace(), u.GetName()}
 }
 
-// remembered is what is known of one Work beside what can be read. Without it (after a start) nothing goes wrong, some requests
-// more are made. Only the worker that has the Work uses it.
-type remembered struct {
-	uid  types.UID // of the Work
-	hash string    // of the manifest that the following is about
-	// dropped are the fields that the member does not know; put says that the manifest has duplicate list keys.
+// workState is what the reconciles of one Work keep in memory. It saves requests: losing it at a restart is harmless. Only the
+// worker that reconciles the Work uses it, except object.
+type workState struct {
+	uid    types.UID // of the Work
+	object objectKey // guarded by workStates.mu
+	hash   string    // of the manifest that the following fields are about
+	// dropped are the fields that the member does not know; put is set if the manifest has duplicate list keys.
 	dropped []string
 	put     bool
-	// settled is the digest of the member's object that was found, or left, as it should be, and whether an autoscaler scaled it.
+	// settled is the digest of the member's object when it was found, or left, in its desired state; scaled is set if an
+	// autoscaler scaled it then.
 	settled string
 	scaled  bool
-	// changedAt is when the object was last created or changed by us.
+	// changedAt is when we last created or changed the object.
 	changedAt time.Time
-	// reverts counts changes in the member that were undone, the last one at revertedAt.
+	// reverts counts changes by others that were reverted, the last one at revertedAt.
 	reverts    int
 	revertedAt time.Time
 }
 
-// about resets what a new manifest makes obsolete.
-func (r *remembered) about(hash string) {
-	if r.hash != hash {
-		r.hash, r.dropped, r.put, r.settled, r.reverts = hash, nil, false, "", 0
+// reset clears the fields that are about another manifest.
+func (s *workState) reset(hash string) {
+	if s.hash != hash {
+		s.hash, s.dropped, s.put, s.settled, s.reverts = hash, nil, false, "", 0
 	}
 }
 
-// memory is what is remembered of all Works.
-type memory struct {
-	mu      sync.Mutex
-	of      map[string]*remembered
-	objects map[objectKey]string // which Work an object has
-	keys    map[string]objectKey // and the other way
-	// reports are the statuses of Works as our last writes left them, until the cache shows them.
-	reports map[string]report
-	// writes are the objects of Works in the member as our last writes left them, or as they were read there, until the cache shows them.
-	writes map[string]*unstructured.Unstructured
+// workStates are the states of all Works.
+type workStates struct {
+	mu    sync.Mutex
+	works map[string]*workState
+	users map[objectKey]string // the Work of each object
 }
 
-// report is a status as it was written, with the resourceVersion of the Work then.
-type report struct {
-	version string
-	status  workv1alpha1.WorkStatus
-}
-
-func newMemory() *memory {
-	return &memory{of: map[string]*remembered{}, objects: map[objectKey]string{}, keys: map[string]objectKey{},
-		reports: map[string]report{}, writes: map[string]*unstructured.Unstructured{}}
-}
-
-// reported notes a write of a Work's status.
-func (m *memory) reported(work *workv1alpha1.Work) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.reports[work.Name] = report{work.ResourceVersion, work.Status}
-}
-
-// catchUp gives a Work from the cache the status that we have written since; false if that is not known.
-func (m *memory) catchUp(work *workv1alpha1.Work) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r, ok := m.reports[work.Name]
-	if ok {
-		work.ResourceVersion, work.Status = r.version, *r.status.DeepCopy()
+// get returns the state of a Work, an empty one if the Work had another UID.
+func (s *workStates) get(work string, uid types.UID) *workState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state := s.works[work]
+	if state == nil {
+		state = &workState{uid: uid}
+	} else if state.uid != uid {
+		state = &workState{uid: uid, object: state.object}
 	}
-	return ok
+	s.works[work] = state
+	return state
 }
 
-// shown says that the cache has a Work in a version, or what became of it since.
-func (m *memory) shown(work, version string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if r, ok := m.reports[work]; ok && !kube.OlderVersion(version, r.version) {
-		delete(m.reports, work)
+// setObject records the object of a Work.
+func (s *workStates) setObject(work string, object objectKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state := s.works[work]
+	if state.object != object && s.users[state.object] == work {
+		delete(s.users, state.object)
 	}
-}
-
-// wrote notes the object of a Work as the member has it, whatever the cache shows; nil: it is not there.
-func (m *memory) wrote(work string, object *unstructured.Unstructured) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if object == nil {
-		delete(m.writes, work)
-		return
-	}
-	m.writes[work] = object
-}
-
-// newer is a later state of a Work's object than the one that the cache shows; nil if none is known.
-func (m *memory) newer(work string, cached *unstructured.Unstructured) *unstructured.Unstructured {
-	m.cached(work, cached)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.writes[work]
-}
-
-// cached says that the cache shows a Work's object like this: what is remembered of it stays only if it is later.
-func (m *memory) cached(work string, object *unstructured.Unstructured) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	w, ok := m.writes[work]
-	if ok && (w.GetUID() != object.GetUID() || !kube.OlderVersion(object.GetResourceVersion(), w.GetResourceVersion())) {
-		delete(m.writes, work)
-	}
-}
-
-// recall returns what is remembered of a Work; nothing, if it has another UID than before.
-func (m *memory) recall(work string, uid types.UID) *remembered {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r := m.of[work]
-	if r == nil || r.uid != uid {
-		r = &remembered{uid: uid}
-		m.of[work] = r
-	}
-	return r
-}
-
-// holds notes which object a Work has.
-func (m *memory) holds(work string, object objectKey) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if old, ok := m.keys[work]; ok && old != object && m.objects[old] == work {
-		delete(m.objects, old)
-	}
-	m.keys[work], m.objects[object] = object, work
+	state.object, s.users[object] = object, work
 }
 
 // workOf returns the Work of an object, "" if there is none.
-func (m *memory) workOf(object objectKey) string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.objects[object]
+func (s *workStates) workOf(object objectKey) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.users[object]
 }
 
-func (m *memory) forget(work string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if object, ok := m.keys[work]; ok && m.objects[object] == work {
-		delete(m.objects, object)
+func (s *workStates) forget(work string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if state := s.works[work]; state != nil && s.users[state.object] == work {
+		delete(s.users, state.object)
 	}
-	delete(m.keys, work)
-	delete(m.of, work)
-	delete(m.reports, work)
-	delete(m.writes, work)
+	delete(s.works, work)
 }
 
-func (m *memory) works() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	all := make([]string, 0, len(m.of))
-	for work := range m.of {
-		all = append(all, work)
+func (s *workStates) names() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.works))
+}
+
+// lastWrites keeps an object for each Work as the server last returned it to us, until the cache shows that version or a later one.
+type lastWrites[T metav1.Object] struct {
+	mu sync.Mutex
+	of map[string]T
+}
+
+func (l *lastWrites[T]) put(work string, object T) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of == nil {
+		l.of = map[string]T{}
 	}
-	return all
+	l.of[work] = object
+}
+
+// get returns the object if the cache does not show it yet.
+func (l *lastWrites[T]) get(work string) (T, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	object, ok := l.of[work]
+	return object, ok
+}
+
+// cached removes the object unless it is newer than the cached one.
+func (l *lastWrites[T]) cached(work string, object metav1.Object) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last, ok := l.of[work]
+	if ok && (last.GetUID() != object.GetUID() || !kube.OlderVersion(object.GetResourceVersion(), last.GetResourceVersion())) {
+		delete(l.of, work)
+	}
+}
+
+func (l *lastWrites[T]) forget(work string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.of, work)
 }

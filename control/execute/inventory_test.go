@@ -151,11 +151,11 @@ func TestEachNodeHasOneGrade(t *testing.T) {
 		cpu, memory := rapid.Int64Range(0, 300_000), rapid.Int64Range(0, 1<<41)
 		nodes := make([]node, rapid.IntRange(0, 20).Draw(t, "nodes"))
 		for i := range nodes {
-			nodes[i] = node{name: fmt.Sprint(i), has: amounts{{"cpu", cpu.Draw(t, "cpu")}, {"memory", memory.Draw(t, "memory")}}}
+			nodes[i] = node{name: fmt.Sprint(i), allocatable: amounts{{"cpu", cpu.Draw(t, "cpu")}, {"memory", memory.Draw(t, "memory")}}}
 		}
 		pods := make([]pod, rapid.IntRange(0, 20).Draw(t, "pods"))
 		for i := range pods {
-			pods[i] = pod{node: fmt.Sprint(rapid.IntRange(0, 25).Draw(t, "node")), asks: amounts{{"cpu", cpu.Draw(t, "asks")}}}
+			pods[i] = pod{node: fmt.Sprint(rapid.IntRange(0, 25).Draw(t, "node")), requests: amounts{{"cpu", cpu.Draw(t, "asks")}}}
 		}
 		sum := 0
 		for _, m := range modelings(nodes, pods, clusterv1alpha1.ClusterSpec{}.Models()) {
