@@ -1,3 +1,9 @@
+// Package kube holds what pelago adds to controller-runtime, one noun per file: ObjectSet (apply a set of owned
+// objects), Claim (create-once names), Owner (ownership labels), Expectations (own writes that a cache has not shown
+// yet), Requeue intervals, Fence (refuse writes without the leader lease), indexes, StringTable and the stream cache
+// (memory and CPU of large caches), and Hub (a member's access to the broker namespace).
+//
+// It knows no policy of any controller. Agents, hub and node daemon import it; it imports only api.
 package kube
 
 import (
@@ -10,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
 // ErrForeign: an object of the wanted name exists and is somebody else's. It is left alone.
@@ -129,4 +137,43 @@ func named(action string, obj client.Object, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s %s %s: %w", action, reflect.TypeOf(obj).Elem().Name(), client.ObjectKeyFromObject(obj), err)
+}
+
+// Claim creates obj, whose name is what it claims: the API server lets one of several succeed. If an object of the name
+// exists, obj becomes that one, read past the cache: it may be the caller's own, from an attempt whose answer was lost.
+// If it has gone since, the error is stale.
+func Claim(ctx context.Context, to client.Client, live client.Reader, obj client.Object) error {
+	taken := to.Create(ctx, obj)
+	if !apierrors.IsAlreadyExists(taken) {
+		return taken
+	}
+	err := live.Get(ctx, client.ObjectKeyFromObject(obj), obj)
+	if apierrors.IsNotFound(err) {
+		return taken
+	}
+	return err
+}
+
+// Owner is the clusterset on whose behalf objects are made. Nothing without its marks is changed or deleted.
+type Owner struct{ HubID string }
+
+// Mark puts the owner's marks on an object.
+func (o Owner) Mark(obj client.Object) {
+	labels := obj.GetLabels()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[v1alpha1.LabelManagedBy] = v1alpha1.ManagedBy
+	obj.SetLabels(labels)
+	annotations := obj.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[v1alpha1.AnnotationHubID] = o.HubID
+	obj.SetAnnotations(annotations)
+}
+
+// Owns says whether the object carries the owner's marks.
+func (o Owner) Owns(obj client.Object) bool {
+	return obj.GetLabels()[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy && obj.GetAnnotations()[v1alpha1.AnnotationHubID] == o.HubID
 }

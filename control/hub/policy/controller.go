@@ -1,3 +1,8 @@
+// Package policy holds what the hub knows of policies: the controller that gives propagation policies their permanent
+// id and finalizer and all policies the condition Accepted; Match, which objects a resource selector selects and how
+// precisely; and ApplyOverrides, what override policies make of a template for one cluster.
+//
+// Match and ApplyOverrides are pure. The controller neither claims nor releases templates (control/hub/propagate does).
 package policy
 
 import (
@@ -11,12 +16,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -185,4 +192,45 @@ func (r *reconciler) anyTemplate(ctx context.Context, gvk schema.GroupVersionKin
 		return false, fmt.Errorf("list the %s that a policy has claimed: %w", gvk.Kind, err)
 	}
 	return len(list.Items) > 0, nil
+}
+
+// policy is one policy and what its kind has.
+type policy struct {
+	client.Object
+	status   *policyv1alpha1.PolicyStatus
+	validate func(namespace string) field.ErrorList
+	// claims is nil for policies that claim nothing.
+	claims *claims
+}
+
+// claims is how a policy marks what it has claimed, and which kinds that may be.
+type claims struct {
+	label, finalizer string
+	selectors        []policyv1alpha1.ResourceSelector
+}
+
+// kinds are the four kinds: the name of the controller, and a policy without content.
+var policyKinds = map[string]func() (client.Object, func() policy){
+	"propagationpolicy": func() (client.Object, func() policy) {
+		o := &policyv1alpha1.PropagationPolicy{}
+		return o, func() policy {
+			return policy{o, &o.Status, o.Spec.Validate, &claims{
+				policyv1alpha1.LabelPropagationPolicyID, policyv1alpha1.FinalizerPropagationPolicy, o.Spec.ResourceSelectors}}
+		}
+	},
+	"clusterpropagationpolicy": func() (client.Object, func() policy) {
+		o := &policyv1alpha1.ClusterPropagationPolicy{}
+		return o, func() policy {
+			return policy{o, &o.Status, o.Spec.Validate, &claims{
+				policyv1alpha1.LabelClusterPropagationPolicyID, policyv1alpha1.FinalizerClusterPropagationPolicy, o.Spec.ResourceSelectors}}
+		}
+	},
+	"overridepolicy": func() (client.Object, func() policy) {
+		o := &policyv1alpha1.OverridePolicy{}
+		return o, func() policy { return policy{o, &o.Status, o.Spec.Validate, nil} }
+	},
+	"clusteroverridepolicy": func() (client.Object, func() policy) {
+		o := &policyv1alpha1.ClusterOverridePolicy{}
+		return o, func() policy { return policy{o, &o.Status, o.Spec.Validate, nil} }
+	},
 }

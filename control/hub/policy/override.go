@@ -10,7 +10,14 @@ import (
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
@@ -232,4 +239,198 @@ func overrideMap(obj *unstructured.Unstructured, field string, o policyv1alpha1.
 		return nil
 	}
 	return unstructured.SetNestedStringMap(obj.Object, m, "metadata", field)
+}
+
+// operation is one of a JSON patch (RFC 6902).
+type operation struct {
+	Op    policyv1alpha1.OverriderOperator `json:"op"`
+	Path  string                           `json:"path"`
+	Value *apiextensionsv1.JSON            `json:"value,omitempty"`
+}
+
+func newOperation(op policyv1alpha1.OverriderOperator, path string, value apiextensionsv1.JSON) operation {
+	o := operation{Op: op, Path: path}
+	if op != policyv1alpha1.OverriderOpRemove {
+		o.Value = &value
+	}
+	return o
+}
+
+// patch applies operations to a document. What is added below a parent that is not there is an error, as RFC 6902 says.
+func patch(document []byte, operations []operation) ([]byte, error) {
+	raw, err := json.Marshal(operations)
+	if err != nil {
+		return nil, err
+	}
+	p, err := jsonpatch.DecodePatch(raw)
+	if err != nil {
+		return nil, err
+	}
+	return p.Apply(document)
+}
+
+// overridePlain applies a JSON patch to the whole object.
+func overridePlain(obj *unstructured.Unstructured, all []policyv1alpha1.PlaintextOverrider) error {
+	if len(all) == 0 {
+		return nil
+	}
+	var operations []operation
+	for _, x := range all {
+		operations = append(operations, newOperation(x.Operator, x.Path, x.Value))
+	}
+	raw, err := obj.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	if raw, err = patch(raw, operations); err != nil {
+		return err
+	}
+	changed := &unstructured.Unstructured{}
+	if err := changed.UnmarshalJSON(raw); err != nil {
+		return fmt.Errorf("the result is no object: %w", err)
+	}
+	if changed.GroupVersionKind() != obj.GroupVersionKind() || changed.GetNamespace() != obj.GetNamespace() || changed.GetName() != obj.GetName() {
+		return fmt.Errorf("the result is another object: apiVersion, kind, name and namespace cannot be overridden")
+	}
+	obj.Object = changed.Object
+	return nil
+}
+
+// overrideField patches the JSON or YAML document that a string field holds.
+func overrideField(obj *unstructured.Unstructured, o policyv1alpha1.FieldOverrider) error {
+	parent, key, err := walk(obj.Object, o.FieldPath)
+	if err != nil {
+		return fmt.Errorf("fieldPath %s: %w", o.FieldPath, err)
+	}
+	text, ok := parent[key].(string)
+	switch {
+	case parent[key] == nil:
+		return fmt.Errorf("fieldPath %s: %w", o.FieldPath, errPathMissing)
+	case !ok:
+		return fmt.Errorf("fieldPath %s is no string", o.FieldPath)
+	}
+	all, isYAML := o.JSON, len(o.YAML) > 0
+	document := []byte(text)
+	if isYAML {
+		all = o.YAML
+		if document, err = yaml.YAMLToJSON(document); err != nil {
+			return fmt.Errorf("fieldPath %s: %w", o.FieldPath, err)
+		}
+	}
+	var operations []operation
+	for _, x := range all {
+		operations = append(operations, newOperation(x.Operator, x.SubPath, x.Value))
+	}
+	if document, err = patch(document, operations); err != nil {
+		return fmt.Errorf("fieldPath %s: %w", o.FieldPath, err)
+	}
+	if isYAML {
+		if document, err = yaml.JSONToYAML(document); err != nil {
+			return fmt.Errorf("fieldPath %s: %w", o.FieldPath, err)
+		}
+	}
+	parent[key] = string(document)
+	return nil
+}
+
+// Precision is how precisely an object is selected; the more precise policy goes first.
+type Precision int
+
+const (
+	NoMatch Precision = iota
+	Kind              // all of its kind, or everything
+	Labels            // by its labels
+	Name              // by its name
+)
+
+// Object is what is selected.
+type Object interface {
+	metav1.Object
+	GroupVersionKind() schema.GroupVersionKind
+}
+
+// By returns the precision of the selector that selects the object most precisely. A policy with a namespace selects in it alone.
+func Match(selectors []policyv1alpha1.ResourceSelector, namespace string, obj Object) (Precision, error) {
+	best := NoMatch
+	for i := range selectors {
+		p, err := by(&selectors[i], namespace, obj)
+		if err != nil {
+			return NoMatch, fmt.Errorf("resourceSelectors[%d]: %w", i, err)
+		}
+		best = max(best, p)
+	}
+	return best, nil
+}
+
+func by(s *policyv1alpha1.ResourceSelector, namespace string, obj Object) (Precision, error) {
+	if namespace == "" {
+		namespace = s.Namespace
+	}
+	apiVersion, kind := obj.GroupVersionKind().ToAPIVersionAndKind()
+	switch {
+	case s.APIVersion != apiVersion, s.Kind != kind, namespace != "" && namespace != obj.GetNamespace():
+		return NoMatch, nil
+	case s.Name != "":
+		if s.Name != obj.GetName() {
+			return NoMatch, nil
+		}
+		return Name, nil
+	case s.LabelSelector == nil:
+		return Kind, nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s.LabelSelector)
+	if err != nil {
+		return NoMatch, fmt.Errorf("labelSelector: %w", err)
+	}
+	if !selector.Matches(labels.Set(obj.GetLabels())) {
+		return NoMatch, nil
+	}
+	return Labels, nil
+}
+
+// longestMessage is that of a condition's message, in bytes.
+const longestMessage = 32768
+
+// accept sets the condition Accepted from the result of Validate. It reports whether that changed anything.
+func accept(status *policyv1alpha1.PolicyStatus, generation int64, found field.ErrorList) (changed bool) {
+	c := metav1.Condition{
+		Type: policyv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: policyv1alpha1.ReasonAccepted,
+		ObservedGeneration: generation,
+	}
+	if len(found) > 0 {
+		c.Status, c.Reason = metav1.ConditionFalse, policyv1alpha1.ReasonInvalid
+		c.Message = message(found)
+	}
+	return meta.SetStatusCondition(&status.Conditions, c)
+}
+
+// message lists fields and reasons.
+func message(found field.ErrorList) string {
+	var parts []string
+	for _, err := range found {
+		parts = append(parts, err.Error())
+	}
+	return clip(strings.Join(parts, "; "))
+}
+
+// clip cuts a text to the length that a condition's message may have.
+func clip(text string) string {
+	if len(text) > longestMessage {
+		text = strings.ToValidUTF8(text[:longestMessage], "")
+	}
+	return text
+}
+
+// kindsOf are the kinds that selectors name, each once.
+func kindsOf(selectors []policyv1alpha1.ResourceSelector) []schema.GroupVersionKind {
+	var out []schema.GroupVersionKind
+	seen := map[schema.GroupVersionKind]bool{}
+	for _, s := range selectors {
+		gvk := schema.FromAPIVersionAndKind(s.APIVersion, s.Kind)
+		if !seen[gvk] {
+			seen[gvk] = true
+			out = append(out, gvk)
+		}
+	}
+	return out
 }

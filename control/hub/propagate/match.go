@@ -2,13 +2,22 @@ package propagate
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/policy"
 )
 
@@ -123,3 +132,239 @@ type versioned struct {
 }
 
 func (v versioned) GroupVersionKind() schema.GroupVersionKind { return v.gvk }
+
+// policy is one of either kind.
+type propagationPolicy struct {
+	client.Object
+	spec        *policyv1alpha1.PropagationSpec
+	clusterWide bool
+}
+
+func policyOf(o client.Object) *propagationPolicy {
+	switch p := o.(type) {
+	case *policyv1alpha1.PropagationPolicy:
+		return &propagationPolicy{Object: p, spec: &p.Spec}
+	case *policyv1alpha1.ClusterPropagationPolicy:
+		return &propagationPolicy{Object: p, spec: &p.Spec, clusterWide: true}
+	}
+	return nil
+}
+
+func (p *propagationPolicy) String() string {
+	if p.clusterWide {
+		return "ClusterPropagationPolicy " + p.GetName()
+	}
+	return "PropagationPolicy " + p.GetNamespace() + "/" + p.GetName()
+}
+
+func (p *propagationPolicy) id() string {
+	if p.clusterWide {
+		return p.GetLabels()[policyv1alpha1.LabelClusterPropagationPolicyID]
+	}
+	return p.GetLabels()[policyv1alpha1.LabelPropagationPolicyID]
+}
+
+// counts says whether the policy has an effect: the policy controller has given it its id and finalizer, nothing in it is wrong,
+// and it is not being deleted.
+func (p *propagationPolicy) counts() bool {
+	finalizer := policyv1alpha1.FinalizerPropagationPolicy
+	if p.clusterWide {
+		finalizer = policyv1alpha1.FinalizerClusterPropagationPolicy
+	}
+	return p.id() != "" && controllerutil.ContainsFinalizer(p, finalizer) && p.GetDeletionTimestamp() == nil &&
+		len(p.spec.Validate(p.GetNamespace())) == 0
+}
+
+// removes says whether what no cluster fits any more is taken away from everywhere.
+func (p *propagationPolicy) removes() bool {
+	return p.GetAnnotations()[policyv1alpha1.AnnotationOnNoClusterFit] == policyv1alpha1.OnNoClusterFitRemove
+}
+
+// claim names the policy that a template or a binding follows; the zero value is none.
+type claim struct {
+	id, namespace, name string
+	clusterWide         bool
+}
+
+// claimOf reads the marks of an object. A namespaced policy wins over a cluster-wide one, as everywhere.
+func claimOf(o client.Object) claim {
+	labels, annotations := o.GetLabels(), o.GetAnnotations()
+	if id := labels[policyv1alpha1.LabelPropagationPolicyID]; id != "" {
+		return claim{id: id, namespace: annotations[policyv1alpha1.AnnotationPropagationPolicyNamespace],
+			name: annotations[policyv1alpha1.AnnotationPropagationPolicyName]}
+	}
+	if id := labels[policyv1alpha1.LabelClusterPropagationPolicyID]; id != "" {
+		return claim{id: id, name: annotations[policyv1alpha1.AnnotationClusterPropagationPolicyName], clusterWide: true}
+	}
+	return claim{}
+}
+
+// of says whether the claim is that of a policy.
+func (c claim) of(p *propagationPolicy) bool {
+	return p != nil && c.id == p.id() && c.clusterWide == p.clusterWide
+}
+
+// markLabels and markAnnotations are what the claim of any policy consists of.
+var (
+	markLabels      = []string{policyv1alpha1.LabelPropagationPolicyID, policyv1alpha1.LabelClusterPropagationPolicyID}
+	markAnnotations = []string{policyv1alpha1.AnnotationPropagationPolicyNamespace, policyv1alpha1.AnnotationPropagationPolicyName,
+		policyv1alpha1.AnnotationClusterPropagationPolicyName}
+)
+
+// marks are the labels and annotations of the claim of a policy; none of nil.
+func marks(p *propagationPolicy) (labels, annotations map[string]string) {
+	switch {
+	case p == nil:
+		return nil, nil
+	case p.clusterWide:
+		return map[string]string{policyv1alpha1.LabelClusterPropagationPolicyID: p.id()},
+			map[string]string{policyv1alpha1.AnnotationClusterPropagationPolicyName: p.GetName()}
+	}
+	return map[string]string{policyv1alpha1.LabelPropagationPolicyID: p.id()},
+		map[string]string{policyv1alpha1.AnnotationPropagationPolicyNamespace: p.GetNamespace(),
+			policyv1alpha1.AnnotationPropagationPolicyName: p.GetName()}
+}
+
+// mark gives an object the claim of a policy instead of any other; nil: none.
+func mark(o client.Object, p *propagationPolicy) {
+	labels, annotations := marks(p)
+	for _, key := range markLabels {
+		setLabel(o, key, labels[key])
+	}
+	for _, key := range markAnnotations {
+		setAnnotation(o, key, annotations[key])
+	}
+}
+
+// foreign says whether another scheduler decides.
+func foreign(schedulerName string) bool {
+	return !slices.Contains([]string{"", policyv1alpha1.DefaultSchedulerName}, schedulerName)
+}
+
+// claimPatch is a merge patch that gives the template the claim of a policy, and of no other one (nil: of none). It holds only
+// for the template as it was read. No patch: the marks are there already.
+//
+// A Lazy policy does nothing to a template that was there before it until that is edited. Where no binding holds what the
+// template was like, the claim does, in the annotation pelago.io/template.
+func claimPatch(t *unstructured.Unstructured, p *propagationPolicy) ([]byte, error) {
+	labels, annotations := marks(p)
+	changedLabels := difference(t.GetLabels(), labels, markLabels)
+	changedAnnotations := difference(t.GetAnnotations(), annotations, markAnnotations)
+	if p == nil {
+		for k, v := range difference(t.GetAnnotations(), nil, []string{workv1alpha2.AnnotationTemplate}) {
+			changedAnnotations[k] = v
+		}
+	}
+	if len(changedLabels)+len(changedAnnotations) == 0 {
+		return nil, nil
+	}
+	if lazy(p) && t.GetCreationTimestamp().Time.Before(p.GetCreationTimestamp().Time) {
+		hash, err := templateHash(t)
+		if err != nil {
+			return nil, err
+		}
+		changedAnnotations[workv1alpha2.AnnotationTemplate] = &hash
+	}
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": t.GetUID(), "resourceVersion": t.GetResourceVersion(), "labels": changedLabels, "annotations": changedAnnotations}})
+	if err != nil {
+		return nil, fmt.Errorf("claim %s: %w", keyOf(t), err)
+	}
+	return raw, nil
+}
+
+// difference is what a merge patch must say of some keys of a map; nil removes.
+func difference(have, want map[string]string, keys []string) map[string]*string {
+	out := map[string]*string{}
+	for _, k := range keys {
+		now, is := have[k]
+		then, ought := want[k]
+		switch {
+		case ought && (!is || now != then):
+			out[k] = &then
+		case is && !ought:
+			out[k] = nil
+		}
+	}
+	return out
+}
+
+func lazy(p *propagationPolicy) bool {
+	return p != nil && p.spec.ActivationPreference == policyv1alpha1.LazyActivation
+}
+
+// waits says whether a Lazy policy still waits for the user's next edit of the template. What the template was like stands on the
+// binding or, before there is one, on the template.
+func waits(p *propagationPolicy, t *unstructured.Unstructured, have binding) (bool, error) {
+	if !lazy(p) {
+		return false, nil
+	}
+	noted := t.GetAnnotations()[workv1alpha2.AnnotationTemplate]
+	if have.exists() {
+		noted = have.GetAnnotations()[workv1alpha2.AnnotationTemplate]
+	}
+	hash, err := templateHash(t)
+	return noted == hash, err
+}
+
+// ownGroups are groups none of whose objects are templates: what propagation itself consists of, and the network's.
+var ownGroups = []string{"cluster.karmada.io", "policy.karmada.io", "work.karmada.io", "config.karmada.io", "pelago.io",
+	"submariner.io", "events.k8s.io", "coordination.k8s.io", "discovery.k8s.io"}
+
+// ownKind says whether objects of a kind are never templates. Of discovery.k8s.io and coordination.k8s.io nothing is left without
+// EndpointSlices and Leases.
+func ownKind(gk schema.GroupKind) bool {
+	return slices.Contains(ownGroups, gk.Group) || gk == schema.GroupKind{Kind: "Event"}
+}
+
+// ignored says whether an object is none of ours although its kind is watched.
+func ignored(o client.Object, gk schema.GroupKind) bool {
+	return ownKind(gk) || workv1alpha2.ReservedNamespace(o.GetNamespace()) || o.GetLabels()[workv1alpha2.LabelClaimedBy] != "" ||
+		gk == schema.GroupKind{Kind: "Namespace"} && workv1alpha2.ReservedNamespace(o.GetName())
+}
+
+// content is what of a template is propagated: all but its status, what the API server keeps in metadata, and our own marks.
+func content(t *unstructured.Unstructured) map[string]any {
+	out := maps.Clone(t.Object)
+	delete(out, "status")
+	out["metadata"] = map[string]any{"labels": without(t.GetLabels(), markLabels),
+		"annotations": without(t.GetAnnotations(), append([]string{workv1alpha2.AnnotationTemplate}, markAnnotations...))}
+	return out
+}
+
+// without is a copy of the map that lacks some keys.
+func without(m map[string]string, keys []string) map[string]string {
+	out := make(map[string]string, len(m))
+	for k, v := range m {
+		if !slices.Contains(keys, k) {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// templateHash is a hash of the content; see workv1alpha2.AnnotationTemplate.
+func templateHash(t *unstructured.Unstructured) (string, error) {
+	raw, err := json.Marshal(content(t))
+	if err != nil {
+		return "", fmt.Errorf("hash %s %s: %w", t.GetKind(), t.GetName(), err)
+	}
+	h := fnv.New64a()
+	_, _ = h.Write(raw) // a hash takes everything
+	return fmt.Sprintf("%016x", h.Sum64()), nil
+}
+
+// changed says whether a change of a template is any of our business: not if it was the status, or what the API server keeps.
+func changed(before, after *unstructured.Unstructured) bool {
+	return before.GetUID() != after.GetUID() || (before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil) ||
+		!maps.Equal(before.GetLabels(), after.GetLabels()) || !maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||
+		!equality.Semantic.DeepEqual(bare(before), bare(after))
+}
+
+// bare is an object without metadata and status.
+func bare(t *unstructured.Unstructured) map[string]any {
+	out := maps.Clone(t.Object)
+	delete(out, "metadata")
+	delete(out, "status")
+	return out
+}

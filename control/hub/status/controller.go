@@ -1,17 +1,26 @@
+// Package status aggregates status: from the Works of a binding into the binding's status, from there into the
+// template's status. It runs in pelago-hub and is the only writer of both. Events within a short delay are coalesced
+// into one write.
 package status
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/conversion"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/record"
@@ -25,6 +34,21 @@ import (
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
+
+// same compares statuses; what members report is compared as JSON, whatever the order of its keys.
+var same = func() conversion.Equalities {
+	e := equality.Semantic.Copy()
+	if err := e.AddFunc(func(a, b runtime.RawExtension) bool {
+		if bytes.Equal(a.Raw, b.Raw) {
+			return true
+		}
+		var x, y any
+		return json.Unmarshal(a.Raw, &x) == nil && json.Unmarshal(b.Raw, &y) == nil && reflect.DeepEqual(x, y)
+	}); err != nil {
+		panic(err) // the function's form is wrong
+	}
+	return e
+}()
 
 const (
 	defaultDelay    = 100 * time.Millisecond

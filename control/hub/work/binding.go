@@ -1,12 +1,16 @@
 package work
 
 import (
+	"encoding/json"
 	"maps"
+	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
@@ -80,4 +84,71 @@ func bindingOf(w *workv1alpha1.Work) (reconcile.Request, bool) {
 	}
 	ns, name := w.Annotations[workv1alpha2.AnnotationBindingNamespace], w.Annotations[workv1alpha2.AnnotationBindingName]
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: ns, Name: name}}, ns != "" && name != ""
+}
+
+// Identity names an object whatever version it is written in: by it a Work is found again when ids, names and UIDs are others
+// than before (a hub that was restored).
+type Identity struct{ Group, Kind, Namespace, Name string }
+
+// String is the identity as a key of an index.
+func (i Identity) String() string {
+	return strings.Join([]string{i.Group, i.Kind, i.Namespace, i.Name}, "/")
+}
+
+// OfReference is the identity of a template.
+func OfReference(ref workv1alpha2.ObjectReference) Identity {
+	group := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind).Group
+	return Identity{Group: group, Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name}
+}
+
+// OfWork is the identity of what a Work of ours holds. ok is false for Works that somebody else made: they carry neither an id
+// nor the name of a binding, or hold something else than one object.
+func OfWork(w *workv1alpha1.Work) (id Identity, ok bool) {
+	if w.Labels[workv1alpha1.LabelWorkID] == "" && !OfBinding(w) || len(w.Spec.Workload.Manifests) != 1 {
+		return Identity{}, false
+	}
+	var head struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Metadata   struct {
+			Namespace string `json:"namespace"`
+			Name      string `json:"name"`
+		} `json:"metadata"`
+	}
+	if err := json.Unmarshal(w.Spec.Workload.Manifests[0].Raw, &head); err != nil {
+		return Identity{}, false // what is no object is nobody's template
+	}
+	return OfReference(workv1alpha2.ObjectReference{
+		APIVersion: head.APIVersion, Kind: head.Kind, Namespace: head.Metadata.Namespace, Name: head.Metadata.Name,
+	}), true
+}
+
+// OfBinding says whether a Work was written for a binding.
+func OfBinding(w *workv1alpha1.Work) bool {
+	return w.Annotations[workv1alpha2.AnnotationBindingName] != "" || w.Annotations[workv1alpha2.AnnotationClusterBindingName] != ""
+}
+
+// policyLabels and policyAnnotations name the policy that claims a template.
+var (
+	policyLabels = []string{policyv1alpha1.LabelPropagationPolicyID, policyv1alpha1.LabelClusterPropagationPolicyID}
+
+	policyAnnotations = []string{
+		policyv1alpha1.AnnotationPropagationPolicyNamespace, policyv1alpha1.AnnotationPropagationPolicyName,
+		policyv1alpha1.AnnotationClusterPropagationPolicyName,
+	}
+)
+
+// PolicyMarks are the marks among labels and annotations that name a policy.
+func PolicyMarks(labels, annotations map[string]string) (ofLabels, ofAnnotations map[string]string) {
+	return only(labels, policyLabels), only(annotations, policyAnnotations)
+}
+
+func only(m map[string]string, keys []string) map[string]string {
+	out := map[string]string{}
+	for _, key := range keys {
+		if value, there := m[key]; there {
+			out[key] = value
+		}
+	}
+	return out
 }

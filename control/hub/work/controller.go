@@ -1,3 +1,7 @@
+// Package work creates the Works of bindings and of the hub's namespaces: what each cluster is to hold of an object,
+// with replicas, overrides and identifying labels. It runs in pelago-hub and is the only writer of the metadata and
+// spec of Works and of the finalizer of bindings. It decides nothing about clusters or replicas (control/hub/propagate
+// does) and never writes to a member (control/execute does).
 package work
 
 import (
@@ -8,6 +12,9 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
@@ -15,8 +22,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
@@ -178,3 +188,159 @@ func (r *reconciler) unchanged(ctx context.Context, b Binding) error {
 }
 
 func newID() string { return string(uuid.NewUUID()) }
+
+// finalize releases a binding. Its Works are deleted first, unless the template still exists and the binding names clusters (a user
+// deleted it, or the garbage collector of a restored hub does not find its owner): they stay for the next binding.
+func (r *reconciler) finalize(ctx context.Context, b Binding) (time.Duration, error) {
+	if !controllerutil.ContainsFinalizer(b.Object, b.finalizer()) {
+		return 0, nil
+	}
+	alive, err := r.alive(ctx, b.Spec.Resource)
+	if err != nil {
+		return 0, fmt.Errorf("look for the template of %s: %w", b.title(), err)
+	}
+	works, err := r.works(ctx, b)
+	if err != nil {
+		return 0, err
+	}
+	if alive && !detached(b) {
+		if err := r.leave(ctx, b, works); err != nil {
+			return 0, r.notCleaned(b, nil, err)
+		}
+		return 0, r.release(ctx, b)
+	}
+	if err := r.writer.Delete(ctx, works); err != nil {
+		return 0, r.notCleaned(b, nil, err)
+	}
+	if waiting, err := r.holding(ctx, works); waiting || err != nil {
+		return goneAgain, err
+	}
+	if len(works) == 0 {
+		unseen, err := r.unseen(ctx, b)
+		if unseen || err != nil {
+			return goneAgain, err
+		}
+	}
+	return 0, r.release(ctx, b)
+}
+
+// detached reports whether control/hub/propagate deletes the binding because no other template depends on this one.
+func detached(b Binding) bool {
+	return b.Spec.Placement == nil && !b.claimed() && len(b.Spec.Clusters) == 0 && len(b.Spec.RequiredBy) == 0
+}
+
+// alive reports whether the API server has a template of this kind and name that is not being deleted. A kind that is not served has
+// no objects.
+func (r *reconciler) alive(ctx context.Context, ref workv1alpha2.ObjectReference) (bool, error) {
+	u := &unstructured.Unstructured{}
+	u.SetAPIVersion(ref.APIVersion)
+	u.SetKind(ref.Kind)
+	switch err := r.live.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, u); {
+	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return u.GetDeletionTimestamp() == nil, nil
+}
+
+// holding reports whether a Work delays the end of its binding. One of a cluster that is leaving or gone does not: it may have no
+// executor any more, and its namespace is deleted with the cluster.
+func (r *reconciler) holding(ctx context.Context, works []*workv1alpha1.Work) (bool, error) {
+	for _, w := range works {
+		cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace)
+		if !ok {
+			continue
+		}
+		if c, err := r.cluster(ctx, cluster); c != nil || err != nil {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// unseen reports whether the API server has Works of the binding that the cache does not show. After the binding is gone no reconcile
+// would delete them.
+func (r *reconciler) unseen(ctx context.Context, b Binding) (bool, error) {
+	id := b.GetLabels()[b.idLabel()]
+	if id == "" {
+		return false, nil
+	}
+	var list workv1alpha1.WorkList
+	if err := r.live.List(ctx, &list, client.MatchingLabels{b.idLabel(): id}, client.Limit(1)); err != nil {
+		return false, fmt.Errorf("list the Works of %s: %w", b.title(), err)
+	}
+	return len(list.Items) > 0, nil
+}
+
+// release removes the finalizer.
+func (r *reconciler) release(ctx context.Context, b Binding) error {
+	controllerutil.RemoveFinalizer(b.Object, b.finalizer())
+	if err := r.client.Update(ctx, b.Object); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("let %s go: %w", b.title(), err))
+	}
+	return nil
+}
+
+// leave notes on the Works of a binding that goes while a template of its name lives that they are for the next binding. If the
+// template goes before there is one, nothing else would tell that these Works have had an end.
+func (r *reconciler) leave(ctx context.Context, b Binding, works []*workv1alpha1.Work) error {
+	var left []*workv1alpha1.Work
+	for _, w := range works {
+		req, ok := bindingOf(w)
+		ours := ok && req.NamespacedName == client.ObjectKeyFromObject(b)
+		if ours && w.DeletionTimestamp == nil && !isReleased(w) {
+			w.Annotations[workv1alpha1.AnnotationReleased] = "true"
+			left = append(left, w)
+		}
+	}
+	return r.writer.Update(ctx, OfReference(b.Spec.Resource), left)
+}
+
+func isReleased(w *workv1alpha1.Work) bool {
+	return w.Annotations[workv1alpha1.AnnotationReleased] != ""
+}
+
+// released looks at the Works that a binding which is gone has left: they go if their template has gone since, too. Other Works
+// without a binding are left alone: who made them is not known.
+func (r *reconciler) released(ctx context.Context, req reconcile.Request) (time.Duration, error) {
+	var list workv1alpha1.WorkList
+	if err := r.client.List(ctx, &list, client.MatchingFields{bindingIndex: req.String()}); err != nil {
+		return 0, fmt.Errorf("list the Works that the binding %s has left: %w", req, err)
+	}
+	var works []*workv1alpha1.Work
+	for i := range list.Items {
+		if w := &list.Items[i]; w.DeletionTimestamp == nil && isReleased(w) {
+			works = append(works, w)
+		}
+	}
+	if len(works) == 0 {
+		return 0, nil
+	}
+	ref, err := templateOf(works[0])
+	if err != nil {
+		return 0, err
+	}
+	alive, err := r.alive(ctx, ref)
+	if err != nil {
+		return 0, fmt.Errorf("look for the template of the binding %s: %w", req, err)
+	}
+	if alive {
+		return goneAgain, nil // its next binding is on the way
+	}
+	b := newBinding(req.NamespacedName)
+	if err := r.live.Get(ctx, req.NamespacedName, b.Object); !apierrors.IsNotFound(err) {
+		return 0, err // the cache is behind
+	}
+	return 0, r.writer.Delete(ctx, works)
+}
+
+// templateOf is what a Work was made of; all Works of one binding are of one template.
+func templateOf(w *workv1alpha1.Work) (workv1alpha2.ObjectReference, error) {
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(w.Spec.Workload.Manifests[0].Raw); err != nil {
+		return workv1alpha2.ObjectReference{}, fmt.Errorf("read the manifest of Work %s/%s: %w", w.Namespace, w.Name, err)
+	}
+	return workv1alpha2.ObjectReference{APIVersion: u.GetAPIVersion(), Kind: u.GetKind(), Namespace: u.GetNamespace(),
+		Name: u.GetName()}, nil
+}

@@ -1,13 +1,18 @@
 package work
 
 import (
+	"bytes"
 	"cmp"
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/utils/ptr"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/policy"
@@ -192,4 +197,151 @@ func undecided(b Binding) bool {
 	}
 	d := workv1alpha2.ReadDecision(b.GetAnnotations())
 	return d == nil || d.Scheduled.IsZero()
+}
+
+// target is a cluster that is to hold the template.
+type target struct {
+	name string
+	// replicas are the cluster's share; scheduled is false for one that only a dependent's owner asks for: the share there is the
+	// owner's.
+	replicas  int32
+	scheduled bool
+}
+
+// targets are the clusters of the decision, then those to which bindings go that require this one; each once.
+func targets(spec *workv1alpha2.ResourceBindingSpec) []target {
+	var out []target
+	seen := map[string]bool{}
+	add := func(t target) {
+		if !seen[t.name] {
+			seen[t.name] = true
+			out = append(out, t)
+		}
+	}
+	for _, c := range spec.Clusters {
+		add(target{c.Name, c.Replicas, true})
+	}
+	for _, by := range spec.RequiredBy {
+		for _, c := range by.Clusters {
+			add(target{name: c.Name})
+		}
+	}
+	return out
+}
+
+// leaving are the clusters that the template is being moved away from: at once those with purge mode Directly, the others when
+// the eviction task ends. A target is leaving nowhere.
+func leaving(spec *workv1alpha2.ResourceBindingSpec, targets []target) (directly, later map[string]bool) {
+	directly, later = map[string]bool{}, map[string]bool{}
+	for _, task := range spec.GracefulEvictionTasks {
+		if slices.ContainsFunc(targets, func(t target) bool { return t.name == task.FromCluster }) {
+			continue
+		}
+		if task.PurgeMode.Current() == policyv1alpha1.PurgeModeDirectly {
+			directly[task.FromCluster] = true
+		} else {
+			later[task.FromCluster] = true
+		}
+	}
+	return directly, later
+}
+
+// preserved are the labels that carry the state of a template that was moved away from its only cluster to the next one: those
+// of the newest eviction task, if that is Directly and the cluster is none of those that had the template before.
+func preserved(spec *workv1alpha2.ResourceBindingSpec, cluster string) map[string]string {
+	tasks := spec.GracefulEvictionTasks
+	if len(tasks) == 0 || len(targets(spec)) != 1 {
+		return nil
+	}
+	newest := tasks[len(tasks)-1]
+	if newest.PurgeMode.Current() != policyv1alpha1.PurgeModeDirectly || slices.Contains(newest.ClustersBeforeFailover, cluster) {
+		return nil
+	}
+	return newest.PreservedLabelState
+}
+
+// clustersOf are all clusters that a binding names.
+func clustersOf(spec *workv1alpha2.ResourceBindingSpec) []string {
+	var out []string
+	for _, t := range targets(spec) {
+		out = append(out, t.name)
+	}
+	for _, task := range spec.GracefulEvictionTasks {
+		out = append(out, task.FromCluster)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func suspended(s *workv1alpha2.Suspension, cluster string) bool {
+	if s == nil {
+		return false
+	}
+	if s.Dispatching != nil && *s.Dispatching {
+		return true
+	}
+	return s.DispatchingOnClusters != nil && slices.Contains(s.DispatchingOnClusters.ClusterNames, cluster)
+}
+
+// The marks of a Work that are ours: those that are not wanted any more are removed, all others are somebody else's.
+var (
+	ownLabels      = append([]string{workv1alpha2.LabelBindingID, workv1alpha2.LabelClusterBindingID}, policyLabels...)
+	ownAnnotations = append([]string{
+		workv1alpha2.AnnotationBindingNamespace, workv1alpha2.AnnotationBindingName, workv1alpha2.AnnotationClusterBindingName,
+		policyv1alpha1.AnnotationAppliedOverrides, policyv1alpha1.AnnotationAppliedClusterOverrides, policyv1alpha1.AnnotationMemberOwned,
+		workv1alpha2.AnnotationTemplate, workv1alpha1.AnnotationReleased,
+	}, policyAnnotations...)
+)
+
+// Updated returns a Work that exists as it is wanted; nil if it is that already. Compared is by content: the bytes of a
+// manifest may be others after the API server has read them.
+func Updated(have, want *workv1alpha1.Work) *workv1alpha1.Work {
+	next := have.DeepCopy()
+	next.Labels = marked(next.Labels, want.Labels, ownLabels)
+	next.Annotations = marked(next.Annotations, want.Annotations, ownAnnotations)
+	for _, f := range want.Finalizers {
+		if !slices.Contains(next.Finalizers, f) {
+			next.Finalizers = append(next.Finalizers, f)
+		}
+	}
+	if !equalSpec(&have.Spec, &want.Spec) {
+		next.Spec = *want.Spec.DeepCopy()
+	}
+	if equality.Semantic.DeepEqual(have, next) {
+		return nil
+	}
+	return next
+}
+
+func marked(have, want map[string]string, own []string) map[string]string {
+	out := map[string]string{}
+	for key, value := range have {
+		if !slices.Contains(own, key) {
+			out[key] = value
+		}
+	}
+	for key, value := range want {
+		out[key] = value
+	}
+	return out
+}
+
+func equalSpec(have, want *workv1alpha1.WorkSpec) bool {
+	return ptr.Deref(have.SuspendDispatching, false) == ptr.Deref(want.SuspendDispatching, false) &&
+		ptr.Deref(have.PreserveResourcesOnDeletion, false) == ptr.Deref(want.PreserveResourcesOnDeletion, false) &&
+		slices.EqualFunc(have.Workload.Manifests, want.Workload.Manifests, func(a, b workv1alpha1.Manifest) bool {
+			return sameContent(a.Raw, b.Raw)
+		})
+}
+
+// sameContent compares two JSON objects.
+func sameContent(a, b []byte) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	var x, y map[string]any
+	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
+		return false
+	}
+	return equality.Semantic.DeepEqual(x, y)
 }

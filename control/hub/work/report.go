@@ -1,14 +1,24 @@
 package work
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -65,4 +75,160 @@ func (d durations) observe(begin time.Time, err error) {
 		result = "error"
 	}
 	d.WithLabelValues(result).Observe(time.Since(begin).Seconds())
+}
+
+// orphans are Works that name a binding which has not existed for a while. They are counted and told of, and never deleted:
+// what they hold runs in a cluster, and nobody has said that it is not wanted there.
+type orphans struct {
+	count *prometheus.GaugeVec // by cluster
+
+	mu sync.Mutex
+	of map[reconcile.Request]*missing
+}
+
+// missing is a binding that does not exist.
+type missing struct {
+	since    time.Time
+	told     map[types.UID]bool // Works
+	clusters []string           // that hold them; none before the time
+}
+
+func newOrphans() (*orphans, error) {
+	count, err := kube.Registered(prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "pelago_orphaned_works", Help: "Works in the cluster's execution namespace whose binding does not exist.",
+	}, []string{"member_cluster"}))
+	return &orphans{count: count, of: map[reconcile.Request]*missing{}}, err
+}
+
+// since is when the binding was first missed.
+func (o *orphans) since(binding reconcile.Request) time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.of[binding] == nil {
+		o.of[binding] = &missing{since: time.Now(), told: map[types.UID]bool{}}
+	}
+	return o.of[binding].since
+}
+
+// note counts the Works of a binding that is missing and returns those that nobody was told of. Without Works it is forgotten.
+func (o *orphans) note(binding reconcile.Request, works []*workv1alpha1.Work) (untold []*workv1alpha1.Work) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	m := o.of[binding]
+	switch {
+	case m == nil:
+		return nil
+	case len(works) == 0:
+		delete(o.of, binding)
+	}
+	changed := m.clusters
+	m.clusters = nil
+	for _, w := range works {
+		cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace)
+		if !ok {
+			continue // somewhere a user keeps a copy
+		}
+		m.clusters = append(m.clusters, cluster)
+		if !m.told[w.UID] {
+			m.told[w.UID] = true
+			untold = append(untold, w)
+		}
+	}
+	o.recount(append(changed, m.clusters...))
+	return untold
+}
+
+// recount sets the numbers of some clusters. A cluster without orphans has no number.
+func (o *orphans) recount(clusters []string) {
+	for _, cluster := range clusters {
+		n := 0
+		for _, m := range o.of {
+			for _, of := range m.clusters {
+				if of == cluster {
+					n++
+				}
+			}
+		}
+		if n == 0 {
+			o.count.DeleteLabelValues(cluster)
+		} else {
+			o.count.WithLabelValues(cluster).Set(float64(n))
+		}
+	}
+}
+
+// orphaned looks at the Works of a binding that the cache does not have.
+func (r *reconciler) orphaned(ctx context.Context, req reconcile.Request) (time.Duration, error) {
+	var list workv1alpha1.WorkList
+	err := r.client.List(ctx, &list, client.MatchingFields{bindingIndex: req.String()}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return 0, fmt.Errorf("list the Works of binding %s, which does not exist: %w", req, err)
+	}
+	var works []*workv1alpha1.Work
+	for i := range list.Items {
+		if w := &list.Items[i]; w.DeletionTimestamp == nil && !isReleased(w) {
+			works = append(works, w)
+		}
+	}
+	if len(works) > 0 {
+		if wait := r.OrphanAfter - time.Since(r.orphans.since(req)); wait > 0 {
+			return wait, nil
+		}
+		b := newBinding(req.NamespacedName)
+		if err := r.live.Get(ctx, req.NamespacedName, b.Object); !apierrors.IsNotFound(err) {
+			return 0, err // the cache is behind: the binding comes with an event
+		}
+	}
+	for _, w := range r.orphans.note(req, works) {
+		cluster, _ := workv1alpha2.ClusterOfNamespace(w.Namespace) // note has looked
+		r.recorder.Eventf(w.DeepCopy(), corev1.EventTypeWarning, workv1alpha2.EventWorkOrphaned,
+			"%s, for which it was made, does not exist; cluster %s keeps what it has of it. "+
+				"Make the template and its policy again to go on with it, or delete this Work to take it out of the cluster",
+			title(req.NamespacedName), cluster)
+	}
+	return 0, nil
+}
+
+// tellOverrides makes one Event if overrides apply to Works that were written in another way than before. A Work tells itself
+// which.
+func (r *reconciler) tellOverrides(b Binding, former []*workv1alpha1.Work, plan BindingPlan) {
+	if works := overridden(former, slices.Concat(plan.Create, plan.Update)); len(works) > 0 {
+		r.recorder.Event(b.Object, corev1.EventTypeNormal, workv1alpha2.EventApplyOverridePolicySucceed,
+			"Other overrides than before apply in "+clusterNames(works)+": see "+policyv1alpha1.AnnotationAppliedOverrides+" and "+
+				policyv1alpha1.AnnotationAppliedClusterOverrides+" of the Works")
+	}
+}
+
+// overridden are the Works that have overrides which they, or a Work that is new, did not have before.
+func overridden(former, written []*workv1alpha1.Work) []*workv1alpha1.Work {
+	var out []*workv1alpha1.Work
+	for _, w := range written {
+		before := &workv1alpha1.Work{}
+		same := func(f *workv1alpha1.Work) bool { return f.Namespace == w.Namespace && f.Name == w.Name }
+		if i := slices.IndexFunc(former, same); i >= 0 {
+			before = former[i]
+		}
+		for _, key := range []string{policyv1alpha1.AnnotationAppliedOverrides, policyv1alpha1.AnnotationAppliedClusterOverrides} {
+			if now := w.Annotations[key]; now != "" && now != before.Annotations[key] {
+				out = append(out, w)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// namedClusters is how many clusters an Event names.
+const namedClusters = 10
+
+func clusterNames(works []*workv1alpha1.Work) string {
+	var all []string
+	for _, w := range works {
+		cluster, _ := workv1alpha2.ClusterOfNamespace(w.Namespace) // the Works that we write are in execution namespaces
+		all = append(all, cluster)
+	}
+	if more := len(all) - namedClusters; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:namedClusters], ", "), more)
+	}
+	return strings.Join(all, ", ")
 }

@@ -1,0 +1,282 @@
+package propagate
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/scheduler"
+)
+
+// ErrNotReady says that SetClusters was not called yet. Without clusters nothing fits, and who acts on that takes away what runs.
+var ErrNotReady = errors.New("decide: the clusters have not been read yet: try again")
+
+// DefaultLag is three times the time between two reports of a cluster.
+const DefaultLag = 30 * time.Second
+
+// Options of a Room; the zero value is that of a process that runs.
+type CapacityOptions struct {
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+	// Lag is how long after replicas were seen to be healthy a cluster that reports has them in its resourceSummary, at the latest;
+	// 0: DefaultLag.
+	Lag time.Duration
+}
+
+// Room knows the clusters and what is assumed of them. All methods may be called at the same time.
+//
+// Before the first Decide it must have been told of all clusters (SetClusters) and all bindings (Observe): what is not known to it
+// is given away again.
+type Capacity struct {
+	now func() time.Time
+	lag time.Duration
+
+	mu       sync.Mutex
+	snapshot *scheduler.Snapshot
+	stale    []string        // clusters whose sums changed since snapshot was made
+	known    bool            // SetClusters was called
+	reports  map[string]bool // all clusters, and whether they report
+	bindings map[string]*bindingUsage
+	sums     map[string]*sum   // by cluster: what is assumed
+	settling []capacitySettled // the oldest first
+
+	before, after []capacityClaim // buffers of change
+}
+
+// New makes a Room that knows nothing.
+func NewCapacity(o CapacityOptions) *Capacity {
+	r := &Capacity{
+		now: o.Now, lag: o.Lag, snapshot: scheduler.NewSnapshot(nil, nil),
+		reports: map[string]bool{}, bindings: map[string]*bindingUsage{}, sums: map[string]*sum{},
+	}
+	if r.now == nil {
+		r.now = time.Now
+	}
+	if r.lag == 0 {
+		r.lag = DefaultLag
+	}
+	return r
+}
+
+// SetClusters says which clusters there are, all of them. They must not be changed afterwards.
+func (r *Capacity) SetClusters(clusters []*clusterv1alpha1.Cluster) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	reports, again := make(map[string]bool, len(clusters)), map[string]bool{}
+	for _, c := range clusters {
+		now := meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1alpha1.ConditionReady)
+		before, was := r.reports[c.Name]
+		reports[c.Name] = now
+		if now && !before {
+			again[c.Name] = true
+		}
+		if s := r.sums[c.Name]; !was && s != nil && !s.stale {
+			s.stale = true
+			r.stale = append(r.stale, c.Name)
+		}
+	}
+	if len(again) > 0 {
+		r.settleAgain(again)
+	}
+	r.snapshot, r.known, r.reports = r.snapshot.Renew(clusters), true, reports
+}
+
+// Need says why a decision is due; "": none is (scheduler.Need). It depends on the request and the clusters alone, whatever is
+// known of the binding of that key.
+func (r *Capacity) Need(_ string, req *scheduler.Request, o scheduler.Observed) string {
+	r.mu.Lock()
+	s := r.latest()
+	r.mu.Unlock()
+	return scheduler.Need(req, o, s)
+}
+
+// latest is a snapshot with all that is assumed now. r.mu is held.
+func (r *Capacity) latest() *scheduler.Snapshot {
+	r.release()
+	if len(r.stale) > 0 {
+		r.snapshot = r.snapshot.Assume(func(yield func(string, scheduler.Load) bool) {
+			for _, cluster := range r.stale {
+				s := r.sums[cluster]
+				s.stale = false
+				if !yield(cluster, s.Clone()) { // a snapshot does not change
+					return
+				}
+			}
+		})
+		r.stale = r.stale[:0]
+	}
+	return r.snapshot
+}
+
+// Observation is what a watch shows of a binding.
+type Observation struct {
+	ResourceVersion string
+	// Requirements of each replica; nil: none but its pod.
+	Requirements *workv1alpha2.ReplicaRequirements
+	// Parts are the clusters in which it has replicas: those of spec.clusters, and those that it is being evicted from, each once.
+	Parts []ReservedPart
+}
+
+// Part is what a binding has in one cluster.
+type ReservedPart struct {
+	Cluster  string
+	Replicas int32
+	// Settled: the cluster's object is applied, and healthy, with this number of replicas: all of its pods are there.
+	Settled bool
+}
+
+// binding is what is known of one.
+type bindingUsage struct {
+	version uint64         // the newest that was seen, or written by us
+	size    scheduler.Load // of one replica
+	parts   []part         // by cluster
+	promise *Reservation   // the write of a newer decision has not ended; nil: there is none
+}
+
+// part is what a binding has in one cluster.
+type part struct {
+	cluster  string
+	replicas int64
+	// reported are those replicas that the cluster's report contains; the others are assumed.
+	reported int64
+	settled  time.Time // since when it is known to be settled; zero: it is not
+}
+
+// version of an object. They are numbers in which a newer one is larger; one that is none counts as older than all.
+func capacityVersion(resourceVersion string) uint64 {
+	n, err := strconv.ParseUint(resourceVersion, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func (b *bindingUsage) part(cluster string) *part {
+	i, ok := slices.BinarySearchFunc(b.parts, cluster, func(p part, name string) int { return strings.Compare(p.cluster, name) })
+	if !ok {
+		return nil
+	}
+	return &b.parts[i]
+}
+
+// Observe takes in what a watch shows of a binding. What is older than the last write that was kept changes nothing.
+//
+// Replicas are assumed until they have settled and the cluster has reported since (Options.Lag). As long as both could count they
+// do, which leaves too little room for a while, never too much.
+func (r *Capacity) Observe(key string, o Observation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b := r.binding(key)
+	v := capacityVersion(o.ResourceVersion)
+	if v < b.version {
+		return
+	}
+	parts := make([]part, 0, len(o.Parts))
+	now := r.now()
+	for _, p := range o.Parts {
+		next := part{cluster: p.Cluster, replicas: int64(p.Replicas)}
+		if p.Settled {
+			next.settled = now
+		}
+		parts = append(parts, next)
+	}
+	b.version = v
+	r.set(key, b, sizeOf(o.Requirements), parts, b.promise)
+}
+
+// Forget takes in that a binding is gone: resourceVersion is the one with which the watch showed its deletion, so that a late one
+// does not take away what was written since for a new binding of the same name; "": it was looked for by a live read.
+func (r *Capacity) Forget(key, resourceVersion string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b := r.bindings[key]
+	if b == nil || resourceVersion != "" && capacityVersion(resourceVersion) < b.version {
+		return
+	}
+	r.set(key, b, scheduler.Load{}, nil, b.promise)
+	if b.promise == nil {
+		delete(r.bindings, key)
+	}
+}
+
+// binding returns that of a key, which is made if it is not known. r.mu is held.
+func (r *Capacity) binding(key string) *bindingUsage {
+	b := r.bindings[key]
+	if b == nil {
+		b = &bindingUsage{}
+		r.bindings[key] = b
+	}
+	return b
+}
+
+// set replaces what is known of a binding; parts are in any order. What the clusters report of it already goes on counting as
+// reported, as far as it is not more than there is now. r.mu is held.
+func (r *Capacity) set(key string, b *bindingUsage, size scheduler.Load, parts []part, promise *Reservation) {
+	slices.SortFunc(parts, func(a, b part) int { return strings.Compare(a.cluster, b.cluster) })
+	for i := range parts {
+		next := &parts[i]
+		old := b.part(next.cluster)
+		if old == nil {
+			r.settle(key, next)
+			continue
+		}
+		next.reported = min(next.replicas, within(size, b.size, old.reported))
+		if same := sameSize(size, b.size) && old.replicas == next.replicas; same && !next.settled.IsZero() && !old.settled.IsZero() {
+			next.settled = old.settled
+		} else {
+			r.settle(key, next)
+		}
+	}
+	r.change(b, func() { b.size, b.parts, b.promise = size, parts, promise })
+}
+
+// settled is a part that has settled at a time; the cluster's report contains it some time after that.
+type capacitySettled struct {
+	key, cluster string
+	at           time.Time
+}
+
+// settle lets a part that has settled wait for the cluster's report. r.mu is held.
+func (r *Capacity) settle(key string, p *part) {
+	if !p.settled.IsZero() && p.reported < p.replicas {
+		r.settling = append(r.settling, capacitySettled{key, p.cluster, p.settled})
+	}
+}
+
+// settleAgain begins anew with all that waits for the reports of clusters which have not reported for a while: their last ones may
+// be older than what has settled since. r.mu is held.
+func (r *Capacity) settleAgain(clusters map[string]bool) {
+	now := r.now()
+	for key, b := range r.bindings {
+		for i := range b.parts {
+			if p := &b.parts[i]; clusters[p.cluster] && !p.settled.IsZero() {
+				p.settled = now
+				r.settle(key, p)
+			}
+		}
+	}
+}
+
+// release stops assuming what the clusters have reported by now. What waits for a cluster that does not report is left to
+// settleAgain. r.mu is held.
+func (r *Capacity) release() {
+	now := r.now()
+	for len(r.settling) > 0 && now.Sub(r.settling[0].at) >= r.lag {
+		s := r.settling[0]
+		r.settling = r.settling[1:]
+		b := r.bindings[s.key]
+		if b == nil || !r.reports[s.cluster] {
+			continue
+		}
+		if p := b.part(s.cluster); p != nil && p.settled.Equal(s.at) {
+			r.change(b, func() { p.reported = p.replicas })
+		}
+	}
+}
