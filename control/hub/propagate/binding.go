@@ -10,6 +10,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Key names a template: what one reconcile is about.
@@ -53,17 +54,17 @@ const (
 	indexSelects    = "propagate.selects"
 )
 
-func byTemplate(o client.Object) []string {
-	k, ok := keyOfReference(bindingOf(o).spec.Resource)
+func byTemplate(b kube.Binding) []string {
+	k, ok := keyOfReference(b.Spec.Resource)
 	if !ok {
 		return nil
 	}
 	return []string{entry(k.GVK.GroupKind(), k.Namespace, k.Name)}
 }
 
-func byDependency(o client.Object) []string {
+func byDependency(b kube.Binding) []string {
 	var out []string
-	for _, d := range dependenciesOf(o) {
+	for _, d := range dependenciesOf(b) {
 		gv, err := schema.ParseGroupVersion(d.APIVersion)
 		if err != nil {
 			continue // it names nothing that can exist
@@ -77,9 +78,16 @@ func byDependency(o client.Object) []string {
 	return out
 }
 
-func byPolicy(o client.Object) []string {
-	if id := claimOf(o).id; id != "" {
+func byPolicy(b kube.Binding) []string {
+	if id := claimOf(b).id; id != "" {
 		return []string{id}
+	}
+	return nil
+}
+
+func byUndecided(b kube.Binding) []string {
+	if undecided(b) {
+		return []string{kube.IndexFlag}
 	}
 	return nil
 }
@@ -87,8 +95,8 @@ func byPolicy(o client.Object) []string {
 func bySelection(o client.Object) []string {
 	p := policyOf(o)
 	var out []string
-	for i := range p.spec.ResourceSelectors {
-		s := &p.spec.ResourceSelectors[i]
+	for i := range p.Spec.ResourceSelectors {
+		s := &p.Spec.ResourceSelectors[i]
 		gvk, ok := selected(s)
 		if !ok {
 			continue
@@ -126,59 +134,11 @@ func dependenciesOf(o client.Object) []kinds.DependentReference {
 	return out
 }
 
-// binding is one of either kind; the zero value is none.
-type binding struct {
-	client.Object
-	spec   *workv1alpha2.ResourceBindingSpec
-	status *workv1alpha2.ResourceBindingStatus
-}
+// capacityKey names a binding in Capacity.
+func capacityKey(b kube.Binding) string { return b.GetNamespace() + "/" + b.GetName() }
 
-func bindingOf(o client.Object) binding {
-	switch b := o.(type) {
-	case *workv1alpha2.ResourceBinding:
-		return binding{Object: b, spec: &b.Spec, status: &b.Status}
-	case *workv1alpha2.ClusterResourceBinding:
-		return binding{Object: b, spec: &b.Spec, status: &b.Status}
-	}
-	return binding{}
-}
-
-// newBinding is an empty one, a ClusterResourceBinding for a template without namespace.
-func newBinding(namespace string) binding {
-	if namespace == "" {
-		return bindingOf(&workv1alpha2.ClusterResourceBinding{})
-	}
-	b := bindingOf(&workv1alpha2.ResourceBinding{})
-	b.SetNamespace(namespace)
-	return b
-}
-
-func (b binding) exists() bool { return b.Object != nil }
-
-func (b binding) copy() binding { return bindingOf(b.DeepCopyObject().(client.Object)) }
-
-func (b binding) clusterWide() bool { return b.GetNamespace() == "" }
-
-// roomKey names the binding to the scheduling loop.
-func (b binding) roomKey() string { return b.GetNamespace() + "/" + b.GetName() }
-
-// finalizer and idLabel are those of its kind.
-func (b binding) finalizer() string {
-	if b.clusterWide() {
-		return workv1alpha2.FinalizerClusterBinding
-	}
-	return workv1alpha2.FinalizerBinding
-}
-
-func (b binding) idLabel() string {
-	if b.clusterWide() {
-		return workv1alpha2.LabelClusterBindingID
-	}
-	return workv1alpha2.LabelBindingID
-}
-
-// attachedOnly says whether it never had a policy: it is there for those that depend on its template.
-func (b binding) attachedOnly() bool { return b.spec.Placement == nil && claimOf(b).id == "" }
+// attachedOnly reports whether a binding never had a policy: it exists for the bindings that depend on its template.
+func attachedOnly(b kube.Binding) bool { return b.Spec.Placement == nil && claimOf(b).id == "" }
 
 // setLabel and setAnnotation set one; "" removes it.
 func setLabel(o client.Object, key, value string) { o.SetLabels(with(o.GetLabels(), key, value)) }

@@ -45,32 +45,32 @@ func (d decided) drop() {
 
 // decide completes a binding with the decision where its template runs: the one that it has if none is due. remove takes
 // the template away from everywhere if no cluster fits.
-func (r *reconciler) decide(ctx context.Context, b binding, remove bool) (decided, error) {
+func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool) (decided, error) {
 	before := recorded(b)
 	if !scheduled(b, before) {
 		return decided{}, nil
 	}
-	hash, err := workv1alpha2.SpecHash(b.spec)
+	hash, err := workv1alpha2.SpecHash(b.Spec)
 	if err != nil {
 		return decided{}, err
 	}
 	now := time.Now()
 	req, observed := request(b, before)
-	fields, binding := unsupported(b.spec)
-	applied, clusters, record := observed.Placement, b.spec.Clusters, kept(before, hash, now)
+	fields, binding := unsupported(b.Spec)
+	applied, clusters, record := observed.Placement, b.Spec.Clusters, kept(before, hash, now)
 	var out decided
 	fresh := false
 	switch {
 	case binding:
 		record = failed(before, hash, workv1alpha2.ReasonNotSupportedYet, notSupported(fields, "what runs stays as it is"), nil, now)
-	case r.Room.Need(b.roomKey(), req, observed) != "":
-		if len(b.spec.Clusters) == 0 && before.Scheduled.IsZero() {
+	case r.Room.Need(capacityKey(b), req, observed) != "":
+		if len(b.Spec.Clusters) == 0 && before.Scheduled.IsZero() {
 			if err := r.unreported(ctx); err != nil {
 				return decided{}, err
 			}
 		}
 		out.began, out.first = time.Now(), before.Scheduled.IsZero()
-		d, promise, err := r.Room.Decide(b.roomKey(), req)
+		d, promise, err := r.Room.Decide(capacityKey(b), req)
 		if err != nil {
 			out.failure = err
 			record = failed(before, hash, reasonOf(err), err.Error(), rejections(d.Reasons), now)
@@ -84,14 +84,14 @@ func (r *reconciler) decide(ctx context.Context, b binding, remove bool) (decide
 		}
 		out.promise, fresh, clusters = promise, req.Fresh, d.Clusters
 		record = succeeded(d, hash, now, observed.Rescheduled)
-		if applied, err = scheduler.Applied(b.spec.Placement); err != nil {
+		if applied, err = scheduler.Applied(b.Spec.Placement); err != nil {
 			out.drop()
 			return decided{}, err
 		}
 	}
 	record = reported(record, fields)
 	out.message, out.retry = record.Message, retried(record.Reason)
-	out.moved = !equality.Semantic.DeepEqual(clusters, b.spec.Clusters)
+	out.moved = !equality.Semantic.DeepEqual(clusters, b.Spec.Clusters)
 	if !out.moved && !fresh && sameRecord(before, record) && applied == observed.Placement {
 		return out, nil
 	}
@@ -101,7 +101,7 @@ func (r *reconciler) decide(ctx context.Context, b binding, remove bool) (decide
 		return decided{}, err
 	}
 	out.written = true
-	b.spec.Clusters = clusters
+	b.Spec.Clusters = clusters
 	setAnnotation(b, policyv1alpha1.AnnotationAppliedPlacement, applied)
 	setAnnotation(b, workv1alpha2.AnnotationDecision, text)
 	return out, nil
@@ -128,19 +128,19 @@ func (r *reconciler) staying(ctx context.Context, all []workv1alpha2.TargetClust
 const named = 10
 
 // recorded is the record of the last attempt to decide. A binding that another implementation has decided on has its status only.
-func recorded(b binding) *workv1alpha2.Decision {
+func recorded(b kube.Binding) *workv1alpha2.Decision {
 	if d := workv1alpha2.ReadDecision(b.GetAnnotations()); d != nil {
 		return d
 	}
-	d := &workv1alpha2.Decision{Term: b.status.SchedulerObservedAffinityName}
-	if b.status.LastScheduledTime != nil {
-		d.Scheduled = metav1.NewMicroTime(b.status.LastScheduledTime.Time)
+	d := &workv1alpha2.Decision{Term: b.Status.SchedulerObservedAffinityName}
+	if b.Status.LastScheduledTime != nil {
+		d.Scheduled = metav1.NewMicroTime(b.Status.LastScheduledTime.Time)
 	}
 	return d
 }
 
 // undecided says whether the last attempt failed, so that another one may succeed when clusters change.
-func undecided(b binding) bool {
+func undecided(b kube.Binding) bool {
 	d := workv1alpha2.ReadDecision(b.GetAnnotations())
 	return d != nil && retried(d.Reason)
 }
@@ -151,8 +151,8 @@ func retried(reason string) bool {
 }
 
 // scheduled says whether it is ours to decide for the binding, and nobody holds that.
-func scheduled(b binding, before *workv1alpha2.Decision) bool {
-	s := b.spec
+func scheduled(b kube.Binding, before *workv1alpha2.Decision) bool {
+	s := b.Spec
 	if s.Placement == nil || foreign(s.SchedulerName) {
 		return false
 	}
@@ -161,8 +161,8 @@ func scheduled(b binding, before *workv1alpha2.Decision) bool {
 }
 
 // request is what is asked of the scheduler, and observed what the last decision was made from.
-func request(b binding, before *workv1alpha2.Decision) (*scheduler.Request, scheduler.Observed) {
-	s := b.spec
+func request(b kube.Binding, before *workv1alpha2.Decision) (*scheduler.Request, scheduler.Observed) {
+	s := b.Spec
 	key, _ := keyOfReference(s.Resource) // the reference is our own
 	o := scheduler.Observed{Placement: b.GetAnnotations()[policyv1alpha1.AnnotationAppliedPlacement], Scheduled: before.Scheduled.Time}
 	if s.RescheduleTriggeredAt != nil {
@@ -286,18 +286,18 @@ func sameRecord(a, b *workv1alpha2.Decision) bool {
 }
 
 // observation is what the room is told of a binding.
-func observation(b binding) Observation {
-	o := Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.spec.ReplicaRequirements}
+func observation(b kube.Binding) Observation {
+	o := Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.Spec.ReplicaRequirements}
 	add := func(cluster string, replicas int32) {
 		if !slices.ContainsFunc(o.Parts, func(p ReservedPart) bool { return p.Cluster == cluster }) {
-			o.Parts = append(o.Parts, ReservedPart{Cluster: cluster, Replicas: replicas, Settled: settled(b.status, cluster, replicas)})
+			o.Parts = append(o.Parts, ReservedPart{Cluster: cluster, Replicas: replicas, Settled: settled(b.Status, cluster, replicas)})
 		}
 	}
-	for _, c := range b.spec.Clusters {
+	for _, c := range b.Spec.Clusters {
 		add(c.Name, c.Replicas)
 	}
-	for i := range b.spec.GracefulEvictionTasks {
-		t := &b.spec.GracefulEvictionTasks[i]
+	for i := range b.Spec.GracefulEvictionTasks {
+		t := &b.Spec.GracefulEvictionTasks[i]
 		add(t.FromCluster, ptr.Deref(t.Replicas, 0))
 	}
 	return o

@@ -13,11 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // wish is all that a binding is made of, but for the decision.
@@ -29,67 +31,67 @@ type wish struct {
 	// staleClaim: the policy that the binding names is not there any more.
 	staleClaim bool
 	// have is the present binding, if there is one; name and id are those of a new one.
-	have binding
+	have kube.Binding
 	name string
 	id   types.UID
 	// parents are the bindings whose templates depend on this one, sorted.
-	parents []binding
+	parents []kube.Binding
 	// priority is that of the policy's priority class.
 	priority *int32
 }
 
 // desired is the binding as it should be, with the clusters of the present one; none if the template needs no binding.
-func desired(w wish, in *kinds.Interpreter) (binding, error) {
+func desired(w wish, in *kinds.Interpreter) (kube.Binding, error) {
 	following := w.policy != nil && !w.waiting
-	if !following && len(w.parents) == 0 && (!w.have.exists() || w.have.attachedOnly()) {
-		return binding{}, nil
+	if !following && len(w.parents) == 0 && (!w.have.Exists() || attachedOnly(w.have)) {
+		return kube.Binding{}, nil
 	}
-	b := newBinding(w.template.GetNamespace())
-	if w.have.exists() {
-		b = w.have.copy()
+	b := kube.NewBinding(client.ObjectKey{Namespace: w.template.GetNamespace()})
+	if w.have.Exists() {
+		b = w.have.Copy()
 	} else {
 		b.SetName(w.name)
 	}
-	if b.GetLabels()[b.idLabel()] == "" {
-		setLabel(b, b.idLabel(), string(w.id))
+	if b.GetLabels()[b.IDLabel()] == "" {
+		setLabel(b, b.IDLabel(), string(w.id))
 	}
-	controllerutil.AddFinalizer(b, b.finalizer())
+	controllerutil.AddFinalizer(b, b.Finalizer())
 	own(b, w.template)
-	b.spec.Resource.UID = w.template.GetUID()
+	b.Spec.Resource.UID = w.template.GetUID()
 	// What follows no policy stays as it was left, but if others need it.
-	if following || w.policy == nil && len(w.parents) > 0 || !w.have.exists() {
+	if following || w.policy == nil && len(w.parents) > 0 || !w.have.Exists() {
 		if err := refresh(b, w.template); err != nil {
-			return binding{}, err
+			return kube.Binding{}, err
 		}
 	}
 	switch {
 	case following:
 		mark(b, w.policy)
 		if err := follow(b, w, in); err != nil {
-			return binding{}, err
+			return kube.Binding{}, err
 		}
 	case w.policy == nil || w.staleClaim:
 		mark(b, nil)
 	}
-	if !following && b.spec.Placement == nil {
-		attach(b.spec, w.parents)
+	if !following && b.Spec.Placement == nil {
+		attach(b.Spec, w.parents)
 	}
 	requireBy(b, w.parents)
 	return b, nil
 }
 
 // refresh notes the template as it is now. The resourceVersion changes with what of it is propagated only.
-func refresh(b binding, t *unstructured.Unstructured) error {
+func refresh(b kube.Binding, t *unstructured.Unstructured) error {
 	hash, err := templateHash(t)
 	if err != nil {
 		return err
 	}
 	ref := workv1alpha2.ObjectReference{APIVersion: t.GetAPIVersion(), Kind: t.GetKind(), Namespace: t.GetNamespace(),
 		Name: t.GetName(), UID: t.GetUID(), ResourceVersion: t.GetResourceVersion()}
-	if b.GetAnnotations()[workv1alpha2.AnnotationTemplate] == hash && b.spec.Resource.ResourceVersion != "" {
-		ref.ResourceVersion = b.spec.Resource.ResourceVersion
+	if b.GetAnnotations()[workv1alpha2.AnnotationTemplate] == hash && b.Spec.Resource.ResourceVersion != "" {
+		ref.ResourceVersion = b.Spec.Resource.ResourceVersion
 	}
-	b.spec.Resource = ref
+	b.Spec.Resource = ref
 	setAnnotation(b, workv1alpha2.AnnotationTemplate, hash)
 	return nil
 }
@@ -101,9 +103,9 @@ var (
 )
 
 // follow copies the policy into the binding.
-func follow(b binding, w wish, in *kinds.Interpreter) error {
-	p := w.policy.spec.Defaulted(w.policy.GetNamespace())
-	s := b.spec
+func follow(b kube.Binding, w wish, in *kinds.Interpreter) error {
+	p := w.policy.Spec.Defaulted(w.policy.GetNamespace())
+	s := b.Spec
 	var err error
 	if s.Replicas, s.ReplicaRequirements, _, err = in.Replicas(w.template); err != nil {
 		return fmt.Errorf("%w: %w", errReplicas, err)
@@ -168,7 +170,7 @@ func affinityGroups(a *policyv1alpha1.WorkloadAffinity, labels map[string]string
 
 // own makes the template the controller of the binding: they go together. A former one of the same name (a hub restored from a
 // backup has new UIDs) is replaced.
-func own(b binding, template *unstructured.Unstructured) {
+func own(b kube.Binding, template *unstructured.Unstructured) {
 	ref := *metav1.NewControllerRef(template, template.GroupVersionKind())
 	refs := slices.DeleteFunc(slices.Clone(b.GetOwnerReferences()), func(r metav1.OwnerReference) bool {
 		return r.UID == ref.UID || ptr.Deref(r.Controller, false)
@@ -177,7 +179,7 @@ func own(b binding, template *unstructured.Unstructured) {
 }
 
 // dependsOn says whether the template of a binding refers to an object, by name or by its labels.
-func dependsOn(b binding, t *unstructured.Unstructured) bool {
+func dependsOn(b kube.Binding, t *unstructured.Unstructured) bool {
 	for _, d := range dependenciesOf(b) {
 		if d.Kind != t.GetKind() || groupOf(d.APIVersion) != groupOf(t.GetAPIVersion()) || d.Namespace != t.GetNamespace() {
 			continue
@@ -205,51 +207,51 @@ func groupOf(apiVersion string) string {
 }
 
 // requireBy notes the bindings that need this one: a snapshot of each, and a label to find it by.
-func requireBy(b binding, parents []binding) {
+func requireBy(b kube.Binding, parents []kube.Binding) {
 	for key := range b.GetLabels() {
 		if strings.HasPrefix(key, workv1alpha2.LabelDependedByPrefix) {
 			setLabel(b, key, "")
 		}
 	}
-	b.spec.RequiredBy = nil
+	b.Spec.RequiredBy = nil
 	for _, p := range parents {
-		setLabel(b, dependedBy(p), p.GetLabels()[p.idLabel()])
-		b.spec.RequiredBy = append(b.spec.RequiredBy, snapshotOf(p))
+		setLabel(b, dependedBy(p), p.GetLabels()[p.IDLabel()])
+		b.Spec.RequiredBy = append(b.Spec.RequiredBy, snapshotOf(p))
 	}
 }
 
-func snapshotOf(p binding) workv1alpha2.BindingSnapshot {
-	return workv1alpha2.BindingSnapshot{Namespace: p.GetNamespace(), Name: p.GetName(), Clusters: p.spec.Clusters}
+func snapshotOf(p kube.Binding) workv1alpha2.BindingSnapshot {
+	return workv1alpha2.BindingSnapshot{Namespace: p.GetNamespace(), Name: p.GetName(), Clusters: p.Spec.Clusters}
 }
 
 // dependedBy is the label by which a binding says that another one needs it.
-func dependedBy(parent binding) string {
+func dependedBy(parent kube.Binding) string {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(parent.roomKey())) // a hash takes everything
+	_, _ = h.Write([]byte(capacityKey(parent))) // a hash takes everything
 	return fmt.Sprintf("%s%08x", workv1alpha2.LabelDependedByPrefix, h.Sum32())
 }
 
 // attach gives a binding without a policy of its own what those that need it want: Overwrite and preservation if any of them does.
-func attach(s *workv1alpha2.ResourceBindingSpec, parents []binding) {
+func attach(s *workv1alpha2.ResourceBindingSpec, parents []kube.Binding) {
 	s.ConflictResolution = policyv1alpha1.ConflictAbort
 	s.PreserveResourcesOnDeletion = nil
 	for _, p := range parents {
-		if p.spec.ConflictResolution == policyv1alpha1.ConflictOverwrite {
+		if p.Spec.ConflictResolution == policyv1alpha1.ConflictOverwrite {
 			s.ConflictResolution = policyv1alpha1.ConflictOverwrite
 		}
-		if ptr.Deref(p.spec.PreserveResourcesOnDeletion, false) {
+		if ptr.Deref(p.Spec.PreserveResourcesOnDeletion, false) {
 			s.PreserveResourcesOnDeletion = ptr.To(true)
 		}
 	}
 }
 
 // conflict says in words what those that need one object disagree about; "": nothing.
-func conflict(parents []binding) string {
+func conflict(parents []kube.Binding) string {
 	var of []string
-	if disagree(parents, func(b binding) bool { return b.spec.ConflictResolution == policyv1alpha1.ConflictOverwrite }) {
+	if disagree(parents, func(b kube.Binding) bool { return b.Spec.ConflictResolution == policyv1alpha1.ConflictOverwrite }) {
 		of = append(of, "conflictResolution: Overwrite is used")
 	}
-	if disagree(parents, func(b binding) bool { return ptr.Deref(b.spec.PreserveResourcesOnDeletion, false) }) {
+	if disagree(parents, func(b kube.Binding) bool { return ptr.Deref(b.Spec.PreserveResourcesOnDeletion, false) }) {
 		of = append(of, "preserveResourcesOnDeletion: true is used")
 	}
 	if len(of) == 0 {
@@ -263,10 +265,10 @@ func conflict(parents []binding) string {
 		strings.Join(who, ", "), strings.Join(of, ", and about "))
 }
 
-func disagree(all []binding, about func(binding) bool) bool {
-	return slices.ContainsFunc(all, about) && slices.ContainsFunc(all, func(b binding) bool { return !about(b) })
+func disagree(all []kube.Binding, about func(kube.Binding) bool) bool {
+	return slices.ContainsFunc(all, about) && slices.ContainsFunc(all, func(b kube.Binding) bool { return !about(b) })
 }
 
-func sortBindings(all []binding) {
-	slices.SortFunc(all, func(a, b binding) int { return strings.Compare(a.roomKey(), b.roomKey()) })
+func sortBindings(all []kube.Binding) {
+	slices.SortFunc(all, func(a, b kube.Binding) int { return strings.Compare(capacityKey(a), capacityKey(b)) })
 }

@@ -12,10 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // edited is the template after a change.
@@ -86,9 +88,9 @@ func TestIgnored(t *testing.T) {
 	}
 }
 
-func bound(t *testing.T, w wish) binding {
+func bound(t *testing.T, w wish) kube.Binding {
 	t.Helper()
-	if !w.have.exists() {
+	if !w.have.Exists() {
 		w.name, w.id = "web-deployment", "1"
 	}
 	b, err := desired(w, kinds.New())
@@ -101,25 +103,25 @@ func bound(t *testing.T, w wish) binding {
 // What others write into a binding stays: eviction tasks, the request to rebalance, the hold of the first decision, labels. The
 // version of the template follows its content only.
 func TestDesiredKeepsWhatOthersWrite(t *testing.T) {
-	p := made("a", func(p *propagationPolicy) { p.spec.Suspension = &policyv1alpha1.Suspension{Dispatching: ptr.To(true)} })
+	p := made("a", func(p *propagationPolicy) { p.Spec.Suspension = &policyv1alpha1.Suspension{Dispatching: ptr.To(true)} })
 	have := bound(t, wish{template: template(), policy: p})
-	have.spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m1", Reason: "R", Producer: "p"}}
-	have.spec.RescheduleTriggeredAt = ptr.To(metav1.Now())
-	have.spec.Suspension.Scheduling = ptr.To(true)
-	have.spec.Clusters = []workv1alpha2.TargetCluster{{Name: "m2", Replicas: 2}}
+	have.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m1", Reason: "R", Producer: "p"}}
+	have.Spec.RescheduleTriggeredAt = ptr.To(metav1.Now())
+	have.Spec.Suspension.Scheduling = ptr.To(true)
+	have.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: "m2", Replicas: 2}}
 	setLabel(have, "team", "a")
 	have.SetAnnotations(with(have.GetAnnotations(), workv1alpha2.AnnotationDecision, "{}"))
 	touched := edited(func(u *unstructured.Unstructured) { u.Object["status"] = map[string]any{} })
 	if got := bound(t, wish{template: touched, policy: p, have: have}); !same(have, got) {
 		t.Errorf("something changed: %s", cmp.Diff(have.Object, got.Object))
 	}
-	p.spec.Suspension = nil
+	p.Spec.Suspension = nil
 	got := bound(t, wish{template: edited(func(u *unstructured.Unstructured) { setLabel(u, "x", "y") }), policy: p, have: have})
-	if s := got.spec.Suspension; s == nil || s.Dispatching != nil || !*s.Scheduling {
+	if s := got.Spec.Suspension; s == nil || s.Dispatching != nil || !*s.Scheduling {
 		t.Errorf("suspension %+v", s)
 	}
-	if got.spec.Resource.ResourceVersion != "8" || have.spec.Resource.ResourceVersion != "7" {
-		t.Errorf("version %s after %s", got.spec.Resource.ResourceVersion, have.spec.Resource.ResourceVersion)
+	if got.Spec.Resource.ResourceVersion != "8" || have.Spec.Resource.ResourceVersion != "7" {
+		t.Errorf("version %s after %s", got.Spec.Resource.ResourceVersion, have.Spec.Resource.ResourceVersion)
 	}
 }
 
@@ -138,30 +140,30 @@ func TestDesiredClusterWide(t *testing.T) {
 
 // Which bindings there are: none of what no policy selects and nothing needs; a formerly claimed one stays (rule 2.1.5).
 func TestDesiredOrNot(t *testing.T) {
-	lazyOne := made("l", func(p *propagationPolicy) { p.spec.ActivationPreference = policyv1alpha1.LazyActivation })
+	lazyOne := made("l", func(p *propagationPolicy) { p.Spec.ActivationPreference = policyv1alpha1.LazyActivation })
 	parent := bound(t, wish{template: edited(func(u *unstructured.Unstructured) { u.SetName("parent") }), policy: made("a")})
 	claimed := bound(t, wish{template: template(), policy: made("a")})
-	attached := bound(t, wish{template: template(), parents: []binding{parent}})
+	attached := bound(t, wish{template: template(), parents: []kube.Binding{parent}})
 	for name, c := range map[string]struct {
 		w                     wish
 		exists, placed, named bool
 	}{
 		"nothing":                           {wish{}, false, false, false},
 		"a policy":                          {wish{policy: made("a")}, true, true, true},
-		"needed":                            {wish{parents: []binding{parent}}, true, false, false},
-		"needed, with a policy":             {wish{parents: []binding{parent}, policy: made("a")}, true, true, true},
+		"needed":                            {wish{parents: []kube.Binding{parent}}, true, false, false},
+		"needed, with a policy":             {wish{parents: []kube.Binding{parent}, policy: made("a")}, true, true, true},
 		"no longer claimed":                 {wish{have: claimed}, true, true, false},
 		"no longer needed":                  {wish{have: attached}, false, false, false},
 		"needed, claimed from now on":       {wish{have: attached, policy: made("a")}, true, true, true},
 		"a policy that waits":               {wish{policy: lazyOne, waiting: true}, false, false, false},
-		"needed, a policy that waits":       {wish{policy: lazyOne, waiting: true, parents: []binding{parent}}, true, false, false},
+		"needed, a policy that waits":       {wish{policy: lazyOne, waiting: true, parents: []kube.Binding{parent}}, true, false, false},
 		"claimed, a policy that waits":      {wish{policy: lazyOne, waiting: true, have: claimed}, true, true, true},
 		"a policy that waits, another gone": {wish{policy: lazyOne, waiting: true, have: claimed, staleClaim: true}, true, true, false},
 	} {
 		c.w.template = template()
 		b := bound(t, c.w)
-		if b.exists() != c.exists || b.exists() && ((b.spec.Placement != nil) != c.placed || (claimOf(b).id != "") != c.named) {
-			t.Errorf("%s: exists %v, %+v", name, b.exists(), b.Object)
+		if b.Exists() != c.exists || b.Exists() && ((b.Spec.Placement != nil) != c.placed || (claimOf(b).id != "") != c.named) {
+			t.Errorf("%s: exists %v, %+v", name, b.Exists(), b.Object)
 		}
 	}
 }
@@ -173,7 +175,7 @@ func TestClaimPatch(t *testing.T) {
 	old := template()
 	old.SetCreationTimestamp(metav1.NewTime(time.Unix(10, 0)))
 	lazyOne := made("l", func(p *propagationPolicy) {
-		p.spec.ActivationPreference = policyv1alpha1.LazyActivation
+		p.Spec.ActivationPreference = policyv1alpha1.LazyActivation
 		p.SetCreationTimestamp(metav1.NewTime(time.Unix(11, 0)))
 	})
 	noted := template()
@@ -235,7 +237,7 @@ func TestDependsOn(t *testing.T) {
 		`no JSON`: false,
 		``:        false,
 	} {
-		b := newBinding("shop")
+		b := kube.NewBinding(client.ObjectKey{Namespace: "shop"})
 		setAnnotation(b, workv1alpha2.AnnotationDependencies, text)
 		if got := dependsOn(b, template()); got != want {
 			t.Errorf("%s: %v", text, got)
@@ -245,14 +247,14 @@ func TestDependsOn(t *testing.T) {
 
 // Only replicas that are ready count as the cluster's own report of them.
 func TestObservation(t *testing.T) {
-	b := newBinding("shop")
+	b := kube.NewBinding(client.ObjectKey{Namespace: "shop"})
 	b.SetResourceVersion("5")
-	b.spec.Clusters = []workv1alpha2.TargetCluster{{Name: "m1", Replicas: 2}, {Name: "m2", Replicas: 3}, {Name: "m3", Replicas: 1}, {Name: "m4", Replicas: 1}}
-	b.spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m5", Replicas: ptr.To[int32](4)}, {FromCluster: "m1"}}
+	b.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: "m1", Replicas: 2}, {Name: "m2", Replicas: 3}, {Name: "m3", Replicas: 1}, {Name: "m4", Replicas: 1}}
+	b.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m5", Replicas: ptr.To[int32](4)}, {FromCluster: "m1"}}
 	item := func(cluster string, applied bool, health workv1alpha2.ResourceHealth, raw string) workv1alpha2.AggregatedStatusItem {
 		return workv1alpha2.AggregatedStatusItem{ClusterName: cluster, Applied: applied, Health: health, Status: &runtime.RawExtension{Raw: []byte(raw)}}
 	}
-	b.status.AggregatedStatus = []workv1alpha2.AggregatedStatusItem{
+	b.Status.AggregatedStatus = []workv1alpha2.AggregatedStatusItem{
 		item("m1", true, workv1alpha2.ResourceHealthy, `{"readyReplicas":2}`), item("m2", true, workv1alpha2.ResourceHealthy, `{"readyReplicas":2}`),
 		item("m3", true, workv1alpha2.ResourceUnhealthy, `{"readyReplicas":1}`), item("m4", true, workv1alpha2.ResourceHealthy, `{"succeeded":1}`)}
 	want := Observation{ResourceVersion: "5", Parts: []ReservedPart{
@@ -272,8 +274,8 @@ func TestDesiredReowns(t *testing.T) {
 	have := bound(t, wish{template: template(), policy: made("a")})
 	have.SetOwnerReferences(append(have.GetOwnerReferences(), metav1.OwnerReference{Kind: "Team", Name: "shop", UID: "team"}))
 	got := bound(t, wish{template: edited(func(u *unstructured.Unstructured) { u.SetUID("u2") }), policy: made("a"), have: have})
-	want := have.copy()
-	want.spec.Resource.UID = "u2"
+	want := have.Copy()
+	want.Spec.Resource.UID = "u2"
 	owners := want.GetOwnerReferences()
 	owners[0].UID = "u2"
 	want.SetOwnerReferences(owners)
@@ -290,7 +292,7 @@ func TestDesiredDependenciesFail(t *testing.T) {
 	in := kinds.New(func(schema.GroupVersionKind) kinds.Kind {
 		return kinds.Kind{Replicas: func(*unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) { return 1, nil, nil }}
 	})
-	_, err := desired(wish{template: bad, policy: made("a", func(p *propagationPolicy) { p.spec.PropagateDeps = true }), name: "b", id: "1"}, in)
+	_, err := desired(wish{template: bad, policy: made("a", func(p *propagationPolicy) { p.Spec.PropagateDeps = true }), name: "b", id: "1"}, in)
 	if !errors.Is(err, errDependencies) {
 		t.Errorf("error %v", err)
 	}

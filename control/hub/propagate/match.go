@@ -19,6 +19,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/policy"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // choice is which policy a template follows from now on.
@@ -80,12 +81,12 @@ func match(template policy.Object, held *propagationPolicy, all []*propagationPo
 // preempts says whether the policy takes templates from another one.
 func (p *propagationPolicy) preempts(held *propagationPolicy) bool {
 	switch {
-	case p.spec.Preemption != policyv1alpha1.PreemptAlways:
+	case p.Spec.Preemption != policyv1alpha1.PreemptAlways:
 		return false
 	case p.clusterWide != held.clusterWide:
 		return held.clusterWide
 	}
-	return p.spec.Priority > held.spec.Priority
+	return p.Spec.Priority > held.Spec.Priority
 }
 
 // candidate is a policy that selects the template.
@@ -103,20 +104,20 @@ func (c *candidate) before(o *candidate) bool {
 	if c.clusterWide != o.clusterWide {
 		return o.clusterWide
 	}
-	return cmp.Or(cmp.Compare(o.spec.Priority, c.spec.Priority), cmp.Compare(o.precision, c.precision),
+	return cmp.Or(cmp.Compare(o.Spec.Priority, c.Spec.Priority), cmp.Compare(o.precision, c.precision),
 		strings.Compare(c.GetName(), o.GetName())) < 0
 }
 
 // precisionOf says how precisely a policy selects the template, by whatever version it names its kind.
 func precisionOf(p *propagationPolicy, template policy.Object) (policy.Precision, error) {
 	best := policy.NoMatch
-	for i := range p.spec.ResourceSelectors {
-		s := &p.spec.ResourceSelectors[i]
+	for i := range p.Spec.ResourceSelectors {
+		s := &p.Spec.ResourceSelectors[i]
 		gvk, ok := selected(s)
 		if !ok || gvk.GroupKind() != template.GroupVersionKind().GroupKind() {
 			continue
 		}
-		precision, err := policy.Match(p.spec.ResourceSelectors[i:i+1], p.GetNamespace(), versioned{template, gvk})
+		precision, err := policy.Match(p.Spec.ResourceSelectors[i:i+1], p.GetNamespace(), versioned{template, gvk})
 		if err != nil {
 			return policy.NoMatch, fmt.Errorf("match %s: %w", p, err)
 		}
@@ -136,16 +137,16 @@ func (v versioned) GroupVersionKind() schema.GroupVersionKind { return v.gvk }
 // policy is one of either kind.
 type propagationPolicy struct {
 	client.Object
-	spec        *policyv1alpha1.PropagationSpec
+	Spec        *policyv1alpha1.PropagationSpec
 	clusterWide bool
 }
 
 func policyOf(o client.Object) *propagationPolicy {
 	switch p := o.(type) {
 	case *policyv1alpha1.PropagationPolicy:
-		return &propagationPolicy{Object: p, spec: &p.Spec}
+		return &propagationPolicy{Object: p, Spec: &p.Spec}
 	case *policyv1alpha1.ClusterPropagationPolicy:
-		return &propagationPolicy{Object: p, spec: &p.Spec, clusterWide: true}
+		return &propagationPolicy{Object: p, Spec: &p.Spec, clusterWide: true}
 	}
 	return nil
 }
@@ -172,7 +173,7 @@ func (p *propagationPolicy) counts() bool {
 		finalizer = policyv1alpha1.FinalizerClusterPropagationPolicy
 	}
 	return p.id() != "" && controllerutil.ContainsFinalizer(p, finalizer) && p.GetDeletionTimestamp() == nil &&
-		len(p.spec.Validate(p.GetNamespace())) == 0
+		len(p.Spec.Validate(p.GetNamespace())) == 0
 }
 
 // removes says whether what no cluster fits any more is taken away from everywhere.
@@ -290,17 +291,17 @@ func difference(have, want map[string]string, keys []string) map[string]*string 
 }
 
 func lazy(p *propagationPolicy) bool {
-	return p != nil && p.spec.ActivationPreference == policyv1alpha1.LazyActivation
+	return p != nil && p.Spec.ActivationPreference == policyv1alpha1.LazyActivation
 }
 
 // waits says whether a Lazy policy still waits for the user's next edit of the template. What the template was like stands on the
 // binding or, before there is one, on the template.
-func waits(p *propagationPolicy, t *unstructured.Unstructured, have binding) (bool, error) {
+func waits(p *propagationPolicy, t *unstructured.Unstructured, have kube.Binding) (bool, error) {
 	if !lazy(p) {
 		return false, nil
 	}
 	noted := t.GetAnnotations()[workv1alpha2.AnnotationTemplate]
-	if have.exists() {
+	if have.Exists() {
 		noted = have.GetAnnotations()[workv1alpha2.AnnotationTemplate]
 	}
 	hash, err := templateHash(t)

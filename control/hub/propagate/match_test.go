@@ -35,17 +35,17 @@ func wide(name string, change ...func(*propagationPolicy)) *propagationPolicy {
 }
 
 func priority(n int32) func(*propagationPolicy) {
-	return func(p *propagationPolicy) { p.spec.Priority = n }
+	return func(p *propagationPolicy) { p.Spec.Priority = n }
 }
-func always(p *propagationPolicy)    { p.spec.Preemption = policyv1alpha1.PreemptAlways }
-func byName(p *propagationPolicy)    { p.spec.ResourceSelectors[0].Name = "web" }
-func otherName(p *propagationPolicy) { p.spec.ResourceSelectors[0].Name = "other" }
+func always(p *propagationPolicy)    { p.Spec.Preemption = policyv1alpha1.PreemptAlways }
+func byName(p *propagationPolicy)    { p.Spec.ResourceSelectors[0].Name = "web" }
+func otherName(p *propagationPolicy) { p.Spec.ResourceSelectors[0].Name = "other" }
 func byLabel(p *propagationPolicy) {
-	p.spec.ResourceSelectors[0].LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	p.Spec.ResourceSelectors[0].LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 }
-func older(p *propagationPolicy) { p.spec.ResourceSelectors[0].APIVersion = "apps/v1beta2" }
+func older(p *propagationPolicy) { p.Spec.ResourceSelectors[0].APIVersion = "apps/v1beta2" }
 func wrong(p *propagationPolicy) {
-	p.spec.ResourceSelectors = append(p.spec.ResourceSelectors, policyv1alpha1.ResourceSelector{APIVersion: "v1", Kind: "Pod", Namespace: "other"})
+	p.Spec.ResourceSelectors = append(p.Spec.ResourceSelectors, policyv1alpha1.ResourceSelector{APIVersion: "v1", Kind: "Pod", Namespace: "other"})
 }
 func leaving(p *propagationPolicy)   { now := metav1.Now(); p.SetDeletionTimestamp(&now) }
 func noID(p *propagationPolicy)      { p.SetLabels(nil) }
@@ -75,7 +75,7 @@ func TestMatch(t *testing.T) {
 		"then the labels":                           {all: []*propagationPolicy{made("a"), made("b", byLabel)}, want: "b"},
 		"then the name of the policy":               {all: []*propagationPolicy{made("b"), made("a"), made("c")}, want: "a"},
 		"the best selector of a policy counts": {all: []*propagationPolicy{made("a", byLabel), made("b", func(p *propagationPolicy) {
-			p.spec.ResourceSelectors = append(p.spec.ResourceSelectors, policyv1alpha1.ResourceSelector{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"})
+			p.Spec.ResourceSelectors = append(p.Spec.ResourceSelectors, policyv1alpha1.ResourceSelector{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"})
 		})}, want: "b"},
 		"another version of the kind":                  {all: []*propagationPolicy{made("a", older)}, want: "a"},
 		"another namespace":                            {all: []*propagationPolicy{made("a", elsewhere)}},

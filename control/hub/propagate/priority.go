@@ -46,7 +46,7 @@ func (c *classes) none() bool {
 
 // priority is that of the policy's priority class, nil if it names none; found is false if there is no such class.
 func (r *reconciler) priority(ctx context.Context, p *propagationPolicy) (value *int32, found bool, err error) {
-	s := p.spec.SchedulePriority
+	s := p.Spec.SchedulePriority
 	if s == nil {
 		return nil, true, nil
 	}
@@ -66,7 +66,7 @@ func (r *reconciler) priority(ctx context.Context, p *propagationPolicy) (value 
 // now, are asked for anew, with their priority.
 func (r *reconciler) learn(ctx context.Context, policies []*propagationPolicy) {
 	for _, p := range policies {
-		if s := p.spec.SchedulePriority; s != nil {
+		if s := p.Spec.SchedulePriority; s != nil {
 			if _, known := r.classes.get(s.PriorityClassName); known {
 				continue
 			}
@@ -115,8 +115,8 @@ func (r *reconciler) urgency(t *unstructured.Unstructured) int32 {
 	if err != nil {
 		return 0
 	}
-	if c.policy != nil && c.policy.spec.SchedulePriority != nil {
-		value, _ := r.classes.get(c.policy.spec.SchedulePriority.PriorityClassName) // 0 until it is known
+	if c.policy != nil && c.policy.Spec.SchedulePriority != nil {
+		value, _ := r.classes.get(c.policy.Spec.SchedulePriority.PriorityClassName) // 0 until it is known
 		return value
 	}
 	if c.policy != nil {
@@ -128,7 +128,7 @@ func (r *reconciler) urgency(t *unstructured.Unstructured) int32 {
 	}
 	var most *int32
 	for _, b := range parents {
-		if s := b.spec.SchedulePriority; s != nil && (most == nil || s.Priority > *most) {
+		if s := b.Spec.SchedulePriority; s != nil && (most == nil || s.Priority > *most) {
 			most = &s.Priority
 		}
 	}

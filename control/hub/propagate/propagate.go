@@ -26,7 +26,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
@@ -72,14 +71,9 @@ func setup(mgr ctrl.Manager, o Options) error {
 	if o.FirstReport == 0 {
 		o.FirstReport = defaultFirstReport
 	}
-	for _, b := range []client.Object{&workv1alpha2.ResourceBinding{}, &workv1alpha2.ClusterResourceBinding{}} {
-		for field, values := range map[string]func(client.Object) []string{
-			indexTemplate: byTemplate, indexDependency: byDependency, indexPolicy: byPolicy} {
-			if err := kube.AddIndex(mgr, b, field, values); err != nil {
-				return err
-			}
-		}
-		if err := kube.AddFlagIndex(mgr, b, indexUndecided, func(o client.Object) bool { return undecided(bindingOf(o)) }); err != nil {
+	for field, values := range map[string]func(kube.Binding) []string{
+		indexTemplate: byTemplate, indexDependency: byDependency, indexPolicy: byPolicy, indexUndecided: byUndecided} {
+		if err := kube.AddBindingIndex(mgr, field, values); err != nil {
 			return err
 		}
 	}

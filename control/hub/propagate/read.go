@@ -26,12 +26,12 @@ func (r *reconciler) template(ctx context.Context, key Key) (*unstructured.Unstr
 }
 
 // binding is the newest state of a template's binding that is known, a copy.
-func (r *reconciler) binding(ctx context.Context, key Key) (binding, error) {
-	var found []binding
-	err := r.eachBinding(ctx, func(b binding) { found = append(found, b) },
+func (r *reconciler) binding(ctx context.Context, key Key) (kube.Binding, error) {
+	var found []kube.Binding
+	err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) { found = append(found, b) },
 		client.MatchingFields{indexTemplate: entry(key.GVK.GroupKind(), key.Namespace, key.Name)})
 	if err != nil {
-		return binding{}, err
+		return kube.Binding{}, err
 	}
 	var cached client.Object
 	if len(found) > 0 {
@@ -39,28 +39,9 @@ func (r *reconciler) binding(ctx context.Context, key Key) (binding, error) {
 		cached = found[0].Object
 	}
 	if o, ok := r.bindings.latest(key, cached, cached != nil); ok {
-		return bindingOf(o).copy(), nil
+		return kube.BindingOf(o).Copy(), nil
 	}
-	return binding{}, nil
-}
-
-// eachBinding calls f for bindings of the cache, which it must not change.
-func (r *reconciler) eachBinding(ctx context.Context, f func(binding), by ...client.ListOption) error {
-	var namespaced workv1alpha2.ResourceBindingList
-	if err := r.cache.List(ctx, &namespaced, append(by, client.UnsafeDisableDeepCopy)...); err != nil {
-		return fmt.Errorf("list ResourceBindings: %w", err)
-	}
-	for i := range namespaced.Items {
-		f(bindingOf(&namespaced.Items[i]))
-	}
-	var wide workv1alpha2.ClusterResourceBindingList
-	if err := r.cache.List(ctx, &wide, append(by, client.UnsafeDisableDeepCopy)...); err != nil {
-		return fmt.Errorf("list ClusterResourceBindings: %w", err)
-	}
-	for i := range wide.Items {
-		f(bindingOf(&wide.Items[i]))
-	}
-	return nil
+	return kube.Binding{}, nil
 }
 
 // bindingName is the name of a template's new binding: that of its kind, but for a template whose namesake of another kind or
@@ -68,8 +49,8 @@ func (r *reconciler) eachBinding(ctx context.Context, f func(binding), by ...cli
 func (r *reconciler) bindingName(ctx context.Context, t *unstructured.Unstructured) (string, error) {
 	ref := workv1alpha2.ObjectReference{APIVersion: t.GetAPIVersion(), Kind: t.GetKind(), Name: t.GetName()}
 	name := workv1alpha2.BindingName(ref)
-	other := newBinding(t.GetNamespace())
-	err := r.cache.Get(ctx, client.ObjectKey{Namespace: t.GetNamespace(), Name: name}, other.Object)
+	other := kube.NewBinding(client.ObjectKey{Namespace: t.GetNamespace(), Name: name})
+	err := r.cache.Get(ctx, client.ObjectKeyFromObject(other), other.Object)
 	switch {
 	case apierrors.IsNotFound(err):
 		return name, nil
@@ -161,7 +142,7 @@ func (r *reconciler) holder(ctx context.Context, c claim) (*propagationPolicy, e
 
 // missingOverride names an override without which a policy is to wait; "": there is none.
 func (r *reconciler) missingOverride(ctx context.Context, p *propagationPolicy) (string, error) {
-	for _, name := range p.spec.DependentOverrides {
+	for _, name := range p.Spec.DependentOverrides {
 		var o client.Object = &policyv1alpha1.OverridePolicy{}
 		if p.clusterWide {
 			o = &policyv1alpha1.ClusterOverridePolicy{}
@@ -178,20 +159,20 @@ func (r *reconciler) missingOverride(ctx context.Context, p *propagationPolicy) 
 }
 
 // parents are the bindings whose templates depend on a template, sorted; not to be changed.
-func (r *reconciler) parents(ctx context.Context, t *unstructured.Unstructured) ([]binding, error) {
+func (r *reconciler) parents(ctx context.Context, t *unstructured.Unstructured) ([]kube.Binding, error) {
 	gk := t.GroupVersionKind().GroupKind()
-	found := map[string]binding{}
+	found := map[string]kube.Binding{}
 	for _, name := range []string{t.GetName(), anyName} {
-		err := r.eachBinding(ctx, func(b binding) {
+		err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) {
 			if dependsOn(b, t) && !ofTemplate(b, t) {
-				found[b.roomKey()] = b
+				found[capacityKey(b)] = b
 			}
 		}, client.MatchingFields{indexDependency: entry(gk, t.GetNamespace(), name)})
 		if err != nil {
 			return nil, err
 		}
 	}
-	out := make([]binding, 0, len(found))
+	out := make([]kube.Binding, 0, len(found))
 	for _, b := range found {
 		out = append(out, b)
 	}
@@ -199,8 +180,8 @@ func (r *reconciler) parents(ctx context.Context, t *unstructured.Unstructured) 
 	return out, nil
 }
 
-func ofTemplate(b binding, t *unstructured.Unstructured) bool {
-	key, _ := keyOfReference(b.spec.Resource) // one without kind is of no template
+func ofTemplate(b kube.Binding, t *unstructured.Unstructured) bool {
+	key, _ := keyOfReference(b.Spec.Resource) // one without kind is of no template
 	return key.GVK.GroupKind() == t.GroupVersionKind().GroupKind() && key.Namespace == t.GetNamespace() && key.Name == t.GetName()
 }
 

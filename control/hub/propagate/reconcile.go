@@ -62,7 +62,7 @@ func (r *reconciler) propagate(ctx context.Context, key Key) (time.Duration, err
 		return 0, err
 	}
 	have, err := r.binding(ctx, key)
-	if err != nil || have.exists() && have.GetDeletionTimestamp() != nil {
+	if err != nil || have.Exists() && have.GetDeletionTimestamp() != nil {
 		return 0, err // its end comes back here
 	}
 	began := time.Now()
@@ -125,7 +125,7 @@ func (r *reconciler) prepare(ctx context.Context, w *wish) (problem string, err 
 		return "", err
 	}
 	if !found {
-		class := w.policy.spec.SchedulePriority.PriorityClassName
+		class := w.policy.Spec.SchedulePriority.PriorityClassName
 		return fmt.Sprintf("%s names the PriorityClass %s, which the hub does not have: create it", w.policy, class), nil
 	}
 	return "", nil
@@ -134,10 +134,10 @@ func (r *reconciler) prepare(ctx context.Context, w *wish) (problem string, err 
 // detaching is how long to wait for bindings that the present one is required by and that are gone.
 func (r *reconciler) detaching(ctx context.Context, key Key, w wish) (time.Duration, error) {
 	gone := false
-	if w.have.exists() {
-		for _, by := range w.have.spec.RequiredBy {
-			other := newBinding(by.Namespace)
-			err := r.cache.Get(ctx, client.ObjectKey{Namespace: by.Namespace, Name: by.Name}, other.Object)
+	if w.have.Exists() {
+		for _, by := range w.have.Spec.RequiredBy {
+			other := kube.NewBinding(client.ObjectKey{Namespace: by.Namespace, Name: by.Name})
+			err := r.cache.Get(ctx, client.ObjectKeyFromObject(other), other.Object)
 			if err != nil && !apierrors.IsNotFound(err) {
 				return 0, fmt.Errorf("read binding %s, which requires %s: %w", by.Name, key, err)
 			}
@@ -206,7 +206,7 @@ func (r *reconciler) bind(ctx context.Context, key Key, w wish) (time.Duration, 
 		r.events.Event(w.template, corev1.EventTypeWarning, reason, err.Error())
 		return 0, err
 	}
-	if !b.exists() {
+	if !b.Exists() {
 		return 0, r.detach(ctx, key, w.have)
 	}
 	d, err := r.decide(ctx, b, w.policy != nil && w.policy.removes())
@@ -217,12 +217,12 @@ func (r *reconciler) bind(ctx context.Context, key Key, w wish) (time.Duration, 
 	if d.retry {
 		next = again
 	}
-	if w.have.exists() && same(w.have, b) {
+	if w.have.Exists() && same(w.have, b) {
 		r.counts.decision(d, nil)
 		d.drop()
 		return next, nil
 	}
-	if w.have.exists() && leaves(w.have.spec.Clusters, b.spec.Clusters) {
+	if w.have.Exists() && leaves(w.have.Spec.Clusters, b.Spec.Clusters) {
 		if err := r.confirm(ctx, w); err != nil {
 			d.drop()
 			return 0, err
@@ -242,22 +242,22 @@ func (r *reconciler) bind(ctx context.Context, key Key, w wish) (time.Duration, 
 }
 
 // desired completes a wish and computes the binding.
-func (r *reconciler) desired(ctx context.Context, w *wish) (binding, error) {
+func (r *reconciler) desired(ctx context.Context, w *wish) (kube.Binding, error) {
 	var err error
 	if w.policy != nil {
 		if w.waiting, err = waits(w.policy, w.template, w.have); err != nil {
-			return binding{}, err
+			return kube.Binding{}, err
 		}
 	}
-	if !w.have.exists() {
+	if !w.have.Exists() {
 		if w.name, err = r.bindingName(ctx, w.template); err != nil {
-			return binding{}, err
+			return kube.Binding{}, err
 		}
 		w.id = uuid.NewUUID()
 	} else if of := claimOf(w.have); w.waiting && of.id != "" && !of.of(w.policy) {
 		p, err := r.holder(ctx, of)
 		if err != nil {
-			return binding{}, err
+			return kube.Binding{}, err
 		}
 		w.staleClaim = p == nil || p.GetDeletionTimestamp() != nil
 	}
@@ -265,14 +265,14 @@ func (r *reconciler) desired(ctx context.Context, w *wish) (binding, error) {
 }
 
 // same says whether nothing need be written.
-func same(a, b binding) bool {
-	return sameMarks(a, b) && equality.Semantic.DeepEqual(a.spec, b.spec)
+func same(a, b kube.Binding) bool {
+	return sameMarks(a, b) && equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }
 
 // write creates the binding, or updates the one that was read and no later one.
-func (r *reconciler) write(ctx context.Context, key Key, have, b binding) error {
+func (r *reconciler) write(ctx context.Context, key Key, have, b kube.Binding) error {
 	var err error
-	if have.exists() {
+	if have.Exists() {
 		err = r.client.Update(ctx, b.Object)
 	} else {
 		err = r.client.Create(ctx, b.Object)
@@ -287,7 +287,7 @@ func (r *reconciler) write(ctx context.Context, key Key, have, b binding) error 
 
 // unwritten takes a decision back whose write failed. Where it is open whether it failed (a timeout) the server is asked; if that
 // does not answer either, the decision counts until the next one for the binding.
-func (r *reconciler) unwritten(ctx context.Context, b binding, d decided, failure error) {
+func (r *reconciler) unwritten(ctx context.Context, b kube.Binding, d decided, failure error) {
 	if d.promise == nil {
 		return
 	}
@@ -296,12 +296,12 @@ func (r *reconciler) unwritten(ctx context.Context, b binding, d decided, failur
 		apierrors.IsInternalError(failure) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askAgain)
 		defer cancel()
-		now := newBinding(b.GetNamespace())
+		now := kube.NewBinding(client.ObjectKeyFromObject(b))
 		switch err := r.live.Get(ctx, client.ObjectKeyFromObject(b), now.Object); {
 		case err == nil:
-			r.Room.Observe(now.roomKey(), observation(now))
+			r.Room.Observe(capacityKey(now), observation(now))
 		case apierrors.IsNotFound(err):
-			r.Room.Forget(b.roomKey(), "")
+			r.Room.Forget(capacityKey(b), "")
 		default:
 			return
 		}
@@ -311,11 +311,11 @@ func (r *reconciler) unwritten(ctx context.Context, b binding, d decided, failur
 
 // detach deletes the binding of a template on which no other depends any more. Before that it is written without requiredBy:
 // control/hub/work keeps the Works of a binding that is deleted while its template exists, but for one that names no cluster.
-func (r *reconciler) detach(ctx context.Context, key Key, have binding) error {
-	if !have.exists() {
+func (r *reconciler) detach(ctx context.Context, key Key, have kube.Binding) error {
+	if !have.Exists() {
 		return nil
 	}
-	b := have.copy()
+	b := have.Copy()
 	requireBy(b, nil)
 	if !same(have, b) {
 		if err := r.write(ctx, key, have, b); err != nil {
@@ -326,8 +326,8 @@ func (r *reconciler) detach(ctx context.Context, key Key, have binding) error {
 }
 
 // remove deletes a binding; why is said of its template.
-func (r *reconciler) remove(ctx context.Context, key Key, have binding, why string) error {
-	if !have.exists() {
+func (r *reconciler) remove(ctx context.Context, key Key, have kube.Binding, why string) error {
+	if !have.Exists() {
 		return nil
 	}
 	as := client.Preconditions{UID: ptr.To(have.GetUID()), ResourceVersion: ptr.To(have.GetResourceVersion())}
@@ -340,7 +340,7 @@ func (r *reconciler) remove(ctx context.Context, key Key, have binding, why stri
 }
 
 // tell records what was written as events: what is wrong on the template and the binding, what went well as one on the template.
-func (r *reconciler) tell(w wish, b binding, d decided) {
+func (r *reconciler) tell(w wish, b kube.Binding, d decided) {
 	warn := func(reason, message string) {
 		r.events.Event(w.template, corev1.EventTypeWarning, reason, message)
 		r.events.Event(b.Object, corev1.EventTypeWarning, reason, message)
@@ -348,7 +348,7 @@ func (r *reconciler) tell(w wish, b binding, d decided) {
 	if d.written && d.message != "" {
 		warn(workv1alpha2.EventScheduleBindingFailed, d.message)
 	}
-	if c := conflict(w.parents); c != "" && b.spec.Placement == nil {
+	if c := conflict(w.parents); c != "" && b.Spec.Placement == nil {
 		warn(workv1alpha2.EventDependencyPolicyConflict, c)
 	}
 	if reason, message := news(w, b, d); reason != "" {
@@ -357,21 +357,21 @@ func (r *reconciler) tell(w wish, b binding, d decided) {
 }
 
 // news is what a written binding says that the former one did not, in words, and as reason the most important of it; "" if nothing.
-func news(w wish, b binding, d decided) (reason, message string) {
+func news(w wish, b kube.Binding, d decided) (reason, message string) {
 	var all []string
 	was, is := "", b.GetAnnotations()[workv1alpha2.AnnotationDependencies]
-	if w.have.exists() {
+	if w.have.Exists() {
 		was = w.have.GetAnnotations()[workv1alpha2.AnnotationDependencies]
 	}
 	if is != was {
 		reason = workv1alpha2.EventGetDependenciesSucceed
 		all = append(all, fmt.Sprintf("it depends on %d objects", len(dependenciesOf(b))))
 	}
-	if w.policy != nil && (!w.have.exists() || !claimOf(w.have).of(w.policy)) && claimOf(b).of(w.policy) {
+	if w.policy != nil && (!w.have.Exists() || !claimOf(w.have).of(w.policy)) && claimOf(b).of(w.policy) {
 		reason, all = workv1alpha2.EventApplyPolicySucceed, append(all, fmt.Sprintf("it follows %s", w.policy))
 	}
 	if d.written && d.message == "" && d.moved {
-		reason, all = workv1alpha2.EventScheduleBindingSucceed, append(all, "it runs in "+places(b.spec.Clusters))
+		reason, all = workv1alpha2.EventScheduleBindingSucceed, append(all, "it runs in "+places(b.Spec.Clusters))
 	}
 	slices.Reverse(all)
 	return reason, strings.Join(all, "; ")
@@ -451,7 +451,7 @@ func stale(key Key, cached *unstructured.Unstructured, expected string) error {
 // of the API server it comes back late, after up to a minute. A template that was deleted with --cascade=orphan owns no more.
 func (r *reconciler) end(ctx context.Context, key Key) error {
 	have, err := r.binding(ctx, key)
-	if err != nil || !have.exists() || have.GetDeletionTimestamp() != nil || !owned(have, key) {
+	if err != nil || !have.Exists() || have.GetDeletionTimestamp() != nil || !owned(have, key) {
 		return err
 	}
 	now := &metav1.PartialObjectMetadata{}
@@ -468,7 +468,7 @@ func (r *reconciler) end(ctx context.Context, key Key) error {
 }
 
 // owned says whether the template of the key is the controller of a binding.
-func owned(b binding, key Key) bool {
+func owned(b kube.Binding, key Key) bool {
 	ref := metav1.GetControllerOf(b)
 	return ref != nil && ref.Kind == key.GVK.Kind && ref.Name == key.Name
 }

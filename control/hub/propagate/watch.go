@@ -21,6 +21,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 const (
@@ -54,7 +55,7 @@ func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitin
 			return err
 		}
 	}
-	if err := r.eachBinding(ctx, func(b binding) { r.Room.Observe(b.roomKey(), observation(b)) }); err != nil {
+	if err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) { r.Room.Observe(capacityKey(b), observation(b)) }); err != nil {
 		return err
 	}
 	if err := r.setClusters(ctx); err != nil {
@@ -121,7 +122,7 @@ func (r *reconciler) onPolicy(before, after client.Object) {
 	if after == nil {
 		return
 	}
-	if s := policyOf(after).spec.SchedulePriority; s != nil {
+	if s := policyOf(after).Spec.SchedulePriority; s != nil {
 		if _, known := r.classes.get(s.PriorityClassName); !known {
 			r.look()
 		}
@@ -130,8 +131,8 @@ func (r *reconciler) onPolicy(before, after client.Object) {
 
 // addPolicy asks for the templates that a policy selects, and those that follow it.
 func (r *reconciler) addPolicy(ctx context.Context, p *propagationPolicy) {
-	for i := range p.spec.ResourceSelectors {
-		r.addSelected(ctx, p, &p.spec.ResourceSelectors[i])
+	for i := range p.Spec.ResourceSelectors {
+		r.addSelected(ctx, p, &p.Spec.ResourceSelectors[i])
 	}
 	if p.id() != "" {
 		r.addBindings(ctx, indexPolicy, p.id())
@@ -169,14 +170,14 @@ func (r *reconciler) addSelected(ctx context.Context, p *propagationPolicy, s *p
 
 // addBindings asks for the templates of the bindings that an index holds under a value.
 func (r *reconciler) addBindings(ctx context.Context, field, value string) {
-	err := r.eachBinding(ctx, r.addTemplate, client.MatchingFields{field: value})
+	err := kube.EachBinding(ctx, r.cache, r.addTemplate, client.MatchingFields{field: value})
 	if err != nil {
 		log.FromContext(ctx).Error(err, "bindings cannot be listed")
 	}
 }
 
-func (r *reconciler) addTemplate(b binding) {
-	if key, ok := keyOfReference(b.spec.Resource); ok {
+func (r *reconciler) addTemplate(b kube.Binding) {
+	if key, ok := keyOfReference(b.Spec.Resource); ok {
 		key.GVK = r.kinds.current(key.GVK)
 		r.add(key)
 	}
@@ -185,20 +186,20 @@ func (r *reconciler) addTemplate(b binding) {
 // onBinding asks for the template of a binding, and for those that its template depends on.
 func (r *reconciler) onBinding(before, after client.Object) {
 	if after == nil {
-		r.forget(bindingOf(before))
+		r.forget(kube.BindingOf(before))
 	} else {
-		b := bindingOf(after)
-		r.Room.Observe(b.roomKey(), observation(b))
+		b := kube.BindingOf(after)
+		r.Room.Observe(capacityKey(b), observation(b))
 	}
 	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() && sameMarks(before, after) {
 		return // its status
 	}
 	if after == nil {
-		r.addTemplate(bindingOf(before))
-	} else if b := bindingOf(after); !r.echo(b) {
+		r.addTemplate(kube.BindingOf(before))
+	} else if b := kube.BindingOf(after); !r.echo(b) {
 		r.addTemplate(b)
 	}
-	if before != nil && after != nil && sameForDependents(bindingOf(before), bindingOf(after)) {
+	if before != nil && after != nil && sameForDependents(kube.BindingOf(before), kube.BindingOf(after)) {
 		return
 	}
 	for _, o := range []client.Object{before, after} {
@@ -213,8 +214,8 @@ func (r *reconciler) onBinding(before, after client.Object) {
 
 // onRules asks for the templates of kinds that are read by other rules now: their replicas and dependencies may be others.
 func (r *reconciler) onRules(ctx context.Context, kinds map[schema.GroupVersionKind]bool) {
-	err := r.eachBinding(ctx, func(b binding) {
-		if kinds[schema.FromAPIVersionAndKind(b.spec.Resource.APIVersion, b.spec.Resource.Kind)] {
+	err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) {
+		if kinds[schema.FromAPIVersionAndKind(b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)] {
 			r.addTemplate(b)
 		}
 	})
@@ -224,24 +225,24 @@ func (r *reconciler) onRules(ctx context.Context, kinds map[schema.GroupVersionK
 }
 
 // echo says whether what the watch shows of a binding is what we have just written.
-func (r *reconciler) echo(b binding) bool {
-	key, ok := keyOfReference(b.spec.Resource)
+func (r *reconciler) echo(b kube.Binding) bool {
+	key, ok := keyOfReference(b.Spec.Resource)
 	return ok && r.bindings.seen(key, b.GetResourceVersion())
 }
 
 // forget drops what is known of a binding that is gone.
-func (r *reconciler) forget(b binding) {
-	r.Room.Forget(b.roomKey(), b.GetResourceVersion())
-	if key, ok := keyOfReference(b.spec.Resource); ok {
+func (r *reconciler) forget(b kube.Binding) {
+	r.Room.Forget(capacityKey(b), b.GetResourceVersion())
+	if key, ok := keyOfReference(b.Spec.Resource); ok {
 		r.bindings.drop(key)
 	}
 }
 
 // sameForDependents says whether two states of a binding ask the same of what its template depends on.
-func sameForDependents(a, b binding) bool {
+func sameForDependents(a, b kube.Binding) bool {
 	return a.GetAnnotations()[workv1alpha2.AnnotationDependencies] == b.GetAnnotations()[workv1alpha2.AnnotationDependencies] &&
-		equality.Semantic.DeepEqual(a.spec.Clusters, b.spec.Clusters) && a.spec.ConflictResolution == b.spec.ConflictResolution &&
-		equality.Semantic.DeepEqual(a.spec.PreserveResourcesOnDeletion, b.spec.PreserveResourcesOnDeletion)
+		equality.Semantic.DeepEqual(a.Spec.Clusters, b.Spec.Clusters) && a.Spec.ConflictResolution == b.Spec.ConflictResolution &&
+		equality.Semantic.DeepEqual(a.Spec.PreserveResourcesOnDeletion, b.Spec.PreserveResourcesOnDeletion)
 }
 
 func (r *reconciler) addDependent(ctx context.Context, d kinds.DependentReference) {
@@ -310,8 +311,8 @@ func (r *reconciler) followClusters(ctx context.Context) {
 			continue
 		}
 		if !more {
-			r.addBindings(ctx, indexUndecided, "true")
-		} else if err := r.eachBinding(ctx, r.addIfDue); err != nil {
+			r.addBindings(ctx, indexUndecided, kube.IndexFlag)
+		} else if err := kube.EachBinding(ctx, r.cache, r.addIfDue); err != nil {
 			log.FromContext(ctx).Error(err, "bindings cannot be listed")
 		}
 		if !pause(ctx, gather) {
@@ -320,9 +321,9 @@ func (r *reconciler) followClusters(ctx context.Context) {
 	}
 }
 
-func (r *reconciler) addIfDue(b binding) {
+func (r *reconciler) addIfDue(b kube.Binding) {
 	if before := recorded(b); scheduled(b, before) {
-		if req, observed := request(b, before); r.Room.Need(b.roomKey(), req, observed) != "" {
+		if req, observed := request(b, before); r.Room.Need(capacityKey(b), req, observed) != "" {
 			r.addTemplate(b)
 		}
 	}
@@ -378,13 +379,13 @@ func (r *reconciler) setKinds(ctx context.Context) error {
 	}
 	r.learn(ctx, policies)
 	for _, p := range policies {
-		for i := range p.spec.ResourceSelectors {
-			if gvk, ok := selected(&p.spec.ResourceSelectors[i]); ok {
+		for i := range p.Spec.ResourceSelectors {
+			if gvk, ok := selected(&p.Spec.ResourceSelectors[i]); ok {
 				want.add(gvk)
 			}
 		}
 	}
-	err = r.eachBinding(ctx, func(b binding) {
+	err = kube.EachBinding(ctx, r.cache, func(b kube.Binding) {
 		for _, d := range dependenciesOf(b) {
 			if gv, err := schema.ParseGroupVersion(d.APIVersion); err == nil {
 				want.add(gv.WithKind(d.Kind))

@@ -125,16 +125,16 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 // reconcile returns when to look again; 0: when something happens.
 func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.Duration, error) {
 	now := time.Now()
-	obj, b := newBinding(key.Namespace == "")
-	if err := r.client.Get(ctx, key, obj); err != nil {
+	b := kube.NewBinding(key)
+	if err := r.client.Get(ctx, key, b.Object); err != nil {
 		r.bindings.Forget(key)
 		return 0, client.IgnoreNotFound(fmt.Errorf("read the binding %s: %w", key, err))
 	}
-	if obj.GetDeletionTimestamp() != nil {
+	if b.GetDeletionTimestamp() != nil {
 		return 0, nil
 	}
-	if r.bindings.Stale(key, obj.GetResourceVersion(), now) {
-		return 0, kube.StaleCache(obj, obj.GetResourceVersion(), "that of our last write")
+	if r.bindings.Stale(key, b.GetResourceVersion(), now) {
+		return 0, kube.StaleCache(b.Object, b.GetResourceVersion(), "that of our last write")
 	}
 	works, err := r.works(ctx, key)
 	if err != nil {
@@ -147,7 +147,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.
 	}
 	of, template, err := r.template(ctx, b.Spec.Resource)
 	if err != nil {
-		return 0, errors.Join(r.writeBinding(ctx, obj, b, status), err)
+		return 0, errors.Join(r.writeBinding(ctx, b, status), err)
 	}
 	if template != nil && r.templates.Stale(of, template.GetResourceVersion(), now) {
 		return 0, kube.StaleCache(template, template.GetResourceVersion(), "that of our last write")
@@ -158,27 +158,17 @@ func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.
 		return left, nil
 	}
 	if failure != nil {
-		for _, o := range []client.Object{template, obj} {
+		for _, o := range []client.Object{template, b.Object} {
 			r.recorder.Eventf(o, corev1.EventTypeWarning, workv1alpha2.EventAggregateStatusFailed, "%v", failure)
 		}
 	}
-	return 0, errors.Join(r.writeBinding(ctx, obj, b, status), failure, r.writeTemplate(ctx, obj, of, template, want))
+	return 0, errors.Join(r.writeBinding(ctx, b, status), failure, r.writeTemplate(ctx, b.Object, of, template, want))
 }
 
 // inProgress says whether a status says of the present binding that it is not fully applied.
-func inProgress(status workv1alpha2.ResourceBindingStatus, b Binding) bool {
+func inProgress(status workv1alpha2.ResourceBindingStatus, b kube.Binding) bool {
 	c := meta.FindStatusCondition(status.Conditions, workv1alpha2.ConditionFullyApplied)
 	return c != nil && c.Status == metav1.ConditionFalse && c.ObservedGeneration == b.GetGeneration()
-}
-
-// newBinding is an empty binding of either kind, and its parts.
-func newBinding(clusterWide bool) (client.Object, Binding) {
-	if clusterWide {
-		o := &workv1alpha2.ClusterResourceBinding{}
-		return o, Binding{o, &o.Spec, &o.Status}
-	}
-	o := &workv1alpha2.ResourceBinding{}
-	return o, Binding{o, &o.Spec, &o.Status}
 }
 
 // works are those of a binding; they are the cache's own, and are not changed.
@@ -221,20 +211,16 @@ func readiness(c *clusterv1alpha1.Cluster) string {
 	return fmt.Sprintf("is not ready (%s)", ready.Reason)
 }
 
-func (r *reconciler) writeBinding(
-	ctx context.Context, obj client.Object, b Binding, status workv1alpha2.ResourceBindingStatus,
-) error {
+func (r *reconciler) writeBinding(ctx context.Context, b kube.Binding, status workv1alpha2.ResourceBindingStatus) error {
 	if same.DeepEqual(*b.Status, status) {
 		return nil
 	}
-	key := client.ObjectKeyFromObject(obj)
+	key := client.ObjectKeyFromObject(b)
 	bare := func(status workv1alpha2.ResourceBindingStatus) client.Object { // the spec is no part of the patch
-		o, b := newBinding(key.Namespace == "")
-		o.SetNamespace(key.Namespace)
-		o.SetName(key.Name)
-		o.SetResourceVersion(obj.GetResourceVersion())
-		*b.Status = status
-		return o
+		only := kube.NewBinding(key)
+		only.SetResourceVersion(b.GetResourceVersion())
+		*only.Status = status
+		return only.Object
 	}
 	after := bare(status)
 	patch := client.MergeFromWithOptions(bare(*b.Status), client.MergeFromWithOptimisticLock{})
@@ -288,7 +274,7 @@ func empty(gvk schema.GroupVersionKind) *unstructured.Unstructured {
 
 // aggregate is the status that the template is to have; nil: it stays as it is.
 func (r *reconciler) aggregate(
-	template *unstructured.Unstructured, b Binding, items []workv1alpha2.AggregatedStatusItem,
+	template *unstructured.Unstructured, b kube.Binding, items []workv1alpha2.AggregatedStatusItem,
 ) (map[string]any, error) {
 	if template == nil {
 		return nil, nil

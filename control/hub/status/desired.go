@@ -15,6 +15,7 @@ import (
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Bounds of the message of FullyApplied.
@@ -23,17 +24,10 @@ const (
 	messagePerName = 300 // bytes of what is said of each
 )
 
-// Binding is what both kinds of bindings have.
-type Binding struct {
-	metav1.Object
-	Spec   *workv1alpha2.ResourceBindingSpec
-	Status *workv1alpha2.ResourceBindingStatus
-}
-
 // Desired is the status of a binding. works are all of the binding, in no order; unready says of a cluster why it is
 // not ready, "" if it is, and is asked only where that matters. Conditions of other types stay.
 func Desired(
-	b Binding, works []*workv1alpha1.Work, unready func(cluster string) string, now metav1.Time,
+	b kube.Binding, works []*workv1alpha1.Work, unready func(cluster string) string, now metav1.Time,
 ) (workv1alpha2.ResourceBindingStatus, error) {
 	out := *b.Status.DeepCopy()
 	if err := schedule(&out, b); err != nil {
@@ -55,7 +49,7 @@ func Desired(
 }
 
 // interpreted says which rules of the kind fail: on the members' objects, as their Works say, and on the template.
-func interpreted(out *workv1alpha2.ResourceBindingStatus, b Binding, works []*workv1alpha1.Work, failure error, now metav1.Time) {
+func interpreted(out *workv1alpha2.ResourceBindingStatus, b kube.Binding, works []*workv1alpha1.Work, failure error, now metav1.Time) {
 	var problems []string
 	for _, w := range works {
 		c := meta.FindStatusCondition(w.Status.Conditions, workv1alpha1.ConditionInterpreted)
@@ -79,7 +73,7 @@ func interpreted(out *workv1alpha2.ResourceBindingStatus, b Binding, works []*wo
 
 // schedule says what the record of the decision says. A binding without placement is a dependent's: nobody decides for it.
 // Without a record all stays as it is: it may be another scheduler's.
-func schedule(out *workv1alpha2.ResourceBindingStatus, b Binding) error {
+func schedule(out *workv1alpha2.ResourceBindingStatus, b kube.Binding) error {
 	if b.Spec.Placement == nil {
 		meta.RemoveStatusCondition(&out.Conditions, workv1alpha2.ConditionScheduled)
 		out.SchedulerObservedGeneration, out.SchedulerObservedAffinityName, out.LastScheduledTime = 0, "", nil
@@ -117,7 +111,7 @@ func schedule(out *workv1alpha2.ResourceBindingStatus, b Binding) error {
 func seconds(t metav1.MicroTime) *metav1.Time { return ptr.To(metav1.NewTime(t.Truncate(time.Second))) }
 
 // items is one for each wanted cluster, and one for each other whose Work is not being deleted, in the order of the clusters.
-func items(b Binding, works []*workv1alpha1.Work, unready func(cluster string) string) []workv1alpha2.AggregatedStatusItem {
+func items(b kube.Binding, works []*workv1alpha1.Work, unready func(cluster string) string) []workv1alpha2.AggregatedStatusItem {
 	var out []workv1alpha2.AggregatedStatusItem
 	for _, w := range works {
 		if cluster, ok := workv1alpha2.ClusterOfNamespace(w.Namespace); ok && w.DeletionTimestamp == nil {
@@ -157,7 +151,7 @@ func compareBool(a, b bool) int {
 
 // item is what a Work says. What the member last reported stays until it reports anew.
 func item(
-	b Binding, w *workv1alpha1.Work, cluster string, unready func(cluster string) string,
+	b kube.Binding, w *workv1alpha1.Work, cluster string, unready func(cluster string) string,
 ) workv1alpha2.AggregatedStatusItem {
 	out := workv1alpha2.AggregatedStatusItem{ClusterName: cluster, Health: workv1alpha2.ResourceUnknown}
 	var health workv1alpha1.ResourceHealth
@@ -180,7 +174,7 @@ func item(
 }
 
 // sameBinding is false for a Work that a former binding of this name has left and that is not taken over yet.
-func sameBinding(b Binding, w *workv1alpha1.Work) bool {
+func sameBinding(b kube.Binding, w *workv1alpha1.Work) bool {
 	for _, label := range []string{workv1alpha2.LabelBindingID, workv1alpha2.LabelClusterBindingID} {
 		if b.GetLabels()[label] != w.Labels[label] {
 			return false
@@ -191,7 +185,7 @@ func sameBinding(b Binding, w *workv1alpha1.Work) bool {
 
 // sameTemplate is false for a Work that is not made of the template that the binding is of: what it says has been applied is the
 // former content.
-func sameTemplate(b Binding, w *workv1alpha1.Work) bool {
+func sameTemplate(b kube.Binding, w *workv1alpha1.Work) bool {
 	return b.GetAnnotations()[workv1alpha2.AnnotationTemplate] == w.Annotations[workv1alpha2.AnnotationTemplate]
 }
 
@@ -271,7 +265,7 @@ func suspended(spec *workv1alpha2.ResourceBindingSpec, cluster string) bool {
 // counts whether the cluster has caught up or not, but only one that has can say that this generation of the template has
 // arrived. A suspended cluster is not waited for: it counts if it has reported, and agrees to any generation. As long as no
 // cluster could be chosen one answer, of nobody, is missing.
-func Answers(b Binding, items []workv1alpha2.AggregatedStatusItem, generation int64) ([]workv1alpha2.AggregatedStatusItem, error) {
+func Answers(b kube.Binding, items []workv1alpha2.AggregatedStatusItem, generation int64) ([]workv1alpha2.AggregatedStatusItem, error) {
 	var out []workv1alpha2.AggregatedStatusItem
 	var err error
 	want := wanted(b.Spec)

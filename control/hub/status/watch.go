@@ -38,26 +38,21 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 func watch(mgr ctrl.Manager, r *reconciler, o Options) error {
 	if err := kube.AddIndex(mgr, &workv1alpha1.Work{}, workIndex, func(w *workv1alpha1.Work) []string {
-		if key, ok := bindingOf(w); ok {
+		if key, ok := kube.BindingOfWork(w); ok {
 			return []string{key.String()}
 		}
 		return nil
 	}); err != nil {
 		return err
 	}
-	if err := kube.AddIndex(mgr, &workv1alpha2.ResourceBinding{}, waitingIndex, func(b *workv1alpha2.ResourceBinding) []string {
-		return awaited(&b.Spec, &b.Status)
-	}); err != nil {
-		return err
-	}
-	if err := kube.AddIndex(mgr, &workv1alpha2.ClusterResourceBinding{}, waitingIndex, wideAwaited); err != nil {
+	if err := kube.AddBindingIndex(mgr, waitingIndex, awaited); err != nil {
 		return err
 	}
 	self := func(_ context.Context, b client.Object) []client.ObjectKey {
 		return []client.ObjectKey{client.ObjectKeyFromObject(b)}
 	}
 	ofWork := func(_ context.Context, w client.Object) []client.ObjectKey {
-		if key, ok := bindingOf(w); ok {
+		if key, ok := kube.BindingOfWork(w); ok {
 			return []client.ObjectKey{key}
 		}
 		return nil
@@ -89,24 +84,12 @@ func later(delay time.Duration, keys func(context.Context, client.Object) []clie
 	}
 }
 
-// bindingOf is the key of the binding that a Work belongs to.
-func bindingOf(w client.Object) (client.ObjectKey, bool) {
-	a := w.GetAnnotations()
-	if name := a[workv1alpha2.AnnotationClusterBindingName]; name != "" {
-		return client.ObjectKey{Name: name}, true
-	}
-	key := client.ObjectKey{Namespace: a[workv1alpha2.AnnotationBindingNamespace], Name: a[workv1alpha2.AnnotationBindingName]}
-	return key, key.Namespace != "" && key.Name != ""
-}
-
-func wideAwaited(b *workv1alpha2.ClusterResourceBinding) []string { return awaited(&b.Spec, &b.Status) }
-
 // awaited are the clusters of a binding that is not fully applied.
-func awaited(spec *workv1alpha2.ResourceBindingSpec, status *workv1alpha2.ResourceBindingStatus) []string {
-	if meta.IsStatusConditionTrue(status.Conditions, workv1alpha2.ConditionFullyApplied) {
+func awaited(b kube.Binding) []string {
+	if meta.IsStatusConditionTrue(b.Status.Conditions, workv1alpha2.ConditionFullyApplied) {
 		return nil
 	}
-	return wanted(spec)
+	return wanted(b.Spec)
 }
 
 // followRules asks for the bindings of kinds whose statuses are put together by other rules now.
@@ -132,26 +115,13 @@ func (r *reconciler) bindingsOf(
 	ctx context.Context, holds func(*workv1alpha2.ResourceBindingSpec) bool, o ...client.ListOption,
 ) []client.ObjectKey {
 	var keys []client.ObjectKey
-	add := func(b client.Object, spec *workv1alpha2.ResourceBindingSpec) {
-		if holds(spec) {
+	err := kube.EachBinding(ctx, r.client, func(b kube.Binding) {
+		if holds(b.Spec) {
 			keys = append(keys, client.ObjectKeyFromObject(b))
 		}
-	}
-	for _, list := range []client.ObjectList{&workv1alpha2.ResourceBindingList{}, &workv1alpha2.ClusterResourceBindingList{}} {
-		if err := r.client.List(ctx, list, append(o, client.UnsafeDisableDeepCopy)...); err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "list bindings")
-			continue // only their words are older than they could be
-		}
-		switch list := list.(type) {
-		case *workv1alpha2.ResourceBindingList:
-			for i := range list.Items {
-				add(&list.Items[i], &list.Items[i].Spec)
-			}
-		case *workv1alpha2.ClusterResourceBindingList:
-			for i := range list.Items {
-				add(&list.Items[i], &list.Items[i].Spec)
-			}
-		}
+	}, o...)
+	if err != nil { // only the messages of their conditions are older than they could be
+		ctrl.LoggerFrom(ctx).Error(err, "list bindings")
 	}
 	return keys
 }

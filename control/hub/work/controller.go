@@ -109,12 +109,12 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (time.Duration, error) {
-	b := newBinding(req.NamespacedName)
+	b := kube.NewBinding(req.NamespacedName)
 	if err := r.client.Get(ctx, req.NamespacedName, b.Object); err != nil {
 		if !apierrors.IsNotFound(err) {
 			return 0, err
 		}
-		r.Skips.Report(title(req.NamespacedName), nil)
+		r.Skips.Report(kube.NewBinding(req.NamespacedName).String(), nil)
 		if wait, err := r.released(ctx, req); wait > 0 || err != nil {
 			return wait, err
 		}
@@ -136,7 +136,7 @@ func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (time
 }
 
 // sync writes the Works of a binding in the order that never leaves a template nowhere.
-func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error) {
+func (r *reconciler) sync(ctx context.Context, b kube.Binding) (time.Duration, error) {
 	in, err := r.input(ctx, b)
 	if err != nil || in == nil {
 		r.failed(b, nil, err)
@@ -144,7 +144,7 @@ func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error)
 	}
 	plan, err := DesiredWorks(in)
 	if err != nil {
-		r.failed(b, in.Template, fmt.Errorf("make the Works of %s: %w", b.title(), err))
+		r.failed(b, in.Template, fmt.Errorf("make the Works of %s: %w", b, err))
 		return 0, err
 	}
 	if len(plan.Purge)+len(plan.Surplus) > 0 { // the cached binding may be older than the decision
@@ -158,7 +158,7 @@ func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error)
 	if len(plan.Wait) > 0 {
 		return goneAgain, nil
 	}
-	r.Skips.Report(b.title(), plan.Skipped)
+	r.Skips.Report(b.String(), plan.Skipped)
 	template := OfReference(b.Spec.Resource)
 	err = errors.Join(r.writer.Create(ctx, template, plan.Create), r.writer.Update(ctx, template, plan.Update))
 	r.report(b, in.Template, plan, err)
@@ -167,19 +167,19 @@ func (r *reconciler) sync(ctx context.Context, b Binding) (time.Duration, error)
 		err = r.notCleaned(b, in.Template, r.writer.Delete(ctx, plan.Surplus))
 	}
 	for _, f := range plan.Failed {
-		err = errors.Join(err, fmt.Errorf("make the Work of %s for cluster %s: %w", b.title(), f.Cluster, f.Err))
+		err = errors.Join(err, fmt.Errorf("make the Work of %s for cluster %s: %w", b, f.Cluster, f.Err))
 	}
 	return 0, err
 }
 
 // unchanged is a StaleCacheError if the API server has another spec of the binding than the cache.
-func (r *reconciler) unchanged(ctx context.Context, b Binding) error {
-	now := newBinding(client.ObjectKeyFromObject(b))
+func (r *reconciler) unchanged(ctx context.Context, b kube.Binding) error {
+	now := kube.NewBinding(client.ObjectKeyFromObject(b))
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(b), now.Object); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return kube.StaleCache(b.Object, b.GetResourceVersion(), "none")
 		}
-		return fmt.Errorf("read %s: %w", b.title(), err)
+		return fmt.Errorf("read %s: %w", b, err)
 	}
 	if now.GetUID() != b.GetUID() || now.GetGeneration() != b.GetGeneration() {
 		return kube.StaleCache(b.Object, b.GetResourceVersion(), now.GetResourceVersion())
@@ -191,13 +191,13 @@ func newID() string { return string(uuid.NewUUID()) }
 
 // finalize releases a binding. Its Works are deleted first, unless the template still exists and the binding names clusters (a user
 // deleted it, or the garbage collector of a restored hub does not find its owner): they stay for the next binding.
-func (r *reconciler) finalize(ctx context.Context, b Binding) (time.Duration, error) {
-	if !controllerutil.ContainsFinalizer(b.Object, b.finalizer()) {
+func (r *reconciler) finalize(ctx context.Context, b kube.Binding) (time.Duration, error) {
+	if !controllerutil.ContainsFinalizer(b.Object, b.Finalizer()) {
 		return 0, nil
 	}
 	alive, err := r.alive(ctx, b.Spec.Resource)
 	if err != nil {
-		return 0, fmt.Errorf("look for the template of %s: %w", b.title(), err)
+		return 0, fmt.Errorf("look for the template of %s: %w", b, err)
 	}
 	works, err := r.works(ctx, b)
 	if err != nil {
@@ -225,8 +225,8 @@ func (r *reconciler) finalize(ctx context.Context, b Binding) (time.Duration, er
 }
 
 // detached reports whether control/hub/propagate deletes the binding because no other template depends on this one.
-func detached(b Binding) bool {
-	return b.Spec.Placement == nil && !b.claimed() && len(b.Spec.Clusters) == 0 && len(b.Spec.RequiredBy) == 0
+func detached(b kube.Binding) bool {
+	return b.Spec.Placement == nil && !claimed(b) && len(b.Spec.Clusters) == 0 && len(b.Spec.RequiredBy) == 0
 }
 
 // alive reports whether the API server has a template of this kind and name that is not being deleted. A kind that is not served has
@@ -261,34 +261,34 @@ func (r *reconciler) holding(ctx context.Context, works []*workv1alpha1.Work) (b
 
 // unseen reports whether the API server has Works of the binding that the cache does not show. After the binding is gone no reconcile
 // would delete them.
-func (r *reconciler) unseen(ctx context.Context, b Binding) (bool, error) {
-	id := b.GetLabels()[b.idLabel()]
+func (r *reconciler) unseen(ctx context.Context, b kube.Binding) (bool, error) {
+	id := b.GetLabels()[b.IDLabel()]
 	if id == "" {
 		return false, nil
 	}
 	var list workv1alpha1.WorkList
-	if err := r.live.List(ctx, &list, client.MatchingLabels{b.idLabel(): id}, client.Limit(1)); err != nil {
-		return false, fmt.Errorf("list the Works of %s: %w", b.title(), err)
+	if err := r.live.List(ctx, &list, client.MatchingLabels{b.IDLabel(): id}, client.Limit(1)); err != nil {
+		return false, fmt.Errorf("list the Works of %s: %w", b, err)
 	}
 	return len(list.Items) > 0, nil
 }
 
 // release removes the finalizer.
-func (r *reconciler) release(ctx context.Context, b Binding) error {
-	controllerutil.RemoveFinalizer(b.Object, b.finalizer())
+func (r *reconciler) release(ctx context.Context, b kube.Binding) error {
+	controllerutil.RemoveFinalizer(b.Object, b.Finalizer())
 	if err := r.client.Update(ctx, b.Object); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("let %s go: %w", b.title(), err))
+		return client.IgnoreNotFound(fmt.Errorf("let %s go: %w", b, err))
 	}
 	return nil
 }
 
 // leave notes on the Works of a binding that goes while a template of its name lives that they are for the next binding. If the
 // template goes before there is one, nothing else would tell that these Works have had an end.
-func (r *reconciler) leave(ctx context.Context, b Binding, works []*workv1alpha1.Work) error {
+func (r *reconciler) leave(ctx context.Context, b kube.Binding, works []*workv1alpha1.Work) error {
 	var left []*workv1alpha1.Work
 	for _, w := range works {
-		req, ok := bindingOf(w)
-		ours := ok && req.NamespacedName == client.ObjectKeyFromObject(b)
+		key, ok := kube.BindingOfWork(w)
+		ours := ok && key == client.ObjectKeyFromObject(b)
 		if ours && w.DeletionTimestamp == nil && !isReleased(w) {
 			w.Annotations[workv1alpha1.AnnotationReleased] = "true"
 			left = append(left, w)
@@ -328,7 +328,7 @@ func (r *reconciler) released(ctx context.Context, req reconcile.Request) (time.
 	if alive {
 		return goneAgain, nil // its next binding is on the way
 	}
-	b := newBinding(req.NamespacedName)
+	b := kube.NewBinding(req.NamespacedName)
 	if err := r.live.Get(ctx, req.NamespacedName, b.Object); !apierrors.IsNotFound(err) {
 		return 0, err // the cache is behind
 	}

@@ -17,13 +17,14 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Input is all that the Works of one template are computed from.
 type BindingInput struct {
 	Interpreter *kinds.Interpreter
 	HubID       string
-	Binding     Binding
+	Binding     kube.Binding
 	Template    *unstructured.Unstructured
 	// Clusters are those that exist and are not being deleted.
 	Clusters map[string]*clusterv1alpha1.Cluster
@@ -68,7 +69,7 @@ type Failure struct {
 func DesiredWorks(in *BindingInput) (BindingPlan, error) {
 	all := targets(in.Binding.Spec)
 	directly, later := leaving(in.Binding.Spec, all)
-	have, double := byCluster(in.Works, in.Binding.GetLabels()[in.Binding.idLabel()], in.Binding.idLabel())
+	have, double := byCluster(in.Works, in.Binding.GetLabels()[in.Binding.IDLabel()], in.Binding.IDLabel())
 
 	wanted := func(cluster string) bool {
 		return slices.ContainsFunc(all, func(t target) bool { return t.name == cluster })
@@ -188,7 +189,7 @@ func inOrder(works []*workv1alpha1.Work) {
 
 // undecided says whether there is no decision yet that could have made a Work surplus: Works of such a binding are those of a
 // hub that has been restored, where clusters may be yet to come.
-func undecided(b Binding) bool {
+func undecided(b kube.Binding) bool {
 	if len(targets(b.Spec)) > 0 {
 		return false
 	}

@@ -275,11 +275,11 @@ const settle = 500 * time.Millisecond
 
 // Events leads from a Work to what it was made of, as owner says: at once when one is gone, as a new one may wait for that; else
 // when the cache has settled, unless it is the echo of a write by this Writer.
-func (w *Writer) Events(owner func(*workv1alpha1.Work) (reconcile.Request, bool)) handler.EventHandler {
+func (w *Writer) Events(owner func(client.Object) (client.ObjectKey, bool)) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	add := func(o client.Object, q queue, after time.Duration) {
-		if req, ok := owner(o.(*workv1alpha1.Work)); ok {
-			q.AddAfter(req, after)
+		if key, ok := owner(o); ok {
+			q.AddAfter(reconcile.Request{NamespacedName: key}, after)
 		}
 	}
 	echo := func(o client.Object) bool {
@@ -343,7 +343,7 @@ func (r *renderer) render(t target, name, id string, have *workv1alpha1.Work) (*
 		return nil, err
 	}
 	b, p := r.in.Binding, r.policy(have)
-	labels, annotations := b.marks(p.labels, p.annotations)
+	labels, annotations := marks(b, p.labels, p.annotations)
 	in := RenderInput{
 		Object: obj, Cluster: r.in.Clusters[t.name], Overrides: r.in.Overrides, Name: name, ID: id, HubID: r.in.HubID,
 		Labels: labels, Annotations: annotations, Conflict: b.Spec.ConflictResolution, MemberOwned: p.memberOwned,
@@ -397,7 +397,7 @@ func (r *renderer) policy(have *workv1alpha1.Work) bindingPolicy {
 	}
 	var p bindingPolicy
 	switch {
-	case r.in.Binding.claimed():
+	case claimed(r.in.Binding):
 		p.labels, p.annotations = PolicyMarks(r.in.Binding.GetLabels(), r.in.Binding.GetAnnotations())
 	case have != nil:
 		p.labels, p.annotations = PolicyMarks(have.Labels, have.Annotations)

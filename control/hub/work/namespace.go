@@ -191,10 +191,10 @@ func (r *namespaceReconciler) watch(mgr ctrl.Manager, o controller.Options) erro
 		Complete(r)
 }
 
-// owner is the request for the namespace that a Work of ours holds.
-func owner(w *workv1alpha1.Work) (reconcile.Request, bool) {
-	id, ok := OfWork(w)
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: id.Name}}, ok && id == OfReference(reference(id.Name))
+// owner is the namespace that a Work of ours holds.
+func owner(w client.Object) (client.ObjectKey, bool) {
+	id, ok := OfWork(w.(*workv1alpha1.Work))
+	return client.ObjectKey{Name: id.Name}, ok && id == OfReference(reference(id.Name))
 }
 
 // marksChanged drops updates of the status.

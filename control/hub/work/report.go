@@ -24,7 +24,7 @@ import (
 )
 
 // report makes Events of what could not be made. What was written the status of the binding says.
-func (r *reconciler) report(b Binding, template *unstructured.Unstructured, plan BindingPlan, err error) {
+func (r *reconciler) report(b kube.Binding, template *unstructured.Unstructured, plan BindingPlan, err error) {
 	for _, f := range plan.Failed {
 		reason, text := workv1alpha2.EventSyncWorkFailed, fmt.Sprintf("Cluster %s keeps what it has: %v", f.Cluster, f.Err)
 		if overrides := new(OverrideError); errors.As(f.Err, &overrides) {
@@ -36,14 +36,14 @@ func (r *reconciler) report(b Binding, template *unstructured.Unstructured, plan
 }
 
 // failed makes an Event of an error that is not the cache's.
-func (r *reconciler) failed(b Binding, template *unstructured.Unstructured, err error) {
+func (r *reconciler) failed(b kube.Binding, template *unstructured.Unstructured, err error) {
 	if err != nil && !kube.IsStale(err) {
 		r.event(b, template, corev1.EventTypeWarning, workv1alpha2.EventSyncWorkFailed, err.Error())
 	}
 }
 
 // notCleaned makes an Event of an error that is not the cache's, and returns it.
-func (r *reconciler) notCleaned(b Binding, template *unstructured.Unstructured, err error) error {
+func (r *reconciler) notCleaned(b kube.Binding, template *unstructured.Unstructured, err error) error {
 	if err != nil && !kube.IsStale(err) {
 		r.event(b, template, corev1.EventTypeWarning, workv1alpha2.EventCleanupWorkFailed, err.Error())
 	}
@@ -51,7 +51,7 @@ func (r *reconciler) notCleaned(b Binding, template *unstructured.Unstructured, 
 }
 
 // event tells both the binding and the template, as far as there is one.
-func (r *reconciler) event(b Binding, template *unstructured.Unstructured, kind, reason, text string) {
+func (r *reconciler) event(b kube.Binding, template *unstructured.Unstructured, kind, reason, text string) {
 	r.recorder.Event(b.Object, kind, reason, text)
 	if template != nil {
 		r.recorder.Event(template, kind, reason, text)
@@ -174,7 +174,7 @@ func (r *reconciler) orphaned(ctx context.Context, req reconcile.Request) (time.
 		if wait := r.OrphanAfter - time.Since(r.orphans.since(req)); wait > 0 {
 			return wait, nil
 		}
-		b := newBinding(req.NamespacedName)
+		b := kube.NewBinding(req.NamespacedName)
 		if err := r.live.Get(ctx, req.NamespacedName, b.Object); !apierrors.IsNotFound(err) {
 			return 0, err // the cache is behind: the binding comes with an event
 		}
@@ -184,14 +184,14 @@ func (r *reconciler) orphaned(ctx context.Context, req reconcile.Request) (time.
 		r.recorder.Eventf(w.DeepCopy(), corev1.EventTypeWarning, workv1alpha2.EventWorkOrphaned,
 			"%s, for which it was made, does not exist; cluster %s keeps what it has of it. "+
 				"Make the template and its policy again to go on with it, or delete this Work to take it out of the cluster",
-			title(req.NamespacedName), cluster)
+			kube.NewBinding(req.NamespacedName).String(), cluster)
 	}
 	return 0, nil
 }
 
 // tellOverrides makes one Event if overrides apply to Works that were written in another way than before. A Work tells itself
 // which.
-func (r *reconciler) tellOverrides(b Binding, former []*workv1alpha1.Work, plan BindingPlan) {
+func (r *reconciler) tellOverrides(b kube.Binding, former []*workv1alpha1.Work, plan BindingPlan) {
 	if works := overridden(former, slices.Concat(plan.Create, plan.Update)); len(works) > 0 {
 		r.recorder.Event(b.Object, corev1.EventTypeNormal, workv1alpha2.EventApplyOverridePolicySucceed,
 			"Other overrides than before apply in "+clusterNames(works)+": see "+policyv1alpha1.AnnotationAppliedOverrides+" and "+

@@ -36,17 +36,12 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 	if err := errors.Join(
 		kube.AddIndex(mgr, &workv1alpha1.Work{}, bindingIndex, func(w *workv1alpha1.Work) []string {
-			if req, ok := bindingOf(w); ok {
-				return []string{req.String()}
+			if key, ok := kube.BindingOfWork(w); ok {
+				return []string{key.String()}
 			}
 			return nil
 		}),
-		kube.AddIndex(mgr, &workv1alpha2.ResourceBinding{}, clusterIndex, func(b *workv1alpha2.ResourceBinding) []string {
-			return clustersOf(&b.Spec)
-		}),
-		kube.AddIndex(mgr, &workv1alpha2.ClusterResourceBinding{}, clusterIndex, func(b *workv1alpha2.ClusterResourceBinding) []string {
-			return clustersOf(&b.Spec)
-		}),
+		kube.AddBindingIndex(mgr, clusterIndex, func(b kube.Binding) []string { return clustersOf(b.Spec) }),
 	); err != nil {
 		return err
 	}
@@ -58,7 +53,7 @@ func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("works").WithOptions(o).
 		Watches(&workv1alpha2.ResourceBinding{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksOrSpec)).
 		Watches(&workv1alpha2.ClusterResourceBinding{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksOrSpec)).
-		Watches(&workv1alpha1.Work{}, r.writer.Events(bindingOf), builder.WithPredicates(marksOrSpec)).
+		Watches(&workv1alpha1.Work{}, r.writer.Events(kube.BindingOfWork), builder.WithPredicates(marksOrSpec)).
 		Watches(&clusterv1alpha1.Cluster{}, ofCluster, builder.WithPredicates(labelsOrSpec)).
 		Watches(&policyv1alpha1.OverridePolicy{}, ofOverride, builder.WithPredicates(spec)).
 		Watches(&policyv1alpha1.ClusterOverridePolicy{}, ofOverride, builder.WithPredicates(spec)).
@@ -71,7 +66,7 @@ func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 // followRules asks for the bindings of kinds for which other rules hold now: they say what is pruned, and how replicas are set.
 func (r *reconciler) followRules(ctx context.Context, q queue) error {
 	r.Interpreter.Follow(ctx, func(kinds map[schema.GroupVersionKind]bool) {
-		for _, req := range r.bindings(ctx, func(b Binding) bool { return kinds[kindOf(b.Spec.Resource)] }) {
+		for _, req := range r.bindings(ctx, func(b kube.Binding) bool { return kinds[kindOf(b.Spec.Resource)] }) {
 			q.Add(req)
 		}
 	})
@@ -95,14 +90,14 @@ func memberOwnedChanged() predicate.Predicate {
 // ofCluster are the bindings that name a cluster (overrides go by its labels and fields), and those that have a Work for it,
 // which may be surplus since before it was there.
 func (r *reconciler) ofCluster(ctx context.Context, o client.Object) []reconcile.Request {
-	out := r.bindings(ctx, func(Binding) bool { return true }, client.MatchingFields{clusterIndex: o.GetName()})
+	out := r.bindings(ctx, func(kube.Binding) bool { return true }, client.MatchingFields{clusterIndex: o.GetName()})
 	var works workv1alpha1.WorkList
 	if r.client.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(o.GetName())), client.UnsafeDisableDeepCopy) != nil {
 		return out // as in bindings
 	}
 	for i := range works.Items {
-		if req, ok := bindingOf(&works.Items[i]); ok {
-			out = append(out, req)
+		if key, ok := kube.BindingOfWork(&works.Items[i]); ok {
+			out = append(out, reconcile.Request{NamespacedName: key})
 		}
 	}
 	return out
@@ -114,7 +109,7 @@ func (r *reconciler) ofPolicy(ctx context.Context, o client.Object) []reconcile.
 	if len(labels) == 0 {
 		return nil
 	}
-	return r.bindings(ctx, func(Binding) bool { return true }, client.MatchingLabels(labels))
+	return r.bindings(ctx, func(kube.Binding) bool { return true }, client.MatchingLabels(labels))
 }
 
 // ofOverride are the bindings whose templates an override policy may select. Labels are left out: a template that does not have
@@ -133,7 +128,7 @@ func (r *reconciler) ofOverride(ctx context.Context, o client.Object) []reconcil
 		s.LabelSelector = nil
 		kinds = append(kinds, s)
 	}
-	return r.bindings(ctx, func(b Binding) bool {
+	return r.bindings(ctx, func(b kube.Binding) bool {
 		switch {
 		case o.GetNamespace() != "" && b.GetNamespace() == "": // a list of what has no namespace ignores the one that is asked for
 			return false
@@ -150,25 +145,15 @@ func (r *reconciler) ofOverride(ctx context.Context, o client.Object) []reconcil
 }
 
 // bindings are those of both kinds that a list finds and for which holds is true.
-func (r *reconciler) bindings(ctx context.Context, holds func(Binding) bool, o ...client.ListOption) []reconcile.Request {
-	o = append(o, client.UnsafeDisableDeepCopy) // they are only read
-	var own workv1alpha2.ResourceBindingList
-	var wide workv1alpha2.ClusterResourceBindingList
-	// A cache that runs answers; before and after, there is nothing to do.
-	if err := errors.Join(r.client.List(ctx, &own, o...), r.client.List(ctx, &wide, o...)); err != nil {
-		return nil
-	}
+func (r *reconciler) bindings(ctx context.Context, holds func(kube.Binding) bool, o ...client.ListOption) []reconcile.Request {
 	var out []reconcile.Request
-	add := func(b Binding) {
+	err := kube.EachBinding(ctx, r.client, func(b kube.Binding) {
 		if holds(b) {
 			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(b)})
 		}
-	}
-	for i := range own.Items {
-		add(Binding{&own.Items[i], &own.Items[i].Spec})
-	}
-	for i := range wide.Items {
-		add(Binding{&wide.Items[i], &wide.Items[i].Spec})
+	}, o...)
+	if err != nil {
+		return nil // a running cache answers; before its start and after its end nothing is due
 	}
 	return out
 }

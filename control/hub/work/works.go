@@ -25,7 +25,7 @@ import (
 )
 
 // input reads what the Works of a binding are computed from; nil: they are not made here.
-func (r *reconciler) input(ctx context.Context, b Binding) (*BindingInput, error) {
+func (r *reconciler) input(ctx context.Context, b kube.Binding) (*BindingInput, error) {
 	template, err := r.template(ctx, b.Spec.Resource)
 	if err != nil {
 		return nil, err
@@ -122,13 +122,13 @@ func (r *reconciler) current(ctx context.Context, u *unstructured.Unstructured) 
 }
 
 // works reads the Works of a binding's template.
-func (r *reconciler) works(ctx context.Context, b Binding) ([]*workv1alpha1.Work, error) {
+func (r *reconciler) works(ctx context.Context, b kube.Binding) ([]*workv1alpha1.Work, error) {
 	return r.writer.Works(ctx, OfReference(b.Spec.Resource))
 }
 
 // memberOwned is what the policy of a binding leaves to members; nil if there is no such policy.
-func (r *reconciler) memberOwned(ctx context.Context, b Binding) (*string, error) {
-	if !b.claimed() {
+func (r *reconciler) memberOwned(ctx context.Context, b kube.Binding) (*string, error) {
+	if !claimed(b) {
 		return nil, nil
 	}
 	a := b.GetAnnotations()
@@ -145,7 +145,7 @@ func (r *reconciler) memberOwned(ctx context.Context, b Binding) (*string, error
 		if apierrors.IsNotFound(err) {
 			return nil, nil
 		}
-		return nil, fmt.Errorf("read the policy of %s: %w", b.title(), err)
+		return nil, fmt.Errorf("read the policy of %s: %w", b, err)
 	}
 	owned := policy.GetAnnotations()[policyv1alpha1.AnnotationMemberOwned]
 	return &owned, nil

@@ -19,6 +19,7 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/work"
 	"github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 const nginx = `
@@ -74,7 +75,7 @@ func newWorld(t testing.TB, template string, targets ...workv1alpha2.TargetClust
 	}
 	w := &world{TB: t, spec: &b.Spec}
 	w.BindingInput = work.BindingInput{
-		Interpreter: kinds.New(), HubID: "hub", Template: u, Binding: work.Binding{Object: b, Spec: &b.Spec},
+		Interpreter: kinds.New(), HubID: "hub", Template: u, Binding: kube.BindingOf(b),
 		Clusters: map[string]*clusterv1alpha1.Cluster{}, MemberOwned: ptr.To(""),
 		NewID: func() string { w.ids++; return fmt.Sprintf("w%d", w.ids) },
 	}

@@ -1,0 +1,116 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+)
+
+// Binding is a ResourceBinding or a ClusterResourceBinding. The zero value is none.
+type Binding struct {
+	client.Object
+	Spec   *workv1alpha2.ResourceBindingSpec
+	Status *workv1alpha2.ResourceBindingStatus
+}
+
+// BindingOf is the view of an object of either kind; the zero value for another kind.
+func BindingOf(o client.Object) Binding {
+	switch b := o.(type) {
+	case *workv1alpha2.ResourceBinding:
+		return Binding{b, &b.Spec, &b.Status}
+	case *workv1alpha2.ClusterResourceBinding:
+		return Binding{b, &b.Spec, &b.Status}
+	}
+	return Binding{}
+}
+
+// NewBinding is a binding without content, a ClusterResourceBinding if the key has no namespace.
+func NewBinding(key client.ObjectKey) Binding {
+	var o client.Object = &workv1alpha2.ClusterResourceBinding{}
+	if key.Namespace != "" {
+		o = &workv1alpha2.ResourceBinding{}
+		o.SetNamespace(key.Namespace)
+	}
+	o.SetName(key.Name)
+	return BindingOf(o)
+}
+
+// EachBinding calls f with the bindings of both kinds that a cache lists. f must not change them.
+func EachBinding(ctx context.Context, cache client.Reader, f func(Binding), by ...client.ListOption) error {
+	by = append(by, client.UnsafeDisableDeepCopy)
+	var namespaced workv1alpha2.ResourceBindingList
+	if err := cache.List(ctx, &namespaced, by...); err != nil {
+		return fmt.Errorf("list ResourceBindings: %w", err)
+	}
+	for i := range namespaced.Items {
+		f(BindingOf(&namespaced.Items[i]))
+	}
+	var clusterWide workv1alpha2.ClusterResourceBindingList
+	if err := cache.List(ctx, &clusterWide, by...); err != nil {
+		return fmt.Errorf("list ClusterResourceBindings: %w", err)
+	}
+	for i := range clusterWide.Items {
+		f(BindingOf(&clusterWide.Items[i]))
+	}
+	return nil
+}
+
+// AddBindingIndex indexes the bindings of both kinds under field by the values of each (AddIndex).
+func AddBindingIndex(mgr ctrl.Manager, field string, values func(Binding) []string) error {
+	of := func(o client.Object) []string { return values(BindingOf(o)) }
+	return errors.Join(
+		AddIndex[client.Object](mgr, &workv1alpha2.ResourceBinding{}, field, of),
+		AddIndex[client.Object](mgr, &workv1alpha2.ClusterResourceBinding{}, field, of),
+	)
+}
+
+// BindingOfWork is the key of the binding that a Work names. ok is false if it names none.
+func BindingOfWork(w client.Object) (key client.ObjectKey, ok bool) {
+	a := w.GetAnnotations()
+	if name := a[workv1alpha2.AnnotationClusterBindingName]; name != "" {
+		return client.ObjectKey{Name: name}, true
+	}
+	key = client.ObjectKey{Namespace: a[workv1alpha2.AnnotationBindingNamespace], Name: a[workv1alpha2.AnnotationBindingName]}
+	return key, key.Namespace != "" && key.Name != ""
+}
+
+// Exists reports whether there is a binding.
+func (b Binding) Exists() bool { return b.Object != nil }
+
+// Copy is a deep copy.
+func (b Binding) Copy() Binding {
+	o, _ := b.DeepCopyObject().(client.Object) // the copy has the type of the object
+	return BindingOf(o)
+}
+
+// ClusterWide reports whether it is a ClusterResourceBinding.
+func (b Binding) ClusterWide() bool { return b.GetNamespace() == "" }
+
+// Finalizer is the one of its kind.
+func (b Binding) Finalizer() string {
+	if b.ClusterWide() {
+		return workv1alpha2.FinalizerClusterBinding
+	}
+	return workv1alpha2.FinalizerBinding
+}
+
+// IDLabel is the label of its permanent id.
+func (b Binding) IDLabel() string {
+	if b.ClusterWide() {
+		return workv1alpha2.LabelClusterBindingID
+	}
+	return workv1alpha2.LabelBindingID
+}
+
+// String is its kind and name.
+func (b Binding) String() string {
+	if b.ClusterWide() {
+		return "ClusterResourceBinding " + b.GetName()
+	}
+	return "ResourceBinding " + client.ObjectKeyFromObject(b).String()
+}
