@@ -1,12 +1,17 @@
 package kube_test
 
 import (
-	"github.com/pelago-net/pelago/control/kube"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/control/kube"
 )
 
-func TestVersions(t *testing.T) {
+func TestExpectations(t *testing.T) {
 	var v kube.Expectations[string]
 	now := time.Now()
 	if v.Stale("a", "1", now) {
@@ -37,6 +42,47 @@ func TestVersions(t *testing.T) {
 	v.Forget("a")
 	if v.Stale("a", "9", now) {
 		t.Error("what is gone is waited for")
+	}
+}
+
+func TestLatest(t *testing.T) {
+	now := time.Now()
+	made := func(version string) client.Object {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}}
+	}
+	for name, tt := range map[string]struct {
+		cached client.Object
+		after  time.Duration
+		want   string
+	}{
+		"the cache does not have it yet": {nil, 0, "10"},
+		"the cache is older":             {made("9"), 0, "10"},
+		"the cache shows it":             {made("10"), 0, "cached"},
+		"the cache is newer":             {made("11"), 0, "cached"},
+		"the server has been restored":   {made("9"), time.Minute, "cached"},
+		"it is gone from the server":     {nil, time.Minute, "cached"},
+	} {
+		var v kube.Expectations[string]
+		own := made("10")
+		v.ExpectObject("a", own, now)
+		want := tt.cached
+		if tt.want == "10" {
+			want = own
+		}
+		if got := v.Latest("a", tt.cached, now.Add(tt.after)); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+		if got := v.Latest("b", tt.cached, now); got != tt.cached {
+			t.Errorf("%s: of what was never written: %v", name, got)
+		}
+	}
+	var v kube.Expectations[string]
+	v.ExpectObject("a", made("10"), now)
+	if v.Observed("a", "9") || !v.Observed("a", "10") || v.Observed("a", "10") {
+		t.Error("10 is observed once, 9 is not our own")
+	}
+	if got := v.Latest("a", nil, now); got != nil {
+		t.Errorf("what was observed is not expected any more: %v", got)
 	}
 }
 

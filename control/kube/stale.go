@@ -148,11 +148,12 @@ func Registered[C prometheus.Collector](c C) (C, error) {
 	return c, err
 }
 
-// believed is how long a version is waited for. A watch of a server that has too much to do may be ten seconds late. Where the
-// version does not come at all the server is not the one that was written to: it has been restored from a backup, and counts from there.
+// expectationTTL bounds how long a version is expected. A watch of a server under load may be ten seconds late. If the version does
+// not come at all, the server has been restored from a backup and continues from there.
 const expectationTTL = 30 * time.Second
 
-// Versions are those of the objects of one kind. The zero value is ready.
+// Expectations are the versions that our own writes made of objects of one kind, for caches that do not show them yet. The zero value
+// is ready.
 type Expectations[K comparable] struct {
 	mu sync.Mutex
 	of map[K]expectation
@@ -160,50 +161,89 @@ type Expectations[K comparable] struct {
 
 type expectation struct {
 	version string
+	object  client.Object // nil: only the version is kept (Expect)
 	at      time.Time
 }
 
-// Note remembers the resourceVersion with which the server answered a write.
-func (v *Expectations[K]) Expect(key K, version string, now time.Time) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.of == nil {
-		v.of = map[K]expectation{}
+// Expect records the resourceVersion with which the server answered a write.
+func (e *Expectations[K]) Expect(key K, version string, now time.Time) {
+	e.put(key, expectation{version: version, at: now})
+}
+
+// ExpectObject records the object with which the server answered a write, for Latest.
+func (e *Expectations[K]) ExpectObject(key K, o client.Object, now time.Time) {
+	e.put(key, expectation{o.GetResourceVersion(), o, now})
+}
+
+func (e *Expectations[K]) put(key K, x expectation) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.of == nil {
+		e.of = map[K]expectation{}
 	}
-	v.of[key] = expectation{version, now}
+	e.of[key] = x
 }
 
-// Behind says whether a cache that shows this version has yet to show a later one of ours.
-func (v *Expectations[K]) Stale(key K, cached string, now time.Time) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	n, ok := v.of[key]
-	return ok && OlderVersion(cached, n.version) && now.Sub(n.at) < expectationTTL
+// Stale reports whether a cache that shows this version has yet to show a later one of ours.
+func (e *Expectations[K]) Stale(key K, cached string, now time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	x, ok := e.of[key]
+	return ok && OlderVersion(cached, x.version) && now.Sub(x.at) < expectationTTL
 }
 
-// Wrote says whether a version that a watch shows is that of our own write: an echo, which tells nothing new.
-func (v *Expectations[K]) OwnWrite(key K, version string) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	n, ok := v.of[key]
-	return ok && version == n.version
+// Latest is the newer one of the cached object (nil: the cache has none) and the expected one. Once the cache shows it, or after
+// expectationTTL, the expectation ends. The result must not be changed.
+func (e *Expectations[K]) Latest(key K, cached client.Object, now time.Time) client.Object {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	x, ok := e.of[key]
+	if !ok {
+		return cached
+	}
+	shown := cached != nil && !OlderVersion(cached.GetResourceVersion(), x.version)
+	if shown || x.object == nil || now.Sub(x.at) >= expectationTTL {
+		delete(e.of, key)
+		return cached
+	}
+	return x.object
 }
 
-// Last is when the object was last written; zero if that is not known.
-func (v *Expectations[K]) LastWrite(key K) time.Time {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.of[key].at
+// OwnWrite reports whether a version that a watch shows is that of our own write.
+func (e *Expectations[K]) OwnWrite(key K, version string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	x, ok := e.of[key]
+	return ok && version == x.version
 }
 
-// Forget drops what is known of an object that is gone.
-func (v *Expectations[K]) Forget(key K) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	delete(v.of, key)
+// Observed is OwnWrite, and ends the expectation of that version: a later event with it is not taken for that of the write.
+func (e *Expectations[K]) Observed(key K, version string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	x, ok := e.of[key]
+	if !ok || version != x.version {
+		return false
+	}
+	delete(e.of, key)
+	return true
 }
 
-// Older compares two resourceVersions of one object: numbers that count up (KEP-5504). What is no number is not older.
+// LastWrite is the time of the last write of an object; zero if it is not known.
+func (e *Expectations[K]) LastWrite(key K) time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.of[key].at
+}
+
+// Forget ends the expectation of an object that is gone, or whose write failed.
+func (e *Expectations[K]) Forget(key K) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.of, key)
+}
+
+// OlderVersion compares two resourceVersions of one object: numbers that count up (KEP-5504). What is no number is not older.
 func OlderVersion(a, b string) bool {
 	x, errA := strconv.ParseUint(a, 10, 64)
 	y, errB := strconv.ParseUint(b, 10, 64)

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
@@ -123,8 +122,10 @@ type reconciler struct {
 	wake     chan struct{}
 	clusters chan bool
 
-	templates recent[*unstructured.Unstructured]
-	bindings  recent[client.Object]
+	// templates and bindings are what our own writes made. Without them the reconcile that the first of two writes causes would not
+	// know of the second one, and repeat it.
+	templates kube.Expectations[Key]
+	bindings  kube.Expectations[Key]
 
 	mu      sync.Mutex
 	missing map[Key]time.Time // templates that a binding which is gone needed, since when

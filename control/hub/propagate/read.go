@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -21,7 +21,11 @@ func (r *reconciler) template(ctx context.Context, key Key) (*unstructured.Unstr
 	if err != nil {
 		return nil, err
 	}
-	t, _ := r.templates.latest(key, cached, cached != nil)
+	var shown client.Object // no nil pointer in an interface
+	if cached != nil {
+		shown = cached
+	}
+	t, _ := r.templates.Latest(key, shown, time.Now()).(*unstructured.Unstructured) // nil: there is none
 	return t, nil
 }
 
@@ -38,7 +42,7 @@ func (r *reconciler) binding(ctx context.Context, key Key) (kube.Binding, error)
 		sortBindings(found)
 		cached = found[0].Object
 	}
-	if o, ok := r.bindings.latest(key, cached, cached != nil); ok {
+	if o := r.bindings.Latest(key, cached, time.Now()); o != nil {
 		return kube.BindingOf(o).Copy(), nil
 	}
 	return kube.Binding{}, nil
@@ -183,56 +187,4 @@ func (r *reconciler) parents(ctx context.Context, t *unstructured.Unstructured) 
 func ofTemplate(b kube.Binding, t *unstructured.Unstructured) bool {
 	key, _ := keyOfReference(b.Spec.Resource) // one without kind is of no template
 	return key.GVK.GroupKind() == t.GroupVersionKind().GroupKind() && key.Namespace == t.GetNamespace() && key.Name == t.GetName()
-}
-
-// recent holds what was written and the cache does not show yet, by template. Without it the reconcile that the first of two writes
-// causes would not know of the second one, and try it again.
-type recent[T client.Object] struct {
-	mu sync.Mutex
-	of map[Key]T
-}
-
-// put notes what the API server answered to a write.
-func (r *recent[T]) put(k Key, o T) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.of == nil {
-		r.of = map[Key]T{}
-	}
-	r.of[k] = o
-}
-
-// seen says whether a version that the cache shows from now on is that of our own write, which need be remembered no longer.
-func (r *recent[T]) seen(k Key, version string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	own, ok := r.of[k]
-	if !ok || own.GetResourceVersion() != version {
-		return false
-	}
-	delete(r.of, k)
-	return true
-}
-
-// drop forgets: a write failed, so what is known is not what is there; or the object is gone.
-func (r *recent[T]) drop(k Key) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.of, k)
-}
-
-// latest is the newer one of what was written and what the cache shows; found says whether it shows anything. The result is not to
-// be changed if it is not the argument.
-func (r *recent[T]) latest(k Key, cached T, found bool) (T, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	own, ok := r.of[k]
-	switch {
-	case !ok:
-		return cached, found
-	case found && !kube.OlderVersion(cached.GetResourceVersion(), own.GetResourceVersion()):
-		delete(r.of, k)
-		return cached, true
-	}
-	return own, true
 }

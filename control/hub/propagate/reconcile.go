@@ -171,7 +171,7 @@ func (r *reconciler) claim(ctx context.Context, key Key, t *unstructured.Unstruc
 	}
 	now := t.DeepCopy()
 	if err := r.client.Patch(ctx, now, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		r.templates.drop(key)
+		r.templates.Forget(key)
 		if c.preempts != nil && !kube.IsStale(err) {
 			r.counts.preempted.WithLabelValues(resultOf(err)).Inc()
 			r.events.Eventf(t, corev1.EventTypeWarning, workv1alpha2.EventPreemptPolicyFailed,
@@ -180,7 +180,7 @@ func (r *reconciler) claim(ctx context.Context, key Key, t *unstructured.Unstruc
 		return nil, fmt.Errorf("mark %s with the policy that it follows: %w", key, err)
 	}
 	now.SetManagedFields(nil) // as in the cache: they are half of it
-	r.templates.put(key, now)
+	r.templates.ExpectObject(key, now, time.Now())
 	if c.preempts != nil {
 		r.counts.preempted.WithLabelValues(resultOf(nil)).Inc()
 		r.events.Eventf(now, corev1.EventTypeNormal, workv1alpha2.EventPreemptPolicySucceed, "%s takes over from %s",
@@ -278,10 +278,10 @@ func (r *reconciler) write(ctx context.Context, key Key, have, b kube.Binding) e
 		err = r.client.Create(ctx, b.Object)
 	}
 	if err != nil {
-		r.bindings.drop(key)
+		r.bindings.Forget(key)
 		return fmt.Errorf("write binding %s of %s: %w", b.GetName(), key, err)
 	}
-	r.bindings.put(key, b.Object)
+	r.bindings.ExpectObject(key, b.Object, time.Now())
 	return nil
 }
 
@@ -332,7 +332,7 @@ func (r *reconciler) remove(ctx context.Context, key Key, have kube.Binding, why
 	}
 	as := client.Preconditions{UID: ptr.To(have.GetUID()), ResourceVersion: ptr.To(have.GetResourceVersion())}
 	err := r.client.Delete(ctx, have.Object, as)
-	r.bindings.drop(key)
+	r.bindings.Forget(key)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete binding %s of %s, %s: %w", have.GetName(), key, why, err)
 	}

@@ -90,7 +90,7 @@ func (r *reconciler) onTemplate() toolscache.ResourceEventHandler {
 	return handler(func(before, after client.Object) {
 		if after == nil {
 			key := keyOf(before.(*unstructured.Unstructured))
-			r.templates.drop(key)
+			r.templates.Forget(key)
 			r.order.set(key, 0)
 			r.queue.Add(key)
 			return
@@ -100,7 +100,7 @@ func (r *reconciler) onTemplate() toolscache.ResourceEventHandler {
 			return
 		}
 		// The echo of the claim tells nothing new: the reconcile that wrote it has gone on.
-		echo := r.templates.seen(keyOf(now), now.GetResourceVersion())
+		echo := r.templates.Observed(keyOf(now), now.GetResourceVersion())
 		if !echo && (before == nil || changed(before.(*unstructured.Unstructured), now)) {
 			r.addAs(keyOf(now), now)
 		}
@@ -227,14 +227,14 @@ func (r *reconciler) onRules(ctx context.Context, kinds map[schema.GroupVersionK
 // echo says whether what the watch shows of a binding is what we have just written.
 func (r *reconciler) echo(b kube.Binding) bool {
 	key, ok := keyOfReference(b.Spec.Resource)
-	return ok && r.bindings.seen(key, b.GetResourceVersion())
+	return ok && r.bindings.Observed(key, b.GetResourceVersion())
 }
 
 // forget drops what is known of a binding that is gone.
 func (r *reconciler) forget(b kube.Binding) {
 	r.Room.Forget(capacityKey(b), b.GetResourceVersion())
 	if key, ok := keyOfReference(b.Spec.Resource); ok {
-		r.bindings.drop(key)
+		r.bindings.Forget(key)
 	}
 }
 
