@@ -49,7 +49,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		work.AddIndexes(mgr),
 		policy.Setup(mgr, skips),
 		kinds.SetupRules(mgr, rules),
-		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Room: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: o.workers.propagate}),
+		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: o.workers.propagate}),
 		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: interpreter, Workers: o.workers.works, Skips: skips}),
 		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads, Skips: skips}),
 		status.Setup(mgr, status.Options{Interpreter: interpreter, Workers: o.workers.status}),

@@ -1,6 +1,7 @@
 package propagate
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strconv"
@@ -15,13 +16,13 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// ErrNotReady says that SetClusters was not called yet. Without clusters nothing fits, and who acts on that takes away what runs.
+// ErrNotReady reports that SetClusters was not called yet. Without clusters nothing fits, and acting on that would remove what runs.
 var ErrNotReady = errors.New("decide: the clusters have not been read yet: try again")
 
 // DefaultLag is three times the time between two reports of a cluster.
 const DefaultLag = 30 * time.Second
 
-// Options of a Room; the zero value is that of a process that runs.
+// CapacityOptions of a Capacity; the zero value is for production.
 type CapacityOptions struct {
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
@@ -30,10 +31,10 @@ type CapacityOptions struct {
 	Lag time.Duration
 }
 
-// Room knows the clusters and what is assumed of them. All methods may be called at the same time.
+// Capacity knows the clusters and what is assumed of them. All methods are safe for concurrent use.
 //
-// Before the first Decide it must have been told of all clusters (SetClusters) and all bindings (Observe): what is not known to it
-// is given away again.
+// Before the first Decide it needs all clusters (SetClusters) and all bindings (Observe): capacity that an unknown binding uses would
+// be reserved again.
 type Capacity struct {
 	now func() time.Time
 	lag time.Duration
@@ -50,22 +51,19 @@ type Capacity struct {
 	before, after []capacityClaim // buffers of change
 }
 
-// New makes a Room that knows nothing.
+// NewCapacity makes a Capacity without clusters and bindings.
 func NewCapacity(o CapacityOptions) *Capacity {
 	r := &Capacity{
-		now: o.Now, lag: o.Lag, snapshot: scheduler.NewSnapshot(nil, nil),
+		now: o.Now, lag: cmp.Or(o.Lag, DefaultLag), snapshot: scheduler.NewSnapshot(nil, nil),
 		reports: map[string]bool{}, bindings: map[string]*bindingUsage{}, sums: map[string]*sum{},
 	}
 	if r.now == nil {
 		r.now = time.Now
 	}
-	if r.lag == 0 {
-		r.lag = DefaultLag
-	}
 	return r
 }
 
-// SetClusters says which clusters there are, all of them. They must not be changed afterwards.
+// SetClusters replaces all clusters. They must not be changed afterwards.
 func (r *Capacity) SetClusters(clusters []*clusterv1alpha1.Cluster) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,9 +86,8 @@ func (r *Capacity) SetClusters(clusters []*clusterv1alpha1.Cluster) {
 	r.snapshot, r.known, r.reports = r.snapshot.Renew(clusters), true, reports
 }
 
-// Need says why a decision is due; "": none is (scheduler.Need). It depends on the request and the clusters alone, whatever is
-// known of the binding of that key.
-func (r *Capacity) Need(_ string, req *scheduler.Request, o scheduler.Observed) string {
+// Need is the reason why a decision is due; "": none is (scheduler.Need). It depends on the request and the clusters alone.
+func (r *Capacity) Need(req *scheduler.Request, o scheduler.Observed) string {
 	r.mu.Lock()
 	s := r.latest()
 	r.mu.Unlock()
@@ -134,10 +131,10 @@ type ReservedPart struct {
 
 // binding is what is known of one.
 type bindingUsage struct {
-	version uint64         // the newest that was seen, or written by us
-	size    scheduler.Load // of one replica
-	parts   []part         // by cluster
-	promise *Reservation   // the write of a newer decision has not ended; nil: there is none
+	version  uint64         // the newest that was seen, or written by us
+	size     scheduler.Load // of one replica
+	parts    []part         // by cluster
+	reserved *Reservation   // the write of a newer decision has not ended; nil: there is none
 }
 
 // part is what a binding has in one cluster.
@@ -166,10 +163,10 @@ func (b *bindingUsage) part(cluster string) *part {
 	return &b.parts[i]
 }
 
-// Observe takes in what a watch shows of a binding. What is older than the last write that was kept changes nothing.
+// Observe records what a watch shows of a binding. What is older than the last committed write changes nothing.
 //
-// Replicas are assumed until they have settled and the cluster has reported since (Options.Lag). As long as both could count they
-// do, which leaves too little room for a while, never too much.
+// Replicas are assumed until they have settled and the cluster has reported since (CapacityOptions.Lag). While both could count, both
+// do: the capacity is underestimated for a while, never overestimated.
 func (r *Capacity) Observe(key string, o Observation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -188,11 +185,11 @@ func (r *Capacity) Observe(key string, o Observation) {
 		parts = append(parts, next)
 	}
 	b.version = v
-	r.set(key, b, sizeOf(o.Requirements), parts, b.promise)
+	r.set(key, b, sizeOf(o.Requirements), parts, b.reserved)
 }
 
-// Forget takes in that a binding is gone: resourceVersion is the one with which the watch showed its deletion, so that a late one
-// does not take away what was written since for a new binding of the same name; "": it was looked for by a live read.
+// Forget records that a binding is gone: resourceVersion is the one with which the watch showed its deletion, so that a late event
+// does not remove what was written since for a new binding of the same name; "": a live read did not find it.
 func (r *Capacity) Forget(key, resourceVersion string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -200,8 +197,8 @@ func (r *Capacity) Forget(key, resourceVersion string) {
 	if b == nil || resourceVersion != "" && capacityVersion(resourceVersion) < b.version {
 		return
 	}
-	r.set(key, b, scheduler.Load{}, nil, b.promise)
-	if b.promise == nil {
+	r.set(key, b, scheduler.Load{}, nil, b.reserved)
+	if b.reserved == nil {
 		delete(r.bindings, key)
 	}
 }
@@ -218,7 +215,7 @@ func (r *Capacity) binding(key string) *bindingUsage {
 
 // set replaces what is known of a binding; parts are in any order. What the clusters report of it already goes on counting as
 // reported, as far as it is not more than there is now. r.mu is held.
-func (r *Capacity) set(key string, b *bindingUsage, size scheduler.Load, parts []part, promise *Reservation) {
+func (r *Capacity) set(key string, b *bindingUsage, size scheduler.Load, parts []part, reservation *Reservation) {
 	slices.SortFunc(parts, func(a, b part) int { return strings.Compare(a.cluster, b.cluster) })
 	for i := range parts {
 		next := &parts[i]
@@ -234,7 +231,7 @@ func (r *Capacity) set(key string, b *bindingUsage, size scheduler.Load, parts [
 			r.settle(key, next)
 		}
 	}
-	r.change(b, func() { b.size, b.parts, b.promise = size, parts, promise })
+	r.change(b, func() { b.size, b.parts, b.reserved = size, parts, reservation })
 }
 
 // settled is a part that has settled at a time; the cluster's report contains it some time after that.

@@ -23,9 +23,9 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// decided is what an attempt to decide came to.
-type decided struct {
-	promise *Reservation // nil: nothing is assumed
+// decision is what an attempt to decide came to.
+type decision struct {
+	reservation *Reservation // nil: nothing is assumed
 	// written: the record of the decision differs from the former one; moved: the clusters do.
 	written, moved bool
 	// message says why there is no decision, or what has no part in it.
@@ -37,40 +37,40 @@ type decided struct {
 	failure error
 }
 
-func (d decided) drop() {
-	if d.promise != nil {
-		d.promise.Drop()
+func (d decision) release() {
+	if d.reservation != nil {
+		d.reservation.Release()
 	}
 }
 
 // decide completes a binding with the decision where its template runs: the one that it has if none is due. remove takes
 // the template away from everywhere if no cluster fits.
-func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool) (decided, error) {
+func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool) (decision, error) {
 	before := recorded(b)
 	if !scheduled(b, before) {
-		return decided{}, nil
+		return decision{}, nil
 	}
 	hash, err := workv1alpha2.SpecHash(b.Spec)
 	if err != nil {
-		return decided{}, err
+		return decision{}, err
 	}
 	now := time.Now()
 	req, observed := request(b, before)
 	fields, binding := unsupported(b.Spec)
 	applied, clusters, record := observed.Placement, b.Spec.Clusters, kept(before, hash, now)
-	var out decided
+	var out decision
 	fresh := false
 	switch {
 	case binding:
 		record = failed(before, hash, workv1alpha2.ReasonNotSupportedYet, notSupported(fields, "what runs stays as it is"), nil, now)
-	case r.Room.Need(capacityKey(b), req, observed) != "":
+	case r.Capacity.Need(req, observed) != "":
 		if len(b.Spec.Clusters) == 0 && before.Scheduled.IsZero() {
 			if err := r.unreported(ctx); err != nil {
-				return decided{}, err
+				return decision{}, err
 			}
 		}
 		out.began, out.first = time.Now(), before.Scheduled.IsZero()
-		d, promise, err := r.Room.Decide(capacityKey(b), req)
+		d, reservation, err := r.Capacity.Decide(capacityKey(b), req)
 		if err != nil {
 			out.failure = err
 			record = failed(before, hash, reasonOf(err), err.Error(), rejections(d.Reasons), now)
@@ -78,15 +78,15 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool) (d
 			if remove && errors.As(err, &fit) {
 				clusters = nil
 			} else if clusters, err = r.staying(ctx, clusters); err != nil {
-				return decided{}, err
+				return decision{}, err
 			}
 			break
 		}
-		out.promise, fresh, clusters = promise, req.Fresh, d.Clusters
+		out.reservation, fresh, clusters = reservation, req.Fresh, d.Clusters
 		record = succeeded(d, hash, now, observed.Rescheduled)
 		if applied, err = scheduler.Applied(b.Spec.Placement); err != nil {
-			out.drop()
-			return decided{}, err
+			out.release()
+			return decision{}, err
 		}
 	}
 	record = reported(record, fields)
@@ -97,8 +97,8 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool) (d
 	}
 	text, err := record.Encode()
 	if err != nil {
-		out.drop()
-		return decided{}, err
+		out.release()
+		return decision{}, err
 	}
 	out.written = true
 	b.Spec.Clusters = clusters

@@ -119,10 +119,10 @@ func TestManyForFewPlaces(t *testing.T) {
 					t.Error(err)
 					return false
 				case failing > 0 && writes.Add(1)%failing == 0:
-					p.Drop()
+					p.Release()
 					return true
 				}
-				p.Keep(fmt.Sprint(version.Add(1)))
+				p.Commit(fmt.Sprint(version.Add(1)))
 				placed.Add(1)
 				mu.Lock()
 				defer mu.Unlock()
@@ -167,7 +167,7 @@ func TestAssumed(t *testing.T) {
 	for name, steps := range map[string][]step{
 		"a write that is kept":                          {{"decide a 4", 6}, {"keep a 2", 6}},
 		"a write that fails":                            {{"decide a 4", 6}, {"drop a", 10}},
-		"a promise that was forgotten":                  {{"decide a 4", 6}, {"decide a 3", 7}, {"drop a", 10}},
+		"a reservation that was forgotten":              {{"decide a 4", 6}, {"decide a 3", 7}, {"drop a", 10}},
 		"a write that turns out to have been made":      {{"decide a 4", 6}, {"see a 2 4", 6}, {"drop a", 6}},
 		"an echo that is older than the write":          {{"see a 1 0", 10}, {"decide a 4", 6}, {"keep a 3", 6}, {"see a 2 0", 6}},
 		"an echo that is older than the write, settled": {{"see a 1 2 ok", 8}, {"wait", 10}, {"scale a 2 6", 6}, {"keep a 3", 6}, {"see a 2 2 ok", 6}, {"wait", 6}},
@@ -185,7 +185,7 @@ func TestAssumed(t *testing.T) {
 		"larger replicas than are reported":             {{"see a 2 2 ok", 8}, {"wait", 10}, {"resize a 3 2", 8}},
 		"smaller replicas than are reported":            {{"resize a 2 2 ok", 6}, {"wait", 10}, {"see a 3 4", 8}},
 		"a binding that is gone":                        {{"see a 2 4", 6}, {"forget a 3", 10}},
-		"a binding that is gone before its promise":     {{"see a 2 4", 6}, {"scale a 4 5", 5}, {"forget a 3", 5}, {"drop a", 10}},
+		"a binding that is gone before its reservation": {{"see a 2 4", 6}, {"scale a 4 5", 5}, {"forget a 3", 5}, {"drop a", 10}},
 		"one that was gone and is there again":          {{"see a 2 4", 6}, {"forget a 3", 10}, {"decide a 4", 6}, {"keep a 4", 6}, {"forget a 3", 6}},
 		"one that is gone for sure":                     {{"decide a 4", 6}, {"keep a 4", 6}, {"forget a", 10}},
 		"two bindings":                                  {{"decide a 4", 6}, {"decide b 4", 2}, {"drop a", 6}, {"keep b 2", 6}},
@@ -195,9 +195,9 @@ func TestAssumed(t *testing.T) {
 			clock := newClock()
 			r := NewCapacity(CapacityOptions{Now: clock.now})
 			r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 0)})
-			promises := map[string]*Reservation{}
+			reservations := map[string]*Reservation{}
 			for i, s := range steps {
-				act(t, r, clock, promises, s.do)
+				act(t, r, clock, reservations, s.do)
 				if free := freeIn(r, "m"); free != s.free {
 					t.Fatalf("step %d, %s: room for %d, want %d", i, s.do, free, s.free)
 				}
@@ -206,7 +206,7 @@ func TestAssumed(t *testing.T) {
 	}
 }
 
-func act(t *testing.T, r *Capacity, clock *clock, promises map[string]*Reservation, do string) {
+func act(t *testing.T, r *Capacity, clock *clock, reservations map[string]*Reservation, do string) {
 	t.Helper()
 	verb, rest, _ := strings.Cut(do, " ")
 	key, rest, _ := strings.Cut(rest, " ")
@@ -221,7 +221,7 @@ func act(t *testing.T, r *Capacity, clock *clock, promises map[string]*Reservati
 		if err != nil {
 			t.Fatalf("%q: %v", do, err)
 		}
-		promises[key] = p
+		reservations[key] = p
 	}
 	see := func(cores int64) {
 		r.Observe(key, Observation{ResourceVersion: fmt.Sprint(a), Requirements: needs(cores), Parts: []ReservedPart{{"m", b, ok == "ok"}}})
@@ -232,9 +232,9 @@ func act(t *testing.T, r *Capacity, clock *clock, promises map[string]*Reservati
 	case "scale":
 		decide(b, workv1alpha2.TargetCluster{Name: "m", Replicas: a})
 	case "keep":
-		promises[key].Keep(fmt.Sprint(a))
+		reservations[key].Commit(fmt.Sprint(a))
 	case "drop":
-		promises[key].Drop()
+		reservations[key].Release()
 	case "see":
 		see(1)
 	case "resize":
@@ -277,7 +277,7 @@ func TestRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Keep("7")
+	p.Commit("7")
 	again := NewCapacity(CapacityOptions{})
 	again.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 0), member("n", 10, 0)})
 	seen := Observation{ResourceVersion: "7", Requirements: needs(1)}
@@ -345,7 +345,7 @@ func TestNeed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := r.Need("ns/a", req, scheduler.Observed{Placement: applied}); got != "cluster m is being removed" {
+	if got := r.Need(req, scheduler.Observed{Placement: applied}); got != "cluster m is being removed" {
 		t.Errorf("a decision is due because %q", got)
 	}
 }
@@ -366,14 +366,14 @@ func TestCommit(t *testing.T) {
 	if _, _, err := r.Decide("ns/b", capacityRequest(6, aggregated)); err != nil {
 		t.Fatal(err)
 	}
-	p, latest := r.commit("ns/a", req, d, s)
+	p, latest := r.tryReserve("ns/a", req, d, s)
 	if p != nil {
 		t.Fatal("places were given away twice")
 	}
 	if d, err = scheduler.Schedule(req, latest); err != nil || show(d.Clusters) != "m=3 n=5" {
 		t.Fatal(show(d.Clusters), err)
 	}
-	if p, _ = r.commit("ns/a", req, d, latest); p == nil { // the newer snapshot is asked for only where there is no place
+	if p, _ = r.tryReserve("ns/a", req, d, latest); p == nil { // the newer snapshot is asked for only where there is no place
 		t.Error("what fits is not committed")
 	}
 }

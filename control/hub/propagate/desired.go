@@ -22,8 +22,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// wish is all that a binding is made of, but for the decision.
-type wish struct {
+// inputs is all that a binding is made of, but for the decision.
+type inputs struct {
 	template *unstructured.Unstructured
 	// policy that the template follows; nil: none. waiting: it is Lazy and the template has not been edited since.
 	policy  *propagationPolicy
@@ -41,7 +41,7 @@ type wish struct {
 }
 
 // desired is the binding as it should be, with the clusters of the present one; none if the template needs no binding.
-func desired(w wish, in *kinds.Interpreter) (kube.Binding, error) {
+func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
 	following := w.policy != nil && !w.waiting
 	if !following && len(w.parents) == 0 && (!w.have.Exists() || attachedOnly(w.have)) {
 		return kube.Binding{}, nil
@@ -103,7 +103,7 @@ var (
 )
 
 // follow copies the policy into the binding.
-func follow(b kube.Binding, w wish, in *kinds.Interpreter) error {
+func follow(b kube.Binding, w inputs, in *kinds.Interpreter) error {
 	p := w.policy.Spec.Defaulted(w.policy.GetNamespace())
 	s := b.Spec
 	var err error

@@ -88,7 +88,7 @@ func TestIgnored(t *testing.T) {
 	}
 }
 
-func bound(t *testing.T, w wish) kube.Binding {
+func bound(t *testing.T, w inputs) kube.Binding {
 	t.Helper()
 	if !w.have.Exists() {
 		w.name, w.id = "web-deployment", "1"
@@ -104,7 +104,7 @@ func bound(t *testing.T, w wish) kube.Binding {
 // version of the template follows its content only.
 func TestDesiredKeepsWhatOthersWrite(t *testing.T) {
 	p := made("a", func(p *propagationPolicy) { p.Spec.Suspension = &policyv1alpha1.Suspension{Dispatching: ptr.To(true)} })
-	have := bound(t, wish{template: template(), policy: p})
+	have := bound(t, inputs{template: template(), policy: p})
 	have.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m1", Reason: "R", Producer: "p"}}
 	have.Spec.RescheduleTriggeredAt = ptr.To(metav1.Now())
 	have.Spec.Suspension.Scheduling = ptr.To(true)
@@ -112,11 +112,11 @@ func TestDesiredKeepsWhatOthersWrite(t *testing.T) {
 	setLabel(have, "team", "a")
 	have.SetAnnotations(with(have.GetAnnotations(), workv1alpha2.AnnotationDecision, "{}"))
 	touched := edited(func(u *unstructured.Unstructured) { u.Object["status"] = map[string]any{} })
-	if got := bound(t, wish{template: touched, policy: p, have: have}); !same(have, got) {
+	if got := bound(t, inputs{template: touched, policy: p, have: have}); !same(have, got) {
 		t.Errorf("something changed: %s", cmp.Diff(have.Object, got.Object))
 	}
 	p.Spec.Suspension = nil
-	got := bound(t, wish{template: edited(func(u *unstructured.Unstructured) { setLabel(u, "x", "y") }), policy: p, have: have})
+	got := bound(t, inputs{template: edited(func(u *unstructured.Unstructured) { setLabel(u, "x", "y") }), policy: p, have: have})
 	if s := got.Spec.Suspension; s == nil || s.Dispatching != nil || !*s.Scheduling {
 		t.Errorf("suspension %+v", s)
 	}
@@ -130,7 +130,7 @@ func TestDesiredClusterWide(t *testing.T) {
 	u := template()
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole"})
 	u.SetNamespace("")
-	b := bound(t, wish{template: u, policy: wide("a")})
+	b := bound(t, inputs{template: u, policy: wide("a")})
 	o, ok := b.Object.(*workv1alpha2.ClusterResourceBinding)
 	if !ok || o.Labels[workv1alpha2.LabelClusterBindingID] != "1" || o.Finalizers[0] != workv1alpha2.FinalizerClusterBinding ||
 		o.Labels[policyv1alpha1.LabelClusterPropagationPolicyID] != "id-a" || o.Annotations[policyv1alpha1.AnnotationClusterPropagationPolicyName] != "a" {
@@ -141,24 +141,24 @@ func TestDesiredClusterWide(t *testing.T) {
 // Which bindings there are: none of what no policy selects and nothing needs; a formerly claimed one stays (rule 2.1.5).
 func TestDesiredOrNot(t *testing.T) {
 	lazyOne := made("l", func(p *propagationPolicy) { p.Spec.ActivationPreference = policyv1alpha1.LazyActivation })
-	parent := bound(t, wish{template: edited(func(u *unstructured.Unstructured) { u.SetName("parent") }), policy: made("a")})
-	claimed := bound(t, wish{template: template(), policy: made("a")})
-	attached := bound(t, wish{template: template(), parents: []kube.Binding{parent}})
+	parent := bound(t, inputs{template: edited(func(u *unstructured.Unstructured) { u.SetName("parent") }), policy: made("a")})
+	claimed := bound(t, inputs{template: template(), policy: made("a")})
+	attached := bound(t, inputs{template: template(), parents: []kube.Binding{parent}})
 	for name, c := range map[string]struct {
-		w                     wish
+		w                     inputs
 		exists, placed, named bool
 	}{
-		"nothing":                           {wish{}, false, false, false},
-		"a policy":                          {wish{policy: made("a")}, true, true, true},
-		"needed":                            {wish{parents: []kube.Binding{parent}}, true, false, false},
-		"needed, with a policy":             {wish{parents: []kube.Binding{parent}, policy: made("a")}, true, true, true},
-		"no longer claimed":                 {wish{have: claimed}, true, true, false},
-		"no longer needed":                  {wish{have: attached}, false, false, false},
-		"needed, claimed from now on":       {wish{have: attached, policy: made("a")}, true, true, true},
-		"a policy that waits":               {wish{policy: lazyOne, waiting: true}, false, false, false},
-		"needed, a policy that waits":       {wish{policy: lazyOne, waiting: true, parents: []kube.Binding{parent}}, true, false, false},
-		"claimed, a policy that waits":      {wish{policy: lazyOne, waiting: true, have: claimed}, true, true, true},
-		"a policy that waits, another gone": {wish{policy: lazyOne, waiting: true, have: claimed, staleClaim: true}, true, true, false},
+		"nothing":                           {inputs{}, false, false, false},
+		"a policy":                          {inputs{policy: made("a")}, true, true, true},
+		"needed":                            {inputs{parents: []kube.Binding{parent}}, true, false, false},
+		"needed, with a policy":             {inputs{parents: []kube.Binding{parent}, policy: made("a")}, true, true, true},
+		"no longer claimed":                 {inputs{have: claimed}, true, true, false},
+		"no longer needed":                  {inputs{have: attached}, false, false, false},
+		"needed, claimed from now on":       {inputs{have: attached, policy: made("a")}, true, true, true},
+		"a policy that waits":               {inputs{policy: lazyOne, waiting: true}, false, false, false},
+		"needed, a policy that waits":       {inputs{policy: lazyOne, waiting: true, parents: []kube.Binding{parent}}, true, false, false},
+		"claimed, a policy that waits":      {inputs{policy: lazyOne, waiting: true, have: claimed}, true, true, true},
+		"a policy that waits, another gone": {inputs{policy: lazyOne, waiting: true, have: claimed, staleClaim: true}, true, true, false},
 	} {
 		c.w.template = template()
 		b := bound(t, c.w)
@@ -271,9 +271,9 @@ func TestObservation(t *testing.T) {
 
 // A hub that was restored has templates with other UIDs: the binding changes its owner, and nothing else (rule 2.1.6, DESIGN 4).
 func TestDesiredReowns(t *testing.T) {
-	have := bound(t, wish{template: template(), policy: made("a")})
+	have := bound(t, inputs{template: template(), policy: made("a")})
 	have.SetOwnerReferences(append(have.GetOwnerReferences(), metav1.OwnerReference{Kind: "Team", Name: "shop", UID: "team"}))
-	got := bound(t, wish{template: edited(func(u *unstructured.Unstructured) { u.SetUID("u2") }), policy: made("a"), have: have})
+	got := bound(t, inputs{template: edited(func(u *unstructured.Unstructured) { u.SetUID("u2") }), policy: made("a"), have: have})
 	want := have.Copy()
 	want.Spec.Resource.UID = "u2"
 	owners := want.GetOwnerReferences()
@@ -292,7 +292,7 @@ func TestDesiredDependenciesFail(t *testing.T) {
 	in := kinds.New(func(schema.GroupVersionKind) kinds.Kind {
 		return kinds.Kind{Replicas: func(*unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) { return 1, nil, nil }}
 	})
-	_, err := desired(wish{template: bad, policy: made("a", func(p *propagationPolicy) { p.Spec.PropagateDeps = true }), name: "b", id: "1"}, in)
+	_, err := desired(inputs{template: bad, policy: made("a", func(p *propagationPolicy) { p.Spec.PropagateDeps = true }), name: "b", id: "1"}, in)
 	if !errors.Is(err, errDependencies) {
 		t.Errorf("error %v", err)
 	}

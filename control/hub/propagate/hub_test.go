@@ -133,7 +133,7 @@ func (h *hub) run(wrap transport.WrapperFunc, with ...func(*propagate.Options)) 
 	return apiserver.Manager{
 		Scheme: h.Scheme(), Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
-			o := propagate.Options{Interpreter: kinds.New(), Room: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: 4}
+			o := propagate.Options{Interpreter: kinds.New(), Capacity: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: 4}
 			for _, set := range with {
 				set(&o)
 			}

@@ -39,15 +39,15 @@ func TestMetrics(t *testing.T) {
 	for _, err := range []error{nil, nil, failed, stale} {
 		c.applied(began, err)
 	}
-	for _, d := range []decided{
+	for _, d := range []decision{
 		{began: began, first: true}, {began: began}, {},
 		{began: began, failure: &scheduler.FitError{}}, {began: began, failure: &scheduler.UnschedulableError{}},
 		{began: began, failure: fmt.Errorf("spread: %w", &scheduler.SpreadError{})}, {began: began, failure: failed},
 	} {
 		c.decision(d, nil)
 	}
-	c.decision(decided{began: began, first: true}, failed)
-	c.decision(decided{began: began, first: true}, stale)
+	c.decision(decision{began: began, first: true}, failed)
+	c.decision(decision{began: began, first: true}, stale)
 	got := map[string]float64{}
 	for _, result := range []string{"success", "error"} {
 		got["apply "+result] = testutil.ToFloat64(c.attempts.WithLabelValues(result))

@@ -8,6 +8,7 @@
 package propagate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,7 +34,7 @@ import (
 // Options are the facts that the controller works with.
 type Options struct {
 	Interpreter *kinds.Interpreter
-	Room        *Capacity
+	Capacity    *Capacity
 	// Workers is how many templates are reconciled at a time; 8 if 0.
 	Workers int
 	// FirstReport is how long first decisions wait for a cluster that is new and has not reported; 0: 30 s.
@@ -64,12 +65,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 }
 
 func setup(mgr ctrl.Manager, o Options) error {
-	if o.Workers == 0 {
-		o.Workers = defaultWorkers
-	}
-	if o.FirstReport == 0 {
-		o.FirstReport = defaultFirstReport
-	}
+	o.Workers, o.FirstReport = cmp.Or(o.Workers, defaultWorkers), cmp.Or(o.FirstReport, defaultFirstReport)
 	for field, values := range map[string]func(kube.Binding) []string{
 		indexTemplate: byTemplate, indexDependency: byDependency, indexPolicy: byPolicy, indexUndecided: byUndecided} {
 		if err := kube.AddBindingIndex(mgr, field, values); err != nil {
@@ -195,7 +191,7 @@ func (c *counts) applied(began time.Time, err error) {
 }
 
 // decision counts an attempt to decide, if one was made; failure is that of the write.
-func (c *counts) decision(d decided, failure error) {
+func (c *counts) decision(d decision, failure error) {
 	if d.began.IsZero() || kube.IsStale(failure) {
 		return
 	}

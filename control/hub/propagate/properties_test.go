@@ -125,7 +125,7 @@ func (w *world) resolve(key string) {
 	} else {
 		w.observe(key, w.event(key))
 	}
-	p.Drop()
+	p.Release()
 	delete(w.doubt, key)
 }
 
@@ -148,12 +148,12 @@ func (w *world) decide(t *rapid.T, key string) {
 	}
 	b := w.truth[key]
 	if (b != nil) != known || known && b.version != e.version {
-		p.Drop() // a conflict
+		p.Release() // a conflict
 		return
 	}
 	end := rapid.IntRange(0, 9).Draw(t, "write")
 	if end == 0 {
-		p.Drop()
+		p.Release()
 		return
 	}
 	if end != 1 {
@@ -172,7 +172,7 @@ func (w *world) decide(t *rapid.T, key string) {
 	for range rapid.IntRange(0, len(w.watch[key])).Draw(t, "echoes before the answer") {
 		w.deliver(key)
 	}
-	p.Keep(fmt.Sprint(b.version))
+	p.Commit(fmt.Sprint(b.version))
 }
 
 // TestNeverTwice: whatever is late, fails or is unknown, no cluster is promised more than it has; and once all is known, no room is

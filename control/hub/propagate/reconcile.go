@@ -79,7 +79,7 @@ func (r *reconciler) propagate(ctx context.Context, key Key) (time.Duration, err
 		return 0, err
 	}
 	r.counts.match.WithLabelValues().Observe(since(began))
-	w := wish{template: t, policy: c.policy, have: have}
+	w := inputs{template: t, policy: c.policy, have: have}
 	if w.parents, err = r.parents(ctx, t); err != nil {
 		return 0, err
 	}
@@ -101,7 +101,7 @@ func (r *reconciler) propagate(ctx context.Context, key Key) (time.Duration, err
 }
 
 // apply writes the claim, then the binding.
-func (r *reconciler) apply(ctx context.Context, key Key, w wish, c choice) (wait time.Duration, err error) {
+func (r *reconciler) apply(ctx context.Context, key Key, w inputs, c choice) (wait time.Duration, err error) {
 	if w.template, err = r.claim(ctx, key, w.template, c); err != nil {
 		return 0, err
 	}
@@ -109,7 +109,7 @@ func (r *reconciler) apply(ctx context.Context, key Key, w wish, c choice) (wait
 }
 
 // prepare resolves what a policy needs besides. problem says what is missing, and for what it waits.
-func (r *reconciler) prepare(ctx context.Context, w *wish) (problem string, err error) {
+func (r *reconciler) prepare(ctx context.Context, w *inputs) (problem string, err error) {
 	if w.policy == nil {
 		return "", nil
 	}
@@ -132,7 +132,7 @@ func (r *reconciler) prepare(ctx context.Context, w *wish) (problem string, err 
 }
 
 // detaching is how long to wait for bindings that the present one is required by and that are gone.
-func (r *reconciler) detaching(ctx context.Context, key Key, w wish) (time.Duration, error) {
+func (r *reconciler) detaching(ctx context.Context, key Key, w inputs) (time.Duration, error) {
 	gone := false
 	if w.have.Exists() {
 		for _, by := range w.have.Spec.RequiredBy {
@@ -190,7 +190,7 @@ func (r *reconciler) claim(ctx context.Context, key Key, t *unstructured.Unstruc
 }
 
 // bind makes the binding what it should be, the decision included.
-func (r *reconciler) bind(ctx context.Context, key Key, w wish) (time.Duration, error) {
+func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration, error) {
 	b, err := r.desired(ctx, &w)
 	if kube.IsStale(err) {
 		return 0, err
@@ -219,12 +219,12 @@ func (r *reconciler) bind(ctx context.Context, key Key, w wish) (time.Duration, 
 	}
 	if w.have.Exists() && same(w.have, b) {
 		r.counts.decision(d, nil)
-		d.drop()
+		d.release()
 		return next, nil
 	}
 	if w.have.Exists() && leaves(w.have.Spec.Clusters, b.Spec.Clusters) {
 		if err := r.confirm(ctx, w); err != nil {
-			d.drop()
+			d.release()
 			return 0, err
 		}
 	}
@@ -234,15 +234,15 @@ func (r *reconciler) bind(ctx context.Context, key Key, w wish) (time.Duration, 
 		r.unwritten(ctx, b, d, err)
 		return 0, err
 	}
-	if d.promise != nil {
-		d.promise.Keep(b.GetResourceVersion())
+	if d.reservation != nil {
+		d.reservation.Commit(b.GetResourceVersion())
 	}
 	r.tell(w, b, d)
 	return next, nil
 }
 
-// desired completes a wish and computes the binding.
-func (r *reconciler) desired(ctx context.Context, w *wish) (kube.Binding, error) {
+// desired completes the inputs and computes the binding.
+func (r *reconciler) desired(ctx context.Context, w *inputs) (kube.Binding, error) {
 	var err error
 	if w.policy != nil {
 		if w.waiting, err = waits(w.policy, w.template, w.have); err != nil {
@@ -287,8 +287,8 @@ func (r *reconciler) write(ctx context.Context, key Key, have, b kube.Binding) e
 
 // unwritten takes a decision back whose write failed. Where it is open whether it failed (a timeout) the server is asked; if that
 // does not answer either, the decision counts until the next one for the binding.
-func (r *reconciler) unwritten(ctx context.Context, b kube.Binding, d decided, failure error) {
-	if d.promise == nil {
+func (r *reconciler) unwritten(ctx context.Context, b kube.Binding, d decision, failure error) {
+	if d.reservation == nil {
 		return
 	}
 	var status apierrors.APIStatus
@@ -299,14 +299,14 @@ func (r *reconciler) unwritten(ctx context.Context, b kube.Binding, d decided, f
 		now := kube.NewBinding(client.ObjectKeyFromObject(b))
 		switch err := r.live.Get(ctx, client.ObjectKeyFromObject(b), now.Object); {
 		case err == nil:
-			r.Room.Observe(capacityKey(now), observation(now))
+			r.Capacity.Observe(capacityKey(now), observation(now))
 		case apierrors.IsNotFound(err):
-			r.Room.Forget(capacityKey(b), "")
+			r.Capacity.Forget(capacityKey(b), "")
 		default:
 			return
 		}
 	}
-	d.drop()
+	d.release()
 }
 
 // detach deletes the binding of a template on which no other depends any more. Before that it is written without requiredBy:
@@ -340,7 +340,7 @@ func (r *reconciler) remove(ctx context.Context, key Key, have kube.Binding, why
 }
 
 // tell records what was written as events: what is wrong on the template and the binding, what went well as one on the template.
-func (r *reconciler) tell(w wish, b kube.Binding, d decided) {
+func (r *reconciler) tell(w inputs, b kube.Binding, d decision) {
 	warn := func(reason, message string) {
 		r.events.Event(w.template, corev1.EventTypeWarning, reason, message)
 		r.events.Event(b.Object, corev1.EventTypeWarning, reason, message)
@@ -357,7 +357,7 @@ func (r *reconciler) tell(w wish, b kube.Binding, d decided) {
 }
 
 // news is what a written binding says that the former one did not, in words, and as reason the most important of it; "" if nothing.
-func news(w wish, b kube.Binding, d decided) (reason, message string) {
+func news(w inputs, b kube.Binding, d decision) (reason, message string) {
 	var all []string
 	was, is := "", b.GetAnnotations()[workv1alpha2.AnnotationDependencies]
 	if w.have.Exists() {
@@ -403,7 +403,7 @@ func leaves(before, after []workv1alpha2.TargetCluster) bool {
 // confirm is a StaleCacheError if the API server has another version of the template or the policy than the one the decision was
 // made from. Their informers are independent: after a start or an outage that of policies may lag by seconds, and the combination of
 // a new template with an old policy may remove a template from a cluster that has it before and after.
-func (r *reconciler) confirm(ctx context.Context, w wish) error {
+func (r *reconciler) confirm(ctx context.Context, w inputs) error {
 	if err := r.confirmOne(ctx, w.template, example(w.template.GroupVersionKind())); err != nil || w.policy == nil {
 		return err
 	}

@@ -9,23 +9,23 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// attempts are how often a decision is computed beside others before it is computed alone.
+// attempts bounds how often a decision is computed concurrently with others before it is computed with the lock held.
 const attempts = 4
 
-// Promise is a decision whose write has not ended. Its replicas are assumed.
+// Reservation is a decision whose write has not ended. Its replicas are assumed.
 //
-// After the write exactly one of Keep and Drop is called. If it is open whether it was made (a timeout), the replicas go on
-// counting until somebody knows: the binding is read live, told to Observe (or Forget, if it is not there), and then Drop is
+// After the write exactly one of Commit and Release is called. If it is open whether it was made (a timeout), the replicas go on
+// counting until that is known: the binding is read live and passed to Observe (or Forget, if it does not exist), and then Release is
 // called.
 type Reservation struct {
-	room     *Capacity
+	capacity *Capacity
 	key      string
 	size     scheduler.Load               // of one replica
 	clusters []workv1alpha2.TargetCluster // by name
 }
 
-// Decide decides as scheduler.Schedule does, from all that is assumed. If another decision has taken the room meanwhile it decides
-// again. Errors are those of Schedule, and ErrNotReady.
+// Decide decides as scheduler.Schedule does, from all that is assumed. If another decision has reserved the capacity meanwhile it
+// decides again. Errors are those of Schedule, and ErrNotReady.
 //
 // The request's Current must be what the binding says now. There must not be two at the same time for one key.
 func (r *Capacity) Decide(key string, req *scheduler.Request) (scheduler.Decision, *Reservation, error) {
@@ -38,7 +38,7 @@ func (r *Capacity) Decide(key string, req *scheduler.Request) (scheduler.Decisio
 		if err != nil {
 			return d, nil, err
 		}
-		p, latest := r.commit(key, req, d, s)
+		p, latest := r.tryReserve(key, req, d, s)
 		if p != nil {
 			return d, p, nil
 		}
@@ -50,25 +50,25 @@ func (r *Capacity) Decide(key string, req *scheduler.Request) (scheduler.Decisio
 	if err != nil {
 		return d, nil, err
 	}
-	return d, r.promise(key, req, d), nil
+	return d, r.reserve(key, req, d), nil
 }
 
-// begin returns the snapshot to decide from. A promise for the key that was forgotten is dropped.
+// begin returns the snapshot to decide from. A reservation for the key that was forgotten is dropped.
 func (r *Capacity) begin(key string) (*scheduler.Snapshot, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.known {
 		return nil, ErrNotReady
 	}
-	if b := r.bindings[key]; b != nil && b.promise != nil {
-		r.change(b, func() { b.promise = nil })
+	if b := r.bindings[key]; b != nil && b.reserved != nil {
+		r.change(b, func() { b.reserved = nil })
 	}
 	return r.latest(), nil
 }
 
-// commit makes a promise of a decision, unless one of the chosen clusters has no more room for what it is to get: then the promise
-// is nil, and the snapshot is one to decide from again.
-func (r *Capacity) commit(
+// tryReserve reserves what a decision takes. If one of the chosen clusters no longer has the capacity, the reservation is nil and the
+// snapshot is the one to decide from again.
+func (r *Capacity) tryReserve(
 	key string, req *scheduler.Request, d scheduler.Decision, from *scheduler.Snapshot,
 ) (*Reservation, *scheduler.Snapshot) {
 	r.mu.Lock()
@@ -76,30 +76,30 @@ func (r *Capacity) commit(
 	if s := r.latest(); s != from && req.TakesRoom() && !s.Fits(req, d.Clusters) {
 		return nil, s
 	}
-	return r.promise(key, req, d), nil
+	return r.reserve(key, req, d), nil
 }
 
-// promise counts a decision as assumed. r.mu is held.
-func (r *Capacity) promise(key string, req *scheduler.Request, d scheduler.Decision) *Reservation {
-	p := &Reservation{room: r, key: key, size: sizeOf(req.Requirements), clusters: slices.Clone(d.Clusters)}
+// reserve counts a decision as assumed. r.mu is held.
+func (r *Capacity) reserve(key string, req *scheduler.Request, d scheduler.Decision) *Reservation {
+	p := &Reservation{capacity: r, key: key, size: sizeOf(req.Requirements), clusters: slices.Clone(d.Clusters)}
 	b := r.binding(key)
-	r.change(b, func() { b.promise = p })
+	r.change(b, func() { b.reserved = p })
 	return p
 }
 
-// Keep says that the write was made, and with which resourceVersion the binding is now. Until the watch shows that version or a
+// Commit records that the write was made, and with which resourceVersion the binding is now. Until the watch shows that version or a
 // newer one, the binding is taken to be as it was written.
-func (p *Reservation) Keep(resourceVersion string) {
-	r := p.room
+func (p *Reservation) Commit(resourceVersion string) {
+	r := p.capacity
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := r.bindings[p.key]
-	if b == nil || b.promise != p {
+	if b == nil || b.reserved != p {
 		return
 	}
 	v := capacityVersion(resourceVersion)
 	if v <= b.version {
-		r.change(b, func() { b.promise = nil })
+		r.change(b, func() { b.reserved = nil })
 		return
 	}
 	// Where it is no more, what the watch shows decides how long that counts.
@@ -119,13 +119,13 @@ func (p *Reservation) Keep(resourceVersion string) {
 	r.set(p.key, b, p.size, parts, nil)
 }
 
-// Drop says that the write was not made; the room is free again.
-func (p *Reservation) Drop() {
-	r := p.room
+// Release records that the write was not made; what was reserved is free again.
+func (p *Reservation) Release() {
+	r := p.capacity
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if b := r.bindings[p.key]; b != nil && b.promise == p {
-		r.change(b, func() { b.promise = nil })
+	if b := r.bindings[p.key]; b != nil && b.reserved == p {
+		r.change(b, func() { b.reserved = nil })
 		if b.version == 0 {
 			delete(r.bindings, p.key)
 		}
@@ -188,13 +188,13 @@ type capacityClaim struct {
 // sizes both do, less what is reported. The result is good until the next call with the same buffer.
 func (b *bindingUsage) claims(buffer []capacityClaim) []capacityClaim {
 	out := buffer[:0]
-	if b.promise == nil {
+	if b.reserved == nil {
 		for i := range b.parts {
 			out = append(out, capacityClaim{b.parts[i].cluster, b.size, b.parts[i].replicas - b.parts[i].reported})
 		}
 		return out
 	}
-	next, size := b.promise.clusters, b.promise.size
+	next, size := b.reserved.clusters, b.reserved.size
 	same := sameSize(b.size, size)
 	for i, k := 0, 0; i < len(b.parts) || k < len(next); {
 		switch order := compareAt(b.parts, i, next, k); {

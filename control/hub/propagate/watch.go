@@ -55,7 +55,7 @@ func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitin
 			return err
 		}
 	}
-	if err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) { r.Room.Observe(capacityKey(b), observation(b)) }); err != nil {
+	if err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) { r.Capacity.Observe(capacityKey(b), observation(b)) }); err != nil {
 		return err
 	}
 	if err := r.setClusters(ctx); err != nil {
@@ -99,9 +99,9 @@ func (r *reconciler) onTemplate() toolscache.ResourceEventHandler {
 		if ignored(now, now.GroupVersionKind().GroupKind()) {
 			return
 		}
-		// The echo of the claim tells nothing new: the reconcile that wrote it has gone on.
-		echo := r.templates.Observed(keyOf(now), now.GetResourceVersion())
-		if !echo && (before == nil || changed(before.(*unstructured.Unstructured), now)) {
+		// The own-write event of the claim needs no reconcile: the one that wrote it has gone on.
+		ownWrite := r.templates.Observed(keyOf(now), now.GetResourceVersion())
+		if !ownWrite && (before == nil || changed(before.(*unstructured.Unstructured), now)) {
 			r.addAs(keyOf(now), now)
 		}
 	})
@@ -189,14 +189,14 @@ func (r *reconciler) onBinding(before, after client.Object) {
 		r.forget(kube.BindingOf(before))
 	} else {
 		b := kube.BindingOf(after)
-		r.Room.Observe(capacityKey(b), observation(b))
+		r.Capacity.Observe(capacityKey(b), observation(b))
 	}
 	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() && sameMarks(before, after) {
 		return // its status
 	}
 	if after == nil {
 		r.addTemplate(kube.BindingOf(before))
-	} else if b := kube.BindingOf(after); !r.echo(b) {
+	} else if b := kube.BindingOf(after); !r.ownWrite(b) {
 		r.addTemplate(b)
 	}
 	if before != nil && after != nil && sameForDependents(kube.BindingOf(before), kube.BindingOf(after)) {
@@ -224,15 +224,15 @@ func (r *reconciler) onRules(ctx context.Context, kinds map[schema.GroupVersionK
 	}
 }
 
-// echo says whether what the watch shows of a binding is what we have just written.
-func (r *reconciler) echo(b kube.Binding) bool {
+// ownWrite reports whether what the watch shows of a binding is what we have just written.
+func (r *reconciler) ownWrite(b kube.Binding) bool {
 	key, ok := keyOfReference(b.Spec.Resource)
 	return ok && r.bindings.Observed(key, b.GetResourceVersion())
 }
 
 // forget drops what is known of a binding that is gone.
 func (r *reconciler) forget(b kube.Binding) {
-	r.Room.Forget(capacityKey(b), b.GetResourceVersion())
+	r.Capacity.Forget(capacityKey(b), b.GetResourceVersion())
 	if key, ok := keyOfReference(b.Spec.Resource); ok {
 		r.bindings.Forget(key)
 	}
@@ -323,7 +323,7 @@ func (r *reconciler) followClusters(ctx context.Context) {
 
 func (r *reconciler) addIfDue(b kube.Binding) {
 	if before := recorded(b); scheduled(b, before) {
-		if req, observed := request(b, before); r.Room.Need(capacityKey(b), req, observed) != "" {
+		if req, observed := request(b, before); r.Capacity.Need(req, observed) != "" {
 			r.addTemplate(b)
 		}
 	}
@@ -338,7 +338,7 @@ func (r *reconciler) setClusters(ctx context.Context) error {
 	for i := range list.Items {
 		all[i] = &list.Items[i]
 	}
-	r.Room.SetClusters(all)
+	r.Capacity.SetClusters(all)
 	return nil
 }
 

@@ -5,6 +5,7 @@ package status
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -90,15 +91,7 @@ type templateKey struct {
 
 // Setup adds the controller to the manager, whose scheme has clusters, Works and bindings.
 func Setup(mgr ctrl.Manager, o Options) error {
-	if o.Delay == 0 {
-		o.Delay = defaultDelay
-	}
-	if o.Progress == 0 {
-		o.Progress = defaultProgress
-	}
-	if o.Workers == 0 {
-		o.Workers = defaultWorkers
-	}
+	o.Delay, o.Progress, o.Workers = cmp.Or(o.Delay, defaultDelay), cmp.Or(o.Progress, defaultProgress), cmp.Or(o.Workers, defaultWorkers)
 	d, err := discovery.NewDiscoveryClientForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
 		return fmt.Errorf("set up the aggregation of statuses: %w", err)

@@ -5,6 +5,7 @@
 package work
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,12 +70,7 @@ type reconciler struct {
 
 // Setup adds the controller to the manager.
 func SetupBindings(mgr ctrl.Manager, o BindingOptions) error {
-	if o.Workers == 0 {
-		o.Workers = defaultWorkers
-	}
-	if o.OrphanAfter == 0 {
-		o.OrphanAfter = defaultOrphanAfter
-	}
+	o.Workers, o.OrphanAfter = cmp.Or(o.Workers, defaultWorkers), cmp.Or(o.OrphanAfter, defaultOrphanAfter)
 	if o.Skips == nil {
 		o.Skips = &policy.Skips{}
 	}

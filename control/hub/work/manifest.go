@@ -269,12 +269,12 @@ func ledger(m map[string]string) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ",")
 }
 
-// settle is how long after an event of a Work it is compared with what is wanted. Such an event may be an echo of our own write
+// settle is how long after an event of a Work it is compared with what is wanted. Such an event may be that of our own write
 // that came before the answer, and the cache is then still behind the others of the same round.
 const settle = 500 * time.Millisecond
 
-// Events leads from a Work to what it was made of, as owner says: at once when one is gone, as a new one may wait for that; else
-// when the cache has settled, unless it is the echo of a write by this Writer.
+// Events enqueues what a Work was made of (owner): at once when a Work is gone, as a new one may wait for that; else after settle,
+// unless the event is that of a write by this Writer.
 func (w *Writer) Events(owner func(client.Object) (client.ObjectKey, bool)) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	add := func(o client.Object, q queue, after time.Duration) {
@@ -282,17 +282,17 @@ func (w *Writer) Events(owner func(client.Object) (client.ObjectKey, bool)) hand
 			q.AddAfter(reconcile.Request{NamespacedName: key}, after)
 		}
 	}
-	echo := func(o client.Object) bool {
+	ownWrite := func(o client.Object) bool {
 		return w.written.OwnWrite(client.ObjectKeyFromObject(o), o.GetResourceVersion())
 	}
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
-			if !echo(e.Object) {
+			if !ownWrite(e.Object) {
 				add(e.Object, q, settle)
 			}
 		},
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
-			if !echo(e.ObjectNew) {
+			if !ownWrite(e.ObjectNew) {
 				add(e.ObjectOld, q, settle)
 				add(e.ObjectNew, q, settle)
 			}

@@ -57,13 +57,13 @@ func measure(clusterCount, bindings, cores int) (result, error) {
 		workers.Go(func() {
 			for i := int(next.Add(1)) - 1; i < bindings; i = int(next.Add(1)) - 1 {
 				from := time.Now()
-				_, promise, err := room.Decide(keys[i], requests[i])
+				_, reservation, err := room.Decide(keys[i], requests[i])
 				took[i] = time.Since(from)
 				if err != nil {
 					failed[w] = fmt.Errorf("decide binding %d: %w", i, err)
 					return
 				}
-				promise.Keep("2")
+				reservation.Commit("2")
 			}
 		})
 	}
