@@ -244,7 +244,7 @@ func TestRulesOfTheKindChange(t *testing.T) {
 	h.runs("web-deployment", "member1:2")
 	rules.Set([]pelagov1alpha1.KindRules{{ObjectMeta: metav1.ObjectMeta{Name: "double"}, Spec: pelagov1alpha1.KindRulesSpec{
 		Kinds: []pelagov1alpha1.RuledKind{{APIVersion: "apps/v1", Kind: "Deployment"}},
-		Rules: pelagov1alpha1.Rules{Replicas: "object.Spec.replicas * 2"},
+		Rules: pelagov1alpha1.Rules{Replicas: "object.spec.replicas * 2"},
 	}}})
 	h.runs("web-deployment", "member1:4")
 	rules.Set(nil)

@@ -327,9 +327,6 @@ func (r *reconciler) detach(ctx context.Context, key Key, have kube.Binding) err
 
 // remove deletes a binding; why is said of its template.
 func (r *reconciler) remove(ctx context.Context, key Key, have kube.Binding, why string) error {
-	if !have.Exists() {
-		return nil
-	}
 	as := client.Preconditions{UID: ptr.To(have.GetUID()), ResourceVersion: ptr.To(have.GetResourceVersion())}
 	err := r.client.Delete(ctx, have.Object, as)
 	r.bindings.Forget(key)

@@ -334,11 +334,7 @@ func (r *reconciler) setClusters(ctx context.Context) error {
 	if err := r.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return err
 	}
-	all := make([]*clusterv1alpha1.Cluster, len(list.Items))
-	for i := range list.Items {
-		all[i] = &list.Items[i]
-	}
-	r.Capacity.SetClusters(all)
+	r.Capacity.SetClusters(kube.Pointers(list.Items))
 	return nil
 }
 

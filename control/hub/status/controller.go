@@ -171,11 +171,7 @@ func (r *reconciler) works(ctx context.Context, key client.ObjectKey) ([]*workv1
 	if err != nil {
 		return nil, fmt.Errorf("list the Works of the binding %s: %w", key, err)
 	}
-	out := make([]*workv1alpha1.Work, len(list.Items))
-	for i := range list.Items {
-		out[i] = &list.Items[i]
-	}
-	return out, nil
+	return kube.Pointers(list.Items), nil
 }
 
 // unready says of a cluster why it is not ready, "" if it is.
