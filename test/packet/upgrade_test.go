@@ -3,6 +3,7 @@ package packet
 import (
 	"bytes"
 	"compress/gzip"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,11 @@ import (
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
+
+// layout1 is the object of 2c18591, bpf/pelago_bpfel.o there. Embedded, as test/vm runs the binary without files beside it.
+//
+//go:embed testdata/layout1.o.gz
+var layout1 []byte
 
 // upgradeFlows is the number of flows under way during an upgrade.
 const upgradeFlows = 100_000
@@ -96,11 +102,7 @@ func TestUpgrade(t *testing.T) {
 // former loads the programs of the first layout over the pinned maps, as its daemon did.
 func former(t *testing.T, path string, use func(edgeOut, uplinkIn *ebpf.Program)) {
 	t.Helper()
-	packed, err := os.ReadFile("testdata/layout1.o.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := gzip.NewReader(bytes.NewReader(packed))
+	z, err := gzip.NewReader(bytes.NewReader(layout1))
 	if err != nil {
 		t.Fatal(err)
 	}
