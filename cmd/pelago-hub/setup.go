@@ -86,12 +86,11 @@ func (e executions) execute(ctx context.Context, cluster string, member *rest.Co
 	return x.Start(ctx)
 }
 
-// inFlight is how many requests are made at a time on each way to the hub's API server; what is more waits here, in its order. An API
-// server with much to do answers no sooner if there are more. Its priority and fairness queues them, refuses those that have waited for
-// 15 s (429) and makes them come back a second later, the renewal of the leader's lease among them; and it ends the watches that get too
-// little of the processor beside them, its own controllers' too, and then sends again what they have missed: with 32 on two cores about
-// a hundred times while 1,000 templates came, with 16 twenty times, with 8 once. An answer takes a few milliseconds, so 8 are still
-// more than a thousand a second. What fills a cache is not counted, and the lease goes its own way.
+// inFlight bounds the concurrent requests of each client to the hub's API server; further ones wait in order. A busy API server
+// answers no sooner with more: its priority and fairness queues them, rejects those that have waited for 15 s (429), the renewal of
+// the leader's lease among them, and it closes watches that fall behind, which then list again: with 32 on two cores about a
+// hundred times while 1,000 templates were created, with 16 twenty times, with 8 once. At a few milliseconds a response, 8 are
+// still more than a thousand a second. Initial lists and the lease are not limited.
 const inFlight = 8
 
 // access is how the controllers reach the hub's API server, and the gate that their writes there and into members pass.
@@ -101,7 +100,8 @@ type access struct {
 	attempted func() time.Time // see fence.Fence
 }
 
-// way is one through the gate, with a bound of its own: who has few workers does not wait behind who has hundreds.
+// way is a client configuration with a limit of concurrent requests of its own: a controller with few workers does not queue behind
+// one with hundreds.
 func (a access) way() *rest.Config {
 	c := rest.CopyConfig(a.config)
 	c.Wrap(a.gate)

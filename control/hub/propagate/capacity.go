@@ -247,8 +247,8 @@ func (r *Capacity) settle(key string, p *part) {
 	}
 }
 
-// settleAgain begins anew with all that waits for the reports of clusters which have not reported for a while: their last ones may
-// be older than what has settled since. r.mu is held.
+// settleAgain restarts settling for the clusters that have not reported for a while: their last reports may be older than what has
+// settled since. r.mu is held.
 func (r *Capacity) settleAgain(clusters map[string]bool) {
 	now := r.now()
 	for key, b := range r.bindings {

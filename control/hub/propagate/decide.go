@@ -150,7 +150,7 @@ func retried(reason string) bool {
 		workv1alpha2.ReasonUnschedulable}, reason)
 }
 
-// scheduled says whether it is ours to decide for the binding, and nobody holds that.
+// scheduled reports whether this scheduler decides for the binding and scheduling is not suspended.
 func scheduled(b kube.Binding, before *workv1alpha2.Decision) bool {
 	s := b.Spec
 	if s.Placement == nil || foreign(s.SchedulerName) {
@@ -243,7 +243,7 @@ func rejections(all []scheduler.Reason) []workv1alpha2.Rejection {
 	return out
 }
 
-// succeeded is the record of a decision that was asked for at a certain time (zero: by nobody).
+// succeeded is the record of a decision. asked is the time of the request for rescheduling; zero if there was none.
 func succeeded(d scheduler.Decision, hash string, now, asked time.Time) *workv1alpha2.Decision {
 	at := now
 	if asked.After(at) { // by a clock ahead of ours: the request is met all the same
@@ -279,13 +279,14 @@ func notSupported(fields []string, so string) string {
 	return fmt.Sprintf("%s: accepted, but nothing acts on it yet; %s", strings.Join(fields, ", "), so)
 }
 
-// sameRecord compares but for times. Why others were not chosen belongs to the moment of a decision: alone it is not written anew.
+// sameRecord compares two records without their times, and without the reasons for which other clusters were not chosen: these
+// change with every decision and are not worth a write.
 func sameRecord(a, b *workv1alpha2.Decision) bool {
 	return a.For == b.For && a.Reason == b.Reason && a.Message == b.Message && a.Term == b.Term &&
 		a.Scheduled.IsZero() == b.Scheduled.IsZero() && (!retried(a.Reason) || equality.Semantic.DeepEqual(a.Rejected, b.Rejected))
 }
 
-// observation is what the room is told of a binding.
+// observation is what the capacity cache keeps of a binding.
 func observation(b kube.Binding) Observation {
 	o := Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.Spec.ReplicaRequirements}
 	add := func(cluster string, replicas int32) {

@@ -176,7 +176,7 @@ func (p *propagationPolicy) counts() bool {
 		len(p.Spec.Validate(p.GetNamespace())) == 0
 }
 
-// removes says whether what no cluster fits any more is taken away from everywhere.
+// removes reports whether a template that fits no cluster any more is removed from all clusters.
 func (p *propagationPolicy) removes() bool {
 	return p.GetAnnotations()[policyv1alpha1.AnnotationOnNoClusterFit] == policyv1alpha1.OnNoClusterFitRemove
 }

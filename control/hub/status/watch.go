@@ -143,7 +143,7 @@ func otherReadiness(before, now client.Object) bool {
 	return readiness(a) != readiness(b)
 }
 
-// remembered is how long what discovery says of a kind is believed: somebody may change its CustomResourceDefinition.
+// remembered is how long the result of discovery for a kind is cached: its CustomResourceDefinition may change.
 const remembered = time.Minute
 
 // kinds knows which kinds have a status subresource. Writing the status of another kind would make a new generation of the

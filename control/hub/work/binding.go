@@ -64,7 +64,7 @@ func OfWork(w *workv1alpha1.Work) (id Identity, ok bool) {
 		} `json:"metadata"`
 	}
 	if err := json.Unmarshal(w.Spec.Workload.Manifests[0].Raw, &head); err != nil {
-		return Identity{}, false // what is no object is nobody's template
+		return Identity{}, false // not an object, so not a template
 	}
 	return OfReference(workv1alpha2.ObjectReference{
 		APIVersion: head.APIVersion, Kind: head.Kind, Namespace: head.Metadata.Namespace, Name: head.Metadata.Name,

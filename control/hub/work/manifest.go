@@ -239,7 +239,7 @@ func mark(obj *unstructured.Unstructured, work *workv1alpha1.Work, in RenderInpu
 	obj.SetAnnotations(a)
 }
 
-// conflict is the template's wish if it is one, else the policy's.
+// conflict is the conflict resolution of the template's annotation, else the policy's.
 func conflict(in RenderInput) string {
 	own := in.Object.GetAnnotations()[workv1alpha1.AnnotationConflictResolution]
 	switch {
@@ -269,8 +269,8 @@ func ledger(m map[string]string) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ",")
 }
 
-// settle is how long after an event of a Work it is compared with what is wanted. Such an event may be that of our own write
-// that came before the answer, and the cache is then still behind the others of the same round.
+// settle is how long after an event of a Work it is compared with what is wanted. An event of our own write may arrive
+// before the response to it, while the cache still lacks the other writes of the same round.
 const settle = 500 * time.Millisecond
 
 // Events enqueues what a Work was made of (owner): at once when a Work is gone, as a new one may wait for that; else after settle,

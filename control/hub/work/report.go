@@ -77,8 +77,8 @@ func (d durations) observe(begin time.Time, err error) {
 	d.WithLabelValues(result).Observe(time.Since(begin).Seconds())
 }
 
-// orphans are Works that name a binding which has not existed for a while. They are counted and told of, and never deleted:
-// what they hold runs in a cluster, and nobody has said that it is not wanted there.
+// orphans are Works whose binding has not existed for a while. They are counted and reported, never deleted: their workloads run
+// in a cluster, and a missing binding is no request to remove them.
 type orphans struct {
 	count *prometheus.GaugeVec // by cluster
 
@@ -110,7 +110,7 @@ func (o *orphans) since(binding reconcile.Request) time.Time {
 	return o.of[binding].since
 }
 
-// note counts the Works of a binding that is missing and returns those that nobody was told of. Without Works it is forgotten.
+// note counts the Works of a missing binding and returns those not reported yet. A binding without Works is forgotten.
 func (o *orphans) note(binding reconcile.Request, works []*workv1alpha1.Work) (untold []*workv1alpha1.Work) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
