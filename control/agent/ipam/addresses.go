@@ -23,7 +23,7 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// Options of the controller.
+// AddressOptions are the options of the controller of global addresses.
 type AddressOptions struct {
 	// GlobalCIDR are the cluster's own ranges; without any the controller is not started.
 	GlobalCIDR []netip.Prefix
@@ -33,14 +33,16 @@ type AddressOptions struct {
 
 type reconciler struct {
 	client   client.Client
-	live     client.Reader // past the cache, for what must not be decided from an old picture
+	live     client.Reader // uncached, for decisions that a stale cache must not make
 	recorder record.EventRecorder
 	clock    clock.PassiveClock
-	ledger   *ledger
+	ledger   *ledger[netip.Addr, pelagov1alpha1.AddressOwner, *Pool]
 	filled   bool
+	// exhausted owners wait for free addresses, unacknowledged ones for the acknowledgements of gateways.
+	exhausted, unacknowledged waiters[request]
 }
 
-// Setup adds the controllers of the package to the manager.
+// SetupAddresses adds the controllers of the package to the manager.
 func SetupAddresses(mgr ctrl.Manager, opts AddressOptions) error {
 	if len(opts.GlobalCIDR) == 0 {
 		return nil
@@ -50,7 +52,7 @@ func SetupAddresses(mgr ctrl.Manager, opts AddressOptions) error {
 	}
 	r := &reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-agent"),
-		clock: opts.Clock, ledger: newLedger(NewPool(opts.GlobalCIDR...)),
+		clock: opts.Clock, ledger: newLedger[pelagov1alpha1.AddressOwner](NewPool(opts.GlobalCIDR...)),
 	}
 	if err := r.watch(mgr); err != nil {
 		return fmt.Errorf("set up the controller of global addresses: %w", err)
@@ -69,7 +71,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req request) (ctrl.Result, e
 	return kube.Result(r.reconcile(ctx, req))
 }
 
-// fill takes the claims that exist into the picture, once: event handlers may come later than the first reconcile.
+// fill adds the existing claims to the ledger, once: event handlers may run later than the first reconcile.
 func (r *reconciler) fill(ctx context.Context) error {
 	if r.filled {
 		return nil
@@ -80,7 +82,7 @@ func (r *reconciler) fill(ctx context.Context) error {
 	}
 	for i := range list.Items {
 		if ip, err := netip.ParseAddr(list.Items[i].Spec.IP); err == nil {
-			r.ledger.seen(ip)
+			r.ledger.observed(ip)
 		}
 	}
 	r.filled = true
@@ -88,7 +90,7 @@ func (r *reconciler) fill(ctx context.Context) error {
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req request) (time.Duration, error) {
-	r.ledger.waits(req, true, true) // before anything is read: what changes from here on brings us here again
+	r.waits(req, true, true) // before anything is read: every later change requeues the request
 	owner, err := read(ctx, r.client, req)
 	if err != nil {
 		return 0, err
@@ -97,20 +99,20 @@ func (r *reconciler) reconcile(ctx context.Context, req request) (time.Duration,
 	if err != nil {
 		return 0, err
 	}
-	plan := DesiredAddresses(owner.AddressOwner, values(claims), r.ledger.contains, r.clock.Now())
-	if len(plan.Rest) > 0 { // a cache may be older than the claims: nothing is let go on its word
+	plan := DesiredAddresses(owner.AddressOwner, values(claims), r.contains, r.clock.Now())
+	if len(plan.Rest) > 0 { // a stale cache must not release addresses
 		if owner, err = read(ctx, r.live, req); err != nil {
 			return 0, err
 		}
-		plan = DesiredAddresses(owner.AddressOwner, values(claims), r.ledger.contains, r.clock.Now())
+		plan = DesiredAddresses(owner.AddressOwner, values(claims), r.contains, r.clock.Now())
 	}
-	if err := r.give(ctx, req, owner, &plan); err != nil {
+	if err := r.allocate(ctx, req, owner, &plan); err != nil {
 		return 0, err
 	}
 	if err := r.show(ctx, req, owner, plan); err != nil {
 		return 0, err
 	}
-	// Only now, when the status names no address that is let go.
+	// Last: the status no longer contains the released addresses.
 	return plan.Wait, errors.Join(r.release(ctx, claims, plan.Rest), r.free(ctx, claims, plan.Free))
 }
 
@@ -132,8 +134,9 @@ func values(claims map[netip.Addr]recorded) []AddressClaim {
 // claims lists the claims that were made for objects of this kind and name.
 func (r *reconciler) claims(ctx context.Context, req request) (map[netip.Addr]recorded, error) {
 	claims := map[netip.Addr]recorded{}
-	for _, c := range r.ledger.unseen(req) {
-		claims[c.IP] = recorded{AddressClaim: c}
+	created := r.ledger.unobserved(func(owner pelagov1alpha1.AddressOwner) bool { return requestOf(owner) == req })
+	for ip, owner := range created {
+		claims[ip] = recorded{AddressClaim: AddressClaim{IP: ip, Owner: types.UID(owner.UID)}}
 	}
 	var list pelagov1alpha1.GlobalAddressList
 	if err := r.client.List(ctx, &list, client.MatchingFields{ownerIndex: req.String()}); err != nil {
@@ -164,9 +167,9 @@ func (r *reconciler) leased(ctx context.Context, ip string) (bool, error) {
 	return len(blocks.Items) > 0, nil
 }
 
-// give claims what is missing, all of it or nothing. The cluster's pool comes first, so that its addresses are the
+// allocate claims the missing addresses, all or none. The cluster's pool comes first, so that its addresses are the
 // lowest ones whatever the order of events at the start.
-func (r *reconciler) give(ctx context.Context, req request, owner object, plan *AddressPlan) error {
+func (r *reconciler) allocate(ctx context.Context, req request, owner object, plan *AddressPlan) error {
 	if plan.Missing == 0 {
 		return nil
 	}
@@ -177,14 +180,14 @@ func (r *reconciler) give(ctx context.Context, req request, owner object, plan *
 	}
 	ref := pelagov1alpha1.AddressOwner{Kind: req.Kind, Namespace: req.Namespace, Name: req.Name, UID: string(owner.UID)}
 	for plan.Missing > 0 {
-		ips, ok := r.ledger.reserve(plan.Missing, plan.Lost)
+		ips, ok := r.reserve(plan.Missing, plan.Lost)
 		if !ok {
-			return nil // the status says so
+			return nil // reported by the condition
 		}
 		for i, ip := range ips {
 			mine, err := r.claim(ctx, ip, ref)
 			if err != nil {
-				r.ledger.unreserve(ips[i:]...)
+				r.ledger.release(ips[i:]...)
 				return err
 			}
 			if mine && !slices.Contains(plan.Have, ip) {
@@ -196,9 +199,42 @@ func (r *reconciler) give(ctx context.Context, req request, owner object, plan *
 	return nil
 }
 
-// claim creates the GlobalAddress and says whether the address belongs to the owner now. If it exists already it may be
-// our own, made by an earlier attempt whose answer was lost; else the pool's picture was old, and the address stays
-// marked as taken until its claim is seen to be deleted.
+// reserve picks n free addresses, those of prefer first, or none if fewer are free.
+func (r *reconciler) reserve(n int, prefer []netip.Addr) (ips []netip.Addr, ok bool) {
+	r.ledger.use(func(pool *Pool) {
+		if n > pool.Free() {
+			return
+		}
+		for _, ip := range prefer {
+			if len(ips) < n && pool.Take(ip) {
+				ips = append(ips, ip)
+			}
+		}
+		var rest []netip.Addr
+		rest, ok = pool.Next(n - len(ips))
+		ips = append(ips, rest...)
+	})
+	return ips, ok
+}
+
+func (r *reconciler) contains(ip netip.Addr) (in bool) {
+	r.ledger.use(func(pool *Pool) { in = pool.Contains(ip) })
+	return in
+}
+
+func (r *reconciler) supply() (s supply) {
+	r.ledger.use(func(pool *Pool) { s = supply{cidr: pool.String(), size: pool.Size()} })
+	return s
+}
+
+func (r *reconciler) waits(req request, forAddress, forGateways bool) {
+	r.exhausted.update(req, forAddress)
+	r.unacknowledged.update(req, forGateways)
+}
+
+// claim creates the GlobalAddress and reports whether it belongs to the owner. An existing one may be ours, created by an
+// earlier attempt whose response was lost; else the pool was stale, and the address stays taken until its claim is observed
+// to be deleted.
 func (r *reconciler) claim(ctx context.Context, ip netip.Addr, owner pelagov1alpha1.AddressOwner) (bool, error) {
 	address := &pelagov1alpha1.GlobalAddress{
 		ObjectMeta: metav1.ObjectMeta{Name: name(ip)},
@@ -209,15 +245,15 @@ func (r *reconciler) claim(ctx context.Context, ip netip.Addr, owner pelagov1alp
 	}
 	mine := address.Spec.Owner == owner && address.Spec.ReleasedAt == nil
 	if mine {
-		r.ledger.claimed(ip, owner)
+		r.ledger.add(ip, owner)
 	}
 	return mine, nil
 }
 
-// show writes the status if it is another one than before.
+// show writes the status if it changed.
 func (r *reconciler) show(ctx context.Context, req request, owner object, plan AddressPlan) error {
 	if owner.Object == nil {
-		r.ledger.waits(req, false, false)
+		r.waits(req, false, false)
 		return nil
 	}
 	ready, err := gatewayIndex.List(ctx, r.client)
@@ -225,8 +261,8 @@ func (r *reconciler) show(ctx context.Context, req request, owner object, plan A
 		return err
 	}
 	before := owner.DeepCopyObject().(client.Object)
-	changed, condition := owner.show(plan.Have, ready, r.ledger.supply())
-	r.ledger.waits(req, condition.Reason == submarinerv1.ReasonIPPoolAllocationFailed, condition.Reason == submarinerv1.ReasonAwaitingGateways)
+	changed, condition := owner.show(plan.Have, ready, r.supply())
+	r.waits(req, condition.Reason == submarinerv1.ReasonIPPoolAllocationFailed, condition.Reason == submarinerv1.ReasonAwaitingGateways)
 	if !changed {
 		return nil
 	}
@@ -240,13 +276,13 @@ func (r *reconciler) show(ctx context.Context, req request, owner object, plan A
 	return nil
 }
 
-// release marks claims as released; the event of that write brings the owner here again.
+// release marks claims as released; the event of that write requeues the owner.
 func (r *reconciler) release(ctx context.Context, claims map[netip.Addr]recorded, ips []netip.Addr) error {
 	var errs []error
 	for _, ip := range ips {
 		a := claims[ip].object
 		if a == nil {
-			continue // made a moment ago; its event brings us here again
+			continue // just created; its event requeues the owner
 		}
 		patch := client.MergeFromWithOptions(a.DeepCopy(), client.MergeFromWithOptimisticLock{})
 		a.Spec.ReleasedAt = &metav1.Time{Time: r.clock.Now().Add(time.Second).Truncate(time.Second)} // the API keeps seconds

@@ -18,7 +18,7 @@ type supply struct {
 	size int
 }
 
-// egressCondition says how an egress object stands that wants count addresses and has those of have.
+// egressCondition is the condition of an egress object with count requested addresses, of which it has those of have.
 func egressCondition(refused *refusal, count int, have []netip.Addr, s supply) metav1.Condition {
 	switch {
 	case refused != nil:
@@ -31,8 +31,8 @@ func egressCondition(refused *refusal, count int, have []netip.Addr, s supply) m
 	return allocated()
 }
 
-// ingressCondition says how a GlobalIngressIP stands. An address that was announced once stays announced: gateways
-// that join later take it into their tables before they are ready.
+// ingressCondition is the condition of a GlobalIngressIP. An announced address stays announced: a gateway that joins later
+// adds it to its tables before it becomes ready.
 func ingressCondition(have []netip.Addr, shown string, was *metav1.Condition, acked bool, s supply) metav1.Condition {
 	if len(have) == 0 {
 		return notAllocated(submarinerv1.ReasonIPPoolAllocationFailed, s.exhausted(1, 0))
@@ -45,7 +45,7 @@ func ingressCondition(have []netip.Addr, shown string, was *metav1.Condition, ac
 	return allocated()
 }
 
-// exhausted tells the user what is lacking and what helps.
+// exhausted is the message of an allocation that failed: the shortage and its remedies.
 func (s supply) exhausted(count, have int) string {
 	return fmt.Sprintf("%d of %d addresses are allocated, the GlobalCIDR %s has %d and not enough of them are free: "+
 		"delete ServiceExports or egress IPs that are not needed (an address is free again %d s later), or join with a larger --globalnet-cidr",

@@ -1,14 +1,17 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -17,12 +20,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/topology"
 )
 
-// podDelay lets a burst of pods of one namespace become one look at it.
+// podDelay batches the pod events of one namespace into one reconcile.
 const podDelay = time.Second
 
 type namespaceQueue = workqueue.TypedRateLimitingInterface[string]
@@ -82,7 +86,7 @@ func (r *conflictReconciler) show(ctx context.Context, g *submarinerv1.GlobalEgr
 	return nil
 }
 
-// onPod asks for the namespace of a pod that came, went or got other labels.
+// onPod enqueues the namespace of a pod that was created, deleted or relabelled.
 func onPod() handler.TypedEventHandler[*corev1.Pod, string] {
 	later := func(q namespaceQueue, pod *corev1.Pod) { q.AddAfter(pod.Namespace, podDelay) }
 	return handler.TypedFuncs[*corev1.Pod, string]{
@@ -94,4 +98,43 @@ func onPod() handler.TypedEventHandler[*corev1.Pod, string] {
 		},
 		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*corev1.Pod], q namespaceQueue) { later(q, e.Object) },
 	}
+}
+
+// conflicts maps the name of each GlobalEgressIP of a namespace that loses pods to an older one to the message of its
+// condition.
+func conflicts(pools []submarinerv1.GlobalEgressIP, pods []topology.EgressPod, namespace string) map[string]string {
+	table := topology.NewEgressTable(nil, pools, nil)
+	lost := map[string]string{}
+	winner, losers := table.Shadowed(namespace)
+	for _, loser := range losers {
+		lost[loser.Name] = fmt.Sprintf("GlobalEgressIP %s is older and, like this one, has no podSelector: it serves the namespace", winner.Name)
+	}
+	slices.SortFunc(pods, func(a, b topology.EgressPod) int { return cmp.Compare(a.Name, b.Name) })
+	for _, pod := range pods {
+		c := table.Choose(pod)
+		if c.Rank != topology.PodSelector {
+			continue
+		}
+		for _, loser := range c.Shadowed {
+			if _, known := lost[loser.Name]; !known {
+				lost[loser.Name] = selectedTwice(c.Pool, pod)
+			}
+		}
+	}
+	return lost
+}
+
+func selectedTwice(winner pelagov1alpha1.EgressPool, pod topology.EgressPod) string {
+	return fmt.Sprintf("GlobalEgressIP %s is older and serves the pods that both select, such as %s", winner.Name, pod.Name)
+}
+
+// conflictCondition turns what a GlobalEgressIP loses into its condition; nil if none has to be written.
+func conflictCondition(lost string, was *metav1.Condition) *metav1.Condition {
+	switch {
+	case lost != "":
+		return &metav1.Condition{Type: submarinerv1.ConditionConflict, Status: metav1.ConditionTrue, Reason: submarinerv1.ReasonOlderObject, Message: lost}
+	case was != nil:
+		return &metav1.Condition{Type: submarinerv1.ConditionConflict, Status: metav1.ConditionFalse, Reason: submarinerv1.ReasonNoConflict}
+	}
+	return nil
 }

@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Rest is how long an address that lost its owner is given to nobody (RFC 6888 REQ-8).
+// AddressRest is the time between the release of an address and its next allocation (RFC 6888 REQ-8).
 const AddressRest = 120 * time.Second
 
-// Owner is what an egress or ingress object asks for. The zero Owner, of an object that is gone, asks for nothing.
+// AddressOwner is what an egress or ingress object requests. The zero value, of a deleted object, requests nothing.
 type AddressOwner struct {
 	UID   types.UID
 	Count int
@@ -19,16 +19,16 @@ type AddressOwner struct {
 	Shown []netip.Addr
 }
 
-// Claim is a GlobalAddress that was made for an object of the owner's kind and name.
+// AddressClaim is a GlobalAddress that was created for an object of the owner's kind and name.
 type AddressClaim struct {
 	IP         netip.Addr
 	Owner      types.UID
 	ReleasedAt time.Time // zero: not released
-	// Leased says that port blocks of the address are leased to nodes.
+	// Leased: port blocks of the address are leased to nodes.
 	Leased bool
 }
 
-// Plan is the difference between what an owner has and what it shall have.
+// AddressPlan is the difference between the current and the desired addresses of an owner.
 type AddressPlan struct {
 	// Have are the addresses that the owner keeps, in order.
 	Have []netip.Addr
@@ -41,9 +41,9 @@ type AddressPlan struct {
 	Wait time.Duration
 }
 
-// Desired plans an owner's addresses. Addresses that other components know of are kept first, then the lowest. A claim
+// DesiredAddresses plans an owner's addresses. Addresses that other components know of are kept first, then the lowest. A claim
 // that is too many is released only once no node leases port blocks of it: until then packets of live flows bear the
-// address. usable says whether an address belongs to the pool at all.
+// address. usable reports whether an address belongs to the pool at all.
 func DesiredAddresses(o AddressOwner, claims []AddressClaim, usable func(netip.Addr) bool, now time.Time) AddressPlan {
 	var p AddressPlan
 	var held []AddressClaim

@@ -32,7 +32,7 @@ func requestOf(o pelagov1alpha1.AddressOwner) request {
 	return request{Kind: o.Kind, Namespace: o.Namespace, Name: o.Name}
 }
 
-// clusterPool is the owner whose addresses are given out first.
+// clusterPool is the owner whose addresses are allocated first.
 var clusterPool = request{Kind: kindCluster, Name: submarinerv1.ClusterGlobalEgressIPName}
 
 // object is an owner at the border between the API and the decision. A nil Object is one that is gone.
@@ -65,7 +65,7 @@ func read(ctx context.Context, from client.Reader, req request) (object, error) 
 	return translate(o), nil
 }
 
-// translate says what an object asks for.
+// translate returns what an object requests.
 func translate(o client.Object) object {
 	obj := object{Object: o, AddressOwner: AddressOwner{UID: o.GetUID()}}
 	switch o := o.(type) {
@@ -81,7 +81,7 @@ func translate(o client.Object) object {
 			obj.refused = &refusal{submarinerv1.ReasonInvalidInput, fmt.Sprintf("podSelector selects nothing: %v", err)}
 		}
 	case *submarinerv1.GlobalIngressIP:
-		if o.Labels[pelagov1alpha1.LabelManagedBy] != pelagov1alpha1.ManagedBy { // somebody else made it
+		if o.Labels[pelagov1alpha1.LabelManagedBy] != pelagov1alpha1.ManagedBy { // not created by Pelago
 			return object{}
 		}
 		obj.Count, obj.Shown = 1, topology.ParseAddresses([]string{o.Status.AllocatedIP})
@@ -92,7 +92,7 @@ func translate(o client.Object) object {
 	return obj
 }
 
-// show writes addresses and condition into the status of the object in memory and says whether that changed anything.
+// show writes addresses and condition into the status of the object in memory and reports whether that changed anything.
 func (o object) show(have []netip.Addr, ready topology.Gateways, s supply) (changed bool, now metav1.Condition) {
 	switch obj := o.Object.(type) {
 	case *submarinerv1.ClusterGlobalEgressIP:

@@ -57,28 +57,28 @@ func addIndexes(mgr ctrl.Manager) error {
 	)
 }
 
-// owners asks for the object that an event is about.
+// owners enqueues the object of an event.
 func owners[T client.Object](kind string) handler.TypedEventHandler[T, request] {
 	return handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, o T) []request {
 		return []request{{Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}}
 	})
 }
 
-// onClaim keeps the picture of the pool, and asks for the owner of a claim: it may be gone since we last ran. A freed
-// address wakes who waits for one.
+// onClaim updates the ledger and enqueues the owner of a claim, which may have been deleted while no agent ran. A freed
+// address enqueues the owners that wait for one.
 func (r *reconciler) onClaim() handler.TypedEventHandler[*pelagov1alpha1.GlobalAddress, request] {
-	seen := func(a *pelagov1alpha1.GlobalAddress, q queue) {
+	observed := func(a *pelagov1alpha1.GlobalAddress, q queue) {
 		if ip, err := netip.ParseAddr(a.Spec.IP); err == nil {
-			r.ledger.seen(ip)
+			r.ledger.observed(ip)
 		}
 		addOwner(a, q)
 	}
 	return handler.TypedFuncs[*pelagov1alpha1.GlobalAddress, request]{
 		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*pelagov1alpha1.GlobalAddress], q queue) {
-			seen(e.Object, q)
+			observed(e.Object, q)
 		},
 		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*pelagov1alpha1.GlobalAddress], q queue) {
-			seen(e.ObjectNew, q)
+			observed(e.ObjectNew, q)
 		},
 		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*pelagov1alpha1.GlobalAddress], q queue) {
 			addOwner(e.Object, q)
@@ -86,14 +86,15 @@ func (r *reconciler) onClaim() handler.TypedEventHandler[*pelagov1alpha1.GlobalA
 			if err != nil {
 				return
 			}
-			for _, starving := range r.ledger.gone(ip) {
-				q.Add(starving)
+			r.ledger.deleted(ip)
+			for _, waiting := range r.exhausted.list() {
+				q.Add(waiting)
 			}
 		},
 	}
 }
 
-// addOwner asks for the owner of a claim. Claims of kinds that are not ours only take their address.
+// addOwner enqueues the owner of a claim. Claims of other kinds only take their address.
 func addOwner(a *pelagov1alpha1.GlobalAddress, q queue) {
 	switch a.Spec.Owner.Kind {
 	case kindCluster, kindNamespace, kindIngress:
@@ -101,7 +102,7 @@ func addOwner(a *pelagov1alpha1.GlobalAddress, q queue) {
 	}
 }
 
-// onBlock asks for the owner of an address whose last lease may have ended: its claim may rest now.
+// onBlock enqueues the owner of an address whose last lease may have ended: its claim may rest now.
 func (r *reconciler) onBlock() handler.TypedEventHandler[*pelagov1alpha1.PortBlock, request] {
 	return handler.TypedFuncs[*pelagov1alpha1.PortBlock, request]{
 		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*pelagov1alpha1.PortBlock], q queue) {
@@ -117,10 +118,11 @@ func poolOwner(p pelagov1alpha1.EgressPool) request {
 	return request{Kind: kindNamespace, Namespace: p.Namespace, Name: p.Name}
 }
 
-// onGateway asks for the owners that wait for acknowledgements when what gateways say has changed.
+// onGateway enqueues the owners that wait for acknowledgements when the set of ready gateways or their
+// acknowledgements changed.
 func (r *reconciler) onGateway() handler.TypedEventHandler[*pelagov1alpha1.NodeIndex, request] {
 	wake := func(q queue) {
-		for _, req := range r.ledger.pending() {
+		for _, req := range r.unacknowledged.list() {
 			q.Add(req)
 		}
 	}

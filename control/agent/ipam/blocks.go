@@ -22,7 +22,7 @@ import (
 // DefaultMinimum is the number of blocks that a node has of each pool that it uses.
 const DefaultMinimum = 2
 
-// Options of the controller.
+// BlockOptions are the options of the controller of port blocks.
 type BlockOptions struct {
 	// GlobalCIDR are the cluster's own ranges; without any the controller is not started.
 	GlobalCIDR []netip.Prefix
@@ -32,7 +32,7 @@ type BlockOptions struct {
 	Clock clock.PassiveClock
 }
 
-// request names the blocks of one pool on one node.
+// blockRequest names the blocks of one pool on one node.
 type blockRequest struct {
 	Pool pelagov1alpha1.EgressPool
 	Node string
@@ -48,15 +48,17 @@ func blockRequestOf(b *pelagov1alpha1.PortBlock) blockRequest {
 
 type blockReconciler struct {
 	client   client.Client
-	live     client.Reader // past the cache, for what must not be decided from an old picture
+	live     client.Reader // uncached, for decisions that a stale cache must not make
 	recorder record.EventRecorder
 	clock    clock.PassiveClock
 	minimum  int
-	ledger   *blockLedger
+	ledger   *ledger[PortSpace, pelagov1alpha1.PortBlock, *Space]
 	filled   bool
+	// exhausted nodes wait for blocks that their pool lacks.
+	exhausted waiters[blockRequest]
 }
 
-// Setup adds the controller to the manager.
+// SetupBlocks adds the controller to the manager.
 func SetupBlocks(mgr ctrl.Manager, opts BlockOptions) error {
 	if len(opts.GlobalCIDR) == 0 {
 		return nil
@@ -69,7 +71,7 @@ func SetupBlocks(mgr ctrl.Manager, opts BlockOptions) error {
 	}
 	r := &blockReconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-agent"),
-		clock: opts.Clock, minimum: opts.Minimum, ledger: blockNewLedger(),
+		clock: opts.Clock, minimum: opts.Minimum, ledger: newLedger[pelagov1alpha1.PortBlock](new(Space)),
 	}
 	if err := r.watch(mgr); err != nil {
 		return fmt.Errorf("set up the controller of port blocks: %w", err)
@@ -85,7 +87,7 @@ func (r *blockReconciler) Reconcile(ctx context.Context, req blockRequest) (ctrl
 	return kube.Result(r.reconcile(ctx, req))
 }
 
-// fill takes the leases that exist into the picture, once: event handlers may come later than the first reconcile.
+// fill adds the existing leases to the ledger, once: event handlers may run later than the first reconcile.
 func (r *blockReconciler) fill(ctx context.Context) error {
 	if r.filled {
 		return nil
@@ -96,7 +98,7 @@ func (r *blockReconciler) fill(ctx context.Context) error {
 	}
 	for i := range list.Items {
 		if p, ok := portsOf(&list.Items[i]); ok {
-			r.ledger.seen(p)
+			r.ledger.observed(p)
 		}
 	}
 	r.filled = true
@@ -117,7 +119,7 @@ func (r *blockReconciler) reconcile(ctx context.Context, req blockRequest) (time
 		return 0, err
 	}
 	plan := DesiredBlocks(node.BlockNode, pool.ips, list, r.clock.Now())
-	if len(plan.Orphan)+len(plan.Fenced) > 0 { // no node loses its ports on the word of a cache
+	if len(plan.Orphan)+len(plan.Fenced) > 0 { // a stale cache must not end leases
 		if node, err = r.node(ctx, r.live, req, pool); err != nil {
 			return 0, err
 		}
@@ -129,12 +131,12 @@ func (r *blockReconciler) reconcile(ctx context.Context, req blockRequest) (time
 		r.each(leases, plan.Orphan, func(b *pelagov1alpha1.PortBlock) error { return r.orphan(ctx, b, node) }),
 		r.each(leases, plan.Delete, func(b *pelagov1alpha1.PortBlock) error { return r.delete(ctx, b) }),
 	}
-	starved := r.ledger.starve(req, plan.Missing > 0) // before the look: a block that gets free from here on brings us here again
+	waited := r.exhausted.update(req, plan.Missing > 0) // before the search: a block freed from here on requeues the request
 	missing, err := r.lease(ctx, req, node, plan, leases)
 	errs = append(errs, err)
 	if err == nil {
-		r.ledger.starve(req, missing > 0)
-		errs = append(errs, r.report(ctx, req, node, pool, missing, !starved))
+		r.exhausted.update(req, missing > 0)
+		errs = append(errs, r.report(ctx, req, node, pool, missing, !waited))
 	}
 	return plan.Wait, errors.Join(errs...)
 }
@@ -150,10 +152,12 @@ func (r *blockReconciler) leases(ctx context.Context, req blockRequest) (map[str
 		return nil, nil, fmt.Errorf("list port blocks of %s: %w", req, err)
 	}
 	leases := map[string]*pelagov1alpha1.PortBlock{}
-	for _, items := range [][]pelagov1alpha1.PortBlock{r.ledger.unseen(req), found.Items} {
-		for i := range items {
-			leases[items[i].Name] = &items[i]
-		}
+	created := r.ledger.unobserved(func(b pelagov1alpha1.PortBlock) bool { return blockRequestOf(&b) == req })
+	for _, b := range created {
+		leases[b.Name] = &b
+	}
+	for i := range found.Items {
+		leases[found.Items[i].Name] = &found.Items[i]
 	}
 	var list []Block
 	for name, b := range leases {
@@ -175,17 +179,18 @@ func (r *blockReconciler) leases(ctx context.Context, req blockRequest) (map[str
 	return leases, list, nil
 }
 
-// lease creates the missing blocks and returns how many the pool could not give.
+// lease creates the missing blocks and returns how many the pool lacks.
 func (r *blockReconciler) lease(ctx context.Context, req blockRequest, node member, plan BlockPlan, leases map[string]*pelagov1alpha1.PortBlock) (missing int, err error) {
 	for missing = plan.Missing; missing > 0; {
-		ports := r.ledger.reserve(plan.Order, missing)
+		var ports []PortSpace
+		r.ledger.use(func(space *Space) { ports = space.Next(plan.Order, missing) })
 		if len(ports) == 0 {
 			return missing, nil
 		}
 		for i, p := range ports {
 			got, err := r.create(ctx, req, node, p)
 			if err != nil {
-				r.ledger.unreserve(ports[i:]...)
+				r.ledger.release(ports[i:]...)
 				return missing, err
 			}
 			if _, known := leases[blockName(p)]; got && !known {
@@ -196,8 +201,8 @@ func (r *blockReconciler) lease(ctx context.Context, req blockRequest, node memb
 	return 0, nil
 }
 
-// create creates a lease and says whether the ports are the node's now. If it exists already it may be the node's, from
-// an earlier attempt whose answer was lost; else the picture was old, and the ports stay marked as leased.
+// create creates a lease and reports whether the ports belong to the node. An existing lease may be the node's, created by
+// an earlier attempt whose response was lost; else the ledger was stale, and the ports stay taken.
 func (r *blockReconciler) create(ctx context.Context, req blockRequest, node member, p PortSpace) (bool, error) {
 	b := &pelagov1alpha1.PortBlock{
 		ObjectMeta: metav1.ObjectMeta{Name: blockName(p)},
@@ -211,7 +216,7 @@ func (r *blockReconciler) create(ctx context.Context, req blockRequest, node mem
 	}
 	mine := b.Spec.NodeUID == node.UID && b.Spec.Pool == req.Pool && b.Spec.OrphanedAt == nil && b.Spec.State != pelagov1alpha1.BlockReleasing
 	if mine {
-		r.ledger.leased(p, *b)
+		r.ledger.add(p, *b)
 	}
 	return mine, nil
 }
@@ -227,7 +232,7 @@ func (r *blockReconciler) each(leases map[string]*pelagov1alpha1.PortBlock, name
 	return errors.Join(errs...)
 }
 
-// The changes below carry the version that the plan was made from: whoever was faster makes them fail.
+// The changes below carry the resourceVersion that the plan was made from: a concurrent write makes them fail.
 
 func (r *blockReconciler) setState(ctx context.Context, b *pelagov1alpha1.PortBlock, state pelagov1alpha1.BlockState) error {
 	patch := client.MergeFromWithOptions(b.DeepCopy(), client.MergeFromWithOptimisticLock{})
@@ -262,7 +267,7 @@ func portsOf(b *pelagov1alpha1.PortBlock) (PortSpace, bool) {
 	return PortSpace{IP: ip, First: b.Spec.FirstPort}, err == nil && slot(b.Spec.FirstPort) >= 0
 }
 
-// name is the name of the PortBlock of these ports: 120-1-0-1-1024.
+// blockName is the name of the PortBlock of these ports: 120-1-0-1-1024.
 func blockName(p PortSpace) string {
 	return fmt.Sprintf("%s-%d", strings.NewReplacer(".", "-", ":", "-").Replace(p.IP.StringExpanded()), p.First)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/pelago-net/pelago/control/topology"
 )
 
-// The functions below say whose blocks a change may concern. They read indexes of the cache only, so that one change
-// costs what it touches and not what the cluster has.
+// The functions below list the requests that a change may affect. They read only indexes of the cache: the cost of a change
+// depends on the affected objects, not on the size of the cluster.
 
 // ofNode: what the node has, the cluster's pool, and the pools of the namespaces of its pods.
 func (r *blockReconciler) ofNode(ctx context.Context, node string) []blockRequest {
@@ -121,7 +121,7 @@ func (r *blockReconciler) list(ctx context.Context, list client.ObjectList, opti
 	}
 }
 
-// ownChange says whether the node needs other blocks, or whether its orphans can go.
+// ownChange reports whether the node needs other blocks, or whether its orphans can go.
 func ownChange(was, is *pelagov1alpha1.NodeIndex) bool {
 	return was.UID != is.UID || was.Status.BootID != is.Status.BootID || !slices.Equal(was.Status.Demand, is.Status.Demand)
 }

@@ -6,17 +6,20 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // Established is how long a NAT keeps an idle TCP connection at least (RFC 5382 REQ-5). After it, no flow of a node
-// that nobody has heard of can still be alive.
+// without contact can still be alive.
 const Established = 7440 * time.Second
 
-// Keep as Node.Want says that it is not known how many blocks the node needs: what it has stays.
+// KeepBlocks as BlockNode.Want: the demand of the node is unknown, and it keeps its blocks.
 const KeepBlocks = -1
 
-// Node is the one whose blocks of one pool are planned.
+// BlockNode is the node whose blocks of one pool are planned.
 type BlockNode struct {
 	// UID is that of the Node object that exists under the name now; empty if there is none.
 	UID string
@@ -24,7 +27,7 @@ type BlockNode struct {
 	BootID string
 	// Index numbers the node within its cluster; it spreads nodes over the pool's IPs.
 	Index int32
-	// Want is how many blocks it shall have, or Keep.
+	// Want is the desired number of blocks, or KeepBlocks.
 	Want int
 }
 
@@ -36,22 +39,22 @@ type Block struct {
 	// NodeUID is the owner; a Node of the same name with another UID is another node.
 	NodeUID  string
 	Released bool
-	// Acked says that every ready gateway has the block in its tables.
+	// Acked: every ready gateway has the block in its tables.
 	Acked bool
 	// OrphanedAt is zero as long as the owner is not missed. OrphanBootID is the owner's last boot; empty if unknown.
 	OrphanedAt   time.Time
 	OrphanBootID string
 }
 
-// Plan lists what to do with the blocks, by name.
+// BlockPlan lists the changes of blocks, by name.
 type BlockPlan struct {
 	Activate []string // Pending → Active
 	Release  []string // Active → Releasing
 	Orphan   []string // set orphanedAt: the owner is missed
 	Delete   []string // the ports are free
-	// Fenced are those of Delete whose owner did not say so itself: it is known to have lost all flows.
+	// Fenced are those of Delete that their owner has not released: it is known to have lost all flows.
 	Fenced []string
-	// Missing is how many blocks to lease, Order the IPs to look at, best first.
+	// Missing is how many blocks to lease, Order the IPs to search, best first.
 	Missing int
 	Order   []netip.Addr
 	// Wait is the time until the next orphan's end; 0 if there is none.
@@ -103,7 +106,7 @@ func (p *BlockPlan) orphan(b Block, node BlockNode, now time.Time) {
 	}
 }
 
-// giveUp ends a lease: at once if no flow was opened in it, else by asking the node.
+// giveUp ends a lease: at once if no flow was opened in it, else after the node has released it.
 func (p *BlockPlan) giveUp(b Block) {
 	if b.State == pelagov1alpha1.BlockPending {
 		p.Delete = append(p.Delete, b.Name)
@@ -152,7 +155,7 @@ func perIP(held []Block) map[netip.Addr]int {
 	return n
 }
 
-// order lists the IPs on which a node looks for more blocks: first those where it has blocks already (a pod keeps one
+// order lists the IPs to search for more blocks of a node: first those where it has blocks already (a pod keeps one
 // egress IP, so a node should have few), then round from one that differs from node to node.
 func order(ips []netip.Addr, held []Block, index int32) []netip.Addr {
 	if len(ips) == 0 {
@@ -163,4 +166,34 @@ func order(ips []netip.Addr, held []Block, index int32) []netip.Addr {
 	n := perIP(held)
 	slices.SortStableFunc(round, func(a, b netip.Addr) int { return -cmp.Compare(n[a], n[b]) })
 	return round
+}
+
+// WantedBlocks is the desired number of blocks of a pool on a node: none of a GlobalEgressIP that no pod of the node uses, else the
+// minimum, or more if the node daemon demands more. Every node uses the cluster's pool, for its own
+// flows.
+func WantedBlocks(pool pelagov1alpha1.EgressPool, minimum int, demand []pelagov1alpha1.BlockDemand, pods []topology.EgressPod, table *topology.EgressTable) int {
+	if pool != topology.ClusterPool && !used(pool, pods, table) {
+		return 0
+	}
+	want := minimum
+	for _, d := range demand {
+		if d.Pool == pool {
+			want = max(want, int(d.Blocks))
+		}
+	}
+	return want
+}
+
+func used(pool pelagov1alpha1.EgressPool, pods []topology.EgressPod, table *topology.EgressTable) bool {
+	for _, pod := range pods {
+		if table.Choose(pod).Pool == pool {
+			return true
+		}
+	}
+	return false
+}
+
+// runs reports whether a pod can open flows from an address of its own: it is bound to a node and has not finished.
+func runs(pod *corev1.Pod) bool {
+	return pod.Spec.NodeName != "" && !pod.Spec.HostNetwork && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
 }

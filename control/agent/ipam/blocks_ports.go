@@ -7,14 +7,14 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// Ports are the ports First … First+255 of an egress IP.
+// PortSpace is the ports First … First+255 of an egress IP.
 type PortSpace struct {
 	IP    netip.Addr
 	First int32
 }
 
-// Space is a picture of the ports that are leased. A wrong picture costs an attempt, not a lease: the API server lets
-// each PortBlock be created once. It is not safe for concurrent use; the zero value is empty.
+// Space caches which ports are leased. A stale cache costs an attempt, not a lease: the API server lets each PortBlock be
+// created once. It is not safe for concurrent use; the zero value is empty.
 type Space struct {
 	leased map[netip.Addr]*[pelagov1alpha1.BlocksPerIP]bool
 }
@@ -32,7 +32,7 @@ func firstPort(slot int32) int32 {
 	return pelagov1alpha1.FirstBlockPort + slot*pelagov1alpha1.BlockPorts
 }
 
-// Take marks ports as leased and says whether they were free.
+// Take marks ports as leased and reports whether they were free.
 func (s *Space) Take(p PortSpace) bool {
 	n := slot(p.First)
 	if n < 0 {

@@ -3,6 +3,8 @@ package ipam
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -13,10 +15,10 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-// report tells the users of a pool and of a node when blocks are lacking, and when no longer. isNew says that the node
-// did not lack any before.
+// report writes the condition and the Events of a pool and of a node that lack blocks, and clears the condition. isNew:
+// the node lacked none before.
 func (r *blockReconciler) report(ctx context.Context, req blockRequest, node member, pool blockSupply, missing int, isNew bool) error {
-	lacking := missing > 0 && len(pool.ips) > 0 // a pool without addresses says so itself
+	lacking := missing > 0 && len(pool.ips) > 0 // a pool without addresses has its own condition
 	if pool.object == nil {
 		return nil
 	}
@@ -37,7 +39,7 @@ func (r *blockReconciler) report(ctx context.Context, req blockRequest, node mem
 		}
 		return err
 	case meta.IsStatusConditionTrue(*pool.conditions, submarinerv1.ConditionPortBlocksExhausted) &&
-		len(r.ledger.hungry(req.Pool)) == 0 && r.ledger.free(pool.ips) > 0:
+		len(r.waiting(req.Pool)) == 0 && r.free(pool.ips) > 0:
 		_, err := r.show(ctx, req, pool, metav1.Condition{
 			Type: submarinerv1.ConditionPortBlocksExhausted, Status: metav1.ConditionFalse, Reason: submarinerv1.ReasonBlocksAvailable, Message: "Nodes get the port blocks that they need",
 		})
@@ -46,7 +48,7 @@ func (r *blockReconciler) report(ctx context.Context, req blockRequest, node mem
 	return nil
 }
 
-// show writes the condition if it is another one than before, and says whether it did.
+// show writes the condition if it changed, and reports whether it did.
 func (r *blockReconciler) show(ctx context.Context, req blockRequest, pool blockSupply, c metav1.Condition) (bool, error) {
 	before := pool.object.DeepCopyObject().(client.Object)
 	c.ObservedGeneration = pool.object.GetGeneration()
@@ -58,6 +60,16 @@ func (r *blockReconciler) show(ctx context.Context, req blockRequest, pool block
 		return false, client.IgnoreNotFound(fmt.Errorf("write the status of egress pool %s: %w", poolName(req.Pool), err))
 	}
 	return true, nil
+}
+
+// waiting lists the requests that wait for a block of the pool.
+func (r *blockReconciler) waiting(pool pelagov1alpha1.EgressPool) []blockRequest {
+	return slices.DeleteFunc(r.exhausted.list(), func(req blockRequest) bool { return req.Pool != pool })
+}
+
+func (r *blockReconciler) free(ips []netip.Addr) (n int) {
+	r.ledger.use(func(space *Space) { n = space.Free(ips) })
+	return n
 }
 
 func poolName(p pelagov1alpha1.EgressPool) string {

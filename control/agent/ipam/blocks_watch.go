@@ -85,31 +85,32 @@ func add(q blockQueue, requests ...blockRequest) {
 	}
 }
 
-// onBlock keeps the picture of the leases. A freed block wakes the nodes that wait for one of the pool.
+// onBlock updates the ledger. A freed block enqueues the nodes that wait for one of its pool.
 func (r *blockReconciler) onBlock() handler.TypedEventHandler[*pelagov1alpha1.PortBlock, blockRequest] {
-	seen := func(b *pelagov1alpha1.PortBlock, q blockQueue) {
+	observed := func(b *pelagov1alpha1.PortBlock, q blockQueue) {
 		if p, ok := portsOf(b); ok {
-			r.ledger.seen(p)
+			r.ledger.observed(p)
 		}
 		q.Add(blockRequestOf(b))
 	}
 	return handler.TypedFuncs[*pelagov1alpha1.PortBlock, blockRequest]{
 		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*pelagov1alpha1.PortBlock], q blockQueue) {
-			seen(e.Object, q)
+			observed(e.Object, q)
 		},
 		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*pelagov1alpha1.PortBlock], q blockQueue) {
-			seen(e.ObjectNew, q)
+			observed(e.ObjectNew, q)
 		},
 		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*pelagov1alpha1.PortBlock], q blockQueue) {
 			q.Add(blockRequestOf(e.Object))
 			if p, ok := portsOf(e.Object); ok {
-				add(q, r.ledger.gone(p, e.Object.Spec.Pool)...)
+				r.ledger.deleted(p)
+				add(q, r.waiting(e.Object.Spec.Pool)...)
 			}
 		},
 	}
 }
 
-// onNode asks for the blocks of a node that came or went.
+// onNode enqueues the blocks of a node that was created or deleted.
 func (r *blockReconciler) onNode() handler.TypedEventHandler[*metav1.PartialObjectMetadata, blockRequest] {
 	return handler.TypedFuncs[*metav1.PartialObjectMetadata, blockRequest]{
 		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*metav1.PartialObjectMetadata], q blockQueue) {
@@ -126,8 +127,8 @@ func (r *blockReconciler) onNode() handler.TypedEventHandler[*metav1.PartialObje
 	}
 }
 
-// onIndex asks for the blocks of a node whose index, boot or demand changed, and for the pending blocks of all nodes
-// when what gateways say has changed.
+// onIndex enqueues the blocks of a node whose index, boot or demand changed, and the pending blocks of all nodes when the
+// set of ready gateways or their acknowledgements changed.
 func (r *blockReconciler) onIndex() handler.TypedEventHandler[*pelagov1alpha1.NodeIndex, blockRequest] {
 	return handler.TypedFuncs[*pelagov1alpha1.NodeIndex, blockRequest]{
 		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*pelagov1alpha1.NodeIndex], q blockQueue) {
@@ -153,7 +154,7 @@ func (r *blockReconciler) onIndex() handler.TypedEventHandler[*pelagov1alpha1.No
 	}
 }
 
-// onPod asks for the pools of a pod's namespace on the nodes where it ran and runs.
+// onPod enqueues the pools of a pod's namespace on the nodes where it ran and runs.
 func (r *blockReconciler) onPod() handler.TypedEventHandler[*corev1.Pod, blockRequest] {
 	return handler.TypedFuncs[*corev1.Pod, blockRequest]{
 		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*corev1.Pod], q blockQueue) {

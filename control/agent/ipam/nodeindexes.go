@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -12,16 +13,18 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// fencingDelay is the pause between two looks for blocks that still have to be marked as orphaned.
+// fencingDelay is the requeue interval while blocks of the node have yet to be marked as orphaned.
 const fencingDelay = 500 * time.Millisecond
 
-// The record of the index that was given out last: two agents that race for an index race for its resourceVersion.
+// The record of the last allocated index: two agents that race for an index race for its resourceVersion.
 const (
 	recordName = "pelago-node-indexes"
 	recordKey  = "last"
@@ -33,11 +36,11 @@ const (
 	nodeIndexBlockIndex = "nodeindex.block"  // PortBlock by the UID of its node, unless marked as orphaned
 )
 
-// Options of the controller.
+// NodeIndexOptions are the options of the controller of node indexes.
 type NodeIndexOptions struct {
-	// Namespace is where the record lies.
+	// Namespace is that of the record.
 	Namespace string
-	// Globalnet says that the controller of port blocks runs too: a NodeIndex then stays until the blocks of its node
+	// Globalnet: the controller of port blocks runs too. A NodeIndex then stays until the blocks of its node
 	// are marked as orphaned, because the mark needs the node's last boot id.
 	Globalnet bool
 }
@@ -48,7 +51,7 @@ type nodeIndexReconciler struct {
 	opts   NodeIndexOptions
 }
 
-// Setup adds the controller to the manager.
+// SetupNodeIndexes adds the controller to the manager.
 func SetupNodeIndexes(mgr ctrl.Manager, opts NodeIndexOptions) error {
 	r := &nodeIndexReconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), opts: opts}
 	if err := nodeIndexAddIndexes(mgr); err != nil {
@@ -64,7 +67,7 @@ func SetupNodeIndexes(mgr ctrl.Manager, opts NodeIndexOptions) error {
 	return nil
 }
 
-// Reconcile makes the NodeIndex of a node, or retires it.
+// Reconcile creates the NodeIndex of a node, or retires it.
 func (r *nodeIndexReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	return kube.Result(r.reconcile(ctx, req.Name))
 }
@@ -88,11 +91,11 @@ func (r *nodeIndexReconciler) reconcile(ctx context.Context, name string) (time.
 	return 0, nil
 }
 
-// create gives a node its index: first the record, then the object. A crash between the two wastes a number.
+// create allocates an index to a node: first the record, then the object. A crash between the two wastes a number.
 func (r *nodeIndexReconciler) create(ctx context.Context, node *metav1.PartialObjectMetadata) error {
 	number, err := r.take(ctx)
 	if err != nil {
-		return fmt.Errorf("give node %s an index: %w", node.Name, err)
+		return fmt.Errorf("allocate an index to node %s: %w", node.Name, err)
 	}
 	err = r.client.Create(ctx, &pelagov1alpha1.NodeIndex{
 		ObjectMeta: metav1.ObjectMeta{Name: node.Name},
@@ -112,7 +115,7 @@ func (r *nodeIndexReconciler) take(ctx context.Context) (int32, error) {
 		return 0, fmt.Errorf("read ConfigMap %s/%s: %w", record.Namespace, record.Name, err)
 	}
 	last, parseErr := strconv.ParseInt(record.Data[recordKey], 10, 32)
-	if parseErr != nil { // new, lost or spoilt: go on behind the highest number
+	if parseErr != nil { // new, lost or invalid: continue after the highest number
 		if last, err = r.highest(ctx); err != nil {
 			return 0, err
 		}
@@ -128,13 +131,13 @@ func (r *nodeIndexReconciler) take(ctx context.Context) (int32, error) {
 			return r.client.Create(ctx, o)
 		}
 	}
-	if err := write(ctx, record); err != nil { // stale if somebody else was faster
+	if err := write(ctx, record); err != nil { // a conflict if another agent wrote it first
 		return 0, fmt.Errorf("write ConfigMap %s/%s: %w", record.Namespace, record.Name, err)
 	}
 	return number, nil
 }
 
-// next finds the number after last, going round.
+// next finds the free number after last, with wraparound.
 func (r *nodeIndexReconciler) next(ctx context.Context, last int32) (int32, error) {
 	var failed error
 	number, ok := NextNodeIndex(last, func(candidate int32) bool {
@@ -152,7 +155,7 @@ func (r *nodeIndexReconciler) next(ctx context.Context, last int32) (int32, erro
 	return number, nil
 }
 
-// highest is the highest number in use, 0 if there is none. It looks past the cache: there is no record to fence it.
+// highest is the highest number in use, 0 if there is none. It reads uncached: there is no record to fence it.
 func (r *nodeIndexReconciler) highest(ctx context.Context) (int64, error) {
 	var list pelagov1alpha1.NodeIndexList
 	if err := r.live.List(ctx, &list); err != nil {
@@ -167,7 +170,7 @@ func (r *nodeIndexReconciler) highest(ctx context.Context) (int64, error) {
 
 // retire deletes the NodeIndex of a Node that is gone, or was replaced by another of its name.
 func (r *nodeIndexReconciler) retire(ctx context.Context, ni *pelagov1alpha1.NodeIndex) (time.Duration, error) {
-	node, err := getNode(ctx, r.live, ni.Name) // a cache may be older than the NodeIndex
+	node, err := getNode(ctx, r.live, ni.Name) // the cache may be older than the NodeIndex
 	if err != nil {
 		return 0, err
 	}
@@ -202,4 +205,41 @@ func getNode(ctx context.Context, from client.Reader, name string) (*metav1.Part
 		return nil, fmt.Errorf("read Node %s: %w", name, err)
 	}
 	return node, nil
+}
+
+func nodeIndexAddIndexes(mgr ctrl.Manager) error {
+	return errors.Join(
+		kube.AddIndex(mgr, &pelagov1alpha1.NodeIndex{}, numberIndex, func(n *pelagov1alpha1.NodeIndex) []string {
+			return []string{strconv.Itoa(int(n.Spec.Index))}
+		}),
+		kube.AddIndex(mgr, &pelagov1alpha1.PortBlock{}, nodeIndexBlockIndex, func(b *pelagov1alpha1.PortBlock) []string {
+			if b.Spec.OrphanedAt != nil {
+				return nil
+			}
+			return []string{b.Spec.NodeUID}
+		}),
+	)
+}
+
+// comingAndGoing drops updates (heartbeats of nodes, reports of node daemons), except for one that replaces an object
+// by another of its name, as a watch shows it that missed the deletion.
+func comingAndGoing() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetUID() != e.ObjectNew.GetUID()
+	}}
+}
+
+// MaxNodeIndex is the highest index: a fabric address has 14 bits for it.
+const MaxNodeIndex = 1<<14 - 1
+
+// NextNodeIndex is the index to allocate after last. Indexes wrap around from MaxNodeIndex to 1, so that a freed one is
+// allocated again as late as possible. It reports false if all of them are used.
+func NextNodeIndex(last int32, used func(int32) bool) (int32, bool) {
+	for i := int32(1); i <= MaxNodeIndex; i++ {
+		candidate := (max(0, last)+i-1)%MaxNodeIndex + 1
+		if !used(candidate) {
+			return candidate, true
+		}
+	}
+	return 0, false
 }

@@ -23,8 +23,8 @@ type span struct {
 // maxSize bounds the counted size of one prefix; a prefix with more addresses counts as this many.
 const maxSize = 1 << 30
 
-// New makes a pool of the usable addresses of the prefixes. The first and the last address of a prefix (network and
-// broadcast) are never given out, so a prefix of two addresses or one has none to give.
+// NewPool makes a pool of the usable addresses of the prefixes. The first and the last address of a prefix (network and
+// broadcast) are never allocated, so a prefix of two addresses or one has none.
 func NewPool(prefixes ...netip.Prefix) *Pool {
 	p := &Pool{taken: map[netip.Addr]struct{}{}}
 	for _, prefix := range prefixes {
@@ -62,7 +62,7 @@ func (p *Pool) String() string {
 	return strings.Join(texts, ", ")
 }
 
-// Size is the number of addresses that can be given out.
+// Size is the number of addresses that can be allocated.
 func (p *Pool) Size() int {
 	n := 0
 	for _, s := range p.ranges {
@@ -74,16 +74,16 @@ func (p *Pool) Size() int {
 // Free is the number of addresses that are not taken.
 func (p *Pool) Free() int { return p.Size() - len(p.taken) }
 
-// Contains says whether ip may be given out at all.
+// Contains reports whether ip belongs to the pool.
 func (p *Pool) Contains(ip netip.Addr) bool { return p.find(ip) != nil }
 
-// Taken says whether ip is taken.
+// Taken reports whether ip is taken.
 func (p *Pool) Taken(ip netip.Addr) bool {
 	_, taken := p.taken[ip]
 	return taken
 }
 
-// Take marks ip as taken and says whether it was free. An address outside of the pool is never free.
+// Take marks ip as taken and reports whether it was free. An address outside of the pool is never free.
 func (p *Pool) Take(ip netip.Addr) bool {
 	s := p.find(ip)
 	if s == nil || p.Taken(ip) {
@@ -109,7 +109,7 @@ func (p *Pool) Release(ip netip.Addr) {
 }
 
 // Next takes n addresses and lists them in order: the lowest contiguous run of n if there is one, else the lowest
-// free ones. It takes none and says false if fewer than n are free.
+// free ones. It takes none and reports false if fewer than n are free.
 func (p *Pool) Next(n int) ([]netip.Addr, bool) {
 	if n > p.Free() {
 		return nil, false
