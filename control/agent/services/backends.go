@@ -8,8 +8,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Slice is the content of one EndpointSlice to be.
@@ -123,4 +127,30 @@ func servicePorts(service *corev1.Service) []discoveryv1.EndpointPort {
 		out = append(out, discoveryv1.EndpointPort{Name: ptr.To(p.Name), Protocol: &protocol, Port: ptr.To(p.Port), AppProtocol: p.AppProtocol})
 	}
 	return out
+}
+
+// Service is the Service of this cluster that an EndpointSlice belongs to. Slices that were imported from other clusters
+// never have the label, and no Service.
+func SliceService(slice client.Object) (service types.NamespacedName, ok bool) {
+	name := slice.GetLabels()[discoveryv1.LabelServiceName]
+	if name == "" {
+		return types.NamespacedName{}, false
+	}
+	return types.NamespacedName{Namespace: slice.GetNamespace(), Name: name}, true
+}
+
+// ByService are the values by which EndpointSlices are indexed: `<namespace>/<name>` of the Service.
+func ByService(slice *discoveryv1.EndpointSlice) []string {
+	if service, ok := SliceService(slice); ok {
+		return []string{service.String()}
+	}
+	return nil
+}
+
+// sliceSet applies the EndpointSlices of one service, to the hub or to the member.
+func sliceSet(c client.Client, owns func(client.Object) bool) kube.ObjectSet[*discoveryv1.EndpointSlice] {
+	return kube.ObjectSet[*discoveryv1.EndpointSlice]{
+		Client: c, Owns: owns,
+		Copy: func(dst, src *discoveryv1.EndpointSlice) { dst.Ports, dst.Endpoints = src.Ports, src.Endpoints },
+	}
 }

@@ -56,7 +56,7 @@ func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(ofLocalSlice)).
 		Watches(&v1alpha1.NodeIndex{}, handler.EnqueueRequestsFromMapFunc(r.ofNodeIndex), builder.WithPredicates(newNodes)).
 		Watches(&submarinerv1.GlobalIngressIP{}, handler.EnqueueRequestsFromMapFunc(r.ofIngressIP)).
-		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, ofHubObject)).
+		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, ofLabelled)).
 		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, r.ofOwnHubSlice)).
 		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
@@ -102,7 +102,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, o.err
 }
 
-// read collects what the own cluster says of the service.
+// read collects the state of the service in the own cluster.
 func (r *reconciler) read(ctx context.Context, req reconcile.Request) (state, error) {
 	s := state{export: &mcs.ServiceExport{}, service: &corev1.Service{}, ingress: map[string]submarinerv1.GlobalIngressIP{}}
 	if err := r.local.Get(ctx, req.NamespacedName, s.export); apierrors.IsNotFound(err) {
@@ -174,8 +174,8 @@ func endpointIngressNames(service string, slices []discoveryv1.EndpointSlice) []
 	return names
 }
 
-// publish makes the own objects at the hub what is offered. The contribution announces the slices, so it comes after
-// them and goes before them.
+// publish writes the own objects at the hub. The contribution announces the slices: it is created after them and deleted
+// before them.
 func (r *reconciler) publish(ctx context.Context, req reconcile.Request, o offer) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
@@ -193,13 +193,11 @@ func (r *reconciler) publish(ctx context.Context, req reconcile.Request, o offer
 		wanted = append(wanted, o.contribution)
 	}
 	contributionSet := kube.ObjectSet[*v1alpha1.ServiceContribution]{Client: r.hub.Client(), Owns: r.owns, Copy: func(dst, src *v1alpha1.ServiceContribution) { dst.Spec = src.Spec }}
-	sliceSet := kube.ObjectSet[*discoveryv1.EndpointSlice]{Client: r.hub.Client(), Owns: r.owns, Copy: func(dst, src *discoveryv1.EndpointSlice) {
-		dst.Ports, dst.Endpoints = src.Ports, src.Endpoints
-	}}
-	if err := sliceSet.Ensure(ctx, presentSlices, o.slices); err != nil {
+	sliceObjects := sliceSet(r.hub.Client(), r.owns)
+	if err := sliceObjects.Ensure(ctx, presentSlices, o.slices); err != nil {
 		return err
 	}
-	return errors.Join(contributionSet.Apply(ctx, present, wanted), sliceSet.Prune(ctx, presentSlices, o.slices))
+	return errors.Join(contributionSet.Apply(ctx, present, wanted), sliceObjects.Prune(ctx, presentSlices, o.slices))
 }
 
 func (r *reconciler) owns(obj client.Object) bool {

@@ -160,7 +160,7 @@ func ingressName(service string, e discoveryv1.Endpoint) string {
 	return "ep-" + service + "-" + e.Addresses[0]
 }
 
-// samePod says whether the address is that of this very pod: a StatefulSet gives one name to many pods in turn.
+// samePod reports whether the address is that of this very pod: a StatefulSet gives one name to many pods in turn.
 func samePod(g submarinerv1.GlobalIngressIP, e discoveryv1.Endpoint) bool {
 	if e.TargetRef == nil {
 		return true

@@ -18,9 +18,9 @@ const (
 // outcome is what came of publishing an offer.
 type outcome struct {
 	offer offer
-	// synced says whether the state of the hub is known at all.
+	// synced reports whether the state of the hub is known at all.
 	synced bool
-	// published says whether the hub has the offered contribution and all slices; err is why not.
+	// published reports whether the hub has the offered contribution and all slices; err is why not.
 	published bool
 	err       error
 	// conflicts between all contributions to the service, if this one is among them.

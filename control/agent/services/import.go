@@ -62,8 +62,8 @@ func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 		Watches(&mcs.ServiceExport{}, &handler.EnqueueRequestForObject{}).
 		Watches(&v1alpha1.Peer{}, handler.EnqueueRequestsFromMapFunc(r.ofPeer), builder.WithPredicates(judged)).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.ofNamespace)).
-		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, ofMarked)).
-		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, ofMarked)).
+		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, ofLabelled)).
+		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, ofLabelled)).
 		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
 		WithOptions(kube.HubControllerOptions(importWorkers)).

@@ -17,10 +17,7 @@ import (
 )
 
 func (r *importReconciler) sliceSet() kube.ObjectSet[*discoveryv1.EndpointSlice] {
-	return kube.ObjectSet[*discoveryv1.EndpointSlice]{
-		Client: r.local, Owns: r.cluster.owner.Owns,
-		Copy: func(dst, src *discoveryv1.EndpointSlice) { dst.Ports, dst.Endpoints = src.Ports, src.Endpoints },
-	}
+	return sliceSet(r.local, r.cluster.owner.Owns)
 }
 
 func (r *importReconciler) importSet() kube.ObjectSet[*mcs.ServiceImport] {
@@ -28,13 +25,13 @@ func (r *importReconciler) importSet() kube.ObjectSet[*mcs.ServiceImport] {
 		Client: r.local, Owns: r.cluster.owner.Owns,
 		Copy: func(dst, src *mcs.ServiceImport) {
 			dst.Spec = src.Spec
-			dst.Labels, dst.Annotations = src.Labels, src.Annotations // a label that is exported no longer goes
+			dst.Labels, dst.Annotations = src.Labels, src.Annotations // labels that are no longer exported are removed
 		},
 	}
 }
 
-// apply makes the member's objects of one service what they are to be. The import announces the slices, so it comes
-// after them and goes before them.
+// apply writes the member's objects of one service. The import announces the slices: it is created after them and deleted
+// before them.
 func (r *importReconciler) apply(ctx context.Context, have present, want result) error {
 	sliceSet := r.sliceSet()
 	if err := sliceSet.Ensure(ctx, have.slices, want.slices); err != nil {
@@ -70,7 +67,7 @@ func (r *importReconciler) applyOwn(ctx context.Context, have present, s importS
 	return r.sliceSet().Apply(ctx, own, want)
 }
 
-// applyImport writes the merged import and its status. One that somebody else made is left alone, with an Event.
+// applyImport writes the merged import and its status. One of another owner is kept, and reported by an Event.
 func (r *importReconciler) applyImport(ctx context.Context, have, want *mcs.ServiceImport) error {
 	var present, wanted []*mcs.ServiceImport
 	if have != nil {

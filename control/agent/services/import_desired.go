@@ -34,7 +34,7 @@ type importState struct {
 	// refused are the contributing clusters that this one has no way to, and why.
 	refused         map[string]refusal
 	namespaceExists bool
-	// exported says whether the own ServiceExport still stands; the hub may be behind.
+	// exported reports whether the own ServiceExport still stands; the hub may be behind.
 	exported    bool
 	service     *corev1.Service // of the own cluster; nil if there is none
 	localSlices []discoveryv1.EndpointSlice

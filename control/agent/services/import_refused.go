@@ -26,7 +26,7 @@ type refusal struct {
 	why  string
 }
 
-// refusalOf says whether a cluster is refused. One that has no gateway just now is not: its services stay, and come back
+// refusalOf reports whether a cluster is refused. One that has no gateway just now is not: its services stay, and come back
 // with the gateway.
 func refusalOf(peer *v1alpha1.Peer) (refusal, bool) {
 	if peer == nil {

@@ -151,7 +151,7 @@ func fillBackend(g *submarinerv1.GlobalIngressIP, b Backend) {
 	g.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: b.Endpoint.Pod, UID: b.Endpoint.PodUID}}
 }
 
-// sameTarget says whether the address of one may stay with the other: a pod that moves to another service keeps its
+// sameTarget reports whether the address of one may stay with the other: a pod that moves to another service keeps its
 // address, another pod of the same name does not.
 func sameTarget(a, b *submarinerv1.GlobalIngressIP) bool {
 	if a.Spec.Target != b.Spec.Target {
@@ -172,7 +172,7 @@ func podUID(g *submarinerv1.GlobalIngressIP) types.UID {
 	return ""
 }
 
-// update writes what want says into have and says whether that changed anything. Foreign labels and annotations stay.
+// update writes what want says into have and reports whether that changed anything. Foreign labels and annotations stay.
 func update(have, want *submarinerv1.GlobalIngressIP) bool {
 	before := have.DeepCopy()
 	if have.Labels == nil {

@@ -84,22 +84,22 @@ func serviceOf(slice *discoveryv1.EndpointSlice) string {
 	return service.Name
 }
 
-// comingAndGoing asks for all names of a service when its Service or ServiceExport comes, goes, or is no longer the same.
+// comingAndGoing enqueues all names of a service when its Service or ServiceExport is created, deleted or no longer the same.
 func comingAndGoing[T client.Object](r *ingressReconciler, same func(was, is T) bool) handler.TypedEventHandler[T, ctrl.Request] {
-	ask := func(ctx context.Context, o T, q queue) {
+	enqueue := func(ctx context.Context, o T, q queue) {
 		for name := range r.namesOf(ctx, o.GetNamespace(), o.GetName()) {
 			q.Add(ctrl.Request{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}})
 		}
 	}
 	return handler.TypedFuncs[T, ctrl.Request]{
-		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[T], q queue) { ask(ctx, e.Object, q) },
+		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[T], q queue) { enqueue(ctx, e.Object, q) },
 		UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[T], q queue) {
 			leaving := e.ObjectOld.GetDeletionTimestamp() == nil && e.ObjectNew.GetDeletionTimestamp() != nil
 			if leaving || !same(e.ObjectOld, e.ObjectNew) {
-				ask(ctx, e.ObjectNew, q)
+				enqueue(ctx, e.ObjectNew, q)
 			}
 		},
-		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[T], q queue) { ask(ctx, e.Object, q) },
+		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[T], q queue) { enqueue(ctx, e.Object, q) },
 	}
 }
 
@@ -125,9 +125,9 @@ func (r *ingressReconciler) namesOf(ctx context.Context, namespace, service stri
 	return names
 }
 
-// onSlice asks for the names of the endpoints that came to a slice of an exported service or left it.
+// onSlice enqueues the names of the endpoints that were added to or removed from a slice of an exported service.
 func (r *ingressReconciler) onSlice() handler.TypedEventHandler[*discoveryv1.EndpointSlice, ctrl.Request] {
-	ask := func(ctx context.Context, was, is *discoveryv1.EndpointSlice, q queue) {
+	enqueue := func(ctx context.Context, was, is *discoveryv1.EndpointSlice, q queue) {
 		slice := is
 		if slice == nil {
 			slice = was
@@ -140,18 +140,18 @@ func (r *ingressReconciler) onSlice() handler.TypedEventHandler[*discoveryv1.End
 	}
 	return handler.TypedFuncs[*discoveryv1.EndpointSlice, ctrl.Request]{
 		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*discoveryv1.EndpointSlice], q queue) {
-			ask(ctx, nil, e.Object, q)
+			enqueue(ctx, nil, e.Object, q)
 		},
 		UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[*discoveryv1.EndpointSlice], q queue) {
 			if serviceOf(e.ObjectOld) != serviceOf(e.ObjectNew) {
-				ask(ctx, e.ObjectOld, nil, q)
-				ask(ctx, nil, e.ObjectNew, q)
+				enqueue(ctx, e.ObjectOld, nil, q)
+				enqueue(ctx, nil, e.ObjectNew, q)
 				return
 			}
-			ask(ctx, e.ObjectOld, e.ObjectNew, q)
+			enqueue(ctx, e.ObjectOld, e.ObjectNew, q)
 		},
 		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*discoveryv1.EndpointSlice], q queue) {
-			ask(ctx, e.Object, nil, q)
+			enqueue(ctx, e.Object, nil, q)
 		},
 	}
 }
@@ -163,7 +163,7 @@ func endpointSet(slice *discoveryv1.EndpointSlice) sets.Set[Endpoint] {
 	return sets.New(endpointsOf(slice)...)
 }
 
-// exported says whether the cache has an export of the service. Whichever of the two events, the export's or the
+// exported reports whether the cache has an export of the service. Whichever of the two events, the export's or the
 // slice's, comes last, sees the other object.
 func (r *ingressReconciler) exported(ctx context.Context, namespace, service string) bool {
 	export := new(metav1.PartialObjectMetadata)
