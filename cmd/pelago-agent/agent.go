@@ -266,8 +266,8 @@ func (in input) differs(now input) bool {
 		in.broker.Server != now.broker.Server || in.broker.Namespace != now.broker.Namespace || !bytes.Equal(in.broker.CA, now.broker.CA)
 }
 
-// watchInput calls restart when the configuration is another than the one in use. Everything in the agent is made from
-// it at the start, and a start takes less time than keeping each part changeable would cost in code.
+// watchInput calls restart when the configuration differs from the one in use. The agent derives everything from it at
+// start: a restart is simpler than parts that can be reconfigured.
 func watchInput(mgr ctrl.Manager, have input, restart func()) error {
 	only := builder.WithPredicates(predicate.NewPredicateFuncs(func(obj client.Object) bool {
 		key := client.ObjectKeyFromObject(obj)

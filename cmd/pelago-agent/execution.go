@@ -34,7 +34,7 @@ func (a *agent) addExecution(id, hubID string, to kube.HubOptions) error {
 	if err != nil {
 		return err
 	}
-	if len(a.metrics) == 0 { // else the role network tells the same
+	if len(a.metrics) == 0 { // else the role network exports the same metric
 		a.metrics = append(a.metrics, connected)
 	}
 	log := slog.New(logr.ToSlogHandler(a.manager.GetLogger().WithName("execution")))
@@ -95,12 +95,12 @@ func openWorks(access *rest.Config, id string, logger logr.Logger) (cluster.Clus
 	return c, nil
 }
 
-// hubKinds knows the kinds by heart: asking the hub would fail while it is away.
+// hubKinds is static: discovery at the hub would fail while the hub is unreachable.
 func hubKinds() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	add := func(gvk schema.GroupVersionKind, scope meta.RESTScope) {
 		m.Add(gvk, scope)
-		m.Add(gvk.GroupVersion().WithKind(gvk.Kind+"List"), scope) // the cache asks for the scope of lists as well
+		m.Add(gvk.GroupVersion().WithKind(gvk.Kind+"List"), scope) // the cache maps list kinds as well
 	}
 	add(workv1alpha1.GroupVersion.WithKind("Work"), meta.RESTScopeNamespace)
 	add(pelagov1alpha1.GroupVersion.WithKind("KindRules"), meta.RESTScopeRoot)

@@ -141,7 +141,7 @@ func (m *member) view(ns, name string) []string {
 	return sorted(lines)
 }
 
-// complete says whether a view has import, copy and slice of a service that one cluster exports. The status of the import,
+// complete reports whether a view has import, copy and slice of a service that one cluster exports. The status of the import,
 // which names that cluster, comes after the object.
 func complete(view []string, cluster string) bool {
 	return len(view) == 3 && slices.ContainsFunc(view, func(line string) bool {

@@ -108,8 +108,8 @@ func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	changed := cm.DeepCopy()
 	changed.Data[key] = want
-	// The resourceVersion read goes along, so a change by somebody else in
-	// between is a conflict and not lost.
+	// The update carries the resourceVersion that was read: a concurrent change is
+	// a conflict and not lost.
 	if err := c.client.Update(ctx, changed, client.FieldOwner("pelago-agent")); err != nil {
 		if apierrors.IsConflict(err) {
 			return reconcile.Result{RequeueAfter: time.Second}, nil

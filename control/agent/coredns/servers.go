@@ -12,7 +12,7 @@ type server struct {
 	port   string // 53 if not given; may be an environment variable, {$NAME}
 }
 
-// plain says whether it speaks DNS over UDP and TCP.
+// plain reports whether it speaks DNS over UDP and TCP.
 func (s server) plain() bool { return s.scheme == "" || s.scheme == "dns" }
 
 func parseServer(key string) server {
@@ -30,7 +30,7 @@ func parseServer(key string) server {
 
 // servers lists the addresses of all server blocks of a Corefile in order. It
 // follows the Caddyfile grammar as far as needed for that: quotes, comments,
-// nested blocks, address lists that go on after a comma, snippets, imports, and
+// nested blocks, address lists continued after a comma, snippets, imports, and
 // a last server without braces.
 func servers(corefile string) []server {
 	var out []server
@@ -45,7 +45,7 @@ func servers(corefile string) []server {
 			var key string
 			key, more = strings.CutSuffix(tokens[i].text, ",")
 			keys = append(keys, key)
-			// A list ends with its line, unless a comma promises more.
+			// A list ends with its line, unless it ends with a comma.
 			more = more || i+1 < len(tokens) && tokens[i+1].line == tokens[i].line
 		}
 		snippet := len(keys) == 1 && strings.HasPrefix(keys[0], "(") && strings.HasSuffix(keys[0], ")")

@@ -27,8 +27,8 @@ type problem struct {
 }
 
 // ownEndpoints computes the own cluster's Endpoints at the hub: one for each gateway node whose data path is ready. A
-// drained gateway whose node lives withdraws itself (NodeIndex.status.gateway), once its probes show that another serves:
-// for as long as it takes Kubernetes to notice a crash, the agent would take a dead gateway for that other one.
+// drained gateway whose node lives withdraws itself (NodeIndex.status.gateway), once its probes show that another one is active:
+// until Kubernetes reports a crash, the agent would mistake a dead gateway for that other one.
 func (o Options) ownEndpoints(nodes []corev1.Node, indexes []v1alpha1.NodeIndex) ([]*submarinerv1.Endpoint, []problem) {
 	byNode := map[string]v1alpha1.NodeIndex{}
 	for _, i := range indexes {

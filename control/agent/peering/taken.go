@@ -63,7 +63,7 @@ func (o Options) taken(k known) *taken {
 }
 
 // hold fills held: an identity stays with the cluster of the Peer that has it, for as long as one of its Endpoints publishes it.
-// No order among the hub's objects tells who published a key first: a member chooses when to rewrite its Endpoint, and
+// No order among the hub's objects shows which cluster published a key first: a member chooses when to rewrite its Endpoint, and
 // creationTimestamp does not change with its content. The Peer in this cluster's API server is written by this cluster alone and
 // survives restarts. Members that have no Peer yet rely on the hub, which refuses a key that another cluster publishes (policy
 // pelago-endpoint-keys).

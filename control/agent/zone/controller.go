@@ -27,13 +27,13 @@ import (
 )
 
 const (
-	// settle is how long a change waits for others, so that a rollout or a lost
-	// cluster is one new table and not hundreds.
+	// settle is the debounce interval: a rollout or a lost cluster results in one
+	// new table and not hundreds.
 	settle = 50 * time.Millisecond
-	// restFactor is how many times as long as a table took to make no other one is
-	// made: with very many endpoints at most a fifth of a CPU goes there.
+	// restFactor is the idle time after a table was computed, in units of the time
+	// that took: with very many endpoints at most a fifth of a CPU is used.
 	restFactor = 4
-	// retry is the pause after the API server could not be asked at all.
+	// retry is the interval between attempts to reach the API server.
 	retry = 2 * time.Second
 )
 
@@ -52,12 +52,12 @@ type Controller struct {
 	problems string
 }
 
-// New makes a controller that gives each new table to set.
+// New returns a controller that passes each new table to set.
 func New(api *rest.Config, c Config, set func(dns.Table) error, log *slog.Logger) *Controller {
 	return &Controller{api: api, config: c, set: set, log: log, poked: make(chan struct{}, 1)}
 }
 
-// SetDead says which clusters do not answer: the table is made anew at once, with none of their addresses ready.
+// SetDead sets the unreachable clusters: the table is recomputed at once, with none of their addresses ready.
 func (c *Controller) SetDead(clusters []string) {
 	c.dead.Store(&clusters)
 	select {
@@ -66,8 +66,8 @@ func (c *Controller) SetDead(clusters []string) {
 	}
 }
 
-// Synced says whether a whole table has been set. Once true it stays true: an
-// old answer is better than none while the API server is away.
+// Synced reports whether a whole table has been set. Once true it stays true: an
+// stale answer is better than none while the API server is unreachable.
 func (c *Controller) Synced() bool { return c.synced.Load() }
 
 // Busy returns how long the present reconcile has been running, 0 between

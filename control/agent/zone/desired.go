@@ -20,7 +20,7 @@ import (
 
 // Config is what does not come from watched objects.
 type Config struct {
-	// LocalCluster is the id of the cluster that asks.
+	// LocalCluster is the id of the cluster whose clients are served.
 	LocalCluster string
 	Mode         dns.Mode
 	// Zones are the served domains: clusterset.local and the custom ones.
@@ -69,7 +69,7 @@ func Desired(imports []mcs.ServiceImport, endpointSlices []discoveryv1.EndpointS
 	return t, errors.Join(problems...)
 }
 
-// notReady takes the readiness from all that dead clusters contribute. The own cluster is never dead.
+// notReady clears the readiness of every contribution of a dead cluster. The own cluster is never dead.
 func notReady(t *dns.Table, dead []string) {
 	for i := range t.Services {
 		for j := range t.Services[i].Clusters {
@@ -132,9 +132,9 @@ func desiredService(from *mcs.ServiceImport, of []*discoveryv1.EndpointSlice) (d
 	return s, errors.Join(problems...)
 }
 
-// cluster merges one cluster's slices of a service. An endpoint that stands in
+// cluster merges one cluster's slices of a service. An endpoint listed in
 // two of them, as happens while slices are rewritten, counts once and is ready
-// if either says so.
+// if it is ready in either.
 func cluster(id string, kind dns.ServiceType, of []*discoveryv1.EndpointSlice) (dns.Cluster, error) {
 	type key struct {
 		hostname string
@@ -155,7 +155,7 @@ func cluster(id string, kind dns.ServiceType, of []*discoveryv1.EndpointSlice) (
 				continue
 			}
 			// The addresses of one endpoint are interchangeable, and consumers
-			// are told to take the first (discovery.k8s.io/v1 Endpoint).
+			// shall use the first (discovery.k8s.io/v1 Endpoint).
 			ip, err := netip.ParseAddr(e.Addresses[0])
 			if err != nil {
 				problems = append(problems, fmt.Errorf("ignore endpoint of EndpointSlice %s/%s: %w", slice.Namespace, slice.Name, err))
