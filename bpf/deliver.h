@@ -2,6 +2,7 @@
 /* Delivery to a pod of this node, from the overlay or, on a gateway, the cable. */
 #pragma once
 #include "rx.h"
+#include "bypass.h"
 #include "flow.h"
 #include "nat.h"
 
@@ -104,8 +105,10 @@ static __always_inline void flow_learn_node(const struct flow_key *key, struct f
  * validated: nothing runs in between, and a veth pair clears the mark of a pod's packets. Redirection clears
  * skb->priority. The checksum state is kept, less the one level that a device may have verified for the outer UDP
  * header; the outer ECN field goes to the inner one as RFC 6040 section 4.2 says, in normal mode.
+ * pod: the packet bypasses the stack; else 0.
  */
-static __always_inline int deliver_direct(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx)
+static __always_inline int deliver_direct(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx,
+					  const struct endpoint *pod)
 {
 	struct eth *eth;
 	struct ipv4 *outer = ctx_at(skb, rx->hook, ETH_LEN, sizeof(*outer));
@@ -116,6 +119,10 @@ static __always_inline int deliver_direct(struct __sk_buff *skb, const struct no
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC); /* fails unless the checksum is one that a device verified */
 	if (congested && !bpf_skb_ecn_set_ce(skb))
 		return finish(skb, rx->hook, VERDICT_DROP_MALFORMED);
+	if (pod) {
+		count_verdict(skb, rx->hook, VERDICT_DELIVERED);
+		return deliver_to_pod(skb, rx->hook, pod);
+	}
 	eth = ctx_at(skb, rx->hook, 0, sizeof(*eth));
 	if (!eth)
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
@@ -140,7 +147,8 @@ ASSERT_SIZE(struct handed_over, 22);
  * and match bits of it on the way, and policy routing selects by it. The secret is in the source MAC address as well,
  * since GRO after the receiver does not compare priorities: it keeps packets with and without the proof apart.
  */
-static __always_inline int hand_over(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx)
+static __always_inline int hand_over(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx,
+				     int bypass)
 {
 	__be16 port = bpf_htons(OVERLAY_PORT);
 	struct handed_over h = {};
@@ -151,6 +159,7 @@ static __always_inline int hand_over(struct __sk_buff *skb, const struct node_se
 	h.overlay.node[1] = s->cookie;
 	__builtin_memcpy(h.eth.dst, pelago_mac, sizeof(h.eth.dst));
 	h.eth.src[0] = 0x02;
+	h.eth.src[1] = bypass ? BYPASS_ALLOWED : 0;
 	__builtin_memcpy(&h.eth.src[2], &s->probe_mark, sizeof(s->probe_mark));
 	h.eth.proto = bpf_htons(ETH_P_IP);
 	if (bpf_skb_store_bytes(skb, OVERLAY_AT, &h, sizeof(h), BPF_F_RECOMPUTE_CSUM))
@@ -186,11 +195,34 @@ static __always_inline int deliver_elsewhere(struct __sk_buff *skb, const struct
 	return fwd_send(skb, s, rx, fwd, v);
 }
 
+/* The device of the pod if the packet may bypass the stack on its way there, else 0. f: its flow entry, 0 if it is new. */
+static __always_inline struct endpoint *bypass_in(struct __sk_buff *skb, const struct packet *p, const struct rx *rx,
+						  struct flow *f, __be32 address)
+{
+	struct endpoint *pod = bpf_map_lookup_elem(&endpoints, &address);
+	__u32 mtu = 0, len;
+	struct ipv4 *ip;
+
+	if (!pod || pod->datapath == DATAPATH_STRICT)
+		return 0;
+	ip = ctx_at(skb, rx->hook, OUTER_LEN, sizeof(*ip));
+	if (!ip || !may_bypass(p, ip, pod->datapath))
+		return 0;
+	/* Redirection to a peer checks no MTU. */
+	len = segment_len(skb, rx->hook, p);
+	if (len > MTU_AT_LEAST && (bpf_check_mtu(skb, pod->ifindex, &mtu, 0, 0) < 0 || len > mtu))
+		return 0;
+	if (pod->datapath == DATAPATH_HYBRID && (!f || !passed_fresh(f, now_ns())))
+		return 0;
+	return pod;
+}
+
 /* Translates a packet and delivers it to a pod of this node. *fwd is the decision for what is bounced or answered. */
 static __always_inline int deliver(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
 				   const struct rx *rx, struct fwd *fwd)
 {
 	struct flow *f, *other = 0;
+	struct endpoint *to;
 	struct backend pod = {};
 	struct tuple t = {};
 	struct flow_key key;
@@ -243,7 +275,8 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, rx->hook, v);
 translated:
+	to = bypass_in(skb, p, rx, f, t.daddr);
 	if (rewrite(skb, p, &t, DIRECTION_IN))
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
-	return skb->gso_segs > 1 ? hand_over(skb, s, rx) : deliver_direct(skb, s, rx);
+	return skb->gso_segs > 1 ? hand_over(skb, s, rx, !!to) : deliver_direct(skb, s, rx, to);
 }

@@ -87,6 +87,18 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sources SEC(".maps");
 
+/*
+ * key: address of a local pod; value: its device, and whether packets may bypass the stack. Pods without an entry are
+ * strict. Writer: loader. Reader: edge.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __be32);
+	__type(value, struct endpoint);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} endpoints SEC(".maps");
+
 /* key: egress IP; value: the blocks in which this node opens flows. Writer: loader. Reader: edge. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

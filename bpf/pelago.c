@@ -3,6 +3,7 @@
 
 /* The object: every program over one set of maps. */
 #include "edge.c"
+#include "pod.c"
 #include "uplink.c"
 #include "xdp.c"
 #include "sweep.c"
@@ -22,6 +23,8 @@ KEEP(enum, direction);
 KEEP(enum, flow_role);
 KEEP(enum, tcp_seen);
 KEEP(enum, source_device);
+KEEP(enum, datapath);
+KEEP(enum, passed);
 KEEP(struct, overlay_header);
 KEEP(enum, probe_flag);
 KEEP(struct, probe);

@@ -71,6 +71,14 @@ const (
 	PelagoCounterLimitCOUNTER_VERDICTS PelagoCounterLimit = 64
 )
 
+type PelagoDatapath uint32
+
+const (
+	PelagoDatapathDATAPATH_STRICT PelagoDatapath = 0
+	PelagoDatapathDATAPATH_HYBRID PelagoDatapath = 1
+	PelagoDatapathDATAPATH_FAST   PelagoDatapath = 2
+)
+
 type PelagoDirection uint32
 
 const (
@@ -82,6 +90,13 @@ type PelagoEgress struct {
 	_     structs.HostLayout
 	Count uint32
 	First [252]uint16
+}
+
+type PelagoEndpoint struct {
+	_        structs.HostLayout
+	Ifindex  uint32
+	Mac      [6]uint8
+	Datapath uint16
 }
 
 type PelagoFlow struct {
@@ -97,7 +112,7 @@ type PelagoFlow struct {
 	Role    uint8
 	Tcp     uint8
 	Primary uint8
-	Pad     uint8
+	Passed  uint8
 	Device  uint32
 }
 
@@ -171,7 +186,9 @@ const (
 	PelagoHookHOOK_WIRE_IN    PelagoHook = 4
 	PelagoHookHOOK_WIRE_OUT   PelagoHook = 5
 	PelagoHookHOOK_UPLINK_XDP PelagoHook = 6
-	PelagoHookHOOK_MAX        PelagoHook = 7
+	PelagoHookHOOK_POD_OUT    PelagoHook = 7
+	PelagoHookHOOK_POD_IN     PelagoHook = 8
+	PelagoHookHOOK_MAX        PelagoHook = 9
 )
 
 type PelagoHop struct {
@@ -264,6 +281,15 @@ const (
 	PelagoPacketTypePACKET_FORWARD     PelagoPacketType = 1
 	PelagoPacketTypePACKET_PROBE       PelagoPacketType = 2
 	PelagoPacketTypePACKET_PROBE_REPLY PelagoPacketType = 3
+)
+
+type PelagoPassed uint32
+
+const (
+	PelagoPassedPASSED_TICK    PelagoPassed = 28
+	PelagoPassedPASSED_TICKS   PelagoPassed = 254
+	PelagoPassedPASSED_FRESH   PelagoPassed = 3
+	PelagoPassedPASSED_PENDING PelagoPassed = 255
 )
 
 type PelagoPath struct {
@@ -488,6 +514,7 @@ const (
 	PelagoMapClusters              = "clusters"
 	PelagoMapCounters2             = "counters2"
 	PelagoMapEgresses              = "egresses"
+	PelagoMapEndpoints             = "endpoints"
 	PelagoMapFlows                 = "flows"
 	PelagoMapFragments             = "fragments"
 	PelagoMapGateways              = "gateways"
@@ -510,6 +537,8 @@ const (
 	PelagoProgAdvertise            = "advertise"
 	PelagoProgEdgeIn               = "edge_in"
 	PelagoProgEdgeOut              = "edge_out"
+	PelagoProgPodIn                = "pod_in"
+	PelagoProgPodOut               = "pod_out"
 	PelagoProgSweepFlows           = "sweep_flows"
 	PelagoProgUplinkIn             = "uplink_in"
 	PelagoProgUplinkOut            = "uplink_out"
@@ -524,6 +553,7 @@ const (
 	PelagoVarKeepAdvertisement     = "keep_advertisement"
 	PelagoVarKeepAffinity          = "keep_affinity"
 	PelagoVarKeepCounterLimit      = "keep_counter_limit"
+	PelagoVarKeepDatapath          = "keep_datapath"
 	PelagoVarKeepDirection         = "keep_direction"
 	PelagoVarKeepFlowRole          = "keep_flow_role"
 	PelagoVarKeepGlobalKind        = "keep_global_kind"
@@ -535,6 +565,7 @@ const (
 	PelagoVarKeepOverlayFlag       = "keep_overlay_flag"
 	PelagoVarKeepOverlayHeader     = "keep_overlay_header"
 	PelagoVarKeepPacketType        = "keep_packet_type"
+	PelagoVarKeepPassed            = "keep_passed"
 	PelagoVarKeepPeerKind          = "keep_peer_kind"
 	PelagoVarKeepProbe             = "keep_probe"
 	PelagoVarKeepProbeFlag         = "keep_probe_flag"
@@ -602,6 +633,8 @@ type PelagoProgramSpecs struct {
 	Advertise  *ebpf.ProgramSpec `ebpf:"advertise"`
 	EdgeIn     *ebpf.ProgramSpec `ebpf:"edge_in"`
 	EdgeOut    *ebpf.ProgramSpec `ebpf:"edge_out"`
+	PodIn      *ebpf.ProgramSpec `ebpf:"pod_in"`
+	PodOut     *ebpf.ProgramSpec `ebpf:"pod_out"`
 	SweepFlows *ebpf.ProgramSpec `ebpf:"sweep_flows"`
 	UplinkIn   *ebpf.ProgramSpec `ebpf:"uplink_in"`
 	UplinkOut  *ebpf.ProgramSpec `ebpf:"uplink_out"`
@@ -622,6 +655,7 @@ type PelagoMapSpecs struct {
 	Clusters    *ebpf.MapSpec `ebpf:"clusters"`
 	Counters2   *ebpf.MapSpec `ebpf:"counters2"`
 	Egresses    *ebpf.MapSpec `ebpf:"egresses"`
+	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
 	Flows       *ebpf.MapSpec `ebpf:"flows"`
 	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
 	Gateways    *ebpf.MapSpec `ebpf:"gateways"`
@@ -655,6 +689,7 @@ type PelagoVariableSpecs struct {
 	KeepAdvertisement     *ebpf.VariableSpec `ebpf:"keep_advertisement"`
 	KeepAffinity          *ebpf.VariableSpec `ebpf:"keep_affinity"`
 	KeepCounterLimit      *ebpf.VariableSpec `ebpf:"keep_counter_limit"`
+	KeepDatapath          *ebpf.VariableSpec `ebpf:"keep_datapath"`
 	KeepDirection         *ebpf.VariableSpec `ebpf:"keep_direction"`
 	KeepFlowRole          *ebpf.VariableSpec `ebpf:"keep_flow_role"`
 	KeepGlobalKind        *ebpf.VariableSpec `ebpf:"keep_global_kind"`
@@ -666,6 +701,7 @@ type PelagoVariableSpecs struct {
 	KeepOverlayFlag       *ebpf.VariableSpec `ebpf:"keep_overlay_flag"`
 	KeepOverlayHeader     *ebpf.VariableSpec `ebpf:"keep_overlay_header"`
 	KeepPacketType        *ebpf.VariableSpec `ebpf:"keep_packet_type"`
+	KeepPassed            *ebpf.VariableSpec `ebpf:"keep_passed"`
 	KeepPeerKind          *ebpf.VariableSpec `ebpf:"keep_peer_kind"`
 	KeepProbe             *ebpf.VariableSpec `ebpf:"keep_probe"`
 	KeepProbeFlag         *ebpf.VariableSpec `ebpf:"keep_probe_flag"`
@@ -716,6 +752,7 @@ type PelagoMaps struct {
 	Clusters    *ebpf.Map `ebpf:"clusters"`
 	Counters2   *ebpf.Map `ebpf:"counters2"`
 	Egresses    *ebpf.Map `ebpf:"egresses"`
+	Endpoints   *ebpf.Map `ebpf:"endpoints"`
 	Flows       *ebpf.Map `ebpf:"flows"`
 	Fragments   *ebpf.Map `ebpf:"fragments"`
 	Gateways    *ebpf.Map `ebpf:"gateways"`
@@ -747,6 +784,7 @@ func (m *PelagoMaps) Close() error {
 		m.Clusters,
 		m.Counters2,
 		m.Egresses,
+		m.Endpoints,
 		m.Flows,
 		m.Fragments,
 		m.Gateways,
@@ -781,6 +819,7 @@ type PelagoVariables struct {
 	KeepAdvertisement     *ebpf.Variable `ebpf:"keep_advertisement"`
 	KeepAffinity          *ebpf.Variable `ebpf:"keep_affinity"`
 	KeepCounterLimit      *ebpf.Variable `ebpf:"keep_counter_limit"`
+	KeepDatapath          *ebpf.Variable `ebpf:"keep_datapath"`
 	KeepDirection         *ebpf.Variable `ebpf:"keep_direction"`
 	KeepFlowRole          *ebpf.Variable `ebpf:"keep_flow_role"`
 	KeepGlobalKind        *ebpf.Variable `ebpf:"keep_global_kind"`
@@ -792,6 +831,7 @@ type PelagoVariables struct {
 	KeepOverlayFlag       *ebpf.Variable `ebpf:"keep_overlay_flag"`
 	KeepOverlayHeader     *ebpf.Variable `ebpf:"keep_overlay_header"`
 	KeepPacketType        *ebpf.Variable `ebpf:"keep_packet_type"`
+	KeepPassed            *ebpf.Variable `ebpf:"keep_passed"`
 	KeepPeerKind          *ebpf.Variable `ebpf:"keep_peer_kind"`
 	KeepProbe             *ebpf.Variable `ebpf:"keep_probe"`
 	KeepProbeFlag         *ebpf.Variable `ebpf:"keep_probe_flag"`
@@ -821,6 +861,8 @@ type PelagoPrograms struct {
 	Advertise  *ebpf.Program `ebpf:"advertise"`
 	EdgeIn     *ebpf.Program `ebpf:"edge_in"`
 	EdgeOut    *ebpf.Program `ebpf:"edge_out"`
+	PodIn      *ebpf.Program `ebpf:"pod_in"`
+	PodOut     *ebpf.Program `ebpf:"pod_out"`
 	SweepFlows *ebpf.Program `ebpf:"sweep_flows"`
 	UplinkIn   *ebpf.Program `ebpf:"uplink_in"`
 	UplinkOut  *ebpf.Program `ebpf:"uplink_out"`
@@ -834,6 +876,8 @@ func (p *PelagoPrograms) Close() error {
 		p.Advertise,
 		p.EdgeIn,
 		p.EdgeOut,
+		p.PodIn,
+		p.PodOut,
 		p.SweepFlows,
 		p.UplinkIn,
 		p.UplinkOut,

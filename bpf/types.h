@@ -62,6 +62,8 @@ enum hook {
 	HOOK_WIRE_IN,	 /* ingress of an encrypted wire's device: cable packets */
 	HOOK_WIRE_OUT,	 /* egress of an encrypted wire's device: the guard */
 	HOOK_UPLINK_XDP, /* the driver of an uplink, before HOOK_UPLINK_IN */
+	HOOK_POD_OUT,	 /* from a pod's device into the overlay, past the node's stack */
+	HOOK_POD_IN,	 /* from the overlay into a pod, past the node's stack */
 	HOOK_MAX,
 };
 
@@ -284,6 +286,21 @@ struct source {
 };
 ASSERT_SIZE(struct source, 16);
 
+/* How packets get from a local pod to the overlay and back. */
+enum datapath {
+	DATAPATH_STRICT = 0, /* all through the node's stack */
+	DATAPATH_HYBRID = 1, /* those of an established connection past it, but for one now and then */
+	DATAPATH_FAST = 2,   /* all past it */
+};
+
+/* A pod's own device: the node's end of its veth pair. */
+struct endpoint {
+	__u32 ifindex;
+	__u8 mac[6];	/* of the pod's end */
+	__u16 datapath; /* enum datapath */
+};
+ASSERT_SIZE(struct endpoint, 12);
+
 #define BLOCK_BITS 8   /* a block is 256 ports */
 #define MAX_BLOCKS 252 /* every block of an IP */
 
@@ -405,8 +422,8 @@ struct flow {
 	__u8 role;     /* enum flow_role */
 	__u8 tcp;      /* enum tcp_seen, this direction */
 	__u8 primary;  /* 1: the entry of the direction that opened the flow */
-	__u8 pad;
-	__u32 device; /* where the local side's packets come from: an interface index, or enum source_device */
+	__u8 passed;   /* when the stack last let a packet of this direction pass, see bypass.h; 0 = not asked */
+	__u32 device;  /* where the local side's packets come from: an interface index, or enum source_device */
 };
 ASSERT_SIZE(struct flow, 40);
 

@@ -11,17 +11,18 @@ type Table string
 
 // The maps that user space writes, by their names on bpffs.
 const (
-	TableSettings Table = "settings"
-	TableRoutes   Table = "routes"
-	TableNodes    Table = "nodes"
-	TableGateways Table = "gateways"
-	TableClusters Table = "clusters"
-	TablePeers    Table = "peers"
-	TableSources  Table = "sources"
-	TableEgresses Table = "egresses"
-	TableGlobals  Table = "globals"
-	TableBlocks   Table = "blocks"
-	TableServices Table = "services"
+	TableSettings  Table = "settings"
+	TableRoutes    Table = "routes"
+	TableNodes     Table = "nodes"
+	TableGateways  Table = "gateways"
+	TableClusters  Table = "clusters"
+	TablePeers     Table = "peers"
+	TableSources   Table = "sources"
+	TableEndpoints Table = "endpoints"
+	TableEgresses  Table = "egresses"
+	TableGlobals   Table = "globals"
+	TableBlocks    Table = "blocks"
+	TableServices  Table = "services"
 )
 
 // Change is one step: put Value under Key, or remove Key if Value is nil. Key and Value have the types of the State's
@@ -59,6 +60,7 @@ func Diff(have, want State) []Change {
 	both(diffMap(TableRoutes, have.Routes, want.Routes, comparePrefix, same))
 	both(diffMap(TableEgresses, have.Egresses, want.Egresses, netip.Addr.Compare, slices.Equal))
 	both(diffMap(TableSources, have.Sources, want.Sources, netip.Addr.Compare, same))
+	both(diffMap(TableEndpoints, have.Endpoints, want.Endpoints, netip.Addr.Compare, same))
 
 	// What closes a gate comes before everything, what opens one behind everything.
 	closed := have.Settings

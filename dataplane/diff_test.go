@@ -21,17 +21,18 @@ func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 // small is a state with one entry in every table, of which each refers to another where it can.
 func small() State {
 	return State{
-		Settings: Settings{Address: ip("172.16.0.1"), Node: 1, Gateway: true, Ready: true},
-		Nodes:    map[uint16]Hop{2: {Address: ip("172.16.0.2")}},
-		Gateways: []uint16{1, 2},
-		Clusters: map[uint16][]RemoteGateway{7: {{Node: 1, Port: 4500}}},
-		Routes:   map[netip.Prefix]uint16{netip.MustParsePrefix("120.7.0.0/24"): 7},
-		Peers:    map[netip.Addr]Peer{ip("172.16.0.2"): {Kind: PeerNode, Node: 2}},
-		Egresses: map[netip.Addr][]uint16{ip("120.1.0.1"): {1024}},
-		Sources:  map[netip.Addr]Source{ip("10.7.0.5"): {Egress: ip("120.1.0.1")}},
-		Blocks:   map[BlockKey]uint16{{ip("120.1.0.1"), 1024}: 2},
-		Services: map[ServiceKey]Service{{ip("120.1.0.20"), 80, 6}: {Table: []uint16{2}}},
-		Globals:  map[netip.Addr]Global{ip("120.1.0.20"): {Kind: GlobalService}},
+		Settings:  Settings{Address: ip("172.16.0.1"), Node: 1, Gateway: true, Ready: true},
+		Nodes:     map[uint16]Hop{2: {Address: ip("172.16.0.2")}},
+		Gateways:  []uint16{1, 2},
+		Clusters:  map[uint16][]RemoteGateway{7: {{Node: 1, Port: 4500}}},
+		Routes:    map[netip.Prefix]uint16{netip.MustParsePrefix("120.7.0.0/24"): 7},
+		Peers:     map[netip.Addr]Peer{ip("172.16.0.2"): {Kind: PeerNode, Node: 2}},
+		Egresses:  map[netip.Addr][]uint16{ip("120.1.0.1"): {1024}},
+		Sources:   map[netip.Addr]Source{ip("10.7.0.5"): {Egress: ip("120.1.0.1")}},
+		Endpoints: map[netip.Addr]Endpoint{ip("10.7.0.5"): {Ifindex: 9, Datapath: Hybrid}},
+		Blocks:    map[BlockKey]uint16{{ip("120.1.0.1"), 1024}: 2},
+		Services:  map[ServiceKey]Service{{ip("120.1.0.20"), 80, 6}: {Table: []uint16{2}}},
+		Globals:   map[netip.Addr]Global{ip("120.1.0.20"): {Kind: GlobalService}},
 	}
 }
 
@@ -56,10 +57,10 @@ func TestDiffOrder(t *testing.T) {
 		}), nil},
 		{"from nothing: what is referred to comes first, and the gate opens last", State{}, small(), []string{
 			"put nodes", "put clusters", "put peers", "put blocks", "put services", "put globals", "put gateways", "put routes", "put egresses",
-			"put sources", "put settings",
+			"put sources", "put endpoints", "put settings",
 		}},
 		{"to nothing: the gate closes first, and what is referred to goes last", small(), State{}, []string{
-			"put settings", "put gateways", "remove sources", "remove egresses", "remove routes", "remove globals", "remove services",
+			"put settings", "put gateways", "remove endpoints", "remove sources", "remove egresses", "remove routes", "remove globals", "remove services",
 			"remove blocks", "remove peers", "remove clusters", "remove nodes", "put settings",
 		}},
 		{"a node is replaced by another as the second gateway", small(), changed(func(s *State) {
@@ -116,6 +117,8 @@ func apply(s State, c Change) State {
 		s.Peers = step(s.Peers, c)
 	case TableSources:
 		s.Sources = step(s.Sources, c)
+	case TableEndpoints:
+		s.Endpoints = step(s.Endpoints, c)
 	case TableEgresses:
 		s.Egresses = step(s.Egresses, c)
 	case TableGlobals:

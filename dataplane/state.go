@@ -4,7 +4,11 @@
 package dataplane
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
 )
 
 // Sizes that the kernel side is built for (bpf/types.h, bpf/maps.h).
@@ -32,6 +36,8 @@ type State struct {
 	Peers map[netip.Addr]Peer
 	// Sources are the local addresses that may open flows.
 	Sources map[netip.Addr]Source
+	// Endpoints are the devices of local pods at which packets may bypass the node's stack.
+	Endpoints map[netip.Addr]Endpoint
 	// Egresses are the blocks in which this node opens flows, by egress IP: first ports, sorted.
 	Egresses map[netip.Addr][]uint16
 	// Globals are this cluster's global addresses.
@@ -124,6 +130,41 @@ type Source struct {
 	Own     netip.Addr // global IP of a headless pod, used 1:1; invalid: none
 	Ifindex uint32     // device towards the pod; 0: not checked
 	Host    bool       // an address of the node itself
+}
+
+// Datapath is the way of packets between the local pods and the overlay.
+type Datapath uint8
+
+// Datapaths.
+const (
+	Strict Datapath = 0 // all through the node's stack
+	Hybrid Datapath = 1 // those of established connections past it, but for one now and then
+	Fast   Datapath = 2 // all past it, conntrack and policies included
+)
+
+// Datapaths by name.
+var datapaths = []string{"strict", "hybrid", "fast"}
+
+// ParseDatapath reads the name of a Datapath.
+func ParseDatapath(name string) (Datapath, error) {
+	if i := slices.Index(datapaths, name); i >= 0 {
+		return Datapath(i), nil
+	}
+	return Strict, fmt.Errorf("datapath %q: use one of %s", name, strings.Join(datapaths, ", "))
+}
+
+func (d Datapath) String() string {
+	if int(d) < len(datapaths) {
+		return datapaths[d]
+	}
+	return strconv.Itoa(int(d))
+}
+
+// Endpoint is a pod's own device.
+type Endpoint struct {
+	Ifindex  uint32  // the node's end of the veth pair
+	MAC      [6]byte // of the pod's end
+	Datapath Datapath
 }
 
 // GlobalKind is the kind of a global address.

@@ -31,6 +31,10 @@ var (
 		{"wire_in", func(l *Loader) *ebpf.Program { return l.objs.WireIn }, ebpf.AttachTCXIngress},
 		{"wire_out", func(l *Loader) *ebpf.Program { return l.objs.WireOut }, ebpf.AttachTCXEgress},
 	}
+	podHooks = []hook{
+		{"pod_out", func(l *Loader) *ebpf.Program { return l.objs.PodOut }, ebpf.AttachTCXIngress},
+		{"pod_in", func(l *Loader) *ebpf.Program { return l.objs.PodIn }, ebpf.AttachTCXEgress},
+	}
 	uplinkHooks = []hook{
 		{"uplink_in", func(l *Loader) *ebpf.Program { return l.objs.UplinkIn }, ebpf.AttachTCXIngress},
 		{"uplink_out", func(l *Loader) *ebpf.Program { return l.objs.UplinkOut }, ebpf.AttachTCXEgress},
@@ -38,7 +42,7 @@ var (
 )
 
 // hooks returns all hooks.
-func hooks() []hook { return slices.Concat(edgeHooks, uplinkHooks, wireHooks) }
+func hooks() []hook { return slices.Concat(edgeHooks, uplinkHooks, wireHooks, podHooks) }
 
 // Devices are the devices of the programs, as interface indexes in the network namespace of the calling thread.
 type Devices struct {
@@ -50,6 +54,8 @@ type Devices struct {
 	Receivers []int
 	// Wires are the tunnels of an encrypted wire; they have no Ethernet header.
 	Wires []int
+	// Pods are the devices of the State's Endpoints.
+	Pods []int
 	// XDP are the uplinks whose driver is to run uplink_xdp; XDPProblems reports those that cannot.
 	XDP []int
 }
@@ -79,6 +85,13 @@ func (l *Loader) Attach(d Devices) error {
 		attach(ifindex, receiverHooks)
 	}
 	attach(d.Edge, edgeHooks)
+	for _, ifindex := range d.Pods {
+		var gone netlink.LinkNotFoundError
+		if _, err := netlink.LinkByIndex(ifindex); errors.As(err, &gone) {
+			continue // with its pod
+		}
+		attach(ifindex, podHooks)
+	}
 	l.xdpProblems = l.attachXDP(d.XDP) // last, since it passes packets to uplink_in
 
 	pins, err := l.linkPins()

@@ -34,7 +34,9 @@ func TestAttach(t *testing.T) {
 		t.Run(map[bool]string{false: "by TCX", true: "by clsact"}[clsact], func(t *testing.T) {
 			ns := netns.ForTest(t, "attach")
 			edge, cable, up1, up2 := device(t, ns, "edge"), device(t, ns, "cable"), device(t, ns, "up1"), device(t, ns, "up2")
+			pod := device(t, ns, "pod")
 			path := filepath.Join(bpffs.Mount(t), "pelago")
+			pods := []int{pod}
 			attach := func(edge int, uplinks []int, receivers ...int) map[string][]int {
 				var got map[string][]int
 				err := ns.Do(func() error {
@@ -44,7 +46,7 @@ func TestAttach(t *testing.T) {
 					}
 					defer l.Close()
 					for range 2 {
-						if err := l.Attach(Devices{Edge: edge, Uplinks: uplinks, Receivers: receivers}); err != nil {
+						if err := l.Attach(Devices{Edge: edge, Uplinks: uplinks, Receivers: receivers, Pods: pods}); err != nil {
 							return err
 						}
 					}
@@ -56,7 +58,7 @@ func TestAttach(t *testing.T) {
 				}
 				return got
 			}
-			want := map[string][]int{"edge_in": {edge, cable}, "edge_out": {edge}, "uplink_in": {up1, up2}, "uplink_out": {up1, up2}}
+			want := map[string][]int{"edge_in": {edge, cable}, "edge_out": {edge}, "uplink_in": {up1, up2}, "uplink_out": {up1, up2}, "pod_in": {pod}, "pod_out": {pod}}
 			check := func(what string, got map[string][]int) {
 				t.Helper()
 				if diff := cmp.Diff(want, got); diff != "" {
@@ -64,6 +66,7 @@ func TestAttach(t *testing.T) {
 				}
 			}
 			check("all", attach(edge, []int{up1, up2}, cable))
+			pods = nil
 			want = map[string][]int{"edge_in": {edge}, "edge_out": {edge}, "uplink_in": {up2}, "uplink_out": {up2}}
 			check("fewer", attach(edge, []int{up2}))
 			if _, err := ns.Run("ip", "link", "del", "edge"); err != nil {

@@ -80,6 +80,12 @@ func drawState(t *rapid.T) dataplane.State {
 				Egress: drawMaybe(t, "egress"), Own: drawMaybe(t, "own"), Ifindex: rapid.Uint32().Draw(t, "device"), Host: rapid.Bool().Draw(t, "host"),
 			}
 		}),
+		Endpoints: drawMap(t, "endpoints", address, func(t *rapid.T) dataplane.Endpoint {
+			datapath := rapid.SampledFrom([]dataplane.Datapath{dataplane.Strict, dataplane.Hybrid, dataplane.Fast})
+			return dataplane.Endpoint{
+				Ifindex: rapid.Uint32().Draw(t, "device"), MAC: [6]byte(rapid.SliceOfN(rapid.Byte(), 6, 6).Draw(t, "MAC")), Datapath: datapath.Draw(t, "datapath"),
+			}
+		}),
 		Egresses: drawMap(t, "egresses", address, func(t *rapid.T) []uint16 {
 			blocks := rapid.SliceOfNDistinct(block, 0, dataplane.MaxBlocks, rapid.ID).Draw(t, "blocks")
 			slices.Sort(blocks)

@@ -157,6 +157,14 @@ func decodeSource(v bpf.PelagoSource) dataplane.Source {
 	}
 }
 
+func encodeEndpoint(e dataplane.Endpoint) bpf.PelagoEndpoint {
+	return bpf.PelagoEndpoint{Ifindex: e.Ifindex, Mac: e.MAC, Datapath: uint16(e.Datapath)}
+}
+
+func decodeEndpoint(v bpf.PelagoEndpoint) dataplane.Endpoint {
+	return dataplane.Endpoint{Ifindex: v.Ifindex, MAC: v.Mac, Datapath: dataplane.Datapath(v.Datapath)}
+}
+
 func encodeEgress(first []uint16) bpf.PelagoEgress {
 	var e bpf.PelagoEgress
 	e.Count = uint32(copy(e.First[:], first))

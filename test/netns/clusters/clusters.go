@@ -36,6 +36,8 @@ type Options struct {
 	Clsact   bool // attach as before Linux 6.6
 	Plain    bool // without globalnet, with addresses of their own
 	XDP      bool // on the uplinks of gateways
+	// Datapath of all pods.
+	Datapath dataplane.Datapath
 }
 
 // Set is the two clusters.
@@ -44,6 +46,7 @@ type Set struct {
 	Clusters [3]*Cluster // 1 and 2
 	bpffs    string
 	xdp      bool
+	datapath dataplane.Datapath
 }
 
 // Cluster is one of them.
@@ -80,7 +83,7 @@ func (c *Cluster) Global(n byte) netip.Addr {
 func New(t testing.TB, o Options) *Set {
 	t.Helper()
 	netns.Require(t)
-	s := &Set{Router: netns.ForTest(t, "router"), bpffs: bpffs.Mount(t), xdp: o.XDP}
+	s := &Set{Router: netns.ForTest(t, "router"), bpffs: bpffs.Mount(t), xdp: o.XDP, datapath: o.Datapath}
 	must(t, s.Router.Sysctl("net/ipv4/ip_forward", "1"))
 	for i := uint16(1); i <= 2; i++ {
 		s.Clusters[i] = &Cluster{Index: i, Plain: o.Plain, Services: map[dataplane.ServiceKey]*Service{}, Pods: map[netip.Addr]*Pod{}}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/netdev"
 	"github.com/pelago-net/pelago/test/netns"
@@ -30,6 +31,8 @@ type Node struct {
 	Limit int
 	opts  loader.Options
 	xdp   bool
+	// datapath of the pods.
+	datapath dataplane.Datapath
 }
 
 // Pod is one pod.
@@ -39,12 +42,14 @@ type Pod struct {
 	Address netip.Addr
 	Global  netip.Addr // of a headless pod; without globalnet the address of any
 	Gone    bool       // the node does not know it any more
+	// Endpoint is the pod's device, where packets may bypass the node's stack.
+	Endpoint dataplane.Endpoint
 }
 
 func (s *Set) addNode(t testing.TB, c *Cluster, index uint16, opts loader.Options) {
 	t.Helper()
 	n := &Node{
-		NS: netns.ForTest(t, fmt.Sprintf("c%dn%d", c.Index, index)), Cluster: c, Index: index, opts: opts, xdp: s.xdp,
+		NS: netns.ForTest(t, fmt.Sprintf("c%dn%d", c.Index, index)), Cluster: c, Index: index, opts: opts, xdp: s.xdp, datapath: s.datapath,
 		Address: netip.AddrFrom4([4]byte{172, 16, byte(c.Index), byte(index)}),
 		PinPath: filepath.Join(s.bpffs, fmt.Sprintf("c%dn%d", c.Index, index)),
 		Blocks:  []uint16{1024 + 256*(index-1)},
@@ -122,7 +127,27 @@ func (n *Node) AddPod(t testing.TB) *Pod {
 	must(t, n.Handle().LinkSetHairpin(link, true))
 	must(t, p.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), n.podAddress(1), "eth0"))
 	n.Pods = append(n.Pods, p)
+	if n.datapath != dataplane.Strict {
+		p.learn(t)
+	}
 	return p
+}
+
+// learn finds the pod's device, which the node knows once the pod has sent something.
+func (p *Pod) learn(t testing.TB) {
+	t.Helper()
+	if out, err := p.Run("busybox", "ping", "-c", "1", "-W", "2", p.Node.podAddress(1).String()); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	must(t, p.Node.Do(func() error {
+		found, err := netdev.Endpoints([]netip.Addr{p.Address})
+		p.Endpoint = found[p.Address]
+		return err
+	}))
+	if p.Endpoint.Ifindex == 0 {
+		t.Fatalf("the device of pod %s is not known", p.Address)
+	}
+	p.Endpoint.Datapath = p.Node.datapath
 }
 
 // host is the node's end of the pod's veth pair.
@@ -150,6 +175,14 @@ func (n *Node) Apply(t testing.TB) {
 			return err
 		}
 		devices := loader.Devices{Edge: edge, Uplinks: []int{uplink}, Receivers: receivers}
+		if n.datapath != dataplane.Strict {
+			if err := netdev.LenientConntrack(); err != nil {
+				return err
+			}
+			for _, p := range n.Pods {
+				devices.Pods = append(devices.Pods, int(p.Endpoint.Ifindex))
+			}
+		}
 		if n.xdp && n.switches() {
 			devices.XDP = devices.Uplinks
 		}

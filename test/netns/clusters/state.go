@@ -31,16 +31,22 @@ func (n *Node) State() (dataplane.State, error) {
 			Address: n.Address, CableAddress: n.Address, Node: n.Index, Edge: uint32(edge), Cluster: c.Index, Gateway: n.switches(), MSS: uint16(n.room() - 40),
 			Overlay: dataplane.Tokens{Current: 0xa0 + uint32(c.Index)}, Cable: dataplane.Tokens{Current: 0xcab1e}, Ready: true,
 		},
-		Routes:   map[netip.Prefix]uint16{},
-		Nodes:    map[uint16]dataplane.Hop{},
-		Gateways: slices.Clone(c.Gateways),
-		Clusters: map[uint16][]dataplane.RemoteGateway{},
-		Peers:    map[netip.Addr]dataplane.Peer{},
-		Sources:  map[netip.Addr]dataplane.Source{},
-		Egresses: map[netip.Addr][]uint16{},
-		Globals:  map[netip.Addr]dataplane.Global{},
-		Blocks:   map[dataplane.BlockKey]uint16{},
-		Services: map[dataplane.ServiceKey]dataplane.Service{},
+		Routes:    map[netip.Prefix]uint16{},
+		Nodes:     map[uint16]dataplane.Hop{},
+		Gateways:  slices.Clone(c.Gateways),
+		Clusters:  map[uint16][]dataplane.RemoteGateway{},
+		Peers:     map[netip.Addr]dataplane.Peer{},
+		Sources:   map[netip.Addr]dataplane.Source{},
+		Endpoints: map[netip.Addr]dataplane.Endpoint{},
+		Egresses:  map[netip.Addr][]uint16{},
+		Globals:   map[netip.Addr]dataplane.Global{},
+		Blocks:    map[dataplane.BlockKey]uint16{},
+		Services:  map[dataplane.ServiceKey]dataplane.Service{},
+	}
+	for _, p := range n.Pods {
+		if p.Endpoint.Ifindex != 0 && !p.Gone {
+			s.Endpoints[p.Address] = p.Endpoint
+		}
 	}
 	for _, node := range c.Nodes {
 		if node != n {

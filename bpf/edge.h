@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* From a local source into the overlay: opening a flow, translating and sending a packet. */
+#pragma once
+#include "ctx.h"
+#include "encap.h"
+#include "flow.h"
+#include "lb.h"
+#include "nat.h"
+#include "probe.h"
+
+/*
+ * At 90 % of the ports in use one flow in a million finds none within this many tries, at 98 % one in thirteen: the
+ * daemon asks for more blocks long before (README, Decisions).
+ */
+#define CLAIM_TRIES 128
+#define PRESSURE_AFTER 16
+
+/*
+ * Primes larger than MAX_BLOCKS: a step by any of them visits every port of n blocks once. Each flow draws one; with
+ * a single step, runs of ports in use would grow into clusters.
+ */
+static const __u16 strides[16] = {
+	7919, 7927, 7933, 7937, 7949, 7951, 7963, 7993, 8009, 8011, 8017, 8039, 8053, 8059, 8069, 8081,
+};
+
+/* By value: the verifier of flow_open_client() accepts no pointer into its arguments. */
+static __always_inline struct egress *egress_of(__be32 address)
+{
+	return bpf_map_lookup_elem(&egresses, &address);
+}
+
+/*
+ * Opens the flow of a local source: claims the answer entry, then inserts the primary one. CPUs with packets of one
+ * new flow may both claim an answer: the one that loses the primary removes its own and takes the winner's
+ * translation.
+ */
+__noinline enum verdict flow_open_client(const struct packet *p, const struct flow_key *of, const struct source *src,
+					 __u16 cluster, struct tuple *t)
+{
+	struct flow_key answer_key __attribute__((aligned(8))); /* before, a struct usage_scratch */
+	struct flow_key key;
+	struct flow f, *winner;
+	struct egress *e = 0;
+	__u64 now = now_ns();
+	__u32 ports, start, stride, i;
+	int err = -1;
+
+	if (!p || !of || !src || !t)
+		return VERDICT_DROP_INTERNAL;
+	key = *of;
+	if (usage_exceeded(&key, FLOW_CLIENT, cluster, (void *)&answer_key))
+		return VERDICT_DROP_QUOTA;
+	flow_make_answer(&f, &key, FLOW_CLIENT, cluster, device_of(src), now);
+	t->daddr = p->daddr;
+	t->dport = p->dport;
+	if (src->own_ip) {
+		t->saddr = src->own_ip;
+		t->sport = p->sport;
+		flow_key_answer(&answer_key, &key, t);
+		err = flow_claim(&answer_key, &f, now, 1);
+		if (err)
+			return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
+	} else {
+		t->saddr = src->egress_ip;
+		if (src->egress_ip)
+			e = egress_of(src->egress_ip);
+		if (!e || !e->count)
+			return VERDICT_DROP_NO_EGRESS;
+		ports = e->count << BLOCK_BITS;
+		start = hash_mix(flow_hash(p), bpf_get_prandom_u32()); /* hard to guess (RFC 6056) */
+		stride = strides[start >> 28];
+		t->sport = 0;
+		flow_key_answer(&answer_key, &key, t);
+		for (i = 0; i < CLAIM_TRIES; i++) {
+			__u32 n = (start % ports + i * stride) % ports;
+			__u32 block = n >> BLOCK_BITS;
+
+			if (block >= MAX_BLOCKS)
+				return VERDICT_DROP_INTERNAL;
+			t->sport = bpf_htons(e->first[block] + (n & ((1 << BLOCK_BITS) - 1)));
+			answer_key.dport = t->sport;
+			err = flow_claim(&answer_key, &f, now, i >= PRESSURE_AFTER);
+			if (err != -EEXIST)
+				break;
+		}
+		if (err)
+			return err == -EEXIST ? VERDICT_DROP_PORTS_EXHAUSTED : VERDICT_DROP_FLOWS_FULL;
+	}
+	flow_make_primary(&f, t);
+	if (!flow_insert(&key, &f, now)) {
+		usage_add(&key, FLOW_CLIENT, cluster, 1, (void *)&answer_key);
+		flow_take_slot(&key, now);
+		return VERDICT_CONTINUE;
+	}
+	bpf_map_delete_elem(&flows, &answer_key);
+	winner = flow_find(&key);
+	if (!winner)
+		return VERDICT_DROP_FLOWS_FULL;
+	t->saddr = winner->saddr;
+	t->sport = winner->sport;
+	return VERDICT_CONTINUE;
+}
+
+/* Refreshes the flow of a packet and fills the tuple t, the far node and the cluster. f: the entry of key. */
+static __always_inline void flow_use_out(const struct flow_key *key, struct flow *f, const struct packet *p,
+					 const struct node_settings *s, __u64 now, struct tuple *t, __u16 *node,
+					 __u16 *cluster)
+{
+	struct flow *other = 0;
+
+	if (flow_reopens(key, f, p, &other)) {
+		/* The flow starts over with the same translation; the far gateway picks a node again. */
+		f->tcp = 0;
+		f->seen = now;
+		f->node = 0;
+		f->passed = 0;
+		if (other) {
+			other->tcp = 0;
+			other->node = 0;
+			other->passed = 0;
+		}
+	}
+	flow_touch(f, p, now);
+	t->saddr = f->saddr;
+	t->daddr = f->daddr;
+	t->sport = f->sport;
+	t->dport = f->dport;
+	/* An answer carries this node's index; a request carries the index learnt from answers. */
+	*node = f->role == FLOW_SERVER ? s->node : f->node;
+	*cluster = f->cluster;
+}
+
+/* Translates a packet to t and sends it into the overlay. node: of the header; cluster: the remote one. */
+static __always_inline int edge_send(struct __sk_buff *skb, const struct node_settings *s, enum hook hook,
+				     struct packet *p, const struct tuple *t, __u16 node, __u16 cluster)
+{
+	struct encap to = {};
+	enum verdict v;
+	__u32 hash;
+
+	if (rewrite(skb, p, t, DIRECTION_OUT))
+		return finish(skb, hook, VERDICT_DROP_INTERNAL);
+	if (s->mss && (p->tcp_flags & TCP_SYN) && clamp_mss(skb, p->l4, s->mss))
+		return finish(skb, hook, VERDICT_DROP_INTERNAL);
+	p->saddr = t->saddr;
+	p->daddr = t->daddr;
+	p->sport = t->sport;
+	p->dport = t->dport;
+	hash = flow_hash(p);
+	v = encap_find_exit(s, cluster, hash, &to);
+	if (v != VERDICT_CONTINUE)
+		return finish(skb, hook, v);
+	if (skb->len - ETH_LEN + ENCAP_LEN > IPV4_MAX || !encap_fits(skb, hook, &to, ENCAP_LEN))
+		return finish(skb, hook, VERDICT_DROP_TOO_BIG);
+	if (encap_push(skb, p, &to, node, p->fragment ? OVERLAY_FRAGMENT : 0, hash))
+		return finish(skb, hook, VERDICT_DROP_INTERNAL);
+	count_verdict(skb, hook, VERDICT_SENT);
+	path_take(skb, s, &to);
+	return hook == HOOK_EDGE_OUT ? encap_send_from_stack(skb, s, &to) : encap_send(skb, s, &to);
+}
