@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -25,8 +26,16 @@ import (
 //
 // A pod uses one egress IP (paired pooling), of which NA owns every block: 16,128 ports towards the server, which a closed
 // flow holds for closed_floor (2 s) at least.
-func pelagoSafe() Variant {
-	return Variant{Name: "pelago-safe", Setup: setupPelago, Target: ingress}
+func pelagoSafe() Variant { return pelago("pelago-safe", dataplane.Strict) }
+
+// pelagoHybrid bypasses the stack with packets of established connections, pelagoFast with all.
+func pelagoHybrid() Variant { return pelago("pelago-hybrid", dataplane.Hybrid) }
+func pelagoFast() Variant   { return pelago("pelago-fast", dataplane.Fast) }
+
+func pelago(name string, datapath dataplane.Datapath) Variant {
+	return Variant{Name: name, Target: ingress, Setup: func(t *Topology, scale Scale) (setup, error) {
+		return setupPelago(t, scale, datapath)
+	}}
 }
 
 // podNode is the index of NA and NB in their clusters; gateways have 1, 2, ….
@@ -42,6 +51,7 @@ type node struct {
 	uplinks []uplink
 	loader  *loader.Loader
 	edge    int // interface index of pelago0
+	pods    dataplane.Datapath
 }
 
 // uplink is a veth pair to another node.
@@ -83,7 +93,7 @@ func pelagoNodes(t *Topology) []*node {
 	return nodes
 }
 
-func setupPelago(t *Topology, scale Scale) (setup, error) {
+func setupPelago(t *Topology, scale Scale, datapath dataplane.Datapath) (setup, error) {
 	dir, err := os.MkdirTemp("", "pelago-bench-")
 	if err != nil {
 		return setup{}, fmt.Errorf("make a directory for the maps: %w", err)
@@ -107,6 +117,7 @@ func setupPelago(t *Topology, scale Scale) (setup, error) {
 		return errors.Join(append(errs, unix.Unmount(dir, unix.MNT_DETACH), os.Remove(dir))...)
 	}
 	for _, n := range nodes {
+		n.pods = datapath
 		if err := n.ns.Do(func() error { return n.start(dir+"/"+n.label, s.programs, scale) }); err != nil {
 			return setup{}, errors.Join(fmt.Errorf("start the data path in %s: %w", n.ns.Name, err), s.teardown())
 		}
@@ -193,11 +204,20 @@ func (n *node) start(pins string, into programs, scale Scale) error {
 			return err
 		}
 	}
-	if err := n.loader.Attach(loader.Devices{Edge: n.edge, Uplinks: uplinks}); err != nil {
-		return err
-	}
 	state, err := n.state(remote, scale)
 	if err != nil {
+		return err
+	}
+	devices := loader.Devices{Edge: n.edge, Uplinks: uplinks}
+	if n.pods != dataplane.Strict && !n.gateway {
+		if err := netdev.LenientConntrack(); err != nil {
+			return err
+		}
+		if err := n.bypass(&state, &devices); err != nil {
+			return err
+		}
+	}
+	if err := n.loader.Attach(devices); err != nil {
 		return err
 	}
 	for name, program := range n.loader.Programs() {
@@ -265,6 +285,33 @@ func (n *node) state(remote []netip.Prefix, scale Scale) (dataplane.State, error
 	}
 	n.server(&s, scale)
 	return s, nil
+}
+
+// bypass lets the node's pod past the stack. A datagram makes its MAC address known.
+func (n *node) bypass(s *dataplane.State, devices *loader.Devices) error {
+	conn, err := net.Dial("udp4", netip.AddrPortFrom(podAddr, 9).String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.Write(nil); err != nil {
+		return err
+	}
+	var e dataplane.Endpoint
+	for end := time.Now().Add(time.Minute); e.Ifindex == 0; time.Sleep(10 * time.Millisecond) {
+		endpoints, err := netdev.Endpoints([]netip.Addr{podAddr})
+		if err != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%s: the device of pod %s is not known", n.ns.Name, podAddr)
+		}
+		e = endpoints[podAddr]
+	}
+	e.Datapath = n.pods
+	s.Endpoints = map[netip.Addr]dataplane.Endpoint{podAddr: e}
+	devices.Pods = []int{int(e.Ifindex)}
+	return nil
 }
 
 // client has cluster A's pod use one egress IP.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/test/netns"
 )
@@ -108,11 +109,17 @@ func (t *Topology) Close() error {
 	return errors.Join(errs...)
 }
 
-// FlushConntrack removes the connections of the last measurement from the tables of every node and gateway.
+// FlushConntrack removes the TCP connections of the last measurement from the tables of every node and gateway. Datagrams
+// keep their flows from one slice to the next.
 func (t *Topology) FlushConntrack() error {
 	var errs []error
 	for _, n := range t.hosts() {
-		if err := n.Handle().ConntrackTableFlush(netlink.ConntrackTable); err != nil {
+		tcp := &netlink.ConntrackFilter{}
+		err := tcp.AddProtocol(unix.IPPROTO_TCP)
+		if err == nil {
+			_, err = n.Handle().ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, tcp)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("flush conntrack of %s: %w", n.Name, err))
 		}
 	}

@@ -48,7 +48,7 @@ type Case struct {
 
 // variants lists all variants in the order of the tables.
 func variants() []Variant {
-	return []Variant{limit(), floor(), plain(), iptables(), iptablesLegacy(), nftables(), pelagoSafe()}
+	return []Variant{limit(), floor(), plain(), iptables(), iptablesLegacy(), nftables(), pelagoSafe(), pelagoHybrid(), pelagoFast()}
 }
 
 func nameOf(v Variant) string { return v.Name }
@@ -58,7 +58,7 @@ const caseGatewayPath = "gateway-path"
 
 // cases lists all cases in the order of the tables.
 func cases() []Case {
-	scaled := func() []Variant { return []Variant{iptables(), pelagoSafe()} }
+	scaled := func() []Variant { return []Variant{iptables(), pelagoSafe(), pelagoHybrid(), pelagoFast()} }
 	return []Case{
 		{Name: caseGatewayPath, Gateways: 1, Variants: variants()},
 		{Name: "service", Gateways: 1, Scale: Scale{Service: true}, Variants: scaled()},

@@ -45,8 +45,10 @@ const (
 	Drain    Role = "drain"    // reads them
 )
 
-var roles = map[Role]func(Spec, io.Writer) (Result, error){
-	Generate: generate, Sink: sink, Echo: echo, RR: rr, CRR: crr, Stream: stream, Drain: drain,
+func roles() map[Role]func(Spec, io.Writer) (Result, error) {
+	return map[Role]func(Spec, io.Writer) (Result, error){
+		Generate: (&generator{}).run, Sink: sink, Echo: echo, RR: rr, CRR: crr, Stream: stream, Drain: drain,
+	}
 }
 
 // Spec is one end of one measurement. Sink is stopped by an empty line after its Spec, Drain by the end of the connection.
@@ -99,7 +101,7 @@ func Main(args []string, in io.Reader, out io.Writer) error {
 	if err := pin(cpu); err != nil {
 		return err
 	}
-	specs, responses := json.NewDecoder(in), json.NewEncoder(out)
+	specs, responses, roles := json.NewDecoder(in), json.NewEncoder(out), roles()
 	for {
 		var spec Spec
 		if err := specs.Decode(&spec); errors.Is(err, io.EOF) {
@@ -107,16 +109,15 @@ func Main(args []string, in io.Reader, out io.Writer) error {
 		} else if err != nil {
 			return fmt.Errorf("read a load specification: %w", err)
 		}
-		if err := responses.Encode(respond(spec, out)); err != nil {
+		if err := responses.Encode(respond(roles[spec.Role], spec, out)); err != nil {
 			return err
 		}
 		runtime.GC()
 	}
 }
 
-func respond(spec Spec, out io.Writer) Response {
-	play, ok := roles[spec.Role]
-	if !ok {
+func respond(play func(Spec, io.Writer) (Result, error), spec Spec, out io.Writer) Response {
+	if play == nil {
 		return Response{Error: fmt.Sprintf("load role %q is unknown", spec.Role)}
 	}
 	result, err := play(spec, out)

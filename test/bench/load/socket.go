@@ -69,7 +69,19 @@ func stopped() bool {
 	return err == nil && waiting > 0
 }
 
-// messages returns n message headers; all share buf when sending, each has its own copy of it when receiving.
+// reply sends a received datagram back to its sender if it wants that.
+func (m *mmsghdr) reply(fd int) error {
+	if *m.hdr.Iov.Base != wantReply {
+		return nil
+	}
+	from := (*unix.RawSockaddrInet4)(unsafe.Pointer(m.hdr.Name))
+	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(m.hdr.Iov.Base)), 1, 0, uintptr(unsafe.Pointer(from)), unix.SizeofSockaddrInet4)
+	_, err := result(0, errno)
+	return err
+}
+
+// messages returns n message headers; all share buf when sending, each has its own copy of it when receiving, and room for the
+// sender's address.
 func messages(n int, buf []byte, shared bool) []mmsghdr {
 	m := make([]mmsghdr, n)
 	iov := make([]unix.Iovec, n)
@@ -77,6 +89,8 @@ func messages(n int, buf []byte, shared bool) []mmsghdr {
 		b := buf
 		if !shared {
 			b = make([]byte, len(buf))
+			m[i].hdr.Name = (*byte)(unsafe.Pointer(&unix.RawSockaddrInet4{}))
+			m[i].hdr.Namelen = unix.SizeofSockaddrInet4
 		}
 		iov[i].Base = &b[0]
 		iov[i].SetLen(len(b))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"strconv"
 	"time"
@@ -18,25 +19,76 @@ const (
 	recvPause = 20 * time.Microsecond
 )
 
-// generate sends datagrams over spec.Flows sockets in turn, a batch each, until the time is over. One batch a socket before
-// that has the path create its state for the flow. Processor time is that of the whole process: over veth pairs the kernel
+// wantReply is the first byte of a datagram that the sink answers.
+const wantReply = 1
+
+// streamAge is how long after its first packet conntrack takes a UDP flow with replies for a stream, and its entry is not
+// dropped early (IPS_ASSURED, nf_conntrack_proto_udp.c).
+const streamAge = 2100 * time.Millisecond
+
+// generator holds the sockets of Generate from one measurement to the next: its flows are old ones, which the path and
+// conntrack know.
+type generator struct {
+	addr netip.AddrPort
+	fds  []int
+}
+
+// open opens the flows: a datagram that is answered on each, then and when they are streams.
+func (g *generator) open(spec Spec) error {
+	g.addr = spec.Addr
+	for range spec.Flows {
+		fd, err := dial(unix.SOCK_DGRAM, spec.Addr)
+		if err != nil {
+			return err
+		}
+		g.fds = append(g.fds, fd)
+	}
+	for age := range 2 {
+		time.Sleep(time.Duration(age) * streamAge)
+		for _, fd := range g.fds {
+			if err := request(fd); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// request has the sink answer. A datagram may be lost while a neighbour is resolved.
+func request(fd int) (err error) {
+	buf := []byte{wantReply}
+	for range 3 {
+		if _, err := write(fd, buf); err != nil {
+			return fmt.Errorf("send: %w", err)
+		}
+		if _, err = read(fd, buf); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("receive the reply of the sink: %w", err)
+}
+
+// run sends datagrams over spec.Flows sockets in turn, a batch each, until the time is over. One batch a socket before
+// that has the path look up its state for the flow. Processor time is that of the whole process: over veth pairs the kernel
 // carries each packet through the whole path in the sender's context, so time per packet is the cost of the path and hardly
 // depends on what else the machine does.
-func generate(spec Spec, _ io.Writer) (Result, error) {
+func (g *generator) run(spec Spec, _ io.Writer) (Result, error) {
 	if spec.Payload < 1 || spec.Flows < 1 {
 		return Result{}, fmt.Errorf("payload %d and flows %d must be at least 1", spec.Payload, spec.Flows)
 	}
-	fds := make([]int, spec.Flows)
-	for i := range fds {
-		fd, err := dial(unix.SOCK_DGRAM, spec.Addr)
-		if err != nil {
-			return Result{}, err
-		}
-		defer unix.Close(fd)
-		fds[i] = fd
-	}
-	batch := messages(sendBatch, make([]byte, spec.Payload), true)
 	var r Result
+	if g.addr != spec.Addr || len(g.fds) != spec.Flows {
+		for _, fd := range g.fds {
+			unix.Close(fd)
+		}
+		g.fds = nil
+		if err := g.open(spec); err != nil {
+			return r, err
+		}
+		r.Warmup += 2 * int64(spec.Flows)
+	}
+	fds := g.fds
+	batch := messages(sendBatch, make([]byte, spec.Payload), true)
 	for _, fd := range fds {
 		n, err := sendmmsg(fd, batch)
 		if err != nil {
@@ -62,7 +114,7 @@ func generate(spec Spec, _ io.Writer) (Result, error) {
 	return r, err
 }
 
-// sink counts datagrams until it is stopped. It polls: a wakeup runs in the sender's context and costs an interrupt to
+// sink counts datagrams until it is stopped, and answers those that want it. It polls: a wakeup runs in the sender's context and costs an interrupt to
 // another processor (4 to 5 µs in a virtual machine, more than a hop), which only a slow path, whose sink sleeps between
 // packets, would pay.
 func sink(spec Spec, out io.Writer) (Result, error) {
@@ -92,6 +144,11 @@ func sink(spec Spec, out io.Writer) (Result, error) {
 				first = now
 			}
 			last, r.Count = now, r.Count+int64(n)
+			for i := range batch[:n] {
+				if err := batch[i].reply(fd); err != nil {
+					return r, err
+				}
+			}
 			continue
 		case !timedOut(err):
 			return r, fmt.Errorf("receive: %w", err)
