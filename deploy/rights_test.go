@@ -40,8 +40,8 @@ func TestRightsOfComponents(t *testing.T) {
 	for account, tt := range map[string]struct{ allowed, refused []string }{
 		"pelago-node": {
 			allowed: []string{
-				"watch nodes", "watch pods", "watch services", "watch endpointslices.discovery.k8s.io",
-				"watch serviceexports.multicluster.x-k8s.io", "watch nodeindices.pelago.io", "watch portblocks.pelago.io",
+				"watch nodes", "watch pods", "watch services", "watch endpointslices.discovery.k8s.io", "watch namespaces",
+				"watch networkpolicies.networking.k8s.io", "watch serviceexports.multicluster.x-k8s.io", "watch nodeindices.pelago.io", "watch portblocks.pelago.io",
 				"watch peers.pelago.io", "watch clusterglobalegressips.submariner.io", "watch globalingressips.submariner.io",
 				"patch nodeindices.pelago.io/status=n1", "patch portblocks.pelago.io/status=x", "create " + user + "events",
 				"watch " + sys + "endpoints.submariner.io", "update " + sys + "gateways.submariner.io=n1", "patch " + sys + "routeagents.submariner.io=n1", "get " + sys + "configmaps=pelago-config",

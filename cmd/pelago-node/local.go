@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/netdev"
@@ -88,8 +89,13 @@ func printStatus(out io.Writer, l *loader.Loader, pins string) error {
 	if s.Settings.Gateway {
 		role = "edge, gateway"
 	}
-	fmt.Fprintf(w, "node index\t%d\nrole\t%s\nready\t%t\nmode\tpolicy-safe\naddress\t%s\ngeneration\t%d\nmaps and links\t%s\n",
+	fmt.Fprintf(w, "node index\t%d\nrole\t%s\nready\t%t\naddress\t%s\ngeneration\t%d\nmaps and links\t%s\n",
 		s.Settings.Node, role, s.Settings.Ready, s.Settings.Address, s.Settings.Generation, pins)
+	bypassing := map[dataplane.Datapath]int{}
+	for _, e := range s.Endpoints {
+		bypassing[e.Datapath]++
+	}
+	fmt.Fprintf(w, "datapath\t%d pods hybrid, %d fast, the others strict\n", bypassing[dataplane.Hybrid], bypassing[dataplane.Fast])
 	fmt.Fprintf(w, "routes\t%d prefixes into %s (table %d, rule priority %d)\n", len(s.Routes), netdev.Overlay, netdev.Table, netdev.RulePriority)
 	fmt.Fprintf(w, "entries\t%d nodes, %d gateways, %d remote clusters, %d sources, %d egress IPs, %d global IPs, %d blocks, %d service ports\n",
 		len(s.Nodes), len(s.Gateways), len(s.Clusters), len(s.Sources), len(s.Egresses), len(s.Globals), len(s.Blocks), len(s.Services))

@@ -31,6 +31,7 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/node"
 	"github.com/pelago-net/pelago/control/topology"
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/observe"
 )
@@ -45,7 +46,7 @@ type runOptions struct {
 	metricsAddr, healthAddr                                  string
 	verbose                                                  bool
 	overlayTokenDir, pskDir, stateDir, ikeDir, verdictSocket string
-	nodeName, namespace, pins, xdp                           string
+	nodeName, namespace, pins, xdp, datapath                 string
 }
 
 func runCommand() *cobra.Command {
@@ -68,6 +69,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.ikeDir, "ike-dir", ikeDir, "directory that is shared with the IKE daemon (pelago-node ike)")
 	f.StringVar(&o.verdictSocket, "verdict-socket", topology.DeadClustersSocket, "Unix socket on which the name server hears which clusters are dead")
 	f.StringVar(&o.xdp, "xdp", "", "where a gateway uses XDP: off, auto (uplinks that are network cards), on (all uplinks) (default: as the cluster joined)")
+	f.StringVar(&o.datapath, "datapath", "", "way of packets between pods and other clusters: strict, hybrid, fast (default: as the cluster joined); the label "+pelagov1alpha1.LabelDatapath+" of the node or a namespace overrides it")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":32780", "where /metrics is served")
 	f.StringVar(&o.healthAddr, "health-addr", "127.0.0.1:8089", "where /healthz and /readyz are served")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "log debug messages")
@@ -82,12 +84,17 @@ func run(ctx context.Context, o runOptions) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
 	if o.nodeName == "" {
-		return errors.New("which node is this? set --node-name or $NODE_NAME")
+		return errors.New("the node name is required: set --node-name or $NODE_NAME")
 	}
 	raisePriority(log)
 	xdp, err := node.ParseXDP(o.xdp)
 	if err != nil {
 		return err
+	}
+	if o.datapath != "" {
+		if _, err := dataplane.ParseDatapath(o.datapath); err != nil {
+			return err
+		}
 	}
 	l, err := loader.Open(loader.Options{PinPath: o.pins})
 	if err != nil {
@@ -130,7 +137,7 @@ func run(ctx context.Context, o runOptions) error {
 	daemon := node.New(node.Options{
 		Events: events.NewRecorder(scheme, corev1.EventSource{Component: "pelago-node", Host: o.nodeName}),
 		Pods:   node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins, CacheFile: cacheFile(o.stateDir), OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
-		Verdict: verdicts, OpenWire: openWire(o.stateDir, o.ikeDir, log), XDP: xdp, Version: version, Logger: log,
+		Verdict: verdicts, OpenWire: openWire(o.stateDir, o.ikeDir, log), XDP: xdp, Datapath: o.datapath, Version: version, Logger: log,
 	}, c, cl, l)
 	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent use.
 	reader, err := loader.OpenMaps(o.pins)

@@ -47,6 +47,7 @@ const (
 	KeySingleGateway   = "single-gateway"
 	KeyCableTunnels    = "cable-tunnels"
 	KeyXDP             = "xdp"
+	KeyDatapath        = "datapath"
 	KeyAirGapped       = "air-gapped"
 	KeyNetworkOnly     = "network-only"
 	KeyCustomDomains   = "custom-domains"
@@ -92,6 +93,9 @@ const (
 // XDPSettings lists them.
 func XDPSettings() []string { return []string{XDPOff, XDPAuto, XDPOn} }
 
+// Datapaths lists the ways of packets between pods and the overlay (dataplane.Datapath).
+func Datapaths() []string { return []string{"strict", "hybrid", "fast"} }
+
 // Config is the content of the ConfigMap.
 type Config struct {
 	ClusterID    string
@@ -110,6 +114,8 @@ type Config struct {
 	CableTunnels int
 	// XDP is one of XDPSettings; empty: off.
 	XDP string
+	// Datapath is that of pods whose namespace and node set no other, one of Datapaths; empty: strict.
+	Datapath string
 	// DiscoveryPort is the UDP port of NAT discovery; 0: 4490.
 	DiscoveryPort uint16
 	// NoNAT: gateways are not behind NAT, whatever public address they have.
@@ -163,6 +169,7 @@ func Parse(data map[string]string) (Config, error) {
 		CablePort:       p.number(KeyCablePort, math.MaxUint16),
 		CableTunnels:    int(p.optionalNumber(KeyCableTunnels, MaxCableTunnels)),
 		XDP:             p.optionalOneOf(KeyXDP, XDPSettings()...),
+		Datapath:        p.optionalOneOf(KeyDatapath, Datapaths()...),
 		DiscoveryPort:   p.optionalNumber(KeyDiscoveryPort, math.MaxUint16),
 		NoNAT:           !p.boolean(KeyNAT, true),
 		PreferredServer: p.boolean(KeyPreferredServer, false),
@@ -221,6 +228,9 @@ func (c Config) Data() map[string]string {
 	}
 	if c.XDP != "" {
 		data[KeyXDP] = c.XDP
+	}
+	if c.Datapath != "" {
+		data[KeyDatapath] = c.Datapath
 	}
 	if c.NoNAT {
 		data[KeyNAT] = "false"

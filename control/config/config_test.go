@@ -95,6 +95,7 @@ func TestBadInputIsNamed(t *testing.T) {
 		"no tunnels":          {"cable-tunnels", "0", []string{"cable-tunnels", `"0" is no number from 1 to 4`}},
 		"too many tunnels":    {"cable-tunnels", "5", []string{"cable-tunnels", `"5" is no number from 1 to 4`}},
 		"XDP":                 {"xdp", "generic", []string{"xdp", "use off or auto or on"}},
+		"datapath":            {"datapath", "slow", []string{"datapath", "use strict or hybrid or fast"}},
 		"NAT":                 {"natt", "maybe", []string{"natt", "neither true nor false"}},
 		"domain":              {"custom-domains", "a_b.example", []string{"custom-domains", "a_b.example"}},
 		"hub":                 {"hub-id", "", []string{"hub-id", "missing"}},

@@ -19,6 +19,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -57,6 +58,8 @@ type cacheBody struct {
 	Slices        []discoveryv1.EndpointSlice         `json:"slices,omitempty"`
 	Pods          []corev1.Pod                        `json:"pods,omitempty"`
 	Exports       []types.NamespacedName              `json:"exports,omitempty"`
+	Datapaths     map[string]string                   `json:"datapaths,omitempty"` // by namespace
+	Policies      []networkingv1.NetworkPolicy        `json:"policies,omitempty"`
 	Places        map[string][]netip.Addr             `json:"places,omitempty"` // by node
 }
 
@@ -110,7 +113,7 @@ func decodeCache(content []byte, node, boot string) (Objects, error) {
 
 func bodyOf(objs Objects) cacheBody {
 	b := cacheBody{
-		Config: objs.Config.Data(), ClusterEgress: objs.ClusterEgress, Places: map[string][]netip.Addr{},
+		Config: objs.Config.Data(), Datapaths: objs.Datapaths, ClusterEgress: objs.ClusterEgress, Places: map[string][]netip.Addr{},
 		NodeIndexes: sorted(objs.NodeIndexes, func(n *pelagov1alpha1.NodeIndex) *metav1.ObjectMeta { return &n.ObjectMeta }),
 		Peers:       sorted(objs.Peers, func(p *pelagov1alpha1.Peer) *metav1.ObjectMeta { return &p.ObjectMeta }),
 		PortBlocks:  sorted(objs.PortBlocks, func(p *pelagov1alpha1.PortBlock) *metav1.ObjectMeta { return &p.ObjectMeta }),
@@ -123,6 +126,10 @@ func bodyOf(objs Objects) cacheBody {
 	for i := range objs.Pods {
 		b.Pods = append(b.Pods, essentialPod(&objs.Pods[i]))
 	}
+	for i := range objs.Policies {
+		b.Policies = append(b.Policies, essentialPolicy(&objs.Policies[i]))
+	}
+	b.Policies = sorted(b.Policies, func(p *networkingv1.NetworkPolicy) *metav1.ObjectMeta { return &p.ObjectMeta })
 	b.Nodes = sorted(b.Nodes, func(n *corev1.Node) *metav1.ObjectMeta { return &n.ObjectMeta })
 	b.Pods = sorted(b.Pods, func(p *corev1.Pod) *metav1.ObjectMeta { return &p.ObjectMeta })
 	for _, name := range slices.SortedFunc(maps.Keys(exposed(objs)), byName) {
@@ -155,7 +162,7 @@ func (b cacheBody) objects(node string) (Objects, error) {
 		Name: node, Config: c, Nodes: b.Nodes, NodeIndexes: b.NodeIndexes, Peers: b.Peers, PortBlocks: b.PortBlocks,
 		ClusterEgress: b.ClusterEgress, EgressIPs: b.EgressIPs, IngressIPs: b.IngressIPs, Pods: b.Pods,
 		Services: map[types.NamespacedName]*corev1.Service{}, Slices: map[types.NamespacedName][]discoveryv1.EndpointSlice{},
-		Exports: map[types.NamespacedName]bool{}, Places: map[netip.Addr]string{},
+		Exports: map[types.NamespacedName]bool{}, Places: map[netip.Addr]string{}, Datapaths: b.Datapaths, Policies: b.Policies,
 	}
 	for i := range b.Services {
 		s := &b.Services[i]
@@ -197,8 +204,10 @@ func essentialNode(n *corev1.Node) corev1.Node {
 		annotations[pelagov1alpha1.AnnotationDrained] = v
 	}
 	labels := settingsOf(n.Labels)
-	if v, ok := n.Labels[submarinerv1.LabelGateway]; ok {
-		labels[submarinerv1.LabelGateway] = v
+	for _, key := range []string{submarinerv1.LabelGateway, pelagov1alpha1.LabelDatapath} {
+		if v, ok := n.Labels[key]; ok {
+			labels[key] = v
+		}
 	}
 	return corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: labels, Annotations: annotations},

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
@@ -68,6 +69,12 @@ func fullWorld(globalnet bool) (Objects, Host) {
 	objs.Places = map[netip.Addr]string{ip("10.7.2.9"): "n2", ip("10.7.1.9"): "n1", ip("10.7.2.8"): "n2"}
 	objs.Nodes[0].Annotations = map[string]string{KeyPublicIP: "ipv4:198.51.100.7"}
 	objs.Nodes[1].Spec.Unschedulable = true
+	objs.Nodes[0].Labels[pelagov1alpha1.LabelDatapath] = "fast"
+	objs.Datapaths = map[string]string{"sample": "hybrid"}
+	objs.Policies = []networkingv1.NetworkPolicy{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: "deny"},
+		Spec:       networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
+	}}
 	return objs, host
 }
 

@@ -59,6 +59,8 @@ type Options struct {
 	OpenWire OpenWire
 	// XDP says on which uplinks XDP is used; if empty the cluster's configuration does.
 	XDP XDP
+	// Datapath is that of pods whose namespace and node set none; if empty the cluster's configuration does.
+	Datapath string
 	// Version is reported in the Gateway object.
 	Version string
 	// Events about connections; nil: none.
@@ -108,6 +110,7 @@ type Daemon struct {
 	verdicts    verdicts        // on other clusters
 	farewells   farewells       // of remote gateways
 	problems    map[string]bool
+	endpoints   endpoints
 	links       *links
 	prober      *probe.Prober
 	edge, mtu   atomic.Int64 // interface index and MTU of pelago0; the prober reads them
@@ -268,7 +271,7 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 		result.State.Settings.Leaving = true // what was there before this process is gone: others come when it is up again
 	}
 	errs := []error{d.install(&result.State, host, d.opts.XDP.or(objs.Config), d.assert), d.guard(objs.Config, wire)}
-	d.report(slices.Concat(problems, result.Problems, d.xdpProblems))
+	d.report(slices.Concat(problems, host.Problems, result.Problems, d.xdpProblems))
 	d.assert = false
 	if errs[0] == nil {
 		errs = append(errs, d.apply(result))
@@ -309,7 +312,12 @@ func (d *Daemon) install(s *dataplane.State, host Host, xdp XDP, all bool) error
 	if err != nil {
 		return err
 	}
-	devices := loader.Devices{Edge: edge, Uplinks: uplinks(*s), Receivers: receivers, Wires: host.Wire.Devices}
+	devices := loader.Devices{Edge: edge, Uplinks: uplinks(*s), Receivers: receivers, Wires: host.Wire.Devices, Pods: podDevices(*s)}
+	if len(devices.Pods) > 0 {
+		if err := netdev.LenientConntrack(); err != nil {
+			return err
+		}
+	}
 	devices.XDP = xdp.devices(s.Settings.Gateway, devices.Uplinks, deviceKind)
 	attached := fmt.Sprint(devices)
 	if !all && attached == d.attached {
@@ -356,6 +364,16 @@ func uplinks(s dataplane.State) []int {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// podDevices are the devices of pods at which packets may bypass the stack, sorted.
+func podDevices(s dataplane.State) []int {
+	var out []int
+	for _, e := range s.Endpoints {
+		out = append(out, int(e.Ifindex))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // apply writes the tables, and takes away the flows of pods that are gone: the next tenant of an address must get none of

@@ -30,7 +30,7 @@ type builder struct {
 // Desired is the tables of this node. Nothing is routed (State.Routes is empty) until the node has an index.
 func Desired(objs Objects, host Host) Result {
 	b := &builder{objs: objs, host: host, acks: map[types.UID]bool{}, index: map[string]uint16{}}
-	b.out.Owners = map[netip.Addr]types.UID{}
+	b.out.Owners, b.out.Datapath = map[netip.Addr]types.UID{}, host.Datapath
 	b.out.State = dataplane.State{
 		Settings: dataplane.Settings{
 			Cluster: objs.Config.ClusterIndex, Overlay: host.Overlay, Cable: host.Cable,
@@ -38,7 +38,7 @@ func Desired(objs Objects, host Host) Result {
 		},
 		Routes: map[netip.Prefix]uint16{}, Nodes: map[uint16]dataplane.Hop{}, Clusters: map[uint16][]dataplane.RemoteGateway{},
 		Peers: map[netip.Addr]dataplane.Peer{}, Sources: map[netip.Addr]dataplane.Source{},
-		Egresses: map[netip.Addr][]uint16{}, Globals: map[netip.Addr]dataplane.Global{},
+		Endpoints: host.Endpoints, Egresses: map[netip.Addr][]uint16{}, Globals: map[netip.Addr]dataplane.Global{},
 		Blocks: map[dataplane.BlockKey]uint16{}, Services: map[dataplane.ServiceKey]dataplane.Service{},
 	}
 	for _, n := range objs.NodeIndexes {
@@ -256,7 +256,7 @@ func (b *builder) sources() {
 func (b *builder) localPods(source func(*corev1.Pod, netip.Addr) dataplane.Source) {
 	for i := range b.objs.Pods {
 		p := &b.objs.Pods[i]
-		if p.Spec.HostNetwork || p.Spec.NodeName != b.objs.Name || finished(p) {
+		if !isLocal(b.objs, p) {
 			continue
 		}
 		address, ok := podIP(p)

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
@@ -24,7 +25,8 @@ func mapper() *meta.DefaultRESTMapper {
 		}
 	}
 	add(meta.RESTScopeNamespace, corev1.SchemeGroupVersion, map[string]string{"ConfigMap": "configmaps", "Pod": "pods", "Service": "services"})
-	add(meta.RESTScopeRoot, corev1.SchemeGroupVersion, map[string]string{"Node": "nodes"})
+	add(meta.RESTScopeRoot, corev1.SchemeGroupVersion, map[string]string{"Node": "nodes", "Namespace": "namespaces"})
+	add(meta.RESTScopeNamespace, networkingv1.SchemeGroupVersion, map[string]string{"NetworkPolicy": "networkpolicies"})
 	add(meta.RESTScopeNamespace, discoveryv1.SchemeGroupVersion, map[string]string{"EndpointSlice": "endpointslices"})
 	add(meta.RESTScopeRoot, pelagov1alpha1.GroupVersion, map[string]string{"NodeIndex": "nodeindices", "PortBlock": "portblocks", "Peer": "peers"})
 	add(meta.RESTScopeRoot, submarinerv1.GroupVersion, map[string]string{"ClusterGlobalEgressIP": "clusterglobalegressips"})

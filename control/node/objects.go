@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -40,6 +41,9 @@ type Objects struct {
 	Slices   map[types.NamespacedName][]discoveryv1.EndpointSlice // by service
 	// Pods of this node.
 	Pods []corev1.Pod
+	// Datapaths are the labels of namespaces that have one (LabelDatapath), Policies the NetworkPolicies of the cluster.
+	Datapaths map[string]string
+	Policies  []networkingv1.NetworkPolicy
 	// Exports are the Services that are exported; used without globalnet.
 	Exports map[types.NamespacedName]bool
 	// Places leads from the address of every pod of the cluster to its node; on gateways without globalnet only.
@@ -57,6 +61,9 @@ type Host struct {
 	Hops map[netip.Addr]dataplane.Hop
 	// Devices are the devices towards local pods.
 	Devices map[netip.Addr]uint32
+	// Datapath is that of pods whose namespace sets none; Endpoints are the devices of those that are not strict.
+	Datapath  dataplane.Datapath
+	Endpoints map[netip.Addr]dataplane.Endpoint
 	// Addresses of the node itself.
 	Addresses []netip.Addr
 	Overlay   dataplane.Tokens
@@ -70,6 +77,8 @@ type Host struct {
 	PathMTU map[string]int32
 	// Wire of this gateway.
 	Wire Wire
+	// Problems are settings that could not be used, in words for an operator.
+	Problems []string
 	// Draining: the node is no gateway any more, but others may not have heard of it.
 	Draining bool
 	// Leaving are remote gateways that were taken out of service, which those that use them may not have heard of.
@@ -91,6 +100,8 @@ type Result struct {
 	PathMTU map[string]int32
 	// Rotation of a gateway's keys; the zero value if none was asked for.
 	Rotation cable.Rotation
+	// Datapath is Host's.
+	Datapath dataplane.Datapath
 	// Problems are objects that could not be taken in, in words for an operator.
 	Problems []string
 }

@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -42,6 +43,10 @@ func CacheOptions(nodeName, namespace string) (cache.Options, error) {
 	if err != nil {
 		return cache.Options{}, fmt.Errorf("select EndpointSlices: %w", err)
 	}
+	withDatapath, err := labels.NewRequirement(pelagov1alpha1.LabelDatapath, selection.Exists, nil)
+	if err != nil {
+		return cache.Options{}, fmt.Errorf("select Namespaces: %w", err)
+	}
 	return cache.Options{
 		Mapper:           mapper(),
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -52,6 +57,7 @@ func CacheOptions(nodeName, namespace string) (cache.Options, error) {
 				Namespaces: map[string]cache.Config{namespace: {}},
 				Field:      fields.OneTermEqualSelector("metadata.name", config.ConfigMapName),
 			},
+			&corev1.Namespace{}:     {Label: labels.NewSelector().Add(*withDatapath)},
 			&submarinerv1.Gateway{}: {Namespaces: map[string]cache.Config{namespace: {}}},
 		},
 	}, nil
@@ -61,6 +67,7 @@ func CacheOptions(nodeName, namespace string) (cache.Options, error) {
 func watched() []client.Object {
 	return []client.Object{
 		&corev1.ConfigMap{}, &corev1.Node{}, &corev1.Pod{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
+		&corev1.Namespace{}, &networkingv1.NetworkPolicy{},
 		&pelagov1alpha1.NodeIndex{}, &pelagov1alpha1.PortBlock{}, &pelagov1alpha1.Peer{},
 		&submarinerv1.ClusterGlobalEgressIP{}, &submarinerv1.GlobalEgressIP{}, &submarinerv1.GlobalIngressIP{},
 	}
@@ -125,7 +132,7 @@ func sameNode(a, b *corev1.Node) bool {
 	ipB, _ := internalIP(b)
 	_, drainedA := topology.Drained(a)
 	_, drainedB := topology.Drained(b)
-	return ipA == ipB && a.UID == b.UID && a.Status.NodeInfo.BootID == b.Status.NodeInfo.BootID && topology.IsGateway(a) == topology.IsGateway(b) && drainedA == drainedB &&
+	return ipA == ipB && a.Labels[pelagov1alpha1.LabelDatapath] == b.Labels[pelagov1alpha1.LabelDatapath] && a.UID == b.UID && a.Status.NodeInfo.BootID == b.Status.NodeInfo.BootID && topology.IsGateway(a) == topology.IsGateway(b) && drainedA == drainedB &&
 		a.Annotations[pelagov1alpha1.AnnotationRotateKeys] == b.Annotations[pelagov1alpha1.AnnotationRotateKeys] &&
 		maps.Equal(settingsOf(a.Labels), settingsOf(b.Labels)) && maps.Equal(settingsOf(a.Annotations), settingsOf(b.Annotations))
 }
@@ -180,9 +187,11 @@ func (d *Daemon) read(ctx context.Context) (Objects, error) {
 		egress   submarinerv1.GlobalEgressIPList
 		ingress  submarinerv1.GlobalIngressIPList
 		cluster  submarinerv1.ClusterGlobalEgressIP
+		spaces   corev1.NamespaceList
+		policies networkingv1.NetworkPolicyList
 	)
 	var errs []error
-	for _, list := range []client.ObjectList{&nodes, &pods, &services, &slices, &indexes, &blocks, &peers, &egress, &ingress} {
+	for _, list := range []client.ObjectList{&nodes, &pods, &services, &slices, &indexes, &blocks, &peers, &egress, &ingress, &spaces, &policies} {
 		if err := d.cache.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			errs = append(errs, fmt.Errorf("list %T: %w", list, err))
 		}
@@ -196,6 +205,10 @@ func (d *Daemon) read(ctx context.Context) (Objects, error) {
 	}
 	objs.Nodes, objs.Pods, objs.NodeIndexes, objs.PortBlocks = nodes.Items, pods.Items, indexes.Items, blocks.Items
 	objs.Peers, objs.EgressIPs, objs.IngressIPs = peers.Items, egress.Items, ingress.Items
+	objs.Policies, objs.Datapaths = policies.Items, map[string]string{}
+	for i := range spaces.Items {
+		objs.Datapaths[spaces.Items[i].Name] = spaces.Items[i].Labels[pelagov1alpha1.LabelDatapath]
+	}
 	for i := range services.Items {
 		objs.Services[client.ObjectKeyFromObject(&services.Items[i])] = &services.Items[i]
 	}
@@ -260,6 +273,16 @@ func (d *Daemon) lookAtHost(objs Objects) (Host, error) {
 			}
 		}
 	}
+	datapaths := datapathsOf(objs, d.opts.Datapath)
+	var again bool
+	host.Datapath = datapaths.node
+	if host.Endpoints, again, err = d.endpoints.find(objs, datapaths); err != nil {
+		return host, err
+	}
+	if again {
+		time.AfterFunc(retry, d.wake)
+	}
+	host.Problems = datapaths.problems
 	if host.Underlay, err = underlayMTU(host.Hops); err != nil {
 		return host, err
 	}

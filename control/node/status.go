@@ -14,9 +14,6 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// ModePolicySafe is the attach mode in which packets pass the node's stack (NodeIndex.status.mode).
-const ModePolicySafe = "policy-safe"
-
 // nodeReport is what the kernel has reached, as it is to stand in objects of the agent.
 type nodeReport struct {
 	// index is this node's NodeIndex with its new status; nil: it has none.
@@ -45,7 +42,7 @@ func (d *Daemon) indexReport(n *pelagov1alpha1.NodeIndex, objs Objects, r Result
 	want.Status.Serving = want.Status.Gateway && d.tenure.serves
 	want.Status.BootID = bootID()
 	want.Status.NodeBootID = ownNode(objs).Status.NodeInfo.BootID
-	want.Status.Mode = ModePolicySafe
+	want.Status.Mode = r.Datapath.String()
 	want.Status.Address = ""
 	if a := r.State.Settings.Address; a.IsValid() {
 		want.Status.Address = a.String()

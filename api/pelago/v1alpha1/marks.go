@@ -17,6 +17,9 @@ const (
 // `pelago gateway drain`.
 const AnnotationDrained = "pelago.io/gateway-drained"
 
+// LabelDatapath of a Namespace or Node sets how packets of its pods get to other clusters and back: strict, hybrid or fast.
+const LabelDatapath = "pelago.io/datapath"
+
 // AnnotationRotateKeys of a gateway node has its wire change all keys, once for each value: an RFC 3339 time. Written by
 // `pelago gateway rotate-keys`; how far it is stands in the NodeIndex, status.keyRotation.
 const AnnotationRotateKeys = "pelago.io/rotate-keys"

@@ -59,7 +59,7 @@ type NodeIndexStatus struct {
 	//
 	// +optional
 	NodeBootID string `json:"nodeBootID,omitempty"`
-	// Mode is the attach mode, policy-safe or fast.
+	// Mode is the datapath of the node's pods, unless their namespace has another one: strict, hybrid or fast.
 	//
 	// +optional
 	Mode string `json:"mode,omitempty"`

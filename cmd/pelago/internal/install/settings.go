@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
@@ -42,6 +43,8 @@ func (s *Settings) Add(f *pflag.FlagSet) {
 	f.Uint16Var(&s.CablePort, "nattport", 4500, "UDP port of the wire between gateways")
 	f.IntVar(&s.CableTunnels, "cable-tunnels", 1, fmt.Sprintf("tunnels between two gateways, 1 to %d, so that a pair of them uses several cores; of two clusters the smaller number applies. wireguard takes a UDP port for each, from --nattport on, and --nattport + %d to change keys", config.MaxCableTunnels, cable.MaxTunnels))
 	f.StringVar(&s.XDP, "xdp", config.XDPOff, "experimental, not tested with a physical network card: handle the common case in the driver of the network card (XDP) on gateways: off, auto (uplinks that are network cards), on (all uplinks)")
+	f.StringVar(&s.Datapath, "datapath", "strict", "way of packets between pods and other clusters: strict (through the node's stack), hybrid (those of established connections bypass it, conntrack and policies see one a second), "+
+		"fast (all bypass it, but those of pods that a NetworkPolicy selects). The label "+pelagov1alpha1.LabelDatapath+" of a node or namespace overrides it")
 	f.BoolVar(&s.nat, "natt", true, "gateways with a public address are behind NAT: peers try that address first; NAT discovery runs in any case")
 	f.Uint16Var(&s.DiscoveryPort, "natt-discovery-port", natt.DefaultPort, "UDP port of NAT discovery")
 	f.BoolVar(&s.PreferredServer, "preferred-server", false, "gateways wait for others to connect, where those can")
@@ -67,6 +70,9 @@ func (s *Settings) Check() error {
 	}
 	if !slices.Contains(config.XDPSettings(), s.XDP) {
 		return fmt.Errorf("--xdp %q is unknown: use %s", s.XDP, strings.Join(config.XDPSettings(), ", "))
+	}
+	if !slices.Contains(config.Datapaths(), s.Datapath) {
+		return fmt.Errorf("--datapath %q is unknown: use %s", s.Datapath, strings.Join(config.Datapaths(), ", "))
 	}
 	if s.CablePort == 0 || s.CablePort == netdev.OverlayPort {
 		return fmt.Errorf("--nattport %d: use a port from 1 to 65535 other than %d, which the overlay inside the cluster has", s.CablePort, netdev.OverlayPort)
@@ -106,6 +112,9 @@ func (s *Settings) Parsed() config.Config {
 	}
 	if c.XDP == config.XDPOff {
 		c.XDP = ""
+	}
+	if c.Datapath == config.Datapaths()[0] {
+		c.Datapath = ""
 	}
 	if c.DiscoveryPort == natt.DefaultPort {
 		c.DiscoveryPort = 0
@@ -151,6 +160,7 @@ func JoinFlags(c config.Config) map[string]string {
 		"nattport":            strconv.Itoa(int(c.CablePort)),
 		"cable-tunnels":       strconv.Itoa(max(1, c.CableTunnels)),
 		"xdp":                 cmp.Or(c.XDP, config.XDPOff),
+		"datapath":            cmp.Or(c.Datapath, config.Datapaths()[0]),
 		"natt":                strconv.FormatBool(!c.NoNAT),
 		"natt-discovery-port": strconv.Itoa(int(cmp.Or(c.DiscoveryPort, natt.DefaultPort))),
 		"preferred-server":    strconv.FormatBool(c.PreferredServer),
