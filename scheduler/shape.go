@@ -13,7 +13,6 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	"github.com/pelago-net/pelago/scheduler/affinity"
 )
 
 // shape is what of the clusters decisions depend on besides their room. It seldom changes, so snapshots share it, and what was once
@@ -144,7 +143,7 @@ func (s *shape) selecting(a *policyv1alpha1.ClusterAffinity) (set, error) {
 	if found, ok := s.selected.get(key); ok {
 		return found, nil
 	}
-	m, err := affinity.Parse(&selectors)
+	m, err := ParseAffinity(&selectors)
 	if err != nil {
 		return nil, err
 	}

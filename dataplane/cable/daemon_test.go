@@ -4,13 +4,11 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/pelago-net/pelago/dataplane/cable/charontest"
 )
 
 // daemon is the IKE daemon beside a gateway.
 type daemon struct {
-	*charontest.Daemon
+	*ikeDaemon
 	conf    Charon
 	dir     string
 	gateway *gateway
@@ -25,7 +23,7 @@ func newDaemon(t testing.TB, g *gateway, userspace bool) *daemon {
 		dir:  dir, gateway: g,
 	}
 	t.Cleanup(func() {
-		if d.Daemon != nil {
+		if d.ikeDaemon != nil {
 			must(t, d.Stop())
 		}
 		if t.Failed() {
@@ -40,7 +38,7 @@ func newDaemon(t testing.TB, g *gateway, userspace bool) *daemon {
 
 func (d *daemon) start(t testing.TB) {
 	t.Helper()
-	running, err := charontest.Start(d.gateway.ns.Start, d.conf.File(), d.conf.Socket, d.dir)
+	running, err := startIKEDaemon(d.gateway.ns.Start, d.conf.File(), d.conf.Socket, d.dir)
 	must(t, err)
-	d.Daemon = running
+	d.ikeDaemon = running
 }

@@ -76,7 +76,7 @@ var rooms = map[string][]string{
 	"control/agent/peering":  {"control/config", "control/kube", "control/topology"},
 	"control/agent/services": {"control/kube"},
 	"control/agent/zone":     {"dns"},
-	"control/hub/policy":     {"control/kube", "scheduler/affinity"},
+	"control/hub/policy":     {"control/kube", "scheduler"},
 	"control/hub/propagate":  {"control/hub/policy", "control/kinds", "control/kube", "scheduler"},
 	"control/hub/work":       {"control/hub/policy", "control/kinds", "control/kube"},
 	"control/hub/status":     {"control/kinds", "control/kube"},

@@ -21,7 +21,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	"github.com/pelago-net/pelago/scheduler/affinity"
+	"github.com/pelago-net/pelago/scheduler"
 )
 
 // Item is one applied rule, in the form that the annotations of a Work keep.
@@ -127,7 +127,7 @@ func (a *AppliedOverrides) apply(
 	})
 	for _, p := range selected {
 		for i, rule := range rules(p.spec) {
-			targets, err := affinity.Parse(rule.TargetCluster)
+			targets, err := scheduler.ParseAffinity(rule.TargetCluster)
 			if err != nil {
 				return nil, fmt.Errorf("%s: overrideRules[%d].targetCluster: %w", p.title, i, err)
 			}

@@ -1,6 +1,4 @@
-// Package charontest runs strongSwan's IKE daemon from Debian's package in a network namespace, as many times on one machine as
-// a test has gateways. In production the daemon has a container of its own. Only tests import it.
-package charontest
+package cable
 
 import (
 	"errors"
@@ -13,38 +11,36 @@ import (
 	"time"
 )
 
-// binary is where Debian's package strongswan-charon has it.
-const binary = "/usr/lib/ipsec/charon"
-
-// leave is how long a daemon may take to end, on a machine that is busy. strongSwan 5.9.8 hangs for ever, once in about a thousand
+// charonEnd bounds the end of a daemon on a busy machine. strongSwan 5.9.8 hangs for ever, once in about a thousand
 // times, when a vici connection is closed at the moment of SIGTERM: its last thread waits for one that has ended (watcher's remove
-// below vici's destroy). It has taken leave of its peers by then. cable.Supervisor kills it too.
-const leave = 10 * time.Second
+// below vici's destroy). By then it has told its peers. Supervisor kills it, too.
+const charonEnd = 10 * time.Second
 
-// Daemon is a running IKE daemon.
-type Daemon struct {
+// ikeDaemon is strongSwan's IKE daemon, from Debian's package, in a network namespace: as many run on one machine as a test has
+// gateways. In production it has a container of its own.
+type ikeDaemon struct {
 	command *exec.Cmd
 	done    chan error
 }
 
-// Start starts a daemon and waits until its vici socket answers. start runs a command in the gateway's network namespace
-// (netns.NS.Start). conf is the content of strongswan.conf (cable.Charon.File), written into dir; socket is the vici socket
+// startIKEDaemon starts a daemon and waits until its vici socket answers. start runs a command in the gateway's network namespace
+// (netns.NS.Start). conf is the content of strongswan.conf (Charon.File), written into dir; socket is the vici socket
 // named there. Both lie outside /run, of which the daemon gets one of its own for its pid file.
-func Start(start func(*exec.Cmd) error, conf, socket, dir string) (*Daemon, error) {
-	if _, err := os.Stat(binary); err != nil {
+func startIKEDaemon(start func(*exec.Cmd) error, conf, socket, dir string) (*ikeDaemon, error) {
+	if _, err := os.Stat(charonBinary); err != nil {
 		return nil, fmt.Errorf("find the IKE daemon: %w: apt-get install strongswan-charon strongswan-swanctl libstrongswan-standard-plugins libcharon-extra-plugins", err)
 	}
 	file := filepath.Join(dir, "strongswan.conf")
 	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 		return nil, fmt.Errorf("write the configuration of the IKE daemon: %w", err)
 	}
-	command := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "mount -t tmpfs none /run && exec "+binary)
+	command := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "mount -t tmpfs none /run && exec "+charonBinary)
 	command.Env = append(os.Environ(), "STRONGSWAN_CONF="+file)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := start(command); err != nil {
 		return nil, fmt.Errorf("start the IKE daemon: %w", err)
 	}
-	d := &Daemon{command: command, done: make(chan error, 1)}
+	d := &ikeDaemon{command: command, done: make(chan error, 1)}
 	go func() { d.done <- command.Wait() }()
 	// It takes 50 ms, in an emulated machine that shares its processor seconds.
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
@@ -63,19 +59,19 @@ func Start(start func(*exec.Cmd) error, conf, socket, dir string) (*Daemon, erro
 	}
 }
 
-// Stop ends the daemon in order: it takes leave of its peers. One that hangs is killed.
-func (d *Daemon) Stop() error { return d.end(syscall.SIGTERM) }
+// Stop ends the daemon in order: it notifies its peers. One that hangs is killed.
+func (d *ikeDaemon) Stop() error { return d.end(syscall.SIGTERM) }
 
 // Kill ends it at once, as a crash would.
-func (d *Daemon) Kill() error { return d.end(syscall.SIGKILL) }
+func (d *ikeDaemon) Kill() error { return d.end(syscall.SIGKILL) }
 
-func (d *Daemon) end(with syscall.Signal) error {
+func (d *ikeDaemon) end(with syscall.Signal) error {
 	if err := d.command.Process.Signal(with); errors.Is(err, os.ErrProcessDone) {
 		return nil
 	}
 	select {
 	case <-d.done:
-	case <-time.After(leave):
+	case <-time.After(charonEnd):
 		_ = d.command.Process.Kill() // it may have ended this moment
 		<-d.done
 	}

@@ -1,5 +1,4 @@
-// Package affinity says which clusters a ClusterAffinity selects: of a placement, a weight or an override rule.
-package affinity
+package scheduler
 
 import (
 	"fmt"
@@ -13,23 +12,24 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// Selector is a ClusterAffinity, parsed once for many clusters. The zero value selects all.
-type Selector struct {
+// Affinity is a ClusterAffinity of a placement, a weight or an override rule, parsed once for many clusters. The zero value
+// selects all.
+type Affinity struct {
 	names, exclude []string
 	labels         labels.Selector // nil: all
 	fields         []policyv1alpha1.FieldSelectorRequirement
 }
 
-// Parse refuses a label selector that is none. nil selects all.
-func Parse(a *policyv1alpha1.ClusterAffinity) (Selector, error) {
+// ParseAffinity refuses an invalid label selector. nil selects all.
+func ParseAffinity(a *policyv1alpha1.ClusterAffinity) (Affinity, error) {
 	if a == nil {
-		return Selector{}, nil
+		return Affinity{}, nil
 	}
-	s := Selector{names: a.ClusterNames, exclude: a.ExcludeClusters}
+	s := Affinity{names: a.ClusterNames, exclude: a.ExcludeClusters}
 	if a.LabelSelector != nil {
 		var err error
 		if s.labels, err = metav1.LabelSelectorAsSelector(a.LabelSelector); err != nil {
-			return Selector{}, fmt.Errorf("labelSelector of the cluster affinity: %w", err)
+			return Affinity{}, fmt.Errorf("labelSelector of the cluster affinity: %w", err)
 		}
 	}
 	if a.FieldSelector != nil {
@@ -38,8 +38,8 @@ func Parse(a *policyv1alpha1.ClusterAffinity) (Selector, error) {
 	return s, nil
 }
 
-// Matches: every part that is there must match, and who is excluded never does.
-func (s Selector) Matches(c *clusterv1alpha1.Cluster) bool {
+// Matches reports whether every part that is set matches; an excluded cluster never does.
+func (s Affinity) Matches(c *clusterv1alpha1.Cluster) bool {
 	if slices.Contains(s.exclude, c.Name) || len(s.names) > 0 && !slices.Contains(s.names, c.Name) {
 		return false
 	}

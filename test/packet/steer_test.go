@@ -1,0 +1,272 @@
+package packet
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/test/await"
+)
+
+// The edge steers around a gateway that does not answer, or that says it cannot pass the packet on, and comes back to it.
+// If all are bad, all are used.
+func TestEdgeSteers(t *testing.T) {
+	one, four := nodeIP(1, 1), nodeIP(1, 4)
+	good := func(k *Kernel, peer netip.Addr, change func(*body)) {
+		k.arrive(t, answer(t, k.sendProbe(t, peer, 0), change))
+	}
+	na := load(t, 1, 2)
+	all := na.exits(t) // nobody has answered yet
+	good(na, one, nil)
+	if got := na.exits(t); got[one] != 200 {
+		t.Errorf("gateway 4 has not answered yet: flows leave by %v; want all by %s", got, one)
+	}
+	good(na, four, nil)
+	wantEqual(t, "both answer", all, na.exits(t))
+	if all[one] < 60 || all[four] < 60 {
+		t.Fatalf("with two good gateways flows leave by %v; want them shared", all)
+	}
+	only := func(what string, want netip.Addr) {
+		t.Helper()
+		if got := na.exits(t); got[want] != 200 {
+			t.Errorf("%s: flows leave by %v; want all by %s", what, got, want)
+		}
+	}
+	shared := func(what string) {
+		t.Helper()
+		wantEqual(t, what, all, na.exits(t))
+	}
+	// before returns where flows leave a node to which both gateways have answered and whose paths bad then changes. It repeats
+	// until none of alive was given up meanwhile: that takes 450 ms, and a busy machine may take longer for 200 packets.
+	before := func(bad func(k *Kernel), alive ...netip.Addr) (exits map[netip.Addr]int) {
+		t.Helper()
+		await.True(t, "200 packets before the paths are given up", func() bool {
+			k := load(t, 1, 2)
+			good(k, one, nil)
+			good(k, four, nil)
+			bad(k)
+			exits = k.exits(t)
+			return !slices.ContainsFunc(alive, func(peer netip.Addr) bool { return k.path(t, peer).Dead() })
+		})
+		return exits
+	}
+	na.miss(t, one)
+	if p := na.path(t, one); !p.Suspect() {
+		t.Errorf("path %+v is not suspect", p)
+	}
+	only("gateway 1 is suspect", four)
+	good(na, one, nil)
+	shared("gateway 1 answers again")
+	good(na, four, func(b *body) { b.Unreachable[0] = 1 << 2 })
+	only("gateway 4 does not reach cluster 2", one)
+	good(na, four, func(b *body) { b.Unreachable[0] = 1 << 3 })
+	shared("gateway 4 does not reach another cluster")
+	good(na, four, func(b *body) { b.Ready = 0 })
+	only("gateway 4 is not ready", one)
+	notReady := func(k *Kernel) {
+		good(k, four, func(b *body) { b.Ready = 0 })
+		k.miss(t, one)
+	}
+	if got := before(notReady, one); got[one] != 200 {
+		t.Errorf("gateway 4 is not ready, gateway 1 is suspect: flows leave by %v; want all by %s", got, one)
+	}
+	na.miss(t, one)
+	good(na, four, nil)
+	await.True(t, "gateway 1 is given up", func() bool { return na.path(t, one).Dead() })
+	longAndShort := func(k *Kernel) {
+		k.miss(t, one)
+		await.True(t, "gateway 1 is given up", func() bool { return k.path(t, one).Dead() })
+		good(k, four, nil)
+		k.miss(t, four)
+	}
+	if got := before(longAndShort, four); got[four] != 200 {
+		t.Errorf("gateway 1 has been silent for long, gateway 4 for a moment: flows leave by %v; want all by %s", got, four)
+	}
+	na.miss(t, four)
+	await.True(t, "gateway 4 is given up", func() bool { return na.path(t, four).Dead() })
+	time.Sleep(10 * time.Millisecond) // the programs' clock is the coarse one, up to a tick behind ours
+	shared("both are given up")
+	good(na, one, nil)
+	good(na, four, func(b *body) { b.Age = 500 })
+	only("gateway 4 has old tables", one)
+	na.miss(t, one)
+	only("gateway 4 has old tables, gateway 1 is suspect", four)
+	if got := before(func(k *Kernel) { k.miss(t, one, four) }, one, four); got[one] < 60 || got[four] < 60 {
+		t.Errorf("both are suspect: flows leave by %v; want them shared", got)
+	}
+	lossy := func(peer netip.Addr) {
+		t.Helper()
+		for i := range 60 {
+			if o := na.sendProbe(t, peer, 0); i%4 > 0 {
+				na.arrive(t, answer(t, o, nil))
+			}
+		}
+		if p := na.path(t, peer); p.Suspect() || p.Loss < 0.15 || !p.Degraded() {
+			t.Fatalf("a path that loses a quarter of its probes: %+v", p)
+		}
+	}
+	lossy(four)
+	only("gateway 4 is lossy, gateway 1 is suspect", four)
+	good(na, one, nil)
+	only("gateway 4 is lossy", one)
+	lossy(one)
+	shared("both are lossy")
+}
+
+// With one gateway for all flows everybody picks the same, which dataplane.First knows, and another when it fails.
+func TestOneGatewayForAllFlows(t *testing.T) {
+	single := func(cluster int, node uint16) *Kernel {
+		t.Helper()
+		k := load(t, cluster, node)
+		s := state(cluster, node)
+		s.Settings.Single = true
+		k.Apply(t, s)
+		return k
+	}
+	gateways := []uint16{1, 4}
+	first := dataplane.First(gateways)
+	other := gateways[0] + gateways[1] - first
+	na := single(1, 2)
+	for _, g := range gateways {
+		na.arrive(t, answer(t, na.sendProbe(t, nodeIP(1, int(g)), 0), nil))
+	}
+	if got := na.exits(t); got[nodeIP(1, int(first))] != 200 {
+		t.Errorf("flows leave by %v, want all by gateway %d", got, first)
+	}
+	na.miss(t, nodeIP(1, int(first)))
+	if got := na.exits(t); got[nodeIP(1, int(other))] != 200 {
+		t.Errorf("gateway %d is suspect: flows leave by %v, want all by gateway %d", first, got, other)
+	}
+	ga := single(1, 1)
+	for _, g := range gateways {
+		ga.arrive(t, answer(t, ga.sendProbe(t, nodeIP(2, int(g)), 0), nil))
+	}
+	for i := range 20 {
+		p := udpPacket("x", from("120.1.0.1"), func(p *Packet) { p.UDP.Source = blockOf(2) + uint16(i) })
+		if o := ga.sent(t, ga.arrive(t, overlay(1, 2, 1, p.Encode())), "uplink-in switched"); o.Destination != nodeIP(2, int(first)) {
+			t.Fatalf("a flow goes to %s of the other cluster, want its gateway %d", o.Destination, first)
+		}
+	}
+}
+
+// A gateway steers around a remote gateway; if it reaches none, its sibling is asked once, and the nodes are told.
+func TestGatewaySteers(t *testing.T) { bothHooks(t, throughGatewaySteers) }
+
+func throughGatewaySteers(t *testing.T) {
+	ga := load(t, 1, 1)
+	sibling := nodeIP(1, 4)
+	remote := []netip.Addr{nodeIP(2, 1), nodeIP(2, 4)}
+	out := func(flags uint8, verdict string) map[netip.Addr]int {
+		t.Helper()
+		got := map[netip.Addr]int{}
+		for i := range 100 {
+			p := udpPacket("x", from("120.1.0.1"), func(p *Packet) { p.UDP.Source = blockOf(2) + uint16(i) })
+			o := ga.sent(t, ga.arrive(t, overlay(1, 2, 1, p.Encode(), func(o *Overlay) { o.Flags = flags })), "uplink-in "+verdict)
+			got[o.Destination]++
+		}
+		return got
+	}
+	for _, peer := range append(remote, sibling) {
+		ga.arrive(t, answer(t, ga.sendProbe(t, peer, 0), nil))
+	}
+	if got := out(0, "switched"); got[remote[0]] < 25 || got[remote[1]] < 25 {
+		t.Fatalf("two good remote gateways: %v", got)
+	}
+	ga.miss(t, remote[0])
+	if got := out(0, "switched"); got[remote[1]] != 100 {
+		t.Errorf("one is suspect: %v; want all to the other", got)
+	}
+	ga.arrive(t, answer(t, ga.sendProbe(t, sibling, 0), nil))
+	ga.miss(t, remote...)
+	ga.arrive(t, answer(t, ga.sendProbe(t, sibling, 0), nil))
+	if got := out(0, "bounced"); got[sibling] != 100 {
+		t.Errorf("both are suspect: %v; want all to the sibling", got)
+	}
+	told := bodyOf(t, ga.sent(t, ga.arrive(t, overlay(1, 2, 1, body{Nonce: 1}.encode(), func(o *Overlay) { o.Type = Probe })), "uplink-in probe"))
+	if told.Unreachable[0] != 1<<2 {
+		t.Errorf("the nodes are told %b; want the bit of cluster 2", told.Unreachable[0])
+	}
+	if got := out(Bounced, "switched"); got[remote[0]]+got[remote[1]] != 100 {
+		t.Errorf("both are suspect and the packet was bounced: %v; want it tried all the same", got)
+	}
+	ga.arrive(t, answer(t, ga.sendProbe(t, sibling, 0), func(b *body) { b.Unreachable[0] = 1 << 2 }))
+	if got := out(0, "switched"); got[remote[0]]+got[remote[1]] != 100 {
+		t.Errorf("the sibling reaches it no better: %v; want it tried", got)
+	}
+	ga.arrive(t, answer(t, ga.sendProbe(t, remote[1], 0), nil))
+	if got := out(0, "switched"); got[remote[1]] != 100 {
+		t.Errorf("one answers again: %v", got)
+	}
+}
+
+// A node that gets no answers is reached by way of the sibling. A prober that is late is no reason.
+func TestDeafNode(t *testing.T) { bothHooks(t, throughDeafNode) }
+
+func throughDeafNode(t *testing.T) {
+	ga := load(t, 1, 1)
+	answerFor3 := cable(2, 1, 1, answerTo(3).Encode())
+	hear := func(promised uint32, flags uint8) {
+		ga.arrive(t, overlay(1, 3, 1, body{Nonce: 1, Promised: promised}.encode(), func(o *Overlay) { o.Type, o.Flags = Probe, flags }))
+	}
+	ga.arrive(t, answer(t, ga.sendProbe(t, nodeIP(1, 4), 0), nil))
+	for _, tt := range []struct {
+		promised uint32
+		flags    uint8
+		want     string
+		to       netip.Addr
+	}{
+		{0, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)},
+		{10, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, probeDeaf, "uplink-in bounced", nodeIP(1, 4)},
+	} {
+		hear(tt.promised, tt.flags)
+		time.Sleep(60 * time.Millisecond) // the promise of 10 ms is broken by now, that of 1,000 ms is not
+		ga.arrive(t, answer(t, ga.sendProbe(t, nodeIP(1, 4), 0), nil))
+		if o := ga.sent(t, ga.arrive(t, answerFor3), tt.want); o.Destination != tt.to {
+			t.Errorf("promised %d ms, flags %d: to %s; want %s", tt.promised, tt.flags, o.Destination, tt.to)
+		}
+	}
+	again := answerFor3
+	again.Flags = Bounced | Switch
+	again.Source, again.Destination = nodeIP(1, 4), nodeIP(1, 1)
+	again.Token, again.Port = overlayToken+1, overlayPort
+	if o := ga.sent(t, ga.arrive(t, again), "uplink-in switched"); o.Destination != nodeIP(1, 3) {
+		t.Errorf("bounced to this gateway: on to %s", o.Destination)
+	}
+}
+
+// A node whose daemon is dead promises nothing: the gateway's program probes it beside its packets.
+func TestNodeWithoutDaemon(t *testing.T) { bothHooks(t, throughNodeWithoutDaemon) }
+
+func throughNodeWithoutDaemon(t *testing.T) {
+	ga := load(t, 1, 1)
+	node, sibling := nodeIP(1, 3), nodeIP(1, 4)
+	_, mark, err := ga.Loader.Marks()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hear := func(flags uint8) {
+		short := overlay(1, 3, 1, make([]byte, 60), func(o *Overlay) { o.Type, o.Flags, o.SourcePort = Probe, probeShort|flags, overlayPort })
+		ga.sent(t, ga.arrive(t, short), "uplink-in probe")
+	}
+	goes := func(what, verdict string, to netip.Addr) {
+		t.Helper()
+		ga.arrive(t, answer(t, ga.sendProbe(t, sibling, 0), nil))
+		if o := ga.sent(t, ga.arrive(t, cable(2, 1, 1, answerTo(3).Encode())), verdict); o.Destination != to {
+			t.Errorf("%s: to %s; want %s", what, o.Destination, to)
+		}
+	}
+	hear(0)
+	goes("it was heard", "uplink-in switched", node)
+	clone := overlay(1, 1, 3, udpPacket("x").Encode()).Encode()
+	for range 4 {
+		ga.sent(t, ga.Run(t, ga.EdgeOut, clone, Context{Mark: mark ^ 1}), "edge-out probe")
+		time.Sleep(15 * time.Millisecond) // as in miss
+	}
+	goes("it does not answer", "uplink-in bounced", sibling)
+	hear(probeDeaf)
+	goes("it gets no answers", "uplink-in bounced", sibling)
+	hear(0)
+	goes("it gets answers", "uplink-in switched", node)
+}
