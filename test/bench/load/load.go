@@ -54,7 +54,7 @@ func roles() map[Role]func(Spec, io.Writer) (Result, error) {
 // Spec is one end of one measurement. Sink is stopped by an empty line after its Spec, Drain by the end of the connection.
 type Spec struct {
 	Role     Role
-	Addr     netip.AddrPort // clients: the target; servers: only the port is used, they listen on all addresses
+	Addr     netip.AddrPort // the target; servers listen on all addresses if it is none of their own
 	Duration time.Duration  // clients: length of the measurement
 	Payload  int            // Generate: bytes of UDP payload
 	Flows    int            // Generate: number of sockets, thus of source ports

@@ -128,16 +128,22 @@ func dial(kind int, a netip.AddrPort) (int, error) {
 	return fd, nil
 }
 
-// listen opens a socket of the kind on all addresses; its receive calls come back at least every 100 ms.
-func listen(kind int, port uint16) (int, error) {
+// listen opens a socket of the kind on the port of a, and on its address if that is one of the pod's own, so that replies have it
+// as source; else, behind a translation, on all addresses. Its receive calls come back at least every 100 ms.
+func listen(kind int, a netip.AddrPort) (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("open a socket: %w", err)
 	}
 	err = errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-		timeout(fd, unix.SO_RCVTIMEO, 100*time.Millisecond),
-		unix.Bind(fd, &unix.SockaddrInet4{Port: int(port)}))
+		timeout(fd, unix.SO_RCVTIMEO, 100*time.Millisecond))
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()})
+	}
+	if errors.Is(err, unix.EADDRNOTAVAIL) {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Port: int(a.Port())})
+	}
 	if err == nil && kind == unix.SOCK_STREAM {
 		err = unix.Listen(fd, 4096)
 	}

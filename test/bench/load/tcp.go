@@ -15,7 +15,7 @@ const chunk = 128 << 10
 
 // echo serves one connection after another until a signal ends the process.
 func echo(spec Spec, out io.Writer) (Result, error) {
-	l, err := listen(unix.SOCK_STREAM, spec.Addr.Port())
+	l, err := listen(unix.SOCK_STREAM, spec.Addr)
 	if err != nil {
 		return Result{}, err
 	}
@@ -139,7 +139,7 @@ func stream(spec Spec, _ io.Writer) (Result, error) {
 
 // drain reads one connection to its end.
 func drain(spec Spec, out io.Writer) (Result, error) {
-	l, err := listen(unix.SOCK_STREAM, spec.Addr.Port())
+	l, err := listen(unix.SOCK_STREAM, spec.Addr)
 	if err != nil {
 		return Result{}, err
 	}

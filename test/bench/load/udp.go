@@ -54,6 +54,13 @@ func (g *generator) open(spec Spec) error {
 	return nil
 }
 
+func (g *generator) close() {
+	for _, fd := range g.fds {
+		unix.Close(fd)
+	}
+	g.fds = nil
+}
+
 // request has the sink answer. A datagram may be lost while a neighbour is resolved.
 func request(fd int) (err error) {
 	buf := []byte{wantReply}
@@ -78,11 +85,9 @@ func (g *generator) run(spec Spec, _ io.Writer) (Result, error) {
 	}
 	var r Result
 	if g.addr != spec.Addr || len(g.fds) != spec.Flows {
-		for _, fd := range g.fds {
-			unix.Close(fd)
-		}
-		g.fds = nil
+		g.close()
 		if err := g.open(spec); err != nil {
+			g.close()
 			return r, err
 		}
 		r.Warmup += 2 * int64(spec.Flows)
@@ -118,7 +123,7 @@ func (g *generator) run(spec Spec, _ io.Writer) (Result, error) {
 // another processor (4 to 5 µs in a virtual machine, more than a hop), which only a slow path, whose sink sleeps between
 // packets, would pay.
 func sink(spec Spec, out io.Writer) (Result, error) {
-	fd, err := listen(unix.SOCK_DGRAM, spec.Addr.Port())
+	fd, err := listen(unix.SOCK_DGRAM, spec.Addr)
 	if err != nil {
 		return Result{}, err
 	}
