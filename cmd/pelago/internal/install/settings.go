@@ -13,8 +13,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
