@@ -15,6 +15,7 @@ func TestWireGuard(t *testing.T) {
 	s := testWire(t, "wg", walk.Walk{}, "WireGuard data packets", "udp[8] = 4")
 	s.run(t, "an upgrade", testUpgrade)
 	s.run(t, "the API server is away", testAPIServerAway)
+	s.run(t, "datapaths", testDatapaths)
 	s.run(t, "keys are rotated", testKeysRotated)
 	s.run(t, "more tunnels and fewer", testTunnels)
 }
