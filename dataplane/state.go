@@ -19,6 +19,7 @@ const (
 	MaxClusters = 1024
 	RTTBuckets  = 24 // of a path's histogram
 	BlockPorts  = 256
+	OverlayPort = 4800 // UDP, of the overlay inside a cluster
 )
 
 // State is the desired content of every map that user space writes. The zero value is "nothing". All addresses are IPv4.

@@ -130,14 +130,15 @@ func run(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return fmt.Errorf("set up the API client: %w", err)
 	}
-	verdicts := topology.NewDeadClustersServer()
+	deadClusters := topology.NewDeadClustersServer()
 	events := record.NewBroadcaster()
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: typed.CoreV1().Events("")})
 	daemon := node.New(node.Options{
 		Events: events.NewRecorder(scheme, corev1.EventSource{Component: "pelago-node", Host: o.nodeName}),
-		Pods:   node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins, CacheFile: cacheFile(o.stateDir), OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
-		Verdict: verdicts, OpenWire: openWire(o.stateDir, o.ikeDir, log), XDP: xdp, Datapath: o.datapath, Version: version, Logger: log,
+		Pods:   node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins,
+		CacheFile: cacheFile(o.stateDir), OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
+		DeadClusters: deadClusters, OpenWire: openWire(o.stateDir, o.ikeDir, log), XDP: xdp, Datapath: o.datapath, Version: version, Logger: log,
 	}, c, cl, l)
 	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent use.
 	reader, err := loader.OpenMaps(o.pins)
@@ -149,7 +150,7 @@ func run(ctx context.Context, o runOptions) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.Start(ctx) })
 	group.Go(func() error { return daemon.Run(ctx) })
-	group.Go(func() error { return verdicts.Run(ctx, o.verdictSocket) })
+	group.Go(func() error { return deadClusters.Run(ctx, o.verdictSocket) })
 	group.Go(func() error { return serve(ctx, o.metricsAddr, metrics(reader, daemon)) })
 	group.Go(func() error { return serve(ctx, o.healthAddr, health(daemon)) })
 	log.Info("started", "node", o.nodeName, "version", version, "pins", o.pins)

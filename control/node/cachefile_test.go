@@ -2,301 +2,20 @@ package node
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
-	"maps"
-	"math/rand/v2"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"pgregory.net/rapid"
-
-	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/control/node/tables"
+	"github.com/pelago-net/pelago/test/clusterset"
 )
 
-// fullConfig is one that config.Parse takes.
-func fullConfig(globalnet bool) config.Config {
-	c := config.Config{
-		ClusterID: "g1", ClusterIndex: 1, CablePort: 4500, CableDriver: config.CableWireGuard, Mode: config.ModeSubmariner,
-		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.7.0.0/16")}, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16")},
-		FabricCIDR: netip.MustParsePrefix("241.0.0.0/8"), HubID: "hub", HubServer: "https://172.31.255.2:6443", BrokerNamespace: "broker",
-	}
-	if globalnet {
-		c.GlobalCIDRs = []netip.Prefix{netip.MustParsePrefix("120.1.0.0/24")}
-	}
-	return c
-}
-
-// fullWorld is the world of desired_test.go with something of everything in it, seen from a gateway.
-func fullWorld(globalnet bool) (Objects, Host) {
-	objs, host := world("n1")
-	objs.Config = fullConfig(globalnet)
-	export(&objs, metav1.ConditionTrue)
-	host.Wire = Wire{Tunnels: map[netip.Addr][]int{ip("241.0.128.1"): {7}}}
-	objs.Peers[0].Spec.Gateways[0].FabricAddress = "241.0.128.1"
-	objs.EgressIPs = []submarinerv1.GlobalEgressIP{{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: "some", CreationTimestamp: metav1.Unix(1_700_000_000, 0)},
-		Spec:       submarinerv1.GlobalEgressIPSpec{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
-		Status:     submarinerv1.GlobalEgressIPStatus{AllocatedIPs: []string{"120.1.0.7"}},
-	}}
-	own := block("120.1.0.7", 1024, "n1", pelagov1alpha1.BlockActive)
-	own.Spec.Pool = pelagov1alpha1.EgressPool{Namespace: "sample", Name: "some"}
-	objs.PortBlocks = append(objs.PortBlocks, own)
-	for i := range objs.PortBlocks { // as the agent names them
-		objs.PortBlocks[i].Name = fmt.Sprintf("%s-%d", strings.ReplaceAll(objs.PortBlocks[i].Spec.EgressIP, ".", "-"), objs.PortBlocks[i].Spec.FirstPort)
-	}
-	objs.Pods[0].Labels = map[string]string{"app": "web"}
-	objs.Exports = map[types.NamespacedName]bool{{Namespace: "sample", Name: "web"}: true}
-	objs.Services[types.NamespacedName{Namespace: "sample", Name: "web"}].Spec.ClusterIPs = []string{"10.77.0.9"}
-	objs.Places = map[netip.Addr]string{ip("10.7.2.9"): "n2", ip("10.7.1.9"): "n1", ip("10.7.2.8"): "n2"}
-	objs.Nodes[0].Annotations = map[string]string{KeyPublicIP: "ipv4:198.51.100.7"}
-	objs.Nodes[1].Spec.Unschedulable = true
-	objs.Nodes[0].Labels[pelagov1alpha1.LabelDatapath] = "fast"
-	objs.Datapaths = map[string]string{"sample": "hybrid"}
-	objs.Policies = []networkingv1.NetworkPolicy{{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: "deny"},
-		Spec:       networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
-	}}
-	return objs, host
-}
-
-// Every field of Objects is stored, but for those that are no objects of the API.
-func TestEverythingIsSaved(t *testing.T) {
-	objs, _ := fullWorld(true)
-	v := reflect.ValueOf(objs)
-	for i := range v.NumField() {
-		if name := v.Type().Field(i).Name; v.Field(i).IsZero() && !slices.Contains([]string{"Ways", "Answering"}, name) {
-			t.Errorf("Objects.%s is empty here: add it to this test, and to cacheBody if it comes from the API server", name)
-		}
-	}
-	content, err := encodeCache(objs, "boot")
-	if err != nil {
-		t.Fatal(err)
-	}
-	back, err := decodeCache(content, "n1", "boot")
-	if err != nil {
-		t.Fatal(err)
-	}
-	v = reflect.ValueOf(back)
-	for i := range v.NumField() {
-		if name := v.Type().Field(i).Name; v.Field(i).IsZero() && !slices.Contains([]string{"Ways", "Answering"}, name) {
-			t.Errorf("Objects.%s did not come back", name)
-		}
-	}
-	again, err := encodeCache(back, "boot")
-	if err != nil || !bytes.Equal(content, again) {
-		t.Errorf("what came back is saved as something else (%v):\n%s\n%s", err, content, again)
-	}
-}
-
-// Whatever the objects are, and in whatever order they are listed: what came back makes the same tables, and the same
-// settings of the gateway.
-func TestSavedObjectsMakeTheSameTables(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		objs, host := fullWorld(rapid.Bool().Draw(t, "globalnet"))
-		objs.Config.SingleGateway = rapid.Bool().Draw(t, "single")
-		objs.Name = rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "node")
-		for i := range objs.Nodes {
-			n := &objs.Nodes[i]
-			n.Labels[submarinerv1.LabelGateway] = rapid.SampledFrom([]string{"true", "false"}).Draw(t, "gateway")
-			n.Spec.Unschedulable = rapid.Bool().Draw(t, "cordoned")
-			n.Annotations = map[string]string{KeyPublicIP: "ipv4:198.51.100.7"}
-			if rapid.Bool().Draw(t, "drained") {
-				n.Annotations[pelagov1alpha1.AnnotationDrained] = "true"
-			}
-		}
-		for i := range rapid.IntRange(0, 5).Draw(t, "pods") {
-			p := pod(fmt.Sprintf("p%d", i), objs.Name, fmt.Sprintf("10.7.3.%d", i))
-			p.Spec.HostNetwork = rapid.Bool().Draw(t, "host network")
-			p.Status.Phase = rapid.SampledFrom([]corev1.PodPhase{corev1.PodRunning, corev1.PodFailed, corev1.PodPending}).Draw(t, "phase")
-			p.Labels = map[string]string{"app": rapid.SampledFrom([]string{"web", "db"}).Draw(t, "app")}
-			objs.Pods = append(objs.Pods, p)
-			host.Devices[ip(fmt.Sprintf("10.7.3.%d", i))] = uint32(i + 10)
-		}
-		for i := range rapid.IntRange(0, 5).Draw(t, "blocks") {
-			b := block("120.1.0.1", int32(2048+256*i), rapid.SampledFrom([]string{"n1", "n2"}).Draw(t, "owner"),
-				rapid.SampledFrom([]pelagov1alpha1.BlockState{pelagov1alpha1.BlockActive, pelagov1alpha1.BlockPending, pelagov1alpha1.BlockReleasing}).Draw(t, "state"))
-			b.Name, b.UID = fmt.Sprintf("b%d", i), types.UID(fmt.Sprintf("b%d", i))
-			objs.PortBlocks = append(objs.PortBlocks, b)
-		}
-		for i := range rapid.IntRange(0, 3).Draw(t, "headless pods") {
-			objs.IngressIPs = append(objs.IngressIPs, submarinerv1.GlobalIngressIP{
-				ObjectMeta: metav1.ObjectMeta{
-					Namespace: "sample", Name: fmt.Sprintf("pod-p%d", i), UID: types.UID(fmt.Sprintf("i%d", i)),
-					OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", UID: types.UID(fmt.Sprintf("uid-p%d", i))}},
-				},
-				Spec: submarinerv1.GlobalIngressIPSpec{
-					Target: submarinerv1.HeadlessServicePod, ServiceRef: &corev1.LocalObjectReference{Name: "db"}, PodRef: &corev1.LocalObjectReference{Name: fmt.Sprintf("p%d", i)},
-				},
-				Status: submarinerv1.GlobalIngressIPStatus{
-					AllocatedIP: fmt.Sprintf("120.1.0.%d", 20+i),
-					Conditions:  []metav1.Condition{{Type: submarinerv1.ConditionAllocated, Status: rapid.SampledFrom([]metav1.ConditionStatus{"True", "False"}).Draw(t, "allocated")}},
-				},
-			})
-			name := types.NamespacedName{Namespace: "sample", Name: "db"}
-			objs.Slices[name] = append(objs.Slices[name], discoveryv1.EndpointSlice{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: fmt.Sprintf("db-%d", i)}, AddressType: discoveryv1.AddressTypeIPv4,
-				Endpoints: []discoveryv1.Endpoint{endpointOf(fmt.Sprintf("p%d", i), objs.Name, fmt.Sprintf("10.7.3.%d", i), rapid.Bool().Draw(t, "ready"))},
-			})
-		}
-		content, err := encodeCache(objs, "boot")
-		if err != nil {
-			t.Fatal(err)
-		}
-		back, err := decodeCache(content, objs.Name, "boot")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(Desired(objs, host), Desired(back, host), comparable, cmpopts.EquateEmpty()); diff != "" {
-			t.Fatalf("tables: -of the API server's objects +of the saved ones\n%s", diff)
-		}
-		want, wantRefused := gatewaySettings(objs)
-		got, refused := gatewaySettings(back)
-		if diff := cmp.Diff(want, got, comparable) + cmp.Diff(wantRefused, refused); diff != "" {
-			t.Fatalf("settings of the gateway: -of the API server's objects +of the saved ones\n%s", diff)
-		}
-		if diff := cmp.Diff(wirePeers(objs), wirePeers(back), comparable); diff != "" {
-			t.Fatalf("peers of the wire: -of the API server's objects +of the saved ones\n%s", diff)
-		}
-		shuffled := objs
-		shuffled.Nodes, shuffled.Pods, shuffled.PortBlocks = slices.Clone(objs.Nodes), slices.Clone(objs.Pods), slices.Clone(objs.PortBlocks)
-		shuffle(shuffled.Nodes)
-		shuffle(shuffled.Pods)
-		shuffle(shuffled.PortBlocks)
-		if again, err := encodeCache(shuffled, "boot"); err != nil || !bytes.Equal(content, again) {
-			t.Fatalf("the same objects in another order are saved as something else (%v)", err)
-		}
-	})
-}
-
-func shuffle[T any](all []T) {
-	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-}
-
-// What comes and goes without a meaning for the tables does not wear the disk, and what may be secret is not on it.
-func TestWhatIsNotSaved(t *testing.T) {
-	objs, _ := fullWorld(true)
-	before, err := encodeCache(objs, "boot")
-	if err != nil {
-		t.Fatal(err)
-	}
-	objs.Nodes[0].ResourceVersion = "17"
-	objs.Nodes[0].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Now()}}
-	objs.Nodes[0].Annotations["kubectl.kubernetes.io/last-applied-configuration"] = "secret-1"
-	objs.Pods[0].Spec.Containers = []corev1.Container{{Env: []corev1.EnvVar{{Name: "PASSWORD", Value: "secret-2"}}}}
-	objs.Pods[0].Annotations = map[string]string{"token": "secret-3"}
-	objs.Services[types.NamespacedName{Namespace: "sample", Name: "internal"}] = &corev1.Service{}
-	objs.Services[types.NamespacedName{Namespace: "sample", Name: "web"}].Annotations = map[string]string{"x": "secret-4"}
-	after, err := encodeCache(objs, "boot")
-	if err != nil || !bytes.Equal(before, after) {
-		t.Errorf("saved anew (%v): -before +after\n%s", err, cmp.Diff(string(before), string(after)))
-	}
-}
-
-func TestSavedObjectsThatAreRefused(t *testing.T) {
-	objs, _ := fullWorld(true)
-	good, err := encodeCache(objs, "boot")
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, body, _ := bytes.Cut(good, []byte("\n"))
-	withHead := func(change func(*cacheHead)) []byte {
-		var h cacheHead
-		if err := json.Unmarshal(head, &h); err != nil {
-			t.Fatal(err)
-		}
-		change(&h)
-		line, err := json.Marshal(h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return slices.Concat(line, []byte("\n"), body)
-	}
-	tests := map[string]struct {
-		content []byte
-		want    string
-	}{
-		"nothing":               {nil, "it is broken"},
-		"zeros":                 {make([]byte, 4096), "it is broken"},
-		"something else":        {[]byte("hello\n"), "it is broken"},
-		"only the head":         {head, "does not fit its checksum"},
-		"cut short":             {good[:len(good)-20], "does not fit its checksum"},
-		"the end of line lost":  {good[:len(good)-1], "does not fit its checksum"},
-		"more behind it":        {append(slices.Clone(good), "{}\n"...), "does not fit its checksum"},
-		"one bit":               {bytes.Replace(good, []byte("120.1.0.7"), []byte("120.1.0.6"), 1), "does not fit its checksum"},
-		"another node":          {withHead(func(h *cacheHead) { h.Node = "n2" }), `that of node "n2", this is "n1"`},
-		"another version":       {withHead(func(h *cacheHead) { h.Version++ }), fmt.Sprintf("version %d, this program reads %d", cacheVersion+1, cacheVersion)},
-		"no version":            {withHead(func(h *cacheHead) { h.Version = 0 }), "version 0"},
-		"a config without hub":  {saved(t, objs, func(o *Objects) { o.Config.HubID = "" }), "hub-id"},
-		"as long as nothing is": {bytes.Repeat([]byte("x"), cacheLimit+1), "longer than"},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			f := cacheFile{path: filepath.Join(t.TempDir(), "state.json")}
-			if err := os.WriteFile(f.path, tt.content, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			_, _, err := f.load("n1", "boot")
-			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), f.path) {
-				t.Errorf("read with error %v, want one with the file's name and %q", err, tt.want)
-			}
-		})
-	}
-}
-
-func saved(t *testing.T, objs Objects, change func(*Objects)) []byte {
-	t.Helper()
-	change(&objs)
-	content, err := encodeCache(objs, "boot")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return content
-}
-
-// After a boot the node has no pods with addresses that are known, and no ports: the agent may have given them to others.
-func TestSavedObjectsOfAnotherBoot(t *testing.T) {
-	objs, host := fullWorld(true)
-	content := saved(t, objs, func(*Objects) {})
-	back, err := decodeCache(content, "n1", "the next boot")
-	if err != nil {
-		t.Fatal(err)
-	}
-	have, want := Desired(back, host).State, Desired(objs, host).State
-	for a, s := range have.Sources {
-		if !s.Host || s.Egress.IsValid() {
-			t.Errorf("source %s has %+v, want only the node itself, with no egress", a, s)
-		}
-	}
-	maps.DeleteFunc(want.Blocks, func(_ dataplane.BlockKey, owner uint16) bool { return owner == 1 })
-	if diff := cmp.Diff(want.Blocks, have.Blocks, comparable); diff != "" {
-		t.Errorf("port blocks: -want those of others +have\n%s", diff)
-	}
-	if diff := cmp.Diff(want.Clusters, have.Clusters, comparable); diff != "" || len(have.Clusters) == 0 {
-		t.Errorf("remote gateways: -want those of before +have\n%s", diff)
-	}
-}
-
 func TestSaving(t *testing.T) {
-	objs, _ := fullWorld(true)
+	objs, _ := clusterset.Full(true)
 	f := &cacheFile{path: filepath.Join(t.TempDir(), "node", "state.json")}
 	if _, _, err := f.load("n1", "boot"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("read before there is anything: %v", err)
@@ -311,7 +30,7 @@ func TestSaving(t *testing.T) {
 		}
 		return info.ModTime()
 	}
-	save := func(objs Objects) {
+	save := func(objs tables.Objects) {
 		t.Helper()
 		if err := f.save(objs, "boot"); err != nil {
 			t.Fatal(err)
@@ -365,12 +84,17 @@ func TestSaving(t *testing.T) {
 
 // A crash in the middle of a write leaves the old file, and does not stand in the way of the next.
 func TestCrashWhileSaving(t *testing.T) {
-	objs, _ := fullWorld(true)
+	objs, _ := clusterset.Full(true)
 	f := &cacheFile{path: filepath.Join(t.TempDir(), "state.json")}
 	if err := f.save(objs, "boot"); err != nil {
 		t.Fatal(err)
 	}
-	half := saved(t, objs, func(o *Objects) { o.Peers = nil })
+	fewer := objs
+	fewer.Peers = nil
+	half, err := tables.Encode(fewer, "boot")
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(f.path+".new", half[:len(half)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -388,39 +112,15 @@ func TestCrashWhileSaving(t *testing.T) {
 	}
 }
 
-// Thousands of objects are saved in a fraction of a second, and make a file of a few megabytes.
-func TestSavedObjectsAreSmall(t *testing.T) {
-	const blocks, endpoints, places = 10_000, 10_000, 10_000
-	objs, _ := fullWorld(true)
-	for i := range blocks {
-		b := block(fmt.Sprintf("120.1.%d.%d", i>>8, i&255), 1024, "n2", pelagov1alpha1.BlockActive)
-		b.UID, b.ResourceVersion = types.UID(fmt.Sprintf("0b6f2d3c-5c1e-4ad5-9d1f-%012d", i)), fmt.Sprint(i)
-		objs.PortBlocks = append(objs.PortBlocks, b)
-	}
-	name := types.NamespacedName{Namespace: "sample", Name: "web"}
-	for i := range endpoints / 100 {
-		s := discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: fmt.Sprintf("web-%d", i)}, AddressType: discoveryv1.AddressTypeIPv4}
-		for j := range 100 {
-			s.Endpoints = append(s.Endpoints, endpointOf(fmt.Sprintf("web-%d-%d", i, j), fmt.Sprintf("node-%d", j), fmt.Sprintf("10.7.%d.%d", i, j), true))
+// A file that is not used is named in the error.
+func TestUnusableFile(t *testing.T) {
+	for want, content := range map[string][]byte{"it is broken": []byte("hello\n"), "longer than": bytes.Repeat([]byte("x"), tables.MaxEncoded+1)} {
+		f := cacheFile{path: filepath.Join(t.TempDir(), "state.json")}
+		if err := os.WriteFile(f.path, content, 0o600); err != nil {
+			t.Fatal(err)
 		}
-		objs.Slices[name] = append(objs.Slices[name], s)
-	}
-	for i := range places {
-		objs.Places[netip.AddrFrom4([4]byte{10, 8, byte(i >> 8), byte(i)})] = fmt.Sprintf("node-%d", i%100)
-	}
-	begin := time.Now()
-	content, err := encodeCache(objs, "boot")
-	encoded := time.Since(begin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	begin = time.Now()
-	back, err := decodeCache(content, "n1", "boot")
-	t.Logf("%d bytes, made in %s, read in %s", len(content), encoded, time.Since(begin))
-	if err != nil || len(back.PortBlocks) != len(objs.PortBlocks) || len(back.Slices[name]) != len(objs.Slices[name]) || len(back.Places) != len(objs.Places) {
-		t.Errorf("read %d blocks, %d slices, %d places, %v", len(back.PortBlocks), len(back.Slices[name]), len(back.Places), err)
-	}
-	if len(content) > 8<<20 {
-		t.Errorf("%d bytes, want at most 8 MiB", len(content))
+		if _, _, err := f.load("n1", "boot"); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), f.path) {
+			t.Errorf("read with error %v, want one with the file's name and %q", err, want)
+		}
 	}
 }

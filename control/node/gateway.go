@@ -1,452 +1,306 @@
 package node
 
 import (
-	"cmp"
-	"context"
+	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
-	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/natt"
-	"github.com/pelago-net/pelago/dataplane/probe"
 )
 
-const (
-	// watchEvery is how often the paths are looked at.
-	watchEvery = 100 * time.Millisecond
-	// rewrite what is reported at the latest after this long, for its round-trip times; changes of a status at once.
-	rewrite = 30 * time.Second
-	// askWire is how often the wire is asked what it knows.
-	askWire = 2 * time.Second
-)
+// wireInterval is that of reconciling the wire: handshakes that were not answered, tunnels that have come up, key rotation.
+const wireInterval = 5 * time.Second
 
-// links are the ways to all gateways that this node probes, as they are shown. The loop of the daemon writes them, scrapes
-// read them.
-type links struct {
-	mu       sync.Mutex
-	ways     map[netip.Addr]*link // by outer address
-	passages map[uint16]*passage  // other clusters by index, as this node's own gateways reach them
-	wire     map[netip.Addr]cable.Status
-	asked    time.Time // when the wire was; the loop's own
-	role     role
-	written  string    // what was urgent in the last report
-	at       time.Time // of the last report
-	reports  uint64
-	created  time.Time // of the Gateway object
-	mourned  map[netip.Addr]bool
+// wireRetry is that while a tunnel is expected to come up or to get a new key.
+const wireRetry = 500 * time.Millisecond
+
+// statusInterval is that of reading the status of the wire.
+const statusInterval = 2 * time.Second
+
+// OpenWire opens the wire of a driver.
+type OpenWire func(driver string) (cable.Wire, error)
+
+// gateway is what this node runs as a gateway.
+type gateway struct {
+	role     role          // of this node
+	draining drainingPeers // remote gateways
+	// answering is tables.Objects.Answering.
+	answering map[string]bool
+
+	wire   cable.Wire   // nil: none
+	peers  []cable.Peer // of the wire
+	status map[netip.Addr]cable.Status
+	asked  time.Time // when status was read
+
+	resolver  *Resolver
+	discovery *natt.Discovery // nil: none
+	config    natt.Config     // of discovery
+	// used is the address of each remote gateway that was used last.
+	used map[string]string
+	// addresses of this node in the last reconcile.
+	addresses []netip.Addr
 }
 
-func newLinks() *links {
-	return &links{ways: map[netip.Addr]*link{}, passages: map[uint16]*passage{}, mourned: map[netip.Addr]bool{}}
+// setAnswering records which other nodes work as gateways and reports whether that has changed.
+func (g *gateway) setAnswering(answering map[string]bool) (changed bool) {
+	changed = !maps.Equal(answering, g.answering)
+	g.answering = answering
+	return changed
 }
 
-// role of this node as a gateway; the words are the values of the label state of pelago_gateway_state.
-type role string
-
-const (
-	roleNone     role = "none"
-	roleJoining  role = "joining"  // not all remote gateways know it yet
-	roleServing  role = "serving"  // it is used
-	roleDraining role = "draining" // it goes on switching what still comes
-)
-
-func (t *tenure) role(now time.Time) role {
-	switch {
-	case t.gateway && t.serves:
-		return roleServing
-	case t.gateway:
-		return roleJoining
-	case now.Before(t.until):
-		return roleDraining
+// updateRoles records which gateways come and go, this node and remote ones. It returns the remote gateways that are draining.
+func (d *Daemon) updateRoles(objs tables.Objects) (draining map[netip.Addr]dataplane.Peer) {
+	now := time.Now()
+	ended := d.gateway.role.update(tables.Wanted(objs), resumed(objs, bootID()), now)
+	draining, some := d.gateway.draining.update(objs.Config, objs.Peers, now)
+	if ended || some {
+		time.AfterFunc(drainTime+time.Second, d.wake)
 	}
-	return roleNone
+	return draining
 }
 
-// watchPaths takes in what the probes show: it tells the nodes which clusters this gateway does not reach, notices that the
-// remote gateways know it, and hands on what is to stand in the Gateway and RouteAgent objects. It waits for nobody.
-func (d *Daemon) watchPaths(ctx context.Context) {
-	d.mu.Lock()
-	snap := d.latest
-	d.mu.Unlock()
-	if err := d.watchPathsOnce(snap, time.Now()); err != nil && ctx.Err() == nil {
-		d.log.Error("watch the paths", "error", err)
+// ensureReach resolves how this gateway is reached and how it reaches others. It returns the objects as this gateway uses them: with
+// its own port, and with one address for each remote gateway. It does not block.
+func (d *Daemon) ensureReach(objs tables.Objects) (tables.Objects, tables.Reach, []string) {
+	g := &d.gateway
+	if !tables.Wanted(objs) && !g.role.gateway && !g.role.isDraining(time.Now()) {
+		g.resolver.Set(nil)
+		return objs, tables.Reach{}, g.closeDiscovery()
 	}
+	settings, refused := tables.GatewaySettingsOf(objs)
+	objs.Config.CablePort = settings.UDPPort
+	g.resolver.Set(settings.PublicIP)
+	r := tables.Reach{
+		Backend:  map[string]string{submarinerv1.BackendUDPPort: strconv.Itoa(int(settings.UDPPort)), submarinerv1.BackendNATTDiscoveryPort: "0"},
+		Public:   publicAddress(tables.OwnIndex(objs).Status.PublicIP, settings.PublicIP, g.resolver.Result()),
+		Settings: refused,
+	}
+	if settings.PreferredServer {
+		r.Backend[submarinerv1.BackendPreferredServer] = "true"
+	}
+	if r.Public != nil && r.Public.Source != "" && behindLB(settings.PublicIP, r.Public.Source) {
+		r.Backend[submarinerv1.BackendLoadBalancer] = "true"
+	}
+	problems := slices.Clone(refused)
+	verdicts := map[string]natt.Verdict{}
+	if err := d.openDiscovery(objs, settings.DiscoveryPort); err != nil {
+		problems = append(problems, err.Error())
+	} else {
+		if err := g.discovery.Set(tables.DiscoveryPeers(objs)); err != nil {
+			problems = append(problems, err.Error())
+		}
+		verdicts = g.discovery.Verdicts()
+		r.Ports = []uint16{settings.DiscoveryPort}
+		r.Backend[submarinerv1.BackendNATTDiscoveryPort] = strconv.Itoa(int(settings.DiscoveryPort))
+	}
+	objs, more := tables.SelectAddresses(objs, settings.PreferredServer, verdicts, g.used)
+	g.used = tables.UsedAddresses(objs)
+	return objs, r, append(problems, more...)
 }
 
-func (d *Daemon) watchPathsOnce(snap snapshot, now time.Time) error {
-	if !d.ready.Load() {
+// recheck repeats NAT discovery if the node has other addresses than before.
+func (g *gateway) recheck(addresses []netip.Addr) {
+	if g.discovery != nil && g.addresses != nil && !slices.Equal(g.addresses, addresses) {
+		g.discovery.Recheck()
+	}
+	g.addresses = slices.Clone(addresses)
+}
+
+// closeDiscovery ends NAT discovery.
+func (g *gateway) closeDiscovery() []string {
+	if g.discovery == nil {
 		return nil
 	}
-	paths, err := d.probedPaths(snap.targets)
+	err := g.discovery.Close()
+	g.discovery, g.used = nil, nil
 	if err != nil {
-		return err
-	}
-	d.opts.Verdict.Publish(d.verdicts.note(snap, paths, now))
-	if !d.settled.Load() && (settled(snap, paths) || now.Sub(d.began) > introduction) {
-		d.settled.Store(true)
-		d.wake()
-	}
-	if snap.gateway {
-		if err := d.loader.Unreachable(unreachable(snap.state.Clusters, paths)); err != nil {
-			return err
-		}
-		if d.tenure.introduce(snap.state.Clusters, waiting(snap), paths, now) {
-			d.wake() // to report it
-		}
-	}
-	wire := d.askWire(now) // it may take a while, and scrapes go on
-	d.links.mu.Lock()
-	defer d.links.mu.Unlock()
-	d.links.role, d.links.wire = d.tenure.role(now), wire
-	d.links.note(snap, paths, d.prober.Sizes(), now)
-	if answering := d.links.answering(snap, unreachable(snap.state.Clusters, paths)); !maps.Equal(answering, d.answering) {
-		d.answering = answering
-		d.wake() // a drained gateway may leave now, or has to come back
-	}
-	d.mourn(snap)
-	if key := d.links.urgent(snap); key != d.links.written || now.Sub(d.links.at) >= rewrite {
-		d.links.written, d.links.at = key, now
-		d.links.reports++
-		d.gateways.put(gatewayReport(snap, d.links, d.opts.Version))
-		d.agents.put(routeAgentReport(snap, d.links, d.opts.Version))
+		return []string{fmt.Sprintf("close NAT discovery: %v", err)}
 	}
 	return nil
 }
 
-// probedPaths reads the paths to gateways one by one: at a gateway there are as many others as the cluster has nodes.
-func (d *Daemon) probedPaths(all []target) (map[netip.Addr]loader.Path, error) {
-	out := make(map[netip.Addr]loader.Path, len(all))
-	for _, t := range all {
-		p, ok, err := d.loader.Path(t.address)
-		if err != nil {
-			return nil, err
-		}
-		if ok {
-			out[t.address] = p
-		}
-	}
-	return out, nil
-}
-
-// askWire returns what the wire itself knows. Where it cannot say, the probes go on telling.
-func (d *Daemon) askWire(now time.Time) map[netip.Addr]cable.Status {
-	if d.wire == nil {
-		return nil
-	}
-	if now.Sub(d.links.asked) < askWire {
-		return d.links.wire
-	}
-	d.links.asked = now
-	status, err := d.wire.Status()
+// openDiscovery opens NAT discovery, again if its configuration has changed.
+func (d *Daemon) openDiscovery(objs tables.Objects, port uint16) error {
+	psk, err := config.ParsePSK(readDir(d.opts.PSKDir))
 	if err != nil {
-		d.log.Debug("ask the wire for its peers", "error", err)
+		return err
 	}
-	return status
-}
-
-// unreachable are the clusters of which no gateway answers.
-func unreachable(clusters map[uint16][]dataplane.RemoteGateway, paths map[netip.Addr]loader.Path) map[uint16]bool {
-	out := map[uint16]bool{}
-	for index, gateways := range clusters {
-		out[index] = !slices.ContainsFunc(gateways, func(g dataplane.RemoteGateway) bool {
-			p := paths[g.Hop.Address]
-			return !p.Suspect() && p.Ready
-		})
-	}
-	return out
-}
-
-// note takes in the paths, and forgets ways that are gone.
-func (l *links) note(snap snapshot, paths map[netip.Addr]loader.Path, sizes map[netip.Addr]probe.Size, now time.Time) {
-	current := make(map[netip.Addr]bool, len(snap.targets))
-	for _, t := range snap.targets {
-		current[t.address] = true
-		w := l.ways[t.address]
-		if w == nil {
-			w = &link{}
-			l.ways[t.address] = w
-		}
-		p, known := paths[t.address]
-		w.size, w.overhead = sizes[t.address], cable.Overhead(snap.objs.Config.CableDriver, false)
-		w.note(p, known, now)
-	}
-	for a := range l.ways {
-		if !current[a] {
-			delete(l.ways, a)
-			delete(l.mourned, a)
-		}
-	}
-	l.notePassages(snap, now)
-}
-
-// urgent sums up what is reported at once if it changes: everything but numbers.
-func (l *links) urgent(snap snapshot) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%t %s;", snap.gateway, haStatus(snap, l))
-	for _, t := range snap.targets {
-		w := l.ways[t.address]
-		fmt.Fprintf(&b, "%s %s %s %s %t %t %t %s %s;", t.cluster, t.gateway, w.status, l.using(t), w.lossy.bad, w.rtt.n > 0, l.usingNAT(t), t.way.State, w.lost())
-	}
-	for _, t := range snap.refused {
-		fmt.Fprintf(&b, "%s %s refused;", t.cluster, t.gateway)
-	}
-	if p := snap.reach.Public; p != nil {
-		fmt.Fprintf(&b, "%s;", p.Address)
-	}
-	for p := range routedPeers(snap.objs.Peers) {
-		if r := l.passages[uint16(p.Spec.ClusterIndex)]; r != nil {
-			fmt.Fprintf(&b, "%s %s %d;", p.Name, r.status(), len(p.Spec.Gateways))
-		}
-	}
-	return b.String()
-}
-
-// using is the address under which a remote gateway is reached: the wire knows best. It is empty if the wire cannot go there.
-func (l *links) using(t target) string {
-	switch e := l.wire[t.fabric].Endpoint; {
-	case t.refused != "":
-		return ""
-	case e.IsValid():
-		return e.Addr().Unmap().String()
-	case t.remote.Address == "" && t.way.Caller.IsValid(): // it is to call, and does so from there
-		return t.way.Caller.Addr().Unmap().String()
-	}
-	return t.remote.Address
-}
-
-// usingNAT says whether addresses or ports are rewritten on the way to a remote gateway: by what NAT discovery saw, and where
-// that knows nothing, by whether it is reached at another address than its own.
-func (l *links) usingNAT(t target) bool {
-	if seen := l.wire[t.fabric].Endpoint; seen.IsValid() && !ownPort(t.remote, seen.Port()) {
-		return true
-	}
-	if t.way.State == natt.Confirmed || t.way.Caller.IsValid() {
-		return t.way.NAT()
-	}
-	using := l.using(t)
-	return using != "" && using != privateAddress(t.remote)
-}
-
-// mourn tells in events which connections were lost, and which came back.
-func (d *Daemon) mourn(snap snapshot) {
-	if d.opts.Events == nil || !snap.gateway {
-		return
-	}
-	for _, t := range snap.targets {
-		w := d.links.ways[t.address]
-		if !t.far() || d.links.mourned[t.address] == (w.status == submarinerv1.ConnectionError) {
-			continue
-		}
-		about := &corev1.ObjectReference{
-			APIVersion: submarinerv1.GroupVersion.String(), Kind: "Gateway", Namespace: d.opts.Namespace, Name: d.opts.NodeName,
-		}
-		ends := fmt.Sprintf("from gateway %s of %s to gateway %s of %s (%s, %s)",
-			d.opts.NodeName, snap.objs.Config.ClusterID, t.gateway, t.cluster, d.links.using(t), t.remote.Wire)
-		switch w.status {
-		case submarinerv1.ConnectionError:
-			d.links.mourned[t.address] = true
-			d.opts.Events.Eventf(about, corev1.EventTypeWarning, "ConnectionLost", "the connection %s is dead: %s %s",
-				ends, d.links.message(t), d.links.others(snap, t))
-		case submarinerv1.Connected:
-			delete(d.links.mourned, t.address)
-			d.opts.Events.Eventf(about, corev1.EventTypeNormal, "ConnectionRestored", "the connection %s is back: probes were answered for %s",
-				ends, steady)
-		}
-	}
-}
-
-// others says who carries the packets of a dead connection.
-func (l *links) others(snap snapshot, dead target) string {
-	var names []string
-	for _, t := range snap.targets {
-		if t.far() && t.cluster == dead.cluster && l.ways[t.address].status == submarinerv1.Connected {
-			names = append(names, t.gateway)
-		}
-	}
-	if len(names) == 0 {
-		return "From here no other gateway of " + dead.cluster + " answers."
-	}
-	return "Packets go to " + strings.Join(names, ", ") + " instead."
-}
-
-// message is what is known of the way to a remote gateway, by the probes, by the wire and by NAT discovery.
-func (l *links) message(t target) string {
-	if t.refused != "" {
-		return t.refused
-	}
-	w := l.ways[t.address]
-	said := w.message(fmt.Sprintf("UDP %d to %s of node %s", t.remote.Port, l.using(t), t.gateway))
-	var others []string
-	if e := l.wire[t.fabric].Error; e != "" {
-		others = append(others, "the wire says: "+e)
-	}
-	if t.way.Reason != "" && w.status != submarinerv1.Connected {
-		others = append(others, "NAT discovery says: it "+t.way.Reason)
-	}
-	switch {
-	case len(others) == 0:
-		return said
-	case said == "":
-		return strings.Join(others, "; ")
-	}
-	return said + " (" + strings.Join(others, "; ") + ")"
-}
-
-// haStatus: every gateway is active, but where all flows take one of them; then it is the first that answers.
-func haStatus(snap snapshot, l *links) submarinerv1.HAStatus {
-	s := snap.state
-	if !s.Settings.Single {
-		return submarinerv1.HAStatusActive
-	}
-	living := slices.DeleteFunc(slices.Clone(s.Gateways), func(index uint16) bool {
-		w := l.ways[s.Nodes[index].Address]
-		return index != s.Settings.Node && w != nil && w.dead.bad
-	})
-	if dataplane.First(living) != s.Settings.Node {
-		return submarinerv1.HAStatusPassive
-	}
-	return submarinerv1.HAStatusActive
-}
-
-// gatewayReport is what is to stand in the Gateway object; nil: there is to be none.
-func gatewayReport(snap snapshot, l *links, version string) *submarinerv1.GatewayStatus {
-	if !snap.gateway {
+	c := natt.Config{Name: tables.GatewayName(objs.Config.ClusterID, objs.Name), Port: port, PSK: psk}
+	g := &d.gateway
+	if g.discovery != nil && g.config.Name == c.Name && g.config.Port == c.Port && bytes.Equal(g.config.PSK, c.PSK) {
 		return nil
 	}
-	return &submarinerv1.GatewayStatus{
-		Version: version, HAStatus: haStatus(snap, l), LocalEndpoint: localEndpoint(snap), Connections: connections(snap, l),
+	if g.discovery != nil {
+		err := g.discovery.Close()
+		g.discovery = nil
+		if err != nil {
+			return fmt.Errorf("close NAT discovery: %w", err)
+		}
 	}
+	g.config = c
+	c.Log, c.Changed = d.log, func(name string, v natt.Verdict) {
+		d.log.Debug("NAT discovery", "gateway", name, "state", v.State.String(), "address", v.Address, "reason", v.Reason)
+		d.wake()
+	}
+	g.discovery, err = natt.Open(c)
+	return err
 }
 
-// completeEndpoints takes over what gateways published of themselves, and what of this one only the agent knows.
-func completeEndpoints(status *submarinerv1.GatewayStatus, published []submarinerv1.Endpoint) {
-	type name struct{ cluster, host string }
-	specs := map[name]submarinerv1.EndpointSpec{}
-	for _, e := range published {
-		specs[name{e.Spec.ClusterID, e.Spec.Hostname}] = e.Spec
+// publicAddress is the public address to report. While there is no result, or after a restart, the former address stays as long as
+// its source is wanted.
+func publicAddress(former *pelagov1alpha1.PublicIP, wanted []tables.PublicIPSource, r PublicIP) *pelagov1alpha1.PublicIP {
+	if len(wanted) == 0 {
+		return nil
 	}
-	own := &status.LocalEndpoint
-	if e, ok := specs[name{own.ClusterID, own.Hostname}]; ok {
-		own.HealthCheckIP = e.HealthCheckIP
-		for k, v := range e.BackendConfig {
-			if _, known := own.BackendConfig[k]; !known {
-				own.BackendConfig[k] = v
-			}
-		}
+	out := &pelagov1alpha1.PublicIP{}
+	isFormer := func(s tables.PublicIPSource) bool { return former != nil && s.String() == former.Source }
+	switch {
+	case r.Address.IsValid():
+		out.Address, out.Source = r.Address.String(), r.Source.String()
+	case slices.ContainsFunc(wanted, isFormer):
+		out.Address, out.Source = former.Address, former.Source
 	}
-	for i := range status.Connections {
-		c := &status.Connections[i]
-		if e, ok := specs[name{c.Endpoint.ClusterID, c.Endpoint.Hostname}]; ok {
-			c.Endpoint = e
-		}
+	if r.Err != nil && !errors.Is(r.Err, tables.ErrNoSource) {
+		out.Message = r.Err.Error()
 	}
-}
-
-// localEndpoint is this gateway as its Endpoint object describes it.
-func localEndpoint(snap snapshot) submarinerv1.EndpointSpec {
-	c, s := snap.objs.Config, snap.state.Settings
-	subnets := []string{}
-	for _, p := range c.Subnets() {
-		subnets = append(subnets, p.String())
-	}
-	settings := map[string]string{
-		submarinerv1.BackendUDPPort:      strconv.Itoa(int(c.CablePort)),
-		submarinerv1.BackendClusterIndex: strconv.Itoa(int(c.ClusterIndex)),
-		submarinerv1.BackendNodeIndex:    strconv.Itoa(int(s.Node)),
-	}
-	if a, err := c.FabricAddress(c.ClusterIndex, s.Node); err == nil {
-		settings[submarinerv1.BackendFabricIP] = a.String()
-	}
-	for k, v := range snap.wire {
-		settings[k] = v
-	}
-	e := submarinerv1.EndpointSpec{
-		ClusterID: c.ClusterID, CableName: cableName(c.ClusterID, s.Address.String()), Hostname: snap.objs.Name, Subnets: subnets,
-		PrivateIP: s.Address.String(), Backend: c.CableDriver, BackendConfig: settings,
-	}
-	if p := snap.reach.Public; p != nil && p.Address != "" {
-		e.PublicIP, e.NATEnabled = p.Address, p.Address != e.PrivateIP && !c.NoNAT
-	}
-	return e
-}
-
-func cableName(cluster, address string) string {
-	return "submariner-cable-" + cluster + "-" + strings.ReplaceAll(address, ".", "-")
-}
-
-// connections lists every gateway of every accepted peer with what the probes and the wire say.
-func connections(snap snapshot, l *links) []submarinerv1.Connection {
-	out := []submarinerv1.Connection{}
-	for _, t := range slices.Concat(snap.targets, snap.refused) {
-		if !t.far() {
-			continue
-		}
-		c := submarinerv1.Connection{
-			Status: submarinerv1.ConnectionError, StatusMessage: l.message(t), Endpoint: peerEndpoint(t.peer, t.remote),
-			UsingIP: l.using(t), UsingNAT: l.usingNAT(t),
-		}
-		if t.refused == "" {
-			w := l.ways[t.address]
-			c.Status, c.LatencyRTT = w.status, w.rtt.spec()
-		}
-		out = append(out, c)
-	}
-	slices.SortFunc(out, func(a, b submarinerv1.Connection) int {
-		return strings.Compare(a.Endpoint.CableName, b.Endpoint.CableName)
-	})
 	return out
 }
 
-// ownPort says whether a gateway itself would send from a port: tunnel i has the port of the cable + i, and one more stands by.
-func ownPort(g pelagov1alpha1.PeerGateway, port uint16) bool {
-	return port >= uint16(g.Port) && port <= uint16(g.Port)+cable.MaxTunnels
+func behindLB(wanted []tables.PublicIPSource, source string) bool {
+	return slices.ContainsFunc(wanted, func(s tables.PublicIPSource) bool { return s.Method == tables.LoadBalancer && s.String() == source })
 }
 
-func peerEndpoint(p *pelagov1alpha1.Peer, g pelagov1alpha1.PeerGateway) submarinerv1.EndpointSpec {
-	settings := map[string]string{
-		submarinerv1.BackendUDPPort:      strconv.Itoa(int(g.Port)),
-		submarinerv1.BackendClusterIndex: strconv.Itoa(int(p.Spec.ClusterIndex)),
-		submarinerv1.BackendNodeIndex:    strconv.Itoa(int(g.NodeIndex)),
+// ensureWire configures the wire for the accepted peers, or removes it where the node is no gateway. Draining remote gateways keep
+// their tunnels while packets of them are accepted. Errors of one peer are returned as problems and do not affect the others.
+// underlay is the MTU of the uplinks in bytes.
+func (d *Daemon) ensureWire(objs tables.Objects, underlay int, draining map[netip.Addr]dataplane.Peer) (tables.Wire, []string) {
+	g := &d.gateway
+	if !tables.Wanted(objs) && !g.role.isDraining(time.Now()) {
+		return tables.Wire{}, g.closeWire()
 	}
-	if g.FabricAddress != "" {
-		settings[submarinerv1.BackendFabricIP] = g.FabricAddress
+	if g.wire == nil {
+		w, err := d.opts.OpenWire(objs.Config.CableDriver)
+		if err != nil {
+			return tables.Wire{}, []string{fmt.Sprintf("open the wire %s: %v", objs.Config.CableDriver, err)}
+		}
+		g.wire = w
 	}
-	if g.Tunnels > 0 {
-		settings[submarinerv1.BackendTunnels] = strconv.Itoa(int(g.Tunnels))
+	local, problems := d.localWire(objs, underlay)
+	if len(problems) > 0 {
+		return tables.Wire{}, problems
 	}
-	for k, v := range g.Identity {
-		settings[k] = v
+	g.peers = tables.WithDraining(tables.WirePeers(objs), g.peers, draining)
+	devices, err := g.wire.Ensure(local, g.peers)
+	if err != nil {
+		problems = append(problems, err.Error())
 	}
-	if g.NATTPort > 0 {
-		settings[submarinerv1.BackendNATTDiscoveryPort] = strconv.Itoa(int(g.NATTPort))
+	rotation, more := rotateKeys(g.wire, objs)
+	problems = append(problems, more...)
+	identity, err := g.wire.Identity()
+	if err != nil {
+		problems = append(problems, err.Error())
 	}
-	if g.BehindLB {
-		settings[submarinerv1.BackendLoadBalancer] = "true"
+	if len(identity) == 0 {
+		identity = nil // as the API server returns it
 	}
-	private := privateAddress(g)
-	return submarinerv1.EndpointSpec{
-		ClusterID: p.Name, CableName: cableName(p.Name, cmp.Or(private, g.PublicAddress)), Hostname: g.Name, Subnets: p.Spec.Subnets,
-		PrivateIP: private, PublicIP: g.PublicAddress, NATEnabled: g.PublicAddress != "" && g.PublicAddress != private,
-		Backend: g.Wire, BackendConfig: settings,
-	}
+	return tables.Wire{
+		Devices: devices.Ifindexes, Fleeting: devices.Fleeting, Tunnels: devices.Peers, Identity: identity, Rotation: rotation,
+		Ports: slices.Concat(cable.Ports(objs.Config.CableDriver, local), devices.Ports),
+	}, problems
 }
 
-// privateAddress of a remote gateway; empty if only its public one is of use here. Agents of the former version know but one.
-func privateAddress(g pelagov1alpha1.PeerGateway) string {
-	if g.PublicAddress != "" {
-		return g.PrivateAddress
+func (d *Daemon) localWire(objs tables.Objects, underlay int) (cable.Local, []string) {
+	fabric, err := objs.Config.FabricAddress(objs.Config.ClusterIndex, uint16(tables.OwnIndex(objs).Spec.Index))
+	if err != nil {
+		return cable.Local{}, []string{fmt.Sprintf("node %s has no fabric address, so it cannot be a gateway: %v", objs.Name, err)}
 	}
-	return cmp.Or(g.PrivateAddress, g.Address)
+	psk, err := config.ParsePSK(readDir(d.opts.PSKDir))
+	if err != nil {
+		return cable.Local{}, []string{err.Error()}
+	}
+	return cable.Local{
+		Fabric: fabric, Listen: objs.Config.CablePort, Tunnels: objs.Config.CableTunnels, PSK: psk,
+		MTU: cable.DeviceMTU(objs.Config.CableDriver, underlay, false),
+	}, nil
+}
+
+// closeWire removes the wire, if there is one.
+func (g *gateway) closeWire() []string {
+	if g.wire == nil {
+		return nil
+	}
+	w := g.wire
+	if err := w.Remove(); err != nil {
+		return []string{err.Error()}
+	}
+	g.wire = nil
+	if err := w.Close(); err != nil {
+		return []string{err.Error()}
+	}
+	return nil
+}
+
+// rotateKeys has the wire rotate its keys if the node's annotation requests it, once for each value, and returns the progress. It is
+// called in every reconcile.
+func rotateKeys(w cable.Wire, objs tables.Objects) (cable.Rotation, []string) {
+	request := tables.OwnNode(objs).Annotations[pelagov1alpha1.AnnotationRotateKeys]
+	if request == "" {
+		return cable.Rotation{}, nil
+	}
+	if _, err := time.Parse(time.RFC3339, request); err != nil {
+		return cable.Rotation{}, []string{fmt.Sprintf("annotation %s of node %s: %q is no RFC 3339 time such as 2026-01-31T12:00:00Z",
+			pelagov1alpha1.AnnotationRotateKeys, objs.Name, request)}
+	}
+	keyed, ok := w.(cable.Keyed)
+	if !ok {
+		return cable.Rotation{Request: request, Waits: noKeys(objs.Config.CableDriver)}, nil
+	}
+	if err := keyed.Rotate(request); err != nil {
+		return cable.Rotation{}, []string{err.Error()}
+	}
+	return keyed.Rotation(), nil
+}
+
+// noKeys explains why the wire of a driver has no keys that a command could rotate.
+func noKeys(driver string) string {
+	if driver == config.CableVXLAN {
+		return fmt.Sprintf("the wire %s is not encrypted and has no keys", driver)
+	}
+	return fmt.Sprintf("IKE changes the keys of the wire %s by itself", driver)
+}
+
+// wireStatus returns the status of the wire's peers by fabric address, at most statusInterval old. Without it the probes suffice.
+func (d *Daemon) wireStatus(now time.Time) map[netip.Addr]cable.Status {
+	g := &d.gateway
+	if g.wire == nil {
+		g.status = nil
+		return nil
+	}
+	if now.Sub(g.asked) < statusInterval {
+		return g.status
+	}
+	g.asked = now
+	var err error
+	if g.status, err = g.wire.Status(); err != nil {
+		d.log.Debug("read the status of the wire", "error", err)
+	}
+	return g.status
+}
+
+// awaitsWire reports whether a tunnel is expected to come up, or to get a new key.
+func (d *Daemon) awaitsWire() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.latest.Rotating || d.latest.Gateway && !d.settled.Load() && d.latest.AwaitsTunnel()
 }

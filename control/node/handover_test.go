@@ -7,39 +7,38 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/control/node/status"
+	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/test/clusterset"
 )
 
 // handover is a cluster with the gateways n1 and n3 and the plain node n2, of which from is looked at: the reconcile of its
 // daemon without the kernel.
 type handover struct {
-	objs   Objects
-	host   Host
-	links  *links
-	tenure tenure
-	now    time.Time
+	objs    tables.Objects
+	host    tables.Host
+	tracker *status.Tracker
+	role    role
+	now     time.Time
 	// paths to the gateways by name
 	paths map[string]loader.Path
 }
 
 const addressOfN1, addressOfN3 = "172.31.1.11", "172.31.1.13"
 
+// steady is longer than a path must answer until it is connected again.
+const steady = 4 * time.Second
+
 func newHandover(from string) *handover {
-	objs, host := world(from)
-	objs.Nodes = append(objs.Nodes, node("n3", addressOfN3, true))
-	objs.NodeIndexes = append(objs.NodeIndexes, pelagov1alpha1.NodeIndex{
-		ObjectMeta: metav1.ObjectMeta{Name: "n3"}, Spec: pelagov1alpha1.NodeIndexSpec{Index: 3},
-	})
-	host.Hops[ip(addressOfN3)] = dataplane.Hop{Address: ip(addressOfN3), Next: ip(addressOfN3), Ifindex: 2}
-	h := &handover{objs: objs, host: host, links: newLinks(), now: begin, paths: map[string]loader.Path{}}
+	objs, host := clusterset.TwoGateways(from)
+	h := &handover{objs: objs, host: host, tracker: status.NewTracker("v3"), now: time.Unix(1_700_000_000, 0), paths: map[string]loader.Path{}}
 	for _, name := range []string{"n1", "n3"} {
 		h.report(name, true)
-		h.paths[name] = answering()
+		h.paths[name] = clusterset.Answering()
 	}
 	return h
 }
@@ -58,21 +57,20 @@ func (h *handover) report(name string, serving bool) {
 }
 
 // run lets a time pass, in which paths are watched and the node is reconciled at the intervals of the daemon.
-func (h *handover) run(d time.Duration) Result {
-	var r Result
-	for end := h.now.Add(d); ; h.now = h.now.Add(watchEvery) {
-		h.tenure.note(wanted(h.objs), true, h.now)
-		h.host.Draining = h.now.Before(h.tenure.until)
-		r = Desired(h.objs, h.host)
-		snap := newSnapshot(h.objs, r, Reach{})
-		paths := map[netip.Addr]loader.Path{ip("172.31.2.11"): answering()}
+func (h *handover) run(d time.Duration) tables.Result {
+	var r tables.Result
+	for end := h.now.Add(d); ; h.now = h.now.Add(watchInterval) {
+		h.role.update(tables.Wanted(h.objs), true, h.now)
+		h.host.Draining = h.role.isDraining(h.now)
+		r = tables.Desired(h.objs, h.host)
+		snap := status.NewSnapshot(h.objs, r, tables.Reach{}, false)
+		paths := map[netip.Addr]loader.Path{ip("172.31.2.11"): clusterset.Answering()}
 		for name, address := range map[string]string{"n1": addressOfN1, "n3": addressOfN3} {
 			if p, ok := h.paths[name]; ok {
 				paths[ip(address)] = p
 			}
 		}
-		h.links.note(snap, paths, nil, h.now)
-		h.objs.Answering = h.links.answering(snap, unreachable(snap.state.Clusters, paths))
+		h.objs.Answering = h.tracker.Observe(status.Observation{Snapshot: snap, Paths: paths, Now: h.now}).Answering
 		if !h.now.Before(end) {
 			return r
 		}
@@ -82,7 +80,7 @@ func (h *handover) run(d time.Duration) Result {
 // A rolling upgrade of the nodes: n1 is uncordoned when its kubelet is ready, then n3 is cordoned, while the daemon of n1 still
 // starts. Only n1 writes the status of its NodeIndex, which reports ready throughout.
 func TestCordonedGatewayStaysUntilAnotherServes(t *testing.T) {
-	notReady, cut := answering(), answering().WithUnreachable(2)
+	notReady, cut := clusterset.Answering(), clusterset.Answering().WithUnreachable(2)
 	notReady.Ready = false
 	for name, tt := range map[string]struct {
 		cordon  func(*corev1.Node)
@@ -90,13 +88,13 @@ func TestCordonedGatewayStaysUntilAnotherServes(t *testing.T) {
 		serving bool        // n1 reports so
 		stays   bool
 	}{
-		"the other serves":                         {func(n *corev1.Node) { n.Spec.Unschedulable = true }, answering(), true, false},
-		"the other is dead":                        {func(n *corev1.Node) { n.Spec.Unschedulable = true }, silent(time.Minute), true, true},
-		"the other is dead, drained by annotation": {func(n *corev1.Node) { n.Annotations = map[string]string{pelagov1alpha1.AnnotationDrained: "true"} }, silent(time.Minute), true, true},
-		"the other is dead, label removed":         {func(n *corev1.Node) { delete(n.Labels, submarinerv1.LabelGateway) }, silent(time.Minute), true, true},
+		"the other serves":                         {func(n *corev1.Node) { n.Spec.Unschedulable = true }, clusterset.Answering(), true, false},
+		"the other is dead":                        {func(n *corev1.Node) { n.Spec.Unschedulable = true }, clusterset.Silent(time.Minute), true, true},
+		"the other is dead, drained by annotation": {func(n *corev1.Node) { n.Annotations = map[string]string{pelagov1alpha1.AnnotationDrained: "true"} }, clusterset.Silent(time.Minute), true, true},
+		"the other is dead, label removed":         {func(n *corev1.Node) { delete(n.Labels, submarinerv1.LabelGateway) }, clusterset.Silent(time.Minute), true, true},
 		"the other's tables are not complete":      {func(n *corev1.Node) { n.Spec.Unschedulable = true }, notReady, true, true},
 		"the other does not reach the remote side": {func(n *corev1.Node) { n.Spec.Unschedulable = true }, cut, true, true},
-		"the other is not known everywhere yet":    {func(n *corev1.Node) { n.Spec.Unschedulable = true }, answering(), false, true},
+		"the other is not known everywhere yet":    {func(n *corev1.Node) { n.Spec.Unschedulable = true }, clusterset.Answering(), false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHandover("n3")
@@ -121,7 +119,7 @@ func TestHandoverOverlaps(t *testing.T) {
 	check := func(when string, d time.Duration, leaving bool) {
 		t.Helper()
 		for end := last.now.Add(d); last.now.Before(end); {
-			r := last.run(watchEvery)
+			r := last.run(watchInterval)
 			if r.Gateway == leaving || !r.State.Settings.Gateway {
 				t.Fatalf("%s: n3 is a gateway: %t, switches: %t; want it to leave: %t", when, r.Gateway, r.State.Settings.Gateway, leaving)
 			}
@@ -130,7 +128,7 @@ func TestHandoverOverlaps(t *testing.T) {
 					n.Status.Gateway, n.Status.Serving = r.Gateway, r.Gateway
 				}
 			}
-			used := worker.run(watchEvery).State.Gateways
+			used := worker.run(watchInterval).State.Gateways
 			if !(slices.Contains(used, 1) && working["n1"]) && !(slices.Contains(used, 3) && working["n3"]) {
 				t.Fatalf("%s: the nodes use %v, of which none works", when, used)
 			}
@@ -138,19 +136,22 @@ func TestHandoverOverlaps(t *testing.T) {
 	}
 	both := func(change func(*handover)) { change(last); change(worker) }
 
-	both(func(h *handover) { h.paths["n1"] = silent(time.Minute); h.node("n1").Spec.Unschedulable = true })
+	both(func(h *handover) {
+		h.paths["n1"] = clusterset.Silent(time.Minute)
+		h.node("n1").Spec.Unschedulable = true
+	})
 	check("n1 is upgraded", time.Minute, false)
 	both(func(h *handover) { h.node("n1").Spec.Unschedulable = false; h.node("n3").Spec.Unschedulable = true })
 	check("n1 boots, its NodeIndex still says serving", 10*time.Second, false)
-	both(func(h *handover) { h.report("n1", false); h.paths["n1"] = answering() })
+	both(func(h *handover) { h.report("n1", false); h.paths["n1"] = clusterset.Answering() })
 	check("n1 is not known everywhere yet", 10*time.Second, false)
 	working["n1"] = true
 	both(func(h *handover) { h.report("n1", true) })
-	last.run(steady + time.Second)
-	worker.run(steady + time.Second)
-	check("n1 serves", drain/2, true)
-	both(func(h *handover) { h.paths["n1"] = silent(time.Minute) })
-	last.run(watchEvery)
+	last.run(steady)
+	worker.run(steady)
+	check("n1 serves", drainTime/2, true)
+	both(func(h *handover) { h.paths["n1"] = clusterset.Silent(time.Minute) })
+	last.run(watchInterval)
 	working["n1"] = false
 	check("n1 dies", 10*time.Second, false)
 }

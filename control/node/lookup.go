@@ -12,20 +12,22 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pelago-net/pelago/control/node/tables"
 )
 
 const (
-	// maxBody is how much of a server's answer is read.
+	// maxBody bounds the part of a response that is read, in bytes.
 	maxBody      = 64 << 10
 	maxRedirects = 5
 )
 
-// Names resolves DNS names; *net.Resolver is one.
+// NameResolver resolves DNS names; *net.Resolver implements it.
 type NameResolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// lookup asks sources. It keeps nothing.
+// lookup queries sources. It has no state.
 type lookup struct {
 	names   NameResolver
 	service func(ctx context.Context, name string) (*corev1.Service, error)
@@ -33,8 +35,8 @@ type lookup struct {
 	bound   time.Duration // of one source
 }
 
-// first tries the sources in order and returns the first answer. The error joins what all of them said.
-func (l lookup) first(ctx context.Context, all []PublicIPSource) (PublicIPSource, netip.Addr, error) {
+// first queries the sources in order and returns the first result, or the errors of all.
+func (l lookup) first(ctx context.Context, all []tables.PublicIPSource) (tables.PublicIPSource, netip.Addr, error) {
 	var errs []error
 	for _, s := range all {
 		address, err := l.one(ctx, s)
@@ -42,26 +44,26 @@ func (l lookup) first(ctx context.Context, all []PublicIPSource) (PublicIPSource
 			return s, address, nil
 		}
 		if ctx.Err() != nil { // the sources changed, or the process ends
-			return PublicIPSource{}, netip.Addr{}, ctx.Err()
+			return tables.PublicIPSource{}, netip.Addr{}, ctx.Err()
 		}
 		errs = append(errs, fmt.Errorf("look up %s: %w", s, err))
 	}
-	return PublicIPSource{}, netip.Addr{}, errors.Join(errs...)
+	return tables.PublicIPSource{}, netip.Addr{}, errors.Join(errs...)
 }
 
-func (l lookup) one(ctx context.Context, s PublicIPSource) (netip.Addr, error) {
+func (l lookup) one(ctx context.Context, s tables.PublicIPSource) (netip.Addr, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.bound, fmt.Errorf("no answer in %s", l.bound))
 	defer cancel()
 	var address netip.Addr
 	var err error
 	switch s.Method {
-	case IPv4:
+	case tables.IPv4:
 		address, err = netip.ParseAddr(s.Argument)
-	case DNS:
+	case tables.DNS:
 		address, err = l.name(ctx, s.Argument)
-	case LoadBalancer:
+	case tables.LoadBalancer:
 		address, err = l.loadBalancer(ctx, s.Argument)
-	case API:
+	case tables.API:
 		address, err = l.api(ctx, "https://"+s.Argument)
 	}
 	if ctx.Err() != nil {
@@ -70,10 +72,10 @@ func (l lookup) one(ctx context.Context, s PublicIPSource) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	return address, usable(address)
+	return address, tables.UsableAddress(address)
 }
 
-// name is the lowest A record: all gateways and all rounds take the same of several.
+// name returns the lowest A record, so that all gateways and all look-ups choose the same of several.
 func (l lookup) name(ctx context.Context, host string) (netip.Addr, error) {
 	all, err := l.names.LookupNetIP(ctx, "ip4", host)
 	if err != nil {
@@ -164,8 +166,7 @@ func firstIPv4(text []byte) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// client makes a client that speaks https only, also after a redirect. Names are dialled by IPv4, so that a server tells
-// our IPv4 address.
+// publicIPClient returns a client for https only, also after a redirect. It dials by IPv4, so that the server sees our IPv4 address.
 func publicIPClient(transport http.RoundTripper) *http.Client {
 	if transport == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
@@ -173,7 +174,7 @@ func publicIPClient(transport http.RoundTripper) *http.Client {
 		t.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp4", address)
 		}
-		t.DisableKeepAlives = true // the next question is a minute away, and may take another way
+		t.DisableKeepAlives = true // the next request is a minute away, and may take another route
 		transport = t
 	}
 	return &http.Client{Transport: transport, CheckRedirect: func(req *http.Request, via []*http.Request) error {

@@ -15,6 +15,9 @@ import (
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pelago-net/pelago/control/node/tables"
+	"github.com/pelago-net/pelago/test/clusterset"
 )
 
 // names starts a name server on loopback and returns a resolver that asks only this one.
@@ -155,10 +158,7 @@ func TestLookUp(t *testing.T) {
 		{"lb:pending,dns:missing.example.", "", "no such host"},
 	} {
 		t.Run(c.sources, func(t *testing.T) {
-			list, errs := sources(c.sources)
-			if errs != nil {
-				t.Fatal(errs)
-			}
+			list := parsed(t, c.sources)
 			_, got, err := l.first(t.Context(), list)
 			if c.err == "" && (err != nil || got.String() != c.want) {
 				t.Errorf("first = %v, %v; want %s", got, err, c.want)
@@ -177,13 +177,10 @@ func TestSlowSources(t *testing.T) {
 		return nil, ctx.Err()
 	}, client: publicIPClient(web(t)), bound: 300 * time.Millisecond}
 	for _, slow := range []string{"api:example.com/slow", "api:example.com/drip", "dns:silent.example.", "lb:ip"} {
-		list, errs := sources(slow + ",ipv4:203.0.113.1")
-		if errs != nil {
-			t.Fatal(errs)
-		}
+		list := parsed(t, slow+",ipv4:203.0.113.1")
 		start := time.Now()
 		s, got, err := l.first(t.Context(), list)
-		if err != nil || s.Method != IPv4 || got != netip.MustParseAddr("203.0.113.1") {
+		if err != nil || s.Method != tables.IPv4 || got != netip.MustParseAddr("203.0.113.1") {
 			t.Errorf("%s, then an address: %v %v, %v", slow, s, got, err)
 		}
 		if took := time.Since(start); took < l.bound || took > 20*l.bound {
@@ -207,11 +204,58 @@ func TestDefaultTransportUsesIPv4(t *testing.T) {
 	c := publicIPClient(nil)
 	c.Transport.(*http.Transport).TLSClientConfig = srv.Client().Transport.(*http.Transport).TLSClientConfig
 	l := lookup{client: c, bound: 10 * time.Second}
-	got, err := l.one(t.Context(), PublicIPSource{API, strings.TrimPrefix(srv.URL, "https://")})
+	got, err := l.one(t.Context(), tables.PublicIPSource{Method: tables.API, Argument: strings.TrimPrefix(srv.URL, "https://")})
 	if err != nil || got.String() != "198.51.100.7" || !strings.HasPrefix(from, "127.0.0.1:") {
 		t.Errorf("one = %s, %v; asked from %s", got, err, from)
 	}
 	if _, err := c.Transport.(*http.Transport).DialContext(t.Context(), "tcp", "[::1]:443"); err == nil || !strings.Contains(err.Error(), "no suitable address") {
 		t.Errorf("dial an IPv6 address: %v; want a refusal", err)
 	}
+}
+
+func TestFirstIPv4(t *testing.T) {
+	for text, want := range map[string]string{
+		"198.51.100.7":                           "198.51.100.7",
+		"198.51.100.7\n":                         "198.51.100.7",
+		`{"ip":"198.51.100.7","port":443}`:       "198.51.100.7",
+		"<p>Your IP is: 198.51.100.7.</p>":       "198.51.100.7",
+		"IP:198.51.100.7,203.0.113.9":            "198.51.100.7",
+		"server v1.2.3.4 says 198.51.100.7":      "198.51.100.7",
+		"1.2.3.4.5 300.1.1.1 010.0.0.1 10.1.1.1": "10.1.1.1",
+		"2001:db8::1":                            "none",
+		"":                                       "none",
+		"...":                                    "none",
+		"nginx/1.18.0":                           "none",
+	} {
+		got := "none"
+		if a, ok := firstIPv4([]byte(text)); ok {
+			got = a.String()
+		}
+		if got != want {
+			t.Errorf("firstIPv4(%q) = %s; want %s", text, got, want)
+		}
+	}
+}
+
+func FuzzFirstIPv4(f *testing.F) {
+	f.Add([]byte("198.51.100.7\n"))
+	f.Add([]byte("...."))
+	f.Add([]byte("1.2.3.4.5 v1.2.3.4"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if a, ok := firstIPv4(text); ok && !a.Is4() {
+			t.Errorf("firstIPv4(%q) = %s", text, a)
+		}
+	})
+}
+
+// parsed are the sources of an annotation.
+func parsed(t *testing.T, text string) []tables.PublicIPSource {
+	t.Helper()
+	objs, _ := clusterset.Globalnet("n1")
+	objs.Nodes[0].Annotations = map[string]string{tables.KeyPublicIP: text}
+	settings, problems := tables.GatewaySettingsOf(objs)
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	return settings.PublicIP
 }

@@ -1,154 +1,168 @@
-// Package node turns API objects into the kernel tables of this node, and reports what the kernel has.
-//
-// Desired is pure: objects and facts about the host in, a dataplane.State out. Daemon is the thin rest: caches, one
-// debounced reconcile that applies the State, and the loops that sweep flows and probe remote gateways. Only pelago-node
-// runs it.
 package node
 
 import (
-	"iter"
-	"net/netip"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 
-	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/dataplane"
-	"github.com/pelago-net/pelago/dataplane/cable"
-	"github.com/pelago-net/pelago/dataplane/natt"
+	"github.com/pelago-net/pelago/control/node/tables"
 )
 
-// Objects is everything of the API that the node's tables are made of.
-type Objects struct {
-	Config config.Config
-	// Name of this node.
-	Name          string
-	Nodes         []corev1.Node
-	NodeIndexes   []pelagov1alpha1.NodeIndex
-	Peers         []pelagov1alpha1.Peer
-	PortBlocks    []pelagov1alpha1.PortBlock
-	ClusterEgress *submarinerv1.ClusterGlobalEgressIP
-	EgressIPs     []submarinerv1.GlobalEgressIP
-	IngressIPs    []submarinerv1.GlobalIngressIP
-	// Services and Slices hold at least those that an IngressIP refers to, or that are exported.
-	Services map[types.NamespacedName]*corev1.Service
-	Slices   map[types.NamespacedName][]discoveryv1.EndpointSlice // by service
-	// Pods of this node.
-	Pods []corev1.Pod
-	// Datapaths are the labels of namespaces that have one (LabelDatapath), Policies the NetworkPolicies of the cluster.
-	Datapaths map[string]string
-	Policies  []networkingv1.NetworkPolicy
-	// Exports are the Services that are exported; used without globalnet.
-	Exports map[types.NamespacedName]bool
-	// Places leads from the address of every pod of the cluster to its node; on gateways without globalnet only.
-	Places map[netip.Addr]string
-	// Ways are what is known of the way to remote gateways, by cluster/node; on gateways only. The peers' gateways have the
-	// addresses that follow from it.
-	Ways map[string]natt.Verdict
-	// Answering are the other nodes of the cluster that work as gateways by this node's probes (links.answering).
-	Answering map[string]bool
+// A node whose daemon starts while the API server is away works from what an earlier process has saved on the node, until the
+// API server's own objects have been read. The wire of a gateway may have ended with that process, and nothing else can restore it.
+
+const (
+	// startTimeout is how long a start waits for the API server's objects before it uses the saved ones. TCP doubles its retransmission
+	// timeout while tunnels are down: time lost here is lost twice.
+	startTimeout = 2 * time.Second
+	// saveInterval is the shortest time between two writes of the file.
+	saveInterval = 2 * time.Second
+)
+
+// objectSource reads the objects that the tables are derived from: from the API server's cache, or before that has synced once,
+// from a file.
+type objectSource struct {
+	node, namespace string
+	cache           cache.Cache
+	mapper          meta.RESTMapper
+	pods            *podNodes
+	changed         func()
+
+	file   cacheFile
+	saves  outbox[tables.Objects] // to file
+	synced syncer
+	// saved is used until the API server's objects have been read; nil then. Of the loop of Daemon.Run.
+	saved     *tables.Objects
+	fromCache atomic.Bool // saved != nil
 }
 
-// Host is what the node knows of itself.
-type Host struct {
-	// Hops says how outer addresses are reached (see OuterAddresses); one that is missing is left out of the tables.
-	Hops map[netip.Addr]dataplane.Hop
-	// Devices are the devices towards local pods.
-	Devices map[netip.Addr]uint32
-	// Datapath is that of pods whose namespace sets none; Endpoints are the devices of those that are not strict.
-	Datapath  dataplane.Datapath
-	Endpoints map[netip.Addr]dataplane.Endpoint
-	// Addresses of the node itself.
-	Addresses []netip.Addr
-	Overlay   dataplane.Tokens
-	Cable     dataplane.Tokens
-	// Underlay is the smallest MTU of the uplinks, MTU that of pelago0.
-	Underlay, MTU int
-	// Limits are the remote clusters, by index, on the way to which packets of pods are lost that MTU allows, and how large they may
-	// be instead.
-	Limits map[uint16]int
-	// PathMTU is what this node as a gateway has found of them (NodeIndex.status).
-	PathMTU map[string]int32
-	// Wire of this gateway.
-	Wire Wire
-	// Problems are settings that could not be used, in words for an operator.
-	Problems []string
-	// Draining: the node is no gateway any more, but others may not have heard of it.
-	Draining bool
-	// Leaving are remote gateways that were taken out of service, which those that use them may not have heard of.
-	Leaving map[netip.Addr]dataplane.Peer
+func newObjectSource(opts Options, c cache.Cache, mapper meta.RESTMapper, changed func()) objectSource {
+	return objectSource{
+		node: opts.NodeName, namespace: opts.Namespace, cache: c, mapper: mapper, changed: changed, pods: newPodNodes(opts.Pods, changed),
+		file: cacheFile{path: opts.CacheFile}, saves: newOutbox[tables.Objects](), synced: syncer{done: make(chan struct{})},
+	}
 }
 
-// Result is what the objects amount to on this node.
-type Result struct {
-	State dataplane.State
-	// Gateway: the node is to act and to be used as a gateway.
-	Gateway bool
-	// Acks are the UIDs of objects that are not active yet and that are in State (gateways only), sorted.
-	Acks []string
-	// Owners are the pods behind the local addresses, so that a change of tenant is noticed.
-	Owners map[netip.Addr]types.UID
-	// Wire is what others must know to reach this gateway.
-	Wire map[string]string
-	// PathMTU is, on a gateway, Host's.
-	PathMTU map[string]int32
-	// Rotation of a gateway's keys; the zero value if none was asked for.
-	Rotation cable.Rotation
-	// Datapath is Host's.
-	Datapath dataplane.Datapath
-	// Problems are objects that could not be taken in, in words for an operator.
-	Problems []string
+// syncer retries to read the API server's objects.
+type syncer struct {
+	done chan struct{} // closed once all have been read
+	mu   sync.Mutex
+	err  error // of the last attempt
 }
 
-// ownNode is this node's object; empty if there is none.
-func ownNode(objs Objects) *corev1.Node {
-	for i := range objs.Nodes {
-		if objs.Nodes[i].Name == objs.Name {
-			return &objs.Nodes[i]
+// run retries until all objects have been read or ctx ends.
+func (s *syncer) run(ctx context.Context, try func(context.Context) error) {
+	for {
+		err := try(ctx)
+		if err == nil {
+			close(s.done)
+			return
+		}
+		s.mu.Lock()
+		s.err = err
+		s.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retry/2 + jitter(retry)):
 		}
 	}
-	return &corev1.Node{}
 }
 
-// ownIndex is this node's NodeIndex; empty if there is none.
-func ownIndex(objs Objects) *pelagov1alpha1.NodeIndex {
-	for i := range objs.NodeIndexes {
-		if objs.NodeIndexes[i].Name == objs.Name {
-			return &objs.NodeIndexes[i]
-		}
+// problem returns why the last attempt failed; nil if none has.
+func (s *syncer) problem() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// begin returns once there are objects. live is closed once those of the API server have been read; until then the saved ones are used.
+// It fails if there are none and the API server returns an error; while it does not answer, begin waits.
+func (s *objectSource) begin(ctx context.Context, log *slog.Logger) (live <-chan struct{}, err error) {
+	go s.synced.run(ctx, s.sync)
+	select {
+	case <-s.synced.done:
+		return s.synced.done, nil
+	case <-ctx.Done():
+		return nil, ended(ctx)
+	case <-time.After(startTimeout):
 	}
-	return &pelagov1alpha1.NodeIndex{}
+	objs, at, err := s.file.load(s.node, bootID())
+	if err == nil {
+		s.saved = &objs
+		s.fromCache.Store(true)
+		log.Warn("the API server does not answer: the node works from saved objects",
+			"file", s.file.path, "saved", at, "problem", s.synced.problem())
+		return s.synced.done, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		log.Error("the saved objects are not used: the node waits for the API server", "error", err)
+	}
+	if err := s.synced.problem(); err != nil {
+		return nil, err
+	}
+	select {
+	case <-s.synced.done:
+		return s.synced.done, nil
+	case <-ctx.Done():
+		return nil, ended(ctx)
+	}
 }
 
-// routedPeers are the peers for which packets are led into pelago0. One that is accepted but for having no gateway right now
-// is among them: its packets are dropped there, instead of leaving by the default route.
-func routedPeers(peers []pelagov1alpha1.Peer) iter.Seq[*pelagov1alpha1.Peer] {
-	return func(yield func(*pelagov1alpha1.Peer) bool) {
-		for i := range peers {
-			c := meta.FindStatusCondition(peers[i].Status.Conditions, pelagov1alpha1.PeerAccepted)
-			routed := c != nil && (c.Status == metav1.ConditionTrue || c.Reason == pelagov1alpha1.ReasonNoGateway)
-			if routed && !yield(&peers[i]) {
-				return
+func ended(ctx context.Context) error {
+	return fmt.Errorf("wait for the API server's objects: %w", ctx.Err())
+}
+
+// sync begins to watch, and waits until the caches have synced. It may be repeated.
+func (s *objectSource) sync(ctx context.Context) error {
+	if err := s.watch(ctx); err != nil {
+		return err
+	}
+	if !s.cache.WaitForCacheSync(ctx) {
+		return ended(ctx)
+	}
+	return nil
+}
+
+// goLive uses the API server's objects from now on and reports whether saved ones were used before.
+func (s *objectSource) goLive() bool {
+	saved := s.saved != nil
+	s.saved = nil
+	s.fromCache.Store(false)
+	return saved
+}
+
+// keep writes the newest objects to the file until ctx ends, and then those that still wait.
+func (s *objectSource) keep(ctx context.Context, log *slog.Logger) {
+	for {
+		select {
+		case <-ctx.Done():
+			select {
+			case objs := <-s.saves.next:
+				s.save(objs, log)
+			default:
 			}
+			return
+		case objs := <-s.saves.next:
+			s.save(objs, log)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(saveInterval):
 		}
 	}
 }
 
-// remoteGateways are the gateways of the routed peers.
-func remoteGateways(peers []pelagov1alpha1.Peer) iter.Seq2[*pelagov1alpha1.Peer, pelagov1alpha1.PeerGateway] {
-	return func(yield func(*pelagov1alpha1.Peer, pelagov1alpha1.PeerGateway) bool) {
-		for p := range routedPeers(peers) {
-			for _, g := range p.Spec.Gateways {
-				if !yield(p, g) {
-					return
-				}
-			}
-		}
+func (s *objectSource) save(objs tables.Objects, log *slog.Logger) {
+	if err := s.file.save(objs, bootID()); err != nil {
+		log.Error("save the objects on the node", "error", err)
 	}
 }

@@ -21,6 +21,8 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/node/status"
+	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
 	"github.com/pelago-net/pelago/dataplane/probe"
@@ -33,12 +35,12 @@ type natted struct {
 	t       *testing.T
 	ns      *netns.NS
 	d       *Daemon
-	objs    Objects
+	objs    tables.Objects
 	private string
 	// of the last reconcile
-	reach Reach
-	wire  Wire
-	seen  Objects // as this gateway uses them
+	reach tables.Reach
+	wire  tables.Wire
+	seen  tables.Objects // as this gateway uses them
 	ways  map[string]natt.Verdict
 }
 
@@ -59,9 +61,9 @@ func newNatted(t *testing.T, ns *netns.NS, cluster uint16, private, driver strin
 			return cable.OpenWireGuard(cable.WireGuardOptions{Dir: keys, Prefix: prefix, Log: log})
 		}},
 	}}
-	g.d.reach.resolver = NewResolver(ResolverOptions{Log: log})
+	g.d.gateway.resolver = NewResolver(ResolverOptions{Log: log})
 	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gw", Labels: map[string]string{submarinerv1.LabelGateway: "true"}}}
-	g.objs = Objects{
+	g.objs = tables.Objects{
 		Name: "gw", Nodes: []corev1.Node{node},
 		Config: config.Config{
 			ClusterID: "c" + strconv.Itoa(int(cluster)), ClusterIndex: cluster, CableDriver: driver, CablePort: 4500,
@@ -70,8 +72,8 @@ func newNatted(t *testing.T, ns *netns.NS, cluster uint16, private, driver strin
 		NodeIndexes: []pelagov1alpha1.NodeIndex{{ObjectMeta: metav1.ObjectMeta{Name: "gw"}, Spec: pelagov1alpha1.NodeIndexSpec{Index: 1}}},
 	}
 	t.Cleanup(func() {
-		problems := g.d.reach.close()
-		if err := ns.Do(func() error { problems = append(problems, g.d.closeWire()...); return nil }); err != nil {
+		problems := g.d.gateway.closeDiscovery()
+		if err := ns.Do(func() error { problems = append(problems, g.d.gateway.closeWire()...); return nil }); err != nil {
 			t.Error(err)
 		}
 		if len(problems) > 0 {
@@ -95,7 +97,7 @@ func (g *natted) reconcile() (problems []string) {
 	if err := g.ns.Do(func() error {
 		objs, r, more := g.d.ensureReach(g.objs)
 		w, wire := g.d.ensureWire(objs, defaultMTU, nil)
-		g.reach, g.wire, g.seen, g.ways, problems = r, w.with(r), objs, objs.Ways, append(more, wire...)
+		g.reach, g.wire, g.seen, g.ways, problems = r, w.With(r), objs, objs.Discovered, append(more, wire...)
 		return nil
 	}); err != nil {
 		g.t.Fatal(err)
@@ -266,24 +268,24 @@ func TestBehindNATVXLAN(t *testing.T) {
 // connection is what the Gateway object says of the one peer.
 func (g *natted) connection() submarinerv1.Connection {
 	g.t.Helper()
-	var r Result
+	var r tables.Result
 	r.State.Settings.Gateway = true
-	snap, l := newSnapshot(g.seen, r, g.reach), newLinks()
+	r.Gateway = true
+	o := status.Observation{Snapshot: status.NewSnapshot(g.seen, r, g.reach, false), Now: time.Now()}
 	if err := g.ns.Do(func() (err error) {
-		l.wire, err = g.d.wire.Status()
+		o.Peers, err = g.d.gateway.wire.Status()
 		return err
 	}); err != nil {
 		g.t.Fatal(err)
 	}
-	l.note(snap, nil, nil, time.Now())
-	return connections(snap, l)[0]
+	return status.NewTracker("v3").Observe(o).Report.Gateway.Connections[0]
 }
 
 // endpoint is where the wire sends to the other gateway.
 func (g *natted) endpoint(o *natted) (a netip.AddrPort) {
 	g.t.Helper()
 	if err := g.ns.Do(func() error {
-		all, err := g.d.wire.Status()
+		all, err := g.d.gateway.wire.Status()
 		a = all[o.fabric()].Endpoint
 		return err
 	}); err != nil {

@@ -13,15 +13,17 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pelago-net/pelago/control/node/tables"
 )
 
 const (
-	interval = 60 * time.Second // between two look-ups that answer
+	interval = 60 * time.Second // between two successful look-ups
 	soonest  = 2 * time.Second  // after the first one that fails; doubled up to interval
 	bound    = 30 * time.Second // of one source
 )
 
-// Options says whom to ask. Zero fields take the default.
+// ResolverOptions configures a Resolver. Zero fields mean the default.
 type ResolverOptions struct {
 	// Service reads a Service of our namespace. Without it `lb:` fails.
 	Service func(ctx context.Context, name string) (*corev1.Service, error)
@@ -29,22 +31,22 @@ type ResolverOptions struct {
 	Names NameResolver
 	// Transport carries `api:` requests; default one that dials by IPv4 and obeys HTTPS_PROXY and NO_PROXY.
 	Transport http.RoundTripper
-	// Changed is called when the address changes, once for each change, from the goroutine of Run.
+	// Changed is called once for each change of the address, from the goroutine of Run.
 	Changed func(PublicIP)
-	// Interval and Bound: the pause between look-ups (60 s) and the time for one source (30 s).
+	// Interval and Bound: the time between look-ups (60 s) and the limit for one source (30 s).
 	Interval, Bound time.Duration
 	Log             *slog.Logger
 }
 
-// Result is what is known.
+// PublicIP is the result of look-ups.
 type PublicIP struct {
-	// Address is the last good one; zero if there was none yet, or none is wanted.
+	// Address is the last that was found; zero if there was none yet, or none is configured.
 	Address netip.Addr
-	// Source gave it.
-	Source PublicIPSource
-	// At is when it did so last.
+	// Source of Address.
+	Source tables.PublicIPSource
+	// At is when Source last returned Address.
 	At time.Time
-	// Err says why the last look-up failed, or that none is wanted; nil if it succeeded.
+	// Err is why the last look-up failed, or ErrNoSource; nil if it succeeded.
 	Err error
 }
 
@@ -57,12 +59,12 @@ type Resolver struct {
 	wake     chan struct{}
 
 	mu      sync.Mutex
-	sources []PublicIPSource
+	sources []tables.PublicIPSource
 	result  PublicIP
-	cancel  context.CancelFunc // of the look-up that is going on
+	cancel  context.CancelFunc // of the look-up in progress
 }
 
-// New makes a resolver that wants nothing yet.
+// NewResolver returns a resolver without sources.
 func NewResolver(o ResolverOptions) *Resolver {
 	if o.Service == nil {
 		o.Service = noServices
@@ -84,13 +86,13 @@ func NewResolver(o ResolverOptions) *Resolver {
 	}
 	return &Resolver{
 		lookup:   lookup{names: o.Names, service: o.Service, client: publicIPClient(o.Transport), bound: o.Bound},
-		interval: o.Interval, changed: o.Changed, log: o.Log, wake: make(chan struct{}, 1), result: PublicIP{Err: ErrNoSource}, cancel: func() {},
+		interval: o.Interval, changed: o.Changed, log: o.Log, wake: make(chan struct{}, 1), result: PublicIP{Err: tables.ErrNoSource}, cancel: func() {},
 	}
 }
 
-// Set says what the node wants (Overrides.PublicIP); the same as before changes nothing. Where the source of the present
-// address is not among the new ones, the address stays until one of those answers or all have failed. Set never waits.
-func (r *Resolver) Set(sources []PublicIPSource) {
+// Set configures the sources (tables.GatewaySettings.PublicIP); it is idempotent. If the source of the present address is not among the
+// new ones, the address stays until one of those responds or all have failed. Set does not block.
+func (r *Resolver) Set(sources []tables.PublicIPSource) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if slices.Equal(r.sources, sources) {
@@ -104,14 +106,14 @@ func (r *Resolver) Set(sources []PublicIPSource) {
 	}
 }
 
-// Result returns what is known now. It never waits for a look-up.
+// Result returns the present result. It does not wait for a look-up.
 func (r *Resolver) Result() PublicIP {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.result
 }
 
-// Run looks addresses up until ctx ends.
+// Run repeats look-ups until ctx ends.
 func (r *Resolver) Run(ctx context.Context) {
 	failures := 0
 	for {
@@ -123,7 +125,7 @@ func (r *Resolver) Run(ctx context.Context) {
 			failures = 0
 		}
 		var timer <-chan time.Time
-		if slices.ContainsFunc(sources, func(s PublicIPSource) bool { return s.Method != IPv4 }) { // else nothing can change
+		if slices.ContainsFunc(sources, func(s tables.PublicIPSource) bool { return s.Method != tables.IPv4 }) { // else nothing can change
 			timer = time.After(pause(r.interval, failures))
 		}
 		select {
@@ -136,18 +138,18 @@ func (r *Resolver) Run(ctx context.Context) {
 	}
 }
 
-// begin takes the sources of the moment, and a context that ends when they change.
-func (r *Resolver) begin(ctx context.Context) ([]PublicIPSource, context.Context, context.CancelFunc) {
+// begin returns the present sources, and a context that ends when they change.
+func (r *Resolver) begin(ctx context.Context) ([]tables.PublicIPSource, context.Context, context.CancelFunc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	ctx, r.cancel = context.WithCancel(ctx)
 	return r.sources, ctx, r.cancel
 }
 
-// round looks the address up once and says whether there is nothing more to try soon.
-func (r *Resolver) round(ctx context.Context, sources []PublicIPSource) bool {
+// round performs one look-up and reports whether it succeeded.
+func (r *Resolver) round(ctx context.Context, sources []tables.PublicIPSource) bool {
 	if len(sources) == 0 {
-		r.note(PublicIP{Err: ErrNoSource})
+		r.note(PublicIP{Err: tables.ErrNoSource})
 		return true
 	}
 	before := r.Result() // only this goroutine writes it
@@ -170,7 +172,7 @@ func (r *Resolver) round(ctx context.Context, sources []PublicIPSource) bool {
 	return false
 }
 
-// note takes over a result, and tells of another address.
+// note stores a result and calls changed if the address is another.
 func (r *Resolver) note(after PublicIP) {
 	r.mu.Lock()
 	before := r.result
@@ -185,7 +187,7 @@ func noServices(_ context.Context, name string) (*corev1.Service, error) {
 	return nil, fmt.Errorf("get Service %s: this program reads no Services", name)
 }
 
-// pause is the time to the next look-up, drawn so that gateways of a cluster do not ask in step.
+// pause is the time to the next look-up, with jitter so that the gateways of a cluster do not query at once.
 func pause(interval time.Duration, failures int) time.Duration {
 	if failures > 0 {
 		interval = min(interval, soonest<<min(failures-1, 10))

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pelago-net/pelago/control/node/tables"
 )
 
 // fake answers every DNS look-up with its function.
@@ -69,7 +71,7 @@ func TestAirGapped(t *testing.T) {
 		})
 		time.Sleep(24 * time.Hour)
 		want(t, r, "invalid IP", true)
-		r.Set([]PublicIPSource{{IPv4, "198.51.100.7"}})
+		r.Set([]tables.PublicIPSource{{Method: tables.IPv4, Argument: "198.51.100.7"}})
 		time.Sleep(24 * time.Hour)
 		want(t, r, "198.51.100.7", false)
 		r.Set(nil)
@@ -92,7 +94,7 @@ func TestKeepsTheLastGoodOne(t *testing.T) {
 			}
 			return "", errors.New("server misbehaving")
 		})
-		r.Set([]PublicIPSource{{DNS, "gw.example"}})
+		r.Set([]tables.PublicIPSource{{Method: tables.DNS, Argument: "gw.example"}})
 		want(t, r, "invalid IP", true)
 		address.Store("198.51.100.7")
 		time.Sleep(soonest) // a first failure is repeated soon
@@ -138,23 +140,23 @@ func TestSetWhileWaiting(t *testing.T) {
 			return "", ctx.Err()
 		})
 		begin := time.Now()
-		r.Set([]PublicIPSource{{DNS, "silent"}})
+		r.Set([]tables.PublicIPSource{{Method: tables.DNS, Argument: "silent"}})
 		synctest.Wait()
 		if waiting.Load() != 1 {
 			t.Fatal("nobody waits for the silent server")
 		}
-		r.Set([]PublicIPSource{{IPv4, "198.51.100.7"}})
+		r.Set([]tables.PublicIPSource{{Method: tables.IPv4, Argument: "198.51.100.7"}})
 		want(t, r, "198.51.100.7", false)
-		r.Set([]PublicIPSource{{DNS, "silent"}})
+		r.Set([]tables.PublicIPSource{{Method: tables.DNS, Argument: "silent"}})
 		want(t, r, "198.51.100.7", false) // not yet known to fail
 		if waited := time.Since(begin); waited != 0 {
 			t.Errorf("Set and Result took %s", waited)
 		}
 		time.Sleep(bound)
 		want(t, r, "invalid IP", true)
-		r.Set([]PublicIPSource{{DNS, "missing"}, {IPv4, "198.51.100.7"}})
+		r.Set([]tables.PublicIPSource{{Method: tables.DNS, Argument: "missing"}, {Method: tables.IPv4, Argument: "198.51.100.7"}})
 		want(t, r, "198.51.100.7", false)
-		r.Set([]PublicIPSource{{DNS, "missing"}, {IPv4, "198.51.100.7"}}) // the same
+		r.Set([]tables.PublicIPSource{{Method: tables.DNS, Argument: "missing"}, {Method: tables.IPv4, Argument: "198.51.100.7"}}) // the same
 		if diff := cmp.Diff([]string{"198.51.100.7", "invalid IP", "198.51.100.7"}, *told); diff != "" {
 			t.Errorf("told (-want +got):\n%s", diff)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
+	"github.com/pelago-net/pelago/test/clusterset"
 )
 
 // asked is a wire that notes what is asked of it.
@@ -39,7 +40,7 @@ func TestEnsureWireTunnels(t *testing.T) {
 	for tunnels, want := range map[int][]uint16{0: {4500, 4502, 4504}, 2: {4500, 4501, 4502, 4504}} {
 		w := &asked{}
 		d := &Daemon{opts: Options{PSKDir: dir, OpenWire: func(string) (cable.Wire, error) { return w, nil }}}
-		objs, _ := encryptedWorld("n1")
+		objs, _ := clusterset.Encrypted("n1")
 		objs.Config.CableTunnels = tunnels
 		got, problems := d.ensureWire(objs, 1500, nil)
 		if len(problems) > 0 {

@@ -8,15 +8,13 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane/cable"
 )
 
-// XDP says on which uplinks a gateway has XDP do the simple work.
+// XDP selects the uplinks of a gateway on which XDP forwards what needs no stack.
 type XDP string
 
 const (
@@ -25,7 +23,7 @@ const (
 	XDPOff  XDP = config.XDPOff
 )
 
-// ParseXDP reads the value of --xdp; if empty, the cluster's configuration says it.
+// ParseXDP parses the value of --xdp; empty: the cluster's configuration is used.
 func ParseXDP(s string) (XDP, error) {
 	if s == "" || slices.Contains(config.XDPSettings(), s) {
 		return XDP(s), nil
@@ -33,7 +31,7 @@ func ParseXDP(s string) (XDP, error) {
 	return "", fmt.Errorf("XDP %q: use %s", s, strings.Join(config.XDPSettings(), ", "))
 }
 
-// or is what the node's own command line says, else the cluster's configuration.
+// or returns x, or if empty the cluster's configuration.
 func (x XDP) or(c config.Config) XDP {
 	if x != "" {
 		return x
@@ -41,7 +39,7 @@ func (x XDP) or(c config.Config) XDP {
 	return XDP(c.XDP)
 }
 
-// devices are those of a gateway's uplinks that XDP goes onto. kind is that of a device as the kernel names it.
+// devices returns those of a gateway's uplinks that use XDP. kind returns the kind of a device as the kernel names it.
 func (x XDP) devices(gateway bool, uplinks []int, kind func(ifindex int) string) []int {
 	if !gateway || x == XDPOff || x == "" {
 		return nil
@@ -52,7 +50,7 @@ func (x XDP) devices(gateway bool, uplinks []int, kind func(ifindex int) string)
 	return slices.DeleteFunc(slices.Clone(uplinks), func(ifindex int) bool { return kind(ifindex) != networkCard })
 }
 
-// networkCard is what netlink calls a device that a driver has made, not a user.
+// networkCard is the kind of a device that a driver has created, in netlink.
 const networkCard = "device"
 
 // deviceKind is "" for a device that is gone.
@@ -64,22 +62,8 @@ func deviceKind(ifindex int) string {
 	return link.Type()
 }
 
-// noteXDP keeps the condition of XDP; a node that is not to have any has none.
-func noteXDP(conditions *[]metav1.Condition, asked bool, problems []string) {
-	c := metav1.Condition{Type: pelagov1alpha1.NodeXDP, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonXDPAttached}
-	switch {
-	case len(problems) > 0:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pelagov1alpha1.ReasonXDPNotAttached, strings.Join(problems, "; ")
-	case !asked:
-		meta.RemoveStatusCondition(conditions, pelagov1alpha1.NodeXDP)
-		return
-	}
-	meta.SetStatusCondition(conditions, c)
-}
-
-// callers are the addresses that remote gateways have: as they say, and as those that have proved who they are were last
-// heard from.
-func callers(peers []cable.Peer, status map[netip.Addr]cable.Status) []netip.Addr {
+// handshakePeers are the addresses of remote gateways: the published ones, and those from which an authenticated peer last sent.
+func handshakePeers(peers []cable.Peer, status map[netip.Addr]cable.Status) []netip.Addr {
 	known := map[netip.Addr]bool{}
 	for _, p := range peers {
 		known[p.Address.Unmap()] = true
@@ -91,22 +75,20 @@ func callers(peers []cable.Peer, status map[netip.Addr]cable.Status) []netip.Add
 	return slices.SortedFunc(maps.Keys(known), netip.Addr.Compare)
 }
 
-// guard has the programs watch over the ports of a WireGuard wire.
-func (d *Daemon) guard(c config.Config, w Wire) error {
+// guard installs the limit on handshakes at the ports of a WireGuard wire.
+func (d *Daemon) guard(c config.Config, w tables.Wire) error {
 	var ports []uint16
 	var known []netip.Addr
 	if c.CableDriver == config.CableWireGuard && len(w.Ports) > 0 {
-		d.links.mu.Lock()
-		ports, known = w.Ports, callers(d.wirePeers, d.links.wire)
-		d.links.mu.Unlock()
+		ports, known = w.Ports, handshakePeers(d.gateway.peers, d.gateway.status)
 	}
 	guarded := fmt.Sprint(ports, known)
-	if guarded == d.guarded && !d.assert {
+	if guarded == d.kernel.guarded && !d.kernel.reapply {
 		return nil
 	}
 	if err := d.loader.Guard(ports, known); err != nil {
 		return err
 	}
-	d.guarded = guarded
+	d.kernel.guarded = guarded
 	return nil
 }

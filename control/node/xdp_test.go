@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane/cable"
@@ -66,31 +65,10 @@ func TestCallers(t *testing.T) {
 	}
 	want := []string{"198.51.100.2", "198.51.100.3", "203.0.113.1", "203.0.113.2"}
 	var got []string
-	for _, a := range callers(peers, status) {
+	for _, a := range handshakePeers(peers, status) {
 		got = append(got, a.String())
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("known (-want +got):\n%s", diff)
-	}
-}
-
-func TestXDPCondition(t *testing.T) {
-	var conditions []metav1.Condition
-	for _, step := range []struct {
-		asked    bool
-		problems []string
-		want     string
-	}{
-		{false, nil, ""}, {true, nil, "True Attached "}, {true, []string{"eth0: no", "eth1: no"}, "False NotAttached eth0: no; eth1: no"},
-		{false, []string{"detach: no"}, "False NotAttached detach: no"}, {false, nil, ""},
-	} {
-		noteXDP(&conditions, step.asked, step.problems)
-		got := ""
-		for _, c := range conditions {
-			got += string(c.Status) + " " + c.Reason + " " + c.Message
-		}
-		if got != step.want {
-			t.Errorf("asked %t, problems %q: %q; want %q", step.asked, step.problems, got, step.want)
-		}
 	}
 }

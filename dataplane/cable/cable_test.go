@@ -238,10 +238,7 @@ func TestVXLAN(t *testing.T) {
 		}
 	}
 	// The device that holds the port is no obstacle, another program is.
-	must(t, a.ns.Do(func() error {
-		_, err := netdev.Ensure(netdev.Config{Source: a.address, MTU: 1400, CablePort: 4500})
-		return err
-	}))
+	must(t, a.ns.Do(func() error { return netdev.Ensure(netdev.Config{Source: a.address, MTU: 1400, CablePort: 4500}) }))
 	a.ensure(t, peer)
 	must(t, a.ns.Do(netdev.Remove))
 	var c net.PacketConn

@@ -17,6 +17,7 @@ var (
 	_ = [dataplane.MaxBlocks]uint16(bpf.PelagoEgress{}.First)
 	_ = [dataplane.MaxClusters / 64]uint64(bpf.PelagoPath{}.Unreachable)
 	_ = [dataplane.RTTBuckets]uint32(bpf.PelagoPath{}.Histogram)
+	_ = [1]struct{}{}[dataplane.OverlayPort-uint16(bpf.PelagoOverlayOVERLAY_PORT)] // equal
 )
 
 // The kernel side holds addresses and ports in network order. These four keep the bytes as they are on the wire whatever

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/coreos/go-iptables/iptables"
+
+	"github.com/pelago-net/pelago/dataplane"
 )
 
 // rule is a firewall rule of ours. It is the last of its chain, so policy engines decide first; it overrides only the chain's
@@ -34,7 +36,7 @@ func rules(cablePort uint16, open []uint16) []rule {
 		{"filter", "FORWARD", tagged(accept, "-o", Overlay)},
 		{"filter", "INPUT", tagged(accept, "-i", Overlay)},
 	}
-	for _, port := range append([]uint16{OverlayPort, cablePort}, open...) {
+	for _, port := range append([]uint16{dataplane.OverlayPort, cablePort}, open...) {
 		if port != 0 {
 			out = append(out, rule{"filter", "INPUT", tagged(accept, "-p", "udp", "-m", "udp", "--dport", strconv.Itoa(int(port)))})
 		}

@@ -15,15 +15,13 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
 )
 
 // Names and numbers on a node.
 const (
 	Overlay = "pelago0"
 	Cable   = "pelago-cable"
-	// OverlayPort is the UDP port of the overlay inside a cluster.
-	OverlayPort = uint16(bpf.PelagoOverlayOVERLAY_PORT)
 	// Table is the routing table of remote prefixes only. RulePriority precedes the rules of CNIs for pods (110 and up) and
 	// follows 100, to which Cilium moves the look-up of local addresses.
 	Table        = 4800
@@ -42,32 +40,38 @@ var ErrPortInUse = errors.New("the UDP port is in use")
 
 // Config is the desired networking of a node.
 type Config struct {
+	// Edge is the interface index of pelago0 (EnsureOverlay).
+	Edge int
 	// Source is the node's own source address towards remote prefixes.
 	Source netip.Addr
 	// Prefixes are routed into pelago0.
 	Prefixes []netip.Prefix
-	// MTU of pelago0, bytes. Limits are smaller ones of single prefixes.
+	// MTU of pelago0 and the cable's device, bytes. Limits are smaller ones of single prefixes.
 	MTU    int
 	Limits map[netip.Prefix]int
 	// CablePort is the UDP port of the vxlan cable on a gateway; 0: no such cable here.
 	CablePort uint16
 }
 
-// Ensure creates or repairs devices, sysctls, routes and rules, and removes those of earlier calls that c does not contain. It
-// returns the index of pelago0.
-func Ensure(c Config) (ifindex int, err error) {
-	overlay, err := ensureVxlan(Overlay, OverlayPort, c.MTU)
+// EnsureOverlay creates or repairs pelago0 with an MTU in bytes and returns its interface index.
+func EnsureOverlay(mtu int) (ifindex int, err error) {
+	overlay, err := ensureVxlan(Overlay, dataplane.OverlayPort, mtu)
 	if err != nil {
 		return 0, err
 	}
-	if err := ensureCable(c); err != nil {
-		return 0, err
-	}
-	index := overlay.Attrs().Index
-	return index, errors.Join(ensureRoutes(index, c), ensureRule(len(c.Prefixes) > 0))
+	return overlay.Attrs().Index, nil
 }
 
-// Remove removes everything that Ensure and Firewall created.
+// Ensure creates or repairs the device of the vxlan cable, routes and rules, and removes those of earlier calls that c does not
+// contain.
+func Ensure(c Config) error {
+	if err := ensureCable(c); err != nil {
+		return err
+	}
+	return errors.Join(ensureRoutes(c.Edge, c), ensureRule(len(c.Prefixes) > 0))
+}
+
+// Remove removes everything that EnsureOverlay, Ensure and Firewall created.
 func Remove() error {
 	errs := []error{ensureRule(false), removeRoutes(), removeFirewall()}
 	for _, name := range []string{Overlay, Cable} {

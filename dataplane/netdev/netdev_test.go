@@ -66,7 +66,11 @@ func everything(t *testing.T, ns *netns.NS) string {
 func ensure(t *testing.T, ns *netns.NS, c Config) (index int) {
 	t.Helper()
 	err := ns.Do(func() (err error) {
-		if index, err = Ensure(c); err != nil {
+		if index, err = EnsureOverlay(c.MTU); err != nil {
+			return err
+		}
+		c.Edge = index
+		if err := Ensure(c); err != nil {
 			return err
 		}
 		return Firewall(c.CablePort)
@@ -247,10 +251,7 @@ func TestPortInUse(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	err := ns.Do(func() error {
-		_, err := Ensure(config())
-		return err
-	})
+	err := ns.Do(func() error { return Ensure(config()) })
 	if !errors.Is(err, ErrPortInUse) || !strings.Contains(err.Error(), "IKE daemons use 4500") {
 		t.Errorf("with a listener on 4500: %v", err)
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/dataplane"
 )
 
 // nftTable holds those of our rules that need chains of their own. In nft syntax, for the ports of overlay and cable:
@@ -71,7 +73,7 @@ func nftRules(cablePort uint16) []nftRule {
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4},       // the source address
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: syscall.AF_INET, RegAddrMin: 1, RegAddrMax: 1}, // as the kernel returns it
 	}}}
-	for _, p := range []uint16{OverlayPort, cablePort} {
+	for _, p := range []uint16{dataplane.OverlayPort, cablePort} {
 		if p == 0 {
 			continue
 		}

@@ -184,10 +184,14 @@ func (n *node) start(pins string, into programs, scale Scale) error {
 		remote = append(remote, otherCluster(i))
 	}
 	c := netdev.Config{Source: n.address(), Prefixes: remote, MTU: 1500 - netdev.Overhead}
+	if n.edge, err = netdev.EnsureOverlay(c.MTU); err != nil {
+		return err
+	}
+	c.Edge = n.edge
 	if n.gateway {
 		c.CablePort = 4500
 	}
-	if n.edge, err = netdev.Ensure(c); err != nil {
+	if err := netdev.Ensure(c); err != nil {
 		return err
 	}
 	if err := netdev.Firewall(c.CablePort); err != nil {

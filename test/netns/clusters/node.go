@@ -159,8 +159,11 @@ func (n *Node) Apply(t testing.TB) {
 	t.Helper()
 	must(t, n.Do(func() error {
 		config := n.config()
-		edge, err := netdev.Ensure(config)
-		if err != nil {
+		var err error
+		if config.Edge, err = netdev.EnsureOverlay(edgeMTU); err != nil {
+			return err
+		}
+		if err := netdev.Ensure(config); err != nil {
 			return err
 		}
 		if err := netdev.Firewall(config.CablePort); err != nil {
@@ -174,7 +177,7 @@ func (n *Node) Apply(t testing.TB) {
 		if err != nil {
 			return err
 		}
-		devices := loader.Devices{Edge: edge, Uplinks: []int{uplink}, Receivers: receivers}
+		devices := loader.Devices{Edge: config.Edge, Uplinks: []int{uplink}, Receivers: receivers}
 		if n.datapath != dataplane.Strict {
 			if err := netdev.LenientConntrack(); err != nil {
 				return err

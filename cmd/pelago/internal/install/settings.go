@@ -16,9 +16,9 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
-	"github.com/pelago-net/pelago/dataplane/netdev"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
 )
@@ -74,18 +74,18 @@ func (s *Settings) Check() error {
 	if !slices.Contains(config.Datapaths(), s.Datapath) {
 		return fmt.Errorf("--datapath %q is unknown: use %s", s.Datapath, strings.Join(config.Datapaths(), ", "))
 	}
-	if s.CablePort == 0 || s.CablePort == netdev.OverlayPort {
-		return fmt.Errorf("--nattport %d: use a port from 1 to 65535 other than %d, which the overlay inside the cluster has", s.CablePort, netdev.OverlayPort)
+	if s.CablePort == 0 || s.CablePort == dataplane.OverlayPort {
+		return fmt.Errorf("--nattport %d: use a port from 1 to 65535 other than %d, which the overlay inside the cluster has", s.CablePort, dataplane.OverlayPort)
 	}
 	if last := 65535 - cable.MaxTunnels; int(s.CablePort) > last && s.CableDriver != config.CableVXLAN {
 		return fmt.Errorf("--nattport %d: the wire %s needs the next %d ports as well: use one up to %d", s.CablePort, s.CableDriver, cable.MaxTunnels, last)
 	}
-	if slices.Contains(s.ports(), netdev.OverlayPort) {
+	if slices.Contains(s.ports(), dataplane.OverlayPort) {
 		return fmt.Errorf("--nattport %d: then the wire %s with %d tunnels needs UDP port %d as well, which the overlay inside the cluster has: use another",
-			s.CablePort, s.CableDriver, s.CableTunnels, netdev.OverlayPort)
+			s.CablePort, s.CableDriver, s.CableTunnels, dataplane.OverlayPort)
 	}
-	if s.DiscoveryPort == 0 || slices.Contains(append(s.ports(), netdev.OverlayPort), s.DiscoveryPort) {
-		return fmt.Errorf("--natt-discovery-port %d: use a port from 1 to 65535 that neither the wire (%d) nor the overlay (%d) has", s.DiscoveryPort, s.ports(), netdev.OverlayPort)
+	if s.DiscoveryPort == 0 || slices.Contains(append(s.ports(), dataplane.OverlayPort), s.DiscoveryPort) {
+		return fmt.Errorf("--natt-discovery-port %d: use a port from 1 to 65535 that neither the wire (%d) nor the overlay (%d) has", s.DiscoveryPort, s.ports(), dataplane.OverlayPort)
 	}
 	if s.mode != activeActive && s.mode != activePassive {
 		return fmt.Errorf("--gateway-mode %q is unknown: use %s or %s", s.mode, activeActive, activePassive)

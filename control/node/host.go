@@ -1,0 +1,179 @@
+package node
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/node/tables"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/cable"
+	"github.com/pelago-net/pelago/dataplane/netdev"
+)
+
+// observeHost reads what the tables need of the node itself, and creates pelago0.
+func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
+	host := tables.Host{
+		Hops: map[netip.Addr]dataplane.Hop{}, Devices: map[netip.Addr]uint32{},
+		Draining: d.gateway.role.isDraining(time.Now()), Settled: d.settled.Load(),
+	}
+	var err error
+	if host.Addresses, err = netdev.LocalAddresses(); err != nil {
+		return host, err
+	}
+	for _, a := range tables.OuterAddresses(objs) {
+		// An address without a route is left out; Desired reports which node or gateway that is.
+		if hop, err := netdev.Resolve(a); err == nil {
+			host.Hops[a] = hop
+		}
+	}
+	for i := range objs.Pods {
+		if a, ok := tables.PodIP(&objs.Pods[i]); ok && !objs.Pods[i].Spec.HostNetwork {
+			if hop, err := netdev.Resolve(a); err == nil {
+				host.Devices[a] = hop.Ifindex
+			}
+		}
+	}
+	datapaths := tables.Datapaths(objs, d.opts.Datapath)
+	host.Datapath, host.Problems = datapaths.Node, datapaths.Problems
+	var again bool
+	if host.Endpoints, again, err = d.endpoints.find(objs, datapaths); err != nil {
+		return host, err
+	}
+	if again {
+		time.AfterFunc(retry, d.wake)
+	}
+	if host.Underlay, err = underlayMTU(host.Hops); err != nil {
+		return host, err
+	}
+	host.MTU = tables.LimitMTU(objs, host.Underlay-cable.Overhead(objs.Config.CableDriver, false))
+	sizes := d.prober.Sizes()
+	host.Limits, host.PathMTU = tables.RouteLimits(objs, sizes), tables.CableLimits(objs, sizes)
+	overlay, err := config.ParseOverlayTokens(readDir(d.opts.OverlayTokenDir))
+	if err != nil {
+		return host, err
+	}
+	psk, err := config.ParsePSK(readDir(d.opts.PSKDir))
+	if err != nil {
+		return host, err
+	}
+	host.Overlay = dataplane.Tokens{Current: overlay.Current}
+	if overlay.HasPrevious {
+		host.Overlay.Old = overlay.Previous
+	}
+	host.Cable = dataplane.Tokens{Current: CableToken(psk)}
+	if tables.Placed(objs) {
+		edge, err := netdev.EnsureOverlay(host.MTU)
+		if err != nil {
+			return host, err
+		}
+		host.Edge = uint32(edge)
+	}
+	return host, nil
+}
+
+// defaultMTU is the Ethernet MTU in bytes, used until a peer is known.
+const defaultMTU = 1500
+
+// underlayMTU returns the smallest MTU of the uplinks. The underlays of other nodes and clusters are assumed to be like this node's;
+// where they are not, large probes detect it.
+func underlayMTU(hops map[netip.Addr]dataplane.Hop) (int, error) {
+	mtu := 0
+	seen := map[uint32]bool{}
+	for _, h := range hops {
+		if seen[h.Ifindex] {
+			continue
+		}
+		seen[h.Ifindex] = true
+		m, err := netdev.UplinkMTU(h.Ifindex)
+		if err != nil {
+			return 0, err
+		}
+		if mtu == 0 || m < mtu {
+			mtu = m
+		}
+	}
+	if mtu == 0 {
+		mtu = defaultMTU
+	}
+	return mtu, nil
+}
+
+// CableToken derives the 24-bit secret of the vxlan cable from the clusterset's pre-shared key (RFC 2104). It authenticates packets
+// of the cable and does not encrypt them.
+func CableToken(psk []byte) uint32 {
+	mac := hmac.New(sha256.New, psk)
+	mac.Write([]byte("pelago vxlan cable token 1"))
+	sum := mac.Sum(nil)
+	token := uint32(sum[0])<<16 | uint32(sum[1])<<8 | uint32(sum[2])
+	return max(token, 1) // 0 means none
+}
+
+// readDir reads a mounted Secret. Keys that cannot be read are left out; their parser reports them.
+func readDir(dir string) map[string][]byte {
+	out := map[string][]byte{}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return out
+	}
+	for _, e := range entries {
+		if b, err := os.ReadFile(filepath.Join(dir, e.Name())); err == nil {
+			out[e.Name()] = b
+		}
+	}
+	return out
+}
+
+// bootID identifies a boot of the node: port claims of an earlier one are gone with its memory.
+func bootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// watchHost wakes the daemon when routes, devices or addresses of the node change.
+func (d *Daemon) watchHost(ctx context.Context) {
+	routes, devices, addresses := make(chan netlink.RouteUpdate, 64), make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64)
+	if err := errors.Join(
+		netlink.RouteSubscribe(routes, ctx.Done()),
+		netlink.LinkSubscribe(devices, ctx.Done()),
+		netlink.AddrSubscribe(addresses, ctx.Done()),
+	); err != nil {
+		d.log.Error("watch the node's routes and devices; they are read every half minute instead", "error", err)
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r, ok := <-routes:
+			if !ok {
+				return
+			}
+			if r.Protocol != netdev.Protocol {
+				d.wake()
+			}
+		case _, ok := <-devices:
+			if !ok {
+				return
+			}
+			d.wake()
+		case _, ok := <-addresses:
+			if !ok {
+				return
+			}
+			d.wake()
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pelago-net/pelago/control/node/tables"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/netdev"
+)
+
+// kernel is what this process has installed in the node's kernel.
+type kernel struct {
+	// reapply: the next install also reapplies what has not changed.
+	reapply bool
+	// edge is the interface index of pelago0, mtu its MTU in bytes; the prober reads them.
+	edge, mtu atomic.Int64
+	// firewall, attached and guarded identify the firewall rules, attachments and guarded ports that were installed last.
+	firewall, attached, guarded string
+	// xdp: some uplink is to have XDP; xdpProblems are why some have none.
+	xdp         bool
+	xdpProblems []string
+	// owners are the pods of the local addresses in the tables.
+	owners map[netip.Addr]types.UID
+	// purged: the flows that an earlier process left were compared with the tables.
+	purged bool
+}
+
+// overlay returns the interface index and the MTU of pelago0.
+func (k *kernel) overlay() (ifindex, mtu int) { return int(k.edge.Load()), int(k.mtu.Load()) }
+
+// install configures what surrounds the programs, and attaches them: uplinks are guarded before the first packet goes out. Firewall
+// rules, which take a dozen commands, are written only when something of them changed, or to reapply everything.
+func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) error {
+	k := &d.kernel
+	if !s.Settings.Ready {
+		return nil // without index or address nothing is changed on the node
+	}
+	if err := netdev.Ensure(deviceConfig(s, host)); err != nil {
+		return err
+	}
+	k.edge.Store(int64(host.Edge))
+	k.mtu.Store(int64(host.MTU))
+	if firewall := fmt.Sprint(s.Settings.CablePort, host.Wire.Ports); k.reapply || firewall != k.firewall {
+		if err := netdev.Firewall(s.Settings.CablePort, host.Wire.Ports...); err != nil {
+			return err
+		}
+		k.firewall = firewall
+	}
+	receivers, err := netdev.Receivers()
+	if err != nil {
+		return err
+	}
+	devices := loader.Devices{
+		Edge: int(host.Edge), Uplinks: uplinks(s), Receivers: receivers, Wires: host.Wire.Devices, Pods: podDevices(s),
+	}
+	if len(devices.Pods) > 0 {
+		if err := netdev.LenientConntrack(); err != nil {
+			return err
+		}
+	}
+	devices.XDP = xdp.devices(s.Settings.Gateway, devices.Uplinks, deviceKind)
+	attached := fmt.Sprint(devices)
+	if !k.reapply && attached == k.attached {
+		return nil
+	}
+	if err := d.loader.Attach(devices); err != nil {
+		return err
+	}
+	k.xdp, k.xdpProblems = len(devices.XDP) > 0, nil
+	for _, p := range d.loader.XDPProblems() {
+		k.xdpProblems = append(k.xdpProblems, p.Error())
+	}
+	k.attached = attached
+	return nil
+}
+
+// deviceConfig is the desired device of the vxlan cable and the routes into pelago0.
+func deviceConfig(s dataplane.State, host tables.Host) netdev.Config {
+	c := netdev.Config{Edge: int(host.Edge), Source: s.Settings.Address, MTU: host.MTU, CablePort: s.Settings.CablePort, Limits: map[netip.Prefix]int{}}
+	for p, cluster := range s.Routes {
+		c.Prefixes = append(c.Prefixes, p)
+		if mtu, ok := host.Limits[cluster]; ok {
+			c.Limits[p] = mtu
+		}
+	}
+	return c
+}
+
+// uplinks returns the devices over which peers are reached, sorted.
+func uplinks(s dataplane.State) []int {
+	seen := map[uint32]bool{}
+	for _, hop := range s.Nodes {
+		seen[hop.Ifindex] = true
+	}
+	for _, gateways := range s.Clusters {
+		for _, g := range gateways {
+			seen[g.Hop.Ifindex] = true
+		}
+	}
+	delete(seen, 0) // a wire is none
+	var out []int
+	for ifindex := range seen {
+		out = append(out, int(ifindex))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// podDevices returns the devices of pods at which packets may bypass the stack, sorted.
+func podDevices(s dataplane.State) []int {
+	var out []int
+	for _, e := range s.Endpoints {
+		out = append(out, int(e.Ifindex))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// apply writes the tables and removes the flows of pods that are gone: the next pod of an address must get none of their packets.
+func (d *Daemon) apply(r tables.Result) error {
+	s := r.State
+	if err := d.loader.Apply(s); err != nil {
+		return err
+	}
+	stale := map[netip.Addr]bool{}
+	for a, uid := range d.kernel.owners {
+		if r.Owners[a] != uid {
+			stale[a] = true
+		}
+	}
+	d.kernel.owners = r.Owners
+	if len(stale) == 0 && d.kernel.purged || !s.Settings.Ready {
+		return nil
+	}
+	removed, err := d.loader.PurgeFunc(func(a netip.Addr) bool {
+		_, known := s.Sources[a]
+		return stale[a] || !known
+	})
+	d.kernel.purged = d.kernel.purged || err == nil
+	if removed > 0 {
+		d.log.Info("removed the flows of pods that are gone", "flows", removed)
+	}
+	return err
+}

@@ -1,0 +1,67 @@
+package status
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/dataplane/cable"
+	"github.com/pelago-net/pelago/test/clusterset"
+)
+
+func TestDemand(t *testing.T) {
+	have := map[netip.Addr][]uint16{ip("120.1.0.1"): {1024, 1280}}
+	for _, tt := range []struct {
+		name      string
+		crowding  int
+		exhausted uint64
+		want      map[netip.Addr]int
+	}{
+		{"quiet", 10, 0, map[netip.Addr]int{ip("120.1.0.1"): 1}},
+		{"what is held is still needed", 200, 0, map[netip.Addr]int{ip("120.1.0.1"): 2}},
+		{"crowded: more blocks before the ports run out", 320, 0, map[netip.Addr]int{ip("120.1.0.1"): 3}},
+		{"exhausted: twice as many", 500, 5, map[netip.Addr]int{ip("120.1.0.1"): 4}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var d Demand
+			d.Update(map[netip.Addr]int{ip("120.1.0.1"): tt.crowding}, have, tt.exhausted)
+			if diff := cmp.Diff(tt.want, d.blocks, clusterset.Comparable); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestXDPCondition(t *testing.T) {
+	var conditions []metav1.Condition
+	for _, step := range []struct {
+		asked    bool
+		problems []string
+		want     string
+	}{
+		{false, nil, ""}, {true, nil, "True Attached "}, {true, []string{"eth0: no", "eth1: no"}, "False NotAttached eth0: no; eth1: no"},
+		{false, []string{"detach: no"}, "False NotAttached detach: no"}, {false, nil, ""},
+	} {
+		setXDP(&conditions, step.asked, step.problems)
+		got := ""
+		for _, c := range conditions {
+			got += string(c.Status) + " " + c.Reason + " " + c.Message
+		}
+		if got != step.want {
+			t.Errorf("asked %t, problems %q: %q; want %q", step.asked, step.problems, got, step.want)
+		}
+	}
+}
+
+func TestKeyRotation(t *testing.T) {
+	if got := keyRotation(cable.Rotation{}); got != nil {
+		t.Errorf("without a request: %+v", got)
+	}
+	want := &pelagov1alpha1.KeyRotation{Request: "2026-01-31T12:00:00Z", TunnelsLeft: 2, Message: "tunnel 4 is being emptied"}
+	if diff := cmp.Diff(want, keyRotation(cable.Rotation{Request: want.Request, Left: 2, Waits: want.Message})); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}

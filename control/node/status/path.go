@@ -1,0 +1,173 @@
+package status
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/probe"
+)
+
+const (
+	// steady is how long probes must be answered without a gap before a path is reported as connected again. Packets do not wait
+	// for it.
+	steady = 3 * time.Second
+	// firstAnswer bounds how long a path without any answer is reported as connecting.
+	firstAnswer = 10 * time.Second
+	// forgetOutage bounds how long after an outage a loss may still be that of the outage.
+	forgetOutage = 30 * time.Second
+	// rttSamples is the length of the window of latencyRTT.
+	rttSamples = 1000
+)
+
+// damped is a condition that is bad at once and good again only after steady.
+type damped struct {
+	bad  bool
+	good time.Time // when it became good again; zero: it has not
+}
+
+func (d *damped) update(bad, good bool, now time.Time) {
+	switch {
+	case bad:
+		*d = damped{bad: true}
+	case !d.bad:
+	case !good:
+		d.good = time.Time{}
+	case d.good.IsZero():
+		d.good = now
+	case now.Sub(d.good) >= steady:
+		*d = damped{}
+	}
+}
+
+// pathState is the path to one gateway as it is reported.
+type pathState struct {
+	first    time.Time // of the first observation
+	answered bool      // ever
+	path     loader.Path
+	dead     damped
+	lossy    damped
+	loss     float64   // the last that was too high, 0 to 1
+	outage   time.Time // until when probes of an outage may be part of the loss; zero: none are
+	rtt      rttWindow
+	status   submarinerv1.ConnectionStatus
+	since    time.Time // of the status
+	size     probe.Size
+	overhead int // of the wire, on the uplinks
+}
+
+// update records the path; known: the kernel has it, which it has not while no tunnel leads there.
+func (s *pathState) update(p loader.Path, known bool, now time.Time) {
+	if s.first.IsZero() {
+		s.first = now
+	}
+	s.path = p
+	s.answered = s.answered || p.Replies > 0
+	answers := known && p.Replies > 0 && !p.Suspect()
+	lost := !known || p.Dead()
+	s.dead.update(lost && (s.answered || now.Sub(s.first) >= firstAnswer), answers && p.Ready, now)
+	switch {
+	case s.dead.bad:
+		s.outage = now.Add(forgetOutage)
+	case !p.Degraded() || now.After(s.outage):
+		s.outage = time.Time{}
+	}
+	if p.Degraded() {
+		s.loss = p.Loss
+	}
+	s.lossy.update(known && p.Degraded() && s.outage.IsZero(), answers && !p.Degraded() || !s.outage.IsZero(), now)
+	s.rtt.update(p)
+	if status := s.current(); status != s.status {
+		s.status, s.since = status, now
+	}
+}
+
+func (s *pathState) current() submarinerv1.ConnectionStatus {
+	switch {
+	case s.dead.bad && s.dead.good.IsZero():
+		return submarinerv1.ConnectionError
+	case s.dead.bad || !s.answered || !s.path.Ready:
+		return submarinerv1.Connecting
+	}
+	return submarinerv1.Connected
+}
+
+// message explains the status; flow is the UDP port and address to check.
+func (s *pathState) message(flow string) string {
+	switch {
+	case s.dead.bad && !s.dead.good.IsZero():
+		return fmt.Sprintf("answers again; connected after %s without a gap", steady)
+	case s.dead.bad && s.answered:
+		return "probes are not answered any more: does the node run, and does " + flow + " pass?"
+	case s.dead.bad:
+		return "no probe was ever answered: does " + flow + " pass in both directions?"
+	case !s.answered:
+		return "waiting for the first answer to a probe"
+	case !s.path.Ready:
+		return "answers, but its tables are not complete yet"
+	case s.lossy.bad:
+		degraded := fmt.Sprintf("degraded: %.0f %% of the probes are lost", 100*s.loss)
+		if hole := s.blackHole(); hole != "" {
+			degraded += "; " + hole
+		}
+		return degraded
+	}
+	return s.blackHole()
+}
+
+// rttWindow summarizes round-trip times (deviation by Welford's method), rttSamples at a time.
+type rttWindow struct {
+	replies         uint64 // of the path at the last update
+	n               float64
+	last, low, high time.Duration
+	mean, squares   float64
+}
+
+// update records the last reply, if there is a new one. The first counts even if an earlier process sent its probe.
+func (w *rttWindow) update(p loader.Path) {
+	if p.Replies != w.replies && p.Replies > 0 {
+		w.replies = p.Replies
+		w.add(p.RTT)
+	}
+}
+
+func (w *rttWindow) add(rtt time.Duration) {
+	if w.n == rttSamples {
+		*w = rttWindow{replies: w.replies}
+	}
+	if w.n == 0 || rtt < w.low {
+		w.low = rtt
+	}
+	w.high, w.last = max(w.high, rtt), rtt
+	w.n++
+	delta := float64(rtt) - w.mean
+	w.mean += delta / w.n
+	w.squares += delta * (float64(rtt) - w.mean)
+}
+
+func (w *rttWindow) spec() *submarinerv1.LatencyRTTSpec {
+	if w == nil || w.n == 0 {
+		return nil
+	}
+	deviation := time.Duration(0)
+	if w.n > 1 {
+		deviation = time.Duration(math.Sqrt(w.squares / (w.n - 1)))
+	}
+	text := func(d time.Duration) string { return d.Round(time.Microsecond).String() }
+	return &submarinerv1.LatencyRTTSpec{
+		Last: text(w.last), Min: text(w.low), Average: text(time.Duration(w.mean)), Max: text(w.high), StdDev: text(deviation),
+	}
+}
+
+// blackHole describes that large packets are lost on the path, and the remedy; empty if none are.
+func (s *pathState) blackHole() string {
+	size, overhead := s.size, s.overhead
+	if !size.BlackHole() {
+		return ""
+	}
+	return fmt.Sprintf("packets of more than %d bytes are lost on the way (with headers %d; the uplinks allow %d), so pods are told to send none: "+
+		"let packets of %d bytes pass on every link between the nodes, or set the MTU of the uplinks to %d",
+		size.Passes, size.Passes+overhead, size.Full+overhead, size.Full+overhead, size.Passes+overhead)
+}

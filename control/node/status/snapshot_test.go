@@ -1,0 +1,58 @@
+package status
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/pelago-net/pelago/control/node/tables"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/test/clusterset"
+)
+
+// A gateway to which no tunnel leads yet is waited for.
+func TestWaiting(t *testing.T) {
+	objs, host := clusterset.Encrypted("n1")
+	if !(Snapshot{State: tables.Desired(objs, host).State, Objects: objs}).AwaitsTunnel() {
+		t.Error("the second gateway of g2 does not answer yet")
+	}
+	host.Wire.Tunnels[ip("241.0.128.2")] = []int{20}
+	if (Snapshot{State: tables.Desired(objs, host).State, Objects: objs}).AwaitsTunnel() {
+		t.Error("both gateways of g2 have tunnels")
+	}
+}
+
+func TestSettled(t *testing.T) {
+	one, two := netip.MustParseAddr("241.0.128.1"), netip.MustParseAddr("241.0.128.2")
+	answers := loader.Path{Probes: 9, Replies: 9}
+	silent := loader.Path{Probes: 9, Replies: 3, Open: 6, OldestOpen: time.Second}
+	cases := map[string]struct {
+		node    bool // no gateway
+		tunnels []netip.Addr
+		paths   map[netip.Addr]loader.Path
+		want    bool
+	}{
+		"a node that is no gateway":            {node: true, want: true},
+		"no tunnel":                            {},
+		"one of two tunnels":                   {tunnels: []netip.Addr{one}, paths: map[netip.Addr]loader.Path{one: answers}},
+		"nothing known of the paths":           {tunnels: []netip.Addr{one, two}},
+		"probed, and no answer yet":            {tunnels: []netip.Addr{one, two}, paths: map[netip.Addr]loader.Path{one: {Probes: 2, Open: 2}}},
+		"answers from before, and silence":     {tunnels: []netip.Addr{one, two}, paths: map[netip.Addr]loader.Path{one: silent, two: silent}},
+		"one gateway of the cluster answers":   {tunnels: []netip.Addr{one, two}, paths: map[netip.Addr]loader.Path{one: silent, two: answers}, want: true},
+		"one answers, and is not ready itself": {tunnels: []netip.Addr{one, two}, paths: map[netip.Addr]loader.Path{one: answers, two: {}}, want: true},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			objs, _ := clusterset.Encrypted("n1")
+			snap := Snapshot{Objects: objs, Gateway: !c.node, State: dataplane.State{Clusters: map[uint16][]dataplane.RemoteGateway{}}}
+			index := uint16(objs.Peers[0].Spec.ClusterIndex)
+			for _, a := range c.tunnels {
+				snap.State.Clusters[index] = append(snap.State.Clusters[index], dataplane.RemoteGateway{Hop: dataplane.Hop{Address: a}})
+			}
+			if got := snap.Connected(c.paths); got != c.want {
+				t.Errorf("settled: %v, want %v", got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,196 @@
+package tables_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/node/tables"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/test/clusterset"
+)
+
+func TestPlainNode(t *testing.T) {
+	objs, host := clusterset.Globalnet("n2")
+	clusterset.Export(&objs, metav1.ConditionTrue)
+	r := tables.Desired(objs, host)
+	want := dataplane.State{
+		Settings: dataplane.Settings{
+			Address: ip("172.31.1.12"), CableAddress: ip("172.31.1.12"), Node: 2, Cluster: 1, MSS: 1410, Ready: true,
+			Overlay: dataplane.Tokens{Current: 7}, Cable: dataplane.Tokens{Current: 9},
+		},
+		Routes:   map[netip.Prefix]uint16{netip.MustParsePrefix("120.2.0.0/24"): 2},
+		Nodes:    map[uint16]dataplane.Hop{1: host.Hops[ip("172.31.1.11")]},
+		Gateways: []uint16{1},
+		Clusters: map[uint16][]dataplane.RemoteGateway{}, // a gateway's business
+		Peers:    map[netip.Addr]dataplane.Peer{ip("172.31.1.11"): {Kind: dataplane.PeerNode, Node: 1}},
+		Sources: map[netip.Addr]dataplane.Source{
+			ip("10.7.2.5"):    {Egress: ip("120.1.0.2"), Ifindex: 3},
+			ip("10.7.2.1"):    {Egress: ip("120.1.0.2"), Host: true},
+			ip("172.31.1.12"): {Egress: ip("120.1.0.2"), Host: true},
+		},
+		Egresses: map[netip.Addr][]uint16{ip("120.1.0.2"): {1024}}, // the pending block is not used
+		Globals: map[netip.Addr]dataplane.Global{
+			ip("120.1.0.1"): {Kind: dataplane.GlobalEgress}, ip("120.1.0.2"): {Kind: dataplane.GlobalEgress}, ip("120.1.0.9"): {Kind: dataplane.GlobalService},
+		},
+		Blocks: map[dataplane.BlockKey]uint16{},
+		Services: map[dataplane.ServiceKey]dataplane.Service{
+			{Address: ip("120.1.0.9"), Port: 80, Protocol: 6}: {Backends: []netip.AddrPort{netip.MustParseAddrPort("10.7.2.5:8080")}},
+		},
+	}
+	if diff := cmp.Diff(want, r.State, clusterset.Comparable); diff != "" {
+		t.Errorf("state -want +got\n%s", diff)
+	}
+	if r.Gateway || len(r.Acks) > 0 || len(r.Problems) > 0 {
+		t.Errorf("gateway %t, acks %v, problems %v; want a plain node without either", r.Gateway, r.Acks, r.Problems)
+	}
+}
+
+func TestGateway(t *testing.T) {
+	objs, host := clusterset.Globalnet("n1")
+	clusterset.Export(&objs, metav1.ConditionFalse)
+	r := tables.Desired(objs, host)
+	s := r.State
+	if !r.Gateway || !s.Settings.Gateway || s.Settings.CablePort != 4500 {
+		t.Errorf("settings %+v, want a gateway with its cable", s.Settings)
+	}
+	wantGateways := map[uint16][]dataplane.RemoteGateway{2: {{Hop: host.Hops[ip("172.31.2.11")], Node: 1, Port: 4500}}}
+	if diff := cmp.Diff(wantGateways, s.Clusters, clusterset.Comparable); diff != "" {
+		t.Errorf("remote gateways -want +got\n%s", diff)
+	}
+	if got := s.Peers[ip("172.31.2.11")]; got != (dataplane.Peer{Kind: dataplane.PeerGateway, Cluster: 2, Node: 1}) {
+		t.Errorf("remote gateway may send as %+v", got)
+	}
+	wantBlocks := map[dataplane.BlockKey]uint16{
+		{Address: ip("120.1.0.1"), First: 1024}: 1, {Address: ip("120.1.0.2"), First: 1024}: 2, {Address: ip("120.1.0.2"), First: 1280}: 2,
+	}
+	if diff := cmp.Diff(wantBlocks, s.Blocks, clusterset.Comparable); diff != "" {
+		t.Errorf("a gateway knows pending blocks too: -want +got\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"block-Pending", "ingress-web"}, r.Acks); diff != "" {
+		t.Errorf("what is pending and in the tables is acknowledged: -want +got\n%s", diff)
+	}
+	service := s.Services[dataplane.ServiceKey{Address: ip("120.1.0.9"), Port: 80, Protocol: 6}]
+	shares := map[uint16]int{}
+	for _, n := range service.Table {
+		shares[n]++
+	}
+	if len(shares) != 2 || shares[1] < len(service.Table)*2/5 || shares[2] < len(service.Table)*2/5 {
+		t.Errorf("table shares %v: one ready backend on each node, so half each", shares)
+	}
+}
+
+func TestHeadlessPod(t *testing.T) {
+	objs, host := clusterset.Globalnet("n2")
+	clusterset.Export(&objs, metav1.ConditionTrue)
+	objs.IngressIPs = []submarinerv1.GlobalIngressIP{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: "pod-web-1", UID: "ingress-pod"},
+		Spec: submarinerv1.GlobalIngressIPSpec{
+			Target: submarinerv1.HeadlessServicePod, ServiceRef: &corev1.LocalObjectReference{Name: "web"}, PodRef: &corev1.LocalObjectReference{Name: "web-1"},
+		},
+		Status: submarinerv1.GlobalIngressIPStatus{
+			AllocatedIP: "120.1.0.10", Conditions: []metav1.Condition{{Type: submarinerv1.ConditionAllocated, Status: metav1.ConditionTrue}},
+		},
+	}}
+	r := tables.Desired(objs, host)
+	if got := r.State.Globals[ip("120.1.0.10")]; got != (dataplane.Global{Kind: dataplane.GlobalPod, Node: 2, Pod: ip("10.7.2.5")}) {
+		t.Errorf("the pod's global IP leads to %+v", got)
+	}
+	if got := r.State.Sources[ip("10.7.2.5")]; got.Own != ip("120.1.0.10") || got.Egress.IsValid() {
+		t.Errorf("the pod speaks from %+v, want its own global IP", got)
+	}
+}
+
+func TestPeersThatAreNotAccepted(t *testing.T) {
+	for _, tt := range []struct {
+		name, reason string
+		routed       bool
+	}{
+		{"without a gateway right now: routed, so that nothing leaks to the default route", pelagov1alpha1.ReasonNoGateway, true},
+		{"with overlapping ranges: untouched", pelagov1alpha1.ReasonOverlappingCIDR, false},
+		{"with another wire: untouched", pelagov1alpha1.ReasonWireMismatch, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			objs, host := clusterset.Globalnet("n1")
+			objs.Peers = []pelagov1alpha1.Peer{clusterset.Peer("g2", metav1.ConditionFalse, tt.reason)}
+			if routed := len(tables.Desired(objs, host).State.Routes) > 0; routed != tt.routed {
+				t.Errorf("routed: %t, want %t", routed, tt.routed)
+			}
+		})
+	}
+}
+
+func TestProblemsAreNamed(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*tables.Objects, *tables.Host)
+		want   string
+		ready  bool
+	}{
+		{"no index yet", func(o *tables.Objects, _ *tables.Host) { o.NodeIndexes = nil }, "node n1 has no NodeIndex yet", false},
+		{"no address", func(o *tables.Objects, _ *tables.Host) { o.Nodes[1].Status.Addresses = nil }, "node n2 has no IPv4 InternalIP", true},
+		{"no route to a node", func(_ *tables.Objects, h *tables.Host) { delete(h.Hops, ip("172.31.1.12")) }, "no route to 172.31.1.12 of node n2", true},
+		{"no route to a gateway", func(_ *tables.Objects, h *tables.Host) { delete(h.Hops, ip("172.31.2.11")) }, "no route to 172.31.2.11, gateway g2-n1 of cluster g2", true},
+		{"subnet that is none", func(o *tables.Objects, _ *tables.Host) { o.Peers[0].Spec.Subnets = []string{"here"} }, `peer g2: subnet "here" is no IPv4 prefix`, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			objs, host := clusterset.Globalnet("n1")
+			tt.change(&objs, &host)
+			r := tables.Desired(objs, host)
+			if !strings.Contains(strings.Join(r.Problems, "\n"), tt.want) {
+				t.Errorf("problems %q, want one with %q", r.Problems, tt.want)
+			}
+			if r.State.Settings.Ready != tt.ready {
+				t.Errorf("ready: %t, want %t", r.State.Settings.Ready, tt.ready)
+			}
+		})
+	}
+}
+
+func TestDrainingGatewayGoesOnSwitching(t *testing.T) {
+	for name, leave := range map[string]func(*corev1.Node){
+		"label taken away": func(n *corev1.Node) { delete(n.Labels, submarinerv1.LabelGateway) },
+		"drained":          func(n *corev1.Node) { n.Annotations = map[string]string{pelagov1alpha1.AnnotationDrained: "true"} },
+		"cordoned":         func(n *corev1.Node) { n.Spec.Unschedulable = true },
+	} {
+		objs, host := clusterset.Globalnet("n1")
+		objs.Nodes[1].Labels = map[string]string{submarinerv1.LabelGateway: "true"}
+		objs.NodeIndexes[1].Status.Gateway, objs.NodeIndexes[1].Status.Serving = true, true
+		objs.Answering = map[string]bool{"n2": true}
+		leave(&objs.Nodes[0])
+		host.Draining = true
+		r := tables.Desired(objs, host)
+		if r.Gateway || slices.Contains(r.State.Gateways, r.State.Settings.Node) {
+			t.Errorf("%s: the node is still offered as a gateway", name)
+		}
+		if !r.State.Settings.Gateway || len(r.State.Clusters) == 0 {
+			t.Errorf("%s: it drops what others still send to it", name)
+		}
+		if !r.State.Settings.Leaving {
+			t.Errorf("%s: it does not tell others to leave it", name)
+		}
+	}
+}
+
+func TestPodKeepsItsEgressIPWhenBlocksCome(t *testing.T) {
+	objs, host := clusterset.Globalnet("n2")
+	before := tables.Desired(objs, host).State.Sources[ip("10.7.2.5")].Egress
+	more := clusterset.Block("120.1.0.2", 1536, "n2", pelagov1alpha1.BlockActive)
+	objs.PortBlocks = append(objs.PortBlocks, more)
+	r := tables.Desired(objs, host)
+	if got := r.State.Sources[ip("10.7.2.5")].Egress; got != before {
+		t.Errorf("egress IP changed from %s to %s", before, got)
+	}
+	if diff := cmp.Diff([]uint16{1024, 1536}, r.State.Egresses[before]); diff != "" {
+		t.Errorf("ports -want +got\n%s", diff)
+	}
+}
+
+func ip(s string) netip.Addr { return netip.MustParseAddr(s) }

@@ -1,0 +1,261 @@
+package tables
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
+)
+
+const (
+	// cacheVersion is that of cacheBody. A body of another version is not read: what a field has come to mean is not known.
+	cacheVersion = 1
+	// MaxEncoded is the largest file in bytes. 10,000 port blocks and 10,000 endpoints are 7 MiB.
+	MaxEncoded = 64 << 20
+)
+
+// cacheHead is the first line of the file, cacheBody the second; both are JSON.
+type cacheHead struct {
+	Version int    `json:"version"`
+	Node    string `json:"node"`
+	Boot    string `json:"boot"`   // boot id of the kernel that had these tables
+	SHA256  string `json:"sha256"` // of the second line without its end
+}
+
+// cacheBody is Objects as they are stored: only what is read of each kind, sorted, so that equal objects are equal bytes.
+// No Secret is part of it.
+type cacheBody struct {
+	Config        map[string]string                   `json:"config"` // as in the ConfigMap
+	Nodes         []corev1.Node                       `json:"nodes"`
+	NodeIndexes   []pelagov1alpha1.NodeIndex          `json:"nodeIndexes"`
+	Peers         []pelagov1alpha1.Peer               `json:"peers"`
+	PortBlocks    []pelagov1alpha1.PortBlock          `json:"portBlocks,omitempty"`
+	ClusterEgress *submarinerv1.ClusterGlobalEgressIP `json:"clusterEgress,omitempty"`
+	EgressIPs     []submarinerv1.GlobalEgressIP       `json:"egressIPs,omitempty"`
+	IngressIPs    []submarinerv1.GlobalIngressIP      `json:"ingressIPs,omitempty"`
+	Services      []corev1.Service                    `json:"services,omitempty"`
+	Slices        []discoveryv1.EndpointSlice         `json:"slices,omitempty"`
+	Pods          []corev1.Pod                        `json:"pods,omitempty"`
+	Exports       []types.NamespacedName              `json:"exports,omitempty"`
+	Datapaths     map[string]string                   `json:"datapaths,omitempty"` // by namespace
+	Policies      []networkingv1.NetworkPolicy        `json:"policies,omitempty"`
+	PodNodes      map[string][]netip.Addr             `json:"places,omitempty"` // by node
+}
+
+// Encode makes a file's content of objects; boot is that of the kernel whose tables they are.
+func Encode(objs Objects, boot string) ([]byte, error) {
+	body, err := json.Marshal(bodyOf(objs))
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(body)
+	head, err := json.Marshal(cacheHead{Version: cacheVersion, Node: objs.Name, Boot: boot, SHA256: hex.EncodeToString(sum[:])})
+	if err != nil {
+		return nil, err
+	}
+	out := slices.Concat(head, []byte("\n"), body, []byte("\n"))
+	if len(out) > MaxEncoded {
+		return nil, fmt.Errorf("%d bytes are more than the %d that would be read", len(out), MaxEncoded)
+	}
+	return out, nil
+}
+
+// Decode is the inverse of Encode on the node of that name. Of another boot it leaves out what did not outlive that:
+// pods have other addresses now, and the agent may have given the node's port blocks to others.
+func Decode(content []byte, node, boot string) (Objects, error) {
+	first, rest, _ := bytes.Cut(content, []byte("\n"))
+	var head cacheHead
+	if err := json.Unmarshal(first, &head); err != nil {
+		return Objects{}, fmt.Errorf("it is broken: %w", err)
+	}
+	if head.Version != cacheVersion {
+		return Objects{}, fmt.Errorf("it has version %d, this program reads %d", head.Version, cacheVersion)
+	}
+	if head.Node != node {
+		return Objects{}, fmt.Errorf("it is that of node %q, this is %q", head.Node, node)
+	}
+	second, end, whole := bytes.Cut(rest, []byte("\n"))
+	if sum := sha256.Sum256(second); !whole || len(end) > 0 || hex.EncodeToString(sum[:]) != head.SHA256 {
+		return Objects{}, errors.New("it is broken: its content does not fit its checksum")
+	}
+	var body cacheBody
+	if err := json.Unmarshal(second, &body); err != nil {
+		return Objects{}, fmt.Errorf("it is broken: %w", err)
+	}
+	objs, err := body.objects(node)
+	if err == nil && head.Boot != boot {
+		objs.Pods = nil
+		objs.PortBlocks = slices.DeleteFunc(objs.PortBlocks, func(b pelagov1alpha1.PortBlock) bool { return b.Spec.Node == node })
+	}
+	return objs, err
+}
+
+func bodyOf(objs Objects) cacheBody {
+	b := cacheBody{
+		Config: objs.Config.Data(), Datapaths: objs.Datapaths, ClusterEgress: objs.ClusterEgress, PodNodes: map[string][]netip.Addr{},
+		NodeIndexes: sorted(objs.NodeIndexes, func(n *pelagov1alpha1.NodeIndex) *metav1.ObjectMeta { return &n.ObjectMeta }),
+		Peers:       sorted(objs.Peers, func(p *pelagov1alpha1.Peer) *metav1.ObjectMeta { return &p.ObjectMeta }),
+		PortBlocks:  sorted(objs.PortBlocks, func(p *pelagov1alpha1.PortBlock) *metav1.ObjectMeta { return &p.ObjectMeta }),
+		EgressIPs:   sorted(objs.EgressIPs, func(g *submarinerv1.GlobalEgressIP) *metav1.ObjectMeta { return &g.ObjectMeta }),
+		IngressIPs:  sorted(objs.IngressIPs, func(g *submarinerv1.GlobalIngressIP) *metav1.ObjectMeta { return &g.ObjectMeta }),
+	}
+	for i := range objs.Nodes {
+		b.Nodes = append(b.Nodes, essentialNode(&objs.Nodes[i]))
+	}
+	for i := range objs.Pods {
+		b.Pods = append(b.Pods, essentialPod(&objs.Pods[i]))
+	}
+	for i := range objs.Policies {
+		b.Policies = append(b.Policies, essentialPolicy(&objs.Policies[i]))
+	}
+	b.Policies = sorted(b.Policies, func(p *networkingv1.NetworkPolicy) *metav1.ObjectMeta { return &p.ObjectMeta })
+	b.Nodes = sorted(b.Nodes, func(n *corev1.Node) *metav1.ObjectMeta { return &n.ObjectMeta })
+	b.Pods = sorted(b.Pods, func(p *corev1.Pod) *metav1.ObjectMeta { return &p.ObjectMeta })
+	for _, name := range slices.SortedFunc(maps.Keys(exposed(objs)), byName) {
+		if s := objs.Services[name]; s != nil {
+			b.Services = append(b.Services, corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},
+				Spec:       corev1.ServiceSpec{ClusterIPs: s.Spec.ClusterIPs, Ports: s.Spec.Ports, SessionAffinity: s.Spec.SessionAffinity},
+			})
+		}
+		for _, s := range sorted(objs.Slices[name], func(s *discoveryv1.EndpointSlice) *metav1.ObjectMeta { return &s.ObjectMeta }) {
+			b.Slices = append(b.Slices, essentialSlice(&s, name))
+		}
+	}
+	b.Exports = slices.SortedFunc(maps.Keys(objs.Exports), byName)
+	for address, node := range objs.PodNodes {
+		b.PodNodes[node] = append(b.PodNodes[node], address)
+	}
+	for _, addresses := range b.PodNodes {
+		slices.SortFunc(addresses, netip.Addr.Compare)
+	}
+	return b
+}
+
+func (b cacheBody) objects(node string) (Objects, error) {
+	c, err := config.Parse(b.Config)
+	if err != nil {
+		return Objects{}, err
+	}
+	objs := Objects{
+		Name: node, Config: c, Nodes: b.Nodes, NodeIndexes: b.NodeIndexes, Peers: b.Peers, PortBlocks: b.PortBlocks,
+		ClusterEgress: b.ClusterEgress, EgressIPs: b.EgressIPs, IngressIPs: b.IngressIPs, Pods: b.Pods,
+		Services: map[types.NamespacedName]*corev1.Service{}, Slices: map[types.NamespacedName][]discoveryv1.EndpointSlice{},
+		Exports: map[types.NamespacedName]bool{}, PodNodes: map[netip.Addr]string{}, Datapaths: b.Datapaths, Policies: b.Policies,
+	}
+	for i := range b.Services {
+		s := &b.Services[i]
+		objs.Services[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}] = s
+	}
+	for _, s := range b.Slices {
+		name := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+		objs.Slices[name] = append(objs.Slices[name], s)
+	}
+	for _, name := range b.Exports {
+		objs.Exports[name] = true
+	}
+	for node, addresses := range b.PodNodes {
+		for _, a := range addresses {
+			objs.PodNodes[a] = node
+		}
+	}
+	return objs, nil
+}
+
+// exposed returns the Services that are in the tables.
+func exposed(objs Objects) map[types.NamespacedName]bool {
+	out := maps.Clone(objs.Exports)
+	if out == nil {
+		out = map[types.NamespacedName]bool{}
+	}
+	for i := range objs.IngressIPs {
+		if g := &objs.IngressIPs[i]; g.Spec.ServiceRef != nil {
+			out[types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.ServiceRef.Name}] = true
+		}
+	}
+	return out
+}
+
+// essentialNode leaves out what changes with every heartbeat.
+func essentialNode(n *corev1.Node) corev1.Node {
+	annotations := settingsOf(n.Annotations)
+	if v, ok := n.Annotations[pelagov1alpha1.AnnotationDrained]; ok {
+		annotations[pelagov1alpha1.AnnotationDrained] = v
+	}
+	labels := settingsOf(n.Labels)
+	for _, key := range []string{submarinerv1.LabelGateway, pelagov1alpha1.LabelDatapath} {
+		if v, ok := n.Labels[key]; ok {
+			labels[key] = v
+		}
+	}
+	return corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, Labels: labels, Annotations: annotations},
+		Spec:       corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable},
+		Status:     corev1.NodeStatus{Addresses: n.Status.Addresses, NodeInfo: corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID}},
+	}
+}
+
+// essentialPod leaves out what may be secret: the environment and the arguments of its containers.
+func essentialPod(p *corev1.Pod) corev1.Pod {
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels},
+		Spec:       corev1.PodSpec{NodeName: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork},
+		Status:     corev1.PodStatus{Phase: p.Status.Phase, PodIPs: p.Status.PodIPs},
+	}
+}
+
+func essentialSlice(s *discoveryv1.EndpointSlice, service types.NamespacedName) discoveryv1.EndpointSlice {
+	out := discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: service.Namespace, Name: s.Name, Labels: map[string]string{discoveryv1.LabelServiceName: service.Name},
+		},
+		AddressType: s.AddressType, Ports: s.Ports,
+	}
+	for _, e := range s.Endpoints {
+		essential := discoveryv1.Endpoint{
+			Addresses: e.Addresses, NodeName: e.NodeName, Conditions: discoveryv1.EndpointConditions{Ready: e.Conditions.Ready},
+		}
+		if e.TargetRef != nil {
+			essential.TargetRef = &corev1.ObjectReference{Kind: e.TargetRef.Kind, Name: e.TargetRef.Name}
+		}
+		out.Endpoints = append(out.Endpoints, essential)
+	}
+	return out
+}
+
+// sorted returns a copy ordered by namespace and name: caches list in any order.
+func sorted[T any](all []T, of func(*T) *metav1.ObjectMeta) []T {
+	order := make([]*T, len(all))
+	for i := range all {
+		order[i] = &all[i]
+	}
+	slices.SortFunc(order, func(a, b *T) int {
+		x, y := of(a), of(b)
+		return byName(types.NamespacedName{Namespace: x.Namespace, Name: x.Name}, types.NamespacedName{Namespace: y.Namespace, Name: y.Name})
+	})
+	out := make([]T, 0, len(all))
+	for _, o := range order {
+		out = append(out, *o)
+	}
+	return out
+}
+
+func byName(a, b types.NamespacedName) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}

@@ -1,0 +1,88 @@
+package tables
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pelago-net/pelago/dataplane"
+)
+
+// Without globalnet only a node's own source and a service's address are translated. In the same tables, the global IP of a pod is
+// its own address, that of a node its fabric address, that of a service its ClusterIP. Flows are tracked all the same: replies must
+// come from the address that was contacted, and an edge tells the remote one which node has a service's flow.
+
+// flat fills the tables of a cluster without globalnet.
+func (b *builder) flat() {
+	b.flatNodes()
+	b.flatPods()
+	b.flatServices()
+}
+
+// flatNodes maps the sources of the node's own processes to its fabric address, because the node's own is not routed from other
+// clusters, and fabric addresses to their nodes: on a node its own, on a gateway all.
+func (b *builder) flatNodes() {
+	s := &b.out.State
+	for name, index := range b.index {
+		if index != b.self && !s.Settings.Gateway {
+			continue
+		}
+		fabric, err := b.objs.Config.FabricAddress(s.Settings.Cluster, index)
+		if err != nil {
+			b.problem("node %s has no fabric address, so its own processes are not connected: %v", name, err)
+			continue
+		}
+		v := dataplane.Global{Kind: dataplane.GlobalPod, Node: index}
+		if index == b.self {
+			v.Pod = s.Settings.Address
+			for _, a := range append(slices.Clone(b.host.Addresses), s.Settings.Address) {
+				if a.IsValid() {
+					s.Sources[a] = dataplane.Source{Own: fabric, Host: true}
+				}
+			}
+		}
+		s.Globals[fabric] = v
+	}
+}
+
+// flatPods enters each pod as its own global IP: on its node with its device, on a gateway with its node.
+func (b *builder) flatPods() {
+	s := &b.out.State
+	if s.Settings.Gateway {
+		for address, name := range b.objs.PodNodes {
+			if index := b.index[name]; index != 0 && index != b.self {
+				s.Globals[address] = dataplane.Global{Kind: dataplane.GlobalPod, Node: index}
+			}
+		}
+	}
+	b.localPods(func(p *corev1.Pod, address netip.Addr) dataplane.Source {
+		s.Globals[address] = dataplane.Global{Kind: dataplane.GlobalPod, Node: b.self, Pod: address}
+		return dataplane.Source{Own: address}
+	})
+}
+
+// flatServices exposes exported Services under their ClusterIPs. Packets from other clusters to the ClusterIP of one that is not
+// exported are dropped at the gateway (drop-not-own).
+func (b *builder) flatServices() {
+	names := make([]types.NamespacedName, 0, len(b.objs.Exports))
+	for name := range b.objs.Exports {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b types.NamespacedName) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	for _, name := range names {
+		service := b.objs.Services[name]
+		if service == nil {
+			continue // the agent reports it on the export
+		}
+		for _, text := range service.Spec.ClusterIPs {
+			if ip, err := netip.ParseAddr(text); err == nil && ip.Is4() { // "None" is none
+				b.expose(name, service, ip)
+			}
+		}
+	}
+}

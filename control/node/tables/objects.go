@@ -1,0 +1,224 @@
+// Package tables derives the kernel tables of a node from API objects and facts about the host. It is pure; package node reads its
+// inputs and applies its results.
+package tables
+
+import (
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/topology"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/cable"
+	"github.com/pelago-net/pelago/dataplane/natt"
+)
+
+// Objects are the API objects that the tables are derived from.
+type Objects struct {
+	Config config.Config
+	// Name of this node.
+	Name          string
+	Nodes         []corev1.Node
+	NodeIndexes   []pelagov1alpha1.NodeIndex
+	Peers         []pelagov1alpha1.Peer
+	PortBlocks    []pelagov1alpha1.PortBlock
+	ClusterEgress *submarinerv1.ClusterGlobalEgressIP
+	EgressIPs     []submarinerv1.GlobalEgressIP
+	IngressIPs    []submarinerv1.GlobalIngressIP
+	// Services and Slices hold at least those that an IngressIP refers to, or that are exported.
+	Services map[types.NamespacedName]*corev1.Service
+	Slices   map[types.NamespacedName][]discoveryv1.EndpointSlice // by service
+	// Pods of this node.
+	Pods []corev1.Pod
+	// Datapaths are the labels of namespaces that have one (LabelDatapath), Policies the NetworkPolicies of the cluster.
+	Datapaths map[string]string
+	Policies  []networkingv1.NetworkPolicy
+	// Exports are the Services that are exported; used without globalnet.
+	Exports map[types.NamespacedName]bool
+	// PodNodes are the node names of all pods of the cluster by address; on gateways without globalnet only.
+	PodNodes map[netip.Addr]string
+	// Discovered are the results of NAT discovery by GatewayName; on gateways only. The gateways of Peers have the addresses that follow
+	// from them.
+	Discovered map[string]natt.Verdict
+	// Answering are the other nodes of the cluster that work as gateways by this node's probes.
+	Answering map[string]bool
+}
+
+// Host is what is read of the node itself.
+type Host struct {
+	// Hops are the next hops of OuterAddresses; what has none is left out of the tables.
+	Hops map[netip.Addr]dataplane.Hop
+	// Devices are the interface indexes towards local pods.
+	Devices map[netip.Addr]uint32
+	// Datapath is that of pods whose namespace sets none; Endpoints are the devices of those that are not strict.
+	Datapath  dataplane.Datapath
+	Endpoints map[netip.Addr]dataplane.Endpoint
+	// Addresses of the node itself.
+	Addresses []netip.Addr
+	Overlay   dataplane.Tokens
+	Cable     dataplane.Tokens
+	// Underlay is the smallest MTU of the uplinks, MTU that of pelago0.
+	Underlay, MTU int
+	// Limits are the remote clusters, by index, on the way to which packets of pods are lost that MTU allows, and how large they may
+	// be instead.
+	Limits map[uint16]int
+	// PathMTU is what this node as a gateway has found of them (NodeIndex.status).
+	PathMTU map[string]int32
+	// Wire of this gateway.
+	Wire Wire
+	// Problems are invalid settings, as messages for an operator.
+	Problems []string
+	// Edge is the interface index of pelago0; 0 until the node is placed (see Placed).
+	Edge uint32
+	// Draining: the node is no gateway any more, but others may still send to it.
+	Draining bool
+	// Settled: since its start the daemon has once been connected to the remote gateways (see settled).
+	Settled bool
+	// DrainingPeers are remote gateways that have left, by outer address: packets of them are accepted for a while.
+	DrainingPeers map[netip.Addr]dataplane.Peer
+}
+
+// Result is derived from Objects and Host.
+type Result struct {
+	State dataplane.State
+	// Gateway: the node is a gateway.
+	Gateway bool
+	// Acks are the UIDs of objects that are not active yet and that are in State (gateways only), sorted.
+	Acks []string
+	// Owners are the UIDs of pods by local address: flows of a former pod are removed.
+	Owners map[netip.Addr]types.UID
+	// Wire is what others must know to reach this gateway.
+	Wire map[string]string
+	// PathMTU is, on a gateway, Host's.
+	PathMTU map[string]int32
+	// Rotation of a gateway's keys; the zero value if none was requested.
+	Rotation cable.Rotation
+	// Datapath is Host's.
+	Datapath dataplane.Datapath
+	// Problems are objects that are not in the tables, as messages for an operator.
+	Problems []string
+}
+
+// OwnNode returns this node's Node; empty if there is none.
+func OwnNode(objs Objects) *corev1.Node {
+	for i := range objs.Nodes {
+		if objs.Nodes[i].Name == objs.Name {
+			return &objs.Nodes[i]
+		}
+	}
+	return &corev1.Node{}
+}
+
+// OwnIndex returns this node's NodeIndex; empty if there is none.
+func OwnIndex(objs Objects) *pelagov1alpha1.NodeIndex {
+	for i := range objs.NodeIndexes {
+		if objs.NodeIndexes[i].Name == objs.Name {
+			return &objs.NodeIndexes[i]
+		}
+	}
+	return &pelagov1alpha1.NodeIndex{}
+}
+
+// RoutedPeers yields the peers whose packets are routed into pelago0. One that only lacks a gateway is among them: its packets are
+// dropped there, instead of leaving by the default route.
+func RoutedPeers(peers []pelagov1alpha1.Peer) iter.Seq[*pelagov1alpha1.Peer] {
+	return func(yield func(*pelagov1alpha1.Peer) bool) {
+		for i := range peers {
+			c := meta.FindStatusCondition(peers[i].Status.Conditions, pelagov1alpha1.PeerAccepted)
+			routed := c != nil && (c.Status == metav1.ConditionTrue || c.Reason == pelagov1alpha1.ReasonNoGateway)
+			if routed && !yield(&peers[i]) {
+				return
+			}
+		}
+	}
+}
+
+// RemoteGateways yields the gateways of the routed peers.
+func RemoteGateways(peers []pelagov1alpha1.Peer) iter.Seq2[*pelagov1alpha1.Peer, pelagov1alpha1.PeerGateway] {
+	return func(yield func(*pelagov1alpha1.Peer, pelagov1alpha1.PeerGateway) bool) {
+		for p := range RoutedPeers(peers) {
+			for _, g := range p.Spec.Gateways {
+				if !yield(p, g) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Wire is the state of a gateway's wire; the zero value without one, and for the vxlan wire.
+type Wire struct {
+	// Devices are the interface indexes at which cable packets arrive.
+	Devices []int
+	// Fleeting: they, or their keys, change when this pod ends.
+	Fleeting bool
+	// Tunnels are the devices that lead to a remote gateway, by its fabric address.
+	Tunnels map[netip.Addr][]int
+	// Ports are the UDP ports at which the wire listens.
+	Ports []uint16
+	// Identity is what others must know to reach this gateway.
+	Identity map[string]string
+	// Rotation of its keys; the zero value if none was requested.
+	Rotation cable.Rotation
+}
+
+// Reach is how others reach this gateway; the zero value on other nodes.
+type Reach struct {
+	// Backend is what others must know of it, for backend_config of the Endpoint.
+	Backend map[string]string
+	// Ports are UDP ports that the firewall accepts.
+	Ports []uint16
+	// Public is its public address; nil if none is configured.
+	Public *pelagov1alpha1.PublicIP
+	// Settings are the invalid settings of the node, as messages for an operator; nil on other nodes.
+	Settings []string
+}
+
+// With adds r to what others must know of the wire.
+func (w Wire) With(r Reach) Wire {
+	if len(r.Backend) > 0 {
+		w.Identity = maps.Clone(w.Identity)
+		if w.Identity == nil {
+			w.Identity = map[string]string{}
+		}
+		maps.Copy(w.Identity, r.Backend)
+	}
+	w.Ports = slices.Concat(w.Ports, r.Ports)
+	return w
+}
+
+// SameNode reports whether two versions of a Node are the same to tables, wire and settings.
+func SameNode(a, b *corev1.Node) bool {
+	ipA, _ := InternalIP(a)
+	ipB, _ := InternalIP(b)
+	_, drainedA := topology.Drained(a)
+	_, drainedB := topology.Drained(b)
+	return ipA == ipB && drainedA == drainedB && topology.IsGateway(a) == topology.IsGateway(b) &&
+		a.UID == b.UID && a.Status.NodeInfo.BootID == b.Status.NodeInfo.BootID &&
+		a.Labels[pelagov1alpha1.LabelDatapath] == b.Labels[pelagov1alpha1.LabelDatapath] &&
+		a.Annotations[pelagov1alpha1.AnnotationRotateKeys] == b.Annotations[pelagov1alpha1.AnnotationRotateKeys] &&
+		maps.Equal(settingsOf(a.Labels), settingsOf(b.Labels)) && maps.Equal(settingsOf(a.Annotations), settingsOf(b.Annotations))
+}
+
+// settingsOf returns the labels or annotations that are settings of a gateway.
+func settingsOf(m map[string]string) map[string]string {
+	out := map[string]string{}
+	for key, value := range m {
+		if strings.HasPrefix(key, AnnotationPrefix) {
+			out[key] = value
+		}
+	}
+	return out
+}

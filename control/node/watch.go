@@ -1,0 +1,253 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	clientcache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/node/tables"
+)
+
+// CacheOptions limits what the daemon reads: pods of this node, one ConfigMap, EndpointSlices of Services.
+func CacheOptions(nodeName, namespace string) (cache.Options, error) {
+	ofServices, err := labels.NewRequirement(discoveryv1.LabelServiceName, selection.Exists, nil)
+	if err != nil {
+		return cache.Options{}, fmt.Errorf("select EndpointSlices: %w", err)
+	}
+	withDatapath, err := labels.NewRequirement(pelagov1alpha1.LabelDatapath, selection.Exists, nil)
+	if err != nil {
+		return cache.Options{}, fmt.Errorf("select Namespaces: %w", err)
+	}
+	return cache.Options{
+		Mapper:           mapper(),
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}:                {Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
+			&discoveryv1.EndpointSlice{}: {Label: labels.NewSelector().Add(*ofServices)},
+			&corev1.ConfigMap{}: {
+				Namespaces: map[string]cache.Config{namespace: {}},
+				Field:      fields.OneTermEqualSelector("metadata.name", config.ConfigMapName),
+			},
+			&corev1.Namespace{}:     {Label: labels.NewSelector().Add(*withDatapath)},
+			&submarinerv1.Gateway{}: {Namespaces: map[string]cache.Config{namespace: {}}},
+		},
+	}, nil
+}
+
+// watched are the kinds whose every change wakes the daemon.
+func watched() []client.Object {
+	return []client.Object{
+		&corev1.ConfigMap{}, &corev1.Node{}, &corev1.Pod{}, &corev1.Service{}, &discoveryv1.EndpointSlice{},
+		&corev1.Namespace{}, &networkingv1.NetworkPolicy{},
+		&pelagov1alpha1.NodeIndex{}, &pelagov1alpha1.PortBlock{}, &pelagov1alpha1.Peer{},
+		&submarinerv1.ClusterGlobalEgressIP{}, &submarinerv1.GlobalEgressIP{}, &submarinerv1.GlobalIngressIP{},
+	}
+}
+
+// exportVersions are those of the kind ServiceExport that a cluster may serve, in order of preference.
+var exportVersions = []string{"v1beta1", "v1alpha1"}
+
+// exportsKind returns the kind ServiceExport in the version that the cluster serves. Of an export only its metadata are read.
+func (s *objectSource) exportsKind() (schema.GroupVersionKind, error) {
+	kind := schema.GroupKind{Group: mcs.GroupName, Kind: mcs.ServiceExportKindName}
+	mapping, err := s.mapper.RESTMapping(kind, exportVersions...)
+	if err != nil {
+		return schema.GroupVersionKind{}, fmt.Errorf("find %s in version %s: %w (`pelago join` installs the definitions)", kind, strings.Join(exportVersions, " or "), err)
+	}
+	return mapping.GroupVersionKind, nil
+}
+
+// watch begins to watch all kinds, or none if it fails. It does not wait for their objects.
+func (s *objectSource) watch(ctx context.Context) error {
+	kind, err := s.exportsKind()
+	if err != nil {
+		return err
+	}
+	exports := &metav1.PartialObjectMetadata{}
+	exports.SetGroupVersionKind(kind)
+	var informers []cache.Informer
+	for _, obj := range append(watched(), exports) {
+		informer, err := s.cache.GetInformer(ctx, obj, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", obj, err)
+		}
+		informers = append(informers, informer)
+	}
+	for _, informer := range informers {
+		if _, err := informer.AddEventHandler(clientcache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { s.changed() },
+			UpdateFunc: func(before, after any) { s.onUpdate(before, after) },
+			DeleteFunc: func(any) { s.changed() },
+		}); err != nil {
+			return fmt.Errorf("watch the API server's objects: %w", err)
+		}
+	}
+	return nil
+}
+
+// onUpdate ignores resyncs, and updates of nodes that do not affect the tables, such as heartbeats.
+func (s *objectSource) onUpdate(before, after any) {
+	b, ok1 := before.(client.Object)
+	a, ok2 := after.(client.Object)
+	if ok1 && ok2 && b.GetResourceVersion() == a.GetResourceVersion() {
+		return
+	}
+	if old, ok := before.(*corev1.Node); ok && tables.SameNode(old, after.(*corev1.Node)) {
+		return
+	}
+	s.changed()
+}
+
+// service reads a Service of our own namespace.
+func (s *objectSource) service(ctx context.Context, name string) (*corev1.Service, error) {
+	var service corev1.Service
+	key := types.NamespacedName{Namespace: s.namespace, Name: name}
+	if s.fromCache.Load() {
+		return nil, fmt.Errorf("read Service %s: the API server has been away since the start", key)
+	}
+	if err := s.cache.Get(ctx, key, &service); err != nil {
+		return nil, fmt.Errorf("read Service %s: %w", key, err)
+	}
+	return &service, nil
+}
+
+// read returns the objects.
+func (s *objectSource) read(ctx context.Context, g *gateway) (tables.Objects, error) {
+	if s.saved != nil {
+		objs := *s.saved
+		objs.Answering = g.answering
+		return objs, nil
+	}
+	objs := tables.Objects{
+		Name: s.node, Services: map[types.NamespacedName]*corev1.Service{},
+		Slices: map[types.NamespacedName][]discoveryv1.EndpointSlice{}, Answering: g.answering,
+	}
+	var cm corev1.ConfigMap
+	key := types.NamespacedName{Namespace: s.namespace, Name: config.ConfigMapName}
+	if err := s.cache.Get(ctx, key, &cm); err != nil {
+		return objs, fmt.Errorf("read ConfigMap %s: %w", key, err)
+	}
+	var err error
+	if objs.Config, err = config.Parse(cm.Data); err != nil {
+		return objs, err
+	}
+	var (
+		nodes    corev1.NodeList
+		pods     corev1.PodList
+		services corev1.ServiceList
+		slices   discoveryv1.EndpointSliceList
+		indexes  pelagov1alpha1.NodeIndexList
+		blocks   pelagov1alpha1.PortBlockList
+		peers    pelagov1alpha1.PeerList
+		egress   submarinerv1.GlobalEgressIPList
+		ingress  submarinerv1.GlobalIngressIPList
+		cluster  submarinerv1.ClusterGlobalEgressIP
+		spaces   corev1.NamespaceList
+		policies networkingv1.NetworkPolicyList
+	)
+	var errs []error
+	for _, list := range []client.ObjectList{&nodes, &pods, &services, &slices, &indexes, &blocks, &peers, &egress, &ingress, &spaces, &policies} {
+		if err := s.cache.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			errs = append(errs, fmt.Errorf("list %T: %w", list, err))
+		}
+	}
+	err = s.cache.Get(ctx, types.NamespacedName{Name: submarinerv1.ClusterGlobalEgressIPName}, &cluster)
+	switch {
+	case err == nil:
+		objs.ClusterEgress = &cluster
+	case !apierrors.IsNotFound(err):
+		errs = append(errs, fmt.Errorf("read ClusterGlobalEgressIP: %w", err))
+	}
+	objs.Nodes, objs.Pods, objs.NodeIndexes, objs.PortBlocks = nodes.Items, pods.Items, indexes.Items, blocks.Items
+	objs.Peers, objs.EgressIPs, objs.IngressIPs = peers.Items, egress.Items, ingress.Items
+	objs.Policies, objs.Datapaths = policies.Items, map[string]string{}
+	for i := range spaces.Items {
+		objs.Datapaths[spaces.Items[i].Name] = spaces.Items[i].Labels[pelagov1alpha1.LabelDatapath]
+	}
+	for i := range services.Items {
+		objs.Services[client.ObjectKeyFromObject(&services.Items[i])] = &services.Items[i]
+	}
+	for _, slice := range slices.Items {
+		name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
+		objs.Slices[name] = append(objs.Slices[name], slice)
+	}
+	errs = append(errs, s.readFlat(ctx, g, &objs))
+	return objs, errors.Join(errs...)
+}
+
+// readFlat adds what is needed without globalnet.
+func (s *objectSource) readFlat(ctx context.Context, g *gateway, objs *tables.Objects) error {
+	if !needsPodNodes(*objs, g.role, time.Now()) {
+		s.pods.end()
+	} else {
+		var err error
+		if objs.PodNodes, err = s.pods.all(ctx); err != nil {
+			return err
+		}
+	}
+	if objs.Config.Globalnet() {
+		return nil
+	}
+	kind, err := s.exportsKind()
+	if err != nil {
+		return err
+	}
+	var exports metav1.PartialObjectMetadataList
+	exports.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	if err := s.cache.List(ctx, &exports, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list ServiceExports: %w", err)
+	}
+	objs.Exports = make(map[types.NamespacedName]bool, len(exports.Items))
+	for i := range exports.Items {
+		if e := &exports.Items[i]; e.DeletionTimestamp == nil {
+			objs.Exports[client.ObjectKeyFromObject(e)] = true
+		}
+	}
+	return nil
+}
+
+// mapper maps the kinds that the daemon watches without discovery: a cache that needs discovery cannot be created while the API server
+// is away. It has both versions of ServiceExport; exportsKind selects the one that is served.
+func mapper() *meta.DefaultRESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	add := func(scope meta.RESTScope, version schema.GroupVersion, resources map[string]string) {
+		for kind, plural := range resources {
+			m.AddSpecific(version.WithKind(kind), version.WithResource(plural), version.WithResource(strings.ToLower(kind)), scope)
+			m.Add(version.WithKind(kind+"List"), scope) // the cache needs the scope of lists, too
+		}
+	}
+	add(meta.RESTScopeNamespace, corev1.SchemeGroupVersion, map[string]string{"ConfigMap": "configmaps", "Pod": "pods", "Service": "services"})
+	add(meta.RESTScopeRoot, corev1.SchemeGroupVersion, map[string]string{"Node": "nodes", "Namespace": "namespaces"})
+	add(meta.RESTScopeNamespace, networkingv1.SchemeGroupVersion, map[string]string{"NetworkPolicy": "networkpolicies"})
+	add(meta.RESTScopeNamespace, discoveryv1.SchemeGroupVersion, map[string]string{"EndpointSlice": "endpointslices"})
+	add(meta.RESTScopeRoot, pelagov1alpha1.GroupVersion, map[string]string{"NodeIndex": "nodeindices", "PortBlock": "portblocks", "Peer": "peers"})
+	add(meta.RESTScopeRoot, submarinerv1.GroupVersion, map[string]string{"ClusterGlobalEgressIP": "clusterglobalegressips"})
+	add(meta.RESTScopeNamespace, submarinerv1.GroupVersion, map[string]string{
+		"GlobalEgressIP": "globalegressips", "GlobalIngressIP": "globalingressips", "Gateway": "gateways",
+	})
+	for _, version := range exportVersions {
+		add(meta.RESTScopeNamespace, schema.GroupVersion{Group: mcs.GroupName, Version: version}, map[string]string{mcs.ServiceExportKindName: "serviceexports"})
+	}
+	return m
+}
