@@ -1,10 +1,14 @@
-// Package cable makes the wires between the gateways of two clusters: devices on which packets from this gateway's fabric
-// address to another's go in, and come out at the other end as they were. pelago-node calls it on gateway nodes and
-// attaches the programs to the devices; the choice of a gateway and of a tunnel is theirs. The package works in the network
-// namespace of the calling thread, knows no Kubernetes, and never looks up a name.
+// Package cable makes the wires between the gateways of two clusters: devices that carry packets from this gateway's fabric
+// address to that of another gateway, encrypted or in the clear. pelago-node calls it on gateways, attaches the programs to the
+// devices and selects gateway and tunnel of each flow. The package works in the network namespace of the calling thread, knows
+// no Kubernetes and does no DNS lookups.
 package cable
 
 import (
+	"cmp"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -17,15 +21,19 @@ const (
 	VXLANDriver     = "vxlan"
 )
 
-// Keys of what Identity returns and Peer.Identity holds; they stand in Endpoint.spec.backend_config.
+// Keys of what Identity returns and Peer.Identity holds, as in Endpoint.spec.backend_config.
 const (
-	// IdentityPublicKey lists the WireGuard keys in base64, one per tunnel, with commas between.
+	// IdentityPublicKey lists the WireGuard keys in base64, one per tunnel, comma-separated.
 	IdentityPublicKey = "publicKey"
-	// IdentityStandbyKey is the key of the tunnel that carries packets while another changes its key.
+	// IdentityStandbyKey is the key of the standby tunnel, which carries packets while another tunnel's key is changed.
 	IdentityStandbyKey = "publicKeyStandby"
-	// IdentityTunnels is the number of tunnels, decimal; without it one.
+	// IdentityIKE is the authentication method of an IPsec gateway: psk or certificate.
+	IdentityIKE = "ike"
+	// IdentityESP is where an IPsec gateway does ESP: ESPKernel or ESPUserspace. Absent until its IKE daemon was reached.
+	IdentityESP = "esp"
+	// IdentityTunnels is the number of tunnels, decimal; absent: one.
 	IdentityTunnels = "tunnels"
-	// IdentityDraining lists tunnels by number, with commas between: they take packets, but others shall send none there.
+	// IdentityDraining lists tunnels by number, comma-separated: they still receive, but peers must not send into them.
 	IdentityDraining = "draining"
 )
 
@@ -37,48 +45,48 @@ const DefaultMTU = 1420
 
 // Wire carries cable packets between this gateway and others.
 type Wire interface {
-	// Ensure brings devices and peers to what is wanted. It may be repeated and changes nothing that is as wanted, so
-	// traffic is not disturbed. Of several peers it does what it can; the error names the others. Call it every few
-	// seconds: it calls again those who did not answer, and takes up tunnels that have come to work.
+	// Ensure reconciles devices and peers. It is idempotent and changes only what differs, so traffic is not disturbed. A peer that
+	// fails does not affect the others; the error names it. Call it every few seconds: it initiates connections again and adds
+	// tunnels to Devices.Peers once they have keys.
 	Ensure(local Local, peers []Peer) (Devices, error)
-	// Identity is what others must know to reach this gateway. Ensure may change it.
+	// Identity is what peers must know to reach this gateway. Ensure may change it.
 	Identity() (map[string]string, error)
-	// Status says of each peer, by fabric address, what the wire itself knows.
+	// Status is the state of each peer of the last Ensure, by fabric address.
 	Status() (map[netip.Addr]Status, error)
-	// Remove takes away all that Ensure made. Keys stay.
+	// Remove deletes all that Ensure made, except keys on disk.
 	Remove() error
-	// Close stops what runs inside this process. A kernel device stays and goes on.
+	// Close stops what runs inside this process. Kernel devices stay and keep working.
 	Close() error
 }
 
-// Queued is a Wire that carries packets in this process, where they may have to wait for their turn.
+// Queued is a Wire that carries packets in this process and therefore has queues.
 type Queued interface {
-	// Waiting says whether packets wait to go into the wire or to come out of it.
+	// Waiting reports whether packets are queued in either direction.
 	Waiting() (bool, error)
 }
 
-// Keyed is a Wire whose keys stay until they are changed on command.
+// Keyed is a Wire with static keys, which are rotated on request.
 type Keyed interface {
-	// Rotate begins to change all keys; the following calls of Ensure do it, and Identity tells others. A request is done once: that
-	// of the last call again changes nothing, also after a restart. It has at most 64 printable characters.
+	// Rotate starts a rotation of all keys. The following calls of Ensure perform it, Identity publishes it. A request, at most 64
+	// printable characters, is performed once: repeating the last one changes nothing, also after a restart.
 	Rotate(request string) error
-	// Rotation says how far that is.
+	// Rotation is the progress of the last request.
 	Rotation() Rotation
 }
 
-// Rotation is a change of all keys.
+// Rotation is the progress of a rotation of all keys.
 type Rotation struct {
-	// Request is that of the last Rotate; empty: there was none.
+	// Request is that of the last Rotate; empty: none yet.
 	Request string
-	// Left is how many tunnels are still to get new keys; 0: it is done.
+	// Left is the number of tunnels that still have their old key; 0: complete.
 	Left int
-	// Waits says in words what the next step waits for. At the end: who made no handshake with the new keys; empty if all did.
+	// Waits describes what the next step is waiting for; once complete, the peers without a handshake with the new keys, if any.
 	Waits string
 }
 
-// Outlived is a Wire whose tunnels are another process's, which at the end of the pod waits for this one.
+// Outlived is a Wire whose tunnels belong to another process of the pod, which at termination waits for this one.
 type Outlived interface {
-	// Left says that this process has ended its use of the wire.
+	// Left notifies that process that this one no longer uses the wire.
 	Left() error
 }
 
@@ -98,31 +106,30 @@ type Local struct {
 
 // Peer is another gateway.
 type Peer struct {
-	// Name is for errors and logs, e.g. the name of its Endpoint.
+	// Name is used in errors and logs, e.g. the name of its Endpoint.
 	Name   string
 	Fabric netip.Addr
-	// Address and Port reach its tunnel 0. Without an Address this gateway waits for the other's call.
+	// Address and Port are the underlay endpoint of its tunnel 0. Without an Address this gateway waits for the peer to initiate.
 	Address netip.Addr
 	Port    uint16
 	// Identity is what the peer's own wire returned from Identity.
 	Identity map[string]string
-	// Tunnels that the peer has; 0: 1.
+	// Tunnels of the peer; 0: 1.
 	Tunnels int
-	// Keepalive is how often an idle tunnel sends something, so that mappings of NAT boxes on the way stay; 0: 25 s.
+	// Keepalive is the interval at which an idle tunnel sends a keepalive, which refreshes NAT mappings on the path; 0: 25 s.
 	Keepalive time.Duration
 }
 
 // Devices are what the programs attach to and redirect into. They are L3: packets have no Ethernet header.
 type Devices struct {
-	// Ifindexes of all devices on which packets of peers come in.
+	// Ifindexes of all devices that receive packets of peers.
 	Ifindexes []int
-	// Ports besides those of Ports(driver, Local) at which it listens: of tunnels that are wanted no longer and still take packets.
+	// Ports at which it listens in addition to Ports(driver, Local): those of retired tunnels, which still receive.
 	Ports []uint16
-	// Fleeting: the devices, or the keys in them, change when the pod of this process ends: flows must move away before if no packet is
-	// to be lost.
+	// Fleeting: devices or keys do not survive the pod of this process, so flows must move to another gateway before it ends.
 	Fleeting bool
-	// Peers says into which of the devices packets to a peer's fabric address may go: flows are spread over them.
-	// While a key changes it leaves out that tunnel, so follow it to lose no packet.
+	// Peers lists, by fabric address of the peer, the devices that packets to it may be sent into; flows are spread over them.
+	// A tunnel whose key is being changed is left out.
 	Peers map[netip.Addr][]int
 	// MTU of the devices, bytes of IPv4 packet.
 	MTU int
@@ -130,42 +137,40 @@ type Devices struct {
 
 // Status of a peer.
 type Status struct {
-	// Handshake is when the keys in use were agreed on, latest of all tunnels; zero: never.
+	// Handshake is the time of the latest key exchange of all tunnels; zero: none.
 	Handshake time.Time
 	// Tunnels that have keys.
 	Tunnels int
-	// Endpoint is the address that the peer was last heard from (or is called at) in the underlay.
+	// Endpoint is the underlay address that packets of the peer came from last, or else the configured one.
 	Endpoint netip.AddrPort
-	// RxBytes and TxBytes of the packets inside, since the device or the SA was made.
+	// RxBytes and TxBytes of the inner packets, since the device or the SA was made.
 	RxBytes, TxBytes uint64
-	// Error says in a sentence what is wrong; empty if nothing is known to be.
+	// Error describes the problem and its likely cause for an operator; empty: none known.
 	Error string
 }
 
-// header is what the overlay's header adds to a pod's packet: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 bytes. On an encrypted
-// wire it is always IPv4, between fabric addresses.
+// header is the overlay's overhead for a pod's packet: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 bytes. On an encrypted wire it is
+// always IPv4, between fabric addresses.
 const header = 50
 
-// wireOverhead is what a wire adds to a packet that goes into its device, without the outer IP header: WireGuard UDP 8,
-// header 16, tag 16; ESP with AES-GCM in UDP: UDP 8, header 8, IV 8, padding up to 3, trailer 2, tag 16 (RFC 4106).
-var wireOverhead = map[string]int{WireGuardDriver: 40, IPsecDriver: 45}
+// wireOverhead is the overhead of a wire for a packet sent into its device, without the outer IP header: WireGuard UDP 8,
+// header 16, tag 16; ESP with AES-GCM in UDP: UDP 8, header 8, IV 8, padding up to 3, trailer 2, tag 16 (RFC 4106). On the vxlan
+// wire the overlay's IPv4 header is the outer one.
+var wireOverhead = map[string]int{WireGuardDriver: 40, IPsecDriver: 45, VXLANDriver: -20}
 
-// Overhead is by how many bytes a pod's packet is longer in the underlay between two gateways: the overlay's header plus
-// what the wire adds, with an outer IPv4 header (20 bytes) or IPv6 header (40 bytes; v6). An unknown driver gets the
-// largest of all.
+// Overhead is the number of bytes that are added to a pod's packet in the underlay between two gateways: the overlay's header plus
+// that of the wire, with an outer IPv4 header (20 bytes) or IPv6 header (40 bytes; v6). That of an unknown driver is the largest
+// of all.
 func Overhead(driver string, v6 bool) int {
 	outer := 20
 	if v6 {
 		outer = 40
 	}
-	switch d, _ := Driver(driver); d { // "" if it is unknown
-	case VXLANDriver:
-		return header - 20 + outer
-	case WireGuardDriver:
-		return header + wireOverhead[WireGuardDriver] + outer
-	default:
-		return header + wireOverhead[IPsecDriver] + outer
+	driver, err := Driver(driver)
+	if err != nil {
+		driver = IPsecDriver
 	}
+	return header + wireOverhead[driver] + outer
 }
 
 // DeviceMTU is the largest MTU of a wire's device over an underlay of the given MTU. The vxlan wire has no such device.
@@ -173,8 +178,8 @@ func DeviceMTU(driver string, underlay int, v6 bool) int {
 	return underlay - (Overhead(driver, v6) - header)
 }
 
-// Ports are the UDP ports at which a wire listens, to be let in by firewalls; none of an unknown one. That of the vxlan wire netdev
-// lets in.
+// Ports are the UDP ports at which a wire listens, for the firewall; none for an unknown driver, nor for vxlan, whose port
+// netdev opens.
 func Ports(driver string, l Local) []uint16 {
 	switch d, _ := Driver(driver); d { // "" if it is unknown
 	case WireGuardDriver:
@@ -189,7 +194,7 @@ func Ports(driver string, l Local) []uint16 {
 	return nil
 }
 
-// Driver is the name by which a driver is known; `ipsec` is another word for libreswan.
+// Driver is the canonical name of a driver; `ipsec` is an alias of libreswan.
 func Driver(name string) (string, error) {
 	switch name {
 	case WireGuardDriver, VXLANDriver, IPsecDriver:
@@ -200,40 +205,25 @@ func Driver(name string) (string, error) {
 	return "", fmt.Errorf("cable driver %q: use %s, %s or %s", name, WireGuardDriver, IPsecDriver, VXLANDriver)
 }
 
-// check fills in what l leaves out.
-func (l Local) check() (Local, error) {
-	if !l.Fabric.Is4() {
+// validate returns l with its defaults. No two fabric addresses of l and the peers may be equal.
+func (l Local) validate(peers []Peer) (Local, error) {
+	l.Tunnels = cmp.Or(l.Tunnels, 1)
+	l.MTU = cmp.Or(l.MTU, DefaultMTU)
+	switch {
+	case !l.Fabric.Is4():
 		return l, fmt.Errorf("fabric address %q: an IPv4 address is needed", l.Fabric)
-	}
-	if l.Tunnels == 0 {
-		l.Tunnels = 1
-	}
-	if l.Tunnels < 1 || l.Tunnels > MaxTunnels {
+	case l.Tunnels < 1 || l.Tunnels > MaxTunnels:
 		return l, fmt.Errorf("%d tunnels: use 1 to %d", l.Tunnels, MaxTunnels)
-	}
-	if l.Listen == 0 || int(l.Listen)+MaxTunnels > 65535 {
+	case l.Listen == 0 || int(l.Listen)+MaxTunnels > 65535:
 		return l, fmt.Errorf("UDP port %d: use 1 to %d", l.Listen, 65535-MaxTunnels)
+	case len(l.PSK) == 0:
+		return l, errors.New("the PSK of the clusterset is empty: join again")
 	}
-	if len(l.PSK) == 0 {
-		return l, fmt.Errorf("the PSK of the clusterset is empty: join again")
-	}
-	if l.MTU == 0 {
-		l.MTU = DefaultMTU
-	}
-	return l, nil
+	return l, uniqueFabric(l, peers)
 }
 
-// among is check, for a gateway with these peers: no two fabric addresses may be the same.
-func (l Local) among(peers []Peer) (Local, error) {
-	l, err := l.check()
-	if err != nil {
-		return l, err
-	}
-	return l, fabricClash(l, peers)
-}
-
-// fabricClash says whether two of the peers, or a peer and this gateway, have one fabric address.
-func fabricClash(local Local, peers []Peer) error {
+// uniqueFabric returns an error if two of the peers, or a peer and this gateway, have the same fabric address.
+func uniqueFabric(local Local, peers []Peer) error {
 	seen := map[netip.Addr]string{local.Fabric: "this gateway"}
 	for _, p := range peers {
 		if !p.Fabric.Is4() {
@@ -245,4 +235,17 @@ func fabricClash(local Local, peers []Peer) error {
 		seen[p.Fabric] = p.Name
 	}
 	return nil
+}
+
+// pairKey derives a key of 32 bytes for two gateways from the clusterset's secret, so that the leak of one pair's key does not
+// expose the others: HKDF-SHA-256 (RFC 5869) with the wire's name and both fabric addresses, the lower one first, as info.
+func pairKey(psk []byte, wire string, a, b netip.Addr) ([32]byte, error) {
+	if b.Less(a) {
+		a, b = b, a
+	}
+	key, err := hkdf.Key(sha256.New, psk, nil, fmt.Sprintf("pelago %s %s %s", wire, a, b), 32)
+	if err != nil {
+		return [32]byte{}, fmt.Errorf("derive the key of %s and %s: %w", a, b, err)
+	}
+	return [32]byte(key), nil
 }

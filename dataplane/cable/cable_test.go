@@ -73,7 +73,7 @@ func TestPairKey(t *testing.T) {
 
 func TestBadLocal(t *testing.T) {
 	good := Local{Fabric: netip.MustParseAddr("241.0.64.1"), Listen: 4500, PSK: []byte("s")}
-	if l, err := good.check(); err != nil || l.Tunnels != 1 || l.MTU != DefaultMTU {
+	if l, err := good.validate(nil); err != nil || l.Tunnels != 1 || l.MTU != DefaultMTU {
 		t.Errorf("%+v, %v", l, err)
 	}
 	for _, c := range []struct {
@@ -88,7 +88,7 @@ func TestBadLocal(t *testing.T) {
 	} {
 		l := good
 		c.change(&l)
-		if _, err := l.check(); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := l.validate(nil); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error %v, want %q", err, c.want)
 		}
 	}
@@ -139,10 +139,10 @@ func TestWireGuardPeers(t *testing.T) {
 			}
 		})
 	}
-	if err := fabricClash(local, []Peer{good, with(func(p *Peer) { p.Name = "c" })}); err == nil || !strings.Contains(err.Error(), "peer c: fabric address 241.0.128.1 is that of b as well") {
+	if err := uniqueFabric(local, []Peer{good, with(func(p *Peer) { p.Name = "c" })}); err == nil || !strings.Contains(err.Error(), "peer c: fabric address 241.0.128.1 is that of b as well") {
 		t.Errorf("error %v", err)
 	}
-	if err := fabricClash(local, []Peer{with(func(p *Peer) { p.Fabric = local.Fabric })}); err == nil || !strings.Contains(err.Error(), "this gateway") {
+	if err := uniqueFabric(local, []Peer{with(func(p *Peer) { p.Fabric = local.Fabric })}); err == nil || !strings.Contains(err.Error(), "this gateway") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -191,11 +191,11 @@ func TestKeyDir(t *testing.T) {
 		t.Errorf("another key the second time: %v", err)
 	}
 	must(t, d.setRotation([]int{4, 0}))
-	if left, err := d.rotation(); err != nil || !cmp.Equal(left, []int{4, 0}) {
+	if left, _, err := d.rotation(); err != nil || !cmp.Equal(left, []int{4, 0}) {
 		t.Errorf("rotation %v, %v", left, err)
 	}
 	must(t, d.setRotation(nil))
-	if left, err := d.rotation(); err != nil || len(left) != 0 {
+	if left, _, err := d.rotation(); err != nil || len(left) != 0 {
 		t.Errorf("rotation %v, %v", left, err)
 	}
 	must(t, os.WriteFile(d.file(0), []byte("nonsense"), 0o600))
@@ -260,16 +260,16 @@ func TestPlanEndpoint(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		want      netip.AddrPort // address wanted now
-		last      wanted
+		last      endpoints
 		handshake time.Duration // ago
 		set       string        // endpoint set, "" none
 	}{
-		{"roamed and alive", old, wanted{key: old}, time.Minute, ""},
+		{"roamed and alive", old, endpoints{key: old}, time.Minute, ""},
 		{"roamed, after a restart", old, nil, time.Minute, ""},
-		{"another address is wanted", other, wanted{key: old}, time.Minute, "192.0.2.5:4500"},
-		{"roamed and silent", old, wanted{key: old}, 4 * time.Minute, "192.0.2.1:4500"},
-		{"waits for a call", netip.AddrPort{}, wanted{key: old}, 4 * time.Minute, ""},
-		{"as wanted", roamed, wanted{key: roamed}, 4 * time.Minute, ""},
+		{"another address is wanted", other, endpoints{key: old}, time.Minute, "192.0.2.5:4500"},
+		{"roamed and silent", old, endpoints{key: old}, 4 * time.Minute, "192.0.2.1:4500"},
+		{"waits for a call", netip.AddrPort{}, endpoints{key: old}, 4 * time.Minute, ""},
+		{"as wanted", roamed, endpoints{key: roamed}, 4 * time.Minute, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := wgPeer{fabric: netip.MustParseAddr("241.0.128.1"), psk: psk, keepalive: time.Second, endpoint: c.want}

@@ -134,12 +134,12 @@ func FuzzPlan(f *testing.F) {
 		now := time.Unix(1_700_000_000, 0)
 		for number := range MaxTunnels + 1 {
 			want := &wgtypes.Device{}
-			c, _ := plan(want, tunnel{number: number, key: own[number], port: 4500, peers: alone}, wanted{}, now)
+			c, _ := plan(want, tunnel{number: number, key: own[number], port: 4500, peers: alone}, endpoints{}, now)
 			apply(want, c)
 			have := &wgtypes.Device{}
 			apply(have, c)
 			hostile := tunnel{number: number, key: own[number], port: 4500, peers: all}
-			if c, differs := plan(have, hostile, wanted{}, now); differs {
+			if c, differs := plan(have, hostile, endpoints{}, now); differs {
 				apply(have, c)
 			}
 			for _, w := range want.Peers {
@@ -151,7 +151,7 @@ func FuzzPlan(f *testing.F) {
 					t.Fatalf("tunnel %d: hostile peers have changed the honest one: -want +got\n%s", number, diff)
 				}
 			}
-			if c, differs := plan(have, hostile, wanted{}, now); differs {
+			if c, differs := plan(have, hostile, endpoints{}, now); differs {
 				t.Fatalf("tunnel %d: the plan was carried out, but another is due: %+v", number, c)
 			}
 			for _, p := range all {

@@ -1,6 +1,7 @@
 package cable
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,107 +15,100 @@ import (
 	"time"
 )
 
-// IdentityIKE is the key under which an IPsec gateway says how it proves who it is: psk or certificate.
-const IdentityIKE = "ike"
-
 const (
-	// patience is how long the side that does not call waits for the other's call before it calls itself.
-	patience = 10 * time.Second
-	// boot is how long Ensure waits for a daemon that it has just configured.
-	boot = 5 * time.Second
+	// responderDelay is how long the responder waits for the initiator before it initiates itself.
+	responderDelay = 10 * time.Second
+	// bootTimeout bounds how long Ensure waits for a daemon whose configuration it has changed.
+	bootTimeout = 5 * time.Second
 )
 
-// IPsecOptions say how the wire is made. Either Dir or Socket must be set.
+// IPsecOptions configure the wire. Either Dir or Socket is required.
 type IPsecOptions struct {
-	// Dir is the directory shared with a Supervisor: Ensure writes the IKE daemon's configuration there, Remove takes it away.
-	// Where the kernel lacks what ESP needs (KernelESP), the daemon does ESP itself.
+	// Dir is the directory shared with a Supervisor: Ensure writes the IKE daemon's configuration there, Remove deletes it.
+	// If the kernel lacks support (KernelESP), the daemon does ESP itself.
 	Dir string
-	// Socket is the vici socket of an IKE daemon that somebody else configures and runs, see Charon.
+	// Socket is the vici socket of an IKE daemon that is configured and run elsewhere, see Charon.
 	Socket string
-	// Prefix begins the names of xfrm interfaces; "": pelago-ipsec.
+	// Prefix of the names of xfrm interfaces; "": pelago-ipsec.
 	Prefix string
-	// Certificates to use in place of the PSK.
+	// Certificates to use instead of the PSK.
 	Certificates *Certificates
-	// Rekey is how long ESP keys are used, 0: 1 h; IKERekey those of IKE, 0: 4 h.
+	// Rekey is the lifetime of ESP keys, 0: 1 h; IKERekey of IKE keys, 0: 4 h.
 	Rekey, IKERekey time.Duration
-	// Linger is how long a tunnel that is wanted no longer still takes packets; 0: 30 s.
+	// Linger is how long a retired tunnel still receives; 0: 30 s.
 	Linger time.Duration
-	// DPD is after how much silence the daemon asks the peer whether it lives, 0: 10 s.
+	// DPD is the interval of dead peer detection; 0: 10 s.
 	DPD time.Duration
 	Log *slog.Logger
 }
 
-// IPsec is the wire `libreswan`: IKEv2 and ESP between fabric addresses by an IKE daemon (strongSwan's charon) in a
-// process of its own, told what to do over its vici socket. With the kernel's ESP tunnel i is an xfrm interface and an IKE
-// connection of its own; with ESP inside the daemon (kernel-libipsec) there is one tunnel, the daemon's TUN.
+// IPsec is the wire `libreswan`: IKEv2 and ESP between fabric addresses by an IKE daemon (strongSwan's charon) in another process,
+// controlled over its vici socket. With ESP in the kernel, tunnel i is an xfrm interface and an IKE connection; with ESP in the
+// daemon (kernel-libipsec) there is one tunnel, the daemon's TUN.
 type IPsec struct {
 	o     IPsecOptions
 	mu    sync.Mutex
 	vici  *charon
 	peers []Peer
-	// loaded is what the daemon was last told of each connection, and when.
+	// loaded are the connections, and the private key, as loaded into the daemon; since is when, or since when a connection has no keys.
 	loaded map[string]string
 	since  map[string]time.Time
 	// up are the connections that have had keys.
-	up      map[string]bool
-	devices []string // names of xfrm interfaces
-	index   []int
-	// surplus are the numbers of tunnels that are wanted no longer, surplusIndex their xfrm interfaces; leavers are connections of
-	// peers that want fewer, by name.
-	surplus      parting[int]
-	surplusIndex []int
-	leavers      parting[string]
-	// kernel says, once it was tried, what the kernel lacks for ESP.
+	up map[string]bool
+	// index are the interface indexes of the tunnels, retiredIndex those of retired ones.
+	index, retiredIndex []int
+	// retired tunnels, and connections of peers that remain with fewer tunnels, by name.
+	retired            retired[int]
+	retiredConnections retired[string]
+	// kernel is KernelESP, tried once.
 	kernel func() error
-	// esp is what does ESP, as the daemon says; "" until it was reached.
+	// esp is where ESP is done, as reported by the daemon; "" until it was reached.
 	esp string
-	// last is what the last complete Ensure found.
+	// last is the result of the last complete Ensure.
 	last Devices
 }
 
-// NewIPsec makes the wire; the daemon is reached in Ensure.
+// NewIPsec makes the wire; Ensure connects to the daemon.
 func NewIPsec(o IPsecOptions) *IPsec {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&o.Rekey, time.Hour)
-	def(&o.IKERekey, 4*time.Hour)
-	def(&o.DPD, 10*time.Second)
-	def(&o.Linger, linger)
-	if o.Prefix == "" {
-		o.Prefix = ipsecPrefix
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Rekey = cmp.Or(o.Rekey, time.Hour)
+	o.IKERekey = cmp.Or(o.IKERekey, 4*time.Hour)
+	o.DPD = cmp.Or(o.DPD, 10*time.Second)
+	o.Linger = cmp.Or(o.Linger, linger)
+	o.Prefix = cmp.Or(o.Prefix, ipsecPrefix)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	if o.Dir != "" {
 		o.Socket = filepath.Join(o.Dir, socketName)
 	}
 	return &IPsec{
 		o: o, kernel: sync.OnceValue(KernelESP), loaded: map[string]string{}, since: map[string]time.Time{}, up: map[string]bool{},
-		surplus: parting[int]{}, leavers: parting[string]{},
+		retired: retired[int]{}, retiredConnections: retired[string]{},
 	}
 }
 
-var _ Wire = (*IPsec)(nil)
+var (
+	_ Wire     = (*IPsec)(nil)
+	_ Outlived = (*IPsec)(nil)
+)
 
-// Ensure implements Wire. It returns while connections are still being made; Status tells of them.
+func (w *IPsec) name(tunnel int) string { return w.o.Prefix + strconv.Itoa(tunnel) }
+
+func (w *IPsec) removeTunnel(tunnel int) error { return removeLink(w.name(tunnel)) }
+
+// Ensure implements Wire. It does not wait for connections to be established, see Status.
 func (w *IPsec) Ensure(local Local, peers []Peer) (Devices, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	local, err := local.among(peers)
+	local, err := local.validate(peers)
 	if err != nil {
 		return Devices{}, fmt.Errorf("ipsec: %w", err)
 	}
 	if err := w.configure(local); err != nil {
 		return Devices{}, fmt.Errorf("ipsec: %w", err)
 	}
-	// A daemon that was started anew has nothing and needs a new session: the second try finds it.
+	// A restarted daemon has no configuration and needs a new session: retried once.
 	devices, err := w.ensure(local, peers)
 	if errors.Is(err, errDaemon) {
-		w.hangUp()
+		w.disconnect()
 		devices, err = w.ensure(local, peers)
 	}
 	if errors.Is(err, errDaemon) && w.esp == ESPKernel {
@@ -126,24 +120,25 @@ func (w *IPsec) Ensure(local Local, peers []Peer) (Devices, error) {
 	return devices, nil
 }
 
-// unattended are the devices while the daemon is away: the kernel goes on with the keys that it has.
+// unattended are the devices while the daemon is down: the kernel keeps using its SAs.
 func (w *IPsec) unattended(peers []Peer) Devices {
-	out := Devices{Ifindexes: slices.Clone(w.last.Ifindexes), Fleeting: w.last.Fleeting, MTU: w.last.MTU, Peers: map[netip.Addr][]int{}}
+	out := w.last
+	out.Peers = map[netip.Addr][]int{}
 	for _, p := range peers {
 		if tunnels, ok := w.last.Peers[p.Fabric]; ok {
-			out.Peers[p.Fabric] = slices.Clone(tunnels)
+			out.Peers[p.Fabric] = tunnels
 		}
 	}
 	return out
 }
 
-// configure tells the supervisor how the daemon is to run, and waits a moment for one that is new.
+// configure writes the daemon's configuration for the supervisor; if it changed, it waits for the new daemon.
 func (w *IPsec) configure(local Local) error {
 	if w.o.Dir == "" {
 		return nil
 	}
 	if err := os.Remove(filepath.Join(w.o.Dir, leftName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("take back that pelago-node has left: %w", err)
+		return fmt.Errorf("tell the IKE daemon that pelago-node uses it: %w", err)
 	}
 	lacks := w.kernel()
 	changed, err := Charon{Socket: w.o.Socket, Port: local.Listen, Userspace: lacks != nil}.write(w.o.Dir)
@@ -155,20 +150,30 @@ func (w *IPsec) configure(local Local) error {
 	} else {
 		w.o.Log.Info("the kernel does ESP")
 	}
-	w.hangUp()
-	_ = os.Remove(w.o.Socket) // that of a daemon that is about to stop, if there is one
-	for end := time.Now().Add(boot); w.vici == nil && time.Now().Before(end); time.Sleep(look / 3) {
-		if c, err := dialCharon(w.o.Socket); err == nil {
-			w.vici = c
-		}
+	w.disconnect()
+	_ = os.Remove(w.o.Socket) // that of the daemon that stops, if any
+	for end := time.Now().Add(bootTimeout); w.connect() != nil && time.Now().Before(end); {
+		time.Sleep(pollInterval / 3)
 	}
-	return nil // whether it runs, ensure finds out
+	return nil // ensure returns an error if it is not running
 }
 
-// errDaemon: a question to the daemon failed.
+// errDaemon: a request to the daemon failed.
 var errDaemon = errors.New("no answer")
 
-func (w *IPsec) hangUp() {
+func (w *IPsec) connect() error {
+	if w.vici != nil {
+		return nil
+	}
+	c, err := dialCharon(w.o.Socket)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errDaemon, err)
+	}
+	w.vici = c
+	return nil
+}
+
+func (w *IPsec) disconnect() {
 	if w.vici != nil {
 		w.vici.close()
 	}
@@ -176,14 +181,10 @@ func (w *IPsec) hangUp() {
 }
 
 func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
-	if w.vici == nil {
-		c, err := dialCharon(w.o.Socket)
-		if err != nil {
-			return Devices{}, fmt.Errorf("%w: %w", errDaemon, err)
-		}
-		w.vici = c
+	if err := w.connect(); err != nil {
+		return Devices{}, err
 	}
-	m, err := w.vici.call("stats", nil)
+	m, err := w.vici.call("stats")
 	if err != nil {
 		return Devices{}, fmt.Errorf("%w: %w", errDaemon, err)
 	}
@@ -200,7 +201,7 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 	var usable []Peer
 	var errs []error
 	for _, p := range peers {
-		if err := w.fits(p); err != nil {
+		if err := w.validate(p); err != nil {
 			errs = append(errs, fmt.Errorf("peer %s: %w", p.Name, err))
 			continue
 		}
@@ -213,12 +214,12 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 	}
 	errs = append(errs, w.ensureConnections(local, usable, userspace, states, now))
 
-	devices := Devices{Ifindexes: slices.Concat(w.index, w.surplusIndex), Fleeting: true, MTU: local.MTU, Peers: map[netip.Addr][]int{}}
+	devices := Devices{Ifindexes: slices.Concat(w.index, w.retiredIndex), Fleeting: true, MTU: local.MTU, Peers: map[netip.Addr][]int{}}
 	routes := map[netip.Addr]int{}
 	for _, p := range usable {
 		routes[p.Fabric] = w.index[0]
 		for i := range min(len(w.index), max(1, p.Tunnels)) {
-			// One that had keys once stays: it will have some again, and the probes know sooner whether it works.
+			// One that has had keys stays: it will have keys again, and probes detect a failure sooner.
 			name := connectionName(p.Fabric, i)
 			if w.up[name] = w.up[name] || states[name].installed; w.up[name] {
 				devices.Peers[p.Fabric] = append(devices.Peers[p.Fabric], w.index[i])
@@ -230,12 +231,12 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 	return devices, errors.Join(errs...)
 }
 
-// fits says why p cannot be a peer on this wire.
-func (w *IPsec) fits(p Peer) error {
+// validate returns why p cannot be a peer on this wire.
+func (w *IPsec) validate(p Peer) error {
 	own := w.identity()[IdentityIKE]
 	switch its := p.Identity[IdentityIKE]; {
 	case its == "":
-		return fmt.Errorf("it does not say that it speaks IKE: is its cable driver another than %s here?", IPsecDriver)
+		return fmt.Errorf("it publishes no IKE authentication method: is its cable driver another than %s here?", IPsecDriver)
 	case its != own:
 		return fmt.Errorf("it uses IKE with %s, this gateway with %s: all clusters must use the same", its, own)
 	case p.Address.IsValid() && p.Port == 0:
@@ -244,7 +245,7 @@ func (w *IPsec) fits(p Peer) error {
 	return nil
 }
 
-// Identity implements Wire. What does ESP it says once the daemon was reached.
+// Identity implements Wire.
 func (w *IPsec) Identity() (map[string]string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -265,36 +266,32 @@ func (w *IPsec) identity() map[string]string {
 	return out
 }
 
-// Remove implements Wire: connections and secrets go from the daemon, xfrm interfaces from the kernel. A daemon with a
-// Supervisor stops; if it does not run already, there is nothing to take from it.
+// Remove implements Wire: it unloads connections and secrets from the daemon and deletes the xfrm interfaces. A daemon with a
+// Supervisor stops; if it no longer runs, there is nothing to unload.
 func (w *IPsec) Remove() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var errs []error
-	if w.vici == nil {
-		c, err := dialCharon(w.o.Socket)
-		if err != nil && w.o.Dir == "" {
-			errs = append(errs, err)
-		}
-		w.vici = c
+	if err := w.connect(); err != nil && w.o.Dir == "" {
+		errs = append(errs, err)
 	}
 	if w.vici != nil {
 		names, err := w.known()
 		errs = append(errs, err)
 		for name := range names {
-			errs = append(errs, w.forget(name))
+			errs = append(errs, w.unload(name))
 		}
 	}
 	for i := range MaxTunnels {
-		errs = append(errs, removeLink(w.o.Prefix+strconv.Itoa(i)))
+		errs = append(errs, w.removeTunnel(i))
 	}
-	if name, err := findTUN(); err == nil && len(w.devices) == 0 {
-		errs = append(errs, strip(name)) // the device is the daemon's
+	if w.esp != ESPKernel {
+		errs = append(errs, resetTUN())
 	}
-	w.peers, w.index, w.devices, w.surplusIndex = nil, nil, nil, nil
+	w.peers, w.index, w.retiredIndex = nil, nil, nil
 	clear(w.up)
 	if w.o.Dir != "" {
-		w.hangUp()
+		w.disconnect()
 		w.esp, w.last = "", Devices{}
 		if err := os.Remove(filepath.Join(w.o.Dir, confName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("stop the IKE daemon: %w", err))
@@ -309,7 +306,7 @@ func (w *IPsec) Remove() error {
 	return nil
 }
 
-// Left implements Outlived: the supervisor need not wait any longer. Ensure takes it back.
+// Left implements Outlived: the supervisor need not wait for pelago-node. Ensure revokes it.
 func (w *IPsec) Left() error {
 	if w.o.Dir == "" {
 		return nil
@@ -320,10 +317,10 @@ func (w *IPsec) Left() error {
 	return nil
 }
 
-// Close implements Wire. The daemon and its tunnels go on.
+// Close implements Wire. The daemon and its tunnels are not affected.
 func (w *IPsec) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.hangUp()
+	w.disconnect()
 	return nil
 }

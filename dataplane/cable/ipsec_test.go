@@ -85,10 +85,10 @@ func TestIPsecEnsureDisturbsNothing(t *testing.T) {
 	s, _ := ipsecSet(t, 2)
 	s.join(t)
 	a, b := s.gateways[0], s.gateways[1]
-	before, err := a.wire.(*IPsec).vici.call("stats", nil)
+	before, err := a.wire.(*IPsec).vici.call("stats")
 	must(t, err)
 	s.ensureDisturbsNothing(t)
-	after, err := a.wire.(*IPsec).vici.call("stats", nil)
+	after, err := a.wire.(*IPsec).vici.call("stats")
 	must(t, err)
 	if diff := cmp.Diff(text(section(before, "ikesas"), "total"), text(section(after, "ikesas"), "total")); diff != "" {
 		t.Errorf("the number of IKE SAs changed: %s", diff)
@@ -105,7 +105,7 @@ func TestOneSideChangesKeys(t *testing.T) {
 		caller := connection{local: low, peer: Peer{Fabric: high.Fabric}, rekey: life, ike: life}
 		called := connection{local: high, peer: Peer{Fabric: low.Fabric}, rekey: life, ike: life}
 		times := func(c connection, what string) (earliest, latest int) {
-			m, err := c.message()
+			m, err := message(c.name(), c.fields())
 			must(t, err)
 			m = section(m, c.name())
 			if what == "ESP" {
@@ -196,7 +196,7 @@ func TestIPsecBadPeers(t *testing.T) {
 			Name: "b", Fabric: netip.MustParseAddr("241.0.128.1"), Address: netip.MustParseAddr("172.16.2.2"), Port: 4500,
 			Identity: map[string]string{IdentityPublicKey: "abc"},
 		})
-		if err == nil || !strings.Contains(err.Error(), "peer b: it does not say that it speaks IKE") {
+		if err == nil || !strings.Contains(err.Error(), "peer b: it publishes no IKE authentication method") {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -222,7 +222,7 @@ func TestIPsecRoaming(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	b.ensure(t, a.peer(t))
-	time.Sleep(patience) // b has the higher address, so it does not call before
+	time.Sleep(responderDelay) // b has the higher address, so it does not call before
 	b.ensure(t, a.peer(t))
 	a.await(t, b, func(st Status) bool { return st.Error == "" && st.Endpoint.Addr() == b.address })
 	if !reaches(t, a, b, 5*time.Second) {
@@ -264,7 +264,7 @@ func TestIPsecCalledWaits(t *testing.T) {
 	name := connectionName(a.local.Fabric, 0)
 	b.ensure(t, a.peer(t))
 	for n := range wire.since {
-		wire.since[n] = time.Now().Add(-2 * patience) // as if all this was long ago
+		wire.since[n] = time.Now().Add(-2 * responderDelay) // as if all this was long ago
 	}
 	must(t, daemons[a].Stop())
 	await.True(t, "b has heard that a has left", func() bool {

@@ -3,88 +3,87 @@ package cable
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
-	"strconv"
+	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 const (
-	// ipsecPrefix begins the names of xfrm interfaces.
+	// ipsecPrefix is the prefix of the names of xfrm interfaces.
 	ipsecPrefix = "pelago-ipsec"
-	// firstIfID is that of tunnel 0's xfrm interface, the overlay's port for want of something better known.
+	// firstIfID is the if_id of tunnel 0's xfrm interface; as an arbitrary number, the overlay's UDP port.
 	firstIfID = 4800
-	// tunMTU is what kernel-libipsec reads from its TUN at most, whatever the MTU of the device is.
+	// tunMTU bounds what kernel-libipsec reads from its TUN, whatever the MTU of the device.
 	tunMTU = 1400
 )
 
-// ErrNoXfrmInterface: the kernel has ESP but no xfrm interfaces, so that there is no device to redirect packets into.
-// (Policies without such a device do not see redirected packets: they would leave in the clear.)
+// Values of IdentityESP.
+const (
+	ESPKernel    = "kernel"
+	ESPUserspace = "userspace"
+)
+
+// Limit is the MTU of pods' packets, at most mtu, through a gateway with that identity (Wire.Identity). ESP in the IKE daemon
+// accepts packets of up to 1,400 bytes, whatever the MTU of the underlay.
+func Limit(identity map[string]string, mtu int) int {
+	if identity[IdentityESP] == ESPUserspace {
+		return min(mtu, tunMTU-header)
+	}
+	return mtu
+}
+
+// ErrNoXfrmInterface: the kernel has ESP but no xfrm interfaces, hence no device to redirect packets into. (Redirected packets
+// bypass policies without such a device: they would leave in the clear.)
 var ErrNoXfrmInterface = errors.New("the kernel has no xfrm interfaces (CONFIG_XFRM_INTERFACE, Linux 4.19): load the module xfrm_interface, or use the cable driver wireguard")
 
-// ensureDevices makes the xfrm interfaces, or finds the daemon's TUN. Those of tunnels that are wanted no longer go after Linger.
+// ensureDevices makes the xfrm interfaces, or finds the daemon's TUN. Interfaces of retired tunnels are removed after Linger.
 func (w *IPsec) ensureDevices(local Local, userspace bool, now time.Time) error {
-	var names []string
-	w.surplusIndex = nil
 	if userspace {
 		name, err := findTUN()
 		if err != nil {
 			return err
 		}
-		names = []string{name}
-	} else {
-		for i := range local.Tunnels {
-			name := w.o.Prefix + strconv.Itoa(i)
-			if err := ensureXfrmi(name, firstIfID+uint32(i)); err != nil {
-				return err
-			}
-			names = append(names, name)
-			delete(w.surplus, i)
-		}
-		for i := local.Tunnels; i < MaxTunnels; i++ {
-			n, err := linkIndex(w.o.Prefix + strconv.Itoa(i))
-			switch {
-			case err != nil:
-				return err
-			case n == 0:
-				delete(w.surplus, i) // somebody else took it away
-			case w.surplus.keeps(i, now, w.o.Linger):
-				w.surplusIndex = append(w.surplusIndex, n)
-			default:
-				err = removeLink(w.o.Prefix + strconv.Itoa(i))
-			}
-			if err != nil {
-				return err
-			}
-		}
-	}
-	w.index, w.devices = nil, nil
-	for i, name := range names {
-		link, err := settle(name, local.MTU)
+		link, err := configureTunnel(name, 0, local)
 		if err != nil {
 			return err
 		}
-		if i == 0 {
-			if err := ensureAddress(link, local.Fabric); err != nil {
-				return err
-			}
-		}
-		w.index = append(w.index, link.Attrs().Index)
-		if !userspace {
-			w.devices = append(w.devices, name)
-		} else if link.Attrs().TxQLen != tunQueue {
+		w.index, w.retiredIndex = []int{link.Attrs().Index}, nil
+		if link.Attrs().TxQLen != tunQueue {
 			if err := netlink.LinkSetTxQLen(link, tunQueue); err != nil {
 				return fmt.Errorf("set the queue of %s to %d packets: %w", name, tunQueue, err)
 			}
 		}
+		return nil
 	}
+	for i := range local.Tunnels {
+		if err := ensureXfrmi(w.name(i), firstIfID+uint32(i)); err != nil {
+			return err
+		}
+	}
+	_, retiredIndex, err := retireTunnels(w.retired, local.Tunnels, now, w.o.Linger, w.name, w.removeTunnel)
+	if err != nil {
+		return err
+	}
+	var index []int
+	for i := range local.Tunnels {
+		link, err := configureTunnel(w.name(i), i, local)
+		if err != nil {
+			return err
+		}
+		index = append(index, link.Attrs().Index)
+	}
+	w.index, w.retiredIndex = index, retiredIndex
 	return nil
 }
 
-// findTUN finds the device that kernel-libipsec made: ipsec0, or a higher number where that name was taken.
+// findTUN returns the name of kernel-libipsec's device: ipsec0, or a higher number if that name was in use.
 func findTUN() (string, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -99,36 +98,101 @@ func findTUN() (string, error) {
 }
 
 func ensureXfrmi(name string, ifID uint32) error {
-	link, err := netlink.LinkByName(name)
-	if err == nil {
-		if x, ok := link.(*netlink.Xfrmi); ok && x.Ifid == ifID {
-			return nil
-		}
-		return fmt.Errorf("make device %s: another device of that name is there: `ip link del %s`", name, name)
-	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
-	err = netlink.LinkAdd(&netlink.Xfrmi{LinkAttrs: attrs, Ifid: ifID})
+	err := ensureLink(&netlink.Xfrmi{LinkAttrs: attrs, Ifid: ifID}, func(have netlink.Link) bool {
+		x, ok := have.(*netlink.Xfrmi)
+		return ok && x.Ifid == ifID
+	})
 	if errors.Is(err, syscall.EOPNOTSUPP) {
 		return fmt.Errorf("make device %s: %w", name, ErrNoXfrmInterface)
 	}
-	if err != nil {
-		return fmt.Errorf("make device %s: %w", name, err)
-	}
-	return nil
+	return err
 }
 
-// strip takes addresses and our routes from a device.
-func strip(name string) error {
+// resetTUN removes addresses and our routes from the daemon's device, if there is one.
+func resetTUN() error {
+	name, err := findTUN()
+	if err != nil {
+		return nil
+	}
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("look up device %s: %w", name, err)
 	}
-	errs := []error{ensureRoutes(netip.Addr{}, nil, []int{link.Attrs().Index})}
-	have, err := netlink.AddrList(link, netlink.FAMILY_V4)
-	errs = append(errs, err)
-	for _, a := range have {
-		errs = append(errs, netlink.AddrDel(link, &a))
+	return errors.Join(ensureRoutes(netip.Addr{}, nil, []int{link.Attrs().Index}), ensureAddresses(link))
+}
+
+// KernelESP returns an error with what the kernel lacks for IPsec. It makes an xfrm interface and an SA like those of the wire, in
+// a temporary network namespace, which may load kernel modules. It needs CAP_SYS_ADMIN.
+func KernelESP() error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		back, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			runtime.UnlockOSThread()
+			done <- fmt.Errorf("open the network namespace: %w", err)
+			return
+		}
+		defer back.Close()
+		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			runtime.UnlockOSThread()
+			done <- fmt.Errorf("make a network namespace to try the kernel's ESP in: %w", err)
+			return
+		}
+		err = tryESP()
+		if unix.Setns(int(back.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		} // else the thread ends with this goroutine, so that no other one runs in the wrong namespace
+		done <- err
+	}()
+	return <-done
+}
+
+func tryESP() error {
+	if err := ensureXfrmi("pelago-try", firstIfID); err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	// rfc4106: AES-GCM with 128 bits of key and 32 of salt.
+	err := netlink.XfrmStateAdd(&netlink.XfrmState{
+		Src: net.IPv4(127, 0, 0, 1), Dst: net.IPv4(127, 0, 0, 2), Proto: netlink.XFRM_PROTO_ESP, Mode: netlink.XFRM_MODE_TUNNEL,
+		Spi: 0xc0000001, Ifid: firstIfID, Aead: &netlink.XfrmStateAlgo{Name: "rfc4106(gcm(aes))", Key: make([]byte, 20), ICVLen: 128},
+		Encap: &netlink.XfrmStateEncap{Type: netlink.XFRM_ENCAP_ESPINUDP, SrcPort: 4500, DstPort: 4500, OriginalAddress: net.IPv4zero},
+	})
+	if err != nil {
+		return fmt.Errorf("add an SA of ESP in UDP with AES-GCM: %w (CONFIG_INET_ESP, CONFIG_CRYPTO_GCM)", err)
+	}
+	return nil
+}
+
+// removeSAs deletes the SAs and policies of our xfrm interfaces from the kernel, which remain when an IKE daemon is killed.
+func removeSAs() error {
+	ours := func(id int) bool { return id >= firstIfID && id < firstIfID+MaxTunnels }
+	states, err := netlink.XfrmStateList(netlink.FAMILY_ALL)
+	if errors.Is(err, syscall.EPROTONOSUPPORT) {
+		return nil // a kernel without IPsec
+	}
+	if err != nil {
+		return fmt.Errorf("list the kernel's SAs: %w", err)
+	}
+	for _, s := range states {
+		if ours(s.Ifid) {
+			if err := netlink.XfrmStateDel(&s); err != nil {
+				return fmt.Errorf("remove the SA to %s: %w", s.Dst, err)
+			}
+		}
+	}
+	policies, err := netlink.XfrmPolicyList(netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list the kernel's IPsec policies: %w", err)
+	}
+	for _, p := range policies {
+		if ours(p.Ifid) {
+			if err := netlink.XfrmPolicyDel(&p); err != nil {
+				return fmt.Errorf("remove the IPsec policy of %s: %w", p.Dst, err)
+			}
+		}
+	}
+	return nil
 }

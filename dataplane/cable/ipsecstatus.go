@@ -1,6 +1,7 @@
 package cable
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -10,7 +11,7 @@ import (
 	"github.com/strongswan/govici/vici"
 )
 
-// sa is what the daemon says of a connection.
+// sa is the state of a connection, as reported by the daemon.
 type sa struct {
 	ike       string // state of the IKE SA, "" if there is none
 	handshake time.Time
@@ -32,7 +33,7 @@ func (w *IPsec) sas() (map[string]sa, error) {
 				continue
 			}
 			s := parseSA(section(m, name), time.Now())
-			// For a moment there may be two: the one that carries packets counts.
+			// During a rekeying there may be two: the one that carries packets counts.
 			if old, ok := out[name]; !ok || !old.installed || s.installed && s.handshake.After(old.handshake) {
 				out[name] = s
 			}
@@ -44,14 +45,14 @@ func (w *IPsec) sas() (map[string]sa, error) {
 func parseSA(m *vici.Message, now time.Time) sa {
 	s := sa{ike: text(m, "state")}
 	if a, err := netip.ParseAddr(text(m, "remote-host")); err == nil {
-		port, _ := strconv.ParseUint(text(m, "remote-port"), 10, 16) // 0: the daemon does not know it
+		port, _ := strconv.ParseUint(text(m, "remote-port"), 10, 16) // 0: unknown to the daemon
 		s.endpoint = netip.AddrPortFrom(a, uint16(port))
 	}
 	children := section(m, "child-sas")
 	for _, key := range children.Keys() {
 		child := section(children, key)
 		number := func(key string) uint64 {
-			n, _ := strconv.ParseUint(text(child, key), 10, 64) // 0: a state that does not have it
+			n, _ := strconv.ParseUint(text(child, key), 10, 64) // 0: absent in this state
 			return n
 		}
 		s.rx, s.tx = s.rx+number("bytes-in"), s.tx+number("bytes-out")
@@ -65,7 +66,7 @@ func parseSA(m *vici.Message, now time.Time) sa {
 	return s
 }
 
-// Status implements Wire. Bytes count from the last change of keys on.
+// Status implements Wire. Bytes are counted since the last rekeying.
 func (w *IPsec) Status() (map[netip.Addr]Status, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -81,13 +82,11 @@ func (w *IPsec) Status() (map[netip.Addr]Status, error) {
 		var s Status
 		for i := range MaxTunnels {
 			name := connectionName(p.Fabric, i)
-			state, ok := states[name]
-			if ok && state.installed {
+			state := states[name]
+			if state.installed {
 				s.Tunnels++
-				w.vici.settled(name)
-			} else if said := w.vici.complaint(name); said != "" {
-				s.Error = said
 			}
+			s.Error = cmp.Or(w.vici.failure(name, state.installed), s.Error)
 			s.RxBytes, s.TxBytes = s.RxBytes+state.rx, s.TxBytes+state.tx
 			if state.handshake.After(s.Handshake) {
 				s.Handshake = state.handshake

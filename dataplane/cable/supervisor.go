@@ -1,6 +1,7 @@
 package cable
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,62 +10,63 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
-	// look is how often the supervisor looks at the configuration.
-	look = 300 * time.Millisecond
-	// pause before a daemon that ended is started again.
-	pause = time.Second
-	// farewell is how long at most ESP in the daemon goes on at the end, while pelago-node, which ends at the same time, moves
-	// the flows to other gateways. leave is how long a daemon may take leave of its peers then. The pod's grace period is longer
-	// than both.
-	farewell = 2500 * time.Millisecond
-	leave    = 1500 * time.Millisecond
-	// charonBinary is where Debian's package strongswan-charon has it, and charonPID where the daemon notes its process id.
+	// pollInterval is that of the configuration file.
+	pollInterval = 300 * time.Millisecond
+	// restartDelay before a daemon that ended is started again.
+	restartDelay = time.Second
+	// drainTimeout bounds how long ESP in the daemon continues at termination, while pelago-node, which ends at the same time, moves
+	// the flows to other gateways. stopTimeout bounds how long the daemon then takes to notify its peers. The pod's grace period is
+	// longer than both.
+	drainTimeout = 2500 * time.Millisecond
+	stopTimeout  = 1500 * time.Millisecond
+	// charonBinary and charonPID are the paths of the binary and the PID file in Debian's package strongswan-charon.
 	charonBinary = "/usr/lib/ipsec/charon"
 	charonPID    = "/var/run/charon.pid"
 )
 
-// Supervisor runs the IKE daemon, in a container of its own beside pelago-node. It runs while the configuration that Ensure
-// writes is in Dir, so on gateways only: elsewhere nothing runs and nothing listens.
+// Supervisor runs the IKE daemon, in a container of its own in the pod of pelago-node, as long as the configuration that Ensure
+// writes is in Dir: on gateways only. Other nodes have no daemon and no open port.
 type Supervisor struct {
 	// Dir is IPsecOptions.Dir.
 	Dir string
-	// Farewell is how long at most the daemon outlives ctx, until pelago-node has left (IPsec.Left); 0: 2.5 s.
-	Farewell time.Duration
+	// DrainTimeout bounds how long the daemon outlives ctx, until pelago-node no longer uses it (IPsec.Left); 0: 2.5 s.
+	DrainTimeout time.Duration
 	// Start starts the daemon with its environment; nil: Debian's charon.
 	Start func(environment []string) (*exec.Cmd, error)
 	Log   *slog.Logger
 }
 
-// running is a daemon that was started.
-type running struct {
+// ikeProcess is a running IKE daemon.
+type ikeProcess struct {
 	command *exec.Cmd
-	as      string // its configuration
-	began   time.Time
+	conf    string
+	started time.Time
 	done    chan error
 }
 
-// Run returns when ctx has ended. With ESP in the kernel it then kills the daemon, which would take all keys away in leaving: so
-// packets pass until the next daemon has agreed on new ones. ESP in the daemon ends with it, and the peers are told.
+// Run returns when ctx is done. With ESP in the kernel it then kills the daemon, which otherwise would delete all SAs: packets pass
+// until the next daemon has negotiated new ones. ESP in the daemon ends with it, so it is terminated and notifies its peers.
 func (s Supervisor) Run(ctx context.Context) error {
 	file := filepath.Join(s.Dir, confName)
 	if s.Start == nil {
 		s.Start = startCharon
 	}
-	if s.Farewell == 0 {
-		s.Farewell = farewell
-	}
+	s.DrainTimeout = cmp.Or(s.DrainTimeout, drainTimeout)
 	if _, err := os.Stat(s.Dir); err != nil {
 		return fmt.Errorf("supervise the IKE daemon: %w: mount the directory that pelago-node writes its configuration into", err)
 	}
-	tick := time.NewTicker(look)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	var r *running
+	var d *ikeProcess
 	var earliest time.Time
 	for {
 		conf, err := os.ReadFile(file)
@@ -72,44 +74,44 @@ func (s Supervisor) Run(ctx context.Context) error {
 			return fmt.Errorf("read the configuration of the IKE daemon: %w", err)
 		}
 		want := string(conf)
-		if r != nil && r.as != want {
+		if d != nil && d.conf != want {
 			s.Log.Info("the IKE daemon is to stop: its configuration changed", "gateway", want != "")
-			r.stop(syscall.SIGTERM)
-			r = nil
+			d.stop(syscall.SIGTERM)
+			d = nil
 		}
-		if r == nil && want != "" && !time.Now().Before(earliest) {
-			if r, err = s.start(file, want); err != nil {
+		if d == nil && want != "" && !time.Now().Before(earliest) {
+			if d, err = s.start(file, want); err != nil {
 				return err
 			}
 			s.Log.Info("the IKE daemon runs", "esp", espOf(want))
 		}
 		var done chan error
-		if r != nil {
-			done = r.done
-			s.widen(r)
+		if d != nil {
+			done = d.done
+			s.enlargeBuffers(d)
 		}
 		select {
 		case <-ctx.Done():
 			switch {
-			case r == nil:
-			case espOf(r.as) == ESPKernel:
-				r.stop(syscall.SIGKILL)
+			case d == nil:
+			case espOf(d.conf) == ESPKernel:
+				d.stop(syscall.SIGKILL)
 			default:
-				s.awaitLeft()
-				r.stop(syscall.SIGTERM)
+				s.awaitDrained()
+				d.stop(syscall.SIGTERM)
 			}
 			return nil
 		case err := <-done:
-			s.Log.Error("the IKE daemon ended and is started again", "error", err, "after", pause)
-			r, earliest = nil, time.Now().Add(pause)
+			s.Log.Error("the IKE daemon ended and is started again", "error", err, "after", restartDelay)
+			d, earliest = nil, time.Now().Add(restartDelay)
 		case <-tick.C:
 		}
 	}
 }
 
-// awaitLeft waits until pelago-node has moved the flows away, if it ends at all.
-func (s Supervisor) awaitLeft() {
-	end, tick := time.After(s.Farewell), time.NewTicker(look/10)
+// awaitDrained waits until pelago-node, if it ends as well, has moved the flows to other gateways.
+func (s Supervisor) awaitDrained() {
+	end, tick := time.After(s.DrainTimeout), time.NewTicker(pollInterval/10)
 	defer tick.Stop()
 	for {
 		if _, err := os.Stat(filepath.Join(s.Dir, leftName)); err == nil {
@@ -117,45 +119,45 @@ func (s Supervisor) awaitLeft() {
 		}
 		select {
 		case <-end:
-			s.Log.Info("the IKE daemon ends without a word of pelago-node", "waited", s.Farewell)
+			s.Log.Info("the IKE daemon ends although pelago-node may still use it", "waited", s.DrainTimeout)
 			return
 		case <-tick.C:
 		}
 	}
 }
 
-func (s Supervisor) start(file, conf string) (*running, error) {
+func (s Supervisor) start(file, conf string) (*ikeProcess, error) {
 	command, err := s.Start(append(os.Environ(), "STRONGSWAN_CONF="+file))
 	if err != nil {
 		return nil, fmt.Errorf("start the IKE daemon: %w: is strongswan-charon in the image?", err)
 	}
-	r := &running{command: command, as: conf, began: time.Now(), done: make(chan error, 1)}
-	go func() { r.done <- command.Wait() }()
-	return r, nil
+	d := &ikeProcess{command: command, conf: conf, started: time.Now(), done: make(chan error, 1)}
+	go func() { d.done <- command.Wait() }()
+	return d, nil
 }
 
-// widen gives a daemon that does ESP itself time to be scheduled. It opens its sockets some time after its start.
-func (s Supervisor) widen(r *running) {
-	if espOf(r.as) != ESPUserspace || time.Since(r.began) > boot {
+// enlargeBuffers prevents drops while a daemon that does ESP itself is not scheduled. It opens its sockets some time after its start.
+func (s Supervisor) enlargeBuffers(d *ikeProcess) {
+	if espOf(d.conf) != ESPUserspace || time.Since(d.started) > bootTimeout {
 		return
 	}
-	if _, err := widen(r.command.Process.Pid, udpQueue); err != nil {
+	if err := setReceiveBuffers(d.command.Process.Pid, receiveBuffer); err != nil {
 		s.Log.Warn("packets may be lost on a busy node", "error", err)
 	}
 }
 
-func (r *running) stop(with syscall.Signal) {
-	_ = r.command.Process.Signal(with) // it may have ended
+func (d *ikeProcess) stop(with syscall.Signal) {
+	_ = d.command.Process.Signal(with) // it may have ended
 	select {
-	case <-r.done:
-	case <-time.After(leave): // strongSwan 5.9.8 hangs when a vici connection is closed at this very moment
-		_ = r.command.Process.Kill() // it may end this moment
-		<-r.done
+	case <-d.done:
+	case <-time.After(stopTimeout): // strongSwan 5.9.8 hangs if a vici connection is closed at the same time
+		_ = d.command.Process.Kill() // it may have ended
+		<-d.done
 	}
 }
 
 func startCharon(environment []string) (*exec.Cmd, error) {
-	// One that was killed leaves its process id, which in a container soon is somebody else's.
+	// A killed daemon leaves its PID file, and the PID is soon reused in a container.
 	if err := os.Remove(charonPID); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -164,10 +166,54 @@ func startCharon(environment []string) (*exec.Cmd, error) {
 	return command, command.Start()
 }
 
-// espOf says what does ESP by a configuration of the daemon.
+// espOf is where ESP is done with that configuration.
 func espOf(conf string) string {
 	if strings.HasPrefix(conf, userspaceNote) {
 		return ESPUserspace
 	}
 	return ESPKernel
+}
+
+// receiveBuffer is that of the IKE daemon's UDP sockets if it does ESP itself, bytes: some 4,000 packets while the daemon is not
+// scheduled. The kernel's default of 200 KiB is full within 50 ms at 5,000 packets/s, and the daemon has no option for it.
+const receiveBuffer = 4 << 20
+
+// setReceiveBuffers sets the receive buffers of the UDP sockets of a process, in bytes. The process must be a child of this one, or
+// this one needs CAP_SYS_PTRACE (pidfd_getfd(2), Linux 5.6).
+func setReceiveBuffers(pid, bytes int) error {
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("open process %d: %w", pid, err)
+	}
+	defer unix.Close(process)
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("list the files of process %d: %w", pid, err)
+	}
+	var errs []error
+	for _, e := range entries {
+		number, err := strconv.Atoi(e.Name())
+		target, gone := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil || gone != nil || !strings.HasPrefix(target, "socket:") {
+			continue
+		}
+		if err := setReceiveBuffer(process, number, bytes); err != nil {
+			errs = append(errs, fmt.Errorf("enlarge the receive buffer of file %d of process %d: %w", number, pid, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func setReceiveBuffer(process, number, bytes int) error {
+	fd, err := unix.PidfdGetfd(process, number, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err != nil || protocol != unix.IPPROTO_UDP {
+		return err
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bytes)
 }

@@ -24,8 +24,8 @@ type supervised struct {
 	dir    string
 	starts chan *exec.Cmd // the daemons that were started
 	end    func()         // ends the supervisor and waits for it
-	// farewell is Supervisor.Farewell.
-	farewell time.Duration
+	// drainTimeout is Supervisor.DrainTimeout.
+	drainTimeout time.Duration
 }
 
 func supervise(t *testing.T, g *gateway) *supervised {
@@ -61,7 +61,7 @@ func (s *supervised) run(t *testing.T) {
 		return c, nil
 	}
 	go func() {
-		ended <- Supervisor{Dir: s.dir, Farewell: s.farewell, Start: start, Log: slog.New(slog.DiscardHandler)}.Run(ctx)
+		ended <- Supervisor{Dir: s.dir, DrainTimeout: s.drainTimeout, Start: start, Log: slog.New(slog.DiscardHandler)}.Run(ctx)
 	}()
 	s.end = func() {
 		cancel()
@@ -88,7 +88,7 @@ func alive(c *exec.Cmd) bool { return c.Process.Signal(syscall.Signal(0)) == nil
 func TestSupervisor(t *testing.T) {
 	s := newSet(t, 2)
 	a, b := supervise(t, s.gateways[0]), supervise(t, s.gateways[1])
-	time.Sleep(2 * look) // it may not start one
+	time.Sleep(2 * pollInterval) // it may not start one
 	if len(a.starts) > 0 {
 		t.Fatal("a daemon runs on a node that is no gateway")
 	}
@@ -120,7 +120,7 @@ func TestSupervisor(t *testing.T) {
 
 	if esp == ESPUserspace { // it has room for what comes while it is not scheduled
 		await.Equal(t, 2, func() int { // the kernel doubles it
-			return strings.Count(run(t, a.ns, "ss", "-Hlnum", "sport", "=", "4500"), fmt.Sprintf("rb%d,", 2*udpQueue))
+			return strings.Count(run(t, a.ns, "ss", "-Hlnum", "sport", "=", "4500"), fmt.Sprintf("rb%d,", 2*receiveBuffer))
 		})
 		if out := run(t, a.ns, "ip", "link", "show", "ipsec0"); !strings.Contains(out, fmt.Sprintf("qlen %d", tunQueue)) {
 			t.Errorf("the daemon's TUN, want a queue of %d packets:\n%s", tunQueue, out)
@@ -147,7 +147,7 @@ func TestSupervisor(t *testing.T) {
 	b.open()
 	there := stream(t, a.gateway, b.gateway)
 	b.ensure(t, a.peer(t))
-	time.Sleep(2 * look) // it may not start one
+	time.Sleep(2 * pollInterval) // it may not start one
 	calm(t, there)
 	if len(b.starts) > 0 {
 		t.Error("a pelago-node that starts anew restarts the IKE daemon")
@@ -176,7 +176,7 @@ func TestSupervisorWaitsForPelagoNode(t *testing.T) {
 	s := newSet(t, 1)
 	a := supervise(t, s.gateways[0])
 	a.end()
-	a.farewell = time.Minute
+	a.drainTimeout = time.Minute
 	a.run(t)
 	wire := a.wire.(*IPsec)
 	wire.kernel = func() error { return errors.New("ESP, for this test") }
@@ -185,7 +185,7 @@ func TestSupervisorWaitsForPelagoNode(t *testing.T) {
 	daemon := a.started(t)
 	ended := make(chan struct{})
 	go func() { a.end(); close(ended) }()
-	await.Never(t, 2*look, "the daemon ends before pelago-node has left", func() bool { return !alive(daemon) })
+	await.Never(t, 2*pollInterval, "the daemon ends before pelago-node has left", func() bool { return !alive(daemon) })
 	must(t, wire.Left())
 	select {
 	case <-ended:

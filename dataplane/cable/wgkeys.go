@@ -12,9 +12,9 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// keyDir is the directory with this gateway's private keys, so that a restart needs no news at the peers: one file per
-// tunnel with the key in base64, the file `rotation` with the numbers of the tunnels whose keys are still to be changed, and
-// `rotation-request` with the last request for that.
+// keyDir is the directory with this gateway's private keys, which keep their peers' configuration valid over a restart: one file
+// per tunnel with the key in base64, the file `rotation` with the numbers of the tunnels whose keys are still to be changed, and
+// `rotation-request` with the last request.
 type keyDir string
 
 func (d keyDir) file(tunnel int) string {
@@ -37,7 +37,7 @@ func (d keyDir) load(tunnel int) (wgtypes.Key, error) {
 	return key, nil
 }
 
-// renew makes a new key and stores it in place of the old.
+// renew generates a key and stores it in place of the old one.
 func (d keyDir) renew(tunnel int) (wgtypes.Key, error) {
 	key, err := wgtypes.GeneratePrivateKey()
 	if err != nil {
@@ -46,22 +46,28 @@ func (d keyDir) renew(tunnel int) (wgtypes.Key, error) {
 	return key, d.write(d.file(tunnel), key.String())
 }
 
-// rotation reads which tunnels' keys are still to be changed.
-func (d keyDir) rotation() ([]int, error) {
-	text, err := os.ReadFile(filepath.Join(string(d), "rotation"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+// rotation reads the numbers of the tunnels whose keys are still to be changed, and the last request; empty: none yet.
+func (d keyDir) rotation() (left []int, request string, err error) {
+	text, err := d.read("rotation")
 	if err != nil {
-		return nil, fmt.Errorf("read how far the rotation of keys is: %w", err)
+		return nil, "", err
 	}
-	var left []int
-	for _, word := range strings.Fields(string(text)) {
+	for _, word := range strings.Fields(text) {
 		if i, err := strconv.Atoi(word); err == nil && i >= 0 && i <= MaxTunnels {
 			left = append(left, i)
 		}
 	}
-	return left, nil
+	request, err = d.read("rotation-request")
+	return left, strings.TrimSpace(request), err
+}
+
+// read returns the content of a file, "" if there is none.
+func (d keyDir) read(name string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(string(d), name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read the state of the rotation of keys: %w", err)
+	}
+	return string(text), nil
 }
 
 func (d keyDir) setRotation(left []int) error {
@@ -75,35 +81,30 @@ func (d keyDir) setRotation(left []int) error {
 	return d.write(path, strings.Trim(fmt.Sprint(left), "[]"))
 }
 
-// request reads the last request for a rotation; empty: there was none.
-func (d keyDir) request() (string, error) {
-	text, err := os.ReadFile(filepath.Join(string(d), "rotation-request"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("read which rotation of keys was asked for last: %w", err)
-	}
-	return strings.TrimSpace(string(text)), nil
-}
-
 func (d keyDir) setRequest(request string) error {
 	return d.write(filepath.Join(string(d), "rotation-request"), request)
 }
 
-// write replaces a file in one step: after a crash there is the old content or the new.
-func (d keyDir) write(path, content string) (err error) {
+func (d keyDir) write(path, content string) error {
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return replaceFile(path, content+"\n")
+}
+
+// replaceFile writes a file with mode 0600 atomically: readers, and the next boot after a crash, see the old or the new content.
+func replaceFile(path, content string) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("write %s: %w", path, err)
 		}
 	}()
-	if err := os.MkdirAll(string(d), 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(string(d), ".new-*") // mode 0600
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // gone already once it has its name
-	_, err = f.WriteString(content + "\n")
+	defer os.Remove(f.Name()) // fails after the rename
+	_, err = f.WriteString(content)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}

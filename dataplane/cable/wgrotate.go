@@ -3,7 +3,6 @@ package cable
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -12,50 +11,36 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// Limits on what an idle tunnel carries: keepalives of 32 bytes in each direction, handshakes.
+// Bounds of the traffic of an idle tunnel: keepalives of 32 bytes in each direction, handshakes.
 const (
 	idlePerSecond = 80 // bytes
-	idleAtOnce    = 600
+	idleBurst     = 600
 )
 
-// rotation changes the keys of all tunnels, one after the other, without losing a packet. A WireGuard device has one key,
-// and takes a fabric address from one peer key only, so no device can take packets for an old and a new key at once. Hence for
-// each tunnel, the standby first:
-//  1. drain: stop sending into it, and tell others through Identity to do so; they use the other tunnels, or the standby.
-//     Both sides still take packets from it.
-//  2. once nothing but keepalives has come or gone for a while: new key, told through Identity. Others take it up. Who sends
-//     into the tunnel all the same has not heard, the hub may be away: it is waited for, however long.
-//  3. once there was a handshake with every peer that had one before: on to the next tunnel. Peers that are gone are waited
-//     for until the deadline.
+// rotation is the state of a rotation of the keys of all tunnels, one after the other, without packet loss. A WireGuard device has
+// one private key and accepts a fabric address from one peer key only, so no device can receive by an old and a new key at once.
+// Hence for each tunnel, the standby first:
+//  1. drain: stop sending into it and publish that in Identity; peers use other tunnels, or the standby. Both sides still receive.
+//  2. once it has been idle for Settle: new key, published in Identity. A peer that still sends has not observed step 1, perhaps
+//     because the hub is down: it holds this step up without a bound.
+//  3. once every peer that had a handshake before has one with the new key, or at the deadline: the next tunnel.
 //
-// Steps are taken in Ensure. What is left to do is on disk.
+// Ensure performs the steps. The tunnels that are left are on disk.
 type rotation struct {
 	request string
 	left    []int
-	// renewing: the key of left[0] is new, and peers is who must come back.
+	// renewing: left[0] has its new key, and peers are the keys of those that have made no handshake with it since.
 	renewing bool
 	peers    map[wgtypes.Key]bool
-	// begun is when this step began, since the begin of the current quiet period, bytes what peers had sent and got then.
+	// begun is the start of this step, since that of the current idle period, bytes the peers' traffic counters then.
 	begun, since time.Time
 	bytes        map[wgtypes.Key]int64
-	// names of peers by key. waits are those that hold this step up, as of the last look; silent those without whom a step ended.
-	names         map[wgtypes.Key]string
+	// waits are the names of the peers that hold this step up, silent of those that made no handshake before the deadline.
 	waits, silent []string
 }
 
-// checkRequest says why a request cannot be kept in a file of one line.
-func checkRequest(request string) error {
-	if request == "" || len(request) > 64 || strings.ContainsFunc(request, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return fmt.Errorf("request %q: use 1 to 64 printable characters", request)
-	}
-	if strings.TrimSpace(request) != request {
-		return errors.New("a request neither begins nor ends with a space")
-	}
-	return nil
-}
-
-// words say what the rotation waits for, at its end who was not waited for.
-func (r *rotation) words() string {
+// summary is Rotation.Waits.
+func (r *rotation) summary() string {
 	who := strings.Join(r.waits, ", ")
 	switch {
 	case len(r.left) == 0 && len(r.silent) > 0:
@@ -72,23 +57,7 @@ func (r *rotation) words() string {
 	return fmt.Sprintf("tunnel %d is being emptied", r.left[0])
 }
 
-func (r *rotation) name(key wgtypes.Key) string {
-	if n := r.names[key]; n != "" {
-		return n
-	}
-	return "a peer with key " + key.String()
-}
-
-// without notes who was not waited for.
-func (r *rotation) without(who []string) {
-	for _, w := range who {
-		if !slices.Contains(r.silent, w) {
-			r.silent = append(r.silent, w)
-		}
-	}
-}
-
-// draining is the number of the tunnel that is being emptied, -1: none.
+// draining is the number of the tunnel that is being drained, -1: none.
 func (r *rotation) draining() int {
 	if len(r.left) == 0 || r.renewing {
 		return -1
@@ -96,10 +65,56 @@ func (r *rotation) draining() int {
 	return r.left[0]
 }
 
-// next takes the next step if it is time. have are the devices by number (nil: it is not there now), renew makes the new
-// key of a tunnel, store keeps what is left to do.
-func (r *rotation) next(now time.Time, settle, deadline time.Duration, have []*wgtypes.Device, log *slog.Logger,
-	renew func(tunnel int) error, store func(left []int) error) error {
+// watch begins an idle period.
+func (r *rotation) watch(now time.Time, device *wgtypes.Device) {
+	r.since, r.bytes = now, map[wgtypes.Key]int64{}
+	for _, p := range device.Peers {
+		r.bytes[p.PublicKey] = p.ReceiveBytes + p.TransmitBytes
+	}
+}
+
+// Rotate implements Keyed.
+func (w *WireGuard) Rotate(request string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.startRotation(request); err != nil {
+		return fmt.Errorf("rotate the keys of wireguard: %w", err)
+	}
+	return nil
+}
+
+func (w *WireGuard) startRotation(request string) error {
+	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
+	switch {
+	case request == "" || len(request) > 64 || strings.ContainsFunc(request, unprintable):
+		return fmt.Errorf("request %q: use 1 to 64 printable characters", request)
+	case strings.TrimSpace(request) != request:
+		return errors.New("a request neither begins nor ends with a space")
+	case request == w.rotation.request:
+		return nil
+	case len(w.tunnels) == 0:
+		return errors.New("there is no tunnel yet: call Ensure first")
+	}
+	left := append([]int{MaxTunnels}, w.tunnels[:len(w.tunnels)-1]...)
+	// In this order: if interrupted in between, the rotation starts again with the same request.
+	if err := errors.Join(w.dir.setRotation(left), w.dir.setRequest(request)); err != nil {
+		return err
+	}
+	w.rotation = rotation{request: request, left: left}
+	w.o.Log.Info("all keys are to be changed", "request", request)
+	return nil
+}
+
+// Rotation implements Keyed.
+func (w *WireGuard) Rotation() Rotation {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return Rotation{Request: w.rotation.request, Left: len(w.rotation.left), Waits: w.rotation.summary()}
+}
+
+// rotate performs the next step of a rotation if it is due. have are the devices by tunnel, nil: it could not be opened.
+func (w *WireGuard) rotate(now time.Time, have []*wgtypes.Device) error {
+	r := &w.rotation
 	if len(r.left) == 0 || have[r.left[0]] == nil {
 		return nil
 	}
@@ -110,63 +125,76 @@ func (r *rotation) next(now time.Time, settle, deadline time.Duration, have []*w
 		return nil
 	}
 	if r.renewing {
-		late := now.Sub(r.begun) > deadline
-		for _, p := range device.Peers {
-			if !p.LastHandshakeTime.IsZero() {
-				delete(r.peers, p.PublicKey)
-			}
-		}
-		r.waits = nil
-		for _, p := range device.Peers {
-			if r.peers[p.PublicKey] {
-				r.waits = append(r.waits, r.name(p.PublicKey))
-			}
-		}
-		if len(r.waits) > 0 && !late {
-			return nil
-		}
-		if len(r.waits) > 0 {
-			log.Warn("a tunnel has a new key and some peers made no handshake with it", "tunnel", tunnel, "peers", r.waits)
-			r.without(r.waits)
-		}
-		r.left, r.renewing, r.begun, r.waits = r.left[1:], false, time.Time{}, nil
-		return store(r.left)
+		return w.awaitHandshakes(now, device)
 	}
-	if busy := r.busy(now, device); len(busy) > 0 {
+	if busy := w.busy(now, device); len(busy) > 0 {
 		r.waits = busy
 		r.watch(now, device)
 		return nil
 	}
-	if now.Sub(r.since) < settle {
+	if now.Sub(r.since) < w.o.Settle {
 		return nil
 	}
-	if err := renew(tunnel); err != nil {
+	key, err := w.dir.renew(tunnel)
+	if err != nil {
 		return fmt.Errorf("change the key of tunnel %d: %w", tunnel, err)
 	}
-	r.renewing, r.begun, r.peers = true, now, map[wgtypes.Key]bool{}
-	r.waits = nil
+	w.keys[tunnel] = key
+	w.o.Log.Info("a tunnel has a new key", "device", w.name(tunnel), "publicKey", key.PublicKey().String())
+	r.renewing, r.begun, r.peers, r.waits = true, now, map[wgtypes.Key]bool{}, nil
 	for _, p := range device.Peers {
-		if r.peers[p.PublicKey] = !p.LastHandshakeTime.IsZero(); r.peers[p.PublicKey] {
-			r.waits = append(r.waits, r.name(p.PublicKey))
+		if !p.LastHandshakeTime.IsZero() {
+			r.peers[p.PublicKey] = true
+			r.waits = append(r.waits, w.peerName(p.PublicKey))
 		}
 	}
 	return nil
 }
 
-func (r *rotation) watch(now time.Time, device *wgtypes.Device) {
-	r.since, r.bytes = now, map[wgtypes.Key]int64{}
+// awaitHandshakes ends the rotation of a tunnel when all peers have made a handshake with the new key, or at the deadline.
+func (w *WireGuard) awaitHandshakes(now time.Time, device *wgtypes.Device) error {
+	r := &w.rotation
+	r.waits = nil
 	for _, p := range device.Peers {
-		r.bytes[p.PublicKey] = p.ReceiveBytes + p.TransmitBytes
+		if !p.LastHandshakeTime.IsZero() {
+			delete(r.peers, p.PublicKey)
+		}
+		if r.peers[p.PublicKey] {
+			r.waits = append(r.waits, w.peerName(p.PublicKey))
+		}
 	}
+	if len(r.waits) > 0 {
+		if now.Sub(r.begun) <= w.o.Deadline {
+			return nil
+		}
+		w.o.Log.Warn("a tunnel has a new key and some peers made no handshake with it", "tunnel", r.left[0], "peers", r.waits)
+	}
+	for _, name := range r.waits {
+		if !slices.Contains(r.silent, name) {
+			r.silent = append(r.silent, name)
+		}
+	}
+	r.left, r.renewing, r.begun, r.waits = r.left[1:], false, time.Time{}, nil
+	return w.dir.setRotation(r.left)
 }
 
-// busy are the peers with traffic since the last watch.
-func (r *rotation) busy(now time.Time, device *wgtypes.Device) (names []string) {
-	allowed := int64(idleAtOnce + idlePerSecond*now.Sub(r.since).Seconds())
+// busy are the names of the peers with more than idle traffic since the last watch.
+func (w *WireGuard) busy(now time.Time, device *wgtypes.Device) (names []string) {
+	allowed := int64(idleBurst + idlePerSecond*now.Sub(w.rotation.since).Seconds())
 	for _, p := range device.Peers {
-		if p.ReceiveBytes+p.TransmitBytes-r.bytes[p.PublicKey] > allowed {
-			names = append(names, r.name(p.PublicKey))
+		if p.ReceiveBytes+p.TransmitBytes-w.rotation.bytes[p.PublicKey] > allowed {
+			names = append(names, w.peerName(p.PublicKey))
 		}
 	}
 	return names
+}
+
+// peerName is the name of the peer of the last Ensure with that key.
+func (w *WireGuard) peerName(key wgtypes.Key) string {
+	for _, p := range w.peers {
+		if slices.Contains(p.keys[:], key) {
+			return p.name
+		}
+	}
+	return "a peer with key " + key.String()
 }

@@ -1,6 +1,7 @@
 package cable
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,94 +11,72 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-// WireGuardOptions say how the wire is made. Only Dir must be set.
+// WireGuardOptions configure the wire. Only Dir is required.
 type WireGuardOptions struct {
 	// Dir holds the private keys over restarts; made with mode 0700.
 	Dir string
-	// Prefix begins the names of the devices; "": pelago-wg. The control sockets of embedded devices have these names, in
-	// one directory for all network namespaces.
+	// Prefix of the names of the devices; "": pelago-wg. The control sockets of embedded devices have these names, in one directory
+	// for all network namespaces.
 	Prefix string
-	// Embedded: encrypt inside this process also where the kernel could.
+	// Embedded: encrypt in this process even if the kernel has WireGuard.
 	Embedded bool
-	// Settle is how long a tunnel must have been quiet before its key is changed; 0: 10 s. It must be longer than others take to
-	// read a change of Identity.
+	// Settle is how long a tunnel must have been idle before its key is changed; 0: 10 s. It must exceed the time that peers take to
+	// observe a change of Identity.
 	Settle time.Duration
-	// Deadline is when a rotation goes on without those who make no handshake with a new key; 0: 10 min.
+	// Deadline bounds how long a rotation waits for the handshakes of peers with a new key; 0: 10 min.
 	Deadline time.Duration
-	// Linger is how long a tunnel, or a peer in it, that is wanted no longer still takes packets; 0: 30 s.
+	// Linger is how long a retired tunnel, or a retired peer in a tunnel, still receives; 0: 30 s.
 	Linger time.Duration
 	Log    *slog.Logger
 }
 
-// WireGuard is the wire `wireguard`: tunnel i is a device of its own on UDP port Listen+i, so that its packets use a core
-// of their own; one more device stands by for the time when a tunnel's key changes. Methods may be called from any
-// goroutine in the network namespace of the gateway.
+// WireGuard is the wire `wireguard`: tunnel i is a device on UDP port Listen+i, so that tunnels are processed on different cores;
+// one more device, the standby, carries packets while a tunnel's key is changed. Methods may be called from any goroutine in the
+// network namespace of the gateway.
 type WireGuard struct {
 	o    WireGuardOptions
 	dir  keyDir
 	mu   sync.Mutex
 	keys map[int]wgtypes.Key
-	// tunnels in use, as of the last Ensure: their numbers, the standby last.
+	// tunnels of the last Ensure by number, the standby last.
 	tunnels  []int
 	embedded map[int]*embedded
-	last     map[int]wanted
+	// last are the configured endpoints of peers as of the last Ensure, by tunnel.
+	last     map[int]endpoints
 	peers    []wgPeer
 	rotation rotation
 	listen   uint16 // of the last Ensure
-	// surplus are tunnels that are wanted no longer; leavers are peers that want one of the others no longer.
-	surplus parting[int]
-	leavers parting[leaver]
+	// retired tunnels, and retired peers of the other tunnels.
+	retired     retired[int]
+	retiredKeys retired[tunnelKey]
 }
 
-// wireGuardPrefix begins the names of the devices.
+// wireGuardPrefix is the prefix of the names of the devices.
 const wireGuardPrefix = "pelago-wg"
 
-// OpenWireGuard reads the keys that are there. Devices are made by Ensure.
+// OpenWireGuard reads the state of the last rotation. Keys and devices are made by Ensure.
 func OpenWireGuard(o WireGuardOptions) (*WireGuard, error) {
-	if o.Prefix == "" {
-		o.Prefix = wireGuardPrefix
-	}
+	o.Prefix = cmp.Or(o.Prefix, wireGuardPrefix)
+	o.Settle = cmp.Or(o.Settle, 10*time.Second)
+	o.Deadline = cmp.Or(o.Deadline, 10*time.Minute)
+	o.Linger = cmp.Or(o.Linger, linger)
+	o.Log = cmp.Or(o.Log, slog.Default())
 	if len(o.Prefix) > 14 {
 		return nil, fmt.Errorf("device prefix %q: at most 14 characters", o.Prefix)
 	}
-	if o.Settle == 0 {
-		o.Settle = 10 * time.Second
-	}
-	if o.Deadline == 0 {
-		o.Deadline = 10 * time.Minute
-	}
-	if o.Linger == 0 {
-		o.Linger = linger
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
 	w := &WireGuard{
-		o: o, dir: keyDir(o.Dir), keys: map[int]wgtypes.Key{}, embedded: map[int]*embedded{}, last: map[int]wanted{},
-		surplus: parting[int]{}, leavers: parting[leaver]{},
-	}
-	for i := range MaxTunnels + 1 {
-		if _, err := os.Stat(w.dir.file(i)); err != nil {
-			continue
-		}
-		key, err := w.dir.load(i)
-		if err != nil {
-			return nil, err
-		}
-		w.keys[i] = key
+		o: o, dir: keyDir(o.Dir), keys: map[int]wgtypes.Key{}, embedded: map[int]*embedded{}, last: map[int]endpoints{},
+		retired: retired[int]{}, retiredKeys: retired[tunnelKey]{},
 	}
 	var err error
-	if w.rotation.left, err = w.dir.rotation(); err != nil {
-		return nil, err
-	}
-	if w.rotation.request, err = w.dir.request(); err != nil {
+	w.rotation.left, w.rotation.request, err = w.dir.rotation()
+	if err != nil {
 		return nil, err
 	}
 	return w, nil
@@ -110,11 +89,11 @@ var (
 
 func (w *WireGuard) name(tunnel int) string { return w.o.Prefix + strconv.Itoa(tunnel) }
 
-// Ensure implements Wire. A rotation of keys goes on by being called: at least every few seconds while one runs.
+// Ensure implements Wire. It also performs the next step of a rotation of keys, so it must be called every few seconds during one.
 func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	local, err := local.among(peers)
+	local, err := local.validate(peers)
 	if err != nil {
 		return Devices{}, fmt.Errorf("wireguard: %w", err)
 	}
@@ -132,8 +111,7 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 	w.rotation.left = slices.DeleteFunc(w.rotation.left, func(i int) bool { return !slices.Contains(w.tunnels, i) })
 	have, err := w.open(client, local)
 	now := time.Now()
-	w.rotation.names = w.peerNames()
-	errs := []error{err, w.rotation.next(now, w.o.Settle, w.o.Deadline, have, w.o.Log, w.renew, w.dir.setRotation)}
+	errs := []error{err, w.rotate(now, have)}
 	var own []wgtypes.Key
 	for _, i := range w.tunnels {
 		own = append(own, w.keys[i])
@@ -145,7 +123,7 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 	index := map[int]int{}
 	for _, i := range w.tunnels {
 		if have[i] == nil {
-			continue // open said why
+			continue // the error is in errs
 		}
 		n, err := w.ensureTunnel(client, have, local, i, now)
 		if err != nil {
@@ -167,173 +145,24 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 			routes[p.fabric] = of[0]
 		}
 	}
-	errs = append(errs, ensureRoutes(local.Fabric, routes, devices.Ifindexes), w.removeSurplus(local, now, &devices))
+	errs = append(errs, ensureRoutes(local.Fabric, routes, devices.Ifindexes))
+
+	linger := w.o.Linger
+	if local.Listen != w.listen { // retired tunnels may occupy the new ports
+		linger = 0
+		clear(w.retired)
+	}
+	w.listen = local.Listen
+	tunnels, indexes, err := retireTunnels(w.retired, local.Tunnels, now, linger, w.name, w.remove)
+	errs = append(errs, err)
+	devices.Ifindexes = append(devices.Ifindexes, indexes...)
+	for _, i := range tunnels {
+		devices.Ports = append(devices.Ports, local.Listen+uint16(i))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return devices, fmt.Errorf("wireguard: %w", err)
 	}
 	return devices, nil
-}
-
-// open makes the devices that are missing and reads all of them, by number. Those that cannot be made are nil: the other
-// tunnels carry on.
-func (w *WireGuard) open(client *wgctrl.Client, local Local) ([]*wgtypes.Device, error) {
-	have := make([]*wgtypes.Device, MaxTunnels+1)
-	var errs []error
-	for _, i := range w.tunnels {
-		d, err := w.openTunnel(client, i, local)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		have[i] = d
-	}
-	return have, errors.Join(errs...)
-}
-
-func (w *WireGuard) openTunnel(client *wgctrl.Client, i int, local Local) (*wgtypes.Device, error) {
-	if _, ok := w.keys[i]; !ok {
-		key, err := w.dir.load(i)
-		if err != nil {
-			return nil, err
-		}
-		w.keys[i] = key
-	}
-	if err := w.ensureLink(i, local.Listen+uint16(i), local.MTU); err != nil {
-		return nil, err
-	}
-	d, err := client.Device(w.name(i))
-	if err != nil {
-		return nil, fmt.Errorf("read device %s: %w", w.name(i), err)
-	}
-	return d, nil
-}
-
-// ensureLink is all in which a device of the kernel and an embedded one differ.
-func (w *WireGuard) ensureLink(i int, port uint16, mtu int) error {
-	if e := w.embedded[i]; e != nil {
-		select {
-		case <-e.device.Wait(): // somebody deleted the device
-		default:
-			if e.port == port {
-				return nil
-			}
-		}
-		e.close()
-		delete(w.embedded, i)
-	}
-	if !w.o.Embedded {
-		if err := kernelLink(w.name(i)); !noKernelWireGuard(err) {
-			return err
-		}
-	}
-	e, err := embed(w.name(i), port, mtu, w.o.Log)
-	if err != nil {
-		return err
-	}
-	w.embedded[i] = e
-	return nil
-}
-
-// ensureTunnel brings one device to what is wanted and returns its index. have[i] is as the device is afterwards.
-func (w *WireGuard) ensureTunnel(client *wgctrl.Client, have []*wgtypes.Device, local Local, i int, now time.Time) (int, error) {
-	t := tunnel{number: i, key: w.keys[i], port: local.Listen + uint16(i), peers: w.peers, leavers: w.keepLeavers(i, have[i].Peers, now)}
-	if c, differs := plan(have[i], t, w.last[i], now); differs {
-		err := client.ConfigureDevice(w.name(i), c)
-		if err != nil {
-			return 0, fmt.Errorf("configure device %s: %w", w.name(i), portTaken(err, t.port))
-		}
-		if have[i], err = client.Device(w.name(i)); err != nil {
-			return 0, fmt.Errorf("read device %s: %w", w.name(i), err)
-		}
-	}
-	w.last[i] = wanted{}
-	for _, p := range w.peers {
-		w.last[i][p.keys[i]] = p.at(i)
-	}
-	link, err := settle(w.name(i), local.MTU)
-	if err != nil {
-		return 0, portTaken(err, t.port)
-	}
-	if i == 0 {
-		if err := ensureAddress(link, local.Fabric); err != nil {
-			return 0, err
-		}
-	}
-	return link.Attrs().Index, nil
-}
-
-// portTaken adds the remedy to the error that somebody else has the UDP port.
-func portTaken(err error, port uint16) error {
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("UDP port %d: %w: stop the program that listens there, or join with another --nattport", port, err)
-	}
-	return err
-}
-
-func (w *WireGuard) remove(i int) error {
-	if e := w.embedded[i]; e != nil {
-		e.close()
-		delete(w.embedded, i)
-	}
-	delete(w.last, i)
-	return removeLink(w.name(i))
-}
-
-func handshaken(d *wgtypes.Device, key wgtypes.Key) bool {
-	return slices.ContainsFunc(d.Peers, func(p wgtypes.Peer) bool {
-		return p.PublicKey == key && !p.LastHandshakeTime.IsZero()
-	})
-}
-
-func (w *WireGuard) renew(tunnel int) error {
-	key, err := w.dir.renew(tunnel)
-	if err != nil {
-		return err
-	}
-	w.keys[tunnel] = key
-	w.o.Log.Info("a tunnel has a new key", "device", w.name(tunnel), "publicKey", key.PublicKey().String())
-	return nil
-}
-
-// Rotate implements Keyed. See rotation.
-func (w *WireGuard) Rotate(request string) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err := checkRequest(request); err != nil {
-		return fmt.Errorf("rotate the keys of wireguard: %w", err)
-	}
-	if request == w.rotation.request {
-		return nil
-	}
-	if len(w.tunnels) == 0 {
-		return errors.New("rotate the keys of wireguard: there is no tunnel yet: call Ensure first")
-	}
-	left := append([]int{MaxTunnels}, w.tunnels[:len(w.tunnels)-1]...)
-	// In this order: what is interrupted between the two begins anew.
-	if err := errors.Join(w.dir.setRotation(left), w.dir.setRequest(request)); err != nil {
-		return fmt.Errorf("rotate the keys of wireguard: %w", err)
-	}
-	w.rotation = rotation{request: request, left: left}
-	w.o.Log.Info("all keys are to be changed", "request", request)
-	return nil
-}
-
-// Rotation implements Keyed.
-func (w *WireGuard) Rotation() Rotation {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return Rotation{Request: w.rotation.request, Left: len(w.rotation.left), Waits: w.rotation.words()}
-}
-
-// peerNames are the peers of the last Ensure by their keys.
-func (w *WireGuard) peerNames() map[wgtypes.Key]string {
-	out := map[wgtypes.Key]string{}
-	for _, p := range w.peers {
-		for _, k := range p.keys {
-			out[k] = p.name
-		}
-	}
-	return out
 }
 
 // Identity implements Wire. Before the first Ensure it is empty.
@@ -371,12 +200,12 @@ func (w *WireGuard) Status() (map[netip.Addr]Status, error) {
 	defer client.Close()
 	out := map[netip.Addr]Status{}
 	for _, i := range w.tunnels {
-		d, err := client.Device(w.name(i))
+		d, err := w.readDevice(client, i)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // Ensure could not make it, and said why
+			continue // Ensure returned the error
 		}
 		if err != nil {
-			return nil, fmt.Errorf("wireguard: read device %s: %w", w.name(i), err)
+			return nil, fmt.Errorf("wireguard: %w", err)
 		}
 		for _, p := range w.peers {
 			for _, h := range d.Peers {
@@ -388,7 +217,7 @@ func (w *WireGuard) Status() (map[netip.Addr]Status, error) {
 	}
 	for _, p := range w.peers {
 		s := out[p.fabric]
-		s.Error = complaint(s, time.Now())
+		s.Error = problem(s, time.Now())
 		out[p.fabric] = s
 	}
 	return out, nil
@@ -409,7 +238,7 @@ func addTunnel(s Status, h wgtypes.Peer, counts bool) Status {
 	return s
 }
 
-func complaint(s Status, now time.Time) string {
+func problem(s Status, now time.Time) string {
 	switch {
 	case s.Handshake.IsZero() && !s.Endpoint.IsValid():
 		return "waiting for the peer to call: its address is not known"
@@ -430,21 +259,21 @@ func (w *WireGuard) Remove() error {
 		errs = append(errs, w.remove(i))
 	}
 	w.tunnels, w.peers, w.listen = nil, nil, 0
-	clear(w.surplus)
+	clear(w.retired)
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("wireguard: %w", err)
 	}
 	return nil
 }
 
-// Waiting implements Queued. Of devices of the kernel's nothing waits in this process.
+// Waiting implements Queued. Packets of kernel devices are not queued in this process.
 func (w *WireGuard) Waiting() (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, e := range w.embedded {
 		waiting, err := e.waiting()
 		if err != nil {
-			return false, fmt.Errorf("wireguard: look for packets that wait in %s: %w", w.name(i), err)
+			return false, fmt.Errorf("wireguard: read the queues of %s: %w", w.name(i), err)
 		}
 		if waiting {
 			return true, nil
@@ -453,7 +282,7 @@ func (w *WireGuard) Waiting() (bool, error) {
 	return false, nil
 }
 
-// Close implements Wire. Devices of the kernel stay; embedded ones end with the process that they are in.
+// Close implements Wire. Kernel devices stay; embedded ones end with the process.
 func (w *WireGuard) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,6 +1,7 @@
 package cable
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -15,19 +16,19 @@ import (
 
 const (
 	defaultKeepalive = 25 * time.Second
-	// sessionLife is how long keys are used at most after a handshake (REJECT_AFTER_TIME in the WireGuard paper, §6.1).
+	// sessionLife bounds the use of session keys after a handshake (REJECT_AFTER_TIME in the WireGuard paper, §6.1).
 	sessionLife = 180 * time.Second
 )
 
-// wgPeer is a gateway as WireGuard sees it.
+// wgPeer is a peer gateway as a WireGuard peer.
 type wgPeer struct {
 	name   string
 	fabric netip.Addr
-	// keys per tunnel, the standby's last at MaxTunnels; the zero key: the peer has no such tunnel.
+	// keys by tunnel, that of the standby at MaxTunnels; zero: the peer has no such tunnel.
 	keys     [MaxTunnels + 1]wgtypes.Key
 	draining [MaxTunnels + 1]bool
 	psk      wgtypes.Key
-	// endpoint of tunnel 0; not valid: wait for its call.
+	// endpoint of tunnel 0; invalid: wait for the peer to initiate.
 	endpoint  netip.AddrPort
 	keepalive time.Duration
 }
@@ -40,8 +41,8 @@ func (p wgPeer) at(tunnel int) netip.AddrPort {
 	return netip.AddrPortFrom(p.endpoint.Addr(), p.endpoint.Port()+uint16(tunnel))
 }
 
-// wgPeers reads the peers' identities. A peer that cannot be used is left out and named in the error. Package peering has checked
-// that keys are unique; should two peers share one all the same, the order by fabric address keeps the result stable.
+// wgPeers parses the peers' identities. An invalid peer is left out and named in the error. Package peering rejects duplicate
+// keys; if two peers have one nevertheless, the order by fabric address makes the result deterministic.
 func wgPeers(local Local, peers []Peer, own []wgtypes.Key) ([]wgPeer, error) {
 	var out []wgPeer
 	var errs []error
@@ -51,39 +52,30 @@ func wgPeers(local Local, peers []Peer, own []wgtypes.Key) ([]wgPeer, error) {
 	}
 	for _, p := range slices.SortedFunc(slices.Values(peers), func(a, b Peer) int { return a.Fabric.Compare(b.Fabric) }) {
 		w, err := newWGPeer(local, p)
-		if err == nil {
-			err = w.claim(owner)
+		for _, k := range w.keys {
+			// WireGuard identifies a peer by its key: of two with the same one, the second would replace the first.
+			if other, ok := owner[k]; ok && k != (wgtypes.Key{}) {
+				err = errors.Join(err, fmt.Errorf("its public key %s is that of %s as well: one of the two must rotate its keys (pelago gateway rotate-keys)", k, other))
+			}
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("peer %s: %w", p.Name, err))
 			continue
+		}
+		for _, k := range w.keys {
+			owner[k] = "peer " + p.Name
 		}
 		out = append(out, w)
 	}
 	return out, errors.Join(errs...)
 }
 
-// claim notes the peer's keys. WireGuard knows a peer by its key: of two with one key the later one would take the
-// earlier one's place.
-func (p wgPeer) claim(owner map[wgtypes.Key]string) error {
-	for _, k := range p.keys {
-		if other, ok := owner[k]; ok && k != (wgtypes.Key{}) {
-			return fmt.Errorf("its public key %s is that of %s as well: one of the two must rotate its keys (pelago gateway rotate-keys)", k, other)
-		}
-	}
-	for _, k := range p.keys {
-		owner[k] = "peer " + p.name
-	}
-	return nil
-}
-
 func newWGPeer(local Local, p Peer) (wgPeer, error) {
-	w := wgPeer{name: p.Name, fabric: p.Fabric, keepalive: p.Keepalive}
-	if w.keepalive == 0 {
-		w.keepalive = defaultKeepalive
+	w := wgPeer{
+		name: p.Name, fabric: p.Fabric,
+		// WireGuard's unit is a second; 0 would disable it.
+		keepalive: max(cmp.Or(p.Keepalive, defaultKeepalive).Truncate(time.Second), time.Second),
 	}
-	// WireGuard counts in seconds; 0 would switch it off.
-	w.keepalive = max(w.keepalive.Truncate(time.Second), time.Second)
 	if p.Address.IsValid() {
 		if p.Port == 0 || int(p.Port)+MaxTunnels > 65535 {
 			return w, fmt.Errorf("UDP port %d: use 1 to %d", p.Port, 65535-MaxTunnels)
@@ -117,22 +109,50 @@ func newWGPeer(local Local, p Peer) (wgPeer, error) {
 	return w, nil
 }
 
-// tunnel is one device as wanted.
+// tunnel is the desired state of a device.
 type tunnel struct {
 	number int
 	key    wgtypes.Key
 	port   uint16
 	peers  []wgPeer
-	// leavers are keys that are wanted no longer and stay for now.
-	leavers map[wgtypes.Key]bool
+	// retired are the keys of retired peers that still receive.
+	retired map[wgtypes.Key]bool
 }
 
-// wanted is which address was last wanted of which peer key: a peer that calls from elsewhere is answered there, until another
-// address is wanted of it.
-type wanted map[wgtypes.Key]netip.AddrPort
+// endpoints are the configured endpoints by peer key. The kernel follows a peer that roams; its configured endpoint is set again
+// only when it changes, or when the peer is silent.
+type endpoints map[wgtypes.Key]netip.AddrPort
 
-// plan says what to change in a device so that it is as t says, and nothing else; false: nothing.
-func plan(have *wgtypes.Device, t tunnel, last wanted, now time.Time) (wgtypes.Config, bool) {
+// tunnelKey is a peer's key in a tunnel.
+type tunnelKey struct {
+	tunnel int
+	key    wgtypes.Key
+}
+
+// lingeringKeys are the keys that stay in a tunnel for Linger after their peers, which remain for other tunnels, have retired from
+// this one: until the caller has acted on the result of Ensure it sends into the tunnel. A removed peer is cut off at once.
+func (w *WireGuard) lingeringKeys(tunnel int, have []wgtypes.Peer, now time.Time) map[wgtypes.Key]bool {
+	wanted := map[wgtypes.Key]bool{}
+	without := map[string]bool{} // the fabric addresses of peers without this tunnel
+	for _, p := range w.peers {
+		if key := p.keys[tunnel]; key != (wgtypes.Key{}) {
+			wanted[key] = true
+			delete(w.retiredKeys, tunnelKey{tunnel, key})
+		} else {
+			without[host(p.fabric).String()] = true
+		}
+	}
+	out := map[wgtypes.Key]bool{}
+	for _, h := range have {
+		if !wanted[h.PublicKey] && len(h.AllowedIPs) == 1 && without[h.AllowedIPs[0].String()] {
+			out[h.PublicKey] = w.retiredKeys.lingers(tunnelKey{tunnel, h.PublicKey}, now, w.o.Linger)
+		}
+	}
+	return out
+}
+
+// plan is the difference between a device and t; false: none. last are the configured endpoints of the last Ensure.
+func plan(have *wgtypes.Device, t tunnel, last endpoints, now time.Time) (wgtypes.Config, bool) {
 	var c wgtypes.Config
 	known := map[wgtypes.Key]wgtypes.Peer{}
 	for _, p := range have.Peers {
@@ -140,7 +160,7 @@ func plan(have *wgtypes.Device, t tunnel, last wanted, now time.Time) (wgtypes.C
 	}
 	renewed := have.PrivateKey != t.key
 	if renewed {
-		// Handshakes made with the old key say nothing any more: forget them, so that one can see when there are new ones.
+		// Clears the handshake times, which otherwise could not be told from handshakes with the new key.
 		c.PrivateKey, c.ReplacePeers = &t.key, true
 	}
 	if port := int(t.port); have.ListenPort != port {
@@ -156,15 +176,15 @@ func plan(have *wgtypes.Device, t tunnel, last wanted, now time.Time) (wgtypes.C
 		stay[key] = true
 		h, ok := known[key]
 		if !ok || renewed {
-			add = append(add, newPeer(p, key, t.number, heard(have.Peers, p.fabric)))
+			add = append(add, newPeer(p, key, t.number, lastEndpoint(have.Peers, p.fabric)))
 		} else if pc, differs := changePeer(h, p, key, t.number, last, now); differs {
 			change = append(change, pc)
 		}
 	}
 	if !renewed {
-		// First away with those that go: a peer with a new key takes over the fabric address of its old one.
+		// Removals first: a peer with a new key takes over the fabric address of its old one.
 		for _, h := range have.Peers {
-			if !stay[h.PublicKey] && !t.leavers[h.PublicKey] {
+			if !stay[h.PublicKey] && !t.retired[h.PublicKey] {
 				c.Peers = append(c.Peers, wgtypes.PeerConfig{PublicKey: h.PublicKey, Remove: true})
 			}
 		}
@@ -173,8 +193,8 @@ func plan(have *wgtypes.Device, t tunnel, last wanted, now time.Time) (wgtypes.C
 	return c, c.PrivateKey != nil || c.ListenPort != nil || len(c.Peers) > 0
 }
 
-// heard is where the gateway of that fabric address was last heard from, whatever its key was; nil: nowhere.
-func heard(peers []wgtypes.Peer, fabric netip.Addr) *net.UDPAddr {
+// lastEndpoint is the endpoint that packets from that fabric address came from last, with whatever key; nil: none yet.
+func lastEndpoint(peers []wgtypes.Peer, fabric netip.Addr) *net.UDPAddr {
 	for _, h := range peers {
 		if !h.LastHandshakeTime.IsZero() && len(h.AllowedIPs) == 1 && h.AllowedIPs[0].IP.Equal(fabric.AsSlice()) {
 			return h.Endpoint
@@ -183,18 +203,18 @@ func heard(peers []wgtypes.Peer, fabric netip.Addr) *net.UDPAddr {
 	return nil
 }
 
-// newPeer: heard is where the peer was last heard from, if it was.
-func newPeer(p wgPeer, key wgtypes.Key, tunnel int, heard *net.UDPAddr) wgtypes.PeerConfig {
-	if heard == nil && p.at(tunnel).IsValid() {
-		heard = net.UDPAddrFromAddrPort(p.at(tunnel))
+// newPeer adds a peer at its last endpoint, or else at the configured one.
+func newPeer(p wgPeer, key wgtypes.Key, tunnel int, last *net.UDPAddr) wgtypes.PeerConfig {
+	if last == nil && p.at(tunnel).IsValid() {
+		last = net.UDPAddrFromAddrPort(p.at(tunnel))
 	}
 	return wgtypes.PeerConfig{
-		PublicKey: key, PresharedKey: &p.psk, Endpoint: heard, PersistentKeepaliveInterval: &p.keepalive,
+		PublicKey: key, PresharedKey: &p.psk, Endpoint: last, PersistentKeepaliveInterval: &p.keepalive,
 		ReplaceAllowedIPs: true, AllowedIPs: []net.IPNet{*host(p.fabric)},
 	}
 }
 
-func changePeer(h wgtypes.Peer, p wgPeer, key wgtypes.Key, tunnel int, last wanted, now time.Time) (c wgtypes.PeerConfig, differs bool) {
+func changePeer(h wgtypes.Peer, p wgPeer, key wgtypes.Key, tunnel int, last endpoints, now time.Time) (c wgtypes.PeerConfig, differs bool) {
 	c = wgtypes.PeerConfig{PublicKey: key, UpdateOnly: true}
 	if h.PresharedKey != p.psk {
 		c.PresharedKey, differs = &p.psk, true
@@ -225,9 +245,9 @@ func endpoint(p wgtypes.Peer) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// usable says over which tunnels packets to p may go, by number, best first: those that neither side is draining and that have
-// keys; else the standby; else whatever has keys; else all, and the first packets wait there for the handshake. ready says
-// whether a handshake was made with the keys that both sides have now.
+// usable are the tunnels over which packets to p may be sent, best first: those with keys that neither side drains; else the
+// standby; else any with keys; else all, where the first packets wait for the handshake. ready reports whether a handshake was made
+// with the current keys of both sides.
 func usable(p wgPeer, tunnels int, draining int, ready func(tunnel int) bool) []int {
 	pick := func(from, to int, ok func(i int) bool) (out []int) {
 		for i := from; i < to; i++ {
@@ -247,4 +267,11 @@ func usable(p wgPeer, tunnels int, draining int, ready func(tunnel int) bool) []
 		return choices[i]
 	}
 	return nil
+}
+
+// handshaken reports whether the peer with that key has made a handshake.
+func handshaken(d *wgtypes.Device, key wgtypes.Key) bool {
+	return slices.ContainsFunc(d.Peers, func(p wgtypes.Peer) bool {
+		return p.PublicKey == key && !p.LastHandshakeTime.IsZero()
+	})
 }
