@@ -12,15 +12,14 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// Affinity is a ClusterAffinity of a placement, a weight or an override rule, parsed once for many clusters. The zero value
-// selects all.
+// Affinity is a parsed ClusterAffinity of a placement, a weight or an override rule. The zero value selects all clusters.
 type Affinity struct {
 	names, exclude []string
 	labels         labels.Selector // nil: all
 	fields         []policyv1alpha1.FieldSelectorRequirement
 }
 
-// ParseAffinity refuses an invalid label selector. nil selects all.
+// ParseAffinity returns an error for an invalid label selector. nil selects all clusters.
 func ParseAffinity(a *policyv1alpha1.ClusterAffinity) (Affinity, error) {
 	if a == nil {
 		return Affinity{}, nil
@@ -38,7 +37,7 @@ func ParseAffinity(a *policyv1alpha1.ClusterAffinity) (Affinity, error) {
 	return s, nil
 }
 
-// Matches reports whether every part that is set matches; an excluded cluster never does.
+// Matches reports whether all parts that are set match; an excluded cluster never matches.
 func (s Affinity) Matches(c *clusterv1alpha1.Cluster) bool {
 	if slices.Contains(s.exclude, c.Name) || len(s.names) > 0 && !slices.Contains(s.names, c.Name) {
 		return false
@@ -49,7 +48,7 @@ func (s Affinity) Matches(c *clusterv1alpha1.Cluster) bool {
 	return !slices.ContainsFunc(s.fields, func(f policyv1alpha1.FieldSelectorRequirement) bool { return !fieldMatches(f, c) })
 }
 
-// fieldMatches: a cluster with several zones is in one of them, and not in any.
+// fieldMatches: In matches if one of the zones of a cluster does, NotIn if none does.
 func fieldMatches(f policyv1alpha1.FieldSelectorRequirement, c *clusterv1alpha1.Cluster) bool {
 	var have []string
 	switch f.Key {

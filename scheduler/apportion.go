@@ -4,29 +4,53 @@ import (
 	"cmp"
 	"container/heap"
 	"hash/fnv"
+	"maps"
 	"math/bits"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// share is what one cluster has a claim to, and what it gets.
+// Split divides a total over clusters by their weights as Schedule divides replicas (Webster's method, ties by the UID of the
+// template), so that for example the completions of a Job follow its replicas. The result has no zeros.
+func Split(total int64, weights map[string]int64, uid types.UID) map[string]int64 {
+	shares := make([]share, 0, len(weights))
+	clusters := slices.Sorted(maps.Keys(weights))
+	for at, cluster := range clusters {
+		shares = append(shares, share{at: at, weight: weights[cluster]})
+	}
+	apportion(total, shares, tieOf(uid))
+	var out map[string]int64
+	for _, s := range shares {
+		if s.seats == 0 {
+			continue
+		}
+		if out == nil {
+			out = map[string]int64{}
+		}
+		out[clusters[s.at]] = s.seats
+	}
+	return out
+}
+
+// share is the weight of a cluster, and its part of the total.
 type share struct {
-	at     int // the cluster's place by name
+	at     int // index of the cluster
 	weight int64
 	seats  int64
 }
 
-// tie decides between equal claims, so that remainders spread over the clusters from one application to the next, but stay
-// where they are for one.
+// tie breaks ties between equal quotients, so that the remainders of different templates are spread over clusters, while those of one
+// are stable.
 type tie bool
 
-// tieOf is the tie rule of a template: names descend where the hash of its UID is odd.
+// tieOf is the tie rule of a template: names descending if the hash of its UID is odd.
 func tieOf(uid types.UID) tie {
 	if uid == "" {
 		return false
 	}
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(uid)) // a hash takes anything
+	_, _ = h.Write([]byte(uid)) // never fails
 	return h.Sum32()%2 == 1
 }
 
@@ -37,12 +61,12 @@ func (descending tie) compare(a, b int) int {
 	return cmp.Compare(a, b)
 }
 
-// maxWeight keeps the sum of the weights of 2,000 clusters in 63 bits. What is larger counts as that much.
+// maxWeight bounds a weight, so that the sum of those of 2,000 clusters fits in 63 bits.
 const maxWeight = 1 << 52
 
 // apportion gives total seats to the shares by their weights: one after the other to the largest weight/(2·seats+1), which is
-// Webster's method (Sainte-Laguë). Unlike rounding it is monotonic: with more seats nobody gets fewer. Equal quotients: who has
-// fewer seats, then the name. Shares without weight get none, and all get none if none has weight.
+// Webster's method (Sainte-Laguë). Unlike rounding it is monotonic: with more seats no share decreases. Ties: fewer seats first, then
+// the name. Shares with weight 0 get none; if all are 0, no seats are given.
 func apportion(total int64, shares []share, order tie) {
 	var sum uint64
 	var claims claims
@@ -58,8 +82,8 @@ func apportion(total int64, shares []share, order tie) {
 		return
 	}
 	claims.order = order
-	// All seats with a quotient of at least sum/(2·total-n) are given at once: there are total at most, since each share
-	// gets at most (1+weight/quotient)/2 of them. About n are left.
+	// All seats with a quotient of at least sum/(2·total-n) are given in one step: at most total, since a share gets at most
+	// (1+weight/quotient)/2 of them. About n remain.
 	given := int64(0)
 	if at := 2*total - n; at > 0 {
 		for _, s := range claims.of {
@@ -76,7 +100,7 @@ func apportion(total int64, shares []share, order tie) {
 	}
 }
 
-// claims is a heap with the next seat's owner on top.
+// claims is a heap with the share that gets the next seat on top.
 type claims struct {
 	of    []*share
 	order tie

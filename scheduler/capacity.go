@@ -11,7 +11,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
-// Load is what workloads ask for: pods, and amounts of other resources, each once.
+// Load is what workloads request: pods, and amounts of other resources, each once.
 type Load struct {
 	Pods    int64
 	Amounts []Amount
@@ -23,7 +23,7 @@ type Amount struct {
 	N  int64
 }
 
-// LoadOf is the load of so many replicas that each request so much. Its amounts are sorted by name and more than 0.
+// LoadOf is the load of replicas with that request each. Its amounts are sorted by name and greater than 0.
 func LoadOf(request corev1.ResourceList, replicas int64) Load {
 	l := Load{Pods: replicas}
 	for name, q := range request {
@@ -35,11 +35,11 @@ func LoadOf(request corev1.ResourceList, replicas int64) Load {
 	return l
 }
 
-// Add adds another load so many times.
+// Add adds another load, multiplied by times.
 func (l *Load) Add(other Load, times int64) {
 	l.Pods += other.Pods * times
 	for _, a := range other.Amounts {
-		if at := place(l.Amounts, a.Of); at >= 0 {
+		if at := indexOf(l.Amounts, a.Of); at >= 0 {
 			l.Amounts[at].N += a.N * times
 		} else {
 			l.Amounts = append(l.Amounts, Amount{a.Of, a.N * times})
@@ -47,21 +47,21 @@ func (l *Load) Add(other Load, times int64) {
 	}
 }
 
-// Clone is a load that does not change with this one.
+// Clone returns a deep copy.
 func (l Load) Clone() Load { return Load{l.Pods, slices.Clone(l.Amounts)} }
 
-// Amount is how much of a resource is in the load.
+// Amount returns that of a resource in the load.
 func (l Load) Amount(of corev1.ResourceName) int64 {
 	if of == corev1.ResourcePods {
 		return l.Pods
 	}
-	if at := place(l.Amounts, of); at >= 0 {
+	if at := indexOf(l.Amounts, of); at >= 0 {
 		return l.Amounts[at].N
 	}
 	return 0
 }
 
-func place(all []Amount, of corev1.ResourceName) int {
+func indexOf(all []Amount, of corev1.ResourceName) int {
 	for i := range all {
 		if all[i].Of == of {
 			return i
@@ -77,29 +77,29 @@ func amount(name corev1.ResourceName, q resource.Quantity) int64 {
 	return q.Value()
 }
 
-// report is what a cluster says of its resources.
+// report is the ResourceSummary of a cluster.
 type report struct {
 	free []Amount
-	// grades are the nodes by their free resources, if the cluster models them; least first.
+	// grades are the nodes by their free resources, if the cluster models them.
 	grades []grade
 }
 
-// grade is a number of nodes of which each has at least so much free.
+// grade is a number of nodes, each with at least these resources free.
 type grade struct {
 	nodes int64
 	least []Amount
 }
 
-// room is what is free in a cluster by its report, less what is assumed.
-type room struct {
-	*report // nil: it does not report
+// capacity of a cluster is what is free by its report, less what is assumed.
+type capacity struct {
+	*report // nil: it reports no resources
 	assumed Load
 }
 
-func roomOf(c *clusterv1alpha1.Cluster, assumed Load) *room {
+func capacityOf(c *clusterv1alpha1.Cluster, assumed Load) *capacity {
 	s := c.Status.ResourceSummary
 	if s == nil {
-		return &room{assumed: assumed}
+		return &capacity{assumed: assumed}
 	}
 	r := &report{free: make([]Amount, 0, len(s.Allocatable))}
 	for name, q := range s.Allocatable {
@@ -116,35 +116,35 @@ func roomOf(c *clusterv1alpha1.Cluster, assumed Load) *room {
 		}
 		r.grades = append(r.grades, g)
 	}
-	return &room{report: r, assumed: assumed}
+	return &capacity{report: r, assumed: assumed}
 }
 
-// assuming is the room with another sum assumed.
-func (r *room) assuming(load Load) *room { return &room{report: r.report, assumed: load} }
+// assuming is the capacity with another load assumed.
+func (r *capacity) assuming(load Load) *capacity { return &capacity{report: r.report, assumed: load} }
 
-// left is how much of a resource is free; 0 of one that the cluster does not have.
-func (r *room) left(of corev1.ResourceName) int64 {
-	at := place(r.free, of)
+// left is the free amount of a resource; 0 of one that the cluster does not have.
+func (r *capacity) left(of corev1.ResourceName) int64 {
+	at := indexOf(r.free, of)
 	if at < 0 {
 		return 0
 	}
 	return max(0, r.free[at].N-r.assumed.Amount(of))
 }
 
-// pods is how many more pods there may be.
-func (r *room) pods() int64 {
+// pods is the number of pods that fit.
+func (r *capacity) pods() int64 {
 	if r.report == nil {
 		return 0
 	}
 	return min(r.left(corev1.ResourcePods), unlimited)
 }
 
-// unlimited stands for room that nobody has measured.
+// unlimited bounds the capacity for pods.
 const unlimited = math.MaxInt32
 
-// replicas is how many replicas with such needs fit. A cluster that does not report its resources has no room; neither has one
-// for a resource that it does not have.
-func (r *room) replicas(needs []Amount) int64 {
+// replicas is the number of replicas with these requests that fit. A cluster that does not report its resources has no capacity,
+// nor has one that lacks a requested resource.
+func (r *capacity) replicas(needs []Amount) int64 {
 	if r.report == nil {
 		return 0
 	}
@@ -160,13 +160,13 @@ func (r *room) replicas(needs []Amount) int64 {
 	return fit
 }
 
-// onNodes places replicas on the nodes, each taken to have no more free than its grade says. It cannot say if a resource is not
-// modelled. Of what is assumed, on whatever node it is, each pod takes the place of a replica, and a larger one that of several.
-func (r *room) onNodes(needs []Amount) (replicas int64, ok bool) {
+// onNodes is the number of replicas that fit on the nodes, each with the minimum of its grade free; not ok if a resource is not
+// modelled. An assumed pod, whose node is unknown, takes the place of one replica, or of several smaller ones.
+func (r *capacity) onNodes(needs []Amount) (replicas int64, ok bool) {
 	for _, g := range r.grades {
 		each := int64(math.MaxInt64)
 		for _, need := range needs {
-			at := place(g.least, need.Of)
+			at := indexOf(g.least, need.Of)
 			if at < 0 {
 				return 0, false
 			}

@@ -61,7 +61,7 @@ func TestRoom(t *testing.T) {
 		"models, and smaller ones since":     {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "10m"), 2), request: resources("cpu", "1"), want: 2},
 		"models, and too many since":         {cluster: summary(modelled, grades...), assumed: LoadOf(resources("cpu", "10m"), 9), request: resources("cpu", "1")},
 	} {
-		if got := roomOf(c.cluster, c.assumed).replicas(LoadOf(c.request, 1).Amounts); got != c.want {
+		if got := capacityOf(c.cluster, c.assumed).replicas(LoadOf(c.request, 1).Amounts); got != c.want {
 			t.Errorf("%s: %d replicas, want %d", name, got, c.want)
 		}
 	}

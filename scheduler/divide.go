@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// divide gives the replicas to the chosen clusters, which are sorted, the best first.
+// divide divides the replicas over the selected clusters, which are sorted, the best first.
 func (j *task) divide(chosen []candidate) ([]share, error) {
 	if !j.workload() {
 		return each(chosen, 0), nil
@@ -14,7 +14,7 @@ func (j *task) divide(chosen []candidate) ([]share, error) {
 	case static:
 		return j.divideStatic(chosen)
 	case dynamic, aggregated:
-		return j.divideByRoom(chosen)
+		return j.divideByCapacity(chosen)
 	}
 	return each(chosen, j.Replicas), nil
 }
@@ -27,13 +27,13 @@ func each(chosen []candidate, replicas int32) []share {
 	return out
 }
 
-// winners are the shares that got something.
+// winners are the shares with replicas.
 func winners(shares []share) []share {
 	return slices.DeleteFunc(shares, func(s share) bool { return s.seats == 0 })
 }
 
-// divideStatic divides by the policy's weights, from zero each time and whatever room there is. A cluster that several rules match
-// has the largest weight of them, one that none matches gets nothing; where no rule matches any, all are equal.
+// divideStatic divides by the policy's weights, regardless of current replicas and capacity. The weight of a cluster is the largest of
+// the rules that match it, 0 if none does; if no rule matches any cluster, all weights are equal.
 func (j *task) divideStatic(chosen []candidate) ([]share, error) {
 	shares := make([]share, len(chosen))
 	for i, c := range chosen {
@@ -61,10 +61,9 @@ func (j *task) divideStatic(chosen []candidate) ([]share, error) {
 	return winners(shares), nil
 }
 
-// divideByRoom divides by how many replicas the clusters have room for, dynamically weighted or aggregated in as few clusters as
-// hold them. What runs stays where it is: only what is too much is taken away, and only what is missing is added. Tiers are filled
-// in their order, and emptied in the reverse one.
-func (j *task) divideByRoom(chosen []candidate) ([]share, error) {
+// divideByCapacity divides by the capacity of the clusters, dynamically weighted or aggregated in as few clusters as suffice. Current
+// replicas are not moved: only a surplus is removed or a deficit added. Tiers are filled in order, and emptied in reverse order.
+func (j *task) divideByCapacity(chosen []candidate) ([]share, error) {
 	if j.Fresh {
 		chosen = slices.Clone(chosen)
 		for i := range chosen {
@@ -113,7 +112,7 @@ func (j *task) divideTier(tier []candidate, by func(candidate) int64, replicas i
 	return shares
 }
 
-// fewest are the clusters that hold so many replicas together: those that have some first, then the roomiest.
+// fewest are the clusters that suffice for these replicas together: those that have some first, then by capacity.
 func (j *task) fewest(tier []candidate, by func(candidate) int64, replicas int64) []candidate {
 	sorted := slices.Clone(tier)
 	j.sort(sorted, func(c candidate) (first bool, more int64) { return c.current > 0, by(c) })

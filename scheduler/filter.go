@@ -10,9 +10,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// filter adds a tier of clusters that may run the template, those of the affinity, by name, and says of the others why not: at
-// each cluster's place in why, none for those that may. Who runs it already may go on where the API is not seen or a taint came
-// later.
+// filter appends a tier of clusters that pass the filters, by name, and sets the causes of the others in why, by index. A cluster
+// where the template runs already passes those of APIs and taints.
 func (j *task) filter(a *policyv1alpha1.ClusterAffinity, tier int, fit []candidate, why []cause) ([]candidate, error) {
 	near, err := j.matching(a)
 	if err != nil {
@@ -64,7 +63,7 @@ func (j *task) refusal(at int, near, serving set) cause {
 	return j.tainted(c.taints)
 }
 
-// property of a cluster: to be spread by it, it must have one.
+// property that a cluster must have because of a spread constraint.
 type property struct {
 	field   policyv1alpha1.SpreadField
 	missing cause
@@ -77,13 +76,13 @@ func (j *task) spreadProperties() (out []property) {
 	for _, s := range j.Placement.SpreadConstraints {
 		switch s.SpreadByField {
 		case policyv1alpha1.SpreadByFieldProvider, policyv1alpha1.SpreadByFieldRegion, policyv1alpha1.SpreadByFieldZone:
-			out = append(out, property{s.SpreadByField, j.say(fmt.Sprintf("cluster(s) did not have %s property", s.SpreadByField))})
+			out = append(out, property{s.SpreadByField, j.describe(fmt.Sprintf("cluster(s) did not have %s property", s.SpreadByField))})
 		}
 	}
 	return out
 }
 
-// has says whether the cluster has a property by which can be spread.
+// has reports whether the cluster has the property of a spread constraint.
 func (c *traits) has(field policyv1alpha1.SpreadField) bool {
 	switch field {
 	case policyv1alpha1.SpreadByFieldProvider:
@@ -94,14 +93,14 @@ func (c *traits) has(field policyv1alpha1.SpreadField) bool {
 	return c.zoned
 }
 
-// tainted is the cause that a list of taints of the snapshot is; it is found once for each.
+// tainted is the cause of a list of taints of the snapshot; none if all are tolerated.
 func (j *task) tainted(list int) cause {
 	if why, ok := j.byTaints[list]; ok {
 		return why
 	}
 	why := none
 	if i := slices.IndexFunc(j.taints[list], func(t corev1.Taint) bool { return !j.tolerates(t) }); i >= 0 {
-		why = j.say(fmt.Sprintf("cluster(s) had untolerated taint {%s}", j.taints[list][i].ToString()))
+		why = j.describe(fmt.Sprintf("cluster(s) had untolerated taint {%s}", j.taints[list][i].ToString()))
 	}
 	if j.byTaints == nil {
 		j.byTaints = map[int]cause{}

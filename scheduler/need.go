@@ -10,16 +10,16 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// Observed is what the last decision for a template was made from, as its binding tells it.
+// Observed is the input of the last decision for a template, as recorded in its binding.
 type Observed struct {
-	// Placement is the value of the binding's annotation policy.karmada.io/applied-placement; "": there was no decision.
+	// Placement is the value of the binding's annotation policy.karmada.io/applied-placement; "": none yet.
 	Placement string
-	// Rescheduled is when a new decision from zero was last asked for, Scheduled when the last decision was made; zero: never.
+	// Rescheduled is the time of the last request for a rebalancing, Scheduled that of the last decision; zero: never.
 	Rescheduled, Scheduled time.Time
 }
 
-// Need says why a new decision is due; "": none is. What is divided by room does not move when clusters join, recover or change
-// their labels: only Duplicated workloads and what has no replicas follow.
+// Need is the reason for a new decision; "": none. If clusters join, recover or change their labels, only Duplicated workloads and
+// templates without replicas follow.
 func Need(r *Request, o Observed, s *Snapshot) string {
 	switch {
 	case o.Placement == "" || !r.samePlacement(o.Placement):
@@ -53,21 +53,21 @@ func (r *Request) replicasChanged() bool {
 	return strategyOf(r.Placement) != duplicated && total != r.Replicas
 }
 
-// samePlacement compares what of a placement bears on a running template: a group behind the one in use does not, nor does
+// samePlacement compares the parts of a placement that affect a running template: not the affinity groups after the one in use, nor
 // workloadAffinity.
 func (r *Request) samePlacement(applied string) bool {
 	var before policyv1alpha1.Placement
 	if err := json.Unmarshal([]byte(applied), &before); err != nil {
-		return false // it was not written by us: decide
+		return false // not written by us
 	}
 	now := r.Placement
 	if now == nil {
 		now = &policyv1alpha1.Placement{}
 	}
-	return equality.Semantic.DeepEqual(r.bearing(&before), r.bearing(now))
+	return equality.Semantic.DeepEqual(r.effective(&before), r.effective(now))
 }
 
-func (r *Request) bearing(p *policyv1alpha1.Placement) policyv1alpha1.Placement {
+func (r *Request) effective(p *policyv1alpha1.Placement) policyv1alpha1.Placement {
 	out := *p
 	out.WorkloadAffinity = nil
 	out.ClusterAffinities = nil
@@ -79,7 +79,7 @@ func (r *Request) bearing(p *policyv1alpha1.Placement) policyv1alpha1.Placement 
 	return out
 }
 
-// Applied is the placement as Observed.Placement keeps it.
+// Applied is the value of Observed.Placement for a placement.
 func Applied(p *policyv1alpha1.Placement) (string, error) {
 	if p == nil {
 		p = &policyv1alpha1.Placement{}

@@ -1,6 +1,6 @@
-// Package scheduler decides in which clusters a template runs, and with how many replicas. It is pure: a decision depends on the
-// request and the snapshot of the clusters alone, not on a clock, the order of anything, or an API. The rules are Karmada's
-// (release 1.18) but where the README says otherwise.
+// Package scheduler selects the clusters in which a template runs, and their numbers of replicas. It is pure: a decision depends on
+// the request and the snapshot of the clusters alone, not on a clock, an order of inputs or an API. The rules are Karmada's (release
+// 1.18) except where the README says otherwise.
 package scheduler
 
 import (
@@ -12,8 +12,8 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// Schedule decides. The error is a *FitError, an *UnschedulableError, a *SpreadError, or says that the request is invalid; it is
-// that of the first affinity group tried if none fits. The decision then still says why each cluster was not chosen.
+// Schedule returns the decision of the first affinity group that succeeds; else the error of the first one, which is a *FitError, an
+// *UnschedulableError, a *SpreadError, or that of an invalid request, with the reasons in its decision.
 func Schedule(r *Request, s *Snapshot) (Decision, error) {
 	j := newTask(r, s)
 	var first Decision
@@ -30,7 +30,7 @@ func Schedule(r *Request, s *Snapshot) (Decision, error) {
 	return first, failed
 }
 
-// task is a request, prepared to be held against the clusters of a snapshot. Clusters are known by their place in it.
+// task is a request, prepared for the clusters of a snapshot, which are referred to by their index.
 type task struct {
 	*Request
 	*Snapshot
@@ -38,8 +38,9 @@ type task struct {
 	current    []int64 // replicas of each cluster; -1: it does not run there
 	needs      []Amount
 	properties []property
-	byTaints   map[int]cause // what each list of taints comes to, once it was asked for
-	said       []string      // causes that name something
+	byTaints   map[int]cause // cache of tainted, by index in shape.taints
+	// descriptions of the causes from described on.
+	descriptions []string
 }
 
 func newTask(r *Request, s *Snapshot) *task {
@@ -62,13 +63,13 @@ func newTask(r *Request, s *Snapshot) *task {
 func (j *task) runs(at int) bool  { return j.current[at] >= 0 }
 func (j *task) held(at int) int64 { return max(0, j.current[at]) }
 
-// term is an affinity group: its own clusters, and those into which what has no room there flows over, in this order.
+// term is an affinity group: tiers of clusters, each used for what exceeds the capacity of those before.
 type term struct {
 	name  string
 	tiers []*policyv1alpha1.ClusterAffinity
 }
 
-// terms are the affinity groups to be tried, from the one that was used last; the index only moves forward.
+// terms are the affinity groups to be tried, from the last used one on: the index only moves forward.
 func (r *Request) terms() []term {
 	if r.Placement == nil || len(r.Placement.ClusterAffinities) == 0 {
 		t := term{tiers: []*policyv1alpha1.ClusterAffinity{nil}}
@@ -94,20 +95,20 @@ func (r *Request) terms() []term {
 	return out
 }
 
-// candidate is a cluster that fits.
+// candidate is a cluster that passes the filters.
 type candidate struct {
-	at      int // its place
+	at      int // index
 	tier    int
-	runs    bool  // the template has run there
+	runs    bool  // the template runs there
 	current int64 // replicas of the last decision
-	free    int64 // how many more have room, where that bears on the decision
+	free    int64 // capacity for more replicas, if the decision depends on it
 }
 
-// available is how many replicas of the template the cluster can have.
+// available is the capacity of the cluster for replicas, including current ones.
 func (c candidate) available() int64 { return c.free + c.current }
 
 func (j *task) schedule(t term) (Decision, error) {
-	why := make([]cause, len(j.of)) // of each cluster: why it is not chosen
+	why := make([]cause, len(j.of)) // of each cluster
 	clusters, err := j.choose(t, why)
 	d := Decision{Term: t.name, Clusters: clusters, Reasons: j.reasons(why)}
 	var fit *FitError
@@ -117,7 +118,7 @@ func (j *task) schedule(t term) (Decision, error) {
 	return d, err
 }
 
-// choose returns the clusters by name, and says of the others why not.
+// choose returns the clusters by name, and the causes of the others in why.
 func (j *task) choose(t term, why []cause) ([]workv1alpha2.TargetCluster, error) {
 	fit, err := j.candidates(t, why)
 	if err != nil {
@@ -158,8 +159,8 @@ func (j *task) choose(t term, why []cause) ([]workv1alpha2.TargetCluster, error)
 	return out, nil
 }
 
-// candidates are the clusters that fit, by tier. Where some are to be chosen the best of each tier are first: where the template
-// runs, then with the most room, then by name.
+// candidates are the clusters that pass the filters, by tier. With spread constraints, the best of each tier are first: where the
+// template runs, then by capacity, then by name.
 func (j *task) candidates(t term, why []cause) (out []candidate, err error) {
 	for tier, a := range t.tiers {
 		from := len(out)
@@ -176,7 +177,7 @@ func (j *task) candidates(t term, why []cause) (out []candidate, err error) {
 	return out, nil
 }
 
-// sort puts first clusters first, then those with more, which is 0 to 2³²; of equals those that were before.
+// sort sorts by first, then by more, which is 0 to 2³², descending. It is stable.
 func (j *task) sort(all []candidate, by func(candidate) (first bool, more int64)) {
 	keys := make([]uint64, len(all))
 	for i, c := range all {
@@ -202,18 +203,18 @@ func (j *task) candidate(at, tier int) candidate {
 	return c
 }
 
-// free is how many more replicas the cluster has room for.
+// free is the capacity of the cluster for more replicas.
 func (j *task) free(at int) int64 {
 	switch {
 	case !j.workload():
 		return 0
 	case j.Requirements == nil:
-		return j.rooms[at].pods()
+		return j.capacities[at].pods()
 	}
-	return j.rooms[at].replicas(j.needs)
+	return j.capacities[at].replicas(j.needs)
 }
 
-// setOf is for looking up many.
+// setOf is the set of clusters of candidates.
 func (j *task) setOf(all []candidate) set {
 	out := newSet(len(j.of))
 	for _, c := range all {
@@ -222,7 +223,7 @@ func (j *task) setOf(all []candidate) set {
 	return out
 }
 
-// Invalid says whether an error of Schedule is the request's fault.
+// Invalid reports whether an error of Schedule means that the request is invalid.
 func Invalid(err error) bool {
 	var fit *FitError
 	var room *UnschedulableError

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"encoding/binary"
 	"maps"
+	"math/bits"
 	"slices"
 	"sync"
 
@@ -15,26 +16,26 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// shape is what of the clusters decisions depend on besides their room. It seldom changes, so snapshots share it, and what was once
-// found out about it is remembered: which clusters serve a kind, and which ones a selector selects. Remembered is what follows from
-// the clusters alone, so nothing that is decided depends on what was asked for before.
+// shape is what decisions depend on besides the capacity of clusters. It seldom changes, so snapshots share it, together with two
+// caches: the clusters that serve a kind, and those that a selector selects. Both depend on the clusters alone, so decisions do not
+// depend on earlier ones.
 type shape struct {
 	clusters []*clusterv1alpha1.Cluster // by name
-	index    map[string]int             // their places, by name
+	index    map[string]int             // their indexes, by name
 	traits   []traits
-	taints   [][]corev1.Taint // the different lists of taints that keep workloads away; the first is empty
-	regions  int              // how many different ones there are
-	kinds    memo[schema.GroupVersionKind]
-	selected memo[string]
+	taints   [][]corev1.Taint // the distinct lists of NoSchedule and NoExecute taints; the first is empty
+	regions  int              // number of distinct ones
+	kinds    cache[schema.GroupVersionKind]
+	selected cache[string]
 }
 
-// traits are what a filter looks at.
+// traits are what the filters need of a cluster.
 type traits struct {
 	deleting                  bool
-	partial                   bool // what it serves is not known completely
+	partial                   bool // the list of APIs that it serves is incomplete
 	provided, regional, zoned bool // it has a provider, a region, zones
-	taints                    int
-	region                    int // a number for each name
+	taints                    int  // index in shape.taints
+	region                    int  // index of the region
 }
 
 func shapeOf(clusters []*clusterv1alpha1.Cluster) *shape {
@@ -58,7 +59,7 @@ func shapeOf(clusters []*clusterv1alpha1.Cluster) *shape {
 	return s
 }
 
-// taintsOf is the place of a cluster's taints in s.taints.
+// taintsOf is the index of a cluster's taints in s.taints.
 func (s *shape) taintsOf(c *clusterv1alpha1.Cluster) int {
 	var taints []corev1.Taint
 	for _, t := range c.Spec.Taints {
@@ -76,7 +77,7 @@ func (s *shape) taintsOf(c *clusterv1alpha1.Cluster) int {
 	return len(s.taints) - 1
 }
 
-// sameShape says whether two versions of a cluster differ in nothing but their room.
+// sameShape reports whether two versions of a cluster differ in their capacity at most.
 func sameShape(a, b *clusterv1alpha1.Cluster) bool {
 	complete := func(c *clusterv1alpha1.Cluster) bool {
 		return meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1alpha1.ConditionCompleteAPIEnablements)
@@ -110,7 +111,7 @@ func (s *shape) serving(kind schema.GroupVersionKind) set {
 	return out
 }
 
-// matching are the clusters that an affinity selects. Names are looked up; what selectors select is remembered.
+// matching are the clusters that an affinity selects. The result of its selectors is cached.
 func (s *shape) matching(a *policyv1alpha1.ClusterAffinity) (set, error) {
 	out := newSet(len(s.clusters))
 	if a == nil {
@@ -136,7 +137,7 @@ func (s *shape) matching(a *policyv1alpha1.ClusterAffinity) (set, error) {
 	return out, nil
 }
 
-// selecting are the clusters that the selectors of an affinity select, whatever it names.
+// selecting are the clusters that the selectors of an affinity select, regardless of its names.
 func (s *shape) selecting(a *policyv1alpha1.ClusterAffinity) (set, error) {
 	selectors := policyv1alpha1.ClusterAffinity{LabelSelector: a.LabelSelector, FieldSelector: a.FieldSelector}
 	key := keyOf(&selectors)
@@ -157,7 +158,7 @@ func (s *shape) selecting(a *policyv1alpha1.ClusterAffinity) (set, error) {
 	return out, nil
 }
 
-// keyOf writes selectors in such a way that different ones never look the same: each text behind its length.
+// keyOf encodes selectors unambiguously: each string is prefixed with its length.
 func keyOf(a *policyv1alpha1.ClusterAffinity) string {
 	var key []byte
 	text := func(s string) {
@@ -195,27 +196,43 @@ func keyOf(a *policyv1alpha1.ClusterAffinity) string {
 	return string(key)
 }
 
-// memo remembers sets. They are not changed once made.
-type memo[K comparable] struct {
+// cache of sets, which are immutable.
+type cache[K comparable] struct {
 	mu   sync.RWMutex
 	sets map[K]set
 }
 
-// remembered is how many sets are remembered at most; then it begins anew.
-const remembered = 4096
+// cacheSize bounds the sets of a cache, which is cleared when it is full.
+const cacheSize = 4096
 
-func (m *memo[K]) get(key K) (set, bool) {
+func (m *cache[K]) get(key K) (set, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	found, ok := m.sets[key]
 	return found, ok
 }
 
-func (m *memo[K]) put(key K, found set) {
+func (m *cache[K]) put(key K, found set) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.sets == nil || len(m.sets) >= remembered {
+	if m.sets == nil || len(m.sets) >= cacheSize {
 		m.sets = map[K]set{}
 	}
 	m.sets[key] = found
+}
+
+// set is a bit set of clusters, by their index in the snapshot.
+type set []uint64
+
+func newSet(clusters int) set { return make(set, (clusters+63)/64) }
+
+func (s set) has(at int) bool { return s[at/64]>>(at%64)&1 != 0 }
+func (s set) add(at int)      { s[at/64] |= 1 << (at % 64) }
+func (s set) remove(at int)   { s[at/64] &^= 1 << (at % 64) }
+
+func (s set) size() (n int) {
+	for _, w := range s {
+		n += bits.OnesCount64(w)
+	}
+	return n
 }

@@ -10,24 +10,23 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-// Snapshot is what is known of all clusters at one moment. It is not changed once made, so decisions may be computed from it
-// in parallel.
+// Snapshot is the state of all clusters at one time. It is immutable, so decisions may be computed from it in parallel.
 type Snapshot struct {
 	*shape
-	of    []*clusterv1alpha1.Cluster // by name
-	rooms []*room                    // in the same order
+	of         []*clusterv1alpha1.Cluster // by name
+	capacities []*capacity                // in the same order
 }
 
-// NewSnapshot prepares clusters for decisions. assumed is what was decided and is not part of the clusters' status yet, by
+// NewSnapshot prepares clusters for decisions. assumed are the loads of decisions that the clusters' status does not include yet, by
 // cluster; it may be nil.
 func NewSnapshot(clusters []*clusterv1alpha1.Cluster, assumed map[string]Load) *Snapshot {
 	return (&Snapshot{shape: &shape{}}).Renew(clusters).Assume(maps.All(assumed))
 }
 
-// Renew is a snapshot of other clusters, or of newer versions of them, with the same sums assumed. It takes over what of the former
-// one still holds.
+// Renew returns a snapshot of other clusters, or of newer versions of them, with the same loads assumed. It shares what did not
+// change.
 func (s *Snapshot) Renew(clusters []*clusterv1alpha1.Cluster) *Snapshot {
-	out := &Snapshot{shape: s.shape, of: slices.Clone(clusters), rooms: make([]*room, 0, len(clusters))}
+	out := &Snapshot{shape: s.shape, of: slices.Clone(clusters), capacities: make([]*capacity, 0, len(clusters))}
 	slices.SortFunc(out.of, func(a, b *clusterv1alpha1.Cluster) int { return strings.Compare(a.Name, b.Name) })
 	if !slices.EqualFunc(out.of, s.of, sameShape) {
 		out.shape = shapeOf(out.of)
@@ -36,29 +35,29 @@ func (s *Snapshot) Renew(clusters []*clusterv1alpha1.Cluster) *Snapshot {
 		i, ok := s.index[c.Name]
 		switch {
 		case !ok:
-			out.rooms = append(out.rooms, roomOf(c, Load{}))
+			out.capacities = append(out.capacities, capacityOf(c, Load{}))
 		case sameVersion(c, s.of[i]):
-			out.rooms = append(out.rooms, s.rooms[i])
+			out.capacities = append(out.capacities, s.capacities[i])
 		default:
-			out.rooms = append(out.rooms, roomOf(c, s.rooms[i].assumed))
+			out.capacities = append(out.capacities, capacityOf(c, s.capacities[i].assumed))
 		}
 	}
 	return out
 }
 
-// Assume is a snapshot of the same clusters in which other sums are assumed for some of them: in place of what was assumed for
-// these before, not on top of it. Clusters that are not in the snapshot are ignored.
+// Assume returns a snapshot of the same clusters in which these loads replace the assumed ones of some clusters. Unknown clusters
+// are ignored.
 func (s *Snapshot) Assume(assumed iter.Seq2[string, Load]) *Snapshot {
-	out := &Snapshot{shape: s.shape, of: s.of, rooms: slices.Clone(s.rooms)}
+	out := &Snapshot{shape: s.shape, of: s.of, capacities: slices.Clone(s.capacities)}
 	for name, load := range assumed {
 		if i, ok := s.index[name]; ok {
-			out.rooms[i] = s.rooms[i].assuming(load)
+			out.capacities[i] = s.capacities[i].assuming(load)
 		}
 	}
 	return out
 }
 
-// Fits says whether each of the clusters has room for the replicas that it would get beyond those that it has.
+// Fits reports whether each of the clusters has capacity for the replicas that it would get in addition to its current ones.
 func (s *Snapshot) Fits(r *Request, clusters []workv1alpha2.TargetCluster) bool {
 	j := newTask(r, s)
 	for _, t := range clusters {

@@ -9,23 +9,23 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// limits are how many groups a spread constraint allows.
+// limits of the number of groups of a spread constraint.
 type limits struct{ least, most int }
 
-func limitsOf(s policyv1alpha1.SpreadConstraint, there int) limits {
+func limitsOf(s policyv1alpha1.SpreadConstraint, groups int) limits {
 	l := limits{max(1, s.MinGroups), s.MaxGroups}
-	if l.most <= 0 || l.most > there {
-		l.most = there
+	if l.most <= 0 || l.most > groups {
+		l.most = groups
 	}
 	return l
 }
 
-// spreads says whether some are to be chosen; static weights say themselves who is used.
+// spreads reports whether spread constraints apply; they do not with static weights.
 func (j *task) spreads() bool {
 	return j.strategy != static && j.Placement != nil && len(j.Placement.SpreadConstraints) > 0
 }
 
-// spread chooses among sorted clusters that fit, as the spread constraints say.
+// spread selects among sorted candidates by the spread constraints.
 func (j *task) spread(fit []candidate) ([]candidate, error) {
 	if !j.spreads() {
 		return fit, nil
@@ -51,8 +51,8 @@ func (j *task) spread(fit []candidate) ([]candidate, error) {
 	return j.spreadByCluster(fit, *clusters)
 }
 
-// spreadByCluster takes the best clusters. If the replicas do not fit into them, it replaces the last ones by the roomiest of the
-// others.
+// spreadByCluster selects the best clusters. If their capacity is insufficient, it replaces the last ones by those of the others with
+// the most capacity.
 func (j *task) spreadByCluster(fit []candidate, by policyv1alpha1.SpreadConstraint) ([]candidate, error) {
 	l := limitsOf(by, len(fit))
 	if len(fit) < l.least {
@@ -84,7 +84,7 @@ type region struct {
 	score    int64
 }
 
-// spreadByRegion chooses regions first, then the best cluster of each, then the best of what is left in them.
+// spreadByRegion selects regions, then the best cluster of each, then the best of their other clusters.
 func (j *task) spreadByRegion(fit []candidate, byRegion, byCluster policyv1alpha1.SpreadConstraint) ([]candidate, error) {
 	least := max(1, byCluster.MinGroups)
 	regions := j.regions(fit, max(1, byRegion.MinGroups), least)
@@ -112,8 +112,8 @@ func (j *task) spreadByRegion(fit []candidate, byRegion, byCluster policyv1alpha
 	return j.sortedAs(fit, chosen), nil
 }
 
-// keptRegions are the regions where the template runs, if they are as many as the limits say, and have enough clusters and room:
-// scores change with what runs, and what runs must not move because of that.
+// keptRegions are the regions where the template runs, if they satisfy the limits and have enough clusters and capacity: scores depend
+// on where the template runs, and it must not move because of that.
 func (j *task) keptRegions(regions []region, l limits, clusters int) []region {
 	if j.Fresh {
 		return nil
@@ -133,7 +133,7 @@ func (j *task) keptRegions(regions []region, l limits, clusters int) []region {
 	return kept
 }
 
-// regions groups clusters, the best region first.
+// regions groups candidates, the best region first.
 func (j *task) regions(fit []candidate, leastRegions, leastClusters int) []region {
 	sizes := make([]int, j.shape.regions)
 	for _, c := range fit {
@@ -159,8 +159,8 @@ func (j *task) regions(fit []candidate, leastRegions, leastClusters int) []regio
 	return out
 }
 
-// regionScore: where each cluster gets all replicas, by how many of its clusters have room for them; where they are divided, by
-// how much of the region's part its best clusters can take. Then by how good these clusters are.
+// regionScore is, if replicas are duplicated, by the number of clusters with capacity for them; if they are divided, by how much of
+// the region's part fits in its best clusters. Then by the scores of these clusters.
 func (j *task) regionScore(clusters []candidate, leastRegions, leastClusters int) int64 {
 	if !j.TakesRoom() {
 		roomy := int64(0)
@@ -189,7 +189,7 @@ func (j *task) regionScore(clusters []candidate, leastRegions, leastClusters int
 	return 1000*min(part, room) + score/n
 }
 
-// score is 100 where the template runs already.
+// score is 100 if the template runs there already.
 func (c candidate) score() int64 {
 	if c.runs {
 		return 100
@@ -197,16 +197,16 @@ func (c candidate) score() int64 {
 	return 0
 }
 
-// pickRegions finds the regions with the largest sum of scores, then with the most clusters, among those that are as many as the
-// limits say and have enough clusters; of equals the first in the order given. If the best ones still suffice without the last of
-// them, fewer are taken. regions are sorted by score, so that what cannot become better is not looked at.
+// pickRegions returns the regions with the largest sum of scores, then with the most clusters, that satisfy the limits and have enough
+// clusters; the first of equals. If the first of these suffice, the others are left out. regions are sorted by score, which bounds
+// the search.
 func pickRegions(regions []region, l limits, clusters int) []region {
 	type sums struct {
 		score    int64
 		clusters int
 	}
 	less := func(a, b sums) bool { return a.score < b.score || a.score == b.score && a.clusters < b.clusters }
-	// most[k] are the clusters of the k regions that have the most.
+	// most[k] is the number of clusters of the k regions with the most.
 	counts := make([]int, 0, len(regions))
 	for _, g := range regions {
 		counts = append(counts, len(g.clusters))
