@@ -36,8 +36,8 @@ func NewHandler(reg prometheus.Registerer) *Handler {
 	}
 }
 
-// Set replaces the table. Queries under way finish with the former one, which
-// stays on an error.
+// Set replaces the table. Queries in flight use the former one, which stays on
+// an error.
 func (h *Handler) Set(t Table) error {
 	h.setting.Lock()
 	defer h.setting.Unlock()

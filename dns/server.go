@@ -6,15 +6,37 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
+	"syscall"
 	"time"
+	"unsafe"
 
 	miekg "github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
-// tcpIdle is how long a TCP connection may wait for its next query (RFC 7766
-// §6.2.3: "a few seconds"). CoreDNS keeps forward connections for 10 s.
-const tcpIdle = 10 * time.Second
+const (
+	// beatInterval is the read deadline of every socket.
+	beatInterval = 5 * time.Second
+	// beatTimeout is the age of the last beat above which a socket is reported
+	// as not served.
+	beatTimeout = 30 * time.Second
+	// maxBackoff bounds the backoff between failing reads of one socket.
+	maxBackoff = time.Second
+	// tcpIdle bounds the time until the next query of a TCP connection (RFC 7766
+	// §6.2.3: "a few seconds"). CoreDNS keeps forward connections for 10 s.
+	tcpIdle = 10 * time.Second
+	// tcpWrite bounds the time in which a peer receives one answer. The library
+	// sets no write deadline.
+	tcpWrite = 5 * time.Second
+	// maxConns bounds the open TCP connections. Each costs a goroutine and up to
+	// 64 KiB, the longest message that a peer can announce.
+	maxConns = 1024
+	// maxConnsPerSource bounds those of one address. CoreDNS, which forwards the
+	// queries of a whole cluster, reuses its connections and stays below.
+	maxConnsPerSource = 128
+)
 
 // Server is a set of open sockets on one address, UDP and TCP.
 type Server struct {
@@ -97,7 +119,7 @@ func (s *Server) Alive() error {
 	return errors.Join(errs...)
 }
 
-// Close stops reading, lets queries under way finish until ctx ends, and
+// Close stops reading, waits for queries in flight until ctx is done, and
 // closes all sockets. It may be called once.
 func (s *Server) Close(ctx context.Context) error {
 	close(s.stop)
@@ -114,7 +136,7 @@ func (s *Server) Close(ctx context.Context) error {
 	case <-finished:
 		return err
 	case <-ctx.Done():
-		return errors.Join(err, fmt.Errorf("close %s: queries still under way: %w", s.addr, ctx.Err()))
+		return errors.Join(err, fmt.Errorf("close %s: queries still in flight: %w", s.addr, ctx.Err()))
 	}
 }
 
@@ -141,7 +163,7 @@ func serveUDP(conn packetConn, h *Handler, p *pulse) {
 	in := make([]byte, 4096)
 	oob := make([]byte, 128)
 	b := &buffer{out: make([]byte, 0, maxUDP)}
-	// Like every other it fails on a closed socket only, and so does the read.
+	// It fails on a closed socket only, and so does the next read.
 	_ = conn.SetReadDeadline(time.Now().Add(beatInterval))
 	for {
 		n, oobn, _, from, err := conn.ReadMsgUDPAddrPort(in, oob)
@@ -164,4 +186,220 @@ func serveUDP(conn packetConn, h *Handler, p *pulse) {
 // FORMERR itself.
 func (h *Handler) invalid([]byte, error) {
 	h.metrics.outcome(miekg.RcodeFormatError, miekg.TypeNone).Inc()
+}
+
+// listener accepts TCP connections within the limits; those above are reset.
+type listener struct {
+	*net.TCPListener
+	pulse   *pulse
+	metrics *metrics
+
+	mu       sync.Mutex
+	total    int
+	bySource map[netip.Addr]int
+}
+
+func newListener(l *net.TCPListener, m *metrics, p *pulse) *listener {
+	// It fails on a closed socket only, and so does the next Accept.
+	_ = l.SetDeadline(time.Now().Add(beatInterval))
+	return &listener{TCPListener: l, pulse: p, metrics: m, bySource: map[netip.Addr]int{}}
+}
+
+// Accept returns the next connection within the limits. It fails only after
+// Close.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.AcceptTCP()
+		if err != nil {
+			if l.pulse.failed(err, l.SetDeadline) {
+				continue
+			}
+			return nil, err
+		}
+		l.pulse.succeeded = true
+		source := c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+		if refused := l.reserve(source); refused != nil {
+			refused.Inc()
+			// Both fail only if the peer has closed the connection already.
+			_ = c.SetLinger(0) // close with RST: the peer learns at once
+			_ = c.Close()
+			continue
+		}
+		return &conn{TCPConn: c, release: sync.OnceFunc(func() { l.release(source) })}, nil
+	}
+}
+
+// reserve counts a connection from source, or returns the counter of the limit
+// that it exceeds.
+func (l *listener) reserve(source netip.Addr) (refused prometheus.Counter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.total >= maxConns:
+		return l.metrics.refusedTotal
+	case l.bySource[source] >= maxConnsPerSource:
+		return l.metrics.refusedSource
+	}
+	l.total++
+	l.bySource[source]++
+	l.metrics.conns.Set(float64(l.total))
+	return nil
+}
+
+func (l *listener) release(source netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.total--
+	if l.bySource[source]--; l.bySource[source] == 0 {
+		delete(l.bySource, source)
+	}
+	l.metrics.conns.Set(float64(l.total))
+}
+
+// conn is an accepted connection that holds a reservation until it is closed.
+type conn struct {
+	*net.TCPConn
+	release func()
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(tcpWrite)); err != nil {
+		return 0, err
+	}
+	n, err := c.TCPConn.Write(b)
+	if err != nil {
+		_ = c.Close() // the peer may have received a part of the message
+	}
+	return n, err
+}
+
+func (c *conn) Close() error {
+	defer c.release()
+	return c.TCPConn.Close()
+}
+
+// pulse is the heartbeat of one loop that reads or accepts. The loop sets a
+// deadline on its socket and passes every error to failed. The deadline expires
+// once per interval on a busy and on an idle socket alike, so the query path
+// pays nothing for the heartbeat.
+type pulse struct {
+	socket string // "udp" or "tcp"
+	errors prometheus.Counter
+	stop   <-chan struct{} // closed by Server.Close
+
+	// Owned by the loop.
+	succeeded bool // since the last deadline
+	failures  int  // in a row, since the last deadline
+
+	mu    sync.Mutex
+	beat  time.Time
+	cause error // of the last failure since that beat
+}
+
+func newPulse(socket string, errors prometheus.Counter, stop <-chan struct{}) *pulse {
+	return &pulse{socket: socket, errors: errors, stop: stop, beat: time.Now()}
+}
+
+// failed handles the error of a read or an accept: it renews an expired
+// deadline and backs off after anything else. It reports whether the loop
+// continues; only a closed socket ends it.
+func (p *pulse) failed(err error, setDeadline func(time.Time) error) bool {
+	if errors.Is(err, net.ErrClosed) {
+		return false
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		p.mu.Lock()
+		// A socket that only fails does not beat: the deadline expires there too.
+		if p.succeeded || p.failures == 0 {
+			p.beat, p.cause = time.Now(), nil
+		}
+		p.mu.Unlock()
+		p.succeeded, p.failures = false, 0
+		// It fails on a closed socket only, and so does the next read.
+		_ = setDeadline(time.Now().Add(beatInterval))
+		return true
+	}
+	p.errors.Inc()
+	p.mu.Lock()
+	p.cause = err
+	p.mu.Unlock()
+	backoff := time.NewTimer(min(time.Millisecond<<min(p.failures, 10), maxBackoff))
+	defer backoff.Stop()
+	p.failures++
+	select {
+	case <-p.stop:
+	case <-backoff.C:
+	}
+	return true
+}
+
+// alive returns an error if the loop has not beaten within beatTimeout.
+func (p *pulse) alive() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	age := time.Since(p.beat)
+	switch {
+	case age <= beatTimeout:
+		return nil
+	case p.cause != nil:
+		return fmt.Errorf("a %s socket has failed for %s: %w", p.socket, age.Round(time.Second), p.cause)
+	default:
+		return fmt.Errorf("a %s socket has not been served for %s", p.socket, age.Round(time.Second))
+	}
+}
+
+// soReusePort is SO_REUSEPORT of Linux (asm-generic/socket.h), which package
+// syscall leaves out.
+const soReusePort = 0xf
+
+// reusePort lets several sockets share one address.
+func reusePort(_, _ string, c syscall.RawConn) error {
+	var set error
+	err := c.Control(func(fd uintptr) {
+		set = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, soReusePort, 1)
+	})
+	return errors.Join(err, set)
+}
+
+// reportDestination makes the kernel report the destination address of each
+// packet, which becomes the source of the answer. A socket for both families
+// reports IPv4 addresses in mapped form.
+func reportDestination(conn *net.UDPConn) error {
+	level, option := syscall.IPPROTO_IPV6, syscall.IPV6_RECVPKTINFO
+	if conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Is4() {
+		level, option = syscall.IPPROTO_IP, syscall.IP_PKTINFO
+	}
+	c, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	err = c.Control(func(fd uintptr) { set = syscall.SetsockoptInt(int(fd), level, option, 1) })
+	return errors.Join(err, set)
+}
+
+// answerFrom turns the control message of a received packet, in place, into
+// the one for its answer: the same local address, the interface by the routes
+// (ip(7): in_pktinfo, ipv6(7): in6_pktinfo). A link-local address keeps its
+// interface, which is the destination's zone.
+func answerFrom(oob []byte) []byte {
+	const head = syscall.SizeofCmsghdr
+	if len(oob) < head {
+		return nil
+	}
+	h := (*syscall.Cmsghdr)(unsafe.Pointer(&oob[0]))
+	var ifindex int
+	switch {
+	case h.Level == syscall.IPPROTO_IP && h.Type == syscall.IP_PKTINFO:
+		ifindex = head
+	case h.Level == syscall.IPPROTO_IPV6 && h.Type == syscall.IPV6_PKTINFO:
+		ifindex = head + 16
+	default:
+		return nil
+	}
+	if len(oob) < ifindex+4 {
+		return nil
+	}
+	clear(oob[ifindex : ifindex+4])
+	return oob
 }

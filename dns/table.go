@@ -30,7 +30,7 @@ const (
 	ModeMCS Mode = "mcs"
 )
 
-// ParseMode reads a mode as it is written in flags and objects.
+// ParseMode parses a mode from a flag or an object.
 func ParseMode(s string) (Mode, error) {
 	switch m := Mode(s); m {
 	case ModeSubmariner, ModeMCS:
@@ -53,8 +53,8 @@ const (
 // long a dead cluster still gets connections.
 const DefaultTTL = 5 * time.Second
 
-// Table is everything that the server knows, as plain values. Whoever hands it
-// to Handler.Set must not change it afterwards.
+// Table is the data that the server answers from, as plain values. It must not
+// be changed after Handler.Set.
 type Table struct {
 	Mode Mode
 	// LocalCluster is the id of the cluster that this server answers for.
@@ -89,7 +89,7 @@ type Port struct {
 // Cluster is what one source cluster contributes to a service.
 type Cluster struct {
 	ID string
-	// Ports that this cluster really serves; empty means the service's.
+	// Ports that this cluster serves; empty: those of the service.
 	Ports []Port
 	// Endpoints of a ClusterSetIP service are the cluster's addresses for it
 	// (ClusterIP or global ingress IP), of a headless service its pods.
@@ -105,8 +105,8 @@ type Endpoint struct {
 	Ready    bool
 }
 
-// ParseZone turns a domain as people write it into the form used here: lower
-// case, fully qualified. The root is refused.
+// ParseZone returns the canonical form of a domain: lower case, fully
+// qualified. The root is invalid.
 func ParseZone(s string) (string, error) {
 	z := strings.ToLower(strings.TrimSpace(s))
 	if strings.Trim(z, ".") == "" {
@@ -136,9 +136,8 @@ func isLabel(s string) bool {
 	return true
 }
 
-// hostname is the label under which the endpoint is found in its cluster.
-// Without a name of its own it is the address with dashes, which the MCS
-// conformance suite expects literally.
+// hostname is the endpoint's label below its cluster. Without a hostname it is
+// the address with dashes, as the MCS conformance suite expects.
 func (e Endpoint) hostname() string {
 	if e.Hostname != "" {
 		return e.Hostname
