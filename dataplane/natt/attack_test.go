@@ -89,7 +89,7 @@ func TestReplayedCalls(t *testing.T) {
 	if err != nil || reply.kind != answer || reply.echo != (nonce{1}) || reply.source != own || reply.destination != toB {
 		t.Fatalf("answer %+v, %v", reply, err)
 	}
-	called := c.encode(message{kind: call, echo: reply.nonce, from: c.id("a"), to: c.id("b"), source: own, destination: toB})
+	called := c.encode(message{kind: confirmation, echo: reply.nonce, from: c.id("a"), to: c.id("b"), source: own, destination: toB})
 	say(t, honest, called, toB)
 	v := b.wait("a", "a caller", func(v Verdict) bool { return v.Caller == own })
 	if v.In.Any() {
@@ -98,7 +98,7 @@ func TestReplayedCalls(t *testing.T) {
 
 	say(t, attacker, called, toB)
 	b.counted("replayed", 1)
-	say(t, honest, c.encode(message{kind: call, echo: nonce{5}, from: c.id("a"), to: c.id("b"), source: own, destination: toB}), toB)
+	say(t, honest, c.encode(message{kind: confirmation, echo: nonce{5}, from: c.id("a"), to: c.id("b"), source: own, destination: toB}), toB)
 	b.counted("replayed", 2)
 	say(t, honest, c.encode(message{kind: request, from: c.id("nobody"), to: c.id("b")}), toB)
 	b.counted("unknown_peer", 1)

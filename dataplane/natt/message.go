@@ -8,22 +8,23 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
-// A message has one size whatever its kind, so an answer is never larger than what asked for it. All numbers are big
-// endian, IPv4 addresses IPv4-mapped, the zero address is sixteen zeros.
+// All messages have the same size, so there is no amplification. Numbers are big endian, IPv4 addresses IPv4-mapped, the zero
+// address is sixteen zeros.
 //
 //	 0  4  magic "pNAT"
 //	 4  1  version
 //	 5  1  kind
 //	 6  2  zero
 //	 8 16  nonce
-//	24 16  echo: the nonce of the message that this one follows
+//	24 16  echo: the nonce of the message that this one replies to
 //	40 16  id of the sender
 //	56 16  id of the receiver
 //	72 18  source address and port
 //	90 18  destination address and port
-//	108 32 HMAC-SHA256 over all before it
+//	108 32 HMAC-SHA256 of the above
 const (
 	magic          = "pNAT"
 	messageVersion = 1
@@ -31,18 +32,17 @@ const (
 	messageSize    = macOffset + sha256.Size
 )
 
-// kind of a message. The three of them are one exchange: request, answer, call.
+// kind of a message. An exchange consists of a request, an answer and a confirmation.
 type kind uint8
 
 const (
-	// request asks the receiver for an answer. destination is the address asked.
+	// request: destination is the address that it is sent to.
 	request kind = 1
-	// answer echoes the request's nonce and says from where (source) and to where (destination) the request came.
-	// Its own nonce is a cookie.
+	// answer echoes the request's nonce, with source and destination of the request as received. Its own nonce is a cookie.
 	answer kind = 2
-	// call echoes that cookie, which proves that the sender is there now and receives under its source address. It says
-	// from where (source) and to where (destination) it was sent. Nobody answers it.
-	call kind = 3
+	// confirmation echoes that cookie, which proves that the sender receives at its source address, with source and destination as
+	// sent. There is no reply to it.
+	confirmation kind = 3
 )
 
 type (
@@ -50,7 +50,7 @@ type (
 	id    [16]byte
 )
 
-// message is one decoded message, its MAC checked.
+// message is a message with a valid MAC.
 type message struct {
 	kind                kind
 	nonce, echo         nonce
@@ -58,51 +58,41 @@ type message struct {
 	source, destination netip.AddrPort
 }
 
-// Why a packet is no message for us.
+// Errors of decode.
 var (
 	errFormat  = errors.New("not a message of NAT discovery")
 	errVersion = errors.New("another version of NAT discovery")
-	errMAC     = errors.New("made with another key")
+	errMAC     = errors.New("authenticated with another key")
 )
 
-// codec makes and reads messages with the keys of a clusterset.
+// codec encodes and decodes messages with the keys of a clusterset.
 type codec struct{ mac, ids []byte }
 
-// newCodec derives the keys from the clusterset's PSK (HKDF, RFC 5869), so that the PSK itself, which other protocols
-// use as well, is not used here.
+// newCodec derives the keys from the clusterset's PSK (HKDF, RFC 5869), since other protocols use the PSK as well.
 func newCodec(psk []byte) (codec, error) {
 	if len(psk) == 0 {
 		return codec{}, errors.New("the PSK of the clusterset is empty: take it from the Secret submariner-ipsec-psk")
 	}
-	derive := func(info string) ([]byte, error) { return hkdf.Key(sha256.New, psk, nil, info, sha256.Size) }
-	mac, err := derive("pelago natt 1 message")
-	if err != nil {
-		return codec{}, fmt.Errorf("derive the key of NAT discovery: %w", err)
+	var c codec
+	for info, key := range map[string]*[]byte{"message": &c.mac, "name": &c.ids} {
+		var err error
+		if *key, err = hkdf.Key(sha256.New, psk, nil, "pelago natt 1 "+info, sha256.Size); err != nil {
+			return codec{}, fmt.Errorf("derive the key of NAT discovery: %w", err)
+		}
 	}
-	ids, err := derive("pelago natt 1 name")
-	if err != nil {
-		return codec{}, fmt.Errorf("derive the key of names: %w", err)
-	}
-	return codec{mac: mac, ids: ids}, nil
+	return c, nil
 }
 
-// id is a gateway's name as messages carry it: of fixed length, and telling a listener nothing.
+// id is a gateway's name in messages: of fixed length, and not revealed to an eavesdropper.
 func (c codec) id(name string) id { return id(sum(c.ids, []byte(name))[:16]) }
 
 func (c codec) encode(m message) []byte {
-	b := make([]byte, 0, messageSize)
-	b = append(b, magic...)
-	b = append(b, messageVersion, byte(m.kind), 0, 0)
-	b = append(b, m.nonce[:]...)
-	b = append(b, m.echo[:]...)
-	b = append(b, m.from[:]...)
-	b = append(b, m.to[:]...)
-	b = appendAddrPort(b, m.source)
-	b = appendAddrPort(b, m.destination)
+	b := slices.Concat([]byte(magic), []byte{messageVersion, byte(m.kind), 0, 0}, m.nonce[:], m.echo[:], m.from[:], m.to[:])
+	b = appendAddrPort(appendAddrPort(b, m.source), m.destination)
 	return append(b, sum(c.mac, b)...)
 }
 
-// decode reads a packet. The MAC is compared before anything but size, magic and version is looked at.
+// decode parses a packet. Only size, magic and version are used before the MAC is verified.
 func (c codec) decode(b []byte) (message, error) {
 	if len(b) != messageSize || string(b[:4]) != magic {
 		return message{}, errFormat
@@ -117,14 +107,14 @@ func (c codec) decode(b []byte) (message, error) {
 		kind: kind(b[5]), nonce: nonce(b[8:24]), echo: nonce(b[24:40]), from: id(b[40:56]), to: id(b[56:72]),
 		source: addrPort(b[72:90]), destination: addrPort(b[90:108]),
 	}
-	if m.kind < request || m.kind > call {
+	if m.kind < request || m.kind > confirmation {
 		return message{}, errFormat
 	}
 	return m, nil
 }
 
-// cookie is the nonce of an answer: it can be checked without keeping anything per request. slot numbers periods of
-// our own clock; key lives as long as the process.
+// cookie is the nonce of an answer, which can be verified without state per request. slot numbers periods of our own clock; key is
+// that of the process.
 func cookie(key []byte, slot uint64, peer id, source netip.AddrPort) nonce {
 	b := binary.BigEndian.AppendUint64(nil, slot)
 	b = append(b, peer[:]...)

@@ -1,8 +1,10 @@
 package natt
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -149,14 +151,40 @@ type gate struct {
 	t    *testing.T
 	mu   sync.Mutex
 	told []Verdict
+	// counts are the received messages by outcome.
+	counts map[string]uint64
+}
+
+// Enabled and the following methods make a gate the slog.Handler of its Discovery.
+func (g *gate) Enabled(context.Context, slog.Level) bool { return true }
+func (g *gate) WithAttrs([]slog.Attr) slog.Handler       { return g }
+func (g *gate) WithGroup(string) slog.Handler            { return g }
+
+func (g *gate) Handle(_ context.Context, r slog.Record) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "outcome" {
+			g.counts[a.Value.String()]++
+		}
+		return true
+	})
+	return nil
+}
+
+// Counters are the received messages by outcome.
+func (g *gate) Counters() map[string]uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return maps.Clone(g.counts)
 }
 
 func open(t *testing.T, n *netns.NS, name, psk string, peers ...Peer) *gate {
 	t.Helper()
-	g := &gate{t: t}
+	g := &gate{t: t, counts: map[string]uint64{}}
 	err := n.Do(func() (err error) {
 		g.Discovery, err = Open(Config{
-			Name: name, PSK: []byte(psk), Timing: fast, Log: slog.New(slog.DiscardHandler),
+			Name: name, PSK: []byte(psk), Timing: fast, Log: slog.New(g),
 			Changed: func(_ string, v Verdict) {
 				g.mu.Lock()
 				defer g.mu.Unlock()

@@ -7,49 +7,48 @@ import (
 )
 
 const (
-	// failedAfter unanswered probes in a row an address counts as silent in this round.
+	// failedAfter is the number of unanswered requests after which an address has failed in this round.
 	failedAfter = 3
-	// callsFor so many times Recheck after its last call a peer counts as calling.
-	callsFor = 3
+	// inboundFor is the number of Recheck intervals after which the peer's last confirmation expires.
+	inboundFor = 3
 )
 
-// track is the search for one peer: a value that is stepped through time and told what came in. It knows no socket
-// and no clock. Probes go out in rounds: a round asks each address of the peer every Timing.Probe until enough is known;
-// rounds follow each other after Timing.Recheck.
+// track is the discovery of one peer: a state machine without sockets and clock. Requests are sent in rounds: a round probes each
+// address of the peer every Timing.Probe until there is a decision; the next one follows after Timing.Recheck.
 type track struct {
-	peer       Peer
-	timing     Timing
-	candidates []candidate // none, or one, or the private one before the public one
-	used       int         // index of the candidate that was confirmed last; -1: none
-	before     netip.Addr  // address that was confirmed before used became -1; zero: none
-	open       bool        // a round is going on
-	again      bool        // another one is to follow it soon
-	next       time.Time   // when it is not: the start of the next one
-	quiet      time.Time   // since when nobody answers: creation, or the first probe after the last answer
-	called     time.Time   // last call; zero: never
-	calling    time.Time   // first of the calls that came without a longer break
-	caller     netip.AddrPort
-	in         Rewriting
-	foreign    bool // packets with another key came from an address of the peer
+	peer         Peer
+	timing       Timing
+	candidates   []candidate // at most two, the private one first
+	used         int         // index of the confirmed candidate; -1: none
+	before       netip.Addr  // last confirmed address; zero: none
+	open         bool        // a round is in progress
+	again        bool        // another one follows it soon
+	next         time.Time   // start of the next round if none is in progress
+	silentSince  time.Time   // creation, or the first request after the last answer
+	lastInbound  time.Time   // last confirmation by the peer; zero: none
+	inboundSince time.Time   // first of the confirmations that have not expired since
+	source       netip.AddrPort
+	in           Rewriting
+	foreignMAC   bool // packets with the MAC of another key came from an address of the peer
 }
 
-// candidate is an address under which the peer may be reached.
+// candidate is a published address of the peer.
 type candidate struct {
 	at       netip.AddrPort
 	private  bool
-	nonce    nonce     // of the probe that is out; meaningless if !waiting
-	waiting  bool      // a probe is out
-	sent     time.Time // last probe of this round; zero: none
-	tries    int       // probes in this round
+	nonce    nonce     // of the outstanding request, if pending
+	pending  bool      // a request is outstanding
+	sent     time.Time // last request of this round; zero: none
+	tries    int       // requests in this round
 	answered time.Time // in this round; zero: not
 	report   report    // of the last answer
-	problem  string    // why the last probe could not be sent
+	problem  string    // error of the last request
 }
 
-// report is what an answer says about the way of the request that it answers.
+// report holds the addresses of a request at both ends.
 type report struct {
-	local, seen    netip.AddrPort // source as we sent it, and as the peer saw it
-	asked, arrived netip.AddrPort // destination as we sent it, and as the peer saw it
+	local, seen    netip.AddrPort // source as sent, and as received
+	asked, arrived netip.AddrPort // destination as sent, and as received
 }
 
 func (r report) rewriting() Rewriting {
@@ -66,13 +65,13 @@ type probe struct {
 }
 
 func newTrack(p Peer, t Timing, now time.Time) *track {
-	tr := &track{timing: t, used: -1, quiet: now, next: now}
+	tr := &track{timing: t, used: -1, silentSince: now, next: now}
 	tr.set(p, now)
 	return tr
 }
 
-// set takes over what has changed about the peer and starts a round. What was confirmed stays so as long as its
-// address is among the new ones; else the old address is kept until a new one is found.
+// set updates the peer and starts a round. A confirmed address stays confirmed if it is still published; else it remains in before
+// until another one is confirmed.
 func (t *track) set(p Peer, now time.Time) {
 	var addresses []candidate
 	if p.Private.IsValid() {
@@ -90,12 +89,12 @@ func (t *track) set(p Peer, now time.Time) {
 			addresses[used].report = old.report
 		}
 	}
-	t.peer, t.candidates, t.used, t.foreign = p, addresses, used, false
-	t.quiet = now
+	t.peer, t.candidates, t.used, t.foreignMAC = p, addresses, used, false
+	t.silentSince = now
 	t.begin(now)
 }
 
-// recheck makes the next step begin a round. One that is going on may have asked too early, so another one follows it soon.
+// recheck makes the next step begin a round. One in progress may have sent its requests too early, so another one follows it soon.
 func (t *track) recheck(now time.Time) {
 	t.again = t.open
 	if !t.open {
@@ -105,25 +104,25 @@ func (t *track) recheck(now time.Time) {
 
 func (t *track) begin(now time.Time) {
 	t.open, t.again = true, false
-	if t.used >= 0 { // until now it answered
-		t.quiet = now
+	if t.used >= 0 { // it has answered in the last round
+		t.silentSince = now
 	}
 	for i := range t.candidates {
 		c := &t.candidates[i]
-		c.sent, c.tries, c.answered, c.waiting = time.Time{}, 0, time.Time{}, false
+		c.sent, c.tries, c.answered, c.pending = time.Time{}, 0, time.Time{}, false
 	}
 }
 
-// step brings the search to now and returns the requests to be sent now. pause is drawn for the time to the next round.
-func (t *track) step(now time.Time, draw func() nonce, pause func() time.Duration) []probe {
-	if !t.open && !now.Before(t.next) {
+// step advances to now and returns the requests to be sent. interval returns the time until the next round.
+func (t *track) step(now time.Time, draw func() nonce, interval func() time.Duration) []probe {
+	if !t.open {
+		if now.Before(t.next) {
+			return nil
+		}
 		t.begin(now)
 	}
-	if !t.open {
-		return nil
-	}
 	if t.decide(now) {
-		t.open, t.next = false, now.Add(pause())
+		t.open, t.next = false, now.Add(interval())
 		if t.again {
 			t.next = now.Add(t.timing.Probe)
 		}
@@ -135,17 +134,17 @@ func (t *track) step(now time.Time, draw func() nonce, pause func() time.Duratio
 		if !c.answered.IsZero() || (!c.sent.IsZero() && now.Sub(c.sent) < t.timing.Probe) {
 			continue
 		}
-		c.nonce, c.waiting, c.sent, c.problem = draw(), true, now, ""
+		c.nonce, c.pending, c.sent, c.problem = draw(), true, now, ""
 		c.tries++
 		out = append(out, probe{t.peer.Name, c.at, c.nonce})
 	}
 	return out
 }
 
-// decide chooses the address by what has come in and says whether the round is over.
+// decide selects the address by the answers and reports whether the round is complete.
 func (t *track) decide(now time.Time) bool {
 	best := slices.IndexFunc(t.candidates, func(c candidate) bool { return !c.answered.IsZero() })
-	if best >= 0 { // the private one stands first
+	if best >= 0 { // the private one is first
 		if best > 0 {
 			other := t.candidates[0]
 			grace := now.Sub(t.candidates[best].answered) < t.timing.Grace
@@ -156,7 +155,7 @@ func (t *track) decide(now time.Time) bool {
 		t.used = best
 		return true
 	}
-	if now.Sub(t.quiet) < t.limit() {
+	if now.Sub(t.silentSince) < t.limit() {
 		return len(t.candidates) == 0
 	}
 	if t.used >= 0 {
@@ -169,7 +168,7 @@ func (c candidate) failed(now time.Time, t Timing) bool {
 	return c.tries >= failedAfter && now.Sub(c.sent) >= t.Probe
 }
 
-// limit is after how long a silence is believed. What was confirmed once is not given up sooner because of a load balancer.
+// limit is how long a peer may be silent. A confirmed address is not given up sooner behind a load balancer.
 func (t *track) limit() time.Duration {
 	if t.peer.BehindLB && t.used < 0 {
 		return t.timing.TotalLB
@@ -177,51 +176,42 @@ func (t *track) limit() time.Duration {
 	return t.timing.Total
 }
 
-// How an answer was judged.
-type judgement int
-
-const (
-	accepted  judgement = iota
-	stale               // nothing of this nonce is out: late, repeated, or replayed
-	elsewhere           // it comes from an address that was not asked
-)
-
-// answer takes in an authenticated answer of the peer.
-func (t *track) answer(now time.Time, from netip.AddrPort, n nonce, r report) judgement {
-	i := slices.IndexFunc(t.candidates, func(c candidate) bool { return c.waiting && c.nonce == n })
+// answer processes an authenticated answer of the peer and returns what becomes of it: answers if it is valid.
+func (t *track) answer(now time.Time, from netip.AddrPort, n nonce, r report) outcome {
+	i := slices.IndexFunc(t.candidates, func(c candidate) bool { return c.pending && c.nonce == n })
 	if i < 0 || now.Sub(t.candidates[i].sent) > t.timing.Probe {
-		return stale
+		return replayed // or late, or a duplicate
 	}
 	c := &t.candidates[i]
 	if c.at != from {
-		return elsewhere
+		return fromElsewhere
 	}
-	c.waiting, c.answered, c.report = false, now, r
-	t.foreign = false
-	return accepted
+	c.pending, c.answered, c.report = false, now, r
+	t.foreignMAC = false
+	return answers
 }
 
-// call takes in a proven call of the peer. If it begins to call, or calls from another address, it may be reachable again:
-// the next step looks.
-func (t *track) call(now time.Time, from netip.AddrPort, in Rewriting) {
-	begins := !t.calls(now)
-	if begins {
-		t.calling = now
+// confirm processes a valid confirmation by the peer. If it is the first one, or has another source, the peer may be reachable
+// again: the next step starts a round.
+func (t *track) confirm(now time.Time, source netip.AddrPort, in Rewriting) {
+	first := !t.inbound(now)
+	if first {
+		t.inboundSince = now
 	}
-	if begins && t.used < 0 || !begins && from.Addr() != t.caller.Addr() {
+	if first && t.used < 0 || !first && source.Addr() != t.source.Addr() {
 		t.recheck(now)
 	}
-	t.caller, t.in, t.called, t.foreign = from, in, now, false
+	t.source, t.in, t.lastInbound, t.foreignMAC = source, in, now, false
 }
 
-// foreignKey notes that a packet with another key came from an address. It is only a hint: anybody can send it.
+// foreignKey records a packet with the MAC of another key. Its source may be spoofed, so it is only a hint for Reason.
 func (t *track) foreignKey(from netip.Addr) {
 	if t.used < 0 && slices.ContainsFunc(t.candidates, func(c candidate) bool { return c.at.Addr() == from }) {
-		t.foreign = true
+		t.foreignMAC = true
 	}
 }
 
-// unsent notes why a probe could not be sent.
+// unsent records why a request could not be sent.
 func (t *track) unsent(n nonce, problem string) {
 	for i := range t.candidates {
 		if t.candidates[i].nonce == n {
@@ -230,27 +220,26 @@ func (t *track) unsent(n nonce, problem string) {
 	}
 }
 
-// calls says whether the peer called lately.
-func (t *track) calls(now time.Time) bool {
-	return !t.called.IsZero() && now.Sub(t.called) < callsFor*t.timing.Recheck
+// inbound reports whether requests of the peer arrive here.
+func (t *track) inbound(now time.Time) bool {
+	return now.Sub(t.lastInbound) < inboundFor*t.timing.Recheck
 }
 
 // due is when step has to be called next; it is after now if step was called with now.
 func (t *track) due(now time.Time) time.Time {
-	times := []time.Time{t.quiet.Add(t.limit()), t.quiet.Add(failedAfter * t.timing.Probe)}
-	if !t.called.IsZero() {
-		times = append(times, t.called.Add(callsFor*t.timing.Recheck), t.calling.Add(failedAfter*t.timing.Probe))
+	times := []time.Time{
+		t.silentSince.Add(t.limit()), t.silentSince.Add(failedAfter * t.timing.Probe),
+		t.lastInbound.Add(inboundFor * t.timing.Recheck), t.inboundSince.Add(failedAfter * t.timing.Probe),
 	}
 	if !t.open {
 		times = append(times, t.next)
-	}
-	for _, c := range t.candidates {
-		switch {
-		case !t.open:
-		case !c.answered.IsZero():
-			times = append(times, c.answered.Add(t.timing.Grace))
-		default:
-			times = append(times, c.sent.Add(t.timing.Probe))
+	} else {
+		for _, c := range t.candidates {
+			if c.answered.IsZero() {
+				times = append(times, c.sent.Add(t.timing.Probe))
+			} else {
+				times = append(times, c.answered.Add(t.timing.Grace))
+			}
 		}
 	}
 	soonest := now.Add(t.timing.Recheck)

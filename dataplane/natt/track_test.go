@@ -142,46 +142,46 @@ func TestDecisions(t *testing.T) {
 		"silent behind a load balancer": {Peer{"b", privateB, publicB, DefaultPort, true}, func(w *world) { w.run(6 * time.Second) },
 			Verdict{State: Unreachable, Address: publicB}, "203.0.113.2 is used unconfirmed"},
 		"a load balancer's server is not waited for though it calls": {Peer{"b", privateB, publicB, DefaultPort, true}, func(w *world) {
-			w.t.call(w.now, caller, Rewriting{SourceIP: true})
+			w.t.confirm(w.now, caller, Rewriting{SourceIP: true})
 			w.run(7 * time.Second)
 		}, Verdict{State: Unreachable, Address: publicB, Caller: caller, In: Rewriting{SourceIP: true}}, "unconfirmed"},
 		"silent for a while": {peerB, func(w *world) { w.reach(publicB, ms, 90*time.Second, always); w.run(125 * time.Second) },
 			Verdict{State: Confirmed, Address: publicB}, "public"},
 		"calls only": {peerB, func(w *world) {
 			w.run(3 * time.Second)
-			w.t.call(w.now, caller, Rewriting{SourceIP: true, SourcePort: true})
+			w.t.confirm(w.now, caller, Rewriting{SourceIP: true, SourcePort: true})
 			w.run(9 * time.Second)
 		}, Verdict{State: Waiting, Caller: caller, In: Rewriting{SourceIP: true, SourcePort: true}}, "calls from 203.0.113.9:31000"},
 		"called once, long ago": {peerB, func(w *world) {
-			w.t.call(w.now, caller, Rewriting{SourceIP: true})
+			w.t.confirm(w.now, caller, Rewriting{SourceIP: true})
 			w.run(91 * time.Second)
 		}, Verdict{State: Unreachable, Address: publicB}, "does not call"},
 		"calls after it was given up": {peerB, func(w *world) {
 			w.run(100 * time.Second)
-			w.t.call(w.now, caller, Rewriting{SourceIP: true})
+			w.t.confirm(w.now, caller, Rewriting{SourceIP: true})
 			w.run(106 * time.Second)
 		}, Verdict{State: Waiting, Caller: caller, In: Rewriting{SourceIP: true}}, "calls"},
 		"begins to call, and is asked before it is waited for": {peerB, func(w *world) {
 			w.run(100 * time.Second)
 			w.reach(publicB, ms, 0, always)
-			w.t.call(w.now, caller, Rewriting{SourceIP: true})
+			w.t.confirm(w.now, caller, Rewriting{SourceIP: true})
 			w.run(101*time.Second + 2*ms)
 		}, Verdict{State: Confirmed, Address: publicB, Caller: caller, In: Rewriting{SourceIP: true}}, "answers"},
 		"begins to call while a round is about to fail": {peerB, func(w *world) {
 			w.run(94500 * ms) // the third probe of the round at 90 s is out
 			w.reach(publicB, ms, 0, always)
-			w.t.call(w.now, caller, Rewriting{SourceIP: true})
+			w.t.confirm(w.now, caller, Rewriting{SourceIP: true})
 			w.run(99*time.Second + 2*ms)
 		}, Verdict{State: Confirmed, Address: publicB, Caller: caller, In: Rewriting{SourceIP: true}}, "answers"},
 		"calls and answers": {peerB, func(w *world) {
 			w.reach(publicB, ms, 0, always)
 			w.run(2 * time.Second)
-			w.t.call(w.now, caller, Rewriting{Destination: true})
+			w.t.confirm(w.now, caller, Rewriting{Destination: true})
 		}, Verdict{State: Confirmed, Address: publicB, Caller: caller, In: Rewriting{Destination: true}}, "answers"},
 		"publishes nothing": {Peer{Name: "b", Port: 1}, func(w *world) { w.run(time.Second) }, Verdict{State: Unreachable}, "publishes no address and does not call"},
 		"publishes nothing and calls": {Peer{Name: "b", Port: 1}, func(w *world) {
 			w.run(time.Second)
-			w.t.call(w.now, caller, Rewriting{})
+			w.t.confirm(w.now, caller, Rewriting{})
 			w.run(2 * time.Second)
 		}, Verdict{State: Waiting, Caller: caller}, "publishes no address, but calls"},
 		"private appears later": {peerB, func(w *world) {
@@ -279,19 +279,19 @@ func TestAnswersThatDoNotCount(t *testing.T) {
 		after time.Duration
 		from  netip.AddrPort
 		n     nonce
-		want  judgement
+		want  outcome
 	}{
-		{"unknown nonce", 0, at, nonce{9}, stale},
-		{"zero nonce", 0, at, nonce{}, stale},
-		{"another host", 0, netip.MustParseAddrPort("10.0.0.3:4490"), n, elsewhere},
-		{"another port", 0, netip.AddrPortFrom(at.Addr(), 4491), n, elsewhere},
-		{"the other address of the peer", 0, netip.AddrPortFrom(publicB, DefaultPort), n, elsewhere},
-		{"too late", 2001 * time.Millisecond, at, n, stale},
-		{"right", 10 * time.Millisecond, at, n, accepted},
-		{"again", 11 * time.Millisecond, at, n, stale},
+		{"unknown nonce", 0, at, nonce{9}, replayed},
+		{"zero nonce", 0, at, nonce{}, replayed},
+		{"another host", 0, netip.MustParseAddrPort("10.0.0.3:4490"), n, fromElsewhere},
+		{"another port", 0, netip.AddrPortFrom(at.Addr(), 4491), n, fromElsewhere},
+		{"the other address of the peer", 0, netip.AddrPortFrom(publicB, DefaultPort), n, fromElsewhere},
+		{"too late", 2001 * time.Millisecond, at, n, replayed},
+		{"right", 10 * time.Millisecond, at, n, answers},
+		{"again", 11 * time.Millisecond, at, n, replayed},
 	} {
 		if got := w.t.answer(epoch.Add(c.after), c.from, c.n, report{}); got != c.want {
-			t.Errorf("%s: %d; want %d", c.name, got, c.want)
+			t.Errorf("%s: %s; want %s", c.name, got, c.want)
 		}
 	}
 }
@@ -341,7 +341,7 @@ func TestAnyNetwork(t *testing.T) {
 		caller := netip.MustParseAddrPort("203.0.113.9:1")
 		for since := time.Duration(0); since <= end; since += 20 * time.Second {
 			if since >= steady && calling || since < steady && rapid.Bool().Draw(t, "calls") {
-				w.t.call(w.now, netip.AddrPortFrom(caller.Addr(), uint16(rapid.IntRange(1, 3).Draw(t, "port"))), Rewriting{})
+				w.t.confirm(w.now, netip.AddrPortFrom(caller.Addr(), uint16(rapid.IntRange(1, 3).Draw(t, "port"))), Rewriting{})
 			}
 			if since < steady && rapid.IntRange(0, 9).Draw(t, "the peer changes") == 0 {
 				p.BehindLB = !p.BehindLB

@@ -1,17 +1,18 @@
 package natt
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
 	"time"
 )
 
-// judge says what is known at now.
+// judge returns the result at now.
 func (t *track) judge(now time.Time) Verdict {
 	v := Verdict{State: t.state(now)}
-	if t.calls(now) {
-		v.Caller, v.In = t.caller, t.in
+	if t.inbound(now) {
+		v.Caller, v.In = t.source, t.in
 	}
 	switch v.State {
 	case Confirmed:
@@ -28,17 +29,17 @@ func (t *track) judge(now time.Time) Verdict {
 }
 
 func (t *track) state(now time.Time) State {
-	silence := now.Sub(t.quiet)
+	silence := now.Sub(t.silentSince)
 	switch {
 	case t.used >= 0:
 		return Confirmed
 	case t.peer.BehindLB && silence < t.limit():
 		return Probing
 	case t.peer.BehindLB:
-		return Unreachable // and not Waiting: nobody would call where the one behind the load balancer is the server
-	case t.calls(now) && len(t.candidates) == 0:
+		return Unreachable // not Waiting: the peer behind the load balancer is the one that listens
+	case t.inbound(now) && len(t.candidates) == 0:
 		return Waiting
-	case t.calls(now) && min(silence, now.Sub(t.calling)) >= failedAfter*t.timing.Probe: // its addresses were asked meanwhile
+	case t.inbound(now) && min(silence, now.Sub(t.inboundSince)) >= failedAfter*t.timing.Probe: // its addresses were probed meanwhile
 		return Waiting
 	case silence < t.limit() && len(t.candidates) > 0:
 		return Probing
@@ -46,16 +47,13 @@ func (t *track) state(now time.Time) State {
 	return Unreachable
 }
 
-// fallback is the address to try where nothing is confirmed: the one that worked last if it is still published, else the
-// public one, else the private one.
+// fallback is the address if none is confirmed: the last confirmed one if it is still published, else the public one, else the
+// private one.
 func (t *track) fallback() netip.Addr {
 	if t.before.IsValid() && (t.before == t.peer.Private || t.before == t.peer.Public) {
 		return t.before
 	}
-	if t.peer.Public.IsValid() {
-		return t.peer.Public
-	}
-	return t.peer.Private
+	return cmp.Or(t.peer.Public, t.peer.Private)
 }
 
 func (t *track) reason(v Verdict) string {
@@ -67,24 +65,24 @@ func (t *track) reason(v Verdict) string {
 	case v.State == Confirmed:
 		return fmt.Sprintf("answers at its public address %s", v.Address)
 	case v.State == Probing:
-		return fmt.Sprintf("waiting for the first answer from UDP %s", t.asked())
+		return fmt.Sprintf("waiting for the first answer from UDP %s", t.probed())
 	case v.State == Waiting && len(t.candidates) == 0:
 		return fmt.Sprintf("publishes no address, but calls from %s: the connection opens when it calls", v.Caller)
 	case v.State == Waiting:
-		return fmt.Sprintf("does not answer at UDP %s, but calls from %s: it cannot be reached from outside, the connection opens when it calls", t.asked(), v.Caller)
+		return fmt.Sprintf("does not answer at UDP %s, but calls from %s: it cannot be reached from outside, the connection opens when it calls", t.probed(), v.Caller)
 	case len(t.candidates) == 0:
 		return "publishes no address and does not call: set gateway.submariner.io/public-ip at its node"
 	case t.peer.BehindLB:
-		return fmt.Sprintf("does not answer at UDP %s; %s is used unconfirmed: pass this port on at its load balancer to have it checked", t.asked(), v.Address)
-	case t.foreign:
-		return fmt.Sprintf("does not answer at UDP %s, packets with another key come from there: has its cluster the same PSK (Secret submariner-ipsec-psk)?", t.asked())
+		return fmt.Sprintf("does not answer at UDP %s; %s is used unconfirmed: pass this port on at its load balancer to have it checked", t.probed(), v.Address)
+	case t.foreignMAC:
+		return fmt.Sprintf("does not answer at UDP %s, packets with another key come from there: has its cluster the same PSK (Secret submariner-ipsec-psk)?", t.probed())
 	}
 	return fmt.Sprintf("does not answer at UDP %s and does not call: if a firewall is between, open UDP %d and the port of the cable; "+
-		"if both sides are behind NAT, forward these ports on one side and set gateway.submariner.io/public-ip there", t.asked(), t.peer.Port)
+		"if both sides are behind NAT, forward these ports on one side and set gateway.submariner.io/public-ip there", t.probed(), t.peer.Port)
 }
 
-// asked lists the addresses that are asked, for people.
-func (t *track) asked() string {
+// probed lists the addresses that requests are sent to, for Reason.
+func (t *track) probed() string {
 	var all []string
 	for _, c := range t.candidates {
 		kind := "public"
