@@ -43,7 +43,7 @@ setup: $(BIN)/pelago-lab ## install the Debian packages of tests and lab, build 
 	$(BIN)/pelago-lab prerequisites --install
 	$(BIN)/pelago-lab build
 
-$(BIN)/pelago-lab: $(shell find test/lab test/kube test/images deploy/images -name '*.go' 2>/dev/null)
+$(BIN)/pelago-lab: $(shell find test/lab test/kube test/images -name '*.go' 2>/dev/null)
 	@mkdir -p $(BIN)
 	go build -o $@ ./test/lab/cmd
 

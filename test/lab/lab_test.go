@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	testimages "github.com/pelago-net/pelago/test/images"
+	"github.com/pelago-net/pelago/test/images"
 	"github.com/pelago-net/pelago/test/lab"
 	"github.com/pelago-net/pelago/test/lab/binaries"
 )
@@ -169,7 +169,7 @@ func deploySample(t *testing.T, l *lab.Lab) (pod string) {
 	if err := binaries.Program(t.Context(), "./test/images/whereami", program); err != nil {
 		t.Fatal(err)
 	}
-	image, err := testimages.WhereAmIImage(program)
+	image, err := images.WhereAmIImage(program)
 	if err != nil {
 		t.Fatal(err)
 	}

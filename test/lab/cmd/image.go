@@ -9,8 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pelago-net/pelago/deploy/images"
-	testimages "github.com/pelago-net/pelago/test/images"
+	"github.com/pelago-net/pelago/test/images"
 	"github.com/pelago-net/pelago/test/lab/binaries"
 )
 
@@ -25,7 +24,7 @@ func imageCommand() *cobra.Command {
 		Short: "Build images into archives that load-image and docker load read",
 		Long: `Compile the programs and assemble the images
   ` + images.PelagoName + `     all components of Pelago, with iptables for the node daemon
-  ` + testimages.WhereAmI + `   an HTTP server that says who asked, and tools for clients
+  ` + images.WhereAmI + `   an HTTP server that says who asked, and tools for clients
 into DIR/pelago.tar and DIR/whereami.tar. The same sources give the same digest.`,
 		Example:   "  pelago-lab image build\n  pelago-lab image build whereami --output /tmp && pelago-lab load-image /tmp/whereami.tar",
 		ValidArgs: imageNames,
@@ -60,7 +59,7 @@ func buildImage(ctx context.Context, name, dir string, progress func(string)) (f
 		if err := binaries.Program(ctx, "./test/images/whereami", program); err != nil {
 			return "", "", err
 		}
-		image, err = testimages.WhereAmIImage(program)
+		image, err = images.WhereAmIImage(program)
 	} else {
 		var built map[string]string
 		if built, err = pelagoPrograms(ctx, bin, progress); err != nil {

@@ -1,35 +1,29 @@
-// Package images holds the container images that the test lab uses beside
-// Pelago's own: the sandbox image of every pod (pause), CoreDNS, and whereami,
-// the server and tool box of tests and walk-throughs. All are assembled from
-// programs of this tree and of the machine's packages by deploy/images.
 package images
 
 import (
 	"fmt"
 	"path/filepath"
-
-	"github.com/pelago-net/pelago/deploy/images"
 )
 
-// Names of the images.
+// Names of the lab's images.
 const (
 	Pause    = "localhost/pause:dev"
 	CoreDNS  = "localhost/coredns:dev"
 	WhereAmI = "localhost/whereami:dev"
-	// WhereAmINext is the same image under another tag, for what changes tags.
+	// WhereAmINext is the same image under another tag, for tests that change the tag.
 	WhereAmINext = "localhost/whereami:next"
 )
 
 // PauseImage is the sandbox image made of a static program.
-func PauseImage(program string) images.Image {
-	return images.Image{Name: Pause, Entrypoint: []string{"/pause"},
-		Layers: []images.Layer{{{Path: "/pause", Source: program}}}}
+func PauseImage(program string) Image {
+	return Image{Name: Pause, Entrypoint: []string{"/pause"},
+		Layers: []Layer{{{Path: "/pause", Source: program}}}}
 }
 
 // CoreDNSImage is CoreDNS made of a static program.
-func CoreDNSImage(program string) images.Image {
-	return images.Image{Name: CoreDNS, Entrypoint: []string{"/coredns"},
-		Layers: []images.Layer{{{Path: "/coredns", Source: program}}}}
+func CoreDNSImage(program string) Image {
+	return Image{Name: CoreDNS, Entrypoint: []string{"/coredns"},
+		Layers: []Layer{{{Path: "/coredns", Source: program}}}}
 }
 
 // busyboxTools are the commands that busybox gives to whereami.
@@ -52,22 +46,22 @@ var debianTools = map[string][]string{
 
 // WhereAmIImage is the whereami server with a shell, DNS, HTTP and network
 // tools for clients.
-func WhereAmIImage(program string) (images.Image, error) {
+func WhereAmIImage(program string) (Image, error) {
 	var files []string
-	var links images.Layer
+	var links Layer
 	for file, names := range debianTools {
 		files = append(files, file)
 		for _, name := range names {
-			links = append(links, images.File{Path: name, Link: filepath.Base(file)})
+			links = append(links, File{Path: name, Link: filepath.Base(file)})
 		}
 	}
-	tools, err := images.Programs(files...)
+	tools, err := Programs(files...)
 	if err != nil {
-		return images.Image{}, fmt.Errorf("gather the tools of %s: %w (pelago-lab prerequisites --install brings them)", WhereAmI, err)
+		return Image{}, fmt.Errorf("gather the tools of %s: %w (pelago-lab prerequisites --install brings them)", WhereAmI, err)
 	}
 	tools = append(tools, links...)
-	tools = append(tools, images.Busybox(busyboxTools...)...)
-	tools = append(tools, images.Accounts()...)
-	return images.Image{Name: WhereAmI, Also: []string{WhereAmINext}, Entrypoint: []string{"/usr/bin/whereami"},
-		Layers: []images.Layer{tools, {{Path: "/usr/bin/whereami", Source: program}}}}, nil
+	tools = append(tools, Busybox(busyboxTools...)...)
+	tools = append(tools, Accounts()...)
+	return Image{Name: WhereAmI, Also: []string{WhereAmINext}, Entrypoint: []string{"/usr/bin/whereami"},
+		Layers: []Layer{tools, {{Path: "/usr/bin/whereami", Source: program}}}}, nil
 }

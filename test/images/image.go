@@ -1,10 +1,6 @@
-// Package images assembles container images from local files, without a
-// registry and without a container engine: the image of Pelago here, and, by
-// the same functions, the images of the test lab.
-//
-// The result is an archive that "docker load" and "ctr images import" read. It
-// depends on nothing but the files' contents: no times, owners or host names
-// enter it, so the same input gives the same digest.
+// Package images assembles container images from local files, without a registry and without a container engine: the image of
+// Pelago, and those of the lab (pause, CoreDNS, whereami). "docker load" and "ctr images import" read the resulting archive, which
+// depends on the contents of the files only: the same input gives the same digest.
 package images
 
 import (
