@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -24,14 +26,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
 )
 
-// access holds the flags of kubectl that name a cluster.
+// access holds the flags of kubectl: which cluster, which namespace, and how objects are printed.
 type access struct {
 	kubeconfig string
 	overrides  clientcmd.ConfigOverrides
+	output     string
 }
 
 func (a *access) addFlags(fs *pflag.FlagSet) {
@@ -66,25 +71,58 @@ func (a *access) config(context string) (*rest.Config, error) {
 	return cfg, nil
 }
 
+func (a *access) addNamespace(fs *pflag.FlagSet) {
+	fs.StringVarP(&a.overrides.Context.Namespace, "namespace", "n", "", "namespace (default: the context's)")
+}
+
 // open opens the cluster that the flags name.
 func (a *access) open() (*cluster, error) {
 	cfg, err := a.config("")
 	if err != nil {
 		return nil, err
 	}
-	return openCluster(cfg)
+	c, err := openCluster(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if c.namespace, _, err = a.loader("").Namespace(); err != nil {
+		return nil, fmt.Errorf("read the namespace of the kubeconfig: %w", err)
+	}
+	return c, nil
 }
 
-// namespace is the given one, or that of the context if it is empty.
-func (a *access) namespace(given string) (string, error) {
-	if given != "" {
-		return given, nil
+// action is what a command does in an open cluster.
+type action func(ctx context.Context, c *cluster, args []string, out io.Writer) error
+
+// run returns the function of a command that opens the cluster of the flags first.
+func (a *access) run(do action) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := a.open()
+		if err != nil {
+			return err
+		}
+		return do(cmd.Context(), c, args, cmd.OutOrStdout())
 	}
-	namespace, _, err := a.loader("").Namespace()
+}
+
+// openKept opens the cluster and sets the flags that were not given to those of an earlier run, which former reads. check
+// validates the flags: before, so that invalid flags are reported although the cluster cannot be reached, and after.
+func (a *access) openKept(
+	ctx context.Context, flags *pflag.FlagSet, check func() error, former func(context.Context, *cluster) (map[string]string, error),
+) (*cluster, error) {
+	invalid := check() // may become valid with the kept flags
+	c, err := a.open()
+	var kept map[string]string
+	if err == nil {
+		kept, err = former(ctx, c)
+	}
+	if err == nil {
+		err = install.KeepFlags(flags, kept)
+	}
 	if err != nil {
-		return "", fmt.Errorf("read the namespace of the kubeconfig: %w", err)
+		return nil, cmp.Or(invalid, err)
 	}
-	return namespace, nil
+	return c, check()
 }
 
 // contexts lists the named contexts, else that of --context, else all, sorted.
@@ -111,8 +149,8 @@ func (a *access) contexts(named []string) ([]string, error) {
 // cluster is an open hub or member.
 type cluster struct {
 	view.Member
-	config *rest.Config
-	mapper meta.RESTMapper // knows short names
+	mapper    meta.RESTMapper // knows short names
+	namespace string          // of the flags
 }
 
 func openCluster(cfg *rest.Config) (*cluster, error) {
@@ -127,14 +165,14 @@ func openCluster(cfg *rest.Config) (*cluster, error) {
 	cached := memory.NewMemCacheClient(typed.Discovery())
 	ignore := func(string) {} // warnings of ambiguous short names
 	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, ignore)
-	return &cluster{Member: view.Member{Client: c, Typed: typed}, config: cfg, mapper: mapper}, nil
+	return &cluster{Member: view.Member{Config: cfg, Client: c, Typed: typed}, mapper: mapper}, nil
 }
 
 // requireVersion refuses an API server that is too old.
 func (c *cluster) requireVersion(what, minimum, why string) error {
 	info, err := c.Typed.Discovery().ServerVersion()
 	if err != nil {
-		return fmt.Errorf("get the version of %s at %s: %w", what, c.config.Host, err)
+		return fmt.Errorf("get the version of %s at %s: %w", what, c.Config.Host, err)
 	}
 	have, err := utilversion.ParseGeneric(info.GitVersion)
 	if err != nil {
@@ -174,183 +212,131 @@ func (c *cluster) kind(name string) (*meta.RESTMapping, error) {
 	return mapping, nil
 }
 
-// clusters are those of the hub, by name.
-func (c *cluster) clusters(ctx context.Context) ([]clusterv1alpha1.Cluster, error) {
+// clusters are the named Clusters of the hub, all by name if none is named.
+func (c *cluster) clusters(ctx context.Context, named ...string) ([]clusterv1alpha1.Cluster, error) {
 	var list clusterv1alpha1.ClusterList
 	err := c.Client.List(ctx, &list)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("the API server at %s has no kind Cluster of %s: name the hub with --context",
-			c.config.Host, clusterv1alpha1.GroupVersion.Group)
+			c.Config.Host, clusterv1alpha1.GroupVersion.Group)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list Clusters: %w", err)
 	}
-	slices.SortFunc(list.Items, func(a, b clusterv1alpha1.Cluster) int { return strings.Compare(a.Name, b.Name) })
-	return list.Items, nil
-}
-
-// clustersNamed are the named ones of the clusters, or all if none is named.
-func clustersNamed(all []clusterv1alpha1.Cluster, named []string) ([]clusterv1alpha1.Cluster, error) {
+	all := list.Items
+	slices.SortFunc(all, func(a, b clusterv1alpha1.Cluster) int { return strings.Compare(a.Name, b.Name) })
 	if len(named) == 0 {
 		return all, nil
 	}
 	var out []clusterv1alpha1.Cluster
 	for _, name := range named {
 		i := slices.IndexFunc(all, func(c clusterv1alpha1.Cluster) bool { return c.Name == name })
-		if i < 0 {
-			return nil, unknownCluster(name, all)
+		switch {
+		case len(all) == 0:
+			return nil, fmt.Errorf("cluster %q is not known: no cluster has joined the hub yet, see `pelago join --help`", name)
+		case i < 0:
+			return nil, fmt.Errorf("cluster %q is not known: the hub has %s", name, strings.Join(names(kube.Pointers(all)), ", "))
 		}
 		out = append(out, all[i])
 	}
 	return out, nil
 }
 
-func unknownCluster(name string, all []clusterv1alpha1.Cluster) error {
-	if len(all) == 0 {
-		return fmt.Errorf("cluster %q is not known: no cluster has joined the hub yet, see `pelago join --help`", name)
-	}
-	return fmt.Errorf("cluster %q is not known: the hub has %s", name, strings.Join(names(all), ", "))
-}
-
-func names(clusters []clusterv1alpha1.Cluster) []string {
+func names[T metav1.Object](objects []T) []string {
 	var out []string
-	for i := range clusters {
-		out = append(out, clusters[i].Name)
+	for _, o := range objects {
+		out = append(out, o.GetName())
 	}
 	return out
 }
 
-// hubFlags are the common flags of the commands at the hub.
-type hubFlags struct {
-	access    access
-	namespace string
-	output    string
-}
+// completionTimeout bounds the time for one completion.
+const completionTimeout = 3 * time.Second
 
-func (f *hubFlags) add(cmd *cobra.Command) { f.access.addFlags(cmd.Flags()) }
-
-func (f *hubFlags) addNamespaced(cmd *cobra.Command) {
-	f.add(cmd)
-	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "namespace (default: the context's)")
-}
-
-// open opens the hub and fills in the namespace.
-func (f *hubFlags) open() (*cluster, error) {
-	var err error
-	if f.namespace, err = f.access.namespace(f.namespace); err != nil {
-		return nil, err
-	}
-	return f.access.open()
-}
-
-// command adds the flags to a command whose first argument is the name of a cluster of the hub, and runs it with the open hub.
-func (f *hubFlags) command(cmd *cobra.Command, run func(context.Context, *cluster, []string, io.Writer) error) *cobra.Command {
-	f.add(cmd)
-	cmd.ValidArgsFunction = f.completeCluster
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		h, err := f.open()
+// complete returns the completion of a command by what list finds in the cluster of the flags; args precede the word begun.
+// Errors complete nothing, since a shell cannot show them.
+func (a *access) complete(list func(ctx context.Context, c *cluster, args []string, begun string) []string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		c, err := a.open()
 		if err != nil {
-			return err
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return run(cmd.Context(), h, args, cmd.OutOrStdout())
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+		defer cancel()
+		return list(ctx, c, args, begun), cobra.ShellCompDirectiveNoFileComp
 	}
-	return cmd
 }
 
-// noCompletion is the directive of all completions; errors complete nothing, since a shell cannot show them.
-const noCompletion = cobra.ShellCompDirectiveNoFileComp
-
-// completeCluster completes one name of a cluster.
-func (f *hubFlags) completeCluster(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, noCompletion
-	}
-	return f.clusterNames(cmd), noCompletion
-}
-
-// completeClusters completes the last of several names, separated by commas.
-func (f *hubFlags) completeClusters(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-	before := begun[:strings.LastIndex(begun, ",")+1]
-	named := strings.Split(before, ",")
-	var out []string
-	for _, name := range f.clusterNames(cmd) {
-		if !slices.Contains(named, name) {
-			out = append(out, before+name)
-		}
-	}
-	return out, noCompletion | cobra.ShellCompDirectiveNoSpace
-}
-
-func (f *hubFlags) clusterNames(cmd *cobra.Command) []string {
-	h, err := f.open()
-	if err != nil {
+// clusterNames completes one name of a cluster.
+func clusterNames(ctx context.Context, c *cluster, args []string, _ string) []string {
+	all, err := c.clusters(ctx)
+	if err != nil || len(args) > 0 {
 		return nil
 	}
-	all, err := h.clusters(cmd.Context())
-	if err != nil {
-		return nil
-	}
-	return names(all)
+	return names(kube.Pointers(all))
 }
 
-// completeObject completes a kind, then the name of an object of the hub.
-func (f *hubFlags) completeObject(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	h, err := f.open()
-	if err != nil || len(args) > 1 {
-		return nil, noCompletion
-	}
+// addClusters adds the flag --clusters. Of several names, separated by commas, the last is completed.
+func (a *access) addClusters(cmd *cobra.Command, named *[]string, usage string) {
+	cmd.Flags().StringSliceVarP(named, "clusters", "C", nil, usage)
+	last := a.complete(func(ctx context.Context, c *cluster, _ []string, begun string) (out []string) {
+		before := begun[:strings.LastIndex(begun, ",")+1]
+		for _, name := range clusterNames(ctx, c, nil, "") {
+			if !slices.Contains(strings.Split(before, ","), name) {
+				out = append(out, before+name)
+			}
+		}
+		return out
+	})
+	// Fails only without such a flag.
+	_ = cmd.RegisterFlagCompletionFunc("clusters", func(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		out, directive := last(c, args, begun)
+		return out, directive | cobra.ShellCompDirectiveNoSpace
+	})
+}
+
+// objectNames completes a kind, then the name of an object of the hub.
+func objectNames(ctx context.Context, c *cluster, args []string, _ string) []string {
 	if len(args) == 0 {
-		return h.kinds(), noCompletion
+		return c.kinds()
 	}
-	mapping, err := h.kind(args[0])
-	if err != nil {
-		return nil, noCompletion
+	mapping, err := c.kind(args[0])
+	if err != nil || len(args) > 1 {
+		return nil
 	}
 	var list metav1.PartialObjectMetadataList
-	list.SetGroupVersionKind(mapping.GroupVersionKind.GroupVersion().WithKind(mapping.GroupVersionKind.Kind + "List"))
+	list.SetGroupVersionKind(mapping.GroupVersionKind)
 	var opts []client.ListOption
-	if mapping.Scope.Name() == "namespace" {
-		opts = append(opts, client.InNamespace(f.namespace))
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		opts = append(opts, client.InNamespace(c.namespace))
 	}
-	if h.Client.List(cmd.Context(), &list, opts...) != nil {
-		return nil, noCompletion
+	if c.Client.List(ctx, &list, opts...) != nil {
+		return nil
 	}
-	var out []string
-	for i := range list.Items {
-		out = append(out, list.Items[i].Name)
-	}
-	return out, noCompletion
+	return names(kube.Pointers(list.Items))
 }
 
 // kinds are the plural names of all kinds that can be listed, with the group unless it is one of Kubernetes.
-func (h *cluster) kinds() []string {
-	lists, _ := h.Typed.Discovery().ServerPreferredResources() // with an error, those of the available groups
+func (c *cluster) kinds() []string {
+	lists, _ := c.Typed.Discovery().ServerPreferredResources() // with an error, those of the available groups
 	var out []string
-	for _, list := range lists {
+	for _, list := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list"}}, lists) {
 		group, _, versioned := strings.Cut(list.GroupVersion, "/")
 		for _, r := range list.APIResources {
-			switch {
-			case !slices.Contains(r.Verbs, "list"):
-			case versioned && strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io"):
-				out = append(out, r.Name+"."+group)
-			default:
-				out = append(out, r.Name)
+			if versioned && strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io") {
+				r.Name += "." + group
 			}
+			out = append(out, r.Name)
 		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
-// progress prints steps, one line each, with the seconds since the start.
-type progress struct {
-	out   io.Writer
-	start time.Time
-}
-
-func newProgress(out io.Writer) *progress { return &progress{out: out, start: time.Now()} }
-
-// step is a deploy.Progress.
-func (p *progress) step(format string, args ...any) {
-	fmt.Fprintf(p.out, "%6.1fs  %s\n", time.Since(p.start).Seconds(), fmt.Sprintf(format, args...))
+// newProgress prints steps, one line each, with the seconds since now.
+func newProgress(out io.Writer) deploy.Progress {
+	start := time.Now()
+	return func(format string, args ...any) {
+		fmt.Fprintf(out, "%6.1fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+	}
 }

@@ -28,7 +28,7 @@ const applyManager = "pelago-apply"
 
 // apply are the flags of apply.
 type apply struct {
-	hubFlags
+	access
 	files       []string
 	named       []string
 	allClusters bool
@@ -52,16 +52,16 @@ policy. The hub propagates namespaces to all clusters; policies and other object
 			return a.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
-	a.addNamespaced(cmd)
 	f := cmd.Flags()
+	a.addFlags(f)
+	a.addNamespace(f)
 	f.StringSliceVarP(&a.files, "filename", "f", nil, "file with manifests, - for standard input")
-	f.StringSliceVarP(&a.named, "clusters", "C", nil, "propagate to these clusters")
+	a.addClusters(cmd, &a.named, "propagate to these clusters")
 	f.BoolVar(&a.allClusters, "all-clusters", false, "propagate to all clusters, also those that join later")
 	f.BoolVar(&a.force, "force-conflicts", false, "take over fields of other field managers")
 	cmd.MarkFlagsMutuallyExclusive("clusters", "all-clusters")
 	cmd.MarkFlagsOneRequired("clusters", "all-clusters")
-	_ = cmd.MarkFlagRequired("filename")                               // fails only without such a flag
-	_ = cmd.RegisterFlagCompletionFunc("clusters", a.completeClusters) // likewise
+	_ = cmd.MarkFlagRequired("filename") // fails only without such a flag
 	return cmd
 }
 
@@ -74,11 +74,7 @@ func (a *apply) run(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	all, err := h.clusters(ctx)
-	if err != nil {
-		return err
-	}
-	if _, err := clustersNamed(all, a.named); err != nil {
+	if _, err := h.clusters(ctx, a.named...); err != nil {
 		return err
 	}
 	var errs []error
@@ -127,7 +123,7 @@ func (a *apply) object(ctx context.Context, h *cluster, o *unstructured.Unstruct
 		return fmt.Errorf("apply %s %s: %w", gvk.Kind, o.GetName(), err)
 	}
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && o.GetNamespace() == "" {
-		o.SetNamespace(a.namespace)
+		o.SetNamespace(h.namespace)
 	}
 	name := fmt.Sprintf("%s %s", gvk.Kind, deploy.Title(client.ObjectKeyFromObject(o)))
 	if workv1alpha2.ReservedNamespace(o.GetNamespace()) {

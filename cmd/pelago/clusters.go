@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -20,10 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 )
-
-// unapprovedTaint keeps workloads away from a cluster until an administrator of the hub accepts it.
-var unapprovedTaint = clusterv1alpha1.Taint{Key: clusterv1alpha1.TaintUnapproved, Effect: corev1.TaintEffectNoSchedule}
 
 func clustersCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -38,26 +37,36 @@ the hub was set up with deploy-broker --auto-accept. See pelago get clusters.`,
 	return cmd
 }
 
+// clusterCommand completes a command whose first argument is the name of a cluster of the hub.
+func clusterCommand(cmd *cobra.Command, do action) *cobra.Command {
+	var a access
+	a.addFlags(cmd.Flags())
+	if cmd.Args == nil {
+		cmd.Args = cobra.ExactArgs(1)
+	}
+	cmd.ValidArgsFunction = a.complete(clusterNames)
+	cmd.RunE = a.run(do)
+	return cmd
+}
+
 func acceptCommand() *cobra.Command {
-	var flags hubFlags
-	var p place
+	var p install.Place
 	var labels map[string]string
-	cmd := flags.command(&cobra.Command{
+	cmd := clusterCommand(&cobra.Command{
 		Use:   "accept CLUSTER",
 		Short: "Accept a cluster for workloads",
 		Long: `accept removes the taint ` + clusterv1alpha1.TaintUnapproved + ` from a cluster and sets the labels and
 the place by which policies select it. Run it again to change those.`,
 		Example: "  pelago clusters accept c1 --label env=prod --region eu",
-		Args:    cobra.ExactArgs(1),
 		PreRunE: func(*cobra.Command, []string) error { return checkLabels(labels) },
 	}, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
 		_, err := h.change(ctx, args[0], func(c *clusterv1alpha1.Cluster) error {
-			c.Spec.Taints = slices.DeleteFunc(c.Spec.Taints, func(t clusterv1alpha1.Taint) bool { return t.Key == unapprovedTaint.Key })
+			c.Spec.Taints = slices.DeleteFunc(c.Spec.Taints, func(t clusterv1alpha1.Taint) bool { return t.Key == clusterv1alpha1.TaintUnapproved })
 			if c.Labels == nil {
 				c.Labels = map[string]string{}
 			}
 			maps.Copy(c.Labels, labels)
-			p.apply(&c.Spec)
+			p.Apply(&c.Spec)
 			return nil
 		})
 		if err == nil {
@@ -67,25 +76,23 @@ the place by which policies select it. Run it again to change those.`,
 	})
 	f := cmd.Flags()
 	f.StringToStringVar(&labels, "label", nil, "label by which policies select the cluster; may be repeated")
-	f.StringVar(&p.provider, "provider", "", "provider of the cluster, for spread constraints")
-	f.StringVar(&p.region, "region", "", "region of the cluster, for spread constraints")
-	f.StringSliceVar(&p.zones, "zone", nil, "zone of the cluster, for spread constraints; may be repeated")
+	f.StringVar(&p.Provider, "provider", "", "provider of the cluster, for spread constraints")
+	f.StringVar(&p.Region, "region", "", "region of the cluster, for spread constraints")
+	f.StringSliceVar(&p.Zones, "zone", nil, "zone of the cluster, for spread constraints; may be repeated")
 	return cmd
 }
 
 func rejectCommand() *cobra.Command {
-	var flags hubFlags
-	return flags.command(&cobra.Command{
+	return clusterCommand(&cobra.Command{
 		Use:   "reject CLUSTER",
 		Short: "Keep workloads away from a cluster, whatever its policies tolerate",
 		Long: `reject adds the taint ` + clusterv1alpha1.TaintUnapproved + `:NoSchedule to a cluster: nothing new is sent
 there. What was sent stays; pelago unjoin removes it with the cluster.`,
 		Example: "  pelago clusters reject c1",
-		Args:    cobra.ExactArgs(1),
 	}, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
 		_, err := h.change(ctx, args[0], func(c *clusterv1alpha1.Cluster) error {
 			if c.Accepted() {
-				c.Spec.Taints = append(c.Spec.Taints, unapprovedTaint)
+				c.Spec.Taints = append(c.Spec.Taints, install.UnapprovedTaint)
 			}
 			return nil
 		})
@@ -122,11 +129,8 @@ func (h *cluster) change(ctx context.Context, name string, edit func(*clusterv1a
 		return h.Client.Patch(ctx, cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	})
 	if apierrors.IsNotFound(err) {
-		all, listErr := h.clusters(ctx)
-		if listErr != nil {
-			return false, listErr
-		}
-		return false, unknownCluster(name, all)
+		_, missing := h.clusters(ctx, name)
+		return false, cmp.Or(missing, err)
 	}
 	if err != nil {
 		return false, fmt.Errorf("change Cluster %s: %w", name, err)
@@ -140,8 +144,6 @@ type taintChange struct {
 	remove bool
 }
 
-var cordonTaint = clusterv1alpha1.Taint{Key: clusterv1alpha1.TaintUnschedulable, Effect: corev1.TaintEffectNoSchedule}
-
 func cordonCommand() *cobra.Command {
 	return cordoning(&cobra.Command{
 		Use:   "cordon CLUSTER",
@@ -149,7 +151,7 @@ func cordonCommand() *cobra.Command {
 		Long: `cordon adds the taint ` + clusterv1alpha1.TaintUnschedulable + `:NoSchedule to a cluster: what runs
 there stays, nothing new is sent there unless its policy tolerates the taint.`,
 		Example: "  pelago cordon m1",
-	}, taintChange{taint: cordonTaint}, "cordoned")
+	}, false, "cordoned")
 }
 
 func uncordonCommand() *cobra.Command {
@@ -158,23 +160,21 @@ func uncordonCommand() *cobra.Command {
 		Short:   "Mark a cluster as schedulable",
 		Long:    "uncordon removes the taint of cordon from a cluster.",
 		Example: "  pelago uncordon m1",
-	}, taintChange{taint: cordonTaint, remove: true}, "uncordoned")
+	}, true, "uncordoned")
 }
 
-func cordoning(cmd *cobra.Command, change taintChange, done string) *cobra.Command {
-	var flags hubFlags
-	cmd.Args = cobra.ExactArgs(1)
-	return flags.command(cmd, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
-		return h.taint(ctx, args[0], []taintChange{change}, false, done, out)
+func cordoning(cmd *cobra.Command, remove bool, done string) *cobra.Command {
+	taint := clusterv1alpha1.Taint{Key: clusterv1alpha1.TaintUnschedulable, Effect: corev1.TaintEffectNoSchedule}
+	return clusterCommand(cmd, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
+		return h.taint(ctx, args[0], []taintChange{{taint, remove}}, false, done, out)
 	})
 }
 
 func taintCommand() *cobra.Command {
-	var flags hubFlags
 	var overwrite bool
 	var changes []taintChange
 	parent := &cobra.Command{Use: "taint", Short: "Change the taints of clusters", Args: cobra.NoArgs}
-	cmd := flags.command(&cobra.Command{
+	cmd := clusterCommand(&cobra.Command{
 		Use:     "clusters NAME KEY=VALUE:EFFECT ... | KEY:EFFECT- ... | KEY- ...",
 		Aliases: []string{"cluster"},
 		Short:   "Add or remove taints of a cluster",

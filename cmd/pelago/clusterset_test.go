@@ -214,9 +214,9 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		other := info(t, c.infoFile())
 		other.IPSecPSK.Data["psk"] = []byte("of another clusterset")
 		file := filepath.Join(c.dir, "other.subm")
-		if _, err := writeInfo(file, other); err != nil {
-			t.Fatal(err)
-		}
+		content, err := other.Encode()
+		must(t, err)
+		must(t, os.WriteFile(file, content, 0o600))
 		c.fails(t, "replace the pre-shared key: 1 clusters are registered", "deploy-broker", "--context", "hub", "--ipsec-psk-from", file,
 			"--output", c.infoFile())
 		c.fails(t, `context "nowhere"`, "show", "all", "--contexts", "nowhere")

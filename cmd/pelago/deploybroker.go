@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
@@ -35,19 +36,14 @@ const (
 
 // deployBroker are the flags of deploy-broker.
 type deployBroker struct {
-	flags         *pflag.FlagSet
-	access        access
-	globalnet     bool
-	globalRange   string
-	globalSize    uint64
-	fabric        string
-	pskFrom       string
-	customDomains []string
-	components    []string
-	brokerURL     string
-	mode          string
-	output        string
-	autoAccept    bool
+	access
+	flags       *pflag.FlagSet
+	set         broker.Clusterset // Mode to AutoAccept
+	globalnet   bool
+	globalRange netip.Prefix
+	globalSize  uint64
+	pskFrom     string
+	file        string
 }
 
 func deployBrokerCommand() *cobra.Command {
@@ -76,137 +72,121 @@ domains once they join again.`,
 	}
 	f := cmd.Flags()
 	d.flags = f
-	d.access.addFlags(f)
+	d.addFlags(f)
 	f.BoolVar(&d.globalnet, "globalnet", false, "give every cluster addresses of its own, so that pod and service ranges may overlap")
-	f.StringVar(&d.globalRange, "globalnet-cidr-range", "242.0.0.0/8", "range that the clusters' GlobalCIDRs are taken from")
+	f.TextVar(&d.globalRange, "globalnet-cidr-range", netip.MustParsePrefix("242.0.0.0/8"), "range that the clusters' GlobalCIDRs are taken from")
 	f.Uint64Var(&d.globalSize, "globalnet-cluster-size", 65536, "addresses of a cluster's GlobalCIDR unless join says otherwise; rounded up to a power of two")
-	f.StringVar(&d.fabric, "fabric-cidr", config.DefaultFabricCIDR, "an unused /8 for the nodes' addresses between clusters")
+	f.TextVar(&d.set.Fabric, "fabric-cidr", netip.MustParsePrefix(config.DefaultFabricCIDR), "an unused /8 for the nodes' addresses between clusters")
 	f.StringVar(&d.pskFrom, "ipsec-psk-from", "", "take the pre-shared key of the wires between gateways from this broker-info.subm instead of generating one")
-	f.StringSliceVar(&d.customDomains, "custom-domains", nil, "DNS zones that are served in addition to clusterset.local")
-	f.StringSliceVar(&d.components, "components", []string{componentServiceDiscovery, componentConnectivity}, "what the clusterset is for")
-	f.StringVar(&d.brokerURL, "broker-url", "", "URL under which clusters reach the hub's API server (default: the kubeconfig's)")
-	f.StringVar(&d.mode, "mode", "submariner", "rules of service discovery: submariner (the local cluster's address first) or mcs (a ClusterSetIP)")
-	f.BoolVar(&d.autoAccept, "auto-accept", false, "send workloads to members without `pelago clusters accept`")
-	f.StringVar(&d.output, "output", broker.InfoFile, "file to write")
+	f.StringSliceVar(&d.set.CustomDomains, "custom-domains", nil, "DNS zones that are served in addition to clusterset.local")
+	f.StringSliceVar(&d.set.Components, "components", []string{componentServiceDiscovery, componentConnectivity}, "what the clusterset is for")
+	f.StringVar(&d.set.BrokerURL, "broker-url", "", "URL under which clusters reach the hub's API server (default: the kubeconfig's)")
+	view.AddChoice(f, &d.set.Mode, "mode", string(config.ModeSubmariner), "rules of service discovery: submariner (the local cluster's "+
+		"address first) or mcs (a ClusterSetIP)", string(config.ModeSubmariner), string(config.ModeMCS))
+	f.BoolVar(&d.set.AutoAccept, "auto-accept", false, "send workloads to members without `pelago clusters accept`")
+	f.StringVar(&d.file, "output", broker.InfoFile, "file to write")
 	return cmd
 }
 
 func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
-	p := newProgress(out)
-	hub, former, err := d.open(ctx)
+	progress := newProgress(out)
+	var former map[string]string // flags of an earlier run
+	check := func() error {
+		_, err := d.check()
+		return err
+	}
+	hub, err := d.openKept(ctx, d.flags, check, func(ctx context.Context, hub *cluster) (map[string]string, error) {
+		if err := hub.requireHubVersion(); err != nil {
+			return nil, err
+		}
+		set, book, ok, err := broker.Former(ctx, hub.Client)
+		if ok && err == nil {
+			former = install.BrokerFlags(set, book)
+		}
+		return former, err
+	})
 	if err != nil {
 		return err
 	}
-	set, book, err := d.check()
+	book, err := d.check()
 	if err != nil {
 		return err
 	}
 	if former != nil {
-		for _, change := range install.Changes(former, install.BrokerFlags(set, book)) {
-			p.step("Changing %s", change)
+		for _, change := range install.Changes(former, install.BrokerFlags(d.set, book)) {
+			progress("Changing %s", change)
 		}
 	}
 	if d.pskFrom != "" {
-		p.step("Using the pre-shared key of %s", d.pskFrom)
+		progress("Using the pre-shared key of %s", d.pskFrom)
 	}
-	if err := deploy.HubBase(ctx, hub.Client, p.step); err != nil {
+	if err := deploy.HubBase(ctx, hub.Client, progress); err != nil {
 		return err
 	}
-	if set.HubID, err = broker.HubID(ctx, hub.Client); err != nil {
+	if d.set.HubID, err = broker.HubID(ctx, hub.Client); err != nil {
 		return err
 	}
 	psk, err := d.psk()
 	if err != nil {
 		return err
 	}
-	p.step("Writing the settings of the clusterset")
-	if set.Hub, err = broker.HubAddresses(ctx, hub.Client, cmp.Or(d.brokerURL, hub.config.Host)); err != nil {
+	progress("Writing the settings of the clusterset")
+	if d.set.Hub, err = broker.HubAddresses(ctx, hub.Client, cmp.Or(d.set.BrokerURL, hub.Config.Host)); err != nil {
 		return err
 	}
-	pskSecret, err := broker.Setup(ctx, hub.Client, book, set, psk)
+	pskSecret, err := broker.Setup(ctx, hub.Client, book, d.set, psk)
 	if err != nil {
 		return err
 	}
-	if err := deploy.Hub(ctx, hub.Client, p.step); err != nil {
+	if err := deploy.Hub(ctx, hub.Client, progress); err != nil {
 		return err
 	}
 	info, err := d.info(ctx, hub, pskSecret)
 	if err != nil {
 		return err
 	}
-	kept, err := writeInfo(d.output, info)
+	content, err := info.Encode()
+	if err != nil {
+		return err
+	}
+	kept, err := writeSecretFile(d.file, content, d.file+"."+time.Now().UTC().Format("2006-01-02T15_04_05.000Z"))
 	if err != nil {
 		return err
 	}
 	if kept != "" {
-		p.step("Renamed the former %s to %s", d.output, kept)
+		progress("Renamed the former %s to %s", d.file, kept)
 	}
-	p.step("Wrote %s", d.output)
+	progress("Wrote %s", d.file)
 	d.next(out, info)
 	return nil
 }
 
-// open opens the hub and sets the flags that were not given to those of an earlier run. former are the flags of that run, nil
-// if there was none.
-func (d *deployBroker) open(ctx context.Context) (hub *cluster, former map[string]string, err error) {
-	_, _, invalid := d.check() // it may still be valid with what is kept
-	if hub, err = d.access.open(); err == nil {
-		err = hub.requireHubVersion()
-	}
-	var set broker.Clusterset
-	var book broker.Book
-	var ok bool
-	if err == nil {
-		set, book, ok, err = broker.Former(ctx, hub.Client)
-	}
-	if err != nil {
-		return nil, nil, cmp.Or(invalid, err)
-	}
-	if ok {
-		former = install.BrokerFlags(set, book)
-		err = install.KeepFlags(d.flags, former)
-	}
-	return hub, former, err
-}
-
-// check validates the flags and returns the settings and the empty book that they describe.
-func (d *deployBroker) check() (set broker.Clusterset, book broker.Book, err error) {
-	set = broker.Clusterset{Mode: d.mode, CustomDomains: d.customDomains, Components: d.components, BrokerURL: d.brokerURL, AutoAccept: d.autoAccept}
-	if d.mode != string(config.ModeSubmariner) && d.mode != string(config.ModeMCS) {
-		return set, book, fmt.Errorf("--mode %q: use submariner or mcs", d.mode)
-	}
-	for _, c := range d.components {
+// check validates the flags and returns the empty book that they describe.
+func (d *deployBroker) check() (book broker.Book, err error) {
+	components := d.set.Components
+	for _, c := range components {
 		if c != componentConnectivity && c != componentServiceDiscovery {
-			return set, book, fmt.Errorf("--components %q: use %s, %s or both", c, componentServiceDiscovery, componentConnectivity)
+			return book, fmt.Errorf("--components %q: use %s, %s or both", c, componentServiceDiscovery, componentConnectivity)
 		}
 	}
-	if !slices.Contains(d.components, componentConnectivity) || !slices.Contains(d.components, componentServiceDiscovery) {
-		return set, book, fmt.Errorf("--components %s: a part is not built yet in this version; leave the flag out, which means both", strings.Join(d.components, ","))
+	if !slices.Contains(components, componentConnectivity) || !slices.Contains(components, componentServiceDiscovery) {
+		return book, fmt.Errorf("--components %s: a part is not built yet in this version; leave the flag out, which means both", strings.Join(components, ","))
 	}
-	for _, domain := range d.customDomains {
+	for _, domain := range d.set.CustomDomains {
 		if len(validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSuffix(domain, ".")))) > 0 {
-			return set, book, fmt.Errorf("--custom-domains %q is no domain name", domain)
+			return book, fmt.Errorf("--custom-domains %q is no domain name", domain)
 		}
 	}
-	if set.Fabric, err = netip.ParsePrefix(d.fabric); err == nil {
-		err = config.CheckFabric(set.Fabric)
-	}
-	if err != nil {
-		return set, book, fmt.Errorf("--fabric-cidr: %w", err)
+	if err := config.CheckFabric(d.set.Fabric); err != nil {
+		return book, fmt.Errorf("--fabric-cidr: %w", err)
 	}
 	if !d.globalnet {
-		book, err = broker.NewBook(false, netip.Prefix{}, 0)
-		return set, book, err
+		return broker.NewBook(false, netip.Prefix{}, 0)
 	}
-	cidr, err := netip.ParsePrefix(d.globalRange)
-	if err != nil {
-		return set, book, fmt.Errorf("--globalnet-cidr-range: %w", err)
+	if d.globalRange.Overlaps(d.set.Fabric) {
+		return book, fmt.Errorf("--globalnet-cidr-range %s overlaps --fabric-cidr %s: choose another of one of them", d.globalRange, d.set.Fabric)
 	}
-	if cidr.Overlaps(set.Fabric) {
-		return set, book, fmt.Errorf("--globalnet-cidr-range %s overlaps --fabric-cidr %s: choose another of one of them", cidr, set.Fabric)
-	}
-	book, err = broker.NewBook(true, cidr, d.globalSize)
-	return set, book, err
+	return broker.NewBook(true, d.globalRange, d.globalSize)
 }
 
 // psk is the key of --ipsec-psk-from, nil without that flag.
@@ -223,7 +203,7 @@ func (d *deployBroker) psk() ([]byte, error) {
 
 // info issues a new credential and returns the content of the file.
 func (d *deployBroker) info(ctx context.Context, hub *cluster, psk *corev1.Secret) (broker.Info, error) {
-	ca := hub.config.CAData
+	ca := hub.Config.CAData
 	if len(ca) == 0 {
 		var err error
 		if ca, err = deploy.PublishedCA(ctx, hub.Client, deploy.BrokerNamespace); err != nil {
@@ -235,12 +215,12 @@ func (d *deployBroker) info(ctx context.Context, hub *cluster, psk *corev1.Secre
 		return broker.Info{}, err
 	}
 	return broker.Info{
-		BrokerURL:        cmp.Or(d.brokerURL, hub.config.Host),
+		BrokerURL:        cmp.Or(d.set.BrokerURL, hub.Config.Host),
 		ClientToken:      token,
 		IPSecPSK:         &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: psk.Name, Namespace: psk.Namespace}, Data: psk.Data},
-		ServiceDiscovery: slices.Contains(d.components, componentServiceDiscovery),
-		Components:       d.components,
-		CustomDomains:    d.customDomains,
+		ServiceDiscovery: slices.Contains(d.set.Components, componentServiceDiscovery),
+		Components:       d.set.Components,
+		CustomDomains:    d.set.CustomDomains,
 	}, nil
 }
 
@@ -256,15 +236,6 @@ func readInfo(file string) (broker.Info, error) {
 		return broker.Info{}, fmt.Errorf("read %s: %w", file, err)
 	}
 	return info, nil
-}
-
-// writeInfo writes the file and returns the new name of an earlier one.
-func writeInfo(file string, info broker.Info) (kept string, err error) {
-	content, err := info.Encode()
-	if err != nil {
-		return "", err
-	}
-	return writeSecretFile(file, content, file+"."+time.Now().UTC().Format("2006-01-02T15_04_05.000Z"))
 }
 
 // writeSecretFile replaces a file by one that its owner alone can read. An existing one is renamed to keep, unless that is empty;
@@ -296,9 +267,9 @@ func writeSecretFile(file string, content []byte, keep string) (kept string, err
 // next prints the next steps.
 func (d *deployBroker) next(out io.Writer, info broker.Info) {
 	expiry, ok, err := info.Expiry()
-	fmt.Fprintf(out, "\nThe broker is ready. Join each cluster:\n\n  pelago join %s --context CONTEXT --clusterid ID\n\n", d.output)
+	fmt.Fprintf(out, "\nThe broker is ready. Join each cluster:\n\n  pelago join %s --context CONTEXT --clusterid ID\n\n", d.file)
 	if ok && err == nil {
-		fmt.Fprintf(out, "%s can register clusters until %s; keep it secret. ", d.output, expiry.UTC().Format(time.RFC3339))
+		fmt.Fprintf(out, "%s can register clusters until %s; keep it secret. ", d.file, expiry.UTC().Format(time.RFC3339))
 		fmt.Fprintln(out, "Run this command again for a new one.")
 	}
 	if u, err := url.Parse(info.BrokerURL); err == nil {

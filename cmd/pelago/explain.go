@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
 	"strings"
@@ -30,15 +31,11 @@ state of the object there.`,
 func aboutCommand(
 	cmd *cobra.Command, object func(*view.Subject) any, text func(io.Writer, *view.Subject, bool, time.Time) error,
 ) *cobra.Command {
-	var flags hubFlags
+	var a access
 	cmd.Args = cobra.RangeArgs(1, 2)
-	cmd.ValidArgsFunction = flags.completeObject
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.ValidArgsFunction = a.complete(objectNames)
+	cmd.RunE = a.run(func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
 		kindName, name, err := kindAndName(args)
-		if err != nil {
-			return err
-		}
-		h, err := flags.open()
 		if err != nil {
 			return err
 		}
@@ -46,22 +43,23 @@ func aboutCommand(
 		if err != nil {
 			return err
 		}
-		clusters, err := h.clusters(cmd.Context())
+		clusters, err := h.clusters(ctx)
 		if err != nil {
 			return err
 		}
-		f, err := view.ReadSubject(cmd.Context(), h.Client, clusters, mapping, client.ObjectKey{Namespace: flags.namespace, Name: name})
+		f, err := view.ReadSubject(ctx, h.Client, clusters, mapping, client.ObjectKey{Namespace: h.namespace, Name: name})
 		if err != nil {
 			return err
 		}
-		switch flags.output {
+		switch a.output {
 		case "json", "yaml":
-			return view.Encode(cmd.OutOrStdout(), flags.output, object(f))
+			return view.Encode(out, a.output, object(f))
 		}
-		return text(cmd.OutOrStdout(), f, flags.output == "wide", time.Now())
-	}
-	flags.addNamespaced(cmd)
-	view.AddOutputFlag(cmd, &flags.output)
+		return text(out, f, a.output == "wide", time.Now())
+	})
+	a.addFlags(cmd.Flags())
+	a.addNamespace(cmd.Flags())
+	view.AddOutputFlag(cmd.Flags(), &a.output)
 	return cmd
 }
 

@@ -35,19 +35,15 @@ func unexportCommand() *cobra.Command {
 }
 
 func serviceCommand(short, long, example string, do func(context.Context, client.Client, client.ObjectKey, io.Writer) error) *cobra.Command {
-	var v hubFlags
+	var a access
 	cmd := &cobra.Command{
 		Use: "service NAME", Short: short, Long: long, Example: example, Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := v.open()
-			if err != nil {
-				return err
-			}
-			return do(cmd.Context(), c.Client, client.ObjectKey{Namespace: v.namespace, Name: args[0]}, cmd.OutOrStdout())
-		},
+		RunE: a.run(func(ctx context.Context, c *cluster, args []string, out io.Writer) error {
+			return do(ctx, c.Client, client.ObjectKey{Namespace: c.namespace, Name: args[0]}, out)
+		}),
 	}
-	v.access.addFlags(cmd.Flags())
-	cmd.Flags().StringVarP(&v.namespace, "namespace", "n", "", "namespace of the service (default: the context's)")
+	a.addFlags(cmd.Flags())
+	a.addNamespace(cmd.Flags())
 	return cmd
 }
 

@@ -14,12 +14,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/deploy"
 )
@@ -44,94 +45,101 @@ drain) does the same. A drained gateway leaves only once another serves.`,
 	return cmd
 }
 
-// drain are the flags of gateway drain and undrain.
-type drain struct {
-	access  access
-	force   bool
-	timeout time.Duration
+// gatewayVerb completes a command whose argument is the node of a gateway.
+func gatewayVerb(cmd *cobra.Command, do action) *cobra.Command {
+	var a access
+	a.addFlags(cmd.Flags())
+	cmd.Args = cobra.MaximumNArgs(1)
+	cmd.ValidArgsFunction = a.complete(func(ctx context.Context, m *cluster, args []string, _ string) []string {
+		nodes, err := m.gatewayNodes(ctx)
+		if err != nil || len(args) > 0 {
+			return nil
+		}
+		return names(nodes)
+	})
+	cmd.RunE = a.run(do)
+	return cmd
 }
 
 func drainCommand() *cobra.Command {
-	var d drain
-	cmd := &cobra.Command{
+	var force bool
+	var timeout time.Duration
+	cmd := gatewayVerb(&cobra.Command{
 		Use:   "drain NODE",
 		Short: "Move all flows of a gateway to the others, and wait until it forwards no packet",
 		Example: `  pelago gateway drain g1-n1 --context g1
   pelago gateway drain g1-n1 --context g1 --timeout 5m && kubectl --context g1 drain g1-n1 --ignore-daemonsets`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: gatewayNames(&d.access),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return d.drain(cmd.Context(), cmd.OutOrStdout(), args[0])
-		},
-	}
-	d.access.addFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&d.force, "force", false, "drain even if no other gateway is ready; the last one stays in use until another is ready")
-	cmd.Flags().DurationVar(&d.timeout, "timeout", 2*time.Minute, "how long to wait until the gateway forwards no packet; 0: do not wait")
+	}, func(ctx context.Context, m *cluster, args []string, out io.Writer) error {
+		return m.drain(ctx, args[0], force, timeout, newProgress(out))
+	})
+	cmd.Args = cobra.ExactArgs(1)
+	cmd.Flags().BoolVar(&force, "force", false, "drain even if no other gateway is ready; the last one stays in use until another is ready")
+	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "how long to wait until the gateway forwards no packet; 0: do not wait")
 	return cmd
 }
 
 func undrainCommand() *cobra.Command {
-	var d drain
-	cmd := &cobra.Command{
-		Use:               "undrain NODE",
-		Short:             "Return a drained gateway to service",
-		Example:           `  pelago gateway undrain g1-n1 --context g1`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: gatewayNames(&d.access),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return d.undrain(cmd.Context(), cmd.OutOrStdout(), args[0])
-		},
-	}
-	d.access.addFlags(cmd.Flags())
-	cmd.Flags().DurationVar(&d.timeout, "timeout", time.Minute, "how long to wait until the gateway serves; 0: do not wait")
+	var timeout time.Duration
+	cmd := gatewayVerb(&cobra.Command{
+		Use:     "undrain NODE",
+		Short:   "Return a drained gateway to service",
+		Example: `  pelago gateway undrain g1-n1 --context g1`,
+	}, func(ctx context.Context, m *cluster, args []string, out io.Writer) error {
+		return m.undrain(ctx, args[0], timeout, newProgress(out))
+	})
+	cmd.Args = cobra.ExactArgs(1)
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait until the gateway serves; 0: do not wait")
 	return cmd
 }
 
-func (d *drain) drain(ctx context.Context, out io.Writer, name string) error {
-	m, node, err := d.gateway(ctx, name)
+func (m *cluster) drain(ctx context.Context, name string, force bool, timeout time.Duration, progress deploy.Progress) error {
+	node, err := m.gatewayNode(ctx, name)
 	if err != nil {
 		return err
 	}
-	others, err := d.othersInService(ctx, m, name)
+	others, err := m.othersInService(ctx, name)
 	if err != nil {
 		return err
 	}
-	if len(others) == 0 && !d.force {
+	if len(others) == 0 && !force {
 		return fmt.Errorf("node %s is the last gateway in service: label another with `kubectl label node NODE %s=true` and wait until `pelago show gateways` lists it, or give --force",
 			name, submarinerv1.LabelGateway)
 	}
-	p := newProgress(out)
-	p.step("Taking gateway %s out of service", name)
-	if err := annotate(ctx, m.Typed, node.Name, pelagov1alpha1.AnnotationDrained, `"true"`); err != nil {
+	progress("Taking gateway %s out of service", name)
+	if err := install.PatchNode(ctx, m.Typed, name, "annotations", pelagov1alpha1.AnnotationDrained, `"true"`); err != nil {
 		return err
 	}
-	if d.timeout == 0 || len(others) == 0 {
+	if timeout == 0 || len(others) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := d.await(ctx, m, name, func(n *pelagov1alpha1.NodeIndex) bool { return !n.Status.Gateway }); err != nil {
+	if err := m.awaitIndex(limited, name, func(s pelagov1alpha1.NodeIndexStatus) bool { return !s.Gateway }); err != nil {
 		return fmt.Errorf("wait until gateway %s leaves: %w: it stays in service until another answers its probes and reaches the same clusters: "+
 			"check `pelago show gateways` and that pelago-node runs on %s", name, err, name)
 	}
-	p.step("Its flows move to %s", strings.Join(others, ", "))
-	if err := d.awaitQuiet(ctx, name, p); err != nil {
+	progress("Its flows move to %s", strings.Join(others, ", "))
+	err = m.awaitQuiet(limited, name)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("gateway %s still forwards packets after %s: check with `pelago show connections` whether the other gateways are connected", name, timeout)
+	}
+	if err != nil {
 		return err
 	}
-	p.step("Gateway %s is drained; return it to service with `pelago gateway undrain %s`", name, name)
+	progress("It has forwarded no packet for %s", quiet)
+	progress("Gateway %s is drained; return it to service with `pelago gateway undrain %s`", name, name)
 	if by, drained := topology.Drained(node); drained && by != pelagov1alpha1.AnnotationDrained {
-		p.step("Its node is cordoned, which also keeps it out of service")
+		progress("Its node is cordoned, which also keeps it out of service")
 	}
 	return nil
 }
 
-// awaitQuiet waits until the gateway has forwarded no packet for a while.
-func (d *drain) awaitQuiet(ctx context.Context, name string, p *progress) error {
-	o := natOptions{access: d.access, nodes: []string{name}}
+// awaitQuiet waits until a gateway has forwarded no packet for a while.
+func (m *cluster) awaitQuiet(ctx context.Context, node string) error {
 	var last uint64
 	since := time.Now()
-	err := wait.PollUntilContextCancel(ctx, 500*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		counters, err := o.counters(ctx)
+	return wait.PollUntilContextCancel(ctx, 500*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		counters, err := view.NAT{Member: m.Member, Nodes: []string{node}}.Counters(ctx)
 		if err != nil {
 			return false, err
 		}
@@ -146,60 +154,42 @@ func (d *drain) awaitQuiet(ctx context.Context, name string, p *progress) error 
 		}
 		return time.Since(since) >= quiet, nil
 	})
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("gateway %s still forwards packets after %s: check with `pelago show connections` whether the other gateways are connected", name, d.timeout)
-	}
-	if err == nil {
-		p.step("It has forwarded no packet for %s", quiet)
-	}
-	return err
 }
 
-func (d *drain) undrain(ctx context.Context, out io.Writer, name string) error {
-	m, node, err := d.gateway(ctx, name)
+func (m *cluster) undrain(ctx context.Context, name string, timeout time.Duration, progress deploy.Progress) error {
+	node, err := m.gatewayNode(ctx, name)
 	if err != nil {
 		return err
 	}
-	p := newProgress(out)
-	p.step("Returning gateway %s to service", name)
-	if err := annotate(ctx, m.Typed, node.Name, pelagov1alpha1.AnnotationDrained, "null"); err != nil {
+	progress("Returning gateway %s to service", name)
+	if err := install.PatchNode(ctx, m.Typed, name, "annotations", pelagov1alpha1.AnnotationDrained, "null"); err != nil {
 		return err
 	}
 	if node.Spec.Unschedulable {
-		p.step("Node %s is cordoned, which keeps it out of service: kubectl uncordon %s", name, name)
+		progress("Node %s is cordoned, which keeps it out of service: kubectl uncordon %s", name, name)
 		return nil
 	}
-	if d.timeout == 0 {
+	if timeout == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := d.await(ctx, m, name, func(n *pelagov1alpha1.NodeIndex) bool { return n.Status.Serving }); err != nil {
+	if err := m.awaitIndex(limited, name, func(s pelagov1alpha1.NodeIndexStatus) bool { return s.Serving }); err != nil {
 		return fmt.Errorf("wait until gateway %s is in service: %w", name, err)
 	}
-	p.step("Gateway %s is in service", name)
+	progress("Gateway %s is in service", name)
 	return nil
 }
 
-// await polls the NodeIndex of a node until it matches wanted.
-func (d *drain) await(ctx context.Context, m *cluster, node string, wanted func(*pelagov1alpha1.NodeIndex) bool) error {
+// awaitIndex polls the NodeIndex of a node until its status matches.
+func (m *cluster) awaitIndex(ctx context.Context, node string, matches func(pelagov1alpha1.NodeIndexStatus) bool) error {
 	return wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		n, err := m.nodeIndex(ctx, node)
 		if err != nil {
 			return false, err
 		}
-		return wanted(n), nil
+		return matches(n.Status), nil
 	})
-}
-
-// gateway opens the cluster and returns the node, which must be a gateway.
-func (d *drain) gateway(ctx context.Context, name string) (*cluster, *corev1.Node, error) {
-	m, err := d.access.open()
-	if err != nil {
-		return nil, nil, err
-	}
-	node, err := m.gatewayNode(ctx, name)
-	return m, node, err
 }
 
 // gatewayNode returns a node, which must be a gateway.
@@ -215,7 +205,7 @@ func (m *cluster) gatewayNode(ctx context.Context, name string) (*corev1.Node, e
 }
 
 // othersInService are the other gateways that serve and are not drained, sorted.
-func (d *drain) othersInService(ctx context.Context, m *cluster, except string) ([]string, error) {
+func (m *cluster) othersInService(ctx context.Context, except string) ([]string, error) {
 	nodes, err := m.gatewayNodes(ctx)
 	if err != nil {
 		return nil, err
@@ -224,39 +214,17 @@ func (d *drain) othersInService(ctx context.Context, m *cluster, except string) 
 	if err := m.Client.List(ctx, &indexes); err != nil {
 		return nil, fmt.Errorf("list NodeIndexes: %w", err)
 	}
-	byName := map[string]*pelagov1alpha1.NodeIndex{}
-	for i := range indexes.Items {
-		byName[indexes.Items[i].Name] = &indexes.Items[i]
-	}
-	var out []string
-	for _, n := range nodes {
-		index := byName[n.Name]
-		if _, drained := topology.Drained(n); n.Name != except && !drained && index != nil && topology.GatewayServing(n, index) {
-			out = append(out, n.Name)
-		}
-	}
-	return out, nil
-}
-
-// annotate sets an annotation of a node; value is JSON, null removes it.
-func annotate(ctx context.Context, c kubernetes.Interface, node, annotation, value string) error {
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, annotation, value)
-	if _, err := c.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: deploy.Manager}); err != nil {
-		return fmt.Errorf("annotate node %s: %w", node, err)
-	}
-	return nil
-}
-
-// rotateKeys are the flags of gateway rotate-keys.
-type rotateKeys struct {
-	access  access
-	all     bool
-	timeout time.Duration
+	return names(slices.DeleteFunc(nodes, func(n *corev1.Node) bool {
+		i := slices.IndexFunc(indexes.Items, func(x pelagov1alpha1.NodeIndex) bool { return x.Name == n.Name })
+		_, drained := topology.Drained(n)
+		return n.Name == except || drained || i < 0 || !topology.GatewayServing(n, &indexes.Items[i])
+	})), nil
 }
 
 func rotateKeysCommand() *cobra.Command {
-	var r rotateKeys
-	cmd := &cobra.Command{
+	var all bool
+	var timeout time.Duration
+	cmd := gatewayVerb(&cobra.Command{
 		Use:   "rotate-keys NODE | --all",
 		Short: "Rotate the keys of a gateway's WireGuard tunnels without packet loss",
 		Long: `rotate-keys generates new private keys for all tunnels of a gateway, one tunnel after
@@ -275,48 +243,47 @@ Only the wire wireguard needs this: IKE rotates the keys of libreswan.`,
 
   # progress
   kubectl --context g1 get nodeindex g1-n1 -o jsonpath='{.status.keyRotation}'`,
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: gatewayNames(&r.access),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if r.all == (len(args) > 0) {
+		PreRunE: func(_ *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
 				return errors.New("name one gateway's node, or give --all")
 			}
-			return r.run(cmd.Context(), cmd.OutOrStdout(), args)
+			return nil
 		},
-	}
-	r.access.addFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&r.all, "all", false, "all gateways of the cluster")
-	cmd.Flags().DurationVar(&r.timeout, "timeout", 10*time.Minute, "how long to wait for each gateway; 0: do not wait")
+	}, func(ctx context.Context, m *cluster, args []string, out io.Writer) error {
+		return m.rotateKeys(ctx, args, timeout, newProgress(out))
+	})
+	cmd.Flags().BoolVar(&all, "all", false, "all gateways of the cluster")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "how long to wait for each gateway; 0: do not wait")
 	return cmd
 }
 
-// run changes the keys of one gateway, or of all.
-func (r *rotateKeys) run(ctx context.Context, out io.Writer, args []string) error {
-	m, err := r.access.open()
-	if err != nil {
-		return err
-	}
+// rotateKeys rotates the keys of the named gateway, of all if none is named.
+func (m *cluster) rotateKeys(ctx context.Context, named []string, timeout time.Duration, progress deploy.Progress) error {
 	if err := m.requireKeys(ctx); err != nil {
 		return err
 	}
 	var nodes []*corev1.Node
-	if r.all {
+	var err error
+	if len(named) == 0 {
 		nodes, err = m.gatewayNodes(ctx)
 	} else {
 		nodes = make([]*corev1.Node, 1)
-		nodes[0], err = m.gatewayNode(ctx, args[0])
+		nodes[0], err = m.gatewayNode(ctx, named[0])
 	}
 	if err != nil {
 		return err
 	}
-	for _, n := range nodes { // before the first one is touched
-		if err := m.requireInService(ctx, n.Name); err != nil {
+	for _, n := range nodes { // all are checked before the first one is changed
+		index, err := m.nodeIndex(ctx, n.Name)
+		if err != nil {
 			return err
 		}
+		if !index.Status.Gateway {
+			return fmt.Errorf("gateway %s is not in service, so it has no tunnels: undrain or uncordon it, or see why pelago-node does not run there", n.Name)
+		}
 	}
-	p := newProgress(out)
 	for _, n := range nodes {
-		if err := r.one(ctx, m, n, p); err != nil {
+		if err := m.rotateKeysOf(ctx, n, timeout, progress); err != nil {
 			return err
 		}
 	}
@@ -339,18 +306,6 @@ func (m *cluster) requireKeys(ctx context.Context) error {
 	return nil
 }
 
-// requireInService refuses a gateway out of service: it has no tunnels.
-func (m *cluster) requireInService(ctx context.Context, node string) error {
-	n, err := m.nodeIndex(ctx, node)
-	if err != nil {
-		return err
-	}
-	if !n.Status.Gateway {
-		return fmt.Errorf("gateway %s is not in service, so it has no tunnels: undrain or uncordon it, or see why pelago-node does not run there", node)
-	}
-	return nil
-}
-
 func (m *cluster) nodeIndex(ctx context.Context, node string) (*pelagov1alpha1.NodeIndex, error) {
 	var n pelagov1alpha1.NodeIndex
 	if err := m.Client.Get(ctx, types.NamespacedName{Name: node}, &n); err != nil {
@@ -359,26 +314,26 @@ func (m *cluster) nodeIndex(ctx context.Context, node string) (*pelagov1alpha1.N
 	return &n, nil
 }
 
-// one changes the keys of one gateway.
-func (r *rotateKeys) one(ctx context.Context, m *cluster, node *corev1.Node, p *progress) error {
+// rotateKeysOf requests the rotation of one gateway's keys, unless one is under way, and waits for it.
+func (m *cluster) rotateKeysOf(ctx context.Context, node *corev1.Node, timeout time.Duration, progress deploy.Progress) error {
 	n, err := m.nodeIndex(ctx, node.Name)
 	if err != nil {
 		return err
 	}
 	request, running := underWay(node.Annotations[pelagov1alpha1.AnnotationRotateKeys], n.Status.KeyRotation)
 	if running {
-		p.step("Gateway %s rotates its keys already, as requested at %s", node.Name, request)
+		progress("Gateway %s rotates its keys already, as requested at %s", node.Name, request)
 	} else {
 		request = time.Now().UTC().Format(time.RFC3339)
-		p.step("Requesting new keys of gateway %s", node.Name)
-		if err := annotate(ctx, m.Typed, node.Name, pelagov1alpha1.AnnotationRotateKeys, fmt.Sprintf("%q", request)); err != nil {
+		progress("Requesting new keys of gateway %s", node.Name)
+		if err := install.PatchNode(ctx, m.Typed, node.Name, "annotations", pelagov1alpha1.AnnotationRotateKeys, fmt.Sprintf("%q", request)); err != nil {
 			return err
 		}
 	}
-	if r.timeout == 0 {
+	if timeout == 0 {
 		return nil
 	}
-	return r.await(ctx, m, node.Name, request, p)
+	return m.awaitRotation(ctx, node.Name, request, timeout, progress)
 }
 
 // underWay reports whether the rotation that the annotation requests is not complete.
@@ -389,9 +344,9 @@ func underWay(annotation string, reported *pelagov1alpha1.KeyRotation) (request 
 	return annotation, reported == nil || reported.Request != annotation || reported.TunnelsLeft > 0
 }
 
-// await waits until the gateway reports the end of the rotation, and prints its progress.
-func (r *rotateKeys) await(ctx context.Context, m *cluster, node, request string, p *progress) error {
-	limited, cancel := context.WithTimeout(ctx, r.timeout)
+// awaitRotation waits until the gateway reports the end of the rotation, and prints its progress.
+func (m *cluster) awaitRotation(ctx context.Context, node, request string, timeout time.Duration, progress deploy.Progress) error {
+	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var last pelagov1alpha1.KeyRotation
 	err := wait.PollUntilContextCancel(limited, 500*time.Millisecond, true, func(context.Context) (bool, error) {
@@ -405,7 +360,7 @@ func (r *rotateKeys) await(ctx context.Context, m *cluster, node, request string
 			return false, nil
 		}
 		if *now != last && now.TunnelsLeft > 0 {
-			p.step("Tunnels left: %d; %s", now.TunnelsLeft, now.Message)
+			progress("Tunnels left: %d; %s", now.TunnelsLeft, now.Message)
 		}
 		last = *now
 		return now.TunnelsLeft == 0, nil
@@ -414,15 +369,15 @@ func (r *rotateKeys) await(ctx context.Context, m *cluster, node, request string
 	case err == nil && last.Message != "":
 		return fmt.Errorf("gateway %s has new keys, but %s: check `pelago show connections`, and whether those gateways reach the hub", node, last.Message)
 	case err == nil:
-		p.step("Gateway %s has new keys, and all gateways that it was connected with use them", node)
+		progress("Gateway %s has new keys, and all gateways that it was connected with use them", node)
 		return nil
 	case limited.Err() == nil || ctx.Err() != nil: // another error, or interrupted
 		return fmt.Errorf("wait for the new keys of gateway %s: %w", node, err)
 	case last.Request == "":
 		return fmt.Errorf("pelago-node on %s has not started the rotation after %s: check whether it runs there (kubectl -n %s get pods -o wide); it rotates once it runs",
-			node, r.timeout, config.SystemNamespace)
+			node, timeout, config.SystemNamespace)
 	}
-	return fmt.Errorf("gateway %s has not rotated all its keys after %s: %s. The rotation continues; run the command again to wait for it", node, r.timeout, last.Message)
+	return fmt.Errorf("gateway %s has not rotated all its keys after %s: %s. The rotation continues; run the command again to wait for it", node, timeout, last.Message)
 }
 
 // gatewayNodes are all nodes that are gateways by their label, by name.
@@ -434,36 +389,7 @@ func (m *cluster) gatewayNodes(ctx context.Context) ([]*corev1.Node, error) {
 	if len(list.Items) == 0 {
 		return nil, fmt.Errorf("no node is a gateway: none has the label %s=true", submarinerv1.LabelGateway)
 	}
-	var out []*corev1.Node
-	for i := range list.Items {
-		out = append(out, &list.Items[i])
-	}
-	slices.SortFunc(out, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
-	return out, nil
-}
-
-// gatewayNames completes the name of a gateway's node.
-func gatewayNames(a *access) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, begin string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		m, err := a.open()
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), 3*time.Second)
-		defer cancel()
-		nodes, err := m.gatewayNodes(ctx)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		var out []string
-		for _, n := range nodes {
-			if strings.HasPrefix(n.Name, begin) {
-				out = append(out, n.Name)
-			}
-		}
-		return out, cobra.ShellCompDirectiveNoFileComp
-	}
+	nodes := kube.Pointers(list.Items)
+	slices.SortFunc(nodes, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
+	return nodes, nil
 }

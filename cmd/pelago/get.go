@@ -38,7 +38,7 @@ const maxMembers = 16
 
 // get are the flags of get.
 type get struct {
-	hubFlags
+	access
 	named    []string
 	scope    string
 	contexts map[string]string
@@ -74,30 +74,22 @@ one, the status in their Works is shown in a table of its own.
 			return g.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.ValidArgsFunction = g.completeObject
-	g.addNamespaced(cmd)
-	view.AddOutputFlag(cmd, &g.output)
+	cmd.ValidArgsFunction = g.complete(objectNames)
 	f := cmd.Flags()
+	g.addFlags(f)
+	g.addNamespace(f)
+	view.AddOutputFlag(f, &g.output)
 	f.BoolVarP(&g.AllNamespaces, "all-namespaces", "A", false, "of all namespaces")
-	f.StringSliceVarP(&g.named, "clusters", "C", nil, "objects of these clusters")
-	f.StringVar(&g.scope, "operation-scope", scopeHub, "hub, members or all")
+	g.addClusters(cmd, &g.named, "objects of these clusters")
+	scope := view.AddChoice(f, &g.scope, "operation-scope", scopeHub, "hub, members or all", scopeHub, scopeMembers, scopeAll)
+	scope.Aliases = map[string]string{"karmada": scopeHub} // the value of Karmada's CLI
 	f.StringToStringVar(&g.contexts, "member-context", nil,
 		"CLUSTER=CONTEXT: reach this cluster through this context of the kubeconfig")
 	cmd.MarkFlagsMutuallyExclusive("clusters", "operation-scope")
-	scopes := cobra.FixedCompletions([]string{scopeHub, scopeMembers, scopeAll}, cobra.ShellCompDirectiveNoFileComp)
-	_ = cmd.RegisterFlagCompletionFunc("clusters", g.completeClusters) // fails only without such a flag
-	_ = cmd.RegisterFlagCompletionFunc("operation-scope", scopes)      // likewise
 	return cmd
 }
 
 func (g *get) run(ctx context.Context, out, errOut io.Writer) error {
-	switch g.scope {
-	case scopeHub, scopeMembers, scopeAll:
-	case "karmada": // the value of Karmada's CLI
-		g.scope = scopeHub
-	default:
-		return fmt.Errorf("--operation-scope %q: use hub, members or all", g.scope)
-	}
 	if len(g.named) > 0 {
 		g.scope = scopeMembers
 	}
@@ -105,32 +97,25 @@ func (g *get) run(ctx context.Context, out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	g.Selection.Namespace = g.hubFlags.namespace
-	if g.AllNamespaces {
-		g.Selection.Namespace = ""
+	if !g.AllNamespaces {
+		g.Namespace = h.namespace
 	}
 	if k := strings.ToLower(g.Kind); g.scope == scopeHub && (k == "clusters" || k == "cluster") {
-		return g.clusters(ctx, h, out)
+		var named []string
+		if g.Name != "" {
+			named = []string{g.Name}
+		}
+		all, err := h.clusters(ctx, named...)
+		if err != nil {
+			return err
+		}
+		return view.PrintTables(out, g.output, view.ClusterListing(all, time.Now()))
 	}
 	found, err := g.collect(ctx, h)
 	if err != nil {
 		return err
 	}
 	return g.print(found, out, errOut)
-}
-
-// clusters prints the clusters.
-func (g *get) clusters(ctx context.Context, h *cluster, out io.Writer) error {
-	all, err := h.clusters(ctx)
-	if err != nil {
-		return err
-	}
-	if g.Name != "" {
-		if all, err = clustersNamed(all, []string{g.Name}); err != nil {
-			return err
-		}
-	}
-	return view.PrintTables(out, g.output, view.ClusterListing(all, time.Now()))
 }
 
 // answer is the result of the hub or of one cluster.
@@ -153,11 +138,8 @@ func (g *get) collect(ctx context.Context, h *cluster) ([]answer, error) {
 			return hub, nil
 		}
 	}
-	all, err := h.clusters(ctx)
+	all, err := h.clusters(ctx, g.named...)
 	if err != nil {
-		return nil, err
-	}
-	if all, err = clustersNamed(all, g.named); err != nil {
 		return nil, err
 	}
 	members := make([]answer, len(all))

@@ -6,20 +6,30 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
 )
 
 // initHub are the flags of init.
 type initHub struct {
-	access     access
-	workloads  bool
-	image      string
-	pullPolicy string
-	output     string
+	access
+	workloads bool
+	image     imageFlags
+	file      string
+}
+
+// imageFlags are the flags about the image that is installed.
+type imageFlags struct{ name, pullPolicy string }
+
+func (i *imageFlags) add(f *pflag.FlagSet, usage string) {
+	f.StringVar(&i.name, "image", deploy.DefaultImage, usage)
+	view.AddChoice(f, &i.pullPolicy, "image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never",
+		string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever))
 }
 
 func initCommand() *cobra.Command {
@@ -47,46 +57,35 @@ that ask for it go to members.`,
   # an API server that runs workloads too
   pelago init --context mgmt --hub-runs-workloads-too`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return i.run(cmd.Context(), cmd.OutOrStdout())
-		},
 	}
+	cmd.RunE = i.run(i.install)
 	f := cmd.Flags()
-	i.access.addFlags(f)
+	i.addFlags(f)
 	f.BoolVar(&i.workloads, "hub-runs-workloads-too", false, "install although this API server runs workloads itself: every "+
 		"template runs here too")
-	f.StringVar(&i.image, "image", deploy.DefaultImage, "image of pelago-hub, where it runs as a Deployment")
-	f.StringVar(&i.pullPolicy, "image-pull-policy", "IfNotPresent", "Always, IfNotPresent or Never")
-	f.StringVar(&i.output, "output", "pelago-hub.kubeconfig", "kubeconfig to write for pelago-hub, where it does not run as a "+
+	i.image.add(f, "image of pelago-hub, where it runs as a Deployment")
+	f.StringVar(&i.file, "output", "pelago-hub.kubeconfig", "kubeconfig to write for pelago-hub, where it does not run as a "+
 		"Deployment")
 	return cmd
 }
 
-func (i *initHub) run(ctx context.Context, out io.Writer) error {
-	if err := checkPullPolicy(i.pullPolicy); err != nil {
-		return err
-	}
-	hub, err := i.access.open()
-	if err != nil {
-		return err
-	}
+func (i *initHub) install(ctx context.Context, hub *cluster, _ []string, out io.Writer) error {
 	if err := hub.requireHubVersion(); err != nil {
 		return err
 	}
-	p := newProgress(out)
+	progress := newProgress(out)
 	if err := install.RefuseKarmada(ctx, hub.Client); err != nil {
 		return err
 	}
-	p.step("Checking whether %s runs workloads", hub.config.Host)
+	progress("Checking whether %s runs workloads", hub.Config.Host)
 	runs, err := install.RunsWorkloads(ctx, hub.Client)
 	if err != nil {
 		return err
 	}
 	if runs && !i.workloads {
 		return fmt.Errorf("the API server at %s runs workloads itself: it would run every template in addition to the members. Use a "+
-			"dedicated hub (etcd, "+
-			"kube-apiserver, and kube-controller-manager without workload controllers), or give --hub-runs-workloads-too. "+
-			"Network and service discovery need neither: `pelago deploy-broker`", hub.config.Host)
+			"dedicated hub (etcd, kube-apiserver, and kube-controller-manager without workload controllers), or give "+
+			"--hub-runs-workloads-too. Network and service discovery need neither: `pelago deploy-broker`", hub.Config.Host)
 	}
 	nodes := &corev1.NodeList{}
 	if runs {
@@ -95,21 +94,21 @@ func (i *initHub) run(ctx context.Context, out io.Writer) error {
 		}
 	}
 	pods := len(nodes.Items) > 0 // pelago-hub can run as a Deployment
-	o := deploy.PropagationOptions{Workloads: pods, Image: i.image, PullPolicy: i.pullPolicy}
-	if err := deploy.Propagation(ctx, hub.Client, o, p.step); err != nil {
+	o := deploy.PropagationOptions{Workloads: pods, Image: i.image.name, PullPolicy: i.image.pullPolicy}
+	if err := deploy.Propagation(ctx, hub.Client, o, progress); err != nil {
 		return err
 	}
 	if !pods {
-		text, err := install.HubKubeconfig(ctx, hub.config, hub.Client)
+		text, err := install.HubKubeconfig(ctx, hub.Config, hub.Client)
 		if err != nil {
 			return err
 		}
-		if _, err := writeSecretFile(i.output, text, ""); err != nil {
+		if _, err := writeSecretFile(i.file, text, ""); err != nil {
 			return err
 		}
-		p.step("Wrote %s, by which pelago-hub reaches this API server", i.output)
+		progress("Wrote %s, by which pelago-hub reaches this API server", i.file)
 	}
-	p.step("The hub is ready")
+	progress("The hub is ready")
 	i.next(out, runs, pods)
 	return nil
 }
@@ -132,7 +131,7 @@ Run pelago-hub where it reaches this API server and the members; of several, one
 The file does not expire; whoever has it reads everything at the hub. To take it back:
 
   kubectl -n %s delete secret %s
-`, i.output, flag, deploy.SystemNamespace, deploy.HubName)
+`, i.file, flag, deploy.SystemNamespace, deploy.HubName)
 	}
 	fmt.Fprint(out, `
 Make clusters members. Push, the hub writes the cluster:

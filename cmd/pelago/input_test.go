@@ -66,7 +66,7 @@ func TestBadInput(t *testing.T) {
 		"no id":                        {[]string{"join", good}, "set --clusterid"},
 		"long id":                      {[]string{"join", good, "--clusterid", strings.Repeat("a", 49)}, "at most 48"},
 		"id with a dot":                {[]string{"join", good, "--clusterid", "a.b"}, "not an RFC 1123 label"},
-		"unknown driver":               {[]string{"join", good, "--clusterid", "c1", "--cable-driver", "x"}, `"x" is unknown: use wireguard, libreswan, vxlan`},
+		"unknown driver":               {[]string{"join", good, "--clusterid", "c1", "--cable-driver", "x"}, `"--cable-driver" flag: use wireguard, libreswan or vxlan`},
 		"the overlay's port":           {[]string{"join", good, "--clusterid", "c1", "--nattport", "4800"}, "other than 4800"},
 		"port that is none":            {[]string{"join", good, "--clusterid", "c1", "--nattport", "70000"}, "nattport"},
 		"GlobalCIDR that is none":      {[]string{"join", good, "--clusterid", "c1", "--globalnet-cidr", "x"}, "--globalnet-cidr"},

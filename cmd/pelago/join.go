@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -31,23 +29,25 @@ import (
 
 // join are the flags of join.
 type join struct {
+	access
 	install.Settings
 	flags        *pflag.FlagSet
-	access       access
 	globalnet    bool
-	globalCIDR   string
+	globalCIDR   netip.Prefix
 	globalSize   uint64
 	clusterCIDR  []string
 	serviceCIDR  []string
 	gatewayNodes []string
 	labelGateway bool
-	image        string
-	pullPolicy   string
+	image        imageFlags
 	wait         bool
 	timeout      time.Duration
-	place        place
+	place        install.Place
 	cluster      kubeconfigFile
 }
+
+// memberVersion is the oldest version of Kubernetes of a member.
+const memberVersion = "1.27"
 
 func joinCommand() *cobra.Command {
 	var j join
@@ -104,20 +104,21 @@ is updated to the version of this command; another stays until --image is given.
 	}
 	f := cmd.Flags()
 	j.flags = f
-	j.access.addFlags(f)
+	j.addFlags(f)
 	f.StringVar(&j.ClusterID, "clusterid", "", "id of the cluster: letters, digits and '-', at most 48; it never changes (default: prompt)")
 	f.BoolVar(&j.globalnet, "globalnet", true, "take part in globalnet if the clusterset has it; all of its clusters do, or none")
-	f.StringVar(&j.globalCIDR, "globalnet-cidr", "", "GlobalCIDR of the cluster (default: the first free one)")
+	f.TextVar(&j.globalCIDR, "globalnet-cidr", netip.Prefix{}, "GlobalCIDR of the cluster (default: the first free one)")
 	f.Uint64Var(&j.globalSize, "globalnet-cluster-size", 0, "addresses of the GlobalCIDR; rounded up to a power of two (default: the clusterset's)")
 	f.StringSliceVar(&j.clusterCIDR, "clustercidr", nil, "pod ranges of the cluster (default: discovered)")
 	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: discovered)")
 	j.cluster.add(f)
-	j.place.add(f)
+	f.StringVar(&j.place.Provider, "cluster-provider", "", "provider of the cluster, by which workloads are spread")
+	f.StringVar(&j.place.Region, "cluster-region", "", "region of the cluster, by which workloads are spread")
+	f.StringSliceVar(&j.place.Zones, "cluster-zones", nil, "zones of the cluster, by which workloads are spread")
 	j.Settings.Add(f)
 	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else prompt)")
 	f.BoolVar(&j.labelGateway, "label-gateway", true, "label a node as gateway if none is")
-	f.StringVar(&j.image, "image", deploy.DefaultImage, "image of all components")
-	f.StringVar(&j.pullPolicy, "image-pull-policy", "IfNotPresent", "Always, IfNotPresent or Never")
+	j.image.add(f, "image of all components")
 	f.BoolVar(&j.wait, "wait", true, "wait until all components run")
 	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them")
 	cmd.MarkFlagsMutuallyExclusive("globalnet-cidr", "globalnet-cluster-size")
@@ -140,32 +141,34 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err := info.CheckExpiry(time.Now()); err != nil {
 		return fmt.Errorf("use %s: %w", file, err)
 	}
-	global, err := j.check(answers, out)
+	if err := j.checkID(answers, out); err != nil {
+		return err
+	}
+	m, former, err := j.openMember(ctx)
 	if err != nil {
 		return err
 	}
-	m, former, err := j.open(ctx)
+	progress := newProgress(out)
+	progress("Reading the cluster at %s", m.Config.Host)
+	if err := m.requireVersion("this cluster", memberVersion, "the oldest supported version"); err != nil {
+		return err
+	}
+	facts, err := install.ReadFacts(ctx, m.Member, j.ClusterID, former, j.clusterCIDR, j.serviceCIDR, progress)
 	if err != nil {
 		return err
 	}
-	p := newProgress(out)
-	p.step("Reading the cluster at %s", m.config.Host)
-	facts, err := j.look(ctx, m, former, p)
+	gateways, err := install.ChooseGateways(facts.Nodes, j.gatewayNodes, j.labelGateway, answers, out)
 	if err != nil {
 		return err
 	}
-	gateways, err := install.ChooseGateways(ctx, m.Typed, j.gatewayNodes, j.labelGateway, answers, out)
-	if err != nil {
-		return err
-	}
-	p.step("Reading the hub at %s", info.BrokerURL)
+	progress("Reading the hub at %s", info.BrokerURL)
 	hub, set, err := openHub(ctx, info)
 	if err != nil {
 		return err
 	}
 	entry, err := broker.Claim(ctx, hub, info.Namespace(), broker.Request{
-		ClusterID: j.ClusterID, ClusterUID: facts.uid, GlobalCIDR: global, Size: j.globalSize, NoGlobalnet: !j.globalnet,
-		Local: slices.Concat(facts.podCIDRs, facts.serviceCIDRs), Nodes: facts.nodes, Fabric: set.Fabric, Hub: set.Hub,
+		ClusterID: j.ClusterID, ClusterUID: facts.UID, GlobalCIDR: j.globalCIDR, Size: j.globalSize, NoGlobalnet: !j.globalnet,
+		Local: slices.Concat(facts.PodCIDRs, facts.ServiceCIDRs), Nodes: facts.NodeAddresses(), Fabric: set.Fabric, Hub: set.Hub,
 	})
 	if err != nil {
 		return fmt.Errorf("join as %q: %w", j.ClusterID, err)
@@ -174,24 +177,24 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if len(entry.GlobalCIDR) > 0 {
 		share = fmt.Sprintf(" and GlobalCIDR %s", entry.GlobalCIDR[0])
 	}
-	p.step("Cluster %s has index %d%s", j.ClusterID, entry.ClusterIndex, share)
+	progress("Cluster %s has index %d%s", j.ClusterID, entry.ClusterIndex, share)
 	c := j.Parsed()
 	c.ClusterIndex, c.GlobalCIDRs = uint16(entry.ClusterIndex), entry.GlobalCIDR
-	c.PodCIDRs, c.ServiceCIDRs, c.FabricCIDR = facts.podCIDRs, facts.serviceCIDRs, set.Fabric
+	c.PodCIDRs, c.ServiceCIDRs, c.FabricCIDR = facts.PodCIDRs, facts.ServiceCIDRs, set.Fabric
 	c.Mode, c.CustomDomains = config.Mode(set.Mode), set.CustomDomains
 	c.HubID, c.HubServer, c.BrokerNamespace = set.HubID, info.BrokerURL, info.Namespace()
 	if _, err := config.Parse(c.Data()); err != nil {
 		return fmt.Errorf("the flags and the discovered settings make no valid configuration: %w", err)
 	}
-	if err := j.announce(ctx, m, info, former, c, p); err != nil {
+	if err := announce(ctx, m, info, former, c, progress); err != nil {
 		return err
 	}
-	if err := deploy.MemberBase(ctx, m.Client, p.step); err != nil {
+	if err := deploy.MemberBase(ctx, m.Client, progress); err != nil {
 		return err
 	}
-	token, err := register(ctx, hub, m, info, broker.Member{
-		Entry: entry, PodCIDR: facts.podCIDRs, ServiceCIDR: facts.serviceCIDRs, Fabric: set.Fabric, NetworkOnly: j.NetworkOnly,
-	}, p)
+	token, err := install.RegisterNetwork(ctx, hub, m.Client, info, broker.Member{
+		Entry: entry, PodCIDR: facts.PodCIDRs, ServiceCIDR: facts.ServiceCIDRs, Fabric: set.Fabric, NetworkOnly: j.NetworkOnly,
+	}, progress)
 	if err != nil {
 		return err
 	}
@@ -201,106 +204,98 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err := install.LoadBalancer(ctx, m.Client, c); err != nil {
 		return err
 	}
-	if err := install.LabelGateways(ctx, m.Typed, gateways, p.step); err != nil {
+	if err := install.LabelGateways(ctx, m.Typed, gateways, progress); err != nil {
 		return err
 	}
-	pull, err := j.pull(ctx, info, set, token, facts.uid, p)
-	if err != nil {
-		return err
-	}
-	if err := j.components(ctx, m.Client, pull, p); err != nil {
-		return err
-	}
-	if j.wait {
-		if err := install.AwaitRollout(ctx, m.Typed, j.timeout, p.step); err != nil {
+	pull := false
+	if !j.NetworkOnly {
+		if pull, err = install.RegisterPull(ctx, info, set, token, j.ClusterID, facts.UID, progress); err != nil {
 			return err
 		}
 	}
-	p.step("Cluster %s has joined", j.ClusterID)
-	j.next(out)
+	if err := j.components(ctx, m.Client, pull, progress); err != nil {
+		return err
+	}
+	if j.wait {
+		if err := install.AwaitRollout(ctx, m.Typed, j.timeout, progress); err != nil {
+			return err
+		}
+	}
+	progress("Cluster %s has joined", j.ClusterID)
+	fmt.Fprint(out, `
+Check the connections once another cluster has joined, then export a service:
+
+  pelago show connections
+  pelago export service NAME --namespace NAMESPACE
+
+Clusters reach it as NAME.NAMESPACE.svc.clusterset.local.
+`)
 	return nil
 }
 
-// open opens the cluster and sets the flags that were not given to those of an earlier join.
-func (j *join) open(ctx context.Context) (*cluster, config.Config, error) {
-	var former config.Config
-	invalid := j.checkSettings() // it may still be valid with what is kept
-	m, err := j.access.open()
-	if err == nil {
-		former, err = install.Former(ctx, m.Client)
-	}
-	if err == nil && former.ClusterID != "" {
-		var images map[string]string
-		if images, err = install.ImageFlags(ctx, m.Client); err == nil {
-			kept := install.JoinFlags(former)
-			maps.Copy(kept, images)
-			err = install.KeepFlags(j.flags, kept)
+// openMember opens the cluster and sets the flags that were not given to those of an earlier join.
+func (j *join) openMember(ctx context.Context) (m *cluster, former config.Config, err error) {
+	m, err = j.openKept(ctx, j.flags, j.Check, func(ctx context.Context, m *cluster) (map[string]string, error) {
+		var err error
+		if former, err = install.Former(ctx, m.Client); err != nil || former.ClusterID == "" {
+			return nil, err
 		}
-	}
-	if err != nil {
-		return nil, former, cmp.Or(invalid, err)
-	}
-	return m, former, j.checkSettings()
+		kept := install.JoinFlags(former)
+		images, err := install.ImageFlags(ctx, m.Client)
+		maps.Copy(kept, images)
+		return kept, err
+	})
+	return m, former, err
 }
 
 // announce prints what another join of a member changes.
-func (j *join) announce(ctx context.Context, m *cluster, info broker.Info, former, c config.Config, p *progress) error {
+func announce(ctx context.Context, m *cluster, info broker.Info, former, c config.Config, progress deploy.Progress) error {
 	if former.ClusterID == "" {
 		return nil
 	}
 	for _, change := range install.Changes(former.Data(), c.Data()) {
-		p.step("Changing %s", change)
+		progress("Changing %s", change)
 	}
 	psk, err := install.SecretKey(ctx, m.Client, config.PSKSecretName, config.KeyPSK)
 	if err == nil && len(psk) > 0 && !bytes.Equal(psk, info.IPSecPSK.Data["psk"]) {
-		p.step("Changing the pre-shared key of the wire: members that do not join again lose the connection")
+		progress("Changing the pre-shared key of the wire: members that do not join again lose the connection")
 	}
 	return err
 }
 
 // components installs the components, with pull also the agent for workloads.
-func (j *join) components(ctx context.Context, c client.Client, pull bool, p *progress) error {
-	o := deploy.MemberOptions{Image: j.image, PullPolicy: j.pullPolicy, IKE: j.CableDriver == config.CableLibreswan}
-	if err := deploy.Member(ctx, c, o, p.step); err != nil {
+func (j *join) components(ctx context.Context, c client.Client, pull bool, progress deploy.Progress) error {
+	o := deploy.MemberOptions{Image: j.image.name, PullPolicy: j.image.pullPolicy, IKE: j.CableDriver == config.CableLibreswan}
+	if err := deploy.Member(ctx, c, o, progress); err != nil {
 		return err
 	}
 	if pull {
-		return deploy.Execution(ctx, c, o, p.step)
+		return deploy.Execution(ctx, c, o, progress)
 	}
-	return deploy.RemoveExecution(ctx, c, p.step)
+	return deploy.RemoveExecution(ctx, c, progress)
 }
 
-// check validates the flags of which nothing is kept, asks for a missing id, and returns the requested GlobalCIDR.
-func (j *join) check(answers *bufio.Reader, out io.Writer) (global netip.Prefix, err error) {
+// checkID validates the flags of which nothing is kept, and prompts for a missing id.
+func (j *join) checkID(answers *bufio.Reader, out io.Writer) error {
 	if j.ClusterID == "" {
 		if answers == nil {
-			return global, errors.New("no cluster id is given: set --clusterid")
+			return errors.New("no cluster id is given: set --clusterid")
 		}
 		fmt.Fprint(out, "Id of this cluster (lower-case letters, digits and '-'): ")
 		line, err := answers.ReadString('\n')
 		if err != nil {
-			return global, fmt.Errorf("read the cluster id: %w", err)
+			return fmt.Errorf("read the cluster id: %w", err)
 		}
 		j.ClusterID = strings.TrimSpace(line)
 	}
 	if err := config.CheckClusterID(j.ClusterID); err != nil {
-		return global, err
+		return err
 	}
-	if err := j.place.refused(j.ClusterID); err != nil {
-		return global, err
+	if j.place.Provider != "" || j.place.Region != "" || len(j.place.Zones) > 0 {
+		return fmt.Errorf("--cluster-provider, --cluster-region and --cluster-zones are for push members; the place of this cluster is set "+
+			"at the hub: pelago clusters accept %s --provider, --region, --zone", j.ClusterID)
 	}
-	if j.globalCIDR == "" {
-		return global, nil
-	}
-	if global, err = netip.ParsePrefix(j.globalCIDR); err != nil {
-		return global, fmt.Errorf("--globalnet-cidr: %w", err)
-	}
-	return global, nil
-}
-
-// checkSettings validates the flags that another join keeps.
-func (j *join) checkSettings() error {
-	return cmp.Or(j.Settings.Check(), checkPullPolicy(j.pullPolicy))
+	return nil
 }
 
 // openHub opens the hub with the credential of the file and reads the settings of the clusterset.
@@ -321,96 +316,103 @@ func openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clust
 	return hub.Client, set, nil
 }
 
-// register gets the member's identity at the hub and returns its token. Its proof is stored in the member before anything
-// depends on it, so that an interrupted join can be repeated.
-func register(ctx context.Context, hub client.Client, m *cluster, info broker.Info, who broker.Member,
-	p *progress) (token string, err error) {
-	p.step("Registering at the hub")
-	known, err := install.Proof(ctx, m.Client)
-	if err != nil {
-		return "", err
-	}
-	proof, err := broker.Identity(ctx, hub, info.Namespace(), who.ClusterID, known)
-	if err != nil {
-		return "", err
-	}
-	if err := install.KeepProof(ctx, m.Client, info, proof); err != nil {
-		return "", err
-	}
-	if token, err = broker.Token(ctx, hub, info.Namespace(), who.ClusterID, proof); err != nil {
-		return "", err
-	}
-	if err := install.KeepToken(ctx, m.Client, token); err != nil {
-		return "", err
-	}
-	return token, broker.Admit(ctx, hub, info.Namespace(), who)
+// kubeconfigFile are the flags that name the access to a push member.
+type kubeconfigFile struct{ file, context string }
+
+func (k *kubeconfigFile) add(f *pflag.FlagSet) {
+	f.StringVar(&k.file, "cluster-kubeconfig", "", "kubeconfig of the cluster, of an administrator; the kubeconfig of --kubeconfig "+
+		"and --context is the hub's")
+	f.StringVar(&k.context, "cluster-context", "", "context of that kubeconfig (default: its current one)")
 }
 
-// facts are the properties of the cluster that join needs.
-type facts struct {
-	// uid is the UID of the namespace kube-system.
-	uid                    string
-	podCIDRs, serviceCIDRs []netip.Prefix
-	// nodes are the present addresses of the nodes.
-	nodes []netip.Addr
-}
-
-// look reads the facts of the cluster. Ranges that an earlier join has found stay, so that a node added since does not change
-// them.
-func (j *join) look(ctx context.Context, m *cluster, former config.Config, p *progress) (facts, error) {
-	if err := m.requireVersion("this cluster", "1.27", "the oldest supported version"); err != nil {
-		return facts{}, err
+// config is the access to the cluster, and the URL of the proxy on the way to it, empty for none.
+func (k *kubeconfigFile) config() (cfg *rest.Config, proxy string, err error) {
+	a := access{kubeconfig: k.file}
+	if cfg, err = a.config(k.context); err != nil {
+		return nil, "", fmt.Errorf("reach the cluster by --cluster-kubeconfig %s: %w", k.file, err)
 	}
-	if err := install.RefuseSubmariner(ctx, m.Typed); err != nil {
-		return facts{}, err
+	if !strings.HasPrefix(cfg.Host, "https://") {
+		return nil, "", fmt.Errorf("reach the cluster by --cluster-kubeconfig %s: the hub sends a token there, so its server must "+
+			"begin with https://, and is %s", k.file, cfg.Host)
 	}
-	uid, err := broker.ClusterUID(ctx, m.Client)
-	if err != nil {
-		return facts{}, err
+	if cfg.ServerName != "" {
+		return nil, "", fmt.Errorf("reach the cluster by --cluster-kubeconfig %s: tls-server-name cannot be handed to the hub: use a "+
+			"server name that the certificate has", k.file)
 	}
-	f := facts{uid: uid}
-	if f.nodes, err = install.NodeAddresses(ctx, m.Typed); err != nil {
-		return facts{}, err
-	}
-	if former.ClusterID != "" && former.ClusterID != j.ClusterID {
-		return facts{}, fmt.Errorf("this cluster has joined as %q: use that id, or remove it first with `pelago unjoin`", former.ClusterID)
-	}
-	if f.podCIDRs, err = j.ranges(ctx, m.Typed, "pod", "clustercidr", j.clusterCIDR, former.PodCIDRs, install.PodCIDRs, p); err != nil {
-		return facts{}, err
-	}
-	f.serviceCIDRs, err = j.ranges(ctx, m.Typed, "service", "servicecidr", j.serviceCIDR, former.ServiceCIDRs, install.ServiceCIDRs, p)
-	return f, err
-}
-
-// ranges are those of the flag, else those of an earlier join, else those of find.
-func (j *join) ranges(ctx context.Context, c kubernetes.Interface, what, flag string, given []string, former []netip.Prefix,
-	find func(context.Context, kubernetes.Interface) ([]netip.Prefix, string, error), p *progress) ([]netip.Prefix, error) {
-	if len(given) > 0 {
-		prefixes, err := install.ParsePrefixes(given)
+	if cfg.Proxy != nil {
+		u, err := cfg.Proxy(nil) // clientcmd's uses no part of the request
 		if err != nil {
-			return nil, fmt.Errorf("--%s: %w", flag, err)
+			return nil, "", fmt.Errorf("read the proxy of --cluster-kubeconfig %s: %w", k.file, err)
 		}
-		return prefixes, nil
+		proxy = u.String()
 	}
-	if len(former) > 0 {
-		return former, nil
-	}
-	prefixes, source, err := find(ctx, c)
-	if err != nil {
-		return nil, fmt.Errorf("find the cluster's %s ranges: %w: give them with --%s", what, err, flag)
-	}
-	p.step("The cluster's %s ranges are %s (%s)", what, install.JoinPrefixes(prefixes), source)
-	return prefixes, nil
+	return cfg, proxy, nil
 }
 
-// next prints the next steps.
-func (j *join) next(out io.Writer) {
-	fmt.Fprintf(out, `
-Check the connections once another cluster has joined, then export a service:
+// pushFlags are the flags of join that a push member takes besides those of access.
+var pushFlags = []string{"cluster-kubeconfig", "cluster-context", "cluster-provider", "cluster-region", "cluster-zones"}
 
-  pelago show connections
-  pelago export service NAME --namespace NAMESPACE
+// isPush decides what the argument of join is: a file that can be read is a broker-info.subm, anything else with
+// --cluster-kubeconfig the name of a push member.
+func (j *join) isPush(argument string) (bool, error) {
+	info, err := os.Stat(argument)
+	file := err == nil && info.Mode().IsRegular()
+	given := j.cluster.file != "" || j.cluster.context != ""
+	if file && given {
+		return false, fmt.Errorf("%s is a file here, so it is taken as broker-info.subm, and joining by it takes no "+
+			"--cluster-kubeconfig and --cluster-context: "+
+			"leave them out, or run this in another directory if %s is the name of a push member", argument, argument)
+	}
+	if !file && j.cluster.file == "" && j.cluster.context != "" {
+		return false, fmt.Errorf("--cluster-context %s: give --cluster-kubeconfig as well", j.cluster.context)
+	}
+	return !file && given, nil
+}
 
-Clusters reach it as NAME.NAMESPACE.svc.clusterset.local.
-`)
+// refuseNetworkFlags refuses flags that mean nothing for a push member.
+func refuseNetworkFlags(cmd *cobra.Command) error {
+	allowed := pflag.NewFlagSet("", pflag.ContinueOnError)
+	new(access).addFlags(allowed)
+	var wrong []string
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if allowed.Lookup(f.Name) == nil && !slices.Contains(pushFlags, f.Name) {
+			wrong = append(wrong, "--"+f.Name)
+		}
+	})
+	if len(wrong) > 0 {
+		return fmt.Errorf("%s: joining with --cluster-kubeconfig makes a push member, which needs no such flag; a cluster joins the "+
+			"network with its broker-info.subm", wrong)
+	}
+	return nil
+}
+
+// push makes a cluster a member that the hub writes.
+func (j *join) push(ctx context.Context, name string, out io.Writer) error {
+	if err := config.CheckClusterID(name); err != nil {
+		return err
+	}
+	remote, proxy, err := j.cluster.config()
+	if err != nil {
+		return err
+	}
+	progress := newProgress(out)
+	hub, hubID, err := j.openPropagatingHub(ctx)
+	if err != nil {
+		return err
+	}
+	progress("Reading the cluster at %s", remote.Host)
+	m, err := openCluster(remote)
+	if err != nil {
+		return err
+	}
+	if err := m.requireVersion("the cluster", memberVersion, "the oldest supported version"); err != nil {
+		return err
+	}
+	p := install.Push{Name: name, HubID: hubID, Config: remote, Proxy: proxy, Place: j.place}
+	if err := p.Register(ctx, hub, m.Client, progress); err != nil {
+		return err
+	}
+	progress("Cluster %s has joined", name)
+	fmt.Fprintf(out, "\nCheck whether the hub reaches it:\n\n  kubectl get clusters.cluster.karmada.io %s\n", name)
+	return nil
 }

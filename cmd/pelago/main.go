@@ -1,8 +1,8 @@
 // Command pelago makes clustersets: it deploys the broker, joins clusters, exports services and shows what is there.
 // Installed as kubectl-pelago it is a kubectl plugin.
 //
-// One file per verb; what several verbs need stands in access.go (kubeconfig), progress.go (output),
-// exec.go (commands on nodes), hub.go (the hub of workloads), output.go. Decisions live in deploy/broker and deploy.
+// One file per verb; access.go has what all of them need. What they read and write is in internal/install, what they print in
+// internal/view, manifests in deploy, the hub's side of a clusterset in deploy/broker.
 package main
 
 import (
@@ -19,6 +19,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
 func main() {
@@ -50,20 +52,19 @@ one hub propagates workloads to all of them.
 	if strings.HasPrefix(program, "kubectl-") {
 		cmd.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl pelago"}
 	}
-	cmd.AddGroup(&cobra.Group{ID: "set", Title: "A clusterset:"}, &cobra.Group{ID: "service", Title: "Services:"},
-		&cobra.Group{ID: "hub", Title: "Workloads, at the hub:"}, &cobra.Group{ID: "look", Title: "Inspection:"})
-	add := func(group string, commands ...*cobra.Command) {
+	add := func(id, title string, commands ...*cobra.Command) {
+		cmd.AddGroup(&cobra.Group{ID: id, Title: title})
 		for _, c := range commands {
-			c.GroupID = group
+			c.GroupID = id
 			cmd.AddCommand(c)
 		}
 	}
-	add("set", initCommand(), deployBrokerCommand(), joinCommand(), unjoinCommand())
-	add("service", exportCommand(), unexportCommand())
-	add("set", gatewayCommand())
-	add("hub", applyCommand(), getCommand(), describeCommand(), explainCommand())
-	add("hub", clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand())
-	add("look", showCommand(), natCommand(), versionCommand())
+	add("set", "A clusterset:", initCommand(), deployBrokerCommand(), joinCommand(), unjoinCommand(), gatewayCommand())
+	add("service", "Services:", exportCommand(), unexportCommand())
+	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
+		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand())
+	add("look", "Inspection:", showCommand(), natCommand(), versionCommand())
+	view.CompleteChoices(cmd)
 	return cmd
 }
 

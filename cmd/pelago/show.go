@@ -19,9 +19,8 @@ const lookTimeout = 15 * time.Second
 
 // show are the flags of show.
 type show struct {
-	access   access
-	contexts []string
-	output   string
+	access
+	named []string
 }
 
 func showCommand() *cobra.Command {
@@ -51,14 +50,14 @@ func viewCommand(name, short string, shown []view.View) *cobra.Command {
 			return s.run(cmd.Context(), shown, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	s.access.addFlags(cmd.Flags())
-	cmd.Flags().StringSliceVar(&s.contexts, "contexts", nil, "contexts of the kubeconfig (default: all)")
-	view.AddOutputFlag(cmd, &s.output)
+	s.addFlags(cmd.Flags())
+	cmd.Flags().StringSliceVar(&s.named, "contexts", nil, "contexts of the kubeconfig (default: all)")
+	view.AddOutputFlag(cmd.Flags(), &s.output)
 	return cmd
 }
 
 func (s *show) run(ctx context.Context, shown []view.View, out, errOut io.Writer) error {
-	contexts, err := s.access.contexts(s.contexts)
+	contexts, err := s.contexts(s.named)
 	if err != nil {
 		return err
 	}
@@ -78,7 +77,7 @@ func (s *show) run(ctx context.Context, shown []view.View, out, errOut io.Writer
 	if len(states) == 0 && len(errs) == 0 {
 		return fmt.Errorf("none of the contexts %s is a cluster in which Pelago runs: join one with `pelago join`", strings.Join(contexts, ", "))
 	}
-	if len(s.contexts) == 0 && len(states) > 0 {
+	if len(s.named) == 0 && len(states) > 0 {
 		for _, err := range errs {
 			fmt.Fprintln(errOut, "warning:", err)
 		}
@@ -94,7 +93,7 @@ var errNotJoined = errors.New("the cluster has not joined a clusterset: join it 
 func (s *show) cluster(ctx context.Context, name string, shown []view.View, out io.Writer) (view.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	cfg, err := s.access.config(name)
+	cfg, err := s.config(name)
 	if err != nil {
 		return view.State{}, err
 	}

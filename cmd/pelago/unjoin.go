@@ -2,27 +2,24 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/control/config"
-	hubcluster "github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
 )
 
 // unjoin are the flags of unjoin.
 type unjoin struct {
-	access    access
+	access
 	clusterID string
 	cluster   kubeconfigFile
 	timeout   time.Duration
@@ -64,7 +61,7 @@ propagated to it stays there, and is listed.`,
 			return u.member(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	u.access.addFlags(cmd.Flags())
+	u.addFlags(cmd.Flags())
 	u.cluster.add(cmd.Flags())
 	cmd.Flags().StringVar(&u.clusterID, "clusterid", "", "remove what the hub, which the kubeconfig names, holds of this cluster")
 	cmd.Flags().BoolVar(&u.force, "force", false, "at the hub: do not wait for a cluster that cannot be reached; what was "+
@@ -79,7 +76,7 @@ func (u *unjoin) hub(ctx context.Context, out io.Writer) error {
 	if err := config.CheckClusterID(u.clusterID); err != nil {
 		return err
 	}
-	c, err := u.access.open()
+	c, err := u.open()
 	if err != nil {
 		return err
 	}
@@ -87,22 +84,22 @@ func (u *unjoin) hub(ctx context.Context, out io.Writer) error {
 	if _, err := broker.ReadClusterset(ctx, hub, deploy.BrokerNamespace); err != nil {
 		return fmt.Errorf("%w: name the hub with --context", err)
 	}
-	p := newProgress(out)
+	progress := newProgress(out)
 	// Before the cluster loses its rights at the hub: its agent needs them to clean up.
-	if err := u.withdrawAny(ctx, hub, p); err != nil {
+	if err := u.withdrawAny(ctx, hub, progress); err != nil {
 		return err
 	}
-	p.step("Removing cluster %s from the hub", u.clusterID)
+	progress("Removing cluster %s from the hub", u.clusterID)
 	if err := broker.Unregister(ctx, hub, deploy.BrokerNamespace, u.clusterID); err != nil {
 		return err
 	}
-	p.step("Cluster %s is removed; if Pelago runs there, remove it with `pelago unjoin --context CLUSTER`", u.clusterID)
+	progress("Cluster %s is removed; if Pelago runs there, remove it with `pelago unjoin --context CLUSTER`", u.clusterID)
 	return nil
 }
 
 // member removes Pelago from the cluster.
 func (u *unjoin) member(ctx context.Context, out io.Writer) error {
-	m, err := u.access.open()
+	m, err := u.open()
 	if err != nil {
 		return err
 	}
@@ -114,11 +111,11 @@ func (u *unjoin) member(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("this cluster has not joined a clusterset (no ConfigMap %s/%s): name a member with --context, or a cluster of this hub with --clusterid",
 			config.SystemNamespace, config.ConfigMapName)
 	}
-	p := newProgress(out)
-	if err := deploy.RemoveMember(ctx, m.Client, former.HubID, u.timeout, p.step); err != nil {
+	progress := newProgress(out)
+	if err := deploy.RemoveMember(ctx, m.Client, former.HubID, u.timeout, progress); err != nil {
 		return err
 	}
-	p.step("Pelago is removed; ServiceExports, egress IPs and custom resource definitions stay. "+
+	progress("Pelago is removed; ServiceExports, egress IPs and custom resource definitions stay. "+
 		"If it is not done yet, run `pelago unjoin --context HUB --clusterid %s`", former.ClusterID)
 	return nil
 }
@@ -126,7 +123,7 @@ func (u *unjoin) member(ctx context.Context, out io.Writer) error {
 // workloads ends a cluster's membership for workloads: the Cluster and what belongs to it at the hub, and, with a kubeconfig
 // of a push member, the hub's account there.
 func (u *unjoin) workloads(ctx context.Context, name string, out io.Writer) error {
-	hub, hubID, err := openPropagatingHub(ctx, &u.access)
+	hub, hubID, err := u.openPropagatingHub(ctx)
 	if err != nil {
 		return err
 	}
@@ -151,23 +148,23 @@ func (u *unjoin) workloads(ctx context.Context, name string, out io.Writer) erro
 			return err
 		}
 	}
-	p := newProgress(out)
-	if err := u.withdraw(ctx, hub, name, p); err != nil {
+	progress := newProgress(out)
+	if err := install.Withdraw(ctx, hub, name, u.force, u.timeout, progress); err != nil {
 		return err
 	}
 	switch {
 	case member != nil:
-		if err := (deploy.PushAccount{Cluster: name, HubID: hubID}).Remove(ctx, member.Client, p.step); err != nil {
+		if err := (deploy.PushAccount{Cluster: name, HubID: hubID}).Remove(ctx, member.Client, progress); err != nil {
 			return err
 		}
 	case have.Spec.SyncMode == clusterv1alpha1.Push:
-		p.step("ServiceAccount %s/karmada-%s stays in the cluster: give --cluster-kubeconfig as well to remove it",
+		progress("ServiceAccount %s/karmada-%s stays in the cluster: give --cluster-kubeconfig as well to remove it",
 			clusterv1alpha1.SecretNamespace, name)
 	default:
-		p.step("The agent for workloads stays in the cluster: `pelago join … --network-only` there removes it, or `pelago unjoin` all " +
+		progress("The agent for workloads stays in the cluster: `pelago join … --network-only` there removes it, or `pelago unjoin` all " +
 			"of Pelago")
 	}
-	p.step("Cluster %s is no member for workloads any more", name)
+	progress("Cluster %s is no member for workloads any more", name)
 	return nil
 }
 
@@ -175,7 +172,7 @@ func (u *unjoin) workloads(ctx context.Context, name string, out io.Writer) erro
 func checkMember(ctx context.Context, member *cluster, have *clusterv1alpha1.Cluster, gone bool) error {
 	uid, err := broker.ClusterUID(ctx, member.Client)
 	if err != nil {
-		return fmt.Errorf("reach the cluster at %s: %w", member.config.Host, err)
+		return fmt.Errorf("reach the cluster at %s: %w", member.Config.Host, err)
 	}
 	if !gone && have.Spec.ID != "" && have.Spec.ID != uid {
 		return fmt.Errorf("--cluster-kubeconfig leads to another cluster (its namespace kube-system has UID %s) than %q is (%s)", uid,
@@ -185,7 +182,7 @@ func checkMember(ctx context.Context, member *cluster, have *clusterv1alpha1.Clu
 }
 
 // withdrawAny is withdraw for --clusterid, at a hub that may propagate no workloads and know no such Cluster.
-func (u *unjoin) withdrawAny(ctx context.Context, hub client.Client, p *progress) error {
+func (u *unjoin) withdrawAny(ctx context.Context, hub client.Client, progress deploy.Progress) error {
 	ok, err := install.Propagates(hub)
 	if err != nil || !ok {
 		return err
@@ -197,40 +194,26 @@ func (u *unjoin) withdrawAny(ctx context.Context, hub client.Client, p *progress
 	if err != nil {
 		return fmt.Errorf("get Cluster %s at the hub: %w", u.clusterID, err)
 	}
-	return u.withdraw(ctx, hub, u.clusterID, p)
+	return install.Withdraw(ctx, hub, u.clusterID, u.force, u.timeout, progress)
 }
 
-// withdraw deletes the Cluster and waits until it is gone, which takes as long as what was propagated to it is being removed.
-func (u *unjoin) withdraw(ctx context.Context, hub client.Client, name string, p *progress) error {
-	member := &clusterv1alpha1.Cluster{}
-	member.Name = name
-	p.step("Removing what was propagated to cluster %s", name)
-	if err := client.IgnoreNotFound(hub.Delete(ctx, member)); err != nil {
-		return fmt.Errorf("delete Cluster %s at the hub: %w", name, err)
+// openPropagatingHub opens the hub of the kubeconfig, on which `pelago init` was run, and returns its id.
+func (a *access) openPropagatingHub(ctx context.Context) (client.Client, string, error) {
+	hub, err := a.open()
+	if err != nil {
+		return nil, "", err
 	}
-	if u.force {
-		left, err := hubcluster.Abandon(ctx, hub, name)
-		for _, object := range left {
-			p.step("%s stays in the cluster", object)
-		}
-		if err != nil {
-			return err
-		}
+	id, err := broker.HubID(ctx, hub.Client)
+	if err != nil {
+		return nil, "", fmt.Errorf("reach the hub at %s: %w", hub.Config.Host, err)
 	}
-	var last error
-	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, u.timeout, true, func(context.Context) (bool, error) {
-		last = hub.Get(ctx, client.ObjectKey{Name: name}, member) // not the limited context: the last request completes
-		return apierrors.IsNotFound(last), nil
-	})
-	if err == nil {
-		return hubcluster.Forget(ctx, hub, hub, name) // pelago-hub has done so already, if it runs
+	ok, err := install.Propagates(hub.Client)
+	if err != nil {
+		return nil, "", err
 	}
-	if ctx.Err() != nil || last != nil {
-		return fmt.Errorf("wait until Cluster %s is gone from the hub: %w", name, errors.Join(err, last))
+	if !ok {
+		return nil, "", fmt.Errorf("the API server at %s is no hub for workloads: run `pelago init` there, or name the hub with "+
+			"--context", hub.Config.Host)
 	}
-	return fmt.Errorf("after %s cluster %s is still being removed: pelago-hub must run, and reach the cluster (push) or be reached "+
-		"by its agent (pull); "+
-		"see `kubectl describe clusters.cluster.karmada.io %s` and `kubectl -n %s%s get works`. Run this again to wait for it, "+
-		"or with --force if the cluster will not come back",
-		u.timeout, name, name, clusterv1alpha1.ExecutionNamespacePrefix, name)
+	return hub.Client, id, nil
 }

@@ -20,6 +20,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
@@ -183,7 +184,7 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 		t.Errorf("join does not say who accepts the cluster:\n%s", out)
 	}
 	must(t, hub.Get(t.Context(), client.ObjectKey{Name: "g1"}, cluster))
-	want := clusterv1alpha1.ClusterSpec{ID: uid(t, member), SyncMode: clusterv1alpha1.Pull, Taints: []clusterv1alpha1.Taint{unapprovedTaint}}
+	want := clusterv1alpha1.ClusterSpec{ID: uid(t, member), SyncMode: clusterv1alpha1.Pull, Taints: []clusterv1alpha1.Taint{install.UnapprovedTaint}}
 	if diff := cmp.Diff(want, cluster.Spec); diff != "" {
 		t.Errorf("Cluster: -want +got\n%s", diff)
 	}

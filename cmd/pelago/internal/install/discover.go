@@ -14,10 +14,84 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/broker"
 )
 
-// PodCIDRs discovers the pod ranges and returns their source.
-func PodCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, string, error) {
+// Facts are the properties of a cluster that join needs.
+type Facts struct {
+	UID                    string // of the namespace kube-system
+	PodCIDRs, ServiceCIDRs []netip.Prefix
+	Nodes                  []corev1.Node
+}
+
+// ReadFacts reads the facts of the cluster that is to join as id. Ranges are the given ones, else those of an earlier join, so that a
+// node added since does not change them, else discovered.
+func ReadFacts(
+	ctx context.Context, m view.Member, id string, former config.Config, podCIDRs, serviceCIDRs []string, progress deploy.Progress,
+) (f Facts, err error) {
+	if err := RefuseSubmariner(ctx, m.Typed); err != nil {
+		return f, err
+	}
+	if f.UID, err = broker.ClusterUID(ctx, m.Client); err != nil {
+		return f, err
+	}
+	nodes, err := m.Typed.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return f, fmt.Errorf("list nodes: %w", err)
+	}
+	f.Nodes = nodes.Items
+	if former.ClusterID != "" && former.ClusterID != id {
+		return f, fmt.Errorf("this cluster has joined as %q: use that id, or remove it first with `pelago unjoin`", former.ClusterID)
+	}
+	ranges := func(what, flag string, given []string, former []netip.Prefix, find func() ([]netip.Prefix, string, error)) ([]netip.Prefix, error) {
+		if len(given) > 0 {
+			prefixes, err := ParsePrefixes(given)
+			if err != nil {
+				return nil, fmt.Errorf("--%s: %w", flag, err)
+			}
+			return prefixes, nil
+		}
+		if len(former) > 0 {
+			return former, nil
+		}
+		prefixes, source, err := find()
+		if err != nil {
+			return nil, fmt.Errorf("find the cluster's %s ranges: %w: give them with --%s", what, err, flag)
+		}
+		progress("The cluster's %s ranges are %s (%s)", what, strings.Join(view.Texts(prefixes), ", "), source)
+		return prefixes, nil
+	}
+	f.PodCIDRs, err = ranges("pod", "clustercidr", podCIDRs, former.PodCIDRs, func() ([]netip.Prefix, string, error) {
+		return discoverPodCIDRs(ctx, m.Typed, f.Nodes)
+	})
+	if err != nil {
+		return f, err
+	}
+	f.ServiceCIDRs, err = ranges("service", "servicecidr", serviceCIDRs, former.ServiceCIDRs, func() ([]netip.Prefix, string, error) {
+		return discoverServiceCIDRs(ctx, m.Typed)
+	})
+	return f, err
+}
+
+// NodeAddresses are the addresses of the nodes inside the cluster.
+func (f Facts) NodeAddresses() []netip.Addr {
+	var out []netip.Addr
+	for _, node := range f.Nodes {
+		for _, a := range node.Status.Addresses {
+			if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
+				out = append(out, ip)
+			}
+		}
+	}
+	return out
+}
+
+// discoverPodCIDRs discovers the pod ranges and returns their source.
+func discoverPodCIDRs(ctx context.Context, c kubernetes.Interface, nodes []corev1.Node) ([]netip.Prefix, string, error) {
 	pods, err := c.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "component=kube-controller-manager"})
 	if err != nil {
 		return nil, "", fmt.Errorf("list the pods of kube-controller-manager: %w", err)
@@ -29,34 +103,13 @@ func PodCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, stri
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, "", fmt.Errorf("get the configuration of kube-proxy: %w", err)
 	}
-	if prefixes := fromProxyConfig(cm.Data["config.conf"]); len(prefixes) > 0 {
+	if prefixes := fromText(proxyClusterCIDR, cm.Data["config.conf"]); len(prefixes) > 0 {
 		return prefixes, "from kube-proxy", nil
 	}
-	nodes, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, "", fmt.Errorf("list nodes: %w", err)
-	}
-	if prefixes := fromNodes(nodes.Items); len(prefixes) > 0 {
+	if prefixes := fromNodes(nodes); len(prefixes) > 0 {
 		return prefixes, "of the present nodes; for more nodes give the whole range with --clustercidr", nil
 	}
 	return nil, "", errors.New("neither kube-controller-manager, kube-proxy nor the nodes have them")
-}
-
-// NodeAddresses are the addresses of the nodes inside the cluster.
-func NodeAddresses(ctx context.Context, c kubernetes.Interface) ([]netip.Addr, error) {
-	nodes, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
-	}
-	var out []netip.Addr
-	for _, node := range nodes.Items {
-		for _, a := range node.Status.Addresses {
-			if ip, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
-				out = append(out, ip)
-			}
-		}
-	}
-	return out, nil
 }
 
 // fromArguments reads --cluster-cidr of kube-controller-manager.
@@ -75,11 +128,15 @@ func fromArguments(pods []corev1.Pod) []netip.Prefix {
 	return nil
 }
 
-var proxyClusterCIDR = regexp.MustCompile(`(?m)^clusterCIDR:[ \t]*"?([0-9a-fA-F.:/,]+)`)
+// Texts that contain ranges: clusterCIDR of a KubeProxyConfiguration, and the API server's refusal of a ClusterIP.
+var (
+	proxyClusterCIDR = regexp.MustCompile(`(?m)^clusterCIDR:[ \t]*"?([0-9a-fA-F.:/,]+)`)
+	refusedClusterIP = regexp.MustCompile(`[Tt]he range of valid IPs is ([0-9a-fA-F.:]+/[0-9]+)`)
+)
 
-// fromProxyConfig reads clusterCIDR of a KubeProxyConfiguration.
-func fromProxyConfig(text string) []netip.Prefix {
-	match := proxyClusterCIDR.FindStringSubmatch(text)
+// fromText reads the ranges that the pattern finds.
+func fromText(pattern *regexp.Regexp, text string) []netip.Prefix {
+	match := pattern.FindStringSubmatch(text)
 	if match == nil {
 		return nil
 	}
@@ -124,8 +181,8 @@ func covering(a, b netip.Prefix) netip.Prefix {
 	}
 }
 
-// ServiceCIDRs finds the ranges of ClusterIPs.
-func ServiceCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, string, error) {
+// discoverServiceCIDRs discovers the ranges of ClusterIPs and returns their source.
+func discoverServiceCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, string, error) {
 	list, err := c.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, "", fmt.Errorf("list ServiceCIDRs: %w", err)
@@ -146,22 +203,11 @@ func ServiceCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.Prefix, 
 	if err == nil {
 		return nil, "", errors.New("the API server accepted a ClusterIP of 192.0.2.0/24, which is for documentation")
 	}
-	prefixes := fromRefusal(err.Error())
+	prefixes := fromText(refusedClusterIP, err.Error())
 	if len(prefixes) == 0 {
 		return nil, "", fmt.Errorf("the API server does not report it: %w", err)
 	}
 	return prefixes, "from the API server", nil
-}
-
-var validRange = regexp.MustCompile(`[Tt]he range of valid IPs is ([0-9a-fA-F.:]+/[0-9]+)`)
-
-// fromRefusal reads the range out of the API server's refusal of a ClusterIP.
-func fromRefusal(text string) []netip.Prefix {
-	match := validRange.FindStringSubmatch(text)
-	if match == nil {
-		return nil
-	}
-	return valid(match[1:])
 }
 
 // valid reads ranges; nil if one of them is invalid.
@@ -190,15 +236,6 @@ func ParsePrefixes(texts []string) ([]netip.Prefix, error) {
 		return nil, errors.New("no range")
 	}
 	return out, nil
-}
-
-// JoinPrefixes is a list for messages.
-func JoinPrefixes(prefixes []netip.Prefix) string {
-	var texts []string
-	for _, p := range prefixes {
-		texts = append(texts, p.String())
-	}
-	return strings.Join(texts, ", ")
 }
 
 // RefuseSubmariner refuses a cluster in which Submariner's gateway is alive: both would program the same routes.

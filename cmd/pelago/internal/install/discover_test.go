@@ -50,18 +50,19 @@ func TestPodRangeSources(t *testing.T) {
 	}
 	proxy := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-proxy", Namespace: "kube-system"},
 		Data: map[string]string{"config.conf": "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nclusterCIDR: \"10.8.0.0/16\"\nmode: iptables\n"}}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.9.1.0/24"}}
+	nodes := []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.9.1.0/24"}}}
 	silent := proxy.DeepCopy()
 	silent.Data["config.conf"] = "clusterCIDR: \"\"\n"
 	for name, tt := range map[string]struct {
-		c    *fake.Clientset
-		want []netip.Prefix
+		c     *fake.Clientset
+		nodes []corev1.Node
+		want  []netip.Prefix
 	}{
-		"kube-controller-manager": {fake.NewClientset(manager, proxy, node), prefixes(t, "10.7.0.0/16", "fd00:7::/48")},
-		"kube-proxy":              {fake.NewClientset(proxy, node), prefixes(t, "10.8.0.0/16")},
-		"nodes":                   {fake.NewClientset(silent, node), prefixes(t, "10.9.1.0/24")},
+		"kube-controller-manager": {fake.NewClientset(manager, proxy), nodes, prefixes(t, "10.7.0.0/16", "fd00:7::/48")},
+		"kube-proxy":              {fake.NewClientset(proxy), nodes, prefixes(t, "10.8.0.0/16")},
+		"nodes":                   {fake.NewClientset(silent), nodes, prefixes(t, "10.9.1.0/24")},
 	} {
-		got, _, err := PodCIDRs(context.Background(), tt.c)
+		got, _, err := discoverPodCIDRs(t.Context(), tt.c, tt.nodes)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -69,7 +70,7 @@ func TestPodRangeSources(t *testing.T) {
 			t.Errorf("%s: -want +got\n%s", name, diff)
 		}
 	}
-	if _, _, err := PodCIDRs(context.Background(), fake.NewClientset()); err == nil {
+	if _, _, err := discoverPodCIDRs(t.Context(), fake.NewClientset(), nil); err == nil {
 		t.Error("nobody says: no error")
 	}
 }
@@ -80,7 +81,7 @@ func TestServiceRangeFromARefusal(t *testing.T) {
 		`The range of valid IPs is fd00:77::/112`: prefixes(t, "fd00:77::/112"),
 		`services is forbidden`:                   nil,
 	} {
-		if diff := cmp.Diff(want, fromRefusal(text), comparePrefixes); diff != "" {
+		if diff := cmp.Diff(want, fromText(refusedClusterIP, text), comparePrefixes); diff != "" {
 			t.Errorf("%s: -want +got\n%s", text, diff)
 		}
 	}

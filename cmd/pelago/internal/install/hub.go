@@ -10,7 +10,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -20,9 +19,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -130,59 +126,4 @@ func HubKubeconfig(ctx context.Context, cfg *rest.Config, c client.Client) ([]by
 		return nil, fmt.Errorf("write the kubeconfig of pelago-hub: %w", err)
 	}
 	return text, nil
-}
-
-// Propagates reports whether `pelago init` was run at the hub.
-func Propagates(hub client.Client) (bool, error) {
-	_, err := hub.RESTMapper().RESTMapping(clusterv1alpha1.GroupVersion.WithKind("Cluster").GroupKind(),
-		clusterv1alpha1.GroupVersion.Version)
-	if meta.IsNoMatchError(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("get the kind Cluster of %s: %w", clusterv1alpha1.GroupVersion, err)
-	}
-	return true, nil
-}
-
-// CheckIdentity refuses a second registration: of another cluster under the name, and of the cluster under another name, be it for
-// workloads or for the network. It returns the Cluster of that name, nil if there is none.
-func CheckIdentity(ctx context.Context, hub client.Client, name, uid string) (*clusterv1alpha1.Cluster, error) {
-	unjoin := func(name string) string {
-		return fmt.Sprintf("remove it first with `pelago unjoin %s` at the hub", name)
-	}
-	list := &clusterv1alpha1.ClusterList{}
-	if err := hub.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("list the Clusters at the hub: %w", err)
-	}
-	var have *clusterv1alpha1.Cluster
-	for i := range list.Items {
-		c := &list.Items[i]
-		switch {
-		case c.Name == name && c.DeletionTimestamp != nil:
-			return nil, fmt.Errorf("cluster %q is being removed: wait until `kubectl get cluster.cluster.karmada.io %s` does not find it "+
-				"any more", name, name)
-		case c.Name == name && c.Spec.ID != "" && c.Spec.ID != uid:
-			return nil, fmt.Errorf("name %q belongs to another cluster (its namespace kube-system has UID %s, this one's has %s): choose "+
-				"another name, or %s", name, c.Spec.ID, uid, unjoin(name))
-		case c.Name != name && c.Spec.ID == uid:
-			return nil, fmt.Errorf("this cluster is registered as %q: use that name, or %s", c.Name, unjoin(c.Name))
-		case c.Name == name:
-			have = c
-		}
-	}
-	registered := &submarinerv1.ClusterList{}
-	if err := hub.List(ctx, registered, client.InNamespace(deploy.BrokerNamespace)); err != nil {
-		if meta.IsNoMatchError(err) {
-			return have, nil // no broker
-		}
-		return nil, fmt.Errorf("list the Clusters of the broker: %w", err)
-	}
-	for _, c := range registered.Items {
-		if same := c.Annotations[pelagov1alpha1.AnnotationClusterUID] == uid; same != (c.Name == name) {
-			return nil, fmt.Errorf("the cluster is to be called %q, but in the network that name and this cluster (UID %s) do not belong "+
-				"together, see %q: a cluster has one name", name, uid, c.Name)
-		}
-	}
-	return have, nil
 }

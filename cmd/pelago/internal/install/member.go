@@ -180,15 +180,8 @@ func loadBalancerPorts(c config.Config, have []corev1.ServicePort) []corev1.Serv
 }
 
 // ChooseGateways returns the nodes to label: the given ones; none if some have the label; else one that the user chooses, or the
-// first candidate without answers.
-func ChooseGateways(
-	ctx context.Context, c kubernetes.Interface, given []string, label bool, answers *bufio.Reader, out io.Writer,
-) ([]string, error) {
-	list, err := c.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
-	}
-	nodes := list.Items
+// first candidate without answers. It sorts nodes by name.
+func ChooseGateways(nodes []corev1.Node, given []string, label bool, answers *bufio.Reader, out io.Writer) ([]string, error) {
 	slices.SortFunc(nodes, func(a, b corev1.Node) int { return strings.Compare(a.Name, b.Name) })
 	if len(given) > 0 {
 		for _, name := range given {
@@ -214,7 +207,7 @@ func ChooseGateways(
 	return ask(candidates, answers, out)
 }
 
-// gatewayCandidates are the workers, or all nodes if there is none; ready ones first, then by name.
+// gatewayCandidates are the workers, or all nodes if there is none; ready ones first, else in the order of nodes.
 func gatewayCandidates(nodes []corev1.Node) []string {
 	workers := slices.DeleteFunc(slices.Clone(nodes), func(n corev1.Node) bool {
 		_, controlPlane := n.Labels["node-role.kubernetes.io/control-plane"]
@@ -222,24 +215,16 @@ func gatewayCandidates(nodes []corev1.Node) []string {
 		return controlPlane || master
 	})
 	if len(workers) == 0 {
-		workers = slices.Clone(nodes)
+		workers = nodes
 	}
-	slices.SortStableFunc(workers, func(a, b corev1.Node) int {
-		if ready := isReady(a); ready != isReady(b) {
-			if ready {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
-	return nodeNames(workers)
-}
-
-func isReady(n corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
+	notReady := func(n corev1.Node) bool {
+		return !slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		})
+	}
+	ready := slices.DeleteFunc(slices.Clone(workers), notReady)
+	others := slices.DeleteFunc(slices.Clone(workers), func(n corev1.Node) bool { return !notReady(n) })
+	return nodeNames(append(ready, others...))
 }
 
 func nodeNames(nodes []corev1.Node) []string {
@@ -291,13 +276,21 @@ func pick(candidates []string, line string) ([]string, error) {
 
 // LabelGateways labels the nodes as gateways.
 func LabelGateways(ctx context.Context, c kubernetes.Interface, nodes []string, progress deploy.Progress) error {
-	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, submarinerv1.LabelGateway)
 	for _, node := range nodes {
 		progress("Labelling node %s as gateway", node)
-		_, err := c.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: deploy.Manager})
-		if err != nil {
-			return fmt.Errorf("label node %s as gateway: %w", node, err)
+		if err := PatchNode(ctx, c, node, "labels", submarinerv1.LabelGateway, `"true"`); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// PatchNode sets one of the labels or annotations of a node; value is JSON, null removes it.
+func PatchNode(ctx context.Context, c kubernetes.Interface, node, field, key, value string) error {
+	patch := fmt.Sprintf(`{"metadata":{%q:{%q:%s}}}`, field, key, value)
+	_, err := c.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: deploy.Manager})
+	if err != nil {
+		return fmt.Errorf("patch %s of node %s: %w", field, node, err)
 	}
 	return nil
 }

@@ -39,40 +39,35 @@ const (
 
 // Add adds the flags.
 func (s *Settings) Add(f *pflag.FlagSet) {
-	f.StringVar(&s.CableDriver, "cable-driver", config.CableWireGuard, "wire between gateways: wireguard, libreswan (or ipsec: IKEv2 and ESP by strongSwan) or vxlan (not encrypted); the same in all clusters")
+	driver := view.AddChoice(f, &s.CableDriver, "cable-driver", config.CableWireGuard, "wire between gateways: wireguard, libreswan (or "+
+		"ipsec: IKEv2 and ESP by strongSwan) or vxlan (not encrypted); the same in all clusters", config.CableDrivers()...)
+	driver.Aliases = map[string]string{"ipsec": config.CableLibreswan} // the name that users of the predecessor know
 	f.Uint16Var(&s.CablePort, "nattport", 4500, "UDP port of the wire between gateways")
 	f.IntVar(&s.CableTunnels, "cable-tunnels", 1, fmt.Sprintf("tunnels between two gateways, 1 to %d, so that a pair of them uses several cores; of two clusters the smaller number applies. wireguard takes a UDP port for each, from --nattport on, and --nattport + %d to change keys", config.MaxCableTunnels, cable.MaxTunnels))
-	f.StringVar(&s.XDP, "xdp", config.XDPOff, "experimental, not tested with a physical network card: handle the common case in the driver of the network card (XDP) on gateways: off, auto (uplinks that are network cards), on (all uplinks)")
-	f.StringVar(&s.Datapath, "datapath", "strict", "way of packets between pods and other clusters: strict (through the node's stack), hybrid (those of established connections bypass it, conntrack and policies see one a second), "+
-		"fast (all bypass it, but those of pods that a NetworkPolicy selects). The label "+pelagov1alpha1.LabelDatapath+" of a node or namespace overrides it")
+	view.AddChoice(f, &s.XDP, "xdp", config.XDPOff, "experimental, not tested with a physical network card: handle the common case in "+
+		"the driver of the network card (XDP) on gateways: off, auto (uplinks that are network cards), on (all uplinks)",
+		config.XDPSettings()...)
+	view.AddChoice(f, &s.Datapath, "datapath", config.Datapaths()[0], "way of packets between pods and other clusters: strict (through "+
+		"the node's stack), hybrid (those of established connections bypass it, conntrack and policies see one a second), fast (all "+
+		"bypass it, but those of pods that a NetworkPolicy selects). The label "+pelagov1alpha1.LabelDatapath+" of a node or namespace "+
+		"overrides it", config.Datapaths()...)
 	f.BoolVar(&s.nat, "natt", true, "gateways with a public address are behind NAT: peers try that address first; NAT discovery runs in any case")
 	f.Uint16Var(&s.DiscoveryPort, "natt-discovery-port", natt.DefaultPort, "UDP port of NAT discovery")
 	f.BoolVar(&s.PreferredServer, "preferred-server", false, "gateways wait for others to connect, where those can")
 	f.BoolVar(&s.LoadBalancer, "load-balancer", false, "reach the gateway through a Service of type LoadBalancer; for one gateway, and not with --cable-driver vxlan")
-	f.StringVar(&s.mode, "gateway-mode", activeActive, activeActive+" (flows are spread over all gateways of a cluster) or "+activePassive+" (all take one, and another when it fails); the same in all clusters")
+	view.AddChoice(f, &s.mode, "gateway-mode", activeActive, activeActive+" (flows are spread over all gateways of a cluster) or "+
+		activePassive+" (all take one, and another when it fails); the same in all clusters", activeActive, activePassive)
 	f.BoolVar(&s.AirGapped, "air-gapped", false, "never resolve a public address: accept only ipv4: of gateway.submariner.io/public-ip (without that annotation nothing is resolved anyway)")
 	f.BoolVar(&s.NetworkOnly, "network-only", false, "take part in network and services only: nothing in the cluster gets the right to write workloads")
 }
 
-// Check validates the flags.
+// Check validates what the flags have in common.
 func (s *Settings) Check() error {
-	if s.CableDriver == "ipsec" {
-		s.CableDriver = config.CableLibreswan // the name that users of the predecessor know
-	}
-	if !slices.Contains(config.CableDrivers(), s.CableDriver) {
-		return fmt.Errorf("--cable-driver %q is unknown: use %s", s.CableDriver, strings.Join(config.CableDrivers(), ", "))
-	}
 	if s.CableTunnels < 1 || s.CableTunnels > config.MaxCableTunnels {
 		return fmt.Errorf("--cable-tunnels %d: use 1 to %d", s.CableTunnels, config.MaxCableTunnels)
 	}
 	if s.CableTunnels > 1 && s.CableDriver == config.CableVXLAN {
 		return fmt.Errorf("--cable-tunnels %d: the wire %s has no tunnels: use --cable-tunnels 1, or --cable-driver %s", s.CableTunnels, s.CableDriver, config.CableWireGuard)
-	}
-	if !slices.Contains(config.XDPSettings(), s.XDP) {
-		return fmt.Errorf("--xdp %q is unknown: use %s", s.XDP, strings.Join(config.XDPSettings(), ", "))
-	}
-	if !slices.Contains(config.Datapaths(), s.Datapath) {
-		return fmt.Errorf("--datapath %q is unknown: use %s", s.Datapath, strings.Join(config.Datapaths(), ", "))
 	}
 	if s.CablePort == 0 || s.CablePort == dataplane.OverlayPort {
 		return fmt.Errorf("--nattport %d: use a port from 1 to 65535 other than %d, which the overlay inside the cluster has", s.CablePort, dataplane.OverlayPort)
@@ -86,9 +81,6 @@ func (s *Settings) Check() error {
 	}
 	if s.DiscoveryPort == 0 || slices.Contains(append(s.ports(), dataplane.OverlayPort), s.DiscoveryPort) {
 		return fmt.Errorf("--natt-discovery-port %d: use a port from 1 to 65535 that neither the wire (%d) nor the overlay (%d) has", s.DiscoveryPort, s.ports(), dataplane.OverlayPort)
-	}
-	if s.mode != activeActive && s.mode != activePassive {
-		return fmt.Errorf("--gateway-mode %q is unknown: use %s or %s", s.mode, activeActive, activePassive)
 	}
 	if s.LoadBalancer && s.CableDriver == config.CableVXLAN {
 		return fmt.Errorf("--load-balancer changes addresses on the way, and the wire %s knows gateways by their addresses: use --cable-driver %s, or --load-balancer=false", s.CableDriver, config.CableWireGuard)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,6 +28,7 @@ import (
 
 // Member is an open member.
 type Member struct {
+	Config *rest.Config
 	Client client.Client
 	Typed  kubernetes.Interface
 }
@@ -181,7 +183,7 @@ func networks(ctx context.Context, m Member, c config.Config) (Table, error) {
 		return t, err
 	}
 	t.Rows = []Row{{
-		Cells: []string{plugin, strings.Join(prefixTexts(c.ServiceCIDRs), ", "), strings.Join(prefixTexts(c.PodCIDRs), ", "), strings.Join(prefixTexts(c.GlobalCIDRs), ", "), ""},
+		Cells: []string{plugin, strings.Join(Texts(c.ServiceCIDRs), ", "), strings.Join(Texts(c.PodCIDRs), ", "), strings.Join(Texts(c.GlobalCIDRs), ", "), ""},
 		Wide:  []string{strconv.Itoa(int(c.ClusterIndex)), string(c.Mode), c.FabricCIDR.String()},
 		Object: struct {
 			NetworkPlugin string   `json:"networkPlugin"`
@@ -191,7 +193,7 @@ func networks(ctx context.Context, m Member, c config.Config) (Table, error) {
 			ClusterIndex  uint16   `json:"clusterIndex"`
 			Mode          string   `json:"mode"`
 			FabricCIDR    string   `json:"fabricCIDR"`
-		}{plugin, prefixTexts(c.ServiceCIDRs), prefixTexts(c.PodCIDRs), prefixTexts(c.GlobalCIDRs), c.ClusterIndex, string(c.Mode), c.FabricCIDR.String()},
+		}{plugin, Texts(c.ServiceCIDRs), Texts(c.PodCIDRs), Texts(c.GlobalCIDRs), c.ClusterIndex, string(c.Mode), c.FabricCIDR.String()},
 	}}
 	return t, nil
 }
@@ -408,7 +410,8 @@ func SplitImage(image string) (repository, version string) {
 	return image, "latest"
 }
 
-func prefixTexts(prefixes []netip.Prefix) []string {
+// Texts are ranges as text, not nil.
+func Texts(prefixes []netip.Prefix) []string {
 	out := []string{}
 	for _, p := range prefixes {
 		out = append(out, p.String())

@@ -3,7 +3,9 @@
 package view
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -12,33 +14,62 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
 )
 
-// outputs are the values of --output.
-var outputs = []string{"table", "wide", "json", "yaml"}
-
 // AddOutputFlag adds --output.
-func AddOutputFlag(cmd *cobra.Command, output *string) {
+func AddOutputFlag(f *pflag.FlagSet, output *string) {
 	*output = "table"
-	cmd.Flags().VarP((*outputValue)(output), "output", "o", "table, wide, json or yaml")
-	words := cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp)
-	_ = cmd.RegisterFlagCompletionFunc("output", words) // fails only without such a flag
+	c := &Choice{value: output, values: []string{"table", "wide", "json", "yaml"}}
+	f.VarP(c, "output", "o", c.words())
 }
 
-// outputValue refuses unknown values when the flag is parsed.
-type outputValue string
+// Choice is a flag with a fixed set of values. Others are refused when the flag is parsed.
+type Choice struct {
+	value  *string
+	values []string
+	// Aliases are further names of values.
+	Aliases map[string]string
+}
 
-func (v *outputValue) String() string { return string(*v) }
-func (v *outputValue) Type() string   { return "string" }
+// AddChoice adds a flag with a fixed set of values.
+func AddChoice(f *pflag.FlagSet, value *string, name, preset, usage string, values ...string) *Choice {
+	*value = preset
+	c := &Choice{value: value, values: values}
+	f.Var(c, name, usage)
+	return c
+}
 
-func (v *outputValue) Set(text string) error {
-	if !slices.Contains(outputs, text) {
-		return fmt.Errorf("use %s or %s", strings.Join(outputs[:len(outputs)-1], ", "), outputs[len(outputs)-1])
+func (c *Choice) String() string { return *c.value }
+func (c *Choice) Type() string   { return "string" }
+
+func (c *Choice) words() string {
+	last := len(c.values) - 1
+	return strings.Join(c.values[:last], ", ") + " or " + c.values[last]
+}
+
+func (c *Choice) Set(text string) error {
+	text = cmp.Or(c.Aliases[text], text)
+	if !slices.Contains(c.values, text) {
+		return errors.New("use " + c.words())
 	}
-	*v = outputValue(text)
+	*c.value = text
 	return nil
+}
+
+// CompleteChoices registers the completion of the flags of AddChoice, of a command and of those below it.
+func CompleteChoices(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if c, ok := f.Value.(*Choice); ok {
+			complete := cobra.FixedCompletions(c.values, cobra.ShellCompDirectiveNoFileComp)
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, complete) // fails only without such a flag
+		}
+	})
+	for _, sub := range cmd.Commands() {
+		CompleteChoices(sub)
+	}
 }
 
 // Encode writes JSON or YAML.
