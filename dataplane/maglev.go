@@ -1,7 +1,9 @@
 package dataplane
 
 import (
+	"encoding/binary"
 	"hash/fnv"
+	"maps"
 	"math"
 	"slices"
 )
@@ -58,6 +60,39 @@ func Maglev(weights map[uint16]int) []uint16 {
 			}
 		}
 	}
+}
+
+// MaglevCache keeps the tables of the services of one reconcile for the next: most weights are the same. The nil cache builds every
+// table. It is not safe for concurrent use.
+type MaglevCache struct{ former, current map[string][]uint16 }
+
+// Begin starts a reconcile: tables that the former one did not use are dropped.
+func (c *MaglevCache) Begin() {
+	if c != nil {
+		c.former, c.current = c.current, map[string][]uint16{}
+	}
+}
+
+// Table returns Maglev(weights), which must not be changed.
+func (c *MaglevCache) Table(weights map[uint16]int) []uint16 {
+	if c == nil {
+		return Maglev(weights)
+	}
+	key := make([]byte, 0, 6*len(weights))
+	for _, node := range slices.Sorted(maps.Keys(weights)) {
+		key = binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(key, node), uint32(weights[node]))
+	}
+	table, ok := c.current[string(key)]
+	if !ok {
+		if table, ok = c.former[string(key)]; !ok {
+			table = Maglev(weights)
+		}
+		if c.current == nil {
+			c.current = map[string][]uint16{}
+		}
+		c.current[string(key)] = table
+	}
+	return table
 }
 
 func hash(node uint16, seed byte) uint64 {

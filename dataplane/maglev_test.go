@@ -3,6 +3,7 @@ package dataplane
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -124,6 +125,53 @@ func TestMaglevDeterminism(t *testing.T) {
 			if weight > 0 && shares(a)[n] == 0 {
 				t.Errorf("node %d with %d backends has no slot of %d: %v", n, weight, len(a), w)
 			}
+		}
+	})
+}
+
+// The cache returns what Maglev does, and drops what a reconcile did not use.
+func TestMaglevCache(t *testing.T) {
+	var c MaglevCache
+	weights := []map[uint16]int{{1: 1}, {1: 1, 2: 3}, {1: 3, 2: 1}, {}, nil}
+	for range 3 {
+		c.Begin()
+		for _, w := range weights {
+			if got, want := c.Table(w), Maglev(w); !slices.Equal(got, want) {
+				t.Errorf("weights %v: another table than Maglev's", w)
+			}
+		}
+	}
+	first := c.Table(weights[1])
+	c.Begin()
+	if second := c.Table(weights[1]); &second[0] != &first[0] {
+		t.Error("a table of the last reconcile was built again")
+	}
+	c.Begin()
+	if len(c.former) != 1 || len(c.current) != 0 {
+		t.Errorf("%d and %d tables are kept, want the one that was used", len(c.former), len(c.current))
+	}
+	var none *MaglevCache
+	none.Begin()
+	if !slices.Equal(none.Table(weights[1]), Maglev(weights[1])) {
+		t.Error("the nil cache returns another table")
+	}
+}
+
+func BenchmarkMaglevCache(b *testing.B) {
+	weights := map[uint16]int{}
+	for i := range 50 {
+		weights[uint16(i+1)] = i%7 + 1
+	}
+	b.Run("built", func(b *testing.B) {
+		for b.Loop() {
+			Maglev(weights)
+		}
+	})
+	b.Run("cached", func(b *testing.B) {
+		var c MaglevCache
+		for b.Loop() {
+			c.Begin()
+			c.Table(weights)
 		}
 	})
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/pelago-net/pelago/control/node/status"
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/control/topology"
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/observe"
 	"github.com/pelago-net/pelago/dataplane/probe"
@@ -94,6 +95,7 @@ type Daemon struct {
 	flows        flows
 	gateway      gateway
 	endpoints    endpoints
+	maglev       dataplane.MaglevCache
 	deadClusters status.DeadClusters
 	problems     map[string]bool // logged, and present in the last reconcile
 
@@ -317,6 +319,7 @@ func (d *Daemon) watchPathsOnce(snap status.Snapshot, now time.Time) error {
 	if !d.ready.Load() {
 		return nil
 	}
+	d.watchPorts()
 	paths, err := d.probedPaths(snap.Targets)
 	if err != nil {
 		return err

@@ -24,7 +24,7 @@ import (
 func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	host := tables.Host{
 		Hops: map[netip.Addr]dataplane.Hop{}, Devices: map[netip.Addr]uint32{},
-		Draining: d.gateway.role.isDraining(time.Now()), Settled: d.settled.Load(),
+		Draining: d.gateway.role.isDraining(time.Now()), Settled: d.settled.Load(), Maglev: &d.maglev,
 	}
 	var err error
 	if host.Addresses, err = netdev.LocalAddresses(); err != nil {

@@ -28,6 +28,7 @@ type builder struct {
 
 // Desired is the tables of this node. Nothing is routed (State.Routes is empty) until the node has an index.
 func Desired(objs Objects, host Host) Result {
+	host.Maglev.Begin()
 	b := &builder{objs: objs, host: host, acks: map[types.UID]bool{}, index: map[string]uint16{}}
 	b.out.Owners, b.out.Datapath = map[netip.Addr]types.UID{}, host.Datapath
 	b.out.State = dataplane.State{

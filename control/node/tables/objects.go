@@ -78,6 +78,8 @@ type Host struct {
 	PathMTU map[string]int32
 	// Wire of this gateway.
 	Wire Wire
+	// Maglev are the tables of services of the last reconcile; nil: none.
+	Maglev *dataplane.MaglevCache
 	// Problems are invalid settings, as messages for an operator.
 	Problems []string
 	// Edge is the interface index of pelago0; 0 until the node is placed (see Placed).

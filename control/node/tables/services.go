@@ -74,7 +74,7 @@ func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip 
 		slices.SortFunc(v.Backends, netip.AddrPort.Compare)
 		v.Backends = slices.Compact(v.Backends)
 		if s.Settings.Gateway {
-			v.Table = dataplane.Maglev(weights)
+			v.Table = b.host.Maglev.Table(weights)
 		}
 		s.Services[dataplane.ServiceKey{Address: ip, Port: uint16(port.Port), Protocol: proto}] = v
 	}
