@@ -9,17 +9,22 @@ import (
 	"github.com/pelago-net/pelago/control/node/status"
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
-	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
 // shortestTimer is the shortest timer of flows in bpf/config.h: ICMP, 60 s.
 const shortestTimer = 60 * time.Second
+
+// sweepLimit is the shortest time between two sweeps.
+const sweepLimit = time.Second
 
 // flows is what sweeps have found.
 type flows struct {
 	demand status.Demand
 	sweeps int
 	inUse  map[dataplane.BlockKey]bool
+	// exhausted is the number of flows that had found no port at the last sweep, swept its time.
+	exhausted uint64
+	swept     time.Time
 	// idle is, by releasing block, the number of sweeps when it was first absent from the tables.
 	idle map[string]int
 }
@@ -40,21 +45,28 @@ func (d *Daemon) sweep() {
 	s := d.latest.State
 	d.kinds = stats.Kinds
 	d.mu.Unlock()
-	counters, err := d.loader.Counters()
+	exhausted, err := d.loader.Counter("edge-out", "drop-ports-exhausted")
 	if err != nil {
-		d.log.Error("read counters", "error", err)
+		d.log.Error("count flows without a port", "error", err)
 	}
-	d.flows.demand.Update(stats.Crowding, s.Egresses, exhausted(counters))
+	d.flows.demand.Update(stats.Crowding, s.Egresses, exhausted.Packets)
+	d.flows.exhausted, d.flows.swept = exhausted.Packets, time.Now()
 }
 
-// exhausted returns the number of flows that found no port.
-func exhausted(counters []loader.Counter) uint64 {
-	for _, c := range counters {
-		if c.Hook == "edge-out" && c.Verdict == "drop-ports-exhausted" {
-			return c.Packets
-		}
+// watchPorts sweeps at once when a flow has found no port, so that more blocks are requested within sweepLimit.
+func (d *Daemon) watchPorts() {
+	if time.Since(d.flows.swept) < sweepLimit {
+		return
 	}
-	return 0
+	exhausted, err := d.loader.Counter("edge-out", "drop-ports-exhausted")
+	if err != nil {
+		d.log.Error("count flows without a port", "error", err)
+		return
+	}
+	if exhausted.Packets > d.flows.exhausted {
+		d.sweep()
+		d.wake() // the demand is reported with the next reconcile
+	}
 }
 
 // released returns the port blocks that the node does not use any more, as they were when it gave them up.

@@ -22,17 +22,11 @@ type Counter struct {
 // Counters sums the per-CPU counters and omits rows that are zero.
 func (l *Loader) Counters() ([]Counter, error) {
 	var out []Counter
-	for h, hook := range l.hooks {
-		for v, verdict := range l.verdicts {
-			var perCPU []bpf.PelagoCounter
-			key := uint32(h)*uint32(bpf.PelagoCounterLimitCOUNTER_VERDICTS) + uint32(v)
-			if err := l.objs.Counters2.Lookup(key, &perCPU); err != nil {
-				return nil, fmt.Errorf("read map counters: %w", err)
-			}
-			c := Counter{Hook: hook, Verdict: verdict}
-			for _, p := range perCPU {
-				c.Packets += p.Packets
-				c.Bytes += p.Bytes
+	for h := range l.hooks {
+		for v := range l.verdicts {
+			c, err := l.counter(h, v)
+			if err != nil {
+				return nil, err
 			}
 			if c.Packets > 0 {
 				out = append(out, c)
@@ -40,6 +34,29 @@ func (l *Loader) Counters() ([]Counter, error) {
 		}
 	}
 	return out, nil
+}
+
+// Counter returns one counter, by the names of its hook and verdict.
+func (l *Loader) Counter(hook, verdict string) (Counter, error) {
+	h, v := slices.Index(l.hooks, hook), slices.Index(l.verdicts, verdict)
+	if h < 0 || v < 0 {
+		return Counter{}, fmt.Errorf("read map counters: hook %q or verdict %q is unknown", hook, verdict)
+	}
+	return l.counter(h, v)
+}
+
+func (l *Loader) counter(hook, verdict int) (Counter, error) {
+	var perCPU []bpf.PelagoCounter
+	key := uint32(hook)*uint32(bpf.PelagoCounterLimitCOUNTER_VERDICTS) + uint32(verdict)
+	if err := l.objs.Counters2.Lookup(key, &perCPU); err != nil {
+		return Counter{}, fmt.Errorf("read map counters: %w", err)
+	}
+	c := Counter{Hook: l.hooks[hook], Verdict: l.verdicts[verdict]}
+	for _, p := range perCPU {
+		c.Packets += p.Packets
+		c.Bytes += p.Bytes
+	}
+	return c, nil
 }
 
 // Words returns the names of hooks and verdicts from the BTF of the embedded object, so that C, Go and the metrics use the

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,14 +20,20 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// DefaultMinimum is the number of blocks that a node has of each pool that it uses.
-const DefaultMinimum = 2
+// Bounds of the blocks that a node has of a pool without demand (Minimum).
+const (
+	leastBlocks = 2
+	// mostBlocks are 12,288 ports: as many new connections to one endpoint before more have to be leased.
+	mostBlocks = 48
+	// batch bounds the blocks that are leased in one reconcile: nodes take turns, and the first blocks are usable early.
+	batch = 8
+)
 
 // BlockOptions are the options of the controller of port blocks.
 type BlockOptions struct {
 	// GlobalCIDR are the cluster's own ranges; without any the controller is not started.
 	GlobalCIDR []netip.Prefix
-	// Minimum is the number of blocks that a node has of each pool that it uses; DefaultMinimum if 0.
+	// Minimum is the number of blocks that a node has of each pool that it uses; 0: by the function Minimum.
 	Minimum int
 	// Clock is the machine's if nil.
 	Clock clock.PassiveClock
@@ -54,6 +61,8 @@ type blockReconciler struct {
 	minimum  int
 	ledger   *ledger[PortSpace, pelagov1alpha1.PortBlock, *Space]
 	filled   bool
+	// shares is that of the number of nodes at the last event.
+	shares atomic.Int64
 	// exhausted nodes wait for blocks that their pool lacks.
 	exhausted waiters[blockRequest]
 }
@@ -65,9 +74,6 @@ func SetupBlocks(mgr ctrl.Manager, opts BlockOptions) error {
 	}
 	if opts.Clock == nil {
 		opts.Clock = clock.RealClock{}
-	}
-	if opts.Minimum == 0 {
-		opts.Minimum = DefaultMinimum
 	}
 	r := &blockReconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-agent"),
@@ -138,6 +144,9 @@ func (r *blockReconciler) reconcile(ctx context.Context, req blockRequest) (time
 		r.exhausted.update(req, missing > 0)
 		errs = append(errs, r.report(ctx, req, node, pool, missing, !waited))
 	}
+	if err == nil && missing == 0 && plan.Missing > batch {
+		return time.Nanosecond, errors.Join(errs...) // after the other requests
+	}
 	return plan.Wait, errors.Join(errs...)
 }
 
@@ -179,9 +188,9 @@ func (r *blockReconciler) leases(ctx context.Context, req blockRequest) (map[str
 	return leases, list, nil
 }
 
-// lease creates the missing blocks and returns how many the pool lacks.
+// lease creates missing blocks, at most batch, and returns how many of these the pool lacks.
 func (r *blockReconciler) lease(ctx context.Context, req blockRequest, node member, plan BlockPlan, leases map[string]*pelagov1alpha1.PortBlock) (missing int, err error) {
-	for missing = plan.Missing; missing > 0; {
+	for missing = min(plan.Missing, batch); missing > 0; {
 		var ports []PortSpace
 		r.ledger.use(func(space *Space) { ports = space.Next(plan.Order, missing) })
 		if len(ports) == 0 {

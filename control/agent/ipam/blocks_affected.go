@@ -89,6 +89,21 @@ func (r *blockReconciler) ofOwnAddress(ctx context.Context, g *submarinerv1.Glob
 	return r.ofPods(ctx, pod)
 }
 
+// ofShares: all, if the number of nodes has changed Minimum since the last call.
+func (r *blockReconciler) ofShares(ctx context.Context) []blockRequest {
+	nodes, err := r.nodes(ctx)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "read the cache for port blocks")
+		return nil
+	}
+	if n := int64(shares(nodes)); r.shares.Swap(n) == n {
+		return nil
+	}
+	found := sets.New[blockRequest]()
+	r.addBlocks(ctx, found)
+	return found.UnsortedList()
+}
+
 // pending: the blocks that wait for gateways.
 func (r *blockReconciler) pending(ctx context.Context) []blockRequest {
 	found := sets.New[blockRequest]()

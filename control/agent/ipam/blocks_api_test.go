@@ -405,3 +405,24 @@ func TestKilledAgentsNeverLeaseTwice(t *testing.T) {
 	await.Equal(c, want, c.perNode)
 	check()
 }
+
+// Without demand nodes divide a quarter of the pool; a further node changes their share.
+func TestNodesShareThePool(t *testing.T) {
+	c := blockNewCluster(t)
+	c.agent(0, nil)
+	c.addPool("", clusterPool, nil, "120.1.0.1")
+	usable := func() map[string]int {
+		n := map[string]int{}
+		for _, b := range c.list() {
+			if b.Spec.State != pelagov1alpha1.BlockReleasing {
+				n[b.Spec.Node]++
+			}
+		}
+		return n
+	}
+	c.addNode("n1", 1, "b1")
+	c.addNode("n2", 2, "b1")
+	await.Equal(c, map[string]int{"n1": 31, "n2": 31}, usable)
+	c.addNode("n3", 3, "b1")
+	await.Equal(c, map[string]int{"n1": 15, "n2": 15, "n3": 15}, usable)
+}

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"cmp"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"time"
@@ -167,6 +168,15 @@ func order(ips []netip.Addr, held []Block, index int32) []netip.Addr {
 	slices.SortStableFunc(round, func(a, b netip.Addr) int { return -cmp.Compare(n[a], n[b]) })
 	return round
 }
+
+// Minimum is the number of blocks that a node has of a pool without demand: its share of a quarter of the pool, so that a burst needs no
+// new lease, within leastBlocks and mostBlocks. The number of nodes counts by powers of two: a new node changes the others' seldom.
+func Minimum(ips, nodes int) int {
+	return min(max(ips*pelagov1alpha1.BlocksPerIP/(4*shares(nodes)), leastBlocks), mostBlocks)
+}
+
+// shares is the power of two from nodes on.
+func shares(nodes int) int { return 1 << bits.Len(uint(max(nodes, 1)-1)) }
 
 // WantedBlocks is the desired number of blocks of a pool on a node: none of a GlobalEgressIP that no pod of the node uses, else the
 // minimum, or more if the node daemon demands more. Every node uses the cluster's pool, for its own

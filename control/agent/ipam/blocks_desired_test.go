@@ -270,3 +270,24 @@ func TestWant(t *testing.T) {
 		}
 	}
 }
+
+func TestMinimum(t *testing.T) {
+	for _, tt := range []struct {
+		what       string
+		ips, nodes int
+		want       int
+	}{
+		{"the default pool, two nodes", 8, 2, 48},
+		{"the default pool, ten nodes", 8, 10, 31},
+		{"the default pool, sixteen nodes: the same", 8, 16, 31},
+		{"the default pool, seventeen nodes", 8, 17, 15},
+		{"the default pool, a thousand nodes", 8, 1000, 2},
+		{"one address, three nodes", 1, 3, 15},
+		{"no address yet", 0, 3, 2},
+		{"no node yet", 8, 0, 48},
+	} {
+		if got := ipam.Minimum(tt.ips, tt.nodes); got != tt.want {
+			t.Errorf("%s: %d blocks, want %d", tt.what, got, tt.want)
+		}
+	}
+}

@@ -82,14 +82,31 @@ func (r *blockReconciler) node(ctx context.Context, from client.Reader, req bloc
 		return m, nil // no index yet, or one that is about to go: what the node has stays
 	}
 	m.BootID, m.Index = ni.Status.BootID, ni.Spec.Index
-	m.Want, err = r.want(ctx, req, ni.Status.Demand)
+	m.Want, err = r.want(ctx, req, len(pool.ips), ni.Status.Demand)
 	return m, err
 }
 
+// nodes returns the number of nodes that have an index.
+func (r *blockReconciler) nodes(ctx context.Context) (int, error) {
+	var list pelagov1alpha1.NodeIndexList
+	if err := r.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, fmt.Errorf("list NodeIndexes: %w", err)
+	}
+	return len(list.Items), nil
+}
+
 // want is how many blocks of the pool the node needs.
-func (r *blockReconciler) want(ctx context.Context, req blockRequest, demand []pelagov1alpha1.BlockDemand) (int, error) {
+func (r *blockReconciler) want(ctx context.Context, req blockRequest, ips int, demand []pelagov1alpha1.BlockDemand) (int, error) {
+	minimum := r.minimum
+	if minimum == 0 {
+		nodes, err := r.nodes(ctx)
+		if err != nil {
+			return 0, err
+		}
+		minimum = Minimum(ips, nodes)
+	}
 	if req.Pool == topology.ClusterPool {
-		return WantedBlocks(req.Pool, r.minimum, demand, nil, nil), nil
+		return WantedBlocks(req.Pool, minimum, demand, nil, nil), nil
 	}
 	var pools submarinerv1.GlobalEgressIPList
 	if err := r.client.List(ctx, &pools, client.InNamespace(req.Pool.Namespace)); err != nil {
@@ -110,5 +127,5 @@ func (r *blockReconciler) want(ctx context.Context, req blockRequest, demand []p
 		}
 		own = append(own, ingress.Items...)
 	}
-	return WantedBlocks(req.Pool, r.minimum, demand, pods, topology.NewEgressTable(nil, pools.Items, own)), nil
+	return WantedBlocks(req.Pool, minimum, demand, pods, topology.NewEgressTable(nil, pools.Items, own)), nil
 }

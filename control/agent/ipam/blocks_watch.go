@@ -133,6 +133,7 @@ func (r *blockReconciler) onIndex() handler.TypedEventHandler[*pelagov1alpha1.No
 	return handler.TypedFuncs[*pelagov1alpha1.NodeIndex, blockRequest]{
 		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*pelagov1alpha1.NodeIndex], q blockQueue) {
 			add(q, r.ofNode(ctx, e.Object.Name)...)
+			add(q, r.ofShares(ctx)...)
 			if topology.GatewayReady(e.Object) {
 				add(q, r.pending(ctx)...)
 			}
@@ -147,6 +148,7 @@ func (r *blockReconciler) onIndex() handler.TypedEventHandler[*pelagov1alpha1.No
 		},
 		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*pelagov1alpha1.NodeIndex], q blockQueue) {
 			add(q, r.ofNode(ctx, e.Object.Name)...)
+			add(q, r.ofShares(ctx)...)
 			if topology.GatewayReady(e.Object) {
 				add(q, r.pending(ctx)...)
 			}

@@ -104,7 +104,7 @@ func holdOne(ctx context.Context, address string, every time.Duration, begun fun
 	defer next.Stop()
 	for {
 		asked := time.Now()
-		pod, err := request(conn, answers, address)
+		pod, err := request(conn, answers, address, patience)
 		if err == nil && l.pod != "" && pod != l.pod {
 			err = fmt.Errorf("pod %s answers in the place of %s", pod, l.pod)
 		}
@@ -125,7 +125,7 @@ func holdOne(ctx context.Context, address string, every time.Duration, begun fun
 }
 
 // request sends a request on a connection and returns the pod that answers.
-func request(conn net.Conn, answers *bufio.Reader, host string) (pod string, err error) {
+func request(conn net.Conn, answers *bufio.Reader, host string, patience time.Duration) (pod string, err error) {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return "", err
 	}

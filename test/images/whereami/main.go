@@ -6,6 +6,7 @@
 //	whereami echo [-listen :7]   sends every UDP datagram back, and what comes on a TCP connection
 //	whereami ping ADDRESS:PORT   sends datagrams to an echo at a fixed rate and says which were lost
 //	whereami hold ADDRESS:PORT   keeps connections to the HTTP server busy and says which broke
+//	whereami burst ADDRESS:PORT  opens many connections to the HTTP server at once and prints how long they took
 //	whereami load ADDRESS:PORT…  does all of it towards echoes at once and says when what failed
 //
 // ping, hold and load work until their standard input ends, or for -duration, and then print a JSON object: `kubectl exec -i`
@@ -23,13 +24,15 @@ import (
 )
 
 // modes are what the program can be, by its first argument.
-var modes = map[string]func(args []string) error{"echo": echo, "ping": ping, "hold": hold, "load": load}
+var modes = map[string]func(args []string) error{"echo": echo, "ping": ping, "hold": hold, "load": load, "burst": burst}
 
 func main() {
 	run, args := serve, os.Args[1:]
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		if run = modes[args[0]]; run == nil {
-			run = func([]string) error { return fmt.Errorf("%q is no mode: use echo, ping, hold, load or none", args[0]) }
+			run = func([]string) error {
+				return fmt.Errorf("%q is no mode: use echo, ping, hold, burst, load or none", args[0])
+			}
 		}
 		args = args[1:]
 	}

@@ -114,3 +114,17 @@ func TestHold(t *testing.T) {
 		}
 	})
 }
+
+func TestBurst(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"pod":"p"}`)) }))
+	defer server.Close()
+	address := strings.TrimPrefix(server.URL, "http://")
+	got := burstOf(t.Context(), address, 50, 10*time.Millisecond, 20*time.Second)
+	if got.Opened != 50 || got.FailedCount != 0 || len(got.Failed) != 0 || got.P99Ms < got.P50Ms || got.P50Ms <= 0 {
+		t.Errorf("%+v, want 50 connections", got)
+	}
+	server.Close()
+	if got := burstOf(t.Context(), address, 12, time.Millisecond, 20*time.Second); got.Opened != 0 || got.FailedCount != 12 || len(got.Failed) != 10 {
+		t.Errorf("%+v, want 12 failures, 10 of them named", got)
+	}
+}
