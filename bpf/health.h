@@ -61,13 +61,36 @@ static __always_inline int path_heard_lately(const struct path *p, __u64 now)
 enum rank {
 	RANK_GOOD = 0,
 	RANK_STALE = 1, /* the peer's tables were not confirmed for stale_after */
-	RANK_LOSSY = 2, /* it loses more than a tenth of the probes */
+	RANK_LOSSY = 2, /* it loses too many probes (path_note_loss) */
 	RANK_BAD = 3,	/* suspect, or the cluster is not reached over it */
 	RANK_GONE = 4,	/* gone, or the peer says that it does not forward */
 	RANK_NONE = 5,
 };
 
-#define AVOIDED_LOSS (65536 / 10)
+/*
+ * Adds a probe to the loss of a path: sample is 65536 if it was lost, else 0. Two thresholds and a minimum time keep
+ * flows from changing gateways back and forth: at 5 % the average of 128 probes exceeds 10 % once in hours, at 30 %
+ * within 60 probes.
+ */
+static __always_inline void path_note_loss(struct path *p, __u32 sample, __u64 now)
+{
+	__u32 seconds = now / SECOND + 1;
+
+	p->loss = p->loss - p->loss / LIVENESS_LOSS_WINDOW + sample / LIVENESS_LOSS_WINDOW;
+	if (p->loss > LIVENESS_AVOIDED) {
+		if (!p->lossy)
+			p->lossy = seconds;
+	} else if (p->lossy && p->loss < LIVENESS_LOSSY && seconds - p->lossy >= LIVENESS_AVOIDED_TIME) {
+		p->lossy = 0;
+	}
+}
+
+/* After an outage, all of whose probes were lost, a path need not average for minutes: it starts as a lossy one. */
+static __always_inline void path_note_return(struct path *p)
+{
+	if (p->loss > 2 * LIVENESS_AVOIDED)
+		p->loss = 2 * LIVENESS_AVOIDED;
+}
 
 /* Rank of a path. One that is not probed is good; one that is, is used from its first reply on. */
 static __always_inline __u32 path_rank(const struct path *p, __u64 now)
@@ -80,7 +103,7 @@ static __always_inline __u32 path_rank(const struct path *p, __u64 now)
 		return RANK_GONE;
 	if (path_suspect(p, now) || p->deaf)
 		return RANK_BAD;
-	if (p->loss > AVOIDED_LOSS)
+	if (p->lossy)
 		return RANK_LOSSY;
 	return p->age > stale_after ? RANK_STALE : RANK_GOOD;
 }

@@ -221,6 +221,9 @@ const (
 	PelagoLivenessLIVENESS_LOSSY            PelagoLiveness = 3276
 	PelagoLivenessLIVENESS_FLOOR            PelagoLiveness = 30000000
 	PelagoLivenessLIVENESS_GONE             PelagoLiveness = 450000000
+	PelagoLivenessLIVENESS_LOSS_WINDOW      PelagoLiveness = 128
+	PelagoLivenessLIVENESS_AVOIDED          PelagoLiveness = 6553
+	PelagoLivenessLIVENESS_AVOIDED_TIME     PelagoLiveness = 5
 )
 
 type PelagoNode struct {
@@ -311,7 +314,7 @@ type PelagoPath struct {
 	Ready       uint32
 	Generation  uint32
 	Age         uint32
-	Pad         uint32
+	Lossy       uint32
 	Ring        [16]PelagoProbeSlot
 	Unreachable [16]uint64
 	Histogram   [24]uint32

@@ -106,15 +106,15 @@ static __always_inline void probe_next_slot(struct path *path, struct probe_id *
 {
 	__u32 sequence = __sync_fetch_and_add(&path->sequence, 1) + 1;
 	struct probe_slot *slot = &path->ring[sequence % PROBE_RING];
-	__u32 sample = sequence > PROBE_RING && slot->nonce[0] ? 65536 : 0;
+	__u64 now = bpf_ktime_get_ns();
 
-	path->loss = path->loss - path->loss / 32 + sample / 32;
+	path_note_loss(path, sequence > PROBE_RING && slot->nonce[0] ? 65536 : 0, now);
 	path->probes++;
 	make_nonce(id->nonce);
 	id->sequence = sequence;
 	slot->nonce[0] = id->nonce[0];
 	slot->nonce[1] = id->nonce[1];
-	slot->sent = bpf_ktime_get_ns();
+	slot->sent = now;
 }
 
 static __always_inline struct large_probe *large_probe_to(__be32 address)
@@ -340,12 +340,14 @@ static __noinline int probe_take_reply(struct __sk_buff *skb, enum hook hook, __
 			path->unreachable[i] = body->unreachable[i];
 	}
 	slot->nonce[0] = 0;
+	if (path_gone(path, now))
+		path_note_return(path);
 	if ((__s32)(id.sequence - path->answered) > 0)
 		path->answered = id.sequence;
 	path_note_rtt(path, now - slot->sent);
 	path->seen = now;
 	path->replies++;
-	if (cluster)
+	if (cluster && path->ready)
 		advertise_reach(cluster, 1);
 	count_verdict(skb, hook, VERDICT_PROBE);
 	return ACTION_DROP;

@@ -462,6 +462,9 @@ enum liveness {
 	LIVENESS_LOSSY = 65536 / 20,   /* in the unit of struct path.loss, */
 	LIVENESS_FLOOR = 30000000,     /* and the oldest one open for so long beyond the expected reply */
 	LIVENESS_GONE = 450000000,     /* a suspect path is dead when silent for so long beyond its round-trip time */
+	LIVENESS_LOSS_WINDOW = 128,    /* probes over which loss is averaged, exponentially */
+	LIVENESS_AVOIDED = 65536 / 10, /* a path of more loss is avoided, */
+	LIVENESS_AVOIDED_TIME = 5,     /* for so many seconds at least, until its loss is below LIVENESS_LOSSY */
 };
 
 struct probe_slot {
@@ -487,13 +490,13 @@ struct path {
 	__u32 probed;	/* 1: this node probes the peer; set by the loader */
 	__u32 srtt;	/* ns (RFC 6298) */
 	__u32 rttvar;	/* ns */
-	__u32 loss;	/* share of probes without an answer, in 1/65536, over the last 32 or so */
+	__u32 loss;	/* share of probes without an answer, in 1/65536, over LIVENESS_LOSS_WINDOW */
 	__u32 sequence; /* of the newest probe */
 	__u32 answered; /* the newest one that has its answer */
 	__u32 ready;	/* from the last reply, like the next two */
 	__u32 generation;
 	__u32 age;
-	__u32 pad;
+	__u32 lossy; /* seconds since boot + 1 from which on it is avoided for its loss; 0: it is not */
 	struct probe_slot ring[PROBE_RING]; /* by sequence */
 	__u64 unreachable[CLUSTER_WORDS];   /* from the last reply */
 	__u32 histogram[RTT_BUCKETS]; /* replies by RTT: bucket n counts those below 2^n µs and not below 2^(n-1) */

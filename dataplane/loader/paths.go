@@ -21,8 +21,10 @@ type Path struct {
 	Seen, Used, Heard, Sent time.Duration
 	// RTT is that of the last reply; SRTT and RTTVar are smoothed (RFC 6298).
 	RTT, SRTT, RTTVar time.Duration
-	// Loss is the share of the last 32 or so probes without a reply, 0–1.
+	// Loss is the share of probes without a reply, 0–1, averaged over LIVENESS_LOSS_WINDOW of bpf/types.h.
 	Loss float64
+	// Avoided: packets take other paths because of its loss.
+	Avoided bool
 	// Open is the number of probes since the last answered one, OldestOpen the age of the oldest that the ring holds.
 	Open       int
 	OldestOpen time.Duration
@@ -98,7 +100,7 @@ func decodePath(v bpf.PelagoPath, now uint64) Path {
 	p := Path{
 		Probed: v.Probed != 0, Probes: v.Probes, Replies: v.Replies,
 		Seen: since(v.Seen), Used: since(v.Used), Heard: since(v.Heard), Sent: since(v.Ring[v.Sequence%uint32(len(v.Ring))].Sent),
-		RTT: time.Duration(v.Rtt), SRTT: time.Duration(v.Srtt), RTTVar: time.Duration(v.Rttvar), Loss: float64(v.Loss) / lossUnit,
+		RTT: time.Duration(v.Rtt), SRTT: time.Duration(v.Srtt), RTTVar: time.Duration(v.Rttvar), Loss: float64(v.Loss) / lossUnit, Avoided: v.Lossy != 0,
 		Open: int(v.Sequence - v.Answered), Ready: v.Ready != 0, Generation: v.Generation, Age: time.Duration(v.Age) * time.Second,
 		Histogram: v.Histogram, unreachable: v.Unreachable,
 	}

@@ -361,9 +361,9 @@ func TestLeftToTC(t *testing.T) {
 	first := udpPacket("the first part of it", from("120.1.0.1"), func(p *Packet) { p.MoreFragments = true })
 	fragment := overlay(1, 2, 1, first.Encode(), func(o *Overlay) { o.Flags, o.InnerSource = Fragment, [6]byte{2, 0, 0x9c, 0x40, 0, 53} }).Encode()
 	run("a fragment", fragment, false, "switched")
-	k.answered(t, func(p *bpf.PelagoPath) { p.Loss = 65536 / 5 })
+	k.answered(t, func(p *bpf.PelagoPath) { p.Loss, p.Lossy = 65536/5, 1 })
 	run("every path loses packets", out, false, "switched")
-	k.answered(t, func(p *bpf.PelagoPath) { p.Loss = 0 })
+	k.answered(t, func(p *bpf.PelagoPath) { p.Loss, p.Lossy = 0, 0 })
 	run("none does", out, true, "switched")
 	neigh := func(change string, arguments ...string) {
 		t.Helper()

@@ -14,6 +14,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/probe"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 // Behind the header stand the number of the probe (12 bytes), 2 bytes of nothing, and of a full probe 144 bytes of body.
@@ -293,13 +294,63 @@ func TestSuspectIsPatient(t *testing.T) {
 		t.Errorf("after 310 ms: %+v", p)
 	}
 	// A third of the probes is lost.
-	for i := range 60 {
+	for i := range 120 {
 		if o := ga.sendProbe(t, peer, 0); i%3 > 0 {
 			ga.arrive(t, answer(t, o, nil))
 		}
 	}
-	if p := ga.path(t, peer); p.Loss < 0.15 || p.Loss > 0.5 || !p.Degraded() {
+	if p := ga.path(t, peer); p.Loss < 0.15 || p.Loss > 0.5 || !p.Degraded() || !p.Avoided {
 		t.Errorf("a third is lost: %+v", p)
+	}
+}
+
+// A path is avoided for a loss of more than a tenth, not for less, and for at least five seconds.
+func TestLossHasHysteresis(t *testing.T) {
+	ga := load(t, 1, 1)
+	peer := nodeIP(2, 1)
+	probes := func(n, lostEvery int) loader.Path {
+		t.Helper()
+		for i := range n {
+			if o := ga.sendProbe(t, peer, 0); lostEvery == 0 || i%lostEvery > 0 {
+				ga.arrive(t, answer(t, o, nil))
+			}
+		}
+		return ga.path(t, peer)
+	}
+	if p := probes(600, 20); p.Avoided || p.Loss < 0.03 || p.Loss > 0.08 {
+		t.Errorf("one of twenty is lost: %+v", p)
+	}
+	if p := probes(90, 3); !p.Avoided {
+		t.Errorf("one of three is lost: %+v", p)
+	}
+	if p := probes(600, 0); !p.Avoided || p.Lossy() {
+		t.Errorf("none is lost, for a moment: %+v", p)
+	}
+	ga.answered(t, func(p *bpf.PelagoPath) {
+		if p.Lossy != 0 {
+			p.Lossy -= min(p.Lossy-1, 6) // six seconds later
+		}
+	})
+	if p := probes(20, 0); p.Avoided {
+		t.Errorf("none has been lost for long: %+v", p)
+	}
+}
+
+// After an outage, a path is avoided for the time of a few hundred probes.
+func TestLossOfAnOutageIsForgotten(t *testing.T) {
+	ga := load(t, 1, 1)
+	peer := nodeIP(2, 1)
+	ga.arrive(t, answer(t, ga.sendProbe(t, peer, 0), nil))
+	for range 600 {
+		ga.sendProbe(t, peer, 0)
+	}
+	await.True(t, "the path is dead", func() bool { return ga.path(t, peer).Dead() })
+	if p := ga.path(t, peer); p.Loss < 0.9 {
+		t.Fatalf("all are lost: %+v", p)
+	}
+	ga.arrive(t, answer(t, ga.sendProbe(t, peer, 0), nil))
+	if p := ga.path(t, peer); p.Loss > 0.21 || !p.Avoided {
+		t.Errorf("the first answer after an outage: %+v", p)
 	}
 }
 

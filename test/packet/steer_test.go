@@ -98,12 +98,12 @@ func TestEdgeSteers(t *testing.T) {
 	}
 	lossy := func(peer netip.Addr) {
 		t.Helper()
-		for i := range 60 {
+		for i := range 120 {
 			if o := na.sendProbe(t, peer, 0); i%4 > 0 {
 				na.arrive(t, answer(t, o, nil))
 			}
 		}
-		if p := na.path(t, peer); p.Suspect() || p.Loss < 0.15 || !p.Degraded() {
+		if p := na.path(t, peer); p.Suspect() || p.Loss < 0.15 || !p.Degraded() || !p.Avoided {
 			t.Fatalf("a path that loses a quarter of its probes: %+v", p)
 		}
 	}
