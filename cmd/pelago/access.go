@@ -65,9 +65,6 @@ func (a *access) config(context string) (*rest.Config, error) {
 	if err := rest.LoadTLSFiles(cfg); err != nil {
 		return nil, fmt.Errorf("read the certificates of the kubeconfig: %w", err)
 	}
-	cfg.QPS, cfg.Burst = 50, 100
-	cfg.Timeout = 30 * time.Second
-	cfg.WarningHandler = rest.NoWarnings{}
 	return cfg, nil
 }
 
@@ -154,6 +151,8 @@ type cluster struct {
 }
 
 func openCluster(cfg *rest.Config) (*cluster, error) {
+	cfg.QPS, cfg.Burst = 50, 100
+	cfg.Timeout, cfg.WarningHandler = 30*time.Second, rest.NoWarnings{}
 	c, err := deploy.NewClient(cfg)
 	if err != nil {
 		return nil, err

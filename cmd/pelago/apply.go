@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -130,7 +129,7 @@ func (a *apply) object(ctx context.Context, h *cluster, o *unstructured.Unstruct
 		return fmt.Errorf("apply %s: namespace %s is the system's, nothing in it is sent to clusters: use another one",
 			name, o.GetNamespace())
 	}
-	done, err := h.apply(ctx, o.DeepCopy(), a.force)
+	done, err := h.apply(ctx, o.DeepCopy(), a.force, false)
 	if apierrors.IsConflict(err) {
 		return fmt.Errorf("apply %s: %w; use --force-conflicts to take the fields over", name, err)
 	}
@@ -143,10 +142,7 @@ func (a *apply) object(ctx context.Context, h *cluster, o *unstructured.Unstruct
 		return nil
 	}
 	what := fmt.Sprintf("%s %s", policy.GetKind(), deploy.Title(client.ObjectKeyFromObject(policy)))
-	if err := h.mayWrite(ctx, policy, what); err != nil {
-		return fmt.Errorf("send %s: %w", name, err)
-	}
-	policyDone, err := h.apply(ctx, policy, true) // it is ours
+	policyDone, err := h.apply(ctx, policy, true, true)
 	if err != nil {
 		return fmt.Errorf("send %s: apply %s: %w", name, what, err)
 	}
@@ -189,30 +185,17 @@ func policyFor(o *unstructured.Unstructured, clusters []string) *unstructured.Un
 	return policy
 }
 
-// mayWrite refuses to change a policy of that name that apply has not created.
-func (h *cluster) mayWrite(ctx context.Context, policy *unstructured.Unstructured, what string) error {
-	there := &metav1.PartialObjectMetadata{}
-	there.SetGroupVersionKind(policy.GroupVersionKind())
-	err := h.Client.Get(ctx, client.ObjectKeyFromObject(policy), there)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("get %s: %w", what, err)
-	}
-	if there.Labels[pelagov1alpha1.LabelManagedBy] != pelagov1alpha1.ManagedBy {
-		return fmt.Errorf("%s is there and was not made by this command: change it yourself, or delete it", what)
-	}
-	return nil
-}
-
-// apply returns whether the object is created, configured or unchanged.
-func (h *cluster) apply(ctx context.Context, o *unstructured.Unstructured, force bool) (string, error) {
+// apply returns whether the object is created, configured or unchanged. With force it takes fields of other managers over. An own
+// object does not replace one that this command has not created.
+func (h *cluster) apply(ctx context.Context, o *unstructured.Unstructured, force, own bool) (string, error) {
 	before := &unstructured.Unstructured{}
 	before.SetGroupVersionKind(o.GroupVersionKind())
 	missing := h.Client.Get(ctx, client.ObjectKeyFromObject(o), before)
 	if client.IgnoreNotFound(missing) != nil {
 		return "", missing
+	}
+	if own && missing == nil && before.GetLabels()[pelagov1alpha1.LabelManagedBy] != pelagov1alpha1.ManagedBy {
+		return "", errors.New("it is there and was not made by this command: change it yourself, or delete it")
 	}
 	opts := []client.ApplyOption{client.FieldOwner(applyManager)}
 	if force {

@@ -216,12 +216,13 @@ func parseTaints(args []string) ([]taintChange, error) {
 			return nil, fmt.Errorf("taint %q: write KEY=VALUE:EFFECT, the effect NoSchedule or NoExecute, with \"-\" at the end to remove it",
 				arg)
 		}
-		same := clusterv1alpha1.Taint{Key: key, Effect: corev1.TaintEffect(effect)}
-		if seen[same] {
+		taint := clusterv1alpha1.Taint{Key: key, Effect: corev1.TaintEffect(effect)}
+		if seen[taint] {
 			return nil, fmt.Errorf("taint %q: %s is named twice", arg, text)
 		}
-		seen[same] = true
-		out = append(out, taintChange{clusterv1alpha1.Taint{Key: key, Value: value, Effect: corev1.TaintEffect(effect)}, remove})
+		seen[taint] = true
+		taint.Value = value
+		out = append(out, taintChange{taint, remove})
 	}
 	return out, nil
 }

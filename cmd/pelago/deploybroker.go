@@ -38,7 +38,8 @@ const (
 type deployBroker struct {
 	access
 	flags       *pflag.FlagSet
-	set         broker.Clusterset // Mode to AutoAccept
+	set         broker.Clusterset
+	book        broker.Book // empty
 	globalnet   bool
 	globalRange netip.Prefix
 	globalSize  uint64
@@ -91,11 +92,7 @@ domains once they join again.`,
 func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	progress := newProgress(out)
 	var former map[string]string // flags of an earlier run
-	check := func() error {
-		_, err := d.check()
-		return err
-	}
-	hub, err := d.openKept(ctx, d.flags, check, func(ctx context.Context, hub *cluster) (map[string]string, error) {
+	hub, err := d.openKept(ctx, d.flags, d.check, func(ctx context.Context, hub *cluster) (map[string]string, error) {
 		if err := hub.requireHubVersion(); err != nil {
 			return nil, err
 		}
@@ -108,12 +105,8 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	book, err := d.check()
-	if err != nil {
-		return err
-	}
 	if former != nil {
-		for _, change := range install.Changes(former, install.BrokerFlags(d.set, book)) {
+		for _, change := range install.Changes(former, install.BrokerFlags(d.set, d.book)) {
 			progress("Changing %s", change)
 		}
 	}
@@ -134,7 +127,7 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	if d.set.Hub, err = broker.HubAddresses(ctx, hub.Client, cmp.Or(d.set.BrokerURL, hub.Config.Host)); err != nil {
 		return err
 	}
-	pskSecret, err := broker.Setup(ctx, hub.Client, book, d.set, psk)
+	pskSecret, err := broker.Setup(ctx, hub.Client, d.book, d.set, psk)
 	if err != nil {
 		return err
 	}
@@ -161,32 +154,34 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// check validates the flags and returns the empty book that they describe.
-func (d *deployBroker) check() (book broker.Book, err error) {
+// check validates the flags and makes the empty book that they describe.
+func (d *deployBroker) check() (err error) {
 	components := d.set.Components
 	for _, c := range components {
 		if c != componentConnectivity && c != componentServiceDiscovery {
-			return book, fmt.Errorf("--components %q: use %s, %s or both", c, componentServiceDiscovery, componentConnectivity)
+			return fmt.Errorf("--components %q: use %s, %s or both", c, componentServiceDiscovery, componentConnectivity)
 		}
 	}
 	if !slices.Contains(components, componentConnectivity) || !slices.Contains(components, componentServiceDiscovery) {
-		return book, fmt.Errorf("--components %s: a part is not built yet in this version; leave the flag out, which means both", strings.Join(components, ","))
+		return fmt.Errorf("--components %s: a part is not built yet in this version; leave the flag out, which means both", strings.Join(components, ","))
 	}
 	for _, domain := range d.set.CustomDomains {
 		if len(validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSuffix(domain, ".")))) > 0 {
-			return book, fmt.Errorf("--custom-domains %q is no domain name", domain)
+			return fmt.Errorf("--custom-domains %q is no domain name", domain)
 		}
 	}
 	if err := config.CheckFabric(d.set.Fabric); err != nil {
-		return book, fmt.Errorf("--fabric-cidr: %w", err)
+		return fmt.Errorf("--fabric-cidr: %w", err)
 	}
 	if !d.globalnet {
-		return broker.NewBook(false, netip.Prefix{}, 0)
+		d.book, err = broker.NewBook(false, netip.Prefix{}, 0)
+		return err
 	}
 	if d.globalRange.Overlaps(d.set.Fabric) {
-		return book, fmt.Errorf("--globalnet-cidr-range %s overlaps --fabric-cidr %s: choose another of one of them", d.globalRange, d.set.Fabric)
+		return fmt.Errorf("--globalnet-cidr-range %s overlaps --fabric-cidr %s: choose another of one of them", d.globalRange, d.set.Fabric)
 	}
-	return broker.NewBook(true, d.globalRange, d.globalSize)
+	d.book, err = broker.NewBook(true, d.globalRange, d.globalSize)
+	return err
 }
 
 // psk is the key of --ipsec-psk-from, nil without that flag.

@@ -77,12 +77,10 @@ decision, its Works, what each cluster reports, and the latest events.`,
 }
 
 // kindAndName reads `deployment nginx` or `deployment/nginx`.
-func kindAndName(args []string) (string, string, error) {
-	if len(args) == 1 {
-		args = strings.SplitN(args[0], "/", 2)
-	}
-	if len(args) != 2 || args[0] == "" || args[1] == "" {
+func kindAndName(args []string) (kind, name string, err error) {
+	kind, name, _ = strings.Cut(strings.Join(args, "/"), "/")
+	if kind == "" || name == "" {
 		return "", "", errors.New("name a kind and an object, for example `deployment nginx`")
 	}
-	return args[0], args[1], nil
+	return kind, name, nil
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -65,12 +64,7 @@ one, the status in their Works is shown in a table of its own.
   pelago get deployment nginx --operation-scope all -o json`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			g.Kind = args[0]
-			if len(args) == 2 {
-				g.Name = args[1]
-			} else if kindName, name, ok := strings.Cut(args[0], "/"); ok {
-				g.Kind, g.Name = kindName, name
-			}
+			g.Kind, g.Name, _ = strings.Cut(strings.Join(args, "/"), "/")
 			return g.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -111,83 +105,90 @@ func (g *get) run(ctx context.Context, out, errOut io.Writer) error {
 		}
 		return view.PrintTables(out, g.output, view.ClusterListing(all, time.Now()))
 	}
-	found, err := g.collect(ctx, h)
-	if err != nil {
-		return err
-	}
-	return g.print(found, out, errOut)
-}
-
-// answer is the result of the hub or of one cluster.
-type answer struct {
-	view.Listing
-	works *view.WorksOf // of a cluster without access
-	err   error
-}
-
-// collect reads the hub and the clusters, the latter concurrently. An error of one cluster is in its answer.
-func (g *get) collect(ctx context.Context, h *cluster) ([]answer, error) {
-	var hub []answer
+	var objects, works []view.Listing
+	var failed []error
 	if g.scope != scopeMembers {
 		l, err := h.list(ctx, "", g.Selection)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		hub = append(hub, answer{Listing: l})
-		if g.scope == scopeHub {
-			return hub, nil
+		objects = append(objects, l)
+	}
+	if g.scope != scopeHub {
+		members, errs, err := g.members(ctx, h)
+		if err != nil {
+			return err
+		}
+		for i, l := range members {
+			switch {
+			case errs[i] != nil:
+				failed = append(failed, errs[i])
+			case l.Works != nil:
+				works = append(works, l)
+			default:
+				objects = append(objects, l)
+			}
 		}
 	}
+	if len(works) > 0 {
+		mapping, err := h.kind(g.Kind)
+		if err != nil {
+			return err
+		}
+		g.Group, g.ObjectKind = mapping.GroupVersionKind.Group, mapping.GroupVersionKind.Kind
+	}
+	if err := view.PrintListings(out, g.output, objects, works, g.Selection); err != nil {
+		return err
+	}
+	if len(g.named) > 0 {
+		return errors.Join(failed...)
+	}
+	for _, err := range failed {
+		fmt.Fprintln(errOut, "warning:", err)
+	}
+	return nil
+}
+
+// members lists the objects of the clusters concurrently; errs has the error of each.
+func (g *get) members(ctx context.Context, h *cluster) (found []view.Listing, errs []error, err error) {
 	all, err := h.clusters(ctx, g.named...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	members := make([]answer, len(all))
+	found, errs = make([]view.Listing, len(all)), make([]error, len(all))
 	var group errgroup.Group
 	group.SetLimit(maxMembers)
 	for i := range all {
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 			defer cancel()
-			members[i] = g.member(ctx, h, &all[i])
+			if found[i], errs[i] = g.member(ctx, h, &all[i]); errs[i] != nil {
+				errs[i] = fmt.Errorf("cluster %s: %w", all[i].Name, errs[i])
+			}
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	if slices.ContainsFunc(members, func(a answer) bool { return a.works != nil }) {
-		mapping, err := h.kind(g.Kind)
-		if err != nil {
-			return nil, err
-		}
-		g.Group, g.ObjectKind = mapping.GroupVersionKind.Group, mapping.GroupVersionKind.Kind
-	}
-	return append(hub, members...), nil
+	return found, errs, group.Wait()
 }
 
 // member lists the objects of a cluster, or its Works if it is not reachable from the hub.
-func (g *get) member(ctx context.Context, h *cluster, c *clusterv1alpha1.Cluster) answer {
-	var l view.Listing
+func (g *get) member(ctx context.Context, h *cluster, c *clusterv1alpha1.Cluster) (view.Listing, error) {
 	cfg, err := h.memberConfig(ctx, c, &g.access, g.contexts)
 	if errors.Is(err, errPullMember) {
-		var works workv1alpha1.WorkList
-		if err = h.Client.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(c.Name))); err == nil {
-			return answer{works: &view.WorksOf{Cluster: c.Name, Works: works.Items}}
+		works := &workv1alpha1.WorkList{}
+		if err := h.Client.List(ctx, works, client.InNamespace(workv1alpha2.ExecutionNamespace(c.Name))); err != nil {
+			return view.Listing{}, fmt.Errorf("list its Works: %w", err)
 		}
-		err = fmt.Errorf("list its Works: %w", err)
-	}
-	var m *cluster
-	if err == nil {
-		m, err = openCluster(cfg)
-	}
-	if err == nil {
-		l, err = m.list(ctx, c.Name, g.Selection)
+		return view.Listing{Cluster: c.Name, Works: works}, nil
 	}
 	if err != nil {
-		return answer{err: fmt.Errorf("cluster %s: %w", c.Name, err)}
+		return view.Listing{}, err
 	}
-	return answer{Listing: l}
+	m, err := openCluster(cfg)
+	if err != nil {
+		return view.Listing{}, err
+	}
+	return m.list(ctx, c.Name, g.Selection)
 }
 
 // list requests a table of objects, with the objects in it. A cluster without the named object returns an empty one.
@@ -226,46 +227,6 @@ func (c *cluster) list(ctx context.Context, name string, s view.Selection) (view
 	return out, nil
 }
 
-// print prints the results. Failures of clusters are errors if the user has named the clusters, else warnings.
-func (g *get) print(found []answer, out, errOut io.Writer) error {
-	var objects []view.Listing
-	var works []view.WorksOf
-	var errs []error
-	for _, a := range found {
-		switch {
-		case a.err != nil:
-			errs = append(errs, a.err)
-		case a.works != nil:
-			works = append(works, *a.works)
-		default:
-			objects = append(objects, a.Listing)
-		}
-	}
-	var tables []view.Table
-	if len(objects) > 0 || len(works) == 0 {
-		t, err := view.Listings(objects, "No objects found.", g.AllNamespaces)
-		if err != nil {
-			return err
-		}
-		tables = append(tables, t)
-	}
-	if len(works) > 0 {
-		t := view.WorkListing(works, g.Selection)
-		t.Title = "Clusters without access, as their Works say (--member-context CLUSTER=CONTEXT gives access):"
-		tables = append(tables, t)
-	}
-	if err := view.PrintTables(out, g.output, tables...); err != nil {
-		return err
-	}
-	if len(g.named) > 0 {
-		return errors.Join(errs...)
-	}
-	for _, err := range errs {
-		fmt.Fprintln(errOut, "warning:", err)
-	}
-	return nil
-}
-
 // errPullMember: the hub has no access to a pull member.
 var errPullMember = errors.New("pull members are not reachable from the hub")
 
@@ -293,10 +254,7 @@ func (h *cluster) memberConfig(
 
 // secretConfig is pure.
 func secretConfig(spec *clusterv1alpha1.ClusterSpec, data map[string][]byte) (*rest.Config, error) {
-	cfg := &rest.Config{
-		Host: spec.APIEndpoint, BearerToken: string(data[clusterv1alpha1.SecretKeyToken]), QPS: 50, Burst: 100,
-		Timeout: 30 * time.Second, WarningHandler: rest.NoWarnings{},
-	}
+	cfg := &rest.Config{Host: spec.APIEndpoint, BearerToken: string(data[clusterv1alpha1.SecretKeyToken])}
 	if cfg.TLSClientConfig.Insecure = spec.InsecureSkipTLSVerification; !cfg.TLSClientConfig.Insecure {
 		cfg.TLSClientConfig.CAData = data[clusterv1alpha1.SecretKeyCA]
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -300,9 +299,7 @@ func (j *join) checkID(answers *bufio.Reader, out io.Writer) error {
 
 // openHub opens the hub with the credential of the file and reads the settings of the clusterset.
 func openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clusterset, error) {
-	cfg := info.Config()
-	cfg.WarningHandler = rest.NoWarnings{}
-	hub, err := openCluster(cfg)
+	hub, err := openCluster(info.Config())
 	if err != nil {
 		return nil, broker.Clusterset{}, err
 	}
@@ -325,28 +322,33 @@ func (k *kubeconfigFile) add(f *pflag.FlagSet) {
 	f.StringVar(&k.context, "cluster-context", "", "context of that kubeconfig (default: its current one)")
 }
 
-// config is the access to the cluster, and the URL of the proxy on the way to it, empty for none.
-func (k *kubeconfigFile) config() (cfg *rest.Config, proxy string, err error) {
+// open returns the cluster, and the URL of the proxy on the way to it, empty for none.
+func (k *kubeconfigFile) open() (m *cluster, proxy string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("reach the cluster by --cluster-kubeconfig %s: %w", k.file, err)
+		}
+	}()
 	a := access{kubeconfig: k.file}
-	if cfg, err = a.config(k.context); err != nil {
-		return nil, "", fmt.Errorf("reach the cluster by --cluster-kubeconfig %s: %w", k.file, err)
+	cfg, err := a.config(k.context)
+	if err != nil {
+		return nil, "", err
 	}
 	if !strings.HasPrefix(cfg.Host, "https://") {
-		return nil, "", fmt.Errorf("reach the cluster by --cluster-kubeconfig %s: the hub sends a token there, so its server must "+
-			"begin with https://, and is %s", k.file, cfg.Host)
+		return nil, "", fmt.Errorf("the hub sends a token there, so its server must begin with https://, and is %s", cfg.Host)
 	}
 	if cfg.ServerName != "" {
-		return nil, "", fmt.Errorf("reach the cluster by --cluster-kubeconfig %s: tls-server-name cannot be handed to the hub: use a "+
-			"server name that the certificate has", k.file)
+		return nil, "", errors.New("tls-server-name cannot be passed to the hub: use a server name that the certificate has")
 	}
 	if cfg.Proxy != nil {
 		u, err := cfg.Proxy(nil) // clientcmd's uses no part of the request
 		if err != nil {
-			return nil, "", fmt.Errorf("read the proxy of --cluster-kubeconfig %s: %w", k.file, err)
+			return nil, "", fmt.Errorf("read its proxy: %w", err)
 		}
 		proxy = u.String()
 	}
-	return cfg, proxy, nil
+	m, err = openCluster(cfg)
+	return m, proxy, err
 }
 
 // pushFlags are the flags of join that a push member takes besides those of access.
@@ -391,25 +393,25 @@ func (j *join) push(ctx context.Context, name string, out io.Writer) error {
 	if err := config.CheckClusterID(name); err != nil {
 		return err
 	}
-	remote, proxy, err := j.cluster.config()
+	m, proxy, err := j.cluster.open()
 	if err != nil {
 		return err
 	}
 	progress := newProgress(out)
-	hub, hubID, err := j.openPropagatingHub(ctx)
+	hub, err := j.open()
 	if err != nil {
 		return err
 	}
-	progress("Reading the cluster at %s", remote.Host)
-	m, err := openCluster(remote)
+	hubID, err := hub.propagates(ctx)
 	if err != nil {
 		return err
 	}
+	progress("Reading the cluster at %s", m.Config.Host)
 	if err := m.requireVersion("the cluster", memberVersion, "the oldest supported version"); err != nil {
 		return err
 	}
-	p := install.Push{Name: name, HubID: hubID, Config: remote, Proxy: proxy, Place: j.place}
-	if err := p.Register(ctx, hub, m.Client, progress); err != nil {
+	p := install.Push{Name: name, HubID: hubID, Config: m.Config, Proxy: proxy, Place: j.place}
+	if err := p.Register(ctx, hub.Client, m.Client, progress); err != nil {
 		return err
 	}
 	progress("Cluster %s has joined", name)

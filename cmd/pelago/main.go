@@ -83,26 +83,13 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// programVersion is what the linker was told, else the module version or the commit that the program was built from.
+// programVersion is what the linker was told, else the version that Go derives from the commit, if it can.
 func programVersion() string {
 	if version != "" {
 		return version
 	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return strings.Trim(info.Main.Version, "()")
 	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
-	}
-	revision, modified := "devel", ""
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			revision = s.Value[:min(len(s.Value), 12)]
-		case s.Key == "vcs.modified" && s.Value == "true":
-			modified = "-modified"
-		}
-	}
-	return revision + modified
+	return "unknown"
 }

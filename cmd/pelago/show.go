@@ -83,7 +83,7 @@ func (s *show) run(ctx context.Context, shown []view.View, out, errOut io.Writer
 		}
 		errs = nil
 	}
-	return errors.Join(append(errs, view.PrintStates(out, s.output, states))...)
+	return errors.Join(append(errs, view.Encode(out, s.output, states))...)
 }
 
 // errNotJoined: Pelago is not installed in a cluster.

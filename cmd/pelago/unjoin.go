@@ -52,13 +52,16 @@ propagated to it stays there, and is listed.`,
 			case len(args) == 1 && u.clusterID != "":
 				return fmt.Errorf("give either the name %s, for workloads only, or --clusterid %s, for everything", args[0], u.clusterID)
 			case len(args) == 1:
-				return u.workloads(cmd.Context(), args[0], cmd.OutOrStdout())
+				return u.run(u.workloads)(cmd, args)
 			case u.cluster.file != "":
 				return fmt.Errorf("--cluster-kubeconfig %s: say which member this is: `pelago unjoin NAME`", u.cluster.file)
-			case u.clusterID != "":
-				return u.hub(cmd.Context(), cmd.OutOrStdout())
+			case u.clusterID == "":
+				return u.run(u.member)(cmd, args)
 			}
-			return u.member(cmd.Context(), cmd.OutOrStdout())
+			if err := config.CheckClusterID(u.clusterID); err != nil {
+				return err
+			}
+			return u.run(u.hub)(cmd, args)
 		},
 	}
 	u.addFlags(cmd.Flags())
@@ -72,14 +75,7 @@ propagated to it stays there, and is listed.`,
 }
 
 // hub removes what the hub holds of the cluster.
-func (u *unjoin) hub(ctx context.Context, out io.Writer) error {
-	if err := config.CheckClusterID(u.clusterID); err != nil {
-		return err
-	}
-	c, err := u.open()
-	if err != nil {
-		return err
-	}
+func (u *unjoin) hub(ctx context.Context, c *cluster, _ []string, out io.Writer) error {
 	hub := c.Client
 	if _, err := broker.ReadClusterset(ctx, hub, deploy.BrokerNamespace); err != nil {
 		return fmt.Errorf("%w: name the hub with --context", err)
@@ -98,11 +94,7 @@ func (u *unjoin) hub(ctx context.Context, out io.Writer) error {
 }
 
 // member removes Pelago from the cluster.
-func (u *unjoin) member(ctx context.Context, out io.Writer) error {
-	m, err := u.open()
-	if err != nil {
-		return err
-	}
+func (u *unjoin) member(ctx context.Context, m *cluster, _ []string, out io.Writer) error {
 	former, err := install.Former(ctx, m.Client)
 	if err != nil {
 		return err
@@ -122,29 +114,25 @@ func (u *unjoin) member(ctx context.Context, out io.Writer) error {
 
 // workloads ends a cluster's membership for workloads: the Cluster and what belongs to it at the hub, and, with a kubeconfig
 // of a push member, the hub's account there.
-func (u *unjoin) workloads(ctx context.Context, name string, out io.Writer) error {
-	hub, hubID, err := u.openPropagatingHub(ctx)
+func (u *unjoin) workloads(ctx context.Context, h *cluster, args []string, out io.Writer) error {
+	name, hub := args[0], h.Client
+	hubID, err := h.propagates(ctx)
 	if err != nil {
 		return err
 	}
 	var member *cluster
 	if u.cluster.file != "" {
-		cfg, _, err := u.cluster.config()
-		if err != nil {
-			return err
-		}
-		if member, err = openCluster(cfg); err != nil {
+		if member, _, err = u.cluster.open(); err != nil {
 			return err
 		}
 	}
 	have := &clusterv1alpha1.Cluster{}
 	err = hub.Get(ctx, client.ObjectKey{Name: name}, have)
-	gone := apierrors.IsNotFound(err)
-	if err != nil && (!gone || member == nil) {
+	if err != nil && (member == nil || !apierrors.IsNotFound(err)) {
 		return fmt.Errorf("get Cluster %s at the hub: %w: see `kubectl get clusters.cluster.karmada.io`", name, err)
 	}
 	if member != nil {
-		if err := checkMember(ctx, member, have, gone); err != nil {
+		if err := checkMember(ctx, member, have); err != nil {
 			return err
 		}
 	}
@@ -168,13 +156,13 @@ func (u *unjoin) workloads(ctx context.Context, name string, out io.Writer) erro
 	return nil
 }
 
-// checkMember refuses to remove an account from another cluster than the one that is registered.
-func checkMember(ctx context.Context, member *cluster, have *clusterv1alpha1.Cluster, gone bool) error {
+// checkMember refuses to remove an account from another cluster than the registered one, if there is one.
+func checkMember(ctx context.Context, member *cluster, have *clusterv1alpha1.Cluster) error {
 	uid, err := broker.ClusterUID(ctx, member.Client)
 	if err != nil {
 		return fmt.Errorf("reach the cluster at %s: %w", member.Config.Host, err)
 	}
-	if !gone && have.Spec.ID != "" && have.Spec.ID != uid {
+	if have.Spec.ID != "" && have.Spec.ID != uid {
 		return fmt.Errorf("--cluster-kubeconfig leads to another cluster (its namespace kube-system has UID %s) than %q is (%s)", uid,
 			have.Name, have.Spec.ID)
 	}
@@ -197,23 +185,15 @@ func (u *unjoin) withdrawAny(ctx context.Context, hub client.Client, progress de
 	return install.Withdraw(ctx, hub, u.clusterID, u.force, u.timeout, progress)
 }
 
-// openPropagatingHub opens the hub of the kubeconfig, on which `pelago init` was run, and returns its id.
-func (a *access) openPropagatingHub(ctx context.Context) (client.Client, string, error) {
-	hub, err := a.open()
-	if err != nil {
-		return nil, "", err
+// propagates returns the id of the hub, on which `pelago init` was run.
+func (h *cluster) propagates(ctx context.Context) (hubID string, err error) {
+	if hubID, err = broker.HubID(ctx, h.Client); err != nil {
+		return "", fmt.Errorf("reach the hub at %s: %w", h.Config.Host, err)
 	}
-	id, err := broker.HubID(ctx, hub.Client)
-	if err != nil {
-		return nil, "", fmt.Errorf("reach the hub at %s: %w", hub.Config.Host, err)
+	ok, err := install.Propagates(h.Client)
+	if err == nil && !ok {
+		err = fmt.Errorf("the API server at %s is no hub for workloads: run `pelago init` there, or name the hub with --context",
+			h.Config.Host)
 	}
-	ok, err := install.Propagates(hub.Client)
-	if err != nil {
-		return nil, "", err
-	}
-	if !ok {
-		return nil, "", fmt.Errorf("the API server at %s is no hub for workloads: run `pelago init` there, or name the hub with "+
-			"--context", hub.Config.Host)
-	}
-	return hub.Client, id, nil
+	return hubID, err
 }

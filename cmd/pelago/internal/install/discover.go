@@ -118,7 +118,7 @@ func fromArguments(pods []corev1.Pod) []netip.Prefix {
 		for _, container := range pod.Spec.Containers {
 			for _, arg := range slices.Concat(container.Command, container.Args) {
 				if text, ok := strings.CutPrefix(arg, "--cluster-cidr="); ok {
-					if prefixes := valid(strings.Split(text, ",")); prefixes != nil {
+					if prefixes, err := ParsePrefixes(strings.Split(text, ",")); err == nil {
 						return prefixes
 					}
 				}
@@ -134,13 +134,14 @@ var (
 	refusedClusterIP = regexp.MustCompile(`[Tt]he range of valid IPs is ([0-9a-fA-F.:]+/[0-9]+)`)
 )
 
-// fromText reads the ranges that the pattern finds.
+// fromText reads the ranges that the pattern finds, none if one of them is invalid.
 func fromText(pattern *regexp.Regexp, text string) []netip.Prefix {
 	match := pattern.FindStringSubmatch(text)
 	if match == nil {
 		return nil
 	}
-	return valid(strings.Split(match[1], ","))
+	prefixes, _ := ParsePrefixes(strings.Split(match[1], ","))
+	return prefixes
 }
 
 // fromNodes is, for each address family, the smallest range that covers the ranges of all nodes.
@@ -208,15 +209,6 @@ func discoverServiceCIDRs(ctx context.Context, c kubernetes.Interface) ([]netip.
 		return nil, "", fmt.Errorf("the API server does not report it: %w", err)
 	}
 	return prefixes, "from the API server", nil
-}
-
-// valid reads ranges; nil if one of them is invalid.
-func valid(texts []string) []netip.Prefix {
-	prefixes, err := ParsePrefixes(texts)
-	if err != nil {
-		return nil
-	}
-	return prefixes
 }
 
 // ParsePrefixes reads at least one range.

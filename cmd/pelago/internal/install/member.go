@@ -37,8 +37,8 @@ import (
 
 // Names of what join writes besides the manifests.
 const (
-	// KeyProof is the key of submariner-broker-secret that holds the UID of the registration at the hub.
-	KeyProof = "registration-uid"
+	// keyProof is the key of submariner-broker-secret that holds the UID of the registration at the hub.
+	keyProof = "registration-uid"
 	// ClusterEgress is the only ClusterGlobalEgressIP that is honoured.
 	ClusterEgress = "cluster-egress.submariner.io"
 	// clusterEgressIPs is the number of addresses that it asks for at first.
@@ -58,12 +58,6 @@ func Former(ctx context.Context, c client.Client) (config.Config, error) {
 	return config.Parse(cm.Data)
 }
 
-// Proof is what an earlier join has kept, "" if there is none.
-func Proof(ctx context.Context, c client.Client) (types.UID, error) {
-	value, err := SecretKey(ctx, c, config.BrokerSecretName, KeyProof)
-	return types.UID(value), err
-}
-
 // SecretKey reads a key of a Secret of the system namespace; nil if there is none.
 func SecretKey(ctx context.Context, c client.Client, name, key string) ([]byte, error) {
 	secret := &corev1.Secret{}
@@ -72,22 +66,6 @@ func SecretKey(ctx context.Context, c client.Client, name, key string) ([]byte, 
 		return nil, fmt.Errorf("get Secret %s/%s: %w", config.SystemNamespace, name, err)
 	}
 	return secret.Data[key], nil
-}
-
-// KeepProof writes all of the member's credential but the token.
-func KeepProof(ctx context.Context, c client.Client, info broker.Info, proof types.UID) error {
-	return changeSecret(ctx, c, config.BrokerSecretName, func(data map[string][]byte) {
-		data[config.KeyBrokerCA] = info.CA()
-		data[config.KeyNamespace] = []byte(info.Namespace())
-		data[config.KeyBrokerServer] = []byte(info.BrokerURL)
-		data[KeyProof] = []byte(proof)
-	})
-}
-
-func KeepToken(ctx context.Context, c client.Client, token string) error {
-	return changeSecret(ctx, c, config.BrokerSecretName, func(data map[string][]byte) {
-		data[config.KeyBrokerToken] = []byte(token)
-	})
 }
 
 // Configure writes what the components read; settings are valid.

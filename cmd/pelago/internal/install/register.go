@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +20,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/config"
 	hubcluster "github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
@@ -50,21 +52,28 @@ func RegisterNetwork(
 	ctx context.Context, hub, member client.Client, info broker.Info, who broker.Member, progress deploy.Progress,
 ) (token string, err error) {
 	progress("Registering at the hub")
-	known, err := Proof(ctx, member)
+	known, err := SecretKey(ctx, member, config.BrokerSecretName, keyProof)
 	if err != nil {
 		return "", err
 	}
-	proof, err := broker.Identity(ctx, hub, info.Namespace(), who.ClusterID, known)
+	proof, err := broker.Identity(ctx, hub, info.Namespace(), who.ClusterID, types.UID(known))
 	if err != nil {
 		return "", err
 	}
-	if err := KeepProof(ctx, member, info, proof); err != nil {
+	if err := changeSecret(ctx, member, config.BrokerSecretName, func(data map[string][]byte) {
+		data[config.KeyBrokerCA] = info.CA()
+		data[config.KeyNamespace] = []byte(info.Namespace())
+		data[config.KeyBrokerServer] = []byte(info.BrokerURL)
+		data[keyProof] = []byte(proof)
+	}); err != nil {
 		return "", err
 	}
 	if token, err = broker.Token(ctx, hub, info.Namespace(), who.ClusterID, proof); err != nil {
 		return "", err
 	}
-	if err := KeepToken(ctx, member, token); err != nil {
+	if err := changeSecret(ctx, member, config.BrokerSecretName, func(data map[string][]byte) {
+		data[config.KeyBrokerToken] = []byte(token)
+	}); err != nil {
 		return "", err
 	}
 	return token, broker.Admit(ctx, hub, info.Namespace(), who)

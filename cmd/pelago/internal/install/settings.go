@@ -143,24 +143,18 @@ func Changes(before, after map[string]string) []string {
 
 // JoinFlags are the flags of the join that has left a configuration.
 func JoinFlags(c config.Config) map[string]string {
-	mode := activeActive
+	var s Settings
+	f := pflag.NewFlagSet("join", pflag.ContinueOnError)
+	s.Add(f)
+	s.Config, s.nat = c, !c.NoNAT
 	if c.SingleGateway {
-		mode = activePassive
+		s.mode = activePassive
 	}
-	return map[string]string{
-		"cable-driver":        c.CableDriver,
-		"nattport":            strconv.Itoa(int(c.CablePort)),
-		"cable-tunnels":       strconv.Itoa(max(1, c.CableTunnels)),
-		"xdp":                 cmp.Or(c.XDP, config.XDPOff),
-		"datapath":            cmp.Or(c.Datapath, config.Datapaths()[0]),
-		"natt":                strconv.FormatBool(!c.NoNAT),
-		"natt-discovery-port": strconv.Itoa(int(cmp.Or(c.DiscoveryPort, natt.DefaultPort))),
-		"preferred-server":    strconv.FormatBool(c.PreferredServer),
-		"load-balancer":       strconv.FormatBool(c.LoadBalancer),
-		"air-gapped":          strconv.FormatBool(c.AirGapped),
-		"gateway-mode":        mode,
-		"network-only":        strconv.FormatBool(c.NetworkOnly),
-	}
+	s.CableTunnels, s.DiscoveryPort = max(1, c.CableTunnels), cmp.Or(c.DiscoveryPort, natt.DefaultPort)
+	s.XDP, s.Datapath = cmp.Or(c.XDP, config.XDPOff), cmp.Or(c.Datapath, config.Datapaths()[0])
+	flags := map[string]string{}
+	f.VisitAll(func(f *pflag.Flag) { flags[f.Name] = f.Value.String() })
+	return flags
 }
 
 // ImageFlags are the flags of the join that has installed the workloads. An image of the default repository is left out: its

@@ -84,12 +84,12 @@ func (f *Subject) Explain() Explanation {
 	out := Explanation{Kind: t.GetKind(), Namespace: t.GetNamespace(), Name: t.GetName()}
 	out.Policy, out.OtherPolicies = f.explainPolicies()
 	out.Problem = f.problem(out.Policy, out.OtherPolicies)
-	if f.binding == nil {
+	if !f.binding.Exists() {
 		return out
 	}
-	out.Binding = f.binding.Name
-	if d := workv1alpha2.ReadDecision(f.binding.Annotations); d != nil {
-		hash, err := workv1alpha2.SpecHash(&f.binding.spec)
+	out.Binding = f.binding.GetName()
+	if d := workv1alpha2.ReadDecision(f.binding.GetAnnotations()); d != nil {
+		hash, err := workv1alpha2.SpecHash(f.binding.Spec)
 		out.Decision = &explainedAttempt{d.Reason, d.Message, d.Time, d.Term, err == nil && hash == d.For}
 		out.Rejected = d.Rejected
 	}
@@ -103,17 +103,17 @@ func (f *Subject) problem(claimed *explainedPolicy, others []explainedPolicy) st
 	case workv1alpha2.ReservedNamespace(f.template.GetNamespace()):
 		return fmt.Sprintf("namespace %s is the system's: nothing in it is sent to clusters. Put the object into another one.",
 			f.template.GetNamespace())
-	case f.binding == nil && claimed == nil && len(others) == 0:
+	case !f.binding.Exists() && claimed == nil && len(others) == 0:
 		return "no policy selects it: make a PropagationPolicy, or send it with `pelago apply -f FILE --all-clusters`"
-	case f.binding == nil && claimed == nil:
+	case !f.binding.Exists() && claimed == nil:
 		return "a policy selects it, but it is not claimed: does pelago-hub run?"
-	case f.binding == nil:
+	case !f.binding.Exists():
 		return "it is claimed, but there is no binding: does pelago-hub run? Events of the object may say more."
-	case f.binding.spec.Placement != nil && workv1alpha2.ReadDecision(f.binding.Annotations) == nil:
-		if s := f.binding.spec.SchedulerName; s != "" && s != policyv1alpha1.DefaultSchedulerName {
+	case f.binding.Spec.Placement != nil && workv1alpha2.ReadDecision(f.binding.GetAnnotations()) == nil:
+		if s := f.binding.Spec.SchedulerName; s != "" && s != policyv1alpha1.DefaultSchedulerName {
 			return fmt.Sprintf("nothing is recorded of a decision: that is up to the scheduler %q", s)
 		}
-		if s := f.binding.spec.Suspension; s != nil && ptr.Deref(s.Scheduling, false) {
+		if s := f.binding.Spec.Suspension; s != nil && ptr.Deref(s.Scheduling, false) {
 			return "scheduling is suspended: remove spec.suspension.scheduling of the binding"
 		}
 		return "nothing is decided yet: does pelago-hub run?"
@@ -130,7 +130,7 @@ func (f *Subject) explainClusters() []explainedCluster {
 		}
 		return rows[name]
 	}
-	spec := &f.binding.spec
+	spec := f.binding.Spec
 	for _, c := range spec.Clusters {
 		row(c.Name, "chosen").Replicas = c.Replicas
 	}
@@ -211,18 +211,15 @@ func (f *Subject) explainCluster(r *explainedCluster) {
 
 // acceptedOverrides leaves out the policies that are not applied because they are not valid.
 func (f *Subject) acceptedOverrides() policy.OverridePolicies {
-	var out policy.OverridePolicies
-	for _, p := range f.overrides.Cluster {
-		if !meta.IsStatusConditionFalse(p.Status.Conditions, policyv1alpha1.ConditionAccepted) {
-			out.Cluster = append(out.Cluster, p)
-		}
+	refused := func(s policyv1alpha1.PolicyStatus) bool {
+		return meta.IsStatusConditionFalse(s.Conditions, policyv1alpha1.ConditionAccepted)
 	}
-	for _, p := range f.overrides.Namespaced {
-		if !meta.IsStatusConditionFalse(p.Status.Conditions, policyv1alpha1.ConditionAccepted) {
-			out.Namespaced = append(out.Namespaced, p)
-		}
+	return policy.OverridePolicies{
+		Cluster: slices.DeleteFunc(slices.Clone(f.overrides.Cluster),
+			func(p policyv1alpha1.ClusterOverridePolicy) bool { return refused(p.Status) }),
+		Namespaced: slices.DeleteFunc(slices.Clone(f.overrides.Namespaced),
+			func(p policyv1alpha1.OverridePolicy) bool { return refused(p.Status) }),
 	}
-	return out
 }
 
 const installKind = "Install the CustomResourceDefinition in cluster %s, or send that with a policy of its own."
@@ -440,8 +437,8 @@ func (f *Subject) Describe() Description {
 	if status, ok, err := unstructured.NestedFieldNoCopy(f.template.Object, "status"); ok && err == nil {
 		d.Status = status
 	}
-	if f.binding != nil {
-		d.Conditions, d.Reports = f.binding.status.Conditions, f.binding.status.AggregatedStatus
+	if f.binding.Exists() {
+		d.Conditions, d.Reports = f.binding.Status.Conditions, f.binding.Status.AggregatedStatus
 	}
 	events := f.events[max(0, len(f.events)-recentEvents):]
 	for _, e := range events {

@@ -13,12 +13,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // noon is when the tests' commands run.
@@ -109,7 +111,7 @@ status: {observedGeneration: 2, replicas: 2}`),
 			work(t, `{metadata: {namespace: karmada-es-m3, name: nginx-1, generation: 2}, status: {conditions: [{type: Applied, status: "True", observedGeneration: 1}]}}`),
 			work(t, `{metadata: {namespace: karmada-es-m4, name: nginx-1, deletionTimestamp: "2026-01-02T11:00:00Z"}}`),
 		},
-		binding: &binding{kind: "ResourceBinding", ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "nginx-deployment"}},
+		binding: kube.NewBinding(client.ObjectKey{Namespace: "shop", Name: "nginx-deployment"}),
 		events: []corev1.Event{
 			parse[corev1.Event](t, `{reason: ApplyPolicySucceed, type: Normal, message: "claimed by nginx", lastTimestamp: "2026-01-02T11:50:00Z", involvedObject: {kind: Deployment}}`),
 			parse[corev1.Event](t, `{reason: SyncWorkFailed, type: Warning, message: "m2: quota", eventTime: "2026-01-02T11:59:00.000000Z", involvedObject: {kind: ResourceBinding}}`),
@@ -120,9 +122,9 @@ status: {observedGeneration: 2, replicas: 2}`),
 		parse[policyv1alpha1.OverridePolicy](t, `{metadata: {namespace: shop, name: wrong}, spec: {overrideRules: [{targetCluster: {clusterNames: [m3]}, overriders: {plaintext: [{path: /spec/nowhere/x, operator: replace, value: 1}]}}]}}`),
 		parse[policyv1alpha1.OverridePolicy](t, `{metadata: {namespace: shop, name: invalid}, spec: {overrideRules: [{overriders: {labelsOverrider: [{operator: add, value: {c: d}}]}}]}, status: {conditions: [{type: Accepted, status: "False"}]}}`),
 	}
-	s.binding.spec = parse[workv1alpha2.ResourceBindingSpec](t, `{resource: {apiVersion: apps/v1, kind: Deployment, name: nginx}, placement: {}, clusters: [{name: m1, replicas: 2}, {name: m2, replicas: 1}, {name: m3, replicas: 1}], requiredBy: [{name: shop, clusters: [{name: m1}, {name: m5}]}]}`)
-	s.binding.status = parse[workv1alpha2.ResourceBindingStatus](t, `{conditions: [{type: FullyApplied, status: "False", reason: FullyAppliedFailed, message: "m2: quota", lastTransitionTime: "2026-01-02T11:00:00Z"}], aggregatedStatus: [{clusterName: m1, applied: true, health: Healthy, status: {replicas: 2}}, {clusterName: m2, health: Unknown, appliedMessage: quota}]}`)
-	hash, err := workv1alpha2.SpecHash(&s.binding.spec)
+	*s.binding.Spec = parse[workv1alpha2.ResourceBindingSpec](t, `{resource: {apiVersion: apps/v1, kind: Deployment, name: nginx}, placement: {}, clusters: [{name: m1, replicas: 2}, {name: m2, replicas: 1}, {name: m3, replicas: 1}], requiredBy: [{name: shop, clusters: [{name: m1}, {name: m5}]}]}`)
+	*s.binding.Status = parse[workv1alpha2.ResourceBindingStatus](t, `{conditions: [{type: FullyApplied, status: "False", reason: FullyAppliedFailed, message: "m2: quota", lastTransitionTime: "2026-01-02T11:00:00Z"}], aggregatedStatus: [{clusterName: m1, applied: true, health: Healthy, status: {replicas: 2}}, {clusterName: m2, health: Unknown, appliedMessage: quota}]}`)
+	hash, err := workv1alpha2.SpecHash(s.binding.Spec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +133,7 @@ status: {observedGeneration: 2, replicas: 2}`),
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.binding.Annotations = map[string]string{workv1alpha2.AnnotationDecision: text}
+	s.binding.SetAnnotations(map[string]string{workv1alpha2.AnnotationDecision: text})
 	return s
 }
 
@@ -152,20 +154,21 @@ func TestProblem(t *testing.T) {
 		"nothing": {func(*Subject) {}, ""},
 		"reserved namespace": {func(s *Subject) { s.template.SetNamespace("kube-system") },
 			"namespace kube-system is the system's: nothing in it is sent to clusters. Put the object into another one."},
-		"no policy": {func(s *Subject) { s.binding, s.policies, s.clusterPolicies = nil, nil, nil },
+		"no policy": {func(s *Subject) { s.binding, s.policies, s.clusterPolicies = kube.Binding{}, nil, nil },
 			"no policy selects it: make a PropagationPolicy, or send it with `pelago apply -f FILE --all-clusters`"},
-		"nobody claims": {func(s *Subject) { s.binding = nil; s.template.SetLabels(nil) },
+		"nobody claims": {func(s *Subject) { s.binding = kube.Binding{}; s.template.SetLabels(nil) },
 			"a policy selects it, but it is not claimed: does pelago-hub run?"},
-		"no binding": {func(s *Subject) { s.binding = nil },
+		"no binding": {func(s *Subject) { s.binding = kube.Binding{} },
 			"it is claimed, but there is no binding: does pelago-hub run? Events of the object may say more."},
-		"no decision": {func(s *Subject) { s.binding.Annotations = nil }, "nothing is decided yet: does pelago-hub run?"},
+		"no decision": {func(s *Subject) { s.binding.SetAnnotations(nil) }, "nothing is decided yet: does pelago-hub run?"},
 		"suspended": {func(s *Subject) {
-			s.binding.Annotations, s.binding.spec.Suspension = nil, &workv1alpha2.Suspension{Scheduling: new(bool)}
-			*s.binding.spec.Suspension.Scheduling = true
+			s.binding.SetAnnotations(nil)
+			s.binding.Spec.Suspension = &workv1alpha2.Suspension{Scheduling: new(bool)}
+			*s.binding.Spec.Suspension.Scheduling = true
 		}, "scheduling is suspended: remove spec.suspension.scheduling of the binding"},
-		"another scheduler": {func(s *Subject) { s.binding.Annotations, s.binding.spec.SchedulerName = nil, "mine" },
+		"another scheduler": {func(s *Subject) { s.binding.SetAnnotations(nil); s.binding.Spec.SchedulerName = "mine" },
 			`nothing is recorded of a decision: that is up to the scheduler "mine"`},
-		"a dependent": {func(s *Subject) { s.binding.Annotations, s.binding.spec.Placement = nil, nil }, ""},
+		"a dependent": {func(s *Subject) { s.binding.SetAnnotations(nil); s.binding.Spec.Placement = nil }, ""},
 	} {
 		s := nginx(t)
 		tt.change(s)
@@ -215,11 +218,11 @@ func TestListings(t *testing.T) {
 		golden(t, file, func(w io.Writer) error { return PrintTables(w, form.output, tab) })
 	}
 
-	works := []WorksOf{{"m3", []workv1alpha1.Work{
+	works := []Listing{{Cluster: "m3", Works: &workv1alpha1.WorkList{Items: []workv1alpha1.Work{
 		parse[workv1alpha1.Work](t, `{metadata: {name: a-1, generation: 1}, spec: {workload: {manifests: [{apiVersion: apps/v1, kind: Deployment, metadata: {namespace: x, name: a}}]}}, status: {conditions: [{type: Applied, status: "True", observedGeneration: 1}], manifestStatuses: [{identifier: {ordinal: 0, version: v1, kind: Deployment, resource: deployments, name: a}, health: Healthy, status: {replicas: 1}}]}}`),
 		parse[workv1alpha1.Work](t, `{metadata: {name: b-1, generation: 2}, spec: {workload: {manifests: [{apiVersion: apps/v1, kind: Deployment, metadata: {namespace: z, name: b}}]}}, status: {conditions: [{type: Applied, status: "True", observedGeneration: 1}]}}`),
 		parse[workv1alpha1.Work](t, `{metadata: {name: c-1}, spec: {workload: {manifests: [{apiVersion: v1, kind: Service, metadata: {namespace: x, name: a}}]}}}`),
-	}}}
+	}}}}
 	golden(t, "works.txt", func(w io.Writer) error {
 		return PrintTables(w, "table", WorkListing(works, Selection{Group: "apps", ObjectKind: "Deployment", AllNamespaces: true}))
 	})

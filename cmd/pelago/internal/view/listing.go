@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +24,25 @@ const hubColumn = "(hub)"
 type Listing struct {
 	Cluster string // "": the hub
 	Table   metav1.Table
+	Works   *workv1alpha1.WorkList // of a cluster without access, instead of Table
+}
+
+// PrintListings writes a table of the objects and a table of what Works report.
+func PrintListings(out io.Writer, output string, objects, works []Listing, of Selection) error {
+	var tables []Table
+	if len(objects) > 0 || len(works) == 0 {
+		t, err := Listings(objects, "No objects found.", of.AllNamespaces)
+		if err != nil {
+			return err
+		}
+		tables = append(tables, t)
+	}
+	if len(works) > 0 {
+		t := WorkListing(works, of)
+		t.Title = "Clusters without access, as their Works say (--member-context CLUSTER=CONTEXT gives access):"
+		tables = append(tables, t)
+	}
+	return PrintTables(out, output, tables...)
 }
 
 // listed is the form of an object in -o json and -o yaml.
@@ -49,17 +69,7 @@ func Listings(all []Listing, empty string, namespaces bool) (Table, error) {
 	if namespaces {
 		out.Header = []string{"NAMESPACE"}
 	}
-	for i, c := range shape {
-		name := strings.ToUpper(c.Name)
-		switch {
-		case i == 0:
-			out.Header = append(out.Header, name, "CLUSTER")
-		case c.Priority == 0:
-			out.Header = append(out.Header, name)
-		default:
-			out.Wide = append(out.Wide, name)
-		}
-	}
+	arrange(&out.Header, &out.Wide, shape, "CLUSTER", func(c metav1.TableColumnDefinition) string { return strings.ToUpper(c.Name) })
 	out.Header = append(out.Header, "ADOPTION")
 	for _, l := range all {
 		for _, r := range l.Table.Rows {
@@ -71,6 +81,22 @@ func Listings(all []Listing, empty string, namespaces bool) (Table, error) {
 		}
 	}
 	return out, nil
+}
+
+// arrange appends the cell of each column to cells, or to wide if kubectl prints it with -o wide only; the cluster follows the first.
+func arrange(
+	cells, wide *[]string, shape []metav1.TableColumnDefinition, cluster string, cell func(metav1.TableColumnDefinition) string,
+) {
+	for i, c := range shape {
+		switch {
+		case i == 0:
+			*cells = append(*cells, cell(c), cluster)
+		case c.Priority == 0:
+			*cells = append(*cells, cell(c))
+		default:
+			*wide = append(*wide, cell(c))
+		}
+	}
 }
 
 func listingRow(l Listing, r metav1.TableRow, shape []metav1.TableColumnDefinition, namespaces bool) (Row, error) {
@@ -89,31 +115,17 @@ func listingRow(l Listing, r metav1.TableRow, shape []metav1.TableColumnDefiniti
 	if namespaces {
 		out.Cells = []string{object.GetNamespace()}
 	}
-	for i, c := range shape {
-		cell := "-"
+	arrange(&out.Cells, &out.Wide, shape, cmp.Or(l.Cluster, hubColumn), func(c metav1.TableColumnDefinition) string {
 		at := slices.IndexFunc(l.Table.ColumnDefinitions, func(d metav1.TableColumnDefinition) bool {
 			return strings.EqualFold(d.Name, c.Name)
 		})
 		if at >= 0 && at < len(r.Cells) && r.Cells[at] != nil {
-			cell = fmt.Sprint(r.Cells[at])
+			return fmt.Sprint(r.Cells[at])
 		}
-		switch {
-		case i == 0:
-			out.Cells = append(out.Cells, cell, cmp.Or(l.Cluster, hubColumn))
-		case c.Priority == 0:
-			out.Cells = append(out.Cells, cell)
-		default:
-			out.Wide = append(out.Wide, cell)
-		}
-	}
+		return "-"
+	})
 	out.Cells = append(out.Cells, cmp.Or(adoption, "-"))
 	return out, nil
-}
-
-// WorksOf are the Works of a cluster without access.
-type WorksOf struct {
-	Cluster string
-	Works   []workv1alpha1.Work
 }
 
 // reportedObject is the form in -o json and -o yaml of an object that is known from its Work only.
@@ -129,14 +141,14 @@ type reportedObject struct {
 }
 
 // WorkListing is a table of the objects in Works.
-func WorkListing(all []WorksOf, of Selection) Table {
+func WorkListing(all []Listing, of Selection) Table {
 	t := Table{Header: []string{"NAME", "CLUSTER", "APPLIED", "HEALTH", "STATUS", "ADOPTION"}, Empty: "none"}
 	if of.AllNamespaces {
 		t.Header = append([]string{"NAMESPACE"}, t.Header...)
 	}
 	for _, c := range all {
-		for i := range c.Works {
-			w := &c.Works[i]
+		for i := range c.Works.Items {
+			w := &c.Works.Items[i]
 			for _, m := range w.Spec.Workload.Manifests {
 				var object unstructured.Unstructured
 				if json.Unmarshal(m.Raw, &object.Object) != nil || !of.selects(&object) {

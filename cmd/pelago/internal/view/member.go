@@ -77,14 +77,6 @@ func Show(ctx context.Context, output, name string, m Member, c config.Config, s
 	return state, nil
 }
 
-// PrintStates writes JSON or YAML; tables are printed per cluster.
-func PrintStates(out io.Writer, output string, states []State) error {
-	if output == "json" || output == "yaml" {
-		return Encode(out, output, states)
-	}
-	return nil
-}
-
 // The columns of these tables are those of Submariner's tool.
 
 // listGateways returns the gateways of this cluster by name, and the health of each as others observe it.

@@ -45,7 +45,7 @@ func TestShowGolden(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := PrintStates(&out, form, []State{state}); err != nil {
+				if err := Encode(&out, form, []State{state}); err != nil {
 					t.Fatal(err)
 				}
 				golden := filepath.Join("testdata", "show", v.Name+"."+form)

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
@@ -20,6 +21,7 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/policy"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -30,17 +32,9 @@ type Subject struct {
 	clusterPolicies []policyv1alpha1.ClusterPropagationPolicy
 	overrides       policy.OverridePolicies
 	clusters        []clusterv1alpha1.Cluster
-	binding         *binding // nil: none
+	binding         kube.Binding
 	works           []workv1alpha1.Work
 	events          []corev1.Event // of template and binding, the oldest first
-}
-
-// binding is one of either kind.
-type binding struct {
-	kind string
-	metav1.ObjectMeta
-	spec   workv1alpha2.ResourceBindingSpec
-	status workv1alpha2.ResourceBindingStatus
 }
 
 // ReadSubject reads it from the hub; the parts are not from one snapshot. clusters are those of the hub.
@@ -84,58 +78,44 @@ func ReadSubject(
 	return f, err
 }
 
-// bindingOf finds the binding of a template by spec.resource, not by its name; nil: there is none.
-func bindingOf(ctx context.Context, c client.Client, template *unstructured.Unstructured) (*binding, error) {
-	var all []binding
-	if ns := template.GetNamespace(); ns != "" {
-		var list workv1alpha2.ResourceBindingList
-		if err := c.List(ctx, &list, client.InNamespace(ns)); err != nil {
-			return nil, fmt.Errorf("list ResourceBindings of %s: %w", ns, err)
-		}
-		for _, b := range list.Items {
-			all = append(all, binding{"ResourceBinding", b.ObjectMeta, b.Spec, b.Status})
-		}
-	} else {
-		var list workv1alpha2.ClusterResourceBindingList
-		if err := c.List(ctx, &list); err != nil {
-			return nil, fmt.Errorf("list ClusterResourceBindings: %w", err)
-		}
-		for _, b := range list.Items {
-			all = append(all, binding{"ClusterResourceBinding", b.ObjectMeta, b.Spec, b.Status})
-		}
+// bindingOf finds the binding of a template by spec.resource, not by its name.
+func bindingOf(ctx context.Context, c client.Client, template *unstructured.Unstructured) (found kube.Binding, err error) {
+	ns := template.GetNamespace()
+	var list client.ObjectList = &workv1alpha2.ResourceBindingList{}
+	if ns == "" {
+		list = &workv1alpha2.ClusterResourceBindingList{}
+	}
+	if err := c.List(ctx, list, client.InNamespace(ns)); err != nil {
+		return found, fmt.Errorf("list the bindings: %w", err)
 	}
 	apiVersion, kind := template.GroupVersionKind().ToAPIVersionAndKind()
-	i := slices.IndexFunc(all, func(b binding) bool {
-		r := b.spec.Resource
-		return r.APIVersion == apiVersion && r.Kind == kind && r.Namespace == template.GetNamespace() && r.Name == template.GetName()
+	return found, meta.EachListItem(list, func(o runtime.Object) error {
+		item, _ := o.(client.Object) // a binding
+		b := kube.BindingOf(item)
+		r := b.Spec.Resource
+		if r.APIVersion == apiVersion && r.Kind == kind && r.Namespace == ns && r.Name == template.GetName() {
+			found = b
+		}
+		return nil
 	})
-	if i < 0 {
-		return nil, nil
-	}
-	return &all[i], nil
 }
 
 // worksOf are those of a binding, by cluster.
-func worksOf(ctx context.Context, c client.Client, b *binding) ([]workv1alpha1.Work, error) {
-	if b == nil {
+func worksOf(ctx context.Context, c client.Client, b kube.Binding) ([]workv1alpha1.Work, error) {
+	if !b.Exists() {
 		return nil, nil
 	}
 	var opts []client.ListOption
-	for _, label := range []string{workv1alpha2.LabelBindingID, workv1alpha2.LabelClusterBindingID} {
-		if id := b.Labels[label]; id != "" {
-			opts = append(opts, client.MatchingLabels{label: id})
-		}
+	if id := b.GetLabels()[b.IDLabel()]; id != "" {
+		opts = append(opts, client.MatchingLabels{b.IDLabel(): id})
 	}
 	var list workv1alpha1.WorkList
 	if err := c.List(ctx, &list, opts...); err != nil {
 		return nil, fmt.Errorf("list Works: %w", err)
 	}
 	out := slices.DeleteFunc(list.Items, func(w workv1alpha1.Work) bool {
-		a := w.Annotations
-		if b.Namespace == "" {
-			return a[workv1alpha2.AnnotationClusterBindingName] != b.Name
-		}
-		return a[workv1alpha2.AnnotationBindingNamespace] != b.Namespace || a[workv1alpha2.AnnotationBindingName] != b.Name
+		key, ok := kube.BindingOfWork(&w)
+		return !ok || key != client.ObjectKeyFromObject(b)
 	})
 	slices.SortFunc(out, func(a, b workv1alpha1.Work) int {
 		return strings.Compare(a.Namespace+" "+a.Name, b.Namespace+" "+b.Name)
@@ -146,8 +126,8 @@ func worksOf(ctx context.Context, c client.Client, b *binding) ([]workv1alpha1.W
 // eventsOf are those of the template and of its binding. Without the right to read them there are none.
 func eventsOf(ctx context.Context, c client.Client, f *Subject) ([]corev1.Event, error) {
 	objects := map[string]string{f.template.GetKind(): f.template.GetName()}
-	if f.binding != nil {
-		objects[f.binding.kind] = f.binding.Name
+	if f.binding.Exists() {
+		objects[deploy.Kind(c, f.binding.Object)] = f.binding.GetName()
 	}
 	namespace := cmp.Or(f.template.GetNamespace(), metav1.NamespaceDefault) // of Events on objects without a namespace
 	var out []corev1.Event

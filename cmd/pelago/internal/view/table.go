@@ -72,7 +72,7 @@ func CompleteChoices(cmd *cobra.Command) {
 	}
 }
 
-// Encode writes JSON or YAML.
+// Encode writes JSON or YAML, nothing if the output is a table.
 func Encode(out io.Writer, output string, v any) error {
 	var text []byte
 	var err error
