@@ -49,30 +49,37 @@ func clusterCommand(cmd *cobra.Command, do action) *cobra.Command {
 	return cmd
 }
 
+// decisionCommand completes a command that edits a Cluster, with done as its new state.
+func decisionCommand(cmd *cobra.Command, done string, edit func(*clusterv1alpha1.Cluster)) *cobra.Command {
+	return clusterCommand(cmd, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
+		_, err := h.change(ctx, args[0], func(c *clusterv1alpha1.Cluster) error {
+			edit(c)
+			return nil
+		})
+		if err == nil {
+			fmt.Fprintf(out, "Cluster %s is %s\n", args[0], done)
+		}
+		return err
+	})
+}
+
 func acceptCommand() *cobra.Command {
 	var p install.Place
 	var labels map[string]string
-	cmd := clusterCommand(&cobra.Command{
+	cmd := decisionCommand(&cobra.Command{
 		Use:   "accept CLUSTER",
 		Short: "Accept a cluster for workloads",
 		Long: `accept removes the taint ` + clusterv1alpha1.TaintUnapproved + ` from a cluster and sets the labels and
 the place by which policies select it. Run it again to change those.`,
 		Example: "  pelago clusters accept c1 --label env=prod --region eu",
 		PreRunE: func(*cobra.Command, []string) error { return checkLabels(labels) },
-	}, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
-		_, err := h.change(ctx, args[0], func(c *clusterv1alpha1.Cluster) error {
-			c.Spec.Taints = slices.DeleteFunc(c.Spec.Taints, func(t clusterv1alpha1.Taint) bool { return t.Key == clusterv1alpha1.TaintUnapproved })
-			if c.Labels == nil {
-				c.Labels = map[string]string{}
-			}
-			maps.Copy(c.Labels, labels)
-			p.Apply(&c.Spec)
-			return nil
-		})
-		if err == nil {
-			fmt.Fprintf(out, "Cluster %s is accepted\n", args[0])
+	}, "accepted", func(c *clusterv1alpha1.Cluster) {
+		c.Spec.Taints = slices.DeleteFunc(c.Spec.Taints, func(t clusterv1alpha1.Taint) bool { return t.Key == clusterv1alpha1.TaintUnapproved })
+		if c.Labels == nil {
+			c.Labels = map[string]string{}
 		}
-		return err
+		maps.Copy(c.Labels, labels)
+		p.Apply(&c.Spec)
 	})
 	f := cmd.Flags()
 	f.StringToStringVar(&labels, "label", nil, "label by which policies select the cluster; may be repeated")
@@ -83,23 +90,16 @@ the place by which policies select it. Run it again to change those.`,
 }
 
 func rejectCommand() *cobra.Command {
-	return clusterCommand(&cobra.Command{
+	return decisionCommand(&cobra.Command{
 		Use:   "reject CLUSTER",
 		Short: "Keep workloads away from a cluster, whatever its policies tolerate",
 		Long: `reject adds the taint ` + clusterv1alpha1.TaintUnapproved + `:NoSchedule to a cluster: nothing new is sent
 there. What was sent stays; pelago unjoin removes it with the cluster.`,
 		Example: "  pelago clusters reject c1",
-	}, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
-		_, err := h.change(ctx, args[0], func(c *clusterv1alpha1.Cluster) error {
-			if c.Accepted() {
-				c.Spec.Taints = append(c.Spec.Taints, install.UnapprovedTaint)
-			}
-			return nil
-		})
-		if err == nil {
-			fmt.Fprintf(out, "Cluster %s is rejected\n", args[0])
+	}, "rejected", func(c *clusterv1alpha1.Cluster) {
+		if c.Accepted() {
+			c.Spec.Taints = append(c.Spec.Taints, install.UnapprovedTaint)
 		}
-		return err
 	})
 }
 

@@ -143,7 +143,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 
 	out := c.must(t, c.join("--clusterid", "g1", "--globalnet-cidr", "120.1.0.0/24")...)
 	if !strings.Contains(out, "takes part in the network only") {
-		t.Errorf("the hub has no kinds for workloads, and nobody says so:\n%s", out)
+		t.Errorf("the hub has no kinds for workloads, but join does not report it:\n%s", out)
 	}
 	t.Log(out)
 	want := config.Config{
@@ -311,7 +311,7 @@ func (m *reader) node(name string) *corev1.Node {
 	return n
 }
 
-// makeObjects makes what an agent leaves outside of the system namespace, and things that look like it.
+// makeObjects creates what an agent leaves outside of the system namespace, and similar objects of other owners.
 func (m *reader) makeObjects() {
 	m.t.Helper()
 	owner := kube.Owner{HubID: m.config().HubID}
@@ -352,7 +352,7 @@ func (m *reader) corefile(text string) string {
 	return text
 }
 
-// checkObjects says what of that is wrongly there or gone.
+// checkObjects reports which of them were kept or removed wrongly.
 func (m *reader) checkObjects() {
 	m.t.Helper()
 	ctx := context.Background()

@@ -160,7 +160,7 @@ func (g *get) members(ctx context.Context, h *cluster) (found []view.Listing, er
 	group.SetLimit(maxMembers)
 	for i := range all {
 		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+			ctx, cancel := context.WithTimeout(ctx, clusterTimeout)
 			defer cancel()
 			if found[i], errs[i] = g.member(ctx, h, &all[i]); errs[i] != nil {
 				errs[i] = fmt.Errorf("cluster %s: %w", all[i].Name, errs[i])

@@ -103,8 +103,8 @@ func (h workloadHub) pelago(args ...string) (string, error) {
 	return out.String(), err
 }
 
-// says runs the command line and expects the words in what it prints.
-func (h workloadHub) says(words []string, args ...string) {
+// prints runs the command line and expects the words in its output.
+func (h workloadHub) prints(words []string, args ...string) {
 	h.Helper()
 	out, err := h.pelago(args...)
 	if err != nil {
@@ -112,13 +112,13 @@ func (h workloadHub) says(words []string, args ...string) {
 	}
 	for _, w := range words {
 		if !strings.Contains(strings.Join(strings.Fields(out), " "), w) {
-			h.Errorf("pelago %s does not say %q:\n%s", strings.Join(args, " "), w, out)
+			h.Errorf("pelago %s does not print %q:\n%s", strings.Join(args, " "), w, out)
 		}
 	}
 }
 
-// refuses runs the command line and expects an error with the words.
-func (h workloadHub) refuses(words string, args ...string) {
+// fails runs the command line and expects an error with the words.
+func (h workloadHub) fails(words string, args ...string) {
 	h.Helper()
 	if out, err := h.pelago(args...); err == nil || !strings.Contains(err.Error(), words) {
 		h.Errorf("pelago %s: error %v, want one with %q\n%s", strings.Join(args, " "), err, words, out)
@@ -144,7 +144,7 @@ items:
 - {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: "shop:reader"}}
 `
 
-// The commands about workloads, one after the other on one hub; the test plays the hub's controllers.
+// The commands about workloads, in sequence at one hub; the test stands in for the hub's controllers.
 func TestWorkloadCommands(t *testing.T) {
 	h := newWorkloadHub(t)
 	file := filepath.Join(t.TempDir(), "shop.yaml")
@@ -167,31 +167,31 @@ func (h workloadHub) policy() string {
 
 func (h workloadHub) apply(file string) {
 	policyName := h.policy()
-	h.refuses(`cluster "m9" is not known: the hub has m1, m2`, "apply", "-f", file, "--clusters", "m9")
-	h.refuses("at least one of the flags", "apply", "-f", file)
-	h.refuses("no such file", "apply", "-f", file+"x", "--all-clusters")
-	h.says([]string{"Namespace shop created Deployment shop/nginx created, PropagationPolicy shop/" + policyName + " created",
+	h.fails(`cluster "m9" is not known: the hub has m1, m2`, "apply", "-f", file, "--clusters", "m9")
+	h.fails("at least one of the flags", "apply", "-f", file)
+	h.fails("no such file", "apply", "-f", file+"x", "--all-clusters")
+	h.prints([]string{"Namespace shop created Deployment shop/nginx created, PropagationPolicy shop/" + policyName + " created",
 		"ClusterRole shop:reader created, ClusterPropagationPolicy shop.reader-clusterrole-"}, "apply", "-f", file, "--all-clusters")
-	h.says([]string{"Namespace shop unchanged Deployment shop/nginx unchanged, PropagationPolicy shop/" + policyName + " unchanged"},
+	h.prints([]string{"Namespace shop unchanged Deployment shop/nginx unchanged, PropagationPolicy shop/" + policyName + " unchanged"},
 		"apply", "-f", file, "--all-clusters")
-	h.says([]string{"Deployment shop/nginx unchanged, PropagationPolicy shop/" + policyName + " configured"}, "apply", "-f", file, "--clusters", "m1,m2")
+	h.prints([]string{"Deployment shop/nginx unchanged, PropagationPolicy shop/" + policyName + " configured"}, "apply", "-f", file, "--clusters", "m1,m2")
 	policy := &policyv1alpha1.PropagationPolicy{}
 	h.read(policy, "shop", policyName)
 	if diff := cmp.Diff([]string{"m1", "m2"}, policy.Spec.Placement.ClusterAffinity.ClusterNames); diff != "" || policy.Labels["app.kubernetes.io/managed-by"] != "pelago" {
 		h.Errorf("clusters of the policy: -want +got\n%s\nlabels %v", diff, policy.Labels)
 	}
-	h.says([]string{"Policy: none", "not by PropagationPolicy shop/" + policyName, "Problem: a policy selects it, but it is not claimed", "In no cluster."},
+	h.prints([]string{"Policy: none", "not by PropagationPolicy shop/" + policyName, "Problem: a policy selects it, but it is not claimed", "In no cluster."},
 		"explain", "deploy/nginx", "-n", "shop")
 	policy.Labels = nil
 	h.write(policy)
-	h.refuses("was not made by this command", "apply", "-f", file, "--all-clusters")
+	h.fails("was not made by this command", "apply", "-f", file, "--all-clusters")
 
-	// A field that somebody else has set.
+	// A field of another field manager.
 	nginx := object(h, "{apiVersion: apps/v1, kind: Deployment, metadata: {namespace: shop, name: nginx}, spec: {replicas: 5}}")
-	if err := h.Patch(h.Context(), nginx, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":5}}`)), client.FieldOwner("somebody")); err != nil {
+	if err := h.Patch(h.Context(), nginx, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":5}}`)), client.FieldOwner("another")); err != nil {
 		h.Fatal(err)
 	}
-	h.refuses("use --force-conflicts", "apply", "-f", file, "--all-clusters")
+	h.fails("use --force-conflicts", "apply", "-f", file, "--all-clusters")
 	for name, text := range map[string]string{"kube-system is the system's": "{apiVersion: v1, kind: ConfigMap, metadata: {name: x, namespace: kube-system}}",
 		"does not serve Farm": "{apiVersion: example.com/v1, kind: Farm, metadata: {name: x}}", "lacks apiVersion, kind or metadata.name": "{a: b}",
 		"there is no object": "---"} {
@@ -199,7 +199,7 @@ func (h workloadHub) apply(file string) {
 		if err := os.WriteFile(bad, []byte(text), 0o600); err != nil {
 			h.Fatal(err)
 		}
-		h.refuses(name, "apply", "-f", bad, "--all-clusters")
+		h.fails(name, "apply", "-f", bad, "--all-clusters")
 	}
 }
 
@@ -230,11 +230,11 @@ func (h workloadHub) taints() string {
 }
 
 func (h workloadHub) clusterCommands() {
-	h.says([]string{"NAME VERSION MODE ACCEPTED READY AGE m1 v1.34.4 Push True True", "m2 v1.34.4 Pull True"}, "get", "clusters")
-	h.says([]string{"ZONES REGION PROVIDER API-ENDPOINT", h.member.Config.Host}, "get", "cluster", "m1", "-o", "wide")
-	h.says([]string{`"syncMode": "Pull"`}, "get", "clusters", "m2", "-o", "json")
-	h.refuses("the hub has m1, m2", "get", "clusters", "m9")
-	for _, step := range []struct{ command, says, taints string }{
+	h.prints([]string{"NAME VERSION MODE ACCEPTED READY AGE m1 v1.34.4 Push True True", "m2 v1.34.4 Pull True"}, "get", "clusters")
+	h.prints([]string{"ZONES REGION PROVIDER API-ENDPOINT", h.member.Config.Host}, "get", "cluster", "m1", "-o", "wide")
+	h.prints([]string{`"syncMode": "Pull"`}, "get", "clusters", "m2", "-o", "json")
+	h.fails("the hub has m1, m2", "get", "clusters", "m9")
+	for _, step := range []struct{ command, output, taints string }{
 		{"cordon m1", "Cluster m1 is cordoned", "cluster.karmada.io/unschedulable=:NoSchedule"},
 		{"cordon m1", "Cluster m1 was cordoned before", "cluster.karmada.io/unschedulable=:NoSchedule"},
 		{"taint clusters m1 a=1:NoSchedule b:NoExecute", "Cluster m1 is tainted", "cluster.karmada.io/unschedulable=:NoSchedule a=1:NoSchedule b=:NoExecute"},
@@ -244,16 +244,16 @@ func (h workloadHub) clusterCommands() {
 		{"taint clusters m1 a=2:NoSchedule --overwrite", "Cluster m1 is tainted", "a=2:NoSchedule b=:NoExecute"},
 		{"taint clusters m1 a- b:NoExecute-", "Cluster m1 is tainted", ""},
 	} {
-		h.says([]string{step.says}, strings.Fields(step.command)...)
+		h.prints([]string{step.output}, strings.Fields(step.command)...)
 		if got := h.taints(); got != step.taints {
 			h.Errorf("%s: taints %q, want %q", step.command, got, step.taints)
 		}
 	}
-	h.refuses("the hub has m1, m2", "cordon", "m9")
-	h.refuses("has no kind Cluster of cluster.karmada.io: name the hub with --context", "get", "clusters", "--context", "c2")
+	h.fails("the hub has m1, m2", "cordon", "m9")
+	h.fails("has no kind Cluster of cluster.karmada.io: name the hub with --context", "get", "clusters", "--context", "c2")
 }
 
-// propagate plays the hub: the Deployment is claimed, decided for both clusters and applied in m1; m2 refuses it.
+// propagate stands in for the hub's controllers: the Deployment is claimed, decided for both clusters and applied in m1; m2 refuses it.
 func (h workloadHub) propagate() {
 	h.Helper()
 	policy := &policyv1alpha1.PropagationPolicy{}
@@ -292,8 +292,8 @@ func (h workloadHub) propagate() {
 		}
 	}
 	labels := map[string]string{"app": "nginx"}
-	deployment := func(name string, marks map[string]string) *appsv1.Deployment {
-		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: marks}, Spec: appsv1.DeploymentSpec{
+	deployment := func(name string, objectLabels map[string]string) *appsv1.Deployment {
+		return &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: objectLabels}, Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "nginx", Image: "nginx"}}}}}}
 	}
@@ -301,27 +301,27 @@ func (h workloadHub) propagate() {
 }
 
 func (h workloadHub) about() {
-	h.says([]string{"Policy: PropagationPolicy shop/" + h.policy(), "Decision: Success", "m1 1 applied - OverridePolicy mark chosen",
+	h.prints([]string{"Policy: PropagationPolicy shop/" + h.policy(), "Decision: Success", "m1 1 applied - OverridePolicy mark chosen",
 		"m2 1 failed", "! m2: no matches for kind. Install the CustomResourceDefinition in cluster m2", "m3: has a taint"}, "explain", "deployment", "nginx", "-n", "shop")
-	h.says([]string{"karmada-es", "Conditions of the binding:", "Warning SyncWorkFailed cluster m2 refuses it"}[1:], "describe", "deploy/nginx", "-n", "shop")
+	h.prints([]string{"karmada-es", "Conditions of the binding:", "Warning SyncWorkFailed cluster m2 refuses it"}[1:], "describe", "deploy/nginx", "-n", "shop")
 	out, err := h.pelago("explain", "deployments.apps", "nginx", "-n", "shop", "-o", "json")
 	var e view.Explanation
 	if err != nil || json.Unmarshal([]byte(out), &e) != nil || len(e.Clusters) != 2 || e.Decision == nil || !e.Decision.Current || e.Policy == nil {
 		h.Errorf("explain -o json: %v\n%s", err, out)
 	}
-	h.says([]string{"ClusterRole shop:reader", "selects by name"}, "explain", "clusterrole", "shop:reader")
-	h.refuses("the hub has no Deployment shop/x: name one of `pelago get deployments`, or another namespace with -n", "describe", "deployment", "x", "-n", "shop")
-	h.refuses(`kind "farms" is not served`, "explain", "farms", "x")
-	h.refuses("name a kind and an object", "explain", "deployment")
-	h.refuses("use table, wide, json or yaml", "explain", "deployment", "x", "-o", "xml")
+	h.prints([]string{"ClusterRole shop:reader", "selects by name"}, "explain", "clusterrole", "shop:reader")
+	h.fails("the hub has no Deployment shop/x: name one of `pelago get deployments`, or another namespace with -n", "describe", "deployment", "x", "-n", "shop")
+	h.fails(`kind "farms" is not served`, "explain", "farms", "x")
+	h.fails("name a kind and an object", "explain", "deployment")
+	h.fails("use table, wide, json or yaml", "explain", "deployment", "x", "-o", "xml")
 }
 
 func (h workloadHub) get() {
-	h.says([]string{"NAME CLUSTER READY UP-TO-DATE AVAILABLE AGE ADOPTION nginx (hub) 0/5"}, "get", "deployments", "-n", "shop")
-	h.says([]string{"nginx m1 0/1", "Y own m1 0/1"}, "get", "deploy", "-n", "shop", "--clusters", "m1")
-	h.says([]string{"nginx (hub) 0/5", "nginx m1 0/1", "as their Works say", "nginx m2 False - - Y"}, "get", "deployment", "nginx", "-n", "shop", "--operation-scope", "all")
-	h.says([]string{"shop own m1", "shop own m2", " N"}, "get", "deployments", "-A", "--operation-scope", "members", "--member-context", "m2=c2")
-	h.says([]string{"NAME CLUSTER APPLIED HEALTH STATUS ADOPTION nginx m2 False"}, "get", "deploy/nginx", "-n", "shop", "-C", "m2")
+	h.prints([]string{"NAME CLUSTER READY UP-TO-DATE AVAILABLE AGE ADOPTION nginx (hub) 0/5"}, "get", "deployments", "-n", "shop")
+	h.prints([]string{"nginx m1 0/1", "Y own m1 0/1"}, "get", "deploy", "-n", "shop", "--clusters", "m1")
+	h.prints([]string{"nginx (hub) 0/5", "nginx m1 0/1", "as their Works say", "nginx m2 False - - Y"}, "get", "deployment", "nginx", "-n", "shop", "--operation-scope", "all")
+	h.prints([]string{"shop own m1", "shop own m2", " N"}, "get", "deployments", "-A", "--operation-scope", "members", "--member-context", "m2=c2")
+	h.prints([]string{"NAME CLUSTER APPLIED HEALTH STATUS ADOPTION nginx m2 False"}, "get", "deploy/nginx", "-n", "shop", "-C", "m2")
 	out, err := h.pelago("get", "deployments", "-n", "shop", "--operation-scope", "all", "-o", "json")
 	var objects []struct{ Cluster, Adoption, Work string }
 	if err != nil || json.Unmarshal([]byte(out), &objects) != nil {
@@ -331,20 +331,20 @@ func (h workloadHub) get() {
 	if diff := cmp.Diff(want, objects); diff != "" {
 		h.Errorf("get -o json: -want +got\n%s", diff)
 	}
-	h.says([]string{"No objects found."}, "get", "deployment", "x", "-n", "shop", "--clusters", "m1")
-	h.refuses("the hub has no Deployment shop/x", "get", "deployment", "x", "-n", "shop")
-	h.refuses(`kind "farms" is not served`, "get", "farms")
-	h.refuses("use hub, members or all", "get", "pods", "--operation-scope", "x")
-	h.refuses("none of the others can be", "get", "pods", "--operation-scope", "all", "--clusters", "m1")
-	h.refuses("a name needs a namespace", "get", "deployment", "nginx", "-A")
-	h.refuses("cluster m2: ", "get", "pods", "--clusters", "m1,m2", "--member-context", "m2=nowhere")
+	h.prints([]string{"No objects found."}, "get", "deployment", "x", "-n", "shop", "--clusters", "m1")
+	h.fails("the hub has no Deployment shop/x", "get", "deployment", "x", "-n", "shop")
+	h.fails(`kind "farms" is not served`, "get", "farms")
+	h.fails("use hub, members or all", "get", "pods", "--operation-scope", "x")
+	h.fails("none of the others can be", "get", "pods", "--operation-scope", "all", "--clusters", "m1")
+	h.fails("a name needs a namespace", "get", "deployment", "nginx", "-A")
+	h.fails("cluster m2: ", "get", "pods", "--clusters", "m1,m2", "--member-context", "m2=nowhere")
 
 	// A member that cannot be reached is a warning unless it was named.
 	secret := &corev1.Secret{}
 	h.read(secret, "karmada-cluster", "m1")
 	h.Remove(secret)
-	h.says([]string{"warning: cluster m1: get Secret karmada-cluster/m1", "nginx m2 False"}, "get", "deployments", "-n", "shop", "--operation-scope", "members")
-	h.refuses("--member-context m1=CONTEXT", "get", "deployments", "-n", "shop", "--clusters", "m1")
+	h.prints([]string{"warning: cluster m1: get Secret karmada-cluster/m1", "nginx m2 False"}, "get", "deployments", "-n", "shop", "--operation-scope", "members")
+	h.fails("--member-context m1=CONTEXT", "get", "deployments", "-n", "shop", "--clusters", "m1")
 }
 
 func (h workloadHub) complete() {

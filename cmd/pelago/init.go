@@ -43,8 +43,8 @@ pelago-hub. Run it again to repair or upgrade; what a newer version has installe
 stays.
 
 A hub is an API server that runs no workloads of its own: etcd, kube-apiserver, and
-kube-controller-manager without the controllers that make pods. init finds out by a
-Deployment without replicas, which it removes. There it writes a kubeconfig for
+kube-controller-manager without the controllers that make pods. init detects them by
+a Deployment without replicas, which it removes. There it writes a kubeconfig for
 pelago-hub, which runs as a process next to the API server.
 
 Where workloads run, templates would run as well as in the members, so init refuses;
@@ -128,7 +128,7 @@ Run pelago-hub where it reaches this API server and the members; of several, one
 
   pelago-hub --kubeconfig %s%s
 
-The file does not expire; whoever has it reads everything at the hub. To take it back:
+The file does not expire and gives access to everything at the hub. To revoke it:
 
   kubectl -n %s delete secret %s
 `, i.file, flag, deploy.SystemNamespace, deploy.HubName)
@@ -138,7 +138,7 @@ Make clusters members. Push, the hub writes the cluster:
 
   pelago join NAME --cluster-kubeconfig FILE
 
-Pull, an agent in the cluster asks the hub, and the clusters share a network as well:
+Pull, an agent in the cluster watches the hub, and the clusters share a network as well:
 
   pelago deploy-broker
   pelago join broker-info.subm --context CLUSTER --clusterid NAME

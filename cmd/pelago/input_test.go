@@ -114,7 +114,7 @@ func TestOldAPIServerIsRefused(t *testing.T) {
 	}
 }
 
-// Every command says what it does and shows how it is used.
+// Every command has a short help and an example.
 func TestEveryCommandHasHelp(t *testing.T) {
 	queue := root("pelago").Commands()
 	for len(queue) > 0 {
@@ -135,7 +135,7 @@ func TestPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "kubectl pelago join broker-info.subm | NAME [flags]") {
-		t.Errorf("as a plugin it calls itself\n%s", out.String())
+		t.Errorf("as a plugin its usage is\n%s", out.String())
 	}
 }
 

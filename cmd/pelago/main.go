@@ -63,7 +63,7 @@ one hub propagates workloads to all of them.
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand())
-	add("look", "Inspection:", showCommand(), natCommand(), versionCommand())
+	add("inspection", "Inspection:", showCommand(), natCommand(), versionCommand())
 	view.CompleteChoices(cmd)
 	return cmd
 }
@@ -83,7 +83,7 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// programVersion is what the linker was told, else the version that Go derives from the commit, if it can.
+// programVersion is the version of the linker flag, else the one that Go derives from the commit.
 func programVersion() string {
 	if version != "" {
 		return version

@@ -24,7 +24,7 @@ func TestUnderWay(t *testing.T) {
 		reported   *pelagov1alpha1.KeyRotation
 		want       bool
 	}{
-		"never asked for":         {"", nil, false},
+		"never requested":         {"", nil, false},
 		"not begun":               {at, nil, true},
 		"another was the last":    {at, &pelagov1alpha1.KeyRotation{Request: "2025-12-31T12:00:00Z"}, true},
 		"in the middle":           {at, &pelagov1alpha1.KeyRotation{Request: at, TunnelsLeft: 1}, true},
@@ -37,7 +37,7 @@ func TestUnderWay(t *testing.T) {
 	}
 }
 
-// nodeDaemon takes the place of pelago-node: the keys of gateways change as answer says, step by step for each request.
+// nodeDaemon stands in for pelago-node: for each request it reports the rotations of answer, one after the other.
 func nodeDaemon(t *testing.T, c client.Client, answer func(request string) []pelagov1alpha1.KeyRotation) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -62,7 +62,7 @@ func nodeDaemon(t *testing.T, c client.Client, answer func(request string) []pel
 					select {
 					case <-ctx.Done():
 						return
-					case <-time.After(700 * time.Millisecond): // the pace of a rotation: the command looks every 500 ms
+					case <-time.After(700 * time.Millisecond): // longer than the poll interval of the command, 500 ms
 					}
 				}
 			}
@@ -115,7 +115,7 @@ func TestRotateKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	asked := func() (out []string) {
+	requests := func() (out []string) {
 		for _, name := range []string{"n1", "n2", "n3"} {
 			out = append(out, m.node(name).Annotations[pelagov1alpha1.AnnotationRotateKeys])
 		}
@@ -133,12 +133,12 @@ func TestRotateKeys(t *testing.T) {
 	c.fails(t, `nodes "n9" not found`, "gateway", "rotate-keys", "n9")
 	c.fails(t, "node n3 is no gateway", "gateway", "rotate-keys", "n3")
 	c.fails(t, "gateway n2 is not in service", "gateway", "rotate-keys", "--all")
-	if got := strings.Join(asked(), ""); got != "" {
-		t.Errorf("a gateway was asked before all were looked at: %q", got)
+	if got := strings.Join(requests(), ""); got != "" {
+		t.Errorf("a gateway got a request before all were checked: %q", got)
 	}
 
 	c.fails(t, "pelago-node on n1 has not started the rotation after 1s", "gateway", "rotate-keys", "n1", "--timeout", "1s")
-	first := asked()[0]
+	first := requests()[0]
 	if _, err := time.Parse(time.RFC3339, first); err != nil {
 		t.Error(err)
 	}
@@ -148,8 +148,8 @@ func TestRotateKeys(t *testing.T) {
 	}
 	c.fails(t, "has not rotated all its keys after 1s: tunnel 0 has its new key, no handshake with it yet by g2/g2-n1. The rotation continues",
 		"gateway", "rotate-keys", "n1", "--timeout", "1s")
-	if again := asked()[0]; again != first {
-		t.Errorf("asked for at %s while the change of %s goes on", again, first)
+	if again := requests()[0]; again != first {
+		t.Errorf("requested at %s during the rotation of %s", again, first)
 	}
 	if err := report(member, "n1", func(s *pelagov1alpha1.NodeIndexStatus) {
 		s.KeyRotation = &pelagov1alpha1.KeyRotation{Request: first}
@@ -169,14 +169,14 @@ func TestRotateKeys(t *testing.T) {
 	t.Log(out)
 	for _, want := range []string{"Requesting new keys of gateway n1", "Tunnels left: 2; tunnel 4 is being emptied", "Gateway n1 has new keys", "Gateway n2 has new keys"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("%q is not said", want)
+			t.Errorf("%q is not printed", want)
 		}
 	}
-	if got := asked(); got[0] == first || got[0] == "" || got[1] == "" || got[2] != "" {
+	if got := requests(); got[0] == first || got[0] == "" || got[1] == "" || got[2] != "" {
 		t.Errorf("requests of the three nodes: %q", got)
 	}
 	stop()
-	anotherSecond(t, asked()[0])
+	anotherSecond(t, requests()[0])
 	stop = nodeDaemon(t, member, func(request string) []pelagov1alpha1.KeyRotation {
 		return []pelagov1alpha1.KeyRotation{{Request: request, Message: "no handshake with the new keys was made by g2/g2-n1"}}
 	})

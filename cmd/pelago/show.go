@@ -14,8 +14,8 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
-// lookTimeout bounds the time for one cluster, so that an unreachable one does not hide the others.
-const lookTimeout = 15 * time.Second
+// clusterTimeout bounds the time for one cluster, so that an unreachable one does not hide the others.
+const clusterTimeout = 15 * time.Second
 
 // show are the flags of show.
 type show struct {
@@ -91,7 +91,7 @@ var errNotJoined = errors.New("the cluster has not joined a clusterset: join it 
 
 // cluster reads one cluster and prints its tables at once unless the output is JSON or YAML.
 func (s *show) cluster(ctx context.Context, name string, shown []view.View, out io.Writer) (view.State, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, clusterTimeout)
 	defer cancel()
 	cfg, err := s.config(name)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// TestWorkloads makes a hub and joins the member, pushed and pulled. No controllers run: it is about what the command line leaves.
+// TestWorkloads makes a hub and joins the member by push and by pull. No controllers run: it checks what the command line leaves.
 func TestWorkloads(t *testing.T) {
 	c := newClusterset(t)
 	hub := apiserver.Connect(t, c.hub, clusterv1alpha1.AddToScheme, workv1alpha1.AddToScheme)
@@ -49,7 +49,7 @@ func TestWorkloads(t *testing.T) {
 		if diff := cmp.Diff(want, cluster.Spec); diff != "" {
 			t.Errorf("Cluster: -want +got\n%s", diff)
 		}
-		// Some field that a user changed at the hub stays when the cluster joins again.
+		// A field that a user changed at the hub stays when the cluster joins again.
 		cluster.Spec.Provider = "example"
 		must(t, hub.Update(t.Context(), cluster))
 		c.must(t, push("m1", "--cluster-context", "g1")...)
@@ -103,7 +103,7 @@ func TestWorkloads(t *testing.T) {
 	t.Run("pull", func(t *testing.T) { c.testPull(t, hub, member) })
 }
 
-// testInit runs init twice and looks at the credential of pelago-hub.
+// testInit runs init twice and checks the credential of pelago-hub.
 func (c clusterset) testInit(t *testing.T, file string) {
 	init := []string{"init", "--context", "hub", "--output", file}
 	out := c.must(t, init...)
@@ -151,9 +151,9 @@ func checkPushRights(t *testing.T, host string, secret *corev1.Secret) {
 	if err := own.DeleteAllOf(t.Context(), cm, client.InNamespace("default")); !apierrors.IsForbidden(err) {
 		t.Errorf("deletion of a collection: %v, want a refusal", err)
 	}
-	cfg.Impersonate.UserName = "somebody"
+	cfg.Impersonate.UserName = "another"
 	if err := apiserver.Connect(t, cfg).List(t.Context(), &corev1.ConfigMapList{}); !apierrors.IsForbidden(err) {
-		t.Errorf("acting as somebody else: %v, want a refusal", err)
+		t.Errorf("impersonating another user: %v, want a refusal", err)
 	}
 }
 
@@ -181,7 +181,7 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 	c.fails(t, "was joined with --network-only: to give it workloads, unjoin it", c.join("--clusterid", "g1", "--network-only=false")...)
 	c.must(t, "unjoin", "--clusterid", "g1", "--context", "hub")
 	if out := c.must(t, c.join("--clusterid", "g1", "--network-only=false")...); !strings.Contains(out, "pelago clusters accept g1") {
-		t.Errorf("join does not say who accepts the cluster:\n%s", out)
+		t.Errorf("join does not name the command that accepts the cluster:\n%s", out)
 	}
 	must(t, hub.Get(t.Context(), client.ObjectKey{Name: "g1"}, cluster))
 	want := clusterv1alpha1.ClusterSpec{ID: uid(t, member), SyncMode: clusterv1alpha1.Pull, Taints: []clusterv1alpha1.Taint{install.UnapprovedTaint}}
@@ -213,7 +213,7 @@ func (c clusterset) testPull(t *testing.T, hub, member *apiserver.Cluster) {
 	}
 	c.must(t, c.join("--clusterid", "g1", "--network-only=false")...)
 
-	// What still waits for something is not taken for removed, and keeps the cluster's rights at the hub.
+	// A Cluster with a finalizer does not count as removed, and keeps the cluster's rights at the hub.
 	must(t, hub.Get(t.Context(), client.ObjectKey{Name: "g1"}, cluster))
 	cluster.Finalizers = []string{clusterv1alpha1.FinalizerCluster}
 	must(t, hub.Update(t.Context(), cluster))

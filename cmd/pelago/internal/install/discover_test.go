@@ -41,7 +41,7 @@ func TestFindPodRanges(t *testing.T) {
 	}
 }
 
-// Sources are asked in the order of what they know: the whole range first.
+// Sources have an order: those with the whole range first.
 func TestPodRangeSources(t *testing.T) {
 	manager := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "kcm", Namespace: "kube-system", Labels: map[string]string{"component": "kube-controller-manager"}},
@@ -71,7 +71,7 @@ func TestPodRangeSources(t *testing.T) {
 		}
 	}
 	if _, _, err := discoverPodCIDRs(t.Context(), fake.NewClientset(), nil); err == nil {
-		t.Error("nobody says: no error")
+		t.Error("no source has ranges: no error")
 	}
 }
 

@@ -16,16 +16,16 @@ import (
 // testNode is "name", with "!" before it if not ready, "*" if it is the control plane, "+" if it is a gateway.
 func testNode(text string) *corev1.Node {
 	name := strings.TrimLeft(text, "!*+")
-	marks := text[:len(text)-len(name)]
+	flags := text[:len(text)-len(name)]
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
-	if strings.Contains(marks, "*") {
+	if strings.Contains(flags, "*") {
 		n.Labels["node-role.kubernetes.io/control-plane"] = ""
 	}
-	if strings.Contains(marks, "+") {
+	if strings.Contains(flags, "+") {
 		n.Labels[submarinerv1.LabelGateway] = "true"
 	}
 	status := corev1.ConditionTrue
-	if strings.Contains(marks, "!") {
+	if strings.Contains(flags, "!") {
 		status = corev1.ConditionFalse
 	}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
@@ -48,11 +48,11 @@ func TestChooseGateways(t *testing.T) {
 		"given":                          {nodes: "*a b c", given: []string{"c", "a"}, want: []string{"c", "a"}},
 		"given, though one is labelled":  {nodes: "+a b", given: []string{"b"}, want: []string{"b"}},
 		"given, unknown":                 {nodes: "a b", given: []string{"x"}, wantErr: `"x": the cluster has no such node; it has a, b`},
-		"asked":                          {nodes: "*a b c d", answers: "2 3\n", want: []string{"c", "d"}},
-		"asked, default":                 {nodes: "*a b c", answers: "\n", want: []string{"b"}},
-		"asked again after a wrong one":  {nodes: "*a b c", answers: "9\nx\n1,1\n", want: []string{"b"}},
-		"asked, no answer":               {nodes: "*a b c", answers: "9", wantErr: "read the choice"},
-		"not asked if there is one only": {nodes: "*a b", answers: "unread\n", want: []string{"b"}},
+		"prompt":                         {nodes: "*a b c d", answers: "2 3\n", want: []string{"c", "d"}},
+		"prompt, default":                {nodes: "*a b c", answers: "\n", want: []string{"b"}},
+		"prompt again after a wrong one": {nodes: "*a b c", answers: "9\nx\n1,1\n", want: []string{"b"}},
+		"prompt, no answer":              {nodes: "*a b c", answers: "9", wantErr: "read the choice"},
+		"no prompt with one candidate":   {nodes: "*a b", answers: "unread\n", want: []string{"b"}},
 		"not to be labelled":             {nodes: "a b", noLabel: true, wantErr: "kubectl label node NODE submariner.io/gateway=true"},
 		"no node":                        {wantErr: "has no node"},
 	} {

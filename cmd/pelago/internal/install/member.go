@@ -1,5 +1,5 @@
-// Package install is what join reads and writes in a member besides the manifests: discovered ranges, settings and what another
-// run keeps of them, credentials, gateways, and the wait for the rollout.
+// Package install has what init, join and unjoin read and write besides the manifests: checks of a hub, discovered ranges, settings
+// and what another run keeps of them, credentials and registration of members, gateways, and the wait for the rollout.
 package install
 
 import (
@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -41,8 +42,6 @@ const (
 	keyProof = "registration-uid"
 	// ClusterEgress is the only ClusterGlobalEgressIP that is honoured.
 	ClusterEgress = "cluster-egress.submariner.io"
-	// clusterEgressIPs is the number of addresses that it asks for at first.
-	clusterEgressIPs = 8
 )
 
 // Former is the configuration that an earlier join has left; the zero value if there is none.
@@ -90,10 +89,9 @@ func Configure(ctx context.Context, c client.Client, info broker.Info, settings 
 	if !settings.Globalnet() {
 		return nil
 	}
-	n := clusterEgressIPs
 	egress := &submarinerv1.ClusterGlobalEgressIP{
 		ObjectMeta: metav1.ObjectMeta{Name: ClusterEgress},
-		Spec:       submarinerv1.ClusterGlobalEgressIPSpec{NumberOfIPs: &n},
+		Spec:       submarinerv1.ClusterGlobalEgressIPSpec{NumberOfIPs: ptr.To(submarinerv1.DefaultClusterEgressIPs)},
 	}
 	if err := c.Create(ctx, egress); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create ClusterGlobalEgressIP %s: %w", ClusterEgress, err)
@@ -182,7 +180,7 @@ func ChooseGateways(nodes []corev1.Node, given []string, label bool, answers *bu
 	if len(candidates) == 1 || answers == nil {
 		return candidates[:1], nil
 	}
-	return ask(candidates, answers, out)
+	return prompt(candidates, answers, out)
 }
 
 // gatewayCandidates are the workers, or all nodes if there is none; ready ones first, else in the order of nodes.
@@ -213,8 +211,8 @@ func nodeNames(nodes []corev1.Node) []string {
 	return out
 }
 
-// ask lets the user choose one or several by number.
-func ask(candidates []string, answers *bufio.Reader, out io.Writer) ([]string, error) {
+// prompt lets the user choose one or several by number.
+func prompt(candidates []string, answers *bufio.Reader, out io.Writer) ([]string, error) {
 	fmt.Fprintln(out, "No node is a gateway yet. Which are to be?")
 	for i, name := range candidates {
 		fmt.Fprintf(out, "  %d  %s\n", i+1, name)
@@ -276,39 +274,36 @@ func PatchNode(ctx context.Context, c kubernetes.Interface, node, field, key, va
 // AwaitRollout waits until every component runs its newest template. The error of a timeout has the reasons of the pods.
 func AwaitRollout(ctx context.Context, c kubernetes.Interface, timeout time.Duration, progress deploy.Progress) error {
 	shown := map[string]string{}
-	var components []view.Component
+	var waiting []string
 	var unread error
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
-		now, err := view.Installed(ctx, c)
+		components, err := view.Installed(ctx, c)
 		if err != nil {
 			unread = err // retried until the timeout
 			return false, nil
 		}
-		components = now
+		waiting = nil
 		for _, component := range components {
-			text := fmt.Sprintf("%s %s: %d of %d ready", component.Kind, component.Name, component.Ready, component.Want)
-			if component.Current && shown[component.Name] != text {
-				shown[component.Name] = text
-				progress("%s", text)
+			name, ready := component.Kind+" "+component.Name, fmt.Sprintf("%d of %d ready", component.Ready, component.Want)
+			if component.Current && shown[name] != ready {
+				shown[name] = ready
+				progress("%s: %s", name, ready)
+			}
+			if !component.Done() {
+				waiting = append(waiting, fmt.Sprintf("%s (%s)", name, ready))
 			}
 		}
-		return !slices.ContainsFunc(components, func(c view.Component) bool { return !c.Done() }), nil
+		return len(waiting) == 0, nil
 	})
 	if err == nil {
 		return nil
 	}
-	if ctx.Err() != nil || components == nil {
+	if ctx.Err() != nil || waiting == nil {
 		return fmt.Errorf("wait for the components: %w", errors.Join(err, unread))
 	}
 	reasons, err := podReasons(ctx, c)
 	if err != nil {
 		return err
-	}
-	var waiting []string
-	for _, component := range components {
-		if !component.Done() {
-			waiting = append(waiting, fmt.Sprintf("%s %s (%d of %d ready)", component.Kind, component.Name, component.Ready, component.Want))
-		}
 	}
 	return fmt.Errorf("after %s these do not run: %s: join again when the cause is gone\n%s",
 		timeout, strings.Join(waiting, ", "), strings.Join(reasons, "\n"))

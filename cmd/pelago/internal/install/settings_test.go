@@ -19,7 +19,7 @@ func TestWireFlags(t *testing.T) {
 		ports []uint16
 		err   string
 	}{
-		"nothing said":         {nil, config.Config{CableDriver: "wireguard", CablePort: 4500}, []uint16{4500, 4504}, ""},
+		"no flag":              {nil, config.Config{CableDriver: "wireguard", CablePort: 4500}, []uint16{4500, 4504}, ""},
 		"all of them":          {[]string{"--cable-driver", "ipsec", "--nattport", "4600", "--cable-tunnels", "4", "--xdp", "auto"}, config.Config{CableDriver: "libreswan", CablePort: 4600, CableTunnels: 4, XDP: "auto"}, []uint16{4600}, ""},
 		"three of WireGuard":   {[]string{"--cable-tunnels", "3"}, config.Config{CableDriver: "wireguard", CablePort: 4500, CableTunnels: 3}, []uint16{4500, 4501, 4502, 4504}, ""},
 		"the wire in the open": {[]string{"--cable-driver", "vxlan", "--nattport", "65535", "--cable-tunnels", "1"}, config.Config{CableDriver: "vxlan", CablePort: 65535}, []uint16{65535}, ""},
@@ -64,7 +64,7 @@ func TestReachFlags(t *testing.T) {
 		want   config.Config
 		err    string
 	}{
-		"nothing said":       {vxlan, nil, config.Config{}, ""},
+		"no flag":            {vxlan, nil, config.Config{}, ""},
 		"all of them":        {wireguard, []string{"--natt=false", "--natt-discovery-port", "4491", "--preferred-server", "--load-balancer", "--air-gapped", "--gateway-mode", "active-passive"}, config.Config{SingleGateway: true, NoNAT: true, DiscoveryPort: 4491, PreferredServer: true, LoadBalancer: true, AirGapped: true}, ""},
 		"no mode":            {vxlan, []string{"--gateway-mode", "both"}, config.Config{}, `"both" for "--gateway-mode" flag: use active-active or active-passive`},
 		"no port":            {vxlan, []string{"--natt-discovery-port", "0"}, config.Config{}, "--natt-discovery-port 0"},

@@ -145,7 +145,7 @@ func TestExplanation(t *testing.T) {
 	golden(t, "describe.yaml", func(w io.Writer) error { return Encode(w, "yaml", s.Describe()) })
 }
 
-// What stands in the way of a decision is said with what to do.
+// The reason why there is no decision comes with its remedy.
 func TestProblem(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*Subject)
@@ -156,7 +156,7 @@ func TestProblem(t *testing.T) {
 			"namespace kube-system is the system's: nothing in it is sent to clusters. Put the object into another one."},
 		"no policy": {func(s *Subject) { s.binding, s.policies, s.clusterPolicies = kube.Binding{}, nil, nil },
 			"no policy selects it: make a PropagationPolicy, or send it with `pelago apply -f FILE --all-clusters`"},
-		"nobody claims": {func(s *Subject) { s.binding = kube.Binding{}; s.template.SetLabels(nil) },
+		"not claimed": {func(s *Subject) { s.binding = kube.Binding{}; s.template.SetLabels(nil) },
 			"a policy selects it, but it is not claimed: does pelago-hub run?"},
 		"no binding": {func(s *Subject) { s.binding = kube.Binding{} },
 			"it is claimed, but there is no binding: does pelago-hub run? Events of the object may say more."},

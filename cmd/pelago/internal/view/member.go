@@ -174,8 +174,9 @@ func networks(ctx context.Context, m Member, c config.Config) (Table, error) {
 	if err != nil {
 		return t, err
 	}
+	services, pods, globals := Texts(c.ServiceCIDRs), Texts(c.PodCIDRs), Texts(c.GlobalCIDRs)
 	t.Rows = []Row{{
-		Cells: []string{plugin, strings.Join(Texts(c.ServiceCIDRs), ", "), strings.Join(Texts(c.PodCIDRs), ", "), strings.Join(Texts(c.GlobalCIDRs), ", "), ""},
+		Cells: []string{plugin, strings.Join(services, ", "), strings.Join(pods, ", "), strings.Join(globals, ", "), ""},
 		Wide:  []string{strconv.Itoa(int(c.ClusterIndex)), string(c.Mode), c.FabricCIDR.String()},
 		Object: struct {
 			NetworkPlugin string   `json:"networkPlugin"`
@@ -185,7 +186,7 @@ func networks(ctx context.Context, m Member, c config.Config) (Table, error) {
 			ClusterIndex  uint16   `json:"clusterIndex"`
 			Mode          string   `json:"mode"`
 			FabricCIDR    string   `json:"fabricCIDR"`
-		}{plugin, Texts(c.ServiceCIDRs), Texts(c.PodCIDRs), Texts(c.GlobalCIDRs), c.ClusterIndex, string(c.Mode), c.FabricCIDR.String()},
+		}{plugin, services, pods, globals, c.ClusterIndex, string(c.Mode), c.FabricCIDR.String()},
 	}}
 	return t, nil
 }

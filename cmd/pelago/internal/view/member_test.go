@@ -20,13 +20,13 @@ import (
 
 var update = flag.Bool("update", false, "write testdata")
 
-// routeAgent is what a node says of the gateways that do not answer it.
+// routeAgent is the report of a node about the gateways that do not answer it.
 func routeAgent(name, silent string) *submarinerv1.RouteAgent {
 	return &submarinerv1.RouteAgent{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Namespace: deploy.SystemNamespace, Annotations: map[string]string{submarinerv1.AnnotationSilentGateways: silent}}}
 }
 
-// What scripts read, and people: the three views of a cluster one gateway of which has died, in every form.
+// The three views of a cluster with a dead gateway, in every output format.
 func TestShowGolden(t *testing.T) {
 	m := testMember(t)
 	for _, a := range []*submarinerv1.RouteAgent{routeAgent("n1", "n2"), routeAgent("n2", ""), routeAgent("n3", "n2")} {
@@ -81,11 +81,11 @@ func TestGatewayHealth(t *testing.T) {
 		words  string
 	}{
 		"all is well":                           {agents("", "", ""), 20 * time.Second, false, ""},
-		"nobody to ask":                         {nil, 0, false, ""},
+		"no node reports":                       {nil, 0, false, ""},
 		"dead":                                  {agents("", "n1", "n1"), 20 * time.Second, true, "2 of 2 nodes get no answer"},
 		"dead beside another dead one":          {agents("", "", "n1,n2"), 20 * time.Second, true, "1 of 1 nodes gets no answer"},
 		"one node is cut off from all gateways": {agents("", "", "n1,n2", ""), 0, false, "1 of 2 nodes gets no answer"},
-		"its own word does not count":           {agents("n1", ""), 0, false, ""},
+		"its own report is ignored":             {agents("n1", ""), 0, false, ""},
 		"does not report":                       {agents("", "", ""), 10 * time.Minute, true, "no report for 10 minutes"},
 	} {
 		m := testMember(t)
