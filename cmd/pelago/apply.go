@@ -168,16 +168,11 @@ func policyFor(o *unstructured.Unstructured, clusters []string) *unstructured.Un
 		policyKind = "PropagationPolicy"
 		selector["namespace"] = ns
 	}
-	affinity := map[string]any{}
-	if len(clusters) > 0 {
-		list := make([]any, len(clusters))
-		for i, c := range clusters {
-			list[i] = c
-		}
-		affinity["clusterNames"] = list
-	}
 	policy := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
-		"resourceSelectors": []any{selector}, "placement": map[string]any{"clusterAffinity": affinity}}}}
+		"resourceSelectors": []any{selector}, "placement": map[string]any{"clusterAffinity": map[string]any{}}}}}
+	if len(clusters) > 0 { // fails only if a field of the path is no map
+		_ = unstructured.SetNestedStringSlice(policy.Object, clusters, "spec", "placement", "clusterAffinity", "clusterNames")
+	}
 	policy.SetGroupVersionKind(policyv1alpha1.GroupVersion.WithKind(policyKind))
 	policy.SetNamespace(o.GetNamespace())
 	policy.SetName(workv1alpha2.AlternateBindingName(workv1alpha2.ObjectReference{APIVersion: apiVersion, Kind: kindName, Name: o.GetName()}))

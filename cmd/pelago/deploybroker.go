@@ -75,9 +75,9 @@ domains once they join again.`,
 	d.flags = f
 	d.addFlags(f)
 	f.BoolVar(&d.globalnet, "globalnet", false, "give every cluster addresses of its own, so that pod and service ranges may overlap")
-	f.TextVar(&d.globalRange, "globalnet-cidr-range", netip.MustParsePrefix("242.0.0.0/8"), "range that the clusters' GlobalCIDRs are taken from")
+	f.TextVar(&d.globalRange, "globalnet-cidr-range", netip.MustParsePrefix("242.0.0.0/8"), "`CIDR` that the clusters' GlobalCIDRs are taken from")
 	f.Uint64Var(&d.globalSize, "globalnet-cluster-size", 65536, "addresses of a cluster's GlobalCIDR unless join says otherwise; rounded up to a power of two")
-	f.TextVar(&d.set.Fabric, "fabric-cidr", netip.MustParsePrefix(config.DefaultFabricCIDR), "an unused /8 for the nodes' addresses between clusters")
+	f.TextVar(&d.set.Fabric, "fabric-cidr", netip.MustParsePrefix(config.DefaultFabricCIDR), "an unused /8 `CIDR` for the nodes' addresses between clusters")
 	f.StringVar(&d.pskFrom, "ipsec-psk-from", "", "take the pre-shared key of the wires between gateways from this broker-info.subm instead of generating one")
 	f.StringSliceVar(&d.set.CustomDomains, "custom-domains", nil, "DNS zones that are served in addition to clusterset.local")
 	f.StringSliceVar(&d.set.Components, "components", []string{componentServiceDiscovery, componentConnectivity}, "what the clusterset is for")

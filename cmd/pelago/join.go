@@ -106,7 +106,7 @@ is updated to the version of this command; another stays until --image is given.
 	j.addFlags(f)
 	f.StringVar(&j.ClusterID, "clusterid", "", "id of the cluster: letters, digits and '-', at most 48; it never changes (default: prompt)")
 	f.BoolVar(&j.globalnet, "globalnet", true, "take part in globalnet if the clusterset has it; all of its clusters do, or none")
-	f.TextVar(&j.globalCIDR, "globalnet-cidr", netip.Prefix{}, "GlobalCIDR of the cluster (default: the first free one)")
+	f.TextVar(&j.globalCIDR, "globalnet-cidr", netip.Prefix{}, "GlobalCIDR of the cluster, a `CIDR` (default: the first free one)")
 	f.Uint64Var(&j.globalSize, "globalnet-cluster-size", 0, "addresses of the GlobalCIDR; rounded up to a power of two (default: the clusterset's)")
 	f.StringSliceVar(&j.clusterCIDR, "clustercidr", nil, "pod ranges of the cluster (default: discovered)")
 	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: discovered)")

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -202,11 +203,8 @@ func ClusterListing(clusters []clusterv1alpha1.Cluster, now time.Time) Table {
 		}
 		var taints []string
 		for _, taint := range c.Spec.Taints {
-			text := taint.Key
-			if taint.Value != "" {
-				text += "=" + taint.Value
-			}
-			taints = append(taints, text+":"+string(taint.Effect))
+			t := corev1.Taint(taint)
+			taints = append(taints, t.ToString())
 		}
 		t.Rows = append(t.Rows, Row{
 			Cells: []string{c.Name, cmp.Or(c.Status.KubernetesVersion, "-"), string(c.Spec.SyncMode), accepted, ready,
