@@ -149,6 +149,29 @@ type Status struct {
 	Error string
 }
 
+// tunnelStatus is the state of one tunnel to a peer.
+type tunnelStatus struct {
+	handshake time.Time
+	endpoint  netip.AddrPort
+	rx, tx    uint64
+	up        bool // has keys
+}
+
+// add adds a tunnel to the status of its peer, whose endpoint is that of the latest handshake. A standby tunnel is not counted, and has
+// another port.
+func (s *Status) add(t tunnelStatus, standby bool) {
+	s.RxBytes, s.TxBytes = s.RxBytes+t.rx, s.TxBytes+t.tx
+	if t.up && !standby {
+		s.Tunnels++
+	}
+	if t.endpoint.IsValid() && (!s.Endpoint.IsValid() || t.handshake.After(s.Handshake) && !standby) {
+		s.Endpoint = t.endpoint
+	}
+	if t.handshake.After(s.Handshake) {
+		s.Handshake = t.handshake
+	}
+}
+
 // header is the overlay's overhead for a pod's packet: Ethernet 14, VXLAN 8, UDP 8, IPv4 20 bytes. On an encrypted wire it is
 // always IPv4, between fabric addresses.
 const header = 50

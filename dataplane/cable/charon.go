@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -57,14 +56,10 @@ func (c Charon) File() string {
 // write stores the configuration in the directory and reports whether it changed.
 func (c Charon) write(dir string) (changed bool, err error) {
 	file, text := filepath.Join(dir, confName), c.File()
-	old, err := os.ReadFile(file)
-	if err == nil && string(old) == text {
+	if old, err := os.ReadFile(file); err == nil && string(old) == text {
 		return false, nil
 	}
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		err = replaceFile(file, text)
-	}
-	if err != nil {
+	if err := replaceFile(file, text); err != nil {
 		return false, fmt.Errorf("configure the IKE daemon: %w: does the pod have the container ike? join again with --cable-driver %s", err, IPsecDriver)
 	}
 	return true, nil

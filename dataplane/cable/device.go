@@ -32,6 +32,9 @@ func findLink(name string) (netlink.Link, error) {
 	return link, nil
 }
 
+// linkAttrs are those of a new device: TxQLen -1 is the kernel's default.
+func linkAttrs(name string) netlink.LinkAttrs { return netlink.LinkAttrs{Name: name, TxQLen: -1} }
+
 // ensureLink makes a device, or adopts the one of that name if matches reports that it is the same.
 func ensureLink(want netlink.Link, matches func(netlink.Link) bool) error {
 	name := want.Attrs().Name

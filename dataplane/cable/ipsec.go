@@ -221,7 +221,7 @@ func (w *IPsec) ensure(local Local, peers []Peer) (Devices, error) {
 		for i := range min(len(w.index), max(1, p.Tunnels)) {
 			// One that has had keys stays: it will have keys again, and probes detect a failure sooner.
 			name := connectionName(p.Fabric, i)
-			if w.up[name] = w.up[name] || states[name].installed; w.up[name] {
+			if w.up[name] = w.up[name] || states[name].up; w.up[name] {
 				devices.Peers[p.Fabric] = append(devices.Peers[p.Fabric], w.index[i])
 			}
 		}

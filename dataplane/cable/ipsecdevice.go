@@ -98,9 +98,7 @@ func findTUN() (string, error) {
 }
 
 func ensureXfrmi(name string, ifID uint32) error {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = name
-	err := ensureLink(&netlink.Xfrmi{LinkAttrs: attrs, Ifid: ifID}, func(have netlink.Link) bool {
+	err := ensureLink(&netlink.Xfrmi{LinkAttrs: linkAttrs(name), Ifid: ifID}, func(have netlink.Link) bool {
 		x, ok := have.(*netlink.Xfrmi)
 		return ok && x.Ifid == ifID
 	})
@@ -129,20 +127,18 @@ func KernelESP() error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		back, err := os.Open("/proc/thread-self/ns/net")
+		host, err := os.Open("/proc/thread-self/ns/net")
+		if err == nil {
+			defer host.Close()
+			err = unix.Unshare(unix.CLONE_NEWNET)
+		}
 		if err != nil {
 			runtime.UnlockOSThread()
-			done <- fmt.Errorf("open the network namespace: %w", err)
-			return
-		}
-		defer back.Close()
-		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			runtime.UnlockOSThread()
-			done <- fmt.Errorf("make a network namespace to try the kernel's ESP in: %w", err)
+			done <- fmt.Errorf("make a network namespace to test the kernel's ESP in: %w", err)
 			return
 		}
 		err = tryESP()
-		if unix.Setns(int(back.Fd()), unix.CLONE_NEWNET) == nil {
+		if unix.Setns(int(host.Fd()), unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		} // else the thread ends with this goroutine, so that no other one runs in the wrong namespace
 		done <- err

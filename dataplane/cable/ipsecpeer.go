@@ -20,20 +20,16 @@ var (
 )
 
 // Certificates replace the PSK: files in PEM. The certificate of a gateway must have as subject alternative names its fabric
-// address, and for tunnel i > 0 the DNS name TunnelName.
+// address, and for tunnel i > 0 the DNS name tunnel<i>.<fabric address with dashes>.pelago.
 type Certificates struct{ Certificate, Key, Authority string }
 
-// TunnelName is the IKE identity of tunnel i > 0 of a gateway. Each tunnel is an IKE connection of its own: of several child SAs
-// with equal traffic selectors, the responder could not tell which tunnel a request belongs to.
-func TunnelName(fabric netip.Addr, i int) string {
-	return fmt.Sprintf("tunnel%d.%s.pelago", i, strings.ReplaceAll(fabric.String(), ".", "-"))
-}
-
+// ikeID is the IKE identity of a tunnel of a gateway. Each tunnel is an IKE connection of its own: of several child SAs with equal
+// traffic selectors, the responder could not tell which tunnel a request belongs to.
 func ikeID(fabric netip.Addr, tunnel int) string {
 	if tunnel == 0 {
 		return fabric.String()
 	}
-	return TunnelName(fabric, tunnel)
+	return fmt.Sprintf("tunnel%d.%s.pelago", tunnel, strings.ReplaceAll(fabric.String(), ".", "-"))
 }
 
 // connectionPrefix is the prefix of the names of our connections and secrets in the daemon.
@@ -226,8 +222,8 @@ func (w *IPsec) ensureConnection(c connection, known bool, state sa) error {
 	// Both sides' connections may also have ended without a new one, or an IKE SA may be left without ESP keys. The responder gives
 	// the initiator responderDelay from when it first observes that keys are missing: a gateway that is restarting initiates, and
 	// two exchanges that collide end with two pairs of keys, where the switch from one to the other loses packets in flight.
-	none, half := state.ike == "", state.ike == "ESTABLISHED" && !state.installed
-	if _, missing := w.since[name]; state.installed {
+	none, half := state.ike == "", state.ike == "ESTABLISHED" && !state.up
+	if _, missing := w.since[name]; state.up {
 		delete(w.since, name)
 	} else if !missing {
 		w.since[name] = time.Now()

@@ -13,11 +13,8 @@ import (
 
 // sa is the state of a connection, as reported by the daemon.
 type sa struct {
-	ike       string // state of the IKE SA, "" if there is none
-	handshake time.Time
-	rx, tx    uint64
-	installed bool
-	endpoint  netip.AddrPort
+	ike string // state of the IKE SA, "" if there is none
+	tunnelStatus
 }
 
 // sas reads the state of our connections, by name.
@@ -34,7 +31,7 @@ func (w *IPsec) sas() (map[string]sa, error) {
 			}
 			s := parseSA(section(m, name), time.Now())
 			// During a rekeying there may be two: the one that carries packets counts.
-			if old, ok := out[name]; !ok || !old.installed || s.installed && s.handshake.After(old.handshake) {
+			if old, ok := out[name]; !ok || !old.up || s.up && s.handshake.After(old.handshake) {
 				out[name] = s
 			}
 		}
@@ -57,7 +54,7 @@ func parseSA(m *vici.Message, now time.Time) sa {
 		}
 		s.rx, s.tx = s.rx+number("bytes-in"), s.tx+number("bytes-out")
 		if state := text(child, "state"); state == "INSTALLED" || state == "REKEYING" || state == "REKEYED" {
-			s.installed = true
+			s.up = true
 			if t := now.Add(-time.Duration(number("install-time")) * time.Second); t.After(s.handshake) {
 				s.handshake = t
 			}
@@ -83,17 +80,8 @@ func (w *IPsec) Status() (map[netip.Addr]Status, error) {
 		for i := range MaxTunnels {
 			name := connectionName(p.Fabric, i)
 			state := states[name]
-			if state.installed {
-				s.Tunnels++
-			}
-			s.Error = cmp.Or(w.vici.failure(name, state.installed), s.Error)
-			s.RxBytes, s.TxBytes = s.RxBytes+state.rx, s.TxBytes+state.tx
-			if state.handshake.After(s.Handshake) {
-				s.Handshake = state.handshake
-			}
-			if state.endpoint.IsValid() && !s.Endpoint.IsValid() {
-				s.Endpoint = state.endpoint
-			}
+			s.add(state.tunnelStatus, false)
+			s.Error = cmp.Or(w.vici.failure(name, state.up), s.Error)
 		}
 		switch {
 		case s.Tunnels > 0 || s.Error != "":

@@ -194,12 +194,11 @@ func setReceiveBuffers(pid, bytes int) error {
 	var errs []error
 	for _, e := range entries {
 		number, err := strconv.Atoi(e.Name())
-		target, gone := os.Readlink(filepath.Join(dir, e.Name()))
-		if err != nil || gone != nil || !strings.HasPrefix(target, "socket:") {
-			continue
+		if err == nil {
+			err = setReceiveBuffer(process, number, bytes)
 		}
-		if err := setReceiveBuffer(process, number, bytes); err != nil {
-			errs = append(errs, fmt.Errorf("enlarge the receive buffer of file %d of process %d: %w", number, pid, err))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("enlarge the receive buffer of file %s of process %d: %w", e.Name(), pid, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -207,12 +206,18 @@ func setReceiveBuffers(pid, bytes int) error {
 
 func setReceiveBuffer(process, number, bytes int) error {
 	fd, err := unix.PidfdGetfd(process, number, 0)
+	if errors.Is(err, unix.EBADF) { // closed since
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
 	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
-	if err != nil || protocol != unix.IPPROTO_UDP {
+	if errors.Is(err, unix.ENOTSOCK) || err == nil && protocol != unix.IPPROTO_UDP {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bytes)

@@ -69,10 +69,9 @@ func (w *WireGuard) ensureDevice(i int, port uint16, mtu int) error {
 		delete(w.embedded, i)
 	}
 	if !w.o.Embedded {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = w.name(i)
-		wireguard := func(have netlink.Link) bool { return have.Type() == "wireguard" }
-		if err := ensureLink(&netlink.Wireguard{LinkAttrs: attrs}, wireguard); !errors.Is(err, syscall.EOPNOTSUPP) {
+		want := &netlink.Wireguard{LinkAttrs: linkAttrs(w.name(i))}
+		err := ensureLink(want, func(have netlink.Link) bool { return have.Type() == want.Type() })
+		if !errors.Is(err, syscall.EOPNOTSUPP) {
 			return err
 		}
 	}
@@ -126,30 +125,31 @@ type embedded struct {
 }
 
 // embed makes such a device and binds its UDP port, in the network namespace of the calling thread.
-func embed(name string, port uint16, mtu int, log *slog.Logger) (*embedded, error) {
+func embed(name string, port uint16, mtu int, log *slog.Logger) (_ *embedded, err error) {
 	t, err := openTUN(name, mtu)
 	if err != nil {
 		return nil, err
 	}
 	e := &embedded{tun: t.File(), device: device.NewDevice(t, conn.NewDefaultBind(), wireguardLog(log, name)), port: port}
+	defer func() {
+		if err != nil {
+			e.close()
+		}
+	}()
 	// The device is up from the start (see openTUN). Setting the port rebinds the sockets in this thread's namespace, whichever
 	// goroutine of the library opened them first.
-	if err := e.device.Up(); err != nil {
-		e.close()
-		return nil, fmt.Errorf("start %s: %w", name, err)
+	if err = e.device.Up(); err == nil {
+		err = e.device.IpcSet(fmt.Sprintf("listen_port=%d\n", port))
 	}
-	if err := e.device.IpcSet(fmt.Sprintf("listen_port=%d\n", port)); err != nil {
-		e.close()
+	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, portInUse(err, port))
 	}
 	file, err := ipc.UAPIOpen(name) // removes the socket of a killed process, not that of a live one
 	if err != nil {
-		e.close()
 		return nil, fmt.Errorf("open the control socket of %s: %w", name, err)
 	}
 	defer file.Close()
 	if e.uapi, err = ipc.UAPIListen(name, file); err != nil {
-		e.close()
 		return nil, fmt.Errorf("listen on the control socket of %s: %w", name, err)
 	}
 	go func(l net.Listener) {

@@ -132,20 +132,20 @@ type tunnelKey struct {
 // lingeringKeys are the keys that stay in a tunnel for Linger after their peers, which remain for other tunnels, have retired from
 // this one: until the caller has acted on the result of Ensure it sends into the tunnel. A removed peer is cut off at once.
 func (w *WireGuard) lingeringKeys(tunnel int, have []wgtypes.Peer, now time.Time) map[wgtypes.Key]bool {
-	wanted := map[wgtypes.Key]bool{}
-	without := map[string]bool{} // the fabric addresses of peers without this tunnel
+	wanted := map[string]wgtypes.Key{} // by fabric address
 	for _, p := range w.peers {
-		if key := p.keys[tunnel]; key != (wgtypes.Key{}) {
-			wanted[key] = true
-			delete(w.retiredKeys, tunnelKey{tunnel, key})
-		} else {
-			without[host(p.fabric).String()] = true
-		}
+		wanted[host(p.fabric).String()] = p.keys[tunnel]
 	}
 	out := map[wgtypes.Key]bool{}
 	for _, h := range have {
-		if !wanted[h.PublicKey] && len(h.AllowedIPs) == 1 && without[h.AllowedIPs[0].String()] {
-			out[h.PublicKey] = w.retiredKeys.lingers(tunnelKey{tunnel, h.PublicKey}, now, w.o.Linger)
+		k := tunnelKey{tunnel, h.PublicKey}
+		if len(h.AllowedIPs) != 1 {
+			continue
+		}
+		if key, remains := wanted[h.AllowedIPs[0].String()]; remains && key == (wgtypes.Key{}) {
+			out[h.PublicKey] = w.retiredKeys.lingers(k, now, w.o.Linger)
+		} else {
+			delete(w.retiredKeys, k)
 		}
 	}
 	return out
@@ -249,22 +249,25 @@ func endpoint(p wgtypes.Peer) netip.AddrPort {
 // standby; else any with keys; else all, where the first packets wait for the handshake. ready reports whether a handshake was made
 // with the current keys of both sides.
 func usable(p wgPeer, tunnels int, draining int, ready func(tunnel int) bool) []int {
-	pick := func(from, to int, ok func(i int) bool) (out []int) {
-		for i := from; i < to; i++ {
-			if p.keys[i] != (wgtypes.Key{}) && ok(i) {
+	standby := func(i int) bool { return i == MaxTunnels }
+	free := func(i int) bool { return i != draining && !p.draining[i] }
+	for _, choice := range []func(i int) bool{
+		func(i int) bool { return i < tunnels && free(i) && ready(i) },
+		func(i int) bool { return standby(i) && free(i) && ready(i) },
+		func(i int) bool { return i < tunnels && ready(i) },
+		func(i int) bool { return standby(i) && ready(i) },
+		func(i int) bool { return i < tunnels && free(i) },
+		func(i int) bool { return i < tunnels },
+	} {
+		var out []int
+		for i, key := range p.keys {
+			if key != (wgtypes.Key{}) && choice(i) {
 				out = append(out, i)
 			}
 		}
-		return out
-	}
-	free := func(i int) bool { return i != draining && !p.draining[i] }
-	both := func(i int) bool { return free(i) && ready(i) }
-	choices := [][]int{
-		pick(0, tunnels, both), pick(MaxTunnels, MaxTunnels+1, both), pick(0, tunnels, ready),
-		pick(MaxTunnels, MaxTunnels+1, ready), pick(0, tunnels, free), pick(0, tunnels, func(int) bool { return true }),
-	}
-	if i := slices.IndexFunc(choices, func(c []int) bool { return len(c) > 0 }); i >= 0 {
-		return choices[i]
+		if len(out) > 0 {
+			return out
+		}
 	}
 	return nil
 }

@@ -198,7 +198,7 @@ func (w *WireGuard) Status() (map[netip.Addr]Status, error) {
 		return nil, fmt.Errorf("wireguard: open the control interface: %w", err)
 	}
 	defer client.Close()
-	out := map[netip.Addr]Status{}
+	have := map[int][]wgtypes.Peer{}
 	for _, i := range w.tunnels {
 		d, err := w.readDevice(client, i)
 		if errors.Is(err, os.ErrNotExist) {
@@ -207,37 +207,33 @@ func (w *WireGuard) Status() (map[netip.Addr]Status, error) {
 		if err != nil {
 			return nil, fmt.Errorf("wireguard: %w", err)
 		}
-		for _, p := range w.peers {
-			for _, h := range d.Peers {
+		have[i] = d.Peers
+	}
+	now := time.Now()
+	out := map[netip.Addr]Status{}
+	for _, p := range w.peers {
+		var s Status
+		for _, i := range w.tunnels {
+			for _, h := range have[i] {
 				if h.PublicKey == p.keys[i] {
-					out[p.fabric] = addTunnel(out[p.fabric], h, i < MaxTunnels)
+					s.add(wgStatus(h, now), i == MaxTunnels)
 				}
 			}
 		}
-	}
-	for _, p := range w.peers {
-		s := out[p.fabric]
-		s.Error = problem(s, time.Now())
+		s.Error = problem(s, now)
 		out[p.fabric] = s
 	}
 	return out, nil
 }
 
-func addTunnel(s Status, h wgtypes.Peer, counts bool) Status {
-	s.RxBytes += uint64(h.ReceiveBytes)
-	s.TxBytes += uint64(h.TransmitBytes)
-	if !h.LastHandshakeTime.IsZero() && time.Since(h.LastHandshakeTime) < sessionLife && counts {
-		s.Tunnels++
+func wgStatus(h wgtypes.Peer, now time.Time) tunnelStatus {
+	return tunnelStatus{
+		handshake: h.LastHandshakeTime, endpoint: endpoint(h), rx: uint64(h.ReceiveBytes), tx: uint64(h.TransmitBytes),
+		up: now.Sub(h.LastHandshakeTime) < sessionLife,
 	}
-	if e := endpoint(h); e.IsValid() && (!s.Endpoint.IsValid() || h.LastHandshakeTime.After(s.Handshake) && counts) {
-		s.Endpoint = e
-	}
-	if h.LastHandshakeTime.After(s.Handshake) {
-		s.Handshake = h.LastHandshakeTime
-	}
-	return s
 }
 
+// problem is the likely cause of a missing handshake.
 func problem(s Status, now time.Time) string {
 	switch {
 	case s.Handshake.IsZero() && !s.Endpoint.IsValid():
