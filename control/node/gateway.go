@@ -93,18 +93,18 @@ func (d *Daemon) ensureReach(objs tables.Objects) (tables.Objects, tables.Reach,
 		r.Backend[submarinerv1.BackendLoadBalancer] = "true"
 	}
 	problems := slices.Clone(refused)
-	verdicts := map[string]natt.Verdict{}
+	reachability := map[string]natt.Reachability{}
 	if err := d.openDiscovery(objs, settings.DiscoveryPort); err != nil {
 		problems = append(problems, err.Error())
 	} else {
 		if err := g.discovery.Set(tables.DiscoveryPeers(objs)); err != nil {
 			problems = append(problems, err.Error())
 		}
-		verdicts = g.discovery.Verdicts()
+		reachability = g.discovery.Reachability()
 		r.Ports = []uint16{settings.DiscoveryPort}
 		r.Backend[submarinerv1.BackendNATTDiscoveryPort] = strconv.Itoa(int(settings.DiscoveryPort))
 	}
-	objs, more := tables.SelectAddresses(objs, settings.PreferredServer, verdicts, g.used)
+	objs, more := tables.SelectAddresses(objs, settings.PreferredServer, reachability, g.used)
 	g.used = tables.UsedAddresses(objs)
 	return objs, r, append(problems, more...)
 }
@@ -149,7 +149,7 @@ func (d *Daemon) openDiscovery(objs tables.Objects, port uint16) error {
 		}
 	}
 	g.config = c
-	c.Log, c.Changed = d.log, func(name string, v natt.Verdict) {
+	c.Log, c.Changed = d.log, func(name string, v natt.Reachability) {
 		d.log.Debug("NAT discovery", "gateway", name, "state", v.State.String(), "address", v.Address, "reason", v.Reason)
 		d.wake()
 	}

@@ -41,7 +41,7 @@ type natted struct {
 	reach tables.Reach
 	wire  tables.Wire
 	seen  tables.Objects // as this gateway uses them
-	ways  map[string]natt.Verdict
+	ways  map[string]natt.Reachability
 }
 
 func newNatted(t *testing.T, ns *netns.NS, cluster uint16, private, driver string) *natted {
@@ -124,7 +124,7 @@ func (g *natted) learn(o *natted) {
 }
 
 // until reconciles as the daemon would, woken every now and then, until the way to the peer is as it should be.
-func (g *natted) until(what string, ok func(natt.Verdict) bool) natt.Verdict {
+func (g *natted) until(what string, ok func(natt.Reachability) bool) natt.Reachability {
 	g.t.Helper()
 	var problems []string
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -136,7 +136,7 @@ func (g *natted) until(what string, ok func(natt.Verdict) bool) natt.Verdict {
 		}
 	}
 	g.t.Fatalf("%s: want %s, still %+v; problems %q", g.objs.Config.ClusterID, what, g.ways, problems)
-	return natt.Verdict{}
+	return natt.Reachability{}
 }
 
 // behindNAT makes two gateways: one with an address that everybody can reach, and one behind a router that masquerades and
@@ -196,12 +196,12 @@ func TestBehindNAT(t *testing.T) {
 	open.learn(hidden)
 	hidden.learn(open)
 	open.reconcile()
-	v := hidden.until("a confirmed address", func(v natt.Verdict) bool { return v.State == natt.Confirmed })
+	v := hidden.until("a confirmed address", func(v natt.Reachability) bool { return v.State == natt.Confirmed })
 	if v.Address != ip("192.0.2.1") || !v.NAT() || v.Seen.Addr() != ip("203.0.113.2") {
 		t.Errorf("the hidden gateway sees %+v", v)
 	}
-	v = open.until("waiting", func(v natt.Verdict) bool { return v.State == natt.Waiting })
-	if v.Address.IsValid() || v.Caller.Addr() != ip("203.0.113.2") {
+	v = open.until("waiting", func(v natt.Reachability) bool { return v.State == natt.Waiting })
+	if v.Address.IsValid() || v.Source.Addr() != ip("203.0.113.2") {
 		t.Errorf("the open gateway sees %+v", v)
 	}
 	if !slices.Contains(open.wire.Ports, natt.DefaultPort) {
@@ -253,7 +253,7 @@ func TestBehindNATVXLAN(t *testing.T) {
 	hidden.learn(open)
 	open.reconcile()
 	for _, g := range []*natted{hidden, open} {
-		v := g.until("NAT", natt.Verdict.NAT)
+		v := g.until("NAT", natt.Reachability.NAT)
 		problems := g.reconcile()
 		if len(problems) != 1 || v.Address.IsValid() || v.Reason == "" {
 			t.Errorf("%s: problems %q, way %+v", g.objs.Config.ClusterID, problems, v)

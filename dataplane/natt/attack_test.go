@@ -62,11 +62,11 @@ func TestSpoofedAndReplayedAnswers(t *testing.T) {
 	if len(old) > len(ask) {
 		t.Errorf("an answer of %d bytes to a request of %d", len(old), len(ask))
 	}
-	if v := a.Verdicts()["b"]; v.State == Confirmed || a.Counters()["answers"] != 0 {
+	if v := a.Reachability()["b"]; v.State == Confirmed || a.Counters()["answers"] != 0 {
 		t.Errorf("a believes %+v, %v", v, a.Counters())
 	}
 	// The attacker's requests in a's name prove no call, and b does not take him for a.
-	if v := b.Verdicts()["a"]; v.Caller.IsValid() || b.Counters()["calls"] != 0 {
+	if v := b.Reachability()["a"]; v.Source.IsValid() || b.Counters()["calls"] != 0 {
 		t.Errorf("b believes %+v, %v", v, b.Counters())
 	}
 }
@@ -91,7 +91,7 @@ func TestReplayedCalls(t *testing.T) {
 	}
 	called := c.encode(message{kind: confirmation, echo: reply.nonce, from: c.id("a"), to: c.id("b"), source: own, destination: toB})
 	say(t, honest, called, toB)
-	v := b.wait("a", "a caller", func(v Verdict) bool { return v.Caller == own })
+	v := b.wait("a", "a caller", func(v Reachability) bool { return v.Source == own })
 	if v.In.Any() {
 		t.Errorf("a call straight from a: %+v", v)
 	}
@@ -105,8 +105,8 @@ func TestReplayedCalls(t *testing.T) {
 	say(t, honest, c.encode(message{kind: answer, from: c.id("a"), to: c.id("b")}), toB)
 	say(t, honest, []byte("hello"), toB)
 	b.counted("malformed", 2)
-	if v := b.Verdicts()["a"]; v.Caller != own {
-		t.Errorf("the caller is now %s", v.Caller)
+	if v := b.Reachability()["a"]; v.Source != own {
+		t.Errorf("the caller is now %s", v.Source)
 	}
 
 	before := b.Counters()["requests"]

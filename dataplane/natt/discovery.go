@@ -27,7 +27,7 @@ type Config struct {
 	PSK []byte
 	// Changed is called with every new result and once for every change, in order, from one goroutine; not for removed peers. It must
 	// not call Close.
-	Changed func(name string, v Verdict)
+	Changed func(name string, v Reachability)
 	// Timing: zero fields take the default.
 	Timing Timing
 	// Log; nil: slog.Default().
@@ -40,7 +40,7 @@ type Discovery struct {
 	own     id
 	codec   codec
 	timing  Timing
-	changed func(string, Verdict)
+	changed func(string, Reachability)
 	log     *slog.Logger
 
 	servers, clients []*socket
@@ -61,9 +61,9 @@ type Discovery struct {
 // watched is a track that is stepped only when necessary, so the cost of a message does not depend on the number of peers.
 type watched struct {
 	*track
-	dirty   bool      // changed since the last step
-	at      time.Time // of the next step otherwise
-	verdict Verdict   // last passed to Changed; zero: none
+	dirty bool         // changed since the last step
+	at    time.Time    // of the next step otherwise
+	last  Reachability // last passed to Changed; zero: none
 }
 
 // Open binds the port on all addresses and begins to answer requests of the peers of Set.
@@ -160,15 +160,15 @@ func (d *Discovery) Set(peers []Peer) error {
 	return errors.Join(errs...)
 }
 
-// Verdicts returns the result of each peer.
-func (d *Discovery) Verdicts() map[string]Verdict {
+// Reachability returns the result of each peer.
+func (d *Discovery) Reachability() map[string]Reachability {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	out := make(map[string]Verdict, len(d.peers))
+	out := make(map[string]Reachability, len(d.peers))
 	for name, w := range d.peers {
-		out[name] = w.verdict
-		if w.verdict == (Verdict{}) { // set, and not stepped yet
-			out[name] = w.judge(time.Now())
+		out[name] = w.last
+		if w.last == (Reachability{}) { // set, and not stepped yet
+			out[name] = w.assess(time.Now())
 		}
 	}
 	return out
@@ -220,11 +220,11 @@ func (d *Discovery) run() {
 		case <-d.wake:
 		case <-time.After(time.Until(next)):
 		}
-		now := time.Now() // the same for step and judge, so that no deadline passes between the two
+		now := time.Now() // the same for step and assess, so that no deadline passes between the two
 		stepped, probes := d.step(now)
 		d.send(probes)
-		var changes map[string]Verdict
-		changes, next = d.judge(now, stepped)
+		var changes map[string]Reachability
+		changes, next = d.assess(now, stepped)
 		for name, v := range changes {
 			d.changed(name, v)
 		}
@@ -272,18 +272,18 @@ func (d *Discovery) send(probes []probe) {
 	}
 }
 
-// judge stores the results of the stepped peers. It returns those that changed, and when the next step is due.
-func (d *Discovery) judge(now time.Time, stepped []*watched) (map[string]Verdict, time.Time) {
+// assess stores the results of the stepped peers. It returns those that changed, and when the next step is due.
+func (d *Discovery) assess(now time.Time, stepped []*watched) (map[string]Reachability, time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	changes := map[string]Verdict{}
+	changes := map[string]Reachability{}
 	for _, w := range stepped {
 		w.at = w.due(now)
-		v := w.judge(now)
-		if d.peers[w.peer.Name] == w && w.verdict != v {
+		v := w.assess(now)
+		if d.peers[w.peer.Name] == w && w.last != v {
 			changes[w.peer.Name] = v
 		}
-		w.verdict = v
+		w.last = v
 	}
 	next := now.Add(d.timing.Recheck)
 	for _, w := range d.peers {

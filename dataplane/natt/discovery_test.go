@@ -23,8 +23,8 @@ func TestBothPublic(t *testing.T) {
 	if v.Address != netip.MustParseAddr("203.0.113.2") || !v.Private || v.NAT() || v.Seen.Addr() != netip.MustParseAddr("192.0.2.1") {
 		t.Errorf("a about b: %+v", v)
 	}
-	v = b.wait("a", "confirmed and called", func(v Verdict) bool { return v.State == Confirmed && v.Caller.IsValid() })
-	if v.Address != netip.MustParseAddr("192.0.2.1") || v.Private || v.NAT() || v.Caller.Addr() != netip.MustParseAddr("192.0.2.1") {
+	v = b.wait("a", "confirmed and called", func(v Reachability) bool { return v.State == Confirmed && v.Source.IsValid() })
+	if v.Address != netip.MustParseAddr("192.0.2.1") || v.Private || v.NAT() || v.Source.Addr() != netip.MustParseAddr("192.0.2.1") {
 		t.Errorf("b about a: %+v", v)
 	}
 
@@ -33,7 +33,7 @@ func TestBothPublic(t *testing.T) {
 		t.Fatal(err)
 	}
 	b6 := open(t, hostB, "b6", "psk", peer("a", "2001:db8:a::1", ""))
-	for _, v := range []Verdict{a.wait("b6", "confirmed", is(Confirmed)), b6.wait("a", "confirmed", is(Confirmed))} {
+	for _, v := range []Reachability{a.wait("b6", "confirmed", is(Confirmed)), b6.wait("a", "confirmed", is(Confirmed))} {
 		if !v.Address.Is6() || v.NAT() {
 			t.Errorf("over IPv6: %+v", v)
 		}
@@ -88,7 +88,7 @@ func TestAnswersFromTheAddressAsked(t *testing.T) {
 	}
 	a := open(t, i.attach("a", "192.0.2.1/24"), "a", "psk", peer("b", "10.7.7.7", "203.0.113.22"))
 	open(t, b, "b", "psk", peer("a", "192.0.2.1", ""))
-	v := a.wait("b", "confirmed at its private address", func(v Verdict) bool { return v.State == Confirmed && v.Private })
+	v := a.wait("b", "confirmed at its private address", func(v Reachability) bool { return v.State == Confirmed && v.Private })
 	if v.Address != netip.MustParseAddr("10.7.7.7") || v.NAT() {
 		t.Errorf("a about b: %+v", v)
 	}
@@ -114,11 +114,11 @@ func TestBehindNAT(t *testing.T) {
 	}
 	check := func(what string, mapped func(netip.AddrPort) bool) {
 		t.Helper()
-		v := b.wait("a", what, func(v Verdict) bool { return v.State == Confirmed && mapped(v.Seen) })
+		v := b.wait("a", what, func(v Reachability) bool { return v.State == Confirmed && mapped(v.Seen) })
 		if v.Address != netip.MustParseAddr("192.0.2.1") || v.Out != masqueraded || v.In != (Rewriting{}) || !v.NAT() {
 			t.Errorf("%s: b about a: %+v", what, v)
 		}
-		v = a.wait("b", what, func(v Verdict) bool { return v.State == Waiting && mapped(v.Caller) })
+		v = a.wait("b", what, func(v Reachability) bool { return v.State == Waiting && mapped(v.Source) })
 		if v.Address.IsValid() || v.In != masqueraded || v.Seen.IsValid() || !strings.Contains(v.Reason, "cannot be reached from outside") {
 			t.Errorf("%s: a about b: %+v", what, v)
 		}
@@ -156,13 +156,13 @@ func TestBothBehindNAT(t *testing.T) {
 	_, hostsB := i.behind("b", "203.0.113.2/24", "10.0.0.2/24")
 	a := open(t, hostsA[0], "a", "psk", peer("b", "10.0.0.2", "203.0.113.2"))
 	b := open(t, hostsB[0], "b", "psk", peer("a", "10.0.1.2", "198.51.100.2"))
-	for name, v := range map[string]Verdict{"203.0.113.2": a.wait("b", "unreachable", is(Unreachable)), "198.51.100.2": b.wait("a", "unreachable", is(Unreachable))} {
+	for name, v := range map[string]Reachability{"203.0.113.2": a.wait("b", "unreachable", is(Unreachable)), "198.51.100.2": b.wait("a", "unreachable", is(Unreachable))} {
 		if v.Address != netip.MustParseAddr(name) || !strings.Contains(v.Reason, "if both sides are behind NAT, forward these ports on one side and set gateway.submariner.io/public-ip there") {
-			t.Errorf("verdict %+v", v)
+			t.Errorf("reachability %+v", v)
 		}
 	}
 	time.Sleep(2 * fast.Recheck) // and it stays so: our own requests do not open the way
-	if v := a.Verdicts()["b"]; v.State != Unreachable || a.Counters()["answers"] != 0 {
+	if v := a.Reachability()["b"]; v.State != Unreachable || a.Counters()["answers"] != 0 {
 		t.Errorf("later: %+v, %v", v, a.Counters())
 	}
 }
@@ -171,7 +171,7 @@ func TestWrongPSK(t *testing.T) {
 	i := newInternet(t)
 	a := open(t, i.attach("a", "192.0.2.1/24"), "a", "psk", peer("b", "203.0.113.2", ""))
 	b := open(t, i.attach("b", "203.0.113.2/24"), "b", "another psk", peer("a", "192.0.2.1", ""))
-	for _, v := range []Verdict{a.wait("b", "unreachable", is(Unreachable)), b.wait("a", "unreachable", is(Unreachable))} {
+	for _, v := range []Reachability{a.wait("b", "unreachable", is(Unreachable)), b.wait("a", "unreachable", is(Unreachable))} {
 		if !strings.Contains(v.Reason, "has its cluster the same PSK (Secret submariner-ipsec-psk)?") {
 			t.Errorf("reason: %s", v.Reason)
 		}
@@ -205,7 +205,7 @@ func TestSomebodyElseAtThePrivateAddress(t *testing.T) {
 	stranger.counted("not_for_us", 1)
 	// b asks 10.0.0.3, which nobody has there, and waits for a's calls.
 	v = b.wait("a", "waiting", is(Waiting))
-	if v.Caller.Addr() != netip.MustParseAddr("198.51.100.2") || v.Address.IsValid() {
+	if v.Source.Addr() != netip.MustParseAddr("198.51.100.2") || v.Address.IsValid() {
 		t.Errorf("b about a: %+v", v)
 	}
 }
@@ -218,7 +218,7 @@ func TestBehindLoadBalancer(t *testing.T) {
 	a := open(t, i.attach("a", "192.0.2.1/24"), "a", "psk", p)
 	v := a.wait("b", "unreachable", is(Unreachable))
 	if v.Address != netip.MustParseAddr("203.0.113.2") || !strings.Contains(v.Reason, "unconfirmed") {
-		t.Errorf("verdict %+v", v)
+		t.Errorf("reachability %+v", v)
 	}
 }
 
@@ -251,11 +251,11 @@ func TestOpenAndSetRefuse(t *testing.T) {
 			t.Errorf("Set: %v; want %s", err, part)
 		}
 	}
-	if v := a.Verdicts(); len(v) != 2 || v["c"].State != Probing {
-		t.Errorf("verdicts %v; want b and c", v)
+	if v := a.Reachability(); len(v) != 2 || v["c"].State != Probing {
+		t.Errorf("reachability %v; want b and c", v)
 	}
-	if err := a.Set(nil); err != nil || len(a.Verdicts()) != 0 {
-		t.Errorf("no peers any more: %v, %v", err, a.Verdicts())
+	if err := a.Set(nil); err != nil || len(a.Reachability()) != 0 {
+		t.Errorf("no peers any more: %v, %v", err, a.Reachability())
 	}
 	if err := errors.Join(a.Close(), a.Close()); err != nil {
 		t.Error(err)

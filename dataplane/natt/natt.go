@@ -53,8 +53,8 @@ type Rewriting struct {
 // Any reports whether there is NAT on the path.
 func (r Rewriting) Any() bool { return r.SourceIP || r.SourcePort || r.Destination }
 
-// Verdict is the result of the discovery of a peer.
-type Verdict struct {
+// Reachability is the result of the discovery of a peer.
+type Reachability struct {
 	State State
 	// Address is the underlay address for the wire. It is zero while Waiting, since the peer must initiate, and while Probing, unless
 	// the peer was Confirmed before its addresses changed. If Unreachable it is a fallback: UDP 4490 may be blocked where the cable
@@ -66,15 +66,15 @@ type Verdict struct {
 	Out, In Rewriting
 	// Seen is the source of our packets as observed by the peer; zero unless Confirmed.
 	Seen netip.AddrPort
-	// Caller is the source of the peer's requests as observed here; zero if none arrive. The port is that of discovery, not of the
+	// Source is the source of the peer's requests as observed here; zero if none arrive. The port is that of discovery, not of the
 	// cable.
-	Caller netip.AddrPort
+	Source netip.AddrPort
 	// Reason explains the State to an operator.
 	Reason string
 }
 
 // NAT reports whether addresses or ports are translated between the two gateways, in either direction.
-func (v Verdict) NAT() bool { return v.Out.Any() || v.In.Any() }
+func (v Reachability) NAT() bool { return v.Out.Any() || v.In.Any() }
 
 // Timing holds all periods; zero fields take the values of DefaultTiming.
 type Timing struct {

@@ -150,7 +150,7 @@ type gate struct {
 	*Discovery
 	t    *testing.T
 	mu   sync.Mutex
-	told []Verdict
+	told []Reachability
 	// counts are the received messages by outcome.
 	counts map[string]uint64
 }
@@ -185,7 +185,7 @@ func open(t *testing.T, n *netns.NS, name, psk string, peers ...Peer) *gate {
 	err := n.Do(func() (err error) {
 		g.Discovery, err = Open(Config{
 			Name: name, PSK: []byte(psk), Timing: fast, Log: slog.New(g),
-			Changed: func(_ string, v Verdict) {
+			Changed: func(_ string, v Reachability) {
 				g.mu.Lock()
 				defer g.mu.Unlock()
 				g.told = append(g.told, v)
@@ -203,12 +203,12 @@ func open(t *testing.T, n *netns.NS, name, psk string, peers ...Peer) *gate {
 	return g
 }
 
-// wait waits until the verdict on a peer is as it should be.
-func (g *gate) wait(peer, what string, ok func(Verdict) bool) Verdict {
+// wait waits until the reachability of a peer is as it should be.
+func (g *gate) wait(peer, what string, ok func(Reachability) bool) Reachability {
 	g.t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for {
-		v := g.Verdicts()[peer]
+		v := g.Reachability()[peer]
 		if ok(v) {
 			return v
 		}
@@ -219,7 +219,7 @@ func (g *gate) wait(peer, what string, ok func(Verdict) bool) Verdict {
 	}
 }
 
-func is(s State) func(Verdict) bool { return func(v Verdict) bool { return v.State == s } }
+func is(s State) func(Reachability) bool { return func(v Reachability) bool { return v.State == s } }
 
 // counted waits until a counter has reached at least n.
 func (g *gate) counted(name string, n uint64) {

@@ -96,7 +96,7 @@ func (w *world) run(since time.Duration) {
 	}
 }
 
-func (w *world) verdict() Verdict { return w.t.judge(w.now) }
+func (w *world) reachability() Reachability { return w.t.assess(w.now) }
 
 func TestDecisions(t *testing.T) {
 	const ms = time.Millisecond
@@ -104,91 +104,91 @@ func TestDecisions(t *testing.T) {
 	for name, c := range map[string]struct {
 		peer Peer
 		play func(w *world)
-		want Verdict // without Reason, Seen, Out
-		says string  // in Reason
+		want Reachability // without Reason, Seen, Out
+		says string       // in Reason
 	}{
-		"nothing yet":  {peerB, func(w *world) { w.run(5 * time.Second) }, Verdict{State: Probing}, "waiting for the first answer from UDP 10.0.0.2:4490 (private) and 203.0.113.2:4490 (public)"},
-		"private only": {peerB, func(w *world) { w.reach(privateB, ms, 0, always); w.run(2 * ms) }, Verdict{State: Confirmed, Address: privateB, Private: true}, "answers at its private address 10.0.0.2"},
+		"nothing yet":  {peerB, func(w *world) { w.run(5 * time.Second) }, Reachability{State: Probing}, "waiting for the first answer from UDP 10.0.0.2:4490 (private) and 203.0.113.2:4490 (public)"},
+		"private only": {peerB, func(w *world) { w.reach(privateB, ms, 0, always); w.run(2 * ms) }, Reachability{State: Confirmed, Address: privateB, Private: true}, "answers at its private address 10.0.0.2"},
 		"public only, before the grace is over": {peerB, func(w *world) { w.reach(publicB, ms, 0, always); w.run(900 * ms) },
-			Verdict{State: Probing}, "waiting"},
+			Reachability{State: Probing}, "waiting"},
 		"public only": {peerB, func(w *world) { w.reach(publicB, ms, 0, always); w.run(1100 * ms) },
-			Verdict{State: Confirmed, Address: publicB}, "answers at its public address 203.0.113.2, not at its private one 10.0.0.2"},
+			Reachability{State: Confirmed, Address: publicB}, "answers at its public address 203.0.113.2, not at its private one 10.0.0.2"},
 		"both": {peerB, func(w *world) { w.reach(publicB, ms, 0, always); w.reach(privateB, ms, 0, always); w.run(2 * ms) },
-			Verdict{State: Confirmed, Address: privateB, Private: true}, "private"},
+			Reachability{State: Confirmed, Address: privateB, Private: true}, "private"},
 		"private within the grace": {peerB, func(w *world) {
 			w.reach(publicB, ms, 0, always)
 			w.reach(privateB, 900*ms, 0, always)
 			w.run(950 * ms)
-		}, Verdict{State: Confirmed, Address: privateB, Private: true}, "private"},
+		}, Reachability{State: Confirmed, Address: privateB, Private: true}, "private"},
 		"private after the grace": {peerB, func(w *world) {
 			w.reach(publicB, ms, 0, always)
 			w.reach(privateB, 1100*ms, 0, always)
 			w.run(5 * time.Second)
-		}, Verdict{State: Confirmed, Address: publicB}, "public"},
+		}, Reachability{State: Confirmed, Address: publicB}, "public"},
 		"an answer that takes too long is none": {peerB, func(w *world) { w.reach(privateB, 2100*ms, 0, always); w.run(59 * time.Second) },
-			Verdict{State: Probing}, "waiting"},
+			Reachability{State: Probing}, "waiting"},
 		"one address for both": {Peer{"b", publicB, publicB, DefaultPort, false}, func(w *world) { w.reach(publicB, ms, 0, always); w.run(2 * ms) },
-			Verdict{State: Confirmed, Address: publicB, Private: true}, "private"},
+			Reachability{State: Confirmed, Address: publicB, Private: true}, "private"},
 		"no public address": {Peer{"b", privateB, netip.Addr{}, DefaultPort, false}, func(w *world) { w.reach(privateB, ms, 0, always); w.run(2 * ms) },
-			Verdict{State: Confirmed, Address: privateB, Private: true}, "private"},
+			Reachability{State: Confirmed, Address: privateB, Private: true}, "private"},
 		"no private address": {Peer{"b", netip.Addr{}, publicB, DefaultPort, false}, func(w *world) { w.reach(publicB, ms, 0, always); w.run(2 * ms) },
-			Verdict{State: Confirmed, Address: publicB}, "answers at its public address 203.0.113.2"},
+			Reachability{State: Confirmed, Address: publicB}, "answers at its public address 203.0.113.2"},
 		"late": {peerB, func(w *world) { w.reach(privateB, ms, 50*time.Second, always); w.run(53 * time.Second) },
-			Verdict{State: Confirmed, Address: privateB, Private: true}, "private"},
+			Reachability{State: Confirmed, Address: privateB, Private: true}, "private"},
 		"silent": {peerB, func(w *world) { w.run(60 * time.Second) },
-			Verdict{State: Unreachable, Address: publicB}, "if both sides are behind NAT, forward these ports on one side"},
+			Reachability{State: Unreachable, Address: publicB}, "if both sides are behind NAT, forward these ports on one side"},
 		"silent, no public address": {Peer{"b", privateB, netip.Addr{}, DefaultPort, false}, func(w *world) { w.run(60 * time.Second) },
-			Verdict{State: Unreachable, Address: privateB, Private: true}, "does not answer at UDP 10.0.0.2:4490 (private) and does not call"},
+			Reachability{State: Unreachable, Address: privateB, Private: true}, "does not answer at UDP 10.0.0.2:4490 (private) and does not call"},
 		"silent behind a load balancer": {Peer{"b", privateB, publicB, DefaultPort, true}, func(w *world) { w.run(6 * time.Second) },
-			Verdict{State: Unreachable, Address: publicB}, "203.0.113.2 is used unconfirmed"},
+			Reachability{State: Unreachable, Address: publicB}, "203.0.113.2 is used unconfirmed"},
 		"a load balancer's server is not waited for though it calls": {Peer{"b", privateB, publicB, DefaultPort, true}, func(w *world) {
 			w.t.confirm(w.now, caller, Rewriting{SourceIP: true})
 			w.run(7 * time.Second)
-		}, Verdict{State: Unreachable, Address: publicB, Caller: caller, In: Rewriting{SourceIP: true}}, "unconfirmed"},
+		}, Reachability{State: Unreachable, Address: publicB, Source: caller, In: Rewriting{SourceIP: true}}, "unconfirmed"},
 		"silent for a while": {peerB, func(w *world) { w.reach(publicB, ms, 90*time.Second, always); w.run(125 * time.Second) },
-			Verdict{State: Confirmed, Address: publicB}, "public"},
+			Reachability{State: Confirmed, Address: publicB}, "public"},
 		"calls only": {peerB, func(w *world) {
 			w.run(3 * time.Second)
 			w.t.confirm(w.now, caller, Rewriting{SourceIP: true, SourcePort: true})
 			w.run(9 * time.Second)
-		}, Verdict{State: Waiting, Caller: caller, In: Rewriting{SourceIP: true, SourcePort: true}}, "calls from 203.0.113.9:31000"},
+		}, Reachability{State: Waiting, Source: caller, In: Rewriting{SourceIP: true, SourcePort: true}}, "calls from 203.0.113.9:31000"},
 		"called once, long ago": {peerB, func(w *world) {
 			w.t.confirm(w.now, caller, Rewriting{SourceIP: true})
 			w.run(91 * time.Second)
-		}, Verdict{State: Unreachable, Address: publicB}, "does not call"},
+		}, Reachability{State: Unreachable, Address: publicB}, "does not call"},
 		"calls after it was given up": {peerB, func(w *world) {
 			w.run(100 * time.Second)
 			w.t.confirm(w.now, caller, Rewriting{SourceIP: true})
 			w.run(106 * time.Second)
-		}, Verdict{State: Waiting, Caller: caller, In: Rewriting{SourceIP: true}}, "calls"},
+		}, Reachability{State: Waiting, Source: caller, In: Rewriting{SourceIP: true}}, "calls"},
 		"begins to call, and is asked before it is waited for": {peerB, func(w *world) {
 			w.run(100 * time.Second)
 			w.reach(publicB, ms, 0, always)
 			w.t.confirm(w.now, caller, Rewriting{SourceIP: true})
 			w.run(101*time.Second + 2*ms)
-		}, Verdict{State: Confirmed, Address: publicB, Caller: caller, In: Rewriting{SourceIP: true}}, "answers"},
+		}, Reachability{State: Confirmed, Address: publicB, Source: caller, In: Rewriting{SourceIP: true}}, "answers"},
 		"begins to call while a round is about to fail": {peerB, func(w *world) {
 			w.run(94500 * ms) // the third probe of the round at 90 s is out
 			w.reach(publicB, ms, 0, always)
 			w.t.confirm(w.now, caller, Rewriting{SourceIP: true})
 			w.run(99*time.Second + 2*ms)
-		}, Verdict{State: Confirmed, Address: publicB, Caller: caller, In: Rewriting{SourceIP: true}}, "answers"},
+		}, Reachability{State: Confirmed, Address: publicB, Source: caller, In: Rewriting{SourceIP: true}}, "answers"},
 		"calls and answers": {peerB, func(w *world) {
 			w.reach(publicB, ms, 0, always)
 			w.run(2 * time.Second)
 			w.t.confirm(w.now, caller, Rewriting{Destination: true})
-		}, Verdict{State: Confirmed, Address: publicB, Caller: caller, In: Rewriting{Destination: true}}, "answers"},
-		"publishes nothing": {Peer{Name: "b", Port: 1}, func(w *world) { w.run(time.Second) }, Verdict{State: Unreachable}, "publishes no address and does not call"},
+		}, Reachability{State: Confirmed, Address: publicB, Source: caller, In: Rewriting{Destination: true}}, "answers"},
+		"publishes nothing": {Peer{Name: "b", Port: 1}, func(w *world) { w.run(time.Second) }, Reachability{State: Unreachable}, "publishes no address and does not call"},
 		"publishes nothing and calls": {Peer{Name: "b", Port: 1}, func(w *world) {
 			w.run(time.Second)
 			w.t.confirm(w.now, caller, Rewriting{})
 			w.run(2 * time.Second)
-		}, Verdict{State: Waiting, Caller: caller}, "publishes no address, but calls"},
+		}, Reachability{State: Waiting, Source: caller}, "publishes no address, but calls"},
 		"private appears later": {peerB, func(w *world) {
 			w.reach(publicB, ms, 0, always)
 			w.reach(privateB, ms, 10*time.Second, always)
 			w.run(40 * time.Second)
-		}, Verdict{State: Confirmed, Address: privateB, Private: true}, "private"},
+		}, Reachability{State: Confirmed, Address: privateB, Private: true}, "private"},
 		"one lost answer moves nothing": {peerB, func(w *world) {
 			w.reach(publicB, ms, 0, always)
 			w.answers[privateB] = func(now time.Time) (time.Duration, bool) {
@@ -196,48 +196,48 @@ func TestDecisions(t *testing.T) {
 				return ms, at < 29*time.Second || at > 33*time.Second
 			}
 			w.run(33 * time.Second)
-		}, Verdict{State: Confirmed, Address: privateB, Private: true}, "private"},
+		}, Reachability{State: Confirmed, Address: privateB, Private: true}, "private"},
 		"private fails, public does not": {peerB, func(w *world) {
 			w.reach(publicB, ms, 0, always)
 			w.reach(privateB, ms, 0, 20*time.Second)
 			w.run(37 * time.Second)
-		}, Verdict{State: Confirmed, Address: publicB}, "public"},
+		}, Reachability{State: Confirmed, Address: publicB}, "public"},
 		"silence is borne for a minute": {peerB, func(w *world) { w.reach(privateB, ms, 0, 20*time.Second); w.run(85 * time.Second) },
-			Verdict{State: Confirmed, Address: privateB, Private: true}, "private"},
+			Reachability{State: Confirmed, Address: privateB, Private: true}, "private"},
 		"then the address that worked is kept": {peerB, func(w *world) { w.reach(privateB, ms, 0, 20*time.Second); w.run(95 * time.Second) },
-			Verdict{State: Unreachable, Address: privateB, Private: true}, "does not answer"},
+			Reachability{State: Unreachable, Address: privateB, Private: true}, "does not answer"},
 		"and found again": {peerB, func(w *world) {
 			w.answers[privateB] = func(now time.Time) (time.Duration, bool) {
 				at := now.Sub(epoch)
 				return ms, at < 20*time.Second || at > 200*time.Second
 			}
 			w.run(235 * time.Second)
-		}, Verdict{State: Confirmed, Address: privateB, Private: true}, "private"},
+		}, Reachability{State: Confirmed, Address: privateB, Private: true}, "private"},
 		"another public address": {peerB, func(w *world) {
 			w.reach(publicB, ms, 0, always)
 			w.run(2 * time.Second)
 			w.t.set(Peer{"b", privateB, netip.MustParseAddr("203.0.113.3"), DefaultPort, false}, w.now)
-		}, Verdict{State: Probing, Address: publicB}, "203.0.113.3:4490 (public)"},
+		}, Reachability{State: Probing, Address: publicB}, "203.0.113.3:4490 (public)"},
 		"another public address beside a private one in use": {peerB, func(w *world) {
 			w.reach(privateB, ms, 0, always)
 			w.run(2 * time.Second)
 			w.t.set(Peer{"b", privateB, netip.MustParseAddr("203.0.113.3"), DefaultPort, false}, w.now)
-		}, Verdict{State: Confirmed, Address: privateB, Private: true}, "private"},
+		}, Reachability{State: Confirmed, Address: privateB, Private: true}, "private"},
 		"another key": {peerB, func(w *world) { w.run(time.Second); w.t.foreignKey(publicB); w.run(60 * time.Second) },
-			Verdict{State: Unreachable, Address: publicB}, "has its cluster the same PSK"},
+			Reachability{State: Unreachable, Address: publicB}, "has its cluster the same PSK"},
 		"another key from elsewhere": {peerB, func(w *world) { w.run(time.Second); w.t.foreignKey(caller.Addr()); w.run(60 * time.Second) },
-			Verdict{State: Unreachable, Address: publicB}, "does not call"},
+			Reachability{State: Unreachable, Address: publicB}, "does not call"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(c.peer)
 			c.play(w)
-			got := w.verdict()
+			got := w.reachability()
 			if !strings.Contains(got.Reason, c.says) {
 				t.Errorf("reason %q does not say %q", got.Reason, c.says)
 			}
 			got.Reason, got.Seen, got.Out = "", netip.AddrPort{}, Rewriting{}
 			if diff := cmp.Diff(c.want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
-				t.Errorf("verdict (-want +got):\n%s", diff)
+				t.Errorf("reachability (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -262,7 +262,7 @@ func TestRewriting(t *testing.T) {
 		w.reach(publicB, time.Millisecond, 0, always)
 		w.report = func(netip.AddrPort) report { return c.report }
 		w.run(2 * time.Second)
-		if got := w.verdict(); got.Out != c.want || got.Seen != c.report.seen || got.NAT() != (c.want != Rewriting{}) {
+		if got := w.reachability(); got.Out != c.want || got.Seen != c.report.seen || got.NAT() != (c.want != Rewriting{}) {
 			t.Errorf("%s: out = %+v, seen %s, NAT %t; want %+v", name, got.Out, got.Seen, got.NAT(), c.want)
 		}
 	}
@@ -312,7 +312,7 @@ func TestProbesAreSparse(t *testing.T) {
 }
 
 // Whatever the network does: time goes on, an address is never asked too often, an address that is confirmed has answered
-// lately, and once the network is steady the verdict is right.
+// lately, and once the network is steady the reachability is right.
 func TestAnyNetwork(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := peerB
@@ -349,7 +349,7 @@ func TestAnyNetwork(t *testing.T) {
 				clear(w.asked)
 			}
 			w.run(since)
-			v := w.verdict()
+			v := w.reachability()
 			if v.State == Confirmed && w.now.Sub(last[v.Address]) > DefaultTiming.Total+DefaultTiming.Recheck+2*DefaultTiming.Probe && since >= steady+2*time.Minute {
 				t.Fatalf("confirmed %s, which answered last %s ago", v.Address, w.now.Sub(last[v.Address]))
 			}
@@ -367,15 +367,15 @@ func TestAnyNetwork(t *testing.T) {
 				}
 			}
 		}
-		v := w.verdict()
-		want := Verdict{State: Unreachable}
+		v := w.reachability()
+		want := Reachability{State: Unreachable}
 		switch {
 		case final[privateB]:
-			want = Verdict{State: Confirmed, Address: privateB}
+			want = Reachability{State: Confirmed, Address: privateB}
 		case final[publicB]:
-			want = Verdict{State: Confirmed, Address: publicB}
+			want = Reachability{State: Confirmed, Address: publicB}
 		case calling && !p.BehindLB:
-			want = Verdict{State: Waiting}
+			want = Reachability{State: Waiting}
 		}
 		if v.State != want.State || want.Address.IsValid() && v.Address != want.Address {
 			t.Fatalf("in the end %+v; want %s %s (private %t, public %t, calls %t)", v, want.State, want.Address, final[privateB], final[publicB], calling)

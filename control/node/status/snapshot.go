@@ -54,7 +54,7 @@ type Target struct {
 	spec   pelagov1alpha1.PeerGateway
 	fabric netip.Addr
 	// discovered is the result of NAT discovery; the zero value without one.
-	discovered natt.Verdict
+	discovered natt.Reachability
 	// refused is why the wire cannot reach it; the target has no address then.
 	refused string
 }

@@ -175,8 +175,8 @@ func (t *Tracker) usingIP(target Target) string {
 		return ""
 	case e.IsValid():
 		return e.Addr().Unmap().String()
-	case target.spec.Address == "" && target.discovered.Caller.IsValid(): // it initiates the handshake, from there
-		return target.discovered.Caller.Addr().Unmap().String()
+	case target.spec.Address == "" && target.discovered.Source.IsValid(): // it initiates the handshake, from there
+		return target.discovered.Source.Addr().Unmap().String()
 	}
 	return target.spec.Address
 }
@@ -187,7 +187,7 @@ func (t *Tracker) usingNAT(target Target) bool {
 	if e := t.wire[target.fabric].Endpoint; e.IsValid() && !isOwnPort(target.spec, e.Port()) {
 		return true
 	}
-	if target.discovered.State == natt.Confirmed || target.discovered.Caller.IsValid() {
+	if target.discovered.State == natt.Confirmed || target.discovered.Source.IsValid() {
 		return target.discovered.NAT()
 	}
 	using := t.usingIP(target)

@@ -154,31 +154,31 @@ func TestConnectionsAsReached(t *testing.T) {
 	const waits = "waiting for the first answer to a probe"
 	tests := map[string]struct {
 		g      pelagov1alpha1.PeerGateway // addresses
-		way    natt.Verdict
+		way    natt.Reachability
 		driver string
 		wire   string // where the wire sends
 		want   facts
 	}{
-		"nothing discovered": {pelagov1alpha1.PeerGateway{Address: "10.0.0.2", PrivateAddress: "10.0.0.2"}, natt.Verdict{}, "", "",
+		"nothing discovered": {pelagov1alpha1.PeerGateway{Address: "10.0.0.2", PrivateAddress: "10.0.0.2"}, natt.Reachability{}, "", "",
 			facts{Private: "10.0.0.2", Using: "10.0.0.2", Says: waits}},
-		"an agent of before": {pelagov1alpha1.PeerGateway{Address: "10.0.0.2"}, natt.Verdict{}, "", "", facts{Private: "10.0.0.2", Using: "10.0.0.2", Says: waits}},
-		"public by its word": {pelagov1alpha1.PeerGateway{Address: "198.51.100.7", PrivateAddress: "10.0.0.2", PublicAddress: "198.51.100.7"}, natt.Verdict{}, "", "",
+		"an agent of before": {pelagov1alpha1.PeerGateway{Address: "10.0.0.2"}, natt.Reachability{}, "", "", facts{Private: "10.0.0.2", Using: "10.0.0.2", Says: waits}},
+		"public by its word": {pelagov1alpha1.PeerGateway{Address: "198.51.100.7", PrivateAddress: "10.0.0.2", PublicAddress: "198.51.100.7"}, natt.Reachability{}, "", "",
 			with(both, "198.51.100.7", true, waits)},
-		"public alone is of use": {pelagov1alpha1.PeerGateway{Address: "198.51.100.7", PublicAddress: "198.51.100.7"}, natt.Verdict{}, "", "",
+		"public alone is of use": {pelagov1alpha1.PeerGateway{Address: "198.51.100.7", PublicAddress: "198.51.100.7"}, natt.Reachability{}, "", "",
 			facts{Public: "198.51.100.7", Behind: true, Using: "198.51.100.7", NAT: true, Says: waits}},
 		"private confirmed": {pelagov1alpha1.PeerGateway{Address: "10.0.0.2", PrivateAddress: "10.0.0.2", PublicAddress: "198.51.100.7"},
-			natt.Verdict{State: natt.Confirmed, Address: ip("10.0.0.2"), Private: true, Reason: "answers"}, "", "",
+			natt.Reachability{State: natt.Confirmed, Address: ip("10.0.0.2"), Private: true, Reason: "answers"}, "", "",
 			with(both, "10.0.0.2", false, waits+" (NAT discovery says: it answers)")},
 		"public confirmed, nothing rewritten": {pelagov1alpha1.PeerGateway{Address: "198.51.100.7", PrivateAddress: "10.0.0.2", PublicAddress: "198.51.100.7"},
-			natt.Verdict{State: natt.Confirmed, Address: ip("198.51.100.7")}, "", "", with(both, "198.51.100.7", false, waits)},
+			natt.Reachability{State: natt.Confirmed, Address: ip("198.51.100.7")}, "", "", with(both, "198.51.100.7", false, waits)},
 		"public confirmed, this one is masked": {pelagov1alpha1.PeerGateway{Address: "198.51.100.7", PrivateAddress: "10.0.0.2", PublicAddress: "198.51.100.7"},
-			natt.Verdict{State: natt.Confirmed, Address: ip("198.51.100.7"), Out: masked}, "", "198.51.100.7:4500", with(both, "198.51.100.7", true, waits)},
-		"it is to call": {pelagov1alpha1.PeerGateway{PrivateAddress: "10.0.0.2"}, natt.Verdict{State: natt.Waiting, Caller: caller, In: masked, Reason: "calls"}, "", "",
+			natt.Reachability{State: natt.Confirmed, Address: ip("198.51.100.7"), Out: masked}, "", "198.51.100.7:4500", with(both, "198.51.100.7", true, waits)},
+		"it is to call": {pelagov1alpha1.PeerGateway{PrivateAddress: "10.0.0.2"}, natt.Reachability{State: natt.Waiting, Source: caller, In: masked, Reason: "calls"}, "", "",
 			facts{Private: "10.0.0.2", Using: "203.0.113.9", NAT: true, Says: waits + " (NAT discovery says: it calls)"}},
-		"it has called": {pelagov1alpha1.PeerGateway{PrivateAddress: "10.0.0.2"}, natt.Verdict{State: natt.Waiting, Caller: caller, In: masked}, "", "203.0.113.10:31000",
+		"it has called": {pelagov1alpha1.PeerGateway{PrivateAddress: "10.0.0.2"}, natt.Reachability{State: natt.Waiting, Source: caller, In: masked}, "", "203.0.113.10:31000",
 			facts{Private: "10.0.0.2", Using: "203.0.113.10", NAT: true, Says: waits}},
 		"vxlan, refused": {pelagov1alpha1.PeerGateway{PrivateAddress: "10.0.0.2", PublicAddress: "198.51.100.7"},
-			natt.Verdict{State: natt.Confirmed, Out: masked, Reason: "NAT lies between"}, config.CableVXLAN, "", with(both, "", true, "NAT lies between")},
+			natt.Reachability{State: natt.Confirmed, Out: masked, Reason: "NAT lies between"}, config.CableVXLAN, "", with(both, "", true, "NAT lies between")},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestConnectionsAsReached(t *testing.T) {
 			}
 			g := &objs.Peers[0].Spec.Gateways[0]
 			g.Address, g.PrivateAddress, g.PublicAddress = tt.g.Address, tt.g.PrivateAddress, tt.g.PublicAddress
-			objs.Discovered = map[string]natt.Verdict{"g2/g2-n1": tt.way}
+			objs.Discovered = map[string]natt.Reachability{"g2/g2-n1": tt.way}
 			l := NewTracker("v3")
 			if tt.wire != "" {
 				l.wire = map[netip.Addr]cable.Status{ip("241.0.128.1"): {Endpoint: netip.MustParseAddrPort(tt.wire)}}

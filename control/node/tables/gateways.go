@@ -127,16 +127,16 @@ func DiscoveryPeers(objs Objects) []natt.Peer {
 
 // SelectAddresses sets the address of each remote gateway that this one uses: none if that one is to initiate, or the wire cannot reach
 // it. server: this gateway prefers not to initiate; used are the addresses of the last call. The peers of objs are not changed.
-func SelectAddresses(objs Objects, server bool, verdicts map[string]natt.Verdict, used map[string]string) (Objects, []string) {
+func SelectAddresses(objs Objects, server bool, reachability map[string]natt.Reachability, used map[string]string) (Objects, []string) {
 	var problems []string
-	objs.Discovered = map[string]natt.Verdict{}
+	objs.Discovered = map[string]natt.Reachability{}
 	peers := slices.Clone(objs.Peers)
 	for i := range peers {
 		peers[i].Spec.Gateways = slices.Clone(peers[i].Spec.Gateways)
 		for j := range peers[i].Spec.Gateways {
 			g := &peers[i].Spec.Gateways[j]
 			name := GatewayName(peers[i].Name, g.Name)
-			v, known := verdicts[name]
+			v, known := reachability[name]
 			if !known {
 				continue
 			}
@@ -145,7 +145,7 @@ func SelectAddresses(objs Objects, server bool, verdicts map[string]natt.Verdict
 				problems = append(problems, fmt.Sprintf("peer %s: gateway %s: %s", peers[i].Name, g.Name, refused))
 				v.Reason = refused
 			}
-			if Encrypted(objs.Config) && v.Caller.IsValid() && awaits(server, GatewayName(objs.Config.ClusterID, objs.Name), *g, name) {
+			if Encrypted(objs.Config) && v.Source.IsValid() && awaits(server, GatewayName(objs.Config.ClusterID, objs.Name), *g, name) {
 				address = ""
 			}
 			g.Address = address
@@ -158,7 +158,7 @@ func SelectAddresses(objs Objects, server bool, verdicts map[string]natt.Verdict
 }
 
 // addressOf returns the address at which to reach a gateway, or why the wire cannot.
-func addressOf(c config.Config, g pelagov1alpha1.PeerGateway, v natt.Verdict, used string) (address, refused string) {
+func addressOf(c config.Config, g pelagov1alpha1.PeerGateway, v natt.Reachability, used string) (address, refused string) {
 	if !Encrypted(c) && (v.NAT() || v.State == natt.Waiting) {
 		return "", fmt.Sprintf("NAT lies between: it %s, and the wire %s knows gateways by their addresses alone, so it cannot tell who calls: "+
 			"join all clusters with --cable-driver %s", v.Reason, c.CableDriver, config.CableWireGuard)

@@ -123,29 +123,29 @@ func TestSteer(t *testing.T) {
 	rewritten := natt.Rewriting{SourceIP: true}
 	calls := netip.MustParseAddrPort("198.51.100.7:20001")
 	tests := map[string]struct {
-		v             natt.Verdict
+		v             natt.Reachability
 		driver        string
 		used          string
 		server, other bool // this gateway, and the other one, would rather be called
 		want          string
 		problem       string
 	}{
-		"confirmed private":              {v: natt.Verdict{State: natt.Confirmed, Address: private}, want: "10.0.0.2"},
-		"confirmed public":               {v: natt.Verdict{State: natt.Confirmed, Address: public, Out: rewritten}, want: "198.51.100.7"},
-		"it calls":                       {v: natt.Verdict{State: natt.Waiting, Caller: calls, In: rewritten}, used: "10.0.0.2", want: ""},
-		"nothing known yet":              {v: natt.Verdict{State: natt.Probing}, want: "192.0.2.99"},
-		"nothing known any more":         {v: natt.Verdict{State: natt.Probing}, used: "198.51.100.7", want: "198.51.100.7"},
-		"the address used is given up":   {v: natt.Verdict{State: natt.Probing}, used: "198.51.100.8", want: "192.0.2.99"},
-		"its former address":             {v: natt.Verdict{State: natt.Probing, Address: private}, used: "198.51.100.7", want: "10.0.0.2"},
-		"unreachable":                    {v: natt.Verdict{State: natt.Unreachable, Address: public}, want: "198.51.100.7"},
-		"it is to call":                  {v: natt.Verdict{State: natt.Confirmed, Address: public, Caller: calls}, server: true, want: ""},
-		"it is to call, but does not":    {v: natt.Verdict{State: natt.Confirmed, Address: public}, server: true, want: "198.51.100.7"},
-		"both are to be called":          {v: natt.Verdict{State: natt.Confirmed, Address: public, Caller: calls}, server: true, other: true, want: "198.51.100.7"},
-		"vxlan, confirmed private":       {v: natt.Verdict{State: natt.Confirmed, Address: private}, driver: config.CableVXLAN, want: "10.0.0.2"},
-		"vxlan ignores who is called":    {v: natt.Verdict{State: natt.Confirmed, Address: private, Caller: calls}, driver: config.CableVXLAN, server: true, want: "10.0.0.2"},
-		"vxlan behind NAT":               {v: natt.Verdict{State: natt.Confirmed, Address: public, Out: rewritten, Reason: "answers"}, driver: config.CableVXLAN, want: "", problem: "NAT lies between: it answers"},
-		"vxlan, the other is behind NAT": {v: natt.Verdict{State: natt.Probing, Caller: calls, In: rewritten, Reason: "calls"}, driver: config.CableVXLAN, want: "", problem: "--cable-driver wireguard"},
-		"vxlan, it only calls":           {v: natt.Verdict{State: natt.Waiting, Caller: calls}, driver: config.CableVXLAN, want: "", problem: "NAT lies between"},
+		"confirmed private":              {v: natt.Reachability{State: natt.Confirmed, Address: private}, want: "10.0.0.2"},
+		"confirmed public":               {v: natt.Reachability{State: natt.Confirmed, Address: public, Out: rewritten}, want: "198.51.100.7"},
+		"it calls":                       {v: natt.Reachability{State: natt.Waiting, Source: calls, In: rewritten}, used: "10.0.0.2", want: ""},
+		"nothing known yet":              {v: natt.Reachability{State: natt.Probing}, want: "192.0.2.99"},
+		"nothing known any more":         {v: natt.Reachability{State: natt.Probing}, used: "198.51.100.7", want: "198.51.100.7"},
+		"the address used is given up":   {v: natt.Reachability{State: natt.Probing}, used: "198.51.100.8", want: "192.0.2.99"},
+		"its former address":             {v: natt.Reachability{State: natt.Probing, Address: private}, used: "198.51.100.7", want: "10.0.0.2"},
+		"unreachable":                    {v: natt.Reachability{State: natt.Unreachable, Address: public}, want: "198.51.100.7"},
+		"it is to call":                  {v: natt.Reachability{State: natt.Confirmed, Address: public, Source: calls}, server: true, want: ""},
+		"it is to call, but does not":    {v: natt.Reachability{State: natt.Confirmed, Address: public}, server: true, want: "198.51.100.7"},
+		"both are to be called":          {v: natt.Reachability{State: natt.Confirmed, Address: public, Source: calls}, server: true, other: true, want: "198.51.100.7"},
+		"vxlan, confirmed private":       {v: natt.Reachability{State: natt.Confirmed, Address: private}, driver: config.CableVXLAN, want: "10.0.0.2"},
+		"vxlan ignores who is called":    {v: natt.Reachability{State: natt.Confirmed, Address: private, Source: calls}, driver: config.CableVXLAN, server: true, want: "10.0.0.2"},
+		"vxlan behind NAT":               {v: natt.Reachability{State: natt.Confirmed, Address: public, Out: rewritten, Reason: "answers"}, driver: config.CableVXLAN, want: "", problem: "NAT lies between: it answers"},
+		"vxlan, the other is behind NAT": {v: natt.Reachability{State: natt.Probing, Source: calls, In: rewritten, Reason: "calls"}, driver: config.CableVXLAN, want: "", problem: "--cable-driver wireguard"},
+		"vxlan, it only calls":           {v: natt.Reachability{State: natt.Waiting, Source: calls}, driver: config.CableVXLAN, want: "", problem: "NAT lies between"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestSteer(t *testing.T) {
 			if tt.other {
 				g.Identity = map[string]string{"preferred-server": "true"}
 			}
-			steered, problems := tables.SelectAddresses(objs, tt.server, map[string]natt.Verdict{"g2/g2-n1": tt.v}, map[string]string{"g2/g2-n1": tt.used})
+			steered, problems := tables.SelectAddresses(objs, tt.server, map[string]natt.Reachability{"g2/g2-n1": tt.v}, map[string]string{"g2/g2-n1": tt.used})
 			if got := steered.Peers[0].Spec.Gateways[0].Address; got != tt.want {
 				t.Errorf("address %q, want %q", got, tt.want)
 			}

@@ -51,7 +51,7 @@ type Objects struct {
 	PodNodes map[netip.Addr]string
 	// Discovered are the results of NAT discovery by GatewayName; on gateways only. The gateways of Peers have the addresses that follow
 	// from them.
-	Discovered map[string]natt.Verdict
+	Discovered map[string]natt.Reachability
 	// Answering are the other nodes of the cluster that work as gateways by this node's probes.
 	Answering map[string]bool
 }

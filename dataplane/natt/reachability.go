@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// judge returns the result at now.
-func (t *track) judge(now time.Time) Verdict {
-	v := Verdict{State: t.state(now)}
+// assess returns the result at now.
+func (t *track) assess(now time.Time) Reachability {
+	v := Reachability{State: t.state(now)}
 	if t.inbound(now) {
-		v.Caller, v.In = t.source, t.in
+		v.Source, v.In = t.source, t.in
 	}
 	switch v.State {
 	case Confirmed:
@@ -56,7 +56,7 @@ func (t *track) fallback() netip.Addr {
 	return cmp.Or(t.peer.Public, t.peer.Private)
 }
 
-func (t *track) reason(v Verdict) string {
+func (t *track) reason(v Reachability) string {
 	switch {
 	case v.State == Confirmed && v.Private:
 		return fmt.Sprintf("answers at its private address %s", v.Address)
@@ -67,9 +67,9 @@ func (t *track) reason(v Verdict) string {
 	case v.State == Probing:
 		return fmt.Sprintf("waiting for the first answer from UDP %s", t.probed())
 	case v.State == Waiting && len(t.candidates) == 0:
-		return fmt.Sprintf("publishes no address, but calls from %s: the connection opens when it calls", v.Caller)
+		return fmt.Sprintf("publishes no address, but calls from %s: the connection opens when it calls", v.Source)
 	case v.State == Waiting:
-		return fmt.Sprintf("does not answer at UDP %s, but calls from %s: it cannot be reached from outside, the connection opens when it calls", t.probed(), v.Caller)
+		return fmt.Sprintf("does not answer at UDP %s, but calls from %s: it cannot be reached from outside, the connection opens when it calls", t.probed(), v.Source)
 	case len(t.candidates) == 0:
 		return "publishes no address and does not call: set gateway.submariner.io/public-ip at its node"
 	case t.peer.BehindLB:
