@@ -57,7 +57,7 @@ func TestShared(t *testing.T) {
 			for range 20 {
 				r := g.request(clusters)
 				if g.one(5) {
-					r.Kind.Kind = "StatefulSet" // nobody serves it
+					r.Kind.Kind = "StatefulSet" // not served
 				}
 				deciders.Go(func() {
 					got, gotErr := Schedule(r, s)

@@ -33,7 +33,7 @@ func BenchmarkTunnels(b *testing.B) {
 	for _, tunnels := range numbers {
 		s := wireguardSet(b, 2, tunnels)
 		s.join(b)
-		streamsOnce(b, s.gateways[0], s.gateways[1]) // nobody is measured cold
+		streamsOnce(b, s.gateways[0], s.gateways[1]) // warm up
 		sets = append(sets, s)
 	}
 	rates, ratios := make([][]float64, len(numbers)), make([][]float64, len(numbers))

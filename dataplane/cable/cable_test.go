@@ -252,7 +252,7 @@ func TestVXLAN(t *testing.T) {
 	}
 }
 
-// A device is changed only where it differs; where the peer was heard from is taken back only for a reason.
+// A device is changed only where it differs; the endpoint of a peer that roams is replaced only for a reason.
 func TestPlanEndpoint(t *testing.T) {
 	now := time.Now()
 	key, psk := wgtypes.Key{1}, wgtypes.Key{2}

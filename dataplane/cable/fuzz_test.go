@@ -130,7 +130,7 @@ func FuzzPlan(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all, _ := wgPeers(local, peers, own) // who is left out stands in the error
+		all, _ := wgPeers(local, peers, own) // the error names those that are left out
 		now := time.Unix(1_700_000_000, 0)
 		for number := range MaxTunnels + 1 {
 			want := &wgtypes.Device{}

@@ -127,7 +127,7 @@ func (s *set) others(t testing.TB, g *gateway) (peers []Peer) {
 	return peers
 }
 
-// join makes all gateways peers of each other and waits until each has heard of each.
+// join makes all gateways peers of each other and waits until all have sessions.
 func (s *set) join(t testing.TB) {
 	t.Helper()
 	for _, g := range s.gateways {
@@ -246,7 +246,7 @@ func sent(t *testing.T, a, b *gateway, device int, port uint16) {
 	}
 }
 
-// reaches says whether a datagram comes from one to the other and back within wait.
+// reaches reports whether a datagram makes the round trip within wait.
 func reaches(t testing.TB, from, to *gateway, wait time.Duration) bool {
 	t.Helper()
 	server, client := to.listen(t, 7000), from.listen(t, 7001)
@@ -259,7 +259,7 @@ func reaches(t testing.TB, from, to *gateway, wait time.Duration) bool {
 			if err != nil {
 				return
 			}
-			_, _ = server.WriteTo(b[:n], a) // what does not come back is not heard
+			_, _ = server.WriteTo(b[:n], a) // a lost datagram times out
 		}
 	}()
 	for end := time.Now().Add(wait); time.Now().Before(end); {

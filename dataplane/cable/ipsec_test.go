@@ -56,7 +56,7 @@ func TestIPsecCarries(t *testing.T) {
 	}
 }
 
-// Packets of exactly the device's MTU fit the underlay, as Overhead says.
+// Packets of exactly the device's MTU fit the underlay, by Overhead.
 func TestIPsecMTU(t *testing.T) {
 	s, _ := ipsecSet(t, 2)
 	for _, g := range s.gateways {
@@ -301,7 +301,7 @@ func TestIPsecDeadPeer(t *testing.T) {
 	}
 }
 
-// The wire is opened anew over a daemon that goes on: nothing is interrupted.
+// A new wire over a running daemon: no interruption.
 func TestIPsecReopened(t *testing.T) {
 	s, daemons := ipsecSet(t, 2)
 	s.join(t)
@@ -323,7 +323,7 @@ func TestIPsecReopened(t *testing.T) {
 	}
 }
 
-// A daemon without ESP of its own needs the kernel's: without xfrm interfaces the wire says so and makes nothing.
+// A daemon without ESP needs the kernel's: without xfrm interfaces the wire returns an error and makes nothing.
 func TestIPsecXfrmInterface(t *testing.T) {
 	s := newSet(t, 1)
 	a := s.gateways[0]
@@ -372,7 +372,7 @@ func TestIPsecTunnels(t *testing.T) {
 	for i := range a.local.Tunnels {
 		must(t, transfer(a, b, 4<<20, i))
 	}
-	// Fewer: what is still sent by the surplus devices gets there, then they go.
+	// Fewer: what is still sent by the retired devices gets there, then they go.
 	devices := a.devices.Peers[b.local.Fabric]
 	b.local.Tunnels = 1
 	b.ensure(t, s.others(t, b)...)
@@ -387,7 +387,7 @@ func TestIPsecTunnels(t *testing.T) {
 	for i, device := range devices {
 		sent(t, a, b, device, uint16(7800+i))
 	}
-	await.True(t, "after Linger the surplus device is gone", func() bool {
+	await.True(t, "after Linger the retired device is gone", func() bool {
 		b.ensure(t, s.others(t, b)...)
 		return len(b.devices.Ifindexes) == 1
 	})
@@ -401,7 +401,7 @@ func TestIPsecTunnels(t *testing.T) {
 	}
 }
 
-// A peer whose packets carry somebody else's fabric address is not heard (traffic selectors).
+// Packets of a peer with the fabric address of another one are dropped (traffic selectors).
 func TestIPsecSpoofedSource(t *testing.T) {
 	s, _ := ipsecSet(t, 3)
 	s.join(t)

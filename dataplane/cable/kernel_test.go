@@ -16,12 +16,12 @@ import (
 
 var wires = flag.String("wires", "", "kernel: fail where the kernel has no WireGuard, ESP or xfrm interfaces; userspace: do not use them; default: use them where they are")
 
-// kernelWireGuard says whether this run tests the kernel's WireGuard; if not, the embedded one.
+// kernelWireGuard reports whether this run tests the kernel's WireGuard; if not, the embedded one.
 func kernelWireGuard(t testing.TB) bool {
 	return fromKernel(t, hasWireGuard)
 }
 
-// kernelESP says whether this run tests the kernel's ESP; if not, kernel-libipsec.
+// kernelESP reports whether this run tests the kernel's ESP; if not, kernel-libipsec.
 func kernelESP(t testing.TB) bool {
 	return fromKernel(t, hasXfrmi)
 }

@@ -167,11 +167,11 @@ func TestSupervisor(t *testing.T) {
 	if out := run(t, b.ns, "ss", "-Hlnu"); strings.TrimSpace(out) != "" {
 		t.Errorf("something still listens: %s", out)
 	}
-	must(t, b.ns.Do(b.wire.Remove)) // again, with nobody there
+	must(t, b.ns.Do(b.wire.Remove)) // again, without a daemon
 }
 
-// The daemon that does ESP itself goes on until pelago-node, which ends at the same time, has left. What a process that ended before
-// said does not count.
+// A daemon that does ESP itself continues until pelago-node, which ends at the same time, no longer uses it. The notice of an earlier
+// process has no effect.
 func TestSupervisorWaitsForPelagoNode(t *testing.T) {
 	s := newSet(t, 1)
 	a := supervise(t, s.gateways[0])
@@ -197,8 +197,8 @@ func TestSupervisorWaitsForPelagoNode(t *testing.T) {
 	}
 }
 
-// A gateway is used once a tunnel leads to it, and goes on being used when the tunnel is away for a while: the probes know
-// sooner whether it works.
+// A gateway is used once a tunnel leads to it, and remains in use when the tunnel is down for a while: probes detect a failure
+// sooner.
 func TestIPsecTunnelsInUse(t *testing.T) {
 	s, daemons := ipsecSet(t, 2)
 	a, b := s.gateways[0], s.gateways[1]
@@ -225,7 +225,7 @@ func TestIPsecTunnelsInUse(t *testing.T) {
 	}
 }
 
-// With ESP in the kernel the daemon gets no chance to take the keys away.
+// With ESP in the kernel the daemon is killed, so that it cannot delete the SAs.
 func TestSupervisorKeepsKernelKeys(t *testing.T) {
 	for esp, want := range map[string]string{ESPKernel: "killed", ESPUserspace: "asked to leave"} {
 		dir := t.TempDir()

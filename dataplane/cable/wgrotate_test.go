@@ -93,7 +93,7 @@ func TestWireGuardRotation(t *testing.T) {
 	}
 }
 
-// A peer that has not heard that a tunnel is drained keeps sending there: its packets are waited for.
+// A peer that has not observed that a tunnel is draining keeps sending there: the rotation waits for it.
 func TestWireGuardRotationWaits(t *testing.T) {
 	s := wireguardSet(t, 2, 1)
 	s.join(t)
@@ -102,17 +102,17 @@ func TestWireGuardRotationWaits(t *testing.T) {
 	must(t, a.wire.(*WireGuard).Rotate("first"))
 	for range 30 {
 		a.ensure(t, b.peer(t))
-		time.Sleep(100 * time.Millisecond) // b hears nothing, for several times Settle
+		time.Sleep(100 * time.Millisecond) // b observes nothing, for several times Settle
 	}
 	calm(t, there)
 	want := Rotation{Request: "first", Left: 2, Waits: "tunnel 4 has its new key, no handshake with it yet by g2"}
 	if diff := cmp.Diff(want, a.wire.(*WireGuard).Rotation()); diff != "" {
 		t.Errorf("while a peer knows nothing of it: -want +got\n%s", diff)
 	}
-	rotate(t, s, 0) // now it hears
+	rotate(t, s, 0) // now it does
 }
 
-// A peer that has heard of the standby's new key only, and then of nothing any more, keeps sending into the other tunnel. That keeps its
+// A peer that has observed the standby's new key only, and nothing since, keeps sending into the other tunnel. That keeps its
 // key, also after the deadline: all packets would be lost.
 func TestWireGuardRotationWaitsForSenders(t *testing.T) {
 	s := wireguardSet(t, 2, 1)
@@ -135,10 +135,10 @@ func TestWireGuardRotationWaitsForSenders(t *testing.T) {
 	if diff := cmp.Diff(want, w.Rotation()); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	rotate(t, s, 0) // now it hears
+	rotate(t, s, 0) // now it does
 }
 
-// A rotation that a restart interrupts goes on.
+// A rotation continues after a restart.
 func TestWireGuardRotationRestart(t *testing.T) {
 	s := wireguardSet(t, 2, 1)
 	a, b := s.gateways[0], s.gateways[1]

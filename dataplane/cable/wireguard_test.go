@@ -26,7 +26,7 @@ func TestWireGuardCarries(t *testing.T) {
 	}
 }
 
-// Datagrams of exactly the device's MTU pass an underlay of 1,500 bytes unfragmented, as Overhead says.
+// Datagrams of exactly the device's MTU pass an underlay of 1,500 bytes unfragmented, by Overhead.
 func TestWireGuardMTU(t *testing.T) {
 	s := wireguardSet(t, 2, 1)
 	for _, g := range s.gateways {
@@ -70,7 +70,7 @@ func TestWireGuardEnsureDisturbsNothing(t *testing.T) {
 	}
 }
 
-// Keys are on disk, so a gateway that comes back needs no news at its peers. A device of the kernel's goes on by itself.
+// Keys are on disk, so peers need no update when a gateway restarts. A kernel device keeps working meanwhile.
 func TestWireGuardRestart(t *testing.T) {
 	s := wireguardSet(t, 2, 1)
 	a, b := s.gateways[0], s.gateways[1]
@@ -143,7 +143,7 @@ func TestWireGuardForeign(t *testing.T) {
 	}
 }
 
-// A peer whose packets carry somebody else's fabric address is not heard (AllowedIPs).
+// Packets of a peer with the fabric address of another one are dropped (AllowedIPs).
 func TestWireGuardSpoofedSource(t *testing.T) {
 	s := wireguardSet(t, 3, 1)
 	s.join(t)
@@ -210,24 +210,24 @@ func TestWireGuardTunnels(t *testing.T) {
 	if said := []string{a.peer(t).Identity[IdentityTunnels], c.peer(t).Identity[IdentityTunnels]}; !cmp.Equal(said, []string{"2", ""}) {
 		t.Errorf("gateways with two tunnels and with one say %q", said)
 	}
-	// Fewer: b takes packets from the surplus device until a has heard of it, then the device goes.
+	// Fewer: b receives from the retired device until a has observed it, then the device is deleted.
 	b.local.Tunnels = 1
 	b.ensure(t, s.others(t, b)...)
 	if n := len(b.devices.Ifindexes); n != 3 || !cmp.Equal(b.devices.Ports, []uint16{4501}) {
-		t.Errorf("%d devices and ports %v at first, want the tunnel, the standby and the surplus device with port 4501", n, b.devices.Ports)
+		t.Errorf("%d devices and ports %v at first, want the tunnel, the standby and the retired device with port 4501", n, b.devices.Ports)
 	}
 	if got, want := b.devices.Peers[a.local.Fabric], b.devices.Ifindexes[:1]; !cmp.Equal(got, want) {
 		t.Errorf("tunnels %v, want %v", got, want)
 	}
-	surplus := a.devices.Peers[b.local.Fabric][1]
-	sent(t, a, b, surplus, 7800)
-	// What a sends before its programs have heard of what Ensure returns gets there too; then b goes from the device.
+	retired := a.devices.Peers[b.local.Fabric][1]
+	sent(t, a, b, retired, 7800)
+	// What a sends before its programs are reconfigured arrives, too; then b is removed from the device.
 	a.ensure(t, s.others(t, a)...)
 	if got, want := a.devices.Peers[b.local.Fabric], a.devices.Ifindexes[:1]; !cmp.Equal(got, want) {
 		t.Errorf("tunnels %v, want %v", got, want)
 	}
-	sent(t, a, b, surplus, 7801)
-	await.True(t, "after Linger the surplus device and its port are gone", func() bool {
+	sent(t, a, b, retired, 7801)
+	await.True(t, "after Linger the retired device and its port are gone", func() bool {
 		b.ensure(t, s.others(t, b)...)
 		return len(b.devices.Ifindexes) == 2 && len(b.devices.Ports) == 0
 	})
@@ -261,7 +261,7 @@ func everything(t *testing.T, ns *netns.NS) string {
 	return strings.ReplaceAll(out, " linkdown", "")
 }
 
-// What somebody else changed is put right: the device, its address, a route, a peer.
+// Ensure repairs changes by others: the device, its address, a route, a peer.
 func TestWireGuardRepairs(t *testing.T) {
 	s := wireguardSet(t, 2, 1)
 	s.join(t)
@@ -325,7 +325,7 @@ func TestWireGuardStandbyPortInUse(t *testing.T) {
 		return err
 	}))
 	b.ensure(t)
-	for range 2 { // the second time b is told a's keys
+	for range 2 { // the second time with a's keys at b
 		if err := a.tryEnsure(b.peer(t)); err == nil || !strings.Contains(err.Error(), "UDP port 4504") {
 			t.Errorf("error %v: want one that names the port", err)
 		}

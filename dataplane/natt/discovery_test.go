@@ -203,7 +203,7 @@ func TestSomebodyElseAtThePrivateAddress(t *testing.T) {
 		t.Errorf("a about the stranger: %+v", v)
 	}
 	stranger.counted("not_for_us", 1)
-	// b asks 10.0.0.3, which nobody has there, and waits for a's calls.
+	// b probes 10.0.0.3, which does not exist there, and waits for a's requests.
 	v = b.wait("a", "waiting", is(Waiting))
 	if v.Source.Addr() != netip.MustParseAddr("198.51.100.2") || v.Address.IsValid() {
 		t.Errorf("b about a: %+v", v)
