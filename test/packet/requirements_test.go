@@ -14,7 +14,7 @@ import (
 // are translated one to one, for which pools and timers mean nothing.
 type requirement struct {
 	id    string
-	level string // M must, S should or recommended
+	level string // M must, S should or recommended, O may
 	rule  string // in our words
 	test  string // a test of this package, or of test/netns/clusters
 	why   string // we do otherwise
@@ -59,26 +59,43 @@ var requirements = []requirement{
 	{"RFC 5508 REQ-3a", "S", "errors with wrong checksums are dropped", "", "they stay wrong and the receiver drops them (TestICMPErrorWithWrongChecksum)"},
 	{"RFC 5508 REQ-3b", "M", "options of the quoted header are skipped", "TestICMPErrors", ""},
 	{"RFC 5508 REQ-3c", "S", "the quoted transport checksum is not checked", "TestICMPErrors", ""},
+	{"RFC 5508 REQ-3d", "S", "extensions of RFC 4884 behind the quoted packet stay intact", "", "carried as they are: the quoted packet is translated in place, its length and what follows are not read; the ICMP checksum is updated, so it covers them"},
 	{"RFC 5508 REQ-4", "M", "errors from outside reach the sender of what they quote", "TestICMPErrors", ""},
 	{"RFC 5508 REQ-5", "M", "errors from inside do too", "TestICMPErrors", ""},
 	{"RFC 5508 REQ-6", "M", "an error refreshes nothing and ends nothing", "TestICMPErrorKeepsFlow", ""},
 	{"RFC 5508 REQ-7", "M", "hairpinned errors", "", noHairpin},
 	{"RFC 5508 REQ-8", "S", "no resources: administratively prohibited", "", "dropped with its reason counted; the daemon asks for more ports and tells by an Event"},
+	{"RFC 5508 REQ-9", "O", "a policy may stop ICMP towards a side", "", "the programs originate no ICMP; the node's stack does, under its own policy"},
+	{"RFC 5508 REQ-10b", "S", "other queries, such as timestamps, pass if they can", "", "dropped and counted as drop-protocol: no client in use today sends them, and each has its own identifier"},
+	{"RFC 5508 REQ-11", "S", "what is no query and no error is handled by policy", "TestVerdicts", ""},
 	{"RFC 5508 REQ-10a", "M", "unreachable, time exceeded and echo", "TestAnyICMPError", ""},
 
 	{"RFC 7857 section 2", "S", "a reset connection is kept for 4 minutes, unless its port is needed", "TestTimers", ""},
+	{"RFC 7857 section 3", "M", "one outside port for several remote endpoints only if configured", "", endpointDependent},
+	{"RFC 7857 section 4", "M", "paired pooling holds under the limits of a subscriber; what then happens is documented", "", "a pod keeps its egress IP while the node has ports of it: a flow without a port is dropped and counted, it never leaves under another address (pickIP of control/node/tables)"},
+	{"RFC 7857 section 5", "S", "mappings of UDP and TCP are independent by default", "", "they are, as every part of the tuple: " + endpointDependent},
+	{"RFC 7857 section 6", "S", "so is filtering", "", "a reply must be of the protocol, address and port that was contacted (TestFiltering); services are open by their own ports"},
+	{"RFC 7857 section 11", "O", "the timer of ICMP queries can be set", "", "60 s as RFC 5508 REQ-2 has it; timers are constants of the programs (bpf/config.h), so that all nodes of a clusterset agree"},
+	{"RFC 7857 section 12", "M", "hairpinned ICMP", "", noHairpin},
 	{"RFC 7857 section 7", "S", "refresh from outside can be switched off", "", "one setting less: only the endpoint that was addressed can refresh"},
 	{"RFC 7857 section 9", "S", "ports are hard to guess", "TestPortsOfBlocks", ""},
 	{"RFC 7857 section 10", "S", "identifications of fragments stay unique", "", "carried as they are: two pods behind one egress IP collide as two behind any NAT that does not renumber; UDP and TCP checksums find it"},
 
+	{"RFC 6888 REQ-1", "M", "the rules of each transport protocol, above, hold", "TestRequirements", ""},
+	{"RFC 6888 REQ-2", "M", "paired pooling by default", "TestPortsOfBlocks", ""},
 	{"RFC 6888 REQ-3", "M", "a pool may be scattered", "TestPortsOfBlocks", ""},
 	{"RFC 6888 REQ-4", "M", "ports per subscriber are limited", "TestVerdicts", ""},
 	{"RFC 6888 REQ-5", "M", "so is the state that a subscriber takes", "TestVerdicts", ""},
 	{"RFC 6888 REQ-6", "M", "translation can be off for a destination", "TestForeignPackets", ""},
+	{"RFC 6888 REQ-7", "S", "filtering is independent of the endpoint", "", endpointDependent},
 	{"RFC 6888 REQ-8", "S", "a freed port rests for 120 s", "", "expired ones do not rest, closed TCP rests 2 s if needed: a block would serve 2 new connections a second (bpf/README.md)"},
 	{"RFC 6888 REQ-9", "M", "subscribers control mappings", "", "our counterpart is the export of a service or a headless pod"},
+	{"RFC 6888 REQ-10", "S", "it can be managed", "", "metrics, `pelago nat list|stats`, NodeIndex, PortBlock and their Events; no MIB"},
 	{"RFC 6888 REQ-11", "M", "no port left: the new flow is dropped, no live one is touched", "TestVerdicts", ""},
 	{"RFC 6888 REQ-12", "S", "destinations are not logged", "", "flows are shown to who may read the node's maps, and logged nowhere"},
+	{"RFC 6888 REQ-13", "S", "ports are well used", "TestPortsOfBlocks", ""},
+	{"RFC 6888 REQ-14", "S", "the log stays small", "", "a line for each lease of 256 ports and one for its end, with both times, in the agent's log (control/agent/ipam); none for flows"},
+	{"RFC 6888 REQ-15", "S", "ports are hard to guess", "TestPortsOfBlocks", ""},
 }
 
 // Every rule has a test that exists, or a reason.
@@ -106,7 +123,7 @@ func TestRequirements(t *testing.T) {
 		}
 	}
 	for _, r := range requirements {
-		if (r.test == "") == (r.why == "") || r.rule == "" || r.level != "M" && r.level != "S" {
+		if (r.test == "") == (r.why == "") || r.rule == "" || !strings.Contains("MSO", r.level) || len(r.level) != 1 {
 			t.Errorf("%s: it needs a rule, a level, and either a test or a reason", r.id)
 		}
 		name, sub, _ := strings.Cut(r.test, "/")

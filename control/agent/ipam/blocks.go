@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/kube"
@@ -226,6 +227,8 @@ func (r *blockReconciler) create(ctx context.Context, req blockRequest, node mem
 	mine := b.Spec.NodeUID == node.UID && b.Spec.Pool == req.Pool && b.Spec.OrphanedAt == nil && b.Spec.State != pelagov1alpha1.BlockReleasing
 	if mine {
 		r.ledger.add(p, *b)
+		log.FromContext(ctx).Info("leased a port block", "egressIP", b.Spec.EgressIP, "firstPort", b.Spec.FirstPort, "ports", pelagov1alpha1.BlockPorts,
+			"node", b.Spec.Node, "nodeUID", b.Spec.NodeUID, "from", b.CreationTimestamp.UTC().Format(time.RFC3339))
 	}
 	return mine, nil
 }
@@ -268,6 +271,8 @@ func (r *blockReconciler) delete(ctx context.Context, b *pelagov1alpha1.PortBloc
 	if err := r.client.Delete(ctx, b, client.Preconditions{UID: &b.UID, ResourceVersion: &b.ResourceVersion}); err != nil {
 		return fmt.Errorf("delete it: %w", err)
 	}
+	log.FromContext(ctx).Info("ended the lease of a port block", "egressIP", b.Spec.EgressIP, "firstPort", b.Spec.FirstPort, "ports", pelagov1alpha1.BlockPorts,
+		"node", b.Spec.Node, "nodeUID", b.Spec.NodeUID, "from", b.CreationTimestamp.UTC().Format(time.RFC3339), "until", r.clock.Now().UTC().Format(time.RFC3339))
 	return nil
 }
 
