@@ -27,6 +27,7 @@ import (
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/netdev"
 	"github.com/pelago-net/pelago/dataplane/observe"
 	"github.com/pelago-net/pelago/dataplane/probe"
 )
@@ -96,6 +97,7 @@ type Daemon struct {
 	gateway      gateway
 	endpoints    endpoints
 	maglev       dataplane.MaglevCache
+	podDevices   netdev.PodDevices
 	deadClusters status.DeadClusters
 	problems     map[string]bool // logged, and present in the last reconcile
 

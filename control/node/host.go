@@ -23,7 +23,7 @@ import (
 // observeHost reads what the tables need of the node itself, and creates pelago0.
 func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	host := tables.Host{
-		Hops: map[netip.Addr]dataplane.Hop{}, Devices: map[netip.Addr]uint32{},
+		Hops: map[netip.Addr]dataplane.Hop{},
 		Draining: d.gateway.role.isDraining(time.Now()), Settled: d.settled.Load(), Maglev: &d.maglev,
 	}
 	var err error
@@ -36,15 +36,19 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 			host.Hops[a] = hop
 		}
 	}
+	var pods []netip.Addr
 	for i := range objs.Pods {
 		if a, ok := tables.PodIP(&objs.Pods[i]); ok && !objs.Pods[i].Spec.HostNetwork {
-			if hop, err := netdev.Resolve(a); err == nil {
-				host.Devices[a] = hop.Ifindex
-			}
+			pods = append(pods, a)
 		}
 	}
+	if host.Devices, err = d.podDevices.Find(pods, netdev.NamespacesDir); host.Devices == nil {
+		return host, err
+	} else if err != nil {
+		host.Problems = append(host.Problems, err.Error()) // of single namespaces
+	}
 	datapaths := tables.Datapaths(objs, d.opts.Datapath)
-	host.Datapath, host.Problems = datapaths.Node, datapaths.Problems
+	host.Datapath, host.Problems = datapaths.Node, append(host.Problems, datapaths.Problems...)
 	var again bool
 	if host.Endpoints, again, err = d.endpoints.find(objs, datapaths); err != nil {
 		return host, err
