@@ -33,13 +33,6 @@ func (w *WireGuard) open(client *wgctrl.Client, local Local) ([]*wgtypes.Device,
 }
 
 func (w *WireGuard) openTunnel(client *wgctrl.Client, i int, local Local) (*wgtypes.Device, error) {
-	if _, ok := w.keys[i]; !ok {
-		key, err := w.dir.load(i)
-		if err != nil {
-			return nil, err
-		}
-		w.keys[i] = key
-	}
 	if err := w.ensureDevice(i, local.Listen+uint16(i), local.MTU); err != nil {
 		return nil, err
 	}

@@ -52,13 +52,18 @@ func (d keyDir) rotation() (left []int, request string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	for _, word := range strings.Fields(text) {
+	request, err = d.read("rotation-request")
+	return tunnelNumbers(strings.Fields(text)), strings.TrimSpace(request), err
+}
+
+// tunnelNumbers parses numbers of tunnels and drops invalid ones.
+func tunnelNumbers(words []string) (numbers []int) {
+	for _, word := range words {
 		if i, err := strconv.Atoi(word); err == nil && i >= 0 && i <= MaxTunnels {
-			left = append(left, i)
+			numbers = append(numbers, i)
 		}
 	}
-	request, err = d.read("rotation-request")
-	return left, strings.TrimSpace(request), err
+	return numbers
 }
 
 // read returns the content of a file, "" if there is none.

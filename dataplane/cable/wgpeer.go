@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -101,10 +100,8 @@ func newWGPeer(local Local, p Peer) (wgPeer, error) {
 			return w, fmt.Errorf("public key of the standby tunnel %q: %w", s, err)
 		}
 	}
-	for word := range strings.SplitSeq(p.Identity[IdentityDraining], ",") {
-		if i, err := strconv.Atoi(word); err == nil && i >= 0 && i <= MaxTunnels {
-			w.draining[i] = true
-		}
+	for _, i := range tunnelNumbers(strings.Split(p.Identity[IdentityDraining], ",")) {
+		w.draining[i] = true
 	}
 	return w, nil
 }

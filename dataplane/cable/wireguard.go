@@ -103,11 +103,22 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 	}
 	defer client.Close()
 
-	w.tunnels = w.tunnels[:0]
+	var tunnels []int
 	for i := range local.Tunnels {
-		w.tunnels = append(w.tunnels, i)
+		tunnels = append(tunnels, i)
 	}
-	w.tunnels = append(w.tunnels, MaxTunnels)
+	tunnels = append(tunnels, MaxTunnels)
+	for _, i := range tunnels {
+		if _, loaded := w.keys[i]; loaded {
+			continue
+		}
+		key, err := w.dir.load(i)
+		if err != nil { // before w.tunnels is set, so that Identity never publishes the zero key
+			return Devices{}, fmt.Errorf("wireguard: %w", err)
+		}
+		w.keys[i] = key
+	}
+	w.tunnels = tunnels
 	w.rotation.left = slices.DeleteFunc(w.rotation.left, func(i int) bool { return !slices.Contains(w.tunnels, i) })
 	have, err := w.open(client, local)
 	now := time.Now()
@@ -153,10 +164,10 @@ func (w *WireGuard) Ensure(local Local, peers []Peer) (Devices, error) {
 		clear(w.retired)
 	}
 	w.listen = local.Listen
-	tunnels, indexes, err := retireTunnels(w.retired, local.Tunnels, now, linger, w.name, w.remove)
+	lingering, indexes, err := retireTunnels(w.retired, local.Tunnels, now, linger, w.name, w.remove)
 	errs = append(errs, err)
 	devices.Ifindexes = append(devices.Ifindexes, indexes...)
-	for _, i := range tunnels {
+	for _, i := range lingering {
 		devices.Ports = append(devices.Ports, local.Listen+uint16(i))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -420,3 +420,18 @@ func TestWireGuardSocketLeftBehind(t *testing.T) {
 		return err
 	}))
 }
+
+// A gateway whose key cannot be read publishes none.
+func TestWireGuardBadKey(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(keyDir(dir).file(0), []byte("nonsense"), 0o600))
+	w, err := OpenWireGuard(WireGuardOptions{Dir: dir})
+	must(t, err)
+	_, err = w.Ensure(Local{Fabric: netip.MustParseAddr("241.0.64.1"), Listen: 4500, PSK: []byte("s")}, nil)
+	if err == nil || !strings.Contains(err.Error(), "delete the file to get a new key") {
+		t.Errorf("error %v: want one with the remedy", err)
+	}
+	if id, err := w.Identity(); err != nil || len(id) != 0 {
+		t.Errorf("identity %v, %v; want none", id, err)
+	}
+}

@@ -37,10 +37,8 @@ func (t *track) state(now time.Time) State {
 		return Probing
 	case t.peer.BehindLB:
 		return Unreachable // not Waiting: the peer behind the load balancer is the one that listens
-	case t.inbound(now) && len(t.candidates) == 0:
-		return Waiting
-	case t.inbound(now) && min(silence, now.Sub(t.inboundSince)) >= failedAfter*t.timing.Probe: // its addresses were probed meanwhile
-		return Waiting
+	case t.inbound(now) && (len(t.candidates) == 0 || min(silence, now.Sub(t.inboundSince)) >= failedAfter*t.timing.Probe):
+		return Waiting // its addresses, if any, were probed meanwhile
 	case silence < t.limit() && len(t.candidates) > 0:
 		return Probing
 	}
