@@ -25,18 +25,13 @@ func (w *WireGuard) open(client *wgctrl.Client, local Local) ([]*wgtypes.Device,
 	have := make([]*wgtypes.Device, MaxTunnels+1)
 	var errs []error
 	for _, i := range w.tunnels {
-		var err error
-		have[i], err = w.openTunnel(client, i, local)
+		err := w.ensureDevice(i, local.Listen+uint16(i), local.MTU)
+		if err == nil {
+			have[i], err = w.readDevice(client, i)
+		}
 		errs = append(errs, err)
 	}
 	return have, errors.Join(errs...)
-}
-
-func (w *WireGuard) openTunnel(client *wgctrl.Client, i int, local Local) (*wgtypes.Device, error) {
-	if err := w.ensureDevice(i, local.Listen+uint16(i), local.MTU); err != nil {
-		return nil, err
-	}
-	return w.readDevice(client, i)
 }
 
 func (w *WireGuard) readDevice(client *wgctrl.Client, i int) (*wgtypes.Device, error) {
