@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Defaults of CollectorOptions, those of Karmada.
@@ -235,7 +236,7 @@ func patchStatus(ctx context.Context, hub client.Client, cluster, next *clusterv
 	if apiequality.Semantic.DeepEqual(cluster.Status, next.Status) {
 		return nil
 	}
-	err := hub.Status().Patch(ctx, next, client.MergeFromWithOptions(cluster, client.MergeFromWithOptimisticLock{}))
+	err := hub.Status().Patch(ctx, next, kube.MergeFrom(cluster))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("write the status of Cluster %s: %w", cluster.Name, err)
 	}

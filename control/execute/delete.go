@@ -26,6 +26,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // remove deletes the object of a Work that is being deleted, then removes the finalizer of the Work.
@@ -70,7 +71,7 @@ func (t *task) release(ctx context.Context) error {
 	}
 	before := t.work.DeepCopy()
 	controllerutil.RemoveFinalizer(t.work, workv1alpha1.FinalizerExecution)
-	err := t.o.Hub.Patch(ctx, t.work, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err := t.o.Hub.Patch(ctx, t.work, kube.MergeFrom(before))
 	switch {
 	case apierrors.IsNotFound(err):
 	case apierrors.IsConflict(err):

@@ -23,6 +23,7 @@ import (
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // statusInterval is the minimum between two status writes of one Work, so that a rollout does not flood the hub.
@@ -141,7 +142,7 @@ func (t *task) report(ctx context.Context, o outcome, requeue time.Duration) (re
 
 // patch writes a status over the version of before and returns the new version. The response does not contain the manifest.
 func (t *task) patch(ctx context.Context, before, after *workv1alpha1.Work) (version string, err error) {
-	change, err := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}).Data(after)
+	change, err := kube.MergeFrom(before).Data(after)
 	if err != nil {
 		return "", err
 	}

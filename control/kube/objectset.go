@@ -67,8 +67,7 @@ func (s ObjectSet[T]) Prune(ctx context.Context, have, want []T) error {
 		if _, ok := wanted[client.ObjectKeyFromObject(h)]; ok || !s.Owns(h) || h.GetDeletionTimestamp() != nil {
 			continue
 		}
-		uid, version := h.GetUID(), h.GetResourceVersion()
-		err := s.Client.Delete(ctx, h, client.Preconditions{UID: &uid, ResourceVersion: &version})
+		err := s.Client.Delete(ctx, h, Exactly(h))
 		errs = append(errs, named("delete", h, client.IgnoreNotFound(err)))
 	}
 	return errors.Join(errs...)
@@ -176,4 +175,15 @@ func (o Owner) Mark(obj client.Object) {
 // Owns says whether the object carries the owner's marks.
 func (o Owner) Owns(obj client.Object) bool {
 	return obj.GetLabels()[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy && obj.GetAnnotations()[v1alpha1.AnnotationHubID] == o.HubID
+}
+
+// MergeFrom is a merge patch from an object, with the precondition that the object has not changed since it was read.
+func MergeFrom(o client.Object) client.Patch {
+	return client.MergeFromWithOptions(o, client.MergeFromWithOptimisticLock{})
+}
+
+// Exactly is the precondition of a deletion: this object, in this state.
+func Exactly(o client.Object) client.Preconditions {
+	uid, version := o.GetUID(), o.GetResourceVersion()
+	return client.Preconditions{UID: &uid, ResourceVersion: &version}
 }

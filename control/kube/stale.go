@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -98,6 +99,21 @@ func (s *StaleCaches[K]) Result(key K, wait time.Duration, err error) (reconcile
 		s.report(key, since, err)
 	}
 	return reconcile.Result{RequeueAfter: s.backoff.When(key)}, nil
+}
+
+// Reconciler is the reconciler of a controller of the hub: do reconciles the object of a key, which is reconciled again after wait
+// (0: not), and with a growing interval while the cache is stale (StaleCaches).
+func Reconciler[K comparable](
+	controller string, events record.EventRecorder, do func(ctx context.Context, key K) (wait time.Duration, err error),
+) (reconcile.TypedReconciler[K], error) {
+	stale, err := NewStaleCaches[K](controller, slog.Default(), events)
+	if err != nil {
+		return nil, fmt.Errorf("set up controller %s: %w", controller, err)
+	}
+	return reconcile.TypedFunc[K](func(ctx context.Context, key K) (reconcile.Result, error) {
+		wait, err := do(ctx, key)
+		return stale.Result(key, wait, err)
+	}), nil
 }
 
 func (s *StaleCaches[K]) forget(key K) {

@@ -266,7 +266,7 @@ func (r *reconciler) show(ctx context.Context, req request, owner object, plan A
 	if !changed {
 		return nil
 	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	patch := kube.MergeFrom(before)
 	if err := r.client.Status().Patch(ctx, owner.Object, patch); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("write the status of %s: %w", req, err))
 	}
@@ -284,7 +284,7 @@ func (r *reconciler) release(ctx context.Context, claims map[netip.Addr]recorded
 		if a == nil {
 			continue // just created; its event requeues the owner
 		}
-		patch := client.MergeFromWithOptions(a.DeepCopy(), client.MergeFromWithOptimisticLock{})
+		patch := kube.MergeFrom(a.DeepCopy())
 		a.Spec.ReleasedAt = &metav1.Time{Time: r.clock.Now().Add(time.Second).Truncate(time.Second)} // the API keeps seconds
 		if err := r.client.Patch(ctx, a, patch); client.IgnoreNotFound(err) != nil {
 			errs = append(errs, fmt.Errorf("release %s: %w", ip, err))
@@ -298,7 +298,7 @@ func (r *reconciler) free(ctx context.Context, claims map[netip.Addr]recorded, i
 	var errs []error
 	for _, ip := range ips {
 		a := claims[ip].object
-		only := client.Preconditions{UID: &a.UID, ResourceVersion: &a.ResourceVersion}
+		only := kube.Exactly(a)
 		if err := r.client.Delete(ctx, a, only); client.IgnoreNotFound(err) != nil {
 			errs = append(errs, fmt.Errorf("free %s: %w", ip, err))
 		}

@@ -79,7 +79,7 @@ func (r *conflictReconciler) show(ctx context.Context, g *submarinerv1.GlobalEgr
 	if !meta.SetStatusCondition(&g.Status.Conditions, *c) {
 		return nil
 	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	patch := kube.MergeFrom(before)
 	if err := r.client.Status().Patch(ctx, g, patch); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("write the status of GlobalEgressIP %s/%s: %w", g.Namespace, g.Name, err))
 	}

@@ -247,7 +247,7 @@ func (r *blockReconciler) each(leases map[string]*pelagov1alpha1.PortBlock, name
 // The changes below carry the resourceVersion that the plan was made from: a concurrent write makes them fail.
 
 func (r *blockReconciler) setState(ctx context.Context, b *pelagov1alpha1.PortBlock, state pelagov1alpha1.BlockState) error {
-	patch := client.MergeFromWithOptions(b.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	patch := kube.MergeFrom(b.DeepCopy())
 	b.Spec.State = state
 	if err := r.client.Patch(ctx, b, patch); err != nil {
 		return fmt.Errorf("make it %s: %w", state, err)
@@ -256,7 +256,7 @@ func (r *blockReconciler) setState(ctx context.Context, b *pelagov1alpha1.PortBl
 }
 
 func (r *blockReconciler) orphan(ctx context.Context, b *pelagov1alpha1.PortBlock, node member) error {
-	patch := client.MergeFromWithOptions(b.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	patch := kube.MergeFrom(b.DeepCopy())
 	b.Spec.OrphanedAt = &metav1.Time{Time: r.clock.Now().Add(time.Second).Truncate(time.Second)} // the API keeps seconds
 	if boot := node.bootOf[b.Spec.NodeUID]; boot != "" {
 		metav1.SetMetaDataAnnotation(&b.ObjectMeta, pelagov1alpha1.AnnotationOrphanBootID, boot)
@@ -268,7 +268,7 @@ func (r *blockReconciler) orphan(ctx context.Context, b *pelagov1alpha1.PortBloc
 }
 
 func (r *blockReconciler) delete(ctx context.Context, b *pelagov1alpha1.PortBlock) error {
-	if err := r.client.Delete(ctx, b, client.Preconditions{UID: &b.UID, ResourceVersion: &b.ResourceVersion}); err != nil {
+	if err := r.client.Delete(ctx, b, kube.Exactly(b)); err != nil {
 		return fmt.Errorf("delete it: %w", err)
 	}
 	log.FromContext(ctx).Info("ended the lease of a port block", "egressIP", b.Spec.EgressIP, "firstPort", b.Spec.FirstPort, "ports", pelagov1alpha1.BlockPorts,

@@ -13,6 +13,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // report writes the condition and the Events of a pool and of a node that lack blocks, and clears the condition. isNew:
@@ -55,7 +56,7 @@ func (r *blockReconciler) show(ctx context.Context, req blockRequest, pool block
 	if !meta.SetStatusCondition(pool.conditions, c) {
 		return false, nil
 	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	patch := kube.MergeFrom(before)
 	if err := r.client.Status().Patch(ctx, pool.object, patch); err != nil {
 		return false, client.IgnoreNotFound(fmt.Errorf("write the status of egress pool %s: %w", poolName(req.Pool), err))
 	}

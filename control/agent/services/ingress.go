@@ -101,7 +101,7 @@ func (r *ingressReconciler) reconcile(ctx context.Context, key types.NamespacedN
 	if !update(have, want) {
 		return nil
 	}
-	if err := r.client.Patch(ctx, have, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := r.client.Patch(ctx, have, kube.MergeFrom(before)); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("change GlobalIngressIP %s: %w", key, err))
 	}
 	return nil

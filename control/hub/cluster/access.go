@@ -6,8 +6,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -16,19 +14,14 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // brokerNamespace holds the ServiceAccounts of members.
 const brokerNamespace = "submariner-k8s-broker"
 
-// account is the ServiceAccount of a member, in brokerNamespace.
-func account(cluster string) string { return "cluster-" + cluster }
-
-// accessName is how the rights of a pull member are called, wherever they are.
-func accessName(cluster string) string { return account(cluster) + ".execution" }
-
-// access is what a pull member has at the hub besides what each member has: its Works, the status of its Cluster, its Lease.
-// Bindings come after what they bind, the Lease first: it is made here, because a right to create cannot be held to one name.
+// access are the rights of a pull member at the hub in addition to those of every member: its Works, the status of its Cluster, its
+// Lease. A binding follows its role. The Lease is first: RBAC cannot restrict the verb create to one name, so the hub creates it.
 func access(c *clusterv1alpha1.Cluster) []client.Object {
 	meta := func(namespace, name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{
@@ -37,8 +30,9 @@ func access(c *clusterv1alpha1.Cluster) []client.Object {
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(c, clusterv1alpha1.GroupVersion.WithKind("Cluster"))},
 		}
 	}
-	name, execution := accessName(c.Name), workv1alpha2.ExecutionNamespace(c.Name)
-	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: brokerNamespace, Name: account(c.Name)}}
+	account := "cluster-" + c.Name
+	name, execution := account+".execution", workv1alpha2.ExecutionNamespace(c.Name)
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: brokerNamespace, Name: account}}
 	ref := func(kind string) rbacv1.RoleRef {
 		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 	}
@@ -72,60 +66,45 @@ func access(c *clusterv1alpha1.Cluster) []client.Object {
 	}
 }
 
-// give makes the rights of a pull member as they should be.
-func (r *reconciler) give(ctx context.Context, c *clusterv1alpha1.Cluster) error {
+// syncAccess grants or withdraws the rights of a pull member, in the order of access: it stops at the first object of
+// another owner, so that no binding grants what that object holds.
+func (r *reconciler) syncAccess(ctx context.Context, c *clusterv1alpha1.Cluster, granted bool) error {
+	set := kube.ObjectSet[client.Object]{
+		Client: r.client,
+		Owns:   func(o client.Object) bool { return metav1.IsControlledBy(o, c) },
+		Copy:   copyGrant,
+	}
 	for _, want := range access(c) {
-		have := want.DeepCopyObject().(client.Object)
-		key := client.ObjectKeyFromObject(want)
-		switch err := r.live.Get(ctx, key, have); {
-		case apierrors.IsNotFound(err):
-			if err := r.client.Create(ctx, want); err != nil {
-				return fmt.Errorf("give cluster %s its rights: create %T %s: %w", c.Name, want, key, err)
-			}
-		case err != nil:
-			return fmt.Errorf("give cluster %s its rights: read %T %s: %w", c.Name, want, key, err)
-		case !metav1.IsControlledBy(have, c):
-			return fmt.Errorf("give cluster %s its rights: %T %s is another's: delete it if it does not go soon", c.Name, have, key)
-		case !same(have, want):
-			want.SetResourceVersion(have.GetResourceVersion())
-			if err := r.client.Update(ctx, want); err != nil {
-				return fmt.Errorf("give cluster %s its rights: update %T %s: %w", c.Name, want, key, err)
-			}
+		var have []client.Object
+		o := want.DeepCopyObject().(client.Object)
+		err := r.live.Get(ctx, client.ObjectKeyFromObject(want), o)
+		if err == nil {
+			have = append(have, o)
+		}
+		switch {
+		case client.IgnoreNotFound(err) != nil:
+		case granted:
+			err = set.Ensure(ctx, have, []client.Object{want})
+		default:
+			err = set.Prune(ctx, have, nil)
+		}
+		if err != nil {
+			return fmt.Errorf("set the rights of cluster %s: %T %s: %w", c.Name, want, client.ObjectKeyFromObject(want), err)
 		}
 	}
 	return nil
 }
 
-// withdraw removes the rights of a cluster that is no pull member, or no more, and its Lease.
-func (r *reconciler) withdraw(ctx context.Context, c *clusterv1alpha1.Cluster) error {
-	for _, o := range access(c) {
-		key := client.ObjectKeyFromObject(o)
-		if err := r.live.Get(ctx, key, o); apierrors.IsNotFound(err) {
-			continue
-		} else if err != nil {
-			return fmt.Errorf("withdraw the rights of cluster %s: read %T %s: %w", c.Name, o, key, err)
-		}
-		if !metav1.IsControlledBy(o, c) {
-			continue
-		}
-		if err := r.client.Delete(ctx, o, exactly(o)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("withdraw the rights of cluster %s: delete %T %s: %w", c.Name, o, key, err)
-		}
-	}
-	return nil
-}
-
-// same says whether an object grants what it should. A Lease grants nothing, and its content is the agent's.
-func same(have, want client.Object) bool {
-	switch want := want.(type) {
+// copyGrant copies what an object of access grants. A Lease grants nothing, and its content is the agent's.
+func copyGrant(dst, src client.Object) {
+	switch src := src.(type) {
 	case *rbacv1.Role:
-		return apiequality.Semantic.DeepEqual(have.(*rbacv1.Role).Rules, want.Rules)
+		dst.(*rbacv1.Role).Rules = src.Rules
 	case *rbacv1.ClusterRole:
-		return apiequality.Semantic.DeepEqual(have.(*rbacv1.ClusterRole).Rules, want.Rules)
+		dst.(*rbacv1.ClusterRole).Rules = src.Rules
 	case *rbacv1.RoleBinding:
-		return apiequality.Semantic.DeepEqual(have.(*rbacv1.RoleBinding).Subjects, want.Subjects)
+		dst.(*rbacv1.RoleBinding).Subjects = src.Subjects
 	case *rbacv1.ClusterRoleBinding:
-		return apiequality.Semantic.DeepEqual(have.(*rbacv1.ClusterRoleBinding).Subjects, want.Subjects)
+		dst.(*rbacv1.ClusterRoleBinding).Subjects = src.Subjects
 	}
-	return true
 }

@@ -18,80 +18,81 @@ import (
 	"github.com/pelago-net/pelago/control/execute"
 	"golang.org/x/sync/singleflight"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
-	// askTimeout bounds one look at who answers.
-	askTimeout = 5 * time.Second
-	// sendings bounds how often a request is sent that finds no connection. With HTTP/1.1 others may take the new one.
-	sendings = 20
-	// largestAnswer is enough for a namespace.
-	largestAnswer = 1 << 20
+	// verifyTimeout bounds one identity check.
+	verifyTimeout = 5 * time.Second
+	// maxAttempts bounds the attempts of a request that finds no connection. With HTTP/1.1 another request may take the new one.
+	maxAttempts = 20
+	// maxBody bounds the size of a namespace, in bytes.
+	maxBody = 1 << 20
 )
 
-// uid is what spec.id looks like if it is that of a namespace. Where Karmada found a ClusterProperty it took its value instead,
-// with which nothing can be compared.
+// uid matches a spec.id that is the UID of a namespace. Karmada's is the value of the ClusterProperty of a cluster that had one: it
+// cannot be compared.
 var uid = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// identity lets requests go only to the cluster that spec.id names. A connection is opened to ask for the UID of the namespace
-// kube-system; if the answer is right others may use it, and only such connections. So a request that is under way while another
-// cluster takes over the address does not reach that either.
+// identity is a transport that sends requests only to the cluster of spec.id. Each connection is opened by a request for the UID of
+// the namespace kube-system, and other requests use only connections whose UID was right. So a request that is in flight while
+// another cluster takes over the address does not reach that one.
 type identity struct {
 	reach reach
 	dial  dial
-	drop  func() // closes what is open
+	drop  func() // closes all connections
 
-	asking singleflight.Group
-	mu     sync.Mutex
-	ways   []*way
-	other  *execute.OtherCluster // what was found last; nil: the member
+	verifying singleflight.Group
+	mu        sync.Mutex
+	verified  []*verifiedConn
+	other     *execute.OtherCluster // the result of the last check; nil: the member
 }
 
 type dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// errUnasked: a request would have to open a connection.
-var errUnasked = errors.New("it is not known which cluster answers")
+// errUnverified is the error of a request that would have to open a connection.
+var errUnverified = errors.New("no verified connection")
 
-// known says whether the member has an id that can be compared.
+// known reports whether the member has an id that can be compared.
 func (r reach) known() bool { return uid.MatchString(r.id) }
 
 // RoundTrip implements http.RoundTripper.
 func (i *identity) RoundTrip(q *http.Request) (*http.Response, error) {
-	for range sendings {
-		ways, other := i.open()
+	for range maxAttempts {
+		conns, other := i.state()
 		if other != nil {
 			closeBody(q)
 			return nil, other
 		}
-		for _, w := range ways {
-			answer, err := w.transport.RoundTrip(q)
-			if !errors.Is(err, errUnasked) {
-				return answer, err
+		for _, c := range conns {
+			response, err := c.transport.RoundTrip(q)
+			if !errors.Is(err, errUnverified) {
+				return response, err
 			}
 			if q, err = again(q); err != nil {
 				return nil, err
 			}
 		}
-		var said *pushRefusal
-		if err := i.ask(q.Context()); errors.As(err, &said) {
+		var status *statusError
+		if err := i.verify(q.Context()); errors.As(err, &status) {
 			closeBody(q)
-			return said.answer(q), nil
+			return status.response(q), nil
 		} else if err != nil {
 			closeBody(q)
 			return nil, err
 		}
 	}
 	closeBody(q)
-	return nil, fmt.Errorf("reach cluster %s: %w", i.reach.cluster, errUnasked)
+	return nil, fmt.Errorf("reach cluster %s: %w", i.reach.cluster, errUnverified)
 }
 
-// again is a request that was not sent, to be sent once more: its body is closed now.
+// again is the next attempt of a request that was not sent, whose body the transport has closed.
 func again(q *http.Request) (*http.Request, error) {
 	if q.Body == nil || q.Body == http.NoBody {
 		return q, nil
 	}
 	if q.GetBody == nil {
-		return nil, fmt.Errorf("send a body again: %w", errUnasked)
+		return nil, fmt.Errorf("repeat a request whose body cannot be read again: %w", errUnverified)
 	}
 	next := q.Clone(q.Context())
 	var err error
@@ -101,79 +102,68 @@ func again(q *http.Request) (*http.Request, error) {
 
 func closeBody(q *http.Request) {
 	if q.Body != nil {
-		_ = q.Body.Close() // as a RoundTripper must; nobody reads it any more
+		_ = q.Body.Close() // as a RoundTripper must; the request has failed
 	}
 }
 
-// open returns the ways to the member, or the error that another cluster was found.
-func (i *identity) open() ([]*way, error) {
+// state returns the verified connections, or the error that another cluster was found.
+func (i *identity) state() ([]*verifiedConn, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.other != nil {
 		return nil, i.other
 	}
-	return slices.Clone(i.ways), nil
+	return slices.Clone(i.verified), nil
 }
 
-// watch asks again and again until ctx ends: behind a proxy the cluster may change while connections stay. What is found is told
-// by all requests.
+// watch repeats the check at an interval until ctx ends: behind a proxy the cluster may change while connections stay open.
 func (i *identity) watch(ctx context.Context, every time.Duration) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		ways, other := i.open()
+	_ = wait.PollUntilContextCancel(ctx, every, false, func(ctx context.Context) (done bool, _ error) { // its error is that of ctx
+		conns, other := i.state()
 		if other != nil {
-			_ = i.ask(ctx) // as long as it fails the other one is what was found last
-			continue
+			_ = i.verify(ctx) // while it fails, the other cluster remains the result of the last check
+			return false, nil
 		}
-		for _, w := range ways {
-			ctx, cancel := context.WithTimeout(ctx, askTimeout)
-			if have, err := i.read(ctx, w); err == nil { // else it is what it was: the collector tells of a member that is ill
-				i.found(have)
+		for _, c := range conns {
+			ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
+			if have, err := i.read(ctx, c); err == nil { // an error changes nothing: the collector reports a failing member
+				_ = i.found(have) // all requests return it
 			}
 			cancel()
 		}
-	}
+		return false, nil
+	})
 }
 
-// ask opens a connection and finds out which cluster answers; those who want to know it at the same time get one answer.
-func (i *identity) ask(ctx context.Context) error {
-	asked := i.asking.DoChan("", func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+// verify opens a connection and checks which cluster answers. Concurrent calls share one check.
+func (i *identity) verify(ctx context.Context) error {
+	result := i.verifying.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), verifyTimeout)
 		defer cancel()
-		w, err := i.newWay()
-		if err != nil {
+		c := &verifiedConn{identity: i}
+		var err error
+		if c.transport, err = i.reach.transport(c.open); err != nil {
 			return nil, err
 		}
-		have, err := i.read(ctx, w)
+		have, err := i.read(ctx, c)
 		if err == nil {
 			err = i.found(have)
 		}
-		if err != nil {
-			w.close()
-			return nil, err
+		conn := c.seal(err == nil)
+		if err != nil && conn != nil {
+			_ = conn.Close() // it is not used
 		}
-		i.mu.Lock() // so that the end of the connection finds the way, if it comes now
-		defer i.mu.Unlock()
-		if w.usable() { // else it is asked again
-			i.ways = append(i.ways, w)
-		}
-		return nil, nil
+		return nil, err
 	})
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case answer := <-asked:
-		return answer.Err
+	case r := <-result:
+		return r.Err
 	}
 }
 
-// found notes the UID that was read, and returns an error if it is not that of the member.
+// found records the UID that was read, and returns an error if it is not that of the member.
 func (i *identity) found(have string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -181,12 +171,12 @@ func (i *identity) found(have string) error {
 		return nil
 	}
 	i.other = &execute.OtherCluster{Cluster: i.reach.cluster, Want: i.reach.id, Have: have}
-	go i.drop() // watches, too, are another cluster's
+	go i.drop() // watches, too, reach the other cluster
 	return i.other
 }
 
 // read gets the UID of the namespace kube-system.
-func (i *identity) read(ctx context.Context, w *way) (string, error) {
+func (i *identity) read(ctx context.Context, c *verifiedConn) (string, error) {
 	url := strings.TrimSuffix(i.reach.endpoint, "/") + "/api/v1/namespaces/" + metav1.NamespaceSystem
 	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -195,21 +185,21 @@ func (i *identity) read(ctx context.Context, w *way) (string, error) {
 	q.Header.Set("Authorization", "Bearer "+i.reach.token)
 	q.Header.Set("Accept", "application/json")
 	q.Header.Set("User-Agent", userAgent)
-	answer, err := w.transport.RoundTrip(q)
+	response, err := c.transport.RoundTrip(q)
 	if err != nil {
 		return "", err
 	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, largestAnswer))
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxBody))
 	if err != nil {
 		return "", err
 	}
 	switch {
-	case answer.StatusCode == http.StatusNotFound: // which would mean something else to who asked for something else
+	case response.StatusCode == http.StatusNotFound: // for the caller it would mean that its own object does not exist
 		return "", fmt.Errorf("cluster %s has no namespace %s: see what answers at spec.apiEndpoint",
 			i.reach.cluster, metav1.NamespaceSystem)
-	case answer.StatusCode != http.StatusOK:
-		return "", &pushRefusal{answer.StatusCode, answer.Status, answer.Header, body}
+	case response.StatusCode != http.StatusOK:
+		return "", &statusError{response, body}
 	}
 	var namespace metav1.PartialObjectMetadata
 	if err := json.Unmarshal(body, &namespace); err != nil {
@@ -218,110 +208,90 @@ func (i *identity) read(ctx context.Context, w *way) (string, error) {
 	return string(namespace.UID), nil
 }
 
-// way is one connection, with a transport that opens no other.
-type way struct {
+// verifiedConn is one connection, with a transport that opens no other.
+type verifiedConn struct {
+	identity  *identity
 	transport http.RoundTripper
-	dial      dial
-	gone      func() // the connection is closed
 
-	mu   sync.Mutex
-	conn net.Conn // nil: not opened yet, or closed
-	over bool     // it was asked who answers: nothing is opened any more
+	// Both are guarded by identity.mu, with the list of verified connections.
+	conn   net.Conn // nil: not opened yet, or closed
+	sealed bool     // the check has ended: no connection is opened any more
 }
 
-func (i *identity) newWay() (*way, error) {
-	w := &way{dial: i.dial}
-	w.gone = func() {
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		i.ways = slices.DeleteFunc(i.ways, func(o *way) bool { return o == w })
+// open dials for the transport. A connection that the check replaces by another one is closed.
+func (c *verifiedConn) open(ctx context.Context, network, address string) (net.Conn, error) {
+	c.identity.mu.Lock()
+	sealed := c.sealed
+	c.identity.mu.Unlock()
+	if sealed {
+		return nil, errUnverified
 	}
-	var err error
-	w.transport, err = i.reach.transport(w.open)
-	return w, err
-}
-
-// open opens the connection. One that the request gave up for another is closed.
-func (w *way) open(ctx context.Context, network, address string) (net.Conn, error) {
-	if w.isOver() {
-		return nil, errUnasked
-	}
-	c, err := w.dial(ctx, network, address)
+	conn, err := c.identity.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	w.mu.Lock()
-	former := w.conn
-	if w.over {
-		former = c
-	} else {
-		w.conn = &connection{Conn: c, way: w}
-		c = w.conn
+	next := &connection{Conn: conn, of: c}
+	unused, ok := c.replace(next)
+	if unused != nil {
+		_ = unused.Close() // no request has it
 	}
-	over := w.over
-	w.mu.Unlock()
-	if former != nil {
-		_ = former.Close() // nobody uses it
+	if !ok {
+		return nil, errUnverified
 	}
-	if over {
-		return nil, errUnasked
-	}
-	return c, nil
+	return next, nil
 }
 
-func (w *way) isOver() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.over
-}
-
-// usable ends the time in which a connection may be opened. It returns false if that is closed already.
-func (w *way) usable() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.over = true
-	return w.conn != nil
-}
-
-// close ends it, too.
-func (w *way) close() {
-	w.mu.Lock()
-	w.over = true
-	c := w.conn
-	w.mu.Unlock()
-	if c != nil {
-		_ = c.Close() // nobody uses it
+// replace sets the connection and returns the former one. ok is false, and unused is next, if the check has ended during the dial.
+func (c *verifiedConn) replace(next net.Conn) (unused net.Conn, ok bool) {
+	c.identity.mu.Lock()
+	defer c.identity.mu.Unlock()
+	if c.sealed {
+		return next, false
 	}
+	unused, c.conn = c.conn, next
+	return unused, true
 }
 
-// connection tells its way when it is closed.
+// seal ends the check and returns the connection. If that is still open and was verified, requests may use it from now on.
+func (c *verifiedConn) seal(verified bool) net.Conn {
+	c.identity.mu.Lock()
+	defer c.identity.mu.Unlock()
+	c.sealed = true
+	if verified && c.conn != nil { // else the next request opens another one
+		c.identity.verified = append(c.identity.verified, c)
+	}
+	return c.conn
+}
+
+// connection removes itself from the verified ones when it is closed.
 type connection struct {
 	net.Conn
-	way *way
+	of *verifiedConn
 }
 
 func (c *connection) Close() error {
-	c.way.mu.Lock()
-	if c.way.conn == c {
-		c.way.conn = nil
+	i := c.of.identity
+	i.mu.Lock()
+	if c.of.conn == c {
+		c.of.conn = nil
+		i.verified = slices.DeleteFunc(i.verified, func(v *verifiedConn) bool { return v == c.of })
 	}
-	c.way.mu.Unlock()
-	c.way.gone()
+	i.mu.Unlock()
 	return c.Conn.Close()
 }
 
-// refusal is an answer that does not tell which cluster it is: a bad token, a server that is starting or overloaded. It is the
-// answer to the request, too.
-type pushRefusal struct {
-	code   int
-	status string
-	header http.Header
-	body   []byte
+// statusError is a response that does not identify the cluster: to a bad token, or of a server that is starting or overloaded. It
+// becomes the response to the request that caused the check.
+type statusError struct {
+	of   *http.Response // its body has been read
+	body []byte
 }
 
-func (r *pushRefusal) Error() string { return "the cluster answers " + r.status }
+func (e *statusError) Error() string { return "the cluster answers " + e.of.Status }
 
-func (r *pushRefusal) answer(to *http.Request) *http.Response {
-	return &http.Response{StatusCode: r.code, Status: r.status, Header: r.header.Clone(),
-		Body: io.NopCloser(bytes.NewReader(r.body)), ContentLength: int64(len(r.body)), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: to}
+func (e *statusError) response(to *http.Request) *http.Response {
+	r := *e.of
+	r.Header, r.Request = e.of.Header.Clone(), to
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(e.body)), int64(len(e.body))
+	return &r
 }

@@ -184,7 +184,7 @@ func TestAnotherClusterBehindAProxy(t *testing.T) {
 	defer stop()
 	go l.watch(ctx, 10*time.Millisecond)
 	await.True(t, "it is found out", func() bool {
-		_, other := l.identity.open()
+		_, other := l.identity.state()
 		return other != nil
 	})
 	says(t, put(t.Context(), c, "two"))

@@ -7,43 +7,43 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// pulse is what is known of one agent's life.
-type pulse struct {
-	renewed time.Time // what its Lease says, by the agent's clock: it is only compared with itself
-	seen    time.Time // when that last changed, by our clock
+// heartbeat is the last renewal of a Lease that the monitor has observed. The zero value is none.
+type heartbeat struct {
+	renewed time.Time // renewTime of the Lease, by the agent's clock: it is only compared with itself
+	seen    time.Time // when renewed last changed, by the hub's clock
 }
 
-// feel brings a pulse up to date. since is when a Cluster that is new to the monitor begins to count.
-func feel(former *pulse, renewed, since, now time.Time) pulse {
+// observe returns the heartbeat after a Lease was read. The grace of a Cluster that is new to the monitor begins at since.
+func (h heartbeat) observe(renewed, since, now time.Time) heartbeat {
 	switch {
-	case former == nil:
-		return pulse{renewed: renewed, seen: since}
-	case former.renewed.Equal(renewed):
-		return *former
+	case h == heartbeat{}:
+		return heartbeat{renewed: renewed, seen: since}
+	case h.renewed.Equal(renewed):
+		return h
 	}
-	return pulse{renewed: renewed, seen: now}
+	return heartbeat{renewed: renewed, seen: now}
 }
 
-// judge is the condition Ready of a pull member whose agent has not been heard of for too long; ok is false if that is not so,
-// or said already. A cluster that has never reported has the longer grace of a start.
-func (o MembershipOptions) judge(c *clusterv1alpha1.Cluster, p pulse, now time.Time) (condition metav1.Condition, ok bool) {
+// expired is the condition Ready of a pull member whose agent has not renewed its Lease in time; ok is false if it has, or if
+// Ready is Unknown already. A cluster that has never reported has the longer StartupGrace.
+func (o MembershipOptions) expired(c *clusterv1alpha1.Cluster, h heartbeat, now time.Time) (condition metav1.Condition, ok bool) {
 	ready := c.Ready()
 	condition = metav1.Condition{Type: clusterv1alpha1.ConditionReady, Status: metav1.ConditionUnknown}
 	switch {
-	case ready == nil && now.Sub(p.seen) >= o.StartupGrace:
+	case ready == nil && now.Sub(h.seen) >= o.StartupGrace:
 		condition.Reason = clusterv1alpha1.ReasonClusterStatusNeverUpdated
 		condition.Message = fmt.Sprintf("the agent of cluster %s has never reported: see the logs of pelago-agent there", c.Name)
 		return condition, true
-	case ready != nil && ready.Status != metav1.ConditionUnknown && now.Sub(p.seen) >= o.Grace:
+	case ready != nil && ready.Status != metav1.ConditionUnknown && now.Sub(h.seen) >= o.Grace:
 		condition.Reason = clusterv1alpha1.ReasonClusterStatusUnknown
 		condition.Message = fmt.Sprintf("the agent of cluster %s has not renewed Lease %s/%s for %v: "+
 			"see whether pelago-agent runs there and reaches the hub", c.Name, clusterv1alpha1.SecretNamespace, c.Name, o.Grace)
@@ -52,45 +52,38 @@ func (o MembershipOptions) judge(c *clusterv1alpha1.Cluster, p pulse, now time.T
 	return metav1.Condition{}, false
 }
 
-// monitor looks at the Leases of pull members. It reads them past the cache: nobody else needs them, and a watch would bring an
+// monitor checks the Leases of pull members. It lists them past the cache: it is their only reader, and a watch would bring an
 // event for each renewal of each member.
 type monitor struct {
 	MembershipOptions
 	client client.Client
 	live   client.Reader
-	now    func() time.Time
 
-	pulses map[types.UID]pulse
-	looked time.Time // the last round that could read the Leases
+	heartbeats map[types.UID]heartbeat
+	checked    time.Time // the last check that could list the Leases
 }
 
-// NeedLeaderElection: one monitor judges.
+// NeedLeaderElection implements manager.LeaderElectionRunnable: only the leader writes conditions.
 func (m *monitor) NeedLeaderElection() bool { return true }
 
-// Start looks until ctx ends.
+// Start checks until ctx ends.
 func (m *monitor) Start(ctx context.Context) error {
-	ticker := time.NewTicker(m.Every)
-	defer ticker.Stop()
-	said := ""
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		err := m.look(ctx)
-		if err != nil && ctx.Err() == nil && err.Error() != said {
-			slog.Warn("leases of members not looked at", "error", err)
-			said = err.Error()
-		}
+	logged := ""
+	_ = wait.PollUntilContextCancel(ctx, m.Every, false, func(ctx context.Context) (done bool, _ error) { // its error is that of ctx
+		err := m.check(ctx)
 		if err == nil {
-			said = ""
+			logged = ""
+		} else if ctx.Err() == nil && err.Error() != logged {
+			slog.Warn("leases of members not checked", "error", err)
+			logged = err.Error()
 		}
-	}
+		return false, nil
+	})
+	return nil
 }
 
-// look judges all pull members once.
-func (m *monitor) look(ctx context.Context) error {
+// check compares all Leases with the heartbeats once, and sets Ready of the members whose Lease has expired.
+func (m *monitor) check(ctx context.Context) error {
 	var leases coordinationv1.LeaseList
 	if err := m.live.List(ctx, &leases, client.InNamespace(clusterv1alpha1.SecretNamespace)); err != nil {
 		return fmt.Errorf("list Leases in %s: %w", clusterv1alpha1.SecretNamespace, err)
@@ -105,13 +98,13 @@ func (m *monitor) look(ctx context.Context) error {
 			renewed[l.Name] = l.Spec.RenewTime.Time
 		}
 	}
-	now := m.now()
-	former := m.pulses
-	if now.Sub(m.looked) > m.Grace/2 { // the hub was away or we were: so long nobody could renew, or be seen doing it
+	now := time.Now()
+	former := m.heartbeats
+	if now.Sub(m.checked) > m.Grace/2 { // the hub was unavailable: agents could not renew, or renewals were not observed
 		former = nil
 	}
-	m.looked = now
-	m.pulses = make(map[types.UID]pulse, len(clusters.Items))
+	m.checked = now
+	m.heartbeats = make(map[types.UID]heartbeat, len(clusters.Items))
 	var failed error
 	for i := range clusters.Items {
 		c := &clusters.Items[i]
@@ -122,20 +115,14 @@ func (m *monitor) look(ctx context.Context) error {
 		if c.Ready() == nil {
 			since = c.CreationTimestamp.Time
 		}
-		var before *pulse
-		if p, known := former[c.UID]; known {
-			before = &p
-		}
-		p := feel(before, renewed[c.Name], since, now)
-		m.pulses[c.UID] = p
-		condition, ok := m.judge(c, p, now)
+		m.heartbeats[c.UID] = former[c.UID].observe(renewed[c.Name], since, now)
+		condition, ok := m.expired(c, m.heartbeats[c.UID], now)
 		if !ok {
 			continue
 		}
-		next := c.DeepCopy()
-		meta.SetStatusCondition(&next.Status.Conditions, condition)
-		if err := patchStatus(ctx, m.client, c, next); client.IgnoreNotFound(err) != nil && !kube.IsStale(err) { // a stale one is judged again
-			failed = fmt.Errorf("say that cluster %s is not seen: %w", c.Name, err)
+		_, err := setCondition(ctx, m.client, c, condition)
+		if client.IgnoreNotFound(err) != nil && !kube.IsStale(err) { // the next check repeats a stale write
+			failed = err
 		}
 	}
 	return failed

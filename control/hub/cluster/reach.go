@@ -22,27 +22,23 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
-// Bounds of one attempt to connect. They keep a member that hangs from holding goroutines for long; requests have bounds of
-// their own.
-const (
-	dialTimeout      = 5 * time.Second
-	handshakeTimeout = 5 * time.Second
-)
+// connectTimeout bounds dialling and the TLS handshake, each, so that a member that hangs does not hold goroutines for long.
+// Requests have their own timeouts.
+const connectTimeout = 5 * time.Second
 
-// reach is how the hub gets to a member. Two that are equal need no new connection.
+// reach is the endpoint and credential of a member. If it is unchanged, connections stay.
 type reach struct {
-	cluster     string // its name, for words
+	cluster     string // its name, for messages
 	id          string // spec.id
 	endpoint    string
 	token       string
 	ca          string // PEM; empty: the roots of the system
 	insecure    bool
-	proxy       string // URL; empty: as the environment says
+	proxy       string // URL; empty: of the environment
 	proxyHeader http.Header
 }
 
-// reachOf reads it from a Cluster and its Secret; secret is nil if there is none. The error names the object and the key that
-// are to be mended.
+// reachOf is the reach of a Cluster with its Secret; nil if that does not exist. The error names the object and key to correct.
 func reachOf(c *clusterv1alpha1.Cluster, secret *corev1.Secret) (reach, error) {
 	r, err := read(c, secret)
 	if err != nil {
@@ -94,27 +90,26 @@ func read(c *clusterv1alpha1.Cluster, secret *corev1.Secret) (reach, error) {
 	return r, nil
 }
 
-// userAgent is what members see of the hub.
+// userAgent is the hub's in requests to members.
 const userAgent = "pelago-hub"
 
-// link is how a member is worked with. All clients that are made of config share it.
+// link is the transport to a member. All clients made of config share its connections.
 type link struct {
 	config   *rest.Config
-	identity *identity // nil: spec.id does not tell which cluster it is
-	closeAll func()    // ends what is open
+	identity *identity // nil: spec.id cannot be compared
+	closeAll func()    // closes all connections
 }
 
-// watch looks until ctx ends whether it is still the same cluster.
+// watch repeats the identity check until ctx ends.
 func (l *link) watch(ctx context.Context, every time.Duration) {
 	if l.identity != nil {
 		l.identity.watch(ctx, every)
 	}
 }
 
-// open prepares the link; nothing is dialled yet. client-go's own transports would be kept for ever, one for each token that a
-// member ever had.
+// open makes the link; it dials nothing. client-go never releases the transports that it makes itself, one for each token.
 func (r reach) open() (*link, error) {
-	dialer := connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: 30 * time.Second}).DialContext)
+	dialer := connrotation.NewDialer((&net.Dialer{Timeout: connectTimeout, KeepAlive: 30 * time.Second}).DialContext)
 	l := &link{
 		config:   &rest.Config{Host: r.endpoint, BearerToken: r.token, UserAgent: userAgent, QPS: -1},
 		closeAll: dialer.CloseAll,
@@ -131,16 +126,16 @@ func (r reach) open() (*link, error) {
 	return l, nil
 }
 
-// transport opens connections by dial. HTTP/2 has pings, which find a dead one in 45 s.
+// transport opens connections with dial. HTTP/2 pings detect a dead connection within 45 s.
 func (r reach) transport(dial dial) (*http.Transport, error) {
 	trust := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: r.insecure} // the user's choice, in the Cluster
 	if r.ca != "" {
 		trust.RootCAs = x509.NewCertPool()
-		trust.RootCAs.AppendCertsFromPEM([]byte(r.ca)) // reachOf has looked at it
+		trust.RootCAs.AppendCertsFromPEM([]byte(r.ca)) // reachOf has validated it
 	}
 	t := &http.Transport{
 		DialContext:         dial,
-		TLSHandshakeTimeout: handshakeTimeout,
+		TLSHandshakeTimeout: connectTimeout,
 		TLSClientConfig:     trust,
 		MaxIdleConnsPerHost: 25,
 		ProxyConnectHeader:  r.proxyHeader,

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -21,37 +22,43 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// remove lets a member go: its Works, whose finalizers end with their objects in the member; the execution namespace; the
-// bindings that name it; the finalizer. Nothing is given up because the member does not answer.
+// remove removes a member in order: its Works, whose finalizers are removed after their objects in the member; the execution
+// namespace; the bindings that name it; the credential; the finalizer. An unreachable member blocks the removal.
 func (r *reconciler) remove(ctx context.Context, c *clusterv1alpha1.Cluster) (time.Duration, error) {
 	if !joined(c) {
 		return 0, nil
 	}
-	reason, message, err := r.remains(ctx, c)
+	reason, message, err := r.blocker(ctx, c)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("remove cluster %s: %w", c.Name, err)
 	case reason != "":
-		return r.Every, r.wait(ctx, c, reason, message)
+		eventType := corev1.EventTypeNormal
+		if reason == clusterv1alpha1.ReasonWaitingForCluster {
+			eventType = corev1.EventTypeWarning
+		}
+		return r.Every, r.report(ctx, c, metav1.Condition{
+			Type: clusterv1alpha1.ConditionRemoved, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+		}, eventType, clusterv1alpha1.EventRemovalWaits)
 	}
 	if err := Forget(ctx, r.live, r.client, c.Name); err != nil {
 		return 0, fmt.Errorf("remove cluster %s: %w", c.Name, err)
 	}
 	next := c.DeepCopy()
 	controllerutil.RemoveFinalizer(next, clusterv1alpha1.FinalizerCluster)
-	if err := patch(ctx, r.client, c, next); client.IgnoreNotFound(err) != nil {
-		return 0, fmt.Errorf("take the finalizer from Cluster %s: %w", c.Name, err)
+	if err := r.client.Patch(ctx, next, kube.MergeFrom(c)); client.IgnoreNotFound(err) != nil {
+		return 0, fmt.Errorf("remove the finalizer from Cluster %s: %w", c.Name, err)
 	}
 	return 0, nil
 }
 
-// Forget deletes the credential that `pelago join` has put at the hub for a cluster. Secrets that others made are theirs.
+// Forget deletes the credential of a cluster that `pelago join` created at the hub. Secrets of other origin stay.
 func Forget(ctx context.Context, live client.Reader, hub client.Client, cluster string) error {
 	s := &corev1.Secret{}
 	key := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: cluster}
 	err := live.Get(ctx, key, s)
 	if err == nil && s.Labels[pelagov1alpha1.LabelManagedBy] == pelagov1alpha1.ManagedBy {
-		err = hub.Delete(ctx, s, exactly(s))
+		err = hub.Delete(ctx, s, kube.Exactly(s))
 	}
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete Secret %s, the credential of cluster %s: %w", key, cluster, err)
@@ -59,8 +66,9 @@ func Forget(ctx context.Context, live client.Reader, hub client.Client, cluster 
 	return nil
 }
 
-// remains does the next step and says what there is to wait for; an empty reason: nothing.
-func (r *reconciler) remains(ctx context.Context, c *clusterv1alpha1.Cluster) (reason, message string, err error) {
+// blocker does the next step of a removal and returns what blocks it: reason and message of the condition Removed. An empty reason:
+// nothing.
+func (r *reconciler) blocker(ctx context.Context, c *clusterv1alpha1.Cluster) (reason, message string, err error) {
 	works, err := r.deleteWorks(ctx, c)
 	if err != nil {
 		return "", "", err
@@ -72,7 +80,12 @@ func (r *reconciler) remains(ctx context.Context, c *clusterv1alpha1.Cluster) (r
 	if gone, err := r.deleteNamespace(ctx, c); err != nil || !gone {
 		return clusterv1alpha1.ReasonWaitingForWorks, fmt.Sprintf("namespace %s is being removed", workv1alpha2.ExecutionNamespace(c.Name)), err
 	}
-	bindings, err := r.bindings(ctx, c.Name)
+	var bindings []string
+	err = kube.EachBinding(ctx, r.client, func(b kube.Binding) {
+		if slices.ContainsFunc(b.Spec.Clusters, func(t workv1alpha2.TargetCluster) bool { return t.Name == c.Name }) {
+			bindings = append(bindings, b.String())
+		}
+	})
 	if err != nil {
 		return "", "", err
 	}
@@ -82,7 +95,8 @@ func (r *reconciler) remains(ctx context.Context, c *clusterv1alpha1.Cluster) (r
 	return "", "", nil
 }
 
-// waitForWorks says why Works are still there. Their number is told only where it does not change: while nobody can remove them.
+// waitForWorks is the reason and message of a removal that waits for Works. The message has their number only while the member is
+// not ready: then it does not change.
 func waitForWorks(c *clusterv1alpha1.Cluster, works int) (reason, message string) {
 	ready := c.Ready()
 	if ready != nil && ready.Status == metav1.ConditionTrue {
@@ -97,14 +111,14 @@ func waitForWorks(c *clusterv1alpha1.Cluster, works int) (reason, message string
 		"and lists what stays behind", works, c.Name, state)
 }
 
-// deleteWorks deletes the cluster's Works one by one and returns how many are still there. Not with the namespace: that would
-// take a pull member's rights away before it has removed its objects.
+// deleteWorks deletes the cluster's Works one by one and returns how many still exist. The deletion of the namespace would first
+// remove the Role with which a pull member finalizes its Works.
 func (r *reconciler) deleteWorks(ctx context.Context, c *clusterv1alpha1.Cluster) (int, error) {
 	var works workv1alpha1.WorkList
 	if err := r.client.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(c.Name))); err != nil {
 		return 0, fmt.Errorf("list its Works: %w", err)
 	}
-	if len(works.Items) == 0 { // a cache may be behind, and what follows cannot be undone
+	if len(works.Items) == 0 { // the cache may be stale, and the next steps cannot be undone
 		if err := r.live.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(c.Name))); err != nil {
 			return 0, fmt.Errorf("list its Works: %w", err)
 		}
@@ -114,14 +128,15 @@ func (r *reconciler) deleteWorks(ctx context.Context, c *clusterv1alpha1.Cluster
 		if w.DeletionTimestamp != nil {
 			continue
 		}
-		if err := r.client.Delete(ctx, w, exactly(w)); client.IgnoreNotFound(err) != nil && !kube.IsStale(err) { // a stale one is met again
+		err := r.client.Delete(ctx, w, kube.Exactly(w))
+		if client.IgnoreNotFound(err) != nil && !kube.IsStale(err) { // the next reconcile deletes a stale one
 			return 0, fmt.Errorf("delete Work %s/%s: %w", w.Namespace, w.Name, err)
 		}
 	}
 	return len(works.Items), nil
 }
 
-// deleteNamespace deletes the execution namespace and says whether it is gone.
+// deleteNamespace deletes the execution namespace and reports whether it is gone.
 func (r *reconciler) deleteNamespace(ctx context.Context, c *clusterv1alpha1.Cluster) (gone bool, err error) {
 	ns := &corev1.Namespace{}
 	if err := r.live.Get(ctx, client.ObjectKey{Name: workv1alpha2.ExecutionNamespace(c.Name)}, ns); apierrors.IsNotFound(err) {
@@ -132,11 +147,8 @@ func (r *reconciler) deleteNamespace(ctx context.Context, c *clusterv1alpha1.Clu
 	if ns.DeletionTimestamp != nil {
 		return false, nil
 	}
-	if err := r.client.Delete(ctx, ns, exactly(ns)); client.IgnoreNotFound(err) != nil {
-		if !kube.IsStale(err) {
-			r.events.Eventf(c, corev1.EventTypeWarning, clusterv1alpha1.EventRemoveExecutionSpaceFailed,
-				"execution namespace %s: %v", ns.Name, err)
-		}
+	if err := r.client.Delete(ctx, ns, kube.Exactly(ns)); client.IgnoreNotFound(err) != nil {
+		failed(r.events, c, clusterv1alpha1.EventRemoveExecutionSpaceFailed, "execution namespace "+ns.Name, err)
 		return false, fmt.Errorf("delete Namespace %s: %w", ns.Name, err)
 	}
 	r.events.Eventf(c, corev1.EventTypeNormal, clusterv1alpha1.EventRemoveExecutionSpaceSucceed,
@@ -144,50 +156,7 @@ func (r *reconciler) deleteNamespace(ctx context.Context, c *clusterv1alpha1.Clu
 	return false, nil
 }
 
-// bindings are those whose decision names the cluster.
-func (r *reconciler) bindings(ctx context.Context, cluster string) ([]string, error) {
-	var namespaced workv1alpha2.ResourceBindingList
-	if err := r.client.List(ctx, &namespaced, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list ResourceBindings: %w", err)
-	}
-	var named []string
-	for i := range namespaced.Items {
-		if b := &namespaced.Items[i]; targets(b.Spec.Clusters, cluster) {
-			named = append(named, "ResourceBinding "+b.Namespace+"/"+b.Name)
-		}
-	}
-	var whole workv1alpha2.ClusterResourceBindingList
-	if err := r.client.List(ctx, &whole, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list ClusterResourceBindings: %w", err)
-	}
-	for i := range whole.Items {
-		if b := &whole.Items[i]; targets(b.Spec.Clusters, cluster) {
-			named = append(named, "ClusterResourceBinding "+b.Name)
-		}
-	}
-	return named, nil
-}
-
-// wait says on the Cluster, once for each change, what its removal waits for.
-func (r *reconciler) wait(ctx context.Context, c *clusterv1alpha1.Cluster, reason, message string) error {
-	next := c.DeepCopy()
-	if !meta.SetStatusCondition(&next.Status.Conditions, metav1.Condition{
-		Type: clusterv1alpha1.ConditionRemoved, Status: metav1.ConditionFalse, Reason: reason, Message: message,
-	}) {
-		return nil
-	}
-	if err := patchStatus(ctx, r.client, c, next); err != nil {
-		return fmt.Errorf("say what the removal of Cluster %s waits for: %w", c.Name, err)
-	}
-	kind := corev1.EventTypeNormal
-	if reason == clusterv1alpha1.ReasonWaitingForCluster {
-		kind = corev1.EventTypeWarning
-	}
-	r.events.Event(next, kind, clusterv1alpha1.EventRemovalWaits, message)
-	return nil
-}
-
-// few names the first three of a list, and how many there are besides.
+// few are the first three of a list, and the number of the others.
 func few(all []string) string {
 	const most = 3
 	if len(all) <= most {
@@ -196,6 +165,51 @@ func few(all []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(all[:most], ", "), len(all)-most)
 }
 
-func targets(clusters []workv1alpha2.TargetCluster, name string) bool {
-	return slices.ContainsFunc(clusters, func(t workv1alpha2.TargetCluster) bool { return t.Name == name })
+// Abandon removes the finalizers of the Works of a cluster that is lost, so that its removal continues. It returns the objects that
+// remain in the cluster, as `Deployment default/nginx (apps/v1)`, sorted, also with an error. The Cluster must be being deleted or
+// gone: else the hub would create the objects again.
+//
+// The scheme of hub must have Cluster and Work.
+func Abandon(ctx context.Context, hub client.Client, cluster string) (left []string, err error) {
+	c := &clusterv1alpha1.Cluster{}
+	switch err := hub.Get(ctx, client.ObjectKey{Name: cluster}, c); {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return nil, fmt.Errorf("read Cluster %s: %w", cluster, err)
+	case c.DeletionTimestamp == nil:
+		return nil, fmt.Errorf("abandon cluster %s: its Cluster is not being deleted: delete it first", cluster)
+	}
+	var works workv1alpha1.WorkList
+	if err := hub.List(ctx, &works, client.InNamespace(workv1alpha2.ExecutionNamespace(cluster))); err != nil {
+		return nil, fmt.Errorf("list the Works of cluster %s: %w", cluster, err)
+	}
+	for i := range works.Items {
+		w := &works.Items[i]
+		next := w.DeepCopy()
+		if !controllerutil.RemoveFinalizer(next, workv1alpha1.FinalizerExecution) {
+			continue
+		}
+		if failed := hub.Patch(ctx, next, kube.MergeFrom(w)); client.IgnoreNotFound(failed) != nil {
+			err = errors.Join(err, fmt.Errorf("remove the finalizer from Work %s/%s: repeat the command: %w", w.Namespace, w.Name, failed))
+			continue
+		}
+		left = append(left, objects(w)...)
+	}
+	slices.Sort(left)
+	return slices.Compact(left), err
+}
+
+// objects names the objects of a Work.
+func objects(w *workv1alpha1.Work) []string {
+	var all []string
+	for _, m := range w.Spec.Workload.Manifests {
+		var o metav1.PartialObjectMetadata
+		if err := json.Unmarshal(m.Raw, &o); err != nil {
+			all = append(all, fmt.Sprintf("what Work %s/%s holds, which cannot be read: %v", w.Namespace, w.Name, err))
+			continue
+		}
+		name := strings.TrimPrefix(client.ObjectKeyFromObject(&o).String(), "/") // a cluster-scoped object has no namespace
+		all = append(all, fmt.Sprintf("%s %s (%s)", o.Kind, name, o.APIVersion))
+	}
+	return all
 }

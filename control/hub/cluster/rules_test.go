@@ -108,7 +108,7 @@ func TestTimeAdded(t *testing.T) {
 }
 
 // karmada.md §1.1, pull heartbeat: grace 40 s, 60 s for one that has never reported; Ready becomes Unknown.
-func TestJudge(t *testing.T) {
+func TestExpired(t *testing.T) {
 	o := MembershipOptions{Grace: 40 * time.Second, StartupGrace: time.Minute}
 	type look struct {
 		at      time.Duration
@@ -134,13 +134,12 @@ func TestJudge(t *testing.T) {
 			if tt.ready != "" {
 				c.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: tt.ready}}
 			}
-			var p *pulse
+			var p heartbeat
 			var got metav1.Condition
 			for _, l := range tt.looks {
 				now := epoch.Add(l.at * time.Second)
-				felt := feel(p, epoch.Add(time.Hour+l.renewed*time.Second), epoch, now)
-				p = &felt
-				got, _ = o.judge(&c, felt, now)
+				p = p.observe(epoch.Add(time.Hour+l.renewed*time.Second), epoch, now)
+				got, _ = o.expired(&c, p, now)
 			}
 			if got.Reason != tt.want || got.Reason != "" && got.Status != metav1.ConditionUnknown {
 				t.Errorf("%s %s, want %s", got.Status, got.Reason, tt.want)

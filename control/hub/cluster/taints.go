@@ -1,9 +1,12 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -16,9 +19,9 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// taints are what a cluster is to have: not-ready while Ready is False or not known yet, unreachable while it is Unknown,
-// neither while it is True; NoSchedule only, so that nothing is driven away. Other taints stay; those with NoExecute get the
-// time from which tolerations count.
+// taints are the taints that a cluster should have: not-ready while Ready is False or absent, unreachable while it is Unknown,
+// neither while it is True; NoSchedule only, so that nothing is evicted. Other taints stay; those with NoExecute get the time from
+// which toleration seconds count.
 func taints(have []clusterv1alpha1.Taint, ready *metav1.Condition, now metav1.Time) []clusterv1alpha1.Taint {
 	wanted := clusterv1alpha1.TaintNotReady
 	switch {
@@ -46,56 +49,49 @@ func taints(have []clusterv1alpha1.Taint, ready *metav1.Condition, now metav1.Ti
 	return want
 }
 
-// tainter keeps the taints of all Clusters.
+// tainter writes the taints of all Clusters.
 type tainter struct {
 	client client.Client
 	events record.EventRecorder
-	stale  *kube.StaleCaches[ctrl.Request]
 }
 
-// Reconcile writes the taints of one Cluster.
-func (r *tainter) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	return r.stale.Result(req, 0, r.reconcile(ctx, req.Name))
+func (r *tainter) setup(mgr ctrl.Manager) error {
+	taints, err := kube.Reconciler("taints", r.events, r.reconcile)
+	if err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).Named("taints").For(&clusterv1alpha1.Cluster{}).Complete(taints)
 }
 
-func (r *tainter) reconcile(ctx context.Context, name string) error {
+func (r *tainter) reconcile(ctx context.Context, req ctrl.Request) (time.Duration, error) {
 	c := &clusterv1alpha1.Cluster{}
-	if err := r.client.Get(ctx, client.ObjectKey{Name: name}, c); err != nil {
-		return client.IgnoreNotFound(err)
+	if err := r.client.Get(ctx, req.NamespacedName, c); err != nil {
+		return 0, client.IgnoreNotFound(err)
 	}
 	if c.DeletionTimestamp != nil {
-		return nil
+		return 0, nil
 	}
 	want := taints(c.Spec.Taints, c.Ready(), metav1.Now())
 	if apiequality.Semantic.DeepEqual(c.Spec.Taints, want) {
-		return nil
+		return 0, nil
 	}
 	next := c.DeepCopy()
 	next.Spec.Taints = want
-	if err := patch(ctx, r.client, c, next); err != nil {
-		if !kube.IsStale(err) {
-			r.events.Eventf(c, corev1.EventTypeWarning, clusterv1alpha1.EventTaintClusterFailed,
-				"taints of cluster %s not changed: %v", name, err)
-		}
-		return fmt.Errorf("taint Cluster %s: %w", name, err)
+	if err := r.client.Patch(ctx, next, kube.MergeFrom(c)); err != nil {
+		failed(r.events, c, clusterv1alpha1.EventTaintClusterFailed, "taints of cluster "+c.Name+" not changed", err)
+		return 0, fmt.Errorf("taint Cluster %s: %w", c.Name, err)
 	}
 	r.events.Eventf(next, corev1.EventTypeNormal, clusterv1alpha1.EventTaintClusterSucceed,
-		"taints of cluster %s are now: %s", name, words(want))
-	return nil
+		"taints of cluster %s are now: %s", c.Name, words(want))
+	return 0, nil
 }
 
-// words lists taints for people.
+// words lists taints for an Event.
 func words(taints []clusterv1alpha1.Taint) string {
-	if len(taints) == 0 {
-		return "none"
-	}
-	text := ""
-	for i, t := range taints {
-		if i > 0 {
-			text += ", "
-		}
+	var all []string
+	for _, t := range taints {
 		core := corev1.Taint(t)
-		text += core.ToString()
+		all = append(all, core.ToString())
 	}
-	return text
+	return cmp.Or(strings.Join(all, ", "), "none")
 }
