@@ -8,7 +8,6 @@ package policy
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,7 +41,6 @@ type reconciler struct {
 	client client.Client
 	live   client.Reader
 	fresh  func() (client.Object, func() policy)
-	stale  *kube.StaleCaches[ctrl.Request]
 	skips  *Skips
 	// written are the versions that our own writes made.
 	written kube.Expectations[client.ObjectKey]
@@ -52,7 +50,8 @@ type reconciler struct {
 func Setup(mgr ctrl.Manager, skips *Skips) error {
 	for name, fresh := range policyKinds {
 		o, _ := fresh()
-		stale, err := kube.NewStaleCaches[ctrl.Request](name, slog.Default(), mgr.GetEventRecorderFor("pelago-hub"))
+		r := &reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), fresh: fresh, skips: skips}
+		policies, err := kube.Reconciler(name, mgr.GetEventRecorderFor("pelago-hub"), r.reconcile)
 		if err != nil {
 			return fmt.Errorf("set up the controller of policies %s: %w", name, err)
 		}
@@ -63,7 +62,7 @@ func Setup(mgr ctrl.Manager, skips *Skips) error {
 				return nil
 			})).
 			WithOptions(kube.HubControllerOptions(workers)).
-			Complete(&reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), fresh: fresh, stale: stale, skips: skips})
+			Complete(policies)
 		if err != nil {
 			return fmt.Errorf("set up the controller of policies %s: %w", name, err)
 		}
@@ -71,13 +70,8 @@ func Setup(mgr ctrl.Manager, skips *Skips) error {
 	return nil
 }
 
-// Reconcile looks after one policy.
-func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	wait, err := r.reconcile(ctx, req.NamespacedName)
-	return r.stale.Result(req, wait, err)
-}
-
-func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.Duration, error) {
+func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Duration, error) {
+	key := req.NamespacedName
 	o, read := r.fresh()
 	if err := r.client.Get(ctx, key, o); err != nil {
 		r.written.Forget(key)
@@ -102,7 +96,7 @@ func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.
 	if !changed {
 		return 0, nil
 	}
-	err := r.client.Status().Patch(ctx, p.Object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err := r.client.Status().Patch(ctx, p.Object, kube.MergeFrom(before))
 	if err != nil {
 		return 0, client.IgnoreNotFound(fmt.Errorf("write the status of the policy %s: %w", key, err))
 	}
@@ -128,7 +122,7 @@ func (r *reconciler) mark(ctx context.Context, p policy) error {
 		labels[p.claims.label] = string(uuid.NewUUID())
 		p.SetLabels(labels)
 	}
-	err := r.client.Patch(ctx, p.Object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err := r.client.Patch(ctx, p.Object, kube.MergeFrom(before))
 	if err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("mark the policy %s: %w", client.ObjectKeyFromObject(p), err))
 	}
@@ -146,7 +140,7 @@ func (r *reconciler) release(ctx context.Context, p policy) (time.Duration, erro
 	}
 	before, _ := p.DeepCopyObject().(client.Object) // a copy is what the object is
 	controllerutil.RemoveFinalizer(p, p.claims.finalizer)
-	err := r.client.Patch(ctx, p.Object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err := r.client.Patch(ctx, p.Object, kube.MergeFrom(before))
 	if err != nil {
 		return 0, client.IgnoreNotFound(fmt.Errorf("let the policy %s go: %w", client.ObjectKeyFromObject(p), err))
 	}

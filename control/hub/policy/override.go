@@ -181,40 +181,40 @@ func rules(s policyv1alpha1.OverrideSpec) []policyv1alpha1.RuleWithCluster {
 
 // override applies one rule: images, commands, arguments, labels, annotations, fields, then the patch over all.
 func override(obj *unstructured.Unstructured, o *policyv1alpha1.Overriders) error {
-	for i, x := range o.ImageOverrider {
-		if err := overrideImages(obj, x); err != nil {
-			return fmt.Errorf("imageOverrider[%d]: %w", i, err)
-		}
+	list := func(field string) func(policyv1alpha1.CommandArgsOverrider) error {
+		return func(x policyv1alpha1.CommandArgsOverrider) error { return overrideList(obj, field, x) }
 	}
-	for i, x := range o.CommandOverrider {
-		if err := overrideList(obj, "command", x); err != nil {
-			return fmt.Errorf("commandOverrider[%d]: %w", i, err)
-		}
+	metadata := func(field string) func(policyv1alpha1.LabelAnnotationOverrider) error {
+		return func(x policyv1alpha1.LabelAnnotationOverrider) error { return overrideMap(obj, field, x) }
 	}
-	for i, x := range o.ArgsOverrider {
-		if err := overrideList(obj, "args", x); err != nil {
-			return fmt.Errorf("argsOverrider[%d]: %w", i, err)
-		}
-	}
-	for i, x := range o.LabelsOverrider {
-		if err := overrideMap(obj, "labels", x); err != nil {
-			return fmt.Errorf("labelsOverrider[%d]: %w", i, err)
-		}
-	}
-	for i, x := range o.AnnotationsOverrider {
-		if err := overrideMap(obj, "annotations", x); err != nil {
-			return fmt.Errorf("annotationsOverrider[%d]: %w", i, err)
-		}
-	}
-	for i, x := range o.FieldOverrider {
-		if err := overrideField(obj, x); err != nil {
-			return fmt.Errorf("fieldOverrider[%d]: %w", i, err)
+	for _, step := range []func() error{
+		each("imageOverrider", o.ImageOverrider, func(x policyv1alpha1.ImageOverrider) error { return overrideImages(obj, x) }),
+		each("commandOverrider", o.CommandOverrider, list("command")),
+		each("argsOverrider", o.ArgsOverrider, list("args")),
+		each("labelsOverrider", o.LabelsOverrider, metadata("labels")),
+		each("annotationsOverrider", o.AnnotationsOverrider, metadata("annotations")),
+		each("fieldOverrider", o.FieldOverrider, func(x policyv1alpha1.FieldOverrider) error { return overrideField(obj, x) }),
+	} {
+		if err := step(); err != nil {
+			return err
 		}
 	}
 	if err := overridePlain(obj, o.Plaintext); err != nil {
 		return fmt.Errorf("plaintext: %w", err)
 	}
 	return nil
+}
+
+// each is a step that applies the overriders of one field of a rule until one fails.
+func each[T any](field string, all []T, apply func(T) error) func() error {
+	return func() error {
+		for i, x := range all {
+			if err := apply(x); err != nil {
+				return fmt.Errorf("%s[%d]: %w", field, i, err)
+			}
+		}
+		return nil
+	}
 }
 
 func overrideMap(obj *unstructured.Unstructured, field string, o policyv1alpha1.LabelAnnotationOverrider) error {

@@ -11,7 +11,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -84,7 +83,8 @@ func setup(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{Options: o, order: newOrder(), client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
 		events: mgr.GetEventRecorderFor("pelago-hub"), wake: make(chan struct{}, 1), clusters: make(chan bool, 1),
 		retry: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry), missing: map[Key]time.Time{}}
-	if r.stale, err = kube.NewStaleCaches[Key]("propagate", slog.Default(), r.events); err != nil {
+	templates, err := kube.Reconciler("propagate", r.events, r.reconcile)
+	if err != nil {
 		return err
 	}
 	if r.counts, err = newCounts(); err != nil {
@@ -92,7 +92,7 @@ func setup(mgr ctrl.Manager, o Options) error {
 	}
 	r.kinds = newKinds(mgr.GetCache(), mgr.GetAPIReader(), asking, r.onTemplate())
 	c, err := controller.NewTyped("propagate", mgr, controller.TypedOptions[Key]{
-		Reconciler: r, MaxConcurrentReconciles: o.Workers, ReconciliationTimeout: limit, NewQueue: r.order.queue,
+		Reconciler: templates, MaxConcurrentReconciles: o.Workers, ReconciliationTimeout: limit, NewQueue: r.order.queue,
 		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry),
 	})
 	if err != nil {
@@ -113,7 +113,6 @@ type reconciler struct {
 	queue   workqueue.TypedRateLimitingInterface[Key]
 	order   *order                          // of the queue
 	retry   workqueue.TypedRateLimiter[Key] // requeue intervals of what waits for a condition outside the template
-	stale   *kube.StaleCaches[Key]
 	// wake asks for the kinds to be set anew; clusters says that clusters changed, true if it was not only their load.
 	wake     chan struct{}
 	clusters chan bool

@@ -17,17 +17,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// Reconcile makes the claim of a template and its binding what they should be.
-func (r *reconciler) Reconcile(ctx context.Context, key Key) (reconcile.Result, error) {
+// reconcile writes the claim of a template and its binding.
+func (r *reconciler) reconcile(ctx context.Context, key Key) (time.Duration, error) {
 	key.GVK = r.kinds.current(key.GVK)
 	wait, err := r.propagate(ctx, key)
 	if errors.Is(err, errNotSynced) {
@@ -41,7 +39,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key Key) (reconcile.Result, 
 	} else if err == nil {
 		r.retry.Forget(key)
 	}
-	return r.stale.Result(key, wait, err)
+	return wait, err
 }
 
 // again stands for a requeue interval that grows each time.
@@ -327,8 +325,7 @@ func (r *reconciler) detach(ctx context.Context, key Key, have kube.Binding) err
 
 // remove deletes a binding; why is said of its template.
 func (r *reconciler) remove(ctx context.Context, key Key, have kube.Binding, why string) error {
-	as := client.Preconditions{UID: ptr.To(have.GetUID()), ResourceVersion: ptr.To(have.GetResourceVersion())}
-	err := r.client.Delete(ctx, have.Object, as)
+	err := r.client.Delete(ctx, have.Object, kube.Exactly(have))
 	r.bindings.Forget(key)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete binding %s of %s, %s: %w", have.GetName(), key, why, err)

@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"reflect"
 	"time"
 
@@ -77,7 +76,6 @@ type reconciler struct {
 	kinds       *templateKinds
 	interpreter *kinds.Interpreter
 	progress    time.Duration // Options.Progress
-	stale       *kube.StaleCaches[ctrl.Request]
 	// bindings and templates are the versions that our own writes made.
 	bindings  kube.Expectations[client.ObjectKey]
 	templates kube.Expectations[templateKey]
@@ -100,23 +98,16 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorderFor("pelago-hub"),
 		kinds: &templateKinds{discovery: d, known: map[schema.GroupVersionKind]known{}}, interpreter: o.Interpreter, progress: o.Progress,
 	}
-	if r.stale, err = kube.NewStaleCaches[ctrl.Request]("aggregate", slog.Default(), r.recorder); err != nil {
-		return fmt.Errorf("set up the aggregation of statuses: %w", err)
-	}
 	if err := watch(mgr, r, o); err != nil {
 		return fmt.Errorf("set up the aggregation of statuses: %w", err)
 	}
 	return nil
 }
 
-// Reconcile writes the status of one binding (without a namespace: a ClusterResourceBinding), and that of its template.
-func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	wait, err := r.reconcile(ctx, req.NamespacedName)
-	return r.stale.Result(req, wait, err)
-}
-
-// reconcile returns when to look again; 0: when something happens.
-func (r *reconciler) reconcile(ctx context.Context, key client.ObjectKey) (time.Duration, error) {
+// reconcile writes the status of one binding (without a namespace: a ClusterResourceBinding), and that of its template. It returns
+// the requeue interval; 0: no requeue.
+func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Duration, error) {
+	key := req.NamespacedName
 	now := time.Now()
 	b := kube.NewBinding(key)
 	if err := r.client.Get(ctx, key, b.Object); err != nil {
@@ -212,7 +203,7 @@ func (r *reconciler) writeBinding(ctx context.Context, b kube.Binding, status wo
 		return only.Object
 	}
 	after := bare(status)
-	patch := client.MergeFromWithOptions(bare(*b.Status), client.MergeFromWithOptimisticLock{})
+	patch := kube.MergeFrom(bare(*b.Status))
 	if err := r.client.Status().Patch(ctx, after, patch); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("write the status of the binding %s: %w", key, err))
 	}

@@ -48,6 +48,10 @@ func watch(mgr ctrl.Manager, r *reconciler, o Options) error {
 	if err := kube.AddBindingIndex(mgr, waitingIndex, awaited); err != nil {
 		return err
 	}
+	aggregate, err := kube.Reconciler("aggregate", r.recorder, r.reconcile)
+	if err != nil {
+		return err
+	}
 	self := func(_ context.Context, b client.Object) []client.ObjectKey {
 		return []client.ObjectKey{client.ObjectKeyFromObject(b)}
 	}
@@ -64,7 +68,7 @@ func watch(mgr ctrl.Manager, r *reconciler, o Options) error {
 		Watches(&clusterv1alpha1.Cluster{}, later(o.Delay, r.waitingFor), builder.WithPredicates(changed(otherReadiness))).
 		WatchesRawSource(source.Func(r.followRules)).
 		WithOptions(kube.HubControllerOptions(o.Workers)).
-		Complete(r)
+		Complete(aggregate)
 }
 
 // later asks for bindings after the delay. The queue keeps the first time of a key, so a steady stream of events is answered at

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -63,7 +62,6 @@ type reconciler struct {
 	live     client.Reader // past the cache, for what must not be decided from an old picture
 	recorder record.EventRecorder
 	writer   *Writer
-	stale    *kube.StaleCaches[reconcile.Request]
 	duration durations
 	orphans  *orphans
 }
@@ -79,9 +77,6 @@ func SetupBindings(mgr ctrl.Manager, o BindingOptions) error {
 		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()),
 	}
 	var err error
-	if r.stale, err = kube.NewStaleCaches[reconcile.Request]("works", slog.Default(), r.recorder); err != nil {
-		return fmt.Errorf("set up the controller of Works: %w", err)
-	}
 	if r.duration, err = newDurations(); err != nil {
 		return fmt.Errorf("set up the controller of Works: %w", err)
 	}
@@ -98,12 +93,7 @@ func limiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
 }
 
-// Reconcile writes the Works of one binding.
-func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	wait, err := r.reconcile(ctx, req)
-	return r.stale.Result(req, wait, err)
-}
-
+// reconcile writes the Works of one binding.
 func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (time.Duration, error) {
 	b := kube.NewBinding(req.NamespacedName)
 	if err := r.client.Get(ctx, req.NamespacedName, b.Object); err != nil {

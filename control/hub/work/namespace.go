@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -51,7 +51,6 @@ type namespaceReconciler struct {
 	live        client.Reader // past the cache, for what must not be decided from an old picture
 	recorder    record.EventRecorder
 	writer      *Writer
-	stale       *kube.StaleCaches[reconcile.Request]
 }
 
 // Setup adds the controller to the manager.
@@ -62,10 +61,6 @@ func SetupNamespaces(mgr ctrl.Manager, o NamespaceOptions) error {
 	r := &namespaceReconciler{
 		NamespaceOptions: o, interpreter: kinds.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
 		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()),
-	}
-	var err error
-	if r.stale, err = kube.NewStaleCaches[reconcile.Request]("namespaces", slog.Default(), r.recorder); err != nil {
-		return fmt.Errorf("set up the controller of namespaces: %w", err)
 	}
 	if err := r.watch(mgr, controller.Options{MaxConcurrentReconciles: workers, RateLimiter: limiter()}); err != nil {
 		return fmt.Errorf("set up the controller of namespaces: %w", err)
@@ -80,23 +75,19 @@ func namespace() *metav1.PartialObjectMetadata {
 	return ns
 }
 
-// Reconcile brings the Works of one namespace in line.
-func (r *namespaceReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	return r.stale.Result(req, 0, r.reconcile(ctx, req.Name))
-}
-
-func (r *namespaceReconciler) reconcile(ctx context.Context, name string) error {
+// reconcile writes the Works of one namespace.
+func (r *namespaceReconciler) reconcile(ctx context.Context, req reconcile.Request) (time.Duration, error) {
 	ns := namespace()
-	switch err := r.client.Get(ctx, types.NamespacedName{Name: name}, ns); {
+	switch err := r.client.Get(ctx, req.NamespacedName, ns); {
 	case apierrors.IsNotFound(err):
-		r.Skips.Report("Namespace "+name, nil)
-		return r.clean(ctx, name)
+		r.Skips.Report("Namespace "+req.Name, nil)
+		return 0, r.clean(ctx, req.Name)
 	case err != nil:
-		return fmt.Errorf("read Namespace %s: %w", name, err)
+		return 0, fmt.Errorf("read Namespace %s: %w", req.Name, err)
 	case !Propagated(ns, r.OptIn):
-		return nil // what is in members stays until the namespace is gone: a label takes nobody's namespace away
+		return 0, nil // Works stay until the namespace is deleted: a label removes no namespace from members
 	}
-	return r.sync(ctx, ns)
+	return 0, r.sync(ctx, ns)
 }
 
 func (r *namespaceReconciler) sync(ctx context.Context, ns *metav1.PartialObjectMetadata) error {
@@ -180,6 +171,10 @@ func (r *namespaceReconciler) clean(ctx context.Context, name string) error {
 }
 
 func (r *namespaceReconciler) watch(mgr ctrl.Manager, o controller.Options) error {
+	namespaces, err := kube.Reconciler("namespaces", r.recorder, r.reconcile)
+	if err != nil {
+		return err
+	}
 	labelsOrSpec := predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).Named("namespaces").WithOptions(o).
 		Watches(namespace(), &handler.EnqueueRequestForObject{}, builder.WithPredicates(marksChanged())).
@@ -188,7 +183,7 @@ func (r *namespaceReconciler) watch(mgr ctrl.Manager, o controller.Options) erro
 		Watches(&clusterv1alpha1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(labelsOrSpec)).
 		Watches(&policyv1alpha1.ClusterOverridePolicy{}, handler.EnqueueRequestsFromMapFunc(r.ofOverride),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Complete(r)
+		Complete(namespaces)
 }
 
 // owner is the namespace that a Work of ours holds.

@@ -45,6 +45,10 @@ func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 	); err != nil {
 		return err
 	}
+	works, err := kube.Reconciler("works", r.recorder, r.reconcile)
+	if err != nil {
+		return err
+	}
 	spec := predicate.GenerationChangedPredicate{}
 	labelsOrSpec := predicate.Or(spec, predicate.LabelChangedPredicate{})
 	marksOrSpec := predicate.Or(labelsOrSpec, predicate.AnnotationChangedPredicate{})
@@ -60,7 +64,7 @@ func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 		Watches(&policyv1alpha1.PropagationPolicy{}, ofPolicy, builder.WithPredicates(memberOwnedChanged())).
 		Watches(&policyv1alpha1.ClusterPropagationPolicy{}, ofPolicy, builder.WithPredicates(memberOwnedChanged())).
 		WatchesRawSource(source.Func(r.followRules)).
-		Complete(r)
+		Complete(works)
 }
 
 // followRules asks for the bindings of kinds for which other rules hold now: they say what is pruned, and how replicas are set.

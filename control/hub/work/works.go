@@ -256,8 +256,7 @@ func (w *Writer) Delete(ctx context.Context, works []*workv1alpha1.Work) error {
 		if x.DeletionTimestamp != nil {
 			return nil
 		}
-		uid, version := x.UID, x.ResourceVersion
-		return client.IgnoreNotFound(w.client.Delete(ctx, x, client.Preconditions{UID: &uid, ResourceVersion: &version}))
+		return client.IgnoreNotFound(w.client.Delete(ctx, x, kube.Exactly(x)))
 	})
 }
 
