@@ -177,6 +177,14 @@ func (o Owner) Owns(obj client.Object) bool {
 	return obj.GetLabels()[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy && obj.GetAnnotations()[v1alpha1.AnnotationHubID] == o.HubID
 }
 
+// PatchStatus writes the fields of a status that differ between two states of an object. An object that is gone is no error.
+func PatchStatus(ctx context.Context, to client.Client, have, want client.Object) error {
+	if equality.Semantic.DeepEqual(have, want) {
+		return nil
+	}
+	return named("write the status of", want, client.IgnoreNotFound(to.Status().Patch(ctx, want, client.MergeFrom(have))))
+}
+
 // MergeFrom is a merge patch from an object, with the precondition that the object has not changed since it was read.
 func MergeFrom(o client.Object) client.Patch {
 	return client.MergeFromWithOptions(o, client.MergeFromWithOptimisticLock{})

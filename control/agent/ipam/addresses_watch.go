@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -40,7 +41,8 @@ func (r *reconciler) watch(mgr ctrl.Manager) error {
 		WatchesRawSource(source.TypedKind(cache, &submarinerv1.GlobalIngressIP{}, owners[*submarinerv1.GlobalIngressIP](kindIngress))).
 		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.GlobalAddress{}, r.onClaim())).
 		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.PortBlock{}, r.onBlock())).
-		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.NodeIndex{}, r.onGateway())).
+		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.NodeIndex{},
+			handler.TypedEnqueueRequestsFromMapFunc(r.unacknowledgedOwners), gatewaysChanged)).
 		WithOptions(controller.TypedOptions[request]{MaxConcurrentReconciles: 1}).
 		Complete(r)
 }
@@ -118,29 +120,22 @@ func poolOwner(p pelagov1alpha1.EgressPool) request {
 	return request{Kind: kindNamespace, Namespace: p.Namespace, Name: p.Name}
 }
 
-// onGateway enqueues the owners that wait for acknowledgements when the set of ready gateways or their
-// acknowledgements changed.
-func (r *reconciler) onGateway() handler.TypedEventHandler[*pelagov1alpha1.NodeIndex, request] {
-	wake := func(q queue) {
-		for _, req := range r.unacknowledged.list() {
-			q.Add(req)
-		}
-	}
-	return handler.TypedFuncs[*pelagov1alpha1.NodeIndex, request]{
-		CreateFunc: func(_ context.Context, e event.TypedCreateEvent[*pelagov1alpha1.NodeIndex], q queue) {
-			if topology.GatewayReady(e.Object) {
-				wake(q)
-			}
-		},
-		UpdateFunc: func(_ context.Context, e event.TypedUpdateEvent[*pelagov1alpha1.NodeIndex], q queue) {
-			if topology.NodeIndexChanged(e.ObjectOld, e.ObjectNew) {
-				wake(q)
-			}
-		},
-		DeleteFunc: func(_ context.Context, e event.TypedDeleteEvent[*pelagov1alpha1.NodeIndex], q queue) {
-			if topology.GatewayReady(e.Object) {
-				wake(q)
-			}
-		},
+func (r *reconciler) unacknowledgedOwners(context.Context, *pelagov1alpha1.NodeIndex) []request {
+	return r.unacknowledged.list()
+}
+
+// gatewaysChanged is the predicate of events that change the set of ready gateways or their acknowledgements.
+var gatewaysChanged = predicate.TypedFuncs[*pelagov1alpha1.NodeIndex]{
+	CreateFunc: func(e event.TypedCreateEvent[*pelagov1alpha1.NodeIndex]) bool { return topology.GatewayReady(e.Object) },
+	UpdateFunc: func(e event.TypedUpdateEvent[*pelagov1alpha1.NodeIndex]) bool {
+		return topology.NodeIndexChanged(e.ObjectOld, e.ObjectNew)
+	},
+	DeleteFunc: func(e event.TypedDeleteEvent[*pelagov1alpha1.NodeIndex]) bool { return topology.GatewayReady(e.Object) },
+}
+
+// updates is the predicate of updates that change an object. Creations and deletions pass.
+func updates[T client.Object](changed func(was, is T) bool) predicate.TypedFuncs[T] {
+	return predicate.TypedFuncs[T]{
+		UpdateFunc: func(e event.TypedUpdateEvent[T]) bool { return changed(e.ObjectOld, e.ObjectNew) },
 	}
 }

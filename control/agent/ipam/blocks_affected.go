@@ -66,13 +66,11 @@ func (r *blockReconciler) ofNamespacePool(ctx context.Context, g *submarinerv1.G
 	return found.UnsortedList()
 }
 
-// ofPods: the pools of the pods' namespace on their nodes.
-func (r *blockReconciler) ofPods(ctx context.Context, pods ...*corev1.Pod) []blockRequest {
+// ofPod: the pools of the pod's namespace on its node.
+func (r *blockReconciler) ofPod(ctx context.Context, pod *corev1.Pod) []blockRequest {
 	found := sets.New[blockRequest]()
-	for _, pod := range pods {
-		if pod.Spec.NodeName != "" {
-			r.addPools(ctx, found, pod.Namespace, sets.New(pod.Spec.NodeName))
-		}
+	if pod.Spec.NodeName != "" {
+		r.addPools(ctx, found, pod.Namespace, sets.New(pod.Spec.NodeName))
 	}
 	return found.UnsortedList()
 }
@@ -86,11 +84,11 @@ func (r *blockReconciler) ofOwnAddress(ctx context.Context, g *submarinerv1.Glob
 	if err := r.client.Get(ctx, client.ObjectKey{Namespace: g.Namespace, Name: g.Spec.PodRef.Name}, pod); err != nil {
 		return nil // its deletion is an event of its own
 	}
-	return r.ofPods(ctx, pod)
+	return r.ofPod(ctx, pod)
 }
 
 // ofShares: all, if the number of nodes has changed Minimum since the last call.
-func (r *blockReconciler) ofShares(ctx context.Context) []blockRequest {
+func (r *blockReconciler) ofShares(ctx context.Context, _ *pelagov1alpha1.NodeIndex) []blockRequest {
 	nodes, err := r.nodes(ctx)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "read the cache for port blocks")
@@ -105,7 +103,7 @@ func (r *blockReconciler) ofShares(ctx context.Context) []blockRequest {
 }
 
 // pending: the blocks that wait for gateways.
-func (r *blockReconciler) pending(ctx context.Context) []blockRequest {
+func (r *blockReconciler) pending(ctx context.Context, _ *pelagov1alpha1.NodeIndex) []blockRequest {
 	found := sets.New[blockRequest]()
 	r.addBlocks(ctx, found, client.MatchingFields{pendingIndex: kube.IndexFlag})
 	return found.UnsortedList()

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -43,13 +44,18 @@ func (r *blockReconciler) watch(mgr ctrl.Manager) error {
 	cache := mgr.GetCache()
 	return builder.TypedControllerManagedBy[blockRequest](mgr).Named("blocks").
 		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.PortBlock{}, r.onBlock())).
-		WatchesRawSource(source.TypedKind(cache, node, r.onNode())).
-		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.NodeIndex{}, r.onIndex())).
+		WatchesRawSource(source.TypedKind(cache, node, onNode[*metav1.PartialObjectMetadata](r), updates(otherUID))).
+		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.NodeIndex{}, onNode[*pelagov1alpha1.NodeIndex](r), updates(ownChange))).
+		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.NodeIndex{},
+			handler.TypedEnqueueRequestsFromMapFunc(r.pending), gatewaysChanged)).
+		WatchesRawSource(source.TypedKind(cache, &pelagov1alpha1.NodeIndex{},
+			handler.TypedEnqueueRequestsFromMapFunc(r.ofShares), updates(sameNumber))).
 		WatchesRawSource(source.TypedKind(cache, &submarinerv1.ClusterGlobalEgressIP{},
 			handler.TypedEnqueueRequestsFromMapFunc(r.ofClusterPool))).
 		WatchesRawSource(source.TypedKind(cache, &submarinerv1.GlobalEgressIP{},
 			handler.TypedEnqueueRequestsFromMapFunc(r.ofNamespacePool))).
-		WatchesRawSource(source.TypedKind(cache, &corev1.Pod{}, r.onPod())).
+		WatchesRawSource(source.TypedKind(cache, &corev1.Pod{},
+			handler.TypedEnqueueRequestsFromMapFunc(r.ofPod), updates(podChanged))).
 		WatchesRawSource(source.TypedKind(cache, &submarinerv1.GlobalIngressIP{},
 			handler.TypedEnqueueRequestsFromMapFunc(r.ofOwnAddress))).
 		WithOptions(controller.TypedOptions[blockRequest]{MaxConcurrentReconciles: 1}).
@@ -110,65 +116,17 @@ func (r *blockReconciler) onBlock() handler.TypedEventHandler[*pelagov1alpha1.Po
 	}
 }
 
-// onNode enqueues the blocks of a node that was created or deleted.
-func (r *blockReconciler) onNode() handler.TypedEventHandler[*metav1.PartialObjectMetadata, blockRequest] {
-	return handler.TypedFuncs[*metav1.PartialObjectMetadata, blockRequest]{
-		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*metav1.PartialObjectMetadata], q blockQueue) {
-			add(q, r.ofNode(ctx, e.Object.Name)...)
-		},
-		UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[*metav1.PartialObjectMetadata], q blockQueue) {
-			if e.ObjectOld.UID != e.ObjectNew.UID {
-				add(q, r.ofNode(ctx, e.ObjectNew.Name)...)
-			}
-		},
-		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*metav1.PartialObjectMetadata], q blockQueue) {
-			add(q, r.ofNode(ctx, e.Object.Name)...)
-		},
-	}
+// onNode enqueues the blocks of the node that has the name of an object.
+func onNode[T client.Object](r *blockReconciler) handler.TypedEventHandler[T, blockRequest] {
+	return handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, o T) []blockRequest { return r.ofNode(ctx, o.GetName()) })
 }
 
-// onIndex enqueues the blocks of a node whose index, boot or demand changed, and the pending blocks of all nodes when the
-// set of ready gateways or their acknowledgements changed.
-func (r *blockReconciler) onIndex() handler.TypedEventHandler[*pelagov1alpha1.NodeIndex, blockRequest] {
-	return handler.TypedFuncs[*pelagov1alpha1.NodeIndex, blockRequest]{
-		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*pelagov1alpha1.NodeIndex], q blockQueue) {
-			add(q, r.ofNode(ctx, e.Object.Name)...)
-			add(q, r.ofShares(ctx)...)
-			if topology.GatewayReady(e.Object) {
-				add(q, r.pending(ctx)...)
-			}
-		},
-		UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[*pelagov1alpha1.NodeIndex], q blockQueue) {
-			if ownChange(e.ObjectOld, e.ObjectNew) {
-				add(q, r.ofNode(ctx, e.ObjectNew.Name)...)
-			}
-			if topology.NodeIndexChanged(e.ObjectOld, e.ObjectNew) {
-				add(q, r.pending(ctx)...)
-			}
-		},
-		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*pelagov1alpha1.NodeIndex], q blockQueue) {
-			add(q, r.ofNode(ctx, e.Object.Name)...)
-			add(q, r.ofShares(ctx)...)
-			if topology.GatewayReady(e.Object) {
-				add(q, r.pending(ctx)...)
-			}
-		},
-	}
-}
+// sameNumber is false for all updates: only creations and deletions change the number of nodes.
+func sameNumber(_, _ *pelagov1alpha1.NodeIndex) bool { return false }
 
-// onPod enqueues the pools of a pod's namespace on the nodes where it ran and runs.
-func (r *blockReconciler) onPod() handler.TypedEventHandler[*corev1.Pod, blockRequest] {
-	return handler.TypedFuncs[*corev1.Pod, blockRequest]{
-		CreateFunc: func(ctx context.Context, e event.TypedCreateEvent[*corev1.Pod], q blockQueue) {
-			add(q, r.ofPods(ctx, e.Object)...)
-		},
-		UpdateFunc: func(ctx context.Context, e event.TypedUpdateEvent[*corev1.Pod], q blockQueue) {
-			if runs(e.ObjectOld) != runs(e.ObjectNew) || e.ObjectOld.UID != e.ObjectNew.UID || !maps.Equal(e.ObjectOld.Labels, e.ObjectNew.Labels) {
-				add(q, r.ofPods(ctx, e.ObjectOld, e.ObjectNew)...)
-			}
-		},
-		DeleteFunc: func(ctx context.Context, e event.TypedDeleteEvent[*corev1.Pod], q blockQueue) {
-			add(q, r.ofPods(ctx, e.Object)...)
-		},
-	}
+func otherUID(was, is *metav1.PartialObjectMetadata) bool { return was.UID != is.UID }
+
+// podChanged reports whether other pools may serve the pod.
+func podChanged(was, is *corev1.Pod) bool {
+	return runs(was) != runs(is) || was.UID != is.UID || !maps.Equal(was.Labels, is.Labels)
 }

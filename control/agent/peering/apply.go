@@ -3,11 +3,8 @@ package peering
 import (
 	"context"
 	"errors"
-	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/kube"
@@ -62,11 +59,5 @@ func (r *reconciler) writeStatus(ctx context.Context, current *v1alpha1.Peer, st
 	for _, c := range status.Conditions {
 		meta.SetStatusCondition(&next.Status.Conditions, c)
 	}
-	if equality.Semantic.DeepEqual(current.Status, next.Status) {
-		return nil
-	}
-	if err := r.local.Status().Patch(ctx, next, client.MergeFrom(current)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("write the condition of Peer %s: %w", current.Name, err)
-	}
-	return nil
+	return kube.PatchStatus(ctx, r.local, current, next)
 }

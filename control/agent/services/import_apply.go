@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
@@ -98,13 +97,7 @@ func (r *importReconciler) applyStatus(ctx context.Context, current *mcs.Service
 	for _, c := range status.Conditions {
 		meta.SetStatusCondition(&next.Status.Conditions, c)
 	}
-	if equality.Semantic.DeepEqual(current.Status, next.Status) {
-		return nil
-	}
-	if err := r.local.Status().Patch(ctx, next, client.MergeFrom(current)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("write the status of ServiceImport %s/%s: %w", current.Namespace, current.Name, err)
-	}
-	return nil
+	return kube.PatchStatus(ctx, r.local, current, next)
 }
 
 // unambiguous renames copies whose name another service's copy has: service a in namespace b-c and service a-b in
