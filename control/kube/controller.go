@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Pauses before a reconcile is repeated.
+// Requeue intervals.
 const (
 	// RequeueStale follows a write that met a newer object, which the cache shows within milliseconds.
 	RequeueStale = 20 * time.Millisecond
@@ -54,7 +54,7 @@ func HubControllerOptions(workers int) controller.Options {
 	}
 }
 
-// Add indexes objects of one kind under field by the values of each. A cache refuses a field of a kind twice, and all
+// AddIndex indexes objects of one kind under field by the values of each. A cache refuses a field of a kind twice, and all
 // controllers share one cache: field begins with the name of the controller.
 func AddIndex[T client.Object](mgr ctrl.Manager, kind T, field string, values func(T) []string) error {
 	err := mgr.GetFieldIndexer().IndexField(context.Background(), kind, field, func(o client.Object) []string {
@@ -66,10 +66,10 @@ func AddIndex[T client.Object](mgr ctrl.Manager, kind T, field string, values fu
 	return nil
 }
 
-// Flag is the value under which objects are found for which a statement is true; the others are not in the index.
+// IndexFlag is the value under which objects are found for which a statement is true; the others are not in the index.
 const IndexFlag = "true"
 
-// AddFlag indexes those objects of one kind for which holds is true, under Flag.
+// AddFlagIndex indexes those objects of one kind for which holds is true, under IndexFlag.
 func AddFlagIndex[T client.Object](mgr ctrl.Manager, kind T, field string, holds func(T) bool) error {
 	return AddIndex(mgr, kind, field, func(o T) []string {
 		if holds(o) {

@@ -145,7 +145,7 @@ func (h *Hub) Metrics() prometheus.Collector { return h.reach }
 // Namespace is the broker namespace.
 func (h *Hub) Namespace() string { return h.namespace }
 
-// Synced says whether the cache has seen every shared object of the hub since the agent started. It stays true while
+// Synced reports whether the cache has seen every shared object of the hub since the agent started. It stays true while
 // the hub is away: the cache then holds the last known state.
 func (h *Hub) Synced() bool {
 	for _, i := range h.informers {

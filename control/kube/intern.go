@@ -37,7 +37,7 @@ func (t *StringTable) String(s string) string {
 	return s
 }
 
-// Transform is for caches (k8s.io/client-go/tools/cache.TransformFunc). It takes managedFields away, which nobody reads there, and
+// Transform is for caches (k8s.io/client-go/tools/cache.TransformFunc). It removes managedFields, which no controller reads there, and
 // has the object share its strings: an unstructured one all of them, of others labels and annotations.
 func (t *StringTable) Transform(in any) (any, error) {
 	o, err := meta.Accessor(in)

@@ -20,16 +20,16 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// ErrForeign: an object of the wanted name exists and is somebody else's. It is left alone.
+// ErrForeign: an object of the wanted name exists and has another owner. It is not changed.
 var ErrForeign = errors.New("an object of this name exists that was not made by pelago for this clusterset")
 
-// Set is a kind of objects in one cluster, as its owner writes them.
+// ObjectSet is a kind of objects in one cluster, as its owner writes them.
 //
 // Every write has a precondition: an update the resourceVersion, a deletion also the UID. The methods go on after an
 // error and return all of them, each naming its object.
 type ObjectSet[T client.Object] struct {
 	Client client.Client
-	// Owns says whether a present object may be changed and deleted.
+	// Owns reports whether a present object may be changed and deleted.
 	Owns func(client.Object) bool
 	// Copy copies the payload of a wanted object into a present one. Labels and annotations are merged before: those
 	// that others added stay.
@@ -172,7 +172,7 @@ func (o Owner) Mark(obj client.Object) {
 	obj.SetAnnotations(annotations)
 }
 
-// Owns says whether the object carries the owner's marks.
+// Owns reports whether the object carries the owner's marks.
 func (o Owner) Owns(obj client.Object) bool {
 	return obj.GetLabels()[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy && obj.GetAnnotations()[v1alpha1.AnnotationHubID] == o.HubID
 }

@@ -79,7 +79,7 @@ func (s watchSource) informer(lw toolscache.ListerWatcher, of runtime.Object, re
 	return toolscache.NewSharedIndexInformer(lw, of, resync, indexers)
 }
 
-// asJSON says how an object of the kind is read; nil: it does not come as JSON.
+// asJSON is the decoder of the objects of the kind; nil: they are not encoded as JSON.
 func (s watchSource) asJSON(of runtime.Object) (schema.GroupVersionKind, func() object) {
 	switch of := of.(type) {
 	case *unstructured.Unstructured:
@@ -89,7 +89,7 @@ func (s watchSource) asJSON(of runtime.Object) (schema.GroupVersionKind, func() 
 	}
 	gvk, err := apiutil.GVKForObject(of, s.scheme)
 	if err != nil || clientgoscheme.Scheme.Recognizes(gvk) {
-		return gvk, nil // who makes the informer says what is wrong with a kind
+		return gvk, nil // the creator of the informer gets the error of the kind
 	}
 	return gvk, func() object {
 		obj, err := s.scheme.New(gvk)
@@ -224,7 +224,7 @@ func (d *decoder) Decode() (watch.EventType, runtime.Object, error) {
 
 // Close implements watch.Decoder.
 func (d *decoder) Close() {
-	_ = d.body.Close() // it was read to its end, or nobody wants the rest
+	_ = d.body.Close() // it was read to its end, or the rest is not needed
 }
 
 // An event as API servers write it.

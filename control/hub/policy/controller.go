@@ -32,11 +32,11 @@ const (
 	workers = 16
 	// gather is the delay of a reconcile after a report of skipped rules: many objects may report at once.
 	gather = 500 * time.Millisecond
-	// look is the pause between two looks for claims of a policy that is being deleted.
-	look = time.Second
+	// claimsInterval is the interval at which the claims of a policy that is being deleted are checked.
+	claimsInterval = time.Second
 )
 
-// reconciler looks after the policies of one kind.
+// reconciler reconciles the policies of one kind.
 type reconciler struct {
 	client client.Client
 	live   client.Reader
@@ -104,7 +104,7 @@ func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Dura
 	return 0, nil
 }
 
-// mark gives a policy its id and its finalizer, in one write: who claims by it has to find both.
+// mark gives a policy its id and its finalizer, in one write: a claim requires both.
 func (r *reconciler) mark(ctx context.Context, p policy) error {
 	if p.claims == nil {
 		return nil
@@ -130,13 +130,13 @@ func (r *reconciler) mark(ctx context.Context, p policy) error {
 	return nil
 }
 
-// release lets a policy go that nothing carries the id of any more.
+// release removes the finalizer of a policy whose id no object carries any more.
 func (r *reconciler) release(ctx context.Context, p policy) (time.Duration, error) {
 	if p.claims == nil || !controllerutil.ContainsFinalizer(p, p.claims.finalizer) {
 		return 0, nil
 	}
 	if claimed, err := r.claimed(ctx, p); err != nil || claimed {
-		return look, err
+		return claimsInterval, err
 	}
 	before, _ := p.DeepCopyObject().(client.Object) // a copy is what the object is
 	controllerutil.RemoveFinalizer(p, p.claims.finalizer)
@@ -147,11 +147,11 @@ func (r *reconciler) release(ctx context.Context, p policy) (time.Duration, erro
 	return 0, nil
 }
 
-// claimed says whether a binding or a template carries the policy's id.
+// claimed reports whether a binding or a template carries the policy's id.
 func (r *reconciler) claimed(ctx context.Context, p policy) (bool, error) {
 	id := p.GetLabels()[p.claims.label]
 	if id == "" {
-		return false, nil // nobody claims by a policy without an id
+		return false, nil // a policy without an id has no claims
 	}
 	opts := []client.ListOption{client.MatchingLabels{p.claims.label: id}, client.InNamespace(p.GetNamespace()), client.Limit(1)}
 	var namespaced workv1alpha2.ResourceBindingList

@@ -139,7 +139,7 @@ func recorded(b kube.Binding) *workv1alpha2.Decision {
 	return d
 }
 
-// undecided says whether the last attempt failed, so that another one may succeed when clusters change.
+// undecided reports whether the last attempt failed, so that another one may succeed when clusters change.
 func undecided(b kube.Binding) bool {
 	d := workv1alpha2.ReadDecision(b.GetAnnotations())
 	return d != nil && retried(d.Reason)
@@ -304,7 +304,7 @@ func observation(b kube.Binding) Observation {
 	return o
 }
 
-// settled says whether the replicas of a cluster are healthy. Where its status counts those that are ready there must be as many of
+// settled reports whether the replicas of a cluster are healthy. Where its status counts those that are ready there must be as many of
 // them: a status may be older than the decision.
 func settled(s *workv1alpha2.ResourceBindingStatus, cluster string, replicas int32) bool {
 	i := slices.IndexFunc(s.AggregatedStatus, func(a workv1alpha2.AggregatedStatusItem) bool { return a.ClusterName == cluster })

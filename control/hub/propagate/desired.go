@@ -178,7 +178,7 @@ func own(b kube.Binding, template *unstructured.Unstructured) {
 	b.SetOwnerReferences(append([]metav1.OwnerReference{ref}, refs...))
 }
 
-// dependsOn says whether the template of a binding refers to an object, by name or by its labels.
+// dependsOn reports whether the template of a binding refers to an object, by name or by its labels.
 func dependsOn(b kube.Binding, t *unstructured.Unstructured) bool {
 	for _, d := range dependenciesOf(b) {
 		if d.Kind != t.GetKind() || groupOf(d.APIVersion) != groupOf(t.GetAPIVersion()) || d.Namespace != t.GetNamespace() {

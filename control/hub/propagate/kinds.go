@@ -51,7 +51,7 @@ func (w wanted) add(gvk schema.GroupVersionKind) {
 	}
 }
 
-// has says whether a kind is watched in the version.
+// has reports whether a kind is watched in the version.
 func (k *templateKinds) has(gvk schema.GroupVersionKind) bool {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -190,5 +190,5 @@ func newKinds(c cache.Cache, live client.Reader, d discovery.ServerResourcesInte
 	return &templateKinds{cache: c, live: live, discovery: d, handler: h, watched: map[schema.GroupKind]watch{}}
 }
 
-// absent says whether an error of a read means that the object does not exist; that of a kind that is not served does not.
+// absent reports whether an error of a read means that the object does not exist; that of a kind that is not served does not.
 func absent(err error) bool { return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) }

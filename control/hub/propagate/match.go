@@ -78,7 +78,7 @@ func match(template policy.Object, held *propagationPolicy, all []*propagationPo
 	return choice{policy: best.propagationPolicy}, nil
 }
 
-// preempts says whether the policy takes templates from another one.
+// preempts reports whether the policy takes templates from another one.
 func (p *propagationPolicy) preempts(held *propagationPolicy) bool {
 	switch {
 	case p.Spec.Preemption != policyv1alpha1.PreemptAlways:
@@ -165,7 +165,7 @@ func (p *propagationPolicy) id() string {
 	return p.GetLabels()[policyv1alpha1.LabelPropagationPolicyID]
 }
 
-// counts says whether the policy has an effect: the policy controller has given it its id and finalizer, nothing in it is wrong,
+// counts reports whether the policy has an effect: the policy controller has given it its id and finalizer, nothing in it is wrong,
 // and it is not being deleted.
 func (p *propagationPolicy) counts() bool {
 	finalizer := policyv1alpha1.FinalizerPropagationPolicy
@@ -200,7 +200,7 @@ func claimOf(o client.Object) claim {
 	return claim{}
 }
 
-// of says whether the claim is that of a policy.
+// of reports whether the claim is that of a policy.
 func (c claim) of(p *propagationPolicy) bool {
 	return p != nil && c.id == p.id() && c.clusterWide == p.clusterWide
 }
@@ -237,7 +237,7 @@ func mark(o client.Object, p *propagationPolicy) {
 	}
 }
 
-// foreign says whether another scheduler decides.
+// foreign reports whether another scheduler decides.
 func foreign(schedulerName string) bool {
 	return !slices.Contains([]string{"", policyv1alpha1.DefaultSchedulerName}, schedulerName)
 }
@@ -294,7 +294,7 @@ func lazy(p *propagationPolicy) bool {
 	return p != nil && p.Spec.ActivationPreference == policyv1alpha1.LazyActivation
 }
 
-// waits says whether a Lazy policy still waits for the user's next edit of the template. What the template was like stands on the
+// waits reports whether a Lazy policy still waits for the user's next edit of the template. What the template was like stands on the
 // binding or, before there is one, on the template.
 func waits(p *propagationPolicy, t *unstructured.Unstructured, have kube.Binding) (bool, error) {
 	if !lazy(p) {
@@ -312,13 +312,13 @@ func waits(p *propagationPolicy, t *unstructured.Unstructured, have kube.Binding
 var ownGroups = []string{"cluster.karmada.io", "policy.karmada.io", "work.karmada.io", "config.karmada.io", "pelago.io",
 	"submariner.io", "events.k8s.io", "coordination.k8s.io", "discovery.k8s.io"}
 
-// ownKind says whether objects of a kind are never templates. Of discovery.k8s.io and coordination.k8s.io nothing is left without
+// ownKind reports whether objects of a kind are never templates. Of discovery.k8s.io and coordination.k8s.io nothing is left without
 // EndpointSlices and Leases.
 func ownKind(gk schema.GroupKind) bool {
 	return slices.Contains(ownGroups, gk.Group) || gk == schema.GroupKind{Kind: "Event"}
 }
 
-// ignored says whether an object is none of ours although its kind is watched.
+// ignored reports whether an object is none of ours although its kind is watched.
 func ignored(o client.Object, gk schema.GroupKind) bool {
 	return ownKind(gk) || workv1alpha2.ReservedNamespace(o.GetNamespace()) || o.GetLabels()[workv1alpha2.LabelClaimedBy] != "" ||
 		gk == schema.GroupKind{Kind: "Namespace"} && workv1alpha2.ReservedNamespace(o.GetName())
@@ -355,7 +355,7 @@ func templateHash(t *unstructured.Unstructured) (string, error) {
 	return fmt.Sprintf("%016x", h.Sum64()), nil
 }
 
-// changed says whether a change of a template is any of our business: not if it was the status, or what the API server keeps.
+// changed reports whether a change of a template is any of our business: not if it was the status, or what the API server keeps.
 func changed(before, after *unstructured.Unstructured) bool {
 	return before.GetUID() != after.GetUID() || (before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil) ||
 		!maps.Equal(before.GetLabels(), after.GetLabels()) || !maps.Equal(before.GetAnnotations(), after.GetAnnotations()) ||

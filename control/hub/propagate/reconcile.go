@@ -262,7 +262,7 @@ func (r *reconciler) desired(ctx context.Context, w *inputs) (kube.Binding, erro
 	return desired(*w, r.Interpreter)
 }
 
-// same says whether nothing need be written.
+// same reports whether nothing need be written.
 func same(a, b kube.Binding) bool {
 	return sameMarks(a, b) && equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }
@@ -461,7 +461,7 @@ func (r *reconciler) end(ctx context.Context, key Key) error {
 	return r.remove(ctx, key, have, "which is gone")
 }
 
-// owned says whether the template of the key is the controller of a binding.
+// owned reports whether the template of the key is the controller of a binding.
 func owned(b kube.Binding, key Key) bool {
 	ref := metav1.GetControllerOf(b)
 	return ref != nil && ref.Kind == key.GVK.Kind && ref.Name == key.Name

@@ -238,7 +238,7 @@ func (r *reconciler) forget(b kube.Binding) {
 	}
 }
 
-// sameForDependents says whether two states of a binding ask the same of what its template depends on.
+// sameForDependents reports whether two states of a binding ask the same of what its template depends on.
 func sameForDependents(a, b kube.Binding) bool {
 	return a.GetAnnotations()[workv1alpha2.AnnotationDependencies] == b.GetAnnotations()[workv1alpha2.AnnotationDependencies] &&
 		equality.Semantic.DeepEqual(a.Spec.Clusters, b.Spec.Clusters) && a.Spec.ConflictResolution == b.Spec.ConflictResolution &&

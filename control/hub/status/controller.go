@@ -149,7 +149,7 @@ func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Dura
 	return 0, errors.Join(r.writeBinding(ctx, b, status), failure, r.writeTemplate(ctx, b.Object, of, template, want))
 }
 
-// inProgress says whether a status says of the present binding that it is not fully applied.
+// inProgress reports whether a status of the present binding is not fully applied.
 func inProgress(status workv1alpha2.ResourceBindingStatus, b kube.Binding) bool {
 	c := meta.FindStatusCondition(status.Conditions, workv1alpha2.ConditionFullyApplied)
 	return c != nil && c.Status == metav1.ConditionFalse && c.ObservedGeneration == b.GetGeneration()
@@ -165,7 +165,7 @@ func (r *reconciler) works(ctx context.Context, key client.ObjectKey) ([]*workv1
 	return kube.Pointers(list.Items), nil
 }
 
-// unready says of a cluster why it is not ready, "" if it is.
+// unready is the reason why a cluster is not ready; "" if it is.
 func (r *reconciler) unready(ctx context.Context) func(cluster string) string {
 	return func(cluster string) string {
 		var c clusterv1alpha1.Cluster

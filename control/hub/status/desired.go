@@ -21,7 +21,7 @@ import (
 // Bounds of the message of FullyApplied.
 const (
 	namedClusters  = 5   // the others are counted
-	messagePerName = 300 // bytes of what is said of each
+	messagePerName = 300 // bytes for each cluster
 )
 
 // Desired is the status of a binding. works are all of the binding, in no order; unready says of a cluster why it is
@@ -48,7 +48,7 @@ func Desired(
 	return out, nil
 }
 
-// interpreted says which rules of the kind fail: on the members' objects, as their Works say, and on the template.
+// interpreted lists the rules of the kind that fail: on the members' objects, as their Works say, and on the template.
 func interpreted(out *workv1alpha2.ResourceBindingStatus, b kube.Binding, works []*workv1alpha1.Work, failure error, now metav1.Time) {
 	var problems []string
 	for _, w := range works {
@@ -189,7 +189,7 @@ func sameTemplate(b kube.Binding, w *workv1alpha1.Work) bool {
 	return b.GetAnnotations()[workv1alpha2.AnnotationTemplate] == w.Annotations[workv1alpha2.AnnotationTemplate]
 }
 
-// waiting says why nothing is known of a cluster yet.
+// waiting is the reason why nothing is known of a cluster yet.
 func waiting(spec *workv1alpha2.ResourceBindingSpec, cluster string, unready func(cluster string) string) string {
 	if suspended(spec, cluster) {
 		return "not applied: dispatching is suspended"
@@ -220,7 +220,7 @@ func outstanding(spec *workv1alpha2.ResourceBindingSpec, items []workv1alpha2.Ag
 	return out
 }
 
-// listed joins what is said of the first clusters.
+// listed joins the messages of the first clusters.
 func listed(problems []string) string {
 	more := len(problems) - namedClusters
 	var out []string
@@ -251,7 +251,7 @@ func wanted(spec *workv1alpha2.ResourceBindingSpec) []string {
 	return slices.Compact(out)
 }
 
-// suspended says whether the binding keeps what it has to say from a cluster.
+// suspended reports whether the binding keeps what it has to say from a cluster.
 func suspended(spec *workv1alpha2.ResourceBindingSpec, cluster string) bool {
 	s := spec.Suspension
 	if s == nil {

@@ -71,8 +71,8 @@ func watch(mgr ctrl.Manager, r *reconciler, o Options) error {
 		Complete(aggregate)
 }
 
-// later asks for bindings after the delay. The queue keeps the first time of a key, so a steady stream of events is answered at
-// this pace, not put off.
+// later enqueues bindings after the delay. The queue keeps the earliest time of a key, so a steady stream of events does not
+// postpone a reconcile.
 func later(delay time.Duration, keys func(context.Context, client.Object) []client.ObjectKey) handler.EventHandler {
 	add := func(ctx context.Context, q queue, objects ...client.Object) {
 		for _, o := range objects {
@@ -96,7 +96,7 @@ func awaited(b kube.Binding) []string {
 	return wanted(b.Spec)
 }
 
-// followRules asks for the bindings of kinds whose statuses are put together by other rules now.
+// followRules enqueues the bindings of kinds whose statuses are aggregated by other rules now.
 func (r *reconciler) followRules(ctx context.Context, q queue) error {
 	r.interpreter.Follow(ctx, func(kinds map[schema.GroupVersionKind]bool) {
 		for _, key := range r.bindingsOf(ctx, func(s *workv1alpha2.ResourceBindingSpec) bool {
@@ -108,7 +108,7 @@ func (r *reconciler) followRules(ctx context.Context, q queue) error {
 	return nil
 }
 
-// waitingFor are the bindings that wait for a cluster, and say so.
+// waitingFor are the bindings that wait for a cluster and report it.
 func (r *reconciler) waitingFor(ctx context.Context, cluster client.Object) []client.ObjectKey {
 	every := func(*workv1alpha2.ResourceBindingSpec) bool { return true }
 	return r.bindingsOf(ctx, every, client.MatchingFields{waitingIndex: cluster.GetName()})
@@ -130,7 +130,7 @@ func (r *reconciler) bindingsOf(
 	return keys
 }
 
-// changed lets updates pass in which something changed; creations and deletions always.
+// changed is the predicate of updates that change a property; creations and deletions pass.
 func changed(how func(before, now client.Object) bool) predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return how(e.ObjectOld, e.ObjectNew) }}
 }
@@ -164,7 +164,7 @@ type known struct {
 	until  time.Time
 }
 
-// haveStatus says whether objects of the kind have a status subresource; those of a kind that is not served have none.
+// haveStatus reports whether objects of the kind have a status subresource; those of a kind that is not served have none.
 func (k *templateKinds) haveStatus(gvk schema.GroupVersionKind, now time.Time) (bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -185,7 +185,7 @@ func (k *templateKinds) haveStatus(gvk schema.GroupVersionKind, now time.Time) (
 	return status, nil
 }
 
-// forget has the next one ask again.
+// forget removes the cached result of a kind.
 func (k *templateKinds) forget(gvk schema.GroupVersionKind) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

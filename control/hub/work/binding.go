@@ -71,7 +71,7 @@ func OfWork(w *workv1alpha1.Work) (id Identity, ok bool) {
 	}), true
 }
 
-// OfBinding says whether a Work was written for a binding.
+// OfBinding reports whether a Work was written for a binding.
 func OfBinding(w *workv1alpha1.Work) bool {
 	return w.Annotations[workv1alpha2.AnnotationBindingName] != "" || w.Annotations[workv1alpha2.AnnotationClusterBindingName] != ""
 }

@@ -41,7 +41,7 @@ type BindingOptions struct {
 	Workers int
 	// Skips gets the override rules that are skipped; nil: they are not reported.
 	Skips *policy.Skips
-	// OrphanAfter is how long the binding that a Work names may be missing before this is told; 0: a minute.
+	// OrphanAfter is how long the binding that a Work names may be missing before that is reported; 0: a minute.
 	OrphanAfter time.Duration
 }
 
@@ -59,7 +59,7 @@ type reconciler struct {
 	BindingOptions
 	client   client.Client
 	cache    cache.Cache
-	live     client.Reader // past the cache, for what must not be decided from an old picture
+	live     client.Reader // uncached, for decisions that a stale cache must not make
 	recorder record.EventRecorder
 	writer   *Writer
 	duration durations
@@ -316,7 +316,7 @@ func (r *reconciler) released(ctx context.Context, req reconcile.Request) (time.
 	}
 	b := kube.NewBinding(req.NamespacedName)
 	if err := r.live.Get(ctx, req.NamespacedName, b.Object); !apierrors.IsNotFound(err) {
-		return 0, err // the cache is behind
+		return 0, err // the cache is stale
 	}
 	return 0, r.writer.Delete(ctx, works)
 }

@@ -187,7 +187,7 @@ func inOrder(works []*workv1alpha1.Work) {
 	})
 }
 
-// undecided says whether there is no decision yet that could have made a Work surplus: Works of such a binding are those of a
+// undecided reports whether there is no decision yet that could have made a Work surplus: Works of such a binding are those of a
 // hub that has been restored, where clusters may be yet to come.
 func undecided(b kube.Binding) bool {
 	if len(targets(b.Spec)) > 0 {

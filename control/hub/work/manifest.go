@@ -84,7 +84,7 @@ func Overrides(ctx context.Context, cache client.Reader, obj *unstructured.Unstr
 	return out, nil
 }
 
-// applies says whether an override policy selects an object and is valid. Without selectors it selects everything.
+// applies reports whether an override policy selects an object and is valid. Without selectors it selects everything.
 func applies(spec policyv1alpha1.OverrideSpec, namespace string, obj policy.Object) bool {
 	if len(spec.ResourceSelectors) > 0 {
 		precision, err := policy.Match(spec.ResourceSelectors, namespace, obj)
@@ -102,7 +102,7 @@ type Names struct {
 	Taken map[types.NamespacedName]bool
 }
 
-// ReadNames looks in a cache which names are taken by Works of other objects.
+// ReadNames reads from a cache which names are taken by Works of other objects.
 func ReadNames(ctx context.Context, cache client.Reader, of workv1alpha2.ObjectReference, clusters []string) (Names, error) {
 	out := Names{Of: of, Taken: map[types.NamespacedName]bool{}}
 	for _, cluster := range clusters {
@@ -155,7 +155,7 @@ type RenderInput struct {
 	SuspendDispatching, PreserveResourcesOnDeletion *bool
 }
 
-// OverrideError says that the overrides do not apply; the text names policy, rule and field.
+// OverrideError reports that the overrides cannot be applied; it names policy, rule and field.
 type OverrideError struct{ Err error }
 
 func (e *OverrideError) Error() string { return "apply the overrides: " + e.Err.Error() }
@@ -383,7 +383,7 @@ func (r *renderer) share(t target) (*unstructured.Unstructured, error) {
 	return obj, nil
 }
 
-// policy is what a Work says of the policy.
+// policy are the fields of a Work that come from the policy.
 type bindingPolicy struct {
 	labels, annotations map[string]string
 	memberOwned         string

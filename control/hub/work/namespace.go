@@ -48,7 +48,7 @@ type namespaceReconciler struct {
 	NamespaceOptions
 	interpreter *kinds.Interpreter
 	client      client.Client
-	live        client.Reader // past the cache, for what must not be decided from an old picture
+	live        client.Reader // uncached, for decisions that a stale cache must not make
 	recorder    record.EventRecorder
 	writer      *Writer
 }

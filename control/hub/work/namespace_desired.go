@@ -17,7 +17,7 @@ import (
 	"github.com/pelago-net/pelago/control/kinds"
 )
 
-// Goes says whether a namespace goes to all clusters by itself. With optIn it has to say so.
+// Goes reports whether a namespace goes to all clusters by itself. With optIn it has to say so.
 func Propagated(ns metav1.Object, optIn bool) bool {
 	labels := ns.GetLabels()
 	switch {

@@ -23,7 +23,7 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// report makes Events of what could not be made. What was written the status of the binding says.
+// report emits Events of Works that could not be written. The binding's status shows those that were.
 func (r *reconciler) report(b kube.Binding, template *unstructured.Unstructured, plan BindingPlan, err error) {
 	for _, f := range plan.Failed {
 		reason, text := workv1alpha2.EventSyncWorkFailed, fmt.Sprintf("Cluster %s keeps what it has: %v", f.Cluster, f.Err)
@@ -50,7 +50,7 @@ func (r *reconciler) notCleaned(b kube.Binding, template *unstructured.Unstructu
 	return err
 }
 
-// event tells both the binding and the template, as far as there is one.
+// event emits an Event on the binding and on the template, if it exists.
 func (r *reconciler) event(b kube.Binding, template *unstructured.Unstructured, kind, reason, text string) {
 	r.recorder.Event(b.Object, kind, reason, text)
 	if template != nil {
@@ -157,7 +157,7 @@ func (o *orphans) recount(clusters []string) {
 	}
 }
 
-// orphaned looks at the Works of a binding that the cache does not have.
+// orphaned checks the Works of a binding that the cache does not have.
 func (r *reconciler) orphaned(ctx context.Context, req reconcile.Request) (time.Duration, error) {
 	var list workv1alpha1.WorkList
 	err := r.client.List(ctx, &list, client.MatchingFields{bindingIndex: req.String()}, client.UnsafeDisableDeepCopy)
@@ -176,7 +176,7 @@ func (r *reconciler) orphaned(ctx context.Context, req reconcile.Request) (time.
 		}
 		b := kube.NewBinding(req.NamespacedName)
 		if err := r.live.Get(ctx, req.NamespacedName, b.Object); !apierrors.IsNotFound(err) {
-			return 0, err // the cache is behind: the binding comes with an event
+			return 0, err // the cache is stale: the binding comes with an event
 		}
 	}
 	for _, w := range r.orphans.note(req, works) {
