@@ -54,8 +54,7 @@ func (r *reconciler) remove(ctx context.Context, c *clusterv1alpha1.Cluster) (ti
 
 // Forget deletes the credential of a cluster that `pelago join` created at the hub. Secrets of other origin stay.
 func Forget(ctx context.Context, live client.Reader, hub client.Client, cluster string) error {
-	s := &corev1.Secret{}
-	key := client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: cluster}
+	s, key := &corev1.Secret{}, client.ObjectKey{Namespace: clusterv1alpha1.SecretNamespace, Name: cluster}
 	err := live.Get(ctx, key, s)
 	if err == nil && s.Labels[pelagov1alpha1.LabelManagedBy] == pelagov1alpha1.ManagedBy {
 		err = hub.Delete(ctx, s, kube.Exactly(s))

@@ -304,8 +304,8 @@ func observation(b kube.Binding) Observation {
 	return o
 }
 
-// settled reports whether the replicas of a cluster are healthy. Where its status counts those that are ready there must be as many of
-// them: a status may be older than the decision.
+// settled reports whether the replicas of a cluster are healthy. A status that counts ready replicas must count as many: it may be
+// older than the decision.
 func settled(s *workv1alpha2.ResourceBindingStatus, cluster string, replicas int32) bool {
 	i := slices.IndexFunc(s.AggregatedStatus, func(a workv1alpha2.AggregatedStatusItem) bool { return a.ClusterName == cluster })
 	if i < 0 || !s.AggregatedStatus[i].Applied || s.AggregatedStatus[i].Health != workv1alpha2.ResourceHealthy {
