@@ -94,9 +94,10 @@ static __always_inline int encap_send(struct __sk_buff *skb, const struct node_s
 static __always_inline int encap_send_from_stack(struct __sk_buff *skb, const struct node_settings *s,
 						 const struct encap *to)
 {
-	struct bpf_tunnel_key none = {};
+	/* The id and the remote address alone, offsetof(struct bpf_tunnel_key, remote_ipv6[1]): the stack is short. */
+	__u32 none[2] = {};
 
-	bpf_skb_set_tunnel_key(skb, &none, sizeof(none), 0);
+	bpf_skb_set_tunnel_key(skb, (struct bpf_tunnel_key *)none, sizeof(none), 0);
 	return encap_send(skb, s, to);
 }
 
