@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -87,6 +88,9 @@ func (r *reconciler) syncAccess(ctx context.Context, c *clusterv1alpha1.Cluster,
 			err = set.Ensure(ctx, have, []client.Object{want})
 		default:
 			err = set.Prune(ctx, have, nil)
+		}
+		if errors.Is(err, kube.ErrForeign) {
+			err = fmt.Errorf("%w: delete it if it does not go soon", err)
 		}
 		if err != nil {
 			return fmt.Errorf("set the rights of cluster %s: %T %s: %w", c.Name, want, client.ObjectKeyFromObject(want), err)
