@@ -52,33 +52,10 @@ type FlowKind struct {
 	Protocol, State string
 }
 
-const flowChunk = 1024
-
 // dump calls yield for every entry of the flow map until it returns false. Entries that come or go meanwhile may be
 // missed or, if the table changes its shape, seen twice.
 func (l *Loader) dump(yield func(bpf.PelagoFlowKey, bpf.PelagoFlow) bool) error {
-	size := flowChunk
-	keys, values := make([]bpf.PelagoFlowKey, size), make([]bpf.PelagoFlow, size)
-	var cursor ebpf.MapBatchCursor
-	for {
-		n, err := l.objs.Flows.BatchLookup(&cursor, keys, values, nil)
-		if errors.Is(err, unix.ENOSPC) { // a bucket holds more than a chunk
-			size *= 2
-			keys, values = make([]bpf.PelagoFlowKey, size), make([]bpf.PelagoFlow, size)
-			continue
-		}
-		for i := range n {
-			if !yield(keys[i], values[i]) {
-				return nil
-			}
-		}
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read map flows: %w", err)
-		}
-	}
+	return readBatches(l.objs.Flows, yield)
 }
 
 // Flows lists the translated flows of this node, in no order.

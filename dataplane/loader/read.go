@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
@@ -52,38 +53,55 @@ func (l *Loader) Read() (dataplane.State, error) {
 
 func readMap[KV, VV any, K comparable, V any](m *ebpf.Map, key func(KV) K, value func(VV) V) (map[K]V, error) {
 	out := map[K]V{}
-	var k KV
-	var v VV
-	it := m.Iterate()
-	for it.Next(&k, &v) {
+	err := readBatches(m, func(k KV, v VV) bool {
 		out[key(k)] = value(v)
+		return true
+	})
+	return out, err
+}
+
+// Chunks of a batch, entries: the first is for small maps, the last for large ones.
+const firstChunk, lastChunk = 16, 4096
+
+// readBatches calls yield for every entry of a map until it returns false, with a system call for many entries.
+func readBatches[K, V any](m *ebpf.Map, yield func(K, V) bool) error {
+	var keys []K
+	var values []V
+	var cursor ebpf.MapBatchCursor
+	for size := firstChunk; ; {
+		if size > len(keys) {
+			keys, values = make([]K, size), make([]V, size)
+		}
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		if errors.Is(err, unix.ENOSPC) { // a bucket holds more than a chunk
+			size *= 2
+			continue
+		}
+		for i := range n {
+			if !yield(keys[i], values[i]) {
+				return nil
+			}
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read map %s: %w", m, err)
+		}
+		size = min(8*size, max(size, lastChunk))
 	}
-	if err := it.Err(); err != nil {
-		return out, fmt.Errorf("read map %s: %w", m.String(), err)
-	}
-	return out, nil
 }
 
 // readNodes reads the node array in batches: it is sparse and has 65,536 entries.
 func (l *Loader) readNodes() (map[uint16]dataplane.Hop, error) {
 	out := map[uint16]dataplane.Hop{}
-	const chunk = 4096
-	keys, values := make([]uint32, chunk), make([]bpf.PelagoNode, chunk)
-	var cursor ebpf.MapBatchCursor
-	for {
-		n, err := l.objs.Nodes.BatchLookup(&cursor, keys, values, nil)
-		for i := range n {
-			if values[i].Present != 0 {
-				out[uint16(keys[i])] = decodeHop(values[i].Hop)
-			}
+	err := readBatches(l.objs.Nodes, func(index uint32, v bpf.PelagoNode) bool {
+		if v.Present != 0 {
+			out[uint16(index)] = decodeHop(v.Hop)
 		}
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return out, nil
-		}
-		if err != nil {
-			return out, fmt.Errorf("read map nodes: %w", err)
-		}
-	}
+		return true
+	})
+	return out, err
 }
 
 func (l *Loader) readServices() (map[dataplane.ServiceKey]dataplane.Service, error) {
