@@ -23,7 +23,7 @@ import (
 // observeHost reads what the tables need of the node itself, and creates pelago0.
 func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	host := tables.Host{
-		Hops: map[netip.Addr]dataplane.Hop{},
+		Hops:     map[netip.Addr]dataplane.Hop{},
 		Draining: d.gateway.role.isDraining(time.Now()), Settled: d.settled.Load(), Maglev: &d.maglev,
 	}
 	var err error
