@@ -72,7 +72,11 @@ static __always_inline int conntrack_assured(struct __sk_buff *skb, const struct
 	struct nf_conn *conn;
 	int assured;
 
-	if (!bpf_skb_ct_lookup || !bpf_ct_release)
+	/*
+	 * Not by the addresses of the kfuncs: where conntrack is a module, cilium/ebpf writes the module's index into that
+	 * load as well, which the verifier refuses.
+	 */
+	if (!has_conntrack)
 		return 0;
 	conn = bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv4), &opts, sizeof(opts));
 	if (!conn)

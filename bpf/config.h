@@ -31,6 +31,9 @@ volatile const __u32 slot_count = 2 * DEFAULT_FLOWS;
 volatile const __s64 source_quota = DEFAULT_FLOWS / 4;
 volatile const __s64 cluster_quota = DEFAULT_FLOWS / 2;
 
+/* 1: the kernel has the kfuncs by which programs read conntrack (bypass.h). */
+volatile const __u32 has_conntrack = 0;
+
 /* A gateway whose daemon has not confirmed its tables for this long is used if no fresher one is there; seconds. */
 volatile const __u32 stale_after = 120;
 

@@ -552,6 +552,7 @@ const (
 	PelagoVarClusterQuota          = "cluster_quota"
 	PelagoVarHandshakeBurst        = "handshake_burst"
 	PelagoVarHandshakeInterval     = "handshake_interval"
+	PelagoVarHasConntrack          = "has_conntrack"
 	PelagoVarIcmpTimeout           = "icmp_timeout"
 	PelagoVarKeepAdvertisement     = "keep_advertisement"
 	PelagoVarKeepAffinity          = "keep_affinity"
@@ -688,6 +689,7 @@ type PelagoVariableSpecs struct {
 	ClusterQuota          *ebpf.VariableSpec `ebpf:"cluster_quota"`
 	HandshakeBurst        *ebpf.VariableSpec `ebpf:"handshake_burst"`
 	HandshakeInterval     *ebpf.VariableSpec `ebpf:"handshake_interval"`
+	HasConntrack          *ebpf.VariableSpec `ebpf:"has_conntrack"`
 	IcmpTimeout           *ebpf.VariableSpec `ebpf:"icmp_timeout"`
 	KeepAdvertisement     *ebpf.VariableSpec `ebpf:"keep_advertisement"`
 	KeepAffinity          *ebpf.VariableSpec `ebpf:"keep_affinity"`
@@ -818,6 +820,7 @@ type PelagoVariables struct {
 	ClusterQuota          *ebpf.Variable `ebpf:"cluster_quota"`
 	HandshakeBurst        *ebpf.Variable `ebpf:"handshake_burst"`
 	HandshakeInterval     *ebpf.Variable `ebpf:"handshake_interval"`
+	HasConntrack          *ebpf.Variable `ebpf:"has_conntrack"`
 	IcmpTimeout           *ebpf.Variable `ebpf:"icmp_timeout"`
 	KeepAdvertisement     *ebpf.Variable `ebpf:"keep_advertisement"`
 	KeepAffinity          *ebpf.Variable `ebpf:"keep_affinity"`

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
@@ -80,7 +81,7 @@ func Open(opts Options) (*Loader, error) {
 		return nil, err
 	}
 	former, err := checkABI(l.pinPath)
-	if err := errors.Join(err, setFlows(spec, l.pinPath, opts.MaxFlows), setTimers(spec, opts.Timers)); err != nil {
+	if err := errors.Join(err, setFlows(spec, l.pinPath, opts.MaxFlows), setTimers(spec, opts.Timers), setConntrack(spec)); err != nil {
 		return nil, err
 	}
 	err = spec.LoadAndAssign(&l.objs, &ebpf.CollectionOptions{
@@ -189,6 +190,30 @@ func makePinPath(path string) error {
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return fmt.Errorf("create %s: %w", path, err)
+	}
+	return nil
+}
+
+// setConntrack tells the programs whether the kernel, or its module nf_conntrack, has the kfuncs by which they read conntrack.
+func setConntrack(spec *ebpf.CollectionSpec) error {
+	has := func(kernel *btf.Spec, err error) bool {
+		if err != nil {
+			return false
+		}
+		for _, name := range []string{"bpf_skb_ct_lookup", "bpf_ct_release"} {
+			var f *btf.Func
+			if kernel.TypeByName(name, &f) != nil {
+				return false
+			}
+		}
+		return true
+	}
+	var value uint32
+	if has(btf.LoadKernelSpec()) || has(btf.LoadKernelModuleSpec("nf_conntrack")) {
+		value = 1
+	}
+	if err := spec.Variables[bpf.PelagoVarHasConntrack].Set(value); err != nil {
+		return fmt.Errorf("set %s to %d: %w", bpf.PelagoVarHasConntrack, value, err)
 	}
 	return nil
 }
