@@ -120,7 +120,7 @@ static __always_inline int ctx_pass(enum hook hook)
 static __always_inline int finish(void *ctx, enum hook hook, enum verdict verdict)
 {
 	count_verdict(ctx, hook, verdict);
-	if (verdict < VERDICT_DROP_MALFORMED)
+	if (verdict < VERDICT_DROP_MALFORMED || verdict == VERDICT_OWN_SERVICE)
 		return ctx_pass(hook);
 	return is_xdp(hook) ? XDP_DROP : ACTION_DROP;
 }

@@ -8,36 +8,6 @@
 #include "edge.h"
 #include "bypass.h"
 
-static __always_inline struct fragment_key fragment_key_of(const struct packet *p)
-{
-	return (struct fragment_key){ .saddr = p->saddr, .daddr = p->daddr, .id = p->id, .proto = p->proto };
-}
-
-/* Gives a later fragment the ports of its first one. */
-static __always_inline enum verdict fragment_load(struct packet *p)
-{
-	struct fragment_key key = fragment_key_of(p);
-	struct fragment *known = bpf_map_lookup_elem(&fragments, &key);
-
-	if (!known)
-		return VERDICT_DROP_FRAGMENT;
-	p->sport = known->sport;
-	p->dport = known->dport;
-	return VERDICT_CONTINUE;
-}
-
-/*
- * Stores the ports of a first fragment for the later ones. Only after the source check: a forged fragment would
- * overwrite or evict the entry of another pod.
- */
-static __always_inline void fragment_store(const struct packet *p)
-{
-	struct fragment_key key = fragment_key_of(p);
-	struct fragment value = { .sport = p->sport, .dport = p->dport };
-
-	bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
-}
-
 /*
  * Reports whether a packet of a known flow comes from the device of the flow's local side: a forged source must not
  * affect a connection of another pod. ICMP errors may come from the node itself, too.
@@ -61,21 +31,24 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 	__u32 ingress = skb->ingress_ifindex;
 	const struct source *src;
 	struct flow_key key;
-	const struct route *route;
+	enum verdict v;
 
 	if (p->fragment == LATER_FRAGMENT) {
-		enum verdict v = fragment_load(p);
-
+		v = fragment_load(p);
 		if (v != VERDICT_CONTINUE)
 			return v;
 	}
 	flow_key_of(&key, p, DIRECTION_OUT);
 	f = flow_find(&key);
+	if (f && vip_chooses_again(&key, f, p) && flow_may_send(f, p, &key, ingress) && flow_evict(&key))
+		f = 0;
 	if (f) {
 		__u64 now = now_ns();
 
 		if (!flow_may_send(f, p, &key, ingress))
 			return VERDICT_DROP_UNKNOWN_SOURCE;
+		if (f->cluster == s->cluster)
+			return VERDICT_DROP_NO_FLOW; /* the pod's device translates it no more */
 		flow_use_out(&key, f, p, s, now, t, node, cluster);
 		if (f->passed == PASSED_PENDING) {
 			struct flow_key other_key;
@@ -85,18 +58,17 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 		}
 		return VERDICT_CONTINUE;
 	}
-	route = route_lookup(p->daddr);
-	if (!route)
-		return VERDICT_DROP_NO_ROUTE;
 	/* Only a pod on its own device, or the node itself, may open flows. */
 	src = bpf_map_lookup_elem(&sources, &p->saddr);
 	if (!src || !comes_from(device_of(src), ingress))
 		return VERDICT_DROP_UNKNOWN_SOURCE;
 	if (!packet_opens_flow(p))
 		return VERDICT_DROP_NO_FLOW;
+	v = flow_destination(p, t, cluster);
+	if (v != VERDICT_CONTINUE)
+		return v;
 	*node = 0;
-	*cluster = route->cluster;
-	return flow_open_client(p, &key, src, route->cluster, t);
+	return flow_open_client(p, &key, src, *cluster, t);
 }
 
 /*

@@ -7,6 +7,37 @@
 #include "lb.h"
 #include "nat.h"
 #include "probe.h"
+#include "vip.h"
+
+static __always_inline struct fragment_key fragment_key_of(const struct packet *p)
+{
+	return (struct fragment_key){ .saddr = p->saddr, .daddr = p->daddr, .id = p->id, .proto = p->proto };
+}
+
+/* Gives a later fragment the ports of its first one. */
+static __always_inline enum verdict fragment_load(struct packet *p)
+{
+	struct fragment_key key = fragment_key_of(p);
+	struct fragment *known = bpf_map_lookup_elem(&fragments, &key);
+
+	if (!known)
+		return VERDICT_DROP_FRAGMENT;
+	p->sport = known->sport;
+	p->dport = known->dport;
+	return VERDICT_CONTINUE;
+}
+
+/*
+ * Stores the ports of a first fragment for the later ones. Only after the source check: a forged fragment would
+ * overwrite or evict the entry of another pod.
+ */
+static __always_inline void fragment_store(const struct packet *p)
+{
+	struct fragment_key key = fragment_key_of(p);
+	struct fragment value = { .sport = p->sport, .dport = p->dport };
+
+	bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
+}
 
 /*
  * At 90 % of the ports in use one flow in a million finds none within this many tries, at 98 % one in thirteen: the
@@ -30,7 +61,7 @@ static __always_inline struct egress *egress_of(__be32 address)
 }
 
 /*
- * Opens the flow of a local source: claims the answer entry, then inserts the primary one. CPUs with packets of one
+ * Opens the flow of a local source to the destination in t, which becomes the tuple after translation: claims the answer entry, then inserts the primary one. CPUs with packets of one
  * new flow may both claim an answer: the one that loses the primary removes its own and takes the winner's
  * translation.
  */
@@ -51,8 +82,6 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 	if (usage_exceeded(&key, FLOW_CLIENT, cluster, (void *)&answer_key))
 		return VERDICT_DROP_QUOTA;
 	flow_make_answer(&f, &key, FLOW_CLIENT, cluster, device_of(src), now);
-	t->daddr = p->daddr;
-	t->dport = p->dport;
 	if (src->own_ip) {
 		t->saddr = src->own_ip;
 		t->sport = p->sport;
@@ -97,7 +126,30 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 	if (!winner)
 		return VERDICT_DROP_FLOWS_FULL;
 	t->saddr = winner->saddr;
+	t->daddr = winner->daddr;
 	t->sport = winner->sport;
+	return VERDICT_CONTINUE;
+}
+
+/* Where a packet that opens a flow goes: the destination in t, and the remote cluster. */
+static __always_inline enum verdict flow_destination(const struct packet *p, struct tuple *t, __u16 *cluster)
+{
+	const struct route *route;
+
+	t->daddr = p->daddr;
+	t->dport = p->dport;
+	if (is_vip(p->daddr)) {
+		struct vip_target to = {};
+		enum verdict v = vip_pick(p, 0, &to);
+
+		t->daddr = to.address;
+		*cluster = to.cluster;
+		return v;
+	}
+	route = route_lookup(p->daddr);
+	if (!route)
+		return VERDICT_DROP_NO_ROUTE;
+	*cluster = route->cluster;
 	return VERDICT_CONTINUE;
 }
 

@@ -167,6 +167,50 @@ struct {
 	__array(values, struct table);
 } tables SEC(".maps");
 
+/* key: 0; value: the range of ClusterSetIPs. Writer: loader. Reader: edge. Array: see `settings`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct vip_range);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} vip_ranges SEC(".maps");
+
+/* key: ClusterSetIP, port, protocol; value: the clusters that serve it. Writer: loader. Reader: edge. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct service_key);
+	__type(value, struct vip);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} vips SEC(".maps");
+
+/*
+ * key: ClusterIP of this cluster that is a target in `vips`; value: nothing. Writer: loader. Reader: edge, to leave other
+ * packets to pods alone.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __be32);
+	__type(value, __u32);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} vip_backings SEC(".maps");
+
+/*
+ * key: client and port of a ClusterSetIP with session affinity; value: the cluster of its last connection. LRU: losing one
+ * costs one client its affinity. Writer, reader: edge.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct affinity_key);
+	__type(value, struct affinity_choice);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} affinities SEC(".maps");
+
 /*
  * key: tuple before translation and direction; value: tuple after it and state. Two entries a flow. A HASH, never
  * LRU: an evicted entry is a broken connection. Writer: edge; removed by the edge (expired, claimed) and by the
@@ -217,7 +261,7 @@ struct {
 } hand SEC(".maps");
 
 /*
- * key: fragmented datagram on its way out; value: its ports. LRU: losing one costs one datagram. Writer, reader:
+ * key: fragmented datagram on its way out, or from the own service of a ClusterSetIP to a pod; value: its ports. LRU: losing one costs one datagram. Writer, reader:
  * edge.
  */
 struct {

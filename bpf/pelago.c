@@ -32,6 +32,7 @@ KEEP(struct, probe_id);
 KEEP(struct, hop);
 KEEP(struct, remote_gateway);
 KEEP(struct, probe_slot);
+KEEP(struct, vip_target);
 KEEP(struct, sweep);
 KEEP(struct, advertisement);
 KEEP(enum, layout);

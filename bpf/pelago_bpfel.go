@@ -27,6 +27,19 @@ const (
 	PelagoAffinityAFFINITY_CLIENT_IP PelagoAffinity = 1
 )
 
+type PelagoAffinityChoice struct {
+	_       structs.HostLayout
+	Used    uint64
+	Cluster uint32
+	Pad     uint32
+}
+
+type PelagoAffinityKey struct {
+	_      structs.HostLayout
+	Vip    PelagoServiceKey
+	Client uint32
+}
+
 type PelagoBackend struct {
 	_       structs.HostLayout
 	Address uint32
@@ -501,15 +514,38 @@ const (
 	PelagoVerdictVERDICT_DROP_HANDSHAKE       PelagoVerdict = 32
 	PelagoVerdictVERDICT_DROP_INTERNAL        PelagoVerdict = 33
 	PelagoVerdictVERDICT_DROP_QUOTA           PelagoVerdict = 34
-	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 35
-	PelagoVerdictVERDICT_CONTINUE             PelagoVerdict = 36
+	PelagoVerdictVERDICT_OWN_SERVICE          PelagoVerdict = 35
+	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 36
+	PelagoVerdictVERDICT_CONTINUE             PelagoVerdict = 37
 )
+
+type PelagoVip struct {
+	_        structs.HostLayout
+	Count    uint32
+	Affinity uint32
+	Targets  [32]PelagoVipTarget
+	Slots    [512]uint8
+}
+
+type PelagoVipRange struct {
+	_       structs.HostLayout
+	Address uint32
+	Mask    uint32
+}
+
+type PelagoVipTarget struct {
+	_       structs.HostLayout
+	Address uint32
+	Cluster uint16
+	Pad     uint16
+}
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	PelagoMapAbi                   = "abi"
+	PelagoMapAffinities            = "affinities"
 	PelagoMapBackends              = "backends"
 	PelagoMapBlocks                = "blocks"
 	PelagoMapCallers               = "callers"
@@ -537,6 +573,9 @@ const (
 	PelagoMapTables                = "tables"
 	PelagoMapUplinks               = "uplinks"
 	PelagoMapUsage                 = "usage"
+	PelagoMapVipBackings           = "vip_backings"
+	PelagoMapVipRanges             = "vip_ranges"
+	PelagoMapVips                  = "vips"
 	PelagoProgAdvertise            = "advertise"
 	PelagoProgEdgeIn               = "edge_in"
 	PelagoProgEdgeOut              = "edge_out"
@@ -582,6 +621,7 @@ const (
 	PelagoVarKeepSweep             = "keep_sweep"
 	PelagoVarKeepTcpSeen           = "keep_tcp_seen"
 	PelagoVarKeepVerdict           = "keep_verdict"
+	PelagoVarKeepVipTarget         = "keep_vip_target"
 	PelagoVarSlotCount             = "slot_count"
 	PelagoVarSourceQuota           = "source_quota"
 	PelagoVarStaleAfter            = "stale_after"
@@ -652,6 +692,7 @@ type PelagoProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoMapSpecs struct {
 	Abi         *ebpf.MapSpec `ebpf:"abi"`
+	Affinities  *ebpf.MapSpec `ebpf:"affinities"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
 	Blocks      *ebpf.MapSpec `ebpf:"blocks"`
 	Callers     *ebpf.MapSpec `ebpf:"callers"`
@@ -679,6 +720,9 @@ type PelagoMapSpecs struct {
 	Tables      *ebpf.MapSpec `ebpf:"tables"`
 	Uplinks     *ebpf.MapSpec `ebpf:"uplinks"`
 	Usage       *ebpf.MapSpec `ebpf:"usage"`
+	VipBackings *ebpf.MapSpec `ebpf:"vip_backings"`
+	VipRanges   *ebpf.MapSpec `ebpf:"vip_ranges"`
+	Vips        *ebpf.MapSpec `ebpf:"vips"`
 }
 
 // PelagoVariableSpecs contains global variables before they are loaded into the kernel.
@@ -719,6 +763,7 @@ type PelagoVariableSpecs struct {
 	KeepSweep             *ebpf.VariableSpec `ebpf:"keep_sweep"`
 	KeepTcpSeen           *ebpf.VariableSpec `ebpf:"keep_tcp_seen"`
 	KeepVerdict           *ebpf.VariableSpec `ebpf:"keep_verdict"`
+	KeepVipTarget         *ebpf.VariableSpec `ebpf:"keep_vip_target"`
 	SlotCount             *ebpf.VariableSpec `ebpf:"slot_count"`
 	SourceQuota           *ebpf.VariableSpec `ebpf:"source_quota"`
 	StaleAfter            *ebpf.VariableSpec `ebpf:"stale_after"`
@@ -750,6 +795,7 @@ func (o *PelagoObjects) Close() error {
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoMaps struct {
 	Abi         *ebpf.Map `ebpf:"abi"`
+	Affinities  *ebpf.Map `ebpf:"affinities"`
 	Backends    *ebpf.Map `ebpf:"backends"`
 	Blocks      *ebpf.Map `ebpf:"blocks"`
 	Callers     *ebpf.Map `ebpf:"callers"`
@@ -777,11 +823,15 @@ type PelagoMaps struct {
 	Tables      *ebpf.Map `ebpf:"tables"`
 	Uplinks     *ebpf.Map `ebpf:"uplinks"`
 	Usage       *ebpf.Map `ebpf:"usage"`
+	VipBackings *ebpf.Map `ebpf:"vip_backings"`
+	VipRanges   *ebpf.Map `ebpf:"vip_ranges"`
+	Vips        *ebpf.Map `ebpf:"vips"`
 }
 
 func (m *PelagoMaps) Close() error {
 	return _PelagoClose(
 		m.Abi,
+		m.Affinities,
 		m.Backends,
 		m.Blocks,
 		m.Callers,
@@ -809,6 +859,9 @@ func (m *PelagoMaps) Close() error {
 		m.Tables,
 		m.Uplinks,
 		m.Usage,
+		m.VipBackings,
+		m.VipRanges,
+		m.Vips,
 	)
 }
 
@@ -850,6 +903,7 @@ type PelagoVariables struct {
 	KeepSweep             *ebpf.Variable `ebpf:"keep_sweep"`
 	KeepTcpSeen           *ebpf.Variable `ebpf:"keep_tcp_seen"`
 	KeepVerdict           *ebpf.Variable `ebpf:"keep_verdict"`
+	KeepVipTarget         *ebpf.Variable `ebpf:"keep_vip_target"`
 	SlotCount             *ebpf.Variable `ebpf:"slot_count"`
 	SourceQuota           *ebpf.Variable `ebpf:"source_quota"`
 	StaleAfter            *ebpf.Variable `ebpf:"stale_after"`

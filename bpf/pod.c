@@ -2,9 +2,10 @@
 //go:build ignore
 
 /*
- * A pod's own device, the node's end of its veth pair, where the node's datapath is hybrid or fast. Ingress: packets of
- * known flows, in fast mode new ones too, go into the overlay from here; everything else takes the stack and, if it is for
- * another cluster, edge_out. Egress: what the stack has let pass to the pod.
+ * A pod's own device, the node's end of its veth pair, where its datapath is hybrid or fast, or the clusterset has ClusterSetIPs.
+ * Ingress: packets of known flows, in fast mode new ones too, go into the overlay from here, those to a ClusterSetIP that this
+ * cluster serves go to its ClusterIP; everything else takes the stack and, if it is for another cluster, edge_out. Egress: the
+ * answers of the latter, and what the stack has let pass to the pod.
  */
 #include "edge.h"
 #include "bypass.h"
@@ -20,7 +21,6 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 				      struct tuple *t, __u16 *node, __u16 *cluster)
 {
 	const struct source *src;
-	const struct route *route;
 	struct flow_key key;
 	struct flow *f;
 
@@ -29,6 +29,8 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 	if (f) {
 		__u64 now = now_ns();
 
+		if (f->cluster == s->cluster || vip_chooses_again(&key, f, p))
+			return 0;
 		if (datapath == DATAPATH_HYBRID && !passed_fresh(f, now))
 			return 0;
 		flow_use_out(&key, f, p, s, now, t, node, cluster);
@@ -36,13 +38,45 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 	}
 	if (datapath != DATAPATH_FAST || !packet_opens_flow(p))
 		return 0;
-	route = route_lookup(p->daddr);
 	src = bpf_map_lookup_elem(&sources, &p->saddr);
-	if (!route || !src)
+	if (!src || flow_destination(p, t, cluster) != VERDICT_CONTINUE)
 		return 0;
 	*node = 0;
-	*cluster = route->cluster;
-	return flow_open_client(p, &key, src, route->cluster, t) == VERDICT_CONTINUE;
+	return flow_open_client(p, &key, src, *cluster, t) == VERDICT_CONTINUE;
+}
+
+/*
+ * The translation of a packet to a ClusterSetIP whose connection this cluster's own service has, or gets. Returns 0 if it goes to
+ * another cluster, or is dropped by edge_out.
+ */
+static __always_inline int vip_out(struct packet *p, const struct node_settings *s, __u32 device, struct tuple *t)
+{
+	struct source pod = { .own_ip = p->saddr, .ifindex = device };
+	struct vip_target to = {};
+	struct flow_key key;
+	struct flow *f;
+
+	if (p->fragment == LATER_FRAGMENT && fragment_load(p) != VERDICT_CONTINUE)
+		return 0;
+	flow_key_of(&key, p, DIRECTION_OUT);
+	f = flow_find(&key);
+	if (f && vip_chooses_again(&key, f, p) && flow_evict(&key))
+		f = 0;
+	if (f) {
+		if (f->cluster != s->cluster)
+			return 0;
+		flow_touch(f, p, now_ns());
+		t->saddr = f->saddr;
+		t->daddr = f->daddr;
+		t->sport = f->sport;
+		t->dport = f->dport;
+		return 1;
+	}
+	if (!packet_opens_flow(p) || vip_pick(p, 1, &to) != VERDICT_CONTINUE || to.cluster != s->cluster)
+		return 0;
+	t->daddr = to.address;
+	t->dport = p->dport;
+	return flow_open_client(p, &key, &pod, to.cluster, t) == VERDICT_CONTINUE;
 }
 
 SEC("tc")
@@ -54,15 +88,27 @@ int pod_out(struct __sk_buff *skb)
 	struct endpoint *pod;
 	struct tuple t = {};
 	struct ipv4 *ip;
+	int vip;
 
 	if (!s || !s->ready || skb->protocol != bpf_htons(ETH_P_IP))
 		return ACTION_NEXT;
-	if (parse_skb(skb, ETH_LEN, &p) != VERDICT_CONTINUE)
-		return ACTION_NEXT;
-	pod = bpf_map_lookup_elem(&endpoints, &p.saddr);
 	ip = ctx_at(skb, HOOK_POD_OUT, ETH_LEN, sizeof(*ip));
-	if (!pod || pod->ifindex != skb->ifindex || pod->datapath == DATAPATH_STRICT || !ip ||
-	    !may_bypass(&p, ip, pod->datapath) || !fits_wires(skb, s, &p) ||
+	if (!ip)
+		return ACTION_NEXT;
+	pod = bpf_map_lookup_elem(&endpoints, &ip->saddr);
+	vip = is_vip(ip->daddr);
+	if (!pod || pod->ifindex != skb->ifindex || (pod->datapath == DATAPATH_STRICT && !vip) ||
+	    parse_skb(skb, ETH_LEN, &p) != VERDICT_CONTINUE)
+		return ACTION_NEXT;
+	if (vip && vip_out(&p, s, skb->ifindex, &t)) {
+		if (p.fragment == FIRST_FRAGMENT)
+			fragment_store(&p);
+		if (rewrite(skb, &p, &t, DIRECTION_OUT))
+			return finish(skb, HOOK_POD_OUT, VERDICT_DROP_INTERNAL);
+		return finish(skb, HOOK_POD_OUT, VERDICT_OWN_SERVICE);
+	}
+	ip = ctx_at(skb, HOOK_POD_OUT, ETH_LEN, sizeof(*ip));
+	if (pod->datapath == DATAPATH_STRICT || !ip || !may_bypass(&p, ip, pod->datapath) || !fits_wires(skb, s, &p) ||
 	    !bypass_out(&p, pod->datapath, s, &t, &node, &cluster))
 		return ACTION_NEXT;
 	ip = ctx_at(skb, HOOK_POD_OUT, ETH_LEN, sizeof(*ip));
@@ -72,31 +118,73 @@ int pod_out(struct __sk_buff *skb)
 	return edge_send(skb, s, HOOK_POD_OUT, &p, &t, node, cluster);
 }
 
+/* Translates back what this cluster's own service answers to a client of its ClusterSetIP, ICMP errors included. */
+static __always_inline int vip_in(struct __sk_buff *skb, const struct node_settings *s, struct packet *p)
+{
+	struct flow_key key;
+	struct tuple t;
+	struct flow *f;
+
+	if (p->fragment == LATER_FRAGMENT && fragment_load(p) != VERDICT_CONTINUE)
+		return ACTION_NEXT;
+	flow_key_of(&key, p, DIRECTION_IN);
+	f = flow_find(&key);
+	if (!f || f->cluster != s->cluster)
+		return ACTION_NEXT;
+	if (p->fragment == FIRST_FRAGMENT)
+		fragment_store(p);
+	flow_touch(f, p, now_ns());
+	t = (struct tuple){ .saddr = f->saddr, .daddr = f->daddr, .sport = f->sport, .dport = f->dport };
+	if (rewrite(skb, p, &t, DIRECTION_IN))
+		return finish(skb, HOOK_POD_IN, VERDICT_DROP_INTERNAL);
+	return finish(skb, HOOK_POD_IN, VERDICT_OWN_SERVICE);
+}
+
 /* Records for hybrid mode that the stack has let a packet of a flow pass to the pod. */
-SEC("tc")
-int pod_in(struct __sk_buff *skb)
+static __always_inline void record_passed(struct __sk_buff *skb, const struct packet *p)
 {
 	struct flow_key out_key, in_key;
 	struct flow *out, *in;
-	struct packet p = {};
 
-	if (skb->protocol != bpf_htons(ETH_P_IP) || parse_skb(skb, ETH_LEN, &p) != VERDICT_CONTINUE || p.error ||
-	    p.fragment)
-		return ACTION_NEXT;
 	out_key = (struct flow_key){
-		.saddr = p.daddr,
-		.daddr = p.saddr,
-		.sport = p.dport,
-		.dport = p.sport,
-		.proto = p.proto,
+		.saddr = p->daddr,
+		.daddr = p->saddr,
+		.sport = p->dport,
+		.dport = p->sport,
+		.proto = p->proto,
 		.direction = DIRECTION_OUT,
 	};
 	out = flow_find(&out_key);
 	if (!out)
-		return ACTION_NEXT;
+		return;
 	flow_key_other(&in_key, &out_key, out);
 	in = flow_find(&in_key);
 	if (in && in->passed == PASSED_PENDING)
-		passed_record(skb, &p, in, out);
+		passed_record(skb, p, in, out);
+}
+
+SEC("tc")
+int pod_in(struct __sk_buff *skb)
+{
+	struct node_settings *s = get_settings();
+	struct packet p = {};
+	struct endpoint *pod;
+	struct ipv4 *ip;
+	int backing;
+
+	if (!s || skb->protocol != bpf_htons(ETH_P_IP))
+		return ACTION_NEXT;
+	ip = ctx_at(skb, HOOK_POD_IN, ETH_LEN, sizeof(*ip));
+	if (!ip)
+		return ACTION_NEXT;
+	pod = bpf_map_lookup_elem(&endpoints, &ip->daddr);
+	/* An ICMP error may come from a router. */
+	backing = ip->proto == PROTO_ICMP || bpf_map_lookup_elem(&vip_backings, &ip->saddr);
+	if (!pod || (!backing && pod->datapath != DATAPATH_HYBRID) || parse_skb(skb, ETH_LEN, &p) != VERDICT_CONTINUE)
+		return ACTION_NEXT;
+	if (backing)
+		return vip_in(skb, s, &p);
+	if (!p.error && !p.fragment)
+		record_passed(skb, &p);
 	return ACTION_NEXT;
 }

@@ -49,6 +49,7 @@ enum verdict {
 	VERDICT_DROP_HANDSHAKE,	 /* a wire's handshake from an unknown address, beyond their rate */
 	VERDICT_DROP_INTERNAL,	 /* a helper failed */
 	VERDICT_DROP_QUOTA,	 /* the local source or the remote cluster has its share of the flow table */
+	VERDICT_OWN_SERVICE, /* to a ClusterSetIP: translated to the service of this cluster, for the node's stack */
 	VERDICT_MAX,
 	VERDICT_CONTINUE, /* none yet: the caller goes on. Never counted */
 };
@@ -369,6 +370,49 @@ struct backend {
 };
 ASSERT_SIZE(struct backend, 8);
 
+/* ---- ClusterSetIPs ---- */
+
+/* The addresses that may be ClusterSetIPs; mask 0: none. */
+struct vip_range {
+	__be32 address;
+	__be32 mask;
+};
+ASSERT_SIZE(struct vip_range, 8);
+
+/* A cluster that serves a port of a ClusterSetIP. */
+struct vip_target {
+	__be32 address; /* of the service there; in this cluster its ClusterIP */
+	__u16 cluster;	/* index */
+	__u16 pad;
+};
+ASSERT_SIZE(struct vip_target, 8);
+
+#define VIP_TARGETS 32
+#define VIP_SLOTS 509	  /* a prime */
+#define VIP_NO_TARGET 255 /* in a slot */
+
+/* A port of a ClusterSetIP. */
+struct vip {
+	__u32 count;	/* of targets */
+	__u32 affinity; /* seconds for which a client keeps its cluster; 0: none */
+	struct vip_target targets[VIP_TARGETS];
+	__u8 slots[VIP_SLOTS + 3]; /* by the hash of a connection: a position in `targets`. The last three are padding */
+};
+ASSERT_SIZE(struct vip, 8 + 8 * VIP_TARGETS + VIP_SLOTS + 3);
+
+struct affinity_key {
+	struct service_key vip;
+	__be32 client; /* a local address */
+};
+ASSERT_SIZE(struct affinity_key, 12);
+
+struct affinity_choice {
+	__u64 used; /* by its last new connection, coarse ns since boot */
+	__u32 cluster;
+	__u32 pad;
+};
+ASSERT_SIZE(struct affinity_choice, 16);
+
 /* ---- flows ---- */
 enum direction {
 	DIRECTION_OUT = 0, /* the packet leaves the node for the overlay */
@@ -418,7 +462,7 @@ struct flow {
 	__be16 sport;
 	__be16 dport;
 	__u16 node;    /* index of the far node, learned from replies; 0 = not yet */
-	__u16 cluster; /* index of the far cluster */
+	__u16 cluster; /* index of the far cluster; this one's: a ClusterSetIP that it serves itself */
 	__u8 role;     /* enum flow_role */
 	__u8 tcp;      /* enum tcp_seen, this direction */
 	__u8 primary;  /* 1: the entry of the direction that opened the flow */

@@ -23,10 +23,13 @@ const (
 	TableGlobals   Table = "globals"
 	TableBlocks    Table = "blocks"
 	TableServices  Table = "services"
+	TableVIPRange  Table = "vip_ranges"
+	TableVIPs      Table = "vips"
+	TableBackings  Table = "vip_backings"
 )
 
 // Change is one step: put Value under Key, or remove Key if Value is nil. Key and Value have the types of the State's
-// field of that name; Settings and Gateways have no key.
+// field of that name; Settings, Gateways and VIPRange have no key.
 type Change struct {
 	Table Table
 	Key   any
@@ -58,6 +61,11 @@ func Diff(have, want State) []Change {
 		put = append(put, Change{Table: TableGateways, Value: want.Gateways})
 	}
 	both(diffMap(TableRoutes, have.Routes, want.Routes, comparePrefix, same))
+	both(diffMap(TableBackings, have.Backings(), want.Backings(), netip.Addr.Compare, same))
+	both(diffMap(TableVIPs, have.VIPs, want.VIPs, compareService, sameVIP))
+	if have.VIPRange != want.VIPRange {
+		put = append(put, Change{Table: TableVIPRange, Value: want.VIPRange})
+	}
 	both(diffMap(TableEgresses, have.Egresses, want.Egresses, netip.Addr.Compare, slices.Equal))
 	both(diffMap(TableSources, have.Sources, want.Sources, netip.Addr.Compare, same))
 	both(diffMap(TableEndpoints, have.Endpoints, want.Endpoints, netip.Addr.Compare, same))
@@ -95,6 +103,10 @@ func same[V comparable](a, b V) bool { return a == b }
 
 func sameService(a, b Service) bool {
 	return a.ClientIP == b.ClientIP && slices.Equal(a.Backends, b.Backends) && slices.Equal(a.Table, b.Table)
+}
+
+func sameVIP(a, b VIP) bool {
+	return a.Affinity == b.Affinity && slices.Equal(a.Targets, b.Targets) && slices.Equal(a.Slots, b.Slots)
 }
 
 func sortedKeys[K comparable, V any](m map[K]V, compare func(a, b K) int) []K {

@@ -35,7 +35,11 @@ func Maglev(weights map[uint16]int) []uint16 {
 	if len(nodes) == 1 {
 		return []uint16{nodes[0]}
 	}
+	return fill(nodes, weights, float64(heaviest), size)
+}
 
+// fill builds a table of so many slots, a prime, for claimants that have weights above 0.
+func fill(nodes []uint16, weights map[uint16]int, heaviest float64, size int) []uint16 {
 	type claimant struct{ next, skip int }
 	claimants := make([]claimant, len(nodes))
 	credit := make([]float64, len(nodes))
@@ -45,7 +49,7 @@ func Maglev(weights map[uint16]int) []uint16 {
 	table := make([]uint16, size)
 	for filled := 0; ; {
 		for i, node := range nodes {
-			credit[i] += float64(weights[node]) / float64(heaviest)
+			credit[i] += float64(weights[node]) / heaviest
 			if credit[i] < 1-math.SmallestNonzeroFloat32 {
 				continue
 			}
@@ -60,6 +64,27 @@ func Maglev(weights map[uint16]int) []uint16 {
 			}
 		}
 	}
+}
+
+// VIPTable builds VIP.Slots. The weights are those of the targets; nil if none is above 0. It is a Maglev table over cluster
+// indexes: a change of one cluster's weight moves few slots of the others.
+func VIPTable(targets []VIPTarget, weights []int) []uint8 {
+	of, position, heaviest := map[uint16]int{}, map[uint16]uint8{}, 0
+	var clusters []uint16
+	for i, t := range targets {
+		if w := weights[i]; w > 0 {
+			clusters = append(clusters, t.Cluster)
+			of[t.Cluster], position[t.Cluster], heaviest = w, uint8(i), max(heaviest, w)
+		}
+	}
+	if len(clusters) == 0 {
+		return nil
+	}
+	slots := make([]uint8, VIPSlots)
+	for i, cluster := range fill(clusters, of, float64(heaviest), VIPSlots) {
+		slots[i] = position[cluster]
+	}
+	return slots
 }
 
 // MaglevCache keeps the tables of the services of one reconcile for the next: most weights are the same. The nil cache builds every

@@ -20,6 +20,8 @@ const (
 	RTTBuckets  = 24 // of a path's histogram
 	BlockPorts  = 256
 	OverlayPort = 4800 // UDP, of the overlay inside a cluster
+	MaxTargets  = 32   // clusters that serve a port of a ClusterSetIP
+	VIPSlots    = 509  // of a port of a ClusterSetIP
 )
 
 // State is the desired content of every map that user space writes. The zero value is "nothing". All addresses are IPv4.
@@ -37,7 +39,7 @@ type State struct {
 	Peers map[netip.Addr]Peer
 	// Sources are the local addresses that may open flows.
 	Sources map[netip.Addr]Source
-	// Endpoints are the devices of local pods at which packets may bypass the node's stack.
+	// Endpoints are the devices of local pods that have programs: packets may bypass the node's stack there, or go to a ClusterSetIP.
 	Endpoints map[netip.Addr]Endpoint
 	// Egresses are the blocks in which this node opens flows, by egress IP: first ports, sorted.
 	Egresses map[netip.Addr][]uint16
@@ -47,6 +49,9 @@ type State struct {
 	Blocks map[BlockKey]uint16
 	// Services are the exported ports.
 	Services map[ServiceKey]Service
+	// VIPRange is the range of ClusterSetIPs, VIPs are those in use, by port.
+	VIPRange netip.Prefix
+	VIPs     map[ServiceKey]VIP
 }
 
 // Settings is what a node is.
@@ -191,7 +196,7 @@ type BlockKey struct {
 	First   uint16 // first port
 }
 
-// ServiceKey names an exported port.
+// ServiceKey names an exported port, or one of a ClusterSetIP.
 type ServiceKey struct {
 	Address  netip.Addr
 	Port     uint16
@@ -206,4 +211,34 @@ type Service struct {
 	Table []uint16
 	// ClientIP: one client address keeps its backend.
 	ClientIP bool
+}
+
+// VIP is a port of a ClusterSetIP (KEP-1645).
+type VIP struct {
+	// Targets are the clusters that serve it, at most MaxTargets, sorted by cluster.
+	Targets []VIPTarget
+	// Slots leads from a slot to a position in Targets, in proportion to the weights; empty: none has a weight. See VIPTable.
+	Slots []uint8
+	// Affinity is the time for which a client keeps its cluster, in seconds; 0: none.
+	Affinity uint32
+}
+
+// VIPTarget is a cluster that serves a port of a ClusterSetIP. This cluster's own is at its ClusterIP, a remote one at an address
+// that State.Routes leads to.
+type VIPTarget struct {
+	Cluster uint16 // index
+	Address netip.Addr
+}
+
+// Backings are the ClusterIPs of this cluster that serve a ClusterSetIP.
+func (s State) Backings() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for _, v := range s.VIPs {
+		for _, t := range v.Targets {
+			if t.Cluster == s.Settings.Cluster {
+				out[t.Address] = true
+			}
+		}
+	}
+	return out
 }

@@ -76,6 +76,14 @@ func check(s dataplane.State) error {
 			return fmt.Errorf("apply state: %d gateways in cluster %d, at most %d are supported", len(gs), index, dataplane.MaxGateways)
 		}
 	}
+	for key, v := range s.VIPs {
+		if len(v.Targets) > dataplane.MaxTargets {
+			return fmt.Errorf("apply state: %d clusters serve %s, at most %d are supported", len(v.Targets), key.Address, dataplane.MaxTargets)
+		}
+		if n := len(v.Slots); n != 0 && n != dataplane.VIPSlots {
+			return fmt.Errorf("apply state: ClusterSetIP %s has %d slots, not %d", key.Address, n, dataplane.VIPSlots)
+		}
+	}
 	for ip, first := range s.Egresses {
 		if len(first) > dataplane.MaxBlocks {
 			return fmt.Errorf("apply state: %d port blocks of egress IP %s, at most %d are supported", len(first), ip, dataplane.MaxBlocks)
@@ -110,6 +118,12 @@ func (l *Loader) write(c dataplane.Change) error {
 		return l.writeSettings(c.Value.(dataplane.Settings))
 	case dataplane.TableGateways:
 		return put(m.Gateways, uint32(0), encodeGateways(c.Value.([]uint16)))
+	case dataplane.TableVIPRange:
+		return put(m.VipRanges, uint32(0), encodeVIPRange(c.Value.(netip.Prefix)))
+	case dataplane.TableVIPs:
+		return putOrRemove(m.Vips, encodeServiceKey(c.Key.(dataplane.ServiceKey)), c.Value, func(v dataplane.VIP) any { return encodeVIP(v) })
+	case dataplane.TableBackings:
+		return putOrRemove(m.VipBackings, be32(c.Key.(netip.Addr)), c.Value, func(bool) any { return uint32(0) })
 	case dataplane.TableNodes:
 		var v bpf.PelagoNode // the zero value is "not present": arrays have no delete
 		if c.Value != nil {

@@ -2,6 +2,7 @@ package loader
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"net/netip"
 	"slices"
 
@@ -17,6 +18,8 @@ var (
 	_ = [dataplane.MaxBlocks]uint16(bpf.PelagoEgress{}.First)
 	_ = [dataplane.MaxClusters / 64]uint64(bpf.PelagoPath{}.Unreachable)
 	_ = [dataplane.RTTBuckets]uint32(bpf.PelagoPath{}.Histogram)
+	_ = [dataplane.MaxTargets]bpf.PelagoVipTarget(bpf.PelagoVip{}.Targets)
+	_ = [dataplane.VIPSlots + 3]uint8(bpf.PelagoVip{}.Slots)
 	_ = [1]struct{}{}[dataplane.OverlayPort-uint16(bpf.PelagoOverlayOVERLAY_PORT)] // equal
 )
 
@@ -206,4 +209,45 @@ func encodeService(s dataplane.Service) bpf.PelagoService {
 		v.Affinity = uint32(bpf.PelagoAffinityAFFINITY_CLIENT_IP)
 	}
 	return v
+}
+
+func encodeVIPRange(p netip.Prefix) bpf.PelagoVipRange {
+	if !p.IsValid() {
+		return bpf.PelagoVipRange{}
+	}
+	var mask [4]byte
+	binary.BigEndian.PutUint32(mask[:], ^uint32(0)<<(32-p.Bits()))
+	return bpf.PelagoVipRange{Address: be32(p.Masked().Addr()), Mask: binary.NativeEndian.Uint32(mask[:])}
+}
+
+func decodeVIPRange(v bpf.PelagoVipRange) netip.Prefix {
+	if v.Mask == 0 {
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(addr(v.Address), bits.OnesCount32(v.Mask))
+}
+
+// noTarget is a slot of no cluster.
+const noTarget = 255
+
+func encodeVIP(p dataplane.VIP) bpf.PelagoVip {
+	v := bpf.PelagoVip{Count: uint32(len(p.Targets)), Affinity: p.Affinity}
+	for i, t := range p.Targets {
+		v.Targets[i] = bpf.PelagoVipTarget{Address: be32(t.Address), Cluster: t.Cluster}
+	}
+	for i := copy(v.Slots[:], p.Slots); i < len(v.Slots); i++ {
+		v.Slots[i] = noTarget
+	}
+	return v
+}
+
+func decodeVIP(v bpf.PelagoVip) dataplane.VIP {
+	p := dataplane.VIP{Affinity: v.Affinity}
+	for _, t := range v.Targets[:min(int(v.Count), len(v.Targets))] {
+		p.Targets = append(p.Targets, dataplane.VIPTarget{Cluster: t.Cluster, Address: addr(t.Address)})
+	}
+	if v.Slots[0] != noTarget {
+		p.Slots = slices.Clone(v.Slots[:dataplane.VIPSlots])
+	}
+	return p
 }

@@ -48,6 +48,13 @@ func (l *Loader) Read() (dataplane.State, error) {
 	errs = append(errs, err)
 	s.Services, err = l.readServices()
 	errs = append(errs, err)
+	var vips bpf.PelagoVipRange
+	if err := l.objs.VipRanges.Lookup(uint32(0), &vips); err != nil {
+		errs = append(errs, fmt.Errorf("read map vip_ranges: %w", err))
+	}
+	s.VIPRange = decodeVIPRange(vips)
+	s.VIPs, err = readMap(l.objs.Vips, decodeServiceKey, decodeVIP)
+	errs = append(errs, err)
 	return s, errors.Join(errs...)
 }
 

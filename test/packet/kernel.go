@@ -27,7 +27,7 @@ const maxFlows = 1 << 18
 type Kernel struct {
 	Loader *loader.Loader
 
-	EdgeOut, EdgeIn, UplinkIn, UplinkOut, UplinkXDP, PodOut             *ebpf.Program
+	EdgeOut, EdgeIn, UplinkIn, UplinkOut, UplinkXDP, PodOut, PodIn      *ebpf.Program
 	Flows, Fragments, Slots, Hand, Egresses, Paths, Standings, Counters *ebpf.Map
 	Uplinks, Calls, Usage                                               *ebpf.Map
 
@@ -46,7 +46,7 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 	}
 	programs := k.Loader.Programs()
 	k.EdgeOut, k.EdgeIn = programs[bpf.PelagoProgEdgeOut], programs[bpf.PelagoProgEdgeIn]
-	k.PodOut = programs[bpf.PelagoProgPodOut]
+	k.PodOut, k.PodIn = programs[bpf.PelagoProgPodOut], programs[bpf.PelagoProgPodIn]
 	k.UplinkIn, k.UplinkOut, k.UplinkXDP = programs[bpf.PelagoProgUplinkIn], programs[bpf.PelagoProgUplinkOut], programs[bpf.PelagoProgUplinkXdp]
 	for name, m := range map[string]**ebpf.Map{
 		bpf.PelagoMapFlows: &k.Flows, bpf.PelagoMapFragments: &k.Fragments, bpf.PelagoMapSlots: &k.Slots, bpf.PelagoMapHand: &k.Hand,

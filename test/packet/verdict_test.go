@@ -24,7 +24,7 @@ type row struct {
 	node    uint16
 	state   func(*dataplane.State)        // changes its tables
 	prepare func(t *testing.T, k *Kernel) // what happened before
-	hook    string                        // edge-out, edge-in, uplink-in, uplink-out
+	hook    string                        // edge-out, edge-in, uplink-in, uplink-out, pod-out
 	frame   func(t *testing.T, k *Kernel) []byte
 	context Context
 	loMTU   int  // of the device to send by, if not 0
@@ -33,7 +33,7 @@ type row struct {
 }
 
 func (k *Kernel) program(hook string) *ebpf.Program {
-	return map[string]*ebpf.Program{"edge-out": k.EdgeOut, "edge-in": k.EdgeIn, "uplink-in": k.UplinkIn, "uplink-out": k.UplinkOut}[hook]
+	return map[string]*ebpf.Program{"edge-out": k.EdgeOut, "edge-in": k.EdgeIn, "uplink-in": k.UplinkIn, "uplink-out": k.UplinkOut, "pod-out": k.PodOut}[hook]
 }
 
 // is is the frame of a packet of the node's stack; wire one of an overlay packet.
@@ -94,6 +94,13 @@ func rows(t testing.TB) []row {
 			frame: wire(toGateway(clientTCP(SYN), func(o *Overlay) { o.Node = 1 })), want: "uplink-in bounced"},
 		{name: "a gateway that does not know a block asks its sibling", node: 1, hook: "uplink-in",
 			state: func(s *dataplane.State) { clear(s.Blocks) }, frame: wire(toGateway(answerTo(3))), want: "uplink-in bounced"},
+		{name: "a pod opens a connection to a ClusterSetIP that its cluster serves", node: 2, hook: "pod-out",
+			state: func(s *dataplane.State) { *s = balancingState([3]int{1, -1, -1}) }, frame: is(tcpPacket(SYN, to(clustersetIP))), want: "pod-out own-service"},
+		{name: "a ClusterSetIP has no such port", node: 2, hook: "edge-out", context: pod,
+			state: func(s *dataplane.State) { *s = balancingState([3]int{1, 1, 1}) },
+			frame: is(tcpPacket(SYN, to(clustersetIP), ports(40000, 81))), want: "edge-out drop-no-service"},
+		{name: "no cluster serves a ClusterSetIP", node: 2, hook: "edge-out", context: pod,
+			state: func(s *dataplane.State) { *s = balancingState([3]int{-1, -1, -1}) }, frame: is(tcpPacket(SYN, to(clustersetIP))), want: "edge-out drop-no-backend"},
 		{name: "a probe is sent back", node: 1, hook: "uplink-in", frame: wire(probeOf(Probe, 2, 1, body{Nonce: 1})), want: "uplink-in probe"},
 
 		// Not ready, not understood.
@@ -368,6 +375,8 @@ func TestVerdicts(t *testing.T) {
 			}
 			want := Redirect
 			switch {
+			case r.want == "pod-out own-service":
+				want = Next
 			case strings.Contains(r.want, "drop-"), r.want == "uplink-in probe" && frame[46] == ProbeReply:
 				want = Drop
 			}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * ClusterSetIPs (KEP-1645): which cluster serves a new connection. The choice stays in the flow entry, whose destination is
+ * then the address of the service in that cluster. A flow whose cluster is this one is translated at the pod's own device and
+ * goes on in the node's stack to the ClusterIP.
+ */
+#pragma once
+#include "encap.h"
+#include "flow.h"
+#include "lb.h"
+
+#define VIP_TRIES 16
+
+/* Reports whether an address is in the range of ClusterSetIPs. */
+static __always_inline int is_vip(__be32 address)
+{
+	__u32 zero = 0;
+	const struct vip_range *r = bpf_map_lookup_elem(&vip_ranges, &zero);
+
+	return r && r->mask && (address & r->mask) == r->address;
+}
+
+/* Reports whether a gateway of this cluster reaches a remote one. */
+static __always_inline int vip_reaches(const struct node_settings *s, __u32 cluster, __u32 hash)
+{
+	__u32 pick = lb_pick_gateway(gateway_hash(s, hash), cluster, 0);
+
+	return pick && !(pick & PICK_DOUBTFUL);
+}
+
+/* Position of a cluster among the targets plus 1; 0: it does not serve the port. */
+static __always_inline __u32 vip_find(const struct vip *v, __u32 cluster)
+{
+	for (int i = 0; i < VIP_TARGETS; i++) {
+		if (i >= v->count)
+			break;
+		if (v->targets[i].cluster == cluster)
+			return i + 1;
+	}
+	return 0;
+}
+
+/* The cluster of a position below v->count. The mask is for the verifier, which loses the bounds. */
+static __always_inline __u32 vip_cluster(const struct vip *v, __u32 n)
+{
+	asm volatile("" : "+r"(n));
+	return v->targets[n & (VIP_TARGETS - 1)].cluster;
+}
+
+/* Reports whether new connections may go to a target. own: those to this cluster's service may. */
+__noinline int vip_usable(const struct vip *v, __u32 n, __u32 hash, __u32 own)
+{
+	const struct node_settings *s = get_settings();
+	__u32 cluster;
+
+	if (!v || !s || n >= v->count)
+		return 0;
+	cluster = vip_cluster(v, n);
+	return cluster == s->cluster ? own : vip_reaches(s, cluster, hash);
+}
+
+/* The position in a slot. */
+static __always_inline __u32 vip_slot(const struct vip *v, __u32 hash)
+{
+	__u32 slot = hash % VIP_SLOTS;
+
+	asm volatile("" : "+r"(slot));
+	return slot < VIP_SLOTS ? v->slots[slot] : VIP_NO_TARGET;
+}
+
+/* Reports whether a position is that of another cluster. */
+static __always_inline int vip_is_remote(const struct node_settings *s, const struct vip *v, __u32 n)
+{
+	return n < v->count && vip_cluster(v, n) != s->cluster;
+}
+
+/* A client whose connections choose a cluster. */
+struct vip_client {
+	struct affinity_key key;
+	__u32 hash; /* of the connection */
+	__u32 own;  /* 1: it may use the service of this cluster */
+};
+
+/*
+ * The target of a new connection, its position plus 1: the client's former cluster with session affinity, else that of the slot,
+ * else any that is reached. If no cluster is, the one of the slot all the same, as gateways are picked. 0: there is none.
+ */
+static __always_inline __u32 vip_choose(const struct node_settings *s, const struct vip *v, const struct vip_client *c,
+					const struct affinity_choice *former, __u64 now)
+{
+	__u32 doubtful = 0, hash = v->affinity ? hash_mix(c->key.client, c->key.vip.address) : c->hash;
+
+	if (former && now - former->used < v->affinity * SECOND) {
+		__u32 n = vip_find(v, former->cluster);
+
+		if (n && vip_usable(v, n - 1, hash, c->own))
+			return n;
+	}
+	for (__u32 i = 0; i < VIP_TRIES; i++) {
+		__u32 n = vip_slot(v, hash + i * STEP_SLOT);
+
+		if (vip_usable(v, n, hash, c->own))
+			return n + 1;
+		if (!doubtful && vip_is_remote(s, v, n))
+			doubtful = n + 1;
+	}
+	for (__u32 i = 0; i < VIP_TARGETS; i++) {
+		__u32 n;
+
+		if (i >= v->count)
+			break;
+		n = (hash + i) % v->count;
+		if (vip_usable(v, n, hash, c->own))
+			return n + 1;
+		if (!doubtful && vip_is_remote(s, v, n))
+			doubtful = n + 1;
+	}
+	return doubtful;
+}
+
+/*
+ * Picks the target of a packet that opens a flow. VERDICT_CONTINUE: it is in *to. own: this cluster's service may be it.
+ */
+__noinline enum verdict vip_pick(const struct packet *p, __u32 own, struct vip_target *to)
+{
+	struct affinity_choice choice = {}, *former = 0;
+	const struct node_settings *s = get_settings();
+	struct vip_client c = {};
+	__u64 now = now_ns();
+	struct vip *v;
+	__u32 n;
+
+	if (!p || !to || !s)
+		return VERDICT_DROP_INTERNAL;
+	c.key.vip.address = p->daddr;
+	c.key.vip.port = p->dport;
+	c.key.vip.proto = p->proto;
+	c.key.client = p->saddr;
+	c.hash = flow_hash(p);
+	c.own = own;
+	v = bpf_map_lookup_elem(&vips, &c.key.vip);
+	if (!v)
+		return VERDICT_DROP_NO_SERVICE;
+	if (v->affinity)
+		former = bpf_map_lookup_elem(&affinities, &c.key);
+	n = vip_choose(s, v, &c, former, now);
+	if (!n || n > VIP_TARGETS)
+		return VERDICT_DROP_NO_BACKEND;
+	*to = v->targets[n - 1];
+	if (v->affinity) {
+		choice.used = now;
+		choice.cluster = to->cluster;
+		bpf_map_update_elem(&affinities, &c.key, &choice, BPF_ANY);
+	}
+	return VERDICT_CONTINUE;
+}
+
+/* Reports whether a cluster still serves a port of a ClusterSetIP and is reached. */
+__noinline int vip_serves(const struct flow_key *of, __u32 cluster)
+{
+	const struct node_settings *s = get_settings();
+	struct service_key key = {};
+	struct vip *v;
+
+	if (!of || !s)
+		return 1;
+	key.address = of->daddr;
+	key.port = of->dport;
+	key.proto = of->proto;
+	v = bpf_map_lookup_elem(&vips, &key);
+	return v && vip_find(v, cluster) && (cluster == s->cluster || vip_reaches(s, cluster, 0));
+}
+
+/* vip_chooses_again() of a flow to a ClusterSetIP. */
+__noinline int vip_flow_ended(const struct flow_key *of, const struct flow *f, const struct packet *p)
+{
+	struct flow *other = 0;
+
+	if (!of || !f || !p || p->error)
+		return 0;
+	if (p->proto == PROTO_TCP)
+		return flow_reopens(of, f, p, &other);
+	return now_ns() - f->seen > SECOND && !vip_serves(of, f->cluster);
+}
+
+/*
+ * Reports whether the flow of a packet to a ClusterSetIP is to choose its cluster again: a TCP connection that is over, on whose
+ * tuple a new one begins, or one of another protocol whose cluster no longer serves it, which is checked once a second.
+ */
+static __always_inline int vip_chooses_again(const struct flow_key *key, const struct flow *f, const struct packet *p)
+{
+	return f->primary && f->daddr != key->daddr && vip_flow_ended(key, f, p);
+}
