@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -34,7 +35,20 @@ func pelagoFast() Variant   { return pelago("pelago-fast", dataplane.Fast) }
 
 func pelago(name string, datapath dataplane.Datapath) Variant {
 	return Variant{Name: name, Target: ingress, Setup: func(t *Topology, scale Scale) (setup, error) {
-		return setupPelago(t, scale, datapath)
+		return setupPelago(t, scale, datapath, false)
+	}}
+}
+
+// clustersetIP is the ClusterSetIP of the target, in the range of all of them.
+var (
+	clustersetIP    = netip.MustParseAddr("243.0.0.1")
+	clustersetRange = netip.MustParsePrefix("243.0.0.0/8")
+)
+
+// pelagoVIP is the same path to the target's ClusterSetIP, which B alone serves.
+func pelagoVIP(name string, datapath dataplane.Datapath) Variant {
+	return Variant{Name: name, Target: clustersetIP, Setup: func(t *Topology, scale Scale) (setup, error) {
+		return setupPelago(t, scale, datapath, true)
 	}}
 }
 
@@ -52,6 +66,7 @@ type node struct {
 	loader  *loader.Loader
 	edge    int // interface index of pelago0
 	pods    dataplane.Datapath
+	vip     bool // the clusterset has ClusterSetIPs
 }
 
 // uplink is a veth pair to another node.
@@ -93,7 +108,7 @@ func pelagoNodes(t *Topology) []*node {
 	return nodes
 }
 
-func setupPelago(t *Topology, scale Scale, datapath dataplane.Datapath) (setup, error) {
+func setupPelago(t *Topology, scale Scale, datapath dataplane.Datapath, vip bool) (setup, error) {
 	dir, err := os.MkdirTemp("", "pelago-bench-")
 	if err != nil {
 		return setup{}, fmt.Errorf("make a directory for the maps: %w", err)
@@ -117,7 +132,7 @@ func setupPelago(t *Topology, scale Scale, datapath dataplane.Datapath) (setup, 
 		return errors.Join(append(errs, unix.Unmount(dir, unix.MNT_DETACH), os.Remove(dir))...)
 	}
 	for _, n := range nodes {
-		n.pods = datapath
+		n.pods, n.vip = datapath, vip
 		if err := n.ns.Do(func() error { return n.start(dir+"/"+n.label, s.programs, scale) }); err != nil {
 			return setup{}, errors.Join(fmt.Errorf("start the data path in %s: %w", n.ns.Name, err), s.teardown())
 		}
@@ -184,6 +199,9 @@ func (n *node) start(pins string, into programs, scale Scale) error {
 		remote = append(remote, otherCluster(i))
 	}
 	c := netdev.Config{Source: n.address(), Prefixes: remote, MTU: 1500 - netdev.Overhead}
+	if n.vip {
+		c.Prefixes = append(slices.Clone(c.Prefixes), clustersetRange)
+	}
 	if n.edge, err = netdev.EnsureOverlay(c.MTU); err != nil {
 		return err
 	}
@@ -213,11 +231,16 @@ func (n *node) start(pins string, into programs, scale Scale) error {
 		return err
 	}
 	devices := loader.Devices{Edge: n.edge, Uplinks: uplinks}
+	if n.vip {
+		n.clusterSetIPs(&state)
+	}
 	if n.pods != dataplane.Strict && !n.gateway {
 		if err := netdev.LenientConntrack(); err != nil {
 			return err
 		}
-		if err := n.bypass(&state, &devices); err != nil {
+	}
+	if (n.pods != dataplane.Strict || n.vip) && !n.gateway {
+		if err := n.ownDevice(&state, &devices); err != nil {
 			return err
 		}
 	}
@@ -291,8 +314,20 @@ func (n *node) state(remote []netip.Prefix, scale Scale) (dataplane.State, error
 	return s, nil
 }
 
-// bypass lets the node's pod past the stack. A datagram makes its MAC address known.
-func (n *node) bypass(s *dataplane.State, devices *loader.Devices) error {
+// clusterSetIPs has B serve every port of the target under its ClusterSetIP.
+func (n *node) clusterSetIPs(s *dataplane.State) {
+	v := dataplane.VIP{Targets: []dataplane.VIPTarget{{Cluster: 2, Address: ingress}}}
+	v.Slots = dataplane.VIPTable(v.Targets, []int{1})
+	s.VIPRange, s.VIPs = clustersetRange, map[dataplane.ServiceKey]dataplane.VIP{}
+	for _, port := range []uint16{portEcho, portSink, portDrain, portTest} {
+		for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+			s.VIPs[dataplane.ServiceKey{Address: clustersetIP, Port: port, Protocol: protocol}] = v
+		}
+	}
+}
+
+// ownDevice gives the node's pod a device with programs. A datagram makes its MAC address known.
+func (n *node) ownDevice(s *dataplane.State, devices *loader.Devices) error {
 	conn, err := net.Dial("udp4", netip.AddrPortFrom(podAddr, 9).String())
 	if err != nil {
 		return err

@@ -2,7 +2,9 @@ package main
 
 import (
 	"net/netip"
+	"slices"
 
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/test/netns"
 )
 
@@ -61,6 +63,9 @@ func cases() []Case {
 	scaled := func() []Variant { return []Variant{iptables(), pelagoSafe(), pelagoHybrid(), pelagoFast()} }
 	return []Case{
 		{Name: caseGatewayPath, Gateways: 1, Variants: variants()},
+		{Name: "clustersetip", Gateways: 1, Scale: Scale{Service: true}, Variants: slices.Concat(scaled(), []Variant{
+			pelagoVIP("pelago-safe-vip", dataplane.Strict), pelagoVIP("pelago-hybrid-vip", dataplane.Hybrid), pelagoVIP("pelago-fast-vip", dataplane.Fast),
+		})},
 		{Name: "service", Gateways: 1, Scale: Scale{Service: true}, Variants: scaled()},
 		{Name: "services-1000", Gateways: 1, Scale: Scale{Service: true, Services: 1000}, Variants: scaled()},
 		{Name: "clusters-50", Gateways: 1, Scale: Scale{Clusters: 50}, Variants: scaled()},

@@ -24,6 +24,7 @@ func TestVariantsCarryTraffic(t *testing.T) {
 	source := map[string]func(netip.Addr) bool{
 		"limit": only(directC.Addr()), "floor": only(plainA), "plain": only(plainA),
 		"iptables": egress, "iptables-legacy": egress, "nftables": egress, "pelago-safe": egress, "pelago-hybrid": egress, "pelago-fast": egress,
+		"pelago-safe-vip": egress, "pelago-hybrid-vip": egress, "pelago-fast-vip": egress,
 	}
 	for _, c := range cases() {
 		for _, v := range c.Variants {
