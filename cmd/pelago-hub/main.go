@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pelago-net/pelago/cmd/internal/program"
+	"github.com/pelago-net/pelago/control/hub/propagate"
 )
 
 func main() { program.Main("pelago-hub", run) }
@@ -54,6 +56,9 @@ type options struct {
 	// workloads: the hub's API server runs workloads, so only namespaces that ask for it are propagated.
 	workloads bool
 	workers   workers
+	// grace is the time without a renewal of its Lease after which the status of a pull member is unknown.
+	grace    time.Duration
+	eviction propagate.EvictionOptions
 
 	// several hubs may run in one process; set by tests only.
 	several bool
@@ -83,12 +88,25 @@ func parse(args []string) (options, error) {
 	flags.IntVar(&o.workers.works, "works-workers", 16, "bindings whose Works are written at the same time")
 	flags.IntVar(&o.workers.status, "status-workers", 8, "bindings whose status is summed up at the same time")
 	flags.IntVar(&o.workers.execution, "execution-workers", 8, "Works that are written at the same time into one push member")
+	flags.DurationVar(&o.grace, "cluster-monitor-grace-period", 15*time.Second, "time without a renewal of its Lease after which the status of a "+
+		"pull member is unknown")
+	flags.DurationVar(&o.eviction.ClusterFailure, "cluster-failover-after", 5*time.Second, "time for which a cluster must not have been ready before "+
+		"workloads whose policy has failover.cluster leave it")
+	flags.DurationVar(&o.eviction.Timeout, "graceful-eviction-timeout", 10*time.Minute, "time after which a workload is removed from the cluster that "+
+		"it leaves, healthy elsewhere or not")
+	flags.Float64Var(&o.eviction.Rate, "resource-eviction-rate", 20, "workloads that leave one cluster per second at most")
+	flags.Float64Var(&o.eviction.HaltedAbove, "eviction-halted-above", 0.55, "share of clusters that are not ready at once above which no workload leaves "+
+		"them, from 0 to 1")
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("read the command line: unexpected argument %q", flags.Arg(0))
+	}
+	if e := o.eviction; e.Rate <= 0 || e.HaltedAbove <= 0 || e.HaltedAbove > 1 || e.ClusterFailure <= 0 || e.Timeout <= 0 || o.grace <= 0 {
+		return o, errors.New("read the command line: --resource-eviction-rate, --cluster-failover-after, --graceful-eviction-timeout and " +
+			"--cluster-monitor-grace-period must be above 0, --eviction-halted-above at most 1 and above 0")
 	}
 	for name, n := range map[string]int{"propagate": o.workers.propagate, "works": o.workers.works, "status": o.workers.status,
 		"execution": o.workers.execution} {

@@ -3,13 +3,17 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/pelago-net/pelago/control/hub/propagate"
 )
 
 func TestParse(t *testing.T) {
 	defaults := options{metricsAddress: ":8080", healthAddress: ":8081", profileAddress: "0", leaderElect: true,
-		workers: workers{16, 16, 8, 8}}
+		workers: workers{16, 16, 8, 8}, grace: 15 * time.Second, eviction: propagate.EvictionOptions{
+			ClusterFailure: 5 * time.Second, Timeout: 10 * time.Minute, Rate: 20, HaltedAbove: 0.55}}
 	shared := defaults
 	shared.workloads = true
 	named := defaults
@@ -23,6 +27,8 @@ func TestParse(t *testing.T) {
 		"a hub with its own": {"--hub-runs-workloads-too", shared, ""},
 		"a name":             {"--identity=hub-0", named, ""},
 		"no workers":         {"--works-workers=0", options{}, "--works-workers 0: at least 1 is needed"},
+		"no rate":            {"--resource-eviction-rate=0", options{}, "--resource-eviction-rate"},
+		"no share":           {"--eviction-halted-above=1.5", options{}, "--eviction-halted-above"},
 		"extra argument":     {"now", options{}, `unexpected argument "now"`},
 		"bad level":          {"--log-level=loud", options{}, "loud"},
 		"unknown flag":       {"--replicas=2", options{}, "not defined"},

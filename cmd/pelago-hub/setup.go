@@ -49,11 +49,12 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		work.AddIndexes(mgr),
 		policy.Setup(mgr, skips),
 		kinds.SetupRules(mgr, rules),
-		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: o.workers.propagate}),
+		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: o.workers.propagate,
+			Eviction: o.eviction}),
 		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: interpreter, Workers: o.workers.works, Skips: skips}),
 		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads, Skips: skips}),
 		status.Setup(mgr, status.Options{Interpreter: interpreter, Workers: o.workers.status}),
-		cluster.SetupMembership(mgr, cluster.MembershipOptions{HubUID: uid, Registry: metrics.Registry}),
+		cluster.SetupMembership(mgr, cluster.MembershipOptions{HubUID: uid, Grace: o.grace, Registry: metrics.Registry}),
 		cluster.SetupPush(mgr, cluster.PushOptions{Execute: run.execute, Registry: metrics.Registry, Log: run.log}),
 	)
 }

@@ -300,6 +300,6 @@ func TestLease(t *testing.T) {
 		if err := p.hub.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); err != nil {
 			t.Fatal(err)
 		}
-		return lease.Spec.RenewTime != nil && *lease.Spec.LeaseDurationSeconds == 40 && *lease.Spec.HolderIdentity == "m1"
+		return lease.Spec.RenewTime != nil && *lease.Spec.LeaseDurationSeconds == int32(execute.LeaseDuration/time.Second) && *lease.Spec.HolderIdentity == "m1"
 	})
 }

@@ -28,8 +28,9 @@ import (
 
 // Defaults of CollectorOptions, those of Karmada.
 const (
-	DefaultEvery     = 10 * time.Second
-	DefaultThreshold = 30 * time.Second
+	DefaultEvery            = 4 * time.Second
+	DefaultFailureThreshold = 12 * time.Second
+	DefaultSuccessThreshold = 30 * time.Second
 	// DefaultDelay coalesces changes of nodes and pods into one write.
 	DefaultDelay = time.Second
 )
@@ -77,8 +78,8 @@ type Collector struct {
 // NewCollector prepares a collector; it does not connect.
 func NewCollector(o CollectorOptions) (*Collector, error) {
 	o.Every = cmp.Or(o.Every, DefaultEvery)
-	o.FailureThreshold = cmp.Or(o.FailureThreshold, DefaultThreshold)
-	o.SuccessThreshold = cmp.Or(o.SuccessThreshold, DefaultThreshold)
+	o.FailureThreshold = cmp.Or(o.FailureThreshold, DefaultFailureThreshold)
+	o.SuccessThreshold = cmp.Or(o.SuccessThreshold, DefaultSuccessThreshold)
 	o.Delay = cmp.Or(o.Delay, DefaultDelay)
 	c := &Collector{CollectorOptions: o, changed: make(chan struct{}, 1)}
 	c.threshold = threshold{failure: o.FailureThreshold, success: o.SuccessThreshold}
@@ -244,7 +245,7 @@ func patchStatus(ctx context.Context, hub client.Client, cluster, next *clusterv
 }
 
 // LeaseDuration is the validity of an agent's Lease, which the agent renews every quarter of it.
-const LeaseDuration = 40 * time.Second
+const LeaseDuration = 20 * time.Second
 
 const renewTimeout = 5 * time.Second
 

@@ -31,6 +31,10 @@ type Decision struct {
 	Scheduled metav1.MicroTime `json:"scheduled,omitempty"`
 	// Term is the affinity group of the last success; it becomes status.schedulerObservingAffinityName.
 	Term string `json:"term,omitempty"`
+	// Unhealthy is since when the template has been unhealthy in clusters; kept for failover.application only.
+	Unhealthy map[string]metav1.MicroTime `json:"unhealthy,omitempty"`
+	// Held says why the template stays in a cluster that it should leave; it becomes the condition Failover.
+	Held string `json:"held,omitempty"`
 	// Rejected says why other clusters were not chosen, the most frequent reason first.
 	Rejected []Rejection `json:"rejected,omitempty"`
 }

@@ -76,9 +76,19 @@ const (
 	ReasonFullyAppliedFailed  = "FullyAppliedFailed"
 )
 
+// ConditionFailover is False, with reason Held, on a binding whose template stays in a cluster that it should leave; the message says
+// why. It is ours, and absent otherwise.
+const (
+	ConditionFailover = "Failover"
+	ReasonHeld        = "Held"
+)
+
 // Reasons and producers of eviction tasks.
 const (
 	EvictionReasonTaintUntolerated   = "TaintUntolerated"
 	EvictionReasonApplicationFailure = "ApplicationFailure"
 	EvictionProducerTaintManager     = "TaintManager"
+	// EvictionReasonClusterFailure: the cluster has not been ready for a while. This reason and producer are ours.
+	EvictionReasonClusterFailure = "ClusterFailure"
+	EvictionProducerHub          = "PelagoHub"
 )

@@ -45,7 +45,7 @@ func (d decision) release() {
 
 // decide completes a binding with the decision where its template runs: the one that it has if none is due. remove takes
 // the template away from everywhere if no cluster fits.
-func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool) (decision, error) {
+func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool, e eviction) (decision, error) {
 	before := recorded(b)
 	if !scheduled(b, before) {
 		return decision{}, nil
@@ -56,12 +56,12 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool) (d
 	}
 	now := time.Now()
 	req, observed := request(b, before)
-	fields, binding := unsupported(b.Spec)
+	fields := unsupported(b.Spec)
 	applied, clusters, record := observed.Placement, b.Spec.Clusters, kept(before, hash, now)
 	var out decision
 	fresh := false
 	switch {
-	case binding:
+	case len(fields) > 0:
 		record = failed(before, hash, workv1alpha2.ReasonNotSupportedYet, notSupported(fields, "what runs stays as it is"), nil, now)
 	case r.Capacity.Need(req, observed) != "":
 		if len(b.Spec.Clusters) == 0 && before.Scheduled.IsZero() {
@@ -89,7 +89,7 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool) (d
 			return decision{}, err
 		}
 	}
-	record = reported(record, fields)
+	record.Unhealthy, record.Held = e.unhealthy, strings.Join(e.held, "; ")
 	out.message, out.retry = record.Message, retried(record.Reason)
 	out.moved = !equality.Semantic.DeepEqual(clusters, b.Spec.Clusters)
 	if !out.moved && !fresh && sameRecord(before, record) && applied == observed.Placement {
@@ -177,37 +177,20 @@ func request(b kube.Binding, before *workv1alpha2.Decision) (*scheduler.Request,
 	return r, o
 }
 
-// unsupported names the fields of a binding that nothing acts on so far; binding says that a decision made without them might
-// be a wrong one.
-func unsupported(s *workv1alpha2.ResourceBindingSpec) (fields []string, binding bool) {
+// unsupported names the fields of a binding that nothing acts on so far, so that a decision made without them might be a wrong one.
+func unsupported(s *workv1alpha2.ResourceBindingSpec) (fields []string) {
 	if s.Placement.WorkloadAffinity != nil {
-		fields, binding = append(fields, "placement.workloadAffinity"), true
+		fields = append(fields, "placement.workloadAffinity")
 	}
 	for i, c := range s.Placement.SpreadConstraints {
 		switch {
 		case c.SpreadByLabel != "":
-			fields, binding = append(fields, fmt.Sprintf("placement.spreadConstraints[%d].spreadByLabel", i)), true
+			fields = append(fields, fmt.Sprintf("placement.spreadConstraints[%d].spreadByLabel", i))
 		case c.SpreadByField != policyv1alpha1.SpreadByFieldCluster && c.SpreadByField != policyv1alpha1.SpreadByFieldRegion:
-			fields, binding = append(fields, fmt.Sprintf("placement.spreadConstraints[%d].spreadByField=%s", i, c.SpreadByField)), true
+			fields = append(fields, fmt.Sprintf("placement.spreadConstraints[%d].spreadByField=%s", i, c.SpreadByField))
 		}
 	}
-	if f := s.Failover; f != nil {
-		if f.Application != nil {
-			fields = append(fields, "failover.application"+preservation(f.Application.StatePreservation))
-		}
-		if f.Cluster != nil {
-			fields = append(fields, "failover.cluster"+preservation(f.Cluster.StatePreservation))
-		}
-	}
-	return fields, binding
-}
-
-// preservation says that state is not preserved either. What an eviction task brings along itself is carried over (control/hub/work).
-func preservation(p *policyv1alpha1.StatePreservation) string {
-	if p == nil {
-		return ""
-	}
-	return " with its statePreservation"
+	return fields
 }
 
 // reasonOf is that of the condition Scheduled for what the scheduler says.
@@ -267,14 +250,6 @@ func kept(before *workv1alpha2.Decision, hash string, now time.Time) *workv1alph
 	return &out
 }
 
-// reported is the record of an outcome in which fields of the policy have no part yet.
-func reported(d *workv1alpha2.Decision, fields []string) *workv1alpha2.Decision {
-	if len(fields) > 0 && d.Reason == workv1alpha2.ReasonSuccess {
-		d.Reason, d.Message = workv1alpha2.ReasonNotSupportedYet, notSupported(fields, "the clusters were chosen without it")
-	}
-	return d
-}
-
 func notSupported(fields []string, so string) string {
 	return fmt.Sprintf("%s: accepted, but nothing acts on it yet; %s", strings.Join(fields, ", "), so)
 }
@@ -282,7 +257,7 @@ func notSupported(fields []string, so string) string {
 // sameRecord compares two records without their times, and without the reasons for which other clusters were not chosen: these
 // change with every decision and are not worth a write.
 func sameRecord(a, b *workv1alpha2.Decision) bool {
-	return a.For == b.For && a.Reason == b.Reason && a.Message == b.Message && a.Term == b.Term &&
+	return a.For == b.For && a.Held == b.Held && equality.Semantic.DeepEqual(a.Unhealthy, b.Unhealthy) && a.Reason == b.Reason && a.Message == b.Message && a.Term == b.Term &&
 		a.Scheduled.IsZero() == b.Scheduled.IsZero() && (!retried(a.Reason) || equality.Semantic.DeepEqual(a.Rejected, b.Rejected))
 }
 

@@ -107,24 +107,13 @@ func TestClustersChange(t *testing.T) {
 	await.True(t, "a rebalancing spreads it", func() bool { return len(h.binding("parts-deployment").Spec.Clusters) == 2 })
 }
 
-// Fields that nothing acts on yet are named; what runs stays as it is, and where a decision without them might be a wrong one
-// there is none.
+// Fields that nothing acts on yet are named; what runs stays as it is.
 func TestNotSupportedYet(t *testing.T) {
 	h := newHub(t, "member1", "member2")
 	h.run(nil)
 	p := h.policy("all", selecting("", "member1", ""))
 	h.Make(h.deployment("web", 1))
 	h.runs("web-deployment", "member1:1")
-	edit(h, p, func(p *policyObject) {
-		p.Spec.Failover = &policyv1alpha1.FailoverBehavior{Cluster: &policyv1alpha1.ClusterFailoverBehavior{
-			PurgeMode: policyv1alpha1.PurgeModeGracefully,
-			StatePreservation: &policyv1alpha1.StatePreservation{Rules: []policyv1alpha1.StatePreservationRule{
-				{AliasLabelName: "jobid", JSONPath: "{.jobID}"}}}}}
-	})
-	b := h.runs("web-deployment", "member1:1 NotSupportedYet")
-	if d := workv1alpha2.ReadDecision(b.Annotations); !strings.HasPrefix(d.Message, "failover.cluster with its statePreservation: accepted") {
-		t.Errorf("message %q", d.Message)
-	}
 	edit(h, p, func(p *policyObject) {
 		p.Spec.Placement.WorkloadAffinity = &policyv1alpha1.WorkloadAffinity{Affinity: &policyv1alpha1.WorkloadAffinityTerm{GroupByLabelKey: "app"}}
 		p.Spec.Placement.ClusterAffinity.ClusterNames = []string{"member2"}
@@ -135,8 +124,11 @@ func TestNotSupportedYet(t *testing.T) {
 		}
 		return ""
 	})
-	h.runs("web-deployment", "member1:1 NotSupportedYet")
-	edit(h, p, func(p *policyObject) { p.Spec.Failover, p.Spec.Placement.WorkloadAffinity = nil, nil })
+	b := h.runs("web-deployment", "member1:1 NotSupportedYet")
+	if d := workv1alpha2.ReadDecision(b.Annotations); !strings.HasPrefix(d.Message, "placement.workloadAffinity: accepted") {
+		t.Errorf("message %q", d.Message)
+	}
+	edit(h, p, func(p *policyObject) { p.Spec.Placement.WorkloadAffinity = nil })
 	h.runs("web-deployment", "member2:1")
 }
 

@@ -220,8 +220,16 @@ func requireBy(b kube.Binding, parents []kube.Binding) {
 	}
 }
 
+// snapshotOf names the clusters of a parent, those included that it leaves gracefully: its pods there still need what it depends on.
 func snapshotOf(p kube.Binding) workv1alpha2.BindingSnapshot {
-	return workv1alpha2.BindingSnapshot{Namespace: p.GetNamespace(), Name: p.GetName(), Clusters: p.Spec.Clusters}
+	clusters := slices.Clone(p.Spec.Clusters)
+	for _, t := range p.Spec.GracefulEvictionTasks {
+		taken := slices.ContainsFunc(clusters, func(c workv1alpha2.TargetCluster) bool { return c.Name == t.FromCluster })
+		if !taken && t.PurgeMode.Current() != policyv1alpha1.PurgeModeDirectly {
+			clusters = append(clusters, workv1alpha2.TargetCluster{Name: t.FromCluster, Replicas: ptr.Deref(t.Replicas, 0)})
+		}
+	}
+	return workv1alpha2.BindingSnapshot{Namespace: p.GetNamespace(), Name: p.GetName(), Clusters: clusters}
 }
 
 // dependedBy is the label by which a binding says that another one needs it.

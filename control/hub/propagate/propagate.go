@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,6 +37,8 @@ type Options struct {
 	Capacity    *Capacity
 	// Workers is how many templates are reconciled at a time; 8 if 0.
 	Workers int
+	// Eviction is when templates leave clusters.
+	Eviction EvictionOptions
 	// FirstReport is how long first decisions wait for a cluster that is new and has not reported; 0: 30 s.
 	FirstReport time.Duration
 }
@@ -65,6 +68,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 
 func setup(mgr ctrl.Manager, o Options) error {
 	o.Workers, o.FirstReport = cmp.Or(o.Workers, defaultWorkers), cmp.Or(o.FirstReport, defaultFirstReport)
+	o.Eviction = o.Eviction.defaulted()
 	for field, values := range map[string]func(kube.Binding) []string{
 		indexTemplate: byTemplate, indexDependency: byDependency, indexPolicy: byPolicy, indexUndecided: byUndecided} {
 		if err := kube.AddBindingIndex(mgr, field, values); err != nil {
@@ -82,7 +86,8 @@ func setup(mgr ctrl.Manager, o Options) error {
 	}
 	r := &reconciler{Options: o, order: newOrder(), client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
 		events: mgr.GetEventRecorderFor("pelago-hub"), wake: make(chan struct{}, 1), clusters: make(chan bool, 1),
-		retry: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry), missing: map[Key]time.Time{}}
+		retry: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry), missing: map[Key]time.Time{},
+		evictions: rates{qps: o.Eviction.Rate}}
 	templates, err := kube.Reconciler("propagate", r.events, r.reconcile)
 	if err != nil {
 		return err
@@ -116,6 +121,9 @@ type reconciler struct {
 	// wake asks for the kinds to be set anew; clusters says that clusters changed, true if it was not only their load.
 	wake     chan struct{}
 	clusters chan bool
+	// fates are the clusters that templates may have to leave, evictions the rates at which they do.
+	fates     atomic.Pointer[fates]
+	evictions rates
 
 	// templates and bindings are what our own writes made. Without them the reconcile that the first of two writes causes would not
 	// know of the second one, and repeat it.
@@ -132,6 +140,7 @@ type counts struct {
 	apply               *prometheus.HistogramVec // result
 	attempts, preempted *prometheus.CounterVec   // result
 	decisions           *prometheus.CounterVec   // result, schedule_type
+	evictions           *prometheus.CounterVec   // reason
 	decided             *prometheus.HistogramVec // result, schedule_type
 }
 
@@ -153,6 +162,7 @@ func newCounts() (*counts, error) {
 		preempted: counter("policy_preemption_total", "Templates that a policy has taken over from another one.", "result"),
 		decisions: counter("karmada_scheduler_schedule_attempts_total",
 			"Attempts to decide where a template runs.", "result", "schedule_type"),
+		evictions: counter("pelago_hub_evictions_total", "Clusters that templates have left, by the reason of the eviction task.", "reason"),
 		decided: histogram("karmada_scheduler_e2e_scheduling_duration_seconds",
 			"How long it takes to decide where a template runs and to write it.", "result", "schedule_type"),
 	}
@@ -162,7 +172,7 @@ func newCounts() (*counts, error) {
 		*v, err = kube.Registered(*v)
 		errs = append(errs, err)
 	}
-	for _, v := range []**prometheus.CounterVec{&c.attempts, &c.preempted, &c.decisions} {
+	for _, v := range []**prometheus.CounterVec{&c.attempts, &c.preempted, &c.decisions, &c.evictions} {
 		var err error
 		*v, err = kube.Registered(*v)
 		errs = append(errs, err)

@@ -192,7 +192,11 @@ func (r *reconciler) onBinding(before, after client.Object) {
 		r.Capacity.Observe(capacityKey(b), observation(b))
 	}
 	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() && sameMarks(before, after) {
-		return // its status
+		// Its status: evictions begin and end by it.
+		if b := kube.BindingOf(after); evictsByStatus(b.Spec) && !equality.Semantic.DeepEqual(kube.BindingOf(before).Status.AggregatedStatus, b.Status.AggregatedStatus) {
+			r.addTemplate(b)
+		}
+		return
 	}
 	if after == nil {
 		r.addTemplate(kube.BindingOf(before))
@@ -210,6 +214,11 @@ func (r *reconciler) onBinding(before, after client.Object) {
 			r.addDependent(context.Background(), d) // all is in memory
 		}
 	}
+}
+
+// evictsByStatus reports whether the health of a template bears on evictions.
+func evictsByStatus(s *workv1alpha2.ResourceBindingSpec) bool {
+	return len(s.GracefulEvictionTasks) > 0 || s.Failover != nil && s.Failover.Application != nil
 }
 
 // onRules asks for the templates of kinds that are read by other rules now: their replicas and dependencies may be others.
@@ -241,7 +250,8 @@ func (r *reconciler) forget(b kube.Binding) {
 // sameForDependents reports whether two states of a binding ask the same of what its template depends on.
 func sameForDependents(a, b kube.Binding) bool {
 	return a.GetAnnotations()[workv1alpha2.AnnotationDependencies] == b.GetAnnotations()[workv1alpha2.AnnotationDependencies] &&
-		equality.Semantic.DeepEqual(a.Spec.Clusters, b.Spec.Clusters) && a.Spec.ConflictResolution == b.Spec.ConflictResolution &&
+		equality.Semantic.DeepEqual(a.Spec.Clusters, b.Spec.Clusters) &&
+		equality.Semantic.DeepEqual(a.Spec.GracefulEvictionTasks, b.Spec.GracefulEvictionTasks) && a.Spec.ConflictResolution == b.Spec.ConflictResolution &&
 		equality.Semantic.DeepEqual(a.Spec.PreserveResourcesOnDeletion, b.Spec.PreserveResourcesOnDeletion)
 }
 
@@ -306,11 +316,12 @@ func (r *reconciler) followClusters(ctx context.Context) {
 			return
 		case more = <-r.clusters:
 		}
+		before := r.fates.Load()
 		if err := r.setClusters(ctx); err != nil {
 			log.FromContext(ctx).Error(err, "clusters cannot be listed")
 			continue
 		}
-		if !more {
+		if !more && equality.Semantic.DeepEqual(before.of, r.fates.Load().of) && before.halted == r.fates.Load().halted {
 			r.addBindings(ctx, indexUndecided, kube.IndexFlag)
 		} else if err := kube.EachBinding(ctx, r.cache, r.addIfDue); err != nil {
 			log.FromContext(ctx).Error(err, "bindings cannot be listed")
@@ -323,7 +334,7 @@ func (r *reconciler) followClusters(ctx context.Context) {
 
 func (r *reconciler) addIfDue(b kube.Binding) {
 	if before := recorded(b); scheduled(b, before) {
-		if req, observed := request(b, before); r.Capacity.Need(req, observed) != "" {
+		if req, observed := request(b, before); r.fates.Load().concerns(b.Spec) || r.Capacity.Need(req, observed) != "" {
 			r.addTemplate(b)
 		}
 	}
@@ -334,6 +345,8 @@ func (r *reconciler) setClusters(ctx context.Context) error {
 	if err := r.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return err
 	}
+	f := fatesOf(list.Items, r.Eviction.HaltedAbove)
+	r.fates.Store(&f)
 	r.Capacity.SetClusters(kube.Pointers(list.Items))
 	return nil
 }

@@ -99,6 +99,14 @@ func schedule(out *workv1alpha2.ResourceBindingStatus, b kube.Binding) error {
 	}
 	condition.ObservedGeneration = out.SchedulerObservedGeneration
 	meta.SetStatusCondition(&out.Conditions, condition)
+	if d.Held == "" {
+		meta.RemoveStatusCondition(&out.Conditions, workv1alpha2.ConditionFailover)
+	} else {
+		meta.SetStatusCondition(&out.Conditions, metav1.Condition{
+			Type: workv1alpha2.ConditionFailover, Status: metav1.ConditionFalse, Reason: workv1alpha2.ReasonHeld, Message: d.Held,
+			LastTransitionTime: *seconds(d.Time), ObservedGeneration: out.SchedulerObservedGeneration,
+		})
+	}
 	out.SchedulerObservedAffinityName = d.Term
 	out.LastScheduledTime = nil
 	if !d.Scheduled.IsZero() {

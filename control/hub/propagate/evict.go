@@ -1,0 +1,405 @@
+package propagate
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/client-go/util/jsonpath"
+	"k8s.io/utils/ptr"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kube"
+)
+
+// EvictionOptions are when templates leave clusters.
+type EvictionOptions struct {
+	// ClusterFailure is how long a cluster must not have been ready before templates with failover.cluster leave it; 0: 5 s.
+	ClusterFailure time.Duration
+	// Timeout ends a graceful eviction that has no gracePeriodSeconds; 0: 10 min.
+	Timeout time.Duration
+	// Rate is how many templates leave one cluster per second at most, as many at once; 0: 20.
+	Rate float64
+	// HaltedAbove is the share of clusters that are not ready above which no template leaves for that reason: the hub's own connection
+	// may be the fault; 0: 0.55.
+	HaltedAbove float64
+}
+
+func (o EvictionOptions) defaulted() EvictionOptions {
+	o.ClusterFailure = cmp.Or(o.ClusterFailure, 5*time.Second)
+	o.Timeout = cmp.Or(o.Timeout, 10*time.Minute)
+	o.Rate = cmp.Or(o.Rate, 20)
+	o.HaltedAbove = cmp.Or(o.HaltedAbove, 0.55)
+	return o
+}
+
+// fate is why templates may have to leave a cluster.
+type fate struct {
+	taints []corev1.Taint // NoExecute
+	failed time.Time      // since when it has not been ready; zero: it is
+}
+
+// fates are the clusters that templates may have to leave, by name.
+type fates struct {
+	of map[string]fate
+	// halted says why no template leaves a failed cluster; "": they do.
+	halted string
+}
+
+// fatesOf reads the clusters. One that has never been ready is not failed: nothing has run there.
+func fatesOf(clusters []clusterv1alpha1.Cluster, haltedAbove float64) fates {
+	out := fates{of: map[string]fate{}}
+	members, failed := 0, 0
+	for i := range clusters {
+		c := &clusters[i]
+		ready := c.Ready()
+		if c.DeletionTimestamp != nil || c.Refused() || ready == nil {
+			continue
+		}
+		members++
+		var f fate
+		if ready.Status != metav1.ConditionTrue && ready.Reason != clusterv1alpha1.ReasonClusterStatusNeverUpdated {
+			failed++
+			f.failed = ready.LastTransitionTime.Time
+		}
+		for _, t := range c.Spec.Taints {
+			if t.Effect == corev1.TaintEffectNoExecute {
+				f.taints = append(f.taints, corev1.Taint(t))
+			}
+		}
+		if len(f.taints) > 0 || !f.failed.IsZero() {
+			out.of[c.Name] = f
+		}
+	}
+	if members > 0 && float64(failed)/float64(members) > haltedAbove {
+		out.halted = fmt.Sprintf("%d of %d clusters are not ready at once, which looks like a fault of the hub's own connection", failed, members)
+	}
+	return out
+}
+
+// concerns reports whether a binding may have to leave a cluster.
+func (f fates) concerns(s *workv1alpha2.ResourceBindingSpec) bool {
+	return slices.ContainsFunc(s.Clusters, func(t workv1alpha2.TargetCluster) bool { _, ok := f.of[t.Name]; return ok })
+}
+
+// eviction is what evict has changed of a binding.
+type eviction struct {
+	began []workv1alpha2.GracefulEvictionTask
+	ended []string // clusters
+	// unhealthy is since when the template has been unhealthy in clusters.
+	unhealthy map[string]metav1.MicroTime
+	// held is why the template stays in a cluster that it should leave.
+	held []string
+	// next is how long until something may be due; 0: never.
+	next time.Duration
+}
+
+func (e *eviction) wait(d time.Duration) {
+	d = max(d, 100*time.Millisecond)
+	if e.next == 0 || d < e.next {
+		e.next = d
+	}
+}
+
+// evictor decides which clusters templates leave.
+type evictor struct {
+	EvictionOptions
+	fates
+	now time.Time
+	// allow takes a place in the rate of a cluster.
+	allow func(cluster string) bool
+	// stays is why no template leaves a cluster: no other can have it.
+	stays error
+}
+
+// evict ends the eviction tasks of a binding that are over, and begins those that are due: the cluster is taken from spec.clusters and
+// becomes a task. The rules are Karmada's, but that a cluster's failure is a reason of its own for templates with failover.cluster.
+func (v *evictor) evict(b kube.Binding, before *workv1alpha2.Decision) eviction {
+	var e eviction
+	v.end(b, before, &e)
+	v.watchHealth(b, before, &e)
+	names := make([]string, 0, len(b.Spec.Clusters))
+	for _, t := range b.Spec.Clusters {
+		names = append(names, t.Name)
+	}
+	var stay []workv1alpha2.TargetCluster
+	for _, t := range b.Spec.Clusters {
+		task, ok := v.due(b, t, &e)
+		switch {
+		case ok && v.stays != nil:
+			e.held = append(e.held, fmt.Sprintf("%s: it stays in cluster %s, since no other can have it: %v", task.Message, t.Name, v.stays))
+			ok = false
+		case ok && !v.allow(t.Name):
+			e.wait(time.Duration(float64(time.Second) / v.Rate))
+			ok = false
+		}
+		if !ok {
+			stay = append(stay, t)
+			continue
+		}
+		task.FromCluster, task.CreationTimestamp, task.ClustersBeforeFailover = t.Name, &metav1.Time{Time: v.now}, names
+		if t.Replicas > 0 {
+			task.Replicas = ptr.To(t.Replicas)
+		}
+		e.began = append(e.began, task)
+		delete(e.unhealthy, t.Name)
+	}
+	if len(e.began) > 0 {
+		b.Spec.Clusters = stay
+		b.Spec.GracefulEvictionTasks = append(b.Spec.GracefulEvictionTasks, e.began...)
+	}
+	for _, t := range b.Spec.GracefulEvictionTasks {
+		if left := t.CreationTimestamp.Add(v.timeout(t)).Sub(v.now); t.SuppressDeletion == nil && left > 0 {
+			e.wait(left)
+		}
+	}
+	return e
+}
+
+func (v *evictor) timeout(t workv1alpha2.GracefulEvictionTask) time.Duration {
+	if t.GracePeriodSeconds != nil {
+		return time.Duration(*t.GracePeriodSeconds) * time.Second
+	}
+	return v.Timeout
+}
+
+// end removes the tasks that are over: a user has allowed it, the time is up, or the template is healthy in all clusters that the
+// scheduler has chosen. Without a cluster that has the template instead, no time is up.
+func (v *evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *eviction) {
+	healthy := len(b.Spec.Clusters) > 0 && before.Reason == workv1alpha2.ReasonSuccess
+	for _, t := range b.Spec.Clusters {
+		healthy = healthy && settled(b.Status, t.Name, t.Replicas)
+	}
+	b.Spec.GracefulEvictionTasks = slices.DeleteFunc(b.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool {
+		over := false
+		switch {
+		case t.SuppressDeletion != nil:
+			over = !*t.SuppressDeletion
+		case t.CreationTimestamp != nil:
+			over = healthy || len(b.Spec.Clusters) > 0 && v.now.Sub(t.CreationTimestamp.Time) >= v.timeout(t)
+		}
+		if over {
+			e.ended = append(e.ended, t.FromCluster)
+		}
+		return over
+	})
+	for i := range b.Spec.GracefulEvictionTasks { // of another controller
+		if t := &b.Spec.GracefulEvictionTasks[i]; t.CreationTimestamp == nil {
+			t.CreationTimestamp = &metav1.Time{Time: v.now}
+		}
+	}
+}
+
+// watchHealth notes since when the template has been unhealthy.
+func (v *evictor) watchHealth(b kube.Binding, before *workv1alpha2.Decision, e *eviction) {
+	if b.Spec.Failover == nil || b.Spec.Failover.Application == nil {
+		return
+	}
+	for _, t := range b.Spec.Clusters {
+		if s := statusIn(b.Status, t.Name); s == nil || s.Health != workv1alpha2.ResourceUnhealthy {
+			continue
+		}
+		since, ok := before.Unhealthy[t.Name]
+		if !ok || since.After(v.now) { // the clock was set back
+			since = metav1.NewMicroTime(v.now)
+		}
+		if e.unhealthy == nil {
+			e.unhealthy = map[string]metav1.MicroTime{}
+		}
+		e.unhealthy[t.Name] = since
+	}
+}
+
+// due is the task of a cluster that the template is to leave now.
+func (v *evictor) due(b kube.Binding, t workv1alpha2.TargetCluster, e *eviction) (workv1alpha2.GracefulEvictionTask, bool) {
+	f := v.of[t.Name]
+	failover := ptr.Deref(b.Spec.Failover, policyv1alpha1.FailoverBehavior{})
+	if reason, after := untolerated(f.taints, b.Spec.Placement, v.now); reason != "" {
+		if after <= 0 {
+			return v.task(b, t, clusterTask(failover.Cluster, workv1alpha2.EvictionReasonTaintUntolerated, workv1alpha2.EvictionProducerTaintManager, reason),
+				preservationOf(failover.Cluster), e)
+		}
+		e.wait(after)
+	}
+	if failover.Cluster != nil && !f.failed.IsZero() {
+		reason := fmt.Sprintf("cluster %s has not been ready since %s", t.Name, f.failed.UTC().Format(time.RFC3339))
+		switch after := f.failed.Add(v.ClusterFailure).Sub(v.now); {
+		case after > 0:
+			e.wait(after)
+		case v.halted != "":
+			e.held = append(e.held, reason+": it stays there, since "+v.halted)
+		default:
+			return v.task(b, t, clusterTask(failover.Cluster, workv1alpha2.EvictionReasonClusterFailure, workv1alpha2.EvictionProducerHub, reason),
+				preservationOf(failover.Cluster), e)
+		}
+	}
+	since, unhealthy := e.unhealthy[t.Name]
+	if a := failover.Application; a != nil && unhealthy {
+		tolerated := time.Duration(ptr.Deref(a.DecisionConditions.TolerationSeconds, defaultUnhealthy)) * time.Second
+		if after := since.Add(tolerated).Sub(v.now); after > 0 {
+			e.wait(after)
+			return workv1alpha2.GracefulEvictionTask{}, false
+		}
+		task := workv1alpha2.GracefulEvictionTask{
+			Reason: workv1alpha2.EvictionReasonApplicationFailure, Producer: workv1alpha2.EvictionProducerHub, PurgeMode: a.PurgeMode.Current(),
+			Message: fmt.Sprintf("unhealthy in cluster %s since %s", t.Name, since.UTC().Format(time.RFC3339)),
+		}
+		switch task.PurgeMode {
+		case policyv1alpha1.PurgeModeGracefully:
+			task.GracePeriodSeconds = a.GracePeriodSeconds
+		case policyv1alpha1.PurgeModeNever:
+			task.SuppressDeletion = ptr.To(true)
+		}
+		return v.task(b, t, task, a.StatePreservation, e)
+	}
+	return workv1alpha2.GracefulEvictionTask{}, false
+}
+
+// defaultUnhealthy is decisionConditions.tolerationSeconds where it is not set.
+const defaultUnhealthy = 300
+
+// clusterTask is the task of a template that leaves a cluster because of the cluster.
+func clusterTask(c *policyv1alpha1.ClusterFailoverBehavior, reason, producer, message string) workv1alpha2.GracefulEvictionTask {
+	mode := policyv1alpha1.PurgeModeGracefully
+	if c != nil && c.PurgeMode != "" {
+		mode = c.PurgeMode.Current()
+	}
+	return workv1alpha2.GracefulEvictionTask{Reason: reason, Producer: producer, Message: message, PurgeMode: mode}
+}
+
+func preservationOf(c *policyv1alpha1.ClusterFailoverBehavior) *policyv1alpha1.StatePreservation {
+	if c == nil {
+		return nil
+	}
+	return c.StatePreservation
+}
+
+// task completes a task with the state to be preserved. A template whose state cannot be read stays: it would start from nothing.
+func (v *evictor) task(b kube.Binding, t workv1alpha2.TargetCluster, task workv1alpha2.GracefulEvictionTask, p *policyv1alpha1.StatePreservation,
+	e *eviction,
+) (workv1alpha2.GracefulEvictionTask, bool) {
+	labels, err := preserve(p, statusIn(b.Status, t.Name))
+	if err != nil {
+		e.held = append(e.held, fmt.Sprintf("%s: it stays there, since its state cannot be preserved: %v", task.Message, err))
+		return task, false
+	}
+	task.PreservedLabelState = labels
+	return task, true
+}
+
+// preserve reads the values that statePreservation names from the status of the template in one cluster.
+func preserve(p *policyv1alpha1.StatePreservation, in *workv1alpha2.AggregatedStatusItem) (map[string]string, error) {
+	if p == nil || len(p.Rules) == 0 {
+		return nil, nil
+	}
+	var status any
+	if in != nil && in.Status != nil {
+		if err := json.Unmarshal(in.Status.Raw, &status); err != nil {
+			return nil, fmt.Errorf("read its status: %w", err)
+		}
+	}
+	out := map[string]string{}
+	for _, r := range p.Rules {
+		path := jsonpath.New(r.AliasLabelName)
+		if err := path.Parse(r.JSONPath); err != nil {
+			return nil, fmt.Errorf("statePreservation rule %s: parse %q: %w", r.AliasLabelName, r.JSONPath, err)
+		}
+		var text bytes.Buffer
+		if err := path.Execute(&text, status); err != nil {
+			return nil, fmt.Errorf("statePreservation rule %s: %w", r.AliasLabelName, err)
+		}
+		if problems := validation.IsValidLabelValue(text.String()); len(problems) > 0 || text.Len() == 0 {
+			return nil, fmt.Errorf("statePreservation rule %s: %q is no value of a label: %s", r.AliasLabelName, text.String(), strings.Join(problems, "; "))
+		}
+		out[r.AliasLabelName] = text.String()
+	}
+	return out, nil
+}
+
+// untolerated is why the taints of a cluster make a template leave it, and how long until then; "": they do not. A toleration with
+// a time counts from when the taint was added (as of pods: corev1.Toleration).
+func untolerated(taints []corev1.Taint, p *policyv1alpha1.Placement, now time.Time) (reason string, after time.Duration) {
+	for _, t := range taints {
+		var seconds []int64
+		tolerated := false
+		for _, c := range p.ClusterTolerations {
+			toleration := corev1.Toleration(c)
+			if !toleration.ToleratesTaint(&t) {
+				continue
+			}
+			tolerated = true
+			if toleration.TolerationSeconds != nil {
+				seconds = append(seconds, max(0, *toleration.TolerationSeconds))
+			}
+		}
+		left := time.Duration(0)
+		switch {
+		case tolerated && len(seconds) == 0:
+			continue
+		case tolerated && t.TimeAdded != nil:
+			left = max(0, t.TimeAdded.Add(time.Duration(slices.Min(seconds))*time.Second).Sub(now))
+		case tolerated:
+			left = time.Duration(slices.Min(seconds)) * time.Second // its time is being filled in
+		}
+		if reason == "" || left < after {
+			reason, after = "taint "+t.ToString()+" is not tolerated", left
+			if tolerated {
+				reason = "taint " + t.ToString() + " is not tolerated any longer"
+			}
+		}
+	}
+	return reason, after
+}
+
+// evict begins and ends evictions of a binding that this scheduler decides for.
+func (r *reconciler) evict(b kube.Binding, stays error) eviction {
+	before, f := recorded(b), r.fates.Load()
+	s := b.Spec
+	watched := s.Failover != nil && s.Failover.Application != nil
+	if f == nil || !scheduled(b, before) || len(s.GracefulEvictionTasks) == 0 && !watched && !f.concerns(s) {
+		return eviction{}
+	}
+	v := evictor{EvictionOptions: r.Eviction, fates: *f, now: time.Now(), allow: r.evictions.take, stays: stays}
+	return v.evict(b, before)
+}
+
+// rates limits how many templates leave each cluster.
+type rates struct {
+	mu  sync.Mutex
+	qps float64
+	of  map[string]flowcontrol.RateLimiter
+}
+
+func (r *rates) take(cluster string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.of[cluster]
+	if l == nil {
+		if r.of == nil {
+			r.of = map[string]flowcontrol.RateLimiter{}
+		}
+		l = flowcontrol.NewTokenBucketRateLimiter(float32(r.qps), max(1, int(r.qps)))
+		r.of[cluster] = l
+	}
+	return l.TryAccept()
+}
+
+// statusIn is what a cluster reports of a template; nil: nothing yet.
+func statusIn(s *workv1alpha2.ResourceBindingStatus, cluster string) *workv1alpha2.AggregatedStatusItem {
+	i := slices.IndexFunc(s.AggregatedStatus, func(a workv1alpha2.AggregatedStatusItem) bool { return a.ClusterName == cluster })
+	if i < 0 {
+		return nil
+	}
+	return &s.AggregatedStatus[i]
+}

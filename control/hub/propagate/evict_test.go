@@ -1,0 +1,278 @@
+package propagate
+
+import (
+	stdcmp "cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kube"
+)
+
+var evictionTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func ago(d time.Duration) metav1.Time { return metav1.NewTime(evictionTime.Add(-d)) }
+
+func noExecute(age time.Duration) corev1.Taint {
+	at := ago(age)
+	return corev1.Taint{Key: "broken", Effect: corev1.TaintEffectNoExecute, TimeAdded: &at}
+}
+
+func tolerating(seconds *int64) []policyv1alpha1.Toleration {
+	return []policyv1alpha1.Toleration{{Key: "broken", Operator: corev1.TolerationOpExists, TolerationSeconds: seconds}}
+}
+
+// evicted is a binding with 2 replicas in m1 and 3 in m2, both healthy.
+func evicted() kube.Binding {
+	b := kube.NewBinding(client.ObjectKey{Namespace: "shop", Name: "web"})
+	b.Spec.Placement = &policyv1alpha1.Placement{}
+	b.Spec.Replicas = 5
+	b.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: "m1", Replicas: 2}, {Name: "m2", Replicas: 3}}
+	b.Status.AggregatedStatus = []workv1alpha2.AggregatedStatusItem{health("m1", 2), health("m2", 3)}
+	return b
+}
+
+func health(cluster string, ready int) workv1alpha2.AggregatedStatusItem {
+	return workv1alpha2.AggregatedStatusItem{ClusterName: cluster, Applied: true, Health: workv1alpha2.ResourceHealthy,
+		Status: &runtime.RawExtension{Raw: fmt.Appendf(nil, `{"readyReplicas": %d, "job": {"id": "j-7"}}`, ready)}}
+}
+
+// What begins an eviction, how the task looks, and when it is looked at again.
+func TestEvictionsBegin(t *testing.T) {
+	gracefully := policyv1alpha1.PurgeModeGracefully
+	cluster := func(mode policyv1alpha1.PurgeMode) *policyv1alpha1.FailoverBehavior {
+		return &policyv1alpha1.FailoverBehavior{Cluster: &policyv1alpha1.ClusterFailoverBehavior{PurgeMode: mode}}
+	}
+	application := func(mode policyv1alpha1.PurgeMode, grace *int32) *policyv1alpha1.FailoverBehavior {
+		return &policyv1alpha1.FailoverBehavior{Application: &policyv1alpha1.ApplicationFailoverBehavior{
+			DecisionConditions: policyv1alpha1.DecisionConditions{TolerationSeconds: ptr.To[int32](60)}, PurgeMode: mode, GracePeriodSeconds: grace}}
+	}
+	unhealthy := func(b kube.Binding) { b.Status.AggregatedStatus[0].Health = workv1alpha2.ResourceUnhealthy }
+	type want struct {
+		from    string // of the task; "": none
+		reason  string
+		mode    policyv1alpha1.PurgeMode
+		message string
+		next    time.Duration
+		held    string
+	}
+	tests := []struct {
+		name   string
+		fates  fates
+		change func(kube.Binding)
+		before workv1alpha2.Decision
+		deny   bool
+		want   want
+		check  func(*testing.T, workv1alpha2.GracefulEvictionTask)
+	}{
+		{name: "nothing is wrong", want: want{}},
+		{name: "a taint that is not tolerated", fates: fates{of: map[string]fate{"m1": {taints: []corev1.Taint{noExecute(time.Second)}}}},
+			want: want{from: "m1", reason: "TaintUntolerated", mode: gracefully, message: "taint broken:NoExecute is not tolerated", next: 10 * time.Minute}},
+		{name: "one that is tolerated", fates: fates{of: map[string]fate{"m1": {taints: []corev1.Taint{noExecute(time.Hour)}}}},
+			change: func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(nil) }},
+		{name: "one that is tolerated for a time", fates: fates{of: map[string]fate{"m1": {taints: []corev1.Taint{noExecute(20 * time.Second)}}}},
+			change: func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](50)) }, want: want{next: 30 * time.Second}},
+		{name: "the time is over", fates: fates{of: map[string]fate{"m1": {taints: []corev1.Taint{noExecute(51 * time.Second)}}}},
+			change: func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](50)) },
+			want:   want{from: "m1", reason: "TaintUntolerated", mode: gracefully, message: "not tolerated any longer", next: 10 * time.Minute}},
+		{name: "a taint, and the policy wants it Directly", fates: fates{of: map[string]fate{"m2": {taints: []corev1.Taint{noExecute(0)}}}},
+			change: func(b kube.Binding) { b.Spec.Failover = cluster("Immediately") },
+			want:   want{from: "m2", reason: "TaintUntolerated", mode: policyv1alpha1.PurgeModeDirectly, next: 10 * time.Minute}},
+		{name: "more templates leave the cluster than its rate allows", fates: fates{of: map[string]fate{"m1": {taints: []corev1.Taint{noExecute(0)}}}}, deny: true,
+			want: want{next: 100 * time.Millisecond}},
+		{name: "a failed cluster, and no failover", fates: fates{of: map[string]fate{"m1": {failed: evictionTime.Add(-time.Hour)}}}},
+		{name: "a failed cluster", fates: fates{of: map[string]fate{"m1": {failed: evictionTime.Add(-6 * time.Second)}}},
+			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) },
+			want:   want{from: "m1", reason: "ClusterFailure", mode: gracefully, message: "cluster m1 has not been ready since 2026-01-02T03:03:59Z", next: 10 * time.Minute}},
+		{name: "one that has just failed", fates: fates{of: map[string]fate{"m1": {failed: evictionTime.Add(-2 * time.Second)}}},
+			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) }, want: want{next: 3 * time.Second}},
+		{name: "too many at once", fates: fates{of: map[string]fate{"m1": {failed: evictionTime.Add(-time.Hour)}}, halted: "2 of 3 clusters are not ready at once"},
+			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) }, want: want{held: "2 of 3 clusters"}},
+		{name: "unhealthy, and no failover", change: unhealthy},
+		{name: "unhealthy since now", change: func(b kube.Binding) { unhealthy(b); b.Spec.Failover = application(gracefully, nil) }, want: want{next: time.Minute}},
+		{name: "unhealthy for long", change: func(b kube.Binding) { unhealthy(b); b.Spec.Failover = application(gracefully, ptr.To[int32](90)) },
+			before: workv1alpha2.Decision{Unhealthy: map[string]metav1.MicroTime{"m1": metav1.NewMicroTime(evictionTime.Add(-time.Minute))}},
+			want:   want{from: "m1", reason: "ApplicationFailure", mode: gracefully, message: "unhealthy in cluster m1 since", next: 90 * time.Second},
+			check: func(t *testing.T, task workv1alpha2.GracefulEvictionTask) {
+				if ptr.Deref(task.GracePeriodSeconds, 0) != 90 {
+					t.Errorf("grace period %v", task.GracePeriodSeconds)
+				}
+			}},
+		{name: "unhealthy for long, to be purged Never", change: func(b kube.Binding) { unhealthy(b); b.Spec.Failover = application(policyv1alpha1.PurgeModeNever, nil) },
+			before: workv1alpha2.Decision{Unhealthy: map[string]metav1.MicroTime{"m1": metav1.NewMicroTime(evictionTime.Add(-time.Hour))}},
+			want:   want{from: "m1", reason: "ApplicationFailure", mode: policyv1alpha1.PurgeModeNever},
+			check: func(t *testing.T, task workv1alpha2.GracefulEvictionTask) {
+				if !ptr.Deref(task.SuppressDeletion, false) {
+					t.Error("the task does not wait for a user")
+				}
+			}},
+		{name: "the clock was set back by an hour", change: func(b kube.Binding) { unhealthy(b); b.Spec.Failover = application(gracefully, nil) },
+			before: workv1alpha2.Decision{Unhealthy: map[string]metav1.MicroTime{"m1": metav1.NewMicroTime(evictionTime.Add(time.Hour))}}, want: want{next: time.Minute}},
+		{name: "healthy again", change: func(b kube.Binding) { b.Spec.Failover = application(gracefully, nil) },
+			before: workv1alpha2.Decision{Unhealthy: map[string]metav1.MicroTime{"m1": metav1.NewMicroTime(evictionTime.Add(-time.Hour))}}},
+		{name: "state is preserved", fates: fates{of: map[string]fate{"m1": {failed: evictionTime.Add(-time.Hour)}}},
+			change: func(b kube.Binding) {
+				b.Spec.Failover = cluster(policyv1alpha1.PurgeModeDirectly)
+				b.Spec.Failover.Cluster.StatePreservation = &policyv1alpha1.StatePreservation{Rules: []policyv1alpha1.StatePreservationRule{{AliasLabelName: "job", JSONPath: "{.job.id}"}}}
+			},
+			want: want{from: "m1", reason: "ClusterFailure", mode: policyv1alpha1.PurgeModeDirectly, next: 10 * time.Minute},
+			check: func(t *testing.T, task workv1alpha2.GracefulEvictionTask) {
+				if diff := cmp.Diff(map[string]string{"job": "j-7"}, task.PreservedLabelState); diff != "" {
+					t.Errorf("preserved -want +got\n%s", diff)
+				}
+			}},
+		{name: "state that is not there", fates: fates{of: map[string]fate{"m1": {failed: evictionTime.Add(-time.Hour)}}},
+			change: func(b kube.Binding) {
+				b.Spec.Failover = cluster(gracefully)
+				b.Spec.Failover.Cluster.StatePreservation = &policyv1alpha1.StatePreservation{Rules: []policyv1alpha1.StatePreservationRule{{AliasLabelName: "job", JSONPath: "{.job.none}"}}}
+			}, want: want{held: "its state cannot be preserved: statePreservation rule job"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := evicted()
+			if tt.change != nil {
+				tt.change(b)
+			}
+			clusters := b.Spec.Clusters
+			tt.before.Reason = workv1alpha2.ReasonSuccess
+			v := evictor{EvictionOptions: EvictionOptions{}.defaulted(), fates: tt.fates, now: evictionTime, allow: func(string) bool { return !tt.deny }}
+			e := v.evict(b, &tt.before)
+			if e.next != tt.want.next {
+				t.Errorf("looks again after %s, want %s", e.next, tt.want.next)
+			}
+			if held := strings.Join(e.held, "; "); (held == "") != (tt.want.held == "") || !strings.Contains(held, tt.want.held) {
+				t.Errorf("held %q, want %q", held, tt.want.held)
+			}
+			if tt.want.from == "" {
+				if len(e.began) > 0 || len(b.Spec.GracefulEvictionTasks) > 0 || !cmp.Equal(clusters, b.Spec.Clusters) {
+					t.Errorf("tasks %+v, clusters %v; want all to stay", b.Spec.GracefulEvictionTasks, b.Spec.Clusters)
+				}
+				return
+			}
+			if len(b.Spec.GracefulEvictionTasks) != 1 || len(b.Spec.Clusters) != 1 || b.Spec.Clusters[0].Name == tt.want.from {
+				t.Fatalf("tasks %+v, clusters %v", b.Spec.GracefulEvictionTasks, b.Spec.Clusters)
+			}
+			task := b.Spec.GracefulEvictionTasks[0]
+			if task.FromCluster != tt.want.from || task.Reason != tt.want.reason || task.PurgeMode != tt.want.mode || !strings.Contains(task.Message, tt.want.message) ||
+				task.CreationTimestamp == nil || task.Replicas == nil || !cmp.Equal(task.ClustersBeforeFailover, []string{"m1", "m2"}) {
+				t.Errorf("task %+v", task)
+			}
+			if tt.check != nil {
+				tt.check(t, task)
+			}
+		})
+	}
+}
+
+// The three rules by which a task ends.
+func TestEvictionsEnd(t *testing.T) {
+	task := func(change ...func(*workv1alpha2.GracefulEvictionTask)) func(kube.Binding) {
+		return func(b kube.Binding) {
+			at := ago(5 * time.Minute)
+			t := workv1alpha2.GracefulEvictionTask{FromCluster: "m9", PurgeMode: policyv1alpha1.PurgeModeGracefully, CreationTimestamp: &at}
+			for _, f := range change {
+				f(&t)
+			}
+			b.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{t}
+		}
+	}
+	suppress := func(v bool) func(*workv1alpha2.GracefulEvictionTask) {
+		return func(t *workv1alpha2.GracefulEvictionTask) { t.SuppressDeletion = &v }
+	}
+	unsettled := func(b kube.Binding) { b.Status.AggregatedStatus[1] = health("m2", 2) }
+	nowhere := func(b kube.Binding) { b.Spec.Clusters = nil }
+	for _, tt := range []struct {
+		name   string
+		change []func(kube.Binding)
+		reason string
+		ends   bool
+		next   time.Duration
+	}{
+		{name: "healthy in all clusters", change: []func(kube.Binding){task()}, ends: true},
+		{name: "not all replicas are ready", change: []func(kube.Binding){task(), unsettled}, next: 5 * time.Minute},
+		{name: "the last decision failed", change: []func(kube.Binding){task()}, reason: workv1alpha2.ReasonUnschedulable, next: 5 * time.Minute},
+		{name: "the time is up", change: []func(kube.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.GracePeriodSeconds = ptr.To[int32](300) }), unsettled}, ends: true},
+		{name: "the time is up, and it runs nowhere else", change: []func(kube.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.GracePeriodSeconds = ptr.To[int32](300) }), nowhere}},
+		{name: "a user is to decide", change: []func(kube.Binding){task(suppress(true))}},
+		{name: "a user has decided", change: []func(kube.Binding){task(suppress(false)), unsettled}, ends: true},
+		{name: "another controller's task gets its time", change: []func(kube.Binding){task(func(t *workv1alpha2.GracefulEvictionTask) { t.CreationTimestamp = nil })}, next: 10 * time.Minute},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := evicted()
+			for _, f := range tt.change {
+				f(b)
+			}
+			v := evictor{EvictionOptions: EvictionOptions{}.defaulted(), now: evictionTime, allow: func(string) bool { return true }}
+			e := v.evict(b, &workv1alpha2.Decision{Reason: stdcmp.Or(tt.reason, workv1alpha2.ReasonSuccess)})
+			if ends := len(b.Spec.GracefulEvictionTasks) == 0; ends != tt.ends || len(e.ended) == 1 != tt.ends {
+				t.Errorf("tasks %+v, ended %v; want it to end: %t", b.Spec.GracefulEvictionTasks, e.ended, tt.ends)
+			}
+			if e.next != tt.next {
+				t.Errorf("looks again after %s, want %s", e.next, tt.next)
+			}
+		})
+	}
+}
+
+// Where no other cluster can have the template, it stays and says why.
+func TestEvictionWithoutReplacement(t *testing.T) {
+	b := evicted()
+	v := evictor{EvictionOptions: EvictionOptions{}.defaulted(), fates: fates{of: map[string]fate{"m1": {taints: []corev1.Taint{noExecute(0)}}}}, now: evictionTime,
+		allow: func(string) bool { return true }, stays: errors.New("0/2 clusters are available")}
+	e := v.evict(b, &workv1alpha2.Decision{})
+	if len(b.Spec.Clusters) != 2 || len(b.Spec.GracefulEvictionTasks) > 0 || !strings.Contains(strings.Join(e.held, ""), "it stays in cluster m1, since no other can have it: 0/2") {
+		t.Errorf("clusters %v, tasks %v, held %q", b.Spec.Clusters, b.Spec.GracefulEvictionTasks, e.held)
+	}
+}
+
+func TestFates(t *testing.T) {
+	cluster := func(name string, ready metav1.ConditionStatus, reason string, taints ...clusterv1alpha1.Taint) clusterv1alpha1.Cluster {
+		c := clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: clusterv1alpha1.ClusterSpec{Taints: taints}}
+		c.Status.Conditions = []metav1.Condition{{Type: clusterv1alpha1.ConditionReady, Status: ready, Reason: reason, LastTransitionTime: ago(time.Minute)}}
+		return c
+	}
+	good := cluster("good", metav1.ConditionTrue, clusterv1alpha1.ReasonClusterReady, clusterv1alpha1.Taint{Key: "x", Effect: corev1.TaintEffectNoSchedule})
+	silent := cluster("silent", metav1.ConditionUnknown, clusterv1alpha1.ReasonClusterStatusUnknown)
+	never := cluster("never", metav1.ConditionUnknown, clusterv1alpha1.ReasonClusterStatusNeverUpdated)
+	tainted := cluster("tainted", metav1.ConditionTrue, clusterv1alpha1.ReasonClusterReady, clusterv1alpha1.Taint{Key: "x", Effect: corev1.TaintEffectNoExecute})
+	f := fatesOf([]clusterv1alpha1.Cluster{good, silent, never, tainted, {}}, 0.55)
+	if len(f.of) != 2 || f.of["silent"].failed.IsZero() || len(f.of["tainted"].taints) != 1 || f.halted != "" {
+		t.Errorf("fates %+v", f)
+	}
+	if f := fatesOf([]clusterv1alpha1.Cluster{good, silent, silent}, 0.55); !strings.Contains(f.halted, "2 of 3") {
+		t.Errorf("two of three have failed: %+v", f)
+	}
+	if f := fatesOf([]clusterv1alpha1.Cluster{silent}, 0.55); f.halted == "" {
+		t.Error("all clusters have failed, and templates leave them")
+	}
+}
+
+// Whatever the path and the status, preserve returns values of labels or an error.
+func FuzzPreserve(f *testing.F) {
+	f.Add("{.job.id}", `{"job":{"id":"j-7"}}`)
+	f.Add("{.items[*].x}", `{"items":[{"x":1},{"x":"y"}]}`)
+	f.Add("{range .a[*]}{.b}{end}", `{"a":[]}`)
+	f.Fuzz(func(t *testing.T, path, status string) {
+		if !json.Valid([]byte(status)) {
+			return
+		}
+		p := &policyv1alpha1.StatePreservation{Rules: []policyv1alpha1.StatePreservationRule{{AliasLabelName: "a", JSONPath: path}}}
+		labels, err := preserve(p, &workv1alpha2.AggregatedStatusItem{Status: &runtime.RawExtension{Raw: []byte(status)}})
+		if err == nil && (len(labels) != 1 || labels["a"] == "" || len(labels["a"]) > 63) {
+			t.Errorf("labels %q", labels)
+		}
+	})
+}
