@@ -21,13 +21,13 @@ type endpoints struct {
 	tries map[types.UID]int
 }
 
-// find returns the endpoints of the pods that are not strict, by address. again: that of a new pod is not known yet.
+// find returns the endpoints of the pods that need one, by address. again: that of a new pod is not known yet.
 func (e *endpoints) find(objs tables.Objects, d tables.PodDatapaths) (found map[netip.Addr]dataplane.Endpoint, again bool, err error) {
 	pods := map[netip.Addr]*corev1.Pod{}
 	var addresses []netip.Addr
 	for i := range objs.Pods {
 		p := &objs.Pods[i]
-		if a, ok := tables.PodIP(p); ok && tables.IsLocal(objs, p) && d.Of(p) != dataplane.Strict {
+		if a, ok := tables.PodIP(p); ok && d.NeedsDevice(objs, p) {
 			pods[a], addresses = p, append(addresses, a)
 		}
 	}

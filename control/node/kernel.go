@@ -59,7 +59,7 @@ func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) error {
 	devices := loader.Devices{
 		Edge: int(host.Edge), Uplinks: uplinks(s), Receivers: receivers, Wires: host.Wire.Devices, Pods: podDevices(s),
 	}
-	if len(devices.Pods) > 0 {
+	if bypassed(s) {
 		if err := netdev.LenientConntrack(); err != nil {
 			return err
 		}
@@ -83,6 +83,9 @@ func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) error {
 // deviceConfig is the desired device of the vxlan cable and the routes into pelago0.
 func deviceConfig(s dataplane.State, host tables.Host) netdev.Config {
 	c := netdev.Config{Edge: int(host.Edge), Source: s.Settings.Address, MTU: host.MTU, CablePort: s.Settings.CablePort, Limits: map[netip.Prefix]int{}}
+	if s.VIPRange.IsValid() {
+		c.Prefixes = append(c.Prefixes, s.VIPRange)
+	}
 	for p, cluster := range s.Routes {
 		c.Prefixes = append(c.Prefixes, p)
 		if mtu, ok := host.Limits[cluster]; ok {
@@ -112,7 +115,17 @@ func uplinks(s dataplane.State) []int {
 	return out
 }
 
-// podDevices returns the devices of pods at which packets may bypass the stack, sorted.
+// bypassed reports whether packets of some pod may bypass the stack.
+func bypassed(s dataplane.State) bool {
+	for _, e := range s.Endpoints {
+		if e.Datapath != dataplane.Strict {
+			return true
+		}
+	}
+	return false
+}
+
+// podDevices returns the devices of pods that have programs, sorted.
 func podDevices(s dataplane.State) []int {
 	var out []int
 	for _, e := range s.Endpoints {

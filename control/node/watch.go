@@ -13,8 +13,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
@@ -29,12 +31,8 @@ import (
 	"github.com/pelago-net/pelago/control/node/tables"
 )
 
-// CacheOptions limits what the daemon reads: pods of this node, one ConfigMap, EndpointSlices of Services.
+// CacheOptions limits what the daemon reads: pods of this node, one ConfigMap.
 func CacheOptions(nodeName, namespace string) (cache.Options, error) {
-	ofServices, err := labels.NewRequirement(discoveryv1.LabelServiceName, selection.Exists, nil)
-	if err != nil {
-		return cache.Options{}, fmt.Errorf("select EndpointSlices: %w", err)
-	}
 	withDatapath, err := labels.NewRequirement(pelagov1alpha1.LabelDatapath, selection.Exists, nil)
 	if err != nil {
 		return cache.Options{}, fmt.Errorf("select Namespaces: %w", err)
@@ -43,8 +41,7 @@ func CacheOptions(nodeName, namespace string) (cache.Options, error) {
 		Mapper:           mapper(),
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:                {Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
-			&discoveryv1.EndpointSlice{}: {Label: labels.NewSelector().Add(*ofServices)},
+			&corev1.Pod{}: {Field: fields.OneTermEqualSelector("spec.nodeName", nodeName)},
 			&corev1.ConfigMap{}: {
 				Namespaces: map[string]cache.Config{namespace: {}},
 				Field:      fields.OneTermEqualSelector("metadata.name", config.ConfigMapName),
@@ -65,29 +62,34 @@ func watched() []client.Object {
 	}
 }
 
-// exportVersions are those of the kind ServiceExport that a cluster may serve, in order of preference.
-var exportVersions = []string{"v1beta1", "v1alpha1"}
+// mcsVersions are those of the kinds ServiceExport and ServiceImport that a cluster may serve, in order of preference.
+var mcsVersions = []string{"v1beta1", "v1alpha1"}
 
-// exportsKind returns the kind ServiceExport in the version that the cluster serves. Of an export only its metadata are read.
-func (s *objectSource) exportsKind() (schema.GroupVersionKind, error) {
-	kind := schema.GroupKind{Group: mcs.GroupName, Kind: mcs.ServiceExportKindName}
-	mapping, err := s.mapper.RESTMapping(kind, exportVersions...)
+// mcsKind returns a kind of the MCS API in the version that the cluster serves. Of ServiceExports only their metadata are read.
+func (s *objectSource) mcsKind(name string) (schema.GroupVersionKind, error) {
+	kind := schema.GroupKind{Group: mcs.GroupName, Kind: name}
+	mapping, err := s.mapper.RESTMapping(kind, mcsVersions...)
 	if err != nil {
-		return schema.GroupVersionKind{}, fmt.Errorf("find %s in version %s: %w (`pelago join` installs the definitions)", kind, strings.Join(exportVersions, " or "), err)
+		return schema.GroupVersionKind{}, fmt.Errorf("find %s in version %s: %w (`pelago join` installs the definitions)", kind, strings.Join(mcsVersions, " or "), err)
 	}
 	return mapping.GroupVersionKind, nil
 }
 
 // watch begins to watch all kinds, or none if it fails. It does not wait for their objects.
 func (s *objectSource) watch(ctx context.Context) error {
-	kind, err := s.exportsKind()
+	exported, err := s.mcsKind(mcs.ServiceExportKindName)
 	if err != nil {
 		return err
 	}
-	exports := &metav1.PartialObjectMetadata{}
-	exports.SetGroupVersionKind(kind)
+	imported, err := s.mcsKind(mcs.ServiceImportKindName)
+	if err != nil {
+		return err
+	}
+	exports, imports := &metav1.PartialObjectMetadata{}, &unstructured.Unstructured{}
+	exports.SetGroupVersionKind(exported)
+	imports.SetGroupVersionKind(imported)
 	var informers []cache.Informer
-	for _, obj := range append(watched(), exports) {
+	for _, obj := range append(watched(), exports, imports) {
 		informer, err := s.cache.GetInformer(ctx, obj, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watch %T: %w", obj, err)
@@ -189,11 +191,46 @@ func (s *objectSource) read(ctx context.Context, g *gateway) (tables.Objects, er
 		objs.Services[client.ObjectKeyFromObject(&services.Items[i])] = &services.Items[i]
 	}
 	for _, slice := range slices.Items {
-		name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discoveryv1.LabelServiceName]}
-		objs.Slices[name] = append(objs.Slices[name], slice)
+		if service := slice.Labels[discoveryv1.LabelServiceName]; service != "" {
+			name := types.NamespacedName{Namespace: slice.Namespace, Name: service}
+			objs.Slices[name] = append(objs.Slices[name], slice)
+		}
 	}
-	errs = append(errs, s.readFlat(ctx, g, &objs))
+	errs = append(errs, s.readImports(ctx, slices.Items, &objs), s.readFlat(ctx, g, &objs))
 	return objs, errors.Join(errs...)
+}
+
+// readImports adds the ServiceImports with a ClusterSetIP, and of all EndpointSlices those that belong to them.
+func (s *objectSource) readImports(ctx context.Context, endpointSlices []discoveryv1.EndpointSlice, objs *tables.Objects) error {
+	kind, err := s.mcsKind(mcs.ServiceImportKindName)
+	if err != nil {
+		return err
+	}
+	var imports unstructured.UnstructuredList
+	imports.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
+	if err := s.cache.List(ctx, &imports, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list ServiceImports: %w", err)
+	}
+	objs.Imports, objs.Imported = map[types.NamespacedName]tables.Import{}, map[types.NamespacedName][]discoveryv1.EndpointSlice{}
+	var errs []error
+	for i := range imports.Items {
+		var read mcs.ServiceImport
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(imports.Items[i].Object, &read); err != nil {
+			errs = append(errs, fmt.Errorf("read ServiceImport %s/%s: %w", imports.Items[i].GetNamespace(), imports.Items[i].GetName(), err))
+			continue
+		}
+		// Those of our own namespace are copies of single clusters' exports.
+		if v, ok := tables.NewImport(&read); ok && read.Namespace != s.namespace && read.DeletionTimestamp == nil {
+			objs.Imports[client.ObjectKeyFromObject(&read)] = v
+		}
+	}
+	for _, slice := range endpointSlices {
+		name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[mcs.LabelServiceName]}
+		if _, ok := objs.Imports[name]; ok {
+			objs.Imported[name] = append(objs.Imported[name], slice)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // readFlat adds what is needed without globalnet.
@@ -209,7 +246,7 @@ func (s *objectSource) readFlat(ctx context.Context, g *gateway, objs *tables.Ob
 	if objs.Config.Globalnet() {
 		return nil
 	}
-	kind, err := s.exportsKind()
+	kind, err := s.mcsKind(mcs.ServiceExportKindName)
 	if err != nil {
 		return err
 	}
@@ -228,7 +265,7 @@ func (s *objectSource) readFlat(ctx context.Context, g *gateway, objs *tables.Ob
 }
 
 // mapper maps the kinds that the daemon watches without discovery: a cache that needs discovery cannot be created while the API server
-// is away. It has both versions of ServiceExport; exportsKind selects the one that is served.
+// is away. It has both versions of the MCS kinds; mcsKind selects the one that is served.
 func mapper() *meta.DefaultRESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	add := func(scope meta.RESTScope, version schema.GroupVersion, resources map[string]string) {
@@ -246,8 +283,10 @@ func mapper() *meta.DefaultRESTMapper {
 	add(meta.RESTScopeNamespace, submarinerv1.GroupVersion, map[string]string{
 		"GlobalEgressIP": "globalegressips", "GlobalIngressIP": "globalingressips", "Gateway": "gateways",
 	})
-	for _, version := range exportVersions {
-		add(meta.RESTScopeNamespace, schema.GroupVersion{Group: mcs.GroupName, Version: version}, map[string]string{mcs.ServiceExportKindName: "serviceexports"})
+	for _, version := range mcsVersions {
+		add(meta.RESTScopeNamespace, schema.GroupVersion{Group: mcs.GroupName, Version: version}, map[string]string{
+			mcs.ServiceExportKindName: "serviceexports", mcs.ServiceImportKindName: "serviceimports",
+		})
 	}
 	return m
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -142,6 +143,29 @@ func Endpoint(podName, nodeName, address string, ready bool) discoveryv1.Endpoin
 	}
 }
 
+// Import gives sample/web, which g1 has exported (Export), a ClusterSetIP that g2 serves, too.
+func Import(objs *tables.Objects) {
+	name := types.NamespacedName{Namespace: "sample", Name: "web"}
+	objs.Config.ClusterSetIPRange = netip.MustParsePrefix("243.0.0.0/8")
+	objs.Imports = map[types.NamespacedName]tables.Import{name: {IP: IP("243.0.16.1")}}
+	objs.Imported = map[types.NamespacedName][]discoveryv1.EndpointSlice{name: {
+		Imported("g1", "10.77.0.9", 80), Imported("g2", "120.2.0.9", 80),
+	}}
+}
+
+// Imported is the EndpointSlice of service sample/web in a member, with what a cluster has published.
+func Imported(cluster, address string, port int32) discoveryv1.EndpointSlice {
+	return discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "sample", Name: "web-" + cluster,
+			Labels: map[string]string{mcs.LabelServiceName: "web", mcs.LabelSourceCluster: cluster},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("http"), Port: ptr.To(port), Protocol: ptr.To(corev1.ProtocolTCP)}},
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
+	}
+}
+
 // Encrypted is Globalnet with the wire wireguard: g2's gateways n1 and n2, of which the first answers.
 func Encrypted(from string) (tables.Objects, tables.Host) {
 	objs, host := Globalnet(from)
@@ -209,6 +233,7 @@ func Full(globalnet bool) (tables.Objects, tables.Host) {
 		objs.PortBlocks[i].Name = fmt.Sprintf("%s-%d", strings.ReplaceAll(objs.PortBlocks[i].Spec.EgressIP, ".", "-"), objs.PortBlocks[i].Spec.FirstPort)
 	}
 	objs.Pods[0].Labels = map[string]string{"app": "web"}
+	Import(&objs)
 	objs.Exports = map[types.NamespacedName]bool{{Namespace: "sample", Name: "web"}: true}
 	objs.Services[types.NamespacedName{Namespace: "sample", Name: "web"}].Spec.ClusterIPs = []string{"10.77.0.9"}
 	objs.PodNodes = map[netip.Addr]string{IP("10.7.2.9"): "n2", IP("10.7.1.9"): "n1", IP("10.7.2.8"): "n2"}

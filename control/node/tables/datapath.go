@@ -77,6 +77,12 @@ func (d PodDatapaths) Of(p *corev1.Pod) dataplane.Datapath {
 	return v
 }
 
+// NeedsDevice reports whether programs run at the pod's own device: its packets may bypass the stack, or go to a ClusterSetIP that
+// this cluster serves.
+func (d PodDatapaths) NeedsDevice(objs Objects, p *corev1.Pod) bool {
+	return IsLocal(objs, p) && (len(objs.Imports) > 0 || d.Of(p) != dataplane.Strict)
+}
+
 // IsLocal reports whether a pod has a network of its own on this node.
 func IsLocal(objs Objects, p *corev1.Pod) bool {
 	return !p.Spec.HostNetwork && p.Spec.NodeName == objs.Name && !Finished(p)

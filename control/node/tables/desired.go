@@ -23,13 +23,15 @@ type builder struct {
 	out   Result
 	acks  map[types.UID]bool
 	index map[string]uint16 // node name → index
-	self  uint16
+	// clusters are the indexes of remote clusters by id.
+	clusters map[string]uint16
+	self     uint16
 }
 
 // Desired is the tables of this node. Nothing is routed (State.Routes is empty) until the node has an index.
 func Desired(objs Objects, host Host) Result {
 	host.Maglev.Begin()
-	b := &builder{objs: objs, host: host, acks: map[types.UID]bool{}, index: map[string]uint16{}}
+	b := &builder{objs: objs, host: host, acks: map[types.UID]bool{}, index: map[string]uint16{}, clusters: map[string]uint16{}}
 	b.out.Owners, b.out.Datapath = map[netip.Addr]types.UID{}, host.Datapath
 	b.out.State = dataplane.State{
 		Settings: dataplane.Settings{
@@ -58,6 +60,7 @@ func Desired(objs Objects, host Host) Result {
 	} else {
 		b.flat()
 	}
+	b.vips()
 	if b.out.Gateway {
 		b.out.Wire, b.out.Rotation, b.out.PathMTU = host.Wire.Identity, host.Wire.Rotation, host.PathMTU
 		for uid := range b.acks {
@@ -166,6 +169,7 @@ func (b *builder) peers() {
 	s := &b.out.State
 	for p := range RoutedPeers(b.objs.Peers) {
 		cluster := uint16(p.Spec.ClusterIndex)
+		b.clusters[p.Name] = cluster
 		for _, text := range p.Spec.Subnets {
 			prefix, err := netip.ParsePrefix(text)
 			if err != nil || !prefix.Addr().Is4() {

@@ -17,6 +17,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -53,9 +54,17 @@ type cacheBody struct {
 	Slices        []discoveryv1.EndpointSlice         `json:"slices,omitempty"`
 	Pods          []corev1.Pod                        `json:"pods,omitempty"`
 	Exports       []types.NamespacedName              `json:"exports,omitempty"`
+	Imports       []cacheImport                       `json:"imports,omitempty"`
+	Imported      []discoveryv1.EndpointSlice         `json:"imported,omitempty"`
 	Datapaths     map[string]string                   `json:"datapaths,omitempty"` // by namespace
 	Policies      []networkingv1.NetworkPolicy        `json:"policies,omitempty"`
 	PodNodes      map[string][]netip.Addr             `json:"places,omitempty"` // by node
+}
+
+// cacheImport is an Import with its name.
+type cacheImport struct {
+	Name types.NamespacedName `json:"name"`
+	Import
 }
 
 // Encode makes a file's content of objects; boot is that of the kernel whose tables they are.
@@ -139,6 +148,17 @@ func bodyOf(objs Objects) cacheBody {
 		}
 	}
 	b.Exports = slices.SortedFunc(maps.Keys(objs.Exports), byName)
+	for _, name := range slices.SortedFunc(maps.Keys(objs.Imports), byName) {
+		b.Imports = append(b.Imports, cacheImport{name, objs.Imports[name]})
+		for _, s := range sorted(objs.Imported[name], func(s *discoveryv1.EndpointSlice) *metav1.ObjectMeta { return &s.ObjectMeta }) {
+			essential := essentialSlice(&s, name)
+			essential.Labels = map[string]string{mcs.LabelServiceName: name.Name, mcs.LabelSourceCluster: s.Labels[mcs.LabelSourceCluster]}
+			if n, ok := s.Annotations[pelagov1alpha1.AnnotationReadyBackends]; ok {
+				essential.Annotations = map[string]string{pelagov1alpha1.AnnotationReadyBackends: n}
+			}
+			b.Imported = append(b.Imported, essential)
+		}
+	}
 	for address, node := range objs.PodNodes {
 		b.PodNodes[node] = append(b.PodNodes[node], address)
 	}
@@ -157,6 +177,7 @@ func (b cacheBody) objects(node string) (Objects, error) {
 		Name: node, Config: c, Nodes: b.Nodes, NodeIndexes: b.NodeIndexes, Peers: b.Peers, PortBlocks: b.PortBlocks,
 		ClusterEgress: b.ClusterEgress, EgressIPs: b.EgressIPs, IngressIPs: b.IngressIPs, Pods: b.Pods,
 		Services: map[types.NamespacedName]*corev1.Service{}, Slices: map[types.NamespacedName][]discoveryv1.EndpointSlice{},
+		Imports: map[types.NamespacedName]Import{}, Imported: map[types.NamespacedName][]discoveryv1.EndpointSlice{},
 		Exports: map[types.NamespacedName]bool{}, PodNodes: map[netip.Addr]string{}, Datapaths: b.Datapaths, Policies: b.Policies,
 	}
 	for i := range b.Services {
@@ -166,6 +187,13 @@ func (b cacheBody) objects(node string) (Objects, error) {
 	for _, s := range b.Slices {
 		name := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 		objs.Slices[name] = append(objs.Slices[name], s)
+	}
+	for _, i := range b.Imports {
+		objs.Imports[i.Name] = i.Import
+	}
+	for _, s := range b.Imported {
+		name := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[mcs.LabelServiceName]}
+		objs.Imported[name] = append(objs.Imported[name], s)
 	}
 	for _, name := range b.Exports {
 		objs.Exports[name] = true
@@ -187,6 +215,11 @@ func exposed(objs Objects) map[types.NamespacedName]bool {
 	for i := range objs.IngressIPs {
 		if g := &objs.IngressIPs[i]; g.Spec.ServiceRef != nil {
 			out[types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.ServiceRef.Name}] = true
+		}
+	}
+	for name := range objs.Imports { // the own backends of a ClusterSetIP are counted
+		if objs.Services[name] != nil {
+			out[name] = true
 		}
 	}
 	return out

@@ -45,6 +45,9 @@ type Objects struct {
 	// Datapaths are the labels of namespaces that have one (LabelDatapath), Policies the NetworkPolicies of the cluster.
 	Datapaths map[string]string
 	Policies  []networkingv1.NetworkPolicy
+	// Imports are the ServiceImports with a ClusterSetIP, Imported the EndpointSlices of the clusters that serve them.
+	Imports  map[types.NamespacedName]Import
+	Imported map[types.NamespacedName][]discoveryv1.EndpointSlice
 	// Exports are the Services that are exported; used without globalnet.
 	Exports map[types.NamespacedName]bool
 	// PodNodes are the node names of all pods of the cluster by address; on gateways without globalnet only.
@@ -62,7 +65,7 @@ type Host struct {
 	Hops map[netip.Addr]dataplane.Hop
 	// Devices are the interface indexes towards local pods.
 	Devices map[netip.Addr]uint32
-	// Datapath is that of pods whose namespace sets none; Endpoints are the devices of those that are not strict.
+	// Datapath is that of pods whose namespace sets none; Endpoints are the devices of those that need programs (NeedsDevice).
 	Datapath  dataplane.Datapath
 	Endpoints map[netip.Addr]dataplane.Endpoint
 	// Addresses of the node itself.

@@ -1,0 +1,217 @@
+package tables
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/dataplane"
+)
+
+// Import is what the tables need of a ServiceImport with a ClusterSetIP.
+type Import struct {
+	IP netip.Addr `json:"ip"`
+	// Affinity is the time in seconds for which a client keeps its cluster; 0: none.
+	Affinity uint32 `json:"affinity,omitempty"`
+	// Weights are those of clusters, by id, that annotations of the import set.
+	Weights map[string]int `json:"weights,omitempty"`
+	// Problems are annotations without effect, as messages for an operator.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// defaultAffinity is the timeout of sessionAffinity ClientIP in seconds (v1.DefaultClientIPServiceAffinitySeconds).
+const defaultAffinity = 10800
+
+// maxWeight bounds the weight of a cluster: it is a share of VIPSlots.
+const maxWeight = 1 << 16
+
+// NewImport reads a ServiceImport. ok: it has a ClusterSetIP.
+func NewImport(from *mcs.ServiceImport) (i Import, ok bool) {
+	if from.Spec.Type != mcs.ClusterSetIP {
+		return i, false
+	}
+	for _, text := range from.Spec.IPs {
+		if a, err := netip.ParseAddr(text); err == nil && a.Is4() {
+			i.IP = a
+			break
+		}
+	}
+	if from.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		i.Affinity = defaultAffinity
+		if c := from.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil {
+			i.Affinity = uint32(max(1, ptr.Deref(c.ClientIP.TimeoutSeconds, defaultAffinity)))
+		}
+	}
+	for key, value := range from.Annotations {
+		cluster, ok := strings.CutPrefix(key, submarinerv1.AnnotationWeightPrefix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 0 || n > maxWeight {
+			i.Problems = append(i.Problems, fmt.Sprintf("ServiceImport %s/%s: annotation %s is %q, not a number from 0 to %d; the cluster has weight 1",
+				from.Namespace, from.Name, key, value, maxWeight))
+			continue
+		}
+		if i.Weights == nil {
+			i.Weights = map[string]int{}
+		}
+		i.Weights[cluster] = n
+	}
+	slices.Sort(i.Problems)
+	return i, i.IP.IsValid()
+}
+
+// server is a cluster that serves a port of a ClusterSetIP.
+type server struct {
+	dataplane.VIPTarget
+	id string
+	// ready backends there; own: it is this cluster.
+	ready int
+	own   bool
+}
+
+// vips fills the tables of ClusterSetIPs.
+func (b *builder) vips() {
+	s := &b.out.State
+	s.VIPRange = b.objs.Config.ClusterSetIPRange
+	if len(b.objs.Imports) > 0 {
+		s.VIPs = map[dataplane.ServiceKey]dataplane.VIP{}
+	}
+	owners := map[netip.Addr]types.NamespacedName{}
+	for _, name := range slices.SortedFunc(maps.Keys(b.objs.Imports), byName) {
+		i := b.objs.Imports[name]
+		b.out.Problems = append(b.out.Problems, i.Problems...)
+		if !s.VIPRange.IsValid() || !s.VIPRange.Contains(i.IP) {
+			b.problem("ServiceImport %s: ClusterSetIP %s is not in the clusterset's range %s, so it is not routed", name, i.IP, s.VIPRange)
+			continue
+		}
+		if other, taken := owners[i.IP]; taken {
+			b.problem("ServiceImport %s: ClusterSetIP %s is that of %s already, so it leads there only", name, i.IP, other)
+			continue
+		}
+		owners[i.IP] = name
+		for key, servers := range b.servers(name, i.IP) {
+			s.VIPs[key] = b.vip(name, i, servers)
+		}
+	}
+}
+
+// servers returns, for each port, the clusters that have ready backends of it, sorted by index.
+func (b *builder) servers(name types.NamespacedName, ip netip.Addr) map[dataplane.ServiceKey][]server {
+	out := map[dataplane.ServiceKey][]server{}
+	for i := range b.objs.Imported[name] {
+		slice := &b.objs.Imported[name][i]
+		v, ok := b.serverOf(name, slice)
+		if !ok {
+			continue
+		}
+		for _, p := range slice.Ports {
+			proto, carried := protocolNumber(ptr.Deref(p.Protocol, corev1.ProtocolTCP))
+			if p.Port == nil || !carried {
+				continue
+			}
+			key := dataplane.ServiceKey{Address: ip, Port: uint16(*p.Port), Protocol: proto}
+			if _, ok := out[key]; !ok {
+				out[key] = nil // a port without backends is one all the same
+			}
+			if v.own {
+				v.ready = readyCount(b.objs.Slices[name], ptr.Deref(p.Name, ""))
+			}
+			if v.ready > 0 {
+				out[key] = append(out[key], v)
+			}
+		}
+	}
+	for _, servers := range out {
+		slices.SortFunc(servers, func(a, b server) int {
+			return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), a.Address.Compare(b.Address))
+		})
+	}
+	return out
+}
+
+// serverOf reads the EndpointSlice of one cluster. A remote address counts only where the routes lead to that cluster.
+func (b *builder) serverOf(name types.NamespacedName, slice *discoveryv1.EndpointSlice) (server, bool) {
+	v := server{id: slice.Labels[mcs.LabelSourceCluster], ready: 1}
+	if len(slice.Endpoints) == 0 || !ptr.Deref(slice.Endpoints[0].Conditions.Ready, true) {
+		return v, false
+	}
+	var ok bool
+	if v.Address, ok = endpointAddress(*slice, slice.Endpoints[0]); !ok {
+		return v, false
+	}
+	if text, ok := slice.Annotations[pelagov1alpha1.AnnotationReadyBackends]; ok {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			b.problem("EndpointSlice %s/%s: annotation %s is %q, no number of backends", slice.Namespace, slice.Name, pelagov1alpha1.AnnotationReadyBackends, text)
+			n = 1
+		}
+		v.ready = n
+	}
+	if v.id == b.objs.Config.ClusterID {
+		v.own, v.Cluster = true, b.objs.Config.ClusterIndex
+		return v, true
+	}
+	for prefix, cluster := range b.out.State.Routes {
+		if prefix.Contains(v.Address) && b.clusters[v.id] == cluster {
+			v.Cluster = cluster
+			return v, true
+		}
+	}
+	b.problem("ServiceImport %s: address %s of cluster %s is in none of its ranges, so its backends are not used", name, v.Address, v.id)
+	return v, false
+}
+
+// vip weights the clusters that serve a port. With weights set by the user a cluster's share is its weight; else all connections
+// go to the own cluster while it has a ready backend, and are divided by ready backends if not.
+func (b *builder) vip(name types.NamespacedName, i Import, servers []server) dataplane.VIP {
+	if len(servers) > dataplane.MaxTargets {
+		b.problem("ServiceImport %s: %d clusters serve it, only %d of them are used", name, len(servers), dataplane.MaxTargets)
+		servers = servers[:dataplane.MaxTargets]
+	}
+	local := len(i.Weights) == 0 && slices.ContainsFunc(servers, func(v server) bool { return v.own })
+	out := dataplane.VIP{Affinity: i.Affinity}
+	var weights []int
+	for _, v := range servers {
+		weight := v.ready
+		if len(i.Weights) > 0 {
+			weight = 1
+			if w, ok := i.Weights[v.id]; ok {
+				weight = w
+			}
+		} else if local && !v.own {
+			weight = 0
+		}
+		out.Targets, weights = append(out.Targets, v.VIPTarget), append(weights, weight)
+	}
+	out.Slots = dataplane.VIPTable(out.Targets, weights)
+	return out
+}
+
+// readyCount counts the ready endpoints of a service port.
+func readyCount(endpointSlices []discoveryv1.EndpointSlice, portName string) (n int) {
+	for i := range endpointSlices {
+		if _, ok := slicePort(endpointSlices[i], portName); !ok || endpointSlices[i].AddressType != discoveryv1.AddressTypeIPv4 {
+			continue
+		}
+		for _, e := range endpointSlices[i].Endpoints {
+			if ptr.Deref(e.Conditions.Ready, true) {
+				n++
+			}
+		}
+	}
+	return n
+}

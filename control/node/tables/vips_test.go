@@ -1,0 +1,172 @@
+package tables_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/node/tables"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/test/clusterset"
+)
+
+var web = types.NamespacedName{Namespace: "sample", Name: "web"}
+
+// Which clusters serve port 80 of the ClusterSetIP of sample/web, and with what share; g1 is the own cluster.
+func TestVIPs(t *testing.T) {
+	own, remote := dataplane.VIPTarget{Cluster: 1, Address: ip("10.77.0.9")}, dataplane.VIPTarget{Cluster: 2, Address: ip("120.2.0.9")}
+	ready := func(n string) func(*tables.Objects) {
+		return func(o *tables.Objects) {
+			o.Imported[web][1].Annotations = map[string]string{pelagov1alpha1.AnnotationReadyBackends: n}
+		}
+	}
+	noOwn := func(o *tables.Objects) {
+		for i := range o.Slices[web][0].Endpoints {
+			o.Slices[web][0].Endpoints[i].Conditions.Ready = ptr.To(false)
+		}
+	}
+	weights := func(w map[string]int) func(*tables.Objects) {
+		return func(o *tables.Objects) {
+			i := o.Imports[web]
+			i.Weights = w
+			o.Imports[web] = i
+		}
+	}
+	both := []dataplane.VIPTarget{own, remote}
+	tests := []struct {
+		name    string
+		change  []func(*tables.Objects)
+		targets []dataplane.VIPTarget
+		shares  []float64 // of the targets
+		problem string
+	}{
+		{name: "the own cluster first", targets: both, shares: []float64{1, 0}},
+		{name: "no ready backend in the own cluster", change: []func(*tables.Objects){noOwn}, targets: both[1:], shares: []float64{1}},
+		{name: "none in the remote one", change: []func(*tables.Objects){ready("0")}, targets: both[:1], shares: []float64{1}},
+		{name: "none anywhere", change: []func(*tables.Objects){noOwn, ready("0")}},
+		{name: "weights three to one", change: []func(*tables.Objects){weights(map[string]int{"g1": 3, "g2": 1})}, targets: both, shares: []float64{0.75, 0.25}},
+		{name: "a weight for one cluster, the others have 1", change: []func(*tables.Objects){weights(map[string]int{"g2": 3})}, targets: both, shares: []float64{0.25, 0.75}},
+		{name: "weight 0", change: []func(*tables.Objects){weights(map[string]int{"g1": 0})}, targets: both, shares: []float64{0, 1}},
+		{name: "weights do not send to a cluster without a backend", change: []func(*tables.Objects){weights(map[string]int{"g1": 1, "g2": 5}), noOwn},
+			targets: both[1:], shares: []float64{1}},
+		{name: "the endpoint is not ready", targets: both[:1], shares: []float64{1}, change: []func(*tables.Objects){func(o *tables.Objects) {
+			o.Imported[web][1].Endpoints[0].Conditions.Ready = ptr.To(false)
+		}}},
+		{name: "an address that is not of the cluster", targets: both[:1], shares: []float64{1}, problem: "in none of its ranges", change: []func(*tables.Objects){func(o *tables.Objects) {
+			o.Imported[web][1].Endpoints[0].Addresses = []string{"10.77.0.1"}
+		}}},
+		{name: "a cluster that is no peer", targets: both[:1], shares: []float64{1}, problem: "cluster g9", change: []func(*tables.Objects){func(o *tables.Objects) {
+			o.Imported[web][1].Labels[mcs.LabelSourceCluster] = "g9"
+		}}},
+		{name: "a number of backends that is none", targets: both, shares: []float64{1, 0}, problem: "no number of backends", change: []func(*tables.Objects){ready("many")}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			objs, host := clusterset.Globalnet("n2")
+			clusterset.Export(&objs, metav1.ConditionTrue)
+			clusterset.Import(&objs)
+			for _, f := range tt.change {
+				f(&objs)
+			}
+			r := tables.Desired(objs, host)
+			v, ok := r.State.VIPs[dataplane.ServiceKey{Address: ip("243.0.16.1"), Port: 80, Protocol: 6}]
+			if !ok || len(r.State.VIPs) != 1 {
+				t.Fatalf("ClusterSetIPs %v; want port 80 alone", r.State.VIPs)
+			}
+			if diff := cmp.Diff(tt.targets, v.Targets, clusterset.Comparable); diff != "" {
+				t.Errorf("targets -want +got\n%s", diff)
+			}
+			slots := map[uint8]int{}
+			for _, s := range v.Slots {
+				slots[s]++
+			}
+			for i, share := range tt.shares {
+				if got := float64(slots[uint8(i)]) / dataplane.VIPSlots; got < share-0.005 || got > share+0.005 {
+					t.Errorf("target %d has a share of %.3f; want %.2f", i, got, share)
+				}
+			}
+			if got := strings.Join(r.Problems, "\n"); (got != "") != (tt.problem != "") || !strings.Contains(got, tt.problem) {
+				t.Errorf("problems %q; want one with %q", got, tt.problem)
+			}
+		})
+	}
+}
+
+// A port that one cluster alone has leads to that cluster: strict per port.
+func TestVIPPorts(t *testing.T) {
+	objs, host := clusterset.Globalnet("n2")
+	clusterset.Export(&objs, metav1.ConditionTrue)
+	clusterset.Import(&objs)
+	objs.Imported[web][1].Ports = append(objs.Imported[web][1].Ports, discoveryv1.EndpointPort{Name: ptr.To("dns"), Port: ptr.To(int32(53)), Protocol: ptr.To(corev1.ProtocolUDP)},
+		discoveryv1.EndpointPort{Name: ptr.To("sctp"), Port: ptr.To(int32(5000)), Protocol: ptr.To(corev1.ProtocolSCTP)})
+	vips := tables.Desired(objs, host).State.VIPs
+	if n := len(vips[dataplane.ServiceKey{Address: ip("243.0.16.1"), Port: 80, Protocol: 6}].Targets); n != 2 {
+		t.Errorf("%d clusters serve port 80; want both", n)
+	}
+	v := vips[dataplane.ServiceKey{Address: ip("243.0.16.1"), Port: 53, Protocol: 17}]
+	if len(v.Targets) != 1 || v.Targets[0].Cluster != 2 {
+		t.Errorf("port 53 is served by %v; want g2 alone", v.Targets)
+	}
+	if len(vips) != 2 {
+		t.Errorf("%d ports; SCTP is not carried", len(vips))
+	}
+}
+
+// An address outside the range, and one that another service has, is reported and not routed to the wrong service.
+func TestInvalidVIPs(t *testing.T) {
+	objs, host := clusterset.Globalnet("n2")
+	clusterset.Export(&objs, metav1.ConditionTrue)
+	clusterset.Import(&objs)
+	other := types.NamespacedName{Namespace: "sample", Name: "zoo"}
+	objs.Imports[other], objs.Imported[other] = objs.Imports[web], []discoveryv1.EndpointSlice{clusterset.Imported("g2", "120.2.0.77", 80)}
+	outside := types.NamespacedName{Namespace: "sample", Name: "far"}
+	objs.Imports[outside], objs.Imported[outside] = tables.Import{IP: ip("192.0.2.1")}, objs.Imported[web]
+	r := tables.Desired(objs, host)
+	if len(r.State.VIPs) != 1 || len(r.State.VIPs[dataplane.ServiceKey{Address: ip("243.0.16.1"), Port: 80, Protocol: 6}].Targets) != 2 {
+		t.Errorf("ClusterSetIPs %v; want that of sample/web alone", r.State.VIPs)
+	}
+	for _, want := range []string{"sample/far: ClusterSetIP 192.0.2.1 is not in the clusterset's range", "sample/zoo: ClusterSetIP 243.0.16.1 is that of sample/web"} {
+		if !strings.Contains(strings.Join(r.Problems, "\n"), want) {
+			t.Errorf("problems %q; want one with %q", r.Problems, want)
+		}
+	}
+}
+
+func TestNewImport(t *testing.T) {
+	from := &mcs.ServiceImport{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: "web", Annotations: map[string]string{
+			submarinerv1.AnnotationWeightPrefix + "g1": "3", submarinerv1.AnnotationWeightPrefix + "g2": "-1", submarinerv1.AnnotationWeightPrefix + "g3": "many", "other": "1",
+		}},
+		Spec: mcs.ServiceImportSpec{Type: mcs.ClusterSetIP, IPs: []string{"fd00::1", "243.0.16.1"}},
+	}
+	i, ok := tables.NewImport(from)
+	if !ok || i.IP != netip.MustParseAddr("243.0.16.1") || i.Affinity != 0 || len(i.Weights) != 1 || i.Weights["g1"] != 3 || len(i.Problems) != 2 {
+		t.Errorf("import %+v, %t", i, ok)
+	}
+	from.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	if i, _ := tables.NewImport(from); i.Affinity != 10800 {
+		t.Errorf("affinity %d s; want the default of Services", i.Affinity)
+	}
+	from.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr.To(int32(60))}}
+	if i, _ := tables.NewImport(from); i.Affinity != 60 {
+		t.Errorf("affinity %d s; want 60", i.Affinity)
+	}
+	from.Spec.IPs = nil
+	if _, ok := tables.NewImport(from); ok {
+		t.Error("without an address it has no ClusterSetIP")
+	}
+	from.Spec.IPs, from.Spec.Type = []string{"243.0.16.1"}, mcs.Headless
+	if _, ok := tables.NewImport(from); ok {
+		t.Error("a headless one has no ClusterSetIP")
+	}
+}
