@@ -141,7 +141,7 @@ func TestPoliciesAreWellTyped(t *testing.T) {
 // Every policy is seen to refuse before rights are given, but those that have nothing to refuse yet.
 func TestEveryPolicyHasACanary(t *testing.T) {
 	compares := []string{"pelago-clusters-disjoint", "pelago-clusters-hub", "pelago-clusters-underlay", "pelago-member-clusters-uid",
-		"pelago-endpoint-keys"}
+		"pelago-endpoint-keys", "pelago-member-clustersetips"}
 	for _, tt := range []struct {
 		manifests func() ([]*unstructured.Unstructured, error)
 		tried     map[string]func(context.Context) error

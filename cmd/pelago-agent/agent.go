@@ -149,7 +149,8 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 		}),
 		services.SetupExports(mgr, services.ExportOptions{
 			ClusterID: c.ClusterID, Globalnet: c.Globalnet(), PodCIDRs: c.PodCIDRs, Hub: h,
-			Fabric: func(node uint16) (netip.Addr, error) { return c.FabricAddress(c.ClusterIndex, node) },
+			ClusterSetIPs: c.UseClusterSetIPs(),
+			Fabric:        func(node uint16) (netip.Addr, error) { return c.FabricAddress(c.ClusterIndex, node) },
 		}),
 		services.SetupImports(mgr, services.ImportOptions{
 			ClusterID: c.ClusterID, SystemNamespace: config.SystemNamespace, HubID: c.HubID,

@@ -149,6 +149,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 	want := config.Config{
 		ClusterID: "g1", ClusterIndex: 1, GlobalCIDRs: prefixes(t, "120.1.0.0/24"), PodCIDRs: prefixes(t, "10.7.0.0/22"),
 		ServiceCIDRs: prefixes(t, "10.77.0.0/16"), FabricCIDR: netip.MustParsePrefix("241.0.0.0/8"), Mode: config.ModeSubmariner,
+		ClusterSetIPCIDRs: prefixes(t, "243.0.0.0/20"), ClusterSetIPRange: netip.MustParsePrefix("243.0.0.0/8"),
 		CableDriver: "wireguard", CablePort: 4500,
 		HubID: uid(t, hub), HubServer: c.hub.Host, BrokerNamespace: deploy.BrokerNamespace,
 	}
@@ -177,7 +178,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		t.Fatalf("the member reads its Cluster with its own credential: %v", err)
 	}
 	if diff := cmp.Diff(submarinerv1.ClusterSpec{ClusterID: "g1", GlobalCIDR: []string{"120.1.0.0/24"},
-		ClusterCIDR: []string{"10.7.0.0/22"}, ServiceCIDR: []string{"10.77.0.0/16"}}, cluster.Spec); diff != "" {
+		ClusterCIDR: []string{"10.7.0.0/22"}, ServiceCIDR: []string{"10.77.0.0/16"}, ClusterSetIPCIDR: []string{"243.0.0.0/20"}}, cluster.Spec); diff != "" {
 		t.Errorf("Cluster: -want +got\n%s", diff)
 	}
 
@@ -261,6 +262,8 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 	t.Run("without globalnet", func(t *testing.T) {
 		c.must(t, "deploy-broker", "--context", "hub", "--globalnet=false", "--fabric-cidr", "200.0.0.0/8", "--output", c.infoFile())
 		c.fails(t, "no globalnet", c.join("--clusterid", "c1", "--globalnet-cidr", "120.1.0.0/24")...)
+		c.fails(t, "range 243.7.0.0/16 of this cluster overlaps the clusterset's range 243.0.0.0/8 of ClusterSetIPs", c.join("--clusterid", "c1", "--clustercidr", "243.7.0.0/16")...)
+		c.fails(t, "does not lie inside the clusterset's range 243.0.0.0/8", c.join("--clusterid", "c1", "--clusterset-ip-cidr", "10.0.0.0/20")...)
 		c.fails(t, "range 200.7.0.0/16 of this cluster overlaps the clusterset's fabric range 200.0.0.0/8", c.join("--clusterid", "c1", "--clustercidr", "200.7.0.0/16")...)
 		if err := member.Delete(ctx, egress); client.IgnoreNotFound(err) != nil { // the user's, so unjoin left it
 			t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
@@ -43,6 +44,7 @@ type deployBroker struct {
 	globalnet   bool
 	globalRange netip.Prefix
 	globalSize  uint64
+	vipRange    netip.Prefix
 	pskFrom     string
 	file        string
 }
@@ -59,13 +61,16 @@ file is renamed.
 
 Run it again for a new file; what is registered stays, and so does every setting
 whose flag is not given again. What changes is printed first. Mode, key, fabric and
-globalnet cannot change while clusters are registered. Members use changed custom
+globalnet cannot change while clusters are registered, nor the range of ClusterSetIPs. Members use changed custom
 domains once they join again.`,
 		Example: `  # clusters whose pod and service ranges differ
   pelago deploy-broker --context hub
 
   # clusters with the same ranges: each gets addresses of 120.0.0.0/8
-  pelago deploy-broker --context hub --globalnet --globalnet-cidr-range 120.0.0.0/8`,
+  pelago deploy-broker --context hub --globalnet --globalnet-cidr-range 120.0.0.0/8
+
+  # one address for a service in all clusters
+  pelago deploy-broker --context hub --enable-clusterset-ip`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return d.run(cmd.Context(), cmd.OutOrStdout())
@@ -77,6 +82,9 @@ domains once they join again.`,
 	f.BoolVar(&d.globalnet, "globalnet", false, "give every cluster addresses of its own, so that pod and service ranges may overlap")
 	f.TextVar(&d.globalRange, "globalnet-cidr-range", netip.MustParsePrefix("242.0.0.0/8"), "`CIDR` that the clusters' GlobalCIDRs are taken from")
 	f.Uint64Var(&d.globalSize, "globalnet-cluster-size", 65536, "addresses of a cluster's GlobalCIDR unless join says otherwise; rounded up to a power of two")
+	f.BoolVar(&d.set.ClusterSetIPs, "enable-clusterset-ip", false, "give exported services a ClusterSetIP, one address in all clusters, unless their "+
+		"ServiceExport has the annotation "+submarinerv1.AnnotationUseClusterSetIP+"=false; always so in mode mcs")
+	f.TextVar(&d.vipRange, "clusterset-ip-cidr-range", netip.MustParsePrefix(config.DefaultClusterSetIPRange), "`CIDR` that the clusters' ranges of ClusterSetIPs are taken from")
 	f.TextVar(&d.set.Fabric, "fabric-cidr", netip.MustParsePrefix(config.DefaultFabricCIDR), "an unused /8 `CIDR` for the nodes' addresses between clusters")
 	f.StringVar(&d.pskFrom, "ipsec-psk-from", "", "take the pre-shared key of the wires between gateways from this broker-info.subm instead of generating one")
 	f.StringSliceVar(&d.set.CustomDomains, "custom-domains", nil, "DNS zones that are served in addition to clusterset.local")
@@ -173,14 +181,16 @@ func (d *deployBroker) check() (err error) {
 	if err := config.CheckFabric(d.set.Fabric); err != nil {
 		return fmt.Errorf("--fabric-cidr: %w", err)
 	}
-	if !d.globalnet {
-		d.book, err = broker.NewBook(false, netip.Prefix{}, 0)
-		return err
+	if d.vipRange.Overlaps(d.set.Fabric) {
+		return fmt.Errorf("--clusterset-ip-cidr-range %s overlaps --fabric-cidr %s: choose another of one of them", d.vipRange, d.set.Fabric)
 	}
-	if d.globalRange.Overlaps(d.set.Fabric) {
+	if d.globalnet && d.globalRange.Overlaps(d.set.Fabric) {
 		return fmt.Errorf("--globalnet-cidr-range %s overlaps --fabric-cidr %s: choose another of one of them", d.globalRange, d.set.Fabric)
 	}
-	d.book, err = broker.NewBook(true, d.globalRange, d.globalSize)
+	if d.book, err = broker.NewBook(d.globalnet, d.globalRange, d.globalSize); err != nil {
+		return err
+	}
+	d.book, err = d.book.WithClusterSetIPs(d.vipRange)
 	return err
 }
 

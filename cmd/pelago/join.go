@@ -34,6 +34,7 @@ type join struct {
 	globalnet    bool
 	globalCIDR   netip.Prefix
 	globalSize   uint64
+	vipCIDR      netip.Prefix
 	clusterCIDR  []string
 	serviceCIDR  []string
 	gatewayNodes []string
@@ -108,6 +109,7 @@ is updated to the version of this command; another stays until --image is given.
 	f.BoolVar(&j.globalnet, "globalnet", true, "take part in globalnet if the clusterset has it; all of its clusters do, or none")
 	f.TextVar(&j.globalCIDR, "globalnet-cidr", netip.Prefix{}, "GlobalCIDR of the cluster, a `CIDR` (default: the first free one)")
 	f.Uint64Var(&j.globalSize, "globalnet-cluster-size", 0, "addresses of the GlobalCIDR; rounded up to a power of two (default: the clusterset's)")
+	f.TextVar(&j.vipCIDR, "clusterset-ip-cidr", netip.Prefix{}, "range of ClusterSetIPs that this cluster allocates from, a `CIDR` (default: the first free /20)")
 	f.StringSliceVar(&j.clusterCIDR, "clustercidr", nil, "pod ranges of the cluster (default: discovered)")
 	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: discovered)")
 	j.cluster.add(f)
@@ -167,7 +169,8 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	}
 	entry, err := broker.Claim(ctx, hub, info.Namespace(), broker.Request{
 		ClusterID: j.ClusterID, ClusterUID: facts.UID, GlobalCIDR: j.globalCIDR, Size: j.globalSize, NoGlobalnet: !j.globalnet,
-		Local: slices.Concat(facts.PodCIDRs, facts.ServiceCIDRs), Nodes: facts.NodeAddresses(), Fabric: set.Fabric, Hub: set.Hub,
+		ClusterSetIPCIDR: j.vipCIDR,
+		Local:            slices.Concat(facts.PodCIDRs, facts.ServiceCIDRs), Nodes: facts.NodeAddresses(), Fabric: set.Fabric, Hub: set.Hub,
 	})
 	if err != nil {
 		return fmt.Errorf("join as %q: %w", j.ClusterID, err)
@@ -181,6 +184,10 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	c.ClusterIndex, c.GlobalCIDRs = uint16(entry.ClusterIndex), entry.GlobalCIDR
 	c.PodCIDRs, c.ServiceCIDRs, c.FabricCIDR = facts.PodCIDRs, facts.ServiceCIDRs, set.Fabric
 	c.Mode, c.CustomDomains = config.Mode(set.Mode), set.CustomDomains
+	c.ClusterSetIPs, c.ClusterSetIPCIDRs = c.ClusterSetIPs || set.ClusterSetIPs, entry.ClusterSetIPCIDR
+	if c.ClusterSetIPRange, err = broker.ClusterSetIPRange(ctx, hub, info.Namespace()); err != nil {
+		return err
+	}
 	c.HubID, c.HubServer, c.BrokerNamespace = set.HubID, info.BrokerURL, info.Namespace()
 	if _, err := config.Parse(c.Data()); err != nil {
 		return fmt.Errorf("the flags and the discovered settings make no valid configuration: %w", err)

@@ -25,10 +25,10 @@ func TestEveryFlagIsKept(t *testing.T) {
 		never     []string
 	}{
 		"join": {joinCommand(), install.JoinFlags(config.Config{}),
-			[]string{"gateway-node", "label-gateway", "globalnet", "globalnet-cidr", "globalnet-cluster-size", "clustercidr", "servicecidr",
+			[]string{"gateway-node", "label-gateway", "globalnet", "globalnet-cidr", "globalnet-cluster-size", "clusterset-ip-cidr", "clustercidr", "servicecidr",
 				"cluster-provider", "cluster-region", "cluster-zones", "image", "image-pull-policy"},
 			[]string{"clusterid", "cluster-kubeconfig", "cluster-context", "wait", "timeout"}},
-		"deploy-broker": {deployBrokerCommand(), install.BrokerFlags(broker.Clusterset{Fabric: netip.MustParsePrefix("241.0.0.0/8")}, broker.Book{Globalnet: true}),
+		"deploy-broker": {deployBrokerCommand(), install.BrokerFlags(broker.Clusterset{Fabric: netip.MustParsePrefix("241.0.0.0/8")}, broker.Book{Globalnet: true, ClusterSetIPs: netip.MustParsePrefix("243.0.0.0/8")}),
 			nil, []string{"ipsec-psk-from", "output"}},
 	} {
 		tt.cmd.Flags().VisitAll(func(f *pflag.Flag) {

@@ -38,6 +38,9 @@ const (
 	KeyServiceCIDR     = "service-cidr"
 	KeyFabricCIDR      = "fabric-cidr"
 	KeyMode            = "mode"
+	KeyClusterSetIPs   = "enable-clusterset-ip"
+	KeyVIPCIDR         = "clusterset-ip-cidr"
+	KeyVIPRange        = "clusterset-ip-cidr-range"
 	KeyCableDriver     = "cable-driver"
 	KeyCablePort       = "cable-port"
 	KeyDiscoveryPort   = "natt-discovery-port"
@@ -105,10 +108,16 @@ type Config struct {
 	PodCIDRs     []netip.Prefix
 	ServiceCIDRs []netip.Prefix
 	// FabricCIDR is the clusterset's range of node addresses, a /8; see FabricAddress.
-	FabricCIDR  netip.Prefix
-	Mode        Mode
-	CableDriver string
-	CablePort   uint16
+	FabricCIDR netip.Prefix
+	Mode       Mode
+	// ClusterSetIPs: services that the cluster exports get a ClusterSetIP by default; see UseClusterSetIPs.
+	ClusterSetIPs bool
+	// ClusterSetIPCIDRs is what the cluster allocates ClusterSetIPs from, ClusterSetIPRange what all clusters do; IPv4, masked. Neither
+	// is set in a clusterset of a release that had none.
+	ClusterSetIPCIDRs []netip.Prefix
+	ClusterSetIPRange netip.Prefix
+	CableDriver       string
+	CablePort         uint16
 	// CableTunnels is the number of tunnels between two gateways, so that a pair uses several cores; of two that differ the smaller one
 	// counts. 1–MaxCableTunnels; 0: 1.
 	CableTunnels int
@@ -141,6 +150,9 @@ type Config struct {
 // Globalnet reports whether the clusterset translates addresses.
 func (c Config) Globalnet() bool { return len(c.GlobalCIDRs) > 0 }
 
+// UseClusterSetIPs reports whether exported services get a ClusterSetIP unless their ServiceExport says otherwise.
+func (c Config) UseClusterSetIPs() bool { return c.ClusterSetIPs || c.Mode == ModeMCS }
+
 // Subnets is what other clusters route to this one: its GlobalCIDRs, or without globalnet its pod and service ranges and
 // its share of the fabric. IPv6 ranges are left out: the data path carries IPv4.
 func (c Config) Subnets() []netip.Prefix {
@@ -165,6 +177,7 @@ func Parse(data map[string]string) (Config, error) {
 		ServiceCIDRs:    p.prefixes(KeyServiceCIDR),
 		FabricCIDR:      p.fabric(KeyFabricCIDR),
 		Mode:            Mode(p.oneOf(KeyMode, string(ModeSubmariner), string(ModeMCS))),
+		ClusterSetIPs:   p.boolean(KeyClusterSetIPs, false),
 		CableDriver:     p.oneOf(KeyCableDriver, CableDrivers()...),
 		CablePort:       p.number(KeyCablePort, math.MaxUint16),
 		CableTunnels:    int(p.optionalNumber(KeyCableTunnels, MaxCableTunnels)),
@@ -181,6 +194,10 @@ func Parse(data map[string]string) (Config, error) {
 		HubID:           p.required(KeyHubID),
 		HubServer:       p.required(KeyHubServer),
 		BrokerNamespace: p.required(KeyBrokerNamespace),
+	}
+	c.ClusterSetIPCIDRs = p.prefixes(KeyVIPCIDR)
+	if of := p.prefixes(KeyVIPRange); len(of) > 0 {
+		c.ClusterSetIPRange = of[0]
 	}
 	for _, g := range c.GlobalCIDRs {
 		if !g.Addr().Is4() {
@@ -220,6 +237,12 @@ func (c Config) Data() map[string]string {
 		KeyHubServer:       c.HubServer,
 		KeyBrokerNamespace: c.BrokerNamespace,
 	}
+	if len(c.ClusterSetIPCIDRs) > 0 {
+		data[KeyVIPCIDR] = joinPrefixes(c.ClusterSetIPCIDRs)
+	}
+	if c.ClusterSetIPRange.IsValid() {
+		data[KeyVIPRange] = c.ClusterSetIPRange.String()
+	}
 	if c.DiscoveryPort != 0 {
 		data[KeyDiscoveryPort] = strconv.Itoa(int(c.DiscoveryPort))
 	}
@@ -237,7 +260,7 @@ func (c Config) Data() map[string]string {
 	}
 	for key, set := range map[string]bool{
 		KeyPreferredServer: c.PreferredServer, KeyLoadBalancer: c.LoadBalancer, KeySingleGateway: c.SingleGateway, KeyAirGapped: c.AirGapped,
-		KeyNetworkOnly: c.NetworkOnly,
+		KeyNetworkOnly: c.NetworkOnly, KeyClusterSetIPs: c.ClusterSetIPs,
 	} {
 		if set {
 			data[key] = "true"
@@ -389,9 +412,20 @@ func (p *parser) routedRanges(c Config) {
 	for key, prefixes := range map[string][]netip.Prefix{
 		KeyGlobalCIDR: c.GlobalCIDRs, KeyPodCIDR: c.PodCIDRs, KeyServiceCIDR: c.ServiceCIDRs,
 	} {
+		if i := slices.IndexFunc(prefixes, c.ClusterSetIPRange.Overlaps); i >= 0 {
+			p.fail(key, "%s overlaps the clusterset's range %s of ClusterSetIPs: deploy the broker with another --clusterset-ip-cidr-range", prefixes[i], c.ClusterSetIPRange)
+		}
 		if i := slices.IndexFunc(prefixes, c.FabricCIDR.Overlaps); i >= 0 {
 			p.fail(key, "%s overlaps the clusterset's fabric range %s: deploy the broker with another --fabric-cidr", prefixes[i], c.FabricCIDR)
 		}
+	}
+	for _, v := range c.ClusterSetIPCIDRs {
+		if !c.ClusterSetIPRange.Contains(v.Addr()) || v.Bits() < c.ClusterSetIPRange.Bits() || !v.Addr().Is4() {
+			p.fail(KeyVIPCIDR, "%s does not lie inside the clusterset's range %s of ClusterSetIPs (key %s)", v, c.ClusterSetIPRange, KeyVIPRange)
+		}
+	}
+	if c.ClusterSetIPRange.Overlaps(c.FabricCIDR) {
+		p.fail(KeyVIPRange, "%s overlaps the clusterset's fabric range %s: deploy the broker with another --fabric-cidr", c.ClusterSetIPRange, c.FabricCIDR)
 	}
 	is4 := func(r netip.Prefix) bool { return r.Addr().Is4() }
 	if len(c.PodCIDRs) > 0 && !c.Globalnet() && !slices.ContainsFunc(c.PodCIDRs, is4) {

@@ -13,6 +13,8 @@ import (
 const (
 	// DefaultFabricCIDR lies in 240.0.0.0/4, which is reserved (RFC 1112 section 4) and routed by Linux.
 	DefaultFabricCIDR = "241.0.0.0/8"
+	// DefaultClusterSetIPRange is what ClusterSetIPs are taken from unless deploy-broker gives another range.
+	DefaultClusterSetIPRange = "243.0.0.0/8"
 	// MaxFabricCluster and MaxFabricNode are the largest indexes that have an address.
 	MaxFabricCluster = 1023
 	MaxFabricNode    = 1<<fabricNodeBits - 1

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -186,6 +187,7 @@ const (
 	byService   = "service" // `<namespace>/<name>`
 	byNamespace = "source-namespace"
 	byCluster   = "cluster"
+	byVIP       = "cluster-set-ip"
 )
 
 // addIndexes makes the reads below cheap.
@@ -199,6 +201,12 @@ func addIndexes(c cluster.Cluster) error {
 		add(&v1alpha1.ServiceContribution{}, byService, service),
 		add(&v1alpha1.ServiceContribution{}, byNamespace, func(o client.Object) string { return ServiceOf(o).Namespace }),
 		add(&v1alpha1.ServiceContribution{}, byCluster, func(o client.Object) string { return o.GetLabels()[submarinerv1.LabelClusterID] }),
+		add(&v1alpha1.ServiceContribution{}, byVIP, func(o client.Object) string {
+			if c, ok := o.(*v1alpha1.ServiceContribution); ok {
+				return c.Spec.ClusterSetIP
+			}
+			return ""
+		}),
 	)
 }
 
@@ -223,6 +231,11 @@ func (h *Hub) ContributionsIn(ctx context.Context, namespace string) ([]v1alpha1
 	return h.contributions(ctx, byNamespace, namespace)
 }
 
+// ContributionsNaming returns the contributions that name a ClusterSetIP.
+func (h *Hub) ContributionsNaming(ctx context.Context, ip string) ([]v1alpha1.ServiceContribution, error) {
+	return h.contributions(ctx, byVIP, ip)
+}
+
 func (h *Hub) contributions(ctx context.Context, index, value string) ([]v1alpha1.ServiceContribution, error) {
 	var list v1alpha1.ServiceContributionList
 	if err := h.Client().List(ctx, &list, client.InNamespace(h.namespace), client.MatchingFields{index: value}); err != nil {
@@ -238,6 +251,32 @@ func (h *Hub) Slices(ctx context.Context, service types.NamespacedName) ([]disco
 		return nil, fmt.Errorf("read the EndpointSlices of service %s at the hub: %w", service, err)
 	}
 	return list.Items, nil
+}
+
+// ClusterSetIPRanges returns the clusters' ranges of ClusterSetIPs.
+func (h *Hub) ClusterSetIPRanges(ctx context.Context) (map[string][]netip.Prefix, error) {
+	var list submarinerv1.ClusterList
+	if err := h.Client().List(ctx, &list, client.InNamespace(h.namespace)); err != nil {
+		return nil, fmt.Errorf("read the Clusters at the hub: %w", err)
+	}
+	ranges := map[string][]netip.Prefix{}
+	for i := range list.Items {
+		if of := clusterSetIPRanges(&list.Items[i]); len(of) > 0 {
+			ranges[list.Items[i].Spec.ClusterID] = of
+		}
+	}
+	return ranges, nil
+}
+
+// clusterSetIPRanges leaves out what is no IPv4 range; the admission policies of the hub refuse it.
+func clusterSetIPRanges(c *submarinerv1.Cluster) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range c.Spec.ClusterSetIPCIDR {
+		if p, err := netip.ParsePrefix(text); err == nil && p.Addr().Is4() {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // Members returns the ids of the clusterset's clusters and when each joined.

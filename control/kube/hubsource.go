@@ -3,6 +3,8 @@ package kube
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -15,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
 // syncPoll is how often a source looks whether the first full picture of the hub has arrived.
@@ -54,11 +57,35 @@ func (h *Hub) OnSync(requests func(context.Context) []reconcile.Request) source.
 	})
 }
 
-// OfCluster requests the services that a cluster contributes to: whether it is a member, and since when, decides on all
-// of them.
+// OfCluster requests the services that a cluster contributes to, and those with a ClusterSetIP of its range: whether it is a member,
+// and since when, decides on all of them.
 func (h *Hub) OfCluster(cluster client.Object) []reconcile.Request {
 	ctx := context.Background()
-	return ContributionRequests(ctx)(h.ContributionsOf(ctx, cluster.GetName()))
+	requests := ContributionRequests(ctx)(h.ContributionsOf(ctx, cluster.GetName()))
+	c, ok := cluster.(*submarinerv1.Cluster)
+	if !ok || len(clusterSetIPRanges(c)) == 0 {
+		return requests
+	}
+	var list v1alpha1.ServiceContributionList
+	err := h.Client().List(ctx, &list, client.InNamespace(h.namespace))
+	elsewhere := slices.DeleteFunc(list.Items, func(x v1alpha1.ServiceContribution) bool {
+		ip, err := netip.ParseAddr(x.Spec.ClusterSetIP)
+		return err != nil || !slices.ContainsFunc(clusterSetIPRanges(c), func(p netip.Prefix) bool { return p.Contains(ip) })
+	})
+	return append(requests, ContributionRequests(ctx)(elsewhere, err)...)
+}
+
+// OfContribution requests the service of a contribution, and others that name its ClusterSetIP: one of them has it.
+func (h *Hub) OfContribution(contribution client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	if s := ServiceOf(contribution); s.Name != "" && s.Namespace != "" {
+		requests = append(requests, reconcile.Request{NamespacedName: s})
+	}
+	if c, ok := contribution.(*v1alpha1.ServiceContribution); ok && c.Spec.ClusterSetIP != "" {
+		ctx := context.Background()
+		requests = append(requests, ContributionRequests(ctx)(h.ContributionsNaming(ctx, c.Spec.ClusterSetIP))...)
+	}
+	return requests
 }
 
 // Requests makes requests of contributions, one for the service of each, for use in event handlers: an error of the cache

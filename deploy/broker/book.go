@@ -29,6 +29,7 @@ const (
 	keyRange    = "globalnetCidrRange"
 	keySize     = "globalnetClusterSize"
 	keyClusters = "clusterinfo"
+	keyVIPRange = "clustersetIPCIDRRange"
 )
 
 // Limits of a cluster's share.
@@ -37,6 +38,8 @@ const (
 	MinClusterSize = 16
 	// MaxClusterIndex is the largest number of a cluster: the fabric has addresses for so many.
 	MaxClusterIndex = config.MaxFabricCluster
+	// clusterSetIPBits is the prefix length of a cluster's range of ClusterSetIPs unless join gives another: 4096 addresses.
+	clusterSetIPBits = 20
 )
 
 // Book is the allocation of each cluster. It is the content of the ConfigMap submariner-globalnet-info and changes
@@ -48,6 +51,9 @@ type Book struct {
 	Range netip.Prefix
 	// ClusterSize is the default number of addresses of a GlobalCIDR, a power of two.
 	ClusterSize uint64
+	// ClusterSetIPs is what the clusters' ranges of ClusterSetIPs are taken from: IPv4, masked; not valid in the book of a
+	// release that had none.
+	ClusterSetIPs netip.Prefix
 	// Clusters is in the order of allocation.
 	Clusters []Entry
 }
@@ -61,6 +67,8 @@ type Entry struct {
 	ClusterIndex int `json:"cluster_index"`
 	// ClusterUID is the UID of the cluster's namespace kube-system.
 	ClusterUID string `json:"cluster_uid"`
+	// ClusterSetIPCIDR is empty where the book had no range of ClusterSetIPs when the cluster joined.
+	ClusterSetIPCIDR []netip.Prefix `json:"clusterset_ip_cidr,omitempty"`
 }
 
 // NewBook makes an empty book. With globalnet, size is rounded up to a power of two and must leave room for at least
@@ -86,6 +94,25 @@ func NewBook(globalnet bool, cidr netip.Prefix, size uint64) (Book, error) {
 		return Book{}, fmt.Errorf("globalnet cluster size %d is more than half of the range %s: at most %d", rounded, cidr, half)
 	}
 	return Book{Globalnet: true, Range: cidr, ClusterSize: rounded}, nil
+}
+
+// WithClusterSetIPs returns the book with the range that ClusterSetIPs are taken from. It has room for at least two clusters.
+func (b Book) WithClusterSetIPs(cidr netip.Prefix) (Book, error) {
+	switch {
+	case !cidr.IsValid() || !cidr.Addr().Is4():
+		return Book{}, fmt.Errorf("range %s of ClusterSetIPs is no IPv4 range", cidr)
+	case cidr != cidr.Masked():
+		return Book{}, fmt.Errorf("range %s of ClusterSetIPs has host bits: write %s", cidr, cidr.Masked())
+	case cidr.Bits() >= clusterSetIPBits:
+		return Book{}, fmt.Errorf("range %s of ClusterSetIPs has no room for two clusters, each of which gets a /%d: choose a larger one", cidr, clusterSetIPBits)
+	case b.Globalnet && cidr.Overlaps(b.Range):
+		return Book{}, fmt.Errorf("range %s of ClusterSetIPs overlaps the globalnet range %s: choose another with --clusterset-ip-cidr-range", cidr, b.Range)
+	}
+	if err := config.CheckRange(cidr); err != nil {
+		return Book{}, fmt.Errorf("range of ClusterSetIPs: %w: choose another with --clusterset-ip-cidr-range", err)
+	}
+	b.ClusterSetIPs = cidr
+	return b, nil
 }
 
 // roundSize rounds a number of addresses up to a power of two.
@@ -119,6 +146,15 @@ func ParseBook(data map[string]string) (Book, error) {
 			fail(keyRange+", "+keySize, err)
 		}
 	}
+	if text := data[keyVIPRange]; text != "" {
+		cidr, err := parseRange(text)
+		if err == nil {
+			b, err = b.WithClusterSetIPs(cidr)
+		}
+		if err != nil {
+			fail(keyVIPRange, err)
+		}
+	}
 	if text := data[keyClusters]; text != "" {
 		if err := json.Unmarshal([]byte(text), &b.Clusters); err != nil {
 			fail(keyClusters, err)
@@ -150,6 +186,9 @@ func (b Book) Data() (map[string]string, error) {
 		data[keyRange] = b.Range.String()
 		data[keySize] = strconv.FormatUint(b.ClusterSize, 10)
 	}
+	if b.ClusterSetIPs.IsValid() {
+		data[keyVIPRange] = b.ClusterSetIPs.String()
+	}
 	return data, nil
 }
 
@@ -162,6 +201,8 @@ type Request struct {
 	GlobalCIDR netip.Prefix
 	// Size is the requested number of addresses if GlobalCIDR is not given; 0 = the clusterset's default.
 	Size uint64
+	// ClusterSetIPCIDR is the requested range of ClusterSetIPs; not valid = any.
+	ClusterSetIPCIDR netip.Prefix
 	// NoGlobalnet: the cluster is not to have a GlobalCIDR.
 	NoGlobalnet bool
 	// Local are the cluster's own ranges (pods, services), with which its GlobalCIDR must not overlap.
@@ -179,6 +220,13 @@ type Request struct {
 func (b Book) Allocate(r Request) (Entry, Book, error) {
 	if err := OutsideFabric(r.Fabric, slices.Concat(r.Local, single(r.Nodes)), "this cluster"); err != nil {
 		return Entry{}, Book{}, err
+	}
+	if err := OutsideClusterSetIPs(b.ClusterSetIPs, slices.Concat(r.Local, single(r.Nodes)), "this cluster"); err != nil {
+		return Entry{}, Book{}, err
+	}
+	if i := slices.IndexFunc(r.Hub, b.ClusterSetIPs.Contains); i >= 0 {
+		return Entry{}, Book{}, fmt.Errorf("the clusterset's range %s of ClusterSetIPs contains the hub's address %s: "+
+			"deploy the broker with another --clusterset-ip-cidr-range, before clusters join", b.ClusterSetIPs, r.Hub[i])
 	}
 	if !b.Globalnet {
 		if err := checkRouted(r.Local, r.Hub); err != nil {
@@ -210,8 +258,35 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 	} else if r.GlobalCIDR.IsValid() || r.Size != 0 {
 		return Entry{}, Book{}, fmt.Errorf("this clusterset has no globalnet: join without --globalnet-cidr and --globalnet-cluster-size, or deploy the broker with --globalnet")
 	}
+	if b.ClusterSetIPs.IsValid() {
+		cidr, err := b.clusterSetIPCIDR(r)
+		if err != nil {
+			return Entry{}, Book{}, err
+		}
+		e.ClusterSetIPCIDR = []netip.Prefix{cidr}
+	} else if r.ClusterSetIPCIDR.IsValid() {
+		return Entry{}, Book{}, fmt.Errorf("this clusterset has no range of ClusterSetIPs: join without --clusterset-ip-cidr, " +
+			"or run `pelago deploy-broker` at the hub again, which adds one")
+	}
 	b.Clusters = append(slices.Clone(b.Clusters), e)
 	return e, b, nil
+}
+
+// clusterSetIPCIDR checks the requested range of ClusterSetIPs, or allocates one.
+func (b Book) clusterSetIPCIDR(r Request) (netip.Prefix, error) {
+	if r.ClusterSetIPCIDR.IsValid() {
+		return r.ClusterSetIPCIDR, b.part("ClusterSetIP range", r.ClusterSetIPCIDR, b.ClusterSetIPs, func(e Entry) []netip.Prefix { return e.ClusterSetIPCIDR })
+	}
+	var taken []netip.Prefix
+	for _, e := range b.Clusters {
+		taken = append(taken, e.ClusterSetIPCIDR...)
+	}
+	p, ok := firstFit(b.ClusterSetIPs, clusterSetIPBits, taken)
+	if !ok {
+		return netip.Prefix{}, fmt.Errorf("the range %s of ClusterSetIPs has no room for a /%d: give a smaller one with --clusterset-ip-cidr, "+
+			"or remove clusters that are gone with `pelago unjoin`", b.ClusterSetIPs, clusterSetIPBits)
+	}
+	return p, nil
 }
 
 // checkRouted refuses ranges that the other clusters would not route to this one.
@@ -235,6 +310,16 @@ func OutsideFabric(fabric netip.Prefix, ranges []netip.Prefix, whose string) err
 			return fmt.Errorf("range %s of %s overlaps the clusterset's fabric range %s: deploy the broker with another --fabric-cidr, an unused /8, "+
 				"before clusters join", r, whose, fabric)
 		}
+	}
+	return nil
+}
+
+// OutsideClusterSetIPs refuses ranges that overlap the clusterset's range of ClusterSetIPs, if it has one: packets for the ones would
+// go to a service.
+func OutsideClusterSetIPs(vips netip.Prefix, ranges []netip.Prefix, whose string) error {
+	if i := slices.IndexFunc(ranges, vips.Overlaps); vips.IsValid() && i >= 0 {
+		return fmt.Errorf("range %s of %s overlaps the clusterset's range %s of ClusterSetIPs: deploy the broker with another "+
+			"--clusterset-ip-cidr-range, before clusters join", ranges[i], whose, vips)
 	}
 	return nil
 }
@@ -269,6 +354,10 @@ func (b Book) find(r Request) (*Entry, error) {
 		if r.GlobalCIDR.IsValid() && !slices.Contains(e.GlobalCIDR, r.GlobalCIDR) {
 			return nil, fmt.Errorf("cluster %q already has GlobalCIDR %v and keeps it: leave %s out, or remove the cluster first with `pelago unjoin --clusterid %s`",
 				r.ClusterID, e.GlobalCIDR, r.GlobalCIDR, r.ClusterID)
+		}
+		if r.ClusterSetIPCIDR.IsValid() && !slices.Contains(e.ClusterSetIPCIDR, r.ClusterSetIPCIDR) {
+			return nil, fmt.Errorf("cluster %q already has the ClusterSetIP range %v and keeps it: leave %s out, or remove the cluster first with `pelago unjoin --clusterid %s`",
+				r.ClusterID, e.ClusterSetIPCIDR, r.ClusterSetIPCIDR, r.ClusterID)
 		}
 		for _, g := range e.GlobalCIDR {
 			if err := disjoint(g, slices.Concat(r.Local, single(r.Nodes))); err != nil {
@@ -317,30 +406,38 @@ func (b Book) cidr(r Request) (netip.Prefix, error) {
 	return p, nil
 }
 
-// check validates a requested range.
+// check validates a requested GlobalCIDR.
 func (b Book) check(r Request) error {
 	g := r.GlobalCIDR
-	switch {
-	case !g.Addr().Is4():
-		return fmt.Errorf("GlobalCIDR %s is no IPv4 range", g)
-	case g != g.Masked():
-		return fmt.Errorf("GlobalCIDR %s has host bits: write %s", g, g.Masked())
-	case g.Bits() < b.Range.Bits() || !b.Range.Contains(g.Addr()):
-		return fmt.Errorf("GlobalCIDR %s does not lie inside the clusterset's range %s: choose one that does", g, b.Range)
-	case addresses(g) < MinClusterSize:
-		return fmt.Errorf("GlobalCIDR %s has %d addresses: at least %d are needed", g, addresses(g), MinClusterSize)
-	}
-	for _, e := range b.Clusters {
-		for _, other := range e.GlobalCIDR {
-			if g.Overlaps(other) {
-				return fmt.Errorf("GlobalCIDR %s overlaps %s of cluster %q: choose another, or none to be given a free one", g, other, e.ClusterID)
-			}
-		}
+	if err := b.part("GlobalCIDR", g, b.Range, func(e Entry) []netip.Prefix { return e.GlobalCIDR }); err != nil {
+		return err
 	}
 	if i := slices.IndexFunc(r.Hub, g.Contains); i >= 0 {
 		return fmt.Errorf("GlobalCIDR %s contains the hub's address %s: choose another with --globalnet-cidr", g, r.Hub[i])
 	}
 	return disjoint(g, slices.Concat(r.Local, single(r.Nodes)))
+}
+
+// part validates a requested part of one of the clusterset's ranges; of returns what a cluster has of that range.
+func (b Book) part(what string, p, within netip.Prefix, of func(Entry) []netip.Prefix) error {
+	switch {
+	case !p.Addr().Is4():
+		return fmt.Errorf("%s %s is no IPv4 range", what, p)
+	case p != p.Masked():
+		return fmt.Errorf("%s %s has host bits: write %s", what, p, p.Masked())
+	case p.Bits() < within.Bits() || !within.Contains(p.Addr()):
+		return fmt.Errorf("%s %s does not lie inside the clusterset's range %s: choose one that does", what, p, within)
+	case addresses(p) < MinClusterSize:
+		return fmt.Errorf("%s %s has %d addresses: at least %d are needed", what, p, addresses(p), MinClusterSize)
+	}
+	for _, e := range b.Clusters {
+		for _, other := range of(e) {
+			if p.Overlaps(other) {
+				return fmt.Errorf("%s %s overlaps %s of cluster %q: choose another, or none to be given a free one", what, p, other, e.ClusterID)
+			}
+		}
+	}
+	return nil
 }
 
 // disjoint refuses a GlobalCIDR that overlaps the cluster's own ranges: local and remote pods would be indistinguishable.
@@ -443,6 +540,12 @@ func rangesOf(c *submarinerv1.Cluster) ([]netip.Prefix, error) {
 		out = append(out, p)
 	}
 	return out, nil
+}
+
+// ClusterSetIPRange is what the clusters' ranges of ClusterSetIPs are taken from; not valid if the book has none.
+func ClusterSetIPRange(ctx context.Context, hub client.Client, namespace string) (netip.Prefix, error) {
+	_, b, err := readBook(ctx, hub, namespace)
+	return b.ClusterSetIPs, err
 }
 
 // Release removes the cluster from the book at the hub.

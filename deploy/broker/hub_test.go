@@ -34,6 +34,9 @@ var fabric = netip.MustParsePrefix("241.0.0.0/8")
 func openHub(t *testing.T) hub {
 	t.Helper()
 	book, err := NewBook(true, netip.MustParsePrefix("120.0.0.0/8"), 65536)
+	if err == nil {
+		book, err = book.WithClusterSetIPs(netip.MustParsePrefix("243.0.0.0/8"))
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -165,10 +165,11 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 			},
 		},
 		Spec: submarinerv1.ClusterSpec{
-			ClusterID:   m.ClusterID,
-			GlobalCIDR:  texts(m.GlobalCIDR),
-			ClusterCIDR: texts(m.PodCIDR),
-			ServiceCIDR: texts(m.ServiceCIDR),
+			ClusterID:        m.ClusterID,
+			GlobalCIDR:       texts(m.GlobalCIDR),
+			ClusterCIDR:      texts(m.PodCIDR),
+			ServiceCIDR:      texts(m.ServiceCIDR),
+			ClusterSetIPCIDR: texts(m.ClusterSetIPCIDR),
 		},
 	}
 	if m.NetworkOnly {
@@ -196,6 +197,7 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 		{"pod ranges", have.Spec.ClusterCIDR, want.Spec.ClusterCIDR},
 		{"service ranges", have.Spec.ServiceCIDR, want.Spec.ServiceCIDR},
 		{"GlobalCIDRs", have.Spec.GlobalCIDR, want.Spec.GlobalCIDR},
+		{"ClusterSetIP ranges", have.Spec.ClusterSetIPCIDR, want.Spec.ClusterSetIPCIDR},
 		{"fabric range", fabricOf(have), fabricOf(want)},
 	} {
 		if !slices.Equal(r.have, r.want) {

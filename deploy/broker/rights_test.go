@@ -175,6 +175,11 @@ func TestMemberClaimsItsOwnRangesOnly(t *testing.T) {
 		s.AddressType = discoveryv1.AddressTypeFQDN
 		return s
 	}
+	vip := func(ip string) *pelagov1alpha1.ServiceContribution {
+		c := contribution("g1", "web", "120.1.0.9")
+		c.Spec.ClusterSetIP = ip
+		return c
+	}
 	for name, tt := range map[string]struct {
 		obj  client.Object
 		want string // "" = allowed
@@ -198,6 +203,10 @@ func TestMemberClaimsItsOwnRangesOnly(t *testing.T) {
 		"contribution of another's address":    {contribution("g1", "web", "120.2.0.9"), "spec.ips of cluster 'g1'"},
 		"contribution of an address of nobody": {contribution("g1", "web", "8.8.8.8"), "must lie inside"},
 		"contribution of no address":           {contribution("g1", "web", "localhost"), "spec.ips of cluster 'g1'"},
+		"a ClusterSetIP":                       {vip("243.0.0.9"), ""},
+		"a copy of another's ClusterSetIP":     {vip("243.0.16.9"), ""},
+		"a ClusterSetIP of no cluster":         {vip("8.8.8.8"), "must lie inside the clusterset's range of ClusterSetIPs: 243.0.0.0/8"},
+		"a ClusterSetIP that is no address":    {vip("243.0.0.300"), "must lie inside the clusterset's range of ClusterSetIPs"},
 		"slice":                                {slice("g1", "web.abc", "120.1.0.9", "120.1.0.10"), ""},
 		"slice with another's address":         {slice("g1", "web.abc", "120.1.0.9", "120.2.0.9"), "of cluster 'g1'"},
 		"slice with an address of nobody":      {slice("g1", "web.abc", "10.7.0.5"), "must lie inside"},

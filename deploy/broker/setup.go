@@ -44,6 +44,8 @@ type Clusterset struct {
 	BrokerURL string
 	// AutoAccept: members get workloads without an administrator's `pelago clusters accept`.
 	AutoAccept bool
+	// ClusterSetIPs: exported services get a ClusterSetIP unless their ServiceExport says otherwise; in mode mcs they always do.
+	ClusterSetIPs bool
 	// Hub are the addresses of the hub's API server, as far as it is known at deploy-broker.
 	Hub []netip.Addr
 }
@@ -52,7 +54,8 @@ type Clusterset struct {
 const (
 	keyFabric = "fabric-cidr"
 	// keyAutoAccept is read by the policy pelago-member-clusters-unapproved.
-	keyAutoAccept = "auto-accept"
+	keyAutoAccept    = "auto-accept"
+	keyClusterSetIPs = "enable-clusterset-ip"
 	// keyHub is read by the policy pelago-clusters-hub.
 	keyHub = "hub-addresses"
 )
@@ -67,6 +70,7 @@ func (s Clusterset) data() map[string]string {
 		keyFabric:        s.Fabric.String(),
 		keyHub:           joinAddresses(s.Hub),
 		keyAutoAccept:    strconv.FormatBool(s.AutoAccept),
+		keyClusterSetIPs: strconv.FormatBool(s.ClusterSetIPs),
 		"broker-url":     s.BrokerURL,
 	}
 }
@@ -133,6 +137,7 @@ func readClusterset(ctx context.Context, hub client.Client, namespace string) (C
 	set := Clusterset{
 		Mode: cm.Data["mode"], HubID: cm.Data["hub-id"], CustomDomains: split("custom-domains"), Components: split("components"),
 		BrokerURL: cm.Data["broker-url"], AutoAccept: cm.Data[keyAutoAccept] == "true",
+		ClusterSetIPs: cm.Data[keyClusterSetIPs] == "true",
 	}
 	for _, text := range split(keyHub) {
 		a, err := netip.ParseAddr(text)
@@ -185,7 +190,7 @@ func checkRegistered(ctx context.Context, hub client.Client, set Clusterset, psk
 // Setup writes the ConfigMaps and the key of the clusterset. The book is kept if its settings are those of want, the key if
 // psk is nil. While clusters are registered, neither can change, nor can the mode and the fabric. It returns the key.
 func Setup(ctx context.Context, hub client.Client, want Book, set Clusterset, psk []byte) (*corev1.Secret, error) {
-	if err := errors.Join(config.CheckFabric(set.Fabric), checkRegistered(ctx, hub, set, psk), setupFabric(ctx, hub, set.Fabric)); err != nil {
+	if err := errors.Join(config.CheckFabric(set.Fabric), checkRegistered(ctx, hub, set, psk), setupFabric(ctx, hub, set.Fabric, want.ClusterSetIPs)); err != nil {
 		return nil, err
 	}
 	if err := setupBook(ctx, hub, want); err != nil {
@@ -224,19 +229,29 @@ func setupBook(ctx context.Context, hub client.Client, want Book) error {
 	if err != nil {
 		return err
 	}
-	if have.Globalnet == want.Globalnet && have.Range == want.Range && have.ClusterSize == want.ClusterSize {
+	sameGlobalnet := have.Globalnet == want.Globalnet && have.Range == want.Range && have.ClusterSize == want.ClusterSize
+	if sameGlobalnet && have.ClusterSetIPs == want.ClusterSetIPs {
 		return nil
 	}
-	if n := len(have.Clusters); n > 0 {
+	cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: AllocationConfigMap, Namespace: deploy.BrokerNamespace}}
+	n := len(have.Clusters)
+	switch {
+	case n == 0:
+		return deploy.Put(ctx, hub, cm, func() { cm.Data = data })
+	case sameGlobalnet && !have.ClusterSetIPs.IsValid(): // the book of an earlier release
+		return deploy.Put(ctx, hub, cm, func() { cm.Data[keyVIPRange] = data[keyVIPRange] })
+	case sameGlobalnet:
+		return fmt.Errorf("change the range of ClusterSetIPs from %s to %s: %d clusters are registered with the former; use "+
+			"--clusterset-ip-cidr-range %s, or remove the clusters first with `pelago unjoin`", have.ClusterSetIPs, want.ClusterSetIPs, n, have.ClusterSetIPs)
+	default:
 		return fmt.Errorf("change globalnet from %s to %s: %d clusters are registered with the former; use the former flags, "+
 			"or remove the clusters first with `pelago unjoin`", have.describe(), want.describe(), n)
 	}
-	cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: AllocationConfigMap, Namespace: deploy.BrokerNamespace}}
-	return deploy.Put(ctx, hub, cm, func() { cm.Data = data })
 }
 
-// setupFabric refuses a range that overlaps those of registered clusters, and a change while clusters are registered.
-func setupFabric(ctx context.Context, hub client.Client, fabric netip.Prefix) error {
+// setupFabric refuses a fabric or a range of ClusterSetIPs that overlaps ranges of registered clusters, and a change of the fabric
+// while clusters are registered.
+func setupFabric(ctx context.Context, hub client.Client, fabric, vips netip.Prefix) error {
 	list := &submarinerv1.ClusterList{}
 	if err := hub.List(ctx, list, client.InNamespace(deploy.BrokerNamespace)); err != nil {
 		return fmt.Errorf("list the Clusters at the hub: %w", err)
@@ -246,7 +261,8 @@ func setupFabric(ctx context.Context, hub client.Client, fabric netip.Prefix) er
 		if err != nil {
 			return err
 		}
-		if err := OutsideFabric(fabric, ranges, fmt.Sprintf("cluster %q", list.Items[i].Name)); err != nil {
+		whose := fmt.Sprintf("cluster %q", list.Items[i].Name)
+		if err := errors.Join(OutsideFabric(fabric, ranges, whose), OutsideClusterSetIPs(vips, ranges, whose)); err != nil {
 			return err
 		}
 	}

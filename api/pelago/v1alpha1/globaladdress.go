@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// GlobalAddress claims one address of the cluster's GlobalCIDR for one owner. Its name is the address with dashes,
+// GlobalAddress claims one address of the cluster's GlobalCIDR, or of its range of ClusterSetIPs, for one owner. Its name is the address with dashes,
 // so the API server itself refuses a second claim; creating it is the allocation.
 //
 // +kubebuilder:object:root=true
@@ -31,7 +31,8 @@ type GlobalAddressSpec struct {
 	ReleasedAt *metav1.Time `json:"releasedAt,omitempty"`
 }
 
-// AddressOwner is the ClusterGlobalEgressIP, GlobalEgressIP or GlobalIngressIP that has the address.
+// AddressOwner is the ClusterGlobalEgressIP, GlobalEgressIP or GlobalIngressIP that has the address. That of a ClusterSetIP is the
+// ServiceImport, which exists while one cluster exports the service; its UID is empty, since it may be created later.
 type AddressOwner struct {
 	Kind string `json:"kind"`
 	// +optional

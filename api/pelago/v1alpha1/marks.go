@@ -51,6 +51,21 @@ const (
 	ProxyName      = "pelago"
 )
 
+// AnnotationReadyBackends of an EndpointSlice of an exported service, at the hub and in members, is how many ready backends its cluster
+// has, decimal; above 8 rounded down to three significant bits. Without it the number is unknown.
+const AnnotationReadyBackends = "pelago.io/ready-backends"
+
+// ConditionClusterSetIP of a ServiceExport reports whether the service has a ClusterSetIP, and which.
+const ConditionClusterSetIP = "ClusterSetIP"
+
+// Reasons of ConditionClusterSetIP.
+const (
+	ReasonAllocated      = "Allocated"
+	ReasonAwaitingClaim  = "AwaitingClaim"  // an older export of another cluster claims one
+	ReasonExhausted      = "RangeExhausted" // no address of the cluster's range is free
+	ReasonNoClusterSetIP = "NoClusterSetIP" // the service cannot have one
+)
+
 // SecretTypeRegistration is the type of the Secrets cluster-<id>.registration at the hub, to which a member's tokens
 // are bound. The admission policies there read it.
 const SecretTypeRegistration corev1.SecretType = "pelago.io/registration"

@@ -16,6 +16,7 @@ import (
 // +kubebuilder:printcolumn:name="Service",type=string,JSONPath=`.spec.service`
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.spec.type`
 // +kubebuilder:printcolumn:name="IPs",type=string,JSONPath=`.spec.ips`
+// +kubebuilder:printcolumn:name="ClusterSetIP",type=string,JSONPath=`.spec.clusterSetIP`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ServiceContribution struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -56,6 +57,12 @@ type ServiceContributionSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=2
 	IPs []string `json:"ips,omitempty"`
+	// ClusterSetIP is the service's address in all clusters as this cluster knows it: claimed from the cluster's own range of
+	// ClusterSetIPs, or copied from the contribution that decides. Empty for a headless service and without ClusterSetIPs.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=39
+	ClusterSetIP string `json:"clusterSetIP,omitempty"`
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256

@@ -12,6 +12,7 @@ const LabelClusterID = "submariner-io/clusterID"
 // +kubebuilder:resource:scope=Namespaced
 // +kubebuilder:printcolumn:name="Cluster ID",type=string,JSONPath=`.spec.cluster_id`
 // +kubebuilder:printcolumn:name="Global CIDR",type=string,JSONPath=`.spec.global_cidr`
+// +kubebuilder:printcolumn:name="ClusterSetIP CIDR",type=string,priority=1,JSONPath=`.spec.clusterset_ip_cidr`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Cluster struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -52,6 +53,13 @@ type ClusterSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	GlobalCIDR []string `json:"global_cidr,omitempty"`
+	// ClusterSetIPCIDR lists the ranges of the clusterset from which this cluster allocates ClusterSetIPs, as `pelago join`
+	// has allocated them; empty for clusters of releases that had none.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	ClusterSetIPCIDR []string `json:"clusterset_ip_cidr,omitempty"`
 }
 
 // ClusterList is a list of Clusters.

@@ -38,6 +38,15 @@ const (
 	ImportedSliceManager = "lighthouse-agent.submariner.io"
 )
 
+// Annotations by which users decide on the ClusterSetIP of a service.
+const (
+	// AnnotationUseClusterSetIP of a ServiceExport, "true" or "false", overrides whether the service gets a ClusterSetIP.
+	AnnotationUseClusterSetIP = "lighthouse.submariner.io/use-clusterset-ip"
+	// AnnotationWeightPrefix followed by the id of a cluster, on a ServiceImport, is the weight of that cluster among those that export
+	// the service, decimal.
+	AnnotationWeightPrefix = "lighthouse-lb-weight.submariner.io/"
+)
+
 // ConditionSynced of a ServiceExport is what its condition Ready was called before the MCS API had that one; both have
 // the same status.
 const ConditionSynced = "Synced"

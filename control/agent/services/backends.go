@@ -1,9 +1,12 @@
 package services
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"math/bits"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -23,12 +27,22 @@ type BackendSlice struct {
 	Type      discoveryv1.AddressType
 	Ports     []discoveryv1.EndpointPort
 	Endpoints []discoveryv1.Endpoint
+	// ReadyBackends is the value of annotation pelago.io/ready-backends; empty: it is left out.
+	ReadyBackends string
+}
+
+// annotate sets what a slice carries besides its endpoints.
+func (b BackendSlice) annotate(slice *discoveryv1.EndpointSlice) {
+	if b.ReadyBackends != "" {
+		slice.Annotations = map[string]string{v1alpha1.AnnotationReadyBackends: b.ReadyBackends}
+	}
 }
 
 // Virtual is the view of a ClusterIP service from outside: for each IP family one slice with one endpoint, the virtual
 // address, and the Service's own ports. The endpoint is ready if any backend is.
 func VirtualSlices(addresses []string, service *corev1.Service, slices []discoveryv1.EndpointSlice) []BackendSlice {
-	ready := anyReady(slices)
+	count := readyBackends(slices)
+	ready := count > 0
 	var out []BackendSlice
 	for _, text := range addresses {
 		ip, err := netip.ParseAddr(text)
@@ -41,7 +55,8 @@ func VirtualSlices(addresses []string, service *corev1.Service, slices []discove
 		}
 		out = append(out, BackendSlice{
 			Source: "virtual", Type: family, Ports: servicePorts(service),
-			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{text}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+			Endpoints:     []discoveryv1.Endpoint{{Addresses: []string{text}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+			ReadyBackends: strconv.Itoa(significant(count)),
 		})
 	}
 	return out
@@ -105,16 +120,28 @@ func NameHash(identity ...string) string {
 	return hex.EncodeToString(sum[:5])
 }
 
-// anyReady follows the EndpointSlice API: an unknown readiness counts as ready.
-func anyReady(slices []discoveryv1.EndpointSlice) bool {
+// readyBackends counts pods, and endpoints without one, that are ready. A backend in several slices, of both families or while
+// slices are rewritten, counts once. As the EndpointSlice API has it, an unknown readiness counts as ready.
+func readyBackends(slices []discoveryv1.EndpointSlice) int {
+	ready := map[string]bool{}
 	for _, s := range slices {
 		for _, e := range s.Endpoints {
-			if ptr.Deref(e.Conditions.Ready, true) {
-				return true
+			if len(e.Addresses) > 0 && ptr.Deref(e.Conditions.Ready, true) {
+				ready[cmp.Or(EndpointPod(e), e.Addresses[0])] = true
 			}
 		}
 	}
-	return false
+	return len(ready)
+}
+
+// significant rounds a number of backends above 8 down to three significant bits. Each change is a write at the hub and in every
+// cluster: a rollout of 100 pods makes a few of them, and the weights of clusters are off by less than a quarter.
+func significant(n int) int {
+	drop := max(0, bits.Len(uint(n))-3)
+	if n <= 8 {
+		return n
+	}
+	return n >> drop << drop
 }
 
 func servicePorts(service *corev1.Service) []discoveryv1.EndpointPort {

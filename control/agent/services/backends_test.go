@@ -29,12 +29,14 @@ func TestVirtualIsReadyIfAnyBackendIs(t *testing.T) {
 	tests := map[string]struct {
 		slices []discoveryv1.EndpointSlice
 		want   bool
+		count  string
 	}{
-		"no slice":             {nil, false},
-		"no endpoint":          {[]discoveryv1.EndpointSlice{slice("a")}, false},
-		"none ready":           {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", no))}, false},
-		"one of two slices":    {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", no)), slice("b", endpoint("10.7.0.3", "q", yes))}, true},
-		"unknown counts ready": {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", nil))}, true},
+		"no slice":             {nil, false, "0"},
+		"no endpoint":          {[]discoveryv1.EndpointSlice{slice("a")}, false, "0"},
+		"none ready":           {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", no))}, false, "0"},
+		"one of two slices":    {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", no)), slice("b", endpoint("10.7.0.3", "q", yes))}, true, "1"},
+		"unknown counts ready": {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", nil))}, true, "1"},
+		"a pod in two slices":  {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", yes)), slice("b", endpoint("10.7.0.2", "p", yes))}, true, "1"},
 	}
 	service := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "dns", Port: 53, Protocol: "UDP"}}}}
 	for name, tt := range tests {
@@ -46,7 +48,8 @@ func TestVirtualIsReadyIfAnyBackendIs(t *testing.T) {
 					{Name: ptr.To("http"), Port: ptr.To[int32](80), Protocol: ptr.To(corev1.ProtocolTCP)},
 					{Name: ptr.To("dns"), Port: ptr.To[int32](53), Protocol: ptr.To(corev1.ProtocolUDP)},
 				},
-				Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"120.1.0.9"}, Conditions: discoveryv1.EndpointConditions{Ready: &tt.want}}},
+				Endpoints:     []discoveryv1.Endpoint{{Addresses: []string{"120.1.0.9"}, Conditions: discoveryv1.EndpointConditions{Ready: &tt.want}}},
+				ReadyBackends: tt.count,
 			}}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("-want +got\n%s", diff)

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -36,17 +38,27 @@ type ExportOptions struct {
 	// PodCIDRs and Fabric, the address of a node by its index, are used without globalnet.
 	PodCIDRs []netip.Prefix
 	Fabric   func(node uint16) (netip.Addr, error)
-	Hub      *kube.Hub
+	// ClusterSetIPs: an export gets a ClusterSetIP unless its annotation says otherwise.
+	ClusterSetIPs bool
+	Hub           *kube.Hub
 }
 
 // Setup adds the controller to the manager and its indexes to the caches.
 func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 	r := &reconciler{
-		local:   mgr.GetClient(),
-		hub:     o.Hub,
-		cluster: cluster{id: o.ClusterID, globalnet: o.Globalnet, brokerNamespace: o.Hub.Namespace(), podCIDRs: o.PodCIDRs, fabric: o.Fabric},
+		local:  mgr.GetClient(),
+		live:   mgr.GetAPIReader(),
+		hub:    o.Hub,
+		events: mgr.GetEventRecorderFor("pelago-agent"),
+		cluster: cluster{
+			id: o.ClusterID, globalnet: o.Globalnet, brokerNamespace: o.Hub.Namespace(), podCIDRs: o.PodCIDRs, fabric: o.Fabric,
+			clusterSetIPs: o.ClusterSetIPs,
+		},
 	}
-	if err := kube.AddIndex(mgr, &discoveryv1.EndpointSlice{}, indexService, ByService); err != nil {
+	if err := errors.Join(
+		kube.AddIndex(mgr, &discoveryv1.EndpointSlice{}, indexService, ByService),
+		kube.AddIndex(mgr, &v1alpha1.GlobalAddress{}, indexVIP, vipService),
+	); err != nil {
 		return fmt.Errorf("set up controller export: %w", err)
 	}
 	err := ctrl.NewControllerManagedBy(mgr).
@@ -56,7 +68,8 @@ func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(ofLocalSlice)).
 		Watches(&v1alpha1.NodeIndex{}, handler.EnqueueRequestsFromMapFunc(r.ofNodeIndex), builder.WithPredicates(newNodes)).
 		Watches(&submarinerv1.GlobalIngressIP{}, handler.EnqueueRequestsFromMapFunc(r.ofIngressIP)).
-		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, ofLabelled)).
+		Watches(&v1alpha1.GlobalAddress{}, handler.EnqueueRequestsFromMapFunc(ofVIP)).
+		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, o.Hub.OfContribution)).
 		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, r.ofOwnHubSlice)).
 		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
@@ -70,8 +83,12 @@ func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 
 type reconciler struct {
 	local   client.Client
+	live    client.Reader // past the cache
 	hub     *kube.Hub
+	events  record.EventRecorder
 	cluster cluster
+
+	awaits sync.Map // service → since when the claim of an older exporter is awaited (time.Time)
 }
 
 // Reconcile handles one service; the request is its namespace and name.
@@ -81,7 +98,11 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	o := outcome{offer: r.cluster.desired(s), synced: r.hub.Synced()}
+	var wait time.Duration // for a ClusterSetIP
 	if o.synced {
+		if o.vip, wait, err = r.assignVIP(ctx, req.NamespacedName, s.export, &o.offer); err != nil {
+			return kube.HubResult(err)
+		}
 		o.err = r.publish(ctx, req, o.offer)
 		o.published = o.err == nil
 		if o.conflicts, err = r.conflicts(ctx, req); err != nil {
@@ -99,7 +120,10 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if kube.IsUnreachable(o.err) { // package hub has told so
 		return reconcile.Result{RequeueAfter: kube.RequeueHubAway}, nil
 	}
-	return reconcile.Result{}, o.err
+	if o.err != nil {
+		return reconcile.Result{}, o.err
+	}
+	return reconcile.Result{RequeueAfter: wait}, nil
 }
 
 // read collects the state of the service in the own cluster.

@@ -22,6 +22,8 @@ type cluster struct {
 	id              string
 	globalnet       bool
 	brokerNamespace string
+	// clusterSetIPs: an export gets a ClusterSetIP unless its annotation says otherwise.
+	clusterSetIPs bool
 	// Without globalnet:
 	podCIDRs []netip.Prefix
 	// fabric is the address of a node, by its index, in the clusterset's fabric.
@@ -235,7 +237,7 @@ func (c cluster) contributionName(namespace, service string) string {
 
 func (c cluster) slice(service *corev1.Service, content BackendSlice) *discoveryv1.EndpointSlice {
 	hash := NameHash(service.Namespace, service.Name, c.id, string(content.Type), content.Source)
-	return &discoveryv1.EndpointSlice{
+	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: c.brokerNamespace, Name: strings.Join([]string{c.id, service.Name, hash}, "."),
 			Labels: map[string]string{
@@ -249,4 +251,6 @@ func (c cluster) slice(service *corev1.Service, content BackendSlice) *discovery
 		},
 		AddressType: content.Type, Ports: content.Ports, Endpoints: content.Endpoints,
 	}
+	content.annotate(slice)
+	return slice
 }

@@ -5,6 +5,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -23,6 +24,8 @@ type outcome struct {
 	// published reports whether the hub has the offered contribution and all slices; err is why not.
 	published bool
 	err       error
+	// vip is the condition ClusterSetIP; nil: the export has none.
+	vip *metav1.Condition
 	// conflicts between all contributions to the service, if this one is among them.
 	conflicts []MergeConflict
 }
@@ -49,6 +52,11 @@ func conditions(export *mcs.ServiceExport, o outcome) []metav1.Condition {
 		set(submarinerv1.ConditionSynced, ok, reason, message)
 	}
 	if o.synced {
+		if o.vip == nil {
+			meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionClusterSetIP)
+		} else {
+			set(o.vip.Type, o.vip.Status == metav1.ConditionTrue, mcs.ServiceExportConditionReason(o.vip.Reason), o.vip.Message)
+		}
 		if len(o.conflicts) > 0 {
 			set(string(mcs.ServiceExportConditionConflict), true, mcs.ServiceExportConditionReason(ConflictReasons(o.conflicts)), ConflictMessages(o.conflicts))
 		} else {

@@ -62,7 +62,7 @@ func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 		Watches(&mcs.ServiceExport{}, &handler.EnqueueRequestForObject{}).
 		Watches(&v1alpha1.Peer{}, handler.EnqueueRequestsFromMapFunc(r.ofPeer), builder.WithPredicates(judged)).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.ofNamespace)).
-		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, ofLabelled)).
+		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, o.Hub.OfContribution)).
 		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, ofLabelled)).
 		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
@@ -179,6 +179,9 @@ func (r *importReconciler) readHub(ctx context.Context, s *importState) error {
 	if s.refused, err = r.refused(ctx, s.contributions); err != nil {
 		return err
 	}
-	s.joined, err = r.hub.Members(ctx)
+	if s.joined, err = r.hub.Members(ctx); err != nil {
+		return err
+	}
+	s.vips, err = readVIPs(ctx, r.hub, s.contributions, s.joined)
 	return err
 }

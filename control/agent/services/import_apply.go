@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -12,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -24,7 +27,11 @@ func (r *importReconciler) importSet() kube.ObjectSet[*mcs.ServiceImport] {
 		Client: r.local, Owns: r.cluster.owner.Owns,
 		Copy: func(dst, src *mcs.ServiceImport) {
 			dst.Spec = src.Spec
-			dst.Labels, dst.Annotations = src.Labels, src.Annotations // labels that are no longer exported are removed
+			weights := maps.Clone(dst.Annotations)
+			maps.DeleteFunc(weights, func(key, _ string) bool { return !strings.HasPrefix(key, submarinerv1.AnnotationWeightPrefix) })
+			// Labels that are no longer exported are removed; weights are set by users of this cluster.
+			dst.Labels, dst.Annotations = src.Labels, maps.Clone(src.Annotations)
+			maps.Copy(dst.Annotations, weights) // never nil: the owner's are there
 		},
 	}
 }

@@ -3,6 +3,7 @@ package services
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +32,7 @@ type importState struct {
 	contributions   []v1alpha1.ServiceContribution
 	hubSlices       []discoveryv1.EndpointSlice
 	joined          map[string]time.Time // members, and when they joined
+	vips            vips
 	// refused are the contributing clusters that this one has no way to, and why.
 	refused         map[string]refusal
 	namespaceExists bool
@@ -99,9 +101,14 @@ func (c sourceCluster) imported(s importState, merged MergedService) *mcs.Servic
 		Type: string(mcs.ServiceImportConditionReady), Status: metav1.ConditionTrue, Reason: string(mcs.ServiceImportReasonReady),
 		Message: "the service is imported",
 	}
-	if c.clusterSetIPs && i.Spec.Type == mcs.ClusterSetIP {
-		ready.Status, ready.Reason = metav1.ConditionFalse, string(mcs.ServiceImportReasonPending)
-		ready.Message = "NotSupportedYet: mode mcs needs ClusterSetIPs, which this version does not give out"
+	if i.Spec.Type == mcs.ClusterSetIP {
+		// Of all contributions, also those of clusters that this one has no way to: the address is the same in all clusters.
+		if vip := s.vips.choose(s.contributions); vip.ip.IsValid() {
+			i.Spec.IPs, i.Spec.IPFamilies = []string{vip.ip.String()}, []corev1.IPFamily{corev1.IPv4Protocol}
+		} else if c.clusterSetIPs {
+			ready.Status, ready.Reason = metav1.ConditionFalse, string(mcs.ServiceImportReasonPending)
+			ready.Message = "no cluster has claimed a ClusterSetIP yet: see the condition ClusterSetIP of the ServiceExports"
+		}
 	}
 	meta.SetStatusCondition(&i.Status.Conditions, ready)
 	c.owner.Mark(i)
@@ -150,7 +157,11 @@ func (c sourceCluster) remoteSlices(s importState, x v1alpha1.ServiceContributio
 			continue
 		}
 		content := BackendSlice{Source: h.Name, Type: h.AddressType, Ports: h.Ports, Endpoints: h.Endpoints}
-		out = append(out, c.slice(s, x.Spec.Cluster, x.Spec.Type == v1alpha1.ContributionHeadless, content))
+		headless := x.Spec.Type == v1alpha1.ContributionHeadless
+		if n, err := strconv.ParseUint(h.Annotations[v1alpha1.AnnotationReadyBackends], 10, 31); err == nil && !headless {
+			content.ReadyBackends = strconv.FormatUint(n, 10)
+		}
+		out = append(out, c.slice(s, x.Spec.Cluster, headless, content))
 	}
 	return out
 }
@@ -170,6 +181,7 @@ func (c sourceCluster) slice(s importState, source string, headless bool, conten
 	}
 	slice.Labels[discoveryv1.LabelManagedBy] = submarinerv1.ImportedSliceManager
 	slice.Labels[v1alpha1.LabelProxyName] = v1alpha1.ProxyName
+	content.annotate(slice)
 	c.owner.Mark(slice)
 	return slice
 }

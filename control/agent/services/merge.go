@@ -55,18 +55,20 @@ func Merge(contributions []v1alpha1.ServiceContribution, joined map[string]time.
 
 // byAge sorts a copy, the oldest export first, clusters of one second by id.
 func byAge(contributions []v1alpha1.ServiceContribution, joined map[string]time.Time) []v1alpha1.ServiceContribution {
-	age := func(c v1alpha1.ServiceContribution) time.Time {
-		exported, join := c.Spec.ExportedAt.Time, joined[c.Spec.Cluster]
-		if join.After(exported) {
-			return join
-		}
-		return exported
-	}
 	all := slices.Clone(contributions)
 	slices.SortFunc(all, func(a, b v1alpha1.ServiceContribution) int {
-		return cmp.Or(age(a).Compare(age(b)), cmp.Compare(a.Spec.Cluster, b.Spec.Cluster))
+		return cmp.Or(age(a, joined).Compare(age(b, joined)), cmp.Compare(a.Spec.Cluster, b.Spec.Cluster))
 	})
 	return all
+}
+
+// age is when a service was exported, at the earliest when its cluster joined.
+func age(c v1alpha1.ServiceContribution, joined map[string]time.Time) time.Time {
+	exported, join := c.Spec.ExportedAt.Time, joined[c.Spec.Cluster]
+	if join.After(exported) {
+		return join
+	}
+	return exported
 }
 
 // unite adds the ports of a younger export that clash with no port of an older one, neither in name (no name is a name,

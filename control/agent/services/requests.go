@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -65,8 +66,18 @@ func (r *reconciler) ofNodeIndex(ctx context.Context, _ client.Object) []reconci
 	return r.exports(ctx)
 }
 
-// all requests every exported service.
-func (r *reconciler) all(ctx context.Context) []reconcile.Request { return r.exports(ctx) }
+// all requests every exported service, and those that are no longer exported and have a ClusterSetIP of this cluster.
+func (r *reconciler) all(ctx context.Context) []reconcile.Request {
+	requests := r.exports(ctx)
+	var list v1alpha1.GlobalAddressList
+	if err := r.local.List(ctx, &list); err != nil {
+		log.FromContext(ctx).Error(err, "GlobalAddresses cannot be read from the cache")
+	}
+	for i := range list.Items {
+		requests = append(requests, ofVIP(ctx, &list.Items[i])...)
+	}
+	return requests
+}
 
 func (r *reconciler) exports(ctx context.Context, opts ...client.ListOption) []reconcile.Request {
 	var list mcs.ServiceExportList

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane"
@@ -58,6 +59,8 @@ func (s *Settings) Add(f *pflag.FlagSet) {
 	view.AddChoice(f, &s.mode, "gateway-mode", activeActive, activeActive+" (flows are spread over all gateways of a cluster) or "+
 		activePassive+" (all take one, and another when it fails); the same in all clusters", activeActive, activePassive)
 	f.BoolVar(&s.AirGapped, "air-gapped", false, "never resolve a public address: accept only ipv4: of gateway.submariner.io/public-ip (without that annotation nothing is resolved anyway)")
+	f.BoolVar(&s.ClusterSetIPs, "enable-clusterset-ip", false, "give the services that this cluster exports a ClusterSetIP, unless their ServiceExport has the "+
+		"annotation "+submarinerv1.AnnotationUseClusterSetIP+"=false (default: the clusterset's; always so in mode mcs)")
 	f.BoolVar(&s.NetworkOnly, "network-only", false, "take part in network and services only: nothing in the cluster gets the right to write workloads")
 }
 
@@ -186,12 +189,16 @@ func repository(image string) string {
 // BrokerFlags are the flags of the deploy-broker that has written these settings.
 func BrokerFlags(set broker.Clusterset, book broker.Book) map[string]string {
 	flags := map[string]string{
-		"mode":           set.Mode,
-		"custom-domains": strings.Join(set.CustomDomains, ","),
-		"components":     strings.Join(set.Components, ","),
-		"broker-url":     set.BrokerURL,
-		"auto-accept":    strconv.FormatBool(set.AutoAccept),
-		"globalnet":      strconv.FormatBool(book.Globalnet),
+		"mode":                 set.Mode,
+		"custom-domains":       strings.Join(set.CustomDomains, ","),
+		"components":           strings.Join(set.Components, ","),
+		"broker-url":           set.BrokerURL,
+		"auto-accept":          strconv.FormatBool(set.AutoAccept),
+		"globalnet":            strconv.FormatBool(book.Globalnet),
+		"enable-clusterset-ip": strconv.FormatBool(set.ClusterSetIPs),
+	}
+	if book.ClusterSetIPs.IsValid() {
+		flags["clusterset-ip-cidr-range"] = book.ClusterSetIPs.String()
 	}
 	if set.Fabric.IsValid() {
 		flags["fabric-cidr"] = set.Fabric.String()

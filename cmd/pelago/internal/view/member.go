@@ -174,19 +174,20 @@ func networks(ctx context.Context, m Member, c config.Config) (Table, error) {
 	if err != nil {
 		return t, err
 	}
-	services, pods, globals := Texts(c.ServiceCIDRs), Texts(c.PodCIDRs), Texts(c.GlobalCIDRs)
+	services, pods, globals, vips := Texts(c.ServiceCIDRs), Texts(c.PodCIDRs), Texts(c.GlobalCIDRs), Texts(c.ClusterSetIPCIDRs)
 	t.Rows = []Row{{
-		Cells: []string{plugin, strings.Join(services, ", "), strings.Join(pods, ", "), strings.Join(globals, ", "), ""},
+		Cells: []string{plugin, strings.Join(services, ", "), strings.Join(pods, ", "), strings.Join(globals, ", "), strings.Join(vips, ", ")},
 		Wide:  []string{strconv.Itoa(int(c.ClusterIndex)), string(c.Mode), c.FabricCIDR.String()},
 		Object: struct {
-			NetworkPlugin string   `json:"networkPlugin"`
-			ServiceCIDRs  []string `json:"serviceCIDRs"`
-			ClusterCIDRs  []string `json:"clusterCIDRs"`
-			GlobalCIDRs   []string `json:"globalCIDRs"`
-			ClusterIndex  uint16   `json:"clusterIndex"`
-			Mode          string   `json:"mode"`
-			FabricCIDR    string   `json:"fabricCIDR"`
-		}{plugin, services, pods, globals, c.ClusterIndex, string(c.Mode), c.FabricCIDR.String()},
+			NetworkPlugin     string   `json:"networkPlugin"`
+			ServiceCIDRs      []string `json:"serviceCIDRs"`
+			ClusterCIDRs      []string `json:"clusterCIDRs"`
+			GlobalCIDRs       []string `json:"globalCIDRs"`
+			ClusterSetIPCIDRs []string `json:"clusterSetIPCIDRs"`
+			ClusterIndex      uint16   `json:"clusterIndex"`
+			Mode              string   `json:"mode"`
+			FabricCIDR        string   `json:"fabricCIDR"`
+		}{plugin, services, pods, globals, vips, c.ClusterIndex, string(c.Mode), c.FabricCIDR.String()},
 	}}
 	return t, nil
 }
