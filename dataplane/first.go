@@ -5,15 +5,15 @@ package dataplane
 func First(gateways []uint16) (first uint16) {
 	var best uint32
 	for _, g := range gateways {
-		if w := mix(0, uint32(g)) | 1; w > best {
+		if w := Mix(0, uint32(g)) | 1; w > best {
 			best, first = w, g
 		}
 	}
 	return first
 }
 
-// mix is that of bpf/parse.h.
-func mix(a, b uint32) uint32 {
+// Mix is hash_mix() of bpf/parse.h.
+func Mix(a, b uint32) uint32 {
 	a ^= b * 0x9e3779b1
 	a ^= a >> 16
 	a *= 0x85ebca6b

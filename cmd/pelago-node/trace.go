@@ -1,0 +1,121 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/dataplane/loader"
+)
+
+// traceFlags name the packet of `pelago-node trace`.
+type traceFlags struct {
+	from, to, protocol, receivedFrom string
+	cable, bounced, switched         bool
+}
+
+func traceCommand() *cobra.Command {
+	var flags traceFlags
+	var pins string
+	cmd := &cobra.Command{
+		Use:   "trace --from IP[:PORT] --to IP:PORT",
+		Short: "Print what this node's programs decide about the first packet of a connection, and where they send it",
+		Long: `trace reads the tables in the kernel of this node and prints, as JSON, what its programs decide by them about the first
+packet of a connection: of a local pod or, with --received-from, of another node. It sends no packet.
+
+The addresses are those at this node: after the first step, the "packet" of the step before. A received packet is taken to have the
+right token. Not considered: quotas of flows, session affinity of ClusterSetIPs, sizes of packets, and what the node's stack drops
+before or after, for example by a NetworkPolicy. The port after translation is one of many; another one may take another gateway.
+
+The exit status is 1 if the packet is dropped.`,
+		Example: `  pelago-node trace --from 10.7.2.10 --to 120.2.0.20:80
+  pelago-node trace --from 120.1.0.1:1280 --to 120.2.0.20:80 --received-from 172.16.1.2            # at the gateway
+  pelago-node trace --from 120.1.0.1:1280 --to 120.2.0.20:80 --received-from 172.16.1.1 --cable    # at the remote gateway`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			packet, err := flags.packet()
+			if err != nil {
+				return err
+			}
+			l, err := loader.OpenMaps(pins)
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			tables, err := l.Tables()
+			if err != nil {
+				return err
+			}
+			return flags.trace(cmd.OutOrStdout(), tables, packet)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&flags.from, "from", "", "source address, with its port if it matters (default port 40000)")
+	f.StringVar(&flags.to, "to", "", "destination address and port")
+	f.StringVar(&flags.protocol, "proto", "tcp", "tcp or udp")
+	f.StringVar(&flags.receivedFrom, "received-from", "", "outer source address of a packet that another node sent")
+	f.BoolVar(&flags.cable, "cable", false, "with --received-from: from a gateway of another cluster")
+	f.BoolVar(&flags.bounced, "bounced", false, "with --received-from: \"bounced\" in the header of the step before")
+	f.BoolVar(&flags.switched, "switch", false, "with --received-from: \"switch\" in the header of the step before")
+	f.StringVar(&pins, "pin-path", loader.DefaultPinPath, "directory of the pinned maps and links")
+	_ = cmd.MarkFlagRequired("from") // fails only without such a flag
+	_ = cmd.MarkFlagRequired("to")
+	return cmd
+}
+
+// packet validates the flags.
+func (f traceFlags) packet() (p loader.Packet, err error) {
+	protocols := map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}
+	if p.Protocol = protocols[f.protocol]; p.Protocol == 0 {
+		return p, fmt.Errorf("--proto %q: use tcp or udp", f.protocol)
+	}
+	if p.Source, err = netip.ParseAddrPort(f.from); err != nil {
+		address, err := netip.ParseAddr(f.from)
+		if err != nil {
+			return p, fmt.Errorf("--from %q is no address and no address:port", f.from)
+		}
+		p.Source = netip.AddrPortFrom(address, 40000)
+	}
+	if p.Destination, err = netip.ParseAddrPort(f.to); err != nil {
+		return p, fmt.Errorf("--to %q is no address:port", f.to)
+	}
+	if !p.Source.Addr().Is4() || !p.Destination.Addr().Is4() {
+		return p, errors.New("--from and --to must be IPv4 addresses")
+	}
+	if (f.cable || f.bounced || f.switched) && f.receivedFrom == "" {
+		return p, errors.New("--cable, --bounced and --switch need --received-from")
+	}
+	return p, nil
+}
+
+// trace prints the step. The error is not nil if the packet is dropped.
+func (f traceFlags) trace(out io.Writer, tables loader.Tables, packet loader.Packet) error {
+	step := tables.Leave(packet, 0)
+	if f.receivedFrom != "" {
+		source, err := netip.ParseAddr(f.receivedFrom)
+		if err != nil {
+			return fmt.Errorf("--received-from %q is no address", f.receivedFrom)
+		}
+		header := loader.Header{
+			Source: source, Cable: f.cable, Bounced: f.bounced, Switch: f.switched, Token: tables.State.Settings.Overlay.Current,
+		}
+		if f.cable {
+			header.Token = tables.State.Settings.Cable.Current
+		}
+		step = tables.Receive(packet, header)
+	}
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	if err := e.Encode(step); err != nil {
+		return fmt.Errorf("print the step: %w", err)
+	}
+	if step.Dropped() {
+		return fmt.Errorf("this node drops the packet: %s", step.Verdict)
+	}
+	return nil
+}

@@ -1,0 +1,230 @@
+package loader
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/dataplane"
+)
+
+// Tables are what the programs of a node decide by.
+type Tables struct {
+	State dataplane.State
+	Paths map[netip.Addr]Path
+	// Unreachable are the remote clusters of which no gateway answers this one.
+	Unreachable Clusters
+	// PortsInUse counts the client flows by source and destination after translation, without the source's port.
+	PortsInUse map[Packet]int
+}
+
+// Clusters is a set of cluster indexes.
+type Clusters [dataplane.MaxClusters / 64]uint64
+
+func (c Clusters) has(cluster uint16) bool { return c[int(cluster)/64%len(c)]>>(cluster%64)&1 != 0 }
+
+// Constants of bpf/lb.h, bpf/vip.h and bpf/config.h.
+const (
+	staleAfter  = 120 * time.Second
+	vipTries    = 16
+	seedRemote  = 0x5bd1e995
+	seedBackend = 0x27d4eb2f
+	stepSlot    = 0x9e3779b1
+)
+
+// rank is enum rank of bpf/health.h: the quality of a path, best first.
+type rank int
+
+const (
+	rankGood rank = iota
+	rankStale
+	rankLossy
+	rankBad
+	rankGone
+	rankNone
+)
+
+func (t Tables) pathRank(peer netip.Addr) rank {
+	p, ok := t.Paths[peer]
+	switch {
+	case !ok:
+		return rankGood
+	case p.Probed && !p.Ready, p.Dead():
+		return rankGone
+	case p.Suspect() || p.deaf:
+		return rankBad
+	case p.Avoided:
+		return rankLossy
+	case p.Age > staleAfter:
+		return rankStale
+	}
+	return rankGood
+}
+
+// gatewayRank is lb_gateway_rank() of bpf/lb.h.
+func (t Tables) gatewayRank(node, cluster uint16) rank {
+	if node == t.State.Settings.Node {
+		if t.State.Settings.Leaving {
+			return rankGone
+		}
+		if t.Unreachable.has(cluster) {
+			return rankBad
+		}
+		return rankGood
+	}
+	hop, ok := t.State.Nodes[node]
+	if !ok {
+		return rankNone
+	}
+	r := t.pathRank(hop.Address)
+	if p, ok := t.Paths[hop.Address]; ok && r < rankBad && !p.Reaches(cluster) {
+		return rankBad
+	}
+	return r
+}
+
+// pick returns the candidate with the highest weight if its rank is good, else that with the best rank. doubtful: no rank is
+// better than bad.
+func pick[T any](candidates []T, weight func(T) uint32, quality func(T) rank) (picked T, doubtful, ok bool) {
+	if len(candidates) == 0 {
+		return picked, false, false
+	}
+	heavier := func(a, b T) int { return cmp.Compare(weight(b), weight(a)) }
+	sorted := slices.SortedStableFunc(slices.Values(candidates), heavier)
+	if quality(sorted[0]) == rankGood {
+		return sorted[0], false, true
+	}
+	picked = slices.MinFunc(sorted, func(a, b T) int { return cmp.Compare(quality(a), quality(b)) })
+	return picked, quality(picked) >= rankBad, true
+}
+
+func (t Tables) gatewayHash(hash uint32) uint32 {
+	if t.State.Settings.Single {
+		return 0
+	}
+	return hash
+}
+
+// pickGateway is lb_pick_gateway() of bpf/lb.h.
+func (t Tables) pickGateway(hash uint32, cluster, except uint16) (node uint16, doubtful bool) {
+	others := slices.DeleteFunc(slices.Clone(t.State.Gateways), func(n uint16) bool { return n == except })
+	node, doubtful, _ = pick(others,
+		func(n uint16) uint32 { return dataplane.Mix(hash, uint32(n)) | 1 },
+		func(n uint16) rank { return t.gatewayRank(n, cluster) })
+	return node, doubtful
+}
+
+func (t Tables) toNode(index uint16) *Header {
+	hop, ok := t.State.Nodes[index]
+	if !ok {
+		return nil
+	}
+	s := t.State.Settings
+	return &Header{Source: s.Address, Destination: hop.Address, Port: dataplane.OverlayPort, Token: s.Overlay.Current}
+}
+
+// toCluster is encap_to_cluster() of bpf/encap.h; nil: no gateway is known, or no tunnel leads to it.
+func (t Tables) toCluster(cluster uint16, hash uint32) (h *Header, doubtful bool) {
+	hash = t.gatewayHash(hash)
+	if hash != 0 {
+		hash ^= seedRemote
+	}
+	g, doubtful, ok := pick(t.State.Clusters[cluster],
+		func(g dataplane.RemoteGateway) uint32 { return dataplane.Mix(hash, uint32(g.Node)) | 1 },
+		func(g dataplane.RemoteGateway) rank { return t.pathRank(g.Hop.Address) })
+	if !ok || g.Hop.Ifindex == 0 && len(g.Tunnels) == 0 {
+		return nil, doubtful
+	}
+	s := t.State.Settings
+	return &Header{Source: s.CableAddress, Destination: g.Hop.Address, Port: g.Port, Cable: true, Token: s.Cable.Current}, doubtful
+}
+
+// route is the longest prefix of the remote ones; ok is false if there is none.
+func (t Tables) route(a netip.Addr) (cluster uint16, ok bool) {
+	best := -1
+	for p, c := range t.State.Routes {
+		if p.Contains(a) && p.Bits() > best {
+			best, cluster = p.Bits(), c
+		}
+	}
+	return cluster, best >= 0
+}
+
+// pickTarget is vip_pick() of bpf/vip.h for a client without a former cluster. own: the service of this cluster may be picked.
+func (t Tables) pickTarget(p Packet, own bool) (to dataplane.VIPTarget, ok bool) {
+	v := t.State.VIPs[p.service()]
+	hash := p.hash()
+	if v.Affinity > 0 {
+		hash = dataplane.Mix(be32(p.Source.Addr()), be32(p.Destination.Addr()))
+	}
+	var positions []int
+	for i := range uint32(vipTries) {
+		if len(v.Slots) > 0 {
+			positions = append(positions, int(v.Slots[(hash+i*stepSlot)%dataplane.VIPSlots]))
+		}
+	}
+	for i := range uint32(len(v.Targets)) {
+		positions = append(positions, int((hash+i)%uint32(len(v.Targets))))
+	}
+	for _, n := range positions {
+		if n >= len(v.Targets) {
+			continue
+		}
+		target := v.Targets[n]
+		if target.Cluster == t.State.Settings.Cluster {
+			if own {
+				return target, true
+			}
+			continue
+		}
+		if gateway, doubtful := t.pickGateway(t.gatewayHash(hash), target.Cluster, 0); gateway != 0 && !doubtful {
+			return target, true
+		}
+		if !ok {
+			to, ok = target, true
+		}
+	}
+	return to, ok
+}
+
+// pickNode is lb_pick_node() of bpf/lb.h; 0: there is none.
+func pickNode(s dataplane.Service, hash uint32, except uint16) uint16 {
+	if len(s.Table) == 0 {
+		return 0
+	}
+	for i := range uint32(8) {
+		if node := s.Table[(hash+i*stepSlot)%uint32(len(s.Table))]; node != 0 && node != except {
+			return node
+		}
+	}
+	return 0
+}
+
+// Tables reads what the programs of this node decide by.
+func (l *Loader) Tables() (Tables, error) {
+	t := Tables{PortsInUse: map[Packet]int{}}
+	var err error
+	if t.State, err = l.Read(); err != nil {
+		return t, err
+	}
+	if t.Paths, err = l.Paths(); err != nil {
+		return t, err
+	}
+	var standing bpf.PelagoStanding
+	if err := l.objs.Standings.Lookup(uint32(0), &standing); err != nil {
+		return t, fmt.Errorf("read map standings: %w", err)
+	}
+	t.Unreachable = standing.Unreachable
+	err = l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
+		if v.Primary != 0 && v.State&dying == 0 && v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
+			t.PortsInUse[Packet{
+				Protocol: k.Proto, Source: netip.AddrPortFrom(addr(v.Saddr), 0), Destination: netip.AddrPortFrom(addr(v.Daddr), port(v.Dport)),
+			}]++
+		}
+		return true
+	})
+	return t, err
+}

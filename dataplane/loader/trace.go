@@ -1,0 +1,325 @@
+package loader
+
+import (
+	"cmp"
+	"net/netip"
+	"strings"
+
+	"github.com/pelago-net/pelago/dataplane"
+)
+
+// Packet is the TCP SYN or UDP datagram that opens a flow.
+type Packet struct {
+	Protocol    uint8          `json:"protocol"` // IANA number: 6 TCP, 17 UDP
+	Source      netip.AddrPort `json:"source"`
+	Destination netip.AddrPort `json:"destination"`
+}
+
+// hash is flow_hash() of bpf/parse.h.
+func (p Packet) hash() uint32 {
+	ports := uint32(be16(p.Source.Port()))<<16 | uint32(be16(p.Destination.Port()))
+	return dataplane.Mix(dataplane.Mix(be32(p.Source.Addr()), be32(p.Destination.Addr())), ports^uint32(p.Protocol))
+}
+
+func (p Packet) service() dataplane.ServiceKey {
+	return dataplane.ServiceKey{Address: p.Destination.Addr(), Port: p.Destination.Port(), Protocol: p.Protocol}
+}
+
+// Header is what the headers of an overlay or cable packet contain.
+type Header struct {
+	Source      netip.Addr `json:"source"`
+	Destination netip.Addr `json:"destination"`
+	Port        uint16     `json:"port"`  // UDP
+	Cable       bool       `json:"cable"` // between gateways of two clusters
+	Token       uint32     `json:"-"`     // a secret
+	Node        uint16     `json:"node"`  // index of the node that has the flow; 0: none
+	Bounced     bool       `json:"bounced"`
+	Switch      bool       `json:"switch"` // bounced to a gateway, which picks the node
+}
+
+// Step is the decision of one node's programs about a packet.
+type Step struct {
+	Hook string `json:"hook"`
+	// Verdict is the word of enum verdict in bpf/types.h.
+	Verdict string `json:"verdict"`
+	// Packet is the packet after the step.
+	Packet Packet `json:"packet"`
+	// Header is that of the packet sent, if the verdict is sent, switched or bounced.
+	Header *Header `json:"header,omitempty"`
+}
+
+// Dropped reports whether the packet ends here.
+func (s Step) Dropped() bool { return strings.HasPrefix(s.Verdict, "drop-") }
+
+// Leave is what edge_out decides about a packet of a local pod or of the node. sourcePort is the port after translation, of which
+// the programs draw one at random; 0 stands for the first one of the node's blocks.
+func (t Tables) Leave(p Packet, sourcePort uint16) Step {
+	step := func(verdict string) Step { return Step{Hook: "edge-out", Verdict: verdict, Packet: p} }
+	src, ok := t.State.Sources[p.Source.Addr()]
+	if !t.State.Settings.Ready {
+		return step("drop-not-ready")
+	}
+	if !ok {
+		return step("drop-unknown-source")
+	}
+	var cluster uint16
+	if d := p.Destination; t.State.VIPRange.IsValid() && t.State.VIPRange.Contains(d.Addr()) {
+		if _, ok := t.State.Endpoints[p.Source.Addr()]; ok {
+			if to, ok := t.pickTarget(p, true); ok && to.Cluster == t.State.Settings.Cluster {
+				p.Destination = netip.AddrPortFrom(to.Address, d.Port())
+				return Step{Hook: "pod-out", Verdict: "own-service", Packet: p}
+			}
+		}
+		if _, ok := t.State.VIPs[p.service()]; !ok {
+			return step("drop-no-service")
+		}
+		to, ok := t.pickTarget(p, false)
+		if !ok {
+			return step("drop-no-backend")
+		}
+		cluster, p.Destination = to.Cluster, netip.AddrPortFrom(to.Address, d.Port())
+	} else if cluster, ok = t.route(d.Addr()); !ok {
+		return step("drop-no-route")
+	}
+	if src.Own.IsValid() {
+		p.Source = netip.AddrPortFrom(src.Own, p.Source.Port())
+	} else {
+		blocks := t.State.Egresses[src.Egress]
+		if len(blocks) == 0 {
+			return step("drop-no-egress")
+		}
+		used := Packet{Protocol: p.Protocol, Source: netip.AddrPortFrom(src.Egress, 0), Destination: p.Destination}
+		if t.PortsInUse[used] >= len(blocks)*dataplane.BlockPorts {
+			return step("drop-ports-exhausted")
+		}
+		p.Source = netip.AddrPortFrom(src.Egress, cmp.Or(sourcePort, blocks[0]))
+	}
+	gateway, _ := t.pickGateway(t.gatewayHash(p.hash()), cluster, 0)
+	if gateway == 0 {
+		return step("drop-no-gateway")
+	}
+	sent := step("sent")
+	if t.State.Settings.Gateway && gateway == t.State.Settings.Node {
+		if sent.Header, _ = t.toCluster(cluster, p.hash()); sent.Header == nil {
+			return step("drop-no-gateway")
+		}
+	} else if sent.Header = t.toNode(gateway); sent.Header == nil {
+		return step("drop-unknown-node")
+	}
+	return sent
+}
+
+// Receive is what uplink_in, or wire_in, decides about a packet of another node.
+func (t Tables) Receive(p Packet, h Header) Step {
+	r := reception{Tables: t, packet: p, header: h}
+	verdict := r.validate()
+	if verdict == "" {
+		verdict = r.decide()
+	}
+	step := Step{Hook: "uplink-in", Verdict: verdict, Packet: r.packet}
+	if h.Cable && t.State.Settings.CablePort == 0 {
+		step.Hook = "wire-in"
+	}
+	if verdict == "switched" || verdict == "bounced" {
+		step.Header = r.to
+	}
+	return step
+}
+
+// reception is a received packet and what is decided about it.
+type reception struct {
+	Tables
+	packet Packet
+	header Header
+	peer   dataplane.Peer
+	to     *Header
+}
+
+// validate is rx_validate() of bpf/rx.h; "": the packet is valid.
+func (r *reception) validate() string {
+	kind, tokens := dataplane.PeerNode, r.State.Settings.Overlay
+	if r.header.Cable {
+		kind, tokens = dataplane.PeerGateway, r.State.Settings.Cable
+	}
+	var ok bool
+	switch r.peer, ok = r.State.Peers[r.header.Source]; {
+	case !ok || r.peer.Kind != kind:
+		return "drop-unknown-peer"
+	case r.header.Token != tokens.Current && (tokens.Old == 0 || r.header.Token != tokens.Old):
+		return "drop-bad-token"
+	case !r.State.Settings.Ready:
+		return "drop-not-ready"
+	}
+	return ""
+}
+
+// decide is fwd_decide() of bpf/fwd.h, and deliver() of bpf/deliver.h for a new flow.
+func (r *reception) decide() string {
+	if r.header.Cable {
+		if !r.State.Settings.Gateway {
+			return "drop-not-gateway"
+		}
+		if cluster, ok := r.route(r.packet.Source.Addr()); !ok || cluster != r.peer.Cluster {
+			return "drop-spoofed-source"
+		}
+		return r.toOwn()
+	}
+	if !r.State.Settings.Gateway {
+		return r.deliver()
+	}
+	if r.header.Switch {
+		return r.toOwn()
+	}
+	if cluster, ok := r.route(r.packet.Destination.Addr()); ok {
+		return r.toRemote(cluster)
+	}
+	return r.deliver()
+}
+
+// send sets the headers of the packet sent on.
+func (r *reception) send(to *Header, node uint16, bounced, toGateway bool) {
+	to.Node, to.Bounced, to.Switch = node, bounced, toGateway
+	r.to = to
+}
+
+// sibling is a gateway to which the packet may be bounced once; nil if there is none.
+func (r *reception) sibling(cluster uint16, onlyGood bool) *Header {
+	if r.header.Bounced {
+		return nil
+	}
+	node, doubtful := r.pickGateway(r.gatewayHash(r.packet.hash()), cluster, r.State.Settings.Node)
+	if onlyGood && doubtful {
+		return nil
+	}
+	return r.toNode(node)
+}
+
+// bounce sends the packet to another gateway, which picks the node.
+func (r *reception) bounce(otherwise string) string {
+	to := r.sibling(0, false)
+	if to == nil {
+		return otherwise
+	}
+	r.send(to, 0, true, true)
+	return "bounced"
+}
+
+// toRemote is fwd_out() of bpf/fwd.h.
+func (r *reception) toRemote(cluster uint16) string {
+	if _, ok := r.State.Globals[r.packet.Source.Addr()]; !ok {
+		return "drop-spoofed-source"
+	}
+	to, doubtful := r.toCluster(cluster, r.packet.hash())
+	if to == nil || doubtful {
+		if sibling := r.sibling(cluster, to != nil); sibling != nil {
+			r.send(sibling, r.header.Node, true, r.header.Switch)
+			return "bounced"
+		}
+	}
+	if to == nil {
+		return "drop-no-gateway"
+	}
+	r.send(to, r.header.Node, r.header.Bounced, r.header.Switch)
+	return "switched"
+}
+
+// toOwn is fwd_in() of bpf/fwd.h.
+func (r *reception) toOwn() string {
+	destination, self := r.packet.Destination, r.State.Settings.Node
+	g, ok := r.State.Globals[destination.Addr()]
+	if !ok {
+		return "drop-not-own"
+	}
+	node := g.Node
+	switch g.Kind {
+	case dataplane.GlobalEgress:
+		first := destination.Port() &^ (dataplane.BlockPorts - 1)
+		if node, ok = r.State.Blocks[dataplane.BlockKey{Address: destination.Addr(), First: first}]; !ok {
+			return r.bounce("drop-unknown-block")
+		}
+	case dataplane.GlobalService:
+		if node = r.header.Node; node != self && r.toNode(node) == nil {
+			service, ok := r.State.Services[r.packet.service()]
+			if !ok {
+				return "drop-no-service"
+			}
+			except := uint16(0)
+			if r.header.Bounced {
+				except = r.peer.Node
+			}
+			if node = pickNode(service, r.serviceHash(service), except); node == 0 {
+				return "drop-no-backend"
+			}
+		}
+	}
+	if node == self {
+		return r.deliver()
+	}
+	to := r.toNode(node)
+	if to == nil {
+		return "drop-unknown-node"
+	}
+	if r.pathRank(to.Destination) >= rankBad {
+		if sibling := r.sibling(0, true); sibling != nil {
+			r.send(sibling, r.header.Node, true, true)
+			return "bounced"
+		}
+	}
+	r.send(to, r.header.Node, r.header.Bounced, false)
+	return "switched"
+}
+
+func (r *reception) serviceHash(s dataplane.Service) uint32 {
+	if s.ClientIP {
+		return dataplane.Mix(be32(r.packet.Source.Addr()), be32(r.packet.Destination.Addr()))
+	}
+	return r.packet.hash()
+}
+
+// deliver is deliver() of bpf/deliver.h for a packet that opens a flow.
+func (r *reception) deliver() string {
+	destination := r.packet.Destination
+	g, ok := r.State.Globals[destination.Addr()]
+	if !ok {
+		return "drop-not-own"
+	}
+	if _, ok := r.route(r.packet.Source.Addr()); !ok {
+		return "drop-spoofed-source"
+	}
+	switch g.Kind {
+	case dataplane.GlobalPod:
+		if !g.Pod.IsValid() {
+			return "drop-no-backend"
+		}
+		r.packet.Destination = netip.AddrPortFrom(g.Pod, destination.Port())
+	case dataplane.GlobalService:
+		service, ok := r.State.Services[r.packet.service()]
+		if !ok {
+			return "drop-no-service"
+		}
+		if len(service.Backends) == 0 {
+			return r.deliverElsewhere(service)
+		}
+		n := dataplane.Mix(r.serviceHash(service), seedBackend) % uint32(len(service.Backends))
+		r.packet.Destination = service.Backends[n]
+	default:
+		return "drop-no-flow"
+	}
+	return "delivered"
+}
+
+// deliverElsewhere is deliver_elsewhere() of bpf/deliver.h: no pod of this node is ready.
+func (r *reception) deliverElsewhere(s dataplane.Service) string {
+	if !r.State.Settings.Gateway {
+		return r.bounce("drop-no-backend")
+	}
+	if r.header.Bounced {
+		return "drop-no-backend"
+	}
+	to := r.toNode(pickNode(s, r.serviceHash(s), r.State.Settings.Node))
+	if to == nil {
+		return "drop-no-backend"
+	}
+	r.send(to, 0, true, false)
+	return "bounced"
+}
