@@ -63,7 +63,7 @@ one hub propagates workloads to all of them.
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand())
-	add("inspection", "Inspection:", showCommand(), natCommand(), versionCommand())
+	add("inspection", "Inspection:", showCommand(), natCommand(), inspectServicesCommand(), versionCommand())
 	view.CompleteChoices(cmd)
 	return cmd
 }

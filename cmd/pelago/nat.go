@@ -137,3 +137,33 @@ func natStatsCommand() *cobra.Command {
 	n.add(cmd)
 	return cmd
 }
+
+func inspectServicesCommand() *cobra.Command {
+	var n nat
+	list := &cobra.Command{
+		Use:   "list",
+		Short: "List the exported ports in the maps of the nodes, with their local backends and the weights of the nodes",
+		Long: `list reads the maps of all nodes (through the pods of pelago-node), of those named by --node, or with --local of
+this machine. A gateway picks the node of a new connection by the weights, which only gateways have; the node picks one of its
+backends. Nodes are named by their index, see NodeIndex.`,
+		Example: `  pelago service list --context g2
+  pelago service list --context g2 --node g2-n1 -o json
+  pelago service list --local -o wide            # on a node`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			source, err := n.source()
+			if err != nil {
+				return err
+			}
+			services, err := source.Services(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return view.PrintServices(cmd.OutOrStdout(), n.output, services)
+		},
+	}
+	n.add(list)
+	cmd := &cobra.Command{Use: "service", Short: "Show exported services on the nodes", Args: cobra.NoArgs}
+	cmd.AddCommand(list)
+	return cmd
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
@@ -332,5 +333,26 @@ func TestDeadWhileInUse(t *testing.T) {
 				t.Errorf("suspect %t, dead %t with %d open for %s; want %t, %t", p.Suspect(), p.Dead(), p.Open, p.OldestOpen, tt.suspect, tt.dead)
 			}
 		})
+	}
+}
+
+func TestServices(t *testing.T) {
+	l := open(t)
+	backend := netip.MustParseAddrPort("10.7.2.10:8080")
+	mustApply(t, l, dataplane.State{Services: map[dataplane.ServiceKey]dataplane.Service{
+		{Address: ip("120.1.0.20"), Port: 80, Protocol: 6}: {
+			Backends: []netip.AddrPort{backend}, Table: []uint16{3, 2, 3, 3}, ClientIP: true,
+		},
+	}})
+	got, err := l.Services()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Service{{
+		Address: netip.MustParseAddrPort("120.1.0.20:80"), Protocol: "tcp", ClientIP: true, Backends: []netip.AddrPort{backend},
+		Weights: []NodeWeight{{Node: 2, Share: 0.25}, {Node: 3, Share: 0.75}},
+	}}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
+		t.Errorf("services (-want +got):\n%s", diff)
 	}
 }

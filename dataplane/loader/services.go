@@ -3,6 +3,9 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -136,4 +139,42 @@ func newTable(table []uint16) (*ebpf.Map, error) {
 		return nil, fmt.Errorf("fill the table of a service: %w", err)
 	}
 	return inner, nil
+}
+
+// Service is an exported port of this cluster as this node's programs see it.
+type Service struct {
+	Address  netip.AddrPort `json:"address"`
+	Protocol string         `json:"protocol"`
+	ClientIP bool           `json:"clientIP"`
+	// Backends are the ready pods on this node.
+	Backends []netip.AddrPort `json:"backends"`
+	// Weights are those of the nodes, sorted by index; only gateways have them.
+	Weights []NodeWeight `json:"weights,omitempty"`
+}
+
+// NodeWeight is the share of the new flows that go to a node, 0–1.
+type NodeWeight struct {
+	Node  uint16  `json:"node"` // index
+	Share float64 `json:"share"`
+}
+
+// Services lists the exported ports, in no order.
+func (l *Loader) Services() ([]Service, error) {
+	read, err := l.readServices()
+	out := make([]Service, 0, len(read))
+	for key, s := range read {
+		v := Service{
+			Address: netip.AddrPortFrom(key.Address, key.Port), Protocol: protocolName(key.Protocol), ClientIP: s.ClientIP,
+			Backends: append([]netip.AddrPort{}, s.Backends...),
+		}
+		slots := map[uint16]int{}
+		for _, node := range s.Table {
+			slots[node]++
+		}
+		for _, node := range slices.Sorted(maps.Keys(slots)) {
+			v.Weights = append(v.Weights, NodeWeight{node, float64(slots[node]) / float64(len(s.Table))})
+		}
+		out = append(out, v)
+	}
+	return out, err
 }

@@ -48,9 +48,15 @@ type Counter struct {
 	loader.Counter
 }
 
+// Service is an exported port with the node whose maps hold it.
+type Service struct {
+	NodeName string `json:"nodeName"`
+	loader.Service
+}
+
 // Flows are sorted by node, protocol and addresses.
 func (n NAT) Flows(ctx context.Context) ([]Flow, error) {
-	flows, err := gather(ctx, n, "list", (*loader.Loader).Flows, func(node string, f loader.Flow) Flow { return Flow{node, f} })
+	flows, err := gather(ctx, n, "nat list", (*loader.Loader).Flows, func(node string, f loader.Flow) Flow { return Flow{node, f} })
 	slices.SortFunc(flows, func(a, b Flow) int {
 		return cmp.Or(cmp.Compare(a.NodeName, b.NodeName), cmp.Compare(a.Protocol, b.Protocol),
 			a.Opening.Source.Compare(b.Opening.Source), a.Opening.Destination.Compare(b.Opening.Destination))
@@ -60,13 +66,22 @@ func (n NAT) Flows(ctx context.Context) ([]Flow, error) {
 
 // Counters leaves out those that are zero.
 func (n NAT) Counters(ctx context.Context) ([]Counter, error) {
-	return gather(ctx, n, "stats", (*loader.Loader).Counters, func(node string, c loader.Counter) Counter { return Counter{node, c} })
+	return gather(ctx, n, "nat stats", (*loader.Loader).Counters, func(node string, c loader.Counter) Counter { return Counter{node, c} })
 }
 
-// gather reads rows from this machine's maps, or runs the same verb on every node. A node that cannot be reached is an error: a
+// Services are sorted by node, address, port and protocol.
+func (n NAT) Services(ctx context.Context) ([]Service, error) {
+	services, err := gather(ctx, n, "service list", (*loader.Loader).Services, func(node string, s loader.Service) Service { return Service{node, s} })
+	slices.SortFunc(services, func(a, b Service) int {
+		return cmp.Or(cmp.Compare(a.NodeName, b.NodeName), a.Address.Compare(b.Address), cmp.Compare(a.Protocol, b.Protocol))
+	})
+	return services, err
+}
+
+// gather reads rows from this machine's maps, or runs the same command on every node. A node that cannot be reached is an error: a
 // partial list of flows looks like a complete one.
 func gather[R, T any](
-	ctx context.Context, n NAT, verb string, read func(*loader.Loader) ([]R, error), row func(node string, r R) T,
+	ctx context.Context, n NAT, command string, read func(*loader.Loader) ([]R, error), row func(node string, r R) T,
 ) ([]T, error) {
 	rows := []T{}
 	if n.Local {
@@ -96,7 +111,7 @@ func gather[R, T any](
 				node, deploy.NodeDaemonSet, deploy.SystemNamespace))
 			continue
 		}
-		out, err := n.runInPod(ctx, pods[node], "pelago", "nat", verb, "--local", "-o", "json")
+		out, err := n.runInPod(ctx, pods[node], slices.Concat([]string{"pelago"}, strings.Fields(command), []string{"--local", "-o", "json"})...)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("node %s: %w", node, err))
 			continue
@@ -138,6 +153,29 @@ func PrintFlows(w io.Writer, output string, flows []Flow) error {
 				f.Translated.Source.String(), f.Translated.Destination.String(), f.State, f.Idle.Round(time.Second).String()},
 			Wide:   []string{f.Pod.String(), fmt.Sprint(f.Cluster), fmt.Sprint(f.Node)},
 			Object: f,
+		})
+	}
+	return PrintTables(w, output, t)
+}
+
+// PrintServices writes a table of exported ports.
+func PrintServices(w io.Writer, output string, services []Service) error {
+	t := Table{Header: []string{"NODE", "PROTO", "ADDRESS", "LOCAL BACKENDS", "NODE WEIGHTS"}, Wide: []string{"AFFINITY"}, Empty: "No exported services."}
+	for _, s := range services {
+		var backends, weights []string
+		for _, b := range s.Backends {
+			backends = append(backends, b.String())
+		}
+		for _, n := range s.Weights {
+			weights = append(weights, fmt.Sprintf("%d: %.0f %%", n.Node, 100*n.Share))
+		}
+		affinity := "none"
+		if s.ClientIP {
+			affinity = "ClientIP"
+		}
+		t.Rows = append(t.Rows, Row{
+			Cells: []string{s.NodeName, s.Protocol, s.Address.String(), cmp.Or(strings.Join(backends, ", "), "-"), cmp.Or(strings.Join(weights, ", "), "-")},
+			Wide:  []string{affinity}, Object: s,
 		})
 	}
 	return PrintTables(w, output, t)

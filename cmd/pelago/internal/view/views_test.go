@@ -16,6 +16,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -144,4 +145,25 @@ func prefixes(texts ...string) []netip.Prefix {
 		out = append(out, netip.MustParsePrefix(text))
 	}
 	return out
+}
+
+func TestPrintServices(t *testing.T) {
+	services := []Service{
+		{"n1", loader.Service{Address: netip.MustParseAddrPort("120.2.0.20:80"), Protocol: "tcp", ClientIP: true,
+			Weights: []loader.NodeWeight{{Node: 2, Share: 0.25}, {Node: 3, Share: 0.75}}}},
+		{"n2", loader.Service{Address: netip.MustParseAddrPort("120.2.0.20:80"), Protocol: "tcp",
+			Backends: []netip.AddrPort{netip.MustParseAddrPort("10.7.2.10:8080")}}},
+	}
+	var out bytes.Buffer
+	if err := PrintServices(&out, "wide", services); err != nil {
+		t.Fatal(err)
+	}
+	const want = `NODE   PROTO   ADDRESS         LOCAL BACKENDS   NODE WEIGHTS       AFFINITY
+n1     tcp     120.2.0.20:80   -                2: 25 %, 3: 75 %   ClientIP
+n2     tcp     120.2.0.20:80   10.7.2.10:8080   -                  none
+
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
 }
