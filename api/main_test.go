@@ -14,6 +14,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	appsv1alpha1 "github.com/pelago-net/pelago/api/apps/v1alpha1"
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
@@ -34,6 +35,7 @@ func connect(t *testing.T) *apiserver.Cluster {
 
 var kinds = []func(*runtime.Scheme) error{
 	clusterv1alpha1.AddToScheme, policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme, configv1alpha1.AddToScheme,
+	appsv1alpha1.AddToScheme,
 }
 
 // manifests reads the objects of all files that match; each pattern must match some.

@@ -3,6 +3,7 @@ package api_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,18 +30,22 @@ type refusal struct {
 func (r refusal) object(spec map[string]any) *unstructured.Unstructured {
 	version := map[string]string{
 		"Cluster": "cluster.karmada.io/v1alpha1", "Work": "work.karmada.io/v1alpha1", "ResourceInterpreterCustomization": "config.karmada.io/v1alpha1",
-		"ResourceBinding": "work.karmada.io/v1alpha2", "ClusterResourceBinding": "work.karmada.io/v1alpha2",
+		"WorkloadRebalancer": "apps.karmada.io/v1alpha1",
+		"ResourceBinding":    "work.karmada.io/v1alpha2", "ClusterResourceBinding": "work.karmada.io/v1alpha2",
 	}[r.Kind]
 	if version == "" {
 		version = "policy.karmada.io/v1alpha1"
 	}
 	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": version, "kind": r.Kind, "spec": spec}}
 	u.SetName(r.Name)
-	if r.Kind != "Cluster" && !strings.HasPrefix(r.Kind, "Cluster") && r.Kind != "ResourceInterpreterCustomization" {
+	if !strings.HasPrefix(r.Kind, "Cluster") && !slices.Contains(clusterScoped, r.Kind) {
 		u.SetNamespace("default")
 	}
 	return u
 }
+
+// clusterScoped are the kinds without namespace whose names do not begin with Cluster.
+var clusterScoped = []string{"ResourceInterpreterCustomization", "WorkloadRebalancer"}
 
 // spec is the spec that is refused.
 func (r refusal) spec() map[string]any {

@@ -34,6 +34,8 @@ func TestKindsAsUsersSeeThem(t *testing.T) {
 		"resourcebindings.work.karmada.io":                    {"v1alpha2", "ResourceBinding", "Namespaced", "rb", "karmada-io", binding},
 		"clusterresourcebindings.work.karmada.io":             {"v1alpha2", "ClusterResourceBinding", "Cluster", "crb", "karmada-io", binding},
 		"works.work.karmada.io":                               {"v1alpha1", "Work", "Namespaced", "wk", "karmada-io", "NAME APPLIED AGE"},
+		"clustertaintpolicies.policy.karmada.io":              {"v1alpha1", "ClusterTaintPolicy", "Cluster", "", "karmada-io", "NAME AGE"},
+		"workloadrebalancers.apps.karmada.io":                 {"v1alpha1", "WorkloadRebalancer", "Cluster", "", "karmada-io", "NAME AGE"},
 		"resourceinterpretercustomizations.config.karmada.io": {"v1alpha1", "ResourceInterpreterCustomization", "Cluster", "ric", "karmada-io", "NAME TARGET-API-VERSION TARGET-KIND AGE"},
 	}
 	got := map[string]served{}

@@ -16,5 +16,6 @@ var (
 		&ClusterPropagationPolicy{}, &ClusterPropagationPolicyList{},
 		&OverridePolicy{}, &OverridePolicyList{},
 		&ClusterOverridePolicy{}, &ClusterOverridePolicyList{},
+		&ClusterTaintPolicy{}, &ClusterTaintPolicyList{},
 	).AddToScheme
 )
