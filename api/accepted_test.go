@@ -26,6 +26,9 @@ var defaults = map[string]any{
 	"cluster.purgeMode":                       "Gracefully",
 	"decisionConditions.tolerationSeconds":    int64(300),
 	"replicaScheduling.replicaSchedulingType": "Divided",
+	"rules[0].suspend":                        false,
+	"rules[0].successfulHistoryLimit":         int64(3),
+	"rules[0].failedHistoryLimit":             int64(3),
 }
 
 // Every manifest is taken under strict validation and comes back with all that it said, from the server and through the Go
@@ -195,7 +198,7 @@ func walk(path string, value any, shown map[string]bool) {
 	}
 }
 
-var foreign = regexp.MustCompile(`\.(labelSelector|conditions|hardNodeAffinity|tolerations)$|Binding spec\.(placement|failover)$`)
+var foreign = regexp.MustCompile(`\.(labelSelector|conditions|hardNodeAffinity|tolerations|metrics|behavior|currentMetrics|loadBalancer)$|MultiClusterIngress spec$|Binding spec\.(placement|failover)$`)
 
 func properties(path string, schema *apiextensionsv1.JSONSchemaProps) []string {
 	paths := []string{path}

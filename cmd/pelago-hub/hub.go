@@ -22,10 +22,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	appsv1alpha1 "github.com/pelago-net/pelago/api/apps/v1alpha1"
+	autoscalingv1alpha1 "github.com/pelago-net/pelago/api/autoscaling/v1alpha1"
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
+	networkingv1alpha1 "github.com/pelago-net/pelago/api/networking/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	remedyv1alpha1 "github.com/pelago-net/pelago/api/remedy/v1alpha1"
+	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/cmd/internal/program"
@@ -48,11 +53,21 @@ func required() []schema.GroupVersionKind {
 	return []schema.GroupVersionKind{
 		clusterv1alpha1.GroupVersion.WithKind("Cluster"),
 		configv1alpha1.GroupVersion.WithKind("ResourceInterpreterCustomization"),
+		configv1alpha1.GroupVersion.WithKind("ResourceInterpreterWebhookConfiguration"),
 		pelagov1alpha1.GroupVersion.WithKind("KindRules"),
 		policyv1alpha1.GroupVersion.WithKind("PropagationPolicy"),
 		policyv1alpha1.GroupVersion.WithKind("ClusterPropagationPolicy"),
 		policyv1alpha1.GroupVersion.WithKind("OverridePolicy"),
 		policyv1alpha1.GroupVersion.WithKind("ClusterOverridePolicy"),
+		policyv1alpha1.GroupVersion.WithKind("ClusterTaintPolicy"),
+		policyv1alpha1.GroupVersion.WithKind("FederatedResourceQuota"),
+		appsv1alpha1.GroupVersion.WithKind("WorkloadRebalancer"),
+		autoscalingv1alpha1.GroupVersion.WithKind("FederatedHPA"),
+		autoscalingv1alpha1.GroupVersion.WithKind("CronFederatedHPA"),
+		networkingv1alpha1.GroupVersion.WithKind("MultiClusterService"),
+		networkingv1alpha1.GroupVersion.WithKind("MultiClusterIngress"),
+		remedyv1alpha1.GroupVersion.WithKind("Remedy"),
+		searchv1alpha1.GroupVersion.WithKind("ResourceRegistry"),
 		workv1alpha1.GroupVersion.WithKind("Work"),
 		workv1alpha2.GroupVersion.WithKind("ResourceBinding"),
 		workv1alpha2.GroupVersion.WithKind("ClusterResourceBinding"),
@@ -111,7 +126,8 @@ func newScheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, clusterv1alpha1.AddToScheme, configv1alpha1.AddToScheme, pelagov1alpha1.AddToScheme,
-		policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme,
+		policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme, appsv1alpha1.AddToScheme,
+		autoscalingv1alpha1.AddToScheme, networkingv1alpha1.AddToScheme, remedyv1alpha1.AddToScheme, searchv1alpha1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			return nil, fmt.Errorf("collect the kinds: %w", err)

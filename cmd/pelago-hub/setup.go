@@ -48,6 +48,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 	return errors.Join(
 		work.AddIndexes(mgr),
 		policy.Setup(mgr, skips),
+		policy.SetupUnsupported(mgr),
 		kinds.SetupRules(mgr, rules),
 		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: o.workers.propagate,
 			Eviction: o.eviction}),

@@ -11,5 +11,8 @@ var (
 	// SchemeBuilder collects the kinds of this package.
 	SchemeBuilder = &scheme.Builder{GroupVersion: GroupVersion}
 	// AddToScheme adds the kinds of this package to a scheme.
-	AddToScheme = SchemeBuilder.Register(&ResourceInterpreterCustomization{}, &ResourceInterpreterCustomizationList{}).AddToScheme
+	AddToScheme = SchemeBuilder.Register(
+		&ResourceInterpreterCustomization{}, &ResourceInterpreterCustomizationList{},
+		&ResourceInterpreterWebhookConfiguration{}, &ResourceInterpreterWebhookConfigurationList{},
+	).AddToScheme
 )

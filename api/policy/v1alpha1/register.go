@@ -17,5 +17,6 @@ var (
 		&OverridePolicy{}, &OverridePolicyList{},
 		&ClusterOverridePolicy{}, &ClusterOverridePolicyList{},
 		&ClusterTaintPolicy{}, &ClusterTaintPolicyList{},
+		&FederatedResourceQuota{}, &FederatedResourceQuotaList{},
 	).AddToScheme
 )

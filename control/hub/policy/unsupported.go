@@ -1,0 +1,95 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "github.com/pelago-net/pelago/api/apps/v1alpha1"
+	autoscalingv1alpha1 "github.com/pelago-net/pelago/api/autoscaling/v1alpha1"
+	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
+	networkingv1alpha1 "github.com/pelago-net/pelago/api/networking/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	remedyv1alpha1 "github.com/pelago-net/pelago/api/remedy/v1alpha1"
+	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
+	"github.com/pelago-net/pelago/control/kube"
+)
+
+// SetupUnsupported adds a controller for each kind of the karmada.io groups on which nothing acts. It sets the condition Accepted to
+// False with the alternative, so that a manifest written for Karmada is stored and its author learns that it has no effect. The
+// manager's scheme has all groups. A kind that gets a controller loses its entry here.
+func SetupUnsupported(mgr ctrl.Manager) error {
+	return errors.Join(
+		unsupported(mgr, "WorkloadRebalancer", "set spec.rescheduleTriggeredAt of the ResourceBinding to the present time",
+			func(o *appsv1alpha1.WorkloadRebalancer) *[]metav1.Condition { return &o.Status.Conditions }),
+		unsupported(mgr, "ClusterTaintPolicy", "set taints with `pelago taint clusters`",
+			func(o *policyv1alpha1.ClusterTaintPolicy) *[]metav1.Condition { return &o.Status.Conditions }),
+		unsupported(mgr, "FederatedResourceQuota",
+			"propagate a ResourceQuota to the clusters, with an OverridePolicy where the amounts differ",
+			func(o *policyv1alpha1.FederatedResourceQuota) *[]metav1.Condition { return &o.Status.Conditions }),
+		unsupported(mgr, "FederatedHPA", "propagate a HorizontalPodAutoscaler with the workload, and give the workload the label "+
+			"resourcetemplate.karmada.io/retain-replicas=true",
+			func(o *autoscalingv1alpha1.FederatedHPA) *[]metav1.Condition { return &o.Status.Conditions }),
+		unsupported(mgr, "CronFederatedHPA", "scale the template by a job that runs `kubectl scale` at the hub",
+			func(o *autoscalingv1alpha1.CronFederatedHPA) *[]metav1.Condition { return &o.Status.Conditions }),
+		unsupported(mgr, "MultiClusterService",
+			"propagate the Service with a ServiceExport of its name; other clusters reach it as <name>.<namespace>.svc.clusterset.local",
+			func(o *networkingv1alpha1.MultiClusterService) *[]metav1.Condition { return &o.Status.Conditions }),
+		unsupported(mgr, "MultiClusterIngress", "propagate an Ingress to each cluster",
+			func(o *networkingv1alpha1.MultiClusterIngress) *[]metav1.Condition { return &o.Status.Conditions }),
+		unsupported(mgr, "ResourceRegistry", "list objects of members with `pelago get --operation-scope all`",
+			func(o *searchv1alpha1.ResourceRegistry) *[]metav1.Condition { return &o.Status.Conditions }),
+		unsupported(mgr, "Remedy", "set taints with `pelago taint clusters`",
+			func(o *remedyv1alpha1.Remedy) *[]metav1.Condition { return &o.Status.Conditions }),
+		unsupported(mgr, "ResourceInterpreterWebhookConfiguration", "write KindRules (pelago.io/v1alpha1) for the kinds",
+			func(o *configv1alpha1.ResourceInterpreterWebhookConfiguration) *[]metav1.Condition {
+				return &o.Status.Conditions
+			}),
+	)
+}
+
+// unsupported adds the controller of one kind.
+func unsupported[T any, P interface {
+	*T
+	client.Object
+}](mgr ctrl.Manager, kind, instead string, conditions func(P) *[]metav1.Condition) error {
+	events := mgr.GetEventRecorderFor("pelago-hub")
+	r, err := kube.Reconciler(strings.ToLower(kind), events, func(ctx context.Context, req ctrl.Request) (time.Duration, error) {
+		var o P = new(T)
+		if err := mgr.GetClient().Get(ctx, req.NamespacedName, o); err != nil {
+			return 0, client.IgnoreNotFound(fmt.Errorf("read the %s %s: %w", kind, req.NamespacedName, err))
+		}
+		before, _ := o.DeepCopyObject().(client.Object) // a copy has the type of the object
+		is := metav1.Condition{
+			Type: policyv1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: configv1alpha1.ReasonNotSupportedYet,
+			Message:            fmt.Sprintf("%s is stored and has no effect yet: %s", kind, instead),
+			ObservedGeneration: o.GetGeneration(),
+		}
+		if !meta.SetStatusCondition(conditions(o), is) {
+			return 0, nil
+		}
+		// The definitions that Karmada installs have no status for some of the kinds: NotFound.
+		if err := client.IgnoreNotFound(mgr.GetClient().Status().Patch(ctx, o, kube.MergeFrom(before))); err != nil {
+			return 0, fmt.Errorf("write the status of the %s %s: %w", kind, req.NamespacedName, err)
+		}
+		events.Event(o, corev1.EventTypeWarning, is.Reason, is.Message)
+		return 0, nil
+	})
+	if err != nil {
+		return err
+	}
+	err = ctrl.NewControllerManagedBy(mgr).Named(strings.ToLower(kind)).For(P(new(T))).
+		WithOptions(kube.HubControllerOptions(1)).Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up the controller of %s: %w", kind, err)
+	}
+	return nil
+}
