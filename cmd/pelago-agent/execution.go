@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
@@ -74,7 +75,7 @@ func (a *agent) addExecution(id, hubID string, to kube.HubOptions) error {
 func openWorks(access *rest.Config, id string, logger logr.Logger) (cluster.Cluster, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme, clusterv1alpha1.AddToScheme,
-		pelagov1alpha1.AddToScheme, workv1alpha1.AddToScheme} {
+		configv1alpha1.AddToScheme, pelagov1alpha1.AddToScheme, workv1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("prepare access to the hub: %w", err)
 		}
@@ -104,6 +105,7 @@ func hubKinds() meta.RESTMapper {
 	}
 	add(workv1alpha1.GroupVersion.WithKind("Work"), meta.RESTScopeNamespace)
 	add(pelagov1alpha1.GroupVersion.WithKind("KindRules"), meta.RESTScopeRoot)
+	add(configv1alpha1.GroupVersion.WithKind("ResourceInterpreterCustomization"), meta.RESTScopeRoot)
 	add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
 	add(clusterv1alpha1.GroupVersion.WithKind("Cluster"), meta.RESTScopeRoot)
 	return m

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,10 +38,7 @@ func SetupRules(mgr ctrl.Manager, rules *Custom) error {
 	if err != nil {
 		return fmt.Errorf("set up the controllers of rules of kinds: %w", err)
 	}
-	ofCustomizations, err := kube.NewStaleCaches[ctrl.Request]("customizations", slog.Default(), recorder)
-	if err != nil {
-		return fmt.Errorf("set up the controllers of rules of kinds: %w", err)
-	}
+	enqueue := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []ctrl.Request { return []ctrl.Request{all} })
 	err = errors.Join(
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			<-ctx.Done()
@@ -48,20 +46,25 @@ func SetupRules(mgr ctrl.Manager, rules *Custom) error {
 			return nil
 		})),
 		ctrl.NewControllerManagedBy(mgr).Named("kindrules").
-			Watches(&pelagov1alpha1.KindRules{}, handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []ctrl.Request {
-				return []ctrl.Request{all}
-			})).
+			Watches(&pelagov1alpha1.KindRules{}, enqueue).
+			Watches(&configv1alpha1.ResourceInterpreterCustomization{}, enqueue).
 			// The first reconcile runs even without KindRules: the interpreter blocks until then.
-			WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
+			WatchesRawSource(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
 				queue.Add(all)
+				go func() {
+					for {
+						select {
+						case <-ctx.Done():
+							return
+						case <-rules.exhausted:
+							queue.Add(all)
+						}
+					}
+				}()
 				return nil
 			})).
 			WithOptions(kube.HubControllerOptions(1)).
 			Complete(&reconciler{client: mgr.GetClient(), recorder: recorder, stale: ofRules, rules: rules}),
-		ctrl.NewControllerManagedBy(mgr).Named("customizations").
-			For(&configv1alpha1.ResourceInterpreterCustomization{}).
-			WithOptions(kube.HubControllerOptions(1)).
-			Complete(&customizations{client: mgr.GetClient(), recorder: recorder, stale: ofCustomizations}),
 	)
 	if err != nil {
 		return fmt.Errorf("set up the controllers of rules of kinds: %w", err)
@@ -69,7 +72,7 @@ func SetupRules(mgr ctrl.Manager, rules *Custom) error {
 	return nil
 }
 
-// reconciler passes the KindRules to the interpreter and writes their condition Accepted.
+// reconciler passes KindRules and customizations to the interpreter and writes their condition Accepted.
 type reconciler struct {
 	client   client.Client
 	recorder record.EventRecorder
@@ -77,14 +80,27 @@ type reconciler struct {
 	rules    *Custom
 }
 
-// Reconcile reconciles all KindRules.
+// Reconcile reconciles all KindRules and customizations.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var list pelagov1alpha1.KindRulesList
 	if err := r.client.List(ctx, &list); err != nil {
 		return ctrl.Result{}, fmt.Errorf("list KindRules: %w", err)
 	}
+	var customizations configv1alpha1.ResourceInterpreterCustomizationList
+	if err := r.client.List(ctx, &customizations); err != nil {
+		return ctrl.Result{}, fmt.Errorf("list ResourceInterpreterCustomizations: %w", err)
+	}
+	scripts := r.rules.SetScripts(customizations.Items)
 	verdicts := r.rules.Set(list.Items)
 	var errs []error
+	for i := range customizations.Items {
+		c := &customizations.Items[i]
+		before := c.DeepCopy()
+		is := scriptsAccepted(c, scripts[c.Name])
+		if meta.SetStatusCondition(&c.Status.Conditions, is) {
+			errs = append(errs, write(ctx, r.client, r.recorder, before, c, is))
+		}
+	}
 	for i := range list.Items {
 		k := &list.Items[i]
 		before := k.DeepCopy()
@@ -94,27 +110,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 	}
 	return r.stale.Result(req, 0, errors.Join(errs...))
-}
-
-// customizations writes the condition of customizations in Lua: they are not run.
-type customizations struct {
-	client   client.Client
-	recorder record.EventRecorder
-	stale    *kube.StaleCaches[ctrl.Request]
-}
-
-// Reconcile reconciles one customization.
-func (r *customizations) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	var c configv1alpha1.ResourceInterpreterCustomization
-	if err := r.client.Get(ctx, req.NamespacedName, &c); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(fmt.Errorf("read the ResourceInterpreterCustomization %s: %w", req.Name, err))
-	}
-	before := c.DeepCopy()
-	is := notRun(&c)
-	if !meta.SetStatusCondition(&c.Status.Conditions, is) {
-		return r.stale.Result(req, 0, nil)
-	}
-	return r.stale.Result(req, 0, write(ctx, r.client, r.recorder, before, &c, is))
 }
 
 // write writes a status whose condition has changed, and an Event if the condition is False.
@@ -134,7 +129,7 @@ func write(
 // listRetry is the time between two lists of KindRules while the hub does not answer.
 const listRetry = 2 * time.Second
 
-// RuleFollower passes the KindRules of the hub to the interpreter of an agent.
+// RuleFollower passes the KindRules and customizations of the hub to the interpreter of an agent.
 type RuleFollower struct {
 	Cache cache.Cache   // of the hub
 	Live  client.Reader // uncached
@@ -142,24 +137,24 @@ type RuleFollower struct {
 	Log   *slog.Logger
 }
 
-// Start runs until ctx ends. An older hub does not serve KindRules, or does not allow members to read them: then there are no
-// rules until it is upgraded.
+// Start runs until ctx ends. An older hub does not serve KindRules, or does not allow members to read them or customizations: then
+// there are none until it is upgraded.
 func (f *RuleFollower) Start(ctx context.Context) error {
 	defer f.Rules.Release()
-	informer, err := f.Cache.GetInformer(ctx, &pelagov1alpha1.KindRules{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("watch the KindRules of the hub: %w", err)
-	}
 	changed := make(chan struct{}, 1)
-	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { notify(changed) }, UpdateFunc: func(_, _ any) { notify(changed) }, DeleteFunc: func(any) { notify(changed) },
-	})
+	rules, err := f.watch(ctx, &pelagov1alpha1.KindRules{}, changed)
 	if err != nil {
-		return fmt.Errorf("watch the KindRules of the hub: %w", err)
+		return err
 	}
-	defer func() { _ = informer.RemoveEventHandler(registration) }() // fails only for an unknown handler
-	go f.older(ctx)
-	if !toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
+	scripts, err := f.watch(ctx, &configv1alpha1.ResourceInterpreterCustomization{}, changed)
+	if err != nil {
+		return err
+	}
+	var withoutScripts atomic.Bool
+	go f.older(ctx, &pelagov1alpha1.KindRulesList{}, f.Rules.Release)
+	go f.older(ctx, &configv1alpha1.ResourceInterpreterCustomizationList{}, func() { withoutScripts.Store(true) })
+	known := func() bool { return withoutScripts.Load() || scripts() }
+	if !toolscache.WaitForCacheSync(ctx.Done(), rules, known) {
 		return nil // the process ends
 	}
 	notify(changed) // even without KindRules
@@ -169,15 +164,46 @@ func (f *RuleFollower) Start(ctx context.Context) error {
 			return nil
 		case <-changed:
 		}
-		var list pelagov1alpha1.KindRulesList
-		if err := f.Cache.List(ctx, &list); err != nil {
+		if err := f.set(ctx, scripts()); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
-			return fmt.Errorf("list the KindRules of the hub: %w", err)
+			return err
 		}
-		f.Rules.Set(list.Items)
 	}
+}
+
+// watch sends to changed when an object of a kind changes. It returns the function that reports whether all have been read.
+func (f *RuleFollower) watch(ctx context.Context, o client.Object, changed chan<- struct{}) (synced toolscache.InformerSynced, err error) {
+	informer, err := f.Cache.GetInformer(ctx, o, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, fmt.Errorf("watch %T at the hub: %w", o, err)
+	}
+	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { notify(changed) }, UpdateFunc: func(_, _ any) { notify(changed) }, DeleteFunc: func(any) { notify(changed) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch %T at the hub: %w", o, err)
+	}
+	context.AfterFunc(ctx, func() { _ = informer.RemoveEventHandler(registration) }) // fails only for an unknown handler
+	return registration.HasSynced, nil
+}
+
+// set passes the rules in the cache to the interpreter, and customizations if they have been read.
+func (f *RuleFollower) set(ctx context.Context, scripts bool) error {
+	if scripts {
+		var list configv1alpha1.ResourceInterpreterCustomizationList
+		if err := f.Cache.List(ctx, &list); err != nil {
+			return fmt.Errorf("list the ResourceInterpreterCustomizations of the hub: %w", err)
+		}
+		f.Rules.SetScripts(list.Items)
+	}
+	var list pelagov1alpha1.KindRulesList
+	if err := f.Cache.List(ctx, &list); err != nil {
+		return fmt.Errorf("list the KindRules of the hub: %w", err)
+	}
+	f.Rules.Set(list.Items)
+	return nil
 }
 
 func notify(changed chan<- struct{}) {
@@ -187,18 +213,17 @@ func notify(changed chan<- struct{}) {
 	}
 }
 
-// older releases the rules if the hub does not serve KindRules.
-func (f *RuleFollower) older(ctx context.Context) {
+// older calls otherwise if the hub does not serve a kind, or does not allow members to read it.
+func (f *RuleFollower) older(ctx context.Context, list client.ObjectList, otherwise func()) {
 	for {
-		var list pelagov1alpha1.KindRulesList
-		err := f.Live.List(ctx, &list, client.Limit(1))
+		err := f.Live.List(ctx, list, client.Limit(1))
 		switch {
 		case err == nil:
 			return
 		case apierrors.IsNotFound(err), apierrors.IsForbidden(err), meta.IsNoMatchError(err):
-			f.Log.Warn("The hub gives no KindRules: kinds are interpreted by what is built in. Upgrade the hub with `pelago init`.",
-				"error", err)
-			f.Rules.Release()
+			f.Log.Warn("The hub does not give these rules to members: kinds are interpreted without them. Upgrade the hub with `pelago init`.",
+				"list", fmt.Sprintf("%T", list), "error", err)
+			otherwise()
 			return
 		}
 		select {
@@ -235,31 +260,21 @@ func accepted(v Verdict, generation int64) metav1.Condition {
 	return c
 }
 
-// notRun is the condition of a customization in Lua, which names the rule to write instead of each script.
-func notRun(c *configv1alpha1.ResourceInterpreterCustomization) metav1.Condition {
-	is, rules := c.Spec.Customizations, []string{}
-	for _, x := range []struct {
-		script        *configv1alpha1.Script
-		field, become string
-	}{
-		{is.Retention, "retention", "rules.retain"},
-		{is.ReplicaResource, "replicaResource", "rules.replicas and rules.requirements"},
-		{is.ComponentResource, "componentResource", "nothing yet"},
-		{is.ReplicaRevision, "replicaRevision", "rules.revise"},
-		{is.StatusReflection, "statusReflection", "rules.reflect"},
-		{is.StatusAggregation, "statusAggregation", "rules.aggregate"},
-		{is.HealthInterpretation, "healthInterpretation", "rules.healthy"},
-		{is.DependencyInterpretation, "dependencyInterpretation", "rules.dependencies"},
-	} {
-		if x.script != nil {
-			rules = append(rules, x.field+" becomes "+x.become)
-		}
+// scriptsAccepted is the condition of a customization.
+func scriptsAccepted(c *configv1alpha1.ResourceInterpreterCustomization, v Verdict) metav1.Condition {
+	is := accepted(v, c.Generation)
+	switch {
+	case v.Invalid != nil:
+		is.Reason = configv1alpha1.ReasonInvalidScript
+	case v.Conflicts != nil:
+	case v.Exhausted != "":
+		is.Status, is.Reason = metav1.ConditionFalse, configv1alpha1.ReasonLimitExceeded
+		is.Message = shorten(v.Exhausted+"; objects for which that happens keep what they have", maxMessage)
+	case c.Spec.Customizations.ComponentResource != nil:
+		is.Status, is.Reason = metav1.ConditionFalse, configv1alpha1.ReasonNotSupportedYet
+		is.Message = "componentResource is not run yet: the kind is scheduled by replicaResource; the other scripts are used"
+	default:
+		is.Message = "all scripts compile and are used"
 	}
-	return metav1.Condition{
-		Type: configv1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: configv1alpha1.ReasonNotSupportedYet,
-		Message: fmt.Sprintf("Lua scripts are not run yet: %s %s is read and changed without them. Write them in CEL, as KindRules "+
-			"(pelago.io/v1alpha1) for this kind: %s; `kubectl explain kindrules.spec.rules` says what each gives",
-			c.Spec.Target.APIVersion, c.Spec.Target.Kind, strings.Join(rules, ", ")),
-		ObservedGeneration: c.Generation,
-	}
+	return is
 }

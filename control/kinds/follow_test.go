@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
 // answer is a hub that answers so.
@@ -52,7 +54,7 @@ func TestOlderHubs(t *testing.T) {
 				close(asked)
 			}()
 			f := &RuleFollower{Live: &answer{errs: tt.errs, done: cancel}, Rules: rules, Log: slog.New(slog.DiscardHandler)}
-			f.older(ctx)
+			f.older(ctx, &pelagov1alpha1.KindRulesList{}, rules.Release)
 			if tt.released {
 				<-asked
 				return

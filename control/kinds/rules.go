@@ -263,25 +263,34 @@ func (r *rule) dependencies(template *unstructured.Unstructured) ([]DependentRef
 	if err != nil {
 		return nil, err
 	}
+	refs, err := referencesIn(v, template.GetNamespace())
+	if err != nil {
+		return nil, r.failed(err)
+	}
+	return refs, nil
+}
+
+// referencesIn reads a list of references to dependencies, each once, sorted. A reference without namespace is in that of the template.
+func referencesIn(v any, namespace string) ([]DependentReference, error) {
 	list, ok := v.([]any)
 	if !ok {
-		return nil, r.failed(fmt.Errorf("the result has to be a list, but is %T", v))
+		return nil, fmt.Errorf("the result has to be a list, but is %T", v)
 	}
 	var out []DependentReference
 	for _, x := range list {
 		m, ok := x.(map[string]any)
 		if !ok {
-			return nil, r.failed(fmt.Errorf("a reference has to be a map, but is %v", x))
+			return nil, fmt.Errorf("a reference has to be a map, but is %v", x)
 		}
 		ref, err := decodeStrict[DependentReference](m)
 		if err != nil {
-			return nil, r.failed(err)
+			return nil, err
 		}
 		if _, there := m["namespace"]; !there {
-			ref.Namespace = template.GetNamespace()
+			ref.Namespace = namespace
 		}
 		if ref.APIVersion == "" || ref.Kind == "" || (ref.Name == "") == (ref.LabelSelector == nil) {
-			return nil, r.failed(fmt.Errorf("the reference %v needs apiVersion, kind, and either name or labelSelector", m))
+			return nil, fmt.Errorf("the reference %v needs apiVersion, kind, and either name or labelSelector", m)
 		}
 		out = append(out, *ref)
 	}

@@ -162,19 +162,89 @@ func (h hub) told(o client.Object, reason, says string) bool {
 	return false
 }
 
-func TestLuaIsTakenAndNotRun(t *testing.T) {
-	h := newHub(t)
-	h.run()
+func customization() *configv1alpha1.ResourceInterpreterCustomization {
 	c := &configv1alpha1.ResourceInterpreterCustomization{ObjectMeta: metav1.ObjectMeta{Name: "farms"}}
 	c.Spec.Target = configv1alpha1.CustomizationTarget{APIVersion: "example.com/v1", Kind: "Farm"}
-	c.Spec.Customizations.HealthInterpretation = &configv1alpha1.Script{LuaScript: "function InterpretHealth(o) return true end"}
-	c.Spec.Customizations.ReplicaResource = &configv1alpha1.Script{LuaScript: "function GetReplicas(o) return 1, {} end"}
+	return c
+}
+
+// A customization in Lua has effect at the hub and in agents, each script by itself, and none once it is deleted.
+func TestLuaIsRun(t *testing.T) {
+	h := newHub(t)
+	interpreters := h.run()
+	c := customization()
+	c.Spec.Customizations.HealthInterpretation = &configv1alpha1.Script{LuaScript: "function InterpretHealth(o) return false end"}
+	c.Spec.Customizations.ReplicaResource = &configv1alpha1.Script{LuaScript: "function GetReplicas(o) return o.spec.hens, {} end"}
 	h.Make(c)
-	await.Equal(t, "False NotSupportedYet Lua scripts are not run yet: example.com/v1 Farm is read and changed without them. Write them in CEL, "+
-		"as KindRules (pelago.io/v1alpha1) for this kind: replicaResource becomes rules.replicas and rules.requirements, "+
-		"healthInterpretation becomes rules.healthy; `kubectl explain kindrules.spec.rules` says what each gives",
+	await.Equal(t, "True Accepted all scripts compile and are used", h.condition(c, &c.Status.Conditions))
+	for of, in := range interpreters {
+		await.True(t, of+" runs the scripts", func() bool {
+			n, _, ok, err := in.Replicas(farm())
+			health, errHealth := in.Health(farm())
+			return n == 2 && ok && err == nil && health == workv1alpha2.ResourceUnhealthy && errHealth == nil
+		})
+	}
+
+	// KindRules precede; the customization names them.
+	k := example(t)
+	k.Spec.Rules = pelagov1alpha1.Rules{Healthy: "true"}
+	h.Make(k)
+	await.Equal(t, "False Conflict rule healthy for example.com/v1 Farm: that of KindRules farms.example.com is used",
 		h.condition(c, &c.Status.Conditions))
-	await.True(t, "there is an Event", func() bool { return h.told(c, "NotSupportedYet", "Lua scripts are not run yet") })
+	for of, in := range interpreters {
+		await.True(t, of+" evaluates KindRules first", func() bool {
+			health, err := in.Health(farm())
+			return health == workv1alpha2.ResourceHealthy && err == nil
+		})
+	}
+	h.Remove(k)
+
+	// A script that does not compile is an error for each object, not the default.
+	c.Spec.Customizations.HealthInterpretation.LuaScript = "function InterpretHealth(o) return"
+	if err := h.Update(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	const wrong = "rule healthInterpretation of ResourceInterpreterCustomization farms (function InterpretHealth): "
+	await.True(t, "the condition names script and error", func() bool {
+		return strings.HasPrefix(h.condition(c, &c.Status.Conditions)(), "False InvalidScript "+wrong)
+	})
+	await.True(t, "there is an Event", func() bool { return h.told(c, "InvalidScript", wrong) })
+	for of, in := range interpreters {
+		await.True(t, of+" reports the error", func() bool {
+			health, err := in.Health(farm())
+			n, _, _, errReplicas := in.Replicas(farm())
+			return health == workv1alpha2.ResourceUnknown && err != nil && n == 2 && errReplicas == nil
+		})
+	}
+
+	h.Remove(c)
+	for of, in := range interpreters {
+		await.True(t, of+" has no rules", func() bool {
+			_, _, ok, err := in.Replicas(farm())
+			return !ok && err == nil
+		})
+	}
+}
+
+// A script without end is stopped, and its customization names it.
+func TestLuaWithoutEndIsStopped(t *testing.T) {
+	h := newHub(t)
+	in := h.run()["hub"]
+	c := customization()
+	c.Spec.Customizations.StatusReflection = &configv1alpha1.Script{LuaScript: "function ReflectStatus(o) while true do end end"}
+	c.Spec.Customizations.ReplicaResource = &configv1alpha1.Script{LuaScript: "function GetReplicas(o) return o.spec.hens end"}
+	h.Make(c)
+	await.Equal(t, "True Accepted all scripts compile and are used", h.condition(c, &c.Status.Conditions))
+	if _, err := in.ReflectStatus(farm()); err == nil || !strings.Contains(err.Error(), "exceeded the limit of work") {
+		t.Fatalf("a loop without end: %v", err)
+	}
+	await.True(t, "the condition names the script", func() bool {
+		return strings.HasPrefix(h.condition(c, &c.Status.Conditions)(), "False LimitExceeded rule statusReflection of "+
+			"ResourceInterpreterCustomization farms (function ReflectStatus): the script was stopped")
+	})
+	if n, _, ok, err := in.Replicas(farm()); n != 2 || !ok || err != nil {
+		t.Errorf("the other script: %d %v %v", n, ok, err)
+	}
 }
 
 // What the API server refuses.

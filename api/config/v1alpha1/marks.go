@@ -9,8 +9,11 @@ const (
 	ReasonAccepted = "Accepted"
 	// ReasonInvalidScript: a script is no Lua.
 	ReasonInvalidScript = "InvalidScript"
-	// ReasonConflict: an older customization has a rule for the same target and operation.
+	// ReasonConflict: KindRules, or an older customization, have a rule for the same target and operation.
 	ReasonConflict = "Conflict"
-	// ReasonNotSupportedYet: Lua is not run yet; the message says how to write the same as KindRules.
+	// ReasonLimitExceeded: an evaluation of a script was stopped at a bound; the message names the script. The object that it was
+	// for stays as it is, and the other scripts are used.
+	ReasonLimitExceeded = "LimitExceeded"
+	// ReasonNotSupportedYet: nothing acts on a part of the object; the message names the part, or the alternative.
 	ReasonNotSupportedYet = "NotSupportedYet"
 )

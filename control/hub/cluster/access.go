@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
@@ -62,6 +63,7 @@ func access(c *clusterv1alpha1.Cluster) []client.Object {
 			its(may(clusters, verbs{"get"}, "clusters")),
 			its(may(clusters, verbs{"get", "patch"}, "clusters/status")),
 			may(pelagov1alpha1.GroupVersion.Group, verbs{"get", "list", "watch"}, "kindrules"),
+			may(configv1alpha1.GroupVersion.Group, verbs{"get", "list", "watch"}, "resourceinterpretercustomizations"),
 		}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: meta("", name), RoleRef: ref("ClusterRole"), Subjects: subjects},
 	}
