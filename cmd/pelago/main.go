@@ -62,7 +62,7 @@ one hub propagates workloads to all of them.
 	add("set", "A clusterset:", initCommand(), deployBrokerCommand(), joinCommand(), unjoinCommand(), gatewayCommand())
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
-		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand())
+		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), interpretCommand())
 	add("inspection", "Inspection:", showCommand(), natCommand(), inspectServicesCommand(), versionCommand())
 	view.CompleteChoices(cmd)
 	return cmd
