@@ -10,7 +10,9 @@ import (
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -135,12 +137,14 @@ func (a *AppliedOverrides) apply(
 				continue
 			}
 			next, explicit := out, p.explicit(template)
-			if !explicit {
+			if !explicit || out.GroupVersionKind().Group == rbacv1.GroupName {
 				next = out.DeepCopy() // a rule is applied as a whole or not at all
 			}
 			err = override(next, &rule.Overriders)
 			if err != nil {
 				err = fmt.Errorf("overrideRules[%d].overriders.%w", i, err)
+			} else if p.namespace != "" {
+				err = unescalated(i, out, next)
 			}
 			switch {
 			case err != nil && pathMissing(err) && !explicit:
@@ -155,6 +159,21 @@ func (a *AppliedOverrides) apply(
 		}
 	}
 	return applied, nil
+}
+
+// unescalated returns an error if a rule of a namespace's policy changes what a Role or RoleBinding grants: the API server checks that
+// its author has these rights, and would not check what the hub writes into members.
+func unescalated(rule int, before, after *unstructured.Unstructured) error {
+	if before.GroupVersionKind().Group != rbacv1.GroupName {
+		return nil
+	}
+	for _, field := range []string{"rules", "aggregationRule", "roleRef", "subjects"} {
+		if !equality.Semantic.DeepEqual(before.Object[field], after.Object[field]) {
+			return fmt.Errorf("overrideRules[%d] changes %s of the %s, and with it what it grants: use a ClusterOverridePolicy", rule, field,
+				before.GetKind())
+		}
+	}
+	return nil
 }
 
 // explicit reports whether the policy names the object: its kind or more in a resource selector. A Namespace goes to all members
