@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/pelago-net/pelago/cmd/internal/program"
-	"github.com/pelago-net/pelago/control/hub/propagate"
+	"github.com/pelago-net/pelago/control/hub/evict"
 )
 
 func main() { program.Main("pelago-hub", run) }
@@ -58,7 +58,7 @@ type options struct {
 	workers   workers
 	// grace is the time without a renewal of its Lease after which the status of a pull member is unknown.
 	grace    time.Duration
-	eviction propagate.EvictionOptions
+	eviction evict.Options
 
 	// several hubs may run in one process; set by tests only.
 	several bool

@@ -7,12 +7,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/pelago-net/pelago/control/hub/propagate"
+	"github.com/pelago-net/pelago/control/hub/evict"
 )
 
 func TestParse(t *testing.T) {
 	defaults := options{metricsAddress: ":8080", healthAddress: ":8081", profileAddress: "0", leaderElect: true,
-		workers: workers{16, 16, 8, 8}, grace: 15 * time.Second, eviction: propagate.EvictionOptions{
+		workers: workers{16, 16, 8, 8}, grace: 15 * time.Second, eviction: evict.Options{
 			ClusterFailure: 5 * time.Second, Timeout: 10 * time.Minute, Rate: 20, HaltedAbove: 0.55}}
 	shared := defaults
 	shared.workloads = true

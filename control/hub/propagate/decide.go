@@ -3,7 +3,6 @@ package propagate
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/evict"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
 )
@@ -43,9 +43,36 @@ func (d decision) release() {
 	}
 }
 
+// evict begins and ends evictions of a binding that this scheduler decides for.
+func (r *reconciler) evict(b kube.Binding, stays error) evict.Eviction {
+	before, f := recorded(b), r.leaving.Load()
+	s := b.Spec
+	watched := s.Failover != nil && s.Failover.Application != nil
+	if f == nil || !scheduled(b, before) || len(s.GracefulEvictionTasks) == 0 && !watched && !f.Concerns(s) {
+		return evict.Eviction{}
+	}
+	v := evict.Evictor{Options: r.Eviction, Clusters: *f, Now: time.Now(), Allow: r.evictions.Take, Stays: stays}
+	return v.Evict(b, before)
+}
+
+// place completes a binding with the clusters that its template leaves, and with the decision where it runs. It leaves none that no
+// other cluster can replace.
+func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (kube.Binding, decision, evict.Eviction, error) {
+	former := b.Copy()
+	e := r.evict(b, nil)
+	d, err := r.decide(ctx, b, remove && len(e.Began) == 0, e)
+	if err == nil && d.failure != nil && len(e.Began) > 0 {
+		d.release()
+		b = former
+		e = r.evict(b, d.failure)
+		d, err = r.decide(ctx, b, remove, e)
+	}
+	return b, d, e, err
+}
+
 // decide completes a binding with the decision where its template runs: the one that it has if none is due. remove takes
 // the template away from everywhere if no cluster fits.
-func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool, e eviction) (decision, error) {
+func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool, e evict.Eviction) (decision, error) {
 	before := recorded(b)
 	if !scheduled(b, before) {
 		return decision{}, nil
@@ -89,7 +116,7 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool, e 
 			return decision{}, err
 		}
 	}
-	record.Unhealthy, record.Held = e.unhealthy, strings.Join(e.held, "; ")
+	record.Unhealthy, record.Held = e.Unhealthy, strings.Join(e.Held, "; ")
 	out.message, out.retry = record.Message, retried(record.Reason)
 	out.moved = !equality.Semantic.DeepEqual(clusters, b.Spec.Clusters)
 	if !out.moved && !fresh && sameRecord(before, record) && applied == observed.Placement {
@@ -266,7 +293,7 @@ func observation(b kube.Binding) Observation {
 	o := Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.Spec.ReplicaRequirements}
 	add := func(cluster string, replicas int32) {
 		if !slices.ContainsFunc(o.Parts, func(p ReservedPart) bool { return p.Cluster == cluster }) {
-			o.Parts = append(o.Parts, ReservedPart{Cluster: cluster, Replicas: replicas, Settled: settled(b.Status, cluster, replicas)})
+			o.Parts = append(o.Parts, ReservedPart{Cluster: cluster, Replicas: replicas, Settled: evict.Settled(b.Status, cluster, replicas)})
 		}
 	}
 	for _, c := range b.Spec.Clusters {
@@ -277,22 +304,6 @@ func observation(b kube.Binding) Observation {
 		add(t.FromCluster, ptr.Deref(t.Replicas, 0))
 	}
 	return o
-}
-
-// settled reports whether the replicas of a cluster are healthy. A status that counts ready replicas must count as many: it may be
-// older than the decision.
-func settled(s *workv1alpha2.ResourceBindingStatus, cluster string, replicas int32) bool {
-	i := slices.IndexFunc(s.AggregatedStatus, func(a workv1alpha2.AggregatedStatusItem) bool { return a.ClusterName == cluster })
-	if i < 0 || !s.AggregatedStatus[i].Applied || s.AggregatedStatus[i].Health != workv1alpha2.ResourceHealthy {
-		return false
-	}
-	var counts struct {
-		ReadyReplicas *int32 `json:"readyReplicas"`
-	}
-	if raw := s.AggregatedStatus[i].Status; raw != nil && json.Unmarshal(raw.Raw, &counts) != nil {
-		return false // it may count them in a way that is not known here
-	}
-	return counts.ReadyReplicas == nil || *counts.ReadyReplicas >= replicas
 }
 
 // unreported is a StaleCacheError if a cluster younger than FirstReport has not reported its APIs yet or is not ready. First decisions

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	"github.com/pelago-net/pelago/control/hub/evict"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
@@ -38,7 +39,7 @@ type Options struct {
 	// Workers is how many templates are reconciled at a time; 8 if 0.
 	Workers int
 	// Eviction is when templates leave clusters.
-	Eviction EvictionOptions
+	Eviction evict.Options
 	// FirstReport is how long first decisions wait for a cluster that is new and has not reported; 0: 30 s.
 	FirstReport time.Duration
 }
@@ -68,7 +69,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 
 func setup(mgr ctrl.Manager, o Options) error {
 	o.Workers, o.FirstReport = cmp.Or(o.Workers, defaultWorkers), cmp.Or(o.FirstReport, defaultFirstReport)
-	o.Eviction = o.Eviction.defaulted()
+	o.Eviction = o.Eviction.Defaulted()
 	for field, values := range map[string]func(kube.Binding) []string{
 		indexTemplate: byTemplate, indexDependency: byDependency, indexPolicy: byPolicy, indexUndecided: byUndecided} {
 		if err := kube.AddBindingIndex(mgr, field, values); err != nil {
@@ -87,7 +88,7 @@ func setup(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{Options: o, order: newOrder(), client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
 		events: mgr.GetEventRecorderFor("pelago-hub"), wake: make(chan struct{}, 1), clusters: make(chan bool, 1),
 		retry: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry), missing: map[Key]time.Time{},
-		evictions: rates{qps: o.Eviction.Rate}}
+		evictions: evict.Rates{QPS: o.Eviction.Rate}}
 	templates, err := kube.Reconciler("propagate", r.events, r.reconcile)
 	if err != nil {
 		return err
@@ -121,9 +122,9 @@ type reconciler struct {
 	// wake asks for the kinds to be set anew; clusters says that clusters changed, true if it was not only their load.
 	wake     chan struct{}
 	clusters chan bool
-	// fates are the clusters that templates may have to leave, evictions the rates at which they do.
-	fates     atomic.Pointer[fates]
-	evictions rates
+	// leaving are the clusters that templates may have to leave, evictions the rates at which they do.
+	leaving   atomic.Pointer[evict.Clusters]
+	evictions evict.Rates
 
 	// templates and bindings are what our own writes made. Without them the reconcile that the first of two writes causes would not
 	// know of the second one, and repeat it.

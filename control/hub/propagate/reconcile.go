@@ -21,6 +21,7 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/evict"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -211,8 +212,8 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 	if err != nil {
 		return 0, err
 	}
-	next := e.next
-	if d.retry || len(e.held) > 0 {
+	next := e.Next
+	if d.retry || len(e.Held) > 0 {
 		next = again
 	}
 	if w.have.Exists() && same(w.have, b) {
@@ -237,21 +238,6 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 	}
 	r.tell(w, b, d, e)
 	return next, nil
-}
-
-// place completes a binding with the clusters that its template leaves, and with the decision where it runs. It leaves none that no
-// other cluster can replace.
-func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (kube.Binding, decision, eviction, error) {
-	former := b.Copy()
-	e := r.evict(b, nil)
-	d, err := r.decide(ctx, b, remove && len(e.began) == 0, e)
-	if err == nil && d.failure != nil && len(e.began) > 0 {
-		d.release()
-		b = former
-		e = r.evict(b, d.failure)
-		d, err = r.decide(ctx, b, remove, e)
-	}
-	return b, d, e, err
 }
 
 // desired completes the inputs and computes the binding.
@@ -349,7 +335,7 @@ func (r *reconciler) remove(ctx context.Context, key Key, have kube.Binding, why
 }
 
 // tell records what was written as events: what is wrong on the template and the binding, what went well as one on the template.
-func (r *reconciler) tell(w inputs, b kube.Binding, d decision, e eviction) {
+func (r *reconciler) tell(w inputs, b kube.Binding, d decision, e evict.Eviction) {
 	warn := func(reason, message string) {
 		r.events.Event(w.template, corev1.EventTypeWarning, reason, message)
 		r.events.Event(b.Object, corev1.EventTypeWarning, reason, message)
@@ -357,12 +343,12 @@ func (r *reconciler) tell(w inputs, b kube.Binding, d decision, e eviction) {
 	if d.written && d.message != "" {
 		warn(workv1alpha2.EventScheduleBindingFailed, d.message)
 	}
-	for _, t := range e.began {
+	for _, t := range e.Began {
 		r.counts.evictions.WithLabelValues(t.Reason).Inc()
 		warn(workv1alpha2.EventEvictWorkloadFromClusterSucceed, fmt.Sprintf("it leaves cluster %s: %s", t.FromCluster, t.Message))
 	}
-	if d.written && len(e.held) > 0 {
-		warn(workv1alpha2.EventEvictWorkloadFromClusterFailed, strings.Join(e.held, "; "))
+	if d.written && len(e.Held) > 0 {
+		warn(workv1alpha2.EventEvictWorkloadFromClusterFailed, strings.Join(e.Held, "; "))
 	}
 	if c := conflict(w.parents); c != "" && b.Spec.Placement == nil {
 		warn(workv1alpha2.EventDependencyPolicyConflict, c)

@@ -20,6 +20,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/evict"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -316,12 +317,12 @@ func (r *reconciler) followClusters(ctx context.Context) {
 			return
 		case more = <-r.clusters:
 		}
-		before := r.fates.Load()
+		before := r.leaving.Load()
 		if err := r.setClusters(ctx); err != nil {
 			log.FromContext(ctx).Error(err, "clusters cannot be listed")
 			continue
 		}
-		if !more && equality.Semantic.DeepEqual(before.of, r.fates.Load().of) && before.halted == r.fates.Load().halted {
+		if !more && equality.Semantic.DeepEqual(before.Of, r.leaving.Load().Of) && before.Halted == r.leaving.Load().Halted {
 			r.addBindings(ctx, indexUndecided, kube.IndexFlag)
 		} else if err := kube.EachBinding(ctx, r.cache, r.addIfDue); err != nil {
 			log.FromContext(ctx).Error(err, "bindings cannot be listed")
@@ -334,7 +335,7 @@ func (r *reconciler) followClusters(ctx context.Context) {
 
 func (r *reconciler) addIfDue(b kube.Binding) {
 	if before := recorded(b); scheduled(b, before) {
-		if req, observed := request(b, before); r.fates.Load().concerns(b.Spec) || r.Capacity.Need(req, observed) != "" {
+		if req, observed := request(b, before); r.leaving.Load().Concerns(b.Spec) || r.Capacity.Need(req, observed) != "" {
 			r.addTemplate(b)
 		}
 	}
@@ -345,8 +346,8 @@ func (r *reconciler) setClusters(ctx context.Context) error {
 	if err := r.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return err
 	}
-	f := fatesOf(list.Items, r.Eviction.HaltedAbove)
-	r.fates.Store(&f)
+	f := evict.ReadClusters(list.Items, r.Eviction.HaltedAbove)
+	r.leaving.Store(&f)
 	r.Capacity.SetClusters(kube.Pointers(list.Items))
 	return nil
 }

@@ -1,4 +1,4 @@
-package propagate
+package evict
 
 import (
 	stdcmp "cmp"
@@ -71,7 +71,7 @@ func TestEvictionsBegin(t *testing.T) {
 	}
 	tests := []struct {
 		name   string
-		fates  fates
+		fates  Clusters
 		change func(kube.Binding)
 		before workv1alpha2.Decision
 		deny   bool
@@ -79,27 +79,27 @@ func TestEvictionsBegin(t *testing.T) {
 		check  func(*testing.T, workv1alpha2.GracefulEvictionTask)
 	}{
 		{name: "nothing is wrong", want: want{}},
-		{name: "a taint that is not tolerated", fates: fates{of: map[string]fate{"m1": {taints: []corev1.Taint{noExecute(time.Second)}}}},
+		{name: "a taint that is not tolerated", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(time.Second)}}}},
 			want: want{from: "m1", reason: "TaintUntolerated", mode: gracefully, message: "taint broken:NoExecute is not tolerated", next: 10 * time.Minute}},
-		{name: "one that is tolerated", fates: fates{of: map[string]fate{"m1": {taints: []corev1.Taint{noExecute(time.Hour)}}}},
+		{name: "one that is tolerated", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(time.Hour)}}}},
 			change: func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(nil) }},
-		{name: "one that is tolerated for a time", fates: fates{of: map[string]fate{"m1": {taints: []corev1.Taint{noExecute(20 * time.Second)}}}},
+		{name: "one that is tolerated for a time", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(20 * time.Second)}}}},
 			change: func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](50)) }, want: want{next: 30 * time.Second}},
-		{name: "the time is over", fates: fates{of: map[string]fate{"m1": {taints: []corev1.Taint{noExecute(51 * time.Second)}}}},
+		{name: "the time is over", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(51 * time.Second)}}}},
 			change: func(b kube.Binding) { b.Spec.Placement.ClusterTolerations = tolerating(ptr.To[int64](50)) },
 			want:   want{from: "m1", reason: "TaintUntolerated", mode: gracefully, message: "not tolerated any longer", next: 10 * time.Minute}},
-		{name: "a taint, and the policy wants it Directly", fates: fates{of: map[string]fate{"m2": {taints: []corev1.Taint{noExecute(0)}}}},
+		{name: "a taint, and the policy wants it Directly", fates: Clusters{Of: map[string]Fate{"m2": {Taints: []corev1.Taint{noExecute(0)}}}},
 			change: func(b kube.Binding) { b.Spec.Failover = cluster("Immediately") },
 			want:   want{from: "m2", reason: "TaintUntolerated", mode: policyv1alpha1.PurgeModeDirectly, next: 10 * time.Minute}},
-		{name: "more templates leave the cluster than its rate allows", fates: fates{of: map[string]fate{"m1": {taints: []corev1.Taint{noExecute(0)}}}}, deny: true,
+		{name: "more templates leave the cluster than its rate allows", fates: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(0)}}}}, deny: true,
 			want: want{next: 100 * time.Millisecond}},
-		{name: "a failed cluster, and no failover", fates: fates{of: map[string]fate{"m1": {failed: evictionTime.Add(-time.Hour)}}}},
-		{name: "a failed cluster", fates: fates{of: map[string]fate{"m1": {failed: evictionTime.Add(-6 * time.Second)}}},
+		{name: "a failed cluster, and no failover", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour)}}}},
+		{name: "a failed cluster", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-6 * time.Second)}}},
 			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) },
 			want:   want{from: "m1", reason: "ClusterFailure", mode: gracefully, message: "cluster m1 has not been ready since 2026-01-02T03:03:59Z", next: 10 * time.Minute}},
-		{name: "one that has just failed", fates: fates{of: map[string]fate{"m1": {failed: evictionTime.Add(-2 * time.Second)}}},
+		{name: "one that has just failed", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-2 * time.Second)}}},
 			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) }, want: want{next: 3 * time.Second}},
-		{name: "too many at once", fates: fates{of: map[string]fate{"m1": {failed: evictionTime.Add(-time.Hour)}}, halted: "2 of 3 clusters are not ready at once"},
+		{name: "too many at once", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour)}}, Halted: "2 of 3 clusters are not ready at once"},
 			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) }, want: want{held: "2 of 3 clusters"}},
 		{name: "unhealthy, and no failover", change: unhealthy},
 		{name: "unhealthy since now", change: func(b kube.Binding) { unhealthy(b); b.Spec.Failover = application(gracefully, nil) }, want: want{next: time.Minute}},
@@ -123,7 +123,7 @@ func TestEvictionsBegin(t *testing.T) {
 			before: workv1alpha2.Decision{Unhealthy: map[string]metav1.MicroTime{"m1": metav1.NewMicroTime(evictionTime.Add(time.Hour))}}, want: want{next: time.Minute}},
 		{name: "healthy again", change: func(b kube.Binding) { b.Spec.Failover = application(gracefully, nil) },
 			before: workv1alpha2.Decision{Unhealthy: map[string]metav1.MicroTime{"m1": metav1.NewMicroTime(evictionTime.Add(-time.Hour))}}},
-		{name: "state is preserved", fates: fates{of: map[string]fate{"m1": {failed: evictionTime.Add(-time.Hour)}}},
+		{name: "state is preserved", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour)}}},
 			change: func(b kube.Binding) {
 				b.Spec.Failover = cluster(policyv1alpha1.PurgeModeDirectly)
 				b.Spec.Failover.Cluster.StatePreservation = &policyv1alpha1.StatePreservation{Rules: []policyv1alpha1.StatePreservationRule{{AliasLabelName: "job", JSONPath: "{.job.id}"}}}
@@ -134,7 +134,7 @@ func TestEvictionsBegin(t *testing.T) {
 					t.Errorf("preserved -want +got\n%s", diff)
 				}
 			}},
-		{name: "state that is not there", fates: fates{of: map[string]fate{"m1": {failed: evictionTime.Add(-time.Hour)}}},
+		{name: "state that is not there", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour)}}},
 			change: func(b kube.Binding) {
 				b.Spec.Failover = cluster(gracefully)
 				b.Spec.Failover.Cluster.StatePreservation = &policyv1alpha1.StatePreservation{Rules: []policyv1alpha1.StatePreservationRule{{AliasLabelName: "job", JSONPath: "{.job.none}"}}}
@@ -148,16 +148,16 @@ func TestEvictionsBegin(t *testing.T) {
 			}
 			clusters := b.Spec.Clusters
 			tt.before.Reason = workv1alpha2.ReasonSuccess
-			v := evictor{EvictionOptions: EvictionOptions{}.defaulted(), fates: tt.fates, now: evictionTime, allow: func(string) bool { return !tt.deny }}
-			e := v.evict(b, &tt.before)
-			if e.next != tt.want.next {
-				t.Errorf("looks again after %s, want %s", e.next, tt.want.next)
+			v := Evictor{Options: Options{}.Defaulted(), Clusters: tt.fates, Now: evictionTime, Allow: func(string) bool { return !tt.deny }}
+			e := v.Evict(b, &tt.before)
+			if e.Next != tt.want.next {
+				t.Errorf("looks again after %s, want %s", e.Next, tt.want.next)
 			}
-			if held := strings.Join(e.held, "; "); (held == "") != (tt.want.held == "") || !strings.Contains(held, tt.want.held) {
+			if held := strings.Join(e.Held, "; "); (held == "") != (tt.want.held == "") || !strings.Contains(held, tt.want.held) {
 				t.Errorf("held %q, want %q", held, tt.want.held)
 			}
 			if tt.want.from == "" {
-				if len(e.began) > 0 || len(b.Spec.GracefulEvictionTasks) > 0 || !cmp.Equal(clusters, b.Spec.Clusters) {
+				if len(e.Began) > 0 || len(b.Spec.GracefulEvictionTasks) > 0 || !cmp.Equal(clusters, b.Spec.Clusters) {
 					t.Errorf("tasks %+v, clusters %v; want all to stay", b.Spec.GracefulEvictionTasks, b.Spec.Clusters)
 				}
 				return
@@ -215,13 +215,13 @@ func TestEvictionsEnd(t *testing.T) {
 			for _, f := range tt.change {
 				f(b)
 			}
-			v := evictor{EvictionOptions: EvictionOptions{}.defaulted(), now: evictionTime, allow: func(string) bool { return true }}
-			e := v.evict(b, &workv1alpha2.Decision{Reason: stdcmp.Or(tt.reason, workv1alpha2.ReasonSuccess)})
-			if ends := len(b.Spec.GracefulEvictionTasks) == 0; ends != tt.ends || len(e.ended) == 1 != tt.ends {
-				t.Errorf("tasks %+v, ended %v; want it to end: %t", b.Spec.GracefulEvictionTasks, e.ended, tt.ends)
+			v := Evictor{Options: Options{}.Defaulted(), Now: evictionTime, Allow: func(string) bool { return true }}
+			e := v.Evict(b, &workv1alpha2.Decision{Reason: stdcmp.Or(tt.reason, workv1alpha2.ReasonSuccess)})
+			if ends := len(b.Spec.GracefulEvictionTasks) == 0; ends != tt.ends || len(e.Ended) == 1 != tt.ends {
+				t.Errorf("tasks %+v, ended %v; want it to end: %t", b.Spec.GracefulEvictionTasks, e.Ended, tt.ends)
 			}
-			if e.next != tt.next {
-				t.Errorf("looks again after %s, want %s", e.next, tt.next)
+			if e.Next != tt.next {
+				t.Errorf("looks again after %s, want %s", e.Next, tt.next)
 			}
 		})
 	}
@@ -230,11 +230,11 @@ func TestEvictionsEnd(t *testing.T) {
 // Where no other cluster can have the template, it stays and says why.
 func TestEvictionWithoutReplacement(t *testing.T) {
 	b := evicted()
-	v := evictor{EvictionOptions: EvictionOptions{}.defaulted(), fates: fates{of: map[string]fate{"m1": {taints: []corev1.Taint{noExecute(0)}}}}, now: evictionTime,
-		allow: func(string) bool { return true }, stays: errors.New("0/2 clusters are available")}
-	e := v.evict(b, &workv1alpha2.Decision{})
-	if len(b.Spec.Clusters) != 2 || len(b.Spec.GracefulEvictionTasks) > 0 || !strings.Contains(strings.Join(e.held, ""), "it stays in cluster m1, since no other can have it: 0/2") {
-		t.Errorf("clusters %v, tasks %v, held %q", b.Spec.Clusters, b.Spec.GracefulEvictionTasks, e.held)
+	v := Evictor{Options: Options{}.Defaulted(), Clusters: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(0)}}}}, Now: evictionTime,
+		Allow: func(string) bool { return true }, Stays: errors.New("0/2 clusters are available")}
+	e := v.Evict(b, &workv1alpha2.Decision{})
+	if len(b.Spec.Clusters) != 2 || len(b.Spec.GracefulEvictionTasks) > 0 || !strings.Contains(strings.Join(e.Held, ""), "it stays in cluster m1, since no other can have it: 0/2") {
+		t.Errorf("clusters %v, tasks %v, held %q", b.Spec.Clusters, b.Spec.GracefulEvictionTasks, e.Held)
 	}
 }
 
@@ -248,14 +248,14 @@ func TestFates(t *testing.T) {
 	silent := cluster("silent", metav1.ConditionUnknown, clusterv1alpha1.ReasonClusterStatusUnknown)
 	never := cluster("never", metav1.ConditionUnknown, clusterv1alpha1.ReasonClusterStatusNeverUpdated)
 	tainted := cluster("tainted", metav1.ConditionTrue, clusterv1alpha1.ReasonClusterReady, clusterv1alpha1.Taint{Key: "x", Effect: corev1.TaintEffectNoExecute})
-	f := fatesOf([]clusterv1alpha1.Cluster{good, silent, never, tainted, {}}, 0.55)
-	if len(f.of) != 2 || f.of["silent"].failed.IsZero() || len(f.of["tainted"].taints) != 1 || f.halted != "" {
+	f := ReadClusters([]clusterv1alpha1.Cluster{good, silent, never, tainted, {}}, 0.55)
+	if len(f.Of) != 2 || f.Of["silent"].Failed.IsZero() || len(f.Of["tainted"].Taints) != 1 || f.Halted != "" {
 		t.Errorf("fates %+v", f)
 	}
-	if f := fatesOf([]clusterv1alpha1.Cluster{good, silent, silent}, 0.55); !strings.Contains(f.halted, "2 of 3") {
+	if f := ReadClusters([]clusterv1alpha1.Cluster{good, silent, silent}, 0.55); !strings.Contains(f.Halted, "2 of 3") {
 		t.Errorf("two of three have failed: %+v", f)
 	}
-	if f := fatesOf([]clusterv1alpha1.Cluster{silent}, 0.55); f.halted == "" {
+	if f := ReadClusters([]clusterv1alpha1.Cluster{silent}, 0.55); f.Halted == "" {
 		t.Error("all clusters have failed, and templates leave them")
 	}
 }

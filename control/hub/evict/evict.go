@@ -1,4 +1,6 @@
-package propagate
+// Package evict decides which clusters a template leaves, and when that ends. It is pure but for the rates. Package propagate calls it
+// before each decision of the scheduler and writes both at once.
+package evict
 
 import (
 	"bytes"
@@ -23,8 +25,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// EvictionOptions are when templates leave clusters.
-type EvictionOptions struct {
+// Options are when templates leave clusters.
+type Options struct {
 	// ClusterFailure is how long a cluster must not have been ready before templates with failover.cluster leave it; 0: 5 s.
 	ClusterFailure time.Duration
 	// Timeout ends a graceful eviction that has no gracePeriodSeconds; 0: 10 min.
@@ -36,7 +38,7 @@ type EvictionOptions struct {
 	HaltedAbove float64
 }
 
-func (o EvictionOptions) defaulted() EvictionOptions {
+func (o Options) Defaulted() Options {
 	o.ClusterFailure = cmp.Or(o.ClusterFailure, 5*time.Second)
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Minute)
 	o.Rate = cmp.Or(o.Rate, 20)
@@ -44,22 +46,22 @@ func (o EvictionOptions) defaulted() EvictionOptions {
 	return o
 }
 
-// fate is why templates may have to leave a cluster.
-type fate struct {
-	taints []corev1.Taint // NoExecute
-	failed time.Time      // since when it has not been ready; zero: it is
+// Fate is why templates may have to leave a cluster.
+type Fate struct {
+	Taints []corev1.Taint // NoExecute
+	Failed time.Time      // since when it has not been ready; zero: it is
 }
 
-// fates are the clusters that templates may have to leave, by name.
-type fates struct {
-	of map[string]fate
-	// halted says why no template leaves a failed cluster; "": they do.
-	halted string
+// Clusters are the clusters that templates may have to leave, by name.
+type Clusters struct {
+	Of map[string]Fate
+	// Halted says why no template leaves a failed cluster; "": they do.
+	Halted string
 }
 
-// fatesOf reads the clusters. One that has never been ready is not failed: nothing has run there.
-func fatesOf(clusters []clusterv1alpha1.Cluster, haltedAbove float64) fates {
-	out := fates{of: map[string]fate{}}
+// ReadClusters reads the clusters. One that has never been ready is not failed: nothing has run there.
+func ReadClusters(clusters []clusterv1alpha1.Cluster, haltedAbove float64) Clusters {
+	out := Clusters{Of: map[string]Fate{}}
 	members, failed := 0, 0
 	for i := range clusters {
 		c := &clusters[i]
@@ -68,65 +70,65 @@ func fatesOf(clusters []clusterv1alpha1.Cluster, haltedAbove float64) fates {
 			continue
 		}
 		members++
-		var f fate
+		var f Fate
 		if ready.Status != metav1.ConditionTrue && ready.Reason != clusterv1alpha1.ReasonClusterStatusNeverUpdated {
 			failed++
-			f.failed = ready.LastTransitionTime.Time
+			f.Failed = ready.LastTransitionTime.Time
 		}
 		for _, t := range c.Spec.Taints {
 			if t.Effect == corev1.TaintEffectNoExecute {
-				f.taints = append(f.taints, corev1.Taint(t))
+				f.Taints = append(f.Taints, corev1.Taint(t))
 			}
 		}
-		if len(f.taints) > 0 || !f.failed.IsZero() {
-			out.of[c.Name] = f
+		if len(f.Taints) > 0 || !f.Failed.IsZero() {
+			out.Of[c.Name] = f
 		}
 	}
 	if members > 0 && float64(failed)/float64(members) > haltedAbove {
-		out.halted = fmt.Sprintf("%d of %d clusters are not ready at once, which looks like a fault of the hub's own connection", failed, members)
+		out.Halted = fmt.Sprintf("%d of %d clusters are not ready at once, which looks like a fault of the hub's own connection", failed, members)
 	}
 	return out
 }
 
-// concerns reports whether a binding may have to leave a cluster.
-func (f fates) concerns(s *workv1alpha2.ResourceBindingSpec) bool {
-	return slices.ContainsFunc(s.Clusters, func(t workv1alpha2.TargetCluster) bool { _, ok := f.of[t.Name]; return ok })
+// Concerns reports whether a binding may have to leave a cluster.
+func (f Clusters) Concerns(s *workv1alpha2.ResourceBindingSpec) bool {
+	return slices.ContainsFunc(s.Clusters, func(t workv1alpha2.TargetCluster) bool { _, ok := f.Of[t.Name]; return ok })
 }
 
-// eviction is what evict has changed of a binding.
-type eviction struct {
-	began []workv1alpha2.GracefulEvictionTask
-	ended []string // clusters
-	// unhealthy is since when the template has been unhealthy in clusters.
-	unhealthy map[string]metav1.MicroTime
-	// held is why the template stays in a cluster that it should leave.
-	held []string
-	// next is how long until something may be due; 0: never.
-	next time.Duration
+// Eviction is what Evict has changed of a binding.
+type Eviction struct {
+	Began []workv1alpha2.GracefulEvictionTask
+	Ended []string // clusters
+	// Unhealthy is since when the template has been unhealthy in clusters.
+	Unhealthy map[string]metav1.MicroTime
+	// Held is why the template stays in a cluster that it should leave.
+	Held []string
+	// Next is how long until something may be due; 0: never.
+	Next time.Duration
 }
 
-func (e *eviction) wait(d time.Duration) {
+func (e *Eviction) wait(d time.Duration) {
 	d = max(d, 100*time.Millisecond)
-	if e.next == 0 || d < e.next {
-		e.next = d
+	if e.Next == 0 || d < e.Next {
+		e.Next = d
 	}
 }
 
-// evictor decides which clusters templates leave.
-type evictor struct {
-	EvictionOptions
-	fates
-	now time.Time
-	// allow takes a place in the rate of a cluster.
-	allow func(cluster string) bool
-	// stays is why no template leaves a cluster: no other can have it.
-	stays error
+// Evictor decides which clusters templates leave.
+type Evictor struct {
+	Options
+	Clusters
+	Now time.Time
+	// Allow takes a place in the rate of a cluster.
+	Allow func(cluster string) bool
+	// Stays is why no template leaves a cluster: no other can have it.
+	Stays error
 }
 
-// evict ends the eviction tasks of a binding that are over, and begins those that are due: the cluster is taken from spec.clusters and
+// Evict ends the eviction tasks of a binding that are over, and begins those that are due: the cluster is taken from spec.clusters and
 // becomes a task. The rules are Karmada's, but that a cluster's failure is a reason of its own for templates with failover.cluster.
-func (v *evictor) evict(b kube.Binding, before *workv1alpha2.Decision) eviction {
-	var e eviction
+func (v *Evictor) Evict(b kube.Binding, before *workv1alpha2.Decision) Eviction {
+	var e Eviction
 	v.end(b, before, &e)
 	v.watchHealth(b, before, &e)
 	names := make([]string, 0, len(b.Spec.Clusters))
@@ -137,10 +139,10 @@ func (v *evictor) evict(b kube.Binding, before *workv1alpha2.Decision) eviction 
 	for _, t := range b.Spec.Clusters {
 		task, ok := v.due(b, t, &e)
 		switch {
-		case ok && v.stays != nil:
-			e.held = append(e.held, fmt.Sprintf("%s: it stays in cluster %s, since no other can have it: %v", task.Message, t.Name, v.stays))
+		case ok && v.Stays != nil:
+			e.Held = append(e.Held, fmt.Sprintf("%s: it stays in cluster %s, since no other can have it: %v", task.Message, t.Name, v.Stays))
 			ok = false
-		case ok && !v.allow(t.Name):
+		case ok && !v.Allow(t.Name):
 			e.wait(time.Duration(float64(time.Second) / v.Rate))
 			ok = false
 		}
@@ -148,26 +150,26 @@ func (v *evictor) evict(b kube.Binding, before *workv1alpha2.Decision) eviction 
 			stay = append(stay, t)
 			continue
 		}
-		task.FromCluster, task.CreationTimestamp, task.ClustersBeforeFailover = t.Name, &metav1.Time{Time: v.now}, names
+		task.FromCluster, task.CreationTimestamp, task.ClustersBeforeFailover = t.Name, &metav1.Time{Time: v.Now}, names
 		if t.Replicas > 0 {
 			task.Replicas = ptr.To(t.Replicas)
 		}
-		e.began = append(e.began, task)
-		delete(e.unhealthy, t.Name)
+		e.Began = append(e.Began, task)
+		delete(e.Unhealthy, t.Name)
 	}
-	if len(e.began) > 0 {
+	if len(e.Began) > 0 {
 		b.Spec.Clusters = stay
-		b.Spec.GracefulEvictionTasks = append(b.Spec.GracefulEvictionTasks, e.began...)
+		b.Spec.GracefulEvictionTasks = append(b.Spec.GracefulEvictionTasks, e.Began...)
 	}
 	for _, t := range b.Spec.GracefulEvictionTasks {
-		if left := t.CreationTimestamp.Add(v.timeout(t)).Sub(v.now); t.SuppressDeletion == nil && left > 0 {
+		if left := t.CreationTimestamp.Add(v.timeout(t)).Sub(v.Now); t.SuppressDeletion == nil && left > 0 {
 			e.wait(left)
 		}
 	}
 	return e
 }
 
-func (v *evictor) timeout(t workv1alpha2.GracefulEvictionTask) time.Duration {
+func (v *Evictor) timeout(t workv1alpha2.GracefulEvictionTask) time.Duration {
 	if t.GracePeriodSeconds != nil {
 		return time.Duration(*t.GracePeriodSeconds) * time.Second
 	}
@@ -176,10 +178,10 @@ func (v *evictor) timeout(t workv1alpha2.GracefulEvictionTask) time.Duration {
 
 // end removes the tasks that are over: a user has allowed it, the time is up, or the template is healthy in all clusters that the
 // scheduler has chosen. Without a cluster that has the template instead, no time is up.
-func (v *evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *eviction) {
+func (v *Evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *Eviction) {
 	healthy := len(b.Spec.Clusters) > 0 && before.Reason == workv1alpha2.ReasonSuccess
 	for _, t := range b.Spec.Clusters {
-		healthy = healthy && settled(b.Status, t.Name, t.Replicas)
+		healthy = healthy && Settled(b.Status, t.Name, t.Replicas)
 	}
 	b.Spec.GracefulEvictionTasks = slices.DeleteFunc(b.Spec.GracefulEvictionTasks, func(t workv1alpha2.GracefulEvictionTask) bool {
 		over := false
@@ -187,22 +189,22 @@ func (v *evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *eviction
 		case t.SuppressDeletion != nil:
 			over = !*t.SuppressDeletion
 		case t.CreationTimestamp != nil:
-			over = healthy || len(b.Spec.Clusters) > 0 && v.now.Sub(t.CreationTimestamp.Time) >= v.timeout(t)
+			over = healthy || len(b.Spec.Clusters) > 0 && v.Now.Sub(t.CreationTimestamp.Time) >= v.timeout(t)
 		}
 		if over {
-			e.ended = append(e.ended, t.FromCluster)
+			e.Ended = append(e.Ended, t.FromCluster)
 		}
 		return over
 	})
 	for i := range b.Spec.GracefulEvictionTasks { // of another controller
 		if t := &b.Spec.GracefulEvictionTasks[i]; t.CreationTimestamp == nil {
-			t.CreationTimestamp = &metav1.Time{Time: v.now}
+			t.CreationTimestamp = &metav1.Time{Time: v.Now}
 		}
 	}
 }
 
 // watchHealth notes since when the template has been unhealthy.
-func (v *evictor) watchHealth(b kube.Binding, before *workv1alpha2.Decision, e *eviction) {
+func (v *Evictor) watchHealth(b kube.Binding, before *workv1alpha2.Decision, e *Eviction) {
 	if b.Spec.Failover == nil || b.Spec.Failover.Application == nil {
 		return
 	}
@@ -211,43 +213,43 @@ func (v *evictor) watchHealth(b kube.Binding, before *workv1alpha2.Decision, e *
 			continue
 		}
 		since, ok := before.Unhealthy[t.Name]
-		if !ok || since.After(v.now) { // the clock was set back
-			since = metav1.NewMicroTime(v.now)
+		if !ok || since.After(v.Now) { // the clock was set back
+			since = metav1.NewMicroTime(v.Now)
 		}
-		if e.unhealthy == nil {
-			e.unhealthy = map[string]metav1.MicroTime{}
+		if e.Unhealthy == nil {
+			e.Unhealthy = map[string]metav1.MicroTime{}
 		}
-		e.unhealthy[t.Name] = since
+		e.Unhealthy[t.Name] = since
 	}
 }
 
 // due is the task of a cluster that the template is to leave now.
-func (v *evictor) due(b kube.Binding, t workv1alpha2.TargetCluster, e *eviction) (workv1alpha2.GracefulEvictionTask, bool) {
-	f := v.of[t.Name]
+func (v *Evictor) due(b kube.Binding, t workv1alpha2.TargetCluster, e *Eviction) (workv1alpha2.GracefulEvictionTask, bool) {
+	f := v.Of[t.Name]
 	failover := ptr.Deref(b.Spec.Failover, policyv1alpha1.FailoverBehavior{})
-	if reason, after := untolerated(f.taints, b.Spec.Placement, v.now); reason != "" {
+	if reason, after := untolerated(f.Taints, b.Spec.Placement, v.Now); reason != "" {
 		if after <= 0 {
 			return v.task(b, t, clusterTask(failover.Cluster, workv1alpha2.EvictionReasonTaintUntolerated, workv1alpha2.EvictionProducerTaintManager, reason),
 				preservationOf(failover.Cluster), e)
 		}
 		e.wait(after)
 	}
-	if failover.Cluster != nil && !f.failed.IsZero() {
-		reason := fmt.Sprintf("cluster %s has not been ready since %s", t.Name, f.failed.UTC().Format(time.RFC3339))
-		switch after := f.failed.Add(v.ClusterFailure).Sub(v.now); {
+	if failover.Cluster != nil && !f.Failed.IsZero() {
+		reason := fmt.Sprintf("cluster %s has not been ready since %s", t.Name, f.Failed.UTC().Format(time.RFC3339))
+		switch after := f.Failed.Add(v.ClusterFailure).Sub(v.Now); {
 		case after > 0:
 			e.wait(after)
-		case v.halted != "":
-			e.held = append(e.held, reason+": it stays there, since "+v.halted)
+		case v.Halted != "":
+			e.Held = append(e.Held, reason+": it stays there, since "+v.Halted)
 		default:
 			return v.task(b, t, clusterTask(failover.Cluster, workv1alpha2.EvictionReasonClusterFailure, workv1alpha2.EvictionProducerHub, reason),
 				preservationOf(failover.Cluster), e)
 		}
 	}
-	since, unhealthy := e.unhealthy[t.Name]
+	since, unhealthy := e.Unhealthy[t.Name]
 	if a := failover.Application; a != nil && unhealthy {
 		tolerated := time.Duration(ptr.Deref(a.DecisionConditions.TolerationSeconds, defaultUnhealthy)) * time.Second
-		if after := since.Add(tolerated).Sub(v.now); after > 0 {
+		if after := since.Add(tolerated).Sub(v.Now); after > 0 {
 			e.wait(after)
 			return workv1alpha2.GracefulEvictionTask{}, false
 		}
@@ -286,12 +288,12 @@ func preservationOf(c *policyv1alpha1.ClusterFailoverBehavior) *policyv1alpha1.S
 }
 
 // task completes a task with the state to be preserved. A template whose state cannot be read stays: it would start from nothing.
-func (v *evictor) task(b kube.Binding, t workv1alpha2.TargetCluster, task workv1alpha2.GracefulEvictionTask, p *policyv1alpha1.StatePreservation,
-	e *eviction,
+func (v *Evictor) task(b kube.Binding, t workv1alpha2.TargetCluster, task workv1alpha2.GracefulEvictionTask, p *policyv1alpha1.StatePreservation,
+	e *Eviction,
 ) (workv1alpha2.GracefulEvictionTask, bool) {
 	labels, err := preserve(p, statusIn(b.Status, t.Name))
 	if err != nil {
-		e.held = append(e.held, fmt.Sprintf("%s: it stays there, since its state cannot be preserved: %v", task.Message, err))
+		e.Held = append(e.Held, fmt.Sprintf("%s: it stays there, since its state cannot be preserved: %v", task.Message, err))
 		return task, false
 	}
 	task.PreservedLabelState = labels
@@ -362,26 +364,14 @@ func untolerated(taints []corev1.Taint, p *policyv1alpha1.Placement, now time.Ti
 	return reason, after
 }
 
-// evict begins and ends evictions of a binding that this scheduler decides for.
-func (r *reconciler) evict(b kube.Binding, stays error) eviction {
-	before, f := recorded(b), r.fates.Load()
-	s := b.Spec
-	watched := s.Failover != nil && s.Failover.Application != nil
-	if f == nil || !scheduled(b, before) || len(s.GracefulEvictionTasks) == 0 && !watched && !f.concerns(s) {
-		return eviction{}
-	}
-	v := evictor{EvictionOptions: r.Eviction, fates: *f, now: time.Now(), allow: r.evictions.take, stays: stays}
-	return v.evict(b, before)
-}
-
-// rates limits how many templates leave each cluster.
-type rates struct {
+// Rates limits how many templates leave each cluster.
+type Rates struct {
 	mu  sync.Mutex
-	qps float64
+	QPS float64
 	of  map[string]flowcontrol.RateLimiter
 }
 
-func (r *rates) take(cluster string) bool {
+func (r *Rates) Take(cluster string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := r.of[cluster]
@@ -389,7 +379,7 @@ func (r *rates) take(cluster string) bool {
 		if r.of == nil {
 			r.of = map[string]flowcontrol.RateLimiter{}
 		}
-		l = flowcontrol.NewTokenBucketRateLimiter(float32(r.qps), max(1, int(r.qps)))
+		l = flowcontrol.NewTokenBucketRateLimiter(float32(r.QPS), max(1, int(r.QPS)))
 		r.of[cluster] = l
 	}
 	return l.TryAccept()
@@ -402,4 +392,20 @@ func statusIn(s *workv1alpha2.ResourceBindingStatus, cluster string) *workv1alph
 		return nil
 	}
 	return &s.AggregatedStatus[i]
+}
+
+// Settled reports whether the replicas of a cluster are healthy. A status that counts ready replicas must count as many: it may be
+// older than the decision.
+func Settled(s *workv1alpha2.ResourceBindingStatus, cluster string, replicas int32) bool {
+	i := slices.IndexFunc(s.AggregatedStatus, func(a workv1alpha2.AggregatedStatusItem) bool { return a.ClusterName == cluster })
+	if i < 0 || !s.AggregatedStatus[i].Applied || s.AggregatedStatus[i].Health != workv1alpha2.ResourceHealthy {
+		return false
+	}
+	var counts struct {
+		ReadyReplicas *int32 `json:"readyReplicas"`
+	}
+	if raw := s.AggregatedStatus[i].Status; raw != nil && json.Unmarshal(raw.Raw, &counts) != nil {
+		return false // it may count them in a way that is not known here
+	}
+	return counts.ReadyReplicas == nil || *counts.ReadyReplicas >= replicas
 }

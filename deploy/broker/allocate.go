@@ -1,0 +1,308 @@
+package broker
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/pelago-net/pelago/control/config"
+)
+
+// Request is what a cluster asks for when it joins.
+type Request struct {
+	ClusterID string
+	// ClusterUID is the UID of the cluster's namespace kube-system.
+	ClusterUID string
+	// GlobalCIDR is the requested range; not valid = any.
+	GlobalCIDR netip.Prefix
+	// Size is the requested number of addresses if GlobalCIDR is not given; 0 = the clusterset's default.
+	Size uint64
+	// ClusterSetIPCIDR is the requested range of ClusterSetIPs; not valid = any.
+	ClusterSetIPCIDR netip.Prefix
+	// NoGlobalnet: the cluster is not to have a GlobalCIDR.
+	NoGlobalnet bool
+	// Local are the cluster's own ranges (pods, services), with which its GlobalCIDR must not overlap.
+	Local []netip.Prefix
+	// Nodes are the addresses of the cluster's nodes: what is routed to other clusters must not take them away.
+	Nodes []netip.Addr
+	// Fabric is the clusterset's, with which nothing of the cluster may overlap.
+	Fabric netip.Prefix
+	// Hub are the addresses of the hub's API server, which no routed range may contain.
+	Hub []netip.Addr
+}
+
+// Allocate returns the cluster's share and the book with it entered. A cluster that is in the book already gets what it
+// has, and the book comes back unchanged. The index is the lowest free one, the range the first that fits.
+func (b Book) Allocate(r Request) (Entry, Book, error) {
+	if err := OutsideFabric(r.Fabric, slices.Concat(r.Local, single(r.Nodes)), "this cluster"); err != nil {
+		return Entry{}, Book{}, err
+	}
+	if err := OutsideClusterSetIPs(b.ClusterSetIPs, slices.Concat(r.Local, single(r.Nodes)), "this cluster"); err != nil {
+		return Entry{}, Book{}, err
+	}
+	if i := slices.IndexFunc(r.Hub, b.ClusterSetIPs.Contains); i >= 0 {
+		return Entry{}, Book{}, fmt.Errorf("the clusterset's range %s of ClusterSetIPs contains the hub's address %s: "+
+			"deploy the broker with another --clusterset-ip-cidr-range, before clusters join", b.ClusterSetIPs, r.Hub[i])
+	}
+	if !b.Globalnet {
+		if err := checkRouted(r.Local, r.Hub); err != nil {
+			return Entry{}, Book{}, err
+		}
+	}
+	if b.Globalnet && r.NoGlobalnet {
+		return Entry{}, Book{}, fmt.Errorf("this clusterset has globalnet (%s), and every cluster takes part in it: addresses of one without may be those of others. "+
+			"Join without --globalnet=false, or make a clusterset by `pelago deploy-broker` without --globalnet", b.Range)
+	}
+	have, err := b.find(r)
+	if err != nil {
+		return Entry{}, Book{}, err
+	}
+	if have != nil {
+		return *have, b, nil
+	}
+	index, err := b.freeIndex()
+	if err != nil {
+		return Entry{}, Book{}, err
+	}
+	e := Entry{ClusterID: r.ClusterID, ClusterUID: r.ClusterUID, ClusterIndex: index, GlobalCIDR: []netip.Prefix{}}
+	if b.Globalnet {
+		cidr, err := b.cidr(r)
+		if err != nil {
+			return Entry{}, Book{}, err
+		}
+		e.GlobalCIDR = append(e.GlobalCIDR, cidr)
+	} else if r.GlobalCIDR.IsValid() || r.Size != 0 {
+		return Entry{}, Book{}, fmt.Errorf("this clusterset has no globalnet: join without --globalnet-cidr and --globalnet-cluster-size, or deploy the broker with --globalnet")
+	}
+	if b.ClusterSetIPs.IsValid() {
+		cidr, err := b.clusterSetIPCIDR(r)
+		if err != nil {
+			return Entry{}, Book{}, err
+		}
+		e.ClusterSetIPCIDR = []netip.Prefix{cidr}
+	} else if r.ClusterSetIPCIDR.IsValid() {
+		return Entry{}, Book{}, fmt.Errorf("this clusterset has no range of ClusterSetIPs: join without --clusterset-ip-cidr, " +
+			"or run `pelago deploy-broker` at the hub again, which adds one")
+	}
+	b.Clusters = append(slices.Clone(b.Clusters), e)
+	return e, b, nil
+}
+
+// clusterSetIPCIDR checks the requested range of ClusterSetIPs, or allocates one.
+func (b Book) clusterSetIPCIDR(r Request) (netip.Prefix, error) {
+	if r.ClusterSetIPCIDR.IsValid() {
+		return r.ClusterSetIPCIDR, b.part("ClusterSetIP range", r.ClusterSetIPCIDR, b.ClusterSetIPs, func(e Entry) []netip.Prefix { return e.ClusterSetIPCIDR })
+	}
+	var taken []netip.Prefix
+	for _, e := range b.Clusters {
+		taken = append(taken, e.ClusterSetIPCIDR...)
+	}
+	p, ok := firstFit(b.ClusterSetIPs, clusterSetIPBits, taken)
+	if !ok {
+		return netip.Prefix{}, fmt.Errorf("the range %s of ClusterSetIPs has no room for a /%d: give a smaller one with --clusterset-ip-cidr, "+
+			"or remove clusters that are gone with `pelago unjoin`", b.ClusterSetIPs, clusterSetIPBits)
+	}
+	return p, nil
+}
+
+// checkRouted refuses ranges that the other clusters would not route to this one.
+func checkRouted(ranges []netip.Prefix, hub []netip.Addr) error {
+	const remedy = "give this cluster other ranges, or deploy the broker with --globalnet"
+	for _, r := range ranges {
+		if err := config.CheckRange(r); err != nil {
+			return fmt.Errorf("%w: %s", err, remedy)
+		}
+		if i := slices.IndexFunc(hub, r.Contains); i >= 0 {
+			return fmt.Errorf("range %s contains the hub's address %s: %s", r, hub[i], remedy)
+		}
+	}
+	return nil
+}
+
+// OutsideFabric refuses ranges that overlap the clusterset's fabric: packets for the ones would go to the other.
+func OutsideFabric(fabric netip.Prefix, ranges []netip.Prefix, whose string) error {
+	for _, r := range ranges {
+		if r.Overlaps(fabric) {
+			return fmt.Errorf("range %s of %s overlaps the clusterset's fabric range %s: deploy the broker with another --fabric-cidr, an unused /8, "+
+				"before clusters join", r, whose, fabric)
+		}
+	}
+	return nil
+}
+
+// OutsideClusterSetIPs refuses ranges that overlap the clusterset's range of ClusterSetIPs, if it has one: packets for the ones would
+// go to a service.
+func OutsideClusterSetIPs(vips netip.Prefix, ranges []netip.Prefix, whose string) error {
+	if i := slices.IndexFunc(ranges, vips.Overlaps); vips.IsValid() && i >= 0 {
+		return fmt.Errorf("range %s of %s overlaps the clusterset's range %s of ClusterSetIPs: deploy the broker with another "+
+			"--clusterset-ip-cidr-range, before clusters join", ranges[i], whose, vips)
+	}
+	return nil
+}
+
+// single makes a range of each address.
+func single(addresses []netip.Addr) []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range addresses {
+		out = append(out, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return out
+}
+
+// Release returns the book without the cluster.
+func (b Book) Release(clusterID string) Book {
+	b.Clusters = slices.DeleteFunc(slices.Clone(b.Clusters), func(e Entry) bool { return e.ClusterID == clusterID })
+	return b
+}
+
+// find returns the cluster's entry, nil if it has none, and an error if the request contradicts the book.
+func (b Book) find(r Request) (*Entry, error) {
+	for _, e := range b.Clusters {
+		switch {
+		case e.ClusterID == r.ClusterID && e.ClusterUID != r.ClusterUID:
+			return nil, fmt.Errorf("cluster id %q belongs to another cluster (its namespace kube-system has UID %s, this one's has %s): "+
+				"choose another id, or remove the other with `pelago unjoin --clusterid %s`", r.ClusterID, e.ClusterUID, r.ClusterUID, r.ClusterID)
+		case e.ClusterID != r.ClusterID && e.ClusterUID == r.ClusterUID:
+			return nil, fmt.Errorf("this cluster is registered as %q: use that id, or remove it first with `pelago unjoin --clusterid %s`", e.ClusterID, e.ClusterID)
+		case e.ClusterID != r.ClusterID:
+			continue
+		}
+		if r.GlobalCIDR.IsValid() && !slices.Contains(e.GlobalCIDR, r.GlobalCIDR) {
+			return nil, fmt.Errorf("cluster %q already has GlobalCIDR %v and keeps it: leave %s out, or remove the cluster first with `pelago unjoin --clusterid %s`",
+				r.ClusterID, e.GlobalCIDR, r.GlobalCIDR, r.ClusterID)
+		}
+		if r.ClusterSetIPCIDR.IsValid() && !slices.Contains(e.ClusterSetIPCIDR, r.ClusterSetIPCIDR) {
+			return nil, fmt.Errorf("cluster %q already has the ClusterSetIP range %v and keeps it: leave %s out, or remove the cluster first with `pelago unjoin --clusterid %s`",
+				r.ClusterID, e.ClusterSetIPCIDR, r.ClusterSetIPCIDR, r.ClusterID)
+		}
+		for _, g := range e.GlobalCIDR {
+			if err := disjoint(g, slices.Concat(r.Local, single(r.Nodes))); err != nil {
+				return nil, err
+			}
+		}
+		return &e, nil
+	}
+	return nil, nil
+}
+
+func (b Book) freeIndex() (int, error) {
+	used := make(map[int]bool, len(b.Clusters))
+	for _, e := range b.Clusters {
+		used[e.ClusterIndex] = true
+	}
+	for index := 1; index <= MaxClusterIndex; index++ {
+		if !used[index] {
+			return index, nil
+		}
+	}
+	return 0, fmt.Errorf("all %d cluster indexes are taken: remove clusters that are gone with `pelago unjoin`", MaxClusterIndex)
+}
+
+// cidr checks the requested range, or allocates one.
+func (b Book) cidr(r Request) (netip.Prefix, error) {
+	if r.GlobalCIDR.IsValid() {
+		return r.GlobalCIDR, b.check(r)
+	}
+	size := b.ClusterSize
+	if r.Size != 0 {
+		var err error
+		if size, err = roundSize(r.Size); err != nil {
+			return netip.Prefix{}, err
+		}
+	}
+	taken := slices.Concat(r.Local, single(r.Nodes), single(r.Hub))
+	for _, e := range b.Clusters {
+		taken = append(taken, e.GlobalCIDR...)
+	}
+	p, ok := firstFit(b.Range, 32-bits.TrailingZeros64(size), taken)
+	if !ok {
+		return netip.Prefix{}, fmt.Errorf("the globalnet range %s has no room for %d addresses: ask for fewer with --globalnet-cluster-size, "+
+			"or remove clusters that are gone with `pelago unjoin`", b.Range, size)
+	}
+	return p, nil
+}
+
+// check validates a requested GlobalCIDR.
+func (b Book) check(r Request) error {
+	g := r.GlobalCIDR
+	if err := b.part("GlobalCIDR", g, b.Range, func(e Entry) []netip.Prefix { return e.GlobalCIDR }); err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(r.Hub, g.Contains); i >= 0 {
+		return fmt.Errorf("GlobalCIDR %s contains the hub's address %s: choose another with --globalnet-cidr", g, r.Hub[i])
+	}
+	return disjoint(g, slices.Concat(r.Local, single(r.Nodes)))
+}
+
+// part validates a requested part of one of the clusterset's ranges; of returns what a cluster has of that range.
+func (b Book) part(what string, p, within netip.Prefix, of func(Entry) []netip.Prefix) error {
+	switch {
+	case !p.Addr().Is4():
+		return fmt.Errorf("%s %s is no IPv4 range", what, p)
+	case p != p.Masked():
+		return fmt.Errorf("%s %s has host bits: write %s", what, p, p.Masked())
+	case p.Bits() < within.Bits() || !within.Contains(p.Addr()):
+		return fmt.Errorf("%s %s does not lie inside the clusterset's range %s: choose one that does", what, p, within)
+	case addresses(p) < MinClusterSize:
+		return fmt.Errorf("%s %s has %d addresses: at least %d are needed", what, p, addresses(p), MinClusterSize)
+	}
+	for _, e := range b.Clusters {
+		for _, other := range of(e) {
+			if p.Overlaps(other) {
+				return fmt.Errorf("%s %s overlaps %s of cluster %q: choose another, or none to be given a free one", what, p, other, e.ClusterID)
+			}
+		}
+	}
+	return nil
+}
+
+// disjoint refuses a GlobalCIDR that overlaps the cluster's own ranges: local and remote pods would be indistinguishable.
+func disjoint(global netip.Prefix, local []netip.Prefix) error {
+	for _, l := range local {
+		if global.Overlaps(l) {
+			return fmt.Errorf("GlobalCIDR %s overlaps this cluster's own range %s: choose another with --globalnet-cidr", global, l)
+		}
+	}
+	return nil
+}
+
+// firstFit returns the lowest range of the given prefix length inside within that overlaps none of taken.
+func firstFit(within netip.Prefix, length int, taken []netip.Prefix) (netip.Prefix, bool) {
+	if length < within.Bits() {
+		return netip.Prefix{}, false
+	}
+	step := uint64(1) << (32 - length)
+	first := uint64(toUint(within.Addr()))
+	end := first + addresses(within)
+	for at := first; at < end; {
+		candidate := netip.PrefixFrom(toAddr(uint32(at)), length)
+		i := slices.IndexFunc(taken, candidate.Overlaps)
+		if i < 0 {
+			return candidate, true
+		}
+		at += step
+		// A larger range is skipped whole; it ends on a multiple of step.
+		if t := taken[i].Masked(); t.Bits() < length {
+			at = uint64(toUint(t.Addr())) + addresses(t)
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+func toUint(a netip.Addr) uint32 {
+	b := a.As4()
+	return binary.BigEndian.Uint32(b[:])
+}
+
+func toAddr(n uint32) netip.Addr {
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, n)))
+}
+
+// contention is how long and how often a writer of the book tries: with 255 clusters that join at once everybody gets
+// through.
+var contention = wait.Backoff{Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1, Steps: 60, Cap: time.Second}
