@@ -40,11 +40,11 @@ static __always_inline __u32 vip_find(const struct vip *v, __u32 cluster)
 	return 0;
 }
 
-/* The cluster of a position below v->count. The mask is for the verifier, which loses the bounds. */
-static __always_inline __u32 vip_cluster(const struct vip *v, __u32 n)
+/* The target of a position below v->count. The mask is for the verifier, which loses the bounds. */
+static __always_inline const struct vip_target *vip_target_at(const struct vip *v, __u32 n)
 {
 	asm volatile("" : "+r"(n));
-	return v->targets[n & (VIP_TARGETS - 1)].cluster;
+	return &v->targets[n & (VIP_TARGETS - 1)];
 }
 
 /* Reports whether new connections may go to a target. own: those to this cluster's service may. */
@@ -55,7 +55,7 @@ __noinline int vip_usable(const struct vip *v, __u32 n, __u32 hash, __u32 own)
 
 	if (!v || !s || n >= v->count)
 		return 0;
-	cluster = vip_cluster(v, n);
+	cluster = vip_target_at(v, n)->cluster;
 	return cluster == s->cluster ? own : vip_reaches(s, cluster, hash);
 }
 
@@ -71,7 +71,7 @@ static __always_inline __u32 vip_slot(const struct vip *v, __u32 hash)
 /* Reports whether a position is that of another cluster. */
 static __always_inline int vip_is_remote(const struct node_settings *s, const struct vip *v, __u32 n)
 {
-	return n < v->count && vip_cluster(v, n) != s->cluster;
+	return n < v->count && vip_target_at(v, n)->cluster != s->cluster;
 }
 
 /* A client whose connections choose a cluster. */
@@ -146,7 +146,7 @@ __noinline enum verdict vip_pick(const struct packet *p, __u32 own, struct vip_t
 	n = vip_choose(s, v, &c, former, now);
 	if (!n || n > VIP_TARGETS)
 		return VERDICT_DROP_NO_BACKEND;
-	*to = v->targets[n - 1];
+	*to = *vip_target_at(v, n - 1);
 	if (v->affinity) {
 		choice.used = now;
 		choice.cluster = to->cluster;
