@@ -24,6 +24,7 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds/rules"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -41,9 +42,9 @@ func (a *agent) addExecution(id, hubID string, to kube.HubOptions) error {
 	log := slog.New(logr.ToSlogHandler(a.manager.GetLogger().WithName("execution")))
 	member := rest.CopyConfig(a.manager.GetConfig())
 	member.QPS = 0 // the member's priority and fairness limits the requests
-	rules := kinds.NewCustom()
+	custom := kinds.NewCustom()
 	works, err := execute.New(execute.Options{
-		Cluster: id, HubID: hubID, Interpreter: rules.Interpreter(), Hub: h.GetClient(), Works: execute.NewWorks(h.GetCache()),
+		Cluster: id, HubID: hubID, Interpreter: custom.Interpreter(), Hub: h.GetClient(), Works: execute.NewWorks(h.GetCache()),
 		Member: member, Recorder: h.GetEventRecorderFor("pelago-agent"), Log: log,
 	})
 	if err != nil {
@@ -55,7 +56,7 @@ func (a *agent) addExecution(id, hubID string, to kube.HubOptions) error {
 	if err != nil {
 		return err
 	}
-	follower := &kinds.RuleFollower{Cache: h.GetCache(), Live: h.GetAPIReader(), Rules: rules, Log: log}
+	follower := &rules.Follower{Cache: h.GetCache(), Live: h.GetAPIReader(), Rules: custom, Log: log}
 	for name, r := range map[string]manager.Runnable{
 		// Not the cluster itself: the manager would wait for its cache, and the hub may be away.
 		"the hub's cache":        manager.RunnableFunc(h.Start),

@@ -24,13 +24,14 @@ import (
 	"github.com/pelago-net/pelago/control/hub/status"
 	"github.com/pelago-net/pelago/control/hub/work"
 	"github.com/pelago-net/pelago/control/kinds"
+	"github.com/pelago-net/pelago/control/kinds/rules"
 )
 
 // setupControllers adds all controllers. They share what they know of kinds, and the memory of decisions. What they make carries
 // hubID; uid is that of the hub's own namespace kube-system.
 func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) error {
-	rules := kinds.NewCustom()
-	interpreter := rules.Interpreter()
+	custom := kinds.NewCustom()
+	interpreter := custom.Interpreter()
 	counts := execute.NewMetrics()
 	if err := metrics.Registry.Register(counts); err != nil {
 		return fmt.Errorf("register the metrics of the execution of Works: %w", err)
@@ -49,7 +50,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		work.AddIndexes(mgr),
 		policy.Setup(mgr, skips),
 		policy.SetupUnsupported(mgr),
-		kinds.SetupRules(mgr, rules),
+		rules.Setup(mgr, custom),
 		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: o.workers.propagate,
 			Eviction: o.eviction}),
 		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: interpreter, Workers: o.workers.works, Skips: skips}),

@@ -2,6 +2,7 @@ package kinds
 
 import (
 	"context"
+	"os"
 	"strings"
 	"testing"
 
@@ -14,8 +15,9 @@ import (
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
-// InternalServer is the API server of the tests inside the package; TestMain stops it.
-var InternalServer = apiserver.NewShared()
+var server = apiserver.NewShared()
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 // templates are written to a real API server; then the statuses of items are aggregated and written, one list after the other.
 var templates = map[string]struct {
@@ -98,7 +100,7 @@ var templates = map[string]struct {
 // The API server takes each aggregated status, and then there is nothing more to write. A pruned template can be created again:
 // nothing of it belongs to the hub alone; and updated with what Retain keeps.
 func TestTheAPIServerTakesIt(t *testing.T) {
-	client, err := dynamic.NewForConfig(InternalServer.Config(t))
+	client, err := dynamic.NewForConfig(server.Config(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -181,8 +181,8 @@ func largest(a []ref.Val) (any, error) {
 	return untyped(out)
 }
 
-// maxMessage is the longest message of a condition (metav1.Condition).
-const maxMessage = 32768
+// MaxMessage is the longest message of a condition (metav1.Condition).
+const MaxMessage = 32768
 
 // mergeConditions(object, items, bad): the conditions of all clusters, one of each type. It is True if it is in all clusters; a bad
 // type is True if it is in any cluster.
@@ -268,8 +268,8 @@ func oneCondition(t string, all []reported, of []map[string]any, bad bool) map[s
 		out["lastTransitionTime"] = at
 	}
 	message := strings.Join(messages, "; ")
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage], "")
+	if len(message) > MaxMessage {
+		message = strings.ToValidUTF8(message[:MaxMessage], "")
 	}
 	out["message"] = message
 	return out

@@ -6,11 +6,13 @@ import (
 	"math"
 	"strings"
 
-	lua "github.com/yuin/gopher-lua"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/kinds/lua"
 )
 
 // script is one function in Lua of a customization. Each evaluation of a script that does not compile fails.
@@ -18,7 +20,7 @@ type script struct {
 	of       RuleError
 	function string
 	compile  error
-	proto    *lua.FunctionProto
+	program  *lua.Program
 	// exhausted is called when an evaluation exceeds its bounds.
 	exhausted func(error)
 }
@@ -29,57 +31,20 @@ func (s *script) failed(err error) error {
 	return &out
 }
 
-// call calls the function with values of JSON, each evaluation in a state of its own. It returns as many results as there are
-// references, the inputs that each result resembles (fromLua).
-func (s *script) call(args []any, references ...[]any) (out []any, err error) {
+// call is Program.Call with the function of the script.
+func (s *script) call(args []any, references ...[]any) ([]any, error) {
 	if s.compile != nil {
 		return nil, s.failed(fmt.Errorf("it does not compile: %w", s.compile))
 	}
-	m := &meter{left: luaWork}
-	defer func() {
-		if r := recover(); r != nil { // conversions run outside of a protected call
-			err = s.failed(errors.New(shorten(fmt.Sprint(r), maxEvalError)))
-		}
-		if m.left < 0 {
-			out, err = nil, s.failed(errLuaWork)
-			if s.exhausted != nil {
-				s.exhausted(err)
-			}
-		}
-	}()
-	l := newLua(m)
-	defer l.Close()
-	l.SetContext(m)
-	if err := l.CallByParam(lua.P{Fn: l.NewFunctionFromProto(s.proto), Protect: true}); err != nil {
-		return nil, s.failed(luaError(err))
+	out, err := s.program.Call(s.function, kubeLibrary, args, references...)
+	if err == nil {
+		return out, nil
 	}
-	f, ok := l.GetGlobal(s.function).(*lua.LFunction)
-	if !ok {
-		return nil, s.failed(fmt.Errorf("the script does not define the function %s", s.function))
+	err = s.failed(err)
+	if errors.Is(err, lua.ErrWork) && s.exhausted != nil {
+		s.exhausted(err)
 	}
-	values := make([]lua.LValue, len(args))
-	for i, arg := range args {
-		values[i] = m.toLua(l, arg)
-	}
-	if err := l.CallByParam(lua.P{Fn: f, NRet: len(references), Protect: true}, values...); err != nil {
-		return nil, s.failed(luaError(err))
-	}
-	out = make([]any, len(references))
-	for i := range out {
-		if out[i], err = m.fromLua(l.Get(i-len(references)), luaDepth, references[i]...); err != nil {
-			return nil, s.failed(err)
-		}
-	}
-	return out, nil
-}
-
-// luaError is the message of an error without the stack; it may quote a value.
-func luaError(err error) error {
-	text := err.Error()
-	if of := new(lua.ApiError); errors.As(err, &of) && of.Object != nil {
-		text = of.Object.String()
-	}
-	return errors.New(shorten(strings.TrimSpace(text), maxEvalError))
+	return nil, err
 }
 
 // compileScripts returns the operations of a customization. The errors are *RuleError, one for each script that does not compile.
@@ -91,7 +56,7 @@ func compileScripts(origin string, c configv1alpha1.CustomizationRules, exhauste
 			return nil
 		}
 		s := &script{of: RuleError{Origin: origin, Rule: field, Expression: "function " + function}, function: function, exhausted: exhausted}
-		if s.proto, s.compile = compileLua(of.LuaScript); s.compile != nil {
+		if s.program, s.compile = lua.Compile(of.LuaScript); s.compile != nil {
 			errs = append(errs, s.failed(s.compile))
 		}
 		return s
@@ -238,4 +203,70 @@ func (s *script) dependencies(template *unstructured.Unstructured) ([]DependentR
 		return nil, s.failed(err)
 	}
 	return refs, nil
+}
+
+// kubeLibrary is the module kube of scripts, with the names that Karmada's has.
+var kubeLibrary = lua.Library{
+	"accuratePodRequirements": func(args []any) (any, error) {
+		pod, err := podOf(args)
+		if err != nil {
+			return nil, err
+		}
+		if r := podRequirements(pod, ""); r != nil {
+			return untyped(r)
+		}
+		return nil, nil
+	},
+	"getPodDependencies": func(args []any) (any, error) {
+		pod, err := podOf(args)
+		if err != nil {
+			return nil, err
+		}
+		namespace := ""
+		if len(args) > 1 {
+			namespace, _ = args[1].(string) // nil: that of the template
+		}
+		out := []any{}
+		for _, d := range podDependencies(namespace, pod, nil) {
+			v, err := untyped(&d)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, v)
+		}
+		return out, nil
+	},
+	"getResourceQuantity": func(args []any) (any, error) {
+		sum, err := addQuantities(args)
+		return sum.AsApproximateFloat64(), err
+	},
+	"resourceAdd": func(args []any) (any, error) {
+		sum, err := addQuantities(args)
+		return sum.String(), err
+	},
+}
+
+// podOf reads the spec of a pod template, the first argument.
+func podOf(args []any) (*corev1.PodSpec, error) {
+	if len(args) == 0 {
+		return nil, errors.New("a pod template is missing")
+	}
+	template, _ := args[0].(map[string]any)      // else it has no spec
+	spec, _ := template["spec"].(map[string]any) // nil: an empty one
+	return typed[corev1.PodSpec](spec)
+}
+
+func addQuantities(args []any) (*resource.Quantity, error) {
+	sum := new(resource.Quantity)
+	for _, arg := range args {
+		if arg == nil {
+			continue
+		}
+		q, err := resource.ParseQuantity(clip(fmt.Sprint(arg)))
+		if err != nil {
+			return sum, err
+		}
+		sum.Add(q)
+	}
+	return sum, nil
 }

@@ -4,13 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"reflect"
 	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -18,8 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/json"
 
-	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
-	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
@@ -217,6 +211,47 @@ func failed(action string, obj *unstructured.Unstructured, err error) error {
 	return fmt.Errorf("%s %s %s: %w", action, obj.GetKind(), name, err)
 }
 
+// referencesIn reads a list of references to dependencies, each once, sorted. A reference without namespace is in that of the template.
+func referencesIn(v any, namespace string) ([]DependentReference, error) {
+	list, ok := v.([]any)
+	if !ok {
+		return nil, fmt.Errorf("the result has to be a list, but is %T", v)
+	}
+	var out []DependentReference
+	for _, x := range list {
+		m, ok := x.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("a reference has to be a map, but is %v", x)
+		}
+		ref, err := decodeStrict[DependentReference](m)
+		if err != nil {
+			return nil, err
+		}
+		if _, there := m["namespace"]; !there {
+			ref.Namespace = namespace
+		}
+		if ref.APIVersion == "" || ref.Kind == "" || (ref.Name == "") == (ref.LabelSelector == nil) {
+			return nil, fmt.Errorf("the reference %v needs apiVersion, kind, and either name or labelSelector", m)
+		}
+		out = append(out, *ref)
+	}
+	slices.SortFunc(out, func(a, b DependentReference) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.APIVersion, b.APIVersion), cmp.Compare(selectorText(a), selectorText(b)))
+	})
+	return slices.CompactFunc(out, func(a, b DependentReference) bool {
+		return a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Namespace == b.Namespace && a.Name == b.Name &&
+			selectorText(a) == selectorText(b)
+	}), nil
+}
+
+func selectorText(d DependentReference) string {
+	if d.LabelSelector == nil {
+		return ""
+	}
+	return metav1.FormatLabelSelector(d.LabelSelector)
+}
+
 // typed converts an object, or a part of one, to its Go type.
 func typed[T any](from map[string]any) (*T, error) {
 	out := new(T)
@@ -238,267 +273,4 @@ func int32At(obj *unstructured.Unstructured, otherwise int32, path ...string) (i
 		return 0, fmt.Errorf("%v is %d, which is no number of replicas", path, n)
 	}
 	return int32(n), nil
-}
-
-// Custom holds the rules of KindRules and ResourceInterpreterCustomizations, replaceable at any time. Its interpreter blocks until
-// rules were set, or Release was called: without them a decision could be a different one.
-type Custom struct {
-	ready func()
-	known <-chan struct{}
-
-	mu       sync.RWMutex
-	kinds    map[schema.GroupVersionKind]Kind        // with the built-in operations of these kinds
-	sources  map[schema.GroupVersionKind][]*compiled // the rules of each kind, those with precedence first
-	compiled map[string]*compiled                    // by origin
-	rules    []ruleSet                               // of KindRules
-	scripts  []ruleSet                               // of customizations
-	// exhausted is notified when a script exceeds its bounds.
-	exhausted chan struct{}
-
-	following sync.Mutex
-	followers map[*Changed]struct{}
-}
-
-// Changed is called with the kinds whose rules were changed or removed.
-type Changed func(kinds map[schema.GroupVersionKind]bool)
-
-// ruleSet is a KindRules or a ResourceInterpreterCustomization.
-type ruleSet struct {
-	metav1.ObjectMeta
-	origin  string // kind and name
-	kinds   []schema.GroupVersionKind
-	rules   []string // those that are set, by their names in KindRules
-	compile func(exhausted func(error)) (Kind, []error)
-}
-
-// compiled holds the rules of a generation of a ruleSet.
-type compiled struct {
-	uid        string
-	generation int64
-	kind       Kind
-	errs       []error
-	exhausted  atomic.Pointer[string] // the first error of a script that exceeded its bounds
-}
-
-// NewCustom returns rules that are not known yet.
-func NewCustom() *Custom {
-	known := make(chan struct{})
-	return &Custom{
-		known: known, ready: sync.OnceFunc(func() { close(known) }), followers: map[*Changed]struct{}{}, exhausted: make(chan struct{}, 1),
-	}
-}
-
-// Interpreter returns an interpreter that prefers these rules to the built-in ones.
-func (c *Custom) Interpreter() *Interpreter { return &Interpreter{kind: c.kind, custom: c} }
-
-// kind blocks until rules are known.
-func (c *Custom) kind(gvk schema.GroupVersionKind) Kind {
-	<-c.known
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if k, ok := c.kinds[gvk]; ok {
-		return k
-	}
-	return builtIn(gvk)
-}
-
-// Release unblocks the interpreter with the rules known so far.
-func (c *Custom) Release() { c.ready() }
-
-// Verdict lists the problems of KindRules or of a customization.
-type Verdict struct {
-	// Invalid are the rules that do not compile, *RuleError each.
-	Invalid []error
-	// Conflicts name the kinds for which a rule is not used, and the object whose rule is.
-	Conflicts []string
-	// Exhausted is the first error of a script that exceeded its bounds; it is still used.
-	Exhausted string
-}
-
-// Set replaces all KindRules and returns the problems of each, by name. Of two rules for one operation of one kind, that of the
-// older object is used. Unchanged generations are not compiled again.
-func (c *Custom) Set(all []pelagov1alpha1.KindRules) map[string]Verdict {
-	sets := make([]ruleSet, len(all))
-	for i := range all {
-		spec := all[i].Spec
-		sets[i] = ruleSet{ObjectMeta: all[i].ObjectMeta, origin: "KindRules " + all[i].Name, rules: named(spec.Rules)}
-		for _, k := range spec.Kinds {
-			sets[i].kinds = append(sets[i].kinds, schema.FromAPIVersionAndKind(k.APIVersion, k.Kind))
-		}
-		sets[i].compile = func(func(error)) (Kind, []error) { return compileRules("KindRules "+all[i].Name, spec.Rules) }
-	}
-	verdicts := c.replaceSets(&c.rules, sets)
-	c.ready()
-	return verdicts
-}
-
-// SetScripts replaces all customizations, whose rules are used where KindRules have none, and returns the problems of each, by name.
-// It does not unblock the interpreter: it is called before Set.
-func (c *Custom) SetScripts(all []configv1alpha1.ResourceInterpreterCustomization) map[string]Verdict {
-	sets := make([]ruleSet, len(all))
-	for i := range all {
-		spec, origin := all[i].Spec, "ResourceInterpreterCustomization "+all[i].Name
-		sets[i] = ruleSet{
-			ObjectMeta: all[i].ObjectMeta, origin: origin, rules: scripted(spec.Customizations),
-			kinds: []schema.GroupVersionKind{schema.FromAPIVersionAndKind(spec.Target.APIVersion, spec.Target.Kind)},
-			compile: func(exhausted func(error)) (Kind, []error) {
-				return compileScripts(origin, spec.Customizations, exhausted)
-			},
-		}
-	}
-	return c.replaceSets(&c.scripts, sets)
-}
-
-// replaceSets replaces the rules of one source and notifies the followers of the kinds whose rules have changed. It returns the
-// problems of the new sets, by name.
-func (c *Custom) replaceSets(of *[]ruleSet, sets []ruleSet) map[string]Verdict {
-	slices.SortFunc(sets, func(a, b ruleSet) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
-	})
-	c.mu.Lock()
-	*of = sets
-	verdicts, changed := c.replace(slices.Concat(c.rules, c.scripts))
-	c.mu.Unlock()
-	select {
-	case <-c.known:
-		c.notify(changed)
-	default: // no result depends on earlier rules
-	}
-	out := map[string]Verdict{}
-	for i := range sets {
-		if v, problems := verdicts[sets[i].origin]; problems {
-			out[sets[i].Name] = v
-		}
-	}
-	return out
-}
-
-// replace replaces all rules, which are sorted by precedence. It returns the problems by origin, and the kinds whose rules have
-// changed. c.mu is held.
-func (c *Custom) replace(all []ruleSet) (map[string]Verdict, map[schema.GroupVersionKind]bool) {
-	type ruleOfKind struct {
-		gvk  schema.GroupVersionKind
-		rule string
-	}
-	byOrigin := map[string]*compiled{}
-	sources := map[schema.GroupVersionKind][]*compiled{}
-	verdicts := map[string]Verdict{}
-	first := map[ruleOfKind]string{}
-	for i := range all {
-		r := &all[i]
-		is, known := c.compiled[r.origin]
-		if !known || is.uid != string(r.UID) || is.generation != r.Generation || r.Generation == 0 {
-			is = &compiled{uid: string(r.UID), generation: r.Generation}
-			is.kind, is.errs = r.compile(func(err error) {
-				text := err.Error()
-				if is.exhausted.CompareAndSwap(nil, &text) {
-					notify(c.exhausted)
-				}
-			})
-		}
-		byOrigin[r.origin] = is
-		v := Verdict{Invalid: is.errs}
-		if text := is.exhausted.Load(); text != nil {
-			v.Exhausted = *text
-		}
-		for _, gvk := range r.kinds {
-			for _, name := range r.rules {
-				if other, conflict := first[ruleOfKind{gvk, name}]; conflict {
-					v.Conflicts = append(v.Conflicts, fmt.Sprintf("rule %s for %s %s: that of %s is used",
-						name, gvk.GroupVersion(), gvk.Kind, precedes(other, r.origin)))
-					continue
-				}
-				first[ruleOfKind{gvk, name}] = r.origin
-			}
-			sources[gvk] = append(sources[gvk], is)
-		}
-		if v.Invalid != nil || v.Conflicts != nil || v.Exhausted != "" {
-			verdicts[r.origin] = v
-		}
-	}
-	kinds := map[schema.GroupVersionKind]Kind{}
-	changed := map[schema.GroupVersionKind]bool{}
-	for gvk, of := range sources {
-		for _, is := range of {
-			kinds[gvk] = kinds[gvk].or(is.kind)
-		}
-		kinds[gvk] = kinds[gvk].or(builtIn(gvk))
-		changed[gvk] = true
-	}
-	for gvk := range c.sources {
-		changed[gvk] = true
-	}
-	maps.DeleteFunc(changed, func(gvk schema.GroupVersionKind, _ bool) bool { return slices.Equal(sources[gvk], c.sources[gvk]) })
-	c.compiled, c.kinds, c.sources = byOrigin, kinds, sources
-	return verdicts, changed
-}
-
-// precedes names the object whose rule is used, and why if that is its age.
-func precedes(first, second string) string {
-	of, _, _ := strings.Cut(first, " ")
-	switch {
-	case !strings.HasPrefix(second, of+" "):
-		return first
-	case of == "KindRules":
-		return first + ", which are older,"
-	}
-	return first + ", which is older,"
-}
-
-// named lists the rules that are set. The requirements belong to replicas.
-func named(r pelagov1alpha1.Rules) []string {
-	var out []string
-	for _, rule := range []struct {
-		name string
-		text pelagov1alpha1.Expression
-	}{
-		{"replicas", r.Replicas}, {"revise", r.Revise}, {"prune", r.Prune}, {"retain", r.Retain}, {"reflect", r.Reflect},
-		{"aggregate", r.Aggregate}, {"healthy", r.Healthy}, {"dependencies", r.Dependencies},
-	} {
-		if rule.text != "" {
-			out = append(out, rule.name)
-		}
-	}
-	return out
-}
-
-// scripted lists the rules that a customization has, by their names in KindRules.
-func scripted(c configv1alpha1.CustomizationRules) []string {
-	var out []string
-	for _, rule := range []struct {
-		name   string
-		script *configv1alpha1.Script
-	}{
-		{"replicas", c.ReplicaResource}, {"revise", c.ReplicaRevision}, {"retain", c.Retention}, {"reflect", c.StatusReflection},
-		{"aggregate", c.StatusAggregation}, {"healthy", c.HealthInterpretation}, {"dependencies", c.DependencyInterpretation},
-	} {
-		if rule.script != nil && rule.script.LuaScript != "" {
-			out = append(out, rule.name)
-		}
-	}
-	return out
-}
-
-// follow calls f each time rules that may have been used have changed, until ctx ends.
-func (c *Custom) follow(ctx context.Context, f Changed) {
-	c.following.Lock()
-	defer c.following.Unlock()
-	c.followers[&f] = struct{}{}
-	context.AfterFunc(ctx, func() {
-		c.following.Lock()
-		defer c.following.Unlock()
-		delete(c.followers, &f)
-	})
-}
-
-func (c *Custom) notify(changed map[schema.GroupVersionKind]bool) {
-	if len(changed) == 0 {
-		return
-	}
-	c.following.Lock()
-	followers := slices.Collect(maps.Keys(c.followers))
-	c.following.Unlock()
-	for _, f := range followers {
-		(*f)(changed)
-	}
 }

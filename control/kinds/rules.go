@@ -3,21 +3,18 @@ package kinds
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"embed"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"math"
-	"slices"
 	"strings"
 	"sync"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/ext"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -270,47 +267,6 @@ func (r *rule) dependencies(template *unstructured.Unstructured) ([]DependentRef
 	return refs, nil
 }
 
-// referencesIn reads a list of references to dependencies, each once, sorted. A reference without namespace is in that of the template.
-func referencesIn(v any, namespace string) ([]DependentReference, error) {
-	list, ok := v.([]any)
-	if !ok {
-		return nil, fmt.Errorf("the result has to be a list, but is %T", v)
-	}
-	var out []DependentReference
-	for _, x := range list {
-		m, ok := x.(map[string]any)
-		if !ok {
-			return nil, fmt.Errorf("a reference has to be a map, but is %v", x)
-		}
-		ref, err := decodeStrict[DependentReference](m)
-		if err != nil {
-			return nil, err
-		}
-		if _, there := m["namespace"]; !there {
-			ref.Namespace = namespace
-		}
-		if ref.APIVersion == "" || ref.Kind == "" || (ref.Name == "") == (ref.LabelSelector == nil) {
-			return nil, fmt.Errorf("the reference %v needs apiVersion, kind, and either name or labelSelector", m)
-		}
-		out = append(out, *ref)
-	}
-	slices.SortFunc(out, func(a, b DependentReference) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
-			cmp.Compare(a.APIVersion, b.APIVersion), cmp.Compare(selectorText(a), selectorText(b)))
-	})
-	return slices.CompactFunc(out, func(a, b DependentReference) bool {
-		return a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Namespace == b.Namespace && a.Name == b.Name &&
-			selectorText(a) == selectorText(b)
-	}), nil
-}
-
-func selectorText(d DependentReference) string {
-	if d.LabelSelector == nil {
-		return ""
-	}
-	return metav1.FormatLabelSelector(d.LabelSelector)
-}
-
 // decodeStrict converts to a Go type; an unknown field is an error.
 func decodeStrict[T any](m map[string]any) (*T, error) {
 	out := new(T)
@@ -417,7 +373,7 @@ func (x *expression) eval(vars map[string]any) (any, error) {
 	}
 	out, _, err := x.program.Eval(all)
 	if err != nil {
-		return nil, errors.New(shorten(err.Error(), maxEvalError)) // it may quote a value
+		return nil, errors.New(Shorten(err.Error(), maxEvalError)) // it may quote a value
 	}
 	return result(b, out)
 }
@@ -425,8 +381,8 @@ func (x *expression) eval(vars map[string]any) (any, error) {
 // maxEvalError bounds the error of an evaluation, in bytes.
 const maxEvalError = 500
 
-// shorten shortens a text to n bytes.
-func shorten(text string, n int) string {
+// Shorten shortens a text to n bytes.
+func Shorten(text string, n int) string {
 	if len(text) <= n {
 		return text
 	}

@@ -1,4 +1,6 @@
-package kinds
+// Package lua runs scripts in Lua 5.1 on values of JSON, with counted work: for the same input a script is stopped at the same
+// instruction on any machine. It knows no operations and no kinds; control/kinds calls it.
+package lua
 
 import (
 	"context"
@@ -12,26 +14,24 @@ import (
 	lua "github.com/yuin/gopher-lua"
 	"github.com/yuin/gopher-lua/ast"
 	"github.com/yuin/gopher-lua/parse"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // Bounds of a script in Lua. The work of an evaluation is counted, not timed: a result must not depend on the load of the machine.
 const (
-	// luaWork bounds the work of an evaluation, in units of about 16 bytes or 10 ns; an instruction is luaInstruction of them.
-	luaWork        = 4 << 20
-	luaInstruction = 8
-	// luaText bounds each text that a script makes, and each script, in bytes.
-	luaText = 256 << 10
-	// luaDepth bounds the nesting of values, so that a table that contains itself is an error.
-	luaDepth = 64
-	// luaFrames bounds nested calls, luaValues the values on the stack.
-	luaFrames = 200
-	luaValues = 1 << 16
+	// work bounds the work of an evaluation, in units of about 16 bytes or 10 ns; an instruction is instruction of them.
+	work        = 4 << 20
+	instruction = 8
+	// maxText bounds each text that a script makes, and each script, in bytes.
+	maxText = 256 << 10
+	// maxDepth bounds the nesting of values, so that a table that contains itself is an error.
+	maxDepth = 64
+	// maxFrames bounds nested calls, maxValues the values on the stack.
+	maxFrames = 200
+	maxValues = 1 << 16
 )
 
-// errLuaWork ends an evaluation that exceeds luaWork.
-var errLuaWork = errors.New("the script was stopped: it exceeded the limit of work for one object; look for a loop without end")
+// ErrWork ends an evaluation that exceeds work.
+var ErrWork = errors.New("the script was stopped: it exceeded the limit of work for one object; look for a loop without end")
 
 // meter counts the work of one evaluation. The interpreter calls Done before each instruction.
 type meter struct {
@@ -48,46 +48,110 @@ var stopped = func() <-chan struct{} {
 
 // Done implements context.Context.
 func (m *meter) Done() <-chan struct{} {
-	if m.left -= luaInstruction; m.left < 0 {
+	if m.left -= instruction; m.left < 0 {
 		return stopped
 	}
 	return nil
 }
 
 // Err implements context.Context.
-func (m *meter) Err() error { return errLuaWork }
+func (m *meter) Err() error { return ErrWork }
 
 // spend counts work before it is done. L raises an error if not enough is left.
 func (m *meter) spend(l *lua.LState, units float64) {
 	if units > float64(m.left) {
 		m.left = -1
-		l.RaiseError("%v", errLuaWork)
+		l.RaiseError("%v", ErrWork)
 	}
 	m.left -= int(units)
 }
 
 // text counts a text that is about to be made.
 func (m *meter) text(l *lua.LState, bytes float64) {
-	if bytes > luaText {
-		l.RaiseError("a text of more than %d bytes", luaText)
+	if bytes > maxText {
+		l.RaiseError("a text of more than %d bytes", maxText)
 	}
 	m.spend(l, bytes/16)
 }
 
 // Hidden functions, called by rewritten operators: identifiers of Lua cannot contain dots.
 const (
-	luaConcat = "kinds.concat"
-	luaIndex  = "kinds.index"
+	concatName = "kinds.concat"
+	indexName  = "kinds.index"
 )
 
-// compileLua compiles a script. Operators that can do unbounded work in one instruction become calls of counted functions.
-func compileLua(text string) (proto *lua.FunctionProto, err error) {
-	if len(text) > luaText {
-		return nil, fmt.Errorf("the script is longer than %d bytes", luaText)
+// Library are the functions of the module kube: they take and return values of JSON.
+type Library map[string]func(args []any) (any, error)
+
+// Program is a compiled script, safe for concurrent use.
+type Program struct {
+	proto *lua.FunctionProto
+}
+
+// Call runs the script and calls one of its functions with values of JSON, each time in a state of its own. It returns as many
+// results as there are references, the inputs that each result resembles (fromLua). The error is ErrWork if the script was stopped.
+func (p *Program) Call(function string, kube Library, args []any, references ...[]any) (out []any, err error) {
+	m := &meter{left: work}
+	defer func() {
+		if r := recover(); r != nil { // conversions run outside of a protected call
+			err = message(fmt.Sprint(r))
+		}
+		if m.left < 0 {
+			out, err = nil, ErrWork
+		}
+	}()
+	l := m.open(kube)
+	defer l.Close()
+	l.SetContext(m)
+	if err := l.CallByParam(lua.P{Fn: l.NewFunctionFromProto(p.proto), Protect: true}); err != nil {
+		return nil, raised(err)
+	}
+	f, ok := l.GetGlobal(function).(*lua.LFunction)
+	if !ok {
+		return nil, fmt.Errorf("the script does not define the function %s", function)
+	}
+	values := make([]lua.LValue, len(args))
+	for i, arg := range args {
+		values[i] = m.toLua(l, arg)
+	}
+	if err := l.CallByParam(lua.P{Fn: f, NRet: len(references), Protect: true}, values...); err != nil {
+		return nil, raised(err)
+	}
+	out = make([]any, len(references))
+	for i := range out {
+		if out[i], err = m.fromLua(l.Get(i-len(references)), maxDepth, references[i]...); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// raised is the message of an error without the stack.
+func raised(err error) error {
+	text := err.Error()
+	if of := new(lua.ApiError); errors.As(err, &of) && of.Object != nil {
+		text = of.Object.String()
+	}
+	return message(text)
+}
+
+// message bounds a message, which may quote a value, to 500 bytes on one line.
+func message(text string) error {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > 500 {
+		text = strings.ToValidUTF8(text[:500], "") + "…"
+	}
+	return errors.New(text)
+}
+
+// Compile compiles a script. Operators that can do unbounded work in one instruction become calls of counted functions.
+func Compile(text string) (program *Program, err error) {
+	if len(text) > maxText {
+		return nil, fmt.Errorf("the script is longer than %d bytes", maxText)
 	}
 	defer func() {
 		if r := recover(); r != nil { // the compiler panics at its limits, of registers and constants
-			proto, err = nil, errors.New(shorten(fmt.Sprint(r), maxEvalError))
+			program, err = nil, message(fmt.Sprint(r))
 		}
 	}()
 	for _, open := range []string{"(", "{", "[", "not", "-", "#", "..", "^", "function", "if", "do", "while", "for", "repeat"} {
@@ -97,10 +161,14 @@ func compileLua(text string) (proto *lua.FunctionProto, err error) {
 	}
 	chunk, err := parse.Parse(strings.NewReader(text), "script")
 	if err != nil {
-		return nil, errors.New(shorten(strings.Join(strings.Fields(err.Error()), " "), maxEvalError))
+		return nil, message(err.Error())
 	}
 	count(reflect.ValueOf(chunk))
-	return lua.Compile(chunk, "script")
+	proto, err := lua.Compile(chunk, "script")
+	if err != nil {
+		return nil, message(err.Error())
+	}
+	return &Program{proto}, nil
 }
 
 // count replaces, in a syntax tree, concatenations and computed indexes of what is assigned by calls.
@@ -112,7 +180,7 @@ func count(v reflect.Value) {
 		}
 		count(v.Elem())
 		if c, ok := v.Interface().(*ast.StringConcatOpExpr); ok {
-			v.Set(reflect.ValueOf(countedCall(luaConcat, c.Line(), c.Lhs, c.Rhs)))
+			v.Set(reflect.ValueOf(countedCall(concatName, c.Line(), c.Lhs, c.Rhs)))
 		}
 	case reflect.Pointer:
 		if v.IsNil() {
@@ -146,7 +214,7 @@ func countedKey(key ast.Expr) ast.Expr {
 	if _, name := key.(*ast.StringExpr); name || key == nil {
 		return key
 	}
-	return countedCall(luaIndex, key.Line(), key)
+	return countedCall(indexName, key.Line(), key)
 }
 
 func countedCall(name string, line int, args ...ast.Expr) *ast.FuncCallExpr {
@@ -158,11 +226,11 @@ func countedCall(name string, line int, args ...ast.Expr) *ast.FuncCallExpr {
 	return call
 }
 
-// newLua returns a state with the libraries string, math and table, the functions of the language that read no file, no clock and
+// open returns a state with the libraries string, math and table, the functions of the language that read no file, no clock and
 // no metatable, and `require "kube"`.
-func newLua(m *meter) *lua.LState {
+func (m *meter) open(kube Library) *lua.LState {
 	l := lua.NewState(lua.Options{
-		SkipOpenLibs: true, CallStackSize: luaFrames, MinimizeStackMemory: true, RegistrySize: 1024, RegistryMaxSize: luaValues,
+		SkipOpenLibs: true, CallStackSize: maxFrames, MinimizeStackMemory: true, RegistrySize: 1024, RegistryMaxSize: maxValues,
 	})
 	for _, open := range []lua.LGFunction{lua.OpenBase, lua.OpenString, lua.OpenMath, lua.OpenTable} {
 		l.Push(l.NewFunction(open))
@@ -181,8 +249,8 @@ func newLua(m *meter) *lua.LState {
 	m.guardText(globals.RawGetString("string"))
 	m.guardTable(globals.RawGetString("table"))
 	set := func(t *lua.LTable, name string, f func(l *lua.LState) int) { t.RawSetString(name, l.NewFunction(f)) }
-	set(globals, luaConcat, m.concat)
-	set(globals, luaIndex, func(l *lua.LState) int {
+	set(globals, concatName, m.concat)
+	set(globals, indexName, func(l *lua.LState) int {
 		if n, ok := l.Get(1).(lua.LNumber); ok && n > 0 && n < lua.LNumber(lua.MaxArrayIndex) {
 			m.spend(l, float64(n)) // an array is filled up to the index
 		}
@@ -190,40 +258,32 @@ func newLua(m *meter) *lua.LState {
 		return 1
 	})
 	library := l.NewTable()
-	set(library, "accuratePodRequirements", m.podRequirements)
-	set(library, "getPodDependencies", m.podDependencies)
-	set(library, "getResourceQuantity", func(l *lua.LState) int {
-		q := quantityAt(l, 1)
-		l.Push(lua.LNumber(q.AsApproximateFloat64()))
-		return 1
-	})
-	set(library, "resourceAdd", func(l *lua.LState) int {
-		sum := resource.Quantity{}
-		for i := range l.GetTop() {
-			if l.Get(i+1) != lua.LNil {
-				sum.Add(quantityAt(l, i+1))
+	for name, f := range kube {
+		set(library, name, func(l *lua.LState) int {
+			args := make([]any, l.GetTop())
+			for i := range args {
+				v, err := m.fromLua(l.Get(i+1), maxDepth)
+				if err != nil {
+					l.ArgError(i+1, err.Error())
+				}
+				args[i] = v
 			}
-		}
-		l.Push(lua.LString(sum.String()))
-		return 1
-	})
+			v, err := f(args)
+			if err != nil {
+				l.RaiseError("%s: %v", name, err)
+			}
+			l.Push(m.toLua(l, v))
+			return 1
+		})
+	}
 	set(globals, "require", func(l *lua.LState) int {
 		if name := l.CheckString(1); name != "kube" {
-			l.RaiseError("the module %q is not available: only kube is", shorten(name, 64))
+			l.RaiseError("the module %.64q is not available: only kube is", name)
 		}
 		l.Push(library)
 		return 1
 	})
 	return l
-}
-
-// quantityAt reads a resource quantity, a text or a number.
-func quantityAt(l *lua.LState, at int) resource.Quantity {
-	q, err := resource.ParseQuantity(shorten(lua.LVAsString(l.Get(at)), 64))
-	if err != nil {
-		l.ArgError(at, err.Error())
-	}
-	return q
 }
 
 // concat is the operator `..`.
@@ -342,193 +402,4 @@ func guardFunctions(library lua.LValue, cost map[string]func(*lua.LState), other
 			return run(l)
 		}
 	})
-}
-
-// podSpecAt reads the spec of a pod template.
-func (m *meter) podSpecAt(l *lua.LState, at int) *corev1.PodSpec {
-	v, err := m.fromLua(l.CheckTable(at), luaDepth)
-	if err != nil {
-		l.ArgError(at, err.Error())
-	}
-	template, _ := v.(map[string]any)            // else it has no spec
-	spec, _ := template["spec"].(map[string]any) // nil: an empty one
-	pod, err := typed[corev1.PodSpec](spec)
-	if err != nil {
-		l.ArgError(at, err.Error())
-	}
-	return pod
-}
-
-// podRequirements is kube.accuratePodRequirements(template): what a pod requests, nil if nothing.
-func (m *meter) podRequirements(l *lua.LState) int {
-	r := podRequirements(m.podSpecAt(l, 1), "")
-	if r == nil {
-		l.Push(lua.LNil)
-		return 1
-	}
-	v, err := untyped(r)
-	if err != nil {
-		l.RaiseError("%v", err)
-	}
-	l.Push(m.toLua(l, v))
-	return 1
-}
-
-// podDependencies is kube.getPodDependencies(template, namespace): what a pod refers to.
-func (m *meter) podDependencies(l *lua.LState) int {
-	out := l.NewTable()
-	for _, d := range podDependencies(l.OptString(2, ""), m.podSpecAt(l, 1), nil) {
-		v, err := untyped(&d)
-		if err != nil {
-			l.RaiseError("%v", err)
-		}
-		out.Append(m.toLua(l, v))
-	}
-	l.Push(out)
-	return 1
-}
-
-// toLua converts a value of JSON. null is absent in a table.
-func (m *meter) toLua(l *lua.LState, v any) lua.LValue {
-	m.spend(l, 8)
-	switch v := v.(type) {
-	case map[string]any:
-		t := l.CreateTable(0, len(v))
-		for key, x := range v {
-			if x != nil {
-				t.RawSetString(key, m.toLua(l, x))
-			}
-		}
-		return t
-	case []any:
-		t := l.CreateTable(len(v), 0)
-		for _, x := range v {
-			t.Append(m.toLua(l, x))
-		}
-		return t
-	case string:
-		return lua.LString(v)
-	case bool:
-		return lua.LBool(v)
-	case int64:
-		return lua.LNumber(v)
-	case int32:
-		return lua.LNumber(v)
-	case float64:
-		return lua.LNumber(v)
-	}
-	return lua.LNil
-}
-
-// fromLua converts to the types of JSON. An empty table is a list or a map as in the first of the references, values of the same
-// place in the script's inputs, that has one there; without reference it is absent. A number equal to that of a reference has its
-// type and precision.
-func (m *meter) fromLua(v lua.LValue, depth int, references ...any) (any, error) {
-	if m.left -= luaInstruction; m.left < 0 {
-		return nil, errLuaWork
-	}
-	if depth == 0 {
-		return nil, fmt.Errorf("tables nested more than %d deep", luaDepth)
-	}
-	switch v := v.(type) {
-	case *lua.LNilType:
-		return nil, nil
-	case lua.LBool:
-		return bool(v), nil
-	case lua.LString:
-		return string(v), nil
-	case lua.LNumber:
-		return fromNumber(float64(v), references)
-	case *lua.LTable:
-		return m.fromTable(v, depth, references)
-	}
-	return nil, fmt.Errorf("a %s is no value of an object", v.Type())
-}
-
-func fromNumber(n float64, references []any) (any, error) {
-	if math.IsNaN(n) || math.IsInf(n, 0) {
-		return nil, fmt.Errorf("%v is no number of JSON", n)
-	}
-	for _, r := range references {
-		switch r := r.(type) {
-		case int64:
-			if float64(r) == n {
-				return r, nil
-			}
-		case float64:
-			if r == n {
-				return r, nil
-			}
-		}
-	}
-	if n == math.Trunc(n) && math.Abs(n) < 1<<53 {
-		return int64(n), nil
-	}
-	return n, nil
-}
-
-func (m *meter) fromTable(t *lua.LTable, depth int, references []any) (any, error) {
-	entries, positions := map[string]any{}, 0
-	var err error
-	t.ForEach(func(key, v lua.LValue) {
-		switch key := key.(type) {
-		case lua.LNumber:
-			positions++
-		case lua.LString:
-			var x any
-			if err == nil {
-				x, err = m.fromLua(v, depth-1, below(references, func(r any) any {
-					in, _ := r.(map[string]any)
-					return in[string(key)]
-				})...)
-			}
-			if x != nil {
-				entries[string(key)] = x
-			}
-		default:
-			err = errors.Join(err, fmt.Errorf("a %s is no key", key.Type()))
-		}
-	})
-	switch {
-	case err != nil:
-		return nil, err
-	case positions == 0 && len(entries) > 0:
-		return entries, nil
-	case positions > 0 && (len(entries) > 0 || positions != t.Len()):
-		return nil, errors.New("a table has to be either a list without gaps or a map")
-	case positions == 0:
-		for _, r := range references {
-			switch r.(type) {
-			case map[string]any:
-				return map[string]any{}, nil
-			case []any:
-				return []any{}, nil
-			}
-		}
-		return nil, nil
-	}
-	list := make([]any, positions)
-	for i := range list {
-		list[i], err = m.fromLua(t.RawGetInt(i+1), depth-1, below(references, func(r any) any {
-			if in, _ := r.([]any); i < len(in) {
-				return in[i]
-			}
-			return nil
-		})...)
-		if err != nil {
-			return nil, err
-		}
-	}
-	return list, nil
-}
-
-// below returns what the references have at one place of theirs.
-func below(references []any, at func(any) any) []any {
-	var out []any
-	for _, r := range references {
-		if x := at(r); x != nil {
-			out = append(out, x)
-		}
-	}
-	return out
 }

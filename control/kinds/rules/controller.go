@@ -1,4 +1,6 @@
-package kinds
+// Package rules passes the KindRules and ResourceInterpreterCustomizations of the hub to the interpreter of kinds, at the hub and in
+// agents, and writes their condition Accepted.
+package rules
 
 import (
 	"context"
@@ -25,14 +27,15 @@ import (
 
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
 // all is the one request of the reconciler: which rule is used depends on all KindRules.
 var all = ctrl.Request{}
 
-// SetupRules adds the controllers to the hub's manager, whose scheme has the groups pelago.io and config.karmada.io.
-func SetupRules(mgr ctrl.Manager, rules *Custom) error {
+// Setup adds the controllers to the hub's manager, whose scheme has the groups pelago.io and config.karmada.io.
+func Setup(mgr ctrl.Manager, rules *kinds.Custom) error {
 	recorder := mgr.GetEventRecorderFor("pelago-hub")
 	ofRules, err := kube.NewStaleCaches[ctrl.Request]("kindrules", slog.Default(), recorder)
 	if err != nil {
@@ -56,7 +59,7 @@ func SetupRules(mgr ctrl.Manager, rules *Custom) error {
 						select {
 						case <-ctx.Done():
 							return
-						case <-rules.exhausted:
+						case <-rules.Exhausted():
 							queue.Add(all)
 						}
 					}
@@ -77,7 +80,7 @@ type reconciler struct {
 	client   client.Client
 	recorder record.EventRecorder
 	stale    *kube.StaleCaches[ctrl.Request]
-	rules    *Custom
+	rules    *kinds.Custom
 }
 
 // Reconcile reconciles all KindRules and customizations.
@@ -121,7 +124,7 @@ func write(
 		return client.IgnoreNotFound(fmt.Errorf("write the status of %T %s: %w", now, now.GetName(), err))
 	}
 	if is.Status == metav1.ConditionFalse {
-		recorder.Event(now, corev1.EventTypeWarning, is.Reason, shorten(is.Message, maxEvent))
+		recorder.Event(now, corev1.EventTypeWarning, is.Reason, kinds.Shorten(is.Message, maxEvent))
 	}
 	return nil
 }
@@ -129,17 +132,17 @@ func write(
 // listRetry is the time between two lists of KindRules while the hub does not answer.
 const listRetry = 2 * time.Second
 
-// RuleFollower passes the KindRules and customizations of the hub to the interpreter of an agent.
-type RuleFollower struct {
+// Follower passes the KindRules and customizations of the hub to the interpreter of an agent.
+type Follower struct {
 	Cache cache.Cache   // of the hub
 	Live  client.Reader // uncached
-	Rules *Custom
+	Rules *kinds.Custom
 	Log   *slog.Logger
 }
 
 // Start runs until ctx ends. An older hub does not serve KindRules, or does not allow members to read them or customizations: then
 // there are none until it is upgraded.
-func (f *RuleFollower) Start(ctx context.Context) error {
+func (f *Follower) Start(ctx context.Context) error {
 	defer f.Rules.Release()
 	changed := make(chan struct{}, 1)
 	rules, err := f.watch(ctx, &pelagov1alpha1.KindRules{}, changed)
@@ -174,7 +177,7 @@ func (f *RuleFollower) Start(ctx context.Context) error {
 }
 
 // watch sends to changed when an object of a kind changes. It returns the function that reports whether all have been read.
-func (f *RuleFollower) watch(ctx context.Context, o client.Object, changed chan<- struct{}) (synced toolscache.InformerSynced, err error) {
+func (f *Follower) watch(ctx context.Context, o client.Object, changed chan<- struct{}) (synced toolscache.InformerSynced, err error) {
 	informer, err := f.Cache.GetInformer(ctx, o, cache.BlockUntilSynced(false))
 	if err != nil {
 		return nil, fmt.Errorf("watch %T at the hub: %w", o, err)
@@ -190,7 +193,7 @@ func (f *RuleFollower) watch(ctx context.Context, o client.Object, changed chan<
 }
 
 // set passes the rules in the cache to the interpreter, and customizations if they have been read.
-func (f *RuleFollower) set(ctx context.Context, scripts bool) error {
+func (f *Follower) set(ctx context.Context, scripts bool) error {
 	if scripts {
 		var list configv1alpha1.ResourceInterpreterCustomizationList
 		if err := f.Cache.List(ctx, &list); err != nil {
@@ -214,7 +217,7 @@ func notify(changed chan<- struct{}) {
 }
 
 // older calls otherwise if the hub does not serve a kind, or does not allow members to read it.
-func (f *RuleFollower) older(ctx context.Context, list client.ObjectList, otherwise func()) {
+func (f *Follower) older(ctx context.Context, list client.ObjectList, otherwise func()) {
 	for {
 		err := f.Live.List(ctx, list, client.Limit(1))
 		switch {
@@ -238,7 +241,7 @@ func (f *RuleFollower) older(ctx context.Context, list client.ObjectList, otherw
 const maxEvent = 1024
 
 // accepted is the condition of KindRules.
-func accepted(v Verdict, generation int64) metav1.Condition {
+func accepted(v kinds.Verdict, generation int64) metav1.Condition {
 	c := metav1.Condition{
 		Type: pelagov1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonAccepted,
 		Message: "all rules compile and are used", ObservedGeneration: generation,
@@ -255,13 +258,13 @@ func accepted(v Verdict, generation int64) metav1.Condition {
 		}
 	}
 	if len(problems) > 0 {
-		c.Message = shorten(strings.Join(problems, "; "), maxMessage)
+		c.Message = kinds.Shorten(strings.Join(problems, "; "), kinds.MaxMessage)
 	}
 	return c
 }
 
 // scriptsAccepted is the condition of a customization.
-func scriptsAccepted(c *configv1alpha1.ResourceInterpreterCustomization, v Verdict) metav1.Condition {
+func scriptsAccepted(c *configv1alpha1.ResourceInterpreterCustomization, v kinds.Verdict) metav1.Condition {
 	is := accepted(v, c.Generation)
 	switch {
 	case v.Invalid != nil:
@@ -269,7 +272,7 @@ func scriptsAccepted(c *configv1alpha1.ResourceInterpreterCustomization, v Verdi
 	case v.Conflicts != nil:
 	case v.Exhausted != "":
 		is.Status, is.Reason = metav1.ConditionFalse, configv1alpha1.ReasonLimitExceeded
-		is.Message = shorten(v.Exhausted+"; objects for which that happens keep what they have", maxMessage)
+		is.Message = kinds.Shorten(v.Exhausted+"; objects for which that happens keep what they have", kinds.MaxMessage)
 	case c.Spec.Customizations.ComponentResource != nil:
 		is.Status, is.Reason = metav1.ConditionFalse, configv1alpha1.ReasonNotSupportedYet
 		is.Message = "componentResource is not run yet: the kind is scheduled by replicaResource; the other scripts are used"

@@ -1,4 +1,4 @@
-package kinds
+package rules
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/kinds"
 )
 
 // answer is a hub that answers so.
@@ -47,14 +48,14 @@ func TestOlderHubs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			rules := NewCustom()
+			custom := kinds.NewCustom()
 			asked := make(chan struct{})
 			go func() {
-				_, _ = rules.Interpreter().Health(&unstructured.Unstructured{}) // that it answers is the question
+				_, _ = custom.Interpreter().Health(&unstructured.Unstructured{}) // that it answers is the question
 				close(asked)
 			}()
-			f := &RuleFollower{Live: &answer{errs: tt.errs, done: cancel}, Rules: rules, Log: slog.New(slog.DiscardHandler)}
-			f.older(ctx, &pelagov1alpha1.KindRulesList{}, rules.Release)
+			f := &Follower{Live: &answer{errs: tt.errs, done: cancel}, Rules: custom, Log: slog.New(slog.DiscardHandler)}
+			f.older(ctx, &pelagov1alpha1.KindRulesList{}, custom.Release)
 			if tt.released {
 				<-asked
 				return
@@ -64,7 +65,7 @@ func TestOlderHubs(t *testing.T) {
 				t.Error("it goes on without the rules that the hub may have")
 			default:
 			}
-			rules.Release()
+			custom.Release()
 			<-asked
 		})
 	}
