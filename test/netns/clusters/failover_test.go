@@ -99,6 +99,21 @@ func (w *town) failover(t *testing.T) {
 func (w *town) survives(t *testing.T, fault, heal func(*testing.T)) {
 	const gap = 1000 // datagrams, 1 ms each; what is lost without steering has no end
 	client := w.client[3]
+	before := map[string]map[string]uint64{}
+	for _, n := range w.Nodes() {
+		before[n.Name] = n.Counters(t)
+	}
+	defer func() {
+		if t.Failed() {
+			for _, n := range w.Nodes() {
+				for verdict, count := range n.Counters(t) {
+					if d := count - before[n.Name][verdict]; d > 0 {
+						t.Logf("%s: %s: %d", n.Name, verdict, d)
+					}
+				}
+			}
+		}
+	}()
 	conns := connect(t, client, netip.AddrPortFrom(w.server[3].Global, 80), 40)
 	var stops []func() (int, []uint64)
 	for range 8 {
