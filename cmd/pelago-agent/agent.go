@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/netip"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,6 +41,7 @@ import (
 	"github.com/pelago-net/pelago/control/agent/services"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 const (
@@ -149,12 +152,15 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 		}),
 		services.SetupExports(mgr, services.ExportOptions{
 			ClusterID: c.ClusterID, Globalnet: c.Globalnet(), PodCIDRs: c.PodCIDRs, Hub: h,
-			ClusterSetIPs: c.UseClusterSetIPs(),
-			Fabric:        func(node uint16) (netip.Addr, error) { return c.FabricAddress(c.ClusterIndex, node) },
+			ClusterSetIPs: c.UseClusterSetIPs(), DashedHostnames: c.Mode == config.ModeMCS,
+			Fabric: func(node uint16) (netip.Addr, error) { return c.FabricAddress(c.ClusterIndex, node) },
 		}),
 		services.SetupImports(mgr, services.ImportOptions{
 			ClusterID: c.ClusterID, SystemNamespace: config.SystemNamespace, HubID: c.HubID,
-			ClusterSetIPs: c.Mode == config.ModeMCS, Hub: h,
+			ModeMCS: c.Mode == config.ModeMCS, Hub: h,
+			DeadClusters: func(ctx context.Context, set func([]string)) {
+				topology.WatchDeadClusters(ctx, topology.DeadClustersSocket, set, slog.New(logr.ToSlogHandler(mgr.GetLogger())))
+			},
 		}),
 		peering.SetupToken(mgr, peering.TokenOptions{Namespace: config.SystemNamespace, ClusterID: c.ClusterID, Source: tokens, Hub: h}),
 		coredns.New(mgr.GetClient(), mgr.GetEventRecorderFor("pelago-agent"), zones).SetupWithManager(mgr),

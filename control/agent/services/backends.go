@@ -63,8 +63,8 @@ func VirtualSlices(addresses []string, service *corev1.Service, slices []discove
 }
 
 // Pods is the view of a headless service: each slice of the Service mirrored, with the pods' ports (its target ports),
-// readiness and hostnames. address gives the address to publish for an endpoint; one without is left out.
-func PodSlices(slices []discoveryv1.EndpointSlice, address func(discoveryv1.AddressType, discoveryv1.Endpoint) (string, bool)) []BackendSlice {
+// readiness and hostnames (see Hostname). address gives the address to publish for an endpoint; one without is left out.
+func PodSlices(slices []discoveryv1.EndpointSlice, dashed bool, address func(discoveryv1.AddressType, discoveryv1.Endpoint) (string, bool)) []BackendSlice {
 	var out []BackendSlice
 	for _, s := range slices {
 		if s.AddressType == discoveryv1.AddressTypeFQDN {
@@ -74,7 +74,7 @@ func PodSlices(slices []discoveryv1.EndpointSlice, address func(discoveryv1.Addr
 		for _, e := range s.Endpoints {
 			if a, ok := address(s.AddressType, e); ok {
 				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-					Addresses: []string{a}, Conditions: e.Conditions, Hostname: ptr.To(Hostname(e)),
+					Addresses: []string{a}, Conditions: e.Conditions, Hostname: ptr.To(Hostname(e, dashed)),
 				})
 			}
 		}
@@ -90,13 +90,13 @@ func OwnAddress(_ discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool
 	return e.Addresses[0], true // an EndpointSlice has at least one, and all but the first are ignored
 }
 
-// Hostname is the label under which DNS knows an endpoint: its hostname, else its pod's name, else its address with
-// dashes (the convention of the multicluster DNS specification's implementations).
-func Hostname(e discoveryv1.Endpoint) string {
+// Hostname is the label under which DNS knows an endpoint: its hostname, else its pod's name unless dashed, else its address with
+// dashes (the convention of the implementations of the multicluster DNS specification).
+func Hostname(e discoveryv1.Endpoint, dashed bool) string {
 	if h := ptr.Deref(e.Hostname, ""); h != "" {
 		return h
 	}
-	if pod := EndpointPod(e); pod != "" && len(validation.IsDNS1123Label(pod)) == 0 {
+	if pod := EndpointPod(e); pod != "" && !dashed && len(validation.IsDNS1123Label(pod)) == 0 {
 		return pod
 	}
 	address := e.Addresses[0]

@@ -79,7 +79,7 @@ func TestPods(t *testing.T) {
 		slice("s2", endpoint("10.7.0.5", "", yes)),
 	}
 	slices[0].Ports = []discoveryv1.EndpointPort{{Port: ptr.To[int32](8080)}}
-	got := services.PodSlices(slices, func(_ discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
+	got := services.PodSlices(slices, false, func(_ discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
 		ip, ok := global[services.EndpointPod(e)]
 		return ip, ok
 	})
@@ -93,26 +93,36 @@ func TestPods(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
-	if own := services.PodSlices(slices, services.OwnAddress); len(own) != 2 || len(own[0].Endpoints) != 3 {
+	if own := services.PodSlices(slices, false, services.OwnAddress); len(own) != 2 || len(own[0].Endpoints) != 3 {
 		t.Errorf("own addresses leave an endpoint out: %+v", own)
 	}
 }
 
+func named(address, pod, hostname string) discoveryv1.Endpoint {
+	e := endpoint(address, pod, nil)
+	e.Hostname = &hostname
+	return e
+}
+
 func TestHostname(t *testing.T) {
 	tests := map[string]struct {
-		endpoint discoveryv1.Endpoint
-		want     string
+		endpoint     discoveryv1.Endpoint
+		want, dashed string
 	}{
-		"pod":           {endpoint("10.7.0.2", "web-abc", nil), "web-abc"},
-		"pod with dots": {endpoint("10.7.0.2", "web.abc", nil), "10-7-0-2"},
-		"pod too long":  {endpoint("10.7.0.2", strings.Repeat("a", 64), nil), "10-7-0-2"},
-		"no pod":        {endpoint("10.7.0.2", "", nil), "10-7-0-2"},
-		"IPv6":          {endpoint("fd00::", "", nil), "fd00-0000-0000-0000-0000-0000-0000-0000"},
+		"pod":           {endpoint("10.7.0.2", "web-abc", nil), "web-abc", "10-7-0-2"},
+		"pod with dots": {endpoint("10.7.0.2", "web.abc", nil), "10-7-0-2", "10-7-0-2"},
+		"pod too long":  {endpoint("10.7.0.2", strings.Repeat("a", 64), nil), "10-7-0-2", "10-7-0-2"},
+		"no pod":        {endpoint("10.7.0.2", "", nil), "10-7-0-2", "10-7-0-2"},
+		"IPv6":          {endpoint("fd00::", "", nil), "fd00-0000-0000-0000-0000-0000-0000-0000", "fd00-0000-0000-0000-0000-0000-0000-0000"},
+		"hostname":      {named("10.7.0.2", "web-abc", "db-0"), "db-0", "db-0"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := services.Hostname(tt.endpoint); got != tt.want {
+			if got := services.Hostname(tt.endpoint, false); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
+			}
+			if got := services.Hostname(tt.endpoint, true); got != tt.dashed {
+				t.Errorf("mode mcs: got %q, want %q", got, tt.dashed)
 			}
 		})
 	}

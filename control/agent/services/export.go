@@ -40,7 +40,9 @@ type ExportOptions struct {
 	Fabric   func(node uint16) (netip.Addr, error)
 	// ClusterSetIPs: an export gets a ClusterSetIP unless its annotation says otherwise.
 	ClusterSetIPs bool
-	Hub           *kube.Hub
+	// DashedHostnames: an endpoint without hostname has its address as one (mode mcs), not the name of its pod.
+	DashedHostnames bool
+	Hub             *kube.Hub
 }
 
 // Setup adds the controller to the manager and its indexes to the caches.
@@ -52,7 +54,7 @@ func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 		events: mgr.GetEventRecorderFor("pelago-agent"),
 		cluster: cluster{
 			id: o.ClusterID, globalnet: o.Globalnet, brokerNamespace: o.Hub.Namespace(), podCIDRs: o.PodCIDRs, fabric: o.Fabric,
-			clusterSetIPs: o.ClusterSetIPs,
+			clusterSetIPs: o.ClusterSetIPs, dashedHostnames: o.DashedHostnames,
 		},
 	}
 	if err := errors.Join(

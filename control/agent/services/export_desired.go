@@ -22,6 +22,8 @@ type cluster struct {
 	id              string
 	globalnet       bool
 	brokerNamespace string
+	// dashedHostnames: an endpoint without hostname has its address as one, as in mode mcs, instead of its pod's name.
+	dashedHostnames bool
 	// clusterSetIPs: an export gets a ClusterSetIP unless its annotation says otherwise.
 	clusterSetIPs bool
 	// Without globalnet:
@@ -61,7 +63,7 @@ func (c cluster) desired(s state) offer {
 	if s.export == nil || s.export.DeletionTimestamp != nil {
 		return offer{}
 	}
-	o := offer{valid: judge(s.service)}
+	o := offer{valid: judge(s.export, s.service)}
 	if !o.valid.ok {
 		return o
 	}
@@ -69,7 +71,7 @@ func (c cluster) desired(s state) offer {
 	var ips []string
 	switch headless := s.service.Spec.ClusterIP == corev1.ClusterIPNone; {
 	case headless && c.globalnet:
-		content, o.waiting = endpointsUnderGlobalnet(s)
+		content, o.waiting = c.endpointsUnderGlobalnet(s)
 	case headless:
 		content, o.waiting = c.endpoints(s)
 	case c.globalnet:
@@ -79,14 +81,14 @@ func (c cluster) desired(s state) offer {
 			return o
 		}
 		ips = []string{ip}
-		content = VirtualSlices(ips, s.service, s.slices)
+		content, o.waiting = routedSlices(ips, s)
 	default:
 		ips = slices.DeleteFunc(slices.Clone(s.service.Spec.ClusterIPs), func(text string) bool { return !is4(text) })
 		if len(ips) == 0 {
 			o.waiting = "the Service has no IPv4 ClusterIP, and only IPv4 is routed between clusters: give it one by spec.ipFamilies"
 			return o
 		}
-		content = VirtualSlices(ips, s.service, s.slices)
+		content, o.waiting = routedSlices(ips, s)
 	}
 	o.contribution = c.contribution(s, ips)
 	for _, slice := range content {
@@ -95,12 +97,18 @@ func (c cluster) desired(s state) offer {
 	return o
 }
 
-func judge(service *corev1.Service) verdict {
+// reasonInvalidMetadata is the reason of Valid=False for labels or annotations that no ServiceImport can have.
+const reasonInvalidMetadata mcs.ServiceExportConditionReason = "InvalidExportedMetadata"
+
+func judge(export *mcs.ServiceExport, service *corev1.Service) verdict {
+	invalid := invalidMetadata(export.Spec.ExportedLabels, export.Spec.ExportedAnnotations)
 	switch {
 	case service == nil:
 		return verdict{reason: mcs.ServiceExportReasonNoService, message: "ServiceUnavailable: there is no Service of this name to be exported"}
 	case service.Spec.Type == corev1.ServiceTypeExternalName:
 		return verdict{reason: mcs.ServiceExportReasonInvalidServiceType, message: "UnsupportedServiceType: a Service of type ExternalName cannot be exported"}
+	case invalid != "":
+		return verdict{reason: reasonInvalidMetadata, message: invalid}
 	}
 	return verdict{ok: true, reason: mcs.ServiceExportReasonValid, message: "the Service can be exported"}
 }
@@ -110,10 +118,24 @@ func is4(text string) bool {
 	return err == nil && ip.Is4()
 }
 
+// routedSlices publishes a service with a ClusterIP. Traffic from other clusters is translated at the node of a backend, so that
+// backends on no node of the cluster do not count.
+func routedSlices(ips []string, s state) (content []BackendSlice, waiting string) {
+	onNodes := make([]discoveryv1.EndpointSlice, len(s.slices))
+	for i, slice := range s.slices {
+		onNodes[i] = slice
+		onNodes[i].Endpoints = slices.DeleteFunc(slices.Clone(slice.Endpoints), func(e discoveryv1.Endpoint) bool { return e.NodeName == nil })
+	}
+	if n := readyBackends(s.slices); n > 0 && readyBackends(onNodes) == 0 {
+		waiting = fmt.Sprintf("none of %d ready endpoints names a node of this cluster (nodeName): backends that are no pods are not reached from other clusters", n)
+	}
+	return VirtualSlices(ips, s.service, onNodes), waiting
+}
+
 // endpoints publishes, without globalnet, pods under their own addresses and those in the network of their node under
 // the node's fabric address: that of the node itself is not routed between clusters.
 func (c cluster) endpoints(s state) (content []BackendSlice, waiting string) {
-	content = PodSlices(s.slices, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
+	content = PodSlices(s.slices, c.dashedHostnames, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
 		if family != discoveryv1.AddressTypeIPv4 {
 			return "", false
 		}
@@ -133,9 +155,9 @@ func (c cluster) endpoints(s state) (content []BackendSlice, waiting string) {
 }
 
 // endpointsUnderGlobalnet publishes the endpoints that have a global IP which all gateways know.
-func endpointsUnderGlobalnet(s state) (content []BackendSlice, waiting string) {
+func (c cluster) endpointsUnderGlobalnet(s state) (content []BackendSlice, waiting string) {
 	all, without := 0, ""
-	content = PodSlices(s.slices, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
+	content = PodSlices(s.slices, c.dashedHostnames, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
 		if family != discoveryv1.AddressTypeIPv4 {
 			return "", false // global IPs are IPv4
 		}

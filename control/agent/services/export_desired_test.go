@@ -88,10 +88,47 @@ func lines(o offer) []string {
 		text := string(s.AddressType)
 		for _, e := range s.Endpoints {
 			text += " " + ptr.Deref(e.Hostname, "") + "=" + e.Addresses[0]
+			if s.Annotations[v1alpha1.AnnotationReadyBackends] == "1" {
+				text += " ready"
+			} else if len(o.waiting) > 0 && !ptr.Deref(e.Conditions.Ready, true) {
+				text += " not ready"
+			}
 		}
 		out = append(out, text)
 	}
 	return out
+}
+
+func labelled(key, value string) *mcs.ServiceExport {
+	e := exported()
+	e.Spec.ExportedLabels = map[string]string{key: value}
+	return e
+}
+
+func TestInvalidMetadata(t *testing.T) {
+	long := strings.Repeat("a", 64)
+	for name, tt := range map[string]struct {
+		labels, annotations map[string]string
+		want                string
+	}{
+		"nothing":              {},
+		"fine":                 {labels: map[string]string{"tier": "1", "example.com/team": "red"}, annotations: map[string]string{"note": "any text\n"}},
+		"value of a label":     {labels: map[string]string{"tier": long}, want: "must be no more than 63"},
+		"key of a label":       {labels: map[string]string{"-tier": "1"}, want: `"-tier"`},
+		"key of an annotation": {annotations: map[string]string{"a b": "1"}, want: `"a b"`},
+		"our own label":        {labels: map[string]string{"app.kubernetes.io/managed-by": "me"}, want: `"app.kubernetes.io/managed-by" is reserved`},
+		"a source cluster":     {labels: map[string]string{"multicluster.kubernetes.io/source-cluster": "g2"}, want: "is reserved"},
+		"a weight":             {annotations: map[string]string{"lighthouse-lb-weight.submariner.io/g1": "9"}, want: "is reserved"},
+		"a similar domain":     {labels: map[string]string{"notpelago.io/a": "1"}},
+		"both":                 {labels: map[string]string{"b_": "1"}, annotations: map[string]string{"pelago.io/hub-id": "1"}, want: `"b_"`},
+		"too many annotations": {annotations: map[string]string{"a": strings.Repeat("x", maxExportedAnnotations)}, want: "131073 bytes, at most 131072"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := invalidMetadata(tt.labels, tt.annotations); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
 }
 
 func TestDesired(t *testing.T) {
@@ -147,6 +184,14 @@ func TestDesired(t *testing.T) {
 			slices:  pods(discoveryv1.Endpoint{Addresses: []string{"192.0.2.7"}}),
 			ingress: ips{"ep-web-192.0.2.7": ingress(submarinerv1.HeadlessServiceEndpoints, "120.2.0.12", "", true)}},
 			[]string{"g2.sample.web Headless ", "IPv4 192-0-2-7=120.2.0.12"}, "Valid", ""},
+		"globalnet, backends beside the cluster": {globalnet, state{export: exported(), service: service("10.77.0.5"), ingress: serviceIP,
+			slices: pods(discoveryv1.Endpoint{Addresses: []string{"192.0.2.7"}})},
+			[]string{"g2.sample.web ClusterSetIP 120.2.0.9", "IPv4 =120.2.0.9 not ready"}, "Valid", "none of 1 ready endpoints names a node of this cluster"},
+		"plain, a pod and a backend beside the cluster": {plain, state{export: exported(), service: service("10.77.0.5"),
+			slices: pods(onNode("10.7.0.2", "web-0", "n1"), discoveryv1.Endpoint{Addresses: []string{"192.0.2.7"}})},
+			[]string{"c2.sample.web ClusterSetIP 10.77.0.5", "IPv4 =10.77.0.5 ready"}, "Valid", ""},
+		"a label that is none":            {plain, state{export: labelled("tier/", "1"), service: service("10.77.0.5")}, nil, "InvalidExportedMetadata", ""},
+		"a reserved label":                {plain, state{export: labelled("multicluster.kubernetes.io/source-cluster", "g9"), service: service("10.77.0.5")}, nil, "InvalidExportedMetadata", ""},
 		"globalnet headless without pods": {globalnet, state{export: exported(), service: service("None")}, []string{"g2.sample.web Headless "}, "Valid", ""},
 	}
 	for name, tt := range tests {

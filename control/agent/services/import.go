@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -30,9 +32,11 @@ type ImportOptions struct {
 	ClusterID       string
 	SystemNamespace string
 	HubID           string
-	// ClusterSetIPs says that an import of type ClusterSetIP needs a ClusterSetIP (mode mcs).
-	ClusterSetIPs bool
-	Hub           *kube.Hub
+	// ModeMCS: an import of type ClusterSetIP needs a ClusterSetIP, and an endpoint without hostname has its address as one.
+	ModeMCS bool
+	// DeadClusters tells which clusters the agent's node does not reach; nil: none ever.
+	DeadClusters func(ctx context.Context, set func(dead []string))
+	Hub          *kube.Hub
 }
 
 // Setup adds the controller to the manager and its indexes to the cache.
@@ -43,7 +47,7 @@ func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 		told:   map[types.NamespacedName]map[string]string{},
 		events: mgr.GetEventRecorderFor("pelago-agent"),
 		cluster: sourceCluster{
-			id: o.ClusterID, systemNamespace: o.SystemNamespace, clusterSetIPs: o.ClusterSetIPs,
+			id: o.ClusterID, systemNamespace: o.SystemNamespace, modeMCS: o.ModeMCS,
 			owner: kube.Owner{HubID: o.HubID},
 		},
 	}
@@ -67,6 +71,7 @@ func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
 		WithOptions(kube.HubControllerOptions(importWorkers)).
+		WatchesRawSource(source.Func(r.deadClusters(o.DeadClusters))).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up controller imports: %w", err)
@@ -79,6 +84,7 @@ type importReconciler struct {
 	hub     *kube.Hub
 	events  record.EventRecorder
 	cluster sourceCluster
+	dead    atomic.Pointer[[]string] // clusters that the agent's node does not reach; nil: none
 
 	toldMu sync.Mutex
 	told   map[types.NamespacedName]map[string]string // service → refused cluster → why, as Events have said
@@ -178,6 +184,9 @@ func (r *importReconciler) readHub(ctx context.Context, s *importState) error {
 	}
 	if s.refused, err = r.refused(ctx, s.contributions); err != nil {
 		return err
+	}
+	if dead := r.dead.Load(); dead != nil {
+		s.dead = *dead
 	}
 	if s.joined, err = r.hub.Members(ctx); err != nil {
 		return err

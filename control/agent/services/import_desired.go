@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
@@ -21,9 +22,9 @@ import (
 type sourceCluster struct {
 	id              string
 	systemNamespace string
-	// clusterSetIPs: in mode mcs an import needs a ClusterSetIP to be ready.
-	clusterSetIPs bool
-	owner         kube.Owner
+	// modeMCS: an import needs a ClusterSetIP to be ready, and an endpoint without hostname has its address as one.
+	modeMCS bool
+	owner   kube.Owner
 }
 
 // state is what the hub and the own cluster say of one service.
@@ -34,7 +35,9 @@ type importState struct {
 	joined          map[string]time.Time // members, and when they joined
 	vips            vips
 	// refused are the contributing clusters that this one has no way to, and why.
-	refused         map[string]refusal
+	refused map[string]refusal
+	// dead are the clusters that no gateway reaches: their endpoints are not ready.
+	dead            []string
 	namespaceExists bool
 	// exported reports whether the own ServiceExport still stands; the hub may be behind.
 	exported    bool
@@ -105,7 +108,7 @@ func (c sourceCluster) imported(s importState, merged MergedService) *mcs.Servic
 		// Of all contributions, also those of clusters that this one has no way to: the address is the same in all clusters.
 		if vip := s.vips.choose(s.contributions); vip.ip.IsValid() {
 			i.Spec.IPs, i.Spec.IPFamilies = []string{vip.ip.String()}, []corev1.IPFamily{corev1.IPv4Protocol}
-		} else if c.clusterSetIPs {
+		} else if c.modeMCS {
 			ready.Status, ready.Reason = metav1.ConditionFalse, string(mcs.ServiceImportReasonPending)
 			ready.Message = "no cluster has claimed a ClusterSetIP yet: see the condition ClusterSetIP of the ServiceExports"
 		}
@@ -138,7 +141,7 @@ func (c sourceCluster) ownSlices(s importState) []*discoveryv1.EndpointSlice {
 	}
 	var out []*discoveryv1.EndpointSlice
 	if s.service.Spec.ClusterIP == corev1.ClusterIPNone {
-		for _, content := range PodSlices(s.localSlices, OwnAddress) {
+		for _, content := range PodSlices(s.localSlices, c.modeMCS, OwnAddress) {
 			out = append(out, c.slice(s, c.id, true, content))
 		}
 		return out
@@ -157,11 +160,23 @@ func (c sourceCluster) remoteSlices(s importState, x v1alpha1.ServiceContributio
 			continue
 		}
 		content := BackendSlice{Source: h.Name, Type: h.AddressType, Ports: h.Ports, Endpoints: h.Endpoints}
+		if slices.Contains(s.dead, x.Spec.Cluster) {
+			content.Endpoints = notReady(h.Endpoints)
+		}
 		headless := x.Spec.Type == v1alpha1.ContributionHeadless
 		if n, err := strconv.ParseUint(h.Annotations[v1alpha1.AnnotationReadyBackends], 10, 31); err == nil && !headless {
 			content.ReadyBackends = strconv.FormatUint(n, 10)
 		}
 		out = append(out, c.slice(s, x.Spec.Cluster, headless, content))
+	}
+	return out
+}
+
+// notReady returns the endpoints of a cluster that no gateway reaches. They stay, as open connections may outlive a short outage.
+func notReady(endpoints []discoveryv1.Endpoint) []discoveryv1.Endpoint {
+	out := slices.Clone(endpoints)
+	for i := range out {
+		out[i].Conditions = discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(false), Terminating: out[i].Conditions.Terminating}
 	}
 	return out
 }

@@ -163,7 +163,7 @@ func TestImportStatus(t *testing.T) {
 		return string(i.Status.Conditions[0].Status) + "/" + i.Status.Conditions[0].Reason
 	}
 	mcsMode := g1
-	mcsMode.clusterSetIPs = true
+	mcsMode.modeMCS = true
 	for what, pair := range map[string][2]string{
 		"mode submariner":    {condition(g1, contribution("g2", "120.2.0.9", 0)), "True/Ready"},
 		"mode mcs, headless": {condition(mcsMode, contribution("g2", "", 0)), "True/Ready"},
@@ -183,6 +183,41 @@ func TestExportedLabels(t *testing.T) {
 	got := g1.desired(sample(x)).imported
 	if !g1.owner.Owns(got) || got.Labels["tier"] != "1" {
 		t.Errorf("metadata %+v", got.ObjectMeta)
+	}
+}
+
+// Metadata that no object can have, published by a hostile member, does not keep the import from being written.
+func TestInvalidExportedMetadata(t *testing.T) {
+	x := contribution("g2", "120.2.0.9", 0)
+	x.Spec.ExportedLabels = map[string]string{"tier": "1", "a b": "1", "long": strings.Repeat("a", 64), "multicluster.kubernetes.io/source-cluster": "g3"}
+	x.Spec.ExportedAnnotations = map[string]string{"a b": "1", "lighthouse-lb-weight.submariner.io/g3": "100", "note": "2"}
+	got := g1.desired(sample(x)).imported
+	if want := map[string]string{"tier": "1", "app.kubernetes.io/managed-by": "pelago"}; cmp.Diff(want, got.Labels) != "" {
+		t.Errorf("labels %v", got.Labels)
+	}
+	if want := map[string]string{"note": "2", "pelago.io/hub-id": "hub"}; cmp.Diff(want, got.Annotations) != "" {
+		t.Errorf("annotations %v", got.Annotations)
+	}
+	x.Spec.ExportedAnnotations = map[string]string{"note": "2", "large": strings.Repeat("x", maxExportedAnnotations)}
+	if got := g1.desired(sample(x)).imported; len(got.Annotations) > 2 {
+		t.Errorf("%d annotations", len(got.Annotations))
+	}
+}
+
+// The endpoints of a cluster that no gateway reaches stay, not ready; those of the own cluster are what they are.
+func TestDeadClusterIsNotReady(t *testing.T) {
+	s := sample(contribution("g1", "120.1.0.9", 0), contribution("g2", "120.2.0.9", 1), contribution("g3", "120.3.0.9", 1)).with(local("10.77.0.5"))
+	s.dead = []string{"g1", "g2"}
+	for _, slice := range g1.desired(s).slices {
+		id := slice.Labels[mcs.LabelSourceCluster]
+		for _, e := range slice.Endpoints {
+			if ready := ptr.Deref(e.Conditions.Ready, true); ready != (id != "g2") {
+				t.Errorf("cluster %s: endpoint %s is ready: %t", id, e.Addresses[0], ready)
+			}
+		}
+	}
+	if s.hubSlices[0].Endpoints[0].Conditions.Ready != nil {
+		t.Error("the hub's slice was changed")
 	}
 }
 

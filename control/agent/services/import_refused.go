@@ -9,12 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // reasonNotImported is the reason of the Events that tell of services that are left out.
@@ -102,4 +105,25 @@ func (r *importReconciler) ofPeer(_ context.Context, obj client.Object) []reconc
 		return nil // the hub's first picture requests everything
 	}
 	return r.hub.OfCluster(obj)
+}
+
+// deadClusters is a source of requests for the services of clusters that become dead or answer again.
+func (r *importReconciler) deadClusters(watch func(context.Context, func([]string))) func(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	return func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		if watch == nil {
+			return nil
+		}
+		go watch(ctx, func(dead []string) {
+			var before []string
+			if old := r.dead.Swap(&dead); old != nil {
+				before = *old
+			}
+			for id := range sets.New(before...).SymmetricDifference(sets.New(dead...)) {
+				for _, request := range kube.ContributionRequests(ctx)(r.hub.ContributionsOf(ctx, id)) {
+					queue.Add(request)
+				}
+			}
+		})
+		return nil
+	}
 }

@@ -39,10 +39,9 @@ func Merge(contributions []v1alpha1.ServiceContribution, joined map[string]time.
 		SessionAffinityConfig: oldest.SessionAffinityConfig,
 		InternalTrafficPolicy: oldest.InternalTrafficPolicy,
 		TrafficDistribution:   oldest.TrafficDistribution,
-		Labels:                oldest.ExportedLabels,
-		Annotations:           oldest.ExportedAnnotations,
 		Conflicts:             conflicts(all),
 	}
+	s.Labels, s.Annotations = importable(oldest)
 	for _, c := range all {
 		if c.Spec.Type == s.Type {
 			s.Clusters = append(s.Clusters, c.Spec.Cluster)

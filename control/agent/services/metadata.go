@@ -1,0 +1,72 @@
+package services
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+)
+
+// maxExportedAnnotations bounds the keys and values of exportedAnnotations, in bytes. A ServiceImport carries others besides,
+// and Kubernetes allows 256 KiB for all of them.
+const maxExportedAnnotations = 128 << 10
+
+// reservedDomains, and those below them, are the prefixes of labels and annotations that a ServiceImport has from its
+// controllers. With them an exporter could change whose an import is, or where it leads.
+var reservedDomains = []string{
+	"multicluster.kubernetes.io", "multicluster.x-k8s.io", "endpointslice.kubernetes.io", "submariner.io", "pelago.io",
+}
+
+func reserved(key string) bool {
+	domain, _, _ := strings.Cut(key, "/")
+	return key == v1alpha1.LabelManagedBy || strings.Contains(key, "/") && slices.ContainsFunc(reservedDomains, func(d string) bool {
+		return domain == d || strings.HasSuffix(domain, "."+d)
+	})
+}
+
+// invalidMetadata returns what is wrong with exportedLabels and exportedAnnotations, empty if nothing is. The keys are named in
+// sorted order, so that the same problem has the same message.
+func invalidMetadata(labels, annotations map[string]string) string {
+	var problems []string
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		problems = append(problems, invalidKey("exportedLabels", key, metav1validation.ValidateLabels(map[string]string{key: labels[key]}, field.NewPath("spec", "exportedLabels")))...)
+	}
+	size := 0
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		size += len(key) + len(annotations[key])
+		problems = append(problems, invalidKey("exportedAnnotations", key, apivalidation.ValidateAnnotations(map[string]string{key: ""}, field.NewPath("spec", "exportedAnnotations")))...)
+	}
+	if size > maxExportedAnnotations {
+		problems = append(problems, fmt.Sprintf("spec.exportedAnnotations: %d bytes, at most %d are exported", size, maxExportedAnnotations))
+	}
+	return strings.Join(problems, "; ")
+}
+
+func invalidKey(in, key string, errs field.ErrorList) (problems []string) {
+	if reserved(key) {
+		problems = append(problems, fmt.Sprintf("spec.%s: %q is reserved for the controllers of ServiceImports", in, key))
+	}
+	for _, err := range errs {
+		problems = append(problems, err.Error())
+	}
+	return problems
+}
+
+// importable returns those of a contribution's exported labels and annotations that a ServiceImport can have. The exporter's agent
+// refuses the others, but a member of another version, or a hostile one, may publish them: they must not keep the import
+// from being written in other clusters.
+func importable(exported v1alpha1.ServiceContributionSpec) (labels, annotations map[string]string) {
+	labels, annotations = maps.Clone(exported.ExportedLabels), maps.Clone(exported.ExportedAnnotations)
+	maps.DeleteFunc(labels, func(key, value string) bool { return invalidMetadata(map[string]string{key: value}, nil) != "" })
+	maps.DeleteFunc(annotations, func(key, value string) bool { return invalidMetadata(nil, map[string]string{key: value}) != "" })
+	if invalidMetadata(nil, annotations) != "" {
+		annotations = nil // too many
+	}
+	return labels, annotations
+}
