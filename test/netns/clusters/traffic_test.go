@@ -28,13 +28,15 @@ type place interface {
 
 // dial opens a connection from a place; network is tcp or udp.
 func dial(from place, network string, to netip.AddrPort, local ...netip.AddrPort) (net.Conn, error) {
-	// Two connections may go out from one port, if to different places.
-	d := net.Dialer{Timeout: 3 * time.Second, Control: func(_, _ string, c syscall.RawConn) error {
-		var optErr error
-		err := c.Control(func(fd uintptr) { optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
-		return errors.Join(err, optErr)
-	}}
+	d := net.Dialer{Timeout: 3 * time.Second}
 	if len(local) > 0 {
+		// Two connections may go out from one port, if to different places. Where the kernel chooses the port, this option would
+		// let it give two UDP sockets the same one, also to the same place, and one of them would get the replies of both.
+		d.Control = func(_, _ string, c syscall.RawConn) error {
+			var optErr error
+			err := c.Control(func(fd uintptr) { optErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+			return errors.Join(err, optErr)
+		}
 		if network == "tcp" {
 			d.LocalAddr = net.TCPAddrFromAddrPort(local[0])
 		} else {
