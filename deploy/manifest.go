@@ -52,10 +52,10 @@ func HubCRDs() ([]*unstructured.Unstructured, error) {
 }
 
 // MemberCRDs are the definitions of a member: those of the group submariner.io, those of pelago.io that the network needs, and
-// those of the MCS API.
+// those of the MCS and the About API.
 func MemberCRDs() ([]*unstructured.Unstructured, error) {
 	crds, err := objects(nil, "crds/pelago.io_globaladdresses.yaml", "crds/pelago.io_nodeindices.yaml", "crds/pelago.io_peers.yaml",
-		"crds/pelago.io_portblocks.yaml", "crds/pelago.io_servicecontributions.yaml", "crds/submariner.io_*.yaml")
+		"crds/pelago.io_portblocks.yaml", "crds/pelago.io_servicecontributions.yaml", "crds/submariner.io_*.yaml", "crds/about.k8s.io_*.yaml")
 	if err != nil {
 		return nil, err
 	}

@@ -162,6 +162,7 @@ func removeAgentObjects(ctx context.Context, c client.Client, hubID string) erro
 		{Group: submarinerv1.GroupVersion.Group, Kind: "GlobalIngressIP"}: func(client.Object) bool { return true },
 		{Group: discoveryv1.GroupName, Kind: "EndpointSlice"}:             owns,
 		{Group: "multicluster.x-k8s.io", Kind: "ServiceImport"}:           owns,
+		{Group: "about.k8s.io", Kind: "ClusterProperty"}:                  owns,
 	} {
 		errs = append(errs, removeLabelled(ctx, c, kind, ours))
 	}

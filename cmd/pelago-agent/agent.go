@@ -162,6 +162,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 				topology.WatchDeadClusters(ctx, topology.DeadClustersSocket, set, slog.New(logr.ToSlogHandler(mgr.GetLogger())))
 			},
 		}),
+		peering.SetupIdentity(mgr, peering.IdentityOptions{ClusterID: c.ClusterID, HubID: c.HubID}),
 		peering.SetupToken(mgr, peering.TokenOptions{Namespace: config.SystemNamespace, ClusterID: c.ClusterID, Source: tokens, Hub: h}),
 		coredns.New(mgr.GetClient(), mgr.GetEventRecorderFor("pelago-agent"), zones).SetupWithManager(mgr),
 	)

@@ -112,7 +112,7 @@ func (s *clusterset) testRefused(t *testing.T) {
 	for _, obj := range []client.Object{
 		g3,
 		&discoveryv1.EndpointSlice{ObjectMeta: meta("g3.web.1"), AddressType: discoveryv1.AddressTypeIPv4,
-			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.99.0.9"}}}, Ports: []discoveryv1.EndpointPort{{Port: ptr.To[int32](80)}}},
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.99.0.9"}, NodeName: ptr.To("node")}}, Ports: []discoveryv1.EndpointPort{{Port: ptr.To[int32](80)}}},
 		&v1alpha1.ServiceContribution{ObjectMeta: meta("g3.refused.web"), Spec: v1alpha1.ServiceContributionSpec{
 			Cluster: "g3", Namespace: ns, Service: name, Type: v1alpha1.ContributionClusterSetIP, IPs: []string{"10.99.0.9"}, SessionAffinity: "None",
 			Ports: []v1alpha1.ContributionPort{{Port: 80, Protocol: corev1.ProtocolTCP}}, ExportedAt: metav1.NewTime(time.Unix(1700000000, 0)),
