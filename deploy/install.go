@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/pelago-net/pelago/control/agent/coredns"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,6 +21,8 @@ type MemberOptions struct {
 	PullPolicy string
 	// IKE adds the container of the IKE daemon to the node daemon's pods, for the cable driver libreswan.
 	IKE bool
+	// CoreDNSCustom is the ConfigMap that the agent may write instead of the Corefile; see config.Config.
+	CoreDNSCustom string
 }
 
 // values are the parameters of the templates.
@@ -30,7 +33,7 @@ func (o MemberOptions) values() map[string]any {
 	if o.PullPolicy == "" {
 		o.PullPolicy = "IfNotPresent"
 	}
-	return map[string]any{"Image": o.Image, "PullPolicy": o.PullPolicy, "IKE": o.IKE}
+	return map[string]any{"Image": o.Image, "PullPolicy": o.PullPolicy, "IKE": o.IKE, "CoreDNS": coredns.TargetOf(o.CoreDNSCustom).ConfigMap.Name}
 }
 
 // PropagationOptions are the choices of `pelago init` that the manifests depend on.

@@ -22,6 +22,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/agent/coredns"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -166,7 +167,7 @@ func removeAgentObjects(ctx context.Context, c client.Client, hubID string) erro
 	} {
 		errs = append(errs, removeLabelled(ctx, c, kind, ours))
 	}
-	return errors.Join(append(errs, removeForward(ctx, c))...)
+	return errors.Join(append(errs, removeForwards(ctx, c))...)
 }
 
 // removeLabelled deletes the objects of a kind that have our label and match. A kind that is not served has none.
@@ -196,24 +197,32 @@ func removeLabelled(ctx context.Context, c client.Client, kind schema.GroupKind,
 	return errors.Join(errs...)
 }
 
-// removeForward removes our block from the configuration of CoreDNS.
-func removeForward(ctx context.Context, c client.Client) error {
-	key := client.ObjectKey{Namespace: "kube-system", Name: "coredns"}
+// removeForwards removes our block from the configuration of CoreDNS, wherever `pelago join` has put it.
+func removeForwards(ctx context.Context, c client.Client) error {
+	cm := &corev1.ConfigMap{}
+	err := c.Get(ctx, client.ObjectKey{Namespace: SystemNamespace, Name: config.ConfigMapName}, cm)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get ConfigMap %s: %w", config.ConfigMapName, err)
+	}
+	errs := []error{RemoveForward(ctx, c, coredns.TargetOf(""))}
+	if custom := cm.Data[config.KeyCoreDNSCustom]; custom != "" {
+		errs = append(errs, RemoveForward(ctx, c, coredns.TargetOf(custom)))
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveForward removes our block from a ConfigMap of CoreDNS.
+func RemoveForward(ctx context.Context, c client.Client, from coredns.Target) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		cm := &corev1.ConfigMap{}
-		if err := c.Get(ctx, key, cm); err != nil {
+		if err := c.Get(ctx, from.ConfigMap, cm); err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		text, err := coredns.Remove(cm.Data["Corefile"])
-		if err != nil {
-			return fmt.Errorf("remove the block of pelago from ConfigMap %s: %w", key, err)
+		if changed, err := from.Clean(cm); err != nil || !changed {
+			return err
 		}
-		if text == cm.Data["Corefile"] {
-			return nil
-		}
-		cm.Data["Corefile"] = text
 		if err := c.Update(ctx, cm); err != nil {
-			return fmt.Errorf("update ConfigMap %s: %w", key, err)
+			return fmt.Errorf("update ConfigMap %s: %w", from.ConfigMap, err)
 		}
 		return nil
 	})

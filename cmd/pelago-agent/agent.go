@@ -78,7 +78,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	mo := managerOptions(o, scheme)
+	mo := managerOptions(o, scheme, coredns.TargetOf(have.config.CoreDNSCustom))
 	attempted := func() time.Time { return time.Time{} }
 	if o.leaderElect { // writes to the member pass the fence
 		lock, f, err := kube.FencedLease(member, mo.LeaderElectionNamespace, mo.LeaderElectionID, "", renewDeadline)
@@ -164,14 +164,14 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 		}),
 		peering.SetupIdentity(mgr, peering.IdentityOptions{ClusterID: c.ClusterID, HubID: c.HubID}),
 		peering.SetupToken(mgr, peering.TokenOptions{Namespace: config.SystemNamespace, ClusterID: c.ClusterID, Source: tokens, Hub: h}),
-		coredns.New(mgr.GetClient(), mgr.GetEventRecorderFor("pelago-agent"), zones).SetupWithManager(mgr),
+		coredns.New(mgr.GetClient(), mgr.GetEventRecorderFor("pelago-agent"), zones, coredns.TargetOf(c.CoreDNSCustom)).SetupWithManager(mgr),
 	)
 }
 
-func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
+func managerOptions(o options, scheme *runtime.Scheme, dns coredns.Target) ctrl.Options {
 	return ctrl.Options{
 		Scheme:                        scheme,
-		Cache:                         cacheOptions(),
+		Cache:                         cacheOptions(dns),
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
 		HealthProbeBindAddress:        o.healthAddress,
 		LeaderElection:                o.leaderElect,
@@ -199,9 +199,9 @@ func (a *agent) run(ctx context.Context) error {
 }
 
 // cacheOptions restricts the cache to what the agent may read, and to what of it is read.
-func cacheOptions() cache.Options {
+func cacheOptions(dns coredns.Target) cache.Options {
 	system := cache.ByObject{Namespaces: map[string]cache.Config{config.SystemNamespace: {}}}
-	configMaps := coredns.ConfigMapCache()
+	configMaps := coredns.ConfigMapCache(dns)
 	configMaps.Namespaces[config.SystemNamespace] = cache.Config{FieldSelector: named(config.ConfigMapName)}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(), // also of the kinds below, unless they have their own

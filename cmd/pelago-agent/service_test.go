@@ -60,7 +60,7 @@ func (m *member) pod(t *testing.T, ns, name string) *corev1.Pod {
 func backend(address string, pod *corev1.Pod, ready bool) discoveryv1.Endpoint {
 	return discoveryv1.Endpoint{
 		Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
-		TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}, NodeName: &pod.Spec.NodeName,
+		TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}, NodeName: ptr.To(gatewayNode),
 	}
 }
 

@@ -228,6 +228,14 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		if out := c.must(t, "export", "service", "kubernetes", "-n", "default"); !strings.Contains(out, "was exported before") {
 			t.Error(out)
 		}
+		export, err := install.ServiceExport(member, client.ObjectKey{Namespace: "default", Name: "kubernetes"})
+		must(t, err)
+		for _, want := range []string{"true", "false"} {
+			c.must(t, "export", "service", "kubernetes", "-n", "default", "--use-clusterset-ip="+want)
+			if err := member.Get(ctx, client.ObjectKeyFromObject(export), export); err != nil || export.GetAnnotations()["lighthouse.submariner.io/use-clusterset-ip"] != want {
+				t.Errorf("annotations %v, want %s (%v)", export.GetAnnotations(), want, err)
+			}
+		}
 		c.must(t, "unexport", "service", "kubernetes", "-n", "default")
 		c.fails(t, "is not exported", "unexport", "service", "kubernetes", "-n", "default")
 	})
@@ -258,6 +266,51 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		c.must(t, c.join("--clusterid", "other")...)
 		c.must(t, "unjoin", "--context", "hub", "--clusterid", "other")
 		c.must(t, "unjoin", "--context", "g1", "--timeout", "1s")
+	})
+	t.Run("a ConfigMap that the Corefile imports", func(t *testing.T) {
+		const imports = ".:53 {\n}\nimport custom/*.server\n"
+		corefile := func() *corev1.ConfigMap {
+			cm := &corev1.ConfigMap{}
+			m.get(client.ObjectKey{Namespace: "kube-system", Name: "coredns"}, cm)
+			return cm
+		}
+		c.fails(t, "the agent may write in namespace kube-system only", c.join("--clusterid", "d1", "--coredns-custom-configmap", "other/dns")...)
+		c.must(t, c.join("--clusterid", "d1")...)
+		if m.config().CoreDNSCustom != "" {
+			t.Errorf("CoreDNS imports nothing, and pelago-config has ConfigMap %s", m.config().CoreDNSCustom)
+		}
+		cm := corefile() // as the agent leaves it
+		cm.Data["Corefile"] = m.corefile(imports)
+		must(t, member.Update(ctx, cm))
+		if out := c.must(t, c.join("--clusterid", "d1")...); !strings.Contains(out, "ConfigMap kube-system/coredns-custom") || m.config().CoreDNSCustom != "coredns-custom" {
+			t.Errorf("pelago-config has ConfigMap %q:\n%s", m.config().CoreDNSCustom, out)
+		}
+		if got := corefile().Data["Corefile"]; got != imports {
+			t.Errorf("CoreDNS would have two servers for clusterset.local:\n%s", got)
+		}
+		custom := &corev1.ConfigMap{}
+		m.get(client.ObjectKey{Namespace: "kube-system", Name: "coredns-custom"}, custom)
+		custom.Data = map[string]string{"pelago.server": m.corefile(""), "other.server": "x"}
+		must(t, member.Update(ctx, custom))
+		c.must(t, c.join("--clusterid", "d1", "--coredns-custom-configmap", "kube-system/dns-extra")...)
+		m.get(client.ObjectKeyFromObject(custom), custom)
+		if diff := cmp.Diff(map[string]string{"other.server": "x"}, custom.Data); diff != "" {
+			t.Errorf("the former ConfigMap: -want +got\n%s", diff)
+		}
+		extra := &corev1.ConfigMap{}
+		m.get(client.ObjectKey{Namespace: "kube-system", Name: "dns-extra"}, extra)
+		extra.Data = map[string]string{"pelago.server": m.corefile("")}
+		must(t, member.Update(ctx, extra))
+		c.must(t, "unjoin", "--context", "hub", "--clusterid", "d1")
+		c.must(t, "unjoin", "--context", "g1", "--timeout", "1s")
+		extra = &corev1.ConfigMap{}
+		m.get(client.ObjectKey{Namespace: "kube-system", Name: "dns-extra"}, extra)
+		if len(extra.Data) > 0 {
+			t.Errorf("unjoin left %v", extra.Data)
+		}
+		cm = corefile()
+		cm.Data["Corefile"] = ".:53 {\n}\n"
+		must(t, member.Update(ctx, cm))
 	})
 	t.Run("without globalnet", func(t *testing.T) {
 		c.must(t, "deploy-broker", "--context", "hub", "--globalnet=false", "--fabric-cidr", "200.0.0.0/8", "--output", c.infoFile())

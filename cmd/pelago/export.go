@@ -2,27 +2,39 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
+	"strconv"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 )
 
 func exportCommand() *cobra.Command {
 	parent := &cobra.Command{Use: "export", Short: "Export services to the other clusters", Args: cobra.NoArgs}
-	parent.AddCommand(serviceCommand("Export a service to the other clusters",
+	var vip bool
+	var flag *pflag.Flag
+	cmd := serviceCommand("Export a service to the other clusters",
 		`export service creates a ServiceExport of the same name. The other clusters reach the
 service as NAME.NAMESPACE.svc.clusterset.local; the result is in the
 conditions of the ServiceExport.`,
 		`  pelago export service whereami-cs --namespace sample
-  kubectl -n sample wait serviceexport/whereami-cs --for=condition=Ready`, exportService))
+  kubectl -n sample wait serviceexport/whereami-cs --for=condition=Ready
+  # with one address for all clusters
+  pelago export service whereami-cs --namespace sample --use-clusterset-ip`,
+		func(ctx context.Context, c client.Client, key client.ObjectKey, out io.Writer) error {
+			var annotations map[string]string
+			if flag.Changed {
+				annotations = map[string]string{submarinerv1.AnnotationUseClusterSetIP: strconv.FormatBool(vip)}
+			}
+			return install.Export(ctx, c, key, annotations, out)
+		})
+	cmd.Flags().BoolVar(&vip, "use-clusterset-ip", false, "give the service a ClusterSetIP, one address in all clusters, or with =false none (default: what the cluster joined with)")
+	flag = cmd.Flags().Lookup("use-clusterset-ip")
+	parent.AddCommand(cmd)
 	return parent
 }
 
@@ -30,7 +42,7 @@ func unexportCommand() *cobra.Command {
 	parent := &cobra.Command{Use: "unexport", Short: "Stop exporting services to the other clusters", Args: cobra.NoArgs}
 	parent.AddCommand(serviceCommand("Stop exporting a service to the other clusters",
 		"unexport service deletes the ServiceExport of the same name; the service itself stays.",
-		"  pelago unexport service whereami-cs --namespace sample", unexportService))
+		"  pelago unexport service whereami-cs --namespace sample", install.Unexport))
 	return parent
 }
 
@@ -45,62 +57,4 @@ func serviceCommand(short, long, example string, do func(context.Context, client
 	a.addFlags(cmd.Flags())
 	a.addNamespace(cmd.Flags())
 	return cmd
-}
-
-func exportService(ctx context.Context, c client.Client, key client.ObjectKey, out io.Writer) error {
-	service := &corev1.Service{}
-	if err := c.Get(ctx, key, service); err != nil {
-		if apierrors.IsNotFound(err) {
-			return fmt.Errorf("export Service %s: there is no such Service: name one of `kubectl -n %s get services`", key, key.Namespace)
-		}
-		return fmt.Errorf("get Service %s: %w", key, err)
-	}
-	if service.Spec.Type == corev1.ServiceTypeExternalName {
-		return fmt.Errorf("export Service %s: a Service of type ExternalName has no endpoints to export (KEP-1645): export one with a selector", key)
-	}
-	export, err := serviceExport(c, key)
-	if err != nil {
-		return fmt.Errorf("export Service %s: %w", key, err)
-	}
-	switch err := c.Create(ctx, export); {
-	case apierrors.IsAlreadyExists(err):
-		fmt.Fprintf(out, "Service %s was exported before\n", key)
-	case err != nil:
-		return fmt.Errorf("create ServiceExport %s: %w", key, err)
-	default:
-		fmt.Fprintf(out, "Service %s is exported\n", key)
-	}
-	return nil
-}
-
-func unexportService(ctx context.Context, c client.Client, key client.ObjectKey, out io.Writer) error {
-	export, err := serviceExport(c, key)
-	if err != nil {
-		return fmt.Errorf("unexport Service %s: %w", key, err)
-	}
-	err = c.Delete(ctx, export)
-	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("unexport Service %s: it is not exported: name one of `kubectl -n %s get serviceexports`", key, key.Namespace)
-	}
-	if err != nil {
-		return fmt.Errorf("delete ServiceExport %s: %w", key, err)
-	}
-	fmt.Fprintf(out, "Service %s is no longer exported\n", key)
-	return nil
-}
-
-// serviceExport is a ServiceExport without content, of the version that the cluster prefers.
-func serviceExport(c client.Client, key client.ObjectKey) (*unstructured.Unstructured, error) {
-	mapping, err := c.RESTMapper().RESTMapping(schema.GroupKind{Group: "multicluster.x-k8s.io", Kind: "ServiceExport"})
-	if meta.IsNoMatchError(err) {
-		return nil, errors.New("this cluster has no kind ServiceExport: join it first with `pelago join`")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("find kind ServiceExport: %w", err)
-	}
-	export := &unstructured.Unstructured{}
-	export.SetGroupVersionKind(mapping.GroupVersionKind)
-	export.SetNamespace(key.Namespace)
-	export.SetName(key.Name)
-	return export, nil
 }

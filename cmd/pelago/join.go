@@ -188,6 +188,11 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if c.ClusterSetIPRange, err = broker.ClusterSetIPRange(ctx, hub, info.Namespace()); err != nil {
 		return err
 	}
+	if c.CoreDNSCustom == "" && !j.flags.Changed("coredns-custom-configmap") {
+		if c.CoreDNSCustom, err = install.CoreDNSCustom(ctx, m.Client); err != nil {
+			return err
+		}
+	}
 	c.HubID, c.HubServer, c.BrokerNamespace = set.HubID, info.BrokerURL, info.Namespace()
 	if _, err := config.Parse(c.Data()); err != nil {
 		return fmt.Errorf("the flags and the discovered settings make no valid configuration: %w", err)
@@ -207,6 +212,9 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err := install.Configure(ctx, m.Client, info, c); err != nil {
 		return err
 	}
+	if err := install.MoveForward(ctx, m.Client, former.CoreDNSCustom, c.CoreDNSCustom, progress); err != nil {
+		return err
+	}
 	if err := install.LoadBalancer(ctx, m.Client, c); err != nil {
 		return err
 	}
@@ -219,7 +227,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 			return err
 		}
 	}
-	if err := j.components(ctx, m.Client, pull, progress); err != nil {
+	if err := j.components(ctx, m.Client, c, pull, progress); err != nil {
 		return err
 	}
 	if j.wait {
@@ -270,8 +278,8 @@ func announce(ctx context.Context, m *cluster, info broker.Info, former, c confi
 }
 
 // components installs the components, with pull also the agent for workloads.
-func (j *join) components(ctx context.Context, c client.Client, pull bool, progress deploy.Progress) error {
-	o := deploy.MemberOptions{Image: j.image.name, PullPolicy: j.image.pullPolicy, IKE: j.CableDriver == config.CableLibreswan}
+func (j *join) components(ctx context.Context, c client.Client, settings config.Config, pull bool, progress deploy.Progress) error {
+	o := deploy.MemberOptions{Image: j.image.name, PullPolicy: j.image.pullPolicy, IKE: settings.CableDriver == config.CableLibreswan, CoreDNSCustom: settings.CoreDNSCustom}
 	if err := deploy.Member(ctx, c, o, progress); err != nil {
 		return err
 	}

@@ -53,6 +53,7 @@ const (
 	KeyDatapath        = "datapath"
 	KeyAirGapped       = "air-gapped"
 	KeyNetworkOnly     = "network-only"
+	KeyCoreDNSCustom   = "coredns-custom-configmap"
 	KeyCustomDomains   = "custom-domains"
 	KeyHubID           = "hub-id"
 	KeyHubServer       = "hub-server"
@@ -141,6 +142,9 @@ type Config struct {
 	NetworkOnly bool
 	// CustomDomains are DNS zones that are served next to clusterset.local, lower case, without a dot at the end.
 	CustomDomains []string
+	// CoreDNSCustom is the ConfigMap, in the namespace of CoreDNS, whose server blocks the Corefile imports; empty: the Corefile
+	// itself forwards the zones.
+	CoreDNSCustom string
 	// HubID is the UID of the hub's namespace kube-system; it marks every object that we make in a member.
 	HubID           string
 	HubServer       string // https URL of the hub's API server
@@ -191,6 +195,7 @@ func Parse(data map[string]string) (Config, error) {
 		AirGapped:       p.boolean(KeyAirGapped, false),
 		NetworkOnly:     p.boolean(KeyNetworkOnly, false),
 		CustomDomains:   p.domains(KeyCustomDomains),
+		CoreDNSCustom:   p.configMapName(KeyCoreDNSCustom),
 		HubID:           p.required(KeyHubID),
 		HubServer:       p.required(KeyHubServer),
 		BrokerNamespace: p.required(KeyBrokerNamespace),
@@ -257,6 +262,9 @@ func (c Config) Data() map[string]string {
 	}
 	if c.NoNAT {
 		data[KeyNAT] = "false"
+	}
+	if c.CoreDNSCustom != "" {
+		data[KeyCoreDNSCustom] = c.CoreDNSCustom
 	}
 	for key, set := range map[string]bool{
 		KeyPreferredServer: c.PreferredServer, KeyLoadBalancer: c.LoadBalancer, KeySingleGateway: c.SingleGateway, KeyAirGapped: c.AirGapped,
@@ -431,6 +439,15 @@ func (p *parser) routedRanges(c Config) {
 	if len(c.PodCIDRs) > 0 && !c.Globalnet() && !slices.ContainsFunc(c.PodCIDRs, is4) {
 		p.fail(KeyPodCIDR, "%s has no IPv4 range, and without globalnet only IPv4 is routed between clusters", joinPrefixes(c.PodCIDRs))
 	}
+}
+
+func (p *parser) configMapName(key string) string {
+	name := strings.TrimSpace(p.data[key])
+	if problems := validation.IsDNS1123Subdomain(name); name != "" && len(problems) > 0 {
+		p.fail(key, "%q is no name of a ConfigMap in namespace kube-system", name)
+		return ""
+	}
+	return name
 }
 
 func (p *parser) domains(key string) []string {

@@ -24,6 +24,7 @@ func TestMain(m *testing.M) { os.Exit(shared.Run(m)) }
 // TestController walks through the life of an installation: everything that
 // happens to the Corefile between install and uninstall.
 func TestController(t *testing.T) {
+	configMap, key := TargetOf("").ConfigMap, TargetOf("").Key
 	api := shared.Config(t)
 	c, err := client.New(api, client.Options{Scheme: clientgoscheme.Scheme})
 	if err != nil {
@@ -74,7 +75,7 @@ func TestController(t *testing.T) {
 		return false
 	}
 
-	runController(t)
+	stop := runController(t, TargetOf(""))
 	svc := newService()
 	must(c.Create(ctx, svc))
 	await.True(t, "warning that there is no ConfigMap", func() bool { return warned("configured elsewhere") })
@@ -114,16 +115,33 @@ func TestController(t *testing.T) {
 	svc = newService()
 	must(c.Create(ctx, svc))
 	await.True(t, "patched with the new Service's address", func() bool { return current() == forwarded(svc, kubeadm) })
+	stop()
+
+	custom := TargetOf("coredns-custom")
+	runController(t, custom)
+	await.True(t, "warning with the lines to add", func() bool { return warned(strings.TrimSpace(forwarded(svc, ""))) })
+	cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: custom.ConfigMap.Namespace, Name: custom.ConfigMap.Name}}
+	must(c.Create(ctx, cm))
+	servers := func() map[string]string {
+		must(c.Get(ctx, custom.ConfigMap, cm))
+		return cm.Data
+	}
+	await.Equal(t, forwarded(svc, ""), func() string { return servers()["pelago.server"] })
+	must(c.Delete(ctx, svc))
+	await.True(t, "key gone with the Service", func() bool { _, ok := servers()["pelago.server"]; return !ok })
+	if current() == kubeadm {
+		t.Error("the Corefile was changed as well")
+	}
 }
 
 // runController runs the controller in a manager until the test ends.
-func runController(t *testing.T) {
+func runController(t *testing.T, target Target) (stop func()) {
 	t.Helper()
-	apiserver.Manager{
+	return apiserver.Manager{
 		Scheme: clientgoscheme.Scheme,
-		Cache:  cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: ConfigMapCache()}},
+		Cache:  cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: ConfigMapCache(target)}},
 		Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
-			return New(m.GetClient(), m.GetEventRecorderFor("pelago-agent"), []string{"clusterset.local"}).SetupWithManager(m)
+			return New(m.GetClient(), m.GetEventRecorderFor("pelago-agent"), []string{"clusterset.local"}, target).SetupWithManager(m)
 		}},
 	}.Run(t, shared.Config(t))
 }

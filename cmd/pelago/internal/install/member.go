@@ -27,6 +27,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/control/agent/coredns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/topology"
@@ -95,6 +96,39 @@ func Configure(ctx context.Context, c client.Client, info broker.Info, settings 
 	}
 	if err := c.Create(ctx, egress); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create ClusterGlobalEgressIP %s: %w", ClusterEgress, err)
+	}
+	return nil
+}
+
+// CoreDNSCustom returns the ConfigMap that the Corefile imports server blocks from, empty if there is none.
+func CoreDNSCustom(ctx context.Context, c client.Client) (string, error) {
+	cm := &corev1.ConfigMap{}
+	target := coredns.TargetOf("")
+	if err := c.Get(ctx, target.ConfigMap, cm); client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("get ConfigMap %s: %w", target.ConfigMap, err)
+	}
+	if !coredns.ImportsServers(cm.Data[target.Key]) {
+		return "", nil
+	}
+	return coredns.CustomName, nil
+}
+
+// MoveForward makes the ConfigMap that the agent forwards the zones in, and removes the block from where an earlier join had it:
+// CoreDNS refuses two servers for one zone.
+func MoveForward(ctx context.Context, c client.Client, former, custom string, progress deploy.Progress) error {
+	if former != custom {
+		if err := deploy.RemoveForward(ctx, c, coredns.TargetOf(former)); err != nil {
+			return err
+		}
+	}
+	if custom == "" {
+		return nil
+	}
+	name := coredns.TargetOf(custom).ConfigMap
+	progress("CoreDNS is configured by ConfigMap %s", name)
+	err := c.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create ConfigMap %s: %w", name, err)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/control/agent/coredns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
@@ -61,11 +62,17 @@ func (s *Settings) Add(f *pflag.FlagSet) {
 	f.BoolVar(&s.AirGapped, "air-gapped", false, "never resolve a public address: accept only ipv4: of gateway.submariner.io/public-ip (without that annotation nothing is resolved anyway)")
 	f.BoolVar(&s.ClusterSetIPs, "enable-clusterset-ip", false, "give the services that this cluster exports a ClusterSetIP, unless their ServiceExport has the "+
 		"annotation "+submarinerv1.AnnotationUseClusterSetIP+"=false (default: the clusterset's; always so in mode mcs)")
+	f.StringVar(&s.CoreDNSCustom, "coredns-custom-configmap", "", "ConfigMap `[kube-system/]NAME` whose keys *.server the Corefile of CoreDNS imports, to write to instead of the Corefile "+
+		"(default: "+coredns.CustomName+" where the Corefile has such an import, as in AKS and k3s)")
 	f.BoolVar(&s.NetworkOnly, "network-only", false, "take part in network and services only: nothing in the cluster gets the right to write workloads")
 }
 
 // Check validates what the flags have in common.
 func (s *Settings) Check() error {
+	s.CoreDNSCustom = strings.TrimPrefix(s.CoreDNSCustom, coredns.Namespace+"/")
+	if strings.Contains(s.CoreDNSCustom, "/") {
+		return fmt.Errorf("--coredns-custom-configmap %s: the agent may write in namespace %s only: name a ConfigMap there", s.CoreDNSCustom, coredns.Namespace)
+	}
 	if s.CableTunnels < 1 || s.CableTunnels > config.MaxCableTunnels {
 		return fmt.Errorf("--cable-tunnels %d: use 1 to %d", s.CableTunnels, config.MaxCableTunnels)
 	}

@@ -1,0 +1,88 @@
+package install
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Export creates the ServiceExport, or adds the annotations to the one that exists.
+func Export(ctx context.Context, c client.Client, key client.ObjectKey, annotations map[string]string, out io.Writer) error {
+	service := &corev1.Service{}
+	if err := c.Get(ctx, key, service); err != nil {
+		if apierrors.IsNotFound(err) {
+			return fmt.Errorf("export Service %s: there is no such Service: name one of `kubectl -n %s get services`", key, key.Namespace)
+		}
+		return fmt.Errorf("get Service %s: %w", key, err)
+	}
+	if service.Spec.Type == corev1.ServiceTypeExternalName {
+		return fmt.Errorf("export Service %s: a Service of type ExternalName has no endpoints to export (KEP-1645): export one with a selector", key)
+	}
+	export, err := ServiceExport(c, key)
+	if err != nil {
+		return fmt.Errorf("export Service %s: %w", key, err)
+	}
+	export.SetAnnotations(annotations)
+	switch err := c.Create(ctx, export); {
+	case apierrors.IsAlreadyExists(err) && len(annotations) > 0:
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": annotations}})
+		if err != nil {
+			return fmt.Errorf("annotate ServiceExport %s: %w", key, err)
+		}
+		if err := c.Patch(ctx, export, client.RawPatch(types.MergePatchType, patch)); err != nil {
+			return fmt.Errorf("annotate ServiceExport %s: %w", key, err)
+		}
+		fmt.Fprintf(out, "Service %s was exported before; its ServiceExport has %s now\n", key, labels.FormatLabels(annotations))
+	case apierrors.IsAlreadyExists(err):
+		fmt.Fprintf(out, "Service %s was exported before\n", key)
+	case err != nil:
+		return fmt.Errorf("create ServiceExport %s: %w", key, err)
+	default:
+		fmt.Fprintf(out, "Service %s is exported\n", key)
+	}
+	return nil
+}
+
+// Unexport deletes the ServiceExport of a Service.
+func Unexport(ctx context.Context, c client.Client, key client.ObjectKey, out io.Writer) error {
+	export, err := ServiceExport(c, key)
+	if err != nil {
+		return fmt.Errorf("unexport Service %s: %w", key, err)
+	}
+	err = c.Delete(ctx, export)
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("unexport Service %s: it is not exported: name one of `kubectl -n %s get serviceexports`", key, key.Namespace)
+	}
+	if err != nil {
+		return fmt.Errorf("delete ServiceExport %s: %w", key, err)
+	}
+	fmt.Fprintf(out, "Service %s is no longer exported\n", key)
+	return nil
+}
+
+// ServiceExport is a ServiceExport without content, of the version that the cluster prefers.
+func ServiceExport(c client.Client, key client.ObjectKey) (*unstructured.Unstructured, error) {
+	mapping, err := c.RESTMapper().RESTMapping(schema.GroupKind{Group: "multicluster.x-k8s.io", Kind: "ServiceExport"})
+	if meta.IsNoMatchError(err) {
+		return nil, errors.New("this cluster has no kind ServiceExport: join it first with `pelago join`")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find kind ServiceExport: %w", err)
+	}
+	export := &unstructured.Unstructured{}
+	export.SetGroupVersionKind(mapping.GroupVersionKind)
+	export.SetNamespace(key.Namespace)
+	export.SetName(key.Name)
+	return export, nil
+}
