@@ -53,7 +53,7 @@ func (j *task) refusal(at int, near, serving set) cause {
 		return evicting
 	}
 	for i := range j.properties {
-		if p := &j.properties[i]; !c.has(p.field) {
+		if p := &j.properties[i]; !p.in.has(at) {
 			return p.missing
 		}
 	}
@@ -65,7 +65,7 @@ func (j *task) refusal(at int, near, serving set) cause {
 
 // property that a cluster must have because of a spread constraint.
 type property struct {
-	field   policyv1alpha1.SpreadField
+	in      set // the clusters that have it
 	missing cause
 }
 
@@ -74,23 +74,20 @@ func (j *task) spreadProperties() (out []property) {
 		return nil
 	}
 	for _, s := range j.Placement.SpreadConstraints {
-		switch s.SpreadByField {
-		case policyv1alpha1.SpreadByFieldProvider, policyv1alpha1.SpreadByFieldRegion, policyv1alpha1.SpreadByFieldZone:
-			out = append(out, property{s.SpreadByField, j.describe(fmt.Sprintf("cluster(s) did not have %s property", s.SpreadByField))})
+		switch {
+		case s.SpreadByLabel != "":
+			in := newSet(len(j.of))
+			for at, c := range j.of {
+				if _, ok := c.Labels[s.SpreadByLabel]; ok {
+					in.add(at)
+				}
+			}
+			out = append(out, property{in, j.describe(fmt.Sprintf("cluster(s) did not have label %s", s.SpreadByLabel))})
+		case s.SpreadByField != policyv1alpha1.SpreadByFieldCluster:
+			out = append(out, property{j.with[s.SpreadByField], j.describe(fmt.Sprintf("cluster(s) did not have %s property", s.SpreadByField))})
 		}
 	}
 	return out
-}
-
-// has reports whether the cluster has the property of a spread constraint.
-func (c *traits) has(field policyv1alpha1.SpreadField) bool {
-	switch field {
-	case policyv1alpha1.SpreadByFieldProvider:
-		return c.provided
-	case policyv1alpha1.SpreadByFieldRegion:
-		return c.regional
-	}
-	return c.zoned
 }
 
 // tainted is the cause of a list of taints of the snapshot; none if all are tolerated.

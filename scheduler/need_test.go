@@ -16,8 +16,8 @@ func TestNeed(t *testing.T) {
 		}
 		return Observed{Placement: applied, Scheduled: at}
 	}
-	two := groups("a", "b")
-	three := groups("a", "b", "c")
+	two := affinities("a", "b")
+	three := affinities("a", "b", "c")
 	divided := placement(byDynamic())
 	affine := placement(byDynamic())
 	affine.WorkloadAffinity = &policyv1alpha1.WorkloadAffinity{}
@@ -33,7 +33,7 @@ func TestNeed(t *testing.T) {
 		"an annotation that is none":         {request(2, divided, "a=2"), Observed{Placement: "{"}, "the placement changed"},
 		"no placement, as before":            {request(2, nil, "a=2"), scheduled(nil), "it follows the clusters"},
 		"a group behind the one in use":      {last(request(1, divide(three), "a=1"), "group-a"), scheduled(divide(two)), ""},
-		"the group in use is another":        {last(request(1, divide(groups("b", "a")), "a=1"), "group-x"), scheduled(divide(two)), ""},
+		"the group in use is another":        {last(request(1, divide(affinities("b", "a")), "a=1"), "group-x"), scheduled(divide(two)), ""},
 		"workload affinity alone":            {request(2, affine, "a=2"), scheduled(divided), ""},
 		"more replicas, divided":             {request(3, divided, "a=2"), scheduled(divided), "the number of replicas changed"},
 		"more replicas, duplicated":          {request(3, nil, "a=2", "c=3"), scheduled(nil), "the number of replicas changed"},

@@ -154,7 +154,14 @@ func TestSchedule(t *testing.T) {
 		"spread over regions with too few clusters":  {r: request(2, placement(nil, spreadBy(region1, 1, 1), spreadBy(cluster1, 3, 3))), s: regions, fail: &SpreadError{}, says: "have 3 clusters"},
 		"spread by region, divided":                  {r: request(12, placement(byDynamic(), spreadBy(region1, 2, 2), spreadBy(cluster1, 2, 2))), s: regions, want: "a1=7 b1=5"},
 		"spread by a region that a cluster has not":  {r: request(1, placement(nil, spreadBy(region1, 1, 1), spreadBy(cluster1, 1, 1))), s: abc, fail: &FitError{}, says: "3 cluster(s) did not have region property"},
-		"spread by zone":                             {r: request(1, placement(nil, spreadBy("zone", 1, 1), spreadBy(cluster1, 1, 1))), s: snapshot(member("a", 1, zones("z"))), fail: &SpreadError{}, says: `spread by "zone" is not supported`},
+		"spread over two zones":                      {r: request(1, placement(nil, spreadBy("zone", 2, 2), spreadBy(cluster1, 2, 2))), s: snapshot(member("a", 1, zones("x")), member("b", 1, zones("x")), member("c", 1, zones("y"))), want: "a=1 c=1"},
+		"several zones are a group of their own":     {r: request(1, placement(nil, spreadBy("zone", 3, 3), spreadBy(cluster1, 3, 3))), s: snapshot(member("a", 1, zones("x")), member("b", 1, zones("x", "y")), member("c", 1, zones("y", "x")), member("d", 1, zones("y"))), want: "a=1 b=1 d=1"},
+		"spread by a zone that a cluster has not":    {r: request(1, placement(nil, spreadBy("zone", 1, 1), spreadBy(cluster1, 1, 1))), s: abc, fail: &FitError{}, says: "3 cluster(s) did not have zone property"},
+		"spread over two providers":                  {r: request(1, placement(nil, spreadBy("provider", 2, 2), spreadBy(cluster1, 2, 2))), s: snapshot(member("a", 1, provider("p")), member("b", 1, provider("p")), member("c", 1, provider("q"))), want: "a=1 c=1"},
+		"spread over the values of a label":          {r: request(1, placement(nil, spreadByLabel("room", 2, 2), spreadBy(cluster1, 2, 2))), s: snapshot(member("a", 1, with("room", "1")), member("b", 1, with("room", "1")), member("c", 1, with("room", "")), member("d", 1)), want: "a=1 c=1"},
+		"spread over more values than there are":     {r: request(1, placement(nil, spreadByLabel("room", 2, 2), spreadBy(cluster1, 1, 1))), s: snapshot(member("a", 1, with("room", "1"))), fail: &SpreadError{}, says: "clusters of 1 values of label room fit, the spread constraint wants at least 2 values of label room"},
+		"spread by a label that a cluster has not":   {r: request(1, placement(nil, spreadByLabel("room", 1, 1), spreadBy(cluster1, 1, 1))), s: abc, fail: &FitError{}, says: "3 cluster(s) did not have label room"},
+		"spread by two properties":                   {r: request(1, placement(nil, spreadBy("zone", 1, 1), spreadBy(region1, 1, 1))), s: snapshot(member("a", 1, zones("z"), func(c *clusterv1alpha1.Cluster) { c.Spec.Region = "r" })), fail: &SpreadError{}, says: "spread by zone and by region"},
 		"no cluster at all":                          {r: request(1, nil), s: snapshot(), fail: &FitError{}, says: "no cluster has joined"},
 		"a taint":                                    {r: request(1, nil), s: snapshot(member("a", 1, tainted("gpu", corev1.TaintEffectNoSchedule)), member("b", 1)), want: "b=1"},
 		"a taint where it runs":                      {r: request(1, nil, "a=1"), s: snapshot(member("a", 1, tainted("gpu", corev1.TaintEffectNoExecute))), want: "a=1"},
@@ -179,10 +186,10 @@ func TestSchedule(t *testing.T) {
 		"affinity by zone, not in":                   {r: request(1, near(field("zone", corev1.NodeSelectorOpNotIn, "y"))), s: snapshot(member("a", 1, zones("x", "y")), member("b", 1)), want: "b=1"},
 		"affinity that nobody matches":               {r: request(1, near(named("x"))), s: abc, fail: &FitError{}, says: "3 cluster(s) did not match the placement cluster affinity constraint"},
 		"a selector that is none":                    {r: request(1, near(policyv1alpha1.ClusterAffinity{LabelSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}})), s: abc, says: "labelSelector of the cluster affinity"},
-		"the second group of affinities":             {r: request(1, groups("x", "b")), s: abc, want: "b=1"},
-		"the first group again would fit":            {r: last(request(1, groups("a", "b")), "group-b"), s: abc, want: "b=1"},
-		"the first group again, fresh":               {r: fresh(last(request(1, groups("a", "b")), "group-b")), s: abc, want: "a=1"},
-		"no group fits: the first one's error":       {r: request(1, groups("x", "y")), s: abc, fail: &FitError{}, says: "no cluster fits"},
+		"the second group of affinities":             {r: request(1, affinities("x", "b")), s: abc, want: "b=1"},
+		"the first group again would fit":            {r: last(request(1, affinities("a", "b")), "group-b"), s: abc, want: "b=1"},
+		"the first group again, fresh":               {r: fresh(last(request(1, affinities("a", "b")), "group-b")), s: abc, want: "a=1"},
+		"no group fits: the first one's error":       {r: request(1, affinities("x", "y")), s: abc, fail: &FitError{}, says: "no cluster fits"},
 		"it flows over into the next tier":           {r: request(8, overflow(byAggregation(), "b", "a")), s: abc, want: "a=2 b=6"},
 		"the next tier is emptied first":             {r: request(5, overflow(byAggregation(), "b", "a"), "b=6", "a=2"), s: abc, want: "b=5"},
 		"room in the first tier moves nothing":       {r: request(4, overflow(byDynamic(), "b", "a"), "a=4"), s: abc, want: "a=4"},
@@ -247,6 +254,18 @@ func serving(kinds ...clusterv1alpha1.APIEnablement) func(c *clusterv1alpha1.Clu
 	return func(c *clusterv1alpha1.Cluster) { c.Status.APIEnablements = kinds }
 }
 
+func provider(name string) func(c *clusterv1alpha1.Cluster) {
+	return func(c *clusterv1alpha1.Cluster) { c.Spec.Provider = name }
+}
+
+func with(label, value string) func(c *clusterv1alpha1.Cluster) {
+	return func(c *clusterv1alpha1.Cluster) { metav1.SetMetaDataLabel(&c.ObjectMeta, label, value) }
+}
+
+func spreadByLabel(key string, least, most int) policyv1alpha1.SpreadConstraint {
+	return policyv1alpha1.SpreadConstraint{SpreadByLabel: key, MinGroups: least, MaxGroups: most}
+}
+
 func zones(names ...string) func(c *clusterv1alpha1.Cluster) {
 	return func(c *clusterv1alpha1.Cluster) { c.Spec.Zones = names }
 }
@@ -261,8 +280,8 @@ func tolerating(key string) *policyv1alpha1.Placement {
 	return &policyv1alpha1.Placement{ClusterTolerations: []policyv1alpha1.Toleration{{Key: key, Operator: corev1.TolerationOpExists}}}
 }
 
-// groups are affinity groups of one cluster each.
-func groups(names ...string) *policyv1alpha1.Placement {
+// affinities are affinity groups of one cluster each.
+func affinities(names ...string) *policyv1alpha1.Placement {
 	p := &policyv1alpha1.Placement{}
 	for _, n := range names {
 		p.ClusterAffinities = append(p.ClusterAffinities, policyv1alpha1.ClusterAffinityTerm{AffinityName: "group-" + n, ClusterAffinity: named(n)})
@@ -272,7 +291,7 @@ func groups(names ...string) *policyv1alpha1.Placement {
 
 // overflow is one group with further tiers, of one cluster each.
 func overflow(s *policyv1alpha1.ReplicaSchedulingStrategy, names ...string) *policyv1alpha1.Placement {
-	p := groups(names[0])
+	p := affinities(names[0])
 	p.ReplicaScheduling = s
 	for _, n := range names[1:] {
 		p.ClusterAffinities[0].OverflowAffinities = append(p.ClusterAffinities[0].OverflowAffinities,

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/bits"
 	"slices"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,18 +25,17 @@ type shape struct {
 	index    map[string]int             // their indexes, by name
 	traits   []traits
 	taints   [][]corev1.Taint // the distinct lists of NoSchedule and NoExecute taints; the first is empty
-	regions  int              // number of distinct ones
+	groups   map[policyv1alpha1.SpreadField]groups
+	with     map[policyv1alpha1.SpreadField]set // the clusters that have the property
 	kinds    cache[schema.GroupVersionKind]
 	selected cache[string]
 }
 
 // traits are what the filters need of a cluster.
 type traits struct {
-	deleting                  bool
-	partial                   bool // the list of APIs that it serves is incomplete
-	provided, regional, zoned bool // it has a provider, a region, zones
-	taints                    int  // index in shape.taints
-	region                    int  // index of the region
+	deleting bool
+	partial  bool // the list of APIs that it serves is incomplete
+	taints   int  // index in shape.taints
 }
 
 func shapeOf(clusters []*clusterv1alpha1.Cluster) *shape {
@@ -43,20 +43,61 @@ func shapeOf(clusters []*clusterv1alpha1.Cluster) *shape {
 		clusters: clusters, index: make(map[string]int, len(clusters)),
 		traits: make([]traits, len(clusters)), taints: [][]corev1.Taint{nil},
 	}
-	regions := map[string]int{}
 	for i, c := range clusters {
 		s.index[c.Name] = i
-		if _, ok := regions[c.Spec.Region]; !ok {
-			regions[c.Spec.Region] = len(regions)
-		}
 		s.traits[i] = traits{
-			deleting: c.DeletionTimestamp != nil, region: regions[c.Spec.Region],
-			partial: !meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1alpha1.ConditionCompleteAPIEnablements),
-			taints:  s.taintsOf(c), provided: c.Spec.Provider != "", regional: c.Spec.Region != "", zoned: len(c.Spec.Zones) > 0,
+			deleting: c.DeletionTimestamp != nil,
+			partial:  !meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1alpha1.ConditionCompleteAPIEnablements),
+			taints:   s.taintsOf(c),
 		}
 	}
-	s.regions = len(regions)
+	s.groups = map[policyv1alpha1.SpreadField]groups{
+		policyv1alpha1.SpreadByFieldProvider: s.groupBy(func(c *clusterv1alpha1.Cluster) string { return c.Spec.Provider }),
+		policyv1alpha1.SpreadByFieldRegion:   s.groupBy(func(c *clusterv1alpha1.Cluster) string { return c.Spec.Region }),
+		policyv1alpha1.SpreadByFieldZone: s.groupBy(func(c *clusterv1alpha1.Cluster) string {
+			return strings.Join(slices.Sorted(slices.Values(c.Spec.Zones)), ",")
+		}),
+	}
+	s.with = map[policyv1alpha1.SpreadField]set{}
+	for field, g := range s.groups {
+		with := newSet(len(clusters))
+		for at, i := range g.of {
+			if g.names[i] != "" {
+				with.add(at)
+			}
+		}
+		s.with[field] = with
+	}
 	return s
+}
+
+// groups are the clusters by a value that a spread constraint names.
+type groups struct {
+	of    []int    // index in names, by cluster
+	names []string // the values
+}
+
+func (s *shape) groupBy(value func(*clusterv1alpha1.Cluster) string) groups {
+	g, index := groups{of: make([]int, len(s.clusters))}, map[string]int{}
+	for at, c := range s.clusters {
+		v := value(c)
+		i, ok := index[v]
+		if !ok {
+			i = len(g.names)
+			index[v] = i
+			g.names = append(g.names, v)
+		}
+		g.of[at] = i
+	}
+	return g
+}
+
+// groupsOf are the groups of a spread constraint. A cluster in several zones is in a group of its own with those in the same ones.
+func (s *shape) groupsOf(by policyv1alpha1.SpreadConstraint) groups {
+	if by.SpreadByLabel != "" {
+		return s.groupBy(func(c *clusterv1alpha1.Cluster) string { return c.Labels[by.SpreadByLabel] })
+	}
+	return s.groups[by.SpreadByField]
 }
 
 // taintsOf is the index of a cluster's taints in s.taints.

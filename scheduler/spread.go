@@ -30,25 +30,34 @@ func (j *task) spread(fit []candidate) ([]candidate, error) {
 	if !j.spreads() {
 		return fit, nil
 	}
-	var clusters, regions *policyv1alpha1.SpreadConstraint
+	var clusters, grouped *policyv1alpha1.SpreadConstraint
 	for i := range j.Placement.SpreadConstraints {
 		s := &j.Placement.SpreadConstraints[i]
-		switch s.SpreadByField {
-		case policyv1alpha1.SpreadByFieldCluster:
+		switch {
+		case s.SpreadByLabel == "" && s.SpreadByField == policyv1alpha1.SpreadByFieldCluster:
 			clusters = s
-		case policyv1alpha1.SpreadByFieldRegion:
-			regions = s
+		case grouped != nil:
+			return nil, &SpreadError{Message: fmt.Sprintf("spread by %s and by %s: only one of provider, region, zone and a label is supported, besides cluster",
+				groupedBy(*grouped), groupedBy(*s))}
 		default:
-			return nil, &SpreadError{Message: fmt.Sprintf("spread by %q is not supported: spread by cluster, or by region and cluster", cmp.Or(string(s.SpreadByField), s.SpreadByLabel))}
+			grouped = s
 		}
 	}
-	if regions != nil {
+	if grouped != nil {
 		if clusters == nil {
 			clusters = &policyv1alpha1.SpreadConstraint{MinGroups: 1}
 		}
-		return j.spreadByRegion(fit, *regions, *clusters)
+		return j.spreadByGroup(fit, *grouped, *clusters)
 	}
 	return j.spreadByCluster(fit, *clusters)
+}
+
+// groupedBy is what a spread constraint groups clusters by.
+func groupedBy(s policyv1alpha1.SpreadConstraint) string {
+	if s.SpreadByLabel != "" {
+		return "label " + s.SpreadByLabel
+	}
+	return string(s.SpreadByField)
 }
 
 // spreadByCluster selects the best clusters. If their capacity is insufficient, it replaces the last ones by those of the others with
@@ -77,27 +86,31 @@ func (j *task) spreadByCluster(fit []candidate, by policyv1alpha1.SpreadConstrai
 	return j.sortedAs(fit, chosen), nil
 }
 
-// region is a group of clusters.
-type region struct {
+// group is the clusters of one provider, region or zone, or with one value of a label.
+type group struct {
 	name     string
 	clusters []candidate // the best first
 	score    int64
 }
 
-// spreadByRegion selects regions, then the best cluster of each, then the best of their other clusters.
-func (j *task) spreadByRegion(fit []candidate, byRegion, byCluster policyv1alpha1.SpreadConstraint) ([]candidate, error) {
+// spreadByGroup selects groups, then the best cluster of each, then the best of their other clusters.
+func (j *task) spreadByGroup(fit []candidate, by, byCluster policyv1alpha1.SpreadConstraint) ([]candidate, error) {
 	least := max(1, byCluster.MinGroups)
-	regions := j.regions(fit, max(1, byRegion.MinGroups), least)
-	l := limitsOf(byRegion, len(regions))
-	if len(regions) < l.least {
-		return nil, &SpreadError{Message: fmt.Sprintf("clusters of %d regions fit, the spread constraint wants at least %d regions", len(regions), l.least)}
+	groups := j.grouped(fit, j.groupsOf(by), max(1, by.MinGroups), least)
+	l := limitsOf(by, len(groups))
+	kind := string(by.SpreadByField) + "s"
+	if by.SpreadByLabel != "" {
+		kind = "values of label " + by.SpreadByLabel
 	}
-	best := j.keptRegions(regions, l, least)
+	if len(groups) < l.least {
+		return nil, &SpreadError{Message: fmt.Sprintf("clusters of %d %s fit, the spread constraint wants at least %d %[2]s", len(groups), kind, l.least)}
+	}
+	best := j.keptGroups(groups, l, least)
 	if best == nil {
-		best = pickRegions(regions, l, least)
+		best = pickGroups(groups, l, least)
 	}
 	if best == nil {
-		return nil, &SpreadError{Message: fmt.Sprintf("no %d to %d regions have %d clusters that fit together", l.least, l.most, least)}
+		return nil, &SpreadError{Message: fmt.Sprintf("no %d to %d %s have %d clusters that fit together", l.least, l.most, kind, least)}
 	}
 	var chosen, rest []candidate
 	for _, g := range best {
@@ -112,15 +125,15 @@ func (j *task) spreadByRegion(fit []candidate, byRegion, byCluster policyv1alpha
 	return j.sortedAs(fit, chosen), nil
 }
 
-// keptRegions are the regions where the template runs, if they satisfy the limits and have enough clusters and capacity: scores depend
+// keptGroups are the groups where the template runs, if they satisfy the limits and have enough clusters and capacity: scores depend
 // on where the template runs, and it must not move because of that.
-func (j *task) keptRegions(regions []region, l limits, clusters int) []region {
+func (j *task) keptGroups(groups []group, l limits, clusters int) []group {
 	if j.Fresh {
 		return nil
 	}
-	var kept []region
+	var kept []group
 	count, room := 0, int64(0)
-	for _, g := range regions {
+	for _, g := range groups {
 		if slices.ContainsFunc(g.clusters, func(c candidate) bool { return c.runs }) {
 			kept = append(kept, g)
 			count += len(g.clusters)
@@ -133,35 +146,36 @@ func (j *task) keptRegions(regions []region, l limits, clusters int) []region {
 	return kept
 }
 
-// regions groups candidates, the best region first.
-func (j *task) regions(fit []candidate, leastRegions, leastClusters int) []region {
-	sizes := make([]int, j.shape.regions)
+// grouped groups candidates, the best group first.
+func (j *task) grouped(fit []candidate, by groups, leastGroups, leastClusters int) []group {
+	sizes := make([]int, len(by.names))
 	for _, c := range fit {
-		sizes[j.traits[c.at].region]++
+		sizes[by.of[c.at]]++
 	}
-	var out []region
-	place := make([]int, j.shape.regions) // in out, from 1 on
+	var out []group
+	place := make([]int, len(by.names)) // in out, from 1 on
 	for _, c := range fit {
-		i := &place[j.traits[c.at].region]
+		of := by.of[c.at]
+		i := &place[of]
 		if *i == 0 {
-			out = append(out, region{name: j.of[c.at].Spec.Region, clusters: make([]candidate, 0, sizes[j.traits[c.at].region])})
+			out = append(out, group{name: by.names[of], clusters: make([]candidate, 0, sizes[of])})
 			*i = len(out)
 		}
 		g := &out[*i-1]
 		g.clusters = append(g.clusters, c)
 	}
 	for i := range out {
-		out[i].score = j.regionScore(out[i].clusters, leastRegions, leastClusters)
+		out[i].score = j.groupScore(out[i].clusters, leastGroups, leastClusters)
 	}
-	slices.SortFunc(out, func(a, b region) int {
+	slices.SortFunc(out, func(a, b group) int {
 		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(len(b.clusters), len(a.clusters)), strings.Compare(a.name, b.name))
 	})
 	return out
 }
 
-// regionScore is, if replicas are duplicated, by the number of clusters with capacity for them; if they are divided, by how much of
-// the region's part fits in its best clusters. Then by the scores of these clusters.
-func (j *task) regionScore(clusters []candidate, leastRegions, leastClusters int) int64 {
+// groupScore is, if replicas are duplicated, by the number of clusters with capacity for them; if they are divided, by how much of
+// the group's part fits in its best clusters. Then by the scores of these clusters.
+func (j *task) groupScore(clusters []candidate, leastGroups, leastClusters int) int64 {
 	if !j.TakesRoom() {
 		roomy := int64(0)
 		score := int64(0)
@@ -176,8 +190,8 @@ func (j *task) regionScore(clusters []candidate, leastRegions, leastClusters int
 		}
 		return 1000*roomy + score/roomy
 	}
-	part := (int64(j.Replicas) + int64(leastRegions) - 1) / int64(leastRegions)
-	count := max(leastClusters, leastRegions)
+	part := (int64(j.Replicas) + int64(leastGroups) - 1) / int64(leastGroups)
+	count := max(leastClusters, leastGroups)
 	room, score, n := int64(0), int64(0), int64(0)
 	for _, c := range clusters {
 		room += c.available()
@@ -197,22 +211,22 @@ func (c candidate) score() int64 {
 	return 0
 }
 
-// pickRegions returns the regions with the largest sum of scores, then with the most clusters, that satisfy the limits and have enough
-// clusters; the first of equals. If the first of these suffice, the others are left out. regions are sorted by score, which bounds
+// pickGroups returns the groups with the largest sum of scores, then with the most clusters, that satisfy the limits and have enough
+// clusters; the first of equals. If the first of these suffice, the others are left out. groups are sorted by score, which bounds
 // the search.
-func pickRegions(regions []region, l limits, clusters int) []region {
+func pickGroups(groups []group, l limits, clusters int) []group {
 	type sums struct {
 		score    int64
 		clusters int
 	}
 	less := func(a, b sums) bool { return a.score < b.score || a.score == b.score && a.clusters < b.clusters }
-	// most[k] is the number of clusters of the k regions with the most.
-	counts := make([]int, 0, len(regions))
-	for _, g := range regions {
+	// most[k] is the number of clusters of the k groups with the most.
+	counts := make([]int, 0, len(groups))
+	for _, g := range groups {
 		counts = append(counts, len(g.clusters))
 	}
 	slices.SortFunc(counts, func(a, b int) int { return b - a })
-	most := make([]int, len(regions)+1)
+	most := make([]int, len(groups)+1)
 	for k, n := range counts {
 		most[k+1] = most[k] + n
 	}
@@ -224,15 +238,15 @@ func pickRegions(regions []region, l limits, clusters int) []region {
 			best, value = slices.Clone(path), at
 		}
 		more := l.most - len(path)
-		bound := sums{at.score, at.clusters + most[min(more, len(regions)-from)]}
-		for i := from; i < min(from+more, len(regions)); i++ {
-			bound.score += regions[i].score
+		bound := sums{at.score, at.clusters + most[min(more, len(groups)-from)]}
+		for i := from; i < min(from+more, len(groups)); i++ {
+			bound.score += groups[i].score
 		}
 		if more == 0 || bound.clusters < clusters || best != nil && !less(value, bound) {
 			return
 		}
-		for i := from; i < len(regions); i++ {
-			walk(i+1, append(path, i), sums{at.score + regions[i].score, at.clusters + len(regions[i].clusters)})
+		for i := from; i < len(groups); i++ {
+			walk(i+1, append(path, i), sums{at.score + groups[i].score, at.clusters + len(groups[i].clusters)})
 		}
 	}
 	walk(0, nil, sums{})
@@ -241,14 +255,14 @@ func pickRegions(regions []region, l limits, clusters int) []region {
 	}
 	have := 0
 	for n, i := range best {
-		if have += len(regions[i].clusters); n+1 >= l.least && have >= clusters {
+		if have += len(groups[i].clusters); n+1 >= l.least && have >= clusters {
 			best = best[:n+1]
 			break
 		}
 	}
-	out := make([]region, 0, len(best))
+	out := make([]group, 0, len(best))
 	for _, i := range best {
-		out = append(out, regions[i])
+		out = append(out, groups[i])
 	}
 	return out
 }

@@ -209,14 +209,6 @@ func unsupported(s *workv1alpha2.ResourceBindingSpec) (fields []string) {
 	if s.Placement.WorkloadAffinity != nil {
 		fields = append(fields, "placement.workloadAffinity")
 	}
-	for i, c := range s.Placement.SpreadConstraints {
-		switch {
-		case c.SpreadByLabel != "":
-			fields = append(fields, fmt.Sprintf("placement.spreadConstraints[%d].spreadByLabel", i))
-		case c.SpreadByField != policyv1alpha1.SpreadByFieldCluster && c.SpreadByField != policyv1alpha1.SpreadByFieldRegion:
-			fields = append(fields, fmt.Sprintf("placement.spreadConstraints[%d].spreadByField=%s", i, c.SpreadByField))
-		}
-	}
 	return fields
 }
 
