@@ -1,9 +1,12 @@
 package v1alpha1
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
 // Validate finds what the schema cannot refuse: selectors of another namespace than the policy's (namespace is empty for a
@@ -85,6 +88,19 @@ func validateSelectors(selectors []ResourceSelector, namespace string, path *fie
 		}
 		if s.LabelSelector != nil {
 			errs = append(errs, metav1validation.ValidateLabelSelector(s.LabelSelector, metav1validation.LabelSelectorValidationOptions{}, path.Index(i).Child("labelSelector"))...)
+		}
+	}
+	return errs
+}
+
+// Validate returns what an API server accepts and no controller can carry out.
+func (s ClusterTaintPolicySpec) Validate(string) field.ErrorList {
+	path := field.NewPath("spec")
+	errs := validateAffinity(s.TargetClusters, path.Child("targetClusters"))
+	for i, t := range s.Taints {
+		ours := t.Effect == corev1.TaintEffectNoSchedule && (t.Key == clusterv1alpha1.TaintNotReady || t.Key == clusterv1alpha1.TaintUnreachable)
+		if ours || t.Key == clusterv1alpha1.TaintUnapproved {
+			errs = append(errs, field.Forbidden(path.Child("taints").Index(i).Child("key"), "the hub itself sets and removes this taint"))
 		}
 	}
 	return errs

@@ -21,6 +21,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/cluster"
@@ -29,7 +30,7 @@ import (
 )
 
 var server = apiserver.NewShared(apiserver.HubControllers(), apiserver.CRDs("clusters.cluster.karmada.io", "kindrules.pelago.io",
-	"works.work.karmada.io", "resourcebindings.work.karmada.io", "clusterresourcebindings.work.karmada.io"))
+	"works.work.karmada.io", "resourcebindings.work.karmada.io", "clusterresourcebindings.work.karmada.io", "clustertaintpolicies.policy.karmada.io"))
 
 func TestMain(m *testing.M) { os.Exit(apiserver.Run(m, server, cluster.PushServer)) }
 
@@ -39,7 +40,7 @@ type hub struct{ *apiserver.Cluster }
 func newHub(t *testing.T, o cluster.MembershipOptions) hub {
 	t.Helper()
 	h := hub{apiserver.Connect(t, server.Config(t), clusterv1alpha1.AddToScheme, pelagov1alpha1.AddToScheme,
-		workv1alpha1.AddToScheme, workv1alpha2.AddToScheme)}
+		policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme)}
 	if o.Every == 0 {
 		o.Every = 50 * time.Millisecond
 	}
@@ -300,6 +301,45 @@ func TestTaintsFollowReady(t *testing.T) {
 		await.Equal(t, step.want, func() string { return h.taints("taint") })
 	}
 	await.True(t, "the Event", func() bool { return h.saw("taint", "TaintClusterSucceed") })
+}
+
+// karmada.md §1.8, ClusterTaintPolicy: taints follow the conditions, and stay when the policy is deleted.
+func TestTaintPolicy(t *testing.T) {
+	h := newHub(t, cluster.MembershipOptions{})
+	for _, name := range []string{"policed", "other"} {
+		h.join(name, "", clusterv1alpha1.Push)
+		h.awaitMember(name)
+		h.report(name, metav1.ConditionTrue, "Test")
+		await.Equal(t, "", func() string { return h.taints(name) })
+	}
+	match := func(operator policyv1alpha1.MatchConditionOperator) []policyv1alpha1.MatchCondition {
+		return []policyv1alpha1.MatchCondition{{ConditionType: "Ready", Operator: operator, StatusValues: []metav1.ConditionStatus{metav1.ConditionTrue}}}
+	}
+	p := &policyv1alpha1.ClusterTaintPolicy{ObjectMeta: metav1.ObjectMeta{Name: "policed"}, Spec: policyv1alpha1.ClusterTaintPolicySpec{
+		TargetClusters:  &policyv1alpha1.ClusterAffinity{ClusterNames: []string{"policed"}},
+		AddOnConditions: match("NotIn"), RemoveOnConditions: match("In"),
+		Taints: []policyv1alpha1.PolicyTaint{{Key: "down", Effect: corev1.TaintEffectNoExecute, Value: "yes"}},
+	}}
+	h.Make(p)
+	for range 2 {
+		for _, name := range []string{"policed", "other"} {
+			h.report(name, metav1.ConditionFalse, "Test")
+		}
+		await.Equal(t, "cluster.karmada.io/not-ready:NoSchedule down:NoExecute ", func() string { return h.taints("policed") })
+		await.Equal(t, "cluster.karmada.io/not-ready:NoSchedule ", func() string { return h.taints("other") })
+		if is := h.cluster("policed").Spec.Taints[1]; is.Value != "yes" || is.TimeAdded.IsZero() {
+			t.Errorf("taint %+v", is)
+		}
+		for _, name := range []string{"policed", "other"} {
+			h.report(name, metav1.ConditionTrue, "Test")
+			await.Equal(t, "", func() string { return h.taints(name) })
+		}
+	}
+	h.report("policed", metav1.ConditionUnknown, "Test")
+	await.Equal(t, "cluster.karmada.io/unreachable:NoSchedule down:NoExecute ", func() string { return h.taints("policed") })
+	h.Remove(p)
+	h.report("policed", metav1.ConditionTrue, "Test")
+	await.Equal(t, "down:NoExecute ", func() string { return h.taints("policed") })
 }
 
 // karmada.md §1.1, spec.id; review-control.md 2 and 5.

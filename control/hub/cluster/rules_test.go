@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
 var epoch = time.Unix(1700000000, 0)
@@ -50,6 +51,60 @@ func TestRefusal(t *testing.T) {
 			}
 			if (reason == "") != (message == "") {
 				t.Errorf("reason %q with message %q", reason, message)
+			}
+		})
+	}
+}
+
+// karmada.md §1.8: the conditions of one policy are ANDed, an older policy comes first, adding precedes removing.
+func TestApplyPolicies(t *testing.T) {
+	type p = policyv1alpha1.ClusterTaintPolicySpec
+	ready := func(operator policyv1alpha1.MatchConditionOperator, values ...metav1.ConditionStatus) policyv1alpha1.MatchCondition {
+		return policyv1alpha1.MatchCondition{ConditionType: "Ready", Operator: operator, StatusValues: values}
+	}
+	absent := policyv1alpha1.MatchCondition{ConditionType: "Absent", Operator: "NotIn", StatusValues: []metav1.ConditionStatus{"True"}}
+	is, not := []policyv1alpha1.MatchCondition{ready("In", "False", "Unknown")}, []policyv1alpha1.MatchCondition{ready("NotIn", "False")}
+	a, b := policyv1alpha1.PolicyTaint{Key: "a", Effect: corev1.TaintEffectNoSchedule}, policyv1alpha1.PolicyTaint{Key: "b", Effect: corev1.TaintEffectNoExecute}
+	hub := policyv1alpha1.PolicyTaint{Key: clusterv1alpha1.TaintNotReady, Effect: corev1.TaintEffectNoSchedule}
+	all := func(taints ...policyv1alpha1.PolicyTaint) []policyv1alpha1.PolicyTaint { return taints }
+	for name, tt := range map[string]struct {
+		have     string
+		policies []p // the youngest first
+		want     string
+	}{
+		"none":                     {"x", nil, "x"},
+		"added":                    {"x", []p{{AddOnConditions: is, Taints: all(a, b)}}, "x a b"},
+		"there already":            {"a", []p{{AddOnConditions: is, Taints: all(a)}}, "a"},
+		"does not match":           {"", []p{{AddOnConditions: not, Taints: all(a)}}, ""},
+		"one of two matches":       {"", []p{{AddOnConditions: append(is, not...), Taints: all(a)}}, ""},
+		"a condition is absent":    {"", []p{{AddOnConditions: append(is, absent), Taints: all(a)}}, ""},
+		"removed":                  {"a x", []p{{RemoveOnConditions: is, Taints: all(a)}}, "x"},
+		"added and removed":        {"", []p{{AddOnConditions: is, RemoveOnConditions: is, Taints: all(a)}}, ""},
+		"the younger one has it":   {"", []p{{RemoveOnConditions: is, Taints: all(a)}, {AddOnConditions: is, Taints: all(a)}}, ""},
+		"the younger one adds":     {"", []p{{AddOnConditions: is, Taints: all(a)}, {RemoveOnConditions: is, Taints: all(a)}}, "a"},
+		"another cluster":          {"", []p{{TargetClusters: &policyv1alpha1.ClusterAffinity{ClusterNames: []string{"d"}}, AddOnConditions: is, Taints: all(a)}}, ""},
+		"a taint of the hub's own": {"", []p{{AddOnConditions: is, Taints: all(a, hub)}}, ""},
+		"an invalid selector": {"", []p{{TargetClusters: &policyv1alpha1.ClusterAffinity{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"-": "-"}}},
+			AddOnConditions: is, Taints: all(a)}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := cluster("c", "", 0, true)
+			c.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse}}
+			var have []clusterv1alpha1.Taint
+			for _, key := range strings.Fields(tt.have) {
+				have = append(have, clusterv1alpha1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+			}
+			var policies []policyv1alpha1.ClusterTaintPolicy
+			for i, spec := range tt.policies {
+				policies = append(policies, policyv1alpha1.ClusterTaintPolicy{Spec: spec,
+					ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(epoch.Add(-time.Duration(i) * time.Hour))}})
+			}
+			var got []string
+			for _, taint := range applyPolicies(&c, have, policies, metav1.NewTime(epoch)) {
+				got = append(got, taint.Key)
+			}
+			if strings.Join(got, " ") != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
 	}

@@ -10,16 +10,23 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/scheduler"
 )
 
-// taints are the taints that a cluster should have: not-ready while Ready is False or absent, unreachable while it is Unknown,
+// taints are the taints that a cluster should have by its conditions: not-ready while Ready is False or absent, unreachable while it is Unknown,
 // neither while it is True; NoSchedule only, so that nothing is evicted. Other taints stay; those with NoExecute get the time from
 // which toleration seconds count.
 func taints(have []clusterv1alpha1.Taint, ready *metav1.Condition, now metav1.Time) []clusterv1alpha1.Taint {
@@ -49,6 +56,41 @@ func taints(have []clusterv1alpha1.Taint, ready *metav1.Condition, now metav1.Ti
 	return want
 }
 
+// applyPolicies are the taints of a cluster after its ClusterTaintPolicies, the oldest first: each adds its taints, then removes them,
+// if the conditions match. An invalid policy does neither.
+func applyPolicies(c *clusterv1alpha1.Cluster, taints []clusterv1alpha1.Taint, policies []policyv1alpha1.ClusterTaintPolicy, now metav1.Time) []clusterv1alpha1.Taint {
+	policies = slices.Clone(policies)
+	slices.SortFunc(policies, func(a, b policyv1alpha1.ClusterTaintPolicy) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	for i := range policies {
+		p := &policies[i].Spec
+		target, err := scheduler.ParseAffinity(p.TargetClusters)
+		if err != nil || len(p.Validate("")) > 0 || !target.Matches(c) {
+			continue
+		}
+		add, remove := match(c.Status.Conditions, p.AddOnConditions), match(c.Status.Conditions, p.RemoveOnConditions)
+		for _, t := range p.Taints {
+			same := func(have clusterv1alpha1.Taint) bool { return have.Key == t.Key && have.Effect == t.Effect }
+			switch {
+			case remove:
+				taints = slices.DeleteFunc(taints, same)
+			case add && !slices.ContainsFunc(taints, same):
+				taints = append(taints, clusterv1alpha1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect, TimeAdded: &now})
+			}
+		}
+	}
+	return taints
+}
+
+// match reports whether all wanted conditions match; none never do. A condition that a cluster does not have does not match.
+func match(have []metav1.Condition, want []policyv1alpha1.MatchCondition) bool {
+	return len(want) > 0 && !slices.ContainsFunc(want, func(m policyv1alpha1.MatchCondition) bool {
+		is := meta.FindStatusCondition(have, m.ConditionType)
+		return is == nil || slices.Contains(m.StatusValues, is.Status) != (m.Operator == policyv1alpha1.MatchConditionOpIn)
+	})
+}
+
 // tainter writes the taints of all Clusters.
 type tainter struct {
 	client client.Client
@@ -60,7 +102,13 @@ func (r *tainter) setup(mgr ctrl.Manager) error {
 	if err != nil {
 		return err
 	}
-	return ctrl.NewControllerManagedBy(mgr).Named("taints").For(&clusterv1alpha1.Cluster{}).Complete(taints)
+	every := func(ctx context.Context, _ client.Object) []reconcile.Request {
+		return requests(ctx, r.client, func(*clusterv1alpha1.Cluster) bool { return true })
+	}
+	return ctrl.NewControllerManagedBy(mgr).Named("taints").For(&clusterv1alpha1.Cluster{}).
+		Watches(&policyv1alpha1.ClusterTaintPolicy{}, handler.EnqueueRequestsFromMapFunc(every),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Complete(taints)
 }
 
 func (r *tainter) reconcile(ctx context.Context, req ctrl.Request) (time.Duration, error) {
@@ -71,7 +119,12 @@ func (r *tainter) reconcile(ctx context.Context, req ctrl.Request) (time.Duratio
 	if c.DeletionTimestamp != nil {
 		return 0, nil
 	}
-	want := taints(c.Spec.Taints, c.Ready(), metav1.Now())
+	var policies policyv1alpha1.ClusterTaintPolicyList
+	if err := r.client.List(ctx, &policies, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, fmt.Errorf("list ClusterTaintPolicies: %w", err)
+	}
+	now := metav1.Now()
+	want := applyPolicies(c, taints(c.Spec.Taints, c.Ready(), now), policies.Items, now)
 	if apiequality.Semantic.DeepEqual(c.Spec.Taints, want) {
 		return 0, nil
 	}

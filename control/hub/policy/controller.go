@@ -203,7 +203,7 @@ type claims struct {
 	selectors        []policyv1alpha1.ResourceSelector
 }
 
-// kinds are the four kinds: the name of the controller, and a policy without content.
+// policyKinds are the five kinds: the name of the controller, and a policy without content.
 var policyKinds = map[string]func() (client.Object, func() policy){
 	"propagationpolicy": func() (client.Object, func() policy) {
 		o := &policyv1alpha1.PropagationPolicy{}
@@ -225,6 +225,10 @@ var policyKinds = map[string]func() (client.Object, func() policy){
 	},
 	"clusteroverridepolicy": func() (client.Object, func() policy) {
 		o := &policyv1alpha1.ClusterOverridePolicy{}
+		return o, func() policy { return policy{o, &o.Status, o.Spec.Validate, nil} }
+	},
+	"clustertaintpolicy": func() (client.Object, func() policy) {
+		o := &policyv1alpha1.ClusterTaintPolicy{}
 		return o, func() policy { return policy{o, &o.Status, o.Spec.Validate, nil} }
 	},
 }
