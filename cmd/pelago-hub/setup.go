@@ -53,6 +53,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		rules.Setup(mgr, custom),
 		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: o.workers.propagate,
 			Eviction: o.eviction}),
+		propagate.SetupRebalancer(mgr),
 		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: interpreter, Workers: o.workers.works, Skips: skips}),
 		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads, Skips: skips}),
 		status.Setup(mgr, status.Options{Interpreter: interpreter, Workers: o.workers.status}),

@@ -13,7 +13,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	appsv1alpha1 "github.com/pelago-net/pelago/api/apps/v1alpha1"
 	autoscalingv1alpha1 "github.com/pelago-net/pelago/api/autoscaling/v1alpha1"
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	networkingv1alpha1 "github.com/pelago-net/pelago/api/networking/v1alpha1"
@@ -28,10 +27,6 @@ import (
 // manager's scheme has all groups. A kind that gets a controller loses its entry here.
 func SetupUnsupported(mgr ctrl.Manager) error {
 	return errors.Join(
-		unsupported(mgr, "WorkloadRebalancer", "set spec.rescheduleTriggeredAt of the ResourceBinding to the present time",
-			func(o *appsv1alpha1.WorkloadRebalancer) *[]metav1.Condition { return &o.Status.Conditions }),
-		unsupported(mgr, "ClusterTaintPolicy", "set taints with `pelago taint clusters`",
-			func(o *policyv1alpha1.ClusterTaintPolicy) *[]metav1.Condition { return &o.Status.Conditions }),
 		unsupported(mgr, "FederatedResourceQuota",
 			"propagate a ResourceQuota to the clusters, with an OverridePolicy where the amounts differ",
 			func(o *policyv1alpha1.FederatedResourceQuota) *[]metav1.Condition { return &o.Status.Conditions }),

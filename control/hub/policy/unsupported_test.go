@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	appsv1alpha1 "github.com/pelago-net/pelago/api/apps/v1alpha1"
 	autoscalingv1alpha1 "github.com/pelago-net/pelago/api/autoscaling/v1alpha1"
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	networkingv1alpha1 "github.com/pelago-net/pelago/api/networking/v1alpha1"
@@ -25,11 +24,10 @@ import (
 
 // A kind on which nothing acts has Accepted=False with the alternative; its spec is unchanged.
 func TestUnsupportedKindsNameTheAlternative(t *testing.T) {
-	c := apiserver.Connect(t, server.Config(t), policyv1alpha1.AddToScheme, appsv1alpha1.AddToScheme, autoscalingv1alpha1.AddToScheme,
+	c := apiserver.Connect(t, server.Config(t), policyv1alpha1.AddToScheme, autoscalingv1alpha1.AddToScheme,
 		configv1alpha1.AddToScheme, networkingv1alpha1.AddToScheme, remedyv1alpha1.AddToScheme, searchv1alpha1.AddToScheme)
 	apiserver.Manager{Scheme: c.Scheme(), Setup: []func(ctrl.Manager) error{policy.SetupUnsupported}}.Run(t, c.Config)
 	for folder, want := range map[string]string{
-		"workloadrebalancer": "rescheduleTriggeredAt", "clustertaintpolicy": "pelago taint clusters",
 		"federatedresourcequota": "ResourceQuota", "federatedhpa": "HorizontalPodAutoscaler", "cronfederatedhpa": "kubectl scale",
 		"multiclusterservice": "ServiceExport", "multiclusteringress": "Ingress", "resourceregistry": "--operation-scope all",
 		"remedy": "pelago taint clusters", "resourceinterpreterwebhookconfiguration": "KindRules",

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	appsv1alpha1 "github.com/pelago-net/pelago/api/apps/v1alpha1"
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
@@ -41,7 +42,7 @@ var server = apiserver.NewShared(apiserver.CRDs(), apiserver.HubControllers())
 func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 var schemes = []func(*runtime.Scheme) error{clusterv1alpha1.AddToScheme, policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme,
-	workv1alpha2.AddToScheme, apiextensionsv1.AddToScheme}
+	workv1alpha2.AddToScheme, apiextensionsv1.AddToScheme, appsv1alpha1.AddToScheme}
 
 // hub is a server with a namespace of the test's own and member clusters.
 type hub struct {

@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
@@ -31,21 +32,26 @@ func (r *reconciler) template(ctx context.Context, key Key) (*unstructured.Unstr
 
 // binding is the newest state of a template's binding that is known, a copy.
 func (r *reconciler) binding(ctx context.Context, key Key) (kube.Binding, error) {
-	var found []kube.Binding
-	err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) { found = append(found, b) },
-		client.MatchingFields{indexTemplate: entry(key.GVK.GroupKind(), key.Namespace, key.Name)})
+	found, err := bindingsOf(ctx, r.cache, key.GVK.GroupKind(), key.Namespace, key.Name)
 	if err != nil {
 		return kube.Binding{}, err
 	}
 	var cached client.Object
 	if len(found) > 0 {
-		sortBindings(found)
 		cached = found[0].Object
 	}
 	if o := r.bindings.Latest(key, cached, time.Now()); o != nil {
 		return kube.BindingOf(o).Copy(), nil
 	}
 	return kube.Binding{}, nil
+}
+
+// bindingsOf are the bindings of a template in a cache, its own one first; not to be changed.
+func bindingsOf(ctx context.Context, cache client.Reader, kind schema.GroupKind, namespace, name string) (found []kube.Binding, err error) {
+	err = kube.EachBinding(ctx, cache, func(b kube.Binding) { found = append(found, b) },
+		client.MatchingFields{indexTemplate: entry(kind, namespace, name)})
+	sortBindings(found)
+	return found, err
 }
 
 // bindingName is the name of a template's new binding: that of its kind, but for a template whose namesake of another kind or
