@@ -92,6 +92,8 @@ func parse(args []string) (options, error) {
 		"pull member is unknown")
 	flags.DurationVar(&o.eviction.ClusterFailure, "cluster-failover-after", 5*time.Second, "time for which a cluster must not have been ready before "+
 		"workloads whose policy has failover.cluster leave it")
+	flags.DurationVar(&o.eviction.ReachableClusterFailure, "reachable-cluster-failover-after", 5*time.Minute, "the same for a cluster that other "+
+		"clusters reach in the data plane (condition DataPlaneReachable): it may only be cut off from the hub")
 	flags.DurationVar(&o.eviction.Timeout, "graceful-eviction-timeout", 10*time.Minute, "time after which a workload is removed from the cluster that "+
 		"it leaves, healthy elsewhere or not")
 	flags.Float64Var(&o.eviction.Rate, "resource-eviction-rate", 20, "workloads that leave one cluster per second at most")
@@ -104,8 +106,8 @@ func parse(args []string) (options, error) {
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("read the command line: unexpected argument %q", flags.Arg(0))
 	}
-	if e := o.eviction; e.Rate <= 0 || e.HaltedAbove <= 0 || e.HaltedAbove > 1 || e.ClusterFailure <= 0 || e.Timeout <= 0 || o.grace <= 0 {
-		return o, errors.New("read the command line: --resource-eviction-rate, --cluster-failover-after, --graceful-eviction-timeout and " +
+	if e := o.eviction; e.Rate <= 0 || e.HaltedAbove <= 0 || e.HaltedAbove > 1 || e.ClusterFailure <= 0 || e.ReachableClusterFailure <= 0 || e.Timeout <= 0 || o.grace <= 0 {
+		return o, errors.New("read the command line: --resource-eviction-rate, --cluster-failover-after, --reachable-cluster-failover-after, --graceful-eviction-timeout and " +
 			"--cluster-monitor-grace-period must be above 0, --eviction-halted-above at most 1 and above 0")
 	}
 	for name, n := range map[string]int{"propagate": o.workers.propagate, "works": o.workers.works, "status": o.workers.status,

@@ -19,13 +19,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
 
 // One server is the hub and, over a line, the member: what a collector reads and what it writes are different kinds.
-var server = apiserver.NewShared(apiserver.CRDs("clusters.cluster.karmada.io", "portblocks.pelago.io"))
+var server = apiserver.NewShared(apiserver.CRDs("clusters.cluster.karmada.io", "portblocks.pelago.io", "gateways.submariner.io"))
 
 func TestMain(m *testing.M) { os.Exit(apiserver.Run(m, server, execute.HubServer)) }
 
@@ -39,7 +40,7 @@ func newPlace(t *testing.T, cluster *clusterv1alpha1.Cluster) place {
 	t.Helper()
 	p := place{
 		hub:    apiserver.Connect(t, server.Config(t), clusterv1alpha1.AddToScheme),
-		member: apiserver.Connect(t, server.Config(t)),
+		member: apiserver.Connect(t, server.Config(t), submarinerv1.AddToScheme),
 		line:   apiserver.NewLine(t, server.Config(t)),
 	}
 	p.member.Empty(&corev1.Pod{}, &corev1.Node{})
@@ -163,6 +164,31 @@ func TestStatusOfAMember(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.Equal(t, "1500m of 12, 0 to come, 2 nodes", p.allocated)
+}
+
+// Which clusters the gateways of the member reach is reported, and gone with them.
+func TestNetworkOfAMember(t *testing.T) {
+	p := newPlace(t, pushCluster())
+	p.addNode("n1", "4")
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "net-"}}
+	p.member.Make(ns)
+	endpoint := func(cluster string) submarinerv1.EndpointSpec {
+		return submarinerv1.EndpointSpec{ClusterID: cluster, CableName: "cable-" + cluster, Backend: "vxlan", Subnets: []string{}}
+	}
+	g := &submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: "n1"}, Status: submarinerv1.GatewayStatus{
+		HAStatus: submarinerv1.HAStatusActive, LocalEndpoint: endpoint("m1"),
+		Connections: []submarinerv1.Connection{{Status: submarinerv1.Connected, Endpoint: endpoint("m2")}}}}
+	p.member.Make(g)
+	p.collect(execute.CollectorOptions{Every: 100 * time.Millisecond, Delay: 50 * time.Millisecond})
+	network := func() string { return fmt.Sprint(p.cluster().Status.Network) }
+	await.Equal(t, "[{m2 true}]", network)
+	g.Status.Connections[0].Status = submarinerv1.ConnectionError
+	if err := p.member.Update(t.Context(), g); err != nil {
+		t.Fatal(err)
+	}
+	await.Equal(t, "[{m2 false}]", network)
+	p.member.Remove(g)
+	await.Equal(t, "[]", network)
 }
 
 // slow lets the lists of pods wait.

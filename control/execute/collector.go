@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -168,6 +169,9 @@ func (c *Collector) probe(ctx context.Context) {
 		var complete metav1.Condition
 		c.observed.enablements, complete = enablements(lists, err, c.observed.enablements)
 		c.observed.complete = &complete
+		if gateways, err := readGateways(ctx, c.discovery.RESTClient()); err == nil { // else those of the last probe
+			c.observed.gateways = gateways
+		}
 	}
 	if c.Took != nil {
 		c.Took.Observe(time.Since(began).Seconds())
@@ -318,6 +322,7 @@ type observation struct {
 	version     string
 	enablements []clusterv1alpha1.APIEnablement
 	complete    *metav1.Condition // nil: discovery has not run
+	gateways    []submarinerv1.Gateway
 	// Nodes and pods, valid if both were listed.
 	counted bool
 	nodes   []node
@@ -344,6 +349,7 @@ func desiredStatus(c *clusterv1alpha1.Cluster, v observation, passes bool) clust
 	if v.counted {
 		want.NodeSummary = nodeSummary(v.nodes)
 		want.ResourceSummary = resourceSummary(v.nodes, v.pods, usable(c.Spec))
+		want.Network = network(v.gateways, v.nodes)
 	}
 	return want
 }

@@ -1,12 +1,15 @@
 package execute
 
 import (
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/google/go-cmp/cmp"
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
 // karmada.md §1.1, health probing: when the cluster is not online, only conditions are updated and the rest is kept; also before the
@@ -59,5 +62,25 @@ func TestAnotherClusterIsToldAtOnce(t *testing.T) {
 		if ready := meta.FindStatusCondition(got.Conditions, "Ready"); ready.Status != want {
 			t.Errorf("%s below the threshold: %s, want %s", reason, ready.Status, want)
 		}
+	}
+}
+
+// One gateway that reaches a cluster suffices; those of nodes that are not ready, or unknown, do not count.
+func TestNetwork(t *testing.T) {
+	gateway := func(name string, connections ...string) submarinerv1.Gateway {
+		g := submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		for _, c := range connections {
+			to, status, _ := strings.Cut(c, "=")
+			g.Status.Connections = append(g.Status.Connections, submarinerv1.Connection{Status: submarinerv1.ConnectionStatus(status),
+				Endpoint: submarinerv1.EndpointSpec{ClusterID: to}})
+		}
+		return g
+	}
+	nodes := []node{{name: "n1", ready: true}, {name: "n2", ready: true}, {name: "n3"}}
+	got := network([]submarinerv1.Gateway{gateway("n1", "c=error", "b=connecting", "d=none"), gateway("n2", "c=connected", "b=error"),
+		gateway("n3", "b=connected"), gateway("n4", "b=connected", "e=connected"), gateway("n1", "=connected")}, nodes)
+	want := []clusterv1alpha1.NetworkPath{{Cluster: "b"}, {Cluster: "c", Reachable: true}, {Cluster: "d"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }

@@ -53,6 +53,19 @@ const (
 	ReasonClusterIsHub = "ClusterIsHub"
 )
 
+// ConditionDataPlaneReachable says whether the cluster answers the probes of other clusters' gateways; absent if no cluster that is
+// ready reports on it (status.network). While it is True, a cluster that is not Ready is left later: only its way to the hub may
+// have failed.
+const ConditionDataPlaneReachable = "DataPlaneReachable"
+
+// Reasons of ConditionDataPlaneReachable.
+const (
+	// ReasonPeersReach: True.
+	ReasonPeersReach = "PeersReach"
+	// ReasonNoPeerReaches: False.
+	ReasonNoPeerReaches = "NoPeerReaches"
+)
+
 // ConditionRemoved is False on a Cluster that is being deleted, and says what its deletion waits for.
 const ConditionRemoved = "Removed"
 

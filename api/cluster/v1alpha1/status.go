@@ -27,6 +27,19 @@ type ClusterStatus struct {
 	// +optional
 	// +listType=atomic
 	RemedyActions []string `json:"remedyActions,omitempty"`
+	// Network is which other clusters the data plane of the member reaches. It is Pelago's, and empty without its data plane.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=cluster
+	Network []NetworkPath `json:"network,omitempty"`
+}
+
+// NetworkPath is how the data plane of a member sees another cluster.
+type NetworkPath struct {
+	Cluster string `json:"cluster"`
+	// Reachable says that a gateway of the cluster answers the probes of one of the member's gateways.
+	Reachable bool `json:"reachable"`
 }
 
 // APIEnablement is one group and version.

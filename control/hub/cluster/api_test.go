@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -340,6 +341,49 @@ func TestTaintPolicy(t *testing.T) {
 	h.Remove(p)
 	h.report("policed", metav1.ConditionTrue, "Test")
 	await.Equal(t, "down:NoExecute ", func() string { return h.taints("policed") })
+}
+
+// The other members' reports make the condition DataPlaneReachable; those of members that are not ready do not count.
+func TestDataPlaneReachable(t *testing.T) {
+	h := newHub(t, cluster.MembershipOptions{})
+	for _, name := range []string{"seen", "witness-1", "witness-2"} {
+		h.join(name, "", clusterv1alpha1.Push)
+		h.awaitMember(name)
+		h.report(name, metav1.ConditionTrue, "Test")
+	}
+	reports := func(name string, network ...clusterv1alpha1.NetworkPath) {
+		await.True(t, "the report is written", func() bool {
+			c := h.cluster(name)
+			c.Status.Network = network
+			err := h.Status().Update(t.Context(), c)
+			if err != nil && !apierrors.IsConflict(err) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+	}
+	is := func() string {
+		c := meta.FindStatusCondition(h.cluster("seen").Status.Conditions, clusterv1alpha1.ConditionDataPlaneReachable)
+		if c == nil {
+			return ""
+		}
+		return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+	}
+	yes, no := clusterv1alpha1.NetworkPath{Cluster: "seen", Reachable: true}, clusterv1alpha1.NetworkPath{Cluster: "seen"}
+	reports("seen", clusterv1alpha1.NetworkPath{Cluster: "witness-1", Reachable: true}, yes)
+	reports("witness-1", no)
+	await.Equal(t, "False NoPeerReaches: no gateway of it answers the probes of witness-1", is)
+	reports("witness-2", yes)
+	await.Equal(t, "True PeersReach: its gateways answer the probes of witness-2", is)
+	h.report("seen", metav1.ConditionUnknown, "Test")
+	h.report("witness-2", metav1.ConditionUnknown, "Test")
+	await.Equal(t, "False NoPeerReaches: no gateway of it answers the probes of witness-1", is)
+	reports("witness-1")
+	await.Equal(t, "", is)
+	h.report("witness-2", metav1.ConditionTrue, "Test")
+	await.Equal(t, "True PeersReach: its gateways answer the probes of witness-2", is)
+	h.Remove(h.cluster("witness-2"))
+	await.Equal(t, "", is)
 }
 
 // karmada.md §1.1, spec.id; review-control.md 2 and 5.

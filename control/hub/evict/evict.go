@@ -7,12 +7,15 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/flowcontrol"
@@ -29,6 +32,9 @@ import (
 type Options struct {
 	// ClusterFailure is how long a cluster must not have been ready before templates with failover.cluster leave it; 0: 5 s.
 	ClusterFailure time.Duration
+	// ReachableClusterFailure is the same for one that other clusters reach in the data plane: the hub alone may be cut off from it;
+	// 0: 5 min.
+	ReachableClusterFailure time.Duration
 	// Timeout ends a graceful eviction that has no gracePeriodSeconds; 0: 10 min.
 	Timeout time.Duration
 	// Rate is how many templates leave one cluster per second at most, as many at once; 0: 20.
@@ -40,6 +46,7 @@ type Options struct {
 
 func (o Options) Defaulted() Options {
 	o.ClusterFailure = cmp.Or(o.ClusterFailure, 5*time.Second)
+	o.ReachableClusterFailure = cmp.Or(o.ReachableClusterFailure, 5*time.Minute)
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Minute)
 	o.Rate = cmp.Or(o.Rate, 20)
 	o.HaltedAbove = cmp.Or(o.HaltedAbove, 0.55)
@@ -50,6 +57,8 @@ func (o Options) Defaulted() Options {
 type Fate struct {
 	Taints []corev1.Taint // NoExecute
 	Failed time.Time      // since when it has not been ready; zero: it is
+	// Reachable says that other clusters reach it in the data plane, although it is not ready.
+	Reachable bool
 }
 
 // Clusters are the clusters that templates may have to leave, by name.
@@ -74,6 +83,7 @@ func ReadClusters(clusters []clusterv1alpha1.Cluster, haltedAbove float64) Clust
 		if ready.Status != metav1.ConditionTrue && ready.Reason != clusterv1alpha1.ReasonClusterStatusNeverUpdated {
 			failed++
 			f.Failed = ready.LastTransitionTime.Time
+			f.Reachable = meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1alpha1.ConditionDataPlaneReachable)
 		}
 		for _, t := range c.Spec.Taints {
 			if t.Effect == corev1.TaintEffectNoExecute {
@@ -88,6 +98,13 @@ func ReadClusters(clusters []clusterv1alpha1.Cluster, haltedAbove float64) Clust
 		out.Halted = fmt.Sprintf("%d of %d clusters are not ready at once, which looks like a fault of the hub's own connection", failed, members)
 	}
 	return out
+}
+
+// Equal reports whether templates have to leave the same clusters for the same reasons.
+func (f Clusters) Equal(other Clusters) bool {
+	return f.Halted == other.Halted && maps.EqualFunc(f.Of, other.Of, func(a, b Fate) bool {
+		return a.Failed.Equal(b.Failed) && a.Reachable == b.Reachable && equality.Semantic.DeepEqual(a.Taints, b.Taints)
+	})
 }
 
 // Concerns reports whether a binding may have to leave a cluster.
@@ -236,7 +253,16 @@ func (v *Evictor) due(b kube.Binding, t workv1alpha2.TargetCluster, e *Eviction)
 	}
 	if failover.Cluster != nil && !f.Failed.IsZero() {
 		reason := fmt.Sprintf("cluster %s has not been ready since %s", t.Name, f.Failed.UTC().Format(time.RFC3339))
-		switch after := f.Failed.Add(v.ClusterFailure).Sub(v.Now); {
+		patience := v.ClusterFailure
+		if f.Reachable {
+			patience = max(patience, v.ReachableClusterFailure)
+		}
+		until := f.Failed.Add(patience)
+		switch after := until.Sub(v.Now); {
+		case after > 0 && f.Reachable:
+			e.Held = append(e.Held, fmt.Sprintf("%s: it stays there until %s, since other clusters reach its data plane", reason,
+				until.UTC().Format(time.RFC3339)))
+			e.wait(after)
 		case after > 0:
 			e.wait(after)
 		case v.Halted != "":

@@ -99,6 +99,12 @@ func TestEvictionsBegin(t *testing.T) {
 			want:   want{from: "m1", reason: "ClusterFailure", mode: gracefully, message: "cluster m1 has not been ready since 2026-01-02T03:03:59Z", next: 10 * time.Minute}},
 		{name: "one that has just failed", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-2 * time.Second)}}},
 			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) }, want: want{next: 3 * time.Second}},
+		{name: "a failed cluster that others reach", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Minute), Reachable: true}}},
+			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) },
+			want:   want{held: "it stays there until 2026-01-02T03:08:05Z, since other clusters reach its data plane", next: 4 * time.Minute}},
+		{name: "one that others reach, for long", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-6 * time.Minute), Reachable: true}}},
+			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) },
+			want:   want{from: "m1", reason: "ClusterFailure", mode: gracefully, next: 10 * time.Minute}},
 		{name: "too many at once", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour)}}, Halted: "2 of 3 clusters are not ready at once"},
 			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) }, want: want{held: "2 of 3 clusters"}},
 		{name: "unhealthy, and no failover", change: unhealthy},
@@ -275,4 +281,22 @@ func FuzzPreserve(f *testing.F) {
 			t.Errorf("labels %q", labels)
 		}
 	})
+}
+
+func TestClustersEqual(t *testing.T) {
+	of := func(f Fate) Clusters { return Clusters{Of: map[string]Fate{"m1": f}} }
+	added := metav1.NewTime(evictionTime)
+	failed := Fate{Failed: evictionTime, Taints: []corev1.Taint{{Key: "a", TimeAdded: &added}}}
+	same := Fate{Failed: evictionTime.In(time.FixedZone("east", 3600)), Taints: []corev1.Taint{{Key: "a", TimeAdded: ptr.To(metav1.NewTime(evictionTime.Local()))}}}
+	if !of(failed).Equal(of(same)) {
+		t.Error("the same fate is another one")
+	}
+	later, reachable, untainted := failed, failed, failed
+	later.Failed, reachable.Reachable, untainted.Taints = evictionTime.Add(time.Second), true, nil
+	for name, other := range map[string]Clusters{"since later": of(later), "reachable": of(reachable), "without the taint": of(untainted),
+		"no cluster": {}, "another cluster": {Of: map[string]Fate{"m2": failed}}, "halted": {Of: of(failed).Of, Halted: "too many"}} {
+		if of(failed).Equal(other) {
+			t.Errorf("%s: equal", name)
+		}
+	}
 }
