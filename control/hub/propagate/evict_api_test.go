@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -40,6 +41,24 @@ func (h *hub) ready(member string, status metav1.ConditionStatus) {
 		c.Status.Conditions = append(c.Status.Conditions, metav1.Condition{Type: clusterv1alpha1.ConditionReady, Status: status,
 			Reason: clusterv1alpha1.ReasonClusterStatusUnknown, LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Minute))})
 		return h.Status().Update(h.Context(), &c) == nil
+	})
+}
+
+// reloads changes the load that a member reports, and waits until a template that is made later is placed.
+func (h *hub) reloads(member string) {
+	h.Helper()
+	var c clusterv1alpha1.Cluster
+	await.True(h, "the load is written", func() bool {
+		if err := h.Get(h.Context(), keyFor(&clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: member}}), &c); err != nil {
+			h.Fatal(err)
+		}
+		c.Status.ResourceSummary = &clusterv1alpha1.ResourceSummary{Allocated: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}}
+		return h.Status().Update(h.Context(), &c) == nil
+	})
+	h.Make(h.deployment("after-"+member, 2)) // clusters and templates are seen in any order, but a decision takes the newest clusters
+	await.True(h, "a later template is placed", func() bool {
+		b := h.binding("after-" + member + "-deployment")
+		return b != nil && len(b.Spec.Clusters) > 0
 	})
 }
 
@@ -90,6 +109,8 @@ func TestClusterFailover(t *testing.T) {
 	h.Make(h.deployment("web", 6))
 	h.runs("web-deployment", "member1:2 member2:2 member3:2")
 	h.ready("member1", metav1.ConditionUnknown)
+	h.runs("web-deployment", "member2:3 member3:3")
+	h.reloads("member2") // a change of load while a cluster has failed
 	b := h.runs("web-deployment", "member2:3 member3:3")
 	if got := h.tasks("web-deployment"); got != "member1:ClusterFailure" {
 		t.Errorf("tasks %q", got)

@@ -322,7 +322,7 @@ func (r *reconciler) followClusters(ctx context.Context) {
 			log.FromContext(ctx).Error(err, "clusters cannot be listed")
 			continue
 		}
-		if !more && equality.Semantic.DeepEqual(before.Of, r.leaving.Load().Of) && before.Halted == r.leaving.Load().Halted {
+		if !more && before.Equal(*r.leaving.Load()) {
 			r.addBindings(ctx, indexUndecided, kube.IndexFlag)
 		} else if err := kube.EachBinding(ctx, r.cache, r.addIfDue); err != nil {
 			log.FromContext(ctx).Error(err, "bindings cannot be listed")
