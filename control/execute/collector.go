@@ -30,7 +30,7 @@ import (
 // Defaults of CollectorOptions, those of Karmada.
 const (
 	DefaultEvery            = 4 * time.Second
-	DefaultFailureThreshold = 12 * time.Second
+	DefaultFailureThreshold = 10 * time.Second
 	DefaultSuccessThreshold = 30 * time.Second
 	// DefaultDelay coalesces changes of nodes and pods into one write.
 	DefaultDelay = time.Second
@@ -160,6 +160,7 @@ func (c *Collector) awaitInventory(ctx context.Context) {
 // probe probes the member and, if it is healthy, reads its version and APIs.
 func (c *Collector) probe(ctx context.Context) {
 	began := time.Now()
+	c.observed.began = began
 	c.observed.ready = probe(ctx, c.discovery.RESTClient())
 	if c.observed.ready.Status == metav1.ConditionTrue {
 		if v, err := c.discovery.ServerVersion(); err == nil { // else the former version stays until the next probe
@@ -214,7 +215,7 @@ func (c *Collector) tryWrite(ctx context.Context) error {
 		v.ready.Message += "; what is allocatable in it cannot be seen: " + err.Error()
 	}
 	next := cluster.DeepCopy()
-	next.Status = desiredStatus(cluster, v, c.threshold.passes(time.Now(), cluster.Ready(), v.ready.Status))
+	next.Status = desiredStatus(cluster, v, c.threshold.passes(time.Now(), v.began, cluster.Ready(), v.ready.Status))
 	return patchStatus(ctx, c.Hub, cluster, next)
 }
 
@@ -317,7 +318,8 @@ func (e *OtherCluster) Error() string {
 
 // observation is the state of the member that a collector has read.
 type observation struct {
-	ready metav1.Condition // of the last probe
+	began time.Time        // when the last probe did
+	ready metav1.Condition // of it
 	// Read after the last successful probe; version is empty if it was never read.
 	version     string
 	enablements []clusterv1alpha1.APIEnablement

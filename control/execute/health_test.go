@@ -111,7 +111,7 @@ func said(t *testing.T, ctx context.Context, host string) string {
 func TestThreshold(t *testing.T) {
 	const yes, no, unknown = metav1.ConditionTrue, metav1.ConditionFalse, metav1.ConditionUnknown
 	type step struct {
-		after   time.Duration
+		after   time.Duration // in seconds
 		found   metav1.ConditionStatus
 		current metav1.ConditionStatus // what stands at the hub; empty: nothing
 		passes  bool
@@ -140,10 +140,26 @@ func TestThreshold(t *testing.T) {
 				if s.current != "" {
 					current = &metav1.Condition{Status: s.current}
 				}
-				if got := th.passes(start.Add(s.after*time.Second), current, s.found); got != s.passes {
+				at := start.Add(s.after * time.Second)
+				if got := th.passes(at, at, current, s.found); got != s.passes {
 					t.Errorf("at %d s, %s where %q stands: passes %v, want %v", s.after, s.found, s.current, got, s.passes)
 				}
 			}
 		})
+	}
+}
+
+// The time of probes that hang counts.
+func TestThresholdOfProbesThatHang(t *testing.T) {
+	th := threshold{failure: 10 * time.Second}
+	start := time.Unix(1700000000, 0)
+	stands := &metav1.Condition{Status: metav1.ConditionTrue}
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	th.passes(at(0), at(0), stands, metav1.ConditionTrue)
+	if th.passes(at(9), at(4), stands, metav1.ConditionFalse) {
+		t.Error("5 s after the first one began")
+	}
+	if !th.passes(at(14), at(9), stands, metav1.ConditionFalse) {
+		t.Error("not 10 s after the first one began")
 	}
 }

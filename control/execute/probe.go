@@ -81,15 +81,15 @@ func cause(err error) string {
 type threshold struct {
 	failure, success time.Duration
 	last             metav1.ConditionStatus // of the last probe; empty before the first
-	since            time.Time              // of the first probe in a row with that status
+	since            time.Time              // when the first probe in a row with that status began: one that hangs takes 5 s
 }
 
-// passes records the status found by a probe and reports whether the condition takes it. The first result passes at once, as does
+// passes records the status found by a probe that began at a time, and reports whether the condition takes it. The first result passes at once, as does
 // one of the same status with another reason.
-func (t *threshold) passes(now time.Time, current *metav1.Condition, found metav1.ConditionStatus) bool {
+func (t *threshold) passes(now, began time.Time, current *metav1.Condition, found metav1.ConditionStatus) bool {
 	first := t.last == ""
 	if t.last != found {
-		t.last, t.since = found, now
+		t.last, t.since = found, began
 	}
 	if first || current == nil || (current.Status == metav1.ConditionTrue) == (found == metav1.ConditionTrue) {
 		return true

@@ -28,6 +28,7 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "a hundred exports while agents are killed", testManyExports)
 	s.run(t, "the hub is away", testHubAway)
 	s.run(t, "a dead cluster leaves the name server", testDeadCluster)
+	s.run(t, "workloads fail over", testFailover)
 	s.run(t, "bad input", testBadInput)
 	s.run(t, "a forged packet", testInjection)
 }
