@@ -27,7 +27,7 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// Defaults of CollectorOptions, those of Karmada.
+// Defaults of CollectorOptions. Karmada probes every 10 s, and its failure threshold is 30 s.
 const (
 	DefaultEvery            = 4 * time.Second
 	DefaultFailureThreshold = 10 * time.Second

@@ -84,8 +84,8 @@ type threshold struct {
 	since            time.Time              // when the first probe in a row with that status began: one that hangs takes 5 s
 }
 
-// passes records the status found by a probe that began at a time, and reports whether the condition takes it. The first result passes at once, as does
-// one of the same status with another reason.
+// passes records the status found by a probe that began at a time, and reports whether the condition takes it. The first result
+// passes at once, as does one of the same status with another reason.
 func (t *threshold) passes(now, began time.Time, current *metav1.Condition, found metav1.ConditionStatus) bool {
 	first := t.last == ""
 	if t.last != found {

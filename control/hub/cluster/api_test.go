@@ -109,6 +109,23 @@ func (h hub) report(name string, status metav1.ConditionStatus, reason string) {
 	})
 }
 
+// taint gives a cluster taints with these keys, and no others.
+func (h hub) taint(name string, keys ...string) {
+	h.Helper()
+	await.True(h, "the taints are written", func() bool {
+		c := h.cluster(name)
+		c.Spec.Taints = nil
+		for _, key := range keys {
+			c.Spec.Taints = append(c.Spec.Taints, clusterv1alpha1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})
+		}
+		err := h.Update(context.Background(), c)
+		if err != nil && !apierrors.IsConflict(err) {
+			h.Fatal(err)
+		}
+		return err == nil
+	})
+}
+
 func (h hub) taints(name string) string {
 	h.Helper()
 	text := ""
@@ -374,6 +391,10 @@ func TestDataPlaneReachable(t *testing.T) {
 	reports("witness-1", no)
 	await.Equal(t, "False NoPeerReaches: no gateway of it answers the probes of witness-1", is)
 	reports("witness-2", yes)
+	await.Equal(t, "True PeersReach: its gateways answer the probes of witness-2", is)
+	h.taint("witness-2", clusterv1alpha1.TaintUnapproved)
+	await.Equal(t, "False NoPeerReaches: no gateway of it answers the probes of witness-1", is)
+	h.taint("witness-2")
 	await.Equal(t, "True PeersReach: its gateways answer the probes of witness-2", is)
 	h.report("seen", metav1.ConditionUnknown, "Test")
 	h.report("witness-2", metav1.ConditionUnknown, "Test")

@@ -62,8 +62,7 @@ func SetupMembership(mgr ctrl.Manager, o MembershipOptions) error {
 	r := &reconciler{MembershipOptions: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), events: events}
 	taints := &tainter{client: mgr.GetClient(), events: events}
 	leases := &monitor{MembershipOptions: o, client: mgr.GetClient(), live: mgr.GetAPIReader()}
-	reports := &witness{client: mgr.GetClient(), events: events}
-	err := errors.Join(r.setup(mgr), taints.setup(mgr), reports.setup(mgr), mgr.Add(leases))
+	err := errors.Join(r.setup(mgr), taints.setup(mgr), mgr.Add(leases))
 	if o.Registry != nil {
 		err = errors.Join(err, o.Registry.Register(&metrics{from: mgr.GetClient()}))
 	}

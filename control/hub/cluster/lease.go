@@ -7,6 +7,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -52,8 +53,8 @@ func (o MembershipOptions) expired(c *clusterv1alpha1.Cluster, h heartbeat, now 
 	return metav1.Condition{}, false
 }
 
-// monitor checks the Leases of pull members. It lists them past the cache: it is their only reader, and a watch would bring an
-// event for each renewal of each member.
+// monitor checks the Leases of pull members, and the members' reports on each other. It lists Leases past the cache: it is their only
+// reader, and a watch would bring an event for each renewal of each member.
 type monitor struct {
 	MembershipOptions
 	client client.Client
@@ -82,7 +83,8 @@ func (m *monitor) Start(ctx context.Context) error {
 	return nil
 }
 
-// check compares all Leases with the heartbeats once, and sets Ready of the members whose Lease has expired.
+// check compares all Leases with the heartbeats once. It sets Ready of the members whose Lease has expired, and DataPlaneReachable of all
+// by the reports of the others.
 func (m *monitor) check(ctx context.Context) error {
 	var leases coordinationv1.LeaseList
 	if err := m.live.List(ctx, &leases, client.InNamespace(clusterv1alpha1.SecretNamespace)); err != nil {
@@ -106,23 +108,30 @@ func (m *monitor) check(ctx context.Context) error {
 	m.checked = now
 	m.heartbeats = make(map[types.UID]heartbeat, len(clusters.Items))
 	var failed error
+	about := readReports(clusters.Items)
 	for i := range clusters.Items {
 		c := &clusters.Items[i]
-		if c.Spec.SyncMode != clusterv1alpha1.Pull || !c.Member() {
+		if !c.Member() {
 			continue
 		}
-		since := now
-		if c.Ready() == nil {
-			since = c.CreationTimestamp.Time
+		next := c.DeepCopy()
+		changed := about[c.Name].setReachable(&next.Status.Conditions)
+		if c.Spec.SyncMode == clusterv1alpha1.Pull {
+			since := now
+			if c.Ready() == nil {
+				since = c.CreationTimestamp.Time
+			}
+			m.heartbeats[c.UID] = former[c.UID].observe(renewed[c.Name], since, now)
+			if condition, ok := m.expired(c, m.heartbeats[c.UID], now); ok {
+				changed = meta.SetStatusCondition(&next.Status.Conditions, condition) || changed
+			}
 		}
-		m.heartbeats[c.UID] = former[c.UID].observe(renewed[c.Name], since, now)
-		condition, ok := m.expired(c, m.heartbeats[c.UID], now)
-		if !ok {
+		if !changed {
 			continue
 		}
-		_, err := setCondition(ctx, m.client, c, condition)
+		err := m.client.Status().Patch(ctx, next, kube.MergeFrom(c))
 		if client.IgnoreNotFound(err) != nil && !kube.IsStale(err) { // the next check repeats a stale write
-			failed = err
+			failed = fmt.Errorf("write the conditions of Cluster %s: %w", c.Name, err)
 		}
 	}
 	return failed
