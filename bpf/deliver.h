@@ -15,7 +15,7 @@ static __always_inline int tcp_reset(struct __sk_buff *skb, const struct node_se
 	if (!tcp_is_answered(skb, p))
 		return finish(skb, rx->hook, VERDICT_DROP_NO_FLOW);
 	route = route_lookup(p->saddr);
-	if (!route || encap_find_exit(s, route->cluster, flow_hash(p), &fwd->to) != VERDICT_CONTINUE)
+	if (!route || encap_find_exit(s, route->cluster, flow_hash(p), rx->now, &fwd->to) != VERDICT_CONTINUE)
 		return finish(skb, rx->hook, VERDICT_DROP_NO_FLOW);
 	if (tcp_make_reset(skb, p))
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);

@@ -25,7 +25,8 @@ static __always_inline int flow_may_send(const struct flow *f, const struct pack
 
 /* Finds or opens the flow of a packet and fills the tuple t, the far node and the cluster. */
 static __always_inline enum verdict translate_out(struct __sk_buff *skb, const struct node_settings *s,
-						  struct packet *p, struct tuple *t, __u16 *node, __u16 *cluster)
+						  struct packet *p, struct tuple *t, __u16 *node, __u16 *cluster,
+						  __u64 now)
 {
 	struct flow *f;
 	__u32 ingress = skb->ingress_ifindex;
@@ -43,8 +44,6 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 	if (f && vip_chooses_again(&key, f, p) && flow_may_send(f, p, &key, ingress) && flow_evict(&key))
 		f = 0;
 	if (f) {
-		__u64 now = now_ns();
-
 		if (!flow_may_send(f, p, &key, ingress))
 			return VERDICT_DROP_UNKNOWN_SOURCE;
 		if (f->cluster == s->cluster)
@@ -93,6 +92,7 @@ int edge_out(struct __sk_buff *skb)
 	__u16 node = 0, cluster = 0;
 	struct packet p = {};
 	struct tuple t = {};
+	__u64 now = now_ns();
 	enum verdict v;
 
 	if (!s || !s->ready)
@@ -104,14 +104,14 @@ int edge_out(struct __sk_buff *skb)
 	v = parse_skb(skb, ETH_LEN, &p);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, HOOK_EDGE_OUT, v);
-	v = translate_out(skb, s, &p, &t, &node, &cluster);
+	v = translate_out(skb, s, &p, &t, &node, &cluster, now);
 	if (v == VERDICT_DROP_NO_FLOW)
 		return edge_reset(skb, s, &p);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, HOOK_EDGE_OUT, v);
 	if (p.fragment == FIRST_FRAGMENT)
 		fragment_store(&p);
-	return edge_send(skb, s, HOOK_EDGE_OUT, &p, &t, node, cluster);
+	return edge_send(skb, s, HOOK_EDGE_OUT, &p, &t, node, cluster, now);
 }
 
 /*

@@ -184,7 +184,7 @@ static __always_inline void flow_use_out(const struct flow_key *key, struct flow
 
 /* Translates a packet to t and sends it into the overlay. node: of the header; cluster: the remote one. */
 static __always_inline int edge_send(struct __sk_buff *skb, const struct node_settings *s, enum hook hook,
-				     struct packet *p, const struct tuple *t, __u16 node, __u16 cluster)
+				     struct packet *p, const struct tuple *t, __u16 node, __u16 cluster, __u64 now)
 {
 	struct encap to = {};
 	enum verdict v;
@@ -199,7 +199,7 @@ static __always_inline int edge_send(struct __sk_buff *skb, const struct node_se
 	p->sport = t->sport;
 	p->dport = t->dport;
 	hash = flow_hash(p);
-	v = encap_find_exit(s, cluster, hash, &to);
+	v = encap_find_exit(s, cluster, hash, now, &to);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, hook, v);
 	if (skb->len - ETH_LEN + ENCAP_LEN > IPV4_MAX || !encap_fits(skb, hook, &to, ENCAP_LEN))
@@ -207,6 +207,6 @@ static __always_inline int edge_send(struct __sk_buff *skb, const struct node_se
 	if (encap_push(skb, p, &to, node, p->fragment ? OVERLAY_FRAGMENT : 0, hash))
 		return finish(skb, hook, VERDICT_DROP_INTERNAL);
 	count_verdict(skb, hook, VERDICT_SENT);
-	path_take(skb, s, &to);
+	path_take(skb, s, &to, now);
 	return hook == HOOK_EDGE_OUT ? encap_send_from_stack(skb, s, &to) : encap_send(skb, s, &to);
 }

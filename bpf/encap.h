@@ -23,6 +23,7 @@ struct encap {
 	__be16 port;
 	__u16 wire; /* an encrypted wire: the device has no Ethernet header */
 	__u32 token;
+	__u32 slot; /* of the path in `path_lines` */
 };
 
 static __always_inline struct node_settings *get_settings(void)
@@ -205,14 +206,16 @@ static __always_inline int encap_to_node(const struct node_settings *s, __u32 in
 	to->port = bpf_htons(OVERLAY_PORT);
 	to->wire = 0;
 	to->token = s->overlay_token;
+	to->slot = path_slot(0, index);
 	return 1;
 }
 
 /* The far end of a cable. Returns 0 if no tunnel leads there. */
-static __always_inline int encap_to_remote(const struct node_settings *s, const struct remote_gateway *r, __u32 hash,
-					   struct encap *to)
+static __always_inline int encap_to_remote(const struct node_settings *s, __u32 cluster, const struct remote_gateway *r,
+					   __u32 hash, struct encap *to)
 {
 	to->hop = r->hop;
+	to->slot = path_slot(cluster, r->node);
 	to->source = s->cable_address;
 	to->port = r->port;
 	to->token = s->cable_token;
@@ -232,14 +235,14 @@ enum reach {
 };
 
 /* Picks a gateway of a remote cluster and records whether one answers. */
-static __always_inline enum reach encap_to_cluster(const struct node_settings *s, __u32 index, __u32 hash,
+static __always_inline enum reach encap_to_cluster(const struct node_settings *s, __u32 index, __u32 hash, __u64 now,
 						   struct encap *to)
 {
 	struct cluster *c = bpf_map_lookup_elem(&clusters, &index);
-	__u32 pick = lb_pick_remote(index, gateway_hash(s, hash)), place = (pick & 0xffff) - 1;
+	__u32 pick = lb_pick_remote(index, gateway_hash(s, hash), now), place = (pick & 0xffff) - 1;
 	enum reach reach = pick & PICK_DOUBTFUL ? REACH_DOUBTFUL : REACH_GOOD;
 
-	if (!c || !pick || place >= MAX_GATEWAYS || !encap_to_remote(s, &c->gateways[place], hash, to))
+	if (!c || !pick || place >= MAX_GATEWAYS || !encap_to_remote(s, index, &c->gateways[place], hash, to))
 		reach = REACH_NONE;
 	advertise_reach(index, reach == REACH_GOOD);
 	return reach;
@@ -249,14 +252,14 @@ static __always_inline enum reach encap_to_cluster(const struct node_settings *s
  * Picks the exit of a flow: a gateway of this cluster, or the far end of the cable if this node is the picked
  * gateway. A gateway applies the same pick to its own pods as every other node.
  */
-static __always_inline enum verdict encap_find_exit(const struct node_settings *s, __u16 cluster, __u32 hash,
+static __always_inline enum verdict encap_find_exit(const struct node_settings *s, __u16 cluster, __u32 hash, __u64 now,
 						    struct encap *to)
 {
-	__u32 gateway = lb_pick_gateway(gateway_hash(s, hash), cluster, 0) & 0xffff;
+	__u32 gateway = lb_pick_gateway(gateway_hash(s, hash), cluster, 0, now) & 0xffff;
 
 	if (!gateway)
 		return VERDICT_DROP_NO_GATEWAY;
 	if (s->gateway && gateway == s->node)
-		return encap_to_cluster(s, cluster, hash, to) ? VERDICT_CONTINUE : VERDICT_DROP_NO_GATEWAY;
+		return encap_to_cluster(s, cluster, hash, now, to) ? VERDICT_CONTINUE : VERDICT_DROP_NO_GATEWAY;
 	return encap_to_node(s, gateway, to) ? VERDICT_CONTINUE : VERDICT_DROP_UNKNOWN_NODE;
 }

@@ -14,7 +14,13 @@ struct rx {
 	__u16 peer_node;    /* index of the sender */
 	__u16 peer_cluster; /* from_cable: of the sender's cluster */
 	enum hook hook;	    /* where it came in */
+	__u64 now;
 };
+
+static __always_inline __u32 rx_slot(const struct rx *rx)
+{
+	return path_slot(rx->peer_cluster, rx->peer_node);
+}
 
 /* A forwarding decision: where the packet goes, and node and flags of its overlay header. */
 struct fwd {
@@ -33,7 +39,7 @@ static __always_inline int fwd_send(struct __sk_buff *skb, const struct node_set
 	if (!encap_fits(skb, rx->hook, &fwd->to, 0))
 		return finish(skb, rx->hook, VERDICT_DROP_TOO_BIG);
 	count_verdict(skb, rx->hook, good);
-	path_take(skb, s, &fwd->to);
+	path_take(skb, s, &fwd->to, rx->now);
 	return encap_send(skb, s, &fwd->to);
 }
 
@@ -44,8 +50,9 @@ static __always_inline int fwd_send(struct __sk_buff *skb, const struct node_set
 static __always_inline __u32 fwd_sibling(const struct node_settings *s, const struct packet *p, const struct rx *rx,
 					 __u32 cluster, int only_good)
 {
-	__u32 pick = (rx->flags & OVERLAY_BOUNCED) ? 0 :
-						     lb_pick_gateway(gateway_hash(s, flow_hash(p)), cluster, s->node);
+	__u32 pick = (rx->flags & OVERLAY_BOUNCED) ?
+			     0 :
+			     lb_pick_gateway(gateway_hash(s, flow_hash(p)), cluster, s->node, rx->now);
 
 	return only_good && (pick & PICK_DOUBTFUL) ? 0 : pick & 0xffff;
 }
@@ -99,7 +106,7 @@ static __always_inline enum verdict fwd_in(const struct node_settings *s, const 
 	fwd->node = rx->node;
 	fwd->flags = rx->flags & ~OVERLAY_SWITCH;
 	/* Another gateway may still reach a node that does not answer this one. */
-	if (path_rank(path_lookup(fwd->to.hop.address), now_ns()) < RANK_BAD ||
+	if (path_rank_to(fwd->to.slot, fwd->to.hop.address, rx->now) < RANK_BAD ||
 	    !encap_to_node(s, fwd_sibling(s, p, rx, 0, 1), &fwd->to))
 		return VERDICT_SWITCHED;
 	fwd->flags = rx->flags | OVERLAY_BOUNCED | OVERLAY_SWITCH;
@@ -120,7 +127,7 @@ static __always_inline enum verdict fwd_out(const struct node_settings *s, const
 		return VERDICT_DROP_SPOOFED_SOURCE;
 	fwd->node = rx->node;
 	fwd->flags = rx->flags;
-	reach = encap_to_cluster(s, cluster, flow_hash(p), &fwd->to);
+	reach = encap_to_cluster(s, cluster, flow_hash(p), rx->now, &fwd->to);
 	if (reach != REACH_GOOD &&
 	    encap_to_node(s, fwd_sibling(s, p, rx, cluster, reach == REACH_DOUBTFUL), &fwd->to)) {
 		fwd->flags |= OVERLAY_BOUNCED;

@@ -4,6 +4,7 @@
 #include <bpf/bpf_helpers.h>
 #include "config.h"
 #include "maps.h"
+#include "parse.h"
 
 static __always_inline __u64 now_ns(void)
 {
@@ -15,33 +16,39 @@ static __always_inline struct path *path_lookup(__be32 address)
 	return bpf_map_lookup_elem(&paths, &address);
 }
 
-/*
- * A path is suspect with enough probes open, the oldest for longer than a reply takes. A reply settles all earlier
- * probes; a prober that stops sending makes nothing suspect. Returns the age in ns of the oldest open probe that the
- * ring holds, 0 if the path is not suspect.
- */
-static __always_inline __u64 path_suspect(const struct path *p, __u64 now)
-{
-	__u32 newest = p->sequence, open = newest - p->answered, oldest;
-	__u64 sent;
+#define NEVER (~0ULL)
 
-	if (open < (p->loss > LIVENESS_LOSSY ? LIVENESS_UNANSWERED_LOSSY : LIVENESS_UNANSWERED))
-		return 0;
-	oldest = open > PROBE_RING ? newest + 1 : newest + 1 - open;
-	sent = p->ring[oldest % PROBE_RING].sent;
-	return now > sent && now - sent > p->srtt + 4ULL * p->rttvar + LIVENESS_FLOOR ? now - sent : 0;
+/* When the oldest open probe that the ring holds was sent. */
+static __always_inline __u64 path_oldest(const struct path *p)
+{
+	__u32 open = p->sequence - p->answered;
+
+	return p->ring[(open > PROBE_RING ? p->sequence + 1 : p->sequence + 1 - open) % PROBE_RING].sent;
 }
 
 /*
- * A path is gone when it is suspect and silent for long. On an idle path the last reply is old from the start, so many
+ * When a path becomes suspect unless a reply comes in: with enough probes open, the oldest for longer than a reply takes. A
+ * reply settles all earlier probes; a prober that stops sending makes nothing suspect.
+ */
+static __always_inline __u64 path_suspect_at(const struct path *p)
+{
+	if (p->sequence - p->answered < (p->loss > LIVENESS_LOSSY ? LIVENESS_UNANSWERED_LOSSY : LIVENESS_UNANSWERED))
+		return NEVER;
+	return path_oldest(p) + p->srtt + 4ULL * p->rttvar + LIVENESS_FLOOR;
+}
+
+/*
+ * When a path is gone: it is suspect and silent for long. On an idle path the last reply is old from the start, so many
  * probes must be open as well, or one for long.
  */
-static __always_inline int path_gone(const struct path *p, __u64 now)
+static __always_inline __u64 path_gone_at(const struct path *p)
 {
-	__u64 open = path_suspect(p, now);
+	__u64 at = path_suspect_at(p), silent = p->seen + LIVENESS_GONE + p->srtt,
+	      open = path_oldest(p) + LIVENESS_GONE - LIVENESS_FLOOR;
 
-	return open && now > p->seen + LIVENESS_GONE + p->srtt &&
-	       (p->sequence - p->answered > PROBE_RING || open > LIVENESS_GONE - LIVENESS_FLOOR);
+	if (silent > at)
+		at = silent;
+	return open > at && p->sequence - p->answered <= PROBE_RING ? open : at;
 }
 
 /*
@@ -50,11 +57,23 @@ static __always_inline int path_gone(const struct path *p, __u64 now)
  */
 #define FULL_RATE (25 * MILLISECOND)
 
-static __always_inline int path_heard_lately(const struct path *p, __u64 now)
+/* Probes of a long path are spread over its round-trip time, so that the ring holds all that are in flight. */
+static __always_inline __u64 path_interval(const struct path *p)
 {
-	__u64 every = p->promised * MILLISECOND, heard = p->heard;
+	__u64 spread = p->srtt / (PROBE_RING / 2);
 
-	return every && every <= FULL_RATE && (now < heard || now - heard < every * 3 / 2);
+	return spread > LIVENESS_INTERVAL ? spread : LIVENESS_INTERVAL;
+}
+
+/* When the next probe is overdue, to be sent with a packet. The prober gets half an interval of grace; nodes have no prober. */
+static __always_inline __u64 path_probe_at(const struct path *p)
+{
+	__u64 every = p->promised * MILLISECOND, wait = path_interval(p),
+	      at = p->ring[p->sequence % PROBE_RING].sent + wait + (p->probed ? wait / 2 : 0);
+
+	if (!p->probed && every && every <= FULL_RATE && p->heard + every * 3 / 2 > at)
+		at = p->heard + every * 3 / 2;
+	return at;
 }
 
 /* Quality of a path, best first. Traffic takes the best one; if all are bad, all are used. */
@@ -92,25 +111,85 @@ static __always_inline void path_note_return(struct path *p)
 		p->loss = 2 * LIVENESS_AVOIDED;
 }
 
-/* Rank of a path. One that is not probed is good; one that is, is used from its first reply on. */
+/* Rank of a path that is not suspect. */
+static __always_inline __u32 path_base_rank(const struct path *p)
+{
+	return p->lossy ? RANK_LOSSY : p->age > stale_after ? RANK_STALE : RANK_GOOD;
+}
+
+/* One that is not probed is used; one that is, from its first reply on. */
+static __always_inline int path_ready(const struct path *p)
+{
+	return !p->probed || p->ready;
+}
+
 static __always_inline __u32 path_rank(const struct path *p, __u64 now)
 {
 	if (!p)
 		return RANK_GOOD;
-	if (p->probed && !p->ready)
+	if (!path_ready(p) || now > path_gone_at(p))
 		return RANK_GONE;
-	if (path_gone(p, now))
-		return RANK_GONE;
-	if (path_suspect(p, now) || p->deaf)
-		return RANK_BAD;
-	if (p->lossy)
-		return RANK_LOSSY;
-	return p->age > stale_after ? RANK_STALE : RANK_GOOD;
+	return p->deaf || now > path_suspect_at(p) ? RANK_BAD : path_base_rank(p);
 }
 
 static __always_inline int has_bit(const __u64 *words, __u32 n)
 {
 	return (words[n / 64 % CLUSTER_WORDS] >> (n % 64)) & 1;
+}
+
+/* How long a line may differ from its path where programs of two versions, or a change of the tables, leave it out. */
+#define PATH_LINE_AGE (250 * MILLISECOND)
+
+/* The slot of a peer in `path_lines`. cluster: 0 for a node of this cluster. */
+static __always_inline __u32 path_slot(__u32 cluster, __u32 node)
+{
+	__u32 half = PATH_LINES / 2;
+
+	return cluster ? half + (hash_mix(cluster, node) & (half - 1)) : node & (half - 1);
+}
+
+static __always_inline void path_line_fill(struct path_line *l, const struct path *p, __be32 address, __u64 now)
+{
+	__u64 doubtful = 0;
+
+	for (int i = 0; i < CLUSTER_WORDS; i++)
+		doubtful |= p->unreachable[i];
+	l->doubtful = doubtful;
+	l->rank = path_base_rank(p);
+	l->suspect_at = p->deaf ? 0 : path_suspect_at(p);
+	l->gone_at = path_ready(p) ? path_gone_at(p) : 0;
+	l->probe_at = path_probe_at(p);
+	l->used = p->used;
+	l->address = address;
+	l->until = now + PATH_LINE_AGE;
+}
+
+static __always_inline struct path_line *path_line_lookup(__u32 slot)
+{
+	return bpf_map_lookup_elem(&path_lines, &slot);
+}
+
+/* Reports whether a line is that of an address and up to date. */
+static __always_inline int path_line_fresh(const struct path_line *l, __be32 address, __u64 now)
+{
+	return l && l->address == address && now < l->until;
+}
+
+/* Loads the line of a path: for a packet that takes the path, and after a probe has changed it. */
+__noinline int path_line_load(__u32 slot, __be32 address, __u64 now)
+{
+	struct path_line *l = path_line_lookup(slot);
+	const struct path *p = path_lookup(address);
+
+	if (!l || !p)
+		return 0;
+	path_line_fill(l, p, address, now);
+	return 1;
+}
+
+static __always_inline __u32 path_line_rank(const struct path_line *l, __u64 now)
+{
+	return now > l->gone_at ? RANK_GONE : now > l->suspect_at ? RANK_BAD : l->rank;
 }
 
 /* Records whether any gateway of a remote cluster answers this gateway; replies to probes advertise it to the nodes. */

@@ -30,9 +30,11 @@ static __always_inline __u32 gateway_hash(const struct node_settings *s, __u32 h
  * Rank of the path to an address. This and lb_gateway_rank() are global functions for the verifier: inlined, the two
  * picks were 230,000 of the 270,000 instructions that it walked in wire_in (Linux 6.18).
  */
-__noinline __u32 path_rank_to(__be32 address, __u64 now)
+__noinline __u32 path_rank_to(__u32 slot, __be32 address, __u64 now)
 {
-	return path_rank(path_lookup(address), now);
+	struct path_line *l = path_line_lookup(slot);
+
+	return path_line_fresh(l, address, now) ? path_line_rank(l, now) : path_rank(path_lookup(address), now);
 }
 
 /*
@@ -43,6 +45,7 @@ __noinline __u32 lb_gateway_rank(__u32 self, __u32 node, __u32 cluster, __u64 no
 {
 	const struct node_settings *s;
 	const struct standing *own;
+	struct path_line *l;
 	const struct path *p;
 	__u32 zero = 0, rank;
 	struct node *n;
@@ -57,23 +60,26 @@ __noinline __u32 lb_gateway_rank(__u32 self, __u32 node, __u32 cluster, __u64 no
 	n = bpf_map_lookup_elem(&nodes, &node);
 	if (!n || !n->present)
 		return RANK_NONE;
+	l = path_line_lookup(path_slot(0, node));
+	if (path_line_fresh(l, n->hop.address, now)) {
+		rank = path_line_rank(l, now);
+		if (rank >= RANK_BAD || !(l->doubtful >> (cluster % 64) & 1))
+			return rank;
+	}
 	p = path_lookup(n->hop.address);
 	rank = path_rank(p, now);
-	if (rank < RANK_BAD && p && has_bit(p->unreachable, cluster))
-		return RANK_BAD;
-	return rank;
+	return rank < RANK_BAD && p && has_bit(p->unreachable, cluster) ? RANK_BAD : rank;
 }
 
 /*
  * Picks a gateway of this cluster other than `except`. Returns its node index, 0 if there is none, with
  * PICK_DOUBTFUL.
  */
-__noinline __u32 lb_pick_gateway(__u32 hash, __u32 cluster, __u32 except)
+__noinline __u32 lb_pick_gateway(__u32 hash, __u32 cluster, __u32 except, __u64 now)
 {
 	__u32 best = 0, weight, pick = 0, rank = RANK_NONE, zero = 0;
 	struct node_settings *s = bpf_map_lookup_elem(&settings, &zero);
 	struct gateway_set *g = bpf_map_lookup_elem(&gateways, &zero);
-	__u64 now = now_ns();
 
 	if (!s || !g)
 		return 0;
@@ -113,12 +119,16 @@ static __always_inline __u32 remote_weight(__u32 hash, const struct remote_gatew
 	return hash_mix(hash == ONE_FOR_ALL ? hash : hash ^ SEED_REMOTE, r->node) | 1;
 }
 
+static __always_inline __u32 remote_rank(__u32 cluster, const struct remote_gateway *r, __u64 now)
+{
+	return path_rank_to(path_slot(cluster, r->node), r->hop.address, now);
+}
+
 /* Picks a gateway of a remote cluster. Returns its position plus 1, 0 if there is none, with PICK_DOUBTFUL. */
-__noinline __u32 lb_pick_remote(__u32 cluster, __u32 hash)
+__noinline __u32 lb_pick_remote(__u32 cluster, __u32 hash, __u64 now)
 {
 	struct cluster *c = bpf_map_lookup_elem(&clusters, &cluster);
 	__u32 best = 0, weight, pick = 0, rank = RANK_NONE;
-	__u64 now = now_ns();
 
 	if (!c)
 		return 0;
@@ -131,7 +141,7 @@ __noinline __u32 lb_pick_remote(__u32 cluster, __u32 hash)
 			pick = i + 1;
 		}
 	}
-	if (!pick || pick > MAX_GATEWAYS || path_rank_to(c->gateways[pick - 1].hop.address, now) == RANK_GOOD)
+	if (!pick || pick > MAX_GATEWAYS || remote_rank(cluster, &c->gateways[pick - 1], now) == RANK_GOOD)
 		return pick;
 	best = 0;
 	for (int i = 0; i < MAX_GATEWAYS; i++) {
@@ -139,7 +149,7 @@ __noinline __u32 lb_pick_remote(__u32 cluster, __u32 hash)
 
 		if (i >= c->count)
 			break;
-		r = path_rank_to(c->gateways[i].hop.address, now);
+		r = remote_rank(cluster, &c->gateways[i], now);
 		weight = remote_weight(hash, &c->gateways[i]);
 		if (r < rank || (r == rank && weight > best)) {
 			rank = r;

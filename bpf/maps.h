@@ -286,6 +286,20 @@ struct {
 } paths SEC(".maps");
 
 /*
+ * key: path_slot(); value: a cache of `paths`, of a quarter of a second at most. Peers may share a slot. Writer and reader:
+ * edge, gateway, without a lock: one packet may see the former rank. Mappable, so that a value does not straddle two cache
+ * lines.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PATH_LINES);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct path_line);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} path_lines SEC(".maps");
+
+/*
  * key: outer address of a peer that is probed; value: the newest large probe. The loader makes and removes entries, the
  * programs write them. Reader: the programs, loader.
  */

@@ -333,6 +333,19 @@ type PelagoPath struct {
 	Histogram   [24]uint32
 }
 
+type PelagoPathLine struct {
+	_         structs.HostLayout
+	Address   uint32
+	Rank      uint32
+	SuspectAt uint64
+	GoneAt    uint64
+	ProbeAt   uint64
+	Used      uint64
+	Until     uint64
+	Doubtful  uint64
+	Pad       uint64
+}
+
 type PelagoPeer struct {
 	_       structs.HostLayout
 	Kind    uint16
@@ -562,6 +575,7 @@ const (
 	PelagoMapHand                  = "hand"
 	PelagoMapLargeProbes           = "large_probes"
 	PelagoMapNodes                 = "nodes"
+	PelagoMapPathLines             = "path_lines"
 	PelagoMapPaths                 = "paths"
 	PelagoMapPeers                 = "peers"
 	PelagoMapRoutes                = "routes"
@@ -709,6 +723,7 @@ type PelagoMapSpecs struct {
 	Hand        *ebpf.MapSpec `ebpf:"hand"`
 	LargeProbes *ebpf.MapSpec `ebpf:"large_probes"`
 	Nodes       *ebpf.MapSpec `ebpf:"nodes"`
+	PathLines   *ebpf.MapSpec `ebpf:"path_lines"`
 	Paths       *ebpf.MapSpec `ebpf:"paths"`
 	Peers       *ebpf.MapSpec `ebpf:"peers"`
 	Routes      *ebpf.MapSpec `ebpf:"routes"`
@@ -812,6 +827,7 @@ type PelagoMaps struct {
 	Hand        *ebpf.Map `ebpf:"hand"`
 	LargeProbes *ebpf.Map `ebpf:"large_probes"`
 	Nodes       *ebpf.Map `ebpf:"nodes"`
+	PathLines   *ebpf.Map `ebpf:"path_lines"`
 	Paths       *ebpf.Map `ebpf:"paths"`
 	Peers       *ebpf.Map `ebpf:"peers"`
 	Routes      *ebpf.Map `ebpf:"routes"`
@@ -848,6 +864,7 @@ func (m *PelagoMaps) Close() error {
 		m.Hand,
 		m.LargeProbes,
 		m.Nodes,
+		m.PathLines,
 		m.Paths,
 		m.Peers,
 		m.Routes,

@@ -18,7 +18,7 @@ static __always_inline int fits_wires(struct __sk_buff *skb, const struct node_s
 
 /* Finds the flow of a packet, in fast mode opens it, as far as it may bypass the stack. Returns 0 if it may not. */
 static __always_inline int bypass_out(const struct packet *p, enum datapath datapath, const struct node_settings *s,
-				      struct tuple *t, __u16 *node, __u16 *cluster)
+				      struct tuple *t, __u16 *node, __u16 *cluster, __u64 now)
 {
 	const struct source *src;
 	struct flow_key key;
@@ -27,8 +27,6 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 	flow_key_of(&key, p, DIRECTION_OUT);
 	f = flow_find(&key);
 	if (f) {
-		__u64 now = now_ns();
-
 		if (f->cluster == s->cluster || vip_chooses_again(&key, f, p))
 			return 0;
 		if (datapath == DATAPATH_HYBRID && !passed_fresh(f, now))
@@ -88,6 +86,7 @@ int pod_out(struct __sk_buff *skb)
 	struct endpoint *pod;
 	struct tuple t = {};
 	struct ipv4 *ip;
+	__u64 now;
 	int vip;
 
 	if (!s || !s->ready || skb->protocol != bpf_htons(ETH_P_IP))
@@ -107,15 +106,16 @@ int pod_out(struct __sk_buff *skb)
 			return finish(skb, HOOK_POD_OUT, VERDICT_DROP_INTERNAL);
 		return finish(skb, HOOK_POD_OUT, VERDICT_OWN_SERVICE);
 	}
+	now = now_ns();
 	ip = ctx_at(skb, HOOK_POD_OUT, ETH_LEN, sizeof(*ip));
 	if (pod->datapath == DATAPATH_STRICT || !ip || !may_bypass(&p, ip, pod->datapath) || !fits_wires(skb, s, &p) ||
-	    !bypass_out(&p, pod->datapath, s, &t, &node, &cluster))
+	    !bypass_out(&p, pod->datapath, s, &t, &node, &cluster, now))
 		return ACTION_NEXT;
 	ip = ctx_at(skb, HOOK_POD_OUT, ETH_LEN, sizeof(*ip));
 	if (!ip)
 		return finish(skb, HOOK_POD_OUT, VERDICT_DROP_INTERNAL);
 	ttl_decrement(ip);
-	return edge_send(skb, s, HOOK_POD_OUT, &p, &t, node, cluster);
+	return edge_send(skb, s, HOOK_POD_OUT, &p, &t, node, cluster, now);
 }
 
 /* Translates back what this cluster's own service answers to a client of its ClusterSetIP, ICMP errors included. */

@@ -17,48 +17,32 @@ static __always_inline __u32 probe_clone_mark(const struct node_settings *s)
 /* An occasional packet does not put an idle path in use: the second one within this time does. */
 #define USED_GRAIN (100 * MILLISECOND)
 
-/* Probes of a long path are spread over its round-trip time, so that the ring holds all that are in flight. */
-static __always_inline __u64 path_interval(const struct path *p)
-{
-	__u64 spread = p->srtt / (PROBE_RING / 2);
-
-	return spread > LIVENESS_INTERVAL ? spread : LIVENESS_INTERVAL;
-}
-
 /* Records that a packet takes the path. */
-static __always_inline void path_use(struct path *p, __u64 now)
+static __always_inline void path_use(struct path_line *l, __be32 address, __u64 now)
 {
-	if (now - p->used > USED_GRAIN)
+	struct path *p;
+
+	if (now - l->used <= USED_GRAIN)
+		return;
+	l->used = now;
+	p = path_lookup(address);
+	if (p)
 		p->used = now;
-}
-
-/* Reports whether a probe is overdue on the path, to be sent with the next packet. */
-static __always_inline int path_overdue(const struct path *p, __u64 now)
-{
-	__u64 sent, wait;
-
-	if (!p->probed && path_heard_lately(p, now))
-		return 0;
-	/* The prober gets half an interval of grace; nodes have no prober. */
-	wait = path_interval(p);
-	wait += p->probed ? wait / 2 : 0;
-	sent = p->ring[p->sequence % PROBE_RING].sent;
-	return now >= sent && now - sent >= wait;
 }
 
 /*
  * Records that a packet takes the path, named by its outer headers, and sends an overdue probe with it. Invalidates
  * packet pointers and skb->mark, which the callers set afterwards.
  */
-static __always_inline void path_take(struct __sk_buff *skb, const struct node_settings *s, const struct encap *to)
+static __always_inline void path_take(struct __sk_buff *skb, const struct node_settings *s, const struct encap *to,
+				      __u64 now)
 {
-	struct path *p = path_lookup(to->hop.address);
-	__u64 now = now_ns();
+	struct path_line *l = path_line_lookup(to->slot);
 
-	if (!p)
+	if (!l || (!path_line_fresh(l, to->hop.address, now) && !path_line_load(to->slot, to->hop.address, now)))
 		return;
-	path_use(p, now);
-	if (!path_overdue(p, now))
+	path_use(l, to->hop.address, now);
+	if (now < l->probe_at)
 		return;
 	skb->mark = probe_clone_mark(s);
 	bpf_clone_redirect(skb, s->edge, 0);
@@ -83,7 +67,7 @@ static __always_inline int probe_encap(const struct node_settings *s, __be32 add
 		if (i >= c->count)
 			break;
 		if (c->gateways[i].hop.address == address)
-			return encap_to_remote(s, &c->gateways[i], hash, to);
+			return encap_to_remote(s, index, &c->gateways[i], hash, to);
 	}
 	return 0;
 }
@@ -168,7 +152,7 @@ static __noinline int probe_send(struct __sk_buff *skb, const struct node_settin
 	path = path_lookup(address);
 	if (!path || (!path->probed && !is_short) || !probe_encap(s, address, path->sequence, &to))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_UNKNOWN_PEER);
-	flags = path_suspect(path, now_ns()) ? PROBE_DEAF : 0;
+	flags = now_ns() > path_suspect_at(path) ? PROBE_DEAF : 0;
 	if (!is_short && skb->len > PROBE_FRAME) {
 		if (probe_make_large(skb, &to, flags, &o, &id))
 			return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
@@ -190,6 +174,7 @@ static __noinline int probe_send(struct __sk_buff *skb, const struct node_settin
 			return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
 	}
 	probe_next_slot(path, &id);
+	path_line_load(to.slot, address, now_ns());
 	if (bpf_skb_store_bytes(skb, PROBE_ID, &id, sizeof(id), 0))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
 	count_verdict(skb, HOOK_EDGE_OUT, VERDICT_PROBE);
@@ -340,7 +325,7 @@ static __noinline int probe_take_reply(struct __sk_buff *skb, enum hook hook, __
 			path->unreachable[i] = body->unreachable[i];
 	}
 	slot->nonce[0] = 0;
-	if (path_gone(path, now))
+	if (now > path_gone_at(path))
 		path_note_return(path);
 	if ((__s32)(id.sequence - path->answered) > 0)
 		path->answered = id.sequence;

@@ -75,6 +75,7 @@ static __always_inline enum verdict rx_validate(void *ctx, const struct node_set
 	/* With incomplete tables a gateway must not attract packets by answering probes. */
 	if (!s->ready)
 		return VERDICT_DROP_NOT_READY;
+	rx->now = now_ns();
 	rx->type = h->type;
 	rx->node = overlay_get_node(h);
 	rx->flags = h->version_flags & 0x0f;

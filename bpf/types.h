@@ -547,6 +547,25 @@ struct path {
 };
 ASSERT_SIZE(struct path, 48 + 48 + 16 * PROBE_RING + 8 * CLUSTER_WORDS + 4 * RTT_BUCKETS);
 
+/*
+ * What packets need of a path, one cache line: the rank that it has until its next probe is sent or answered, computed from
+ * struct path whenever that happens.
+ */
+struct path_line {
+	__be32 address;	  /* of the peer; another one: the line is that of another path */
+	__u32 rank;	  /* enum rank until suspect_at */
+	__u64 suspect_at; /* ns since boot, like the next four; ~0 = not before the next probe */
+	__u64 gone_at;
+	__u64 probe_at; /* when a packet is to take a probe along */
+	__u64 used;	/* as of struct path */
+	__u64 until;	/* then it is computed anew */
+	__u64 doubtful; /* bit n: struct path names one of the clusters n, n + 64, ... */
+	__u64 pad;
+};
+ASSERT_SIZE(struct path_line, 64);
+
+#define PATH_LINES 32768 /* half of them for nodes of this cluster, half for remote gateways */
+
 /* The newest large probe to a peer. One is under way at a time, so only the newest is waited for. */
 struct large_probe {
 	__u32 nonce[2]; /* the first is 0 = answered, or none was sent */

@@ -21,10 +21,15 @@ static __always_inline int rx_overlay(struct __sk_buff *skb, const struct node_s
 		return finish(skb, rx->hook, v);
 	if (rx->type == PACKET_PROBE) {
 		v = probe_reflect(skb, rx->hook, s, rx->flags);
+		path_line_load(rx_slot(rx), from, rx->now);
 		return v == VERDICT_CONTINUE ? probe_send_back(skb, rx->hook, s) : finish(skb, rx->hook, v);
 	}
-	if (rx->type == PACKET_PROBE_REPLY)
-		return probe_take_reply(skb, rx->hook, from, rx->peer_cluster, rx->flags);
+	if (rx->type == PACKET_PROBE_REPLY) {
+		int action = probe_take_reply(skb, rx->hook, from, rx->peer_cluster, rx->flags);
+
+		path_line_load(rx_slot(rx), from, rx->now);
+		return action;
+	}
 	if (rx->type != PACKET_FORWARD)
 		return finish(skb, rx->hook, VERDICT_DROP_BAD_TYPE);
 	v = parse_skb(skb, OUTER_LEN, &p);

@@ -23,7 +23,7 @@ static __always_inline int is_vip(__be32 address)
 /* Reports whether a gateway of this cluster reaches a remote one. */
 static __always_inline int vip_reaches(const struct node_settings *s, __u32 cluster, __u32 hash)
 {
-	__u32 pick = lb_pick_gateway(gateway_hash(s, hash), cluster, 0);
+	__u32 pick = lb_pick_gateway(gateway_hash(s, hash), cluster, 0, now_ns());
 
 	return pick && !(pick & PICK_DOUBTFUL);
 }

@@ -56,6 +56,7 @@ static __always_inline int reflect_frame(struct xdp_md *xdp, const struct node_s
 	if (!resolve(xdp, own, peer, xdp->ingress_ifindex, &way))
 		return XDP_PASS;
 	v = probe_reflect(xdp, HOOK_UPLINK_XDP, s, rx->flags);
+	path_line_load(rx_slot(rx), peer, rx->now);
 	return v == VERDICT_CONTINUE ? send_frame(xdp, &way, VERDICT_PROBE) : finish(xdp, HOOK_UPLINK_XDP, v);
 }
 
@@ -68,21 +69,21 @@ static __always_inline int switch_frame(struct xdp_md *xdp, const struct node_se
 	struct bpf_fib_lookup way = {};
 	struct packet p = {};
 	struct fwd fwd = {};
-	struct path *path;
-	__u64 now;
+	struct path_line *l;
 
 	if (parse_xdp(xdp, OUTER_LEN, &p) != VERDICT_CONTINUE || p.fragment ||
 	    fwd_decide(s, &p, rx, &fwd) != VERDICT_SWITCHED || fwd.to.wire)
 		return XDP_PASS;
-	path = path_lookup(fwd.to.hop.address);
-	now = now_ns();
-	if (path_rank(path, now) != RANK_GOOD || (path && path_overdue(path, now)) ||
+	l = path_line_lookup(fwd.to.slot);
+	if (!l || (!path_line_fresh(l, fwd.to.hop.address, rx->now) &&
+		   !path_line_load(fwd.to.slot, fwd.to.hop.address, rx->now)))
+		return XDP_PASS;
+	if (path_line_rank(l, rx->now) != RANK_GOOD || rx->now >= l->probe_at ||
 	    !encap_fits(xdp, HOOK_UPLINK_XDP, &fwd.to, 0) ||
 	    !resolve(xdp, fwd.to.source, fwd.to.hop.next, fwd.to.hop.ifindex, &way) ||
 	    encap_turn(xdp, HOOK_UPLINK_XDP, &fwd.to, fwd.node, fwd.flags) != VERDICT_CONTINUE)
 		return XDP_PASS;
-	if (path)
-		path_use(path, now);
+	path_use(l, fwd.to.hop.address, rx->now);
 	return send_frame(xdp, &way, VERDICT_SWITCHED);
 }
 

@@ -169,9 +169,7 @@ func (k *Kernel) answered(t testing.TB, change ...func(*bpf.PelagoPath)) {
 		paths[key] = path
 	}
 	for key, path := range paths {
-		if err := k.Paths.Put(key, path); err != nil {
-			t.Fatal(err)
-		}
+		k.putPath(t, key, path)
 	}
 }
 

@@ -29,7 +29,7 @@ type Kernel struct {
 
 	EdgeOut, EdgeIn, UplinkIn, UplinkOut, UplinkXDP, PodOut, PodIn      *ebpf.Program
 	Flows, Fragments, Slots, Hand, Egresses, Paths, Standings, Counters *ebpf.Map
-	Uplinks, Calls, Usage                                               *ebpf.Map
+	Uplinks, Calls, Usage, PathLines                                    *ebpf.Map
 
 	hooks, words []string
 }
@@ -52,6 +52,7 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 		bpf.PelagoMapFlows: &k.Flows, bpf.PelagoMapFragments: &k.Fragments, bpf.PelagoMapSlots: &k.Slots, bpf.PelagoMapHand: &k.Hand,
 		bpf.PelagoMapEgresses: &k.Egresses, bpf.PelagoMapPaths: &k.Paths, bpf.PelagoMapStandings: &k.Standings, bpf.PelagoMapCounters2: &k.Counters,
 		bpf.PelagoMapUplinks: &k.Uplinks, bpf.PelagoMapCalls: &k.Calls, bpf.PelagoMapUsage: &k.Usage,
+		bpf.PelagoMapPathLines: &k.PathLines,
 	} {
 		if *m, err = ebpf.LoadPinnedMap(filepath.Join(pinPath, name), nil); err != nil {
 			return nil, errors.Join(fmt.Errorf("open map %s: %w", name, err), k.Close())
@@ -63,7 +64,7 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 // Close gives up programs and maps; the maps' pins stay.
 func (k *Kernel) Close() error {
 	return errors.Join(k.Loader.Close(), k.Flows.Close(), k.Fragments.Close(), k.Slots.Close(), k.Hand.Close(), k.Egresses.Close(), k.Paths.Close(),
-		k.Standings.Close(), k.Counters.Close(), k.Uplinks.Close(), k.Calls.Close(), k.Usage.Close())
+		k.Standings.Close(), k.Counters.Close(), k.Uplinks.Close(), k.Calls.Close(), k.Usage.Close(), k.PathLines.Close())
 }
 
 // Apply makes the tables hold s.
@@ -87,10 +88,34 @@ func (k *Kernel) Flush(t testing.TB) {
 			if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				t.Fatal(err)
 			}
+			if m == k.Paths {
+				k.forgetLine(t, [4]byte(key))
+			}
 		}
 	}
 	if err := errors.Join(k.Standings.Put(uint32(0), bpf.PelagoStanding{}), k.Calls.Put(uint32(0), uint64(0)), k.Loader.Guard(nil, nil)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// putPath replaces the state of a path, which only programs change else, so that no cached line of it is left.
+func (k *Kernel) putPath(t testing.TB, peer [4]byte, p bpf.PelagoPath) {
+	t.Helper()
+	if err := k.Paths.Put(peer, p); err != nil {
+		t.Fatal(err)
+	}
+	k.forgetLine(t, peer)
+}
+
+// forgetLine empties the line of a peer, nodeIP of its cluster and index: path_slot() of bpf/health.h.
+func (k *Kernel) forgetLine(t testing.TB, peer [4]byte) {
+	t.Helper()
+	half := k.PathLines.MaxEntries() / 2
+	cluster, node := uint32(peer[2]), uint32(peer[3])
+	for _, slot := range []uint32{node, half + dataplane.Mix(cluster, node)&(half-1)} {
+		if err := k.PathLines.Put(slot, bpf.PelagoPathLine{}); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

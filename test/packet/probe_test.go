@@ -387,12 +387,7 @@ func TestPathsFollowTables(t *testing.T) {
 func TestOneLivenessRule(t *testing.T) {
 	na := load(t, 1, 2)
 	one, four := nodeIP(1, 1), nodeIP(1, 4)
-	put := func(peer netip.Addr, p bpf.PelagoPath) {
-		key := peer.As4()
-		if err := na.Paths.Put(key, p); err != nil {
-			t.Fatal(err)
-		}
-	}
+	put := func(peer netip.Addr, p bpf.PelagoPath) { na.putPath(t, peer.As4(), p) }
 	good := bpf.PelagoPath{Probed: 1, Ready: 1, Seen: uint64(nanotime(t)), Ring: farRing(nanotime(t))}
 	bad := good
 	bad.Deaf = 1

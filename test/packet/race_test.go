@@ -148,9 +148,7 @@ func TestAdvertiseAgainstPackets(t *testing.T) {
 		ready := uint32(i % 2)
 		for _, n := range gatewayNodes {
 			key := nodeIP(2, int(n)).As4()
-			if err := k.Paths.Put(key, bpf.PelagoPath{Probed: 1, Ready: ready, Ring: farRing(nanotime(t))}); err != nil {
-				t.Fatal(err)
-			}
+			k.putPath(t, key, bpf.PelagoPath{Probed: 1, Ready: ready, Ring: farRing(nanotime(t))})
 		}
 		if _, err := k.TryRun(k.UplinkIn, frame, Context{}); err != nil {
 			t.Fatal(err)
