@@ -239,11 +239,15 @@ static __always_inline enum reach encap_to_cluster(const struct node_settings *s
 						   struct encap *to)
 {
 	struct cluster *c = bpf_map_lookup_elem(&clusters, &index);
-	__u32 pick = lb_pick_remote(index, gateway_hash(s, hash), now), place = (pick & 0xffff) - 1;
-	enum reach reach = pick & PICK_DOUBTFUL ? REACH_DOUBTFUL : REACH_GOOD;
+	enum reach reach = REACH_NONE;
+	__u32 pick, place;
 
-	if (!c || !pick || place >= MAX_GATEWAYS || !encap_to_remote(s, index, &c->gateways[place], hash, to))
-		reach = REACH_NONE;
+	if (c) {
+		pick = lb_pick_remote(c, index, gateway_hash(s, hash), now);
+		place = (pick & 0xffff) - 1;
+		if (place < MAX_GATEWAYS && encap_to_remote(s, index, &c->gateways[place], hash, to))
+			reach = pick & PICK_DOUBTFUL ? REACH_DOUBTFUL : REACH_GOOD;
+	}
 	advertise_reach(index, reach == REACH_GOOD);
 	return reach;
 }

@@ -124,10 +124,9 @@ static __always_inline __u32 remote_rank(__u32 cluster, const struct remote_gate
 	return path_rank_to(path_slot(cluster, r->node), r->hop.address, now);
 }
 
-/* Picks a gateway of a remote cluster. Returns its position plus 1, 0 if there is none, with PICK_DOUBTFUL. */
-__noinline __u32 lb_pick_remote(__u32 cluster, __u32 hash, __u64 now)
+/* Picks a gateway of a remote cluster c. Returns its position plus 1, 0 if there is none, with PICK_DOUBTFUL. */
+__noinline __u32 lb_pick_remote(const struct cluster *c, __u32 cluster, __u32 hash, __u64 now)
 {
-	struct cluster *c = bpf_map_lookup_elem(&clusters, &cluster);
 	__u32 best = 0, weight, pick = 0, rank = RANK_NONE;
 
 	if (!c)
