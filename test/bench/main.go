@@ -178,17 +178,20 @@ func (b bench) run(ctx context.Context, chosen []Case) (samples Samples, err err
 	return samples, nil
 }
 
-// profile measures the BPF programs of a path, a slice a round.
+// profile measures the BPF programs of a path, a slice of datagrams and one of connections a round.
 func (b bench) profile(p *path, s *Sample) error {
 	var failed []error
 	for range b.rounds {
-		perRun, perPacket, err := p.profile(b.slice)
+		perRun, err := p.profile(b.slice)
+		if err == nil {
+			s.Programs = append(s.Programs, perRun)
+			if perRun, err = p.profileConnections(b.slice); err == nil {
+				s.Connections = append(s.Connections, perRun)
+			}
+		}
 		if err != nil {
 			failed = append(failed, err)
-			continue
 		}
-		perRun[allPrograms] = perPacket
-		s.Programs = append(s.Programs, perRun)
 	}
 	if float64(len(failed)) > (1-minShare)*float64(b.rounds) {
 		return fmt.Errorf("%d of %d slices failed; the first: %w", len(failed), b.rounds, failed[0])

@@ -7,6 +7,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/test/bench/load"
 )
 
 // programs are the loaded BPF programs of a path by label: name@node.
@@ -26,35 +28,63 @@ func (p programs) stats() (map[string]ebpf.ProgramStats, error) {
 }
 
 // profile measures the time in BPF programs over a slice of datagrams: by program and run, and of all programs by packet.
-// The kernel's statistics (bpf(2), BPF_ENABLE_STATS) cost some 20 ns a run, part of which they count, so no other figure
-// is measured with them on.
-func (p *path) profile(d time.Duration) (perRun Values, perPacket float64, err error) {
+func (p *path) profile(d time.Duration) (Values, error) {
+	var packets float64
+	took, err := p.counted(func() error {
+		sent, _, err := p.send(d)
+		packets = float64(sent.Count + sent.Warmup)
+		return err
+	})
+	out := Values{}
+	for label, s := range took {
+		if float64(s.RunCount) < packets/4 { // not a program of this path: probes, the other direction
+			continue
+		}
+		out[label] = float64(s.Runtime.Nanoseconds()) / float64(s.RunCount)
+		out[allPrograms] += float64(s.Runtime.Nanoseconds()) / packets
+	}
+	return out, err
+}
+
+// profileConnections does the same over a slice of connections, by connection.
+func (p *path) profileConnections(d time.Duration) (Values, error) {
+	var connections float64
+	took, err := p.counted(func() error {
+		r, err := p.client.do(load.Spec{Role: load.CRR, Addr: p.addr(portEcho), Duration: d})
+		connections = float64(r.Count)
+		return err
+	})
+	out := Values{}
+	for label, s := range took {
+		if float64(s.RunCount) < connections {
+			continue
+		}
+		ns := float64(s.Runtime.Nanoseconds()) / connections
+		out[label], out[allPrograms] = ns, out[allPrograms]+ns
+	}
+	return out, err
+}
+
+// counted returns what the kernel counts of each program while do runs. The statistics (bpf(2), BPF_ENABLE_STATS) cost some 20
+// ns a run, part of which they count, so no other figure is measured with them on.
+func (p *path) counted(do func() error) (took map[string]ebpf.ProgramStats, err error) {
 	closer, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
-		return nil, 0, fmt.Errorf("enable BPF statistics: %w", err)
+		return nil, fmt.Errorf("enable BPF statistics: %w", err)
 	}
 	defer func() { err = errors.Join(err, closer.Close()) }()
 	before, err := p.programs.stats()
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	sent, _, err := p.send(d)
-	if err != nil {
-		return nil, 0, err
+	if err := do(); err != nil {
+		return nil, err
 	}
-	after, err := p.programs.stats()
-	if err != nil {
-		return nil, 0, err
+	took, err = p.programs.stats()
+	for label, b := range before {
+		a := took[label]
+		a.RunCount, a.Runtime = a.RunCount-b.RunCount, a.Runtime-b.Runtime
+		took[label] = a
 	}
-	perRun = Values{}
-	packets := float64(sent.Count + sent.Warmup)
-	for label, a := range after {
-		runs, took := a.RunCount-before[label].RunCount, a.Runtime-before[label].Runtime
-		if float64(runs) < packets/4 { // not a program of this path: probes, the other direction
-			continue
-		}
-		perRun[label] = float64(took.Nanoseconds()) / float64(runs)
-		perPacket += float64(took.Nanoseconds()) / packets
-	}
-	return perRun, perPacket, nil
+	return took, err
 }

@@ -28,6 +28,9 @@ const (
 	// case of the path for all programs by packet.
 	metricProgram = "prog_ns"
 	allPrograms   = ""
+
+	// metricConnection is the same for a connection: connect, one byte there and back, reset.
+	metricConnection = "prog_ns_per_connection"
 )
 
 type metric struct{ name, unit string }
@@ -46,6 +49,7 @@ type Sample struct {
 	Case, Variant string
 	Rounds        []Values
 	Programs      []Values // per slice: label → ns per run; allPrograms → ns per packet
+	Connections   []Values // per slice: label or allPrograms → ns per connection
 }
 
 // Samples are all paths of a run, in the order of the tables.
@@ -90,17 +94,22 @@ func (all Samples) rows() []resultfile.Row {
 				ratios = append(ratios, row(s.Case, s.Variant, m.name+ratioSuffix, ratioUnit, paired))
 			}
 		}
-		labels := map[string][]float64{}
-		for _, slice := range s.Programs {
-			for label, ns := range slice {
-				labels[label] = append(labels[label], ns)
+		for _, m := range []struct {
+			metric string
+			slices []Values
+		}{{metricProgram, s.Programs}, {metricConnection, s.Connections}} {
+			labels := map[string][]float64{}
+			for _, slice := range m.slices {
+				for label, ns := range slice {
+					labels[label] = append(labels[label], ns)
+				}
 			}
-		}
-		for _, label := range slices.Sorted(maps.Keys(labels)) {
-			if label == allPrograms {
-				out = append(out, row(s.Case, s.Variant, metricProgram, "ns", labels[label]))
-			} else if s.Case == caseGatewayPath {
-				programs = append(programs, row(label, s.Variant, metricProgram, "ns", labels[label]))
+			for _, label := range slices.Sorted(maps.Keys(labels)) {
+				if label == allPrograms {
+					out = append(out, row(s.Case, s.Variant, m.metric, "ns", labels[label]))
+				} else if s.Case == caseGatewayPath {
+					programs = append(programs, row(label, s.Variant, m.metric, "ns", labels[label]))
+				}
 			}
 		}
 	}

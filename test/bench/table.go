@@ -26,11 +26,11 @@ func printTables(w io.Writer, all []resultfile.Row) error {
 		}))
 	}
 	if slices.ContainsFunc(all, func(r resultfile.Row) bool { return r.Metric == metricProgram }) {
-		fmt.Fprintln(w, "\nBPF programs: ns a run; of a case, all programs: ns a packet")
+		fmt.Fprintln(w, "\nBPF programs: ns a run; of a case, all programs: ns a packet; of connections, ns a connection")
 		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 		for _, r := range all {
-			if r.Metric == metricProgram {
-				fmt.Fprintf(tw, "%s\t%s\t%s\t\n", r.Case, r.Variant, short(r.Median))
+			if r.Metric == metricProgram || r.Metric == metricConnection {
+				fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t\n", r.Case, r.Variant, r.Metric, short(r.Median))
 			}
 		}
 		errs = append(errs, tw.Flush())
