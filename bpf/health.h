@@ -137,6 +137,13 @@ static __always_inline int has_bit(const __u64 *words, __u32 n)
 	return (words[n / 64 % CLUSTER_WORDS] >> (n % 64)) & 1;
 }
 
+/*
+ * A clone is as long as its packet. Of a larger one than CLONE_SMALL bytes none is sent unless the probe is overdue by so many
+ * intervals, and of a GSO packet never: each of its segments would be a probe with the same number.
+ */
+#define CLONE_INTERVALS 3
+#define CLONE_SMALL 256
+
 /* How long a line may differ from its path where programs of two versions, or a change of the tables, leave it out. */
 #define PATH_LINE_AGE (250 * MILLISECOND)
 
@@ -159,6 +166,7 @@ static __always_inline void path_line_fill(struct path_line *l, const struct pat
 	l->suspect_at = p->deaf ? 0 : path_suspect_at(p);
 	l->gone_at = path_ready(p) ? path_gone_at(p) : 0;
 	l->probe_at = path_probe_at(p);
+	l->clone_at = l->probe_at + CLONE_INTERVALS * path_interval(p);
 	l->used = p->used;
 	l->address = address;
 	l->until = now + PATH_LINE_AGE;

@@ -340,10 +340,10 @@ type PelagoPathLine struct {
 	SuspectAt uint64
 	GoneAt    uint64
 	ProbeAt   uint64
+	CloneAt   uint64
 	Used      uint64
 	Until     uint64
 	Doubtful  uint64
-	Pad       uint64
 }
 
 type PelagoPeer struct {

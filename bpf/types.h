@@ -554,13 +554,13 @@ ASSERT_SIZE(struct path, 48 + 48 + 16 * PROBE_RING + 8 * CLUSTER_WORDS + 4 * RTT
 struct path_line {
 	__be32 address;	  /* of the peer; another one: the line is that of another path */
 	__u32 rank;	  /* enum rank until suspect_at */
-	__u64 suspect_at; /* ns since boot, like the next four; ~0 = not before the next probe */
+	__u64 suspect_at; /* ns since boot, like the next five; ~0 = not before the next probe */
 	__u64 gone_at;
-	__u64 probe_at; /* when a packet is to take a probe along */
+	__u64 probe_at; /* when a small packet is to take a probe along, */
+	__u64 clone_at; /* and when any packet is that is no GSO packet */
 	__u64 used;	/* as of struct path */
 	__u64 until;	/* then it is computed anew */
 	__u64 doubtful; /* bit n: struct path names one of the clusters n, n + 64, ... */
-	__u64 pad;
 };
 ASSERT_SIZE(struct path_line, 64);
 
