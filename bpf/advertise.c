@@ -7,13 +7,22 @@
  */
 #include "maps.h"
 
+static __always_inline void replace_word(__u64 *word, __u64 want)
+{
+	__u64 have = *(volatile __u64 *)word;
+
+	__sync_fetch_and_or(word, want & ~have);
+	__sync_fetch_and_and(word, want | ~have);
+}
+
 SEC("syscall")
 int advertise(struct advertisement *ctx)
 {
 	__u32 zero = 0;
 	struct standing *s = bpf_map_lookup_elem(&standings, &zero);
+	struct cluster_set *l = bpf_map_lookup_elem(&own_losses, &zero);
 
-	if (!s)
+	if (!s || !l)
 		return -1;
 	if (ctx->confirm)
 		*(volatile __u64 *)&s->confirmed = bpf_ktime_get_ns();
@@ -22,10 +31,8 @@ int advertise(struct advertisement *ctx)
 		/* Unrolled: the argument may be read at constant offsets only. */
 #pragma clang loop unroll(full)
 	for (int i = 0; i < CLUSTER_WORDS; i++) {
-		__u64 want = ctx->unreachable[i], have = *(volatile __u64 *)&s->unreachable[i];
-
-		__sync_fetch_and_or(&s->unreachable[i], want & ~have);
-		__sync_fetch_and_and(&s->unreachable[i], want | ~have);
+		replace_word(&s->unreachable[i], ctx->unreachable[i]);
+		replace_word(&l->words[i], ctx->lossy[i]);
 	}
 	return 0;
 }

@@ -21,9 +21,9 @@ struct encap {
 	struct hop hop;
 	__be32 source;
 	__be16 port;
-	__u16 wire; /* an encrypted wire: the device has no Ethernet header */
-	__u32 token;
-	__u32 slot; /* of the path in `path_lines` */
+	__u16 slot; /* of the path in `path_lines` */
+	__u32 token : 24;
+	__u32 wire : 8; /* an encrypted wire: the device has no Ethernet header */
 };
 
 static __always_inline struct node_settings *get_settings(void)
@@ -240,7 +240,7 @@ static __always_inline enum reach encap_to_cluster(const struct node_settings *s
 {
 	struct cluster *c = bpf_map_lookup_elem(&clusters, &index);
 	enum reach reach = REACH_NONE;
-	__u32 pick, place;
+	__u32 pick = 0, place;
 
 	if (c) {
 		pick = lb_pick_remote(c, index, gateway_hash(s, hash), now);
@@ -248,7 +248,7 @@ static __always_inline enum reach encap_to_cluster(const struct node_settings *s
 		if (place < MAX_GATEWAYS && encap_to_remote(s, index, &c->gateways[place], hash, to))
 			reach = pick & PICK_DOUBTFUL ? REACH_DOUBTFUL : REACH_GOOD;
 	}
-	advertise_reach(index, reach == REACH_GOOD);
+	advertise_reach(index, reach == REACH_GOOD, !!(pick & PICK_LOSSY));
 	return reach;
 }
 

@@ -76,13 +76,14 @@ static __always_inline __u64 path_probe_at(const struct path *p)
 	return at;
 }
 
-/* Quality of a path, best first. Traffic takes the best one; if all are bad, all are used. */
+/* Quality of a path, or of a way by a gateway, best first. Traffic takes the best one; if all are bad, all are used. */
 enum rank {
 	RANK_GOOD = 0,
 	RANK_STALE = 1, /* the peer's tables were not confirmed for stale_after */
-	RANK_LOSSY = 2, /* it loses too many probes (path_note_loss) */
-	RANK_BAD = 3,	/* suspect, or the cluster is not reached over it */
-	RANK_GONE = 4,	/* gone, or the peer says that it does not forward */
+	RANK_LOSSY =
+		2, /* it loses too many probes (path_note_loss), or the gateway reaches the cluster by such paths only */
+	RANK_BAD = 3,  /* suspect, or the cluster is not reached over it */
+	RANK_GONE = 4, /* gone, or the peer says that it does not forward */
 	RANK_NONE = 5,
 };
 
@@ -159,8 +160,10 @@ static __always_inline void path_line_fill(struct path_line *l, const struct pat
 {
 	__u64 doubtful = 0;
 
+	const struct cluster_set *lossy = bpf_map_lookup_elem(&gateway_losses, &address);
+
 	for (int i = 0; i < CLUSTER_WORDS; i++)
-		doubtful |= p->unreachable[i];
+		doubtful |= p->unreachable[i] | (lossy ? lossy->words[i] : 0);
 	l->doubtful = doubtful;
 	l->rank = path_base_rank(p);
 	l->suspect_at = p->deaf ? 0 : path_suspect_at(p);
@@ -200,18 +203,31 @@ static __always_inline __u32 path_line_rank(const struct path_line *l, __u64 now
 	return now > l->gone_at ? RANK_GONE : now > l->suspect_at ? RANK_BAD : l->rank;
 }
 
-/* Records whether any gateway of a remote cluster answers this gateway; replies to probes advertise it to the nodes. */
-static __always_inline void advertise_reach(__u32 cluster, int reached)
+static __always_inline void set_bit(__u64 *words, __u32 n, int on)
+{
+	__u64 bit = 1ULL << (n % 64), *word = &words[n / 64 % CLUSTER_WORDS];
+
+	if (on)
+		__sync_fetch_and_or(word, bit);
+	else
+		__sync_fetch_and_and(word, ~bit);
+}
+
+#define LOSS_UNKNOWN 2
+
+/*
+ * Records whether any gateway of a remote cluster answers this gateway, and whether by paths that lose packets only; replies to
+ * probes advertise it to the nodes.
+ */
+__noinline int advertise_reach(__u32 cluster, __u32 reached, __u32 lossy)
 {
 	__u32 zero = 0;
 	struct standing *s = bpf_map_lookup_elem(&standings, &zero);
-	__u64 bit = 1ULL << (cluster % 64), *word;
+	struct cluster_set *own = bpf_map_lookup_elem(&own_losses, &zero);
 
-	if (!s || has_bit(s->unreachable, cluster) == !reached)
-		return;
-	word = &s->unreachable[cluster / 64 % CLUSTER_WORDS];
-	if (reached)
-		__sync_fetch_and_and(word, ~bit);
-	else
-		__sync_fetch_and_or(word, bit);
+	if (s && has_bit(s->unreachable, cluster) == reached)
+		set_bit(s->unreachable, cluster, !reached);
+	if (own && lossy != LOSS_UNKNOWN && has_bit(own->words, cluster) != lossy)
+		set_bit(own->words, cluster, lossy);
+	return 0;
 }

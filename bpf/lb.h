@@ -9,7 +9,9 @@
  * Rendezvous hash (highest random weight): when a gateway goes, only its own flows move. Gateways keep no flow state,
  * so moving one costs nothing. The pick of the hash is taken if it is good, else the best of all.
  */
-#define PICK_DOUBTFUL 0x10000 /* flag in what the picks return: no gateway is good, this one is arbitrary */
+/* Flags in what the picks return. */
+#define PICK_DOUBTFUL 0x10000 /* no gateway is good, this one is arbitrary */
+#define PICK_LOSSY 0x20000    /* the best path loses packets */
 
 /* The hash of all flows with node_settings.single: they pick the same gateway everywhere. */
 #define ONE_FOR_ALL 0
@@ -37,6 +39,11 @@ __noinline __u32 path_rank_to(__u32 slot, __be32 address, __u64 now)
 	return path_line_fresh(l, address, now) ? path_line_rank(l, now) : path_rank(path_lookup(address), now);
 }
 
+static __always_inline int is_lossy(const struct cluster_set *set, __u32 cluster)
+{
+	return set && has_bit(set->words, cluster);
+}
+
 /*
  * Rank of a gateway of this cluster for packets to a remote cluster; cluster 0: to a node of this one. self: this
  * node.
@@ -47,28 +54,37 @@ __noinline __u32 lb_gateway_rank(__u32 self, __u32 node, __u32 cluster, __u64 no
 	const struct standing *own;
 	struct path_line *l;
 	const struct path *p;
-	__u32 zero = 0, rank;
+	__u32 key = 0, rank; /* one key for all maps, to save stack */
 	struct node *n;
 
 	if (node == self) {
-		own = bpf_map_lookup_elem(&standings, &zero);
-		s = bpf_map_lookup_elem(&settings, &zero);
+		own = bpf_map_lookup_elem(&standings, &key);
+		s = bpf_map_lookup_elem(&settings, &key);
 		if (s && s->leaving)
 			return RANK_GONE;
-		return own && has_bit(own->unreachable, cluster) ? RANK_BAD : RANK_GOOD;
+		if (own && has_bit(own->unreachable, cluster))
+			return RANK_BAD;
+		return is_lossy(bpf_map_lookup_elem(&own_losses, &key), cluster) ? RANK_LOSSY : RANK_GOOD;
 	}
-	n = bpf_map_lookup_elem(&nodes, &node);
+	key = node;
+	n = bpf_map_lookup_elem(&nodes, &key);
 	if (!n || !n->present)
 		return RANK_NONE;
-	l = path_line_lookup(path_slot(0, node));
-	if (path_line_fresh(l, n->hop.address, now)) {
+	key = path_slot(0, node);
+	l = bpf_map_lookup_elem(&path_lines, &key);
+	key = n->hop.address;
+	if (path_line_fresh(l, key, now)) {
 		rank = path_line_rank(l, now);
 		if (rank >= RANK_BAD || !(l->doubtful >> (cluster % 64) & 1))
 			return rank;
 	}
-	p = path_lookup(n->hop.address);
+	p = bpf_map_lookup_elem(&paths, &key);
 	rank = path_rank(p, now);
-	return rank < RANK_BAD && p && has_bit(p->unreachable, cluster) ? RANK_BAD : rank;
+	if (rank >= RANK_BAD || !p)
+		return rank;
+	if (has_bit(p->unreachable, cluster))
+		return RANK_BAD;
+	return rank < RANK_LOSSY && is_lossy(bpf_map_lookup_elem(&gateway_losses, &key), cluster) ? RANK_LOSSY : rank;
 }
 
 /*
@@ -124,7 +140,7 @@ static __always_inline __u32 remote_rank(__u32 cluster, const struct remote_gate
 	return path_rank_to(path_slot(cluster, r->node), r->hop.address, now);
 }
 
-/* Picks a gateway of a remote cluster c. Returns its position plus 1, 0 if there is none, with PICK_DOUBTFUL. */
+/* Picks a gateway of a remote cluster c. Returns its position plus 1, 0 if there is none, with flags. */
 __noinline __u32 lb_pick_remote(const struct cluster *c, __u32 cluster, __u32 hash, __u64 now)
 {
 	__u32 best = 0, weight, pick = 0, rank = RANK_NONE;
@@ -156,6 +172,8 @@ __noinline __u32 lb_pick_remote(const struct cluster *c, __u32 cluster, __u32 ha
 			pick = i + 1;
 		}
 	}
+	if (rank == RANK_LOSSY)
+		return pick | PICK_LOSSY;
 	return rank < RANK_BAD ? pick : pick | PICK_DOUBTFUL;
 }
 

@@ -324,6 +324,30 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } standings SEC(".maps");
 
+/*
+ * key: 0; value: the remote clusters that this gateway reaches by paths that lose packets only. Writer: advertise, gateway, both by
+ * atomic operations. Reader: reflector, gateway.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct cluster_set);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} own_losses SEC(".maps");
+
+/*
+ * key: outer address of a gateway of this cluster; value: the same of that gateway, from its last reply. LRU: a gateway that is
+ * gone leaves its entry. Writer: the receiver of replies. Reader: edge, gateway, loader.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 256);
+	__type(key, __be32);
+	__type(value, struct cluster_set);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} gateway_losses SEC(".maps");
+
 /* key: interface index; value: an uplink with XDP. Writer: loader. Reader: uplink_xdp, guard. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

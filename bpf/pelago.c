@@ -29,6 +29,7 @@ KEEP(struct, overlay_header);
 KEEP(enum, probe_flag);
 KEEP(struct, probe);
 KEEP(struct, probe_id);
+KEEP(struct, probe_losses);
 KEEP(struct, hop);
 KEEP(struct, remote_gateway);
 KEEP(struct, probe_slot);

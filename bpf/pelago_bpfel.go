@@ -18,6 +18,7 @@ type PelagoAdvertisement struct {
 	Confirm     uint32
 	Replace     uint32
 	Unreachable [16]uint64
+	Lossy       [16]uint64
 }
 
 type PelagoAffinity uint32
@@ -69,6 +70,11 @@ type PelagoCluster struct {
 	_        structs.HostLayout
 	Count    uint32
 	Gateways [16]PelagoRemoteGateway
+}
+
+type PelagoClusterSet struct {
+	_     structs.HostLayout
+	Words [16]uint64
 }
 
 type PelagoCounter struct {
@@ -387,14 +393,20 @@ const (
 type PelagoProbeFrame uint32
 
 const (
-	PelagoProbeFramePROBE_BODY  PelagoProbeFrame = 64
-	PelagoProbeFramePROBE_FRAME PelagoProbeFrame = 208
+	PelagoProbeFramePROBE_BODY      PelagoProbeFrame = 64
+	PelagoProbeFramePROBE_FRAME_OLD PelagoProbeFrame = 208
+	PelagoProbeFramePROBE_FRAME     PelagoProbeFrame = 336
 )
 
 type PelagoProbeId struct {
 	_        structs.HostLayout
 	Nonce    [2]uint32
 	Sequence uint32
+}
+
+type PelagoProbeLosses struct {
+	_     structs.HostLayout
+	Lossy PelagoClusterSet
 }
 
 type PelagoProbeSlot struct {
@@ -569,12 +581,14 @@ const (
 	PelagoMapEndpoints             = "endpoints"
 	PelagoMapFlows                 = "flows"
 	PelagoMapFragments             = "fragments"
+	PelagoMapGatewayLosses         = "gateway_losses"
 	PelagoMapGateways              = "gateways"
 	PelagoMapGlobals               = "globals"
 	PelagoMapGuards                = "guards"
 	PelagoMapHand                  = "hand"
 	PelagoMapLargeProbes           = "large_probes"
 	PelagoMapNodes                 = "nodes"
+	PelagoMapOwnLosses             = "own_losses"
 	PelagoMapPathLines             = "path_lines"
 	PelagoMapPaths                 = "paths"
 	PelagoMapPeers                 = "peers"
@@ -628,6 +642,7 @@ const (
 	PelagoVarKeepProbeFlag         = "keep_probe_flag"
 	PelagoVarKeepProbeFrame        = "keep_probe_frame"
 	PelagoVarKeepProbeId           = "keep_probe_id"
+	PelagoVarKeepProbeLosses       = "keep_probe_losses"
 	PelagoVarKeepProbeSlot         = "keep_probe_slot"
 	PelagoVarKeepRemoteGateway     = "keep_remote_gateway"
 	PelagoVarKeepSourceDevice      = "keep_source_device"
@@ -705,39 +720,41 @@ type PelagoProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoMapSpecs struct {
-	Abi         *ebpf.MapSpec `ebpf:"abi"`
-	Affinities  *ebpf.MapSpec `ebpf:"affinities"`
-	Backends    *ebpf.MapSpec `ebpf:"backends"`
-	Blocks      *ebpf.MapSpec `ebpf:"blocks"`
-	Callers     *ebpf.MapSpec `ebpf:"callers"`
-	Calls       *ebpf.MapSpec `ebpf:"calls"`
-	Clusters    *ebpf.MapSpec `ebpf:"clusters"`
-	Counters2   *ebpf.MapSpec `ebpf:"counters2"`
-	Egresses    *ebpf.MapSpec `ebpf:"egresses"`
-	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
-	Flows       *ebpf.MapSpec `ebpf:"flows"`
-	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
-	Gateways    *ebpf.MapSpec `ebpf:"gateways"`
-	Globals     *ebpf.MapSpec `ebpf:"globals"`
-	Guards      *ebpf.MapSpec `ebpf:"guards"`
-	Hand        *ebpf.MapSpec `ebpf:"hand"`
-	LargeProbes *ebpf.MapSpec `ebpf:"large_probes"`
-	Nodes       *ebpf.MapSpec `ebpf:"nodes"`
-	PathLines   *ebpf.MapSpec `ebpf:"path_lines"`
-	Paths       *ebpf.MapSpec `ebpf:"paths"`
-	Peers       *ebpf.MapSpec `ebpf:"peers"`
-	Routes      *ebpf.MapSpec `ebpf:"routes"`
-	Services    *ebpf.MapSpec `ebpf:"services"`
-	Settings    *ebpf.MapSpec `ebpf:"settings"`
-	Slots       *ebpf.MapSpec `ebpf:"slots"`
-	Sources     *ebpf.MapSpec `ebpf:"sources"`
-	Standings   *ebpf.MapSpec `ebpf:"standings"`
-	Tables      *ebpf.MapSpec `ebpf:"tables"`
-	Uplinks     *ebpf.MapSpec `ebpf:"uplinks"`
-	Usage       *ebpf.MapSpec `ebpf:"usage"`
-	VipBackings *ebpf.MapSpec `ebpf:"vip_backings"`
-	VipRanges   *ebpf.MapSpec `ebpf:"vip_ranges"`
-	Vips        *ebpf.MapSpec `ebpf:"vips"`
+	Abi           *ebpf.MapSpec `ebpf:"abi"`
+	Affinities    *ebpf.MapSpec `ebpf:"affinities"`
+	Backends      *ebpf.MapSpec `ebpf:"backends"`
+	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
+	Callers       *ebpf.MapSpec `ebpf:"callers"`
+	Calls         *ebpf.MapSpec `ebpf:"calls"`
+	Clusters      *ebpf.MapSpec `ebpf:"clusters"`
+	Counters2     *ebpf.MapSpec `ebpf:"counters2"`
+	Egresses      *ebpf.MapSpec `ebpf:"egresses"`
+	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
+	Flows         *ebpf.MapSpec `ebpf:"flows"`
+	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
+	GatewayLosses *ebpf.MapSpec `ebpf:"gateway_losses"`
+	Gateways      *ebpf.MapSpec `ebpf:"gateways"`
+	Globals       *ebpf.MapSpec `ebpf:"globals"`
+	Guards        *ebpf.MapSpec `ebpf:"guards"`
+	Hand          *ebpf.MapSpec `ebpf:"hand"`
+	LargeProbes   *ebpf.MapSpec `ebpf:"large_probes"`
+	Nodes         *ebpf.MapSpec `ebpf:"nodes"`
+	OwnLosses     *ebpf.MapSpec `ebpf:"own_losses"`
+	PathLines     *ebpf.MapSpec `ebpf:"path_lines"`
+	Paths         *ebpf.MapSpec `ebpf:"paths"`
+	Peers         *ebpf.MapSpec `ebpf:"peers"`
+	Routes        *ebpf.MapSpec `ebpf:"routes"`
+	Services      *ebpf.MapSpec `ebpf:"services"`
+	Settings      *ebpf.MapSpec `ebpf:"settings"`
+	Slots         *ebpf.MapSpec `ebpf:"slots"`
+	Sources       *ebpf.MapSpec `ebpf:"sources"`
+	Standings     *ebpf.MapSpec `ebpf:"standings"`
+	Tables        *ebpf.MapSpec `ebpf:"tables"`
+	Uplinks       *ebpf.MapSpec `ebpf:"uplinks"`
+	Usage         *ebpf.MapSpec `ebpf:"usage"`
+	VipBackings   *ebpf.MapSpec `ebpf:"vip_backings"`
+	VipRanges     *ebpf.MapSpec `ebpf:"vip_ranges"`
+	Vips          *ebpf.MapSpec `ebpf:"vips"`
 }
 
 // PelagoVariableSpecs contains global variables before they are loaded into the kernel.
@@ -771,6 +788,7 @@ type PelagoVariableSpecs struct {
 	KeepProbeFlag         *ebpf.VariableSpec `ebpf:"keep_probe_flag"`
 	KeepProbeFrame        *ebpf.VariableSpec `ebpf:"keep_probe_frame"`
 	KeepProbeId           *ebpf.VariableSpec `ebpf:"keep_probe_id"`
+	KeepProbeLosses       *ebpf.VariableSpec `ebpf:"keep_probe_losses"`
 	KeepProbeSlot         *ebpf.VariableSpec `ebpf:"keep_probe_slot"`
 	KeepRemoteGateway     *ebpf.VariableSpec `ebpf:"keep_remote_gateway"`
 	KeepSourceDevice      *ebpf.VariableSpec `ebpf:"keep_source_device"`
@@ -809,39 +827,41 @@ func (o *PelagoObjects) Close() error {
 //
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoMaps struct {
-	Abi         *ebpf.Map `ebpf:"abi"`
-	Affinities  *ebpf.Map `ebpf:"affinities"`
-	Backends    *ebpf.Map `ebpf:"backends"`
-	Blocks      *ebpf.Map `ebpf:"blocks"`
-	Callers     *ebpf.Map `ebpf:"callers"`
-	Calls       *ebpf.Map `ebpf:"calls"`
-	Clusters    *ebpf.Map `ebpf:"clusters"`
-	Counters2   *ebpf.Map `ebpf:"counters2"`
-	Egresses    *ebpf.Map `ebpf:"egresses"`
-	Endpoints   *ebpf.Map `ebpf:"endpoints"`
-	Flows       *ebpf.Map `ebpf:"flows"`
-	Fragments   *ebpf.Map `ebpf:"fragments"`
-	Gateways    *ebpf.Map `ebpf:"gateways"`
-	Globals     *ebpf.Map `ebpf:"globals"`
-	Guards      *ebpf.Map `ebpf:"guards"`
-	Hand        *ebpf.Map `ebpf:"hand"`
-	LargeProbes *ebpf.Map `ebpf:"large_probes"`
-	Nodes       *ebpf.Map `ebpf:"nodes"`
-	PathLines   *ebpf.Map `ebpf:"path_lines"`
-	Paths       *ebpf.Map `ebpf:"paths"`
-	Peers       *ebpf.Map `ebpf:"peers"`
-	Routes      *ebpf.Map `ebpf:"routes"`
-	Services    *ebpf.Map `ebpf:"services"`
-	Settings    *ebpf.Map `ebpf:"settings"`
-	Slots       *ebpf.Map `ebpf:"slots"`
-	Sources     *ebpf.Map `ebpf:"sources"`
-	Standings   *ebpf.Map `ebpf:"standings"`
-	Tables      *ebpf.Map `ebpf:"tables"`
-	Uplinks     *ebpf.Map `ebpf:"uplinks"`
-	Usage       *ebpf.Map `ebpf:"usage"`
-	VipBackings *ebpf.Map `ebpf:"vip_backings"`
-	VipRanges   *ebpf.Map `ebpf:"vip_ranges"`
-	Vips        *ebpf.Map `ebpf:"vips"`
+	Abi           *ebpf.Map `ebpf:"abi"`
+	Affinities    *ebpf.Map `ebpf:"affinities"`
+	Backends      *ebpf.Map `ebpf:"backends"`
+	Blocks        *ebpf.Map `ebpf:"blocks"`
+	Callers       *ebpf.Map `ebpf:"callers"`
+	Calls         *ebpf.Map `ebpf:"calls"`
+	Clusters      *ebpf.Map `ebpf:"clusters"`
+	Counters2     *ebpf.Map `ebpf:"counters2"`
+	Egresses      *ebpf.Map `ebpf:"egresses"`
+	Endpoints     *ebpf.Map `ebpf:"endpoints"`
+	Flows         *ebpf.Map `ebpf:"flows"`
+	Fragments     *ebpf.Map `ebpf:"fragments"`
+	GatewayLosses *ebpf.Map `ebpf:"gateway_losses"`
+	Gateways      *ebpf.Map `ebpf:"gateways"`
+	Globals       *ebpf.Map `ebpf:"globals"`
+	Guards        *ebpf.Map `ebpf:"guards"`
+	Hand          *ebpf.Map `ebpf:"hand"`
+	LargeProbes   *ebpf.Map `ebpf:"large_probes"`
+	Nodes         *ebpf.Map `ebpf:"nodes"`
+	OwnLosses     *ebpf.Map `ebpf:"own_losses"`
+	PathLines     *ebpf.Map `ebpf:"path_lines"`
+	Paths         *ebpf.Map `ebpf:"paths"`
+	Peers         *ebpf.Map `ebpf:"peers"`
+	Routes        *ebpf.Map `ebpf:"routes"`
+	Services      *ebpf.Map `ebpf:"services"`
+	Settings      *ebpf.Map `ebpf:"settings"`
+	Slots         *ebpf.Map `ebpf:"slots"`
+	Sources       *ebpf.Map `ebpf:"sources"`
+	Standings     *ebpf.Map `ebpf:"standings"`
+	Tables        *ebpf.Map `ebpf:"tables"`
+	Uplinks       *ebpf.Map `ebpf:"uplinks"`
+	Usage         *ebpf.Map `ebpf:"usage"`
+	VipBackings   *ebpf.Map `ebpf:"vip_backings"`
+	VipRanges     *ebpf.Map `ebpf:"vip_ranges"`
+	Vips          *ebpf.Map `ebpf:"vips"`
 }
 
 func (m *PelagoMaps) Close() error {
@@ -858,12 +878,14 @@ func (m *PelagoMaps) Close() error {
 		m.Endpoints,
 		m.Flows,
 		m.Fragments,
+		m.GatewayLosses,
 		m.Gateways,
 		m.Globals,
 		m.Guards,
 		m.Hand,
 		m.LargeProbes,
 		m.Nodes,
+		m.OwnLosses,
 		m.PathLines,
 		m.Paths,
 		m.Peers,
@@ -913,6 +935,7 @@ type PelagoVariables struct {
 	KeepProbeFlag         *ebpf.Variable `ebpf:"keep_probe_flag"`
 	KeepProbeFrame        *ebpf.Variable `ebpf:"keep_probe_frame"`
 	KeepProbeId           *ebpf.Variable `ebpf:"keep_probe_id"`
+	KeepProbeLosses       *ebpf.Variable `ebpf:"keep_probe_losses"`
 	KeepProbeSlot         *ebpf.Variable `ebpf:"keep_probe_slot"`
 	KeepRemoteGateway     *ebpf.Variable `ebpf:"keep_remote_gateway"`
 	KeepSourceDevice      *ebpf.Variable `ebpf:"keep_source_device"`

@@ -166,9 +166,9 @@ static __noinline int probe_send(struct __sk_buff *skb, const struct node_settin
 		    bpf_skb_store_bytes(skb, ETH_LEN + sizeof(struct ipv4), &to.port, sizeof(to.port), 0))
 			return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
 	} else {
-		if (skb->len != PROBE_FRAME)
+		if (skb->len != PROBE_FRAME && skb->len != PROBE_FRAME_OLD)
 			return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_MALFORMED);
-		encap_make_outer(&o, &to, PROBE_FRAME - ETH_LEN, 0, to.port);
+		encap_make_outer(&o, &to, skb->len - ETH_LEN, 0, to.port);
 		overlay_set(&o.overlay, to.token, PACKET_PROBE, 0, flags);
 		if (bpf_skb_store_bytes(skb, 0, &o, PROBE_ID, 0))
 			return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
@@ -193,6 +193,8 @@ static __always_inline int probe_fill_reply(void *ctx, enum hook hook, const str
 	struct probe *body = ctx_at(ctx, hook, PROBE_BODY, sizeof(*body));
 	__u32 zero = 0;
 	struct standing *own = bpf_map_lookup_elem(&standings, &zero);
+	struct probe_losses *losses;
+	struct cluster_set *lossy;
 
 	if (!body || !own)
 		return -1;
@@ -203,6 +205,10 @@ static __always_inline int probe_fill_reply(void *ctx, enum hook hook, const str
 	body->age = (bpf_ktime_get_ns() - own->confirmed) / SECOND;
 	for (int i = 0; i < CLUSTER_WORDS; i++)
 		body->unreachable[i] = own->unreachable[i];
+	losses = ctx_at(ctx, hook, PROBE_FRAME_OLD, sizeof(*losses));
+	lossy = bpf_map_lookup_elem(&own_losses, &zero);
+	if (losses && lossy)
+		losses->lossy = *lossy;
 	return 0;
 }
 
@@ -304,6 +310,7 @@ static __noinline int probe_take_reply(struct __sk_buff *skb, enum hook hook, __
 	struct probe_slot *slot;
 	struct probe_id id;
 	struct probe *body;
+	struct probe_losses *losses;
 
 	if (bpf_skb_load_bytes(skb, PROBE_ID, &id, sizeof(id)))
 		return finish(skb, hook, VERDICT_DROP_MALFORMED);
@@ -323,6 +330,9 @@ static __noinline int probe_take_reply(struct __sk_buff *skb, enum hook hook, __
 		path->age = body->age;
 		for (int i = 0; i < CLUSTER_WORDS; i++)
 			path->unreachable[i] = body->unreachable[i];
+		losses = cluster ? 0 : ctx_at(skb, hook, PROBE_FRAME_OLD, sizeof(*losses));
+		if (losses)
+			bpf_map_update_elem(&gateway_losses, &peer, &losses->lossy, BPF_ANY);
 	}
 	slot->nonce[0] = 0;
 	if (now > path_gone_at(path))
@@ -333,7 +343,7 @@ static __noinline int probe_take_reply(struct __sk_buff *skb, enum hook hook, __
 	path->seen = now;
 	path->replies++;
 	if (cluster && path->ready)
-		advertise_reach(cluster, 1);
+		advertise_reach(cluster, 1, path->lossy ? LOSS_UNKNOWN : 0);
 	count_verdict(skb, hook, VERDICT_PROBE);
 	return ACTION_DROP;
 }

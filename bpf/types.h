@@ -140,8 +140,9 @@ enum probe_flag {
 
 /* The frame by which the daemon has edge_out send a probe: as long as the probe, its body in place (struct probe). */
 enum probe_frame {
-	PROBE_BODY = 64, /* offset of the body: that of the inner packet */
-	PROBE_FRAME = 208,
+	PROBE_BODY = 64,       /* offset of the body: that of the inner packet */
+	PROBE_FRAME_OLD = 208, /* of a version that does not know struct probe_losses */
+	PROBE_FRAME = 336,
 };
 
 /*
@@ -162,7 +163,21 @@ struct probe {
 	__u64 unreachable
 		[CLUSTER_WORDS]; /* reply: a bit for each remote cluster of which no gateway answers the reflector */
 };
-ASSERT_SIZE(struct probe, PROBE_FRAME - PROBE_BODY);
+ASSERT_SIZE(struct probe, PROBE_FRAME_OLD - PROBE_BODY);
+
+/* A set of cluster indexes. */
+struct cluster_set {
+	__u64 words[CLUSTER_WORDS];
+};
+
+/*
+ * Follows struct probe. With `unreachable` it is a rank of two bits for each remote cluster. The sender of a probe leaves it 0, so
+ * that a reflector that does not know it reports no losses.
+ */
+struct probe_losses {
+	struct cluster_set lossy; /* reply: those that the reflector reaches by paths that lose packets only */
+};
+ASSERT_SIZE(struct probe_losses, PROBE_FRAME - PROBE_FRAME_OLD);
 
 /* ---- settings ---- */
 struct node_settings {
@@ -560,7 +575,7 @@ struct path_line {
 	__u64 clone_at; /* and when any packet is that is no GSO packet */
 	__u64 used;	/* as of struct path */
 	__u64 until;	/* then it is computed anew */
-	__u64 doubtful; /* bit n: struct path names one of the clusters n, n + 64, ... */
+	__u64 doubtful; /* bit n: the peer does not reach one of the clusters n, n + 64, ... well */
 };
 ASSERT_SIZE(struct path_line, 64);
 
@@ -587,8 +602,9 @@ struct advertisement {
 	__u32 confirm;			  /* 1: the tables are up to date now */
 	__u32 replace;			  /* 1: `unreachable` replaces what is advertised */
 	__u64 unreachable[CLUSTER_WORDS]; /* in */
+	__u64 lossy[CLUSTER_WORDS];	  /* in, replaced as well */
 };
-ASSERT_SIZE(struct advertisement, 8 + 8 * CLUSTER_WORDS);
+ASSERT_SIZE(struct advertisement, 8 + 16 * CLUSTER_WORDS);
 
 /* Argument of the sweep program. */
 #define SWEEP_BATCH 32

@@ -332,7 +332,7 @@ func (d *Daemon) watchPathsOnce(snap status.Snapshot, now time.Time) error {
 		d.wake()
 	}
 	if snap.Gateway {
-		if err := d.loader.Unreachable(snap.Unreachable(paths)); err != nil {
+		if err := d.loader.Reach(snap.Unreachable(paths), snap.Lossy(paths)); err != nil {
 			return err
 		}
 		if d.gateway.role.introduce(snap.State.Clusters, snap.AwaitsTunnel(), paths, now) {

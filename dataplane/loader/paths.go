@@ -138,16 +138,19 @@ func (l *Loader) applyPaths(want map[netip.Addr]bool) error {
 // confirm advertises that the tables are up to date; peers prefer such gateways.
 func (l *Loader) confirm() error { return l.advertise(bpf.PelagoAdvertisement{Confirm: 1}) }
 
-// Unreachable replaces the set of remote clusters that this gateway advertises as unreachable. The programs maintain it for
-// those that they send to; this corrects it for those without traffic.
-func (l *Loader) Unreachable(clusters map[uint16]bool) error {
-	a := bpf.PelagoAdvertisement{Replace: 1}
-	for c := range clusters {
-		if word := int(c) / 64; clusters[c] && word < len(a.Unreachable) {
-			a.Unreachable[word] |= 1 << (c % 64)
+// Reach replaces what this gateway advertises of the remote clusters: which it does not reach, and which by paths that lose packets
+// only. The programs maintain it for those that they send to; this corrects it for those without traffic.
+func (l *Loader) Reach(unreachable, lossy map[uint16]bool) error {
+	return l.advertise(bpf.PelagoAdvertisement{Replace: 1, Unreachable: clustersOf(unreachable), Lossy: clustersOf(lossy)})
+}
+
+func clustersOf(in map[uint16]bool) (out Clusters) {
+	for c := range in {
+		if word := int(c) / 64; in[c] && word < len(out) {
+			out[word] |= 1 << (c % 64)
 		}
 	}
-	return l.advertise(a)
+	return out
 }
 
 // advertise runs the program that changes the map: user space cannot change single bits of it.

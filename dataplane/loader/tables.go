@@ -17,6 +17,9 @@ type Tables struct {
 	Paths map[netip.Addr]Path
 	// Unreachable are the remote clusters of which no gateway answers this one.
 	Unreachable Clusters
+	// Lossy are those that it reaches by paths that lose packets only; LossyAt the same of other gateways of this cluster.
+	Lossy   Clusters
+	LossyAt map[netip.Addr]Clusters
 	// PortsInUse counts the client flows by source and destination after translation, without the source's port.
 	PortsInUse map[Packet]int
 }
@@ -73,6 +76,9 @@ func (t Tables) gatewayRank(node, cluster uint16) rank {
 		if t.Unreachable.has(cluster) {
 			return rankBad
 		}
+		if t.Lossy.has(cluster) {
+			return rankLossy
+		}
 		return rankGood
 	}
 	hop, ok := t.State.Nodes[node]
@@ -80,8 +86,13 @@ func (t Tables) gatewayRank(node, cluster uint16) rank {
 		return rankNone
 	}
 	r := t.pathRank(hop.Address)
-	if p, ok := t.Paths[hop.Address]; ok && r < rankBad && !p.Reaches(cluster) {
-		return rankBad
+	if p, ok := t.Paths[hop.Address]; ok && r < rankBad {
+		if !p.Reaches(cluster) {
+			return rankBad
+		}
+		if t.LossyAt[hop.Address].has(cluster) {
+			return max(r, rankLossy)
+		}
 	}
 	return r
 }
@@ -218,6 +229,14 @@ func (l *Loader) Tables() (Tables, error) {
 		return t, fmt.Errorf("read map standings: %w", err)
 	}
 	t.Unreachable = standing.Unreachable
+	var lossy bpf.PelagoClusterSet
+	if err := l.objs.OwnLosses.Lookup(uint32(0), &lossy); err != nil {
+		return t, fmt.Errorf("read map own_losses: %w", err)
+	}
+	t.Lossy = lossy.Words
+	if t.LossyAt, err = readMap(l.objs.GatewayLosses, addr, func(v bpf.PelagoClusterSet) Clusters { return v.Words }); err != nil {
+		return t, err
+	}
 	err = l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
 		if v.Primary != 0 && v.State&dying == 0 && v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
 			t.PortsInUse[Packet{

@@ -7,6 +7,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +32,9 @@ const (
 	Busy = time.Duration(bpf.PelagoLivenessLIVENESS_INTERVAL)
 	// inUse after a packet the path is probed as one that carries traffic.
 	inUse = 10 * time.Second
+	// maxBusy is how many of these are probed as such, the busiest. Packets on the others take overdue probes along (bpf/probe.h,
+	// path_take), so that the cost of failover follows the traffic, not the number of peers.
+	maxBusy = 32
 	// ringHalf is half of the probes that a path remembers.
 	ringHalf = time.Duration(len(bpf.PelagoPath{}.Ring) / 2)
 
@@ -112,9 +117,11 @@ type Prober struct {
 type Edge func() (ifindex, mtu int)
 
 type schedule struct {
-	every  time.Duration
-	next   time.Time
-	sizing sizing
+	every time.Duration
+	next  time.Time
+	// traffic is the share of refreshes that found a packet since the one before, averaged.
+	traffic float64
+	sizing  sizing
 }
 
 // New returns a prober that calls changed after a change of Sizes.
@@ -185,24 +192,17 @@ func (p *Prober) refresh(now time.Time, mtu int, send func(netip.Addr, []byte) e
 	if err != nil {
 		return err
 	}
+	intervals := p.intervals(paths, now)
 	var errs []error
-	for peer, path := range paths {
-		if !path.Probed {
-			delete(p.paths, peer)
-			continue
-		}
+	for peer, every := range intervals {
 		s := p.paths[peer]
-		if s == nil {
-			s = &schedule{next: now}
-			p.paths[peer] = s
-		}
-		if s.every = every(path); s.next.After(now.Add(s.every)) {
+		if s.every = every; s.next.After(now.Add(every)) {
 			s.next = now
 		}
-		errs = append(errs, p.enlarge(peer, s, path, now, mtu, send))
+		errs = append(errs, p.enlarge(peer, s, paths[peer], now, mtu, send))
 	}
 	for peer := range p.paths {
-		if _, ok := paths[peer]; !ok {
+		if _, ok := intervals[peer]; !ok {
 			delete(p.paths, peer)
 		}
 	}
@@ -259,7 +259,45 @@ func (p *Prober) publish() {
 	p.changed()
 }
 
-// every returns the probe interval of a path.
+// intervals returns the probe interval of each path that is probed, and makes schedules for new ones. Where there are many, their
+// first probes are spread over an interval.
+func (p *Prober) intervals(paths map[netip.Addr]loader.Path, now time.Time) map[netip.Addr]time.Duration {
+	out := map[netip.Addr]time.Duration{}
+	var busy []netip.Addr
+	for peer, path := range paths {
+		if !path.Probed {
+			continue
+		}
+		s := p.paths[peer]
+		if s == nil {
+			s = &schedule{next: now}
+			if n := len(out); n >= maxBusy {
+				s.next = now.Add(Idle * time.Duration(n) / time.Duration(len(paths)))
+			}
+			p.paths[peer] = s
+		}
+		var packet float64
+		if path.Used < 2*Idle { // the programs record it every 100 ms
+			packet = 1
+		}
+		s.traffic += (packet - s.traffic) / 8
+		if out[peer] = every(path); out[peer] < Idle {
+			busy = append(busy, peer)
+		}
+	}
+	if len(busy) <= maxBusy {
+		return out
+	}
+	slices.SortFunc(busy, func(a, b netip.Addr) int {
+		return cmp.Or(cmp.Compare(p.paths[b].traffic, p.paths[a].traffic), a.Compare(b))
+	})
+	for _, peer := range busy[maxBusy:] {
+		out[peer] = Idle
+	}
+	return out
+}
+
+// every returns the probe interval of a path by itself.
 func every(p loader.Path) time.Duration {
 	if p.Used > inUse {
 		return Idle

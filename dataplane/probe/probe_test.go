@@ -18,7 +18,7 @@ import (
 func TestFrame(t *testing.T) {
 	peer := netip.MustParseAddr("172.16.1.2")
 	frame := Frame(peer, 250*time.Millisecond)
-	want := packet.Frame(make([]byte, 208-14))
+	want := packet.Frame(make([]byte, 336-14))
 	clear(want[:12]) // MAC addresses do not matter
 	want[14], want[64] = 0x45, 250
 	copy(want[14+16:], []byte{172, 16, 1, 2})
@@ -98,6 +98,46 @@ func TestEvery(t *testing.T) {
 		if got := every(tt.path); got != tt.want {
 			t.Errorf("used %s ago, RTT %s: every %s; want %s", tt.path.Used, tt.path.SRTT, got, tt.want)
 		}
+	}
+}
+
+// Of many paths in use the busiest are probed at the full rate, and the first probes of all are spread.
+func TestIntervalsOfManyPaths(t *testing.T) {
+	p := New(nil, nil, func() {}, slog.New(slog.DiscardHandler))
+	peer := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{172, 16, byte(n >> 8), byte(n)}) }
+	paths := map[netip.Addr]loader.Path{peer(5000): {}}
+	for n := range 1016 {
+		paths[peer(n)] = loader.Path{Probed: true, Used: 5 * time.Second}
+	}
+	for n := 500; n < 500+maxBusy; n++ {
+		paths[peer(n)] = loader.Path{Probed: true, Used: 50 * time.Millisecond}
+	}
+	now := time.Now()
+	got := p.intervals(paths, now)
+	if len(got) != 1016 {
+		t.Errorf("%d paths are probed; want 1016", len(got))
+	}
+	full := map[netip.Addr]bool{}
+	for peer, every := range got {
+		if every == Busy {
+			full[peer] = true
+		}
+	}
+	want := map[netip.Addr]bool{}
+	for n := 500; n < 500+maxBusy; n++ {
+		want[peer(n)] = true
+	}
+	if diff := cmp.Diff(want, full, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("probed at the full rate (-want +got):\n%s", diff)
+	}
+	early := 0
+	for _, s := range p.paths {
+		if s.next.Before(now.Add(Idle / 2)) {
+			early++
+		}
+	}
+	if early < 400 || early > 650 {
+		t.Errorf("of 1016 first probes %d are sent in the first half of an interval", early)
 	}
 }
 

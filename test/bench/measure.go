@@ -136,7 +136,11 @@ func (p *path) datagrams(d time.Duration) (Values, error) {
 
 // send sends datagrams and counts them at the other end.
 func (p *path) send(d time.Duration) (sent, got load.Result, err error) {
-	sent, got, err = p.pair(load.Spec{Role: load.Generate, Addr: p.addr(portSink), Duration: d, Payload: udpPayload, Flows: udpFlows},
+	flows, batch := udpFlows, 0
+	if p.Live > 0 {
+		flows, batch = p.Live, 1
+	}
+	sent, got, err = p.pair(load.Spec{Role: load.Generate, Addr: p.addr(portSink), Duration: d, Payload: udpPayload, Flows: flows, Batch: batch},
 		load.Spec{Role: load.Sink, Addr: p.addr(portSink)})
 	if err != nil {
 		return sent, got, err

@@ -8,12 +8,15 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/netdev"
@@ -185,8 +188,17 @@ func allBlocks() []uint16 {
 
 func (n *node) start(pins string, into programs, scale Scale) error {
 	var err error
-	if n.loader, err = loader.Open(loader.Options{PinPath: pins}); err != nil {
+	options := loader.Options{PinPath: pins}
+	if scale.Flows > 0 {
+		options.MaxFlows = 1 << 20
+	}
+	if n.loader, err = loader.Open(options); err != nil {
 		return err
+	}
+	if !n.gateway {
+		if err := fill(filepath.Join(pins, bpf.PelagoMapFlows), scale.Flows); err != nil {
+			return err
+		}
 	}
 	if err := n.ns.AddAddr("lo", single(n.address())); err != nil {
 		return err
@@ -251,6 +263,31 @@ func (n *node) start(pins string, into programs, scale Scale) error {
 		into[name+"@"+n.label] = program
 	}
 	return n.loader.Apply(state)
+}
+
+// fill puts idle flows into a pinned table, two entries each, as of UDP clients with addresses of their own.
+func fill(pin string, flows int) error {
+	m, err := ebpf.LoadPinnedMap(pin, nil)
+	if err != nil {
+		return fmt.Errorf("open the table of flows: %w", err)
+	}
+	defer m.Close()
+	const chunk = 4096
+	for from := 0; from < flows; from += chunk {
+		var keys []bpf.PelagoFlowKey
+		var values []bpf.PelagoFlow
+		for i := from; i < min(flows, from+chunk); i++ {
+			client, port := 0x0a080000+uint32(i>>15), uint16(20000+i&0x7fff)
+			for _, direction := range []bpf.PelagoDirection{bpf.PelagoDirectionDIRECTION_OUT, bpf.PelagoDirectionDIRECTION_IN} {
+				keys = append(keys, bpf.PelagoFlowKey{Saddr: client, Sport: port, Dport: portSink, Proto: unix.IPPROTO_UDP, Direction: uint8(direction)})
+				values = append(values, bpf.PelagoFlow{State: 2, Saddr: client, Sport: port, Dport: portSink, Cluster: 2})
+			}
+		}
+		if _, err := m.BatchUpdate(keys, values, nil); err != nil {
+			return fmt.Errorf("fill the table of flows: %w", err)
+		}
+	}
+	return nil
 }
 
 // state is the node's tables. The clusters are A (index 1), B (2) and, from index 3 on, the others of the scale: each has

@@ -38,12 +38,14 @@ type Scale struct {
 	Clusters int  // remote clusters of A besides B, each with Gateways gateways
 	Services int  // exported services of B besides the target
 	Service  bool // the target is a service with one backend, not a pod with a global IP of its own
+	Flows    int  // idle flows in the tables of NA and NB
 }
 
 // Case is a set of variants that are compared at one scale.
 type Case struct {
 	Name     string
 	Gateways int // of each cluster, all of them active where the variant can
+	Live     int // flows that send datagrams, one each in turn; 0: udpFlows, a batch each in turn
 	Scale
 	Variants []Variant
 }
@@ -58,6 +60,9 @@ func nameOf(v Variant) string { return v.Name }
 // caseGatewayPath is the case with all variants and all measurements; the others have datagrams and connections.
 const caseGatewayPath = "gateway-path"
 
+// liveFlows of the cases with many flows: each datagram needs entries that the processor's caches have lost since the last one.
+const liveFlows = 1000
+
 // cases lists all cases in the order of the tables.
 func cases() []Case {
 	scaled := func() []Variant { return []Variant{iptables(), pelagoSafe(), pelagoHybrid(), pelagoFast()} }
@@ -70,6 +75,9 @@ func cases() []Case {
 		{Name: "services-1000", Gateways: 1, Scale: Scale{Service: true, Services: 1000}, Variants: scaled()},
 		{Name: "clusters-50", Gateways: 1, Scale: Scale{Clusters: 50}, Variants: scaled()},
 		{Name: "gateways-4", Gateways: 4, Variants: scaled()},
+		{Name: "flows-1k", Gateways: 1, Live: liveFlows, Variants: scaled()},
+		{Name: "flows-100k", Gateways: 1, Live: liveFlows, Scale: Scale{Flows: 100_000 - liveFlows}, Variants: scaled()},
+		{Name: "flows-1M", Gateways: 1, Live: liveFlows, Scale: Scale{Flows: 1_000_000 - liveFlows}, Variants: scaled()},
 		{Name: "clusters-50-gateways-4", Gateways: 4, Scale: Scale{Clusters: 50, Services: 1000, Service: true}, Variants: scaled()},
 	}
 }

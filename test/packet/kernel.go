@@ -29,7 +29,7 @@ type Kernel struct {
 
 	EdgeOut, EdgeIn, UplinkIn, UplinkOut, UplinkXDP, PodOut, PodIn      *ebpf.Program
 	Flows, Fragments, Slots, Hand, Egresses, Paths, Standings, Counters *ebpf.Map
-	Uplinks, Calls, Usage, PathLines                                    *ebpf.Map
+	Uplinks, Calls, Usage, PathLines, OwnLosses, GatewayLosses          *ebpf.Map
 
 	hooks, words []string
 }
@@ -52,7 +52,7 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 		bpf.PelagoMapFlows: &k.Flows, bpf.PelagoMapFragments: &k.Fragments, bpf.PelagoMapSlots: &k.Slots, bpf.PelagoMapHand: &k.Hand,
 		bpf.PelagoMapEgresses: &k.Egresses, bpf.PelagoMapPaths: &k.Paths, bpf.PelagoMapStandings: &k.Standings, bpf.PelagoMapCounters2: &k.Counters,
 		bpf.PelagoMapUplinks: &k.Uplinks, bpf.PelagoMapCalls: &k.Calls, bpf.PelagoMapUsage: &k.Usage,
-		bpf.PelagoMapPathLines: &k.PathLines,
+		bpf.PelagoMapPathLines: &k.PathLines, bpf.PelagoMapOwnLosses: &k.OwnLosses, bpf.PelagoMapGatewayLosses: &k.GatewayLosses,
 	} {
 		if *m, err = ebpf.LoadPinnedMap(filepath.Join(pinPath, name), nil); err != nil {
 			return nil, errors.Join(fmt.Errorf("open map %s: %w", name, err), k.Close())
@@ -64,7 +64,8 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 // Close gives up programs and maps; the maps' pins stay.
 func (k *Kernel) Close() error {
 	return errors.Join(k.Loader.Close(), k.Flows.Close(), k.Fragments.Close(), k.Slots.Close(), k.Hand.Close(), k.Egresses.Close(), k.Paths.Close(),
-		k.Standings.Close(), k.Counters.Close(), k.Uplinks.Close(), k.Calls.Close(), k.Usage.Close(), k.PathLines.Close())
+		k.Standings.Close(), k.Counters.Close(), k.Uplinks.Close(), k.Calls.Close(), k.Usage.Close(), k.PathLines.Close(),
+		k.OwnLosses.Close(), k.GatewayLosses.Close())
 }
 
 // Apply makes the tables hold s.
@@ -78,7 +79,7 @@ func (k *Kernel) Apply(t testing.TB, s dataplane.State) {
 // Flush forgets all flows and fragments, what probes have shown and what is guarded; the next Apply makes the paths anew.
 func (k *Kernel) Flush(t testing.TB) {
 	t.Helper()
-	for _, m := range []*ebpf.Map{k.Flows, k.Fragments, k.Paths, k.Uplinks, k.Usage} {
+	for _, m := range []*ebpf.Map{k.Flows, k.Fragments, k.Paths, k.Uplinks, k.Usage, k.GatewayLosses} {
 		var keys [][]byte
 		var key, value []byte
 		for it := m.Iterate(); it.Next(&key, &value); {
@@ -93,7 +94,7 @@ func (k *Kernel) Flush(t testing.TB) {
 			}
 		}
 	}
-	if err := errors.Join(k.Standings.Put(uint32(0), bpf.PelagoStanding{}), k.Calls.Put(uint32(0), uint64(0)), k.Loader.Guard(nil, nil)); err != nil {
+	if err := errors.Join(k.Standings.Put(uint32(0), bpf.PelagoStanding{}), k.OwnLosses.Put(uint32(0), bpf.PelagoClusterSet{}), k.Calls.Put(uint32(0), uint64(0)), k.Loader.Guard(nil, nil)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -17,9 +17,11 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// Behind the header stand the number of the probe (12 bytes), 2 bytes of nothing, and of a full probe 144 bytes of body.
+// Behind the header stand the number of the probe (12 bytes), 2 bytes of nothing, and of a full probe 144 bytes of body and
+// 128 that the former version does not know.
 const (
-	probeLength = 14 + 144
+	probeLength = 14 + 144 + 128
+	oldProbe    = 14 + 144 // of the former version
 	probeDeaf   = 1
 	probeShort  = 8
 )
@@ -33,6 +35,7 @@ type body struct {
 	Ready           uint32
 	Generation, Age uint32
 	Unreachable     [16]uint64
+	Lossy           [16]uint64
 }
 
 func (b body) encode() []byte {
@@ -160,7 +163,7 @@ func TestProbeReflection(t *testing.T) { bothHooks(t, throughProbeReflection) }
 
 func throughProbeReflection(t *testing.T) {
 	ga := load(t, 1, 1)
-	if err := ga.Loader.Unreachable(map[uint16]bool{2: true, 700: true, 3: false}); err != nil {
+	if err := ga.Loader.Reach(map[uint16]bool{2: true, 700: true, 3: false}, map[uint16]bool{5: true, 701: true}); err != nil {
 		t.Fatal(err)
 	}
 	sent := body{Nonce: 0x1122334455667788, Sequence: 9, Promised: 10}
@@ -174,6 +177,7 @@ func throughProbeReflection(t *testing.T) {
 	told := sent
 	told.Ready, told.Generation = 1, have.Settings.Generation
 	told.Unreachable[0], told.Unreachable[700/64] = 1<<2, 1<<(700%64)
+	told.Lossy[0], told.Lossy[700/64] = 1<<5, 1<<(701%64)
 	b := bodyOf(t, got)
 	if b.Age > 60 {
 		t.Errorf("the tables are %d s old", b.Age)
@@ -236,7 +240,7 @@ func TestProbeAnswer(t *testing.T) {
 	take(answer(t, first, func(b *body) { b.Nonce ^= 1 << 40 }), bad)
 	take(answer(t, first, func(b *body) { b.Sequence++ }), bad)
 	cut := answer(t, second, nil)
-	cut.Inner = cut.Inner[:probeLength-1]
+	cut.Inner = cut.Inner[:oldProbe-1]
 	take(cut, "uplink-in drop-malformed")
 	if p := ga.path(t, peer); p.Replies != 0 || p.Open != 2 {
 		t.Errorf("after forged answers: %+v", p)

@@ -144,7 +144,7 @@ func rows(t testing.TB) []row {
 		{name: "the answer to a probe that was never sent", node: 1, hook: "uplink-in",
 			frame: wire(probeOf(ProbeReply, 2, 1, body{Nonce: 98})), want: "uplink-in drop-bad-token"},
 		{name: "a probe that is cut short", node: 1, hook: "uplink-in",
-			frame: wire(cable(2, 1, 1, make([]byte, probeLength-1), func(o *Overlay) { o.Type = Probe })), want: "uplink-in drop-malformed"},
+			frame: wire(cable(2, 1, 1, make([]byte, oldProbe-1), func(o *Overlay) { o.Type = Probe })), want: "uplink-in drop-malformed"},
 		{name: "an answer that is cut short", node: 1, hook: "uplink-in",
 			frame: wire(cable(2, 1, 1, make([]byte, 11), func(o *Overlay) { o.Type = ProbeReply })), want: "uplink-in drop-malformed"},
 		{name: "an unknown packet type", node: 2, hook: "uplink-in",

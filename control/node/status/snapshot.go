@@ -137,3 +137,16 @@ func (s Snapshot) Unreachable(paths map[netip.Addr]loader.Path) map[uint16]bool 
 	}
 	return out
 }
+
+// Lossy returns the remote clusters whose gateways that answer are all avoided for their loss, by index.
+func (s Snapshot) Lossy(paths map[netip.Addr]loader.Path) map[uint16]bool {
+	out := map[uint16]bool{}
+	for index, gateways := range s.State.Clusters {
+		answering := slices.DeleteFunc(slices.Clone(gateways), func(g dataplane.RemoteGateway) bool {
+			p := paths[g.Hop.Address]
+			return p.Suspect() || !p.Ready
+		})
+		out[index] = len(answering) > 0 && !slices.ContainsFunc(answering, func(g dataplane.RemoteGateway) bool { return !paths[g.Hop.Address].Avoided })
+	}
+	return out
+}

@@ -58,6 +58,7 @@ type Spec struct {
 	Duration time.Duration  // clients: length of the measurement
 	Payload  int            // Generate: bytes of UDP payload
 	Flows    int            // Generate: number of sockets, thus of source ports
+	Batch    int            // Generate: datagrams that a socket sends at its turn; 0: sendBatch
 }
 
 // Response answers a Spec.

@@ -2,6 +2,7 @@ package load
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"net/netip"
@@ -75,7 +76,7 @@ func request(fd int) (err error) {
 	return fmt.Errorf("receive the reply of the sink: %w", err)
 }
 
-// run sends datagrams over spec.Flows sockets in turn, a batch each, until the time is over. One batch a socket before
+// run sends datagrams over spec.Flows sockets in turn, spec.Batch of each, until the time is over. One batch a socket before
 // that has the path look up its state for the flow. Processor time is that of the whole process: over veth pairs the kernel
 // carries each packet through the whole path in the sender's context, so time per packet is the cost of the path and hardly
 // depends on what else the machine does.
@@ -93,7 +94,7 @@ func (g *generator) run(spec Spec, _ io.Writer) (Result, error) {
 		r.Warmup += 2 * int64(spec.Flows)
 	}
 	fds := g.fds
-	batch := messages(sendBatch, make([]byte, spec.Payload), true)
+	batch := messages(cmp.Or(spec.Batch, sendBatch), make([]byte, spec.Payload), true)
 	for _, fd := range fds {
 		n, err := sendmmsg(fd, batch)
 		if err != nil {

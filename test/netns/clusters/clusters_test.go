@@ -118,6 +118,7 @@ func TestTown(t *testing.T) {
 	t.Run("a service of the other direction", w.otherDirection)
 	t.Run("without pelago0 nothing leaks", w.noLeak)
 	t.Run("failover without user space", w.failover)
+	t.Run("a cable loses packets", w.lossyCable)
 	t.Run("tables stay sound", w.tablesSound)
 }
 
