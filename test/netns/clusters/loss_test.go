@@ -21,7 +21,7 @@ func (w *town) lossyCable(t *testing.T) {
 	lose := func(percent int) func() {
 		t.Helper()
 		rule := func(change string) {
-			if _, err := w.Router.Run("iptables", change, "FORWARD", "-s", lossy.Address.String(), "-m", "statistic", "--mode", "random",
+			if _, err := w.Router.Run("iptables", change, "FORWARD", "-s", lossy.Address.String(), "-d", w.Clusters[2].Nodes[0].Address.String()+"/24", "-m", "statistic", "--mode", "random",
 				"--probability", fmt.Sprintf("0.%02d", percent), "-j", "DROP"); err != nil {
 				t.Fatal(err)
 			}
@@ -46,10 +46,12 @@ func (w *town) lossyCable(t *testing.T) {
 		}
 		return flows
 	}
-	// In use paths are probed every 10 ms.
-	for range 4 {
-		end := stream(t, w.client[3], netip.AddrPortFrom(w.server[3].Global, 53))
-		defer end()
+	// Paths in use are probed every 10 ms, and packets have the gateway advertise its loss.
+	for _, pod := range w.client[1:] {
+		for range 4 {
+			end := stream(t, pod, netip.AddrPortFrom(w.server[3].Global, 53))
+			defer end()
+		}
 	}
 	shared := func() bool {
 		for _, n := range one.Nodes {
