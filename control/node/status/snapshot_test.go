@@ -56,3 +56,29 @@ func TestSettled(t *testing.T) {
 		})
 	}
 }
+
+// A cluster is lossy if every gateway of it that answers is avoided, and unreachable if none answers.
+func TestReach(t *testing.T) {
+	one, two := ip("172.31.2.1"), ip("172.31.2.2")
+	snap := Snapshot{State: dataplane.State{Clusters: map[uint16][]dataplane.RemoteGateway{
+		2: {{Hop: dataplane.Hop{Address: one}}, {Hop: dataplane.Hop{Address: two}}},
+	}}}
+	good, lossy, silent := path(true), path(true), path(false)
+	lossy.Avoided = true
+	for _, tt := range []struct {
+		what               string
+		one, two           loader.Path
+		unreachable, lossy bool
+	}{
+		{"both are good", good, good, false, false},
+		{"one is lossy", lossy, good, false, false},
+		{"both are lossy", lossy, lossy, false, true},
+		{"one is lossy, the other silent", lossy, silent, false, true},
+		{"both are silent", silent, silent, true, false},
+	} {
+		paths := map[netip.Addr]loader.Path{one: tt.one, two: tt.two}
+		if u, l := snap.Unreachable(paths)[2], snap.Lossy(paths)[2]; u != tt.unreachable || l != tt.lossy {
+			t.Errorf("%s: unreachable %t, lossy %t; want %t, %t", tt.what, u, l, tt.unreachable, tt.lossy)
+		}
+	}
+}
