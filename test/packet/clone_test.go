@@ -1,13 +1,17 @@
 package packet
 
 import (
+	"encoding/binary"
+	"net"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/bpf"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 // Where a probe is overdue, a packet takes one along as a clone: a small one at once, a large one when it is overdue for long.
@@ -67,4 +71,71 @@ func TestClonesAreSmall(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Of a GSO packet no clone is sent, however long a probe is overdue: each of its segments would be a probe with the same number.
+func TestNoCloneOfGSO(t *testing.T) {
+	withXDP(t)
+	ga := load(t, 1, 1)
+	s := state(1, 1)
+	s.Settings.Edge = uint32(uplink.index)
+	ga.Apply(t, s)
+	ga.answered(t, func(p *bpf.PelagoPath) { p.Ring[p.Sequence%16].Sent = 1 })
+	for program, at := range map[*ebpf.Program]ebpf.AttachType{ga.EdgeOut: ebpf.AttachTCXEgress, ga.UplinkIn: ebpf.AttachTCXIngress} {
+		if err := uplink.ns.Do(func() error {
+			l, err := link.AttachTCX(link.TCXOptions{Interface: uplink.index, Program: program, Attach: at})
+			if err == nil {
+				t.Cleanup(func() { l.Close() })
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mac, err := uplink.ns.MAC("un0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	frame := overlay(1, 2, 1, udpPacket(strings.Repeat("x", 100), from("120.1.0.1")).Encode()).Encode()
+	copy(frame, mac)
+	for _, tt := range []struct {
+		what    string
+		segment uint16 // size; 0: no GSO
+		clones  uint64
+	}{{"one packet", 0, 1}, {"three segments", 60, 0}} {
+		ga.answered(t, func(p *bpf.PelagoPath) { p.Ring[p.Sequence%16].Sent = 1 })
+		before := ga.counters(t)
+		if err := uplink.ns.Do(func() error { return sendSegments("peer", frame, tt.segment) }); err != nil {
+			t.Fatal(err)
+		}
+		await.True(t, tt.what+" is switched", func() bool { return ga.counters(t)["uplink-in switched"] > before["uplink-in switched"] })
+		if got := ga.counters(t)["edge-out probe"] - before["edge-out probe"]; got != tt.clones {
+			t.Errorf("%s: %d clones; want %d", tt.what, got, tt.clones)
+		}
+	}
+}
+
+// sendSegments sends an Ethernet frame with UDP in IPv4 by a device, as a GSO packet if segment is its size.
+func sendSegments(device string, frame []byte, segment uint16) error {
+	const udpAt = 14 + 20
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1); err != nil {
+		return err
+	}
+	header := make([]byte, 10) // struct virtio_net_hdr
+	if segment > 0 {
+		header[0], header[1] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM, unix.VIRTIO_NET_HDR_GSO_UDP_L4
+		for i, v := range []uint16{udpAt + 8, segment, udpAt, 6} { // lengths and offsets: header, segment, UDP, its checksum
+			binary.NativeEndian.PutUint16(header[2+2*i:], v)
+		}
+	}
+	peer, err := net.InterfaceByName(device)
+	if err != nil {
+		return err
+	}
+	return unix.Sendto(fd, append(header, frame...), 0, &unix.SockaddrLinklayer{Ifindex: peer.Index, Protocol: 0x0008, Halen: 6})
 }
