@@ -7,6 +7,7 @@
  */
 #include "edge.h"
 #include "bypass.h"
+#include "deliver.h"
 
 /*
  * Reports whether a packet of a known flow comes from the device of the flow's local side: a forged source must not
@@ -47,7 +48,7 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 
 		if (!flow_may_send(f, p, &key, ingress))
 			return VERDICT_DROP_UNKNOWN_SOURCE;
-		if (f->cluster == s->cluster)
+		if (flow_to_own_vip(&key, f, s->cluster))
 			return VERDICT_DROP_NO_FLOW; /* the pod's device translates it no more */
 		flow_use_out(&key, f, p, s, now, t, node, cluster);
 		if (f->passed == PASSED_PENDING) {
@@ -115,6 +116,24 @@ int edge_out(struct __sk_buff *skb)
 }
 
 /*
+ * Forwards or delivers what a pod of this gateway sends to a global IP of this cluster. edge_send() has encapsulated and
+ * marked it, so that it is treated as such a packet of any other node.
+ */
+static __always_inline int hairpin(struct __sk_buff *skb, const struct node_settings *s)
+{
+	struct rx rx = { .hook = HOOK_HAIRPIN, .peer_node = s->node };
+	struct overlay_header *h = ctx_at(skb, HOOK_HAIRPIN, OVERLAY_AT, sizeof(*h));
+
+	if (!h)
+		return finish(skb, HOOK_HAIRPIN, VERDICT_DROP_MALFORMED);
+	rx.node = overlay_get_node(h);
+	rx.flags = h->version_flags & 0x0f;
+	skb->mark = 0;
+	bpf_skb_change_type(skb, PACKET_HOST); /* for the vxlan receiver: the outer frame has no MAC addresses */
+	return rx_packet(skb, s, &rx);
+}
+
+/*
  * Accepts only what uplink_in or wire_in verified: decapsulated packets by their mark (deliver_direct() in deliver.h),
  * those of the vxlan receiver by VNI and priority (hand_over()). A pod or a host socket reaches the receiver's UDP socket
  * without passing an uplink, a packet from the network by a device without our program. The VNI alone is no proof: a pod
@@ -132,6 +151,8 @@ int edge_in(struct __sk_buff *skb)
 		skb->mark = 0; /* not for netfilter and routing */
 		return finish(skb, HOOK_EDGE_IN, VERDICT_DELIVERED);
 	}
+	if (s && s->cookie && skb->mark == s->probe_mark)
+		return hairpin(skb, s);
 	if (!s || !s->cookie || bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0) ||
 	    key.tunnel_id != (s->cookie & 0xffffff))
 		return finish(skb, HOOK_EDGE_IN, VERDICT_DROP_UNVERIFIED);

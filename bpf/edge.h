@@ -182,7 +182,10 @@ static __always_inline void flow_use_out(const struct flow_key *key, struct flow
 	*cluster = f->cluster;
 }
 
-/* Translates a packet to t and sends it into the overlay. node: of the header; cluster: the remote one. */
+/*
+ * Translates a packet to t and sends it into the overlay. node: of the header; cluster: the remote one, or this one's for
+ * its own global IPs (hairpin, RFC 4787 REQ-9): a gateway of this cluster then finds the node.
+ */
 static __always_inline int edge_send(struct __sk_buff *skb, const struct node_settings *s, enum hook hook,
 				     struct packet *p, const struct tuple *t, __u16 node, __u16 cluster)
 {
@@ -204,7 +207,8 @@ static __always_inline int edge_send(struct __sk_buff *skb, const struct node_se
 		return finish(skb, hook, v);
 	if (skb->len - ETH_LEN + ENCAP_LEN > IPV4_MAX || !encap_fits(skb, hook, &to, ENCAP_LEN))
 		return finish(skb, hook, VERDICT_DROP_TOO_BIG);
-	if (encap_push(skb, p, &to, node, p->fragment ? OVERLAY_FRAGMENT : 0, hash))
+	if (encap_push(skb, p, &to, node,
+		       (p->fragment ? OVERLAY_FRAGMENT : 0) | (cluster == s->cluster ? OVERLAY_SWITCH : 0), hash))
 		return finish(skb, hook, VERDICT_DROP_INTERNAL);
 	count_verdict(skb, hook, VERDICT_SENT);
 	path_take(skb, s, &to);

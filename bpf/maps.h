@@ -23,7 +23,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } settings SEC(".maps");
 
-/* key: prefix; value: the remote cluster behind it. Writer: loader. Reader: edge, gateway. */
+/* key: prefix; value: the cluster behind it. Writer: loader. Reader: edge, gateway. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 16384);

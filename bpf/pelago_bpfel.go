@@ -201,7 +201,8 @@ const (
 	PelagoHookHOOK_UPLINK_XDP PelagoHook = 6
 	PelagoHookHOOK_POD_OUT    PelagoHook = 7
 	PelagoHookHOOK_POD_IN     PelagoHook = 8
-	PelagoHookHOOK_MAX        PelagoHook = 9
+	PelagoHookHOOK_HAIRPIN    PelagoHook = 9
+	PelagoHookHOOK_MAX        PelagoHook = 10
 )
 
 type PelagoHop struct {

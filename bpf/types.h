@@ -65,6 +65,7 @@ enum hook {
 	HOOK_UPLINK_XDP, /* the driver of an uplink, before HOOK_UPLINK_IN */
 	HOOK_POD_OUT,	 /* from a pod's device into the overlay, past the node's stack */
 	HOOK_POD_IN,	 /* from the overlay into a pod, past the node's stack */
+	HOOK_HAIRPIN,	 /* ingress of a gateway's pelago0: from its own pods to global IPs of its own cluster */
 	HOOK_MAX,
 };
 
@@ -116,7 +117,7 @@ enum packet_type {
 enum overlay_flag {
 	OVERLAY_BOUNCED = 1,  /* was passed on once; never again */
 	OVERLAY_FRAGMENT = 2, /* the inner source MAC holds the L4 ports */
-	OVERLAY_SWITCH = 4,   /* bounced to a gateway that is to find the node; without it the receiver is the edge */
+	OVERLAY_SWITCH = 4,   /* for this cluster: a gateway is to find the node; without it the receiver is the edge */
 };
 
 struct overlay_header {
@@ -173,7 +174,8 @@ struct node_settings {
 	__u16 gateway;	      /* 1: this node switches between overlay and cable */
 	__u16 mss;	      /* TCP MSS that fits into every wire; 0 = do not clamp */
 	__u32 cookie;	      /* secret of this node since boot: mark of own packets, VNI of verified ones */
-	__u32 probe_mark;     /* another one: mark of frames that become probes, priority of verified packets */
+	__u32 probe_mark;     /* another one: mark of frames that become probes and of hairpinned packets, priority of
+				 verified ones */
 	__u32 edge;	      /* interface index of pelago0 */
 	__u32 overlay_token;  /* low 24 bits */
 	__u32 overlay_token_old;
@@ -195,7 +197,7 @@ struct prefix {
 ASSERT_SIZE(struct prefix, 8);
 
 struct route {
-	__u16 cluster; /* index of the remote cluster */
+	__u16 cluster; /* index of the remote cluster; this one's: own global IPs (hairpin) */
 	__u16 pad;
 };
 ASSERT_SIZE(struct route, 4);
@@ -462,7 +464,7 @@ struct flow {
 	__be16 sport;
 	__be16 dport;
 	__u16 node;    /* index of the far node, learned from replies; 0 = not yet */
-	__u16 cluster; /* index of the far cluster; this one's: a ClusterSetIP that it serves itself */
+	__u16 cluster; /* index of the far cluster; this one's: hairpin, or a ClusterSetIP that it serves itself */
 	__u8 role;     /* enum flow_role */
 	__u8 tcp;      /* enum tcp_seen, this direction */
 	__u8 primary;  /* 1: the entry of the direction that opened the flow */

@@ -180,6 +180,7 @@ var byXDP = []string{
 	"a gateway passes a request to the node that its table names",
 	"a gateway passes an answer to the owner of the port block",
 	"a gateway passes an own packet to the cable",
+	"a gateway passes a packet of another node to an own global IP on",
 	"a probe is sent back",
 	"before the first tables are in, nothing is taken in",
 	"before the first tables are in, a gateway draws no traffic by answering probes",

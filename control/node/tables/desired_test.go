@@ -26,7 +26,7 @@ func TestPlainNode(t *testing.T) {
 			Address: ip("172.31.1.12"), CableAddress: ip("172.31.1.12"), Node: 2, Cluster: 1, MSS: 1410, Ready: true,
 			Overlay: dataplane.Tokens{Current: 7}, Cable: dataplane.Tokens{Current: 9},
 		},
-		Routes:   map[netip.Prefix]uint16{netip.MustParsePrefix("120.2.0.0/24"): 2},
+		Routes:   map[netip.Prefix]uint16{netip.MustParsePrefix("120.1.0.0/24"): 1, netip.MustParsePrefix("120.2.0.0/24"): 2},
 		Nodes:    map[uint16]dataplane.Hop{1: host.Hops[ip("172.31.1.11")]},
 		Gateways: []uint16{1},
 		Clusters: map[uint16][]dataplane.RemoteGateway{}, // a gateway's business
@@ -120,7 +120,7 @@ func TestPeersThatAreNotAccepted(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			objs, host := clusterset.Globalnet("n1")
 			objs.Peers = []pelagov1alpha1.Peer{clusterset.Peer("g2", metav1.ConditionFalse, tt.reason)}
-			if routed := len(tables.Desired(objs, host).State.Routes) > 0; routed != tt.routed {
+			if _, routed := tables.Desired(objs, host).State.Routes[netip.MustParsePrefix("120.2.0.0/24")]; routed != tt.routed {
 				t.Errorf("routed: %t, want %t", routed, tt.routed)
 			}
 		})
