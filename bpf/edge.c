@@ -6,6 +6,7 @@
  * and the overlay header, and leave by the uplink. Ingress of pelago0: the check of what enters the stack.
  */
 #include "edge.h"
+#include "bucket.h"
 #include "bypass.h"
 #include "deliver.h"
 
@@ -73,17 +74,30 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 }
 
 /*
- * Answers a TCP segment of a local source without a flow, for example after the flow table was lost: a reset comes back
- * on pelago0. edge_in accepts it by its mark.
+ * Answers a packet of a local source that is dropped: a TCP segment without a flow, for example after the flow table was
+ * lost, by a reset; one for whose flow no port is free by an ICMP error, at a limited rate. The answer comes back on pelago0,
+ * where edge_in accepts it by its mark.
  */
-static __always_inline int edge_reset(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p)
+static __always_inline int edge_answer(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
+				       enum verdict v)
 {
-	if (!tcp_is_answered(skb, p))
-		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_NO_FLOW);
-	if (tcp_make_reset(skb, p) || bpf_skb_store_bytes(skb, 0, pelago_mac, sizeof(pelago_mac), 0))
+	if (v == VERDICT_DROP_NO_FLOW) {
+		if (!tcp_is_answered(skb, p))
+			return finish(skb, HOOK_EDGE_OUT, v);
+		if (tcp_make_reset(skb, p))
+			return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
+	} else {
+		__u32 zero = 0;
+		__u64 *full = bpf_map_lookup_elem(&answers, &zero);
+
+		if (!full || !bucket_take(full, now_ns(), answer_interval, answer_burst) ||
+		    icmp_make_prohibited(skb, p))
+			return finish(skb, HOOK_EDGE_OUT, v);
+	}
+	if (bpf_skb_store_bytes(skb, 0, pelago_mac, sizeof(pelago_mac), 0))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
 	skb->mark = s->cookie;
-	count_verdict(skb, HOOK_EDGE_OUT, VERDICT_DROP_NO_FLOW);
+	count_verdict(skb, HOOK_EDGE_OUT, v);
 	return bpf_redirect(s->edge, BPF_F_INGRESS);
 }
 
@@ -106,8 +120,8 @@ int edge_out(struct __sk_buff *skb)
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, HOOK_EDGE_OUT, v);
 	v = translate_out(skb, s, &p, &t, &node, &cluster);
-	if (v == VERDICT_DROP_NO_FLOW)
-		return edge_reset(skb, s, &p);
+	if (v == VERDICT_DROP_NO_FLOW || v == VERDICT_DROP_PORTS_EXHAUSTED)
+		return edge_answer(skb, s, &p, v);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, HOOK_EDGE_OUT, v);
 	if (p.fragment == FIRST_FRAGMENT)

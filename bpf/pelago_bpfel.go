@@ -149,6 +149,10 @@ const (
 
 type PelagoFragment struct {
 	_     structs.HostLayout
+	Daddr uint32
+	Id    uint16
+	Proto uint8
+	Pad   uint8
 	Sport uint16
 	Dport uint16
 }
@@ -156,10 +160,7 @@ type PelagoFragment struct {
 type PelagoFragmentKey struct {
 	_     structs.HostLayout
 	Saddr uint32
-	Daddr uint32
-	Id    uint16
-	Proto uint8
-	Pad   uint8
+	Slot  uint32
 }
 
 type PelagoGatewaySet struct {
@@ -547,6 +548,7 @@ type PelagoVipTarget struct {
 const (
 	PelagoMapAbi                   = "abi"
 	PelagoMapAffinities            = "affinities"
+	PelagoMapAnswers               = "answers"
 	PelagoMapBackends              = "backends"
 	PelagoMapBlocks                = "blocks"
 	PelagoMapCallers               = "callers"
@@ -556,12 +558,13 @@ const (
 	PelagoMapEgresses              = "egresses"
 	PelagoMapEndpoints             = "endpoints"
 	PelagoMapFlows                 = "flows"
-	PelagoMapFragments             = "fragments"
+	PelagoMapFragments2            = "fragments2"
 	PelagoMapGateways              = "gateways"
 	PelagoMapGlobals               = "globals"
 	PelagoMapGuards                = "guards"
 	PelagoMapHand                  = "hand"
 	PelagoMapLargeProbes           = "large_probes"
+	PelagoMapNetworkCalls          = "network_calls"
 	PelagoMapNodes                 = "nodes"
 	PelagoMapPaths                 = "paths"
 	PelagoMapPeers                 = "peers"
@@ -588,6 +591,8 @@ const (
 	PelagoProgUplinkXdp            = "uplink_xdp"
 	PelagoProgWireIn               = "wire_in"
 	PelagoProgWireOut              = "wire_out"
+	PelagoVarAnswerBurst           = "answer_burst"
+	PelagoVarAnswerInterval        = "answer_interval"
 	PelagoVarClosedFloor           = "closed_floor"
 	PelagoVarClusterQuota          = "cluster_quota"
 	PelagoVarHandshakeBurst        = "handshake_burst"
@@ -623,6 +628,8 @@ const (
 	PelagoVarKeepTcpSeen           = "keep_tcp_seen"
 	PelagoVarKeepVerdict           = "keep_verdict"
 	PelagoVarKeepVipTarget         = "keep_vip_target"
+	PelagoVarNetworkBurst          = "network_burst"
+	PelagoVarNetworkInterval       = "network_interval"
 	PelagoVarSlotCount             = "slot_count"
 	PelagoVarSourceQuota           = "source_quota"
 	PelagoVarStaleAfter            = "stale_after"
@@ -692,44 +699,48 @@ type PelagoProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoMapSpecs struct {
-	Abi         *ebpf.MapSpec `ebpf:"abi"`
-	Affinities  *ebpf.MapSpec `ebpf:"affinities"`
-	Backends    *ebpf.MapSpec `ebpf:"backends"`
-	Blocks      *ebpf.MapSpec `ebpf:"blocks"`
-	Callers     *ebpf.MapSpec `ebpf:"callers"`
-	Calls       *ebpf.MapSpec `ebpf:"calls"`
-	Clusters    *ebpf.MapSpec `ebpf:"clusters"`
-	Counters2   *ebpf.MapSpec `ebpf:"counters2"`
-	Egresses    *ebpf.MapSpec `ebpf:"egresses"`
-	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
-	Flows       *ebpf.MapSpec `ebpf:"flows"`
-	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
-	Gateways    *ebpf.MapSpec `ebpf:"gateways"`
-	Globals     *ebpf.MapSpec `ebpf:"globals"`
-	Guards      *ebpf.MapSpec `ebpf:"guards"`
-	Hand        *ebpf.MapSpec `ebpf:"hand"`
-	LargeProbes *ebpf.MapSpec `ebpf:"large_probes"`
-	Nodes       *ebpf.MapSpec `ebpf:"nodes"`
-	Paths       *ebpf.MapSpec `ebpf:"paths"`
-	Peers       *ebpf.MapSpec `ebpf:"peers"`
-	Routes      *ebpf.MapSpec `ebpf:"routes"`
-	Services    *ebpf.MapSpec `ebpf:"services"`
-	Settings    *ebpf.MapSpec `ebpf:"settings"`
-	Slots       *ebpf.MapSpec `ebpf:"slots"`
-	Sources     *ebpf.MapSpec `ebpf:"sources"`
-	Standings   *ebpf.MapSpec `ebpf:"standings"`
-	Tables      *ebpf.MapSpec `ebpf:"tables"`
-	Uplinks     *ebpf.MapSpec `ebpf:"uplinks"`
-	Usage       *ebpf.MapSpec `ebpf:"usage"`
-	VipBackings *ebpf.MapSpec `ebpf:"vip_backings"`
-	VipRanges   *ebpf.MapSpec `ebpf:"vip_ranges"`
-	Vips        *ebpf.MapSpec `ebpf:"vips"`
+	Abi          *ebpf.MapSpec `ebpf:"abi"`
+	Affinities   *ebpf.MapSpec `ebpf:"affinities"`
+	Answers      *ebpf.MapSpec `ebpf:"answers"`
+	Backends     *ebpf.MapSpec `ebpf:"backends"`
+	Blocks       *ebpf.MapSpec `ebpf:"blocks"`
+	Callers      *ebpf.MapSpec `ebpf:"callers"`
+	Calls        *ebpf.MapSpec `ebpf:"calls"`
+	Clusters     *ebpf.MapSpec `ebpf:"clusters"`
+	Counters2    *ebpf.MapSpec `ebpf:"counters2"`
+	Egresses     *ebpf.MapSpec `ebpf:"egresses"`
+	Endpoints    *ebpf.MapSpec `ebpf:"endpoints"`
+	Flows        *ebpf.MapSpec `ebpf:"flows"`
+	Fragments2   *ebpf.MapSpec `ebpf:"fragments2"`
+	Gateways     *ebpf.MapSpec `ebpf:"gateways"`
+	Globals      *ebpf.MapSpec `ebpf:"globals"`
+	Guards       *ebpf.MapSpec `ebpf:"guards"`
+	Hand         *ebpf.MapSpec `ebpf:"hand"`
+	LargeProbes  *ebpf.MapSpec `ebpf:"large_probes"`
+	NetworkCalls *ebpf.MapSpec `ebpf:"network_calls"`
+	Nodes        *ebpf.MapSpec `ebpf:"nodes"`
+	Paths        *ebpf.MapSpec `ebpf:"paths"`
+	Peers        *ebpf.MapSpec `ebpf:"peers"`
+	Routes       *ebpf.MapSpec `ebpf:"routes"`
+	Services     *ebpf.MapSpec `ebpf:"services"`
+	Settings     *ebpf.MapSpec `ebpf:"settings"`
+	Slots        *ebpf.MapSpec `ebpf:"slots"`
+	Sources      *ebpf.MapSpec `ebpf:"sources"`
+	Standings    *ebpf.MapSpec `ebpf:"standings"`
+	Tables       *ebpf.MapSpec `ebpf:"tables"`
+	Uplinks      *ebpf.MapSpec `ebpf:"uplinks"`
+	Usage        *ebpf.MapSpec `ebpf:"usage"`
+	VipBackings  *ebpf.MapSpec `ebpf:"vip_backings"`
+	VipRanges    *ebpf.MapSpec `ebpf:"vip_ranges"`
+	Vips         *ebpf.MapSpec `ebpf:"vips"`
 }
 
 // PelagoVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoVariableSpecs struct {
+	AnswerBurst           *ebpf.VariableSpec `ebpf:"answer_burst"`
+	AnswerInterval        *ebpf.VariableSpec `ebpf:"answer_interval"`
 	ClosedFloor           *ebpf.VariableSpec `ebpf:"closed_floor"`
 	ClusterQuota          *ebpf.VariableSpec `ebpf:"cluster_quota"`
 	HandshakeBurst        *ebpf.VariableSpec `ebpf:"handshake_burst"`
@@ -765,6 +776,8 @@ type PelagoVariableSpecs struct {
 	KeepTcpSeen           *ebpf.VariableSpec `ebpf:"keep_tcp_seen"`
 	KeepVerdict           *ebpf.VariableSpec `ebpf:"keep_verdict"`
 	KeepVipTarget         *ebpf.VariableSpec `ebpf:"keep_vip_target"`
+	NetworkBurst          *ebpf.VariableSpec `ebpf:"network_burst"`
+	NetworkInterval       *ebpf.VariableSpec `ebpf:"network_interval"`
 	SlotCount             *ebpf.VariableSpec `ebpf:"slot_count"`
 	SourceQuota           *ebpf.VariableSpec `ebpf:"source_quota"`
 	StaleAfter            *ebpf.VariableSpec `ebpf:"stale_after"`
@@ -795,44 +808,47 @@ func (o *PelagoObjects) Close() error {
 //
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoMaps struct {
-	Abi         *ebpf.Map `ebpf:"abi"`
-	Affinities  *ebpf.Map `ebpf:"affinities"`
-	Backends    *ebpf.Map `ebpf:"backends"`
-	Blocks      *ebpf.Map `ebpf:"blocks"`
-	Callers     *ebpf.Map `ebpf:"callers"`
-	Calls       *ebpf.Map `ebpf:"calls"`
-	Clusters    *ebpf.Map `ebpf:"clusters"`
-	Counters2   *ebpf.Map `ebpf:"counters2"`
-	Egresses    *ebpf.Map `ebpf:"egresses"`
-	Endpoints   *ebpf.Map `ebpf:"endpoints"`
-	Flows       *ebpf.Map `ebpf:"flows"`
-	Fragments   *ebpf.Map `ebpf:"fragments"`
-	Gateways    *ebpf.Map `ebpf:"gateways"`
-	Globals     *ebpf.Map `ebpf:"globals"`
-	Guards      *ebpf.Map `ebpf:"guards"`
-	Hand        *ebpf.Map `ebpf:"hand"`
-	LargeProbes *ebpf.Map `ebpf:"large_probes"`
-	Nodes       *ebpf.Map `ebpf:"nodes"`
-	Paths       *ebpf.Map `ebpf:"paths"`
-	Peers       *ebpf.Map `ebpf:"peers"`
-	Routes      *ebpf.Map `ebpf:"routes"`
-	Services    *ebpf.Map `ebpf:"services"`
-	Settings    *ebpf.Map `ebpf:"settings"`
-	Slots       *ebpf.Map `ebpf:"slots"`
-	Sources     *ebpf.Map `ebpf:"sources"`
-	Standings   *ebpf.Map `ebpf:"standings"`
-	Tables      *ebpf.Map `ebpf:"tables"`
-	Uplinks     *ebpf.Map `ebpf:"uplinks"`
-	Usage       *ebpf.Map `ebpf:"usage"`
-	VipBackings *ebpf.Map `ebpf:"vip_backings"`
-	VipRanges   *ebpf.Map `ebpf:"vip_ranges"`
-	Vips        *ebpf.Map `ebpf:"vips"`
+	Abi          *ebpf.Map `ebpf:"abi"`
+	Affinities   *ebpf.Map `ebpf:"affinities"`
+	Answers      *ebpf.Map `ebpf:"answers"`
+	Backends     *ebpf.Map `ebpf:"backends"`
+	Blocks       *ebpf.Map `ebpf:"blocks"`
+	Callers      *ebpf.Map `ebpf:"callers"`
+	Calls        *ebpf.Map `ebpf:"calls"`
+	Clusters     *ebpf.Map `ebpf:"clusters"`
+	Counters2    *ebpf.Map `ebpf:"counters2"`
+	Egresses     *ebpf.Map `ebpf:"egresses"`
+	Endpoints    *ebpf.Map `ebpf:"endpoints"`
+	Flows        *ebpf.Map `ebpf:"flows"`
+	Fragments2   *ebpf.Map `ebpf:"fragments2"`
+	Gateways     *ebpf.Map `ebpf:"gateways"`
+	Globals      *ebpf.Map `ebpf:"globals"`
+	Guards       *ebpf.Map `ebpf:"guards"`
+	Hand         *ebpf.Map `ebpf:"hand"`
+	LargeProbes  *ebpf.Map `ebpf:"large_probes"`
+	NetworkCalls *ebpf.Map `ebpf:"network_calls"`
+	Nodes        *ebpf.Map `ebpf:"nodes"`
+	Paths        *ebpf.Map `ebpf:"paths"`
+	Peers        *ebpf.Map `ebpf:"peers"`
+	Routes       *ebpf.Map `ebpf:"routes"`
+	Services     *ebpf.Map `ebpf:"services"`
+	Settings     *ebpf.Map `ebpf:"settings"`
+	Slots        *ebpf.Map `ebpf:"slots"`
+	Sources      *ebpf.Map `ebpf:"sources"`
+	Standings    *ebpf.Map `ebpf:"standings"`
+	Tables       *ebpf.Map `ebpf:"tables"`
+	Uplinks      *ebpf.Map `ebpf:"uplinks"`
+	Usage        *ebpf.Map `ebpf:"usage"`
+	VipBackings  *ebpf.Map `ebpf:"vip_backings"`
+	VipRanges    *ebpf.Map `ebpf:"vip_ranges"`
+	Vips         *ebpf.Map `ebpf:"vips"`
 }
 
 func (m *PelagoMaps) Close() error {
 	return _PelagoClose(
 		m.Abi,
 		m.Affinities,
+		m.Answers,
 		m.Backends,
 		m.Blocks,
 		m.Callers,
@@ -842,12 +858,13 @@ func (m *PelagoMaps) Close() error {
 		m.Egresses,
 		m.Endpoints,
 		m.Flows,
-		m.Fragments,
+		m.Fragments2,
 		m.Gateways,
 		m.Globals,
 		m.Guards,
 		m.Hand,
 		m.LargeProbes,
+		m.NetworkCalls,
 		m.Nodes,
 		m.Paths,
 		m.Peers,
@@ -870,6 +887,8 @@ func (m *PelagoMaps) Close() error {
 //
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoVariables struct {
+	AnswerBurst           *ebpf.Variable `ebpf:"answer_burst"`
+	AnswerInterval        *ebpf.Variable `ebpf:"answer_interval"`
 	ClosedFloor           *ebpf.Variable `ebpf:"closed_floor"`
 	ClusterQuota          *ebpf.Variable `ebpf:"cluster_quota"`
 	HandshakeBurst        *ebpf.Variable `ebpf:"handshake_burst"`
@@ -905,6 +924,8 @@ type PelagoVariables struct {
 	KeepTcpSeen           *ebpf.Variable `ebpf:"keep_tcp_seen"`
 	KeepVerdict           *ebpf.Variable `ebpf:"keep_verdict"`
 	KeepVipTarget         *ebpf.Variable `ebpf:"keep_vip_target"`
+	NetworkBurst          *ebpf.Variable `ebpf:"network_burst"`
+	NetworkInterval       *ebpf.Variable `ebpf:"network_interval"`
 	SlotCount             *ebpf.Variable `ebpf:"slot_count"`
 	SourceQuota           *ebpf.Variable `ebpf:"source_quota"`
 	StaleAfter            *ebpf.Variable `ebpf:"stale_after"`

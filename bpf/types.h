@@ -271,6 +271,8 @@ struct guard {
 };
 ASSERT_SIZE(struct guard, 4);
 
+#define CALL_NETWORKS 512 /* buckets for handshakes by network */
+
 /* ---- addresses ---- */
 enum source_flag {
 	SOURCE_HOST = 1, /* an address of the node itself, not of a pod */
@@ -310,7 +312,7 @@ ASSERT_SIZE(struct endpoint, 12);
 /* The blocks of one egress IP in which this node opens flows. */
 struct egress {
 	__u32 count;
-	__u16 first[MAX_BLOCKS]; /* first port of each, host order */
+	__u16 first[MAX_BLOCKS]; /* first port of each, host order, sorted */
 };
 ASSERT_SIZE(struct egress, 4 + 2 * MAX_BLOCKS);
 
@@ -480,21 +482,24 @@ struct usage_key {
 };
 ASSERT_SIZE(struct usage_key, 8);
 
+#define FRAGMENT_SLOTS 64 /* fragmented datagrams of one source that are stored at a time, a power of two */
+
 /* Fragments on their way out: the ports of the first one. */
 struct fragment_key {
 	__be32 saddr;
+	__u32 slot; /* from the identification */
+};
+ASSERT_SIZE(struct fragment_key, 8);
+
+struct fragment {
 	__be32 daddr;
 	__be16 id;
 	__u8 proto;
 	__u8 pad;
-};
-ASSERT_SIZE(struct fragment_key, 12);
-
-struct fragment {
 	__be16 sport;
 	__be16 dport;
 };
-ASSERT_SIZE(struct fragment, 4);
+ASSERT_SIZE(struct fragment, 12);
 
 /* ---- paths ---- */
 #define PROBE_RING 16

@@ -99,6 +99,7 @@ func TestTown(t *testing.T) {
 	t.Run("unresolved neighbours", w.neighbours)
 	t.Run("headless pods", w.headless)
 	t.Run("large datagrams", w.largeDatagrams)
+	t.Run("fragments out of order", w.earlyFragments)
 	t.Run("segmented datagrams", w.segmentedDatagrams)
 	t.Run("path MTU", w.pathMTU)
 	t.Run("segment sizes", w.segmentSizes)
