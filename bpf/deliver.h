@@ -64,7 +64,7 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 			answer_key.dport = t->sport;
 		}
 		err = flow_claim(&answer_key, &f, now, 1);
-		if (err != -EEXIST)
+		if (err != -EEXIST || p->proto == PROTO_SCTP)
 			break;
 	}
 	if (err)
@@ -271,6 +271,8 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	} else {
 		return finish(skb, rx->hook, VERDICT_DROP_NO_FLOW);
 	}
+	if (p->proto == PROTO_SCTP && pod.port != p->dport)
+		return finish(skb, rx->hook, VERDICT_DROP_PROTOCOL);
 	v = flow_open_server(p, &key, &pod, route->cluster, &t);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, rx->hook, v);

@@ -66,6 +66,8 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 		return VERDICT_DROP_UNKNOWN_SOURCE;
 	if (!packet_opens_flow(p))
 		return VERDICT_DROP_NO_FLOW;
+	if (p->proto == PROTO_SCTP && !src->own_ip)
+		return VERDICT_DROP_PROTOCOL;
 	v = flow_destination(p, t, cluster);
 	if (v != VERDICT_CONTINUE)
 		return v;

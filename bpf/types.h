@@ -40,7 +40,7 @@ enum verdict {
 	VERDICT_DROP_FLOWS_FULL,      /* the flow table is full */
 	VERDICT_DROP_TUPLE_CLASH,     /* another live flow shows the same tuple and no other port was free */
 	VERDICT_DROP_FRAGMENT,	      /* later fragment whose first one was never seen, or an ICMP error in fragments */
-	VERDICT_DROP_PROTOCOL,	      /* neither TCP nor UDP nor an ICMP echo or error */
+	VERDICT_DROP_PROTOCOL,	      /* none that is carried, or SCTP whose port would change */
 	VERDICT_DROP_TTL,	      /* time to live ran out */
 	VERDICT_DROP_TOO_BIG,	 /* larger with its overlay header than the uplink's MTU or an IPv4 packet can be */
 	VERDICT_DROP_INJECTED,	 /* to one of our ports, and not sent by our programs */

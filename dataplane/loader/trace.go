@@ -5,12 +5,14 @@ import (
 	"net/netip"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Packet is the TCP SYN or UDP datagram that opens a flow.
+// Packet is the TCP SYN, UDP datagram or SCTP packet that opens a flow.
 type Packet struct {
-	Protocol    uint8          `json:"protocol"` // IANA number: 6 TCP, 17 UDP
+	Protocol    uint8          `json:"protocol"` // IANA number: 6 TCP, 17 UDP, 132 SCTP
 	Source      netip.AddrPort `json:"source"`
 	Destination netip.AddrPort `json:"destination"`
 }
@@ -63,13 +65,20 @@ func (t Tables) Leave(p Packet, sourcePort uint16) Step {
 		return step("drop-unknown-source")
 	}
 	var cluster uint16
-	if d := p.Destination; t.State.VIPRange.IsValid() && t.State.VIPRange.Contains(d.Addr()) {
+	d := p.Destination
+	vip := t.State.VIPRange.IsValid() && t.State.VIPRange.Contains(d.Addr())
+	if vip {
 		if _, ok := t.State.Endpoints[p.Source.Addr()]; ok {
 			if to, ok := t.pickTarget(p, true); ok && to.Cluster == t.State.Settings.Cluster {
 				p.Destination = netip.AddrPortFrom(to.Address, d.Port())
 				return Step{Hook: "pod-out", Verdict: "own-service", Packet: p}
 			}
 		}
+	}
+	if p.Protocol == unix.IPPROTO_SCTP && !src.Own.IsValid() {
+		return step("drop-protocol") // its port would change
+	}
+	if vip {
 		if _, ok := t.State.VIPs[p.service()]; !ok {
 			return step("drop-no-service")
 		}
@@ -324,6 +333,9 @@ func (r *reception) deliver() string {
 		r.packet.Destination = service.Backends[n]
 	default:
 		return "drop-no-flow"
+	}
+	if r.packet.Protocol == unix.IPPROTO_SCTP && r.packet.Destination.Port() != destination.Port() {
+		return "drop-protocol"
 	}
 	return "delivered"
 }

@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"strings"
 	"testing"
@@ -67,6 +68,9 @@ func drawState(t *rapid.T, cluster int, node uint16) dataplane.State {
 	if seldom("no services") {
 		s.Services = nil
 	}
+	if node == 2 && cluster == 1 {
+		sctpService(rapid.Uint16Range(5000, 5001).Draw(t, "target port"))(&s)
+	}
 	for key, service := range s.Services {
 		service.ClientIP = rapid.Bool().Draw(t, "client ip")
 		if seldom("no backends") {
@@ -108,6 +112,9 @@ func drawOpener(t *rapid.T, sources, destinations []netip.Addr) Packet {
 	if rapid.Bool().Draw(t, "udp") {
 		p = udpPacket("x")
 	}
+	if rapid.IntRange(0, 4).Draw(t, "sctp") == 0 {
+		return sctpPacket(40000, 5000, from(rapid.SampledFrom(sources).Draw(t, "source").String()), to(rapid.SampledFrom(destinations).Draw(t, "destination")))
+	}
 	port := rapid.SampledFrom([]uint16{53, 80, 1024, 1300, 2000, 40000})
 	return p.with(ports(rapid.Uint16Range(1024, 65535).Draw(t, "source port"), port.Draw(t, "port")),
 		from(rapid.SampledFrom(sources).Draw(t, "source").String()), to(rapid.SampledFrom(destinations).Draw(t, "destination")))
@@ -115,6 +122,9 @@ func drawOpener(t *rapid.T, sources, destinations []netip.Addr) Packet {
 
 func traced(p Packet) loader.Packet {
 	source, destination := p.ports()
+	if p.Protocol == protocolSCTP {
+		source, destination = binary.BigEndian.Uint16(p.Payload), binary.BigEndian.Uint16(p.Payload[2:])
+	}
 	return loader.Packet{Protocol: p.protocol(), Source: netip.AddrPortFrom(p.Source, source), Destination: netip.AddrPortFrom(p.Destination, destination)}
 }
 

@@ -249,4 +249,22 @@ func silent(pod string) func(*tables.Objects) {
 	}
 }
 
+// SCTP ports are exported where the pods listen on the same port.
+func TestSCTPService(t *testing.T) {
+	for target, want := range map[int32]string{80: "", 8080: "service sample/web: SCTP port 80 leads to port 8080"} {
+		objs, host := clusterset.Globalnet("n2")
+		clusterset.Export(&objs, metav1.ConditionTrue)
+		objs.Services[web].Spec.Ports[0].Protocol = corev1.ProtocolSCTP
+		objs.Slices[web][0].Ports[0].Port, objs.Slices[web][0].Ports[0].Protocol = ptr.To(target), ptr.To(corev1.ProtocolSCTP)
+		r := tables.Desired(objs, host)
+		service, ok := r.State.Services[dataplane.ServiceKey{Address: ip("120.1.0.9"), Port: 80, Protocol: 132}]
+		if reached := len(service.Backends) == 1; !ok || reached != (want == "") {
+			t.Errorf("target port %d: service %+v, %t", target, service, ok)
+		}
+		if got := strings.Join(r.Problems, "\n"); !strings.HasPrefix(got, want) || (got == "") != (want == "") {
+			t.Errorf("target port %d: problems %q; want %q", target, got, want)
+		}
+	}
+}
+
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }

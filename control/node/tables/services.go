@@ -67,6 +67,11 @@ func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip 
 			if node == 0 {
 				continue
 			}
+			if proto == sctp && int32(e.address.Port()) != port.Port {
+				b.problem("service %s: SCTP port %d leads to port %d of %s, which other clusters do not reach: SCTP ports are not translated, make targetPort the same",
+					name, port.Port, e.address.Port(), e.address.Addr())
+				continue
+			}
 			weights[node]++
 			if node == b.self {
 				v.Backends = append(v.Backends, e.address)
@@ -162,12 +167,17 @@ func endpointAddress(slice discoveryv1.EndpointSlice, e discoveryv1.Endpoint) (n
 	return a, err == nil && a.Is4()
 }
 
+// sctp is its IANA number. Its ports are not translated: the checksum covers them, and the kernel side does not compute it.
+const sctp = 132
+
 func protocolNumber(p corev1.Protocol) (uint8, bool) {
 	switch p {
 	case corev1.ProtocolTCP, "":
 		return 6, true
 	case corev1.ProtocolUDP:
 		return 17, true
+	case corev1.ProtocolSCTP:
+		return sctp, true
 	}
 	return 0, false
 }

@@ -129,8 +129,8 @@ func TestVIPPorts(t *testing.T) {
 	if len(v.Targets) != 1 || v.Targets[0].Cluster != 2 {
 		t.Errorf("port 53 is served by %v; want g2 alone", v.Targets)
 	}
-	if len(vips) != 2 {
-		t.Errorf("%d ports; SCTP is not carried", len(vips))
+	if len(vips) != 3 {
+		t.Errorf("%d ports; want http, dns and sctp", len(vips))
 	}
 }
 
