@@ -68,7 +68,7 @@ func drawState(t *rapid.T, cluster int, node uint16) dataplane.State {
 	if seldom("no services") {
 		s.Services = nil
 	}
-	if node == 2 && cluster == 1 {
+	if node == 2 && cluster == 1 && s.Services != nil {
 		sctpService(rapid.Uint16Range(5000, 5001).Draw(t, "target port"))(&s)
 	}
 	for key, service := range s.Services {
