@@ -43,3 +43,10 @@ volatile const __u32 stale_after = 120;
  */
 volatile const __u64 handshake_interval = SECOND / 100;
 volatile const __u64 handshake_burst = SECOND / 2;
+/* Beyond these, from each network. */
+volatile const __u64 network_interval = SECOND / 2;
+volatile const __u64 network_burst = 2 * SECOND;
+
+/* ICMP errors to local sources whose flow gets no port, as the rate of handshakes. */
+volatile const __u64 answer_interval = SECOND / 1000;
+volatile const __u64 answer_burst = SECOND / 10;

@@ -20,7 +20,7 @@ static __always_inline int tcp_reset(struct __sk_buff *skb, const struct node_se
 	if (tcp_make_reset(skb, p))
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
 	fwd->node = 0;
-	fwd->flags = 0;
+	fwd->flags = route->cluster == s->cluster ? OVERLAY_SWITCH : 0;
 	return fwd_send(skb, s, rx, fwd, VERDICT_DROP_NO_FLOW);
 }
 
@@ -64,7 +64,7 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 			answer_key.dport = t->sport;
 		}
 		err = flow_claim(&answer_key, &f, now, 1);
-		if (err != -EEXIST)
+		if (err != -EEXIST || p->proto == PROTO_SCTP)
 			break;
 	}
 	if (err)
@@ -271,6 +271,8 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	} else {
 		return finish(skb, rx->hook, VERDICT_DROP_NO_FLOW);
 	}
+	if (p->proto == PROTO_SCTP && pod.port != p->dport)
+		return finish(skb, rx->hook, VERDICT_DROP_PROTOCOL);
 	v = flow_open_server(p, &key, &pod, route->cluster, &t);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, rx->hook, v);
@@ -279,4 +281,31 @@ translated:
 	if (rewrite(skb, p, &t, DIRECTION_IN))
 		return finish(skb, rx->hook, VERDICT_DROP_INTERNAL);
 	return skb->gso_segs > 1 ? hand_over(skb, s, rx, !!to) : deliver_direct(skb, s, rx, to);
+}
+
+/* Forwards or delivers a validated packet. */
+static __always_inline int rx_packet(struct __sk_buff *skb, const struct node_settings *s, struct rx *rx)
+{
+	struct fwd fwd = {};
+	struct packet p = {};
+	enum verdict v;
+
+	v = parse_skb(skb, OUTER_LEN, &p);
+	if (v != VERDICT_CONTINUE)
+		return finish(skb, rx->hook, v);
+	if (p.fragment) {
+		__be16 ports[2];
+
+		if (!(rx->flags & OVERLAY_FRAGMENT) ||
+		    bpf_skb_load_bytes(skb, OUTER_LEN - sizeof(struct eth) + 8, ports, sizeof(ports)))
+			return finish(skb, rx->hook, VERDICT_DROP_FRAGMENT);
+		p.sport = ports[0];
+		p.dport = ports[1];
+	}
+	v = fwd_decide(s, &p, rx, &fwd);
+	if (v == VERDICT_DELIVERED)
+		return deliver(skb, s, &p, rx, &fwd);
+	if (v == VERDICT_SWITCHED || v == VERDICT_BOUNCED)
+		return fwd_send(skb, s, rx, &fwd, v);
+	return finish(skb, rx->hook, v);
 }

@@ -6,7 +6,9 @@
  * and the overlay header, and leave by the uplink. Ingress of pelago0: the check of what enters the stack.
  */
 #include "edge.h"
+#include "bucket.h"
 #include "bypass.h"
+#include "deliver.h"
 
 /*
  * Reports whether a packet of a known flow comes from the device of the flow's local side: a forged source must not
@@ -46,7 +48,7 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 	if (f) {
 		if (!flow_may_send(f, p, &key, ingress))
 			return VERDICT_DROP_UNKNOWN_SOURCE;
-		if (f->cluster == s->cluster)
+		if (flow_to_own_vip(&key, f, s->cluster))
 			return VERDICT_DROP_NO_FLOW; /* the pod's device translates it no more */
 		flow_use_out(&key, f, p, s, now, t, node, cluster);
 		if (f->passed == PASSED_PENDING) {
@@ -63,6 +65,8 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 		return VERDICT_DROP_UNKNOWN_SOURCE;
 	if (!packet_opens_flow(p))
 		return VERDICT_DROP_NO_FLOW;
+	if (p->proto == PROTO_SCTP && !src->own_ip)
+		return VERDICT_DROP_PROTOCOL;
 	v = flow_destination(p, t, cluster);
 	if (v != VERDICT_CONTINUE)
 		return v;
@@ -71,17 +75,30 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 }
 
 /*
- * Answers a TCP segment of a local source without a flow, for example after the flow table was lost: a reset comes back
- * on pelago0. edge_in accepts it by its mark.
+ * Answers a packet of a local source that is dropped: a TCP segment without a flow, for example after the flow table was
+ * lost, by a reset; one for whose flow no port is free by an ICMP error, at a limited rate. The answer comes back on pelago0,
+ * where edge_in accepts it by its mark.
  */
-static __always_inline int edge_reset(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p)
+static __always_inline int edge_answer(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
+				       enum verdict v)
 {
-	if (!tcp_is_answered(skb, p))
-		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_NO_FLOW);
-	if (tcp_make_reset(skb, p) || bpf_skb_store_bytes(skb, 0, pelago_mac, sizeof(pelago_mac), 0))
+	if (v == VERDICT_DROP_NO_FLOW) {
+		if (!tcp_is_answered(skb, p))
+			return finish(skb, HOOK_EDGE_OUT, v);
+		if (tcp_make_reset(skb, p))
+			return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
+	} else {
+		__u32 zero = 0;
+		__u64 *full = bpf_map_lookup_elem(&answers, &zero);
+
+		if (!full || !bucket_take(full, now_ns(), answer_interval, answer_burst) ||
+		    icmp_make_prohibited(skb, p))
+			return finish(skb, HOOK_EDGE_OUT, v);
+	}
+	if (bpf_skb_store_bytes(skb, 0, pelago_mac, sizeof(pelago_mac), 0))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
 	skb->mark = s->cookie;
-	count_verdict(skb, HOOK_EDGE_OUT, VERDICT_DROP_NO_FLOW);
+	count_verdict(skb, HOOK_EDGE_OUT, v);
 	return bpf_redirect(s->edge, BPF_F_INGRESS);
 }
 
@@ -105,13 +122,31 @@ int edge_out(struct __sk_buff *skb)
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, HOOK_EDGE_OUT, v);
 	v = translate_out(skb, s, &p, &t, &node, &cluster, now);
-	if (v == VERDICT_DROP_NO_FLOW)
-		return edge_reset(skb, s, &p);
+	if (v == VERDICT_DROP_NO_FLOW || v == VERDICT_DROP_PORTS_EXHAUSTED)
+		return edge_answer(skb, s, &p, v);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, HOOK_EDGE_OUT, v);
 	if (p.fragment == FIRST_FRAGMENT)
 		fragment_store(&p);
 	return edge_send(skb, s, HOOK_EDGE_OUT, &p, &t, node, cluster, now);
+}
+
+/*
+ * Forwards or delivers what a pod of this gateway sends to a global IP of this cluster. edge_send() has encapsulated and
+ * marked it, so that it is treated as such a packet of any other node.
+ */
+static __always_inline int hairpin(struct __sk_buff *skb, const struct node_settings *s)
+{
+	struct rx rx = { .hook = HOOK_HAIRPIN, .peer_node = s->node, .now = now_ns() };
+	struct overlay_header *h = ctx_at(skb, HOOK_HAIRPIN, OVERLAY_AT, sizeof(*h));
+
+	if (!h)
+		return finish(skb, HOOK_HAIRPIN, VERDICT_DROP_MALFORMED);
+	rx.node = overlay_get_node(h);
+	rx.flags = h->version_flags & 0x0f;
+	skb->mark = 0;
+	bpf_skb_change_type(skb, PACKET_HOST); /* for the vxlan receiver: the outer frame has no MAC addresses */
+	return rx_packet(skb, s, &rx);
 }
 
 /*
@@ -132,6 +167,8 @@ int edge_in(struct __sk_buff *skb)
 		skb->mark = 0; /* not for netfilter and routing */
 		return finish(skb, HOOK_EDGE_IN, VERDICT_DELIVERED);
 	}
+	if (s && s->cookie && skb->mark == s->probe_mark)
+		return hairpin(skb, s);
 	if (!s || !s->cookie || bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0) ||
 	    key.tunnel_id != (s->cookie & 0xffffff))
 		return finish(skb, HOOK_EDGE_IN, VERDICT_DROP_UNVERIFIED);

@@ -11,16 +11,16 @@
 
 static __always_inline struct fragment_key fragment_key_of(const struct packet *p)
 {
-	return (struct fragment_key){ .saddr = p->saddr, .daddr = p->daddr, .id = p->id, .proto = p->proto };
+	return (struct fragment_key){ .saddr = p->saddr, .slot = bpf_ntohs(p->id) % FRAGMENT_SLOTS };
 }
 
 /* Gives a later fragment the ports of its first one. */
 static __always_inline enum verdict fragment_load(struct packet *p)
 {
 	struct fragment_key key = fragment_key_of(p);
-	struct fragment *known = bpf_map_lookup_elem(&fragments, &key);
+	struct fragment *known = bpf_map_lookup_elem(&fragments2, &key);
 
-	if (!known)
+	if (!known || known->daddr != p->daddr || known->id != p->id || known->proto != p->proto)
 		return VERDICT_DROP_FRAGMENT;
 	p->sport = known->sport;
 	p->dport = known->dport;
@@ -34,9 +34,11 @@ static __always_inline enum verdict fragment_load(struct packet *p)
 static __always_inline void fragment_store(const struct packet *p)
 {
 	struct fragment_key key = fragment_key_of(p);
-	struct fragment value = { .sport = p->sport, .dport = p->dport };
+	struct fragment value = {
+		.daddr = p->daddr, .id = p->id, .proto = p->proto, .sport = p->sport, .dport = p->dport
+	};
 
-	bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
+	bpf_map_update_elem(&fragments2, &key, &value, BPF_ANY);
 }
 
 /*
@@ -59,6 +61,24 @@ static __always_inline struct egress *egress_of(__be32 address)
 {
 	return bpf_map_lookup_elem(&egresses, &address);
 }
+
+/* Reports whether a port, in host order, is in one of the blocks: binary search. */
+__noinline int egress_has(const struct egress *e, __u32 port)
+{
+	__u32 at = 0, first = port >> BLOCK_BITS << BLOCK_BITS;
+
+	if (!e || !e->count)
+		return 0;
+	for (__u32 step = 128; step; step /= 2) {
+		__u32 n = at + step;
+
+		asm volatile("" : "+r"(n)); /* keeps the comparison with the bound */
+		if (n < MAX_BLOCKS && n < e->count && e->first[n] <= first)
+			at = n;
+	}
+	return at < MAX_BLOCKS && e->first[at] == first;
+}
+_Static_assert(MAX_BLOCKS <= 256, "the search finds 256 blocks");
 
 /*
  * Opens the flow of a local source to the destination in t, which becomes the tuple after translation: claims the answer entry, then inserts the primary one. CPUs with packets of one
@@ -100,7 +120,13 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 		stride = strides[start >> 28];
 		t->sport = 0;
 		flow_key_answer(&answer_key, &key, t);
-		for (i = 0; i < CLAIM_TRIES; i++) {
+		/* The port that the client has chosen first: easier to follow in captures. */
+		if (egress_has(e, bpf_ntohs(p->sport))) {
+			t->sport = p->sport;
+			answer_key.dport = p->sport;
+			err = flow_claim(&answer_key, &f, now, 0);
+		}
+		for (i = 0; err && i < CLAIM_TRIES; i++) {
 			__u32 n = (start % ports + i * stride) % ports;
 			__u32 block = n >> BLOCK_BITS;
 
@@ -182,7 +208,10 @@ static __always_inline void flow_use_out(const struct flow_key *key, struct flow
 	*cluster = f->cluster;
 }
 
-/* Translates a packet to t and sends it into the overlay. node: of the header; cluster: the remote one. */
+/*
+ * Translates a packet to t and sends it into the overlay. node: of the header; cluster: the remote one, or this one's for
+ * its own global IPs (hairpin, RFC 4787 REQ-9): a gateway of this cluster then finds the node.
+ */
 static __always_inline int edge_send(struct __sk_buff *skb, const struct node_settings *s, enum hook hook,
 				     struct packet *p, const struct tuple *t, __u16 node, __u16 cluster, __u64 now)
 {
@@ -204,7 +233,8 @@ static __always_inline int edge_send(struct __sk_buff *skb, const struct node_se
 		return finish(skb, hook, v);
 	if (skb->len - ETH_LEN + ENCAP_LEN > IPV4_MAX || !encap_fits(skb, hook, &to, ENCAP_LEN))
 		return finish(skb, hook, VERDICT_DROP_TOO_BIG);
-	if (encap_push(skb, p, &to, node, p->fragment ? OVERLAY_FRAGMENT : 0, hash))
+	if (encap_push(skb, p, &to, node,
+		       (p->fragment ? OVERLAY_FRAGMENT : 0) | (cluster == s->cluster ? OVERLAY_SWITCH : 0), hash))
 		return finish(skb, hook, VERDICT_DROP_INTERNAL);
 	count_verdict(skb, hook, VERDICT_SENT);
 	path_take(skb, s, &to, now);

@@ -16,7 +16,10 @@
  */
 static const __u8 pelago_mac[6] = { 0x02, 0x50, 0x45, 0x4c, 0x00, 0x02 };
 
-/* Where an outer packet goes, and the fields that its headers get. */
+/*
+ * Where an outer packet goes, and the fields that its headers get. Without a device (hop.ifindex 0) it is received on this
+ * node's own pelago0.
+ */
 struct encap {
 	struct hop hop;
 	__be32 source;
@@ -69,6 +72,8 @@ static __always_inline int encap_fits(void *ctx, enum hook hook, const struct en
 {
 	__u32 mtu = 0;
 
+	if (!to->hop.ifindex)
+		return 1;
 	if (to->wire)
 		more -= ETH_LEN;
 	if (ctx_len(ctx, hook) + more <= ETH_LEN + MTU_AT_LEAST)
@@ -81,6 +86,10 @@ static __always_inline int encap_send(struct __sk_buff *skb, const struct node_s
 {
 	struct bpf_redir_neigh neigh = { .nh_family = AF_INET, .ipv4_nh = to->hop.next };
 
+	if (!to->hop.ifindex) {
+		skb->mark = s->probe_mark;
+		return bpf_redirect(s->edge, BPF_F_INGRESS); /* to hairpin() in edge.c */
+	}
 	skb->mark = s->cookie; /* uplink_out and wire_out drop anything else */
 	if (to->wire)
 		return bpf_redirect(to->hop.ifindex, 0);
@@ -254,13 +263,22 @@ static __always_inline enum reach encap_to_cluster(const struct node_settings *s
 
 /*
  * Picks the exit of a flow: a gateway of this cluster, or the far end of the cable if this node is the picked
- * gateway. A gateway applies the same pick to its own pods as every other node.
+ * gateway. A gateway applies the same pick to its own pods as every other node. For its own cluster it is the exit itself:
+ * to->hop.ifindex stays 0.
  */
 static __always_inline enum verdict encap_find_exit(const struct node_settings *s, __u16 cluster, __u32 hash, __u64 now,
 						    struct encap *to)
 {
-	__u32 gateway = lb_pick_gateway(gateway_hash(s, hash), cluster, 0, now) & 0xffff;
+	__u32 gateway;
 
+	if (cluster == s->cluster && s->gateway) {
+		to->hop.address = s->address;
+		to->source = s->address;
+		to->port = bpf_htons(OVERLAY_PORT);
+		to->token = s->overlay_token;
+		return VERDICT_CONTINUE;
+	}
+	gateway = lb_pick_gateway(gateway_hash(s, hash), cluster, 0, now) & 0xffff;
 	if (!gateway)
 		return VERDICT_DROP_NO_GATEWAY;
 	if (s->gateway && gateway == s->node)

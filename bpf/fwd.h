@@ -155,8 +155,12 @@ static __always_inline enum verdict fwd_decide(const struct node_settings *s, co
 	}
 	if (!s->gateway)
 		return VERDICT_DELIVERED;
-	if (rx->flags & OVERLAY_SWITCH)
+	if (rx->flags & OVERLAY_SWITCH) {
+		/* What was bounced may come from a remote cluster; what was not is hairpinned by a node of this one. */
+		if ((rx->flags & OVERLAY_BOUNCED) ? !route_lookup(p->saddr) : !bpf_map_lookup_elem(&globals, &p->saddr))
+			return VERDICT_DROP_SPOOFED_SOURCE;
 		return fwd_in(s, p, rx, fwd);
+	}
 	route = route_lookup(p->daddr);
-	return route ? fwd_out(s, p, rx, route->cluster, fwd) : VERDICT_DELIVERED;
+	return route && route->cluster != s->cluster ? fwd_out(s, p, rx, route->cluster, fwd) : VERDICT_DELIVERED;
 }

@@ -23,7 +23,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } settings SEC(".maps");
 
-/* key: prefix; value: the remote cluster behind it. Writer: loader. Reader: edge, gateway. */
+/* key: prefix; value: the cluster behind it. Writer: loader. Reader: edge, gateway. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 16384);
@@ -261,8 +261,9 @@ struct {
 } hand SEC(".maps");
 
 /*
- * key: fragmented datagram on its way out, or from the own service of a ClusterSetIP to a pod; value: its ports. LRU: losing one costs one datagram. Writer, reader:
- * edge.
+ * key: source and slot of a fragmented datagram on its way out, or from the own service of a ClusterSetIP to a pod; value: its
+ * ports. So no source has more than FRAGMENT_SLOTS entries, and a datagram lives as long as the stack takes to send its
+ * fragments, one after the other. LRU: losing one costs one datagram. Writer, reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -270,7 +271,7 @@ struct {
 	__type(key, struct fragment_key);
 	__type(value, struct fragment);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
-} fragments SEC(".maps");
+} fragments2 SEC(".maps");
 
 /*
  * key: outer address of a peer; value: state of the path. The loader makes and removes entries, the programs write
@@ -396,6 +397,24 @@ struct {
 	__type(value, struct counter);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } counters2 SEC(".maps");
+
+/* key: hash of a network; value: as of `calls`, for what that rate does not cover. Writer and reader: guard. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CALL_NETWORKS);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} network_calls SEC(".maps");
+
+/* key: 0; value: when all ICMP errors to local sources so far are paid for, ns since boot. Writer and reader: edge. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} answers SEC(".maps");
 
 /* key: 0; value: LAYOUT_VERSION of the loader that last opened the maps. Writer, reader: loader. */
 struct {

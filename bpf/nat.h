@@ -276,3 +276,39 @@ static __always_inline int tcp_make_reset(struct __sk_buff *skb, const struct pa
 	       bpf_skb_store_bytes(skb, p->l4 + 8, &none, 4, 0) ||
 	       bpf_skb_store_bytes(skb, p->l4 + TCP_FLAGS_WORD, &new, 2, 0);
 }
+
+#define ICMP_PROHIBITED 13 /* code of ICMP_UNREACHABLE: communication administratively prohibited */
+
+/* An ICMP error that quotes an IPv4 header without options and 8 bytes behind it. */
+struct icmp_error {
+	struct ipv4 ip;
+	struct icmp icmp;
+	struct ipv4 quoted;
+	__be32 l4[2];
+};
+ASSERT_SIZE(struct icmp_error, 56);
+
+/*
+ * Turns a packet behind an Ethernet header into the ICMP error that answers it (RFC 5508 REQ-8), from its destination. Not
+ * for TCP: the sender would give up, though its next SYN may find a port.
+ */
+static __noinline int icmp_make_prohibited(struct __sk_buff *skb, const struct packet *p)
+{
+	struct icmp_error e = {};
+
+	if (!p || p->fragment || p->error || p->l4 - p->l3 != sizeof(struct ipv4) || p->proto == PROTO_TCP ||
+	    skb->gso_segs > 1 || bpf_skb_load_bytes(skb, p->l3, &e.quoted, sizeof(e.quoted) + sizeof(e.l4)) ||
+	    bpf_skb_change_tail(skb, ETH_LEN + sizeof(e), 0))
+		return -1;
+	e.ip.version_ihl = 0x45;
+	e.ip.len = bpf_htons(sizeof(e));
+	e.ip.ttl = 64;
+	e.ip.proto = PROTO_ICMP;
+	e.ip.saddr = p->daddr;
+	e.ip.daddr = p->saddr;
+	e.ip.check = ~csum_fold(bpf_csum_diff(0, 0, (__be32 *)&e.ip, sizeof(e.ip), 0));
+	e.icmp.type = ICMP_UNREACHABLE;
+	e.icmp.code = ICMP_PROHIBITED;
+	e.icmp.check = ~csum_fold(bpf_csum_diff(0, 0, (__be32 *)&e.icmp, sizeof(e) - sizeof(e.ip), 0));
+	return bpf_skb_store_bytes(skb, ETH_LEN, &e, sizeof(e), BPF_F_RECOMPUTE_CSUM);
+}

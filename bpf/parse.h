@@ -15,6 +15,7 @@
 #define PROTO_ICMP 1
 #define PROTO_TCP 6
 #define PROTO_UDP 17
+#define PROTO_SCTP 132
 #define IP_DF 0x4000
 #define IP_MF 0x2000
 #define IP_OFFSET 0x1fff
@@ -66,6 +67,14 @@ struct tcp {
 	__be16 urgent;
 };
 
+/* The checksum (CRC32c) covers the ports and no addresses, so that ports are never translated. */
+struct sctp {
+	__be16 source;
+	__be16 dest;
+	__be32 tag;
+	__u32 check;
+};
+
 struct icmp {
 	__u8 type;
 	__u8 code;
@@ -75,7 +84,7 @@ struct icmp {
 };
 
 _Static_assert(sizeof(struct eth) == 14 && sizeof(struct ipv4) == 20 && sizeof(struct udp) == 8 &&
-		       sizeof(struct tcp) == 20 && sizeof(struct icmp) == 8,
+		       sizeof(struct tcp) == 20 && sizeof(struct icmp) == 8 && sizeof(struct sctp) == 12,
 	       "headers have no padding");
 
 /*
@@ -164,7 +173,7 @@ static __noinline enum verdict parse_quoted(void *ctx, enum hook hook, struct pa
 	if (!l4)
 		return VERDICT_DROP_MALFORMED;
 	p->error = 1;
-	if (p->proto == PROTO_TCP || p->proto == PROTO_UDP) {
+	if (p->proto == PROTO_TCP || p->proto == PROTO_UDP || p->proto == PROTO_SCTP) {
 		struct udp *ports = (void *)l4;
 
 		p->sport = ports->dest;
@@ -203,6 +212,17 @@ static __always_inline enum verdict parse_l4(void *ctx, enum hook hook, struct p
 			return VERDICT_DROP_MALFORMED;
 		p->sport = udp->source;
 		p->dport = udp->dest;
+		return VERDICT_CONTINUE;
+	}
+	case PROTO_SCTP: {
+		struct sctp *sctp = transport_at(ctx, hook, p, sizeof(*sctp));
+
+		if (!sctp)
+			return VERDICT_DROP_MALFORMED;
+		if (ctx_segments(ctx, hook) > 1)
+			return VERDICT_DROP_PROTOCOL; /* bpf_skb_adjust_room() refuses them */
+		p->sport = sctp->source;
+		p->dport = sctp->dest;
 		return VERDICT_CONTINUE;
 	}
 	case PROTO_ICMP: {

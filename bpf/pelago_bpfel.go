@@ -155,6 +155,10 @@ const (
 
 type PelagoFragment struct {
 	_     structs.HostLayout
+	Daddr uint32
+	Id    uint16
+	Proto uint8
+	Pad   uint8
 	Sport uint16
 	Dport uint16
 }
@@ -162,10 +166,7 @@ type PelagoFragment struct {
 type PelagoFragmentKey struct {
 	_     structs.HostLayout
 	Saddr uint32
-	Daddr uint32
-	Id    uint16
-	Proto uint8
-	Pad   uint8
+	Slot  uint32
 }
 
 type PelagoGatewaySet struct {
@@ -207,7 +208,8 @@ const (
 	PelagoHookHOOK_UPLINK_XDP PelagoHook = 6
 	PelagoHookHOOK_POD_OUT    PelagoHook = 7
 	PelagoHookHOOK_POD_IN     PelagoHook = 8
-	PelagoHookHOOK_MAX        PelagoHook = 9
+	PelagoHookHOOK_HAIRPIN    PelagoHook = 9
+	PelagoHookHOOK_MAX        PelagoHook = 10
 )
 
 type PelagoHop struct {
@@ -571,6 +573,7 @@ type PelagoVipTarget struct {
 const (
 	PelagoMapAbi                   = "abi"
 	PelagoMapAffinities            = "affinities"
+	PelagoMapAnswers               = "answers"
 	PelagoMapBackends              = "backends"
 	PelagoMapBlocks                = "blocks"
 	PelagoMapCallers               = "callers"
@@ -580,13 +583,14 @@ const (
 	PelagoMapEgresses              = "egresses"
 	PelagoMapEndpoints             = "endpoints"
 	PelagoMapFlows                 = "flows"
-	PelagoMapFragments             = "fragments"
+	PelagoMapFragments2            = "fragments2"
 	PelagoMapGatewayLosses         = "gateway_losses"
 	PelagoMapGateways              = "gateways"
 	PelagoMapGlobals               = "globals"
 	PelagoMapGuards                = "guards"
 	PelagoMapHand                  = "hand"
 	PelagoMapLargeProbes           = "large_probes"
+	PelagoMapNetworkCalls          = "network_calls"
 	PelagoMapNodes                 = "nodes"
 	PelagoMapOwnLosses             = "own_losses"
 	PelagoMapPathLines             = "path_lines"
@@ -615,6 +619,8 @@ const (
 	PelagoProgUplinkXdp            = "uplink_xdp"
 	PelagoProgWireIn               = "wire_in"
 	PelagoProgWireOut              = "wire_out"
+	PelagoVarAnswerBurst           = "answer_burst"
+	PelagoVarAnswerInterval        = "answer_interval"
 	PelagoVarClosedFloor           = "closed_floor"
 	PelagoVarClusterQuota          = "cluster_quota"
 	PelagoVarHandshakeBurst        = "handshake_burst"
@@ -651,6 +657,8 @@ const (
 	PelagoVarKeepTcpSeen           = "keep_tcp_seen"
 	PelagoVarKeepVerdict           = "keep_verdict"
 	PelagoVarKeepVipTarget         = "keep_vip_target"
+	PelagoVarNetworkBurst          = "network_burst"
+	PelagoVarNetworkInterval       = "network_interval"
 	PelagoVarSlotCount             = "slot_count"
 	PelagoVarSourceQuota           = "source_quota"
 	PelagoVarStaleAfter            = "stale_after"
@@ -722,6 +730,7 @@ type PelagoProgramSpecs struct {
 type PelagoMapSpecs struct {
 	Abi           *ebpf.MapSpec `ebpf:"abi"`
 	Affinities    *ebpf.MapSpec `ebpf:"affinities"`
+	Answers       *ebpf.MapSpec `ebpf:"answers"`
 	Backends      *ebpf.MapSpec `ebpf:"backends"`
 	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Callers       *ebpf.MapSpec `ebpf:"callers"`
@@ -731,13 +740,14 @@ type PelagoMapSpecs struct {
 	Egresses      *ebpf.MapSpec `ebpf:"egresses"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
-	Fragments     *ebpf.MapSpec `ebpf:"fragments"`
+	Fragments2    *ebpf.MapSpec `ebpf:"fragments2"`
 	GatewayLosses *ebpf.MapSpec `ebpf:"gateway_losses"`
 	Gateways      *ebpf.MapSpec `ebpf:"gateways"`
 	Globals       *ebpf.MapSpec `ebpf:"globals"`
 	Guards        *ebpf.MapSpec `ebpf:"guards"`
 	Hand          *ebpf.MapSpec `ebpf:"hand"`
 	LargeProbes   *ebpf.MapSpec `ebpf:"large_probes"`
+	NetworkCalls  *ebpf.MapSpec `ebpf:"network_calls"`
 	Nodes         *ebpf.MapSpec `ebpf:"nodes"`
 	OwnLosses     *ebpf.MapSpec `ebpf:"own_losses"`
 	PathLines     *ebpf.MapSpec `ebpf:"path_lines"`
@@ -761,6 +771,8 @@ type PelagoMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PelagoVariableSpecs struct {
+	AnswerBurst           *ebpf.VariableSpec `ebpf:"answer_burst"`
+	AnswerInterval        *ebpf.VariableSpec `ebpf:"answer_interval"`
 	ClosedFloor           *ebpf.VariableSpec `ebpf:"closed_floor"`
 	ClusterQuota          *ebpf.VariableSpec `ebpf:"cluster_quota"`
 	HandshakeBurst        *ebpf.VariableSpec `ebpf:"handshake_burst"`
@@ -797,6 +809,8 @@ type PelagoVariableSpecs struct {
 	KeepTcpSeen           *ebpf.VariableSpec `ebpf:"keep_tcp_seen"`
 	KeepVerdict           *ebpf.VariableSpec `ebpf:"keep_verdict"`
 	KeepVipTarget         *ebpf.VariableSpec `ebpf:"keep_vip_target"`
+	NetworkBurst          *ebpf.VariableSpec `ebpf:"network_burst"`
+	NetworkInterval       *ebpf.VariableSpec `ebpf:"network_interval"`
 	SlotCount             *ebpf.VariableSpec `ebpf:"slot_count"`
 	SourceQuota           *ebpf.VariableSpec `ebpf:"source_quota"`
 	StaleAfter            *ebpf.VariableSpec `ebpf:"stale_after"`
@@ -829,6 +843,7 @@ func (o *PelagoObjects) Close() error {
 type PelagoMaps struct {
 	Abi           *ebpf.Map `ebpf:"abi"`
 	Affinities    *ebpf.Map `ebpf:"affinities"`
+	Answers       *ebpf.Map `ebpf:"answers"`
 	Backends      *ebpf.Map `ebpf:"backends"`
 	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Callers       *ebpf.Map `ebpf:"callers"`
@@ -838,13 +853,14 @@ type PelagoMaps struct {
 	Egresses      *ebpf.Map `ebpf:"egresses"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Flows         *ebpf.Map `ebpf:"flows"`
-	Fragments     *ebpf.Map `ebpf:"fragments"`
+	Fragments2    *ebpf.Map `ebpf:"fragments2"`
 	GatewayLosses *ebpf.Map `ebpf:"gateway_losses"`
 	Gateways      *ebpf.Map `ebpf:"gateways"`
 	Globals       *ebpf.Map `ebpf:"globals"`
 	Guards        *ebpf.Map `ebpf:"guards"`
 	Hand          *ebpf.Map `ebpf:"hand"`
 	LargeProbes   *ebpf.Map `ebpf:"large_probes"`
+	NetworkCalls  *ebpf.Map `ebpf:"network_calls"`
 	Nodes         *ebpf.Map `ebpf:"nodes"`
 	OwnLosses     *ebpf.Map `ebpf:"own_losses"`
 	PathLines     *ebpf.Map `ebpf:"path_lines"`
@@ -868,6 +884,7 @@ func (m *PelagoMaps) Close() error {
 	return _PelagoClose(
 		m.Abi,
 		m.Affinities,
+		m.Answers,
 		m.Backends,
 		m.Blocks,
 		m.Callers,
@@ -877,13 +894,14 @@ func (m *PelagoMaps) Close() error {
 		m.Egresses,
 		m.Endpoints,
 		m.Flows,
-		m.Fragments,
+		m.Fragments2,
 		m.GatewayLosses,
 		m.Gateways,
 		m.Globals,
 		m.Guards,
 		m.Hand,
 		m.LargeProbes,
+		m.NetworkCalls,
 		m.Nodes,
 		m.OwnLosses,
 		m.PathLines,
@@ -908,6 +926,8 @@ func (m *PelagoMaps) Close() error {
 //
 // It can be passed to LoadPelagoObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PelagoVariables struct {
+	AnswerBurst           *ebpf.Variable `ebpf:"answer_burst"`
+	AnswerInterval        *ebpf.Variable `ebpf:"answer_interval"`
 	ClosedFloor           *ebpf.Variable `ebpf:"closed_floor"`
 	ClusterQuota          *ebpf.Variable `ebpf:"cluster_quota"`
 	HandshakeBurst        *ebpf.Variable `ebpf:"handshake_burst"`
@@ -944,6 +964,8 @@ type PelagoVariables struct {
 	KeepTcpSeen           *ebpf.Variable `ebpf:"keep_tcp_seen"`
 	KeepVerdict           *ebpf.Variable `ebpf:"keep_verdict"`
 	KeepVipTarget         *ebpf.Variable `ebpf:"keep_vip_target"`
+	NetworkBurst          *ebpf.Variable `ebpf:"network_burst"`
+	NetworkInterval       *ebpf.Variable `ebpf:"network_interval"`
 	SlotCount             *ebpf.Variable `ebpf:"slot_count"`
 	SourceQuota           *ebpf.Variable `ebpf:"source_quota"`
 	StaleAfter            *ebpf.Variable `ebpf:"stale_after"`

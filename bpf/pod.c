@@ -27,7 +27,7 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 	flow_key_of(&key, p, DIRECTION_OUT);
 	f = flow_find(&key);
 	if (f) {
-		if (f->cluster == s->cluster || vip_chooses_again(&key, f, p))
+		if (flow_to_own_vip(&key, f, s->cluster) || vip_chooses_again(&key, f, p))
 			return 0;
 		if (datapath == DATAPATH_HYBRID && !passed_fresh(f, now))
 			return 0;

@@ -40,7 +40,7 @@ enum verdict {
 	VERDICT_DROP_FLOWS_FULL,      /* the flow table is full */
 	VERDICT_DROP_TUPLE_CLASH,     /* another live flow shows the same tuple and no other port was free */
 	VERDICT_DROP_FRAGMENT,	      /* later fragment whose first one was never seen, or an ICMP error in fragments */
-	VERDICT_DROP_PROTOCOL,	      /* neither TCP nor UDP nor an ICMP echo or error */
+	VERDICT_DROP_PROTOCOL,	      /* none that is carried, or SCTP whose port would change */
 	VERDICT_DROP_TTL,	      /* time to live ran out */
 	VERDICT_DROP_TOO_BIG,	 /* larger with its overlay header than the uplink's MTU or an IPv4 packet can be */
 	VERDICT_DROP_INJECTED,	 /* to one of our ports, and not sent by our programs */
@@ -65,6 +65,7 @@ enum hook {
 	HOOK_UPLINK_XDP, /* the driver of an uplink, before HOOK_UPLINK_IN */
 	HOOK_POD_OUT,	 /* from a pod's device into the overlay, past the node's stack */
 	HOOK_POD_IN,	 /* from the overlay into a pod, past the node's stack */
+	HOOK_HAIRPIN,	 /* ingress of a gateway's pelago0: from its own pods to global IPs of its own cluster */
 	HOOK_MAX,
 };
 
@@ -116,7 +117,7 @@ enum packet_type {
 enum overlay_flag {
 	OVERLAY_BOUNCED = 1,  /* was passed on once; never again */
 	OVERLAY_FRAGMENT = 2, /* the inner source MAC holds the L4 ports */
-	OVERLAY_SWITCH = 4,   /* bounced to a gateway that is to find the node; without it the receiver is the edge */
+	OVERLAY_SWITCH = 4,   /* for this cluster: a gateway is to find the node; without it the receiver is the edge */
 };
 
 struct overlay_header {
@@ -188,7 +189,8 @@ struct node_settings {
 	__u16 gateway;	      /* 1: this node switches between overlay and cable */
 	__u16 mss;	      /* TCP MSS that fits into every wire; 0 = do not clamp */
 	__u32 cookie;	      /* secret of this node since boot: mark of own packets, VNI of verified ones */
-	__u32 probe_mark;     /* another one: mark of frames that become probes, priority of verified packets */
+	__u32 probe_mark;     /* another one: mark of frames that become probes and of hairpinned packets, priority of
+				 verified ones */
 	__u32 edge;	      /* interface index of pelago0 */
 	__u32 overlay_token;  /* low 24 bits */
 	__u32 overlay_token_old;
@@ -210,7 +212,7 @@ struct prefix {
 ASSERT_SIZE(struct prefix, 8);
 
 struct route {
-	__u16 cluster; /* index of the remote cluster */
+	__u16 cluster; /* index of the remote cluster; this one's: own global IPs (hairpin) */
 	__u16 pad;
 };
 ASSERT_SIZE(struct route, 4);
@@ -284,6 +286,8 @@ struct guard {
 };
 ASSERT_SIZE(struct guard, 4);
 
+#define CALL_NETWORKS 512 /* buckets for handshakes by network */
+
 /* ---- addresses ---- */
 enum source_flag {
 	SOURCE_HOST = 1, /* an address of the node itself, not of a pod */
@@ -323,7 +327,7 @@ ASSERT_SIZE(struct endpoint, 12);
 /* The blocks of one egress IP in which this node opens flows. */
 struct egress {
 	__u32 count;
-	__u16 first[MAX_BLOCKS]; /* first port of each, host order */
+	__u16 first[MAX_BLOCKS]; /* first port of each, host order, sorted */
 };
 ASSERT_SIZE(struct egress, 4 + 2 * MAX_BLOCKS);
 
@@ -477,7 +481,7 @@ struct flow {
 	__be16 sport;
 	__be16 dport;
 	__u16 node;    /* index of the far node, learned from replies; 0 = not yet */
-	__u16 cluster; /* index of the far cluster; this one's: a ClusterSetIP that it serves itself */
+	__u16 cluster; /* index of the far cluster; this one's: hairpin, or a ClusterSetIP that it serves itself */
 	__u8 role;     /* enum flow_role */
 	__u8 tcp;      /* enum tcp_seen, this direction */
 	__u8 primary;  /* 1: the entry of the direction that opened the flow */
@@ -493,21 +497,24 @@ struct usage_key {
 };
 ASSERT_SIZE(struct usage_key, 8);
 
+#define FRAGMENT_SLOTS 64 /* fragmented datagrams of one source that are stored at a time, a power of two */
+
 /* Fragments on their way out: the ports of the first one. */
 struct fragment_key {
 	__be32 saddr;
+	__u32 slot; /* from the identification */
+};
+ASSERT_SIZE(struct fragment_key, 8);
+
+struct fragment {
 	__be32 daddr;
 	__be16 id;
 	__u8 proto;
 	__u8 pad;
-};
-ASSERT_SIZE(struct fragment_key, 12);
-
-struct fragment {
 	__be16 sport;
 	__be16 dport;
 };
-ASSERT_SIZE(struct fragment, 4);
+ASSERT_SIZE(struct fragment, 12);
 
 /* ---- paths ---- */
 #define PROBE_RING 16

@@ -12,11 +12,8 @@
 /* Handles a packet to one of our ports. */
 static __always_inline int rx_overlay(struct __sk_buff *skb, const struct node_settings *s, struct rx *rx, __be32 from)
 {
-	struct fwd fwd = {};
-	struct packet p = {};
-	enum verdict v;
+	enum verdict v = rx_validate(skb, s, from, rx);
 
-	v = rx_validate(skb, s, from, rx);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, rx->hook, v);
 	if (rx->type == PACKET_PROBE) {
@@ -32,24 +29,7 @@ static __always_inline int rx_overlay(struct __sk_buff *skb, const struct node_s
 	}
 	if (rx->type != PACKET_FORWARD)
 		return finish(skb, rx->hook, VERDICT_DROP_BAD_TYPE);
-	v = parse_skb(skb, OUTER_LEN, &p);
-	if (v != VERDICT_CONTINUE)
-		return finish(skb, rx->hook, v);
-	if (p.fragment) {
-		__be16 ports[2];
-
-		if (!(rx->flags & OVERLAY_FRAGMENT) ||
-		    bpf_skb_load_bytes(skb, OUTER_LEN - sizeof(struct eth) + 8, ports, sizeof(ports)))
-			return finish(skb, rx->hook, VERDICT_DROP_FRAGMENT);
-		p.sport = ports[0];
-		p.dport = ports[1];
-	}
-	v = fwd_decide(s, &p, rx, &fwd);
-	if (v == VERDICT_DELIVERED)
-		return deliver(skb, s, &p, rx, &fwd);
-	if (v == VERDICT_SWITCHED || v == VERDICT_BOUNCED)
-		return fwd_send(skb, s, rx, &fwd, v);
-	return finish(skb, rx->hook, v);
+	return rx_packet(skb, s, rx);
 }
 
 SEC("tc")

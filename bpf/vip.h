@@ -20,6 +20,12 @@ static __always_inline int is_vip(__be32 address)
 	return r && r->mask && (address & r->mask) == r->address;
 }
 
+/* Reports whether a flow is one to a ClusterSetIP that the own cluster serves itself. f: the entry of key, of DIRECTION_OUT. */
+static __always_inline int flow_to_own_vip(const struct flow_key *key, const struct flow *f, __u16 own)
+{
+	return f->cluster == own && f->primary && f->daddr != key->daddr;
+}
+
 /* Reports whether a gateway of this cluster reaches a remote one. */
 static __always_inline int vip_reaches(const struct node_settings *s, __u32 cluster, __u32 hash)
 {
@@ -77,21 +83,24 @@ static __always_inline int vip_is_remote(const struct node_settings *s, const st
 /* A client whose connections choose a cluster. */
 struct vip_client {
 	struct affinity_key key;
-	__u32 hash; /* of the connection */
-	__u32 own;  /* 1: it may use the service of this cluster */
+	__u32 hash;			       /* of the connection */
+	union {				       /* to save stack */
+		__u32 own;		       /* 1: it may use the service of this cluster */
+		struct affinity_choice choice; /* afterwards: what is stored */
+	};
 };
 
 /*
  * The target of a new connection, its position plus 1: the client's former cluster with session affinity, else that of the slot,
  * else any that is reached. If no cluster is, the one of the slot all the same, as gateways are picked. 0: there is none.
  */
-static __always_inline __u32 vip_choose(const struct node_settings *s, const struct vip *v, const struct vip_client *c,
-					const struct affinity_choice *former, __u64 now)
+static __always_inline __u32 vip_choose(const struct node_settings *s, const struct vip *v, const struct vip_client *c)
 {
 	__u32 doubtful = 0, hash = v->affinity ? hash_mix(c->key.client, c->key.vip.address) : c->hash;
 
-	if (former && now - former->used < v->affinity * SECOND) {
-		__u32 n = vip_find(v, former->cluster);
+	if (v->affinity) {
+		const struct affinity_choice *former = bpf_map_lookup_elem(&affinities, &c->key);
+		__u32 n = former && now_ns() - former->used < v->affinity * SECOND ? vip_find(v, former->cluster) : 0;
 
 		if (n && vip_usable(v, n - 1, hash, c->own))
 			return n;
@@ -123,10 +132,8 @@ static __always_inline __u32 vip_choose(const struct node_settings *s, const str
  */
 __noinline enum verdict vip_pick(const struct packet *p, __u32 own, struct vip_target *to)
 {
-	struct affinity_choice choice = {}, *former = 0;
 	const struct node_settings *s = get_settings();
 	struct vip_client c = {};
-	__u64 now = now_ns();
 	struct vip *v;
 	__u32 n;
 
@@ -141,16 +148,13 @@ __noinline enum verdict vip_pick(const struct packet *p, __u32 own, struct vip_t
 	v = bpf_map_lookup_elem(&vips, &c.key.vip);
 	if (!v)
 		return VERDICT_DROP_NO_SERVICE;
-	if (v->affinity)
-		former = bpf_map_lookup_elem(&affinities, &c.key);
-	n = vip_choose(s, v, &c, former, now);
+	n = vip_choose(s, v, &c);
 	if (!n || n > VIP_TARGETS)
 		return VERDICT_DROP_NO_BACKEND;
 	*to = *vip_target_at(v, n - 1);
 	if (v->affinity) {
-		choice.used = now;
-		choice.cluster = to->cluster;
-		bpf_map_update_elem(&affinities, &c.key, &choice, BPF_ANY);
+		c.choice = (struct affinity_choice){ .used = now_ns(), .cluster = to->cluster };
+		bpf_map_update_elem(&affinities, &c.key, &c.choice, BPF_ANY);
 	}
 	return VERDICT_CONTINUE;
 }

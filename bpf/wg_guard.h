@@ -5,36 +5,31 @@
  */
 #pragma once
 #include "rx.h"
+#include "bucket.h"
 #include "config.h"
 #include "ctx.h"
 #include "health.h"
 #include "parse.h"
 
 #define HANDSHAKE_INITIATION 1 /* WireGuard: type in the first 32 bits, little endian */
-#define CALL_TRIES 4
 
 /*
- * Takes a token of the bucket for one initiation; reports whether there was one. The bucket is kept as the time at
- * which it is full again (GCRA, ITU-T I.371). CPUs race by compare-and-swap; after CALL_TRIES losses the packet is
- * dropped, since only a flood causes them.
+ * Reports whether an initiation from an address passes. Up to a rate all do; above it those of networks (/24) that send
+ * few. So one network cannot keep out peers that roam elsewhere, and forged addresses of all networks remain bounded.
+ * Networks are mixed with a secret, or an attacker could choose one that shares the bucket of another.
  */
-static __always_inline int wg_may_call(void)
+static __always_inline int wg_may_call(__be32 from)
 {
-	__u64 now = now_ns(), *full, was, from;
-	__u32 zero = 0;
+	__u32 zero = 0, network = from & bpf_htonl(0xffffff00);
+	const struct node_settings *s = get_settings();
+	__u64 now = now_ns(), *full;
 
 	full = bpf_map_lookup_elem(&calls, &zero);
-	if (!full)
-		return 0;
-	for (int i = 0; i < CALL_TRIES; i++) {
-		was = *(volatile __u64 *)full;
-		from = was > now ? was : now;
-		if (from - now > handshake_burst)
-			return 0;
-		if (__sync_val_compare_and_swap(full, was, from + handshake_interval) == was)
-			return 1;
-	}
-	return 0;
+	if (full && bucket_take(full, now, handshake_interval, handshake_burst))
+		return 1;
+	network = hash_mix(network, s ? s->cookie : 0) % CALL_NETWORKS;
+	full = bpf_map_lookup_elem(&network_calls, &network);
+	return full && bucket_take(full, now, network_interval, network_burst);
 }
 
 /* A UDP packet to this node, but to none of our own ports. */
@@ -55,5 +50,5 @@ static __always_inline int wg_guard(void *ctx, enum hook hook, const struct oute
 		if (bpf_map_lookup_elem(&uplinks, &ifindex))
 			return ctx_pass(hook);
 	}
-	return wg_may_call() ? ctx_pass(hook) : finish(ctx, hook, VERDICT_DROP_HANDSHAKE);
+	return wg_may_call(o->saddr) ? ctx_pass(hook) : finish(ctx, hook, VERDICT_DROP_HANDSHAKE);
 }

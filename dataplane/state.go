@@ -27,7 +27,7 @@ const (
 // State is the desired content of every map that user space writes. The zero value is "nothing". All addresses are IPv4.
 type State struct {
 	Settings Settings
-	// Routes leads from a remote prefix to the index of its cluster.
+	// Routes leads from a prefix to the index of its cluster: those of remote ones, and the own global range (hairpin).
 	Routes map[netip.Prefix]uint16
 	// Nodes of this cluster by index, this one included.
 	Nodes map[uint16]Hop

@@ -57,7 +57,7 @@ The exit status is 1 if the packet is dropped.`,
 	f := cmd.Flags()
 	f.StringVar(&flags.from, "from", "", "source address, with its port if it matters (default port 40000)")
 	f.StringVar(&flags.to, "to", "", "destination address and port")
-	f.StringVar(&flags.protocol, "proto", "tcp", "tcp or udp")
+	f.StringVar(&flags.protocol, "proto", "tcp", "tcp, udp or sctp")
 	f.StringVar(&flags.receivedFrom, "received-from", "", "outer source address of a packet that another node sent")
 	f.BoolVar(&flags.cable, "cable", false, "with --received-from: from a gateway of another cluster")
 	f.BoolVar(&flags.bounced, "bounced", false, "with --received-from: \"bounced\" in the header of the step before")
@@ -70,9 +70,9 @@ The exit status is 1 if the packet is dropped.`,
 
 // packet validates the flags.
 func (f traceFlags) packet() (p loader.Packet, err error) {
-	protocols := map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}
+	protocols := map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 	if p.Protocol = protocols[f.protocol]; p.Protocol == 0 {
-		return p, fmt.Errorf("--proto %q: use tcp or udp", f.protocol)
+		return p, fmt.Errorf("--proto %q: use tcp, udp or sctp", f.protocol)
 	}
 	if p.Source, err = netip.ParseAddrPort(f.from); err != nil {
 		address, err := netip.ParseAddr(f.from)

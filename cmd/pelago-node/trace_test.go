@@ -16,7 +16,7 @@ func TestTraceInvalidFlags(t *testing.T) {
 		flags traceFlags
 		want  string
 	}{
-		{traceFlags{from: "10.7.2.10", to: "120.2.0.20:80", protocol: "icmp"}, "tcp or udp"},
+		{traceFlags{from: "10.7.2.10", to: "120.2.0.20:80", protocol: "icmp"}, "tcp, udp or sctp"},
 		{traceFlags{from: "pod", to: "120.2.0.20:80", protocol: "tcp"}, "--from"},
 		{traceFlags{from: "10.7.2.10", to: "120.2.0.20", protocol: "tcp"}, "address:port"},
 		{traceFlags{from: "fd00::1", to: "120.2.0.20:80", protocol: "tcp"}, "IPv4"},

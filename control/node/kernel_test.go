@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
@@ -19,13 +20,15 @@ func TestDeviceConfig(t *testing.T) {
 			objs, host := clusterset.Encrypted("n1")
 			host.Edge, host.MTU, host.Limits = 7, 1390, limits
 			want := netdev.Config{
-				Edge: 7, Source: ip("172.31.1.11"), Prefixes: []netip.Prefix{netip.MustParsePrefix("120.2.0.0/24")}, MTU: 1390,
-				Limits: map[netip.Prefix]int{},
+				Edge: 7, Source: ip("172.31.1.11"), MTU: 1390,
+				Prefixes: []netip.Prefix{netip.MustParsePrefix("120.2.0.0/24"), netip.MustParsePrefix("120.1.0.0/24")},
+				Limits:   map[netip.Prefix]int{},
 			}
 			if limit, ok := limits[2]; ok {
 				want.Limits[want.Prefixes[0]] = limit
 			}
-			if diff := cmp.Diff(want, deviceConfig(tables.Desired(objs, host).State, host), clusterset.Comparable); diff != "" {
+			if diff := cmp.Diff(want, deviceConfig(tables.Desired(objs, host).State, host), clusterset.Comparable,
+				cmpopts.SortSlices(func(a, b netip.Prefix) int { return a.Compare(b) })); diff != "" {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})

@@ -145,6 +145,8 @@ func protocolName(p uint8) string {
 		return "udp"
 	case unix.IPPROTO_ICMP:
 		return "icmp"
+	case unix.IPPROTO_SCTP:
+		return "sctp"
 	}
 	return fmt.Sprint(p)
 }

@@ -271,7 +271,7 @@ func TestWords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"edge-out", "uplink-in", "uplink-out", "edge-in", "wire-in", "wire-out", "uplink-xdp", "pod-out", "pod-in"}, hooks); diff != "" {
+	if diff := cmp.Diff([]string{"edge-out", "uplink-in", "uplink-out", "edge-in", "wire-in", "wire-out", "uplink-xdp", "pod-out", "pod-in", "hairpin"}, hooks); diff != "" {
 		t.Errorf("hooks (-want +got):\n%s", diff)
 	}
 	if len(verdicts) != int(bpf.PelagoVerdictVERDICT_MAX) || verdicts[bpf.PelagoVerdictVERDICT_DROP_BAD_TOKEN] != "drop-bad-token" {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/bits"
+	"os"
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
@@ -23,6 +24,9 @@ const (
 	// counters1 is the map of counters of layout 1, whose keys are hook * strideOf1 + verdict.
 	counters1 = "counters"
 	strideOf1 = 34
+
+	// fragments1 is the map of fragments before fragments2. Nothing is taken over, so it has no layout number of its own.
+	fragments1 = "fragments"
 )
 
 // pinnedABI reads the layout of the pinned maps: 1 before the number existed, 0 if there are no maps.
@@ -72,6 +76,10 @@ func (l *Loader) migrate(former uint32) error {
 		if err != nil {
 			return fmt.Errorf("migrate map %s: %w", counters1, err)
 		}
+	}
+	// What the map fragments held was for the next instant only.
+	if err := os.Remove(filepath.Join(l.pinPath, fragments1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unpin map %s: %w", fragments1, err)
 	}
 	if former == 1 {
 		if err := l.countUsage(); err != nil {

@@ -118,3 +118,23 @@ func TestCountersOfFirstLayout(t *testing.T) {
 		}
 	}
 }
+
+// A former map of which nothing is taken over is removed.
+func TestFragmentsOfFirstLayout(t *testing.T) {
+	path := filepath.Join(bpffs.Mount(t), "pelago")
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	old, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LRUHash, KeySize: 12, ValueSize: 4, MaxEntries: 8192})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	if err := old.Pin(filepath.Join(path, fragments1)); err != nil {
+		t.Fatal(err)
+	}
+	openAt(t, path)
+	if _, err := os.Stat(filepath.Join(path, fragments1)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("stat the former map: %v", err)
+	}
+}

@@ -5,12 +5,14 @@ import (
 	"net/netip"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Packet is the TCP SYN or UDP datagram that opens a flow.
+// Packet is the TCP SYN, UDP datagram or SCTP packet that opens a flow.
 type Packet struct {
-	Protocol    uint8          `json:"protocol"` // IANA number: 6 TCP, 17 UDP
+	Protocol    uint8          `json:"protocol"` // IANA number: 6 TCP, 17 UDP, 132 SCTP
 	Source      netip.AddrPort `json:"source"`
 	Destination netip.AddrPort `json:"destination"`
 }
@@ -34,7 +36,7 @@ type Header struct {
 	Token       uint32     `json:"-"`     // a secret
 	Node        uint16     `json:"node"`  // index of the node that has the flow; 0: none
 	Bounced     bool       `json:"bounced"`
-	Switch      bool       `json:"switch"` // bounced to a gateway, which picks the node
+	Switch      bool       `json:"switch"` // for this cluster, sent to a gateway, which picks the node
 }
 
 // Step is the decision of one node's programs about a packet.
@@ -63,13 +65,20 @@ func (t Tables) Leave(p Packet, sourcePort uint16) Step {
 		return step("drop-unknown-source")
 	}
 	var cluster uint16
-	if d := p.Destination; t.State.VIPRange.IsValid() && t.State.VIPRange.Contains(d.Addr()) {
+	d := p.Destination
+	vip := t.State.VIPRange.IsValid() && t.State.VIPRange.Contains(d.Addr())
+	if vip {
 		if _, ok := t.State.Endpoints[p.Source.Addr()]; ok {
 			if to, ok := t.pickTarget(p, true); ok && to.Cluster == t.State.Settings.Cluster {
 				p.Destination = netip.AddrPortFrom(to.Address, d.Port())
 				return Step{Hook: "pod-out", Verdict: "own-service", Packet: p}
 			}
 		}
+	}
+	if p.Protocol == unix.IPPROTO_SCTP && !src.Own.IsValid() {
+		return step("drop-protocol") // its port would change
+	}
+	if vip {
 		if _, ok := t.State.VIPs[p.service()]; !ok {
 			return step("drop-no-service")
 		}
@@ -94,11 +103,16 @@ func (t Tables) Leave(p Packet, sourcePort uint16) Step {
 		}
 		p.Source = netip.AddrPortFrom(src.Egress, cmp.Or(sourcePort, blocks[0]))
 	}
+	sent, self := step("sent"), t.State.Settings
+	own := cluster == self.Cluster
+	if own && self.Gateway { // received on its own pelago0
+		sent.Header = &Header{Source: self.Address, Destination: self.Address, Port: dataplane.OverlayPort, Token: self.Overlay.Current, Switch: true}
+		return sent
+	}
 	gateway, _ := t.pickGateway(t.gatewayHash(p.hash()), cluster, 0)
 	if gateway == 0 {
 		return step("drop-no-gateway")
 	}
-	sent := step("sent")
 	if t.State.Settings.Gateway && gateway == t.State.Settings.Node {
 		if sent.Header, _ = t.toCluster(cluster, p.hash()); sent.Header == nil {
 			return step("drop-no-gateway")
@@ -106,10 +120,11 @@ func (t Tables) Leave(p Packet, sourcePort uint16) Step {
 	} else if sent.Header = t.toNode(gateway); sent.Header == nil {
 		return step("drop-unknown-node")
 	}
+	sent.Header.Switch = own
 	return sent
 }
 
-// Receive is what uplink_in, or wire_in, decides about a packet of another node.
+// Receive is what uplink_in, or wire_in, decides about a packet of another node, or edge_in about one that this node has sent itself.
 func (t Tables) Receive(p Packet, h Header) Step {
 	r := reception{Tables: t, packet: p, header: h}
 	verdict := r.validate()
@@ -119,6 +134,9 @@ func (t Tables) Receive(p Packet, h Header) Step {
 	step := Step{Hook: "uplink-in", Verdict: verdict, Packet: r.packet}
 	if h.Cable && t.State.Settings.CablePort == 0 {
 		step.Hook = "wire-in"
+	}
+	if h.Source == t.State.Settings.Address {
+		step.Hook = "hairpin"
 	}
 	if verdict == "switched" || verdict == "bounced" {
 		step.Header = r.to
@@ -140,6 +158,10 @@ func (r *reception) validate() string {
 	kind, tokens := dataplane.PeerNode, r.State.Settings.Overlay
 	if r.header.Cable {
 		kind, tokens = dataplane.PeerGateway, r.State.Settings.Cable
+	}
+	if r.header.Source == r.State.Settings.Address {
+		r.peer = dataplane.Peer{Kind: dataplane.PeerNode, Node: r.State.Settings.Node}
+		return ""
 	}
 	var ok bool
 	switch r.peer, ok = r.State.Peers[r.header.Source]; {
@@ -168,9 +190,16 @@ func (r *reception) decide() string {
 		return r.deliver()
 	}
 	if r.header.Switch {
+		_, known := r.State.Globals[r.packet.Source.Addr()]
+		if r.header.Bounced {
+			_, known = r.route(r.packet.Source.Addr())
+		}
+		if !known {
+			return "drop-spoofed-source"
+		}
 		return r.toOwn()
 	}
-	if cluster, ok := r.route(r.packet.Destination.Addr()); ok {
+	if cluster, ok := r.route(r.packet.Destination.Addr()); ok && cluster != r.State.Settings.Cluster {
 		return r.toRemote(cluster)
 	}
 	return r.deliver()
@@ -304,6 +333,9 @@ func (r *reception) deliver() string {
 		r.packet.Destination = service.Backends[n]
 	default:
 		return "drop-no-flow"
+	}
+	if r.packet.Protocol == unix.IPPROTO_SCTP && r.packet.Destination.Port() != destination.Port() {
+		return "drop-protocol"
 	}
 	return "delivered"
 }

@@ -106,6 +106,23 @@ func TestEarlyFragment(t *testing.T) {
 	}
 }
 
+// A source that sends any number of fragmented datagrams takes no entry of another one.
+func TestFragmentsPerSource(t *testing.T) {
+	k := load(t, 1, 2)
+	victim := Fragments(udpPacket(string(bytesOf(4000)), from("10.7.2.11")).Encode(), 1450)
+	k.sent(t, k.Run(t, k.EdgeOut, Frame(victim[0]), pod), "edge-out sent")
+	for id := range uint16(10000) {
+		first := Fragments(udpPacket(string(bytesOf(1500)), func(p *Packet) { p.ID = id }).Encode(), 1450)[0]
+		if r, err := k.TryRun(k.EdgeOut, Frame(first), pod); err != nil || r.Action != Redirect {
+			t.Fatalf("datagram %d: action %d, %v", id, r.Action, err)
+		}
+	}
+	if n := count(t, k.Fragments); n != 64+1 {
+		t.Errorf("%d datagrams are stored; want 64 of the one source and 1 of the other", n)
+	}
+	k.sent(t, k.Run(t, k.EdgeOut, Frame(victim[1]), pod), "edge-out sent")
+}
+
 // A first fragment with the source of another pod does not reach the entries of that pod's datagrams.
 func TestForgedFirstFragment(t *testing.T) {
 	const mtu = 1450

@@ -29,7 +29,8 @@ type Kernel struct {
 
 	EdgeOut, EdgeIn, UplinkIn, UplinkOut, UplinkXDP, PodOut, PodIn      *ebpf.Program
 	Flows, Fragments, Slots, Hand, Egresses, Paths, Standings, Counters *ebpf.Map
-	Uplinks, Calls, Usage, PathLines, OwnLosses, GatewayLosses          *ebpf.Map
+	Uplinks, Calls, NetworkCalls, Usage, Answers                        *ebpf.Map
+	PathLines, OwnLosses, GatewayLosses                                 *ebpf.Map
 
 	hooks, words []string
 }
@@ -49,10 +50,11 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 	k.PodOut, k.PodIn = programs[bpf.PelagoProgPodOut], programs[bpf.PelagoProgPodIn]
 	k.UplinkIn, k.UplinkOut, k.UplinkXDP = programs[bpf.PelagoProgUplinkIn], programs[bpf.PelagoProgUplinkOut], programs[bpf.PelagoProgUplinkXdp]
 	for name, m := range map[string]**ebpf.Map{
-		bpf.PelagoMapFlows: &k.Flows, bpf.PelagoMapFragments: &k.Fragments, bpf.PelagoMapSlots: &k.Slots, bpf.PelagoMapHand: &k.Hand,
+		bpf.PelagoMapFlows: &k.Flows, bpf.PelagoMapFragments2: &k.Fragments, bpf.PelagoMapSlots: &k.Slots, bpf.PelagoMapHand: &k.Hand,
 		bpf.PelagoMapEgresses: &k.Egresses, bpf.PelagoMapPaths: &k.Paths, bpf.PelagoMapStandings: &k.Standings, bpf.PelagoMapCounters2: &k.Counters,
 		bpf.PelagoMapUplinks: &k.Uplinks, bpf.PelagoMapCalls: &k.Calls, bpf.PelagoMapUsage: &k.Usage,
 		bpf.PelagoMapPathLines: &k.PathLines, bpf.PelagoMapOwnLosses: &k.OwnLosses, bpf.PelagoMapGatewayLosses: &k.GatewayLosses,
+		bpf.PelagoMapNetworkCalls: &k.NetworkCalls, bpf.PelagoMapAnswers: &k.Answers,
 	} {
 		if *m, err = ebpf.LoadPinnedMap(filepath.Join(pinPath, name), nil); err != nil {
 			return nil, errors.Join(fmt.Errorf("open map %s: %w", name, err), k.Close())
@@ -64,8 +66,8 @@ func Open(pinPath string, timers loader.Timers) (*Kernel, error) {
 // Close gives up programs and maps; the maps' pins stay.
 func (k *Kernel) Close() error {
 	return errors.Join(k.Loader.Close(), k.Flows.Close(), k.Fragments.Close(), k.Slots.Close(), k.Hand.Close(), k.Egresses.Close(), k.Paths.Close(),
-		k.Standings.Close(), k.Counters.Close(), k.Uplinks.Close(), k.Calls.Close(), k.Usage.Close(), k.PathLines.Close(),
-		k.OwnLosses.Close(), k.GatewayLosses.Close())
+		k.Standings.Close(), k.Counters.Close(), k.Uplinks.Close(), k.Calls.Close(), k.NetworkCalls.Close(), k.Usage.Close(), k.Answers.Close(),
+		k.PathLines.Close(), k.OwnLosses.Close(), k.GatewayLosses.Close())
 }
 
 // Apply makes the tables hold s.
@@ -94,8 +96,20 @@ func (k *Kernel) Flush(t testing.TB) {
 			}
 		}
 	}
-	if err := errors.Join(k.Standings.Put(uint32(0), bpf.PelagoStanding{}), k.OwnLosses.Put(uint32(0), bpf.PelagoClusterSet{}), k.Calls.Put(uint32(0), uint64(0)), k.Loader.Guard(nil, nil)); err != nil {
+	if err := errors.Join(k.Standings.Put(uint32(0), bpf.PelagoStanding{}), k.OwnLosses.Put(uint32(0), bpf.PelagoClusterSet{}),
+		k.Calls.Put(uint32(0), uint64(0)), k.Answers.Put(uint32(0), uint64(0)), k.Loader.Guard(nil, nil)); err != nil {
 		t.Fatal(err)
+	}
+	k.networks(t, 0)
+}
+
+// networks sets the time at which the bucket of every network is full.
+func (k *Kernel) networks(t testing.TB, full uint64) {
+	t.Helper()
+	for i := range k.NetworkCalls.MaxEntries() {
+		if err := k.NetworkCalls.Put(i, full); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -116,6 +116,102 @@ func TestTranslationIsUndone(t *testing.T) {
 	}
 }
 
+// A source whose flow gets no port is told (RFC 5508 REQ-8), but not for TCP, whose sender would give up, nor without limit.
+func TestExhaustionIsAnswered(t *testing.T) {
+	k := load(t, 1, 2)
+	exhaust(t, k)
+	request := udpPacket("a longer question than what is quoted of it", ports(50000, 53))
+	answer := func(p Packet) (Packet, bool) {
+		r := k.fromPod(t, p)
+		if r.Verdict != "edge-out drop-ports-exhausted" {
+			t.Fatalf("%q; want no port", r.Verdict)
+		}
+		if r.Action == Drop {
+			return Packet{}, false
+		}
+		if cookie, _, err := k.Loader.Marks(); err != nil || r.Action != Redirect || r.Mark != cookie {
+			t.Fatalf("action %d, mark %#x, %v; want a redirect with the node's cookie", r.Action, r.Mark, err)
+		}
+		inner, err := DecodeDelivered(r.Frame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return decode(t, inner), true
+	}
+	for what, p := range map[string]Packet{
+		"long": request, "empty": udpPacket("", ports(50000, 53)), "first of a connected socket": udpPacket("x", ports(50001, 53)),
+	} {
+		got, ok := answer(p)
+		if !ok || got.ICMP == nil || got.ICMP.Type != Unreachable || got.ICMP.Code != 13 {
+			t.Fatalf("%s: the answer is %+v; want administratively prohibited", what, got)
+		}
+		if got.Source != p.Destination || got.Destination != p.Source {
+			t.Errorf("%s: the answer goes from %s to %s", what, got.Source, got.Destination)
+		}
+		wantQuote(t, p, got, 8)
+	}
+	for what, p := range map[string]Packet{
+		"a fragment": request.with(func(p *Packet) { p.MoreFragments = true }),
+		"options":    request.with(func(p *Packet) { p.Options = []byte{1, 1, 1, 1} }),
+	} {
+		if got, ok := answer(p); ok {
+			t.Errorf("%s is answered by %+v", what, got)
+		}
+	}
+	if err := k.Answers.Put(uint32(0), uint64(nanotime(t))+3600e9); err != nil {
+		t.Fatal(err)
+	}
+	if got, ok := answer(request); ok {
+		t.Errorf("beyond the rate: %+v", got)
+	}
+
+	// The ports of TCP are others.
+	k.Flush(t)
+	for source := uint16(20000); source < 60000; source++ {
+		if r := k.fromPod(t, tcpPacket(SYN, ports(source, 80))); r.Verdict == "edge-out drop-ports-exhausted" {
+			if r.Action != Drop {
+				t.Errorf("a SYN without a port: action %d; want it dropped", r.Action)
+			}
+			return
+		}
+	}
+	t.Error("the ports never ran out")
+}
+
+// A client keeps its source port, or the identifier of its echo, where that is in a block of the node and free.
+func TestPortPreservation(t *testing.T) {
+	k := load(t, 1, 2)
+	s := state(1, 2)
+	s.Egresses[global(1, 1)] = []uint16{1024, 4096, 8192, 40192, 65280}
+	k.Apply(t, s)
+	outside := func(p Packet) uint16 {
+		source, _ := decode(t, k.sent(t, k.fromPod(t, p), "edge-out sent").Inner).ports()
+		return source
+	}
+	for _, port := range []uint16{1024, 1279, 4100, 8447, 40192, 65280, 65535} {
+		for what, p := range map[string]Packet{
+			"udp": udpPacket("x", ports(port, 53)), "tcp": tcpPacket(SYN, ports(port, 80)), "echo": echoPacket(Echo, func(p *Packet) { p.ICMP = EchoHeader(Echo, port, 1) }),
+		} {
+			if got := outside(p); got != port {
+				t.Errorf("%s from port %d leaves from %d", what, port, got)
+			}
+			if got := outside(p); got != port {
+				t.Errorf("the second packet of %s from port %d leaves from %d", what, port, got)
+			}
+		}
+		// The node itself, behind the same address, gets another one.
+		r := k.Run(t, k.EdgeOut, Frame(udpPacket("x", ports(port, 53), from("172.16.1.2")).Encode()), Context{})
+		if got, _ := decode(t, k.sent(t, r, "edge-out sent").Inner).ports(); got == port {
+			t.Errorf("port %d is given out twice", port)
+		}
+	}
+	for _, port := range []uint16{1, 1023, 1280, 4095, 4352, 40191, 40448, 65279} {
+		if got := outside(udpPacket("x", ports(port, 53))); got == port {
+			t.Errorf("port %d is of no block of this node and left as it was", port)
+		}
+	}
+}
+
 // Many flows over few ports, opened, used, closed, aged and swept in any order: the table stays sound, a port is never
 // given to two live flows towards one endpoint, and while the flow lives it keeps its port.
 func TestPortsAreNeverShared(t *testing.T) {
@@ -168,7 +264,7 @@ func TestPortsAreNeverShared(t *testing.T) {
 				continue // no flow, or no port
 			}
 			if reset, err := DecodeDelivered(r.Frame); err == nil {
-				if p := decode(t, reset); p.TCP == nil || p.TCP.Flags != RST {
+				if p := decode(t, reset); (p.TCP == nil || p.TCP.Flags != RST) && (p.ICMP == nil || p.ICMP.Code != 13) {
 					rt.Fatalf("a pod without a flow is answered by %+v", p)
 				}
 				continue

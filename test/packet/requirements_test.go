@@ -22,25 +22,26 @@ type requirement struct {
 
 const (
 	endpointDependent = "mapping depends on the endpoint: 256 ports of a node then serve every remote service at once, and hosts behind are never to be reached unasked (bpf/README.md)"
-	noHairpin         = "a cluster's own global addresses are not led to pelago0 yet"
 )
 
 var requirements = []requirement{
 	{"RFC 4787 REQ-1", "M", "one outside address and port for an inside one, whatever the remote endpoint", "", endpointDependent},
 	{"RFC 4787 REQ-2", "S", "an inside address has one outside address", "TestPortsOfBlocks", ""},
 	{"RFC 4787 REQ-3", "M", "no two flows on one outside port", "TestPortsAreNeverShared", ""},
+	{"RFC 4787 section 4.2.1", "O", "the source port is kept where it is in a block of the node and free", "TestPortPreservation", ""},
 	{"RFC 4787 REQ-4", "S", "even ports stay even", "", "RFC 7857 section 8 lets it be; it would halve the ports of a block"},
 	{"RFC 4787 REQ-5", "M", "a mapping lives for 2 minutes at least, 5 by default; less only for well-known ports", "TestDefaultTimers", ""},
 	{"RFC 4787 REQ-6", "M", "what goes out refreshes", "TestTrafficRefreshes", ""},
 	{"RFC 4787 REQ-7", "M", "inside and outside addresses may overlap", "TestTown", ""},
 	{"RFC 4787 REQ-8", "S", "filtering is independent of the endpoint, or stricter for security", "TestFiltering", ""},
-	{"RFC 4787 REQ-9", "M", "hairpinning", "", noHairpin},
+	{"RFC 4787 REQ-9", "M", "hairpinning", "TestHairpin", ""},
 	{"RFC 4787 REQ-10", "S", "payloads are not touched", "TestTranslationIsUndone", ""},
 	{"RFC 4787 REQ-11", "M", "behaviour does not change with load", "TestPortsOfBlocks", ""},
 	{"RFC 4787 REQ-12", "M", "an ICMP error ends no mapping", "TestICMPErrorKeepsFlow", ""},
 	{"RFC 4787 REQ-13", "M", "too big: an ICMP error, or fragments", "TestTown/path_MTU", ""},
 	{"RFC 4787 REQ-14", "M", "fragments are carried", "TestFragments", ""},
-	{"RFC 4787 REQ-14 out of order", "M", "also if the first one comes late", "", "dropped and counted: ports are known by the first fragment, and eBPF has nowhere to keep a packet (TestEarlyFragment)"},
+	{"RFC 4787 REQ-14 out of order", "M", "also if the first one comes late", "TestTown/fragments_out_of_order", ""},
+	{"RFC 4787 REQ-14a", "M", "a flood of fragments harms no one else", "TestFragmentsPerSource", ""},
 
 	{"RFC 5382 REQ-1", "M", "as RFC 4787 REQ-1", "", endpointDependent},
 	{"RFC 5382 REQ-2", "M", "every valid sequence, simultaneous open included", "TestFiltering", ""},
@@ -49,7 +50,7 @@ var requirements = []requirement{
 	{"RFC 5382 REQ-5", "M", "established 2 h 4 min, transitory 4 min", "TestTimers", ""},
 	{"RFC 5382 REQ-6", "S", "payloads are not touched", "TestTranslationIsUndone", ""},
 	{"RFC 5382 REQ-7", "M", "no two connections on one outside port", "TestPortsAreNeverShared", ""},
-	{"RFC 5382 REQ-8", "M", "hairpinning", "", noHairpin},
+	{"RFC 5382 REQ-8", "M", "hairpinning", "TestHairpin", ""},
 	{"RFC 5382 REQ-9", "S", "destination unreachable is translated", "TestICMPErrors", ""},
 	{"RFC 5382 REQ-10", "M", "an ICMP error ends no connection", "TestICMPErrorKeepsFlow", ""},
 
@@ -63,8 +64,8 @@ var requirements = []requirement{
 	{"RFC 5508 REQ-4", "M", "errors from outside reach the sender of what they quote", "TestICMPErrors", ""},
 	{"RFC 5508 REQ-5", "M", "errors from inside do too", "TestICMPErrors", ""},
 	{"RFC 5508 REQ-6", "M", "an error refreshes nothing and ends nothing", "TestICMPErrorKeepsFlow", ""},
-	{"RFC 5508 REQ-7", "M", "hairpinned errors", "", noHairpin},
-	{"RFC 5508 REQ-8", "S", "no resources: administratively prohibited", "", "dropped with its reason counted; the daemon asks for more ports and tells by an Event"},
+	{"RFC 5508 REQ-7", "M", "hairpinned errors", "TestHairpin", ""},
+	{"RFC 5508 REQ-8", "S", "no resources: administratively prohibited", "TestExhaustionIsAnswered", ""},
 	{"RFC 5508 REQ-9", "O", "a policy may stop ICMP towards a side", "", "the programs originate no ICMP; the node's stack does, under its own policy"},
 	{"RFC 5508 REQ-10b", "S", "other queries, such as timestamps, pass if they can", "", "dropped and counted as drop-protocol: no client in use today sends them, and each has its own identifier"},
 	{"RFC 5508 REQ-11", "S", "what is no query and no error is handled by policy", "TestVerdicts", ""},
@@ -76,7 +77,7 @@ var requirements = []requirement{
 	{"RFC 7857 section 5", "S", "mappings of UDP and TCP are independent by default", "", "they are, as every part of the tuple: " + endpointDependent},
 	{"RFC 7857 section 6", "S", "so is filtering", "", "a reply must be of the protocol, address and port that was contacted (TestFiltering); services are open by their own ports"},
 	{"RFC 7857 section 11", "O", "the timer of ICMP queries can be set", "", "60 s as RFC 5508 REQ-2 has it; timers are constants of the programs (bpf/config.h), so that all nodes of a clusterset agree"},
-	{"RFC 7857 section 12", "M", "hairpinned ICMP", "", noHairpin},
+	{"RFC 7857 section 12", "M", "hairpinned ICMP", "TestHairpin", ""},
 	{"RFC 7857 section 7", "S", "refresh from outside can be switched off", "", "one setting less: only the endpoint that was addressed can refresh"},
 	{"RFC 7857 section 9", "S", "ports are hard to guess", "TestPortsOfBlocks", ""},
 	{"RFC 7857 section 10", "S", "identifications of fragments stay unique", "", "carried as they are: two pods behind one egress IP collide as two behind any NAT that does not renumber; UDP and TCP checksums find it"},

@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"strings"
@@ -76,6 +77,9 @@ func drawState(t *rapid.T, cluster int, node uint16) dataplane.State {
 	if seldom("no services") {
 		s.Services = nil
 	}
+	if node == 2 && cluster == 1 && s.Services != nil {
+		sctpService(rapid.Uint16Range(5000, 5001).Draw(t, "target port"))(&s)
+	}
 	for key, service := range s.Services {
 		service.ClientIP = rapid.Bool().Draw(t, "client ip")
 		if seldom("no backends") {
@@ -117,6 +121,9 @@ func drawOpener(t *rapid.T, sources, destinations []netip.Addr) Packet {
 	if rapid.Bool().Draw(t, "udp") {
 		p = udpPacket("x")
 	}
+	if rapid.IntRange(0, 4).Draw(t, "sctp") == 0 {
+		return sctpPacket(40000, 5000, from(rapid.SampledFrom(sources).Draw(t, "source").String()), to(rapid.SampledFrom(destinations).Draw(t, "destination")))
+	}
 	port := rapid.SampledFrom([]uint16{53, 80, 1024, 1300, 2000, 40000})
 	return p.with(ports(rapid.Uint16Range(1024, 65535).Draw(t, "source port"), port.Draw(t, "port")),
 		from(rapid.SampledFrom(sources).Draw(t, "source").String()), to(rapid.SampledFrom(destinations).Draw(t, "destination")))
@@ -124,6 +131,9 @@ func drawOpener(t *rapid.T, sources, destinations []netip.Addr) Packet {
 
 func traced(p Packet) loader.Packet {
 	source, destination := p.ports()
+	if p.Protocol == protocolSCTP {
+		source, destination = binary.BigEndian.Uint16(p.Payload), binary.BigEndian.Uint16(p.Payload[2:])
+	}
 	return loader.Packet{Protocol: p.protocol(), Source: netip.AddrPortFrom(p.Source, source), Destination: netip.AddrPortFrom(p.Destination, destination)}
 }
 
@@ -140,7 +150,7 @@ func compareLeave(t *testing.T, rt *rapid.T, k *Kernel, cluster int, node uint16
 	before := tables(t, k)
 	pod := netip.AddrFrom4([4]byte{10, 7, byte(node), 10})
 	p := drawOpener(rt, []netip.Addr{pod, pod, ip("10.7.2.11"), ip("10.7.9.9")},
-		[]netip.Addr{global(3-cluster, 20), global(3-cluster, 21), ip("120.9.0.1"), clustersetIP})
+		[]netip.Addr{global(3-cluster, 20), global(3-cluster, 21), global(cluster, 20), ip("120.9.0.1"), clustersetIP})
 	r := k.fromPod(t, p)
 	seen[r.Verdict]++
 	sourcePort := uint16(0)
@@ -186,6 +196,9 @@ func compareReceive(t *testing.T, rt *rapid.T, k *Kernel, cluster int, node uint
 	p := drawOpener(rt, []netip.Addr{global(3-cluster, 1), global(cluster, 1), ip("120.9.0.1")},
 		[]netip.Addr{global(cluster, 20), global(cluster, 21), global(cluster, 22), global(cluster, 100), global(cluster, 1), global(3-cluster, 20), ip("120.9.0.1")})
 	sender := rapid.SampledFrom([]int{1, 2, 3, 4, 9}).Draw(rt, "sender")
+	if sender == int(node) {
+		sender = 9 // no node receives its own packets by an uplink
+	}
 	o := overlay(cluster, sender, int(node), p.Encode())
 	// Only gateways have the port of the vxlan cable.
 	if before.State.Settings.Gateway && rapid.Bool().Draw(rt, "cable") {

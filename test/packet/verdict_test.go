@@ -101,6 +101,9 @@ func rows(t testing.TB) []row {
 			frame: is(tcpPacket(SYN, to(clustersetIP), ports(40000, 81))), want: "edge-out drop-no-service"},
 		{name: "no cluster serves a ClusterSetIP", node: 2, hook: "edge-out", context: pod,
 			state: func(s *dataplane.State) { *s = balancingState([3]int{-1, -1, -1}) }, frame: is(tcpPacket(SYN, to(clustersetIP))), want: "edge-out drop-no-backend"},
+		{name: "a pod opens a connection to a global IP of its own cluster", node: 2, hook: "edge-out", frame: is(tcpPacket(SYN, to(global(1, 20)))), context: pod, want: "edge-out sent"},
+		{name: "a gateway passes a packet of another node to an own global IP on", node: 1, hook: "uplink-in",
+			frame: wire(overlay(1, 2, 1, tcpPacket(SYN, from("120.1.0.1"), to(global(1, 20))).Encode(), hairpinned)), want: "uplink-in switched"},
 		{name: "a probe is sent back", node: 1, hook: "uplink-in", frame: wire(probeOf(Probe, 2, 1, body{Nonce: 1})), want: "uplink-in probe"},
 
 		// Not ready, not understood.
@@ -164,6 +167,12 @@ func rows(t testing.TB) []row {
 			frame: wire(toGateway(clientTCP(SYN, from("120.3.0.1")))), want: "uplink-in drop-spoofed-source"},
 		{name: "a node sends a remote cluster what does not come from this one", node: 1, hook: "uplink-in",
 			frame: wire(overlay(1, 2, 1, udpPacket("x", from("10.7.2.10")).Encode())), want: "uplink-in drop-spoofed-source"},
+		{name: "a node sends its own cluster what does not come from it", node: 1, hook: "uplink-in",
+			frame: wire(overlay(1, 2, 1, clientTCP(SYN).Encode(), hairpinned)), want: "uplink-in drop-spoofed-source"},
+		{name: "a node bounces a packet of no known cluster", node: 1, hook: "uplink-in",
+			frame: wire(overlay(1, 2, 1, clientTCP(SYN, from("120.9.0.1")).Encode(), func(o *Overlay) { o.Flags = Bounced | Switch })), want: "uplink-in drop-spoofed-source"},
+		{name: "a cluster sends from an address of this one", node: 1, hook: "uplink-in",
+			frame: wire(toGateway(clientTCP(SYN, from("120.1.0.1")))), want: "uplink-in drop-spoofed-source"},
 		{name: "a new flow from a source of no known cluster at the edge", node: 2, hook: "uplink-in",
 			frame: wire(toNode2(clientTCP(SYN, from("120.9.0.1")))), want: "uplink-in drop-spoofed-source"},
 		{name: "an address that no pod of this node has", node: 2, hook: "edge-out",
@@ -223,6 +232,8 @@ func rows(t testing.TB) []row {
 			frame: wire(toGateway(clientTCP(SYN, to(ip("120.2.0.20"))))), want: "uplink-in drop-not-own"},
 		{name: "bounced by a sibling, to a remote cluster: no transit either", node: 1, hook: "uplink-in",
 			frame: wire(overlay(1, 4, 1, clientTCP(SYN, to(ip("120.2.0.20"))).Encode(), func(o *Overlay) { o.Flags = Bounced | Switch })), want: "uplink-in drop-not-own"},
+		{name: "for an address of the own cluster that is nobody's", node: 1, hook: "uplink-in",
+			frame: wire(overlay(1, 2, 1, tcpPacket(SYN, from("120.1.0.1"), to(global(1, 77))).Encode(), hairpinned)), want: "uplink-in drop-not-own"},
 		{name: "for an address that is nobody's, at a node", node: 2, hook: "uplink-in",
 			frame: wire(toNode2(clientTCP(SYN, to(global(1, 77))))), want: "uplink-in drop-not-own"},
 		{name: "a block that the sibling does not know either", node: 1, hook: "uplink-in", state: func(s *dataplane.State) { clear(s.Blocks) },
@@ -244,6 +255,7 @@ func rows(t testing.TB) []row {
 			if err := errors.Join(k.Loader.Guard([]uint16{51820}, nil), k.Calls.Put(uint32(0), uint64(nanotime(t))+3600e9)); err != nil {
 				t.Fatal(err)
 			}
+			k.networks(t, uint64(nanotime(t))+3600e9)
 		}, frame: raw(handshake(1, "198.51.100.7", 51820)), want: "uplink-in drop-handshake"},
 
 		// Flows.
@@ -258,16 +270,7 @@ func rows(t testing.TB) []row {
 			frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-no-egress"},
 		{name: "an egress IP of which this node has no block", node: 2, hook: "edge-out",
 			state: func(s *dataplane.State) { clear(s.Egresses) }, frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-no-egress"},
-		{name: "all 256 ports in use towards one remote endpoint", node: 2, hook: "edge-out", prepare: func(t *testing.T, k *Kernel) {
-			for port := uint16(20000); port < 24000; port++ {
-				if k.fromPod(t, udpPacket("x", ports(port, 53))).Action == Drop && k.flows(t) >= 250 {
-					break
-				}
-			}
-			for k.flows(t) < 256 { // the last few are found by chance
-				k.fromPod(t, udpPacket("x", ports(24000+uint16(k.flows(t)), 53)))
-			}
-		}, frame: is(udpPacket("x", ports(50000, 53))), context: pod, want: "edge-out drop-ports-exhausted"},
+		{name: "all 256 ports in use towards one remote endpoint", node: 2, hook: "edge-out", prepare: exhaust, frame: is(udpPacket("x", ports(50000, 53))), context: pod, want: "edge-out drop-ports-exhausted"},
 		{name: "the flow table is full of flows that may not go", node: 2, hook: "edge-out", own: true,
 			prepare: func(t *testing.T, k *Kernel) { k.fill(t, true) }, frame: is(udpPacket("x")), context: pod, want: "edge-out drop-flows-full"},
 		{name: "the flow table is full, at the server's side", node: 2, hook: "uplink-in", own: true,
@@ -297,11 +300,21 @@ func rows(t testing.TB) []row {
 		{name: "an inner fragment without its ports", node: 2, hook: "uplink-in", frame: wire(toNode2(later.with(from("120.2.0.1"), to(global(1, 20))))), want: "uplink-in drop-fragment"},
 		{name: "an ICMP error about a later fragment", node: 2, hook: "edge-out", context: pod, prepare: opened(udpPacket("x")),
 			frame: is(icmpError(later.with(from("120.2.0.20"), to(ip("10.7.2.10"))), ip("10.7.2.10"), global(2, 20), 8)), want: "edge-out drop-fragment"},
-		{name: "SCTP", node: 2, hook: "edge-out", context: pod,
-			frame: is(Packet{Source: ip("10.7.2.10"), Destination: global(2, 20), TTL: 64, Protocol: 132, Payload: make([]byte, 32)}), want: "edge-out drop-protocol"},
+		{name: "UDP-Lite", node: 2, hook: "edge-out", context: pod,
+			frame: is(Packet{Source: ip("10.7.2.10"), Destination: global(2, 20), TTL: 64, Protocol: 136, Payload: make([]byte, 32)}), want: "edge-out drop-protocol"},
+		{name: "SCTP of a pod behind an egress IP, whose port would change", node: 2, hook: "edge-out", context: pod, frame: is(sctpPacket(5000, 5000)), want: "edge-out drop-protocol"},
+		{name: "SCTP of a headless pod", node: 2, hook: "edge-out", context: pod, frame: is(sctpPacket(5000, 5000, from("10.7.2.11"))), want: "edge-out sent"},
+		{name: "SCTP in one packet for the kernel to cut", node: 2, hook: "edge-out", context: Context{IngressIfindex: podDevice, GSOSegments: 2, GSOSize: 16},
+			frame: is(sctpPacket(5000, 5000, from("10.7.2.11"))), want: "edge-out drop-protocol"},
+		{name: "an SCTP header that is cut short", node: 2, hook: "edge-out", context: pod,
+			frame: is(sctpPacket(5000, 5000, from("10.7.2.11"), func(p *Packet) { p.Payload = p.Payload[:11] })), want: "edge-out drop-malformed"},
+		{name: "SCTP to a service whose pods listen on the same port", node: 2, hook: "uplink-in", state: sctpService(5000),
+			frame: wire(toNode2(sctpPacket(5000, 5000, from("120.2.0.100"), to(global(1, 20))))), want: "uplink-in delivered"},
+		{name: "SCTP to a service whose pods listen on another port", node: 2, hook: "uplink-in", state: sctpService(5001),
+			frame: wire(toNode2(sctpPacket(5000, 5000, from("120.2.0.100"), to(global(1, 20))))), want: "uplink-in drop-protocol"},
 		{name: "an ICMP timestamp request", node: 2, hook: "edge-out", context: pod, frame: is(echoPacket(13)), want: "edge-out drop-protocol"},
-		{name: "an ICMP error about SCTP", node: 2, hook: "edge-out", context: pod,
-			frame: is(icmpError(Packet{Source: global(2, 20), Destination: ip("10.7.2.10"), Protocol: 132, Payload: make([]byte, 32)}, ip("10.7.2.10"), global(2, 20), 8)), want: "edge-out drop-protocol"},
+		{name: "an ICMP error about UDP-Lite", node: 2, hook: "edge-out", context: pod,
+			frame: is(icmpError(Packet{Source: global(2, 20), Destination: ip("10.7.2.10"), Protocol: 136, Payload: make([]byte, 32)}, ip("10.7.2.10"), global(2, 20), 8)), want: "edge-out drop-protocol"},
 		{name: "IPv6 on pelago0", node: 2, hook: "edge-out", context: pod,
 			frame: raw(append(patch(Frame(nil), 12, 0x86, 0xdd), make([]byte, 60)...)), want: "edge-out drop-protocol"},
 		{name: "an outer time to live that ends here", node: 1, hook: "uplink-in",
@@ -318,6 +331,21 @@ func rows(t testing.TB) []row {
 				t.Fatal(err)
 			}
 		}, frame: is(tcpPacket(SYN)), context: pod, want: "edge-out drop-internal"},
+	}
+}
+
+// exhaust takes every port of node 2 towards UDP port 53 of 120.2.0.20.
+func exhaust(t *testing.T, k *Kernel) {
+	for port := uint16(20000); port < 24000; port++ {
+		if k.fromPod(t, udpPacket("x", ports(port, 53))).Verdict != "edge-out sent" && k.flows(t) >= 250 {
+			break
+		}
+	}
+	for k.flows(t) < 256 { // the last few are found by chance
+		k.fromPod(t, udpPacket("x", ports(24000+uint16(k.flows(t)), 53)))
+	}
+	if err := k.Answers.Put(uint32(0), uint64(0)); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -377,6 +405,7 @@ func TestVerdicts(t *testing.T) {
 			switch {
 			case r.want == "pod-out own-service":
 				want = Next
+			case r.want == "edge-out drop-ports-exhausted": // answered
 			case strings.Contains(r.want, "drop-"), r.want == "uplink-in probe" && frame[46] == ProbeReply:
 				want = Drop
 			}

@@ -56,7 +56,9 @@ func state(cluster int, node uint16) dataplane.State {
 			Overlay: dataplane.Tokens{Current: overlayToken + uint32(cluster), Old: 0x01d + uint32(cluster)},
 			Cable:   dataplane.Tokens{Current: cableToken, Old: 0x01dcab}, Generation: 7, Ready: true,
 		},
-		Routes:   map[netip.Prefix]uint16{netip.PrefixFrom(global(3-cluster, 0), 24): uint16(3 - cluster)},
+		Routes: map[netip.Prefix]uint16{
+			netip.PrefixFrom(global(cluster, 0), 24): uint16(cluster), netip.PrefixFrom(global(3-cluster, 0), 24): uint16(3 - cluster),
+		},
 		Nodes:    map[uint16]dataplane.Hop{},
 		Gateways: gatewayNodes,
 		Clusters: map[uint16][]dataplane.RemoteGateway{},

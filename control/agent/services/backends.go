@@ -120,16 +120,26 @@ func NameHash(identity ...string) string {
 	return hex.EncodeToString(sum[:5])
 }
 
-// readyBackends counts pods, and endpoints without one, that are ready. A backend in several slices, of both families or while
+// readyBackends counts pods, and endpoints without one, that are ready; if there is none, those that terminate but still serve, which
+// then get new connections (KEP-1669). A backend in several slices, of both families or while
 // slices are rewritten, counts once. As the EndpointSlice API has it, an unknown readiness counts as ready.
 func readyBackends(slices []discoveryv1.EndpointSlice) int {
-	ready := map[string]bool{}
+	ready, terminating := map[string]bool{}, map[string]bool{}
 	for _, s := range slices {
 		for _, e := range s.Endpoints {
-			if len(e.Addresses) > 0 && ptr.Deref(e.Conditions.Ready, true) {
-				ready[cmp.Or(EndpointPod(e), e.Addresses[0])] = true
+			if len(e.Addresses) == 0 {
+				continue
+			}
+			name, isReady := cmp.Or(EndpointPod(e), e.Addresses[0]), ptr.Deref(e.Conditions.Ready, true)
+			if isReady {
+				ready[name] = true
+			} else if ptr.Deref(e.Conditions.Terminating, false) && ptr.Deref(e.Conditions.Serving, isReady) {
+				terminating[name] = true
 			}
 		}
+	}
+	if len(ready) == 0 {
+		return len(terminating)
 	}
 	return len(ready)
 }

@@ -20,6 +20,12 @@ func endpoint(address, pod string, ready *bool) discoveryv1.Endpoint {
 	return e
 }
 
+func draining(address, pod string, serving *bool) discoveryv1.Endpoint {
+	e := endpoint(address, pod, ptr.To(false))
+	e.Conditions.Serving, e.Conditions.Terminating = serving, ptr.To(true)
+	return e
+}
+
 func slice(name string, endpoints ...discoveryv1.Endpoint) discoveryv1.EndpointSlice {
 	return discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, AddressType: discoveryv1.AddressTypeIPv4, Endpoints: endpoints}
 }
@@ -31,12 +37,16 @@ func TestVirtualIsReadyIfAnyBackendIs(t *testing.T) {
 		want   bool
 		count  string
 	}{
-		"no slice":             {nil, false, "0"},
-		"no endpoint":          {[]discoveryv1.EndpointSlice{slice("a")}, false, "0"},
-		"none ready":           {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", no))}, false, "0"},
-		"one of two slices":    {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", no)), slice("b", endpoint("10.7.0.3", "q", yes))}, true, "1"},
-		"unknown counts ready": {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", nil))}, true, "1"},
-		"a pod in two slices":  {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", yes)), slice("b", endpoint("10.7.0.2", "p", yes))}, true, "1"},
+		"no slice":                  {nil, false, "0"},
+		"no endpoint":               {[]discoveryv1.EndpointSlice{slice("a")}, false, "0"},
+		"none ready":                {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", no))}, false, "0"},
+		"one of two slices":         {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", no)), slice("b", endpoint("10.7.0.3", "q", yes))}, true, "1"},
+		"unknown counts ready":      {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", nil))}, true, "1"},
+		"one terminates but serves": {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", no), draining("10.7.0.3", "q", yes))}, true, "1"},
+		"one is ready, one terminates but serves": {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", yes), draining("10.7.0.3", "q", yes),
+			draining("10.7.0.4", "r", yes))}, true, "1"},
+		"one terminates and does not serve": {[]discoveryv1.EndpointSlice{slice("a", draining("10.7.0.3", "q", no))}, false, "0"},
+		"a pod in two slices":               {[]discoveryv1.EndpointSlice{slice("a", endpoint("10.7.0.2", "p", yes)), slice("b", endpoint("10.7.0.2", "p", yes))}, true, "1"},
 	}
 	service := &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 80}, {Name: "dns", Port: 53, Protocol: "UDP"}}}}
 	for name, tt := range tests {

@@ -54,6 +54,9 @@ func Desired(objs Objects, host Host) Result {
 	b.nodes()
 	b.peers()
 	if objs.Config.Globalnet() {
+		for _, p := range objs.Config.GlobalCIDRs {
+			b.out.State.Routes[p] = objs.Config.ClusterIndex // hairpin
+		}
 		b.sources()
 		b.blocks()
 		b.ingress()

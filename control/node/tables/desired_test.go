@@ -8,7 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -26,7 +28,7 @@ func TestPlainNode(t *testing.T) {
 			Address: ip("172.31.1.12"), CableAddress: ip("172.31.1.12"), Node: 2, Cluster: 1, MSS: 1410, Ready: true,
 			Overlay: dataplane.Tokens{Current: 7}, Cable: dataplane.Tokens{Current: 9},
 		},
-		Routes:   map[netip.Prefix]uint16{netip.MustParsePrefix("120.2.0.0/24"): 2},
+		Routes:   map[netip.Prefix]uint16{netip.MustParsePrefix("120.1.0.0/24"): 1, netip.MustParsePrefix("120.2.0.0/24"): 2},
 		Nodes:    map[uint16]dataplane.Hop{1: host.Hops[ip("172.31.1.11")]},
 		Gateways: []uint16{1},
 		Clusters: map[uint16][]dataplane.RemoteGateway{}, // a gateway's business
@@ -120,7 +122,7 @@ func TestPeersThatAreNotAccepted(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			objs, host := clusterset.Globalnet("n1")
 			objs.Peers = []pelagov1alpha1.Peer{clusterset.Peer("g2", metav1.ConditionFalse, tt.reason)}
-			if routed := len(tables.Desired(objs, host).State.Routes) > 0; routed != tt.routed {
+			if _, routed := tables.Desired(objs, host).State.Routes[netip.MustParsePrefix("120.2.0.0/24")]; routed != tt.routed {
 				t.Errorf("routed: %t, want %t", routed, tt.routed)
 			}
 		})
@@ -190,6 +192,78 @@ func TestPodKeepsItsEgressIPWhenBlocksCome(t *testing.T) {
 	}
 	if diff := cmp.Diff([]uint16{1024, 1536}, r.State.Egresses[before]); diff != "" {
 		t.Errorf("ports -want +got\n%s", diff)
+	}
+}
+
+// terminate has the backend on a pod terminate and still serve.
+func terminate(pod string) func(*tables.Objects) {
+	return func(o *tables.Objects) {
+		for i, e := range o.Slices[web][0].Endpoints {
+			if e.TargetRef.Name == pod {
+				o.Slices[web][0].Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(true), Terminating: ptr.To(true)}
+			}
+		}
+	}
+}
+
+// New connections go to ready backends; without any, to those that terminate but serve (KEP-1669).
+func TestTerminatingBackends(t *testing.T) {
+	first, second := "10.7.2.5:8080", "10.7.1.5:8080" // of web-1 on n2 and web-2 on n1
+	for name, tt := range map[string]struct {
+		change []func(*tables.Objects)
+		want   map[string][]string // by node
+	}{
+		"none terminates":         {nil, map[string][]string{"n1": {second}, "n2": {first}}},
+		"one of two terminates":   {[]func(*tables.Objects){terminate("web-1")}, map[string][]string{"n1": {second}, "n2": nil}},
+		"both terminate":          {[]func(*tables.Objects){terminate("web-1"), terminate("web-2")}, map[string][]string{"n1": {second}, "n2": {first}}},
+		"both, and one is silent": {[]func(*tables.Objects){terminate("web-1"), terminate("web-2"), silent("web-1")}, map[string][]string{"n1": {second}, "n2": nil}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for node, want := range tt.want {
+				objs, host := clusterset.Globalnet(node)
+				clusterset.Export(&objs, metav1.ConditionTrue)
+				for _, f := range tt.change {
+					f(&objs)
+				}
+				service := tables.Desired(objs, host).State.Services[dataplane.ServiceKey{Address: ip("120.1.0.9"), Port: 80, Protocol: 6}]
+				var got []string
+				for _, b := range service.Backends {
+					got = append(got, b.String())
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("backends on %s: -want +got\n%s", node, diff)
+				}
+			}
+		})
+	}
+}
+
+// silent has the backend on a pod serve no more.
+func silent(pod string) func(*tables.Objects) {
+	return func(o *tables.Objects) {
+		for i, e := range o.Slices[web][0].Endpoints {
+			if e.TargetRef.Name == pod {
+				o.Slices[web][0].Endpoints[i].Conditions.Serving = ptr.To(false)
+			}
+		}
+	}
+}
+
+// SCTP ports are exported where the pods listen on the same port.
+func TestSCTPService(t *testing.T) {
+	for target, want := range map[int32]string{80: "", 8080: "service sample/web: SCTP port 80 leads to port 8080"} {
+		objs, host := clusterset.Globalnet("n2")
+		clusterset.Export(&objs, metav1.ConditionTrue)
+		objs.Services[web].Spec.Ports[0].Protocol = corev1.ProtocolSCTP
+		objs.Slices[web][0].Ports[0].Port, objs.Slices[web][0].Ports[0].Protocol = ptr.To(target), ptr.To(corev1.ProtocolSCTP)
+		r := tables.Desired(objs, host)
+		service, ok := r.State.Services[dataplane.ServiceKey{Address: ip("120.1.0.9"), Port: 80, Protocol: 132}]
+		if reached := len(service.Backends) == 1; !ok || reached != (want == "") {
+			t.Errorf("target port %d: service %+v, %t", target, service, ok)
+		}
+		if got := strings.Join(r.Problems, "\n"); !strings.HasPrefix(got, want) || (got == "") != (want == "") {
+			t.Errorf("target port %d: problems %q; want %q", target, got, want)
+		}
 	}
 }
 

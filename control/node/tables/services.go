@@ -8,6 +8,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/dataplane"
@@ -61,9 +62,14 @@ func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip 
 		}
 		v := dataplane.Service{ClientIP: service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP}
 		weights := map[uint16]int{}
-		for _, e := range readyEndpoints(b.objs.Slices[name], port.Name) {
+		for _, e := range backendEndpoints(b.objs.Slices[name], port.Name) {
 			node := b.index[e.node]
 			if node == 0 {
+				continue
+			}
+			if proto == sctp && int32(e.address.Port()) != port.Port {
+				b.problem("service %s: SCTP port %d leads to port %d of %s, which other clusters do not reach: SCTP ports are not translated, make targetPort the same",
+					name, port.Port, e.address.Port(), e.address.Addr())
 				continue
 			}
 			weights[node]++
@@ -108,29 +114,39 @@ func (b *builder) headlessPod(g *submarinerv1.GlobalIngressIP, ip netip.Addr) bo
 }
 
 type endpoint struct {
-	node    string
+	node    string // empty: on none
 	address netip.AddrPort
 }
 
-// readyEndpoints returns the ready endpoints of a service port that are on nodes.
-func readyEndpoints(endpointSlices []discoveryv1.EndpointSlice, portName string) []endpoint {
-	var out []endpoint
+// backendEndpoints returns the endpoints of a service port that new connections go to: the ready ones; if there is none, those that
+// terminate but still serve (KEP-1669, as kube-proxy does). A missing condition Ready means ready, a missing Serving is as Ready
+// (EndpointConditions in discovery.k8s.io/v1).
+func backendEndpoints(endpointSlices []discoveryv1.EndpointSlice, portName string) []endpoint {
+	var ready, terminating []endpoint
 	for _, slice := range endpointSlices {
 		port, ok := slicePort(slice, portName)
 		if !ok {
 			continue
 		}
 		for _, e := range slice.Endpoints {
-			// A missing condition means ready (EndpointConditions in discovery.k8s.io/v1).
-			if e.NodeName == nil || e.Conditions.Ready != nil && !*e.Conditions.Ready {
+			address, ok := endpointAddress(slice, e)
+			if !ok {
 				continue
 			}
-			if address, ok := endpointAddress(slice, e); ok {
-				out = append(out, endpoint{node: *e.NodeName, address: netip.AddrPortFrom(address, port)})
+			v := endpoint{node: ptr.Deref(e.NodeName, ""), address: netip.AddrPortFrom(address, port)}
+			isReady := ptr.Deref(e.Conditions.Ready, true)
+			switch {
+			case isReady:
+				ready = append(ready, v)
+			case ptr.Deref(e.Conditions.Terminating, false) && ptr.Deref(e.Conditions.Serving, isReady):
+				terminating = append(terminating, v)
 			}
 		}
 	}
-	return out
+	if len(ready) == 0 {
+		return terminating
+	}
+	return ready
 }
 
 func slicePort(slice discoveryv1.EndpointSlice, name string) (uint16, bool) {
@@ -151,12 +167,17 @@ func endpointAddress(slice discoveryv1.EndpointSlice, e discoveryv1.Endpoint) (n
 	return a, err == nil && a.Is4()
 }
 
+// sctp is its IANA number. Its ports are not translated: the checksum covers them, and the kernel side does not compute it.
+const sctp = 132
+
 func protocolNumber(p corev1.Protocol) (uint8, bool) {
 	switch p {
 	case corev1.ProtocolTCP, "":
 		return 6, true
 	case corev1.ProtocolUDP:
 		return 17, true
+	case corev1.ProtocolSCTP:
+		return sctp, true
 	}
 	return 0, false
 }

@@ -25,6 +25,8 @@ type Import struct {
 	IP netip.Addr `json:"ip"`
 	// Affinity is the time in seconds for which a client keeps its cluster; 0: none.
 	Affinity uint32 `json:"affinity,omitempty"`
+	// Local: only pods on the client's node are backends (internalTrafficPolicy).
+	Local bool `json:"local,omitempty"`
 	// Weights are those of clusters, by id, that annotations of the import set.
 	Weights map[string]int `json:"weights,omitempty"`
 	// Problems are annotations without effect, as messages for an operator.
@@ -54,6 +56,7 @@ func NewImport(from *mcs.ServiceImport) (i Import, ok bool) {
 			i.Affinity = uint32(max(1, ptr.Deref(c.ClientIP.TimeoutSeconds, defaultAffinity)))
 		}
 	}
+	i.Local = ptr.Deref(from.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal
 	for key, value := range from.Annotations {
 		cluster, ok := strings.CutPrefix(key, submarinerv1.AnnotationWeightPrefix)
 		if !ok {
@@ -103,14 +106,14 @@ func (b *builder) vips() {
 			continue
 		}
 		owners[i.IP] = name
-		for key, servers := range b.servers(name, i.IP) {
+		for key, servers := range b.servers(name, i) {
 			s.VIPs[key] = b.vip(name, i, servers)
 		}
 	}
 }
 
-// servers returns, for each port, the clusters that have ready backends of it, sorted by index.
-func (b *builder) servers(name types.NamespacedName, ip netip.Addr) map[dataplane.ServiceKey][]server {
+// servers returns, for each port, the clusters that have backends of it, sorted by index.
+func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.ServiceKey][]server {
 	out := map[dataplane.ServiceKey][]server{}
 	for i := range b.objs.Imported[name] {
 		slice := &b.objs.Imported[name][i]
@@ -123,14 +126,14 @@ func (b *builder) servers(name types.NamespacedName, ip netip.Addr) map[dataplan
 			if p.Port == nil || !carried {
 				continue
 			}
-			key := dataplane.ServiceKey{Address: ip, Port: uint16(*p.Port), Protocol: proto}
+			key := dataplane.ServiceKey{Address: of.IP, Port: uint16(*p.Port), Protocol: proto}
 			if _, ok := out[key]; !ok {
 				out[key] = nil // a port without backends is one all the same
 			}
 			if v.own {
-				v.ready = readyCount(b.objs.Slices[name], ptr.Deref(p.Name, ""))
+				v.ready = b.backends(name, ptr.Deref(p.Name, ""), of.Local)
 			}
-			if v.ready > 0 {
+			if v.ready > 0 && (v.own || !of.Local) {
 				out[key] = append(out[key], v)
 			}
 		}
@@ -201,16 +204,11 @@ func (b *builder) vip(name types.NamespacedName, i Import, servers []server) dat
 	return out
 }
 
-// readyCount counts the ready endpoints of a service port.
-func readyCount(endpointSlices []discoveryv1.EndpointSlice, portName string) (n int) {
-	for i := range endpointSlices {
-		if _, ok := slicePort(endpointSlices[i], portName); !ok || endpointSlices[i].AddressType != discoveryv1.AddressTypeIPv4 {
-			continue
-		}
-		for _, e := range endpointSlices[i].Endpoints {
-			if ptr.Deref(e.Conditions.Ready, true) {
-				n++
-			}
+// backends counts the backends of a service port in this cluster, local: on this node.
+func (b *builder) backends(name types.NamespacedName, portName string, local bool) (n int) {
+	for _, e := range backendEndpoints(b.objs.Slices[name], portName) {
+		if !local || e.node == b.objs.Name {
+			n++
 		}
 	}
 	return n

@@ -42,6 +42,11 @@ func TestVIPs(t *testing.T) {
 			o.Imports[web] = i
 		}
 	}
+	local := func(o *tables.Objects) {
+		i := o.Imports[web]
+		i.Local = true
+		o.Imports[web] = i
+	}
 	both := []dataplane.VIPTarget{own, remote}
 	tests := []struct {
 		name    string
@@ -54,6 +59,13 @@ func TestVIPs(t *testing.T) {
 		{name: "no ready backend in the own cluster", change: []func(*tables.Objects){noOwn}, targets: both[1:], shares: []float64{1}},
 		{name: "none in the remote one", change: []func(*tables.Objects){ready("0")}, targets: both[:1], shares: []float64{1}},
 		{name: "none anywhere", change: []func(*tables.Objects){noOwn, ready("0")}},
+		{name: "those of the own cluster terminate but serve", change: []func(*tables.Objects){noOwn, terminate("web-1")}, targets: both, shares: []float64{1, 0}},
+		{name: "nodes use their own backends only", change: []func(*tables.Objects){local}, targets: both[:1], shares: []float64{1}},
+		{name: "nodes use their own backends only, whatever the weights", change: []func(*tables.Objects){weights(map[string]int{"g2": 3}), local},
+			targets: both[:1], shares: []float64{1}},
+		{name: "nodes use their own backends only, and this one has none", change: []func(*tables.Objects){noOwn, local, func(o *tables.Objects) {
+			o.Slices[web][0].Endpoints[1].Conditions.Ready = ptr.To(true) // of n1
+		}}},
 		{name: "weights three to one", change: []func(*tables.Objects){weights(map[string]int{"g1": 3, "g2": 1})}, targets: both, shares: []float64{0.75, 0.25}},
 		{name: "a weight for one cluster, the others have 1", change: []func(*tables.Objects){weights(map[string]int{"g2": 3})}, targets: both, shares: []float64{0.25, 0.75}},
 		{name: "weight 0", change: []func(*tables.Objects){weights(map[string]int{"g1": 0})}, targets: both, shares: []float64{0, 1}},
@@ -117,8 +129,8 @@ func TestVIPPorts(t *testing.T) {
 	if len(v.Targets) != 1 || v.Targets[0].Cluster != 2 {
 		t.Errorf("port 53 is served by %v; want g2 alone", v.Targets)
 	}
-	if len(vips) != 2 {
-		t.Errorf("%d ports; SCTP is not carried", len(vips))
+	if len(vips) != 3 {
+		t.Errorf("%d ports; want http, dns and sctp", len(vips))
 	}
 }
 
@@ -160,6 +172,13 @@ func TestNewImport(t *testing.T) {
 	from.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: ptr.To(int32(60))}}
 	if i, _ := tables.NewImport(from); i.Affinity != 60 {
 		t.Errorf("affinity %d s; want 60", i.Affinity)
+	}
+	if i, _ := tables.NewImport(from); i.Local {
+		t.Error("without a policy only backends on the node are used")
+	}
+	from.Spec.InternalTrafficPolicy = ptr.To(corev1.ServiceInternalTrafficPolicyLocal)
+	if i, _ := tables.NewImport(from); !i.Local {
+		t.Error("policy Local has no effect")
 	}
 	from.Spec.IPs = nil
 	if _, ok := tables.NewImport(from); ok {

@@ -44,6 +44,7 @@ func (w *town) bothBypasses(t *testing.T) {
 	t.Run("backends come and go", w.backendsChange)
 	t.Run("the daemon dies and comes back", w.daemonDies)
 	t.Run("a service of the other direction", w.otherDirection)
+	t.Run("own global addresses", w.hairpin)
 	t.Run("failover without user space", w.failover)
 	t.Run("tables stay sound", w.tablesSound)
 }

@@ -99,6 +99,7 @@ func TestTown(t *testing.T) {
 	t.Run("unresolved neighbours", w.neighbours)
 	t.Run("headless pods", w.headless)
 	t.Run("large datagrams", w.largeDatagrams)
+	t.Run("fragments out of order", w.earlyFragments)
 	t.Run("segmented datagrams", w.segmentedDatagrams)
 	t.Run("path MTU", w.pathMTU)
 	t.Run("segment sizes", w.segmentSizes)
@@ -116,6 +117,7 @@ func TestTown(t *testing.T) {
 	t.Run("backends come and go", w.backendsChange)
 	t.Run("the daemon dies and comes back", w.daemonDies)
 	t.Run("a service of the other direction", w.otherDirection)
+	t.Run("own global addresses", w.hairpin)
 	t.Run("without pelago0 nothing leaks", w.noLeak)
 	t.Run("failover without user space", w.failover)
 	t.Run("a cable loses packets", w.lossyCable)
@@ -312,6 +314,40 @@ func (w *town) otherDirection(t *testing.T) {
 	defer c.Close()
 	if err := pingPath(c, 5000); err != nil {
 		t.Errorf("UDP of 5,000 bytes: %v", err)
+	}
+}
+
+// Pods and nodes reach the global IPs of their own cluster, their own pod's included (RFC 4787 REQ-9): as from another cluster,
+// the server sees an egress IP.
+func (w *town) hairpin(t *testing.T) {
+	for n := 1; n <= 3; n++ {
+		node := w.Clusters[2].Nodes[n-1]
+		for m := 1; m <= 3; m++ {
+			who, source, err := ask(w.server[n], netip.AddrPortFrom(w.server[m].Global, 80))
+			if err != nil || who != fmt.Sprintf("server%d", m) || source.Addr() != w.server[n].Global {
+				t.Errorf("server%d to server%d: %s sees %s, %v; want the source %s", n, m, who, source, err, w.server[n].Global)
+			}
+			if err := bulk(w.server[n], netip.AddrPortFrom(w.server[m].Global, 81), bulkSize); err != nil {
+				t.Errorf("bulk from server%d to server%d: %v", n, m, err)
+			}
+		}
+		for _, from := range []place{w.server[n], node} {
+			who, source, err := ask(from, netip.AddrPortFrom(w.all, 80))
+			if err != nil || !w.Clusters[2].GlobalCIDR().Contains(source.Addr()) {
+				t.Errorf("from node %d to the service: %s sees %s, %v", n, who, source, err)
+			}
+		}
+		if who, source, err := ask(node, netip.AddrPortFrom(w.all, 80)); err != nil || source.Addr() != node.shown() || source.Port()&^255 != node.Blocks[0] {
+			t.Errorf("from node %d itself: %s sees %s, %v; want %s and a port of block %d", n, who, source, err, node.shown(), node.Blocks[0])
+		}
+		c, err := dial(w.server[n], "udp", netip.AddrPortFrom(w.all, 53))
+		must(t, err)
+		for _, size := range []int{1, 1422, 5000} {
+			if err := pingPath(c, size); err != nil {
+				t.Errorf("UDP of %d bytes from node %d: %v", size, n, err)
+			}
+		}
+		must(t, c.Close())
 	}
 }
 

@@ -153,19 +153,24 @@ func (i injection) send(t *testing.T, f form) {
 		outer.Payload = append(outer.Payload, make([]byte, 2000)...) // beyond the inner packet's length
 		pieces = packet.Fragments(outer.Encode(), 1400)
 	}
-	must(t, i.from.Do(func() error {
+	must(t, sendRaw(i.from, destination, pieces))
+}
+
+// sendRaw sends IPv4 packets as they are.
+func sendRaw(from place, destination netip.Addr, packets [][]byte) error {
+	return from.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		for _, p := range pieces {
+		for _, p := range packets {
 			if err := unix.Sendto(fd, p, 0, &unix.SockaddrInet4{Addr: destination.As4()}); err != nil {
 				return fmt.Errorf("send %d bytes to %s: %w", len(p), destination, err)
 			}
 		}
 		return nil
-	}))
+	})
 }
 
 // payload is the data after the UDP header.

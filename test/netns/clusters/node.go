@@ -217,6 +217,9 @@ func (n *Node) config() netdev.Config {
 			c.Limits[p] = n.Limit
 		}
 	}
+	if !n.Cluster.Plain {
+		c.Prefixes = append(c.Prefixes, n.Cluster.GlobalCIDR())
+	}
 	if n.switches() {
 		c.CablePort = 4500
 	}

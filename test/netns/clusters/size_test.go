@@ -1,15 +1,19 @@
 package clusters
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/test/packet"
 )
 
 // Datagrams of several fragments, both ways, between all kinds of nodes.
@@ -29,6 +33,27 @@ func (w *town) largeDatagrams(t *testing.T) {
 	out, err := w.client[1].Run("busybox", "ping", "-c", "3", "-i", "0.05", "-s", "4000", "-W", "2", w.server[3].Global.String())
 	if err != nil {
 		t.Errorf("ping of 4,000 bytes: %v\n%s", err, out)
+	}
+}
+
+// The node's stack reassembles what it forwards, since conntrack is at work: a first fragment that comes last costs nothing.
+func (w *town) earlyFragments(t *testing.T) {
+	for _, pod := range []*Pod{w.client[1], w.client[3]} {
+		c, err := dial(pod, "udp", netip.AddrPortFrom(w.server[2].Global, 53))
+		must(t, err)
+		data := randomBytes(4000, 3)
+		pieces := packet.Fragments(packet.Packet{
+			Source: pod.Address, Destination: w.server[2].Global, TTL: 64, ID: 4711, Payload: data,
+			UDP: &packet.UDP{Source: uint16(c.LocalAddr().(*net.UDPAddr).Port), Destination: 53},
+		}.Encode(), 1400)
+		slices.Reverse(pieces)
+		must(t, sendRaw(pod, w.server[2].Global, pieces))
+		must(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+		b := make([]byte, 65536)
+		if n, err := c.Read(b); err != nil || !bytes.Equal(b[:n], data) {
+			t.Errorf("the echo to node %d of a datagram in reverse order has %d bytes, %v; want %d", pod.Node.Index, n, err, len(data))
+		}
+		must(t, c.Close())
 	}
 }
 

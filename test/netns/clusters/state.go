@@ -60,6 +60,7 @@ func (n *Node) State() (dataplane.State, error) {
 	if c.Plain {
 		n.plain(&s, uint32(cni))
 	} else {
+		s.Routes[c.GlobalCIDR()] = c.Index
 		n.globalnet(&s, uint32(cni))
 	}
 	for key, service := range c.Services {
