@@ -25,15 +25,41 @@ static __always_inline int flow_may_send(const struct flow *f, const struct pack
 	return src && (src->flags & SOURCE_HOST) && comes_from(DEVICE_NONE, ingress);
 }
 
-/* Finds or opens the flow of a packet and fills the tuple t, the far node and the cluster. */
-static __always_inline enum verdict translate_out(struct __sk_buff *skb, const struct node_settings *s,
-						  struct packet *p, struct tuple *t, __u16 *node, __u16 *cluster,
-						  __u64 now)
+/* How a packet leaves the edge: translated to t, to a node of the cluster if it is known. */
+struct translation {
+	struct tuple t;
+	__u16 node;
+	__u16 cluster;
+	struct flow_key key;
+	struct flow *f; /* none: the flow is yet to be opened */
+};
+
+/* Uses a flow. A function of its own, since kernels before 6.8 allow edge_out no more stack. */
+static __noinline enum verdict use_flow_out(struct __sk_buff *skb, const struct node_settings *s,
+					    const struct packet *p, struct translation *to, __u64 now)
 {
-	struct flow *f;
+	struct flow *f = to->f;
+
+	if (!f || !flow_may_send(f, p, &to->key, skb->ingress_ifindex))
+		return VERDICT_DROP_UNKNOWN_SOURCE;
+	if (flow_to_own_vip(&to->key, f, s->cluster))
+		return VERDICT_DROP_NO_FLOW; /* the pod's device translates it no more */
+	flow_use_out(&to->key, f, p, s, now, &to->t, &to->node, &to->cluster);
+	if (f->passed == PASSED_PENDING) {
+		struct flow_key other_key;
+
+		flow_key_other(&other_key, &to->key, f);
+		passed_record(skb, p, f, flow_find(&other_key));
+	}
+	return VERDICT_CONTINUE;
+}
+
+/* Finds or opens the flow of a packet and fills the translation. */
+static __always_inline enum verdict translate_out(struct __sk_buff *skb, const struct node_settings *s,
+						  struct packet *p, struct translation *to, __u64 now)
+{
 	__u32 ingress = skb->ingress_ifindex;
 	const struct source *src;
-	struct flow_key key;
 	enum verdict v;
 
 	if (p->fragment == LATER_FRAGMENT) {
@@ -41,24 +67,13 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 		if (v != VERDICT_CONTINUE)
 			return v;
 	}
-	flow_key_of(&key, p, DIRECTION_OUT);
-	f = flow_find(&key);
-	if (f && vip_chooses_again(&key, f, p) && flow_may_send(f, p, &key, ingress) && flow_evict(&key))
-		f = 0;
-	if (f) {
-		if (!flow_may_send(f, p, &key, ingress))
-			return VERDICT_DROP_UNKNOWN_SOURCE;
-		if (flow_to_own_vip(&key, f, s->cluster))
-			return VERDICT_DROP_NO_FLOW; /* the pod's device translates it no more */
-		flow_use_out(&key, f, p, s, now, t, node, cluster);
-		if (f->passed == PASSED_PENDING) {
-			struct flow_key other_key;
-
-			flow_key_other(&other_key, &key, f);
-			passed_record(skb, p, f, flow_find(&other_key));
-		}
-		return VERDICT_CONTINUE;
-	}
+	flow_key_of(&to->key, p, DIRECTION_OUT);
+	to->f = flow_find(&to->key);
+	if (to->f && vip_chooses_again(&to->key, to->f, p) && flow_may_send(to->f, p, &to->key, ingress) &&
+	    flow_evict(&to->key))
+		to->f = 0;
+	if (to->f)
+		return use_flow_out(skb, s, p, to, now);
 	/* Only a pod on its own device, or the node itself, may open flows. */
 	src = bpf_map_lookup_elem(&sources, &p->saddr);
 	if (!src || !comes_from(device_of(src), ingress))
@@ -67,11 +82,10 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 		return VERDICT_DROP_NO_FLOW;
 	if (p->proto == PROTO_SCTP && !src->own_ip)
 		return VERDICT_DROP_PROTOCOL;
-	v = flow_destination(p, t, cluster);
+	v = flow_destination(p, &to->t, &to->cluster);
 	if (v != VERDICT_CONTINUE)
 		return v;
-	*node = 0;
-	return flow_open_client(p, &key, src, *cluster, t);
+	return flow_open_client(p, &to->key, src, to->cluster, &to->t);
 }
 
 /*
@@ -79,8 +93,8 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
  * lost, by a reset; one for whose flow no port is free by an ICMP error, at a limited rate. The answer comes back on pelago0,
  * where edge_in accepts it by its mark.
  */
-static __always_inline int edge_answer(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
-				       enum verdict v)
+static __noinline int edge_answer(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
+				  enum verdict v)
 {
 	if (v == VERDICT_DROP_NO_FLOW) {
 		if (!tcp_is_answered(skb, p))
@@ -106,9 +120,8 @@ SEC("tc")
 int edge_out(struct __sk_buff *skb)
 {
 	struct node_settings *s = get_settings();
-	__u16 node = 0, cluster = 0;
+	struct translation to = {};
 	struct packet p = {};
-	struct tuple t = {};
 	__u64 now = now_ns();
 	enum verdict v;
 
@@ -121,14 +134,14 @@ int edge_out(struct __sk_buff *skb)
 	v = parse_skb(skb, ETH_LEN, &p);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, HOOK_EDGE_OUT, v);
-	v = translate_out(skb, s, &p, &t, &node, &cluster, now);
+	v = translate_out(skb, s, &p, &to, now);
 	if (v == VERDICT_DROP_NO_FLOW || v == VERDICT_DROP_PORTS_EXHAUSTED)
 		return edge_answer(skb, s, &p, v);
 	if (v != VERDICT_CONTINUE)
 		return finish(skb, HOOK_EDGE_OUT, v);
 	if (p.fragment == FIRST_FRAGMENT)
 		fragment_store(&p);
-	return edge_send(skb, s, HOOK_EDGE_OUT, &p, &t, node, cluster, now);
+	return edge_send(skb, s, HOOK_EDGE_OUT, &p, &to.t, to.node, to.cluster, now);
 }
 
 /*

@@ -115,19 +115,18 @@ static __always_inline int encap_send_from_stack(struct __sk_buff *skb, const st
 static __always_inline void encap_make_outer(struct outer *o, const struct encap *to, __u32 len, __u8 tos,
 					     __be16 source_port)
 {
-	struct ipv4 ip = {};
-
 	o->eth.proto = bpf_htons(ETH_P_IP);
-	ip.version_ihl = 0x45;
-	ip.tos = tos;
-	ip.len = bpf_htons(len);
-	ip.frag = bpf_htons(IP_DF);
-	ip.ttl = OUTER_TTL;
-	ip.proto = PROTO_UDP;
-	ip.saddr = to->source;
-	ip.daddr = to->hop.address;
-	ip.check = ~csum_fold(bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof(ip), 0));
-	o->ip = ip;
+	o->ip.version_ihl = 0x45;
+	o->ip.tos = tos;
+	o->ip.len = bpf_htons(len);
+	o->ip.frag = bpf_htons(IP_DF);
+	o->ip.ttl = OUTER_TTL;
+	o->ip.proto = PROTO_UDP;
+	o->ip.saddr = to->source;
+	o->ip.daddr = to->hop.address;
+	/* Over the words of the header, in network order; little-endian, as bpf_htons() is. */
+	o->ip.check = ~csum_fold((0x45 | tos << 8) + bpf_htons(len) + bpf_htons(IP_DF) + (OUTER_TTL | PROTO_UDP << 8) +
+				 csum_words(to->source) + csum_words(to->hop.address));
 	o->udp.source = source_port;
 	o->udp.dest = to->port;
 	o->udp.len = bpf_htons(len - sizeof(struct ipv4));
