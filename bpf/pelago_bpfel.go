@@ -178,9 +178,10 @@ type PelagoGlobal struct {
 type PelagoGlobalKind uint32
 
 const (
-	PelagoGlobalKindGLOBAL_EGRESS  PelagoGlobalKind = 1
-	PelagoGlobalKindGLOBAL_SERVICE PelagoGlobalKind = 2
-	PelagoGlobalKindGLOBAL_POD     PelagoGlobalKind = 3
+	PelagoGlobalKindGLOBAL_EGRESS   PelagoGlobalKind = 1
+	PelagoGlobalKindGLOBAL_SERVICE  PelagoGlobalKind = 2
+	PelagoGlobalKindGLOBAL_POD      PelagoGlobalKind = 3
+	PelagoGlobalKindGLOBAL_EXTERNAL PelagoGlobalKind = 4
 )
 
 type PelagoGuard struct {
@@ -438,7 +439,9 @@ const (
 type PelagoSourceFlag uint32
 
 const (
-	PelagoSourceFlagSOURCE_HOST PelagoSourceFlag = 1
+	PelagoSourceFlagSOURCE_HOST     PelagoSourceFlag = 1
+	PelagoSourceFlagSOURCE_EXTERNAL PelagoSourceFlag = 2
+	PelagoSourceFlagSOURCE_ROUTED   PelagoSourceFlag = 4
 )
 
 type PelagoStanding struct {
@@ -554,6 +557,7 @@ const (
 	PelagoMapCounters2             = "counters2"
 	PelagoMapEgresses              = "egresses"
 	PelagoMapEndpoints             = "endpoints"
+	PelagoMapExternals             = "externals"
 	PelagoMapFlows                 = "flows"
 	PelagoMapFragments             = "fragments"
 	PelagoMapGateways              = "gateways"
@@ -701,6 +705,7 @@ type PelagoMapSpecs struct {
 	Counters2   *ebpf.MapSpec `ebpf:"counters2"`
 	Egresses    *ebpf.MapSpec `ebpf:"egresses"`
 	Endpoints   *ebpf.MapSpec `ebpf:"endpoints"`
+	Externals   *ebpf.MapSpec `ebpf:"externals"`
 	Flows       *ebpf.MapSpec `ebpf:"flows"`
 	Fragments   *ebpf.MapSpec `ebpf:"fragments"`
 	Gateways    *ebpf.MapSpec `ebpf:"gateways"`
@@ -804,6 +809,7 @@ type PelagoMaps struct {
 	Counters2   *ebpf.Map `ebpf:"counters2"`
 	Egresses    *ebpf.Map `ebpf:"egresses"`
 	Endpoints   *ebpf.Map `ebpf:"endpoints"`
+	Externals   *ebpf.Map `ebpf:"externals"`
 	Flows       *ebpf.Map `ebpf:"flows"`
 	Fragments   *ebpf.Map `ebpf:"fragments"`
 	Gateways    *ebpf.Map `ebpf:"gateways"`
@@ -840,6 +846,7 @@ func (m *PelagoMaps) Close() error {
 		m.Counters2,
 		m.Egresses,
 		m.Endpoints,
+		m.Externals,
 		m.Flows,
 		m.Fragments,
 		m.Gateways,

@@ -139,6 +139,8 @@ func (l *Loader) write(c dataplane.Change) error {
 		return putOrRemove(m.Peers, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Peer) any { return encodePeer(v) })
 	case dataplane.TableSources:
 		return putOrRemove(m.Sources, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Source) any { return encodeSource(v) })
+	case dataplane.TableExternals:
+		return putOrRemove(m.Externals, encodePrefix(c.Key.(netip.Prefix)), c.Value, func(v dataplane.Source) any { return encodeSource(v) })
 	case dataplane.TableEndpoints:
 		return putOrRemove(m.Endpoints, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Endpoint) any { return encodeEndpoint(v) })
 	case dataplane.TableEgresses:
