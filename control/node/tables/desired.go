@@ -56,6 +56,7 @@ func Desired(objs Objects, host Host) Result {
 	if objs.Config.Globalnet() {
 		b.sources()
 		b.blocks()
+		b.externals()
 		b.ingress()
 	} else {
 		b.flat()

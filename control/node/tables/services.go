@@ -8,6 +8,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/dataplane"
@@ -28,6 +29,8 @@ func (b *builder) ingress() {
 			known = b.service(g, ip)
 		case submarinerv1.HeadlessServicePod:
 			known = b.headlessPod(g, ip)
+		case submarinerv1.HeadlessServiceEndpoints:
+			known = b.headlessEndpoint(g, ip)
 		}
 		if known && !meta.IsStatusConditionTrue(g.Status.Conditions, submarinerv1.ConditionAllocated) {
 			b.acks[g.UID] = true
@@ -40,7 +43,7 @@ func (b *builder) service(g *submarinerv1.GlobalIngressIP, ip netip.Addr) bool {
 	if g.Spec.ServiceRef == nil {
 		return false
 	}
-	name := types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.ServiceRef.Name}
+	name := named(g.Namespace, g.Spec.ServiceRef.Name)
 	service := b.objs.Services[name]
 	if service == nil {
 		return false
@@ -62,7 +65,7 @@ func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip 
 		v := dataplane.Service{ClientIP: service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP}
 		weights := map[uint16]int{}
 		for _, e := range readyEndpoints(b.objs.Slices[name], port.Name) {
-			node := b.index[e.node]
+			node := b.edgeOf(e.node, e.address.Addr())
 			if node == 0 {
 				continue
 			}
@@ -85,8 +88,7 @@ func (b *builder) headlessPod(g *submarinerv1.GlobalIngressIP, ip netip.Addr) bo
 	if g.Spec.ServiceRef == nil || g.Spec.PodRef == nil {
 		return false
 	}
-	name := types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.ServiceRef.Name}
-	for _, slice := range b.objs.Slices[name] {
+	for _, slice := range b.objs.Slices[named(g.Namespace, g.Spec.ServiceRef.Name)] {
 		for _, e := range slice.Endpoints {
 			if e.TargetRef == nil || e.TargetRef.Kind != "Pod" || e.TargetRef.Name != g.Spec.PodRef.Name || e.NodeName == nil {
 				continue
@@ -96,23 +98,32 @@ func (b *builder) headlessPod(g *submarinerv1.GlobalIngressIP, ip netip.Addr) bo
 			if !ok || node == 0 {
 				continue
 			}
-			v := dataplane.Global{Kind: dataplane.GlobalPod, Node: node}
-			if node == b.self {
-				v.Pod = address
-			}
-			b.out.State.Globals[ip] = v
+			b.pod(ip, node, address)
 			return true
 		}
 	}
 	return false
 }
 
+// pod maps all ports of ip to an address on a node.
+func (b *builder) pod(ip netip.Addr, node uint16, address netip.Addr) {
+	v := dataplane.Global{Kind: dataplane.GlobalPod, Node: node}
+	if node == b.self {
+		v.Pod = address
+	}
+	b.out.State.Globals[ip] = v
+}
+
+func named(namespace, name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: namespace, Name: name}
+}
+
 type endpoint struct {
-	node    string
+	node    string // empty: none
 	address netip.AddrPort
 }
 
-// readyEndpoints returns the ready endpoints of a service port that are on nodes.
+// readyEndpoints returns the ready endpoints of a service port.
 func readyEndpoints(endpointSlices []discoveryv1.EndpointSlice, portName string) []endpoint {
 	var out []endpoint
 	for _, slice := range endpointSlices {
@@ -122,11 +133,11 @@ func readyEndpoints(endpointSlices []discoveryv1.EndpointSlice, portName string)
 		}
 		for _, e := range slice.Endpoints {
 			// A missing condition means ready (EndpointConditions in discovery.k8s.io/v1).
-			if e.NodeName == nil || e.Conditions.Ready != nil && !*e.Conditions.Ready {
+			if !ptr.Deref(e.Conditions.Ready, true) {
 				continue
 			}
 			if address, ok := endpointAddress(slice, e); ok {
-				out = append(out, endpoint{node: *e.NodeName, address: netip.AddrPortFrom(address, port)})
+				out = append(out, endpoint{node: ptr.Deref(e.NodeName, ""), address: netip.AddrPortFrom(address, port)})
 			}
 		}
 	}
