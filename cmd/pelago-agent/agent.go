@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -152,7 +151,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, HubServer: c.HubServer, Hub: h,
 		}),
 		services.SetupExports(mgr, services.ExportOptions{
-			ClusterID: c.ClusterID, Globalnet: c.Globalnet(), Routed: slices.Concat(c.PodCIDRs, c.ExternalCIDRs), Hub: h,
+			ClusterID: c.ClusterID, Globalnet: c.Globalnet(), Routed: c.RoutedPodCIDRs(), Hub: h,
 			ClusterSetIPs: c.UseClusterSetIPs(), DashedHostnames: c.Mode == config.ModeMCS,
 			Fabric: func(node uint16) (netip.Addr, error) { return c.FabricAddress(c.ClusterIndex, node) },
 		}),

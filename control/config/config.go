@@ -163,13 +163,21 @@ func (c Config) Globalnet() bool { return len(c.GlobalCIDRs) > 0 }
 // UseClusterSetIPs reports whether exported services get a ClusterSetIP unless their ServiceExport says otherwise.
 func (c Config) UseClusterSetIPs() bool { return c.ClusterSetIPs || c.Mode == ModeMCS }
 
+// RoutedPodCIDRs are the ranges of pods and, without globalnet, of hosts beside the cluster.
+func (c Config) RoutedPodCIDRs() []netip.Prefix {
+	if c.Globalnet() {
+		return c.PodCIDRs
+	}
+	return slices.Concat(c.PodCIDRs, c.ExternalCIDRs)
+}
+
 // Subnets is what other clusters route to this one: its GlobalCIDRs, or without globalnet its pod and service ranges,
 // those of hosts beside it, and its share of the fabric. IPv6 ranges are left out: the data path carries IPv4.
 func (c Config) Subnets() []netip.Prefix {
 	if c.Globalnet() {
 		return c.GlobalCIDRs
 	}
-	out := slices.DeleteFunc(slices.Concat(c.PodCIDRs, c.ExternalCIDRs, c.ServiceCIDRs), func(p netip.Prefix) bool { return !p.Addr().Is4() })
+	out := slices.DeleteFunc(slices.Concat(c.RoutedPodCIDRs(), c.ServiceCIDRs), func(p netip.Prefix) bool { return !p.Addr().Is4() })
 	if own, err := c.FabricPrefix(c.ClusterIndex); err == nil { // Parse has refused other indexes
 		out = append(out, own)
 	}

@@ -41,15 +41,16 @@ func (w *town) beside(t *testing.T) {
 		}
 	}
 	two.External = netip.MustParsePrefix("172.16.2.192/26")
-	defer func() {
-		two.External = netip.Prefix{}
+	remove := func(rest netip.Prefix) {
+		two.External = rest
 		for key := range two.Services {
 			if key.Address == vip {
 				delete(two.Services, key)
 			}
 		}
 		w.Apply(t)
-	}()
+	}
+	defer remove(netip.Prefix{})
 	w.Apply(t)
 
 	targets := []netip.Addr{vip}
@@ -94,8 +95,7 @@ func (w *town) beside(t *testing.T) {
 	if err := bulk(h, netip.AddrPortFrom(w.back, 81), bulkSize); err != nil {
 		t.Errorf("bulk from the host: %v", err)
 	}
-	two.External = netip.MustParsePrefix("172.16.2.248/29")
-	w.Apply(t)
+	remove(netip.MustParsePrefix("172.16.2.248/29"))
 	before := gateway.Counters(t)["edge-out drop-unknown-source"]
 	if who, _, err := ask(h, netip.AddrPortFrom(w.back, 80)); err == nil {
 		t.Errorf("a host of no declared range reaches %s", who)
