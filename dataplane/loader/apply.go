@@ -68,6 +68,9 @@ func check(s dataplane.State) error {
 	if s.Settings.Gateway && s.Settings.Ready && !s.Settings.CableAddress.IsValid() {
 		return errors.New("apply state: a gateway needs an address on the cable")
 	}
+	if n := len(s.Sources); n > dataplane.MaxSources {
+		return fmt.Errorf("apply state: %d local addresses, at most %d are supported", n, dataplane.MaxSources)
+	}
 	for index, gs := range s.Clusters {
 		if index >= dataplane.MaxClusters {
 			return fmt.Errorf("apply state: cluster index %d, only indexes below %d are supported", index, dataplane.MaxClusters)

@@ -105,6 +105,10 @@ func (b *builder) external(address netip.Addr) bool {
 	if _, known := s.Sources[address]; known {
 		return true
 	}
+	if len(s.Sources) >= dataplane.MaxSources {
+		b.problem("endpoint %s is on no node, and gateway %s has %d local addresses already: it does not serve it; use fewer endpoints", address, b.objs.Name, dataplane.MaxSources)
+		return false
+	}
 	for p, cluster := range s.Routes {
 		if p.Contains(address) {
 			b.problem("endpoint %s without a node is in %s, which is routed to another cluster (index %d): it serves nothing; "+

@@ -89,6 +89,21 @@ func TestEndpointsWithoutANode(t *testing.T) {
 	}
 }
 
+// More endpoints than the table of local addresses holds: those beyond are named, the others are served.
+func TestTooManyEndpoints(t *testing.T) {
+	objs, h := selectorless("n1")
+	all := netip.MustParseAddr("198.51.0.1")
+	for range dataplane.MaxSources {
+		objs.Slices[webName][0].Endpoints = append(objs.Slices[webName][0].Endpoints, discoveryv1.Endpoint{Addresses: []string{all.String()}})
+		h.External[all] = 4
+		all = all.Next()
+	}
+	r := tables.Desired(objs, h)
+	if n := len(r.State.Sources); n != dataplane.MaxSources || len(r.Problems) == 0 || !strings.Contains(r.Problems[0], "use fewer endpoints") {
+		t.Errorf("%d local addresses, problems %.200q; want %d and the rest named", n, r.Problems, dataplane.MaxSources)
+	}
+}
+
 // An endpoint of a headless service without selector: gateways lead its global IP there and acknowledge it.
 func TestHeadlessEndpoints(t *testing.T) {
 	for _, tt := range []struct {
