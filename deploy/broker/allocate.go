@@ -58,6 +58,9 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 			return Entry{}, Book{}, err
 		}
 	}
+	if i := slices.IndexFunc(r.External, b.Range.Overlaps); b.Globalnet && i >= 0 {
+		return Entry{}, Book{}, fmt.Errorf("--external-cidr %s overlaps the globalnet range %s, which is routed to clusters: give ranges of hosts outside of it", r.External[i], b.Range)
+	}
 	if b.Globalnet && r.NoGlobalnet {
 		return Entry{}, Book{}, fmt.Errorf("this clusterset has globalnet (%s), and every cluster takes part in it: addresses of one without may be those of others. "+
 			"Join without --globalnet=false, or make a clusterset by `pelago deploy-broker` without --globalnet", b.Range)
