@@ -26,10 +26,10 @@ static __always_inline int tcp_reset(struct __sk_buff *skb, const struct node_se
 
 #define SHOWN_PORT_TRIES 16
 
-/* The device of the pod or node with an address. */
-static __always_inline __u32 device_at(__be32 address)
+/* The device of the pod, node or host beside the cluster with an address. Its stack is not that of flow_open_server(). */
+static __noinline __u32 device_at(__be32 address)
 {
-	const struct source *local = bpf_map_lookup_elem(&sources, &address);
+	const struct source *local = source_lookup(address);
 
 	return local ? device_of(local) : DEVICE_ANY;
 }
@@ -245,17 +245,17 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 		goto translated;
 	}
 	g = bpf_map_lookup_elem(&globals, &p->daddr);
-	if (!g)
+	if (!g && !external_routed(p->daddr))
 		return finish(skb, rx->hook, VERDICT_DROP_NOT_OWN);
 	if (!packet_opens_flow(p))
 		return tcp_reset(skb, s, p, rx, fwd);
 	route = route_lookup(p->saddr);
 	if (!route)
 		return finish(skb, rx->hook, VERDICT_DROP_SPOOFED_SOURCE);
-	if (g->kind == GLOBAL_POD) {
-		if (!g->pod)
+	if (!g || g->kind == GLOBAL_POD || g->kind == GLOBAL_EXTERNAL) {
+		pod.address = g ? g->pod : p->daddr;
+		if (!pod.address)
 			return finish(skb, rx->hook, VERDICT_DROP_NO_BACKEND);
-		pod.address = g->pod;
 		pod.port = p->dport;
 	} else if (g->kind == GLOBAL_SERVICE) {
 		struct service_key service_key = { .address = p->daddr, .port = p->dport, .proto = p->proto };

@@ -12,7 +12,8 @@
 
 /*
  * Reports whether a packet of a known flow comes from the device of the flow's local side: a forged source must not
- * affect a connection of another pod. ICMP errors may come from the node itself, too.
+ * affect a connection of another pod. ICMP errors may come from the node itself, too, and those of a host beside the
+ * cluster from a router on the way to it.
  */
 static __always_inline int flow_may_send(const struct flow *f, const struct packet *p, const struct flow_key *key,
 					 __u32 ingress)
@@ -22,7 +23,10 @@ static __always_inline int flow_may_send(const struct flow *f, const struct pack
 	if (p->saddr == key->saddr)
 		return comes_from(f->device, ingress);
 	src = bpf_map_lookup_elem(&sources, &p->saddr);
-	return src && (src->flags & SOURCE_HOST) && comes_from(DEVICE_NONE, ingress);
+	if (src && (src->flags & SOURCE_HOST) && comes_from(DEVICE_NONE, ingress))
+		return 1;
+	src = source_lookup(key->saddr);
+	return src && (src->flags & SOURCE_EXTERNAL) && comes_from(f->device, ingress);
 }
 
 /* How a packet leaves the edge: translated to t, to a node of the cluster if it is known. */
@@ -74,8 +78,8 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 		to->f = 0;
 	if (to->f)
 		return use_flow_out(skb, s, p, to, now);
-	/* Only a pod on its own device, or the node itself, may open flows. */
-	src = bpf_map_lookup_elem(&sources, &p->saddr);
+	/* Only a pod on its own device, the node itself, or a host beside the cluster on its device may open flows. */
+	src = source_lookup(p->saddr);
 	if (!src || !comes_from(device_of(src), ingress))
 		return VERDICT_DROP_UNKNOWN_SOURCE;
 	if (!packet_opens_flow(p))

@@ -36,6 +36,30 @@ static __always_inline struct node_settings *get_settings(void)
 	return bpf_map_lookup_elem(&settings, &zero);
 }
 
+/* What hosts beside the cluster with an address may use; 0 if it is in none of their prefixes. */
+static __always_inline const struct source *external_lookup(__be32 address)
+{
+	struct prefix key = { .length = 32, .address = address };
+
+	return bpf_map_lookup_elem(&externals, &key);
+}
+
+/* Reports whether other clusters may send to an address beside the cluster. A global function to save stack. */
+__noinline int external_routed(__be32 address)
+{
+	const struct source *s = external_lookup(address);
+
+	return s && (s->flags & SOURCE_ROUTED);
+}
+
+/* What a local address may use, 0 if it is none. */
+static __always_inline const struct source *source_lookup(__be32 address)
+{
+	const struct source *s = bpf_map_lookup_elem(&sources, &address);
+
+	return s ?: external_lookup(address);
+}
+
 static __always_inline __u32 overlay_get_token(const struct overlay_header *h)
 {
 	return (__u32)h->token[0] << 16 | (__u32)h->token[1] << 8 | h->token[2];

@@ -75,19 +75,21 @@ static __always_inline enum verdict fwd_in(const struct node_settings *s, const 
 	struct global *g = bpf_map_lookup_elem(&globals, &p->daddr);
 	__u32 node = 0;
 
-	if (!g)
+	if (!g && !external_routed(p->daddr))
 		return VERDICT_DROP_NOT_OWN;
-	if (g->kind == GLOBAL_EGRESS) {
+	if (g && g->kind == GLOBAL_EGRESS) {
 		struct block_key key = { .address = p->daddr, .block = bpf_ntohs(p->dport) >> BLOCK_BITS };
 		struct block *b = bpf_map_lookup_elem(&blocks, &key);
 
 		if (!b)
 			return fwd_bounce(s, p, rx, VERDICT_DROP_UNKNOWN_BLOCK, fwd);
 		node = b->node;
-	} else if (g->kind == GLOBAL_POD) {
+	} else if (g && g->kind == GLOBAL_POD) {
 		node = g->node;
 	} else if (rx->node == s->node || encap_to_node(s, rx->node, &fwd->to)) {
 		node = rx->node; /* sticky, and still a node */
+	} else if (!g || g->kind == GLOBAL_EXTERNAL) {
+		node = s->node;
 	} else {
 		struct service_key key = { .address = p->daddr, .port = p->dport, .proto = p->proto };
 		struct service *service = bpf_map_lookup_elem(&services, &key);
@@ -123,7 +125,7 @@ static __always_inline enum verdict fwd_out(const struct node_settings *s, const
 	enum reach reach;
 
 	/* The sender is a node of this cluster; the inner source must be of this cluster too. */
-	if (!bpf_map_lookup_elem(&globals, &p->saddr))
+	if (!bpf_map_lookup_elem(&globals, &p->saddr) && !external_routed(p->saddr))
 		return VERDICT_DROP_SPOOFED_SOURCE;
 	fwd->node = rx->node;
 	fwd->flags = rx->flags;

@@ -78,7 +78,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } peers SEC(".maps");
 
-/* key: local address (pod or node); value: what it may use. Writer: loader. Reader: edge. */
+/* key: local address (pod, node, or endpoint beside the cluster); value: what it may use. Writer: loader. Reader: edge. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -86,6 +86,19 @@ struct {
 	__type(value, struct source);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } sources SEC(".maps");
+
+/*
+ * key: prefix of hosts beside the cluster, or of its ClusterIPs; value: what they may use. Exact addresses in `sources`
+ * take precedence. Writer: loader, on gateways. Reader: edge, gateway.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct prefix);
+	__type(value, struct source);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} externals SEC(".maps");
 
 /*
  * key: address of a local pod; value: its device, and whether packets may bypass the stack. Pods without an entry are

@@ -185,9 +185,10 @@ type PelagoGlobal struct {
 type PelagoGlobalKind uint32
 
 const (
-	PelagoGlobalKindGLOBAL_EGRESS  PelagoGlobalKind = 1
-	PelagoGlobalKindGLOBAL_SERVICE PelagoGlobalKind = 2
-	PelagoGlobalKindGLOBAL_POD     PelagoGlobalKind = 3
+	PelagoGlobalKindGLOBAL_EGRESS   PelagoGlobalKind = 1
+	PelagoGlobalKindGLOBAL_SERVICE  PelagoGlobalKind = 2
+	PelagoGlobalKindGLOBAL_POD      PelagoGlobalKind = 3
+	PelagoGlobalKindGLOBAL_EXTERNAL PelagoGlobalKind = 4
 )
 
 type PelagoGuard struct {
@@ -465,7 +466,9 @@ const (
 type PelagoSourceFlag uint32
 
 const (
-	PelagoSourceFlagSOURCE_HOST PelagoSourceFlag = 1
+	PelagoSourceFlagSOURCE_HOST     PelagoSourceFlag = 1
+	PelagoSourceFlagSOURCE_EXTERNAL PelagoSourceFlag = 2
+	PelagoSourceFlagSOURCE_ROUTED   PelagoSourceFlag = 4
 )
 
 type PelagoStanding struct {
@@ -582,6 +585,7 @@ const (
 	PelagoMapCounters2             = "counters2"
 	PelagoMapEgresses              = "egresses"
 	PelagoMapEndpoints             = "endpoints"
+	PelagoMapExternals             = "externals"
 	PelagoMapFlows                 = "flows"
 	PelagoMapFragments2            = "fragments2"
 	PelagoMapGatewayLosses         = "gateway_losses"
@@ -739,6 +743,7 @@ type PelagoMapSpecs struct {
 	Counters2     *ebpf.MapSpec `ebpf:"counters2"`
 	Egresses      *ebpf.MapSpec `ebpf:"egresses"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
+	Externals     *ebpf.MapSpec `ebpf:"externals"`
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
 	Fragments2    *ebpf.MapSpec `ebpf:"fragments2"`
 	GatewayLosses *ebpf.MapSpec `ebpf:"gateway_losses"`
@@ -852,6 +857,7 @@ type PelagoMaps struct {
 	Counters2     *ebpf.Map `ebpf:"counters2"`
 	Egresses      *ebpf.Map `ebpf:"egresses"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
+	Externals     *ebpf.Map `ebpf:"externals"`
 	Flows         *ebpf.Map `ebpf:"flows"`
 	Fragments2    *ebpf.Map `ebpf:"fragments2"`
 	GatewayLosses *ebpf.Map `ebpf:"gateway_losses"`
@@ -893,6 +899,7 @@ func (m *PelagoMaps) Close() error {
 		m.Counters2,
 		m.Egresses,
 		m.Endpoints,
+		m.Externals,
 		m.Flows,
 		m.Fragments2,
 		m.GatewayLosses,

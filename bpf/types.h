@@ -290,7 +290,9 @@ ASSERT_SIZE(struct guard, 4);
 
 /* ---- addresses ---- */
 enum source_flag {
-	SOURCE_HOST = 1, /* an address of the node itself, not of a pod */
+	SOURCE_HOST = 1,     /* an address of the node itself, not of a pod */
+	SOURCE_EXTERNAL = 2, /* a host beside the cluster, behind a device that is no pod's */
+	SOURCE_ROUTED = 4,   /* in `externals`: other clusters may send to it, under its own address */
 };
 
 enum source_device {
@@ -332,15 +334,16 @@ struct egress {
 ASSERT_SIZE(struct egress, 4 + 2 * MAX_BLOCKS);
 
 enum global_kind {
-	GLOBAL_EGRESS = 1,  /* (address, port >> 8) names the node */
-	GLOBAL_SERVICE = 2, /* (address, port, protocol) names the service */
-	GLOBAL_POD = 3,	    /* one pod on one node */
+	GLOBAL_EGRESS = 1,   /* (address, port >> 8) names the node */
+	GLOBAL_SERVICE = 2,  /* (address, port, protocol) names the service */
+	GLOBAL_POD = 3,	     /* one pod on one node */
+	GLOBAL_EXTERNAL = 4, /* an endpoint beside the cluster: the gateway that receives a new flow is its edge */
 };
 
 struct global {
 	__u16 kind; /* enum global_kind */
 	__u16 node; /* GLOBAL_POD: index of the pod's node */
-	__be32 pod; /* GLOBAL_POD on this node: the pod's address; else 0 */
+	__be32 pod; /* GLOBAL_POD on this node: the pod's address; GLOBAL_EXTERNAL on a gateway: the endpoint's; else 0 */
 };
 ASSERT_SIZE(struct global, 8);
 

@@ -18,6 +18,7 @@ const (
 	TableClusters  Table = "clusters"
 	TablePeers     Table = "peers"
 	TableSources   Table = "sources"
+	TableExternals Table = "externals"
 	TableEndpoints Table = "endpoints"
 	TableEgresses  Table = "egresses"
 	TableGlobals   Table = "globals"
@@ -68,6 +69,7 @@ func Diff(have, want State) []Change {
 	}
 	both(diffMap(TableEgresses, have.Egresses, want.Egresses, netip.Addr.Compare, slices.Equal))
 	both(diffMap(TableSources, have.Sources, want.Sources, netip.Addr.Compare, same))
+	both(diffMap(TableExternals, have.Externals, want.Externals, comparePrefix, same))
 	both(diffMap(TableEndpoints, have.Endpoints, want.Endpoints, netip.Addr.Compare, same))
 
 	// What closes a gate comes before everything, what opens one behind everything.

@@ -20,6 +20,7 @@ const (
 	RTTBuckets  = 24 // of a path's histogram
 	BlockPorts  = 256
 	OverlayPort = 4800 // UDP, of the overlay inside a cluster
+	MaxSources  = 4096 // local addresses of a node
 	MaxTargets  = 32   // clusters that serve a port of a ClusterSetIP
 	VIPSlots    = 509  // of a port of a ClusterSetIP
 )
@@ -37,8 +38,11 @@ type State struct {
 	Clusters map[uint16][]RemoteGateway
 	// Peers are the outer addresses from which overlay and cable packets are taken.
 	Peers map[netip.Addr]Peer
-	// Sources are the local addresses that may open flows.
+	// Sources are the local addresses: those of pods and of the node, which may open flows, and of endpoints beside the cluster.
 	Sources map[netip.Addr]Source
+	// Externals are the prefixes of hosts beside the cluster, and of its ClusterIPs where they are routed (gateways only). An address
+	// in Sources takes precedence.
+	Externals map[netip.Prefix]Source
 	// Endpoints are the devices of local pods that have programs: packets may bypass the node's stack there, or go to a ClusterSetIP.
 	Endpoints map[netip.Addr]Endpoint
 	// Egresses are the blocks in which this node opens flows, by egress IP: first ports, sorted.
@@ -136,6 +140,51 @@ type Source struct {
 	Own     netip.Addr // global IP of a headless pod, used 1:1; invalid: none
 	Ifindex uint32     // device towards the pod; 0: not checked
 	Host    bool       // an address of the node itself
+	// External: hosts beside the cluster. Ifindex is the device that leads to them; their packets must come from it.
+	External bool
+	// Routed: other clusters may send to the prefix.
+	Routed bool
+}
+
+// Source returns what a local address may use: its entry in Sources, else that of the longest prefix of Externals.
+func (s State) Source(a netip.Addr) (src Source, ok bool) {
+	if src, ok = s.Sources[a]; ok {
+		return src, true
+	}
+	best := -1
+	for p, e := range s.Externals {
+		if p.Contains(a) && p.Bits() > best {
+			src, best = e, p.Bits()
+		}
+	}
+	return src, best >= 0
+}
+
+// Masqueraded are the destinations beside the cluster, sorted, and the ranges of ClusterIPs that are routed. What pelago0 passes on
+// to either gets an address of the node as source, so that replies come back to the node that has the flow.
+func (s State) Masqueraded() (beside, clusterIPs []netip.Prefix) {
+	var all []netip.Prefix
+	for p, e := range s.Externals {
+		switch {
+		case e.Routed && e.External:
+			all = append(all, p)
+		case e.Routed:
+			clusterIPs = append(clusterIPs, p)
+		}
+	}
+	for a, e := range s.Sources {
+		if e.External {
+			all = append(all, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	slices.SortFunc(all, comparePrefix)
+	slices.SortFunc(clusterIPs, comparePrefix)
+	for _, p := range all { // of two that overlap the larger one comes first
+		if n := len(beside); n == 0 || !beside[n-1].Overlaps(p) {
+			beside = append(beside, p)
+		}
+	}
+	return beside, clusterIPs
 }
 
 // Datapath is the way of packets between the local pods and the overlay.
@@ -181,13 +230,15 @@ const (
 	GlobalEgress  GlobalKind = 1
 	GlobalService GlobalKind = 2
 	GlobalPod     GlobalKind = 3
+	// GlobalExternal is an endpoint beside the cluster; the gateway that receives a new flow is its edge.
+	GlobalExternal GlobalKind = 4
 )
 
 // Global is one of this cluster's global addresses.
 type Global struct {
 	Kind GlobalKind
 	Node uint16     // GlobalPod: index of the pod's node
-	Pod  netip.Addr // GlobalPod on this node: the pod; else invalid
+	Pod  netip.Addr // GlobalPod on this node: the pod; GlobalExternal on a gateway: the endpoint; else invalid
 }
 
 // BlockKey names a port block.
@@ -205,7 +256,7 @@ type ServiceKey struct {
 
 // Service is an exported port.
 type Service struct {
-	// Backends are the ready pods on this node, sorted.
+	// Backends are the ready pods on this node and, on a gateway, the ready endpoints beside the cluster, sorted.
 	Backends []netip.AddrPort
 	// Table leads from a slot to a node index (gateways only); see Maglev.
 	Table []uint16

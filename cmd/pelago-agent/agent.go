@@ -146,12 +146,12 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 		services.SetupIngress(mgr, services.IngressOptions{GlobalCIDR: c.GlobalCIDRs}),
 		peering.Setup(mgr, peering.Options{
 			ClusterID: c.ClusterID, ClusterIndex: c.ClusterIndex, Subnets: c.Subnets(),
-			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs, Fabric: c.FabricCIDR,
+			PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs, GlobalCIDRs: c.GlobalCIDRs, ExternalCIDRs: c.ExternalCIDRs, Fabric: c.FabricCIDR,
 			CableDriver: c.CableDriver, CablePort: c.CablePort, NoNAT: c.NoNAT, WireVersion: int(bpf.PelagoOverlayOVERLAY_VERSION),
 			SystemNamespace: config.SystemNamespace, BrokerNamespace: h.Namespace(), HubID: c.HubID, HubServer: c.HubServer, Hub: h,
 		}),
 		services.SetupExports(mgr, services.ExportOptions{
-			ClusterID: c.ClusterID, Globalnet: c.Globalnet(), PodCIDRs: c.PodCIDRs, Hub: h,
+			ClusterID: c.ClusterID, Globalnet: c.Globalnet(), Routed: c.RoutedPodCIDRs(), Hub: h,
 			ClusterSetIPs: c.UseClusterSetIPs(), DashedHostnames: c.Mode == config.ModeMCS,
 			Fabric: func(node uint16) (netip.Addr, error) { return c.FabricAddress(c.ClusterIndex, node) },
 		}),

@@ -82,6 +82,9 @@ is updated to the version of this command; another stays until --image is given.
   # two gateways
   pelago join broker-info.subm --context c1 --clusterid c1 --gateway-node worker1 --gateway-node worker2
 
+  # hosts beside the cluster reach other clusters by a gateway node
+  pelago join broker-info.subm --context c1 --clusterid c1 --external-cidr 192.0.2.0/25
+
   # network and services, no workloads
   pelago join broker-info.subm --context c1 --clusterid c1 --network-only
 
@@ -170,7 +173,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	entry, err := broker.Claim(ctx, hub, info.Namespace(), broker.Request{
 		ClusterID: j.ClusterID, ClusterUID: facts.UID, GlobalCIDR: j.globalCIDR, Size: j.globalSize, NoGlobalnet: !j.globalnet,
 		ClusterSetIPCIDR: j.vipCIDR,
-		Local:            slices.Concat(facts.PodCIDRs, facts.ServiceCIDRs), Nodes: facts.NodeAddresses(), Fabric: set.Fabric, Hub: set.Hub,
+		Local:            slices.Concat(facts.PodCIDRs, facts.ServiceCIDRs), External: j.ExternalCIDRs, Nodes: facts.NodeAddresses(), Fabric: set.Fabric, Hub: set.Hub,
 	})
 	if err != nil {
 		return fmt.Errorf("join as %q: %w", j.ClusterID, err)
@@ -204,7 +207,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 		return err
 	}
 	token, err := install.RegisterNetwork(ctx, hub, m.Client, info, broker.Member{
-		Entry: entry, PodCIDR: facts.PodCIDRs, ServiceCIDR: facts.ServiceCIDRs, Fabric: set.Fabric, NetworkOnly: j.NetworkOnly,
+		Entry: entry, PodCIDR: c.RoutedPodCIDRs(), ServiceCIDR: facts.ServiceCIDRs, Fabric: set.Fabric, NetworkOnly: j.NetworkOnly,
 	}, progress)
 	if err != nil {
 		return err

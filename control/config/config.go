@@ -37,6 +37,8 @@ const (
 	KeyPodCIDR         = "pod-cidr"
 	KeyServiceCIDR     = "service-cidr"
 	KeyFabricCIDR      = "fabric-cidr"
+	KeyExternalCIDR    = "external-cidr"
+	KeyRouteServices   = "route-service-cidr"
 	KeyMode            = "mode"
 	KeyClusterSetIPs   = "enable-clusterset-ip"
 	KeyVIPCIDR         = "clusterset-ip-cidr"
@@ -108,6 +110,10 @@ type Config struct {
 	GlobalCIDRs  []netip.Prefix
 	PodCIDRs     []netip.Prefix
 	ServiceCIDRs []netip.Prefix
+	// ExternalCIDRs are ranges of hosts beside the cluster that take part; IPv4, masked.
+	ExternalCIDRs []netip.Prefix
+	// RouteServiceCIDR: without globalnet, other clusters reach ClusterIPs that are not exported, too.
+	RouteServiceCIDR bool
 	// FabricCIDR is the clusterset's range of node addresses, a /8; see FabricAddress.
 	FabricCIDR netip.Prefix
 	Mode       Mode
@@ -157,13 +163,21 @@ func (c Config) Globalnet() bool { return len(c.GlobalCIDRs) > 0 }
 // UseClusterSetIPs reports whether exported services get a ClusterSetIP unless their ServiceExport says otherwise.
 func (c Config) UseClusterSetIPs() bool { return c.ClusterSetIPs || c.Mode == ModeMCS }
 
-// Subnets is what other clusters route to this one: its GlobalCIDRs, or without globalnet its pod and service ranges and
-// its share of the fabric. IPv6 ranges are left out: the data path carries IPv4.
+// RoutedPodCIDRs are the ranges of pods and, without globalnet, of hosts beside the cluster.
+func (c Config) RoutedPodCIDRs() []netip.Prefix {
+	if c.Globalnet() {
+		return c.PodCIDRs
+	}
+	return slices.Concat(c.PodCIDRs, c.ExternalCIDRs)
+}
+
+// Subnets is what other clusters route to this one: its GlobalCIDRs, or without globalnet its pod and service ranges,
+// those of hosts beside it, and its share of the fabric. IPv6 ranges are left out: the data path carries IPv4.
 func (c Config) Subnets() []netip.Prefix {
 	if c.Globalnet() {
 		return c.GlobalCIDRs
 	}
-	out := slices.DeleteFunc(slices.Concat(c.PodCIDRs, c.ServiceCIDRs), func(p netip.Prefix) bool { return !p.Addr().Is4() })
+	out := slices.DeleteFunc(slices.Concat(c.RoutedPodCIDRs(), c.ServiceCIDRs), func(p netip.Prefix) bool { return !p.Addr().Is4() })
 	if own, err := c.FabricPrefix(c.ClusterIndex); err == nil { // Parse has refused other indexes
 		out = append(out, own)
 	}
@@ -201,6 +215,7 @@ func Parse(data map[string]string) (Config, error) {
 		BrokerNamespace: p.required(KeyBrokerNamespace),
 	}
 	c.ClusterSetIPCIDRs = p.prefixes(KeyVIPCIDR)
+	c.ExternalCIDRs, c.RouteServiceCIDR = p.prefixes(KeyExternalCIDR), p.boolean(KeyRouteServices, false)
 	if of := p.prefixes(KeyVIPRange); len(of) > 0 {
 		c.ClusterSetIPRange = of[0]
 	}
@@ -219,6 +234,7 @@ func Parse(data map[string]string) (Config, error) {
 		p.fail(KeyClusterIndex, "%d is more than %d, which is what the fabric has room for", c.ClusterIndex, MaxFabricCluster)
 	}
 	p.routedRanges(c)
+	p.external(c)
 	if len(p.errs) > 0 {
 		return Config{}, fmt.Errorf("read ConfigMap %s/%s (written by `pelago join`): %w", SystemNamespace, ConfigMapName, errors.Join(p.errs...))
 	}
@@ -248,6 +264,9 @@ func (c Config) Data() map[string]string {
 	if c.ClusterSetIPRange.IsValid() {
 		data[KeyVIPRange] = c.ClusterSetIPRange.String()
 	}
+	if len(c.ExternalCIDRs) > 0 {
+		data[KeyExternalCIDR] = joinPrefixes(c.ExternalCIDRs)
+	}
 	if c.DiscoveryPort != 0 {
 		data[KeyDiscoveryPort] = strconv.Itoa(int(c.DiscoveryPort))
 	}
@@ -268,7 +287,7 @@ func (c Config) Data() map[string]string {
 	}
 	for key, set := range map[string]bool{
 		KeyPreferredServer: c.PreferredServer, KeyLoadBalancer: c.LoadBalancer, KeySingleGateway: c.SingleGateway, KeyAirGapped: c.AirGapped,
-		KeyNetworkOnly: c.NetworkOnly, KeyClusterSetIPs: c.ClusterSetIPs,
+		KeyNetworkOnly: c.NetworkOnly, KeyClusterSetIPs: c.ClusterSetIPs, KeyRouteServices: c.RouteServiceCIDR,
 	} {
 		if set {
 			data[key] = "true"
@@ -418,7 +437,7 @@ func (p *parser) fabric(key string) netip.Prefix {
 // routedRanges refuses ranges of the cluster that lie in the fabric, and a cluster without anything to be routed.
 func (p *parser) routedRanges(c Config) {
 	for key, prefixes := range map[string][]netip.Prefix{
-		KeyGlobalCIDR: c.GlobalCIDRs, KeyPodCIDR: c.PodCIDRs, KeyServiceCIDR: c.ServiceCIDRs,
+		KeyGlobalCIDR: c.GlobalCIDRs, KeyPodCIDR: c.PodCIDRs, KeyServiceCIDR: c.ServiceCIDRs, KeyExternalCIDR: c.ExternalCIDRs,
 	} {
 		if i := slices.IndexFunc(prefixes, c.ClusterSetIPRange.Overlaps); i >= 0 {
 			p.fail(key, "%s overlaps the clusterset's range %s of ClusterSetIPs: deploy the broker with another --clusterset-ip-cidr-range", prefixes[i], c.ClusterSetIPRange)

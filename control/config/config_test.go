@@ -55,6 +55,7 @@ func TestWithoutGlobalnetPodAndServiceRangesAreRouted(t *testing.T) {
 	data := good()
 	data["global-cidr"] = ""
 	data["pod-cidr"] += ",fd00:7::/48"
+	data["external-cidr"], data["route-service-cidr"] = "192.0.2.0/25", "true"
 	c, err := config.Parse(data)
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +63,7 @@ func TestWithoutGlobalnetPodAndServiceRangesAreRouted(t *testing.T) {
 	if c.Globalnet() {
 		t.Error("globalnet is on without a GlobalCIDR")
 	}
-	if diff := cmp.Diff(prefixes("10.7.0.0/16", "10.77.0.0/16", "241.0.64.0/18"), c.Subnets(), comparePrefixes); diff != "" {
+	if diff := cmp.Diff(prefixes("10.7.0.0/16", "192.0.2.0/25", "10.77.0.0/16", "241.0.64.0/18"), c.Subnets(), comparePrefixes); diff != "" {
 		t.Errorf("subnets -want +got\n%s", diff)
 	}
 }
@@ -99,6 +100,11 @@ func TestBadInputIsNamed(t *testing.T) {
 		"NAT":                 {"natt", "maybe", []string{"natt", "neither true nor false"}},
 		"domain":              {"custom-domains", "a_b.example", []string{"custom-domains", "a_b.example"}},
 		"hub":                 {"hub-id", "", []string{"hub-id", "missing"}},
+		"external IPv6":       {"external-cidr", "2001:db8::/64", []string{"external-cidr", "2001:db8::/64 is no IPv4 range"}},
+		"external loopback":   {"external-cidr", "127.0.0.0/16", []string{"external-cidr", "overlaps 127.0.0.0/8 (loopback)"}},
+		"external in pods":    {"external-cidr", "10.7.9.0/24", []string{"external-cidr", "10.7.9.0/24 overlaps a range of pods, services or global IPs"}},
+		"external in fabric":  {"external-cidr", "241.9.0.0/16", []string{"external-cidr", "overlaps the clusterset's fabric range"}},
+		"routed, globalnet":   {"route-service-cidr", "true", []string{"route-service-cidr", "export the services"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -142,7 +148,7 @@ func TestDataIsTheInverseOfParse(t *testing.T) {
 		want := config.Config{
 			ClusterID:    rapid.StringMatching(`[a-z0-9]([-a-z0-9]{0,46}[a-z0-9])?`).Draw(t, "id"),
 			ClusterIndex: rapid.Uint16Range(1, config.MaxFabricCluster).Draw(t, "index"),
-			GlobalCIDRs:  range16(120), PodCIDRs: range16(10), ServiceCIDRs: range16(11), FabricCIDR: netip.MustParsePrefix("241.0.0.0/8"),
+			GlobalCIDRs:  range16(120), PodCIDRs: range16(10), ServiceCIDRs: range16(11), ExternalCIDRs: range16(12), FabricCIDR: netip.MustParsePrefix("241.0.0.0/8"),
 			Mode:        rapid.SampledFrom([]config.Mode{config.ModeSubmariner, config.ModeMCS}).Draw(t, "mode"),
 			CableDriver: rapid.SampledFrom(config.CableDrivers()).Draw(t, "driver"), CablePort: rapid.Uint16Min(1).Draw(t, "port"),
 			CableTunnels: rapid.IntRange(0, config.MaxCableTunnels).Draw(t, "tunnels"), XDP: rapid.SampledFrom(append(config.XDPSettings(), "")).Draw(t, "XDP"),

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/node/tables"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/netdev"
@@ -34,6 +35,14 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 		// An address without a route is left out; Desired reports which node or gateway that is.
 		if hop, err := netdev.Resolve(a); err == nil {
 			host.Hops[a] = hop
+		}
+	}
+	if topology.IsGateway(tables.OwnNode(objs)) || host.Draining {
+		host.External = map[netip.Addr]uint32{}
+		for _, a := range tables.ExternalAddresses(objs) {
+			if hop, err := netdev.Resolve(a); err == nil { // as above
+				host.External[a] = hop.Ifindex
+			}
 		}
 	}
 	var pods []netip.Addr

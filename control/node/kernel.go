@@ -46,8 +46,10 @@ func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) error {
 	}
 	k.edge.Store(int64(host.Edge))
 	k.mtu.Store(int64(host.MTU))
-	if firewall := fmt.Sprint(s.Settings.CablePort, host.Wire.Ports); k.reapply || firewall != k.firewall {
-		if err := netdev.Firewall(s.Settings.CablePort, host.Wire.Ports...); err != nil {
+	filter := netdev.Filter{CablePort: s.Settings.CablePort, Open: host.Wire.Ports}
+	filter.Beside, filter.ClusterIPs = s.Masqueraded()
+	if firewall := fmt.Sprint(filter); k.reapply || firewall != k.firewall {
+		if err := netdev.Firewall(filter); err != nil {
 			return err
 		}
 		k.firewall = firewall
@@ -152,7 +154,7 @@ func (d *Daemon) apply(r tables.Result) error {
 		return nil
 	}
 	removed, err := d.loader.PurgeFunc(func(a netip.Addr) bool {
-		_, known := s.Sources[a]
+		_, known := s.Source(a)
 		return stale[a] || !known
 	})
 	d.kernel.purged = d.kernel.purged || err == nil

@@ -68,6 +68,9 @@ func check(s dataplane.State) error {
 	if s.Settings.Gateway && s.Settings.Ready && !s.Settings.CableAddress.IsValid() {
 		return errors.New("apply state: a gateway needs an address on the cable")
 	}
+	if n := len(s.Sources); n > dataplane.MaxSources {
+		return fmt.Errorf("apply state: %d local addresses, at most %d are supported", n, dataplane.MaxSources)
+	}
 	for index, gs := range s.Clusters {
 		if index >= dataplane.MaxClusters {
 			return fmt.Errorf("apply state: cluster index %d, only indexes below %d are supported", index, dataplane.MaxClusters)
@@ -139,6 +142,8 @@ func (l *Loader) write(c dataplane.Change) error {
 		return putOrRemove(m.Peers, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Peer) any { return encodePeer(v) })
 	case dataplane.TableSources:
 		return putOrRemove(m.Sources, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Source) any { return encodeSource(v) })
+	case dataplane.TableExternals:
+		return putOrRemove(m.Externals, encodePrefix(c.Key.(netip.Prefix)), c.Value, func(v dataplane.Source) any { return encodeSource(v) })
 	case dataplane.TableEndpoints:
 		return putOrRemove(m.Endpoints, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Endpoint) any { return encodeEndpoint(v) })
 	case dataplane.TableEgresses:

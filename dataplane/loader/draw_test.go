@@ -80,6 +80,11 @@ func drawState(t *rapid.T) dataplane.State {
 				Egress: drawMaybe(t, "egress"), Own: drawMaybe(t, "own"), Ifindex: rapid.Uint32().Draw(t, "device"), Host: rapid.Bool().Draw(t, "host"),
 			}
 		}),
+		Externals: drawMap(t, "externals", func(t *rapid.T) netip.Prefix {
+			return netip.PrefixFrom(drawAddr(t, "prefix"), rapid.IntRange(0, 32).Draw(t, "bits")).Masked()
+		}, func(t *rapid.T) dataplane.Source {
+			return dataplane.Source{External: rapid.Bool().Draw(t, "external"), Routed: rapid.Bool().Draw(t, "routed"), Ifindex: rapid.Uint32().Draw(t, "device")}
+		}),
 		Endpoints: drawMap(t, "endpoints", address, func(t *rapid.T) dataplane.Endpoint {
 			datapath := rapid.SampledFrom([]dataplane.Datapath{dataplane.Strict, dataplane.Hybrid, dataplane.Fast})
 			return dataplane.Endpoint{

@@ -148,16 +148,21 @@ func decodePeer(v bpf.PelagoPeer) dataplane.Peer {
 
 func encodeSource(s dataplane.Source) bpf.PelagoSource {
 	v := bpf.PelagoSource{EgressIp: be32(s.Egress), OwnIp: be32(s.Own), Ifindex: s.Ifindex}
-	if s.Host {
-		v.Flags = uint32(bpf.PelagoSourceFlagSOURCE_HOST)
+	for flag, set := range map[bpf.PelagoSourceFlag]bool{
+		bpf.PelagoSourceFlagSOURCE_HOST: s.Host, bpf.PelagoSourceFlagSOURCE_EXTERNAL: s.External, bpf.PelagoSourceFlagSOURCE_ROUTED: s.Routed,
+	} {
+		if set {
+			v.Flags |= uint32(flag)
+		}
 	}
 	return v
 }
 
 func decodeSource(v bpf.PelagoSource) dataplane.Source {
+	has := func(flag bpf.PelagoSourceFlag) bool { return v.Flags&uint32(flag) != 0 }
 	return dataplane.Source{
-		Egress: addr(v.EgressIp), Own: addr(v.OwnIp), Ifindex: v.Ifindex,
-		Host: v.Flags&uint32(bpf.PelagoSourceFlagSOURCE_HOST) != 0,
+		Egress: addr(v.EgressIp), Own: addr(v.OwnIp), Ifindex: v.Ifindex, Host: has(bpf.PelagoSourceFlagSOURCE_HOST),
+		External: has(bpf.PelagoSourceFlagSOURCE_EXTERNAL), Routed: has(bpf.PelagoSourceFlagSOURCE_ROUTED),
 	}
 }
 

@@ -38,6 +38,8 @@ func (l *Loader) Read() (dataplane.State, error) {
 	errs = append(errs, err)
 	s.Sources, err = readMap(l.objs.Sources, addr, decodeSource)
 	errs = append(errs, err)
+	s.Externals, err = readMap(l.objs.Externals, decodePrefix, decodeSource)
+	errs = append(errs, err)
 	s.Endpoints, err = readMap(l.objs.Endpoints, addr, decodeEndpoint)
 	errs = append(errs, err)
 	s.Egresses, err = readMap(l.objs.Egresses, addr, decodeEgress)

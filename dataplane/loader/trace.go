@@ -57,7 +57,7 @@ func (s Step) Dropped() bool { return strings.HasPrefix(s.Verdict, "drop-") }
 // the programs draw one at random; 0 stands for the first one of the node's blocks.
 func (t Tables) Leave(p Packet, sourcePort uint16) Step {
 	step := func(verdict string) Step { return Step{Hook: "edge-out", Verdict: verdict, Packet: p} }
-	src, ok := t.State.Sources[p.Source.Addr()]
+	src, ok := t.State.Source(p.Source.Addr())
 	if !t.State.Settings.Ready {
 		return step("drop-not-ready")
 	}
@@ -235,7 +235,7 @@ func (r *reception) bounce(otherwise string) string {
 
 // toRemote is fwd_out() of bpf/fwd.h.
 func (r *reception) toRemote(cluster uint16) string {
-	if _, ok := r.State.Globals[r.packet.Source.Addr()]; !ok {
+	if _, ok := r.global(r.packet.Source.Addr()); !ok {
 		return "drop-spoofed-source"
 	}
 	to, doubtful := r.toCluster(cluster, r.packet.hash())
@@ -252,10 +252,19 @@ func (r *reception) toRemote(cluster uint16) string {
 	return "switched"
 }
 
+// global is an own address that other clusters may send to, or beside the cluster and routed (external_routed() of bpf/encap.h).
+func (r *reception) global(a netip.Addr) (dataplane.Global, bool) {
+	if g, ok := r.State.Globals[a]; ok {
+		return g, true
+	}
+	src, ok := r.State.Source(a)
+	return dataplane.Global{Kind: dataplane.GlobalExternal, Pod: a}, ok && src.Routed
+}
+
 // toOwn is fwd_in() of bpf/fwd.h.
 func (r *reception) toOwn() string {
 	destination, self := r.packet.Destination, r.State.Settings.Node
-	g, ok := r.State.Globals[destination.Addr()]
+	g, ok := r.global(destination.Addr())
 	if !ok {
 		return "drop-not-own"
 	}
@@ -265,6 +274,10 @@ func (r *reception) toOwn() string {
 		first := destination.Port() &^ (dataplane.BlockPorts - 1)
 		if node, ok = r.State.Blocks[dataplane.BlockKey{Address: destination.Addr(), First: first}]; !ok {
 			return r.bounce("drop-unknown-block")
+		}
+	case dataplane.GlobalExternal:
+		if node = r.header.Node; r.toNode(node) == nil {
+			node = self
 		}
 	case dataplane.GlobalService:
 		if node = r.header.Node; node != self && r.toNode(node) == nil {
@@ -308,7 +321,7 @@ func (r *reception) serviceHash(s dataplane.Service) uint32 {
 // deliver is deliver() of bpf/deliver.h for a packet that opens a flow.
 func (r *reception) deliver() string {
 	destination := r.packet.Destination
-	g, ok := r.State.Globals[destination.Addr()]
+	g, ok := r.global(destination.Addr())
 	if !ok {
 		return "drop-not-own"
 	}
@@ -316,7 +329,7 @@ func (r *reception) deliver() string {
 		return "drop-spoofed-source"
 	}
 	switch g.Kind {
-	case dataplane.GlobalPod:
+	case dataplane.GlobalPod, dataplane.GlobalExternal:
 		if !g.Pod.IsValid() {
 			return "drop-no-backend"
 		}

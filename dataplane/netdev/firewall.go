@@ -3,6 +3,7 @@ package netdev
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -44,22 +45,33 @@ func rules(cablePort uint16, open []uint16) []rule {
 	return out
 }
 
+// Filter is what Firewall adds.
+type Filter struct {
+	// CablePort is the UDP port of the vxlan cable, 0 for none; Open are further UDP ports to accept.
+	CablePort uint16
+	Open      []uint16
+	// Beside are destinations outside the cluster: what pelago0 passes on to them is masqueraded.
+	Beside []netip.Prefix
+	// ClusterIPs are ranges that packets from pelago0 may go to: those that the node translates are masqueraded, and no packet with
+	// such a source is passed on to pelago0.
+	ClusterIPs []netip.Prefix
+}
+
 // Firewall adds our rules and removes those of earlier calls, exempts outer packets from conntrack and packets into pelago0
-// from masquerading. open are additional UDP ports to accept. The rules go into the flavour of iptables that the node uses:
-// legacy if its tables hold rules, else nft.
-func Firewall(cablePort uint16, open ...uint16) error {
+// from masquerading. The rules go into the flavour of iptables that the node uses: legacy if its tables hold rules, else nft.
+func Firewall(f Filter) error {
 	ipt, err := openIPTables()
 	if err != nil {
 		return err
 	}
-	want := rules(cablePort, open)
+	want := rules(f.CablePort, f.Open)
 	var errs []error
 	for _, r := range want {
 		if err := ipt.AppendUnique(r.table, r.chain, r.spec...); err != nil {
 			errs = append(errs, fmt.Errorf("add firewall rule %s: %w", r, err))
 		}
 	}
-	return errors.Join(append(errs, removeRules(ipt, want), ensureNft(cablePort))...)
+	return errors.Join(append(errs, removeRules(ipt, want), ensureNft(f))...)
 }
 
 func removeFirewall() error {

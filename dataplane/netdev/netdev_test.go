@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -73,7 +74,7 @@ func ensure(t *testing.T, ns *netns.NS, c Config) (index int) {
 		if err := Ensure(c); err != nil {
 			return err
 		}
-		return Firewall(c.CablePort)
+		return Firewall(Filter{CablePort: c.CablePort})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -309,12 +310,45 @@ func TestFirewallPorts(t *testing.T) {
 		{[]uint16{4504, 4500}, []string{"4500", "4504", "4800"}},
 		{nil, []string{"4800"}},
 	} {
-		if err := ns.Do(func() error { return Firewall(0, c.open...) }); err != nil {
+		if err := ns.Do(func() error { return Firewall(Filter{Open: c.open}) }); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(c.want, let()); diff != "" {
-			t.Errorf("Firewall(0, %v) -want +got\n%s", c.open, diff)
+			t.Errorf("with the open ports %v -want +got\n%s", c.open, diff)
 		}
+	}
+}
+
+// Hosts beside the cluster and ClusterIPs: a second call leaves the rules, one without them removes them.
+func TestFirewallMasquerades(t *testing.T) {
+	ns := newNode(t)
+	list := func(f Filter) string {
+		t.Helper()
+		if err := ns.Do(func() error { return Firewall(f) }); err != nil {
+			t.Fatal(err)
+		}
+		return run(t, ns, "nft", "-a", "list", "table", "ip", nftTable)
+	}
+	without := list(Filter{})
+	f := Filter{
+		Beside:     []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("198.51.100.0/24")},
+		ClusterIPs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
+	}
+	with := list(f)
+	for _, want := range []string{
+		`iifname "pelago0" ip daddr 192.0.2.7 masquerade`, `iifname "pelago0" ip daddr 198.51.100.0/24 masquerade`,
+		`iifname "pelago0" ct status dnat masquerade`, `oifname "pelago0" ip saddr 10.96.0.0/12 drop`, "hook forward priority filter",
+	} {
+		if !strings.Contains(with, want) {
+			t.Errorf("%q is missing in:\n%s", want, with)
+		}
+	}
+	if diff := cmp.Diff(with, list(f)); diff != "" {
+		t.Errorf("a second call made the table anew:\n%s", diff)
+	}
+	handles := regexp.MustCompile(` # handle \d+`)
+	if diff := cmp.Diff(handles.ReplaceAllString(without, ""), handles.ReplaceAllString(list(Filter{}), "")); diff != "" {
+		t.Errorf("rules are left (-want +got):\n%s", diff)
 	}
 }
 

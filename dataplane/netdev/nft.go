@@ -3,6 +3,8 @@ package netdev
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
+	"net/netip"
 	"reflect"
 	"slices"
 	"syscall"
@@ -22,6 +24,11 @@ import (
 //	  chain postrouting { type nat hook postrouting priority 99; oifname "pelago0" snat to ip saddr; }
 //	}
 //
+// and where packets go to hosts beside the cluster, 192.0.2.0/24, or to ClusterIPs, 10.96.0.0/16:
+//
+//	chain postrouting { … iifname "pelago0" ip daddr 192.0.2.0/24 masquerade; iifname "pelago0" ct status dnat masquerade; }
+//	chain forward { type filter hook forward priority filter; oifname "pelago0" ip saddr 10.96.0.0/16 drop; }
+//
 // Outer packets are not tracked: conntrack sees one direction only, and would give probes another port where both ends use the
 // same one. Inner and foreign packets are tracked: a pod's own tunnel to another address must be masqueraded, a service on
 // this port translated.
@@ -29,10 +36,28 @@ import (
 // The source of packets into pelago0 is translated to itself. A connection has one source translation, so no chain of a CNI
 // can masquerade it; an ACCEPT in a chain of ours would not prevent that. Conntrack keeps the true addresses, on which policy
 // engines rely.
+//
+// A host beside the cluster, or the node of a pod behind a ClusterIP, would send replies by another gateway, which has no flow.
+// The source of a reply of a ClusterIP is translated behind the chain forward: what has it there already is forged by a pod.
 const nftTable = "pelago"
 
 // beforeMasquerade is just before the priority of masquerading (srcnat, 100).
 const beforeMasquerade = 99
+
+// Offsets of the addresses in the IPv4 header; bit of a connection's status (enum ip_conntrack_status).
+const (
+	sourceAt, destinationAt = 12, 16
+	statusDNAT              = 1 << 5
+)
+
+// address matches packets whose address at an offset lies in a range.
+func address(at uint32, p netip.Prefix) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: at, Len: 4},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: net.CIDRMask(p.Bits(), 32), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Masked().Addr().AsSlice()},
+	}
+}
 
 // nftRule is one rule of ours; its chain is made with it.
 type nftRule struct {
@@ -40,7 +65,7 @@ type nftRule struct {
 	exprs []expr.Any
 }
 
-func nftRules(cablePort uint16) []nftRule {
+func nftRules(f Filter) []nftRule {
 	prerouting := nftables.Chain{
 		Name: "prerouting", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
 	}
@@ -50,6 +75,9 @@ func nftRules(cablePort uint16) []nftRule {
 	postrouting := nftables.Chain{
 		Name: "postrouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting,
 		Priority: nftables.ChainPriorityRef(beforeMasquerade),
+	}
+	forward := nftables.Chain{
+		Name: "forward", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter,
 	}
 	udp := []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
@@ -65,15 +93,30 @@ func nftRules(cablePort uint16) []nftRule {
 		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL)},
 	}
-	device := make([]byte, syscall.IFNAMSIZ)
-	copy(device, Overlay)
-	rules := []nftRule{{postrouting, []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: device},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4},       // the source address
+	overlay := func(key expr.MetaKey) []expr.Any {
+		device := make([]byte, syscall.IFNAMSIZ)
+		copy(device, Overlay)
+		return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: device}}
+	}
+	rules := []nftRule{{postrouting, slices.Concat(overlay(expr.MetaKeyOIFNAME), []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: sourceAt, Len: 4},
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: syscall.AF_INET, RegAddrMin: 1, RegAddrMax: 1}, // as the kernel returns it
-	}}}
-	for _, p := range []uint16{dataplane.OverlayPort, cablePort} {
+	})}}
+	for _, p := range f.Beside {
+		rules = append(rules, nftRule{postrouting, slices.Concat(overlay(expr.MetaKeyIIFNAME), address(destinationAt, p), []expr.Any{&expr.Masq{}})})
+	}
+	if len(f.ClusterIPs) > 0 {
+		rules = append(rules, nftRule{postrouting, slices.Concat(overlay(expr.MetaKeyIIFNAME), []expr.Any{
+			&expr.Ct{Register: 1, Key: expr.CtKeySTATUS},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binary.NativeEndian.AppendUint32(nil, statusDNAT), Xor: make([]byte, 4)},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+			&expr.Masq{},
+		})})
+	}
+	for _, p := range f.ClusterIPs {
+		rules = append(rules, nftRule{forward, slices.Concat(overlay(expr.MetaKeyOIFNAME), address(sourceAt, p), []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})})
+	}
+	for _, p := range []uint16{dataplane.OverlayPort, f.CablePort} {
 		if p == 0 {
 			continue
 		}
@@ -85,12 +128,12 @@ func nftRules(cablePort uint16) []nftRule {
 }
 
 // ensureNft creates the table, or replaces it in one transaction if it differs.
-func ensureNft(cablePort uint16) error {
+func ensureNft(f Filter) error {
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	table, rules := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: nftTable}, nftRules(cablePort)
+	table, rules := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: nftTable}, nftRules(f)
 	have, err := nftTableExists(c)
 	if err != nil {
 		return err

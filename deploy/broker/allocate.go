@@ -2,6 +2,7 @@ package broker
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/bits"
 	"net/netip"
@@ -28,6 +29,8 @@ type Request struct {
 	NoGlobalnet bool
 	// Local are the cluster's own ranges (pods, services), with which its GlobalCIDR must not overlap.
 	Local []netip.Prefix
+	// External are ranges of hosts beside the cluster, with which nothing may overlap either.
+	External []netip.Prefix
 	// Nodes are the addresses of the cluster's nodes: what is routed to other clusters must not take them away.
 	Nodes []netip.Addr
 	// Fabric is the clusterset's, with which nothing of the cluster may overlap.
@@ -39,6 +42,7 @@ type Request struct {
 // Allocate returns the cluster's share and the book with it entered. A cluster that is in the book already gets what it
 // has, and the book comes back unchanged. The index is the lowest free one, the range the first that fits.
 func (b Book) Allocate(r Request) (Entry, Book, error) {
+	r.Local = slices.Concat(r.Local, r.External)
 	if err := OutsideFabric(r.Fabric, slices.Concat(r.Local, single(r.Nodes)), "this cluster"); err != nil {
 		return Entry{}, Book{}, err
 	}
@@ -50,9 +54,12 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 			"deploy the broker with another --clusterset-ip-cidr-range, before clusters join", b.ClusterSetIPs, r.Hub[i])
 	}
 	if !b.Globalnet {
-		if err := checkRouted(r.Local, r.Hub); err != nil {
+		if err := errors.Join(checkRouted(r.Local, r.Hub), checkExternal(r.External, r.Nodes)); err != nil {
 			return Entry{}, Book{}, err
 		}
+	}
+	if i := slices.IndexFunc(r.External, b.Range.Overlaps); b.Globalnet && i >= 0 {
+		return Entry{}, Book{}, fmt.Errorf("--external-cidr %s overlaps the globalnet range %s, which is routed to clusters: give ranges of hosts outside of it", r.External[i], b.Range)
 	}
 	if b.Globalnet && r.NoGlobalnet {
 		return Entry{}, Book{}, fmt.Errorf("this clusterset has globalnet (%s), and every cluster takes part in it: addresses of one without may be those of others. "+
@@ -119,6 +126,18 @@ func checkRouted(ranges []netip.Prefix, hub []netip.Addr) error {
 		}
 		if i := slices.IndexFunc(hub, r.Contains); i >= 0 {
 			return fmt.Errorf("range %s contains the hub's address %s: %s", r, hub[i], remedy)
+		}
+	}
+	return nil
+}
+
+// checkExternal refuses ranges of hosts that contain a node: other clusters would send what is for the node, the wire's packets
+// included, to the overlay.
+func checkExternal(ranges []netip.Prefix, nodes []netip.Addr) error {
+	for _, r := range ranges {
+		if i := slices.IndexFunc(nodes, r.Contains); i >= 0 {
+			return fmt.Errorf("--external-cidr %s contains the address %s of a node, and without globalnet the range is routed to this cluster: "+
+				"give ranges of hosts without the nodes", r, nodes[i])
 		}
 	}
 	return nil

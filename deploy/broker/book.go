@@ -212,7 +212,7 @@ func checkRanges(ctx context.Context, hub client.Client, namespace string, r Req
 	if err := hub.List(ctx, list, client.InNamespace(namespace)); err != nil {
 		return fmt.Errorf("list the Clusters at the hub: %w", err)
 	}
-	own := slices.Concat(r.Local, single(r.Nodes))
+	own := slices.Concat(r.Local, r.External, single(r.Nodes))
 	for i := range list.Items {
 		other := &list.Items[i]
 		if other.Name == r.ClusterID {

@@ -90,6 +90,7 @@ func issue(
 // Member is what is published of a cluster.
 type Member struct {
 	Entry
+	// PodCIDR holds the ranges of hosts beside the cluster as well, where they are routed.
 	PodCIDR, ServiceCIDR []netip.Prefix
 	// Fabric is the clusterset's.
 	Fabric netip.Prefix
@@ -194,7 +195,7 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 		name       string
 		have, want []string
 	}{
-		{"pod ranges", have.Spec.ClusterCIDR, want.Spec.ClusterCIDR},
+		{"ranges of pods and of hosts beside it", have.Spec.ClusterCIDR, want.Spec.ClusterCIDR},
 		{"service ranges", have.Spec.ServiceCIDR, want.Spec.ServiceCIDR},
 		{"GlobalCIDRs", have.Spec.GlobalCIDR, want.Spec.GlobalCIDR},
 		{"ClusterSetIP ranges", have.Spec.ClusterSetIPCIDR, want.Spec.ClusterSetIPCIDR},

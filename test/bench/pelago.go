@@ -224,7 +224,7 @@ func (n *node) start(pins string, into programs, scale Scale) error {
 	if err := netdev.Ensure(c); err != nil {
 		return err
 	}
-	if err := netdev.Firewall(c.CablePort); err != nil {
+	if err := netdev.Firewall(netdev.Filter{CablePort: c.CablePort}); err != nil {
 		return err
 	}
 	var uplinks []int

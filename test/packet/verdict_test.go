@@ -368,7 +368,7 @@ func patch(b []byte, at int, with ...byte) []byte {
 }
 
 func TestVerdicts(t *testing.T) {
-	for _, r := range rows(t) {
+	for _, r := range slices.Concat(rows(t), externalRows()) {
 		t.Run(strings.ReplaceAll(r.name, " ", "_"), func(t *testing.T) {
 			var k *Kernel
 			if r.own {

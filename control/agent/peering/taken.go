@@ -36,6 +36,7 @@ func (o Options) taken(k known) *taken {
 			{fmt.Sprintf("the pods of this cluster %s", o.ClusterID), o.PodCIDRs},
 			{fmt.Sprintf("the services of this cluster %s", o.ClusterID), o.ServiceCIDRs},
 			{fmt.Sprintf("the GlobalCIDR of this cluster %s", o.ClusterID), o.GlobalCIDRs},
+			{fmt.Sprintf("the hosts beside this cluster %s", o.ClusterID), o.ExternalCIDRs},
 		},
 		indexes: map[int32]string{int32(o.ClusterIndex): o.ClusterID}, gateways: map[string]string{}, nodes: map[string]string{},
 		held: map[string]string{},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,9 +36,10 @@ const (
 type ExportOptions struct {
 	ClusterID string
 	Globalnet bool
-	// PodCIDRs and Fabric, the address of a node by its index, are used without globalnet.
-	PodCIDRs []netip.Prefix
-	Fabric   func(node uint16) (netip.Addr, error)
+	// Routed, the ranges of pods and of hosts beside the cluster, and Fabric, the address of a node by its index, are used without
+	// globalnet.
+	Routed []netip.Prefix
+	Fabric func(node uint16) (netip.Addr, error)
 	// ClusterSetIPs: an export gets a ClusterSetIP unless its annotation says otherwise.
 	ClusterSetIPs bool
 	// DashedHostnames: an endpoint without hostname has its address as one (mode mcs), not the name of its pod.
@@ -53,7 +55,7 @@ func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 		hub:    o.Hub,
 		events: mgr.GetEventRecorderFor("pelago-agent"),
 		cluster: cluster{
-			id: o.ClusterID, globalnet: o.Globalnet, brokerNamespace: o.Hub.Namespace(), podCIDRs: o.PodCIDRs, fabric: o.Fabric,
+			id: o.ClusterID, globalnet: o.Globalnet, brokerNamespace: o.Hub.Namespace(), routed: o.Routed, fabric: o.Fabric,
 			clusterSetIPs: o.ClusterSetIPs, dashedHostnames: o.DashedHostnames,
 		},
 	}
@@ -70,6 +72,7 @@ func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(ofLocalSlice)).
 		Watches(&v1alpha1.NodeIndex{}, handler.EnqueueRequestsFromMapFunc(r.ofNodeIndex), builder.WithPredicates(newNodes)).
 		Watches(&submarinerv1.GlobalIngressIP{}, handler.EnqueueRequestsFromMapFunc(r.ofIngressIP)).
+		Watches(&v1alpha1.Peer{}, handler.EnqueueRequestsFromMapFunc(r.ofPeer), builder.WithPredicates(newSubnets)).
 		Watches(&v1alpha1.GlobalAddress{}, handler.EnqueueRequestsFromMapFunc(ofVIP)).
 		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, o.Hub.OfContribution)).
 		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, r.ofOwnHubSlice)).
@@ -147,6 +150,9 @@ func (r *reconciler) read(ctx context.Context, req reconcile.Request) (state, er
 		return s, fmt.Errorf("read EndpointSlices of Service %s: %w", req, err)
 	}
 	s.slices = list.Items
+	if err := r.readElsewhere(ctx, &s); err != nil {
+		return s, err
+	}
 	if !r.cluster.globalnet {
 		return s, r.readNodes(ctx, &s)
 	}
@@ -165,6 +171,27 @@ func (r *reconciler) read(ctx context.Context, req reconcile.Request) (state, er
 		}
 	}
 	return s, nil
+}
+
+// readElsewhere adds the ranges of other clusters, if an endpoint is on no node.
+func (r *reconciler) readElsewhere(ctx context.Context, s *state) error {
+	if !slices.ContainsFunc(s.slices, func(slice discoveryv1.EndpointSlice) bool {
+		return slices.ContainsFunc(slice.Endpoints, func(e discoveryv1.Endpoint) bool { return e.NodeName == nil })
+	}) {
+		return nil
+	}
+	var peers v1alpha1.PeerList
+	if err := r.local.List(ctx, &peers); err != nil {
+		return fmt.Errorf("read Peers: %w", err)
+	}
+	for _, p := range peers.Items {
+		for _, text := range p.Spec.Subnets {
+			if prefix, err := netip.ParsePrefix(text); err == nil { // peering reports others
+				s.elsewhere = append(s.elsewhere, prefix)
+			}
+		}
+	}
+	return nil
 }
 
 // readNodes adds the indexes of the nodes that endpoints of a headless service are on.

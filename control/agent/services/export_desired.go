@@ -27,7 +27,7 @@ type cluster struct {
 	// clusterSetIPs: an export gets a ClusterSetIP unless its annotation says otherwise.
 	clusterSetIPs bool
 	// Without globalnet:
-	podCIDRs []netip.Prefix
+	routed []netip.Prefix // ranges of pods, and of hosts beside the cluster
 	// fabric is the address of a node, by its index, in the clusterset's fabric.
 	fabric func(node uint16) (netip.Addr, error)
 }
@@ -41,6 +41,8 @@ type state struct {
 	ingress map[string]submarinerv1.GlobalIngressIP
 	// nodes holds the indexes of the nodes that headless endpoints are on; without globalnet only.
 	nodes map[string]uint16
+	// elsewhere are the ranges that are routed to other clusters; read where an endpoint is on no node.
+	elsewhere []netip.Prefix
 }
 
 // offer is what the cluster publishes of one service.
@@ -118,21 +120,33 @@ func is4(text string) bool {
 	return err == nil && ip.Is4()
 }
 
-// routedSlices publishes a service with a ClusterIP. Traffic from other clusters is translated at the node of a backend, so that
-// backends on no node of the cluster do not count.
+// routedSlices publishes a service with a ClusterIP. Traffic from other clusters is translated at the node of a backend, or at a
+// gateway for one on no node, which must have an IPv4 address that is not another cluster's.
 func routedSlices(ips []string, s state) (content []BackendSlice, waiting string) {
-	onNodes := make([]discoveryv1.EndpointSlice, len(s.slices))
+	reached := make([]discoveryv1.EndpointSlice, len(s.slices))
 	for i, slice := range s.slices {
-		onNodes[i] = slice
-		onNodes[i].Endpoints = slices.DeleteFunc(slices.Clone(slice.Endpoints), func(e discoveryv1.Endpoint) bool { return e.NodeName == nil })
+		reached[i] = slice
+		reached[i].Endpoints = slices.DeleteFunc(slices.Clone(slice.Endpoints), func(e discoveryv1.Endpoint) bool {
+			return e.NodeName == nil && !s.beside(slice.AddressType, e)
+		})
 	}
-	if n := readyBackends(s.slices); n > 0 && readyBackends(onNodes) == 0 {
-		waiting = fmt.Sprintf("none of %d ready endpoints names a node of this cluster (nodeName): backends that are no pods are not reached from other clusters", n)
+	if n := readyBackends(s.slices); n > 0 && readyBackends(reached) == 0 {
+		waiting = fmt.Sprintf("none of %d ready endpoints is reached from other clusters: they are on no node (nodeName), and their "+
+			"addresses are not IPv4 or are routed to another cluster", n)
 	}
-	return VirtualSlices(ips, s.service, onNodes), waiting
+	return VirtualSlices(ips, s.service, reached), waiting
 }
 
-// endpoints publishes, without globalnet, pods under their own addresses and those in the network of their node under
+// beside reports whether a gateway can reach an endpoint that is on no node.
+func (s state) beside(family discoveryv1.AddressType, e discoveryv1.Endpoint) bool {
+	if family != discoveryv1.AddressTypeIPv4 || len(e.Addresses) == 0 {
+		return false
+	}
+	ip, err := netip.ParseAddr(e.Addresses[0])
+	return err == nil && !slices.ContainsFunc(s.elsewhere, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// endpoints publishes, without globalnet, pods and hosts of --external-cidr under their own addresses and pods in the network of their node under
 // the node's fabric address: that of the node itself is not routed between clusters.
 func (c cluster) endpoints(s state) (content []BackendSlice, waiting string) {
 	content = PodSlices(s.slices, c.dashedHostnames, func(family discoveryv1.AddressType, e discoveryv1.Endpoint) (string, bool) {
@@ -141,14 +155,15 @@ func (c cluster) endpoints(s state) (content []BackendSlice, waiting string) {
 		}
 		text := e.Addresses[0]
 		ip, err := netip.ParseAddr(text)
-		if err == nil && slices.ContainsFunc(c.podCIDRs, func(p netip.Prefix) bool { return p.Contains(ip) }) {
+		if err == nil && slices.ContainsFunc(c.routed, func(p netip.Prefix) bool { return p.Contains(ip) }) {
 			return text, true
 		}
 		node := ptr.Deref(e.NodeName, "")
 		if fabric, err := c.fabric(s.nodes[node]); err == nil {
 			return fabric.String(), true
 		}
-		waiting = fmt.Sprintf("endpoint %s is neither a pod of the cluster's pod ranges nor on a node that has an index (%q): it cannot be reached from other clusters", text, node)
+		waiting = fmt.Sprintf("endpoint %s is neither a pod of the cluster's pod ranges nor on a node that has an index (%q): it cannot be "+
+			"reached from other clusters; for a host beside the cluster join with --external-cidr", text, node)
 		return "", false
 	})
 	return content, waiting

@@ -22,7 +22,7 @@ import (
 var (
 	globalnet = cluster{id: "g2", globalnet: true, brokerNamespace: "broker"}
 	plain     = cluster{
-		id: "c2", brokerNamespace: "broker", podCIDRs: []netip.Prefix{netip.MustParsePrefix("10.7.0.0/16")},
+		id: "c2", brokerNamespace: "broker", routed: []netip.Prefix{netip.MustParsePrefix("10.7.0.0/16"), netip.MustParsePrefix("198.51.100.0/24")},
 		fabric: func(node uint16) (netip.Addr, error) {
 			return config.FabricAddress(netip.MustParsePrefix(config.DefaultFabricCIDR), 2, node)
 		},
@@ -186,10 +186,19 @@ func TestDesired(t *testing.T) {
 			[]string{"g2.sample.web Headless ", "IPv4 192-0-2-7=120.2.0.12"}, "Valid", ""},
 		"globalnet, backends beside the cluster": {globalnet, state{export: exported(), service: service("10.77.0.5"), ingress: serviceIP,
 			slices: pods(discoveryv1.Endpoint{Addresses: []string{"192.0.2.7"}})},
-			[]string{"g2.sample.web ClusterSetIP 120.2.0.9", "IPv4 =120.2.0.9 not ready"}, "Valid", "none of 1 ready endpoints names a node of this cluster"},
+			[]string{"g2.sample.web ClusterSetIP 120.2.0.9", "IPv4 =120.2.0.9 ready"}, "Valid", ""},
+		"globalnet, backends in another cluster": {globalnet, state{export: exported(), service: service("10.77.0.5"), ingress: serviceIP,
+			slices: pods(discoveryv1.Endpoint{Addresses: []string{"120.1.0.7"}}), elsewhere: []netip.Prefix{netip.MustParsePrefix("120.1.0.0/24")}},
+			[]string{"g2.sample.web ClusterSetIP 120.2.0.9", "IPv4 =120.2.0.9 not ready"}, "Valid", "none of 1 ready endpoints is reached"},
+		"plain headless, a host of --external-cidr": {plain, state{export: exported(), service: service("None"),
+			slices: pods(discoveryv1.Endpoint{Addresses: []string{"198.51.100.7"}})},
+			[]string{"c2.sample.web Headless ", "IPv4 198-51-100-7=198.51.100.7"}, "Valid", ""},
+		"plain headless, a host of no declared range": {plain, state{export: exported(), service: service("None"),
+			slices: pods(discoveryv1.Endpoint{Addresses: []string{"192.0.2.7"}})},
+			[]string{"c2.sample.web Headless "}, "Valid", "join with --external-cidr"},
 		"plain, a pod and a backend beside the cluster": {plain, state{export: exported(), service: service("10.77.0.5"),
 			slices: pods(onNode("10.7.0.2", "web-0", "n1"), discoveryv1.Endpoint{Addresses: []string{"192.0.2.7"}})},
-			[]string{"c2.sample.web ClusterSetIP 10.77.0.5", "IPv4 =10.77.0.5 ready"}, "Valid", ""},
+			[]string{"c2.sample.web ClusterSetIP 10.77.0.5", "IPv4 =10.77.0.5"}, "Valid", ""},
 		"a label that is none":            {plain, state{export: labelled("tier/", "1"), service: service("10.77.0.5")}, nil, "InvalidExportedMetadata", ""},
 		"a reserved label":                {plain, state{export: labelled("multicluster.kubernetes.io/source-cluster", "g9"), service: service("10.77.0.5")}, nil, "InvalidExportedMetadata", ""},
 		"globalnet headless without pods": {globalnet, state{export: exported(), service: service("None")}, []string{"g2.sample.web Headless "}, "Valid", ""},

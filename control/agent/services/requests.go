@@ -2,6 +2,7 @@ package services
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -63,6 +64,18 @@ func (r *reconciler) ofNodeIndex(ctx context.Context, _ client.Object) []reconci
 	if r.cluster.globalnet {
 		return nil
 	}
+	return r.exports(ctx)
+}
+
+// newSubnets passes Peers with other ranges than before.
+var newSubnets = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*v1alpha1.Peer)
+	after, same := e.ObjectNew.(*v1alpha1.Peer)
+	return ok && same && !slices.Equal(before.Spec.Subnets, after.Spec.Subnets)
+}}
+
+// ofPeer: endpoints on no node whose addresses are routed to another cluster do not count.
+func (r *reconciler) ofPeer(ctx context.Context, _ client.Object) []reconcile.Request {
 	return r.exports(ctx)
 }
 

@@ -59,6 +59,7 @@ func Desired(objs Objects, host Host) Result {
 		}
 		b.sources()
 		b.blocks()
+		b.externals()
 		b.ingress()
 	} else {
 		b.flat()

@@ -19,6 +19,7 @@ import (
 func (b *builder) flat() {
 	b.flatNodes()
 	b.flatPods()
+	b.externals()
 	b.flatServices()
 }
 

@@ -68,6 +68,8 @@ type Host struct {
 	// Datapath is that of pods whose namespace sets none; Endpoints are the devices of those that need programs (NeedsDevice).
 	Datapath  dataplane.Datapath
 	Endpoints map[netip.Addr]dataplane.Endpoint
+	// External are the interface indexes towards ExternalAddresses, on gateways; what has no route is left out.
+	External map[netip.Addr]uint32
 	// Addresses of the node itself.
 	Addresses []netip.Addr
 	Overlay   dataplane.Tokens

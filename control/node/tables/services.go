@@ -29,6 +29,8 @@ func (b *builder) ingress() {
 			known = b.service(g, ip)
 		case submarinerv1.HeadlessServicePod:
 			known = b.headlessPod(g, ip)
+		case submarinerv1.HeadlessServiceEndpoints:
+			known = b.headlessEndpoint(g, ip)
 		}
 		if known && !meta.IsStatusConditionTrue(g.Status.Conditions, submarinerv1.ConditionAllocated) {
 			b.acks[g.UID] = true
@@ -41,7 +43,7 @@ func (b *builder) service(g *submarinerv1.GlobalIngressIP, ip netip.Addr) bool {
 	if g.Spec.ServiceRef == nil {
 		return false
 	}
-	name := types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.ServiceRef.Name}
+	name := named(g.Namespace, g.Spec.ServiceRef.Name)
 	service := b.objs.Services[name]
 	if service == nil {
 		return false
@@ -63,7 +65,7 @@ func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip 
 		v := dataplane.Service{ClientIP: service.Spec.SessionAffinity == corev1.ServiceAffinityClientIP}
 		weights := map[uint16]int{}
 		for _, e := range backendEndpoints(b.objs.Slices[name], port.Name) {
-			node := b.index[e.node]
+			node := b.edgeOf(e.node, e.address.Addr())
 			if node == 0 {
 				continue
 			}
@@ -91,8 +93,7 @@ func (b *builder) headlessPod(g *submarinerv1.GlobalIngressIP, ip netip.Addr) bo
 	if g.Spec.ServiceRef == nil || g.Spec.PodRef == nil {
 		return false
 	}
-	name := types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.ServiceRef.Name}
-	for _, slice := range b.objs.Slices[name] {
+	for _, slice := range b.objs.Slices[named(g.Namespace, g.Spec.ServiceRef.Name)] {
 		for _, e := range slice.Endpoints {
 			if e.TargetRef == nil || e.TargetRef.Kind != "Pod" || e.TargetRef.Name != g.Spec.PodRef.Name || e.NodeName == nil {
 				continue
@@ -102,15 +103,24 @@ func (b *builder) headlessPod(g *submarinerv1.GlobalIngressIP, ip netip.Addr) bo
 			if !ok || node == 0 {
 				continue
 			}
-			v := dataplane.Global{Kind: dataplane.GlobalPod, Node: node}
-			if node == b.self {
-				v.Pod = address
-			}
-			b.out.State.Globals[ip] = v
+			b.pod(ip, node, address)
 			return true
 		}
 	}
 	return false
+}
+
+// pod maps all ports of ip to an address on a node.
+func (b *builder) pod(ip netip.Addr, node uint16, address netip.Addr) {
+	v := dataplane.Global{Kind: dataplane.GlobalPod, Node: node}
+	if node == b.self {
+		v.Pod = address
+	}
+	b.out.State.Globals[ip] = v
+}
+
+func named(namespace, name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
 type endpoint struct {

@@ -59,6 +59,9 @@ type Cluster struct {
 	// Gateways are the node indexes of those that are used; a node of Draining still switches.
 	Gateways, Draining []uint16
 	Other              *Cluster
+	// External are the hosts beside the cluster, on its underlay; RouteServices: ClusterIPs that are not exported are reached.
+	External      netip.Prefix
+	RouteServices bool
 }
 
 // Service is an exported port and where its backends are.
@@ -66,6 +69,7 @@ type Service struct {
 	Backends map[*Pod]uint16 // ready pod → port
 	// Nodes are ready pods in the network of their node.
 	Nodes    map[*Node]uint16
+	External []netip.AddrPort // beside the cluster
 	ClientIP bool
 }
 

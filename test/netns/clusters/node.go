@@ -166,9 +166,6 @@ func (n *Node) Apply(t testing.TB) {
 		if err := netdev.Ensure(config); err != nil {
 			return err
 		}
-		if err := netdev.Firewall(config.CablePort); err != nil {
-			return err
-		}
 		uplink, err := n.NS.Index("un0")
 		if err != nil {
 			return err
@@ -199,11 +196,16 @@ func (n *Node) Apply(t testing.TB) {
 		if err != nil {
 			return err
 		}
+		filter := netdev.Filter{CablePort: config.CablePort}
+		filter.Beside, filter.ClusterIPs = state.Masqueraded()
+		if err := netdev.Firewall(filter); err != nil {
+			return err
+		}
 		if err := n.Loader.Apply(state); err != nil {
 			return err
 		}
 		_, err = n.Loader.PurgeFunc(func(a netip.Addr) bool {
-			_, known := state.Sources[a]
+			_, known := state.Source(a)
 			return !known
 		})
 		return err

@@ -37,9 +37,13 @@ func (c *Cluster) routed() []netip.Prefix {
 	if !c.Plain {
 		return []netip.Prefix{c.GlobalCIDR()}
 	}
-	return []netip.Prefix{
+	out := []netip.Prefix{
 		c.podCIDR(), netip.PrefixFrom(c.clusterIP(0), 16), netip.PrefixFrom(netip.AddrFrom4([4]byte{241, 0, byte(64 * c.Index), 0}), 18),
 	}
+	if c.External.IsValid() {
+		out = append(out, c.External)
+	}
+	return out
 }
 
 // shown is the address under which the other cluster sees processes of the node.

@@ -69,6 +69,7 @@ func (n *Node) State() (dataplane.State, error) {
 	}
 	if n.switches() {
 		n.gateway(&s, hop)
+		n.external(&s, uint32(uplink))
 	}
 	return s, nil
 }
@@ -119,6 +120,30 @@ func (n *Node) gateway(s *dataplane.State, hop func(a, next netip.Addr) dataplan
 	}
 }
 
+// external adds what is beside the cluster.
+func (n *Node) external(s *dataplane.State, uplink uint32) {
+	c := n.Cluster
+	host := dataplane.Source{Egress: c.Global(1), External: true, Ifindex: uplink}
+	if c.Plain {
+		host.Egress, host.Routed = n.Fabric(), true
+		for first := 1024; first < 65536; first += dataplane.BlockPorts {
+			s.Egresses[n.Fabric()] = append(s.Egresses[n.Fabric()], uint16(first))
+		}
+	}
+	s.Externals = map[netip.Prefix]dataplane.Source{}
+	if c.External.IsValid() {
+		s.Externals[c.External] = host
+	}
+	if c.RouteServices {
+		s.Externals[netip.PrefixFrom(c.clusterIP(0), 16)] = dataplane.Source{Routed: true}
+	}
+	for _, service := range c.Services {
+		for _, e := range service.External {
+			s.Sources[e.Addr()] = host
+		}
+	}
+}
+
 func (s *Service) seenBy(n *Node) dataplane.Service {
 	v := dataplane.Service{ClientIP: s.ClientIP}
 	weights := map[uint16]int{}
@@ -132,6 +157,12 @@ func (s *Service) seenBy(n *Node) dataplane.Service {
 		weights[node.Index]++
 		if node == n {
 			v.Backends = append(v.Backends, netip.AddrPortFrom(node.Address, port))
+		}
+	}
+	for _, e := range s.External {
+		if n.switches() {
+			weights[n.Index]++
+			v.Backends = append(v.Backends, e)
 		}
 	}
 	slices.SortFunc(v.Backends, netip.AddrPort.Compare)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,10 +63,44 @@ func (s *Settings) Add(f *pflag.FlagSet) {
 	f.BoolVar(&s.AirGapped, "air-gapped", false, "never resolve a public address: accept only ipv4: of gateway.submariner.io/public-ip (without that annotation nothing is resolved anyway)")
 	f.BoolVar(&s.ClusterSetIPs, "enable-clusterset-ip", false, "give the services that this cluster exports a ClusterSetIP, unless their ServiceExport has the "+
 		"annotation "+submarinerv1.AnnotationUseClusterSetIP+"=false (default: the clusterset's; always so in mode mcs)")
+	f.Var((*ranges)(&s.ExternalCIDRs), "external-cidr", "range of hosts beside the cluster, a `CIDR`; may be repeated. By a route to a gateway node they reach other "+
+		"clusters; without globalnet they are reached under their own addresses, and the ranges cannot change later")
+	f.BoolVar(&s.RouteServiceCIDR, "route-service-cidr", false, "let other clusters reach ClusterIPs that are not exported; without globalnet, and where kube-proxy "+
+		"serves ClusterIPs (iptables or nftables)")
 	f.StringVar(&s.CoreDNSCustom, "coredns-custom-configmap", "", "ConfigMap `[kube-system/]NAME` whose keys *.server the Corefile of CoreDNS imports, to write to instead of the Corefile "+
 		"(default: "+coredns.CustomName+" where the Corefile has such an import, as in AKS and k3s)")
 	f.BoolVar(&s.NetworkOnly, "network-only", false, "take part in network and services only: nothing in the cluster gets the right to write workloads")
 }
+
+// ranges is the value of a flag that takes ranges, and may be repeated.
+type ranges []netip.Prefix
+
+// Set adds ranges, separated by commas; an empty text removes all.
+func (r *ranges) Set(text string) error {
+	if text == "" {
+		*r = nil
+		return nil
+	}
+	for one := range strings.SplitSeq(text, ",") {
+		p, err := netip.ParsePrefix(strings.TrimSpace(one))
+		if err != nil {
+			return fmt.Errorf("%q is no range in CIDR notation such as 192.0.2.0/24", one)
+		}
+		if p != p.Masked() {
+			return fmt.Errorf("%s has bits behind its length: write %s", p, p.Masked())
+		}
+		if err := config.CheckRange(p); err != nil {
+			return err
+		}
+		*r = append(*r, p)
+	}
+	return nil
+}
+
+func (r *ranges) String() string { return strings.Join(view.Texts(*r), ",") }
+
+// Type is the word in the help.
+func (r *ranges) Type() string { return "CIDR" }
 
 // Check validates what the flags have in common.
 func (s *Settings) Check() error {

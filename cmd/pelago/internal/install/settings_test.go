@@ -1,6 +1,7 @@
 package install
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -70,7 +71,12 @@ func TestReachFlags(t *testing.T) {
 		"no port":            {vxlan, []string{"--natt-discovery-port", "0"}, config.Config{}, "--natt-discovery-port 0"},
 		"the overlay's port": {vxlan, []string{"--natt-discovery-port", "4800"}, config.Config{}, "--natt-discovery-port 4800"},
 		"a tunnel's port":    {wireguard, []string{"--natt-discovery-port", "4504"}, config.Config{}, "--natt-discovery-port 4504"},
-		"balanced vxlan":     {vxlan, []string{"--load-balancer"}, config.Config{}, "use --cable-driver wireguard"},
+		"beside the cluster": {wireguard, []string{"--external-cidr", "192.0.2.0/25", "--external-cidr", "198.51.100.0/24", "--route-service-cidr"},
+			config.Config{ExternalCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25"), netip.MustParsePrefix("198.51.100.0/24")}, RouteServiceCIDR: true}, ""},
+		"no range":       {wireguard, []string{"--external-cidr", "192.0.2.7"}, config.Config{}, `"192.0.2.7" is no range in CIDR notation`},
+		"host bits":      {wireguard, []string{"--external-cidr", "192.0.2.7/24"}, config.Config{}, "write 192.0.2.0/24"},
+		"loopback":       {wireguard, []string{"--external-cidr", "127.0.1.0/24"}, config.Config{}, "overlaps 127.0.0.0/8 (loopback)"},
+		"balanced vxlan": {vxlan, []string{"--load-balancer"}, config.Config{}, "use --cable-driver wireguard"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -131,6 +137,7 @@ func TestJoinAgainKeepsEveryFlag(t *testing.T) {
 	all := []string{
 		"--cable-driver", "libreswan", "--nattport", "4600", "--cable-tunnels", "4", "--xdp", "auto", "--natt=false", "--natt-discovery-port", "4491",
 		"--preferred-server", "--load-balancer", "--air-gapped", "--gateway-mode", "active-passive", "--network-only",
+		"--external-cidr", "192.0.2.0/25", "--external-cidr", "198.51.100.0/24", "--route-service-cidr",
 	}
 	for _, args := range [][]string{nil, all} {
 		first := parse(args, nil)
@@ -139,8 +146,8 @@ func TestJoinAgainKeepsEveryFlag(t *testing.T) {
 		}
 	}
 	first := parse(all, nil)
-	second := parse([]string{"--nattport", "4700", "--load-balancer=false"}, &first)
-	want := []string{"cable-port: 4600 → 4700", "load-balancer: true → unset"}
+	second := parse([]string{"--nattport", "4700", "--load-balancer=false", "--external-cidr", ""}, &first)
+	want := []string{"cable-port: 4600 → 4700", "external-cidr: 192.0.2.0/25,198.51.100.0/24 → unset", "load-balancer: true → unset"}
 	if diff := cmp.Diff(want, Changes(first.Data(), second.Data())); diff != "" {
 		t.Errorf("changes: -want +got\n%s", diff)
 	}

@@ -168,16 +168,17 @@ func tunnels(e submarinerv1.EndpointSpec) string {
 func networks(ctx context.Context, m Member, c config.Config) (Table, error) {
 	t := Table{
 		Header: []string{"NETWORK PLUGIN", "SERVICE CIDRS", "CLUSTER CIDRS", "GLOBAL CIDR", "CLUSTERSET CIDR"},
-		Wide:   []string{"CLUSTER INDEX", "MODE", "FABRIC CIDR"},
+		Wide:   []string{"CLUSTER INDEX", "MODE", "FABRIC CIDR", "EXTERNAL CIDRS"},
 	}
 	plugin, err := networkPlugin(ctx, m.Typed)
 	if err != nil {
 		return t, err
 	}
+	external := Texts(c.ExternalCIDRs)
 	services, pods, globals, vips := Texts(c.ServiceCIDRs), Texts(c.PodCIDRs), Texts(c.GlobalCIDRs), Texts(c.ClusterSetIPCIDRs)
 	t.Rows = []Row{{
 		Cells: []string{plugin, strings.Join(services, ", "), strings.Join(pods, ", "), strings.Join(globals, ", "), strings.Join(vips, ", ")},
-		Wide:  []string{strconv.Itoa(int(c.ClusterIndex)), string(c.Mode), c.FabricCIDR.String()},
+		Wide:  []string{strconv.Itoa(int(c.ClusterIndex)), string(c.Mode), c.FabricCIDR.String(), strings.Join(external, ", ")},
 		Object: struct {
 			NetworkPlugin     string   `json:"networkPlugin"`
 			ServiceCIDRs      []string `json:"serviceCIDRs"`
@@ -187,7 +188,9 @@ func networks(ctx context.Context, m Member, c config.Config) (Table, error) {
 			ClusterIndex      uint16   `json:"clusterIndex"`
 			Mode              string   `json:"mode"`
 			FabricCIDR        string   `json:"fabricCIDR"`
-		}{plugin, services, pods, globals, vips, c.ClusterIndex, string(c.Mode), c.FabricCIDR.String()},
+			ExternalCIDRs     []string `json:"externalCIDRs,omitempty"`
+			RouteServiceCIDR  bool     `json:"routeServiceCIDR,omitempty"`
+		}{plugin, services, pods, globals, vips, c.ClusterIndex, string(c.Mode), c.FabricCIDR.String(), external, c.RouteServiceCIDR},
 	}}
 	return t, nil
 }

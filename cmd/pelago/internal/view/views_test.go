@@ -71,7 +71,7 @@ func testMember(t *testing.T) Member {
 
 func TestTables(t *testing.T) {
 	c := config.Config{ClusterID: "g1", ClusterIndex: 1, Mode: config.ModeSubmariner, PodCIDRs: prefixes("10.7.0.0/16"),
-		ServiceCIDRs: prefixes("10.77.0.0/16"), GlobalCIDRs: prefixes("120.1.0.0/24"), FabricCIDR: prefixes("241.0.0.0/8")[0]}
+		ExternalCIDRs: prefixes("192.0.2.0/25"), ServiceCIDRs: prefixes("10.77.0.0/16"), GlobalCIDRs: prefixes("120.1.0.0/24"), FabricCIDR: prefixes("241.0.0.0/8")[0]}
 	for name, want := range map[string]string{
 		"connections": "" +
 			"GATEWAY   CLUSTER   REMOTE IP       NAT   CABLE DRIVER   SUBNETS        STATUS      RTT avg.   LOCAL GATEWAY   MESSAGE\n" +
@@ -82,8 +82,8 @@ func TestTables(t *testing.T) {
 			"g1        192.0.2.11    203.0.113.1   vxlan          local    n1                          120.1.0.0/24\n" +
 			"g2        192.0.2.21                  vxlan          remote   g2-n1      4500             120.2.0.0/24\n\n",
 		"networks": "" +
-			"NETWORK PLUGIN   SERVICE CIDRS   CLUSTER CIDRS   GLOBAL CIDR    CLUSTERSET CIDR   CLUSTER INDEX   MODE         FABRIC CIDR\n" +
-			"kindnet          10.77.0.0/16    10.7.0.0/16     120.1.0.0/24                     1               submariner   241.0.0.0/8\n\n",
+			"NETWORK PLUGIN   SERVICE CIDRS   CLUSTER CIDRS   GLOBAL CIDR    CLUSTERSET CIDR   CLUSTER INDEX   MODE         FABRIC CIDR   EXTERNAL CIDRS\n" +
+			"kindnet          10.77.0.0/16    10.7.0.0/16     120.1.0.0/24                     1               submariner   241.0.0.0/8   192.0.2.0/25\n\n",
 		"gateways": "" +
 			"NODE   HA STATUS   SUMMARY                                  VERSION   FAILURE\n" +
 			"n1     active      1 connections out of 2 are established   v1        \n" +
