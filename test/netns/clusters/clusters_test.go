@@ -104,6 +104,7 @@ func TestTown(t *testing.T) {
 	t.Run("path MTU", w.pathMTU)
 	t.Run("segment sizes", w.segmentSizes)
 	t.Run("ICMP errors", w.icmpErrors)
+	t.Run("a pod without a port is told", w.exhausted)
 	t.Run("conntrack translates nothing", w.conntrack)
 	t.Run("default deny", w.defaultDeny)
 	t.Run("forged overlay packets", w.forged)

@@ -57,6 +57,35 @@ func (w *town) earlyFragments(t *testing.T) {
 	}
 }
 
+// More sockets than the node has ports towards one endpoint: the stack hands the error to those that get none, the others work.
+func (w *town) exhausted(t *testing.T) {
+	pod := w.client[1]
+	told, served := 0, 0
+	for range 300 {
+		c, err := dial(pod, "udp", netip.AddrPortFrom(w.all, 53))
+		must(t, err)
+		defer c.Close() // at the end, or its port would be used again
+		switch err := ping(c, 10); {
+		case err == nil:
+			served++
+		case errors.Is(err, syscall.EHOSTUNREACH):
+			told++
+		default:
+			t.Errorf("after %d sockets with a port and %d without: %v", served, told, err)
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	if told == 0 || served < 200 || served > 256 {
+		t.Errorf("%d sockets had a port and %d were told that there is none; want at most 256 with one", served, told)
+	}
+	must(t, pod.Node.Do(func() error {
+		_, err := pod.Node.Loader.PurgeFunc(func(a netip.Addr) bool { return a == pod.Address })
+		return err
+	}))
+}
+
 // A batch of datagrams that leaves the pod as one packet for the kernel to cut (UDP_SEGMENT, as QUIC servers send) arrives
 // as the datagrams that it was.
 func (w *town) segmentedDatagrams(t *testing.T) {
