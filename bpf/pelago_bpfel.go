@@ -40,6 +40,11 @@ type PelagoAffinityKey struct {
 	Client uint32
 }
 
+type PelagoAudience struct {
+	_        structs.HostLayout
+	Clusters [16]uint64
+}
+
 type PelagoBackend struct {
 	_       structs.HostLayout
 	Address uint32
@@ -169,11 +174,18 @@ type PelagoGatewaySet struct {
 }
 
 type PelagoGlobal struct {
-	_    structs.HostLayout
-	Kind uint16
-	Node uint16
-	Pod  uint32
+	_     structs.HostLayout
+	Kind  uint8
+	Flags uint8
+	Node  uint16
+	Pod   uint32
 }
+
+type PelagoGlobalFlag uint32
+
+const (
+	PelagoGlobalFlagGLOBAL_RESTRICTED PelagoGlobalFlag = 1
+)
 
 type PelagoGlobalKind uint32
 
@@ -515,8 +527,9 @@ const (
 	PelagoVerdictVERDICT_DROP_INTERNAL        PelagoVerdict = 33
 	PelagoVerdictVERDICT_DROP_QUOTA           PelagoVerdict = 34
 	PelagoVerdictVERDICT_OWN_SERVICE          PelagoVerdict = 35
-	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 36
-	PelagoVerdictVERDICT_CONTINUE             PelagoVerdict = 37
+	PelagoVerdictVERDICT_DROP_NOT_EXPORTED    PelagoVerdict = 36
+	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 37
+	PelagoVerdictVERDICT_CONTINUE             PelagoVerdict = 38
 )
 
 type PelagoVip struct {
@@ -546,6 +559,7 @@ type PelagoVipTarget struct {
 const (
 	PelagoMapAbi                   = "abi"
 	PelagoMapAffinities            = "affinities"
+	PelagoMapAudiences             = "audiences"
 	PelagoMapBackends              = "backends"
 	PelagoMapBlocks                = "blocks"
 	PelagoMapCallers               = "callers"
@@ -599,6 +613,7 @@ const (
 	PelagoVarKeepDatapath          = "keep_datapath"
 	PelagoVarKeepDirection         = "keep_direction"
 	PelagoVarKeepFlowRole          = "keep_flow_role"
+	PelagoVarKeepGlobalFlag        = "keep_global_flag"
 	PelagoVarKeepGlobalKind        = "keep_global_kind"
 	PelagoVarKeepHook              = "keep_hook"
 	PelagoVarKeepHop               = "keep_hop"
@@ -693,6 +708,7 @@ type PelagoProgramSpecs struct {
 type PelagoMapSpecs struct {
 	Abi         *ebpf.MapSpec `ebpf:"abi"`
 	Affinities  *ebpf.MapSpec `ebpf:"affinities"`
+	Audiences   *ebpf.MapSpec `ebpf:"audiences"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
 	Blocks      *ebpf.MapSpec `ebpf:"blocks"`
 	Callers     *ebpf.MapSpec `ebpf:"callers"`
@@ -741,6 +757,7 @@ type PelagoVariableSpecs struct {
 	KeepDatapath          *ebpf.VariableSpec `ebpf:"keep_datapath"`
 	KeepDirection         *ebpf.VariableSpec `ebpf:"keep_direction"`
 	KeepFlowRole          *ebpf.VariableSpec `ebpf:"keep_flow_role"`
+	KeepGlobalFlag        *ebpf.VariableSpec `ebpf:"keep_global_flag"`
 	KeepGlobalKind        *ebpf.VariableSpec `ebpf:"keep_global_kind"`
 	KeepHook              *ebpf.VariableSpec `ebpf:"keep_hook"`
 	KeepHop               *ebpf.VariableSpec `ebpf:"keep_hop"`
@@ -796,6 +813,7 @@ func (o *PelagoObjects) Close() error {
 type PelagoMaps struct {
 	Abi         *ebpf.Map `ebpf:"abi"`
 	Affinities  *ebpf.Map `ebpf:"affinities"`
+	Audiences   *ebpf.Map `ebpf:"audiences"`
 	Backends    *ebpf.Map `ebpf:"backends"`
 	Blocks      *ebpf.Map `ebpf:"blocks"`
 	Callers     *ebpf.Map `ebpf:"callers"`
@@ -832,6 +850,7 @@ func (m *PelagoMaps) Close() error {
 	return _PelagoClose(
 		m.Abi,
 		m.Affinities,
+		m.Audiences,
 		m.Backends,
 		m.Blocks,
 		m.Callers,
@@ -881,6 +900,7 @@ type PelagoVariables struct {
 	KeepDatapath          *ebpf.Variable `ebpf:"keep_datapath"`
 	KeepDirection         *ebpf.Variable `ebpf:"keep_direction"`
 	KeepFlowRole          *ebpf.Variable `ebpf:"keep_flow_role"`
+	KeepGlobalFlag        *ebpf.Variable `ebpf:"keep_global_flag"`
 	KeepGlobalKind        *ebpf.Variable `ebpf:"keep_global_kind"`
 	KeepHook              *ebpf.Variable `ebpf:"keep_hook"`
 	KeepHop               *ebpf.Variable `ebpf:"keep_hop"`

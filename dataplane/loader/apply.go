@@ -145,6 +145,8 @@ func (l *Loader) write(c dataplane.Change) error {
 		return putOrRemove(m.Egresses, be32(c.Key.(netip.Addr)), c.Value, func(v []uint16) any { return encodeEgress(v) })
 	case dataplane.TableGlobals:
 		return putOrRemove(m.Globals, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Global) any { return encodeGlobal(v) })
+	case dataplane.TableAudiences:
+		return putOrRemove(m.Audiences, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.ClusterSet) any { return bpf.PelagoAudience{Clusters: v} })
 	case dataplane.TableBlocks:
 		return putOrRemove(m.Blocks, encodeBlockKey(c.Key.(dataplane.BlockKey)), c.Value, func(v uint16) any { return bpf.PelagoBlock{Node: v} })
 	}

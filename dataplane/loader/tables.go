@@ -16,15 +16,10 @@ type Tables struct {
 	State dataplane.State
 	Paths map[netip.Addr]Path
 	// Unreachable are the remote clusters of which no gateway answers this one.
-	Unreachable Clusters
+	Unreachable dataplane.ClusterSet
 	// PortsInUse counts the client flows by source and destination after translation, without the source's port.
 	PortsInUse map[Packet]int
 }
-
-// Clusters is a set of cluster indexes.
-type Clusters [dataplane.MaxClusters / 64]uint64
-
-func (c Clusters) has(cluster uint16) bool { return c[int(cluster)/64%len(c)]>>(cluster%64)&1 != 0 }
 
 // Constants of bpf/lb.h, bpf/vip.h and bpf/config.h.
 const (
@@ -70,7 +65,7 @@ func (t Tables) gatewayRank(node, cluster uint16) rank {
 		if t.State.Settings.Leaving {
 			return rankGone
 		}
-		if t.Unreachable.has(cluster) {
+		if t.Unreachable.Has(cluster) {
 			return rankBad
 		}
 		return rankGood
