@@ -63,6 +63,14 @@ type ServiceContributionSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=39
 	ClusterSetIP string `json:"clusterSetIP,omitempty"`
+	// ExportTo are the clusters to which the service is exported, the exporting one among them; empty: all.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=48
+	ExportTo []string `json:"exportTo,omitempty"`
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256

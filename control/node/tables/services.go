@@ -53,6 +53,7 @@ func (b *builder) service(g *submarinerv1.GlobalIngressIP, ip netip.Addr) bool {
 func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip netip.Addr) {
 	s := &b.out.State
 	s.Globals[ip] = dataplane.Global{Kind: dataplane.GlobalService}
+	b.restrict(ip, name)
 	for _, port := range service.Spec.Ports {
 		proto, ok := protocolNumber(port.Protocol)
 		if !ok {
@@ -101,6 +102,7 @@ func (b *builder) headlessPod(g *submarinerv1.GlobalIngressIP, ip netip.Addr) bo
 				v.Pod = address
 			}
 			b.out.State.Globals[ip] = v
+			b.restrict(ip, b.exportsOf(types.NamespacedName{Namespace: g.Namespace, Name: g.Spec.PodRef.Name})...)
 			return true
 		}
 	}
