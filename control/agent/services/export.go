@@ -73,7 +73,7 @@ func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 		Watches(&v1alpha1.GlobalAddress{}, handler.EnqueueRequestsFromMapFunc(ofVIP)).
 		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, o.Hub.OfContribution)).
 		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, r.ofOwnHubSlice)).
-		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
+		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, r.ofCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
 		WithOptions(kube.HubControllerOptions(workers)).
 		Complete(r)
@@ -99,7 +99,13 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	o := outcome{offer: r.cluster.desired(s), synced: r.hub.Synced()}
+	o := outcome{synced: r.hub.Synced()}
+	if o.synced {
+		if s.members, err = r.hub.MemberLabels(ctx); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	o.offer = r.cluster.desired(s)
 	var wait time.Duration // for a ClusterSetIP
 	if o.synced {
 		if o.vip, wait, err = r.assignVIP(ctx, req.NamespacedName, s.export, &o.offer); err != nil {
@@ -240,13 +246,11 @@ func (r *reconciler) conflicts(ctx context.Context, req reconcile.Request) ([]Me
 	if err != nil {
 		return nil, err
 	}
-	all := OfMembers(contributions, joined)
-	for _, c := range all {
-		if c.Spec.Cluster == r.cluster.id {
-			return Merge(all, joined).Conflicts, nil
-		}
+	all := meeting(OfMembers(contributions, joined), r.cluster.id)
+	if len(all) == 0 {
+		return nil, nil
 	}
-	return nil, nil
+	return Merge(all, joined).Conflicts, nil
 }
 
 // report writes the conditions if they changed.

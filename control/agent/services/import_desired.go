@@ -56,7 +56,7 @@ type result struct {
 func (c sourceCluster) desired(s importState) result {
 	contributions := slices.DeleteFunc(OfMembers(s.contributions, s.joined), func(x v1alpha1.ServiceContribution) bool {
 		_, refused := s.refused[x.Spec.Cluster]
-		return x.Spec.Cluster == c.id && !s.exported || refused
+		return x.Spec.Cluster == c.id && !s.exported || refused || !exportedTo(x, c.id)
 	})
 	if len(contributions) == 0 {
 		return result{}

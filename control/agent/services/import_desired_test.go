@@ -71,6 +71,11 @@ func local(clusterIP string) func(*importState) {
 	}
 }
 
+func onlyTo(x v1alpha1.ServiceContribution, clusters ...string) v1alpha1.ServiceContribution {
+	x.Spec.ExportTo = clusters
+	return x
+}
+
 func refuse(cluster string) func(*importState) {
 	return func(s *importState) { s.refused = map[string]refusal{cluster: {why: "OverlappingCIDR"}} }
 }
@@ -125,6 +130,14 @@ func TestImportDesired(t *testing.T) {
 		"only one that is refused": {sample(contribution("g3", "120.3.0.9", 1)).with(refuse("g3")), nil},
 		"the type of one that is refused does not count": {sample(contribution("g2", "120.2.0.9", 1), contribution("g3", "", 0)).with(refuse("g3")), []string{
 			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
+		"exported to others only": {sample(onlyTo(contribution("g2", "120.2.0.9", 0), "g2", "g3"), contribution("g3", "120.3.0.9", 1)), []string{
+			"copy web-sample-g3 120.3.0.9", "import ClusterSetIP g3", "slice g3 headless=false 120.3.0.9"}},
+		"the type of one that is not exported to this cluster does not count": {sample(onlyTo(contribution("g2", "", 0), "g2"), contribution("g3", "120.3.0.9", 1)), []string{
+			"copy web-sample-g3 120.3.0.9", "import ClusterSetIP g3", "slice g3 headless=false 120.3.0.9"}},
+		"exported to this cluster": {sample(onlyTo(contribution("g2", "120.2.0.9", 0), "g1", "g2")), []string{
+			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
+		"own, exported to others": {sample(onlyTo(contribution("g1", "120.1.0.9", 0), "g2")).with(local("10.77.0.5")), []string{
+			"copy web-sample-g1 120.1.0.9", "import ClusterSetIP g1", "slice g1 headless=false 10.77.0.5"}},
 		"only one that is no member": {sample(contribution("g9", "120.9.0.9", 0)), nil},
 		"the younger of two types is left out": {sample(contribution("g2", "120.2.0.9", 0), contribution("g3", "", 1)), []string{
 			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},

@@ -50,7 +50,7 @@ func (r *importReconciler) refused(ctx context.Context, contributions []v1alpha1
 	out := map[string]refusal{}
 	for _, x := range contributions {
 		id := x.Spec.Cluster
-		if _, done := out[id]; done || id == r.cluster.id {
+		if _, done := out[id]; done || id == r.cluster.id || !exportedTo(x, r.cluster.id) {
 			continue
 		}
 		peer := &v1alpha1.Peer{}

@@ -52,6 +52,22 @@ func (r *reconciler) ofIngressIP(ctx context.Context, obj client.Object) []recon
 	return r.exports(ctx, client.InNamespace(g.Namespace))
 }
 
+// ofCluster: a cluster that joins, leaves or gets other labels changes the merging of what it contributes to, and the audience of own
+// exports.
+func (r *reconciler) ofCluster(obj client.Object) []reconcile.Request {
+	var list mcs.ServiceExportList
+	if err := r.local.List(context.Background(), &list); err != nil { // from the cache
+		return r.hub.OfCluster(obj) // the cache has ended, and the process with it
+	}
+	requests := r.hub.OfCluster(obj)
+	for i := range list.Items {
+		if _, restricted := list.Items[i].Annotations[v1alpha1.AnnotationExportTo]; restricted {
+			requests = append(requests, request(list.Items[i].Namespace, list.Items[i].Name))
+		}
+	}
+	return requests
+}
+
 // newNodes passes the creation of a NodeIndex: from then on its node has a fabric address, which never changes.
 var newNodes = predicate.Funcs{
 	UpdateFunc: func(event.UpdateEvent) bool { return false },
