@@ -147,7 +147,7 @@ func Endpoint(podName, nodeName, address string, ready bool) discoveryv1.Endpoin
 func Import(objs *tables.Objects) {
 	name := types.NamespacedName{Namespace: "sample", Name: "web"}
 	objs.Config.ClusterSetIPRange = netip.MustParsePrefix("243.0.0.0/8")
-	objs.Imports = map[types.NamespacedName]tables.Import{name: {IP: IP("243.0.16.1")}}
+	objs.Imports = map[types.NamespacedName]tables.Import{name: {IP: IP("243.0.16.1"), Ports: []tables.ImportPort{{Name: "http", Port: 80, Protocol: 6}}}}
 	objs.Imported = map[types.NamespacedName][]discoveryv1.EndpointSlice{name: {
 		Imported("g1", "10.77.0.9", 80), Imported("g2", "120.2.0.9", 80),
 	}}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -71,7 +72,7 @@ func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
 		WithOptions(kube.HubControllerOptions(importWorkers)).
-		WatchesRawSource(source.Func(r.deadClusters(o.DeadClusters))).
+		WatchesRawSource(source.Func(r.watchDead(o.DeadClusters))).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up controller imports: %w", err)
@@ -84,7 +85,7 @@ type importReconciler struct {
 	hub     *kube.Hub
 	events  record.EventRecorder
 	cluster sourceCluster
-	dead    atomic.Pointer[[]string] // clusters that the agent's node does not reach; nil: none
+	dead    atomic.Pointer[deadClusters] // nil: none
 
 	toldMu sync.Mutex
 	told   map[types.NamespacedName]map[string]string // service → refused cluster → why, as Events have said
@@ -186,7 +187,7 @@ func (r *importReconciler) readHub(ctx context.Context, s *importState) error {
 		return err
 	}
 	if dead := r.dead.Load(); dead != nil {
-		s.dead = *dead
+		s.dead, s.stale = dead.at(time.Now())
 	}
 	if s.joined, err = r.hub.Members(ctx); err != nil {
 		return err

@@ -36,8 +36,8 @@ type importState struct {
 	vips            vips
 	// refused are the contributing clusters that this one has no way to, and why.
 	refused map[string]refusal
-	// dead are the clusters that no gateway reaches: their endpoints are not ready.
-	dead            []string
+	// dead are the clusters that no gateway reaches: their endpoints are not ready. Those of stale ones are removed.
+	dead, stale     []string
 	namespaceExists bool
 	// exported reports whether the own ServiceExport still stands; the hub may be behind.
 	exported    bool
@@ -154,6 +154,9 @@ func (c sourceCluster) ownSlices(s importState) []*discoveryv1.EndpointSlice {
 
 // remoteSlices mirrors what another cluster has published.
 func (c sourceCluster) remoteSlices(s importState, x v1alpha1.ServiceContribution) []*discoveryv1.EndpointSlice {
+	if slices.Contains(s.stale, x.Spec.Cluster) {
+		return nil
+	}
 	var out []*discoveryv1.EndpointSlice
 	for _, h := range s.hubSlices {
 		if h.Labels[mcs.LabelSourceCluster] != x.Spec.Cluster {

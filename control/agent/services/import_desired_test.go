@@ -229,6 +229,13 @@ func TestDeadClusterIsNotReady(t *testing.T) {
 			}
 		}
 	}
+	s.stale = []string{"g2"}
+	if diff := cmp.Diff([]string{
+		"copy web-sample-g1 120.1.0.9", "copy web-sample-g2 120.2.0.9", "copy web-sample-g3 120.3.0.9", "import ClusterSetIP g1 g2 g3",
+		"slice g1 headless=false 10.77.0.5", "slice g3 headless=false 120.3.0.9",
+	}, importLines(g1.desired(s))); diff != "" {
+		t.Errorf("g2 has been dead for longer than its lease: -want +got\n%s", diff)
+	}
 	if s.hubSlices[0].Endpoints[0].Conditions.Ready != nil {
 		t.Error("the hub's slice was changed")
 	}

@@ -3,6 +3,9 @@ package services
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -107,20 +110,57 @@ func (r *importReconciler) ofPeer(_ context.Context, obj client.Object) []reconc
 	return r.hub.OfCluster(obj)
 }
 
-// deadClusters is a source of requests for the services of clusters that become dead or answer again.
-func (r *importReconciler) deadClusters(watch func(context.Context, func([]string))) func(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+// staleAfter is the lease of a source cluster (KEP-1645), which probes of its gateways renew: its EndpointSlices are removed when it has
+// been dead for so long. No connection to it can have survived; the slices come back with the cluster, from the hub.
+const staleAfter = time.Hour
+
+// deadClusters are clusters that the agent's node does not reach, and since when.
+type deadClusters map[string]time.Time
+
+// next returns the dead clusters after a new verdict.
+func (d deadClusters) next(dead []string, now time.Time) deadClusters {
+	out := deadClusters{}
+	for _, id := range dead {
+		if out[id] = now; !d[id].IsZero() {
+			out[id] = d[id]
+		}
+	}
+	return out
+}
+
+// at returns the clusters that are dead, and those among them whose lease has expired; sorted.
+func (d deadClusters) at(now time.Time) (dead, stale []string) {
+	for _, id := range slices.Sorted(maps.Keys(d)) {
+		dead = append(dead, id)
+		if now.Sub(d[id]) >= staleAfter {
+			stale = append(stale, id)
+		}
+	}
+	return dead, stale
+}
+
+// watchDead is a source of requests for the services of clusters that become dead or stale, or answer again.
+func (r *importReconciler) watchDead(watch func(context.Context, func([]string))) func(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	return func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		if watch == nil {
 			return nil
 		}
+		request := func(id string) {
+			for _, request := range kube.ContributionRequests(ctx)(r.hub.ContributionsOf(ctx, id)) {
+				queue.Add(request)
+			}
+		}
 		go watch(ctx, func(dead []string) {
-			var before []string
-			if old := r.dead.Swap(&dead); old != nil {
+			var before deadClusters
+			if old := r.dead.Load(); old != nil {
 				before = *old
 			}
-			for id := range sets.New(before...).SymmetricDifference(sets.New(dead...)) {
-				for _, request := range kube.ContributionRequests(ctx)(r.hub.ContributionsOf(ctx, id)) {
-					queue.Add(request)
+			now := before.next(dead, time.Now())
+			r.dead.Store(&now)
+			for id := range sets.KeySet(before).SymmetricDifference(sets.KeySet(now)) {
+				request(id)
+				if _, dead := now[id]; dead {
+					time.AfterFunc(staleAfter, func() { request(id) })
 				}
 			}
 		})

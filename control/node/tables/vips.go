@@ -23,12 +23,21 @@ import (
 // Import is what the tables need of a ServiceImport with a ClusterSetIP.
 type Import struct {
 	IP netip.Addr `json:"ip"`
+	// Ports are those of the merged service: where clusters disagree on the number of a port, the oldest export's.
+	Ports []ImportPort `json:"ports,omitempty"`
 	// Affinity is the time in seconds for which a client keeps its cluster; 0: none.
 	Affinity uint32 `json:"affinity,omitempty"`
 	// Weights are those of clusters, by id, that annotations of the import set.
 	Weights map[string]int `json:"weights,omitempty"`
 	// Problems are annotations without effect, as messages for an operator.
 	Problems []string `json:"problems,omitempty"`
+}
+
+// ImportPort is a port of a ServiceImport.
+type ImportPort struct {
+	Name     string `json:"name,omitempty"`
+	Port     uint16 `json:"port"`
+	Protocol uint8  `json:"protocol"` // IANA number
 }
 
 // defaultAffinity is the timeout of sessionAffinity ClientIP in seconds (v1.DefaultClientIPServiceAffinitySeconds).
@@ -46,6 +55,11 @@ func NewImport(from *mcs.ServiceImport) (i Import, ok bool) {
 		if a, err := netip.ParseAddr(text); err == nil && a.Is4() {
 			i.IP = a
 			break
+		}
+	}
+	for _, p := range from.Spec.Ports {
+		if proto, carried := protocolNumber(p.Protocol); carried && p.Port > 0 && p.Port <= 65535 {
+			i.Ports = append(i.Ports, ImportPort{p.Name, uint16(p.Port), proto})
 		}
 	}
 	if from.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
@@ -103,15 +117,18 @@ func (b *builder) vips() {
 			continue
 		}
 		owners[i.IP] = name
-		for key, servers := range b.servers(name, i.IP) {
+		for key, servers := range b.servers(name, i) {
 			s.VIPs[key] = b.vip(name, i, servers)
 		}
 	}
 }
 
-// servers returns, for each port, the clusters that have ready backends of it, sorted by index.
-func (b *builder) servers(name types.NamespacedName, ip netip.Addr) map[dataplane.ServiceKey][]server {
+// servers returns, for each port of the import, the clusters that have it with ready backends, sorted by index.
+func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.ServiceKey][]server {
 	out := map[dataplane.ServiceKey][]server{}
+	for _, p := range of.Ports {
+		out[dataplane.ServiceKey{Address: of.IP, Port: p.Port, Protocol: p.Protocol}] = nil // one without backends is a port all the same
+	}
 	for i := range b.objs.Imported[name] {
 		slice := &b.objs.Imported[name][i]
 		v, ok := b.serverOf(name, slice)
@@ -123,9 +140,12 @@ func (b *builder) servers(name types.NamespacedName, ip netip.Addr) map[dataplan
 			if p.Port == nil || !carried {
 				continue
 			}
-			key := dataplane.ServiceKey{Address: ip, Port: uint16(*p.Port), Protocol: proto}
-			if _, ok := out[key]; !ok {
-				out[key] = nil // a port without backends is one all the same
+			key := dataplane.ServiceKey{Address: of.IP, Port: uint16(*p.Port), Protocol: proto}
+			switch _, ok := out[key]; {
+			case !ok && len(of.Ports) > 0:
+				continue // the merged service has no such port
+			case !ok:
+				out[key] = nil // saved by a version that did not store ports
 			}
 			if v.own {
 				v.ready = readyCount(b.objs.Slices[name], ptr.Deref(p.Name, ""))
