@@ -245,6 +245,9 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		c.fails(t, "is not exported", "unexport", "service", "kubernetes", "-n", "default")
 	})
 	t.Run("show", func(t *testing.T) {
+		if out := c.must(t, "show", "services", "--context", "g1"); !strings.Contains(out, "No services: no cluster exports one") {
+			t.Error(out)
+		}
 		var states []view.State
 		if err := json.Unmarshal([]byte(c.must(t, "show", "all", "-o", "json")), &states); err != nil {
 			t.Fatal(err)

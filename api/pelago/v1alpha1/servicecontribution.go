@@ -17,6 +17,7 @@ import (
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.spec.type`
 // +kubebuilder:printcolumn:name="IPs",type=string,JSONPath=`.spec.ips`
 // +kubebuilder:printcolumn:name="ClusterSetIP",type=string,JSONPath=`.spec.clusterSetIP`
+// +kubebuilder:printcolumn:name="To",type=string,priority=1,JSONPath=`.spec.exportTo`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ServiceContribution struct {
 	metav1.TypeMeta   `json:",inline"`

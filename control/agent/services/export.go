@@ -47,11 +47,16 @@ type ExportOptions struct {
 
 // Setup adds the controller to the manager and its indexes to the caches.
 func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
+	counted, err := newCounted(o.Hub.Client(), "submariner_service_export", "Writes of exported services.", "localToRemote", "Local ServiceImport")
+	if err != nil {
+		return fmt.Errorf("set up controller export: %w", err)
+	}
 	r := &reconciler{
-		local:  mgr.GetClient(),
-		live:   mgr.GetAPIReader(),
-		hub:    o.Hub,
-		events: mgr.GetEventRecorderFor("pelago-agent"),
+		counted: counted,
+		local:   mgr.GetClient(),
+		live:    mgr.GetAPIReader(),
+		hub:     o.Hub,
+		events:  mgr.GetEventRecorderFor("pelago-agent"),
 		cluster: cluster{
 			id: o.ClusterID, globalnet: o.Globalnet, brokerNamespace: o.Hub.Namespace(), podCIDRs: o.PodCIDRs, fabric: o.Fabric,
 			clusterSetIPs: o.ClusterSetIPs, dashedHostnames: o.DashedHostnames,
@@ -63,7 +68,7 @@ func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 	); err != nil {
 		return fmt.Errorf("set up controller export: %w", err)
 	}
-	err := ctrl.NewControllerManagedBy(mgr).
+	err = ctrl.NewControllerManagedBy(mgr).
 		Named("export").
 		For(&mcs.ServiceExport{}).
 		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}).
@@ -87,6 +92,7 @@ type reconciler struct {
 	local   client.Client
 	live    client.Reader // past the cache
 	hub     *kube.Hub
+	counted counted // writes contributions at the hub
 	events  record.EventRecorder
 	cluster cluster
 
@@ -224,7 +230,7 @@ func (r *reconciler) publish(ctx context.Context, req reconcile.Request, o offer
 	if o.contribution != nil {
 		wanted = append(wanted, o.contribution)
 	}
-	contributionSet := kube.ObjectSet[*v1alpha1.ServiceContribution]{Client: r.hub.Client(), Owns: r.owns, Copy: func(dst, src *v1alpha1.ServiceContribution) { dst.Spec = src.Spec }}
+	contributionSet := kube.ObjectSet[*v1alpha1.ServiceContribution]{Client: r.counted, Owns: r.owns, Copy: func(dst, src *v1alpha1.ServiceContribution) { dst.Spec = src.Spec }}
 	sliceObjects := sliceSet(r.hub.Client(), r.owns)
 	if err := sliceObjects.Ensure(ctx, presentSlices, o.slices); err != nil {
 		return err

@@ -42,11 +42,16 @@ type ImportOptions struct {
 
 // Setup adds the controller to the manager and its indexes to the cache.
 func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
+	counted, err := newCounted(mgr.GetClient(), "submariner_service_import", "Writes of imported services.", "none", "Remote ServiceImport")
+	if err != nil {
+		return fmt.Errorf("set up controller imports: %w", err)
+	}
 	r := &importReconciler{
-		local:  mgr.GetClient(),
-		hub:    o.Hub,
-		told:   map[types.NamespacedName]map[string]string{},
-		events: mgr.GetEventRecorderFor("pelago-agent"),
+		counted: counted,
+		local:   mgr.GetClient(),
+		hub:     o.Hub,
+		told:    map[types.NamespacedName]map[string]string{},
+		events:  mgr.GetEventRecorderFor("pelago-agent"),
 		cluster: sourceCluster{
 			id: o.ClusterID, systemNamespace: o.SystemNamespace, modeMCS: o.ModeMCS,
 			owner: kube.Owner{HubID: o.HubID},
@@ -59,7 +64,7 @@ func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 	); err != nil {
 		return fmt.Errorf("set up controller imports: %w", err)
 	}
-	err := ctrl.NewControllerManagedBy(mgr).
+	err = ctrl.NewControllerManagedBy(mgr).
 		Named("imports").
 		Watches(&mcs.ServiceImport{}, handler.EnqueueRequestsFromMapFunc(ofImport)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(ofSlice)).
@@ -82,6 +87,7 @@ func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 
 type importReconciler struct {
 	local   client.Client
+	counted counted // writes merged imports
 	hub     *kube.Hub
 	events  record.EventRecorder
 	cluster sourceCluster

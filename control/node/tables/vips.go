@@ -88,13 +88,51 @@ func NewImport(from *mcs.ServiceImport) (i Import, ok bool) {
 	return i, i.IP.IsValid()
 }
 
-// server is a cluster that serves a port of a ClusterSetIP.
+// Candidate is a cluster that has a port of a ClusterSetIP with ready backends.
+type Candidate struct {
+	ID    string
+	Ready int  // backends
+	Own   bool // it is this cluster
+}
+
+// Rule is what the weights of candidates follow.
+type Rule string
+
+// Rules.
+const (
+	ByWeights       Rule = "by weights"        // of the user
+	OwnClusterFirst Rule = "own cluster first" // which has a ready backend
+	ByReadyBackends Rule = "by ready backends"
+)
+
+// Weigh returns the weights by which new connections are divided among candidates: those that the user has set, by cluster; else all
+// connections go to the own cluster while it has a ready backend, and are divided by ready backends if not.
+func Weigh(set map[string]int, candidates []Candidate) (weights []int, by Rule) {
+	by = ByReadyBackends
+	switch {
+	case len(set) > 0:
+		by = ByWeights
+	case slices.ContainsFunc(candidates, func(c Candidate) bool { return c.Own }):
+		by = OwnClusterFirst
+	}
+	for _, c := range candidates {
+		weight := c.Ready
+		if w, ok := set[c.ID]; by == ByWeights {
+			if weight = 1; ok {
+				weight = w
+			}
+		} else if by == OwnClusterFirst && !c.Own {
+			weight = 0
+		}
+		weights = append(weights, weight)
+	}
+	return weights, by
+}
+
+// server is a candidate and its address.
 type server struct {
 	dataplane.VIPTarget
-	id string
-	// ready backends there; own: it is this cluster.
-	ready int
-	own   bool
+	Candidate
 }
 
 // vips fills the tables of ClusterSetIPs.
@@ -147,10 +185,10 @@ func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.Se
 			case !ok:
 				out[key] = nil // saved by a version that did not store ports
 			}
-			if v.own {
-				v.ready = readyCount(b.objs.Slices[name], ptr.Deref(p.Name, ""))
+			if v.Own {
+				v.Ready = readyCount(b.objs.Slices[name], ptr.Deref(p.Name, ""))
 			}
-			if v.ready > 0 {
+			if v.Ready > 0 {
 				out[key] = append(out[key], v)
 			}
 		}
@@ -165,7 +203,7 @@ func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.Se
 
 // serverOf reads the EndpointSlice of one cluster. A remote address counts only where the routes lead to that cluster.
 func (b *builder) serverOf(name types.NamespacedName, slice *discoveryv1.EndpointSlice) (server, bool) {
-	v := server{id: slice.Labels[mcs.LabelSourceCluster], ready: 1}
+	v := server{Candidate: Candidate{ID: slice.Labels[mcs.LabelSourceCluster], Ready: 1}}
 	if len(slice.Endpoints) == 0 || !ptr.Deref(slice.Endpoints[0].Conditions.Ready, true) {
 		return v, false
 	}
@@ -179,44 +217,34 @@ func (b *builder) serverOf(name types.NamespacedName, slice *discoveryv1.Endpoin
 			b.problem("EndpointSlice %s/%s: annotation %s is %q, no number of backends", slice.Namespace, slice.Name, pelagov1alpha1.AnnotationReadyBackends, text)
 			n = 1
 		}
-		v.ready = n
+		v.Ready = n
 	}
-	if v.id == b.objs.Config.ClusterID {
-		v.own, v.Cluster = true, b.objs.Config.ClusterIndex
+	if v.ID == b.objs.Config.ClusterID {
+		v.Own, v.Cluster = true, b.objs.Config.ClusterIndex
 		return v, true
 	}
 	for prefix, cluster := range b.out.State.Routes {
-		if prefix.Contains(v.Address) && b.clusters[v.id] == cluster {
+		if prefix.Contains(v.Address) && b.clusters[v.ID] == cluster {
 			v.Cluster = cluster
 			return v, true
 		}
 	}
-	b.problem("ServiceImport %s: address %s of cluster %s is in none of its ranges, so its backends are not used", name, v.Address, v.id)
+	b.problem("ServiceImport %s: address %s of cluster %s is in none of its ranges, so its backends are not used", name, v.Address, v.ID)
 	return v, false
 }
 
-// vip weights the clusters that serve a port. With weights set by the user a cluster's share is its weight; else all connections
-// go to the own cluster while it has a ready backend, and are divided by ready backends if not.
+// vip weights the clusters that serve a port.
 func (b *builder) vip(name types.NamespacedName, i Import, servers []server) dataplane.VIP {
 	if len(servers) > dataplane.MaxTargets {
 		b.problem("ServiceImport %s: %d clusters serve it, only %d of them are used", name, len(servers), dataplane.MaxTargets)
 		servers = servers[:dataplane.MaxTargets]
 	}
-	local := len(i.Weights) == 0 && slices.ContainsFunc(servers, func(v server) bool { return v.own })
 	out := dataplane.VIP{Affinity: i.Affinity}
-	var weights []int
-	for _, v := range servers {
-		weight := v.ready
-		if len(i.Weights) > 0 {
-			weight = 1
-			if w, ok := i.Weights[v.id]; ok {
-				weight = w
-			}
-		} else if local && !v.own {
-			weight = 0
-		}
-		out.Targets, weights = append(out.Targets, v.VIPTarget), append(weights, weight)
+	candidates := make([]Candidate, len(servers))
+	for n, v := range servers {
+		candidates[n], out.Targets = v.Candidate, append(out.Targets, v.VIPTarget)
 	}
+	weights, _ := Weigh(i.Weights, candidates)
 	out.Slots = dataplane.VIPTable(out.Targets, weights)
 	return out
 }
