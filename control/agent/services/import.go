@@ -94,7 +94,7 @@ type importReconciler struct {
 	dead    atomic.Pointer[deadClusters] // nil: none
 
 	toldMu sync.Mutex
-	told   map[types.NamespacedName]map[string]string // service → refused cluster → why, as Events have said
+	told   map[types.NamespacedName]map[string]string // service → cause → what Events have reported
 }
 
 // Reconcile handles one service; the request is its namespace and name.
@@ -111,7 +111,7 @@ func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 		if err := r.readHub(ctx, &s); err != nil {
 			return reconcile.Result{}, err
 		}
-		r.tell(req.NamespacedName, s.refused)
+		r.tell(req.NamespacedName, s.notices(have.imported))
 		err = r.apply(ctx, have, r.cluster.desired(s))
 	} else {
 		err = r.applyOwn(ctx, have, s)
@@ -189,7 +189,7 @@ func (r *importReconciler) readHub(ctx context.Context, s *importState) error {
 	if s.hubSlices, err = r.hub.Slices(ctx, service); err != nil {
 		return err
 	}
-	if s.refused, err = r.refused(ctx, s.contributions); err != nil {
+	if err := r.readPeers(ctx, s); err != nil {
 		return err
 	}
 	if dead := r.dead.Load(); dead != nil {

@@ -36,6 +36,8 @@ type importState struct {
 	vips            vips
 	// refused are the contributing clusters that this one has no way to, and why.
 	refused map[string]refusal
+	// ranges are those of the others.
+	ranges map[string]peerRanges
 	// dead are the clusters that no gateway reaches: their endpoints are not ready. Those of stale ones are removed.
 	dead, stale     []string
 	namespaceExists bool
@@ -163,8 +165,13 @@ func (c sourceCluster) remoteSlices(s importState, x v1alpha1.ServiceContributio
 			continue
 		}
 		content := BackendSlice{Source: h.Name, Type: h.AddressType, Ports: h.Ports, Endpoints: h.Endpoints}
+		if ranges, known := s.ranges[x.Spec.Cluster]; known && len(ranges.foreign(h.Endpoints)) > 0 {
+			content.Endpoints = slices.DeleteFunc(slices.Clone(h.Endpoints), func(e discoveryv1.Endpoint) bool {
+				return len(ranges.foreign([]discoveryv1.Endpoint{e})) > 0
+			})
+		}
 		if slices.Contains(s.dead, x.Spec.Cluster) {
-			content.Endpoints = notReady(h.Endpoints)
+			content.Endpoints = notReady(content.Endpoints)
 		}
 		headless := x.Spec.Type == v1alpha1.ContributionHeadless
 		if n, err := strconv.ParseUint(h.Annotations[v1alpha1.AnnotationReadyBackends], 10, 31); err == nil && !headless {

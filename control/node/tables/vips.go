@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -16,7 +15,7 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
 )
 
@@ -43,9 +42,6 @@ type ImportPort struct {
 // defaultAffinity is the timeout of sessionAffinity ClientIP in seconds (v1.DefaultClientIPServiceAffinitySeconds).
 const defaultAffinity = 10800
 
-// maxWeight bounds the weight of a cluster: it is a share of VIPSlots.
-const maxWeight = 1 << 16
-
 // NewImport reads a ServiceImport. ok: it has a ClusterSetIP.
 func NewImport(from *mcs.ServiceImport) (i Import, ok bool) {
 	if from.Spec.Type != mcs.ClusterSetIP {
@@ -68,23 +64,11 @@ func NewImport(from *mcs.ServiceImport) (i Import, ok bool) {
 			i.Affinity = uint32(max(1, ptr.Deref(c.ClientIP.TimeoutSeconds, defaultAffinity)))
 		}
 	}
-	for key, value := range from.Annotations {
-		cluster, ok := strings.CutPrefix(key, submarinerv1.AnnotationWeightPrefix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.Atoi(value)
-		if err != nil || n < 0 || n > maxWeight {
-			i.Problems = append(i.Problems, fmt.Sprintf("ServiceImport %s/%s: annotation %s is %q, not a number from 0 to %d; the cluster has weight 1",
-				from.Namespace, from.Name, key, value, maxWeight))
-			continue
-		}
-		if i.Weights == nil {
-			i.Weights = map[string]int{}
-		}
-		i.Weights[cluster] = n
+	var problems []string
+	i.Weights, problems = topology.Weights(from.Annotations)
+	for _, p := range problems {
+		i.Problems = append(i.Problems, fmt.Sprintf("ServiceImport %s/%s: %s", from.Namespace, from.Name, p))
 	}
-	slices.Sort(i.Problems)
 	return i, i.IP.IsValid()
 }
 
