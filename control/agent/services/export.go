@@ -64,6 +64,7 @@ func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 	}
 	if err := errors.Join(
 		kube.AddIndex(mgr, &discoveryv1.EndpointSlice{}, indexService, ByService),
+		kube.AddIndex(mgr, &discoveryv1.EndpointSlice{}, indexPod, podsOf),
 		kube.AddIndex(mgr, &v1alpha1.GlobalAddress{}, indexVIP, vipService),
 	); err != nil {
 		return fmt.Errorf("set up controller export: %w", err)
