@@ -1,6 +1,7 @@
 package services
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -185,6 +186,22 @@ func TestImportStatus(t *testing.T) {
 		if pair[0] != pair[1] {
 			t.Errorf("%s: Ready is %s, want %s", what, pair[0], pair[1])
 		}
+	}
+}
+
+// spec.ips and spec.ipFamilies have one length and order (KEP-1645); a headless import has neither.
+func TestImportIPs(t *testing.T) {
+	x := contribution("g2", "120.2.0.9", 0)
+	x.Spec.ClusterSetIP = "243.0.16.1"
+	s := sample(x)
+	s.vips = vips{joined: joined, ranges: map[string][]netip.Prefix{"g2": {netip.MustParsePrefix("243.0.16.0/20")}}}
+	got := g1.desired(s).imported.Spec
+	if !slices.Equal(got.IPs, []string{"243.0.16.1"}) || !slices.Equal(got.IPFamilies, []corev1.IPFamily{corev1.IPv4Protocol}) {
+		t.Errorf("ips %v, ipFamilies %v", got.IPs, got.IPFamilies)
+	}
+	s.contributions[0].Spec.Type = v1alpha1.ContributionHeadless
+	if got := g1.desired(s).imported.Spec; len(got.IPs) > 0 || len(got.IPFamilies) > 0 || got.Type != mcs.Headless {
+		t.Errorf("headless: %+v", got)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // Successful writes of exports and imports are counted under Lighthouse's names and labels.
 func TestWritesAreCounted(t *testing.T) {
 	scheme := runtime.NewScheme()
-	if err := mcs.AddToScheme(scheme); err != nil {
+	if err := mcs.Install(scheme); err != nil {
 		t.Fatal(err)
 	}
 	c, err := newCounted(fake.NewClientBuilder().WithScheme(scheme).Build(), "submariner_service_import", "Writes of imported services.", "none", "Remote ServiceImport")

@@ -19,7 +19,7 @@ import (
 // would else reconcile all of them for each pod.
 func TestEventsOfManyExports(t *testing.T) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{mcs.AddToScheme, discoveryv1.AddToScheme, submarinerv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{mcs.Install, discoveryv1.AddToScheme, submarinerv1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
