@@ -217,6 +217,15 @@ static __always_inline struct endpoint *bypass_in(struct __sk_buff *skb, const s
 	return pod;
 }
 
+/* Reports whether the service behind a global address with GLOBAL_RESTRICTED is exported to the cluster of a client. */
+__noinline __u32 exported_to(__be32 service, __be32 client)
+{
+	const struct audience *audience = bpf_map_lookup_elem(&audiences, &service);
+	const struct route *route = route_lookup(client);
+
+	return audience && route && has_bit(audience->clusters, route->cluster);
+}
+
 /* Translates a packet and delivers it to a pod of this node. *fwd is the decision for what is bounced or answered. */
 static __always_inline int deliver(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
 				   const struct rx *rx, struct fwd *fwd)
@@ -247,6 +256,9 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	g = bpf_map_lookup_elem(&globals, &p->daddr);
 	if (!g && !external_routed(p->daddr))
 		return finish(skb, rx->hook, VERDICT_DROP_NOT_OWN);
+	/* A gateway has proven of which cluster the source is. Flows that exist are removed when a cluster loses the service. */
+	if (g && (g->flags & GLOBAL_RESTRICTED) && !exported_to(p->daddr, p->saddr))
+		return finish(skb, rx->hook, VERDICT_DROP_NOT_EXPORTED);
 	if (!packet_opens_flow(p))
 		return tcp_reset(skb, s, p, rx, fwd);
 	route = route_lookup(p->saddr);

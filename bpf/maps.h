@@ -132,6 +132,19 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } globals SEC(".maps");
 
+/*
+ * key: own global address with GLOBAL_RESTRICTED; value: the clusters that may open flows to it; without an entry none may.
+ * Writer: loader. Reader: edge.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __be32);
+	__type(value, struct audience);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+} audiences SEC(".maps");
+
 /* key: egress IP and block; value: the owning node. Writer: loader, on gateways. Reader: gateway. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -18,6 +18,7 @@ KEEP(enum, overlay_flag);
 KEEP(enum, peer_kind);
 KEEP(enum, source_flag);
 KEEP(enum, global_kind);
+KEEP(enum, global_flag);
 KEEP(enum, affinity);
 KEEP(enum, direction);
 KEEP(enum, flow_role);

@@ -41,6 +41,11 @@ type PelagoAffinityKey struct {
 	Client uint32
 }
 
+type PelagoAudience struct {
+	_        structs.HostLayout
+	Clusters [16]uint64
+}
+
 type PelagoBackend struct {
 	_       structs.HostLayout
 	Address uint32
@@ -176,11 +181,18 @@ type PelagoGatewaySet struct {
 }
 
 type PelagoGlobal struct {
-	_    structs.HostLayout
-	Kind uint16
-	Node uint16
-	Pod  uint32
+	_     structs.HostLayout
+	Kind  uint8
+	Flags uint8
+	Node  uint16
+	Pod   uint32
 }
+
+type PelagoGlobalFlag uint32
+
+const (
+	PelagoGlobalFlagGLOBAL_RESTRICTED PelagoGlobalFlag = 1
+)
 
 type PelagoGlobalKind uint32
 
@@ -545,8 +557,9 @@ const (
 	PelagoVerdictVERDICT_DROP_INTERNAL        PelagoVerdict = 33
 	PelagoVerdictVERDICT_DROP_QUOTA           PelagoVerdict = 34
 	PelagoVerdictVERDICT_OWN_SERVICE          PelagoVerdict = 35
-	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 36
-	PelagoVerdictVERDICT_CONTINUE             PelagoVerdict = 37
+	PelagoVerdictVERDICT_DROP_NOT_EXPORTED    PelagoVerdict = 36
+	PelagoVerdictVERDICT_MAX                  PelagoVerdict = 37
+	PelagoVerdictVERDICT_CONTINUE             PelagoVerdict = 38
 )
 
 type PelagoVip struct {
@@ -577,6 +590,7 @@ const (
 	PelagoMapAbi                   = "abi"
 	PelagoMapAffinities            = "affinities"
 	PelagoMapAnswers               = "answers"
+	PelagoMapAudiences             = "audiences"
 	PelagoMapBackends              = "backends"
 	PelagoMapBlocks                = "blocks"
 	PelagoMapCallers               = "callers"
@@ -637,6 +651,7 @@ const (
 	PelagoVarKeepDatapath          = "keep_datapath"
 	PelagoVarKeepDirection         = "keep_direction"
 	PelagoVarKeepFlowRole          = "keep_flow_role"
+	PelagoVarKeepGlobalFlag        = "keep_global_flag"
 	PelagoVarKeepGlobalKind        = "keep_global_kind"
 	PelagoVarKeepHook              = "keep_hook"
 	PelagoVarKeepHop               = "keep_hop"
@@ -735,6 +750,7 @@ type PelagoMapSpecs struct {
 	Abi           *ebpf.MapSpec `ebpf:"abi"`
 	Affinities    *ebpf.MapSpec `ebpf:"affinities"`
 	Answers       *ebpf.MapSpec `ebpf:"answers"`
+	Audiences     *ebpf.MapSpec `ebpf:"audiences"`
 	Backends      *ebpf.MapSpec `ebpf:"backends"`
 	Blocks        *ebpf.MapSpec `ebpf:"blocks"`
 	Callers       *ebpf.MapSpec `ebpf:"callers"`
@@ -790,6 +806,7 @@ type PelagoVariableSpecs struct {
 	KeepDatapath          *ebpf.VariableSpec `ebpf:"keep_datapath"`
 	KeepDirection         *ebpf.VariableSpec `ebpf:"keep_direction"`
 	KeepFlowRole          *ebpf.VariableSpec `ebpf:"keep_flow_role"`
+	KeepGlobalFlag        *ebpf.VariableSpec `ebpf:"keep_global_flag"`
 	KeepGlobalKind        *ebpf.VariableSpec `ebpf:"keep_global_kind"`
 	KeepHook              *ebpf.VariableSpec `ebpf:"keep_hook"`
 	KeepHop               *ebpf.VariableSpec `ebpf:"keep_hop"`
@@ -849,6 +866,7 @@ type PelagoMaps struct {
 	Abi           *ebpf.Map `ebpf:"abi"`
 	Affinities    *ebpf.Map `ebpf:"affinities"`
 	Answers       *ebpf.Map `ebpf:"answers"`
+	Audiences     *ebpf.Map `ebpf:"audiences"`
 	Backends      *ebpf.Map `ebpf:"backends"`
 	Blocks        *ebpf.Map `ebpf:"blocks"`
 	Callers       *ebpf.Map `ebpf:"callers"`
@@ -891,6 +909,7 @@ func (m *PelagoMaps) Close() error {
 		m.Abi,
 		m.Affinities,
 		m.Answers,
+		m.Audiences,
 		m.Backends,
 		m.Blocks,
 		m.Callers,
@@ -947,6 +966,7 @@ type PelagoVariables struct {
 	KeepDatapath          *ebpf.Variable `ebpf:"keep_datapath"`
 	KeepDirection         *ebpf.Variable `ebpf:"keep_direction"`
 	KeepFlowRole          *ebpf.Variable `ebpf:"keep_flow_role"`
+	KeepGlobalFlag        *ebpf.Variable `ebpf:"keep_global_flag"`
 	KeepGlobalKind        *ebpf.Variable `ebpf:"keep_global_kind"`
 	KeepHook              *ebpf.Variable `ebpf:"keep_hook"`
 	KeepHop               *ebpf.Variable `ebpf:"keep_hop"`

@@ -50,6 +50,7 @@ enum verdict {
 	VERDICT_DROP_INTERNAL,	 /* a helper failed */
 	VERDICT_DROP_QUOTA,	 /* the local source or the remote cluster has its share of the flow table */
 	VERDICT_OWN_SERVICE, /* to a ClusterSetIP: translated to the service of this cluster, for the node's stack */
+	VERDICT_DROP_NOT_EXPORTED, /* the service is not exported to the cluster of the source */
 	VERDICT_MAX,
 	VERDICT_CONTINUE, /* none yet: the caller goes on. Never counted */
 };
@@ -340,12 +341,23 @@ enum global_kind {
 	GLOBAL_EXTERNAL = 4, /* an endpoint beside the cluster: the gateway that receives a new flow is its edge */
 };
 
+enum global_flag {
+	GLOBAL_RESTRICTED = 1, /* only clusters in map `audiences` open flows to it */
+};
+
 struct global {
-	__u16 kind; /* enum global_kind */
+	__u8 kind;  /* enum global_kind */
+	__u8 flags; /* enum global_flag; once the high byte of kind, which was 0 */
 	__u16 node; /* GLOBAL_POD: index of the pod's node */
 	__be32 pod; /* GLOBAL_POD on this node: the pod's address; GLOBAL_EXTERNAL on a gateway: the endpoint's; else 0 */
 };
 ASSERT_SIZE(struct global, 8);
+
+/* The clusters to which the service behind a global address is exported. */
+struct audience {
+	__u64 clusters[CLUSTER_WORDS]; /* a bit for each index */
+};
+ASSERT_SIZE(struct audience, 8 * CLUSTER_WORDS);
 
 struct block_key {
 	__be32 address;

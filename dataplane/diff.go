@@ -22,6 +22,7 @@ const (
 	TableEndpoints Table = "endpoints"
 	TableEgresses  Table = "egresses"
 	TableGlobals   Table = "globals"
+	TableAudiences Table = "audiences"
 	TableBlocks    Table = "blocks"
 	TableServices  Table = "services"
 	TableVIPRange  Table = "vip_ranges"
@@ -57,6 +58,7 @@ func Diff(have, want State) []Change {
 	both(diffMap(TablePeers, have.Peers, want.Peers, netip.Addr.Compare, same))
 	both(diffMap(TableBlocks, have.Blocks, want.Blocks, compareBlock, same))
 	both(diffMap(TableServices, have.Services, want.Services, compareService, sameService))
+	both(diffMap(TableAudiences, have.Audiences, want.Audiences, netip.Addr.Compare, same))
 	both(diffMap(TableGlobals, have.Globals, want.Globals, netip.Addr.Compare, same))
 	if !slices.Equal(have.Gateways, want.Gateways) {
 		put = append(put, Change{Table: TableGateways, Value: want.Gateways})

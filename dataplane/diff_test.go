@@ -123,6 +123,8 @@ func apply(s State, c Change) State {
 		s.Egresses = step(s.Egresses, c)
 	case TableGlobals:
 		s.Globals = step(s.Globals, c)
+	case TableAudiences:
+		s.Audiences = step(s.Audiences, c)
 	case TableBlocks:
 		s.Blocks = step(s.Blocks, c)
 	case TableServices:
@@ -180,6 +182,9 @@ func problems(s State) (out []string) {
 		if g.Kind == GlobalPod {
 			node("global IP "+a.String(), g.Node)
 		}
+		if _, ok := s.Audiences[a]; g.Restricted && !ok {
+			out = append(out, fmt.Sprintf("global IP %s is restricted to nobody", a))
+		}
 		if g.Kind == GlobalService && !services[a] {
 			out = append(out, fmt.Sprintf("global IP %s is of a service that has no port", a))
 		}
@@ -196,7 +201,7 @@ func drawState(t *rapid.T, label string) State {
 		},
 		Nodes: map[uint16]Hop{}, Clusters: map[uint16][]RemoteGateway{}, Routes: map[netip.Prefix]uint16{}, Peers: map[netip.Addr]Peer{},
 		Egresses: map[netip.Addr][]uint16{}, Sources: map[netip.Addr]Source{}, Blocks: map[BlockKey]uint16{},
-		Services: map[ServiceKey]Service{}, Globals: map[netip.Addr]Global{},
+		Services: map[ServiceKey]Service{}, Globals: map[netip.Addr]Global{}, Audiences: map[netip.Addr]ClusterSet{},
 	}
 	few := func(what string) []int {
 		return rapid.SliceOfNDistinct(rapid.IntRange(2, 5), 0, 4, rapid.ID).Draw(t, label+" "+what)
@@ -225,6 +230,9 @@ func drawState(t *rapid.T, label string) State {
 	for _, n := range few("services") {
 		a := netip.AddrFrom4([4]byte{120, 1, 1, byte(n)})
 		s.Services[ServiceKey{a, 80, 6}], s.Globals[a] = Service{Table: []uint16{anyNode("backend")}}, Global{Kind: GlobalService}
+		if clusters := variant("audience"); clusters > 0 {
+			s.Globals[a], s.Audiences[a] = Global{Kind: GlobalService, Restricted: true}, ClusterSet{uint64(clusters)}
+		}
 	}
 	for _, n := range few("pods") {
 		s.Globals[netip.AddrFrom4([4]byte{120, 1, 2, byte(n)})] = Global{Kind: GlobalPod, Node: anyNode("pod")}

@@ -49,6 +49,8 @@ type State struct {
 	Egresses map[netip.Addr][]uint16
 	// Globals are this cluster's global addresses.
 	Globals map[netip.Addr]Global
+	// Audiences are the clusters that may open flows to a restricted global address.
+	Audiences map[netip.Addr]ClusterSet
 	// Blocks leads from a port block to the index of its node (gateways only).
 	Blocks map[BlockKey]uint16
 	// Services are the exported ports.
@@ -239,7 +241,18 @@ type Global struct {
 	Kind GlobalKind
 	Node uint16     // GlobalPod: index of the pod's node
 	Pod  netip.Addr // GlobalPod on this node: the pod; GlobalExternal on a gateway: the endpoint; else invalid
+	// Restricted: only the clusters of State.Audiences open flows to it.
+	Restricted bool
 }
+
+// ClusterSet is a set of cluster indexes.
+type ClusterSet [MaxClusters / 64]uint64
+
+// Add adds a cluster.
+func (c *ClusterSet) Add(cluster uint16) { c[int(cluster)/64%len(c)] |= 1 << (cluster % 64) }
+
+// Has reports whether a cluster is in the set.
+func (c ClusterSet) Has(cluster uint16) bool { return c[int(cluster)/64%len(c)]>>(cluster%64)&1 != 0 }
 
 // BlockKey names a port block.
 type BlockKey struct {

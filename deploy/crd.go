@@ -4,20 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/mod/semver"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcscrd "sigs.k8s.io/mcs-api/config/crd"
 )
 
 // crdRevision counts the changes of the definitions in crds/ since the first release. Raise it with every change of a
 // field, so that an older tool leaves the newer definitions alone.
-const crdRevision = 4
+const crdRevision = 5
 
 // LabelCRDRevision marks a CRD as ours and holds the revision of the tool that wrote it, decimal.
 const LabelCRDRevision = "pelago.io/crd-revision"
@@ -43,6 +47,13 @@ func applyCRDs(ctx context.Context, c client.Client, crds []*unstructured.Unstru
 			errs = append(errs, apply(ctx, c, crd))
 		default:
 			progress("CRD %s is kept as it is: another tool or a newer version installed it", crd.GetName())
+			want := new(apiextensionsv1.CustomResourceDefinition)
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(crd.Object, want); err != nil {
+				errs = append(errs, fmt.Errorf("read CRD %s: %w", crd.GetName(), err))
+			} else if fields := pruned(have, want); len(fields) > 0 {
+				progress("warning: CRD %s does not know %s: what needs them has no effect; upgrade it with the tool that installed it",
+					crd.GetName(), strings.Join(fields, ", "))
+			}
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -54,6 +65,46 @@ func applyCRDs(ctx context.Context, c client.Client, crds []*unstructured.Unstru
 		}
 	}
 	return nil
+}
+
+// pruned returns what an installed definition lacks of a wanted one, in versions of both: the API server removes fields that it does not
+// know from objects.
+func pruned(have, want *apiextensionsv1.CustomResourceDefinition) []string {
+	var out []string
+	for _, h := range have.Spec.Versions {
+		for _, w := range want.Spec.Versions {
+			if h.Name != w.Name || !h.Served || h.Schema == nil || w.Schema == nil {
+				continue
+			}
+			out = append(out, missing(*h.Schema.OpenAPIV3Schema, *w.Schema.OpenAPIV3Schema, "")...)
+			if w.Subresources != nil && w.Subresources.Status != nil && (h.Subresources == nil || h.Subresources.Status == nil) {
+				out = append(out, "subresource status")
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// missing returns the paths of the properties of a schema that another lacks; path is its own.
+func missing(have, want apiextensionsv1.JSONSchemaProps, path string) (out []string) {
+	if ptr.Deref(have.XPreserveUnknownFields, false) || have.AdditionalProperties != nil {
+		return nil
+	}
+	for name, w := range want.Properties {
+		h, ok := have.Properties[name]
+		switch {
+		case path == "" && slices.Contains([]string{"apiVersion", "kind", "metadata"}, name): // known of every kind
+		case !ok:
+			out = append(out, path+name)
+		default:
+			out = append(out, missing(h, w, path+name+".")...)
+		}
+	}
+	if have.Items != nil && want.Items != nil && have.Items.Schema != nil && want.Items.Schema != nil {
+		out = append(out, missing(*have.Items.Schema, *want.Items.Schema, path)...)
+	}
+	return out
 }
 
 // own labels a definition as installed by us.

@@ -6,9 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcscrd "sigs.k8s.io/mcs-api/config/crd"
 
@@ -97,6 +100,55 @@ func TestForeignCRDs(t *testing.T) {
 	}
 	if text := strings.Join(said, "\n"); !strings.Contains(text, "CRD serviceexports.multicluster.x-k8s.io is kept as it is") {
 		t.Errorf("the user is not told: %s", text)
+	}
+	if text := strings.Join(said, "\n"); !strings.Contains(text, "CRD serviceexports.multicluster.x-k8s.io does not know spec, status, subresource status: ") {
+		t.Errorf("what the API server removes is not named: %s", text)
+	}
+}
+
+func TestPruned(t *testing.T) {
+	crds, err := MemberCRDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	definition := func(change func(map[string]apiextensionsv1.JSONSchemaProps)) *apiextensionsv1.CustomResourceDefinition {
+		for _, crd := range crds {
+			if crd.GetName() != "serviceimports.multicluster.x-k8s.io" {
+				continue
+			}
+			out := new(apiextensionsv1.CustomResourceDefinition)
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(crd.DeepCopy().Object, out); err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range out.Spec.Versions {
+				change(v.Schema.OpenAPIV3Schema.Properties)
+			}
+			return out
+		}
+		t.Fatal("ServiceImport is not among the definitions")
+		return nil
+	}
+	as := func(map[string]apiextensionsv1.JSONSchemaProps) {}
+	for name, tt := range map[string]struct {
+		change func(map[string]apiextensionsv1.JSONSchemaProps)
+		want   []string
+	}{
+		"the same":      {as, nil},
+		"a field":       {func(p map[string]apiextensionsv1.JSONSchemaProps) { delete(p["spec"].Properties, "ipFamilies") }, []string{"spec.ipFamilies"}},
+		"all of status": {func(p map[string]apiextensionsv1.JSONSchemaProps) { delete(p, "status") }, []string{"status"}},
+		"of the items of a list": {func(p map[string]apiextensionsv1.JSONSchemaProps) {
+			delete(p["spec"].Properties["ports"].Items.Schema.Properties, "appProtocol")
+		}, []string{"spec.ports.appProtocol"}},
+		"anything is kept": {func(p map[string]apiextensionsv1.JSONSchemaProps) {
+			p["spec"] = apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}
+		}, nil},
+		"more than ours": {func(p map[string]apiextensionsv1.JSONSchemaProps) {
+			p["spec"].Properties["more"] = apiextensionsv1.JSONSchemaProps{Type: "string"}
+		}, nil},
+	} {
+		if diff := cmp.Diff(tt.want, pruned(definition(tt.change), definition(as))); diff != "" {
+			t.Errorf("%s: -want +got\n%s", name, diff)
+		}
 	}
 }
 

@@ -6,6 +6,10 @@ import (
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pelago-net/pelago/test/await"
 )
 
 // The rights of the components in a member, as the API server's authorizer sees them.
@@ -136,5 +140,41 @@ func TestRightsOfComponents(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Who may edit a namespace may export its services, and write no imports; who may view it reads both.
+func TestUsersMayExport(t *testing.T) {
+	cfg := server.Config(t) // its controllers aggregate roles
+	install(t, cfg, MemberOptions{})
+	c := open(t, cfg)
+	may := func(user, verb, resource string) bool {
+		t.Helper()
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:               user,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Namespace: "default", Group: "multicluster.x-k8s.io", Resource: resource},
+		}}
+		if err := c.Create(t.Context(), review); err != nil {
+			t.Fatal(err)
+		}
+		return review.Status.Allowed
+	}
+	for _, role := range []string{"view", "edit", "admin"} {
+		if err := c.Create(t.Context(), &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: role},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: role}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		await.True(t, role+" reads ServiceImports", func() bool { return may(role, "list", "serviceimports") })
+		if role != "view" {
+			await.True(t, role+" may export", func() bool { return may(role, "create", "serviceexports") })
+		} else if may(role, "create", "serviceexports") {
+			t.Error("who may view may export")
+		}
+		if may(role, "update", "serviceimports") {
+			t.Errorf("%s writes ServiceImports", role)
+		}
 	}
 }

@@ -49,13 +49,17 @@ func clusterCommand(cmd *cobra.Command, do action) *cobra.Command {
 	return cmd
 }
 
-// decisionCommand completes a command that edits a Cluster, with done as its new state.
-func decisionCommand(cmd *cobra.Command, done string, edit func(*clusterv1alpha1.Cluster)) *cobra.Command {
+// decisionCommand completes a command that edits a Cluster, with done as its new state. The labels are also set on the Cluster of the
+// broker namespace.
+func decisionCommand(cmd *cobra.Command, done string, edit func(*clusterv1alpha1.Cluster), labels *map[string]string) *cobra.Command {
 	return clusterCommand(cmd, func(ctx context.Context, h *cluster, args []string, out io.Writer) error {
 		_, err := h.change(ctx, args[0], func(c *clusterv1alpha1.Cluster) error {
 			edit(c)
 			return nil
 		})
+		if err == nil && len(*labels) > 0 {
+			err = install.LabelNetwork(ctx, h.Client, args[0], *labels)
+		}
 		if err == nil {
 			fmt.Fprintf(out, "Cluster %s is %s\n", args[0], done)
 		}
@@ -80,9 +84,9 @@ the place by which policies select it. Run it again to change those.`,
 		}
 		maps.Copy(c.Labels, labels)
 		p.Apply(&c.Spec)
-	})
+	}, &labels)
 	f := cmd.Flags()
-	f.StringToStringVar(&labels, "label", nil, "label by which policies select the cluster; may be repeated")
+	f.StringToStringVar(&labels, "label", nil, "label by which policies, and exports with annotation pelago.io/export-to, select the cluster; may be repeated")
 	f.StringVar(&p.Provider, "provider", "", "provider of the cluster, for spread constraints")
 	f.StringVar(&p.Region, "region", "", "region of the cluster, for spread constraints")
 	f.StringSliceVar(&p.Zones, "zone", nil, "zone of the cluster, for spread constraints; may be repeated")
@@ -100,7 +104,7 @@ there. What was sent stays; pelago unjoin removes it with the cluster.`,
 		if c.Accepted() {
 			c.Spec.Taints = append(c.Spec.Taints, install.UnapprovedTaint)
 		}
-	})
+	}, new(map[string]string))
 }
 
 func checkLabels(labels map[string]string) error {

@@ -236,10 +236,18 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 				t.Errorf("annotations %v, want %s (%v)", export.GetAnnotations(), want, err)
 			}
 		}
+		c.fails(t, `--to: "g 2" is no cluster id`, "export", "service", "kubernetes", "-n", "default", "--to", "g 2")
+		c.must(t, "export", "service", "kubernetes", "-n", "default", "--to", "g2,g3")
+		if err := member.Get(ctx, client.ObjectKeyFromObject(export), export); err != nil || export.GetAnnotations()["pelago.io/export-to"] != "g2,g3" {
+			t.Errorf("annotations %v, want the clusters (%v)", export.GetAnnotations(), err)
+		}
 		c.must(t, "unexport", "service", "kubernetes", "-n", "default")
 		c.fails(t, "is not exported", "unexport", "service", "kubernetes", "-n", "default")
 	})
 	t.Run("show", func(t *testing.T) {
+		if out := c.must(t, "show", "services", "--context", "g1"); !strings.Contains(out, "No services: no cluster exports one") {
+			t.Error(out)
+		}
 		var states []view.State
 		if err := json.Unmarshal([]byte(c.must(t, "show", "all", "-o", "json")), &states); err != nil {
 			t.Fatal(err)

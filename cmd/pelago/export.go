@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"strconv"
 
@@ -9,30 +10,48 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 func exportCommand() *cobra.Command {
 	parent := &cobra.Command{Use: "export", Short: "Export services to the other clusters", Args: cobra.NoArgs}
 	var vip bool
+	var to string
 	var flag *pflag.Flag
 	cmd := serviceCommand("Export a service to the other clusters",
 		`export service creates a ServiceExport of the same name. The other clusters reach the
 service as NAME.NAMESPACE.svc.clusterset.local; the result is in the
-conditions of the ServiceExport.`,
+conditions of the ServiceExport.
+
+--to restricts the clusters: the others get no import and no DNS name, and their
+packets are dropped (drop-not-exported). Connections of a cluster that is no longer
+among them end. Without globalnet, pods of headless services stay reachable under
+their own addresses.`,
 		`  pelago export service whereami-cs --namespace sample
   kubectl -n sample wait serviceexport/whereami-cs --for=condition=Ready
   # with one address for all clusters
-  pelago export service whereami-cs --namespace sample --use-clusterset-ip`,
+  pelago export service whereami-cs --namespace sample --use-clusterset-ip
+  # to some clusters: by name, or by the labels of "pelago clusters accept --label"
+  pelago export service whereami-cs --namespace sample --to c1,c2
+  pelago export service whereami-cs --namespace sample --to 'env=prod'`,
 		func(ctx context.Context, c client.Client, key client.ObjectKey, out io.Writer) error {
-			var annotations map[string]string
+			annotations := map[string]string{}
 			if flag.Changed {
-				annotations = map[string]string{submarinerv1.AnnotationUseClusterSetIP: strconv.FormatBool(vip)}
+				annotations[submarinerv1.AnnotationUseClusterSetIP] = strconv.FormatBool(vip)
+			}
+			if to != "" {
+				if _, err := topology.ParseAudience(to); err != nil {
+					return fmt.Errorf("--to: %w", err)
+				}
+				annotations[v1alpha1.AnnotationExportTo] = to
 			}
 			return install.Export(ctx, c, key, annotations, out)
 		})
 	cmd.Flags().BoolVar(&vip, "use-clusterset-ip", false, "give the service a ClusterSetIP, one address in all clusters, or with =false none (default: what the cluster joined with)")
+	cmd.Flags().StringVar(&to, "to", "", "clusters to which the service is exported: a list of ids, or a selector of their labels (default: all)")
 	flag = cmd.Flags().Lookup("use-clusterset-ip")
 	parent.AddCommand(cmd)
 	return parent

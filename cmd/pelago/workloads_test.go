@@ -19,6 +19,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/deploy"
@@ -272,6 +273,11 @@ func (c clusterset) testAccept(t *testing.T, hub *apiserver.Cluster) {
 	want := clusterv1alpha1.ClusterSpec{ID: got.Spec.ID, SyncMode: clusterv1alpha1.Pull, Region: "eu", Zones: []string{"a", "b"}, Provider: "example"}
 	if diff := cmp.Diff(want, got.Spec); diff != "" || got.Labels["env"] != "prod" {
 		t.Errorf("labels %v, spec -want +got\n%s", got.Labels, diff)
+	}
+	network := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: submarinerv1.GroupVersion.String(), Kind: "Cluster"}}
+	must(t, hub.Get(t.Context(), client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: "g1"}, network))
+	if network.Labels["env"] != "prod" || network.Labels[submarinerv1.LabelClusterID] != "g1" {
+		t.Errorf("labels by which services are exported: %v", network.Labels)
 	}
 	c.must(t, c.join("--clusterid", "g1")...)
 	if again := state(); !again.Accepted() || again.Labels["env"] != "prod" {

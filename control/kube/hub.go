@@ -279,6 +279,19 @@ func clusterSetIPRanges(c *submarinerv1.Cluster) []netip.Prefix {
 	return out
 }
 
+// MemberLabels returns the ids of the clusterset's clusters and the labels that each has at the hub.
+func (h *Hub) MemberLabels(ctx context.Context) (map[string]map[string]string, error) {
+	var list submarinerv1.ClusterList
+	if err := h.Client().List(ctx, &list, client.InNamespace(h.namespace)); err != nil {
+		return nil, fmt.Errorf("read the Clusters at the hub: %w", err)
+	}
+	members := make(map[string]map[string]string, len(list.Items))
+	for _, c := range list.Items {
+		members[c.Spec.ClusterID] = c.Labels
+	}
+	return members, nil
+}
+
 // Members returns the ids of the clusterset's clusters and when each joined.
 func (h *Hub) Members(ctx context.Context) (map[string]time.Time, error) {
 	var list submarinerv1.ClusterList

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -29,6 +30,8 @@ type kernel struct {
 	owners map[netip.Addr]types.UID
 	// purged: the flows that an earlier process left were compared with the tables.
 	purged bool
+	// audiences are those whose flows were compared with the table of flows last.
+	audiences map[netip.Addr]dataplane.ClusterSet
 }
 
 // overlay returns the interface index and the MTU of pelago0.
@@ -143,6 +146,9 @@ func (d *Daemon) apply(r tables.Result) error {
 	if err := d.loader.Apply(s); err != nil {
 		return err
 	}
+	if err := d.revoke(s); err != nil {
+		return err
+	}
 	stale := map[netip.Addr]bool{}
 	for a, uid := range d.kernel.owners {
 		if r.Owners[a] != uid {
@@ -162,4 +168,20 @@ func (d *Daemon) apply(r tables.Result) error {
 		d.log.Info("removed the flows of pods that are gone", "flows", removed)
 	}
 	return err
+}
+
+// revoke removes the flows of clusters to which a service is not exported any more: after a change, and once after the start.
+func (d *Daemon) revoke(s dataplane.State) error {
+	if maps.Equal(d.kernel.audiences, s.Audiences) {
+		return nil
+	}
+	removed, err := d.loader.PurgeRevoked(s.Audiences)
+	if err != nil {
+		return err
+	}
+	d.kernel.audiences = s.Audiences
+	if removed > 0 {
+		d.log.Info("removed the flows of clusters to which their services are not exported", "flows", removed)
+	}
+	return nil
 }

@@ -196,7 +196,7 @@ func (s *objectSource) read(ctx context.Context, g *gateway) (tables.Objects, er
 			objs.Slices[name] = append(objs.Slices[name], slice)
 		}
 	}
-	errs = append(errs, s.readImports(ctx, slices.Items, &objs), s.readFlat(ctx, g, &objs))
+	errs = append(errs, s.readImports(ctx, slices.Items, &objs), s.readExports(ctx, &objs), s.readPodNodes(ctx, g, &objs))
 	return objs, errors.Join(errs...)
 }
 
@@ -233,19 +233,18 @@ func (s *objectSource) readImports(ctx context.Context, endpointSlices []discove
 	return errors.Join(errs...)
 }
 
-// readFlat adds what is needed without globalnet.
-func (s *objectSource) readFlat(ctx context.Context, g *gateway, objs *tables.Objects) error {
+// readPodNodes adds the nodes of pods, where they are needed.
+func (s *objectSource) readPodNodes(ctx context.Context, g *gateway, objs *tables.Objects) (err error) {
 	if !needsPodNodes(*objs, g.role, time.Now()) {
 		s.pods.end()
-	} else {
-		var err error
-		if objs.PodNodes, err = s.pods.all(ctx); err != nil {
-			return err
-		}
-	}
-	if objs.Config.Globalnet() {
 		return nil
 	}
+	objs.PodNodes, err = s.pods.all(ctx)
+	return err
+}
+
+// readExports adds which services are exported, and to which clusters.
+func (s *objectSource) readExports(ctx context.Context, objs *tables.Objects) error {
 	kind, err := s.mcsKind(mcs.ServiceExportKindName)
 	if err != nil {
 		return err
@@ -255,10 +254,15 @@ func (s *objectSource) readFlat(ctx context.Context, g *gateway, objs *tables.Ob
 	if err := s.cache.List(ctx, &exports, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list ServiceExports: %w", err)
 	}
-	objs.Exports = make(map[types.NamespacedName]bool, len(exports.Items))
+	objs.Exports, objs.ExportTo = make(map[types.NamespacedName]bool, len(exports.Items)), map[types.NamespacedName]string{}
 	for i := range exports.Items {
-		if e := &exports.Items[i]; e.DeletionTimestamp == nil {
-			objs.Exports[client.ObjectKeyFromObject(e)] = true
+		e := &exports.Items[i]
+		if e.DeletionTimestamp != nil {
+			continue
+		}
+		objs.Exports[client.ObjectKeyFromObject(e)] = true
+		if to, restricted := e.Annotations[pelagov1alpha1.AnnotationExportTo]; restricted {
+			objs.ExportTo[client.ObjectKeyFromObject(e)] = to
 		}
 	}
 	return nil

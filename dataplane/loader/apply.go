@@ -68,9 +68,6 @@ func check(s dataplane.State) error {
 	if s.Settings.Gateway && s.Settings.Ready && !s.Settings.CableAddress.IsValid() {
 		return errors.New("apply state: a gateway needs an address on the cable")
 	}
-	if n := len(s.Sources); n > dataplane.MaxSources {
-		return fmt.Errorf("apply state: %d local addresses, at most %d are supported", n, dataplane.MaxSources)
-	}
 	for index, gs := range s.Clusters {
 		if index >= dataplane.MaxClusters {
 			return fmt.Errorf("apply state: cluster index %d, only indexes below %d are supported", index, dataplane.MaxClusters)
@@ -150,6 +147,8 @@ func (l *Loader) write(c dataplane.Change) error {
 		return putOrRemove(m.Egresses, be32(c.Key.(netip.Addr)), c.Value, func(v []uint16) any { return encodeEgress(v) })
 	case dataplane.TableGlobals:
 		return putOrRemove(m.Globals, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.Global) any { return encodeGlobal(v) })
+	case dataplane.TableAudiences:
+		return putOrRemove(m.Audiences, be32(c.Key.(netip.Addr)), c.Value, func(v dataplane.ClusterSet) any { return bpf.PelagoAudience{Clusters: v} })
 	case dataplane.TableBlocks:
 		return putOrRemove(m.Blocks, encodeBlockKey(c.Key.(dataplane.BlockKey)), c.Value, func(v uint16) any { return bpf.PelagoBlock{Node: v} })
 	}

@@ -98,7 +98,11 @@ func drawState(t *rapid.T) dataplane.State {
 		}),
 		Globals: drawMap(t, "globals", address, func(t *rapid.T) dataplane.Global {
 			kind := rapid.SampledFrom([]dataplane.GlobalKind{dataplane.GlobalEgress, dataplane.GlobalService, dataplane.GlobalPod}).Draw(t, "kind")
-			return dataplane.Global{Kind: kind, Node: u16(t), Pod: drawMaybe(t, "pod")}
+			return dataplane.Global{Kind: kind, Node: u16(t), Pod: drawMaybe(t, "pod"), Restricted: rapid.Bool().Draw(t, "restricted")}
+		}),
+		Audiences: drawMap(t, "audiences", address, func(t *rapid.T) (set dataplane.ClusterSet) {
+			set.Add(rapid.Uint16Range(0, dataplane.MaxClusters-1).Draw(t, "cluster"))
+			return set
 		}),
 		Blocks: drawMap(t, "blocks", func(t *rapid.T) dataplane.BlockKey {
 			return dataplane.BlockKey{Address: drawAddr(t, "egress IP"), First: block.Draw(t, "first port")}

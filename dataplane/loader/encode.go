@@ -185,11 +185,18 @@ func decodeEgress(v bpf.PelagoEgress) []uint16 {
 }
 
 func encodeGlobal(g dataplane.Global) bpf.PelagoGlobal {
-	return bpf.PelagoGlobal{Kind: uint16(g.Kind), Node: g.Node, Pod: be32(g.Pod)}
+	v := bpf.PelagoGlobal{Kind: uint8(g.Kind), Node: g.Node, Pod: be32(g.Pod)}
+	if g.Restricted {
+		v.Flags = uint8(bpf.PelagoGlobalFlagGLOBAL_RESTRICTED)
+	}
+	return v
 }
 
 func decodeGlobal(v bpf.PelagoGlobal) dataplane.Global {
-	return dataplane.Global{Kind: dataplane.GlobalKind(v.Kind), Node: v.Node, Pod: addr(v.Pod)}
+	return dataplane.Global{
+		Kind: dataplane.GlobalKind(v.Kind), Node: v.Node, Pod: addr(v.Pod),
+		Restricted: v.Flags&uint8(bpf.PelagoGlobalFlagGLOBAL_RESTRICTED) != 0,
+	}
 }
 
 func encodeBlockKey(k dataplane.BlockKey) bpf.PelagoBlockKey {

@@ -222,9 +222,22 @@ func (l *Loader) Purge(pod netip.Addr) (removed int, err error) {
 
 // PurgeFunc removes every flow for whose local address gone returns true.
 func (l *Loader) PurgeFunc(gone func(netip.Addr) bool) (removed int, err error) {
+	return l.purge(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool { return gone(localAddress(k, v)) })
+}
+
+// PurgeRevoked removes the flows that clients opened to a restricted address from outside its audience.
+func (l *Loader) PurgeRevoked(audiences map[netip.Addr]dataplane.ClusterSet) (removed int, err error) {
+	return l.purge(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
+		audience, restricted := audiences[addr(k.Daddr)]
+		return restricted && v.Role == uint8(bpf.PelagoFlowRoleFLOW_SERVER) && !audience.Has(v.Cluster)
+	})
+}
+
+// purge removes the flows whose opener's entry meets of.
+func (l *Loader) purge(of func(bpf.PelagoFlowKey, bpf.PelagoFlow) bool) (removed int, err error) {
 	var keys []bpf.PelagoFlowKey
 	err = l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
-		if v.Primary != 0 && gone(localAddress(k, v)) {
+		if v.Primary != 0 && of(k, v) {
 			keys = append(keys, k)
 		}
 		return true

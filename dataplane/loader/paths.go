@@ -144,10 +144,10 @@ func (l *Loader) Reach(unreachable, lossy map[uint16]bool) error {
 	return l.advertise(bpf.PelagoAdvertisement{Replace: 1, Unreachable: clustersOf(unreachable), Lossy: clustersOf(lossy)})
 }
 
-func clustersOf(in map[uint16]bool) (out Clusters) {
+func clustersOf(in map[uint16]bool) (out dataplane.ClusterSet) {
 	for c := range in {
-		if word := int(c) / 64; in[c] && word < len(out) {
-			out[word] |= 1 << (c % 64)
+		if in[c] && c < dataplane.MaxClusters {
+			out.Add(c)
 		}
 	}
 	return out

@@ -46,6 +46,8 @@ func (l *Loader) Read() (dataplane.State, error) {
 	errs = append(errs, err)
 	s.Globals, err = readMap(l.objs.Globals, addr, decodeGlobal)
 	errs = append(errs, err)
+	s.Audiences, err = readMap(l.objs.Audiences, addr, func(v bpf.PelagoAudience) dataplane.ClusterSet { return v.Clusters })
+	errs = append(errs, err)
 	s.Blocks, err = readMap(l.objs.Blocks, decodeBlockKey, func(v bpf.PelagoBlock) uint16 { return v.Node })
 	errs = append(errs, err)
 	s.Services, err = l.readServices()

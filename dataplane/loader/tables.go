@@ -16,18 +16,13 @@ type Tables struct {
 	State dataplane.State
 	Paths map[netip.Addr]Path
 	// Unreachable are the remote clusters of which no gateway answers this one.
-	Unreachable Clusters
+	Unreachable dataplane.ClusterSet
 	// Lossy are those that it reaches by paths that lose packets only; LossyAt the same of other gateways of this cluster.
-	Lossy   Clusters
-	LossyAt map[netip.Addr]Clusters
+	Lossy   dataplane.ClusterSet
+	LossyAt map[netip.Addr]dataplane.ClusterSet
 	// PortsInUse counts the client flows by source and destination after translation, without the source's port.
 	PortsInUse map[Packet]int
 }
-
-// Clusters is a set of cluster indexes.
-type Clusters [dataplane.MaxClusters / 64]uint64
-
-func (c Clusters) has(cluster uint16) bool { return c[int(cluster)/64%len(c)]>>(cluster%64)&1 != 0 }
 
 // Constants of bpf/lb.h, bpf/vip.h and bpf/config.h.
 const (
@@ -73,10 +68,10 @@ func (t Tables) gatewayRank(node, cluster uint16) rank {
 		if t.State.Settings.Leaving {
 			return rankGone
 		}
-		if t.Unreachable.has(cluster) {
+		if t.Unreachable.Has(cluster) {
 			return rankBad
 		}
-		if t.Lossy.has(cluster) {
+		if t.Lossy.Has(cluster) {
 			return rankLossy
 		}
 		return rankGood
@@ -90,7 +85,7 @@ func (t Tables) gatewayRank(node, cluster uint16) rank {
 		if !p.Reaches(cluster) {
 			return rankBad
 		}
-		if t.LossyAt[hop.Address].has(cluster) {
+		if t.LossyAt[hop.Address].Has(cluster) {
 			return max(r, rankLossy)
 		}
 	}
@@ -234,7 +229,7 @@ func (l *Loader) Tables() (Tables, error) {
 		return t, fmt.Errorf("read map own_losses: %w", err)
 	}
 	t.Lossy = lossy.Words
-	if t.LossyAt, err = readMap(l.objs.GatewayLosses, addr, func(v bpf.PelagoClusterSet) Clusters { return v.Words }); err != nil {
+	if t.LossyAt, err = readMap(l.objs.GatewayLosses, addr, func(v bpf.PelagoClusterSet) dataplane.ClusterSet { return v.Words }); err != nil {
 		return t, err
 	}
 	err = l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {

@@ -325,7 +325,11 @@ func (r *reception) deliver() string {
 	if !ok {
 		return "drop-not-own"
 	}
-	if _, ok := r.route(r.packet.Source.Addr()); !ok {
+	cluster, ok := r.route(r.packet.Source.Addr())
+	if g.Restricted && !(ok && r.State.Audiences[destination.Addr()].Has(cluster)) {
+		return "drop-not-exported"
+	}
+	if !ok {
 		return "drop-spoofed-source"
 	}
 	switch g.Kind {

@@ -60,6 +60,13 @@ func TestRegistrarOnlyRegisters(t *testing.T) {
 	long := bound(RegistrationName("g1"), "x")
 	long.ExpirationSeconds = &month
 
+	chosen := &submarinerv1.Cluster{ObjectMeta: meta("g7"), Spec: submarinerv1.ClusterSpec{ClusterID: "g7", GlobalCIDR: []string{"120.7.0.0/24"}}}
+	chosen.Labels = map[string]string{submarinerv1.LabelClusterID: "g7", "env": "prod"}
+	chosen.Annotations = map[string]string{"pelago.io/cluster-uid": "u", "pelago.io/cluster-index": "7"}
+	if err := r.Create(ctx, chosen); err == nil || !strings.Contains(err.Error(), "the administrator of the hub does") {
+		t.Errorf("a Cluster with labels of its own choice: %v, want it refused", err)
+	}
+
 	for name, err := range map[string]error{
 		"token of a member":                          token("cluster-g1", authenticationv1.TokenRequestSpec{}),
 		"token of a member bound by name":            token("cluster-g1", bound(RegistrationName("g1"), "")),

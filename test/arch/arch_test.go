@@ -76,7 +76,7 @@ var rooms = map[string][]string{
 	"control/agent/coredns":  {},
 	"control/agent/ipam":     {"control/kube", "control/topology"},
 	"control/agent/peering":  {"control/config", "control/kube", "control/topology"},
-	"control/agent/services": {"control/kube"},
+	"control/agent/services": {"control/kube", "control/topology"},
 	"control/agent/zone":     {"dns"},
 	"control/hub/policy":     {"control/kube", "scheduler"},
 	"control/hub/evict":      {"control/kube"},

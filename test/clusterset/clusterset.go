@@ -147,7 +147,7 @@ func Endpoint(podName, nodeName, address string, ready bool) discoveryv1.Endpoin
 func Import(objs *tables.Objects) {
 	name := types.NamespacedName{Namespace: "sample", Name: "web"}
 	objs.Config.ClusterSetIPRange = netip.MustParsePrefix("243.0.0.0/8")
-	objs.Imports = map[types.NamespacedName]tables.Import{name: {IP: IP("243.0.16.1")}}
+	objs.Imports = map[types.NamespacedName]tables.Import{name: {IP: IP("243.0.16.1"), Ports: []tables.ImportPort{{Name: "http", Port: 80, Protocol: 6}}}}
 	objs.Imported = map[types.NamespacedName][]discoveryv1.EndpointSlice{name: {
 		Imported("g1", "10.77.0.9", 80), Imported("g2", "120.2.0.9", 80),
 	}}
@@ -235,6 +235,7 @@ func Full(globalnet bool) (tables.Objects, tables.Host) {
 	objs.Pods[0].Labels = map[string]string{"app": "web"}
 	Import(&objs)
 	objs.Exports = map[types.NamespacedName]bool{{Namespace: "sample", Name: "web"}: true}
+	objs.ExportTo = map[types.NamespacedName]string{{Namespace: "sample", Name: "web"}: "g2"}
 	objs.Services[types.NamespacedName{Namespace: "sample", Name: "web"}].Spec.ClusterIPs = []string{"10.77.0.9"}
 	objs.PodNodes = map[netip.Addr]string{IP("10.7.2.9"): "n2", IP("10.7.1.9"): "n1", IP("10.7.2.8"): "n2"}
 	objs.Nodes[0].Annotations = map[string]string{tables.KeyPublicIP: "ipv4:198.51.100.7"}

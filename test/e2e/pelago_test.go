@@ -19,6 +19,7 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "datapaths", testDatapaths)
 	s.run(t, "a burst of connections", testBurst)
 	s.run(t, "a ClusterSetIP", testClusterSetIP)
+	s.run(t, "exported to some clusters", testAudience)
 	s.run(t, "a daemon that is killed", testDaemonKilled)
 	s.run(t, "backends come and go", testBackends)
 	s.run(t, "a gateway leaves", testGatewayLeaves)

@@ -321,6 +321,28 @@ func TestPurge(t *testing.T) {
 	}
 }
 
+// When a cluster loses a service its connections to it end, others stay.
+func TestPurgeRevoked(t *testing.T) {
+	k := load(t, 1, 2)
+	toPod := func(p Packet) Result { return k.arrive(t, overlay(1, 1, 2, p.Encode())) }
+	k.delivered(t, toPod(clientTCP(SYN)))
+	k.delivered(t, toPod(clientTCP(SYN, to(global(1, 21)))))
+	k.sent(t, k.fromPod(t, udpPacket("x", from("10.7.2.10"))), "edge-out sent")
+	s := state(1, 2)
+	exportTo(global(1, 20), 3)(&s)
+	k.Apply(t, s)
+	k.delivered(t, toPod(clientTCP(ACK))) // the flow is still there
+	removed, err := k.Loader.PurgeRevoked(s.Audiences)
+	if err != nil || removed != 1 {
+		t.Errorf("removed %d, %v; want 1", removed, err)
+	}
+	if v := toPod(clientTCP(ACK)).Verdict; v != "uplink-in drop-not-exported" {
+		t.Errorf("a segment of the connection: %s", v)
+	}
+	k.delivered(t, toPod(clientTCP(ACK, to(global(1, 21)))))
+	k.checkTable(t)
+}
+
 // A sweep tells what kinds of flows there are, how crowded an egress IP is towards its most popular endpoint, and which blocks
 // are in use.
 func TestSweepStats(t *testing.T) {

@@ -256,6 +256,7 @@ func TestTraceFaults(t *testing.T) {
 		"wrong token":  {gb, func(t *loader.Tables) { t.State.Settings.Cable = dataplane.Tokens{Current: 1} }, []string{"sent", "switched", "drop-bad-token"}},
 		"unknown peer": {gb, func(t *loader.Tables) { t.State.Peers = nil }, []string{"sent", "switched", "drop-unknown-peer"}},
 		"no service":   {gb, func(t *loader.Tables) { t.State.Services = nil }, []string{"sent", "switched", "drop-no-service"}},
+		"not exported": {nb, func(t *loader.Tables) { exportTo(global(2, 21), 3)(&t.State) }, []string{"sent", "switched", "switched", "drop-not-exported"}},
 		"no backend": {gb, func(t *loader.Tables) {
 			t.State.Services = map[dataplane.ServiceKey]dataplane.Service{serviceKey(21, 80, ProtocolTCP): {}}
 		}, []string{"sent", "switched", "drop-no-backend"}},

@@ -53,6 +53,19 @@ func opened(p Packet) func(*testing.T, *Kernel) {
 	return func(t *testing.T, k *Kernel) { k.sent(t, k.fromPod(t, p), "edge-out sent") }
 }
 
+// exportTo restricts a global address to clusters.
+func exportTo(address netip.Addr, clusters ...uint16) func(*dataplane.State) {
+	return func(s *dataplane.State) {
+		g := s.Globals[address]
+		g.Restricted = true
+		var audience dataplane.ClusterSet
+		for _, c := range clusters {
+			audience.Add(c)
+		}
+		s.Globals[address], s.Audiences = g, map[netip.Addr]dataplane.ClusterSet{address: audience}
+	}
+}
+
 // The client's view of cluster 1 at a server's edge: what a pod behind 120.2.0.1 sends to cluster 1.
 func clientTCP(flags uint8, change ...func(*Packet)) Packet {
 	return tcpPacket(flags, append([]func(*Packet){from("120.2.0.1"), to(global(1, 20)), ports(1500, 80)}, change...)...)
@@ -250,6 +263,27 @@ func rows(t testing.TB) []row {
 			frame: wire(toNode2(clientTCP(SYN, to(global(1, 22))))), want: "uplink-in drop-no-backend"},
 		{name: "the address of a pod that is not on this node", node: 3, hook: "uplink-in",
 			frame: wire(overlay(1, 1, 3, clientTCP(SYN, to(global(1, 100))).Encode())), want: "uplink-in drop-no-backend"},
+
+		{name: "a service that is exported to other clusters only", node: 2, hook: "uplink-in", state: exportTo(global(1, 20), 3),
+			frame: wire(toNode2(clientTCP(SYN))), want: "uplink-in drop-not-exported"},
+		{name: "a segment in the middle of a connection to it is not answered", node: 2, hook: "uplink-in", state: exportTo(global(1, 20), 3),
+			frame: wire(toNode2(clientTCP(ACK))), want: "uplink-in drop-not-exported"},
+		{name: "the same over UDP", node: 2, hook: "uplink-in", state: exportTo(global(1, 20), 3),
+			frame: wire(toNode2(clientUDP())), want: "uplink-in drop-not-exported"},
+		{name: "a gateway that is the edge", node: 1, hook: "uplink-in", state: func(s *dataplane.State) {
+			exportTo(global(1, 20))(s)
+			s.Services[own(20, 80)] = dataplane.Service{Backends: []netip.AddrPort{netip.MustParseAddrPort("10.7.1.10:8080")}, Table: []uint16{1}}
+		}, frame: wire(toGateway(clientTCP(SYN))), want: "uplink-in drop-not-exported"},
+		{name: "a pod that is exported to other clusters only", node: 2, hook: "uplink-in", state: exportTo(global(1, 100), 3),
+			frame: wire(toNode2(clientTCP(SYN, to(global(1, 100))))), want: "uplink-in drop-not-exported"},
+		{name: "a restricted service without an audience", node: 2, hook: "uplink-in", state: func(s *dataplane.State) {
+			s.Globals[global(1, 20)] = dataplane.Global{Kind: dataplane.GlobalService, Restricted: true}
+		}, frame: wire(toNode2(clientTCP(SYN))), want: "uplink-in drop-not-exported"},
+		{name: "a service that is exported to this cluster", node: 2, hook: "uplink-in", state: exportTo(global(1, 20), 2, 3),
+			frame: wire(toNode2(clientTCP(SYN))), want: "uplink-in delivered"},
+		{name: "what answers a pod that is exported to others", node: 2, hook: "uplink-in", state: exportTo(global(1, 100), 3),
+			prepare: opened(udpPacket("x", from("10.7.2.11"))),
+			frame:   wire(toNode2(udpPacket("y", from("120.2.0.20"), to(global(1, 100)), ports(53, 40000)))), want: "uplink-in delivered"},
 
 		{name: "a handshake of the wire from an unknown address, one too many", node: 1, hook: "uplink-in", prepare: func(t *testing.T, k *Kernel) {
 			if err := errors.Join(k.Loader.Guard([]uint16{51820}, nil), k.Calls.Put(uint32(0), uint64(nanotime(t))+3600e9)); err != nil {

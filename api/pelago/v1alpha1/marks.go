@@ -17,6 +17,10 @@ const (
 // `pelago gateway drain`.
 const AnnotationDrained = "pelago.io/gateway-drained"
 
+// AnnotationExportTo of a ServiceExport restricts the clusters to which the service is exported: a comma list of cluster ids, or a
+// selector over the labels that the administrator of the hub gave to clusters (PeerSpec.Labels).
+const AnnotationExportTo = "pelago.io/export-to"
+
 // LabelDatapath of a Namespace or Node sets how packets of its pods get to other clusters and back: strict, hybrid or fast.
 const LabelDatapath = "pelago.io/datapath"
 

@@ -45,6 +45,10 @@ type PeerSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1023
 	ClusterIndex int32 `json:"clusterIndex"`
+	// Labels are those of the Cluster at the hub, which its administrator gives; annotation pelago.io/export-to selects by them.
+	//
+	// +optional
+	Labels map[string]string `json:"labels,omitempty"`
 	// Subnets is what is routed to the remote cluster, in CIDR notation.
 	//
 	// +listType=atomic

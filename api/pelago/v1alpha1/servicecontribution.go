@@ -17,6 +17,7 @@ import (
 // +kubebuilder:printcolumn:name="Type",type=string,JSONPath=`.spec.type`
 // +kubebuilder:printcolumn:name="IPs",type=string,JSONPath=`.spec.ips`
 // +kubebuilder:printcolumn:name="ClusterSetIP",type=string,JSONPath=`.spec.clusterSetIP`
+// +kubebuilder:printcolumn:name="To",type=string,priority=1,JSONPath=`.spec.exportTo`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ServiceContribution struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -63,6 +64,14 @@ type ServiceContributionSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=39
 	ClusterSetIP string `json:"clusterSetIP,omitempty"`
+	// ExportTo are the clusters to which the service is exported, the exporting one among them; empty: all.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=48
+	ExportTo []string `json:"exportTo,omitempty"`
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256

@@ -3,6 +3,7 @@ package peering
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -115,8 +116,9 @@ func invalid(format string, args ...any) verdict {
 func (o Options) peer(c submarinerv1.Cluster, index int32, endpoints []submarinerv1.Endpoint, t *taken) (*v1alpha1.Peer, verdict) {
 	peer := &v1alpha1.Peer{
 		ObjectMeta: metav1.ObjectMeta{Name: c.Spec.ClusterID},
-		Spec:       v1alpha1.PeerSpec{ClusterIndex: index, Subnets: o.routed(c, index), Gateways: []v1alpha1.PeerGateway{}},
+		Spec:       v1alpha1.PeerSpec{ClusterIndex: index, Subnets: o.routed(c, index), Gateways: []v1alpha1.PeerGateway{}, Labels: maps.Clone(c.Labels)},
 	}
+	delete(peer.Spec.Labels, v1alpha1.LabelManagedBy) // of the copy
 	var bad []verdict
 	for _, e := range endpoints {
 		if e.Spec.ClusterID != c.Spec.ClusterID {

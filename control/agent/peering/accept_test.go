@@ -208,6 +208,19 @@ func TestPeers(t *testing.T) {
 	}
 }
 
+// The labels that the administrator of the hub gives to a cluster select it as target of exports.
+func TestLabelsOfAPeer(t *testing.T) {
+	c := remote("g2", 2, 0, "120.2.0.0/24")
+	c.Labels = map[string]string{"env": "prod", "app.kubernetes.io/managed-by": "pelago"}
+	peers, _ := g1.peers(known{clusters: []submarinerv1.Cluster{c}})
+	if diff := cmp.Diff(map[string]string{"env": "prod"}, peers[0].Spec.Labels); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if len(c.Labels) != 2 {
+		t.Error("the labels of the copy were changed")
+	}
+}
+
 func TestAClusterWithoutIndexIsReported(t *testing.T) {
 	c := remote("g2", 2, 0, "120.2.0.0/24")
 	delete(c.Annotations, v1alpha1.AnnotationClusterIndex)

@@ -195,9 +195,7 @@ func (r *reconciler) mirror(ctx context.Context, _ reconcile.Request) (reconcile
 		return reconcile.Result{}, fmt.Errorf("read Clusters and Endpoints: %w", err)
 	}
 	owner := kube.Owner{HubID: r.HubID}
-	clusterSet := kube.ObjectSet[*submarinerv1.Cluster]{
-		Client: r.local, Owns: owner.Owns, Copy: func(dst, src *submarinerv1.Cluster) { dst.Spec = src.Spec },
-	}
+	clusterSet := kube.ObjectSet[*submarinerv1.Cluster]{Client: r.local, Owns: owner.Owns, Copy: copyCluster}
 	endpointSet := kube.ObjectSet[*submarinerv1.Endpoint]{
 		Client: r.local, Owns: owner.Owns, Copy: func(dst, src *submarinerv1.Endpoint) { dst.Spec = src.Spec },
 	}

@@ -191,6 +191,11 @@ func TestCopies(t *testing.T) {
 	if !joinedAt(*clusters[0]).Equal(at.Time) {
 		t.Errorf("joined at %s, want %s", joinedAt(*clusters[0]), at)
 	}
+	had := clusters[0].DeepCopy()
+	had.Labels["env"] = "prod"
+	if copyCluster(had, clusters[0]); had.Labels["env"] != "" {
+		t.Errorf("a label that the hub's Cluster has no more stays: %v", had.Labels)
+	}
 	endpoints := g1.endpointCopies([]submarinerv1.Endpoint{{ObjectMeta: metav1.ObjectMeta{Namespace: "broker", Name: "e"}, Spec: submarinerv1.EndpointSpec{ClusterID: "g2"}}})
 	if e := endpoints[0]; e.Namespace != "pelago-system" || e.Spec.ClusterID != "g2" || e.Labels["app.kubernetes.io/managed-by"] != "pelago" {
 		t.Errorf("copy of an Endpoint: %+v", e)

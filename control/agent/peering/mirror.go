@@ -25,6 +25,9 @@ func (o Options) clusterCopies(clusters []submarinerv1.Cluster) []*submarinerv1.
 	return out
 }
 
+// copyCluster copies the labels as well: services are exported by them, so one that is gone at the hub must not stay.
+func copyCluster(dst, src *submarinerv1.Cluster) { dst.Spec, dst.Labels = src.Spec, src.Labels }
+
 // endpointCopies are the hub's Endpoints as they are kept in the member.
 func (o Options) endpointCopies(endpoints []submarinerv1.Endpoint) []*submarinerv1.Endpoint {
 	var out []*submarinerv1.Endpoint

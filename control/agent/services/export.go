@@ -49,11 +49,16 @@ type ExportOptions struct {
 
 // Setup adds the controller to the manager and its indexes to the caches.
 func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
+	counted, err := newCounted(o.Hub.Client(), "submariner_service_export", "Writes of exported services.", "localToRemote", "Local ServiceImport")
+	if err != nil {
+		return fmt.Errorf("set up controller export: %w", err)
+	}
 	r := &reconciler{
-		local:  mgr.GetClient(),
-		live:   mgr.GetAPIReader(),
-		hub:    o.Hub,
-		events: mgr.GetEventRecorderFor("pelago-agent"),
+		counted: counted,
+		local:   mgr.GetClient(),
+		live:    mgr.GetAPIReader(),
+		hub:     o.Hub,
+		events:  mgr.GetEventRecorderFor("pelago-agent"),
 		cluster: cluster{
 			id: o.ClusterID, globalnet: o.Globalnet, brokerNamespace: o.Hub.Namespace(), routed: o.Routed, fabric: o.Fabric,
 			clusterSetIPs: o.ClusterSetIPs, dashedHostnames: o.DashedHostnames,
@@ -61,11 +66,12 @@ func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 	}
 	if err := errors.Join(
 		kube.AddIndex(mgr, &discoveryv1.EndpointSlice{}, indexService, ByService),
+		kube.AddIndex(mgr, &discoveryv1.EndpointSlice{}, indexPod, podsOf),
 		kube.AddIndex(mgr, &v1alpha1.GlobalAddress{}, indexVIP, vipService),
 	); err != nil {
 		return fmt.Errorf("set up controller export: %w", err)
 	}
-	err := ctrl.NewControllerManagedBy(mgr).
+	err = ctrl.NewControllerManagedBy(mgr).
 		Named("export").
 		For(&mcs.ServiceExport{}).
 		Watches(&corev1.Service{}, &handler.EnqueueRequestForObject{}).
@@ -76,7 +82,7 @@ func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 		Watches(&v1alpha1.GlobalAddress{}, handler.EnqueueRequestsFromMapFunc(ofVIP)).
 		WatchesRawSource(o.Hub.Source(&v1alpha1.ServiceContribution{}, o.Hub.OfContribution)).
 		WatchesRawSource(o.Hub.Source(&discoveryv1.EndpointSlice{}, r.ofOwnHubSlice)).
-		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
+		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, r.ofCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
 		WithOptions(kube.HubControllerOptions(workers)).
 		Complete(r)
@@ -90,6 +96,7 @@ type reconciler struct {
 	local   client.Client
 	live    client.Reader // past the cache
 	hub     *kube.Hub
+	counted counted // writes contributions at the hub
 	events  record.EventRecorder
 	cluster cluster
 
@@ -102,7 +109,13 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	o := outcome{offer: r.cluster.desired(s), synced: r.hub.Synced()}
+	o := outcome{synced: r.hub.Synced()}
+	if o.synced {
+		if s.members, err = r.hub.MemberLabels(ctx); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	o.offer = r.cluster.desired(s)
 	var wait time.Duration // for a ClusterSetIP
 	if o.synced {
 		if o.vip, wait, err = r.assignVIP(ctx, req.NamespacedName, s.export, &o.offer); err != nil {
@@ -245,7 +258,7 @@ func (r *reconciler) publish(ctx context.Context, req reconcile.Request, o offer
 	if o.contribution != nil {
 		wanted = append(wanted, o.contribution)
 	}
-	contributionSet := kube.ObjectSet[*v1alpha1.ServiceContribution]{Client: r.hub.Client(), Owns: r.owns, Copy: func(dst, src *v1alpha1.ServiceContribution) { dst.Spec = src.Spec }}
+	contributionSet := kube.ObjectSet[*v1alpha1.ServiceContribution]{Client: r.counted, Owns: r.owns, Copy: func(dst, src *v1alpha1.ServiceContribution) { dst.Spec = src.Spec }}
 	sliceObjects := sliceSet(r.hub.Client(), r.owns)
 	if err := sliceObjects.Ensure(ctx, presentSlices, o.slices); err != nil {
 		return err
@@ -267,13 +280,11 @@ func (r *reconciler) conflicts(ctx context.Context, req reconcile.Request) ([]Me
 	if err != nil {
 		return nil, err
 	}
-	all := OfMembers(contributions, joined)
-	for _, c := range all {
-		if c.Spec.Cluster == r.cluster.id {
-			return Merge(all, joined).Conflicts, nil
-		}
+	all := meeting(OfMembers(contributions, joined), r.cluster.id)
+	if len(all) == 0 {
+		return nil, nil
 	}
-	return nil, nil
+	return Merge(all, joined).Conflicts, nil
 }
 
 // report writes the conditions if they changed.

@@ -39,6 +39,8 @@ type state struct {
 	slices  []discoveryv1.EndpointSlice
 	// ingress holds the global IPs of the service (key: its name) or of its endpoints (key: ingressName).
 	ingress map[string]submarinerv1.GlobalIngressIP
+	// members are the labels of the clusterset's clusters, by id; nil: the hub is not known yet.
+	members map[string]map[string]string
 	// nodes holds the indexes of the nodes that headless endpoints are on; without globalnet only.
 	nodes map[string]uint16
 	// elsewhere are the ranges that are routed to other clusters; read where an endpoint is on no node.
@@ -51,6 +53,7 @@ type offer struct {
 	slices       []*discoveryv1.EndpointSlice
 	valid        verdict
 	waiting      string // why the service is not or not wholly published yet; empty if it is
+	exportTo     []string
 }
 
 // verdict is the content of condition Valid.
@@ -65,9 +68,13 @@ func (c cluster) desired(s state) offer {
 	if s.export == nil || s.export.DeletionTimestamp != nil {
 		return offer{}
 	}
-	o := offer{valid: judge(s.export, s.service)}
+	audience, restricted, err := audienceOf(s.export)
+	o := offer{valid: judge(s.export, s.service, err)}
 	if !o.valid.ok {
 		return o
+	}
+	if restricted {
+		o.exportTo, o.valid.message = c.exportTo(audience, s.members)
 	}
 	var content []BackendSlice
 	var ips []string
@@ -93,6 +100,7 @@ func (c cluster) desired(s state) offer {
 		content, o.waiting = routedSlices(ips, s)
 	}
 	o.contribution = c.contribution(s, ips)
+	o.contribution.Spec.ExportTo = o.exportTo
 	for _, slice := range content {
 		o.slices = append(o.slices, c.slice(s.service, slice))
 	}
@@ -102,7 +110,10 @@ func (c cluster) desired(s state) offer {
 // reasonInvalidMetadata is the reason of Valid=False for labels or annotations that no ServiceImport can have.
 const reasonInvalidMetadata mcs.ServiceExportConditionReason = "InvalidExportedMetadata"
 
-func judge(export *mcs.ServiceExport, service *corev1.Service) verdict {
+// reasonInvalidAudience is the reason of Valid=False for an annotation pelago.io/export-to that names no clusters.
+const reasonInvalidAudience mcs.ServiceExportConditionReason = "InvalidExportTo"
+
+func judge(export *mcs.ServiceExport, service *corev1.Service, audience error) verdict {
 	invalid := invalidMetadata(export.Spec.ExportedLabels, export.Spec.ExportedAnnotations)
 	switch {
 	case service == nil:
@@ -111,6 +122,8 @@ func judge(export *mcs.ServiceExport, service *corev1.Service) verdict {
 		return verdict{reason: mcs.ServiceExportReasonInvalidServiceType, message: "UnsupportedServiceType: a Service of type ExternalName cannot be exported"}
 	case invalid != "":
 		return verdict{reason: reasonInvalidMetadata, message: invalid}
+	case audience != nil:
+		return verdict{reason: reasonInvalidAudience, message: audience.Error()}
 	}
 	return verdict{ok: true, reason: mcs.ServiceExportReasonValid, message: "the Service can be exported"}
 }

@@ -1,7 +1,10 @@
 package services
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -216,6 +219,80 @@ func TestDesired(t *testing.T) {
 				t.Errorf("waits for %q, want %q", got.waiting, tt.waiting)
 			}
 		})
+	}
+}
+
+func to(text string) *mcs.ServiceExport {
+	e := exported()
+	e.Annotations = map[string]string{"pelago.io/export-to": text}
+	return e
+}
+
+func TestExportTo(t *testing.T) {
+	members := map[string]map[string]string{"c1": {"env": "prod"}, "c2": {"env": "prod"}, "c3": {"env": "test"}}
+	many := map[string]map[string]string{}
+	for i := range 1000 {
+		many[fmt.Sprintf("m%03d", i)] = map[string]string{"env": "prod"}
+	}
+	for text, tt := range map[string]struct {
+		members map[string]map[string]string
+		want    string // of the contribution
+		message string // of condition Valid
+		invalid string
+	}{
+		"c3":       {members, "c2 c3", "the Service can be exported, to c3", ""},
+		"c1,c9":    {members, "c1 c2 c9", "to c1, c9; not in the clusterset: c9", ""},
+		"env=prod": {members, "c1 c2", "to c1", ""},
+		"env=none": {members, "c2", "selects no other cluster", ""},
+		"c1":       {nil, "c1 c2", "the Service can be exported, to c1", ""},
+		"env==prod": {many, strings.Join(append([]string{"c2"}, slices.Sorted(maps.Keys(many))...), " "),
+			"m000, m001, m002, m003, m004, m005, m006, m007, m008, m009 and 990 more", ""},
+		"":      {members, "", "annotation pelago.io/export-to: the name of a cluster is empty", "InvalidExportTo"},
+		"c1;c2": {members, "", `annotation pelago.io/export-to: "c1;c2" is no cluster id`, "InvalidExportTo"},
+	} {
+		got := plain.desired(state{export: to(text), service: service("10.77.0.5"), members: tt.members})
+		var list []string
+		if got.contribution != nil {
+			list = got.contribution.Spec.ExportTo
+		}
+		if strings.Join(list, " ") != tt.want || !strings.HasSuffix(got.valid.message, tt.message) && !strings.Contains(got.valid.message, tt.message) {
+			t.Errorf("%q: exported to %.60v, %q", text, list, got.valid.message)
+		}
+		if got.valid.ok != (tt.invalid == "") || tt.invalid != "" && string(got.valid.reason) != tt.invalid {
+			t.Errorf("%q: Valid is %t, %s", text, got.valid.ok, got.valid.reason)
+		}
+	}
+	if got := plain.desired(state{export: exported(), service: service("10.77.0.5")}).contribution.Spec.ExportTo; got != nil {
+		t.Errorf("without the annotation it is exported to %v", got)
+	}
+}
+
+// Contributions that no cluster imports together do not conflict.
+func TestMeeting(t *testing.T) {
+	with := func(cluster string, to ...string) v1alpha1.ServiceContribution {
+		x := contribution(cluster, "120.2.0.9", 0)
+		x.Spec.ExportTo = to
+		return x
+	}
+	for name, tt := range map[string]struct {
+		all  []v1alpha1.ServiceContribution
+		want string
+	}{
+		"to all":                 {[]v1alpha1.ServiceContribution{with("g1"), with("g2")}, "g1 g2"},
+		"the other to one":       {[]v1alpha1.ServiceContribution{with("g1"), with("g2", "g2", "g3")}, "g1 g2"},
+		"both to one":            {[]v1alpha1.ServiceContribution{with("g1", "g1", "g3"), with("g2", "g2", "g3")}, "g1 g2"},
+		"each to the other":      {[]v1alpha1.ServiceContribution{with("g1", "g1", "g2"), with("g2", "g1", "g2")}, "g1 g2"},
+		"to the other alone":     {[]v1alpha1.ServiceContribution{with("g1", "g1", "g2"), with("g2", "g2")}, "g1 g2"},
+		"nowhere":                {[]v1alpha1.ServiceContribution{with("g1", "g1", "g3"), with("g2", "g2", "g4")}, "g1"},
+		"not exported from here": {[]v1alpha1.ServiceContribution{with("g2")}, ""},
+	} {
+		var got []string
+		for _, x := range meeting(tt.all, "g1") {
+			got = append(got, x.Spec.Cluster)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: %v, want %s", name, got, tt.want)
+		}
 	}
 }
 

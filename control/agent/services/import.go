@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -41,11 +42,16 @@ type ImportOptions struct {
 
 // Setup adds the controller to the manager and its indexes to the cache.
 func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
+	counted, err := newCounted(mgr.GetClient(), "submariner_service_import", "Writes of imported services.", "none", "Remote ServiceImport")
+	if err != nil {
+		return fmt.Errorf("set up controller imports: %w", err)
+	}
 	r := &importReconciler{
-		local:  mgr.GetClient(),
-		hub:    o.Hub,
-		told:   map[types.NamespacedName]map[string]string{},
-		events: mgr.GetEventRecorderFor("pelago-agent"),
+		counted: counted,
+		local:   mgr.GetClient(),
+		hub:     o.Hub,
+		told:    map[types.NamespacedName]map[string]string{},
+		events:  mgr.GetEventRecorderFor("pelago-agent"),
 		cluster: sourceCluster{
 			id: o.ClusterID, systemNamespace: o.SystemNamespace, modeMCS: o.ModeMCS,
 			owner: kube.Owner{HubID: o.HubID},
@@ -58,7 +64,7 @@ func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 	); err != nil {
 		return fmt.Errorf("set up controller imports: %w", err)
 	}
-	err := ctrl.NewControllerManagedBy(mgr).
+	err = ctrl.NewControllerManagedBy(mgr).
 		Named("imports").
 		Watches(&mcs.ServiceImport{}, handler.EnqueueRequestsFromMapFunc(ofImport)).
 		Watches(&discoveryv1.EndpointSlice{}, handler.EnqueueRequestsFromMapFunc(ofSlice)).
@@ -71,7 +77,7 @@ func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
 		WithOptions(kube.HubControllerOptions(importWorkers)).
-		WatchesRawSource(source.Func(r.deadClusters(o.DeadClusters))).
+		WatchesRawSource(source.Func(r.watchDead(o.DeadClusters))).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up controller imports: %w", err)
@@ -81,13 +87,14 @@ func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 
 type importReconciler struct {
 	local   client.Client
+	counted counted // writes merged imports
 	hub     *kube.Hub
 	events  record.EventRecorder
 	cluster sourceCluster
-	dead    atomic.Pointer[[]string] // clusters that the agent's node does not reach; nil: none
+	dead    atomic.Pointer[deadClusters] // nil: none
 
 	toldMu sync.Mutex
-	told   map[types.NamespacedName]map[string]string // service → refused cluster → why, as Events have said
+	told   map[types.NamespacedName]map[string]string // service → cause → what Events have reported
 }
 
 // Reconcile handles one service; the request is its namespace and name.
@@ -104,7 +111,7 @@ func (r *importReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 		if err := r.readHub(ctx, &s); err != nil {
 			return reconcile.Result{}, err
 		}
-		r.tell(req.NamespacedName, s.refused)
+		r.tell(req.NamespacedName, s.notices(have.imported))
 		err = r.apply(ctx, have, r.cluster.desired(s))
 	} else {
 		err = r.applyOwn(ctx, have, s)
@@ -182,11 +189,11 @@ func (r *importReconciler) readHub(ctx context.Context, s *importState) error {
 	if s.hubSlices, err = r.hub.Slices(ctx, service); err != nil {
 		return err
 	}
-	if s.refused, err = r.refused(ctx, s.contributions); err != nil {
+	if err := r.readPeers(ctx, s); err != nil {
 		return err
 	}
 	if dead := r.dead.Load(); dead != nil {
-		s.dead = *dead
+		s.dead, s.stale = dead.at(time.Now())
 	}
 	if s.joined, err = r.hub.Members(ctx); err != nil {
 		return err

@@ -76,11 +76,13 @@ func (r *importReconciler) applyOwn(ctx context.Context, have present, s importS
 // applyImport writes the merged import and its status. One of another owner is kept, and reported by an Event.
 func (r *importReconciler) applyImport(ctx context.Context, have, want *mcs.ServiceImport) error {
 	var present, wanted []*mcs.ServiceImport
+	set := r.importSet()
+	set.Client = r.counted
 	if have != nil {
 		present = append(present, have)
 	}
 	if want == nil {
-		return r.importSet().Prune(ctx, present, nil)
+		return set.Prune(ctx, present, nil)
 	}
 	if have != nil && !r.cluster.owner.Owns(have) {
 		r.events.Event(have, corev1.EventTypeWarning, "NotImported", kube.ErrForeign.Error()+": delete it to let the exported service of this name be imported")
@@ -88,7 +90,7 @@ func (r *importReconciler) applyImport(ctx context.Context, have, want *mcs.Serv
 	}
 	status := *want.Status.DeepCopy()
 	wanted = append(wanted, want)
-	if err := r.importSet().Ensure(ctx, present, wanted); err != nil {
+	if err := set.Ensure(ctx, present, wanted); err != nil {
 		return err
 	}
 	current := have

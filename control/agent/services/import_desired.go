@@ -36,8 +36,10 @@ type importState struct {
 	vips            vips
 	// refused are the contributing clusters that this one has no way to, and why.
 	refused map[string]refusal
-	// dead are the clusters that no gateway reaches: their endpoints are not ready.
-	dead            []string
+	// ranges are those of the others.
+	ranges map[string]peerRanges
+	// dead are the clusters that no gateway reaches: their endpoints are not ready. Those of stale ones are removed.
+	dead, stale     []string
 	namespaceExists bool
 	// exported reports whether the own ServiceExport still stands; the hub may be behind.
 	exported    bool
@@ -56,7 +58,7 @@ type result struct {
 func (c sourceCluster) desired(s importState) result {
 	contributions := slices.DeleteFunc(OfMembers(s.contributions, s.joined), func(x v1alpha1.ServiceContribution) bool {
 		_, refused := s.refused[x.Spec.Cluster]
-		return x.Spec.Cluster == c.id && !s.exported || refused
+		return x.Spec.Cluster == c.id && !s.exported || refused || !exportedTo(x, c.id)
 	})
 	if len(contributions) == 0 {
 		return result{}
@@ -154,14 +156,22 @@ func (c sourceCluster) ownSlices(s importState) []*discoveryv1.EndpointSlice {
 
 // remoteSlices mirrors what another cluster has published.
 func (c sourceCluster) remoteSlices(s importState, x v1alpha1.ServiceContribution) []*discoveryv1.EndpointSlice {
+	if slices.Contains(s.stale, x.Spec.Cluster) {
+		return nil
+	}
 	var out []*discoveryv1.EndpointSlice
 	for _, h := range s.hubSlices {
 		if h.Labels[mcs.LabelSourceCluster] != x.Spec.Cluster {
 			continue
 		}
 		content := BackendSlice{Source: h.Name, Type: h.AddressType, Ports: h.Ports, Endpoints: h.Endpoints}
+		if ranges, known := s.ranges[x.Spec.Cluster]; known && len(ranges.foreign(h.Endpoints)) > 0 {
+			content.Endpoints = slices.DeleteFunc(slices.Clone(h.Endpoints), func(e discoveryv1.Endpoint) bool {
+				return len(ranges.foreign([]discoveryv1.Endpoint{e})) > 0
+			})
+		}
 		if slices.Contains(s.dead, x.Spec.Cluster) {
-			content.Endpoints = notReady(h.Endpoints)
+			content.Endpoints = notReady(content.Endpoints)
 		}
 		headless := x.Spec.Type == v1alpha1.ContributionHeadless
 		if n, err := strconv.ParseUint(h.Annotations[v1alpha1.AnnotationReadyBackends], 10, 31); err == nil && !headless {

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -71,6 +72,11 @@ func local(clusterIP string) func(*importState) {
 	}
 }
 
+func onlyTo(x v1alpha1.ServiceContribution, clusters ...string) v1alpha1.ServiceContribution {
+	x.Spec.ExportTo = clusters
+	return x
+}
+
 func refuse(cluster string) func(*importState) {
 	return func(s *importState) { s.refused = map[string]refusal{cluster: {why: "OverlappingCIDR"}} }
 }
@@ -125,6 +131,14 @@ func TestImportDesired(t *testing.T) {
 		"only one that is refused": {sample(contribution("g3", "120.3.0.9", 1)).with(refuse("g3")), nil},
 		"the type of one that is refused does not count": {sample(contribution("g2", "120.2.0.9", 1), contribution("g3", "", 0)).with(refuse("g3")), []string{
 			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
+		"exported to others only": {sample(onlyTo(contribution("g2", "120.2.0.9", 0), "g2", "g3"), contribution("g3", "120.3.0.9", 1)), []string{
+			"copy web-sample-g3 120.3.0.9", "import ClusterSetIP g3", "slice g3 headless=false 120.3.0.9"}},
+		"the type of one that is not exported to this cluster does not count": {sample(onlyTo(contribution("g2", "", 0), "g2"), contribution("g3", "120.3.0.9", 1)), []string{
+			"copy web-sample-g3 120.3.0.9", "import ClusterSetIP g3", "slice g3 headless=false 120.3.0.9"}},
+		"exported to this cluster": {sample(onlyTo(contribution("g2", "120.2.0.9", 0), "g1", "g2")), []string{
+			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
+		"own, exported to others": {sample(onlyTo(contribution("g1", "120.1.0.9", 0), "g2")).with(local("10.77.0.5")), []string{
+			"copy web-sample-g1 120.1.0.9", "import ClusterSetIP g1", "slice g1 headless=false 10.77.0.5"}},
 		"only one that is no member": {sample(contribution("g9", "120.9.0.9", 0)), nil},
 		"the younger of two types is left out": {sample(contribution("g2", "120.2.0.9", 0), contribution("g3", "", 1)), []string{
 			"copy web-sample-g2 120.2.0.9", "import ClusterSetIP g2", "slice g2 headless=false 120.2.0.9"}},
@@ -175,6 +189,22 @@ func TestImportStatus(t *testing.T) {
 	}
 }
 
+// spec.ips and spec.ipFamilies have one length and order (KEP-1645); a headless import has neither.
+func TestImportIPs(t *testing.T) {
+	x := contribution("g2", "120.2.0.9", 0)
+	x.Spec.ClusterSetIP = "243.0.16.1"
+	s := sample(x)
+	s.vips = vips{joined: joined, ranges: map[string][]netip.Prefix{"g2": {netip.MustParsePrefix("243.0.16.0/20")}}}
+	got := g1.desired(s).imported.Spec
+	if !slices.Equal(got.IPs, []string{"243.0.16.1"}) || !slices.Equal(got.IPFamilies, []corev1.IPFamily{corev1.IPv4Protocol}) {
+		t.Errorf("ips %v, ipFamilies %v", got.IPs, got.IPFamilies)
+	}
+	s.contributions[0].Spec.Type = v1alpha1.ContributionHeadless
+	if got := g1.desired(s).imported.Spec; len(got.IPs) > 0 || len(got.IPFamilies) > 0 || got.Type != mcs.Headless {
+		t.Errorf("headless: %+v", got)
+	}
+}
+
 // Exported labels reach the import, but cannot take it out of our hands.
 func TestExportedLabels(t *testing.T) {
 	x := contribution("g2", "120.2.0.9", 0)
@@ -215,6 +245,13 @@ func TestDeadClusterIsNotReady(t *testing.T) {
 				t.Errorf("cluster %s: endpoint %s is ready: %t", id, e.Addresses[0], ready)
 			}
 		}
+	}
+	s.stale = []string{"g2"}
+	if diff := cmp.Diff([]string{
+		"copy web-sample-g1 120.1.0.9", "copy web-sample-g2 120.2.0.9", "copy web-sample-g3 120.3.0.9", "import ClusterSetIP g1 g2 g3",
+		"slice g1 headless=false 10.77.0.5", "slice g3 headless=false 120.3.0.9",
+	}, importLines(g1.desired(s))); diff != "" {
+		t.Errorf("g2 has been dead for longer than its lease: -want +got\n%s", diff)
 	}
 	if s.hubSlices[0].Endpoints[0].Conditions.Ready != nil {
 		t.Error("the hub's slice was changed")

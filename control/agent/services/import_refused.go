@@ -3,8 +3,13 @@ package services
 import (
 	"context"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,13 +20,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
-// reasonNotImported is the reason of the Events that tell of services that are left out.
-const reasonNotImported = "NotImported"
+// Reasons of Events.
+const (
+	reasonNotImported    = "NotImported"    // on a Peer: a service is left out
+	reasonForeignAddress = "ForeignAddress" // on a Peer: a service has addresses of others
+	reasonInvalidWeight  = "InvalidWeight"  // on a ServiceImport
+)
 
 // refusal is why a cluster is not connected. A name that leads to its addresses would lead to somebody else, or nowhere.
 type refusal struct {
@@ -45,39 +56,94 @@ func refusalOf(peer *v1alpha1.Peer) (refusal, bool) {
 	return refusal{peer: peer, why: c.Reason + ": " + c.Message}, true
 }
 
-// refused looks which of the contributing clusters are refused.
-func (r *importReconciler) refused(ctx context.Context, contributions []v1alpha1.ServiceContribution) (map[string]refusal, error) {
-	out := map[string]refusal{}
-	for _, x := range contributions {
+// readPeers adds which of the contributing clusters are refused, and the ranges of the others.
+func (r *importReconciler) readPeers(ctx context.Context, s *importState) error {
+	s.refused, s.ranges = map[string]refusal{}, map[string]peerRanges{}
+	for _, x := range s.contributions {
 		id := x.Spec.Cluster
-		if _, done := out[id]; done || id == r.cluster.id {
+		if _, done := s.refused[id]; done || id == r.cluster.id || !exportedTo(x, r.cluster.id) {
 			continue
 		}
 		peer := &v1alpha1.Peer{}
 		if err := r.local.Get(ctx, client.ObjectKey{Name: id}, peer); apierrors.IsNotFound(err) {
 			peer = nil
 		} else if err != nil {
-			return nil, fmt.Errorf("read Peer %s: %w", id, err)
+			return fmt.Errorf("read Peer %s: %w", id, err)
 		}
 		if refusal, ok := refusalOf(peer); ok {
-			out[id] = refusal
+			s.refused[id] = refusal
+			continue
 		}
+		ranges := peerRanges{peer: peer}
+		for _, text := range peer.Spec.Subnets {
+			if p, err := netip.ParsePrefix(text); err == nil { // agent/peering writes prefixes only
+				ranges.prefixes = append(ranges.prefixes, p)
+			}
+		}
+		s.ranges[id] = ranges
 	}
-	return out, nil
+	return nil
 }
 
-// tell makes an Event on the Peer of each refused cluster, once for each service and reason.
-func (r *importReconciler) tell(service types.NamespacedName, refused map[string]refusal) {
+// peerRanges are the ranges that are routed to a cluster.
+type peerRanges struct {
+	peer     *v1alpha1.Peer
+	prefixes []netip.Prefix
+}
+
+// foreign returns the addresses of a slice that are in none of them: names would lead to somebody else. The hub refuses them, too.
+func (p peerRanges) foreign(endpoints []discoveryv1.Endpoint) (out []string) {
+	for _, e := range endpoints {
+		for _, text := range e.Addresses {
+			ip, err := netip.ParseAddr(text)
+			if err != nil || !slices.ContainsFunc(p.prefixes, func(r netip.Prefix) bool { return r.Contains(ip) }) {
+				out = append(out, text)
+			}
+		}
+	}
+	return out
+}
+
+// notice is an Event about a service, to be recorded once while its cause lasts.
+type notice struct {
+	on                  client.Object
+	about, reason, text string // about names the cause
+}
+
+// notices are what is wrong with a service and to be told to administrators.
+func (s importState) notices(imported *mcs.ServiceImport) (out []notice) {
+	service := s.namespace + "/" + s.name
+	for id, refusal := range s.refused {
+		if refusal.peer != nil {
+			out = append(out, notice{refusal.peer, id, reasonNotImported, fmt.Sprintf("service %s of cluster %s is not imported: %s", service, id, refusal.why)})
+		}
+	}
+	for _, h := range s.hubSlices {
+		id := h.Labels[mcs.LabelSourceCluster]
+		ranges, known := s.ranges[id]
+		if foreign := ranges.foreign(h.Endpoints); known && len(foreign) > 0 {
+			out = append(out, notice{ranges.peer, h.Name, reasonForeignAddress, fmt.Sprintf(
+				"service %s of cluster %s: its addresses %s are in none of the ranges of the cluster and are left out", service, id, list(foreign))})
+		}
+	}
+	if imported != nil {
+		_, problems := topology.Weights(imported.Annotations)
+		for _, p := range problems {
+			out = append(out, notice{imported, p, reasonInvalidWeight, p})
+		}
+	}
+	return out
+}
+
+// tell makes an Event of each notice that is new for the service.
+func (r *importReconciler) tell(service types.NamespacedName, notices []notice) {
 	r.toldMu.Lock()
 	defer r.toldMu.Unlock()
 	said := map[string]string{}
-	for id, refusal := range refused {
-		if refusal.peer == nil {
-			continue
-		}
-		said[id] = refusal.why
-		if r.told[service][id] != refusal.why {
-			r.events.Eventf(refusal.peer, corev1.EventTypeWarning, reasonNotImported, "service %s of cluster %s is not imported: %s", service, id, refusal.why)
+	for _, n := range notices {
+		said[n.about] = n.text
+		if r.told[service][n.about] != n.text {
+			r.events.Event(n.on, corev1.EventTypeWarning, n.reason, n.text)
 		}
 	}
 	if len(said) == 0 {
@@ -96,7 +162,7 @@ var judged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	}
 	was, out := refusalOf(before)
 	is, outNow := refusalOf(after)
-	return out != outNow || was.why != is.why
+	return out != outNow || was.why != is.why || !slices.Equal(before.Spec.Subnets, after.Spec.Subnets)
 }}
 
 // ofPeer: whether a cluster is connected decides on all services that it contributes to.
@@ -107,20 +173,57 @@ func (r *importReconciler) ofPeer(_ context.Context, obj client.Object) []reconc
 	return r.hub.OfCluster(obj)
 }
 
-// deadClusters is a source of requests for the services of clusters that become dead or answer again.
-func (r *importReconciler) deadClusters(watch func(context.Context, func([]string))) func(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+// staleAfter is the lease of a source cluster (KEP-1645), which probes of its gateways renew: its EndpointSlices are removed when it has
+// been dead for so long. No connection to it can have survived; the slices come back with the cluster, from the hub.
+const staleAfter = time.Hour
+
+// deadClusters are clusters that the agent's node does not reach, and since when.
+type deadClusters map[string]time.Time
+
+// next returns the dead clusters after a new verdict.
+func (d deadClusters) next(dead []string, now time.Time) deadClusters {
+	out := deadClusters{}
+	for _, id := range dead {
+		if out[id] = now; !d[id].IsZero() {
+			out[id] = d[id]
+		}
+	}
+	return out
+}
+
+// at returns the clusters that are dead, and those among them whose lease has expired; sorted.
+func (d deadClusters) at(now time.Time) (dead, stale []string) {
+	for _, id := range slices.Sorted(maps.Keys(d)) {
+		dead = append(dead, id)
+		if now.Sub(d[id]) >= staleAfter {
+			stale = append(stale, id)
+		}
+	}
+	return dead, stale
+}
+
+// watchDead is a source of requests for the services of clusters that become dead or stale, or answer again.
+func (r *importReconciler) watchDead(watch func(context.Context, func([]string))) func(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	return func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		if watch == nil {
 			return nil
 		}
+		request := func(id string) {
+			for _, request := range kube.ContributionRequests(ctx)(r.hub.ContributionsOf(ctx, id)) {
+				queue.Add(request)
+			}
+		}
 		go watch(ctx, func(dead []string) {
-			var before []string
-			if old := r.dead.Swap(&dead); old != nil {
+			var before deadClusters
+			if old := r.dead.Load(); old != nil {
 				before = *old
 			}
-			for id := range sets.New(before...).SymmetricDifference(sets.New(dead...)) {
-				for _, request := range kube.ContributionRequests(ctx)(r.hub.ContributionsOf(ctx, id)) {
-					queue.Add(request)
+			now := before.next(dead, time.Now())
+			r.dead.Store(&now)
+			for id := range sets.KeySet(before).SymmetricDifference(sets.KeySet(now)) {
+				request(id)
+				if _, dead := now[id]; dead {
+					time.AfterFunc(staleAfter, func() { request(id) })
 				}
 			}
 		})

@@ -2,16 +2,20 @@ package services
 
 import (
 	"context"
+	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
@@ -43,12 +47,12 @@ func TestWhoIsRefused(t *testing.T) {
 	for _, id := range []string{"g1", "good", "gone", "over", "wire", "new", "unknown"} {
 		all = append(all, contribution(id, "10.8.0.9", 0))
 	}
-	refused, err := r.refused(context.Background(), all)
-	if err != nil {
+	s := importState{namespace: "sample", name: "web", contributions: all}
+	if err := r.readPeers(context.Background(), &s); err != nil {
 		t.Fatal(err)
 	}
 	got := map[string]string{}
-	for id, refusal := range refused {
+	for id, refusal := range s.refused {
 		got[id] = refusal.why
 	}
 	want := map[string]string{
@@ -61,8 +65,8 @@ func TestWhoIsRefused(t *testing.T) {
 	}
 
 	service := types.NamespacedName{Namespace: "sample", Name: "web"}
-	r.tell(service, refused)
-	r.tell(service, refused) // says nothing twice
+	r.tell(service, s.notices(nil))
+	r.tell(service, s.notices(nil)) // says nothing twice
 	said := []string{<-events.Events, <-events.Events}
 	for _, words := range []string{"service sample/web of cluster over is not imported: OverlappingCIDR: 10.7.0.0/17", "service sample/web of cluster wire is not imported"} {
 		if !strings.Contains(strings.Join(said, "\n"), words) {
@@ -70,8 +74,8 @@ func TestWhoIsRefused(t *testing.T) {
 		}
 	}
 	r.tell(service, nil) // accepted
-	delete(refused, "wire")
-	r.tell(service, refused) // refused once more
+	delete(s.refused, "wire")
+	r.tell(service, s.notices(nil)) // refused once more
 	if again := <-events.Events; !strings.Contains(again, "over") || len(events.Events) > 0 {
 		t.Errorf("after it was accepted for a while: %q and %d more, want one Event", again, len(events.Events))
 	}
@@ -80,16 +84,64 @@ func TestWhoIsRefused(t *testing.T) {
 func TestOnlyVerdictsOnPeersMatter(t *testing.T) {
 	accepted, refused := peer("g2", metav1.ConditionTrue, v1alpha1.ReasonAccepted, "1 gateways"), peer("g2", metav1.ConditionFalse, v1alpha1.ReasonWireMismatch, "vxlan")
 	other, moved := peer("g2", metav1.ConditionFalse, v1alpha1.ReasonWireMismatch, "libreswan"), peer("g2", metav1.ConditionTrue, v1alpha1.ReasonAccepted, "2 gateways")
+	ranged := accepted.DeepCopy()
+	ranged.Spec.Subnets = []string{"120.2.0.0/24"}
 	for _, tt := range []struct {
 		name          string
 		before, after *v1alpha1.Peer
 		want          bool
 	}{
 		{"refused", accepted, refused, true}, {"accepted", refused, accepted, true}, {"for another reason", refused, other, true},
-		{"another gateway", accepted, moved, false}, {"no gateway for a while", accepted, peer("g2", metav1.ConditionFalse, v1alpha1.ReasonNoGateway, ""), false},
+		{"other ranges", accepted, ranged, true}, {"another gateway", accepted, moved, false}, {"no gateway for a while", accepted, peer("g2", metav1.ConditionFalse, v1alpha1.ReasonNoGateway, ""), false},
 	} {
 		if got := judged.Update(event.UpdateEvent{ObjectOld: tt.before, ObjectNew: tt.after}); got != tt.want {
 			t.Errorf("%s: %t, want %t", tt.name, got, tt.want)
 		}
+	}
+}
+
+// Addresses of others, published by a hostile member, are left out and reported; so are weights that are no numbers.
+func TestNotices(t *testing.T) {
+	s := sample(contribution("g2", "120.2.0.9", 0), contribution("g3", "120.3.0.9", 1))
+	s.hubSlices[0].Endpoints = append(s.hubSlices[0].Endpoints, discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}}, discoveryv1.Endpoint{Addresses: []string{"fd00::1"}})
+	s.ranges = map[string]peerRanges{
+		"g2": {peer: peer("g2", metav1.ConditionTrue, v1alpha1.ReasonAccepted, ""), prefixes: []netip.Prefix{netip.MustParsePrefix("120.2.0.0/24")}},
+		"g3": {peer: peer("g3", metav1.ConditionTrue, v1alpha1.ReasonAccepted, ""), prefixes: []netip.Prefix{netip.MustParsePrefix("120.3.0.0/24")}},
+	}
+	if diff := cmp.Diff([]string{
+		"copy web-sample-g2 120.2.0.9", "copy web-sample-g3 120.3.0.9", "import ClusterSetIP g2 g3",
+		"slice g2 headless=false 120.2.0.9", "slice g3 headless=false 120.3.0.9",
+	}, importLines(g1.desired(s))); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	imported := &mcs.ServiceImport{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		"lighthouse-lb-weight.submariner.io/g2": "many", "lighthouse-lb-weight.submariner.io/g3": "3"}}}
+	var got []string
+	for _, n := range s.notices(imported) {
+		got = append(got, n.reason+": "+n.text)
+	}
+	if diff := cmp.Diff([]string{
+		"ForeignAddress: service sample/web of cluster g2: its addresses 10.0.0.1, fd00::1 are in none of the ranges of the cluster and are left out",
+		`InvalidWeight: annotation lighthouse-lb-weight.submariner.io/g2 is "many", not a number from 0 to 65536: the cluster has weight 1`,
+	}, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// A verdict starts a cluster's lease once; it ends with the verdict.
+func TestStaleClusters(t *testing.T) {
+	at := func(minutes int) time.Time { return start.Add(time.Duration(minutes) * time.Minute) }
+	d := deadClusters(nil).next([]string{"g3", "g2"}, at(0)).next([]string{"g2", "g4"}, at(30)).next([]string{"g4", "g3", "g2"}, at(59))
+	for _, tt := range []struct {
+		minutes     int
+		dead, stale string
+	}{{59, "g2 g3 g4", ""}, {60, "g2 g3 g4", "g2"}, {90, "g2 g3 g4", "g2 g4"}, {119, "g2 g3 g4", "g2 g3 g4"}} {
+		dead, stale := d.at(at(tt.minutes))
+		if strings.Join(dead, " ") != tt.dead || strings.Join(stale, " ") != tt.stale {
+			t.Errorf("after %d minutes %v are dead and %v stale, want %s and %s", tt.minutes, dead, stale, tt.dead, tt.stale)
+		}
+	}
+	if dead, _ := d.next(nil, at(200)).at(at(200)); dead != nil {
+		t.Errorf("%v are dead", dead)
 	}
 }

@@ -85,9 +85,31 @@ func conflicts(all []v1alpha1.ServiceContribution) []MergeConflict {
 			}
 		}
 		if differ > 0 {
-			out = append(out, MergeConflict{Reason: p.reason, Message: fmt.Sprintf(
-				"%s: %d/%d clusters disagree with the oldest export, that of cluster %s (%s): %s",
-				p.name, differ, len(all), oldest.Cluster, oldest.ExportedAt.UTC().Format(time.RFC3339), p.outcome)})
+			message := fmt.Sprintf("%s: %d/%d clusters disagree with the oldest export, that of cluster %s (%s): %s",
+				p.name, differ, len(all), oldest.Cluster, oldest.ExportedAt.UTC().Format(time.RFC3339), p.outcome)
+			if left := unmerged(all); p.reason == mcs.ServiceExportReasonPortConflict && len(left) > 0 {
+				message += "; not served: " + list(left)
+			}
+			out = append(out, MergeConflict{Reason: p.reason, Message: message})
+		}
+	}
+	return out
+}
+
+// unmerged names the ports that are not in the union, since an older export has their name or number for another one.
+func unmerged(all []v1alpha1.ServiceContribution) (out []string) {
+	var union []v1alpha1.ContributionPort
+	for _, c := range all {
+		if c.Spec.Type != all[0].Spec.Type {
+			continue
+		}
+		union = unite(union, c.Spec.Ports)
+		for _, p := range c.Spec.Ports {
+			if !slices.ContainsFunc(union, func(u v1alpha1.ContributionPort) bool {
+				return u.Name == p.Name && u.Protocol == p.Protocol && u.Port == p.Port
+			}) {
+				out = append(out, strings.TrimSpace(fmt.Sprintf("%s %d/%s of cluster %s", p.Name, p.Port, p.Protocol, c.Spec.Cluster)))
+			}
 		}
 	}
 	return out

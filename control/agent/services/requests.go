@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -21,6 +22,9 @@ import (
 
 // indexService finds a Service's EndpointSlices in the member's cache by `<namespace>/<service>`.
 const indexService = "export.service"
+
+// indexPod finds the EndpointSlices of a pod's services by the name of the pod.
+const indexPod = "export.pod"
 
 func request(namespace, name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}
@@ -41,7 +45,7 @@ func (r *reconciler) ofOwnHubSlice(obj client.Object) []reconcile.Request {
 	return ofLabelled(obj)
 }
 
-// ofIngressIP: the address of a pod may serve several exported services, so all exports of its namespace are requeued.
+// ofIngressIP: the address of a pod may serve several services, all of which are requeued.
 func (r *reconciler) ofIngressIP(ctx context.Context, obj client.Object) []reconcile.Request {
 	g, ok := obj.(*submarinerv1.GlobalIngressIP)
 	if !ok {
@@ -50,7 +54,50 @@ func (r *reconciler) ofIngressIP(ctx context.Context, obj client.Object) []recon
 	if g.Spec.Target == submarinerv1.ClusterIPService {
 		return []reconcile.Request{request(g.Namespace, g.Name)}
 	}
-	return r.exports(ctx, client.InNamespace(g.Namespace))
+	services := sets.New[reconcile.Request]()
+	if g.Spec.ServiceRef != nil {
+		services.Insert(request(g.Namespace, g.Spec.ServiceRef.Name))
+	}
+	if g.Spec.PodRef != nil {
+		var list discoveryv1.EndpointSliceList
+		if err := r.local.List(ctx, &list, client.InNamespace(g.Namespace), client.MatchingFields{indexPod: g.Spec.PodRef.Name}); err != nil {
+			log.FromContext(ctx).Error(err, "EndpointSlices cannot be read from the cache")
+		}
+		for i := range list.Items {
+			services.Insert(ofLocalSlice(ctx, &list.Items[i])...)
+		}
+	}
+	return services.UnsortedList()
+}
+
+// podsOf are the pods of a local service's slice.
+func podsOf(slice *discoveryv1.EndpointSlice) []string {
+	if _, ok := SliceService(slice); !ok {
+		return nil
+	}
+	pods := sets.New[string]()
+	for _, e := range slice.Endpoints {
+		if pod := EndpointPod(e); pod != "" {
+			pods.Insert(pod)
+		}
+	}
+	return pods.UnsortedList()
+}
+
+// ofCluster: a cluster that joins, leaves or gets other labels changes the merging of what it contributes to, and the audience of own
+// exports.
+func (r *reconciler) ofCluster(obj client.Object) []reconcile.Request {
+	var list mcs.ServiceExportList
+	if err := r.local.List(context.Background(), &list); err != nil { // from the cache
+		return r.hub.OfCluster(obj) // the cache has ended, and the process with it
+	}
+	requests := r.hub.OfCluster(obj)
+	for i := range list.Items {
+		if _, restricted := list.Items[i].Annotations[v1alpha1.AnnotationExportTo]; restricted {
+			requests = append(requests, request(list.Items[i].Namespace, list.Items[i].Name))
+		}
+	}
+	return requests
 }
 
 // newNodes passes the creation of a NodeIndex: from then on its node has a fabric address, which never changes.

@@ -182,8 +182,8 @@ func TestVIPModel(t *testing.T) {
 				delete(w.exports, id)
 				delete(w.contributions, id)
 				clear(w.records[id])
-				if owned {
-					w.agreed = netip.Addr{} // the range of a cluster goes with it
+				if owned || len(w.contributions) == 0 {
+					w.agreed = netip.Addr{} // the range of a cluster goes with it; an export that has not reached the hub keeps nothing
 				}
 			case do == "join" && !member:
 				w.joined[id] = w.now

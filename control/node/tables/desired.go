@@ -26,12 +26,15 @@ type builder struct {
 	// clusters are the indexes of remote clusters by id.
 	clusters map[string]uint16
 	self     uint16
+	// audiences are the clusters that values of annotation pelago.io/export-to name; exports are the exported services of pods.
+	audiences map[string]dataplane.ClusterSet
+	exports   map[types.NamespacedName][]types.NamespacedName
 }
 
 // Desired is the tables of this node. Nothing is routed (State.Routes is empty) until the node has an index.
 func Desired(objs Objects, host Host) Result {
 	host.Maglev.Begin()
-	b := &builder{objs: objs, host: host, acks: map[types.UID]bool{}, index: map[string]uint16{}, clusters: map[string]uint16{}}
+	b := &builder{objs: objs, host: host, acks: map[types.UID]bool{}, index: map[string]uint16{}, clusters: map[string]uint16{}, audiences: map[string]dataplane.ClusterSet{}}
 	b.out.Owners, b.out.Datapath = map[netip.Addr]types.UID{}, host.Datapath
 	b.out.State = dataplane.State{
 		Settings: dataplane.Settings{

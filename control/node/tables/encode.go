@@ -54,6 +54,7 @@ type cacheBody struct {
 	Slices        []discoveryv1.EndpointSlice         `json:"slices,omitempty"`
 	Pods          []corev1.Pod                        `json:"pods,omitempty"`
 	Exports       []types.NamespacedName              `json:"exports,omitempty"`
+	ExportTo      []cacheExportTo                     `json:"exportTo,omitempty"`
 	Imports       []cacheImport                       `json:"imports,omitempty"`
 	Imported      []discoveryv1.EndpointSlice         `json:"imported,omitempty"`
 	Datapaths     map[string]string                   `json:"datapaths,omitempty"` // by namespace
@@ -65,6 +66,12 @@ type cacheBody struct {
 type cacheImport struct {
 	Name types.NamespacedName `json:"name"`
 	Import
+}
+
+// cacheExportTo is the annotation pelago.io/export-to of an export.
+type cacheExportTo struct {
+	Name types.NamespacedName `json:"name"`
+	To   string               `json:"to"`
 }
 
 // Encode makes a file's content of objects; boot is that of the kernel whose tables they are.
@@ -148,6 +155,9 @@ func bodyOf(objs Objects) cacheBody {
 		}
 	}
 	b.Exports = slices.SortedFunc(maps.Keys(objs.Exports), byName)
+	for _, name := range slices.SortedFunc(maps.Keys(objs.ExportTo), byName) {
+		b.ExportTo = append(b.ExportTo, cacheExportTo{name, objs.ExportTo[name]})
+	}
 	for _, name := range slices.SortedFunc(maps.Keys(objs.Imports), byName) {
 		b.Imports = append(b.Imports, cacheImport{name, objs.Imports[name]})
 		for _, s := range sorted(objs.Imported[name], func(s *discoveryv1.EndpointSlice) *metav1.ObjectMeta { return &s.ObjectMeta }) {
@@ -178,7 +188,7 @@ func (b cacheBody) objects(node string) (Objects, error) {
 		ClusterEgress: b.ClusterEgress, EgressIPs: b.EgressIPs, IngressIPs: b.IngressIPs, Pods: b.Pods,
 		Services: map[types.NamespacedName]*corev1.Service{}, Slices: map[types.NamespacedName][]discoveryv1.EndpointSlice{},
 		Imports: map[types.NamespacedName]Import{}, Imported: map[types.NamespacedName][]discoveryv1.EndpointSlice{},
-		Exports: map[types.NamespacedName]bool{}, PodNodes: map[netip.Addr]string{}, Datapaths: b.Datapaths, Policies: b.Policies,
+		Exports: map[types.NamespacedName]bool{}, ExportTo: map[types.NamespacedName]string{}, PodNodes: map[netip.Addr]string{}, Datapaths: b.Datapaths, Policies: b.Policies,
 	}
 	for i := range b.Services {
 		s := &b.Services[i]
@@ -197,6 +207,9 @@ func (b cacheBody) objects(node string) (Objects, error) {
 	}
 	for _, name := range b.Exports {
 		objs.Exports[name] = true
+	}
+	for _, e := range b.ExportTo {
+		objs.ExportTo[e.Name] = e.To
 	}
 	for node, addresses := range b.PodNodes {
 		for _, a := range addresses {

@@ -149,6 +149,7 @@ func (b *builder) headlessEndpoint(g *submarinerv1.GlobalIngressIP, ip netip.Add
 			default:
 				b.pod(ip, node, address)
 			}
+			b.restrict(ip, named(g.Namespace, g.Spec.ServiceRef.Name))
 			return true
 		}
 	}

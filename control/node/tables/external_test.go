@@ -124,6 +124,8 @@ func TestHeadlessEndpoints(t *testing.T) {
 			Spec:   submarinerv1.GlobalIngressIPSpec{Target: submarinerv1.HeadlessServiceEndpoints, ServiceRef: &corev1.LocalObjectReference{Name: "web"}},
 			Status: submarinerv1.GlobalIngressIPStatus{AllocatedIP: "120.1.0.10"},
 		}}
+		objs.ExportTo = map[types.NamespacedName]string{webName: "g2"}
+		tt.want.Restricted = tt.want != dataplane.Global{}
 		r := tables.Desired(objs, h)
 		if got := r.State.Globals[ip("120.1.0.10")]; got != tt.want {
 			t.Errorf("at %s the global IP of %s leads to %+v, want %+v", tt.from, tt.address, got, tt.want)

@@ -48,8 +48,9 @@ type Objects struct {
 	// Imports are the ServiceImports with a ClusterSetIP, Imported the EndpointSlices of the clusters that serve them.
 	Imports  map[types.NamespacedName]Import
 	Imported map[types.NamespacedName][]discoveryv1.EndpointSlice
-	// Exports are the Services that are exported; used without globalnet.
-	Exports map[types.NamespacedName]bool
+	// Exports are the Services that are exported, ExportTo the annotation pelago.io/export-to of those that have it.
+	Exports  map[types.NamespacedName]bool
+	ExportTo map[types.NamespacedName]string
 	// PodNodes are the node names of all pods of the cluster by address; on gateways without globalnet only.
 	PodNodes map[netip.Addr]string
 	// Discovered are the results of NAT discovery by GatewayName; on gateways only. The gateways of Peers have the addresses that follow

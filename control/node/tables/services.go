@@ -56,6 +56,7 @@ func (b *builder) service(g *submarinerv1.GlobalIngressIP, ip netip.Addr) bool {
 func (b *builder) expose(name types.NamespacedName, service *corev1.Service, ip netip.Addr) {
 	s := &b.out.State
 	s.Globals[ip] = dataplane.Global{Kind: dataplane.GlobalService}
+	b.restrict(ip, name)
 	for _, port := range service.Spec.Ports {
 		proto, ok := protocolNumber(port.Protocol)
 		if !ok {
@@ -104,6 +105,7 @@ func (b *builder) headlessPod(g *submarinerv1.GlobalIngressIP, ip netip.Addr) bo
 				continue
 			}
 			b.pod(ip, node, address)
+			b.restrict(ip, b.exportsOf(named(g.Namespace, g.Spec.PodRef.Name))...)
 			return true
 		}
 	}

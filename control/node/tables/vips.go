@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -16,13 +15,15 @@ import (
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dataplane"
 )
 
 // Import is what the tables need of a ServiceImport with a ClusterSetIP.
 type Import struct {
 	IP netip.Addr `json:"ip"`
+	// Ports are those of the merged service: where clusters disagree on the number of a port, the oldest export's.
+	Ports []ImportPort `json:"ports,omitempty"`
 	// Affinity is the time in seconds for which a client keeps its cluster; 0: none.
 	Affinity uint32 `json:"affinity,omitempty"`
 	// Local: only pods on the client's node are backends (internalTrafficPolicy).
@@ -33,11 +34,15 @@ type Import struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
+// ImportPort is a port of a ServiceImport.
+type ImportPort struct {
+	Name     string `json:"name,omitempty"`
+	Port     uint16 `json:"port"`
+	Protocol uint8  `json:"protocol"` // IANA number
+}
+
 // defaultAffinity is the timeout of sessionAffinity ClientIP in seconds (v1.DefaultClientIPServiceAffinitySeconds).
 const defaultAffinity = 10800
-
-// maxWeight bounds the weight of a cluster: it is a share of VIPSlots.
-const maxWeight = 1 << 16
 
 // NewImport reads a ServiceImport. ok: it has a ClusterSetIP.
 func NewImport(from *mcs.ServiceImport) (i Import, ok bool) {
@@ -50,6 +55,11 @@ func NewImport(from *mcs.ServiceImport) (i Import, ok bool) {
 			break
 		}
 	}
+	for _, p := range from.Spec.Ports {
+		if proto, carried := protocolNumber(p.Protocol); carried && p.Port > 0 && p.Port <= 65535 {
+			i.Ports = append(i.Ports, ImportPort{p.Name, uint16(p.Port), proto})
+		}
+	}
 	if from.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		i.Affinity = defaultAffinity
 		if c := from.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil {
@@ -57,33 +67,59 @@ func NewImport(from *mcs.ServiceImport) (i Import, ok bool) {
 		}
 	}
 	i.Local = ptr.Deref(from.Spec.InternalTrafficPolicy, "") == corev1.ServiceInternalTrafficPolicyLocal
-	for key, value := range from.Annotations {
-		cluster, ok := strings.CutPrefix(key, submarinerv1.AnnotationWeightPrefix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.Atoi(value)
-		if err != nil || n < 0 || n > maxWeight {
-			i.Problems = append(i.Problems, fmt.Sprintf("ServiceImport %s/%s: annotation %s is %q, not a number from 0 to %d; the cluster has weight 1",
-				from.Namespace, from.Name, key, value, maxWeight))
-			continue
-		}
-		if i.Weights == nil {
-			i.Weights = map[string]int{}
-		}
-		i.Weights[cluster] = n
+	var problems []string
+	i.Weights, problems = topology.Weights(from.Annotations)
+	for _, p := range problems {
+		i.Problems = append(i.Problems, fmt.Sprintf("ServiceImport %s/%s: %s", from.Namespace, from.Name, p))
 	}
-	slices.Sort(i.Problems)
 	return i, i.IP.IsValid()
 }
 
-// server is a cluster that serves a port of a ClusterSetIP.
+// Candidate is a cluster that has a port of a ClusterSetIP with ready backends.
+type Candidate struct {
+	ID    string
+	Ready int  // backends
+	Own   bool // it is this cluster
+}
+
+// Rule is what the weights of candidates follow.
+type Rule string
+
+// Rules.
+const (
+	ByWeights       Rule = "by weights"        // of the user
+	OwnClusterFirst Rule = "own cluster first" // which has a ready backend
+	ByReadyBackends Rule = "by ready backends"
+)
+
+// Weigh returns the weights by which new connections are divided among candidates: those that the user has set, by cluster; else all
+// connections go to the own cluster while it has a ready backend, and are divided by ready backends if not.
+func Weigh(set map[string]int, candidates []Candidate) (weights []int, by Rule) {
+	by = ByReadyBackends
+	switch {
+	case len(set) > 0:
+		by = ByWeights
+	case slices.ContainsFunc(candidates, func(c Candidate) bool { return c.Own }):
+		by = OwnClusterFirst
+	}
+	for _, c := range candidates {
+		weight := c.Ready
+		if w, ok := set[c.ID]; by == ByWeights {
+			if weight = 1; ok {
+				weight = w
+			}
+		} else if by == OwnClusterFirst && !c.Own {
+			weight = 0
+		}
+		weights = append(weights, weight)
+	}
+	return weights, by
+}
+
+// server is a candidate and its address.
 type server struct {
 	dataplane.VIPTarget
-	id string
-	// ready backends there; own: it is this cluster.
-	ready int
-	own   bool
+	Candidate
 }
 
 // vips fills the tables of ClusterSetIPs.
@@ -112,9 +148,12 @@ func (b *builder) vips() {
 	}
 }
 
-// servers returns, for each port, the clusters that have backends of it, sorted by index.
+// servers returns, for each port of the import, the clusters that have backends of it, sorted by index.
 func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.ServiceKey][]server {
 	out := map[dataplane.ServiceKey][]server{}
+	for _, p := range of.Ports {
+		out[dataplane.ServiceKey{Address: of.IP, Port: p.Port, Protocol: p.Protocol}] = nil // one without backends is a port all the same
+	}
 	for i := range b.objs.Imported[name] {
 		slice := &b.objs.Imported[name][i]
 		v, ok := b.serverOf(name, slice)
@@ -127,13 +166,16 @@ func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.Se
 				continue
 			}
 			key := dataplane.ServiceKey{Address: of.IP, Port: uint16(*p.Port), Protocol: proto}
-			if _, ok := out[key]; !ok {
-				out[key] = nil // a port without backends is one all the same
+			switch _, ok := out[key]; {
+			case !ok && len(of.Ports) > 0:
+				continue // the merged service has no such port
+			case !ok:
+				out[key] = nil // saved by a version that did not store ports
 			}
-			if v.own {
-				v.ready = b.backends(name, ptr.Deref(p.Name, ""), of.Local)
+			if v.Own {
+				v.Ready = b.backends(name, ptr.Deref(p.Name, ""), of.Local)
 			}
-			if v.ready > 0 && (v.own || !of.Local) {
+			if v.Ready > 0 && (v.Own || !of.Local) {
 				out[key] = append(out[key], v)
 			}
 		}
@@ -148,7 +190,7 @@ func (b *builder) servers(name types.NamespacedName, of Import) map[dataplane.Se
 
 // serverOf reads the EndpointSlice of one cluster. A remote address counts only where the routes lead to that cluster.
 func (b *builder) serverOf(name types.NamespacedName, slice *discoveryv1.EndpointSlice) (server, bool) {
-	v := server{id: slice.Labels[mcs.LabelSourceCluster], ready: 1}
+	v := server{Candidate: Candidate{ID: slice.Labels[mcs.LabelSourceCluster], Ready: 1}}
 	if len(slice.Endpoints) == 0 || !ptr.Deref(slice.Endpoints[0].Conditions.Ready, true) {
 		return v, false
 	}
@@ -162,44 +204,34 @@ func (b *builder) serverOf(name types.NamespacedName, slice *discoveryv1.Endpoin
 			b.problem("EndpointSlice %s/%s: annotation %s is %q, no number of backends", slice.Namespace, slice.Name, pelagov1alpha1.AnnotationReadyBackends, text)
 			n = 1
 		}
-		v.ready = n
+		v.Ready = n
 	}
-	if v.id == b.objs.Config.ClusterID {
-		v.own, v.Cluster = true, b.objs.Config.ClusterIndex
+	if v.ID == b.objs.Config.ClusterID {
+		v.Own, v.Cluster = true, b.objs.Config.ClusterIndex
 		return v, true
 	}
 	for prefix, cluster := range b.out.State.Routes {
-		if prefix.Contains(v.Address) && b.clusters[v.id] == cluster {
+		if prefix.Contains(v.Address) && b.clusters[v.ID] == cluster {
 			v.Cluster = cluster
 			return v, true
 		}
 	}
-	b.problem("ServiceImport %s: address %s of cluster %s is in none of its ranges, so its backends are not used", name, v.Address, v.id)
+	b.problem("ServiceImport %s: address %s of cluster %s is in none of its ranges, so its backends are not used", name, v.Address, v.ID)
 	return v, false
 }
 
-// vip weights the clusters that serve a port. With weights set by the user a cluster's share is its weight; else all connections
-// go to the own cluster while it has a ready backend, and are divided by ready backends if not.
+// vip weights the clusters that serve a port.
 func (b *builder) vip(name types.NamespacedName, i Import, servers []server) dataplane.VIP {
 	if len(servers) > dataplane.MaxTargets {
 		b.problem("ServiceImport %s: %d clusters serve it, only %d of them are used", name, len(servers), dataplane.MaxTargets)
 		servers = servers[:dataplane.MaxTargets]
 	}
-	local := len(i.Weights) == 0 && slices.ContainsFunc(servers, func(v server) bool { return v.own })
 	out := dataplane.VIP{Affinity: i.Affinity}
-	var weights []int
-	for _, v := range servers {
-		weight := v.ready
-		if len(i.Weights) > 0 {
-			weight = 1
-			if w, ok := i.Weights[v.id]; ok {
-				weight = w
-			}
-		} else if local && !v.own {
-			weight = 0
-		}
-		out.Targets, weights = append(out.Targets, v.VIPTarget), append(weights, weight)
+	candidates := make([]Candidate, len(servers))
+	for n, v := range servers {
+		candidates[n], out.Targets = v.Candidate, append(out.Targets, v.VIPTarget)
 	}
+	weights, _ := Weigh(i.Weights, candidates)
 	out.Slots = dataplane.VIPTable(out.Targets, weights)
 	return out
 }

@@ -121,6 +121,11 @@ func TestVIPPorts(t *testing.T) {
 	clusterset.Import(&objs)
 	objs.Imported[web][1].Ports = append(objs.Imported[web][1].Ports, discoveryv1.EndpointPort{Name: ptr.To("dns"), Port: ptr.To(int32(53)), Protocol: ptr.To(corev1.ProtocolUDP)},
 		discoveryv1.EndpointPort{Name: ptr.To("sctp"), Port: ptr.To(int32(5000)), Protocol: ptr.To(corev1.ProtocolSCTP)})
+	i := objs.Imports[web]
+	i.Ports = append(i.Ports, tables.ImportPort{Name: "dns", Port: 53, Protocol: 17}, tables.ImportPort{Name: "metrics", Port: 9090, Protocol: 6})
+	objs.Imports[web] = i
+	// The name is that of port 80 of an older export: no port of the merged service.
+	objs.Imported[web][1].Ports = append(objs.Imported[web][1].Ports, discoveryv1.EndpointPort{Name: ptr.To("http"), Port: ptr.To(int32(8080)), Protocol: ptr.To(corev1.ProtocolTCP)})
 	vips := tables.Desired(objs, host).State.VIPs
 	if n := len(vips[dataplane.ServiceKey{Address: ip("243.0.16.1"), Port: 80, Protocol: 6}].Targets); n != 2 {
 		t.Errorf("%d clusters serve port 80; want both", n)
@@ -129,8 +134,16 @@ func TestVIPPorts(t *testing.T) {
 	if len(v.Targets) != 1 || v.Targets[0].Cluster != 2 {
 		t.Errorf("port 53 is served by %v; want g2 alone", v.Targets)
 	}
+	if v, ok := vips[dataplane.ServiceKey{Address: ip("243.0.16.1"), Port: 9090, Protocol: 6}]; !ok || len(v.Targets) != 0 {
+		t.Errorf("port 9090, which no cluster serves now, leads to %v", v.Targets)
+	}
 	if len(vips) != 3 {
-		t.Errorf("%d ports; want http, dns and sctp", len(vips))
+		t.Errorf("%d ports; SCTP and 8080 are not merged", len(vips))
+	}
+	i.Ports = nil // as an earlier version saved it
+	objs.Imports[web] = i
+	if vips := tables.Desired(objs, host).State.VIPs; len(vips) != 4 {
+		t.Errorf("%d ports without those of the import; want those of the slices", len(vips))
 	}
 }
 
@@ -159,9 +172,13 @@ func TestNewImport(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "sample", Name: "web", Annotations: map[string]string{
 			submarinerv1.AnnotationWeightPrefix + "g1": "3", submarinerv1.AnnotationWeightPrefix + "g2": "-1", submarinerv1.AnnotationWeightPrefix + "g3": "many", "other": "1",
 		}},
-		Spec: mcs.ServiceImportSpec{Type: mcs.ClusterSetIP, IPs: []string{"fd00::1", "243.0.16.1"}},
+		Spec: mcs.ServiceImportSpec{Type: mcs.ClusterSetIP, IPs: []string{"fd00::1", "243.0.16.1"},
+			Ports: []mcs.ServicePort{{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}, {Port: 5000, Protocol: corev1.ProtocolSCTP}, {Name: "none", Port: 70000}}},
 	}
 	i, ok := tables.NewImport(from)
+	if diff := cmp.Diff([]tables.ImportPort{{Name: "dns", Port: 53, Protocol: 17}, {Port: 5000, Protocol: 132}}, i.Ports); diff != "" {
+		t.Errorf("ports -want +got\n%s", diff)
+	}
 	if !ok || i.IP != netip.MustParseAddr("243.0.16.1") || i.Affinity != 0 || len(i.Weights) != 1 || i.Weights["g1"] != 3 || len(i.Problems) != 2 {
 		t.Errorf("import %+v, %t", i, ok)
 	}

@@ -10,12 +10,31 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/deploy"
 )
+
+// LabelNetwork sets labels of a cluster's submariner.io Cluster at the hub, by which services are exported to it. A cluster that is
+// no member of the network has none.
+func LabelNetwork(ctx context.Context, hub client.Client, id string, labels map[string]string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+	if err != nil {
+		return fmt.Errorf("label Cluster %s: %w", id, err)
+	}
+	cluster := &submarinerv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: id}}
+	err = hub.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, patch))
+	if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+		return fmt.Errorf("label Cluster %s/%s: %w", deploy.BrokerNamespace, id, err)
+	}
+	return nil
+}
 
 // Export creates the ServiceExport, or adds the annotations to the one that exists.
 func Export(ctx context.Context, c client.Client, key client.ObjectKey, annotations map[string]string, out io.Writer) error {

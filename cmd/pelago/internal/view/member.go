@@ -46,6 +46,7 @@ var Views = []View{
 	{"networks", "Address ranges", networks},
 	{"gateways", "Gateways of this cluster", gateways},
 	{"versions", "Running images", versions},
+	{"services", "Services that are imported: who exports them, and which cluster gets the connections from here", services},
 }
 
 // State is the form of a member in -o json and -o yaml.
