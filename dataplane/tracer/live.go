@@ -1,6 +1,7 @@
 package tracer
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
+	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
@@ -24,8 +26,11 @@ type Probe struct {
 }
 
 const (
+	ethLen   = 14
 	ipv4Len  = 20
-	innerAt  = ipv4Len + 8 + 8 + 14 // offset of the inner IPv4 header from the outer one
+	typeAt   = ipv4Len + 8 + 4          // of the overlay header; programs also make probes of clones of a packet
+	innerAt  = ipv4Len + 8 + 8 + ethLen // offset of the inner IPv4 header from the outer one
+	forward  = 1                        // PACKET_FORWARD of bpf/types.h
 	seqAt    = ipv4Len + 4
 	ackAt    = ipv4Len + 8 // of TCP; the payload of UDP and of an ICMP echo
 	snapLen  = 256         // bytes read of a packet
@@ -46,7 +51,7 @@ func Send(l *loader.Loader, p Probe) error {
 	if source.Host || source.Ifindex == 0 {
 		return sendRaw(p)
 	}
-	return inject(source.Ifindex, p)
+	return inject(source.Ifindex, state.Endpoints[p.Packet.Source.Addr()], p)
 }
 
 func sendRaw(p Probe) error {
@@ -61,12 +66,14 @@ func sendRaw(p Probe) error {
 	return nil
 }
 
-// inject has a program redirect a clone of the frame to the ingress of a device. A test run executes that helper for real.
-func inject(ifindex uint32, p Probe) error {
-	device, err := net.InterfaceByIndex(int(ifindex))
+// inject has a program redirect a clone of the frame to the ingress of the pod's device. A test run executes that helper for real.
+// towards is the device that leads to the pod: pod's own one, or a bridge that it is a port of.
+func inject(towards uint32, pod dataplane.Endpoint, p Probe) error {
+	device, err := net.InterfaceByIndex(int(towards))
 	if err != nil {
 		return fmt.Errorf("find the device of %s: %w", p.Packet.Source.Addr(), err)
 	}
+	ifindex := cmp.Or(pod.Ifindex, towards)
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "trace_inject", Type: ebpf.SchedCLS, License: "GPL",
 		Instructions: asm.Instructions{
@@ -81,8 +88,9 @@ func inject(ifindex uint32, p Probe) error {
 	}
 	defer program.Close()
 	frame := append([]byte{}, device.HardwareAddr...)
-	frame = append(frame, 0x02, 0x50, 0x45, 0x4c, 0x00, 0x03, 0x08, 0x00)
-	if len(frame) != 14 {
+	frame = append(frame, pod.MAC[:]...)
+	frame = append(frame, 0x08, 0x00)
+	if len(frame) != ethLen {
 		return fmt.Errorf("send by device %s: it has no Ethernet address", device.Name)
 	}
 	result, err := program.Run(&ebpf.RunOptions{Data: append(frame, p.bytes()...)})
@@ -267,7 +275,7 @@ func (p Probe) sighting(b []byte, from unix.Sockaddr) (s Sighting, ok bool) {
 
 // parse reads the IPv4 packet at an offset.
 func (p Probe) parse(b []byte, at int) (packet loader.Packet, answer, ok bool) {
-	if len(b) < at+ackAt+4 || b[at] != 0x45 || b[at+9] != p.Packet.Protocol || at > 0 && b[9] != unix.IPPROTO_UDP {
+	if len(b) < at+ackAt+4 || b[at] != 0x45 || b[at+9] != p.Packet.Protocol || at > 0 && (b[9] != unix.IPPROTO_UDP || b[typeAt] != forward) {
 		return packet, false, false
 	}
 	b = b[at:]
@@ -279,7 +287,9 @@ func (p Probe) parse(b []byte, at int) (packet loader.Packet, answer, ok bool) {
 		ok = answer || be.Uint32(b[seqAt:]) == p.Marker
 	case unix.IPPROTO_ICMP:
 		answer, ok = b[ipv4Len] == 0, be.Uint32(b[ackAt:]) == p.Marker
-		source, destination = be.Uint16(b[seqAt:]), 0
+		if source, destination = be.Uint16(b[seqAt:]), 0; answer {
+			source, destination = destination, source
+		}
 	default:
 		ok = be.Uint32(b[ackAt:]) == p.Marker
 		// An echo server answers with the payload, in a packet with another identification.

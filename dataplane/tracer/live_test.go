@@ -38,11 +38,15 @@ func TestSighting(t *testing.T) {
 			t.Errorf("%s: plain: %+v, %t", name, s, ok)
 		}
 		outer := make([]byte, innerAt)
-		outer[0], outer[9] = 0x45, unix.IPPROTO_UDP
+		outer[0], outer[9], outer[typeAt] = 0x45, unix.IPPROTO_UDP, forward
 		copy(outer[12:], []byte{172, 28, 1, 13, 172, 28, 1, 11})
 		s, ok = p.sighting(append(outer, plain...), &unix.SockaddrLinklayer{})
 		if !ok || s.Out || s.From == nil || s.From.String() != "172.28.1.13" || s.To.String() != "172.28.1.11" || s.Packet != p.Packet {
 			t.Errorf("%s: in the overlay: %+v, %t", name, s, ok)
+		}
+		outer[typeAt]++
+		if _, ok := p.sighting(append(outer, plain...), nil); ok {
+			t.Errorf("%s: a probe of the path, made of a clone, is taken for the packet", name)
 		}
 		other := Probe{Packet: p.Packet, Marker: p.Marker + 7}
 		if s, ok := other.sighting(plain, nil); ok {

@@ -131,16 +131,27 @@ func (n nodeName) String() string { return fmt.Sprintf("node %s of cluster %s", 
 // end reads the way of the packet out of the sightings, from the node that has sent it on.
 func (l Live) end(at nodeName, p loader.Packet) End {
 	seen := map[nodeName][]tracer.Sighting{}
-	answered := false
+	var answered, back, entered, handed bool
 	for _, s := range l.Sightings {
 		n := nodeName{s.Cluster, s.Node}
-		if !s.Answer {
+		switch plain := s.From == nil; {
+		case !s.Answer:
 			seen[n] = append(seen[n], s.Sighting)
-		} else if answered = true; n == at && s.From == nil && s.Packet.Destination == p.Source {
-			return endOf(Delivered, "", fmt.Sprintf("the answer of %s came back to %s", s.Packet.Source, p.Source))
+		case n == at && !plain && !s.Out:
+			back = true
+		case n == at && plain && s.Out:
+			handed = handed || s.Packet.Destination == p.Source
+		case n == at && plain:
+			entered = true
 		}
+		answered = answered || s.Answer
 	}
-	if answered {
+	switch {
+	case handed, back && !entered: // in the datapath fast no device of the node sees it again
+		return endOf(Delivered, "", fmt.Sprintf("the answer came back to %s", p.Source))
+	case answered && entered:
+		return endOf(Dropped, "stack", fmt.Sprintf("%s, where the answer arrived", at))
+	case answered:
 		return endOf(Dropped, "answer-lost", "")
 	}
 	for first := true; ; first = false {
