@@ -106,6 +106,20 @@ func (s *clusterset) poke(t *testing.T, node, name string, change func(value []b
 	return restore
 }
 
+// stopDaemon stops pelago-node on a node, which would repair its maps, until the returned function is called.
+func (s *clusterset) stopDaemon(t *testing.T, node string) (resume func()) {
+	t.Helper()
+	pid := strconv.Itoa(s.daemon(t, node))
+	resume = func() {
+		if _, err := s.Lab.Exec(context.Background(), node, "kill", "-CONT", pid); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(resume)
+	s.node(t, node, "kill", "-STOP", pid)
+	return resume
+}
+
 // testTrace: faults in the running clusters, each explained with its own reason.
 func testTrace(t *testing.T, s *clusterset) {
 	l := s.needLoad(t)
@@ -169,18 +183,10 @@ func testTrace(t *testing.T, s *clusterset) {
 	s.explains(t, "stack", "g2", to(name, "--live")...)
 	firewall("-D")
 
+	resume := s.stopDaemon(t, l.clientNode)
 	restore := s.poke(t, l.clientNode, "egresses", func(v []byte) { clear(v) }) // no block
 	s.explains(t, "drop-no-egress", l.clientNode, to(web)...)
 	restore()
-
-	daemon := strconv.Itoa(s.daemon(t, l.clientNode))
-	resume := func() {
-		if _, err := s.Lab.Exec(context.Background(), l.clientNode, "kill", "-CONT", daemon); err != nil {
-			t.Error(err)
-		}
-	}
-	t.Cleanup(resume)
-	s.node(t, l.clientNode, "kill", "-STOP", daemon)
 	restore = s.poke(t, l.clientNode, "standings", func(v []byte) { clear(v[:8]) }) // confirmed at boot
 	s.explains(t, "stale-daemon", l.clientNode, to(web)...)
 	restore()
@@ -203,10 +209,12 @@ func testTrace(t *testing.T, s *clusterset) {
 
 	const token, tokens = 36, 8 // offset and size of cable_token and cable_token_old in struct node_settings
 	for _, gateway := range []string{"g2-n1", "g2-n2"} {
+		resume := s.stopDaemon(t, gateway)
 		restore := s.poke(t, gateway, "settings", func(v []byte) {
 			clear(v[token : token+tokens])
 			v[token] = 7
 		})
+		defer resume()
 		defer restore()
 	}
 	s.explains(t, "drop-bad-token", "g2", to(web)...)
