@@ -30,7 +30,7 @@ func traceCommand() *cobra.Command {
 packet of a connection: of a local pod or, with --received-from, of another node. It sends no packet.
 
 The addresses are those at this node: after the first step, the "packet" of the step before. A received packet is taken to have the
-right token. Not considered: quotas of flows, session affinity of ClusterSetIPs, sizes of packets, and what the node's stack drops
+right token. Not considered: quotas of flows, session affinity of ClusterSetIPs, sizes of packets (pelago trace --size), and what the node's stack drops
 before or after, for example by a NetworkPolicy. The port after translation is one of many; another one may take another gateway.
 
 Use pelago trace, which follows the packet over all nodes of its way.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -83,7 +84,55 @@ Exit status: 0 the packet is delivered, 2 it is dropped, 1 it could not be told.
 	f.DurationVar(&t.wait, "wait", 2*time.Second, "with --live: time in which the answer must come")
 	view.AddOutputFlag(f, &t.output)
 	_ = cmd.MarkFlagRequired("to") // fails only without such a flag
+	t.complete(cmd, "from", func(ctx context.Context, m view.Member, namespace, begun string) (out []string) {
+		prefix := ""
+		if before, _, ok := strings.Cut(begun, "/"); ok {
+			namespace, prefix = before, before+"/"
+		}
+		pods, err := m.Typed.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil
+		}
+		for _, p := range pods.Items {
+			out = append(out, prefix+p.Name)
+		}
+		return out
+	})
+	t.complete(cmd, "from-node", func(ctx context.Context, m view.Member, _, _ string) []string {
+		pods, err := m.DaemonPods(ctx)
+		if err != nil {
+			return nil
+		}
+		return slices.Sorted(maps.Keys(pods))
+	})
+	t.complete(cmd, "to", func(ctx context.Context, m view.Member, _, _ string) (out []string) {
+		table, err := member{Member: m}.table(ctx)
+		if err != nil {
+			return nil
+		}
+		for _, s := range table.Services {
+			out = append(out, s.Namespace+"/"+s.Name)
+		}
+		return out
+	})
 	return cmd
+}
+
+// completionTimeout bounds the time for one completion.
+const completionTimeout = 3 * time.Second
+
+// complete has a flag completed by what list finds in the cluster. Errors complete nothing, since a shell cannot show them.
+func (t *traced) complete(cmd *cobra.Command, flag string, list func(ctx context.Context, m view.Member, namespace, begun string) []string) {
+	// Fails only without such a flag.
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		m, namespace, err := t.access.Open("")
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+		defer cancel()
+		return list(ctx, m, namespace, begun), cobra.ShellCompDirectiveNoFileComp
+	})
 }
 
 // status is the exit status.
