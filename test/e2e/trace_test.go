@@ -130,7 +130,7 @@ func testTrace(t *testing.T, s *clusterset) {
 	}
 	undo := func(cluster string, args ...string) {
 		t.Cleanup(func() {
-			if _, err := s.Quietly(context.Background(), s.Lab.Kubectl(), append([]string{"--context", cluster, "--ignore-not-found"}, args...)...); err != nil {
+			if _, err := s.Quietly(context.Background(), s.Lab.Kubectl(), append([]string{"--context", cluster}, append(args, "--ignore-not-found")...)...); err != nil {
 				t.Error(err)
 			}
 		})
@@ -155,6 +155,21 @@ func testTrace(t *testing.T, s *clusterset) {
 	hostSends := s.explains(t, "", "", append(to(name, "--live"), "--from", "", "--from-node", l.clientNode)...)
 	if len(hostSends.Hops) < 3 {
 		t.Errorf("the way of the node's own packet is %+v", hostSends.Hops)
+	}
+
+	pod := s.kubectl(t, "g1", "-n", loadNamespace, "get", "pod", "client", "-o", "jsonpath={.status.podIP}")
+	flushed, err := s.Quietly(t.Context(), s.Bin+"/pelago", "nat", "flush", "--context", "g1", "--node", l.clientNode, "--pod", pod, "--yes", "-o", "json")
+	must(t, err)
+	if rows := decode[[]struct{ Removed int }](t, flushed); len(rows) != 1 || rows[0].Removed == 0 {
+		t.Errorf("of the flows of the client %s were removed", flushed)
+	}
+	if out, err := s.Quietly(t.Context(), s.Bin+"/pelago", "nat", "get", "--context", "g1", pod, l.web.String()); err == nil {
+		t.Errorf("after the flush there is %s", out)
+	}
+	routes, err := s.Quietly(t.Context(), s.Bin+"/pelago", "map", "dump", "routes", "--context", "g1", "-o", "json")
+	must(t, err)
+	if rows := decode[[]struct{ Key string }](t, routes); len(rows) != 3 || rows[0].Key != walk.GlobalCIDR2 {
+		t.Errorf("the map of routes on three nodes is %s", routes)
 	}
 
 	s.explains(t, "no-import", loadNamespace, to(loadNamespace+"/nothing")...)

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -120,16 +121,61 @@ func sendAndWatch(ctx context.Context, members []member, from member, node strin
 			live.Drops = append(live.Drops, Drop{w.cluster, w.node, d})
 		}
 	}
+	live.order(nodeName{from.config.ClusterID, node})
 	return live, nil
 }
 
-// node is a node by name and cluster.
+// order sorts the sightings along the way of the packet, then along that of its answer.
+func (l *Live) order(at nodeName) {
+	packets, answers := map[nodeName][]tracer.Sighting{}, map[nodeName][]tracer.Sighting{}
+	var far nodeName // where the answer came from
+	for _, s := range l.Sightings {
+		n := nodeName{s.Cluster, s.Node}
+		if !s.Answer {
+			packets[n] = append(packets[n], s.Sighting)
+			continue
+		}
+		answers[n] = append(answers[n], s.Sighting)
+		if s.From == nil && !s.Out && n != at {
+			far = n
+		}
+	}
+	there, back := way(packets, at), way(answers, far)
+	place := func(s Sighting) int {
+		if i := slices.Index(back, nodeName{s.Cluster, s.Node}); s.Answer {
+			return len(there) + i
+		}
+		return slices.Index(there, nodeName{s.Cluster, s.Node})
+	}
+	slices.SortStableFunc(l.Sightings, func(a, b Sighting) int { return cmp.Compare(place(a), place(b)) })
+}
+
+// way is the nodes that an outer packet passes, from one on. It empties seen.
+func way(seen map[nodeName][]tracer.Sighting, at nodeName) (nodes []nodeName) {
+	for {
+		nodes = append(nodes, at)
+		i := slices.IndexFunc(seen[at], func(s tracer.Sighting) bool { return s.From != nil && s.Out })
+		if i < 0 {
+			return nodes
+		}
+		sent := seen[at][i]
+		delete(seen, at)
+		next, ok := received(seen, *sent.From, *sent.To)
+		if !ok {
+			return nodes
+		}
+		at = next
+	}
+}
+
+// nodeName is a node by name and cluster.
 type nodeName struct{ cluster, node string }
 
 func (n nodeName) String() string { return fmt.Sprintf("node %s of cluster %s", n.node, n.cluster) }
 
-// end reads the way of the packet out of the sightings, from the node that has sent it on.
-func (l Live) end(at nodeName, p loader.Packet) End {
+// end reads the way of the packet out of the sightings, from the node that has sent it on. host: for a process of that node, whose
+// answer leaves by no device.
+func (l Live) end(at nodeName, p loader.Packet, host bool) End {
 	seen := map[nodeName][]tracer.Sighting{}
 	var answered, back, entered, handed bool
 	for _, s := range l.Sightings {
@@ -147,7 +193,7 @@ func (l Live) end(at nodeName, p loader.Packet) End {
 		answered = answered || s.Answer
 	}
 	switch {
-	case handed, back && !entered: // in the datapath fast no device of the node sees it again
+	case handed, back && !entered, host && entered: // in the datapath fast no device of the node sees it again
 		return endOf(Delivered, "", fmt.Sprintf("the answer came back to %s", p.Source))
 	case answered && entered:
 		return endOf(Dropped, "stack", fmt.Sprintf("%s, where the answer arrived", at))
@@ -181,7 +227,8 @@ func (l Live) end(at nodeName, p loader.Packet) End {
 		case !first && toPod:
 			return endOf(Dropped, "no-answer", at.String())
 		default:
-			if verdict := l.dropped(at); verdict != "" {
+			// What entered a far node's stack has passed its programs.
+			if verdict := l.dropped(at); verdict != "" && (first || !plain) {
 				return endOf(Dropped, verdict, at.String())
 			}
 			if first && !plain {

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -35,35 +36,47 @@ func TestLiveEnd(t *testing.T) {
 	drops := func(cluster, node, verdict string) []Drop {
 		return []Drop{{cluster, node, loader.Counter{Hook: "uplink-in", Verdict: verdict, Packets: 1}}}
 	}
+	mixed := append(slices.Clone(way), back)
+	slices.Reverse(mixed)
+	live := Live{Sightings: mixed}
+	live.order(nodeName{"g1", "n2"})
+	for i, want := range []string{"g1 n2", "g1 n2", "g1 n1", "g1 n1", "g2 n1", "g2 n1", "g2 n2", "g2 n2", "g2 n2", "g1 n2"} {
+		if got := live.Sightings[i].Cluster + " " + live.Sightings[i].Node; got != want {
+			t.Errorf("sighting %d is of %s, want %s", i, got, want)
+		}
+	}
 	for name, c := range map[string]struct {
 		sightings []Sighting
 		drops     []Drop
 		udp       bool
+		host      bool // the source is a process of the node
 		outcome   Outcome
 		reason    string
 	}{
-		"answered":              {append(way[:9:9], back, answer(plain("g1", "n2", "pelago0", false)), answer(plain("g1", "n2", "veth1", true))), nil, false, Delivered, ""},
-		"answered, fast":        {append(way[:7:7], back), nil, false, Delivered, ""},
-		"answer dropped here":   {append(way[:9:9], back, answer(plain("g1", "n2", "pelago0", false))), nil, false, Dropped, "stack"},
-		"answer lost":           {append(way[:9:9], answer(plain("g2", "n2", "veth9", false))), nil, false, Dropped, "answer-lost"},
-		"no answer":             {way, nil, false, Dropped, "no-answer"},
-		"a datagram":            {way, nil, true, Delivered, ""},
-		"policy of the far end": {way[:8], nil, false, Dropped, "stack"},
-		"no answer, fast":       {way[:7], nil, false, Dropped, "no-answer"},
-		"far node drops it":     {way[:7], drops("g2", "n2", "drop-no-backend"), false, Dropped, "drop-no-backend"},
-		"gateway drops it":      {way[:5], drops("g2", "n1", "drop-bad-token"), false, Dropped, "drop-bad-token"},
-		"others' drops":         {way, drops("g2", "n1", "drop-bad-token"), false, Dropped, "no-answer"},
-		"lost on the wire":      {way[:4], nil, false, Dropped, "not-seen"},
-		"gateway with XDP":      {append(way[:2:2], way[4:]...), nil, false, Dropped, "no-answer"},
-		"policy of the source":  {way[:1], nil, false, Dropped, "stack"},
-		"edge drops it":         {way[:1], drops("g1", "n2", "drop-ports-exhausted"), false, Dropped, "drop-ports-exhausted"},
-		"not sent":              {nil, nil, false, Unknown, "not-sent"},
+		"answered":              {append(way[:9:9], back, answer(plain("g1", "n2", "pelago0", false)), answer(plain("g1", "n2", "veth1", true))), nil, false, false, Delivered, ""},
+		"the node is answered":  {append(way[1:9:9], back, answer(plain("g1", "n2", "pelago0", false))), nil, false, true, Delivered, ""},
+		"answered, fast":        {append(way[:7:7], back), nil, false, false, Delivered, ""},
+		"answer dropped here":   {append(way[:9:9], back, answer(plain("g1", "n2", "pelago0", false))), nil, false, false, Dropped, "stack"},
+		"answer lost":           {append(way[:9:9], answer(plain("g2", "n2", "veth9", false))), nil, false, false, Dropped, "answer-lost"},
+		"no answer":             {way, nil, false, false, Dropped, "no-answer"},
+		"a datagram":            {way, nil, true, false, Delivered, ""},
+		"policy of the far end": {way[:8], nil, false, false, Dropped, "stack"},
+		"policy, others' drops": {way[:8], drops("g2", "n2", "drop-no-flow"), false, false, Dropped, "stack"},
+		"no answer, fast":       {way[:7], nil, false, false, Dropped, "no-answer"},
+		"far node drops it":     {way[:7], drops("g2", "n2", "drop-no-backend"), false, false, Dropped, "drop-no-backend"},
+		"gateway drops it":      {way[:5], drops("g2", "n1", "drop-bad-token"), false, false, Dropped, "drop-bad-token"},
+		"others' drops":         {way, drops("g2", "n1", "drop-bad-token"), false, false, Dropped, "no-answer"},
+		"lost on the wire":      {way[:4], nil, false, false, Dropped, "not-seen"},
+		"gateway with XDP":      {append(way[:2:2], way[4:]...), nil, false, false, Dropped, "no-answer"},
+		"policy of the source":  {way[:1], nil, false, false, Dropped, "stack"},
+		"edge drops it":         {way[:1], drops("g1", "n2", "drop-ports-exhausted"), false, false, Dropped, "drop-ports-exhausted"},
+		"not sent":              {nil, nil, false, false, Unknown, "not-sent"},
 	} {
 		p := opener
 		if c.udp {
 			p.Protocol = unix.IPPROTO_UDP
 		}
-		got := Live{Sightings: c.sightings, Drops: c.drops}.end(nodeName{"g1", "n2"}, p)
+		got := Live{Sightings: c.sightings, Drops: c.drops}.end(nodeName{"g1", "n2"}, p, c.host)
 		if got.Outcome != c.outcome || got.Reason != c.reason {
 			t.Errorf("%s: %s, %s (%s); want %s, %s", name, got.Outcome, got.Reason, got.Message, c.outcome, c.reason)
 		}

@@ -204,7 +204,7 @@ func (t *traced) follow(ctx context.Context, trace *Trace) error {
 		return err
 	}
 	trace.Live = live
-	end := live.end(nodeName{own.config.ClusterID, t.sourceNode}, trace.Packet)
+	end := live.end(nodeName{own.config.ClusterID, t.sourceNode}, trace.Packet, !t.source.IsValid())
 	unseen := end.Reason == "not-seen" && len(t.members) == 1
 	if end.Outcome == Delivered || trace.Outcome != Dropped && !unseen {
 		trace.End = end
