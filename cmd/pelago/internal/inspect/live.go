@@ -143,7 +143,7 @@ func (l *Live) order(at nodeName) {
 	there, back := way(packets, at), way(answers, far)
 	place := func(s Sighting) int {
 		if i := slices.Index(back, nodeName{s.Cluster, s.Node}); s.Answer {
-			return len(there) + i
+			return len(there) + 1 + i
 		}
 		return slices.Index(there, nodeName{s.Cluster, s.Node})
 	}
