@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/tracer"
 )
 
 // traceFlags name the packet of `pelago-node trace`.
@@ -29,8 +30,10 @@ func traceCommand() *cobra.Command {
 packet of a connection: of a local pod or, with --received-from, of another node. It sends no packet.
 
 The addresses are those at this node: after the first step, the "packet" of the step before. A received packet is taken to have the
-right token. Not considered: quotas of flows, session affinity of ClusterSetIPs, sizes of packets, and what the node's stack drops
+right token. Not considered: quotas of flows, session affinity of ClusterSetIPs, sizes of packets (pelago trace --size), and what the node's stack drops
 before or after, for example by a NetworkPolicy. The port after translation is one of many; another one may take another gateway.
+
+Use pelago trace, which follows the packet over all nodes of its way.
 
 The exit status is 1 if the packet is dropped.`,
 		Example: `  pelago-node trace --from 10.7.2.10 --to 120.2.0.20:80
@@ -65,7 +68,67 @@ The exit status is 1 if the packet is dropped.`,
 	f.StringVar(&pins, "pin-path", loader.DefaultPinPath, "directory of the pinned maps and links")
 	_ = cmd.MarkFlagRequired("from") // fails only without such a flag
 	_ = cmd.MarkFlagRequired("to")
+	cmd.AddCommand(hopCommand(&pins), sendCommand(&pins), watchCommand(&pins))
 	return cmd
+}
+
+// hop, send and watch are what `pelago trace` runs on nodes. They read their argument from standard input: a token must not stand in
+// an argument, which audit logs record.
+
+func machineCommand[T any](use, short string, pins *string, run func(cmd *cobra.Command, l *loader.Loader, in T) error) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var in T
+			// Not more than the value: watch goes on until standard input ends.
+			if err := json.NewDecoder(cmd.InOrStdin()).Decode(&in); err != nil {
+				return fmt.Errorf("read the request from standard input: %w", err)
+			}
+			l, err := loader.OpenMaps(*pins)
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			return run(cmd, l, in)
+		},
+	}
+	cmd.Flags().StringVar(pins, "pin-path", loader.DefaultPinPath, "directory of the pinned maps and links")
+	return cmd
+}
+
+func hopCommand(pins *string) *cobra.Command {
+	return machineCommand("hop", "Answer what this node decides about a packet", pins, func(cmd *cobra.Command, l *loader.Loader, r tracer.Request) error {
+		answer, err := tracer.Trace(l, r)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(answer)
+	})
+}
+
+func sendCommand(pins *string) *cobra.Command {
+	return machineCommand("send", "Send a packet as a local source", pins, func(_ *cobra.Command, l *loader.Loader, p tracer.Probe) error {
+		return tracer.Send(l, p)
+	})
+}
+
+func watchCommand(pins *string) *cobra.Command {
+	return machineCommand("watch", "Print where a packet was seen until standard input ends", pins, func(cmd *cobra.Command, l *loader.Loader, p tracer.Probe) error {
+		done := make(chan struct{})
+		ready := func() error {
+			go func() {
+				_, _ = io.Copy(io.Discard, cmd.InOrStdin()) // an error ends it as well
+				close(done)
+			}()
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "{}")
+			return err
+		}
+		watched, err := tracer.Watch(l, p, ready, done)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(watched)
+	})
 }
 
 // packet validates the flags.

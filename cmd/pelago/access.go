@@ -88,6 +88,27 @@ func (a *access) open() (*cluster, error) {
 	return c, nil
 }
 
+// AddFlags and Open are the access of package inspect.
+
+func (a *access) AddFlags(fs *pflag.FlagSet) { a.addFlags(fs) }
+
+// Open opens the cluster of a context, "" for the one that the flags name, and returns the namespace of the context.
+func (a *access) Open(context string) (view.Member, string, error) {
+	cfg, err := a.config(context)
+	if err != nil {
+		return view.Member{}, "", err
+	}
+	c, err := openCluster(cfg)
+	if err != nil {
+		return view.Member{}, "", err
+	}
+	namespace, _, err := a.loader(context).Namespace()
+	if err != nil {
+		return view.Member{}, "", fmt.Errorf("read the namespace of the kubeconfig: %w", err)
+	}
+	return c.Member, namespace, nil
+}
+
 // action is what a command does in an open cluster.
 type action func(ctx context.Context, c *cluster, args []string, out io.Writer) error
 

@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -20,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/pelago-net/pelago/cmd/pelago/internal/inspect"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
@@ -29,6 +31,10 @@ func main() {
 	defer stop()
 	if err := root(filepath.Base(os.Args[0])).ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
+		var status inspect.Status
+		if errors.As(err, &status) {
+			os.Exit(status.Code)
+		}
 		os.Exit(1)
 	}
 }
@@ -63,7 +69,7 @@ one hub propagates workloads to all of them.
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), interpretCommand())
-	add("inspection", "Inspection:", showCommand(), natCommand(), inspectServicesCommand(), versionCommand())
+	add("inspection", "Inspection:", append(append([]*cobra.Command{showCommand()}, inspect.Commands(func() inspect.Access { return &access{} })...), versionCommand())...)
 	view.CompleteChoices(cmd)
 	return cmd
 }

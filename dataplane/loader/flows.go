@@ -222,7 +222,12 @@ func (l *Loader) Purge(pod netip.Addr) (removed int, err error) {
 
 // PurgeFunc removes every flow for whose local address gone returns true.
 func (l *Loader) PurgeFunc(gone func(netip.Addr) bool) (removed int, err error) {
-	return l.purge(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool { return gone(localAddress(k, v)) })
+	return l.Flush(func(local netip.Addr, _ uint16) bool { return gone(local) })
+}
+
+// Flush removes every flow that match selects by its local address and the index of its far cluster, whatever its age.
+func (l *Loader) Flush(match func(local netip.Addr, cluster uint16) bool) (removed int, err error) {
+	return l.purge(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool { return match(localAddress(k, v), v.Cluster) })
 }
 
 // PurgeRevoked removes the flows that clients opened to a restricted address from outside its audience.
@@ -248,7 +253,7 @@ func (l *Loader) purge(of func(bpf.PelagoFlowKey, bpf.PelagoFlow) bool) (removed
 
 func (l *Loader) removeFlows(keys []bpf.PelagoFlowKey, force bool) (int, error) {
 	if l.objs.SweepFlows == nil {
-		return 0, errors.New("remove flows: the programs are not loaded; use Open")
+		return 0, errors.New("remove flows: the program is not loaded; use Open or OpenSweeper")
 	}
 	removed := 0
 	for len(keys) > 0 {

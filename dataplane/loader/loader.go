@@ -104,6 +104,25 @@ func Open(opts Options) (*Loader, error) {
 
 // OpenMaps opens the pinned maps without loading a program, for tools other than the daemon. Methods that run a program fail.
 func OpenMaps(pinPath string) (*Loader, error) {
+	return openMaps(pinPath, func(spec *ebpf.CollectionSpec, opts *ebpf.CollectionOptions, objs *bpf.PelagoObjects) error {
+		return spec.LoadAndAssign(&objs.PelagoMaps, opts)
+	})
+}
+
+// OpenSweeper also loads the program that removes flows, for Flush.
+func OpenSweeper(pinPath string) (*Loader, error) {
+	return openMaps(pinPath, func(spec *ebpf.CollectionSpec, opts *ebpf.CollectionOptions, objs *bpf.PelagoObjects) error {
+		var loaded struct {
+			bpf.PelagoMaps
+			SweepFlows *ebpf.Program `ebpf:"sweep_flows"`
+		}
+		err := spec.LoadAndAssign(&loaded, opts)
+		objs.PelagoMaps, objs.SweepFlows = loaded.PelagoMaps, loaded.SweepFlows
+		return err
+	})
+}
+
+func openMaps(pinPath string, load func(*ebpf.CollectionSpec, *ebpf.CollectionOptions, *bpf.PelagoObjects) error) (*Loader, error) {
 	l := &Loader{pinPath: pinPath}
 	if l.pinPath == "" {
 		l.pinPath = DefaultPinPath
@@ -127,11 +146,9 @@ func OpenMaps(pinPath string) (*Loader, error) {
 	if err := setFlows(spec, l.pinPath, 0); err != nil {
 		return nil, err
 	}
-	var maps bpf.PelagoMaps
-	if err := spec.LoadAndAssign(&maps, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: l.pinPath}}); err != nil {
+	if err := load(spec, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: l.pinPath}}, &l.objs); err != nil {
 		return nil, fmt.Errorf("open the maps in %s: %w", l.pinPath, err)
 	}
-	l.objs.PelagoMaps = maps
 	return l, nil
 }
 

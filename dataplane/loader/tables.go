@@ -20,8 +20,15 @@ type Tables struct {
 	// Lossy are those that it reaches by paths that lose packets only; LossyAt the same of other gateways of this cluster.
 	Lossy   dataplane.ClusterSet
 	LossyAt map[netip.Addr]dataplane.ClusterSet
+	// Confirmed is how long ago the daemon last confirmed the tables.
+	Confirmed time.Duration
+	// Size is that of the traced packet, bytes; MTU is that of devices, by index. What is unknown is not checked.
+	Size int
+	MTU  map[uint32]int
 	// PortsInUse counts the client flows by source and destination after translation, without the source's port.
 	PortsInUse map[Packet]int
+
+	trail *trail // of the step that is made; nil: nothing is recorded
 }
 
 // Constants of bpf/lb.h, bpf/vip.h and bpf/config.h.
@@ -31,6 +38,7 @@ const (
 	seedRemote  = 0x5bd1e995
 	seedBackend = 0x27d4eb2f
 	stepSlot    = 0x9e3779b1
+	encapLen    = 50 // ENCAP_LEN of bpf/parse.h
 )
 
 // rank is enum rank of bpf/health.h: the quality of a path, best first.
@@ -44,6 +52,8 @@ const (
 	rankGone
 	rankNone
 )
+
+func (r rank) String() string { return [...]string{"good", "stale", "lossy", "bad", "gone", "none"}[r] }
 
 func (t Tables) pathRank(peer netip.Addr) rank {
 	p, ok := t.Paths[peer]
@@ -120,15 +130,21 @@ func (t Tables) pickGateway(hash uint32, cluster, except uint16) (node uint16, d
 	node, doubtful, _ = pick(others,
 		func(n uint16) uint32 { return dataplane.Mix(hash, uint32(n)) | 1 },
 		func(n uint16) rank { return t.gatewayRank(n, cluster) })
+	t.note("gateways", 0, "nodes %v; picked for cluster %d: %d", t.State.Gateways, cluster, node)
 	return node, doubtful
 }
 
 func (t Tables) toNode(index uint16) *Header {
 	hop, ok := t.State.Nodes[index]
 	if !ok {
+		if index != 0 {
+			t.note("nodes", index, "none")
+		}
 		return nil
 	}
 	s := t.State.Settings
+	t.note("nodes", index, "%s, path %s", hop.Address, t.pathRank(hop.Address))
+	t.leads(Place{Cluster: s.Cluster, Node: index}, t.pathRank(hop.Address), hop.Ifindex)
 	return &Header{Source: s.Address, Destination: hop.Address, Port: dataplane.OverlayPort, Token: s.Overlay.Current}
 }
 
@@ -142,26 +158,39 @@ func (t Tables) toCluster(cluster uint16, hash uint32) (h *Header, doubtful bool
 		func(g dataplane.RemoteGateway) uint32 { return dataplane.Mix(hash, uint32(g.Node)) | 1 },
 		func(g dataplane.RemoteGateway) rank { return t.pathRank(g.Hop.Address) })
 	if !ok || g.Hop.Ifindex == 0 && len(g.Tunnels) == 0 {
+		t.note("clusters", cluster, "%d gateways, none with a wire", len(t.State.Clusters[cluster]))
 		return nil, doubtful
 	}
 	s := t.State.Settings
+	ifindex := g.Hop.Ifindex
+	if ifindex == 0 {
+		ifindex = g.Tunnels[0] // the MTU of all is the same
+	}
+	t.note("clusters", cluster, "%d gateways; picked: node %d at %s, path %s", len(t.State.Clusters[cluster]), g.Node, g.Hop.Address, t.pathRank(g.Hop.Address))
+	t.leads(Place{Cluster: cluster, Node: g.Node}, t.pathRank(g.Hop.Address), ifindex)
 	return &Header{Source: s.CableAddress, Destination: g.Hop.Address, Port: g.Port, Cable: true, Token: s.Cable.Current}, doubtful
 }
 
 // route is the longest prefix of an address; ok is false if there is none.
 func (t Tables) route(a netip.Addr) (cluster uint16, ok bool) {
-	best := -1
+	best := netip.Prefix{}
 	for p, c := range t.State.Routes {
-		if p.Contains(a) && p.Bits() > best {
-			best, cluster = p.Bits(), c
+		if p.Contains(a) && p.Bits() > best.Bits() {
+			best, cluster = p, c
 		}
 	}
-	return cluster, best >= 0
+	if !best.IsValid() {
+		t.note("routes", a, "none")
+		return 0, false
+	}
+	t.note("routes", best, "cluster %d", cluster)
+	return cluster, true
 }
 
 // pickTarget is vip_pick() of bpf/vip.h for a client without a former cluster. own: the service of this cluster may be picked.
 func (t Tables) pickTarget(p Packet, own bool) (to dataplane.VIPTarget, ok bool) {
 	v := t.State.VIPs[p.service()]
+	t.note("vips", describeService(p.service()), "%s", describeVIP(v))
 	hash := p.hash()
 	if v.Affinity > 0 {
 		hash = dataplane.Mix(be32(p.Source.Addr()), be32(p.Destination.Addr()))
@@ -232,6 +261,7 @@ func (l *Loader) Tables() (Tables, error) {
 	if t.LossyAt, err = readMap(l.objs.GatewayLosses, addr, func(v bpf.PelagoClusterSet) dataplane.ClusterSet { return v.Words }); err != nil {
 		return t, err
 	}
+	t.Confirmed = max(0, bootClock()-time.Duration(standing.Confirmed))
 	err = l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
 		if v.Primary != 0 && v.State&dying == 0 && v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
 			t.PortsInUse[Packet{

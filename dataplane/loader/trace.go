@@ -2,7 +2,9 @@ package loader
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +50,63 @@ type Step struct {
 	Packet Packet `json:"packet"`
 	// Header is that of the packet sent, if the verdict is sent, switched or bounced.
 	Header *Header `json:"header,omitempty"`
+	// Next is the node that the packet is sent to, Path the quality of the path there: good, stale, lossy, bad, gone.
+	Next *Place `json:"next,omitempty"`
+	Path string `json:"path,omitempty"`
+	// Used are the entries of the maps by which it was decided, in order.
+	Used []Entry `json:"used,omitempty"`
+}
+
+// Place is a node of a cluster, by their indexes.
+type Place struct {
+	Cluster uint16 `json:"cluster"`
+	Node    uint16 `json:"node"`
+}
+
+// Entry is what a program read from a map.
+type Entry struct {
+	Map   string `json:"map"`
+	Key   string `json:"key"`
+	Value string `json:"value"` // "none": there is no such entry
+}
+
+func (e Entry) String() string { return e.Map + "[" + e.Key + "] = " + e.Value }
+
+// trail is recorded during a step.
+type trail struct {
+	used    []Entry
+	next    *Place
+	path    rank
+	ifindex uint32 // of the device that the packet leaves by
+}
+
+// note records the entry of a map.
+func (t Tables) note(name string, key any, format string, args ...any) {
+	e := Entry{Map: name, Key: fmt.Sprint(key), Value: fmt.Sprintf(format, args...)}
+	if t.trail != nil && !slices.Contains(t.trail.used, e) {
+		t.trail.used = append(t.trail.used, e)
+	}
+}
+
+// leads records where a packet is sent.
+func (t Tables) leads(to Place, path rank, ifindex uint32) {
+	if t.trail != nil {
+		t.trail.next, t.trail.path, t.trail.ifindex = &to, path, ifindex
+	}
+}
+
+// finish adds to a step what was recorded. A packet larger than the device takes is dropped: encap_fits() of bpf/encap.h.
+func (t Tables) finish(s Step) Step {
+	s.Used = t.trail.used
+	if s.Header == nil {
+		return s
+	}
+	if mtu := t.MTU[t.trail.ifindex]; mtu > 0 && t.Size+encapLen > mtu {
+		t.note("devices", t.trail.ifindex, "MTU %d; a packet of %d bytes needs %d", mtu, t.Size, t.Size+encapLen)
+		return Step{Hook: s.Hook, Verdict: "drop-too-big", Packet: s.Packet, Used: t.trail.used}
+	}
+	s.Next, s.Path = t.trail.next, t.trail.path.String()
+	return s
 }
 
 // Dropped reports whether the packet ends here.
@@ -56,14 +115,22 @@ func (s Step) Dropped() bool { return strings.HasPrefix(s.Verdict, "drop-") }
 // Leave is what edge_out decides about a packet of a local pod or of the node. sourcePort is the port after translation, of which
 // the programs draw one at random; 0 stands for the first one of the node's blocks.
 func (t Tables) Leave(p Packet, sourcePort uint16) Step {
+	t.trail = &trail{}
+	return t.finish(t.leave(p, sourcePort))
+}
+
+func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	step := func(verdict string) Step { return Step{Hook: "edge-out", Verdict: verdict, Packet: p} }
 	src, ok := t.State.Source(p.Source.Addr())
 	if !t.State.Settings.Ready {
+		t.note("settings", 0, "ready: false")
 		return step("drop-not-ready")
 	}
 	if !ok {
+		t.note("sources", p.Source.Addr(), "none")
 		return step("drop-unknown-source")
 	}
+	t.note("sources", p.Source.Addr(), "%s", describeSource(src))
 	var cluster uint16
 	d := p.Destination
 	vip := t.State.VIPRange.IsValid() && t.State.VIPRange.Contains(d.Addr())
@@ -80,6 +147,7 @@ func (t Tables) Leave(p Packet, sourcePort uint16) Step {
 	}
 	if vip {
 		if _, ok := t.State.VIPs[p.service()]; !ok {
+			t.note("vips", describeService(p.service()), "none")
 			return step("drop-no-service")
 		}
 		to, ok := t.pickTarget(p, false)
@@ -95,9 +163,11 @@ func (t Tables) Leave(p Packet, sourcePort uint16) Step {
 	} else {
 		blocks := t.State.Egresses[src.Egress]
 		if len(blocks) == 0 {
+			t.note("egresses", src.Egress, "no port block")
 			return step("drop-no-egress")
 		}
 		used := Packet{Protocol: p.Protocol, Source: netip.AddrPortFrom(src.Egress, 0), Destination: p.Destination}
+		t.note("egresses", src.Egress, "%d ports, %d in use towards %s", len(blocks)*dataplane.BlockPorts, t.PortsInUse[used], p.Destination)
 		if t.PortsInUse[used] >= len(blocks)*dataplane.BlockPorts {
 			return step("drop-ports-exhausted")
 		}
@@ -126,6 +196,7 @@ func (t Tables) Leave(p Packet, sourcePort uint16) Step {
 
 // Receive is what uplink_in, or wire_in, decides about a packet of another node, or edge_in about one that this node has sent itself.
 func (t Tables) Receive(p Packet, h Header) Step {
+	t.trail = &trail{}
 	r := reception{Tables: t, packet: p, header: h}
 	verdict := r.validate()
 	if verdict == "" {
@@ -141,7 +212,7 @@ func (t Tables) Receive(p Packet, h Header) Step {
 	if verdict == "switched" || verdict == "bounced" {
 		step.Header = r.to
 	}
-	return step
+	return t.finish(step)
 }
 
 // reception is a received packet and what is decided about it.
@@ -164,10 +235,13 @@ func (r *reception) validate() string {
 		return ""
 	}
 	var ok bool
-	switch r.peer, ok = r.State.Peers[r.header.Source]; {
+	r.peer, ok = r.State.Peers[r.header.Source]
+	r.note("peers", r.header.Source, "%s", describePeer(r.peer))
+	switch {
 	case !ok || r.peer.Kind != kind:
 		return "drop-unknown-peer"
 	case r.header.Token != tokens.Current && (tokens.Old == 0 || r.header.Token != tokens.Old):
+		r.note("settings", 0, "another token")
 		return "drop-bad-token"
 	case !r.State.Settings.Ready:
 		return "drop-not-ready"
@@ -254,11 +328,14 @@ func (r *reception) toRemote(cluster uint16) string {
 
 // global is an own address that other clusters may send to, or beside the cluster and routed (external_routed() of bpf/encap.h).
 func (r *reception) global(a netip.Addr) (dataplane.Global, bool) {
-	if g, ok := r.State.Globals[a]; ok {
-		return g, true
+	g, ok := r.State.Globals[a]
+	if src, local := r.State.Source(a); !ok && local && src.Routed {
+		g, ok = dataplane.Global{Kind: dataplane.GlobalExternal, Pod: a}, true
+		r.note("externals", a, "routed")
+	} else {
+		r.note("globals", a, "%s", describeGlobal(g))
 	}
-	src, ok := r.State.Source(a)
-	return dataplane.Global{Kind: dataplane.GlobalExternal, Pod: a}, ok && src.Routed
+	return g, ok
 }
 
 // toOwn is fwd_in() of bpf/fwd.h.
@@ -272,7 +349,9 @@ func (r *reception) toOwn() string {
 	switch g.Kind {
 	case dataplane.GlobalEgress:
 		first := destination.Port() &^ (dataplane.BlockPorts - 1)
-		if node, ok = r.State.Blocks[dataplane.BlockKey{Address: destination.Addr(), First: first}]; !ok {
+		block := dataplane.BlockKey{Address: destination.Addr(), First: first}
+		if node, ok = r.State.Blocks[block]; !ok {
+			r.note("blocks", fmt.Sprintf("%s:%d", block.Address, first), "none")
 			return r.bounce("drop-unknown-block")
 		}
 	case dataplane.GlobalExternal:
@@ -281,7 +360,7 @@ func (r *reception) toOwn() string {
 		}
 	case dataplane.GlobalService:
 		if node = r.header.Node; node != self && r.toNode(node) == nil {
-			service, ok := r.State.Services[r.packet.service()]
+			service, ok := r.service()
 			if !ok {
 				return "drop-no-service"
 			}
@@ -309,6 +388,16 @@ func (r *reception) toOwn() string {
 	}
 	r.send(to, r.header.Node, r.header.Bounced, false)
 	return "switched"
+}
+
+func (r *reception) service() (dataplane.Service, bool) {
+	s, ok := r.State.Services[r.packet.service()]
+	if key := describeService(r.packet.service()); ok {
+		r.note("services", key, "%d backends on this node, a table of %d slots", len(s.Backends), len(s.Table))
+	} else {
+		r.note("services", key, "none")
+	}
+	return s, ok
 }
 
 func (r *reception) serviceHash(s dataplane.Service) uint32 {
@@ -339,7 +428,7 @@ func (r *reception) deliver() string {
 		}
 		r.packet.Destination = netip.AddrPortFrom(g.Pod, destination.Port())
 	case dataplane.GlobalService:
-		service, ok := r.State.Services[r.packet.service()]
+		service, ok := r.service()
 		if !ok {
 			return "drop-no-service"
 		}

@@ -1,7 +1,10 @@
 package packet
 
 import (
+	"fmt"
 	"net/netip"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -340,6 +343,41 @@ func TestPurgeRevoked(t *testing.T) {
 		t.Errorf("a segment of the connection: %s", v)
 	}
 	k.delivered(t, toPod(clientTCP(ACK, to(global(1, 21)))))
+	k.checkTable(t)
+}
+
+// Flush removes the flows of a far cluster, by the maps of a running daemon, and no others.
+func TestFlush(t *testing.T) {
+	k := loadTimers(t, loader.Timers{}, 1, 2)
+	pins := filepath.Join(pool.dir, fmt.Sprintf("node%d", pool.made))
+	s := state(1, 2)
+	s.Routes[netip.MustParsePrefix("120.3.0.0/24")] = 3
+	k.Apply(t, s)
+	k.sent(t, k.fromPod(t, udpPacket("x")), "edge-out sent")
+	k.sent(t, k.fromPod(t, udpPacket("x", to(ip("120.3.0.20")))), "edge-out sent")
+	maps, err := loader.OpenMaps(pins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := maps.Flush(func(netip.Addr, uint16) bool { return true }); err == nil || !strings.Contains(err.Error(), "OpenSweeper") {
+		t.Errorf("without the program: %v", err)
+	}
+	if err := maps.Close(); err != nil {
+		t.Error(err)
+	}
+	sweeper, err := loader.OpenSweeper(pins)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sweeper.Close()
+	if removed, err := sweeper.Flush(func(_ netip.Addr, cluster uint16) bool { return cluster == 3 }); err != nil || removed != 1 {
+		t.Errorf("removed %d, %v; want 1", removed, err)
+	}
+	for _, f := range k.list(t) {
+		if f.Cluster != 2 {
+			t.Errorf("left: %+v", f)
+		}
+	}
 	k.checkTable(t)
 }
 

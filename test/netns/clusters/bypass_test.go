@@ -31,6 +31,7 @@ func (w *town) bothBypasses(t *testing.T) {
 	t.Run("all backends are reached", w.backends)
 	t.Run("host network", w.hostNetwork)
 	t.Run("headless pods", w.headless)
+	t.Run("a packet is followed", w.followed)
 	t.Run("large datagrams", w.largeDatagrams)
 	t.Run("segmented datagrams", w.segmentedDatagrams)
 	t.Run("path MTU", w.pathMTU)

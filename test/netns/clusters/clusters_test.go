@@ -98,6 +98,8 @@ func TestTown(t *testing.T) {
 	t.Run("host network", w.hostNetwork)
 	t.Run("unresolved neighbours", w.neighbours)
 	t.Run("headless pods", w.headless)
+	t.Run("a packet is followed", w.followed)
+	t.Run("a packet that a firewall drops is followed", w.followedToFirewall)
 	t.Run("large datagrams", w.largeDatagrams)
 	t.Run("fragments out of order", w.earlyFragments)
 	t.Run("segmented datagrams", w.segmentedDatagrams)

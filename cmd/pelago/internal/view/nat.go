@@ -78,6 +78,127 @@ func (n NAT) Services(ctx context.Context) ([]Service, error) {
 	return services, err
 }
 
+// Flush selects flows: those of a local address, of a far cluster by its index, or all.
+type Flush struct {
+	Pod     netip.Addr
+	Cluster uint16
+	All     bool
+}
+
+// Validate requires exactly one selection.
+func (f Flush) Validate() error {
+	n := 0
+	for _, set := range []bool{f.Pod.IsValid(), f.Cluster != 0, f.All} {
+		if set {
+			n++
+		}
+	}
+	if n != 1 {
+		return errors.New("select the flows by one of --pod, --far-cluster and --all")
+	}
+	return nil
+}
+
+func (f Flush) String() string {
+	switch {
+	case f.Pod.IsValid():
+		return "pod " + f.Pod.String()
+	case f.Cluster != 0:
+		return fmt.Sprintf("the cluster with index %d", f.Cluster)
+	}
+	return "all flows"
+}
+
+func (f Flush) args() string {
+	switch {
+	case f.Pod.IsValid():
+		return "--pod " + f.Pod.String()
+	case f.Cluster != 0:
+		return fmt.Sprintf("--far-cluster %d", f.Cluster)
+	}
+	return "--all"
+}
+
+func (f Flush) match(local netip.Addr, cluster uint16) bool {
+	return f.All || f.Pod.IsValid() && local == f.Pod || f.Cluster != 0 && cluster == f.Cluster
+}
+
+// Flushed is the number of flows that were removed from a node.
+type Flushed struct {
+	NodeName string `json:"nodeName"`
+	Removed  int    `json:"removed"`
+}
+
+// Flush removes flows.
+func (n NAT) Flush(ctx context.Context, f Flush) ([]Flushed, error) {
+	return gather(ctx, n, "nat flush --yes "+f.args(), func(*loader.Loader) ([]int, error) {
+		l, err := loader.OpenSweeper(n.Pins)
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		removed, err := l.Flush(f.match)
+		return []int{removed}, err
+	}, func(node string, removed int) Flushed { return Flushed{node, removed} })
+}
+
+// PrintFlushed writes a table of what was removed.
+func PrintFlushed(w io.Writer, output string, flushed []Flushed) error {
+	t := Table{Header: []string{"NODE", "REMOVED"}, Empty: "No node."}
+	for _, f := range flushed {
+		t.Rows = append(t.Rows, Row{Cells: []string{f.NodeName, fmt.Sprint(f.Removed)}, Object: f})
+	}
+	return PrintTables(w, output, t)
+}
+
+// Map is a map with its node.
+type Map struct {
+	NodeName string `json:"nodeName"`
+	loader.MapInfo
+}
+
+// MapRow is an entry of a map with its node.
+type MapRow struct {
+	NodeName string `json:"nodeName"`
+	loader.MapRow
+}
+
+// Maps lists the maps that can be dumped.
+func (n NAT) Maps(ctx context.Context) ([]Map, error) {
+	return gather(ctx, n, "map list", (*loader.Loader).Maps, func(node string, m loader.MapInfo) Map { return Map{node, m} })
+}
+
+// Dump decodes a map.
+func (n NAT) Dump(ctx context.Context, name string) ([]MapRow, error) {
+	if !slices.Contains(loader.MapNames(), name) {
+		return nil, fmt.Errorf("map %q is not known: name one of %s", name, strings.Join(loader.MapNames(), ", "))
+	}
+	read := func(l *loader.Loader) ([]loader.MapRow, error) { return l.Dump(name) }
+	return gather(ctx, n, "map dump "+name, read, func(node string, r loader.MapRow) MapRow { return MapRow{node, r} })
+}
+
+// PrintMaps writes a table of maps.
+func PrintMaps(w io.Writer, output string, maps []Map) error {
+	t := Table{Header: []string{"NODE", "MAP", "ENTRIES", "CONTENT"}, Empty: "No maps."}
+	for _, m := range maps {
+		t.Rows = append(t.Rows, Row{Cells: []string{m.NodeName, m.Name, fmt.Sprint(m.Entries), m.Content}, Object: m})
+	}
+	return PrintTables(w, output, t)
+}
+
+// PrintDump writes a table of entries, their values as JSON.
+func PrintDump(w io.Writer, output string, rows []MapRow) error {
+	t := Table{Header: []string{"NODE", "KEY", "VALUE"}, Empty: "No entries."}
+	for _, r := range rows {
+		value, err := json.Marshal(r.Value)
+		if err != nil {
+			return fmt.Errorf("print entry %s: %w", r.Key, err)
+		}
+		t.Rows = append(t.Rows, Row{Cells: []string{r.NodeName, r.Key, string(value)}, Object: r})
+	}
+	return PrintTables(w, output, t)
+}
+
 // gather reads rows from this machine's maps, or runs the same command on every node. A node that cannot be reached is an error: a
 // partial list of flows looks like a complete one.
 func gather[R, T any](
@@ -96,7 +217,7 @@ func gather[R, T any](
 		}
 		return rows, err
 	}
-	pods, err := n.daemonPods(ctx)
+	pods, err := n.DaemonPods(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -107,17 +228,17 @@ func gather[R, T any](
 	var errs []error
 	for _, node := range nodes {
 		if pods[node] == "" {
-			errs = append(errs, fmt.Errorf("node %s has no running pod of %s: name a node of `kubectl get nodes`, and see `kubectl -n %s get pods -o wide`",
-				node, deploy.NodeDaemonSet, deploy.SystemNamespace))
+			errs = append(errs, NoDaemon(node))
 			continue
 		}
-		out, err := n.runInPod(ctx, pods[node], slices.Concat([]string{"pelago"}, strings.Fields(command), []string{"--local", "-o", "json"})...)
+		var out bytes.Buffer
+		err := n.Run(ctx, pods[node], nil, &out, slices.Concat([]string{"pelago"}, strings.Fields(command), []string{"--local", "-o", "json"})...)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("node %s: %w", node, err))
 			continue
 		}
 		var some []T
-		if err := json.Unmarshal(out, &some); err != nil {
+		if err := json.Unmarshal(out.Bytes(), &some); err != nil {
 			errs = append(errs, fmt.Errorf("read the answer of node %s: %w (is its pelago of another version?)", node, err))
 		}
 		rows = append(rows, some...)
@@ -191,13 +312,20 @@ func PrintCounters(w io.Writer, output string, counters []Counter) error {
 	return PrintTables(w, output, t)
 }
 
-// runInPod runs a command in the container pelago-node of a pod and returns its standard output. The error holds its standard
-// error.
-func (m Member) runInPod(ctx context.Context, pod string, command ...string) ([]byte, error) {
+// NoDaemon is the error of a node without a running pod of pelago-node.
+func NoDaemon(node string) error {
+	return fmt.Errorf("node %s has no running pod of %s: name a node of `kubectl get nodes`, and see `kubectl -n %s get pods -o wide`",
+		node, deploy.NodeDaemonSet, deploy.SystemNamespace)
+}
+
+// Run runs a command in the container pelago-node of a pod. The error holds its standard error.
+func (m Member) Run(ctx context.Context, pod string, stdin io.Reader, stdout io.Writer, command ...string) error {
 	cfg := rest.CopyConfig(m.Config)
 	cfg.Timeout = 0 // ctx bounds the command
 	url := m.Typed.CoreV1().RESTClient().Post().Resource("pods").Namespace(deploy.SystemNamespace).Name(pod).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: deploy.NodeDaemonSet, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
+		VersionedParams(&corev1.PodExecOptions{
+			Container: deploy.NodeDaemonSet, Command: command, Stdin: stdin != nil, Stdout: true, Stderr: true,
+		}, scheme.ParameterCodec).URL()
 	spdy, errSPDY := remotecommand.NewSPDYExecutor(cfg, "POST", url)
 	websocket, errWebSocket := remotecommand.NewWebSocketExecutor(cfg, "GET", url.String())
 	// API servers before 1.30 do not speak the newer protocol.
@@ -205,17 +333,17 @@ func (m Member) runInPod(ctx context.Context, pod string, command ...string) ([]
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	})
 	if err := errors.Join(errSPDY, errWebSocket, err); err != nil {
-		return nil, fmt.Errorf("run %q in pod %s: %w", command, pod, err)
+		return fmt.Errorf("run %q in pod %s: %w", command, pod, err)
 	}
-	var stdout, stderr bytes.Buffer
-	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr}); err != nil {
-		return nil, fmt.Errorf("run %q in pod %s: %w: %s", command, pod, err, strings.TrimSpace(stderr.String()))
+	var stderr bytes.Buffer
+	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: &stderr}); err != nil {
+		return fmt.Errorf("run %q in pod %s: %w: %s", command, pod, err, strings.TrimSpace(stderr.String()))
 	}
-	return stdout.Bytes(), nil
+	return nil
 }
 
-// daemonPods are the running pods of pelago-node, by node.
-func (m Member) daemonPods(ctx context.Context) (map[string]string, error) {
+// DaemonPods are the running pods of pelago-node, by node.
+func (m Member) DaemonPods(ctx context.Context) (map[string]string, error) {
 	pods, err := m.Typed.CoreV1().Pods(deploy.SystemNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + deploy.NodeDaemonSet})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of %s: %w", deploy.NodeDaemonSet, err)

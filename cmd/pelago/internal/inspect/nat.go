@@ -1,0 +1,262 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/dataplane/loader"
+)
+
+// nat are the common flags of the nat verbs.
+type nat struct {
+	access Access
+	output string
+	nodes  []string
+	local  bool
+	pins   string
+}
+
+func natCommand(open func() Access) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "nat",
+		Short: "Show address translation on the nodes, and end flows",
+		Long: `Addresses are translated on the nodes where the pods run, with eBPF maps. These verbs read the
+maps of all nodes (through the pods of pelago-node), of those named by --node, or with --local of this machine.`,
+	}
+	cmd.AddCommand(natListCommand(open), natGetCommand(open), natStatsCommand(open), natFlushCommand(open))
+	return cmd
+}
+
+func (n *nat) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	n.access.AddFlags(f)
+	f.StringSliceVar(&n.nodes, "node", nil, "only these nodes (default: all that run pelago-node)")
+	f.BoolVar(&n.local, "local", false, "read the maps of this machine; needs root and no API server")
+	f.StringVar(&n.pins, "pin-path", loader.DefaultPinPath, "with --local: directory of the pinned maps")
+	view.AddOutputFlag(f, &n.output)
+}
+
+// source is what the flags name.
+func (n *nat) source() (view.NAT, error) {
+	if n.local {
+		return view.NAT{Local: true, Pins: n.pins}, nil
+	}
+	m, _, err := n.access.Open("")
+	if err != nil {
+		return view.NAT{}, err
+	}
+	return view.NAT{Member: m, Nodes: n.nodes}, nil
+}
+
+// flows are those that match.
+func (n *nat) flows(ctx context.Context, match func(view.Flow) bool) ([]view.Flow, error) {
+	source, err := n.source()
+	if err != nil {
+		return nil, err
+	}
+	flows, err := source.Flows(ctx)
+	return slices.DeleteFunc(flows, func(f view.Flow) bool { return !match(f) }), err
+}
+
+func natListCommand(open func() Access) *cobra.Command {
+	n := nat{access: open()}
+	var role, protocol string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List translated flows",
+		Example: `  pelago nat list --context g1
+  pelago nat list --context g1 --node g1-n2 --protocol tcp -o json
+  pelago nat list --local -o wide            # on a node`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			flows, err := n.flows(cmd.Context(), func(f view.Flow) bool {
+				return (role == "" || string(f.Role) == role) && (protocol == "" || f.Protocol == protocol)
+			})
+			if err != nil {
+				return err
+			}
+			return view.PrintFlows(cmd.OutOrStdout(), n.output, flows)
+		},
+	}
+	n.add(cmd)
+	cmd.Flags().StringVar(&role, "role", "", "only flows that a local pod opened (client) or a remote one (server)")
+	cmd.Flags().StringVar(&protocol, "protocol", "", "only tcp, udp or icmp")
+	return cmd
+}
+
+func natGetCommand(open func() Access) *cobra.Command {
+	n := nat{access: open()}
+	cmd := &cobra.Command{
+		Use:   "get ADDRESS[:PORT] [ADDRESS[:PORT]]",
+		Short: "Find the flows in which an address occurs, or two, before or after translation",
+		Example: `  pelago nat get --context g1 120.1.0.3:1345     # which pod has this egress port?
+  pelago nat get --context g2 10.7.2.5           # flows from and to this pod
+  pelago nat get --context g1 10.7.2.5 120.2.0.20:80 -o json`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			match := func(view.Flow) bool { return true }
+			for _, arg := range args {
+				occurs, err := view.EndpointMatch(arg)
+				if err != nil {
+					return err
+				}
+				before := match
+				match = func(f view.Flow) bool { return before(f) && occurs(f) }
+			}
+			flows, err := n.flows(cmd.Context(), match)
+			if err != nil {
+				return err
+			}
+			if len(flows) == 0 {
+				return fmt.Errorf("no flow with %s on these nodes", strings.Join(args, " and "))
+			}
+			return view.PrintFlows(cmd.OutOrStdout(), n.output, flows)
+		},
+	}
+	n.add(cmd)
+	return cmd
+}
+
+func natFlushCommand(open func() Access) *cobra.Command {
+	n := nat{access: open()}
+	var f view.Flush
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "flush",
+		Short: "Remove flows from the nodes: of a pod, towards a cluster, or all; their connections end",
+		Long: `flush removes flow entries by the program that also removes expired ones, so the packet path sees no half of a flow. TCP
+connections of removed flows are reset at their next packet; other flows start anew, with another port.`,
+		Example: `  pelago nat flush --context g1 --pod 10.7.2.5 --yes
+  pelago nat flush --context g1 --far-cluster 2 --node g1-n2 --yes    # the index of "pelago show networks -o wide"
+  pelago nat flush --context g1 --all --yes -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.Validate(); err != nil {
+				return err
+			}
+			if !yes {
+				return fmt.Errorf("the connections of %s end: confirm with --yes", f)
+			}
+			source, err := n.source()
+			if err != nil {
+				return err
+			}
+			removed, err := source.Flush(cmd.Context(), f)
+			return errors.Join(err, view.PrintFlushed(cmd.OutOrStdout(), n.output, removed))
+		},
+	}
+	n.add(cmd)
+	fs := cmd.Flags()
+	fs.TextVar(&f.Pod, "pod", f.Pod, "the flows of this local address")
+	fs.Uint16Var(&f.Cluster, "far-cluster", 0, "the flows from and to the cluster with this index")
+	fs.BoolVar(&f.All, "all", false, "all flows")
+	fs.BoolVar(&yes, "yes", false, "confirm that connections end")
+	return cmd
+}
+
+func natStatsCommand(open func() Access) *cobra.Command {
+	n := nat{access: open()}
+	cmd := &cobra.Command{
+		Use:   "stats",
+		Short: "Show packet counters by node, hook and verdict",
+		Example: `  pelago nat stats --context g1
+  pelago nat stats --context g1 -o json | jq '.[] | select(.verdict | startswith("drop"))'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			source, err := n.source()
+			if err != nil {
+				return err
+			}
+			counters, err := source.Counters(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return view.PrintCounters(cmd.OutOrStdout(), n.output, counters)
+		},
+	}
+	n.add(cmd)
+	return cmd
+}
+
+func serviceCommand(open func() Access) *cobra.Command {
+	n := nat{access: open()}
+	list := &cobra.Command{
+		Use:   "list",
+		Short: "List the exported ports in the maps of the nodes, with their local backends and the weights of the nodes",
+		Long: `list reads the maps of all nodes (through the pods of pelago-node), of those named by --node, or with --local of
+this machine. A gateway picks the node of a new connection by the weights, which only gateways have; the node picks one of its
+backends. Nodes are named by their index, see NodeIndex.`,
+		Example: `  pelago service list --context g2
+  pelago service list --context g2 --node g2-n1 -o json
+  pelago service list --local -o wide            # on a node`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			source, err := n.source()
+			if err != nil {
+				return err
+			}
+			services, err := source.Services(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return view.PrintServices(cmd.OutOrStdout(), n.output, services)
+		},
+	}
+	n.add(list)
+	cmd := &cobra.Command{Use: "service", Short: "Show exported services on the nodes", Args: cobra.NoArgs}
+	cmd.AddCommand(list)
+	return cmd
+}
+
+func mapCommand(open func() Access) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "map", Short: "Show the tables in the kernel of the nodes, decoded", Args: cobra.NoArgs,
+		Long: `map decodes the maps by which the programs decide, of all nodes (through the pods of pelago-node), of those named by
+--node, or with --local of this machine. Flows have a verb of their own, pelago nat list, and so have counters, pelago nat stats.`,
+	}
+	list := nat{access: open()}
+	listing := &cobra.Command{
+		Use: "list", Short: "List the maps with the number of their entries", Args: cobra.NoArgs,
+		Example: `  pelago map list --context g1 --node g1-n2
+  pelago map list --local -o json                # on a node`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			source, err := list.source()
+			if err != nil {
+				return err
+			}
+			maps, err := source.Maps(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return view.PrintMaps(cmd.OutOrStdout(), list.output, maps)
+		},
+	}
+	list.add(listing)
+	dump := nat{access: open()}
+	dumping := &cobra.Command{
+		Use: "dump NAME", Short: "Print the entries of a map", Args: cobra.ExactArgs(1),
+		ValidArgs: loader.MapNames(),
+		Example: `  pelago map dump routes --context g1 --node g1-n2
+  pelago map dump services --context g1 -o json | jq '.[] | select(.key == "120.1.0.20:80/tcp")'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			source, err := dump.source()
+			if err != nil {
+				return err
+			}
+			rows, err := source.Dump(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return view.PrintDump(cmd.OutOrStdout(), dump.output, rows)
+		},
+	}
+	dump.add(dumping)
+	cmd.AddCommand(listing, dumping)
+	return cmd
+}
