@@ -15,6 +15,7 @@ type service struct {
 	turn   *atomic.Uint32
 	owners map[string]*owner
 	to     map[string]*destination // by cluster id
+	names  map[netip.Addr]*owner   // with PTR records
 }
 
 // srvSet is an SRV RRset with the targets of its additional section.
@@ -35,6 +36,9 @@ type builder struct {
 	x   *index
 	m   *metrics
 	srv map[string][]target // by owner
+	// longest is the name with the most labels that has an address: that of a pod
+	// before that of its cluster, and this one before the service's.
+	longest map[netip.Addr]string
 }
 
 // target is one SRV record before it is packed; prefix is its name, relative
@@ -50,7 +54,7 @@ type target struct {
 func compileService(from Service, x *index, m *metrics, old *service) *service {
 	b := builder{
 		service: &service{from: from, turn: turnOf(old), owners: map[string]*owner{}, to: map[string]*destination{}},
-		x:       x, m: m, srv: map[string][]target{},
+		x:       x, m: m, srv: map[string][]target{}, longest: map[netip.Addr]string{},
 	}
 	if from.Type == Headless {
 		b.headless()
@@ -62,6 +66,7 @@ func compileService(from Service, x *index, m *metrics, old *service) *service {
 		tidy(o.aaaa)
 	}
 	b.packSRV()
+	b.packPTR()
 	return b.service
 }
 
@@ -174,6 +179,9 @@ func (b *builder) address(prefix string, ip netip.Addr, order order, cluster str
 	}
 	if *s == nil {
 		*s = &set{order: order, turn: b.turn}
+	}
+	if former, ok := b.longest[ip]; !ok || len(prefix) > 0 && strings.Count(prefix, ".") >= strings.Count(former, ".") {
+		b.longest[ip] = prefix
 	}
 	(*s).records = append((*s).records, addressRecord(ip, b.x.ttl))
 	(*s).name(b.destination(cluster), order == oneByOne)
