@@ -39,6 +39,7 @@ import (
 	"github.com/pelago-net/pelago/control/agent/ipam"
 	"github.com/pelago-net/pelago/control/agent/peering"
 	"github.com/pelago-net/pelago/control/agent/services"
+	"github.com/pelago-net/pelago/control/agent/zone"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/topology"
@@ -138,7 +139,6 @@ func (a *agent) addNetwork(c config.Config, to kube.HubOptions, tokens *peering.
 }
 
 func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *peering.TokenSource) error {
-	zones := append([]string{"clusterset.local"}, c.CustomDomains...)
 	return errors.Join(
 		ipam.SetupNodeIndexes(mgr, ipam.NodeIndexOptions{Namespace: config.SystemNamespace, Globalnet: c.Globalnet()}),
 		ipam.SetupAddresses(mgr, ipam.AddressOptions{GlobalCIDR: c.GlobalCIDRs}),
@@ -164,7 +164,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 		}),
 		peering.SetupIdentity(mgr, peering.IdentityOptions{ClusterID: c.ClusterID, HubID: c.HubID}),
 		peering.SetupToken(mgr, peering.TokenOptions{Namespace: config.SystemNamespace, ClusterID: c.ClusterID, Source: tokens, Hub: h}),
-		coredns.New(mgr.GetClient(), mgr.GetEventRecorderFor("pelago-agent"), zones, coredns.TargetOf(c.CoreDNSCustom)).SetupWithManager(mgr),
+		coredns.New(mgr.GetClient(), mgr.GetEventRecorderFor("pelago-agent"), zone.Zones(c), coredns.TargetOf(c.CoreDNSCustom)).SetupWithManager(mgr),
 	)
 }
 

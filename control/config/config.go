@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -39,6 +40,7 @@ const (
 	KeyFabricCIDR      = "fabric-cidr"
 	KeyMode            = "mode"
 	KeyClusterSetIPs   = "enable-clusterset-ip"
+	KeyGlobalRange     = "globalnet-cidr-range"
 	KeyVIPCIDR         = "clusterset-ip-cidr"
 	KeyVIPRange        = "clusterset-ip-cidr-range"
 	KeyCableDriver     = "cable-driver"
@@ -55,6 +57,8 @@ const (
 	KeyNetworkOnly     = "network-only"
 	KeyCoreDNSCustom   = "coredns-custom-configmap"
 	KeyCustomDomains   = "custom-domains"
+	KeyDNSTTL          = "dns-ttl"
+	KeyDNSCache        = "dns-cache"
 	KeyHubID           = "hub-id"
 	KeyHubServer       = "hub-server"
 	KeyBrokerNamespace = "broker-namespace"
@@ -62,6 +66,9 @@ const (
 
 // MaxClusterIDLength is the longest cluster id: the longest name made of it, a namespace `karmada-es-<id>`, still fits.
 const MaxClusterIDLength = 48
+
+// MaxDNSSeconds bounds Config.DNSTTL and DNSCache: an address stays in use that long after its cluster has died.
+const MaxDNSSeconds = 3600
 
 // Mode is the set of rules of service discovery. It is one for the whole clusterset.
 type Mode string
@@ -105,7 +112,10 @@ type Config struct {
 	ClusterID    string
 	ClusterIndex uint16 // 1–MaxFabricCluster
 	// GlobalCIDRs is empty without globalnet; IPv4, masked.
-	GlobalCIDRs  []netip.Prefix
+	GlobalCIDRs []netip.Prefix
+	// GlobalRange is what the GlobalCIDRs of all clusters are taken from; not valid without globalnet, and in a member that
+	// joined by a release that did not keep it.
+	GlobalRange  netip.Prefix
 	PodCIDRs     []netip.Prefix
 	ServiceCIDRs []netip.Prefix
 	// FabricCIDR is the clusterset's range of node addresses, a /8; see FabricAddress.
@@ -142,6 +152,10 @@ type Config struct {
 	NetworkOnly bool
 	// CustomDomains are DNS zones that are served next to clusterset.local, lower case, without a dot at the end.
 	CustomDomains []string
+	// DNSTTL is the TTL of their answers, in whole seconds; 0: 5 s.
+	DNSTTL time.Duration
+	// DNSCache is how long the cluster's CoreDNS keeps answers, in whole seconds; 0: not at all.
+	DNSCache time.Duration
 	// CoreDNSCustom is the ConfigMap, in the namespace of CoreDNS, whose server blocks the Corefile imports; empty: the Corefile
 	// itself forwards the zones.
 	CoreDNSCustom string
@@ -156,6 +170,18 @@ func (c Config) Globalnet() bool { return len(c.GlobalCIDRs) > 0 }
 
 // UseClusterSetIPs reports whether exported services get a ClusterSetIP unless their ServiceExport says otherwise.
 func (c Config) UseClusterSetIPs() bool { return c.ClusterSetIPs || c.Mode == ModeMCS }
+
+// NamedRanges are those of the ClusterSetIPs and the global IPs of all clusters: their addresses have names (PTR).
+func (c Config) NamedRanges() []netip.Prefix {
+	out := c.GlobalCIDRs
+	if c.GlobalRange.IsValid() {
+		out = []netip.Prefix{c.GlobalRange}
+	}
+	if c.ClusterSetIPRange.IsValid() {
+		out = append(slices.Clip(out), c.ClusterSetIPRange)
+	}
+	return out
+}
 
 // Subnets is what other clusters route to this one: its GlobalCIDRs, or without globalnet its pod and service ranges and
 // its share of the fabric. IPv6 ranges are left out: the data path carries IPv4.
@@ -195,6 +221,8 @@ func Parse(data map[string]string) (Config, error) {
 		AirGapped:       p.boolean(KeyAirGapped, false),
 		NetworkOnly:     p.boolean(KeyNetworkOnly, false),
 		CustomDomains:   p.domains(KeyCustomDomains),
+		DNSTTL:          time.Duration(p.optionalNumber(KeyDNSTTL, MaxDNSSeconds)) * time.Second,
+		DNSCache:        time.Duration(p.optionalNumber(KeyDNSCache, MaxDNSSeconds)) * time.Second,
 		CoreDNSCustom:   p.configMapName(KeyCoreDNSCustom),
 		HubID:           p.required(KeyHubID),
 		HubServer:       p.required(KeyHubServer),
@@ -203,6 +231,9 @@ func Parse(data map[string]string) (Config, error) {
 	c.ClusterSetIPCIDRs = p.prefixes(KeyVIPCIDR)
 	if of := p.prefixes(KeyVIPRange); len(of) > 0 {
 		c.ClusterSetIPRange = of[0]
+	}
+	if of := p.prefixes(KeyGlobalRange); len(of) > 0 {
+		c.GlobalRange = of[0]
 	}
 	for _, g := range c.GlobalCIDRs {
 		if !g.Addr().Is4() {
@@ -247,6 +278,14 @@ func (c Config) Data() map[string]string {
 	}
 	if c.ClusterSetIPRange.IsValid() {
 		data[KeyVIPRange] = c.ClusterSetIPRange.String()
+	}
+	if c.GlobalRange.IsValid() {
+		data[KeyGlobalRange] = c.GlobalRange.String()
+	}
+	for key, d := range map[string]time.Duration{KeyDNSTTL: c.DNSTTL, KeyDNSCache: c.DNSCache} {
+		if d != 0 {
+			data[key] = strconv.Itoa(int(d.Seconds()))
+		}
 	}
 	if c.DiscoveryPort != 0 {
 		data[KeyDiscoveryPort] = strconv.Itoa(int(c.DiscoveryPort))
