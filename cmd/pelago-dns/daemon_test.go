@@ -119,7 +119,7 @@ func TestDaemon(t *testing.T) {
 	metrics := page("/metrics")
 	for _, want := range []string{
 		`pelago_dns_queries_total{rcode="NOERROR",type="A"} 2`,
-		`submariner_service_discovery_query{destination_cluster="g2",destination_service_name="web",destination_service_namespace="sample",source_cluster="g1"} 2`,
+		`submariner_service_discovery_query{destination_cluster="g2",destination_service_ip="120.2.0.1",destination_service_name="web",destination_service_namespace="sample",source_cluster="g1"} 2`,
 		"go_goroutines", "process_resident_memory_bytes",
 	} {
 		if !strings.Contains(metrics, want) {
