@@ -392,6 +392,8 @@ func (m *reader) makeObjects() {
 			Spec: submarinerv1.GlobalIngressIPSpec{Target: submarinerv1.ClusterIPService}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "coredns", Namespace: "kube-system"},
 			Data: map[string]string{"Corefile": m.corefile(".:53 {\n}\n"), "other": "x"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "node-local-dns", Namespace: "kube-system"},
+			Data: map[string]string{"Corefile": m.corefile(".:53 {\n}\n"), "other": "x"}},
 	} {
 		if err := m.c.Create(context.Background(), obj); err != nil {
 			m.t.Fatal(err)
@@ -401,7 +403,7 @@ func (m *reader) makeObjects() {
 
 func (m *reader) corefile(text string) string {
 	m.t.Helper()
-	text, err := coredns.Patch(text, []string{"clusterset.local"}, netip.MustParseAddr("10.77.0.9"))
+	text, err := coredns.Forward{Zones: []string{"clusterset.local"}, To: netip.MustParseAddr("10.77.0.9")}.Patch(text)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -440,10 +442,12 @@ func (m *reader) checkObjects() {
 	if diff := cmp.Diff([]string{"users"}, left); diff != "" {
 		m.t.Errorf("GlobalIngressIPs that stay: -want +got\n%s", diff)
 	}
-	dns := &corev1.ConfigMap{}
-	m.get(client.ObjectKey{Namespace: "kube-system", Name: "coredns"}, dns)
-	if diff := cmp.Diff(map[string]string{"Corefile": ".:53 {\n}\n", "other": "x"}, dns.Data); diff != "" {
-		m.t.Errorf("CoreDNS' configuration: -want +got\n%s", diff)
+	for _, name := range []string{"coredns", "node-local-dns"} {
+		dns := &corev1.ConfigMap{}
+		m.get(client.ObjectKey{Namespace: "kube-system", Name: name}, dns)
+		if diff := cmp.Diff(map[string]string{"Corefile": ".:53 {\n}\n", "other": "x"}, dns.Data); diff != "" {
+			m.t.Errorf("ConfigMap %s: -want +got\n%s", name, diff)
+		}
 	}
 }
 

@@ -67,9 +67,6 @@ const (
 // MaxClusterIDLength is the longest cluster id: the longest name made of it, a namespace `karmada-es-<id>`, still fits.
 const MaxClusterIDLength = 48
 
-// MaxDNSSeconds bounds Config.DNSTTL and DNSCache: an address stays in use that long after its cluster has died.
-const MaxDNSSeconds = 3600
-
 // Mode is the set of rules of service discovery. It is one for the whole clusterset.
 type Mode string
 
@@ -170,18 +167,6 @@ func (c Config) Globalnet() bool { return len(c.GlobalCIDRs) > 0 }
 
 // UseClusterSetIPs reports whether exported services get a ClusterSetIP unless their ServiceExport says otherwise.
 func (c Config) UseClusterSetIPs() bool { return c.ClusterSetIPs || c.Mode == ModeMCS }
-
-// NamedRanges are those of the ClusterSetIPs and the global IPs of all clusters: their addresses have names (PTR).
-func (c Config) NamedRanges() []netip.Prefix {
-	out := c.GlobalCIDRs
-	if c.GlobalRange.IsValid() {
-		out = []netip.Prefix{c.GlobalRange}
-	}
-	if c.ClusterSetIPRange.IsValid() {
-		out = append(slices.Clip(out), c.ClusterSetIPRange)
-	}
-	return out
-}
 
 // Subnets is what other clusters route to this one: its GlobalCIDRs, or without globalnet its pod and service ranges and
 // its share of the fabric. IPv6 ranges are left out: the data path carries IPv4.
@@ -478,28 +463,6 @@ func (p *parser) routedRanges(c Config) {
 	if len(c.PodCIDRs) > 0 && !c.Globalnet() && !slices.ContainsFunc(c.PodCIDRs, is4) {
 		p.fail(KeyPodCIDR, "%s has no IPv4 range, and without globalnet only IPv4 is routed between clusters", joinPrefixes(c.PodCIDRs))
 	}
-}
-
-func (p *parser) configMapName(key string) string {
-	name := strings.TrimSpace(p.data[key])
-	if problems := validation.IsDNS1123Subdomain(name); name != "" && len(problems) > 0 {
-		p.fail(key, "%q is no name of a ConfigMap in namespace kube-system", name)
-		return ""
-	}
-	return name
-}
-
-func (p *parser) domains(key string) []string {
-	var out []string
-	for _, text := range p.list(key) {
-		domain := strings.ToLower(strings.TrimSuffix(text, "."))
-		if problems := validation.IsDNS1123Subdomain(domain); len(problems) > 0 {
-			p.fail(key, "%q is no domain name", text)
-			continue
-		}
-		out = append(out, domain)
-	}
-	return out
 }
 
 // list splits a comma list and drops empty items.

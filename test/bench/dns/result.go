@@ -27,6 +27,7 @@ var ratios = []struct{ variant, reference, metric string }{
 	{"pelago", "coredns", metricQPS}, {"pelago", "coredns-cache", metricQPS},
 	{"pelago", "coredns", metricP99},
 	{"whole-way", "coredns-cache", metricQPS}, {"whole-way", "coredns-cache", metricP50}, {"whole-way", "coredns-cache", metricP99},
+	{"whole-way-cache", "coredns-cache", metricQPS}, {"whole-way-cache", "coredns-cache", metricP50}, {"whole-way-cache", "coredns-cache", metricP99},
 }
 
 // values are metric → value of one round.

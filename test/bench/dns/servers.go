@@ -26,7 +26,7 @@ import (
 const (
 	localZone      = "cluster.local"
 	clustersetZone = "clusterset.local"
-	// serverCPU runs all name servers; the sender uses the others.
+	// serverCPU runs all name servers, the sender and the API server have the others.
 	serverCPU = 1
 	// startTimeout bounds the time until a server answers every name.
 	startTimeout = 3 * time.Minute
@@ -48,6 +48,7 @@ var variants = []variant{
 	{"coredns", localZone, []string{"coredns"}},
 	{"coredns-cache", localZone, []string{"front"}},
 	{"whole-way", clustersetZone, []string{"front", "pelago"}},
+	{"whole-way-cache", clustersetZone, []string{"caching-front", "pelago"}}, // join --dns-cache 1s
 }
 
 // setup is an API server with services, and the name servers that serve them.
@@ -84,6 +85,9 @@ func openSetup(ctx context.Context, n int) (s *setup, err error) {
 	if s.dir, err = os.MkdirTemp("", "bench-dns-"); err != nil {
 		return s, err
 	}
+	if err := leaveServerCPU(); err != nil {
+		return s, err
+	}
 	progress := func(line string) { slog.Info(line) }
 	server, err := binaries.CoreDNS(ctx, progress)
 	if err != nil {
@@ -113,16 +117,21 @@ func openSetup(ctx context.Context, n int) (s *setup, err error) {
 		"--metrics=127.0.0.1:0", "--verdict-socket="+filepath.Join(s.dir, "none")); err != nil {
 		return s, err
 	}
-	for name, cache := range map[string]string{"coredns": "", "front": "    cache 30\n"} {
+	for name, c := range map[string]struct {
+		cache   string
+		forward bool
+		keep    time.Duration
+	}{"coredns": {}, "front": {"    cache 30\n", true, 0}, "caching-front": {"    cache 30\n", true, time.Second}} {
 		addr, err := freePort()
 		if err != nil {
 			return s, err
 		}
 		// kubeadm's, but for the pages and the forwarding to the Internet.
 		corefile := fmt.Sprintf(".:%d {\n    errors\n    kubernetes cluster.local in-addr.arpa ip6.arpa {\n        kubeconfig %s\n"+
-			"        pods insecure\n        ttl 30\n    }\n    prometheus 127.0.0.1:0\n%s    loadbalance\n}\n", addr.Port(), kubeconfig, cache)
-		if name == "front" {
-			if corefile, err = coredns.Patch(corefile, []string{clustersetZone}, pelagoAddress.Addr()); err != nil {
+			"        pods insecure\n        ttl 30\n    }\n    prometheus 127.0.0.1:0\n%s    loadbalance\n}\n", addr.Port(), kubeconfig, c.cache)
+		if c.forward {
+			f := coredns.Forward{Zones: []string{clustersetZone}, To: pelagoAddress.Addr(), Cache: c.keep}
+			if corefile, err = f.Patch(corefile); err != nil {
 				return s, err
 			}
 		}
@@ -140,6 +149,30 @@ func openSetup(ctx context.Context, n int) (s *setup, err error) {
 		}
 	}
 	return s, nil
+}
+
+// leaveServerCPU moves all threads of this process to the other processors. New ones inherit that.
+func leaveServerCPU() error {
+	var others unix.CPUSet
+	for i := range runtime.NumCPU() {
+		if i != serverCPU {
+			others.Set(i)
+		}
+	}
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
+	for _, t := range threads {
+		tid, err := strconv.Atoi(t.Name())
+		if err == nil {
+			err = unix.SchedSetaffinity(tid, &others)
+		}
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("set the processors of thread %s: %w", t.Name(), err)
+		}
+	}
+	return nil
 }
 
 // freePort is a port of the loopback that is free for TCP, and so likely for UDP.

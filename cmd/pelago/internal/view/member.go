@@ -45,6 +45,7 @@ var Views = []View{
 	{"endpoints", "Gateways of all clusters, as published to this cluster", endpoints},
 	{"networks", "Address ranges", networks},
 	{"gateways", "Gateways of this cluster", gateways},
+	{"dns", "Where the cluster's DNS forwards the clusterset's names", clusterDNS},
 	{"versions", "Running images", versions},
 }
 
