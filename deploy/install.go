@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/pelago-net/pelago/control/agent/coredns"
 	appsv1 "k8s.io/api/apps/v1"
@@ -38,7 +37,7 @@ func (o MemberOptions) values() map[string]any {
 	for _, t := range coredns.Targets(o.CoreDNSCustom) {
 		names = append(names, t.ConfigMap.Name)
 	}
-	return map[string]any{"Image": o.Image, "PullPolicy": o.PullPolicy, "IKE": o.IKE, "CoreDNS": strings.Join(names, ", ")}
+	return map[string]any{"Image": o.Image, "PullPolicy": o.PullPolicy, "IKE": o.IKE, "CoreDNS": names}
 }
 
 // PropagationOptions are the choices of `pelago init` that the manifests depend on.
