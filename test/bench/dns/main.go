@@ -83,13 +83,18 @@ func (s *setup) measure(ctx context.Context, cases []string, variants []variant,
 				if err != nil {
 					return nil, err
 				}
-				p50, p99, err := latency(ctx, s.address(v), questions, slice)
+				took, err := latency(ctx, s.address(v), questions, slice)
 				if err != nil {
 					return nil, fmt.Errorf("case %s, variant %s: %w", c, v.name, err)
 				}
+				end, err := s.processorTime(v)
+				if err != nil {
+					return nil, err
+				}
 				all.add(c, v.name, round, values{
 					metricQPS: float64(answered) / (after - before).Seconds(),
-					metricP50: float64(p50) / float64(time.Microsecond), metricP99: float64(p99) / float64(time.Microsecond),
+					metricSingle: float64(len(took)) / (end - after).Seconds(),
+					metricP50:    took[len(took)/2].Seconds() * 1e6, metricP99: took[len(took)*99/100].Seconds() * 1e6,
 				})
 			}
 		}

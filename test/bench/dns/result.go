@@ -12,20 +12,22 @@ import (
 // Metric names of the result file.
 const (
 	metricQPS = "qps_per_core" // answers by second of the servers' processor time, under a flood
-	metricP50 = "p50_us"       // time to an answer, one query at a time
-	metricP99 = "p99_us"
-	metricRSS = "rss_bytes"
+	// The others are with one query at a time.
+	metricSingle = "qps_per_core_single"
+	metricP50    = "p50_us" // time to an answer
+	metricP99    = "p99_us"
+	metricRSS    = "rss_bytes"
 )
 
 // caseMemory is the state after all cases.
 const caseMemory = "end"
 
-var units = []struct{ metric, unit string }{{metricQPS, "1/s"}, {metricP50, "us"}, {metricP99, "us"}, {metricRSS, "B"}}
+var units = []struct{ metric, unit string }{{metricQPS, "1/s"}, {metricSingle, "1/s"}, {metricP50, "us"}, {metricP99, "us"}, {metricRSS, "B"}}
 
 // ratios are taken within each round and case: the machine's speed, which changes from minute to minute, cancels out.
 var ratios = []struct{ variant, reference, metric string }{
 	{"pelago", "coredns", metricQPS}, {"pelago", "coredns-cache", metricQPS},
-	{"pelago", "coredns", metricP99},
+	{"pelago", "coredns", metricSingle}, {"pelago", "coredns-cache", metricSingle}, {"pelago", "coredns", metricP99},
 	{"whole-way", "coredns-cache", metricQPS}, {"whole-way", "coredns-cache", metricP50}, {"whole-way", "coredns-cache", metricP99},
 	{"whole-way-cache", "coredns-cache", metricQPS}, {"whole-way-cache", "coredns-cache", metricP50}, {"whole-way-cache", "coredns-cache", metricP99},
 }
@@ -81,7 +83,9 @@ func (all samples) rows() (out []resultfile.Row) {
 			}
 			var got []float64
 			for i := range min(len(s.rounds), len(base.rounds)) {
-				got = append(got, s.rounds[i][r.metric]/base.rounds[i][r.metric])
+				if x, ok := s.rounds[i][r.metric]; ok {
+					got = append(got, x/base.rounds[i][r.metric])
+				}
 			}
 			out = appendRow(out, s, r.metric+"_vs_"+r.reference, "ratio", got)
 		}

@@ -100,43 +100,42 @@ func floodSocket(ctx context.Context, server netip.AddrPort, questions []questio
 	return answered, ctx.Err()
 }
 
-// latency asks one question after the other, each once at least, and returns percentiles of the time to an answer.
-func latency(ctx context.Context, server netip.AddrPort, questions []question, d time.Duration) (p50, p99 time.Duration, err error) {
+// latency asks one question after the other, one at least, and returns the times to the answers, sorted.
+func latency(ctx context.Context, server netip.AddrPort, questions []question, d time.Duration) (took []time.Duration, err error) {
 	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(server))
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	in, out := make([]byte, 1500), make([]byte, 0, 512)
-	var took []time.Duration
 	for end, id := time.Now().Add(d), 0; id == 0 || time.Now().Before(end); id++ {
 		q := questions[id%len(questions)]
 		out = append(out[:0], q.wire...)
 		binary.BigEndian.PutUint16(out, uint16(id))
 		if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
-			return 0, 0, err
+			return nil, err
 		}
 		begin := time.Now()
 		if _, err := conn.Write(out); err != nil {
-			return 0, 0, err
+			return nil, err
 		}
 		n, err := conn.Read(in)
 		if err != nil {
-			return 0, 0, fmt.Errorf("query %s: %w", q.name, err)
+			return nil, fmt.Errorf("query %s: %w", q.name, err)
 		}
 		took = append(took, time.Since(begin))
 		if n < 2 || binary.BigEndian.Uint16(in) != uint16(id) {
-			return 0, 0, fmt.Errorf("query %s: the answer has another id", q.name)
+			return nil, fmt.Errorf("query %s: the answer has another id", q.name)
 		}
 		if err := q.check(in[:n]); err != nil {
-			return 0, 0, err
+			return nil, err
 		}
 		if ctx.Err() != nil {
-			return 0, 0, ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
 	slices.Sort(took)
-	return took[len(took)/2], took[len(took)*99/100], nil
+	return took, nil
 }
 
 // check reads of an answer what tells right from wrong: its rcode, the number of records, and the last address, which ends

@@ -220,7 +220,7 @@ func (s *setup) await(ctx context.Context, v variant) error {
 		questions := s.questions(c, v.zone)
 		for i := range questions {
 			for {
-				_, _, err := latency(ctx, s.address(v), questions[i:i+1], 0)
+				_, err := latency(ctx, s.address(v), questions[i:i+1], 0)
 				if err == nil {
 					break
 				}
