@@ -92,7 +92,7 @@ func (s *setup) measure(ctx context.Context, cases []string, variants []variant,
 					return nil, err
 				}
 				all.add(c, v.name, round, values{
-					metricQPS: float64(answered) / (after - before).Seconds(),
+					metricQPS:    float64(answered) / (after - before).Seconds(),
 					metricSingle: float64(len(took)) / (end - after).Seconds(),
 					metricP50:    took[len(took)/2].Seconds() * 1e6, metricP99: took[len(took)*99/100].Seconds() * 1e6,
 				})
