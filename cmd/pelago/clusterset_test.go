@@ -322,7 +322,8 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.must(t, c.join("--clusterid", "c1", "--cable-driver", "ipsec")...)
-		want.ClusterID, want.GlobalCIDRs, want.CableDriver, want.FabricCIDR = "c1", nil, "libreswan", netip.MustParsePrefix("200.0.0.0/8")
+		want.ClusterID, want.GlobalCIDRs, want.GlobalRange, want.CableDriver = "c1", nil, netip.Prefix{}, "libreswan"
+		want.FabricCIDR = netip.MustParsePrefix("200.0.0.0/8")
 		want.PodCIDRs = prefixes(t, "10.7.0.0/16") // what the nodes of now cover
 		if diff := cmp.Diff(want.Data(), m.config().Data()); diff != "" {
 			t.Errorf("pelago-config: -want +got\n%s", diff)
