@@ -83,7 +83,7 @@ lint: ## gofmt, go mod tidy, vet, staticcheck, clang-format
 	clang-format-16 --dry-run -Werror bpf/*.c bpf/*.h
 
 ## ---- measure and break
-.PHONY: failover chaos bench bench-scheduler bench-hub vm fuzz
+.PHONY: failover chaos bench bench-scheduler bench-hub bench-dns vm fuzz
 RUNS ?= 3
 failover: setup images ## measure gateway faults under load, RUNS=3 of each: out/failover.json
 	go run ./test/failover -runs $(RUNS) -out $(OUT)/failover.json
@@ -97,6 +97,9 @@ bench-scheduler: setup build ## measure scheduling decisions over 100 and 1,000 
 
 bench-hub: setup build ## measure propagation: latency, throughput, memory: out/hub.json
 	go run ./test/bench/hub -bin $(BIN) -out $(OUT)/hub.json
+
+bench-dns: setup ## measure pelago-dns against CoreDNS, and the way through CoreDNS: out/dns.json
+	go run ./test/bench/dns -out $(OUT)/dns.json
 
 KILLS ?= 100
 chaos: setup build ## kill the hub KILLS=100 times during churn, restore it from backups, compare: out/chaos.json

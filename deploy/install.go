@@ -33,7 +33,11 @@ func (o MemberOptions) values() map[string]any {
 	if o.PullPolicy == "" {
 		o.PullPolicy = "IfNotPresent"
 	}
-	return map[string]any{"Image": o.Image, "PullPolicy": o.PullPolicy, "IKE": o.IKE, "CoreDNS": coredns.TargetOf(o.CoreDNSCustom).ConfigMap.Name}
+	var names []string
+	for _, t := range coredns.Targets(o.CoreDNSCustom) {
+		names = append(names, t.ConfigMap.Name)
+	}
+	return map[string]any{"Image": o.Image, "PullPolicy": o.PullPolicy, "IKE": o.IKE, "CoreDNS": names}
 }
 
 // PropagationOptions are the choices of `pelago init` that the manifests depend on.

@@ -204,11 +204,35 @@ func removeForwards(ctx context.Context, c client.Client) error {
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("get ConfigMap %s: %w", config.ConfigMapName, err)
 	}
-	errs := []error{RemoveForward(ctx, c, coredns.TargetOf(""))}
+	targets := coredns.Targets("")
 	if custom := cm.Data[config.KeyCoreDNSCustom]; custom != "" {
-		errs = append(errs, RemoveForward(ctx, c, coredns.TargetOf(custom)))
+		targets = append(targets, coredns.TargetOf(custom))
+	}
+	errs := []error{removeOperatorForward(ctx, c)}
+	for _, t := range targets {
+		errs = append(errs, RemoveForward(ctx, c, t))
 	}
 	return errors.Join(errs...)
+}
+
+// removeOperatorForward removes our entry from OpenShift's DNS operator.
+func removeOperatorForward(ctx context.Context, c client.Client) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		u := coredns.NewOperator()
+		if err := c.Get(ctx, client.ObjectKey{Name: coredns.OperatorName}, u); err != nil {
+			if meta.IsNoMatchError(err) {
+				return nil
+			}
+			return client.IgnoreNotFound(err)
+		}
+		if changed, err := coredns.ApplyOperator(u, nil); err != nil || !changed {
+			return err
+		}
+		if err := c.Update(ctx, u); err != nil {
+			return fmt.Errorf("update DNS %s of OpenShift: %w", u.GetName(), err)
+		}
+		return nil
+	})
 }
 
 // RemoveForward removes our block from a ConfigMap of CoreDNS.

@@ -66,6 +66,7 @@ func TestRightsOfComponents(t *testing.T) {
 				"create " + user + "globalingressips.submariner.io", "patch clusterglobalegressips.submariner.io/status=x",
 				"create " + sys + "endpoints.submariner.io", "get " + sys + "secrets=submariner-broker-secret",
 				"update " + sys + "secrets=submariner-broker-secret", "update " + kube + "configmaps=coredns",
+				"watch " + kube + "configmaps=node-local-dns", "update " + kube + "configmaps=rke2-coredns-rke2-coredns", "update dnses.operator.openshift.io=default",
 				"create " + sys + "leases.coordination.k8s.io", "update " + sys + "leases.coordination.k8s.io=pelago-agent",
 			},
 			refused: []string{
@@ -73,7 +74,7 @@ func TestRightsOfComponents(t *testing.T) {
 				"get " + user + "secrets=x", "create " + sys + "secrets", "create " + user + "pods", "create " + user + "deployments.apps",
 				"patch " + sys + "daemonsets.apps=pelago-node", "delete " + user + "pods=x", "create " + user + "services", "patch nodes=n1",
 				"patch nodeindices.pelago.io/status=n1", "patch portblocks.pelago.io/status=x", "update " + kube + "configmaps=other",
-				"create " + user + "serviceexports.multicluster.x-k8s.io", "delete " + user + "serviceexports.multicluster.x-k8s.io=web",
+				"update dnses.operator.openshift.io=other", "create dnses.operator.openshift.io", "create " + user + "serviceexports.multicluster.x-k8s.io", "delete " + user + "serviceexports.multicluster.x-k8s.io=web",
 				"create clusterrolebindings.rbac.authorization.k8s.io", "update " + user + "leases.coordination.k8s.io=x",
 				"create " + user + "endpoints.submariner.io", "create " + sys + "serviceaccounts/token=pelago-node",
 			},

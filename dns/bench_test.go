@@ -82,10 +82,14 @@ func BenchmarkAnswer(b *testing.B) {
 
 // BenchmarkSet is what one changed service costs among many.
 func BenchmarkSet(b *testing.B) {
-	for _, n := range []int{100, 10000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
+	for _, c := range []struct {
+		n    int
+		zone []string
+	}{{100, nil}, {10000, nil}, {10000, []string{"120.in-addr.arpa"}}} {
+		b.Run(fmt.Sprint(c.n, c.zone), func(b *testing.B) {
 			h := NewHandler(prometheus.NewRegistry())
-			table := clusterset(n)
+			table := clusterset(c.n)
+			table.Zones = append(table.Zones, c.zone...)
 			if err := h.Set(table); err != nil {
 				b.Fatal(err)
 			}

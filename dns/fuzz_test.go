@@ -22,6 +22,9 @@ func FuzzPacket(f *testing.F) {
 		{"clusterset.local.", miekg.TypeSOA},
 		{`odd\.label.\007.clusterset.local.`, miekg.TypeANY},
 		{".", miekg.TypeNS},
+		{"1.0.2.120.in-addr.arpa.", miekg.TypePTR},
+		{"2.120.in-addr.arpa.", miekg.TypePTR},
+		{"1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.f.ip6.arpa.", miekg.TypePTR},
 	} {
 		m := new(miekg.Msg).SetQuestion(c.name, c.qtype)
 		f.Add(pack(f, m))
@@ -32,7 +35,9 @@ func FuzzPacket(f *testing.F) {
 	}
 	f.Add([]byte{0, 1, 0x78, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xc0, 0x0c, 0, 1, 0, 1})
-	h := serving(f, sample(ModeSubmariner, statefulSet(), Service{Ports: http, Clusters: []Cluster{in("g2", ready("120.2.0.1")), in("g3", ready("120.3.0.1"))}}))
+	table := sample(ModeSubmariner, statefulSet(), Service{Ports: http, Clusters: []Cluster{in("g2", ready("120.2.0.1")), in("g3", ready("120.3.0.1"))}})
+	table.Zones = append(table.Zones, "120.in-addr.arpa", "d.f.ip6.arpa")
+	h := serving(f, table)
 
 	f.Fuzz(func(t *testing.T, in []byte) {
 		var b buffer

@@ -2,6 +2,7 @@ package dns
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -26,7 +27,12 @@ type index struct {
 	local string
 	ttl   uint32
 	zones []zone // longest name first
-	any   []byte // the answer to ANY: the HINFO of RFC 8482
+	// reverse are the zones below in-addr.arpa and ip6.arpa, and names the owners
+	// of their PTR records, by address.
+	reverse []zone
+	names   map[netip.Addr]*owner
+	target  zone   // of the names that PTR records name
+	any     []byte // the answer to ANY: the HINFO of RFC 8482
 	// services by "<service>.<namespace>".
 	services map[string]*service
 	// namespaces that hold a service: empty non-terminals (RFC 8020).
@@ -44,8 +50,8 @@ type zone struct {
 
 // owner is one existing name. All nil is an empty non-terminal.
 type owner struct {
-	a, aaaa, txt, soa, ns *set
-	srv                   []*srvSet // by zone; nil without SRV records
+	a, aaaa, txt, soa, ns, ptr *set
+	srv                        []*srvSet // by zone; nil without SRV records
 }
 
 // empty is a name that exists without records of its own.
@@ -70,18 +76,22 @@ func compile(t Table, prev *index, m *metrics) (*index, error) {
 		if err != nil {
 			return nil, err
 		}
+		if z.reverse() {
+			x.reverse = append(x.reverse, z)
+			continue
+		}
+		if x.target.name == "" {
+			x.target = z
+		}
 		x.zones = append(x.zones, z)
 	}
-	slices.SortFunc(x.zones, func(a, b zone) int {
-		if d := len(b.name) - len(a.name); d != 0 {
-			return d
-		}
-		return strings.Compare(a.name, b.name)
-	})
-	x.zones = slices.CompactFunc(x.zones, func(a, b zone) bool { return a.name == b.name })
+	if x.target.name == "" {
+		return nil, fmt.Errorf("compile table: only reverse zones %v: add at least clusterset.local", t.Zones)
+	}
+	x.zones, x.reverse = longestFirst(x.zones), longestFirst(x.reverse)
 
-	reusable := prev != nil && prev.mode == x.mode && prev.local == x.local && prev.ttl == x.ttl &&
-		slices.EqualFunc(prev.zones, x.zones, func(a, b zone) bool { return a.name == b.name })
+	reusable := prev != nil && prev.mode == x.mode && prev.local == x.local && prev.ttl == x.ttl && prev.target.name == x.target.name &&
+		slices.EqualFunc(prev.zones, x.zones, sameName) && slices.EqualFunc(prev.reverse, x.reverse, sameName)
 	x.services = make(map[string]*service, len(t.Services))
 	x.namespaces = make(map[string]struct{})
 	for _, from := range t.Services {
@@ -99,7 +109,18 @@ func compile(t Table, prev *index, m *metrics) (*index, error) {
 		x.services[key] = old
 		x.namespaces[from.Namespace] = struct{}{}
 	}
+	x.nameAddresses()
 	return x, nil
+}
+
+func sameName(a, b zone) bool { return a.name == b.name }
+
+// longestFirst sorts zones, and drops duplicates.
+func longestFirst(zones []zone) []zone {
+	slices.SortFunc(zones, func(a, b zone) int {
+		return cmp.Or(cmp.Compare(len(b.name), len(a.name)), strings.Compare(a.name, b.name))
+	})
+	return slices.CompactFunc(zones, sameName)
 }
 
 func newZone(domain string, ttl uint32) (zone, error) {
@@ -118,10 +139,12 @@ func newZone(domain string, ttl uint32) (zone, error) {
 			soa: &set{records: [][]byte{z.soa}},
 			ns:  &set{records: [][]byte{record(miekg.TypeNS, ttl, append([]byte(nameServer), pointer(headerLen)...))}},
 		},
-		"dns-version": {txt: &set{records: [][]byte{record(miekg.TypeTXT, schemaVersionTTL, version)}}},
-		"svc":         empty,
-		"dns":         empty,
-		"ns.dns":      empty,
+		"dns":    empty,
+		"ns.dns": empty,
+	}
+	if !z.reverse() {
+		z.owners["dns-version"] = &owner{txt: &set{records: [][]byte{record(miekg.TypeTXT, schemaVersionTTL, version)}}}
+		z.owners["svc"] = empty
 	}
 	return z, nil
 }
@@ -178,18 +201,28 @@ func (z *zone) relative(name []byte) ([]byte, bool) {
 	return rel, escapes%2 == 0
 }
 
-// find returns the index of the zone of a lower-case name (-1: none) and the
-// name's owner (nil: it does not exist).
-func (x *index) find(name []byte) (zoneIndex int, _ *owner) {
+// find returns the zone of a lower-case name (nil: none), its index among the
+// zones that hold services, and the name's owner (nil: it does not exist).
+func (x *index) find(name []byte) (z *zone, zoneIndex int, _ *owner) {
 	for i := range x.zones {
-		if rel, ok := x.zones[i].relative(name); ok {
-			if o := x.zones[i].owners[string(rel)]; o != nil {
-				return i, o
+		z := &x.zones[i]
+		if rel, ok := z.relative(name); ok {
+			if o := z.owners[string(rel)]; o != nil {
+				return z, i, o
 			}
-			return i, x.service(rel)
+			return z, i, x.service(rel)
 		}
 	}
-	return -1, nil
+	for i := range x.reverse {
+		z := &x.reverse[i]
+		if rel, ok := z.relative(name); ok {
+			if o := z.owners[string(rel)]; o != nil {
+				return z, 0, o
+			}
+			return z, 0, x.named(name)
+		}
+	}
+	return nil, 0, nil
 }
 
 // service finds [prefix.]<service>.<namespace>.svc and <namespace>.svc.
@@ -230,6 +263,8 @@ func (o *owner) records(qtype uint16, zoneIndex int) *set {
 		return o.soa
 	case miekg.TypeNS:
 		return o.ns
+	case miekg.TypePTR:
+		return o.ptr
 	}
 	return nil
 }

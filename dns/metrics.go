@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		services: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "submariner_service_discovery_query",
 			Help: "Answers that named a cluster for a service; no destination_cluster means the clusterset IP.",
-		}, []string{"source_cluster", "destination_cluster", "destination_service_name", "destination_service_namespace"}),
+		}, []string{"source_cluster", "destination_cluster", "destination_service_name", "destination_service_namespace", "destination_service_ip"}),
 		conns: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "pelago_dns_tcp_connections",
 			Help: "Open TCP connections.",
@@ -97,13 +97,13 @@ func (m *metrics) outcome(rcode int, qtype uint16) prometheus.Counter {
 // destination counts the answers that named one cluster for one service. Its
 // series is created by the first answer: an import without queries costs none.
 type destination struct {
-	labels  [4]string
+	labels  [5]string
 	of      *prometheus.CounterVec
 	counter atomic.Pointer[prometheus.Counter]
 }
 
-func (m *metrics) destination(source, cluster, service, namespace string) *destination {
-	return &destination{labels: [...]string{source, cluster, service, namespace}, of: m.services}
+func (m *metrics) destination(source string, to [2]string, service, namespace string) *destination {
+	return &destination{labels: [...]string{source, to[0], service, namespace, to[1]}, of: m.services}
 }
 
 func (d *destination) inc() {
@@ -126,8 +126,8 @@ func (m *metrics) forget(old, now *index) {
 		if is == was {
 			continue
 		}
-		for cluster, d := range was.to {
-			if is == nil || is.to[cluster] == nil || is.to[cluster].labels != d.labels {
+		for to, d := range was.to {
+			if is == nil || is.to[to] == nil || is.to[to].labels != d.labels {
 				m.services.DeleteLabelValues(d.labels[:]...)
 			}
 		}

@@ -88,8 +88,8 @@ func TestQueriesAreCounted(t *testing.T) {
 	if diff := cmp.Diff(want, counted(t, reg, "pelago_dns_queries_total")); diff != "" {
 		t.Errorf("pelago_dns_queries_total (-want +got):\n%s", diff)
 	}
-	// destination cluster, service, namespace, source cluster
-	want = map[string]float64{"g2 web sample g1": 2, "g3 web sample g1": 2, "g2 db sample g1": 2, " vip sample g1": 1}
+	// destination cluster, address, service, namespace, source cluster
+	want = map[string]float64{"g2 120.2.0.1 web sample g1": 2, "g3 120.3.0.1 web sample g1": 2, "g2  db sample g1": 2, " 243.0.0.1 vip sample g1": 1}
 	if diff := cmp.Diff(want, counted(t, reg, "submariner_service_discovery_query")); diff != "" {
 		t.Errorf("submariner_service_discovery_query (-want +got):\n%s", diff)
 	}
@@ -100,10 +100,11 @@ func TestQueriesAreCounted(t *testing.T) {
 	// What leaves the table leaves the metrics; what stays keeps its count.
 	table.Services = append([]Service(nil), table.Services[0], table.Services[2])
 	table.Services[0].Clusters = table.Services[0].Clusters[:1]
+	table.Services[1].IPs = []netip.Addr{ip("243.0.0.2")}
 	if err := h.Set(table); err != nil {
 		t.Fatal(err)
 	}
-	want = map[string]float64{"g2 web sample g1": 2, " vip sample g1": 1}
+	want = map[string]float64{"g2 120.2.0.1 web sample g1": 2}
 	if diff := cmp.Diff(want, counted(t, reg, "submariner_service_discovery_query")); diff != "" {
 		t.Errorf("after the change (-want +got):\n%s", diff)
 	}

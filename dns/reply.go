@@ -69,12 +69,11 @@ func (x *index) answer(b *answer, q *query) int {
 	case x == nil: // not synced yet: the client tries another server
 		return miekg.RcodeServerFailure
 	}
-	zoneIndex, o := x.find(q.name)
-	if zoneIndex < 0 {
+	z, zoneIndex, o := x.find(q.name)
+	if z == nil {
 		return miekg.RcodeRefused
 	}
 	b.flags = bitAA
-	z := &x.zones[zoneIndex]
 	if o == nil {
 		b.denial(z, q)
 		return miekg.RcodeNameError

@@ -14,6 +14,7 @@ import (
 
 	miekg "github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -41,7 +42,7 @@ const (
 // Server is a set of open sockets on one address, UDP and TCP.
 type Server struct {
 	addr   netip.AddrPort
-	udp    []*net.UDPConn
+	udp    []*udpSocket
 	tcp    *miekg.Server
 	pulses []*pulse
 	done   sync.WaitGroup
@@ -63,9 +64,12 @@ func Open(addr string, sockets int, h *Handler) (*Server, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("listen on %s/udp: %w", addr, err), s.closeUDP())
 		}
-		udp := conn.(*net.UDPConn)
+		udp, err := newUDPSocket(conn.(*net.UDPConn))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("listen on %s/udp: %w", addr, err), conn.Close(), s.closeUDP())
+		}
 		s.udp = append(s.udp, udp)
-		if err := reportDestination(udp); err != nil {
+		if err := reportDestination(udp.UDPConn); err != nil {
 			return nil, errors.Join(fmt.Errorf("listen on %s/udp: %w", addr, err), s.closeUDP())
 		}
 		s.addr = udp.LocalAddr().(*net.UDPAddr).AddrPort()
@@ -148,37 +152,39 @@ func (s *Server) closeUDP() error {
 	return errors.Join(errs...)
 }
 
-// packetConn is what serveUDP needs of a *net.UDPConn.
-type packetConn interface {
-	ReadMsgUDPAddrPort(b, oob []byte) (n, oobn, flags int, from netip.AddrPort, err error)
-	WriteMsgUDPAddrPort(b, oob []byte, to netip.AddrPort) (n, oobn int, err error)
+// batchConn is what serveUDP needs of a socket.
+type batchConn interface {
+	readBatch(b *batch) error
+	writeBatch(b *batch)
 	SetReadDeadline(t time.Time) error
 }
 
-// serveUDP reads and answers one packet after the other until the socket is
-// closed. The library's server starts a goroutine and unpacks a message for
-// each packet; a loop with its own memory costs about half as much per query.
-func serveUDP(conn packetConn, h *Handler, p *pulse) {
-	// Queries are small; one that is longer fails to parse and gets FORMERR.
-	in := make([]byte, 4096)
-	oob := make([]byte, 128)
-	b := &buffer{out: make([]byte, 0, maxUDP)}
+// serveUDP reads and answers packets until the socket is closed, as many at a
+// time as are there. The library's server starts a goroutine and unpacks a
+// message for each packet; a loop with its own memory costs a fraction of it.
+func serveUDP(conn batchConn, h *Handler, p *pulse) {
+	in := newBatch()
+	buffers := new([batchSize]buffer)
+	for i := range buffers {
+		buffers[i].out = make([]byte, 0, maxUDP)
+	}
 	// It fails on a closed socket only, and so does the next read.
 	_ = conn.SetReadDeadline(time.Now().Add(beatInterval))
 	for {
-		n, oobn, _, from, err := conn.ReadMsgUDPAddrPort(in, oob)
-		if err != nil {
+		if err := conn.readBatch(in); err != nil {
 			if !p.failed(err, conn.SetReadDeadline) {
 				return
 			}
 			continue
 		}
 		p.succeeded = true
-		if !h.packet(b, in[:n]) {
-			continue
+		for i := range in.n {
+			in.answer[i] = nil
+			if b := &buffers[i]; h.packet(b, in.in[i]) {
+				in.answer[i] = b.out
+			}
 		}
-		// A failed write loses one answer; the client repeats its query.
-		_, _, _ = conn.WriteMsgUDPAddrPort(b.out, answerFrom(oob[:oobn]), from)
+		conn.writeBatch(in)
 	}
 }
 
@@ -348,15 +354,11 @@ func (p *pulse) alive() error {
 	}
 }
 
-// soReusePort is SO_REUSEPORT of Linux (asm-generic/socket.h), which package
-// syscall leaves out.
-const soReusePort = 0xf
-
 // reusePort lets several sockets share one address.
 func reusePort(_, _ string, c syscall.RawConn) error {
 	var set error
 	err := c.Control(func(fd uintptr) {
-		set = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, soReusePort, 1)
+		set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 	})
 	return errors.Join(err, set)
 }
@@ -365,16 +367,16 @@ func reusePort(_, _ string, c syscall.RawConn) error {
 // packet, which becomes the source of the answer. A socket for both families
 // reports IPv4 addresses in mapped form.
 func reportDestination(conn *net.UDPConn) error {
-	level, option := syscall.IPPROTO_IPV6, syscall.IPV6_RECVPKTINFO
+	level, option := unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO
 	if conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Is4() {
-		level, option = syscall.IPPROTO_IP, syscall.IP_PKTINFO
+		level, option = unix.IPPROTO_IP, unix.IP_PKTINFO
 	}
 	c, err := conn.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var set error
-	err = c.Control(func(fd uintptr) { set = syscall.SetsockoptInt(int(fd), level, option, 1) })
+	err = c.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), level, option, 1) })
 	return errors.Join(err, set)
 }
 
@@ -383,16 +385,16 @@ func reportDestination(conn *net.UDPConn) error {
 // (ip(7): in_pktinfo, ipv6(7): in6_pktinfo). A link-local address keeps its
 // interface, which is the destination's zone.
 func answerFrom(oob []byte) []byte {
-	const head = syscall.SizeofCmsghdr
+	const head = unix.SizeofCmsghdr
 	if len(oob) < head {
 		return nil
 	}
-	h := (*syscall.Cmsghdr)(unsafe.Pointer(&oob[0]))
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[0]))
 	var ifindex int
 	switch {
-	case h.Level == syscall.IPPROTO_IP && h.Type == syscall.IP_PKTINFO:
+	case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_PKTINFO:
 		ifindex = head
-	case h.Level == syscall.IPPROTO_IPV6 && h.Type == syscall.IPV6_PKTINFO:
+	case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO:
 		ifindex = head + 16
 	default:
 		return nil

@@ -156,31 +156,32 @@ type fakeConn struct {
 
 func (c *fakeConn) SetReadDeadline(t time.Time) error { c.deadline = t; return nil }
 
-func (c *fakeConn) ReadMsgUDPAddrPort(b, _ []byte) (n, oobn, flags int, from netip.AddrPort, err error) {
+func (c *fakeConn) readBatch(b *batch) error {
+	b.n = 0
 	select {
 	case <-c.closed:
-		return 0, 0, 0, from, net.ErrClosed
+		return net.ErrClosed
 	default:
 	}
 	if !time.Now().Before(c.deadline) { // checked before the read, as package net does
-		return 0, 0, 0, from, os.ErrDeadlineExceeded
+		return os.ErrDeadlineExceeded
 	}
 	packet, err := c.read()
 	if packet != nil || err != nil {
-		return copy(b, packet), 0, 0, netip.MustParseAddrPort("10.7.0.2:999"), err
+		if packet != nil {
+			b.n, b.in[0] = 1, packet
+		}
+		return err
 	}
 	select {
 	case <-c.closed:
-		return 0, 0, 0, from, net.ErrClosed
+		return net.ErrClosed
 	case <-time.After(time.Until(c.deadline)):
-		return 0, 0, 0, from, os.ErrDeadlineExceeded
+		return os.ErrDeadlineExceeded
 	}
 }
 
-func (c *fakeConn) WriteMsgUDPAddrPort(b, _ []byte, _ netip.AddrPort) (n, oobn int, err error) {
-	c.write()
-	return len(b), 0, nil
-}
+func (c *fakeConn) writeBatch(*batch) { c.write() }
 
 // TestLivenessOfASocket: only a socket that fails for long, or a loop that
 // hangs, is reported; and an error never ends the loop.

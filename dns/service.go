@@ -14,7 +14,8 @@ type service struct {
 	from   Service
 	turn   *atomic.Uint32
 	owners map[string]*owner
-	to     map[string]*destination // by cluster id
+	to     map[[2]string]*destination // by cluster id and address
+	names  map[netip.Addr]*owner      // with PTR records
 }
 
 // srvSet is an SRV RRset with the targets of its additional section.
@@ -35,6 +36,9 @@ type builder struct {
 	x   *index
 	m   *metrics
 	srv map[string][]target // by owner
+	// longest is the name with the most labels that has an address: that of a pod
+	// before that of its cluster, and this one before the service's.
+	longest map[netip.Addr]string
 }
 
 // target is one SRV record before it is packed; prefix is its name, relative
@@ -49,8 +53,8 @@ type target struct {
 // former state or nil. Without any owner the service does not exist.
 func compileService(from Service, x *index, m *metrics, old *service) *service {
 	b := builder{
-		service: &service{from: from, turn: turnOf(old), owners: map[string]*owner{}, to: map[string]*destination{}},
-		x:       x, m: m, srv: map[string][]target{},
+		service: &service{from: from, turn: turnOf(old), owners: map[string]*owner{}, to: map[[2]string]*destination{}},
+		x:       x, m: m, srv: map[string][]target{}, longest: map[netip.Addr]string{},
 	}
 	if from.Type == Headless {
 		b.headless()
@@ -62,6 +66,7 @@ func compileService(from Service, x *index, m *metrics, old *service) *service {
 		tidy(o.aaaa)
 	}
 	b.packSRV()
+	b.packPTR()
 	return b.service
 }
 
@@ -175,8 +180,11 @@ func (b *builder) address(prefix string, ip netip.Addr, order order, cluster str
 	if *s == nil {
 		*s = &set{order: order, turn: b.turn}
 	}
+	if former, ok := b.longest[ip]; !ok || len(prefix) > 0 && strings.Count(prefix, ".") >= strings.Count(former, ".") {
+		b.longest[ip] = prefix
+	}
 	(*s).records = append((*s).records, addressRecord(ip, b.x.ttl))
-	(*s).name(b.destination(cluster), order == oneByOne)
+	(*s).name(b.destination(cluster, ip), order == oneByOne)
 }
 
 // ports adds SRV records to a name and to _port._proto below it; without
@@ -187,7 +195,7 @@ func (b *builder) ports(prefix, targetPrefix string, ports []Port, cluster strin
 		if answered {
 			t := target{port: p.Number, prefix: targetPrefix}
 			if cluster != "" {
-				t.to = b.destination(cluster)
+				t.to = b.destination(cluster, b.from.addressIn(cluster))
 			}
 			b.srv[prefix] = append(b.srv[prefix], t)
 		}
@@ -272,11 +280,27 @@ func tidy(s *set) {
 	s.records = slices.CompactFunc(s.records, bytes.Equal)
 }
 
-func (b *builder) destination(cluster string) *destination {
-	d := b.to[cluster]
+// destination is the counter of a cluster and its address for the service. Of a
+// headless service a cluster has one, however many pods are in an answer.
+func (b *builder) destination(cluster string, ip netip.Addr) *destination {
+	key := [2]string{cluster, ""}
+	if b.from.Type != Headless && ip.IsValid() {
+		key[1] = ip.String()
+	}
+	d := b.to[key]
 	if d == nil {
-		d = b.m.destination(b.x.local, cluster, b.from.Name, b.from.Namespace)
-		b.to[cluster] = d
+		d = b.m.destination(b.x.local, key, b.from.Name, b.from.Namespace)
+		b.to[key] = d
 	}
 	return d
+}
+
+// addressIn is the first address of a cluster for the service.
+func (s Service) addressIn(cluster string) (_ netip.Addr) {
+	for _, c := range s.Clusters {
+		if c.ID == cluster && len(c.Endpoints) > 0 {
+			return c.Endpoints[0].IP
+		}
+	}
+	return netip.Addr{}
 }

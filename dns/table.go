@@ -60,6 +60,8 @@ type Table struct {
 	// LocalCluster is the id of the cluster that this server answers for.
 	LocalCluster string
 	// Zones are the served domains, such as clusterset.local; see ParseZone.
+	// Those below in-addr.arpa and ip6.arpa answer PTR, with names in the first of
+	// the others; see ReverseZones.
 	Zones []string
 	// TTL of every answer in whole seconds; 0 means DefaultTTL.
 	TTL      time.Duration

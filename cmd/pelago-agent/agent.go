@@ -39,6 +39,7 @@ import (
 	"github.com/pelago-net/pelago/control/agent/ipam"
 	"github.com/pelago-net/pelago/control/agent/peering"
 	"github.com/pelago-net/pelago/control/agent/services"
+	"github.com/pelago-net/pelago/control/agent/zone"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/topology"
@@ -78,7 +79,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	mo := managerOptions(o, scheme, coredns.TargetOf(have.config.CoreDNSCustom))
+	mo := managerOptions(o, scheme)
 	attempted := func() time.Time { return time.Time{} }
 	if o.leaderElect { // writes to the member pass the fence
 		lock, f, err := kube.FencedLease(member, mo.LeaderElectionNamespace, mo.LeaderElectionID, "", renewDeadline)
@@ -138,7 +139,6 @@ func (a *agent) addNetwork(c config.Config, to kube.HubOptions, tokens *peering.
 }
 
 func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *peering.TokenSource) error {
-	zones := append([]string{"clusterset.local"}, c.CustomDomains...)
 	return errors.Join(
 		ipam.SetupNodeIndexes(mgr, ipam.NodeIndexOptions{Namespace: config.SystemNamespace, Globalnet: c.Globalnet()}),
 		ipam.SetupAddresses(mgr, ipam.AddressOptions{GlobalCIDR: c.GlobalCIDRs}),
@@ -164,14 +164,14 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 		}),
 		peering.SetupIdentity(mgr, peering.IdentityOptions{ClusterID: c.ClusterID, HubID: c.HubID}),
 		peering.SetupToken(mgr, peering.TokenOptions{Namespace: config.SystemNamespace, ClusterID: c.ClusterID, Source: tokens, Hub: h}),
-		coredns.New(mgr.GetClient(), mgr.GetEventRecorderFor("pelago-agent"), zones, coredns.TargetOf(c.CoreDNSCustom)).SetupWithManager(mgr),
+		coredns.Setup(mgr, coredns.Options{Zones: zone.Zones(c), Cache: c.DNSCache, Custom: c.CoreDNSCustom}),
 	)
 }
 
-func managerOptions(o options, scheme *runtime.Scheme, dns coredns.Target) ctrl.Options {
+func managerOptions(o options, scheme *runtime.Scheme) ctrl.Options {
 	return ctrl.Options{
 		Scheme:                        scheme,
-		Cache:                         cacheOptions(dns),
+		Cache:                         cacheOptions(),
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
 		HealthProbeBindAddress:        o.healthAddress,
 		LeaderElection:                o.leaderElect,
@@ -199,17 +199,17 @@ func (a *agent) run(ctx context.Context) error {
 }
 
 // cacheOptions restricts the cache to what the agent may read, and to what of it is read.
-func cacheOptions(dns coredns.Target) cache.Options {
+func cacheOptions() cache.Options {
 	system := cache.ByObject{Namespaces: map[string]cache.Config{config.SystemNamespace: {}}}
-	configMaps := coredns.ConfigMapCache(dns)
-	configMaps.Namespaces[config.SystemNamespace] = cache.Config{FieldSelector: named(config.ConfigMapName)}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(), // also of the kinds below, unless they have their own
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}: {Namespaces: map[string]cache.Config{
 				config.SystemNamespace: {FieldSelector: named(config.BrokerSecretName)},
 			}},
-			&corev1.ConfigMap{}:      configMaps,
+			&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{
+				config.SystemNamespace: {FieldSelector: named(config.ConfigMapName)},
+			}},
 			&corev1.Pod{}:            {Transform: stripPod},
 			&submarinerv1.Cluster{}:  system,
 			&submarinerv1.Endpoint{}: system,

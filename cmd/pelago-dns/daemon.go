@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"reflect"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -33,6 +35,8 @@ const (
 	closeTimeout = 5 * time.Second
 	// configRetry is the interval between attempts to read the ConfigMap.
 	configRetry = 2 * time.Second
+	// configPoll is the interval between reads of one that is in use.
+	configPoll = 5 * time.Second
 	// reconcileTimeout bounds one reconcile of the table, after which it is
 	// reported as hung: 250,000 endpoints take 1.6 s.
 	reconcileTimeout = 2 * time.Minute
@@ -48,6 +52,7 @@ type daemon struct {
 	pages   *http.ServeMux
 
 	controller atomic.Pointer[zone.Controller] // nil until the configuration is known
+	synced     atomic.Bool                     // a whole table has been set
 	draining   atomic.Bool
 	hung       time.Duration // reconcileTimeout; another one in tests
 }
@@ -91,11 +96,10 @@ func (d *daemon) healthz(w http.ResponseWriter, _ *http.Request) {
 // readyz reports whether clients may be sent here. It does not depend on the
 // API server: the last table is right, or the best there is.
 func (d *daemon) readyz(w http.ResponseWriter, _ *http.Request) {
-	c := d.controller.Load()
 	switch {
 	case d.draining.Load():
 		http.Error(w, "ending", http.StatusServiceUnavailable)
-	case c == nil || !c.Synced():
+	case !d.synced.Load():
 		http.Error(w, "not synced with the API server yet", http.StatusServiceUnavailable)
 	default:
 		fmt.Fprintln(w, "ok")
@@ -149,27 +153,71 @@ func (d *daemon) drain(failed <-chan error) error {
 
 // follow keeps the handler's table in sync with the API until ctx ends.
 func (d *daemon) follow(ctx context.Context, api *rest.Config) error {
-	c := d.options.zone
-	if c.LocalCluster == "" {
-		logged := ""
-		err := wait.PollUntilContextCancel(ctx, configRetry, true, func(ctx context.Context) (bool, error) {
-			found, err := readConfig(ctx, api)
-			if err != nil && ctx.Err() == nil && err.Error() != logged {
-				d.log.Warn("cannot read the configuration yet", "error", err, "retry", configRetry)
-				logged = err.Error()
-			}
-			c = found
-			return err == nil, nil
-		})
+	if d.options.zone.LocalCluster != "" {
+		return d.serveZones(ctx, api, d.options.zone)
+	}
+	var c zone.Config
+	for ctx.Err() == nil {
+		if !d.awaitConfig(ctx, api, &c) {
+			return nil
+		}
+		// The table stays until the controller of another configuration has set its
+		// own: no query is lost.
+		same, cancel := context.WithCancel(ctx)
+		go func(next zone.Config) {
+			defer cancel()
+			d.awaitConfig(same, api, &next)
+		}(c)
+		err := d.serveZones(same, api, c)
+		cancel()
 		if err != nil {
-			return nil // ctx has ended
+			return err
 		}
 	}
-	d.log.Info("configured", "cluster", c.LocalCluster, "mode", c.Mode, "zones", c.Zones)
-	controller := zone.New(api, c, d.handler.Set, d.log)
+	return nil
+}
+
+func (d *daemon) serveZones(ctx context.Context, api *rest.Config, c zone.Config) error {
+	d.log.Info("configured", "cluster", c.LocalCluster, "mode", c.Mode, "zones", c.Zones, "ttl", cmp.Or(c.TTL, dns.DefaultTTL))
+	controller := zone.New(api, c, d.set, d.log)
 	d.controller.Store(controller)
 	go topology.WatchDeadClusters(ctx, d.options.verdict, controller.SetDead, d.log)
 	return controller.Run(ctx)
+}
+
+func (d *daemon) set(t dns.Table) error {
+	if err := d.handler.Set(t); err != nil {
+		return err
+	}
+	d.synced.Store(true)
+	return nil
+}
+
+// awaitConfig polls until the configuration differs from c, and sets c. It
+// returns false if ctx ended before.
+func (d *daemon) awaitConfig(ctx context.Context, api *rest.Config, c *zone.Config) bool {
+	interval := configRetry
+	if c.LocalCluster != "" {
+		interval = configPoll
+	}
+	logged := ""
+	err := wait.PollUntilContextCancel(ctx, interval, true, func(ctx context.Context) (bool, error) {
+		found, err := readConfig(ctx, api)
+		if err != nil {
+			if ctx.Err() == nil && err.Error() != logged {
+				d.log.Warn("cannot read the configuration", "error", err, "retry", interval)
+				logged = err.Error()
+			}
+			return false, nil
+		}
+		found.TTL = cmp.Or(d.options.zone.TTL, found.TTL)
+		if reflect.DeepEqual(found, *c) {
+			return false, nil
+		}
+		*c = found
+		return true, nil
+	})
+	return err == nil
 }
 
 // readConfig reads the ConfigMap that `pelago join` writes.

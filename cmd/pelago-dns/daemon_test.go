@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	miekg "github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
@@ -102,14 +103,13 @@ func TestDaemon(t *testing.T) {
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"120.2.0.1"}}},
 	})
-	create(&corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.ConfigMapName},
-		Data: config.Config{
-			ClusterID: "g1", ClusterIndex: 1, Mode: config.ModeSubmariner, CableDriver: config.CableVXLAN, CablePort: 4500,
-			PodCIDRs: prefixes("10.7.0.0/16"), ServiceCIDRs: prefixes("10.77.0.0/16"), FabricCIDR: prefixes(config.DefaultFabricCIDR)[0], CustomDomains: []string{"global.example"},
-			HubID: "hub", HubServer: "https://127.0.0.1:6443", BrokerNamespace: config.DefaultBrokerNamespace,
-		}.Data(),
-	})
+	joined := config.Config{
+		ClusterID: "g1", ClusterIndex: 1, Mode: config.ModeSubmariner, CableDriver: config.CableVXLAN, CablePort: 4500,
+		PodCIDRs: prefixes("10.7.0.0/16"), ServiceCIDRs: prefixes("10.77.0.0/16"), FabricCIDR: prefixes(config.DefaultFabricCIDR)[0], CustomDomains: []string{"global.example"},
+		HubID: "hub", HubServer: "https://127.0.0.1:6443", BrokerNamespace: config.DefaultBrokerNamespace,
+	}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: config.SystemNamespace, Name: config.ConfigMapName}, Data: joined.Data()}
+	create(cm)
 	await.True(t, "ready", func() bool { return page("/readyz") == "200 ok" })
 	for _, name := range []string{web, "g2.web.sample.svc.global.example."} {
 		if got := lookup(t, d.server.Addr(), name); got != "120.2.0.1" {
@@ -119,11 +119,31 @@ func TestDaemon(t *testing.T) {
 	metrics := page("/metrics")
 	for _, want := range []string{
 		`pelago_dns_queries_total{rcode="NOERROR",type="A"} 2`,
-		`submariner_service_discovery_query{destination_cluster="g2",destination_service_name="web",destination_service_namespace="sample",source_cluster="g1"} 2`,
+		`submariner_service_discovery_query{destination_cluster="g2",destination_service_ip="120.2.0.1",destination_service_name="web",destination_service_namespace="sample",source_cluster="g1"} 2`,
 		"go_goroutines", "process_resident_memory_bytes",
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+
+	// Another join takes effect without a restart, which would lose queries.
+	joined.CustomDomains, joined.DNSTTL, joined.GlobalRange = []string{"other.example"}, 30*time.Second, netip.MustParsePrefix("120.0.0.0/8")
+	cm.Data = joined.Data()
+	if err := c.Update(t.Context(), cm); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "serving the other domain", func() bool { return lookup(t, d.server.Addr(), "g2.web.sample.svc.other.example.") == "120.2.0.1" })
+	if got := page("/readyz"); got != "200 ok" {
+		t.Errorf("/readyz with another configuration: %s", got)
+	}
+	for question, want := range map[miekg.Question]string{
+		{Name: web, Qtype: miekg.TypeA}:                         web + "\t30\tIN\tA\t120.2.0.1",
+		{Name: "1.0.2.120.in-addr.arpa.", Qtype: miekg.TypePTR}: "1.0.2.120.in-addr.arpa.\t30\tIN\tPTR\tg2." + web,
+	} {
+		r, err := miekg.Exchange(new(miekg.Msg).SetQuestion(question.Name, question.Qtype), d.server.Addr().String())
+		if err != nil || len(r.Answer) != 1 || r.Answer[0].String() != want {
+			t.Errorf("%s: %v, %v; want %s", question.Name, r, err, want)
 		}
 	}
 

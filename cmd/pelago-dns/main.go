@@ -39,9 +39,6 @@ func run(ctx context.Context, args []string) error {
 	return d.serve(ctx, api)
 }
 
-// defaultZone is served in addition to the custom domains.
-const defaultZone = "clusterset.local"
-
 // options are the flags; each can also be given in the environment, as
 // --cluster-id in PELAGO_CLUSTER_ID.
 type options struct {
@@ -61,7 +58,8 @@ func parse(args []string, getenv func(string) string) (options, error) {
 	flags := flag.NewFlagSet("pelago-dns", flag.ContinueOnError)
 	flags.StringVar(&o.zone.LocalCluster, "cluster-id", "", "id of this cluster; empty: everything about the clusterset is read from ConfigMap "+config.ConfigMapName)
 	flags.StringVar(&mode, "mode", string(dns.ModeSubmariner), "rules of the answers, submariner or mcs; with --cluster-id")
-	flags.StringVar(&zones, "zones", defaultZone, "served domains, separated by commas; with --cluster-id")
+	flags.StringVar(&zones, "zones", zone.DefaultZone, "served domains, separated by commas; those below in-addr.arpa and ip6.arpa answer PTR; with --cluster-id")
+	flags.DurationVar(&o.zone.TTL, "ttl", 0, "TTL of the answers, in whole seconds (default: "+dns.DefaultTTL.String()+"; or what `pelago join --dns-ttl` has set)")
 	flags.StringVar(&o.listen, "listen", ":53", "address for queries, UDP and TCP")
 	flags.StringVar(&o.metrics, "metrics", ":9153", "address for /metrics, /healthz and /readyz")
 	flags.StringVar(&o.verdict, "verdict-socket", topology.DeadClustersSocket, "Unix socket on which the node's pelago-node reports dead clusters")
@@ -93,6 +91,9 @@ func parse(args []string, getenv func(string) string) (options, error) {
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q: there are only flags", flags.Arg(0))
 	}
+	if ttl := o.zone.TTL; ttl < 0 || ttl > config.MaxDNSSeconds*time.Second || ttl%time.Second != 0 {
+		return o, fmt.Errorf("--ttl %s: use whole seconds, at most %s", ttl, config.MaxDNSSeconds*time.Second)
+	}
 	if o.zone.LocalCluster == "" {
 		return o, nil
 	}
@@ -121,6 +122,7 @@ func clusterset(data map[string]string) (zone.Config, error) {
 	return zone.Config{
 		LocalCluster: c.ClusterID,
 		Mode:         dns.Mode(c.Mode),
-		Zones:        append([]string{defaultZone}, c.CustomDomains...),
+		Zones:        zone.Zones(c),
+		TTL:          c.DNSTTL,
 	}, nil
 }

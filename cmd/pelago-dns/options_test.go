@@ -24,9 +24,9 @@ func TestParse(t *testing.T) {
 		{"nothing: the ConfigMap decides", nil, nil, defaults, ""},
 		{
 			"all flags",
-			[]string{"--cluster-id=g1", "--mode=mcs", "--zones=clusterset.local,Global.Example", "--listen=127.0.0.1:5353", "--metrics=:1", "--kubeconfig=k", "--verdict-socket=v", "--drain=0s"},
+			[]string{"--cluster-id=g1", "--mode=mcs", "--zones=clusterset.local,Global.Example", "--listen=127.0.0.1:5353", "--metrics=:1", "--kubeconfig=k", "--verdict-socket=v", "--drain=0s", "--ttl=30s"},
 			nil,
-			options{zone: zone.Config{LocalCluster: "g1", Mode: dns.ModeMCS, Zones: []string{"clusterset.local.", "global.example."}}, listen: "127.0.0.1:5353", metrics: ":1", kubeconfig: "k", verdict: "v"},
+			options{zone: zone.Config{LocalCluster: "g1", Mode: dns.ModeMCS, Zones: []string{"clusterset.local.", "global.example."}, TTL: 30 * time.Second}, listen: "127.0.0.1:5353", metrics: ":1", kubeconfig: "k", verdict: "v"},
 			"",
 		},
 		{
@@ -39,6 +39,7 @@ func TestParse(t *testing.T) {
 		{"cluster id", []string{"--cluster-id=G1"}, nil, options{}, `--cluster-id: cluster id "G1" is not an RFC 1123 label`},
 		{"mode", []string{"--cluster-id=g1", "--mode=karmada"}, nil, options{}, `--mode: parse mode "karmada": want "submariner" or "mcs"`},
 		{"zones", []string{"--cluster-id=g1", "--zones=a,"}, nil, options{}, `--zones: parse zone ""`},
+		{"TTL", []string{"--ttl=1500ms"}, nil, options{}, "--ttl 1.5s: use whole seconds, at most 1h0m0s"},
 		{"environment", nil, map[string]string{"PELAGO_DRAIN": "soon"}, options{}, `PELAGO_DRAIN="soon"`},
 		{"unknown flag", []string{"--clusterid=g1"}, nil, options{}, "clusterid"},
 		{"argument", []string{"g1"}, nil, options{}, `unexpected argument "g1"`},

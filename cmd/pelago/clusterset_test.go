@@ -149,7 +149,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 	want := config.Config{
 		ClusterID: "g1", ClusterIndex: 1, GlobalCIDRs: prefixes(t, "120.1.0.0/24"), PodCIDRs: prefixes(t, "10.7.0.0/22"),
 		ServiceCIDRs: prefixes(t, "10.77.0.0/16"), FabricCIDR: netip.MustParsePrefix("241.0.0.0/8"), Mode: config.ModeSubmariner,
-		ClusterSetIPCIDRs: prefixes(t, "243.0.0.0/20"), ClusterSetIPRange: netip.MustParsePrefix("243.0.0.0/8"),
+		GlobalRange: netip.MustParsePrefix("120.0.0.0/8"), ClusterSetIPCIDRs: prefixes(t, "243.0.0.0/20"), ClusterSetIPRange: netip.MustParsePrefix("243.0.0.0/8"),
 		CableDriver: "wireguard", CablePort: 4500,
 		HubID: uid(t, hub), HubServer: c.hub.Host, BrokerNamespace: deploy.BrokerNamespace,
 	}
@@ -330,7 +330,8 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.must(t, c.join("--clusterid", "c1", "--cable-driver", "ipsec")...)
-		want.ClusterID, want.GlobalCIDRs, want.CableDriver, want.FabricCIDR = "c1", nil, "libreswan", netip.MustParsePrefix("200.0.0.0/8")
+		want.ClusterID, want.GlobalCIDRs, want.GlobalRange, want.CableDriver = "c1", nil, netip.Prefix{}, "libreswan"
+		want.FabricCIDR = netip.MustParsePrefix("200.0.0.0/8")
 		want.PodCIDRs = prefixes(t, "10.7.0.0/16") // what the nodes of now cover
 		if diff := cmp.Diff(want.Data(), m.config().Data()); diff != "" {
 			t.Errorf("pelago-config: -want +got\n%s", diff)
@@ -400,6 +401,8 @@ func (m *reader) makeObjects() {
 			Spec: submarinerv1.GlobalIngressIPSpec{Target: submarinerv1.ClusterIPService}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "coredns", Namespace: "kube-system"},
 			Data: map[string]string{"Corefile": m.corefile(".:53 {\n}\n"), "other": "x"}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "node-local-dns", Namespace: "kube-system"},
+			Data: map[string]string{"Corefile": m.corefile(".:53 {\n}\n"), "other": "x"}},
 	} {
 		if err := m.c.Create(context.Background(), obj); err != nil {
 			m.t.Fatal(err)
@@ -409,7 +412,7 @@ func (m *reader) makeObjects() {
 
 func (m *reader) corefile(text string) string {
 	m.t.Helper()
-	text, err := coredns.Patch(text, []string{"clusterset.local"}, netip.MustParseAddr("10.77.0.9"))
+	text, err := coredns.Forward{Zones: []string{"clusterset.local"}, To: netip.MustParseAddr("10.77.0.9")}.Patch(text)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -448,10 +451,12 @@ func (m *reader) checkObjects() {
 	if diff := cmp.Diff([]string{"users"}, left); diff != "" {
 		m.t.Errorf("GlobalIngressIPs that stay: -want +got\n%s", diff)
 	}
-	dns := &corev1.ConfigMap{}
-	m.get(client.ObjectKey{Namespace: "kube-system", Name: "coredns"}, dns)
-	if diff := cmp.Diff(map[string]string{"Corefile": ".:53 {\n}\n", "other": "x"}, dns.Data); diff != "" {
-		m.t.Errorf("CoreDNS' configuration: -want +got\n%s", diff)
+	for _, name := range []string{"coredns", "node-local-dns"} {
+		dns := &corev1.ConfigMap{}
+		m.get(client.ObjectKey{Namespace: "kube-system", Name: name}, dns)
+		if diff := cmp.Diff(map[string]string{"Corefile": ".:53 {\n}\n", "other": "x"}, dns.Data); diff != "" {
+			m.t.Errorf("ConfigMap %s: -want +got\n%s", name, diff)
+		}
 	}
 }
 

@@ -188,7 +188,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	c.PodCIDRs, c.ServiceCIDRs, c.FabricCIDR = facts.PodCIDRs, facts.ServiceCIDRs, set.Fabric
 	c.Mode, c.CustomDomains = config.Mode(set.Mode), set.CustomDomains
 	c.ClusterSetIPs, c.ClusterSetIPCIDRs = c.ClusterSetIPs || set.ClusterSetIPs, entry.ClusterSetIPCIDR
-	if c.ClusterSetIPRange, err = broker.ClusterSetIPRange(ctx, hub, info.Namespace()); err != nil {
+	if c.GlobalRange, c.ClusterSetIPRange, err = broker.Ranges(ctx, hub, info.Namespace()); err != nil {
 		return err
 	}
 	if c.CoreDNSCustom == "" && !j.flags.Changed("coredns-custom-configmap") {

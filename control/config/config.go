@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -41,6 +42,7 @@ const (
 	KeyRouteServices   = "route-service-cidr"
 	KeyMode            = "mode"
 	KeyClusterSetIPs   = "enable-clusterset-ip"
+	KeyGlobalRange     = "globalnet-cidr-range"
 	KeyVIPCIDR         = "clusterset-ip-cidr"
 	KeyVIPRange        = "clusterset-ip-cidr-range"
 	KeyCableDriver     = "cable-driver"
@@ -57,6 +59,8 @@ const (
 	KeyNetworkOnly     = "network-only"
 	KeyCoreDNSCustom   = "coredns-custom-configmap"
 	KeyCustomDomains   = "custom-domains"
+	KeyDNSTTL          = "dns-ttl"
+	KeyDNSCache        = "dns-cache"
 	KeyHubID           = "hub-id"
 	KeyHubServer       = "hub-server"
 	KeyBrokerNamespace = "broker-namespace"
@@ -107,7 +111,10 @@ type Config struct {
 	ClusterID    string
 	ClusterIndex uint16 // 1–MaxFabricCluster
 	// GlobalCIDRs is empty without globalnet; IPv4, masked.
-	GlobalCIDRs  []netip.Prefix
+	GlobalCIDRs []netip.Prefix
+	// GlobalRange is what the GlobalCIDRs of all clusters are taken from; not valid without globalnet, and in a member that
+	// joined by a release that did not keep it.
+	GlobalRange  netip.Prefix
 	PodCIDRs     []netip.Prefix
 	ServiceCIDRs []netip.Prefix
 	// ExternalCIDRs are ranges of hosts beside the cluster that take part; IPv4, masked.
@@ -148,6 +155,10 @@ type Config struct {
 	NetworkOnly bool
 	// CustomDomains are DNS zones that are served next to clusterset.local, lower case, without a dot at the end.
 	CustomDomains []string
+	// DNSTTL is the TTL of their answers, in whole seconds; 0: 5 s.
+	DNSTTL time.Duration
+	// DNSCache is how long the cluster's CoreDNS keeps answers, in whole seconds; 0: not at all.
+	DNSCache time.Duration
 	// CoreDNSCustom is the ConfigMap, in the namespace of CoreDNS, whose server blocks the Corefile imports; empty: the Corefile
 	// itself forwards the zones.
 	CoreDNSCustom string
@@ -209,6 +220,8 @@ func Parse(data map[string]string) (Config, error) {
 		AirGapped:       p.boolean(KeyAirGapped, false),
 		NetworkOnly:     p.boolean(KeyNetworkOnly, false),
 		CustomDomains:   p.domains(KeyCustomDomains),
+		DNSTTL:          time.Duration(p.optionalNumber(KeyDNSTTL, MaxDNSSeconds)) * time.Second,
+		DNSCache:        time.Duration(p.optionalNumber(KeyDNSCache, MaxDNSSeconds)) * time.Second,
 		CoreDNSCustom:   p.configMapName(KeyCoreDNSCustom),
 		HubID:           p.required(KeyHubID),
 		HubServer:       p.required(KeyHubServer),
@@ -218,6 +231,9 @@ func Parse(data map[string]string) (Config, error) {
 	c.ExternalCIDRs, c.RouteServiceCIDR = p.prefixes(KeyExternalCIDR), p.boolean(KeyRouteServices, false)
 	if of := p.prefixes(KeyVIPRange); len(of) > 0 {
 		c.ClusterSetIPRange = of[0]
+	}
+	if of := p.prefixes(KeyGlobalRange); len(of) > 0 {
+		c.GlobalRange = of[0]
 	}
 	for _, g := range c.GlobalCIDRs {
 		if !g.Addr().Is4() {
@@ -266,6 +282,14 @@ func (c Config) Data() map[string]string {
 	}
 	if len(c.ExternalCIDRs) > 0 {
 		data[KeyExternalCIDR] = joinPrefixes(c.ExternalCIDRs)
+	}
+	if c.GlobalRange.IsValid() {
+		data[KeyGlobalRange] = c.GlobalRange.String()
+	}
+	for key, d := range map[string]time.Duration{KeyDNSTTL: c.DNSTTL, KeyDNSCache: c.DNSCache} {
+		if d != 0 {
+			data[key] = strconv.Itoa(int(d.Seconds()))
+		}
 	}
 	if c.DiscoveryPort != 0 {
 		data[KeyDiscoveryPort] = strconv.Itoa(int(c.DiscoveryPort))
@@ -458,28 +482,6 @@ func (p *parser) routedRanges(c Config) {
 	if len(c.PodCIDRs) > 0 && !c.Globalnet() && !slices.ContainsFunc(c.PodCIDRs, is4) {
 		p.fail(KeyPodCIDR, "%s has no IPv4 range, and without globalnet only IPv4 is routed between clusters", joinPrefixes(c.PodCIDRs))
 	}
-}
-
-func (p *parser) configMapName(key string) string {
-	name := strings.TrimSpace(p.data[key])
-	if problems := validation.IsDNS1123Subdomain(name); name != "" && len(problems) > 0 {
-		p.fail(key, "%q is no name of a ConfigMap in namespace kube-system", name)
-		return ""
-	}
-	return name
-}
-
-func (p *parser) domains(key string) []string {
-	var out []string
-	for _, text := range p.list(key) {
-		domain := strings.ToLower(strings.TrimSuffix(text, "."))
-		if problems := validation.IsDNS1123Subdomain(domain); len(problems) > 0 {
-			p.fail(key, "%q is no domain name", text)
-			continue
-		}
-		out = append(out, domain)
-	}
-	return out
 }
 
 // list splits a comma list and drops empty items.

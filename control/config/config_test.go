@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -98,6 +99,9 @@ func TestBadInputIsNamed(t *testing.T) {
 		"XDP":                 {"xdp", "generic", []string{"xdp", "use off or auto or on"}},
 		"datapath":            {"datapath", "slow", []string{"datapath", "use strict or hybrid or fast"}},
 		"NAT":                 {"natt", "maybe", []string{"natt", "neither true nor false"}},
+		"TTL":                 {"dns-ttl", "0", []string{"dns-ttl", "1 to 3600"}},
+		"cache":               {"dns-cache", "1h", []string{"dns-cache", "1 to 3600"}},
+		"global range":        {"globalnet-cidr-range", "242/8", []string{"globalnet-cidr-range", "CIDR notation"}},
 		"domain":              {"custom-domains", "a_b.example", []string{"custom-domains", "a_b.example"}},
 		"hub":                 {"hub-id", "", []string{"hub-id", "missing"}},
 		"external IPv6":       {"external-cidr", "2001:db8::/64", []string{"external-cidr", "2001:db8::/64 is no IPv4 range"}},
@@ -155,6 +159,9 @@ func TestDataIsTheInverseOfParse(t *testing.T) {
 			DiscoveryPort: rapid.Uint16().Draw(t, "discovery port"), NoNAT: rapid.Bool().Draw(t, "no NAT"), PreferredServer: rapid.Bool().Draw(t, "server"),
 			LoadBalancer: rapid.Bool().Draw(t, "load balancer"), SingleGateway: rapid.Bool().Draw(t, "single gateway"), AirGapped: rapid.Bool().Draw(t, "air-gapped"),
 			CustomDomains: rapid.SliceOfN(rapid.StringMatching(`[a-z]{1,9}\.example`), 0, 3).Draw(t, "domains"),
+			DNSTTL:        time.Second * time.Duration(rapid.IntRange(0, config.MaxDNSSeconds).Draw(t, "TTL")),
+			DNSCache:      time.Second * time.Duration(rapid.IntRange(0, config.MaxDNSSeconds).Draw(t, "cache")),
+			GlobalRange:   rapid.SampledFrom([]netip.Prefix{{}, netip.MustParsePrefix("120.0.0.0/8")}).Draw(t, "global range"),
 			HubID:         "id", HubServer: "https://hub", BrokerNamespace: "broker",
 		}
 		got, err := config.Parse(want.Data())

@@ -245,10 +245,10 @@ func rangesOf(c *submarinerv1.Cluster) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// ClusterSetIPRange is what the clusters' ranges of ClusterSetIPs are taken from; not valid if the book has none.
-func ClusterSetIPRange(ctx context.Context, hub client.Client, namespace string) (netip.Prefix, error) {
+// Ranges are what the clusters' GlobalCIDRs and ranges of ClusterSetIPs are taken from; not valid if the book has none.
+func Ranges(ctx context.Context, hub client.Client, namespace string) (global, clustersetIPs netip.Prefix, err error) {
 	_, b, err := readBook(ctx, hub, namespace)
-	return b.ClusterSetIPs, err
+	return b.Range, b.ClusterSetIPs, err
 }
 
 // Release removes the cluster from the book at the hub.

@@ -27,7 +27,7 @@ var rules = []rule{
 	{path: "dataplane", exact: true, allow: []string{}},
 	{path: "dataplane", deny: []string{"k8s.io/", "sigs.k8s.io/", "api/", "control/"}},
 	{path: "scheduler", allow: []string{"scheduler/", "api/", "k8s.io/api/", "k8s.io/apimachinery/"}},
-	{path: "dns", allow: []string{"dns", "github.com/miekg/dns", "github.com/prometheus/"}},
+	{path: "dns", allow: []string{"dns", "github.com/miekg/dns", "github.com/prometheus/", "golang.org/x/sys/unix"}},
 	{path: "control", deny: []string{"bpf", "cmd/"}},
 	{path: "api", deny: []string{"control/", "dataplane", "bpf", "dns", "cmd/"}},
 }
@@ -77,7 +77,7 @@ var rooms = map[string][]string{
 	"control/agent/ipam":     {"control/kube", "control/topology"},
 	"control/agent/peering":  {"control/config", "control/kube", "control/topology"},
 	"control/agent/services": {"control/kube", "control/topology"},
-	"control/agent/zone":     {"dns"},
+	"control/agent/zone":     {"control/config", "dns"},
 	"control/hub/policy":     {"control/kube", "scheduler"},
 	"control/hub/evict":      {"control/kube"},
 	"control/hub/propagate":  {"control/hub/evict", "control/hub/policy", "control/kinds", "control/kube", "scheduler"},

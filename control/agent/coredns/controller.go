@@ -2,13 +2,15 @@ package coredns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -19,181 +21,188 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 )
-
-// Namespace is the one of CoreDNS' configuration.
-const Namespace = "kube-system"
-
-// CustomName is the ConfigMap of server blocks that the CoreDNS of AKS and k3s imports.
-const CustomName = "coredns-custom"
-
-// customImport is in a Corefile that imports the keys *.server of a ConfigMap as server blocks.
-const customImport = "*.server"
-
-// Target is the key of a ConfigMap that holds configuration of CoreDNS.
-type Target struct {
-	ConfigMap types.NamespacedName
-	Key       string
-	// Optional: the key is made if it is missing, and goes with its last line.
-	Optional bool
-}
-
-// TargetOf is the key for a ConfigMap of server blocks that the Corefile imports; if custom is empty, the Corefile itself, in the
-// ConfigMap that kubeadm and most distributions have.
-func TargetOf(custom string) Target {
-	if custom == "" {
-		return Target{types.NamespacedName{Namespace: Namespace, Name: "coredns"}, "Corefile", false}
-	}
-	return Target{types.NamespacedName{Namespace: Namespace, Name: custom}, "pelago.server", true}
-}
-
-// ImportsServers reports whether a Corefile imports server blocks from another ConfigMap.
-func ImportsServers(corefile string) bool { return strings.Contains(corefile, customImport) }
-
-// set replaces the content of the key.
-func (t Target) set(cm *corev1.ConfigMap, text string) {
-	if text == "" && t.Optional {
-		delete(cm.Data, t.Key)
-		return
-	}
-	if cm.Data == nil {
-		cm.Data = map[string]string{}
-	}
-	cm.Data[t.Key] = text
-}
-
-// Clean removes the block from a ConfigMap, and reports whether there was one.
-func (t Target) Clean(cm *corev1.ConfigMap) (changed bool, err error) {
-	text, err := Remove(cm.Data[t.Key])
-	if err != nil {
-		return false, fmt.Errorf("remove the block of pelago from ConfigMap %s: %w", t.ConfigMap, err)
-	}
-	if text == cm.Data[t.Key] {
-		return false, nil
-	}
-	t.set(cm, text)
-	return true, nil
-}
 
 // service is in front of pelago-dns.
 var service = types.NamespacedName{Namespace: "pelago-system", Name: "pelago-dns"}
 
-// Reasons of the events, on the ConfigMap or, where there is none, the Service.
+// Reasons of the events, on what was to be changed or, where there is nothing, the Service.
 const (
 	reasonPatched = "CorefilePatched"
 	reasonFailed  = "CorefileNotPatched"
 )
 
-// Controller keeps the Corefile's block in step with the Service: forwarding
-// while it has a ClusterIP, gone when it is gone.
-type Controller struct {
-	client client.Client
-	events record.EventRecorder
-	zones  []string
-	target Target
+// Options of the controllers.
+type Options struct {
+	Zones []string
+	Cache time.Duration // see Forward
+	// Custom is the ConfigMap of TargetOf.
+	Custom string
 }
 
-// New makes a controller that forwards zones. The client's cache must hold the
-// target's ConfigMap; see ConfigMapCache.
-func New(c client.Client, events record.EventRecorder, zones []string, target Target) *Controller {
-	return &Controller{client: c, events: events, zones: zones, target: target}
-}
-
-// ConfigMapCache limits a manager's cache of ConfigMaps to the one needed here,
-// so that neither the rights to read others nor the memory for them are.
-func ConfigMapCache(target Target) cache.ByObject {
-	return cache.ByObject{Namespaces: map[string]cache.Config{
-		target.ConfigMap.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", target.ConfigMap.Name)},
-	}}
-}
-
-// SetupWithManager has the manager run the controller.
-func (c *Controller) SetupWithManager(m manager.Manager) error {
-	named := func(want types.NamespacedName) predicate.Funcs {
-		return predicate.NewPredicateFuncs(func(o client.Object) bool { return client.ObjectKeyFromObject(o) == want })
+// Setup has the manager run a controller for each of Targets, and one for OpenShift's DNS operator where the API server has its kind.
+func Setup(m manager.Manager, o Options) error {
+	events := m.GetEventRecorderFor("pelago-agent")
+	var errs []error
+	targets := Targets(o.Custom)
+	for i, t := range targets {
+		c := &controller{manager: m, events: events, options: o, object: &corev1.ConfigMap{}, name: t.ConfigMap,
+			apply: func(obj client.Object, f *Forward) (bool, error) { return t.apply(obj.(*corev1.ConfigMap), f) }}
+		if i == 0 {
+			c.others = targets[1:]
+		}
+		errs = append(errs, c.setup())
 	}
-	request := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: c.target.ConfigMap}}
+	switch _, err := m.GetRESTMapper().RESTMapping(operatorKind.GroupKind(), operatorKind.Version); {
+	case err == nil:
+		c := &controller{manager: m, events: events, options: o, object: NewOperator(), name: types.NamespacedName{Name: OperatorName},
+			apply: func(obj client.Object, f *Forward) (bool, error) {
+				return ApplyOperator(obj.(*unstructured.Unstructured), f)
+			}}
+		errs = append(errs, c.setup())
+	case !meta.IsNoMatchError(err):
+		errs = append(errs, fmt.Errorf("look up kind %s: %w", operatorKind, err))
+	}
+	return errors.Join(errs...)
+}
+
+// controller keeps one object in step with the Service: forwarding while it has a ClusterIP, not when it is gone.
+type controller struct {
+	manager manager.Manager
+	events  record.EventRecorder
+	options Options
+	object  client.Object // an empty one, to read into
+	name    types.NamespacedName
+	apply   func(client.Object, *Forward) (changed bool, err error)
+	// others are looked for where the object is missing, before that is reported.
+	others []Target
+
+	reader client.Reader // of the object
+}
+
+// setup gives the controller a cache of its one object, so that neither the rights to read others nor the memory for them are needed.
+func (c *controller) setup() error {
+	by := cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", c.name.Name)}
+	if c.name.Namespace != "" {
+		by.Namespaces = map[string]cache.Config{c.name.Namespace: {}}
+	}
+	objects, err := cache.New(c.manager.GetConfig(), cache.Options{
+		Scheme: c.manager.GetScheme(), Mapper: c.manager.GetRESTMapper(), HTTPClient: c.manager.GetHTTPClient(),
+		DefaultTransform: cache.TransformStripManagedFields(), ByObject: map[client.Object]cache.ByObject{c.object: by},
 	})
-	err := builder.ControllerManagedBy(m).
-		Named("corefile").
-		For(&corev1.ConfigMap{}, builder.WithPredicates(named(c.target.ConfigMap))).
-		Watches(&corev1.Service{}, request, builder.WithPredicates(named(service))).
+	if err == nil {
+		err = c.manager.Add(objects)
+	}
+	if err != nil {
+		return fmt.Errorf("set up controller of %s: %w", c.name, err)
+	}
+	c.reader = objects
+	request := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: c.name}}
+	})
+	isService := predicate.NewPredicateFuncs(func(o client.Object) bool { return client.ObjectKeyFromObject(o) == service })
+	err = builder.ControllerManagedBy(c.manager).
+		Named("corefile-"+c.name.Name).
+		WatchesRawSource(source.Kind(objects, c.object, request)).
+		Watches(&corev1.Service{}, request, builder.WithPredicates(isService)).
 		Complete(c)
 	if err != nil {
-		return fmt.Errorf("set up controller corefile: %w", err)
+		return fmt.Errorf("set up controller of %s: %w", c.name, err)
 	}
 	return nil
 }
 
-// Reconcile brings the Corefile in step. What only a person can mend becomes an
-// event and is not tried again until one of the objects changes.
-func (c *Controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	var cm corev1.ConfigMap
+// Reconcile brings the object in step. What only a person can mend becomes an event and is not tried again until one of the objects
+// changes.
+func (c *controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	obj := c.object.DeepCopyObject().(client.Object)
 	var svc corev1.Service
-	hasConfig, err := c.get(ctx, c.target.ConfigMap, &cm)
+	hasObject, err := get(ctx, c.reader, c.name, obj)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	hasService, err := c.get(ctx, service, &svc)
+	hasService, err := get(ctx, c.manager.GetClient(), service, &svc)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	switch {
-	case !hasConfig && !hasService:
-		return reconcile.Result{}, nil
-	case !hasConfig:
-		lines, err := c.desired("", true, svc.Spec.ClusterIP)
-		if err != nil {
-			return reconcile.Result{}, c.fail(&svc, err)
-		}
-		return reconcile.Result{}, c.fail(&svc, fmt.Errorf("find ConfigMap %s: this cluster's DNS is configured elsewhere; have it forward %v to %s, in CoreDNS by these lines:\n%s",
-			c.target.ConfigMap, c.zones, svc.Spec.ClusterIP, lines))
+	var want *Forward
+	if hasService {
+		f := ForwardTo(&svc, c.options.Zones, c.options.Cache)
+		want = &f
 	}
-	text, ok := cm.Data[c.target.Key]
-	if !ok && !c.target.Optional {
-		return reconcile.Result{}, c.fail(&cm, fmt.Errorf("read ConfigMap %s: it has no key %s; this cluster's DNS is configured elsewhere", c.target.ConfigMap, c.target.Key))
+	if !hasObject {
+		return reconcile.Result{}, c.missing(ctx, &svc, want)
 	}
-	want, err := c.desired(text, hasService, svc.Spec.ClusterIP)
+	changed, err := c.apply(obj, want)
 	if err != nil {
-		return reconcile.Result{}, c.fail(&cm, err)
+		return reconcile.Result{}, c.fail(obj, err)
 	}
-	if want == text {
+	if !changed {
 		return reconcile.Result{}, nil
 	}
-	changed := cm.DeepCopy()
-	c.target.set(changed, want)
 	// The update carries the resourceVersion that was read: a concurrent change is
 	// a conflict and not lost.
-	if err := c.client.Update(ctx, changed, client.FieldOwner("pelago-agent")); err != nil {
+	if err := c.manager.GetClient().Update(ctx, obj, client.FieldOwner("pelago-agent")); err != nil {
 		if apierrors.IsConflict(err) {
 			return reconcile.Result{RequeueAfter: time.Second}, nil
 		}
-		return reconcile.Result{}, fmt.Errorf("update ConfigMap %s: %w", c.target.ConfigMap, err)
+		return reconcile.Result{}, fmt.Errorf("update %s: %w", c.name, err)
 	}
 	if hasService {
-		c.events.Eventf(changed, corev1.EventTypeNormal, reasonPatched, "forwarding %v to %s", c.zones, svc.Spec.ClusterIP)
+		c.events.Eventf(obj, corev1.EventTypeNormal, reasonPatched, "forwarding %v to %s", want.Zones, want.To)
 	} else {
-		c.events.Eventf(changed, corev1.EventTypeNormal, reasonPatched, "no longer forwarding %v: Service %s is gone", c.zones, service)
+		c.events.Eventf(obj, corev1.EventTypeNormal, reasonPatched, "no longer forwarding %v: Service %s is gone", c.options.Zones, service)
 	}
 	return reconcile.Result{}, nil
 }
 
-// desired is the Corefile for the state of the Service.
-func (c *Controller) desired(corefile string, hasService bool, clusterIP string) (string, error) {
-	if !hasService {
-		return Remove(corefile)
+// missing reports that there is nothing to change, with the lines that a person has to add elsewhere.
+func (c *controller) missing(ctx context.Context, svc *corev1.Service, want *Forward) error {
+	if want == nil || c.others == nil {
+		return nil
 	}
-	ip, err := netip.ParseAddr(clusterIP)
+	found, err := Present(ctx, c.manager.GetAPIReader(), c.others)
+	if err != nil || found {
+		return err
+	}
+	lines, err := want.Lines()
 	if err != nil {
-		return "", fmt.Errorf("read ClusterIP of Service %s: %w; it must not be headless", service, err)
+		return c.fail(svc, err)
 	}
-	return Patch(corefile, c.zones, ip)
+	return c.fail(svc, fmt.Errorf("find ConfigMap %s: this cluster's DNS is configured elsewhere; have it forward %v to %s, in CoreDNS by these lines:\n%s",
+		c.name, want.Zones, want.To, lines))
 }
 
+// Present reports whether one of the targets is there, or OpenShift's DNS operator.
+func Present(ctx context.Context, c client.Reader, targets []Target) (bool, error) {
+	for _, t := range targets {
+		if found, err := get(ctx, c, t.ConfigMap, &corev1.ConfigMap{}); found || err != nil {
+			return found, err
+		}
+	}
+	found, err := get(ctx, c, types.NamespacedName{Name: OperatorName}, NewOperator())
+	if meta.IsNoMatchError(err) {
+		return false, nil
+	}
+	return found, err
+}
+
+// ForwardTo is what the cluster's DNS shall do with the Service pelago-dns.
+func ForwardTo(svc *corev1.Service, zones []string, keep time.Duration) Forward {
+	ip, err := netip.ParseAddr(svc.Spec.ClusterIP)
+	if err != nil {
+		ip = netip.Addr{} // refused with the remedy by Patch
+	}
+	return Forward{Zones: zones, To: ip, Cache: keep}
+}
+
+// Lines are the server block for a Corefile that somebody else keeps.
+func (f Forward) Lines() (string, error) { return f.Patch("") }
+
 // get reads an object; false if it does not exist.
-func (c *Controller) get(ctx context.Context, name types.NamespacedName, o client.Object) (bool, error) {
-	err := c.client.Get(ctx, name, o)
+func get(ctx context.Context, c client.Reader, name types.NamespacedName, o client.Object) (bool, error) {
+	err := c.Get(ctx, name, o)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -203,7 +212,7 @@ func (c *Controller) get(ctx context.Context, name types.NamespacedName, o clien
 	return true, nil
 }
 
-func (c *Controller) fail(about client.Object, err error) error {
+func (c *controller) fail(about client.Object, err error) error {
 	c.events.Event(about, corev1.EventTypeWarning, reasonFailed, err.Error())
 	return reconcile.TerminalError(err)
 }

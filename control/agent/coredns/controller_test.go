@@ -1,16 +1,21 @@
 package coredns
 
 import (
+	"fmt"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -75,7 +80,7 @@ func TestController(t *testing.T) {
 		return false
 	}
 
-	stop := runController(t, TargetOf(""))
+	stop := runController(t, "")
 	svc := newService()
 	must(c.Create(ctx, svc))
 	await.True(t, "warning that there is no ConfigMap", func() bool { return warned("configured elsewhere") })
@@ -117,8 +122,8 @@ func TestController(t *testing.T) {
 	await.True(t, "patched with the new Service's address", func() bool { return current() == forwarded(svc, kubeadm) })
 	stop()
 
-	custom := TargetOf("coredns-custom")
-	runController(t, custom)
+	custom := TargetOf(CustomName)
+	runController(t, CustomName)
 	await.True(t, "warning with the lines to add", func() bool { return warned(strings.TrimSpace(forwarded(svc, ""))) })
 	cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: custom.ConfigMap.Namespace, Name: custom.ConfigMap.Name}}
 	must(c.Create(ctx, cm))
@@ -134,14 +139,91 @@ func TestController(t *testing.T) {
 	}
 }
 
-// runController runs the controller in a manager until the test ends.
-func runController(t *testing.T, target Target) (stop func()) {
+// TestElsewhere: the DNS of clusters that have no ConfigMap kube-system/coredns is configured as well, and not reported as missing.
+func TestElsewhere(t *testing.T) {
+	api := apiserver.Start(t)
+	scheme := runtime.NewScheme()
+	c := apiserver.Connect(t, api, clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme)
+	ctx := t.Context()
+	c.Make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: service.Namespace}})
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	cms := map[string]string{}
+	for _, target := range Targets("")[1:] {
+		corefile := ".:53 {\n    bind 169.254.20.10\n}\n"
+		c.Make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: target.ConfigMap.Name}, Data: map[string]string{"Corefile": corefile}})
+		cms[target.ConfigMap.Name] = corefile
+	}
+	c.Make(&apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "dnses.operator.openshift.io"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: operatorKind.Group, Scope: apiextensionsv1.ClusterScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Kind: operatorKind.Kind, ListKind: "DNSList", Plural: "dnses", Singular: "dns"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: operatorKind.Version, Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}}}},
+		},
+	})
+	operator := NewOperator()
+	operator.SetName(OperatorName)
+	await.True(t, "kind DNS served", func() bool { return c.Create(ctx, operator.DeepCopy()) == nil })
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: service.Namespace, Name: service.Name},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 53, Protocol: corev1.ProtocolUDP}}}}
+	c.Make(svc)
+
+	apiserver.Manager{Scheme: scheme, Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
+		return Setup(m, Options{Zones: []string{"clusterset.local"}, Cache: time.Second})
+	}}}.Run(t, api)
+	corefiles := func() map[string]string {
+		got := map[string]string{}
+		for name := range cms {
+			var cm corev1.ConfigMap
+			if err := c.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: name}, &cm); err != nil {
+				t.Fatal(err)
+			}
+			got[name] = cm.Data["Corefile"]
+		}
+		return got
+	}
+	zones := func() string {
+		if err := c.Get(ctx, client.ObjectKey{Name: OperatorName}, operator); err != nil {
+			t.Fatal(err)
+		}
+		servers, _, err := unstructured.NestedSlice(operator.Object, "spec", "servers")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(servers)
+	}
+	patched := map[string]string{}
+	for name, text := range cms {
+		patched[name] = strings.ReplaceAll(strings.ReplaceAll(block, "10.77.0.20", svc.Spec.ClusterIP), "    forward", "    bind 169.254.20.10\n    cache 1\n    forward") + text
+	}
+	await.Equal(t, fmt.Sprint(patched), func() string { return fmt.Sprint(corefiles()) })
+	await.Equal(t, "[map[forwardPlugin:map[upstreams:["+svc.Spec.ClusterIP+"]] name:pelago zones:[clusterset.local]]]", zones)
+	var events corev1.EventList
+	if err := c.List(ctx, &events); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events.Items {
+		if e.Reason == reasonFailed {
+			t.Errorf("event on %s: %s", e.InvolvedObject.Name, e.Message)
+		}
+	}
+	if err := c.Delete(ctx, svc); err != nil {
+		t.Fatal(err)
+	}
+	await.Equal(t, fmt.Sprint(cms), func() string { return fmt.Sprint(corefiles()) })
+	await.Equal(t, "[]", zones)
+}
+
+// runController runs the controllers in a manager until the test ends.
+func runController(t *testing.T, custom string) (stop func()) {
 	t.Helper()
 	return apiserver.Manager{
 		Scheme: clientgoscheme.Scheme,
-		Cache:  cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: ConfigMapCache(target)}},
 		Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
-			return New(m.GetClient(), m.GetEventRecorderFor("pelago-agent"), []string{"clusterset.local"}, target).SetupWithManager(m)
+			return Setup(m, Options{Zones: []string{"clusterset.local"}, Custom: custom})
 		}},
 	}.Run(t, shared.Config(t))
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -22,20 +23,23 @@ const (
 	predecessor = "#lighthouse-"
 )
 
-// Patch returns the Corefile with a block that forwards each zone to the name
-// server at forwardTo, port 53. An old block is replaced where it stands, a new
-// one put in front. The block listens on the port of the Corefile's first
-// server, 53 if there is none.
+// Forward is what the cluster's DNS shall do: send queries for the zones to the name server at To, port 53.
+type Forward struct {
+	Zones []string
+	To    netip.Addr
+	// Cache is how long answers are kept, in whole seconds; 0: not at all.
+	Cache time.Duration
+}
+
+// Patch returns the Corefile with a block that forwards the zones. An old block is replaced where it stands, a new one put in
+// front. The block listens on the port of the Corefile's first server, 53 if there is none, and on its addresses: CoreDNS
+// opens sockets by address, and one that is bound to an address gets the queries that come there.
 //
-// It refuses a Corefile whose markers are damaged, that has Submariner's block,
-// or that serves one of the zones already.
-func Patch(corefile string, zones []string, forwardTo netip.Addr) (string, error) {
-	zones, err := normalized(zones)
+// It refuses a Corefile whose markers are damaged, that has Submariner's block, or that serves one of the zones already.
+func (f Forward) Patch(corefile string) (string, error) {
+	f, err := f.checked()
 	if err != nil {
 		return "", err
-	}
-	if !forwardTo.IsValid() || forwardTo.IsUnspecified() {
-		return "", fmt.Errorf("patch Corefile: %s is no address to forward to; want the ClusterIP of Service pelago-dns", forwardTo)
 	}
 	before, after, err := split(corefile)
 	if err != nil {
@@ -44,23 +48,38 @@ func Patch(corefile string, zones []string, forwardTo netip.Addr) (string, error
 	if strings.Contains(before+after, predecessor) {
 		return "", fmt.Errorf("patch Corefile: it has Submariner's block (%sstart … %send), and CoreDNS refuses two servers for one zone; uninstall Submariner's service discovery or delete that block", predecessor, predecessor)
 	}
-	port := "53"
+	first := server{port: "53"}
 	servers := servers(before + after)
 	if i := slices.IndexFunc(servers, server.plain); i >= 0 {
-		port = servers[i].port
+		first = servers[i]
 	}
 	for _, s := range servers {
-		if s.plain() && s.port == port && slices.Contains(zones, s.zone) {
-			return "", fmt.Errorf("patch Corefile: it serves %s:%s already, and CoreDNS refuses two servers for one zone; delete that server block", s.zone, port)
+		if s.plain() && s.port == first.port && slices.Contains(f.Zones, s.zone) {
+			return "", fmt.Errorf("patch Corefile: it serves %s:%s already, and CoreDNS refuses two servers for one zone; delete that server block", s.zone, first.port)
 		}
 	}
+	if strings.ContainsAny(first.bind, "\"{}#\\") {
+		return "", fmt.Errorf("patch Corefile: its first server has %q, which cannot be copied; write the addresses without quotes and options", "bind "+first.bind)
+	}
+	return before + f.block(first) + after, nil
+}
+
+// block is the server block between its markers; like s it listens.
+func (f Forward) block(s server) string {
 	var b strings.Builder
 	b.WriteString(startMarker + "\n")
-	for _, z := range zones {
-		fmt.Fprintf(&b, "%s:%s {\n    forward . %s\n}\n", z, port, forwardTo.Unmap())
+	for _, z := range f.Zones {
+		fmt.Fprintf(&b, "%s:%s ", z, s.port)
 	}
-	b.WriteString(endMarker + "\n")
-	return before + b.String() + after, nil
+	b.WriteString("{\n")
+	if s.bind != "" {
+		fmt.Fprintf(&b, "    bind %s\n", s.bind)
+	}
+	if f.Cache > 0 {
+		fmt.Fprintf(&b, "    cache %d\n", int(f.Cache.Seconds()))
+	}
+	fmt.Fprintf(&b, "    forward . %s\n}\n%s\n", f.To, endMarker)
+	return b.String()
 }
 
 // Remove returns the Corefile without our block. It refuses damaged markers.
@@ -92,21 +111,24 @@ func split(corefile string) (before, after string, err error) {
 		len(starts), startWord, len(ends), endWord)
 }
 
-// normalized checks the zones, which go into the Corefile as they are, and
-// returns them once each, as CoreDNS compares them.
-func normalized(zones []string) ([]string, error) {
-	var out []string
-	for _, z := range zones {
+// checked validates what goes into the Corefile as it is, and returns it with the zones once each, as CoreDNS compares them.
+func (f Forward) checked() (Forward, error) {
+	var zones []string
+	for _, z := range f.Zones {
 		n := strings.ToLower(strings.TrimSuffix(z, "."))
 		if wrong := validation.IsDNS1123Subdomain(n); wrong != nil {
-			return nil, fmt.Errorf("patch Corefile: zone %q is no domain: %s", z, wrong[0])
+			return f, fmt.Errorf("forward zones: %q is no domain: %s", z, wrong[0])
 		}
-		if !slices.Contains(out, n) {
-			out = append(out, n)
+		if !slices.Contains(zones, n) {
+			zones = append(zones, n)
 		}
 	}
-	if len(out) == 0 {
-		return nil, errors.New("patch Corefile: no zone to forward; give at least clusterset.local")
+	if len(zones) == 0 {
+		return f, errors.New("forward zones: there is none; give at least clusterset.local")
 	}
-	return out, nil
+	if !f.To.IsValid() || f.To.IsUnspecified() {
+		return f, fmt.Errorf("forward zones: %s is no address to forward to; want the ClusterIP of Service %s, which must not be headless", f.To, service)
+	}
+	f.Zones, f.To = zones, f.To.Unmap()
+	return f, nil
 }

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -56,7 +57,10 @@ func TestPatch(t *testing.T) {
 		{"moved by a person: it stays there", kubeadm + block + "# mine", one, netip.MustParseAddr("10.77.0.21"), kubeadm + strings.ReplaceAll(block, "0.20", "0.21") + "# mine", ""},
 		{"changed by a person: put right", strings.ReplaceAll(block, "AUTO", "auto") + kubeadm, one, server20, block + kubeadm, ""},
 		{"custom domains, once each", kubeadm, []string{"clusterset.local.", "Global.Example", "clusterset.local"}, server20,
-			strings.ReplaceAll(block, "#pelago-end", "global.example:53 {\n    forward . 10.77.0.20\n}\n#pelago-end") + kubeadm, ""},
+			strings.ReplaceAll(block, " {", " global.example:53 {") + kubeadm, ""},
+		{"listens where the first server does", ".:53 {\n    bind 127.0.0.1 ::1\n    bind lo\n    log . {\n        bind no\n    }\n}\n", one, server20,
+			strings.ReplaceAll(block, "    forward", "    bind 127.0.0.1 ::1 lo\n    forward") + ".:53 {\n    bind 127.0.0.1 ::1\n    bind lo\n    log . {\n        bind no\n    }\n}\n", ""},
+		{"bind that cannot be copied", ".:53 {\n    bind lo {\n        except ::1\n    }\n}\n", one, server20, "", "bind lo {"},
 		{"IPv6", kubeadm, one, netip.MustParseAddr("fd00::20"), strings.ReplaceAll(block, "10.77.0.20", "fd00::20") + kubeadm, ""},
 		{"OpenShift's port", ".:5353 {\n}\n", one, server20, strings.ReplaceAll(block, ":53 ", ":5353 ") + ".:5353 {\n}\n", ""},
 		{"empty", "", one, server20, block, ""},
@@ -69,14 +73,14 @@ func TestPatch(t *testing.T) {
 		{"two blocks", block + block + kubeadm, one, server20, "", "delete these lines"},
 		{"Submariner's block", "#lighthouse-start AUTO-GENERATED SECTION. DO NOT EDIT\nclusterset.local:53 {\n}\n#lighthouse-end\n" + kubeadm, one, server20, "", "#lighthouse-start … #lighthouse-end"},
 		{"served by a person's block", "example.org, CLUSTERSET.local. {\n}\n" + kubeadm, one, server20, "", "serves clusterset.local:53 already"},
-		{"no zone", kubeadm, nil, server20, "", "no zone"},
-		{"the root as zone", kubeadm, []string{"."}, server20, "", `zone "."`},
+		{"no zone", kubeadm, nil, server20, "", "give at least clusterset.local"},
+		{"the root as zone", kubeadm, []string{"."}, server20, "", `"." is no domain`},
 		{"a zone that would be more than a zone", kubeadm, []string{"a {\n}\nb"}, server20, "", "is no domain"},
 		{"no address", kubeadm, one, netip.Addr{}, "", "no address to forward to"},
 		{"any address", kubeadm, one, netip.IPv4Unspecified(), "", "no address to forward to"},
 	} {
 		t.Run(c.about, func(t *testing.T) {
-			got, err := Patch(c.corefile, c.zones, c.to)
+			got, err := Forward{Zones: c.zones, To: c.to}.Patch(c.corefile)
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("Corefile (-want +got):\n%s", diff)
 			}
@@ -125,6 +129,7 @@ func TestServers(t *testing.T) {
 		{"comments and quotes", "# x {\n\".:53\" { # y {\n  template {\n    answer \"{{ .Name }} \\\" { #\"\n  }\n}\nb.org {\n}\n", []server{{port: "53"}, {zone: "b.org", port: "53"}}},
 		{"no braces", "a.org\nforward . 9.9.9.9\n", []server{{zone: "a.org", port: "53"}}},
 		{"not closed", "a.org {\nb.org {\n", []server{{zone: "a.org", port: "53"}}},
+		{"addresses", "a.org {\n  bind 10.0.0.1 lo # two\n  bind ::1\n}\nb.org {\n  view x { bind no\n  }\n}\n", []server{{zone: "a.org", port: "53", bind: "10.0.0.1 lo ::1"}, {zone: "b.org", port: "53"}}},
 		{"nothing", "# nothing\n", nil},
 	} {
 		t.Run(c.about, func(t *testing.T) {
@@ -138,18 +143,19 @@ func TestServers(t *testing.T) {
 // FuzzPatch: whatever the Corefile, removing undoes patching, patching twice is
 // patching once, and the rest stays byte for byte.
 func FuzzPatch(f *testing.F) {
-	for _, seed := range []string{"", kubeadm, block, block + kubeadm, kubeadm + block, ". {", "a,\nb", "\"", "#pelago-end", "#pelago-start\n", "\r\n.:1\r\n"} {
+	for _, seed := range []string{"", kubeadm, block, block + kubeadm, kubeadm + block, ". {", "a,\nb", "\"", "#pelago-end", "#pelago-start\n", "\r\n.:1\r\n", nodeLocal, ". {\nbind a {"} {
 		f.Add(seed)
 	}
+	forward := Forward{Zones: []string{"clusterset.local", "global.example"}, To: server20, Cache: time.Second}
 	f.Fuzz(func(t *testing.T, corefile string) {
-		patched, err := Patch(corefile, []string{"clusterset.local", "global.example"}, server20)
+		patched, err := forward.Patch(corefile)
 		if err != nil {
 			if patched != "" {
 				t.Errorf("an error and a Corefile: %q", patched)
 			}
 			return
 		}
-		again, err := Patch(patched, []string{"clusterset.local", "global.example"}, server20)
+		again, err := forward.Patch(patched)
 		if err != nil || again != patched {
 			t.Errorf("patched twice: %q, %v; once: %q", again, err, patched)
 		}

@@ -10,6 +10,7 @@ type server struct {
 	scheme string // "" or dns, tls, grpc, https …
 	zone   string // lower case, without a final dot; "" is the root
 	port   string // 53 if not given; may be an environment variable, {$NAME}
+	bind   string // arguments of the directive bind of its block; "": all addresses
 }
 
 // plain reports whether it speaks DNS over UDP and TCP.
@@ -49,6 +50,7 @@ func servers(corefile string) []server {
 			more = more || i+1 < len(tokens) && tokens[i+1].line == tokens[i].line
 		}
 		snippet := len(keys) == 1 && strings.HasPrefix(keys[0], "(") && strings.HasSuffix(keys[0], ")")
+		first := len(out)
 		for _, k := range keys {
 			if k != "" && !snippet {
 				out = append(out, parseServer(k))
@@ -64,6 +66,12 @@ func servers(corefile string) []server {
 			case "}":
 				depth--
 			}
+			if depth == 1 && tokens[i].text == "bind" && tokens[i-1].line != tokens[i].line {
+				bind := arguments(tokens[i:])
+				for j := first; j < len(out); j++ {
+					out[j].bind = strings.TrimSpace(out[j].bind + " " + bind)
+				}
+			}
 			i++
 			if depth == 0 {
 				break
@@ -71,6 +79,18 @@ func servers(corefile string) []server {
 		}
 	}
 	return out
+}
+
+// arguments are the words behind a directive on its line.
+func arguments(tokens []token) string {
+	var words []string
+	for _, t := range tokens[1:] {
+		if t.line != tokens[0].line {
+			break
+		}
+		words = append(words, t.text)
+	}
+	return strings.Join(words, " ")
 }
 
 // token is a word of a Corefile and its line.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dns"
 )
 
@@ -23,8 +25,23 @@ type Config struct {
 	// LocalCluster is the id of the cluster whose clients are served.
 	LocalCluster string
 	Mode         dns.Mode
-	// Zones are the served domains: clusterset.local and the custom ones.
+	// Zones are the served domains; see Zones.
 	Zones []string
+	// TTL of the answers; 0: dns.DefaultTTL.
+	TTL time.Duration
+}
+
+// DefaultZone is served in addition to the custom domains.
+const DefaultZone = "clusterset.local"
+
+// Zones are the domains that pelago-dns serves, and that the cluster's DNS forwards to it: clusterset.local, the custom ones,
+// and the reverse zones of addresses that are unique in the clusterset.
+func Zones(c config.Config) []string {
+	zones := append([]string{DefaultZone}, c.CustomDomains...)
+	for _, p := range c.NamedRanges() {
+		zones = append(zones, dns.ReverseZones(p)...)
+	}
+	return zones
 }
 
 // Desired is the table for a cluster's imports and imported EndpointSlices.
@@ -38,7 +55,7 @@ type Config struct {
 // Objects that make no sense are left out; the error names each of them and
 // does not make the table unusable.
 func Desired(imports []mcs.ServiceImport, endpointSlices []discoveryv1.EndpointSlice, c Config) (dns.Table, error) {
-	t := dns.Table{Mode: c.Mode, LocalCluster: c.LocalCluster, Zones: c.Zones}
+	t := dns.Table{Mode: c.Mode, LocalCluster: c.LocalCluster, Zones: c.Zones, TTL: c.TTL}
 	var problems []error
 	of := map[types.NamespacedName][]*discoveryv1.EndpointSlice{}
 	for i := range endpointSlices {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
@@ -24,6 +25,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane/natt"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/dns"
 )
 
 // Settings are the flags of join about the wire between gateways and about how other clusters reach the gateways, bound to the
@@ -69,6 +71,8 @@ func (s *Settings) Add(f *pflag.FlagSet) {
 		"serves ClusterIPs (iptables or nftables)")
 	f.StringVar(&s.CoreDNSCustom, "coredns-custom-configmap", "", "ConfigMap `[kube-system/]NAME` whose keys *.server the Corefile of CoreDNS imports, to write to instead of the Corefile "+
 		"(default: "+coredns.CustomName+" where the Corefile has such an import, as in AKS and k3s)")
+	f.DurationVar(&s.DNSTTL, "dns-ttl", dns.DefaultTTL, "TTL of the names of the clusterset, in whole seconds: how long resolvers keep an address, also that of a dead cluster")
+	f.DurationVar(&s.DNSCache, "dns-cache", 0, "time, in whole seconds, for which the CoreDNS of this cluster keeps answers: they come as fast as those of cluster.local, and stay that long when a cluster dies or a service has several; 0: none is kept")
 	f.BoolVar(&s.NetworkOnly, "network-only", false, "take part in network and services only: nothing in the cluster gets the right to write workloads")
 }
 
@@ -107,6 +111,15 @@ func (s *Settings) Check() error {
 	s.CoreDNSCustom = strings.TrimPrefix(s.CoreDNSCustom, coredns.Namespace+"/")
 	if strings.Contains(s.CoreDNSCustom, "/") {
 		return fmt.Errorf("--coredns-custom-configmap %s: the agent may write in namespace %s only: name a ConfigMap there", s.CoreDNSCustom, coredns.Namespace)
+	}
+	for flag, d := range map[string]time.Duration{"dns-ttl": s.DNSTTL, "dns-cache": s.DNSCache} {
+		least := time.Second
+		if flag == "dns-cache" {
+			least = 0
+		}
+		if d < least || d > config.MaxDNSSeconds*time.Second || d%time.Second != 0 {
+			return fmt.Errorf("--%s %s: use whole seconds, %s to %s", flag, d, least, config.MaxDNSSeconds*time.Second)
+		}
 	}
 	if s.CableTunnels < 1 || s.CableTunnels > config.MaxCableTunnels {
 		return fmt.Errorf("--cable-tunnels %d: use 1 to %d", s.CableTunnels, config.MaxCableTunnels)
@@ -153,6 +166,9 @@ func (s *Settings) Parsed() config.Config {
 	if c.Datapath == config.Datapaths()[0] {
 		c.Datapath = ""
 	}
+	if c.DNSTTL == dns.DefaultTTL {
+		c.DNSTTL = 0
+	}
 	if c.DiscoveryPort == natt.DefaultPort {
 		c.DiscoveryPort = 0
 	}
@@ -196,6 +212,7 @@ func JoinFlags(c config.Config) map[string]string {
 		s.mode = activePassive
 	}
 	s.CableTunnels, s.DiscoveryPort = max(1, c.CableTunnels), cmp.Or(c.DiscoveryPort, natt.DefaultPort)
+	s.DNSTTL = cmp.Or(c.DNSTTL, dns.DefaultTTL)
 	s.XDP, s.Datapath = cmp.Or(c.XDP, config.XDPOff), cmp.Or(c.Datapath, config.Datapaths()[0])
 	flags := map[string]string{}
 	f.VisitAll(func(f *pflag.Flag) { flags[f.Name] = f.Value.String() })

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
@@ -30,6 +31,10 @@ func TestWireFlags(t *testing.T) {
 		"tunnel on 4800":       {[]string{"--nattport", "4798", "--cable-tunnels", "3"}, config.Config{}, nil, "needs UDP port 4800 as well"},
 		"standby on 4800":      {[]string{"--nattport", "4796"}, config.Config{}, nil, "needs UDP port 4800 as well"},
 		"the last ports":       {[]string{"--nattport", "65532"}, config.Config{}, nil, "use one up to 65531"},
+		"names":                {[]string{"--dns-ttl", "30s", "--dns-cache", "1s"}, config.Config{CableDriver: "wireguard", CablePort: 4500, DNSTTL: 30 * time.Second, DNSCache: time.Second}, []uint16{4500, 4504}, ""},
+		"default TTL":          {[]string{"--dns-ttl", "5s"}, config.Config{CableDriver: "wireguard", CablePort: 4500}, []uint16{4500, 4504}, ""},
+		"no TTL":               {[]string{"--dns-ttl", "0s"}, config.Config{}, nil, "--dns-ttl 0s: use whole seconds, 1s to 1h0m0s"},
+		"part of a second":     {[]string{"--dns-cache", "500ms"}, config.Config{}, nil, "--dns-cache 500ms: use whole seconds, 0s to 1h0m0s"},
 		"generic XDP":          {[]string{"--xdp", "generic"}, config.Config{}, nil, `"generic" for "--xdp" flag: use off, auto or on`},
 	}
 	for name, tt := range tests {

@@ -45,6 +45,7 @@ var Views = []View{
 	{"endpoints", "Gateways of all clusters, as published to this cluster", endpoints},
 	{"networks", "Address ranges", networks},
 	{"gateways", "Gateways of this cluster", gateways},
+	{"dns", "Where the cluster's DNS forwards the clusterset's names", clusterDNS},
 	{"versions", "Running images", versions},
 	{"services", "Services that are imported: who exports them, and which cluster gets the connections from here", services},
 }

@@ -15,6 +15,7 @@ import (
 	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/agent/coredns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/deploy"
@@ -111,6 +112,49 @@ func TestTables(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestClusterDNS: the states of a cluster's DNS, from nothing that can be changed to everything that forwards.
+func TestClusterDNS(t *testing.T) {
+	c := config.Config{ClusterID: "g1", CustomDomains: []string{"global.example"}, ClusterSetIPRange: prefixes("243.0.0.0/8")[0]}
+	m := testMember(t)
+	check := func(want string) {
+		t.Helper()
+		table, err := clusterDNS(t.Context(), m, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := table.Print(&out, true); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Errorf("-want +got\n%s", diff)
+		}
+	}
+	make := func(obj client.Object) {
+		t.Helper()
+		if err := m.Client.Create(t.Context(), obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+	corefile := func(name, text string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name}, Data: map[string]string{"Corefile": text}}
+	}
+	check("No Service pelago-system/pelago-dns: install it with `pelago join`.\n\n")
+	make(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: deploy.DNSDeployment}, Spec: corev1.ServiceSpec{ClusterIP: "10.77.0.20"}})
+	const block = "#pelago-start AUTO-GENERATED SECTION. DO NOT EDIT\nclusterset.local:53 global.example:53 243.in-addr.arpa:53 {\n    forward . 10.77.0.20\n}\n#pelago-end\n"
+	check("The cluster's DNS is configured where pelago-agent does not write. In CoreDNS, add these lines to the Corefile:\n\n" + block + "\n\n")
+	make(corefile("coredns", block+".:53 {\n}\n"))
+	make(corefile("node-local-dns", ".:53 {\n}\n"))
+	operator := coredns.NewOperator()
+	operator.SetName(coredns.OperatorName)
+	make(operator)
+	const zones = "clusterset.local, global.example, 243.in-addr.arpa"
+	check("CONFIGURATION                          NAME SERVER   FORWARDS   ZONES                                                MESSAGE\n" +
+		"ConfigMap kube-system/coredns          10.77.0.20    yes        " + zones + "   \n" +
+		"ConfigMap kube-system/node-local-dns   10.77.0.20    no         " + zones + "   ConfigMap kube-system/node-local-dns has no or another block: see the events of pelago-agent\n" +
+		"DNS default of OpenShift               10.77.0.20    no         " + zones + "   spec.servers has no or another entry: see the events of pelago-agent\n\n")
 }
 
 func TestTunnelsShown(t *testing.T) {

@@ -1,0 +1,79 @@
+package view
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/control/agent/coredns"
+	"github.com/pelago-net/pelago/control/agent/zone"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy"
+)
+
+// dnsState is one configuration of the cluster's DNS in -o json and -o yaml.
+type dnsState struct {
+	Configuration string   `json:"configuration"`
+	NameServer    string   `json:"nameServer"`
+	Zones         []string `json:"zones"`
+	Forwards      bool     `json:"forwards"`
+	Message       string   `json:"message,omitempty"`
+}
+
+// clusterDNS has a row for each configuration of the cluster's DNS that pelago-agent knows how to change. Without any it has the
+// lines that a person has to add.
+func clusterDNS(ctx context.Context, m Member, c config.Config) (Table, error) {
+	t := Table{
+		Header: []string{"CONFIGURATION", "NAME SERVER", "FORWARDS"},
+		Wide:   []string{"ZONES", "MESSAGE"},
+	}
+	svc := &corev1.Service{}
+	key := client.ObjectKey{Namespace: config.SystemNamespace, Name: deploy.DNSDeployment}
+	if err := m.Client.Get(ctx, key, svc); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			t.Empty = fmt.Sprintf("No Service %s: install it with `pelago join`.", key)
+			return t, nil
+		}
+		return t, fmt.Errorf("get Service %s: %w", key, err)
+	}
+	f := coredns.ForwardTo(svc, zone.Zones(c), c.DNSCache)
+	add := func(configuration string, problem error) {
+		s := dnsState{Configuration: configuration, NameServer: svc.Spec.ClusterIP, Zones: f.Zones, Forwards: problem == nil}
+		if problem != nil {
+			s.Message = problem.Error()
+		}
+		t.Rows = append(t.Rows, Row{Cells: []string{s.Configuration, s.NameServer, yesNo(s.Forwards)}, Wide: []string{strings.Join(s.Zones, ", "), s.Message}, Object: s})
+	}
+	for _, target := range coredns.Targets(c.CoreDNSCustom) {
+		cm := &corev1.ConfigMap{}
+		if err := m.Client.Get(ctx, target.ConfigMap, cm); client.IgnoreNotFound(err) != nil {
+			return t, fmt.Errorf("get ConfigMap %s: %w", target.ConfigMap, err)
+		} else if err == nil {
+			add("ConfigMap "+target.ConfigMap.String(), target.Forwards(cm, f))
+		}
+	}
+	operator := coredns.NewOperator()
+	switch err := m.Client.Get(ctx, client.ObjectKey{Name: coredns.OperatorName}, operator); {
+	case err == nil:
+		changed, err := coredns.ApplyOperator(operator, &f)
+		if changed {
+			err = fmt.Errorf("spec.servers has no or another entry: see the events of pelago-agent")
+		}
+		add("DNS "+coredns.OperatorName+" of OpenShift", err)
+	case !meta.IsNoMatchError(err) && client.IgnoreNotFound(err) != nil:
+		return t, fmt.Errorf("get DNS %s of OpenShift: %w", coredns.OperatorName, err)
+	}
+	if len(t.Rows) > 0 {
+		return t, nil
+	}
+	lines, err := f.Lines()
+	if err != nil {
+		return t, err
+	}
+	t.Empty = "The cluster's DNS is configured where pelago-agent does not write. In CoreDNS, add these lines to the Corefile:\n\n" + lines
+	return t, nil
+}
