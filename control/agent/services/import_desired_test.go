@@ -160,6 +160,9 @@ func TestImportStatus(t *testing.T) {
 		if len(i.Spec.IPs) > 0 || i.Status.EndpointSliceObjects != mcs.EndpointSliceObjectsPresent {
 			t.Errorf("import %+v", i)
 		}
+		if headless := i.Spec.Type == mcs.Headless; headless != slices.Equal(i.Spec.IPFamilies, []corev1.IPFamily{corev1.IPv4Protocol}) {
+			t.Errorf("families of a %s import without addresses of its own: %v", i.Spec.Type, i.Spec.IPFamilies)
+		}
 		return string(i.Status.Conditions[0].Status) + "/" + i.Status.Conditions[0].Reason
 	}
 	mcsMode := g1
