@@ -10,7 +10,7 @@ const (
 	ConditionServiceApplied     = "ServiceApplied"
 	ReasonServiceAppliedSucceed = "ServiceAppliedSucceed"
 	ReasonServiceAppliedFailed  = "ServiceAppliedFailed"
-	// ConditionEndpointSliceDispatched: the providers export the service to its consumers.
+	// ConditionEndpointSliceDispatched: providers and consumers have what the export takes.
 	ConditionEndpointSliceDispatched     = "EndpointSliceDispatched"
 	ReasonEndpointSliceDispatchedSucceed = "EndpointSliceDispatchedSucceed"
 	ReasonEndpointSliceDispatchedFailed  = "EndpointSliceDispatchedFailed"

@@ -329,7 +329,7 @@ func exposureConditions(in *MultiClusterInput, plan MultiClusterPlan, failed err
 	}
 	if failed != nil || len(plan.NotApplied) > 0 {
 		dispatched.Status, dispatched.Reason = metav1.ConditionFalse, networkingv1alpha1.ReasonEndpointSliceDispatchedFailed
-		dispatched.Message = "the ServiceExport is missing: " + strings.Join(plan.NotApplied, "; ")
+		dispatched.Message = "not in the cluster: " + strings.Join(plan.NotApplied, "; ")
 		if len(plan.NotApplied) == 0 {
 			dispatched.Message = "see the condition ServiceApplied"
 		}

@@ -172,7 +172,7 @@ func TestMultiClusterService(t *testing.T) {
 	h.applied(metav1.ConditionFalse, `no matches for kind "ServiceExport"`)
 	await.True(t, "the failure in the member is reported", func() bool {
 		h.says(m)
-		return strings.Contains(h.message(m, "EndpointSliceDispatched"), `p1: no matches for kind "ServiceExport"`)
+		return strings.Contains(h.message(m, "EndpointSliceDispatched"), `ServiceExport of p1: no matches for kind "ServiceExport"`)
 	})
 	h.applied(metav1.ConditionTrue, "")
 	await.Equal(t, succeeded, func() string { return h.says(m) })

@@ -57,7 +57,7 @@ type MultiClusterPlan struct {
 	Providers, Consumers, Unknown []string
 	// Failed are errors that name the cluster; its Work stays as it was.
 	Failed []error
-	// NotApplied lists the providers whose ServiceExport does not exist there yet, with the reason.
+	// NotApplied lists what does not exist in its cluster yet, with the reason.
 	NotApplied []string
 	// Skipped are the override rules that were not applied, of all clusters.
 	Skipped []policy.SkippedRule
@@ -98,9 +98,7 @@ func DesiredMultiClusterWorks(in *MultiClusterInput) MultiClusterPlan {
 				}
 			default:
 				plan.write(in, kind, cluster, obj, have)
-			}
-			if kind == exportKind && provides {
-				plan.observe(cluster, have)
+				plan.observe(kind, cluster, have)
 			}
 		}
 	}
@@ -200,8 +198,8 @@ func (plan *MultiClusterPlan) fail(in *MultiClusterInput, kind schema.GroupVersi
 	plan.Failed = append(plan.Failed, fmt.Errorf("make the Work of %s %s for cluster %s: %w", kind.Kind, in.Name, cluster, err))
 }
 
-// observe notes whether the ServiceExport of a provider exists there.
-func (plan *MultiClusterPlan) observe(cluster string, have *workv1alpha1.Work) {
+// observe notes whether an object exists in its cluster.
+func (plan *MultiClusterPlan) observe(kind schema.GroupVersionKind, cluster string, have *workv1alpha1.Work) {
 	reason := "not applied yet"
 	if have != nil {
 		c := meta.FindStatusCondition(have.Status.Conditions, workv1alpha1.ConditionApplied)
@@ -211,7 +209,7 @@ func (plan *MultiClusterPlan) observe(cluster string, have *workv1alpha1.Work) {
 			reason = c.Message
 		}
 	}
-	plan.NotApplied = append(plan.NotApplied, cluster+": "+reason)
+	plan.NotApplied = append(plan.NotApplied, fmt.Sprintf("%s of %s: %s", kind.Kind, cluster, reason))
 }
 
 func crossCluster(m *networkingv1alpha1.MultiClusterService) bool {
