@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -228,6 +229,23 @@ func TestMultiClusterServiceCannotWork(t *testing.T) {
 	if err := h.Get(t.Context(), client.ObjectKeyFromObject(web), web); err != nil || web.Labels[workv1alpha2.LabelClaimedBy] != "" {
 		t.Errorf("labels of a Service that a policy claims: %v, %v", web.Labels, err)
 	}
+	placed := &workv1alpha1.Work{ObjectMeta: metav1.ObjectMeta{Namespace: "karmada-es-q2", Name: "placed",
+		Annotations: map[string]string{workv1alpha2.AnnotationBindingNamespace: h.ns, workv1alpha2.AnnotationBindingName: "web-serviceexport"}}}
+	placed.Spec.Workload.Manifests = []workv1alpha1.Manifest{{RawExtension: runtime.RawExtension{Raw: []byte(
+		`{"apiVersion":"multicluster.x-k8s.io/v1alpha1","kind":"ServiceExport","metadata":{"namespace":"unexposed","name":"web"}}`)}}}
+	h.Make(placed)
+	await.True(t, "q2 is a provider", func() bool {
+		h.says(m)
+		m.Spec.ProviderClusters = of("q1", "q2")
+		return h.Update(t.Context(), m) == nil
+	})
+	await.Equal(t, fails, func() string { return h.says(m) })
+	want := "make the Work of ServiceExport unexposed/web for cluster q2: a policy has placed one there: remove it from the policy"
+	if got := h.message(m, "ServiceApplied"); got != want {
+		t.Errorf("ServiceApplied: %q, want %q", got, want)
+	}
+	h.Remove(placed)
+	await.Equal(t, []string{"q1 ServiceExport", "q2 ServiceExport"}, h.holds)
 	await.True(t, "the type is changed", func() bool {
 		h.says(m)
 		m.Spec.Types = []networkingv1alpha1.ExposureType{networkingv1alpha1.ExposureTypeLoadBalancer}
