@@ -131,6 +131,9 @@ func runMode(ctx context.Context, o options, m mode, suite, archive string) (res
 		slog.Info("the suite has run", "mode", m.name, "contexts", contexts, "passed", r.passed(), "specs", len(specs),
 			"reports", dir, "elapsed", time.Since(begin).Round(time.Second))
 		results = append(results, r)
+		for _, e := range m.excluded {
+			slog.Info("excluded in this mode", "spec", e.description, "reason", e.reason)
+		}
 		if err := r.verdict(m.excluded, o.focus != ""); err != nil {
 			errs = append(errs, fmt.Errorf("mode %s, contexts %s: %w", m.name, contexts, err))
 		}

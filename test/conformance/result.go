@@ -24,8 +24,8 @@ type excluded struct {
 // withGlobalnet: the specs that compare with the addresses that pods have in their own cluster.
 var withGlobalnet = []excluded{
 	{"for a headless service should return the ready endpoint addresses of all the backing pods",
-		"KEP-1645, DNS: the records of a headless service are the addresses of its ready endpoints; with globalnet these are the pods' global " +
-			"IPs, because both clusters may use the same pod CIDR, and the suite compares them with the addresses in the exporting cluster"},
+		`KEP-1645, specification.md 2.4.1, has a record for "each ready endpoint accessible across the cluster set with the IPv4 address" ` +
+			"that it holds: with globalnet the pods' global IPs. The suite compares with their addresses in the exporting cluster"},
 }
 
 // spec is the outcome of one spec of the suite.
