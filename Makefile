@@ -38,7 +38,7 @@ images: build ## build the product's and the test workload's images: out/images/
 	$(BIN)/pelago-lab image build --output $(OUT)/images
 
 ## ---- test
-.PHONY: setup test test-full race unit netns lab e2e wires verify lint
+.PHONY: setup test test-full race unit netns lab e2e wires verify lint conformance gateway-api
 setup: $(BIN)/pelago-lab ## install the Debian packages of tests and lab, build Kubernetes once (6 minutes)
 	$(BIN)/pelago-lab prerequisites --install
 	$(BIN)/pelago-lab build
@@ -81,6 +81,15 @@ lint: ## gofmt, go mod tidy, vet, staticcheck, clang-format
 	go vet -tags vm ./test/netns/...
 	go tool staticcheck ./...
 	clang-format-16 --dry-run -Werror bpf/*.c bpf/*.h
+
+MODE ?=
+SUITE ?=
+FOCUS ?=
+conformance: setup images ## run the public MCS suite (SUITE=…/mcs-api/conformance) in MODE=mcs, globalnet or both: out/conformance
+	go run ./test/conformance -mode '$(MODE)' -suite '$(SUITE)' -focus '$(FOCUS)' -out $(OUT)/conformance
+
+gateway-api: ## test that Envoy Gateway resolves ServiceImports (compiles it the first time: 10 minutes)
+	cd test/gatewayapi && go test -count=1 ./...
 
 ## ---- measure and break
 .PHONY: failover chaos bench bench-scheduler bench-hub bench-dns vm fuzz

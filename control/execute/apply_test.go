@@ -100,6 +100,23 @@ func TestApply(t *testing.T) {
 		await.True(t, "the object is there again", func() bool { u := l.find(deployment); return u != nil && u.GetUID() != uid })
 	})
 
+	t.Run("a Service becomes an alias and a Service again, as in a cluster whose part in a MultiClusterService changes", func(t *testing.T) {
+		const service = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: NS}, spec: {ports: [{port: 80}], selector: {app: web}}}"
+		const alias = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: NS}, spec: {type: ExternalName, externalName: web.NS.svc.clusterset.local}}"
+		l := newLab(t, server)
+		l.run()
+		l.work("w", service)
+		l.applied("w")
+		for _, manifest := range []string{alias, service} {
+			l.manifest("w", manifest)
+			l.applied("w")
+			want := value(l.object(manifest), "spec", "externalName")
+			if got, ip := value(l.there(service), "spec", "externalName"), value(l.there(service), "spec", "clusterIP"); got != want || (ip == "-") != (want != "-") {
+				t.Errorf("externalName %s and clusterIP %s, want externalName %s", got, ip, want)
+			}
+		}
+	})
+
 	t.Run("a fight slows down, and the status goes on meanwhile", func(t *testing.T) {
 		l := newLab(t, server)
 		l.run()

@@ -44,6 +44,25 @@ var debianTools = map[string][]string{
 	"/usr/bin/tcpdump":    nil,
 }
 
+// Names of the images that the MCS conformance suite uses for its client and its server.
+const (
+	ConformanceClient = "nicolaka/netshoot:v0.15"
+	ConformanceServer = "alpine/socat:1.7.4.4"
+)
+
+// ConformanceImage is a shell with what the suite runs in both: the name resolution and connections of its client, socat as its server.
+// Unlike the images of these names it has no entrypoint: the suite gives a command with each.
+func ConformanceImage() (Image, error) {
+	// Debian's busybox runs its own commands before those of PATH, hence another shell.
+	tools, err := Programs("/usr/bin/dash", "/usr/bin/nslookup", "/usr/bin/nc.openbsd", "/usr/bin/socat")
+	if err != nil {
+		return Image{}, fmt.Errorf("gather the tools of %s: %w (pelago-lab prerequisites --install brings them)", ConformanceClient, err)
+	}
+	tools = append(tools, File{Path: "/usr/bin/nc", Link: "nc.openbsd"}, File{Path: "/bin/sh", Link: "/usr/bin/dash"})
+	tools = append(tools, Busybox("awk", "cat", "grep", "sleep", "tail", "tr")...)
+	return Image{Name: ConformanceClient, Also: []string{ConformanceServer}, Cmd: []string{"/bin/sh"}, Layers: []Layer{append(tools, Accounts()...)}}, nil
+}
+
 // WhereAmIImage is the whereami server with a shell, DNS, HTTP and network
 // tools for clients.
 func WhereAmIImage(program string) (Image, error) {

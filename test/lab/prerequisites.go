@@ -40,6 +40,7 @@ var packages = []Package{
 	{"curl", "HTTP client in the whereami image", "/usr/bin/curl", false},
 	{"bind9-dnsutils", "dig and nslookup in the whereami image", "/usr/bin/dig", false},
 	{"netcat-openbsd", "nc in the whereami image", "/usr/bin/nc.openbsd", false},
+	{"socat", "the server of the MCS conformance suite, in its image", "/usr/bin/socat", false},
 	{"iperf3", "throughput tests; in the whereami image", "/usr/bin/iperf3", false},
 	{"tcpdump", "looking at packets; in the whereami image", "/usr/bin/tcpdump", false},
 	{"wireguard-go", "the other end of a WireGuard wire in tests", "/usr/bin/wireguard-go", false},

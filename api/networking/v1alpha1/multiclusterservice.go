@@ -5,7 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MultiClusterService has a Service of this name reached from other clusters.
+// MultiClusterService has the hub's Service of this name exported by its provider clusters and reached from its consumer clusters, as
+// <name>.<namespace>.svc.clusterset.local, and by the plain name where a consumer is no provider.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -31,11 +32,13 @@ const (
 
 // MultiClusterServiceSpec is how the Service is reached, and from where to where.
 type MultiClusterServiceSpec struct {
+	// Types: CrossCluster; LoadBalancer has no effect yet.
+	//
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:items:Enum=CrossCluster;LoadBalancer
 	Types []ExposureType `json:"types"`
-	// Ports are all of the Service if unset.
+	// Ports have no effect: all ports of the Service are exported.
 	//
 	// +optional
 	// +listType=atomic
@@ -54,7 +57,7 @@ type MultiClusterServiceSpec struct {
 	// +optional
 	// +listType=atomic
 	ServiceConsumptionClusters []string `json:"serviceConsumptionClusters,omitempty"`
-	// ProviderClusters have the backends; all if unset.
+	// ProviderClusters have the backends, and get the Service unless a policy places it; all if unset.
 	//
 	// +optional
 	// +listType=atomic
@@ -92,6 +95,8 @@ type ClusterSelector struct {
 type MultiClusterServiceStatus struct {
 	// +optional
 	LoadBalancer corev1.LoadBalancerStatus `json:"loadBalancer,omitempty"`
+	// Conditions are ServiceApplied and EndpointSliceDispatched for the type CrossCluster, and Accepted.
+	//
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -106,7 +106,10 @@ func (c sourceCluster) imported(s importState, merged MergedService) *mcs.Servic
 		Type: string(mcs.ServiceImportConditionReady), Status: metav1.ConditionTrue, Reason: string(mcs.ServiceImportReasonReady),
 		Message: "the service is imported",
 	}
-	if i.Spec.Type == mcs.ClusterSetIP {
+	switch i.Spec.Type {
+	case mcs.Headless: // its endpoints' addresses
+		i.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
+	case mcs.ClusterSetIP:
 		// Of all contributions, also those of clusters that this one has no way to: the address is the same in all clusters.
 		if vip := s.vips.choose(s.contributions); vip.ip.IsValid() {
 			i.Spec.IPs, i.Spec.IPFamilies = []string{vip.ip.String()}, []corev1.IPFamily{corev1.IPv4Protocol}

@@ -174,6 +174,9 @@ func TestImportStatus(t *testing.T) {
 		if len(i.Spec.IPs) > 0 || i.Status.EndpointSliceObjects != mcs.EndpointSliceObjectsPresent {
 			t.Errorf("import %+v", i)
 		}
+		if headless := i.Spec.Type == mcs.Headless; headless != slices.Equal(i.Spec.IPFamilies, []corev1.IPFamily{corev1.IPv4Protocol}) {
+			t.Errorf("families of a %s import without addresses of its own: %v", i.Spec.Type, i.Spec.IPFamilies)
+		}
 		return string(i.Status.Conditions[0].Status) + "/" + i.Status.Conditions[0].Reason
 	}
 	mcsMode := g1
@@ -189,7 +192,7 @@ func TestImportStatus(t *testing.T) {
 	}
 }
 
-// spec.ips and spec.ipFamilies have one length and order (KEP-1645); a headless import has neither.
+// spec.ips and spec.ipFamilies have one length and order (KEP-1645); a headless import has families only.
 func TestImportIPs(t *testing.T) {
 	x := contribution("g2", "120.2.0.9", 0)
 	x.Spec.ClusterSetIP = "243.0.16.1"
@@ -200,7 +203,7 @@ func TestImportIPs(t *testing.T) {
 		t.Errorf("ips %v, ipFamilies %v", got.IPs, got.IPFamilies)
 	}
 	s.contributions[0].Spec.Type = v1alpha1.ContributionHeadless
-	if got := g1.desired(s).imported.Spec; len(got.IPs) > 0 || len(got.IPFamilies) > 0 || got.Type != mcs.Headless {
+	if got := g1.desired(s).imported.Spec; len(got.IPs) > 0 || !slices.Equal(got.IPFamilies, []corev1.IPFamily{corev1.IPv4Protocol}) || got.Type != mcs.Headless {
 		t.Errorf("headless: %+v", got)
 	}
 }

@@ -29,7 +29,7 @@ func TestUnsupportedKindsNameTheAlternative(t *testing.T) {
 	apiserver.Manager{Scheme: c.Scheme(), Setup: []func(ctrl.Manager) error{policy.SetupUnsupported}}.Run(t, c.Config)
 	for folder, want := range map[string]string{
 		"federatedresourcequota": "ResourceQuota", "federatedhpa": "HorizontalPodAutoscaler", "cronfederatedhpa": "kubectl scale",
-		"multiclusterservice": "ServiceExport", "multiclusteringress": "Ingress", "resourceregistry": "--operation-scope all",
+		"multiclusteringress": "Ingress", "resourceregistry": "--operation-scope all",
 		"remedy": "pelago taint clusters", "resourceinterpreterwebhookconfiguration": "KindRules",
 	} {
 		t.Run(folder, func(t *testing.T) {

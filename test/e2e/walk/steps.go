@@ -34,6 +34,9 @@ func (w *Walk) Install(ctx context.Context) error {
 		}
 	}
 	deploy := []string{"deploy-broker", "--context", "hub", "--auto-accept"}
+	if w.Mode != "" {
+		deploy = append(deploy, "--mode", w.Mode)
+	}
 	if !w.Plain {
 		deploy = append(deploy, "--globalnet", "--globalnet-cidr-range", GlobalRange)
 	}

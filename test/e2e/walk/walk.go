@@ -24,6 +24,8 @@ type Walk struct {
 	Gateways int
 	// Plain is without globalnet: the clusters have ranges of their own.
 	Plain bool
+	// Mode is deploy-broker's --mode; empty: its own choice, submariner.
+	Mode string
 	// Propagation makes the hub propagate workloads: g1 takes them itself (Pull), the hub writes g2 (Push).
 	Propagation bool
 	// Wire is join's --cable-driver; empty: join's own choice, wireguard.
