@@ -51,6 +51,8 @@ func (j *task) refusal(at int, near, serving set) cause {
 		return notNear
 	case len(j.Evicted) > 0 && slices.Contains(j.Evicted, j.of[at].Name):
 		return evicting
+	case !runs && j.tooFar(at):
+		return j.farCause()
 	}
 	for i := range j.properties {
 		if p := &j.properties[i]; !p.in.has(at) {

@@ -29,6 +29,8 @@ type Request struct {
 	Term string
 	// Fresh: ignore the last decision (a rebalancing was requested).
 	Fresh bool
+	// Near: round-trip times bear on the decision; nil: they do not.
+	Near *Near
 }
 
 // workload reports whether the template has replicas to be divided.

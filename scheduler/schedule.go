@@ -39,6 +39,7 @@ type task struct {
 	needs      []Amount
 	properties []property
 	byTaints   map[int]cause // cache of tainted, by index in shape.taints
+	far        cause         // of clusters that are too far; none: there are none yet
 	// descriptions of the causes from described on.
 	descriptions []string
 }
@@ -170,6 +171,7 @@ func (j *task) candidates(t term, why []cause) (out []candidate, err error) {
 		if j.spreads() {
 			j.sort(out[from:], func(c candidate) (first bool, then int64) { return c.runs, c.available() })
 		}
+		j.band(out[from:])
 	}
 	if len(out) == 0 {
 		return nil, &FitError{}

@@ -34,7 +34,6 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/bpf"
-	"github.com/pelago-net/pelago/cmd/internal/program"
 	"github.com/pelago-net/pelago/control/agent/coredns"
 	"github.com/pelago-net/pelago/control/agent/ipam"
 	"github.com/pelago-net/pelago/control/agent/peering"
@@ -90,7 +89,7 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 		member = rest.CopyConfig(member)
 		member.Wrap(f.Wrap)
 	}
-	live := program.Liveness(metrics.Registry, attempted)
+	live := kube.Liveness(metrics.Registry, attempted)
 	mo.Metrics.ExtraHandlers = map[string]http.Handler{
 		"/healthz": healthz.CheckHandler{Checker: live}, "/readyz": healthz.CheckHandler{Checker: healthz.Ping},
 	}

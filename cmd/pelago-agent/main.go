@@ -24,7 +24,7 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/cmd/internal/program"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 // Limits of requests to the member's API server, per second: an export makes about a dozen writes. The server's own
@@ -34,7 +34,7 @@ const (
 	memberBurst = 400
 )
 
-func main() { program.Main("pelago-agent", run) }
+func main() { kube.Main("pelago-agent", run) }
 
 // run is the whole program; it ends with ctx, or when the configuration has changed.
 func run(ctx context.Context, args []string) error {
@@ -42,8 +42,8 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	program.LogAbove(o.logLevel)
-	member, err := program.Connect(o.kubeconfig, "pelago-agent", "")
+	kube.LogAbove(o.logLevel)
+	member, err := kube.Connect(o.kubeconfig, "pelago-agent", "")
 	if err != nil {
 		return err
 	}

@@ -13,14 +13,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pelago-net/pelago/cmd/internal/program"
 	"github.com/pelago-net/pelago/control/agent/zone"
 	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dns"
 )
 
-func main() { program.Main("pelago-dns", run) }
+func main() { kube.Main("pelago-dns", run) }
 
 // run serves until ctx ends.
 func run(ctx context.Context, args []string) error {
@@ -28,7 +28,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	api, err := program.Connect(o.kubeconfig, "pelago-dns", "")
+	api, err := kube.Connect(o.kubeconfig, "pelago-dns", "")
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,6 @@ import (
 	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/cmd/internal/program"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
@@ -101,7 +100,7 @@ func open(ctx context.Context, cfg *rest.Config, o options) (ctrl.Manager, error
 	}
 	return mgr, errors.Join(
 		setupControllers(mgr, id, uid, a, o),
-		mgr.AddHealthzCheck("liveness", program.Liveness(metrics.Registry, a.attempted)),
+		mgr.AddHealthzCheck("liveness", kube.Liveness(metrics.Registry, a.attempted)),
 		mgr.AddReadyzCheck("ping", healthz.Ping),
 	)
 }

@@ -14,11 +14,11 @@ import (
 	"runtime/metrics"
 	"time"
 
-	"github.com/pelago-net/pelago/cmd/internal/program"
 	"github.com/pelago-net/pelago/control/hub/evict"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
-func main() { program.Main("pelago-hub", run) }
+func main() { kube.Main("pelago-hub", run) }
 
 // run is the whole program; it ends with ctx, or when the lease is lost.
 func run(ctx context.Context, args []string) error {
@@ -26,8 +26,8 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	program.LogAbove(o.logLevel)
-	cfg, err := program.Connect(o.kubeconfig, "pelago-hub", ", for example the file that `pelago init` writes")
+	kube.LogAbove(o.logLevel)
+	cfg, err := kube.Connect(o.kubeconfig, "pelago-hub", ", for example the file that `pelago init` writes")
 	if err != nil {
 		return err
 	}
@@ -59,6 +59,7 @@ type options struct {
 	// grace is the time without a renewal of its Lease after which the status of a pull member is unknown.
 	grace    time.Duration
 	eviction evict.Options
+	rttHold  time.Duration
 
 	// several hubs may run in one process; set by tests only.
 	several bool
@@ -99,6 +100,8 @@ func parse(args []string) (options, error) {
 	flags.Float64Var(&o.eviction.Rate, "resource-eviction-rate", 20, "workloads that leave one cluster per second at most")
 	flags.Float64Var(&o.eviction.HaltedAbove, "eviction-halted-above", 0.55, "share of clusters that are not ready at once above which no workload leaves "+
 		"them, from 0 to 1")
+	flags.DurationVar(&o.rttHold, "rtt-hold", time.Minute, "time for which the round-trip time between two clusters must have changed before workloads whose "+
+		"policy has the annotation pelago.io/near are placed by the new one")
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -106,9 +109,9 @@ func parse(args []string) (options, error) {
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("read the command line: unexpected argument %q", flags.Arg(0))
 	}
-	if e := o.eviction; e.Rate <= 0 || e.HaltedAbove <= 0 || e.HaltedAbove > 1 || e.ClusterFailure <= 0 || e.ReachableClusterFailure <= 0 || e.Timeout <= 0 || o.grace <= 0 {
-		return o, errors.New("read the command line: --resource-eviction-rate, --cluster-failover-after, --reachable-cluster-failover-after, --graceful-eviction-timeout and " +
-			"--cluster-monitor-grace-period must be above 0, --eviction-halted-above at most 1 and above 0")
+	if e := o.eviction; e.Rate <= 0 || e.HaltedAbove <= 0 || e.HaltedAbove > 1 || e.ClusterFailure <= 0 || e.ReachableClusterFailure <= 0 || e.Timeout <= 0 || o.grace <= 0 || o.rttHold <= 0 {
+		return o, errors.New("read the command line: --resource-eviction-rate, --cluster-failover-after, --reachable-cluster-failover-after, --graceful-eviction-timeout, " +
+			"--cluster-monitor-grace-period and --rtt-hold must be above 0, --eviction-halted-above at most 1 and above 0")
 	}
 	for name, n := range map[string]int{"propagate": o.workers.propagate, "works": o.workers.works, "status": o.workers.status,
 		"execution": o.workers.execution} {

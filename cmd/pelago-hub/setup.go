@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/pelago-net/pelago/control/execute"
+	"github.com/pelago-net/pelago/control/hub/capacity"
 	"github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/hub/propagate"
@@ -51,8 +52,8 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		policy.Setup(mgr, skips),
 		policy.SetupUnsupported(mgr),
 		rules.Setup(mgr, custom),
-		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: o.workers.propagate,
-			Eviction: o.eviction}),
+		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: capacity.New(capacity.Options{}), Workers: o.workers.propagate,
+			Eviction: o.eviction, RTTHold: o.rttHold}),
 		propagate.SetupRebalancer(mgr),
 		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: interpreter, Workers: o.workers.works, Skips: skips}),
 		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads, Skips: skips}),

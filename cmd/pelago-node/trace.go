@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/tracer"
+	"github.com/pelago-net/pelago/dataplane/observe"
 )
 
 // traceFlags name the packet of `pelago-node trace`.
@@ -97,8 +97,8 @@ func machineCommand[T any](use, short string, pins *string, run func(cmd *cobra.
 }
 
 func hopCommand(pins *string) *cobra.Command {
-	return machineCommand("hop", "Answer what this node decides about a packet", pins, func(cmd *cobra.Command, l *loader.Loader, r tracer.Request) error {
-		answer, err := tracer.Trace(l, r)
+	return machineCommand("hop", "Answer what this node decides about a packet", pins, func(cmd *cobra.Command, l *loader.Loader, r observe.Request) error {
+		answer, err := observe.Trace(l, r)
 		if err != nil {
 			return err
 		}
@@ -107,13 +107,13 @@ func hopCommand(pins *string) *cobra.Command {
 }
 
 func sendCommand(pins *string) *cobra.Command {
-	return machineCommand("send", "Send a packet as a local source", pins, func(_ *cobra.Command, l *loader.Loader, p tracer.Probe) error {
-		return tracer.Send(l, p)
+	return machineCommand("send", "Send a packet as a local source", pins, func(_ *cobra.Command, l *loader.Loader, p observe.Probe) error {
+		return observe.Send(l, p)
 	})
 }
 
 func watchCommand(pins *string) *cobra.Command {
-	return machineCommand("watch", "Print where a packet was seen until standard input ends", pins, func(cmd *cobra.Command, l *loader.Loader, p tracer.Probe) error {
+	return machineCommand("watch", "Print where a packet was seen until standard input ends", pins, func(cmd *cobra.Command, l *loader.Loader, p observe.Probe) error {
 		done := make(chan struct{})
 		ready := func() error {
 			go func() {
@@ -123,7 +123,7 @@ func watchCommand(pins *string) *cobra.Command {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "{}")
 			return err
 		}
-		watched, err := tracer.Watch(l, p, ready, done)
+		watched, err := observe.Watch(l, p, ready, done)
 		if err != nil {
 			return err
 		}

@@ -180,15 +180,20 @@ func TestNetworkOfAMember(t *testing.T) {
 		Connections: []submarinerv1.Connection{{Status: submarinerv1.Connected, Endpoint: endpoint("m2")}}}}
 	p.member.Make(g)
 	p.collect(execute.CollectorOptions{Every: 100 * time.Millisecond, Delay: 50 * time.Millisecond})
-	network := func() string { return fmt.Sprint(p.cluster().Status.Network) }
-	await.Equal(t, "[{m2 true}]", network)
+	network := func() (out string) {
+		for _, path := range p.cluster().Status.Network {
+			out += fmt.Sprintf("%s %t;", path.Cluster, path.Reachable)
+		}
+		return out
+	}
+	await.Equal(t, "m2 true;", network)
 	g.Status.Connections[0].Status = submarinerv1.ConnectionError
 	if err := p.member.Update(t.Context(), g); err != nil {
 		t.Fatal(err)
 	}
-	await.Equal(t, "[{m2 false}]", network)
+	await.Equal(t, "m2 false;", network)
 	p.member.Remove(g)
-	await.Equal(t, "[]", network)
+	await.Equal(t, "", network)
 }
 
 // slow lets the lists of pods wait.

@@ -351,7 +351,7 @@ func desiredStatus(c *clusterv1alpha1.Cluster, v observation, passes bool) clust
 	if v.counted {
 		want.NodeSummary = nodeSummary(v.nodes)
 		want.ResourceSummary = resourceSummary(v.nodes, v.pods, usable(c.Spec))
-		want.Network = network(v.gateways, v.nodes)
+		want.Network = network(v.gateways, v.nodes, c.Status.Network)
 	}
 	return want
 }

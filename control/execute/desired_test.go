@@ -3,6 +3,7 @@ package execute
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,9 +79,52 @@ func TestNetwork(t *testing.T) {
 	}
 	nodes := []node{{name: "n1", ready: true}, {name: "n2", ready: true}, {name: "n3"}}
 	got := network([]submarinerv1.Gateway{gateway("n1", "c=error", "b=connecting", "d=none"), gateway("n2", "c=connected", "b=error"),
-		gateway("n3", "b=connected"), gateway("n4", "b=connected", "e=connected"), gateway("n1", "=connected")}, nodes)
+		gateway("n3", "b=connected"), gateway("n4", "b=connected", "e=connected"), gateway("n1", "=connected")}, nodes, nil)
 	want := []clusterv1alpha1.NetworkPath{{Cluster: "b"}, {Cluster: "c", Reachable: true}, {Cluster: "d"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// The nearest path without loss counts, and figures that have hardly changed are those of before.
+func TestNetworkFigures(t *testing.T) {
+	type path struct {
+		rtt, jitter string
+		loss        int32
+	}
+	gateways := func(paths ...path) []submarinerv1.Gateway {
+		g := submarinerv1.Gateway{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+		for _, p := range paths {
+			g.Status.Connections = append(g.Status.Connections, submarinerv1.Connection{Status: submarinerv1.Connected, LossPercent: p.loss,
+				Endpoint: submarinerv1.EndpointSpec{ClusterID: "b"}, LatencyRTT: &submarinerv1.LatencyRTTSpec{Average: p.rtt, StdDev: p.jitter}})
+		}
+		return []submarinerv1.Gateway{g}
+	}
+	figures := func(rtt, jitter time.Duration, loss int32) []clusterv1alpha1.NetworkPath {
+		return []clusterv1alpha1.NetworkPath{{Cluster: "b", Reachable: true, LossPercent: loss, RTT: &metav1.Duration{Duration: rtt}, Jitter: &metav1.Duration{Duration: jitter}}}
+	}
+	const ms = time.Millisecond
+	before := figures(20*ms, 2*ms, 0)
+	for name, tt := range map[string]struct {
+		paths  []path
+		before []clusterv1alpha1.NetworkPath
+		want   []clusterv1alpha1.NetworkPath
+	}{
+		"the first report":      {[]path{{"19.987654ms", "2ms", 0}}, nil, figures(19990*time.Microsecond, 2*ms, 0)},
+		"the nearest of two":    {[]path{{"30ms", "1ms", 0}, {"9ms", "2ms", 0}}, nil, figures(9*ms, 2*ms, 0)},
+		"the one without loss":  {[]path{{"9ms", "1ms", 20}, {"30ms", "2ms", 0}}, nil, figures(30*ms, 2*ms, 0)},
+		"hardly changed":        {[]path{{"23.9ms", "2.9ms", 0}}, before, before},
+		"a longer way":          {[]path{{"24.1ms", "2ms", 0}}, before, figures(24100*time.Microsecond, 2*ms, 0)},
+		"more jitter":           {[]path{{"20ms", "3.1ms", 0}}, before, figures(20*ms, 3100*time.Microsecond, 0)},
+		"it begins to lose":     {[]path{{"20ms", "2ms", 11}}, before, figures(20*ms, 2*ms, 11)},
+		"it loses a bit more":   {[]path{{"20ms", "2ms", 12}}, figures(20*ms, 2*ms, 11), figures(20*ms, 2*ms, 11)},
+		"it loses much more":    {[]path{{"20ms", "2ms", 30}}, figures(20*ms, 2*ms, 11), figures(20*ms, 2*ms, 30)},
+		"not measured any more": {[]path{{"", "", 0}}, before, []clusterv1alpha1.NetworkPath{{Cluster: "b", Reachable: true}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, network(gateways(tt.paths...), []node{{name: "n1", ready: true}}, tt.before)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
 	}
 }

@@ -2,6 +2,9 @@
 // the names of Submariner. These are read when they are asked for; the daemon keeps no packet counters of its own. Flows,
 // of which there may be many, are shown as the daemon's last sweep counted them, so that a scrape costs the same with any number.
 // pelago-node serves it. The package writes nothing and knows no Kubernetes.
+//
+// Trace answers for one node how a packet fares: it walks the tables in the kernel (package loader) and adds what the node's stack
+// would do. Send and Watch follow a real packet. They cost nothing while no trace runs.
 package observe
 
 import (

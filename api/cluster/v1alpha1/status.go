@@ -40,6 +40,17 @@ type NetworkPath struct {
 	Cluster string `json:"cluster"`
 	// Reachable says that a gateway of the cluster answers the probes of one of the member's gateways.
 	Reachable bool `json:"reachable"`
+	// RTT is the mean round-trip time of the probes between the nearest gateways of both, Jitter its standard deviation: durations
+	// such as "1.2ms". They change only if the measurement differs by more than a fifth and 1 ms.
+	//
+	// +optional
+	RTT *metav1.Duration `json:"rtt,omitempty"`
+	// +optional
+	Jitter *metav1.Duration `json:"jitter,omitempty"`
+	// LossPercent is the share of lost probes on the best path.
+	//
+	// +optional
+	LossPercent int32 `json:"lossPercent,omitempty"`
 }
 
 // APIEnablement is one group and version.

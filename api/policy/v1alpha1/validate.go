@@ -3,11 +3,23 @@ package v1alpha1
 import (
 	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
+
+// ValidatePropagation finds what the schema cannot refuse of a propagation policy: what PropagationSpec.Validate finds, and an
+// annotation AnnotationNear that cannot be read.
+func ValidatePropagation(o metav1.Object, s PropagationSpec) field.ErrorList {
+	errs := s.Validate(o.GetNamespace())
+	if _, err := NearOf(o.GetAnnotations()); err != nil {
+		at := field.NewPath("metadata", "annotations").Key(AnnotationNear)
+		errs = append(errs, field.Invalid(at, o.GetAnnotations()[AnnotationNear], err.Error()))
+	}
+	return errs
+}
 
 // Validate finds what the schema cannot refuse: selectors of another namespace than the policy's (namespace is empty for a
 // cluster-wide policy), which rules of a CRD do not see, and label selectors that cannot be evaluated. The policy controller

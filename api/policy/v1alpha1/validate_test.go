@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -51,5 +52,32 @@ func TestValidateOverride(t *testing.T) {
 		"labels of clusters, former form": {`{targetCluster: {labelSelector: {matchExpressions: [{key: a, operator: In}]}}}`, "spec.targetCluster.labelSelector.matchExpressions[0].values: Required value"},
 	} {
 		t.Run(name, func(t *testing.T) { check(t, read[OverrideSpec](t, tt.spec).Validate("shop"), tt.want) })
+	}
+}
+
+func TestNearOf(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"cluster": "db"}`: "",
+		`{"service": "shop/db", "maxRTT": "20ms", "prefer": false}`: "",
+		`cluster: db`:                        "invalid character",
+		`{"region": "eu"}`:                   `unknown field "region": use {"cluster": NAME}`,
+		`{}`:                                 "set either cluster or service",
+		`{"cluster": "a", "service": "b/c"}`: "set either cluster or service",
+		`{"cluster": "A"}`:                   `cluster "A" is not the name of a cluster`,
+		`{"service": "db"}`:                  `service "db" is not NAMESPACE/NAME`,
+		`{"service": "shop/db/x"}`:           `service "shop/db/x" is not NAMESPACE/NAME`,
+		`{"cluster": "a", "maxRTT": "20"}`:   "missing unit",
+		`{"cluster": "a", "maxRTT": "-1ms"}`: "maxRTT -1ms is out of range",
+		`{"cluster": "a", "maxRTT": "2h"}`:   "maxRTT 2h0m0s is out of range",
+		`{"cluster": "a", "prefer": false}`:  "it has no effect",
+	} {
+		p := &PropagationPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Annotations: map[string]string{AnnotationNear: text}}}
+		errs := ValidatePropagation(p, p.Spec)
+		if want == "" && len(errs) > 0 || want != "" && (len(errs) != 1 || !strings.Contains(errs[0].Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, errs, want)
+		}
+	}
+	if n, err := NearOf(nil); n != nil || err != nil {
+		t.Errorf("without the annotation: %v, %v", n, err)
 	}
 }

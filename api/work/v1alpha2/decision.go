@@ -33,6 +33,8 @@ type Decision struct {
 	Term string `json:"term,omitempty"`
 	// Unhealthy is since when the template has been unhealthy in clusters; kept for failover.application only.
 	Unhealthy map[string]metav1.MicroTime `json:"unhealthy,omitempty"`
+	// Near is the annotation pelago.io/near by which the last success was decided.
+	Near string `json:"near,omitempty"`
 	// Held says why the template stays in a cluster that it should leave; it becomes the condition Failover.
 	Held string `json:"held,omitempty"`
 	// Rejected says why other clusters were not chosen, the most frequent reason first.

@@ -90,5 +90,7 @@ const (
 	EvictionProducerTaintManager     = "TaintManager"
 	// EvictionReasonClusterFailure: the cluster has not been ready for a while. This reason and producer are ours.
 	EvictionReasonClusterFailure = "ClusterFailure"
-	EvictionProducerHub          = "PelagoHub"
+	// EvictionReasonNearerCluster: by the policy's annotation pelago.io/near another cluster is to be used.
+	EvictionReasonNearerCluster = "NearerCluster"
+	EvictionProducerHub         = "PelagoHub"
 )

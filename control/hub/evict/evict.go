@@ -138,6 +138,8 @@ type Evictor struct {
 	Now time.Time
 	// Allow takes a place in the rate of a cluster.
 	Allow func(cluster string) bool
+	// Nearer is why the template leaves clusters for nearer ones, by cluster.
+	Nearer map[string]string
 	// Stays is why no template leaves a cluster: no other can have it.
 	Stays error
 }
@@ -290,6 +292,10 @@ func (v *Evictor) due(b kube.Binding, t workv1alpha2.TargetCluster, e *Eviction)
 			task.SuppressDeletion = ptr.To(true)
 		}
 		return v.task(b, t, task, a.StatePreservation, e)
+	}
+	if reason := v.Nearer[t.Name]; reason != "" {
+		return workv1alpha2.GracefulEvictionTask{Reason: workv1alpha2.EvictionReasonNearerCluster, Producer: workv1alpha2.EvictionProducerHub,
+			PurgeMode: policyv1alpha1.PurgeModeGracefully, Message: reason}, true
 	}
 	return workv1alpha2.GracefulEvictionTask{}, false
 }

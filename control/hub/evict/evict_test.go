@@ -74,6 +74,7 @@ func TestEvictionsBegin(t *testing.T) {
 		fates  Clusters
 		change func(kube.Binding)
 		before workv1alpha2.Decision
+		nearer map[string]string
 		deny   bool
 		want   want
 		check  func(*testing.T, workv1alpha2.GracefulEvictionTask)
@@ -107,6 +108,10 @@ func TestEvictionsBegin(t *testing.T) {
 			want:   want{from: "m1", reason: "ClusterFailure", mode: gracefully, next: 10 * time.Minute}},
 		{name: "too many at once", fates: Clusters{Of: map[string]Fate{"m1": {Failed: evictionTime.Add(-time.Hour)}}, Halted: "2 of 3 clusters are not ready at once"},
 			change: func(b kube.Binding) { b.Spec.Failover = cluster(gracefully) }, want: want{held: "2 of 3 clusters"}},
+		{name: "another cluster is nearer", nearer: map[string]string{"m2": "m3 is nearer"},
+			want: want{from: "m2", reason: "NearerCluster", mode: gracefully, message: "m3 is nearer", next: 10 * time.Minute}},
+		{name: "more templates move to nearer clusters than the rate allows", nearer: map[string]string{"m2": "m3 is nearer"}, deny: true,
+			want: want{next: 100 * time.Millisecond}},
 		{name: "unhealthy, and no failover", change: unhealthy},
 		{name: "unhealthy since now", change: func(b kube.Binding) { unhealthy(b); b.Spec.Failover = application(gracefully, nil) }, want: want{next: time.Minute}},
 		{name: "unhealthy for long", change: func(b kube.Binding) { unhealthy(b); b.Spec.Failover = application(gracefully, ptr.To[int32](90)) },
@@ -154,7 +159,7 @@ func TestEvictionsBegin(t *testing.T) {
 			}
 			clusters := b.Spec.Clusters
 			tt.before.Reason = workv1alpha2.ReasonSuccess
-			v := Evictor{Options: Options{}.Defaulted(), Clusters: tt.fates, Now: evictionTime, Allow: func(string) bool { return !tt.deny }}
+			v := Evictor{Options: Options{}.Defaulted(), Clusters: tt.fates, Now: evictionTime, Nearer: tt.nearer, Allow: func(string) bool { return !tt.deny }}
 			e := v.Evict(b, &tt.before)
 			if e.Next != tt.want.next {
 				t.Errorf("looks again after %s, want %s", e.Next, tt.want.next)

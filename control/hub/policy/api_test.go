@@ -185,6 +185,7 @@ func TestAcceptedSaysWhatIsWrong(t *testing.T) {
 	h := newHub(t)
 	p := policyPolicy(selecting("v1", "ConfigMap"))
 	p.Spec.ResourceSelectors[0].Namespace = "other"
+	p.Annotations = map[string]string{policyv1alpha1.AnnotationNear: `{"region": "eu"}`}
 	o := &policyv1alpha1.OverridePolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "o"}, Spec: policyv1alpha1.OverrideSpec{
 		OverrideRules: []policyv1alpha1.RuleWithCluster{{Overriders: policyv1alpha1.Overriders{
 			LabelsOverrider: []policyv1alpha1.LabelAnnotationOverrider{{Operator: policyv1alpha1.OverriderOpAdd, Value: map[string]string{"a b": "c"}}}}}}}}
@@ -197,6 +198,7 @@ func TestAcceptedSaysWhatIsWrong(t *testing.T) {
 	})
 	for field, says := range map[string]func() string{
 		"spec.resourceSelectors[0].namespace":                            h.accepted(p, &p.Status),
+		"metadata.annotations[pelago.io/near]":                           h.accepted(p, &p.Status),
 		"spec.overrideRules[0].overriders.labelsOverrider[0].value":      h.accepted(o, &o.Status),
 		"spec.overrideRules[0].overriders.labelsOverrider[0].value: Inv": h.accepted(co, &co.Status),
 	} {
@@ -207,7 +209,7 @@ func TestAcceptedSaysWhatIsWrong(t *testing.T) {
 	}
 	p.Spec.ResourceSelectors[0].Namespace = ""
 	h.read(p)
-	p.Spec.ResourceSelectors[0].Namespace = ""
+	p.Spec.ResourceSelectors[0].Namespace, p.Annotations = "", nil
 	if err := h.Update(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}

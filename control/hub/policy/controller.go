@@ -208,14 +208,16 @@ var policyKinds = map[string]func() (client.Object, func() policy){
 	"propagationpolicy": func() (client.Object, func() policy) {
 		o := &policyv1alpha1.PropagationPolicy{}
 		return o, func() policy {
-			return policy{o, &o.Status, o.Spec.Validate, &claims{
+			validate := func(string) field.ErrorList { return policyv1alpha1.ValidatePropagation(o, o.Spec) }
+			return policy{o, &o.Status, validate, &claims{
 				policyv1alpha1.LabelPropagationPolicyID, policyv1alpha1.FinalizerPropagationPolicy, o.Spec.ResourceSelectors}}
 		}
 	},
 	"clusterpropagationpolicy": func() (client.Object, func() policy) {
 		o := &policyv1alpha1.ClusterPropagationPolicy{}
 		return o, func() policy {
-			return policy{o, &o.Status, o.Spec.Validate, &claims{
+			validate := func(string) field.ErrorList { return policyv1alpha1.ValidatePropagation(o, o.Spec) }
+			return policy{o, &o.Status, validate, &claims{
 				policyv1alpha1.LabelClusterPropagationPolicyID, policyv1alpha1.FinalizerClusterPropagationPolicy, o.Spec.ResourceSelectors}}
 		}
 	},

@@ -18,6 +18,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/capacity"
 	"github.com/pelago-net/pelago/control/hub/evict"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
@@ -25,7 +26,7 @@ import (
 
 // decision is what an attempt to decide came to.
 type decision struct {
-	reservation *Reservation // nil: nothing is assumed
+	reservation *capacity.Reservation // nil: nothing is assumed
 	// written: the record of the decision differs from the former one; moved: the clusters do.
 	written, moved bool
 	// message says why there is no decision, or what has no part in it.
@@ -44,14 +45,14 @@ func (d decision) release() {
 }
 
 // evict begins and ends evictions of a binding that this scheduler decides for.
-func (r *reconciler) evict(b kube.Binding, stays error) evict.Eviction {
+func (r *reconciler) evict(b kube.Binding, nearer map[string]string, stays error) evict.Eviction {
 	before, f := recorded(b), r.leaving.Load()
 	s := b.Spec
-	watched := s.Failover != nil && s.Failover.Application != nil
+	watched := s.Failover != nil && s.Failover.Application != nil || len(nearer) > 0
 	if f == nil || !scheduled(b, before) || len(s.GracefulEvictionTasks) == 0 && !watched && !f.Concerns(s) {
 		return evict.Eviction{}
 	}
-	v := evict.Evictor{Options: r.Eviction, Clusters: *f, Now: time.Now(), Allow: r.evictions.Take, Stays: stays}
+	v := evict.Evictor{Options: r.Eviction, Clusters: *f, Now: time.Now(), Allow: r.evictions.Take, Nearer: nearer, Stays: stays}
 	return v.Evict(b, before)
 }
 
@@ -59,20 +60,25 @@ func (r *reconciler) evict(b kube.Binding, stays error) evict.Eviction {
 // other cluster can replace.
 func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (kube.Binding, decision, evict.Eviction, error) {
 	former := b.Copy()
-	e := r.evict(b, nil)
-	d, err := r.decide(ctx, b, remove && len(e.Began) == 0, e)
+	n, err := r.near(ctx, b)
+	if err != nil {
+		return b, decision{}, evict.Eviction{}, err
+	}
+	nearer := r.nearer(b, n)
+	e := r.evict(b, nearer, nil)
+	d, err := r.decide(ctx, b, n, remove && len(e.Began) == 0, e)
 	if err == nil && d.failure != nil && len(e.Began) > 0 {
 		d.release()
 		b = former
-		e = r.evict(b, d.failure)
-		d, err = r.decide(ctx, b, remove, e)
+		e = r.evict(b, nearer, d.failure)
+		d, err = r.decide(ctx, b, n, remove, e)
 	}
 	return b, d, e, err
 }
 
 // decide completes a binding with the decision where its template runs: the one that it has if none is due. remove takes
 // the template away from everywhere if no cluster fits.
-func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool, e evict.Eviction) (decision, error) {
+func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Near, remove bool, e evict.Eviction) (decision, error) {
 	before := recorded(b)
 	if !scheduled(b, before) {
 		return decision{}, nil
@@ -83,6 +89,8 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool, e 
 	}
 	now := time.Now()
 	req, observed := request(b, before)
+	req.Near = n
+	wanted := b.GetAnnotations()[policyv1alpha1.AnnotationNear]
 	fields := unsupported(b.Spec)
 	applied, clusters, record := observed.Placement, b.Spec.Clusters, kept(before, hash, now)
 	var out decision
@@ -90,7 +98,7 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool, e 
 	switch {
 	case len(fields) > 0:
 		record = failed(before, hash, workv1alpha2.ReasonNotSupportedYet, notSupported(fields, "what runs stays as it is"), nil, now)
-	case r.Capacity.Need(req, observed) != "":
+	case wanted != before.Near || r.Capacity.Need(req, observed) != "":
 		if len(b.Spec.Clusters) == 0 && before.Scheduled.IsZero() {
 			if err := r.unreported(ctx); err != nil {
 				return decision{}, err
@@ -111,6 +119,7 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, remove bool, e 
 		}
 		out.reservation, fresh, clusters = reservation, req.Fresh, d.Clusters
 		record = succeeded(d, hash, now, observed.Rescheduled)
+		record.Near = wanted
 		if applied, err = scheduler.Applied(b.Spec.Placement); err != nil {
 			out.release()
 			return decision{}, err
@@ -259,7 +268,7 @@ func succeeded(d scheduler.Decision, hash string, now, asked time.Time) *workv1a
 func failed(before *workv1alpha2.Decision, hash, reason, message string, rejected []workv1alpha2.Rejection,
 	now time.Time) *workv1alpha2.Decision {
 	return &workv1alpha2.Decision{For: hash, Time: metav1.NewMicroTime(now), Reason: reason, Message: message,
-		Scheduled: before.Scheduled, Term: before.Term, Rejected: rejected}
+		Scheduled: before.Scheduled, Term: before.Term, Near: before.Near, Rejected: rejected}
 }
 
 // kept is the record if what was decided holds for a changed binding, too.
@@ -276,16 +285,16 @@ func notSupported(fields []string, so string) string {
 // sameRecord compares two records without their times, and without the reasons for which other clusters were not chosen: these
 // change with every decision and are not worth a write.
 func sameRecord(a, b *workv1alpha2.Decision) bool {
-	return a.For == b.For && a.Held == b.Held && equality.Semantic.DeepEqual(a.Unhealthy, b.Unhealthy) && a.Reason == b.Reason && a.Message == b.Message && a.Term == b.Term &&
+	return a.For == b.For && a.Held == b.Held && equality.Semantic.DeepEqual(a.Unhealthy, b.Unhealthy) && a.Reason == b.Reason && a.Message == b.Message && a.Term == b.Term && a.Near == b.Near &&
 		a.Scheduled.IsZero() == b.Scheduled.IsZero() && (!retried(a.Reason) || equality.Semantic.DeepEqual(a.Rejected, b.Rejected))
 }
 
 // observation is what the capacity cache keeps of a binding.
-func observation(b kube.Binding) Observation {
-	o := Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.Spec.ReplicaRequirements}
+func observation(b kube.Binding) capacity.Observation {
+	o := capacity.Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.Spec.ReplicaRequirements}
 	add := func(cluster string, replicas int32) {
-		if !slices.ContainsFunc(o.Parts, func(p ReservedPart) bool { return p.Cluster == cluster }) {
-			o.Parts = append(o.Parts, ReservedPart{Cluster: cluster, Replicas: replicas, Settled: evict.Settled(b.Status, cluster, replicas)})
+		if !slices.ContainsFunc(o.Parts, func(p capacity.ReservedPart) bool { return p.Cluster == cluster }) {
+			o.Parts = append(o.Parts, capacity.ReservedPart{Cluster: cluster, Replicas: replicas, Settled: evict.Settled(b.Status, cluster, replicas)})
 		}
 	}
 	for _, c := range b.Spec.Clusters {

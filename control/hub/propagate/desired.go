@@ -121,6 +121,7 @@ func follow(b kube.Binding, w inputs, in *kinds.Interpreter) error {
 	if w.priority != nil {
 		s.SchedulePriority = &workv1alpha2.SchedulePriority{Priority: *w.priority}
 	}
+	setAnnotation(b, policyv1alpha1.AnnotationNear, w.policy.GetAnnotations()[policyv1alpha1.AnnotationNear])
 	s.WorkloadAffinityGroups = affinityGroups(p.Placement.WorkloadAffinity, w.template.GetLabels())
 	var text string
 	if p.PropagateDeps {

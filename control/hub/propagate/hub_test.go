@@ -28,9 +28,11 @@ import (
 
 	appsv1alpha1 "github.com/pelago-net/pelago/api/apps/v1alpha1"
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/capacity"
 	"github.com/pelago-net/pelago/control/hub/propagate"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -42,7 +44,7 @@ var server = apiserver.NewShared(apiserver.CRDs(), apiserver.HubControllers())
 func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 var schemes = []func(*runtime.Scheme) error{clusterv1alpha1.AddToScheme, policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme,
-	workv1alpha2.AddToScheme, apiextensionsv1.AddToScheme, appsv1alpha1.AddToScheme}
+	workv1alpha2.AddToScheme, pelagov1alpha1.AddToScheme, apiextensionsv1.AddToScheme, appsv1alpha1.AddToScheme}
 
 // hub is a server with a namespace of the test's own and member clusters.
 type hub struct {
@@ -134,7 +136,7 @@ func (h *hub) run(wrap transport.WrapperFunc, with ...func(*propagate.Options)) 
 	return apiserver.Manager{
 		Scheme: h.Scheme(), Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
-			o := propagate.Options{Interpreter: kinds.New(), Capacity: propagate.NewCapacity(propagate.CapacityOptions{}), Workers: 4}
+			o := propagate.Options{Interpreter: kinds.New(), Capacity: capacity.New(capacity.Options{}), Workers: 4}
 			for _, set := range with {
 				set(&o)
 			}

@@ -173,7 +173,7 @@ func (p *propagationPolicy) counts() bool {
 		finalizer = policyv1alpha1.FinalizerClusterPropagationPolicy
 	}
 	return p.id() != "" && controllerutil.ContainsFinalizer(p, finalizer) && p.GetDeletionTimestamp() == nil &&
-		len(p.Spec.Validate(p.GetNamespace())) == 0
+		len(policyv1alpha1.ValidatePropagation(p, *p.Spec)) == 0
 }
 
 // removes reports whether a template that fits no cluster any more is removed from all clusters.

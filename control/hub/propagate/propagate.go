@@ -2,9 +2,6 @@
 // including the scheduling decision. It runs in pelago-hub and is the only writer of the claim labels on templates and
 // of spec and metadata of bindings. One reconcile belongs to one template and computes its whole binding, so start,
 // crash and event take the same path.
-//
-// Capacity is its memory of decisions: clusters, and what was decided but is not in their reports yet. Decisions are
-// computed in parallel from immutable snapshots and committed serially against the assumed sums.
 package propagate
 
 import (
@@ -26,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	"github.com/pelago-net/pelago/control/hub/capacity"
 	"github.com/pelago-net/pelago/control/hub/evict"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
@@ -35,11 +33,13 @@ import (
 // Options are the facts that the controller works with.
 type Options struct {
 	Interpreter *kinds.Interpreter
-	Capacity    *Capacity
+	Capacity    *capacity.Cache
 	// Workers is how many templates are reconciled at a time; 8 if 0.
 	Workers int
 	// Eviction is when templates leave clusters.
 	Eviction evict.Options
+	// RTTHold is scheduler.RTTTracker.Hold.
+	RTTHold time.Duration
 	// FirstReport is how long first decisions wait for a cluster that is new and has not reported; 0: 30 s.
 	FirstReport time.Duration
 }
@@ -88,7 +88,7 @@ func setup(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{Options: o, order: newOrder(), client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
 		events: mgr.GetEventRecorderFor("pelago-hub"), wake: make(chan struct{}, 1), clusters: make(chan bool, 1),
 		retry: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry), missing: map[Key]time.Time{},
-		evictions: evict.Rates{QPS: o.Eviction.Rate}}
+		evictions: evict.Rates{QPS: o.Eviction.Rate}, tracker: scheduler.RTTTracker{Hold: o.RTTHold}}
 	templates, err := kube.Reconciler("propagate", r.events, r.reconcile)
 	if err != nil {
 		return err
@@ -125,6 +125,11 @@ type reconciler struct {
 	// leaving are the clusters that templates may have to leave, evictions the rates at which they do.
 	leaving   atomic.Pointer[evict.Clusters]
 	evictions evict.Rates
+
+	// tracker makes rtts of what clusters report; exports: services were exported or withdrawn.
+	tracker scheduler.RTTTracker
+	rtts    atomic.Pointer[scheduler.RTTs]
+	exports atomic.Bool
 
 	// templates and bindings are what our own writes made. Without them the reconcile that the first of two writes causes would not
 	// know of the second one, and repeat it.

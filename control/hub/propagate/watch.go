@@ -59,7 +59,7 @@ func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitin
 	if err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) { r.Capacity.Observe(capacityKey(b), observation(b)) }); err != nil {
 		return err
 	}
-	if err := r.setClusters(ctx); err != nil {
+	if _, err := r.setClusters(ctx); err != nil {
 		return err
 	}
 	if err := r.setKinds(ctx); err != nil {
@@ -89,6 +89,9 @@ func handler(notice func(before, after client.Object)) toolscache.ResourceEventH
 
 func (r *reconciler) onTemplate() toolscache.ResourceEventHandler {
 	return handler(func(before, after client.Object) {
+		if r.onContribution(before, after) {
+			return
+		}
 		if after == nil {
 			key := keyOf(before.(*unstructured.Unstructured))
 			r.templates.Forget(key)
@@ -289,6 +292,11 @@ func (r *reconciler) onCluster(before, after client.Object) {
 		a, b := before.(*clusterv1alpha1.Cluster), after.(*clusterv1alpha1.Cluster)
 		more = !equality.Semantic.DeepEqual(a.Status.APIEnablements, b.Status.APIEnablements)
 	}
+	r.clustersChanged(more)
+}
+
+// clustersChanged wakes followClusters; more: it was not only their load.
+func (r *reconciler) clustersChanged(more bool) {
 	for {
 		select {
 		case r.clusters <- more:
@@ -310,17 +318,28 @@ func sameMarks(a, b client.Object) bool {
 // followClusters tells the scheduling loop of clusters, and asks for the bindings whose decision may change: after a change of load
 // those that are undecided, else those for which a decision is due.
 func (r *reconciler) followClusters(ctx context.Context) {
+	var due <-chan time.Time // when a round-trip time that differs from the one in use replaces it
 	for {
 		var more bool
 		select {
 		case <-ctx.Done():
 			return
 		case more = <-r.clusters:
+		case <-due:
 		}
-		before := r.leaving.Load()
-		if err := r.setClusters(ctx); err != nil {
+		before, rtts := r.leaving.Load(), r.rtts.Load()
+		next, err := r.setClusters(ctx)
+		if err != nil {
 			log.FromContext(ctx).Error(err, "clusters cannot be listed")
 			continue
+		}
+		if due = nil; next > 0 {
+			due = time.After(next)
+		}
+		if exports := r.exports.Swap(false); exports || rtts != r.rtts.Load() {
+			if err := kube.EachBinding(ctx, r.cache, r.addNear); err != nil {
+				log.FromContext(ctx).Error(err, "bindings cannot be listed")
+			}
 		}
 		if !more && before.Equal(*r.leaving.Load()) {
 			r.addBindings(ctx, indexUndecided, kube.IndexFlag)
@@ -341,15 +360,20 @@ func (r *reconciler) addIfDue(b kube.Binding) {
 	}
 }
 
-func (r *reconciler) setClusters(ctx context.Context) error {
+// setClusters returns when to read the clusters at the latest; 0: when they change.
+func (r *reconciler) setClusters(ctx context.Context) (next time.Duration, err error) {
 	var list clusterv1alpha1.ClusterList
 	if err := r.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return err
+		return 0, err
+	}
+	rtts, changed, next := r.tracker.Update(list.Items, time.Now())
+	if changed || r.rtts.Load() == nil {
+		r.rtts.Store(&rtts)
 	}
 	f := evict.ReadClusters(list.Items, r.Eviction.HaltedAbove)
 	r.leaving.Store(&f)
 	r.Capacity.SetClusters(kube.Pointers(list.Items))
-	return nil
+	return next, nil
 }
 
 // look asks for the kinds to be set anew.
@@ -393,6 +417,9 @@ func (r *reconciler) setKinds(ctx context.Context) error {
 			if gvk, ok := selected(&p.Spec.ResourceSelectors[i]); ok {
 				want.add(gvk)
 			}
+		}
+		if n, err := policyv1alpha1.NearOf(p.GetAnnotations()); err == nil && n != nil && n.Service != "" {
+			want[contributionKind.GroupKind()] = []string{contributionKind.Version}
 		}
 	}
 	err = kube.EachBinding(ctx, r.cache, func(b kube.Binding) {

@@ -107,7 +107,7 @@ func (t *Tracker) connections(snap Snapshot) []submarinerv1.Connection {
 		}
 		if target.refused == "" {
 			s := t.paths[target.Address]
-			c.Status, c.LatencyRTT = s.status, s.rtt.spec()
+			c.Status, c.LatencyRTT, c.LossPercent = s.status, s.rtt.spec(), s.lossPercent()
 		}
 		out = append(out, c)
 	}

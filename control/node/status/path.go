@@ -117,6 +117,14 @@ func (s *pathState) message(flow string) string {
 	return s.blackHole()
 }
 
+// lossPercent is the share of the probes that are lost while the path is degraded; else 0.
+func (s *pathState) lossPercent() int32 {
+	if !s.lossy.bad {
+		return 0
+	}
+	return int32(math.Round(100 * s.loss))
+}
+
 // rttWindow summarizes round-trip times (deviation by Welford's method), rttSamples at a time.
 type rttWindow struct {
 	replies         uint64 // of the path at the last update

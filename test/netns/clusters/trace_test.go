@@ -11,7 +11,7 @@ import (
 
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/tracer"
+	"github.com/pelago-net/pelago/dataplane/observe"
 )
 
 // seen is the way of a probe: where it left a node in the overlay, where it went to a pod, and whether its answer came back.
@@ -25,7 +25,7 @@ type seen struct {
 func (w *town) follow(t *testing.T, protocol uint8, to netip.AddrPort, marker uint32, enough func(seen) bool) seen {
 	t.Helper()
 	from := w.client[3]
-	p := tracer.Probe{Marker: marker, Packet: loader.Packet{Protocol: protocol, Source: netip.AddrPortFrom(from.Address, 33000+uint16(marker%1000)), Destination: to}}
+	p := observe.Probe{Marker: marker, Packet: loader.Packet{Protocol: protocol, Source: netip.AddrPortFrom(from.Address, 33000+uint16(marker%1000)), Destination: to}}
 	var s seen
 	for attempt := range 3 { // a slow machine may need longer for the answer
 		var watching sync.WaitGroup
@@ -37,7 +37,7 @@ func (w *town) follow(t *testing.T, protocol uint8, to netip.AddrPort, marker ui
 			watching.Add(1)
 			ended.Go(func() {
 				err := n.Do(func() error {
-					watched, err := tracer.Watch(n.Loader, p, func() error { watching.Done(); return nil }, done)
+					watched, err := observe.Watch(n.Loader, p, func() error { watching.Done(); return nil }, done)
 					all.Lock()
 					defer all.Unlock()
 					for _, sighting := range watched.Sightings {
@@ -52,7 +52,7 @@ func (w *town) follow(t *testing.T, protocol uint8, to netip.AddrPort, marker ui
 			})
 		}
 		watching.Wait()
-		must(t, from.Node.Do(func() error { return tracer.Send(from.Node.Loader, p) }))
+		must(t, from.Node.Do(func() error { return observe.Send(from.Node.Loader, p) }))
 		time.Sleep(time.Duration(1+4*attempt) * 500 * time.Millisecond)
 		close(done)
 		if ended.Wait(); enough(s) {
@@ -62,7 +62,7 @@ func (w *town) follow(t *testing.T, protocol uint8, to netip.AddrPort, marker ui
 	return s
 }
 
-func (s *seen) add(atSource, fast bool, p tracer.Probe, sighting tracer.Sighting) {
+func (s *seen) add(atSource, fast bool, p observe.Probe, sighting observe.Sighting) {
 	switch plain := sighting.From == nil; {
 	case sighting.Answer && atSource && plain: // not in the datapath fast
 		s.answered = s.answered || sighting.Out && sighting.Packet.Destination == p.Packet.Source
@@ -92,7 +92,7 @@ func (w *town) followed(t *testing.T) {
 		}
 		from := w.client[3]
 		must(t, from.Node.Do(func() error {
-			a, err := tracer.Trace(from.Node.Loader, tracer.Request{Packet: loader.Packet{
+			a, err := observe.Trace(from.Node.Loader, observe.Request{Packet: loader.Packet{
 				Protocol: c.protocol, Source: netip.AddrPortFrom(from.Address, 33999), Destination: c.to,
 			}})
 			if err == nil && (a.Step.Verdict != "sent" || a.Stack == nil || !a.Stack.Overlay) {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/tracer"
+	"github.com/pelago-net/pelago/dataplane/observe"
 )
 
 // Site is a cluster on the way of a packet.
@@ -20,7 +20,7 @@ type Site struct {
 	// Others are the names of other clusters by index.
 	Others map[uint16]string
 	// Ask has a node answer a request.
-	Ask func(ctx context.Context, node string, r tracer.Request) (tracer.Answer, error)
+	Ask func(ctx context.Context, node string, r observe.Request) (observe.Answer, error)
 	// Shadow names the Service whose address a packet to this destination has, which kube-proxy translates before our programs; "": none.
 	Shadow func(p loader.Packet) string
 	// Forbidden names the NetworkPolicy by which a pod may not send (out) or receive a packet; "": none.
@@ -98,7 +98,7 @@ type follower struct {
 }
 
 // Follow has the nodes decide about a packet, one after the other, from a local source of a node on.
-func Follow(ctx context.Context, sites map[uint16]*Site, at loader.Place, r tracer.Request, t *Trace) {
+func Follow(ctx context.Context, sites map[uint16]*Site, at loader.Place, r observe.Request, t *Trace) {
 	f := &follower{Trace: t, sites: sites}
 	t.Packet = r.Packet
 	if t.End = f.follow(ctx, at, r); t.Outcome != Dropped && f.doubt != nil {
@@ -112,7 +112,7 @@ func (f *follower) note(e End) {
 	}
 }
 
-func (f *follower) follow(ctx context.Context, at loader.Place, r tracer.Request) End {
+func (f *follower) follow(ctx context.Context, at loader.Place, r observe.Request) End {
 	var others map[uint16]string
 	for range maxHops {
 		site := f.sites[at.Cluster]
@@ -138,13 +138,13 @@ func (f *follower) follow(ctx context.Context, at loader.Place, r tracer.Request
 			return *end
 		}
 		at = *a.Step.Next
-		r = tracer.Request{Packet: a.Step.Packet, Header: a.Step.Header, Token: a.Token, Size: r.Size}
+		r = observe.Request{Packet: a.Step.Packet, Header: a.Step.Header, Token: a.Token, Size: r.Size}
 	}
 	return endOf(Unknown, "loop", "")
 }
 
 // judge adds a hop. The end is nil if the packet goes on.
-func (f *follower) judge(ctx context.Context, s *Site, node string, r tracer.Request, a tracer.Answer) *End {
+func (f *follower) judge(ctx context.Context, s *Site, node string, r observe.Request, a observe.Answer) *End {
 	first, step := len(f.Hops) == 0, a.Step
 	where := fmt.Sprintf("node %s of cluster %s", node, s.Name)
 	add := func(step loader.Step) { f.Hops = append(f.Hops, Hop{Cluster: s.Name, Node: node, Step: step}) }

@@ -18,7 +18,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/tracer"
+	"github.com/pelago-net/pelago/dataplane/observe"
 	"github.com/pelago-net/pelago/dns"
 )
 
@@ -41,7 +41,7 @@ func hop(p loader.Place) dataplane.Hop {
 type world struct {
 	tables   map[loader.Place]*loader.Tables
 	sites    map[uint16]*Site
-	stack    tracer.Stack
+	stack    observe.Stack
 	services []corev1.Service // of cluster 1
 	policies []networkingv1.NetworkPolicy
 	peers    map[uint16][]pelagov1alpha1.Peer
@@ -53,7 +53,7 @@ type world struct {
 func newWorld() *world {
 	w := &world{
 		tables: map[loader.Place]*loader.Tables{}, sites: map[uint16]*Site{}, down: map[string]bool{},
-		stack: tracer.Stack{Device: "pelago0", Overlay: true, MTU: 1450}, peers: map[uint16][]pelagov1alpha1.Peer{},
+		stack: observe.Stack{Device: "pelago0", Overlay: true, MTU: 1450}, peers: map[uint16][]pelagov1alpha1.Peer{},
 		zone: dns.Table{Mode: dns.ModeSubmariner, LocalCluster: "g1", Zones: []string{"clusterset.local"}, Services: []dns.Service{{
 			Namespace: "sample", Name: "web", Type: dns.ClusterSetIP, Ports: []dns.Port{{Protocol: "tcp", Number: 80}},
 			Clusters: []dns.Cluster{{ID: "g2", Endpoints: []dns.Endpoint{{IP: ip("120.2.0.21"), Ready: true}}}},
@@ -90,17 +90,17 @@ func newWorld() *world {
 		w.sites[cluster] = &Site{
 			Name: name, Index: cluster, Nodes: map[uint16]string{1: name + "-n1", 2: name + "-n2"},
 			Others: map[uint16]string{3 - cluster: fmt.Sprintf("g%d", 3-cluster)},
-			Ask: func(_ context.Context, node string, r tracer.Request) (tracer.Answer, error) {
+			Ask: func(_ context.Context, node string, r observe.Request) (observe.Answer, error) {
 				if w.down[node] {
-					return tracer.Answer{}, fmt.Errorf("%w: on %s", errNoDaemon, node)
+					return observe.Answer{}, fmt.Errorf("%w: on %s", errNoDaemon, node)
 				}
 				at := loader.Place{Cluster: cluster, Node: uint16(node[len(node)-1] - '0')}
 				tables := *w.tables[at]
 				tables.Size, tables.MTU = r.Size, map[uint32]int{2: 1500}
 				if r.Header != nil {
-					return tracer.Walk(tables, r, nil), nil
+					return observe.Walk(tables, r, nil), nil
 				}
-				return tracer.Walk(tables, r, &w.stack), nil
+				return observe.Walk(tables, r, &w.stack), nil
 			},
 			Shadow: func(p loader.Packet) string { return shadow(w.services, p) },
 			Forbidden: func(_ context.Context, p loader.Packet, out bool) (string, error) {
@@ -133,7 +133,7 @@ func (w *world) trace(t *testing.T) *Trace {
 		return trace
 	}
 	packet := loader.Packet{Protocol: unix.IPPROTO_TCP, Source: netip.MustParseAddrPort("10.7.0.10:40000"), Destination: netip.AddrPortFrom(d.address, d.port)}
-	Follow(t.Context(), w.sites, na, tracer.Request{Packet: packet, Size: w.size}, trace)
+	Follow(t.Context(), w.sites, na, observe.Request{Packet: packet, Size: w.size}, trace)
 	return trace
 }
 
@@ -203,7 +203,7 @@ func TestFaults(t *testing.T) {
 			w.tables[na].Confirmed, w.tables[nb].State.Settings.Ready = time.Hour, false
 		}, Dropped, "drop-not-ready", "g2-n2", 4},
 		"daemon away":      {func(w *world) { w.down["g2-n2"] = true }, Unknown, "no-daemon", "g2-n2", 3},
-		"another rule":     {func(w *world) { w.stack = tracer.Stack{Device: "eth0"} }, Dropped, "not-routed", "eth0", 1},
+		"another rule":     {func(w *world) { w.stack = observe.Stack{Device: "eth0"} }, Dropped, "not-routed", "eth0", 1},
 		"no other context": {func(w *world) { delete(w.sites, 2) }, Unknown, "remote-unseen", "g2", 2},
 		"no wire, no other": {func(w *world) {
 			delete(w.sites, 2)

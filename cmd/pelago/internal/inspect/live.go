@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/tracer"
+	"github.com/pelago-net/pelago/dataplane/observe"
 )
 
 // Live is what happened to a real packet, on all nodes that were watched.
@@ -30,7 +30,7 @@ type Live struct {
 type Sighting struct {
 	Cluster string `json:"cluster"`
 	Node    string `json:"node"`
-	tracer.Sighting
+	observe.Sighting
 }
 
 // Drop is a counter of a node that grew.
@@ -41,10 +41,10 @@ type Drop struct {
 }
 
 // sendAndWatch has all nodes of the members watch for a packet, a node send it, and collects what they saw.
-func sendAndWatch(ctx context.Context, members []member, from member, node string, p tracer.Probe, wait time.Duration) (*Live, error) {
+func sendAndWatch(ctx context.Context, members []member, from member, node string, p observe.Probe, wait time.Duration) (*Live, error) {
 	type watched struct {
 		cluster, node string
-		result        tracer.Watched
+		result        observe.Watched
 	}
 	request, err := json.Marshal(p)
 	if err != nil {
@@ -127,7 +127,7 @@ func sendAndWatch(ctx context.Context, members []member, from member, node strin
 
 // order sorts the sightings along the way of the packet, then along that of its answer.
 func (l *Live) order(at nodeName) {
-	packets, answers := map[nodeName][]tracer.Sighting{}, map[nodeName][]tracer.Sighting{}
+	packets, answers := map[nodeName][]observe.Sighting{}, map[nodeName][]observe.Sighting{}
 	var far nodeName // where the answer came from
 	for _, s := range l.Sightings {
 		n := nodeName{s.Cluster, s.Node}
@@ -151,10 +151,10 @@ func (l *Live) order(at nodeName) {
 }
 
 // way is the nodes that an outer packet passes, from one on. It empties seen.
-func way(seen map[nodeName][]tracer.Sighting, at nodeName) (nodes []nodeName) {
+func way(seen map[nodeName][]observe.Sighting, at nodeName) (nodes []nodeName) {
 	for {
 		nodes = append(nodes, at)
-		i := slices.IndexFunc(seen[at], func(s tracer.Sighting) bool { return s.From != nil && s.Out })
+		i := slices.IndexFunc(seen[at], func(s observe.Sighting) bool { return s.From != nil && s.Out })
 		if i < 0 {
 			return nodes
 		}
@@ -176,7 +176,7 @@ func (n nodeName) String() string { return fmt.Sprintf("node %s of cluster %s", 
 // end reads the way of the packet out of the sightings, from the node that has sent it on. host: for a process of that node, whose
 // answer leaves by no device.
 func (l Live) end(at nodeName, p loader.Packet, host bool) End {
-	seen := map[nodeName][]tracer.Sighting{}
+	seen := map[nodeName][]observe.Sighting{}
 	var answered, back, entered, handed bool
 	for _, s := range l.Sightings {
 		n := nodeName{s.Cluster, s.Node}
@@ -201,7 +201,7 @@ func (l Live) end(at nodeName, p loader.Packet, host bool) End {
 		return endOf(Dropped, "answer-lost", "")
 	}
 	for first := true; ; first = false {
-		var out *tracer.Sighting
+		var out *observe.Sighting
 		plain, toPod := false, false
 		for i, s := range seen[at] {
 			switch {
@@ -243,7 +243,7 @@ func (l Live) end(at nodeName, p loader.Packet, host bool) End {
 }
 
 // received is the node that got an outer packet. Where a driver forwards by XDP nothing is seen: any node further on counts.
-func received(seen map[nodeName][]tracer.Sighting, from, to netip.Addr) (other nodeName, ok bool) {
+func received(seen map[nodeName][]observe.Sighting, from, to netip.Addr) (other nodeName, ok bool) {
 	for n, sightings := range seen {
 		for _, s := range sightings {
 			if s.Out {

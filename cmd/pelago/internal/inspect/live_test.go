@@ -8,18 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/tracer"
+	"github.com/pelago-net/pelago/dataplane/observe"
 )
 
 // A live trace says where a packet ended by what the nodes saw of it.
 func TestLiveEnd(t *testing.T) {
 	opener := loader.Packet{Protocol: unix.IPPROTO_TCP, Source: netip.MustParseAddrPort("10.7.0.10:40000"), Destination: netip.MustParseAddrPort("120.2.0.21:80")}
 	plain := func(cluster, node, device string, out bool) Sighting {
-		return Sighting{cluster, node, tracer.Sighting{Device: device, Out: out, Packet: opener}}
+		return Sighting{cluster, node, observe.Sighting{Device: device, Out: out, Packet: opener}}
 	}
 	outer := func(cluster, node string, out bool, from, to string) Sighting {
 		a, b := ip(from), ip(to)
-		return Sighting{cluster, node, tracer.Sighting{Device: "eth0", Out: out, Packet: opener, From: &a, To: &b}}
+		return Sighting{cluster, node, observe.Sighting{Device: "eth0", Out: out, Packet: opener, From: &a, To: &b}}
 	}
 	answer := func(s Sighting) Sighting {
 		s.Answer = true

@@ -19,7 +19,7 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/tracer"
+	"github.com/pelago-net/pelago/dataplane/observe"
 )
 
 // member is an open cluster with the objects that a trace needs.
@@ -91,7 +91,7 @@ func (m member) run(ctx context.Context, node, verb string, in any) ([]byte, err
 	return out.Bytes(), err
 }
 
-func (m member) ask(ctx context.Context, node string, r tracer.Request) (a tracer.Answer, err error) {
+func (m member) ask(ctx context.Context, node string, r observe.Request) (a observe.Answer, err error) {
 	out, err := m.run(ctx, node, "hop", r)
 	if err != nil {
 		return a, fmt.Errorf("node %s: %w", node, err)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/dataplane/loader"
-	"github.com/pelago-net/pelago/dataplane/tracer"
+	"github.com/pelago-net/pelago/dataplane/observe"
 )
 
 // traced are the flags of trace.
@@ -171,7 +171,7 @@ func (t *traced) run(ctx context.Context) (*Trace, error) {
 		trace.End = *end
 		return trace, nil
 	}
-	request := tracer.Request{Size: t.size, Packet: loader.Packet{
+	request := observe.Request{Size: t.size, Packet: loader.Packet{
 		Protocol: protocols[t.protocol], Source: netip.AddrPortFrom(t.source, uint16(32768+rand.N(28000))),
 		Destination: netip.AddrPortFrom(to.address, to.port),
 	}}
@@ -198,7 +198,7 @@ func (t *traced) follow(ctx context.Context, trace *Trace) error {
 	if !trace.Packet.Source.Addr().IsValid() {
 		return fmt.Errorf("send a packet: %s: %s", trace.Message, trace.Remedy)
 	}
-	p := tracer.Probe{Packet: trace.Packet, Marker: rand.Uint32()}
+	p := observe.Probe{Packet: trace.Packet, Marker: rand.Uint32()}
 	live, err := sendAndWatch(ctx, t.members, own, t.sourceNode, p, t.wait)
 	if err != nil {
 		return err

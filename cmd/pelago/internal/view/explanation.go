@@ -36,6 +36,7 @@ type Explanation struct {
 	OtherPolicies []explainedPolicy `json:"otherPolicies,omitempty"`
 	Binding       string            `json:"binding,omitempty"`
 	Decision      *explainedAttempt `json:"decision,omitempty"`
+	Near          *explainedNear    `json:"near,omitempty"`
 	// Problem is the reason why there is no policy, no binding or no decision, and the remedy.
 	Problem  string                   `json:"problem,omitempty"`
 	Clusters []explainedCluster       `json:"clusters,omitempty"`
@@ -93,6 +94,7 @@ func (f *Subject) Explain() Explanation {
 		out.Decision = &explainedAttempt{d.Reason, d.Message, d.Time, d.Term, err == nil && hash == d.For}
 		out.Rejected = d.Rejected
 	}
+	out.Near = f.near
 	out.Clusters = f.explainClusters()
 	return out
 }
@@ -371,6 +373,9 @@ func PrintExplanation(w io.Writer, e Explanation, wide bool, now time.Time) erro
 		if d.Message != "" {
 			fmt.Fprintf(w, "           %s\n", d.Message)
 		}
+	}
+	if e.Near != nil {
+		e.Near.print(w)
 	}
 	if e.Problem != "" {
 		fmt.Fprintf(w, "Problem:   %s\n", e.Problem)

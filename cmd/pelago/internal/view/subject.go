@@ -34,6 +34,7 @@ type Subject struct {
 	clusters        []clusterv1alpha1.Cluster
 	binding         kube.Binding
 	works           []workv1alpha1.Work
+	near            *explainedNear
 	events          []corev1.Event // of template and binding, the oldest first
 }
 
@@ -72,6 +73,9 @@ func ReadSubject(
 		return nil, err
 	}
 	if f.works, err = worksOf(ctx, c, f.binding); err != nil {
+		return nil, err
+	}
+	if f.near, err = readNear(ctx, c, clusters, f.binding); err != nil {
 		return nil, err
 	}
 	f.events, err = eventsOf(ctx, c, f)

@@ -1,6 +1,4 @@
-// Package program is what the daemons that talk to an API server have in common: how they start and end, where their log goes, how
-// they find the server.
-package program
+package kube
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package propagate
+package capacity
 
 import (
 	"errors"
@@ -63,7 +63,7 @@ func needs(cores int64) *workv1alpha2.ReplicaRequirements {
 }
 
 // request asks for replicas of one core each, divided by room.
-func capacityRequest(replicas int32, division policyv1alpha1.ReplicaDivisionPreference, current ...workv1alpha2.TargetCluster) *scheduler.Request {
+func request(replicas int32, division policyv1alpha1.ReplicaDivisionPreference, current ...workv1alpha2.TargetCluster) *scheduler.Request {
 	s := &policyv1alpha1.ReplicaSchedulingStrategy{
 		ReplicaSchedulingType: policyv1alpha1.ReplicaSchedulingTypeDivided, ReplicaDivisionPreference: division,
 	}
@@ -93,7 +93,7 @@ func show(clusters []workv1alpha2.TargetCluster) string {
 func TestManyForFewPlaces(t *testing.T) {
 	for name, failing := range map[string]int64{"all writes succeed": 0, "every third write fails": 3} {
 		t.Run(name, func(t *testing.T) {
-			r := NewCapacity(CapacityOptions{})
+			r := New(Options{})
 			var clusters []*clusterv1alpha1.Cluster
 			want := map[string]int32{}
 			for i := range 100 {
@@ -109,7 +109,7 @@ func TestManyForFewPlaces(t *testing.T) {
 				if i%2 == 1 {
 					division = aggregated
 				}
-				d, p, err := r.Decide(key, capacityRequest(1, division))
+				d, p, err := r.Decide(key, request(1, division))
 				var room *scheduler.UnschedulableError
 				switch {
 				case errors.As(err, &room):
@@ -193,7 +193,7 @@ func TestAssumed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := newClock()
-			r := NewCapacity(CapacityOptions{Now: clock.now})
+			r := New(Options{Now: clock.now})
 			r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 0)})
 			reservations := map[string]*Reservation{}
 			for i, s := range steps {
@@ -206,7 +206,7 @@ func TestAssumed(t *testing.T) {
 	}
 }
 
-func act(t *testing.T, r *Capacity, clock *clock, reservations map[string]*Reservation, do string) {
+func act(t *testing.T, r *Cache, clock *clock, reservations map[string]*Reservation, do string) {
 	t.Helper()
 	verb, rest, _ := strings.Cut(do, " ")
 	key, rest, _ := strings.Cut(rest, " ")
@@ -217,7 +217,7 @@ func act(t *testing.T, r *Capacity, clock *clock, reservations map[string]*Reser
 		t.Fatalf("%q: %v", do, err)
 	}
 	decide := func(replicas int32, current ...workv1alpha2.TargetCluster) {
-		_, p, err := r.Decide(key, capacityRequest(replicas, aggregated, current...))
+		_, p, err := r.Decide(key, request(replicas, aggregated, current...))
 		if err != nil {
 			t.Fatalf("%q: %v", do, err)
 		}
@@ -261,24 +261,24 @@ func act(t *testing.T, r *Capacity, clock *clock, reservations map[string]*Reser
 }
 
 // freeIn is how many replicas of one core fit into a cluster.
-func freeIn(r *Capacity, cluster string) (n int64) {
+func freeIn(r *Cache, cluster string) (n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.latest().Fits(capacityRequest(1, aggregated), []workv1alpha2.TargetCluster{{Name: cluster, Replicas: int32(n + 1)}}) {
+	for r.latest().Fits(request(1, aggregated), []workv1alpha2.TargetCluster{{Name: cluster, Replicas: int32(n + 1)}}) {
 		n++
 	}
 	return n
 }
 
 func TestRestart(t *testing.T) {
-	r := NewCapacity(CapacityOptions{})
+	r := New(Options{})
 	r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 0), member("n", 10, 0)})
-	d, p, err := r.Decide("ns/a", capacityRequest(8, weighted))
+	d, p, err := r.Decide("ns/a", request(8, weighted))
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.Commit("7")
-	again := NewCapacity(CapacityOptions{})
+	again := New(Options{})
 	again.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 0), member("n", 10, 0)})
 	seen := Observation{ResourceVersion: "7", Requirements: needs(1)}
 	for _, c := range d.Clusters {
@@ -293,23 +293,23 @@ func TestRestart(t *testing.T) {
 }
 
 func TestDecide(t *testing.T) {
-	static := capacityRequest(30, weighted)
+	static := request(30, weighted)
 	static.Placement.ReplicaScheduling.WeightPreference = nil
-	duplicated := capacityRequest(30, "")
+	duplicated := request(30, "")
 	duplicated.Placement = nil
 	for name, c := range map[string]struct {
 		r    *scheduler.Request
 		want string
 		free int64 // in m, afterwards
 	}{
-		"divided by room":                   {capacityRequest(6, weighted), "m=4 n=2", 4},
-		"more where it runs":                {capacityRequest(6, weighted, workv1alpha2.TargetCluster{Name: "n", Replicas: 2}), "m=3 n=3", 5},
+		"divided by room":                   {request(6, weighted), "m=4 n=2", 4},
+		"more where it runs":                {request(6, weighted, workv1alpha2.TargetCluster{Name: "n", Replicas: 2}), "m=3 n=3", 5},
 		"static weights ask for no room":    {static, "m=15 n=15", 0},
 		"neither do as many in each":        {duplicated, "m=30 n=30", 0},
 		"what is no workload takes none":    {&scheduler.Request{Kind: static.Kind}, "m=0 n=0", 8},
 		"several components: none is known": {&scheduler.Request{Kind: static.Kind, Components: 2, Replicas: 3}, "m=0 n=0", 8},
 	} {
-		r := NewCapacity(CapacityOptions{})
+		r := New(Options{})
 		r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 2), member("n", 10, 6)})
 		d, _, err := r.Decide("ns/a", c.r)
 		if err != nil {
@@ -323,24 +323,24 @@ func TestDecide(t *testing.T) {
 }
 
 func TestNotReady(t *testing.T) {
-	r := NewCapacity(CapacityOptions{})
-	if _, _, err := r.Decide("ns/a", capacityRequest(1, weighted)); !errors.Is(err, ErrNotReady) {
+	r := New(Options{})
+	if _, _, err := r.Decide("ns/a", request(1, weighted)); !errors.Is(err, ErrNotReady) {
 		t.Errorf("before the clusters are known: %v", err)
 	}
 	r.SetClusters(nil)
 	var fit *scheduler.FitError
-	if _, _, err := r.Decide("ns/a", capacityRequest(1, weighted)); !errors.As(err, &fit) {
+	if _, _, err := r.Decide("ns/a", request(1, weighted)); !errors.As(err, &fit) {
 		t.Errorf("without clusters: %v", err)
 	}
 }
 
 func TestNeed(t *testing.T) {
-	r := NewCapacity(CapacityOptions{})
+	r := New(Options{})
 	removed := member("m", 1, 0)
 	now := metav1.Now()
 	removed.DeletionTimestamp = &now
 	r.SetClusters([]*clusterv1alpha1.Cluster{removed})
-	req := capacityRequest(1, weighted, workv1alpha2.TargetCluster{Name: "m", Replicas: 1})
+	req := request(1, weighted, workv1alpha2.TargetCluster{Name: "m", Replicas: 1})
 	applied, err := scheduler.Applied(req.Placement)
 	if err != nil {
 		t.Fatal(err)
@@ -352,18 +352,18 @@ func TestNeed(t *testing.T) {
 
 // TestCommit: a decision that was computed before another one took the room is computed again.
 func TestCommit(t *testing.T) {
-	r := NewCapacity(CapacityOptions{})
+	r := New(Options{})
 	r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 0), member("n", 10, 4)})
 	s, err := r.begin("ns/a")
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := capacityRequest(8, aggregated)
+	req := request(8, aggregated)
 	d, err := scheduler.Schedule(req, s)
 	if err != nil || show(d.Clusters) != "m=8" {
 		t.Fatal(show(d.Clusters), err)
 	}
-	if _, _, err := r.Decide("ns/b", capacityRequest(6, aggregated)); err != nil {
+	if _, _, err := r.Decide("ns/b", request(6, aggregated)); err != nil {
 		t.Fatal(err)
 	}
 	p, latest := r.tryReserve("ns/a", req, d, s)

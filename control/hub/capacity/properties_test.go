@@ -1,4 +1,4 @@
-package propagate
+package capacity
 
 import (
 	"fmt"
@@ -16,7 +16,7 @@ import (
 // world is what truly is, beside a Room that hears of it late.
 type world struct {
 	clock   *clock
-	room    *Capacity
+	room    *Cache
 	cores   map[string]int64
 	version int
 	truth   map[string]*written // the bindings at the API server
@@ -57,7 +57,7 @@ func newWorld(t *rapid.T) *world {
 
 // start begins with a new Room, which reads everything.
 func (w *world) start() {
-	w.room = NewCapacity(CapacityOptions{Now: w.clock.now})
+	w.room = New(Options{Now: w.clock.now})
 	w.doubt = map[string]*Reservation{}
 	w.tell()
 	for key := range w.watch {
@@ -140,7 +140,7 @@ func (w *world) decide(t *rapid.T, key string) {
 		}
 	}
 	divisions := []policyv1alpha1.ReplicaDivisionPreference{weighted, aggregated}
-	r := capacityRequest(rapid.Int32Range(0, 8).Draw(t, "replicas"), rapid.SampledFrom(divisions).Draw(t, "division"), current...)
+	r := request(rapid.Int32Range(0, 8).Draw(t, "replicas"), rapid.SampledFrom(divisions).Draw(t, "division"), current...)
 	r.Requirements = needs(size0(key))
 	d, p, err := w.room.Decide(key, r)
 	if err != nil {

@@ -1,4 +1,4 @@
-package program
+package kube
 
 import (
 	"errors"
@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// reconcileTimeout is above all that bounds a reconcile: its context, or the timeouts of its requests.
-	reconcileTimeout = 15 * time.Minute
+	// hungReconcile is above all that bounds a reconcile: its context, or the timeouts of its requests.
+	hungReconcile = 15 * time.Minute
 	// leaseTimeout is above the interval between attempts to take or renew the lease, failed ones included.
 	leaseTimeout = time.Minute
 	// longestRunning is controller-runtime's gauge of the oldest reconcile under way, by queue.
@@ -36,7 +36,7 @@ func Liveness(queues prometheus.Gatherer, attempted func() time.Time) healthz.Ch
 			}
 			for _, m := range family.GetMetric() {
 				age := time.Duration(m.GetGauge().GetValue() * float64(time.Second))
-				if age <= reconcileTimeout {
+				if age <= hungReconcile {
 					continue
 				}
 				labels := prometheus.Labels{}

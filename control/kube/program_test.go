@@ -1,4 +1,4 @@
-package program_test
+package kube_test
 
 import (
 	"os"
@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pelago-net/pelago/cmd/internal/program"
+	"github.com/pelago-net/pelago/control/kube"
 )
 
 func TestConnect(t *testing.T) {
@@ -16,11 +16,11 @@ func TestConnect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := program.Connect(file, "pelago-test", "")
+	c, err := kube.Connect(file, "pelago-test", "")
 	if err != nil || c.Host != "https://192.0.2.1:6443" || c.UserAgent != "pelago-test" {
 		t.Errorf("got %v, %v", c, err)
 	}
-	_, err = program.Connect(file+".none", "pelago-test", ", as `pelago init` writes it")
+	_, err = kube.Connect(file+".none", "pelago-test", ", as `pelago init` writes it")
 	if err == nil || !strings.Contains(err.Error(), "give --kubeconfig, as `pelago init` writes it)") {
 		t.Errorf("without the file: %v", err)
 	}

@@ -1,4 +1,4 @@
-package propagate
+package capacity
 
 import (
 	"slices"
@@ -18,7 +18,7 @@ const attempts = 4
 // counting until that is known: the binding is read live and passed to Observe (or Forget, if it does not exist), and then Release is
 // called.
 type Reservation struct {
-	capacity *Capacity
+	capacity *Cache
 	key      string
 	size     scheduler.Load               // of one replica
 	clusters []workv1alpha2.TargetCluster // by name
@@ -28,7 +28,7 @@ type Reservation struct {
 // decides again. Errors are those of Schedule, and ErrNotReady.
 //
 // The request's Current must be what the binding says now. There must not be two at the same time for one key.
-func (r *Capacity) Decide(key string, req *scheduler.Request) (scheduler.Decision, *Reservation, error) {
+func (r *Cache) Decide(key string, req *scheduler.Request) (scheduler.Decision, *Reservation, error) {
 	s, err := r.begin(key)
 	if err != nil {
 		return scheduler.Decision{}, nil, err
@@ -54,7 +54,7 @@ func (r *Capacity) Decide(key string, req *scheduler.Request) (scheduler.Decisio
 }
 
 // begin returns the snapshot to decide from. A reservation for the key that was forgotten is dropped.
-func (r *Capacity) begin(key string) (*scheduler.Snapshot, error) {
+func (r *Cache) begin(key string) (*scheduler.Snapshot, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.known {
@@ -68,7 +68,7 @@ func (r *Capacity) begin(key string) (*scheduler.Snapshot, error) {
 
 // tryReserve reserves what a decision takes. If one of the chosen clusters no longer has the capacity, the reservation is nil and the
 // snapshot is the one to decide from again.
-func (r *Capacity) tryReserve(
+func (r *Cache) tryReserve(
 	key string, req *scheduler.Request, d scheduler.Decision, from *scheduler.Snapshot,
 ) (*Reservation, *scheduler.Snapshot) {
 	r.mu.Lock()
@@ -80,7 +80,7 @@ func (r *Capacity) tryReserve(
 }
 
 // reserve counts a decision as assumed. r.mu is held.
-func (r *Capacity) reserve(key string, req *scheduler.Request, d scheduler.Decision) *Reservation {
+func (r *Cache) reserve(key string, req *scheduler.Request, d scheduler.Decision) *Reservation {
 	p := &Reservation{capacity: r, key: key, size: sizeOf(req.Requirements), clusters: slices.Clone(d.Clusters)}
 	b := r.binding(key)
 	r.change(b, func() { b.reserved = p })
@@ -97,7 +97,7 @@ func (p *Reservation) Commit(resourceVersion string) {
 	if b == nil || b.reserved != p {
 		return
 	}
-	v := capacityVersion(resourceVersion)
+	v := versionOf(resourceVersion)
 	if v <= b.version {
 		r.change(b, func() { b.reserved = nil })
 		return
@@ -161,7 +161,7 @@ type sum struct {
 }
 
 // add counts so many more replicas as assumed; fewer if negative. r.mu is held.
-func (r *Capacity) add(cluster string, size scheduler.Load, replicas int64) {
+func (r *Cache) add(cluster string, size scheduler.Load, replicas int64) {
 	if replicas == 0 {
 		return
 	}
@@ -178,7 +178,7 @@ func (r *Capacity) add(cluster string, size scheduler.Load, replicas int64) {
 }
 
 // claim is what a binding claims of a cluster beyond what is reported.
-type capacityClaim struct {
+type claim struct {
 	cluster  string
 	size     scheduler.Load
 	replicas int64
@@ -186,11 +186,11 @@ type capacityClaim struct {
 
 // claims are all of a binding, by cluster. While a write has not ended the larger number of replicas counts, and of replicas of two
 // sizes both do, less what is reported. The result is good until the next call with the same buffer.
-func (b *bindingUsage) claims(buffer []capacityClaim) []capacityClaim {
+func (b *bindingUsage) claims(buffer []claim) []claim {
 	out := buffer[:0]
 	if b.reserved == nil {
 		for i := range b.parts {
-			out = append(out, capacityClaim{b.parts[i].cluster, b.size, b.parts[i].replicas - b.parts[i].reported})
+			out = append(out, claim{b.parts[i].cluster, b.size, b.parts[i].replicas - b.parts[i].reported})
 		}
 		return out
 	}
@@ -199,18 +199,18 @@ func (b *bindingUsage) claims(buffer []capacityClaim) []capacityClaim {
 	for i, k := 0, 0; i < len(b.parts) || k < len(next); {
 		switch order := compareAt(b.parts, i, next, k); {
 		case order < 0:
-			out = append(out, capacityClaim{b.parts[i].cluster, b.size, b.parts[i].replicas - b.parts[i].reported})
+			out = append(out, claim{b.parts[i].cluster, b.size, b.parts[i].replicas - b.parts[i].reported})
 			i++
 		case order > 0:
-			out = append(out, capacityClaim{next[k].Name, size, int64(next[k].Replicas)})
+			out = append(out, claim{next[k].Name, size, int64(next[k].Replicas)})
 			k++
 		case same:
-			out = append(out, capacityClaim{next[k].Name, size, max(b.parts[i].replicas, int64(next[k].Replicas)) - b.parts[i].reported})
+			out = append(out, claim{next[k].Name, size, max(b.parts[i].replicas, int64(next[k].Replicas)) - b.parts[i].reported})
 			i, k = i+1, k+1
 		default:
 			reported := within(size, b.size, b.parts[i].reported)
-			out = append(out, capacityClaim{b.parts[i].cluster, b.size, b.parts[i].replicas - b.parts[i].reported},
-				capacityClaim{next[k].Name, size, max(0, int64(next[k].Replicas)-reported)})
+			out = append(out, claim{b.parts[i].cluster, b.size, b.parts[i].replicas - b.parts[i].reported},
+				claim{next[k].Name, size, max(0, int64(next[k].Replicas)-reported)})
 			i, k = i+1, k+1
 		}
 	}
@@ -229,7 +229,7 @@ func compareAt(parts []part, i int, next []workv1alpha2.TargetCluster, k int) in
 }
 
 // change changes a binding, and the sums by what it claims more or less then. r.mu is held.
-func (r *Capacity) change(b *bindingUsage, to func()) {
+func (r *Cache) change(b *bindingUsage, to func()) {
 	r.before = b.claims(r.before)
 	to()
 	r.after = b.claims(r.after)

@@ -1,4 +1,7 @@
-package propagate
+// Package capacity is the memory of scheduling decisions: the clusters, and the replicas that were placed but are not in the clusters'
+// reports yet. Decisions are computed in parallel from immutable snapshots and committed serially against the assumed sums. It reads
+// and writes no objects: package propagate tells it of clusters and bindings.
+package capacity
 
 import (
 	"cmp"
@@ -22,8 +25,8 @@ var ErrNotReady = errors.New("decide: the clusters have not been read yet: try a
 // DefaultLag is three times the time between two reports of a cluster.
 const DefaultLag = 30 * time.Second
 
-// CapacityOptions of a Capacity; the zero value is for production.
-type CapacityOptions struct {
+// Options of a Cache; the zero value is for production.
+type Options struct {
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 	// Lag is how long after replicas were seen to be healthy a cluster that reports has them in its resourceSummary, at the latest;
@@ -31,11 +34,11 @@ type CapacityOptions struct {
 	Lag time.Duration
 }
 
-// Capacity knows the clusters and what is assumed of them. All methods are safe for concurrent use.
+// Cache knows the clusters and what is assumed of them. All methods are safe for concurrent use.
 //
 // Before the first Decide it needs all clusters (SetClusters) and all bindings (Observe): capacity that an unknown binding uses would
 // be reserved again.
-type Capacity struct {
+type Cache struct {
 	now func() time.Time
 	lag time.Duration
 
@@ -45,15 +48,15 @@ type Capacity struct {
 	known    bool            // SetClusters was called
 	reports  map[string]bool // all clusters, and whether they report
 	bindings map[string]*bindingUsage
-	sums     map[string]*sum   // by cluster: what is assumed
-	settling []capacitySettled // the oldest first
+	sums     map[string]*sum // by cluster: what is assumed
+	settling []settled       // the oldest first
 
-	before, after []capacityClaim // buffers of change
+	before, after []claim // buffers of change
 }
 
-// NewCapacity makes a Capacity without clusters and bindings.
-func NewCapacity(o CapacityOptions) *Capacity {
-	r := &Capacity{
+// New makes a Cache without clusters and bindings.
+func New(o Options) *Cache {
+	r := &Cache{
 		now: o.Now, lag: cmp.Or(o.Lag, DefaultLag), snapshot: scheduler.NewSnapshot(nil, nil),
 		reports: map[string]bool{}, bindings: map[string]*bindingUsage{}, sums: map[string]*sum{},
 	}
@@ -64,7 +67,7 @@ func NewCapacity(o CapacityOptions) *Capacity {
 }
 
 // SetClusters replaces all clusters. They must not be changed afterwards.
-func (r *Capacity) SetClusters(clusters []*clusterv1alpha1.Cluster) {
+func (r *Cache) SetClusters(clusters []*clusterv1alpha1.Cluster) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	reports, again := make(map[string]bool, len(clusters)), map[string]bool{}
@@ -87,15 +90,23 @@ func (r *Capacity) SetClusters(clusters []*clusterv1alpha1.Cluster) {
 }
 
 // Need is the reason why a decision is due; "": none is (scheduler.Need). It depends on the request and the clusters alone.
-func (r *Capacity) Need(req *scheduler.Request, o scheduler.Observed) string {
+func (r *Cache) Need(req *scheduler.Request, o scheduler.Observed) string {
 	r.mu.Lock()
 	s := r.latest()
 	r.mu.Unlock()
 	return scheduler.Need(req, o, s)
 }
 
+// Try returns the decision that would be made now, and reserves nothing.
+func (r *Cache) Try(req *scheduler.Request) (scheduler.Decision, error) {
+	r.mu.Lock()
+	s := r.latest()
+	r.mu.Unlock()
+	return scheduler.Schedule(req, s)
+}
+
 // latest is a snapshot with all that is assumed now. r.mu is held.
-func (r *Capacity) latest() *scheduler.Snapshot {
+func (r *Cache) latest() *scheduler.Snapshot {
 	r.release()
 	if len(r.stale) > 0 {
 		r.snapshot = r.snapshot.Assume(func(yield func(string, scheduler.Load) bool) {
@@ -147,7 +158,7 @@ type part struct {
 }
 
 // version of an object. They are numbers in which a newer one is larger; one that is none counts as older than all.
-func capacityVersion(resourceVersion string) uint64 {
+func versionOf(resourceVersion string) uint64 {
 	n, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {
 		return 0
@@ -165,13 +176,13 @@ func (b *bindingUsage) part(cluster string) *part {
 
 // Observe records what a watch shows of a binding. What is older than the last committed write changes nothing.
 //
-// Replicas are assumed until they have settled and the cluster has reported since (CapacityOptions.Lag). While both could count, both
+// Replicas are assumed until they have settled and the cluster has reported since (Options.Lag). While both could count, both
 // do: the capacity is underestimated for a while, never overestimated.
-func (r *Capacity) Observe(key string, o Observation) {
+func (r *Cache) Observe(key string, o Observation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := r.binding(key)
-	v := capacityVersion(o.ResourceVersion)
+	v := versionOf(o.ResourceVersion)
 	if v < b.version {
 		return
 	}
@@ -190,11 +201,11 @@ func (r *Capacity) Observe(key string, o Observation) {
 
 // Forget records that a binding is gone: resourceVersion is the one with which the watch showed its deletion, so that a late event
 // does not remove what was written since for a new binding of the same name; "": a live read did not find it.
-func (r *Capacity) Forget(key, resourceVersion string) {
+func (r *Cache) Forget(key, resourceVersion string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b := r.bindings[key]
-	if b == nil || resourceVersion != "" && capacityVersion(resourceVersion) < b.version {
+	if b == nil || resourceVersion != "" && versionOf(resourceVersion) < b.version {
 		return
 	}
 	r.set(key, b, scheduler.Load{}, nil, b.reserved)
@@ -204,7 +215,7 @@ func (r *Capacity) Forget(key, resourceVersion string) {
 }
 
 // binding returns that of a key, which is made if it is not known. r.mu is held.
-func (r *Capacity) binding(key string) *bindingUsage {
+func (r *Cache) binding(key string) *bindingUsage {
 	b := r.bindings[key]
 	if b == nil {
 		b = &bindingUsage{}
@@ -215,7 +226,7 @@ func (r *Capacity) binding(key string) *bindingUsage {
 
 // set replaces what is known of a binding; parts are in any order. What the clusters report of it already goes on counting as
 // reported, as far as it is not more than there is now. r.mu is held.
-func (r *Capacity) set(key string, b *bindingUsage, size scheduler.Load, parts []part, reservation *Reservation) {
+func (r *Cache) set(key string, b *bindingUsage, size scheduler.Load, parts []part, reservation *Reservation) {
 	slices.SortFunc(parts, func(a, b part) int { return strings.Compare(a.cluster, b.cluster) })
 	for i := range parts {
 		next := &parts[i]
@@ -235,21 +246,21 @@ func (r *Capacity) set(key string, b *bindingUsage, size scheduler.Load, parts [
 }
 
 // settled is a part that has settled at a time; the cluster's report contains it some time after that.
-type capacitySettled struct {
+type settled struct {
 	key, cluster string
 	at           time.Time
 }
 
 // settle lets a part that has settled wait for the cluster's report. r.mu is held.
-func (r *Capacity) settle(key string, p *part) {
+func (r *Cache) settle(key string, p *part) {
 	if !p.settled.IsZero() && p.reported < p.replicas {
-		r.settling = append(r.settling, capacitySettled{key, p.cluster, p.settled})
+		r.settling = append(r.settling, settled{key, p.cluster, p.settled})
 	}
 }
 
 // settleAgain restarts settling for the clusters that have not reported for a while: their last reports may be older than what has
 // settled since. r.mu is held.
-func (r *Capacity) settleAgain(clusters map[string]bool) {
+func (r *Cache) settleAgain(clusters map[string]bool) {
 	now := r.now()
 	for key, b := range r.bindings {
 		for i := range b.parts {
@@ -263,7 +274,7 @@ func (r *Capacity) settleAgain(clusters map[string]bool) {
 
 // release stops assuming what the clusters have reported by now. What waits for a cluster that does not report is left to
 // settleAgain. r.mu is held.
-func (r *Capacity) release() {
+func (r *Cache) release() {
 	now := r.now()
 	for len(r.settling) > 0 && now.Sub(r.settling[0].at) >= r.lag {
 		s := r.settling[0]

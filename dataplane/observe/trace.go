@@ -1,7 +1,4 @@
-// Package tracer answers for one node how a packet fares: Trace walks the tables in the kernel (package loader) and adds what the
-// node's stack would do, Send and Watch follow a real packet. pelago-node runs them for `pelago trace`. It changes nothing on the
-// node, and costs nothing while no trace runs.
-package tracer
+package observe
 
 import (
 	"cmp"
