@@ -26,7 +26,7 @@ static __always_inline int tcp_reset(struct __sk_buff *skb, const struct node_se
 
 #define SHOWN_PORT_TRIES 16
 
-/* The device of the pod, node or host beside the cluster with an address. Its stack is not that of flow_open_server(). */
+/* The device of the pod, node or host outside the cluster with an address. Its stack is not that of flow_open_server(). */
 static __noinline __u32 device_at(__be32 address)
 {
 	const struct source *local = source_lookup(address);

@@ -78,7 +78,7 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 		to->f = 0;
 	if (to->f)
 		return use_flow_out(skb, s, p, to, now);
-	/* Only a pod on its own device, the node itself, or a host beside the cluster on its device may open flows. */
+	/* Only a pod on its own device, the node itself, or a host outside the cluster on its device may open flows. */
 	src = source_lookup(p->saddr);
 	if (!src || !comes_from(device_of(src), ingress))
 		return VERDICT_DROP_UNKNOWN_SOURCE;

@@ -36,7 +36,7 @@ static __always_inline struct node_settings *get_settings(void)
 	return bpf_map_lookup_elem(&settings, &zero);
 }
 
-/* What hosts beside the cluster with an address may use; 0 if it is in none of their prefixes. */
+/* What hosts outside the cluster with an address may use; 0 if it is in none of their prefixes. */
 static __always_inline const struct source *external_lookup(__be32 address)
 {
 	struct prefix key = { .length = 32, .address = address };
@@ -44,7 +44,7 @@ static __always_inline const struct source *external_lookup(__be32 address)
 	return bpf_map_lookup_elem(&externals, &key);
 }
 
-/* Reports whether other clusters may send to an address beside the cluster. A global function to save stack. */
+/* Reports whether other clusters may send to an address outside the cluster. A global function to save stack. */
 __noinline int external_routed(__be32 address)
 {
 	const struct source *s = external_lookup(address);

@@ -78,7 +78,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } peers SEC(".maps");
 
-/* key: local address (pod, node, or endpoint beside the cluster); value: what it may use. Writer: loader. Reader: edge. */
+/* key: local address (pod, node, or endpoint outside the cluster); value: what it may use. Writer: loader. Reader: edge. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -88,7 +88,7 @@ struct {
 } sources SEC(".maps");
 
 /*
- * key: prefix of hosts beside the cluster, or of its ClusterIPs; value: what they may use. Exact addresses in `sources`
+ * key: prefix of hosts outside the cluster, or of its ClusterIPs; value: what they may use. Exact addresses in `sources`
  * take precedence. Writer: loader, on gateways. Reader: edge, gateway.
  */
 struct {

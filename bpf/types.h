@@ -292,7 +292,7 @@ ASSERT_SIZE(struct guard, 4);
 /* ---- addresses ---- */
 enum source_flag {
 	SOURCE_HOST = 1,     /* an address of the node itself, not of a pod */
-	SOURCE_EXTERNAL = 2, /* a host beside the cluster, behind a device that is no pod's */
+	SOURCE_EXTERNAL = 2, /* a host outside the cluster, behind a device that is no pod's */
 	SOURCE_ROUTED = 4,   /* in `externals`: other clusters may send to it, under its own address */
 };
 
@@ -338,7 +338,7 @@ enum global_kind {
 	GLOBAL_EGRESS = 1,   /* (address, port >> 8) names the node */
 	GLOBAL_SERVICE = 2,  /* (address, port, protocol) names the service */
 	GLOBAL_POD = 3,	     /* one pod on one node */
-	GLOBAL_EXTERNAL = 4, /* an endpoint beside the cluster: the gateway that receives a new flow is its edge */
+	GLOBAL_EXTERNAL = 4, /* an endpoint outside the cluster: the gateway that receives a new flow is its edge */
 };
 
 enum global_flag {
@@ -596,7 +596,7 @@ struct path_line {
 	__u64 probe_at; /* when a small packet is to take a probe along, */
 	__u64 clone_at; /* and when any packet is that is no GSO packet */
 	__u64 used;	/* as of struct path */
-	__u64 until;	/* then it is computed anew */
+	__u64 until;	/* then it is recomputed */
 	__u64 doubtful; /* bit n: the peer does not reach one of the clusters n, n + 64, ... well */
 };
 ASSERT_SIZE(struct path_line, 64);

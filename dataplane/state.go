@@ -38,9 +38,9 @@ type State struct {
 	Clusters map[uint16][]RemoteGateway
 	// Peers are the outer addresses from which overlay and cable packets are taken.
 	Peers map[netip.Addr]Peer
-	// Sources are the local addresses: those of pods and of the node, which may open flows, and of endpoints beside the cluster.
+	// Sources are the local addresses: those of pods and of the node, which may open flows, and of endpoints outside the cluster.
 	Sources map[netip.Addr]Source
-	// Externals are the prefixes of hosts beside the cluster, and of its ClusterIPs where they are routed (gateways only). An address
+	// Externals are the prefixes of hosts outside the cluster, and of its ClusterIPs where they are routed (gateways only). An address
 	// in Sources takes precedence.
 	Externals map[netip.Prefix]Source
 	// Endpoints are the devices of local pods that have programs: packets may bypass the node's stack there, or go to a ClusterSetIP.
@@ -142,7 +142,7 @@ type Source struct {
 	Own     netip.Addr // global IP of a headless pod, used 1:1; invalid: none
 	Ifindex uint32     // device towards the pod; 0: not checked
 	Host    bool       // an address of the node itself
-	// External: hosts beside the cluster. Ifindex is the device that leads to them; their packets must come from it.
+	// External: hosts outside the cluster. Ifindex is the device that leads to them; their packets must come from it.
 	External bool
 	// Routed: other clusters may send to the prefix.
 	Routed bool
@@ -162,7 +162,7 @@ func (s State) Source(a netip.Addr) (src Source, ok bool) {
 	return src, best >= 0
 }
 
-// Masqueraded are the destinations beside the cluster, sorted, and the ranges of ClusterIPs that are routed. What pelago0 passes on
+// Masqueraded are the destinations outside the cluster, sorted, and the ranges of ClusterIPs that are routed. What pelago0 passes on
 // to either gets an address of the node as source, so that replies come back to the node that has the flow.
 func (s State) Masqueraded() (beside, clusterIPs []netip.Prefix) {
 	var all []netip.Prefix
@@ -232,7 +232,7 @@ const (
 	GlobalEgress  GlobalKind = 1
 	GlobalService GlobalKind = 2
 	GlobalPod     GlobalKind = 3
-	// GlobalExternal is an endpoint beside the cluster; the gateway that receives a new flow is its edge.
+	// GlobalExternal is an endpoint outside the cluster; the gateway that receives a new flow is its edge.
 	GlobalExternal GlobalKind = 4
 )
 
@@ -269,7 +269,7 @@ type ServiceKey struct {
 
 // Service is an exported port.
 type Service struct {
-	// Backends are the ready pods on this node and, on a gateway, the ready endpoints beside the cluster, sorted.
+	// Backends are the ready pods on this node and, on a gateway, the ready endpoints outside the cluster, sorted.
 	Backends []netip.AddrPort
 	// Table leads from a slot to a node index (gateways only); see Maglev.
 	Table []uint16

@@ -168,7 +168,7 @@ func TestTCPFlood(t *testing.T) {
 	}
 }
 
-// TestUDPFlood: queries that nobody waits for, malformed ones among them, are dropped by the kernel when they come too fast; memory is
+// TestUDPFlood: queries without a waiting client, malformed ones among them, are dropped by the kernel when they come too fast; memory is
 // that of the sockets' buffers, and the next query is answered.
 func TestUDPFlood(t *testing.T) {
 	s, h := open(t, "127.0.0.1:0")

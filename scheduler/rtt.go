@@ -151,7 +151,7 @@ func (n *Near) Leaves(current, fresh []workv1alpha2.TargetCluster) map[string]st
 	for _, t := range current {
 		rtt, measured := n.RTT[t.Name]
 		switch {
-		case !measured: // it does not move because of what is not known
+		case !measured: // a missing measurement moves nothing
 		case n.TooFar(t.Name):
 			out[t.Name] = fmt.Sprintf("cluster %s is %s away from %s, and at most %s are accepted", t.Name, rtt, n.To, n.Max)
 		case n.Prefer && !in(fresh, t.Name):

@@ -82,7 +82,7 @@ is updated to the version of this command; another stays until --image is given.
   # two gateways
   pelago join broker-info.subm --context c1 --clusterid c1 --gateway-node worker1 --gateway-node worker2
 
-  # hosts beside the cluster reach other clusters by a gateway node
+  # hosts outside the cluster reach other clusters by a gateway node
   pelago join broker-info.subm --context c1 --clusterid c1 --external-cidr 192.0.2.0/25
 
   # network and services, no workloads

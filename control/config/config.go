@@ -117,7 +117,7 @@ type Config struct {
 	GlobalRange  netip.Prefix
 	PodCIDRs     []netip.Prefix
 	ServiceCIDRs []netip.Prefix
-	// ExternalCIDRs are ranges of hosts beside the cluster that take part; IPv4, masked.
+	// ExternalCIDRs are ranges of hosts outside the cluster that take part; IPv4, masked.
 	ExternalCIDRs []netip.Prefix
 	// RouteServiceCIDR: without globalnet, other clusters reach ClusterIPs that are not exported, too.
 	RouteServiceCIDR bool
@@ -174,7 +174,7 @@ func (c Config) Globalnet() bool { return len(c.GlobalCIDRs) > 0 }
 // UseClusterSetIPs reports whether exported services get a ClusterSetIP unless their ServiceExport says otherwise.
 func (c Config) UseClusterSetIPs() bool { return c.ClusterSetIPs || c.Mode == ModeMCS }
 
-// RoutedPodCIDRs are the ranges of pods and, without globalnet, of hosts beside the cluster.
+// RoutedPodCIDRs are the ranges of pods and, without globalnet, of hosts outside the cluster.
 func (c Config) RoutedPodCIDRs() []netip.Prefix {
 	if c.Globalnet() {
 		return c.PodCIDRs

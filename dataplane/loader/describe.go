@@ -51,9 +51,9 @@ func describeGlobal(g dataplane.Global) string {
 		return fmt.Sprintf("pod on node %d", g.Node)
 	case dataplane.GlobalExternal:
 		if g.Pod.IsValid() {
-			return fmt.Sprintf("endpoint %s beside the cluster", g.Pod)
+			return fmt.Sprintf("endpoint %s outside the cluster", g.Pod)
 		}
-		return "endpoint beside the cluster, served by gateways"
+		return "endpoint outside the cluster, served by gateways"
 	}
 	return "none"
 }

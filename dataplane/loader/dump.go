@@ -44,7 +44,7 @@ var dumps = []struct {
 	{"clusters", "cluster index: its gateways", func(t Tables, _ []Service) []MapRow { return rowsOf(t.State.Clusters) }},
 	{"peers", "outer address: the node or gateway that may send from it", func(t Tables, _ []Service) []MapRow { return rowsOf(t.State.Peers) }},
 	{"sources", "local address: its egress IP or its own global IP", func(t Tables, _ []Service) []MapRow { return rowsOf(t.State.Sources) }},
-	{"externals", "range of hosts or ClusterIPs beside the cluster: what its packets are translated to; on gateways", func(t Tables, _ []Service) []MapRow { return rowsOf(t.State.Externals) }},
+	{"externals", "range of hosts or ClusterIPs outside the cluster: what its packets are translated to; on gateways", func(t Tables, _ []Service) []MapRow { return rowsOf(t.State.Externals) }},
 	{"endpoints", "local pod: its device and datapath", func(t Tables, _ []Service) []MapRow { return rowsOf(t.State.Endpoints) }},
 	{"egresses", "egress IP: first ports of the blocks in which this node opens flows", func(t Tables, _ []Service) []MapRow { return rowsOf(t.State.Egresses) }},
 	{"globals", "own global address: what it is", func(t Tables, _ []Service) []MapRow { return rowsOf(t.State.Globals) }},

@@ -326,7 +326,7 @@ func (r *reception) toRemote(cluster uint16) string {
 	return "switched"
 }
 
-// global is an own address that other clusters may send to, or beside the cluster and routed (external_routed() of bpf/encap.h).
+// global is an own address that other clusters may send to, or outside the cluster and routed (external_routed() of bpf/encap.h).
 func (r *reception) global(a netip.Addr) (dataplane.Global, bool) {
 	g, ok := r.State.Globals[a]
 	if src, local := r.State.Source(a); !ok && local && src.Routed {

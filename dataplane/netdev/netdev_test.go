@@ -319,7 +319,7 @@ func TestFirewallPorts(t *testing.T) {
 	}
 }
 
-// Hosts beside the cluster and ClusterIPs: a second call leaves the rules, one without them removes them.
+// Hosts outside the cluster and ClusterIPs: a second call leaves the rules, one without them removes them.
 func TestFirewallMasquerades(t *testing.T) {
 	ns := newNode(t)
 	list := func(f Filter) string {

@@ -24,7 +24,7 @@ import (
 //	  chain postrouting { type nat hook postrouting priority 99; oifname "pelago0" snat to ip saddr; }
 //	}
 //
-// and where packets go to hosts beside the cluster, 192.0.2.0/24, or to ClusterIPs, 10.96.0.0/16:
+// and where packets go to hosts outside the cluster, 192.0.2.0/24, or to ClusterIPs, 10.96.0.0/16:
 //
 //	chain postrouting { … iifname "pelago0" ip daddr 192.0.2.0/24 masquerade; iifname "pelago0" ct status dnat masquerade; }
 //	chain forward { type filter hook forward priority filter; oifname "pelago0" ip saddr 10.96.0.0/16 drop; }
@@ -37,7 +37,7 @@ import (
 // can masquerade it; an ACCEPT in a chain of ours would not prevent that. Conntrack keeps the true addresses, on which policy
 // engines rely.
 //
-// A host beside the cluster, or the node of a pod behind a ClusterIP, would send replies by another gateway, which has no flow.
+// A host outside the cluster, or the node of a pod behind a ClusterIP, would send replies by another gateway, which has no flow.
 // The source of a reply of a ClusterIP is translated behind the chain forward: what has it there already is forged by a pod.
 const nftTable = "pelago"
 

@@ -29,7 +29,7 @@ type Request struct {
 	NoGlobalnet bool
 	// Local are the cluster's own ranges (pods, services), with which its GlobalCIDR must not overlap.
 	Local []netip.Prefix
-	// External are ranges of hosts beside the cluster, with which nothing may overlap either.
+	// External are ranges of hosts outside the cluster, with which nothing may overlap either.
 	External []netip.Prefix
 	// Nodes are the addresses of the cluster's nodes: what is routed to other clusters must not take them away.
 	Nodes []netip.Addr

@@ -90,7 +90,7 @@ func issue(
 // Member is what is published of a cluster.
 type Member struct {
 	Entry
-	// PodCIDR holds the ranges of hosts beside the cluster as well, where they are routed.
+	// PodCIDR holds the ranges of hosts outside the cluster as well, where they are routed.
 	PodCIDR, ServiceCIDR []netip.Prefix
 	// Fabric is the clusterset's.
 	Fabric netip.Prefix

@@ -200,7 +200,7 @@ func compile(ctx context.Context, dir, version, program string) error {
 	return nil
 }
 
-// runSuite runs the suite's program in dir, where it leaves its own report beside ours.
+// runSuite runs the suite's program in dir, which gets its report in addition to ours.
 func runSuite(ctx context.Context, suite, dir, kubeconfig, contexts, focus string) error {
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {

@@ -47,7 +47,7 @@ func externalRows() []row {
 	reply := tcpPacket(SYN|ACK, from("192.0.2.7"), to(ip("120.2.0.1")), ports(8080, 1500))
 	unreachable := icmpError(clientTCP(SYN, to(ip("192.0.2.7")), ports(1500, 8080)), ip("192.0.2.1"), ip("120.2.0.1"), 8)
 	return []row{
-		{name: "a host beside the cluster opens a connection", node: 1, state: withExternals, hook: "edge-out", context: beside,
+		{name: "a host outside the cluster opens a connection", node: 1, state: withExternals, hook: "edge-out", context: beside,
 			frame: is(tcpPacket(SYN, from("192.0.2.9"))), want: "edge-out sent"},
 		{name: "its address from a pod", node: 1, state: withExternals, hook: "edge-out", context: pod,
 			frame: is(tcpPacket(SYN, from("192.0.2.9"))), want: "edge-out drop-unknown-source"},
@@ -57,7 +57,7 @@ func externalRows() []row {
 			frame: is(tcpPacket(SYN, from("192.0.3.9"))), want: "edge-out drop-unknown-source"},
 		{name: "a ClusterIP opens no connection", node: 1, state: withExternals, hook: "edge-out", context: beside,
 			frame: is(tcpPacket(SYN, from("10.96.0.9"))), want: "edge-out drop-no-egress"},
-		{name: "a request for a backend beside the cluster", node: 1, state: withExternals, hook: "uplink-in",
+		{name: "a request for a backend outside the cluster", node: 1, state: withExternals, hook: "uplink-in",
 			frame: wire(toGateway(clientTCP(SYN, to(global(1, 23))))), want: "uplink-in delivered"},
 		{name: "its reply", node: 1, state: withExternals, prepare: served, hook: "edge-out", context: beside, frame: is(reply), want: "edge-out sent"},
 		{name: "its reply from a pod", node: 1, state: withExternals, prepare: served, hook: "edge-out", context: pod,
@@ -66,15 +66,15 @@ func externalRows() []row {
 			frame: is(unreachable), want: "edge-out sent"},
 		{name: "the same from a pod", node: 1, state: withExternals, prepare: served, hook: "edge-out", context: pod,
 			frame: is(unreachable), want: "edge-out drop-unknown-source"},
-		{name: "a request for an endpoint beside the cluster", node: 1, state: withExternals, hook: "uplink-in",
+		{name: "a request for an endpoint outside the cluster", node: 1, state: withExternals, hook: "uplink-in",
 			frame: wire(toGateway(clientTCP(SYN, to(global(1, 101))))), want: "uplink-in delivered"},
 		{name: "a later packet, which names the gateway that has the flow", node: 1, state: withExternals, hook: "uplink-in",
 			frame: wire(toGateway(clientTCP(ACK, to(global(1, 101))), func(o *Overlay) { o.Node = 4 })), want: "uplink-in switched"},
 		{name: "a request for such an endpoint at a node that is no gateway", node: 2, state: withExternals, hook: "uplink-in",
 			frame: wire(overlay(1, 1, 2, clientTCP(SYN, to(global(1, 101))).Encode())), want: "uplink-in drop-no-backend"},
-		{name: "a host beside the cluster by its own address, with globalnet", node: 1, state: withExternals, hook: "uplink-in",
+		{name: "a host outside the cluster by its own address, with globalnet", node: 1, state: withExternals, hook: "uplink-in",
 			frame: wire(toGateway(clientTCP(SYN, to(ip("192.0.2.9"))))), want: "uplink-in drop-not-own"},
-		{name: "a host beside the cluster by its own address, routed", node: 1, state: withRoutedExternals, hook: "uplink-in",
+		{name: "a host outside the cluster by its own address, routed", node: 1, state: withRoutedExternals, hook: "uplink-in",
 			frame: wire(toGateway(clientTCP(SYN, to(ip("192.0.2.9"))))), want: "uplink-in delivered"},
 		{name: "a later packet to it", node: 1, state: withRoutedExternals, hook: "uplink-in",
 			frame: wire(toGateway(clientTCP(ACK, to(ip("192.0.2.9"))), func(o *Overlay) { o.Node = 4 })), want: "uplink-in switched"},
@@ -87,7 +87,7 @@ func externalRows() []row {
 	}
 }
 
-// A gateway shows a backend beside the cluster the client's global IP, and the client the service; a host that opens a connection
+// A gateway shows a backend outside the cluster the client's global IP, and the client the service; a host that opens a connection
 // appears under the egress IP, with a port of the gateway's blocks.
 func TestBackendBesideTheCluster(t *testing.T) {
 	k := load(t, 1, 1)

@@ -116,7 +116,7 @@ func TestTranslationIsUndone(t *testing.T) {
 	}
 }
 
-// A source whose flow gets no port is told (RFC 5508 REQ-8), but not for TCP, whose sender would give up, nor without limit.
+// A source whose flow gets no port gets an ICMP error (RFC 5508 REQ-8), but not for TCP, whose sender would give up, nor without limit.
 func TestExhaustionIsAnswered(t *testing.T) {
 	k := load(t, 1, 2)
 	exhaust(t, k)

@@ -33,7 +33,7 @@ type Options struct {
 	// Subnets is what other clusters route to this one.
 	Subnets                             []netip.Prefix
 	PodCIDRs, ServiceCIDRs, GlobalCIDRs []netip.Prefix
-	// ExternalCIDRs are those of hosts beside the cluster.
+	// ExternalCIDRs are those of hosts outside the cluster.
 	ExternalCIDRs []netip.Prefix
 	// Fabric is the clusterset's range of node addresses.
 	Fabric      netip.Prefix

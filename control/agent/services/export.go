@@ -36,7 +36,7 @@ const (
 type ExportOptions struct {
 	ClusterID string
 	Globalnet bool
-	// Routed, the ranges of pods and of hosts beside the cluster, and Fabric, the address of a node by its index, are used without
+	// Routed, the ranges of pods and of hosts outside the cluster, and Fabric, the address of a node by its index, are used without
 	// globalnet.
 	Routed []netip.Prefix
 	Fabric func(node uint16) (netip.Addr, error)

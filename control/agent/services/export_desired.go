@@ -27,7 +27,7 @@ type cluster struct {
 	// clusterSetIPs: an export gets a ClusterSetIP unless its annotation says otherwise.
 	clusterSetIPs bool
 	// Without globalnet:
-	routed []netip.Prefix // ranges of pods, and of hosts beside the cluster
+	routed []netip.Prefix // ranges of pods, and of hosts outside the cluster
 	// fabric is the address of a node, by its index, in the clusterset's fabric.
 	fabric func(node uint16) (netip.Addr, error)
 }
@@ -176,7 +176,7 @@ func (c cluster) endpoints(s state) (content []BackendSlice, waiting string) {
 			return fabric.String(), true
 		}
 		waiting = fmt.Sprintf("endpoint %s is neither a pod of the cluster's pod ranges nor on a node that has an index (%q): it cannot be "+
-			"reached from other clusters; for a host beside the cluster join with --external-cidr", text, node)
+			"reached from other clusters; for a host outside the cluster join with --external-cidr", text, node)
 		return "", false
 	})
 	return content, waiting

@@ -110,7 +110,7 @@ type notice struct {
 	about, reason, text string // about names the cause
 }
 
-// notices are what is wrong with a service and to be told to administrators.
+// notices are the problems of a service, reported to administrators.
 func (s importState) notices(imported *mcs.ServiceImport) (out []notice) {
 	service := s.namespace + "/" + s.name
 	for id, refusal := range s.refused {

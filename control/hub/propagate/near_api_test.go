@@ -135,7 +135,7 @@ func TestNearService(t *testing.T) {
 	h.runs("web-deployment", "member1:1")
 }
 
-// Another value of the annotation decides anew.
+// Another value of the annotation causes a new decision.
 func TestNearIsFollowed(t *testing.T) {
 	h := readyHub(t, "member1", "member2")
 	h.measures("member1", map[string]int{"db": 5, "cache": 90})

@@ -10,10 +10,10 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Backends that are on no node, and hosts beside the cluster (`join --external-cidr`): the gateways are their edge. The gateway that
+// Backends that are on no node, and hosts outside the cluster (`join --external-cidr`): the gateways are their edge. The gateway that
 // receives a new flow keeps it, and translates the source by the node's own conntrack, so that replies come back to it.
 
-// ExternalAddresses lists the addresses beside the cluster of which Host.External is to hold the device: endpoints without a node, and
+// ExternalAddresses lists the addresses outside the cluster of which Host.External is to hold the device: endpoints without a node, and
 // one address of each range of hosts.
 func ExternalAddresses(objs Objects) []netip.Addr {
 	var out []netip.Addr
@@ -41,7 +41,7 @@ func inside(p netip.Prefix) netip.Addr {
 	return p.Addr()
 }
 
-// externals enters the ranges beside the cluster. Without globalnet their hosts are reached under their own addresses; from such a
+// externals enters the ranges outside the cluster. Without globalnet their hosts are reached under their own addresses; from such a
 // host's own address replies would come to any gateway, so it is shown as the gateway's fabric address, with a port.
 func (b *builder) externals() {
 	s := &b.out.State
@@ -96,7 +96,7 @@ func (b *builder) edgeOf(node string, address netip.Addr) uint16 {
 	return 0
 }
 
-// external enters an endpoint beside the cluster at a gateway.
+// external enters an endpoint outside the cluster at a gateway.
 func (b *builder) external(address netip.Addr) bool {
 	s := &b.out.State
 	if !s.Settings.Gateway {

@@ -37,7 +37,7 @@ func selectorless(from string, addresses ...string) (tables.Objects, tables.Host
 	return objs, h
 }
 
-// The gateway serves endpoints beside the cluster itself, whichever it is; other nodes serve none.
+// The gateway serves endpoints outside the cluster itself, whichever it is; other nodes serve none.
 func TestEndpointsBesideTheCluster(t *testing.T) {
 	objs, h := selectorless("n1", "192.0.2.7")
 	r := tables.Desired(objs, h)

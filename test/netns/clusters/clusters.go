@@ -59,7 +59,7 @@ type Cluster struct {
 	// Gateways are the node indexes of those that are used; a node of Draining still switches.
 	Gateways, Draining []uint16
 	Other              *Cluster
-	// External are the hosts beside the cluster, on its underlay; RouteServices: ClusterIPs that are not exported are reached.
+	// External are the hosts outside the cluster, on its underlay; RouteServices: ClusterIPs that are not exported are reached.
 	External      netip.Prefix
 	RouteServices bool
 }
@@ -69,7 +69,7 @@ type Service struct {
 	Backends map[*Pod]uint16 // ready pod → port
 	// Nodes are ready pods in the network of their node.
 	Nodes    map[*Node]uint16
-	External []netip.AddrPort // beside the cluster
+	External []netip.AddrPort // outside the cluster
 	ClientIP bool
 }
 

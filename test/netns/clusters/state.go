@@ -120,7 +120,7 @@ func (n *Node) gateway(s *dataplane.State, hop func(a, next netip.Addr) dataplan
 	}
 }
 
-// external adds what is beside the cluster.
+// external adds what is outside the cluster.
 func (n *Node) external(s *dataplane.State, uplink uint32) {
 	c := n.Cluster
 	host := dataplane.Source{Egress: c.Global(1), External: true, Ifindex: uplink}

@@ -62,7 +62,7 @@ func sendAndWatch(ctx context.Context, members []member, from member, node strin
 			output, out := io.Pipe()
 			group.Go(func() error {
 				err := m.Run(ctx, m.daemons[name], in, out, "pelago-node", "trace", "watch")
-				in.Close() // ends a write that nobody reads
+				in.Close() // ends a write without a reader
 				return errors.Join(out.CloseWithError(err), err)
 			})
 			group.Go(func() error { // the request, then the end

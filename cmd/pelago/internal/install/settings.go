@@ -65,7 +65,7 @@ func (s *Settings) Add(f *pflag.FlagSet) {
 	f.BoolVar(&s.AirGapped, "air-gapped", false, "never resolve a public address: accept only ipv4: of gateway.submariner.io/public-ip (without that annotation nothing is resolved anyway)")
 	f.BoolVar(&s.ClusterSetIPs, "enable-clusterset-ip", false, "give the services that this cluster exports a ClusterSetIP, unless their ServiceExport has the "+
 		"annotation "+submarinerv1.AnnotationUseClusterSetIP+"=false (default: the clusterset's; always so in mode mcs)")
-	f.Var((*ranges)(&s.ExternalCIDRs), "external-cidr", "range of hosts beside the cluster, a `CIDR`; may be repeated. By a route to a gateway node they reach other "+
+	f.Var((*ranges)(&s.ExternalCIDRs), "external-cidr", "range of hosts outside the cluster, a `CIDR`; may be repeated. By a route to a gateway node they reach other "+
 		"clusters; without globalnet they are reached under their own addresses, and the ranges cannot change later")
 	f.BoolVar(&s.RouteServiceCIDR, "route-service-cidr", false, "let other clusters reach ClusterIPs that are not exported; without globalnet, and where kube-proxy "+
 		"serves ClusterIPs (iptables or nftables)")

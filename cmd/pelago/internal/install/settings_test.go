@@ -76,7 +76,7 @@ func TestReachFlags(t *testing.T) {
 		"no port":            {vxlan, []string{"--natt-discovery-port", "0"}, config.Config{}, "--natt-discovery-port 0"},
 		"the overlay's port": {vxlan, []string{"--natt-discovery-port", "4800"}, config.Config{}, "--natt-discovery-port 4800"},
 		"a tunnel's port":    {wireguard, []string{"--natt-discovery-port", "4504"}, config.Config{}, "--natt-discovery-port 4504"},
-		"beside the cluster": {wireguard, []string{"--external-cidr", "192.0.2.0/25", "--external-cidr", "198.51.100.0/24", "--route-service-cidr"},
+		"outside the cluster": {wireguard, []string{"--external-cidr", "192.0.2.0/25", "--external-cidr", "198.51.100.0/24", "--route-service-cidr"},
 			config.Config{ExternalCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25"), netip.MustParsePrefix("198.51.100.0/24")}, RouteServiceCIDR: true}, ""},
 		"no range":       {wireguard, []string{"--external-cidr", "192.0.2.7"}, config.Config{}, `"192.0.2.7" is no range in CIDR notation`},
 		"host bits":      {wireguard, []string{"--external-cidr", "192.0.2.7/24"}, config.Config{}, "write 192.0.2.0/24"},
