@@ -3,11 +3,13 @@ package dns
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,7 +19,12 @@ import (
 // listening serves a table on loopback sockets and returns their address.
 func listening(t *testing.T, addr string, table Table) string {
 	t.Helper()
-	s, err := Open(addr, 2, serving(t, table))
+	h := serving(t, table)
+	s, err := Open(addr, 2, h)
+	// The port that the kernel has picked for UDP may be in use for TCP.
+	for tries := 0; errors.Is(err, syscall.EADDRINUSE) && strings.HasSuffix(addr, ":0") && tries < 10; tries++ {
+		s, err = Open(addr, 2, h)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

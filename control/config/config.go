@@ -183,7 +183,7 @@ func (c Config) RoutedPodCIDRs() []netip.Prefix {
 }
 
 // Subnets is what other clusters route to this one: its GlobalCIDRs, or without globalnet its pod and service ranges,
-// those of hosts beside it, and its share of the fabric. IPv6 ranges are left out: the data path carries IPv4.
+// those of external hosts, and its share of the fabric. IPv6 ranges are left out: the data path carries IPv4.
 func (c Config) Subnets() []netip.Prefix {
 	if c.Globalnet() {
 		return c.GlobalCIDRs

@@ -103,7 +103,7 @@ func TestAllocate(t *testing.T) {
 			request: Request{ClusterID: "g2", ClusterUID: "uid-2", GlobalCIDR: netip.MustParsePrefix("120.2.0.0/24"), Local: prefixes("120.2.0.0/16")},
 			wantErr: "overlaps this cluster's own range 120.2.0.0/16",
 		},
-		"hosts beside it among global IPs": {
+		"external hosts among global IPs": {
 			request: Request{ClusterID: "g2", ClusterUID: "uid-2", Local: local, External: prefixes("120.9.0.0/24")},
 			wantErr: "--external-cidr 120.9.0.0/24 overlaps the globalnet range 120.0.0.0/8",
 		},

@@ -50,9 +50,9 @@ func TestClustersetWithoutGlobalnet(t *testing.T) {
 			r.Local, r.Hub = prefixes("203.0.113.0/24", "10.88.0.0/16"), []netip.Addr{netip.MustParseAddr("203.0.113.7")}
 		},
 			[]string{"203.0.113.0/24 contains the hub's address 203.0.113.7"}},
-		"hosts beside it among another's pods": {func(r *Request) { r.External = prefixes("10.7.9.0/24") },
+		"external hosts among another's pods": {func(r *Request) { r.External = prefixes("10.7.9.0/24") },
 			[]string{"10.7.9.0/24 overlaps 10.7.0.0/16", `"c1"`}},
-		"hosts beside it with a node among them": {func(r *Request) { r.External = prefixes("192.0.2.0/24") },
+		"external hosts with a node among them": {func(r *Request) { r.External = prefixes("192.0.2.0/24") },
 			[]string{"--external-cidr 192.0.2.0/24 contains the address 192.0.2.2 of a node", "without the nodes"}},
 		"a GlobalCIDR": {func(r *Request) { r.GlobalCIDR = netip.MustParsePrefix("120.1.0.0/24") },
 			[]string{"no globalnet", "join without --globalnet-cidr"}},

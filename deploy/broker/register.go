@@ -195,7 +195,7 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 		name       string
 		have, want []string
 	}{
-		{"ranges of pods and of hosts beside it", have.Spec.ClusterCIDR, want.Spec.ClusterCIDR},
+		{"ranges of pods and external hosts", have.Spec.ClusterCIDR, want.Spec.ClusterCIDR},
 		{"service ranges", have.Spec.ServiceCIDR, want.Spec.ServiceCIDR},
 		{"GlobalCIDRs", have.Spec.GlobalCIDR, want.Spec.GlobalCIDR},
 		{"ClusterSetIP ranges", have.Spec.ClusterSetIPCIDR, want.Spec.ClusterSetIPCIDR},

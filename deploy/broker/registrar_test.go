@@ -276,7 +276,7 @@ func TestJoinAgain(t *testing.T) {
 	}
 	other := m
 	other.PodCIDR = prefixes("10.8.0.0/16")
-	refused(t, "admitted with other ranges", Admit(ctx, h.registrar, namespace, other), "is registered with pod ranges [10.7.0.0/16], not [10.8.0.0/16]")
+	refused(t, "admitted with other ranges", Admit(ctx, h.registrar, namespace, other), "is registered with ranges of pods and external hosts [10.7.0.0/16], not [10.8.0.0/16]")
 	other = m
 	other.ClusterUID = "x"
 	refused(t, "admitted as another cluster", Admit(ctx, h.registrar, namespace, other), "belongs to another cluster")

@@ -108,7 +108,7 @@ func TestConnections(t *testing.T) {
 		Connections: []submarinerv1.Connection{{
 			Status: submarinerv1.Connected, StatusMessage: "degraded: 12 % of the probes are lost", Endpoint: endpoint("g2-n1", "172.31.2.11", "241.0.128.1", "1"),
 			UsingIP: "203.0.113.9", UsingNAT: true,
-			LatencyRTT: &submarinerv1.LatencyRTTSpec{Last: "1.2ms", Min: "1.2ms", Average: "1.2ms", Max: "1.2ms", StdDev: "0s"},
+			LatencyRTT: &submarinerv1.LatencyRTTSpec{Last: "1.2ms", Min: "1.2ms", Average: "1.2ms", Max: "1.2ms", StdDev: "0s"}, LossPercent: 12,
 		}, {
 			Status: submarinerv1.Connecting, StatusMessage: "waiting for the first answer to a probe (the wire says: no handshake yet)",
 			Endpoint: endpoint("g2-n2", "172.31.2.12", "241.0.128.2", "2"), UsingIP: "172.31.2.12",
