@@ -202,7 +202,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 	t.Run("bad input", func(t *testing.T) {
 		c.fails(t, `has joined as "g1"`, c.join("--clusterid", "other")...)
 		c.fails(t, "already has GlobalCIDR", c.join("--clusterid", "g1", "--globalnet-cidr", "120.9.0.0/24")...)
-		c.fails(t, "is registered with pod ranges", c.join("--clusterid", "g1", "--clustercidr", "10.8.0.0/16")...)
+		c.fails(t, "is registered with ranges of pods", c.join("--clusterid", "g1", "--clustercidr", "10.8.0.0/16")...)
 		c.fails(t, "not an RFC 1123 label", c.join("--clusterid", "G1")...)
 		c.fails(t, "--clusterid", c.join()...)
 		c.fails(t, "every cluster takes part in it", c.join("--clusterid", "g1", "--globalnet=false")...)
