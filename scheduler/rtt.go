@@ -141,8 +141,8 @@ func (n *Near) TooFar(cluster string) bool {
 	return measured && n.Max > 0 && Nearer(n.Max, rtt)
 }
 
-// Leaves are the clusters that a template leaves for a nearer one, with the reason. fresh is where it would run if it were decided
-// anew.
+// Leaves are the clusters that a template leaves for a nearer one, with the reason. fresh is where a new decision
+// would place it.
 func (n *Near) Leaves(current, fresh []workv1alpha2.TargetCluster) map[string]string {
 	in := func(all []workv1alpha2.TargetCluster, name string) bool {
 		return slices.ContainsFunc(all, func(t workv1alpha2.TargetCluster) bool { return t.Name == name })

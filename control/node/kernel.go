@@ -50,7 +50,7 @@ func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) error {
 	k.edge.Store(int64(host.Edge))
 	k.mtu.Store(int64(host.MTU))
 	filter := netdev.Filter{CablePort: s.Settings.CablePort, Open: host.Wire.Ports}
-	filter.Beside, filter.ClusterIPs = s.Masqueraded()
+	filter.External, filter.ClusterIPs = s.Masqueraded()
 	if firewall := fmt.Sprint(filter); k.reapply || firewall != k.firewall {
 		if err := netdev.Firewall(filter); err != nil {
 			return err

@@ -50,8 +50,8 @@ type Filter struct {
 	// CablePort is the UDP port of the vxlan cable, 0 for none; Open are further UDP ports to accept.
 	CablePort uint16
 	Open      []uint16
-	// Beside are destinations outside the cluster: what pelago0 passes on to them is masqueraded.
-	Beside []netip.Prefix
+	// External are destinations outside the cluster: what pelago0 passes on to them is masqueraded.
+	External []netip.Prefix
 	// ClusterIPs are ranges that packets from pelago0 may go to: those that the node translates are masqueraded, and no packet with
 	// such a source is passed on to pelago0.
 	ClusterIPs []netip.Prefix

@@ -331,7 +331,7 @@ func TestFirewallMasquerades(t *testing.T) {
 	}
 	without := list(Filter{})
 	f := Filter{
-		Beside:     []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("198.51.100.0/24")},
+		External:   []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("198.51.100.0/24")},
 		ClusterIPs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
 	}
 	with := list(f)

@@ -38,7 +38,7 @@ import (
 // engines rely.
 //
 // A host outside the cluster, or the node of a pod behind a ClusterIP, would send replies by another gateway, which has no flow.
-// The source of a reply of a ClusterIP is translated behind the chain forward: what has it there already is forged by a pod.
+// The source of a reply of a ClusterIP is translated after the chain forward: a packet that has it in the chain is forged by a pod.
 const nftTable = "pelago"
 
 // beforeMasquerade is just before the priority of masquerading (srcnat, 100).
@@ -102,7 +102,7 @@ func nftRules(f Filter) []nftRule {
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: sourceAt, Len: 4},
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: syscall.AF_INET, RegAddrMin: 1, RegAddrMax: 1}, // as the kernel returns it
 	})}}
-	for _, p := range f.Beside {
+	for _, p := range f.External {
 		rules = append(rules, nftRule{postrouting, slices.Concat(overlay(expr.MetaKeyIIFNAME), address(destinationAt, p), []expr.Any{&expr.Masq{}})})
 	}
 	if len(f.ClusterIPs) > 0 {

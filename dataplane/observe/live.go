@@ -234,7 +234,7 @@ func listen(p Probe) (int, error) {
 	}
 	var filter []unix.SockFilter
 	for _, at := range []uint32{seqAt, ackAt, innerAt + seqAt, innerAt + ackAt} {
-		// A load behind the end of the packet ends the program: it does not match.
+		// A load past the end of the packet ends the program: it does not match.
 		filter = append(filter, unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: at})
 		for _, value := range []uint32{p.Marker, p.Marker + 1} {
 			filter = append(filter, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: value},

@@ -12,9 +12,9 @@ import (
 	"github.com/pelago-net/pelago/test/e2e/walk"
 )
 
-// testBeside: a process on the hub's host, outside both clusters, is the only backend of two services of g2 without selector. Pods of
-// g1 reach it by name; it sees the gateway of g2 that has the connection. With globalnet a host beside g2 reaches g1 by a gateway.
-func testBeside(t *testing.T, s *clusterset) {
+// testExternal: a process on the hub's host, outside both clusters, is the only backend of two services of g2 without selector. Pods of
+// g1 reach it by name; it sees the gateway of g2 that has the connection. With globalnet a host outside g2 reaches g1 by a gateway.
+func testExternal(t *testing.T, s *clusterset) {
 	ctx := t.Context()
 	l := s.needLoad(t)
 	hub, err := s.Lab.Plan().Cluster("hub")
@@ -53,12 +53,12 @@ func testBeside(t *testing.T, s *clusterset) {
 	// The resolver of a node does not know the names.
 	must(t, reach(l.host, netip.AddrPortFrom(s.serviceIP(t, "beside"), 8089).String()))
 	if !s.Plain {
-		s.hostBesideReaches(t, two.ControlPlane, two.Nodes[0].Address)
+		s.externalHostReaches(t, two.ControlPlane, two.Nodes[0].Address)
 	}
 }
 
-// hostBesideReaches: g2 joins again with the range of a host, which reaches a service of g1 by a gateway and is shown as an egress IP.
-func (s *clusterset) hostBesideReaches(t *testing.T, host, gateway netip.Addr) {
+// externalHostReaches: g2 joins again with the range of a host, which reaches a service of g1 by a gateway and is shown as an egress IP.
+func (s *clusterset) externalHostReaches(t *testing.T, host, gateway netip.Addr) {
 	t.Helper()
 	ctx := t.Context()
 	must(t, s.Apply(ctx, "g1", nearService))

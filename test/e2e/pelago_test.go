@@ -30,7 +30,7 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "the hub is away", testHubAway)
 	s.run(t, "a dead cluster leaves the name server", testDeadCluster)
 	s.run(t, "workloads fail over", testFailover)
-	s.run(t, "hosts outside the clusters", testBeside)
+	s.run(t, "hosts outside the clusters", testExternal)
 	s.run(t, "a trace explains", testTrace)
 	s.run(t, "bad input", testBadInput)
 	s.run(t, "a forged packet", testInjection)

@@ -16,7 +16,7 @@ func TestWithoutGlobalnet(t *testing.T) {
 	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
 	s.run(t, "nodes", testFabric)
 	s.run(t, "what is not exported", testNotExported)
-	s.run(t, "hosts outside the clusters", testBeside)
+	s.run(t, "hosts outside the clusters", testExternal)
 	s.run(t, "a daemon that is killed", testDaemonKilled)
 }
 

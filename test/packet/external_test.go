@@ -7,7 +7,7 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Beside cluster 1 are hosts of 192.0.2.0/24, behind device 21 of its gateways. 192.0.2.7:8080 is the backend of service
+// Outside cluster 1 are hosts of 192.0.2.0/24, reached by device 21 of its gateways. 192.0.2.7:8080 is the backend of service
 // 120.1.0.23, 192.0.2.8 an endpoint with the global IP 120.1.0.101. 10.96.0.0/16 are ClusterIPs that other clusters may send to.
 const externalDevice = podDevice + 1
 

@@ -199,7 +199,7 @@ func TestPortPreservation(t *testing.T) {
 				t.Errorf("the second packet of %s from port %d leaves from %d", what, port, got)
 			}
 		}
-		// The node itself, behind the same address, gets another one.
+		// The node itself, with the same address, gets another one.
 		r := k.Run(t, k.EdgeOut, Frame(udpPacket("x", ports(port, 53), from("172.16.1.2")).Encode()), Context{})
 		if got, _ := decode(t, k.sent(t, r, "edge-out sent").Inner).ports(); got == port {
 			t.Errorf("port %d is given out twice", port)

@@ -17,7 +17,7 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// Behind the header stand the number of the probe (12 bytes), 2 bytes of nothing, and of a full probe 144 bytes of body and
+// The header is followed by the number of the probe (12 bytes), 2 bytes of padding, and in a full probe 144 bytes of body and
 // 128 that the former version does not know.
 const (
 	probeLength = 14 + 144 + 128

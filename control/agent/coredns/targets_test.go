@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// nodeLocal is the Corefile of NodeLocal DNSCache beside kube-proxy in mode iptables. The daemon replaces the words in underscores
+// nodeLocal is the Corefile of NodeLocal DNSCache with kube-proxy in mode iptables. The daemon replaces the words in underscores
 // itself, so they are in the ConfigMap.
 const nodeLocal = `cluster.local:53 {
     errors

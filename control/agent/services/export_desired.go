@@ -140,7 +140,7 @@ func routedSlices(ips []string, s state) (content []BackendSlice, waiting string
 	for i, slice := range s.slices {
 		reached[i] = slice
 		reached[i].Endpoints = slices.DeleteFunc(slices.Clone(slice.Endpoints), func(e discoveryv1.Endpoint) bool {
-			return e.NodeName == nil && !s.beside(slice.AddressType, e)
+			return e.NodeName == nil && !s.reachable(slice.AddressType, e)
 		})
 	}
 	if n := readyBackends(s.slices); n > 0 && readyBackends(reached) == 0 {
@@ -150,8 +150,8 @@ func routedSlices(ips []string, s state) (content []BackendSlice, waiting string
 	return VirtualSlices(ips, s.service, reached), waiting
 }
 
-// beside reports whether a gateway can reach an endpoint that is on no node.
-func (s state) beside(family discoveryv1.AddressType, e discoveryv1.Endpoint) bool {
+// reachable reports whether a gateway can reach an endpoint that is on no node.
+func (s state) reachable(family discoveryv1.AddressType, e discoveryv1.Endpoint) bool {
 	if family != discoveryv1.AddressTypeIPv4 || len(e.Addresses) == 0 {
 		return false
 	}

@@ -11,8 +11,8 @@ import (
 // besideAddress is a host on the underlay of cluster 2 that is none of its nodes.
 var besideAddress = netip.MustParseAddr("172.16.2.200")
 
-// hostBeside makes it. It has no route but that of its network.
-func (w *town) hostBeside(t *testing.T) *netns.NS {
+// externalHost makes it. It has no route but that of its network.
+func (w *town) externalHost(t *testing.T) *netns.NS {
 	t.Helper()
 	h := netns.ForTest(t, "c2beside")
 	must(t, netns.Veth(netns.End{NS: h, Name: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(besideAddress, 24)}}, netns.End{NS: w.Router, Name: "c2beside"}))
@@ -27,8 +27,8 @@ func (w *town) hostBeside(t *testing.T) *netns.NS {
 // A process on a host outside both clusters is the backend of a service of cluster 2: it sees the gateway that has the connection,
 // and replies come back to it though the host knows no route to cluster 1. With a route by a gateway the host reaches cluster 1;
 // without globalnet it is reached under its own address.
-func (w *town) beside(t *testing.T) {
-	h, two := w.hostBeside(t), w.Clusters[2]
+func (w *town) externalHosts(t *testing.T) {
+	h, two := w.externalHost(t), w.Clusters[2]
 	serveTCP(t, h, 80, sayWho("beside"))
 	serveTCP(t, h, 81, exchange(bulkSize))
 	echoUDP(t, h, 53)

@@ -197,7 +197,7 @@ func (n *Node) Apply(t testing.TB) {
 			return err
 		}
 		filter := netdev.Filter{CablePort: config.CablePort}
-		filter.Beside, filter.ClusterIPs = state.Masqueraded()
+		filter.External, filter.ClusterIPs = state.Masqueraded()
 		if err := netdev.Firewall(filter); err != nil {
 			return err
 		}

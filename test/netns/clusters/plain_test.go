@@ -34,7 +34,7 @@ func TestPlainTown(t *testing.T) {
 	t.Run("a gateway is taken away", w.takeAway)
 	t.Run("backends come and go", w.backendsChange)
 	t.Run("a service of the other direction", w.otherDirection)
-	t.Run("hosts outside the cluster", w.beside)
+	t.Run("hosts outside the cluster", w.externalHosts)
 	t.Run("ClusterIPs that are not exported", w.clusterIPs)
 	t.Run("without pelago0 nothing leaks", w.noLeak)
 	t.Run("tables stay sound", w.tablesSound)

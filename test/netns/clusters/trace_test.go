@@ -53,6 +53,7 @@ func (w *town) follow(t *testing.T, protocol uint8, to netip.AddrPort, marker ui
 		}
 		watching.Wait()
 		must(t, from.Node.Do(func() error { return observe.Send(from.Node.Loader, p) }))
+		// The window of the capture, longer at each attempt: that no further packet comes shows by time alone.
 		time.Sleep(time.Duration(1+4*attempt) * 500 * time.Millisecond)
 		close(done)
 		if ended.Wait(); enough(s) {
