@@ -203,6 +203,12 @@ static __always_inline __u32 path_line_rank(const struct path_line *l, __u64 now
 	return now > l->gone_at ? RANK_GONE : now > l->suspect_at ? RANK_BAD : l->rank;
 }
 
+/* From when on a packet of this length is to take a probe with it. */
+static __always_inline __u64 path_clone_at(const struct path_line *l, __u32 length)
+{
+	return length > CLONE_SMALL ? l->clone_at : l->probe_at;
+}
+
 static __always_inline void set_bit(__u64 *words, __u32 n, int on)
 {
 	__u64 bit = 1ULL << (n % 64), *word = &words[n / 64 % CLUSTER_WORDS];

@@ -42,7 +42,7 @@ static __always_inline void path_take(struct __sk_buff *skb, const struct node_s
 	if (!l || (!path_line_fresh(l, to->hop.address, now) && !path_line_load(to->slot, to->hop.address, now)))
 		return;
 	path_use(l, to->hop.address, now);
-	if (now < l->probe_at || skb->gso_size || (skb->len > CLONE_SMALL && now < l->clone_at))
+	if (skb->gso_size || now < path_clone_at(l, skb->len))
 		return;
 	skb->mark = probe_clone_mark(s);
 	bpf_clone_redirect(skb, s->edge, 0);

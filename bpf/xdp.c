@@ -61,8 +61,8 @@ static __always_inline int reflect_frame(struct xdp_md *xdp, const struct node_s
 }
 
 /*
- * Switches a packet in the simple case: no fragment, the path good, and no probe overdue on it, which only tc can
- * send.
+ * Switches a packet in the simple case: no fragment, the path good, and no probe to be sent with the packet, which only tc
+ * can do.
  */
 static __always_inline int switch_frame(struct xdp_md *xdp, const struct node_settings *s, const struct rx *rx)
 {
@@ -78,7 +78,7 @@ static __always_inline int switch_frame(struct xdp_md *xdp, const struct node_se
 	if (!l || (!path_line_fresh(l, fwd.to.hop.address, rx->now) &&
 		   !path_line_load(fwd.to.slot, fwd.to.hop.address, rx->now)))
 		return XDP_PASS;
-	if (path_line_rank(l, rx->now) != RANK_GOOD || rx->now >= l->probe_at ||
+	if (path_line_rank(l, rx->now) != RANK_GOOD || rx->now >= path_clone_at(l, xdp->data_end - xdp->data) ||
 	    !encap_fits(xdp, HOOK_UPLINK_XDP, &fwd.to, 0) ||
 	    !resolve(xdp, fwd.to.source, fwd.to.hop.next, fwd.to.hop.ifindex, &way) ||
 	    encap_turn(xdp, HOOK_UPLINK_XDP, &fwd.to, fwd.node, fwd.flags) != VERDICT_CONTINUE)
