@@ -23,10 +23,11 @@ var (
 	labName  = flag.String("lab", "e2e", "name of the lab, of at most eight characters; runs at the same time need different ones")
 	plain    = flag.Bool("plain", false, "TestWireGuard and TestIPsec without globalnet")
 	kills    = flag.Int("kills", 5, "how many agents are killed while they export services, 1 to 100")
+	rounds   = flag.Int("rounds", 2, "how many power failures TestThreeClusters measures")
 	keep     = flag.Bool("keep", false, "leave the clusters up at the end, and reuse those of an earlier run")
 )
 
-// clusterset is two joined clusters and their hub, with what the tests run in them.
+// clusterset is joined clusters and their hub, with what the tests run in them.
 type clusterset struct {
 	walk.Walk
 	load *load // filled by the first that needs it
@@ -52,8 +53,8 @@ func newClusterset(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
 			s.showState(t)
 		}
 	})
-	o.Clusters = 2
-	o.PodCIDRs = []netip.Prefix{netip.MustParsePrefix(s.Pods("g1"))} // one for both
+	o.Clusters = len(s.Members())
+	o.PodCIDRs = []netip.Prefix{netip.MustParsePrefix(s.Pods("g1"))} // one for all
 	o.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix(s.Services("g1"))}
 	if s.Plain {
 		o.PodCIDRs = append(o.PodCIDRs, netip.MustParsePrefix(s.Pods("g2")))
@@ -76,9 +77,9 @@ func newClusterset(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
 	return s
 }
 
-// joined reports whether both clusters are installed.
+// joined reports whether all clusters are installed.
 func (s *clusterset) joined(t *testing.T) bool {
-	for _, cluster := range []string{"g1", "g2"} {
+	for _, cluster := range s.Members() {
 		if _, err := s.Quietly(t.Context(), s.Lab.Kubectl(), "--context", cluster, "-n", "pelago-system", "rollout", "status", "daemonset/pelago-node", "--timeout=1s"); err != nil {
 			return false
 		}
@@ -110,7 +111,7 @@ func (s *clusterset) showState(t *testing.T) {
 	s.Out = t.Output()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	for _, cluster := range []string{"g1", "g2"} {
+	for _, cluster := range s.Members() {
 		for _, args := range [][]string{
 			{"get", "pods", "-A", "-o", "wide"},
 			{"-n", "pelago-system", "logs", "-l", "app=pelago-node", "--prefix", "--tail=15"},

@@ -13,14 +13,15 @@ import (
 // ranges are the addresses of a cluster.
 type ranges struct{ pods, services, global string }
 
-// Both clusters have the same pods and services with globalnet; without it g2 has others.
+// All clusters have the same pods and services with globalnet; without it g2 has others.
 var (
-	withGlobalnet    = map[string]ranges{"g1": {PodCIDR, ServiceCIDR, GlobalCIDR1}, "g2": {PodCIDR, ServiceCIDR, GlobalCIDR2}}
+	withGlobalnet = map[string]ranges{"g1": {PodCIDR, ServiceCIDR, GlobalCIDR1}, "g2": {PodCIDR, ServiceCIDR, GlobalCIDR2},
+		"g3": {PodCIDR, ServiceCIDR, GlobalCIDR3}}
 	withoutGlobalnet = map[string]ranges{"g1": {pods: PodCIDR, services: ServiceCIDR}, "g2": {pods: "10.8.0.0/16", services: "10.88.0.0/16"}}
 )
 
 // clusterIndex is what a cluster gets that joins in this order.
-var clusterIndex = map[string]uint16{"g1": 1, "g2": 2}
+var clusterIndex = map[string]uint16{"g1": 1, "g2": 2, "g3": 3}
 
 func (w *Walk) ranges(cluster string) ranges {
 	if w.Plain {

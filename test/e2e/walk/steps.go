@@ -16,6 +16,7 @@ const (
 	GlobalRange   = "120.0.0.0/8"
 	GlobalCIDR1   = "120.1.0.0/24"
 	GlobalCIDR2   = "120.2.0.0/24"
+	GlobalCIDR3   = "120.3.0.0/24"
 	Namespace     = "sample"
 	ServiceName   = "whereami-cs"
 	HeadlessName  = "whereami-ss"
@@ -23,10 +24,7 @@ const (
 	egressIPCount = 8
 )
 
-// clusters are the members by name.
-var clusters = []string{"g1", "g2"}
-
-// Install loads the images, deploys the broker and joins both clusters.
+// Install loads the images, deploys the broker and joins the clusters.
 func (w *Walk) Install(ctx context.Context) error {
 	for _, image := range []string{"pelago.tar", "whereami.tar"} {
 		if err := w.Lab.LoadImage(ctx, filepath.Join(w.Images, image)); err != nil {
@@ -48,18 +46,24 @@ func (w *Walk) Install(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := w.Join(ctx, "g1"); err != nil {
-		return err
+	for _, name := range w.Members() {
+		var more []string
+		if w.Propagation && name == pushed {
+			more = []string{"--network-only"}
+		}
+		if err := w.Join(ctx, name, more...); err != nil {
+			return err
+		}
 	}
 	if !w.Propagation {
-		return w.Join(ctx, "g2")
+		return nil
 	}
-	if err := w.Join(ctx, "g2", "--network-only"); err != nil {
-		return err
-	}
-	_, err := w.Pelago(ctx, "join", "g2", "--context", "hub", "--cluster-kubeconfig", w.Lab.ClusterKubeconfig("g2"))
+	_, err := w.Pelago(ctx, "join", pushed, "--context", "hub", "--cluster-kubeconfig", w.Lab.ClusterKubeconfig(pushed))
 	return err
 }
+
+// pushed is the push member.
+const pushed = "g2"
 
 // StartHub installs what propagation needs and runs pelago-hub beside the hub's API server, in place of one that runs there.
 func (w *Walk) StartHub(ctx context.Context) error {
@@ -88,10 +92,10 @@ func (w *Walk) Join(ctx context.Context, name string, more ...string) error {
 	return err
 }
 
-// Connected waits until every gateway of both clusters reports its connections as connected, and shows them.
+// Connected waits until every gateway reports its connections as connected, and shows them.
 func (w *Walk) Connected(ctx context.Context) error {
 	err := Eventually(ctx, Patience, func() error {
-		for _, name := range clusters {
+		for _, name := range w.Members() {
 			out, err := w.run(ctx, "", w.Lab.Kubectl(), "--context", name, "-n", "pelago-system", "get", "gateways.submariner.io",
 				"-o", `jsonpath={range .items[*].status.connections[*]}{.status}{" "}{end}`)
 			if err != nil {
@@ -107,7 +111,7 @@ func (w *Walk) Connected(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = w.Pelago(ctx, "show", "connections", "--contexts", "g1,g2")
+	_, err = w.Pelago(ctx, "show", "connections", "--contexts", strings.Join(w.Members(), ","))
 	return err
 }
 

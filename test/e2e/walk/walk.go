@@ -20,13 +20,15 @@ import (
 // Walk is a lab with the product in it.
 type Walk struct {
 	Lab *lab.Lab
+	// Clusters is the number of members, g1 to g3; 0: two.
+	Clusters int
 	// Gateways is the number of nodes that join makes gateways in each cluster; 0 leaves the choice to it.
 	Gateways int
 	// Plain is without globalnet: the clusters have ranges of their own.
 	Plain bool
 	// Mode is deploy-broker's --mode; empty: its own choice, submariner.
 	Mode string
-	// Propagation makes the hub propagate workloads: g1 takes them itself (Pull), the hub writes g2 (Push).
+	// Propagation makes the hub propagate workloads: g1 and g3 take them themselves (Pull), the hub writes g2 (Push).
 	Propagation bool
 	// Wire is join's --cable-driver; empty: join's own choice, wireguard.
 	Wire string
@@ -36,6 +38,11 @@ type Walk struct {
 	Dir string
 	// Out receives the commands, their output and their times.
 	Out io.Writer
+}
+
+// Members are the names of the clusters that are joined.
+func (w *Walk) Members() []string {
+	return []string{"g1", "g2", "g3"}[:max(2, w.Clusters)]
 }
 
 // Step prints the title, runs f and prints how long it took.
