@@ -37,12 +37,18 @@ func (t *track) state(now time.Time) State {
 		return Probing
 	case t.peer.BehindLB:
 		return Unreachable // not Waiting: the peer behind the load balancer is the one that listens
-	case t.inbound(now) && (len(t.candidates) == 0 || min(silence, now.Sub(t.inboundSince)) >= failedAfter*t.timing.Probe):
-		return Waiting // its addresses, if any, were probed meanwhile
+	case t.inbound(now) && (len(t.candidates) == 0 || t.calls(now)):
+		return Waiting
 	case silence < t.limit() && len(t.candidates) > 0:
 		return Probing
 	}
 	return Unreachable
+}
+
+// calls reports whether the peer calls but does not answer: its addresses were probed while it called. A call from before the silence
+// began is none: the peer may be dead.
+func (t *track) calls(now time.Time) bool {
+	return !t.lastInbound.Before(t.silentSince) && min(now.Sub(t.silentSince), now.Sub(t.inboundSince)) >= failedAfter*t.timing.Probe
 }
 
 // fallback is the address if none is confirmed: the last confirmed one if it is still published, else the public one, else the

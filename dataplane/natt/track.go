@@ -26,7 +26,7 @@ type track struct {
 	next         time.Time   // start of the next round if none is in progress
 	silentSince  time.Time   // creation, or the first request after the last answer
 	lastInbound  time.Time   // last confirmation by the peer; zero: none
-	inboundSince time.Time   // first of the confirmations that have not expired since
+	inboundSince time.Time   // first confirmation since none was valid, or since silentSince
 	source       netip.AddrPort
 	in           Rewriting
 	foreignMAC   bool // packets with the MAC of another key came from an address of the peer
@@ -191,14 +191,15 @@ func (t *track) answer(now time.Time, from netip.AddrPort, n nonce, r report) ou
 	return answers
 }
 
-// confirm processes a valid confirmation by the peer. If it is the first one, or has another source, the peer may be reachable
-// again: the next step starts a round.
+// confirm processes a valid confirmation by the peer. If it is the first one, also since the peer is silent, or has another source, the
+// peer may be reachable again: the next step starts a round.
 func (t *track) confirm(now time.Time, source netip.AddrPort, in Rewriting) {
-	first := !t.inbound(now)
+	known := t.inbound(now)
+	first := !known || t.lastInbound.Before(t.silentSince)
 	if first {
 		t.inboundSince = now
 	}
-	if first && t.used < 0 || !first && source.Addr() != t.source.Addr() {
+	if first && t.used < 0 || known && source.Addr() != t.source.Addr() {
 		t.recheck(now)
 	}
 	t.source, t.in, t.lastInbound, t.foreignMAC = source, in, now, false

@@ -173,6 +173,12 @@ func TestDecisions(t *testing.T) {
 			w.t.confirm(w.now, caller, Rewriting{SourceIP: true})
 			w.run(99*time.Second + 2*ms)
 		}, Reachability{State: Confirmed, Address: publicB, Source: caller, In: Rewriting{SourceIP: true}}, "answers"},
+		"dies after it called and answered": {peerB, func(w *world) {
+			w.reach(privateB, ms, 0, 100*time.Second)
+			w.run(95 * time.Second)
+			w.t.confirm(w.now, caller, Rewriting{})
+			w.run(181 * time.Second)
+		}, Reachability{State: Unreachable, Address: privateB, Private: true, Source: caller}, "does not call"},
 		"calls and answers": {peerB, func(w *world) {
 			w.reach(publicB, ms, 0, always)
 			w.run(2 * time.Second)

@@ -4,16 +4,19 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -35,22 +38,59 @@ func main() {
 	// A signal to the terminal reaches the tests as well. They take down what they made, and no further suite begins.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	failed := false
-	var results []result
-	flakyDir := dir("flaky", time.Now().Format("20060102-150405"))
-	for _, s := range chosen {
-		if ctx.Err() != nil {
-			break
-		}
-		fmt.Printf("\n=== %s: %s\n", s.name, s.about)
-		r := run(s, flakyDir)
-		failed = failed || r.err != nil
-		results = append(results, r)
-	}
-	report(os.Stdout, results, flakyDir)
-	if failed || ctx.Err() != nil {
+	begin := time.Now()
+	flakyDir := dir("flaky", begin.Format("20060102-150405"))
+	results := runAll(ctx, chosen, flakyDir)
+	report(os.Stdout, results, time.Since(begin), flakyDir)
+	if ctx.Err() != nil || slices.ContainsFunc(results, func(r result) bool { return r.err != nil }) {
 		os.Exit(1)
 	}
+}
+
+// runAll runs suites one after the other, but those that may run beside the others at the same time as these, at idle priority; their
+// output is kept until they have ended.
+func runAll(ctx context.Context, chosen []suite, flakyDir string) (results []result) {
+	sequence := func(suites []suite, out io.Writer, idle bool) (results []result) {
+		for _, s := range suites {
+			if ctx.Err() != nil {
+				break
+			}
+			fmt.Fprintf(out, "\n=== %s: %s\n", s.name, s.about)
+			results = append(results, run(s, out, idle, flakyDir))
+		}
+		return results
+	}
+	first, alone, beside := order(chosen)
+	results = sequence(first, os.Stdout, false)
+	var log bytes.Buffer
+	var others []result
+	var wait sync.WaitGroup
+	if len(beside) > 0 {
+		fmt.Println("\n=== lint, race and unit run beside the others, at idle priority; their output comes at the end")
+		wait.Go(func() { others = sequence(beside, &log, true) })
+	}
+	results = append(results, sequence(alone, os.Stdout, false)...)
+	wait.Wait()
+	_, _ = log.WriteTo(os.Stdout) // a screen that is gone is no failure of the tests
+	return append(results, others...)
+}
+
+// order returns what runs first, what one after the other has the machine's kernel and clock, and what runs beside that.
+func order(chosen []suite) (first, alone, beside []suite) {
+	for _, s := range chosen {
+		switch {
+		case s.target == "verify":
+			first = append(first, s) // it writes the files that all others compile
+		case s.beside:
+			beside = append(beside, s)
+		default:
+			alone = append(alone, s)
+		}
+	}
+	if len(alone) == 0 {
+		return first, beside, nil
+	}
+	return first, alone, beside
 }
 
 // choose returns the named suites, or those of `make test`, or all, in their order.
@@ -73,16 +113,16 @@ func choose(names []string, full bool) ([]suite, error) {
 }
 
 // run runs a suite and reads what its tests reported.
-func run(s suite, flakyDir string) result {
+func run(s suite, out io.Writer, idle bool, flakyDir string) result {
 	begin := time.Now()
 	r := result{suite: s}
-	r.outcome, r.err = execute(s)
+	r.outcome, r.err = execute(s, out, idle)
 	r.took = time.Since(begin)
 	r.err = errors.Join(r.err, r.keepLogs(flakyDir))
 	return r
 }
 
-func execute(s suite) (outcome, error) {
+func execute(s suite, out io.Writer, idle bool) (outcome, error) {
 	events := dir("test", s.name+".json")
 	if err := os.MkdirAll(filepath.Dir(events), 0o755); err != nil {
 		return outcome{}, fmt.Errorf("make the directory of the results: %w", err)
@@ -91,8 +131,8 @@ func execute(s suite) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	cmd := s.command(packages, events)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd := s.command(packages, events, idle)
+	cmd.Stdout, cmd.Stderr = out, out
 	if err := os.Remove(events); err != nil && !errors.Is(err, os.ErrNotExist) { // of an earlier run
 		return outcome{}, fmt.Errorf("remove the results of an earlier run: %w", err)
 	}

@@ -22,14 +22,12 @@ type result struct {
 const slowestShown = 5
 
 // report writes what took the time, what failed and, last, what failed only once.
-func report(w io.Writer, results []result, flakyDir string) {
+func report(w io.Writer, results []result, took time.Duration, flakyDir string) {
 	fmt.Fprintln(w, "\n=== What took the time")
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "suite\twall time\ttests\tslowest")
-	var total time.Duration
 	tests, failures := 0, 0
 	for _, r := range results {
-		total += r.took
 		tests += len(r.outcome.order)
 		row := fmt.Sprintf("%s\t%s\t%d\t", r.name, r.took.Round(time.Second), len(r.outcome.order))
 		for _, id := range r.outcome.slowest(slowestShown) {
@@ -73,7 +71,7 @@ func report(w io.Writer, results []result, flakyDir string) {
 	if len(flaky) > 0 {
 		fmt.Fprintf(w, ", %d flaky", len(flaky))
 	}
-	fmt.Fprintf(w, " in %.1fs\n", total.Seconds())
+	fmt.Fprintf(w, " in %.1fs\n", took.Seconds())
 	for _, line := range flaky {
 		fmt.Fprintln(w, line)
 	}

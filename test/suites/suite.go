@@ -23,7 +23,10 @@ type suite struct {
 	// unit test, a packet test or one with the race detector that fails has found a defect.
 	rerun   bool
 	verbose bool // prints each test as it runs
-	full    bool // only in `make test-full`
+	// beside is for suites that need neither namespaces nor clusters: they run at idle priority at the same time as those that do,
+	// which wait most of their time.
+	beside bool
+	full   bool // only in `make test-full`
 	// fullFlags are added in `make test-full`: long series.
 	fullFlags []string
 }
@@ -48,15 +51,16 @@ const (
 
 var suites = []suite{
 	{name: "verify", about: "generated code is what the sources make", target: "verify"},
-	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, clang-format", target: "lint"},
-	{name: "race", about: "packages with goroutines, under the race detector", packages: concurrent, race: true, flags: compiled},
+	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, clang-format", target: "lint", beside: true},
+	{name: "race", about: "packages with goroutines, under the race detector", packages: concurrent, race: true, flags: compiled, beside: true},
 	{name: "unit", about: "all other packages without clusters or namespaces", packages: []string{"./..."},
-		without: slices.Concat(concurrent, namespaces, clusters), flags: compiled},
-	{name: "netns", about: "two clusters of namespaces on the real data path", packages: namespaces, rerun: true, flags: []string{"-timeout=30m"}},
+		without: slices.Concat(concurrent, namespaces, clusters), flags: compiled, beside: true},
 	{name: "lab", about: "the lab's own clusters", packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=30m", "-skip=" + rareLab}},
 	{name: "e2e", about: "two joined clusters: walk-through and failures, then WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=50m", "-skip=" + rareE2E}, fullFlags: []string{"-args", "-kills=20"}},
+	// Last: some of its tests put a load on both cores, and the suites beside have ended by then.
+	{name: "netns", about: "two clusters of namespaces on the real data path", packages: namespaces, rerun: true, flags: []string{"-timeout=30m"}},
 
 	{name: "lab-rare", about: "the lab with kube-proxy in nftables mode", packages: []string{"./test/lab"}, rerun: true, verbose: true, full: true,
 		flags: []string{"-timeout=30m", "-run=" + rareLab}},
@@ -67,9 +71,15 @@ var suites = []suite{
 }
 
 // command is what runs the suite, of the packages that it expands to; its events are written to jsonFile.
-func (s suite) command(packages []string, jsonFile string) *exec.Cmd {
+func (s suite) command(packages []string, jsonFile string, idle bool) *exec.Cmd {
+	program := func(argv ...string) *exec.Cmd {
+		if idle {
+			argv = append([]string{"chrt", "--idle", "0"}, argv...)
+		}
+		return exec.Command(argv[0], argv[1:]...)
+	}
 	if s.target != "" {
-		return exec.Command("make", "--no-print-directory", s.target)
+		return program("make", "--no-print-directory", s.target)
 	}
 	format := "standard-quiet"
 	if s.verbose {
@@ -83,7 +93,7 @@ func (s suite) command(packages []string, jsonFile string) *exec.Cmd {
 	if s.race {
 		args = append(args, "-race")
 	}
-	cmd := exec.Command("go", append(args, s.flags...)...)
+	cmd := program(append([]string{"go"}, append(args, s.flags...)...)...)
 	cmd.Env = append(cmd.Environ(), "CGO_ENABLED="+map[bool]string{true: "1", false: "0"}[s.race])
 	return cmd
 }

@@ -135,7 +135,7 @@ DONE 10 tests, 2 failures, 1 flaky in 470.0s
 FLAKY: test/e2e TestTwo/a_gateway: failed, passed when it was run once more; its first log is kept/e2e-TestTwo_a_gateway.log
 `
 	var got bytes.Buffer
-	report(&got, results, "kept")
+	report(&got, results, 470*time.Second, "kept")
 	if diff := cmp.Diff(want, got.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -213,5 +213,32 @@ func TestChoose(t *testing.T) {
 	}
 	if _, err := choose([]string{"all"}, false); err == nil || !strings.Contains(err.Error(), `"all"`) {
 		t.Errorf("an unknown suite: %v", err)
+	}
+}
+
+// Suites beside others start when generated code is checked; alone they run like any other.
+func TestOrder(t *testing.T) {
+	of := func(suites []suite) (out []string) {
+		for _, s := range suites {
+			out = append(out, s.name)
+		}
+		return out
+	}
+	chosen, err := choose(nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, alone, beside := order(chosen)
+	got := [][]string{of(first), of(alone), of(beside)}
+	if diff := cmp.Diff([][]string{{"verify"}, {"lab", "e2e", "netns"}, {"lint", "race", "unit"}}, got); diff != "" {
+		t.Errorf("make test -want +got:\n%s", diff)
+	}
+	chosen, err = choose([]string{"unit", "race"}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, alone, beside = order(chosen)
+	if diff := cmp.Diff([][]string{{"race", "unit"}, nil}, [][]string{of(alone), of(beside)}); diff != "" {
+		t.Errorf("make race unit -want +got:\n%s", diff)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
@@ -34,7 +35,7 @@ func Desired(
 		return out, err
 	}
 	out.AggregatedStatus = items(b, works, unready)
-	problems := outstanding(b.Spec, out.AggregatedStatus)
+	problems := append(purging(b.Spec, works, unready), outstanding(b.Spec, out.AggregatedStatus)...)
 	condition := metav1.Condition{
 		Type: workv1alpha2.ConditionFullyApplied, Status: metav1.ConditionTrue, Reason: workv1alpha2.ReasonFullyAppliedSuccess,
 		Message:            fmt.Sprintf("applied in %d clusters", len(out.AggregatedStatus)),
@@ -46,6 +47,25 @@ func Desired(
 	}
 	meta.SetStatusCondition(&out.Conditions, condition)
 	return out, nil
+}
+
+// purging names the clusters whose copy purge mode Directly removes before anything is written elsewhere.
+func purging(spec *workv1alpha2.ResourceBindingSpec, works []*workv1alpha1.Work, unready func(cluster string) string) (out []string) {
+	for _, task := range spec.GracefulEvictionTasks {
+		there := slices.ContainsFunc(works, func(w *workv1alpha1.Work) bool {
+			cluster, _ := workv1alpha2.ClusterOfNamespace(w.Namespace)
+			return cluster == task.FromCluster && w.DeletionTimestamp != nil
+		})
+		if !there || task.PurgeMode.Current() != policyv1alpha1.PurgeModeDirectly || slices.Contains(wanted(spec), task.FromCluster) {
+			continue
+		}
+		why := "it is being removed"
+		if not := unready(task.FromCluster); not != "" {
+			why = "the cluster " + not
+		}
+		out = append(out, fmt.Sprintf("%s: purge mode Directly removes this copy before anything is written elsewhere, and %s", task.FromCluster, why))
+	}
+	return out
 }
 
 // interpreted lists the rules of the kind that fail: on the members' objects, as their Works say, and on the template.

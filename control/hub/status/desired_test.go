@@ -94,6 +94,7 @@ func TestFullyApplied(t *testing.T) {
 		clusters  []string
 		requires  []string
 		suspended *policyv1alpha1.Suspension
+		directly  string // has an eviction task with this purge mode
 		works     []*workv1alpha1.Work
 		unready   map[string]string
 		want      string // status, message
@@ -151,6 +152,14 @@ func TestFullyApplied(t *testing.T) {
 			clusters: []string{"m1"}, works: []*workv1alpha1.Work{work("m1"), work("m9", deleted)},
 			want: "True applied in 1 clusters", items: "m1 true Healthy |",
 		},
+		"a dead cluster that Directly purges first": {
+			clusters: []string{"m1"}, directly: "m9", works: []*workv1alpha1.Work{work("m1"), work("m9", deleted)}, unready: map[string]string{"m9": "is not ready (Away)"},
+			want:  "False m9: purge mode Directly removes this copy before anything is written elsewhere, and the cluster is not ready (Away)",
+			items: "m1 true Healthy |",
+		},
+		"purged, and gone": {
+			clusters: []string{"m1"}, directly: "m9", works: []*workv1alpha1.Work{work("m1")}, want: "True applied in 1 clusters", items: "m1 true Healthy |",
+		},
 		"no cluster": {want: "False no cluster is chosen"},
 		"left by a former binding of the name": {
 			clusters: []string{"m1"}, works: []*workv1alpha1.Work{work("m1", func(w *workv1alpha1.Work) {
@@ -183,6 +192,9 @@ func TestFullyApplied(t *testing.T) {
 			b := bindingFor(tt.clusters...)
 			if len(tt.requires) > 0 {
 				b.Spec.RequiredBy = []workv1alpha2.BindingSnapshot{{Name: "y", Clusters: bindingFor(tt.requires...).Spec.Clusters}}
+			}
+			if tt.directly != "" {
+				b.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: tt.directly, PurgeMode: policyv1alpha1.PurgeModeDirectly}}
 			}
 			if tt.suspended != nil {
 				b.Spec.Suspension = &workv1alpha2.Suspension{Suspension: *tt.suspended}

@@ -126,9 +126,12 @@ func (s Snapshot) Connected(paths map[netip.Addr]loader.Path) bool {
 	return true
 }
 
-// Unreachable returns the remote clusters of which no gateway answers, by index.
+// Unreachable returns the remote clusters of which no gateway answers, or which have none that the wire can reach, by index.
 func (s Snapshot) Unreachable(paths map[netip.Addr]loader.Path) map[uint16]bool {
 	out := map[uint16]bool{}
+	for p := range tables.RoutedPeers(s.Objects.Peers) {
+		out[uint16(p.Spec.ClusterIndex)] = true
+	}
 	for index, gateways := range s.State.Clusters {
 		out[index] = !slices.ContainsFunc(gateways, func(g dataplane.RemoteGateway) bool {
 			p := paths[g.Hop.Address]

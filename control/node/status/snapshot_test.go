@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
@@ -80,5 +83,14 @@ func TestReach(t *testing.T) {
 		if u, l := snap.Unreachable(paths)[2], snap.Lossy(paths)[2]; u != tt.unreachable || l != tt.lossy {
 			t.Errorf("%s: unreachable %t, lossy %t; want %t, %t", tt.what, u, l, tt.unreachable, tt.lossy)
 		}
+	}
+}
+
+// A peer without a gateway that the wire can reach is in no table, and unreachable all the same.
+func TestReachWithoutGateways(t *testing.T) {
+	p := clusterset.Peer("g2", metav1.ConditionTrue, pelagov1alpha1.ReasonAccepted)
+	snap := Snapshot{Objects: tables.Objects{Peers: []pelagov1alpha1.Peer{p}}}
+	if got := snap.Unreachable(nil); !got[2] {
+		t.Errorf("unreachable %v, want cluster 2", got)
 	}
 }

@@ -36,7 +36,7 @@ var defaults = map[string]any{
 func TestAcceptedManifestsKeepEveryField(t *testing.T) {
 	c := connect(t)
 	added := map[string]bool{}
-	for _, want := range manifests(t, "examples/*/*.yaml", "testdata/accepted/*.yaml") {
+	for _, want := range manifests(t, "../../api/examples/*/*.yaml", "testdata/accepted/*.yaml") {
 		t.Run(want.GetKind()+" "+want.GetName(), func(t *testing.T) {
 			got := want.DeepCopy()
 			if err := c.Create(t.Context(), got, &client.CreateOptions{FieldValidation: metav1.FieldValidationStrict}); err != nil {
@@ -150,7 +150,7 @@ func missing(path string, want, have any, same func(want, have any) bool) []stri
 // of placement and failover is shown by policies.
 func TestAcceptedManifestsShowEveryField(t *testing.T) {
 	shown := map[string]bool{}
-	for _, m := range manifests(t, "examples/*/*.yaml", "testdata/accepted/*.yaml") {
+	for _, m := range manifests(t, "../../api/examples/*/*.yaml", "testdata/accepted/*.yaml") {
 		walk(family(m.GetKind())+" spec", m.Object["spec"], shown)
 		walk(family(m.GetKind())+" status", m.Object["status"], shown)
 	}

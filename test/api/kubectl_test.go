@@ -41,7 +41,7 @@ func apply(path string) []string { return []string{"apply", "--validate=strict",
 // folders are those of examples, by kind.
 func folders(t *testing.T) []string {
 	t.Helper()
-	all, err := filepath.Glob("examples/*")
+	all, err := filepath.Glob("../../api/examples/*")
 	if err != nil || len(all) == 0 {
 		t.Fatalf("no examples: %v", err)
 	}
@@ -81,7 +81,7 @@ func examples(t *testing.T, c *apiserver.Cluster, kubectl kubectl) {
 	list(t, c, crds)
 	for _, crd := range crds.Items {
 		if kind := crd.Spec.Names.Kind; strings.HasSuffix(crd.Spec.Group, "karmada.io") && !shown[kind] {
-			t.Errorf("examples/%s has no %s", strings.ToLower(kind), kind)
+			t.Errorf("api/examples/%s has no %s", strings.ToLower(kind), kind)
 		}
 	}
 }
