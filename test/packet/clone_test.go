@@ -2,12 +2,14 @@ package packet
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/bpf"
@@ -29,14 +31,7 @@ func TestClonesAreSmall(t *testing.T) {
 			p.Ring[p.Sequence%16].Sent = uint64(nanotime(t)) - 3*second/4 - by
 		}
 	}
-	var out link.Link
-	if err := uplink.ns.Do(func() (err error) {
-		out, err = link.AttachTCX(link.TCXOptions{Interface: uplink.index, Program: ga.EdgeOut, Attach: ebpf.AttachTCXEgress})
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	defer out.Close()
+	attach(t, ga.EdgeOut, ebpf.AttachTCXEgress)
 	for _, tt := range []struct {
 		name    string
 		size    int
@@ -81,17 +76,8 @@ func TestNoCloneOfGSO(t *testing.T) {
 	s.Settings.Edge = uint32(uplink.index)
 	ga.Apply(t, s)
 	ga.answered(t, func(p *bpf.PelagoPath) { p.Ring[p.Sequence%16].Sent = 1 })
-	for program, at := range map[*ebpf.Program]ebpf.AttachType{ga.EdgeOut: ebpf.AttachTCXEgress, ga.UplinkIn: ebpf.AttachTCXIngress} {
-		if err := uplink.ns.Do(func() error {
-			l, err := link.AttachTCX(link.TCXOptions{Interface: uplink.index, Program: program, Attach: at})
-			if err == nil {
-				t.Cleanup(func() { l.Close() })
-			}
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	attach(t, ga.EdgeOut, ebpf.AttachTCXEgress)
+	attach(t, ga.UplinkIn, ebpf.AttachTCXIngress)
 	mac, err := uplink.ns.MAC("un0")
 	if err != nil {
 		t.Fatal(err)
@@ -113,6 +99,39 @@ func TestNoCloneOfGSO(t *testing.T) {
 			t.Errorf("%s: %d clones; want %d", tt.what, got, tt.clones)
 		}
 	}
+}
+
+// attach attaches a program to the uplink until the test ends: by TCX, before Linux 6.6 by a clsact filter.
+func attach(t *testing.T, program *ebpf.Program, at ebpf.AttachType) {
+	t.Helper()
+	do := func(f func() error) {
+		t.Helper()
+		if err := uplink.ns.Do(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(func() error {
+		l, err := link.AttachTCX(link.TCXOptions{Interface: uplink.index, Program: program, Attach: at})
+		if !errors.Is(err, ebpf.ErrNotSupported) {
+			if err == nil {
+				t.Cleanup(func() { l.Close() })
+			}
+			return err
+		}
+		qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: uplink.index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}}
+		if err := netlink.QdiscReplace(qdisc); err != nil {
+			return err
+		}
+		filter := &netlink.BpfFilter{
+			FilterAttrs: netlink.FilterAttrs{LinkIndex: uplink.index, Parent: netlink.HANDLE_MIN_INGRESS, Priority: 1, Handle: 1, Protocol: unix.ETH_P_ALL},
+			Fd:          program.FD(), Name: "test", DirectAction: true,
+		}
+		if at == ebpf.AttachTCXEgress {
+			filter.Parent = netlink.HANDLE_MIN_EGRESS
+		}
+		t.Cleanup(func() { do(func() error { return netlink.FilterDel(filter) }) })
+		return netlink.FilterReplace(filter)
+	})
 }
 
 // sendSegments sends an Ethernet frame with UDP in IPv4 by a device, as a GSO packet if segment is its size.

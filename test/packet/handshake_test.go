@@ -42,7 +42,7 @@ func throughHandshakes(t *testing.T) {
 		}
 	}
 	elapsed := nanotime(t) - begin
-	if least, most := 50, 52+int(elapsed/10e6); passed == asked || passed < least || passed > most {
+	if least, most := 50, 52+int(elapsed/10e6); passed < least || passed > most {
 		t.Errorf("%d of %d calls in %d ms passed; want between %d and %d", passed, asked, elapsed/1e6, least, most)
 	}
 	full := func() {

@@ -286,17 +286,23 @@ func (k *Kernel) exits(t testing.TB) map[netip.Addr]int {
 func TestSuspectIsPatient(t *testing.T) {
 	ga := load(t, 1, 1)
 	peer := nodeIP(2, 1)
-	first := ga.sendProbe(t, peer, 0)
-	time.Sleep(80 * time.Millisecond) // the path's round-trip time
-	ga.arrive(t, answer(t, first, nil))
-	ga.miss(t, peer)
-	if p := ga.path(t, peer); p.Suspect() || p.SRTT < 80*time.Millisecond {
-		t.Errorf("after 60 ms without an answer, on a path of 80 ms: %+v", p)
+	// Four probes are open, the first for so long, on a path of a second.
+	silent := func(since uint64) loader.Path {
+		t.Helper()
+		p := bpf.PelagoPath{Probed: 1, Ready: 1, Srtt: 1e9, Rttvar: 2e8, Sequence: 104, Answered: 100}
+		for i := range p.Ring {
+			p.Ring[i].Sent = uint64(nanotime(t)) - since
+		}
+		ga.putPath(t, peer.As4(), p)
+		return ga.path(t, peer)
 	}
-	time.Sleep(250 * time.Millisecond) // silence that is too long for this path too
-	if p := ga.path(t, peer); !p.Suspect() {
-		t.Errorf("after 310 ms: %+v", p)
+	if p := silent(4e8); p.Suspect() {
+		t.Errorf("after 0.4 s without an answer: %+v", p)
 	}
+	if p := silent(2e9); !p.Suspect() {
+		t.Errorf("after 2 s: %+v", p)
+	}
+	ga.putPath(t, peer.As4(), bpf.PelagoPath{Probed: 1, Ready: 1})
 	// A third of the probes is lost.
 	for i := range 120 {
 		if o := ga.sendProbe(t, peer, 0); i%3 > 0 {
