@@ -47,7 +47,12 @@ func startNode(config *rest.Config) (*node, error) {
 	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, Labels: map[string]string{"kubernetes.io/os": "linux"}},
 		Status: corev1.NodeStatus{Capacity: capacity, Allocatable: capacity,
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}}}
-	if _, err := client.CoreV1().Nodes().Create(n.ctx, o, metav1.CreateOptions{}); err != nil {
+	made, err := client.CoreV1().Nodes().Create(n.ctx, o, metav1.CreateOptions{})
+	if err == nil {
+		made.Spec.Taints = nil // admission has added not-ready, which the node lifecycle controller would remove
+		_, err = client.CoreV1().Nodes().Update(n.ctx, made, metav1.UpdateOptions{})
+	}
+	if err != nil {
 		n.stop()
 		return nil, fmt.Errorf("create the Node %s: %w", nodeName, err)
 	}
