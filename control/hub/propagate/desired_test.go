@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -355,5 +356,35 @@ func TestAttach(t *testing.T) {
 				t.Errorf("%s: it says %q", name, says)
 			}
 		}
+	}
+}
+
+// A conflict is an event when it is another one than before, also if the binding stays the same.
+func TestConflictEvents(t *testing.T) {
+	events := record.NewFakeRecorder(20)
+	r := &reconciler{events: events, conflicts: map[Key]string{}}
+	parent := func(c policyv1alpha1.ConflictResolution, preserve bool) kube.Binding {
+		b := bound(t, inputs{template: template(), policy: made("a")})
+		b.Spec.ConflictResolution, b.Spec.PreserveResourcesOnDeletion = c, &preserve
+		return b
+	}
+	abort, overwrite := policyv1alpha1.ConflictAbort, policyv1alpha1.ConflictOverwrite
+	both := []kube.Binding{parent(overwrite, true), parent(abort, false)}
+	one := []kube.Binding{parent(overwrite, true), parent(overwrite, false)}
+	for i, step := range []struct {
+		parents []kube.Binding
+		events  int // on template and binding each
+	}{{both, 2}, {both, 0}, {one, 2}, {one[:1], 0}, {one, 2}} {
+		b := bound(t, inputs{template: template(), parents: step.parents})
+		r.tellConflict(Key{}, inputs{template: template(), parents: step.parents}, b)
+		if got := len(events.Events); got != step.events {
+			t.Errorf("step %d: %d events, want %d", i, got, step.events)
+		}
+		for len(events.Events) > 0 {
+			<-events.Events
+		}
+	}
+	if len(r.conflicts) != 1 {
+		t.Errorf("it remembers %v", r.conflicts)
 	}
 }
