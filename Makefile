@@ -14,7 +14,7 @@ export GOFLAGS    = -trimpath
 help: ## list the targets
 	@echo "Pelago: connects Kubernetes clusters and propagates workloads to them"
 	@echo
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "All targets that run clusters or tests need root; they install what they need (make setup)."
 
@@ -38,7 +38,7 @@ images: build ## build the product's and the test workload's images: out/images/
 	$(BIN)/pelago-lab image build --output $(OUT)/images
 
 ## ---- test
-.PHONY: setup test test-full race unit netns lab e2e wires verify lint conformance gateway-api
+.PHONY: setup test test-full race unit netns lab e2e wires verify lint conformance conformance-karmada gateway-api
 setup: $(BIN)/pelago-lab ## install the Debian packages of tests and lab, build Kubernetes once (6 minutes)
 	$(BIN)/pelago-lab prerequisites --install
 	$(BIN)/pelago-lab build
@@ -87,6 +87,9 @@ SUITE ?=
 FOCUS ?=
 conformance: setup images ## run the public MCS suite (SUITE=…/mcs-api/conformance) in MODE=mcs, globalnet or both: out/conformance
 	go run ./test/conformance -mode '$(MODE)' -suite '$(SUITE)' -focus '$(FOCUS)' -out $(OUT)/conformance
+
+conformance-karmada: setup build ## run Karmada's own end-to-end suite, or what FOCUS= selects of it: out/conformance-karmada.json
+	go run ./test/conformance/karmada -bin $(BIN) -focus '$(FOCUS)' -out $(OUT)/conformance-karmada
 
 gateway-api: ## test that Envoy Gateway resolves ServiceImports (compiles it the first time: 10 minutes)
 	cd test/gatewayapi && go test -count=1 ./...

@@ -101,7 +101,7 @@ func TestDeletionProtection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			obj.SetLabels(map[string]string{label: "Always"})
 			c.Make(obj)
-			if err := c.Delete(t.Context(), obj); !refusedBy(err, "pelago-deletion-protected") || !strings.Contains(err.Error(),
+			if err := c.Delete(t.Context(), obj); !refusedBy(err, "pelago-deletion-protected") || !strings.Contains(err.Error(), "This resource is protected") || !strings.Contains(err.Error(),
 				"remove the label "+label) {
 				t.Errorf("deletion: %v, want a refusal that names the label", err)
 			}

@@ -11,6 +11,9 @@ import (
 // FitError: no cluster passes the filters.
 type FitError struct {
 	Reasons []Reason
+	// Unmatched: no affinity of the placement selects a cluster, and none names one that has not joined. Otherwise clusters may
+	// only be unhealthy, or yet to come.
+	Unmatched bool
 }
 
 // Error counts the clusters by reason, the most frequent first.

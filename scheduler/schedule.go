@@ -27,6 +27,10 @@ func Schedule(r *Request, s *Snapshot) (Decision, error) {
 			first, failed = d, err
 		}
 	}
+	var fit *FitError
+	if errors.As(failed, &fit) {
+		fit.Unmatched = j.unmatched()
+	}
 	return first, failed
 }
 

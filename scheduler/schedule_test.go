@@ -241,6 +241,36 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+// Only an affinity that selects no cluster removes what runs: not one whose clusters are unhealthy, or have not joined.
+func TestUnmatched(t *testing.T) {
+	labelled := func(value string) policyv1alpha1.ClusterAffinity {
+		return policyv1alpha1.ClusterAffinity{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": value}}}
+	}
+	two := func(a, b policyv1alpha1.ClusterAffinity) *policyv1alpha1.Placement {
+		return &policyv1alpha1.Placement{ClusterAffinities: []policyv1alpha1.ClusterAffinityTerm{
+			{AffinityName: "1", ClusterAffinity: a}, {AffinityName: "2", ClusterAffinity: b}}}
+	}
+	s := snapshot(member("a", 5), member("b", 4, with("tier", "x"), tainted("gpu", corev1.TaintEffectNoSchedule)))
+	for name, c := range map[string]struct {
+		p    *policyv1alpha1.Placement
+		s    *Snapshot
+		want bool
+	}{
+		"no cluster has the label":            {near(labelled("y")), s, true},
+		"the cluster with the label is taken": {near(labelled("x")), s, false},
+		"no group selects a cluster":          {two(labelled("y"), labelled("z")), s, true},
+		"a former group selects one":          {two(labelled("x"), labelled("z")), s, false},
+		"it names one that has not joined":    {near(named("c")), s, false},
+		"no cluster has joined":               {near(labelled("y")), snapshot(), false},
+	} {
+		_, err := Schedule(last(request(1, c.p), "2"), c.s)
+		var fit *FitError
+		if !errors.As(err, &fit) || fit.Unmatched != c.want {
+			t.Errorf("%s: %v, unmatched %v", name, err, fit != nil && fit.Unmatched)
+		}
+	}
+}
+
 func fresh(r *Request) *Request                       { r.Fresh = true; return r }
 func last(r *Request, term string) *Request           { r.Term = term; return r }
 func evicted(r *Request, clusters ...string) *Request { r.Evicted = clusters; return r }

@@ -60,10 +60,15 @@ type options struct {
 	grace    time.Duration
 	eviction evict.Options
 	rttHold  time.Duration
+	// events is eventsFailures or eventsAll.
+	events string
 
 	// several hubs may run in one process; set by tests only.
 	several bool
 }
+
+// Values of --events.
+const eventsFailures, eventsAll = "failures", "all"
 
 // workers are numbers of objects that are worked on at the same time.
 type workers struct {
@@ -102,12 +107,17 @@ func parse(args []string) (options, error) {
 		"them, from 0 to 1")
 	flags.DurationVar(&o.rttHold, "rtt-hold", time.Minute, "time for which the round-trip time between two clusters must have changed before workloads whose "+
 		"policy has the annotation pelago.io/near are placed by the new one")
+	flags.StringVar(&o.events, "events", eventsFailures, "Events on Works of push members: failures and changes, or all, which are two writes more for each Work: "+
+		"its first dispatch, and each time that it is applied")
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("read the command line: unexpected argument %q", flags.Arg(0))
+	}
+	if o.events != eventsFailures && o.events != eventsAll {
+		return o, fmt.Errorf("read the command line: --events=%s: it is %s or %s", o.events, eventsFailures, eventsAll)
 	}
 	if e := o.eviction; e.Rate <= 0 || e.HaltedAbove <= 0 || e.HaltedAbove > 1 || e.ClusterFailure <= 0 || e.ReachableClusterFailure <= 0 || e.Timeout <= 0 || o.grace <= 0 || o.rttHold <= 0 {
 		return o, errors.New("read the command line: --resource-eviction-rate, --cluster-failover-after, --reachable-cluster-failover-after, --graceful-eviction-timeout, " +

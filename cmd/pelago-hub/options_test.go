@@ -13,11 +13,13 @@ import (
 func TestParse(t *testing.T) {
 	defaults := options{metricsAddress: ":8080", healthAddress: ":8081", profileAddress: "0", leaderElect: true,
 		workers: workers{16, 16, 8, 8}, grace: 15 * time.Second, eviction: evict.Options{
-			ClusterFailure: 5 * time.Second, ReachableClusterFailure: 5 * time.Minute, Timeout: 10 * time.Minute, Rate: 20, HaltedAbove: 0.55}, rttHold: time.Minute}
+			ClusterFailure: 5 * time.Second, ReachableClusterFailure: 5 * time.Minute, Timeout: 10 * time.Minute, Rate: 20, HaltedAbove: 0.55}, rttHold: time.Minute, events: "failures"}
 	shared := defaults
 	shared.workloads = true
 	named := defaults
 	named.identity = "hub-0"
+	told := defaults
+	told.events = "all"
 	tests := map[string]struct {
 		args    string
 		want    options
@@ -28,6 +30,8 @@ func TestParse(t *testing.T) {
 		"a name":             {"--identity=hub-0", named, ""},
 		"no workers":         {"--works-workers=0", options{}, "--works-workers 0: at least 1 is needed"},
 		"no rate":            {"--resource-eviction-rate=0", options{}, "--resource-eviction-rate"},
+		"all events":         {"--events=all", told, ""},
+		"some events":        {"--events=some", options{}, "failures or all"},
 		"no hold":            {"--rtt-hold=0s", options{}, "--rtt-hold"},
 		"no share":           {"--eviction-halted-above=1.5", options{}, "--eviction-halted-above"},
 		"extra argument":     {"now", options{}, `unexpected argument "now"`},

@@ -44,7 +44,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 	}
 	run := executions{
 		mgr: mgr, hub: hub, works: execute.NewWorks(mgr.GetCache()), hubID: hubID, kinds: interpreter, workers: o.workers.execution,
-		counts: counts, gate: a.gate, log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("execution"))),
+		counts: counts, gate: a.gate, allEvents: o.events == eventsAll, log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("execution"))),
 	}
 	skips := &policy.Skips{}
 	return errors.Join(
@@ -74,7 +74,9 @@ type executions struct {
 	workers int
 	counts  *execute.Metrics
 	gate    transport.WrapperFunc
-	log     *slog.Logger
+	// allEvents is that of execute.Options.
+	allEvents bool
+	log       *slog.Logger
 }
 
 // execute executes the Works of one push member until ctx ends.
@@ -85,6 +87,7 @@ func (e executions) execute(ctx context.Context, cluster string, member *rest.Co
 		Cluster: cluster, HubID: e.hubID, Interpreter: e.kinds, Workers: e.workers,
 		Hub: e.hub, Works: e.works, Member: member,
 		Recorder: e.mgr.GetEventRecorderFor("pelago-hub"), Log: e.log.With("cluster", cluster), Metrics: e.counts,
+		AllEvents: e.allEvents,
 	})
 	if err != nil {
 		return fmt.Errorf("execute the Works of cluster %s: %w", cluster, err)

@@ -61,6 +61,8 @@ type Options struct {
 	// Seen is how long the status of a Work waits for the member's controller to observe a change: one write instead of two.
 	// 0: 500 ms.
 	Seen time.Duration
+	// AllEvents records successes that are no news, too: the first dispatch of a Work, and each time that it is applied.
+	AllEvents bool
 }
 
 // Execution executes the Works of one cluster. Make one with New; Start runs it once.

@@ -56,9 +56,9 @@ func statusOf(work *workv1alpha1.Work, o outcome, observed *workv1alpha1.Manifes
 	}
 	if o.suspended {
 		set(workv1alpha1.ConditionDispatching, false, "", workv1alpha1.ReasonSuspendDispatching,
-			"dispatching is suspended: the cluster keeps what it has")
+			workv1alpha1.MessageSuspendDispatching)
 	} else {
-		set(workv1alpha1.ConditionDispatching, true, workv1alpha1.ReasonDispatching, "", "the Work is dispatched to the cluster")
+		set(workv1alpha1.ConditionDispatching, true, workv1alpha1.ReasonDispatching, "", workv1alpha1.MessageDispatching)
 		applied := "the manifest is applied"
 		if o.failure != "" {
 			applied = o.failure
@@ -172,11 +172,13 @@ func (t *task) recordEvents(before *workv1alpha1.Work, o outcome) {
 	}
 	if message, ok := changed(workv1alpha1.ConditionApplied); ok && o.failure != "" {
 		t.o.Recorder.Event(t.work, corev1.EventTypeWarning, workv1alpha2.EventSyncFailed, message)
+	} else if ok && t.o.AllEvents {
+		t.o.Recorder.Event(t.work, corev1.EventTypeNormal, workv1alpha2.EventSyncSucceed, message)
 	}
 	if message, ok := changed(workv1alpha1.ConditionFieldsDropped); ok {
 		t.o.Recorder.Event(t.work, corev1.EventTypeWarning, workv1alpha1.ReasonFieldsDropped, message)
 	}
-	if message, ok := changed(workv1alpha1.ConditionDispatching); ok && (o.suspended || len(before.Status.Conditions) > 0) {
+	if message, ok := changed(workv1alpha1.ConditionDispatching); ok && (o.suspended || t.o.AllEvents || len(before.Status.Conditions) > 0) {
 		t.o.Recorder.Event(t.work, corev1.EventTypeNormal, workv1alpha2.EventWorkDispatching, message)
 	}
 }

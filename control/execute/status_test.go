@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -365,5 +366,33 @@ func TestStatusOf(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// Successes are events on request only: each is a write.
+func TestEventsOfSuccess(t *testing.T) {
+	for name, c := range map[string]struct {
+		all  bool
+		o    outcome
+		want []string
+	}{
+		"applied":   {false, outcome{}, nil},
+		"failed":    {false, outcome{failure: "no"}, []string{"Warning SyncFailed no"}},
+		"suspended": {false, outcome{suspended: true}, []string{"Normal WorkDispatching Work dispatching is in a suspended state."}},
+		"applied, all events": {true, outcome{}, []string{"Normal SyncSucceed the manifest is applied",
+			"Normal WorkDispatching Work is being dispatched to member clusters."}},
+	} {
+		events, before := record.NewFakeRecorder(10), &workv1alpha1.Work{}
+		k := &task{Execution: &Execution{o: Options{Recorder: events, AllEvents: c.all}},
+			work: &workv1alpha1.Work{Status: statusOf(before, c.o, nil)}}
+		k.recordEvents(before, c.o)
+		close(events.Events)
+		var got []string
+		for e := range events.Events {
+			got = append(got, e)
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -108,7 +109,8 @@ func aggregateBudget(template *unstructured.Unstructured, items []workv1alpha2.A
 	return out, nil
 }
 
-// aggregateService lists the addresses of all load balancers. One without a host name gets the name of its cluster.
+// aggregateService lists the addresses of all load balancers, each once. The name of a cluster is no host name: external-dns would
+// publish it.
 func aggregateService(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
 	kind, _, err := unstructured.NestedString(template.Object, "spec", "type")
 	if err != nil {
@@ -124,10 +126,10 @@ func aggregateService(template *unstructured.Unstructured, items []workv1alpha2.
 	}
 	for _, r := range all {
 		for _, in := range r.status.LoadBalancer.Ingress {
-			if in.Hostname == "" {
-				in.Hostname = r.cluster
+			same := func(x corev1.LoadBalancerIngress) bool { return equality.Semantic.DeepEqual(x, in) }
+			if !slices.ContainsFunc(out.LoadBalancer.Ingress, same) {
+				out.LoadBalancer.Ingress = append(out.LoadBalancer.Ingress, in)
 			}
-			out.LoadBalancer.Ingress = append(out.LoadBalancer.Ingress, in)
 		}
 	}
 	return untyped(&out)
@@ -142,10 +144,10 @@ func aggregateIngress(_ *unstructured.Unstructured, items []workv1alpha2.Aggrega
 	}
 	for _, r := range all {
 		for _, in := range r.status.LoadBalancer.Ingress {
-			if in.Hostname == "" {
-				in.Hostname = r.cluster
+			same := func(x networkingv1.IngressLoadBalancerIngress) bool { return equality.Semantic.DeepEqual(x, in) }
+			if !slices.ContainsFunc(out.LoadBalancer.Ingress, same) {
+				out.LoadBalancer.Ingress = append(out.LoadBalancer.Ingress, in)
 			}
-			out.LoadBalancer.Ingress = append(out.LoadBalancer.Ingress, in)
 		}
 	}
 	return untyped(&out)

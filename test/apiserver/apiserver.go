@@ -2,7 +2,7 @@
 // controllers of kube-controller-manager, as processes on the loopback interface.
 //
 // A server belongs to one test (Start), to the tests of one package (Shared) or to a program that measures (Open). It ends with
-// them, also when their process is killed, and leaves no file behind. Nothing runs workloads: there is no kubelet and no scheduler.
+// them, also when their process is killed, and leaves no file behind. Nothing runs workloads: there is no kubelet.
 package apiserver
 
 import (
@@ -31,6 +31,7 @@ type options struct {
 	flags       []string
 	serviceCIDR string
 	audit       []byte
+	scheduler   bool
 }
 
 // CRDs installs the definitions of deploy/crds and those of the MCS API, or only the named ones of them (such as
@@ -53,6 +54,14 @@ func HubControllers() Option {
 		"certificatesigningrequest-cleaner-controller", "bootstrap-signer-controller", "token-cleaner-controller",
 		"clusterrole-aggregation-controller", "ttl-after-finished-controller",
 		"validatingadmissionpolicy-status-controller")
+}
+
+// WorkloadControllers are all controllers of a cluster that runs workloads but those that judge nodes by their heartbeat, and
+// kube-scheduler. Pods need something that plays their kubelet.
+func WorkloadControllers() Option {
+	return func(o *options) {
+		o.controllers, o.scheduler = []string{"*", "serviceaccount-controller", "-node-lifecycle-controller"}, true
+	}
 }
 
 // Flags adds flags of kube-apiserver.
@@ -138,7 +147,12 @@ func (s *server) run() error {
 		}
 	}
 	if len(s.options.controllers) > 0 {
-		return s.controllerManager(ctx)
+		if err := s.controllerManager(ctx); err != nil {
+			return err
+		}
+	}
+	if s.options.scheduler {
+		return s.controlPlane(ctx, "kube-scheduler")
 	}
 	return nil
 }

@@ -115,26 +115,40 @@ func awaitAPI(ctx context.Context, p *process, config *rest.Config) error {
 	})
 }
 
-// controllerManager starts kube-controller-manager with the chosen controllers as the administrator.
-func (s *server) controllerManager(ctx context.Context) error {
-	kubeconfig := filepath.Join(s.dir.path, "admin.kubeconfig")
+// adminKubeconfig is a file with an administrator's access, for the other programs of the control plane.
+func (s *server) adminKubeconfig() (string, error) {
+	file := filepath.Join(s.dir.path, "admin.kubeconfig")
 	text, err := Kubeconfig(s.config)
 	if err != nil {
-		return err
+		return "", err
 	}
-	if err := os.WriteFile(kubeconfig, text, 0o600); err != nil {
-		return fmt.Errorf("write the controller manager's kubeconfig: %w", err)
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return "", fmt.Errorf("write the control plane's kubeconfig: %w", err)
+	}
+	return file, nil
+}
+
+// controllerManager starts kube-controller-manager with the chosen controllers as the administrator.
+func (s *server) controllerManager(ctx context.Context) error {
+	return s.controlPlane(ctx, "kube-controller-manager", "--allocate-node-cidrs=false",
+		"--service-account-private-key-file="+s.pki.serviceAccountKeyFile, "--root-ca-file="+s.pki.caFile,
+		"--cluster-signing-cert-file="+s.pki.caFile, "--cluster-signing-key-file="+s.pki.caKeyFile,
+		"--controllers="+strings.Join(s.options.controllers, ","))
+}
+
+// controlPlane starts a program of the control plane as the administrator and waits until it listens.
+func (s *server) controlPlane(ctx context.Context, name string, flags ...string) error {
+	admin, err := s.adminKubeconfig()
+	if err != nil {
+		return err
 	}
 	port, err := freePort()
 	if err != nil {
 		return err
 	}
-	p, err := s.spawn("kube-controller-manager", "--kubeconfig="+kubeconfig, "--kube-api-qps=500", "--kube-api-burst=1000",
+	p, err := s.spawn(name, append([]string{"--kubeconfig=" + admin, "--kube-api-qps=500", "--kube-api-burst=1000",
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--leader-elect=false",
-		"--authentication-skip-lookup=true", "--allocate-node-cidrs=false",
-		"--service-account-private-key-file="+s.pki.serviceAccountKeyFile, "--root-ca-file="+s.pki.caFile,
-		"--cluster-signing-cert-file="+s.pki.caFile, "--cluster-signing-key-file="+s.pki.caKeyFile,
-		"--controllers="+strings.Join(s.options.controllers, ","))
+		"--authentication-skip-lookup=true"}, flags...)...)
 	if err != nil {
 		return err
 	}

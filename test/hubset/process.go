@@ -54,11 +54,21 @@ func (s *Set) StartHub(name string) (*Process, error) {
 	}
 	flags := append([]string{"--kubeconfig=" + s.hubKubeconfig(), "--identity=" + name, "--metrics-address=" + address,
 		"--health-address=0"}, s.options.HubFlags...)
-	p, err := spawn(filepath.Join(s.options.Dir, name+".log"), filepath.Join(s.options.Binaries, "pelago-hub"), flags...)
+	p, err := s.Start(name, filepath.Join(s.options.Binaries, "pelago-hub"), flags...)
 	if err != nil {
 		return nil, err
 	}
-	p.Name, p.metrics = name, "http://"+address+"/metrics"
+	p.metrics = "http://" + address + "/metrics"
+	return p, nil
+}
+
+// Start starts a program that is not the product's; its output goes to NAME.log in the set's directory.
+func (s *Set) Start(name, program string, args ...string) (*Process, error) {
+	p, err := spawn(filepath.Join(s.options.Dir, name+".log"), program, args...)
+	if err != nil {
+		return nil, err
+	}
+	p.Name = name
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.processes = append(s.processes, p)

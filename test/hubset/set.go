@@ -25,6 +25,9 @@ type Options struct {
 	Binaries string
 	// Dir is where kubeconfigs and logs go. It must exist; what is in it stays.
 	Dir string
+	// Workloads has the real members run what a cluster without kubelets can: all workload controllers and kube-scheduler, and
+	// a simulated node whose pods run without containers.
+	Workloads bool
 	// Real and Simulated are numbers of members: member1 to memberN, the real ones first.
 	Real, Simulated int
 	// Member is how the simulated ones are.
@@ -48,6 +51,7 @@ type Member struct {
 	Server    *apiserver.Server
 
 	kubeconfig string
+	node       *node // nil: none
 }
 
 // Set is a clusterset.
@@ -84,7 +88,7 @@ func (s *Set) open(ctx context.Context) error {
 			return err
 		}
 		m := &Member{Name: fmt.Sprintf("member%d", i+1)}
-		if err := m.start(i < s.options.Real, s.options.Member); err != nil {
+		if err := m.start(i < s.options.Real, s.options); err != nil {
 			return err
 		}
 		s.Members = append(s.Members, m)
@@ -95,18 +99,25 @@ func (s *Set) open(ctx context.Context) error {
 	return nil
 }
 
-// start serves a member. A real one runs the controllers that the hub's rights and namespaces in it need, and no workload.
-func (m *Member) start(realOne bool, o member.Options) (err error) {
+// start serves a member. A real one runs the controllers that the hub's rights and namespaces in it need, and workloads on request.
+func (m *Member) start(realOne bool, o Options) (err error) {
 	if !realOne {
-		if m.Simulated, err = member.Start(o); err == nil {
+		if m.Simulated, err = member.Start(o.Member); err == nil {
 			m.Config = m.Simulated.Config()
 		}
 		return err
 	}
-	m.Server, err = apiserver.Open(apiserver.Controllers("namespace-controller", "serviceaccount-controller",
-		"serviceaccount-token-controller", "root-ca-certificate-publisher-controller", "clusterrole-aggregation-controller"))
-	if err == nil {
-		m.Config = m.Server.Config()
+	controllers := apiserver.Controllers("namespace-controller", "serviceaccount-controller",
+		"serviceaccount-token-controller", "root-ca-certificate-publisher-controller", "clusterrole-aggregation-controller")
+	if o.Workloads {
+		controllers = apiserver.WorkloadControllers()
+	}
+	if m.Server, err = apiserver.Open(controllers); err != nil {
+		return err
+	}
+	m.Config = m.Server.Config()
+	if o.Workloads {
+		m.node, err = startNode(m.Config)
 	}
 	return err
 }
@@ -141,6 +152,9 @@ func (s *Set) Close() error {
 	for _, m := range s.Members {
 		if m.Simulated != nil {
 			errs = append(errs, m.Simulated.Close())
+		}
+		if m.node != nil {
+			m.node.stop()
 		}
 		if m.Server != nil {
 			errs = append(errs, m.Server.Close())

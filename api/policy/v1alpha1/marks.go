@@ -59,7 +59,7 @@ const (
 const AnnotationMemberOwned = "pelago.io/member-owned"
 
 // AnnotationOnNoClusterFit of a policy with the value OnNoClusterFitRemove takes a template away from everywhere when no cluster fits
-// any more, as Karmada does. Without it what runs goes on.
+// any more, as Karmada does. Without it what runs goes on, unless the affinity selects no cluster at all and names none that has not joined.
 const (
 	AnnotationOnNoClusterFit = "pelago.io/on-no-cluster-fit"
 	OnNoClusterFitRemove     = "Remove"

@@ -66,6 +66,12 @@ const (
 	ReasonSuspendDispatching = "SuspendDispatching"
 )
 
+// Messages of ConditionDispatching and of its events, True and False: those of Karmada, which clients compare.
+const (
+	MessageDispatching        = "Work is being dispatched to member clusters."
+	MessageSuspendDispatching = "Work dispatching is in a suspended state."
+)
+
 // ConditionInterpreted of a Work is False while a rule of the kind fails on the member's object; the message names the rule. It is
 // not there otherwise. That of a binding says the same of all its Works, and of its template.
 const ConditionInterpreted = "Interpreted"

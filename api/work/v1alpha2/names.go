@@ -30,7 +30,7 @@ func AlternateBindingName(of ObjectReference) string {
 // `<namespace>-<name>-<kind>` in lower case, written as Karmada writes it. Two templates may have the same one; then the second takes
 // WorkBeside's.
 func WorkName(of ObjectReference) string {
-	key := of.Name + "-" + of.Kind
+	key := plain(of.Name) + "-" + of.Kind
 	if of.Namespace != "" {
 		key = of.Namespace + "-" + key
 	}

@@ -18,6 +18,7 @@ func TestNames(t *testing.T) {
 		"a binding of a role":           {BindingName(ref("rbac.authorization.k8s.io/v1", "ClusterRole", "", "system:View")), "system.view-clusterrole"},
 		"a binding beside another kind": {AlternateBindingName(ref("batch.volcano.sh/v1alpha1", "Job", "a", "x")), "x-job-9486bcd0"},
 		"a Work":                        {WorkName(nginx), "nginx-687f7fb96f"},
+		"a Work of a role":              {WorkName(ref("rbac.authorization.k8s.io/v1", "ClusterRole", "", "system:View")), "system.view-c6967bccb"},
 		"a Work without a namespace":    {WorkName(ref("v1", "Namespace", "", "shop")), "shop-55c4c4674c"},
 		"an execution namespace":        {ExecutionNamespace("m1"), "karmada-es-m1"},
 	} {

@@ -169,7 +169,7 @@ func (v *Evictor) Evict(b kube.Binding, before *workv1alpha2.Decision) Eviction 
 			stay = append(stay, t)
 			continue
 		}
-		task.FromCluster, task.CreationTimestamp, task.ClustersBeforeFailover = t.Name, &metav1.Time{Time: v.Now}, names
+		task.FromCluster, task.CreationTimestamp, task.ClustersBeforeFailover = t.Name, v.began(), names
 		if t.Replicas > 0 {
 			task.Replicas = ptr.To(t.Replicas)
 		}
@@ -186,6 +186,15 @@ func (v *Evictor) Evict(b kube.Binding, before *workv1alpha2.Decision) Eviction 
 		}
 	}
 	return e
+}
+
+// began is the time of a new task. It is stored in whole seconds, so it is rounded up: a grace period must not be too short.
+func (v *Evictor) began() *metav1.Time {
+	at := v.Now.Truncate(time.Second)
+	if at.Before(v.Now) {
+		at = at.Add(time.Second)
+	}
+	return &metav1.Time{Time: at}
 }
 
 func (v *Evictor) timeout(t workv1alpha2.GracefulEvictionTask) time.Duration {
@@ -217,7 +226,7 @@ func (v *Evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *Eviction
 	})
 	for i := range b.Spec.GracefulEvictionTasks { // of another controller
 		if t := &b.Spec.GracefulEvictionTasks[i]; t.CreationTimestamp == nil {
-			t.CreationTimestamp = &metav1.Time{Time: v.Now}
+			t.CreationTimestamp = v.began()
 		}
 	}
 }

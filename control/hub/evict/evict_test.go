@@ -238,6 +238,25 @@ func TestEvictionsEnd(t *testing.T) {
 	}
 }
 
+// Times of tasks are stored in whole seconds: a grace period must not be too short.
+func TestEvictionBeginsInWholeSeconds(t *testing.T) {
+	b := evicted()
+	b.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m9", GracePeriodSeconds: ptr.To[int32](10)}}
+	b.Status.AggregatedStatus[1] = health("m2", 2)
+	began := evictionTime.Truncate(time.Second).Add(900 * time.Millisecond)
+	v := Evictor{Options: Options{}.Defaulted(), Now: began, Allow: func(string) bool { return true }}
+	v.Evict(b, &workv1alpha2.Decision{Reason: workv1alpha2.ReasonSuccess})
+	*b.Spec.GracefulEvictionTasks[0].CreationTimestamp = b.Spec.GracefulEvictionTasks[0].CreationTimestamp.Rfc3339Copy() // as stored
+	for after, tasks := range map[time.Duration]int{9900 * time.Millisecond: 1, 10100 * time.Millisecond: 0} {
+		c := b.Copy()
+		v.Now = began.Add(after)
+		v.Evict(c, &workv1alpha2.Decision{Reason: workv1alpha2.ReasonSuccess})
+		if got := len(c.Spec.GracefulEvictionTasks); got != tasks {
+			t.Errorf("%s after it began there are %d tasks, want %d", after, got, tasks)
+		}
+	}
+}
+
 // Where no other cluster can have the template, it stays and says why.
 func TestEvictionWithoutReplacement(t *testing.T) {
 	b := evicted()

@@ -76,8 +76,8 @@ func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (ku
 	return b, d, e, err
 }
 
-// decide completes a binding with the decision where its template runs: the one that it has if none is due. remove takes
-// the template away from everywhere if no cluster fits.
+// decide completes a binding with the decision where its template runs: the one that it has if none is due. If no affinity selects a
+// cluster, or with remove if no cluster fits, the template is removed from all.
 func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Near, remove bool, e evict.Eviction) (decision, error) {
 	before := recorded(b)
 	if !scheduled(b, before) {
@@ -110,7 +110,7 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 			out.failure = err
 			record = failed(before, hash, reasonOf(err), err.Error(), rejections(d.Reasons), now)
 			var fit *scheduler.FitError
-			if remove && errors.As(err, &fit) {
+			if errors.As(err, &fit) && (remove || fit.Unmatched) {
 				clusters = nil
 			} else if clusters, err = r.staying(ctx, clusters); err != nil {
 				return decision{}, err

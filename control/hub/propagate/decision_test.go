@@ -40,6 +40,14 @@ func TestNoClusterFits(t *testing.T) {
 	h.join("member2")
 	h.runs("web-deployment", "member2:2")
 
+	edit(h, p, func(p *policyObject) { // an affinity that selects no cluster is a decision
+		p.Spec.Placement.ClusterAffinity.ClusterNames = nil
+		p.Spec.Placement.ClusterAffinity.LabelSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "none"}}
+	})
+	h.runs("web-deployment", "NoClusterFit")
+	edit(h, p, func(p *policyObject) { p.Spec.Placement.ClusterAffinity.LabelSelector = nil })
+	h.runs("web-deployment", "member1:2 member2:2")
+
 	edit(h, p, func(p *policyObject) {
 		p.Annotations = map[string]string{policyv1alpha1.AnnotationOnNoClusterFit: policyv1alpha1.OnNoClusterFitRemove}
 		p.Spec.Placement.ClusterAffinity.ClusterNames = []string{"member3"}

@@ -245,6 +245,9 @@ func attach(s *workv1alpha2.ResourceBindingSpec, parents []kube.Binding) {
 	s.ConflictResolution = policyv1alpha1.ConflictAbort
 	s.PreserveResourcesOnDeletion = nil
 	for _, p := range parents {
+		if p.Spec.PreserveResourcesOnDeletion != nil && s.PreserveResourcesOnDeletion == nil {
+			s.PreserveResourcesOnDeletion = ptr.To(false)
+		}
 		if p.Spec.ConflictResolution == policyv1alpha1.ConflictOverwrite {
 			s.ConflictResolution = policyv1alpha1.ConflictOverwrite
 		}
@@ -254,14 +257,14 @@ func attach(s *workv1alpha2.ResourceBindingSpec, parents []kube.Binding) {
 	}
 }
 
-// conflict says in words what those that need one object disagree about; "": nothing.
+// conflict names, as Karmada does, the fields on which those that need one object disagree; "": none.
 func conflict(parents []kube.Binding) string {
 	var of []string
 	if disagree(parents, func(b kube.Binding) bool { return b.Spec.ConflictResolution == policyv1alpha1.ConflictOverwrite }) {
-		of = append(of, "conflictResolution: Overwrite is used")
+		of = append(of, "ConflictResolution conflicted (Overwrite vs Abort)")
 	}
 	if disagree(parents, func(b kube.Binding) bool { return ptr.Deref(b.Spec.PreserveResourcesOnDeletion, false) }) {
-		of = append(of, "preserveResourcesOnDeletion: true is used")
+		of = append(of, "PreserveResourcesOnDeletion conflicted (true vs false)")
 	}
 	if len(of) == 0 {
 		return ""
@@ -270,8 +273,8 @@ func conflict(parents []kube.Binding) string {
 	for _, p := range parents {
 		who = append(who, p.GetName())
 	}
-	return fmt.Sprintf("the policies of %s disagree about %s; give them the same value, or give this object a policy of its own",
-		strings.Join(who, ", "), strings.Join(of, ", and about "))
+	return fmt.Sprintf("%s in the policies of %s: Overwrite and true are used; give them the same value, or give this object a policy of its own",
+		strings.Join(of, ", "), strings.Join(who, ", "))
 }
 
 func disagree(all []kube.Binding, about func(kube.Binding) bool) bool {

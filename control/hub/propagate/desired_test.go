@@ -3,6 +3,8 @@ package propagate
 import (
 	"encoding/json"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -318,5 +321,70 @@ func TestClaimOf(t *testing.T) {
 	mark(u, nil)
 	if got := claimOf(u); got != (claim{}) || len(u.GetLabels()) != 1 || len(u.GetAnnotations()) != 0 {
 		t.Errorf("released: %+v, %v", got, u.GetAnnotations())
+	}
+}
+
+// What those that need an object disagree about (Karmada's words, which clients compare), and what it gets.
+func TestAttach(t *testing.T) {
+	needs := func(c policyv1alpha1.ConflictResolution, preserve *bool) kube.Binding {
+		b := bound(t, inputs{template: template(), policy: made("a")})
+		b.Spec.ConflictResolution, b.Spec.PreserveResourcesOnDeletion = c, preserve
+		return b
+	}
+	const conflicts = "ConflictResolution conflicted (Overwrite vs Abort)"
+	const preserves = "PreserveResourcesOnDeletion conflicted (true vs false)"
+	abort, overwrite := policyv1alpha1.ConflictAbort, policyv1alpha1.ConflictOverwrite
+	for name, c := range map[string]struct {
+		parents []kube.Binding
+		want    policyv1alpha1.ConflictResolution
+		keeps   *bool
+		says    []string
+	}{
+		"nothing is set":    {[]kube.Binding{needs(abort, nil), needs("", nil)}, abort, nil, nil},
+		"both say no":       {[]kube.Binding{needs(abort, ptr.To(false)), needs(overwrite, ptr.To(false))}, overwrite, ptr.To(false), []string{conflicts}},
+		"one of them keeps": {[]kube.Binding{needs(abort, ptr.To(true)), needs(abort, ptr.To(false))}, abort, ptr.To(true), []string{preserves}},
+		"both fields":       {[]kube.Binding{needs(overwrite, nil), needs(abort, ptr.To(true))}, overwrite, ptr.To(true), []string{conflicts, preserves}},
+	} {
+		var s workv1alpha2.ResourceBindingSpec
+		attach(&s, c.parents)
+		if s.ConflictResolution != c.want || !ptr.Equal(s.PreserveResourcesOnDeletion, c.keeps) {
+			t.Errorf("%s: %s, preserve %v", name, s.ConflictResolution, s.PreserveResourcesOnDeletion)
+		}
+		says := conflict(c.parents)
+		for _, part := range []string{conflicts, preserves} {
+			if strings.Contains(says, part) != slices.Contains(c.says, part) {
+				t.Errorf("%s: it says %q", name, says)
+			}
+		}
+	}
+}
+
+// A conflict is an event when it is another one than before, also if the binding stays the same.
+func TestConflictEvents(t *testing.T) {
+	events := record.NewFakeRecorder(20)
+	r := &reconciler{events: events, conflicts: map[Key]string{}}
+	parent := func(c policyv1alpha1.ConflictResolution, preserve bool) kube.Binding {
+		b := bound(t, inputs{template: template(), policy: made("a")})
+		b.Spec.ConflictResolution, b.Spec.PreserveResourcesOnDeletion = c, &preserve
+		return b
+	}
+	abort, overwrite := policyv1alpha1.ConflictAbort, policyv1alpha1.ConflictOverwrite
+	both := []kube.Binding{parent(overwrite, true), parent(abort, false)}
+	one := []kube.Binding{parent(overwrite, true), parent(overwrite, false)}
+	for i, step := range []struct {
+		parents []kube.Binding
+		events  int // on template and binding each
+	}{{both, 2}, {both, 0}, {one, 2}, {one[:1], 0}, {one, 2}} {
+		b := bound(t, inputs{template: template(), parents: step.parents})
+		r.tellConflict(Key{}, inputs{template: template(), parents: step.parents}, b)
+		if got := len(events.Events); got != step.events {
+			t.Errorf("step %d: %d events, want %d", i, got, step.events)
+		}
+		for len(events.Events) > 0 {
+			<-events.Events
+		}
+	}
+	if len(r.conflicts) != 1 {
+		t.Errorf("it remembers %v", r.conflicts)
 	}
 }

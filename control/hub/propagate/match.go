@@ -27,7 +27,8 @@ type choice struct {
 	policy *propagationPolicy // nil: none
 	// preempts is the policy that the template followed until now, and that is still there.
 	preempts *propagationPolicy
-	// inert: the policy that the template follows has been made invalid. Everything stays as it is until that is mended.
+	// inert: the policy that the template follows has been made invalid, or the one that it is to follow is new and has no id yet.
+	// Everything stays as it is until that is over.
 	inert bool
 }
 
@@ -41,7 +42,7 @@ func match(template policy.Object, held *propagationPolicy, all []*propagationPo
 	}
 	var best, taker *candidate
 	for _, p := range all {
-		if !p.counts() {
+		if !p.counts() && !p.pending() {
 			continue
 		}
 		precision, err := precisionOf(p, template)
@@ -55,7 +56,7 @@ func match(template policy.Object, held *propagationPolicy, all []*propagationPo
 		if c.before(best) {
 			best = c
 		}
-		if held != nil && p.preempts(held) && c.before(taker) {
+		if held != nil && p.counts() && p.preempts(held) && c.before(taker) {
 			taker = c
 		}
 	}
@@ -74,6 +75,9 @@ func match(template policy.Object, held *propagationPolicy, all []*propagationPo
 	}
 	if best == nil {
 		return choice{}, nil
+	}
+	if !best.counts() { // a claim by the next best one would stay
+		return choice{inert: true}, nil
 	}
 	return choice{policy: best.propagationPolicy}, nil
 }
@@ -168,12 +172,22 @@ func (p *propagationPolicy) id() string {
 // counts reports whether the policy has an effect: the policy controller has given it its id and finalizer, nothing in it is wrong,
 // and it is not being deleted.
 func (p *propagationPolicy) counts() bool {
+	return p.marked() && p.usable()
+}
+
+// pending reports whether the policy has an effect as soon as the policy controller has given it its id and finalizer.
+func (p *propagationPolicy) pending() bool { return !p.marked() && p.usable() }
+
+func (p *propagationPolicy) marked() bool {
 	finalizer := policyv1alpha1.FinalizerPropagationPolicy
 	if p.clusterWide {
 		finalizer = policyv1alpha1.FinalizerClusterPropagationPolicy
 	}
-	return p.id() != "" && controllerutil.ContainsFinalizer(p, finalizer) && p.GetDeletionTimestamp() == nil &&
-		len(policyv1alpha1.ValidatePropagation(p, *p.Spec)) == 0
+	return p.id() != "" && controllerutil.ContainsFinalizer(p, finalizer)
+}
+
+func (p *propagationPolicy) usable() bool {
+	return p.GetDeletionTimestamp() == nil && len(policyv1alpha1.ValidatePropagation(p, *p.Spec)) == 0
 }
 
 // removes reports whether a template that fits no cluster any more is removed from all clusters.

@@ -87,7 +87,7 @@ func setup(mgr ctrl.Manager, o Options) error {
 	}
 	r := &reconciler{Options: o, order: newOrder(), client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
 		events: mgr.GetEventRecorderFor("pelago-hub"), wake: make(chan struct{}, 1), clusters: make(chan bool, 1),
-		retry: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry), missing: map[Key]time.Time{},
+		retry: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry), missing: map[Key]time.Time{}, conflicts: map[Key]string{},
 		evictions: evict.Rates{QPS: o.Eviction.Rate}, tracker: scheduler.RTTTracker{Hold: o.RTTHold}}
 	templates, err := kube.Reconciler("propagate", r.events, r.reconcile)
 	if err != nil {
@@ -138,6 +138,8 @@ type reconciler struct {
 
 	mu      sync.Mutex
 	missing map[Key]time.Time // templates that a binding which is gone needed, since when
+	// conflicts are the last events about policies that disagree on what they need.
+	conflicts map[Key]string
 }
 
 // counts are metrics under Karmada's names; no label has a value that users choose.

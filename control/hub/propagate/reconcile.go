@@ -219,6 +219,7 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 	if w.have.Exists() && same(w.have, b) {
 		r.counts.decision(d, nil)
 		d.release()
+		r.tellConflict(key, w, b)
 		return next, nil
 	}
 	if w.have.Exists() && leaves(w.have.Spec.Clusters, b.Spec.Clusters) {
@@ -237,6 +238,7 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 		d.reservation.Commit(b.GetResourceVersion())
 	}
 	r.tell(w, b, d, e)
+	r.tellConflict(key, w, b)
 	return next, nil
 }
 
@@ -328,10 +330,34 @@ func (r *reconciler) detach(ctx context.Context, key Key, have kube.Binding) err
 func (r *reconciler) remove(ctx context.Context, key Key, have kube.Binding, why string) error {
 	err := r.client.Delete(ctx, have.Object, kube.Exactly(have))
 	r.bindings.Forget(key)
+	r.mu.Lock()
+	delete(r.conflicts, key)
+	r.mu.Unlock()
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete binding %s of %s, %s: %w", have.GetName(), key, why, err)
 	}
 	return nil
+}
+
+// tellConflict records an event if the policies of those that need a template disagree about something else than at the last
+// reconcile. The binding may be the same: its fields are those of one side.
+func (r *reconciler) tellConflict(key Key, w inputs, b kube.Binding) {
+	now := ""
+	if b.Spec.Placement == nil {
+		now = conflict(w.parents)
+	}
+	r.mu.Lock()
+	was := r.conflicts[key]
+	if now == "" {
+		delete(r.conflicts, key)
+	} else {
+		r.conflicts[key] = now
+	}
+	r.mu.Unlock()
+	if now != "" && now != was {
+		r.events.Event(w.template, corev1.EventTypeWarning, workv1alpha2.EventDependencyPolicyConflict, now)
+		r.events.Event(b.Object, corev1.EventTypeWarning, workv1alpha2.EventDependencyPolicyConflict, now)
+	}
 }
 
 // tell records what was written as events: what is wrong on the template and the binding, what went well as one on the template.
@@ -349,9 +375,6 @@ func (r *reconciler) tell(w inputs, b kube.Binding, d decision, e evict.Eviction
 	}
 	if d.written && len(e.Held) > 0 {
 		warn(workv1alpha2.EventEvictWorkloadFromClusterFailed, strings.Join(e.Held, "; "))
-	}
-	if c := conflict(w.parents); c != "" && b.Spec.Placement == nil {
-		warn(workv1alpha2.EventDependencyPolicyConflict, c)
 	}
 	if reason, message := news(w, b, d); reason != "" {
 		r.events.Event(w.template, corev1.EventTypeNormal, reason, message)

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/yaml"
+
+	"github.com/pelago-net/pelago/test/hubset"
+)
+
+// suiteKubeconfig has the two contexts that the suite wants, both of the hub.
+const suiteKubeconfig = "suite.kubeconfig"
+
+const members = 3
+
+// bringUp makes the hub and three push members, and what the suite expects in them: the kind Workload and the webhook that interprets
+// it, which are examples of its module.
+func bringUp(ctx context.Context, o options, module string) (s *hubset.Set, err error) {
+	s, err = hubset.Open(ctx, hubset.Options{Binaries: o.bin, Dir: o.out, Real: members, Workloads: true, HubFlags: []string{"--events=all"}})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("bring the clusters up: %w", err), s.Close())
+		}
+	}()
+	if _, err := s.Up(ctx); err != nil {
+		return s, err
+	}
+	examples := filepath.Join(module, "examples", "customresourceinterpreter")
+	servers := []*rest.Config{s.Server.Config()}
+	for _, m := range s.Members {
+		servers = append(servers, m.Config)
+	}
+	for _, server := range servers {
+		if _, err := envtest.InstallCRDs(server, envtest.CRDInstallOptions{Paths: []string{filepath.Join(examples, "apis")}}); err != nil {
+			return s, fmt.Errorf("install the CRD of Workload: %w", err)
+		}
+	}
+	if err := writeKubeconfig(filepath.Join(o.out, suiteKubeconfig), s.Server.Config()); err != nil {
+		return s, err
+	}
+	return s, startWebhook(ctx, s, o, examples)
+}
+
+func writeKubeconfig(file string, hub *rest.Config) error {
+	config := clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{"hub": {Server: hub.Host, CertificateAuthorityData: hub.CAData}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{"hub": {
+			ClientCertificateData: hub.CertData, ClientKeyData: hub.KeyData,
+		}},
+		Contexts: map[string]*clientcmdapi.Context{
+			"karmada-host": {Cluster: "hub", AuthInfo: "hub"}, "karmada-apiserver": {Cluster: "hub", AuthInfo: "hub"}},
+		CurrentContext: "karmada-apiserver",
+	}
+	if err := clientcmd.WriteToFile(config, file); err != nil {
+		return fmt.Errorf("write the kubeconfig of the suite: %w", err)
+	}
+	return nil
+}
+
+// startWebhook runs the suite's example of an interpreter webhook and registers it.
+func startWebhook(ctx context.Context, s *hubset.Set, o options, examples string) error {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("find a port for the webhook: %w", err)
+	}
+	port := listener.Addr().(*net.TCPAddr).Port
+	if err := listener.Close(); err != nil {
+		return fmt.Errorf("find a port for the webhook: %w", err)
+	}
+	certificate, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		return fmt.Errorf("make a certificate for the webhook: %w", err)
+	}
+	dir := filepath.Join(o.out, "webhook-certificate")
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "tls.crt"), certificate, 0o600),
+		os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600)); err != nil {
+		return fmt.Errorf("write the certificate of the webhook: %w", err)
+	}
+	if _, err := s.Start("webhook", filepath.Join(o.out, "webhook"), "--kubeconfig="+filepath.Join(o.out, suiteKubeconfig),
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--cert-dir="+dir); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(examples, "webhook-configuration.yaml"))
+	if err != nil {
+		return fmt.Errorf("register the webhook: %w", err)
+	}
+	text = []byte(strings.NewReplacer("{{karmada-interpreter-webhook-example-svc-address}}:443", fmt.Sprintf("127.0.0.1:%d", port),
+		"{{caBundle}}", base64.StdEncoding.EncodeToString(certificate)).Replace(string(text)))
+	hook := new(unstructured.Unstructured)
+	if err := yaml.Unmarshal(text, &hook.Object); err != nil {
+		return fmt.Errorf("register the webhook: %w", err)
+	}
+	c, err := client.New(s.Server.Config(), client.Options{})
+	if err != nil {
+		return fmt.Errorf("register the webhook: %w", err)
+	}
+	if err := c.Create(ctx, hook); err != nil {
+		return fmt.Errorf("register the webhook: %w", err)
+	}
+	return nil
+}
