@@ -116,7 +116,17 @@ func Member(ctx context.Context, c client.Client, o MemberOptions, progress Prog
 	return applyAll(ctx, c, split(objs).rest)
 }
 
-// Execution installs the part of the agent that executes Works, with its rights. Member must have been run.
+// ExecutionBase installs the namespace of a member that takes workloads only.
+func ExecutionBase(ctx context.Context, c client.Client, progress Progress) error {
+	objs, err := objects(nil, "member/namespace.yaml")
+	if err != nil {
+		return err
+	}
+	progress("Creating namespace %s", SystemNamespace)
+	return applyAll(ctx, c, objs)
+}
+
+// Execution installs the part of the agent that executes Works, with its rights. Member or ExecutionBase must have been run.
 func Execution(ctx context.Context, c client.Client, o MemberOptions, progress Progress) error {
 	objs, err := ExecutionManifests(o)
 	if err != nil {

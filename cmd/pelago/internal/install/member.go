@@ -74,6 +74,9 @@ func Configure(ctx context.Context, c client.Client, info broker.Info, settings 
 	if err := deploy.Put(ctx, c, cm, func() { cm.Data = settings.Data() }); err != nil {
 		return err
 	}
+	if settings.WorkloadsOnly {
+		return nil
+	}
 	if err := changeSecret(ctx, c, config.PSKSecretName, func(data map[string][]byte) {
 		data[config.KeyPSK] = info.IPSecPSK.Data["psk"]
 	}); err != nil {
@@ -306,12 +309,12 @@ func PatchNode(ctx context.Context, c kubernetes.Interface, node, field, key, va
 }
 
 // AwaitRollout waits until every component runs its newest template. The error of a timeout has the reasons of the pods.
-func AwaitRollout(ctx context.Context, c kubernetes.Interface, timeout time.Duration, progress deploy.Progress) error {
+func AwaitRollout(ctx context.Context, c kubernetes.Interface, workloadsOnly bool, timeout time.Duration, progress deploy.Progress) error {
 	shown := map[string]string{}
 	var waiting []string
 	var unread error
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
-		components, err := view.Installed(ctx, c)
+		components, err := view.Installed(ctx, c, workloadsOnly)
 		if err != nil {
 			unread = err // retried until the timeout
 			return false, nil

@@ -73,6 +73,7 @@ func (s *Settings) Add(f *pflag.FlagSet) {
 		"(default: "+coredns.CustomName+" where the Corefile has such an import, as in AKS and k3s)")
 	f.DurationVar(&s.DNSTTL, "dns-ttl", dns.DefaultTTL, "TTL of the names of the clusterset, in whole seconds: how long resolvers keep an address, also that of a dead cluster")
 	f.DurationVar(&s.DNSCache, "dns-cache", 0, "time, in whole seconds, for which the CoreDNS of this cluster keeps answers: they come as fast as those of cluster.local, and stay that long when a cluster dies or a service has several; 0: none is kept")
+	f.BoolVar(&s.WorkloadsOnly, "workloads-only", false, "take workloads of the hub only: neither the network nor services, and nothing on the nodes")
 	f.BoolVar(&s.NetworkOnly, "network-only", false, "take part in network and services only: nothing in the cluster gets the right to write workloads")
 }
 
@@ -204,6 +205,9 @@ func Changes(before, after map[string]string) []string {
 
 // JoinFlags are the flags of the join that has left a configuration.
 func JoinFlags(c config.Config) map[string]string {
+	if c.WorkloadsOnly {
+		return map[string]string{"workloads-only": "true"}
+	}
 	var s Settings
 	f := pflag.NewFlagSet("join", pflag.ContinueOnError)
 	s.Add(f)
@@ -222,15 +226,22 @@ func JoinFlags(c config.Config) map[string]string {
 // ImageFlags are the flags of the join that has installed the workloads. An image of the default repository is left out: its
 // tag is the version, which another join updates.
 func ImageFlags(ctx context.Context, c client.Client) (map[string]string, error) {
-	ds := &appsv1.DaemonSet{}
-	key := client.ObjectKey{Namespace: config.SystemNamespace, Name: deploy.NodeDaemonSet}
-	if err := c.Get(ctx, key, ds); err != nil {
-		if client.IgnoreNotFound(err) == nil {
-			return nil, nil
+	d := &appsv1.Deployment{}
+	for _, name := range []string{deploy.AgentDeployment, deploy.ExecutionDeployment} { // a member has one of them
+		key := client.ObjectKey{Namespace: config.SystemNamespace, Name: name}
+		err := c.Get(ctx, key, d)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("get Deployment %s: %w", key, err)
 		}
-		return nil, fmt.Errorf("get DaemonSet %s: %w", key, err)
+		if err == nil {
+			break
+		}
 	}
-	first := ds.Spec.Template.Spec.Containers[0]
+	pod := d.Spec.Template.Spec
+	if len(pod.Containers) == 0 {
+		return nil, nil
+	}
+	first := pod.Containers[0]
 	flags := map[string]string{"image-pull-policy": string(first.ImagePullPolicy)}
 	if repository(first.Image) != repository(deploy.DefaultImage) {
 		flags["image"] = first.Image
