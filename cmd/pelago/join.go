@@ -113,20 +113,27 @@ is updated to the version of this command; another stays until --image is given.
 			return j.run(cmd.Context(), args[0], terminal(cmd.InOrStdin()), cmd.OutOrStdout())
 		},
 	}
+	j.addMemberFlags(cmd, "clusterid")
+	f := cmd.Flags()
+	j.cluster.add(f)
+	f.StringVar(&j.place.Provider, "cluster-provider", "", "provider of the cluster, by which workloads are spread")
+	f.StringVar(&j.place.Region, "cluster-region", "", "region of the cluster, by which workloads are spread")
+	f.StringSliceVar(&j.place.Zones, "cluster-zones", nil, "zones of the cluster, by which workloads are spread")
+	return cmd
+}
+
+// addMemberFlags adds the flags about a cluster that joins itself; id is the name of the one for its id.
+func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	f := cmd.Flags()
 	j.flags = f
 	j.addFlags(f)
-	f.StringVar(&j.ClusterID, "clusterid", "", "id of the cluster: letters, digits and '-', at most 48; it never changes (default: prompt)")
+	f.StringVar(&j.ClusterID, id, "", "id of the cluster: letters, digits and '-', at most 48; it never changes (default: prompt)")
 	f.BoolVar(&j.globalnet, "globalnet", true, "take part in globalnet if the clusterset has it; all of its clusters do, or none")
 	f.TextVar(&j.globalCIDR, "globalnet-cidr", netip.Prefix{}, "GlobalCIDR of the cluster, a `CIDR` (default: the first free one)")
 	f.Uint64Var(&j.globalSize, "globalnet-cluster-size", 0, "addresses of the GlobalCIDR; rounded up to a power of two (default: the clusterset's)")
 	f.TextVar(&j.vipCIDR, "clusterset-ip-cidr", netip.Prefix{}, "range of ClusterSetIPs that this cluster allocates from, a `CIDR` (default: the first free /20)")
 	f.StringSliceVar(&j.clusterCIDR, "clustercidr", nil, "pod ranges of the cluster (default: discovered)")
 	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: discovered)")
-	j.cluster.add(f)
-	f.StringVar(&j.place.Provider, "cluster-provider", "", "provider of the cluster, by which workloads are spread")
-	f.StringVar(&j.place.Region, "cluster-region", "", "region of the cluster, by which workloads are spread")
-	f.StringSliceVar(&j.place.Zones, "cluster-zones", nil, "zones of the cluster, by which workloads are spread")
 	j.Settings.Add(f)
 	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else prompt)")
 	f.BoolVar(&j.labelGateway, "label-gateway", true, "label a node as gateway if none is")
@@ -137,7 +144,6 @@ is updated to the version of this command; another stays until --image is given.
 	f.Lookup("discovery-only").Hidden = true // refused with the remedy
 	cmd.MarkFlagsMutuallyExclusive("network-only", "workloads-only")
 	cmd.MarkFlagsMutuallyExclusive("globalnet-cidr", "globalnet-cluster-size")
-	return cmd
 }
 
 // terminal returns a reader of answers, nil if the input is no terminal.
@@ -206,7 +212,7 @@ Clusters reach it as NAME.NAMESPACE.svc.clusterset.local.
 }
 
 // workloadsFlags are the flags of join that have a meaning with --workloads-only, besides those of access.
-var workloadsFlags = []string{"clusterid", "cluster-name", "workloads-only", "image", "image-pull-policy", "wait", "timeout"}
+var workloadsFlags = []string{"clusterid", "cluster-name", "token", "discovery-token-ca-cert-hash", "workloads-only", "image", "image-pull-policy", "wait", "timeout"}
 
 // checkScope refuses to change whether a joined cluster takes part in the network, and flags that its scope leaves without effect.
 func (j *join) checkScope(former config.Config) error {

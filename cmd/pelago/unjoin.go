@@ -29,7 +29,7 @@ type unjoin struct {
 func unjoinCommand() *cobra.Command {
 	var u unjoin
 	cmd := &cobra.Command{
-		Use:   "unjoin [NAME]",
+		Use: "unjoin [NAME]", Aliases: []string{"unregister"},
 		Short: "Remove a cluster from its clusterset",
 		Long: `unjoin has two halves. At the hub, with --clusterid, it withdraws the cluster's
 rights and removes all that the hub holds of it; its addresses become free, and
