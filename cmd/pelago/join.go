@@ -41,6 +41,10 @@ type join struct {
 	gatewayNodes []string
 	labelGateway bool
 	image        imageFlags
+	pods         install.Pods
+	record       *install.Recorder // with --dry-run
+	dryRun       bool
+	components   bool
 	wait         bool
 	timeout      time.Duration
 	place        install.Place
@@ -93,6 +97,9 @@ is updated to the version of this command; another stays until --image is given.
   # network and services, no workloads
   pelago join broker-info.subm --context c1 --clusterid c1 --network-only
 
+  # what it would write
+  pelago join broker-info.subm --context c1 --clusterid c1 --dry-run -o yaml
+
   # workloads only, by an agent in the cluster
   pelago join broker-info.subm --context c1 --clusterid c1 --workloads-only
 
@@ -110,7 +117,7 @@ is updated to the version of this command; another stays until --image is given.
 				}
 				return j.push(cmd.Context(), args[0], cmd.OutOrStdout())
 			}
-			return j.run(cmd.Context(), args[0], terminal(cmd.InOrStdin()), cmd.OutOrStdout())
+			return j.run(cmd.Context(), args[0], terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	j.addMemberFlags(cmd, "clusterid")
@@ -138,6 +145,12 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else prompt)")
 	f.BoolVar(&j.labelGateway, "label-gateway", true, "label a node as gateway if none is")
 	j.image.add(f, "image of all components")
+	j.pods.Add(f)
+	f.BoolVar(&j.dryRun, "dry-run", false, "print all objects that would be written into the cluster, and write none, neither there nor at the hub; what "+
+		"join gets at the hub, as the token, is left out")
+	f.StringVarP(&j.output, "output", "o", "yaml", "with --dry-run: yaml or json")
+	f.BoolVar(&j.components, "components", true, "install the components; false: register the cluster and write its configuration, where a Helm "+
+		"chart (deploy/charts) has installed them")
 	f.BoolVar(&j.wait, "wait", true, "wait until all components run")
 	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them")
 	f.BoolVar(&j.discoveryOnly, "discovery-only", false, "not supported")
@@ -155,7 +168,7 @@ func terminal(in io.Reader) *bufio.Reader {
 }
 
 // run joins the cluster by a broker-info.subm.
-func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out io.Writer) error {
+func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out, errOut io.Writer) error {
 	info, err := readInfo(file)
 	if err != nil {
 		return err
@@ -163,11 +176,17 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err := info.CheckExpiry(time.Now()); err != nil {
 		return fmt.Errorf("use %s: %w", file, err)
 	}
-	return j.member(ctx, info, answers, out)
+	return j.member(ctx, info, answers, out, errOut)
 }
 
 // member joins the cluster with the credential of info.
-func (j *join) member(ctx context.Context, info broker.Info, answers *bufio.Reader, out io.Writer) error {
+func (j *join) member(ctx context.Context, info broker.Info, answers *bufio.Reader, out, errOut io.Writer) error {
+	if j.flags.Changed("output") && !j.dryRun {
+		return errors.New("--output: give --dry-run as well")
+	}
+	if j.output != "yaml" && j.output != "json" {
+		return fmt.Errorf("--output %s: use yaml or json", j.output)
+	}
 	if err := j.checkID(answers, out); err != nil {
 		return err
 	}
@@ -175,8 +194,13 @@ func (j *join) member(ctx context.Context, info broker.Info, answers *bufio.Read
 	if err != nil {
 		return err
 	}
-	if err := j.checkScope(former); err != nil {
+	if err := errors.Join(j.checkScope(former), j.pods.Apply(&deploy.MemberOptions{})); err != nil {
 		return err
+	}
+	objects := out
+	if j.dryRun {
+		j.record, j.wait, out = &install.Recorder{Client: m.Client}, false, errOut
+		m.Client = j.record
 	}
 	progress := newProgress(out)
 	progress("Reading the cluster at %s", m.Config.Host)
@@ -190,6 +214,9 @@ func (j *join) member(ctx context.Context, info broker.Info, answers *bufio.Read
 	}
 	if err != nil {
 		return err
+	}
+	if j.dryRun {
+		return j.record.Print(objects, j.output)
 	}
 	if j.wait {
 		if err := install.AwaitRollout(ctx, m.Typed, j.WorkloadsOnly, j.timeout, progress); err != nil {
@@ -212,7 +239,8 @@ Clusters reach it as NAME.NAMESPACE.svc.clusterset.local.
 }
 
 // workloadsFlags are the flags of join that have a meaning with --workloads-only, besides those of access.
-var workloadsFlags = []string{"clusterid", "cluster-name", "token", "discovery-token-ca-cert-hash", "workloads-only", "image", "image-pull-policy", "wait", "timeout"}
+var workloadsFlags = []string{"clusterid", "cluster-name", "token", "discovery-token-ca-cert-hash", "workloads-only", "image",
+	"image-pull-policy", "wait", "timeout", "dry-run", "output", "components"}
 
 // checkScope refuses to change whether a joined cluster takes part in the network, and flags that its scope leaves without effect.
 func (j *join) checkScope(former config.Config) error {
@@ -231,7 +259,7 @@ func (j *join) checkScope(former config.Config) error {
 	if former.ClusterID != "" && former.ClusterID != j.ClusterID {
 		return fmt.Errorf("this cluster has joined as %q: use that id, or remove it first with `pelago unjoin`", former.ClusterID)
 	}
-	return refuseFlags(j.flags, workloadsFlags, networkRefusal)
+	return refuseFlags(j.flags, slices.Concat(workloadsFlags, install.PodFlags), networkRefusal)
 }
 
 // workloads installs the agent for workloads alone.
@@ -241,7 +269,7 @@ func (j *join) workloads(ctx context.Context, m *cluster, info broker.Info, prog
 		return err
 	}
 	progress("Reading the hub at %s", info.BrokerURL)
-	hub, set, err := openHub(ctx, info)
+	hub, set, err := j.openHub(ctx, info)
 	if err != nil {
 		return err
 	}
@@ -254,8 +282,10 @@ func (j *join) workloads(ctx context.Context, m *cluster, info broker.Info, prog
 	}
 	c := config.Config{WorkloadsOnly: true, ClusterID: j.ClusterID, ClusterIndex: uint16(entry.ClusterIndex),
 		HubID: set.HubID, HubServer: info.BrokerURL, BrokerNamespace: info.Namespace()}
-	if err := deploy.ExecutionBase(ctx, m.Client, progress); err != nil {
-		return err
+	if j.components {
+		if err := deploy.ExecutionBase(ctx, m.Client, progress); err != nil {
+			return err
+		}
 	}
 	token, err := install.RegisterNetwork(ctx, hub, m.Client, info, broker.Member{Entry: entry}, progress)
 	if err != nil {
@@ -264,10 +294,12 @@ func (j *join) workloads(ctx context.Context, m *cluster, info broker.Info, prog
 	if err := install.Configure(ctx, m.Client, info, c); err != nil {
 		return err
 	}
-	if _, err := install.RegisterPull(ctx, info, set, token, j.ClusterID, uid, progress); err != nil {
-		return err
+	if !j.dryRun {
+		if _, err := install.RegisterPull(ctx, info, set, token, j.ClusterID, uid, progress); err != nil {
+			return err
+		}
 	}
-	return deploy.Execution(ctx, m.Client, j.options(c), progress)
+	return j.install(ctx, m.Client, c, true, progress)
 }
 
 // network installs everything, the agent for workloads only where the hub propagates.
@@ -283,7 +315,7 @@ func (j *join) network(
 		return err
 	}
 	progress("Reading the hub at %s", info.BrokerURL)
-	hub, set, err := openHub(ctx, info)
+	hub, set, err := j.openHub(ctx, info)
 	if err != nil {
 		return err
 	}
@@ -320,8 +352,10 @@ func (j *join) network(
 	if err := announce(ctx, m, info, former, c, progress); err != nil {
 		return err
 	}
-	if err := deploy.MemberBase(ctx, m.Client, progress); err != nil {
-		return err
+	if j.components {
+		if err := deploy.MemberBase(ctx, m.Client, progress); err != nil {
+			return err
+		}
 	}
 	token, err := install.RegisterNetwork(ctx, hub, m.Client, info, broker.Member{
 		Entry: entry, PodCIDR: c.RoutedPodCIDRs(), ServiceCIDR: facts.ServiceCIDRs, Fabric: set.Fabric, NetworkOnly: j.NetworkOnly,
@@ -338,16 +372,22 @@ func (j *join) network(
 	if err := install.LoadBalancer(ctx, m.Client, c); err != nil {
 		return err
 	}
-	if err := install.LabelGateways(ctx, m.Typed, gateways, progress); err != nil {
+	if err := install.LabelGateways(ctx, m.Client, gateways, progress); err != nil {
 		return err
 	}
 	pull := false
-	if !j.NetworkOnly {
+	switch {
+	case j.NetworkOnly:
+	case j.dryRun:
+		if pull, err = install.Propagates(hub); err != nil {
+			return err
+		}
+	default:
 		if pull, err = install.RegisterPull(ctx, info, set, token, j.ClusterID, facts.UID, progress); err != nil {
 			return err
 		}
 	}
-	return j.components(ctx, m.Client, c, pull, progress)
+	return j.install(ctx, m.Client, c, pull, progress)
 }
 
 // openMember opens the cluster and sets the flags that were not given to those of an earlier join.
@@ -380,14 +420,18 @@ func announce(ctx context.Context, m *cluster, info broker.Info, former, c confi
 	return err
 }
 
-// options are those of the manifests.
-func (j *join) options(c config.Config) deploy.MemberOptions {
-	return deploy.MemberOptions{Image: j.image.name, PullPolicy: j.image.pullPolicy, IKE: c.CableDriver == config.CableLibreswan, CoreDNSCustom: c.CoreDNSCustom}
-}
-
-// components installs the components, with pull also the agent for workloads.
-func (j *join) components(ctx context.Context, c client.Client, settings config.Config, pull bool, progress deploy.Progress) error {
-	o := j.options(settings)
+// install installs the components, with pull also the agent for workloads.
+func (j *join) install(ctx context.Context, c client.Client, settings config.Config, pull bool, progress deploy.Progress) error {
+	if !j.components {
+		return nil
+	}
+	o := deploy.MemberOptions{Image: j.image.name, PullPolicy: j.image.pullPolicy, IKE: settings.CableDriver == config.CableLibreswan, CoreDNSCustom: settings.CoreDNSCustom}
+	if err := j.pods.Apply(&o); err != nil {
+		return err
+	}
+	if settings.WorkloadsOnly {
+		return deploy.Execution(ctx, c, o, progress)
+	}
 	if err := deploy.Member(ctx, c, o, progress); err != nil {
 		return err
 	}
@@ -421,7 +465,7 @@ func (j *join) checkID(answers *bufio.Reader, out io.Writer) error {
 }
 
 // openHub opens the hub with the credential of the file and reads the settings of the clusterset.
-func openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clusterset, error) {
+func (j *join) openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clusterset, error) {
 	hub, err := openCluster(info.Config())
 	if err != nil {
 		return nil, broker.Clusterset{}, err
@@ -432,6 +476,9 @@ func openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clust
 	set, err := broker.ReadClusterset(ctx, hub.Client, info.Namespace())
 	if err != nil {
 		return nil, broker.Clusterset{}, fmt.Errorf("%w: was the broker deployed by `pelago deploy-broker`, and does its file come from there?", err)
+	}
+	if j.dryRun {
+		return &install.Recorder{Client: hub.Client}, set, nil
 	}
 	return hub.Client, set, nil
 }

@@ -165,7 +165,7 @@ is needed. All other flags are those of join.`,
 			if err != nil {
 				return err
 			}
-			return j.member(cmd.Context(), info, terminal(cmd.InOrStdin()), cmd.OutOrStdout())
+			return j.member(cmd.Context(), info, terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	j.addMemberFlags(cmd, "cluster-name")

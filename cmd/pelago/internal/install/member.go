@@ -288,11 +288,13 @@ func pick(candidates []string, line string) ([]string, error) {
 }
 
 // LabelGateways labels the nodes as gateways.
-func LabelGateways(ctx context.Context, c kubernetes.Interface, nodes []string, progress deploy.Progress) error {
-	for _, node := range nodes {
-		progress("Labelling node %s as gateway", node)
-		if err := PatchNode(ctx, c, node, "labels", submarinerv1.LabelGateway, `"true"`); err != nil {
-			return err
+func LabelGateways(ctx context.Context, c client.Client, nodes []string, progress deploy.Progress) error {
+	for _, name := range nodes {
+		progress("Labelling node %s as gateway", name)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, submarinerv1.LabelGateway))
+		if err := c.Patch(ctx, node, patch, client.FieldOwner(deploy.Manager)); err != nil {
+			return fmt.Errorf("label node %s: %w", name, err)
 		}
 	}
 	return nil

@@ -2,7 +2,6 @@ package install
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -12,8 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	appsv1 "k8s.io/api/apps/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -23,7 +20,6 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/dns"
 )
@@ -221,39 +217,6 @@ func JoinFlags(c config.Config) map[string]string {
 	flags := map[string]string{}
 	f.VisitAll(func(f *pflag.Flag) { flags[f.Name] = f.Value.String() })
 	return flags
-}
-
-// ImageFlags are the flags of the join that has installed the workloads. An image of the default repository is left out: its
-// tag is the version, which another join updates.
-func ImageFlags(ctx context.Context, c client.Client) (map[string]string, error) {
-	d := &appsv1.Deployment{}
-	for _, name := range []string{deploy.AgentDeployment, deploy.ExecutionDeployment} { // a member has one of them
-		key := client.ObjectKey{Namespace: config.SystemNamespace, Name: name}
-		err := c.Get(ctx, key, d)
-		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("get Deployment %s: %w", key, err)
-		}
-		if err == nil {
-			break
-		}
-	}
-	pod := d.Spec.Template.Spec
-	if len(pod.Containers) == 0 {
-		return nil, nil
-	}
-	first := pod.Containers[0]
-	flags := map[string]string{"image-pull-policy": string(first.ImagePullPolicy)}
-	if repository(first.Image) != repository(deploy.DefaultImage) {
-		flags["image"] = first.Image
-	}
-	return flags, nil
-}
-
-// repository is the name of an image without its tag and digest.
-func repository(image string) string {
-	image, _, _ = strings.Cut(image, "@")
-	name, _ := view.SplitImage(image)
-	return name
 }
 
 // BrokerFlags are the flags of the deploy-broker that has written these settings.
