@@ -69,10 +69,12 @@ func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 	custom := func(apiVersion, kind string, spec map[string]any) func(context.Context) error {
 		return create(untyped(apiVersion, kind, named, spec))
 	}
-	token := func(ctx context.Context) error {
-		request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{canary}}}
-		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: RegistrarAccount, Namespace: BrokerNamespace}}
-		return c.SubResource("token").Create(ctx, account, request, client.DryRunAll)
+	token := func(audience string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}}}
+			account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: RegistrarAccount, Namespace: BrokerNamespace}}
+			return c.SubResource("token").Create(ctx, account, request, client.DryRunAll)
+		}
 	}
 	workloadCluster := func(name string) func(context.Context) error {
 		return ifServed(create(untyped("cluster.karmada.io/v1alpha1", "Cluster", map[string]any{"name": name}, map[string]any{"syncMode": "Pull"})))
@@ -100,7 +102,8 @@ func brokerCanaries(c client.Client) map[string]func(context.Context) error {
 		"pelago-registration-roles":           create(&rbacv1.Role{ObjectMeta: object}),
 		"pelago-registration-rolebindings": create(&rbacv1.RoleBinding{ObjectMeta: object,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: MemberRole}}),
-		"pelago-registration-tokens":     token,
+		"pelago-registration-tokens":     token(canary),
+		"pelago-bootstrap-tokens":        token("pelago-bootstrap-canary"),
 		"pelago-registration-allocation": create(&corev1.ConfigMap{ObjectMeta: object}),
 	}
 }

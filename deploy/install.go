@@ -2,15 +2,19 @@ package deploy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
-	"github.com/pelago-net/pelago/control/agent/coredns"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/control/agent/coredns"
 )
 
 // MemberOptions are the choices of `pelago join` that the manifests depend on.
@@ -23,6 +27,29 @@ type MemberOptions struct {
 	IKE bool
 	// CoreDNSCustom is the ConfigMap that the agent may write instead of the Corefile; see config.Config.
 	CoreDNSCustom string
+	// PullSecrets are Secrets of SystemNamespace, by which the image is pulled.
+	PullSecrets []string
+	// NodeSelector and Tolerations count for the pods of Deployments; pelago-node runs on every node.
+	NodeSelector map[string]string
+	Tolerations  []corev1.Toleration
+	// HTTPProxy and HTTPSProxy are URLs of the proxies on the agents' way to the hub; NoProxy lists what they reach without, separated
+	// by commas, besides the own cluster.
+	HTTPProxy, HTTPSProxy, NoProxy string
+}
+
+// NoProxyCluster is what is always reached without a proxy: the own API server, whose address kubelet puts in, and services.
+const NoProxyCluster = "$(KUBERNETES_SERVICE_HOST),.svc"
+
+// proxy are the environment variables of the agents about proxies.
+func (o MemberOptions) proxy() map[string]string {
+	out := map[string]string{}
+	for name, value := range map[string]string{"HTTP_PROXY": o.HTTPProxy, "HTTPS_PROXY": o.HTTPSProxy} {
+		if value != "" {
+			out[name] = value
+			out["NO_PROXY"] = strings.TrimSuffix(NoProxyCluster+","+o.NoProxy, ",")
+		}
+	}
+	return out
 }
 
 // values are the parameters of the templates.
@@ -37,7 +64,16 @@ func (o MemberOptions) values() map[string]any {
 	for _, t := range coredns.Targets(o.CoreDNSCustom) {
 		names = append(names, t.ConfigMap.Name)
 	}
-	return map[string]any{"Image": o.Image, "PullPolicy": o.PullPolicy, "IKE": o.IKE, "CoreDNS": names}
+	var tolerations []string
+	for _, t := range o.Tolerations {
+		text, err := json.Marshal(t)
+		if err != nil {
+			panic(err) // a struct of strings and a number
+		}
+		tolerations = append(tolerations, string(text))
+	}
+	return map[string]any{"Image": o.Image, "PullPolicy": o.PullPolicy, "IKE": o.IKE, "CoreDNS": names,
+		"PullSecrets": o.PullSecrets, "NodeSelector": o.NodeSelector, "Tolerations": tolerations, "Proxy": o.proxy()}
 }
 
 // PropagationOptions are the choices of `pelago init` that the manifests depend on.
@@ -116,7 +152,17 @@ func Member(ctx context.Context, c client.Client, o MemberOptions, progress Prog
 	return applyAll(ctx, c, split(objs).rest)
 }
 
-// Execution installs the part of the agent that executes Works, with its rights. Member must have been run.
+// ExecutionBase installs the namespace of a member that takes workloads only.
+func ExecutionBase(ctx context.Context, c client.Client, progress Progress) error {
+	objs, err := objects(nil, "member/namespace.yaml")
+	if err != nil {
+		return err
+	}
+	progress("Creating namespace %s", SystemNamespace)
+	return applyAll(ctx, c, objs)
+}
+
+// Execution installs the part of the agent that executes Works, with its rights. Member or ExecutionBase must have been run.
 func Execution(ctx context.Context, c client.Client, o MemberOptions, progress Progress) error {
 	objs, err := ExecutionManifests(o)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 // HubManifests is what Hub applies besides CRDs, in the order of application.
 func HubManifests() ([]*unstructured.Unstructured, error) {
-	return objects(nil, "hub/namespace.yaml", "hub/policies/*.yaml", "hub/rbac.yaml")
+	return objects(nil, "hub/namespace.yaml", "hub/policies/*.yaml", "hub/rbac.yaml", "hub/bootstrap.yaml")
 }
 
 // MemberManifests is what Member applies besides CRDs, in the order of application.

@@ -58,8 +58,12 @@ func cleanNodes(ctx context.Context, c client.Client, timeout time.Duration, pro
 	if err := c.Get(ctx, key, have); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	want, err := cleaner(MemberOptions{Image: have.Spec.Template.Spec.Containers[0].Image,
-		PullPolicy: string(have.Spec.Template.Spec.Containers[0].ImagePullPolicy)})
+	pod := have.Spec.Template.Spec
+	o := MemberOptions{Image: pod.Containers[0].Image, PullPolicy: string(pod.Containers[0].ImagePullPolicy)}
+	for _, s := range pod.ImagePullSecrets {
+		o.PullSecrets = append(o.PullSecrets, s.Name)
+	}
+	want, err := cleaner(o)
 	if err != nil {
 		return err
 	}

@@ -106,14 +106,13 @@ func open(ctx context.Context, member *rest.Config, o options) (*agent, error) {
 	changed, restart := context.WithCancel(context.Background())
 	a := &agent{manager: mgr, live: live, changed: changed}
 	var errs []error
-	if o.roles.network {
+	if o.roles.network && have.config.WorkloadsOnly {
+		errs = append(errs, fmt.Errorf("this cluster has joined with --workloads-only: run with --roles=%s", roleExecution))
+	} else if o.roles.network {
 		errs = append(errs, a.addNetwork(have.config, to, tokens))
 	}
 	if o.roles.execution {
-		errs = append(errs, a.addExecution(have.config.ClusterID, have.config.HubID, to))
-	}
-	if !o.roles.network { // which renews the token
-		errs = append(errs, peering.FollowToken(mgr, config.SystemNamespace, tokens))
+		errs = append(errs, a.addExecution(have.config, to, tokens, !o.roles.network))
 	}
 	return a, errors.Join(
 		errors.Join(errs...),
@@ -162,7 +161,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 			},
 		}),
 		peering.SetupIdentity(mgr, peering.IdentityOptions{ClusterID: c.ClusterID, HubID: c.HubID}),
-		peering.SetupToken(mgr, peering.TokenOptions{Namespace: config.SystemNamespace, ClusterID: c.ClusterID, Source: tokens, Hub: h}),
+		peering.SetupToken(mgr, peering.TokenOptions{Namespace: config.SystemNamespace, ClusterID: c.ClusterID, Source: tokens, Hub: h.Client(), BrokerNamespace: h.Namespace()}),
 		coredns.Setup(mgr, coredns.Options{Zones: zone.Zones(c), Cache: c.DNSCache, Custom: c.CoreDNSCustom}),
 	)
 }

@@ -22,6 +22,8 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/agent/peering"
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kinds/rules"
@@ -30,7 +32,9 @@ import (
 
 // addExecution adds the role execution: the Works of this cluster, and nothing else of the hub, are executed here, and the
 // cluster's status and Lease are kept at the hub.
-func (a *agent) addExecution(id, hubID string, to kube.HubOptions) error {
+// alone: the role network, which renews the token, runs in another process, or with --workloads-only nowhere.
+func (a *agent) addExecution(c config.Config, to kube.HubOptions, tokens *peering.TokenSource, alone bool) error {
+	id, hubID := c.ClusterID, c.HubID
 	access, connected := kube.HubConfig(to)
 	h, err := openWorks(access, id, to.Logger)
 	if err != nil {
@@ -67,6 +71,14 @@ func (a *agent) addExecution(id, hubID string, to kube.HubOptions) error {
 		if err := a.manager.Add(r); err != nil {
 			return fmt.Errorf("add %s: %w", name, err)
 		}
+	}
+	switch {
+	case c.WorkloadsOnly:
+		a.metrics = append(a.metrics, tokens.Metrics())
+		return peering.SetupToken(a.manager, peering.TokenOptions{Namespace: config.SystemNamespace, ClusterID: id, Source: tokens,
+			Hub: h.GetClient(), BrokerNamespace: c.BrokerNamespace})
+	case alone:
+		return peering.FollowToken(a.manager, config.SystemNamespace, tokens)
 	}
 	return nil
 }
@@ -107,6 +119,7 @@ func hubKinds() meta.RESTMapper {
 	add(workv1alpha1.GroupVersion.WithKind("Work"), meta.RESTScopeNamespace)
 	add(pelagov1alpha1.GroupVersion.WithKind("KindRules"), meta.RESTScopeRoot)
 	add(configv1alpha1.GroupVersion.WithKind("ResourceInterpreterCustomization"), meta.RESTScopeRoot)
+	add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace) // of which tokens are requested
 	add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
 	add(clusterv1alpha1.GroupVersion.WithKind("Cluster"), meta.RESTScopeRoot)
 	return m

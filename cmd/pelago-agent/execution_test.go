@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -139,4 +140,31 @@ func TestExecution(t *testing.T) {
 	})
 	stop()
 	must(t, <-ended)
+
+	// Of a member that takes workloads only no other process renews the token. One that does not expire is due at once.
+	eternal := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: "eternal",
+		Annotations: map[string]string{corev1.ServiceAccountNameKey: broker.AccountName(id)}}, Type: corev1.SecretTypeServiceAccountToken}
+	hub.Make(eternal)
+	first, _, err := deploy.AccountToken(ctx, admin, client.ObjectKeyFromObject(eternal))
+	must(t, err)
+	secret, cm := &corev1.Secret{ObjectMeta: system(config.BrokerSecretName)}, &corev1.ConfigMap{ObjectMeta: system(config.ConfigMapName)}
+	must(t, deploy.Put(ctx, member, secret, func() { secret.Data[config.KeyBrokerToken] = first }))
+	c = config.Config{WorkloadsOnly: true, ClusterID: id, ClusterIndex: c.ClusterIndex, HubID: hubID, HubServer: c.HubServer, BrokerNamespace: c.BrokerNamespace}
+	must(t, deploy.Put(ctx, member, cm, func() { cm.Data = c.Data() }))
+	o := options{metricsAddress: "0", healthAddress: "0", leaderElect: true, roles: roles{execution: true}, several: true,
+		hubPause: [2]time.Duration{100 * time.Millisecond, time.Second}}
+	a, err = open(ctx, account(memberConfig, deploy.ExecutionDeployment), o)
+	must(t, err)
+	running, stop = context.WithCancel(ctx)
+	go func() { ended <- a.run(running) }()
+	await.True(t, "the agent for workloads renews the token", func() bool {
+		must(t, member.Get(ctx, client.ObjectKeyFromObject(secret), secret))
+		return string(secret.Data[config.KeyBrokerToken]) != string(first)
+	})
+	stop()
+	must(t, <-ended)
+	o.roles.network = true
+	if _, err := open(ctx, memberConfig, o); err == nil || !strings.Contains(err.Error(), "run with --roles=execution") {
+		t.Errorf("role network of a member without the network: %v, want a refusal", err)
+	}
 }

@@ -208,12 +208,9 @@ func (d *deployBroker) psk() ([]byte, error) {
 
 // info issues a new credential and returns the content of the file.
 func (d *deployBroker) info(ctx context.Context, hub *cluster, psk *corev1.Secret) (broker.Info, error) {
-	ca := hub.Config.CAData
-	if len(ca) == 0 {
-		var err error
-		if ca, err = deploy.PublishedCA(ctx, hub.Client, deploy.BrokerNamespace); err != nil {
-			return broker.Info{}, err
-		}
+	ca, err := hub.ca(ctx)
+	if err != nil {
+		return broker.Info{}, err
 	}
 	token, err := broker.Credential(ctx, hub.Client, ca)
 	if err != nil {

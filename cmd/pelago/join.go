@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,10 +41,16 @@ type join struct {
 	gatewayNodes []string
 	labelGateway bool
 	image        imageFlags
+	pods         install.Pods
+	record       *install.Recorder // with --dry-run
+	dryRun       bool
+	components   bool
 	wait         bool
 	timeout      time.Duration
 	place        install.Place
 	cluster      kubeconfigFile
+	// discoveryOnly is refused with the remedy.
+	discoveryOnly bool
 }
 
 // memberVersion is the oldest version of Kubernetes of a member.
@@ -57,7 +64,9 @@ func joinCommand() *cobra.Command {
 		Long: `join registers the cluster of the kubeconfig with the hub that wrote
 broker-info.subm, installs Pelago in it and waits until it runs. Settings
 without a flag are discovered. Where the hub propagates workloads (pelago init), an
-agent in the cluster runs them (pull), unless --network-only says otherwise.
+agent in the cluster runs them (pull), unless --network-only says otherwise. With
+--workloads-only that agent is all that is installed: the cluster has no part in the
+network, and nothing on its nodes changes.
 
 With --cluster-kubeconfig the argument is a name, and the kubeconfig is the hub's:
 the hub writes the cluster itself (push). The cluster gets a ServiceAccount for the
@@ -88,6 +97,12 @@ is updated to the version of this command; another stays until --image is given.
   # network and services, no workloads
   pelago join broker-info.subm --context c1 --clusterid c1 --network-only
 
+  # what it would write
+  pelago join broker-info.subm --context c1 --clusterid c1 --dry-run -o yaml
+
+  # workloads only, by an agent in the cluster
+  pelago join broker-info.subm --context c1 --clusterid c1 --workloads-only
+
   # workloads only, written by the hub
   pelago join c2 --context hub --cluster-kubeconfig c2.kubeconfig --cluster-region eu`,
 		Args: cobra.ExactArgs(1),
@@ -97,36 +112,51 @@ is updated to the version of this command; another stays until --image is given.
 				return err
 			}
 			if push {
-				if err := refuseNetworkFlags(cmd); err != nil {
+				if err := refuseFlags(j.flags, pushFlags, pushRefusal); err != nil {
 					return err
 				}
 				return j.push(cmd.Context(), args[0], cmd.OutOrStdout())
 			}
-			return j.run(cmd.Context(), args[0], terminal(cmd.InOrStdin()), cmd.OutOrStdout())
+			return j.run(cmd.Context(), args[0], terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
+	j.addMemberFlags(cmd, "clusterid")
+	f := cmd.Flags()
+	j.cluster.add(f)
+	f.StringVar(&j.place.Provider, "cluster-provider", "", "provider of the cluster, by which workloads are spread")
+	f.StringVar(&j.place.Region, "cluster-region", "", "region of the cluster, by which workloads are spread")
+	f.StringSliceVar(&j.place.Zones, "cluster-zones", nil, "zones of the cluster, by which workloads are spread")
+	return cmd
+}
+
+// addMemberFlags adds the flags about a cluster that joins itself; id is the name of the one for its id.
+func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	f := cmd.Flags()
 	j.flags = f
 	j.addFlags(f)
-	f.StringVar(&j.ClusterID, "clusterid", "", "id of the cluster: letters, digits and '-', at most 48; it never changes (default: prompt)")
+	f.StringVar(&j.ClusterID, id, "", "id of the cluster: letters, digits and '-', at most 48; it never changes (default: prompt)")
 	f.BoolVar(&j.globalnet, "globalnet", true, "take part in globalnet if the clusterset has it; all of its clusters do, or none")
 	f.TextVar(&j.globalCIDR, "globalnet-cidr", netip.Prefix{}, "GlobalCIDR of the cluster, a `CIDR` (default: the first free one)")
 	f.Uint64Var(&j.globalSize, "globalnet-cluster-size", 0, "addresses of the GlobalCIDR; rounded up to a power of two (default: the clusterset's)")
 	f.TextVar(&j.vipCIDR, "clusterset-ip-cidr", netip.Prefix{}, "range of ClusterSetIPs that this cluster allocates from, a `CIDR` (default: the first free /20)")
 	f.StringSliceVar(&j.clusterCIDR, "clustercidr", nil, "pod ranges of the cluster (default: discovered)")
 	f.StringSliceVar(&j.serviceCIDR, "servicecidr", nil, "service ranges of the cluster (default: discovered)")
-	j.cluster.add(f)
-	f.StringVar(&j.place.Provider, "cluster-provider", "", "provider of the cluster, by which workloads are spread")
-	f.StringVar(&j.place.Region, "cluster-region", "", "region of the cluster, by which workloads are spread")
-	f.StringSliceVar(&j.place.Zones, "cluster-zones", nil, "zones of the cluster, by which workloads are spread")
 	j.Settings.Add(f)
 	f.StringArrayVar(&j.gatewayNodes, "gateway-node", nil, "node that becomes a gateway; may be repeated (default: those labelled "+submarinerv1.LabelGateway+", else prompt)")
 	f.BoolVar(&j.labelGateway, "label-gateway", true, "label a node as gateway if none is")
 	j.image.add(f, "image of all components")
+	j.pods.Add(f)
+	f.BoolVar(&j.dryRun, "dry-run", false, "print all objects that would be written into the cluster, and write none, neither there nor at the hub; what "+
+		"join gets at the hub, as the token, is left out")
+	f.StringVarP(&j.output, "output", "o", "yaml", "with --dry-run: yaml or json")
+	f.BoolVar(&j.components, "components", true, "install the components; false: register the cluster and write its configuration, where a Helm "+
+		"chart (deploy/charts) has installed them")
 	f.BoolVar(&j.wait, "wait", true, "wait until all components run")
 	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them")
+	f.BoolVar(&j.discoveryOnly, "discovery-only", false, "not supported")
+	f.Lookup("discovery-only").Hidden = true // refused with the remedy
+	cmd.MarkFlagsMutuallyExclusive("network-only", "workloads-only")
 	cmd.MarkFlagsMutuallyExclusive("globalnet-cidr", "globalnet-cluster-size")
-	return cmd
 }
 
 // terminal returns a reader of answers, nil if the input is no terminal.
@@ -137,13 +167,25 @@ func terminal(in io.Reader) *bufio.Reader {
 	return nil
 }
 
-func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out io.Writer) error {
+// run joins the cluster by a broker-info.subm.
+func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out, errOut io.Writer) error {
 	info, err := readInfo(file)
 	if err != nil {
 		return err
 	}
 	if err := info.CheckExpiry(time.Now()); err != nil {
 		return fmt.Errorf("use %s: %w", file, err)
+	}
+	return j.member(ctx, info, answers, out, errOut)
+}
+
+// member joins the cluster with the credential of info.
+func (j *join) member(ctx context.Context, info broker.Info, answers *bufio.Reader, out, errOut io.Writer) error {
+	if j.flags.Changed("output") && !j.dryRun {
+		return errors.New("--output: give --dry-run as well")
+	}
+	if j.output != "yaml" && j.output != "json" {
+		return fmt.Errorf("--output %s: use yaml or json", j.output)
 	}
 	if err := j.checkID(answers, out); err != nil {
 		return err
@@ -152,11 +194,118 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err != nil {
 		return err
 	}
+	if err := errors.Join(j.checkScope(former), j.pods.Apply(&deploy.MemberOptions{})); err != nil {
+		return err
+	}
+	objects := out
+	if j.dryRun {
+		j.record, j.wait, out = &install.Recorder{Client: m.Client}, false, errOut
+		m.Client = j.record
+	}
 	progress := newProgress(out)
 	progress("Reading the cluster at %s", m.Config.Host)
 	if err := m.requireVersion("this cluster", memberVersion, "the oldest supported version"); err != nil {
 		return err
 	}
+	if j.WorkloadsOnly {
+		err = j.workloads(ctx, m, info, progress)
+	} else {
+		err = j.network(ctx, m, info, former, answers, out, progress)
+	}
+	if err != nil {
+		return err
+	}
+	if j.dryRun {
+		return j.record.Print(objects, j.output)
+	}
+	if j.wait {
+		if err := install.AwaitRollout(ctx, m.Typed, j.WorkloadsOnly, j.timeout, progress); err != nil {
+			return err
+		}
+	}
+	progress("Cluster %s has joined", j.ClusterID)
+	if j.WorkloadsOnly {
+		return nil
+	}
+	fmt.Fprint(out, `
+Check the connections once another cluster has joined, then export a service:
+
+  pelago show connections
+  pelago export service NAME --namespace NAMESPACE
+
+Clusters reach it as NAME.NAMESPACE.svc.clusterset.local.
+`)
+	return nil
+}
+
+// workloadsFlags are the flags of join that have a meaning with --workloads-only, besides those of access.
+var workloadsFlags = []string{"clusterid", "cluster-name", "token", "discovery-token-ca-cert-hash", "workloads-only", "image",
+	"image-pull-policy", "wait", "timeout", "dry-run", "output", "components"}
+
+// checkScope refuses to change whether a joined cluster takes part in the network, and flags that its scope leaves without effect.
+func (j *join) checkScope(former config.Config) error {
+	if j.discoveryOnly {
+		return errors.New("--discovery-only is not supported: names and imports follow the health of the gateways. Join without it, " +
+			"and without globalnet where the pods of all clusters reach each other already: the clusters then keep their addresses")
+	}
+	if former.ClusterID != "" && former.WorkloadsOnly != j.WorkloadsOnly {
+		return fmt.Errorf("this cluster has joined as %q %s: remove it first, at the hub with `pelago unjoin --clusterid %s` and here "+
+			"with `pelago unjoin`", former.ClusterID, map[bool]string{true: "with --workloads-only", false: "with the network"}[former.WorkloadsOnly],
+			former.ClusterID)
+	}
+	if !j.WorkloadsOnly {
+		return nil
+	}
+	if former.ClusterID != "" && former.ClusterID != j.ClusterID {
+		return fmt.Errorf("this cluster has joined as %q: use that id, or remove it first with `pelago unjoin`", former.ClusterID)
+	}
+	return refuseFlags(j.flags, slices.Concat(workloadsFlags, install.PodFlags), networkRefusal)
+}
+
+// workloads installs the agent for workloads alone.
+func (j *join) workloads(ctx context.Context, m *cluster, info broker.Info, progress deploy.Progress) error {
+	uid, err := broker.ClusterUID(ctx, m.Client)
+	if err != nil {
+		return err
+	}
+	progress("Reading the hub at %s", info.BrokerURL)
+	hub, set, err := j.openHub(ctx, info)
+	if err != nil {
+		return err
+	}
+	if ok, err := install.Propagates(hub); err != nil || !ok {
+		return cmp.Or(err, errors.New("the hub propagates no workloads: run `pelago init` there, or join without --workloads-only"))
+	}
+	entry, err := broker.Claim(ctx, hub, info.Namespace(), broker.Request{ClusterID: j.ClusterID, ClusterUID: uid, WorkloadsOnly: true})
+	if err != nil {
+		return fmt.Errorf("join as %q: %w", j.ClusterID, err)
+	}
+	c := config.Config{WorkloadsOnly: true, ClusterID: j.ClusterID, ClusterIndex: uint16(entry.ClusterIndex),
+		HubID: set.HubID, HubServer: info.BrokerURL, BrokerNamespace: info.Namespace()}
+	if j.components {
+		if err := deploy.ExecutionBase(ctx, m.Client, progress); err != nil {
+			return err
+		}
+	}
+	token, err := install.RegisterNetwork(ctx, hub, m.Client, info, broker.Member{Entry: entry}, progress)
+	if err != nil {
+		return err
+	}
+	if err := install.Configure(ctx, m.Client, info, c); err != nil {
+		return err
+	}
+	if !j.dryRun {
+		if _, err := install.RegisterPull(ctx, info, set, token, j.ClusterID, uid, progress); err != nil {
+			return err
+		}
+	}
+	return j.install(ctx, m.Client, c, true, progress)
+}
+
+// network installs everything, the agent for workloads only where the hub propagates.
+func (j *join) network(
+	ctx context.Context, m *cluster, info broker.Info, former config.Config, answers *bufio.Reader, out io.Writer, progress deploy.Progress,
+) error {
 	facts, err := install.ReadFacts(ctx, m.Member, j.ClusterID, former, j.clusterCIDR, j.serviceCIDR, progress)
 	if err != nil {
 		return err
@@ -166,7 +315,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 		return err
 	}
 	progress("Reading the hub at %s", info.BrokerURL)
-	hub, set, err := openHub(ctx, info)
+	hub, set, err := j.openHub(ctx, info)
 	if err != nil {
 		return err
 	}
@@ -203,8 +352,10 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err := announce(ctx, m, info, former, c, progress); err != nil {
 		return err
 	}
-	if err := deploy.MemberBase(ctx, m.Client, progress); err != nil {
-		return err
+	if j.components {
+		if err := deploy.MemberBase(ctx, m.Client, progress); err != nil {
+			return err
+		}
 	}
 	token, err := install.RegisterNetwork(ctx, hub, m.Client, info, broker.Member{
 		Entry: entry, PodCIDR: c.RoutedPodCIDRs(), ServiceCIDR: facts.ServiceCIDRs, Fabric: set.Fabric, NetworkOnly: j.NetworkOnly,
@@ -221,33 +372,22 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out 
 	if err := install.LoadBalancer(ctx, m.Client, c); err != nil {
 		return err
 	}
-	if err := install.LabelGateways(ctx, m.Typed, gateways, progress); err != nil {
+	if err := install.LabelGateways(ctx, m.Client, gateways, progress); err != nil {
 		return err
 	}
 	pull := false
-	if !j.NetworkOnly {
+	switch {
+	case j.NetworkOnly:
+	case j.dryRun:
+		if pull, err = install.Propagates(hub); err != nil {
+			return err
+		}
+	default:
 		if pull, err = install.RegisterPull(ctx, info, set, token, j.ClusterID, facts.UID, progress); err != nil {
 			return err
 		}
 	}
-	if err := j.components(ctx, m.Client, c, pull, progress); err != nil {
-		return err
-	}
-	if j.wait {
-		if err := install.AwaitRollout(ctx, m.Typed, j.timeout, progress); err != nil {
-			return err
-		}
-	}
-	progress("Cluster %s has joined", j.ClusterID)
-	fmt.Fprint(out, `
-Check the connections once another cluster has joined, then export a service:
-
-  pelago show connections
-  pelago export service NAME --namespace NAMESPACE
-
-Clusters reach it as NAME.NAMESPACE.svc.clusterset.local.
-`)
-	return nil
+	return j.install(ctx, m.Client, c, pull, progress)
 }
 
 // openMember opens the cluster and sets the flags that were not given to those of an earlier join.
@@ -280,9 +420,18 @@ func announce(ctx context.Context, m *cluster, info broker.Info, former, c confi
 	return err
 }
 
-// components installs the components, with pull also the agent for workloads.
-func (j *join) components(ctx context.Context, c client.Client, settings config.Config, pull bool, progress deploy.Progress) error {
+// install installs the components, with pull also the agent for workloads.
+func (j *join) install(ctx context.Context, c client.Client, settings config.Config, pull bool, progress deploy.Progress) error {
+	if !j.components {
+		return nil
+	}
 	o := deploy.MemberOptions{Image: j.image.name, PullPolicy: j.image.pullPolicy, IKE: settings.CableDriver == config.CableLibreswan, CoreDNSCustom: settings.CoreDNSCustom}
+	if err := j.pods.Apply(&o); err != nil {
+		return err
+	}
+	if settings.WorkloadsOnly {
+		return deploy.Execution(ctx, c, o, progress)
+	}
 	if err := deploy.Member(ctx, c, o, progress); err != nil {
 		return err
 	}
@@ -316,7 +465,7 @@ func (j *join) checkID(answers *bufio.Reader, out io.Writer) error {
 }
 
 // openHub opens the hub with the credential of the file and reads the settings of the clusterset.
-func openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clusterset, error) {
+func (j *join) openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clusterset, error) {
 	hub, err := openCluster(info.Config())
 	if err != nil {
 		return nil, broker.Clusterset{}, err
@@ -328,111 +477,8 @@ func openHub(ctx context.Context, info broker.Info) (client.Client, broker.Clust
 	if err != nil {
 		return nil, broker.Clusterset{}, fmt.Errorf("%w: was the broker deployed by `pelago deploy-broker`, and does its file come from there?", err)
 	}
+	if j.dryRun {
+		return &install.Recorder{Client: hub.Client}, set, nil
+	}
 	return hub.Client, set, nil
-}
-
-// kubeconfigFile are the flags that name the access to a push member.
-type kubeconfigFile struct{ file, context string }
-
-func (k *kubeconfigFile) add(f *pflag.FlagSet) {
-	f.StringVar(&k.file, "cluster-kubeconfig", "", "kubeconfig of the cluster, of an administrator; the kubeconfig of --kubeconfig "+
-		"and --context is the hub's")
-	f.StringVar(&k.context, "cluster-context", "", "context of that kubeconfig (default: its current one)")
-}
-
-// open returns the cluster, and the URL of the proxy on the way to it, empty for none.
-func (k *kubeconfigFile) open() (m *cluster, proxy string, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("reach the cluster by --cluster-kubeconfig %s: %w", k.file, err)
-		}
-	}()
-	a := access{kubeconfig: k.file}
-	cfg, err := a.config(k.context)
-	if err != nil {
-		return nil, "", err
-	}
-	if !strings.HasPrefix(cfg.Host, "https://") {
-		return nil, "", fmt.Errorf("the hub sends a token there, so its server must begin with https://, and is %s", cfg.Host)
-	}
-	if cfg.ServerName != "" {
-		return nil, "", errors.New("tls-server-name cannot be passed to the hub: use a server name that the certificate has")
-	}
-	if cfg.Proxy != nil {
-		u, err := cfg.Proxy(nil) // clientcmd's uses no part of the request
-		if err != nil {
-			return nil, "", fmt.Errorf("read its proxy: %w", err)
-		}
-		proxy = u.String()
-	}
-	m, err = openCluster(cfg)
-	return m, proxy, err
-}
-
-// pushFlags are the flags of join that a push member takes besides those of access.
-var pushFlags = []string{"cluster-kubeconfig", "cluster-context", "cluster-provider", "cluster-region", "cluster-zones"}
-
-// isPush decides what the argument of join is: a file that can be read is a broker-info.subm, anything else with
-// --cluster-kubeconfig the name of a push member.
-func (j *join) isPush(argument string) (bool, error) {
-	info, err := os.Stat(argument)
-	file := err == nil && info.Mode().IsRegular()
-	given := j.cluster.file != "" || j.cluster.context != ""
-	if file && given {
-		return false, fmt.Errorf("%s is a file here, so it is taken as broker-info.subm, and joining by it takes no "+
-			"--cluster-kubeconfig and --cluster-context: "+
-			"leave them out, or run this in another directory if %s is the name of a push member", argument, argument)
-	}
-	if !file && j.cluster.file == "" && j.cluster.context != "" {
-		return false, fmt.Errorf("--cluster-context %s: give --cluster-kubeconfig as well", j.cluster.context)
-	}
-	return !file && given, nil
-}
-
-// refuseNetworkFlags refuses flags that mean nothing for a push member.
-func refuseNetworkFlags(cmd *cobra.Command) error {
-	allowed := pflag.NewFlagSet("", pflag.ContinueOnError)
-	new(access).addFlags(allowed)
-	var wrong []string
-	cmd.Flags().Visit(func(f *pflag.Flag) {
-		if allowed.Lookup(f.Name) == nil && !slices.Contains(pushFlags, f.Name) {
-			wrong = append(wrong, "--"+f.Name)
-		}
-	})
-	if len(wrong) > 0 {
-		return fmt.Errorf("%s: joining with --cluster-kubeconfig makes a push member, which needs no such flag; a cluster joins the "+
-			"network with its broker-info.subm", wrong)
-	}
-	return nil
-}
-
-// push makes a cluster a member that the hub writes.
-func (j *join) push(ctx context.Context, name string, out io.Writer) error {
-	if err := config.CheckClusterID(name); err != nil {
-		return err
-	}
-	m, proxy, err := j.cluster.open()
-	if err != nil {
-		return err
-	}
-	progress := newProgress(out)
-	hub, err := j.open()
-	if err != nil {
-		return err
-	}
-	hubID, err := hub.propagates(ctx)
-	if err != nil {
-		return err
-	}
-	progress("Reading the cluster at %s", m.Config.Host)
-	if err := m.requireVersion("the cluster", memberVersion, "the oldest supported version"); err != nil {
-		return err
-	}
-	p := install.Push{Name: name, HubID: hubID, Config: m.Config, Proxy: proxy, Place: j.place}
-	if err := p.Register(ctx, hub.Client, m.Client, progress); err != nil {
-		return err
-	}
-	progress("Cluster %s has joined", name)
-	fmt.Fprintf(out, "\nCheck whether the hub reaches it:\n\n  kubectl get clusters.cluster.karmada.io %s\n", name)
-	return nil
 }

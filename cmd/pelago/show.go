@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -65,7 +66,7 @@ func (s *show) run(ctx context.Context, shown []view.View, out, errOut io.Writer
 	var errs []error
 	for _, name := range contexts {
 		state, err := s.cluster(ctx, name, shown, out)
-		if errors.Is(err, errNotJoined) && len(contexts) > 1 {
+		if (errors.Is(err, errNotJoined) || errors.Is(err, errNoNetwork)) && len(contexts) > 1 {
 			continue
 		}
 		if err != nil {
@@ -89,6 +90,9 @@ func (s *show) run(ctx context.Context, shown []view.View, out, errOut io.Writer
 // errNotJoined: Pelago is not installed in a cluster.
 var errNotJoined = errors.New("the cluster has not joined a clusterset: join it with `pelago join`")
 
+// errNoNetwork: a view of the network is asked of a cluster without it.
+var errNoNetwork = errors.New("the cluster has joined with --workloads-only and has no part in the network; see `pelago get clusters` at the hub")
+
 // cluster reads one cluster and prints its tables at once unless the output is JSON or YAML.
 func (s *show) cluster(ctx context.Context, name string, shown []view.View, out io.Writer) (view.State, error) {
 	ctx, cancel := context.WithTimeout(ctx, clusterTimeout)
@@ -107,6 +111,12 @@ func (s *show) cluster(ctx context.Context, name string, shown []view.View, out 
 	}
 	if c.ClusterID == "" {
 		return view.State{}, errNotJoined
+	}
+	if c.WorkloadsOnly {
+		shown = slices.DeleteFunc(slices.Clone(shown), func(v view.View) bool { return v.Name != "versions" })
+	}
+	if len(shown) == 0 {
+		return view.State{}, errNoNetwork
 	}
 	return view.Show(ctx, s.output, name, m.Member, c, shown, out)
 }

@@ -29,7 +29,7 @@ type unjoin struct {
 func unjoinCommand() *cobra.Command {
 	var u unjoin
 	cmd := &cobra.Command{
-		Use:   "unjoin [NAME]",
+		Use: "unjoin [NAME]", Aliases: []string{"unregister"},
 		Short: "Remove a cluster from its clusterset",
 		Long: `unjoin has two halves. At the hub, with --clusterid, it withdraws the cluster's
 rights and removes all that the hub holds of it; its addresses become free, and
@@ -136,6 +136,10 @@ func (u *unjoin) workloads(ctx context.Context, h *cluster, args []string, out i
 			return err
 		}
 	}
+	workloadsOnly, err := broker.WorkloadsOnly(ctx, hub, name)
+	if err != nil {
+		return err
+	}
 	progress := newProgress(out)
 	if err := install.Withdraw(ctx, hub, name, u.force, u.timeout, progress); err != nil {
 		return err
@@ -145,6 +149,12 @@ func (u *unjoin) workloads(ctx context.Context, h *cluster, args []string, out i
 		if err := (deploy.PushAccount{Cluster: name, HubID: hubID}).Remove(ctx, member.Client, progress); err != nil {
 			return err
 		}
+	case workloadsOnly:
+		progress("Removing cluster %s from the hub", name)
+		if err := broker.Unregister(ctx, hub, deploy.BrokerNamespace, name); err != nil {
+			return err
+		}
+		progress("The agent stays in the cluster: remove it with `pelago unjoin --context CLUSTER`")
 	case have.Spec.SyncMode == clusterv1alpha1.Push:
 		progress("ServiceAccount %s/karmada-%s stays in the cluster: give --cluster-kubeconfig as well to remove it",
 			clusterv1alpha1.SecretNamespace, name)

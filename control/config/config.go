@@ -57,6 +57,7 @@ const (
 	KeyDatapath        = "datapath"
 	KeyAirGapped       = "air-gapped"
 	KeyNetworkOnly     = "network-only"
+	KeyWorkloadsOnly   = "workloads-only"
 	KeyCoreDNSCustom   = "coredns-custom-configmap"
 	KeyCustomDomains   = "custom-domains"
 	KeyDNSTTL          = "dns-ttl"
@@ -153,6 +154,9 @@ type Config struct {
 	AirGapped bool
 	// NetworkOnly: the cluster takes no workloads from the hub (`pelago join --network-only`).
 	NetworkOnly bool
+	// WorkloadsOnly: the cluster takes no part in the network (`pelago join --workloads-only`). Beside it only the id, the index
+	// and what names the hub are set.
+	WorkloadsOnly bool
 	// CustomDomains are DNS zones that are served next to clusterset.local, lower case, without a dot at the end.
 	CustomDomains []string
 	// DNSTTL is the TTL of their answers, in whole seconds; 0: 5 s.
@@ -198,6 +202,11 @@ func (c Config) Subnets() []netip.Prefix {
 // Parse reads the ConfigMap's data. The error names every key that is wrong and what would be right.
 func Parse(data map[string]string) (Config, error) {
 	p := parser{data: data}
+	if p.boolean(KeyWorkloadsOnly, false) {
+		c := Config{WorkloadsOnly: true, ClusterID: p.clusterID(KeyClusterID), ClusterIndex: p.number(KeyClusterIndex, math.MaxUint16),
+			HubID: p.required(KeyHubID), HubServer: p.required(KeyHubServer), BrokerNamespace: p.required(KeyBrokerNamespace)}
+		return c, p.err()
+	}
 	c := Config{
 		ClusterID:       p.clusterID(KeyClusterID),
 		ClusterIndex:    p.number(KeyClusterIndex, math.MaxUint16),
@@ -251,14 +260,26 @@ func Parse(data map[string]string) (Config, error) {
 	}
 	p.routedRanges(c)
 	p.external(c)
-	if len(p.errs) > 0 {
-		return Config{}, fmt.Errorf("read ConfigMap %s/%s (written by `pelago join`): %w", SystemNamespace, ConfigMapName, errors.Join(p.errs...))
+	if err := p.err(); err != nil {
+		return Config{}, err
 	}
 	return c, nil
 }
 
+// err is nil if no key is wrong.
+func (p *parser) err() error {
+	if len(p.errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("read ConfigMap %s/%s (written by `pelago join`): %w", SystemNamespace, ConfigMapName, errors.Join(p.errs...))
+}
+
 // Data is the inverse of Parse: what `pelago join` writes. Settings that are optional are there if they differ from the default.
 func (c Config) Data() map[string]string {
+	if c.WorkloadsOnly {
+		return map[string]string{KeyWorkloadsOnly: "true", KeyClusterID: c.ClusterID, KeyClusterIndex: strconv.Itoa(int(c.ClusterIndex)),
+			KeyHubID: c.HubID, KeyHubServer: c.HubServer, KeyBrokerNamespace: c.BrokerNamespace}
+	}
 	data := map[string]string{
 		KeyClusterID:       c.ClusterID,
 		KeyClusterIndex:    strconv.Itoa(int(c.ClusterIndex)),

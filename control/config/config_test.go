@@ -140,6 +140,17 @@ func TestEveryProblemIsReportedAtOnce(t *testing.T) {
 	}
 }
 
+func TestWithoutNetworkOnlyTheHubIsNamed(t *testing.T) {
+	want := config.Config{WorkloadsOnly: true, ClusterID: "w1", ClusterIndex: 3, HubID: "h", HubServer: "https://hub", BrokerNamespace: "b"}
+	got, err := config.Parse(want.Data())
+	if diff := cmp.Diff(want, got, comparePrefixes); diff != "" || err != nil {
+		t.Errorf("%v, -want +got\n%s", err, diff)
+	}
+	if _, err := config.Parse(map[string]string{config.KeyWorkloadsOnly: "true"}); err == nil || !strings.Contains(err.Error(), "key hub-server: is missing") {
+		t.Errorf("without the hub: %v", err)
+	}
+}
+
 func TestDataIsTheInverseOfParse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		range16 := func(first byte) []netip.Prefix {

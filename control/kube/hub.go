@@ -279,6 +279,11 @@ func clusterSetIPRanges(c *submarinerv1.Cluster) []netip.Prefix {
 	return out
 }
 
+// InNetwork reports whether a cluster of the hub takes part in the network; the others have joined with --workloads-only.
+func InNetwork(c *submarinerv1.Cluster) bool {
+	return c.Annotations[v1alpha1.AnnotationWorkloadsOnly] != "true"
+}
+
 // MemberLabels returns the ids of the clusterset's clusters and the labels that each has at the hub.
 func (h *Hub) MemberLabels(ctx context.Context) (map[string]map[string]string, error) {
 	var list submarinerv1.ClusterList
@@ -286,8 +291,10 @@ func (h *Hub) MemberLabels(ctx context.Context) (map[string]map[string]string, e
 		return nil, fmt.Errorf("read the Clusters at the hub: %w", err)
 	}
 	members := make(map[string]map[string]string, len(list.Items))
-	for _, c := range list.Items {
-		members[c.Spec.ClusterID] = c.Labels
+	for i := range list.Items {
+		if c := &list.Items[i]; InNetwork(c) {
+			members[c.Spec.ClusterID] = c.Labels
+		}
 	}
 	return members, nil
 }
@@ -299,8 +306,10 @@ func (h *Hub) Members(ctx context.Context) (map[string]time.Time, error) {
 		return nil, fmt.Errorf("read the Clusters at the hub: %w", err)
 	}
 	joined := make(map[string]time.Time, len(list.Items))
-	for _, c := range list.Items {
-		joined[c.Spec.ClusterID] = c.CreationTimestamp.Time
+	for i := range list.Items {
+		if c := &list.Items[i]; InNetwork(c) {
+			joined[c.Spec.ClusterID] = c.CreationTimestamp.Time
+		}
 	}
 	return joined, nil
 }

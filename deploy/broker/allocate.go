@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
 
 	"github.com/pelago-net/pelago/control/config"
 )
@@ -19,6 +20,8 @@ type Request struct {
 	ClusterID string
 	// ClusterUID is the UID of the cluster's namespace kube-system.
 	ClusterUID string
+	// WorkloadsOnly: the cluster takes no part in the network; the fields below are not set.
+	WorkloadsOnly bool
 	// GlobalCIDR is the requested range; not valid = any.
 	GlobalCIDR netip.Prefix
 	// Size is the requested number of addresses if GlobalCIDR is not given; 0 = the clusterset's default.
@@ -42,6 +45,9 @@ type Request struct {
 // Allocate returns the cluster's share and the book with it entered. A cluster that is in the book already gets what it
 // has, and the book comes back unchanged. The index is the lowest free one, the range the first that fits.
 func (b Book) Allocate(r Request) (Entry, Book, error) {
+	if r.WorkloadsOnly {
+		return b.allocateIndex(r)
+	}
 	r.Local = slices.Concat(r.Local, r.External)
 	if err := OutsideFabric(r.Fabric, slices.Concat(r.Local, single(r.Nodes)), "this cluster"); err != nil {
 		return Entry{}, Book{}, err
@@ -96,6 +102,21 @@ func (b Book) Allocate(r Request) (Entry, Book, error) {
 		return Entry{}, Book{}, fmt.Errorf("this clusterset has no range of ClusterSetIPs: join without --clusterset-ip-cidr, " +
 			"or run `pelago deploy-broker` at the hub again, which adds one")
 	}
+	b.Clusters = append(slices.Clone(b.Clusters), e)
+	return e, b, nil
+}
+
+// allocateIndex is Allocate for a cluster without ranges.
+func (b Book) allocateIndex(r Request) (Entry, Book, error) {
+	have, err := b.find(r)
+	if err != nil || have != nil {
+		return ptr.Deref(have, Entry{}), b, err
+	}
+	index, err := b.freeIndex()
+	if err != nil {
+		return Entry{}, Book{}, err
+	}
+	e := Entry{ClusterID: r.ClusterID, ClusterUID: r.ClusterUID, ClusterIndex: index, GlobalCIDR: []netip.Prefix{}, WorkloadsOnly: true}
 	b.Clusters = append(slices.Clone(b.Clusters), e)
 	return e, b, nil
 }
@@ -190,6 +211,11 @@ func (b Book) find(r Request) (*Entry, error) {
 			return nil, fmt.Errorf("this cluster is registered as %q: use that id, or remove it first with `pelago unjoin --clusterid %s`", e.ClusterID, e.ClusterID)
 		case e.ClusterID != r.ClusterID:
 			continue
+		}
+		if e.WorkloadsOnly != r.WorkloadsOnly {
+			joined := map[bool]string{true: "with", false: "without"}[e.WorkloadsOnly]
+			return nil, fmt.Errorf("cluster %q is registered %s --workloads-only: join it so, or remove it first with `pelago unjoin --clusterid %s`",
+				r.ClusterID, joined, r.ClusterID)
 		}
 		if r.GlobalCIDR.IsValid() && !slices.Contains(e.GlobalCIDR, r.GlobalCIDR) {
 			return nil, fmt.Errorf("cluster %q already has GlobalCIDR %v and keeps it: leave %s out, or remove the cluster first with `pelago unjoin --clusterid %s`",

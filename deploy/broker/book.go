@@ -66,6 +66,8 @@ type Entry struct {
 	ClusterUID string `json:"cluster_uid"`
 	// ClusterSetIPCIDR is empty where the book had no range of ClusterSetIPs when the cluster joined.
 	ClusterSetIPCIDR []netip.Prefix `json:"clusterset_ip_cidr,omitempty"`
+	// WorkloadsOnly: the cluster takes no part in the network, and has no ranges.
+	WorkloadsOnly bool `json:"workloads_only,omitempty"`
 }
 
 // NewBook makes an empty book. With globalnet, size is rounded up to a power of two and must leave room for at least

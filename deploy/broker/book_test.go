@@ -158,6 +158,26 @@ func TestAllocateWithoutGlobalnet(t *testing.T) {
 	}
 }
 
+func TestAllocateWithoutNetwork(t *testing.T) {
+	r := Request{ClusterID: "w1", ClusterUID: "u1", WorkloadsOnly: true}
+	e, b, err := walkthrough(t).Allocate(r)
+	if err != nil || e.ClusterIndex != 2 || len(e.GlobalCIDR)+len(e.ClusterSetIPCIDR) > 0 || !e.WorkloadsOnly {
+		t.Fatalf("%+v, %v; want an index and no range", e, err)
+	}
+	if again, same, err := b.Allocate(r); err != nil || again.ClusterIndex != 2 || len(same.Clusters) != 2 {
+		t.Errorf("again: %+v, %d clusters, %v", again, len(same.Clusters), err)
+	}
+	for name, r := range map[string]Request{
+		"registered with --workloads-only":   {ClusterID: "w1", ClusterUID: "u1"},
+		"belongs to another cluster":         {ClusterID: "w1", ClusterUID: "u2", WorkloadsOnly: true},
+		`this cluster is registered as "w1"`: {ClusterID: "w2", ClusterUID: "u1", WorkloadsOnly: true},
+	} {
+		if _, _, err := b.Allocate(r); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%+v: %v, want %q", r, err, name)
+		}
+	}
+}
+
 func TestReleasedRangeAndIndexAreGivenAgain(t *testing.T) {
 	b := walkthrough(t).Release("g1")
 	e, _, err := b.Allocate(Request{ClusterID: "other", ClusterUID: "uid-9", GlobalCIDR: netip.MustParsePrefix("120.1.0.0/24")})

@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -118,13 +119,16 @@ func Admit(ctx context.Context, hub client.Client, namespace string, m Member) e
 			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role},
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: AccountName(id), Namespace: namespace}}}
 	}
-	for _, obj := range []client.Object{
+	objs := []client.Object{
 		&rbacv1.Role{ObjectMeta: meta(tokenRoleName(id)), Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, Verbs: []string{"create"}, ResourceNames: []string{AccountName(id)},
 		}}},
-		bind(AccountName(id), deploy.MemberRole),
 		bind(tokenRoleName(id), tokenRoleName(id)),
-	} {
+	}
+	if !m.WorkloadsOnly { // which neither reads nor writes what the network exchanges
+		objs = append(objs, bind(AccountName(id), deploy.MemberRole))
+	}
+	for _, obj := range objs {
 		if err := createOwned(ctx, hub, obj, cluster.UID); err != nil {
 			return fmt.Errorf("create %s %s at the hub: %w", deploy.Kind(hub, obj), obj.GetName(), err)
 		}
@@ -152,17 +156,12 @@ func createOwned(ctx context.Context, hub client.Client, obj client.Object, owne
 
 // publish creates the Cluster object, or finds it as it should be.
 func publish(ctx context.Context, hub client.Client, namespace string, m Member) (*submarinerv1.Cluster, error) {
-	fabric, err := config.FabricPrefix(m.Fabric, uint16(m.ClusterIndex))
-	if err != nil {
-		return nil, fmt.Errorf("publish cluster %q: %w", m.ClusterID, err)
-	}
 	want := &submarinerv1.Cluster{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: m.ClusterID, Namespace: namespace,
 			Labels: map[string]string{submarinerv1.LabelClusterID: m.ClusterID},
 			Annotations: map[string]string{
 				pelagov1alpha1.AnnotationClusterUID: m.ClusterUID, pelagov1alpha1.AnnotationClusterIndex: strconv.Itoa(m.ClusterIndex),
-				pelagov1alpha1.AnnotationFabricCIDR: fabric.String(),
 			},
 		},
 		Spec: submarinerv1.ClusterSpec{
@@ -176,7 +175,16 @@ func publish(ctx context.Context, hub client.Client, namespace string, m Member)
 	if m.NetworkOnly {
 		want.Annotations[pelagov1alpha1.AnnotationNetworkOnly] = "true"
 	}
-	err = hub.Create(ctx, want)
+	if m.WorkloadsOnly {
+		want.Annotations[pelagov1alpha1.AnnotationWorkloadsOnly] = "true"
+	} else {
+		fabric, err := config.FabricPrefix(m.Fabric, uint16(m.ClusterIndex))
+		if err != nil {
+			return nil, fmt.Errorf("publish cluster %q: %w", m.ClusterID, err)
+		}
+		want.Annotations[pelagov1alpha1.AnnotationFabricCIDR] = fabric.String()
+	}
+	err := hub.Create(ctx, want)
 	if err == nil {
 		return want, nil
 	}
@@ -222,6 +230,16 @@ func texts(prefixes []netip.Prefix) []string {
 		out = append(out, p.String())
 	}
 	return out
+}
+
+// WorkloadsOnly reports whether a cluster has joined with --workloads-only.
+func WorkloadsOnly(ctx context.Context, hub client.Client, clusterID string) (bool, error) {
+	c := &submarinerv1.Cluster{}
+	err := hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: clusterID}, c)
+	if client.IgnoreNotFound(err) != nil && !meta.IsNoMatchError(err) { // without the kind there is no broker
+		return false, fmt.Errorf("get Cluster %s at the hub: %w", clusterID, err)
+	}
+	return c.Annotations[pelagov1alpha1.AnnotationWorkloadsOnly] == "true", nil
 }
 
 // Unregister removes everything that the hub holds of a cluster. It needs an administrator's access. Rights go first,

@@ -40,6 +40,9 @@ const (
 	// AnnotationNetworkOnly with the value "true": the cluster has joined with --network-only and cannot register for workloads.
 	// Written by `pelago join`; a member cannot change it.
 	AnnotationNetworkOnly = "pelago.io/network-only"
+	// AnnotationWorkloadsOnly with the value "true": the cluster has joined with --workloads-only. It has no ranges, and the others
+	// have no Peer for it.
+	AnnotationWorkloadsOnly = "pelago.io/workloads-only"
 	// AnnotationJoinedAt is when the Cluster was made at the hub, RFC 3339. Written by the agent on its copies, which
 	// have a creation time of their own.
 	AnnotationJoinedAt = "pelago.io/joined-at"

@@ -221,6 +221,16 @@ func TestLabelsOfAPeer(t *testing.T) {
 	}
 }
 
+// A cluster that has joined with --workloads-only has no ranges, and would be refused as one without globalnet.
+func TestAClusterWithoutNetworkIsNoPeer(t *testing.T) {
+	in, out := remote("g2", 2, 0, "120.2.0.0/24"), remote("w1", 3, 0, "")
+	out.Annotations[v1alpha1.AnnotationWorkloadsOnly] = "true"
+	copies := g1.clusterCopies([]submarinerv1.Cluster{in, out})
+	if len(copies) != 1 || copies[0].Name != "g2" {
+		t.Errorf("copies %v, want that of g2 alone", copies)
+	}
+}
+
 func TestAClusterWithoutIndexIsReported(t *testing.T) {
 	c := remote("g2", 2, 0, "120.2.0.0/24")
 	delete(c.Annotations, v1alpha1.AnnotationClusterIndex)

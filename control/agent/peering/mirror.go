@@ -13,11 +13,14 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// clusterCopies are the hub's Clusters as they are kept in the member. When each joined is kept with it, since a copy
+// clusterCopies are the Clusters of the network as they are kept in the member. When each joined is kept with it, since a copy
 // has a creation time of its own.
 func (o Options) clusterCopies(clusters []submarinerv1.Cluster) []*submarinerv1.Cluster {
 	var out []*submarinerv1.Cluster
 	for i := range clusters {
+		if !kube.InNetwork(&clusters[i]) {
+			continue
+		}
 		c := &submarinerv1.Cluster{ObjectMeta: o.copyMeta(&clusters[i]), Spec: clusters[i].Spec}
 		c.Annotations[v1alpha1.AnnotationJoinedAt] = clusters[i].CreationTimestamp.UTC().Format(time.RFC3339)
 		out = append(out, c)

@@ -53,7 +53,7 @@ func TestClockAhead(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &tokenReconciler{
-		TokenOptions: TokenOptions{Namespace: "ns", ClusterID: "g1", Source: source, Hub: h, Life: DefaultTokenLife},
+		TokenOptions: TokenOptions{Namespace: "ns", ClusterID: "g1", Source: source, Hub: h.Client(), BrokerNamespace: "broker", Life: DefaultTokenLife},
 		local:        fake.NewClientBuilder().WithObjects(secret).Build(), events: record.NewFakeRecorder(100),
 		now: func() time.Time { return hubClock.Add(ahead) },
 	}

@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/control/kube"
 )
 
 // DefaultTokenLife is how long a token is valid: a member that loses the hub for less than half of it recovers without an
@@ -52,7 +51,9 @@ type TokenOptions struct {
 	ClusterID string
 	// Source gets each token of the Secret.
 	Source *TokenSource
-	Hub    *kube.Hub
+	// Hub requests tokens in BrokerNamespace.
+	Hub             client.Client
+	BrokerNamespace string
 	// Life of new tokens; DefaultTokenLife if 0.
 	Life time.Duration
 }
@@ -149,9 +150,9 @@ func (r *tokenReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 
 // renew requests a successor of the token at the hub and writes it into the Secret.
 func (r *tokenReconciler) renew(ctx context.Context, secret *corev1.Secret, c claims) error {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: r.Hub.Namespace(), Name: "cluster-" + r.ClusterID}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: r.BrokerNamespace, Name: "cluster-" + r.ClusterID}}
 	request := c.request(r.Life)
-	if err := r.Hub.Client().SubResource("token").Create(ctx, account, request); err != nil {
+	if err := r.Hub.SubResource("token").Create(ctx, account, request); err != nil {
 		return fmt.Errorf("request a token of ServiceAccount %s at the hub: %w", account.Name, err)
 	}
 	r.last = r.now()

@@ -74,6 +74,9 @@ func Configure(ctx context.Context, c client.Client, info broker.Info, settings 
 	if err := deploy.Put(ctx, c, cm, func() { cm.Data = settings.Data() }); err != nil {
 		return err
 	}
+	if settings.WorkloadsOnly {
+		return nil
+	}
 	if err := changeSecret(ctx, c, config.PSKSecretName, func(data map[string][]byte) {
 		data[config.KeyPSK] = info.IPSecPSK.Data["psk"]
 	}); err != nil {
@@ -285,11 +288,13 @@ func pick(candidates []string, line string) ([]string, error) {
 }
 
 // LabelGateways labels the nodes as gateways.
-func LabelGateways(ctx context.Context, c kubernetes.Interface, nodes []string, progress deploy.Progress) error {
-	for _, node := range nodes {
-		progress("Labelling node %s as gateway", node)
-		if err := PatchNode(ctx, c, node, "labels", submarinerv1.LabelGateway, `"true"`); err != nil {
-			return err
+func LabelGateways(ctx context.Context, c client.Client, nodes []string, progress deploy.Progress) error {
+	for _, name := range nodes {
+		progress("Labelling node %s as gateway", name)
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, submarinerv1.LabelGateway))
+		if err := c.Patch(ctx, node, patch, client.FieldOwner(deploy.Manager)); err != nil {
+			return fmt.Errorf("label node %s: %w", name, err)
 		}
 	}
 	return nil
@@ -306,12 +311,12 @@ func PatchNode(ctx context.Context, c kubernetes.Interface, node, field, key, va
 }
 
 // AwaitRollout waits until every component runs its newest template. The error of a timeout has the reasons of the pods.
-func AwaitRollout(ctx context.Context, c kubernetes.Interface, timeout time.Duration, progress deploy.Progress) error {
+func AwaitRollout(ctx context.Context, c kubernetes.Interface, workloadsOnly bool, timeout time.Duration, progress deploy.Progress) error {
 	shown := map[string]string{}
 	var waiting []string
 	var unread error
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
-		components, err := view.Installed(ctx, c)
+		components, err := view.Installed(ctx, c, workloadsOnly)
 		if err != nil {
 			unread = err // retried until the timeout
 			return false, nil

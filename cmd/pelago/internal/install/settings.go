@@ -2,7 +2,6 @@ package install
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -12,8 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	appsv1 "k8s.io/api/apps/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -23,7 +20,6 @@ import (
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/natt"
-	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/dns"
 )
@@ -73,6 +69,7 @@ func (s *Settings) Add(f *pflag.FlagSet) {
 		"(default: "+coredns.CustomName+" where the Corefile has such an import, as in AKS and k3s)")
 	f.DurationVar(&s.DNSTTL, "dns-ttl", dns.DefaultTTL, "TTL of the names of the clusterset, in whole seconds: how long resolvers keep an address, also that of a dead cluster")
 	f.DurationVar(&s.DNSCache, "dns-cache", 0, "time, in whole seconds, for which the CoreDNS of this cluster keeps answers: they come as fast as those of cluster.local, and stay that long when a cluster dies or a service has several; 0: none is kept")
+	f.BoolVar(&s.WorkloadsOnly, "workloads-only", false, "take workloads of the hub only: neither the network nor services, and nothing on the nodes")
 	f.BoolVar(&s.NetworkOnly, "network-only", false, "take part in network and services only: nothing in the cluster gets the right to write workloads")
 }
 
@@ -204,6 +201,9 @@ func Changes(before, after map[string]string) []string {
 
 // JoinFlags are the flags of the join that has left a configuration.
 func JoinFlags(c config.Config) map[string]string {
+	if c.WorkloadsOnly {
+		return map[string]string{"workloads-only": "true"}
+	}
 	var s Settings
 	f := pflag.NewFlagSet("join", pflag.ContinueOnError)
 	s.Add(f)
@@ -217,32 +217,6 @@ func JoinFlags(c config.Config) map[string]string {
 	flags := map[string]string{}
 	f.VisitAll(func(f *pflag.Flag) { flags[f.Name] = f.Value.String() })
 	return flags
-}
-
-// ImageFlags are the flags of the join that has installed the workloads. An image of the default repository is left out: its
-// tag is the version, which another join updates.
-func ImageFlags(ctx context.Context, c client.Client) (map[string]string, error) {
-	ds := &appsv1.DaemonSet{}
-	key := client.ObjectKey{Namespace: config.SystemNamespace, Name: deploy.NodeDaemonSet}
-	if err := c.Get(ctx, key, ds); err != nil {
-		if client.IgnoreNotFound(err) == nil {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("get DaemonSet %s: %w", key, err)
-	}
-	first := ds.Spec.Template.Spec.Containers[0]
-	flags := map[string]string{"image-pull-policy": string(first.ImagePullPolicy)}
-	if repository(first.Image) != repository(deploy.DefaultImage) {
-		flags["image"] = first.Image
-	}
-	return flags, nil
-}
-
-// repository is the name of an image without its tag and digest.
-func repository(image string) string {
-	image, _, _ = strings.Cut(image, "@")
-	name, _ := view.SplitImage(image)
-	return name
 }
 
 // BrokerFlags are the flags of the deploy-broker that has written these settings.

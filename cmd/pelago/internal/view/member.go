@@ -346,10 +346,10 @@ type running struct {
 	Arch       []string `json:"arch"`
 }
 
-// versions has a row for each component of the network.
-func versions(ctx context.Context, m Member, _ config.Config) (Table, error) {
+// versions has a row for each component of the network, or that of workloads where it is the only one.
+func versions(ctx context.Context, m Member, of config.Config) (Table, error) {
 	t := Table{Header: []string{"COMPONENT", "REPOSITORY", "CONFIGURED", "RUNNING", "ARCH"}}
-	components, err := Installed(ctx, m.Typed)
+	components, err := Installed(ctx, m.Typed, of.WorkloadsOnly)
 	if err != nil {
 		return t, err
 	}
@@ -362,7 +362,7 @@ func versions(ctx context.Context, m Member, _ config.Config) (Table, error) {
 		return t, fmt.Errorf("list nodes: %w", err)
 	}
 	for _, c := range components {
-		if c.Name == deploy.ExecutionDeployment {
+		if c.Name == deploy.ExecutionDeployment && !of.WorkloadsOnly {
 			continue
 		}
 		r := runs(c.Name, c.Image, pods.Items, nodes.Items)
@@ -430,7 +430,10 @@ type Component struct {
 func (c Component) Done() bool { return c.Current && c.Ready >= c.Want }
 
 // Installed reads the components of a member; that for workloads is missing where it takes part in the network only.
-func Installed(ctx context.Context, c kubernetes.Interface) ([]Component, error) {
+func Installed(ctx context.Context, c kubernetes.Interface, workloadsOnly bool) ([]Component, error) {
+	if workloadsOnly {
+		return deployments(ctx, c, deploy.ExecutionDeployment)
+	}
 	node, err := c.AppsV1().DaemonSets(deploy.SystemNamespace).Get(ctx, deploy.NodeDaemonSet, metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("get DaemonSet %s: %w", deploy.NodeDaemonSet, err)
@@ -441,9 +444,15 @@ func Installed(ctx context.Context, c kubernetes.Interface) ([]Component, error)
 		Ready: min(s.NumberReady, s.UpdatedNumberScheduled), Want: max(s.DesiredNumberScheduled, 1),
 		Current: s.ObservedGeneration >= node.Generation,
 	}}
-	for _, name := range []string{deploy.AgentDeployment, deploy.DNSDeployment, deploy.ExecutionDeployment} {
+	others, err := deployments(ctx, c, deploy.AgentDeployment, deploy.DNSDeployment, deploy.ExecutionDeployment)
+	return append(out, others...), err
+}
+
+// deployments reads components; that for workloads may be missing beside others.
+func deployments(ctx context.Context, c kubernetes.Interface, names ...string) (out []Component, err error) {
+	for _, name := range names {
 		d, err := c.AppsV1().Deployments(deploy.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
-		if name == deploy.ExecutionDeployment && apierrors.IsNotFound(err) {
+		if name == deploy.ExecutionDeployment && len(names) > 1 && apierrors.IsNotFound(err) {
 			continue
 		}
 		if err != nil {

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/broker"
+)
+
+func tokenCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Tokens by which clusters register: create, list, delete",
+		Long: `token manages bootstrap tokens at the hub, in kubeadm's format. With one a cluster
+registers as with broker-info.subm, and can do nothing else.`,
+		Example: "  pelago token create --print-register-command",
+		Args:    cobra.NoArgs,
+	}
+	cmd.AddCommand(tokenCreateCommand(), tokenListCommand(), tokenDeleteCommand())
+	return cmd
+}
+
+// newToken is the form of a new token in -o json and -o yaml.
+type newToken struct {
+	Token    string   `json:"token"`
+	Server   string   `json:"server"`
+	Hashes   []string `json:"discoveryTokenCACertHashes"`
+	Register string   `json:"registerCommand"`
+}
+
+func tokenCreateCommand() *cobra.Command {
+	var a access
+	var description string
+	var life time.Duration
+	var command bool
+	cmd := &cobra.Command{
+		Use:   "create [TOKEN]",
+		Short: "Create a token, random unless one is given",
+		Example: `  pelago token create --print-register-command
+  pelago token create --ttl 1h --description "cluster c1" -o json`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	cmd.RunE = a.run(func(ctx context.Context, hub *cluster, args []string, out io.Writer) error {
+		set, err := broker.ReadClusterset(ctx, hub.Client, deploy.BrokerNamespace)
+		if err != nil {
+			return fmt.Errorf("%w: run `pelago deploy-broker` there first, or name the hub with --context", err)
+		}
+		n := newToken{Server: cmp.Or(set.BrokerURL, hub.Config.Host)}
+		ca, err := hub.ca(ctx)
+		if err != nil {
+			return err
+		}
+		if n.Hashes, err = install.Pins(ca); err != nil {
+			return err
+		}
+		if err := install.PublishClusterInfo(ctx, hub.Client, n.Server, ca); err != nil {
+			return err
+		}
+		if n.Token, err = install.CreateToken(ctx, hub.Client, strings.Join(args, ""), description, life); err != nil {
+			return err
+		}
+		n.Register = fmt.Sprintf("pelago register %s --token %s", n.Server, n.Token)
+		for _, h := range n.Hashes {
+			n.Register += " --discovery-token-ca-cert-hash " + h
+		}
+		n.Register += " --cluster-name NAME"
+		if a.output == "table" || a.output == "wide" {
+			fmt.Fprintln(out, map[bool]string{true: n.Register, false: n.Token}[command])
+			return nil
+		}
+		return view.Encode(out, a.output, n)
+	})
+	f := cmd.Flags()
+	a.addFlags(f)
+	view.AddOutputFlag(f, &a.output)
+	f.DurationVar(&life, "ttl", broker.CredentialLife, "validity of the token; 0: it does not expire")
+	f.StringVar(&description, "description", "", "what the token is for")
+	f.BoolVar(&command, "print-register-command", false, "print the whole command to run at a cluster")
+	return cmd
+}
+
+func tokenListCommand() *cobra.Command {
+	var a access
+	cmd := &cobra.Command{
+		Use: "list", Short: "List the bootstrap tokens of the hub", Example: "  pelago token list -o yaml", Args: cobra.NoArgs,
+	}
+	cmd.RunE = a.run(func(ctx context.Context, hub *cluster, _ []string, out io.Writer) error {
+		tokens, err := install.Tokens(ctx, hub.Client)
+		if err != nil {
+			return err
+		}
+		t := view.Table{Header: []string{"TOKEN", "EXPIRES", "USAGES", "GROUPS", "DESCRIPTION"}, Empty: "No tokens: create one with `pelago token create`."}
+		for _, k := range tokens {
+			t.Add(k.ID, cmp.Or(k.Expires, "never"), strings.Join(k.Usages, ","), strings.Join(k.Groups, ","), k.Description)
+		}
+		if a.output == "table" || a.output == "wide" {
+			return t.Print(out, false)
+		}
+		return view.Encode(out, a.output, tokens)
+	})
+	a.addFlags(cmd.Flags())
+	view.AddOutputFlag(cmd.Flags(), &a.output)
+	return cmd
+}
+
+func tokenDeleteCommand() *cobra.Command {
+	var a access
+	cmd := &cobra.Command{
+		Use: "delete TOKEN...", Short: "Delete tokens, by their first six characters", Example: "  pelago token delete abcdef", Args: cobra.MinimumNArgs(1),
+		Long: `delete deletes tokens: with them no cluster can register any more, except one that
+has begun to within the last ten minutes. Clusters that have registered stay.`,
+	}
+	cmd.RunE = a.run(func(ctx context.Context, hub *cluster, args []string, out io.Writer) error {
+		for _, id := range args {
+			if err := install.DeleteToken(ctx, hub.Client, id); err != nil {
+				return err
+			}
+			fmt.Fprintf(out, "Token %s is deleted\n", strings.Split(id, ".")[0])
+		}
+		return nil
+	})
+	a.addFlags(cmd.Flags())
+	return cmd
+}
+
+func registerCommand() *cobra.Command {
+	var j join
+	var token string
+	var pins []string
+	cmd := &cobra.Command{
+		Use:   "register SERVER",
+		Short: "Join a cluster to a clusterset with a token of its hub",
+		Long: `register does what join does with broker-info.subm, for a cluster that has a token of
+the hub instead. SERVER is the hub's API server, as the cluster's pods reach it. Its
+CA is pinned by a hash of the public key, so neither a file nor trust in the way there
+is needed. All other flags are those of join.`,
+		Example: `  pelago register 192.0.2.1:6443 --token abcdef.0123456789abcdef \
+    --discovery-token-ca-cert-hash sha256:HASH --cluster-name c1 --context c1`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			server := args[0]
+			if !strings.Contains(server, "://") {
+				server = "https://" + server
+			}
+			if !strings.HasPrefix(server, "https://") {
+				return fmt.Errorf("%s: the hub is reached by https", server)
+			}
+			if j.ClusterID == "" {
+				return fmt.Errorf("give the cluster a name with --cluster-name")
+			}
+			ca, err := install.Discover(cmd.Context(), server, token, pins)
+			if err != nil {
+				return err
+			}
+			info, err := install.Exchange(cmd.Context(), server, token, ca)
+			if err != nil {
+				return err
+			}
+			return j.member(cmd.Context(), info, terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	j.addMemberFlags(cmd, "cluster-name")
+	cmd.Flags().StringVar(&token, "token", "", "token that `pelago token create` at the hub has printed")
+	cmd.Flags().StringSliceVar(&pins, "discovery-token-ca-cert-hash", nil, "`sha256:HASH` of the public key of the hub's CA; may be repeated")
+	// Fail only without such flags.
+	_ = cmd.MarkFlagRequired("token")
+	_ = cmd.MarkFlagRequired("discovery-token-ca-cert-hash")
+	return cmd
+}
