@@ -79,6 +79,7 @@ var rooms = map[string][]string{
 	"control/agent/services": {"control/kube", "control/topology"},
 	"control/agent/zone":     {"control/config", "dns"},
 	"control/hub/policy":     {"control/kube", "scheduler"},
+	"control/hub/autoscale":  {"control/kube"},
 	"control/hub/evict":      {"control/kube"},
 	"control/hub/capacity":   {"scheduler"},
 	"control/hub/propagate":  {"control/hub/capacity", "control/hub/evict", "control/hub/policy", "control/kinds", "control/kube", "scheduler"},

@@ -33,8 +33,6 @@ func SetupUnsupported(mgr ctrl.Manager) error {
 		unsupported(mgr, "FederatedHPA", "propagate a HorizontalPodAutoscaler with the workload, and give the workload the label "+
 			"resourcetemplate.karmada.io/retain-replicas=true",
 			func(o *autoscalingv1alpha1.FederatedHPA) *[]metav1.Condition { return &o.Status.Conditions }),
-		unsupported(mgr, "CronFederatedHPA", "scale the template by a job that runs `kubectl scale` at the hub",
-			func(o *autoscalingv1alpha1.CronFederatedHPA) *[]metav1.Condition { return &o.Status.Conditions }),
 		unsupported(mgr, "MultiClusterIngress", "propagate an Ingress to each cluster",
 			func(o *networkingv1alpha1.MultiClusterIngress) *[]metav1.Condition { return &o.Status.Conditions }),
 		unsupported(mgr, "ResourceRegistry", "list objects of members with `pelago get --operation-scope all`",
