@@ -30,12 +30,20 @@ const workers = 4
 type Options struct {
 	// Now is the clock of schedules and windows; nil: time.Now.
 	Now func() time.Time
+	// Interval is the time between two calculations for a FederatedHPA; 0: 15 s, as in kube-controller-manager.
+	Interval time.Duration
 }
 
 // Setup adds the controllers to the manager, whose scheme has the autoscaling group.
 func Setup(mgr ctrl.Manager, o Options) error {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Interval == 0 {
+		o.Interval = 15 * time.Second
+	}
+	if err := setupHPA(mgr, o); err != nil {
+		return fmt.Errorf("set up the controller of FederatedHPAs: %w", err)
 	}
 	if err := setupCron(mgr, o); err != nil {
 		return fmt.Errorf("set up the controller of CronFederatedHPAs: %w", err)

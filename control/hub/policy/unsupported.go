@@ -13,7 +13,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	autoscalingv1alpha1 "github.com/pelago-net/pelago/api/autoscaling/v1alpha1"
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	networkingv1alpha1 "github.com/pelago-net/pelago/api/networking/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
@@ -30,9 +29,6 @@ func SetupUnsupported(mgr ctrl.Manager) error {
 		unsupported(mgr, "FederatedResourceQuota",
 			"propagate a ResourceQuota to the clusters, with an OverridePolicy where the amounts differ",
 			func(o *policyv1alpha1.FederatedResourceQuota) *[]metav1.Condition { return &o.Status.Conditions }),
-		unsupported(mgr, "FederatedHPA", "propagate a HorizontalPodAutoscaler with the workload, and give the workload the label "+
-			"resourcetemplate.karmada.io/retain-replicas=true",
-			func(o *autoscalingv1alpha1.FederatedHPA) *[]metav1.Condition { return &o.Status.Conditions }),
 		unsupported(mgr, "MultiClusterIngress", "propagate an Ingress to each cluster",
 			func(o *networkingv1alpha1.MultiClusterIngress) *[]metav1.Condition { return &o.Status.Conditions }),
 		unsupported(mgr, "ResourceRegistry", "list objects of members with `pelago get --operation-scope all`",
