@@ -60,6 +60,8 @@ type options struct {
 	grace    time.Duration
 	eviction evict.Options
 	rttHold  time.Duration
+	// syncReplicas: Deployments follow the autoscalers of members.
+	syncReplicas bool
 
 	// several hubs may run in one process; set by tests only.
 	several bool
@@ -102,6 +104,8 @@ func parse(args []string) (options, error) {
 		"them, from 0 to 1")
 	flags.DurationVar(&o.rttHold, "rtt-hold", time.Minute, "time for which the round-trip time between two clusters must have changed before workloads whose "+
 		"policy has the annotation pelago.io/near are placed by the new one")
+	flags.BoolVar(&o.syncReplicas, "deployment-replicas-syncer", false, "a Deployment with the label "+
+		"resourcetemplate.karmada.io/retain-replicas=true and divided replicas gets, at the hub, the sum of the replicas that autoscalers have set in the members")
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return o, err

@@ -56,7 +56,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: capacity.New(capacity.Options{}), Workers: o.workers.propagate,
 			Eviction: o.eviction, RTTHold: o.rttHold}),
 		propagate.SetupRebalancer(mgr),
-		autoscale.Setup(mgr, autoscale.Options{}),
+		autoscale.Setup(mgr, autoscale.Options{SyncReplicas: o.syncReplicas}),
 		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: interpreter, Workers: o.workers.works, Skips: skips}),
 		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads, Skips: skips}),
 		work.SetupMultiClusterServices(mgr, work.MultiClusterOptions{HubID: hubID, Skips: skips}),

@@ -32,6 +32,8 @@ type Options struct {
 	Now func() time.Time
 	// Interval is the time between two calculations for a FederatedHPA; 0: 15 s, as in kube-controller-manager.
 	Interval time.Duration
+	// SyncReplicas adds the deploymentReplicasSyncer.
+	SyncReplicas bool
 }
 
 // Setup adds the controllers to the manager, whose scheme has the autoscaling group.
@@ -44,6 +46,11 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	if err := setupHPA(mgr, o); err != nil {
 		return fmt.Errorf("set up the controller of FederatedHPAs: %w", err)
+	}
+	if o.SyncReplicas {
+		if err := setupReplicas(mgr); err != nil {
+			return fmt.Errorf("set up the controller of Deployments with autoscalers in members: %w", err)
+		}
 	}
 	if err := setupCron(mgr, o); err != nil {
 		return fmt.Errorf("set up the controller of CronFederatedHPAs: %w", err)
