@@ -60,6 +60,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: interpreter, Workers: o.workers.works, Skips: skips}),
 		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads, Skips: skips}),
 		work.SetupMultiClusterServices(mgr, work.MultiClusterOptions{HubID: hubID, Skips: skips}),
+		work.SetupQuotas(mgr, hubID),
 		status.Setup(mgr, status.Options{Interpreter: interpreter, Workers: o.workers.status}),
 		cluster.SetupMembership(mgr, cluster.MembershipOptions{HubUID: uid, Grace: o.grace, Registry: metrics.Registry}),
 		cluster.SetupPush(mgr, cluster.PushOptions{Execute: run.execute, Registry: metrics.Registry, Log: run.log}),

@@ -83,7 +83,7 @@ var rooms = map[string][]string{
 	"control/hub/evict":      {"control/kube"},
 	"control/hub/capacity":   {"scheduler"},
 	"control/hub/propagate":  {"control/hub/capacity", "control/hub/evict", "control/hub/policy", "control/kinds", "control/kube", "scheduler"},
-	"control/hub/work":       {"control/hub/policy", "control/kinds", "control/kube"},
+	"control/hub/work":       {"control/hub/capacity", "control/hub/policy", "control/kinds", "control/kube", "scheduler"},
 	"control/hub/status":     {"control/kinds", "control/kube"},
 	"control/hub/cluster":    {"control/execute", "control/kube", "scheduler"},
 	"control/node": {"control/config", "control/node/status", "control/node/tables", "control/topology", "dataplane",

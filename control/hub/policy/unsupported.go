@@ -26,9 +26,6 @@ import (
 // manager's scheme has all groups. A kind that gets a controller loses its entry here.
 func SetupUnsupported(mgr ctrl.Manager) error {
 	return errors.Join(
-		unsupported(mgr, "FederatedResourceQuota",
-			"propagate a ResourceQuota to the clusters, with an OverridePolicy where the amounts differ",
-			func(o *policyv1alpha1.FederatedResourceQuota) *[]metav1.Condition { return &o.Status.Conditions }),
 		unsupported(mgr, "MultiClusterIngress", "propagate an Ingress to each cluster",
 			func(o *networkingv1alpha1.MultiClusterIngress) *[]metav1.Condition { return &o.Status.Conditions }),
 		unsupported(mgr, "ResourceRegistry", "list objects of members with `pelago get --operation-scope all`",

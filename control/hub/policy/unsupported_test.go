@@ -28,8 +28,7 @@ func TestUnsupportedKindsNameTheAlternative(t *testing.T) {
 		configv1alpha1.AddToScheme, networkingv1alpha1.AddToScheme, remedyv1alpha1.AddToScheme, searchv1alpha1.AddToScheme)
 	apiserver.Manager{Scheme: c.Scheme(), Setup: []func(ctrl.Manager) error{policy.SetupUnsupported}}.Run(t, c.Config)
 	for folder, want := range map[string]string{
-		"federatedresourcequota": "ResourceQuota",
-		"multiclusteringress":    "Ingress", "resourceregistry": "--operation-scope all",
+		"multiclusteringress": "Ingress", "resourceregistry": "--operation-scope all",
 		"remedy": "pelago taint clusters", "resourceinterpreterwebhookconfiguration": "KindRules",
 	} {
 		t.Run(folder, func(t *testing.T) {
