@@ -21,6 +21,8 @@ type Request struct {
 	Requirements *workv1alpha2.ReplicaRequirements
 	// Components of a workload with several kinds of replicas: it is not divided.
 	Components int
+	// ComponentsLoad is what its components request together in each cluster. A decision does not depend on it.
+	ComponentsLoad Load
 	// Current is the result of the last decision.
 	Current []workv1alpha2.TargetCluster
 	// Evicted are clusters from which the template is being evicted.

@@ -62,6 +62,8 @@ type options struct {
 	rttHold  time.Duration
 	// events is eventsFailures or eventsAll.
 	events string
+	// syncReplicas: Deployments follow the autoscalers of members.
+	syncReplicas bool
 
 	// several hubs may run in one process; set by tests only.
 	several bool
@@ -109,6 +111,8 @@ func parse(args []string) (options, error) {
 		"policy has the annotation pelago.io/near are placed by the new one")
 	flags.StringVar(&o.events, "events", eventsFailures, "Events on Works of push members: failures and changes, or all, which are two writes more for each Work: "+
 		"its first dispatch, and each time that it is applied")
+	flags.BoolVar(&o.syncReplicas, "deployment-replicas-syncer", false, "a Deployment with the label "+
+		"resourcetemplate.karmada.io/retain-replicas=true and divided replicas gets, at the hub, the sum of the replicas that autoscalers have set in the members")
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return o, err

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/pelago-net/pelago/control/execute"
+	"github.com/pelago-net/pelago/control/hub/autoscale"
 	"github.com/pelago-net/pelago/control/hub/capacity"
 	"github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/control/hub/policy"
@@ -55,9 +56,11 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: capacity.New(capacity.Options{}), Workers: o.workers.propagate,
 			Eviction: o.eviction, RTTHold: o.rttHold}),
 		propagate.SetupRebalancer(mgr),
+		autoscale.Setup(mgr, autoscale.Options{SyncReplicas: o.syncReplicas}),
 		work.SetupBindings(mgr, work.BindingOptions{HubID: hubID, Interpreter: interpreter, Workers: o.workers.works, Skips: skips}),
 		work.SetupNamespaces(mgr, work.NamespaceOptions{HubID: hubID, OptIn: o.workloads, Skips: skips}),
 		work.SetupMultiClusterServices(mgr, work.MultiClusterOptions{HubID: hubID, Skips: skips}),
+		work.SetupQuotas(mgr, hubID),
 		status.Setup(mgr, status.Options{Interpreter: interpreter, Workers: o.workers.status}),
 		cluster.SetupMembership(mgr, cluster.MembershipOptions{HubUID: uid, Grace: o.grace, Registry: metrics.Registry}),
 		cluster.SetupPush(mgr, cluster.PushOptions{Execute: run.execute, Registry: metrics.Registry, Log: run.log}),

@@ -38,6 +38,8 @@ type outcome struct {
 	failure   string // "": applied
 	dropped   []string
 	suspended bool
+	// scaling is the answer to AnnotationScaling.
+	scaling *workv1alpha1.ScalingStatus
 	// uninterpreted are the errors of rules of the kind; "": none.
 	uninterpreted string
 }
@@ -45,6 +47,7 @@ type outcome struct {
 // statusOf returns the desired status of a Work; observed is the status of its object.
 func statusOf(work *workv1alpha1.Work, o outcome, observed *workv1alpha1.ManifestStatus) workv1alpha1.WorkStatus {
 	status := *work.Status.DeepCopy()
+	status.Scaling = o.scaling
 	set := func(kind string, holds bool, yes, no, message string) {
 		c := metav1.Condition{
 			Type: kind, Status: metav1.ConditionTrue, Reason: yes, Message: message, ObservedGeneration: work.Generation,

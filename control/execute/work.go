@@ -110,6 +110,7 @@ func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
 	case errors.As(err, &later) && have == nil:
 		return reconcile.Result{RequeueAfter: later.Duration}, nil
 	case errors.As(err, &later): // this manifest was applied, and will be again
+		found.scaling = t.work.Status.Scaling
 		return t.report(ctx, found, later.Duration)
 	case errors.Is(err, errStale), ctx.Err() != nil:
 		return reconcile.Result{RequeueAfter: minRetry}, nil
@@ -119,6 +120,8 @@ func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
 		}
 	}
 	t.o.Metrics.synced(t.began, err)
+	var again time.Duration
+	found.scaling, again = t.scaling(ctx)
 	if err != nil {
 		due := retryAfter(want.object, err, wait.Jitter(t.retries.When(t.work.Name), 0.2))
 		found.kept = have == nil && !t.foreign
@@ -126,7 +129,7 @@ func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
 		return t.report(ctx, found, due)
 	}
 	t.retries.Forget(t.work.Name)
-	return t.report(ctx, found, 0)
+	return t.report(ctx, found, again)
 }
 
 // awaitMember reports that the member is unreachable, unless the manifest was applied. All Works are reconciled when it recovers.
@@ -293,6 +296,9 @@ type workState struct {
 	// autoscaler scaled it then.
 	settled string
 	scaled  bool
+	// scaling is the last answer to AnnotationScaling, made at measuredAt.
+	scaling    *workv1alpha1.ScalingStatus
+	measuredAt time.Time
 	// changedAt is when we last created or changed the object.
 	changedAt time.Time
 	// reverts counts changes by others that were reverted, the last one at revertedAt.

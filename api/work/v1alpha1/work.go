@@ -58,6 +58,10 @@ type WorkStatus struct {
 	// +optional
 	// +listType=atomic
 	ManifestStatuses []ManifestStatus `json:"manifestStatuses,omitempty"`
+	// Scaling is the answer to the annotation pelago.io/scaling, for a FederatedHPA.
+	//
+	// +optional
+	Scaling *ScalingStatus `json:"scaling,omitempty"`
 }
 
 // ManifestStatus is the state of one object in the member.

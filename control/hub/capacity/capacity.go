@@ -48,8 +48,9 @@ type Cache struct {
 	known    bool            // SetClusters was called
 	reports  map[string]bool // all clusters, and whether they report
 	bindings map[string]*bindingUsage
-	sums     map[string]*sum // by cluster: what is assumed
-	settling []settled       // the oldest first
+	sums     map[string]*sum    // by cluster: what is assumed
+	quotas   map[string][]Quota // by namespace
+	settling []settled          // the oldest first
 
 	before, after []claim // buffers of change
 }
@@ -58,7 +59,7 @@ type Cache struct {
 func New(o Options) *Cache {
 	r := &Cache{
 		now: o.Now, lag: cmp.Or(o.Lag, DefaultLag), snapshot: scheduler.NewSnapshot(nil, nil),
-		reports: map[string]bool{}, bindings: map[string]*bindingUsage{}, sums: map[string]*sum{},
+		reports: map[string]bool{}, bindings: map[string]*bindingUsage{}, sums: map[string]*sum{}, quotas: map[string][]Quota{},
 	}
 	if r.now == nil {
 		r.now = time.Now
@@ -128,6 +129,8 @@ type Observation struct {
 	ResourceVersion string
 	// Requirements of each replica; nil: none but its pod.
 	Requirements *workv1alpha2.ReplicaRequirements
+	// Total is what it requests in spec.clusters, for quotas.
+	Total scheduler.Load
 	// Parts are the clusters in which it has replicas: those of spec.clusters, and those that it is being evicted from, each once.
 	Parts []ReservedPart
 }
@@ -144,6 +147,7 @@ type ReservedPart struct {
 type bindingUsage struct {
 	version  uint64         // the newest that was seen, or written by us
 	size     scheduler.Load // of one replica
+	total    scheduler.Load // of all replicas, without those in clusters that it is being evicted from
 	parts    []part         // by cluster
 	reserved *Reservation   // the write of a newer decision has not ended; nil: there is none
 }
@@ -195,7 +199,7 @@ func (r *Cache) Observe(key string, o Observation) {
 		}
 		parts = append(parts, next)
 	}
-	b.version = v
+	b.version, b.total = v, o.Total
 	r.set(key, b, sizeOf(o.Requirements), parts, b.reserved)
 }
 
@@ -208,6 +212,7 @@ func (r *Cache) Forget(key, resourceVersion string) {
 	if b == nil || resourceVersion != "" && versionOf(resourceVersion) < b.version {
 		return
 	}
+	b.total = scheduler.Load{}
 	r.set(key, b, scheduler.Load{}, nil, b.reserved)
 	if b.reserved == nil {
 		delete(r.bindings, key)

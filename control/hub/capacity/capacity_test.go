@@ -366,14 +366,14 @@ func TestCommit(t *testing.T) {
 	if _, _, err := r.Decide("ns/b", request(6, aggregated)); err != nil {
 		t.Fatal(err)
 	}
-	p, latest := r.tryReserve("ns/a", req, d, s)
-	if p != nil {
+	p, latest, err := r.tryReserve("ns/a", req, d, s)
+	if p != nil || err != nil {
 		t.Fatal("places were given away twice")
 	}
 	if d, err = scheduler.Schedule(req, latest); err != nil || show(d.Clusters) != "m=3 n=5" {
 		t.Fatal(show(d.Clusters), err)
 	}
-	if p, _ = r.tryReserve("ns/a", req, d, latest); p == nil { // the newer snapshot is asked for only where there is no place
+	if p, _, _ = r.tryReserve("ns/a", req, d, latest); p == nil { // the newer snapshot is asked for only where there is no place
 		t.Error("what fits is not committed")
 	}
 }

@@ -21,11 +21,12 @@ type Reservation struct {
 	capacity *Cache
 	key      string
 	size     scheduler.Load               // of one replica
+	total    scheduler.Load               // of all replicas
 	clusters []workv1alpha2.TargetCluster // by name
 }
 
 // Decide decides as scheduler.Schedule does, from all that is assumed. If another decision has reserved the capacity meanwhile it
-// decides again. Errors are those of Schedule, and ErrNotReady.
+// decides again. Errors are those of Schedule, ErrNotReady and QuotaError.
 //
 // The request's Current must be what the binding says now. There must not be two at the same time for one key.
 func (r *Cache) Decide(key string, req *scheduler.Request) (scheduler.Decision, *Reservation, error) {
@@ -38,9 +39,9 @@ func (r *Cache) Decide(key string, req *scheduler.Request) (scheduler.Decision, 
 		if err != nil {
 			return d, nil, err
 		}
-		p, latest := r.tryReserve(key, req, d, s)
-		if p != nil {
-			return d, p, nil
+		p, latest, err := r.tryReserve(key, req, d, s)
+		if p != nil || err != nil {
+			return d, p, err
 		}
 		s = latest
 	}
@@ -50,7 +51,8 @@ func (r *Cache) Decide(key string, req *scheduler.Request) (scheduler.Decision, 
 	if err != nil {
 		return d, nil, err
 	}
-	return d, r.reserve(key, req, d), nil
+	p, err := r.reserve(key, req, d)
+	return d, p, err
 }
 
 // begin returns the snapshot to decide from. A reservation for the key that was forgotten is dropped.
@@ -70,21 +72,26 @@ func (r *Cache) begin(key string) (*scheduler.Snapshot, error) {
 // snapshot is the one to decide from again.
 func (r *Cache) tryReserve(
 	key string, req *scheduler.Request, d scheduler.Decision, from *scheduler.Snapshot,
-) (*Reservation, *scheduler.Snapshot) {
+) (*Reservation, *scheduler.Snapshot, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s := r.latest(); s != from && req.TakesRoom() && !s.Fits(req, d.Clusters) {
-		return nil, s
+		return nil, s, nil
 	}
-	return r.reserve(key, req, d), nil
+	p, err := r.reserve(key, req, d)
+	return p, nil, err
 }
 
-// reserve counts a decision as assumed. r.mu is held.
-func (r *Cache) reserve(key string, req *scheduler.Request, d scheduler.Decision) *Reservation {
-	p := &Reservation{capacity: r, key: key, size: sizeOf(req.Requirements), clusters: slices.Clone(d.Clusters)}
+// reserve counts a decision as assumed, unless it exceeds a quota. r.mu is held.
+func (r *Cache) reserve(key string, req *scheduler.Request, d scheduler.Decision) (*Reservation, error) {
+	p := &Reservation{capacity: r, key: key, size: sizeOf(req.Requirements), clusters: slices.Clone(d.Clusters),
+		total: total(req.Requirements, req.Components, req.ComponentsLoad, d.Clusters)}
+	if err := r.exceeds(key, p.total); err != nil {
+		return nil, err
+	}
 	b := r.binding(key)
 	r.change(b, func() { b.reserved = p })
-	return p
+	return p, nil
 }
 
 // Commit records that the write was made, and with which resourceVersion the binding is now. Until the watch shows that version or a
@@ -115,7 +122,7 @@ func (p *Reservation) Commit(resourceVersion string) {
 	for _, c := range p.clusters {
 		parts = append(parts, part{cluster: c.Name, replicas: int64(c.Replicas)})
 	}
-	b.version = v
+	b.version, b.total = v, p.total
 	r.set(p.key, b, p.size, parts, nil)
 }
 

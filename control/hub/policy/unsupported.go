@@ -13,7 +13,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	autoscalingv1alpha1 "github.com/pelago-net/pelago/api/autoscaling/v1alpha1"
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	networkingv1alpha1 "github.com/pelago-net/pelago/api/networking/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
@@ -27,14 +26,6 @@ import (
 // manager's scheme has all groups. A kind that gets a controller loses its entry here.
 func SetupUnsupported(mgr ctrl.Manager) error {
 	return errors.Join(
-		unsupported(mgr, "FederatedResourceQuota",
-			"propagate a ResourceQuota to the clusters, with an OverridePolicy where the amounts differ",
-			func(o *policyv1alpha1.FederatedResourceQuota) *[]metav1.Condition { return &o.Status.Conditions }),
-		unsupported(mgr, "FederatedHPA", "propagate a HorizontalPodAutoscaler with the workload, and give the workload the label "+
-			"resourcetemplate.karmada.io/retain-replicas=true",
-			func(o *autoscalingv1alpha1.FederatedHPA) *[]metav1.Condition { return &o.Status.Conditions }),
-		unsupported(mgr, "CronFederatedHPA", "scale the template by a job that runs `kubectl scale` at the hub",
-			func(o *autoscalingv1alpha1.CronFederatedHPA) *[]metav1.Condition { return &o.Status.Conditions }),
 		unsupported(mgr, "MultiClusterIngress", "propagate an Ingress to each cluster",
 			func(o *networkingv1alpha1.MultiClusterIngress) *[]metav1.Condition { return &o.Status.Conditions }),
 		unsupported(mgr, "ResourceRegistry", "list objects of members with `pelago get --operation-scope all`",

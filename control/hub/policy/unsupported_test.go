@@ -28,7 +28,6 @@ func TestUnsupportedKindsNameTheAlternative(t *testing.T) {
 		configv1alpha1.AddToScheme, networkingv1alpha1.AddToScheme, remedyv1alpha1.AddToScheme, searchv1alpha1.AddToScheme)
 	apiserver.Manager{Scheme: c.Scheme(), Setup: []func(ctrl.Manager) error{policy.SetupUnsupported}}.Run(t, c.Config)
 	for folder, want := range map[string]string{
-		"federatedresourcequota": "ResourceQuota", "federatedhpa": "HorizontalPodAutoscaler", "cronfederatedhpa": "kubectl scale",
 		"multiclusteringress": "Ingress", "resourceregistry": "--operation-scope all",
 		"remedy": "pelago taint clusters", "resourceinterpreterwebhookconfiguration": "KindRules",
 	} {

@@ -183,7 +183,7 @@ func undecided(b kube.Binding) bool {
 
 func retried(reason string) bool {
 	return slices.Contains([]string{workv1alpha2.ReasonSchedulerError, workv1alpha2.ReasonNoClusterFit,
-		workv1alpha2.ReasonUnschedulable}, reason)
+		workv1alpha2.ReasonUnschedulable, workv1alpha2.ReasonQuotaExceeded}, reason)
 }
 
 // scheduled reports whether this scheduler decides for the binding and scheduling is not suspended.
@@ -205,7 +205,7 @@ func request(b kube.Binding, before *workv1alpha2.Decision) (*scheduler.Request,
 		o.Rescheduled = s.RescheduleTriggeredAt.Time
 	}
 	r := &scheduler.Request{UID: s.Resource.UID, Kind: key.GVK, Placement: s.Placement, Replicas: s.Replicas,
-		Requirements: s.ReplicaRequirements, Components: len(s.Components), Current: s.Clusters, Term: before.Term,
+		Requirements: s.ReplicaRequirements, Components: len(s.Components), ComponentsLoad: capacity.ComponentsLoad(s.Components), Current: s.Clusters, Term: before.Term,
 		Fresh: o.Rescheduled.After(o.Scheduled)}
 	for i := range s.GracefulEvictionTasks {
 		r.Evicted = append(r.Evicted, s.GracefulEvictionTasks[i].FromCluster)
@@ -224,9 +224,12 @@ func unsupported(s *workv1alpha2.ResourceBindingSpec) (fields []string) {
 // reasonOf is that of the condition Scheduled for what the scheduler says.
 func reasonOf(err error) string {
 	var fit *scheduler.FitError
+	var quota *capacity.QuotaError
 	switch {
 	case errors.As(err, &fit):
 		return workv1alpha2.ReasonNoClusterFit
+	case errors.As(err, &quota):
+		return workv1alpha2.ReasonQuotaExceeded
 	case scheduler.Invalid(err):
 		return workv1alpha2.ReasonSchedulerError
 	}
@@ -291,7 +294,7 @@ func sameRecord(a, b *workv1alpha2.Decision) bool {
 
 // observation is what the capacity cache keeps of a binding.
 func observation(b kube.Binding) capacity.Observation {
-	o := capacity.Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.Spec.ReplicaRequirements}
+	o := capacity.Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.Spec.ReplicaRequirements, Total: capacity.Total(b.Spec)}
 	add := func(cluster string, replicas int32) {
 		if !slices.ContainsFunc(o.Parts, func(p capacity.ReservedPart) bool { return p.Cluster == cluster }) {
 			o.Parts = append(o.Parts, capacity.ReservedPart{Cluster: cluster, Replicas: replicas, Settled: evict.Settled(b.Status, cluster, replicas)})

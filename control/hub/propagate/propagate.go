@@ -219,8 +219,9 @@ func (c *counts) decision(d decision, failure error) {
 	var fit *scheduler.FitError
 	var room *scheduler.UnschedulableError
 	var spread *scheduler.SpreadError
+	var quota *capacity.QuotaError
 	switch {
-	case errors.As(d.failure, &fit), errors.As(d.failure, &room), errors.As(d.failure, &spread):
+	case errors.As(d.failure, &quota), errors.As(d.failure, &fit), errors.As(d.failure, &room), errors.As(d.failure, &spread):
 		result = "unschedulable"
 	case d.failure != nil, failure != nil:
 		result = "error"

@@ -1,9 +1,12 @@
 package propagate
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -20,6 +23,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/capacity"
 	"github.com/pelago-net/pelago/control/hub/evict"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
@@ -46,6 +50,7 @@ func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitin
 		{&workv1alpha2.ResourceBinding{}, r.onBinding},
 		{&workv1alpha2.ClusterResourceBinding{}, r.onBinding},
 		{&clusterv1alpha1.Cluster{}, r.onCluster},
+		{&policyv1alpha1.FederatedResourceQuota{}, r.onQuota},
 		{definition, func(_, _ client.Object) { r.look() }},
 	} {
 		informer, err := r.cache.GetInformer(ctx, w.kind)
@@ -57,6 +62,9 @@ func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitin
 		}
 	}
 	if err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) { r.Capacity.Observe(capacityKey(b), observation(b)) }); err != nil {
+		return err
+	}
+	if err := r.setQuotas(ctx, ""); err != nil {
 		return err
 	}
 	if _, err := r.setClusters(ctx); err != nil {
@@ -293,6 +301,37 @@ func (r *reconciler) onCluster(before, after client.Object) {
 		more = !equality.Semantic.DeepEqual(a.Status.APIEnablements, b.Status.APIEnablements)
 	}
 	r.clustersChanged(more)
+}
+
+// onQuota notes the quotas of a namespace, and asks for what is undecided.
+func (r *reconciler) onQuota(before, after client.Object) {
+	o := cmp.Or(after, before)
+	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() {
+		return // its status
+	}
+	if err := r.setQuotas(context.Background(), o.GetNamespace()); err != nil { // all is in memory
+		log.Log.Error(err, "quotas cannot be listed")
+	}
+	r.clustersChanged(false)
+}
+
+// setQuotas sets the quotas of a namespace; "": of all, at the start.
+func (r *reconciler) setQuotas(ctx context.Context, namespace string) error {
+	var list policyv1alpha1.FederatedResourceQuotaList
+	if err := r.cache.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list FederatedResourceQuotas: %w", err)
+	}
+	by := map[string][]capacity.Quota{namespace: nil}
+	for i := range list.Items {
+		if q := &list.Items[i]; q.DeletionTimestamp == nil {
+			by[q.Namespace] = append(by[q.Namespace], capacity.Quota{Name: q.Name, Hard: q.Spec.Overall})
+		}
+	}
+	for namespace, quotas := range by {
+		slices.SortFunc(quotas, func(a, b capacity.Quota) int { return strings.Compare(a.Name, b.Name) })
+		r.Capacity.SetQuotas(namespace, quotas)
+	}
+	return nil
 }
 
 // clustersChanged wakes followClusters; more: it was not only their load.

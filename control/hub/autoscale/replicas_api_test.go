@@ -1,0 +1,73 @@
+package autoscale_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/autoscale"
+	"github.com/pelago-net/pelago/test/apiserver"
+	"github.com/pelago-net/pelago/test/await"
+)
+
+// The template follows the members' autoscalers only once every cluster has rolled the present template out, only with the label,
+// and only where replicas are divided.
+func TestReplicasFollowMembers(t *testing.T) {
+	f := newFleet(t)
+	apiserver.Manager{Scheme: f.Scheme(), Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
+		return autoscale.Setup(m, autoscale.Options{SyncReplicas: true})
+	}}}.Run(t, f.Config)
+	type member struct{ replicas, updated, generation int }
+	report := func(name string, m1, m2 member) {
+		t.Helper()
+		await.True(t, "the status is written", func() bool {
+			b := &workv1alpha2.ResourceBinding{}
+			f.see(client.ObjectKey{Namespace: "default", Name: name + "-deployment"}, b)
+			b.Status.AggregatedStatus = nil
+			for i, m := range []member{m1, m2} {
+				b.Status.AggregatedStatus = append(b.Status.AggregatedStatus, workv1alpha2.AggregatedStatusItem{ClusterName: fmt.Sprint("m", i+1), Applied: true,
+					Status: &runtime.RawExtension{Raw: fmt.Appendf(nil, `{"replicas":%d,"updatedReplicas":%d,"generation":3,"observedGeneration":3,"resourceTemplateGeneration":%d}`,
+						m.replicas, m.updated, m.generation)}})
+			}
+			return f.Cluster.Status().Update(t.Context(), b) == nil
+		})
+	}
+	place := func(name string, labels map[string]string, kind policyv1alpha1.ReplicaSchedulingType) {
+		t.Helper()
+		d := deployment(name, 4)
+		d.Labels = labels
+		b := &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name + "-deployment"}, Spec: workv1alpha2.ResourceBindingSpec{
+			Resource: workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "default", Name: name}, Replicas: 4,
+			Clusters:  []workv1alpha2.TargetCluster{{Name: "m1", Replicas: 2}, {Name: "m2", Replicas: 2}},
+			Placement: &policyv1alpha1.Placement{ReplicaScheduling: &policyv1alpha1.ReplicaSchedulingStrategy{ReplicaSchedulingType: kind}}}}
+		f.Make(d, b)
+	}
+	retain := map[string]string{workv1alpha2.LabelRetainReplicas: "true"}
+	place("scaled", retain, policyv1alpha1.ReplicaSchedulingTypeDivided)
+	place("unlabelled", nil, policyv1alpha1.ReplicaSchedulingTypeDivided)
+	place("duplicated", retain, policyv1alpha1.ReplicaSchedulingTypeDuplicated)
+	report("unlabelled", member{5, 5, 1}, member{2, 2, 1})
+	report("duplicated", member{5, 5, 1}, member{2, 2, 1})
+	for name, m := range map[string][2]member{
+		"a roll-out has more pods":               {{3, 2, 1}, {2, 2, 1}},
+		"a cluster has another template":         {{2, 2, 1}, {3, 3, 2}},
+		"both have a template that is no longer": {{2, 2, 9}, {3, 3, 9}},
+	} {
+		report("scaled", m[0], m[1])
+		await.Never(t, 300*time.Millisecond, name, func() bool { return f.replicas("scaled")() != 4 })
+	}
+	report("scaled", member{5, 5, 1}, member{2, 2, 1})
+	await.Equal(t, int32(7), f.replicas("scaled"))
+	for _, name := range []string{"unlabelled", "duplicated"} {
+		if n := f.replicas(name)(); n != 4 {
+			t.Errorf("%s: %d replicas, want 4", name, n)
+		}
+	}
+}

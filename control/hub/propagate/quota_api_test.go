@@ -1,0 +1,72 @@
+package propagate_test
+
+import (
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/test/await"
+)
+
+// karmada.md §1.9: a decision that would exceed the quota of the namespace is not made, with the reason; what runs stays, also under a
+// quota below the use, and a restart knows the use; a larger quota has the waiting ones decided.
+func TestQuotaExceeded(t *testing.T) {
+	h := newHub(t, "member1", "member2")
+	stop := h.run(nil)
+	h.policy("all", `{resourceSelectors: [{apiVersion: apps/v1, kind: Deployment}],
+		placement: {replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Weighted}}}`)
+	core := func(d *appsv1.Deployment) {
+		d.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("1")}
+	}
+	quota := &policyv1alpha1.FederatedResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "shop"},
+		Spec: policyv1alpha1.FederatedResourceQuotaSpec{Overall: corev1.ResourceList{"cpu": resource.MustParse("6")}}}
+	h.Make(quota)
+	scale := func(d *appsv1.Deployment, to int32) {
+		t.Helper()
+		edit(h, d, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To(to) })
+	}
+	web, second := h.deployment("web", 4, core), h.deployment("second", 3, core)
+	h.Make(web)
+	h.runs("web-deployment", "member1:2 member2:2")
+	h.Make(second)
+	b := h.runs("second-deployment", "QuotaExceeded")
+	d := workv1alpha2.ReadDecision(b.Annotations)
+	if want := "quota shop: exceeded by 3 more cpu, of at most 6: raise spec.overall of the FederatedResourceQuota, or scale down (its status has the use)"; d.Message != want {
+		t.Errorf("message %q, want %q", d.Message, want)
+	}
+	scale(web, 7)
+	h.runs("web-deployment", "member1:2 member2:2 QuotaExceeded")
+	scale(web, 2)
+	h.runs("web-deployment", "member1:1 member2:1")
+	await.Equal(t, 3, func() int32 { // there is room now
+		n := int32(0)
+		for _, c := range h.binding("second-deployment").Spec.Clusters {
+			n += c.Replicas
+		}
+		return n
+	})
+
+	// Below the use: nothing goes, fewer are allowed, more are not.
+	edit(h, quota, func(q *policyv1alpha1.FederatedResourceQuota) { q.Spec.Overall["cpu"] = resource.MustParse("1") })
+	stop()
+	h.run(nil)
+	scale(second, 4)
+	await.Equal(t, workv1alpha2.ReasonQuotaExceeded, func() string { return workv1alpha2.ReadDecision(h.binding("second-deployment").Annotations).Reason })
+	h.runs("web-deployment", "member1:1 member2:1")
+	scale(second, 2)
+	h.runs("second-deployment", "member1:1 member2:1")
+	scale(web, 4)
+	h.runs("web-deployment", "member1:1 member2:1 QuotaExceeded")
+	await.Never(t, 500*time.Millisecond, "the message is written again and again", func() bool {
+		return h.binding("web-deployment").ResourceVersion != h.runs("web-deployment", "member1:1 member2:1 QuotaExceeded").ResourceVersion
+	})
+	h.Remove(quota)
+	h.runs("web-deployment", "member1:2 member2:2")
+}
