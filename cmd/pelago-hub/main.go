@@ -60,6 +60,8 @@ type options struct {
 	grace    time.Duration
 	eviction evict.Options
 	rttHold  time.Duration
+	// proxyAddress is where proxy.pelago.io is served, "" or "0": nowhere; proxyHost is how the hub's API server reaches it.
+	proxyAddress, proxyHost string
 
 	// several hubs may run in one process; set by tests only.
 	several bool
@@ -102,6 +104,10 @@ func parse(args []string) (options, error) {
 		"them, from 0 to 1")
 	flags.DurationVar(&o.rttHold, "rtt-hold", time.Minute, "time for which the round-trip time between two clusters must have changed before workloads whose "+
 		"policy has the annotation pelago.io/near are placed by the new one")
+	flags.StringVar(&o.proxyAddress, "proxy-address", "0", "address, such as :8443, where requests of users to members arrive from the hub's API "+
+		"server (proxy.pelago.io), and the tunnels of pull members; 0 turns it off")
+	flags.StringVar(&o.proxyHost, "proxy-host", "", "host name or address, with or without port, under which the hub's API server reaches "+
+		"--proxy-address, such as localhost: of all replicas, if there are several; empty: the Service of the Deployment")
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return o, err
