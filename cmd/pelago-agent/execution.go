@@ -56,7 +56,7 @@ func (a *agent) addExecution(id, hubID string, to kube.HubOptions) error {
 	if err != nil {
 		return err
 	}
-	tunnel := &execute.Tunnel{Cluster: id, Server: to.Server, CA: to.CA, Token: to.Token, Member: member, Log: log}
+	tunnel := &kube.Tunnel{Cluster: id, Server: to.Server, CA: to.CA, Token: to.Token, Member: member, Log: log}
 	a.metrics = append(a.metrics, tunnel.Metrics())
 	follower := &rules.Follower{Cache: h.GetCache(), Live: h.GetAPIReader(), Rules: custom, Log: log}
 	for name, r := range map[string]manager.Runnable{

@@ -128,7 +128,8 @@ Run pelago-hub where it reaches this API server and the members; of several, one
 
   pelago-hub --kubeconfig %s%s --proxy-address :8443 --proxy-host localhost
 
-The API server reaches members by it at the address of --proxy-host, for `pelago logs` and the like. The file does not expire and gives access to everything at the hub. To revoke it:
+The API server connects to --proxy-host for requests of users to members (pelago logs, exec, …).
+The file does not expire and gives access to everything at the hub. To revoke it:
 
   kubectl -n %s delete secret %s
 `, i.file, flag, deploy.SystemNamespace, deploy.HubName)

@@ -7,9 +7,6 @@ import (
 	"net/url"
 	"strings"
 	"sync/atomic"
-	"time"
-
-	"github.com/hashicorp/yamux"
 )
 
 // Forward sends requests to the API server at a URL: those that switch protocols (SPDY, WebSocket) by upgrade, which must not
@@ -66,13 +63,4 @@ func (u *unread) again() (io.ReadCloser, error) {
 		return nil, http.ErrBodyReadAfterClose
 	}
 	return u, nil
-}
-
-// TunnelConfig is that of both ends of the tunnel between pelago-hub and the agent of a pull member: an end that has vanished is
-// noticed within half a minute.
-func TunnelConfig() *yamux.Config {
-	c := yamux.DefaultConfig()
-	c.KeepAliveInterval, c.ConnectionWriteTimeout = 15*time.Second, 10*time.Second
-	c.LogOutput = io.Discard // both ends report the end of a session themselves
-	return c
 }

@@ -17,7 +17,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/execute"
+	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -41,8 +41,8 @@ func TestPull(t *testing.T) {
 	})
 
 	line := apiserver.NewLine(t, s.Config) // the agent's way to the hub
-	agent := func() (tunnel *execute.Tunnel, stop func()) {
-		x := &execute.Tunnel{Cluster: "m2", Server: line.Config().Host, CA: s.Config.CAData, Log: slog.New(slog.DiscardHandler),
+	agent := func() (tunnel *kube.Tunnel, stop func()) {
+		x := &kube.Tunnel{Cluster: "m2", Server: line.Config().Host, CA: s.Config.CAData, Log: slog.New(slog.DiscardHandler),
 			Token:  func() string { return token.Status.Token },
 			Member: &rest.Config{Host: s.member.Config.Host, BearerToken: string(s.token), TLSClientConfig: rest.TLSClientConfig{CAData: s.ca}}}
 		x.Metrics()

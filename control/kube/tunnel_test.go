@@ -1,4 +1,4 @@
-package execute
+package kube
 
 import (
 	"log/slog"

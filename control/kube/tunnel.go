@@ -1,4 +1,4 @@
-package execute
+package kube
 
 import (
 	"context"
@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/kube"
 )
 
 const (
@@ -145,7 +144,7 @@ func (t *Tunnel) attach(ctx context.Context, hub http.RoundTripper, known []stri
 	}
 	conn, ok := r.Body.(io.ReadWriteCloser)
 	if r.StatusCode == http.StatusSwitchingProtocols && ok && late.Stop() {
-		session, err := yamux.Server(conn, kube.TunnelConfig())
+		session, err := yamux.Server(conn, TunnelConfig())
 		if err != nil {
 			return nil, "", err
 		}
@@ -192,7 +191,7 @@ func (t *Tunnel) handler() (http.Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the address of this cluster's API server: %w", err)
 	}
-	p := kube.Forward(to, plain, upgrade, func(in, out *http.Request) {
+	p := Forward(to, plain, upgrade, func(in, out *http.Request) {
 		for name, values := range in.Header {
 			if strings.HasPrefix(name, "Impersonate-") {
 				out.Header[name] = values
@@ -207,4 +206,13 @@ func (t *Tunnel) handler() (http.Handler, error) {
 		}
 		p.ServeHTTP(w, q)
 	}), nil
+}
+
+// TunnelConfig is that of both ends of the tunnel between pelago-hub and the agent of a pull member: an end that has vanished is
+// noticed within half a minute.
+func TunnelConfig() *yamux.Config {
+	c := yamux.DefaultConfig()
+	c.KeepAliveInterval, c.ConnectionWriteTimeout = 15*time.Second, 10*time.Second
+	c.LogOutput = io.Discard // both ends report the end of a session themselves
+	return c
 }
