@@ -84,10 +84,11 @@ func TestRightsOfComponents(t *testing.T) {
 				"create " + user + "deployments.apps", "delete " + user + "pods=x", "patch " + user +
 					"anything.example.com=x", "create namespaces",
 				"watch " + user + "secrets", "update " + user + "deployments.apps/scale=x", "escalate clusterroles.rbac.authorization.k8s.io",
-				"get " + sys + "secrets=submariner-broker-secret",
+				"get " + sys + "secrets=submariner-broker-secret", "impersonate users=alice", "impersonate groups=dev",
+				"impersonate " + user + "serviceaccounts=x", "impersonate userextras.authentication.k8s.io/scopes=x",
 			},
 			refused: []string{
-				"impersonate users=root", "deletecollection " + user + "pods", "approve signers.certificates.k8s.io=x",
+				"deletecollection " + user + "pods", "approve signers.certificates.k8s.io=x",
 				"escalate " + user + "deployments.apps", "bind users=x",
 			},
 		},
@@ -106,13 +107,15 @@ func TestRightsOfComponents(t *testing.T) {
 					"namespaces", "delete namespaces=karmada-es-g1",
 				"create " + es + "rolebindings.rbac.authorization.k8s.io", "create " + user + "events", "create " + sys +
 					"leases.coordination.k8s.io",
+				"create apiservices.apiregistration.k8s.io", "create " + sys + "secrets", "update " + sys + "secrets=pelago-hub-proxy",
+				"create " + sys + "services",
 				"update " + sys + "leases.coordination.k8s.io=pelago-hub", "create " + secrets + "leases.coordination.k8s.io", "delete " +
 					secrets + "leases.coordination.k8s.io=g1", "delete " + secrets + "secrets=g1",
 			},
 			refused: []string{
 				"create " + user + "deployments.apps", "update " + user + "deployments.apps=x", "delete " + user +
 					"deployments.apps=x", "create " + user + "pods",
-				"create " + user + "secrets", "delete " + user + "secrets=x", "create clusters.cluster.karmada.io", "delete " +
+				"create " + user + "secrets", "update " + sys + "secrets=pelago-hub", "delete " + user + "secrets=x", "create clusters.cluster.karmada.io", "delete " +
 					"clusters.cluster.karmada.io=g1",
 				"create " + user + "propagationpolicies.policy.karmada.io", "delete " + user +
 					"propagationpolicies.policy.karmada.io=x", "create " + sys + "serviceaccounts/token=pelago-hub",

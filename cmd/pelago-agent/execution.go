@@ -60,6 +60,8 @@ func (a *agent) addExecution(c config.Config, to kube.HubOptions, tokens *peerin
 	if err != nil {
 		return err
 	}
+	tunnel := &kube.Tunnel{Cluster: id, Server: to.Server, CA: to.CA, Token: to.Token, Member: member, Log: log}
+	a.metrics = append(a.metrics, tunnel.Metrics())
 	follower := &rules.Follower{Cache: h.GetCache(), Live: h.GetAPIReader(), Rules: custom, Log: log}
 	for name, r := range map[string]manager.Runnable{
 		// Not the cluster itself: the manager would wait for its cache, and the hub may be away.
@@ -67,6 +69,7 @@ func (a *agent) addExecution(c config.Config, to kube.HubOptions, tokens *peerin
 		"the rules of kinds":     manager.RunnableFunc(follower.Start),
 		"the execution of Works": manager.RunnableFunc(works.Start),
 		"the cluster's status":   manager.RunnableFunc(status.Start),
+		"the tunnel of the hub":  manager.RunnableFunc(tunnel.Start),
 	} {
 		if err := a.manager.Add(r); err != nil {
 			return fmt.Errorf("add %s: %w", name, err)

@@ -100,6 +100,7 @@ func open(ctx context.Context, cfg *rest.Config, o options) (ctrl.Manager, error
 	}
 	return mgr, errors.Join(
 		setupControllers(mgr, id, uid, a, o),
+		setupProxy(mgr, o),
 		mgr.AddHealthzCheck("liveness", kube.Liveness(metrics.Registry, a.attempted)),
 		mgr.AddReadyzCheck("ping", healthz.Ping),
 	)

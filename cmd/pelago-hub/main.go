@@ -64,6 +64,8 @@ type options struct {
 	events string
 	// syncReplicas: Deployments follow the autoscalers of members.
 	syncReplicas bool
+	// proxyAddress is where proxy.pelago.io is served, "" or "0": nowhere; proxyHost is how the hub's API server reaches it.
+	proxyAddress, proxyHost string
 
 	// several hubs may run in one process; set by tests only.
 	several bool
@@ -113,6 +115,10 @@ func parse(args []string) (options, error) {
 		"its first dispatch, and each time that it is applied")
 	flags.BoolVar(&o.syncReplicas, "deployment-replicas-syncer", false, "a Deployment with the label "+
 		"resourcetemplate.karmada.io/retain-replicas=true and divided replicas gets, at the hub, the sum of the replicas that autoscalers have set in the members")
+	flags.StringVar(&o.proxyAddress, "proxy-address", "0", "address, such as :8443, where requests of users to members arrive from the hub's API "+
+		"server (proxy.pelago.io), and the tunnels of pull members; 0 turns it off")
+	flags.StringVar(&o.proxyHost, "proxy-host", "", "host name or address, with or without port, under which the hub's API server reaches "+
+		"--proxy-address, such as localhost: of all replicas, if there are several; empty: the Service of the Deployment")
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return o, err

@@ -17,16 +17,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/control/hub/autoscale"
 	"github.com/pelago-net/pelago/control/hub/capacity"
 	"github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/hub/propagate"
+	"github.com/pelago-net/pelago/control/hub/proxy"
 	"github.com/pelago-net/pelago/control/hub/status"
 	"github.com/pelago-net/pelago/control/hub/work"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kinds/rules"
+	"github.com/pelago-net/pelago/deploy"
 )
 
 // setupControllers adds all controllers. They share what they know of kinds, and the memory of decisions. What they make carries
@@ -65,6 +68,18 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		cluster.SetupMembership(mgr, cluster.MembershipOptions{HubUID: uid, Grace: o.grace, Registry: metrics.Registry}),
 		cluster.SetupPush(mgr, cluster.PushOptions{Execute: run.execute, Registry: metrics.Registry, Log: run.log}),
 	)
+}
+
+// setupProxy serves the access to members, if it has an address.
+func setupProxy(mgr ctrl.Manager, o options) error {
+	if o.proxyAddress == "" || o.proxyAddress == "0" {
+		return nil
+	}
+	return proxy.Setup(mgr, proxy.Options{
+		Address: o.proxyAddress, Host: o.proxyHost, Namespace: deploy.SystemNamespace, Name: deploy.HubName,
+		BrokerNamespace: config.DefaultBrokerNamespace, Registry: metrics.Registry,
+		Log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("proxy"))),
+	})
 }
 
 // executions is what the execution of Works is made from, the same for all push members.

@@ -20,8 +20,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/inspect"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
@@ -52,9 +54,10 @@ func getCommand() *cobra.Command {
 		Long: `get lists objects of the hub, of the clusters, or of both. The column CLUSTER is the cluster of an
 object; ADOPTION is Y if the object was propagated by the hub, N if not.
 
-Push members are reached as the hub reaches them: with their Secret, which you must be allowed to
-read. Pull members are reached through the context of the kubeconfig in --member-context; without
-one, the status in their Works is shown in a table of its own.
+Push members are reached with their Secret, if you are allowed to read it. Others, and pull members,
+are reached through the hub with your own name and rights there (proxy.pelago.io), or through the
+context of the kubeconfig in --member-context. Of a pull member that is not named and cannot be
+reached, the status in its Works is shown in a table of its own.
 
 ` + "`get clusters`" + ` lists the clusters themselves.`,
 		Example: `  pelago get clusters -o wide
@@ -174,21 +177,22 @@ func (g *get) members(ctx context.Context, h *cluster) (found []view.Listing, er
 // member lists the objects of a cluster, or its Works if it is not reachable from the hub.
 func (g *get) member(ctx context.Context, h *cluster, c *clusterv1alpha1.Cluster) (view.Listing, error) {
 	cfg, err := h.memberConfig(ctx, c, &g.access, g.contexts)
-	if errors.Is(err, errPullMember) {
+	var found view.Listing
+	if err == nil {
+		var m *cluster
+		if m, err = openCluster(cfg); err == nil {
+			found, err = m.list(ctx, c.Name, g.Selection)
+		}
+	}
+	pull := c.Spec.SyncMode == clusterv1alpha1.Pull && g.contexts[c.Name] == ""
+	if errors.Is(err, errPullMember) || err != nil && pull && len(g.named) == 0 {
 		works := &workv1alpha1.WorkList{}
 		if err := h.Client.List(ctx, works, client.InNamespace(workv1alpha2.ExecutionNamespace(c.Name))); err != nil {
 			return view.Listing{}, fmt.Errorf("list its Works: %w", err)
 		}
 		return view.Listing{Cluster: c.Name, Works: works}, nil
 	}
-	if err != nil {
-		return view.Listing{}, err
-	}
-	m, err := openCluster(cfg)
-	if err != nil {
-		return view.Listing{}, err
-	}
-	return m.list(ctx, c.Name, g.Selection)
+	return found, err
 }
 
 // list requests a table of objects, with the objects in it. A cluster without the named object returns an empty one.
@@ -228,9 +232,10 @@ func (c *cluster) list(ctx context.Context, name string, s view.Selection) (view
 }
 
 // errPullMember: the hub has no access to a pull member.
-var errPullMember = errors.New("pull members are not reachable from the hub")
+var errPullMember = errors.New("pull members are not reached from the hub: it does not serve proxy.pelago.io, see `pelago-hub --proxy-address`")
 
-// memberConfig is the access to a member: a context of the kubeconfig if the user names one, else what the hub itself uses.
+// memberConfig is the access to a member: a context of the kubeconfig if the user names one; the Secret by which the hub itself
+// reaches a push member, if the user may read it; else through the hub, with the rights of the user.
 func (h *cluster) memberConfig(
 	ctx context.Context, c *clusterv1alpha1.Cluster, a *access, contexts map[string]string,
 ) (*rest.Config, error) {
@@ -238,18 +243,31 @@ func (h *cluster) memberConfig(
 		return a.config(name)
 	}
 	if c.Spec.SyncMode == clusterv1alpha1.Pull {
-		return nil, errPullMember
+		if !h.proxies() {
+			return nil, errPullMember
+		}
+		return inspect.Through(h.Config, c.Name), nil
 	}
 	ref := c.Spec.SecretRef
 	if ref == nil || c.Spec.APIEndpoint == "" {
 		return nil, fmt.Errorf("the hub has no Secret or no address of it: name a context with --member-context %s=CONTEXT", c.Name)
 	}
 	secret := &corev1.Secret{}
-	if err := h.Client.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret); err != nil {
+	err := h.Client.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret)
+	if apierrors.IsForbidden(err) && h.proxies() {
+		return inspect.Through(h.Config, c.Name), nil
+	}
+	if err != nil {
 		return nil, fmt.Errorf("get Secret %s/%s: %w (or name a context with --member-context %s=CONTEXT)",
 			ref.Namespace, ref.Name, err, c.Name)
 	}
 	return secretConfig(&c.Spec, secret.Data)
+}
+
+// proxies reports whether members are reached through the hub.
+func (c *cluster) proxies() bool {
+	_, err := c.Typed.Discovery().ServerResourcesForGroupVersion(pelagov1alpha1.ProxyGroup + "/" + pelagov1alpha1.ProxyVersion)
+	return err == nil
 }
 
 // secretConfig is pure.

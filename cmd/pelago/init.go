@@ -52,7 +52,7 @@ network and service discovery (deploy-broker) work there. With
 --hub-runs-workloads-too it installs pelago-hub as a Deployment, and only namespaces
 that ask for it go to members.`,
 		Example: `  pelago init --kubeconfig hub.kubeconfig
-  pelago-hub --kubeconfig pelago-hub.kubeconfig
+  pelago-hub --kubeconfig pelago-hub.kubeconfig --proxy-address :8443 --proxy-host localhost
 
   # an API server that runs workloads too
   pelago init --context mgmt --hub-runs-workloads-too`,
@@ -126,8 +126,9 @@ func (i *initHub) next(out io.Writer, runs, pods bool) {
 		fmt.Fprintf(out, `
 Run pelago-hub where it reaches this API server and the members; of several, one works:
 
-  pelago-hub --kubeconfig %s%s
+  pelago-hub --kubeconfig %s%s --proxy-address :8443 --proxy-host localhost
 
+The API server connects to --proxy-host for requests of users to members (pelago logs, exec, …).
 The file does not expire and gives access to everything at the hub. To revoke it:
 
   kubectl -n %s delete secret %s

@@ -19,6 +19,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/inspect"
@@ -69,6 +70,8 @@ one hub propagates workloads to all of them.
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), interpretCommand())
+	add("member", "One cluster, through the hub:", append(inspect.MemberCommands(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}),
+		promoteCommand())...)
 	add("inspection", "Inspection:", append(append([]*cobra.Command{showCommand()}, inspect.Commands(func() inspect.Access { return &access{} })...), versionCommand())...)
 	view.CompleteChoices(cmd)
 	return cmd

@@ -88,6 +88,10 @@ func (s *server) apiserverFlags(port int) []string {
 		"--client-ca-file=" + pki.caFile, "--tls-cert-file=" + pki.serverFile, "--tls-private-key-file=" + pki.serverKeyFile,
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + pki.serviceAccountPubFile,
 		"--service-account-signing-key-file=" + pki.serviceAccountKeyFile,
+		"--requestheader-client-ca-file=" + pki.frontCAFile, "--requestheader-allowed-names=" + frontName,
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + pki.frontFile, "--proxy-client-key-file=" + pki.frontKeyFile,
 		"--authorization-mode=Node,RBAC", "--allow-privileged=true",
 		"--enable-bootstrap-token-auth=true",
 	}

@@ -22,8 +22,13 @@ type pki struct {
 	serverFile, serverKeyFile string
 	serviceAccountKeyFile     string // signs ServiceAccount tokens
 	serviceAccountPubFile     string
+	frontCAFile               string // signs the client certificate by which aggregated APIs recognize the API server
+	frontFile, frontKeyFile   string
 	ca, admin, adminKey       []byte
 }
+
+// frontName is that of the API server at aggregated APIs.
+const frontName = "front-proxy-client"
 
 func newPKI(dir string) (*pki, error) {
 	p, err := makePKI(dir)
@@ -39,6 +44,7 @@ func makePKI(dir string) (*pki, error) {
 		caFile: file("ca.crt"), caKeyFile: file("ca.key"),
 		serverFile: file("server.crt"), serverKeyFile: file("server.key"),
 		serviceAccountKeyFile: file("sa.key"), serviceAccountPubFile: file("sa.pub"),
+		frontCAFile: file("front-ca.crt"), frontFile: file("front.crt"), frontKeyFile: file("front.key"),
 	}
 	ca := &authority{}
 	var err error
@@ -62,6 +68,18 @@ func makePKI(dir string) (*pki, error) {
 	if err != nil {
 		return nil, err
 	}
+	front := &authority{}
+	frontCA, _, err := front.create()
+	if err != nil {
+		return nil, err
+	}
+	frontCert, frontKey, err := front.sign(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: frontName},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return nil, err
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -77,6 +95,7 @@ func makePKI(dir string) (*pki, error) {
 	for path, content := range map[string][]byte{
 		p.caFile: p.ca, p.caKeyFile: caKey,
 		p.serverFile: server, p.serverKeyFile: serverKey,
+		p.frontCAFile: frontCA, p.frontFile: frontCert, p.frontKeyFile: frontKey,
 		p.serviceAccountKeyFile: saKey,
 		p.serviceAccountPubFile: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}),
 	} {

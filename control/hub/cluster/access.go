@@ -62,6 +62,7 @@ func access(c *clusterv1alpha1.Cluster) []client.Object {
 		&rbacv1.ClusterRole{ObjectMeta: meta("", name), Rules: []rbacv1.PolicyRule{
 			its(may(clusters, verbs{"get"}, "clusters")),
 			its(may(clusters, verbs{"get", "patch"}, "clusters/status")),
+			its(may(pelagov1alpha1.ProxyGroup, verbs{"get"}, "clusters/attach")),
 			may(pelagov1alpha1.GroupVersion.Group, verbs{"get", "list", "watch"}, "kindrules"),
 			may(configv1alpha1.GroupVersion.Group, verbs{"get", "list", "watch"}, "resourceinterpretercustomizations"),
 		}},

@@ -36,6 +36,7 @@ type reach struct {
 	insecure    bool
 	proxy       string // URL; empty: of the environment
 	proxyHeader http.Header
+	upgrades    bool // HTTP/1.1 only, which requests that switch protocols need
 }
 
 // reachOf is the reach of a Cluster with its Secret; nil if that does not exist. The error names the object and key to correct.
@@ -132,6 +133,9 @@ func (r reach) transport(dial dial) (*http.Transport, error) {
 	if r.ca != "" {
 		trust.RootCAs = x509.NewCertPool()
 		trust.RootCAs.AppendCertsFromPEM([]byte(r.ca)) // reachOf has validated it
+	}
+	if r.upgrades {
+		trust.NextProtos = []string{"http/1.1"}
 	}
 	t := &http.Transport{
 		DialContext:         dial,

@@ -1,0 +1,55 @@
+package inspect
+
+import (
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/rest"
+	"k8s.io/kubectl/pkg/cmd/apiresources"
+	"k8s.io/kubectl/pkg/cmd/attach"
+	"k8s.io/kubectl/pkg/cmd/exec"
+	"k8s.io/kubectl/pkg/cmd/logs"
+	"k8s.io/kubectl/pkg/cmd/portforward"
+	"k8s.io/kubectl/pkg/cmd/top"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+
+	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
+)
+
+// Through is the access to a member by the hub, from that to the hub: with the same credential (proxy.pelago.io).
+func Through(hub *rest.Config, cluster string) *rest.Config {
+	cfg := rest.CopyConfig(hub)
+	cfg.Host = strings.TrimSuffix(cfg.Host, "/") + v1alpha1.ProxyPath(url.PathEscape(cluster), "proxy")
+	return cfg
+}
+
+// MemberCommands are kubectl's commands for one member of the hub, which -C names. Everything else is as in kubectl.
+func MemberCommands(streams genericiooptions.IOStreams) []*cobra.Command {
+	var out []*cobra.Command
+	for _, kubectl := range []func(cmdutil.Factory, genericiooptions.IOStreams) *cobra.Command{
+		logs.NewCmdLogs, exec.NewCmdExec, attach.NewCmdAttach, portforward.NewCmdPortForward, top.NewCmdTop,
+		func(f cmdutil.Factory, s genericiooptions.IOStreams) *cobra.Command {
+			return apiresources.NewCmdAPIResources(f, s)
+		},
+	} {
+		var cluster string
+		flags := genericclioptions.NewConfigFlags(true).WithWrapConfigFn(func(hub *rest.Config) *rest.Config { return Through(hub, cluster) })
+		cmd := kubectl(cmdutil.NewFactory(flags), streams)
+		for _, c := range append(cmd.Commands(), cmd) {
+			c.Example = strings.ReplaceAll(c.Example, "kubectl "+cmd.Name(), "pelago "+cmd.Name()+" -C m1")
+			c.Long += `
+
+The cluster that -C names is reached through the hub, also a pull member. It needs a right at the hub
+on clusters/proxy of proxy.pelago.io, and in the cluster the rights of the own name
+(control/hub/proxy/README.md). --context and --cluster choose the hub in the kubeconfig.`
+		}
+		flags.AddFlags(cmd.PersistentFlags())
+		cmd.PersistentFlags().StringVarP(&cluster, "clusters", "C", "", "the cluster, by its name at the hub")
+		_ = cmd.MarkPersistentFlagRequired("clusters") // fails only without such a flag
+		out = append(out, cmd)
+	}
+	return out
+}

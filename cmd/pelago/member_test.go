@@ -1,0 +1,172 @@
+package main
+
+import (
+	"log/slog"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	"github.com/pelago-net/pelago/control/hub/proxy"
+	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/test/apiserver"
+	"github.com/pelago-net/pelago/test/await"
+)
+
+// Members through the hub: by kubectl's commands, by get, by promote. The user of context hub is an administrator there; alice has one
+// namespace of the member.
+func TestMemberCommands(t *testing.T) {
+	h := newWorkloadHub(t)
+	ns := func() *corev1.Namespace {
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
+	}
+	h.Make(ns(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: deploy.SystemNamespace}})
+	h.member.Make(ns())
+	h.users(t)
+	h.fails("pull members are not reached from the hub: it does not serve proxy.pelago.io", "promote", "deployment", "web", "-n", "shop", "-C", "m2")
+	h.proxy(t)
+
+	out := h.program(t, "api-resources", "-C", "m1", "--context", "alice", "--no-headers", "-o", "name")
+	if !strings.Contains(out, "deployments.apps\n") || strings.Contains(out, "karmada.io") {
+		t.Errorf("api-resources prints other kinds than those of the member:\n%s", out)
+	}
+	out = h.program(t, "logs", "-C", "m1", "--context", "alice", "-n", "shop", "web-0")
+	if !strings.Contains(out, `pods "web-0" not found`) {
+		t.Errorf("logs of a pod that does not exist: %s", out)
+	}
+	out = h.program(t, "exec", "-C", "m1", "--context", "alice", "-n", "default", "web-0", "--", "ls")
+	if !strings.Contains(out, `User "alice" cannot get resource "pods" in API group "" in the namespace "default"`) {
+		t.Errorf("exec in another namespace: %s", out)
+	}
+
+	labels := map[string]string{"app": "web"}
+	web := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Annotations: map[string]string{"deployment.kubernetes.io/revision": "3"}},
+		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web:1"}}}}}}
+	h.member.Make(web)
+	h.prints([]string{"web m1"}, "get", "deployments", "-n", "shop", "-C", "m1", "--context", "alice")
+	h.fails(`User "alice" cannot list resource "deployments"`, "get", "deployments", "-n", "default", "-C", "m1", "--context", "alice")
+	h.fails("cluster m2 has no tunnel", "get", "deployments", "-n", "shop", "-C", "m2", "--context", "alice")
+
+	text, err := h.pelago("promote", "deploy", "web", "-n", "shop", "-C", "m1", "--dry-run", "-o", "yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list struct {
+		Items []struct {
+			Kind     string
+			Metadata map[string]any
+			Spec     map[string]any
+			Status   map[string]any
+		}
+	}
+	if err := yaml.Unmarshal([]byte(text), &list); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 2 || list.Items[0].Kind != "Deployment" || list.Items[1].Kind != "PropagationPolicy" {
+		t.Fatalf("promote --dry-run prints\n%s", text)
+	}
+	for _, field := range []string{"uid", "resourceVersion", "managedFields", "creationTimestamp", "annotations"} {
+		if list.Items[0].Metadata[field] != nil || list.Items[0].Status != nil {
+			t.Errorf("promote keeps metadata.%s, or the status\n%s", field, text)
+		}
+	}
+	key := client.ObjectKey{Namespace: "shop", Name: "web"}
+	if err := h.Get(t.Context(), key, &appsv1.Deployment{}); client.IgnoreNotFound(err) != nil || err == nil {
+		t.Errorf("after a dry run: %v", err)
+	}
+	h.prints([]string{"Deployment shop/web created", "PropagationPolicy shop/web-deployment"}, "promote", "deploy", "web", "-n", "shop", "-C", "m1")
+	policies := &policyv1alpha1.PropagationPolicyList{}
+	if err := h.List(t.Context(), policies); err != nil || len(policies.Items) != 1 {
+		t.Fatal(policies.Items, err)
+	}
+	spec := policies.Items[0].Spec
+	if names := spec.Placement.ClusterAffinity.ClusterNames; len(names) != 1 || names[0] != "m1" || spec.ConflictResolution != policyv1alpha1.ConflictOverwrite {
+		t.Errorf("the policy has %+v", spec)
+	}
+	h.fails("already exists: nothing changes in cluster m1", "promote", "deploy", "web", "-n", "shop", "-C", "m1")
+	h.fails(`get Deployment shop/none of cluster m1`, "promote", "deploy", "none", "-n", "shop", "-C", "m1")
+}
+
+// users adds alice to the kubeconfig, and her rights.
+func (h workloadHub) users(t *testing.T) {
+	t.Helper()
+	kc, err := clientcmd.LoadFromFile(h.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alice := kc.AuthInfos["hub"].DeepCopy()
+	alice.Impersonate = "alice"
+	kc.AuthInfos["alice"] = alice
+	kc.Contexts["alice"] = &clientcmdapi.Context{Cluster: "hub", AuthInfo: "alice"}
+	if err := clientcmd.WriteToFile(*kc, h.kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	subjects := []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "alice"}}
+	h.Make(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "alice"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"proxy.pelago.io"}, Resources: []string{"clusters/proxy"}, Verbs: []string{"*"}},
+		{APIGroups: []string{"cluster.karmada.io"}, Resources: []string{"clusters"}, Verbs: []string{"get", "list"}}}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "alice"}, Subjects: subjects,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "alice"}})
+	h.member.Make(&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "alice"}, Subjects: subjects,
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "admin"}})
+}
+
+// proxy runs the proxy of pelago-hub, for m1 and m2 as members.
+func (h workloadHub) proxy(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"m1", "m2"} {
+		c := &clusterv1alpha1.Cluster{}
+		if err := h.Get(t.Context(), client.ObjectKey{Name: name}, c); err != nil {
+			t.Fatal(err)
+		}
+		c.Finalizers = []string{clusterv1alpha1.FinalizerCluster}
+		if err := h.Update(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
+		return proxy.Setup(mgr, proxy.Options{Address: address, Host: "127.0.0.1", Namespace: deploy.SystemNamespace, Name: deploy.HubName,
+			BrokerNamespace: "submariner-k8s-broker", Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
+	}}}.Run(t, h.Config)
+	var err2 error
+	t.Cleanup(func() { t.Log(err2) })
+	await.True(t, "proxy.pelago.io is served", func() bool {
+		_, err := h.pelago("get", "namespaces", "-C", "m1", "--context", "alice")
+		err2 = err
+		return err != nil && strings.Contains(err.Error(), `User "alice" cannot list resource "namespaces"`)
+	})
+}
+
+// program runs the command as a program, since kubectl's commands end it, and returns all that it prints.
+func (h workloadHub) program(t *testing.T, args ...string) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "pelago")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	out, _ := exec.Command(binary, append(args, "--kubeconfig", h.kubeconfig, "--cache-dir", t.TempDir())...).CombinedOutput() // the test asserts what it says
+	return string(out)
+}

@@ -1,0 +1,146 @@
+package proxy
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/cert"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+)
+
+const (
+	// renewBefore is the remaining validity below which the certificate is replaced, of a year.
+	renewBefore = 120 * 24 * time.Hour
+	// registerEvery is the interval in which the registration is verified, registerAgain that after an error.
+	registerEvery = 10 * time.Minute
+	registerAgain = 5 * time.Second
+	// keyFormer is the key of the Secret with the certificate before, which replicas serve until they read the Secret again.
+	keyFormer = "former.crt"
+	// defaultPort is that of the Service of the Deployment.
+	defaultPort = "8443"
+)
+
+// registration makes the server known to the hub's API server: Secret with its certificate, Service, APIService.
+type registration struct {
+	Options
+	client client.Client
+	live   client.Reader
+	port   string // of Address
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (r *registration) NeedLeaderElection() bool { return true }
+
+// Start keeps the registration until ctx ends.
+func (r *registration) Start(ctx context.Context) error {
+	for ctx.Err() == nil {
+		next := registerEvery
+		if err := r.register(ctx); err != nil && ctx.Err() == nil {
+			r.Log.Error("registering the access to members failed", "error", err, "again", registerAgain)
+			next = registerAgain
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait.Jitter(next, 0.1)):
+		}
+	}
+	return nil
+}
+
+// register trusts a new certificate before a replica serves it.
+func (r *registration) register(ctx context.Context) error {
+	key := r.secret()
+	secret := &corev1.Secret{}
+	err := r.live.Get(ctx, key, secret)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get Secret %s: %w", key, err)
+	}
+	missing := apierrors.IsNotFound(err)
+	renewed := false
+	if c, err := readCertificate(ctx, r.live, key); err != nil || time.Until(c.Leaf.NotAfter) < renewBefore {
+		name := r.Name + "." + r.Namespace + ".svc" // which the API server verifies, whatever the address
+		text, private, err := cert.GenerateSelfSignedCertKey(name, nil, nil)
+		if err != nil {
+			return fmt.Errorf("make the certificate of %s: %w", name, err)
+		}
+		secret.Namespace, secret.Name, secret.Type = key.Namespace, key.Name, corev1.SecretTypeTLS
+		secret.Data = map[string][]byte{corev1.TLSCertKey: text, corev1.TLSPrivateKeyKey: private, keyFormer: secret.Data[corev1.TLSCertKey]}
+		renewed = true
+	}
+	port, err := r.service(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.apply(ctx, r.apiService(port, append(secret.Data[corev1.TLSCertKey], secret.Data[keyFormer]...))); err != nil {
+		return err
+	}
+	switch {
+	case missing:
+		err = r.client.Create(ctx, secret)
+	case renewed:
+		err = r.client.Update(ctx, secret)
+	}
+	if err != nil {
+		return fmt.Errorf("write Secret %s: %w", key, err)
+	}
+	return nil
+}
+
+// service makes the Service, or finds that of the Deployment, and returns the port to ask it for.
+func (r *registration) service(ctx context.Context) (int64, error) {
+	host, port := r.Host, r.port
+	if before, after, ok := strings.Cut(r.Host, ":"); ok {
+		host, port = before, after
+	}
+	if r.Host == "" {
+		port = defaultPort
+		key := client.ObjectKey{Namespace: r.Namespace, Name: r.Name}
+		if err := r.live.Get(ctx, key, &corev1.Service{}); err != nil {
+			return 0, fmt.Errorf("find Service %s, which leads the hub's API server to pelago-hub: %w: give --proxy-host, or run `pelago init`",
+				key, err)
+		}
+	}
+	n, err := strconv.ParseInt(port, 10, 32)
+	if err != nil || r.Host == "" {
+		return n, err
+	}
+	return n, r.apply(ctx, object("v1", "Service", r.Namespace, r.Name, map[string]any{
+		"type": string(corev1.ServiceTypeExternalName), "externalName": host,
+		"ports": []any{map[string]any{"name": "https", "protocol": "TCP", "port": n}},
+	}))
+}
+
+func (r *registration) apiService(port int64, ca []byte) *unstructured.Unstructured {
+	return object("apiregistration.k8s.io/v1", "APIService", "", pelagov1alpha1.ProxyVersion+"."+pelagov1alpha1.ProxyGroup, map[string]any{
+		"group": pelagov1alpha1.ProxyGroup, "version": pelagov1alpha1.ProxyVersion,
+		"groupPriorityMinimum": int64(100), "versionPriority": int64(10), "caBundle": base64.StdEncoding.EncodeToString(ca),
+		"service": map[string]any{"namespace": r.Namespace, "name": r.Name, "port": port},
+	})
+}
+
+func (r *registration) apply(ctx context.Context, u *unstructured.Unstructured) error {
+	err := r.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(r.Name), client.ForceOwnership)
+	if err != nil {
+		return fmt.Errorf("apply %s %s: %w", u.GetKind(), u.GetName(), err)
+	}
+	return nil
+}
+
+func object(version, kind, namespace, name string, spec map[string]any) *unstructured.Unstructured {
+	meta := map[string]any{"name": name, "labels": map[string]any{"app": name}}
+	if namespace != metav1.NamespaceNone {
+		meta["namespace"] = namespace
+	}
+	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec}}
+}
