@@ -37,7 +37,8 @@ func (o MemberOptions) values() map[string]any {
 	for _, t := range coredns.Targets(o.CoreDNSCustom) {
 		names = append(names, t.ConfigMap.Name)
 	}
-	return map[string]any{"Image": o.Image, "PullPolicy": o.PullPolicy, "IKE": o.IKE, "CoreDNS": names}
+	return map[string]any{"Image": o.Image, "PullPolicy": o.PullPolicy, "IKE": o.IKE, "CoreDNS": names,
+		"Namespace": SystemNamespace, "Hosted": false}
 }
 
 // PropagationOptions are the choices of `pelago init` that the manifests depend on.
