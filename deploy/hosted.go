@@ -62,6 +62,14 @@ type HostedOptions struct {
 // raw is a value that a template takes as it is, as a part of a text.
 type raw string
 
+// optional is a text that a template tests for: an empty one, quoted, would be true.
+func optional(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
 // values are the parameters of the templates in hosted/.
 func (o HostedOptions) values() (map[string]any, error) {
 	text, err := manifests.ReadFile("hosted/images.yaml")
@@ -81,11 +89,12 @@ func (o HostedOptions) values() (map[string]any, error) {
 	v := MemberOptions{Image: o.Image, PullPolicy: o.PullPolicy}.values()
 	for key, value := range map[string]any{
 		"Hosted": true, "Namespace": o.Namespace, "EtcdReplicas": o.EtcdReplicas, "Replicas": min(o.EtcdReplicas, 2),
-		"StorageClass": o.StorageClass, "StorageSize": o.StorageSize, "EmptyDir": o.EmptyDir, "HostPath": o.HostPath, "Node": o.Node,
+		"StorageClass": optional(o.StorageClass), "StorageSize": o.StorageSize, "EmptyDir": o.EmptyDir,
+		"HostPath": optional(o.HostPath), "Node": optional(o.Node),
 		"ServiceType": o.ServiceType, "NodePort": o.NodePort, "EtcdImage": images["etcd"],
 		"APIServerImage": images["kube-apiserver"], "ControllerManagerImage": images["kube-controller-manager"],
 		"PKI": raw("/etc/pelago"), "Audit": raw("/etc/pelago-audit"), "AuditLog": raw("-"), "Data": raw("/var/lib/pelago"),
-		"Tmp": raw("/tmp"), "Advertise": raw(""), "EtcdBind": raw("0.0.0.0"), "EtcdName": raw("$(POD_NAME)"),
+		"Tmp": raw("/tmp"), "Advertise": raw(""), "Bind": raw("0.0.0.0"), "EtcdName": raw("$(POD_NAME)"),
 		"EtcdHost":    raw(fmt.Sprintf("$(POD_NAME).%s.%s.svc", HostedEtcd, o.Namespace)),
 		"EtcdServers": raw(strings.Join(o.members("", ":2379"), ",")), "EtcdCluster": raw(strings.Join(o.members("=", ":2380"), ",")),
 		"ClientPort": 2379, "PeerPort": 2380, "MetricsPort": 2381, "SecurePort": 6443, "ManagerPort": 10257,
@@ -98,7 +107,7 @@ func (o HostedOptions) values() (map[string]any, error) {
 	local := func(port int) raw { return raw(fmt.Sprintf("https://127.0.0.1:%d", o.Port+port)) }
 	for key, value := range map[string]any{
 		"PKI": raw(o.Dir + "/pki"), "Audit": raw(o.Dir), "AuditLog": raw(o.Dir + "/audit.log"), "Data": raw(o.Dir), "Tmp": raw(o.Dir),
-		"Advertise": raw(o.Address), "EtcdBind": raw("127.0.0.1"), "EtcdName": raw("etcd"), "EtcdHost": raw("127.0.0.1"),
+		"Advertise": raw(o.Address), "Bind": raw("127.0.0.1"), "EtcdName": raw("etcd"), "EtcdHost": raw("127.0.0.1"),
 		"EtcdServers": local(1), "EtcdCluster": "etcd=" + local(2),
 		"SecurePort": o.Port, "ClientPort": o.Port + 1, "PeerPort": o.Port + 2, "MetricsPort": o.Port + 3, "ManagerPort": o.Port + 4,
 	} {
