@@ -143,6 +143,13 @@ func (h *Hosted) Remove(ctx context.Context, host client.Client, purge bool, pro
 	if err := host.Delete(ctx, ns); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete namespace %s: %w", h.Namespace, err)
 	}
+	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, h.Timeout, true, func(ctx context.Context) (bool, error) {
+		err := host.Get(ctx, client.ObjectKeyFromObject(ns), ns)
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	})
+	if err != nil {
+		return fmt.Errorf("wait until namespace %s is gone: %w: see what is left in it with `kubectl -n %s get all`", h.Namespace, err, h.Namespace)
+	}
 	progress("Removed the hub and namespace %s; what --etcd-host-path has on its node stays", h.Namespace)
 	return nil
 }
