@@ -177,7 +177,7 @@ func (h hostedHub) changes(t *testing.T, step string) {
 // uids are those of what the hub has made in the member, and of its pods.
 func (h hostedHub) uids(t *testing.T) string {
 	t.Helper()
-	return h.kubectl(t, "g2", "-n", "default", "get", "deployments,replicasets,pods,configmaps/settings", "--sort-by=.metadata.uid",
+	return h.kubectl(t, "g2", "-n", "default", "get", "deployments,replicasets,pods,configmaps", "--sort-by=.metadata.uid",
 		"-o", `jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.uid}{"\n"}{end}`)
 }
 
