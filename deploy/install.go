@@ -73,7 +73,7 @@ func (o MemberOptions) values() map[string]any {
 		tolerations = append(tolerations, string(text))
 	}
 	return map[string]any{"Image": o.Image, "PullPolicy": o.PullPolicy, "IKE": o.IKE, "CoreDNS": names,
-		"PullSecrets": o.PullSecrets, "NodeSelector": o.NodeSelector, "Tolerations": tolerations, "Proxy": o.proxy()}
+		"PullSecrets": o.PullSecrets, "NodeSelector": o.NodeSelector, "Tolerations": tolerations, "Proxy": o.proxy(), "Namespace": SystemNamespace, "Hosted": false}
 }
 
 // PropagationOptions are the choices of `pelago init` that the manifests depend on.

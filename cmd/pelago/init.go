@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -19,8 +22,10 @@ import (
 type initHub struct {
 	access
 	workloads bool
-	image     imageFlags
 	file      string
+	hosted    install.Hosted
+	local     install.Local
+	dryRun    bool
 }
 
 // imageFlags are the flags about the image that is installed.
@@ -36,36 +41,76 @@ func initCommand() *cobra.Command {
 	var i initHub
 	cmd := &cobra.Command{
 		Use:   "init",
-		Short: "Make an API server the hub that propagates workloads",
-		Long: `init installs what propagation needs into the API server of the kubeconfig:
-namespaces, custom resource definitions, admission policies and the rights of
-pelago-hub. Run it again to repair or upgrade; what a newer version has installed
-stays.
+		Short: "Make a hub that propagates workloads",
+		Long: `init makes a hub: an API server that runs no workloads of its own, with the
+controllers of Pelago. There are three ways.
 
-A hub is an API server that runs no workloads of its own: etcd, kube-apiserver, and
-kube-controller-manager without the controllers that make pods. init detects them by
-a Deployment without replicas, which it removes. There it writes a kubeconfig for
-pelago-hub, which runs as a process next to the API server.
+--host-context names an ordinary cluster, in which the hub runs as pods: etcd,
+kube-apiserver, kube-controller-manager with the controllers of a hub, two
+pelago-hub. Secrets, and Works, are encrypted in etcd; the API server writes an audit
+log to the log of its pod. A CronJob renews certificates, which the programs read
+again without an outage. init writes the kubeconfig of the hub's administrator, which is
+valid for a year and renewed by running it again.
 
+--local runs the same programs on this machine: as systemd units or, with
+--foreground, until the command ends.
+
+Without either, init installs what propagation needs into the API server of the
+kubeconfig: etcd, kube-apiserver, and kube-controller-manager without the controllers
+that make pods. It detects those by a Deployment without replicas, which it removes.
+It writes a kubeconfig for pelago-hub, which runs as a process next to the API server.
 Where workloads run, templates would run as well as in the members, so init refuses;
 network and service discovery (deploy-broker) work there. With
 --hub-runs-workloads-too it installs pelago-hub as a Deployment, and only namespaces
-that ask for it go to members.`,
-		Example: `  pelago init --kubeconfig hub.kubeconfig
+that ask for it go to members.
+
+Run it again to repair, upgrade or renew: what exists stays, keys and data above all, and
+so do, with --host-context, the settings whose flags are not given again.`,
+		Example: `  # a hub in the cluster of context mgmt, its data in volumes of class fast
+  pelago init --host-context mgmt --etcd-replicas 3 --storage-class fast --api-address hub.example.org \\
+    --service-type LoadBalancer --output hub.kubeconfig
+
+  # what that installs, but Secrets
+  pelago init --host-context mgmt --dry-run
+
+  # a hub on this machine, for a trial
+  pelago init --local --foreground --dir ./hub --bin-dir /opt/kubernetes/bin --output hub.kubeconfig
+
+  # an API server that exists
+  pelago init --kubeconfig hub.kubeconfig
   pelago-hub --kubeconfig pelago-hub.kubeconfig --proxy-address :8443 --proxy-host localhost
 
   # an API server that runs workloads too
   pelago init --context mgmt --hub-runs-workloads-too`,
 		Args: cobra.NoArgs,
 	}
-	cmd.RunE = i.run(i.install)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		i.local.Address, i.local.Timeout = i.hosted.APIAddress, i.hosted.Timeout
+		switch {
+		case i.hosted.Context != "" && i.local.On:
+			return errors.New("--host-context and --local: give one of them")
+		case i.hosted.Context != "":
+			return i.installHosted(cmd.Context(), cmd.OutOrStdout())
+		case i.local.On:
+			return i.local.Install(cmd.Context(), newProgress(cmd.OutOrStdout()), func(admin []byte) error {
+				return i.wroteAdmin(admin, newProgress(cmd.OutOrStdout()), cmd.OutOrStdout())
+			})
+		case i.dryRun:
+			return errors.New("--dry-run: it prints the objects of --host-context")
+		}
+		return i.run(i.install)(cmd, args)
+	}
 	f := cmd.Flags()
 	i.addFlags(f)
 	f.BoolVar(&i.workloads, "hub-runs-workloads-too", false, "install although this API server runs workloads itself: every "+
 		"template runs here too")
-	i.image.add(f, "image of pelago-hub, where it runs as a Deployment")
-	f.StringVar(&i.file, "output", "pelago-hub.kubeconfig", "kubeconfig to write for pelago-hub, where it does not run as a "+
-		"Deployment")
+	f.StringVar(&i.file, "output", "pelago-hub.kubeconfig", "kubeconfig to write: of the hub's administrator with --host-context and "+
+		"--local, else of pelago-hub, where it does not run as a Deployment")
+	f.BoolVar(&i.dryRun, "dry-run", false, "with --host-context: print the objects as YAML, without Secrets, and write nothing")
+	i.hosted.AddHost(f)
+	i.hosted.Add(f)
+	i.local.AddDir(f)
+	i.local.Add(f)
 	return cmd
 }
 
@@ -94,7 +139,7 @@ func (i *initHub) install(ctx context.Context, hub *cluster, _ []string, out io.
 		}
 	}
 	pods := len(nodes.Items) > 0 // pelago-hub can run as a Deployment
-	o := deploy.PropagationOptions{Workloads: pods, Image: i.image.name, PullPolicy: i.image.pullPolicy}
+	o := deploy.PropagationOptions{Workloads: pods, Image: i.hosted.Image, PullPolicy: i.hosted.PullPolicy}
 	if err := deploy.Propagation(ctx, hub.Client, o, progress); err != nil {
 		return err
 	}
@@ -110,6 +155,58 @@ func (i *initHub) install(ctx context.Context, hub *cluster, _ []string, out io.
 	}
 	progress("The hub is ready")
 	i.next(out, runs, pods)
+	return nil
+}
+
+// installHosted brings up a hub in a host cluster.
+func (i *initHub) installHosted(ctx context.Context, out io.Writer) error {
+	invalid := i.hosted.Check() // may become valid with the kept flags
+	host, err := i.openHost(&i.hosted)
+	if err != nil {
+		return cmp.Or(invalid, err)
+	}
+	found, err := i.hosted.Keep(ctx, host.Client)
+	if err != nil {
+		return err
+	}
+	if !found && invalid != nil {
+		return invalid
+	}
+	if i.dryRun {
+		service, control, hub, err := i.hosted.Manifests()
+		for _, u := range slices.Concat(service, control, hub) {
+			fmt.Fprintln(out, "---")
+			err = errors.Join(err, view.Encode(out, "yaml", u.Object))
+		}
+		return err
+	}
+	progress := newProgress(out)
+	admin, err := i.hosted.Install(ctx, host.Member, progress)
+	if err != nil {
+		return err
+	}
+	return i.wroteAdmin(admin, progress, out)
+}
+
+// openHost opens the host cluster.
+func (a *access) openHost(h *install.Hosted) (*cluster, error) {
+	cfg, err := a.config(h.Context)
+	if err != nil {
+		return nil, err
+	}
+	return openCluster(cfg)
+}
+
+// wroteAdmin writes the administrator's kubeconfig and prints the next steps.
+func (i *initHub) wroteAdmin(admin []byte, progress deploy.Progress, out io.Writer) error {
+	if _, err := writeSecretFile(i.file, admin, ""); err != nil {
+		return err
+	}
+	progress("Wrote %s, by which the administrator reaches the hub", i.file)
+	progress("The hub is ready")
+	fmt.Fprintf(out, "\nKeep a backup of the hub: `pelago hub backup`.\n\nMake clusters members. Push, the hub writes the cluster:\n\n  pelago join NAME --kubeconfig %s --cluster-kubeconfig FILE\n\n"+
+		"Pull, an agent in the cluster watches the hub, and the clusters share a network as well:\n\n  pelago deploy-broker --kubeconfig %s\n"+
+		"  pelago join broker-info.subm --context CLUSTER --clusterid NAME\n", i.file, i.file)
 	return nil
 }
 

@@ -66,7 +66,7 @@ one hub propagates workloads to all of them.
 			cmd.AddCommand(c)
 		}
 	}
-	add("set", "A clusterset:", initCommand(), deployBrokerCommand(), joinCommand(), registerCommand(), tokenCommand(), unjoinCommand(), gatewayCommand())
+	add("set", "A clusterset:", initCommand(), deinitCommand(), hubCommand(), deployBrokerCommand(), joinCommand(), registerCommand(), tokenCommand(), unjoinCommand(), gatewayCommand())
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), interpretCommand())

@@ -12,6 +12,8 @@ const (
 	WhereAmI = "localhost/whereami:dev"
 	// WhereAmINext is the same image under another tag, for tests that change the tag.
 	WhereAmINext = "localhost/whereami:next"
+	// Kube are the programs of a hub's control plane, for tests that run it as pods.
+	Kube = "localhost/kube:dev"
 )
 
 // PauseImage is the sandbox image made of a static program.
@@ -24,6 +26,15 @@ func PauseImage(program string) Image {
 func CoreDNSImage(program string) Image {
 	return Image{Name: CoreDNS, Entrypoint: []string{"/coredns"},
 		Layers: []Layer{{{Path: "/coredns", Source: program}}}}
+}
+
+// KubeImage is the static program of test/kube under the names of etcd, its tool, and the parts of a control plane.
+func KubeImage(program string) Image {
+	layer := Layer{{Path: "/usr/bin/kube", Source: program}}
+	for _, name := range []string{"etcd", "etcdutl", "kube-apiserver", "kube-controller-manager"} {
+		layer = append(layer, File{Path: "/usr/bin/" + name, Link: "kube"})
+	}
+	return Image{Name: Kube, Layers: []Layer{layer}}
 }
 
 // busyboxTools are the commands that busybox gives to whereami.

@@ -27,7 +27,7 @@ func Pelago(binaries map[string]string) (Image, error) {
 	if err != nil {
 		return Image{}, fmt.Errorf("gather iptables for %s: %w (Debian package: iptables)", PelagoName, err)
 	}
-	base := slices.Concat(tables, Busybox("sh", "cat", "ls", "ps", "kill", "sleep", "grep", "ip", "env"), Accounts())
+	base := slices.Concat(tables, Busybox("sh", "cat", "ls", "mv", "rm", "ps", "kill", "sleep", "grep", "ip", "env"), Accounts())
 	ike, err := strongswan()
 	if err != nil {
 		return Image{}, fmt.Errorf("gather the IKE daemon for %s: %w (Debian packages: strongswan-charon, strongswan-swanctl, "+

@@ -1,8 +1,8 @@
-// Command kube is every Kubernetes component that a lab cluster needs, and etcd,
-// in one binary: kube-apiserver, kube-controller-manager, kube-scheduler,
-// kubelet, kube-proxy, kubectl and etcd. The base name of argv[0] chooses the
-// component, so the binary is installed under symbolic links of those names;
-// "kube COMPONENT ARGS…" works as well.
+// Command kube is every Kubernetes component that a lab cluster needs, with etcd
+// and etcdutl, in one binary: kube-apiserver, kube-controller-manager,
+// kube-scheduler, kubelet, kube-proxy, kubectl, etcd and etcdutl. The base name
+// of argv[0] chooses the component, so the binary is installed under symbolic
+// links of those names; "kube COMPONENT ARGS…" works as well.
 //
 // One binary links in a fifth of the disk space of seven, and all processes of
 // all clusters of a lab share its text pages.
@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/etcdutl/v3/etcdutl"
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	"k8s.io/component-base/cli"
 	kubectl "k8s.io/kubectl/pkg/cmd"
@@ -35,6 +36,7 @@ import (
 // return the exit status of the process.
 var components = map[string]func() int{
 	"etcd":                    runEtcd,
+	"etcdutl":                 runEtcdutl,
 	"kubectl":                 runKubectl,
 	"kube-apiserver":          func() int { return cli.Run(apiserver.NewAPIServerCommand()) },
 	"kube-controller-manager": func() int { return cli.Run(controllermanager.NewControllerManagerCommand()) },
@@ -53,13 +55,20 @@ func main() {
 			os.Exit(run())
 		}
 	}
-	fmt.Fprintln(os.Stderr, "usage: kube etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubelet|kube-proxy|kubectl [flags]")
+	fmt.Fprintln(os.Stderr, "usage: kube etcd|etcdutl|kube-apiserver|kube-controller-manager|kube-scheduler|kubelet|kube-proxy|kubectl [flags]")
 	os.Exit(2)
 }
 
 func runEtcd() int {
 	etcdmain.Main(os.Args)
 	return 0
+}
+
+// runEtcdutl is etcdutl with its commands about snapshots.
+func runEtcdutl() int {
+	cmd := &cobra.Command{Use: "etcdutl"}
+	cmd.AddCommand(etcdutl.NewSnapshotCommand())
+	return cli.Run(cmd)
 }
 
 func runKubectl() int {

@@ -51,7 +51,7 @@ var kubernetes = artifact{
 		"-X k8s.io/component-base/version.gitMajor=1",
 		"-X k8s.io/component-base/version.gitMinor=34",
 		"-X k8s.io/client-go/pkg/version.gitVersion=v" + KubernetesVersion}, " "),
-	links: []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"},
+	links: []string{"etcd", "etcdutl", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"},
 	cold:  "6 minutes",
 }
 
@@ -61,8 +61,8 @@ var coredns = artifact{
 }
 
 // Kubernetes returns a directory that holds kube-apiserver,
-// kube-controller-manager, kube-scheduler, kubelet, kube-proxy, kubectl and
-// etcd, building them first if the cache lacks them.
+// kube-controller-manager, kube-scheduler, kubelet, kube-proxy, kubectl,
+// etcd and etcdutl, building them first if the cache lacks them.
 func Kubernetes(ctx context.Context, progress Progress) (dir string, err error) {
 	return kubernetes.ensure(ctx, progress)
 }

@@ -312,11 +312,19 @@ func PatchNode(ctx context.Context, c kubernetes.Interface, node, field, key, va
 
 // AwaitRollout waits until every component runs its newest template. The error of a timeout has the reasons of the pods.
 func AwaitRollout(ctx context.Context, c kubernetes.Interface, workloadsOnly bool, timeout time.Duration, progress deploy.Progress) error {
+	installed := func(ctx context.Context) ([]view.Component, error) { return view.Installed(ctx, c, workloadsOnly) }
+	return awaitRollout(ctx, c, deploy.SystemNamespace, installed, "join", timeout, progress)
+}
+
+func awaitRollout(
+	ctx context.Context, c kubernetes.Interface, namespace string, installed func(context.Context) ([]view.Component, error), verb string,
+	timeout time.Duration, progress deploy.Progress,
+) error {
 	shown := map[string]string{}
 	var waiting []string
 	var unread error
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
-		components, err := view.Installed(ctx, c, workloadsOnly)
+		components, err := installed(ctx)
 		if err != nil {
 			unread = err // retried until the timeout
 			return false, nil
@@ -340,19 +348,19 @@ func AwaitRollout(ctx context.Context, c kubernetes.Interface, workloadsOnly boo
 	if ctx.Err() != nil || waiting == nil {
 		return fmt.Errorf("wait for the components: %w", errors.Join(err, unread))
 	}
-	reasons, err := podReasons(ctx, c)
+	reasons, err := podReasons(ctx, c, namespace)
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("after %s these do not run: %s: join again when the cause is gone\n%s",
-		timeout, strings.Join(waiting, ", "), strings.Join(reasons, "\n"))
+	return fmt.Errorf("after %s these do not run: %s: %s again when the cause is gone\n%s",
+		timeout, strings.Join(waiting, ", "), verb, strings.Join(reasons, "\n"))
 }
 
 // podReasons are the reasons of all pods that are not ready.
-func podReasons(ctx context.Context, c kubernetes.Interface) ([]string, error) {
-	pods, err := c.CoreV1().Pods(deploy.SystemNamespace).List(ctx, metav1.ListOptions{})
+func podReasons(ctx context.Context, c kubernetes.Interface, namespace string) ([]string, error) {
+	pods, err := c.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("list the pods of namespace %s: %w", deploy.SystemNamespace, err)
+		return nil, fmt.Errorf("list the pods of namespace %s: %w", namespace, err)
 	}
 	var out []string
 	for _, pod := range pods.Items {

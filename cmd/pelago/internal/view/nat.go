@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"net/netip"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -320,12 +321,21 @@ func NoDaemon(node string) error {
 
 // Run runs a command in the container pelago-node of a pod. The error holds its standard error.
 func (m Member) Run(ctx context.Context, pod string, stdin io.Reader, stdout io.Writer, command ...string) error {
-	cfg := rest.CopyConfig(m.Config)
-	cfg.Timeout = 0 // ctx bounds the command
 	url := m.Typed.CoreV1().RESTClient().Post().Resource("pods").Namespace(deploy.SystemNamespace).Name(pod).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
 			Container: deploy.NodeDaemonSet, Command: command, Stdin: stdin != nil, Stdout: true, Stderr: true,
 		}, scheme.ParameterCodec).URL()
+	var stderr bytes.Buffer
+	if err := m.Stream(ctx, url, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: &stderr}); err != nil {
+		return fmt.Errorf("run %q in pod %s: %w: %s", command, pod, err, strings.TrimSpace(stderr.String()))
+	}
+	return nil
+}
+
+// Stream connects the streams to the subresource exec or attach of a pod.
+func (m Member) Stream(ctx context.Context, url *url.URL, o remotecommand.StreamOptions) error {
+	cfg := rest.CopyConfig(m.Config)
+	cfg.Timeout = 0 // ctx bounds the command
 	spdy, errSPDY := remotecommand.NewSPDYExecutor(cfg, "POST", url)
 	websocket, errWebSocket := remotecommand.NewWebSocketExecutor(cfg, "GET", url.String())
 	// API servers before 1.30 do not speak the newer protocol.
@@ -333,13 +343,9 @@ func (m Member) Run(ctx context.Context, pod string, stdin io.Reader, stdout io.
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	})
 	if err := errors.Join(errSPDY, errWebSocket, err); err != nil {
-		return fmt.Errorf("run %q in pod %s: %w", command, pod, err)
+		return err
 	}
-	var stderr bytes.Buffer
-	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: &stderr}); err != nil {
-		return fmt.Errorf("run %q in pod %s: %w: %s", command, pod, err, strings.TrimSpace(stderr.String()))
-	}
-	return nil
+	return executor.StreamWithContext(ctx, o)
 }
 
 // DaemonPods are the running pods of pelago-node, by node.

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/test/apiserver"
+)
+
+// TestHosted runs init --host-context at an API server without kubelets: pods never run, so init ends with what is missing.
+func TestHosted(t *testing.T) {
+	cfg := apiserver.Start(t)
+	c := apiserver.Connect(t, cfg, appsv1.AddToScheme)
+	s := clusterset{dir: t.TempDir(), hub: cfg}
+	s.kubeconfig = filepath.Join(s.dir, "kubeconfig")
+	text, err := apiserver.Kubeconfig(cfg)
+	must(t, err)
+	must(t, os.WriteFile(s.kubeconfig, text, 0o600))
+	raw, err := clientcmd.Load(text)
+	must(t, err)
+	ns := "hub"
+	host := []string{"--host-context", raw.CurrentContext, "--namespace", ns, "--timeout", "2s"}
+	init := func(more ...string) []string { return append(append([]string{"init"}, host...), more...) }
+	key := func(name string) client.ObjectKey { return client.ObjectKey{Namespace: ns, Name: name} }
+	exists := func(obj client.Object, name string) bool {
+		err := c.Get(t.Context(), key(name), obj)
+		must(t, client.IgnoreNotFound(err))
+		return err == nil
+	}
+
+	for _, tt := range []struct {
+		words string
+		flags []string
+	}{
+		{"give one of them", []string{"--local"}},
+		{"give 1 or 3", []string{"--etcd-replicas", "2"}},
+		{"give a size", []string{"--storage-size", "much"}},
+		{"give both", []string{"--etcd-host-path", "/data"}},
+		{"holds one member", []string{"--etcd-host-path", "/data", "--etcd-node", "n1", "--etcd-replicas", "3"}},
+		{"give one of them", []string{"--etcd-empty-dir", "--storage-class", "fast"}},
+		{"give --api-address", []string{"--service-type", "ClusterIP"}},
+		{"has no default StorageClass: give --storage-class", nil},
+	} {
+		s.fails(t, tt.words, init(tt.flags...)...)
+	}
+	s.fails(t, "prints the objects of --host-context", "init", "--dry-run")
+	printed := s.must(t, init("--dry-run", "--etcd-replicas", "3", "--image-registry", "mirror.example")...)
+	if !strings.Contains(printed, "image: mirror.example/etcd:") || strings.Contains(printed, "kind: Secret") {
+		t.Errorf("--dry-run prints\n%s", printed)
+	}
+	if exists(&appsv1.StatefulSet{}, deploy.HostedEtcd) {
+		t.Error("--dry-run has written objects")
+	}
+	c.Make(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "standard", Annotations: map[string]string{
+		"storageclass.kubernetes.io/is-default-class": "true"}}, Provisioner: "none.example"})
+	s.fails(t, "no node of the host cluster has an address", init()...)
+	c.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+		{Type: corev1.NodeInternalIP, Address: "192.0.2.11"}}}})
+	s.fails(t, "after 2s these do not run: StatefulSet pelago-hub-etcd (0 of 1 ready)", init("--image", "registry.example/pelago:1")...)
+
+	kept, issued, settings := &corev1.Secret{}, &corev1.Secret{}, &corev1.ConfigMap{}
+	must(t, c.Get(t.Context(), key(deploy.HostedCA), kept))
+	must(t, c.Get(t.Context(), key(deploy.HostedPKI), issued))
+	must(t, c.Get(t.Context(), key(deploy.HostedSettings), settings))
+	service := &corev1.Service{}
+	must(t, c.Get(t.Context(), key(deploy.HostedAPIServer), service))
+	admin, err := clientcmd.RESTConfigFromKubeConfig(issued.Data[deploy.AdminKubeconfig])
+	must(t, err)
+	port := settings.Data["node-port"]
+	if want := "https://192.0.2.11:" + port; admin.Host != want || port == "" || settings.Data["image"] != "registry.example/pelago:1" {
+		t.Errorf("the hub is at %s, want %s; kept are %v", admin.Host, want, settings.Data)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(admin.CAData)
+	pair, err := tls.X509KeyPair(issued.Data["apiserver.crt"], issued.Data["apiserver.key"])
+	must(t, err)
+	for _, name := range []string{"192.0.2.11", "pelago-hub-apiserver.hub.svc"} {
+		if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: name}); err != nil {
+			t.Errorf("the certificate of the API server for %s: %v", name, err)
+		}
+	}
+
+	// The pods run, but the API server is not reached; nothing that exists has changed.
+	etcd := &appsv1.StatefulSet{}
+	must(t, c.Get(t.Context(), key(deploy.HostedEtcd), etcd))
+	etcd.Status = appsv1.StatefulSetStatus{Replicas: 1, ReadyReplicas: 1, UpdatedReplicas: 1, ObservedGeneration: etcd.Generation}
+	must(t, c.Status().Update(t.Context(), etcd))
+	for _, name := range []string{deploy.HostedAPIServer, deploy.HostedControllerManager} {
+		d := &appsv1.Deployment{}
+		must(t, c.Get(t.Context(), key(name), d))
+		d.Status = appsv1.DeploymentStatus{Replicas: 1, ReadyReplicas: 1, UpdatedReplicas: 1, ObservedGeneration: d.Generation}
+		must(t, c.Status().Update(t.Context(), d))
+		if ptr.Deref(d.Spec.Replicas, 0) != 1 {
+			t.Errorf("%s has %d replicas, want 1 with one member of etcd", name, *d.Spec.Replicas)
+		}
+	}
+	s.fails(t, "reach the API server at https://127.0.0.1:1: ", init("--api-address", "127.0.0.1:1")...)
+	again := &corev1.Secret{}
+	must(t, c.Get(t.Context(), key(deploy.HostedCA), again))
+	if again.ResourceVersion != kept.ResourceVersion {
+		t.Error("the second run has changed the authorities")
+	}
+	must(t, c.Get(t.Context(), key(deploy.HostedPKI), again))
+	if bytes.Equal(again.Data["apiserver.crt"], issued.Data["apiserver.crt"]) || !bytes.Equal(again.Data["etcd.crt"], issued.Data["etcd.crt"]) {
+		t.Error("with another address the certificate of the API server must be issued again, and no other")
+	}
+	if out := s.must(t, append([]string{"hub", "renew"}, host[:4]...)...); !strings.Contains(out, "Issued 0 certificates") {
+		t.Errorf("renew at once: %s", out)
+	}
+	s.fails(t, `the hub in namespace hub was installed with "1", and that cannot change`, init("--etcd-replicas", "3")...)
+	s.fails(t, "find out whether clusters are registered at the hub", append([]string{"deinit", "--yes"}, host...)...)
+	s.fails(t, "connect to pod hub/pelago-hub-etcd-0", append([]string{"hub", "backup", filepath.Join(s.dir, "backup")}, host...)...)
+	s.fails(t, "it is no file of `pelago hub backup`", append([]string{"hub", "restore", s.kubeconfig}, host...)...)
+	s.fails(t, "nothing was removed: answer y", append([]string{"deinit", "--force"}, host...)...)
+
+	out := s.must(t, append([]string{"deinit", "--yes", "--force"}, host...)...)
+	if exists(etcd, etcd.Name) || !exists(kept, kept.Name) || !strings.Contains(out, "--purge removes them") {
+		t.Errorf("deinit leaves etcd, or removes the authorities:\n%s", out)
+	}
+	must(t, c.Delete(t.Context(), kept))
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "data-pelago-hub-etcd-0", Labels: etcd.Labels},
+		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{Requests: etcd.Spec.VolumeClaimTemplates[0].Spec.Resources.Requests}}}
+	c.Make(claim)
+	s.fails(t, "but not Secret pelago-hub-ca, without which its data cannot be read", init()...)
+	s.fails(t, "has no hub (no ConfigMap pelago-hub-install)", "hub", "backup", "x", "--host-context", raw.CurrentContext, "--namespace", "other")
+	s.fails(t, "has no hub (no ConfigMap pelago-hub-install)", "deinit", "--host-context", raw.CurrentContext, "--namespace", "other")
+}

@@ -1,0 +1,155 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/deploy"
+)
+
+// memberTime bounds how long a hub may take to list its members.
+const memberTime = 10 * time.Second
+
+// Renew issues certificates of the hub again that are about to expire.
+func (h *Hosted) Renew(ctx context.Context, host client.Client, now time.Time) ([]string, error) {
+	secret := &corev1.Secret{}
+	if err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.HostedCA}, secret); err != nil {
+		return nil, fmt.Errorf("get Secret %s/%s: %w: name the namespace of a hub with --namespace", h.Namespace, deploy.HostedCA, err)
+	}
+	_, renewed, err := CompletePKI(ctx, host, h.Namespace, deploy.PKINames{}, now)
+	return renewed, err
+}
+
+// CheckRemoval refuses the removal of a hub that has members, or whose members are unknown.
+func (h *Hosted) CheckRemoval(ctx context.Context, host client.Client, force bool) error {
+	secret := &corev1.Secret{}
+	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.HostedPKI}, secret)
+	if apierrors.IsNotFound(err) {
+		former, err := h.former(ctx, host)
+		if err == nil && former == nil {
+			err = h.notInstalled()
+		}
+		return err // what an interrupted removal, or one without --purge, has left has no members
+	}
+	if err != nil {
+		return fmt.Errorf("get Secret %s/%s: %w", h.Namespace, deploy.HostedPKI, err)
+	}
+	return checkMembers(ctx, secret.Data[deploy.AdminKubeconfig], force)
+}
+
+// CheckRemoval refuses the removal of a hub that has members, or whose members are unknown.
+func (l *Local) CheckRemoval(ctx context.Context, force bool) error {
+	admin, err := os.ReadFile(filepath.Join(l.Dir, "pki", deploy.AdminKubeconfig))
+	if err != nil {
+		return fmt.Errorf("find the hub in --dir %s: %w", l.Dir, err)
+	}
+	return checkMembers(ctx, admin, force)
+}
+
+func checkMembers(ctx context.Context, admin []byte, force bool) error {
+	if force {
+		return nil
+	}
+	cfg, err := clientcmd.RESTConfigFromKubeConfig(admin)
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig of the hub: %w", err)
+	}
+	cfg.Timeout = memberTime
+	var names []string
+	hub, err := deploy.NewClient(cfg)
+	if err == nil {
+		names, err = members(ctx, hub)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("find out whether clusters are registered at the hub: %w: --force removes it all the same", err)
+	case len(names) > 0:
+		return fmt.Errorf("clusters are registered at the hub: %s: `pelago unjoin` each of them, or give --force, which leaves them as they are",
+			strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// members are the clusters that are registered at the hub.
+func members(ctx context.Context, hub client.Client) ([]string, error) {
+	var names []string
+	for list, options := range map[client.ObjectList][]client.ListOption{
+		&clusterv1alpha1.ClusterList{}: nil, &submarinerv1.ClusterList{}: {client.InNamespace(deploy.BrokerNamespace)},
+	} {
+		if err := hub.List(ctx, list, options...); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("list the members of the hub: %w", err)
+		}
+		err := meta.EachListItem(list, func(o runtime.Object) error { names = append(names, o.(client.Object).GetName()); return nil })
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// Remove removes the hub from the host cluster. The namespace goes with purge, if init has made it and nothing else of Pelago runs
+// there.
+func (h *Hosted) Remove(ctx context.Context, host client.Client, purge bool, progress deploy.Progress) error {
+	progress("Removing the hub from namespace %s", h.Namespace)
+	if err := deploy.RemoveHosted(ctx, host, h.Namespace, purge); err != nil {
+		return err
+	}
+	progress("Waiting until its pods have ended")
+	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, h.Timeout, true, func(ctx context.Context) (bool, error) {
+		for _, app := range []string{deploy.HubName, deploy.HostedAPIServer, deploy.HostedControllerManager, deploy.HostedEtcd} {
+			pods := &corev1.PodList{}
+			if err := host.List(ctx, pods, client.InNamespace(h.Namespace), client.MatchingLabels{"app": app}); err != nil || len(pods.Items) > 0 {
+				return false, err
+			}
+		}
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait until the pods of the hub in namespace %s have ended: %w", h.Namespace, err)
+	}
+	if !purge {
+		progress("The volumes of etcd, Secret %s and ConfigMap %s stay in namespace %s; --purge removes them", deploy.HostedCA, deploy.HostedSettings, h.Namespace)
+		return nil
+	}
+	ns := &corev1.Namespace{}
+	if err := host.Get(ctx, client.ObjectKey{Name: h.Namespace}, ns); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	err = host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.NodeDaemonSet}, &appsv1.DaemonSet{})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get DaemonSet %s/%s: %w", h.Namespace, deploy.NodeDaemonSet, err)
+	}
+	if err == nil || ns.Labels[deploy.HostedLabel] != deploy.HostedValue {
+		progress("Namespace %s stays: it was there before the hub, or the cluster is a member as well", h.Namespace)
+		return nil
+	}
+	if err := host.Delete(ctx, ns); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete namespace %s: %w", h.Namespace, err)
+	}
+	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, h.Timeout, true, func(ctx context.Context) (bool, error) {
+		err := host.Get(ctx, client.ObjectKeyFromObject(ns), ns)
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	})
+	if err != nil {
+		return fmt.Errorf("wait until namespace %s is gone: %w: see what is left in it with `kubectl -n %s get all`", h.Namespace, err, h.Namespace)
+	}
+	progress("Removed the hub and namespace %s; what --etcd-host-path has on its node stays", h.Namespace)
+	return nil
+}

@@ -1,0 +1,423 @@
+package install
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
+	"github.com/pelago-net/pelago/deploy"
+)
+
+// Hosted are the flags of init about a hub that runs in a host cluster.
+type Hosted struct {
+	deploy.HostedOptions
+	// Context is that of the host cluster.
+	Context, APIAddress string
+	Timeout             time.Duration
+
+	images map[string]*string
+	flags  *pflag.FlagSet
+	kept   []string // flags that another run keeps
+}
+
+// fixed are the flags that cannot change: etcd and its volumes are made once.
+var fixed = []string{"etcd-replicas", "storage-class", "storage-size", "etcd-empty-dir", "etcd-host-path", "etcd-node"}
+
+// AddHost adds the flags that name the host cluster and the namespace.
+func (h *Hosted) AddHost(f *pflag.FlagSet) {
+	f.StringVar(&h.Context, "host-context", "", "context of the host cluster: an ordinary cluster, in which the hub runs as pods")
+	f.StringVar(&h.Namespace, "namespace", deploy.SystemNamespace, "namespace of the host cluster in which the hub runs")
+	f.DurationVar(&h.Timeout, "timeout", 10*time.Minute, "how long to wait for the pods of the hub")
+}
+
+// Add adds the flags of init.
+func (h *Hosted) Add(all *pflag.FlagSet) {
+	f := pflag.NewFlagSet("hosted", pflag.ContinueOnError)
+	f.IntVar(&h.EtcdReplicas, "etcd-replicas", 1, "members of etcd, 1 or 3; with 3 two API servers run")
+	f.StringVar(&h.StorageClass, "storage-class", "", "StorageClass of the volumes of etcd (default: the host cluster's default class)")
+	f.StringVar(&h.StorageSize, "storage-size", "10Gi", "size of a volume of etcd")
+	f.BoolVar(&h.EmptyDir, "etcd-empty-dir", false, "keep the data of etcd in its pod: all is lost with the pod. For trials")
+	f.StringVar(&h.HostPath, "etcd-host-path", "", "keep the data of etcd in this `directory` of the node of --etcd-node instead of a volume; for one member")
+	f.StringVar(&h.Node, "etcd-node", "", "node on which etcd runs, with --etcd-host-path")
+	view.AddChoice(f, &h.ServiceType, "service-type", string(corev1.ServiceTypeNodePort), "how the API server is reached from outside: NodePort, LoadBalancer "+
+		"or ClusterIP, for which --api-address is needed", string(corev1.ServiceTypeNodePort), string(corev1.ServiceTypeLoadBalancer), string(corev1.ServiceTypeClusterIP))
+	f.IntVar(&h.NodePort, "node-port", 0, "port of the Service of the API server on the nodes (default: chosen by the host cluster)")
+	f.StringVar(&h.APIAddress, "api-address", "", "`HOST[:PORT]` at which members and users reach the API server (default: the load balancer's, or a node's)")
+	f.StringVar(&h.Image, "image", deploy.DefaultImage, "image of pelago-hub, where it runs as a Deployment")
+	view.AddChoice(f, &h.PullPolicy, "image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never",
+		string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever))
+	f.StringVar(&h.Registry, "image-registry", "", "registry that replaces registry.k8s.io in the names of the images")
+	h.images = map[string]*string{}
+	for _, program := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
+		h.images[program] = f.String(program+"-image", "", "image of "+program)
+	}
+	f.VisitAll(func(flag *pflag.Flag) { h.kept = append(h.kept, flag.Name) })
+	all.AddFlagSet(f)
+	h.flags = all
+}
+
+// Check validates the flags.
+func (h *Hosted) Check() error {
+	h.Images = map[string]string{}
+	for program, name := range h.images {
+		h.Images[program] = *name
+	}
+	size, err := resource.ParseQuantity(h.StorageSize)
+	switch {
+	case len(validation.IsDNS1123Label(h.Namespace)) > 0:
+		return fmt.Errorf("--namespace %q: not a name of a namespace", h.Namespace)
+	case h.EtcdReplicas != 1 && h.EtcdReplicas != 3:
+		return fmt.Errorf("--etcd-replicas %d: give 1 or 3", h.EtcdReplicas)
+	case err != nil || size.Sign() <= 0:
+		return fmt.Errorf("--storage-size %q: give a size such as 10Gi", h.StorageSize)
+	case (h.HostPath == "") != (h.Node == ""):
+		return errors.New("--etcd-host-path and --etcd-node: give both")
+	case h.HostPath != "" && h.EtcdReplicas > 1:
+		return errors.New("--etcd-host-path: a directory of one node holds one member; for three give --storage-class")
+	case h.EmptyDir && (h.HostPath != "" || h.StorageClass != ""), h.HostPath != "" && h.StorageClass != "":
+		return errors.New("--storage-class, --etcd-host-path, --etcd-empty-dir: give one of them")
+	case h.ServiceType == string(corev1.ServiceTypeClusterIP) && h.APIAddress == "":
+		return errors.New("--service-type ClusterIP: give --api-address, at which members reach the API server")
+	}
+	return nil
+}
+
+// Keep sets the flags that were not given to those of the installation in the host cluster, and refuses changes of what cannot
+// change. found reports whether there is one.
+func (h *Hosted) Keep(ctx context.Context, host client.Client) (found bool, err error) {
+	former, err := h.former(ctx, host)
+	if err != nil || former == nil {
+		return false, err
+	}
+	maps.DeleteFunc(former, func(name, _ string) bool { return !slices.Contains(h.kept, name) })
+	if err := KeepFlags(h.flags, former); err != nil {
+		return false, err
+	}
+	for _, name := range fixed {
+		if f := h.flags.Lookup(name); f.Changed && f.Value.String() != cmp.Or(former[name], f.DefValue) {
+			return false, fmt.Errorf("--%s %s: the hub in namespace %s was installed with %q, and that cannot change: `pelago hub backup`, `pelago "+
+				"deinit --purge`, `pelago init` with the new value, `pelago hub restore`", name, f.Value, h.Namespace, cmp.Or(former[name], f.DefValue))
+		}
+	}
+	return true, h.Check()
+}
+
+// former are the flags of the installation, nil if there is none.
+func (h *Hosted) former(ctx context.Context, host client.Client) (map[string]string, error) {
+	cm := &corev1.ConfigMap{}
+	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.HostedSettings}, cm)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get ConfigMap %s/%s: %w", h.Namespace, deploy.HostedSettings, err)
+	}
+	if cm.Data == nil {
+		cm.Data = map[string]string{}
+	}
+	return cm.Data, nil
+}
+
+// save writes the flags that differ from their defaults.
+func (h *Hosted) save(ctx context.Context, host client.Client) error {
+	data := map[string]string{}
+	for _, name := range h.kept {
+		if f := h.flags.Lookup(name); f != nil && f.Value.String() != f.DefValue {
+			data[name] = f.Value.String()
+		}
+	}
+	cm := &corev1.ConfigMap{ObjectMeta: h.meta(deploy.HostedSettings)}
+	return deploy.Put(ctx, host, cm, func() { cm.Data, cm.Labels = data, h.meta("").Labels })
+}
+
+func (h *Hosted) meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: h.Namespace, Name: name, Labels: map[string]string{deploy.HostedLabel: deploy.HostedValue}}
+}
+
+// Install brings the hub up in the host cluster and returns the kubeconfig of its administrator. Running it again changes nothing
+// but what is missing, older than this program, or about to expire.
+func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.Progress) ([]byte, error) {
+	c := host.Client
+	service, control, hub, err := h.Manifests()
+	if err != nil {
+		return nil, err
+	}
+	if err := h.namespace(ctx, c); err != nil {
+		return nil, err
+	}
+	if err := h.checkStorage(ctx, c); err != nil {
+		return nil, err
+	}
+	progress("Installing the hub in namespace %s of %s", h.Namespace, host.Config.Host)
+	if err := deploy.ApplyHosted(ctx, c, service); err != nil {
+		return nil, err
+	}
+	names, err := h.address(ctx, c, progress)
+	if err != nil {
+		return nil, err
+	}
+	pki, renewed, err := CompletePKI(ctx, c, h.Namespace, names, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	if len(renewed) > 0 {
+		progress("Issued the certificates %v", renewed)
+	}
+	// After the address is known, which another run keeps.
+	if err := h.save(ctx, c); err != nil {
+		return nil, err
+	}
+	if err := deploy.ApplyHosted(ctx, c, control); err != nil {
+		return nil, err
+	}
+	running := func(objs ...*unstructured.Unstructured) error {
+		return awaitRollout(ctx, host.Typed, h.Namespace, func(ctx context.Context) ([]view.Component, error) { return components(ctx, c, objs) },
+			"init", h.Timeout, progress)
+	}
+	if err := running(control...); err != nil {
+		return nil, err
+	}
+	admin := pki.Issued[deploy.AdminKubeconfig]
+	cfg, err := clientcmd.RESTConfigFromKubeConfig(admin)
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig of the hub: %w", err)
+	}
+	if err := Propagation(ctx, cfg, h.Timeout, progress); err != nil {
+		return nil, err
+	}
+	if err := deploy.ApplyHosted(ctx, c, hub); err != nil {
+		return nil, err
+	}
+	return admin, running(hub...)
+}
+
+// namespace makes the namespace unless it exists; what made it is on it, for its removal.
+func (h *Hosted) namespace(ctx context.Context, host client.Client) error {
+	m := h.meta(h.Namespace)
+	m.Namespace = ""
+	if err := host.Create(ctx, &corev1.Namespace{ObjectMeta: m}); client.IgnoreAlreadyExists(err) != nil {
+		return fmt.Errorf("create namespace %s: %w", h.Namespace, err)
+	}
+	return nil
+}
+
+// checkStorage refuses a host cluster without a default class if none is named, and data of etcd without their keys.
+func (h *Hosted) checkStorage(ctx context.Context, host client.Client) error {
+	claims, secret := &corev1.PersistentVolumeClaimList{}, &corev1.Secret{}
+	if err := host.List(ctx, claims, client.InNamespace(h.Namespace), client.MatchingLabels(h.meta("").Labels)); err != nil {
+		return fmt.Errorf("list the volumes of etcd: %w", err)
+	}
+	err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.HostedCA}, secret)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get Secret %s/%s: %w", h.Namespace, deploy.HostedCA, err)
+	}
+	switch {
+	case err != nil && len(claims.Items) > 0:
+		return fmt.Errorf("namespace %s has the volume %s of a former hub, but not Secret %s, without which its data cannot be read: put the "+
+			"Secret back, or remove the volume with `pelago deinit --purge`", h.Namespace, claims.Items[0].Name, deploy.HostedCA)
+	case h.StorageClass != "" || h.EmptyDir || h.HostPath != "" || len(claims.Items) > 0:
+		return nil
+	}
+	classes := &storagev1.StorageClassList{}
+	if err := host.List(ctx, classes); err != nil {
+		return fmt.Errorf("list the StorageClasses of the host cluster: %w", err)
+	}
+	for _, class := range classes.Items {
+		if class.Annotations["storageclass.kubernetes.io/is-default-class"] == "true" {
+			return nil
+		}
+	}
+	return errors.New("the host cluster has no default StorageClass: give --storage-class, or --etcd-host-path with --etcd-node, or " +
+		"--etcd-empty-dir for a trial")
+}
+
+// address finds out at which address the API server is reached, and keeps it for other runs.
+func (h *Hosted) address(ctx context.Context, host client.Client, progress deploy.Progress) (deploy.PKINames, error) {
+	s := &corev1.Service{}
+	port := "6443"
+	if h.APIAddress == "" && h.ServiceType == string(corev1.ServiceTypeLoadBalancer) {
+		progress("Waiting for the address of the load balancer")
+	}
+	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, h.Timeout, true, func(ctx context.Context) (bool, error) {
+		if err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.HostedAPIServer}, s); err != nil {
+			return false, err
+		}
+		if h.APIAddress == "" && h.ServiceType == string(corev1.ServiceTypeLoadBalancer) {
+			for _, in := range s.Status.LoadBalancer.Ingress {
+				return true, h.flags.Set("api-address", cmp.Or(in.Hostname, in.IP))
+			}
+			return false, nil
+		}
+		return true, nil
+	})
+	if err != nil {
+		return deploy.PKINames{}, fmt.Errorf("wait for the address of Service %s/%s: %w: give --api-address if the host cluster assigns none",
+			h.Namespace, deploy.HostedAPIServer, err)
+	}
+	if h.ServiceType == string(corev1.ServiceTypeNodePort) {
+		port = strconv.Itoa(int(s.Spec.Ports[0].NodePort))
+		if err := h.flags.Set("node-port", port); err != nil {
+			return deploy.PKINames{}, err
+		}
+		if h.APIAddress == "" {
+			if err := h.nodeAddress(ctx, host); err != nil {
+				return deploy.PKINames{}, err
+			}
+		}
+	}
+	name := h.APIAddress
+	if n, p, err := net.SplitHostPort(h.APIAddress); err == nil {
+		name, port = n, p
+	}
+	svc := deploy.HostedAPIServer + "." + h.Namespace + ".svc"
+	etcd := deploy.HostedEtcd + "." + h.Namespace + ".svc"
+	return deploy.PKINames{
+		APIServer: []string{name, deploy.HostedAPIServer, svc, svc + ".cluster.local", "kubernetes.default.svc", "localhost", "127.0.0.1"},
+		Etcd:      []string{etcd, "*." + etcd, "localhost", "127.0.0.1"},
+		Internal:  "https://" + svc + ":6443", External: "https://" + net.JoinHostPort(name, port),
+	}, nil
+}
+
+// nodeAddress takes the address of the first node, in the order of their names, those of the control plane first.
+func (h *Hosted) nodeAddress(ctx context.Context, host client.Client) error {
+	nodes := &corev1.NodeList{}
+	if err := host.List(ctx, nodes); err != nil {
+		return fmt.Errorf("list the nodes of the host cluster: %w", err)
+	}
+	var workers, control []string
+	for _, node := range nodes.Items {
+		for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeInternalIP} {
+			i := slices.IndexFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool { return a.Type == kind })
+			if i < 0 {
+				continue
+			}
+			if _, ok := node.Labels["node-role.kubernetes.io/control-plane"]; ok {
+				control = append(control, node.Status.Addresses[i].Address)
+			} else {
+				workers = append(workers, node.Status.Addresses[i].Address)
+			}
+			break
+		}
+	}
+	all := append(control, workers...)
+	if len(all) == 0 {
+		return errors.New("no node of the host cluster has an address: give --api-address")
+	}
+	return h.flags.Set("api-address", all[0])
+}
+
+// CompletePKI reads the keys and certificates of the hub from their Secrets, completes them and writes what has changed.
+func CompletePKI(ctx context.Context, host client.Client, namespace string, names deploy.PKINames, now time.Time) (deploy.PKI, []string, error) {
+	var pki deploy.PKI
+	parts := map[string]*map[string][]byte{deploy.HostedCA: &pki.Kept, deploy.HostedPKI: &pki.Issued}
+	secrets := map[string]*corev1.Secret{}
+	for name, data := range parts {
+		s := &corev1.Secret{}
+		err := host.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, s)
+		if client.IgnoreNotFound(err) != nil {
+			return pki, nil, fmt.Errorf("get Secret %s/%s: %w", namespace, name, err)
+		}
+		if err == nil {
+			secrets[name], *data = s, maps.Clone(s.Data)
+		}
+	}
+	renewed, err := pki.Complete(names, now)
+	if err != nil {
+		return pki, nil, err
+	}
+	// The authorities first: nothing is signed by one that is lost.
+	for _, name := range []string{deploy.HostedCA, deploy.HostedPKI} {
+		s, data := secrets[name], *parts[name]
+		switch {
+		case s == nil:
+			h := Hosted{HostedOptions: deploy.HostedOptions{Namespace: namespace}}
+			err = host.Create(ctx, &corev1.Secret{ObjectMeta: h.meta(name), Data: data})
+		case !maps.EqualFunc(s.Data, data, slices.Equal[[]byte]):
+			s.Data = data
+			err = host.Update(ctx, s)
+		}
+		if err != nil {
+			return pki, nil, fmt.Errorf("write Secret %s/%s: %w", namespace, name, err)
+		}
+	}
+	return pki, renewed, nil
+}
+
+// components are the StatefulSets and Deployments among the objects.
+func components(ctx context.Context, host client.Client, objs []*unstructured.Unstructured) (out []view.Component, err error) {
+	for _, u := range objs {
+		key, component := client.ObjectKeyFromObject(u), view.Component{Kind: u.GetKind(), Name: u.GetName()}
+		switch u.GetKind() {
+		case "StatefulSet":
+			s := &appsv1.StatefulSet{}
+			err = host.Get(ctx, key, s)
+			component.Ready, component.Want = min(s.Status.ReadyReplicas, s.Status.UpdatedReplicas), ptr.Deref(s.Spec.Replicas, 1)
+			component.Current = s.Status.ObservedGeneration >= s.Generation
+		case "Deployment":
+			d := &appsv1.Deployment{}
+			err = host.Get(ctx, key, d)
+			component.Ready, component.Want = min(d.Status.ReadyReplicas, d.Status.UpdatedReplicas), ptr.Deref(d.Spec.Replicas, 1)
+			component.Current = d.Status.ObservedGeneration >= d.Generation
+		default:
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("get %s %s: %w", u.GetKind(), key, err)
+		}
+		out = append(out, component)
+	}
+	return out, nil
+}
+
+// Propagation waits for an API server that has just started, and installs what propagation needs.
+func Propagation(ctx context.Context, cfg *rest.Config, timeout time.Duration, progress deploy.Progress) error {
+	progress("Waiting for the API server at %s", cfg.Host)
+	cfg.QPS, cfg.Burst, cfg.WarningHandler = 50, 100, rest.NoWarnings{}
+	probe := rest.CopyConfig(cfg)
+	probe.Timeout = 5 * time.Second
+	typed, err := kubernetes.NewForConfig(probe)
+	if err != nil {
+		return fmt.Errorf("reach the API server at %s: %w", cfg.Host, err)
+	}
+	c := typed.Discovery().RESTClient()
+	var last error
+	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
+		if last = c.Get().AbsPath("/readyz").Do(ctx).Error(); last == nil {
+			// It is made after readiness.
+			last = c.Get().AbsPath("/api/v1/namespaces/default").Do(ctx).Error()
+		}
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("reach the API server at %s: %w: members and this command must reach that address; --api-address names another",
+			cfg.Host, errors.Join(err, last))
+	}
+	hub, err := deploy.NewClient(cfg)
+	if err != nil {
+		return err
+	}
+	return deploy.Propagation(ctx, hub, deploy.PropagationOptions{}, progress)
+}

@@ -1,0 +1,378 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/pelago-net/pelago/deploy"
+)
+
+// Local are the flags of init about a hub of processes on this machine.
+type Local struct {
+	// On: --local is given.
+	On                         bool
+	Dir, BinDir, Address       string
+	Foreground                 bool
+	Timeout                    time.Duration
+	units, systemctl, programs string // of tests: another directory, another program
+}
+
+// localVersions are those that the tests run.
+const localVersions = "etcd 3.6 (with etcdutl, for a restore), kube-apiserver and kube-controller-manager 1.34"
+
+const (
+	// defaultPort is that of the API server. The hub's other programs listen on the six ports from there on, at 127.0.0.1.
+	defaultPort = 6443
+	// restartDelay is the time after which a program that has ended is started again.
+	restartDelay = time.Second
+	// renewalInterval is how often certificates are checked.
+	renewalInterval = 24 * time.Hour
+	// endTime is how long a program may take to end before it is killed.
+	endTime = 20 * time.Second
+)
+
+// AddDir adds the flags that name the hub of this machine.
+func (l *Local) AddDir(f *pflag.FlagSet) {
+	f.BoolVar(&l.On, "local", false, "the hub consists of processes of this machine")
+	f.StringVar(&l.Dir, "dir", "/var/lib/pelago-hub", "directory of the hub of --local: keys, certificates, data of etcd")
+	f.StringVar(&l.BinDir, "bin-dir", "", "with --local: `directory` of "+localVersions+" (default: $PATH)")
+}
+
+// Add adds the flags of init.
+func (l *Local) Add(f *pflag.FlagSet) {
+	f.BoolVar(&l.Foreground, "foreground", false, "with --local: run the programs until this command ends, instead of systemd units")
+}
+
+// program is the path of a program of the hub: those of Pelago are beside this one.
+func (l *Local) program(name string) (string, error) {
+	dirs := []string{l.BinDir}
+	if strings.HasPrefix(name, "pelago") {
+		self, err := os.Executable()
+		if err != nil {
+			return "", fmt.Errorf("find this program: %w", err)
+		}
+		dirs = []string{l.programs, l.BinDir, filepath.Dir(self)}
+	}
+	for _, dir := range dirs {
+		if dir == "" {
+			continue
+		}
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return filepath.Abs(path)
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("find %s in --bin-dir %q and in $PATH: %w: a hub needs %s, in one directory", name, l.BinDir, err, localVersions)
+	}
+	return filepath.Abs(path)
+}
+
+// options are those of the hub's programs, by the address of an earlier run if none is given.
+func (l *Local) options() (deploy.HostedOptions, deploy.PKINames, error) {
+	o := deploy.HostedOptions{EtcdReplicas: 1, Port: defaultPort}
+	var names deploy.PKINames
+	var err error
+	if o.Dir, err = filepath.Abs(l.Dir); err != nil {
+		return o, names, fmt.Errorf("--dir: %w", err)
+	}
+	if strings.ContainsAny(o.Dir, " \t\"'\\%$") {
+		return o, names, fmt.Errorf("--dir %q: give one without blanks, quotes and the characters \\, %% and $", l.Dir)
+	}
+	address := l.Address
+	if cfg, err := clientcmd.LoadFromFile(filepath.Join(o.Dir, "pki", deploy.AdminKubeconfig)); err == nil && address == "" {
+		address = strings.TrimPrefix(cfg.Clusters["hub"].Server, "https://")
+	}
+	if address == "" {
+		// Nothing is sent: the kernel names the address of the way out.
+		c, err := net.Dial("udp", "192.0.2.1:9")
+		if err != nil {
+			return o, names, fmt.Errorf("find the address of this machine: %w: give --api-address", err)
+		}
+		address = c.LocalAddr().(*net.UDPAddr).IP.String()
+		_ = c.Close() // it holds no data
+	}
+	name := address
+	if host, port, err := net.SplitHostPort(address); err == nil {
+		name = host
+		if o.Port, err = strconv.Atoi(port); err != nil || o.Port < 1024 || o.Port > 65528 {
+			return o, names, fmt.Errorf("--api-address %s: give a port from 1024 to 65528", address)
+		}
+	}
+	if net.ParseIP(name) != nil {
+		o.Address = name
+	}
+	hosts := []string{name, "localhost", "127.0.0.1", "kubernetes.default.svc"}
+	names = deploy.PKINames{APIServer: hosts, Etcd: []string{"localhost", "127.0.0.1"},
+		Internal: fmt.Sprintf("https://127.0.0.1:%d", o.Port), External: fmt.Sprintf("https://%s", net.JoinHostPort(name, strconv.Itoa(o.Port)))}
+	return o, names, nil
+}
+
+// Prepare writes keys, certificates and configuration into the directory, and returns the hub's programs with their paths as the
+// first argument. What exists stays.
+func (l *Local) Prepare(now time.Time) (processes []deploy.Process, err error) {
+	o, names, err := l.options()
+	if err != nil {
+		return nil, err
+	}
+	processes, audit, err := o.Processes()
+	if err != nil {
+		return nil, err
+	}
+	hub := deploy.Process{Name: "pelago-hub", Args: []string{"--kubeconfig=" + filepath.Join(o.Dir, "pki", "hub.kubeconfig"), "--identity=local",
+		fmt.Sprintf("--metrics-address=127.0.0.1:%d", o.Port+5), fmt.Sprintf("--health-address=127.0.0.1:%d", o.Port+6),
+		fmt.Sprintf("--proxy-address=127.0.0.1:%d", o.Port+7), "--proxy-host=localhost"}}
+	processes = append(processes, hub)
+	for i, p := range processes {
+		path, err := l.program(p.Name)
+		if err != nil {
+			return nil, err
+		}
+		processes[i].Args = append([]string{path}, p.Args...)
+	}
+	if err := os.MkdirAll(filepath.Join(o.Dir, "pki"), 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory of the hub: %w", err)
+	}
+	if _, err := l.renew(names, now); err != nil {
+		return nil, err
+	}
+	return processes, writeChanged(filepath.Join(o.Dir, "audit.yaml"), []byte(audit))
+}
+
+// Renew issues certificates again that have less than a third of their life left. The programs read them again by themselves.
+func (l *Local) Renew(now time.Time) ([]string, error) {
+	if _, err := os.Stat(filepath.Join(l.Dir, "pki", "ca.key")); err != nil {
+		return nil, fmt.Errorf("find the hub in --dir %s: %w", l.Dir, err)
+	}
+	return l.renew(deploy.PKINames{}, now)
+}
+
+func (l *Local) renew(names deploy.PKINames, now time.Time) ([]string, error) {
+	pki, err := l.pki()
+	if err != nil {
+		return nil, err
+	}
+	renewed, err := pki.Complete(names, now)
+	if err != nil {
+		return nil, err
+	}
+	return renewed, l.write(pki)
+}
+
+// pki reads the keys and certificates in the directory.
+func (l *Local) pki() (deploy.PKI, error) {
+	files := map[string][]byte{}
+	entries, err := os.ReadDir(filepath.Join(l.Dir, "pki"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return deploy.PKI{}, fmt.Errorf("read the keys of the hub: %w", err)
+	}
+	for _, e := range entries {
+		if files[e.Name()], err = os.ReadFile(filepath.Join(l.Dir, "pki", e.Name())); err != nil {
+			return deploy.PKI{}, fmt.Errorf("read the keys of the hub: %w", err)
+		}
+	}
+	return deploy.Split(files), nil
+}
+
+func (l *Local) write(pki deploy.PKI) error {
+	var errs []error
+	for name, content := range pki.Files() {
+		errs = append(errs, writeChanged(filepath.Join(l.Dir, "pki", name), content))
+	}
+	return errors.Join(errs...)
+}
+
+// writeChanged replaces a file, mode 0600, unless it has the content. Programs that read it see the former or the new one.
+func writeChanged(file string, content []byte) error {
+	if have, err := os.ReadFile(file); err == nil && bytes.Equal(have, content) {
+		return nil
+	}
+	if err := errors.Join(os.WriteFile(file+".new", content, 0o600), os.Rename(file+".new", file)); err != nil {
+		return fmt.Errorf("write %s: %w", file, err)
+	}
+	return nil
+}
+
+// Install starts the hub's programs by systemd, or until ctx ends, makes the API server a hub, and calls ready with the kubeconfig of
+// the administrator.
+func (l *Local) Install(ctx context.Context, progress deploy.Progress, ready func(admin []byte) error) error {
+	processes, err := l.Prepare(time.Now())
+	if err != nil {
+		return err
+	}
+	var wait func() error
+	var hub func()
+	if l.Foreground || !l.systemd() {
+		progress("Starting the hub until this command ends: logs are in %s", l.Dir)
+		s := supervisor{dir: l.Dir}
+		ctx, cancel := context.WithCancel(ctx)
+		defer func() { cancel(); s.group.Wait() }()
+		for _, p := range processes[:len(processes)-1] {
+			s.run(ctx, p)
+		}
+		hub = func() { s.run(ctx, processes[len(processes)-1]) }
+		wait = func() error { return l.renewUntil(ctx, progress) }
+	} else {
+		if err := l.startUnits(ctx, processes, progress); err != nil {
+			return err
+		}
+		hub, wait = func() {}, func() error { return nil }
+	}
+	admin, err := os.ReadFile(filepath.Join(l.Dir, "pki", deploy.AdminKubeconfig))
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig of the hub: %w", err)
+	}
+	cfg, err := clientcmd.RESTConfigFromKubeConfig(admin)
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig of the hub: %w", err)
+	}
+	if err := Propagation(ctx, cfg, l.Timeout, progress); err != nil {
+		return fmt.Errorf("%w\nSee the logs of etcd and kube-apiserver in %s, or by journalctl -u 'pelago-hub*'", err, l.Dir)
+	}
+	hub()
+	if err := ready(admin); err != nil {
+		return err
+	}
+	return wait()
+}
+
+// renewUntil renews certificates until ctx ends.
+func (l *Local) renewUntil(ctx context.Context, progress deploy.Progress) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(renewalInterval):
+		}
+		if renewed, err := l.Renew(time.Now()); err != nil {
+			progress("%v", err)
+		} else if len(renewed) > 0 {
+			progress("Issued the certificates %v", renewed)
+		}
+	}
+}
+
+// supervisor runs programs, and starts them again when they end.
+type supervisor struct {
+	dir   string
+	group sync.WaitGroup
+}
+
+func (s *supervisor) run(ctx context.Context, p deploy.Process) {
+	s.group.Go(func() {
+		for ctx.Err() == nil {
+			if err := s.once(ctx, p); err != nil && ctx.Err() == nil {
+				s.note(p, err)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(restartDelay):
+			}
+		}
+	})
+}
+
+// once runs the program until it or ctx ends, with its output in NAME.log.
+func (s *supervisor) once(ctx context.Context, p deploy.Process) error {
+	log, err := os.OpenFile(filepath.Join(s.dir, p.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.CommandContext(ctx, p.Args[0], p.Args[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = endTime
+	// An interrupt of the terminal reaches this process alone, which ends the programs in turn.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	return cmd.Run()
+}
+
+func (s *supervisor) note(p deploy.Process, err error) {
+	f, errOpen := os.OpenFile(filepath.Join(s.dir, p.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if errOpen != nil {
+		return
+	}
+	fmt.Fprintf(f, "pelago: %s ended (%v) and is started again\n", p.Name, err)
+	_ = f.Close() // nobody could be notified
+}
+
+// Backup writes the state of the hub, which runs, into a file.
+func (l *Local) Backup(ctx context.Context, file string) error {
+	o, _, err := l.options()
+	if err != nil {
+		return err
+	}
+	pki, err := l.pki()
+	if err != nil {
+		return err
+	}
+	return writeArchive(ctx, file, nil, pki, fmt.Sprintf("https://127.0.0.1:%d", o.Port+1))
+}
+
+// Restore replaces the state of the hub by that of a backup; the present data of etcd stay in the directory as "former". The hub is
+// stopped before, and started again by init.
+func (l *Local) Restore(ctx context.Context, file string, progress deploy.Progress) error {
+	a, err := openArchive(file)
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	if _, err := os.Stat(filepath.Join(l.Dir, "pki", "ca.key")); err != nil {
+		return fmt.Errorf("find the hub in --dir %s: %w: run `pelago init --local` first", l.Dir, err)
+	}
+	etcdutl, err := l.program("etcdutl")
+	if err != nil {
+		return err
+	}
+	if err := l.stop(ctx, "stop"); err != nil {
+		return err
+	}
+	o, names, err := l.options()
+	if err != nil {
+		return err
+	}
+	progress("Restoring etcd from %s", file)
+	snapshot, data, restored := filepath.Join(o.Dir, "snapshot.db"), filepath.Join(o.Dir, "etcd"), filepath.Join(o.Dir, "restored")
+	if err := errors.Join(os.RemoveAll(restored), a.copySnapshot(snapshot)); err != nil {
+		return fmt.Errorf("restore etcd: %w", err)
+	}
+	peer := fmt.Sprintf("https://127.0.0.1:%d", o.Port+2)
+	out, err := exec.CommandContext(ctx, etcdutl, "snapshot", "restore", snapshot, "--data-dir="+restored, "--name=etcd", "--initial-cluster=etcd="+peer,
+		"--initial-advertise-peer-urls="+peer, "--bump-revision=1000000000", "--mark-compacted").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("restore etcd: etcdutl snapshot restore: %w: %s", err, bytes.TrimSpace(out))
+	}
+	former := filepath.Join(o.Dir, "former")
+	err = errors.Join(os.Remove(snapshot), os.RemoveAll(former))
+	if _, missing := os.Stat(data); err == nil && missing == nil {
+		err = os.Rename(data, former)
+	}
+	if err = errors.Join(err, os.Rename(restored, data)); err != nil {
+		return fmt.Errorf("restore etcd: %w", err)
+	}
+	pki, err := l.pki()
+	if err != nil {
+		return err
+	}
+	pki.Kept = a.kept
+	if _, err := pki.Complete(names, time.Now()); err != nil {
+		return err
+	}
+	return l.write(pki)
+}

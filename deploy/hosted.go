@@ -1,0 +1,265 @@
+package deploy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+)
+
+// Names of a hub in a host cluster, in its namespace there. All its objects have the label.
+const (
+	HostedLabel = "app.kubernetes.io/part-of"
+	HostedValue = "pelago-hub"
+	// HostedCA holds PKI.Kept, HostedPKI holds PKI.Issued: Secrets.
+	HostedCA  = "pelago-hub-ca"
+	HostedPKI = "pelago-hub-pki"
+	// HostedSettings is a ConfigMap with the flags of the installation.
+	HostedSettings = "pelago-hub-install"
+	// HostedAPIServer is the Service and the Deployment of the API server, HostedEtcd those of etcd.
+	HostedAPIServer         = "pelago-hub-apiserver"
+	HostedEtcd              = "pelago-hub-etcd"
+	HostedControllerManager = "pelago-hub-controller-manager"
+)
+
+// HostedOptions are the choices of `pelago init` about the processes of a hub, which run as pods of a host cluster or as processes
+// of one machine.
+type HostedOptions struct {
+	Namespace    string
+	EtcdReplicas int
+	// StorageClass and StorageSize are those of the volumes of etcd; an empty class is the cluster's default. In their place
+	// EmptyDir, which ends with its pod, or the directory HostPath of node Node.
+	StorageClass, StorageSize string
+	EmptyDir                  bool
+	HostPath, Node            string
+	// ServiceType and NodePort are those of the Service of the API server; 0: the cluster assigns a port.
+	ServiceType string
+	NodePort    int
+	// Registry replaces registry.k8s.io; Images replace whole names, by program.
+	Registry          string
+	Images            map[string]string
+	Image, PullPolicy string
+
+	// Dir and Address make them processes of one machine: their directory, and the address of the API server, which listens on
+	// Port. The others listen on the ports from there on, at 127.0.0.1.
+	Dir, Address string
+	Port         int
+}
+
+// raw is a value that a template takes as it is, as a part of a text.
+type raw string
+
+// optional is a text that a template tests for: an empty one, quoted, would be true.
+func optional(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// values are the parameters of the templates in hosted/.
+func (o HostedOptions) values() (map[string]any, error) {
+	text, err := manifests.ReadFile("hosted/images.yaml")
+	if err != nil {
+		return nil, fmt.Errorf("read the names of the images: %w", err)
+	}
+	images := map[string]string{}
+	if err := yaml.Unmarshal(text, &images); err != nil {
+		return nil, fmt.Errorf("read the names of the images: %w", err)
+	}
+	for program, name := range images {
+		if _, rest, ok := strings.Cut(name, "/"); ok && o.Registry != "" {
+			name = strings.TrimSuffix(o.Registry, "/") + "/" + rest
+		}
+		images[program] = cmp.Or(o.Images[program], name)
+	}
+	v := MemberOptions{Image: o.Image, PullPolicy: o.PullPolicy}.values()
+	for key, value := range map[string]any{
+		"Hosted": true, "Namespace": o.Namespace, "EtcdReplicas": o.EtcdReplicas, "Replicas": min(o.EtcdReplicas, 2),
+		"StorageClass": optional(o.StorageClass), "StorageSize": o.StorageSize, "EmptyDir": o.EmptyDir,
+		"HostPath": optional(o.HostPath), "Node": optional(o.Node),
+		"ServiceType": o.ServiceType, "NodePort": o.NodePort, "EtcdImage": images["etcd"],
+		"APIServerImage": images["kube-apiserver"], "ControllerManagerImage": images["kube-controller-manager"],
+		"PKI": raw("/etc/pelago"), "Audit": raw("/etc/pelago-audit"), "AuditLog": raw("-"), "Data": raw("/var/lib/pelago"),
+		"Tmp": raw("/tmp"), "Advertise": raw(""), "Bind": raw("0.0.0.0"), "EtcdName": raw("$(POD_NAME)"),
+		"EtcdHost":    raw(fmt.Sprintf("$(POD_NAME).%s.%s.svc", HostedEtcd, o.Namespace)),
+		"EtcdServers": raw(strings.Join(o.members("", ":2379"), ",")), "EtcdCluster": raw(strings.Join(o.members("=", ":2380"), ",")),
+		"ClientPort": 2379, "PeerPort": 2380, "MetricsPort": 2381, "SecurePort": 6443, "ManagerPort": 10257,
+	} {
+		v[key] = value
+	}
+	if o.Dir == "" {
+		return v, nil
+	}
+	local := func(port int) raw { return raw(fmt.Sprintf("https://127.0.0.1:%d", o.Port+port)) }
+	for key, value := range map[string]any{
+		"PKI": raw(o.Dir + "/pki"), "Audit": raw(o.Dir), "AuditLog": raw(o.Dir + "/audit.log"), "Data": raw(o.Dir), "Tmp": raw(o.Dir),
+		"Advertise": raw(o.Address), "Bind": raw("127.0.0.1"), "EtcdName": raw("etcd"), "EtcdHost": raw("127.0.0.1"),
+		"EtcdServers": local(1), "EtcdCluster": "etcd=" + local(2),
+		"SecurePort": o.Port, "ClientPort": o.Port + 1, "PeerPort": o.Port + 2, "MetricsPort": o.Port + 3, "ManagerPort": o.Port + 4,
+	} {
+		v[key] = value
+	}
+	return v, nil
+}
+
+// members are the URLs of etcd's members; with a separator, each after its name.
+func (o HostedOptions) members(separator, port string) (urls []string) {
+	for i := range o.EtcdReplicas {
+		name, url := fmt.Sprintf("%s-%d", HostedEtcd, i), ""
+		if separator != "" {
+			url = name + separator
+		}
+		urls = append(urls, fmt.Sprintf("%shttps://%s.%s.%s.svc%s", url, name, HostedEtcd, o.Namespace, port))
+	}
+	return urls
+}
+
+// Manifests are the objects of the hub in the host cluster, in the order of application; Secrets are not among them. pelago-hub
+// itself belongs behind the kinds that it needs.
+func (o HostedOptions) Manifests() (service, control, hub []*unstructured.Unstructured, err error) {
+	values, err := o.values()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	service, errService := objects(values, "hosted/service.yaml")
+	control, errControl := objects(values, "hosted/etcd.yaml", "hosted/apiserver.yaml", "hosted/controller-manager.yaml", "hosted/renewal.yaml")
+	hub, err = objects(values, "propagation/workloads/hub.yaml")
+	// unjoin leaves the namespace where this account exists.
+	account := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ServiceAccount",
+		"metadata": map[string]any{"name": HubName}}}
+	hub = append([]*unstructured.Unstructured{account}, hub...)
+	for _, u := range slices.Concat(service, control, hub) {
+		o.own(u)
+	}
+	return service, control, hub, errors.Join(errService, errControl, err)
+}
+
+func (o HostedOptions) own(u *unstructured.Unstructured) {
+	labels := u.GetLabels()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[HostedLabel] = HostedValue
+	u.SetLabels(labels)
+	u.SetNamespace(o.Namespace)
+}
+
+// RestorePod is the pod that puts a snapshot into the volume of etcd's member i.
+func (o HostedOptions) RestorePod(i int) (*corev1.Pod, error) {
+	values, err := o.values()
+	if err != nil {
+		return nil, err
+	}
+	member := fmt.Sprintf("%s-%d", HostedEtcd, i)
+	values["RestorePod"], values["Claim"] = fmt.Sprintf("pelago-hub-restore-%d", i), "data-"+member
+	values["EtcdName"], values["EtcdHost"] = raw(member), raw(fmt.Sprintf("%s.%s.%s.svc", member, HostedEtcd, o.Namespace))
+	objs, err := objects(values, "hosted/restore.yaml")
+	if err != nil {
+		return nil, err
+	}
+	o.own(objs[0])
+	pod := &corev1.Pod{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(objs[0].Object, pod); err != nil {
+		return nil, fmt.Errorf("read manifest hosted/restore.yaml: %w", err)
+	}
+	return pod, nil
+}
+
+// Process is a program of the hub on one machine, with its arguments.
+type Process struct {
+	Name string
+	Args []string
+}
+
+// Processes are etcd, kube-apiserver and kube-controller-manager of a hub on one machine, with the arguments that they have in a
+// host cluster, and the audit policy.
+func (o HostedOptions) Processes() (processes []Process, audit string, err error) {
+	_, control, _, err := o.Manifests()
+	if err != nil {
+		return nil, "", err
+	}
+	for _, u := range control {
+		containers, ok, err := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "containers")
+		if err != nil {
+			return nil, "", fmt.Errorf("read the containers of %s: %w", u.GetName(), err)
+		}
+		if u.GetKind() == "ConfigMap" {
+			audit, _, _ = unstructured.NestedString(u.Object, "data", "audit.yaml")
+		}
+		if !ok {
+			continue
+		}
+		c := containers[0].(map[string]any)
+		args, _, err := unstructured.NestedStringSlice(c, "args")
+		if err != nil {
+			return nil, "", fmt.Errorf("read the arguments of %s: %w", u.GetName(), err)
+		}
+		processes = append(processes, Process{Name: c["name"].(string), Args: args})
+	}
+	return processes, audit, nil
+}
+
+// ApplyHosted writes objects of the hub into the host cluster.
+func ApplyHosted(ctx context.Context, host client.Client, objs []*unstructured.Unstructured) error {
+	return applyAll(ctx, host, objs)
+}
+
+// RemoveHosted removes from the namespace of the host cluster what has the label. Volumes of etcd, and the Secret without which
+// their data cannot be read, go with purge only.
+func RemoveHosted(ctx context.Context, host client.Client, namespace string, purge bool) error {
+	kinds := []client.Object{&batchv1.CronJob{}, &appsv1.Deployment{}, &appsv1.StatefulSet{}, &policyv1.PodDisruptionBudget{},
+		&corev1.Service{}, &corev1.Pod{}, &rbacv1.RoleBinding{}, &rbacv1.Role{}, &corev1.ServiceAccount{}}
+	if purge {
+		kinds = append(kinds, &corev1.PersistentVolumeClaim{})
+	}
+	var errs []error
+	for _, kind := range kinds {
+		if err := deleteHosted(ctx, host, kind, namespace, nil); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	keep := []string{HostedCA, HostedSettings}
+	if purge {
+		keep = nil
+	}
+	return errors.Join(append(errs, deleteHosted(ctx, host, &corev1.Secret{}, namespace, keep),
+		deleteHosted(ctx, host, &corev1.ConfigMap{}, namespace, keep))...)
+}
+
+// deleteHosted deletes the objects of a kind that have the label; Services cannot be deleted as a collection by old API servers.
+func deleteHosted(ctx context.Context, host client.Client, kind client.Object, namespace string, keep []string) error {
+	gvk, err := host.GroupVersionKindFor(kind)
+	if err != nil {
+		return fmt.Errorf("find kind %T: %w", kind, err)
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(gvk)
+	if err := host.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{HostedLabel: HostedValue}); err != nil {
+		return fmt.Errorf("list %ss of namespace %s: %w", gvk.Kind, namespace, err)
+	}
+	var errs []error
+	for i := range list.Items {
+		obj := &list.Items[i]
+		if slices.Contains(keep, obj.Name) {
+			continue
+		}
+		if err := host.Delete(ctx, obj, client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("delete %s %s/%s: %w", gvk.Kind, namespace, obj.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}

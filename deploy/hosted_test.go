@@ -1,0 +1,160 @@
+package deploy
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+var hostedVariants = map[string]HostedOptions{
+	"three": {Namespace: "hub", EtcdReplicas: 3, StorageClass: "fast", StorageSize: "20Gi", ServiceType: "LoadBalancer",
+		Registry: "mirror.example/k8s/", Image: "mirror.example/pelago:1"},
+	"one": {Namespace: "hub", EtcdReplicas: 1, StorageSize: "10Gi", ServiceType: "NodePort", NodePort: 30443, HostPath: "/data", Node: "n1",
+		Images: map[string]string{"etcd": "localhost/kube:dev"}},
+	"trial": {Namespace: "hub", EtcdReplicas: 1, StorageSize: "10Gi", ServiceType: "ClusterIP", EmptyDir: true},
+}
+
+// TestHostedManifests compares what `pelago init --host-context --dry-run` prints.
+func TestHostedManifests(t *testing.T) {
+	service, control, hub, err := hostedVariants["three"].Manifests()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got bytes.Buffer
+	for _, u := range slices.Concat(service, control, hub) {
+		text, err := yaml.Marshal(u.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&got, "---\n%s", text)
+	}
+	golden(t, "hosted.yaml", got.Bytes())
+	o := HostedOptions{EtcdReplicas: 1, Dir: "/srv/hub", Address: "192.0.2.7", Port: 6443}
+	processes, audit, err := o.Processes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := yaml.Marshal(map[string]any{"processes": processes, "audit": audit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "local.yaml", text)
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s: -want +got (write it with -update)\n%s", name, diff)
+	}
+}
+
+// TestHostedApplyAndRemove: an API server accepts all fields, applying again changes nothing, and removal takes what has the label,
+// data and keys with purge only.
+func TestHostedApplyAndRemove(t *testing.T) {
+	c := open(t, server.Config(t))
+	ctx := t.Context()
+	for name, o := range hostedVariants {
+		o.Namespace = "hub-" + name
+		create := func(objs ...client.Object) {
+			t.Helper()
+			for _, obj := range objs {
+				if err := c.Create(ctx, obj); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		labels := map[string]string{HostedLabel: HostedValue}
+		meta := func(name string, labels map[string]string) metav1.ObjectMeta {
+			return metav1.ObjectMeta{Namespace: o.Namespace, Name: name, Labels: labels}
+		}
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: meta("data-pelago-hub-etcd-0", labels), Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}}}
+		claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+		ca, foreign := &corev1.Secret{ObjectMeta: meta(HostedCA, labels)}, &corev1.Secret{ObjectMeta: meta("foreign", nil)}
+		create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Namespace}}, claim, ca, foreign, &corev1.Secret{ObjectMeta: meta(HostedPKI, labels)})
+
+		service, control, hub, err := o.Manifests()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := slices.Concat(service, control, hub)
+		versions := func() map[string]string {
+			out := map[string]string{}
+			for _, u := range all {
+				have := u.DeepCopy()
+				if err := c.Get(ctx, client.ObjectKeyFromObject(u), have); err != nil {
+					t.Fatal(err)
+				}
+				out[u.GetKind()+" "+u.GetName()] = have.GetResourceVersion()
+			}
+			return out
+		}
+		apply := func() {
+			t.Helper()
+			for _, u := range all {
+				if err := ApplyHosted(ctx, c, []*unstructured.Unstructured{u.DeepCopy()}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		apply()
+		first := versions()
+		apply()
+		if diff := cmp.Diff(first, versions()); diff != "" {
+			t.Errorf("%s: applied again: -first +second\n%s", name, diff)
+		}
+		pod, err := o.RestorePod(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		create(pod)
+
+		exists := func(obj client.Object) bool {
+			err := c.Get(ctx, client.ObjectKeyFromObject(obj), obj)
+			if client.IgnoreNotFound(err) != nil {
+				t.Fatal(err)
+			}
+			return err == nil && obj.GetDeletionTimestamp() == nil
+		}
+		for _, purge := range []bool{false, true} {
+			if err := RemoveHosted(ctx, c, o.Namespace, purge); err != nil {
+				t.Fatal(err)
+			}
+			for _, u := range all {
+				if exists(u.DeepCopy()) {
+					t.Errorf("%s: %s %s stays", name, u.GetKind(), u.GetName())
+				}
+			}
+			if !exists(foreign) {
+				t.Errorf("%s: a Secret without the label is gone", name)
+			}
+			if exists(claim) == purge || exists(ca) == purge {
+				t.Errorf("%s: with purge %v: the claim exists: %v, the authorities: %v", name, purge, exists(claim), exists(ca))
+			}
+		}
+	}
+}
