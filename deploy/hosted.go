@@ -96,6 +96,7 @@ func (o HostedOptions) values() (map[string]any, error) {
 		"PKI": raw("/etc/pelago"), "Audit": raw("/etc/pelago-audit"), "AuditLog": raw("-"), "Data": raw("/var/lib/pelago"),
 		"Tmp": raw("/tmp"), "Advertise": raw(""), "Bind": raw("0.0.0.0"), "EtcdName": raw("$(POD_NAME)"),
 		"EtcdHost":    raw(fmt.Sprintf("$(POD_NAME).%s.%s.svc", HostedEtcd, o.Namespace)),
+		"ProxyHost":   raw(fmt.Sprintf("%s.%s.svc:8443", HubName, o.Namespace)),
 		"EtcdServers": raw(strings.Join(o.members("", ":2379"), ",")), "EtcdCluster": raw(strings.Join(o.members("=", ":2380"), ",")),
 		"ClientPort": 2379, "PeerPort": 2380, "MetricsPort": 2381, "SecurePort": 6443, "ManagerPort": 10257,
 	} {
