@@ -14,7 +14,7 @@ import (
 	"runtime/metrics"
 	"time"
 
-	"github.com/pelago-net/pelago/control/hub/evict"
+	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -58,7 +58,7 @@ type options struct {
 	workers   workers
 	// grace is the time without a renewal of its Lease after which the status of a pull member is unknown.
 	grace    time.Duration
-	eviction evict.Options
+	eviction placement.EvictionOptions
 	rttHold  time.Duration
 	// events is eventsFailures or eventsAll.
 	events string

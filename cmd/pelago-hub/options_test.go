@@ -7,12 +7,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/pelago-net/pelago/control/hub/evict"
+	"github.com/pelago-net/pelago/control/hub/placement"
 )
 
 func TestParse(t *testing.T) {
 	defaults := options{metricsAddress: ":8080", healthAddress: ":8081", profileAddress: "0", leaderElect: true,
-		workers: workers{16, 16, 8, 8}, grace: 15 * time.Second, eviction: evict.Options{
+		workers: workers{16, 16, 8, 8}, grace: 15 * time.Second, eviction: placement.EvictionOptions{
 			ClusterFailure: 5 * time.Second, ReachableClusterFailure: 5 * time.Minute, Timeout: 10 * time.Minute, Rate: 20, HaltedAbove: 0.55}, rttHold: time.Minute, events: "failures", proxyAddress: "0"}
 	shared := defaults
 	shared.workloads = true

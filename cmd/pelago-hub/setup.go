@@ -20,8 +20,8 @@ import (
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/control/hub/autoscale"
-	"github.com/pelago-net/pelago/control/hub/capacity"
 	"github.com/pelago-net/pelago/control/hub/cluster"
+	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/hub/propagate"
 	"github.com/pelago-net/pelago/control/hub/proxy"
@@ -56,7 +56,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		policy.Setup(mgr, skips),
 		policy.SetupUnsupported(mgr),
 		rules.Setup(mgr, custom),
-		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: capacity.New(capacity.Options{}), Workers: o.workers.propagate,
+		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: placement.NewCache(placement.CacheOptions{}), Workers: o.workers.propagate,
 			Eviction: o.eviction, RTTHold: o.rttHold}),
 		propagate.SetupRebalancer(mgr),
 		autoscale.Setup(mgr, autoscale.Options{SyncReplicas: o.syncReplicas}),

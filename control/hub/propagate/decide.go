@@ -18,15 +18,14 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/hub/capacity"
-	"github.com/pelago-net/pelago/control/hub/evict"
+	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
 )
 
 // decision is what an attempt to decide came to.
 type decision struct {
-	reservation *capacity.Reservation // nil: nothing is assumed
+	reservation *placement.Reservation // nil: nothing is assumed
 	// written: the record of the decision differs from the former one; moved: the clusters do.
 	written, moved bool
 	// message says why there is no decision, or what has no part in it.
@@ -45,24 +44,24 @@ func (d decision) release() {
 }
 
 // evict begins and ends evictions of a binding that this scheduler decides for.
-func (r *reconciler) evict(b kube.Binding, nearer map[string]string, stays error) evict.Eviction {
+func (r *reconciler) evict(b kube.Binding, nearer map[string]string, stays error) placement.Eviction {
 	before, f := recorded(b), r.leaving.Load()
 	s := b.Spec
 	watched := s.Failover != nil && s.Failover.Application != nil || len(nearer) > 0
 	if f == nil || !scheduled(b, before) || len(s.GracefulEvictionTasks) == 0 && !watched && !f.Concerns(s) {
-		return evict.Eviction{}
+		return placement.Eviction{}
 	}
-	v := evict.Evictor{Options: r.Eviction, Clusters: *f, Now: time.Now(), Allow: r.evictions.Take, Nearer: nearer, Stays: stays}
+	v := placement.Evictor{EvictionOptions: r.Eviction, Clusters: *f, Now: time.Now(), Allow: r.evictions.Take, Nearer: nearer, Stays: stays}
 	return v.Evict(b, before)
 }
 
 // place completes a binding with the clusters that its template leaves, and with the decision where it runs. It leaves none that no
 // other cluster can replace.
-func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (kube.Binding, decision, evict.Eviction, error) {
+func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (kube.Binding, decision, placement.Eviction, error) {
 	former := b.Copy()
 	n, err := r.near(ctx, b)
 	if err != nil {
-		return b, decision{}, evict.Eviction{}, err
+		return b, decision{}, placement.Eviction{}, err
 	}
 	nearer := r.nearer(b, n)
 	e := r.evict(b, nearer, nil)
@@ -78,7 +77,7 @@ func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (ku
 
 // decide completes a binding with the decision where its template runs: the one that it has if none is due. If no affinity selects a
 // cluster, or with remove if no cluster fits, the template is removed from all.
-func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Near, remove bool, e evict.Eviction) (decision, error) {
+func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Near, remove bool, e placement.Eviction) (decision, error) {
 	before := recorded(b)
 	if !scheduled(b, before) {
 		return decision{}, nil
@@ -205,7 +204,7 @@ func request(b kube.Binding, before *workv1alpha2.Decision) (*scheduler.Request,
 		o.Rescheduled = s.RescheduleTriggeredAt.Time
 	}
 	r := &scheduler.Request{UID: s.Resource.UID, Kind: key.GVK, Placement: s.Placement, Replicas: s.Replicas,
-		Requirements: s.ReplicaRequirements, Components: len(s.Components), ComponentsLoad: capacity.ComponentsLoad(s.Components), Current: s.Clusters, Term: before.Term,
+		Requirements: s.ReplicaRequirements, Components: len(s.Components), ComponentsLoad: placement.ComponentsLoad(s.Components), Current: s.Clusters, Term: before.Term,
 		Fresh: o.Rescheduled.After(o.Scheduled)}
 	for i := range s.GracefulEvictionTasks {
 		r.Evicted = append(r.Evicted, s.GracefulEvictionTasks[i].FromCluster)
@@ -224,7 +223,7 @@ func unsupported(s *workv1alpha2.ResourceBindingSpec) (fields []string) {
 // reasonOf is that of the condition Scheduled for what the scheduler says.
 func reasonOf(err error) string {
 	var fit *scheduler.FitError
-	var quota *capacity.QuotaError
+	var quota *placement.QuotaError
 	switch {
 	case errors.As(err, &fit):
 		return workv1alpha2.ReasonNoClusterFit
@@ -293,11 +292,11 @@ func sameRecord(a, b *workv1alpha2.Decision) bool {
 }
 
 // observation is what the capacity cache keeps of a binding.
-func observation(b kube.Binding) capacity.Observation {
-	o := capacity.Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.Spec.ReplicaRequirements, Total: capacity.Total(b.Spec)}
+func observation(b kube.Binding) placement.Observation {
+	o := placement.Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.Spec.ReplicaRequirements, Total: placement.Total(b.Spec)}
 	add := func(cluster string, replicas int32) {
-		if !slices.ContainsFunc(o.Parts, func(p capacity.ReservedPart) bool { return p.Cluster == cluster }) {
-			o.Parts = append(o.Parts, capacity.ReservedPart{Cluster: cluster, Replicas: replicas, Settled: evict.Settled(b.Status, cluster, replicas)})
+		if !slices.ContainsFunc(o.Parts, func(p placement.ReservedPart) bool { return p.Cluster == cluster }) {
+			o.Parts = append(o.Parts, placement.ReservedPart{Cluster: cluster, Replicas: replicas, Settled: placement.Settled(b.Status, cluster, replicas)})
 		}
 	}
 	for _, c := range b.Spec.Clusters {

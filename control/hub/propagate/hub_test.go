@@ -32,7 +32,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/hub/capacity"
+	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/hub/propagate"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -136,7 +136,7 @@ func (h *hub) run(wrap transport.WrapperFunc, with ...func(*propagate.Options)) 
 	return apiserver.Manager{
 		Scheme: h.Scheme(), Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
-			o := propagate.Options{Interpreter: kinds.New(), Capacity: capacity.New(capacity.Options{}), Workers: 4}
+			o := propagate.Options{Interpreter: kinds.New(), Capacity: placement.NewCache(placement.CacheOptions{}), Workers: 4}
 			for _, set := range with {
 				set(&o)
 			}

@@ -23,8 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	"github.com/pelago-net/pelago/control/hub/capacity"
-	"github.com/pelago-net/pelago/control/hub/evict"
+	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
@@ -33,11 +32,11 @@ import (
 // Options are the facts that the controller works with.
 type Options struct {
 	Interpreter *kinds.Interpreter
-	Capacity    *capacity.Cache
+	Capacity    *placement.Cache
 	// Workers is how many templates are reconciled at a time; 8 if 0.
 	Workers int
 	// Eviction is when templates leave clusters.
-	Eviction evict.Options
+	Eviction placement.EvictionOptions
 	// RTTHold is scheduler.RTTTracker.Hold.
 	RTTHold time.Duration
 	// FirstReport is how long first decisions wait for a cluster that is new and has not reported; 0: 30 s.
@@ -88,7 +87,7 @@ func setup(mgr ctrl.Manager, o Options) error {
 	r := &reconciler{Options: o, order: newOrder(), client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
 		events: mgr.GetEventRecorderFor("pelago-hub"), wake: make(chan struct{}, 1), clusters: make(chan bool, 1),
 		retry: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry), missing: map[Key]time.Time{}, conflicts: map[Key]string{},
-		evictions: evict.Rates{QPS: o.Eviction.Rate}, tracker: scheduler.RTTTracker{Hold: o.RTTHold}}
+		evictions: placement.EvictionRates{QPS: o.Eviction.Rate}, tracker: scheduler.RTTTracker{Hold: o.RTTHold}}
 	templates, err := kube.Reconciler("propagate", r.events, r.reconcile)
 	if err != nil {
 		return err
@@ -123,8 +122,8 @@ type reconciler struct {
 	wake     chan struct{}
 	clusters chan bool
 	// leaving are the clusters that templates may have to leave, evictions the rates at which they do.
-	leaving   atomic.Pointer[evict.Clusters]
-	evictions evict.Rates
+	leaving   atomic.Pointer[placement.Clusters]
+	evictions placement.EvictionRates
 
 	// tracker makes rtts of what clusters report; exports: services were exported or withdrawn.
 	tracker scheduler.RTTTracker
@@ -219,7 +218,7 @@ func (c *counts) decision(d decision, failure error) {
 	var fit *scheduler.FitError
 	var room *scheduler.UnschedulableError
 	var spread *scheduler.SpreadError
-	var quota *capacity.QuotaError
+	var quota *placement.QuotaError
 	switch {
 	case errors.As(d.failure, &quota), errors.As(d.failure, &fit), errors.As(d.failure, &room), errors.As(d.failure, &spread):
 		result = "unschedulable"

@@ -11,7 +11,7 @@ import (
 
 	appsv1alpha1 "github.com/pelago-net/pelago/api/apps/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/hub/capacity"
+	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/hub/propagate"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -25,7 +25,7 @@ func TestWorkloadRebalancer(t *testing.T) {
 	apiserver.Manager{
 		Scheme: h.Scheme(), Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 		Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
-			return propagate.Setup(m, propagate.Options{Interpreter: kinds.New(), Capacity: capacity.New(capacity.Options{})})
+			return propagate.Setup(m, propagate.Options{Interpreter: kinds.New(), Capacity: placement.NewCache(placement.CacheOptions{})})
 		}, propagate.SetupRebalancer},
 	}.Run(t, h.Config)
 	h.policy("copies", `{resourceSelectors: [{apiVersion: apps/v1, kind: Deployment, name: copies}]}`)

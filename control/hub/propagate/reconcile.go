@@ -21,7 +21,7 @@ import (
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/hub/evict"
+	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -361,7 +361,7 @@ func (r *reconciler) tellConflict(key Key, w inputs, b kube.Binding) {
 }
 
 // tell records what was written as events: what is wrong on the template and the binding, what went well as one on the template.
-func (r *reconciler) tell(w inputs, b kube.Binding, d decision, e evict.Eviction) {
+func (r *reconciler) tell(w inputs, b kube.Binding, d decision, e placement.Eviction) {
 	warn := func(reason, message string) {
 		r.events.Event(w.template, corev1.EventTypeWarning, reason, message)
 		r.events.Event(b.Object, corev1.EventTypeWarning, reason, message)

@@ -23,8 +23,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/hub/capacity"
-	"github.com/pelago-net/pelago/control/hub/evict"
+	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -321,14 +320,14 @@ func (r *reconciler) setQuotas(ctx context.Context, namespace string) error {
 	if err := r.cache.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list FederatedResourceQuotas: %w", err)
 	}
-	by := map[string][]capacity.Quota{namespace: nil}
+	by := map[string][]placement.Quota{namespace: nil}
 	for i := range list.Items {
 		if q := &list.Items[i]; q.DeletionTimestamp == nil {
-			by[q.Namespace] = append(by[q.Namespace], capacity.Quota{Name: q.Name, Hard: q.Spec.Overall})
+			by[q.Namespace] = append(by[q.Namespace], placement.Quota{Name: q.Name, Hard: q.Spec.Overall})
 		}
 	}
 	for namespace, quotas := range by {
-		slices.SortFunc(quotas, func(a, b capacity.Quota) int { return strings.Compare(a.Name, b.Name) })
+		slices.SortFunc(quotas, func(a, b placement.Quota) int { return strings.Compare(a.Name, b.Name) })
 		r.Capacity.SetQuotas(namespace, quotas)
 	}
 	return nil
@@ -409,7 +408,7 @@ func (r *reconciler) setClusters(ctx context.Context) (next time.Duration, err e
 	if changed || r.rtts.Load() == nil {
 		r.rtts.Store(&rtts)
 	}
-	f := evict.ReadClusters(list.Items, r.Eviction.HaltedAbove)
+	f := placement.ReadClusters(list.Items, r.Eviction.HaltedAbove)
 	r.leaving.Store(&f)
 	r.Capacity.SetClusters(kube.Pointers(list.Items))
 	return next, nil

@@ -30,7 +30,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
-	"github.com/pelago-net/pelago/control/hub/capacity"
+	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
@@ -52,7 +52,7 @@ type quotaReconciler struct {
 }
 
 // SetupQuotas adds the controller of FederatedResourceQuotas to the manager; it needs AddIndexes. It writes the ResourceQuotas of static
-// assignments, and the status. Enforcement is in control/hub/capacity.
+// assignments, and the status. Enforcement is in control/hub/placement.
 func SetupQuotas(mgr ctrl.Manager, hubID string) error {
 	r := &quotaReconciler{hubID: hubID, interpreter: kinds.New(), client: mgr.GetClient(), live: mgr.GetAPIReader(),
 		events: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient())}
@@ -243,12 +243,12 @@ func (r *quotaReconciler) status(ctx context.Context, q *policyv1alpha1.Federate
 	}
 	var used scheduler.Load
 	for i := range bindings.Items {
-		used.Add(capacity.Total(&bindings.Items[i].Spec), 1)
+		used.Add(placement.Total(&bindings.Items[i].Spec), 1)
 	}
 	q.Status.Overall, q.Status.OverallUsed, q.Status.AggregatedStatus = q.Spec.Overall, corev1.ResourceList{}, nil
 	for name := range q.Spec.Overall {
-		if of, ok := capacity.Counted(name); ok {
-			q.Status.OverallUsed[name] = capacity.Quantity(of, used.Amount(of))
+		if of, ok := placement.Counted(name); ok {
+			q.Status.OverallUsed[name] = placement.Quantity(of, used.Amount(of))
 		} else {
 			notes = append(notes, string(name)+" is not enforced: only requests and pods are")
 		}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/pelago-net/pelago/control/hub/capacity"
+	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/scheduler"
 	"github.com/pelago-net/pelago/test/resultfile"
 )
@@ -27,7 +27,7 @@ type result struct {
 // measure decides so many bindings on so many cores, with as many at a time. Each decision is kept, as if it had been written, so
 // that later ones have less room. Those that run already are known from before.
 func measure(clusterCount, bindings, cores int) (result, error) {
-	room := capacity.New(capacity.Options{})
+	room := placement.NewCache(placement.CacheOptions{})
 	room.SetClusters(clusters(clusterCount))
 	names := make([]string, clusterCount)
 	for i := range names {
@@ -40,9 +40,9 @@ func measure(clusterCount, bindings, cores int) (result, error) {
 		if len(requests[i].Current) == 0 {
 			continue
 		}
-		o := capacity.Observation{ResourceVersion: "1", Requirements: requests[i].Requirements}
+		o := placement.Observation{ResourceVersion: "1", Requirements: requests[i].Requirements}
 		for _, c := range requests[i].Current {
-			o.Parts = append(o.Parts, capacity.ReservedPart{Cluster: c.Name, Replicas: c.Replicas})
+			o.Parts = append(o.Parts, placement.ReservedPart{Cluster: c.Name, Replicas: c.Replicas})
 		}
 		room.Observe(keys[i], o)
 	}

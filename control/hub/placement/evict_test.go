@@ -1,4 +1,4 @@
-package evict
+package placement
 
 import (
 	stdcmp "cmp"
@@ -159,7 +159,7 @@ func TestEvictionsBegin(t *testing.T) {
 			}
 			clusters := b.Spec.Clusters
 			tt.before.Reason = workv1alpha2.ReasonSuccess
-			v := Evictor{Options: Options{}.Defaulted(), Clusters: tt.fates, Now: evictionTime, Nearer: tt.nearer, Allow: func(string) bool { return !tt.deny }}
+			v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Clusters: tt.fates, Now: evictionTime, Nearer: tt.nearer, Allow: func(string) bool { return !tt.deny }}
 			e := v.Evict(b, &tt.before)
 			if e.Next != tt.want.next {
 				t.Errorf("looks again after %s, want %s", e.Next, tt.want.next)
@@ -226,7 +226,7 @@ func TestEvictionsEnd(t *testing.T) {
 			for _, f := range tt.change {
 				f(b)
 			}
-			v := Evictor{Options: Options{}.Defaulted(), Now: evictionTime, Allow: func(string) bool { return true }}
+			v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Now: evictionTime, Allow: func(string) bool { return true }}
 			e := v.Evict(b, &workv1alpha2.Decision{Reason: stdcmp.Or(tt.reason, workv1alpha2.ReasonSuccess)})
 			if ends := len(b.Spec.GracefulEvictionTasks) == 0; ends != tt.ends || len(e.Ended) == 1 != tt.ends {
 				t.Errorf("tasks %+v, ended %v; want it to end: %t", b.Spec.GracefulEvictionTasks, e.Ended, tt.ends)
@@ -244,7 +244,7 @@ func TestEvictionBeginsInWholeSeconds(t *testing.T) {
 	b.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m9", GracePeriodSeconds: ptr.To[int32](10)}}
 	b.Status.AggregatedStatus[1] = health("m2", 2)
 	began := evictionTime.Truncate(time.Second).Add(900 * time.Millisecond)
-	v := Evictor{Options: Options{}.Defaulted(), Now: began, Allow: func(string) bool { return true }}
+	v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Now: began, Allow: func(string) bool { return true }}
 	v.Evict(b, &workv1alpha2.Decision{Reason: workv1alpha2.ReasonSuccess})
 	*b.Spec.GracefulEvictionTasks[0].CreationTimestamp = b.Spec.GracefulEvictionTasks[0].CreationTimestamp.Rfc3339Copy() // as stored
 	for after, tasks := range map[time.Duration]int{9900 * time.Millisecond: 1, 10100 * time.Millisecond: 0} {
@@ -260,7 +260,7 @@ func TestEvictionBeginsInWholeSeconds(t *testing.T) {
 // Where no other cluster can have the template, it stays and says why.
 func TestEvictionWithoutReplacement(t *testing.T) {
 	b := evicted()
-	v := Evictor{Options: Options{}.Defaulted(), Clusters: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(0)}}}}, Now: evictionTime,
+	v := Evictor{EvictionOptions: EvictionOptions{}.Defaulted(), Clusters: Clusters{Of: map[string]Fate{"m1": {Taints: []corev1.Taint{noExecute(0)}}}}, Now: evictionTime,
 		Allow: func(string) bool { return true }, Stays: errors.New("0/2 clusters are available")}
 	e := v.Evict(b, &workv1alpha2.Decision{})
 	if len(b.Spec.Clusters) != 2 || len(b.Spec.GracefulEvictionTasks) > 0 || !strings.Contains(strings.Join(e.Held, ""), "it stays in cluster m1, since no other can have it: 0/2") {

@@ -1,6 +1,4 @@
-// Package evict decides which clusters a template leaves, and when that ends. It is pure but for the rates. Package propagate calls it
-// before each decision of the scheduler and writes both at once.
-package evict
+package placement
 
 import (
 	"bytes"
@@ -28,8 +26,8 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// Options are when templates leave clusters.
-type Options struct {
+// EvictionOptions are when templates leave clusters.
+type EvictionOptions struct {
 	// ClusterFailure is how long a cluster must not have been ready before templates with failover.cluster leave it; 0: 5 s.
 	ClusterFailure time.Duration
 	// ReachableClusterFailure is the same for one that other clusters reach in the data plane: the hub alone may be cut off from it;
@@ -44,7 +42,7 @@ type Options struct {
 	HaltedAbove float64
 }
 
-func (o Options) Defaulted() Options {
+func (o EvictionOptions) Defaulted() EvictionOptions {
 	o.ClusterFailure = cmp.Or(o.ClusterFailure, 5*time.Second)
 	o.ReachableClusterFailure = cmp.Or(o.ReachableClusterFailure, 5*time.Minute)
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Minute)
@@ -133,7 +131,7 @@ func (e *Eviction) wait(d time.Duration) {
 
 // Evictor decides which clusters templates leave.
 type Evictor struct {
-	Options
+	EvictionOptions
 	Clusters
 	Now time.Time
 	// Allow takes a place in the rate of a cluster.
@@ -405,14 +403,14 @@ func untolerated(taints []corev1.Taint, p *policyv1alpha1.Placement, now time.Ti
 	return reason, after
 }
 
-// Rates limits how many templates leave each cluster.
-type Rates struct {
+// EvictionRates limits how many templates leave each cluster.
+type EvictionRates struct {
 	mu  sync.Mutex
 	QPS float64
 	of  map[string]flowcontrol.RateLimiter
 }
 
-func (r *Rates) Take(cluster string) bool {
+func (r *EvictionRates) Take(cluster string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l := r.of[cluster]

@@ -1,4 +1,4 @@
-package capacity
+package placement
 
 import (
 	"errors"
@@ -63,7 +63,7 @@ func TestQuota(t *testing.T) {
 		"a new one beside those that run":     {"ns/c", hard("cpu=10"), request(4, weighted), "quota q: exceeded by 4 more cpu, of at most 10"},
 		"a binding without namespace is free": {"/a", hard("cpu=1"), other, ""},
 	} {
-		r := New(Options{})
+		r := NewCache(CacheOptions{})
 		r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 100, 0), member("n", 100, 0)})
 		r.SetQuotas("ns", []Quota{{Name: "q", Hard: c.hard}})
 		r.Observe("ns/a", seen("1", 3))
@@ -81,7 +81,7 @@ func TestQuota(t *testing.T) {
 
 // What is reserved counts until the write has ended, in both directions; a deleted binding and a removed quota free the rest.
 func TestQuotaFollowsWrites(t *testing.T) {
-	r := New(Options{})
+	r := NewCache(CacheOptions{})
 	r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 100, 0)})
 	r.SetQuotas("ns", []Quota{{Name: "q", Hard: hard("cpu=10")}})
 	fits := func(key string, replicas int32, current ...workv1alpha2.TargetCluster) (p *Reservation) {
@@ -131,7 +131,7 @@ func TestQuotaFollowsWrites(t *testing.T) {
 func TestQuotaIsNeverExceeded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.Int64Range(0, 40).Draw(t, "limit")
-		r := New(Options{})
+		r := NewCache(CacheOptions{})
 		r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 1000, 0)})
 		r.SetQuotas("ns", []Quota{{Name: "q", Hard: corev1.ResourceList{"cpu": *resource.NewQuantity(limit, resource.DecimalSI)}}})
 		sizes := rapid.SliceOfN(rapid.Int32Range(0, 9), 16, 16).Draw(t, "replicas")

@@ -1,7 +1,8 @@
-// Package capacity is the memory of scheduling decisions: the clusters, and the replicas that were placed but are not in the clusters'
-// reports yet. Decisions are computed in parallel from immutable snapshots and committed serially against the assumed sums. It reads
-// and writes no objects: package propagate tells it of clusters and bindings.
-package capacity
+// Package placement is what package propagate needs beside the scheduler. Cache is the memory of decisions: the clusters, and the replicas
+// that were placed but are not in the clusters' reports yet. Decisions are computed in parallel from immutable snapshots and committed
+// serially against the assumed sums, and against quotas. Evictor decides which clusters a template leaves, and when that ends; propagate
+// calls it before each decision and writes both at once. The package reads and writes no objects.
+package placement
 
 import (
 	"cmp"
@@ -25,8 +26,8 @@ var ErrNotReady = errors.New("decide: the clusters have not been read yet: try a
 // DefaultLag is three times the time between two reports of a cluster.
 const DefaultLag = 30 * time.Second
 
-// Options of a Cache; the zero value is for production.
-type Options struct {
+// CacheOptions of a Cache; the zero value is for production.
+type CacheOptions struct {
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
 	// Lag is how long after replicas were seen to be healthy a cluster that reports has them in its resourceSummary, at the latest;
@@ -56,7 +57,7 @@ type Cache struct {
 }
 
 // New makes a Cache without clusters and bindings.
-func New(o Options) *Cache {
+func NewCache(o CacheOptions) *Cache {
 	r := &Cache{
 		now: o.Now, lag: cmp.Or(o.Lag, DefaultLag), snapshot: scheduler.NewSnapshot(nil, nil),
 		reports: map[string]bool{}, bindings: map[string]*bindingUsage{}, sums: map[string]*sum{}, quotas: map[string][]Quota{},
@@ -180,7 +181,7 @@ func (b *bindingUsage) part(cluster string) *part {
 
 // Observe records what a watch shows of a binding. What is older than the last committed write changes nothing.
 //
-// Replicas are assumed until they have settled and the cluster has reported since (Options.Lag). While both could count, both
+// Replicas are assumed until they have settled and the cluster has reported since (CacheOptions.Lag). While both could count, both
 // do: the capacity is underestimated for a while, never overestimated.
 func (r *Cache) Observe(key string, o Observation) {
 	r.mu.Lock()

@@ -1,4 +1,4 @@
-package capacity
+package placement
 
 import (
 	"errors"
@@ -93,7 +93,7 @@ func show(clusters []workv1alpha2.TargetCluster) string {
 func TestManyForFewPlaces(t *testing.T) {
 	for name, failing := range map[string]int64{"all writes succeed": 0, "every third write fails": 3} {
 		t.Run(name, func(t *testing.T) {
-			r := New(Options{})
+			r := NewCache(CacheOptions{})
 			var clusters []*clusterv1alpha1.Cluster
 			want := map[string]int32{}
 			for i := range 100 {
@@ -193,7 +193,7 @@ func TestAssumed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			clock := newClock()
-			r := New(Options{Now: clock.now})
+			r := NewCache(CacheOptions{Now: clock.now})
 			r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 0)})
 			reservations := map[string]*Reservation{}
 			for i, s := range steps {
@@ -271,14 +271,14 @@ func freeIn(r *Cache, cluster string) (n int64) {
 }
 
 func TestRestart(t *testing.T) {
-	r := New(Options{})
+	r := NewCache(CacheOptions{})
 	r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 0), member("n", 10, 0)})
 	d, p, err := r.Decide("ns/a", request(8, weighted))
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.Commit("7")
-	again := New(Options{})
+	again := NewCache(CacheOptions{})
 	again.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 0), member("n", 10, 0)})
 	seen := Observation{ResourceVersion: "7", Requirements: needs(1)}
 	for _, c := range d.Clusters {
@@ -309,7 +309,7 @@ func TestDecide(t *testing.T) {
 		"what is no workload takes none":    {&scheduler.Request{Kind: static.Kind}, "m=0 n=0", 8},
 		"several components: none is known": {&scheduler.Request{Kind: static.Kind, Components: 2, Replicas: 3}, "m=0 n=0", 8},
 	} {
-		r := New(Options{})
+		r := NewCache(CacheOptions{})
 		r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 2), member("n", 10, 6)})
 		d, _, err := r.Decide("ns/a", c.r)
 		if err != nil {
@@ -323,7 +323,7 @@ func TestDecide(t *testing.T) {
 }
 
 func TestNotReady(t *testing.T) {
-	r := New(Options{})
+	r := NewCache(CacheOptions{})
 	if _, _, err := r.Decide("ns/a", request(1, weighted)); !errors.Is(err, ErrNotReady) {
 		t.Errorf("before the clusters are known: %v", err)
 	}
@@ -335,7 +335,7 @@ func TestNotReady(t *testing.T) {
 }
 
 func TestNeed(t *testing.T) {
-	r := New(Options{})
+	r := NewCache(CacheOptions{})
 	removed := member("m", 1, 0)
 	now := metav1.Now()
 	removed.DeletionTimestamp = &now
@@ -352,7 +352,7 @@ func TestNeed(t *testing.T) {
 
 // TestCommit: a decision that was computed before another one took the room is computed again.
 func TestCommit(t *testing.T) {
-	r := New(Options{})
+	r := NewCache(CacheOptions{})
 	r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 0), member("n", 10, 4)})
 	s, err := r.begin("ns/a")
 	if err != nil {

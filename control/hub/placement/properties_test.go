@@ -1,4 +1,4 @@
-package capacity
+package placement
 
 import (
 	"fmt"
@@ -57,7 +57,7 @@ func newWorld(t *rapid.T) *world {
 
 // start begins with a new Room, which reads everything.
 func (w *world) start() {
-	w.room = New(Options{Now: w.clock.now})
+	w.room = NewCache(CacheOptions{Now: w.clock.now})
 	w.doubt = map[string]*Reservation{}
 	w.tell()
 	for key := range w.watch {
