@@ -25,6 +25,7 @@ import (
 	"github.com/pelago-net/pelago/control/agent/peering"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/execute"
+	"github.com/pelago-net/pelago/control/execute/collect"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kinds/rules"
 	"github.com/pelago-net/pelago/control/kube"
@@ -54,7 +55,7 @@ func (a *agent) addExecution(c config.Config, to kube.HubOptions, tokens *peerin
 	if err != nil {
 		return err
 	}
-	status, err := execute.NewCollector(execute.CollectorOptions{
+	status, err := collect.NewCollector(collect.CollectorOptions{
 		Cluster: id, Hub: h.GetClient(), Member: member, Lease: true, Log: log,
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,8 +30,9 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// HubServer is the API server of the tests inside the package; TestMain stops it.
-var HubServer = apiserver.NewShared(apiserver.CRDs("works.work.karmada.io"))
+var server = apiserver.NewShared(apiserver.CRDs("works.work.karmada.io"))
+
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 const hubID = "hub-of-the-test"
 
@@ -55,7 +57,7 @@ func newLab(t *testing.T, member *rest.Config) *lab {
 	id := labs.Add(1)
 	l := &lab{
 		T: t, cluster: fmt.Sprintf("m%d", id), ns: fmt.Sprintf("ns%d", id), wire: &wire{}, events: record.NewFakeRecorder(1000),
-		hub:     apiserver.Connect(t, HubServer.Config(t), workv1alpha1.AddToScheme),
+		hub:     apiserver.Connect(t, server.Config(t), workv1alpha1.AddToScheme),
 		member:  apiserver.Connect(t, member),
 		config:  rest.CopyConfig(member),
 		metrics: NewMetrics(),

@@ -20,7 +20,7 @@ import (
 
 // Each follower hears of the Works of its namespace, those that are there and those that come, and of no others; after its end of none.
 func TestWorksAreShared(t *testing.T) {
-	config := rest.CopyConfig(HubServer.Config(t))
+	config := rest.CopyConfig(server.Config(t))
 	hub := apiserver.Connect(t, config, workv1alpha1.AddToScheme)
 	work := func(namespace, name string) *workv1alpha1.Work {
 		return &workv1alpha1.Work{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}

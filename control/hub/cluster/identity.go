@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pelago-net/pelago/control/execute"
+	"github.com/pelago-net/pelago/control/execute/collect"
 	"golang.org/x/sync/singleflight"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -45,7 +45,7 @@ type identity struct {
 	verifying singleflight.Group
 	mu        sync.Mutex
 	verified  []*verifiedConn
-	other     *execute.OtherCluster // the result of the last check; nil: the member
+	other     *collect.OtherCluster // the result of the last check; nil: the member
 }
 
 type dial = func(ctx context.Context, network, address string) (net.Conn, error)
@@ -170,7 +170,7 @@ func (i *identity) found(have string) error {
 	if i.other = nil; have == i.reach.id {
 		return nil
 	}
-	i.other = &execute.OtherCluster{Cluster: i.reach.cluster, Want: i.reach.id, Have: have}
+	i.other = &collect.OtherCluster{Cluster: i.reach.cluster, Want: i.reach.id, Have: have}
 	go i.drop() // watches, too, reach the other cluster
 	return i.other
 }

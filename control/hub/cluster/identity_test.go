@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 
-	"github.com/pelago-net/pelago/control/execute"
+	"github.com/pelago-net/pelago/control/execute/collect"
 	"github.com/pelago-net/pelago/test/await"
 )
 
@@ -110,7 +110,7 @@ func put(ctx context.Context, c *rest.RESTClient, text string) error {
 // says wants an error that names both clusters.
 func says(t *testing.T, err error) {
 	t.Helper()
-	var other *execute.OtherCluster
+	var other *collect.OtherCluster
 	if !errors.As(err, &other) || other.Want != firstID || other.Have != secondID ||
 		!strings.Contains(err.Error(), firstID) || !strings.Contains(err.Error(), secondID) {
 		t.Errorf("%v, want words of both clusters", err)
@@ -147,7 +147,7 @@ func TestAnotherClusterBehindTheAddress(t *testing.T) {
 			s.Close()
 			second := other.serve(t, address, http2)
 			await.True(t, "the other cluster is found out", func() bool {
-				var found *execute.OtherCluster
+				var found *collect.OtherCluster
 				return errors.As(put(t.Context(), c, "three"), &found)
 			})
 			says(t, put(t.Context(), c, "four"))

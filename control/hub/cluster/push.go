@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	"github.com/pelago-net/pelago/control/execute"
+	"github.com/pelago-net/pelago/control/execute/collect"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -37,7 +37,7 @@ type PushOptions struct {
 	// Execute executes the Works of a cluster in the member until ctx ends. It returns earlier only if it cannot start.
 	Execute func(ctx context.Context, cluster string, member *rest.Config) error
 	// Status are the intervals of the collectors; the controller sets the other fields.
-	Status execute.CollectorOptions
+	Status collect.CollectorOptions
 	// Registry, if set, gets the metrics.
 	Registry prometheus.Registerer
 	Log      *slog.Logger
@@ -49,7 +49,7 @@ func SetupPush(mgr ctrl.Manager, o PushOptions) error {
 	r.duration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "cluster_sync_status_duration_seconds", Help: "How long it took to look at the cluster once.",
 	}, []string{"member_cluster"})
-	r.runs = newRuns(r.run, cmp.Or(o.Status.Every, execute.DefaultEvery))
+	r.runs = newRuns(r.run, cmp.Or(o.Status.Every, collect.DefaultEvery))
 	members, err := kube.Reconciler("members", mgr.GetEventRecorderFor("pelago-hub"), r.reconcile)
 	if o.Registry != nil {
 		err = errors.Join(err, o.Registry.Register(r.duration))
@@ -100,7 +100,7 @@ func (r *pushReconciler) reconcile(ctx context.Context, req ctrl.Request) (time.
 		return 0, nil
 	}
 	r.runs.stop(req.Name)
-	return 0, execute.Unusable(ctx, r.client, c, unusable)
+	return 0, collect.Unusable(ctx, r.client, c, unusable)
 }
 
 // secret reads the Secret of a cluster past the cache, which has no Secrets; nil if there is none.
@@ -129,7 +129,7 @@ func (r *pushReconciler) run(ctx context.Context, cluster string, config *rest.C
 		keep(ctx, log, "collect the status", func(ctx context.Context) error {
 			o := r.Status
 			o.Cluster, o.Hub, o.Member, o.Log, o.Took = cluster, r.client, config, log, r.duration.WithLabelValues(cluster)
-			c, err := execute.NewCollector(o)
+			c, err := collect.NewCollector(o)
 			if err != nil {
 				return err
 			}

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	"github.com/pelago-net/pelago/control/execute"
+	"github.com/pelago-net/pelago/control/execute/collect"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -49,7 +49,7 @@ func newHub(t *testing.T) *hub {
 		return len(all.Items)
 	})
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return SetupPush(mgr, PushOptions{Execute: h.execute, Log: slog.New(slog.DiscardHandler), Status: execute.CollectorOptions{
+		return SetupPush(mgr, PushOptions{Execute: h.execute, Log: slog.New(slog.DiscardHandler), Status: collect.CollectorOptions{
 			Every: 200 * time.Millisecond, Delay: 50 * time.Millisecond, FailureThreshold: time.Second, SuccessThreshold: time.Second,
 		}})
 	}}}.Run(t, h.Config)

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	"github.com/pelago-net/pelago/control/execute"
+	"github.com/pelago-net/pelago/control/execute/collect"
 )
 
 // Ways are the connections by which requests of users reach push members, beside those of the hub's own work: any replica has
@@ -94,7 +94,7 @@ func newWay(r reach) (*Way, error) {
 		}
 		*to = l.config.Transport
 		ctx, cancel := context.WithCancel(context.Background())
-		go l.watch(ctx, execute.DefaultEvery)
+		go l.watch(ctx, collect.DefaultEvery)
 		way.closes = append(way.closes, cancel, l.closeAll)
 		r.upgrades = true
 	}

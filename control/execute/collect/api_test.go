@@ -1,4 +1,4 @@
-package execute_test
+package collect_test
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/execute"
+	"github.com/pelago-net/pelago/control/execute/collect"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -28,7 +28,7 @@ import (
 // One server is the hub and, over a line, the member: what a collector reads and what it writes are different kinds.
 var server = apiserver.NewShared(apiserver.CRDs("clusters.cluster.karmada.io", "portblocks.pelago.io", "gateways.submariner.io"))
 
-func TestMain(m *testing.M) { os.Exit(apiserver.Run(m, server, execute.HubServer)) }
+func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 // place is a hub with one Cluster, and the member that it stands for.
 type place struct {
@@ -49,13 +49,13 @@ func newPlace(t *testing.T, cluster *clusterv1alpha1.Cluster) place {
 	return p
 }
 
-func (p place) collect(o execute.CollectorOptions) {
+func (p place) start(o collect.CollectorOptions) {
 	p.hub.Helper()
 	o.Cluster, o.Hub, o.Log = "m1", p.hub.Client, slog.New(slog.DiscardHandler)
 	if o.Member == nil {
 		o.Member = p.line.Config()
 	}
-	c, err := execute.NewCollector(o)
+	c, err := collect.NewCollector(o)
 	if err != nil {
 		p.hub.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestStatusOfAMember(t *testing.T) {
 	p := newPlace(t, pushCluster())
 	p.addNode("n1", "4")
 	p.addPod("bound", "n1", "1500m")
-	p.collect(execute.CollectorOptions{Every: time.Hour, Delay: 50 * time.Millisecond})
+	p.start(collect.CollectorOptions{Every: time.Hour, Delay: 50 * time.Millisecond})
 	await.Equal(t, "1500m of 4, 0 to come, 1 nodes", p.allocated)
 	s := p.cluster().Status
 	if !strings.HasPrefix(s.KubernetesVersion, "v1.") {
@@ -179,7 +179,7 @@ func TestNetworkOfAMember(t *testing.T) {
 		HAStatus: submarinerv1.HAStatusActive, LocalEndpoint: endpoint("m1"),
 		Connections: []submarinerv1.Connection{{Status: submarinerv1.Connected, Endpoint: endpoint("m2")}}}}
 	p.member.Make(g)
-	p.collect(execute.CollectorOptions{Every: 100 * time.Millisecond, Delay: 50 * time.Millisecond})
+	p.start(collect.CollectorOptions{Every: 100 * time.Millisecond, Delay: 50 * time.Millisecond})
 	network := func() (out string) {
 		for _, path := range p.cluster().Status.Network {
 			out += fmt.Sprintf("%s %t;", path.Cluster, path.Reachable)
@@ -217,7 +217,7 @@ func TestTheFirstStatusIsWhole(t *testing.T) {
 	p.addNode("n1", "4")
 	member := p.line.Config()
 	member.Wrap(func(next http.RoundTripper) http.RoundTripper { return slow{next} })
-	p.collect(execute.CollectorOptions{Delay: 50 * time.Millisecond, Member: member})
+	p.start(collect.CollectorOptions{Delay: 50 * time.Millisecond, Member: member})
 	await.Equal(t, "True ClusterReady", p.ready)
 	if got := p.allocated(); got != "0 of 4, 0 to come, 1 nodes" {
 		t.Errorf("the first status says %q", got)
@@ -229,7 +229,7 @@ func TestTheFirstStatusIsWhole(t *testing.T) {
 func TestOutage(t *testing.T) {
 	p := newPlace(t, pushCluster())
 	p.addNode("n1", "4")
-	p.collect(execute.CollectorOptions{Every: 50 * time.Millisecond, Delay: 50 * time.Millisecond,
+	p.start(collect.CollectorOptions{Every: 50 * time.Millisecond, Delay: 50 * time.Millisecond,
 		FailureThreshold: time.Second, SuccessThreshold: time.Second})
 	await.Equal(t, "True ClusterReady", p.ready)
 	await.Equal(t, "0 of 4, 0 to come, 1 nodes", p.allocated)
@@ -262,7 +262,7 @@ func TestOutage(t *testing.T) {
 func TestDeadFromTheStart(t *testing.T) {
 	p := newPlace(t, pushCluster())
 	p.line.Cut()
-	p.collect(execute.CollectorOptions{Every: 50 * time.Millisecond})
+	p.start(collect.CollectorOptions{Every: 50 * time.Millisecond})
 	await.Equal(t, "False ClusterNotReachable", p.ready)
 }
 
@@ -272,7 +272,7 @@ func TestNotAllowedToCount(t *testing.T) {
 	member := p.line.Config()
 	member.Impersonate.UserName = "nobody-in-particular"
 	member.Impersonate.Groups = []string{"system:authenticated"}
-	p.collect(execute.CollectorOptions{Every: 50 * time.Millisecond, Member: member})
+	p.start(collect.CollectorOptions{Every: 50 * time.Millisecond, Member: member})
 	await.True(t, "the message names what cannot be listed", func() bool {
 		r := p.cluster().Ready()
 		return r != nil && r.Status == metav1.ConditionTrue &&
@@ -291,7 +291,7 @@ func TestInvalidModels(t *testing.T) {
 	}}}
 	p := newPlace(t, c)
 	p.addNode("n1", "4")
-	p.collect(execute.CollectorOptions{Delay: 50 * time.Millisecond})
+	p.start(collect.CollectorOptions{Delay: 50 * time.Millisecond})
 	await.Equal(t, "0 of 4, 0 to come, 1 nodes", p.allocated)
 	if m := p.cluster().Status.ResourceSummary.AllocatableModelings; len(m) != 0 {
 		t.Errorf("nodes are counted by invalid models: %v", m)
@@ -308,7 +308,7 @@ func TestFieldsOfOthersStay(t *testing.T) {
 	if err := p.hub.Status().Update(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	p.collect(execute.CollectorOptions{})
+	p.start(collect.CollectorOptions{})
 	await.Equal(t, "True ClusterReady", p.ready)
 	s := p.cluster().Status
 	if len(s.RemedyActions) != 1 || !meta.IsStatusConditionTrue(s.Conditions, theirs) {
@@ -326,11 +326,11 @@ func TestLease(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: "m1"}}
 	p.hub.Make(lease)
 	p.line.Cut()
-	p.collect(execute.CollectorOptions{Lease: true})
+	p.start(collect.CollectorOptions{Lease: true})
 	await.True(t, "the lease is renewed", func() bool {
 		if err := p.hub.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); err != nil {
 			t.Fatal(err)
 		}
-		return lease.Spec.RenewTime != nil && *lease.Spec.LeaseDurationSeconds == int32(execute.LeaseDuration/time.Second) && *lease.Spec.HolderIdentity == "m1"
+		return lease.Spec.RenewTime != nil && *lease.Spec.LeaseDurationSeconds == int32(collect.LeaseDuration/time.Second) && *lease.Spec.HolderIdentity == "m1"
 	})
 }

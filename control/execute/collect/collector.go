@@ -1,4 +1,7 @@
-package execute
+// Package collect reports the status of one cluster to the hub: readiness, version, API enablements, nodes, resource sums and
+// round-trip times to other clusters, and renews a pull member's Lease. It runs where package execute runs, and changes nothing in the
+// member.
+package collect
 
 import (
 	"cmp"
