@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -47,10 +48,9 @@ func startNode(config *rest.Config) (*node, error) {
 	o := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName, Labels: map[string]string{"kubernetes.io/os": "linux"}},
 		Status: corev1.NodeStatus{Capacity: capacity, Allocatable: capacity,
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}}}
-	made, err := client.CoreV1().Nodes().Create(n.ctx, o, metav1.CreateOptions{})
-	if err == nil {
-		made.Spec.Taints = nil // admission has added not-ready, which the node lifecycle controller would remove
-		_, err = client.CoreV1().Nodes().Update(n.ctx, made, metav1.UpdateOptions{})
+	_, err = client.CoreV1().Nodes().Create(n.ctx, o, metav1.CreateOptions{})
+	if err == nil { // admission has added the taint not-ready, which the node lifecycle controller would remove
+		_, err = client.CoreV1().Nodes().Patch(n.ctx, nodeName, types.MergePatchType, []byte(`{"spec":{"taints":null}}`), metav1.PatchOptions{})
 	}
 	if err != nil {
 		n.stop()

@@ -1,10 +1,12 @@
 package propagate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -90,7 +92,7 @@ func (r *rebalancer) rebalance(ctx context.Context, w *appsv1alpha1.WorkloadReba
 }
 
 // observed are the workloads of a status: those that had a result before keep it, and are kept without being in the spec if they were
-// rebalanced.
+// rebalanced. They are sorted, as Karmada's: clients compare them.
 func observed(spec []appsv1alpha1.ObjectReference, before []appsv1alpha1.ObservedWorkload) []appsv1alpha1.ObservedWorkload {
 	var out []appsv1alpha1.ObservedWorkload
 	seen := map[appsv1alpha1.ObjectReference]bool{}
@@ -106,6 +108,11 @@ func observed(spec []appsv1alpha1.ObjectReference, before []appsv1alpha1.Observe
 			seen[workload] = true
 		}
 	}
+	slices.SortFunc(out, func(a, b appsv1alpha1.ObservedWorkload) int {
+		x, y := a.Workload, b.Workload
+		return cmp.Or(strings.Compare(x.APIVersion, y.APIVersion), strings.Compare(x.Kind, y.Kind),
+			strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name))
+	})
 	return out
 }
 

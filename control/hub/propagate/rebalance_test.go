@@ -55,7 +55,7 @@ func TestWorkloadRebalancer(t *testing.T) {
 		return text
 	}
 	const notFound = "=FailedReferencedBindingNotFound "
-	await.Equal(t, "web=Successful absent"+notFound+"web"+notFound, results)
+	await.Equal(t, "web"+notFound+"absent"+notFound+"web=Successful ", results)
 	h.runs("web-deployment", "member1:1 member2:1")
 	asked := func() *metav1.Time { return h.binding("web-deployment").Spec.RescheduleTriggeredAt }
 	first := asked()
@@ -63,7 +63,7 @@ func TestWorkloadRebalancer(t *testing.T) {
 	edit(h, w, func(w *appsv1alpha1.WorkloadRebalancer) {
 		w.Spec.Workloads = []appsv1alpha1.ObjectReference{of("idle")}
 	})
-	await.Equal(t, "web=Successful idle=Successful ", results)
+	await.Equal(t, "idle=Successful web=Successful ", results)
 	h.runs("idle-deployment", "member1:1 member2:1")
 	if again := asked(); !again.Equal(first) {
 		t.Errorf("web was scheduled once more, at %s, first at %s", again, first)
