@@ -38,7 +38,7 @@ images: build ## build the product's and the test workload's images: out/images/
 	$(BIN)/pelago-lab image build --output $(OUT)/images
 
 ## ---- test
-.PHONY: setup test test-full race unit netns lab e2e wires verify lint conformance conformance-karmada gateway-api
+.PHONY: setup test test-full race unit netns lab e2e wires verify lint conformance conformance-karmada gateway-api test-charts
 setup: $(BIN)/pelago-lab ## install the Debian packages of tests and lab, build Kubernetes once (6 minutes)
 	$(BIN)/pelago-lab prerequisites --install
 	$(BIN)/pelago-lab build
@@ -72,7 +72,7 @@ wires: setup images ## test the encrypted wires without globalnet
 	go run ./test/suites wires
 
 verify: setup generate ## check that generated code is what the sources make
-	@git diff --exit-code --stat -- bpf api deploy/crds || { echo "generated code is stale: run make generate and commit"; exit 1; }
+	@git diff --exit-code --stat -- bpf api deploy/crds deploy/charts || { echo "generated code is stale: run make generate and commit"; exit 1; }
 
 lint: ## gofmt, go mod tidy, vet, staticcheck, clang-format
 	@test -z "$$(gofmt -l $$(git ls-files '*.go' | grep -v _bpfel))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
@@ -93,6 +93,9 @@ conformance-karmada: setup build ## run Karmada's own end-to-end suite, or what 
 
 gateway-api: ## test that Envoy Gateway resolves ServiceImports (compiles it the first time: 10 minutes)
 	cd test/gatewayapi && go test -count=1 ./...
+
+test-charts: setup ## test the Helm charts with Helm's library against API servers (compiles it the first time: 8 minutes)
+	cd test/charts && go test -count=1 ./...
 
 ## ---- measure and break
 .PHONY: failover chaos bench bench-scheduler bench-hub bench-dns vm fuzz
@@ -128,12 +131,16 @@ vm: $(BIN)/pelago-lab ## test WireGuard, ESP and netem on Debian kernels in an e
 	go run ./test/vm -kernel "$(KERNEL)" -json $(OUT)/vm.json
 
 ## ---- maintain
-.PHONY: generate clean
+.PHONY: generate charts clean
 generate: ## generate eBPF objects, deepcopy functions, CRDs
 	@for tool in $(CLANG_TOOLS); do command -v $$tool >/dev/null || { echo "$$tool is missing: apt-get install clang-16 llvm-16"; exit 1; }; done
 	go generate ./bpf
 	go tool controller-gen object paths=./api/...
 	go tool controller-gen crd:crdVersions=v1,maxDescLen=400 paths=./api/... output:crd:dir=./deploy/crds
+	$(MAKE) charts
+
+charts: ## write the derived files of the Helm charts: manifests and definitions
+	go test ./deploy -run TestChartsAreCurrent -update
 
 clean: ## remove bin/ and out/
 	rm -rf $(BIN) $(OUT)

@@ -25,19 +25,7 @@ func (a PushAccount) name() string { return "karmada-" + a.Cluster }
 
 // Manifests is what Install applies, each object with the hub's id.
 func (a PushAccount) Manifests() ([]*unstructured.Unstructured, error) {
-	objs, err := objects(map[string]any{"Account": a.name(), "Role": "karmada-controller-manager:" + a.name()}, "push/*.yaml")
-	if err != nil {
-		return nil, err
-	}
-	for _, u := range objs {
-		annotations := u.GetAnnotations()
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
-		annotations[pelagov1alpha1.AnnotationHubID] = a.HubID
-		u.SetAnnotations(annotations)
-	}
-	return objs, nil
+	return objects(map[string]any{"Account": a.name(), "Role": "karmada-controller-manager:" + a.name(), "HubID": a.HubID}, "push/*.yaml")
 }
 
 // Install makes the account in the member and returns its token and the CA of the member's API server, PEM. What exists and

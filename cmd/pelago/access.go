@@ -208,14 +208,6 @@ func (c *cluster) requireHubVersion() error {
 	return c.requireVersion("the hub", "1.31", "admission policies with functions of IP addresses")
 }
 
-// ca is the CA of a hub, PEM: that of the kubeconfig, else the published one.
-func (c *cluster) ca(ctx context.Context) ([]byte, error) {
-	if len(c.Config.CAData) > 0 {
-		return c.Config.CAData, nil
-	}
-	return deploy.PublishedCA(ctx, c.Client, deploy.BrokerNamespace)
-}
-
 // kind finds what a user calls deployments, deploy, deployment.apps or deployments.v1.apps.
 func (c *cluster) kind(name string) (*meta.RESTMapping, error) {
 	full, short := schema.ParseResourceArg(strings.ToLower(name))

@@ -149,8 +149,7 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	f.BoolVar(&j.dryRun, "dry-run", false, "print all objects that would be written into the cluster, and write none, neither there nor at the hub; what "+
 		"join gets at the hub, as the token, is left out")
 	f.StringVarP(&j.output, "output", "o", "yaml", "with --dry-run: yaml or json")
-	f.BoolVar(&j.components, "components", true, "install the components; false: register the cluster and write its configuration, where a Helm "+
-		"chart (deploy/charts) has installed them")
+	f.BoolVar(&j.components, "components", true, "install the components; false: the rest, where a Helm chart (deploy/charts) installs them")
 	f.BoolVar(&j.wait, "wait", true, "wait until all components run")
 	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them")
 	f.BoolVar(&j.discoveryOnly, "discovery-only", false, "not supported")
@@ -282,10 +281,8 @@ func (j *join) workloads(ctx context.Context, m *cluster, info broker.Info, prog
 	}
 	c := config.Config{WorkloadsOnly: true, ClusterID: j.ClusterID, ClusterIndex: uint16(entry.ClusterIndex),
 		HubID: set.HubID, HubServer: info.BrokerURL, BrokerNamespace: info.Namespace()}
-	if j.components {
-		if err := deploy.ExecutionBase(ctx, m.Client, progress); err != nil {
-			return err
-		}
+	if err := deploy.ExecutionBase(ctx, m.Client, progress); err != nil {
+		return err
 	}
 	token, err := install.RegisterNetwork(ctx, hub, m.Client, info, broker.Member{Entry: entry}, progress)
 	if err != nil {
@@ -352,10 +349,8 @@ func (j *join) network(
 	if err := announce(ctx, m, info, former, c, progress); err != nil {
 		return err
 	}
-	if j.components {
-		if err := deploy.MemberBase(ctx, m.Client, progress); err != nil {
-			return err
-		}
+	if err := deploy.MemberBase(ctx, m.Client, progress); err != nil {
+		return err
 	}
 	token, err := install.RegisterNetwork(ctx, hub, m.Client, info, broker.Member{
 		Entry: entry, PodCIDR: c.RoutedPodCIDRs(), ServiceCIDR: facts.ServiceCIDRs, Fabric: set.Fabric, NetworkOnly: j.NetworkOnly,

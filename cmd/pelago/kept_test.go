@@ -21,13 +21,13 @@ func TestEveryFlagIsKept(t *testing.T) {
 	for name, tt := range map[string]struct {
 		cmd       *cobra.Command
 		kept      map[string]string
-		elsewhere []string // kept as labels of nodes, in the hub's book or in its Cluster
+		elsewhere []string // kept as labels of nodes, in pods, in the hub's book or in its Cluster
 		never     []string
 	}{
 		"join": {joinCommand(), install.JoinFlags(config.Config{}),
-			[]string{"gateway-node", "label-gateway", "globalnet", "globalnet-cidr", "globalnet-cluster-size", "clusterset-ip-cidr", "clustercidr", "servicecidr",
-				"cluster-provider", "cluster-region", "cluster-zones", "image", "image-pull-policy"},
-			[]string{"clusterid", "cluster-kubeconfig", "cluster-context", "wait", "timeout"}},
+			append(install.PodFlags, "gateway-node", "label-gateway", "globalnet", "globalnet-cidr", "globalnet-cluster-size", "clusterset-ip-cidr", "clustercidr", "servicecidr",
+				"cluster-provider", "cluster-region", "cluster-zones", "image", "image-pull-policy"),
+			[]string{"clusterid", "cluster-kubeconfig", "cluster-context", "wait", "timeout", "dry-run", "output", "components", "discovery-only"}},
 		"deploy-broker": {deployBrokerCommand(), install.BrokerFlags(broker.Clusterset{Fabric: netip.MustParsePrefix("241.0.0.0/8")}, broker.Book{Globalnet: true, ClusterSetIPs: netip.MustParsePrefix("243.0.0.0/8")}),
 			nil, []string{"ipsec-psk-from", "output"}},
 	} {

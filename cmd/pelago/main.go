@@ -23,6 +23,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/inspect"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
@@ -66,7 +67,7 @@ one hub propagates workloads to all of them.
 			cmd.AddCommand(c)
 		}
 	}
-	add("set", "A clusterset:", initCommand(), deinitCommand(), hubCommand(), deployBrokerCommand(), joinCommand(), registerCommand(), tokenCommand(), unjoinCommand(), gatewayCommand())
+	add("set", "A clusterset:", initCommand(), deinitCommand(), hubCommand(), deployBrokerCommand(), joinCommand(), registerCommand(), install.TokenCommand(func() install.Access { return &access{} }), unjoinCommand(), gatewayCommand())
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), interpretCommand())

@@ -3,6 +3,7 @@ package install
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -124,6 +125,7 @@ func podFlags(pod corev1.PodSpec) map[string]string {
 			flags["no-proxy"] = strings.TrimPrefix(strings.TrimPrefix(e.Value, deploy.NoProxyCluster), ",")
 		}
 	}
+	maps.DeleteFunc(flags, func(_, value string) bool { return value == "" })
 	return flags
 }
 

@@ -1,0 +1,3 @@
+{{- define "pelago.manifest" -}}
+{{- dict "Image" (quote .Values.image) "PullPolicy" (quote .Values.imagePullPolicy) | toJson }}
+{{- end }}

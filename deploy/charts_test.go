@@ -1,0 +1,121 @@
+package deploy
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the derived files of deploy/charts")
+
+// derived begins the templates that are made of manifests.
+const derived = "{{- /* Written by `make charts` from "
+
+// chart says which manifests a chart has, each with the condition of its template.
+type chart struct {
+	manifests [][2]string // pattern, condition
+	crds      []func() ([]*unstructured.Unstructured, error)
+}
+
+var charts = map[string]chart{
+	"pelago-member": {
+		manifests: [][2]string{{"member/namespace.yaml", "true"}, {"member/rbac/*.yaml", ".Values.network"}, {"member/workloads/*.yaml", ".Values.network"},
+			{"member/execution/*.yaml", ".Values.workloads"}},
+		crds: []func() ([]*unstructured.Unstructured, error){MemberCRDs},
+	},
+	"pelago-hub": {
+		manifests: [][2]string{{"hub/*.yaml", ".Values.broker"}, {"hub/policies/*.yaml", ".Values.broker"}, {"member/namespace.yaml", ".Values.propagation"},
+			{"propagation/*.yaml", ".Values.propagation"}, {"propagation/policies/*.yaml", ".Values.propagation"},
+			{"propagation/workloads/*.yaml", "and .Values.propagation .Values.deployHub"}},
+		crds: []func() ([]*unstructured.Unstructured, error){HubCRDs, PropagationCRDs},
+	},
+	"pelago-push-member": {manifests: [][2]string{{"push/*.yaml", "true"}}},
+}
+
+// files are the derived files of a chart: templates that are the manifests themselves, whose values the template pelago.manifest makes
+// of the chart's, and the definitions.
+func (c chart) files(t *testing.T) map[string]string {
+	out := map[string]string{}
+	for _, m := range c.manifests {
+		names, err := fs.Glob(manifests, m[0])
+		if err != nil || len(names) == 0 {
+			t.Fatalf("%s: %d files, %v", m[0], len(names), err)
+		}
+		for _, name := range names {
+			text, err := manifests.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out["templates/"+strings.ReplaceAll(name, "/", "-")] = fmt.Sprintf("%sdeploy/%s. */ -}}\n{{- if %s }}\n{{- with include \"pelago.manifest\" . | fromJson }}\n%s{{- end }}\n{{- end }}\n",
+				derived, name, m[1], text)
+		}
+	}
+	for _, of := range c.crds {
+		crds, err := of()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, crd := range crds {
+			own(crd)
+			text, err := yaml.Marshal(crd.Object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out["crds/"+crd.GetName()+".yaml"] = string(text)
+		}
+	}
+	return out
+}
+
+// TestChartsAreCurrent compares the charts with the manifests that init, deploy-broker and join install; -update writes them.
+func TestChartsAreCurrent(t *testing.T) {
+	for name, c := range charts {
+		t.Run(name, func(t *testing.T) {
+			want, root := c.files(t), filepath.Join("charts", name)
+			have := map[string]string{}
+			err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+				if err != nil || d.IsDir() {
+					return err
+				}
+				text, err := os.ReadFile(path)
+				below, _ := filepath.Rel(root, path)
+				if bytes.HasPrefix(text, []byte(derived)) || strings.HasPrefix(below, "crds/") {
+					have[below] = string(text)
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *update {
+				for below := range have {
+					if err := os.Remove(filepath.Join(root, below)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for below, text := range want {
+					path := filepath.Join(root, below)
+					if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+						t.Fatal(err)
+					}
+					if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+						t.Fatal(err)
+					}
+				}
+				return
+			}
+			if diff := cmp.Diff(want, have); diff != "" {
+				t.Errorf("run make charts: -manifests +chart\n%s", diff)
+			}
+		})
+	}
+}
