@@ -76,6 +76,10 @@ func (j *task) refusal(at int, near, serving set) cause {
 		return notNear
 	case len(j.Evicted) > 0 && slices.Contains(j.Evicted, j.of[at].Name):
 		return evicting
+	case !runs && j.together != nil && !j.together.has(at):
+		return notTogether
+	case !runs && j.apart != nil && j.apart.has(at):
+		return notApart
 	case !runs && j.tooFar(at):
 		return j.farCause()
 	}

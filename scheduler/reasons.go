@@ -61,6 +61,8 @@ const (
 	evicting
 	notBest
 	noReplica
+	notTogether
+	notApart
 	described // from here on: those with arguments, in task.descriptions
 )
 
@@ -72,6 +74,8 @@ var causeTexts = [described]string{
 	evicting:         "cluster(s) is in the process of eviction",
 	notBest:          "cluster(s) were not among the best that the spread constraints allow",
 	noReplica:        "cluster(s) got no replica of the division",
+	notTogether:      "cluster(s) did not run the workloads of the affinity group",
+	notApart:         "cluster(s) ran workloads of the anti-affinity group",
 }
 
 // describe returns a cause with this text.

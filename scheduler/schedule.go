@@ -42,8 +42,10 @@ type task struct {
 	current    []int64 // replicas of each cluster; -1: it does not run there
 	needs      []Amount
 	properties []property
-	byTaints   map[int]cause // cache of tainted, by index in shape.taints
-	far        cause         // of clusters that are too far; none: there are none yet
+	// together and apart are Request.Together and Apart; nil: empty.
+	together, apart set
+	byTaints        map[int]cause // cache of tainted, by index in shape.taints
+	far             cause         // of clusters that are too far; none: there are none yet
 	// descriptions of the causes from described on.
 	descriptions []string
 }
@@ -59,10 +61,25 @@ func newTask(r *Request, s *Snapshot) *task {
 		}
 	}
 	j.properties = j.spreadProperties()
+	j.together, j.apart = j.named(r.Together), j.named(r.Apart)
 	if r.Requirements != nil {
 		j.needs = LoadOf(r.Requirements.ResourceRequest, 1).Amounts
 	}
 	return j
+}
+
+// named are the clusters of these names; nil if there are no names.
+func (j *task) named(names []string) set {
+	if len(names) == 0 {
+		return nil
+	}
+	out := newSet(len(j.of))
+	for _, name := range names {
+		if at, ok := j.index[name]; ok {
+			out.add(at)
+		}
+	}
+	return out
 }
 
 func (j *task) runs(at int) bool  { return j.current[at] >= 0 }

@@ -63,8 +63,6 @@ const (
 	// ReasonUnschedulable: clusters pass, but have no room.
 	ReasonUnschedulable = "Unschedulable"
 	ReasonQuotaExceeded = "QuotaExceeded"
-	// ReasonNotSupportedYet: the message names a field that the API server takes and nothing acts on so far. It is ours.
-	ReasonNotSupportedYet = "NotSupportedYet"
 )
 
 // ConditionFullyApplied of a binding is True if exactly the wanted clusters hold the object.

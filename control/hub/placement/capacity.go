@@ -100,9 +100,10 @@ func (r *Cache) Need(req *scheduler.Request, o scheduler.Observed) string {
 }
 
 // Try returns the decision that would be made now, and reserves nothing.
-func (r *Cache) Try(req *scheduler.Request) (scheduler.Decision, error) {
+func (r *Cache) Try(key string, req *scheduler.Request) (scheduler.Decision, error) {
 	r.mu.Lock()
 	s := r.latest()
+	req = r.grouped(key, req)
 	r.mu.Unlock()
 	return scheduler.Schedule(req, s)
 }
@@ -132,6 +133,8 @@ type Observation struct {
 	Requirements *workv1alpha2.ReplicaRequirements
 	// Total is what it requests in spec.clusters, for quotas.
 	Total scheduler.Load
+	// Member is set if it belongs to a workload affinity group.
+	Member *Membership
 	// Parts are the clusters in which it has replicas: those of spec.clusters, and those that it is being evicted from, each once.
 	Parts []ReservedPart
 }
@@ -149,6 +152,7 @@ type bindingUsage struct {
 	version  uint64         // the newest that was seen, or written by us
 	size     scheduler.Load // of one replica
 	total    scheduler.Load // of all replicas, without those in clusters that it is being evicted from
+	member   *Membership    // nil: of no group
 	parts    []part         // by cluster
 	reserved *Reservation   // the write of a newer decision has not ended; nil: there is none
 }
@@ -200,7 +204,7 @@ func (r *Cache) Observe(key string, o Observation) {
 		}
 		parts = append(parts, next)
 	}
-	b.version, b.total = v, o.Total
+	b.version, b.total, b.member = v, o.Total, o.Member
 	r.set(key, b, sizeOf(o.Requirements), parts, b.reserved)
 }
 
@@ -213,7 +217,7 @@ func (r *Cache) Forget(key, resourceVersion string) {
 	if b == nil || resourceVersion != "" && versionOf(resourceVersion) < b.version {
 		return
 	}
-	b.total = scheduler.Load{}
+	b.total, b.member = scheduler.Load{}, nil
 	r.set(key, b, scheduler.Load{}, nil, b.reserved)
 	if b.reserved == nil {
 		delete(r.bindings, key)

@@ -354,11 +354,11 @@ func TestNeed(t *testing.T) {
 func TestCommit(t *testing.T) {
 	r := NewCache(CacheOptions{})
 	r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 0), member("n", 10, 4)})
-	s, err := r.begin("ns/a")
+	req := request(8, aggregated)
+	s, _, err := r.begin("ns/a", req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := request(8, aggregated)
 	d, err := scheduler.Schedule(req, s)
 	if err != nil || show(d.Clusters) != "m=8" {
 		t.Fatal(show(d.Clusters), err)
@@ -366,14 +366,14 @@ func TestCommit(t *testing.T) {
 	if _, _, err := r.Decide("ns/b", request(6, aggregated)); err != nil {
 		t.Fatal(err)
 	}
-	p, latest, err := r.tryReserve("ns/a", req, d, s)
+	p, latest, _, err := r.tryReserve("ns/a", req, d, s)
 	if p != nil || err != nil {
 		t.Fatal("places were given away twice")
 	}
 	if d, err = scheduler.Schedule(req, latest); err != nil || show(d.Clusters) != "m=3 n=5" {
 		t.Fatal(show(d.Clusters), err)
 	}
-	if p, _, _ = r.tryReserve("ns/a", req, d, latest); p == nil { // the newer snapshot is asked for only where there is no place
+	if p, _, _, _ = r.tryReserve("ns/a", req, d, latest); p == nil { // the newer snapshot is asked for only where there is no place
 		t.Error("what fits is not committed")
 	}
 }

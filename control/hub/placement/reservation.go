@@ -22,6 +22,7 @@ type Reservation struct {
 	key      string
 	size     scheduler.Load               // of one replica
 	total    scheduler.Load               // of all replicas
+	member   *Membership                  // nil: of no group
 	clusters []workv1alpha2.TargetCluster // by name
 }
 
@@ -30,7 +31,7 @@ type Reservation struct {
 //
 // The request's Current must be what the binding says now. There must not be two at the same time for one key.
 func (r *Cache) Decide(key string, req *scheduler.Request) (scheduler.Decision, *Reservation, error) {
-	s, err := r.begin(key)
+	s, req, err := r.begin(key, req)
 	if err != nil {
 		return scheduler.Decision{}, nil, err
 	}
@@ -39,14 +40,15 @@ func (r *Cache) Decide(key string, req *scheduler.Request) (scheduler.Decision, 
 		if err != nil {
 			return d, nil, err
 		}
-		p, latest, err := r.tryReserve(key, req, d, s)
+		p, latest, again, err := r.tryReserve(key, req, d, s)
 		if p != nil || err != nil {
 			return d, p, err
 		}
-		s = latest
+		s, req = latest, again
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	req = r.grouped(key, req)
 	d, err := scheduler.Schedule(req, r.latest())
 	if err != nil {
 		return d, nil, err
@@ -55,37 +57,39 @@ func (r *Cache) Decide(key string, req *scheduler.Request) (scheduler.Decision, 
 	return d, p, err
 }
 
-// begin returns the snapshot to decide from. A reservation for the key that was forgotten is dropped.
-func (r *Cache) begin(key string) (*scheduler.Snapshot, error) {
+// begin returns the snapshot and the request to decide from. A reservation for the key that was forgotten is dropped.
+func (r *Cache) begin(key string, req *scheduler.Request) (*scheduler.Snapshot, *scheduler.Request, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.known {
-		return nil, ErrNotReady
+		return nil, nil, ErrNotReady
 	}
 	if b := r.bindings[key]; b != nil && b.reserved != nil {
 		r.change(b, func() { b.reserved = nil })
 	}
-	return r.latest(), nil
+	return r.latest(), r.grouped(key, req), nil
 }
 
-// tryReserve reserves what a decision takes. If one of the chosen clusters no longer has the capacity, the reservation is nil and the
-// snapshot is the one to decide from again.
+// tryReserve reserves what a decision takes. If one of the chosen clusters no longer has the capacity, or its groups run elsewhere, the
+// reservation is nil, and snapshot and request are those to decide from again.
 func (r *Cache) tryReserve(
 	key string, req *scheduler.Request, d scheduler.Decision, from *scheduler.Snapshot,
-) (*Reservation, *scheduler.Snapshot, error) {
+) (*Reservation, *scheduler.Snapshot, *scheduler.Request, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if s := r.latest(); s != from && req.TakesRoom() && !s.Fits(req, d.Clusters) {
-		return nil, s, nil
+	s, now := r.latest(), r.grouped(key, req)
+	if s != from && req.TakesRoom() && !s.Fits(req, d.Clusters) || !sameGroups(req, now) {
+		return nil, s, now, nil
 	}
 	p, err := r.reserve(key, req, d)
-	return p, nil, err
+	return p, nil, nil, err
 }
 
 // reserve counts a decision as assumed, unless it exceeds a quota. r.mu is held.
 func (r *Cache) reserve(key string, req *scheduler.Request, d scheduler.Decision) (*Reservation, error) {
 	p := &Reservation{capacity: r, key: key, size: sizeOf(req.Requirements), clusters: slices.Clone(d.Clusters),
-		total: total(req.Requirements, req.Components, req.ComponentsLoad, d.Clusters)}
+		total:  total(req.Requirements, req.Components, req.ComponentsLoad, d.Clusters),
+		member: MembershipOf(req.Groups, d.Clusters)}
 	if err := r.exceeds(key, p.total); err != nil {
 		return nil, err
 	}
@@ -122,7 +126,7 @@ func (p *Reservation) Commit(resourceVersion string) {
 	for _, c := range p.clusters {
 		parts = append(parts, part{cluster: c.Name, replicas: int64(c.Replicas)})
 	}
-	b.version, b.total = v, p.total
+	b.version, b.total, b.member = v, p.total, p.member
 	r.set(p.key, b, p.size, parts, nil)
 }
 

@@ -90,13 +90,10 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 	req, observed := request(b, before)
 	req.Near = n
 	wanted := b.GetAnnotations()[policyv1alpha1.AnnotationNear]
-	fields := unsupported(b.Spec)
 	applied, clusters, record := observed.Placement, b.Spec.Clusters, kept(before, hash, now)
 	var out decision
 	fresh := false
 	switch {
-	case len(fields) > 0:
-		record = failed(before, hash, workv1alpha2.ReasonNotSupportedYet, notSupported(fields, "what runs stays as it is"), nil, now)
 	case wanted != before.Near || r.Capacity.Need(req, observed) != "":
 		if len(b.Spec.Clusters) == 0 && before.Scheduled.IsZero() {
 			if err := r.unreported(ctx); err != nil {
@@ -204,20 +201,12 @@ func request(b kube.Binding, before *workv1alpha2.Decision) (*scheduler.Request,
 		o.Rescheduled = s.RescheduleTriggeredAt.Time
 	}
 	r := &scheduler.Request{UID: s.Resource.UID, Kind: key.GVK, Placement: s.Placement, Replicas: s.Replicas,
-		Requirements: s.ReplicaRequirements, Components: len(s.Components), ComponentsLoad: placement.ComponentsLoad(s.Components), Current: s.Clusters, Term: before.Term,
+		Requirements: s.ReplicaRequirements, Groups: s.WorkloadAffinityGroups, Components: len(s.Components), ComponentsLoad: placement.ComponentsLoad(s.Components), Current: s.Clusters, Term: before.Term,
 		Fresh: o.Rescheduled.After(o.Scheduled)}
 	for i := range s.GracefulEvictionTasks {
 		r.Evicted = append(r.Evicted, s.GracefulEvictionTasks[i].FromCluster)
 	}
 	return r, o
-}
-
-// unsupported names the fields of a binding that nothing acts on so far, so that a decision made without them might be a wrong one.
-func unsupported(s *workv1alpha2.ResourceBindingSpec) (fields []string) {
-	if s.Placement.WorkloadAffinity != nil {
-		fields = append(fields, "placement.workloadAffinity")
-	}
-	return fields
 }
 
 // reasonOf is that of the condition Scheduled for what the scheduler says.
@@ -280,10 +269,6 @@ func kept(before *workv1alpha2.Decision, hash string, now time.Time) *workv1alph
 	return &out
 }
 
-func notSupported(fields []string, so string) string {
-	return fmt.Sprintf("%s: accepted, but nothing acts on it yet; %s", strings.Join(fields, ", "), so)
-}
-
 // sameRecord compares two records without their times, and without the reasons for which other clusters were not chosen: these
 // change with every decision and are not worth a write.
 func sameRecord(a, b *workv1alpha2.Decision) bool {
@@ -293,7 +278,8 @@ func sameRecord(a, b *workv1alpha2.Decision) bool {
 
 // observation is what the capacity cache keeps of a binding.
 func observation(b kube.Binding) placement.Observation {
-	o := placement.Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.Spec.ReplicaRequirements, Total: placement.Total(b.Spec)}
+	o := placement.Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.Spec.ReplicaRequirements, Total: placement.Total(b.Spec),
+		Member: placement.MembershipOf(b.Spec.WorkloadAffinityGroups, b.Spec.Clusters)}
 	add := func(cluster string, replicas int32) {
 		if !slices.ContainsFunc(o.Parts, func(p placement.ReservedPart) bool { return p.Cluster == cluster }) {
 			o.Parts = append(o.Parts, placement.ReservedPart{Cluster: cluster, Replicas: replicas, Settled: placement.Settled(b.Status, cluster, replicas)})

@@ -115,29 +115,52 @@ func TestClustersChange(t *testing.T) {
 	await.True(t, "a rebalancing spreads it", func() bool { return len(h.binding("parts-deployment").Spec.Clusters) == 2 })
 }
 
-// Fields that nothing acts on yet are named; what runs stays as it is.
-func TestNotSupportedYet(t *testing.T) {
+// karmada.md §2.3: a workload with the affinity of its group goes where the others are, one with anti-affinity elsewhere; the record says why,
+// what runs stays, also after a restart, and one that waits is decided when the others have gone.
+func TestWorkloadAffinity(t *testing.T) {
 	h := newHub(t, "member1", "member2")
+	stop := h.run(nil)
+	placed := func(by, placement string) string {
+		return "{resourceSelectors: [{apiVersion: apps/v1, kind: Deployment" + by + "}], placement: " + placement + "}"
+	}
+	h.policy("first", placed(", name: first", "{workloadAffinity: {affinity: {groupByLabelKey: team}, antiAffinity: {groupByLabelKey: db}}, clusterAffinity: {clusterNames: [member2]}}"))
+	h.policy("near", placed(", labelSelector: {matchLabels: {near: x}}", "{workloadAffinity: {affinity: {groupByLabelKey: team}}}"))
+	far := h.policy("far", placed(", labelSelector: {matchLabels: {far: x}}", "{workloadAffinity: {antiAffinity: {groupByLabelKey: db}}}"))
+	with := func(name string, labels ...string) *appsv1.Deployment {
+		return h.deployment(name, 1, func(d *appsv1.Deployment) {
+			for _, l := range labels {
+				key, value, _ := strings.Cut(l, "=")
+				d.Labels[key] = value
+			}
+		})
+	}
+	first := with("first", "team=shop", "db=main")
+	h.Make(first)
+	b := h.runs("first-deployment", "member2:1")
+	if g := b.Spec.WorkloadAffinityGroups; g == nil || g.AffinityGroup != "team=shop" || g.AntiAffinityGroup != "db=main" {
+		t.Errorf("groups %+v", g)
+	}
+	h.Make(with("near", "near=x", "team=shop"), with("other", "near=x", "team=other"), with("far", "far=x", "db=main"))
+	b = h.runs("near-deployment", "member2:1")
+	if d := workv1alpha2.ReadDecision(b.Annotations); len(d.Rejected) != 1 || d.Rejected[0].Why != "cluster(s) did not run the workloads of the affinity group" {
+		t.Errorf("rejected %+v", d.Rejected)
+	}
+	h.runs("other-deployment", "member1:1 member2:1")
+	h.runs("far-deployment", "member1:1")
+	stop()
 	h.run(nil)
-	p := h.policy("all", selecting("", "member1", ""))
-	h.Make(h.deployment("web", 1))
-	h.runs("web-deployment", "member1:1")
-	edit(h, p, func(p *policyObject) {
-		p.Spec.Placement.WorkloadAffinity = &policyv1alpha1.WorkloadAffinity{Affinity: &policyv1alpha1.WorkloadAffinityTerm{GroupByLabelKey: "app"}}
-		p.Spec.Placement.ClusterAffinity.ClusterNames = []string{"member2"}
-	})
-	await.Equal(t, "app=web", func() string {
-		if g := h.binding("web-deployment").Spec.WorkloadAffinityGroups; g != nil {
-			return g.AffinityGroup
-		}
-		return ""
-	})
-	b := h.runs("web-deployment", "member1:1 NotSupportedYet")
-	if d := workv1alpha2.ReadDecision(b.Annotations); !strings.HasPrefix(d.Message, "placement.workloadAffinity: accepted") {
+	h.Make(with("full", "far=x", "db=main"))
+	b = h.runs("full-deployment", "NoClusterFit")
+	if d := workv1alpha2.ReadDecision(b.Annotations); d.Message != "no cluster fits: 0/2: 2 cluster(s) ran workloads of the anti-affinity group" {
 		t.Errorf("message %q", d.Message)
 	}
-	edit(h, p, func(p *policyObject) { p.Spec.Placement.WorkloadAffinity = nil })
-	h.runs("web-deployment", "member2:1")
+	h.Remove(first)
+	await.True(t, "its binding is being deleted", func() bool { return h.binding("first-deployment").DeletionTimestamp != nil })
+	h.release(h.binding("first-deployment")) // as control/hub/work does when its Works are gone
+	h.runs("full-deployment", "member2:1")
+	edit(h, far, func(p *policyObject) { p.Spec.Placement.WorkloadAffinity = nil })
+	h.runs("far-deployment", "member1:1 member2:1")
+	h.runs("near-deployment", "member2:1")
 }
 
 // Another scheduler's bindings are left to it; suspension.scheduling on a binding holds its first decision and is kept (rule 2.9).

@@ -61,7 +61,7 @@ func (r *reconciler) nearer(b kube.Binding, n *scheduler.Near) map[string]string
 	}
 	req, _ := request(b, before)
 	req.Near, req.Fresh = n, true
-	fresh, err := r.Capacity.Try(req)
+	fresh, err := r.Capacity.Try(capacityKey(b), req)
 	if err != nil {
 		fresh.Clusters = nil
 	}
