@@ -216,7 +216,9 @@ func (c *cluster) list(ctx context.Context, name string, s view.Selection) (view
 	if s.Name != "" {
 		request = request.Name(s.Name)
 	}
-	raw, err := request.Do(ctx).Raw()
+	result := request.Do(ctx)
+	raw, _ := result.Raw() // without the server's message, which Error has
+	err = result.Error()
 	switch {
 	case name != "" && s.Name != "" && apierrors.IsNotFound(err):
 		return out, nil

@@ -151,11 +151,8 @@ func (h workloadHub) proxy(t *testing.T) {
 		return proxy.Setup(mgr, proxy.Options{Address: address, Host: "127.0.0.1", Namespace: deploy.SystemNamespace, Name: deploy.HubName,
 			BrokerNamespace: "submariner-k8s-broker", Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
 	}}}.Run(t, h.Config)
-	var err2 error
-	t.Cleanup(func() { t.Log(err2) })
 	await.True(t, "proxy.pelago.io is served", func() bool {
 		_, err := h.pelago("get", "namespaces", "-C", "m1", "--context", "alice")
-		err2 = err
 		return err != nil && strings.Contains(err.Error(), `User "alice" cannot list resource "namespaces"`)
 	})
 }
