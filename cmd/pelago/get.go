@@ -216,7 +216,9 @@ func (c *cluster) list(ctx context.Context, name string, s view.Selection) (view
 	if s.Name != "" {
 		request = request.Name(s.Name)
 	}
-	raw, err := request.Do(ctx).Raw()
+	result := request.Do(ctx)
+	raw, _ := result.Raw() // without the server's message, which Error has
+	err = result.Error()
 	switch {
 	case name != "" && s.Name != "" && apierrors.IsNotFound(err):
 		return out, nil
@@ -246,7 +248,7 @@ func (h *cluster) memberConfig(
 		if !h.proxies() {
 			return nil, errPullMember
 		}
-		return inspect.Through(h.Config, c.Name), nil
+		return h.through(ctx, c.Name)
 	}
 	ref := c.Spec.SecretRef
 	if ref == nil || c.Spec.APIEndpoint == "" {
@@ -255,7 +257,7 @@ func (h *cluster) memberConfig(
 	secret := &corev1.Secret{}
 	err := h.Client.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, secret)
 	if apierrors.IsForbidden(err) && h.proxies() {
-		return inspect.Through(h.Config, c.Name), nil
+		return h.through(ctx, c.Name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get Secret %s/%s: %w (or name a context with --member-context %s=CONTEXT)",
@@ -268,6 +270,13 @@ func (h *cluster) memberConfig(
 func (c *cluster) proxies() bool {
 	_, err := c.Typed.Discovery().ServerResourcesForGroupVersion(pelagov1alpha1.ProxyGroup + "/" + pelagov1alpha1.ProxyVersion)
 	return err == nil
+}
+
+// through is the access to a member by the hub. One request first: discovery, which follows, drops the reason why a member is not
+// reached.
+func (c *cluster) through(ctx context.Context, member string) (*rest.Config, error) {
+	err := c.Typed.Discovery().RESTClient().Get().MaxRetries(0).AbsPath(pelagov1alpha1.ProxyPath(member, "proxy"), "version").Do(ctx).Error()
+	return inspect.Through(c.Config, member), err
 }
 
 // secretConfig is pure.

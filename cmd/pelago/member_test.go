@@ -3,8 +3,9 @@ package main
 import (
 	"log/slog"
 	"net"
+	"os"
 	"os/exec"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -122,8 +123,10 @@ func (h workloadHub) users(t *testing.T) {
 		{APIGroups: []string{"cluster.karmada.io"}, Resources: []string{"clusters"}, Verbs: []string{"get", "list"}}}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "alice"}, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "alice"}})
-	h.member.Make(&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "alice"}, Subjects: subjects,
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "admin"}})
+	h.member.Make(&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "alice"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"", "apps"}, Resources: []string{"*"}, Verbs: []string{"*"}}}},
+		&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "alice"}, Subjects: subjects,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "alice"}})
 }
 
 // proxy runs the proxy of pelago-hub, for m1 and m2 as members.
@@ -151,22 +154,28 @@ func (h workloadHub) proxy(t *testing.T) {
 		return proxy.Setup(mgr, proxy.Options{Address: address, Host: "127.0.0.1", Namespace: deploy.SystemNamespace, Name: deploy.HubName,
 			BrokerNamespace: "submariner-k8s-broker", Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
 	}}}.Run(t, h.Config)
-	var err2 error
-	t.Cleanup(func() { t.Log(err2) })
 	await.True(t, "proxy.pelago.io is served", func() bool {
 		_, err := h.pelago("get", "namespaces", "-C", "m1", "--context", "alice")
-		err2 = err
 		return err != nil && strings.Contains(err.Error(), `User "alice" cannot list resource "namespaces"`)
 	})
+}
+
+// asProgram is set in the environment of the test binary that is to be the command.
+const asProgram = "PELAGO_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
 }
 
 // program runs the command as a program, since kubectl's commands end it, and returns all that it prints.
 func (h workloadHub) program(t *testing.T, args ...string) string {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "pelago")
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	out, _ := exec.Command(binary, append(args, "--kubeconfig", h.kubeconfig, "--cache-dir", t.TempDir())...).CombinedOutput() // the test asserts what it says
+	cmd := exec.Command(os.Args[0], slices.Insert(args, 1, "--kubeconfig", h.kubeconfig, "--cache-dir", t.TempDir())...)
+	cmd.Env = append(os.Environ(), asProgram+"=yes")
+	out, _ := cmd.CombinedOutput() // the test asserts what it says
 	return string(out)
 }

@@ -125,7 +125,7 @@ func promoted(o *unstructured.Unstructured, cluster string) (*unstructured.Unstr
 	if policy == nil {
 		return nil, fmt.Errorf("the hub propagates no %s by a policy", o.GetKind())
 	}
-	if err := kinds.NewCustom().Interpreter().Prune(o); err != nil {
+	if err := kinds.New().Prune(o); err != nil {
 		return nil, err
 	}
 	unstructured.RemoveNestedField(o.Object, "metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration")

@@ -26,6 +26,7 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "a gateway is drained", testGatewayDrained)
 	s.run(t, "an upgrade", testUpgrade)
 	s.run(t, "rights at the hub", testRights)
+	s.run(t, "members from one place", testMembers)
 	s.run(t, "a hundred exports while agents are killed", testManyExports)
 	s.run(t, "the hub is away", testHubAway)
 	s.run(t, "a dead cluster leaves the name server", testDeadCluster)

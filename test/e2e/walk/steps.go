@@ -70,8 +70,9 @@ func (w *Walk) StartHub(ctx context.Context) error {
 	if _, err := w.Pelago(ctx, "init", "--context", "hub"); err != nil {
 		return err
 	}
-	fmt.Fprintln(w.Out, "$ pelago-hub --kubeconfig pelago-hub.kubeconfig &")
-	return w.Lab.Daemon("hub", "pelago-hub", filepath.Join(w.Bin, "pelago-hub"), "--kubeconfig", filepath.Join(w.Dir, "pelago-hub.kubeconfig"))
+	fmt.Fprintln(w.Out, "$ pelago-hub --kubeconfig pelago-hub.kubeconfig --proxy-address :8443 --proxy-host localhost &")
+	return w.Lab.Daemon("hub", "pelago-hub", filepath.Join(w.Bin, "pelago-hub"), "--kubeconfig", filepath.Join(w.Dir, "pelago-hub.kubeconfig"),
+		"--proxy-address", ":8443", "--proxy-host", "localhost")
 }
 
 // Join joins a cluster, or joins it again, with more flags than those that the walk needs.

@@ -46,6 +46,9 @@ The cluster that -C names is reached through the hub, also a pull member. It nee
 on clusters/proxy of proxy.pelago.io, and in the cluster the rights of the own name
 (control/hub/proxy/README.md). --context and --cluster choose the hub in the kubeconfig.`
 		}
+		if cmd.HasSubCommands() { // top
+			cmd.Example = cmd.Commands()[0].Example
+		}
 		flags.AddFlags(cmd.PersistentFlags())
 		cmd.PersistentFlags().StringVarP(&cluster, "clusters", "C", "", "the cluster, by its name at the hub")
 		_ = cmd.MarkPersistentFlagRequired("clusters") // fails only without such a flag
