@@ -22,6 +22,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/inspect"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
@@ -65,7 +66,8 @@ one hub propagates workloads to all of them.
 			cmd.AddCommand(c)
 		}
 	}
-	add("set", "A clusterset:", initCommand(), deinitCommand(), hubCommand(), deployBrokerCommand(), joinCommand(), unjoinCommand(), gatewayCommand())
+	add("set", "A clusterset:", append(install.Commands(func() install.Access { return &access{} }), initCommand(), deployBrokerCommand(), joinCommand(),
+		unjoinCommand(), gatewayCommand())...)
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), interpretCommand())

@@ -161,7 +161,7 @@ func (h *Hosted) meta(name string) metav1.ObjectMeta {
 // but what is missing, older than this program, or about to expire.
 func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.Progress) ([]byte, error) {
 	c := host.Client
-	service, control, hub, err := h.Manifests()
+	stages, err := h.Manifests()
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +172,7 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.
 		return nil, err
 	}
 	progress("Installing the hub in namespace %s of %s", h.Namespace, host.Config.Host)
-	if err := deploy.ApplyHosted(ctx, c, service); err != nil {
+	if err := deploy.ApplyHosted(ctx, c, stages[0]); err != nil {
 		return nil, err
 	}
 	names, err := h.address(ctx, c, progress)
@@ -190,15 +190,18 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.
 	if err := h.save(ctx, c); err != nil {
 		return nil, err
 	}
-	if err := deploy.ApplyHosted(ctx, c, control); err != nil {
-		return nil, err
-	}
-	running := func(objs ...*unstructured.Unstructured) error {
+	run := func(objs []*unstructured.Unstructured) error {
+		if err := deploy.ApplyHosted(ctx, c, objs); err != nil {
+			return err
+		}
 		return awaitRollout(ctx, host.Typed, h.Namespace, func(ctx context.Context) ([]view.Component, error) { return components(ctx, c, objs) },
 			"init", h.Timeout, progress)
 	}
-	if err := running(control...); err != nil {
-		return nil, err
+	last := len(stages) - 1
+	for _, objs := range stages[1:last] {
+		if err := run(objs); err != nil {
+			return nil, err
+		}
 	}
 	admin := pki.Issued[deploy.AdminKubeconfig]
 	cfg, err := clientcmd.RESTConfigFromKubeConfig(admin)
@@ -208,10 +211,7 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.
 	if err := Propagation(ctx, cfg, h.Timeout, progress); err != nil {
 		return nil, err
 	}
-	if err := deploy.ApplyHosted(ctx, c, hub); err != nil {
-		return nil, err
-	}
-	return admin, running(hub...)
+	return admin, run(stages[last])
 }
 
 // namespace makes the namespace unless it exists; what made it is on it, for its removal.
