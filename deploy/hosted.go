@@ -1,12 +1,15 @@
 package deploy
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -277,4 +280,45 @@ func deleteHosted(ctx context.Context, host client.Client, kind client.Object, n
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// HostedMeta names an object of the hub, with the label.
+func HostedMeta(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{HostedLabel: HostedValue}}
+}
+
+// CompletePKI reads the keys and certificates of the hub from their Secrets, completes them and writes what has changed.
+func CompletePKI(ctx context.Context, host client.Client, namespace string, names PKINames, now time.Time) (PKI, []string, error) {
+	var pki PKI
+	parts := map[string]*map[string][]byte{HostedCA: &pki.Kept, HostedPKI: &pki.Issued}
+	secrets := map[string]*corev1.Secret{}
+	for name, data := range parts {
+		s := &corev1.Secret{}
+		err := host.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, s)
+		if client.IgnoreNotFound(err) != nil {
+			return pki, nil, fmt.Errorf("get Secret %s/%s: %w", namespace, name, err)
+		}
+		if err == nil {
+			secrets[name], *data = s, maps.Clone(s.Data)
+		}
+	}
+	renewed, err := pki.Complete(names, now)
+	if err != nil {
+		return pki, nil, err
+	}
+	// The authorities first: nothing is signed by one that is lost.
+	for _, name := range []string{HostedCA, HostedPKI} {
+		s, data := secrets[name], *parts[name]
+		switch {
+		case s == nil:
+			err = host.Create(ctx, &corev1.Secret{ObjectMeta: HostedMeta(namespace, name), Data: data})
+		case !maps.EqualFunc(s.Data, data, bytes.Equal):
+			s.Data = data
+			err = host.Update(ctx, s)
+		}
+		if err != nil {
+			return pki, nil, fmt.Errorf("write Secret %s/%s: %w", namespace, name, err)
+		}
+	}
+	return pki, renewed, nil
 }

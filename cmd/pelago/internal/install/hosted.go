@@ -153,9 +153,7 @@ func (h *Hosted) save(ctx context.Context, host client.Client) error {
 	return deploy.Put(ctx, host, cm, func() { cm.Data, cm.Labels = data, h.meta("").Labels })
 }
 
-func (h *Hosted) meta(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: h.Namespace, Name: name, Labels: map[string]string{deploy.HostedLabel: deploy.HostedValue}}
-}
+func (h *Hosted) meta(name string) metav1.ObjectMeta { return deploy.HostedMeta(h.Namespace, name) }
 
 // Install brings the hub up in the host cluster and returns the kubeconfig of its administrator. Running it again changes nothing
 // but what is missing, older than this program, or about to expire.
@@ -179,7 +177,7 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.
 	if err != nil {
 		return nil, err
 	}
-	pki, renewed, err := CompletePKI(ctx, c, h.Namespace, names, time.Now())
+	pki, renewed, err := deploy.CompletePKI(ctx, c, h.Namespace, names, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -327,43 +325,6 @@ func (h *Hosted) nodeAddress(ctx context.Context, host client.Client) error {
 		return errors.New("no node of the host cluster has an address: give --api-address")
 	}
 	return h.flags.Set("api-address", all[0])
-}
-
-// CompletePKI reads the keys and certificates of the hub from their Secrets, completes them and writes what has changed.
-func CompletePKI(ctx context.Context, host client.Client, namespace string, names deploy.PKINames, now time.Time) (deploy.PKI, []string, error) {
-	var pki deploy.PKI
-	parts := map[string]*map[string][]byte{deploy.HostedCA: &pki.Kept, deploy.HostedPKI: &pki.Issued}
-	secrets := map[string]*corev1.Secret{}
-	for name, data := range parts {
-		s := &corev1.Secret{}
-		err := host.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, s)
-		if client.IgnoreNotFound(err) != nil {
-			return pki, nil, fmt.Errorf("get Secret %s/%s: %w", namespace, name, err)
-		}
-		if err == nil {
-			secrets[name], *data = s, maps.Clone(s.Data)
-		}
-	}
-	renewed, err := pki.Complete(names, now)
-	if err != nil {
-		return pki, nil, err
-	}
-	// The authorities first: nothing is signed by one that is lost.
-	for _, name := range []string{deploy.HostedCA, deploy.HostedPKI} {
-		s, data := secrets[name], *parts[name]
-		switch {
-		case s == nil:
-			h := Hosted{HostedOptions: deploy.HostedOptions{Namespace: namespace}}
-			err = host.Create(ctx, &corev1.Secret{ObjectMeta: h.meta(name), Data: data})
-		case !maps.EqualFunc(s.Data, data, slices.Equal[[]byte]):
-			s.Data = data
-			err = host.Update(ctx, s)
-		}
-		if err != nil {
-			return pki, nil, fmt.Errorf("write Secret %s/%s: %w", namespace, name, err)
-		}
-	}
-	return pki, renewed, nil
 }
 
 // components are the StatefulSets and Deployments among the objects.

@@ -80,7 +80,7 @@ func newLocal(t *testing.T) *Local {
 	port := 20000 + free.Addr().(*net.TCPAddr).Port%10000 // below the range from which the kernel gives ports out
 	check(t, free.Close())
 	return &Local{On: true, Dir: filepath.Join(t.TempDir(), "hub"), BinDir: kube, Address: fmt.Sprintf("127.0.0.1:%d", port), Foreground: true,
-		Timeout: 5 * time.Minute, programs: programs, units: t.TempDir()}
+		Timeout: 5 * time.Minute, programs: programs, systemd: deploy.Systemd{Dir: t.TempDir()}}
 }
 
 // TestLocal runs the programs of a hub: their arguments are those of a hub in a host cluster.
@@ -268,7 +268,7 @@ func testRenewed(t *testing.T, l *Local, hub running) {
 }
 
 func TestLocalErrors(t *testing.T) {
-	l := &Local{Dir: t.TempDir(), Address: "127.0.0.1:6443", BinDir: t.TempDir(), units: t.TempDir()}
+	l := &Local{Dir: t.TempDir(), Address: "127.0.0.1:6443", BinDir: t.TempDir(), systemd: deploy.Systemd{Dir: t.TempDir()}}
 	t.Setenv("PATH", t.TempDir())
 	for want, do := range map[string]func() error{
 		"find etcd in --bin-dir":             func() error { _, err := l.Prepare(time.Now()); return err },
