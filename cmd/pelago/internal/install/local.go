@@ -176,6 +176,9 @@ func (l *Local) pki() (deploy.PKI, error) {
 		return deploy.PKI{}, fmt.Errorf("read the keys of the hub: %w", err)
 	}
 	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".new") {
+			continue // of an interrupted write
+		}
 		if files[e.Name()], err = os.ReadFile(filepath.Join(l.Dir, "pki", e.Name())); err != nil {
 			return deploy.PKI{}, fmt.Errorf("read the keys of the hub: %w", err)
 		}
