@@ -1,12 +1,15 @@
 package deploy
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -129,24 +132,39 @@ func (o HostedOptions) members(separator, port string) (urls []string) {
 	return urls
 }
 
-// Manifests are the objects of the hub in the host cluster, in the order of application; Secrets are not among them. pelago-hub
-// itself belongs behind the kinds that it needs.
-func (o HostedOptions) Manifests() (service, control, hub []*unstructured.Unstructured, err error) {
+// Stages of Manifests.
+const (
+	stageService = iota
+	stageEtcd
+	stageAPIServer
+	stageControllers
+	stageHub
+)
+
+// Manifests are the objects of the hub in the host cluster, in stages, each of which needs those before: the Service by which the API
+// server is reached, etcd, the API server, controllers (never of a newer version than the API server), and pelago-hub, which needs its
+// kinds besides. Secrets are not among them.
+func (o HostedOptions) Manifests() ([][]*unstructured.Unstructured, error) {
 	values, err := o.values()
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
-	service, errService := objects(values, "hosted/service.yaml")
-	control, errControl := objects(values, "hosted/etcd.yaml", "hosted/apiserver.yaml", "hosted/controller-manager.yaml", "hosted/renewal.yaml")
-	hub, err = objects(values, "propagation/workloads/hub.yaml")
+	stages := make([][]*unstructured.Unstructured, stageHub+1)
+	for stage, files := range [][]string{
+		stageService: {"hosted/service.yaml"}, stageEtcd: {"hosted/etcd.yaml"}, stageAPIServer: {"hosted/apiserver.yaml"},
+		stageControllers: {"hosted/controller-manager.yaml", "hosted/renewal.yaml"}, stageHub: {"propagation/workloads/hub.yaml"},
+	} {
+		if stages[stage], err = objects(values, files...); err != nil {
+			return nil, err
+		}
+	}
 	// unjoin leaves the namespace where this account exists.
-	account := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ServiceAccount",
-		"metadata": map[string]any{"name": HubName}}}
-	hub = append([]*unstructured.Unstructured{account}, hub...)
-	for _, u := range slices.Concat(service, control, hub) {
+	stages[stageHub] = append(stages[stageHub], &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1",
+		"kind": "ServiceAccount", "metadata": map[string]any{"name": HubName}}})
+	for _, u := range slices.Concat(stages...) {
 		o.own(u)
 	}
-	return service, control, hub, errors.Join(errService, errControl, err)
+	return stages, nil
 }
 
 func (o HostedOptions) own(u *unstructured.Unstructured) {
@@ -189,11 +207,11 @@ type Process struct {
 // Processes are etcd, kube-apiserver and kube-controller-manager of a hub on one machine, with the arguments that they have in a
 // host cluster, and the audit policy.
 func (o HostedOptions) Processes() (processes []Process, audit string, err error) {
-	_, control, _, err := o.Manifests()
+	stages, err := o.Manifests()
 	if err != nil {
 		return nil, "", err
 	}
-	for _, u := range control {
+	for _, u := range slices.Concat(stages[stageEtcd:stageHub]...) {
 		containers, ok, err := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "containers")
 		if err != nil {
 			return nil, "", fmt.Errorf("read the containers of %s: %w", u.GetName(), err)
@@ -263,4 +281,45 @@ func deleteHosted(ctx context.Context, host client.Client, kind client.Object, n
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// HostedMeta names an object of the hub, with the label.
+func HostedMeta(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{HostedLabel: HostedValue}}
+}
+
+// CompletePKI reads the keys and certificates of the hub from their Secrets, completes them and writes what has changed.
+func CompletePKI(ctx context.Context, host client.Client, namespace string, names PKINames, now time.Time) (PKI, []string, error) {
+	var pki PKI
+	parts := map[string]*map[string][]byte{HostedCA: &pki.Kept, HostedPKI: &pki.Issued}
+	secrets := map[string]*corev1.Secret{}
+	for name, data := range parts {
+		s := &corev1.Secret{}
+		err := host.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, s)
+		if client.IgnoreNotFound(err) != nil {
+			return pki, nil, fmt.Errorf("get Secret %s/%s: %w", namespace, name, err)
+		}
+		if err == nil {
+			secrets[name], *data = s, maps.Clone(s.Data)
+		}
+	}
+	renewed, err := pki.Complete(names, now)
+	if err != nil {
+		return pki, nil, err
+	}
+	// The authorities first: nothing is signed by one that is lost.
+	for _, name := range []string{HostedCA, HostedPKI} {
+		s, data := secrets[name], *parts[name]
+		switch {
+		case s == nil:
+			err = host.Create(ctx, &corev1.Secret{ObjectMeta: HostedMeta(namespace, name), Data: data})
+		case !maps.EqualFunc(s.Data, data, bytes.Equal):
+			s.Data = data
+			err = host.Update(ctx, s)
+		}
+		if err != nil {
+			return pki, nil, fmt.Errorf("write Secret %s/%s: %w", namespace, name, err)
+		}
+	}
+	return pki, renewed, nil
 }

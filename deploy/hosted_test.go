@@ -30,12 +30,12 @@ var hostedVariants = map[string]HostedOptions{
 
 // TestHostedManifests compares what `pelago init --host-context --dry-run` prints.
 func TestHostedManifests(t *testing.T) {
-	service, control, hub, err := hostedVariants["three"].Manifests()
+	stages, err := hostedVariants["three"].Manifests()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got bytes.Buffer
-	for _, u := range slices.Concat(service, control, hub) {
+	for _, u := range slices.Concat(stages...) {
 		text, err := yaml.Marshal(u.Object)
 		if err != nil {
 			t.Fatal(err)
@@ -97,11 +97,11 @@ func TestHostedApplyAndRemove(t *testing.T) {
 		ca, foreign := &corev1.Secret{ObjectMeta: meta(HostedCA, labels)}, &corev1.Secret{ObjectMeta: meta("foreign", nil)}
 		create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Namespace}}, claim, ca, foreign, &corev1.Secret{ObjectMeta: meta(HostedPKI, labels)})
 
-		service, control, hub, err := o.Manifests()
+		stages, err := o.Manifests()
 		if err != nil {
 			t.Fatal(err)
 		}
-		all := slices.Concat(service, control, hub)
+		all := slices.Concat(stages...)
 		versions := func() map[string]string {
 			out := map[string]string{}
 			for _, u := range all {

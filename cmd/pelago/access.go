@@ -353,10 +353,4 @@ func (c *cluster) kinds() []string {
 	return slices.Compact(out)
 }
 
-// newProgress prints steps, one line each, with the seconds since now.
-func newProgress(out io.Writer) deploy.Progress {
-	start := time.Now()
-	return func(format string, args ...any) {
-		fmt.Fprintf(out, "%6.1fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
-	}
-}
+func newProgress(out io.Writer) deploy.Progress { return install.NewProgress(out) }

@@ -3,14 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/netip"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -150,7 +147,7 @@ func (d *deployBroker) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	kept, err := writeSecretFile(d.file, content, d.file+"."+time.Now().UTC().Format("2006-01-02T15_04_05.000Z"))
+	kept, err := install.WriteSecretFile(d.file, content, d.file+"."+time.Now().UTC().Format("2006-01-02T15_04_05.000Z"))
 	if err != nil {
 		return err
 	}
@@ -238,32 +235,6 @@ func readInfo(file string) (broker.Info, error) {
 		return broker.Info{}, fmt.Errorf("read %s: %w", file, err)
 	}
 	return info, nil
-}
-
-// writeSecretFile replaces a file by one that its owner alone can read. An existing one is renamed to keep, unless that is empty;
-// kept is its new name.
-func writeSecretFile(file string, content []byte, keep string) (kept string, err error) {
-	tmp, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-") // mode 0600
-	if err != nil {
-		return "", fmt.Errorf("write %s: %w", file, err)
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(content)
-	if err = errors.Join(err, tmp.Close()); err != nil {
-		return "", fmt.Errorf("write %s: %w", file, err)
-	}
-	if keep != "" {
-		switch err := os.Rename(file, keep); {
-		case err == nil:
-			kept = keep
-		case !errors.Is(err, fs.ErrNotExist):
-			return "", fmt.Errorf("keep the former %s: %w", file, err)
-		}
-	}
-	if err := os.Rename(tmp.Name(), file); err != nil {
-		return "", fmt.Errorf("write %s: %w", file, err)
-	}
-	return kept, nil
 }
 
 // next prints the next steps.

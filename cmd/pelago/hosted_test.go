@@ -94,13 +94,17 @@ func TestHosted(t *testing.T) {
 		}
 	}
 
-	// The pods run, but the API server is not reached; nothing that exists has changed.
+	// Each part waits for those before. At last the pods run, but the API server is not reached; nothing that exists has changed.
 	etcd := &appsv1.StatefulSet{}
 	must(t, c.Get(t.Context(), key(deploy.HostedEtcd), etcd))
 	etcd.Status = appsv1.StatefulSetStatus{Replicas: 1, ReadyReplicas: 1, UpdatedReplicas: 1, ObservedGeneration: etcd.Generation}
 	must(t, c.Status().Update(t.Context(), etcd))
 	for _, name := range []string{deploy.HostedAPIServer, deploy.HostedControllerManager} {
 		d := &appsv1.Deployment{}
+		if exists(d, name) {
+			t.Errorf("%s is there before what it needs runs", name)
+		}
+		s.fails(t, "after 2s these do not run: Deployment "+name+" (0 of 1 ready)", init()...)
 		must(t, c.Get(t.Context(), key(name), d))
 		d.Status = appsv1.DeploymentStatus{Replicas: 1, ReadyReplicas: 1, UpdatedReplicas: 1, ObservedGeneration: d.Generation}
 		must(t, c.Status().Update(t.Context(), d))

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -90,11 +88,9 @@ so do, with --host-context, the settings whose flags are not given again.`,
 		case i.hosted.Context != "" && i.local.On:
 			return errors.New("--host-context and --local: give one of them")
 		case i.hosted.Context != "":
-			return i.installHosted(cmd.Context(), cmd.OutOrStdout())
+			return i.hosted.Init(cmd.Context(), i.Open, i.dryRun, i.file, cmd.OutOrStdout())
 		case i.local.On:
-			return i.local.Install(cmd.Context(), newProgress(cmd.OutOrStdout()), func(admin []byte) error {
-				return i.wroteAdmin(admin, newProgress(cmd.OutOrStdout()), cmd.OutOrStdout())
-			})
+			return i.local.Init(cmd.Context(), i.file, cmd.OutOrStdout())
 		case i.dryRun:
 			return errors.New("--dry-run: it prints the objects of --host-context")
 		}
@@ -148,65 +144,13 @@ func (i *initHub) install(ctx context.Context, hub *cluster, _ []string, out io.
 		if err != nil {
 			return err
 		}
-		if _, err := writeSecretFile(i.file, text, ""); err != nil {
+		if _, err := install.WriteSecretFile(i.file, text, ""); err != nil {
 			return err
 		}
 		progress("Wrote %s, by which pelago-hub reaches this API server", i.file)
 	}
 	progress("The hub is ready")
 	i.next(out, runs, pods)
-	return nil
-}
-
-// installHosted brings up a hub in a host cluster.
-func (i *initHub) installHosted(ctx context.Context, out io.Writer) error {
-	invalid := i.hosted.Check() // may become valid with the kept flags
-	host, err := i.openHost(&i.hosted)
-	if err != nil {
-		return cmp.Or(invalid, err)
-	}
-	found, err := i.hosted.Keep(ctx, host.Client)
-	if err != nil {
-		return err
-	}
-	if !found && invalid != nil {
-		return invalid
-	}
-	if i.dryRun {
-		service, control, hub, err := i.hosted.Manifests()
-		for _, u := range slices.Concat(service, control, hub) {
-			fmt.Fprintln(out, "---")
-			err = errors.Join(err, view.Encode(out, "yaml", u.Object))
-		}
-		return err
-	}
-	progress := newProgress(out)
-	admin, err := i.hosted.Install(ctx, host.Member, progress)
-	if err != nil {
-		return err
-	}
-	return i.wroteAdmin(admin, progress, out)
-}
-
-// openHost opens the host cluster.
-func (a *access) openHost(h *install.Hosted) (*cluster, error) {
-	cfg, err := a.config(h.Context)
-	if err != nil {
-		return nil, err
-	}
-	return openCluster(cfg)
-}
-
-// wroteAdmin writes the administrator's kubeconfig and prints the next steps.
-func (i *initHub) wroteAdmin(admin []byte, progress deploy.Progress, out io.Writer) error {
-	if _, err := writeSecretFile(i.file, admin, ""); err != nil {
-		return err
-	}
-	progress("Wrote %s, by which the administrator reaches the hub", i.file)
-	progress("The hub is ready")
-	fmt.Fprintf(out, "\nKeep a backup of the hub: `pelago hub backup`.\n\nMake clusters members. Push, the hub writes the cluster:\n\n  pelago join NAME --kubeconfig %s --cluster-kubeconfig FILE\n\n"+
-		"Pull, an agent in the cluster watches the hub, and the clusters share a network as well:\n\n  pelago deploy-broker --kubeconfig %s\n"+
-		"  pelago join broker-info.subm --context CLUSTER --clusterid NAME\n", i.file, i.file)
 	return nil
 }
 

@@ -67,7 +67,9 @@ one hub propagates workloads to all of them.
 			cmd.AddCommand(c)
 		}
 	}
-	add("set", "A clusterset:", initCommand(), deinitCommand(), hubCommand(), deployBrokerCommand(), joinCommand(), registerCommand(), install.TokenCommand(func() install.Access { return &access{} }), unjoinCommand(), gatewayCommand())
+	open := func() install.Access { return &access{} }
+	add("set", "A clusterset:", append(install.Commands(open), initCommand(), deployBrokerCommand(), joinCommand(), registerCommand(), install.TokenCommand(open),
+		unjoinCommand(), gatewayCommand())...)
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), interpretCommand())

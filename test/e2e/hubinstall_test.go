@@ -20,17 +20,18 @@ import (
 // hostedHub is a hub that `pelago init` has put into cluster g1, with g2 as its member.
 type hostedHub struct{ *clusterset }
 
-// The volume is one of a node; its directory belongs to nobody, as that of a provisioner.
+// The volumes are those of a node each; their directories belong to nobody, as those of a provisioner.
 const hubVolume = `
 apiVersion: v1
 kind: PersistentVolume
-metadata: {name: %[1]s}
+metadata: {name: %[1]s-%[2]s}
 spec:
   capacity: {storage: 10Gi}
   accessModes: [ReadWriteOnce]
   storageClassName: manual
   persistentVolumeReclaimPolicy: Retain
   hostPath: {path: /var/lib/%[1]s}
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [%[2]s]}]}]}}
 `
 
 const hostedManifests = `
@@ -69,7 +70,7 @@ func TestHubInstall(t *testing.T) {
 	kubeImage := filepath.Join(h.Dir, "kube.tar")
 	_, err = images.KubeImage(filepath.Join(kube, "kube")).Write(kubeImage)
 	must(t, err)
-	o := lab.Options{Name: *labName + "hub", Clusters: 2, Nodes: 1, NoHub: true, Progress: func(line string) { t.Log(line) }}
+	o := lab.Options{Name: *labName + "hub", Clusters: 2, Nodes: 3, NoHub: true, Progress: func(line string) { t.Log(line) }}
 	if !*keep {
 		down(t, o.Name)
 		t.Cleanup(func() { down(t, o.Name) })
@@ -85,7 +86,7 @@ func TestHubInstall(t *testing.T) {
 	must(t, os.Remove(kubeImage))
 	must(t, h.Lab.LoadImage(ctx, filepath.Join(h.Images, "pelago.tar"), "g1"))
 	must(t, h.Lab.LoadImage(ctx, filepath.Join(h.Images, "whereami.tar"), "g2"))
-	h.volume(t, "hub-data")
+	h.volumes(t, "hub-data")
 
 	h.init(t)
 	_, err = h.Pelago(ctx, "join", "m2", "--kubeconfig", "hub.kubeconfig", "--cluster-kubeconfig", h.Lab.Kubeconfig(), "--cluster-context", "g2")
@@ -129,7 +130,7 @@ func TestHubInstall(t *testing.T) {
 // init runs `pelago init` as a user who mirrors the images.
 func (h hostedHub) init(t *testing.T) {
 	t.Helper()
-	out, err := h.Pelago(t.Context(), "init", "--host-context", "g1", "--storage-class", "manual", "--etcd-image", images.Kube,
+	out, err := h.Pelago(t.Context(), "init", "--host-context", "g1", "--etcd-replicas", "3", "--storage-class", "manual", "--etcd-image", images.Kube,
 		"--kube-apiserver-image", images.Kube, "--kube-controller-manager-image", images.Kube, "--output", "hub.kubeconfig")
 	must(t, err)
 	if !strings.Contains(out, "pelago join NAME --kubeconfig hub.kubeconfig") {
@@ -137,10 +138,12 @@ func (h hostedHub) init(t *testing.T) {
 	}
 }
 
-func (h hostedHub) volume(t *testing.T, name string) {
+func (h hostedHub) volumes(t *testing.T, name string) {
 	t.Helper()
-	h.node(t, "g1-n1", "mkdir", "-m", "0777", "-p", "/var/lib/"+name)
-	must(t, h.Apply(t.Context(), "g1", fmt.Sprintf(hubVolume, name)))
+	for _, node := range h.nodes(t, "g1") {
+		h.node(t, node, "mkdir", "-m", "0777", "-p", "/var/lib/"+name)
+		must(t, h.Apply(t.Context(), "g1", fmt.Sprintf(hubVolume, name, node)))
+	}
 }
 
 // hub runs kubectl as the hub's administrator.
@@ -193,7 +196,7 @@ func (h hostedHub) again(t *testing.T) {
 	if diff := cmp.Diff(first, state()); diff != "" {
 		t.Error("init run again changed objects of the host cluster") // the difference has keys
 	}
-	if _, err := h.Pelago(t.Context(), "init", "--host-context", "g1", "--etcd-replicas", "3"); err == nil || !strings.Contains(err.Error(), "cannot change") {
+	if _, err := h.Pelago(t.Context(), "init", "--host-context", "g1", "--etcd-replicas", "1"); err == nil || !strings.Contains(err.Error(), "cannot change") {
 		t.Errorf("another number of members of etcd: %v", err)
 	}
 }
@@ -211,7 +214,7 @@ func (h hostedHub) restored(t *testing.T, before string) {
 	if left := h.kubectl(t, "g1", "get", "namespaces,pods,secrets,pvc", "-A", "-l", "app.kubernetes.io/part-of=pelago-hub", "-o", "name"); left != "" {
 		t.Errorf("deinit leaves %s", left)
 	}
-	h.volume(t, "hub-new")
+	h.volumes(t, "hub-new")
 	h.init(t)
 	_, err = h.Pelago(ctx, "hub", "restore", "hub.tar.gz", "--host-context", "g1", "--output", "hub.kubeconfig")
 	must(t, err)

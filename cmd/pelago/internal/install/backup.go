@@ -285,7 +285,7 @@ func (h *Hosted) Restore(ctx context.Context, host view.Member, file string, pro
 		}
 		progress("Restoring member %d of etcd from %s", i, file)
 		if err := h.restoreMember(ctx, host, a, i); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w: the hub is stopped, and has the keys of the backup: restore again when the cause is gone", err)
 		}
 	}
 	return h.Install(ctx, host, progress)

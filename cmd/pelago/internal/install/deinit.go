@@ -32,7 +32,7 @@ func (h *Hosted) Renew(ctx context.Context, host client.Client, now time.Time) (
 	if err := host.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: deploy.HostedCA}, secret); err != nil {
 		return nil, fmt.Errorf("get Secret %s/%s: %w: name the namespace of a hub with --namespace", h.Namespace, deploy.HostedCA, err)
 	}
-	_, renewed, err := CompletePKI(ctx, host, h.Namespace, deploy.PKINames{}, now)
+	_, renewed, err := deploy.CompletePKI(ctx, host, h.Namespace, deploy.PKINames{}, now)
 	return renewed, err
 }
 

@@ -153,15 +153,13 @@ func (h *Hosted) save(ctx context.Context, host client.Client) error {
 	return deploy.Put(ctx, host, cm, func() { cm.Data, cm.Labels = data, h.meta("").Labels })
 }
 
-func (h *Hosted) meta(name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: h.Namespace, Name: name, Labels: map[string]string{deploy.HostedLabel: deploy.HostedValue}}
-}
+func (h *Hosted) meta(name string) metav1.ObjectMeta { return deploy.HostedMeta(h.Namespace, name) }
 
 // Install brings the hub up in the host cluster and returns the kubeconfig of its administrator. Running it again changes nothing
 // but what is missing, older than this program, or about to expire.
 func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.Progress) ([]byte, error) {
 	c := host.Client
-	service, control, hub, err := h.Manifests()
+	stages, err := h.Manifests()
 	if err != nil {
 		return nil, err
 	}
@@ -172,14 +170,14 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.
 		return nil, err
 	}
 	progress("Installing the hub in namespace %s of %s", h.Namespace, host.Config.Host)
-	if err := deploy.ApplyHosted(ctx, c, service); err != nil {
+	if err := deploy.ApplyHosted(ctx, c, stages[0]); err != nil {
 		return nil, err
 	}
 	names, err := h.address(ctx, c, progress)
 	if err != nil {
 		return nil, err
 	}
-	pki, renewed, err := CompletePKI(ctx, c, h.Namespace, names, time.Now())
+	pki, renewed, err := deploy.CompletePKI(ctx, c, h.Namespace, names, time.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -190,15 +188,18 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.
 	if err := h.save(ctx, c); err != nil {
 		return nil, err
 	}
-	if err := deploy.ApplyHosted(ctx, c, control); err != nil {
-		return nil, err
-	}
-	running := func(objs ...*unstructured.Unstructured) error {
+	run := func(objs []*unstructured.Unstructured) error {
+		if err := deploy.ApplyHosted(ctx, c, objs); err != nil {
+			return err
+		}
 		return awaitRollout(ctx, host.Typed, h.Namespace, func(ctx context.Context) ([]view.Component, error) { return components(ctx, c, objs) },
 			"init", h.Timeout, progress)
 	}
-	if err := running(control...); err != nil {
-		return nil, err
+	last := len(stages) - 1
+	for _, objs := range stages[1:last] {
+		if err := run(objs); err != nil {
+			return nil, err
+		}
 	}
 	admin := pki.Issued[deploy.AdminKubeconfig]
 	cfg, err := clientcmd.RESTConfigFromKubeConfig(admin)
@@ -208,10 +209,7 @@ func (h *Hosted) Install(ctx context.Context, host view.Member, progress deploy.
 	if err := Propagation(ctx, cfg, h.Timeout, progress); err != nil {
 		return nil, err
 	}
-	if err := deploy.ApplyHosted(ctx, c, hub); err != nil {
-		return nil, err
-	}
-	return admin, running(hub...)
+	return admin, run(stages[last])
 }
 
 // namespace makes the namespace unless it exists; what made it is on it, for its removal.
@@ -327,43 +325,6 @@ func (h *Hosted) nodeAddress(ctx context.Context, host client.Client) error {
 		return errors.New("no node of the host cluster has an address: give --api-address")
 	}
 	return h.flags.Set("api-address", all[0])
-}
-
-// CompletePKI reads the keys and certificates of the hub from their Secrets, completes them and writes what has changed.
-func CompletePKI(ctx context.Context, host client.Client, namespace string, names deploy.PKINames, now time.Time) (deploy.PKI, []string, error) {
-	var pki deploy.PKI
-	parts := map[string]*map[string][]byte{deploy.HostedCA: &pki.Kept, deploy.HostedPKI: &pki.Issued}
-	secrets := map[string]*corev1.Secret{}
-	for name, data := range parts {
-		s := &corev1.Secret{}
-		err := host.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, s)
-		if client.IgnoreNotFound(err) != nil {
-			return pki, nil, fmt.Errorf("get Secret %s/%s: %w", namespace, name, err)
-		}
-		if err == nil {
-			secrets[name], *data = s, maps.Clone(s.Data)
-		}
-	}
-	renewed, err := pki.Complete(names, now)
-	if err != nil {
-		return pki, nil, err
-	}
-	// The authorities first: nothing is signed by one that is lost.
-	for _, name := range []string{deploy.HostedCA, deploy.HostedPKI} {
-		s, data := secrets[name], *parts[name]
-		switch {
-		case s == nil:
-			h := Hosted{HostedOptions: deploy.HostedOptions{Namespace: namespace}}
-			err = host.Create(ctx, &corev1.Secret{ObjectMeta: h.meta(name), Data: data})
-		case !maps.EqualFunc(s.Data, data, slices.Equal[[]byte]):
-			s.Data = data
-			err = host.Update(ctx, s)
-		}
-		if err != nil {
-			return pki, nil, fmt.Errorf("write Secret %s/%s: %w", namespace, name, err)
-		}
-	}
-	return pki, renewed, nil
 }
 
 // components are the StatefulSets and Deployments among the objects.

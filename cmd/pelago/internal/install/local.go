@@ -12,8 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -25,11 +23,12 @@ import (
 // Local are the flags of init about a hub of processes on this machine.
 type Local struct {
 	// On: --local is given.
-	On                         bool
-	Dir, BinDir, Address       string
-	Foreground                 bool
-	Timeout                    time.Duration
-	units, systemctl, programs string // of tests: another directory, another program
+	On                   bool
+	Dir, BinDir, Address string
+	Foreground           bool
+	Timeout              time.Duration
+	programs             string // of tests: the directory of the programs of Pelago
+	systemd              deploy.Systemd
 }
 
 // localVersions are those that the tests run.
@@ -38,12 +37,8 @@ const localVersions = "etcd 3.6 (with etcdutl, for a restore), kube-apiserver an
 const (
 	// defaultPort is that of the API server. The hub's other programs listen on the six ports from there on, at 127.0.0.1.
 	defaultPort = 6443
-	// restartDelay is the time after which a program that has ended is started again.
-	restartDelay = time.Second
 	// renewalInterval is how often certificates are checked.
 	renewalInterval = 24 * time.Hour
-	// endTime is how long a program may take to end before it is killed.
-	endTime = 20 * time.Second
 )
 
 // AddDir adds the flags that name the hub of this machine.
@@ -151,7 +146,7 @@ func (l *Local) Prepare(now time.Time) (processes []deploy.Process, err error) {
 	if _, err := l.renew(names, now); err != nil {
 		return nil, err
 	}
-	return processes, writeChanged(filepath.Join(o.Dir, "audit.yaml"), []byte(audit))
+	return processes, deploy.WriteChanged(filepath.Join(o.Dir, "audit.yaml"), []byte(audit))
 }
 
 // Renew issues certificates again that have less than a third of their life left. The programs read them again by themselves.
@@ -182,6 +177,9 @@ func (l *Local) pki() (deploy.PKI, error) {
 		return deploy.PKI{}, fmt.Errorf("read the keys of the hub: %w", err)
 	}
 	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".new") {
+			continue // of an interrupted write
+		}
 		if files[e.Name()], err = os.ReadFile(filepath.Join(l.Dir, "pki", e.Name())); err != nil {
 			return deploy.PKI{}, fmt.Errorf("read the keys of the hub: %w", err)
 		}
@@ -192,20 +190,9 @@ func (l *Local) pki() (deploy.PKI, error) {
 func (l *Local) write(pki deploy.PKI) error {
 	var errs []error
 	for name, content := range pki.Files() {
-		errs = append(errs, writeChanged(filepath.Join(l.Dir, "pki", name), content))
+		errs = append(errs, deploy.WriteChanged(filepath.Join(l.Dir, "pki", name), content))
 	}
 	return errors.Join(errs...)
-}
-
-// writeChanged replaces a file, mode 0600, unless it has the content. Programs that read it see the former or the new one.
-func writeChanged(file string, content []byte) error {
-	if have, err := os.ReadFile(file); err == nil && bytes.Equal(have, content) {
-		return nil
-	}
-	if err := errors.Join(os.WriteFile(file+".new", content, 0o600), os.Rename(file+".new", file)); err != nil {
-		return fmt.Errorf("write %s: %w", file, err)
-	}
-	return nil
 }
 
 // Install starts the hub's programs by systemd, or until ctx ends, makes the API server a hub, and calls ready with the kubeconfig of
@@ -217,18 +204,23 @@ func (l *Local) Install(ctx context.Context, progress deploy.Progress, ready fun
 	}
 	var wait func() error
 	var hub func()
-	if l.Foreground || !l.systemd() {
+	if l.Foreground || !l.systemd.Runs() {
 		progress("Starting the hub until this command ends: logs are in %s", l.Dir)
-		s := supervisor{dir: l.Dir}
+		s := deploy.Supervisor{Dir: l.Dir}
 		ctx, cancel := context.WithCancel(ctx)
-		defer func() { cancel(); s.group.Wait() }()
+		defer func() { cancel(); s.Wait() }()
 		for _, p := range processes[:len(processes)-1] {
-			s.run(ctx, p)
+			s.Run(ctx, p)
 		}
-		hub = func() { s.run(ctx, processes[len(processes)-1]) }
+		hub = func() { s.Run(ctx, processes[len(processes)-1]) }
 		wait = func() error { return l.renewUntil(ctx, progress) }
 	} else {
-		if err := l.startUnits(ctx, processes, progress); err != nil {
+		units, err := l.units(processes)
+		if err != nil {
+			return err
+		}
+		progress("Starting %d systemd units", len(units))
+		if err := l.systemd.Start(ctx, units); err != nil {
 			return err
 		}
 		hub, wait = func() {}, func() error { return nil }
@@ -265,51 +257,6 @@ func (l *Local) renewUntil(ctx context.Context, progress deploy.Progress) error 
 			progress("Issued the certificates %v", renewed)
 		}
 	}
-}
-
-// supervisor runs programs, and starts them again when they end.
-type supervisor struct {
-	dir   string
-	group sync.WaitGroup
-}
-
-func (s *supervisor) run(ctx context.Context, p deploy.Process) {
-	s.group.Go(func() {
-		for ctx.Err() == nil {
-			if err := s.once(ctx, p); err != nil && ctx.Err() == nil {
-				s.note(p, err)
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(restartDelay):
-			}
-		}
-	})
-}
-
-// once runs the program until it or ctx ends, with its output in NAME.log.
-func (s *supervisor) once(ctx context.Context, p deploy.Process) error {
-	log, err := os.OpenFile(filepath.Join(s.dir, p.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	cmd := exec.CommandContext(ctx, p.Args[0], p.Args[1:]...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = endTime
-	// An interrupt of the terminal reaches this process alone, which ends the programs in turn.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	return cmd.Run()
-}
-
-func (s *supervisor) note(p deploy.Process, err error) {
-	f, errOpen := os.OpenFile(filepath.Join(s.dir, p.Name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if errOpen != nil {
-		return
-	}
-	fmt.Fprintf(f, "pelago: %s ended (%v) and is started again\n", p.Name, err)
-	_ = f.Close() // nobody could be notified
 }
 
 // Backup writes the state of the hub, which runs, into a file.
@@ -375,4 +322,49 @@ func (l *Local) Restore(ctx context.Context, file string, progress deploy.Progre
 		return err
 	}
 	return l.write(pki)
+}
+
+// units are the systemd units of the programs.
+func (l *Local) units(processes []deploy.Process) (map[string]string, error) {
+	self, err := l.program("pelago")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := filepath.Abs(l.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("--dir: %w", err)
+	}
+	return deploy.Units(processes, self, dir), nil
+}
+
+// Remove ends and removes the units, and with purge the directory.
+func (l *Local) Remove(ctx context.Context, purge bool, progress deploy.Progress) error {
+	if err := l.stop(ctx, "disable", "--now"); err != nil {
+		return err
+	}
+	if err := l.systemd.Remove(ctx); err != nil {
+		return err
+	}
+	if !purge {
+		progress("Keys, certificates and data stay in %s; --purge removes them", l.Dir)
+		return nil
+	}
+	progress("Removing %s", l.Dir)
+	return os.RemoveAll(l.Dir)
+}
+
+// stop ends the units by a verb of systemctl; of a hub in the foreground it demands that.
+func (l *Local) stop(ctx context.Context, verb ...string) error {
+	if found, err := l.systemd.Stop(ctx, verb...); err != nil || found {
+		return err
+	}
+	o, _, err := l.options()
+	if err != nil {
+		return err
+	}
+	c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", o.Port+1), time.Second)
+	if err != nil {
+		return nil // etcd does not listen
+	}
+	return errors.Join(c.Close(), fmt.Errorf("the hub in %s runs: end its `pelago init --local --foreground` first", l.Dir))
 }

@@ -15,8 +15,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -80,7 +82,7 @@ func newLocal(t *testing.T) *Local {
 	port := 20000 + free.Addr().(*net.TCPAddr).Port%10000 // below the range from which the kernel gives ports out
 	check(t, free.Close())
 	return &Local{On: true, Dir: filepath.Join(t.TempDir(), "hub"), BinDir: kube, Address: fmt.Sprintf("127.0.0.1:%d", port), Foreground: true,
-		Timeout: 5 * time.Minute, programs: programs, units: t.TempDir()}
+		Timeout: 5 * time.Minute, programs: programs, systemd: deploy.Systemd{Dir: t.TempDir()}}
 }
 
 // TestLocal runs the programs of a hub: their arguments are those of a hub in a host cluster.
@@ -121,6 +123,10 @@ func TestLocal(t *testing.T) {
 		t.Errorf("a hub in the foreground that runs: %v", err)
 	}
 
+	// A member's credential, and what it trusts.
+	token := &authenticationv1.TokenRequest{}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: deploy.HubName}}
+	check(t, hub.SubResource("token").Create(ctx, account, token))
 	backup := filepath.Join(t.TempDir(), "backup")
 	check(t, l.Backup(ctx, backup))
 	if info, err := os.Stat(backup); err != nil || info.Mode().Perm() != 0o600 {
@@ -142,6 +148,11 @@ func TestLocal(t *testing.T) {
 		t.Error("the restored hub has another authority: members would not trust it")
 	}
 	restored := start(t, other)
+	member, err := deploy.NewClient(&rest.Config{Host: "https://" + other.Address, BearerToken: token.Status.Token, TLSClientConfig: rest.TLSClientConfig{CAData: before}})
+	check(t, err)
+	if err := member.List(ctx, &workv1alpha1.WorkList{}); err != nil {
+		t.Errorf("a token of before, and the authority of before: %v", err)
+	}
 	have := &corev1.Secret{}
 	check(t, restored.Get(ctx, client.ObjectKeyFromObject(secret), have))
 	if have.UID != secret.UID || string(have.Data["key"]) != "plain-text" {
@@ -268,7 +279,7 @@ func testRenewed(t *testing.T, l *Local, hub running) {
 }
 
 func TestLocalErrors(t *testing.T) {
-	l := &Local{Dir: t.TempDir(), Address: "127.0.0.1:6443", BinDir: t.TempDir(), units: t.TempDir()}
+	l := &Local{Dir: t.TempDir(), Address: "127.0.0.1:6443", BinDir: t.TempDir(), systemd: deploy.Systemd{Dir: t.TempDir()}}
 	t.Setenv("PATH", t.TempDir())
 	for want, do := range map[string]func() error{
 		"find etcd in --bin-dir":             func() error { _, err := l.Prepare(time.Now()); return err },

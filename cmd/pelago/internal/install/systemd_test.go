@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/pelago-net/pelago/deploy"
 )
 
 // TestUnits writes the units of a hub and has a systemctl that notes its arguments.
@@ -23,7 +25,7 @@ func TestUnits(t *testing.T) {
 	for name, text := range programs {
 		check(t, os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755))
 	}
-	l := &Local{Dir: filepath.Join(dir, "hub"), BinDir: bin, Address: "192.0.2.7", programs: bin, units: t.TempDir(), systemctl: filepath.Join(bin, "systemctl")}
+	l := &Local{Dir: filepath.Join(dir, "hub"), BinDir: bin, Address: "192.0.2.7", programs: bin, systemd: deploy.Systemd{Dir: t.TempDir(), Program: filepath.Join(bin, "systemctl")}}
 	processes, err := l.Prepare(time.Now())
 	check(t, err)
 	called := func() string {
@@ -32,12 +34,17 @@ func TestUnits(t *testing.T) {
 		check(t, os.Remove(calls))
 		return string(text)
 	}
+	start := func(processes []deploy.Process) error {
+		units, err := l.units(processes)
+		check(t, err)
+		return l.systemd.Start(t.Context(), units)
+	}
 	const services = "pelago-hub-etcd.service pelago-hub-kube-apiserver.service pelago-hub-kube-controller-manager.service"
-	check(t, l.startUnits(t.Context(), processes, t.Logf))
+	check(t, start(processes))
 	if diff := cmp.Diff("daemon-reload\nenable --now "+services+" pelago-hub-renewal.timer pelago-hub.service\n", called()); diff != "" {
 		t.Errorf("systemctl: -want +got\n%s", diff)
 	}
-	units, err := l.Units(processes)
+	units, err := l.units(processes)
 	check(t, err)
 	for name, want := range map[string]string{
 		"pelago-hub-kube-apiserver.service": "After=pelago-hub-etcd.service\n",
@@ -45,7 +52,7 @@ func TestUnits(t *testing.T) {
 		"pelago-hub-renewal.service":        "ExecStart=" + bin + "/pelago hub renew --local --dir=" + l.Dir + "\n",
 		"pelago-hub-renewal.timer":          "OnCalendar=daily\n",
 	} {
-		text, err := os.ReadFile(filepath.Join(l.units, name))
+		text, err := os.ReadFile(filepath.Join(l.systemd.Dir, name))
 		if err != nil || !strings.Contains(string(text), want) || string(text) != units[name] {
 			t.Errorf("%s (%v): %q is missing in\n%s", name, err, want, text)
 		}
@@ -54,14 +61,14 @@ func TestUnits(t *testing.T) {
 	l.Address = "192.0.2.7:7443" // changed units are restarted, and only these
 	processes, err = l.Prepare(time.Now())
 	check(t, err)
-	check(t, l.startUnits(t.Context(), processes, t.Logf))
+	check(t, start(processes))
 	if out := called(); !strings.Contains(out, "try-restart "+services+" pelago-hub.service\n") {
 		t.Errorf("after a change of the port: %s", out)
 	}
 	l.Address = "" // the address stays
 	_, err = l.Prepare(time.Now())
 	check(t, err)
-	check(t, l.startUnits(t.Context(), processes, t.Logf))
+	check(t, start(processes))
 	if out := called(); strings.Contains(out, "restart") {
 		t.Errorf("without a change: %s", out)
 	}
@@ -70,7 +77,7 @@ func TestUnits(t *testing.T) {
 	if out := called(); !strings.HasPrefix(out, "disable --now pelago-hub-etcd.service") || !strings.HasSuffix(out, "daemon-reload\n") {
 		t.Errorf("deinit: %s", out)
 	}
-	left, err := os.ReadDir(l.units)
+	left, err := os.ReadDir(l.systemd.Dir)
 	if err != nil || len(left) > 0 {
 		t.Errorf("units %v (%v) stay", left, err)
 	}

@@ -9,18 +9,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
 )
-
-// Access opens the hub that its flags name.
-type Access interface {
-	AddFlags(*pflag.FlagSet)
-	Open(context string) (view.Member, string, error)
-}
 
 // TokenCommand is the verb token. Each of its verbs has flags of its own, so access returns a new value at each call.
 func TokenCommand(access func() Access) *cobra.Command {
