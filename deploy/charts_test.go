@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-var update = flag.Bool("update", false, "write the derived files of deploy/charts")
+var update = flag.Bool("update", false, "write the derived files of deploy/charts and the golden files")
 
 // derived begins the templates that are made of manifests.
 const derived = "{{- /* Written by `make charts` from "

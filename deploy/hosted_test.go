@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,8 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 var hostedVariants = map[string]HostedOptions{
 	"three": {Namespace: "hub", EtcdReplicas: 3, StorageClass: "fast", StorageSize: "20Gi", ServiceType: "LoadBalancer",

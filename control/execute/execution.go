@@ -16,7 +16,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -58,7 +57,7 @@ type Options struct {
 	Log         *slog.Logger
 	Metrics     *Metrics      // shared by all Executions of a process; nil: not exported
 	Timeout     time.Duration // of one request to the member; 0: 30 s
-	// ScalingInterval is the time between two reports for a FederatedHPA; 0: 15 s.
+	// ScalingInterval is kube.Meter.Interval.
 	ScalingInterval time.Duration
 	// Seen is how long the status of a Work waits for the member's controller to observe a change: one write instead of two.
 	// 0: 500 ms.
@@ -97,9 +96,6 @@ func New(o Options) (*Execution, error) {
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 30 * time.Second
-	}
-	if o.ScalingInterval == 0 {
-		o.ScalingInterval = 15 * time.Second
 	}
 	if o.Seen == 0 {
 		o.Seen = 500 * time.Millisecond
@@ -336,10 +332,7 @@ func NewMetrics() *Metrics {
 			Name: "work_sync_workload_duration_seconds", Help: "How long it takes to bring a Work's object into its cluster.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
 		}, []string{"result"}),
-		pull: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "federatedhpa_pull_metrics_duration_seconds", Help: "How long it takes to read a metric of a FederatedHPA in a cluster.",
-			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
-		}, []string{"result", "metricType"}),
+		pull:    kube.NewPulled(),
 		created: count("create_resource_to_cluster", "Objects created in a cluster."),
 		updated: count("update_resource_to_cluster", "Objects changed in a cluster."),
 		delete:  count("delete_resource_from_cluster", "Objects deleted in a cluster."),
@@ -350,10 +343,6 @@ func NewMetrics() *Metrics {
 
 func (m *Metrics) synced(began time.Time, err error) {
 	m.sync.WithLabelValues(result(err)).Observe(time.Since(began).Seconds())
-}
-
-func (m *Metrics) pulled(kind autoscalingv2.MetricSourceType, began time.Time, err error) {
-	m.pull.WithLabelValues(result(err), string(kind)).Observe(time.Since(began).Seconds())
 }
 
 func count(of *prometheus.CounterVec, cluster string, u *unstructured.Unstructured, err error) {

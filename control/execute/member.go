@@ -96,6 +96,11 @@ func newMember(o Options) (*member, error) {
 	return m, nil
 }
 
+// meter reads what FederatedHPAs need.
+func (m *member) meter(o Options) kube.Meter {
+	return kube.Meter{Client: m.client, REST: m.probe, Mapper: m.mapper, Interval: o.ScalingInterval, Pulled: o.Metrics.pull}
+}
+
 // prober returns a client with its own connections, so that a probe does not queue behind other requests.
 func prober(config *rest.Config) (*rest.RESTClient, error) {
 	config = rest.CopyConfig(config)

@@ -121,7 +121,7 @@ func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
 	}
 	t.o.Metrics.synced(t.began, err)
 	var again time.Duration
-	found.scaling, again = t.scaling(ctx)
+	found.scaling, again = t.state.scaling.Answer(ctx, t.member.meter(t.o), t.work.Annotations[workv1alpha1.AnnotationScaling])
 	if err != nil {
 		due := retryAfter(want.object, err, wait.Jitter(t.retries.When(t.work.Name), 0.2))
 		found.kept = have == nil && !t.foreign
@@ -296,9 +296,7 @@ type workState struct {
 	// autoscaler scaled it then.
 	settled string
 	scaled  bool
-	// scaling is the last answer to AnnotationScaling, made at measuredAt.
-	scaling    *workv1alpha1.ScalingStatus
-	measuredAt time.Time
+	scaling kube.Scaling
 	// changedAt is when we last created or changed the object.
 	changedAt time.Time
 	// reverts counts changes by others that were reverted, the last one at revertedAt.

@@ -44,7 +44,7 @@ func day(hour, minute int) time.Time { return time.Date(2026, 3, 10, hour, minut
 // The rules of karmada.md §1.9: a template and a FederatedHPA are scaled at their times, the history tells, a suspended rule does
 // nothing, and a restart neither repeats nor forgets a time.
 func TestCron(t *testing.T) {
-	c := apiserver.Connect(t, server.Config(t), autoscalingv1alpha1.AddToScheme)
+	c := connect(t)
 	clock := &clock{}
 	clock.set(day(5, 0))
 	start := func() (stop func()) {

@@ -32,10 +32,15 @@ type fleet struct {
 	*testing.T
 }
 
+func connect(t *testing.T) *apiserver.Cluster {
+	t.Helper()
+	return apiserver.Connect(t, server.Config(t), autoscalingv1alpha1.AddToScheme, clusterv1alpha1.AddToScheme, workv1alpha1.AddToScheme,
+		workv1alpha2.AddToScheme, policyv1alpha1.AddToScheme)
+}
+
 func newFleet(t *testing.T, clusters ...string) fleet {
 	t.Helper()
-	c := apiserver.Connect(t, server.Config(t), autoscalingv1alpha1.AddToScheme, clusterv1alpha1.AddToScheme, workv1alpha1.AddToScheme,
-		workv1alpha2.AddToScheme, policyv1alpha1.AddToScheme)
+	c := connect(t)
 	f := fleet{c, t}
 	for _, name := range clusters {
 		m := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull}}
@@ -203,9 +208,7 @@ func TestFederatedHPA(t *testing.T) {
 	}
 	limits(9, 8)
 	await.True(t, "the request is withdrawn", quiet)
-	if got := f.condition(h, "Accepted")(); got != "False Invalid minReplicas must be at least 1, and maxReplicas (8) at least minReplicas (9)" {
-		t.Error(got)
-	}
+	await.Equal(t, "False Invalid minReplicas must be at least 1, and maxReplicas (8) at least minReplicas (9)", f.condition(h, "Accepted"))
 	limits(5, 8)
 	await.Equal(t, int32(5), f.replicas("divided"))
 	await.Equal(t, "True Accepted", f.condition(h, "Accepted"))

@@ -26,14 +26,14 @@ import (
 // karmada.md §1.9: static assignments become ResourceQuotas of their clusters, also of one that joins later; the status has what bindings
 // request and what clusters report; what is unassigned, or whose FederatedResourceQuota is gone, goes.
 func TestFederatedResourceQuota(t *testing.T) {
-	h := newServiceHub(t, "quota", "m1", "m2")
+	h := newServiceHub(t, "quota", "quota-1", "quota-2")
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{work.AddIndexes, func(mgr ctrl.Manager) error {
 		return work.SetupQuotas(mgr, "hub")
 	}}}.Run(t, h.Config)
 	cpu := func(n string) corev1.ResourceList { return corev1.ResourceList{"cpu": resource.MustParse(n)} }
 	q := &policyv1alpha1.FederatedResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "shop"}, Spec: policyv1alpha1.FederatedResourceQuotaSpec{
 		Overall:           corev1.ResourceList{"cpu": resource.MustParse("10"), "requests.memory": resource.MustParse("1Gi"), "limits.cpu": resource.MustParse("20")},
-		StaticAssignments: []policyv1alpha1.StaticClusterAssignment{{ClusterName: "m1", Hard: cpu("4")}, {ClusterName: "m3", Hard: cpu("5")}, {ClusterName: "m1", Hard: cpu("9")}}}}
+		StaticAssignments: []policyv1alpha1.StaticClusterAssignment{{ClusterName: "quota-1", Hard: cpu("4")}, {ClusterName: "quota-3", Hard: cpu("5")}, {ClusterName: "quota-1", Hard: cpu("9")}}}}
 	h.Make(q)
 	assigned := func() string {
 		h.end()
@@ -70,11 +70,11 @@ func TestFederatedResourceQuota(t *testing.T) {
 		}
 		return string(c.Status) + " " + c.Message
 	}
-	await.Equal(t, "m1 ResourceQuota shop 4", assigned)
+	await.Equal(t, "quota-1 ResourceQuota shop 4", assigned)
 	await.Equal(t, "0 cpu, 0 memory", status)
-	await.Equal(t, "True limits.cpu is not enforced: only requests and pods are; m1: only the first of its assignments applies; m3: no such cluster has joined", accepted)
-	h.join("m3")
-	await.Equal(t, "m1 ResourceQuota shop 4, m3 ResourceQuota shop 5", assigned)
+	await.Equal(t, "True limits.cpu is not enforced: only requests and pods are; quota-1: only the first of its assignments applies; quota-3: no such cluster has joined", accepted)
+	h.join("quota-3")
+	await.Equal(t, "quota-1 ResourceQuota shop 4, quota-3 ResourceQuota shop 5", assigned)
 
 	requests := &workv1alpha2.ReplicaRequirements{ResourceRequest: corev1.ResourceList{"cpu": resource.MustParse("500m"), "memory": resource.MustParse("64Mi")}}
 	binding := func(name string, change func(*workv1alpha2.ResourceBindingSpec)) *workv1alpha2.ResourceBinding {
@@ -84,10 +84,10 @@ func TestFederatedResourceQuota(t *testing.T) {
 		return b
 	}
 	web := binding("web", func(s *workv1alpha2.ResourceBindingSpec) {
-		s.ReplicaRequirements, s.Clusters = requests, []workv1alpha2.TargetCluster{{Name: "m1", Replicas: 2}, {Name: "m2", Replicas: 1}}
+		s.ReplicaRequirements, s.Clusters = requests, []workv1alpha2.TargetCluster{{Name: "quota-1", Replicas: 2}, {Name: "quota-2", Replicas: 1}}
 	})
 	h.Make(web, binding("flink", func(s *workv1alpha2.ResourceBindingSpec) {
-		s.Clusters = []workv1alpha2.TargetCluster{{Name: "m1"}, {Name: "m3"}}
+		s.Clusters = []workv1alpha2.TargetCluster{{Name: "quota-1"}, {Name: "quota-3"}}
 		s.Components = []workv1alpha2.Component{{Name: "manager", Replicas: 1, ReplicaRequirements: requests}, {Name: "worker", Replicas: 3, ReplicaRequirements: requests}}
 	}))
 	await.Equal(t, "5500m cpu, 704Mi memory", status)
@@ -108,19 +108,19 @@ func TestFederatedResourceQuota(t *testing.T) {
 			}
 		}
 	}
-	report("m1", "True", `{"hard":{"cpu":"4"},"used":{"cpu":"1500m"}}`)
-	report("m3", "False", `{}`)
-	await.Equal(t, "4 cpu, 512Mi memory, m1 1500m of 4, m3 0 of 0", status)
-	await.True(t, "what is not applied is named", func() bool { return strings.Contains(accepted(), "m3: no such namespace") })
+	report("quota-1", "True", `{"hard":{"cpu":"4"},"used":{"cpu":"1500m"}}`)
+	report("quota-3", "False", `{}`)
+	await.Equal(t, "4 cpu, 512Mi memory, quota-1 1500m of 4, quota-3 0 of 0", status)
+	await.True(t, "what is not applied is named", func() bool { return strings.Contains(accepted(), "quota-3: no such namespace") })
 
-	q.Spec.StaticAssignments = []policyv1alpha1.StaticClusterAssignment{{ClusterName: "m1", Hard: cpu("3")}}
+	q.Spec.StaticAssignments = []policyv1alpha1.StaticClusterAssignment{{ClusterName: "quota-1", Hard: cpu("3")}}
 	await.True(t, "the assignments are written", func() bool {
 		spec := q.Spec.DeepCopy()
 		status()
 		q.Spec = *spec
 		return h.Update(t.Context(), q) == nil
 	})
-	await.Equal(t, "m1 ResourceQuota shop 3", assigned)
+	await.Equal(t, "quota-1 ResourceQuota shop 3", assigned)
 	h.Remove(q)
 	await.Equal(t, "", assigned)
 	if err := h.DeleteAllOf(context.Background(), &workv1alpha2.ResourceBinding{}, client.InNamespace(h.ns)); err != nil {

@@ -1,6 +1,7 @@
-package execute
+package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,13 +10,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
@@ -24,25 +28,51 @@ import (
 const (
 	// measureTimeout bounds the reads of all metrics of one Work.
 	measureTimeout = 5 * time.Second
+	// maxError bounds the error of a metric, in bytes.
+	maxError = 512
 	// initializationPeriod and initialReadinessDelay are defaults of kube-controller-manager: --horizontal-pod-autoscaler-cpu-initialization-period
 	// and --horizontal-pod-autoscaler-initial-readiness-delay.
 	initializationPeriod  = 5 * time.Minute
 	initialReadinessDelay = 30 * time.Second
 )
 
-// scaling returns the answer to AnnotationScaling (nil: the Work has none), and when the next one is due (0: never). The hub divides
-// and compares: a member reports sums.
-func (t *task) scaling(ctx context.Context) (*workv1alpha1.ScalingStatus, time.Duration) {
-	text := t.work.Annotations[workv1alpha1.AnnotationScaling]
+// Meter reads in a member what FederatedHPAs need: its pods, and its metrics APIs. It adds up, the hub divides and compares.
+type Meter struct {
+	Client client.Client // uncached
+	REST   *rest.RESTClient
+	Mapper meta.RESTMapper
+	// Interval is the time between two answers to a request; 0: 15 s.
+	Interval time.Duration
+	// Pulled observes each read of a metric; nil: nothing does. See NewPulled.
+	Pulled *prometheus.HistogramVec
+}
+
+// NewPulled is the metric of Meter.Pulled, under Karmada's name, not registered.
+func NewPulled() *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "federatedhpa_pull_metrics_duration_seconds", Help: "How long it takes to read a metric of a FederatedHPA in a cluster.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
+	}, []string{"result", "metricType"})
+}
+
+// Scaling is the last answer to the AnnotationScaling of a Work. The zero value is ready; it is used by one goroutine at a time.
+type Scaling struct {
+	last *workv1alpha1.ScalingStatus
+	at   time.Time
+}
+
+// Answer returns the answer to a request (nil: there is none), and when the next one is due (0: never).
+func (s *Scaling) Answer(ctx context.Context, m Meter, text string) (*workv1alpha1.ScalingStatus, time.Duration) {
 	if text == "" {
+		s.last = nil
 		return nil, 0
 	}
-	id, last := workv1alpha1.ScalingRequestID(text), t.state.scaling
-	if left := t.o.ScalingInterval - time.Since(t.state.measuredAt); left > 0 && last != nil && last.Request == id {
-		return last, left
+	id, interval := workv1alpha1.ScalingRequestID(text), cmp.Or(m.Interval, 15*time.Second)
+	if left := interval - time.Since(s.at); left > 0 && s.last != nil && s.last.Request == id {
+		return s.last, left
 	}
 	out := &workv1alpha1.ScalingStatus{Request: id}
-	t.state.scaling, t.state.measuredAt = out, time.Now()
+	s.last, s.at = out, time.Now()
 	var r workv1alpha1.ScalingRequest
 	if err := json.Unmarshal([]byte(text), &r); err != nil {
 		return out, 0 // of a newer hub; the report without metrics says that this version has none
@@ -50,7 +80,7 @@ func (t *task) scaling(ctx context.Context) (*workv1alpha1.ScalingStatus, time.D
 	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()
 	namespace, _, _ := strings.Cut(r.HPA, "/")
-	pods, err := t.pods(ctx, namespace, r.Selector)
+	pods, err := m.pods(ctx, namespace, r.Selector)
 	for i := range pods {
 		if ended(&pods[i]) {
 			continue
@@ -61,21 +91,24 @@ func (t *task) scaling(ctx context.Context) (*workv1alpha1.ScalingStatus, time.D
 		}
 	}
 	for i := range r.Metrics {
-		began := time.Now()
-		m, failure := workv1alpha1.MetricReport{}, err
+		began, result := time.Now(), "success"
+		report, failure := workv1alpha1.MetricReport{}, err
 		if failure == nil {
-			m, failure = t.metric(ctx, namespace, r.Selector, &r.Metrics[i], pods)
+			report, failure = m.metric(ctx, namespace, r.Selector, &r.Metrics[i], pods)
 		}
-		t.o.Metrics.pulled(r.Metrics[i].Type, began, failure)
 		if failure != nil {
-			m = workv1alpha1.MetricReport{Error: truncate(failure.Error())}
+			text := failure.Error()
+			report, result = workv1alpha1.MetricReport{Error: strings.ToValidUTF8(text[:min(len(text), maxError)], "")}, "error"
 		}
-		out.Metrics = append(out.Metrics, m)
+		if m.Pulled != nil {
+			m.Pulled.WithLabelValues(result, string(r.Metrics[i].Type)).Observe(time.Since(began).Seconds())
+		}
+		out.Metrics = append(out.Metrics, report)
 	}
-	return out, t.o.ScalingInterval
+	return out, interval
 }
 
-func (t *task) pods(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
+func (m Meter) pods(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
 	parsed, err := labels.Parse(selector)
 	if err == nil && parsed.Empty() {
 		err = errors.New("it selects everything")
@@ -84,7 +117,7 @@ func (t *task) pods(ctx context.Context, namespace, selector string) ([]corev1.P
 		return nil, fmt.Errorf("read the selector %q: %w", selector, err)
 	}
 	var list corev1.PodList
-	err = t.member.client.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: parsed},
+	err = m.Client.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: parsed},
 		&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}) // from the server's cache
 	if err != nil {
 		return nil, fmt.Errorf("list the pods %s in namespace %s: %w", selector, namespace, err)
@@ -93,14 +126,14 @@ func (t *task) pods(ctx context.Context, namespace, selector string) ([]corev1.P
 }
 
 // metric reports one metric.
-func (t *task) metric(ctx context.Context, namespace, selector string, m *autoscalingv2.MetricSpec, pods []corev1.Pod) (workv1alpha1.MetricReport, error) {
+func (m Meter) metric(ctx context.Context, namespace, selector string, of *autoscalingv2.MetricSpec, pods []corev1.Pod) (workv1alpha1.MetricReport, error) {
 	switch {
-	case m.Resource != nil:
-		return t.resource(ctx, namespace, selector, m.Resource.Name, "", m.Resource.Target, pods)
-	case m.ContainerResource != nil:
-		return t.resource(ctx, namespace, selector, m.ContainerResource.Name, m.ContainerResource.Container, m.ContainerResource.Target, pods)
-	case m.Pods != nil:
-		values, err := t.custom(ctx, "namespaces/"+url.PathEscape(namespace)+"/pods/*/", selector, m.Pods.Metric)
+	case of.Resource != nil:
+		return m.resource(ctx, namespace, selector, of.Resource.Name, "", of.Resource.Target, pods)
+	case of.ContainerResource != nil:
+		return m.resource(ctx, namespace, selector, of.ContainerResource.Name, of.ContainerResource.Container, of.ContainerResource.Target, pods)
+	case of.Pods != nil:
+		values, err := m.custom(ctx, "namespaces/"+url.PathEscape(namespace)+"/pods/*/", selector, of.Pods.Metric)
 		if err != nil {
 			return workv1alpha1.MetricReport{}, err
 		}
@@ -109,22 +142,22 @@ func (t *task) metric(ctx context.Context, namespace, selector string, m *autosc
 			used[v.DescribedObject.Name] = usage{value: v.Value.MilliValue()}
 		}
 		return sums(pods, used, "", nil, time.Now()), nil
-	case m.Object != nil:
-		path, err := t.objectPath(namespace, m.Object.DescribedObject)
+	case of.Object != nil:
+		path, err := m.objectPath(namespace, of.Object.DescribedObject)
 		if err != nil {
 			return workv1alpha1.MetricReport{}, err
 		}
-		values, err := t.custom(ctx, path, "", m.Object.Metric)
+		values, err := m.custom(ctx, path, "", of.Object.Metric)
 		return workv1alpha1.MetricReport{Value: total(values)}, err
-	case m.External != nil:
-		values, err := t.external(ctx, namespace, m.External.Metric)
+	case of.External != nil:
+		values, err := m.external(ctx, namespace, of.External.Metric)
 		return workv1alpha1.MetricReport{Value: total(values)}, err
 	}
-	return workv1alpha1.MetricReport{}, fmt.Errorf("metrics of type %s are unknown to this version", m.Type)
+	return workv1alpha1.MetricReport{}, fmt.Errorf("metrics of type %s are unknown to this version", of.Type)
 }
 
 // resource reports a metric of metrics.k8s.io.
-func (t *task) resource(ctx context.Context, namespace, selector string, name corev1.ResourceName, container string, target autoscalingv2.MetricTarget,
+func (m Meter) resource(ctx context.Context, namespace, selector string, name corev1.ResourceName, container string, target autoscalingv2.MetricTarget,
 	pods []corev1.Pod) (workv1alpha1.MetricReport, error) {
 	var list struct {
 		Items []struct {
@@ -137,7 +170,7 @@ func (t *task) resource(ctx context.Context, namespace, selector string, name co
 			} `json:"containers"`
 		} `json:"items"`
 	}
-	err := t.read(ctx, "/apis/metrics.k8s.io/v1beta1/namespaces/"+url.PathEscape(namespace)+"/pods", url.Values{"labelSelector": {selector}}, &list)
+	err := m.read(ctx, "/apis/metrics.k8s.io/v1beta1/namespaces/"+url.PathEscape(namespace)+"/pods", url.Values{"labelSelector": {selector}}, &list)
 	if err != nil {
 		return workv1alpha1.MetricReport{}, fmt.Errorf("read the %s of the pods from metrics.k8s.io (metrics-server): %w", name, err)
 	}
@@ -183,7 +216,7 @@ func total(all []sample) (n int64) {
 }
 
 // custom reads a metric of custom.metrics.k8s.io below a path, in the newest version that is served.
-func (t *task) custom(ctx context.Context, path, selector string, of autoscalingv2.MetricIdentifier) ([]sample, error) {
+func (m Meter) custom(ctx context.Context, path, selector string, of autoscalingv2.MetricIdentifier) ([]sample, error) {
 	metrics, err := metav1.LabelSelectorAsSelector(orEverything(of.Selector))
 	if err != nil {
 		return nil, fmt.Errorf("read the selector of metric %s: %w", of.Name, err)
@@ -195,9 +228,9 @@ func (t *task) custom(ctx context.Context, path, selector string, of autoscaling
 	var list struct {
 		Items []sample `json:"items"`
 	}
-	err = t.read(ctx, "/apis/custom.metrics.k8s.io/v1beta2/"+path+url.PathEscape(of.Name), query, &list)
+	err = m.read(ctx, "/apis/custom.metrics.k8s.io/v1beta2/"+path+url.PathEscape(of.Name), query, &list)
 	if apierrors.IsNotFound(err) {
-		err = t.read(ctx, "/apis/custom.metrics.k8s.io/v1beta1/"+path+url.PathEscape(of.Name), query, &list)
+		err = m.read(ctx, "/apis/custom.metrics.k8s.io/v1beta1/"+path+url.PathEscape(of.Name), query, &list)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read metric %s from custom.metrics.k8s.io: %w", of.Name, err)
@@ -209,7 +242,7 @@ func (t *task) custom(ctx context.Context, path, selector string, of autoscaling
 }
 
 // external reads a metric of external.metrics.k8s.io.
-func (t *task) external(ctx context.Context, namespace string, of autoscalingv2.MetricIdentifier) ([]sample, error) {
+func (m Meter) external(ctx context.Context, namespace string, of autoscalingv2.MetricIdentifier) ([]sample, error) {
 	selector, err := metav1.LabelSelectorAsSelector(orEverything(of.Selector))
 	if err != nil {
 		return nil, fmt.Errorf("read the selector of metric %s: %w", of.Name, err)
@@ -218,7 +251,7 @@ func (t *task) external(ctx context.Context, namespace string, of autoscalingv2.
 		Items []sample `json:"items"`
 	}
 	path := "/apis/external.metrics.k8s.io/v1beta1/namespaces/" + url.PathEscape(namespace) + "/" + url.PathEscape(of.Name)
-	if err := t.read(ctx, path, url.Values{"labelSelector": {selector.String()}}, &list); err != nil {
+	if err := m.read(ctx, path, url.Values{"labelSelector": {selector.String()}}, &list); err != nil {
 		return nil, fmt.Errorf("read metric %s from external.metrics.k8s.io: %w", of.Name, err)
 	}
 	if len(list.Items) == 0 {
@@ -235,20 +268,20 @@ func orEverything(s *metav1.LabelSelector) *metav1.LabelSelector {
 }
 
 // objectPath is the path of an object in custom.metrics.k8s.io.
-func (t *task) objectPath(namespace string, of autoscalingv2.CrossVersionObjectReference) (string, error) {
+func (m Meter) objectPath(namespace string, of autoscalingv2.CrossVersionObjectReference) (string, error) {
 	if of.Kind == "Namespace" && of.APIVersion == "v1" {
 		return "namespaces/" + url.PathEscape(of.Name) + "/metrics/", nil
 	}
 	gvk := schema.FromAPIVersionAndKind(of.APIVersion, of.Kind)
-	m, err := t.member.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	mapping, err := m.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
 		return "", fmt.Errorf("find the resource of the described object %s %s: %w", of.Kind, of.Name, err)
 	}
-	return "namespaces/" + url.PathEscape(namespace) + "/" + m.Resource.GroupResource().String() + "/" + url.PathEscape(of.Name) + "/", nil
+	return "namespaces/" + url.PathEscape(namespace) + "/" + mapping.Resource.GroupResource().String() + "/" + url.PathEscape(of.Name) + "/", nil
 }
 
-func (t *task) read(ctx context.Context, path string, query url.Values, into any) error {
-	r := t.member.probe.Get().AbsPath(path)
+func (m Meter) read(ctx context.Context, path string, query url.Values, into any) error {
+	r := m.REST.Get().AbsPath(path)
 	for key, values := range query {
 		r = r.Param(key, values[0])
 	}
