@@ -118,7 +118,8 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.proxyAddress, "proxy-address", "0", "address, such as :8443, where requests of users to members arrive from the hub's API "+
 		"server (proxy.pelago.io), and the tunnels of pull members; 0 turns it off")
 	flags.StringVar(&o.proxyHost, "proxy-host", "", "host name or address, with or without port, under which the hub's API server reaches "+
-		"--proxy-address, such as localhost: of all replicas, if there are several; empty: the Service of the Deployment")
+		"--proxy-address, such as localhost: of all replicas, if there are several; its kube-apiserver must not have --enable-aggregator-routing; "+
+		"empty: the Service of the Deployment")
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return o, err

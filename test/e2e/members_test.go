@@ -62,7 +62,7 @@ func testMembers(t *testing.T, s *clusterset) {
 			return append([]string{verb, "-C", cluster, "--context", "hub", "--as", "alice", "-n", namespace}, args...)
 		}
 		within(t, func() error {
-			_, err := s.Pelago(ctx, as("exec", "members", "deployment/web", "--", "whereami", "help")...)
+			_, err := s.Pelago(ctx, as("exec", "members", "deployment/web", "--", "cat", "/etc/hostname")...)
 			return err
 		})
 		pod := strings.TrimSpace(s.kubectl(t, cluster, "-n", "members", "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[0].metadata.name}"))

@@ -129,13 +129,13 @@ func apiServerArgs(c Cluster, dir string) []string {
 		"--authorization-mode=Node,RBAC",
 		"--allow-privileged=true",
 		"--enable-bootstrap-token-auth",
-		"--enable-aggregator-routing", // no kube-proxy beside the API server
 	}
 	if c.Hub {
 		// Without workload controllers the objects that these wait for are never created.
 		return append(args, "--disable-admission-plugins=ServiceAccount,StorageObjectInUseProtection")
 	}
-	return append(args, "--enable-admission-plugins=NodeRestriction")
+	// No kube-proxy runs beside the API server. At the hub the Service of pelago-hub is an ExternalName, which this flag excludes.
+	return append(args, "--enable-aggregator-routing", "--enable-admission-plugins=NodeRestriction")
 }
 
 func controllerManagerArgs(c Cluster, dir string) []string {

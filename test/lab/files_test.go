@@ -128,7 +128,7 @@ func TestHubRunsTheNamedControllersOnly(t *testing.T) {
 		t.Errorf("controllers of the hub: %s", list)
 	}
 	for arg, want := range map[string]bool{"--disable-admission-plugins=ServiceAccount,StorageObjectInUseProtection": true,
-		"--enable-bootstrap-token-auth": true, "--enable-aggregator-routing": true, "--service-cluster-ip-range=10.96.0.0/12": true,
+		"--enable-bootstrap-token-auth": true, "--enable-aggregator-routing": false, "--service-cluster-ip-range=10.96.0.0/12": true,
 		"--enable-admission-plugins=NodeRestriction": false} {
 		if got := slices.Contains(apiServerArgs(hub, "/d"), arg); got != want {
 			t.Errorf("the hub's API server has %s: %v, want %v", arg, got, want)

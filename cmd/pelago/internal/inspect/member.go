@@ -37,7 +37,7 @@ func MemberCommands(streams genericiooptions.IOStreams) []*cobra.Command {
 	} {
 		var cluster string
 		flags := genericclioptions.NewConfigFlags(true).WithWrapConfigFn(func(hub *rest.Config) *rest.Config { return Through(hub, cluster) })
-		cmd := kubectl(cmdutil.NewFactory(flags), streams)
+		cmd := kubectl(cmdutil.NewFactory(cmdutil.NewMatchVersionFlags(flags)), streams)
 		for _, c := range append(cmd.Commands(), cmd) {
 			c.Example = strings.ReplaceAll(c.Example, "kubectl "+cmd.Name(), "pelago "+cmd.Name()+" -C m1")
 			c.Long += `
