@@ -33,7 +33,7 @@ type Request struct {
 	Fresh bool
 	// Groups are the workload affinity groups of the template. Together are the clusters of the others of its affinity group: it runs in
 	// these only, if there are any. Apart are those of its anti-affinity group: it runs in none of them. Where it runs already it stays.
-	// A decision depends on the latter two; control/hub/capacity computes them.
+	// A decision depends on the latter two; control/hub/placement computes them.
 	Groups          *workv1alpha2.WorkloadAffinityGroups
 	Together, Apart []string
 	// Near: round-trip times bear on the decision; nil: they do not.

@@ -73,7 +73,7 @@ var rooms = map[string][]string{
 	"control/kinds/lua":       {},
 	"control/kinds/rules":     {"control/kinds", "control/kube"},
 	"control/execute":         {"control/kinds", "control/kube"},
-	"control/execute/collect": {},
+	"control/execute/collect": {"control/kube"},
 	"control/agent/coredns":   {},
 	"control/agent/ipam":      {"control/kube", "control/topology"},
 	"control/agent/peering":   {"control/config", "control/kube", "control/topology"},
