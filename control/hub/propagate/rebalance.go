@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "github.com/pelago-net/pelago/api/apps/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -131,11 +132,17 @@ func (r *rebalancer) trigger(ctx context.Context, of appsv1alpha1.ObjectReferenc
 	if asked := b.Spec.RescheduleTriggeredAt; asked != nil && !asked.Before(&requested) {
 		return true, nil
 	}
-	// The times of objects have seconds, and a decision counts as asked for only if the request is later than the last one.
-	if last := recorded(b).Scheduled.Time; !requested.After(last) {
-		requested = metav1.NewTime(last.Truncate(time.Second).Add(time.Second))
-	}
 	next := b.Copy()
+	// The times of objects have seconds, and a decision counts as asked for only if the request is later than the last one. The
+	// request has the creation time of the rebalancer, which clients compare, so the record of a later decision yields.
+	if last := workv1alpha2.ReadDecision(b.GetAnnotations()); last != nil && !requested.After(last.Scheduled.Time) {
+		last.Scheduled = metav1.NewMicroTime(requested.Add(-time.Microsecond))
+		text, err := last.Encode()
+		if err != nil {
+			return false, err
+		}
+		setAnnotation(next, workv1alpha2.AnnotationDecision, text)
+	}
 	next.Spec.RescheduleTriggeredAt = &requested
 	if err := r.client.Patch(ctx, next.Object, kube.MergeFrom(b.Object)); err != nil {
 		return false, client.IgnoreNotFound(fmt.Errorf("write %s: %w", b, err))

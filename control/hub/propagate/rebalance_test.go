@@ -59,6 +59,9 @@ func TestWorkloadRebalancer(t *testing.T) {
 	h.runs("web-deployment", "member1:1 member2:1")
 	asked := func() *metav1.Time { return h.binding("web-deployment").Spec.RescheduleTriggeredAt }
 	first := asked()
+	if !first.Equal(&w.CreationTimestamp) {
+		t.Errorf("asked at %s, want the creation time %s of the rebalancer", first, w.CreationTimestamp)
+	}
 	// Another workload, and one less: only the new one is scheduled again.
 	edit(h, w, func(w *appsv1alpha1.WorkloadRebalancer) {
 		w.Spec.Workloads = []appsv1alpha1.ObjectReference{of("idle")}

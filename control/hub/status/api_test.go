@@ -383,7 +383,7 @@ func TestClusterBindingAndService(t *testing.T) {
 	b := h.bind(reference(svc, corev1.SchemeGroupVersion.WithKind("Service")), "m1")
 	h.send(b)
 	h.report("m1", b.Name, `{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"}]}}`)
-	await.Equal(t, "192.0.2.1 m1", func() string {
+	await.Equal(t, "192.0.2.1 ", func() string {
 		h.read(svc, "default", "web")
 		if len(svc.Status.LoadBalancer.Ingress) == 0 {
 			return ""
