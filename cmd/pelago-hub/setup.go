@@ -24,7 +24,6 @@ import (
 	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/control/hub/propagate"
-	"github.com/pelago-net/pelago/control/hub/proxy"
 	"github.com/pelago-net/pelago/control/hub/status"
 	"github.com/pelago-net/pelago/control/hub/work"
 	"github.com/pelago-net/pelago/control/kinds"
@@ -75,7 +74,7 @@ func setupProxy(mgr ctrl.Manager, o options) error {
 	if o.proxyAddress == "" || o.proxyAddress == "0" {
 		return nil
 	}
-	return proxy.Setup(mgr, proxy.Options{
+	return cluster.SetupProxy(mgr, cluster.ProxyOptions{
 		Address: o.proxyAddress, Host: o.proxyHost, Namespace: deploy.SystemNamespace, Name: deploy.HubName,
 		BrokerNamespace: config.DefaultBrokerNamespace, Registry: metrics.Registry,
 		Log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("proxy"))),

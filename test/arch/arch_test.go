@@ -86,7 +86,6 @@ var rooms = map[string][]string{
 	"control/hub/work":        {"control/hub/placement", "control/hub/policy", "control/kinds", "control/kube", "scheduler"},
 	"control/hub/status":      {"control/kinds", "control/kube"},
 	"control/hub/cluster":     {"control/execute", "control/execute/collect", "control/kube", "scheduler"},
-	"control/hub/proxy":       {"control/hub/cluster", "control/kube"},
 	"control/node": {"control/config", "control/node/status", "control/node/tables", "control/topology", "dataplane",
 		"dataplane/cable", "dataplane/loader", "dataplane/natt", "dataplane/netdev", "dataplane/observe", "dataplane/probe"},
 	"control/node/status": {"control/node/tables", "control/topology", "dataplane", "dataplane/cable", "dataplane/loader",

@@ -1,7 +1,4 @@
-// Package proxy serves proxy.pelago.io, by which users of the hub reach members: pelago-hub runs it as an aggregated API of the hub's
-// API server, in every replica. That server authenticates and authorizes; here a request is forwarded under the user's name. The
-// package writes nothing into members.
-package proxy
+package cluster
 
 import (
 	"context"
@@ -34,8 +31,8 @@ const (
 	drainTime = 5 * time.Second
 )
 
-// Options configure Setup.
-type Options struct {
+// ProxyOptions configure Setup.
+type ProxyOptions struct {
 	// Address is where the server listens, host:port.
 	Address string
 	// Host, if set, is the name or address under which the hub's API server reaches Address, for the Service that is made then. Else
@@ -49,10 +46,10 @@ type Options struct {
 	Log             *slog.Logger
 }
 
-// Setup adds the server to the manager, whose cache must hold Clusters; the leader registers it at the hub's API server.
-func Setup(mgr manager.Manager, o Options) error {
-	s := &server{Options: o, live: mgr.GetAPIReader()}
-	h := &handler{
+// SetupProxy adds the server to the manager, whose cache must hold Clusters; the leader registers it at the hub's API server.
+func SetupProxy(mgr manager.Manager, o ProxyOptions) error {
+	s := &proxyServer{ProxyOptions: o, live: mgr.GetAPIReader()}
+	h := &proxyHandler{
 		clusters: mgr.GetClient(), live: mgr.GetAPIReader(), brokerNamespace: o.BrokerNamespace, log: o.Log,
 		authenticate: s.authenticate, tunnels: newTunnels(string(uuid.NewUUID())),
 	}
@@ -61,20 +58,20 @@ func Setup(mgr manager.Manager, o Options) error {
 	if err != nil {
 		return fmt.Errorf("serve the access to members at %q: %w", o.Address, err)
 	}
-	r := &registration{Options: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), port: port}
+	r := &registration{ProxyOptions: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), port: port}
 	if err := errors.Join(o.Registry.Register(h.tunnels.sessions), mgr.Add(s), mgr.Add(r)); err != nil {
 		return fmt.Errorf("set up the access to members: %w", err)
 	}
 	return nil
 }
 
-func (o Options) secret() client.ObjectKey {
+func (o ProxyOptions) secret() client.ObjectKey {
 	return client.ObjectKey{Namespace: o.Namespace, Name: o.Name + "-proxy"}
 }
 
-// server is the HTTPS server.
-type server struct {
-	Options
+// proxyServer is the HTTPS server.
+type proxyServer struct {
+	ProxyOptions
 	live    client.Reader
 	handler http.Handler
 	tunnels *tunnels
@@ -86,10 +83,10 @@ type server struct {
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: every replica serves.
-func (s *server) NeedLeaderElection() bool { return false }
+func (s *proxyServer) NeedLeaderElection() bool { return false }
 
 // Start serves until ctx ends.
-func (s *server) Start(ctx context.Context) error {
+func (s *proxyServer) Start(ctx context.Context) error {
 	web := &http.Server{
 		Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
@@ -126,7 +123,7 @@ func (s *server) Start(ctx context.Context) error {
 
 // material is the certificate that the leader has made, and the authenticator of the hub's API server. What was read before stays in
 // use while the API server is away.
-func (s *server) material(ctx context.Context) (*tls.Certificate, authenticator.Request, error) {
+func (s *proxyServer) material(ctx context.Context) (*tls.Certificate, authenticator.Request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if time.Since(s.read) < reload {
@@ -146,7 +143,7 @@ func (s *server) material(ctx context.Context) (*tls.Certificate, authenticator.
 }
 
 // authenticate returns the user whom the hub's API server names. All others are refused: nobody else has to connect.
-func (s *server) authenticate(q *http.Request) (*authenticator.Response, bool, error) {
+func (s *proxyServer) authenticate(q *http.Request) (*authenticator.Response, bool, error) {
 	_, front, err := s.material(q.Context())
 	if err != nil {
 		return nil, false, err

@@ -1,4 +1,4 @@
-package proxy
+package cluster
 
 import (
 	"context"
@@ -33,7 +33,7 @@ const (
 
 // registration makes the server known to the hub's API server: Secret with its certificate, Service, APIService.
 type registration struct {
-	Options
+	ProxyOptions
 	client client.Client
 	live   client.Reader
 	port   string // of Address

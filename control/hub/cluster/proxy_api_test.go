@@ -1,4 +1,4 @@
-package proxy_test
+package cluster_test
 
 import (
 	"bufio"
@@ -33,7 +33,6 @@ import (
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/cluster"
-	"github.com/pelago-net/pelago/control/hub/proxy"
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
@@ -85,13 +84,13 @@ func newSet(t *testing.T) *set {
 	}
 	s.id = string(system.UID)
 	// alice and bob may enter m1 and m2; alice sees namespace shop of the member, whose rights carol has as well.
-	s.Make(&rbacv1.ClusterRole{ObjectMeta: meta("", "entrants"), Rules: []rbacv1.PolicyRule{{APIGroups: []string{pelagov1alpha1.ProxyGroup},
+	s.Make(&rbacv1.ClusterRole{ObjectMeta: metaOf("", "entrants"), Rules: []rbacv1.PolicyRule{{APIGroups: []string{pelagov1alpha1.ProxyGroup},
 		Resources: []string{"clusters/proxy"}, ResourceNames: []string{"m1", "m2", "m3"}, Verbs: []string{"*"}}}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: meta("", "entrants"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "entrants"},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metaOf("", "entrants"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "entrants"},
 			Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "alice"}, {Kind: "User", APIGroup: rbacv1.GroupName, Name: "bob"}}})
-	s.member.Make(&rbacv1.Role{ObjectMeta: meta("shop", "shop"), Rules: []rbacv1.PolicyRule{{APIGroups: []string{""},
+	s.member.Make(&rbacv1.Role{ObjectMeta: metaOf("shop", "shop"), Rules: []rbacv1.PolicyRule{{APIGroups: []string{""},
 		Resources: []string{"configmaps", "pods", "pods/exec"}, Verbs: []string{"*"}}}},
-		&rbacv1.RoleBinding{ObjectMeta: meta("shop", "shop"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "shop"},
+		&rbacv1.RoleBinding{ObjectMeta: metaOf("shop", "shop"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "shop"},
 			Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "alice"}, {Kind: "User", APIGroup: rbacv1.GroupName, Name: "carol"}}})
 	return s
 }
@@ -100,18 +99,18 @@ func key(namespace, name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: namespace, Name: name}
 }
 
-func meta(namespace, name string) metav1.ObjectMeta {
+func metaOf(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name}
 }
 
-func namespace(name string) *corev1.Namespace { return &corev1.Namespace{ObjectMeta: meta("", name)} }
+func namespace(name string) *corev1.Namespace { return &corev1.Namespace{ObjectMeta: metaOf("", name)} }
 
 // replica starts a replica of pelago-hub's proxy, with the controller of memberships if that is wanted, and returns how to kill it.
 func (s *set) replica(t *testing.T, membership bool) (stop func()) {
 	t.Helper()
 	address := freeAddress(t)
 	setup := []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return proxy.Setup(mgr, proxy.Options{Address: address, Host: s.front.address, Namespace: deploy.SystemNamespace, Name: deploy.HubName,
+		return cluster.SetupProxy(mgr, cluster.ProxyOptions{Address: address, Host: s.front.address, Namespace: deploy.SystemNamespace, Name: deploy.HubName,
 			BrokerNamespace: brokerNamespace, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
 	}}
 	if membership {
@@ -131,7 +130,7 @@ func (s *set) replica(t *testing.T, membership bool) (stop func()) {
 func (s *set) join(t *testing.T, c *clusterv1alpha1.Cluster, token []byte) {
 	t.Helper()
 	if token != nil {
-		s.Make(&corev1.Secret{ObjectMeta: meta(clusterv1alpha1.SecretNamespace, c.Name), Data: map[string][]byte{
+		s.Make(&corev1.Secret{ObjectMeta: metaOf(clusterv1alpha1.SecretNamespace, c.Name), Data: map[string][]byte{
 			clusterv1alpha1.SecretKeyToken: token, clusterv1alpha1.SecretKeyCA: s.ca}})
 		c.Spec.SecretRef = &clusterv1alpha1.SecretReference{Namespace: clusterv1alpha1.SecretNamespace, Name: c.Name}
 	}
@@ -205,7 +204,7 @@ func (s *set) audited(t *testing.T, user string) bool {
 func TestPush(t *testing.T) {
 	s := newSet(t)
 	s.replica(t, true)
-	s.join(t, &clusterv1alpha1.Cluster{ObjectMeta: meta("", "m1"), Spec: clusterv1alpha1.ClusterSpec{ID: s.id, SyncMode: clusterv1alpha1.Push,
+	s.join(t, &clusterv1alpha1.Cluster{ObjectMeta: metaOf("", "m1"), Spec: clusterv1alpha1.ClusterSpec{ID: s.id, SyncMode: clusterv1alpha1.Push,
 		APIEndpoint: s.member.Config.Host}}, s.token)
 	s.served(t, "m1")
 
@@ -243,7 +242,7 @@ func TestPush(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer w.Stop()
-		large := &corev1.ConfigMap{ObjectMeta: meta("shop", "large"), Data: map[string]string{"x": strings.Repeat("x", 500_000)}}
+		large := &corev1.ConfigMap{ObjectMeta: metaOf("shop", "large"), Data: map[string]string{"x": strings.Repeat("x", 500_000)}}
 		if _, err := maps.Create(t.Context(), large, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +282,7 @@ func TestPush(t *testing.T) {
 	})
 
 	t.Run("credentials", func(t *testing.T) {
-		c := &clusterv1alpha1.Cluster{ObjectMeta: meta("", "m1")}
+		c := &clusterv1alpha1.Cluster{ObjectMeta: metaOf("", "m1")}
 		refer := func(ref *clusterv1alpha1.SecretReference) {
 			t.Helper()
 			if err := s.Get(t.Context(), key("", "m1"), c); err != nil {
@@ -309,18 +308,18 @@ func TestPush(t *testing.T) {
 		}
 		refer(&clusterv1alpha1.SecretReference{Namespace: clusterv1alpha1.SecretNamespace, Name: "m1-impersonator"})
 		says("the Secret does not exist", "spec.impersonatorSecretRef names Secret karmada-cluster/m1-impersonator")
-		s.member.Make(&corev1.ServiceAccount{ObjectMeta: meta("shop", "weak")}, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "weak",
+		s.member.Make(&corev1.ServiceAccount{ObjectMeta: metaOf("shop", "weak")}, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "weak",
 			Annotations: map[string]string{corev1.ServiceAccountNameKey: "weak"}}, Type: corev1.SecretTypeServiceAccountToken})
 		weak := &corev1.Secret{}
 		await.True(t, "the token is there", func() bool {
 			return s.member.Get(t.Context(), key("shop", "weak"), weak) == nil && len(weak.Data[corev1.ServiceAccountTokenKey]) > 0
 		})
-		s.Make(&corev1.Secret{ObjectMeta: meta(clusterv1alpha1.SecretNamespace, "m1-impersonator"),
+		s.Make(&corev1.Secret{ObjectMeta: metaOf(clusterv1alpha1.SecretNamespace, "m1-impersonator"),
 			Data: map[string][]byte{clusterv1alpha1.SecretKeyToken: weak.Data[corev1.ServiceAccountTokenKey]}})
 		says("the account may not impersonate", "does not let the hub act for users: join it again")
 		refer(nil)
 		s.served(t, "m1")
-		secret := &corev1.Secret{ObjectMeta: meta(clusterv1alpha1.SecretNamespace, "m1")}
+		secret := &corev1.Secret{ObjectMeta: metaOf(clusterv1alpha1.SecretNamespace, "m1")}
 		if err := s.Get(t.Context(), key(secret.Namespace, secret.Name), secret); err != nil {
 			t.Fatal(err)
 		}
@@ -432,8 +431,8 @@ func (s *set) kubelet(t *testing.T, name string) {
 			}()
 		}
 	}()
-	node := &corev1.Node{ObjectMeta: meta("", name)}
-	pod := &corev1.Pod{ObjectMeta: meta("shop", name), Spec: corev1.PodSpec{NodeName: name, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	node := &corev1.Node{ObjectMeta: metaOf("", name)}
+	pod := &corev1.Pod{ObjectMeta: metaOf("shop", name), Spec: corev1.PodSpec{NodeName: name, Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	s.member.Make(node, pod)
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
 	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(listener.Addr().(*net.TCPAddr).Port)

@@ -1,4 +1,4 @@
-package proxy_test
+package cluster_test
 
 import (
 	"context"
@@ -26,9 +26,9 @@ import (
 func TestPull(t *testing.T) {
 	s := newSet(t)
 	killFirst := s.replica(t, true)
-	s.join(t, &clusterv1alpha1.Cluster{ObjectMeta: meta("", "m2"), Spec: clusterv1alpha1.ClusterSpec{ID: s.id, SyncMode: clusterv1alpha1.Pull,
+	s.join(t, &clusterv1alpha1.Cluster{ObjectMeta: metaOf("", "m2"), Spec: clusterv1alpha1.ClusterSpec{ID: s.id, SyncMode: clusterv1alpha1.Pull,
 		APIEndpoint: "https://192.0.2.1:6443"}}, nil)
-	account := &corev1.ServiceAccount{ObjectMeta: meta(brokerNamespace, "cluster-m2")}
+	account := &corev1.ServiceAccount{ObjectMeta: metaOf(brokerNamespace, "cluster-m2")}
 	s.Make(account)
 	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)}}
 	if err := s.SubResource("token").Create(t.Context(), account, token); err != nil {
@@ -100,7 +100,7 @@ func TestPull(t *testing.T) {
 
 	t.Run("identity", func(t *testing.T) {
 		// Rights at the hub do not suffice: what attaches as a cluster gets the requests of its users.
-		s.Make(&rbacv1.ClusterRoleBinding{ObjectMeta: meta("", "mallory"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole",
+		s.Make(&rbacv1.ClusterRoleBinding{ObjectMeta: metaOf("", "mallory"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole",
 			Name: "cluster-admin"}, Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "mallory"}}})
 		as := rest.CopyConfig(s.Config)
 		as.Impersonate.UserName = "mallory"

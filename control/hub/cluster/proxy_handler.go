@@ -1,4 +1,4 @@
-package proxy
+package cluster
 
 import (
 	"bytes"
@@ -24,7 +24,6 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
-	"github.com/pelago-net/pelago/control/hub/cluster"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -38,19 +37,19 @@ const (
 
 var resource = schema.GroupResource{Group: pelagov1alpha1.ProxyGroup, Resource: "clusters"}
 
-// handler serves the API.
-type handler struct {
+// proxyHandler serves the API.
+type proxyHandler struct {
 	clusters        client.Reader // cached
 	live            client.Reader
 	brokerNamespace string
 	authenticate    func(*http.Request) (*authenticator.Response, bool, error)
 	tunnels         *tunnels
-	ways            cluster.Ways
+	ways            Ways
 	log             *slog.Logger
 }
 
 // ServeHTTP serves the discovery of the group, and the subresources proxy and attach of clusters.
-func (h *handler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+func (h *proxyHandler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	who, ok, err := h.authenticate(q)
 	if err != nil || !ok {
 		h.log.Warn("a request that does not come from the hub's API server was refused", "from", q.RemoteAddr, "error", err)
@@ -60,7 +59,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	name, subresource, rest, ok := split(q.URL)
 	switch {
 	case strings.TrimSuffix(q.URL.Path, "/") == root:
-		write(w, http.StatusOK, discovery())
+		write(w, http.StatusOK, subresources())
 	case !ok:
 		refuse(w, apierrors.NewBadRequest("the path "+q.URL.Path+" has segments that change it: use the plain path"))
 	case name == "":
@@ -70,7 +69,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 }
 
-func (h *handler) serve(w http.ResponseWriter, q *http.Request, who user.Info, name, subresource string, rest *url.URL) {
+func (h *proxyHandler) serve(w http.ResponseWriter, q *http.Request, who user.Info, name, subresource string, rest *url.URL) {
 	c := &clusterv1alpha1.Cluster{}
 	err := h.clusters.Get(q.Context(), client.ObjectKey{Name: name}, c)
 	switch {
@@ -94,7 +93,7 @@ func (h *handler) serve(w http.ResponseWriter, q *http.Request, who user.Info, n
 }
 
 // forward sends a request to the member, with the name of the user.
-func (h *handler) forward(w http.ResponseWriter, q *http.Request, who user.Info, c *clusterv1alpha1.Cluster, rest *url.URL) {
+func (h *proxyHandler) forward(w http.ResponseWriter, q *http.Request, who user.Info, c *clusterv1alpha1.Cluster, rest *url.URL) {
 	as, err := impersonation(who)
 	if err != nil {
 		refuse(w, apierrors.NewForbidden(resource, c.Name, err))
@@ -131,14 +130,14 @@ func (h *handler) forward(w http.ResponseWriter, q *http.Request, who user.Info,
 }
 
 // way returns how a member is reached.
-func (h *handler) way(ctx context.Context, c *clusterv1alpha1.Cluster) (*cluster.Way, error) {
+func (h *proxyHandler) way(ctx context.Context, c *clusterv1alpha1.Cluster) (*Way, error) {
 	if c.Spec.SyncMode == clusterv1alpha1.Pull {
 		t := h.tunnels.to(c.Name)
 		if t == nil {
 			return nil, unavailable("cluster %s has no tunnel to this replica of pelago-hub (%s): see the log of pelago-agent-execution there",
 				c.Name, readiness(c))
 		}
-		return &cluster.Way{URL: &url.URL{Scheme: "http", Host: c.Name}, Plain: t, Upgrade: t}, nil
+		return &Way{URL: &url.URL{Scheme: "http", Host: c.Name}, Plain: t, Upgrade: t}, nil
 	}
 	var secrets [2]*corev1.Secret
 	for i, ref := range []*clusterv1alpha1.SecretReference{c.Spec.SecretRef, c.Spec.ImpersonatorSecretRef} {
@@ -249,8 +248,8 @@ func unavailable(format string, args ...any) *apierrors.StatusError {
 	return apierrors.NewServiceUnavailable(fmt.Sprintf(format, args...))
 }
 
-// discovery lists only subresources: clusters without them are those of cluster.karmada.io.
-func discovery() *metav1.APIResourceList {
+// subresources lists only subresources: clusters without them are those of cluster.karmada.io.
+func subresources() *metav1.APIResourceList {
 	kind := schema.GroupVersionKind{Group: pelagov1alpha1.ProxyGroup, Version: pelagov1alpha1.ProxyVersion, Kind: "ClusterProxyOptions"}
 	list := &metav1.APIResourceList{GroupVersion: kind.GroupVersion().String()}
 	list.Kind, list.APIVersion = "APIResourceList", "v1"
