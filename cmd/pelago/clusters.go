@@ -22,6 +22,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/deploy/broker"
 )
 
 func clustersCommand() *cobra.Command {
@@ -58,7 +59,7 @@ func decisionCommand(cmd *cobra.Command, done string, edit func(*clusterv1alpha1
 			return nil
 		})
 		if err == nil && len(*labels) > 0 {
-			err = install.LabelNetwork(ctx, h.Client, args[0], *labels)
+			err = broker.LabelNetwork(ctx, h.Client, args[0], *labels)
 		}
 		if err == nil {
 			fmt.Fprintf(out, "Cluster %s is %s\n", args[0], done)

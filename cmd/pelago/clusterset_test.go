@@ -228,7 +228,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		if out := c.must(t, "export", "service", "kubernetes", "-n", "default"); !strings.Contains(out, "was exported before") {
 			t.Error(out)
 		}
-		export, err := install.ServiceExport(member, client.ObjectKey{Namespace: "default", Name: "kubernetes"})
+		export, err := broker.ServiceExport(member, client.ObjectKey{Namespace: "default", Name: "kubernetes"})
 		must(t, err)
 		for _, want := range []string{"true", "false"} {
 			c.must(t, "export", "service", "kubernetes", "-n", "default", "--use-clusterset-ip="+want)

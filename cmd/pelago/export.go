@@ -12,8 +12,8 @@ import (
 
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/control/topology"
+	"github.com/pelago-net/pelago/deploy/broker"
 )
 
 func exportCommand() *cobra.Command {
@@ -48,7 +48,7 @@ their own addresses.`,
 				}
 				annotations[v1alpha1.AnnotationExportTo] = to
 			}
-			return install.Export(ctx, c, key, annotations, out)
+			return broker.Export(ctx, c, key, annotations, out)
 		})
 	cmd.Flags().BoolVar(&vip, "use-clusterset-ip", false, "give the service a ClusterSetIP, one address in all clusters, or with =false none (default: what the cluster joined with)")
 	cmd.Flags().StringVar(&to, "to", "", "clusters to which the service is exported: a list of ids, or a selector of their labels (default: all)")
@@ -61,7 +61,7 @@ func unexportCommand() *cobra.Command {
 	parent := &cobra.Command{Use: "unexport", Short: "Stop exporting services to the other clusters", Args: cobra.NoArgs}
 	parent.AddCommand(serviceCommand("Stop exporting a service to the other clusters",
 		"unexport service deletes the ServiceExport of the same name; the service itself stays.",
-		"  pelago unexport service whereami-cs --namespace sample", install.Unexport))
+		"  pelago unexport service whereami-cs --namespace sample", broker.Unexport))
 	return parent
 }
 

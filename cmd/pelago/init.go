@@ -115,11 +115,11 @@ func (i *initHub) install(ctx context.Context, hub *cluster, _ []string, out io.
 		return err
 	}
 	progress := newProgress(out)
-	if err := install.RefuseKarmada(ctx, hub.Client); err != nil {
+	if err := deploy.RefuseKarmada(ctx, hub.Client); err != nil {
 		return err
 	}
 	progress("Checking whether %s runs workloads", hub.Config.Host)
-	runs, err := install.RunsWorkloads(ctx, hub.Client)
+	runs, err := deploy.RunsWorkloads(ctx, hub.Client)
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (i *initHub) install(ctx context.Context, hub *cluster, _ []string, out io.
 		return err
 	}
 	if !pods {
-		text, err := install.HubKubeconfig(ctx, hub.Config, hub.Client)
+		text, err := deploy.HubKubeconfig(ctx, hub.Config, hub.Client)
 		if err != nil {
 			return err
 		}

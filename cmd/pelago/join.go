@@ -42,7 +42,7 @@ type join struct {
 	labelGateway bool
 	image        imageFlags
 	pods         install.Pods
-	record       *install.Recorder // with --dry-run
+	record       *deploy.Recorder // with --dry-run
 	dryRun       bool
 	components   bool
 	wait         bool
@@ -198,7 +198,7 @@ func (j *join) member(ctx context.Context, info broker.Info, answers *bufio.Read
 	}
 	objects := out
 	if j.dryRun {
-		j.record, j.wait, out = &install.Recorder{Client: m.Client}, false, errOut
+		j.record, j.wait, out = &deploy.Recorder{Client: m.Client}, false, errOut
 		m.Client = j.record
 	}
 	progress := newProgress(out)
@@ -473,7 +473,7 @@ func (j *join) openHub(ctx context.Context, info broker.Info) (client.Client, br
 		return nil, broker.Clusterset{}, fmt.Errorf("%w: was the broker deployed by `pelago deploy-broker`, and does its file come from there?", err)
 	}
 	if j.dryRun {
-		return &install.Recorder{Client: hub.Client}, set, nil
+		return &deploy.Recorder{Client: hub.Client}, set, nil
 	}
 	return hub.Client, set, nil
 }

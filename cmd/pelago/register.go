@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/deploy/broker"
 )
 
 func registerCommand() *cobra.Command {
@@ -35,11 +35,11 @@ is needed. All other flags are those of join.`,
 			if j.ClusterID == "" {
 				return errors.New("give the cluster a name with --cluster-name")
 			}
-			ca, err := install.Discover(cmd.Context(), server, token, pins)
+			ca, err := broker.DiscoverHub(cmd.Context(), server, token, pins)
 			if err != nil {
 				return err
 			}
-			info, err := install.Exchange(cmd.Context(), server, token, ca)
+			info, err := broker.ExchangeToken(cmd.Context(), server, token, ca)
 			if err != nil {
 				return err
 			}

@@ -23,6 +23,7 @@ import (
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -59,11 +60,11 @@ func TestRegister(t *testing.T) {
 		c.fails(t, "token abcdef exists", "token", "create", "abcdef.0123456789abcdef", "--context", "hub")
 		c.fails(t, "does not have the form", "token", "create", "abc", "--context", "hub")
 		c.fails(t, "use a positive time", "token", "create", "--ttl", "-1h", "--context", "hub")
-		var list []install.Token
+		var list []broker.BootstrapToken
 		must(t, json.Unmarshal([]byte(c.must(t, "token", "list", "--context", "hub", "-o", "json")), &list))
-		wantList := []install.Token{
-			{ID: n.Token[:6], Description: "cluster g1", Usages: []string{"authentication", "signing"}, Groups: []string{install.BootstrapGroup}},
-			{ID: "abcdef", Usages: []string{"authentication", "signing"}, Groups: []string{install.BootstrapGroup}},
+		wantList := []broker.BootstrapToken{
+			{ID: n.Token[:6], Description: "cluster g1", Usages: []string{"authentication", "signing"}, Groups: []string{broker.BootstrapGroup}},
+			{ID: "abcdef", Usages: []string{"authentication", "signing"}, Groups: []string{broker.BootstrapGroup}},
 		}
 		for i := range list {
 			if left := inAnHour(t, list[i].Expires); list[i].ID == n.Token[:6] && !left {
@@ -118,7 +119,7 @@ func TestRegister(t *testing.T) {
 		c.fails(t, "reached by https", append([]string{"register", "http://" + n.Server}, register(n)[2:]...)...)
 		other := func(id string, change func(map[string]string)) install.NewToken {
 			data := map[string]string{"token-id": id, "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
-				"usage-bootstrap-signing": "true", "auth-extra-groups": install.BootstrapGroup}
+				"usage-bootstrap-signing": "true", "auth-extra-groups": broker.BootstrapGroup}
 			change(data)
 			hub.Make(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-" + id}, StringData: data,
 				Type: "bootstrap.kubernetes.io/token"})

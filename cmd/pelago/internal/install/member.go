@@ -39,8 +39,6 @@ import (
 
 // Names of what join writes besides the manifests.
 const (
-	// keyProof is the key of submariner-broker-secret that holds the UID of the registration at the hub.
-	keyProof = "registration-uid"
 	// ClusterEgress is the only ClusterGlobalEgressIP that is honoured.
 	ClusterEgress = "cluster-egress.submariner.io"
 )

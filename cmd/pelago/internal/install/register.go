@@ -52,7 +52,7 @@ func RegisterNetwork(
 	ctx context.Context, hub, member client.Client, info broker.Info, who broker.Member, progress deploy.Progress,
 ) (token string, err error) {
 	progress("Registering at the hub")
-	known, err := SecretKey(ctx, member, config.BrokerSecretName, keyProof)
+	known, err := SecretKey(ctx, member, config.BrokerSecretName, deploy.KeyProof)
 	if err != nil {
 		return "", err
 	}
@@ -64,7 +64,7 @@ func RegisterNetwork(
 		data[config.KeyBrokerCA] = info.CA()
 		data[config.KeyNamespace] = []byte(info.Namespace())
 		data[config.KeyBrokerServer] = []byte(info.BrokerURL)
-		data[keyProof] = []byte(proof)
+		data[deploy.KeyProof] = []byte(proof)
 	}); err != nil {
 		return "", err
 	}

@@ -58,13 +58,13 @@ func tokenCreateCommand(a Access) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if n.Hashes, err = Pins(ca); err != nil {
+		if n.Hashes, err = broker.Pins(ca); err != nil {
 			return err
 		}
-		if err := PublishClusterInfo(ctx, hub.Client, n.Server, ca); err != nil {
+		if err := broker.PublishClusterInfo(ctx, hub.Client, n.Server, ca); err != nil {
 			return err
 		}
-		if n.Token, err = CreateToken(ctx, hub.Client, strings.Join(args, ""), description, life); err != nil {
+		if n.Token, err = broker.CreateBootstrapToken(ctx, hub.Client, strings.Join(args, ""), description, life); err != nil {
 			return err
 		}
 		n.Register = fmt.Sprintf("pelago register %s --token %s", n.Server, n.Token)
@@ -93,7 +93,7 @@ func tokenListCommand(a Access) *cobra.Command {
 		Use: "list", Short: "List the bootstrap tokens of the hub", Example: "  pelago token list -o yaml", Args: cobra.NoArgs,
 	}
 	cmd.RunE = atHub(a, func(ctx context.Context, hub view.Member, _ []string, out io.Writer) error {
-		tokens, err := Tokens(ctx, hub.Client)
+		tokens, err := broker.BootstrapTokens(ctx, hub.Client)
 		if err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ has begun to within the last ten minutes. Clusters that have registered stay.`,
 	}
 	cmd.RunE = atHub(a, func(ctx context.Context, hub view.Member, args []string, out io.Writer) error {
 		for _, id := range args {
-			if err := DeleteToken(ctx, hub.Client, id); err != nil {
+			if err := broker.DeleteBootstrapToken(ctx, hub.Client, id); err != nil {
 				return err
 			}
 			fmt.Fprintf(out, "Token %s is deleted\n", strings.Split(id, ".")[0])

@@ -1,4 +1,4 @@
-package install
+package deploy
 
 import (
 	"context"
@@ -18,8 +18,6 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/pelago-net/pelago/deploy"
 )
 
 const (
@@ -39,7 +37,7 @@ func RunsWorkloads(ctx context.Context, c client.Client) (runs bool, err error) 
 		Spec: appsv1.DeploymentSpec{
 			Replicas: ptr.To[int32](0), Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "none", Image: deploy.DefaultImage}}}},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "none", Image: DefaultImage}}}},
 		},
 	}
 	if err := c.Create(ctx, probe); err != nil {
@@ -103,14 +101,14 @@ func RefuseKarmada(ctx context.Context, c client.Client) error {
 // pelago-system/pelago-hub holds. The token does not expire, since no component could renew it; deleting the Secret revokes it.
 func HubKubeconfig(ctx context.Context, cfg *rest.Config, c client.Client) ([]byte, error) {
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: deploy.HubName, Namespace: deploy.SystemNamespace,
-			Annotations: map[string]string{corev1.ServiceAccountNameKey: deploy.HubName}},
+		ObjectMeta: metav1.ObjectMeta{Name: HubName, Namespace: SystemNamespace,
+			Annotations: map[string]string{corev1.ServiceAccountNameKey: HubName}},
 		Type: corev1.SecretTypeServiceAccountToken,
 	}
 	if err := c.Create(ctx, secret); client.IgnoreAlreadyExists(err) != nil {
 		return nil, fmt.Errorf("create Secret %s/%s: %w", secret.Namespace, secret.Name, err)
 	}
-	token, _, err := deploy.AccountToken(ctx, c, client.ObjectKeyFromObject(secret))
+	token, _, err := AccountToken(ctx, c, client.ObjectKeyFromObject(secret))
 	if err != nil {
 		return nil, err
 	}
@@ -118,8 +116,8 @@ func HubKubeconfig(ctx context.Context, cfg *rest.Config, c client.Client) ([]by
 	kc := clientcmdapi.NewConfig()
 	kc.Clusters[name] = &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData,
 		InsecureSkipTLSVerify: cfg.Insecure, TLSServerName: cfg.ServerName}
-	kc.AuthInfos[deploy.HubName] = &clientcmdapi.AuthInfo{Token: string(token)}
-	kc.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: deploy.HubName}
+	kc.AuthInfos[HubName] = &clientcmdapi.AuthInfo{Token: string(token)}
+	kc.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: HubName}
 	kc.CurrentContext = name
 	text, err := clientcmd.Write(*kc)
 	if err != nil {

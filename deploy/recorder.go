@@ -1,4 +1,4 @@
-package install
+package deploy
 
 import (
 	"context"
@@ -18,8 +18,10 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/pelago-net/pelago/control/config"
-	"github.com/pelago-net/pelago/deploy"
 )
+
+// KeyProof is the key of submariner-broker-secret that holds the UID of the registration at the hub.
+const KeyProof = "registration-uid"
 
 // Recorder is a client that keeps what is written to it, and sends only reads. Reads find what was written, so that join runs as it
 // does without. Server-side dry runs do not serve: they refuse objects of namespaces and kinds that do not exist yet.
@@ -83,7 +85,7 @@ func (r *Recorder) Get(ctx context.Context, key client.ObjectKey, obj client.Obj
 func (r *Recorder) Create(ctx context.Context, obj client.Object, _ ...client.CreateOption) error {
 	key := client.ObjectKeyFromObject(obj)
 	if r.Get(ctx, key, obj.DeepCopyObject().(client.Object)) == nil {
-		return apierrors.NewAlreadyExists(schema.GroupResource{Resource: deploy.Kind(r, obj)}, key.Name)
+		return apierrors.NewAlreadyExists(schema.GroupResource{Resource: Kind(r, obj)}, key.Name)
 	}
 	return r.keep(obj)
 }
@@ -149,8 +151,8 @@ func (noToken) Create(context.Context, client.Object, client.Object, ...client.S
 	return nil
 }
 
-// issued are the keys of Secrets that join gets from the hub or generates.
-var issued = []string{config.KeyBrokerToken, keyProof, config.KeyTokenCurrent, config.KeyTokenPrev}
+// issuedByServer are the keys of Secrets that join gets from the hub or generates.
+var issuedByServer = []string{config.KeyBrokerToken, KeyProof, config.KeyTokenCurrent, config.KeyTokenPrev}
 
 // Print prints the objects that were written, as YAML or JSON, without what the API server sets and without what join gets at the hub.
 func (r *Recorder) Print(out io.Writer, format string) error {
@@ -161,7 +163,7 @@ func (r *Recorder) Print(out io.Writer, format string) error {
 		}
 		delete(u.Object, "status")
 		if u.GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Secret") {
-			for _, key := range issued {
+			for _, key := range issuedByServer {
 				unstructured.RemoveNestedField(u.Object, "data", key)
 			}
 		}

@@ -1,4 +1,4 @@
-package install
+package broker
 
 import (
 	"context"
@@ -28,7 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/deploy"
-	"github.com/pelago-net/pelago/deploy/broker"
 )
 
 const (
@@ -41,8 +40,8 @@ const (
 	pinPrefix        = "sha256:"
 )
 
-// Token is a bootstrap token as it is listed, without its secret.
-type Token struct {
+// BootstrapToken is a bootstrap token as it is listed, without its secret.
+type BootstrapToken struct {
 	ID          string   `json:"id"`
 	Expires     string   `json:"expires,omitempty"` // RFC 3339; empty: never
 	Usages      []string `json:"usages"`
@@ -50,8 +49,8 @@ type Token struct {
 	Description string   `json:"description,omitempty"`
 }
 
-// CreateToken creates a bootstrap token at the hub, with the given text or a random one, and returns it. A life of 0 has no end.
-func CreateToken(ctx context.Context, hub client.Client, text, description string, life time.Duration) (string, error) {
+// CreateBootstrapToken creates a bootstrap token at the hub, with the given text or a random one, and returns it. A life of 0 has no end.
+func CreateBootstrapToken(ctx context.Context, hub client.Client, text, description string, life time.Duration) (string, error) {
 	if life < 0 {
 		return "", fmt.Errorf("--ttl %s: use a positive time, or 0 for a token that does not expire", life)
 	}
@@ -96,15 +95,15 @@ func splitToken(text string) (id, secret string, err error) {
 	return id, secret, nil
 }
 
-// Tokens lists the bootstrap tokens of the hub by id, also those that register no cluster.
-func Tokens(ctx context.Context, hub client.Client) ([]Token, error) {
+// BootstrapTokens lists the bootstrap tokens of the hub by id, also those that register no cluster.
+func BootstrapTokens(ctx context.Context, hub client.Client) ([]BootstrapToken, error) {
 	var list corev1.SecretList
 	if err := hub.List(ctx, &list, client.InNamespace(metav1.NamespaceSystem), client.MatchingFields{"type": string(bootstrapapi.SecretTypeBootstrapToken)}); err != nil {
 		return nil, fmt.Errorf("list the Secrets of namespace %s: %w", metav1.NamespaceSystem, err)
 	}
-	out := []Token{}
+	out := []BootstrapToken{}
 	for _, s := range list.Items {
-		t := Token{ID: string(s.Data[bootstrapapi.BootstrapTokenIDKey]), Expires: string(s.Data[bootstrapapi.BootstrapTokenExpirationKey]),
+		t := BootstrapToken{ID: string(s.Data[bootstrapapi.BootstrapTokenIDKey]), Expires: string(s.Data[bootstrapapi.BootstrapTokenExpirationKey]),
 			Description: string(s.Data[bootstrapapi.BootstrapTokenDescriptionKey]), Usages: []string{}, Groups: []string{}}
 		for key, value := range s.Data {
 			if usage, ok := strings.CutPrefix(key, bootstrapapi.BootstrapTokenUsagePrefix); ok && string(value) == "true" {
@@ -120,8 +119,8 @@ func Tokens(ctx context.Context, hub client.Client) ([]Token, error) {
 	return out, nil
 }
 
-// DeleteToken deletes a bootstrap token of the hub by its id, or by all of it.
-func DeleteToken(ctx context.Context, hub client.Client, id string) error {
+// DeleteBootstrapToken deletes a bootstrap token of the hub by its id, or by all of it.
+func DeleteBootstrapToken(ctx context.Context, hub client.Client, id string) error {
 	id, _, _ = strings.Cut(id, ".")
 	err := hub.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: bootstraputil.BootstrapTokenSecretName(id)}})
 	if apierrors.IsNotFound(err) {
@@ -174,9 +173,9 @@ func Pins(ca []byte) ([]string, error) {
 	return pins, nil
 }
 
-// Discover returns the CA of the hub at server, PEM: the one that the hub has signed with the token and whose hash is pinned. Until then
+// DiscoverHub returns the CA of the hub at server, PEM: the one that the hub has signed with the token and whose hash is pinned. Until then
 // nothing that the server answers is trusted, and the token is not sent to it.
-func Discover(ctx context.Context, server, token string, pins []string) ([]byte, error) {
+func DiscoverHub(ctx context.Context, server, token string, pins []string) ([]byte, error) {
 	id, secret, err := splitToken(token)
 	if err != nil {
 		return nil, err
@@ -235,30 +234,30 @@ func Discover(ctx context.Context, server, token string, pins []string) ([]byte,
 	return ca, nil
 }
 
-// Exchange gets, for a bootstrap token, what broker-info.subm holds, with a credential that is valid for registrationLife.
-func Exchange(ctx context.Context, server, token string, ca []byte) (broker.Info, error) {
+// ExchangeToken gets, for a bootstrap token, what broker-info.subm holds, with a credential that is valid for registrationLife.
+func ExchangeToken(ctx context.Context, server, token string, ca []byte) (Info, error) {
 	hub, err := deploy.NewClient(&rest.Config{Host: server, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: ca}, Timeout: 30 * time.Second})
 	if err != nil {
-		return broker.Info{}, fmt.Errorf("use the token: %w", err)
+		return Info{}, fmt.Errorf("use the token: %w", err)
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.BrokerNamespace, Name: deploy.RegistrarAccount}}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(registrationLife / time.Second))}}
 	err = hub.SubResource("token").Create(ctx, account, request)
 	psk := &corev1.Secret{}
 	if err == nil {
-		err = hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: broker.PSKSecret}, psk)
+		err = hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: PSKSecret}, psk)
 	}
 	switch {
 	case apierrors.IsUnauthorized(err):
-		return broker.Info{}, fmt.Errorf("the hub refuses the token: it has expired, was deleted or is not for authentication: make another with "+
+		return Info{}, fmt.Errorf("the hub refuses the token: it has expired, was deleted or is not for authentication: make another with "+
 			"`pelago token create`: %w", err)
 	case apierrors.IsForbidden(err):
-		return broker.Info{}, fmt.Errorf("the token may not register clusters: it is none of group %s (`pelago token list`), or `pelago deploy-broker` "+
+		return Info{}, fmt.Errorf("the token may not register clusters: it is none of group %s (`pelago token list`), or `pelago deploy-broker` "+
 			"was not run at the hub since its last update: %w", BootstrapGroup, err)
 	case err != nil:
-		return broker.Info{}, fmt.Errorf("get the registration credential of the hub at %s: %w", server, err)
+		return Info{}, fmt.Errorf("get the registration credential of the hub at %s: %w", server, err)
 	}
-	return broker.Info{
+	return Info{
 		BrokerURL: server,
 		ClientToken: &corev1.Secret{Data: map[string][]byte{corev1.ServiceAccountRootCAKey: ca,
 			corev1.ServiceAccountNamespaceKey: []byte(deploy.BrokerNamespace), corev1.ServiceAccountTokenKey: []byte(request.Status.Token)}},
