@@ -384,7 +384,7 @@ func restoreReason(pod *corev1.Pod) string {
 			return strings.TrimSpace(fmt.Sprintf("container %s: %s %s", s.Name, w.Reason, w.Message))
 		}
 	}
-	return podReason(*pod)
+	return view.PodReason(*pod)
 }
 
 func (h *Hosted) removePod(ctx context.Context, c client.Client, pod *corev1.Pod) error {

@@ -1,4 +1,4 @@
-package install
+package view
 
 import (
 	"testing"
@@ -21,7 +21,7 @@ func TestPodReason(t *testing.T) {
 		"": {Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
 			ContainerStatuses: []corev1.ContainerStatus{{Ready: true, LastTerminationState: died}}}},
 	} {
-		if got := podReason(pod); got != want {
+		if got := PodReason(pod); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
