@@ -46,7 +46,7 @@ var compiled = []string{"-timeout=30m", "-p=3", "-ldflags=-w"}
 // packages is run by `make test`.
 const (
 	rareLab = "^TestLabWithNFTables$"
-	rareE2E = "^(TestNFTables|TestWithoutGlobalnet|TestIPsec|TestBehindNAT|TestThreeClusters)$|^TestWireGuard$/^a_gateway_leaves$"
+	rareE2E = "^(TestNFTables|TestWithoutGlobalnet|TestIPsec|TestBehindNAT|TestThreeClusters|TestHubInstall)$|^TestWireGuard$/^a_gateway_leaves$"
 )
 
 var suites = []suite{
@@ -64,7 +64,7 @@ var suites = []suite{
 
 	{name: "lab-rare", about: "the lab with kube-proxy in nftables mode", packages: []string{"./test/lab"}, rerun: true, verbose: true, full: true,
 		flags: []string{"-timeout=30m", "-run=" + rareLab}},
-	{name: "e2e-rare", about: "nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, three clusters, a gateway leaving WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
+	{name: "e2e-rare", about: "nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, three clusters, a hub in a host cluster, a gateway leaving WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
 		flags: []string{"-timeout=50m", "-run=" + rareE2E}},
 	{name: "wires", about: "WireGuard and IPsec without globalnet", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
 		flags: []string{"-timeout=50m", "-run=^(TestWireGuard|TestIPsec)$", "-args", "-plain"}},
