@@ -231,7 +231,7 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	return key, text, nil
 }
 
-// kubeconfigs writes the kubeconfigs. Those of the hub's programs name the files beside them, which the programs read again when
+// kubeconfigs writes the kubeconfigs. Those of the hub's programs name files of the same directory, which the programs read again when
 // they change; the administrator's contains everything.
 func (p *PKI) kubeconfigs(n PKINames) error {
 	for name, url := range map[string]string{"controller-manager": n.Internal, "hub": n.Internal, AdminName: n.External} {

@@ -67,7 +67,7 @@ func (s *Supervisor) note(p Process, err error) {
 		return
 	}
 	fmt.Fprintf(f, "pelago: %s ended (%v) and is started again\n", p.Name, err)
-	_ = f.Close() // nobody could be notified
+	_ = f.Close() // the log is complete; there is no caller to return this to
 }
 
 // WriteChanged replaces a file, mode 0600, unless it has the content. Programs that read it see the former or the new one.

@@ -47,8 +47,8 @@ func main() {
 	}
 }
 
-// runAll runs suites one after the other, but those that may run beside the others at the same time as these, at idle priority; their
-// output is kept until they have ended.
+// runAll runs suites one after the other, and those of the background at the same time, at idle priority; their output is kept until
+// all have ended.
 func runAll(ctx context.Context, chosen []suite, flakyDir string) (results []result) {
 	sequence := func(suites []suite, out io.Writer, idle bool) (results []result) {
 		for _, s := range suites {
@@ -60,37 +60,38 @@ func runAll(ctx context.Context, chosen []suite, flakyDir string) (results []res
 		}
 		return results
 	}
-	first, alone, beside := order(chosen)
+	first, foreground, background := order(chosen)
 	results = sequence(first, os.Stdout, false)
 	var log bytes.Buffer
 	var others []result
 	var wait sync.WaitGroup
-	if len(beside) > 0 {
-		fmt.Println("\n=== lint, race and unit run beside the others, at idle priority; their output comes at the end")
-		wait.Go(func() { others = sequence(beside, &log, true) })
+	if len(background) > 0 {
+		fmt.Println("\n=== lint, race and unit run in the background, at idle priority; their output comes at the end")
+		wait.Go(func() { others = sequence(background, &log, true) })
 	}
-	results = append(results, sequence(alone, os.Stdout, false)...)
+	results = append(results, sequence(foreground, os.Stdout, false)...)
 	wait.Wait()
 	_, _ = log.WriteTo(os.Stdout) // a screen that is gone is no failure of the tests
 	return append(results, others...)
 }
 
-// order returns what runs first, what one after the other has the machine's kernel and clock, and what runs beside that.
-func order(chosen []suite) (first, alone, beside []suite) {
+// order returns what runs before all others, and what runs in the foreground and in the background. There is no background without a
+// foreground.
+func order(chosen []suite) (first, foreground, background []suite) {
 	for _, s := range chosen {
 		switch {
 		case s.target == "verify":
 			first = append(first, s) // it writes the files that all others compile
-		case s.beside:
-			beside = append(beside, s)
+		case s.background:
+			background = append(background, s)
 		default:
-			alone = append(alone, s)
+			foreground = append(foreground, s)
 		}
 	}
-	if len(alone) == 0 {
-		return first, beside, nil
+	if len(foreground) == 0 {
+		return first, background, nil
 	}
-	return first, alone, beside
+	return first, foreground, background
 }
 
 // choose returns the named suites, or those of `make test`, or all, in their order.

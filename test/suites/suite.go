@@ -23,10 +23,10 @@ type suite struct {
 	// unit test, a packet test or one with the race detector that fails has found a defect.
 	rerun   bool
 	verbose bool // prints each test as it runs
-	// beside is for suites that need neither namespaces nor clusters: they run at idle priority at the same time as those that do,
-	// which wait most of their time.
-	beside bool
-	full   bool // only in `make test-full`
+	// background: it needs neither namespaces nor clusters, and runs at idle priority at the same time as suites that do, which wait
+	// most of their time.
+	background bool
+	full       bool // only in `make test-full`
 	// fullFlags are added in `make test-full`: long series.
 	fullFlags []string
 }
@@ -51,15 +51,15 @@ const (
 
 var suites = []suite{
 	{name: "verify", about: "generated code is what the sources make", target: "verify"},
-	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, clang-format", target: "lint", beside: true},
-	{name: "race", about: "packages with goroutines, under the race detector", packages: concurrent, race: true, flags: compiled, beside: true},
+	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, clang-format", target: "lint", background: true},
+	{name: "race", about: "packages with goroutines, under the race detector", packages: concurrent, race: true, flags: compiled, background: true},
 	{name: "unit", about: "all other packages without clusters or namespaces", packages: []string{"./..."},
-		without: slices.Concat(concurrent, namespaces, clusters), flags: compiled, beside: true},
+		without: slices.Concat(concurrent, namespaces, clusters), flags: compiled, background: true},
 	{name: "lab", about: "the lab's own clusters", packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=30m", "-skip=" + rareLab}},
 	{name: "e2e", about: "two joined clusters: walk-through and failures, then WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=50m", "-skip=" + rareE2E}, fullFlags: []string{"-args", "-kills=20"}},
-	// Last: some of its tests put a load on both cores, and the suites beside have ended by then.
+	// Last: some of its tests put a load on both cores, and the background has ended by then.
 	{name: "netns", about: "two clusters of namespaces on the real data path", packages: namespaces, rerun: true, flags: []string{"-timeout=30m"}},
 
 	{name: "lab-rare", about: "the lab with kube-proxy in nftables mode", packages: []string{"./test/lab"}, rerun: true, verbose: true, full: true,

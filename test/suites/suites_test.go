@@ -216,7 +216,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Suites beside others start when generated code is checked; alone they run like any other.
+// The background starts when generated code is checked; without a foreground its suites run like any other.
 func TestOrder(t *testing.T) {
 	of := func(suites []suite) (out []string) {
 		for _, s := range suites {
@@ -228,8 +228,8 @@ func TestOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, alone, beside := order(chosen)
-	got := [][]string{of(first), of(alone), of(beside)}
+	first, foreground, background := order(chosen)
+	got := [][]string{of(first), of(foreground), of(background)}
 	if diff := cmp.Diff([][]string{{"verify"}, {"lab", "e2e", "netns"}, {"lint", "race", "unit"}}, got); diff != "" {
 		t.Errorf("make test -want +got:\n%s", diff)
 	}
@@ -237,8 +237,8 @@ func TestOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, alone, beside = order(chosen)
-	if diff := cmp.Diff([][]string{{"race", "unit"}, nil}, [][]string{of(alone), of(beside)}); diff != "" {
+	_, foreground, background = order(chosen)
+	if diff := cmp.Diff([][]string{{"race", "unit"}, nil}, [][]string{of(foreground), of(background)}); diff != "" {
 		t.Errorf("make race unit -want +got:\n%s", diff)
 	}
 }

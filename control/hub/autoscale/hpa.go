@@ -100,7 +100,7 @@ func targetKey(namespace string, ref autoscalingv2.CrossVersionObjectReference) 
 
 func requestOf(w *workv1alpha1.Work) (r workv1alpha1.ScalingRequest) {
 	if text := w.Annotations[workv1alpha1.AnnotationScaling]; text != "" {
-		_ = json.Unmarshal([]byte(text), &r) // what cannot be read is nobody's
+		_ = json.Unmarshal([]byte(text), &r) // an unreadable annotation has no owner
 	}
 	return r
 }

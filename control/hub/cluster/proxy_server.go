@@ -142,7 +142,7 @@ func (s *proxyServer) material(ctx context.Context) (*tls.Certificate, authentic
 	return s.certificate, s.front, nil
 }
 
-// authenticate returns the user whom the hub's API server names. All others are refused: nobody else has to connect.
+// authenticate returns the user whom the hub's API server names. All others are refused.
 func (s *proxyServer) authenticate(q *http.Request) (*authenticator.Response, bool, error) {
 	_, front, err := s.material(q.Context())
 	if err != nil {

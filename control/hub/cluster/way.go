@@ -15,7 +15,7 @@ import (
 	"github.com/pelago-net/pelago/control/execute/collect"
 )
 
-// Ways are the connections by which requests of users reach push members, beside those of the hub's own work: any replica has
+// Ways are the connections by which requests of users reach push members, separate from the hub's own: any replica has
 // them, not only the leader. As there, only the cluster of spec.id gets a request.
 type Ways struct {
 	mu sync.Mutex

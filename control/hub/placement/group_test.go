@@ -72,7 +72,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// A group that loses its cluster moves as a whole, and a binding that is gone keeps nobody away.
+// A group that loses its cluster moves as a whole, and a deleted binding has no effect on others.
 func TestGroupMoves(t *testing.T) {
 	r := NewCache(CacheOptions{})
 	r.SetClusters([]*clusterv1alpha1.Cluster{member("m1", 9, 0), member("m2", 9, 0), member("m3", 9, 0)})

@@ -53,7 +53,7 @@ func (l *Local) Add(f *pflag.FlagSet) {
 	f.BoolVar(&l.Foreground, "foreground", false, "with --local: run the programs until this command ends, instead of systemd units")
 }
 
-// program is the path of a program of the hub: those of Pelago are beside this one.
+// program is the path of a program of the hub: those of Pelago are in the directory of this one.
 func (l *Local) program(name string) (string, error) {
 	dirs := []string{l.BinDir}
 	if strings.HasPrefix(name, "pelago") {
