@@ -22,6 +22,7 @@ import (
 	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/scheduler"
 )
 
 // edited is the template after a change.
@@ -261,7 +262,7 @@ func TestObservation(t *testing.T) {
 	b.Status.AggregatedStatus = []workv1alpha2.AggregatedStatusItem{
 		item("m1", true, workv1alpha2.ResourceHealthy, `{"readyReplicas":2}`), item("m2", true, workv1alpha2.ResourceHealthy, `{"readyReplicas":2}`),
 		item("m3", true, workv1alpha2.ResourceUnhealthy, `{"readyReplicas":1}`), item("m4", true, workv1alpha2.ResourceHealthy, `{"succeeded":1}`)}
-	want := placement.Observation{ResourceVersion: "5", Parts: []placement.ReservedPart{
+	want := placement.Observation{ResourceVersion: "5", Total: scheduler.Load{Pods: 7}, Parts: []placement.ReservedPart{
 		{Cluster: "m1", Replicas: 2, Settled: true},
 		{Cluster: "m2", Replicas: 3, Settled: false},
 		{Cluster: "m3", Replicas: 1, Settled: false},
