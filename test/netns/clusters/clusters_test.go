@@ -260,17 +260,17 @@ func (w *town) headless(t *testing.T) {
 		}
 	}
 	// client3 is a pod of cluster 1 with an address of its own: it keeps address and port.
-	c, err := dial(w.client[3], "tcp", netip.AddrPortFrom(w.server[2].Global, 80), netip.AddrPortFrom(w.client[3].Address, 33333))
+	c, err := dial(w.client[3], "tcp", netip.AddrPortFrom(w.server[2].Global, 80), netip.AddrPortFrom(w.client[3].Address, 13333))
 	must(t, err)
 	defer c.Close()
 	var who, source string
-	if _, err := fmt.Fscanf(c, "%s %s\n", &who, &source); err != nil || source != netip.AddrPortFrom(w.client[3].Global, 33333).String() {
-		t.Errorf("%s sees %s, %v; want %s:33333", who, source, err, w.client[3].Global)
+	if _, err := fmt.Fscanf(c, "%s %s\n", &who, &source); err != nil || source != netip.AddrPortFrom(w.client[3].Global, 13333).String() {
+		t.Errorf("%s sees %s, %v; want %s:13333", who, source, err, w.client[3].Global)
 	}
 	// One outside port to the same pod port by its own address and by the service at once: two connections.
 	single := w.Clusters[2].Expose(80, []uint8{tcp}, w.server[2])
 	w.Apply(t)
-	local := netip.AddrPortFrom(w.client[3].Address, 33334)
+	local := netip.AddrPortFrom(w.client[3].Address, 13334)
 	var conns []net.Conn
 	for _, vip := range []netip.Addr{w.server[2].Global, single} {
 		c, err := dial(w.client[3], "tcp", netip.AddrPortFrom(vip, 80), local)
