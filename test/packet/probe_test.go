@@ -260,14 +260,27 @@ func TestProbeAnswer(t *testing.T) {
 	}
 }
 
-// miss sends probes that nobody answers, for long enough.
+// miss sends four probes without a reply and makes them 60 ms old, on a path of a millisecond: it is suspect, however slow this process
+// is, and not gone for 0.4 s.
 func (k *Kernel) miss(t testing.TB, peers ...netip.Addr) {
 	t.Helper()
-	for range 4 {
-		for _, p := range peers {
-			k.sendProbe(t, p, 0)
+	for _, peer := range peers {
+		for range 4 {
+			k.sendProbe(t, peer, 0)
 		}
-		time.Sleep(15 * time.Millisecond) // the rule asks for three probes and 30 ms
+		var p bpf.PelagoPath
+		if err := k.Paths.Lookup(peer.As4(), &p); err != nil {
+			t.Fatal(err)
+		}
+		now := uint64(nanotime(t))
+		p.Srtt, p.Rttvar = 1e6, 0
+		if p.Replies > 0 {
+			p.Seen = now
+		}
+		for i := range min(p.Sequence-p.Answered, uint32(len(p.Ring))) {
+			p.Ring[(p.Sequence-i)%uint32(len(p.Ring))].Sent = now - 60e6
+		}
+		k.putPath(t, peer.As4(), p)
 	}
 }
 
