@@ -119,7 +119,7 @@ func attach(t *testing.T, program *ebpf.Program, at ebpf.AttachType) {
 			return err
 		}
 		qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: uplink.index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}}
-		if err := netlink.QdiscReplace(qdisc); err != nil {
+		if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
 		filter := &netlink.BpfFilter{
