@@ -30,7 +30,7 @@ const members = 3
 // bringUp makes the hub and three push members, and what the suite expects in them: the kind Workload and the webhook that interprets
 // it, which are examples of its module.
 func bringUp(ctx context.Context, o options, module string) (s *hubset.Set, err error) {
-	s, err = hubset.Open(ctx, hubset.Options{Binaries: o.bin, Dir: o.out, Real: members, Workloads: true, HubFlags: []string{"--events=all"}})
+	s, err = hubset.Open(ctx, hubset.Options{Binaries: o.bin, Dir: o.out, Real: members, Workloads: true, HubFlags: []string{"--events=all", "--deployment-replicas-syncer"}})
 	if err != nil {
 		return nil, err
 	}
