@@ -149,7 +149,7 @@ func (t *Tunnel) attach(ctx context.Context, hub http.RoundTripper, known []stri
 			return nil, "", err
 		}
 		attached = true
-		context.AfterFunc(ctx, func() { _ = session.Close() })
+		context.AfterFunc(ctx, func() { _ = session.Close() }) // it ends in any case
 		go func() {
 			<-session.CloseChan()
 			cancel(nil)

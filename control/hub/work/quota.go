@@ -247,10 +247,12 @@ func (r *quotaReconciler) status(ctx context.Context, q *policyv1alpha1.Federate
 	}
 	q.Status.Overall, q.Status.OverallUsed, q.Status.AggregatedStatus = q.Spec.Overall, corev1.ResourceList{}, nil
 	for name := range q.Spec.Overall {
-		if of, ok := placement.Counted(name); ok {
-			q.Status.OverallUsed[name] = placement.Quantity(of, used.Amount(of))
-		} else {
+		of, ok := placement.Counted(name)
+		switch n := used.Amount(of); {
+		case !ok:
 			notes = append(notes, string(name)+" is not enforced: only requests and pods are")
+		case n != 0: // what no workload requests is left out, as in Karmada
+			q.Status.OverallUsed[name] = placement.Quantity(of, n)
 		}
 	}
 	for _, cluster := range slices.Sorted(maps.Keys(works)) {

@@ -32,7 +32,7 @@ func TestFederatedResourceQuota(t *testing.T) {
 	}}}.Run(t, h.Config)
 	cpu := func(n string) corev1.ResourceList { return corev1.ResourceList{"cpu": resource.MustParse(n)} }
 	q := &policyv1alpha1.FederatedResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "shop"}, Spec: policyv1alpha1.FederatedResourceQuotaSpec{
-		Overall:           corev1.ResourceList{"cpu": resource.MustParse("10"), "requests.memory": resource.MustParse("1Gi"), "limits.cpu": resource.MustParse("20")},
+		Overall:           corev1.ResourceList{"cpu": resource.MustParse("10"), "requests.memory": resource.MustParse("1Gi"), "limits.cpu": resource.MustParse("20"), "ephemeral-storage": resource.MustParse("1Gi")},
 		StaticAssignments: []policyv1alpha1.StaticClusterAssignment{{ClusterName: "quota-1", Hard: cpu("4")}, {ClusterName: "quota-3", Hard: cpu("5")}, {ClusterName: "quota-1", Hard: cpu("9")}}}}
 	h.Make(q)
 	assigned := func() string {
@@ -54,6 +54,9 @@ func TestFederatedResourceQuota(t *testing.T) {
 	status := func() string {
 		if err := h.Get(t.Context(), client.ObjectKeyFromObject(q), q); err != nil {
 			t.Fatal(err)
+		}
+		if n, ok := q.Status.OverallUsed["ephemeral-storage"]; ok {
+			t.Errorf("overallUsed has %s of ephemeral-storage, which no workload requests", &n)
 		}
 		used, memory := q.Status.OverallUsed["cpu"], q.Status.OverallUsed["requests.memory"]
 		out := fmt.Sprintf("%s cpu, %s memory", &used, &memory)
