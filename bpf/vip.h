@@ -183,13 +183,14 @@ __noinline int vip_flow_ended(const struct flow_key *of, const struct flow *f, c
 	if (!of || !f || !p || p->error)
 		return 0;
 	if (p->proto == PROTO_TCP)
-		return flow_reopens(of, f, p, &other);
+		return packet_opens_flow(p) && (flow_reopens(of, f, p, &other) || !vip_serves(of, f->cluster));
 	return now_ns() - f->seen > SECOND && !vip_serves(of, f->cluster);
 }
 
 /*
- * Reports whether the flow of a packet to a ClusterSetIP is to choose its cluster again: a TCP connection that is over, on whose
- * tuple a new one begins, or one of another protocol whose cluster no longer serves it, which is checked once a second.
+ * Reports whether the flow of a packet to a ClusterSetIP is to choose its cluster again. TCP: a SYN on the tuple of a connection
+ * that is over, or whose cluster no longer serves it; the handshake that a cluster's death has interrupted goes on with another.
+ * Other protocols: the cluster no longer serves it, which is checked once a second.
  */
 static __always_inline int vip_chooses_again(const struct flow_key *key, const struct flow *f, const struct packet *p)
 {

@@ -275,7 +275,21 @@ func TestVIPFollowsReach(t *testing.T) {
 	if before[global(2, 20)] == 0 || before[global3(20)] == 0 {
 		t.Fatalf("connections to %v; want both clusters", before)
 	}
+	// A SYN sent again, or a new connection on the port of one that nobody answered, does not follow it to a cluster that is away.
+	syn := func(i int) netip.Addr {
+		a, _ := k.toVIP(t, tcpPacket(SYN, to(clustersetIP), ports(uint16(10000+i), 80)))
+		return a
+	}
+	former := map[int]netip.Addr{}
+	for i := range 40 {
+		former[i] = syn(i)
+	}
 	say(2)
+	for i := range 40 {
+		if a := syn(i); a != global3(20) {
+			t.Fatalf("connection %d, unanswered by %s: with cluster 2 away its next SYN goes to %s", i, former[i], a)
+		}
+	}
 	for i := range 40 {
 		a, _ := k.toVIP(t, tcpPacket(SYN, to(clustersetIP), ports(uint16(20000+i), 80)))
 		if a != global3(20) {
