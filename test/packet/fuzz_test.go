@@ -53,9 +53,15 @@ func check(t *testing.T, k *Kernel, r Result) {
 	case Drop:
 	case Redirect:
 		var err error
-		if r.Verdict == "uplink-in delivered" {
+		var inner []byte
+		switch r.Verdict {
+		case "uplink-in delivered":
 			_, err = DecodeDelivered(r.Frame)
-		} else {
+		case "edge-out drop-no-flow", "edge-out drop-ports-exhausted": // a reset or an ICMP error to the pod
+			if inner, err = DecodeDelivered(r.Frame); err == nil {
+				_, err = Decode(inner)
+			}
+		default:
 			_, err = DecodeOverlay(r.Frame)
 		}
 		if err != nil {

@@ -66,6 +66,8 @@ var suites = []suite{
 		flags: []string{"-timeout=30m", "-run=" + rareLab}},
 	{name: "e2e-rare", about: "nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, three clusters, a hub in a host cluster, a gateway leaving WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
 		flags: []string{"-timeout=50m", "-run=" + rareE2E}},
+	{name: "model", about: "ten million random steps of the model of the flow table against the programs", packages: []string{"./test/packet"}, full: true,
+		flags: []string{"-timeout=60m", "-run=^TestModel$", "-args", "-steps=10000000"}},
 	{name: "wires", about: "WireGuard and IPsec without globalnet", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
 		flags: []string{"-timeout=50m", "-run=^(TestWireGuard|TestIPsec)$", "-args", "-plain"}},
 }
