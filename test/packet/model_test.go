@@ -181,7 +181,7 @@ func (m *model) send(c connection, flags uint8, pod bool) error {
 		case passed && got == want && alive:
 			f.touch(opener, flags, before, after)
 			return nil
-		case passed && got == want: // an expired flow that no sweep has met goes on, or the same was opened again
+		case passed && got == want: // an expired flow that no sweep has met goes on, or either side has opened the same again
 			f.last, f.latest = before-time.Second, after
 			return m.read(f)
 		case alive:
@@ -273,8 +273,15 @@ func shown(c, got connection, pod bool, taken func(connection) bool) error {
 	return nil
 }
 
-// read takes from the table what a flow has seen.
+// read takes from the table who opened a flow, and what it has seen.
 func (m *model) read(f *modelFlow) error {
+	var opener bpf.PelagoFlow
+	if err := m.k.Flows.Lookup(flowKey(f.opening, f.client), &opener); err != nil {
+		return fmt.Errorf("%s: %w", f.opening, err)
+	}
+	if opener.Primary == 0 {
+		f.opening, f.shown, f.client = f.shown.reverse(), f.opening.reverse(), !f.client
+	}
 	for side, c := range []connection{f.opening, f.shown.reverse()} {
 		var e bpf.PelagoFlow
 		if err := m.k.Flows.Lookup(flowKey(c, f.client == (side == 0)), &e); err != nil {
@@ -357,7 +364,7 @@ func (m *model) step(t *testing.T) (what string, err error) {
 	case n == 0:
 		return "sweep", m.sweep(t)
 	case n < 4:
-		d := []time.Duration{2 * time.Second, 30 * time.Second, 70 * time.Second, 130 * time.Second, 250 * time.Second, 400 * time.Second}[m.rng.IntN(6)]
+		d := []time.Duration{time.Second, 3 * time.Second, 7 * time.Second, 13 * time.Second, 26 * time.Second, 40 * time.Second}[m.rng.IntN(6)]
 		m.k.age(t, d)
 		m.aged += d
 		return fmt.Sprint("idle for ", d), nil
@@ -389,8 +396,8 @@ func (m *model) step(t *testing.T) (what string, err error) {
 // translated, when a flow may be removed and its port be given away, and what is left in the tables.
 func TestModel(t *testing.T) {
 	timers := loader.Timers{
-		UDP: 300 * time.Second, UDPWellKnown: 60 * time.Second, ICMP: 120 * time.Second, TCPEstablished: 900 * time.Second,
-		TCPTransitory: 240 * time.Second, ClosedFloor: 20 * time.Second, Unreplied: 40 * time.Second,
+		UDP: 30 * time.Second, UDPWellKnown: 6 * time.Second, ICMP: 12 * time.Second, TCPEstablished: 60 * time.Second,
+		TCPTransitory: 24 * time.Second, ClosedFloor: 2 * time.Second, Unreplied: 4 * time.Second,
 	}
 	k := loadTimers(t, timers, 1, 2)
 	const length = 50_000
