@@ -10,17 +10,19 @@ import (
 // burstSize is the number of connections that a pod opens within two seconds.
 const burstSize = 10000
 
+// bursted is what `whereami burst` prints (test/images/README.md).
+type bursted struct {
+	Opened      int      `json:"opened"`
+	Failed      []string `json:"failed"`
+	FailedCount int      `json:"failedCount"`
+	P50Ms       float64  `json:"p50Ms"`
+	P99Ms       float64  `json:"p99Ms"`
+	TookMs      float64  `json:"tookMs"`
+}
+
 // testBurst: a pod opens many connections to a service of the other cluster at once, on a node whose daemon has not seen more than a
 // few. None is refused for want of a port.
 func testBurst(t *testing.T, s *clusterset) {
-	type bursted struct {
-		Opened      int      `json:"opened"`
-		Failed      []string `json:"failed"`
-		FailedCount int      `json:"failedCount"`
-		P50Ms       float64  `json:"p50Ms"`
-		P99Ms       float64  `json:"p99Ms"`
-		TookMs      float64  `json:"tookMs"`
-	}
 	l := s.needLoad(t)
 	burst := func(from walk.Pod, to string) bursted {
 		t.Helper()

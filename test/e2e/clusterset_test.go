@@ -24,6 +24,7 @@ var (
 	plain    = flag.Bool("plain", false, "TestWireGuard and TestIPsec without globalnet")
 	kills    = flag.Int("kills", 5, "how many agents are killed while they export services, 1 to 100")
 	rounds   = flag.Int("rounds", 2, "how many power failures TestThreeClusters measures")
+	floods   = flag.Duration("flood", 5*time.Second, "how long a pod floods its node with new flows")
 	keep     = flag.Bool("keep", false, "leave the clusters up at the end, and reuse those of an earlier run")
 )
 

@@ -18,6 +18,7 @@ func TestTwoClusters(t *testing.T) {
 	s.run(t, "policy engines", testPolicyEngines)
 	s.run(t, "datapaths", testDatapaths)
 	s.run(t, "a burst of connections", testBurst)
+	s.run(t, "a flood of flows", testFlood)
 	s.run(t, "a ClusterSetIP", testClusterSetIP)
 	s.run(t, "exported to some clusters", testAudience)
 	s.run(t, "a daemon that is killed", testDaemonKilled)

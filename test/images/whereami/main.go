@@ -7,9 +7,10 @@
 //	whereami ping ADDRESS:PORT   sends datagrams to an echo at a fixed rate and says which were lost
 //	whereami hold ADDRESS:PORT   keeps connections to the HTTP server busy and says which broke
 //	whereami burst ADDRESS:PORT  opens many connections to the HTTP server at once and prints how long they took
+//	whereami flood ADDRESS:PORT  sends datagrams of as many flows as it can
 //	whereami load ADDRESS:PORT…  does all of it towards echoes at once and says when what failed
 //
-// ping, hold and load work until their standard input ends, or for -duration, and then print a JSON object: `kubectl exec -i`
+// ping, hold, flood and load work until their standard input ends, or for -duration, and then print a JSON object: `kubectl exec -i`
 // with its input held open makes traffic for as long as a test wants. A line on standard error says when it flows.
 package main
 
@@ -24,14 +25,14 @@ import (
 )
 
 // modes are what the program can be, by its first argument.
-var modes = map[string]func(args []string) error{"echo": echo, "ping": ping, "hold": hold, "load": load, "burst": burst}
+var modes = map[string]func(args []string) error{"echo": echo, "ping": ping, "hold": hold, "load": load, "burst": burst, "flood": flood}
 
 func main() {
 	run, args := serve, os.Args[1:]
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		if run = modes[args[0]]; run == nil {
 			run = func([]string) error {
-				return fmt.Errorf("%q is no mode: use echo, ping, hold, burst, load or none", args[0])
+				return fmt.Errorf("%q is no mode: use echo, ping, hold, burst, flood, load or none", args[0])
 			}
 		}
 		args = args[1:]

@@ -1,0 +1,49 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pelago-net/pelago/test/e2e/walk"
+)
+
+// testFlood: a pod opens flows as fast as it can, towards the other cluster. Neither the other pods of its node nor those of the node
+// that it floods lose a new connection.
+func testFlood(t *testing.T, s *clusterset) {
+	l := s.needLoad(t)
+	var neighbour walk.Pod // a pod of the node on which sink is
+	within(t, func() error {
+		for _, name := range s.podsOf(t, "app=web") {
+			if s.kubectl(t, "g2", "-n", loadNamespace, "get", "pod", name, "-o", "jsonpath={.spec.nodeName}") == l.sinkNode {
+				neighbour = walk.Pod{Cluster: "g2", Namespace: loadNamespace, Name: name}
+				return nil
+			}
+		}
+		return fmt.Errorf("no pod of web runs on %s", l.sinkNode)
+	})
+	tests := []struct {
+		name      string
+		neighbour walk.Pod
+		flood     []string
+	}{
+		{"a neighbour", l.client, []string{l.sink.String() + ":7"}},
+		{"a pod of the flooded node", neighbour, []string{"-fresh", l.sink.String() + ":7"}},
+	}
+	for _, tt := range tests {
+		quota := s.counter(t, "g1", l.clientNode, "edge-out", "drop-quota")
+		flood := s.start(t, l.other, append([]string{"whereami", "flood"}, tt.flood...)...)
+		n := int(*floods / time.Second * 100)
+		out, err := s.In(t.Context(), tt.neighbour, "whereami", "burst", "-connections", fmt.Sprint(n), "-within", floods.String(), l.web.String()+":80")
+		must(t, err)
+		got := decode[bursted](t, out)
+		sent := finish[struct{ Sent, Refused int }](t, flood)
+		t.Logf("%s: %+v beside a flood of %+v, %d of it beyond the pod's quota", tt.name, got, sent, s.counter(t, "g1", l.clientNode, "edge-out", "drop-quota")-quota)
+		if got.Opened != n {
+			t.Errorf("%d of %d new connections of %s failed beside a flood: %v", got.FailedCount, n, tt.name, got.Failed)
+		}
+		if sent.Sent < 1000 {
+			t.Errorf("%s: %d datagrams are no flood", tt.name, sent.Sent)
+		}
+	}
+}
