@@ -114,7 +114,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.events, "events", eventsFailures, "Events on Works of push members: failures and changes, or all, which are two writes more for each Work: "+
 		"its first dispatch, and each time that it is applied")
 	flags.BoolVar(&o.syncReplicas, "deployment-replicas-syncer", false, "a Deployment with the label "+
-		"resourcetemplate.karmada.io/retain-replicas=true and divided replicas gets, at the hub, the sum of the replicas that autoscalers have set in the members")
+		"resourcetemplate.karmada.io/retain-replicas=true and divided replicas gets, at the hub, the sum of the replicas that autoscalers have set in the members; the targets of propagated HorizontalPodAutoscalers get the label")
 	flags.StringVar(&o.proxyAddress, "proxy-address", "0", "address, such as :8443, where requests of users to members arrive from the hub's API "+
 		"server (proxy.pelago.io), and the tunnels of pull members; 0 turns it off")
 	flags.StringVar(&o.proxyHost, "proxy-host", "", "host name or address, with or without port, under which the hub's API server reaches "+

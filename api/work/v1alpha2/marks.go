@@ -43,6 +43,8 @@ const (
 const (
 	// LabelRetainReplicas with the value "true" leaves the number of replicas to the member.
 	LabelRetainReplicas = "resourcetemplate.karmada.io/retain-replicas"
+	// AnnotationRetainReplicasBy names the HorizontalPodAutoscaler for which pelago-hub has set that label, and takes it off again.
+	AnnotationRetainReplicasBy = "pelago.io/retain-replicas-by"
 	// LabelDeletionProtected with the value DeletionProtectedAlways refuses deletion.
 	LabelDeletionProtected  = "resourcetemplate.karmada.io/deletion-protected"
 	DeletionProtectedAlways = "Always"

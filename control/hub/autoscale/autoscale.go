@@ -32,7 +32,7 @@ type Options struct {
 	Now func() time.Time
 	// Interval is the time between two calculations for a FederatedHPA; 0: 15 s, as in kube-controller-manager.
 	Interval time.Duration
-	// SyncReplicas adds the deploymentReplicasSyncer.
+	// SyncReplicas adds the deploymentReplicasSyncer and the hpaScaleTargetMarker.
 	SyncReplicas bool
 }
 
@@ -50,6 +50,9 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	if o.SyncReplicas {
 		if err := setupReplicas(mgr); err != nil {
 			return fmt.Errorf("set up the controller of Deployments with autoscalers in members: %w", err)
+		}
+		if err := setupRetain(mgr); err != nil {
+			return fmt.Errorf("set up the controller of the targets of HorizontalPodAutoscalers: %w", err)
 		}
 	}
 	if err := setupCron(mgr, o); err != nil {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -70,4 +72,62 @@ func TestReplicasFollowMembers(t *testing.T) {
 			t.Errorf("%s: %d replicas, want 4", name, n)
 		}
 	}
+}
+
+// The target of a propagated autoscaler has the label as long as there is one; a label that a user has set stays.
+func TestTargetsRetainReplicas(t *testing.T) {
+	f := newFleet(t)
+	apiserver.Manager{Scheme: f.Scheme(), Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
+		return autoscale.Setup(m, autoscale.Options{SyncReplicas: true})
+	}}}.Run(t, f.Config)
+	binding := func(apiVersion, kind, name string) *workv1alpha2.ResourceBinding {
+		ref := workv1alpha2.ObjectReference{APIVersion: apiVersion, Kind: kind, Namespace: "default", Name: name}
+		return &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: workv1alpha2.BindingName(ref)},
+			Spec: workv1alpha2.ResourceBindingSpec{Resource: ref}}
+	}
+	hpa := func(name, target string) *autoscalingv2.HorizontalPodAutoscaler {
+		return &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			MaxReplicas: 9, ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: target}}}
+	}
+	is := func(name, label, by string) {
+		t.Helper()
+		await.Equal(t, label+" "+by, func() string {
+			d := &appsv1.Deployment{}
+			f.see(client.ObjectKey{Namespace: "default", Name: name}, d)
+			return d.Labels[workv1alpha2.LabelRetainReplicas] + " " + d.Annotations[workv1alpha2.AnnotationRetainReplicasBy]
+		})
+	}
+	for _, name := range []string{"web", "shop", "ours"} {
+		d := deployment(name, 4)
+		if name == "ours" {
+			d.Labels = map[string]string{workv1alpha2.LabelRetainReplicas: "false"}
+		}
+		f.Make(d, binding("apps/v1", "Deployment", name))
+	}
+	scaler, propagated := hpa("scaler", "web"), binding("autoscaling/v2", "HorizontalPodAutoscaler", "scaler")
+	f.Make(scaler, hpa("users", "ours"), binding("autoscaling/v2", "HorizontalPodAutoscaler", "users"))
+	await.Never(t, 300*time.Millisecond, "a label before the autoscaler is propagated", func() bool {
+		d := &appsv1.Deployment{}
+		f.see(client.ObjectKey{Namespace: "default", Name: "web"}, d)
+		return len(d.Labels) > 0
+	})
+	f.Make(propagated)
+	is("web", "true", "scaler")
+	scaler.Spec.ScaleTargetRef.Name = "shop"
+	if err := f.Cluster.Update(t.Context(), scaler); err != nil {
+		t.Fatal(err)
+	}
+	is("shop", "true", "scaler")
+	is("web", "", "")
+	if err := f.Cluster.Delete(t.Context(), propagated); err != nil {
+		t.Fatal(err)
+	}
+	is("shop", "", "")
+	f.Make(binding("autoscaling/v2", "HorizontalPodAutoscaler", "scaler"))
+	is("shop", "true", "scaler")
+	if err := f.Cluster.Delete(t.Context(), scaler); err != nil {
+		t.Fatal(err)
+	}
+	is("shop", "", "")
+	is("ours", "false", "")
 }
