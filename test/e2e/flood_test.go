@@ -23,22 +23,24 @@ func testFlood(t *testing.T, s *clusterset) {
 		return fmt.Errorf("no pod of web runs on %s", l.sinkNode)
 	})
 	tests := []struct {
-		name      string
-		neighbour walk.Pod
-		flood     []string
+		name              string
+		source, neighbour walk.Pod
+		flood             []string
 	}{
-		{"a neighbour", l.client, []string{l.sink.String() + ":7"}},
-		{"a pod of the flooded node", neighbour, []string{"-fresh", l.sink.String() + ":7"}},
+		{"a neighbour", l.other, l.client, []string{l.sink.String() + ":7"}},
+		{"a pod of the flooded node", l.client, neighbour, []string{"-fresh", l.sink.String() + ":7"}},
 	}
+	dropped := func(verdict string) uint64 { return s.counter(t, "g1", l.clientNode, "edge-out", verdict) }
 	for _, tt := range tests {
-		quota := s.counter(t, "g1", l.clientNode, "edge-out", "drop-quota")
-		flood := s.start(t, l.other, append([]string{"whereami", "flood"}, tt.flood...)...)
+		quota, ports := dropped("drop-quota"), dropped("drop-ports-exhausted")
+		flood := s.start(t, tt.source, append([]string{"whereami", "flood"}, tt.flood...)...)
 		n := int(*floods / time.Second * 100)
 		out, err := s.In(t.Context(), tt.neighbour, "whereami", "burst", "-connections", fmt.Sprint(n), "-within", floods.String(), l.web.String()+":80")
 		must(t, err)
 		got := decode[bursted](t, out)
 		sent := finish[struct{ Sent, Refused int }](t, flood)
-		t.Logf("%s: %+v beside a flood of %+v, %d of it beyond the pod's quota", tt.name, got, sent, s.counter(t, "g1", l.clientNode, "edge-out", "drop-quota")-quota)
+		t.Logf("%s: %+v beside a flood of %+v, of which the quota dropped %d, and %d had no port", tt.name, got, sent, dropped("drop-quota")-quota,
+			dropped("drop-ports-exhausted")-ports)
 		if got.Opened != n {
 			t.Errorf("%d of %d new connections of %s failed beside a flood: %v", got.FailedCount, n, tt.name, got.Failed)
 		}

@@ -60,6 +60,9 @@ func (c connection) opens(flags uint8) bool {
 	return true
 }
 
+// tick is how late the coarse clock of the programs may be.
+const tick = 100 * time.Millisecond
+
 // modelFlow is a flow as RFC 4787, 5382 and 5508 want it: a translation in each direction, and what it has seen.
 type modelFlow struct {
 	opening, shown connection    // the packet that opened it, before and after translation
@@ -142,7 +145,7 @@ func (f *modelFlow) touch(opener bool, flags uint8, before, after time.Duration)
 		flags = ACK
 	}
 	f.seen[side] |= flags & (ACK | FIN | RST)
-	f.last, f.latest = max(f.last, before-time.Second), max(f.latest, after)
+	f.last, f.latest = max(f.last, before-time.Second-tick), max(f.latest, after)
 }
 
 // send has a program translate a packet, and compares with the model. pod: it comes from a pod, else from the overlay.
@@ -176,13 +179,13 @@ func (m *model) send(c connection, flags uint8, pod bool) error {
 		case again && !f.client: // to a backend of today
 			m.remove(f)
 		case passed && got == want && again:
-			f.seen, f.last, f.latest = [2]uint8{}, before, after
+			f.seen, f.last, f.latest = [2]uint8{}, before-tick, after
 			return nil
 		case passed && got == want && alive:
 			f.touch(opener, flags, before, after)
 			return nil
 		case passed && got == want: // an expired flow that no sweep has met goes on, or either side has opened the same again
-			f.last, f.latest = before-time.Second, after
+			f.last, f.latest = before-time.Second-tick, after
 			return m.read(f)
 		case alive:
 			return fmt.Errorf("%s became %s (%t); want %s", c, got, passed, want)
@@ -204,7 +207,7 @@ func (m *model) opened(c, got connection, flags uint8, pod, passed bool, before,
 	if !m.mayOpen(c, flags, pod) {
 		return fmt.Errorf("%s, flags %#x, passes as %s", c, flags, got)
 	}
-	f := &modelFlow{opening: c, shown: got, client: pod, last: before, latest: after}
+	f := &modelFlow{opening: c, shown: got, client: pod, last: before - tick, latest: after}
 	out, in := m.directions(f)
 	answers, key := m.in, in
 	if !pod {
