@@ -131,6 +131,16 @@ func Propagation(ctx context.Context, c client.Client, o PropagationOptions, pro
 	return applyGuarded(ctx, c, objs, propagationCanaries(c), granting, progress)
 }
 
+// RemovePropagation removes what Propagation installed, but for namespaces, definitions and the ServiceAccount.
+func RemovePropagation(ctx context.Context, c client.Client) error {
+	objs, err := PropagationOptions{}.manifests()
+	if err != nil {
+		return err
+	}
+	s := split(objs)
+	return deleteAll(ctx, c, slices.Concat(s.policies, s.rest), metav1.DeletePropagationBackground)
+}
+
 // MemberBase installs the namespace and the CRDs of a member, which its configuration and its secrets need.
 func MemberBase(ctx context.Context, c client.Client, progress Progress) error {
 	crds, errCRDs := MemberCRDs()
