@@ -133,7 +133,7 @@ func (k *Karmada) losses(ctx context.Context, steps []Step) ([]Step, error) {
 	}
 	clusters, err := k.list(ctx, clusterv1alpha1.GroupVersion.WithKind("Cluster"))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: karmada-aggregated-apiserver must run until this command stops it", err)
 	}
 	for _, c := range clusters {
 		if mode, _, _ := unstructured.NestedString(c.Object, "spec", "syncMode"); mode == string(clusterv1alpha1.Pull) {
@@ -252,8 +252,8 @@ func (k *Karmada) alive(ctx context.Context) ([]string, error) {
 // awaitDead waits until no controller renews its Lease.
 func (k *Karmada) awaitDead(ctx context.Context) error {
 	var last []string
-	err := wait.PollUntilContextTimeout(ctx, time.Second, k.Timeout, true, func(ctx context.Context) (bool, error) {
-		alive, err := k.alive(ctx)
+	err := wait.PollUntilContextTimeout(ctx, time.Second, k.Timeout, true, func(context.Context) (bool, error) {
+		alive, err := k.alive(ctx) // not the limited context: the last request completes
 		if len(alive) > 0 && !slices.Equal(alive, last) {
 			k.Progress("Waiting until the Leases of %s run out", strings.Join(alive, ", "))
 		}
@@ -405,7 +405,7 @@ func (k *Karmada) scale(ctx context.Context, names []string, up bool) error {
 		if err := k.Host.Patch(ctx, d, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 			return fmt.Errorf("scale Deployment %s/%s of the host cluster: %w", d.Namespace, d.Name, err)
 		}
-		err := wait.PollUntilContextTimeout(ctx, time.Second, k.Timeout, true, func(ctx context.Context) (bool, error) {
+		err := wait.PollUntilContextTimeout(ctx, time.Second, k.Timeout, true, func(context.Context) (bool, error) {
 			err := k.Host.Get(ctx, client.ObjectKeyFromObject(d), d)
 			return d.Status.ObservedGeneration >= d.Generation && d.Status.Replicas == *d.Spec.Replicas && d.Status.ReadyReplicas == *d.Spec.Replicas, err
 		})
