@@ -169,7 +169,7 @@ func (k *Karmada) Forward(ctx context.Context, force bool) error {
 		for _, s := range steps {
 			all = append(all, s.Object+": "+s.Detail)
 		}
-		return fmt.Errorf("Pelago has no counterpart of what is in use; remove it, or give --force: %s", strings.Join(all, "; "))
+		return fmt.Errorf("no counterpart in Pelago of what is in use; remove it, or give --force: %s", strings.Join(all, "; "))
 	}
 	if err := k.scale(ctx, controllers, false); err != nil {
 		return err

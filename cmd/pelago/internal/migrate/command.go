@@ -1,34 +1,39 @@
-package main
+package migrate
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/migrate"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
 )
 
-func migrateCommand() *cobra.Command {
+// minimum is the version of the API server of a hub: its admission policies use functions of IP addresses.
+var minimum = version.MustParseGeneric("1.31.0")
+
+// Command is migrate; open makes the access of each of its verbs.
+func Command(open func() install.Access) *cobra.Command {
 	cmd := &cobra.Command{Use: "migrate", Short: "Take over what Karmada or Submariner runs, without a restart"}
-	cmd.AddCommand(migrateKarmadaCommand())
+	cmd.AddCommand(karmadaCommand(open()))
 	return cmd
 }
 
-// migrateKarmada are the flags of migrate karmada.
-type migrateKarmada struct {
-	access
-	host, namespace, file string
-	dryRun, force, back   bool
-	timeout               time.Duration
+// karmadaFlags are those of migrate karmada.
+type karmadaFlags struct {
+	access                        install.Access
+	host, namespace, file, output string
+	dryRun, force, back           bool
+	timeout                       time.Duration
 }
 
-func migrateKarmadaCommand() *cobra.Command {
-	var m migrateKarmada
+func karmadaCommand(access install.Access) *cobra.Command {
+	m := karmadaFlags{access: access}
 	cmd := &cobra.Command{
 		Use:   "karmada",
 		Short: "Take over the API server of Karmada as a hub",
@@ -52,9 +57,9 @@ Pelago are named, and it refuses to go on without --force. Clusters in Pull mode
   pelago migrate karmada --context karmada-apiserver --host-context mgmt --back`,
 		Args: cobra.NoArgs,
 	}
-	cmd.RunE = m.run(m.migrate)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return m.run(cmd.Context(), cmd.OutOrStdout()) }
 	f := cmd.Flags()
-	m.addFlags(f)
+	m.access.AddFlags(f)
 	view.AddOutputFlag(f, &m.output)
 	f.StringVar(&m.host, "host-context", "", "context of the cluster where Karmada's pods run (default: its components are stopped and started by hand)")
 	f.StringVar(&m.namespace, "karmada-namespace", "karmada-system", "namespace of Karmada's pods in the host cluster")
@@ -67,14 +72,22 @@ Pelago are named, and it refuses to go on without --force. Clusters in Pull mode
 	return cmd
 }
 
-func (m *migrateKarmada) migrate(ctx context.Context, hub *cluster, _ []string, out io.Writer) error {
-	if err := hub.requireHubVersion(); err != nil {
+func (m *karmadaFlags) run(ctx context.Context, out io.Writer) error {
+	hub, _, err := m.access.Open("")
+	if err != nil {
 		return err
 	}
-	progress := newProgress(out)
-	k := &migrate.Karmada{Hub: hub.Client, Namespace: m.namespace, Timeout: m.timeout, Progress: progress}
+	info, err := hub.Typed.Discovery().ServerVersion()
+	if err != nil {
+		return fmt.Errorf("get the version of the API server at %s: %w", hub.Config.Host, err)
+	}
+	if v, err := version.ParseGeneric(info.GitVersion); err != nil || !v.AtLeast(minimum) {
+		return fmt.Errorf("the API server at %s is %s: a hub of Pelago needs %s or newer: upgrade karmada-apiserver first", hub.Config.Host, info.GitVersion, minimum)
+	}
+	progress := install.NewProgress(out)
+	k := &Karmada{Hub: hub.Client, Namespace: m.namespace, Timeout: m.timeout, Progress: progress}
 	if m.host != "" {
-		host, _, err := m.Open(m.host)
+		host, _, err := m.access.Open(m.host)
 		if err != nil {
 			return err
 		}
