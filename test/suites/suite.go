@@ -70,7 +70,6 @@ var suites = []suite{
 		flags: []string{"-timeout=60m", "-run=^TestModel$", "-args", "-steps=10000000"}},
 	{name: "wires", about: "WireGuard and IPsec without globalnet", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
 		flags: []string{"-timeout=50m", "-run=^(TestWireGuard|TestIPsec)$", "-args", "-plain"}},
-	{name: "migrate", about: "Karmada's own control plane to Pelago and back", target: "test-migrate", full: true},
 }
 
 // command is what runs the suite, of the packages that it expands to; its events are written to jsonFile.

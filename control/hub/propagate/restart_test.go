@@ -3,6 +3,7 @@ package propagate_test
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -270,5 +271,22 @@ func TestKarmadasDecisionStays(t *testing.T) {
 	h.runs("web-deployment", "member1:3 member2:1")
 	if d := workv1alpha2.ReadDecision(h.binding("web-deployment").Annotations); !d.Scheduled.Time.Equal(b.Status.LastScheduledTime.Rfc3339Copy().Time) {
 		t.Errorf("decided again at %v", d.Scheduled)
+	}
+}
+
+// The order of clusters, Karmada's for instance, is no decision.
+func TestOrderOfClustersStays(t *testing.T) {
+	h := newHub(t, "member1", "member2")
+	h.policy("all", selecting("", "member1, member2", ""))
+	stop := h.run(nil)
+	h.Make(h.deployment("web", 1))
+	b := h.runs("web-deployment", "member1:1 member2:1")
+	stop()
+	edit(h, b, func(b *workv1alpha2.ResourceBinding) { slices.Reverse(b.Spec.Clusters) })
+	h.run(nil)
+	h.Make(h.deployment("marker", 1))
+	h.runs("marker-deployment", "member1:1 member2:1")
+	if c := h.binding("web-deployment").Spec.Clusters; c[0].Name != "member2" {
+		t.Errorf("clusters were written again: %v", c)
 	}
 }
