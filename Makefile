@@ -38,7 +38,7 @@ images: build ## build the product's and the test workload's images: out/images/
 	$(BIN)/pelago-lab image build --output $(OUT)/images
 
 ## ---- test
-.PHONY: setup test test-full race unit netns lab e2e wires verify lint conformance conformance-karmada gateway-api test-charts
+.PHONY: setup test test-full race unit netns lab e2e wires verify lint conformance conformance-karmada test-migrate gateway-api test-charts
 setup: $(BIN)/pelago-lab ## install the Debian packages of tests and lab, build Kubernetes once (6 minutes)
 	$(BIN)/pelago-lab prerequisites --install
 	$(BIN)/pelago-lab build
@@ -90,6 +90,9 @@ conformance: setup images ## run the public MCS suite (SUITE=…/mcs-api/conform
 
 conformance-karmada: setup build ## run Karmada's own end-to-end suite, or what FOCUS= selects of it: out/conformance-karmada.json
 	go run ./test/conformance/karmada -bin $(BIN) -focus '$(FOCUS)' -out $(OUT)/conformance-karmada
+
+test-migrate: setup build ## move Karmada's own control plane to Pelago and back
+	go run ./test/conformance/karmada -bin $(BIN) -migrate -out $(OUT)/migrate-karmada
 
 gateway-api: ## test that Envoy Gateway resolves ServiceImports (compiles it the first time: 10 minutes)
 	cd test/gatewayapi && go test -count=1 ./...

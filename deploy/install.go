@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/control/agent/coredns"
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 )
 
 // MemberOptions are the choices of `pelago join` that the manifests depend on.
@@ -61,7 +61,7 @@ func (o MemberOptions) values() map[string]any {
 		o.PullPolicy = "IfNotPresent"
 	}
 	var names []string
-	for _, t := range coredns.Targets(o.CoreDNSCustom) {
+	for _, t := range clusterdns.Targets(o.CoreDNSCustom) {
 		names = append(names, t.ConfigMap.Name)
 	}
 	var tolerations []string
@@ -129,6 +129,16 @@ func Propagation(ctx context.Context, c client.Client, o PropagationOptions, pro
 		granting += " and starting it"
 	}
 	return applyGuarded(ctx, c, objs, propagationCanaries(c), granting, progress)
+}
+
+// RemovePropagation removes what Propagation installed, but for namespaces, definitions and the ServiceAccount.
+func RemovePropagation(ctx context.Context, c client.Client) error {
+	objs, err := PropagationOptions{}.manifests()
+	if err != nil {
+		return err
+	}
+	s := split(objs)
+	return deleteAll(ctx, c, slices.Concat(s.policies, s.rest), metav1.DeletePropagationBackground)
 }
 
 // MemberBase installs the namespace and the CRDs of a member, which its configuration and its secrets need.

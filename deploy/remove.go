@@ -21,7 +21,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/agent/coredns"
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
 )
@@ -208,9 +208,9 @@ func removeForwards(ctx context.Context, c client.Client) error {
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("get ConfigMap %s: %w", config.ConfigMapName, err)
 	}
-	targets := coredns.Targets("")
+	targets := clusterdns.Targets("")
 	if custom := cm.Data[config.KeyCoreDNSCustom]; custom != "" {
-		targets = append(targets, coredns.TargetOf(custom))
+		targets = append(targets, clusterdns.TargetOf(custom))
 	}
 	errs := []error{removeOperatorForward(ctx, c)}
 	for _, t := range targets {
@@ -222,14 +222,14 @@ func removeForwards(ctx context.Context, c client.Client) error {
 // removeOperatorForward removes our entry from OpenShift's DNS operator.
 func removeOperatorForward(ctx context.Context, c client.Client) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		u := coredns.NewOperator()
-		if err := c.Get(ctx, client.ObjectKey{Name: coredns.OperatorName}, u); err != nil {
+		u := clusterdns.NewOperator()
+		if err := c.Get(ctx, client.ObjectKey{Name: clusterdns.OperatorName}, u); err != nil {
 			if meta.IsNoMatchError(err) {
 				return nil
 			}
 			return client.IgnoreNotFound(err)
 		}
-		if changed, err := coredns.ApplyOperator(u, nil); err != nil || !changed {
+		if changed, err := clusterdns.ApplyOperator(u, nil); err != nil || !changed {
 			return err
 		}
 		if err := c.Update(ctx, u); err != nil {
@@ -240,7 +240,7 @@ func removeOperatorForward(ctx context.Context, c client.Client) error {
 }
 
 // RemoveForward removes our block from a ConfigMap of CoreDNS.
-func RemoveForward(ctx context.Context, c client.Client, from coredns.Target) error {
+func RemoveForward(ctx context.Context, c client.Client, from clusterdns.Target) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		cm := &corev1.ConfigMap{}
 		if err := c.Get(ctx, from.ConfigMap, cm); err != nil {

@@ -2,7 +2,7 @@
 // the custom domains from one plain value, the Table.
 //
 // It owns the rules of the answers (which cluster, which record, which rcode),
-// their wire form and the sockets. control/agent/zone builds the Table from API
+// their wire form and the sockets. control/agent/clusterdns builds the Table from API
 // objects and cmd/pelago-dns runs both. This package never talks to the
 // Kubernetes API, never resolves anything for others and never takes a lock
 // while it answers: a query reads one immutable index that Set swaps in whole.

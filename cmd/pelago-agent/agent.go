@@ -34,11 +34,10 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/bpf"
-	"github.com/pelago-net/pelago/control/agent/coredns"
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/agent/ipam"
 	"github.com/pelago-net/pelago/control/agent/peering"
 	"github.com/pelago-net/pelago/control/agent/services"
-	"github.com/pelago-net/pelago/control/agent/zone"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/topology"
@@ -162,7 +161,7 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 		}),
 		peering.SetupIdentity(mgr, peering.IdentityOptions{ClusterID: c.ClusterID, HubID: c.HubID}),
 		peering.SetupToken(mgr, peering.TokenOptions{Namespace: config.SystemNamespace, ClusterID: c.ClusterID, Source: tokens, Hub: h.Client(), BrokerNamespace: h.Namespace()}),
-		coredns.Setup(mgr, coredns.Options{Zones: zone.Zones(c), Cache: c.DNSCache, Custom: c.CoreDNSCustom}),
+		clusterdns.SetupForward(mgr, clusterdns.ForwardOptions{Zones: clusterdns.Zones(c), Cache: c.DNSCache, Custom: c.CoreDNSCustom}),
 	)
 }
 

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/pelago-net/pelago/control/agent/zone"
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dns"
@@ -51,8 +51,8 @@ type daemon struct {
 	http    net.Listener
 	pages   *http.ServeMux
 
-	controller atomic.Pointer[zone.Controller] // nil until the configuration is known
-	synced     atomic.Bool                     // a whole table has been set
+	controller atomic.Pointer[clusterdns.TableController] // nil until the configuration is known
+	synced     atomic.Bool                                // a whole table has been set
 	draining   atomic.Bool
 	hung       time.Duration // reconcileTimeout; another one in tests
 }
@@ -156,7 +156,7 @@ func (d *daemon) follow(ctx context.Context, api *rest.Config) error {
 	if d.options.zone.LocalCluster != "" {
 		return d.serveZones(ctx, api, d.options.zone)
 	}
-	var c zone.Config
+	var c clusterdns.TableConfig
 	for ctx.Err() == nil {
 		if !d.awaitConfig(ctx, api, &c) {
 			return nil
@@ -164,7 +164,7 @@ func (d *daemon) follow(ctx context.Context, api *rest.Config) error {
 		// The table stays until the controller of another configuration has set its
 		// own: no query is lost.
 		same, cancel := context.WithCancel(ctx)
-		go func(next zone.Config) {
+		go func(next clusterdns.TableConfig) {
 			defer cancel()
 			d.awaitConfig(same, api, &next)
 		}(c)
@@ -177,9 +177,9 @@ func (d *daemon) follow(ctx context.Context, api *rest.Config) error {
 	return nil
 }
 
-func (d *daemon) serveZones(ctx context.Context, api *rest.Config, c zone.Config) error {
+func (d *daemon) serveZones(ctx context.Context, api *rest.Config, c clusterdns.TableConfig) error {
 	d.log.Info("configured", "cluster", c.LocalCluster, "mode", c.Mode, "zones", c.Zones, "ttl", cmp.Or(c.TTL, dns.DefaultTTL))
-	controller := zone.New(api, c, d.set, d.log)
+	controller := clusterdns.NewTableController(api, c, d.set, d.log)
 	d.controller.Store(controller)
 	go topology.WatchDeadClusters(ctx, d.options.verdict, controller.SetDead, d.log)
 	return controller.Run(ctx)
@@ -195,7 +195,7 @@ func (d *daemon) set(t dns.Table) error {
 
 // awaitConfig polls until the configuration differs from c, and sets c. It
 // returns false if ctx ended before.
-func (d *daemon) awaitConfig(ctx context.Context, api *rest.Config, c *zone.Config) bool {
+func (d *daemon) awaitConfig(ctx context.Context, api *rest.Config, c *clusterdns.TableConfig) bool {
 	interval := configRetry
 	if c.LocalCluster != "" {
 		interval = configPoll
@@ -221,14 +221,14 @@ func (d *daemon) awaitConfig(ctx context.Context, api *rest.Config, c *zone.Conf
 }
 
 // readConfig reads the ConfigMap that `pelago join` writes.
-func readConfig(ctx context.Context, api *rest.Config) (zone.Config, error) {
+func readConfig(ctx context.Context, api *rest.Config) (clusterdns.TableConfig, error) {
 	client, err := kubernetes.NewForConfig(api)
 	if err != nil {
-		return zone.Config{}, fmt.Errorf("make client: %w", err)
+		return clusterdns.TableConfig{}, fmt.Errorf("make client: %w", err)
 	}
 	cm, err := client.CoreV1().ConfigMaps(config.SystemNamespace).Get(ctx, config.ConfigMapName, metav1.GetOptions{})
 	if err != nil {
-		return zone.Config{}, fmt.Errorf("get ConfigMap %s/%s (written by `pelago join`): %w", config.SystemNamespace, config.ConfigMapName, err)
+		return clusterdns.TableConfig{}, fmt.Errorf("get ConfigMap %s/%s (written by `pelago join`): %w", config.SystemNamespace, config.ConfigMapName, err)
 	}
 	return clusterset(cm.Data)
 }

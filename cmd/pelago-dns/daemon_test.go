@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/pelago-net/pelago/control/agent/zone"
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dns"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -198,7 +198,7 @@ func TestLiveness(t *testing.T) {
 	}
 
 	blocked, unblock := make(chan struct{}), make(chan struct{})
-	busy := zone.New(shared.Config(t), o.zone, func(dns.Table) error { close(blocked); <-unblock; return errors.New("the end") }, slog.New(slog.DiscardHandler))
+	busy := clusterdns.NewTableController(shared.Config(t), o.zone, func(dns.Table) error { close(blocked); <-unblock; return errors.New("the end") }, slog.New(slog.DiscardHandler))
 	reconciled := make(chan error)
 	go func() { reconciled <- busy.Run(ctx) }()
 	<-blocked

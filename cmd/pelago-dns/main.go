@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pelago-net/pelago/control/agent/zone"
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/topology"
@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string) error {
 // --cluster-id in PELAGO_CLUSTER_ID.
 type options struct {
 	// zone is complete if --cluster-id was given; else pelago-config is read.
-	zone       zone.Config
+	zone       clusterdns.TableConfig
 	listen     string
 	metrics    string
 	kubeconfig string
@@ -58,7 +58,7 @@ func parse(args []string, getenv func(string) string) (options, error) {
 	flags := flag.NewFlagSet("pelago-dns", flag.ContinueOnError)
 	flags.StringVar(&o.zone.LocalCluster, "cluster-id", "", "id of this cluster; empty: everything about the clusterset is read from ConfigMap "+config.ConfigMapName)
 	flags.StringVar(&mode, "mode", string(dns.ModeSubmariner), "rules of the answers, submariner or mcs; with --cluster-id")
-	flags.StringVar(&zones, "zones", zone.DefaultZone, "served domains, separated by commas; those below in-addr.arpa and ip6.arpa answer PTR; with --cluster-id")
+	flags.StringVar(&zones, "zones", clusterdns.DefaultZone, "served domains, separated by commas; those below in-addr.arpa and ip6.arpa answer PTR; with --cluster-id")
 	flags.DurationVar(&o.zone.TTL, "ttl", 0, "TTL of the answers, in whole seconds (default: "+dns.DefaultTTL.String()+"; or what `pelago join --dns-ttl` has set)")
 	flags.StringVar(&o.listen, "listen", ":53", "address for queries, UDP and TCP")
 	flags.StringVar(&o.metrics, "metrics", ":9153", "address for /metrics, /healthz and /readyz")
@@ -114,15 +114,15 @@ func parse(args []string, getenv func(string) string) (options, error) {
 }
 
 // clusterset is the zone configuration that `pelago join` wrote.
-func clusterset(data map[string]string) (zone.Config, error) {
+func clusterset(data map[string]string) (clusterdns.TableConfig, error) {
 	c, err := config.Parse(data)
 	if err != nil {
-		return zone.Config{}, err
+		return clusterdns.TableConfig{}, err
 	}
-	return zone.Config{
+	return clusterdns.TableConfig{
 		LocalCluster: c.ClusterID,
 		Mode:         dns.Mode(c.Mode),
-		Zones:        zone.Zones(c),
+		Zones:        clusterdns.Zones(c),
 		TTL:          c.DNSTTL,
 	}, nil
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/pelago-net/pelago/control/agent/zone"
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/topology"
 	"github.com/pelago-net/pelago/dns"
 )
@@ -26,14 +26,14 @@ func TestParse(t *testing.T) {
 			"all flags",
 			[]string{"--cluster-id=g1", "--mode=mcs", "--zones=clusterset.local,Global.Example", "--listen=127.0.0.1:5353", "--metrics=:1", "--kubeconfig=k", "--verdict-socket=v", "--drain=0s", "--ttl=30s"},
 			nil,
-			options{zone: zone.Config{LocalCluster: "g1", Mode: dns.ModeMCS, Zones: []string{"clusterset.local.", "global.example."}, TTL: 30 * time.Second}, listen: "127.0.0.1:5353", metrics: ":1", kubeconfig: "k", verdict: "v"},
+			options{zone: clusterdns.TableConfig{LocalCluster: "g1", Mode: dns.ModeMCS, Zones: []string{"clusterset.local.", "global.example."}, TTL: 30 * time.Second}, listen: "127.0.0.1:5353", metrics: ":1", kubeconfig: "k", verdict: "v"},
 			"",
 		},
 		{
 			"a flag wins over the environment",
 			[]string{"--mode=mcs"},
 			map[string]string{"PELAGO_CLUSTER_ID": "g1", "PELAGO_MODE": "submariner"},
-			options{zone: zone.Config{LocalCluster: "g1", Mode: dns.ModeMCS, Zones: []string{"clusterset.local."}}, listen: ":53", metrics: ":9153", verdict: topology.DeadClustersSocket, drain: 3 * time.Second},
+			options{zone: clusterdns.TableConfig{LocalCluster: "g1", Mode: dns.ModeMCS, Zones: []string{"clusterset.local."}}, listen: ":53", metrics: ":9153", verdict: topology.DeadClustersSocket, drain: 3 * time.Second},
 			"",
 		},
 		{"cluster id", []string{"--cluster-id=G1"}, nil, options{}, `--cluster-id: cluster id "G1" is not an RFC 1123 label`},

@@ -26,7 +26,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/control/agent/coredns"
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/deploy"
@@ -412,7 +412,7 @@ func (m *reader) makeObjects() {
 
 func (m *reader) corefile(text string) string {
 	m.t.Helper()
-	text, err := coredns.Forward{Zones: []string{"clusterset.local"}, To: netip.MustParseAddr("10.77.0.9")}.Patch(text)
+	text, err := clusterdns.Forward{Zones: []string{"clusterset.local"}, To: netip.MustParseAddr("10.77.0.9")}.Patch(text)
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/inspect"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
+	"github.com/pelago-net/pelago/cmd/pelago/internal/migrate"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 )
 
@@ -69,7 +70,7 @@ one hub propagates workloads to all of them.
 	}
 	open := func() install.Access { return &access{} }
 	add("set", "A clusterset:", append(install.Commands(open), initCommand(), deployBrokerCommand(), joinCommand(), registerCommand(), install.TokenCommand(open),
-		unjoinCommand(), gatewayCommand())...)
+		unjoinCommand(), gatewayCommand(), migrate.Command(open))...)
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), interpretCommand())

@@ -80,7 +80,7 @@ func (t *task) update(ctx context.Context, want *desired, have *unstructured.Uns
 		if err != nil || live == nil {
 			return nil, orRetry(err)
 		}
-		if have, err = t.adopt(ctx, live); err != nil {
+		if have, err = t.adopt(ctx, live, anyManager); err != nil {
 			return nil, err
 		}
 	}
@@ -197,8 +197,8 @@ func (t *task) write(
 }
 
 // adopt moves the fields of an object's former managers to ours.
-func (t *task) adopt(ctx context.Context, have *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	fields, moved, err := adopted(have.GetManagedFields())
+func (t *task) adopt(ctx context.Context, have *unstructured.Unstructured, from func(manager string) bool) (*unstructured.Unstructured, error) {
+	fields, moved, err := adopted(have.GetManagedFields(), from)
 	if err != nil || !moved {
 		return have, err
 	}
@@ -263,18 +263,31 @@ func overwrites(want *unstructured.Unstructured) bool {
 	return strings.EqualFold(resolution, workv1alpha1.ConflictResolutionOverwrite)
 }
 
+// propagated reports whether an unmanaged object is Karmada's copy of the template that want is made of. Karmada notes the UID of the
+// template, which no other hub has.
+func propagated(want, have *unstructured.Unstructured) bool {
+	uid := have.GetAnnotations()[workv1alpha2.AnnotationTemplateUID]
+	return have.GetLabels()[workv1alpha1.LabelManaged] == "true" && uid != "" && uid == want.GetAnnotations()[workv1alpha2.AnnotationTemplateUID]
+}
+
+// karmada reports whether a manager of fields is Karmada's: karmada-controller-manager, karmada-agent. What others have set in Karmada's
+// copy, such as the annotation of `kubectl rollout restart`, stays, so that no pod is replaced.
+func karmada(manager string) bool { return strings.HasPrefix(manager, "karmada-") }
+
+func anyManager(string) bool { return true }
+
 // controllers of Kubernetes set fields of objects of others. They keep those on adoption.
 var controllers = sets.New("kube-controller-manager", "kube-scheduler", "kubelet", "cloud-controller-manager")
 
-// adopted moves the fields of all former managers to ours, so that apply removes those which the template no longer has. Managers
+// adopted moves the fields of those former managers to ours, so that apply removes those which the template no longer has. Managers
 // of subresources (status, scale) and controllers of Kubernetes keep theirs. Managers by server-side apply are treated as those by
 // update, the only ones that csaupgrade moves. It returns false if there is nothing to move.
-func adopted(fields []metav1.ManagedFieldsEntry) ([]metav1.ManagedFieldsEntry, bool, error) {
+func adopted(fields []metav1.ManagedFieldsEntry, from func(manager string) bool) ([]metav1.ManagedFieldsEntry, bool, error) {
 	former := sets.New[string]()
 	entries := make([]metav1.ManagedFieldsEntry, len(fields))
 	for i, entry := range fields {
 		ours := entry.Manager == fieldOwner && entry.Operation == metav1.ManagedFieldsOperationApply
-		if entry.Subresource == "" && !ours && !controllers.Has(entry.Manager) {
+		if entry.Subresource == "" && !ours && !controllers.Has(entry.Manager) && from(entry.Manager) {
 			entry.Operation = metav1.ManagedFieldsOperationUpdate
 			// Names are made unique: csaupgrade merges one entry of a name.
 			entry.Manager = fmt.Sprintf("%s#%d", entry.Manager, i)

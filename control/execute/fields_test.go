@@ -112,7 +112,7 @@ func TestAdopted(t *testing.T) {
 	fields, moved, err := adopted([]metav1.ManagedFieldsEntry{
 		entry("kubectl", update, "", "a"), entry("kubectl", apply, "", "b"), entry("pelago", update, "", "c"),
 		entry("pelago", apply, "", "d"), entry("kube-controller-manager", update, "", "e"), entry("hpa", update, "scale", "f"),
-	})
+	}, anyManager)
 	if err != nil || !moved {
 		t.Fatal(moved, err)
 	}
@@ -128,7 +128,7 @@ func TestAdopted(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if _, moved, err := adopted(fields); moved || err != nil {
+	if _, moved, err := adopted(fields, anyManager); moved || err != nil {
 		t.Errorf("again: %v %v", moved, err)
 	}
 }

@@ -72,6 +72,24 @@ func TestOwned(t *testing.T) {
 		}
 	})
 
+	t.Run("Karmada's copy of the template is adopted, what others set in it stays", func(t *testing.T) {
+		l := newLab(t, server)
+		karmadas := func(uid string) string {
+			return strings.Replace(configMap, "name: c,", `name: c, labels: {karmada.io/managed: "true"}, annotations: {resourcetemplate.karmada.io/uid: `+uid+"},", 1)
+		}
+		before := l.foreign(strings.Replace(karmadas("u1"), `a: "1", b: "2"`, `a: "0", old: x`, 1), "karmada-controller-manager")
+		l.patch(configMap, "kubectl-edit", `{"data":{"theirs":"y"},"metadata":{"annotations":{"theirs":"y"}}}`)
+		l.run()
+		l.work("w", strings.Replace(configMap, "name: c,", "name: c, annotations: {resourcetemplate.karmada.io/uid: u2},", 1))
+		l.failed("w", "not managed") // of another template, which may be another hub's
+		l.manifest("w", karmadas("u1"))
+		l.applied("w")
+		u := l.there(configMap)
+		if got := value(u, "data"); got != "map[a:1 b:2 theirs:y]" || u.GetUID() != before.GetUID() || u.GetAnnotations()["theirs"] != "y" {
+			t.Errorf("adopted as %s %s %v", got, u.GetUID(), u.GetAnnotations())
+		}
+	})
+
 	t.Run("another hub's object is never touched", func(t *testing.T) {
 		l := newLab(t, server)
 		l.marked(`{apiVersion: v1, kind: ConfigMap, metadata: {name: c, namespace: NS}, data: {theirs: x}}`, "another-hub", "w")

@@ -240,12 +240,19 @@ func (t *task) step(ctx context.Context, want *desired, have *unstructured.Unstr
 			return nil, errors.Join(err, refusal("it belongs to Work "+other+" as well; remove one of the two templates"))
 		}
 	case unmanaged:
-		if !overwrites(want.object) {
+		var err error
+		from := anyManager
+		switch {
+		case propagated(want.object, have): // the cache, which has what carries the label, leaves managedFields out
+			if have, err = t.live(ctx, want.object); err != nil || have == nil || !propagated(want.object, have) {
+				return nil, orRetry(err)
+			}
+			from = karmada
+		case !overwrites(want.object):
 			return nil, refusal("it is there already and not managed by the hub; set conflictResolution: Overwrite in the policy, or " +
 				"annotation " + workv1alpha1.AnnotationConflictResolution + "=overwrite on the template, to take it over")
 		}
-		var err error
-		if have, err = t.adopt(ctx, have); err != nil {
+		if have, err = t.adopt(ctx, have, from); err != nil {
 			return nil, err
 		}
 	}

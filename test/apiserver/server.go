@@ -34,6 +34,9 @@ func (s *Server) Config() *rest.Config { return rest.CopyConfig(s.server.config)
 // AuditLog is the file with the audit log, a JSON object a line; it exists if the option Audit was given.
 func (s *Server) AuditLog() string { return s.server.auditLog() }
 
+// Directory is the working directory of etcd and kube-apiserver; etcd listens at the socket client:0 in it.
+func (s *Server) Directory() string { return s.server.dir.path }
+
 // KillAPI ends kube-apiserver by SIGKILL. etcd and what it holds stay.
 func (s *Server) KillAPI() { s.server.end("kube-apiserver") }
 

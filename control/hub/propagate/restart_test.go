@@ -3,6 +3,7 @@ package propagate_test
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -243,4 +244,49 @@ func TestKindAppearsLater(t *testing.T) {
 	await.True(t, "a kind that is no longer served is not watched", func() bool { return !asked.open("/apis/example.com/v1/gadgets") })
 	h.Make(h.deployment("after", 1))
 	h.runs("after-deployment", "member1:1")
+}
+
+// What Karmada has decided stays: its bindings have the placement and the time of the decision, but no record of it, and Karmada's
+// clusters, which another scheduler would choose differently.
+func TestKarmadasDecisionStays(t *testing.T) {
+	h := newHub(t, "member1", "member2")
+	h.policy("all", `{resourceSelectors: [{apiVersion: apps/v1, kind: Deployment}],
+		placement: {replicaScheduling: {replicaSchedulingType: Divided, replicaDivisionPreference: Weighted}}}`)
+	stop := h.run(nil)
+	h.Make(h.deployment("web", 4))
+	await.True(t, "decided", func() bool { b := h.binding("web-deployment"); return b != nil && len(b.Spec.Clusters) > 0 })
+	stop()
+	b := h.binding("web-deployment")
+	edit(h, b, func(b *workv1alpha2.ResourceBinding) {
+		delete(b.Annotations, workv1alpha2.AnnotationDecision)
+		b.Spec.Clusters = []workv1alpha2.TargetCluster{{Name: "member1", Replicas: 3}, {Name: "member2", Replicas: 1}}
+	})
+	b = h.binding("web-deployment")
+	b.Status.LastScheduledTime = ptr.To(metav1.Now())
+	if err := h.Status().Update(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	h.run(nil)
+	await.True(t, "seen", func() bool { return h.binding("web-deployment").Annotations[workv1alpha2.AnnotationDecision] != "" })
+	h.runs("web-deployment", "member1:3 member2:1")
+	if d := workv1alpha2.ReadDecision(h.binding("web-deployment").Annotations); !d.Scheduled.Time.Equal(b.Status.LastScheduledTime.Rfc3339Copy().Time) {
+		t.Errorf("decided again at %v", d.Scheduled)
+	}
+}
+
+// The order of clusters, Karmada's for instance, is no decision.
+func TestOrderOfClustersStays(t *testing.T) {
+	h := newHub(t, "member1", "member2")
+	h.policy("all", selecting("", "member1, member2", ""))
+	stop := h.run(nil)
+	h.Make(h.deployment("web", 1))
+	b := h.runs("web-deployment", "member1:1 member2:1")
+	stop()
+	edit(h, b, func(b *workv1alpha2.ResourceBinding) { slices.Reverse(b.Spec.Clusters) })
+	h.run(nil)
+	h.Make(h.deployment("marker", 1))
+	h.runs("marker-deployment", "member1:1 member2:1")
+	if c := h.binding("web-deployment").Spec.Clusters; c[0].Name != "member2" {
+		t.Errorf("clusters were written again: %v", c)
+	}
 }

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/pelago-net/pelago/control/agent/coredns"
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/lab/binaries"
 )
@@ -130,7 +130,7 @@ func openSetup(ctx context.Context, n int) (s *setup, err error) {
 		corefile := fmt.Sprintf(".:%d {\n    errors\n    kubernetes cluster.local in-addr.arpa ip6.arpa {\n        kubeconfig %s\n"+
 			"        pods insecure\n        ttl 30\n    }\n    prometheus 127.0.0.1:0\n%s    loadbalance\n}\n", addr.Port(), kubeconfig, c.cache)
 		if c.forward {
-			f := coredns.Forward{Zones: []string{clustersetZone}, To: pelagoAddress.Addr(), Cache: c.keep}
+			f := clusterdns.Forward{Zones: []string{clustersetZone}, To: pelagoAddress.Addr(), Cache: c.keep}
 			if corefile, err = f.Patch(corefile); err != nil {
 				return s, err
 			}

@@ -30,7 +30,7 @@ var programs = map[string]string{
 }
 
 // compile builds the programs from a copy of the module, with the dependencies that the module itself has, and returns its directory.
-func compile(ctx context.Context, o options) (string, error) {
+func compile(ctx context.Context, o options, programs map[string]string) (string, error) {
 	copied, err := program.Emptied(filepath.Join(o.out, "module"))
 	if err != nil {
 		return "", err

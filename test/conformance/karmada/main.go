@@ -27,6 +27,7 @@ type options struct {
 	focus    string
 	out, bin string
 	procs    int
+	migrate  bool
 	timeout  time.Duration
 }
 
@@ -38,6 +39,7 @@ func run(args []string, out io.Writer) error {
 	flags.StringVar(&o.out, "out", "out/conformance-karmada", "directory of programs, kubeconfigs and logs; the report is beside it, with .json")
 	flags.StringVar(&o.bin, "bin", "bin", "directory of the product's programs")
 	flags.IntVar(&o.procs, "procs", 4, "specs that run at the same time")
+	flags.BoolVar(&o.migrate, "migrate", false, "in place of the suite: run Karmada's own control plane, move it to Pelago and back")
 	flags.DurationVar(&o.timeout, "timeout", 90*time.Minute, "time after which the suite is ended")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -58,7 +60,10 @@ func run(args []string, out io.Writer) error {
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return fmt.Errorf("make %s: %w", o.out, err)
 	}
-	suite, err := compile(ctx, o)
+	if o.migrate {
+		return migrate(ctx, o)
+	}
+	suite, err := compile(ctx, o, programs)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
 
-	"github.com/pelago-net/pelago/control/agent/zone"
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dns"
 )
@@ -110,8 +110,8 @@ func (m member) table(ctx context.Context) (dns.Table, error) {
 	if err := m.Client.List(ctx, &endpoints, client.HasLabels{mcs.LabelServiceName}); err != nil {
 		return dns.Table{}, fmt.Errorf("list EndpointSlices: %w", err)
 	}
-	c := zone.Config{LocalCluster: m.config.ClusterID, Mode: dns.Mode(m.config.Mode), Zones: zonesOf(m.config)}
-	table, _ := zone.Desired(imports, endpoints.Items, c) // what makes no sense is left out, as the name server does
+	c := clusterdns.TableConfig{LocalCluster: m.config.ClusterID, Mode: dns.Mode(m.config.Mode), Zones: zonesOf(m.config)}
+	table, _ := clusterdns.DesiredTable(imports, endpoints.Items, c) // what makes no sense is left out, as the name server does
 	return table, nil
 }
 

@@ -27,7 +27,7 @@ import (
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/control/agent/coredns"
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/control/topology"
@@ -104,28 +104,28 @@ func Configure(ctx context.Context, c client.Client, info broker.Info, settings 
 // CoreDNSCustom returns the ConfigMap that the Corefile imports server blocks from, empty if there is none.
 func CoreDNSCustom(ctx context.Context, c client.Client) (string, error) {
 	cm := &corev1.ConfigMap{}
-	target := coredns.TargetOf("")
+	target := clusterdns.TargetOf("")
 	if err := c.Get(ctx, target.ConfigMap, cm); client.IgnoreNotFound(err) != nil {
 		return "", fmt.Errorf("get ConfigMap %s: %w", target.ConfigMap, err)
 	}
-	if !coredns.ImportsServers(cm.Data[target.Key]) {
+	if !clusterdns.ImportsServers(cm.Data[target.Key]) {
 		return "", nil
 	}
-	return coredns.CustomName, nil
+	return clusterdns.CustomName, nil
 }
 
 // MoveForward makes the ConfigMap that the agent forwards the zones in, and removes the block from where an earlier join had it:
 // CoreDNS refuses two servers for one zone.
 func MoveForward(ctx context.Context, c client.Client, former, custom string, progress deploy.Progress) error {
 	if former != custom {
-		if err := deploy.RemoveForward(ctx, c, coredns.TargetOf(former)); err != nil {
+		if err := deploy.RemoveForward(ctx, c, clusterdns.TargetOf(former)); err != nil {
 			return err
 		}
 	}
 	if custom == "" {
 		return nil
 	}
-	name := coredns.TargetOf(custom).ConfigMap
+	name := clusterdns.TargetOf(custom).ConfigMap
 	progress("CoreDNS is configured by ConfigMap %s", name)
 	err := c.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}})
 	if err != nil && !apierrors.IsAlreadyExists(err) {

@@ -15,7 +15,7 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
-	"github.com/pelago-net/pelago/control/agent/coredns"
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/cable"
@@ -66,7 +66,7 @@ func (s *Settings) Add(f *pflag.FlagSet) {
 	f.BoolVar(&s.RouteServiceCIDR, "route-service-cidr", false, "let other clusters reach ClusterIPs that are not exported; without globalnet, and where kube-proxy "+
 		"serves ClusterIPs (iptables or nftables)")
 	f.StringVar(&s.CoreDNSCustom, "coredns-custom-configmap", "", "ConfigMap `[kube-system/]NAME` whose keys *.server the Corefile of CoreDNS imports, to write to instead of the Corefile "+
-		"(default: "+coredns.CustomName+" where the Corefile has such an import, as in AKS and k3s)")
+		"(default: "+clusterdns.CustomName+" where the Corefile has such an import, as in AKS and k3s)")
 	f.DurationVar(&s.DNSTTL, "dns-ttl", dns.DefaultTTL, "TTL of the names of the clusterset, in whole seconds: how long resolvers keep an address, also that of a dead cluster")
 	f.DurationVar(&s.DNSCache, "dns-cache", 0, "time, in whole seconds, for which the CoreDNS of this cluster keeps answers: they come as fast as those of cluster.local, and stay that long when a cluster dies or a service has several; 0: none is kept")
 	f.BoolVar(&s.WorkloadsOnly, "workloads-only", false, "take workloads of the hub only: neither the network nor services, and nothing on the nodes")
@@ -105,9 +105,9 @@ func (r *ranges) Type() string { return "CIDR" }
 
 // Check validates what the flags have in common.
 func (s *Settings) Check() error {
-	s.CoreDNSCustom = strings.TrimPrefix(s.CoreDNSCustom, coredns.Namespace+"/")
+	s.CoreDNSCustom = strings.TrimPrefix(s.CoreDNSCustom, clusterdns.Namespace+"/")
 	if strings.Contains(s.CoreDNSCustom, "/") {
-		return fmt.Errorf("--coredns-custom-configmap %s: the agent may write in namespace %s only: name a ConfigMap there", s.CoreDNSCustom, coredns.Namespace)
+		return fmt.Errorf("--coredns-custom-configmap %s: the agent may write in namespace %s only: name a ConfigMap there", s.CoreDNSCustom, clusterdns.Namespace)
 	}
 	for flag, d := range map[string]time.Duration{"dns-ttl": s.DNSTTL, "dns-cache": s.DNSCache} {
 		least := time.Second

@@ -9,8 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/pelago-net/pelago/control/agent/coredns"
-	"github.com/pelago-net/pelago/control/agent/zone"
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
 )
@@ -40,7 +39,7 @@ func clusterDNS(ctx context.Context, m Member, c config.Config) (Table, error) {
 		}
 		return t, fmt.Errorf("get Service %s: %w", key, err)
 	}
-	f := coredns.ForwardTo(svc, zone.Zones(c), c.DNSCache)
+	f := clusterdns.ForwardTo(svc, clusterdns.Zones(c), c.DNSCache)
 	add := func(configuration string, problem error) {
 		s := dnsState{Configuration: configuration, NameServer: svc.Spec.ClusterIP, Zones: f.Zones, Forwards: problem == nil}
 		if problem != nil {
@@ -48,7 +47,7 @@ func clusterDNS(ctx context.Context, m Member, c config.Config) (Table, error) {
 		}
 		t.Rows = append(t.Rows, Row{Cells: []string{s.Configuration, s.NameServer, yesNo(s.Forwards)}, Wide: []string{strings.Join(s.Zones, ", "), s.Message}, Object: s})
 	}
-	for _, target := range coredns.Targets(c.CoreDNSCustom) {
+	for _, target := range clusterdns.Targets(c.CoreDNSCustom) {
 		cm := &corev1.ConfigMap{}
 		if err := m.Client.Get(ctx, target.ConfigMap, cm); client.IgnoreNotFound(err) != nil {
 			return t, fmt.Errorf("get ConfigMap %s: %w", target.ConfigMap, err)
@@ -56,16 +55,16 @@ func clusterDNS(ctx context.Context, m Member, c config.Config) (Table, error) {
 			add("ConfigMap "+target.ConfigMap.String(), target.Forwards(cm, f))
 		}
 	}
-	operator := coredns.NewOperator()
-	switch err := m.Client.Get(ctx, client.ObjectKey{Name: coredns.OperatorName}, operator); {
+	operator := clusterdns.NewOperator()
+	switch err := m.Client.Get(ctx, client.ObjectKey{Name: clusterdns.OperatorName}, operator); {
 	case err == nil:
-		changed, err := coredns.ApplyOperator(operator, &f)
+		changed, err := clusterdns.ApplyOperator(operator, &f)
 		if changed {
 			err = fmt.Errorf("spec.servers has no or another entry: see the events of pelago-agent")
 		}
-		add("DNS "+coredns.OperatorName+" of OpenShift", err)
+		add("DNS "+clusterdns.OperatorName+" of OpenShift", err)
 	case !meta.IsNoMatchError(err) && client.IgnoreNotFound(err) != nil:
-		return t, fmt.Errorf("get DNS %s of OpenShift: %w", coredns.OperatorName, err)
+		return t, fmt.Errorf("get DNS %s of OpenShift: %w", clusterdns.OperatorName, err)
 	}
 	if len(t.Rows) > 0 {
 		return t, nil

@@ -15,7 +15,7 @@ import (
 	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/control/agent/coredns"
+	"github.com/pelago-net/pelago/control/agent/clusterdns"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/deploy"
@@ -147,8 +147,8 @@ func TestClusterDNS(t *testing.T) {
 	check("The cluster's DNS is configured where pelago-agent does not write. In CoreDNS, add these lines to the Corefile:\n\n" + block + "\n\n")
 	make(corefile("coredns", block+".:53 {\n}\n"))
 	make(corefile("node-local-dns", ".:53 {\n}\n"))
-	operator := coredns.NewOperator()
-	operator.SetName(coredns.OperatorName)
+	operator := clusterdns.NewOperator()
+	operator.SetName(clusterdns.OperatorName)
 	make(operator)
 	const zones = "clusterset.local, global.example, 243.in-addr.arpa"
 	check("CONFIGURATION                          NAME SERVER   FORWARDS   ZONES                                                MESSAGE\n" +

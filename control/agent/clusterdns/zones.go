@@ -1,4 +1,4 @@
-package zone
+package clusterdns
 
 import (
 	"context"
@@ -37,10 +37,10 @@ const (
 	retry = 2 * time.Second
 )
 
-// Controller watches the API and sets tables.
-type Controller struct {
+// TableController watches the API and sets tables.
+type TableController struct {
 	api    *rest.Config
-	config Config
+	config TableConfig
 	set    func(dns.Table) error
 	log    *slog.Logger
 
@@ -52,13 +52,13 @@ type Controller struct {
 	problems string
 }
 
-// New returns a controller that passes each new table to set.
-func New(api *rest.Config, c Config, set func(dns.Table) error, log *slog.Logger) *Controller {
-	return &Controller{api: api, config: c, set: set, log: log, poked: make(chan struct{}, 1)}
+// NewTableController returns a controller that passes each new table to set.
+func NewTableController(api *rest.Config, c TableConfig, set func(dns.Table) error, log *slog.Logger) *TableController {
+	return &TableController{api: api, config: c, set: set, log: log, poked: make(chan struct{}, 1)}
 }
 
 // SetDead sets the unreachable clusters: the table is recomputed at once, with none of their addresses ready.
-func (c *Controller) SetDead(clusters []string) {
+func (c *TableController) SetDead(clusters []string) {
 	c.dead.Store(&clusters)
 	select {
 	case c.poked <- struct{}{}:
@@ -68,11 +68,11 @@ func (c *Controller) SetDead(clusters []string) {
 
 // Synced reports whether a whole table has been set. Once true it stays true: an
 // stale answer is better than none while the API server is unreachable.
-func (c *Controller) Synced() bool { return c.synced.Load() }
+func (c *TableController) Synced() bool { return c.synced.Load() }
 
 // Busy returns how long the present reconcile has been running, 0 between
 // reconciles. A reconcile never waits for the API server.
-func (c *Controller) Busy() time.Duration {
+func (c *TableController) Busy() time.Duration {
 	if began := c.began.Load(); began != nil {
 		return time.Since(*began)
 	}
@@ -81,7 +81,7 @@ func (c *Controller) Busy() time.Duration {
 
 // Run watches until ctx ends. It waits for an API server that is away and for
 // the ServiceImport definition to be installed.
-func (c *Controller) Run(ctx context.Context) error {
+func (c *TableController) Run(ctx context.Context) error {
 	logged := ""
 	for {
 		err := c.watch(ctx)
@@ -110,7 +110,7 @@ type tableError struct{ error }
 
 func (e *tableError) Unwrap() error { return e.error }
 
-func (c *Controller) watch(ctx context.Context) error {
+func (c *TableController) watch(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	objects, err := c.open()
@@ -174,7 +174,7 @@ func (c *Controller) watch(ctx context.Context) error {
 }
 
 // reconcile sets the table for the present state.
-func (c *Controller) reconcile(ctx context.Context, objects client.Reader) error {
+func (c *TableController) reconcile(ctx context.Context, objects client.Reader) error {
 	now := time.Now()
 	c.began.Store(&now)
 	defer c.began.Store(nil)
@@ -185,7 +185,7 @@ func (c *Controller) reconcile(ctx context.Context, objects client.Reader) error
 	if err := errors.Join(objects.List(ctx, &imports, uncopied), objects.List(ctx, &endpointSlices, uncopied)); err != nil {
 		return fmt.Errorf("list services from the cache: %w", err)
 	}
-	table, problems := Desired(imports.Items, endpointSlices.Items, c.config)
+	table, problems := DesiredTable(imports.Items, endpointSlices.Items, c.config)
 	c.report(problems)
 	if dead := c.dead.Load(); dead != nil {
 		notReady(&table, *dead)
@@ -200,7 +200,7 @@ func (c *Controller) reconcile(ctx context.Context, objects client.Reader) error
 }
 
 // report logs problems when they change.
-func (c *Controller) report(problems error) {
+func (c *TableController) report(problems error) {
 	text := ""
 	if problems != nil {
 		text = problems.Error()
@@ -213,7 +213,7 @@ func (c *Controller) report(problems error) {
 
 // open makes a cache of all ServiceImports, in the version that the API server
 // has, and of imported EndpointSlices.
-func (c *Controller) open() (cache.Cache, error) {
+func (c *TableController) open() (cache.Cache, error) {
 	d, err := discovery.NewDiscoveryClientForConfig(c.api)
 	if err != nil {
 		return nil, fmt.Errorf("make discovery client: %w", err)

@@ -1,4 +1,4 @@
-package coredns
+package clusterdns
 
 import (
 	"strings"

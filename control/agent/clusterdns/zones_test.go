@@ -1,9 +1,8 @@
-package zone
+package clusterdns
 
 import (
 	"context"
 	"log/slog"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -25,10 +24,6 @@ import (
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
-
-var server = apiserver.NewShared(apiserver.CRDs("serviceimports.multicluster.x-k8s.io"))
-
-func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 // tables is the newest table that a controller has set.
 type tables struct {
@@ -66,10 +61,10 @@ func (r *tables) count() int {
 }
 
 // run runs a controller until the test ends.
-func run(t *testing.T, api *rest.Config) (*Controller, *tables) {
+func run(t *testing.T, api *rest.Config) (*TableController, *tables) {
 	t.Helper()
 	set := &tables{}
-	c := New(api, g1, set.set, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	c := NewTableController(api, g1, set.set, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
@@ -103,7 +98,7 @@ func importedSlice(ns, name, address string) *discoveryv1.EndpointSlice {
 }
 
 func TestFollowsTheAPI(t *testing.T) {
-	api := server.Config(t)
+	api := shared.Config(t)
 	c := apiserver.Connect(t, api, mcs.Install, mcsv1alpha1.Install)
 	ns := namespace(c)
 	local := importedSlice(ns, "local", "10.77.0.1")
@@ -136,7 +131,7 @@ func TestFollowsTheAPI(t *testing.T) {
 }
 
 func TestManyChangesAreFewTables(t *testing.T) {
-	api := server.Config(t)
+	api := shared.Config(t)
 	c := apiserver.Connect(t, api, mcs.Install, mcsv1alpha1.Install)
 	ns := namespace(c)
 	controller, set := run(t, api)
@@ -155,7 +150,7 @@ func TestManyChangesAreFewTables(t *testing.T) {
 // TestServerAway: the last table stays, and changes arrive once the API server
 // can be reached again.
 func TestServerAway(t *testing.T) {
-	api := server.Config(t)
+	api := shared.Config(t)
 	c := apiserver.Connect(t, api, mcs.Install, mcsv1alpha1.Install)
 	ns := namespace(c)
 	c.Make(imported(ns, "web"), importedSlice(ns, "web", "120.2.0.1"))
@@ -213,7 +208,7 @@ func TestOldVersionOnly(t *testing.T) {
 // TestRefusedTable: a wrong configuration ends the controller with the reason.
 func TestRefusedTable(t *testing.T) {
 	handler := dns.NewHandler(prometheus.NewRegistry())
-	c := New(server.Config(t), Config{LocalCluster: "g1", Mode: dns.ModeMCS}, handler.Set, slog.New(slog.DiscardHandler))
+	c := NewTableController(shared.Config(t), TableConfig{LocalCluster: "g1", Mode: dns.ModeMCS}, handler.Set, slog.New(slog.DiscardHandler))
 	if err := c.Run(t.Context()); err == nil || c.Synced() {
 		t.Errorf("error %v, synced %v; want the table without zones to be refused", err, c.Synced())
 	}

@@ -1,4 +1,4 @@
-package zone
+package clusterdns
 
 import (
 	"net/netip"
@@ -16,7 +16,7 @@ import (
 	"github.com/pelago-net/pelago/dns"
 )
 
-var g1 = Config{LocalCluster: "g1", Mode: dns.ModeSubmariner, Zones: []string{"clusterset.local"}}
+var g1 = TableConfig{LocalCluster: "g1", Mode: dns.ModeSubmariner, Zones: []string{"clusterset.local"}}
 
 func serviceImport(name string, kind mcs.ServiceImportType, ips ...string) mcs.ServiceImport {
 	return mcs.ServiceImport{
@@ -171,7 +171,7 @@ func TestDesired(t *testing.T) {
 		},
 	} {
 		t.Run(c.about, func(t *testing.T) {
-			got, err := Desired(c.imports, c.slices, g1)
+			got, err := DesiredTable(c.imports, c.slices, g1)
 			want := dns.Table{Mode: dns.ModeSubmariner, LocalCluster: "g1", Zones: []string{"clusterset.local"}, Services: c.want}
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 				t.Errorf("table (-want +got):\n%s", diff)
@@ -186,7 +186,7 @@ func TestDesired(t *testing.T) {
 func TestCopiesOfOneClustersShareAreNotServed(t *testing.T) {
 	copied := serviceImport("web-sample-g2", mcs.ClusterSetIP, "120.2.0.9")
 	copied.Labels = map[string]string{mcs.LabelSourceCluster: "g2"}
-	table, err := Desired([]mcs.ServiceImport{copied}, nil, g1)
+	table, err := DesiredTable([]mcs.ServiceImport{copied}, nil, g1)
 	if err != nil || len(table.Services) > 0 {
 		t.Errorf("served: %v, %v; want nothing", table.Services, err)
 	}

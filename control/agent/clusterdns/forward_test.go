@@ -1,4 +1,4 @@
-package coredns
+package clusterdns
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-var shared = apiserver.NewShared()
+var shared = apiserver.NewShared(apiserver.CRDs("serviceimports.multicluster.x-k8s.io"))
 
 func TestMain(m *testing.M) { os.Exit(shared.Run(m)) }
 
@@ -172,7 +172,7 @@ func TestElsewhere(t *testing.T) {
 	c.Make(svc)
 
 	apiserver.Manager{Scheme: scheme, Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
-		return Setup(m, Options{Zones: []string{"clusterset.local"}, Cache: time.Second})
+		return SetupForward(m, ForwardOptions{Zones: []string{"clusterset.local"}, Cache: time.Second})
 	}}}.Run(t, api)
 	corefiles := func() map[string]string {
 		got := map[string]string{}
@@ -223,7 +223,7 @@ func runController(t *testing.T, custom string) (stop func()) {
 	return apiserver.Manager{
 		Scheme: clientgoscheme.Scheme,
 		Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
-			return Setup(m, Options{Zones: []string{"clusterset.local"}, Custom: custom})
+			return SetupForward(m, ForwardOptions{Zones: []string{"clusterset.local"}, Custom: custom})
 		}},
 	}.Run(t, shared.Config(t))
 }

@@ -1,4 +1,4 @@
-package zone
+package clusterdns
 
 import (
 	"cmp"
@@ -20,8 +20,8 @@ import (
 	"github.com/pelago-net/pelago/dns"
 )
 
-// Config is what does not come from watched objects.
-type Config struct {
+// TableConfig is what does not come from watched objects.
+type TableConfig struct {
 	// LocalCluster is the id of the cluster whose clients are served.
 	LocalCluster string
 	Mode         dns.Mode
@@ -44,7 +44,7 @@ func Zones(c config.Config) []string {
 	return zones
 }
 
-// Desired is the table for a cluster's imports and imported EndpointSlices.
+// DesiredTable is the table for a cluster's imports and imported EndpointSlices.
 //
 // A slice belongs to the service that its label service-name names in its own
 // namespace, and to the cluster of its label source-cluster. For a ClusterSetIP
@@ -54,7 +54,7 @@ func Zones(c config.Config) []string {
 //
 // Objects that make no sense are left out; the error names each of them and
 // does not make the table unusable.
-func Desired(imports []mcs.ServiceImport, endpointSlices []discoveryv1.EndpointSlice, c Config) (dns.Table, error) {
+func DesiredTable(imports []mcs.ServiceImport, endpointSlices []discoveryv1.EndpointSlice, c TableConfig) (dns.Table, error) {
 	t := dns.Table{Mode: c.Mode, LocalCluster: c.LocalCluster, Zones: c.Zones, TTL: c.TTL}
 	var problems []error
 	of := map[types.NamespacedName][]*discoveryv1.EndpointSlice{}

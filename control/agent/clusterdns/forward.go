@@ -1,4 +1,4 @@
-package coredns
+package clusterdns
 
 import (
 	"context"
@@ -33,21 +33,21 @@ const (
 	reasonFailed  = "CorefileNotPatched"
 )
 
-// Options of the controllers.
-type Options struct {
+// ForwardOptions are those of the forwarders.
+type ForwardOptions struct {
 	Zones []string
 	Cache time.Duration // see Forward
 	// Custom is the ConfigMap of TargetOf.
 	Custom string
 }
 
-// Setup has the manager run a controller for each of Targets, and one for OpenShift's DNS operator where the API server has its kind.
-func Setup(m manager.Manager, o Options) error {
+// SetupForward has the manager run a controller for each of Targets, and one for OpenShift's DNS operator where the API server has its kind.
+func SetupForward(m manager.Manager, o ForwardOptions) error {
 	events := m.GetEventRecorderFor("pelago-agent")
 	var errs []error
 	targets := Targets(o.Custom)
 	for i, t := range targets {
-		c := &controller{manager: m, events: events, options: o, object: &corev1.ConfigMap{}, name: t.ConfigMap,
+		c := &forwarder{manager: m, events: events, options: o, object: &corev1.ConfigMap{}, name: t.ConfigMap,
 			apply: func(obj client.Object, f *Forward) (bool, error) { return t.apply(obj.(*corev1.ConfigMap), f) }}
 		if i == 0 {
 			c.others = targets[1:]
@@ -56,7 +56,7 @@ func Setup(m manager.Manager, o Options) error {
 	}
 	switch _, err := m.GetRESTMapper().RESTMapping(operatorKind.GroupKind(), operatorKind.Version); {
 	case err == nil:
-		c := &controller{manager: m, events: events, options: o, object: NewOperator(), name: types.NamespacedName{Name: OperatorName},
+		c := &forwarder{manager: m, events: events, options: o, object: NewOperator(), name: types.NamespacedName{Name: OperatorName},
 			apply: func(obj client.Object, f *Forward) (bool, error) {
 				return ApplyOperator(obj.(*unstructured.Unstructured), f)
 			}}
@@ -67,11 +67,11 @@ func Setup(m manager.Manager, o Options) error {
 	return errors.Join(errs...)
 }
 
-// controller keeps one object in step with the Service: forwarding while it has a ClusterIP, not when it is gone.
-type controller struct {
+// forwarder keeps one object in step with the Service: forwarding while it has a ClusterIP, not when it is gone.
+type forwarder struct {
 	manager manager.Manager
 	events  record.EventRecorder
-	options Options
+	options ForwardOptions
 	object  client.Object // an empty one, to read into
 	name    types.NamespacedName
 	apply   func(client.Object, *Forward) (changed bool, err error)
@@ -82,7 +82,7 @@ type controller struct {
 }
 
 // setup gives the controller a cache of its one object, so that neither the rights to read others nor the memory for them are needed.
-func (c *controller) setup() error {
+func (c *forwarder) setup() error {
 	by := cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", c.name.Name)}
 	if c.name.Namespace != "" {
 		by.Namespaces = map[string]cache.Config{c.name.Namespace: {}}
@@ -115,7 +115,7 @@ func (c *controller) setup() error {
 
 // Reconcile brings the object in step. What only a person can mend becomes an event and is not tried again until one of the objects
 // changes.
-func (c *controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+func (c *forwarder) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	obj := c.object.DeepCopyObject().(client.Object)
 	var svc corev1.Service
 	hasObject, err := get(ctx, c.reader, c.name, obj)
@@ -158,7 +158,7 @@ func (c *controller) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 }
 
 // missing reports that there is nothing to change, with the lines that a person has to add elsewhere.
-func (c *controller) missing(ctx context.Context, svc *corev1.Service, want *Forward) error {
+func (c *forwarder) missing(ctx context.Context, svc *corev1.Service, want *Forward) error {
 	if want == nil || c.others == nil {
 		return nil
 	}
@@ -212,7 +212,7 @@ func get(ctx context.Context, c client.Reader, name types.NamespacedName, o clie
 	return true, nil
 }
 
-func (c *controller) fail(about client.Object, err error) error {
+func (c *forwarder) fail(about client.Object, err error) error {
 	c.events.Event(about, corev1.EventTypeWarning, reasonFailed, err.Error())
 	return reconcile.TerminalError(err)
 }

@@ -1,0 +1,417 @@
+// Package migrate lets Pelago take over from its predecessors, and gives back. It decides nothing about workloads: it stops who would
+// write the same objects, and keeps what it removes. cmd/pelago calls it.
+package migrate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	"github.com/pelago-net/pelago/deploy"
+)
+
+const (
+	// AnnotationReplicas keeps, on a Deployment of Karmada that was stopped, the replicas that it had.
+	AnnotationReplicas = "pelago.io/karmada-replicas"
+	// kept is the ConfigMap with the registrations that were removed, as JSON.
+	kept = "karmada-registrations"
+	// hubNamespace is that of Karmada's Leases at its API server, whatever the namespace of its pods in the host cluster.
+	hubNamespace = "karmada-system"
+)
+
+// Components of Karmada as Deployments of the host cluster. Controllers write what pelago-hub writes; servers answer for registrations.
+// etcd, karmada-apiserver and kube-controller-manager stay: they become the hub's.
+var (
+	controllers = []string{"karmada-controller-manager", "karmada-scheduler", "karmada-descheduler"}
+	servers     = []string{"karmada-webhook", "karmada-aggregated-apiserver", "karmada-search", "karmada-metrics-adapter"}
+)
+
+// lacking are the kinds on which nothing acts in Pelago.
+var lacking = []schema.GroupVersionKind{
+	{Group: "networking.karmada.io", Version: "v1alpha1", Kind: "MultiClusterIngress"},
+	{Group: "remedy.karmada.io", Version: "v1alpha1", Kind: "Remedy"},
+	{Group: "search.karmada.io", Version: "v1alpha1", Kind: "ResourceRegistry"},
+	{Group: "config.karmada.io", Version: "v1alpha1", Kind: "ResourceInterpreterWebhookConfiguration"},
+}
+
+// registrations are the kinds by which an API server calls Karmada's servers.
+var registrations = []schema.GroupVersionKind{
+	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingWebhookConfiguration"},
+	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration"},
+	{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"},
+}
+
+// Karmada is a control plane of Karmada.
+type Karmada struct {
+	// Hub is its API server, which becomes the hub's. Host is the cluster with its Deployments in Namespace; nil: somebody else stops
+	// and starts them.
+	Hub, Host client.Client
+	Namespace string
+	// Timeout bounds the wait for Deployments to stop or start.
+	Timeout  time.Duration
+	Progress deploy.Progress
+}
+
+// Step is a change that a migration makes, or what it cannot keep.
+type Step struct {
+	Action string `json:"action"` // stop, remove, restore, start, install, lose
+	Object string `json:"object"`
+	Detail string `json:"detail"`
+}
+
+const lose = "lose"
+
+// Plan lists what Forward changes, and what has no counterpart in Pelago. Of a migration that was interrupted it lists the rest.
+func (k *Karmada) Plan(ctx context.Context) ([]Step, error) {
+	var steps []Step
+	if err := k.deployments(ctx, controllers, func(d *appsv1.Deployment) error {
+		if n := ptr.Deref(d.Spec.Replicas, 1); n > 0 {
+			steps = append(steps, Step{"stop", "Deployment " + deploy.Title(client.ObjectKeyFromObject(d)), fmt.Sprintf("%d replicas; etcd, API server and kube-controller-manager stay", n)})
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	alive, err := k.alive(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if k.Host == nil {
+		for _, name := range alive {
+			steps = append(steps, Step{"stop", name, "by hand, or name the host cluster with --host-context"})
+		}
+	}
+	found, err := k.registered(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, u := range found {
+		steps = append(steps, Step{"remove", u.GetKind() + " " + u.GetName(), "kept in ConfigMap " + deploy.SystemNamespace + "/" + kept})
+	}
+	steps = append(steps, Step{"install", "hub of Pelago", "definitions that Karmada lacks, admission policies, rights of pelago-hub"})
+	return k.losses(ctx, steps)
+}
+
+// losses adds the objects that have no counterpart.
+func (k *Karmada) losses(ctx context.Context, steps []Step) ([]Step, error) {
+	for _, kind := range lacking {
+		all, err := k.list(ctx, kind)
+		if err != nil {
+			return nil, err
+		}
+		for _, u := range all {
+			steps = append(steps, Step{lose, u.GetKind() + " " + deploy.Title(client.ObjectKeyFromObject(&u)), "nothing acts on this kind in Pelago"})
+		}
+	}
+	bindings, err := k.list(ctx, schema.GroupVersionKind{Group: "work.karmada.io", Version: "v1alpha2", Kind: "ResourceBinding"})
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range bindings {
+		if components, _, err := unstructured.NestedSlice(b.Object, "spec", "components"); err == nil && len(components) > 1 {
+			steps = append(steps, Step{lose, "ResourceBinding " + deploy.Title(client.ObjectKeyFromObject(&b)), "a workload of several components is not divided"})
+		}
+	}
+	clusters, err := k.list(ctx, clusterv1alpha1.GroupVersion.WithKind("Cluster"))
+	if err != nil {
+		return nil, fmt.Errorf("%w: karmada-aggregated-apiserver must run until this command stops it", err)
+	}
+	for _, c := range clusters {
+		if mode, _, _ := unstructured.NestedString(c.Object, "spec", "syncMode"); mode == string(clusterv1alpha1.Pull) {
+			steps = append(steps, Step{lose, "Cluster " + c.GetName(), "its karmada-agent writes to the hub: stop it, and `pelago join --workloads-only` there afterwards"})
+		}
+	}
+	return steps, nil
+}
+
+// list lists a kind that the API server may lack.
+func (k *Karmada) list(ctx context.Context, kind schema.GroupVersionKind) ([]unstructured.Unstructured, error) {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(kind)
+	err := k.Hub.List(ctx, list)
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list %s of %s: %w", kind.Kind, kind.Group, err)
+	}
+	return list.Items, nil
+}
+
+// Forward stops Karmada and removes its registrations, which it keeps. Afterwards the hub of Pelago can be installed. With force what
+// has no counterpart stays without effect; else it is an error.
+func (k *Karmada) Forward(ctx context.Context, force bool) error {
+	steps, err := k.losses(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if len(steps) > 0 && !force {
+		var all []string
+		for _, s := range steps {
+			all = append(all, s.Object+": "+s.Detail)
+		}
+		return fmt.Errorf("no counterpart in Pelago of what is in use; remove it, or give --force: %s", strings.Join(all, "; "))
+	}
+	if err := k.scale(ctx, controllers, false); err != nil {
+		return err
+	}
+	if err := k.awaitDead(ctx); err != nil {
+		return err
+	}
+	if err := k.unregister(ctx); err != nil {
+		return err
+	}
+	return k.scale(ctx, servers, false)
+}
+
+// Back restores what Forward removed, and starts Karmada. pelago-hub must have been stopped.
+func (k *Karmada) Back(ctx context.Context) error {
+	leases := &coordinationv1.LeaseList{}
+	if err := k.Hub.List(ctx, leases, client.InNamespace(deploy.SystemNamespace)); err != nil {
+		return fmt.Errorf("list the Leases of namespace %s: %w", deploy.SystemNamespace, err)
+	}
+	for i := range leases.Items {
+		if l := &leases.Items[i]; l.Name == deploy.HubName && renewed(l) {
+			return fmt.Errorf("pelago-hub runs: %s holds Lease %s/%s: stop it first, and run this command again", ptr.Deref(l.Spec.HolderIdentity, ""), l.Namespace, l.Name)
+		}
+	}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: kept}}
+	err := k.Hub.Get(ctx, client.ObjectKeyFromObject(cm), cm)
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("ConfigMap %s/%s does not exist: this API server was not migrated, or has been migrated back already", cm.Namespace, cm.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("get ConfigMap %s/%s: %w", cm.Namespace, cm.Name, err)
+	}
+	k.Progress("Removing Pelago's admission policies and rights; its definitions stay")
+	if err := deploy.RemovePropagation(ctx, k.Hub); err != nil {
+		return err
+	}
+	if err := k.scale(ctx, servers, true); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(cm.Data)) {
+		if err := k.register(ctx, cm.Data[name]); err != nil {
+			return err
+		}
+	}
+	if err := k.scale(ctx, controllers, true); err != nil {
+		return err
+	}
+	if err := k.Hub.Delete(ctx, cm); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete ConfigMap %s/%s: %w", cm.Namespace, cm.Name, err)
+	}
+	if k.Host == nil {
+		k.Progress("Start Karmada's components now: %s", strings.Join(slices.Concat(servers, controllers), ", "))
+	}
+	return nil
+}
+
+// renewed reports whether the holder of a Lease is alive.
+func renewed(l *coordinationv1.Lease) bool {
+	if ptr.Deref(l.Spec.HolderIdentity, "") == "" || l.Spec.RenewTime == nil {
+		return false
+	}
+	return time.Since(l.Spec.RenewTime.Time) < time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 15))*time.Second
+}
+
+// alive are Karmada's controllers that hold their Lease at the API server.
+func (k *Karmada) alive(ctx context.Context) ([]string, error) {
+	leases := &coordinationv1.LeaseList{}
+	if err := k.Hub.List(ctx, leases, client.InNamespace(hubNamespace)); err != nil {
+		return nil, fmt.Errorf("list the Leases of namespace %s: %w", hubNamespace, err)
+	}
+	var out []string
+	for i := range leases.Items {
+		if l := &leases.Items[i]; slices.Contains(controllers, l.Name) && renewed(l) {
+			out = append(out, l.Name)
+		}
+	}
+	return out, nil
+}
+
+// awaitDead waits until no controller renews its Lease.
+func (k *Karmada) awaitDead(ctx context.Context) error {
+	var last []string
+	err := wait.PollUntilContextTimeout(ctx, time.Second, k.Timeout, true, func(context.Context) (bool, error) {
+		alive, err := k.alive(ctx) // not the limited context: the last request completes
+		if len(alive) > 0 && !slices.Equal(alive, last) {
+			k.Progress("Waiting until the Leases of %s run out", strings.Join(alive, ", "))
+		}
+		last = alive
+		return len(alive) == 0, err
+	})
+	if wait.Interrupted(err) && ctx.Err() == nil {
+		return fmt.Errorf("%s of Karmada still renew their Leases in namespace %s: stop them, or name the host cluster with --host-context; nothing was changed at the API server",
+			strings.Join(last, ", "), hubNamespace)
+	}
+	return err
+}
+
+// registered are the registrations of Karmada's servers: webhooks with names of its domain, and API services that lead to its namespace.
+func (k *Karmada) registered(ctx context.Context) ([]unstructured.Unstructured, error) {
+	var out []unstructured.Unstructured
+	for _, kind := range registrations {
+		all, err := k.list(ctx, kind)
+		if err != nil {
+			return nil, err
+		}
+		for _, u := range all {
+			if karmadas(&u, k.Namespace) {
+				out = append(out, u)
+			}
+		}
+	}
+	return out, nil
+}
+
+func karmadas(u *unstructured.Unstructured, namespace string) bool {
+	if in, _, _ := unstructured.NestedString(u.Object, "spec", "service", "namespace"); in != "" {
+		return in == namespace || in == hubNamespace
+	}
+	hooks, _, _ := unstructured.NestedSlice(u.Object, "webhooks")
+	return slices.ContainsFunc(hooks, func(h any) bool {
+		hook, _ := h.(map[string]any)
+		name, _ := hook["name"].(string)
+		return strings.HasSuffix(name, ".karmada.io")
+	})
+}
+
+// unregister keeps and then removes the registrations.
+func (k *Karmada) unregister(ctx context.Context) error {
+	found, err := k.registered(ctx)
+	if err != nil {
+		return err
+	}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: deploy.SystemNamespace}}
+	if err := k.Hub.Create(ctx, ns); client.IgnoreAlreadyExists(err) != nil {
+		return fmt.Errorf("create namespace %s: %w", ns.Name, err)
+	}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: kept}}
+	var failed error
+	if err := deploy.Put(ctx, k.Hub, cm, func() {
+		if cm.Data == nil {
+			cm.Data = map[string]string{}
+		}
+		for _, u := range found {
+			text, err := json.Marshal(restorable(&u))
+			failed = errors.Join(failed, err)
+			cm.Data[strings.ToLower(u.GetKind())+"."+u.GetName()] = string(text)
+		}
+	}); err != nil || failed != nil {
+		return errors.Join(err, failed)
+	}
+	for i := range found {
+		u := &found[i]
+		k.Progress("Removing %s %s, kept in ConfigMap %s/%s", u.GetKind(), u.GetName(), cm.Namespace, cm.Name)
+		if err := k.Hub.Delete(ctx, u); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete %s %s: %w", u.GetKind(), u.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// restorable is an object without what the API server sets.
+func restorable(u *unstructured.Unstructured) map[string]any {
+	out := u.DeepCopy()
+	for _, field := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"} {
+		unstructured.RemoveNestedField(out.Object, "metadata", field)
+	}
+	unstructured.RemoveNestedField(out.Object, "status")
+	return out.Object
+}
+
+// register restores a registration. The API server has made another API service for a definition of the same group.
+func (k *Karmada) register(ctx context.Context, text string) error {
+	want, have := &unstructured.Unstructured{}, &unstructured.Unstructured{}
+	if err := json.Unmarshal([]byte(text), &want.Object); err != nil {
+		return fmt.Errorf("read ConfigMap %s/%s: %w", deploy.SystemNamespace, kept, err)
+	}
+	k.Progress("Restoring %s %s", want.GetKind(), want.GetName())
+	have.SetGroupVersionKind(want.GroupVersionKind())
+	err := k.Hub.Get(ctx, client.ObjectKeyFromObject(want), have)
+	switch {
+	case apierrors.IsNotFound(err):
+		err = k.Hub.Create(ctx, want)
+	case err == nil:
+		want.SetResourceVersion(have.GetResourceVersion())
+		err = k.Hub.Update(ctx, want)
+	}
+	if err != nil {
+		return fmt.Errorf("restore %s %s: %w", want.GetKind(), want.GetName(), err)
+	}
+	return nil
+}
+
+// deployments calls do with those of the named Deployments that the host cluster has.
+func (k *Karmada) deployments(ctx context.Context, names []string, do func(*appsv1.Deployment) error) error {
+	for _, name := range names {
+		if k.Host == nil {
+			return nil
+		}
+		d := &appsv1.Deployment{}
+		switch err := k.Host.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: name}, d); {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return fmt.Errorf("get Deployment %s/%s of the host cluster: %w", k.Namespace, name, err)
+		default:
+			if err := do(d); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// scale stops Deployments and notes their replicas, or starts those that were stopped, and waits.
+func (k *Karmada) scale(ctx context.Context, names []string, up bool) error {
+	return k.deployments(ctx, names, func(d *appsv1.Deployment) error {
+		before := d.DeepCopy()
+		had, noted := d.Annotations[AnnotationReplicas]
+		switch {
+		case up && noted:
+			n, err := strconv.ParseInt(had, 10, 32)
+			if err != nil {
+				return fmt.Errorf("read annotation %s of Deployment %s/%s: %w", AnnotationReplicas, d.Namespace, d.Name, err)
+			}
+			d.Spec.Replicas = ptr.To(int32(n))
+			delete(d.Annotations, AnnotationReplicas)
+		case !up && ptr.Deref(d.Spec.Replicas, 1) > 0:
+			metav1.SetMetaDataAnnotation(&d.ObjectMeta, AnnotationReplicas, strconv.Itoa(int(ptr.Deref(d.Spec.Replicas, 1))))
+			d.Spec.Replicas = ptr.To[int32](0)
+		default:
+			return nil
+		}
+		k.Progress("Scaling Deployment %s/%s of the host cluster to %d", d.Namespace, d.Name, *d.Spec.Replicas)
+		if err := k.Host.Patch(ctx, d, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("scale Deployment %s/%s of the host cluster: %w", d.Namespace, d.Name, err)
+		}
+		err := wait.PollUntilContextTimeout(ctx, time.Second, k.Timeout, true, func(context.Context) (bool, error) {
+			err := k.Host.Get(ctx, client.ObjectKeyFromObject(d), d)
+			return d.Status.ObservedGeneration >= d.Generation && d.Status.Replicas == *d.Spec.Replicas && d.Status.ReadyReplicas == *d.Spec.Replicas, err
+		})
+		if err != nil {
+			return fmt.Errorf("wait for %d replicas of Deployment %s/%s: %w: run the command again", *d.Spec.Replicas, d.Namespace, d.Name, err)
+		}
+		return nil
+	})
+}
