@@ -19,8 +19,8 @@ var minimum = version.MustParseGeneric("1.31.0")
 
 // Command is migrate; open makes the access of each of its verbs.
 func Command(open func() install.Access) *cobra.Command {
-	cmd := &cobra.Command{Use: "migrate", Short: "Take over what Karmada or Submariner runs, without a restart"}
-	cmd.AddCommand(karmadaCommand(open()))
+	cmd := &cobra.Command{Use: "migrate", Short: "Move from Karmada or Submariner"}
+	cmd.AddCommand(karmadaCommand(open()), submarinerCommand(open()))
 	return cmd
 }
 
