@@ -125,6 +125,17 @@ func TestTargetsRetainReplicas(t *testing.T) {
 	is("shop", "", "")
 	f.Make(binding("autoscaling/v2", "HorizontalPodAutoscaler", "scaler"))
 	is("shop", "true", "scaler")
+	shop := &appsv1.Deployment{}
+	f.see(client.ObjectKey{Namespace: "default", Name: "shop"}, shop)
+	delete(shop.Labels, workv1alpha2.LabelRetainReplicas)
+	if err := f.Cluster.Update(t.Context(), shop); err != nil {
+		t.Fatal(err)
+	}
+	scaler.Spec.MaxReplicas = 8 // the next event of the autoscaler restores a label that was removed
+	if err := f.Cluster.Update(t.Context(), scaler); err != nil {
+		t.Fatal(err)
+	}
+	is("shop", "true", "scaler")
 	if err := f.Cluster.Delete(t.Context(), scaler); err != nil {
 		t.Fatal(err)
 	}
