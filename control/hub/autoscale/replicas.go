@@ -92,6 +92,9 @@ func running(b *workv1alpha2.ResourceBinding) (n int32, generation int64, ok boo
 		if s.Generation != s.ObservedGeneration || s.Replicas != s.UpdatedReplicas || generation != 0 && generation != s.ResourceTemplateGeneration {
 			return 0, 0, false
 		}
+		if s.Replicas == 0 && t.Replicas > 0 {
+			return 0, 0, false // just created: its controller has observed it, and made no pod yet
+		}
 		n, assigned, generation = n+s.Replicas, assigned+t.Replicas, s.ResourceTemplateGeneration
 	}
 	return n, generation, assigned == b.Spec.Replicas && generation != 0
