@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,7 +29,7 @@ import (
 // and only where replicas are divided.
 func TestReplicasFollowMembers(t *testing.T) {
 	f := newFleet(t)
-	var once sync.Once
+	var meanwhile atomic.Bool
 	newClient := func(config *rest.Config, o client.Options) (client.Client, error) {
 		c, err := client.NewWithWatch(config, o)
 		if err != nil {
@@ -37,10 +37,10 @@ func TestReplicasFollowMembers(t *testing.T) {
 		}
 		return interceptor.NewClient(c, interceptor.Funcs{
 			SubResourceGet: func(ctx context.Context, c client.Client, sub string, o, got client.Object, opts ...client.SubResourceGetOption) (err error) {
-				once.Do(func() { // another controller writes the template before its scale is read, of which the binding has no event
+				if meanwhile.CompareAndSwap(true, false) { // another controller writes the template, of which the binding has no event
 					d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName()}}
 					err = c.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"written":"meanwhile"}}}`)))
-				})
+				}
 				return errors.Join(err, c.SubResource(sub).Get(ctx, o, got, opts...))
 			},
 		}), nil
@@ -88,6 +88,7 @@ func TestReplicasFollowMembers(t *testing.T) {
 		report("scaled", m[0], m[1])
 		await.Never(t, 300*time.Millisecond, name, func() bool { return f.replicas("scaled")() != 4 })
 	}
+	meanwhile.Store(true)
 	report("scaled", member{5, 5, 1}, member{2, 2, 1})
 	await.Equal(t, int32(7), f.replicas("scaled"))
 	for _, name := range []string{"unlabelled", "duplicated"} {
