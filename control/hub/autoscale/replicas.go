@@ -57,8 +57,11 @@ func (r *replicasReconciler) reconcile(ctx context.Context, req ctrl.Request) (t
 	if err != nil {
 		return 0, client.IgnoreNotFound(err)
 	}
-	if s.version != t.ResourceVersion || s.replicas != b.Spec.Replicas {
+	if s.replicas != b.Spec.Replicas {
 		return 0, nil // the next event of the binding comes with the change
+	}
+	if s.version != t.ResourceVersion { // its status was written in between, of which the binding has no event
+		return time.Second, nil
 	}
 	if err := s.set(ctx, r.client, n); err != nil {
 		return 0, client.IgnoreNotFound(err)
@@ -69,6 +72,7 @@ func (r *replicasReconciler) reconcile(ctx context.Context, req ctrl.Request) (t
 
 // running is how many replicas the clusters run, and the generation of the template that they have. ok is false unless the template is a
 // divided Deployment and every cluster has applied it, with all pods of that version: while one rolls out, it has more pods than replicas.
+// A cluster without pods has not created them yet: an assigned cluster and an autoscaler have one replica at least.
 func running(b *workv1alpha2.ResourceBinding) (n int32, generation int64, ok bool) {
 	ref, p := b.Spec.Resource, b.Spec.Placement
 	if ref.APIVersion != "apps/v1" || ref.Kind != "Deployment" || b.DeletionTimestamp != nil || len(b.Spec.GracefulEvictionTasks) > 0 || len(b.Spec.Clusters) == 0 ||
@@ -89,7 +93,7 @@ func running(b *workv1alpha2.ResourceBinding) (n int32, generation int64, ok boo
 		if !reported || !i.Applied || i.Status == nil || json.Unmarshal(i.Status.Raw, &s) != nil {
 			return 0, 0, false
 		}
-		if s.Generation != s.ObservedGeneration || s.Replicas != s.UpdatedReplicas || generation != 0 && generation != s.ResourceTemplateGeneration {
+		if s.Replicas == 0 || s.Generation != s.ObservedGeneration || s.Replicas != s.UpdatedReplicas || generation != 0 && generation != s.ResourceTemplateGeneration {
 			return 0, 0, false
 		}
 		n, assigned, generation = n+s.Replicas, assigned+t.Replicas, s.ResourceTemplateGeneration

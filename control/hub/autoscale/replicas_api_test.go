@@ -1,7 +1,10 @@
 package autoscale_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,8 +12,11 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
@@ -23,7 +29,23 @@ import (
 // and only where replicas are divided.
 func TestReplicasFollowMembers(t *testing.T) {
 	f := newFleet(t)
-	apiserver.Manager{Scheme: f.Scheme(), Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
+	var meanwhile atomic.Bool
+	newClient := func(config *rest.Config, o client.Options) (client.Client, error) {
+		c, err := client.NewWithWatch(config, o)
+		if err != nil {
+			return nil, err
+		}
+		return interceptor.NewClient(c, interceptor.Funcs{
+			SubResourceGet: func(ctx context.Context, c client.Client, sub string, o, got client.Object, opts ...client.SubResourceGetOption) (err error) {
+				if meanwhile.CompareAndSwap(true, false) { // another controller writes the template, of which the binding has no event
+					d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName()}}
+					err = c.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"written":"meanwhile"}}}`)))
+				}
+				return errors.Join(err, c.SubResource(sub).Get(ctx, o, got, opts...))
+			},
+		}), nil
+	}
+	apiserver.Manager{Scheme: f.Scheme(), NewClient: newClient, Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
 		return autoscale.Setup(m, autoscale.Options{SyncReplicas: true})
 	}}}.Run(t, f.Config)
 	type member struct{ replicas, updated, generation int }
@@ -59,12 +81,14 @@ func TestReplicasFollowMembers(t *testing.T) {
 	report("duplicated", member{5, 5, 1}, member{2, 2, 1})
 	for name, m := range map[string][2]member{
 		"a roll-out has more pods":               {{3, 2, 1}, {2, 2, 1}},
+		"a cluster has created no pods yet":      {{5, 5, 1}, {0, 0, 1}},
 		"a cluster has another template":         {{2, 2, 1}, {3, 3, 2}},
 		"both have a template that is no longer": {{2, 2, 9}, {3, 3, 9}},
 	} {
 		report("scaled", m[0], m[1])
 		await.Never(t, 300*time.Millisecond, name, func() bool { return f.replicas("scaled")() != 4 })
 	}
+	meanwhile.Store(true)
 	report("scaled", member{5, 5, 1}, member{2, 2, 1})
 	await.Equal(t, int32(7), f.replicas("scaled"))
 	for _, name := range []string{"unlabelled", "duplicated"} {
@@ -124,6 +148,17 @@ func TestTargetsRetainReplicas(t *testing.T) {
 	}
 	is("shop", "", "")
 	f.Make(binding("autoscaling/v2", "HorizontalPodAutoscaler", "scaler"))
+	is("shop", "true", "scaler")
+	shop := &appsv1.Deployment{}
+	f.see(client.ObjectKey{Namespace: "default", Name: "shop"}, shop)
+	delete(shop.Labels, workv1alpha2.LabelRetainReplicas)
+	if err := f.Cluster.Update(t.Context(), shop); err != nil {
+		t.Fatal(err)
+	}
+	scaler.Spec.MaxReplicas = 8 // the next event of the autoscaler restores a label that was removed
+	if err := f.Cluster.Update(t.Context(), scaler); err != nil {
+		t.Fatal(err)
+	}
 	is("shop", "true", "scaler")
 	if err := f.Cluster.Delete(t.Context(), scaler); err != nil {
 		t.Fatal(err)

@@ -83,7 +83,7 @@ func (r *retainReconciler) reconcile(ctx context.Context, req ctrl.Request) (tim
 	}
 	_, labelled := t.Labels[workv1alpha2.LabelRetainReplicas]
 	former := t.Annotations[workv1alpha2.AnnotationRetainReplicasBy]
-	if former == by || labelled && former == "" {
+	if former == by && labelled == (by != "") || labelled && former == "" {
 		return 0, nil // a label without the annotation is the user's
 	}
 	before := t.DeepCopy()
