@@ -123,10 +123,10 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 	}
 	record.Unhealthy, record.Held = e.Unhealthy, strings.Join(e.Held, "; ")
 	out.message, out.retry = record.Message, retried(record.Reason)
-	if sameClusters(clusters, b.Spec.Clusters) { // Karmada's order is another one
-		clusters = b.Spec.Clusters
-	}
 	out.moved = !equality.Semantic.DeepEqual(clusters, b.Spec.Clusters)
+	if out.moved && equality.Semantic.DeepEqual(sortedByName(clusters), sortedByName(b.Spec.Clusters)) { // Karmada's order is another one
+		clusters, out.moved = b.Spec.Clusters, false
+	}
 	if !out.moved && !fresh && sameRecord(before, record) && applied == observed.Placement {
 		return out, nil
 	}
@@ -142,11 +142,9 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 	return out, nil
 }
 
-// sameClusters reports whether two decisions differ in the order of clusters at most.
-func sameClusters(a, b []workv1alpha2.TargetCluster) bool {
-	return len(a) == len(b) && !slices.ContainsFunc(a, func(t workv1alpha2.TargetCluster) bool {
-		return !slices.ContainsFunc(b, func(u workv1alpha2.TargetCluster) bool { return equality.Semantic.DeepEqual(t, u) })
-	})
+// sortedByName is a decision in the order of the clusters' names.
+func sortedByName(clusters []workv1alpha2.TargetCluster) []workv1alpha2.TargetCluster {
+	return slices.SortedFunc(slices.Values(clusters), func(a, b workv1alpha2.TargetCluster) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // staying are the clusters less those that are being removed: what cannot be decided stays where it is, but does not keep a cluster

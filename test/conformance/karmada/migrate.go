@@ -11,10 +11,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -35,6 +35,7 @@ var karmadaPrograms = map[string]string{
 // Numbers of workloads: with the ConfigMap that the mounting Deployment depends on they are 200.
 const (
 	dividedCount, duplicatedCount, configCount = 60, 20, 118
+	configCopies                               = (configCount + 1) * members
 	runningPods                                = dividedCount*3 + duplicatedCount*members + members
 	awaitLimit                                 = 10 * time.Minute
 )
@@ -89,7 +90,7 @@ func (m *migration) run(ctx context.Context) error {
 	if err := m.apply(ctx, workloads()); err != nil {
 		return err
 	}
-	if err := m.await(ctx, "Karmada has propagated all", func(st state) bool { return st.pods() == runningPods && len(st) > runningPods }); err != nil {
+	if err := m.await(ctx, "Karmada has propagated all", func(st state) bool { return st.count("Pod") == runningPods && st.count("ConfigMap") == configCopies }); err != nil {
 		return err
 	}
 	before, err := m.state(ctx)
@@ -283,9 +284,9 @@ func (m *migration) poll(ctx context.Context, what string, done func() (bool, er
 // state is what must not change, by the name of what has it.
 type state map[string]string
 
-func (s state) pods() (n int) {
+func (s state) count(kind string) (n int) {
 	for key := range s {
-		if strings.Contains(key, " Pod ") {
+		if strings.Contains(key, " "+kind+" ") {
 			n++
 		}
 	}
@@ -337,7 +338,7 @@ func (m *migration) await(ctx context.Context, what string, done func(state) boo
 		if last, err = m.state(ctx); err != nil {
 			return false, err
 		}
-		return done(last), fmt.Errorf("%d objects, %d pods that run", len(last), last.pods())
+		return done(last), fmt.Errorf("%d objects, %d pods that run", len(last), last.count("Pod"))
 	})
 }
 
@@ -359,8 +360,20 @@ func (m *migration) same(ctx context.Context, before state, edited ...string) er
 		})
 		return s
 	}
-	if diff := cmp.Diff(strip(before), strip(after)); diff != "" {
-		return fmt.Errorf("members or decisions changed (-before +after):\n%s", diff)
+	before, after = strip(before), strip(after)
+	var changes []string
+	for key, was := range before {
+		if is := after[key]; is != was {
+			changes = append(changes, fmt.Sprintf("%s: %q, before %q", key, is, was))
+		}
+	}
+	for key := range after {
+		if _, there := before[key]; !there {
+			changes = append(changes, key+" is new")
+		}
+	}
+	if slices.Sort(changes); len(changes) > 0 {
+		return fmt.Errorf("%d of %d objects of members or decisions changed:\n%s", len(changes), len(before), strings.Join(changes, "\n"))
 	}
 	return nil
 }
