@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -295,7 +296,7 @@ func (s state) count(kind string) (n int) {
 
 var observed = []struct{ apiVersion, kind string }{{"apps/v1", "Deployment"}, {"apps/v1", "ReplicaSet"}, {"v1", "Pod"}, {"v1", "ConfigMap"}}
 
-// state reads UIDs and generations in members, and the decisions at the hub.
+// state reads UIDs and specs in members, and the decisions at the hub.
 func (m *migration) state(ctx context.Context) (state, error) {
 	out := state{}
 	read := func(where string, config *rest.Config, apiVersion, kind string, value func(*unstructured.Unstructured) string) error {
@@ -319,7 +320,9 @@ func (m *migration) state(ctx context.Context) (state, error) {
 	for _, member := range m.Members {
 		for _, k := range observed {
 			if err := read(member.Name, member.Config, k.apiVersion, k.kind, func(u *unstructured.Unstructured) string {
-				return fmt.Sprintf("%s generation %d", u.GetUID(), u.GetGeneration())
+				// Not the generation: the API server counts annotations of Deployments into it.
+				text, _ := json.Marshal([]any{u.Object["spec"], u.Object["data"]}) // what was decoded from JSON
+				return fmt.Sprintf("%s %s", u.GetUID(), text)
 			}); err != nil {
 				return nil, err
 			}
