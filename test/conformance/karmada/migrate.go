@@ -330,7 +330,12 @@ func (m *migration) state(ctx context.Context) (state, error) {
 	}
 	return out, read("hub", m.Server.Config(), "work.karmada.io/v1alpha2", "ResourceBinding", func(u *unstructured.Unstructured) string {
 		clusters, _, _ := unstructured.NestedSlice(u.Object, "spec", "clusters")
-		return fmt.Sprintf("%s %v", u.GetUID(), clusters)
+		var names []string // sorted: Karmada's scheduler writes the same clusters in another order when it starts
+		for _, c := range clusters {
+			names = append(names, fmt.Sprint(c))
+		}
+		slices.Sort(names)
+		return fmt.Sprintf("%s %v", u.GetUID(), names)
 	})
 }
 
