@@ -22,13 +22,19 @@ func testFlood(t *testing.T, s *clusterset) {
 		}
 		return fmt.Errorf("no pod of web runs on %s", l.sinkNode)
 	})
+	// Pods of their own: a pod that has used up its quota opens no flow until some of them expire. With the pod its flows go.
+	flooder := func(name string) walk.Pod {
+		must(t, s.Apply(t.Context(), "g1", fmt.Sprintf(loadClient, name, l.clientNode, false)))
+		s.kubectl(t, "g1", "-n", loadNamespace, "wait", "--for=condition=Ready", "pod/"+name, walk.WaitFlag)
+		return walk.Pod{Cluster: "g1", Namespace: loadNamespace, Name: name}
+	}
 	tests := []struct {
 		name              string
 		source, neighbour walk.Pod
 		flood             []string
 	}{
-		{"a neighbour", l.other, l.client, []string{l.sink.String() + ":7"}},
-		{"a pod of the flooded node", l.client, neighbour, []string{"-fresh", l.sink.String() + ":7"}},
+		{"a neighbour", flooder("flood"), l.client, []string{l.sink.String() + ":7"}},
+		{"a pod of the flooded node", flooder("flood-fresh"), neighbour, []string{"-fresh", l.sink.String() + ":7"}},
 	}
 	dropped := func(verdict string) uint64 { return s.counter(t, "g1", l.clientNode, "edge-out", verdict) }
 	for _, tt := range tests {
@@ -39,6 +45,7 @@ func testFlood(t *testing.T, s *clusterset) {
 		must(t, err)
 		got := decode[bursted](t, out)
 		sent := finish[struct{ Sent, Refused int }](t, flood)
+		s.kubectl(t, "g1", "-n", loadNamespace, "delete", "pod", tt.source.Name)
 		t.Logf("%s: %+v beside a flood of %+v, of which the quota dropped %d, and %d had no port", tt.name, got, sent, dropped("drop-quota")-quota,
 			dropped("drop-ports-exhausted")-ports)
 		if got.Opened != n {
