@@ -121,36 +121,36 @@ func TestTargetsRetainReplicas(t *testing.T) {
 			return d.Labels[workv1alpha2.LabelRetainReplicas] + " " + d.Annotations[workv1alpha2.AnnotationRetainReplicasBy]
 		})
 	}
-	for _, name := range []string{"web", "shop", "ours"} {
+	for _, name := range []string{"target", "next", "labelled"} {
 		d := deployment(name, 4)
-		if name == "ours" {
+		if name == "labelled" {
 			d.Labels = map[string]string{workv1alpha2.LabelRetainReplicas: "false"}
 		}
 		f.Make(d, binding("apps/v1", "Deployment", name))
 	}
-	scaler, propagated := hpa("scaler", "web"), binding("autoscaling/v2", "HorizontalPodAutoscaler", "scaler")
-	f.Make(scaler, hpa("users", "ours"), binding("autoscaling/v2", "HorizontalPodAutoscaler", "users"))
+	scaler, propagated := hpa("target-scaler", "target"), binding("autoscaling/v2", "HorizontalPodAutoscaler", "target-scaler")
+	f.Make(scaler, hpa("labelled-scaler", "labelled"), binding("autoscaling/v2", "HorizontalPodAutoscaler", "labelled-scaler"))
 	await.Never(t, 300*time.Millisecond, "a label before the autoscaler is propagated", func() bool {
 		d := &appsv1.Deployment{}
-		f.see(client.ObjectKey{Namespace: "default", Name: "web"}, d)
+		f.see(client.ObjectKey{Namespace: "default", Name: "target"}, d)
 		return len(d.Labels) > 0
 	})
 	f.Make(propagated)
-	is("web", "true", "scaler")
-	scaler.Spec.ScaleTargetRef.Name = "shop"
+	is("target", "true", "target-scaler")
+	scaler.Spec.ScaleTargetRef.Name = "next"
 	if err := f.Cluster.Update(t.Context(), scaler); err != nil {
 		t.Fatal(err)
 	}
-	is("shop", "true", "scaler")
-	is("web", "", "")
+	is("next", "true", "target-scaler")
+	is("target", "", "")
 	if err := f.Cluster.Delete(t.Context(), propagated); err != nil {
 		t.Fatal(err)
 	}
-	is("shop", "", "")
-	f.Make(binding("autoscaling/v2", "HorizontalPodAutoscaler", "scaler"))
-	is("shop", "true", "scaler")
+	is("next", "", "")
+	f.Make(binding("autoscaling/v2", "HorizontalPodAutoscaler", "target-scaler"))
+	is("next", "true", "target-scaler")
 	shop := &appsv1.Deployment{}
-	f.see(client.ObjectKey{Namespace: "default", Name: "shop"}, shop)
+	f.see(client.ObjectKey{Namespace: "default", Name: "next"}, shop)
 	delete(shop.Labels, workv1alpha2.LabelRetainReplicas)
 	if err := f.Cluster.Update(t.Context(), shop); err != nil {
 		t.Fatal(err)
@@ -159,10 +159,10 @@ func TestTargetsRetainReplicas(t *testing.T) {
 	if err := f.Cluster.Update(t.Context(), scaler); err != nil {
 		t.Fatal(err)
 	}
-	is("shop", "true", "scaler")
+	is("next", "true", "target-scaler")
 	if err := f.Cluster.Delete(t.Context(), scaler); err != nil {
 		t.Fatal(err)
 	}
-	is("shop", "", "")
-	is("ours", "false", "")
+	is("next", "", "")
+	is("labelled", "false", "")
 }
