@@ -36,6 +36,7 @@ var (
 	concurrent = []string{"./dataplane/...", "./control/...", "./dns/...", "./cmd/pelago-dns/..."}
 	namespaces = []string{"./test/netns/..."}
 	clusters   = []string{"./test/lab", "./test/e2e"}
+	benchmark  = []string{"./test/bench"}
 )
 
 // compiled are the flags of suites with many packages: most of these wait for API servers and timers, so that three at a time keep
@@ -54,13 +55,14 @@ var suites = []suite{
 	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, clang-format", target: "lint", background: true},
 	{name: "race", about: "packages with goroutines, under the race detector", packages: concurrent, race: true, flags: compiled, background: true},
 	{name: "unit", about: "all other packages without clusters or namespaces", packages: []string{"./..."},
-		without: slices.Concat(concurrent, namespaces, clusters), flags: compiled, background: true},
+		without: slices.Concat(concurrent, namespaces, clusters, benchmark), flags: compiled, background: true},
 	{name: "lab", about: "the lab's own clusters", packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=30m", "-skip=" + rareLab}},
 	{name: "e2e", about: "two joined clusters: walk-through and failures, then WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=50m", "-skip=" + rareE2E}, fullFlags: []string{"-args", "-kills=20", "-flood=1m"}},
 	// Last: some of its tests put a load on both cores, and the background has ended by then.
 	{name: "netns", about: "two clusters of namespaces on the real data path", packages: namespaces, rerun: true, flags: []string{"-timeout=30m"}},
+	{name: "smoke", about: "short runs of the benchmark, with nothing beside them", packages: benchmark, rerun: true},
 
 	{name: "lab-rare", about: "the lab with kube-proxy in nftables mode", packages: []string{"./test/lab"}, rerun: true, verbose: true, full: true,
 		flags: []string{"-timeout=30m", "-run=" + rareLab}},
