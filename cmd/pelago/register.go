@@ -49,7 +49,6 @@ is needed. All other flags are those of join.`,
 	j.addMemberFlags(cmd, "cluster-name")
 	cmd.Flags().StringVar(&token, "token", "", "token that `pelago token create` at the hub has printed")
 	cmd.Flags().StringSliceVar(&pins, "discovery-token-ca-cert-hash", nil, "`sha256:HASH` of the public key of the hub's CA; may be repeated")
-	// Fail only without such flags.
 	_ = cmd.MarkFlagRequired("token")                        // fails only without such a flag
 	_ = cmd.MarkFlagRequired("discovery-token-ca-cert-hash") // likewise
 	return cmd

@@ -107,7 +107,7 @@ func TestTargetsRetainReplicas(t *testing.T) {
 	binding := func(apiVersion, kind, name string) *workv1alpha2.ResourceBinding {
 		ref := workv1alpha2.ObjectReference{APIVersion: apiVersion, Kind: kind, Namespace: "default", Name: name}
 		return &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: workv1alpha2.BindingName(ref)},
-			Spec: workv1alpha2.ResourceBindingSpec{Resource: ref}}
+			Spec: workv1alpha2.ResourceBindingSpec{Resource: ref, Replicas: 4}}
 	}
 	hpa := func(name, target string) *autoscalingv2.HorizontalPodAutoscaler {
 		return &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{

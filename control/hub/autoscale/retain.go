@@ -77,6 +77,9 @@ func (r *retainReconciler) reconcile(ctx context.Context, req ctrl.Request) (tim
 	if err != nil {
 		return 0, err
 	}
+	if by == "" && b.Spec.Replicas == 0 {
+		return 0, nil // no workload: not one read for each ConfigMap
+	}
 	t := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: ref.APIVersion, Kind: ref.Kind}}
 	if err := r.live.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, t); err != nil {
 		return 0, client.IgnoreNotFound(fmt.Errorf("read the %s %s/%s: %w", ref.Kind, ref.Namespace, ref.Name, err))
