@@ -3,6 +3,7 @@ package main
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/pelago-net/pelago/test/resultfile"
 )
@@ -22,7 +23,10 @@ const (
 	// reference is the variant that ratios refer to; ratio rows carry it as a suffix of the metric.
 	reference   = "iptables"
 	ratioSuffix = "_vs_" + reference
-	ratioUnit   = "ratio"
+	// directSuffix is of the ratios of a ClusterSetIP, whose variants end in vipSuffix, to the service's own address.
+	directSuffix = "_vs_direct"
+	vipSuffix    = "-vip"
+	ratioUnit    = "ratio"
 
 	// metricProgram is the time in BPF programs: the case is the program and its node for a run of one program, and the
 	// case of the path for all programs by packet.
@@ -55,14 +59,26 @@ type Sample struct {
 // Samples are all paths of a run, in the order of the tables.
 type Samples []*Sample
 
-// reference is the sample that a case's ratios refer to; nil if it was not measured.
-func (all Samples) reference(name string) *Sample {
-	for _, s := range all {
-		if s.Case == name && s.Variant == reference {
-			return s
-		}
+// find is the sample of a variant; nil if it was not measured.
+func (all Samples) find(name, variant string) *Sample {
+	if i := slices.IndexFunc(all, func(s *Sample) bool { return s.Case == name && s.Variant == variant }); i >= 0 {
+		return all[i]
 	}
 	return nil
+}
+
+// paired are the ratios of a metric to another path, one a round in which both were measured.
+func (s *Sample) paired(to *Sample, metric string) (ratios []float64) {
+	if to == nil || to == s {
+		return nil
+	}
+	for round, got := range s.Rounds {
+		x, measured := got[metric]
+		if base, ok := to.Rounds[round][metric]; ok && measured {
+			ratios = append(ratios, x/base)
+		}
+	}
+	return ratios
 }
 
 // rows turns the samples into rows: first the metrics, then their paired ratios to the reference, then the programs. A
@@ -71,27 +87,24 @@ func (all Samples) reference(name string) *Sample {
 func (all Samples) rows() []resultfile.Row {
 	var out, ratios, programs []resultfile.Row
 	for _, s := range all {
-		ref := all.reference(s.Case)
+		references := map[string]*Sample{ratioSuffix: all.find(s.Case, reference)}
+		if direct, ok := strings.CutSuffix(s.Variant, vipSuffix); ok {
+			references[directSuffix] = all.find(s.Case, direct)
+		}
 		for _, m := range metrics {
-			var values, paired []float64
-			for round, got := range s.Rounds {
-				x, ok := got[m.name]
-				if !ok {
-					continue
-				}
-				values = append(values, x)
-				if ref == nil || ref == s {
-					continue
-				}
-				if base, ok := ref.Rounds[round][m.name]; ok {
-					paired = append(paired, x/base)
+			var values []float64
+			for _, got := range s.Rounds {
+				if x, ok := got[m.name]; ok {
+					values = append(values, x)
 				}
 			}
 			if len(values) > 0 {
 				out = append(out, row(s.Case, s.Variant, m.name, m.unit, values))
 			}
-			if len(paired) > 0 {
-				ratios = append(ratios, row(s.Case, s.Variant, m.name+ratioSuffix, ratioUnit, paired))
+			for _, suffix := range slices.Sorted(maps.Keys(references)) {
+				if paired := s.paired(references[suffix], m.name); len(paired) > 0 {
+					ratios = append(ratios, row(s.Case, s.Variant, m.name+suffix, ratioUnit, paired))
+				}
 			}
 		}
 		for _, m := range []struct {

@@ -55,6 +55,7 @@ func TestRatiosArePaired(t *testing.T) {
 		{Case: "c", Variant: "limit", Rounds: []Values{nil, nil, {metricUDP: 5}}},
 		{Case: "c", Variant: "floor", Rounds: []Values{{metricCPU: 300}, {metricCPU: 600}, nil}},
 		{Case: "c", Variant: "iptables", Rounds: []Values{{metricCPU: 1000}, {metricCPU: 2000}, {metricCPU: 1000}}},
+		{Case: "c", Variant: "floor-vip", Rounds: []Values{{metricCPU: 330}, nil, {metricCPU: 330}}},
 		{Case: "d", Variant: "floor", Rounds: []Values{nil, {metricCPU: 100}, nil}, Programs: []Values{{allPrograms: 7, "p@na": 3}}},
 		{Case: caseGatewayPath, Variant: "floor", Rounds: nil, Programs: []Values{{"p@na": 3}, {"p@na": 5}}},
 	}
@@ -62,9 +63,12 @@ func TestRatiosArePaired(t *testing.T) {
 		{Case: "c", Variant: "limit", Metric: "udp_pps", Unit: "1/s", N: 1, Median: 5, Min: 5, Max: 5},
 		{Case: "c", Variant: "floor", Metric: "cpu_ns_per_packet", Unit: "ns", N: 2, Median: 450, Min: 300, Max: 600},
 		{Case: "c", Variant: "iptables", Metric: "cpu_ns_per_packet", Unit: "ns", N: 3, Median: 1000, Min: 1000, Max: 2000},
+		{Case: "c", Variant: "floor-vip", Metric: "cpu_ns_per_packet", Unit: "ns", N: 2, Median: 330, Min: 330, Max: 330},
 		{Case: "d", Variant: "floor", Metric: "cpu_ns_per_packet", Unit: "ns", N: 1, Median: 100, Min: 100, Max: 100},
 		{Case: "d", Variant: "floor", Metric: "prog_ns", Unit: "ns", N: 1, Median: 7, Min: 7, Max: 7},
 		{Case: "c", Variant: "floor", Metric: "cpu_ns_per_packet_vs_iptables", Unit: "ratio", N: 2, Median: 0.3, Min: 0.3, Max: 0.3},
+		{Case: "c", Variant: "floor-vip", Metric: "cpu_ns_per_packet_vs_direct", Unit: "ratio", N: 1, Median: 1.1, Min: 1.1, Max: 1.1},
+		{Case: "c", Variant: "floor-vip", Metric: "cpu_ns_per_packet_vs_iptables", Unit: "ratio", N: 2, Median: 0.33, Min: 0.33, Max: 0.33},
 		{Case: "p@na", Variant: "floor", Metric: "prog_ns", Unit: "ns", N: 2, Median: 4, Min: 3, Max: 5},
 	}
 	if diff := cmp.Diff(want, s.rows()); diff != "" {
@@ -101,12 +105,13 @@ func TestTables(t *testing.T) {
 	s := Samples{
 		{Case: "c", Variant: "iptables", Rounds: []Values{{metricCPU: 1000}}},
 		{Case: "c", Variant: "floor", Rounds: []Values{{metricCPU: 250}}, Programs: []Values{{allPrograms: 77}}},
+		{Case: "c", Variant: "floor-vip", Rounds: []Values{{metricCPU: 260}}},
 	}
 	var out strings.Builder
 	if err := printTables(&out, s.rows()); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"medians\n", "paired ratios to iptables", "0.25 (0.25-0.25)", " - ", "ns a packet", "77"} {
+	for _, want := range []string{"medians\n", "paired ratios to iptables", "0.25 (0.25-0.25)", "paired ratios to the service's own address", "1.04 (1.04-1.04)", " - ", "ns a packet", "77"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the tables lack %q:\n%s", want, out.String())
 		}

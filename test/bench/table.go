@@ -19,11 +19,13 @@ import (
 func printTables(w io.Writer, all []resultfile.Row) error {
 	fmt.Fprintln(w, "medians")
 	errs := []error{printTable(w, all, "", func(r resultfile.Row) string { return short(r.Median) })}
-	if slices.ContainsFunc(all, func(r resultfile.Row) bool { return r.Unit == ratioUnit }) {
-		fmt.Fprintf(w, "\npaired ratios to %s: median (min-max)\n", reference)
-		errs = append(errs, printTable(w, all, ratioSuffix, func(r resultfile.Row) string {
-			return fmt.Sprintf("%.2f (%.2f-%.2f)", r.Median, r.Min, r.Max)
-		}))
+	for _, of := range []struct{ suffix, to string }{{ratioSuffix, reference}, {directSuffix, "the service's own address"}} {
+		if slices.ContainsFunc(all, func(r resultfile.Row) bool { return strings.HasSuffix(r.Metric, of.suffix) }) {
+			fmt.Fprintf(w, "\npaired ratios to %s: median (min-max)\n", of.to)
+			errs = append(errs, printTable(w, all, of.suffix, func(r resultfile.Row) string {
+				return fmt.Sprintf("%.2f (%.2f-%.2f)", r.Median, r.Min, r.Max)
+			}))
+		}
 	}
 	if slices.ContainsFunc(all, func(r resultfile.Row) bool { return r.Metric == metricProgram }) {
 		fmt.Fprintln(w, "\nBPF programs: ns a run; of a case, all programs: ns a packet; of connections, ns a connection")
