@@ -61,7 +61,7 @@ func (s *clusterset) testCache(t *testing.T) {
 	namespace(t, ns, s.g1, s.g2)
 	s.g2.service(t, ns, name, web)
 	s.g2.export(t, ns, name)
-	within(t, readyLimit, "imported", func() string {
+	within(t, "imported", func() string {
 		if view := s.g2.view(ns, name); !complete(view, "g2") {
 			return fmt.Sprintf("%q", view)
 		}

@@ -28,6 +28,7 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 	"github.com/pelago-net/pelago/deploy/broker"
 	"github.com/pelago-net/pelago/test/apiserver"
+	"github.com/pelago-net/pelago/test/await"
 )
 
 // Ranges of the walk-through: both members have the same pods and services.
@@ -245,21 +246,12 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// within waits until check returns an empty text, and returns how long it took; the text says what is missing.
-func within(t *testing.T, limit time.Duration, what string, check func() string) time.Duration {
+// within waits until check returns an empty text, which says what is missing, and logs how long it took.
+func within(t *testing.T, what string, check func() string) {
 	t.Helper()
 	start := time.Now()
-	for {
-		missing := check()
-		if missing == "" {
-			t.Logf("%s: %s", what, time.Since(start).Round(time.Millisecond))
-			return time.Since(start)
-		}
-		if time.Since(start) > limit {
-			t.Fatalf("%s: not within %s: %s", what, limit, missing)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	await.Equal(t, what+": ", func() string { return what + ": " + check() })
+	t.Logf("%s: %s", what, time.Since(start).Round(time.Millisecond))
 }
 
 // installer is a client for the functions of deploy.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -45,13 +44,13 @@ func (s *clusterset) testPeers(t *testing.T) {
 		s.g1: `g2 2 [120.2.0.0/24] [{"name":"gw","address":"192.0.2.2","privateAddress":"192.0.2.2","port":4500,"wire":"vxlan","nodeIndex":1,"fabricAddress":"241.0.128.1","tunnels":1}] True/Accepted`,
 		s.g2: `g1 1 [120.1.0.0/24] [{"name":"gw","address":"192.0.2.1","privateAddress":"192.0.2.1","port":4500,"wire":"vxlan","nodeIndex":1,"fabricAddress":"241.0.64.1","tunnels":1}] True/Accepted`,
 	} {
-		within(t, 2*readyLimit, "peers of "+m.id, func() string {
+		within(t, "peers of "+m.id, func() string {
 			if got := m.peers(t); got != want {
 				return "got " + got
 			}
 			return ""
 		})
-		within(t, readyLimit, "copies in "+m.id, func() string {
+		within(t, "copies in "+m.id, func() string {
 			var clusters submarinerv1.ClusterList
 			var endpoints submarinerv1.EndpointList
 			must(t, m.List(t.Context(), &clusters, client.InNamespace(deploy.SystemNamespace)))
@@ -69,7 +68,7 @@ func (s *clusterset) testLeaving(t *testing.T) {
 	must(t, s.g2.Get(t.Context(), client.ObjectKey{Name: gatewayNode}, &node))
 	delete(node.Labels, "submariner.io/gateway")
 	must(t, s.g2.Update(t.Context(), &node))
-	within(t, readyLimit, "no gateway", func() string {
+	within(t, "no gateway", func() string {
 		if got, want := s.g1.peers(t), `g2 2 [120.2.0.0/24] [] False/NoGateway`; got != want {
 			return "peers: " + got
 		}
@@ -78,7 +77,7 @@ func (s *clusterset) testLeaving(t *testing.T) {
 	must(t, s.g2.Get(t.Context(), client.ObjectKey{Name: gatewayNode}, &node))
 	node.Labels = map[string]string{"submariner.io/gateway": "true"}
 	must(t, s.g2.Update(t.Context(), &node))
-	within(t, readyLimit, "gateway back", func() string {
+	within(t, "gateway back", func() string {
 		if got := s.g1.peers(t); !strings.HasSuffix(got, "True/Accepted") {
 			return "peers: " + got
 		}
@@ -94,23 +93,20 @@ func (s *clusterset) testLeaving(t *testing.T) {
 		Spec: submarinerv1.ClusterSpec{ClusterID: "g3", GlobalCIDR: []string{"120.3.0.0/24"}},
 	}
 	must(t, s.hub.Create(t.Context(), g3))
-	within(t, readyLimit, "a cluster without gateway", func() string {
+	within(t, "a cluster without gateway", func() string {
 		if got := s.g1.peers(t); !strings.Contains(got, `g3 3 [120.3.0.0/24] [] False/NoGateway`) {
 			return "peers: " + got
 		}
 		return ""
 	})
 	must(t, s.hub.Delete(t.Context(), g3))
-	within(t, readyLimit, "peer gone with its Cluster", func() string {
+	within(t, "peer gone with its Cluster", func() string {
 		if got := s.g1.peers(t); strings.Contains(got, "g3") {
 			return "peers: " + got
 		}
 		return ""
 	})
 }
-
-// tokenLimit is more than the 10 s for which an API server believes in a token that it has seen.
-const tokenLimit = 20 * time.Second
 
 // testToken: a token without end, as older clusters have it, is replaced at once.
 func (s *clusterset) testToken(t *testing.T) {
@@ -121,7 +117,7 @@ func (s *clusterset) testToken(t *testing.T) {
 		Type:       corev1.SecretTypeServiceAccountToken,
 	}
 	must(t, s.hub.Create(ctx, legacy))
-	within(t, 2*readyLimit, "legacy token", func() string {
+	within(t, "legacy token", func() string {
 		if err := s.hub.Get(ctx, client.ObjectKeyFromObject(legacy), legacy); err != nil || len(legacy.Data["token"]) == 0 {
 			return fmt.Sprint("no token: ", err)
 		}
@@ -132,7 +128,7 @@ func (s *clusterset) testToken(t *testing.T) {
 	must(t, s.g1.Get(ctx, key, &secret))
 	secret.Data[config.KeyBrokerToken] = legacy.Data["token"]
 	must(t, s.g1.Update(ctx, &secret))
-	within(t, 2*readyLimit, "renewed", func() string {
+	within(t, "renewed", func() string {
 		if err := s.g1.Get(context.Background(), key, &secret); err != nil {
 			return err.Error()
 		}
@@ -145,7 +141,7 @@ func (s *clusterset) testToken(t *testing.T) {
 	ended := rest.AnonymousClientConfig(s.config)
 	ended.BearerToken = string(legacy.Data["token"])
 	old := newClient(t, ended)
-	within(t, tokenLimit, "the legacy token has ended", func() string {
+	within(t, "the legacy token has ended", func() string {
 		if err := old.Create(ctx, &authenticationv1.SelfSubjectReview{}); !apierrors.IsUnauthorized(err) {
 			return fmt.Sprint("answer to who uses it: ", err)
 		}
@@ -154,5 +150,5 @@ func (s *clusterset) testToken(t *testing.T) {
 	namespace(t, "token", s.g1)
 	s.g1.service(t, "token", "web", web)
 	s.g1.export(t, "token", "web")
-	within(t, readyLimit, "the new token is used", s.g1.conditionIs("token", "web", "Ready", "True"))
+	within(t, "the new token is used", s.g1.conditionIs("token", "web", "Ready", "True"))
 }

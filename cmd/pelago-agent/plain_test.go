@@ -36,7 +36,7 @@ func (s *clusterset) testPlainPeers(t *testing.T) {
 		s.g1: `g2 2 [10.8.0.0/16 10.88.0.0/16 241.0.128.0/18] [{"name":"gw","address":"192.0.2.2","privateAddress":"192.0.2.2","port":4500,"wire":"vxlan","nodeIndex":1,"fabricAddress":"241.0.128.1","tunnels":1}] True/Accepted`,
 		s.g2: `g1 1 [10.7.0.0/16 10.77.0.0/16 241.0.64.0/18] [{"name":"gw","address":"192.0.2.1","privateAddress":"192.0.2.1","port":4500,"wire":"vxlan","nodeIndex":1,"fabricAddress":"241.0.64.1","tunnels":1}] True/Accepted`,
 	} {
-		within(t, 2*readyLimit, "peers of "+m.id, func() string {
+		within(t, "peers of "+m.id, func() string {
 			if got := m.peers(t); got != want {
 				return "got " + got
 			}
@@ -50,10 +50,10 @@ func (s *clusterset) testPlainExport(t *testing.T) {
 	namespace(t, ns, s.g1, s.g2)
 	ip := s.g2.service(t, ns, name, web).Spec.ClusterIP
 	s.g2.export(t, ns, name)
-	within(t, readyLimit, "Ready", s.g2.conditionIs(ns, name, "Ready", "True/Exported: Service was successfully exported to the broker"))
-	within(t, readyLimit, "hub", s.atHubIs(ns, name, "contribution g2.sample.whereami-cs ["+ip+"]", "slice of g2: "+ip+", port 80"))
+	within(t, "Ready", s.g2.conditionIs(ns, name, "Ready", "True/Exported: Service was successfully exported to the broker"))
+	within(t, "hub", s.atHubIs(ns, name, "contribution g2.sample.whereami-cs ["+ip+"]", "slice of g2: "+ip+", port 80"))
 	for _, m := range []*member{s.g1, s.g2} {
-		within(t, readyLimit, m.id, m.viewIs(ns, name,
+		within(t, m.id, m.viewIs(ns, name,
 			"import ClusterSetIP TCP/80 g2", "copy whereami-cs-sample-g2: ClusterSetIP TCP/80 "+ip, "slice of g2: "+ip+", port 80"))
 	}
 	var addresses submarinerv1.GlobalIngressIPList
@@ -62,8 +62,8 @@ func (s *clusterset) testPlainExport(t *testing.T) {
 		t.Errorf("%d GlobalIngressIPs without globalnet", len(addresses.Items))
 	}
 	s.g2.unexport(t, ns, name)
-	within(t, unexportLimit, "hub is clean", s.atHubIs(ns, name))
-	within(t, unexportLimit, "g1 is clean", s.g1.viewIs(ns, name))
+	within(t, "hub is clean", s.atHubIs(ns, name))
+	within(t, "g1 is clean", s.g1.viewIs(ns, name))
 }
 
 // Pods are named by their addresses, those in the network of their node by its fabric address.
@@ -79,11 +79,11 @@ func (s *clusterset) testPlainHeadless(t *testing.T) {
 	inNode.NodeName = ptr.To(gatewayNode)
 	s.g2.backends(t, service, backend("10.8.0.10", s.g2.pod(t, ns, "whereami-0"), true), inNode)
 	s.g2.export(t, ns, name)
-	within(t, readyLimit, "Ready", s.g2.conditionIs(ns, name, "Ready", "True"))
-	within(t, readyLimit, "g1", s.g1.viewIs(ns, name,
+	within(t, "Ready", s.g2.conditionIs(ns, name, "Ready", "True"))
+	within(t, "g1", s.g1.viewIs(ns, name,
 		"import Headless TCP/80 g2", "copy whereami-ss-headless-g2: Headless TCP/80",
 		"slice of g2: whereami-0=10.8.0.10, whereami-1=241.0.128.1, port 8080"))
-	within(t, readyLimit, "g2", s.g2.viewIs(ns, name,
+	within(t, "g2", s.g2.viewIs(ns, name,
 		"import Headless TCP/80 g2", "copy whereami-ss-headless-g2: Headless TCP/80",
 		"slice of g2: whereami-0=10.8.0.10, whereami-1=192.0.2.2, port 8080"))
 }
@@ -121,8 +121,8 @@ func (s *clusterset) testRefused(t *testing.T) {
 		must(t, s.hub.Create(ctx, obj))
 	}
 	whole := []string{"copy web-refused-g3: ClusterSetIP TCP/80 10.99.0.9", "import ClusterSetIP TCP/80 g3", "slice of g3: 10.99.0.9, port 80"}
-	within(t, readyLimit, "g2, which has nothing against it", s.g2.viewIs(ns, name, whole...))
-	within(t, readyLimit, "the condition in g1", func() string {
+	within(t, "g2, which has nothing against it", s.g2.viewIs(ns, name, whole...))
+	within(t, "the condition in g1", func() string {
 		var p v1alpha1.Peer
 		if err := s.g1.Get(ctx, client.ObjectKey{Name: "g3"}, &p); err != nil {
 			return err.Error()
@@ -134,7 +134,7 @@ func (s *clusterset) testRefused(t *testing.T) {
 		}
 		return p.Status.Conditions[0].Message
 	})
-	within(t, readyLimit, "the Event in g1", func() string {
+	within(t, "the Event in g1", func() string {
 		var events corev1.EventList
 		if err := s.g1.List(context.Background(), &events); err != nil {
 			return err.Error()
@@ -150,9 +150,9 @@ func (s *clusterset) testRefused(t *testing.T) {
 		t.Errorf("g1 has of a service of a refused cluster: %q", got)
 	}
 	must(t, s.g1.Delete(ctx, inTheWay))
-	within(t, readyLimit, "g1 once the node is gone", s.g1.viewIs(ns, name, whole...))
+	within(t, "g1 once the node is gone", s.g1.viewIs(ns, name, whole...))
 	s.g1.create(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "back"}, Status: corev1.NodeStatus{Addresses: inTheWay.Status.Addresses}})
-	within(t, readyLimit, "g1 once it is back", s.g1.viewIs(ns, name))
+	within(t, "g1 once it is back", s.g1.viewIs(ns, name))
 	must(t, s.hub.Delete(ctx, g3))
-	within(t, unexportLimit, "g2 once the cluster has left", s.g2.viewIs(ns, name))
+	within(t, "g2 once the cluster has left", s.g2.viewIs(ns, name))
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -21,12 +20,6 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/deploy"
-)
-
-// Bounds that users may rely on.
-const (
-	readyLimit    = 5 * time.Second
-	unexportLimit = 20 * time.Second
 )
 
 // namespace makes a namespace in the members.
@@ -231,7 +224,7 @@ func (s *clusterset) atHubIs(ns, name string, want ...string) func() string {
 func (m *member) address(t *testing.T, ns, name string) string {
 	t.Helper()
 	var g submarinerv1.GlobalIngressIP
-	within(t, readyLimit, "address of "+name+" in "+m.id, func() string {
+	within(t, "address of "+name+" in "+m.id, func() string {
 		if err := m.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: name}, &g); err != nil {
 			return err.Error()
 		}
