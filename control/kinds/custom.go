@@ -44,7 +44,6 @@ type ruleSet struct {
 	metav1.ObjectMeta
 	origin  string // kind and name
 	kinds   []schema.GroupVersionKind
-	rules   []string // those that are set, by their names in KindRules
 	compile func(exhausted func(error)) (Kind, []error)
 }
 
@@ -101,7 +100,7 @@ func (c *Custom) Set(all []pelagov1alpha1.KindRules) map[string]Verdict {
 	sets := make([]ruleSet, len(all))
 	for i := range all {
 		spec := all[i].Spec
-		sets[i] = ruleSet{ObjectMeta: all[i].ObjectMeta, origin: "KindRules " + all[i].Name, rules: named(spec.Rules)}
+		sets[i] = ruleSet{ObjectMeta: all[i].ObjectMeta, origin: "KindRules " + all[i].Name}
 		for _, k := range spec.Kinds {
 			sets[i].kinds = append(sets[i].kinds, schema.FromAPIVersionAndKind(k.APIVersion, k.Kind))
 		}
@@ -119,7 +118,7 @@ func (c *Custom) SetScripts(all []configv1alpha1.ResourceInterpreterCustomizatio
 	for i := range all {
 		spec, origin := all[i].Spec, "ResourceInterpreterCustomization "+all[i].Name
 		sets[i] = ruleSet{
-			ObjectMeta: all[i].ObjectMeta, origin: origin, rules: scripted(spec.Customizations),
+			ObjectMeta: all[i].ObjectMeta, origin: origin,
 			kinds: []schema.GroupVersionKind{schema.FromAPIVersionAndKind(spec.Target.APIVersion, spec.Target.Kind)},
 			compile: func(exhausted func(error)) (Kind, []error) {
 				return compileScripts(origin, spec.Customizations, exhausted)
@@ -186,7 +185,7 @@ func (c *Custom) replace(all []ruleSet) (map[string]Verdict, map[schema.GroupVer
 			v.Exhausted = *text
 		}
 		for _, gvk := range r.kinds {
-			for _, name := range r.rules {
+			for _, name := range is.kind.operations() {
 				if other, conflict := first[ruleOfKind{gvk, name}]; conflict {
 					v.Conflicts = append(v.Conflicts, fmt.Sprintf("rule %s for %s %s: that of %s is used",
 						name, gvk.GroupVersion(), gvk.Kind, precedes(other, r.origin)))
@@ -206,7 +205,7 @@ func (c *Custom) replace(all []ruleSet) (map[string]Verdict, map[schema.GroupVer
 		for _, is := range of {
 			kinds[gvk] = kinds[gvk].or(is.kind)
 		}
-		kinds[gvk] = kinds[gvk].or(builtIn(gvk))
+		kinds[gvk] = kinds[gvk].withBuiltIn(gvk)
 		changed[gvk] = true
 	}
 	for gvk := range c.sources {
@@ -227,40 +226,6 @@ func precedes(first, second string) string {
 		return first + ", which are older,"
 	}
 	return first + ", which is older,"
-}
-
-// named lists the rules that are set. The requirements belong to replicas.
-func named(r pelagov1alpha1.Rules) []string {
-	var out []string
-	for _, rule := range []struct {
-		name string
-		text pelagov1alpha1.Expression
-	}{
-		{"replicas", r.Replicas}, {"revise", r.Revise}, {"prune", r.Prune}, {"retain", r.Retain}, {"reflect", r.Reflect},
-		{"aggregate", r.Aggregate}, {"healthy", r.Healthy}, {"dependencies", r.Dependencies},
-	} {
-		if rule.text != "" {
-			out = append(out, rule.name)
-		}
-	}
-	return out
-}
-
-// scripted lists the rules that a customization has, by their names in KindRules.
-func scripted(c configv1alpha1.CustomizationRules) []string {
-	var out []string
-	for _, rule := range []struct {
-		name   string
-		script *configv1alpha1.Script
-	}{
-		{"replicas", c.ReplicaResource}, {"revise", c.ReplicaRevision}, {"retain", c.Retention}, {"reflect", c.StatusReflection},
-		{"aggregate", c.StatusAggregation}, {"healthy", c.HealthInterpretation}, {"dependencies", c.DependencyInterpretation},
-	} {
-		if rule.script != nil && rule.script.LuaScript != "" {
-			out = append(out, rule.name)
-		}
-	}
-	return out
 }
 
 // follow calls f each time rules that may have been used have changed, until ctx ends.

@@ -64,6 +64,9 @@ func compileScripts(origin string, c configv1alpha1.CustomizationRules, exhauste
 	if s := make("replicaResource", "GetReplicas", c.ReplicaResource); s != nil {
 		k.Replicas = s.replicas
 	}
+	if s := make("componentResource", "GetComponents", c.ComponentResource); s != nil {
+		k.Components = s.components
+	}
 	if s := make("replicaRevision", "ReviseReplica", c.ReplicaRevision); s != nil {
 		k.Revise = s.revise
 	}
@@ -109,6 +112,18 @@ func (s *script) replicas(obj *unstructured.Unstructured) (int32, *workv1alpha2.
 	return int32(n), each, nil
 }
 
+func (s *script) components(template *unstructured.Unstructured) ([]workv1alpha2.Component, error) {
+	out, err := s.call([]any{template.Object}, []any{[]any{}})
+	if err != nil {
+		return nil, err
+	}
+	all, err := componentsIn(out[0])
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	return all, nil
+}
+
 func (s *script) revise(obj *unstructured.Unstructured, n int32) error {
 	return s.replace(obj, []any{obj.Object, int64(n)}, obj.Object)
 }
@@ -141,7 +156,15 @@ func (s *script) replace(obj *unstructured.Unstructured, args []any, references 
 }
 
 func (s *script) reflect(observed *unstructured.Unstructured) (map[string]any, error) {
-	return s.status([]any{observed.Object}, observed.Object["status"])
+	out, err := s.call([]any{observed.Object}, []any{observed.Object["status"]})
+	if err != nil || out[0] == nil {
+		return nil, err
+	}
+	m, ok := out[0].(map[string]any)
+	if !ok {
+		return nil, s.failed(fmt.Errorf("the result has to be a map, but is %T", out[0]))
+	}
+	return m, nil
 }
 
 func (s *script) aggregate(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
@@ -167,18 +190,6 @@ func (s *script) aggregate(template *unstructured.Unstructured, items []workv1al
 		return nil, s.failed(fmt.Errorf("the status has to be a map, but is %T", m["status"]))
 	}
 	return status, nil
-}
-
-func (s *script) status(args []any, reference any) (map[string]any, error) {
-	out, err := s.call(args, []any{reference})
-	if err != nil || out[0] == nil {
-		return nil, err
-	}
-	m, ok := out[0].(map[string]any)
-	if !ok {
-		return nil, s.failed(fmt.Errorf("the result has to be a map, but is %T", out[0]))
-	}
-	return m, nil
 }
 
 func (s *script) healthy(observed *unstructured.Unstructured) (bool, error) {

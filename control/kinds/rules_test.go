@@ -81,6 +81,22 @@ func TestRulesThatFail(t *testing.T) {
 			_, _, _, err := in.Replicas(object())
 			return err
 		}, `unknown field "cpu"`},
+		"components that are no list": {rules{Components: "dyn({})"}, func(in *Interpreter) error {
+			_, _, err := in.Components(object())
+			return err
+		}, "rule components of x (dyn({})): the result has to be a list, but is map"},
+		"a component of another form": {rules{Components: "[{'name': 'a', 'replicas': 1, 'cpu': '1'}]"}, func(in *Interpreter) error {
+			_, _, err := in.Components(object())
+			return err
+		}, `component a: strict decoding error: unknown field "cpu"`},
+		"a component without a name": {rules{Components: "[{'replicas': 1}]"}, func(in *Interpreter) error {
+			_, _, err := in.Components(object())
+			return err
+		}, "the component map[replicas:1] needs a name of its own"},
+		"a component without replicas": {rules{Components: "[{'name': 'a'}]"}, func(in *Interpreter) error {
+			_, _, err := in.Components(object())
+			return err
+		}, "component a: <nil> is no number of replicas"},
 		"another object": {rules{Revise: "{'metadata': {'name': 'b'}}"}, func(in *Interpreter) error {
 			return in.Revise(object(), 1)
 		}, "rule revise of x ({'metadata': {'name': 'b'}}): metadata.name cannot be changed"},

@@ -176,13 +176,15 @@ func TestLuaIsRun(t *testing.T) {
 	c := customization()
 	c.Spec.Customizations.HealthInterpretation = &configv1alpha1.Script{LuaScript: "function InterpretHealth(o) return false end"}
 	c.Spec.Customizations.ReplicaResource = &configv1alpha1.Script{LuaScript: "function GetReplicas(o) return o.spec.hens, {} end"}
+	c.Spec.Customizations.ComponentResource = &configv1alpha1.Script{LuaScript: "function GetComponents(o) return {{name = 'coop', replicas = 1}} end"}
 	h.Make(c)
 	await.Equal(t, "True Accepted all scripts compile and are used", h.condition(c, &c.Status.Conditions))
 	for of, in := range interpreters {
 		await.True(t, of+" runs the scripts", func() bool {
 			n, _, ok, err := in.Replicas(farm())
 			health, errHealth := in.Health(farm())
-			return n == 2 && ok && err == nil && health == workv1alpha2.ResourceUnhealthy && errHealth == nil
+			all, _, errComponents := in.Components(farm())
+			return n == 2 && ok && errors.Join(err, errHealth, errComponents) == nil && health == workv1alpha2.ResourceUnhealthy && len(all) == 1
 		})
 	}
 

@@ -273,9 +273,6 @@ func scriptsAccepted(c *configv1alpha1.ResourceInterpreterCustomization, v kinds
 	case v.Exhausted != "":
 		is.Status, is.Reason = metav1.ConditionFalse, configv1alpha1.ReasonLimitExceeded
 		is.Message = kinds.Shorten(v.Exhausted+"; objects for which that happens keep what they have", kinds.MaxMessage)
-	case c.Spec.Customizations.ComponentResource != nil:
-		is.Status, is.Reason = metav1.ConditionFalse, configv1alpha1.ReasonNotSupportedYet
-		is.Message = "componentResource is not run yet: the kind is scheduled by replicaResource; the other scripts are used"
 	default:
 		is.Message = "all scripts compile and are used"
 	}
