@@ -17,18 +17,19 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// Custom holds the rules of KindRules and ResourceInterpreterCustomizations, replaceable at any time. Its interpreter blocks until
+// Custom holds the rules of KindRules, ResourceInterpreterCustomizations and webhooks, replaceable at any time. Its interpreter blocks until
 // rules were set, or Release was called: without them a decision could be a different one.
 type Custom struct {
 	ready func()
 	known <-chan struct{}
 
 	mu       sync.RWMutex
-	kinds    map[schema.GroupVersionKind]Kind        // with the built-in operations of these kinds
+	kinds    map[schema.GroupVersionKind]Kind        // the operations of all sources together, filled as they are asked for
 	sources  map[schema.GroupVersionKind][]*compiled // the rules of each kind, those with precedence first
 	compiled map[string]*compiled                    // by origin
 	rules    []ruleSet                               // of KindRules
 	scripts  []ruleSet                               // of customizations
+	webhooks Source                                  // used where neither has a rule; nil: none
 	// exhausted is notified when a script exceeds its bounds.
 	exhausted chan struct{}
 
@@ -36,8 +37,8 @@ type Custom struct {
 	followers map[*Changed]struct{}
 }
 
-// Changed is called with the kinds whose rules were changed or removed.
-type Changed func(kinds map[schema.GroupVersionKind]bool)
+// Changed is called with a function that reports whether rules of a kind were changed or removed.
+type Changed func(of func(schema.GroupVersionKind) bool)
 
 // ruleSet is a KindRules or a ResourceInterpreterCustomization.
 type ruleSet struct {
@@ -61,6 +62,7 @@ func NewCustom() *Custom {
 	known := make(chan struct{})
 	return &Custom{
 		known: known, ready: sync.OnceFunc(func() { close(known) }), followers: map[*Changed]struct{}{}, exhausted: make(chan struct{}, 1),
+		kinds: map[schema.GroupVersionKind]Kind{},
 	}
 }
 
@@ -71,11 +73,31 @@ func (c *Custom) Interpreter() *Interpreter { return &Interpreter{kind: c.kind, 
 func (c *Custom) kind(gvk schema.GroupVersionKind) Kind {
 	<-c.known
 	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if k, ok := c.kinds[gvk]; ok {
+	k, ok := c.kinds[gvk]
+	c.mu.RUnlock()
+	if ok {
 		return k
 	}
-	return builtIn(gvk)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, of := range c.sources[gvk] {
+		k = k.or(of.kind)
+	}
+	if c.webhooks != nil {
+		k = k.or(c.webhooks(gvk))
+	}
+	k = k.withBuiltIn(gvk)
+	c.kinds[gvk] = k
+	return k
+}
+
+// SetWebhooks replaces the webhooks, which are used where neither KindRules nor customizations have a rule. changed reports whether
+// those of a kind are others than before. It does not unblock the interpreter: it is called before Set.
+func (c *Custom) SetWebhooks(webhooks Source, changed func(schema.GroupVersionKind) bool) {
+	c.mu.Lock()
+	c.webhooks, c.kinds = webhooks, map[schema.GroupVersionKind]Kind{}
+	c.mu.Unlock()
+	c.notify(changed)
 }
 
 // Exhausted is notified when a script has exceeded its bounds: the verdicts of Set and SetScripts have changed.
@@ -138,10 +160,8 @@ func (c *Custom) replaceSets(of *[]ruleSet, sets []ruleSet) map[string]Verdict {
 	*of = sets
 	verdicts, changed := c.replace(slices.Concat(c.rules, c.scripts))
 	c.mu.Unlock()
-	select {
-	case <-c.known:
-		c.notify(changed)
-	default: // no result depends on earlier rules
+	if len(changed) > 0 {
+		c.notify(func(gvk schema.GroupVersionKind) bool { return changed[gvk] })
 	}
 	out := map[string]Verdict{}
 	for i := range sets {
@@ -199,20 +219,15 @@ func (c *Custom) replace(all []ruleSet) (map[string]Verdict, map[schema.GroupVer
 			verdicts[r.origin] = v
 		}
 	}
-	kinds := map[schema.GroupVersionKind]Kind{}
 	changed := map[schema.GroupVersionKind]bool{}
-	for gvk, of := range sources {
-		for _, is := range of {
-			kinds[gvk] = kinds[gvk].or(is.kind)
-		}
-		kinds[gvk] = kinds[gvk].withBuiltIn(gvk)
+	for gvk := range sources {
 		changed[gvk] = true
 	}
 	for gvk := range c.sources {
 		changed[gvk] = true
 	}
 	maps.DeleteFunc(changed, func(gvk schema.GroupVersionKind, _ bool) bool { return slices.Equal(sources[gvk], c.sources[gvk]) })
-	c.compiled, c.kinds, c.sources = byOrigin, kinds, sources
+	c.compiled, c.kinds, c.sources = byOrigin, map[schema.GroupVersionKind]Kind{}, sources
 	return verdicts, changed
 }
 
@@ -240,9 +255,11 @@ func (c *Custom) follow(ctx context.Context, f Changed) {
 	})
 }
 
-func (c *Custom) notify(changed map[schema.GroupVersionKind]bool) {
-	if len(changed) == 0 {
-		return
+func (c *Custom) notify(changed func(schema.GroupVersionKind) bool) {
+	select {
+	case <-c.known:
+	default:
+		return // no result depends on earlier rules
 	}
 	c.following.Lock()
 	followers := slices.Collect(maps.Keys(c.followers))

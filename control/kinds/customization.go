@@ -117,7 +117,7 @@ func (s *script) components(template *unstructured.Unstructured) ([]workv1alpha2
 	if err != nil {
 		return nil, err
 	}
-	all, err := componentsIn(out[0])
+	all, err := ComponentsIn(out[0])
 	if err != nil {
 		return nil, s.failed(err)
 	}
@@ -142,16 +142,24 @@ func (s *script) replace(obj *unstructured.Unstructured, args []any, references 
 	if !ok {
 		return s.failed(fmt.Errorf("the result has to be the object, but is %T", out[0]))
 	}
+	if err := Replace(obj, m); err != nil {
+		return s.failed(err)
+	}
+	return nil
+}
+
+// Replace replaces the content of an object, which keeps its identity.
+func Replace(obj *unstructured.Unstructured, by map[string]any) error {
 	for _, path := range [][]string{
 		{"apiVersion"}, {"kind"}, {"metadata", "name"}, {"metadata", "namespace"}, {"metadata", "uid"}, {"metadata", "resourceVersion"},
 	} {
 		was, _, _ := unstructured.NestedString(obj.Object, path...)
-		is, _, err := unstructured.NestedString(m, path...)
+		is, _, err := unstructured.NestedString(by, path...)
 		if err != nil || is != was {
-			return s.failed(fmt.Errorf("%s cannot be changed", strings.Join(path, ".")))
+			return fmt.Errorf("%s cannot be changed", strings.Join(path, "."))
 		}
 	}
-	obj.Object = m
+	obj.Object = by
 	return nil
 }
 
@@ -209,7 +217,7 @@ func (s *script) dependencies(template *unstructured.Unstructured) ([]DependentR
 	if err != nil || out[0] == nil {
 		return nil, err
 	}
-	refs, err := referencesIn(out[0], template.GetNamespace())
+	refs, err := ReferencesIn(out[0], template.GetNamespace())
 	if err != nil {
 		return nil, s.failed(err)
 	}

@@ -248,8 +248,8 @@ func failed(action string, obj *unstructured.Unstructured, err error) error {
 	return fmt.Errorf("%s %s %s: %w", action, obj.GetKind(), name, err)
 }
 
-// referencesIn reads a list of references to dependencies, each once, sorted. A reference without namespace is in that of the template.
-func referencesIn(v any, namespace string) ([]DependentReference, error) {
+// ReferencesIn reads a list of references to dependencies, each once, sorted. A reference without namespace is in that of the template.
+func ReferencesIn(v any, namespace string) ([]DependentReference, error) {
 	list, ok := v.([]any)
 	if !ok {
 		return nil, fmt.Errorf("the result has to be a list, but is %T", v)
@@ -285,9 +285,9 @@ func referencesIn(v any, namespace string) ([]DependentReference, error) {
 // maxComponentName is the maximum length of a component's name in a binding, in bytes.
 const maxComponentName = 32
 
-// componentsIn reads a list of components, sorted by name: the order of a map that they were made of is random. A longer name, which
+// ComponentsIn reads a list of components, sorted by name: the order of a map that they were made of is random. A longer name, which
 // a template may have, ends with a hash of the whole.
-func componentsIn(v any) ([]workv1alpha2.Component, error) {
+func ComponentsIn(v any) ([]workv1alpha2.Component, error) {
 	list, ok := v.([]any)
 	if !ok {
 		return nil, fmt.Errorf("the result has to be a list, but is %T", v)

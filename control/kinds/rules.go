@@ -163,7 +163,7 @@ func (r *rule) components(template *unstructured.Unstructured) ([]workv1alpha2.C
 	if err != nil {
 		return nil, err
 	}
-	all, err := componentsIn(v)
+	all, err := ComponentsIn(v)
 	if err != nil {
 		return nil, r.failed(err)
 	}
@@ -275,7 +275,7 @@ func (r *rule) dependencies(template *unstructured.Unstructured) ([]DependentRef
 	if err != nil {
 		return nil, err
 	}
-	refs, err := referencesIn(v, template.GetNamespace())
+	refs, err := ReferencesIn(v, template.GetNamespace())
 	if err != nil {
 		return nil, r.failed(err)
 	}
