@@ -52,7 +52,7 @@ func (e *exchange) patch(patch string) {
 	e.respond(map[string]any{"patchType": "JSONPatch", "patch": []byte(patch)})
 }
 
-func newServer(t *testing.T, answer func(*exchange)) *httptest.Server {
+func newServer(t testing.TB, answer func(*exchange)) *httptest.Server {
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var body struct{ Request map[string]any }
 		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
@@ -227,6 +227,42 @@ func TestWebhookThatLies(t *testing.T) {
 			}
 		})
 	}
+}
+
+// FuzzWebhook: no response panics or changes the identity of the object.
+func FuzzWebhook(f *testing.F) {
+	for _, seed := range []string{
+		`{"patchType":"JSONPatch","patch":"W3sib3AiOiJyZW1vdmUiLCJwYXRoIjoiL3NwZWMifV0="}`, `{"replicas":1,"replicaRequirements":{"resourceRequest":{"cpu":"x"}}}`,
+		`{"components":[{"name":"a","replicas":1.5}]}`, `{"dependencies":[null]}`, `{"rawStatus":[]}`, `{"healthy":"true","status":null}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	var answer []byte
+	s := newServer(f, func(e *exchange) {
+		var fields map[string]any
+		if json.Unmarshal(answer, &fields) != nil {
+			_, _ = e.Write(answer)
+			return
+		}
+		e.respond(fields)
+	})
+	in := interpreter(nil, configuration("farms", s))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		answer = text
+		obj := farmOf(5)
+		if err := in.Revise(obj, 1); err != nil && cmp.Diff(farmOf(5).Object, obj.Object) != "" {
+			t.Errorf("%v, and the object is %v", err, obj.Object)
+		}
+		if obj.GetName() != "a" || obj.GetNamespace() != "shop" || obj.GetKind() != "Farm" {
+			t.Errorf("another object: %v", obj.Object)
+		}
+		_, _, _, _ = in.Replicas(farmOf(5)) // that these return is the test
+		_, _, _ = in.Components(farmOf(5))
+		_, _ = in.Health(farmOf(5))
+		_, _ = in.ReflectStatus(farmOf(5))
+		_, _ = in.Dependencies(farmOf(5))
+		_, _ = in.AggregateStatus(farmOf(5), nil)
+	})
 }
 
 // A response without a patch changes nothing, and is no error.
