@@ -105,11 +105,11 @@ func (h *webhook) open(services client.Reader) error {
 	query.Set("timeout", h.timeout.String())
 	at.RawQuery = query.Encode()
 	h.url = at.String()
-	var err error
-	if h.client, err = rest.HTTPClientFor(cfg); err != nil {
+	transport, err := rest.TransportFor(cfg)
+	if err != nil {
 		return fmt.Errorf("clientConfig: %w", err)
 	}
-	h.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	h.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return nil
 }
 
@@ -270,7 +270,7 @@ func lasting(err error) error {
 	switch {
 	case errors.As(err, &expired) && expired.Reason == x509.Expired:
 		return errors.New("the certificate of the webhook has expired or is not valid yet")
-	case errors.As(err, &network):
+	case errors.As(err, &network) && network.Addr != nil:
 		return fmt.Errorf("%s %s: %w", network.Op, network.Addr, network.Err)
 	}
 	return err

@@ -319,10 +319,15 @@ func TestWebhookAway(t *testing.T) {
 	if first == nil || !strings.Contains(first.Error(), "connection refused") || second == nil || first.Error() != second.Error() {
 		t.Errorf("%v, then %v", first, second)
 	}
-	c := configuration("farms", foreign)
-	c.Webhooks[0].ClientConfig.CABundle = bundle(away)
-	if _, err := interpreter(nil, c).Health(farmOf(5)); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("another certificate: %v", err)
+	for name, authority := range map[string][]byte{"another authority": bundle(away), "the system's authorities": nil} {
+		c := configuration("farms", foreign)
+		c.Webhooks[0].ClientConfig.CABundle = authority
+		if _, err := interpreter(nil, c).Health(farmOf(5)); err == nil || !strings.Contains(err.Error(), "certificate") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if http.DefaultClient.CheckRedirect != nil {
+		t.Error("the client of the whole process was changed")
 	}
 }
 
