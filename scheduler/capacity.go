@@ -160,6 +160,17 @@ func (r *capacity) replicas(needs []Amount) int64 {
 	return fit
 }
 
+// sets is the number of such loads that fit by the sums of the cluster, without a look at its nodes.
+func (r *capacity) sets(of Load) int64 {
+	fit := r.pods() / max(1, of.Pods)
+	for _, a := range of.Amounts {
+		if fit > 0 && a.N > 0 { // without a report there is no capacity
+			fit = min(fit, r.left(a.Of)/a.N)
+		}
+	}
+	return fit
+}
+
 // onNodes is the number of replicas that fit on the nodes, each with the minimum of its grade free; not ok if a resource is not
 // modelled. An assumed pod, whose node is unknown, takes the place of one replica, or of several smaller ones.
 func (r *capacity) onNodes(needs []Amount) (replicas int64, ok bool) {

@@ -3,11 +3,13 @@ package scheduler
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
 // Observed is the input of the last decision for a template, as recorded in its binding.
@@ -28,7 +30,7 @@ func Need(r *Request, o Observed, s *Snapshot) string {
 		return "the number of replicas changed"
 	case o.Rescheduled.After(o.Scheduled):
 		return "a rebalancing was asked for"
-	case !r.workload() || strategyOf(r.Placement) == duplicated:
+	case strategyOf(r.Placement) == duplicated || !r.workload() && !r.dividedBefore():
 		return "it follows the clusters"
 	}
 	for i := range r.Current {
@@ -37,6 +39,12 @@ func Need(r *Request, o Observed, s *Snapshot) string {
 		}
 	}
 	return ""
+}
+
+// dividedBefore reports whether a template with components was divided by a decision that did not know them. A new one, in all clusters
+// that fit, would start it in more of them.
+func (r *Request) dividedBefore() bool {
+	return r.Components > 0 && slices.ContainsFunc(r.Current, func(c workv1alpha2.TargetCluster) bool { return c.Replicas > 0 })
 }
 
 func (r *Request) replicasChanged() bool {

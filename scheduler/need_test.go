@@ -21,6 +21,9 @@ func TestNeed(t *testing.T) {
 	divided := placement(byDynamic())
 	affine := placement(byDynamic())
 	affine.WorkloadAffinity = &policyv1alpha1.WorkloadAffinity{}
+	component := together("a=2")
+	duplicate := together("a=2")
+	duplicate.Placement = nil
 	abc := snapshot(member("a", 1), member("b", 1, removed))
 	for name, c := range map[string]struct {
 		r    *Request
@@ -39,6 +42,9 @@ func TestNeed(t *testing.T) {
 		"more replicas, duplicated":          {request(3, nil, "a=2", "c=3"), scheduled(nil), "the number of replicas changed"},
 		"rebalancing":                        {request(2, divided, "a=2"), later(scheduled(divided), at), "a rebalancing was asked for"},
 		"what has no replicas follows":       {&Request{Kind: deployment, Placement: divided}, scheduled(divided), "it follows the clusters"},
+		"divided before it had components":   {component, scheduled(component.Placement), ""},
+		"components follow":                  {together("a=0"), scheduled(component.Placement), "it follows the clusters"},
+		"duplicated components follow":       {duplicate, scheduled(nil), "it follows the clusters"},
 		"a cluster that is removed":          {request(2, divided, "a=1", "b=1"), scheduled(divided), "cluster b is being removed"},
 		"a cluster that is not there at all": {request(2, divided, "a=1", "gone=1"), scheduled(divided), ""},
 	} {

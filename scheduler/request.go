@@ -19,9 +19,10 @@ type Request struct {
 	// Replicas and the requests of each. A template with neither is no workload.
 	Replicas     int32
 	Requirements *workv1alpha2.ReplicaRequirements
-	// Components of a workload with several kinds of replicas: it is not divided.
+	// Components is the number of components of a template whose pods have several forms; 0: none. Such a template is not divided.
 	Components int
-	// ComponentsLoad is what its components request together in each cluster. A decision does not depend on it.
+	// ComponentsLoad is what its components request together in each cluster: with spread constraints, those with room for most such
+	// sets are preferred.
 	ComponentsLoad Load
 	// Current is the result of the last decision.
 	Current []workv1alpha2.TargetCluster
@@ -42,7 +43,7 @@ type Request struct {
 
 // workload reports whether the template has replicas to be divided.
 func (r *Request) workload() bool {
-	return r.Components <= 1 && (r.Replicas > 0 || r.Requirements != nil)
+	return r.Components == 0 && (r.Replicas > 0 || r.Requirements != nil)
 }
 
 // TakesRoom reports whether the number of replicas in a cluster depends on its capacity, which is not so with static weights or if

@@ -254,6 +254,8 @@ func (j *task) candidate(at, tier int) candidate {
 // free is the capacity of the cluster for more replicas.
 func (j *task) free(at int) int64 {
 	switch {
+	case j.Components > 0:
+		return j.capacities[at].sets(j.ComponentsLoad)
 	case !j.workload():
 		return 0
 	case j.Requirements == nil:

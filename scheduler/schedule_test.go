@@ -62,6 +62,13 @@ func request(replicas int32, p *policyv1alpha1.Placement, current ...string) *Re
 	return r
 }
 
+// together asks for one cluster for a component of two pods with two cores each.
+func together(current ...string) *Request {
+	r := request(0, placement(byAggregation(), spreadBy(cluster1, 1, 1)), current...)
+	r.Requirements, r.Components, r.ComponentsLoad = nil, 1, LoadOf(corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}, 2)
+	return r
+}
+
 func placement(s *policyv1alpha1.ReplicaSchedulingStrategy, spread ...policyv1alpha1.SpreadConstraint) *policyv1alpha1.Placement {
 	return &policyv1alpha1.Placement{ReplicaScheduling: s, SpreadConstraints: spread}
 }
@@ -176,6 +183,9 @@ func TestSchedule(t *testing.T) {
 		"no resource summary":                        {r: request(1, placement(byDynamic())), s: snapshot(member("a", 1, unmeasured)), fail: &UnschedulableError{}, says: "room for 0"},
 		"what is no workload has no numbers":         {r: &Request{Kind: deployment, Placement: placement(byDynamic())}, s: abc, want: "a=0 b=0 c=0"},
 		"several components run whole":               {r: &Request{Kind: deployment, Components: 2, Replicas: 7, Placement: placement(nil, spreadBy(cluster1, 1, 1))}, s: abc, want: "a=0"},
+		"components where most sets have room":       {r: together(), s: snapshot(member("a", 1), member("b", 9), member("c", 3)), want: "b=0"},
+		"components stay where they run":             {r: together("a=0"), s: snapshot(member("a", 1), member("b", 9)), want: "a=0"},
+		"components without a report":                {r: together(), s: snapshot(member("a", 9, unmeasured), member("b", 4)), want: "b=0"},
 		"no requirements: pods count":                {r: &Request{Kind: deployment, Replicas: 4, Placement: placement(byDynamic())}, s: snapshot(member("a", 0), member("b", 0)), want: "a=2 b=2"},
 		"affinity by names":                          {r: request(1, near(named("a", "c"))), s: abc, want: "a=1 c=1"},
 		"affinity by names, one excluded":            {r: request(1, near(policyv1alpha1.ClusterAffinity{ExcludeClusters: []string{"a"}})), s: abc, want: "b=1 c=1"},

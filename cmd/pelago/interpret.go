@@ -39,6 +39,7 @@ func interpretCommand() *cobra.Command {
 What the file does not customize is interpreted by what is built in. No cluster is contacted.`,
 		Example: `  pelago interpret -f farms.yaml --check
   pelago interpret -f farms.yaml --operation InterpretHealth --observed-file farm.yaml
+  pelago interpret -f farms.yaml --operation InterpretComponent --desired-file farm.yaml
   pelago interpret -f farms.yaml --operation ReviseReplica --desired-file farm.yaml --desired-replica 3
   pelago interpret -f farms.yaml --operation AggregateStatus --desired-file farm.yaml --status-file status.yaml`,
 		Args: cobra.NoArgs,
@@ -138,6 +139,14 @@ var interpretations = map[string]func(in *kinds.Interpreter, o *interpretation) 
 		}
 		n, each, _, err := in.Replicas(obj)
 		return map[string]any{"replica": n, "requires": each}, err
+	},
+	"InterpretComponent": func(in *kinds.Interpreter, o *interpretation) (any, error) {
+		obj, err := objectIn("desired-file", o.desired)
+		if err != nil {
+			return nil, err
+		}
+		all, _, err := in.Components(obj)
+		return map[string]any{"components": all}, err
 	},
 	"ReviseReplica": func(in *kinds.Interpreter, o *interpretation) (any, error) {
 		obj, err := objectIn("desired-file", o.desired)

@@ -25,6 +25,7 @@ spec:
   target: {apiVersion: example.com/v1, kind: Farm}
   customizations:
     replicaResource: {luaScript: "function GetReplicas(o) return o.spec.hens, nil end"}
+    componentResource: {luaScript: "function GetComponents(o) return {{name = 'coop', replicas = o.spec.hens + 3}} end"}
     replicaRevision: {luaScript: "function ReviseReplica(o, n) o.spec.hens = n return o end"}
     retention: {luaScript: "function Retain(d, o) d.spec.door = o.spec.door return d end"}
     healthInterpretation: {luaScript: "function InterpretHealth(o) while true do end end"}
@@ -55,6 +56,7 @@ spec:
 	}{
 		"check":        {"all rules compile", []string{"-f", rules, "--check"}},
 		"replicas":     {"replica: 2", []string{"-f", rules, "--operation", "InterpretReplica", "--desired-file", farm}},
+		"components":   {"replicas: 5", []string{"-f", rules, "--operation", "InterpretComponent", "--desired-file", farm}},
 		"revise":       {"hens: 7", []string{"-f", rules, "--operation", "ReviseReplica", "--desired-file", farm, "--desired-replica", "7"}},
 		"retain":       {"door: open", []string{"-f", rules, "--operation", "Retain", "--desired-file", farm, "--observed-file", open}},
 		"status":       {"eggs: 4", []string{"-f", rules, "--operation", "InterpretStatus", "--observed-file", farm}},

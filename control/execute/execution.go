@@ -141,7 +141,7 @@ func (e *Execution) Start(ctx context.Context) error {
 	}
 	var running sync.WaitGroup
 	running.Go(func() { e.member.run(ctx, e.enqueueAll) })
-	e.o.Interpreter.Follow(ctx, func(changed map[schema.GroupVersionKind]bool) {
+	e.o.Interpreter.Follow(ctx, func(changed func(schema.GroupVersionKind) bool) {
 		for _, work := range e.kinds.usedBy(changed) {
 			e.retries.Forget(work)
 			e.enqueue(work)

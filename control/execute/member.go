@@ -227,12 +227,12 @@ func (k *memberKinds) use(ctx context.Context, work string, kind schema.GroupVer
 	return w, nil
 }
 
-// usedBy returns the Works whose objects are of these kinds.
-func (k *memberKinds) usedBy(kinds map[schema.GroupVersionKind]bool) (works []string) {
+// usedBy returns the Works whose objects are of kinds with other rules.
+func (k *memberKinds) usedBy(changed func(schema.GroupVersionKind) bool) (works []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for work, kind := range k.of {
-		if kinds[kind] {
+		if changed(kind) {
 			works = append(works, work)
 		}
 	}

@@ -12,8 +12,6 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
-	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
 // worst(items, field, order): the status of the cluster whose field, a path with dots, has the first value of the order. The value
@@ -141,44 +139,6 @@ func latest(a []ref.Val) (any, error) {
 		return nil, err
 	}
 	return slices.Max(all), nil
-}
-
-// largest(list of requirements): for several pod templates, the maximum of each resource, with node claim and priority of the first.
-func largest(a []ref.Val) (any, error) {
-	list, ok := a[0].(traits.Lister)
-	if !ok {
-		return nil, errors.New("the argument has to be a list of requirements")
-	}
-	var out *workv1alpha2.ReplicaRequirements
-	for i := range length(list) {
-		if list.Get(types.Int(i)) == types.NullValue {
-			continue
-		}
-		m, err := mapAt(list.Get(types.Int(i)))
-		if err != nil {
-			return nil, err
-		}
-		r, err := decodeStrict[workv1alpha2.ReplicaRequirements](m)
-		if err != nil {
-			return nil, err
-		}
-		if out == nil {
-			out = r
-			continue
-		}
-		for name, q := range r.ResourceRequest {
-			have, there := out.ResourceRequest[name]
-			if out.ResourceRequest == nil {
-				out.ResourceRequest = r.ResourceRequest
-			} else if !there || q.Cmp(have) > 0 {
-				out.ResourceRequest[name] = q
-			}
-		}
-	}
-	if out == nil {
-		return nil, nil
-	}
-	return untyped(out)
 }
 
 // MaxMessage is the longest message of a condition (metav1.Condition).

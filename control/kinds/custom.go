@@ -17,18 +17,19 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// Custom holds the rules of KindRules and ResourceInterpreterCustomizations, replaceable at any time. Its interpreter blocks until
+// Custom holds the rules of KindRules, ResourceInterpreterCustomizations and webhooks, replaceable at any time. Its interpreter blocks until
 // rules were set, or Release was called: without them a decision could be a different one.
 type Custom struct {
 	ready func()
 	known <-chan struct{}
 
 	mu       sync.RWMutex
-	kinds    map[schema.GroupVersionKind]Kind        // with the built-in operations of these kinds
+	kinds    map[schema.GroupVersionKind]Kind        // the operations of all sources together, filled as they are asked for
 	sources  map[schema.GroupVersionKind][]*compiled // the rules of each kind, those with precedence first
 	compiled map[string]*compiled                    // by origin
 	rules    []ruleSet                               // of KindRules
 	scripts  []ruleSet                               // of customizations
+	webhooks Source                                  // used where neither has a rule; nil: none
 	// exhausted is notified when a script exceeds its bounds.
 	exhausted chan struct{}
 
@@ -36,15 +37,14 @@ type Custom struct {
 	followers map[*Changed]struct{}
 }
 
-// Changed is called with the kinds whose rules were changed or removed.
-type Changed func(kinds map[schema.GroupVersionKind]bool)
+// Changed is called with a function that reports whether rules of a kind were changed or removed.
+type Changed func(of func(schema.GroupVersionKind) bool)
 
 // ruleSet is a KindRules or a ResourceInterpreterCustomization.
 type ruleSet struct {
 	metav1.ObjectMeta
 	origin  string // kind and name
 	kinds   []schema.GroupVersionKind
-	rules   []string // those that are set, by their names in KindRules
 	compile func(exhausted func(error)) (Kind, []error)
 }
 
@@ -62,6 +62,7 @@ func NewCustom() *Custom {
 	known := make(chan struct{})
 	return &Custom{
 		known: known, ready: sync.OnceFunc(func() { close(known) }), followers: map[*Changed]struct{}{}, exhausted: make(chan struct{}, 1),
+		kinds: map[schema.GroupVersionKind]Kind{},
 	}
 }
 
@@ -72,11 +73,31 @@ func (c *Custom) Interpreter() *Interpreter { return &Interpreter{kind: c.kind, 
 func (c *Custom) kind(gvk schema.GroupVersionKind) Kind {
 	<-c.known
 	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if k, ok := c.kinds[gvk]; ok {
+	k, ok := c.kinds[gvk]
+	c.mu.RUnlock()
+	if ok {
 		return k
 	}
-	return builtIn(gvk)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, of := range c.sources[gvk] {
+		k = k.or(of.kind)
+	}
+	if c.webhooks != nil {
+		k = k.or(c.webhooks(gvk))
+	}
+	k = k.withBuiltIn(gvk)
+	c.kinds[gvk] = k
+	return k
+}
+
+// SetWebhooks replaces the webhooks, which are used where neither KindRules nor customizations have a rule. changed reports whether
+// those of a kind are others than before. It does not unblock the interpreter: it is called before Set.
+func (c *Custom) SetWebhooks(webhooks Source, changed func(schema.GroupVersionKind) bool) {
+	c.mu.Lock()
+	c.webhooks, c.kinds = webhooks, map[schema.GroupVersionKind]Kind{}
+	c.mu.Unlock()
+	c.notify(changed)
 }
 
 // Exhausted is notified when a script has exceeded its bounds: the verdicts of Set and SetScripts have changed.
@@ -101,7 +122,7 @@ func (c *Custom) Set(all []pelagov1alpha1.KindRules) map[string]Verdict {
 	sets := make([]ruleSet, len(all))
 	for i := range all {
 		spec := all[i].Spec
-		sets[i] = ruleSet{ObjectMeta: all[i].ObjectMeta, origin: "KindRules " + all[i].Name, rules: named(spec.Rules)}
+		sets[i] = ruleSet{ObjectMeta: all[i].ObjectMeta, origin: "KindRules " + all[i].Name}
 		for _, k := range spec.Kinds {
 			sets[i].kinds = append(sets[i].kinds, schema.FromAPIVersionAndKind(k.APIVersion, k.Kind))
 		}
@@ -119,7 +140,7 @@ func (c *Custom) SetScripts(all []configv1alpha1.ResourceInterpreterCustomizatio
 	for i := range all {
 		spec, origin := all[i].Spec, "ResourceInterpreterCustomization "+all[i].Name
 		sets[i] = ruleSet{
-			ObjectMeta: all[i].ObjectMeta, origin: origin, rules: scripted(spec.Customizations),
+			ObjectMeta: all[i].ObjectMeta, origin: origin,
 			kinds: []schema.GroupVersionKind{schema.FromAPIVersionAndKind(spec.Target.APIVersion, spec.Target.Kind)},
 			compile: func(exhausted func(error)) (Kind, []error) {
 				return compileScripts(origin, spec.Customizations, exhausted)
@@ -139,10 +160,8 @@ func (c *Custom) replaceSets(of *[]ruleSet, sets []ruleSet) map[string]Verdict {
 	*of = sets
 	verdicts, changed := c.replace(slices.Concat(c.rules, c.scripts))
 	c.mu.Unlock()
-	select {
-	case <-c.known:
-		c.notify(changed)
-	default: // no result depends on earlier rules
+	if len(changed) > 0 {
+		c.notify(func(gvk schema.GroupVersionKind) bool { return changed[gvk] })
 	}
 	out := map[string]Verdict{}
 	for i := range sets {
@@ -186,7 +205,7 @@ func (c *Custom) replace(all []ruleSet) (map[string]Verdict, map[schema.GroupVer
 			v.Exhausted = *text
 		}
 		for _, gvk := range r.kinds {
-			for _, name := range r.rules {
+			for _, name := range is.kind.operations() {
 				if other, conflict := first[ruleOfKind{gvk, name}]; conflict {
 					v.Conflicts = append(v.Conflicts, fmt.Sprintf("rule %s for %s %s: that of %s is used",
 						name, gvk.GroupVersion(), gvk.Kind, precedes(other, r.origin)))
@@ -200,20 +219,15 @@ func (c *Custom) replace(all []ruleSet) (map[string]Verdict, map[schema.GroupVer
 			verdicts[r.origin] = v
 		}
 	}
-	kinds := map[schema.GroupVersionKind]Kind{}
 	changed := map[schema.GroupVersionKind]bool{}
-	for gvk, of := range sources {
-		for _, is := range of {
-			kinds[gvk] = kinds[gvk].or(is.kind)
-		}
-		kinds[gvk] = kinds[gvk].or(builtIn(gvk))
+	for gvk := range sources {
 		changed[gvk] = true
 	}
 	for gvk := range c.sources {
 		changed[gvk] = true
 	}
 	maps.DeleteFunc(changed, func(gvk schema.GroupVersionKind, _ bool) bool { return slices.Equal(sources[gvk], c.sources[gvk]) })
-	c.compiled, c.kinds, c.sources = byOrigin, kinds, sources
+	c.compiled, c.kinds, c.sources = byOrigin, map[schema.GroupVersionKind]Kind{}, sources
 	return verdicts, changed
 }
 
@@ -229,40 +243,6 @@ func precedes(first, second string) string {
 	return first + ", which is older,"
 }
 
-// named lists the rules that are set. The requirements belong to replicas.
-func named(r pelagov1alpha1.Rules) []string {
-	var out []string
-	for _, rule := range []struct {
-		name string
-		text pelagov1alpha1.Expression
-	}{
-		{"replicas", r.Replicas}, {"revise", r.Revise}, {"prune", r.Prune}, {"retain", r.Retain}, {"reflect", r.Reflect},
-		{"aggregate", r.Aggregate}, {"healthy", r.Healthy}, {"dependencies", r.Dependencies},
-	} {
-		if rule.text != "" {
-			out = append(out, rule.name)
-		}
-	}
-	return out
-}
-
-// scripted lists the rules that a customization has, by their names in KindRules.
-func scripted(c configv1alpha1.CustomizationRules) []string {
-	var out []string
-	for _, rule := range []struct {
-		name   string
-		script *configv1alpha1.Script
-	}{
-		{"replicas", c.ReplicaResource}, {"revise", c.ReplicaRevision}, {"retain", c.Retention}, {"reflect", c.StatusReflection},
-		{"aggregate", c.StatusAggregation}, {"healthy", c.HealthInterpretation}, {"dependencies", c.DependencyInterpretation},
-	} {
-		if rule.script != nil && rule.script.LuaScript != "" {
-			out = append(out, rule.name)
-		}
-	}
-	return out
-}
-
 // follow calls f each time rules that may have been used have changed, until ctx ends.
 func (c *Custom) follow(ctx context.Context, f Changed) {
 	c.following.Lock()
@@ -275,9 +255,11 @@ func (c *Custom) follow(ctx context.Context, f Changed) {
 	})
 }
 
-func (c *Custom) notify(changed map[schema.GroupVersionKind]bool) {
-	if len(changed) == 0 {
-		return
+func (c *Custom) notify(changed func(schema.GroupVersionKind) bool) {
+	select {
+	case <-c.known:
+	default:
+		return // no result depends on earlier rules
 	}
 	c.following.Lock()
 	followers := slices.Collect(maps.Keys(c.followers))

@@ -64,6 +64,9 @@ func compileScripts(origin string, c configv1alpha1.CustomizationRules, exhauste
 	if s := make("replicaResource", "GetReplicas", c.ReplicaResource); s != nil {
 		k.Replicas = s.replicas
 	}
+	if s := make("componentResource", "GetComponents", c.ComponentResource); s != nil {
+		k.Components = s.components
+	}
 	if s := make("replicaRevision", "ReviseReplica", c.ReplicaRevision); s != nil {
 		k.Revise = s.revise
 	}
@@ -109,6 +112,18 @@ func (s *script) replicas(obj *unstructured.Unstructured) (int32, *workv1alpha2.
 	return int32(n), each, nil
 }
 
+func (s *script) components(template *unstructured.Unstructured) ([]workv1alpha2.Component, error) {
+	out, err := s.call([]any{template.Object}, []any{[]any{}})
+	if err != nil {
+		return nil, err
+	}
+	all, err := ComponentsIn(out[0])
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	return all, nil
+}
+
 func (s *script) revise(obj *unstructured.Unstructured, n int32) error {
 	return s.replace(obj, []any{obj.Object, int64(n)}, obj.Object)
 }
@@ -127,21 +142,37 @@ func (s *script) replace(obj *unstructured.Unstructured, args []any, references 
 	if !ok {
 		return s.failed(fmt.Errorf("the result has to be the object, but is %T", out[0]))
 	}
+	if err := Replace(obj, m); err != nil {
+		return s.failed(err)
+	}
+	return nil
+}
+
+// Replace replaces the content of an object, which keeps its identity.
+func Replace(obj *unstructured.Unstructured, by map[string]any) error {
 	for _, path := range [][]string{
 		{"apiVersion"}, {"kind"}, {"metadata", "name"}, {"metadata", "namespace"}, {"metadata", "uid"}, {"metadata", "resourceVersion"},
 	} {
 		was, _, _ := unstructured.NestedString(obj.Object, path...)
-		is, _, err := unstructured.NestedString(m, path...)
+		is, _, err := unstructured.NestedString(by, path...)
 		if err != nil || is != was {
-			return s.failed(fmt.Errorf("%s cannot be changed", strings.Join(path, ".")))
+			return fmt.Errorf("%s cannot be changed", strings.Join(path, "."))
 		}
 	}
-	obj.Object = m
+	obj.Object = by
 	return nil
 }
 
 func (s *script) reflect(observed *unstructured.Unstructured) (map[string]any, error) {
-	return s.status([]any{observed.Object}, observed.Object["status"])
+	out, err := s.call([]any{observed.Object}, []any{observed.Object["status"]})
+	if err != nil || out[0] == nil {
+		return nil, err
+	}
+	m, ok := out[0].(map[string]any)
+	if !ok {
+		return nil, s.failed(fmt.Errorf("the result has to be a map, but is %T", out[0]))
+	}
+	return m, nil
 }
 
 func (s *script) aggregate(template *unstructured.Unstructured, items []workv1alpha2.AggregatedStatusItem) (map[string]any, error) {
@@ -169,18 +200,6 @@ func (s *script) aggregate(template *unstructured.Unstructured, items []workv1al
 	return status, nil
 }
 
-func (s *script) status(args []any, reference any) (map[string]any, error) {
-	out, err := s.call(args, []any{reference})
-	if err != nil || out[0] == nil {
-		return nil, err
-	}
-	m, ok := out[0].(map[string]any)
-	if !ok {
-		return nil, s.failed(fmt.Errorf("the result has to be a map, but is %T", out[0]))
-	}
-	return m, nil
-}
-
 func (s *script) healthy(observed *unstructured.Unstructured) (bool, error) {
 	out, err := s.call([]any{observed.Object}, nil)
 	if err != nil {
@@ -198,7 +217,7 @@ func (s *script) dependencies(template *unstructured.Unstructured) ([]DependentR
 	if err != nil || out[0] == nil {
 		return nil, err
 	}
-	refs, err := referencesIn(out[0], template.GetNamespace())
+	refs, err := ReferencesIn(out[0], template.GetNamespace())
 	if err != nil {
 		return nil, s.failed(err)
 	}

@@ -118,6 +118,8 @@ func (r *row) run(t *testing.T) (any, error) {
 			return nil, err
 		}
 		return map[string]any{"replicas": n, "each": each}, err
+	case "components":
+		return componentsOf(in, obj)
 	case "revise":
 		err := in.Revise(obj, r.Number)
 		return obj.Object, err
@@ -129,6 +131,14 @@ func (r *row) run(t *testing.T) (any, error) {
 	}
 	t.Fatalf("no such operation: %s", r.Do)
 	return nil, nil
+}
+
+func componentsOf(in *Interpreter, obj *unstructured.Unstructured) (any, error) {
+	all, ok, err := in.Components(obj)
+	if err == nil && !ok {
+		err = errors.New("the kind has no components")
+	}
+	return all, err
 }
 
 func TestKinds(t *testing.T) {

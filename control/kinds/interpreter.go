@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"hash/fnv"
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -21,6 +23,7 @@ import (
 // default. Only Revise, Prune and Retain change an object, Retain its first one.
 type Kind struct {
 	Replicas     func(template *unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error)
+	Components   func(template *unstructured.Unstructured) ([]workv1alpha2.Component, error)
 	Revise       func(obj *unstructured.Unstructured, replicas int32) error
 	Prune        func(obj *unstructured.Unstructured) error
 	Retain       func(desired, observed *unstructured.Unstructured) error
@@ -39,6 +42,27 @@ func (k Kind) or(next Kind) Kind {
 		}
 	}
 	return k
+}
+
+// operations are the names of those that k has, as in KindRules.
+func (k Kind) operations() (out []string) {
+	of := reflect.ValueOf(k)
+	for i := range of.NumField() {
+		if !of.Field(i).IsNil() {
+			out = append(out, strings.ToLower(of.Type().Field(i).Name))
+		}
+	}
+	return out
+}
+
+// withBuiltIn adds the built-in operations that k lacks. Components take precedence over replicas, but built-in ones not over replicas
+// that a user defined.
+func (k Kind) withBuiltIn(gvk schema.GroupVersionKind) Kind {
+	next := builtIn(gvk)
+	if k.Replicas != nil {
+		next.Components = nil
+	}
+	return k.or(next)
 }
 
 // Source returns the operations that it has for a kind.
@@ -67,7 +91,7 @@ func New(sources ...Source) *Interpreter {
 		for _, source := range sources {
 			k = k.or(source(gvk))
 		}
-		return k.or(builtIn(gvk))
+		return k.withBuiltIn(gvk)
 	}}
 }
 
@@ -101,6 +125,19 @@ func (in *Interpreter) Replicas(template *unstructured.Unstructured) (n int32, e
 		return 0, nil, false, failed("read the replicas of", template, err)
 	}
 	return n, each, true, nil
+}
+
+// Components returns the components of a template whose pods have several forms, sorted by name, instead of replicas. By default
+// there are none, and ok is false.
+func (in *Interpreter) Components(template *unstructured.Unstructured) (all []workv1alpha2.Component, ok bool, err error) {
+	k := in.of(template)
+	if k.Components == nil {
+		return nil, false, nil
+	}
+	if all, err = k.Components(template); err != nil {
+		return nil, false, failed("read the components of", template, err)
+	}
+	return all, true, nil
 }
 
 // Revise sets the number of replicas of the object. By default it changes nothing.
@@ -211,8 +248,8 @@ func failed(action string, obj *unstructured.Unstructured, err error) error {
 	return fmt.Errorf("%s %s %s: %w", action, obj.GetKind(), name, err)
 }
 
-// referencesIn reads a list of references to dependencies, each once, sorted. A reference without namespace is in that of the template.
-func referencesIn(v any, namespace string) ([]DependentReference, error) {
+// ReferencesIn reads a list of references to dependencies, each once, sorted. A reference without namespace is in that of the template.
+func ReferencesIn(v any, namespace string) ([]DependentReference, error) {
 	list, ok := v.([]any)
 	if !ok {
 		return nil, fmt.Errorf("the result has to be a list, but is %T", v)
@@ -243,6 +280,42 @@ func referencesIn(v any, namespace string) ([]DependentReference, error) {
 		return a.APIVersion == b.APIVersion && a.Kind == b.Kind && a.Namespace == b.Namespace && a.Name == b.Name &&
 			selectorText(a) == selectorText(b)
 	}), nil
+}
+
+// maxComponentName is the maximum length of a component's name in a binding, in bytes.
+const maxComponentName = 32
+
+// ComponentsIn reads a list of components, sorted by name: the order of a map that they were made of is random. A longer name, which
+// a template may have, ends with a hash of the whole.
+func ComponentsIn(v any) ([]workv1alpha2.Component, error) {
+	list, ok := v.([]any)
+	if !ok {
+		return nil, fmt.Errorf("the result has to be a list, but is %T", v)
+	}
+	var out []workv1alpha2.Component
+	names := map[string]bool{}
+	for _, x := range list {
+		m, _ := x.(map[string]any) // else it has no name
+		c, err := decodeStrict[workv1alpha2.Component](m)
+		n, isNumber := m["replicas"].(int64)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("component %v: %w", m["name"], err)
+		case c.Name == "" || names[c.Name]:
+			return nil, fmt.Errorf("the component %v needs a name of its own", x)
+		case !isNumber || n < 0 || n > math.MaxInt32:
+			return nil, fmt.Errorf("component %s: %v is no number of replicas", c.Name, m["replicas"])
+		}
+		names[c.Name] = true
+		if len(c.Name) > maxComponentName {
+			h := fnv.New32a()
+			_, _ = h.Write([]byte(c.Name)) // does not fail
+			c.Name = fmt.Sprintf("%s-%08x", strings.ToValidUTF8(c.Name[:maxComponentName-9], ""), h.Sum32())
+		}
+		out = append(out, *c)
+	}
+	slices.SortFunc(out, func(a, b workv1alpha2.Component) int { return cmp.Compare(a.Name, b.Name) })
+	return out, nil
 }
 
 func selectorText(d DependentReference) string {

@@ -36,7 +36,6 @@ func ownFunctions() []cel.EnvOption {
 		fn("addUp", cel.DynType, addUp, items),
 		fn("earliest", cel.DynType, earliest, items, cel.StringType),
 		fn("latest", cel.DynType, latest, items, cel.StringType),
-		fn("largest", cel.DynType, largest, items),
 		fn("podRequirements", cel.DynType, requirementsOfPod, cel.DynType),
 		fn("podReferences", items, referencesOfPod, cel.DynType),
 		cel.Function("merge", cel.MemberOverload("map_merge", []*cel.Type{cel.DynType, cel.DynType}, cel.DynType,

@@ -47,6 +47,10 @@ local kube = require("kube")
 function GetReplicas(obj)
   return obj.spec.replicas, kube.accuratePodRequirements(obj.spec.template)
 end`),
+		ComponentResource: luaScript(`function GetComponents(o)
+  local workers = {name = "worker", replicas = math.ceil(o.spec.replicas / 2), replicaRequirements = {resourceRequest = {cpu = 1, memory = 0.5}}}
+  return {workers, {name = "head", replicas = 1}}
+end`),
 		ReplicaRevision: luaScript(`function ReviseReplica(obj, n) obj.spec.replicas = n return obj end`),
 		Retention: luaScript(`function Retain(desired, observed)
   if observed.spec.paused ~= nil then desired.spec.paused = observed.spec.paused end
@@ -76,24 +80,31 @@ function GetDependencies(o) return kube.getPodDependencies(o.spec.template, o.me
 		t.Errorf("replicas: %d %+v %v", n, each, err)
 	}
 
+	all, err := k.Components(rollout())
+	want := []any{map[string]any{"name": "head", "replicas": int64(1)}, map[string]any{"name": "worker", "replicas": int64(2),
+		"replicaRequirements": map[string]any{"resourceRequest": map[string]any{"cpu": "1", "memory": "500m"}}}}
+	if diff := cmp.Diff(want, plain(t, all)); diff != "" || err != nil {
+		t.Errorf("components: %v -want +got:\n%s", err, diff)
+	}
+
 	// All that a script does not change stays, with its type: empty lists and maps, fractions, numbers above 2^53.
-	obj, want := rollout(), rollout()
+	obj, changed := rollout(), rollout()
 	if err := k.Revise(obj, 7); err != nil {
 		t.Fatal(err)
 	}
-	want.Object["spec"].(map[string]any)["replicas"] = int64(7)
-	if diff := cmp.Diff(want.Object, obj.Object); diff != "" {
+	changed.Object["spec"].(map[string]any)["replicas"] = int64(7)
+	if diff := cmp.Diff(changed.Object, obj.Object); diff != "" {
 		t.Errorf("revise -want +got:\n%s", diff)
 	}
 
-	observed, want := rollout(), rollout()
+	observed, changed := rollout(), rollout()
 	observed.Object["spec"].(map[string]any)["paused"] = true
-	want.Object["spec"].(map[string]any)["paused"] = true
+	changed.Object["spec"].(map[string]any)["paused"] = true
 	obj = rollout()
 	if err := k.Retain(obj, observed); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want.Object, obj.Object); diff != "" {
+	if diff := cmp.Diff(changed.Object, obj.Object); diff != "" {
 		t.Errorf("retain -want +got:\n%s", diff)
 	}
 

@@ -105,6 +105,9 @@ func compileRules(origin string, rules pelagov1alpha1.Rules) (Kind, []error) {
 	if r := make("replicas", rules.Replicas, cel.IntType, varObject); r != nil {
 		k.Replicas = r.replicas(requirements)
 	}
+	if r := make("components", rules.Components, cel.ListType(cel.DynType), varObject); r != nil {
+		k.Components = r.components
+	}
 	if r := make("revise", rules.Revise, mapType, varObject, varReplicas); r != nil {
 		k.Revise = r.revise
 	}
@@ -153,6 +156,18 @@ func (r *rule) replicas(requirements *rule) func(*unstructured.Unstructured) (in
 		each.Namespace = obj.GetNamespace()
 		return int32(n), each, nil
 	}
+}
+
+func (r *rule) components(template *unstructured.Unstructured) ([]workv1alpha2.Component, error) {
+	v, err := r.evaluate(map[string]any{"object": template.Object})
+	if err != nil {
+		return nil, err
+	}
+	all, err := ComponentsIn(v)
+	if err != nil {
+		return nil, r.failed(err)
+	}
+	return all, nil
 }
 
 func (r *rule) revise(obj *unstructured.Unstructured, n int32) error {
@@ -260,7 +275,7 @@ func (r *rule) dependencies(template *unstructured.Unstructured) ([]DependentRef
 	if err != nil {
 		return nil, err
 	}
-	refs, err := referencesIn(v, template.GetNamespace())
+	refs, err := ReferencesIn(v, template.GetNamespace())
 	if err != nil {
 		return nil, r.failed(err)
 	}

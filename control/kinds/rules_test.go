@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +80,22 @@ func TestRulesThatFail(t *testing.T) {
 			_, _, _, err := in.Replicas(object())
 			return err
 		}, `unknown field "cpu"`},
+		"components that are no list": {rules{Components: "dyn({})"}, func(in *Interpreter) error {
+			_, _, err := in.Components(object())
+			return err
+		}, "rule components of x (dyn({})): the result has to be a list, but is map"},
+		"a component of another form": {rules{Components: "[{'name': 'a', 'replicas': 1, 'cpu': '1'}]"}, func(in *Interpreter) error {
+			_, _, err := in.Components(object())
+			return err
+		}, `component a: strict decoding error: unknown field "cpu"`},
+		"a component without a name": {rules{Components: "[{'replicas': 1}]"}, func(in *Interpreter) error {
+			_, _, err := in.Components(object())
+			return err
+		}, "the component map[replicas:1] needs a name of its own"},
+		"a component without replicas": {rules{Components: "[{'name': 'a'}]"}, func(in *Interpreter) error {
+			_, _, err := in.Components(object())
+			return err
+		}, "component a: <nil> is no number of replicas"},
 		"another object": {rules{Revise: "{'metadata': {'name': 'b'}}"}, func(in *Interpreter) error {
 			return in.Revise(object(), 1)
 		}, "rule revise of x ({'metadata': {'name': 'b'}}): metadata.name cannot be changed"},
@@ -194,13 +209,15 @@ func TestRulesAreFollowed(t *testing.T) {
 	in := c.Interpreter()
 	var heard []string
 	ctx, end := context.WithCancel(t.Context())
-	in.Follow(ctx, func(kinds map[schema.GroupVersionKind]bool) {
-		for k := range kinds {
-			heard = append(heard, k.Kind)
+	in.Follow(ctx, func(changed func(schema.GroupVersionKind) bool) {
+		for _, of := range []string{cloneSet, deployment, "v1 Pod"} {
+			version, kind, _ := strings.Cut(of, " ")
+			if changed(schema.FromAPIVersionAndKind(version, kind)) {
+				heard = append(heard, kind)
+			}
 		}
-		slices.Sort(heard)
 	})
-	New().Follow(ctx, func(map[schema.GroupVersionKind]bool) { t.Error("what is built in has changed") })
+	New().Follow(ctx, func(func(schema.GroupVersionKind) bool) { t.Error("what is built in has changed") })
 	of := func(name string, generation int64, kinds ...string) pelagov1alpha1.KindRules {
 		k := kindRules(name, 0, rules{Healthy: "true"}, kinds...)
 		k.UID, k.Generation = "u", generation

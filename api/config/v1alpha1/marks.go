@@ -9,6 +9,8 @@ const (
 	ReasonAccepted = "Accepted"
 	// ReasonInvalidScript: a script is no Lua.
 	ReasonInvalidScript = "InvalidScript"
+	// ReasonInvalidWebhook: a webhook cannot be called as it is configured. Objects that it is for keep what they have.
+	ReasonInvalidWebhook = "InvalidWebhook"
 	// ReasonConflict: KindRules, or an older customization, have a rule for the same target and operation.
 	ReasonConflict = "Conflict"
 	// ReasonLimitExceeded: an evaluation of a script was stopped at a bound; the message names the script. The object that it was

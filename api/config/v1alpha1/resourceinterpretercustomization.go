@@ -42,7 +42,8 @@ type CustomizationRules struct {
 	//
 	// +optional
 	ReplicaResource *Script `json:"replicaResource,omitempty"`
-	// ComponentResource defines `GetComponents(desiredObj)`: the kinds of replicas, for objects that have several.
+	// ComponentResource defines `GetComponents(desiredObj)`: the kinds of replicas, for objects that have several, as a list of
+	// {name, replicas, replicaRequirements}. It takes precedence over ReplicaResource: each cluster gets the whole object.
 	//
 	// +optional
 	ComponentResource *Script `json:"componentResource,omitempty"`

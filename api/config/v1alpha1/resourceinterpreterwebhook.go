@@ -5,7 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ResourceInterpreterWebhookConfiguration lists webhooks that read and change objects of some kinds.
+// ResourceInterpreterWebhookConfiguration lists webhooks that read and change objects of some kinds. They come after KindRules and
+// ResourceInterpreterCustomizations, and before what is built in.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -28,7 +29,8 @@ type InterpreterOperation string
 // ResourceInterpreterWebhook is a webhook, with the operations and kinds that it is for.
 type ResourceInterpreterWebhook struct {
 	// Name is a fully qualified domain name.
-	Name         string                                      `json:"name"`
+	Name string `json:"name"`
+	// ClientConfig has a URL with https, or a Service of the hub. Pull members call the former only.
 	ClientConfig admissionregistrationv1.WebhookClientConfig `json:"clientConfig"`
 	// +optional
 	// +listType=atomic
@@ -49,7 +51,7 @@ type ResourceInterpreterWebhook struct {
 // RuleWithOperations are operations on kinds.
 type RuleWithOperations struct {
 	// Operations are InterpretReplica, InterpretComponent, ReviseReplica, Retain, AggregateStatus, InterpretDependency,
-	// InterpretHealth, InterpretStatus, Prune, or * for all.
+	// InterpretHealth, InterpretStatus, or * for all. Prune is accepted and not called.
 	//
 	// +listType=atomic
 	Operations []InterpreterOperation `json:"operations"`

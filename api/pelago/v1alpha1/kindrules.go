@@ -81,6 +81,11 @@ type Rules struct {
 	//
 	// +optional
 	Requirements Expression `json:"requirements,omitempty"`
+	// Components lists the kinds of pods of `object` that has several, as maps with name, replicas and replicaRequirements (see
+	// Requirements). They take precedence over Replicas: each cluster gets the whole object.
+	//
+	// +optional
+	Components Expression `json:"components,omitempty"`
 	// Revise gives what changes in `object` if it has `replicas` replicas, as a merge patch (RFC 7386).
 	//
 	// +optional

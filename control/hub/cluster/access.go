@@ -64,7 +64,7 @@ func access(c *clusterv1alpha1.Cluster) []client.Object {
 			its(may(clusters, verbs{"get", "patch"}, "clusters/status")),
 			its(may(pelagov1alpha1.ProxyGroup, verbs{"get"}, "clusters/attach")),
 			may(pelagov1alpha1.GroupVersion.Group, verbs{"get", "list", "watch"}, "kindrules"),
-			may(configv1alpha1.GroupVersion.Group, verbs{"get", "list", "watch"}, "resourceinterpretercustomizations"),
+			may(configv1alpha1.GroupVersion.Group, verbs{"get", "list", "watch"}, "resourceinterpretercustomizations", "resourceinterpreterwebhookconfigurations"),
 		}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: meta("", name), RoleRef: ref("ClusterRole"), Subjects: subjects},
 	}

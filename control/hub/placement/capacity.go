@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
-	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/scheduler"
 )
 
@@ -129,8 +128,8 @@ func (r *Cache) latest() *scheduler.Snapshot {
 // Observation is what a watch shows of a binding.
 type Observation struct {
 	ResourceVersion string
-	// Requirements of each replica; nil: none but its pod.
-	Requirements *workv1alpha2.ReplicaRequirements
+	// Size is the load of each replica, or of all components together, of which each part has one set.
+	Size scheduler.Load
 	// Total is what it requests in spec.clusters, for quotas.
 	Total scheduler.Load
 	// Member is set if it belongs to a workload affinity group.
@@ -205,7 +204,7 @@ func (r *Cache) Observe(key string, o Observation) {
 		parts = append(parts, next)
 	}
 	b.version, b.total, b.member = v, o.Total, o.Member
-	r.set(key, b, sizeOf(o.Requirements), parts, b.reserved)
+	r.set(key, b, o.Size, parts, b.reserved)
 }
 
 // Forget records that a binding is gone: resourceVersion is the one with which the watch showed its deletion, so that a late event

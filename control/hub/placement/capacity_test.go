@@ -224,7 +224,7 @@ func act(t *testing.T, r *Cache, clock *clock, reservations map[string]*Reservat
 		reservations[key] = p
 	}
 	see := func(cores int64) {
-		r.Observe(key, Observation{ResourceVersion: fmt.Sprint(a), Requirements: needs(cores), Parts: []ReservedPart{{"m", b, ok == "ok"}}})
+		r.Observe(key, Observation{ResourceVersion: fmt.Sprint(a), Size: sizeOf(needs(cores)), Parts: []ReservedPart{{"m", b, ok == "ok"}}})
 	}
 	switch verb {
 	case "decide":
@@ -280,7 +280,7 @@ func TestRestart(t *testing.T) {
 	p.Commit("7")
 	again := NewCache(CacheOptions{})
 	again.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 0), member("n", 10, 0)})
-	seen := Observation{ResourceVersion: "7", Requirements: needs(1)}
+	seen := Observation{ResourceVersion: "7", Size: sizeOf(needs(1))}
 	for _, c := range d.Clusters {
 		seen.Parts = append(seen.Parts, ReservedPart{Cluster: c.Name, Replicas: c.Replicas})
 	}
@@ -302,12 +302,12 @@ func TestDecide(t *testing.T) {
 		want string
 		free int64 // in m, afterwards
 	}{
-		"divided by room":                   {request(6, weighted), "m=4 n=2", 4},
-		"more where it runs":                {request(6, weighted, workv1alpha2.TargetCluster{Name: "n", Replicas: 2}), "m=3 n=3", 5},
-		"static weights ask for no room":    {static, "m=15 n=15", 0},
-		"neither do as many in each":        {duplicated, "m=30 n=30", 0},
-		"what is no workload takes none":    {&scheduler.Request{Kind: static.Kind}, "m=0 n=0", 8},
-		"several components: none is known": {&scheduler.Request{Kind: static.Kind, Components: 2, Replicas: 3}, "m=0 n=0", 8},
+		"divided by room":                {request(6, weighted), "m=4 n=2", 4},
+		"more where it runs":             {request(6, weighted, workv1alpha2.TargetCluster{Name: "n", Replicas: 2}), "m=3 n=3", 5},
+		"static weights ask for no room": {static, "m=15 n=15", 0},
+		"neither do as many in each":     {duplicated, "m=30 n=30", 0},
+		"what is no workload takes none": {&scheduler.Request{Kind: static.Kind}, "m=0 n=0", 8},
+		"components are not divided":     {&scheduler.Request{Kind: static.Kind, Components: 2, ComponentsLoad: scheduler.LoadOf(corev1.ResourceList{"cpu": resource.MustParse("3")}, 1)}, "m=0 n=0", 5},
 	} {
 		r := NewCache(CacheOptions{})
 		r.SetClusters([]*clusterv1alpha1.Cluster{member("m", 10, 2), member("n", 10, 6)})

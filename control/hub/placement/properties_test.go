@@ -100,7 +100,7 @@ func (w *world) deliver(key string) {
 }
 
 func (w *world) observe(key string, e event) {
-	w.room.Observe(key, Observation{ResourceVersion: fmt.Sprint(e.version), Requirements: needs(e.cores), Parts: e.parts})
+	w.room.Observe(key, Observation{ResourceVersion: fmt.Sprint(e.version), Size: sizeOf(needs(e.cores)), Parts: e.parts})
 }
 
 // report is the news of one cluster.

@@ -52,9 +52,19 @@ func Quantity(of corev1.ResourceName, n int64) resource.Quantity {
 // ComponentsLoad is what the components of a workload request together.
 func ComponentsLoad(all []workv1alpha2.Component) (l scheduler.Load) {
 	for _, c := range all {
-		l.Add(sizeOf(c.ReplicaRequirements), int64(c.Replicas))
+		if c.Replicas > 0 { // a load has no amounts of 0
+			l.Add(sizeOf(c.ReplicaRequirements), int64(c.Replicas))
+		}
 	}
 	return l
+}
+
+// SizeOf is Observation.Size of a binding.
+func SizeOf(s *workv1alpha2.ResourceBindingSpec) scheduler.Load {
+	if len(s.Components) > 0 {
+		return ComponentsLoad(s.Components)
+	}
+	return sizeOf(s.ReplicaRequirements)
 }
 
 // Total is what a binding requests in these clusters.
@@ -63,7 +73,7 @@ func Total(s *workv1alpha2.ResourceBindingSpec) scheduler.Load {
 }
 
 func total(of *workv1alpha2.ReplicaRequirements, components int, together scheduler.Load, clusters []workv1alpha2.TargetCluster) (l scheduler.Load) {
-	if components > 1 {
+	if components > 0 {
 		l.Add(together, int64(len(clusters)))
 		return l
 	}

@@ -29,7 +29,7 @@ func hard(amounts ...string) corev1.ResourceList {
 // seen is what a watch shows of a binding with so many replicas of a core each, in cluster m.
 func seen(version string, replicas int32) Observation {
 	t := []workv1alpha2.TargetCluster{{Name: "m", Replicas: replicas}}
-	return Observation{ResourceVersion: version, Requirements: needs(1), Parts: []ReservedPart{{Cluster: "m", Replicas: replicas}},
+	return Observation{ResourceVersion: version, Size: sizeOf(needs(1)), Parts: []ReservedPart{{Cluster: "m", Replicas: replicas}},
 		Total: Total(&workv1alpha2.ResourceBindingSpec{ReplicaRequirements: needs(1), Clusters: t})}
 }
 
@@ -39,6 +39,8 @@ func TestQuota(t *testing.T) {
 	}
 	flink := request(1, "")
 	flink.Components, flink.ComponentsLoad = 2, ComponentsLoad([]workv1alpha2.Component{{Replicas: 1, ReplicaRequirements: needs(1)}, {Replicas: 3, ReplicaRequirements: needs(2)}})
+	lone := request(0, "")
+	lone.Components, lone.ComponentsLoad = 1, ComponentsLoad([]workv1alpha2.Component{{Replicas: 3, ReplicaRequirements: needs(1)}, {Replicas: 0, ReplicaRequirements: needs(9)}})
 	other, copies := request(9, weighted), request(4, "", running(3)...)
 	copies.Placement = nil
 	for name, c := range map[string]struct {
@@ -57,6 +59,7 @@ func TestQuota(t *testing.T) {
 		"limits are not counted":              {"ns/a", hard("limits.cpu=1"), request(7, weighted, running(3)...), ""},
 		"duplicated in two clusters":          {"ns/a", hard("cpu=10"), copies, "quota q: exceeded by 5 more cpu, of at most 10"},
 		"components in two clusters":          {"ns/a", hard("cpu=17"), flink, "quota q: exceeded by 11 more cpu, of at most 17"},
+		"one component in two clusters":       {"ns/a", hard("cpu=9"), lone, "quota q: exceeded by 3 more cpu, of at most 9"},
 		"components that fit":                 {"ns/a", hard("cpu=18"), flink, ""},
 		"another namespace":                   {"other/a", hard("cpu=10"), other, ""},
 		"a namespace that begins like this":   {"ns2/a", hard("cpu=10"), other, ""},

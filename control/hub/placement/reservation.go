@@ -90,6 +90,12 @@ func (r *Cache) reserve(key string, req *scheduler.Request, d scheduler.Decision
 	p := &Reservation{capacity: r, key: key, size: sizeOf(req.Requirements), clusters: slices.Clone(d.Clusters),
 		total:  total(req.Requirements, req.Components, req.ComponentsLoad, d.Clusters),
 		member: MembershipOf(req.Groups, d.Clusters)}
+	if req.Components > 0 {
+		p.size = req.ComponentsLoad
+		for i := range p.clusters {
+			p.clusters[i].Replicas = 1 // set of components
+		}
+	}
 	if err := r.exceeds(key, p.total); err != nil {
 		return nil, err
 	}

@@ -32,10 +32,6 @@ func SetupUnsupported(mgr ctrl.Manager) error {
 			func(o *searchv1alpha1.ResourceRegistry) *[]metav1.Condition { return &o.Status.Conditions }),
 		unsupported(mgr, "Remedy", "set taints with `pelago taint clusters`",
 			func(o *remedyv1alpha1.Remedy) *[]metav1.Condition { return &o.Status.Conditions }),
-		unsupported(mgr, "ResourceInterpreterWebhookConfiguration", "write KindRules (pelago.io/v1alpha1) for the kinds",
-			func(o *configv1alpha1.ResourceInterpreterWebhookConfiguration) *[]metav1.Condition {
-				return &o.Status.Conditions
-			}),
 	)
 }
 

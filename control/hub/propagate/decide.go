@@ -272,7 +272,7 @@ func sameRecord(a, b *workv1alpha2.Decision) bool {
 
 // observation is what the capacity cache keeps of a binding.
 func observation(b kube.Binding) placement.Observation {
-	o := placement.Observation{ResourceVersion: b.GetResourceVersion(), Requirements: b.Spec.ReplicaRequirements, Total: placement.Total(b.Spec),
+	o := placement.Observation{ResourceVersion: b.GetResourceVersion(), Size: placement.SizeOf(b.Spec), Total: placement.Total(b.Spec),
 		Member: placement.MembershipOf(b.Spec.WorkloadAffinityGroups, b.Spec.Clusters)}
 	add := func(cluster string, replicas int32) {
 		if !slices.ContainsFunc(o.Parts, func(p placement.ReservedPart) bool { return p.Cluster == cluster }) {
@@ -280,6 +280,9 @@ func observation(b kube.Binding) placement.Observation {
 		}
 	}
 	for _, c := range b.Spec.Clusters {
+		if len(b.Spec.Components) > 0 {
+			c.Replicas = 1 // set of components
+		}
 		add(c.Name, c.Replicas)
 	}
 	for i := range b.Spec.GracefulEvictionTasks {

@@ -106,8 +106,12 @@ var (
 func follow(b kube.Binding, w inputs, in *kinds.Interpreter) error {
 	p := w.policy.Spec.Defaulted(w.policy.GetNamespace())
 	s := b.Spec
-	var err error
-	if s.Replicas, s.ReplicaRequirements, _, err = in.Replicas(w.template); err != nil {
+	components, several, err := in.Components(w.template)
+	s.Components, s.Replicas, s.ReplicaRequirements = components, 0, nil
+	if err == nil && !several {
+		s.Replicas, s.ReplicaRequirements, _, err = in.Replicas(w.template)
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", errReplicas, err)
 	}
 	s.Placement = &p.Placement

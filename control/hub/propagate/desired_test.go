@@ -262,7 +262,7 @@ func TestObservation(t *testing.T) {
 	b.Status.AggregatedStatus = []workv1alpha2.AggregatedStatusItem{
 		item("m1", true, workv1alpha2.ResourceHealthy, `{"readyReplicas":2}`), item("m2", true, workv1alpha2.ResourceHealthy, `{"readyReplicas":2}`),
 		item("m3", true, workv1alpha2.ResourceUnhealthy, `{"readyReplicas":1}`), item("m4", true, workv1alpha2.ResourceHealthy, `{"succeeded":1}`)}
-	want := placement.Observation{ResourceVersion: "5", Total: scheduler.Load{Pods: 7}, Parts: []placement.ReservedPart{
+	want := placement.Observation{ResourceVersion: "5", Size: scheduler.Load{Pods: 1}, Total: scheduler.Load{Pods: 7}, Parts: []placement.ReservedPart{
 		{Cluster: "m1", Replicas: 2, Settled: true},
 		{Cluster: "m2", Replicas: 3, Settled: false},
 		{Cluster: "m3", Replicas: 1, Settled: false},
@@ -271,6 +271,13 @@ func TestObservation(t *testing.T) {
 	}}
 	if diff := cmp.Diff(want, observation(b)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+	b.Spec.Clusters, b.Spec.GracefulEvictionTasks = []workv1alpha2.TargetCluster{{Name: "m1"}, {Name: "m3"}}, nil
+	b.Spec.Components = []workv1alpha2.Component{{Name: "a", Replicas: 1}, {Name: "b", Replicas: 4}}
+	want = placement.Observation{ResourceVersion: "5", Size: scheduler.Load{Pods: 5}, Total: scheduler.Load{Pods: 10}, Parts: []placement.ReservedPart{
+		{Cluster: "m1", Replicas: 1, Settled: true}, {Cluster: "m3", Replicas: 1, Settled: false}}}
+	if diff := cmp.Diff(want, observation(b)); diff != "" {
+		t.Errorf("components: -want +got:\n%s", diff)
 	}
 }
 
@@ -286,6 +293,36 @@ func TestDesiredReowns(t *testing.T) {
 	want.SetOwnerReferences(owners)
 	if diff := cmp.Diff(want.Object, got.Object); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// A kind with components has no replicas: what the binding had of the other form goes. Rules of users for replicas precede built-in
+// ones for components.
+func TestDesiredComponents(t *testing.T) {
+	ray := edited(func(u *unstructured.Unstructured) {
+		u.SetAPIVersion("ray.io/v1")
+		u.SetKind("RayCluster")
+		u.Object["spec"] = map[string]any{"headGroupSpec": map[string]any{"template": map[string]any{}}, "workerGroupSpecs": []any{map[string]any{"groupName": "w", "replicas": int64(3)}}}
+	})
+	w := inputs{template: ray, policy: made("a"), name: "b", id: "1"}
+	counted := kinds.New(func(schema.GroupVersionKind) kinds.Kind {
+		return kinds.Kind{Replicas: func(*unstructured.Unstructured) (int32, *workv1alpha2.ReplicaRequirements, error) {
+			return 4, &workv1alpha2.ReplicaRequirements{PriorityClassName: "high"}, nil
+		}}
+	})
+	before, err := desired(w, counted)
+	if err != nil || before.Spec.Replicas != 4 || before.Spec.ReplicaRequirements == nil || before.Spec.Components != nil {
+		t.Fatalf("by a user's rule: %+v %v", before.Spec, err)
+	}
+	w.have = before
+	after, err := desired(w, kinds.New())
+	want := []workv1alpha2.Component{{Name: "ray-head", Replicas: 1}, {Name: "w", Replicas: 3}}
+	if diff := cmp.Diff(want, after.Spec.Components); diff != "" || err != nil || after.Spec.Replicas != 0 || after.Spec.ReplicaRequirements != nil {
+		t.Errorf("built in: %+v %v\n%s", after.Spec, err, diff)
+	}
+	w.have = after
+	if again, err := desired(w, counted); err != nil || again.Spec.Components != nil || again.Spec.Replicas != 4 {
+		t.Errorf("and back: %+v %v", again.Spec, err)
 	}
 }
 

@@ -72,7 +72,7 @@ func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitin
 	if err := r.setKinds(ctx); err != nil {
 		log.FromContext(ctx).Error(err, "not all kinds are watched")
 	}
-	r.Interpreter.Follow(ctx, func(kinds map[schema.GroupVersionKind]bool) { r.onRules(ctx, kinds) })
+	r.Interpreter.Follow(ctx, func(changed func(schema.GroupVersionKind) bool) { r.onRules(ctx, changed) })
 	go r.followKinds(ctx)
 	go r.followClusters(ctx)
 	return nil
@@ -233,9 +233,9 @@ func evictsByStatus(s *workv1alpha2.ResourceBindingSpec) bool {
 }
 
 // onRules asks for the templates of kinds that are read by other rules now: their replicas and dependencies may be others.
-func (r *reconciler) onRules(ctx context.Context, kinds map[schema.GroupVersionKind]bool) {
+func (r *reconciler) onRules(ctx context.Context, changed func(schema.GroupVersionKind) bool) {
 	err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) {
-		if kinds[schema.FromAPIVersionAndKind(b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)] {
+		if changed(schema.FromAPIVersionAndKind(b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)) {
 			r.addTemplate(b)
 		}
 	})

@@ -98,9 +98,9 @@ func awaited(b kube.Binding) []string {
 
 // followRules enqueues the bindings of kinds whose statuses are aggregated by other rules now.
 func (r *reconciler) followRules(ctx context.Context, q queue) error {
-	r.interpreter.Follow(ctx, func(kinds map[schema.GroupVersionKind]bool) {
+	r.interpreter.Follow(ctx, func(changed func(schema.GroupVersionKind) bool) {
 		for _, key := range r.bindingsOf(ctx, func(s *workv1alpha2.ResourceBindingSpec) bool {
-			return kinds[schema.FromAPIVersionAndKind(s.Resource.APIVersion, s.Resource.Kind)]
+			return changed(schema.FromAPIVersionAndKind(s.Resource.APIVersion, s.Resource.Kind))
 		}) {
 			q.Add(reconcile.Request{NamespacedName: key})
 		}

@@ -318,7 +318,7 @@ func newRenderer(in *BindingInput) (*renderer, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.workload = workload
+	r.workload = workload && len(in.Binding.Spec.Components) == 0
 	if in.Template.GroupVersionKind() == batchv1.SchemeGroupVersion.WithKind("Job") && divided(in.Binding.Spec) {
 		assigned := map[string]int64{}
 		for _, c := range in.Binding.Spec.Clusters {

@@ -69,8 +69,8 @@ func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 
 // followRules asks for the bindings of kinds for which other rules hold now: they say what is pruned, and how replicas are set.
 func (r *reconciler) followRules(ctx context.Context, q queue) error {
-	r.Interpreter.Follow(ctx, func(kinds map[schema.GroupVersionKind]bool) {
-		for _, req := range r.bindings(ctx, func(b kube.Binding) bool { return kinds[kindOf(b.Spec.Resource)] }) {
+	r.Interpreter.Follow(ctx, func(changed func(schema.GroupVersionKind) bool) {
+		for _, req := range r.bindings(ctx, func(b kube.Binding) bool { return changed(kindOf(b.Spec.Resource)) }) {
 			q.Add(req)
 		}
 	})

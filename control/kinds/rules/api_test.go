@@ -1,14 +1,19 @@
 package rules_test
 
 import (
+	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,7 +40,8 @@ type hub struct{ *apiserver.Cluster }
 func newHub(t *testing.T) hub {
 	t.Helper()
 	h := hub{apiserver.Connect(t, server.Config(t), pelagov1alpha1.AddToScheme, configv1alpha1.AddToScheme)}
-	h.Empty(&pelagov1alpha1.KindRules{}, &configv1alpha1.ResourceInterpreterCustomization{}, &corev1.Event{})
+	h.Empty(&pelagov1alpha1.KindRules{}, &configv1alpha1.ResourceInterpreterCustomization{},
+		&configv1alpha1.ResourceInterpreterWebhookConfiguration{}, &corev1.Event{})
 	return h
 }
 
@@ -176,13 +182,15 @@ func TestLuaIsRun(t *testing.T) {
 	c := customization()
 	c.Spec.Customizations.HealthInterpretation = &configv1alpha1.Script{LuaScript: "function InterpretHealth(o) return false end"}
 	c.Spec.Customizations.ReplicaResource = &configv1alpha1.Script{LuaScript: "function GetReplicas(o) return o.spec.hens, {} end"}
+	c.Spec.Customizations.ComponentResource = &configv1alpha1.Script{LuaScript: "function GetComponents(o) return {{name = 'coop', replicas = 1}} end"}
 	h.Make(c)
 	await.Equal(t, "True Accepted all scripts compile and are used", h.condition(c, &c.Status.Conditions))
 	for of, in := range interpreters {
 		await.True(t, of+" runs the scripts", func() bool {
 			n, _, ok, err := in.Replicas(farm())
 			health, errHealth := in.Health(farm())
-			return n == 2 && ok && err == nil && health == workv1alpha2.ResourceUnhealthy && errHealth == nil
+			all, _, errComponents := in.Components(farm())
+			return n == 2 && ok && errors.Join(err, errHealth, errComponents) == nil && health == workv1alpha2.ResourceUnhealthy && len(all) == 1
 		})
 	}
 
@@ -245,6 +253,59 @@ func TestLuaWithoutEndIsStopped(t *testing.T) {
 	})
 	if n, _, ok, err := in.Replicas(farm()); n != 2 || !ok || err != nil {
 		t.Errorf("the other script: %d %v %v", n, ok, err)
+	}
+}
+
+// A webhook is called from the hub and from agents; one that cannot be called is an error for its objects, until it is deleted.
+func TestWebhooksAreCalled(t *testing.T) {
+	h := newHub(t)
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body struct {
+			Request struct{ UID, Operation string }
+		}
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil || body.Request.Operation != "InterpretHealth" {
+			t.Errorf("request %+v, %v", body, err)
+		}
+		fmt.Fprintf(w, `{"response": {"uid": %q, "successful": true, "healthy": false}}`, body.Request.UID)
+	}))
+	t.Cleanup(s.Close)
+	interpreters := h.run()
+	c := &configv1alpha1.ResourceInterpreterWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "farms"}}
+	c.Webhooks = []configv1alpha1.ResourceInterpreterWebhook{{
+		Name: "hook.example.com", InterpreterContextVersions: []string{"v1alpha1"},
+		ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &s.URL, CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})},
+		Rules: []configv1alpha1.RuleWithOperations{{Operations: []configv1alpha1.InterpreterOperation{"InterpretHealth"},
+			Rule: configv1alpha1.Rule{APIGroups: []string{"example.com"}, APIVersions: []string{"v1"}, Kinds: []string{"Farm"}}}},
+	}}
+	h.Make(c)
+	await.Equal(t, "True Accepted all webhooks are called", h.condition(c, &c.Status.Conditions))
+	for of, in := range interpreters {
+		await.True(t, of+" calls the webhook", func() bool {
+			health, err := in.Health(farm())
+			return health == workv1alpha2.ResourceUnhealthy && err == nil
+		})
+	}
+
+	c.Webhooks[0].ClientConfig.URL = new(string)
+	*c.Webhooks[0].ClientConfig.URL = "http://192.0.2.1/"
+	if err := h.Update(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	const wrong = `webhook hook.example.com: clientConfig.url is "http://192.0.2.1/": it has to be https://host:port/path`
+	await.Equal(t, "False InvalidWebhook "+wrong, h.condition(c, &c.Status.Conditions))
+	await.True(t, "there is an Event", func() bool { return h.told(c, "InvalidWebhook", wrong) })
+	for of, in := range interpreters {
+		await.True(t, of+" reports the error", func() bool {
+			health, err := in.Health(farm())
+			return health == workv1alpha2.ResourceUnknown && err != nil && strings.Contains(err.Error(), "it has to be https")
+		})
+	}
+	h.Remove(c)
+	for of, in := range interpreters {
+		await.True(t, of+" has the default", func() bool {
+			health, err := in.Health(farm())
+			return health == workv1alpha2.ResourceHealthy && err == nil
+		})
 	}
 }
 

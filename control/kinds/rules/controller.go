@@ -1,5 +1,5 @@
-// Package rules passes the KindRules and ResourceInterpreterCustomizations of the hub to the interpreter of kinds, at the hub and in
-// agents, and writes their condition Accepted.
+// Package rules passes the KindRules, ResourceInterpreterCustomizations and interpreter webhooks of the hub to the interpreter of kinds,
+// at the hub and in agents, calls the webhooks, and writes the condition Accepted.
 package rules
 
 import (
@@ -51,6 +51,7 @@ func Setup(mgr ctrl.Manager, rules *kinds.Custom) error {
 		ctrl.NewControllerManagedBy(mgr).Named("kindrules").
 			Watches(&pelagov1alpha1.KindRules{}, enqueue).
 			Watches(&configv1alpha1.ResourceInterpreterCustomization{}, enqueue).
+			Watches(&configv1alpha1.ResourceInterpreterWebhookConfiguration{}, enqueue).
 			// The first reconcile runs even without KindRules: the interpreter blocks until then.
 			WatchesRawSource(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
 				queue.Add(all)
@@ -67,7 +68,9 @@ func Setup(mgr ctrl.Manager, rules *kinds.Custom) error {
 				return nil
 			})).
 			WithOptions(kube.HubControllerOptions(1)).
-			Complete(&reconciler{client: mgr.GetClient(), recorder: recorder, stale: ofRules, rules: rules}),
+			Complete(&reconciler{
+				client: mgr.GetClient(), recorder: recorder, stale: ofRules, rules: rules, webhooks: hookSet{services: mgr.GetAPIReader()},
+			}),
 	)
 	if err != nil {
 		return fmt.Errorf("set up the controllers of rules of kinds: %w", err)
@@ -75,15 +78,16 @@ func Setup(mgr ctrl.Manager, rules *kinds.Custom) error {
 	return nil
 }
 
-// reconciler passes KindRules and customizations to the interpreter and writes their condition Accepted.
+// reconciler passes KindRules, customizations and webhooks to the interpreter and writes their condition Accepted.
 type reconciler struct {
 	client   client.Client
 	recorder record.EventRecorder
 	stale    *kube.StaleCaches[ctrl.Request]
 	rules    *kinds.Custom
+	webhooks hookSet
 }
 
-// Reconcile reconciles all KindRules and customizations.
+// Reconcile reconciles all KindRules, customizations and webhooks.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var list pelagov1alpha1.KindRulesList
 	if err := r.client.List(ctx, &list); err != nil {
@@ -93,9 +97,22 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.client.List(ctx, &customizations); err != nil {
 		return ctrl.Result{}, fmt.Errorf("list ResourceInterpreterCustomizations: %w", err)
 	}
+	var hooks configv1alpha1.ResourceInterpreterWebhookConfigurationList
+	if err := r.client.List(ctx, &hooks); err != nil {
+		return ctrl.Result{}, fmt.Errorf("list ResourceInterpreterWebhookConfigurations: %w", err)
+	}
+	called := r.webhooks.set(r.rules, hooks.Items)
 	scripts := r.rules.SetScripts(customizations.Items)
 	verdicts := r.rules.Set(list.Items)
 	var errs []error
+	for i := range hooks.Items {
+		c := &hooks.Items[i]
+		before := c.DeepCopy()
+		is := webhooksAccepted(c, called[c.Name])
+		if meta.SetStatusCondition(&c.Status.Conditions, is) {
+			errs = append(errs, write(ctx, r.client, r.recorder, before, c, is))
+		}
+	}
 	for i := range customizations.Items {
 		c := &customizations.Items[i]
 		before := c.DeepCopy()
@@ -132,16 +149,18 @@ func write(
 // listRetry is the time between two lists of KindRules while the hub does not answer.
 const listRetry = 2 * time.Second
 
-// Follower passes the KindRules and customizations of the hub to the interpreter of an agent.
+// Follower passes the KindRules, customizations and webhooks of the hub to the interpreter of an agent.
 type Follower struct {
 	Cache cache.Cache   // of the hub
 	Live  client.Reader // uncached
 	Rules *kinds.Custom
 	Log   *slog.Logger
+
+	webhooks hookSet
 }
 
-// Start runs until ctx ends. An older hub does not serve KindRules, or does not allow members to read them or customizations: then
-// there are none until it is upgraded.
+// Start runs until ctx ends. An older hub does not serve KindRules, or does not allow members to read them, customizations or webhooks:
+// then there are none until it is upgraded.
 func (f *Follower) Start(ctx context.Context) error {
 	defer f.Rules.Release()
 	changed := make(chan struct{}, 1)
@@ -153,10 +172,15 @@ func (f *Follower) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var withoutScripts atomic.Bool
+	hooks, err := f.watch(ctx, &configv1alpha1.ResourceInterpreterWebhookConfiguration{}, changed)
+	if err != nil {
+		return err
+	}
+	var withoutScripts, withoutHooks atomic.Bool
 	go f.older(ctx, &pelagov1alpha1.KindRulesList{}, f.Rules.Release)
 	go f.older(ctx, &configv1alpha1.ResourceInterpreterCustomizationList{}, func() { withoutScripts.Store(true) })
-	known := func() bool { return withoutScripts.Load() || scripts() }
+	go f.older(ctx, &configv1alpha1.ResourceInterpreterWebhookConfigurationList{}, func() { withoutHooks.Store(true) })
+	known := func() bool { return (withoutScripts.Load() || scripts()) && (withoutHooks.Load() || hooks()) }
 	if !toolscache.WaitForCacheSync(ctx.Done(), rules, known) {
 		return nil // the process ends
 	}
@@ -167,7 +191,7 @@ func (f *Follower) Start(ctx context.Context) error {
 			return nil
 		case <-changed:
 		}
-		if err := f.set(ctx, scripts()); err != nil {
+		if err := f.set(ctx, scripts(), hooks()); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -192,8 +216,15 @@ func (f *Follower) watch(ctx context.Context, o client.Object, changed chan<- st
 	return registration.HasSynced, nil
 }
 
-// set passes the rules in the cache to the interpreter, and customizations if they have been read.
-func (f *Follower) set(ctx context.Context, scripts bool) error {
+// set passes the rules in the cache to the interpreter, and customizations and webhooks if they have been read.
+func (f *Follower) set(ctx context.Context, scripts, hooks bool) error {
+	if hooks {
+		var list configv1alpha1.ResourceInterpreterWebhookConfigurationList
+		if err := f.Cache.List(ctx, &list); err != nil {
+			return fmt.Errorf("list the ResourceInterpreterWebhookConfigurations of the hub: %w", err)
+		}
+		f.webhooks.set(f.Rules, list.Items)
+	}
 	if scripts {
 		var list configv1alpha1.ResourceInterpreterCustomizationList
 		if err := f.Cache.List(ctx, &list); err != nil {
@@ -263,6 +294,17 @@ func accepted(v kinds.Verdict, generation int64) metav1.Condition {
 	return c
 }
 
+// webhooksAccepted is the condition of a webhook configuration.
+func webhooksAccepted(c *configv1alpha1.ResourceInterpreterWebhookConfiguration, v kinds.Verdict) metav1.Condition {
+	is := accepted(v, c.Generation)
+	if v.Invalid != nil {
+		is.Reason = configv1alpha1.ReasonInvalidWebhook
+	} else {
+		is.Message = "all webhooks are called"
+	}
+	return is
+}
+
 // scriptsAccepted is the condition of a customization.
 func scriptsAccepted(c *configv1alpha1.ResourceInterpreterCustomization, v kinds.Verdict) metav1.Condition {
 	is := accepted(v, c.Generation)
@@ -273,9 +315,6 @@ func scriptsAccepted(c *configv1alpha1.ResourceInterpreterCustomization, v kinds
 	case v.Exhausted != "":
 		is.Status, is.Reason = metav1.ConditionFalse, configv1alpha1.ReasonLimitExceeded
 		is.Message = kinds.Shorten(v.Exhausted+"; objects for which that happens keep what they have", kinds.MaxMessage)
-	case c.Spec.Customizations.ComponentResource != nil:
-		is.Status, is.Reason = metav1.ConditionFalse, configv1alpha1.ReasonNotSupportedYet
-		is.Message = "componentResource is not run yet: the kind is scheduled by replicaResource; the other scripts are used"
 	default:
 		is.Message = "all scripts compile and are used"
 	}

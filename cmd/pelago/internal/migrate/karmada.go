@@ -50,7 +50,6 @@ var lacking = []schema.GroupVersionKind{
 	{Group: "networking.karmada.io", Version: "v1alpha1", Kind: "MultiClusterIngress"},
 	{Group: "remedy.karmada.io", Version: "v1alpha1", Kind: "Remedy"},
 	{Group: "search.karmada.io", Version: "v1alpha1", Kind: "ResourceRegistry"},
-	{Group: "config.karmada.io", Version: "v1alpha1", Kind: "ResourceInterpreterWebhookConfiguration"},
 }
 
 // registrations are the kinds by which an API server calls Karmada's servers.
@@ -120,15 +119,6 @@ func (k *Karmada) losses(ctx context.Context, steps []Step) ([]Step, error) {
 		}
 		for _, u := range all {
 			steps = append(steps, Step{lose, u.GetKind() + " " + deploy.Title(client.ObjectKeyFromObject(&u)), "nothing acts on this kind in Pelago"})
-		}
-	}
-	bindings, err := k.list(ctx, schema.GroupVersionKind{Group: "work.karmada.io", Version: "v1alpha2", Kind: "ResourceBinding"})
-	if err != nil {
-		return nil, err
-	}
-	for _, b := range bindings {
-		if components, _, err := unstructured.NestedSlice(b.Object, "spec", "components"); err == nil && len(components) > 1 {
-			steps = append(steps, Step{lose, "ResourceBinding " + deploy.Title(client.ObjectKeyFromObject(&b)), "a workload of several components is not divided"})
 		}
 	}
 	clusters, err := k.list(ctx, clusterv1alpha1.GroupVersion.WithKind("Cluster"))
