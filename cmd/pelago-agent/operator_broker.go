@@ -30,21 +30,21 @@ func (o *operator) broker(ctx context.Context, req reconcile.Request) (reconcile
 	}
 	before := b.DeepCopy()
 	err, again := o.deployBroker(ctx, b, unknown), brokerInterval
-	setConditions(&b.Status, b.Generation, nil, err)
-	done(&b.Status, err == nil, "the hub is deployed; Secret "+v1alpha1.BrokerInfoSecret+" has broker-info.subm")
-	if err != nil {
+	if err == nil {
+		b.Status.ObservedGeneration = b.Generation
+		done(&b.Status, "the hub is deployed; Secret "+v1alpha1.BrokerInfoSecret+" has broker-info.subm")
+	} else {
 		again = retryInterval
+		setConditions(&b.Status, b.Generation, nil, err)
 	}
 	return reconcile.Result{RequeueAfter: again}, o.write(ctx, b, before)
 }
 
-// done sets the conditions Available and Ready of a kind without components.
-func done(s *v1alpha1.Status, is bool, message string) {
-	if !is {
-		return
-	}
-	for _, kind := range []string{v1alpha1.ConditionAvailable, v1alpha1.ConditionReady} {
-		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: "AsSpecified", Message: message,
+// done sets the conditions of a kind without components.
+func done(s *v1alpha1.Status, message string) {
+	for kind, is := range map[string]metav1.ConditionStatus{v1alpha1.ConditionAvailable: metav1.ConditionTrue, v1alpha1.ConditionReady: metav1.ConditionTrue,
+		v1alpha1.ConditionProgressing: metav1.ConditionFalse, v1alpha1.ConditionDegraded: metav1.ConditionFalse} {
+		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: is, Reason: "AsSpecified", Message: message,
 			ObservedGeneration: s.ObservedGeneration})
 	}
 }

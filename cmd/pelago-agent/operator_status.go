@@ -110,6 +110,9 @@ func setConditions(s *v1alpha1.Status, generation int64, components []v1alpha1.C
 		}
 	}
 	rollout := strings.Join(waiting, "; ")
+	if len(components) == 0 {
+		rollout = "there are no components yet"
+	}
 	reason, message := "AsSpecified", ""
 	var update updating
 	var refused refusal
