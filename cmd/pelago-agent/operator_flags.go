@@ -135,33 +135,6 @@ func membershipOf(s *v1alpha1.Submariner, secrets map[string]map[string][]byte, 
 		return m, err
 	}
 	m.hub = append([]string{"--clusterid=" + spec.ClusterID}, extra...)
-	if slices.Contains(extra, "--workloads-only=true") {
-		return m, nil
-	}
-	m.hub = append(m.hub, "--clustercidr="+spec.ClusterCIDR, "--servicecidr="+spec.ServiceCIDR, fmt.Sprintf("--enable-clusterset-ip=%t", spec.ClustersetIPEnabled))
-	for flag, value := range map[string]string{"globalnet-cidr": spec.GlobalCIDR, "clusterset-ip-cidr": spec.ClustersetIPCIDR} {
-		if value != "" {
-			m.hub = append(m.hub, "--"+flag+"="+value)
-		}
-	}
-	slices.Sort(m.hub)
-	driver, port, nat := spec.CableDriver, spec.CeIPSecNATTPort, spec.NatEnabled == nil || *spec.NatEnabled
-	if driver == "" {
-		driver = "wireguard"
-	}
-	if port == 0 {
-		port = 4500
-	}
-	m.member = []string{"--cable-driver=" + driver, fmt.Sprintf("--nattport=%d", port), fmt.Sprintf("--natt=%t", nat),
-		fmt.Sprintf("--preferred-server=%t", spec.CeIPSecPreferredServer), fmt.Sprintf("--air-gapped=%t", spec.AirGappedDeployment),
-		fmt.Sprintf("--load-balancer=%t", spec.LoadBalancerEnabled)}
-	if c := spec.CoreDNSCustomConfig; c != nil && c.ConfigMapName != "" {
-		name := c.ConfigMapName
-		if c.Namespace != "" {
-			name = c.Namespace + "/" + name
-		}
-		m.member = append(m.member, "--coredns-custom-configmap="+name)
-	}
 	var selector, tolerations []string
 	for _, key := range slices.Sorted(maps.Keys(spec.NodeSelector)) {
 		selector = append(selector, key+"="+spec.NodeSelector[key])
@@ -179,7 +152,34 @@ func membershipOf(s *v1alpha1.Submariner, secrets map[string]map[string][]byte, 
 		}
 		tolerations = append(tolerations, text)
 	}
-	m.member = append(m.member, "--node-selector="+strings.Join(selector, ","), "--toleration="+strings.Join(tolerations, ","))
+	m.member = []string{"--node-selector=" + strings.Join(selector, ","), "--toleration=" + strings.Join(tolerations, ",")}
+	if slices.Contains(extra, "--workloads-only=true") {
+		return m, nil
+	}
+	m.hub = append(m.hub, "--clustercidr="+spec.ClusterCIDR, "--servicecidr="+spec.ServiceCIDR, fmt.Sprintf("--enable-clusterset-ip=%t", spec.ClustersetIPEnabled))
+	for flag, value := range map[string]string{"globalnet-cidr": spec.GlobalCIDR, "clusterset-ip-cidr": spec.ClustersetIPCIDR} {
+		if value != "" {
+			m.hub = append(m.hub, "--"+flag+"="+value)
+		}
+	}
+	slices.Sort(m.hub)
+	driver, port, nat := spec.CableDriver, spec.CeIPSecNATTPort, spec.NatEnabled == nil || *spec.NatEnabled
+	if driver == "" {
+		driver = "wireguard"
+	}
+	if port == 0 {
+		port = 4500
+	}
+	m.member = append(m.member, "--cable-driver="+driver, fmt.Sprintf("--nattport=%d", port), fmt.Sprintf("--natt=%t", nat),
+		fmt.Sprintf("--preferred-server=%t", spec.CeIPSecPreferredServer), fmt.Sprintf("--air-gapped=%t", spec.AirGappedDeployment),
+		fmt.Sprintf("--load-balancer=%t", spec.LoadBalancerEnabled))
+	if c := spec.CoreDNSCustomConfig; c != nil && c.ConfigMapName != "" {
+		name := c.ConfigMapName
+		if c.Namespace != "" {
+			name = c.Namespace + "/" + name
+		}
+		m.member = append(m.member, "--coredns-custom-configmap="+name)
+	}
 	return m, nil
 }
 
