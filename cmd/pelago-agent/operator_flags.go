@@ -59,6 +59,8 @@ var (
 	extraJoin = []string{"cable-tunnels", "datapath", "dns-cache", "dns-ttl", "external-cidr", "gateway-mode", "gateway-node",
 		"globalnet", "globalnet-cluster-size", "http-proxy", "https-proxy", "image-pull-policy", "image-pull-secret", "label-gateway", "natt-discovery-port",
 		"network-only", "no-proxy", "route-service-cidr", "workloads-only", "xdp"}
+	// Of these the ones that the hub has to grant.
+	extraHub    = []string{"external-cidr", "globalnet", "globalnet-cluster-size", "network-only", "workloads-only"}
 	extraBroker = []string{"auto-accept", "broker-url", "fabric-cidr", "mode"}
 )
 
@@ -134,7 +136,7 @@ func membershipOf(s *v1alpha1.Submariner, secrets map[string]map[string][]byte, 
 	if err != nil {
 		return m, err
 	}
-	m.hub = append([]string{"--clusterid=" + spec.ClusterID}, extra...)
+	m.hub = []string{"--clusterid=" + spec.ClusterID}
 	var selector, tolerations []string
 	for _, key := range slices.Sorted(maps.Keys(spec.NodeSelector)) {
 		selector = append(selector, key+"="+spec.NodeSelector[key])
@@ -153,6 +155,13 @@ func membershipOf(s *v1alpha1.Submariner, secrets map[string]map[string][]byte, 
 		tolerations = append(tolerations, text)
 	}
 	m.member = []string{"--node-selector=" + strings.Join(selector, ","), "--toleration=" + strings.Join(tolerations, ",")}
+	for _, flag := range extra {
+		to := &m.member
+		if name, _, _ := strings.Cut(strings.TrimPrefix(flag, "--"), "="); slices.Contains(extraHub, name) {
+			to = &m.hub
+		}
+		*to = append(*to, flag)
+	}
 	if slices.Contains(extra, "--workloads-only=true") {
 		return m, nil
 	}

@@ -6,8 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	lua "github.com/yuin/gopher-lua"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
 )
@@ -132,6 +134,43 @@ func TestBrokerInfo(t *testing.T) {
 		var r refusal
 		if !errors.As(err, &r) || r.field != field {
 			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+func TestMembership(t *testing.T) {
+	no := false
+	spec := v1alpha1.SubmarinerSpec{ClusterID: "c1", BrokerK8sApiServer: "hub", BrokerK8sApiServerToken: "t", BrokerK8sCA: "Y2E=", CeIPSecPSK: "cHNr",
+		ClusterCIDR: "10.0.0.0/16", GlobalCIDR: "120.1.0.0/24", CableDriver: "libreswan", CeIPSecNATTPort: 4600, NatEnabled: &no, LoadBalancerEnabled: true,
+		AirGappedDeployment: true, CoreDNSCustomConfig: &v1alpha1.CoreDNSCustomConfig{ConfigMapName: "custom", Namespace: "kube-system"}}
+	of := func(flags string) (membership, error) {
+		return membershipOf(&v1alpha1.Submariner{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1alpha1.AnnotationFlags: flags}}, Spec: spec}, nil, "r/pelago:v1")
+	}
+	m, err := of("--datapath=hybrid --external-cidr=192.0.2.0/24")
+	must(t, err)
+	if diff := cmp.Diff([]string{"--clustercidr=10.0.0.0/16", "--clusterid=c1", "--enable-clusterset-ip=false", "--external-cidr=192.0.2.0/24",
+		"--globalnet-cidr=120.1.0.0/24", "--servicecidr="}, m.hub); diff != "" {
+		t.Errorf("what the hub grants: -want +got\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"--node-selector=", "--toleration=", "--datapath=hybrid", "--cable-driver=libreswan", "--nattport=4600", "--natt=false",
+		"--preferred-server=false", "--air-gapped=true", "--load-balancer=true", "--coredns-custom-configmap=kube-system/custom"}, m.member); diff != "" {
+		t.Errorf("the rest: -want +got\n%s", diff)
+	}
+	before, err := m.digest()
+	must(t, err)
+	for flags, same := range map[string]bool{"--datapath=fast --external-cidr=192.0.2.0/24": true, "--external-cidr=192.0.2.0/25": false} {
+		m, err := of(flags)
+		must(t, err)
+		if digest, err := m.digest(); err != nil || (digest == before) != same {
+			t.Errorf("%s: the hub's part is the same: %t, %v", flags, digest == before, err)
+		}
+	}
+	if m, err := of("--workloads-only=true"); err != nil || len(m.hub) != 2 || len(m.member) != 2 {
+		t.Errorf("workloads only: %q %q, %v", m.hub, m.member, err)
+	}
+	for _, flags := range []string{"--kubeconfig=/etc/shadow", "--datapath hybrid", "datapath=hybrid"} {
+		if _, err := of(flags); err == nil || !strings.Contains(err.Error(), "write --name=value") {
+			t.Errorf("%s: %v", flags, err)
 		}
 	}
 }
