@@ -23,12 +23,14 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -60,10 +62,19 @@ type operator struct {
 	applied, brokers map[client.ObjectKey]applied
 }
 
-// applied is what was installed last, and when.
+// applied is what was installed last, when, and with which error.
 type applied struct {
 	input string
 	at    time.Time
+	err   error
+}
+
+// current reports whether the input need not be installed again yet.
+func (a applied) current(input string, interval time.Duration) bool {
+	if a.err != nil {
+		interval = retryInterval / 2 // events of other objects do not repeat a failure
+	}
+	return a.input == input && time.Since(a.at) < interval
 }
 
 // openOperator constructs the controllers of the role operator.
@@ -115,15 +126,17 @@ func openOperator(ctx context.Context, cfg *rest.Config, o options) (*agent, err
 			return out
 		})
 	}
+	// Not of the own status: a refusal may say how long ago something was.
+	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	submariner, discovery, broker := kind("Submariner"), kind("ServiceDiscovery"), kind("Broker")
 	return &agent{manager: mgr, live: live, changed: context.Background()}, errors.Join(
-		ctrl.NewControllerManagedBy(mgr).Named("submariner").For(submariner).
+		ctrl.NewControllerManagedBy(mgr).Named("submariner").For(submariner, changed).
 			Watches(&corev1.Secret{}, every(submariner)).
 			Watches(&appsv1.Deployment{}, every(submariner)).
 			Watches(&appsv1.DaemonSet{}, every(submariner)).Complete(reconcile.Func(r.submariner)),
-		ctrl.NewControllerManagedBy(mgr).Named("servicediscovery").For(discovery).
+		ctrl.NewControllerManagedBy(mgr).Named("servicediscovery").For(discovery, changed).
 			Watches(submariner, every(discovery)).Complete(reconcile.Func(r.discovery)),
-		ctrl.NewControllerManagedBy(mgr).Named("broker").For(broker).Complete(reconcile.Func(r.broker)),
+		ctrl.NewControllerManagedBy(mgr).Named("broker").For(broker, changed).Complete(reconcile.Func(r.broker)),
 		mgr.AddHealthzCheck("liveness", live), mgr.AddReadyzCheck("ping", healthz.Ping),
 	)
 }
@@ -209,15 +222,8 @@ func (o *operator) install(ctx context.Context, s *v1alpha1.Submariner, unknown 
 	if err := unknownFields(unknown); err != nil {
 		return err
 	}
-	list := &v1alpha1.SubmarinerList{}
-	if err := o.live.List(ctx, list, client.InNamespace(o.namespace)); err != nil {
-		return fmt.Errorf("list Submariners: %w", err)
-	}
-	for _, other := range list.Items {
-		if other.Name != s.Name && (other.CreationTimestamp.Before(&s.CreationTimestamp) ||
-			other.CreationTimestamp.Equal(&s.CreationTimestamp) && other.Name < s.Name) {
-			return fmt.Errorf("Submariner %s is older: a cluster is one member: delete one of them", other.Name)
-		}
+	if err := o.checkOnly(ctx, s); err != nil {
+		return err
 	}
 	secrets := map[string]map[string][]byte{}
 	for _, key := range secretsOf(o.namespace, s) {
@@ -245,11 +251,14 @@ func (o *operator) install(ctx context.Context, s *v1alpha1.Submariner, unknown 
 	keep := joined.ClusterID == s.Spec.ClusterID && s.Status.Registration == digest
 	args := m.args("broker-info.subm")
 	input, key := digest+strings.Join(args, "\n"), client.ObjectKeyFromObject(s)
-	if last := o.applied[key]; keep && last.input == input && time.Since(last.at) < repairInterval {
-		return nil
+	if last := o.applied[key]; (keep || last.err != nil) && last.current(input, repairInterval) {
+		return last.err
 	}
 	if keep {
 		args = append(args, "--keep-registration")
+	}
+	if joined.ClusterID == "" {
+		s.Status.Registration = "joining" // what a failure leaves is removed with the object
 	}
 	content, err := m.info.Encode()
 	if err != nil {
@@ -262,11 +271,25 @@ func (o *operator) install(ctx context.Context, s *v1alpha1.Submariner, unknown 
 		}
 		return o.pelago(ctx, args...)
 	})
-	if err != nil {
-		return err
+	o.applied[key] = applied{input, time.Now(), err}
+	if err == nil {
+		s.Status.Registration = digest
 	}
-	s.Status.Registration = digest
-	o.applied[key] = applied{input, time.Now()}
+	return err
+}
+
+// checkOnly refuses a Submariner beside an older one.
+func (o *operator) checkOnly(ctx context.Context, s *v1alpha1.Submariner) error {
+	list := &v1alpha1.SubmarinerList{}
+	if err := o.live.List(ctx, list, client.InNamespace(o.namespace)); err != nil {
+		return fmt.Errorf("list Submariners: %w", err)
+	}
+	for _, other := range list.Items {
+		if other.Name != s.Name && (other.CreationTimestamp.Before(&s.CreationTimestamp) ||
+			other.CreationTimestamp.Equal(&s.CreationTimestamp) && other.Name < s.Name) {
+			return fmt.Errorf("a cluster is one member, and Submariner %s is older: delete one of them", other.Name)
+		}
+	}
 	return nil
 }
 
@@ -331,7 +354,7 @@ func (o *operator) remove(ctx context.Context, s, before *v1alpha1.Submariner) e
 		return nil
 	}
 	joined, err := o.joined(ctx)
-	if err == nil && joined.ClusterID == s.Spec.ClusterID && s.Status.Registration != "" { // else another has joined it
+	if err == nil && joined.ClusterID == s.Spec.ClusterID && s.Status.Registration != "" { // else a person has joined it
 		err = o.pelago(ctx, "unjoin")
 	}
 	if err != nil {

@@ -58,8 +58,8 @@ func (o *operator) deployBroker(ctx context.Context, b *v1alpha1.Broker, unknown
 		return err
 	}
 	input, key := "Broker "+strings.Join(args, "\n"), client.ObjectKeyFromObject(b)
-	if last := o.brokers[key]; last.input == input && time.Since(last.at) < brokerInterval {
-		return nil
+	if last := o.brokers[key]; last.current(input, brokerInterval) {
+		return last.err
 	}
 	err = inDirectory(func(dir string) error {
 		args[2] = filepath.Join(dir, args[2])
@@ -80,9 +80,7 @@ func (o *operator) deployBroker(ctx context.Context, b *v1alpha1.Broker, unknown
 		}
 		return nil
 	})
-	if err == nil {
-		o.brokers[key] = applied{input, time.Now()}
-	}
+	o.brokers[key] = applied{input, time.Now(), err}
 	return err
 }
 

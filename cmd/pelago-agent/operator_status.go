@@ -39,6 +39,9 @@ func (o *operator) observe(ctx context.Context, s *v1alpha1.Submariner, phase er
 		return fmt.Errorf("list Gateways: %w", err)
 	}
 	for _, g := range gateways.Items {
+		for i := range g.Status.Connections { // they change all the time, and are in the Gateway
+			g.Status.Connections[i].LatencyRTT, g.Status.Connections[i].LossPercent = nil, 0
+		}
 		st.Gateways = append(st.Gateways, g.Status)
 	}
 	setConditions(&st.Status, s.Generation, st.Components, phase)

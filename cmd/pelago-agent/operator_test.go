@@ -50,7 +50,6 @@ var pelagoDir = sync.OnceValues(func() (string, error) {
 type operated struct {
 	*apiserver.Cluster
 	t          *testing.T
-	dir        string
 	kubeconfig string // the administrator's
 	own        string // the operator's
 	cfg        *rest.Config
@@ -73,7 +72,7 @@ func newOperated(t *testing.T, opts ...apiserver.Option) *operated {
 	must(t, err)
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	admin := apiserver.Start(t, opts...)
-	o := &operated{Cluster: apiserver.Connect(t, admin, v1alpha1.AddToScheme, mcs.AddToScheme), t: t, kubeconfig: kubeconfigFile(t, admin), stop: func() {}}
+	o := &operated{Cluster: apiserver.Connect(t, admin, v1alpha1.AddToScheme, mcs.Install), t: t, kubeconfig: kubeconfigFile(t, admin), stop: func() {}}
 	crds, err := deploy.OperatorCRDs()
 	must(t, err)
 	objs, err := deploy.OperatorManifests(deploy.MemberOptions{})
@@ -337,7 +336,7 @@ func TestOperator(t *testing.T) {
 		await.Equal(t, "True/AsSpecified", ready)
 	})
 	t.Run("a second Submariner is refused", func(t *testing.T) {
-		other := &v1alpha1.Submariner{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: "second"}, Spec: v1alpha1.SubmarinerSpec{ClusterID: "c2"}}
+		other := &v1alpha1.Submariner{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: "second"}, Spec: v1alpha1.SubmarinerSpec{ClusterID: "c1"}}
 		o.Make(other)
 		o.says(other, v1alpha1.ConditionDegraded, "True/InstallFailed", "Submariner submariner is older")
 		o.Remove(other)

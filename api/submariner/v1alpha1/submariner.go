@@ -224,12 +224,12 @@ type SubmarinerStatus struct {
 	// +optional
 	// +listType=atomic
 	Components []Component `json:"components,omitempty"`
-	// Gateways are the states of the gateway nodes.
+	// Gateways are the states of the gateway nodes, without times and losses.
 	//
 	// +optional
 	// +listType=atomic
 	Gateways []submarinerv1.GatewayStatus `json:"gateways,omitempty"`
-	// Registration is a digest of what the hub was asked for. While it is the same the hub is not asked again.
+	// Registration is a digest of what the hub has granted. While it is the same the hub is not asked again.
 	//
 	// +optional
 	Registration string `json:"registration,omitempty"`
