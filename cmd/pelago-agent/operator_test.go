@@ -245,7 +245,7 @@ func TestOperator(t *testing.T) {
 		`{"imageOverrides":{"submariner-gateway":"x"}}`:      {"True/InvalidImageOverrides", "submariner-gateway"},
 	} {
 		if !strings.Contains(spec, "Secret") && spec != "{}" {
-			o.change(s, `{"brokerK8sSecret":"hub"}`)
+			spec = `{"brokerK8sSecret":"hub",` + spec[1:]
 		}
 		o.change(s, spec)
 		o.says(s, v1alpha1.ConditionDegraded, words...)
