@@ -17,9 +17,6 @@ func (j *task) filter(a *policyv1alpha1.ClusterAffinity, tier int, fit []candida
 	if err != nil {
 		return nil, err
 	}
-	if fit == nil {
-		fit = make([]candidate, 0, near.size())
-	}
 	serving := j.serving(j.Kind)
 	for at := range j.traits {
 		if tier > 0 && why[at] == none {

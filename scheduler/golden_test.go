@@ -64,17 +64,19 @@ func golden(seed uint64) string {
 	r := g.request(clusters)
 	d, err := Schedule(r, NewSnapshot(clusters, assumed))
 	result := d.Term + " " + show(d)
-	reasons := d.Reasons
+	reasons := d.Reasons.Grouped(len(clusters))
 	if err != nil {
 		result = fmt.Sprintf("%s %T %v", d.Term, err, err)
 		var fit *FitError
 		if errors.As(err, &fit) {
-			reasons = slices.Concat(reasons, fit.Reasons)
+			reasons = slices.Concat(reasons, fit.Reasons.Grouped(len(clusters)))
 		}
 	}
 	var lines []string
-	for _, why := range reasons {
-		lines = append(lines, why.Cluster+": "+why.Why)
+	for _, r := range reasons {
+		for _, cluster := range r.Clusters {
+			lines = append(lines, cluster+": "+r.Why)
+		}
 	}
 	slices.Sort(lines)
 	sum := fnv.New32a()

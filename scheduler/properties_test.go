@@ -82,7 +82,11 @@ func TestProperties(t *testing.T) {
 		if s != duplicated && total != r.Replicas {
 			t.Fatalf("%d replicas of %d are divided: %s", total, r.Replicas, show(d))
 		}
-		if n := len(d.Clusters) + len(d.Reasons); n != len(clusters) {
+		n := len(d.Clusters)
+		for _, r := range d.Reasons.Grouped(0) {
+			n += r.Count
+		}
+		if n != len(clusters) {
 			t.Fatalf("of %d clusters %d are chosen or have a reason: %s, %v", len(clusters), n, show(d), d.Reasons)
 		}
 		same := func(what string, clusters []*clusterv1alpha1.Cluster) {

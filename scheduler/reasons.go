@@ -3,14 +3,15 @@ package scheduler
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
 // FitError: no cluster passes the filters.
 type FitError struct {
-	Reasons []Reason
+	Reasons Reasons
 	// Unmatched: no affinity of the placement selects a cluster, and none names one that has not joined. Otherwise clusters may
 	// only be unhealthy, or yet to come.
 	Unmatched bool
@@ -18,21 +19,15 @@ type FitError struct {
 
 // Error counts the clusters by reason, the most frequent first.
 func (e *FitError) Error() string {
-	if len(e.Reasons) == 0 {
+	reasons := e.Reasons.Grouped(0)
+	if len(reasons) == 0 {
 		return "no cluster fits: no cluster has joined"
 	}
-	count := map[string]int{}
-	for _, r := range e.Reasons {
-		count[r.Why]++
-	}
-	reasons := slices.SortedFunc(maps.Keys(count), func(a, b string) int {
-		return cmp.Or(cmp.Compare(count[b], count[a]), strings.Compare(a, b))
-	})
 	parts := make([]string, 0, len(reasons))
 	for _, r := range reasons {
-		parts = append(parts, fmt.Sprintf("%d %s", count[r], r))
+		parts = append(parts, fmt.Sprintf("%d %s", r.Count, r.Why))
 	}
-	return fmt.Sprintf("no cluster fits: 0/%d: %s", len(e.Reasons), strings.Join(parts, ", "))
+	return fmt.Sprintf("no cluster fits: 0/%d: %s", len(e.Reasons.of), strings.Join(parts, ", "))
 }
 
 // UnschedulableError: the clusters that pass the filters have insufficient capacity. What runs is not changed.
@@ -84,25 +79,38 @@ func (j *task) describe(why string) cause {
 	return described + cause(len(j.descriptions)-1)
 }
 
-// reasons are the causes of all clusters as text.
-func (j *task) reasons(why []cause) []Reason {
-	n := 0
-	for _, c := range why {
-		if c != none {
-			n++
+// Reasons why clusters were not selected.
+type Reasons struct {
+	of           []*clusterv1alpha1.Cluster // by name
+	why          []cause                    // of each
+	descriptions []string
+}
+
+// Reason why a number of clusters were not selected.
+type Reason struct {
+	Why      string // follows their number
+	Count    int
+	Clusters []string // the first of them by name
+}
+
+// Grouped returns the reasons, the most frequent first, each with the names of so many clusters at most.
+func (r Reasons) Grouped(names int) []Reason {
+	all := make([]Reason, int(described)+len(r.descriptions))
+	for at, c := range r.why {
+		g := &all[c]
+		g.Count++
+		if len(g.Clusters) < names {
+			g.Clusters = append(g.Clusters, r.of[at].Name)
 		}
 	}
-	if n == 0 {
-		return nil
-	}
-	out := make([]Reason, 0, n)
-	for at, c := range why {
-		switch {
-		case c >= described:
-			out = append(out, Reason{j.of[at].Name, j.descriptions[c-described]})
-		case c != none:
-			out = append(out, Reason{j.of[at].Name, causeTexts[c]})
+	for c := range all {
+		if c < int(described) {
+			all[c].Why = causeTexts[c]
+		} else {
+			all[c].Why = r.descriptions[c-int(described)]
 		}
 	}
-	return out
+	all = slices.DeleteFunc(all, func(g Reason) bool { return g.Why == causeTexts[none] || g.Count == 0 })
+	slices.SortFunc(all, func(a, b Reason) int { return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Why, b.Why)) })
+	return all
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"sync"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
@@ -16,6 +17,7 @@ import (
 // *UnschedulableError, a *SpreadError, or that of an invalid request, with the reasons in its decision.
 func Schedule(r *Request, s *Snapshot) (Decision, error) {
 	j := newTask(r, s)
+	defer j.done()
 	var first Decision
 	var failed error
 	for _, t := range r.terms() {
@@ -38,8 +40,8 @@ func Schedule(r *Request, s *Snapshot) (Decision, error) {
 type task struct {
 	*Request
 	*Snapshot
+	*scratch
 	strategy   strategy
-	current    []int64 // replicas of each cluster; -1: it does not run there
 	needs      []Amount
 	properties []property
 	// together and apart are Request.Together and Apart; nil: empty.
@@ -50,8 +52,20 @@ type task struct {
 	descriptions []string
 }
 
+// scratch is the memory of a task that has an element for each cluster. Tasks take turns with it: as garbage it would cost more than
+// a third of a decision over 1,000 clusters.
+type scratch struct {
+	current     []int64 // replicas of each cluster; -1: it does not run there
+	fit, sorted []candidate
+	keys        []uint64
+}
+
+var scratches = sync.Pool{New: func() any { return &scratch{} }}
+
+// newTask prepares a request; the caller calls done, and keeps no candidate afterwards.
 func newTask(r *Request, s *Snapshot) *task {
-	j := &task{Request: r, Snapshot: s, strategy: strategyOf(r.Placement), current: make([]int64, len(s.of))}
+	j := &task{Request: r, Snapshot: s, scratch: scratches.Get().(*scratch), strategy: strategyOf(r.Placement)}
+	j.current = resized(j.current, len(s.of))
 	for i := range j.current {
 		j.current[i] = -1
 	}
@@ -67,6 +81,14 @@ func newTask(r *Request, s *Snapshot) *task {
 	}
 	return j
 }
+
+func (j *task) done() {
+	scratches.Put(j.scratch)
+	j.scratch = nil
+}
+
+// resized is memory of n elements, with whatever they had.
+func resized[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 
 // named are the clusters of these names; nil if there are no names.
 func (j *task) named(names []string) set {
@@ -132,7 +154,7 @@ func (c candidate) available() int64 { return c.free + c.current }
 func (j *task) schedule(t term) (Decision, error) {
 	why := make([]cause, len(j.of)) // of each cluster
 	clusters, err := j.choose(t, why)
-	d := Decision{Term: t.name, Clusters: clusters, Reasons: j.reasons(why)}
+	d := Decision{Term: t.name, Clusters: clusters, Reasons: Reasons{j.of, why, j.descriptions}}
 	var fit *FitError
 	if errors.As(err, &fit) {
 		fit.Reasons = d.Reasons
@@ -184,6 +206,8 @@ func (j *task) choose(t term, why []cause) ([]workv1alpha2.TargetCluster, error)
 // candidates are the clusters that pass the filters, by tier. With spread constraints, the best of each tier are first: where the
 // template runs, then by capacity, then by name.
 func (j *task) candidates(t term, why []cause) (out []candidate, err error) {
+	out = j.fit[:0]
+	defer func() { j.fit = out }()
 	for tier, a := range t.tiers {
 		from := len(out)
 		if out, err = j.filter(a, tier, out, why); err != nil {
@@ -202,7 +226,7 @@ func (j *task) candidates(t term, why []cause) (out []candidate, err error) {
 
 // sort sorts by first, then by more, which is 0 to 2³², descending. It is stable.
 func (j *task) sort(all []candidate, by func(candidate) (first bool, more int64)) {
-	keys := make([]uint64, len(all))
+	keys := resized(j.keys, len(all))
 	for i, c := range all {
 		first, more := by(c)
 		keys[i] = uint64(1<<33-more)<<29 | uint64(i)
@@ -211,11 +235,12 @@ func (j *task) sort(all []candidate, by func(candidate) (first bool, more int64)
 		}
 	}
 	slices.Sort(keys)
-	sorted := make([]candidate, len(all))
+	sorted := resized(j.sorted, len(all))
 	for i, k := range keys {
 		sorted[i] = all[k&(1<<29-1)]
 	}
 	copy(all, sorted)
+	j.keys, j.sorted = keys, sorted
 }
 
 func (j *task) candidate(at, tier int) candidate {

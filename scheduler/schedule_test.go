@@ -224,10 +224,10 @@ func TestReasons(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Reason{
-		{"c", "cluster(s) had untolerated taint {gpu:NoSchedule}"},
-		{"d", "cluster(s) were not among the best that the spread constraints allow"},
+		{"cluster(s) had untolerated taint {gpu:NoSchedule}", 1, []string{"c"}},
+		{"cluster(s) were not among the best that the spread constraints allow", 1, []string{"d"}},
 	}
-	if diff := cmp.Diff(want, d.Reasons); diff != "" {
+	if diff := cmp.Diff(want, d.Reasons.Grouped(10)); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	_, err = Schedule(request(1, near(named("c", "x"))), s)

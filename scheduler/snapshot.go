@@ -60,6 +60,7 @@ func (s *Snapshot) Assume(assumed iter.Seq2[string, Load]) *Snapshot {
 // Fits reports whether each of the clusters has capacity for the replicas that it would get in addition to its current ones.
 func (s *Snapshot) Fits(r *Request, clusters []workv1alpha2.TargetCluster) bool {
 	j := newTask(r, s)
+	defer j.done()
 	for _, t := range clusters {
 		if i, ok := s.index[t.Name]; !ok && t.Replicas > 0 || ok && int64(t.Replicas) > j.held(i)+j.free(i) {
 			return false

@@ -47,6 +47,7 @@ func TestAssume(t *testing.T) {
 
 // TestShared: what a snapshot remembers of other requests, and takes over from an earlier one, changes no decision.
 func TestShared(t *testing.T) {
+	reasons := cmp.Transformer("reasons", func(r Reasons) []Reason { return r.Grouped(len(r.of)) })
 	kept := 0
 	for seed := range uint64(40) {
 		g := draw{rand.New(rand.NewPCG(seed, 2))}
@@ -62,7 +63,7 @@ func TestShared(t *testing.T) {
 				deciders.Go(func() {
 					got, gotErr := Schedule(r, s)
 					want, wantErr := Schedule(r, NewSnapshot(clusters, assumed))
-					if diff := cmp.Diff(want, got); diff != "" || fmt.Sprint(gotErr) != fmt.Sprint(wantErr) {
+					if diff := cmp.Diff(want, got, reasons); diff != "" || fmt.Sprint(gotErr) != fmt.Sprint(wantErr) {
 						t.Errorf("seed %d: %v, want %v; -want +got\n%s", seed, gotErr, wantErr, diff)
 					}
 				})

@@ -85,6 +85,7 @@ type Daemon struct {
 	tracker *status.Tracker
 
 	trigger chan struct{}
+	swept   chan sweep
 	ready   atomic.Bool
 	// settled: since its start the node has once been connected to the remote gateways (status.Snapshot.Connected).
 	settled atomic.Bool
@@ -109,7 +110,7 @@ type Daemon struct {
 // New returns a daemon over a started loader. c must be configured by CacheOptions.
 func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemon {
 	d := &Daemon{
-		opts: opts, loader: l, log: opts.Logger, trigger: make(chan struct{}, 1), tracker: status.NewTracker(opts.Version),
+		opts: opts, loader: l, log: opts.Logger, trigger: make(chan struct{}, 1), swept: make(chan sweep), tracker: status.NewTracker(opts.Version),
 		problems: map[string]bool{},
 	}
 	d.objects = newObjectSource(opts, c, cl.RESTMapper(), d.wake)
@@ -166,6 +167,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	var saving sync.WaitGroup
 	saving.Go(func() { d.objects.keep(ctx, d.log) })
 	defer saving.Wait()
+	defer d.endSweep()
 	go d.watchHost(ctx)
 	go d.gateway.resolver.Run(ctx)
 	defer d.gateway.closeDiscovery()
@@ -195,8 +197,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 			d.kernel.reapply = true
 			d.reconcile(ctx)
 		case <-sweep.C:
-			d.sweep()
-			d.wake() // released blocks and demand are reported with the next reconcile
+			d.beginSweep()
+		case s := <-d.swept:
+			d.noteSweep(s)
 		case <-paths.C:
 			d.watchPaths(ctx)
 		case now := <-wire.C:

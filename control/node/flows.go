@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/pelago-net/pelago/control/node/status"
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/loader"
 )
 
 // shortestTimer is the shortest timer of flows in bpf/config.h: ICMP, 60 s.
@@ -20,37 +22,69 @@ const sweepLimit = time.Second
 // flows is what sweeps have found.
 type flows struct {
 	demand status.Demand
-	sweeps int
-	inUse  map[dataplane.BlockKey]bool
+	// begun is the number of sweeps begun, done the number of the last that succeeded, which found inUse.
+	begun, done int
+	sweeping    bool
+	inUse       map[dataplane.BlockKey]bool
 	// exhausted is the number of flows that had found no port at the last sweep, swept its time.
 	exhausted uint64
 	swept     time.Time
-	// idle is, by releasing block, the number of sweeps when it was first absent from the tables.
+	// idle is, by releasing block, the number of sweeps begun when it was first absent from the tables.
 	idle map[string]int
 }
 
-// sweep removes expired flows and records which port blocks are in use.
-func (d *Daemon) sweep() {
-	if !d.ready.Load() {
+// sweep is the result of one sweep.
+type sweep struct {
+	stats     loader.SweepStats
+	exhausted uint64 // flows that had found no port when it ended
+	err       error
+}
+
+// beginSweep starts to remove expired flows, unless a sweep is under way. A sweep of a million flows takes two seconds, for which the
+// loop must not wait: it also watches the paths.
+func (d *Daemon) beginSweep() {
+	if !d.ready.Load() || d.flows.sweeping {
 		return
 	}
-	stats, err := d.loader.Sweep(shortestTimer)
-	if err != nil {
-		d.log.Error("sweep flows", "error", err)
+	d.flows.begun++
+	d.flows.sweeping = true
+	go func() {
+		var s sweep
+		var err error
+		s.stats, s.err = d.loader.Sweep(shortestTimer)
+		s.exhausted, err = d.exhausted()
+		s.err = errors.Join(s.err, err)
+		d.swept <- s
+	}()
+}
+
+// endSweep waits for the sweep that is under way.
+func (d *Daemon) endSweep() {
+	if d.flows.sweeping {
+		d.noteSweep(<-d.swept)
+	}
+}
+
+// noteSweep records which port blocks are in use. Released blocks and demand are reported with the next reconcile.
+func (d *Daemon) noteSweep(s sweep) {
+	d.flows.sweeping, d.flows.swept = false, time.Now()
+	if s.err != nil {
+		d.log.Error("sweep flows", "error", s.err)
 		return
 	}
-	d.flows.sweeps++
-	d.flows.inUse = stats.InUse
+	d.flows.done, d.flows.inUse, d.flows.exhausted = d.flows.begun, s.stats.InUse, s.exhausted
 	d.mu.Lock()
-	s := d.latest.State
-	d.kinds = stats.Kinds
+	state := d.latest.State
+	d.kinds = s.stats.Kinds
 	d.mu.Unlock()
-	exhausted, err := d.loader.Counter("edge-out", "drop-ports-exhausted")
-	if err != nil {
-		d.log.Error("count flows without a port", "error", err)
-	}
-	d.flows.demand.Update(stats.Crowding, s.Egresses, exhausted.Packets)
-	d.flows.exhausted, d.flows.swept = exhausted.Packets, time.Now()
+	d.flows.demand.Update(s.stats.Crowding, state.Egresses, s.exhausted)
+	d.wake()
+}
+
+// exhausted is the number of flows that have found no port.
+func (d *Daemon) exhausted() (uint64, error) {
+	c, err := d.loader.Counter("edge-out", "drop-ports-exhausted")
+	return c.Packets, err
 }
 
 // watchPorts sweeps at once when a flow has found no port, so that more blocks are requested within sweepLimit.
@@ -58,14 +92,12 @@ func (d *Daemon) watchPorts() {
 	if time.Since(d.flows.swept) < sweepLimit {
 		return
 	}
-	exhausted, err := d.loader.Counter("edge-out", "drop-ports-exhausted")
+	exhausted, err := d.exhausted()
 	if err != nil {
 		d.log.Error("count flows without a port", "error", err)
-		return
 	}
-	if exhausted.Packets > d.flows.exhausted {
-		d.sweep()
-		d.wake() // the demand is reported with the next reconcile
+	if exhausted > d.flows.exhausted {
+		d.beginSweep()
 	}
 }
 
@@ -97,8 +129,8 @@ func (f *flows) releasable(p *pelagov1alpha1.PortBlock, node string, s dataplane
 		if f.idle == nil {
 			f.idle = map[string]int{}
 		}
-		f.idle[p.Name] = f.sweeps
+		f.idle[p.Name] = f.begun
 		return false
 	}
-	return f.sweeps > since && !f.inUse[dataplane.BlockKey{Address: ip, First: first}]
+	return f.done > since && !f.inUse[dataplane.BlockKey{Address: ip, First: first}]
 }

@@ -191,7 +191,7 @@ func leavingBlock() (*Daemon, tables.Objects, tables.Result) {
 		Spec:       pelagov1alpha1.PortBlockSpec{EgressIP: "120.1.0.77", FirstPort: 2048, Node: "n1", State: pelagov1alpha1.BlockReleasing},
 	}
 	objs.PortBlocks = append(objs.PortBlocks, block)
-	d := &Daemon{flows: flows{idle: map[string]int{"leaving": 0}, sweeps: 1, inUse: map[dataplane.BlockKey]bool{}}}
+	d := &Daemon{flows: flows{idle: map[string]int{"leaving": 0}, begun: 1, done: 1, inUse: map[dataplane.BlockKey]bool{}}}
 	return d, objs, tables.Desired(objs, host)
 }
 

@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -109,8 +111,8 @@ func testClusterSetIP(t *testing.T, s *clusterset) {
 	_, err := s.Resolve(t.Context(), client("g1"), "web.vip.svc.clusterset.local", 1, vip+"/32")
 	must(t, err)
 
-	s.kubectl(t, "g1", "-n", vipNamespace, "scale", "deployment/web", "--replicas=0")
-	t.Logf("without a backend in g1, g2 answers after %.1f s", served("g1", "g2").Seconds())
+	s.overflow(t, client("g1"), vip)
+	served("g1", "g2")
 	s.kubectl(t, "g1", "-n", vipNamespace, "scale", "deployment/web", "--replicas=2")
 	t.Logf("with backends in g1 again, g1 answers after %.1f s", served("g1", "g1").Seconds())
 
@@ -153,4 +155,54 @@ func testClusterSetIP(t *testing.T, s *clusterset) {
 		}
 		return nil
 	})
+}
+
+// overflow scales the backends in g1 to 0 under requests from there, until 20 in a row are answered by g2. What fails meanwhile went
+// to a pod that was removed.
+func (s *clusterset) overflow(t *testing.T, client walk.Pod, vip string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), walk.Patience)
+	defer cancel()
+	asked := make(chan string, 1)
+	go func() {
+		out, err := s.In(ctx, client, "sh", "-c", fmt.Sprintf(`row=0; while [ $row -lt 20 ]; do
+			at=$(cut -d' ' -f1 /proc/uptime); of=$(curl -sS --max-time 2 http://%s/ 2>&1 | grep -e ^node -e ^curl); echo $at $of
+			case $of in "node: g2-"*) row=$((row + 1));; *) row=0;; esac
+		done`, vip))
+		if err != nil {
+			out = err.Error()
+		}
+		asked <- out
+	}()
+	time.Sleep(time.Second) // of requests that g1 answers
+	s.kubectl(t, "g1", "-n", vipNamespace, "scale", "deployment/web", "--replicas=0")
+	raw, err := os.ReadFile("/proc/uptime")
+	must(t, err)
+	uptime := func(s string) time.Duration {
+		first, _, _ := strings.Cut(s, " ")
+		d, err := time.ParseDuration(first + "s")
+		must(t, err)
+		return d
+	}
+	scaled := uptime(string(raw))
+	var until time.Duration
+	var local, failed int
+	var failure string
+	for line := range strings.Lines(<-asked) {
+		at, of, _ := strings.Cut(strings.TrimSpace(line), " ")
+		after := uptime(at) - scaled
+		switch {
+		case strings.HasPrefix(of, "node: g2-"):
+			continue
+		case strings.HasPrefix(of, "node: g1-"):
+			local++
+		default:
+			failed, failure = failed+1, of
+		}
+		until = after
+	}
+	if local == 0 {
+		t.Error("g1 answered no request while it had backends")
+	}
+	t.Logf("without a backend in g1 all requests go to g2 after %d ms; %d failed before: %s", until.Milliseconds(), failed, failure)
 }

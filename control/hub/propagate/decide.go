@@ -1,7 +1,6 @@
 package propagate
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -232,24 +231,11 @@ func reasonOf(err error) string {
 	return workv1alpha2.ReasonUnschedulable
 }
 
-// rejections groups reasons, the most frequent first.
-func rejections(all []scheduler.Reason) []workv1alpha2.Rejection {
-	by := map[string][]string{}
-	for _, r := range all {
-		by[r.Why] = append(by[r.Why], r.Cluster)
+// rejections are the reasons as a record has them.
+func rejections(of scheduler.Reasons) (out []workv1alpha2.Rejection) {
+	for _, r := range of.Grouped(named) {
+		out = append(out, workv1alpha2.Rejection{Why: r.Why, Clusters: r.Clusters, More: r.Count - len(r.Clusters)})
 	}
-	var out []workv1alpha2.Rejection
-	for why, clusters := range by {
-		slices.Sort(clusters)
-		r := workv1alpha2.Rejection{Why: why, Clusters: clusters}
-		if len(clusters) > named {
-			r.Clusters, r.More = clusters[:named:named], len(clusters)-named
-		}
-		out = append(out, r)
-	}
-	slices.SortFunc(out, func(a, b workv1alpha2.Rejection) int {
-		return cmp.Or(cmp.Compare(len(b.Clusters)+b.More, len(a.Clusters)+a.More), strings.Compare(a.Why, b.Why))
-	})
 	return out
 }
 

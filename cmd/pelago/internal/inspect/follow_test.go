@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -248,9 +249,14 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// Every verdict that drops a packet has a sentence and a remedy, and no reason is that of a verdict that is gone.
+// Every verdict that drops a packet has a sentence and a remedy, here and in docs/reference.md, and no reason is that of a verdict that
+// is gone.
 func TestReasons(t *testing.T) {
 	_, verdicts, err := loader.Words()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reference, err := os.ReadFile("../../../../docs/reference.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,6 +271,9 @@ func TestReasons(t *testing.T) {
 		}
 		if r.message == "" || r.remedy == "" {
 			t.Errorf("reason %s lacks a text", name)
+		}
+		if row := fmt.Sprintf("| `%s` | %s | %s |\n", name, r.message, r.remedy); strings.HasPrefix(name, "drop-") && !strings.Contains(string(reference), row) {
+			t.Errorf("docs/reference.md lacks\n%s", row)
 		}
 	}
 }

@@ -314,6 +314,9 @@ func AwaitRollout(ctx context.Context, c kubernetes.Interface, workloadsOnly boo
 	return awaitRollout(ctx, c, deploy.SystemNamespace, installed, "join", timeout, progress)
 }
 
+// explainAfter is the time between two looks at why pods do not run.
+const explainAfter = 10 * time.Second
+
 func awaitRollout(
 	ctx context.Context, c kubernetes.Interface, namespace string, installed func(context.Context) ([]view.Component, error), verb string,
 	timeout time.Duration, progress deploy.Progress,
@@ -321,6 +324,7 @@ func awaitRollout(
 	shown := map[string]string{}
 	var waiting []string
 	var unread error
+	explained := time.Now()
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, timeout, true, func(ctx context.Context) (bool, error) {
 		components, err := installed(ctx)
 		if err != nil {
@@ -336,6 +340,17 @@ func awaitRollout(
 			}
 			if !component.Done() {
 				waiting = append(waiting, fmt.Sprintf("%s (%s)", name, ready))
+			}
+		}
+		if len(waiting) > 0 && time.Since(explained) > explainAfter {
+			explained = time.Now()
+			reasons, err := view.PodReasons(ctx, c, namespace)
+			unread = err
+			for _, reason := range reasons {
+				if shown[reason] == "" {
+					shown[reason] = reason
+					progress("%s", strings.TrimSpace(reason))
+				}
 			}
 		}
 		return len(waiting) == 0, nil

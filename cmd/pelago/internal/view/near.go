@@ -1,12 +1,15 @@
 package view
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -90,11 +93,13 @@ func (n *explainedNear) print(w io.Writer) {
 		fmt.Fprint(w, ", the nearest first")
 	}
 	fmt.Fprintln(w)
-	for _, name := range slices.Sorted(maps.Keys(n.RTT)) {
-		rtt := n.RTT[name]
-		if rtt == "" {
-			rtt = "not measured"
+	rtt := func(name string) time.Duration {
+		if d, err := time.ParseDuration(n.RTT[name]); err == nil {
+			return d
 		}
-		fmt.Fprintf(w, "           %s: %s\n", name, rtt)
+		return math.MaxInt64 // not measured
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(n.RTT), func(a, b string) int { return cmp.Or(cmp.Compare(rtt(a), rtt(b)), cmp.Compare(a, b)) }) {
+		fmt.Fprintf(w, "           %s: %s\n", name, cmp.Or(n.RTT[name], "not measured"))
 	}
 }

@@ -15,6 +15,7 @@ import (
 func TestNear(t *testing.T) {
 	cluster := parse[clusterv1alpha1.Cluster]
 	clusters := []clusterv1alpha1.Cluster{
+		cluster(t, `{metadata: {name: far}, status: {network: [{cluster: db, reachable: true, rtt: 40ms}]}}`),
 		cluster(t, `{metadata: {name: m1}, status: {network: [{cluster: db, reachable: true, rtt: 1.2ms}, {cluster: m2, reachable: true, rtt: 9ms}]}}`),
 		cluster(t, `{metadata: {name: m2}, status: {network: [{cluster: db, reachable: false}]}}`),
 		cluster(t, `{metadata: {name: db}}`),
@@ -24,15 +25,18 @@ func TestNear(t *testing.T) {
 		`{"cluster": "db"}`: `Near:      cluster db, the nearest first
            db: 0s
            m1: 1.2ms
+           far: 40ms
            m2: not measured
 `,
 		`{"service": "shop/sql", "maxRTT": "20ms", "prefer": false}`: `Near:      service shop/sql, exported by db, at most 20ms
            db: 0s
            m1: 1.2ms
+           far: 40ms
            m2: not measured
 `,
 		`{"service": "shop/none"}`: `Near:      service shop/none, exported by no cluster, the nearest first
            db: not measured
+           far: not measured
            m1: not measured
            m2: not measured
 `,
