@@ -2,11 +2,13 @@ package deploy
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +40,7 @@ var charts = map[string]chart{
 			{"propagation/workloads/*.yaml", "and .Values.propagation .Values.deployHub"}},
 		crds: []func() ([]*unstructured.Unstructured, error){HubCRDs, PropagationCRDs},
 	},
+	"pelago-operator":    {manifests: [][2]string{{"operator/*.yaml", "true"}}, crds: []func() ([]*unstructured.Unstructured, error){OperatorCRDs}},
 	"pelago-push-member": {manifests: [][2]string{{"push/*.yaml", "true"}}},
 }
 
@@ -118,4 +121,32 @@ func TestChartsAreCurrent(t *testing.T) {
 			}
 		})
 	}
+	t.Run("operator.yaml", func(t *testing.T) {
+		crds, errCRDs := OperatorCRDs()
+		objs, err := OperatorManifests(MemberOptions{})
+		if err := errors.Join(errCRDs, err); err != nil {
+			t.Fatal(err)
+		}
+		var want strings.Builder
+		want.WriteString("# Written by `make charts`: kubectl apply -f operator.yaml, after the image is replaced.\n")
+		for _, u := range slices.Concat(crds, objs) {
+			if u.GetKind() == "CustomResourceDefinition" {
+				own(u)
+			}
+			text, err := yaml.Marshal(u.Object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&want, "---\n%s", text)
+		}
+		if *update {
+			if err := os.WriteFile("operator.yaml", []byte(want.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		have, err := os.ReadFile("operator.yaml")
+		if err != nil || string(have) != want.String() {
+			t.Errorf("operator.yaml: run make charts (%v)", err)
+		}
+	})
 }

@@ -32,7 +32,7 @@ import (
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 )
 
-//go:embed crds hosted hub member propagation push
+//go:embed crds hosted hub member operator propagation push
 var manifests embed.FS
 
 // Manager is the field manager of everything that is installed.

@@ -55,7 +55,7 @@ func HubCRDs() ([]*unstructured.Unstructured, error) {
 // those of the MCS and the About API.
 func MemberCRDs() ([]*unstructured.Unstructured, error) {
 	crds, err := objects(nil, "crds/pelago.io_globaladdresses.yaml", "crds/pelago.io_nodeindices.yaml", "crds/pelago.io_peers.yaml",
-		"crds/pelago.io_portblocks.yaml", "crds/pelago.io_servicecontributions.yaml", "crds/submariner.io_*.yaml", "crds/about.k8s.io_*.yaml")
+		"crds/pelago.io_portblocks.yaml", "crds/pelago.io_servicecontributions.yaml", "crds/submariner.io_[cegr]*.yaml", "crds/about.k8s.io_*.yaml")
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +67,16 @@ func MemberCRDs() ([]*unstructured.Unstructured, error) {
 		crds = append(crds, mcs...)
 	}
 	return crds, nil
+}
+
+// OperatorManifests is the operator, which runs outside of SystemNamespace.
+func OperatorManifests(o MemberOptions) ([]*unstructured.Unstructured, error) {
+	return objects(o.values(), "operator/*.yaml")
+}
+
+// OperatorCRDs are the definitions of the kinds that it reconciles. No other way of installing needs them.
+func OperatorCRDs() ([]*unstructured.Unstructured, error) {
+	return objects(nil, "crds/submariner.io_brokers.yaml", "crds/submariner.io_servicediscoveries.yaml", "crds/submariner.io_submariners.yaml")
 }
 
 // objects reads the files that match the patterns, in their order; with values, as templates that they fill in.

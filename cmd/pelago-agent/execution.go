@@ -27,7 +27,6 @@ import (
 	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/control/execute/collect"
 	"github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/kinds/rules"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -63,7 +62,7 @@ func (a *agent) addExecution(c config.Config, to kube.HubOptions, tokens *peerin
 	}
 	tunnel := &kube.Tunnel{Cluster: id, Server: to.Server, CA: to.CA, Token: to.Token, Member: member, Log: log}
 	a.metrics = append(a.metrics, tunnel.Metrics())
-	follower := &rules.Follower{Cache: h.GetCache(), Live: h.GetAPIReader(), Rules: custom, Log: log}
+	follower := &execute.Follower{Cache: h.GetCache(), Live: h.GetAPIReader(), Rules: custom, Log: log}
 	for name, r := range map[string]manager.Runnable{
 		// Not the cluster itself: the manager would wait for its cache, and the hub may be away.
 		"the hub's cache":        manager.RunnableFunc(h.Start),

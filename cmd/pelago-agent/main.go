@@ -1,14 +1,16 @@
 // Command pelago-agent runs the controllers of one member cluster. With --roles=network these are addresses, port
 // blocks, peers and service discovery; it writes no workload. With --roles=execution it runs what the hub propagates to
-// the cluster, and reports on the cluster.
+// the cluster, and reports on the cluster. With --roles=operator it installs Pelago as Broker and Submariner objects ask for.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"time"
 
@@ -48,7 +50,11 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	member.QPS, member.Burst = memberQPS, memberBurst
-	a, err := open(ctx, member, o)
+	construct := open
+	if o.roles.operator {
+		construct = openOperator
+	}
+	a, err := construct(ctx, member, o)
 	if err != nil {
 		return err
 	}
@@ -68,6 +74,7 @@ type options struct {
 	leaderElect    bool
 	roles          roles
 	logLevel       slog.Level
+	namespace      string // of the role operator
 
 	// The rest is set by tests only.
 
@@ -75,20 +82,27 @@ type options struct {
 	hubPause [2]time.Duration
 	// several agents may run in one process.
 	several bool
+	// image and pelago are those of the role operator: its own image, and what runs the program pelago.
+	image  string
+	pelago func(ctx context.Context, args ...string) error
 }
 
 // Roles of an agent. In a member each runs as a process with a ServiceAccount of its own.
 const (
 	roleNetwork   = "network"
 	roleExecution = "execution"
+	roleOperator  = "operator"
 )
 
 // roles are what one process does, at least one of them.
-type roles struct{ network, execution bool }
+type roles struct{ network, execution, operator bool }
 
 // lease is what the process holds while it works. Both roles in one process are the network's agent with more to do.
 func (r roles) lease() string {
-	if !r.network {
+	switch {
+	case r.operator:
+		return operatorDeployment
+	case !r.network:
 		return "pelago-agent-execution"
 	}
 	return "pelago-agent"
@@ -98,12 +112,14 @@ func parse(args []string) (options, error) {
 	o := options{hubPause: [2]time.Duration{time.Second, 5 * time.Second}}
 	flags := flag.NewFlagSet("pelago-agent", flag.ContinueOnError)
 	names := flags.String("roles", roleNetwork, "what this process does: network, execution (the hub's workloads), or both, "+
-		"separated by a comma")
+		"separated by a comma; or operator (installs what Broker and Submariner objects ask for)")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "file with the access to the member's API server; empty: the pod's own")
 	flags.StringVar(&o.metricsAddress, "metrics-address", ":8082", "address of /metrics, /healthz and /readyz; 0 turns it off")
 	flags.StringVar(&o.healthAddress, "health-address", ":8081", "another address of /healthz and /readyz; 0 turns it off")
+	flags.StringVar(&o.namespace, "namespace", cmp.Or(os.Getenv("POD_NAMESPACE"), "submariner-operator"), "of the role operator: its namespace, and that "+
+		"of the objects that it reconciles")
 	flags.BoolVar(&o.leaderElect, "leader-elect", true, "work only while holding the lease pelago-agent, or pelago-agent-execution "+
-		"for that role alone")
+		"for that role alone, or pelago-operator")
 	flags.TextVar(&o.logLevel, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -125,13 +141,18 @@ func parseRoles(names []string) (roles, error) {
 			role = &r.network
 		case roleExecution:
 			role = &r.execution
+		case roleOperator:
+			role = &r.operator
 		default:
-			return r, fmt.Errorf("role %q is unknown: use --roles=%s, --roles=%s or both", name, roleNetwork, roleExecution)
+			return r, fmt.Errorf("role %q is unknown: use --roles=%s, --roles=%s or both, or --roles=%s", name, roleNetwork, roleExecution, roleOperator)
 		}
 		if *role {
 			return r, fmt.Errorf("roles %s: give each role once", strings.Join(names, ","))
 		}
 		*role = true
+	}
+	if r.operator && (r.network || r.execution) {
+		return r, fmt.Errorf("roles %s: %s has rights of its own: run it as a process of its own", strings.Join(names, ","), roleOperator)
 	}
 	return r, nil
 }

@@ -20,6 +20,8 @@ func TestParse(t *testing.T) {
 		"network":        {"--roles=network --log-level=debug", ""},
 		"execution":      {"--roles=execution", ""},
 		"both":           {"--roles=network,execution", ""},
+		"operator":       {"--roles=operator", ""},
+		"too many":       {"--roles=operator,network", "run it as a process of its own"},
 		"twice":          {"--roles=network,network", "give each role once"},
 		"none":           {"--roles=", "unknown"},
 		"another":        {"--roles=scheduler", `role "scheduler" is unknown`},
@@ -49,6 +51,7 @@ func TestRoles(t *testing.T) {
 	}{
 		"":                          {roles{network: true}, "pelago-agent"},
 		"--roles=execution":         {roles{execution: true}, "pelago-agent-execution"},
+		"--roles=operator":          {roles{operator: true}, "pelago-operator"},
 		"--roles=execution,network": {roles{network: true, execution: true}, "pelago-agent"},
 	} {
 		o, err := parse(strings.Fields(args))

@@ -27,7 +27,6 @@ import (
 	"github.com/pelago-net/pelago/control/hub/status"
 	"github.com/pelago-net/pelago/control/hub/work"
 	"github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/kinds/rules"
 	"github.com/pelago-net/pelago/deploy"
 )
 
@@ -54,7 +53,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		work.AddIndexes(mgr),
 		policy.Setup(mgr, skips),
 		policy.SetupUnsupported(mgr),
-		rules.Setup(mgr, custom),
+		execute.SetupRules(mgr, custom),
 		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: placement.NewCache(placement.CacheOptions{}), Workers: o.workers.propagate,
 			Eviction: o.eviction, RTTHold: o.rttHold}),
 		propagate.SetupRebalancer(mgr),

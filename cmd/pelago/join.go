@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -45,6 +44,7 @@ type join struct {
 	record       *deploy.Recorder // with --dry-run
 	dryRun       bool
 	components   bool
+	registered   bool
 	wait         bool
 	timeout      time.Duration
 	place        install.Place
@@ -100,6 +100,9 @@ is updated to the version of this command; another stays until --image is given.
   # what it would write
   pelago join broker-info.subm --context c1 --clusterid c1 --dry-run -o yaml
 
+  # another version of the components, without a new broker-info.subm
+  pelago join broker-info.subm --context c1 --clusterid c1 --image IMAGE --keep-registration
+
   # workloads only, by an agent in the cluster
   pelago join broker-info.subm --context c1 --clusterid c1 --workloads-only
 
@@ -150,6 +153,7 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 		"join gets at the hub, as the token, is left out")
 	f.StringVarP(&j.output, "output", "o", "yaml", "with --dry-run: yaml or json")
 	f.BoolVar(&j.components, "components", true, "install the components; false: the rest, where a Helm chart (deploy/charts) installs them")
+	f.BoolVar(&j.registered, "keep-registration", false, "of a cluster that has joined: update components and settings, and ask the hub for nothing; the credential of the file may have expired")
 	f.BoolVar(&j.wait, "wait", true, "wait until all components run")
 	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them")
 	f.BoolVar(&j.discoveryOnly, "discovery-only", false, "not supported")
@@ -172,7 +176,7 @@ func (j *join) run(ctx context.Context, file string, answers *bufio.Reader, out,
 	if err != nil {
 		return err
 	}
-	if err := info.CheckExpiry(time.Now()); err != nil {
+	if err := info.CheckExpiry(time.Now()); err != nil && !j.registered {
 		return fmt.Errorf("use %s: %w", file, err)
 	}
 	return j.member(ctx, info, answers, out, errOut)
@@ -206,9 +210,14 @@ func (j *join) member(ctx context.Context, info broker.Info, answers *bufio.Read
 	if err := m.requireVersion("this cluster", memberVersion, "the oldest supported version"); err != nil {
 		return err
 	}
-	if j.WorkloadsOnly {
+	switch {
+	case j.registered && former.ClusterID != j.ClusterID:
+		err = fmt.Errorf("--keep-registration: the cluster has not joined as %q: leave the flag out", j.ClusterID)
+	case j.WorkloadsOnly && j.registered:
+		err = j.install(ctx, m.Client, former, true, progress)
+	case j.WorkloadsOnly:
 		err = j.workloads(ctx, m, info, progress)
-	} else {
+	default:
 		err = j.network(ctx, m, info, former, answers, out, progress)
 	}
 	if err != nil {
@@ -239,7 +248,7 @@ Clusters reach it as NAME.NAMESPACE.svc.clusterset.local.
 
 // workloadsFlags are the flags of join that have a meaning with --workloads-only, besides those of access.
 var workloadsFlags = []string{"clusterid", "cluster-name", "token", "discovery-token-ca-cert-hash", "workloads-only", "image",
-	"image-pull-policy", "wait", "timeout", "dry-run", "output", "components"}
+	"image-pull-policy", "keep-registration", "wait", "timeout", "dry-run", "output", "components"}
 
 // checkScope refuses to change whether a joined cluster takes part in the network, and flags that its scope leaves without effect.
 func (j *join) checkScope(former config.Config) error {
@@ -299,92 +308,6 @@ func (j *join) workloads(ctx context.Context, m *cluster, info broker.Info, prog
 	return j.install(ctx, m.Client, c, true, progress)
 }
 
-// network installs everything, the agent for workloads only where the hub propagates.
-func (j *join) network(
-	ctx context.Context, m *cluster, info broker.Info, former config.Config, answers *bufio.Reader, out io.Writer, progress deploy.Progress,
-) error {
-	facts, err := install.ReadFacts(ctx, m.Member, j.ClusterID, former, j.clusterCIDR, j.serviceCIDR, progress)
-	if err != nil {
-		return err
-	}
-	gateways, err := install.ChooseGateways(facts.Nodes, j.gatewayNodes, j.labelGateway, answers, out)
-	if err != nil {
-		return err
-	}
-	progress("Reading the hub at %s", info.BrokerURL)
-	hub, set, err := j.openHub(ctx, info)
-	if err != nil {
-		return err
-	}
-	entry, err := broker.Claim(ctx, hub, info.Namespace(), broker.Request{
-		ClusterID: j.ClusterID, ClusterUID: facts.UID, GlobalCIDR: j.globalCIDR, Size: j.globalSize, NoGlobalnet: !j.globalnet,
-		ClusterSetIPCIDR: j.vipCIDR,
-		Local:            slices.Concat(facts.PodCIDRs, facts.ServiceCIDRs), External: j.ExternalCIDRs, Nodes: facts.NodeAddresses(), Fabric: set.Fabric, Hub: set.Hub,
-	})
-	if err != nil {
-		return fmt.Errorf("join as %q: %w", j.ClusterID, err)
-	}
-	share := ""
-	if len(entry.GlobalCIDR) > 0 {
-		share = fmt.Sprintf(" and GlobalCIDR %s", entry.GlobalCIDR[0])
-	}
-	progress("Cluster %s has index %d%s", j.ClusterID, entry.ClusterIndex, share)
-	c := j.Parsed()
-	c.ClusterIndex, c.GlobalCIDRs = uint16(entry.ClusterIndex), entry.GlobalCIDR
-	c.PodCIDRs, c.ServiceCIDRs, c.FabricCIDR = facts.PodCIDRs, facts.ServiceCIDRs, set.Fabric
-	c.Mode, c.CustomDomains = config.Mode(set.Mode), set.CustomDomains
-	c.ClusterSetIPs, c.ClusterSetIPCIDRs = c.ClusterSetIPs || set.ClusterSetIPs, entry.ClusterSetIPCIDR
-	if c.GlobalRange, c.ClusterSetIPRange, err = broker.Ranges(ctx, hub, info.Namespace()); err != nil {
-		return err
-	}
-	if c.CoreDNSCustom == "" && !j.flags.Changed("coredns-custom-configmap") {
-		if c.CoreDNSCustom, err = install.CoreDNSCustom(ctx, m.Client); err != nil {
-			return err
-		}
-	}
-	c.HubID, c.HubServer, c.BrokerNamespace = set.HubID, info.BrokerURL, info.Namespace()
-	if _, err := config.Parse(c.Data()); err != nil {
-		return fmt.Errorf("the flags and the discovered settings make no valid configuration: %w", err)
-	}
-	if err := announce(ctx, m, info, former, c, progress); err != nil {
-		return err
-	}
-	if err := deploy.MemberBase(ctx, m.Client, progress); err != nil {
-		return err
-	}
-	token, err := install.RegisterNetwork(ctx, hub, m.Client, info, broker.Member{
-		Entry: entry, PodCIDR: c.RoutedPodCIDRs(), ServiceCIDR: facts.ServiceCIDRs, Fabric: set.Fabric, NetworkOnly: j.NetworkOnly,
-	}, progress)
-	if err != nil {
-		return err
-	}
-	if err := install.Configure(ctx, m.Client, info, c); err != nil {
-		return err
-	}
-	if err := install.MoveForward(ctx, m.Client, former.CoreDNSCustom, c.CoreDNSCustom, progress); err != nil {
-		return err
-	}
-	if err := install.LoadBalancer(ctx, m.Client, c); err != nil {
-		return err
-	}
-	if err := install.LabelGateways(ctx, m.Client, gateways, progress); err != nil {
-		return err
-	}
-	pull := false
-	switch {
-	case j.NetworkOnly:
-	case j.dryRun:
-		if pull, err = install.Propagates(hub); err != nil {
-			return err
-		}
-	default:
-		if pull, err = install.RegisterPull(ctx, info, set, token, j.ClusterID, facts.UID, progress); err != nil {
-			return err
-		}
-	}
-	return j.install(ctx, m.Client, c, pull, progress)
-}
-
 // openMember opens the cluster and sets the flags that were not given to those of an earlier join.
 func (j *join) openMember(ctx context.Context) (m *cluster, former config.Config, err error) {
 	m, err = j.openKept(ctx, j.flags, j.Check, func(ctx context.Context, m *cluster) (map[string]string, error) {
@@ -398,21 +321,6 @@ func (j *join) openMember(ctx context.Context) (m *cluster, former config.Config
 		return kept, err
 	})
 	return m, former, err
-}
-
-// announce prints what another join of a member changes.
-func announce(ctx context.Context, m *cluster, info broker.Info, former, c config.Config, progress deploy.Progress) error {
-	if former.ClusterID == "" {
-		return nil
-	}
-	for _, change := range install.Changes(former.Data(), c.Data()) {
-		progress("Changing %s", change)
-	}
-	psk, err := install.SecretKey(ctx, m.Client, config.PSKSecretName, config.KeyPSK)
-	if err == nil && len(psk) > 0 && !bytes.Equal(psk, info.IPSecPSK.Data["psk"]) {
-		progress("Changing the pre-shared key of the wire: members that do not join again lose the connection")
-	}
-	return err
 }
 
 // install installs the components, with pull also the agent for workloads.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -27,7 +29,7 @@ func TestEveryFlagIsKept(t *testing.T) {
 		"join": {joinCommand(), install.JoinFlags(config.Config{}),
 			append(install.PodFlags, "gateway-node", "label-gateway", "globalnet", "globalnet-cidr", "globalnet-cluster-size", "clusterset-ip-cidr", "clustercidr", "servicecidr",
 				"cluster-provider", "cluster-region", "cluster-zones", "image", "image-pull-policy"),
-			[]string{"clusterid", "cluster-kubeconfig", "cluster-context", "wait", "timeout", "dry-run", "output", "components", "discovery-only"}},
+			[]string{"clusterid", "cluster-kubeconfig", "cluster-context", "wait", "timeout", "dry-run", "output", "components", "keep-registration", "discovery-only"}},
 		"deploy-broker": {deployBrokerCommand(), install.BrokerFlags(broker.Clusterset{Fabric: netip.MustParsePrefix("241.0.0.0/8")}, broker.Book{Globalnet: true, ClusterSetIPs: netip.MustParsePrefix("243.0.0.0/8")}),
 			nil, []string{"ipsec-psk-from", "output"}},
 	} {
@@ -85,4 +87,32 @@ func (c clusterset) testKeptSettings(t *testing.T, m *reader) {
 	if diff := cmp.Diff(before.Data(), m.config().Data()); diff != "" {
 		t.Errorf("pelago-config with the first flags: -want +got\n%s", diff)
 	}
+
+	// Without the hub: its credential has become invalid.
+	i := info(t, c.infoFile())
+	i.ClientToken.Data["token"] = []byte("expired")
+	content, err := i.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := filepath.Join(t.TempDir(), broker.InfoFile)
+	if err := os.WriteFile(old, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keep := func(args ...string) []string {
+		return append([]string{"join", old, "--context", "g1", "--wait=false", "--keep-registration"}, args...)
+	}
+	c.fails(t, "credential", keep("--clusterid", "g1", "--keep-registration=false")...)
+	c.fails(t, "other ranges", keep("--clusterid", "g1", "--clustercidr", "10.99.0.0/16")...)
+	c.fails(t, `has not joined as "g9"`, keep("--clusterid", "g9")...)
+	printed(c.must(t, keep("--clusterid", "g1", "--nattport", "4600", "--image", "registry.example/pelago:v2")...), "cable-port: 4500 → 4600")
+	changed = before
+	changed.CablePort = 4600
+	if diff := cmp.Diff(changed.Data(), m.config().Data()); diff != "" {
+		t.Errorf("pelago-config without the hub: -want +got\n%s", diff)
+	}
+	if images, err := install.ImageFlags(t.Context(), m.c); err != nil || images["image"] != "registry.example/pelago:v2" {
+		t.Errorf("images without the hub: %v %v", images, err)
+	}
+	c.must(t, keep("--clusterid", "g1", "--nattport", "4500", "--image", "localhost/pelago:dev")...)
 }

@@ -12,8 +12,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -76,33 +74,10 @@ one hub propagates workloads to all of them.
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), interpretCommand())
 	add("member", "One cluster, through the hub:", append(inspect.MemberCommands(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}),
 		promoteCommand())...)
-	add("inspection", "Inspection:", append(append([]*cobra.Command{showCommand()}, inspect.Commands(func() inspect.Access { return &access{} })...), versionCommand())...)
+	add("inspection", "Inspection:", append(append([]*cobra.Command{showCommand()}, inspect.Commands(func() inspect.Access { return &access{} })...), view.VersionCommand(version))...)
 	view.CompleteChoices(cmd)
 	return cmd
 }
 
 // version is set by the linker.
 var version string
-
-func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version of this program",
-		Example: "  pelago version",
-		Args:    cobra.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) {
-			fmt.Fprintf(cmd.OutOrStdout(), "pelago %s %s/%s %s\n", programVersion(), runtime.GOOS, runtime.GOARCH, runtime.Version())
-		},
-	}
-}
-
-// programVersion is the version of the linker flag, else the one that Go derives from the commit.
-func programVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return strings.Trim(info.Main.Version, "()")
-	}
-	return "unknown"
-}

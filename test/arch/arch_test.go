@@ -71,7 +71,6 @@ var rooms = map[string][]string{
 	"control/topology":         {"control/kube"},
 	"control/kinds":            {"control/kinds/lua", "scheduler"},
 	"control/kinds/lua":        {},
-	"control/kinds/rules":      {"control/kinds", "control/kube"},
 	"control/execute":          {"control/kinds", "control/kube"},
 	"control/execute/collect":  {"control/kube"},
 	"control/agent/ipam":       {"control/kube", "control/topology"},

@@ -344,6 +344,28 @@ func TestPushMember(t *testing.T) {
 	}
 }
 
+// TestOperator compares that chart with the operator's manifests.
+func TestOperator(t *testing.T) {
+	for name, tt := range map[string]struct {
+		values  map[string]any
+		options deploy.MemberOptions
+	}{
+		"defaults": {nil, deploy.MemberOptions{}},
+		"all": {map[string]any{"image": "registry.example/pelago:v1", "imagePullPolicy": "Always", "imagePullSecrets": []any{"a"}, "httpsProxy": "http://192.0.2.1:3128",
+			"noProxy": "10.0.0.0/8", "nodeSelector": map[string]any{"pool": "infra"}, "tolerations": []any{map[string]any{"key": "spot", "operator": "Exists"}}},
+			deploy.MemberOptions{Image: "registry.example/pelago:v1", PullPolicy: "Always", PullSecrets: []string{"a"}, HTTPSProxy: "http://192.0.2.1:3128",
+				NoProxy: "10.0.0.0/8", NodeSelector: map[string]string{"pool": "infra"}, Tolerations: []corev1.Toleration{{Key: "spot", Operator: corev1.TolerationOpExists}}}},
+	} {
+		got, err := render(t, "pelago-operator", tt.values, false)
+		must(t, err)
+		want, err := deploy.OperatorManifests(tt.options)
+		must(t, err)
+		if diff := cmp.Diff(byTitle(want), byTitle(got)); diff != "" {
+			t.Errorf("%s: -manifests +chart\n%s", name, diff)
+		}
+	}
+}
+
 func TestBadValues(t *testing.T) {
 	for words, tt := range map[string]struct {
 		chart  string
@@ -356,6 +378,7 @@ func TestBadValues(t *testing.T) {
 		"'/cableDriver'":                   {"pelago-member", map[string]any{"cableDriver": "tin"}},
 		"cluster: the name of the cluster": {"pelago-push-member", map[string]any{"hubID": "1"}},
 		"hubID: the UID":                   {"pelago-push-member", map[string]any{"cluster": "m1"}},
+		"'versoin'":                        {"pelago-operator", map[string]any{"versoin": "v1"}},
 		"'/propagation'":                   {"pelago-hub", map[string]any{"propagation": "yes"}},
 	} {
 		if _, err := render(t, tt.chart, tt.values, false); err == nil || !strings.Contains(err.Error(), words) {
@@ -368,6 +391,7 @@ func TestLint(t *testing.T) {
 	for name, values := range map[string]map[string]any{
 		"pelago-member":      {"clusterID": "c1", "brokerInfo": "x"},
 		"pelago-hub":         {"propagation": true, "deployHub": true},
+		"pelago-operator":    {},
 		"pelago-push-member": {"cluster": "m1", "hubID": "1"},
 	} {
 		for _, m := range lint.All(chartDir(name), values, "default", false).Messages {

@@ -44,6 +44,7 @@ func TestNFTables(t *testing.T) {
 	s.run(t, "the walk-through", testWalkThrough)
 	s.run(t, "conntrack translates nothing", testNoTranslationByConntrack)
 	s.run(t, "policy engines", testPolicyEngines)
+	s.run(t, "an operator", testOperator)
 }
 
 func testSpread(t *testing.T, s *clusterset) {

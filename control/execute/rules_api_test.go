@@ -1,4 +1,4 @@
-package rules_test
+package execute
 
 import (
 	"encoding/json"
@@ -26,14 +26,9 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/kinds/rules"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
-
-var server = apiserver.NewShared(apiserver.CRDs())
-
-func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
 type hub struct{ *apiserver.Cluster }
 
@@ -50,10 +45,10 @@ func (h hub) run() map[string]*kinds.Interpreter {
 	h.Helper()
 	inHub, inAgent := kinds.NewCustom(), kinds.NewCustom()
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{
-		func(mgr ctrl.Manager) error { return rules.Setup(mgr, inHub) },
+		func(mgr ctrl.Manager) error { return SetupRules(mgr, inHub) },
 	}}.Run(h, h.Config)
 	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
-		return mgr.Add(&rules.Follower{Cache: mgr.GetCache(), Live: mgr.GetAPIReader(), Rules: inAgent, Log: slog.New(slog.DiscardHandler)})
+		return mgr.Add(&Follower{Cache: mgr.GetCache(), Live: mgr.GetAPIReader(), Rules: inAgent, Log: slog.New(slog.DiscardHandler)})
 	}}}.Run(h, h.Config)
 	return map[string]*kinds.Interpreter{"hub": inHub.Interpreter(), "agent": inAgent.Interpreter()}
 }
@@ -68,7 +63,7 @@ func farm() *unstructured.Unstructured {
 
 func example(t *testing.T) *pelagov1alpha1.KindRules {
 	t.Helper()
-	text, err := os.ReadFile("../example.yaml")
+	text, err := os.ReadFile("../kinds/example.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

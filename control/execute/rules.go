@@ -1,6 +1,4 @@
-// Package rules passes the KindRules, ResourceInterpreterCustomizations and interpreter webhooks of the hub to the interpreter of kinds,
-// at the hub and in agents, calls the webhooks, and writes the condition Accepted.
-package rules
+package execute
 
 import (
 	"context"
@@ -31,17 +29,18 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// all is the one request of the reconciler: which rule is used depends on all KindRules.
-var all = ctrl.Request{}
+// allRules is the one request of its reconciler: which rule is used depends on all KindRules.
+var allRules = ctrl.Request{}
 
-// Setup adds the controllers to the hub's manager, whose scheme has the groups pelago.io and config.karmada.io.
-func Setup(mgr ctrl.Manager, rules *kinds.Custom) error {
+// SetupRules adds the controllers that pass KindRules and ResourceInterpreterCustomizations to the interpreter of kinds, and write their
+// condition Accepted, to the hub's manager, whose scheme has the groups pelago.io and config.karmada.io.
+func SetupRules(mgr ctrl.Manager, rules *kinds.Custom) error {
 	recorder := mgr.GetEventRecorderFor("pelago-hub")
 	ofRules, err := kube.NewStaleCaches[ctrl.Request]("kindrules", slog.Default(), recorder)
 	if err != nil {
 		return fmt.Errorf("set up the controllers of rules of kinds: %w", err)
 	}
-	enqueue := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []ctrl.Request { return []ctrl.Request{all} })
+	enqueue := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []ctrl.Request { return []ctrl.Request{allRules} })
 	err = errors.Join(
 		mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			<-ctx.Done()
@@ -54,21 +53,21 @@ func Setup(mgr ctrl.Manager, rules *kinds.Custom) error {
 			Watches(&configv1alpha1.ResourceInterpreterWebhookConfiguration{}, enqueue).
 			// The first reconcile runs even without KindRules: the interpreter blocks until then.
 			WatchesRawSource(source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[ctrl.Request]) error {
-				queue.Add(all)
+				queue.Add(allRules)
 				go func() {
 					for {
 						select {
 						case <-ctx.Done():
 							return
 						case <-rules.Exhausted():
-							queue.Add(all)
+							queue.Add(allRules)
 						}
 					}
 				}()
 				return nil
 			})).
 			WithOptions(kube.HubControllerOptions(1)).
-			Complete(&reconciler{
+			Complete(&ruleReconciler{
 				client: mgr.GetClient(), recorder: recorder, stale: ofRules, rules: rules, webhooks: hookSet{services: mgr.GetAPIReader()},
 			}),
 	)
@@ -78,8 +77,8 @@ func Setup(mgr ctrl.Manager, rules *kinds.Custom) error {
 	return nil
 }
 
-// reconciler passes KindRules, customizations and webhooks to the interpreter and writes their condition Accepted.
-type reconciler struct {
+// ruleReconciler passes KindRules, customizations and webhooks to the interpreter and writes their condition Accepted.
+type ruleReconciler struct {
 	client   client.Client
 	recorder record.EventRecorder
 	stale    *kube.StaleCaches[ctrl.Request]
@@ -88,7 +87,7 @@ type reconciler struct {
 }
 
 // Reconcile reconciles all KindRules, customizations and webhooks.
-func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+func (r *ruleReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var list pelagov1alpha1.KindRulesList
 	if err := r.client.List(ctx, &list); err != nil {
 		return ctrl.Result{}, fmt.Errorf("list KindRules: %w", err)
@@ -110,7 +109,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		before := c.DeepCopy()
 		is := webhooksAccepted(c, called[c.Name])
 		if meta.SetStatusCondition(&c.Status.Conditions, is) {
-			errs = append(errs, write(ctx, r.client, r.recorder, before, c, is))
+			errs = append(errs, writeRule(ctx, r.client, r.recorder, before, c, is))
 		}
 	}
 	for i := range customizations.Items {
@@ -118,7 +117,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		before := c.DeepCopy()
 		is := scriptsAccepted(c, scripts[c.Name])
 		if meta.SetStatusCondition(&c.Status.Conditions, is) {
-			errs = append(errs, write(ctx, r.client, r.recorder, before, c, is))
+			errs = append(errs, writeRule(ctx, r.client, r.recorder, before, c, is))
 		}
 	}
 	for i := range list.Items {
@@ -126,14 +125,14 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		before := k.DeepCopy()
 		is := accepted(verdicts[k.Name], k.Generation)
 		if meta.SetStatusCondition(&k.Status.Conditions, is) {
-			errs = append(errs, write(ctx, r.client, r.recorder, before, k, is))
+			errs = append(errs, writeRule(ctx, r.client, r.recorder, before, k, is))
 		}
 	}
 	return r.stale.Result(req, 0, errors.Join(errs...))
 }
 
 // write writes a status whose condition has changed, and an Event if the condition is False.
-func write(
+func writeRule(
 	ctx context.Context, c client.Client, recorder record.EventRecorder, before, now client.Object, is metav1.Condition,
 ) error {
 	err := c.Status().Patch(ctx, now, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))

@@ -1,4 +1,4 @@
-package rules
+package execute
 
 import (
 	"bytes"

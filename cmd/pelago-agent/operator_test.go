@@ -1,0 +1,353 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	mcs "sigs.k8s.io/mcs-api/pkg/apis/v1beta1"
+
+	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy"
+	"github.com/pelago-net/pelago/deploy/broker"
+	"github.com/pelago-net/pelago/test/apiserver"
+	"github.com/pelago-net/pelago/test/await"
+)
+
+const operatorNamespace = "submariner-operator"
+
+// pelagoDir is a directory with the program pelago, built once.
+var pelagoDir = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "operator-")
+	if err != nil {
+		return "", err
+	}
+	if out, err := exec.Command("go", "build", "-C", "../..", "-o", filepath.Join(dir, "pelago"), "./cmd/pelago").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build pelago: %w\n%s", err, out)
+	}
+	return dir, nil
+})
+
+// operated is a cluster with an operator that runs with the rights of its ServiceAccount.
+type operated struct {
+	*apiserver.Cluster
+	t          *testing.T
+	kubeconfig string // the administrator's
+	own        string // the operator's
+	cfg        *rest.Config
+	stop       func()
+}
+
+func kubeconfigFile(t *testing.T, cfg *rest.Config) string {
+	t.Helper()
+	text, err := apiserver.Kubeconfig(cfg)
+	must(t, err)
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	must(t, os.WriteFile(file, text, 0o600))
+	return file
+}
+
+func newOperated(t *testing.T, opts ...apiserver.Option) *operated {
+	t.Helper()
+	ctx := t.Context()
+	dir, err := pelagoDir()
+	must(t, err)
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	admin := apiserver.Start(t, opts...)
+	o := &operated{Cluster: apiserver.Connect(t, admin, v1alpha1.AddToScheme, mcs.Install), t: t, kubeconfig: kubeconfigFile(t, admin), stop: func() {}}
+	crds, err := deploy.OperatorCRDs()
+	must(t, err)
+	objs, err := deploy.OperatorManifests(deploy.MemberOptions{})
+	must(t, err)
+	for _, u := range append(crds, objs...) {
+		must(t, o.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner("kubectl")))
+	}
+	await.True(t, "the kinds are served", func() bool { return o.List(ctx, &v1alpha1.SubmarinerList{}) == nil })
+	request := &authenticationv1.TokenRequest{}
+	must(t, o.SubResource("token").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: operatorDeployment}}, request))
+	o.cfg = &rest.Config{Host: admin.Host, BearerToken: request.Status.Token, TLSClientConfig: rest.TLSClientConfig{CAData: admin.CAData}}
+	o.own = kubeconfigFile(t, o.cfg)
+	return o
+}
+
+// run starts an operator of an image, in place of the former one.
+func (o *operated) run(image string) {
+	o.t.Helper()
+	o.stop()
+	a, err := openOperator(o.t.Context(), o.cfg, options{roles: roles{operator: true}, namespace: operatorNamespace, image: image, kubeconfig: o.own,
+		metricsAddress: "0", healthAddress: "0", several: true, leaderElect: true})
+	must(o.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			o.t.Errorf("the operator: %v", err)
+		}
+	})
+	o.stop = stop
+	o.t.Cleanup(stop)
+}
+
+// command runs pelago as an administrator.
+func (o *operated) command(args ...string) string {
+	o.t.Helper()
+	cmd := exec.Command("pelago", append(args, "--kubeconfig", o.kubeconfig)...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err := cmd.Run(); err != nil {
+		o.t.Fatalf("pelago %s: %v\n%s%s", strings.Join(args, " "), err, out.String(), errOut.String())
+	}
+	return out.String()
+}
+
+// kubelet reports every workload of the system namespace as running, until the test ends.
+func (o *operated) kubelet() {
+	ctx := o.t.Context()
+	in := client.InNamespace(deploy.SystemNamespace)
+	go func() {
+		for ; ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
+			deployments, daemons := &appsv1.DeploymentList{}, &appsv1.DaemonSetList{}
+			if o.List(ctx, deployments, in) != nil || o.List(ctx, daemons, in) != nil {
+				continue
+			}
+			for _, d := range deployments.Items {
+				n := *d.Spec.Replicas
+				d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
+				_ = o.Status().Update(ctx, &d) // again with the next round
+			}
+			for _, d := range daemons.Items {
+				d.Status = appsv1.DaemonSetStatus{ObservedGeneration: d.Generation, DesiredNumberScheduled: 1, CurrentNumberScheduled: 1,
+					UpdatedNumberScheduled: 1, NumberReady: 1, NumberAvailable: 1}
+				_ = o.Status().Update(ctx, &d)
+			}
+		}
+	}()
+}
+
+// condition is what a condition of the Submariner says about its present generation.
+func (o *operated) condition(s *v1alpha1.Submariner, kind string) string {
+	if err := o.Get(o.t.Context(), client.ObjectKeyFromObject(s), s); err != nil {
+		return err.Error()
+	}
+	c := meta.FindStatusCondition(s.Status.Conditions, kind)
+	if c == nil || c.ObservedGeneration != s.Generation {
+		return "not observed yet"
+	}
+	return fmt.Sprintf("%s/%s: %s", c.Status, c.Reason, c.Message)
+}
+
+// says waits until the condition contains all words.
+func (o *operated) says(s *v1alpha1.Submariner, kind string, words ...string) {
+	o.t.Helper()
+	within(o.t, kind, func() string {
+		have := o.condition(s, kind)
+		for _, word := range words {
+			if !strings.Contains(have, word) {
+				return fmt.Sprintf("%q, want %q in it", have, word)
+			}
+		}
+		return ""
+	})
+}
+
+// change patches the spec, as `kubectl edit` does.
+func (o *operated) change(s *v1alpha1.Submariner, spec string) {
+	o.t.Helper()
+	must(o.t, o.Patch(o.t.Context(), s, client.RawPatch("application/merge-patch+json", []byte(`{"spec":`+spec+`}`))))
+}
+
+// same checks that an object is there, and that applying it again would change nothing.
+func (o *operated) same(want *unstructured.Unstructured) {
+	o.t.Helper()
+	have, applied := want.DeepCopy(), want.DeepCopy()
+	must(o.t, o.Get(o.t.Context(), client.ObjectKeyFromObject(want), have))
+	must(o.t, o.Apply(o.t.Context(), client.ApplyConfigurationFromUnstructured(applied), client.FieldOwner("test"), client.ForceOwnership, client.DryRunAll))
+	for _, u := range []*unstructured.Unstructured{have, applied} {
+		u.SetManagedFields(nil)
+		u.SetResourceVersion("")
+		u.SetGeneration(0)
+		delete(u.Object, "status")
+	}
+	if diff := cmp.Diff(have.Object, applied.Object); diff != "" {
+		o.t.Errorf("%s %s: -operator +join\n%s", want.GetKind(), want.GetName(), diff)
+	}
+}
+
+func (o *operated) daemon() *appsv1.DaemonSet {
+	o.t.Helper()
+	d := &appsv1.DaemonSet{}
+	must(o.t, o.Get(o.t.Context(), client.ObjectKey{Namespace: deploy.SystemNamespace, Name: deploy.NodeDaemonSet}, d))
+	return d
+}
+
+// settings are the configuration of the member.
+func (o *operated) settings() config.Config {
+	o.t.Helper()
+	cm := &corev1.ConfigMap{}
+	must(o.t, o.Get(o.t.Context(), configKey, cm))
+	c, err := config.Parse(cm.Data)
+	must(o.t, err)
+	return c
+}
+
+// TestOperator takes one cluster through the life of a Submariner, with the rights of the operator's ServiceAccount.
+func TestOperator(t *testing.T) {
+	ctx := t.Context()
+	hub := newOperated(t, apiserver.HubControllers())
+	line := apiserver.NewLine(t, hub.Config)
+	file := filepath.Join(t.TempDir(), broker.InfoFile)
+	hub.command("init", "--output", filepath.Join(t.TempDir(), "hub.kubeconfig"))
+	hub.command("deploy-broker", "--globalnet", "--broker-url", line.Config().Host, "--output", file)
+	content, err := os.ReadFile(file)
+	must(t, err)
+	o := newOperated(t, apiserver.Controllers("namespace-controller", "garbage-collector-controller"))
+	o.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDR: "10.7.0.0/24"}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: "hub"}, Data: map[string][]byte{v1alpha1.BrokerInfoKey: content}})
+	o.run(deploy.DefaultImage)
+
+	s := &v1alpha1.Submariner{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: "submariner"}, Spec: v1alpha1.SubmarinerSpec{ClusterID: "c1"}}
+	o.Make(s)
+	untouched := func() {
+		t.Helper()
+		if err := o.Get(ctx, client.ObjectKey{Name: deploy.SystemNamespace}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
+			t.Errorf("namespace %s of a refused Submariner: %v", deploy.SystemNamespace, err)
+		}
+	}
+	for spec, words := range map[string][]string{
+		`{}`:                             {"True/InvalidBrokerK8sApiServer: spec.brokerK8sApiServer", "is missing"},
+		`{"brokerK8sSecret":"none"}`:     {"True/InstallFailed", "submariner-operator/none", "not found"},
+		`{"natEnable":true}`:             {"True/UnknownField", "spec.natEnable"},
+		`{"clusterCIDR":"10.7.0.0/33"}`:  {"True/InvalidClusterCIDR: spec.clusterCIDR", "10.7.0.0/33"},
+		`{"serviceCIDR":"10.77.0.1/16"}`: {"True/InvalidServiceCIDR", "10.77.0.0/16"},
+		`{"globalCIDR":"10.0.0.0/24"}`:   {"True/", "10.0.0.0/24"},
+		`{"cableDriver":"vxlan","loadBalancerEnabled":true}`: {"True/InvalidLoadBalancerEnabled", "wireguard"},
+		`{"brokerK8sInsecure":true}`:                         {"True/InvalidBrokerK8sInsecure", "brokerK8sCA"},
+		`{"imageOverrides":{"submariner-gateway":"x"}}`:      {"True/InvalidImageOverrides", "submariner-gateway"},
+	} {
+		if !strings.Contains(spec, "Secret") && spec != "{}" {
+			spec = `{"brokerK8sSecret":"hub",` + spec[1:]
+		}
+		o.change(s, spec)
+		o.says(s, v1alpha1.ConditionDegraded, words...)
+		o.says(s, v1alpha1.ConditionReady, "False/")
+		o.change(s, `{"brokerK8sSecret":null,"natEnable":null,"clusterCIDR":null,"serviceCIDR":null,"globalCIDR":null,"cableDriver":null,"loadBalancerEnabled":null,`+
+			`"brokerK8sInsecure":null,"imageOverrides":null}`)
+	}
+	untouched()
+
+	o.change(s, `{"brokerK8sSecret":"hub","nodeSelector":{"pool":"infra"},"tolerations":[{"key":"infra","value":"yes","effect":"NoSchedule"}]}`)
+	o.says(s, v1alpha1.ConditionProgressing, "True/RollingOut", "DaemonSet pelago-node")
+	o.kubelet()
+	o.says(s, v1alpha1.ConditionReady, "True/AsSpecified")
+	o.says(s, v1alpha1.ConditionAvailable, "True/")
+	await.Never(t, 2*time.Second, "the status is written again", func() bool {
+		version := s.ResourceVersion
+		must(t, o.Get(ctx, client.ObjectKeyFromObject(s), s))
+		return s.ResourceVersion != version
+	})
+	if st := s.Status; st.ClusterID != "c1" || st.Version != "dev" || st.GlobalCIDR == "" || st.ClusterCIDR != "10.7.0.0/24" || len(st.Components) != 4 {
+		t.Errorf("status %+v", st)
+	}
+	t.Run("the objects are those of join", func(t *testing.T) {
+		objs, err := deploy.Decode(strings.NewReader(o.command("join", file, "--clusterid", "c1", "--node-selector", "pool=infra", "--toleration", "infra=yes:NoSchedule",
+			"--dry-run")))
+		must(t, err)
+		if len(objs) < 50 {
+			t.Errorf("only %d objects", len(objs))
+		}
+		for _, u := range objs {
+			o.same(u)
+		}
+	})
+	t.Run("a setting changes without the hub", func(t *testing.T) {
+		line.Cut()
+		o.change(s, `{"ceIPSecNATTPort":4600,"nodeSelector":null}`)
+		within(t, "port", func() string {
+			if c := o.settings(); c.CablePort != 4600 {
+				return fmt.Sprint(c.CablePort)
+			}
+			return ""
+		})
+		o.says(s, v1alpha1.ConditionReady, "True/")
+		o.change(s, `{"clusterCIDR":"10.8.0.0/16"}`) // the hub has to grant it
+		o.says(s, v1alpha1.ConditionDegraded, "True/", "hub")
+		if c := o.settings(); c.PodCIDRs[0].String() != "10.7.0.0/24" {
+			t.Errorf("pod ranges %v", c.PodCIDRs)
+		}
+		line.Heal()
+		o.change(s, `{"clusterCIDR":null}`)
+		o.says(s, v1alpha1.ConditionReady, "True/")
+	})
+	t.Run("a version is the operator's first", func(t *testing.T) {
+		o.change(s, `{"version":"v2"}`)
+		o.says(s, v1alpha1.ConditionProgressing, "True/UpdatingOperator", "localhost/pelago:v2")
+		d := &appsv1.Deployment{}
+		must(t, o.Get(ctx, client.ObjectKey{Namespace: operatorNamespace, Name: operatorDeployment}, d))
+		if image := d.Spec.Template.Spec.Containers[0].Image; image != "localhost/pelago:v2" {
+			t.Errorf("the operator's image is %s", image)
+		}
+		if image := o.daemon().Spec.Template.Spec.Containers[0].Image; image != deploy.DefaultImage {
+			t.Errorf("the nodes have %s before the operator", image)
+		}
+		o.run("localhost/pelago:v2")
+		o.says(s, v1alpha1.ConditionReady, "True/")
+		node := o.daemon()
+		if image := node.Spec.Template.Spec.Containers[0].Image; image != "localhost/pelago:v2" || s.Status.Version != "v2" {
+			t.Errorf("the nodes have %s, status.version is %q", image, s.Status.Version)
+		}
+		if most := node.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable; most.IntValue() != 1 {
+			t.Errorf("%s nodes are updated at once", most)
+		}
+	})
+	t.Run("a ServiceDiscovery is part of it", func(t *testing.T) {
+		d := &v1alpha1.ServiceDiscovery{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: "service-discovery"},
+			Spec: v1alpha1.ServiceDiscoverySpec{ClusterID: "c2"}}
+		o.Make(d)
+		ready := func() string {
+			must(t, o.Get(ctx, client.ObjectKeyFromObject(d), d))
+			c := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionReady)
+			if c == nil || c.ObservedGeneration != d.Generation {
+				return ""
+			}
+			return string(c.Status) + "/" + c.Reason
+		}
+		await.Equal(t, "False/InvalidClusterID", ready)
+		must(t, o.Patch(ctx, d, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"clusterID":"c1"}}`))))
+		await.Equal(t, "True/AsSpecified", ready)
+	})
+	t.Run("a second Submariner is refused", func(t *testing.T) {
+		other := &v1alpha1.Submariner{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: "second"}, Spec: v1alpha1.SubmarinerSpec{ClusterID: "c1"}}
+		o.Make(other)
+		o.says(other, v1alpha1.ConditionDegraded, "True/InstallFailed", "Submariner submariner is older")
+		o.Remove(other)
+		must(t, o.Get(ctx, configKey, &corev1.ConfigMap{}))
+	})
+	t.Run("deleting removes Pelago and nothing of users", func(t *testing.T) {
+		export := &mcs.ServiceExport{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+		o.Make(export, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "coredns"}, Data: map[string]string{"Corefile": ".:53 {\n}\n"}})
+		o.Remove(s)
+		await.True(t, "the Submariner is gone", func() bool { return apierrors.IsNotFound(o.Get(ctx, client.ObjectKeyFromObject(s), s)) })
+		untouched()
+		must(t, o.Get(ctx, client.ObjectKeyFromObject(export), export))
+	})
+}
