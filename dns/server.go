@@ -286,8 +286,7 @@ func (c *conn) Close() error {
 
 // pulse is the heartbeat of one loop that reads or accepts. The loop sets a
 // deadline on its socket and passes every error to failed. The deadline expires
-// once per interval on a busy and on an idle socket alike, so the query path
-// pays nothing for the heartbeat.
+// once per interval whether the socket is busy or idle, at no cost per query.
 type pulse struct {
 	socket string // "udp" or "tcp"
 	errors prometheus.Counter

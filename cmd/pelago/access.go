@@ -237,7 +237,7 @@ func (c *cluster) clusters(ctx context.Context, named ...string) ([]clusterv1alp
 	var list clusterv1alpha1.ClusterList
 	err := c.Client.List(ctx, &list)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("the API server at %s has no kind Cluster of %s: name the hub with --context",
+		return nil, fmt.Errorf("the API server at %s has no kind Cluster of %s: name the hub with --context, or run `pelago init` there",
 			c.Config.Host, clusterv1alpha1.GroupVersion.Group)
 	}
 	if err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -13,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/retry"
@@ -133,11 +131,10 @@ func (h *cluster) change(ctx context.Context, name string, edit func(*clusterv1a
 		}
 		return h.Client.Patch(ctx, cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	})
-	if apierrors.IsNotFound(err) {
-		_, missing := h.clusters(ctx, name)
-		return false, cmp.Or(missing, err)
-	}
 	if err != nil {
+		if _, missing := h.clusters(ctx, name); missing != nil {
+			return false, missing
+		}
 		return false, fmt.Errorf("change Cluster %s: %w", name, err)
 	}
 	return changed, nil

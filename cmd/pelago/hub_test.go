@@ -250,7 +250,9 @@ func (h workloadHub) clusterCommands() {
 		}
 	}
 	h.fails("the hub has m1, m2", "cordon", "m9")
-	h.fails("has no kind Cluster of cluster.karmada.io: name the hub with --context", "get", "clusters", "--context", "c2")
+	h.fails("has no kind Cluster of cluster.karmada.io: name the hub with --context, or run `pelago init` there", "clusters", "accept", "c1", "--context", "c2")
+	h.fails("does not serve proxy.pelago.io/v1alpha1: name the hub with --context", "logs", "-C", "c1", "pod/x", "--context", "c2")
+	h.fails("has no kind Cluster of cluster.karmada.io: name the hub with --context, or run `pelago init` there", "get", "clusters", "--context", "c2")
 }
 
 // propagate stands in for the hub's controllers: the Deployment is claimed, decided for both clusters and applied in m1; m2 refuses it.

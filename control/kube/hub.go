@@ -70,8 +70,9 @@ func access(o HubOptions) (*rest.Config, *reachability) {
 	}, reach
 }
 
-// Waiting is a copy of a config whose reads wait while the API server is away, with random pauses between min and max. It is for
-// the informers of a process that runs beside the hub (pelago-hub): by themselves they would come back after up to a minute.
+// RetryingConfig is a copy of a config whose reads are retried in the transport while the API server is unreachable, at random
+// intervals between min and max. It is for the informers of a process that runs beside the hub (pelago-hub): by default they
+// would retry after up to a minute.
 func RetryingConfig(config *rest.Config, min, max time.Duration, logger logr.Logger) *rest.Config {
 	config = rest.CopyConfig(config)
 	reach := newReachability(logger)

@@ -1,6 +1,5 @@
-// Package node is the node daemon: it keeps the kernel tables of a node as the API objects say, runs the wire of a gateway, and
-// reports what the kernel has. Package tables derives the tables, package status the reports; both are pure. Only pelago-node
-// uses it.
+// Package node is the node daemon: it reconciles a node's kernel tables with the API objects, runs the wire of a gateway, and
+// reports status. Package tables computes the tables, package status the reports; both are pure. Only pelago-node uses it.
 package node
 
 import (

@@ -33,8 +33,8 @@ const (
 	charonPID    = "/var/run/charon.pid"
 )
 
-// Supervisor runs the IKE daemon, in a container of its own in the pod of pelago-node, as long as the configuration that Ensure
-// writes is in Dir: on gateways only. Other nodes have no daemon and no open port.
+// Supervisor runs the IKE daemon, in its own container in the pod of pelago-node, while the configuration that Ensure writes is
+// in Dir: only on gateways. Other nodes run no daemon and open no port.
 type Supervisor struct {
 	// Dir is IPsecOptions.Dir.
 	Dir string

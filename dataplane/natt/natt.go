@@ -1,6 +1,6 @@
-// Package natt discovers the address under which a remote gateway is reachable, and address translation on the path. Gateways
-// exchange messages on UDP 4490 that are authenticated with the clusterset's key. The node daemon configures the peers of a
-// Discovery and applies its results to the wire. The package sends only these messages, and touches no device, route or firewall.
+// Package natt discovers the address at which a remote gateway is reachable, and NAT on the path. Gateways exchange messages over
+// UDP 4490 that are authenticated with the clusterset's PSK. The node daemon configures the peers of a Discovery and applies its
+// results to the wire. The package sends only these messages, and changes no device, route or firewall.
 //
 // Precedence of addresses and time-outs are those of Submariner's NAT discovery; the messages are not.
 package natt

@@ -57,8 +57,8 @@ type Filter struct {
 	ClusterIPs []netip.Prefix
 }
 
-// Firewall adds our rules and removes those of earlier calls, exempts outer packets from conntrack and packets into pelago0
-// from masquerading. The rules go into the flavour of iptables that the node uses: legacy if its tables hold rules, else nft.
+// Firewall adds our rules and removes those of earlier calls, exempts outer packets from conntrack and packets into pelago0 from
+// masquerading. It uses the iptables variant of the node: legacy if its tables have rules, otherwise nft.
 func Firewall(f Filter) error {
 	ipt, err := openIPTables()
 	if err != nil {

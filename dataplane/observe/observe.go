@@ -1,10 +1,10 @@
-// Package observe shows the kernel's counters and paths as Prometheus metrics, and what the daemon makes of the paths under
-// the names of Submariner. These are read when they are asked for; the daemon keeps no packet counters of its own. Flows,
-// of which there may be many, are shown as the daemon's last sweep counted them, so that a scrape costs the same with any number.
-// pelago-node serves it. The package writes nothing and knows no Kubernetes.
+// Package observe exports the kernel's counters and paths as Prometheus metrics, and the daemon's view of the paths under
+// Submariner's names. Maps are read at each scrape; the daemon keeps no packet counters of its own. The number of flows is the
+// count of the daemon's last sweep, so that the cost of a scrape does not depend on it. pelago-node serves the metrics. The
+// package writes nothing and does not use Kubernetes.
 //
-// Trace answers for one node how a packet fares: it walks the tables in the kernel (package loader) and adds what the node's stack
-// would do. Send and Watch follow a real packet. They cost nothing while no trace runs.
+// Trace evaluates a packet on one node: it applies the tables in the kernel (package loader) and adds the decisions of the node's
+// stack. Send and Watch follow a real packet. They cost nothing while no trace runs.
 package observe
 
 import (

@@ -10,7 +10,7 @@ import (
 
 // submariner are the metrics of Submariner's gateway, operator and globalnet controller, under the same names and labels, so
 // that dashboards and alerts go on working. They are gauges there, also those that only rise. Each gateway shows the whole of
-// its cluster where the predecessor had one process that did.
+// its cluster; in Submariner one process did.
 type submariner struct {
 	gateways, created, requested, iterations     *prometheus.Desc
 	rx, tx, connections, short, established, rtt *prometheus.Desc

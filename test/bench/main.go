@@ -1,7 +1,7 @@
-// Command bench compares, in one interleaved run, paths from a pod of one cluster through two gateways to a pod of
-// another: the limit of this machine, the floor of the topology, kernel routing, the netfilter ways of other projects
-// and Pelago's own. All of them stand at once, in network namespaces that the command creates and removes (see Topology),
-// and take turns in short slices; nothing outside the namespaces is touched. It is what `make bench` starts:
+// Command bench compares, in one interleaved run, paths from a pod in one cluster through two gateways to a pod in another: the
+// limit of the machine, the floor of the topology, kernel routing, the netfilter datapaths of other projects, and Pelago's. All
+// paths exist at the same time, in network namespaces that the command creates and removes (see Topology), and are measured in
+// turn in short slices; nothing outside the namespaces is changed. `make bench` runs it:
 //
 //	go run ./test/bench -rounds 30 -slice 100ms -out out/bench.json
 //	go run ./test/bench -cases gateway-path -variants floor,iptables,pelago-safe

@@ -1,4 +1,4 @@
-// Package clusterset holds the objects and the host of a small clusterset, as a node daemon reads them, for tests of control/node.
+// Package clusterset has the objects and host facts of a small clusterset, as read by a node daemon, for tests of control/node.
 package clusterset
 
 import (

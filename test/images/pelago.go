@@ -17,10 +17,10 @@ func PelagoPrograms() []string {
 	return []string{"pelago", "pelago-node", "pelago-agent", "pelago-dns", "pelago-hub"}
 }
 
-// Pelago is the one image of all components; the command of a container selects
-// the program. Binaries maps a program's name to its file and holds at least
-// one. The iptables of the node daemon, nftables and legacy flavour, and the IKE
-// daemon are those of the machine; the daemon must use the flavour of the node's
+// Pelago is the image of all components; a container's command selects the
+// binary. Binaries maps a binary's name to its file and has at least one entry.
+// The node daemon's iptables, nftables and legacy variant, and the IKE daemon
+// are those of the machine; the daemon must use the variant of the node's
 // kube-proxy.
 func Pelago(binaries map[string]string) (Image, error) {
 	tables, err := xtables()

@@ -1,6 +1,6 @@
-// Package packet tests the eBPF programs packet by packet: it writes IPv4 and overlay packets, has the kernel run a program
-// on them (BPF_PROG_TEST_RUN) and reads back what the program made of them, with every checksum computed anew. The tests
-// of the programs are this package's own; test/netns/clusters uses the encoder to forge packets.
+// Package packet tests the eBPF programs on single packets: it builds IPv4 and overlay packets, runs a program on them in the
+// kernel (BPF_PROG_TEST_RUN) and decodes the output, verifying every checksum. The tests of the programs are in this package;
+// test/netns/clusters uses the encoder to forge packets.
 package packet
 
 import (

@@ -1,6 +1,5 @@
-// Command suites runs the suites of `make test` and `make test-full`, or those that are named, and prints at the end what took
-// the time, what failed and what failed only once. It is started in the repository's root by the Makefile, which makes first what
-// the suites need.
+// Command suites runs the suites of `make test` and `make test-full`, or those named as arguments, and reports durations,
+// failures and flaky tests. The Makefile runs it in the repository's root, after building what the suites need.
 package main
 
 import (

@@ -1,7 +1,7 @@
 package v1alpha1
 
 // ConditionAccepted of a customization is False if the API server took it but it cannot work; the kind is interpreted without
-// it then. The condition is ours: the predecessor refused such objects by webhook.
+// it then. The condition is ours: Karmada rejects such objects by webhook.
 const ConditionAccepted = "Accepted"
 
 // Reasons of ConditionAccepted.

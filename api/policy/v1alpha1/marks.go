@@ -37,7 +37,7 @@ const LabelNamespaceSkipAutoPropagation = "namespace.karmada.io/skip-auto-propag
 const LabelPropagateNamespace = "pelago.io/propagate"
 
 // ConditionAccepted of a policy is False if the API server took it but it cannot work; nothing is done with it then. The
-// condition is ours: the predecessor refused such objects by webhook.
+// condition is ours: Karmada rejects such objects by webhook.
 const ConditionAccepted = "Accepted"
 
 // ConditionRulesSkipped of an override policy is True if objects lack the path of a rule: the rule is not applied to them. Only

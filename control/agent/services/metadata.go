@@ -58,9 +58,9 @@ func invalidKey(in, key string, errs field.ErrorList) (problems []string) {
 	return problems
 }
 
-// importable returns those of a contribution's exported labels and annotations that a ServiceImport can have. The exporter's agent
-// refuses the others, but a member of another version, or a hostile one, may publish them: they must not keep the import
-// from being written in other clusters.
+// importable returns the exported labels and annotations of a contribution that a ServiceImport may have. The exporter's agent
+// rejects the others, but a member with another version, or a hostile one, may publish them: they must not block the import in
+// other clusters.
 func importable(exported v1alpha1.ServiceContributionSpec) (labels, annotations map[string]string) {
 	labels, annotations = maps.Clone(exported.ExportedLabels), maps.Clone(exported.ExportedAnnotations)
 	maps.DeleteFunc(labels, func(key, value string) bool { return invalidMetadata(map[string]string{key: value}, nil) != "" })

@@ -65,7 +65,7 @@ func claims(contributions []v1alpha1.ServiceContribution) []v1alpha1.ServiceCont
 }
 
 // valid returns the ClusterSetIP of a contribution, or why the service cannot have it. of are the contributions to the service.
-// Of two services that name one address, that to which the owner of the range gave it has it, else that of the oldest contribution.
+// If two services claim one address, the service of the range's owner has it, otherwise that of the oldest contribution.
 func (v vips) valid(x v1alpha1.ServiceContribution, of []v1alpha1.ServiceContribution) (ip netip.Addr, why string) {
 	ip, err := netip.ParseAddr(x.Spec.ClusterSetIP)
 	if err != nil || !ip.Is4() {

@@ -53,8 +53,8 @@ func (o MembershipOptions) expired(c *clusterv1alpha1.Cluster, h heartbeat, now 
 	return metav1.Condition{}, false
 }
 
-// monitor checks the Leases of pull members, and the members' reports on each other. It lists Leases past the cache: it is their only
-// reader, and a watch would bring an event for each renewal of each member.
+// monitor checks the Leases of pull members, and the members' reports on each other. It lists Leases bypassing the cache: it is
+// their only reader, and a watch would deliver an event for each renewal of each member.
 type monitor struct {
 	MembershipOptions
 	client client.Client

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// reload is how long the certificate of the server, and how it recognizes the hub's API server, are used before they are read again.
+	// reload is the interval at which the server's certificate, and the CA and names of the hub's API server, are reread.
 	reload = time.Minute
 	// drainTime bounds the wait for requests under way at the end.
 	drainTime = 5 * time.Second
@@ -35,8 +35,8 @@ const (
 type ProxyOptions struct {
 	// Address is where the server listens, host:port.
 	Address string
-	// Host, if set, is the name or address under which the hub's API server reaches Address, for the Service that is made then. Else
-	// the Service exists: that of the Deployment.
+	// Host, if set, is the name or address at which the hub's API server reaches Address; a Service is created for it. Otherwise the
+	// Deployment's Service is used.
 	Host string
 	// Namespace holds the Service, which is called Name, and the Secret with the certificate, Name-proxy.
 	Namespace, Name string

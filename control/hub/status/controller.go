@@ -61,8 +61,8 @@ type Options struct {
 	Interpreter *kinds.Interpreter
 	// Delay is the time from the first event of a binding to the write; 0: 100 ms.
 	Delay time.Duration
-	// Progress is the least interval between two writes of a binding that is not fully applied before and after: partial progress
-	// is less urgent than completion; 0: 1 s.
+	// Progress is the minimum interval between two writes of a binding that do not complete it: partial progress is less urgent than
+	// completion; 0: 1 s.
 	Progress time.Duration
 	// Workers is how many bindings are worked on at once; 0: 8.
 	Workers int

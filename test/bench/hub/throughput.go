@@ -221,7 +221,7 @@ func record(ctx context.Context, o options, name string) (rec recording, err err
 	return rec, nil
 }
 
-// tolerated is the share of requests that may end otherwise than when they were recorded; more, and it is not the same work.
+// tolerated is the share of requests that may have another result than recorded; beyond it the replay is not the same work.
 const tolerated = 0.01
 
 // replayed makes the recorded requests on servers on which the product was installed, but does not run.

@@ -1,6 +1,5 @@
-// Command scheduler measures how many decisions a second the scheduler makes, and how long one takes, without an API server:
-// mixed bindings go through the room that the hub uses, computed in parallel and committed one after the other. It is what `make
-// bench-scheduler` starts:
+// Command scheduler measures the scheduler's decisions per second and their latency, without an API server: mixed bindings pass
+// the hub's cache of assumed capacity, computed in parallel and committed serially. `make bench-scheduler` runs it:
 //
 //	go run ./test/bench/scheduler -out out/scheduler.json
 package main

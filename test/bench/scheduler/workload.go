@@ -55,7 +55,7 @@ func clusters(n int) (out []*clusterv1alpha1.Cluster) {
 
 func nameOf(i int) string { return fmt.Sprintf("member-%04d", i) }
 
-// binding is the i-th one, over clusters of these names. Each has a placement of its own, as if it was read from the API server.
+// binding is the i-th one, over clusters with these names. Each has its own placement object, as when read from the API server.
 func binding(i int, names []string) *scheduler.Request {
 	p := mixed.Placement(i, names)
 	if i%3 == 0 {

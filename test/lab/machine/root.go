@@ -168,8 +168,7 @@ func (b *builder) settings(bootID string) {
 	}
 }
 
-// pivot makes root the root directory and drops every mount of the host,
-// among them the names of other nodes' network namespaces.
+// pivot makes root the root directory and removes every mount of the host, including named network namespaces of other nodes.
 func pivot(root string) error {
 	old := filepath.Join(root, ".old")
 	if err := os.Mkdir(old, 0o700); err != nil {

@@ -1,12 +1,15 @@
 package inspect
 
 import (
+	"fmt"
 	"net/url"
 	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/kubectl/pkg/cmd/apiresources"
 	"k8s.io/kubectl/pkg/cmd/attach"
@@ -24,6 +27,21 @@ func Through(hub *rest.Config, cluster string) *rest.Config {
 	cfg := rest.CopyConfig(hub)
 	cfg.Host = strings.TrimSuffix(cfg.Host, "/") + v1alpha1.ProxyPath(url.PathEscape(cluster), "proxy")
 	return cfg
+}
+
+// checkHub returns an error if the API server does not lead to members.
+func checkHub(hub *rest.Config) error {
+	c, err := discovery.NewDiscoveryClientForConfig(hub)
+	if err != nil {
+		return err
+	}
+	group := v1alpha1.ProxyGroup + "/" + v1alpha1.ProxyVersion
+	if _, err := c.ServerResourcesForGroupVersion(group); apierrors.IsNotFound(err) {
+		return fmt.Errorf("the API server at %s does not serve %s: name the hub with --context, and run pelago-hub with --proxy-address", hub.Host, group)
+	} else if err != nil {
+		return fmt.Errorf("look for %s at the hub: %w", group, err)
+	}
+	return nil
 }
 
 // MemberCommands are kubectl's commands for one member of the hub, which -C names. Everything else is as in kubectl.
@@ -52,6 +70,13 @@ on clusters/proxy of proxy.pelago.io, and in the cluster the rights of the own n
 		flags.AddFlags(cmd.PersistentFlags())
 		cmd.PersistentFlags().StringVarP(&cluster, "clusters", "C", "", "the cluster, by its name at the hub")
 		_ = cmd.MarkPersistentFlagRequired("clusters") // fails only without such a flag
+		cmd.PersistentPreRunE = func(*cobra.Command, []string) error {
+			hub, err := flags.ToRawKubeConfigLoader().ClientConfig()
+			if err != nil {
+				return err
+			}
+			return checkHub(hub)
+		}
 		out = append(out, cmd)
 	}
 	return out

@@ -149,7 +149,7 @@ func (l *Local) Prepare(now time.Time) (processes []deploy.Process, err error) {
 	return processes, deploy.WriteChanged(filepath.Join(o.Dir, "audit.yaml"), []byte(audit))
 }
 
-// Renew issues certificates again that have less than a third of their life left. The programs read them again by themselves.
+// Renew renews certificates with less than a third of their lifetime left. The processes reload them.
 func (l *Local) Renew(now time.Time) ([]string, error) {
 	if _, err := os.Stat(filepath.Join(l.Dir, "pki", "ca.key")); err != nil {
 		return nil, fmt.Errorf("find the hub in --dir %s: %w", l.Dir, err)

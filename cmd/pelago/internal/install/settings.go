@@ -42,7 +42,7 @@ const (
 func (s *Settings) Add(f *pflag.FlagSet) {
 	driver := view.AddChoice(f, &s.CableDriver, "cable-driver", config.CableWireGuard, "wire between gateways: wireguard, libreswan (or "+
 		"ipsec: IKEv2 and ESP by strongSwan) or vxlan (not encrypted); the same in all clusters", config.CableDrivers()...)
-	driver.Aliases = map[string]string{"ipsec": config.CableLibreswan} // the name that users of the predecessor know
+	driver.Aliases = map[string]string{"ipsec": config.CableLibreswan} // as in Submariner
 	f.Uint16Var(&s.CablePort, "nattport", 4500, "UDP port of the wire between gateways")
 	f.IntVar(&s.CableTunnels, "cable-tunnels", 1, fmt.Sprintf("tunnels between two gateways, 1 to %d, so that a pair of them uses several cores; of two clusters the smaller number applies. wireguard takes a UDP port for each, from --nattport on, and --nattport + %d to change keys", config.MaxCableTunnels, cable.MaxTunnels))
 	view.AddChoice(f, &s.XDP, "xdp", config.XDPOff, "experimental, not tested with a physical network card: handle the common case in "+

@@ -95,8 +95,8 @@ func listGateways(ctx context.Context, m Member) ([]submarinerv1.Gateway, map[st
 // connections has a row for each pair of a gateway here and a gateway there.
 func connections(ctx context.Context, m Member, _ config.Config) (Table, error) {
 	t := Table{
-		Header: []string{"GATEWAY", "CLUSTER", "REMOTE IP", "NAT", "CABLE DRIVER", "SUBNETS", "STATUS", "RTT avg."},
-		Wide:   []string{"LOCAL GATEWAY", "MESSAGE"},
+		Header: []string{"GATEWAY", "CLUSTER", "REMOTE IP", "NAT", "CABLE DRIVER", "SUBNETS", "STATUS", "RTT avg.", "LOCAL GATEWAY"},
+		Wide:   []string{"MESSAGE"},
 		Empty:  "No connections: no other cluster has joined, or no gateway reports yet.",
 	}
 	gateways, healths, err := listGateways(ctx, m)
@@ -120,8 +120,8 @@ func connections(ctx context.Context, m Member, _ config.Config) (Table, error) 
 			}
 			t.Rows = append(t.Rows, Row{
 				Cells: []string{c.Endpoint.Hostname, c.Endpoint.ClusterID, c.UsingIP, yesNo(c.UsingNAT), c.Endpoint.Backend,
-					strings.Join(c.Endpoint.Subnets, ", "), string(c.Status), rtt},
-				Wide: []string{gateway.Name, c.StatusMessage},
+					strings.Join(c.Endpoint.Subnets, ", "), string(c.Status), rtt, gateway.Name},
+				Wide: []string{c.StatusMessage},
 				Object: struct {
 					LocalGateway string                  `json:"localGateway"`
 					Connection   submarinerv1.Connection `json:"connection"`
