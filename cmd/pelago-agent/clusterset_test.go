@@ -49,7 +49,9 @@ func TestMain(m *testing.M) {
 	}
 	ctrllog.SetLogger(logr.FromSlogHandler(log))
 	klog.SetSlogLogger(slog.New(log))
-	os.Exit(m.Run())
+	code := m.Run()
+	_ = os.RemoveAll(builtDir) // empty unless an operator was tested
+	os.Exit(code)
 }
 
 // clusterset is a hub and two members that have joined it as `pelago join` does, each with a gateway node and an agent.

@@ -34,12 +34,16 @@ import (
 
 const operatorNamespace = "submariner-operator"
 
+// builtDir is what pelagoDir has made; TestMain removes it.
+var builtDir string
+
 // pelagoDir is a directory with the program pelago, built once.
 var pelagoDir = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "operator-")
 	if err != nil {
 		return "", err
 	}
+	builtDir = dir
 	if out, err := exec.Command("go", "build", "-C", "../..", "-o", filepath.Join(dir, "pelago"), "./cmd/pelago").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build pelago: %w\n%s", err, out)
 	}
