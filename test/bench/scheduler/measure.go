@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/scheduler"
 	"github.com/pelago-net/pelago/test/resultfile"
@@ -40,7 +41,7 @@ func measure(clusterCount, bindings, cores int) (result, error) {
 		if len(requests[i].Current) == 0 {
 			continue
 		}
-		o := placement.Observation{ResourceVersion: "1", Requirements: requests[i].Requirements}
+		o := placement.Observation{ResourceVersion: "1", Size: placement.SizeOf(&workv1alpha2.ResourceBindingSpec{ReplicaRequirements: requests[i].Requirements})}
 		for _, c := range requests[i].Current {
 			o.Parts = append(o.Parts, placement.ReservedPart{Cluster: c.Name, Replicas: c.Replicas})
 		}
