@@ -8,9 +8,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -55,7 +58,34 @@ func bringUp(ctx context.Context, o options, module string) (s *hubset.Set, err 
 	if err := writeKubeconfig(filepath.Join(o.out, suiteKubeconfig), s.Server.Config()); err != nil {
 		return s, err
 	}
-	return s, startWebhook(ctx, s, o, examples)
+	return s, errors.Join(startWebhook(ctx, s, o, examples), served(ctx, s, "workload.example.io/v1alpha1"))
+}
+
+// served waits until all Clusters report an API: a cluster that does not is left out when a template is divided.
+func served(ctx context.Context, s *hubset.Set, groupVersion string) error {
+	c, err := client.New(s.Server.Config(), client.Options{})
+	if err != nil {
+		return fmt.Errorf("wait for %s in the members: %w", groupVersion, err)
+	}
+	err = wait.PollUntilContextTimeout(ctx, time.Second, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
+		clusters := &unstructured.UnstructuredList{}
+		clusters.SetAPIVersion("cluster.karmada.io/v1alpha1")
+		clusters.SetKind("ClusterList")
+		if err := c.List(ctx, clusters); err != nil {
+			return false, err
+		}
+		return !slices.ContainsFunc(clusters.Items, func(u unstructured.Unstructured) bool {
+			all, _, _ := unstructured.NestedSlice(u.Object, "status", "apiEnablements")
+			return !slices.ContainsFunc(all, func(api any) bool {
+				m, _ := api.(map[string]any)
+				return m["groupVersion"] == groupVersion
+			})
+		}), nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for %s in the members: %w", groupVersion, err)
+	}
+	return nil
 }
 
 func writeKubeconfig(file string, hub *rest.Config) error {
