@@ -41,7 +41,9 @@ func TestFailback(t *testing.T) {
 	left := func(healthy map[string]metav1.MicroTime, clusters ...workv1alpha2.TargetCluster) *workv1alpha2.Failback {
 		return &workv1alpha2.Failback{Clusters: clusters, Term: "first", Healthy: healthy}
 	}
-	since := func(ago time.Duration) map[string]metav1.MicroTime { return map[string]metav1.MicroTime{"m3": micro(ago)} }
+	since := func(ago time.Duration) map[string]metav1.MicroTime {
+		return map[string]metav1.MicroTime{"m3": micro(ago)}
+	}
 	running := func(b kube.Binding) {
 		at := ago(time.Second)
 		b.Spec.GracefulEvictionTasks = []workv1alpha2.GracefulEvictionTask{{FromCluster: "m9", CreationTimestamp: &at, SuppressDeletion: ptr.To(true)}}

@@ -52,6 +52,9 @@ type explainedAttempt struct {
 	AffinityGroup string `json:"affinityGroup,omitempty"`
 	// Current is false if the binding has changed since.
 	Current bool `json:"current"`
+	// Failover says why it stays in a cluster that it should leave, Failback to which clusters it returns, and when.
+	Failover string `json:"failover,omitempty"`
+	Failback string `json:"failback,omitempty"`
 }
 
 // explainedCluster is a cluster that has the template, or is to have it.
@@ -91,7 +94,8 @@ func (f *Subject) Explain() Explanation {
 	out.Binding = f.binding.GetName()
 	if d := workv1alpha2.ReadDecision(f.binding.GetAnnotations()); d != nil {
 		hash, err := workv1alpha2.SpecHash(f.binding.Spec)
-		out.Decision = &explainedAttempt{d.Reason, d.Message, d.Time, d.Term, err == nil && hash == d.For}
+		out.Decision = &explainedAttempt{d.Reason, d.Message, d.Time, d.Term, err == nil && hash == d.For, d.Held,
+			ptr.Deref(d.Failback, workv1alpha2.Failback{}).Message}
 		out.Rejected = d.Rejected
 	}
 	out.Near = f.near
@@ -135,6 +139,13 @@ func (f *Subject) explainClusters() []explainedCluster {
 	spec := f.binding.Spec
 	for _, c := range spec.Clusters {
 		row(c.Name, "chosen").Replicas = c.Replicas
+	}
+	for _, t := range spec.GracefulEvictionTasks {
+		if r := row(t.FromCluster, ""); r.Why == "" {
+			r.Why = "being left: " + t.Message
+		} else {
+			r.Why += ", with the former replicas for now: " + t.Message
+		}
 	}
 	for _, by := range spec.RequiredBy {
 		for _, c := range by.Clusters {
@@ -372,6 +383,12 @@ func PrintExplanation(w io.Writer, e Explanation, wide bool, now time.Time) erro
 		fmt.Fprintln(w)
 		if d.Message != "" {
 			fmt.Fprintf(w, "           %s\n", d.Message)
+		}
+		if d.Failover != "" {
+			fmt.Fprintf(w, "Failover:  %s\n", d.Failover)
+		}
+		if d.Failback != "" {
+			fmt.Fprintf(w, "Failback:  %s\n", d.Failback)
 		}
 	}
 	if e.Near != nil {
