@@ -219,11 +219,15 @@ func (j *task) sort(all []candidate, by func(candidate) (first bool, more int64)
 		}
 	}
 	slices.Sort(keys)
-	sorted := make([]candidate, len(all))
-	for i, k := range keys {
-		sorted[i] = all[k&(1<<29-1)]
+	for i := range keys { // cycle by cycle: half of the memory of a decision would be copies of candidates
+		first := all[i]
+		at := i
+		for from := int(keys[at] & (1<<29 - 1)); from != i; from = int(keys[at] & (1<<29 - 1)) {
+			all[at], keys[at] = all[from], uint64(at)
+			at = from
+		}
+		all[at], keys[at] = first, uint64(at)
 	}
-	copy(all, sorted)
 }
 
 func (j *task) candidate(at, tier int) candidate {
