@@ -64,17 +64,19 @@ func golden(seed uint64) string {
 	r := g.request(clusters)
 	d, err := Schedule(r, NewSnapshot(clusters, assumed))
 	result := d.Term + " " + show(d)
-	reasons := d.Reasons
+	all := []Reasons{d.Reasons}
 	if err != nil {
 		result = fmt.Sprintf("%s %T %v", d.Term, err, err)
 		var fit *FitError
 		if errors.As(err, &fit) {
-			reasons = slices.Concat(reasons, fit.Reasons)
+			all = append(all, fit.Reasons)
 		}
 	}
 	var lines []string
-	for _, why := range reasons {
-		lines = append(lines, why.Cluster+": "+why.Why)
+	for _, reasons := range all {
+		for cluster, why := range reasons.All() {
+			lines = append(lines, cluster+": "+why)
+		}
 	}
 	slices.Sort(lines)
 	sum := fnv.New32a()

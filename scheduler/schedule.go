@@ -140,7 +140,7 @@ func (c candidate) available() int64 { return c.free + c.current }
 func (j *task) schedule(t term) (Decision, error) {
 	why := make([]cause, len(j.of)) // of each cluster
 	clusters, err := j.choose(t, why)
-	d := Decision{Term: t.name, Clusters: clusters, Reasons: j.reasons(why)}
+	d := Decision{Term: t.name, Clusters: clusters, Reasons: Reasons{j.of, why, j.descriptions}}
 	var fit *FitError
 	if errors.As(err, &fit) {
 		fit.Reasons = d.Reasons

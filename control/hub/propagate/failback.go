@@ -28,7 +28,7 @@ func (r *reconciler) returned(b kube.Binding, req *scheduler.Request, e *placeme
 		return d, nil, err
 	}
 	if err == nil && !slices.ContainsFunc(d.Clusters, func(c workv1alpha2.TargetCluster) bool { return slices.Contains(back.Clusters, c.Name) }) {
-		err = errors.New("the scheduler selects other clusters" + rejected(d.Reasons, back.Clusters))
+		err = errors.New("the scheduler selects other clusters" + rejected(d, back.Clusters))
 	}
 	var tasks []workv1alpha2.GracefulEvictionTask
 	if err == nil {
@@ -48,10 +48,10 @@ func (r *reconciler) returned(b kube.Binding, req *scheduler.Request, e *placeme
 }
 
 // rejected is why clusters were not selected.
-func rejected(all []scheduler.Reason, clusters []string) (out string) {
-	for _, r := range all {
-		if slices.Contains(clusters, r.Cluster) {
-			out += fmt.Sprintf("; %s: %s", r.Cluster, r.Why)
+func rejected(d scheduler.Decision, clusters []string) (out string) {
+	for cluster, why := range d.All() {
+		if slices.Contains(clusters, cluster) {
+			out += fmt.Sprintf("; %s: %s", cluster, why)
 		}
 	}
 	return out
