@@ -240,6 +240,9 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 	}
 	r.tell(w, b, d, e)
 	r.tellConflict(key, w, b)
+	if len(e.Began) > 0 && next != again { // it may be healthy in the other clusters already, so that no status changes
+		next = time.Second
+	}
 	return next, nil
 }
 

@@ -160,8 +160,6 @@ func (r results) target(name, metric string) string {
 		return "0"
 	case "all_moved_s":
 		return "< 60"
-	case "taint_flip_cpu_ms":
-		return "< 100"
 	}
 	return ""
 }
