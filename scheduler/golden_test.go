@@ -64,19 +64,17 @@ func golden(seed uint64) string {
 	r := g.request(clusters)
 	d, err := Schedule(r, NewSnapshot(clusters, assumed))
 	result := d.Term + " " + show(d)
-	all := []Reasons{d.Reasons}
+	reasons := d.Reasons
 	if err != nil {
 		result = fmt.Sprintf("%s %T %v", d.Term, err, err)
 		var fit *FitError
 		if errors.As(err, &fit) {
-			all = append(all, fit.Reasons)
+			reasons = slices.Concat(reasons, fit.Reasons)
 		}
 	}
 	var lines []string
-	for _, reasons := range all {
-		for cluster, why := range reasons.All() {
-			lines = append(lines, cluster+": "+why)
-		}
+	for _, why := range reasons {
+		lines = append(lines, why.Cluster+": "+why.Why)
 	}
 	slices.Sort(lines)
 	sum := fnv.New32a()

@@ -87,5 +87,11 @@ type Decision struct {
 	Clusters []workv1alpha2.TargetCluster
 	// Term is the name of the affinity group; "" if the placement has none.
 	Term string
-	Reasons
+	// Reasons of all other clusters, in no order.
+	Reasons []Reason
+}
+
+// Reason why a cluster was not selected; Why follows a number of clusters.
+type Reason struct {
+	Cluster, Why string
 }

@@ -140,7 +140,7 @@ func (c candidate) available() int64 { return c.free + c.current }
 func (j *task) schedule(t term) (Decision, error) {
 	why := make([]cause, len(j.of)) // of each cluster
 	clusters, err := j.choose(t, why)
-	d := Decision{Term: t.name, Clusters: clusters, Reasons: Reasons{j.of, why, j.descriptions}}
+	d := Decision{Term: t.name, Clusters: clusters, Reasons: j.reasons(why)}
 	var fit *FitError
 	if errors.As(err, &fit) {
 		fit.Reasons = d.Reasons
@@ -219,15 +219,11 @@ func (j *task) sort(all []candidate, by func(candidate) (first bool, more int64)
 		}
 	}
 	slices.Sort(keys)
-	for i := range keys { // cycle by cycle: half of the memory of a decision would be copies of candidates
-		first := all[i]
-		at := i
-		for from := int(keys[at] & (1<<29 - 1)); from != i; from = int(keys[at] & (1<<29 - 1)) {
-			all[at], keys[at] = all[from], uint64(at)
-			at = from
-		}
-		all[at], keys[at] = first, uint64(at)
+	sorted := make([]candidate, len(all))
+	for i, k := range keys {
+		sorted[i] = all[k&(1<<29-1)]
 	}
+	copy(all, sorted)
 }
 
 func (j *task) candidate(at, tier int) candidate {

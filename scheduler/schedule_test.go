@@ -3,7 +3,6 @@ package scheduler
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 
@@ -224,11 +223,11 @@ func TestReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{
-		"c": "cluster(s) had untolerated taint {gpu:NoSchedule}",
-		"d": "cluster(s) were not among the best that the spread constraints allow",
+	want := []Reason{
+		{"c", "cluster(s) had untolerated taint {gpu:NoSchedule}"},
+		{"d", "cluster(s) were not among the best that the spread constraints allow"},
 	}
-	if diff := cmp.Diff(want, maps.Collect(d.All())); diff != "" {
+	if diff := cmp.Diff(want, d.Reasons); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 	_, err = Schedule(request(1, near(named("c", "x"))), s)
@@ -239,24 +238,6 @@ func TestReasons(t *testing.T) {
 	const says = "no cluster fits: 0/4: 3 cluster(s) did not match the placement cluster affinity constraint, 1 cluster(s) had untolerated taint {gpu:NoSchedule}"
 	if fit.Error() != says {
 		t.Errorf("it says %q, want %q", fit, says)
-	}
-}
-
-// Reasons are grouped by their text, the most frequent first, and name a few of the clusters.
-func TestRejections(t *testing.T) {
-	var clusters []*clusterv1alpha1.Cluster
-	for i := range 7 {
-		taint := []string{"gpu", "arm"}[i%2]
-		clusters = append(clusters, member(fmt.Sprint("m", i), 5, tainted(taint, corev1.TaintEffectNoSchedule), tainted(fmt.Sprint("own-", i), corev1.TaintEffectNoSchedule)))
-	}
-	d, err := Schedule(request(1, placement(byDynamic()), "m6=1"), snapshot(clusters...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []workv1alpha2.Rejection{{Why: "cluster(s) had untolerated taint {arm:NoSchedule}", Clusters: []string{"m1", "m3"}, More: 1},
-		{Why: "cluster(s) had untolerated taint {gpu:NoSchedule}", Clusters: []string{"m0", "m2"}, More: 1}}
-	if diff := cmp.Diff(want, d.Rejections(2)); diff != "" {
-		t.Errorf("-want +got\n%s", diff)
 	}
 }
 

@@ -1,6 +1,7 @@
 package propagate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,7 +119,7 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 		}
 		if err != nil {
 			out.failure = err
-			record = failed(before, hash, reasonOf(err), err.Error(), d.Rejections(named), now)
+			record = failed(before, hash, reasonOf(err), err.Error(), rejections(d.Reasons), now)
 			var fit *scheduler.FitError
 			if errors.As(err, &fit) && (remove || fit.Unmatched) {
 				clusters = nil
@@ -269,6 +270,27 @@ func reasonOf(err error) string {
 	return workv1alpha2.ReasonUnschedulable
 }
 
+// rejections groups reasons, the most frequent first.
+func rejections(all []scheduler.Reason) []workv1alpha2.Rejection {
+	by := map[string][]string{}
+	for _, r := range all {
+		by[r.Why] = append(by[r.Why], r.Cluster)
+	}
+	var out []workv1alpha2.Rejection
+	for why, clusters := range by {
+		slices.Sort(clusters)
+		r := workv1alpha2.Rejection{Why: why, Clusters: clusters}
+		if len(clusters) > named {
+			r.Clusters, r.More = clusters[:named:named], len(clusters)-named
+		}
+		out = append(out, r)
+	}
+	slices.SortFunc(out, func(a, b workv1alpha2.Rejection) int {
+		return cmp.Or(cmp.Compare(len(b.Clusters)+b.More, len(a.Clusters)+a.More), strings.Compare(a.Why, b.Why))
+	})
+	return out
+}
+
 // succeeded is the record of a decision. asked is the time of the request for rescheduling; zero if there was none.
 func succeeded(d scheduler.Decision, hash string, now, asked time.Time) *workv1alpha2.Decision {
 	at := now
@@ -276,7 +298,7 @@ func succeeded(d scheduler.Decision, hash string, now, asked time.Time) *workv1a
 		at = asked
 	}
 	return &workv1alpha2.Decision{For: hash, Time: metav1.NewMicroTime(now), Reason: workv1alpha2.ReasonSuccess,
-		Scheduled: metav1.NewMicroTime(at), Term: d.Term, Rejected: d.Rejections(named)}
+		Scheduled: metav1.NewMicroTime(at), Term: d.Term, Rejected: rejections(d.Reasons)}
 }
 
 // failed is the record of an attempt that led to nothing; before is the record until then.

@@ -2,7 +2,6 @@ package propagate
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -47,11 +46,11 @@ func (r *reconciler) returned(b kube.Binding, req *scheduler.Request, e *placeme
 	return d, reservation, nil
 }
 
-// rejected is why clusters were not selected.
+// rejected is why clusters were not selected, as far as the record would name them.
 func rejected(d scheduler.Decision, clusters []string) (out string) {
-	for cluster, why := range d.All() {
-		if slices.Contains(clusters, cluster) {
-			out += fmt.Sprintf("; %s: %s", cluster, why)
+	for _, r := range rejections(d.Reasons) {
+		if slices.ContainsFunc(r.Clusters, func(c string) bool { return slices.Contains(clusters, c) }) {
+			out += "; " + r.Why
 		}
 	}
 	return out
