@@ -26,6 +26,9 @@ type Request struct {
 	ComponentsLoad Load
 	// Current is the result of the last decision.
 	Current []workv1alpha2.TargetCluster
+	// Returning are those of Current in which it does not run yet, but did before it left them: they have to pass the filters, and get
+	// no more replicas than they have capacity for.
+	Returning []string
 	// Evicted are clusters from which the template is being evicted.
 	Evicted []string
 	// Term is the name of the affinity group of the last decision; "": none.

@@ -44,10 +44,10 @@ type task struct {
 	strategy   strategy
 	needs      []Amount
 	properties []property
-	// together and apart are Request.Together and Apart; nil: empty.
-	together, apart set
-	byTaints        map[int]cause // cache of tainted, by index in shape.taints
-	far             cause         // of clusters that are too far; none: there are none yet
+	// together, apart and returning are Request.Together, Apart and Returning; nil: empty.
+	together, apart, returning set
+	byTaints                   map[int]cause // cache of tainted, by index in shape.taints
+	far                        cause         // of clusters that are too far; none: there are none yet
 	// descriptions of the causes from described on.
 	descriptions []string
 }
@@ -75,7 +75,7 @@ func newTask(r *Request, s *Snapshot) *task {
 		}
 	}
 	j.properties = j.spreadProperties()
-	j.together, j.apart = j.named(r.Together), j.named(r.Apart)
+	j.together, j.apart, j.returning = j.named(r.Together), j.named(r.Apart), j.named(r.Returning)
 	if r.Requirements != nil {
 		j.needs = LoadOf(r.Requirements.ResourceRequest, 1).Amounts
 	}
@@ -104,8 +104,16 @@ func (j *task) named(names []string) set {
 	return out
 }
 
-func (j *task) runs(at int) bool  { return j.current[at] >= 0 }
-func (j *task) held(at int) int64 { return max(0, j.current[at]) }
+func (j *task) returns(at int) bool { return j.returning != nil && j.returning.has(at) }
+func (j *task) runs(at int) bool    { return j.current[at] >= 0 && !j.returns(at) }
+
+// held are the replicas of a cluster for which capacity is taken already.
+func (j *task) held(at int) int64 {
+	if !j.runs(at) {
+		return 0
+	}
+	return j.current[at]
+}
 
 // term is an affinity group: tiers of clusters, each used for what exceeds the capacity of those before.
 type term struct {
@@ -247,6 +255,10 @@ func (j *task) candidate(at, tier int) candidate {
 	c := candidate{at: at, tier: tier, runs: j.runs(at), current: j.held(at)}
 	if j.spreads() || j.TakesRoom() {
 		c.free = j.free(at)
+	}
+	if j.returns(at) { // as if it ran there, but within what is free
+		c.runs, c.current = true, min(max(0, j.current[at]), c.free)
+		c.free -= c.current
 	}
 	return c
 }

@@ -20,6 +20,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	remedyv1alpha1 "github.com/pelago-net/pelago/api/remedy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/config"
@@ -86,7 +87,7 @@ func TestExecution(t *testing.T) {
 		Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull, ID: uid,
 			Taints: []clusterv1alpha1.Taint{{Key: clusterv1alpha1.TaintUnapproved, Effect: corev1.TaintEffectNoSchedule}}}})
 	hubScheme := runtime.NewScheme()
-	for _, add := range append(schemes, clientgoscheme.AddToScheme, policyv1alpha1.AddToScheme) {
+	for _, add := range append(schemes, clientgoscheme.AddToScheme, policyv1alpha1.AddToScheme, remedyv1alpha1.AddToScheme) {
 		must(t, add(hubScheme))
 	}
 	apiserver.Manager{Scheme: hubScheme, Setup: []func(ctrl.Manager) error{

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 func testStage(t *testing.T) *stage {
 	t.Helper()
 	s := &stage{options: options{limit: 20 * time.Second}, history: check.NewHistory(2 * time.Second),
-		members: map[string]client.Client{}}
+		members: map[string]client.Client{}, set: &hubset.Set{}}
 	var err error
 	if s.hub, err = connect(server.Config(t)); err != nil {
 		t.Fatal(err)
@@ -59,7 +59,8 @@ func testStage(t *testing.T) *stage {
 				t.Fatal(err)
 			}
 		}
-		if err := observe(t.Context(), &hubset.Member{Name: name, Config: m.Config()}, s.history); err != nil {
+		s.set.Members = append(s.set.Members, &hubset.Member{Name: name, Config: m.Config()})
+		if err := observe(t.Context(), s.set.Members[len(s.names)-1], s.history); err != nil {
 			t.Fatal(err)
 		}
 	}

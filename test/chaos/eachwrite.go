@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/pelago-net/pelago/test/program"
 )
 
 const (
@@ -19,25 +21,39 @@ const (
 	eachWriteLag = 20 * time.Second
 )
 
+// kindOfChange is one at whose writes the hub is killed.
+type kindOfChange struct {
+	name   string
+	change func(context.Context) error
+	// ready waits until the change can be made; nil: it can.
+	ready func(context.Context) error
+}
+
 // eachWrite is the scenario of that name: of each kind of change, pelago-hub is killed at the first write that it causes, at the
 // second and so on, once before and once after the server has it.
 func eachWrite(ctx context.Context, s *stage, r *result) error {
 	s.history.Lag = eachWriteLag
-	for _, kind := range []struct {
-		name   string
-		change func(context.Context) error
-	}{
-		{"a new template", s.churn.newTemplate}, {"a deleted template", s.churn.deleteTemplate},
-		{"another placement", s.churn.replace}, {"another group", s.churn.regroup}, {"an override", s.churn.override},
+	var err error
+	if s.evicted, err = newEvicted(ctx, s); err != nil {
+		return err
+	}
+	all := append([]kindOfChange{
+		{"a new template", s.churn.newTemplate, nil}, {"a deleted template", s.churn.deleteTemplate, nil},
+		{"another placement", s.churn.replace, nil}, {"another group", s.churn.regroup, nil}, {"an override", s.churn.override, nil},
 		{"a policy made again", func(ctx context.Context) error {
 			return errors.Join(s.churn.dropPolicy(ctx), s.churn.restorePolicy(ctx))
-		}},
-	} {
+		}, nil},
+	}, s.evicted.evictions()...)
+	chosen, err := program.Choose("change", s.options.changes, all, func(k kindOfChange) string { return k.name })
+	if err != nil {
+		return err
+	}
+	for _, kind := range chosen {
 		for _, after := range []bool{false, true} {
 			if err := s.level(ctx); err != nil {
 				return err
 			}
-			n, err := s.eachWriteOf(ctx, kind.change, after, r)
+			n, err := s.eachWriteOf(ctx, kind, after, r)
 			slog.Info("killed at each write", "change", kind.name, "after the write", after, "writes", n)
 			if err == nil && n == 0 {
 				err = fmt.Errorf("%s: the hub was killed at no write", kind.name)
@@ -70,13 +86,19 @@ func (s *stage) level(ctx context.Context) error {
 
 // eachWriteOf kills the hub at the first, second … write that a kind of change causes, until there are no more, and returns how
 // many there were.
-func (s *stage) eachWriteOf(ctx context.Context, change func(context.Context) error, after bool, r *result) (n int, err error) {
+func (s *stage) eachWriteOf(ctx context.Context, kind kindOfChange, after bool, r *result) (n int, err error) {
 	for missed := 0; missed < misses; {
 		if n >= maxWrites {
 			return n, fmt.Errorf("a change causes more than %d writes", maxWrites)
 		}
+		if kind.ready != nil {
+			s.trap.disarm()
+			if err := kind.ready(ctx); err != nil {
+				return n, err
+			}
+		}
 		s.trap.set(n+1, after, s.replica.kill)
-		if err := change(ctx); err != nil {
+		if err := kind.change(ctx); err != nil {
 			return n, err
 		}
 		s.churn.done.Add(1)
@@ -99,7 +121,7 @@ func (s *stage) eachWriteOf(ctx context.Context, change func(context.Context) er
 			return n, err
 		}
 		r.converged = max(r.converged, time.Since(killed))
-		r.violations = append(r.violations, s.history.Violations()...)
+		r.violations = append(append(r.violations, s.history.Violations()...), s.evicted.violations()...)
 		if len(r.violations) > 0 {
 			slog.Error("a violation", "killed at", write, "after the write", after)
 			return n, nil

@@ -26,6 +26,7 @@ func main() {
 
 type options struct {
 	bin, file, dir, hubFlags string
+	changes                  string
 	members, simulated       int
 	kills, templates         int
 	pauseEvery               int
@@ -81,6 +82,7 @@ func run(args []string, out io.Writer) error {
 	flags.StringVar(&o.hubFlags, "hub-flags", "", "more flags of pelago-hub, separated by blanks")
 	flags.IntVar(&o.members, "members", 2, "members with real API servers")
 	flags.IntVar(&o.simulated, "simulated", 2, "simulated members beside them")
+	flags.StringVar(&o.changes, "changes", "", "comma-separated kinds of change in the scenario each-write (default: all)")
 	flags.IntVar(&o.kills, "kills", 100, "kills in the scenario of that name")
 	flags.IntVar(&o.pauseEvery, "pause-every", 25, "every how many kills one is a pause of the leader instead")
 	flags.IntVar(&o.templates, "templates", 20, "templates at the start; churn makes up to 60 of them")

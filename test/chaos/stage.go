@@ -31,6 +31,7 @@ type stage struct {
 	replica *replica // the pelago-hub in charge
 	former  *replica // another one beside it, if there is one
 	trap    *trap    // nil: none
+	evicted *evicted // nil: none
 	hub     client.Client
 	members map[string]client.Client
 	names   []string
@@ -207,5 +208,10 @@ func (s *stage) compare(ctx context.Context, orphans bool) ([]check.Violation, e
 	if err != nil {
 		return nil, err
 	}
-	return check.Compare(wanted, actual, orphans), nil
+	violations := check.Compare(wanted, actual, orphans)
+	if s.evicted != nil {
+		missing, err := s.evicted.missing(ctx)
+		return append(violations, missing...), err
+	}
+	return violations, nil
 }

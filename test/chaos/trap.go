@@ -16,6 +16,9 @@ import (
 // errDead is what nobody hears: who asked has been killed.
 var errDead = errors.New("who wrote this has been killed")
 
+// errAway is of a server that is cut off.
+var errAway = errors.New("this server is cut off")
+
 // trap lies on the ways of the product to the hub and the members, and kills pelago-hub at one of its writes.
 type trap struct {
 	mu      sync.Mutex
@@ -26,6 +29,23 @@ type trap struct {
 	sprung  string // the write at which it has killed
 	when    time.Time
 	written int // since set
+	away    map[string]bool
+}
+
+// cut has a server answer no request of the product, or answer again. Watches that are open stay.
+func (t *trap) cut(name string, on bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.away == nil {
+		t.away = map[string]bool{}
+	}
+	t.away[name] = on
+}
+
+func (t *trap) isAway(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.away[name]
 }
 
 // set has kill called at the nth write from now on: before it reaches its server, or after that but before its answer does.
@@ -93,6 +113,9 @@ func (t *trap) through(name string, to *rest.Config) (*rest.Config, error) {
 
 // pass lets a request to a server through, unless it is the write at which the trap springs.
 func (t *trap) pass(name string, next http.RoundTripper, r *http.Request) (*http.Response, error) {
+	if t.isAway(name) {
+		return nil, errAway
+	}
 	if !counted(r) {
 		return next.RoundTrip(r)
 	}

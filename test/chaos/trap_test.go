@@ -30,7 +30,7 @@ func TestTrap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	send := func(agent, method, path string) {
+	send := func(agent, method, path string) int {
 		t.Helper()
 		r, err := http.NewRequestWithContext(t.Context(), method, config.Host+path, nil)
 		if err != nil {
@@ -44,6 +44,7 @@ func TestTrap(t *testing.T) {
 		if err := response.Body.Close(); err != nil {
 			t.Error(err)
 		}
+		return response.StatusCode
 	}
 	for _, tt := range []struct {
 		name  string
@@ -78,5 +79,11 @@ func TestTrap(t *testing.T) {
 	send("pelago-hub", "PUT", "/f")
 	if at, _, writes := tr.state(); at != "" || writes != 1 {
 		t.Errorf("disarmed: sprung at %q after %d writes", at, writes)
+	}
+	for _, away := range []bool{true, false} {
+		tr.cut("hub", away)
+		if code := send("pelago-hub", "GET", "/g"); (code == http.StatusBadGateway) != away {
+			t.Errorf("cut off %t: status %d", away, code)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -237,7 +238,7 @@ func testNear(t *testing.T, s *clusterset) {
 
 const poweredManifests = `apiVersion: policy.karmada.io/v1alpha1
 kind: PropagationPolicy
-metadata: {name: powered, namespace: default}
+metadata: {name: powered, namespace: default, annotations: {pelago.io/failback: WhenHealthy(20s)}}
 spec:
   resourceSelectors: [{apiVersion: apps/v1, kind: Deployment, name: powered}]
   placement:
@@ -268,7 +269,7 @@ type outage struct {
 
 // testPowerFailures: the nodes and the API server of g3 are gone at once, under new connections from g1 to a ClusterSetIP that g2 and
 // g3 serve. Connections that g2 serves stay, new ones go to g2, g3 leaves EndpointSlices and DNS, its workloads run elsewhere; all of it
-// comes back and nothing runs twice.
+// comes back, nothing runs twice, and when g3 has been healthy for a while its replicas return, without fewer than 9 ready at any time.
 func testPowerFailures(t *testing.T, s *clusterset) {
 	client, vip := s.needThree(t)
 	var outages []outage
@@ -354,6 +355,7 @@ func (s *clusterset) powerFailure(t *testing.T, client walk.Pod, vip string) (o 
 		return nil
 	})
 
+	divided := placed()
 	pods := strings.Fields(s.kubectl(t, "g3", "-n", threeNamespace, "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}"))
 	held := s.hold(t, client, 100, vip+":80")
 	load := s.start(t, client, "whereami", "load", "-flows", "8", "-rate", "50", "-connections", "0", "-dials", "50", vip+":7")
@@ -420,15 +422,23 @@ func (s *clusterset) powerFailure(t *testing.T, client walk.Pod, vip string) (o 
 		}
 		return nil
 	})
+	healed := time.Now()
 	within(t, func() error {
-		if n := ready("g3"); n != 0 || placed()["g3"] != "" {
-			return fmt.Errorf("%d replicas run in g3, whose work was moved to %v", n, placed())
+		now := placed()
+		if n := ready("g1", "g2", "g3"); n < 9 {
+			t.Errorf("%d of 9 replicas are ready while those of g3 return", n)
+		}
+		if s.returning(t) || !maps.Equal(now, divided) {
+			return fmt.Errorf("placed in %v, want %v as before the power failure, and no eviction task", now, divided)
+		}
+		for cluster, replicas := range now {
+			if n := ready(cluster); fmt.Sprint(n) != replicas {
+				return fmt.Errorf("%d replicas are ready in %s, want %s", n, cluster, replicas)
+			}
 		}
 		return nil
 	})
-	if n := ready("g1", "g2"); n != 9 {
-		t.Errorf("%d of 9 replicas are ready in g1 and g2 after healing", n)
-	}
+	t.Logf("the replicas of g3 were back %.1f s after its endpoints", time.Since(healed).Seconds())
 	s.kubectl(t, "hub", "delete", "deployment/powered", "propagationpolicy.policy.karmada.io/powered")
 	within(t, func() error {
 		if n := ready(s.Members()...); n != 0 {
@@ -437,6 +447,11 @@ func (s *clusterset) powerFailure(t *testing.T, client walk.Pod, vip string) (o 
 		return nil
 	})
 	return o
+}
+
+// returning reports whether clusters still have the replicas that return to another one.
+func (s *clusterset) returning(t *testing.T) bool {
+	return s.kubectl(t, "hub", "get", "resourcebindings", "powered-deployment", "-o", "jsonpath={.spec.gracefulEvictionTasks}") != ""
 }
 
 // restorePower switches the nodes of g3 on, and its link.

@@ -10,14 +10,20 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
-// ValidatePropagation finds what the schema cannot refuse of a propagation policy: what PropagationSpec.Validate finds, and an
-// annotation AnnotationNear that cannot be read.
+// ValidatePropagation finds what the schema cannot refuse of a propagation policy: what PropagationSpec.Validate finds, and annotations
+// AnnotationNear and AnnotationFailback that cannot be read.
 func ValidatePropagation(o metav1.Object, s PropagationSpec) field.ErrorList {
 	errs := s.Validate(o.GetNamespace())
-	if _, err := NearOf(o.GetAnnotations()); err != nil {
-		at := field.NewPath("metadata", "annotations").Key(AnnotationNear)
-		errs = append(errs, field.Invalid(at, o.GetAnnotations()[AnnotationNear], err.Error()))
+	invalid := func(key string, err error) {
+		if err != nil {
+			at := field.NewPath("metadata", "annotations").Key(key)
+			errs = append(errs, field.Invalid(at, o.GetAnnotations()[key], err.Error()))
+		}
 	}
+	_, err := NearOf(o.GetAnnotations())
+	invalid(AnnotationNear, err)
+	_, err = FailbackOf(o.GetAnnotations())
+	invalid(AnnotationFailback, err)
 	return errs
 }
 

@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -79,5 +80,36 @@ func TestNearOf(t *testing.T) {
 	}
 	if n, err := NearOf(nil); n != nil || err != nil {
 		t.Errorf("without the annotation: %v, %v", n, err)
+	}
+}
+
+func TestFailback(t *testing.T) {
+	for text, want := range map[string]struct {
+		after time.Duration
+		err   string
+	}{
+		"":                  {},
+		"Never":             {},
+		"WhenHealthy":       {after: 5 * time.Minute},
+		"WhenHealthy(10s)":  {after: 10 * time.Second},
+		"WhenHealthy(168h)": {after: 168 * time.Hour},
+		"WhenHealthy(169h)": {err: "169h0m0s is out of range: set 1s at least and 168h0m0s at most"},
+		"WhenHealthy(0s)":   {err: "0s is out of range"},
+		"WhenHealthy(-5m)":  {err: "-5m0s is out of range"},
+		"WhenHealthy(5)":    {err: "missing unit"},
+		"WhenHealthy()":     {err: "invalid duration"},
+		"WhenHealthy(5m":    {err: "use Never, WhenHealthy or WhenHealthy(DURATION)"},
+		"whenhealthy":       {err: "use Never, WhenHealthy or WhenHealthy(DURATION)"},
+		"5m":                {err: "use Never, WhenHealthy or WhenHealthy(DURATION)"},
+	} {
+		p := &PropagationPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Annotations: map[string]string{AnnotationFailback: text}}}
+		errs := ValidatePropagation(p, p.Spec)
+		if want.err == "" && len(errs) > 0 || want.err != "" && (len(errs) != 1 || !strings.Contains(errs[0].Error(), want.err) ||
+			errs[0].Field != "metadata.annotations[pelago.io/failback]") {
+			t.Errorf("%q: %v, want %q", text, errs, want.err)
+		}
+		if after, _ := FailbackOf(p.Annotations); after != want.after {
+			t.Errorf("%q: %s, want %s", text, after, want.after)
+		}
 	}
 }

@@ -36,7 +36,7 @@ type RemedySpec struct {
 // RemedyAction is what is done: TrafficControl.
 type RemedyAction string
 
-// TrafficControl keeps the traffic of MultiClusterIngresses away from a cluster.
+// TrafficControl asks controllers of traffic to keep it away from a cluster.
 const TrafficControl RemedyAction = "TrafficControl"
 
 // ClusterAffinity names clusters.
@@ -54,6 +54,9 @@ type DecisionMatch struct {
 
 // ClusterConditionOperator compares the status of a condition.
 type ClusterConditionOperator string
+
+// ClusterConditionEqual is one operator; the other one is NotEqual.
+const ClusterConditionEqual ClusterConditionOperator = "Equal"
 
 // ClusterConditionRequirement matches a condition of a cluster.
 type ClusterConditionRequirement struct {

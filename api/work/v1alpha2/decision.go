@@ -37,8 +37,23 @@ type Decision struct {
 	Near string `json:"near,omitempty"`
 	// Held says why the template stays in a cluster that it should leave; it becomes the condition Failover.
 	Held string `json:"held,omitempty"`
+	// Failback is where the template returns to (annotation pelago.io/failback); nil: nowhere.
+	Failback *Failback `json:"failback,omitempty"`
 	// Rejected says why other clusters were not chosen, the most frequent reason first.
 	Rejected []Rejection `json:"rejected,omitempty"`
+}
+
+// Failback is the assignment before a template left clusters, while it is to be restored.
+//
+// +kubebuilder:object:generate=false
+type Failback struct {
+	Clusters []TargetCluster `json:"clusters"`
+	// Term is its affinity group.
+	Term string `json:"term,omitempty"`
+	// Healthy is since when clusters that were left have been ready and without taints that are not tolerated.
+	Healthy map[string]metav1.MicroTime `json:"healthy,omitempty"`
+	// Message says what is awaited, and until when; it becomes the condition Failback.
+	Message string `json:"message"`
 }
 
 // Rejection is a reason and the clusters that it holds for, sorted; of many the first are named.

@@ -21,16 +21,18 @@ const (
 	EventDescheduleBindingFailed         = "DescheduleBindingFailed"
 	EventEvictWorkloadFromClusterSucceed = "EvictWorkloadFromClusterSucceed"
 	EventEvictWorkloadFromClusterFailed  = "EvictWorkloadFromClusterFailed"
-	EventSyncWorkSucceed                 = "SyncWorkSucceed"
-	EventSyncWorkFailed                  = "SyncWorkFailed"
-	EventCleanupWorkFailed               = "CleanupWorkFailed"
-	EventAggregateStatusSucceed          = "AggregateStatusSucceed"
-	EventAggregateStatusFailed           = "AggregateStatusFailed"
-	EventSyncDependenciesSucceed         = "SyncScheduleResultToDependenciesSucceed"
-	EventSyncDependenciesFailed          = "SyncScheduleResultToDependenciesFailed"
-	EventDependencyPolicyConflict        = "DependencyPolicyConflict"
-	EventApplyOverridePolicySucceed      = "ApplyOverridePolicySucceed"
-	EventApplyOverridePolicyFailed       = "ApplyOverridePolicyFailed"
+	// EventFailbackAwaited: the template returns to a cluster later. It is ours.
+	EventFailbackAwaited            = "FailbackAwaited"
+	EventSyncWorkSucceed            = "SyncWorkSucceed"
+	EventSyncWorkFailed             = "SyncWorkFailed"
+	EventCleanupWorkFailed          = "CleanupWorkFailed"
+	EventAggregateStatusSucceed     = "AggregateStatusSucceed"
+	EventAggregateStatusFailed      = "AggregateStatusFailed"
+	EventSyncDependenciesSucceed    = "SyncScheduleResultToDependenciesSucceed"
+	EventSyncDependenciesFailed     = "SyncScheduleResultToDependenciesFailed"
+	EventDependencyPolicyConflict   = "DependencyPolicyConflict"
+	EventApplyOverridePolicySucceed = "ApplyOverridePolicySucceed"
+	EventApplyOverridePolicyFailed  = "ApplyOverridePolicyFailed"
 )
 
 // Reasons of Events on templates.

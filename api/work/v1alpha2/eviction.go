@@ -6,7 +6,8 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// GracefulEvictionTask is a cluster that the template is leaving.
+// GracefulEvictionTask is a cluster that the template is leaving. With reason Failback the cluster may also keep a part of its replicas:
+// then it has all of them until the task ends.
 type GracefulEvictionTask struct {
 	FromCluster string `json:"fromCluster"`
 	// +optional
@@ -42,4 +43,16 @@ type GracefulEvictionTask struct {
 	// +optional
 	// +listType=atomic
 	ClustersBeforeFailover []string `json:"clustersBeforeFailover,omitempty"`
+}
+
+// ReplicasIn are the replicas that a cluster of the decision has now: those of the decision, or more while others return to another one.
+func (s *ResourceBindingSpec) ReplicasIn(c TargetCluster) int32 {
+	n := c.Replicas
+	for i := range s.GracefulEvictionTasks {
+		if t := &s.GracefulEvictionTasks[i]; t.FromCluster == c.Name && t.Reason == EvictionReasonFailback && t.Replicas != nil &&
+			t.PurgeMode.Current() != policyv1alpha1.PurgeModeDirectly {
+			n = max(n, *t.Replicas)
+		}
+	}
+	return n
 }

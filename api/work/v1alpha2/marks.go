@@ -83,6 +83,13 @@ const (
 	ReasonHeld        = "Held"
 )
 
+// ConditionFailback is False, with reason Awaited, on a binding whose template is to return to a cluster that it has left; the message says
+// until when. It is ours, and absent otherwise.
+const (
+	ConditionFailback = "Failback"
+	ReasonAwaited     = "Awaited"
+)
+
 // Reasons and producers of eviction tasks.
 const (
 	EvictionReasonTaintUntolerated   = "TaintUntolerated"
@@ -92,5 +99,7 @@ const (
 	EvictionReasonClusterFailure = "ClusterFailure"
 	// EvictionReasonNearerCluster: by the policy's annotation pelago.io/near another cluster is to be used.
 	EvictionReasonNearerCluster = "NearerCluster"
-	EvictionProducerHub         = "PelagoHub"
+	// EvictionReasonFailback: by the policy's annotation pelago.io/failback replicas return to a cluster that they had left.
+	EvictionReasonFailback = "Failback"
+	EvictionProducerHub    = "PelagoHub"
 )

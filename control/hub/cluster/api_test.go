@@ -23,6 +23,7 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	remedyv1alpha1 "github.com/pelago-net/pelago/api/remedy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/cluster"
@@ -30,7 +31,7 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-var server = apiserver.NewShared(apiserver.HubControllers(), apiserver.CRDs("clusters.cluster.karmada.io", "kindrules.pelago.io",
+var server = apiserver.NewShared(apiserver.HubControllers(), apiserver.CRDs("clusters.cluster.karmada.io", "remedies.remedy.karmada.io", "kindrules.pelago.io",
 	"works.work.karmada.io", "resourcebindings.work.karmada.io", "clusterresourcebindings.work.karmada.io", "clustertaintpolicies.policy.karmada.io"))
 
 func TestMain(m *testing.M) { os.Exit(apiserver.Run(m, server, cluster.PushServer)) }
@@ -41,7 +42,7 @@ type hub struct{ *apiserver.Cluster }
 func newHub(t *testing.T, o cluster.MembershipOptions) hub {
 	t.Helper()
 	h := hub{apiserver.Connect(t, server.Config(t), clusterv1alpha1.AddToScheme, pelagov1alpha1.AddToScheme,
-		policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme)}
+		policyv1alpha1.AddToScheme, remedyv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme)}
 	if o.Every == 0 {
 		o.Every = 50 * time.Millisecond
 	}
@@ -358,6 +359,54 @@ func TestTaintPolicy(t *testing.T) {
 	h.Remove(p)
 	h.report("policed", metav1.ConditionTrue, "Test")
 	await.Equal(t, "down:NoExecute ", func() string { return h.taints("policed") })
+}
+
+// Actions of a Remedy follow the conditions of the clusters that it names, and end with it.
+func TestRemedy(t *testing.T) {
+	h := newHub(t, cluster.MembershipOptions{})
+	for _, name := range []string{"remedied", "unnamed"} {
+		h.join(name, "", clusterv1alpha1.Push)
+		h.awaitMember(name)
+		h.report(name, metav1.ConditionTrue, "Test")
+	}
+	resolves := func(name string, status metav1.ConditionStatus) {
+		t.Helper()
+		await.True(t, "the condition is written", func() bool {
+			c := h.cluster(name)
+			meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{Type: "ServiceDomainNameResolutionReady", Status: status, Reason: "Test"})
+			return h.Status().Update(t.Context(), c) == nil
+		})
+	}
+	actions := func(name string) func() string {
+		return func() string { return strings.Join(h.cluster(name).Status.RemedyActions, " ") }
+	}
+	r := &remedyv1alpha1.Remedy{ObjectMeta: metav1.ObjectMeta{Name: "dns"}, Spec: remedyv1alpha1.RemedySpec{
+		ClusterAffinity: &remedyv1alpha1.ClusterAffinity{ClusterNames: []string{"remedied"}},
+		DecisionMatches: []remedyv1alpha1.DecisionMatch{{ClusterConditionMatch: &remedyv1alpha1.ClusterConditionRequirement{
+			ConditionType: "ServiceDomainNameResolutionReady", Operator: remedyv1alpha1.ClusterConditionEqual, ConditionStatus: "False"}}},
+		Actions: []remedyv1alpha1.RemedyAction{remedyv1alpha1.TrafficControl}}}
+	h.Make(r)
+	for range 2 {
+		for _, name := range []string{"remedied", "unnamed"} {
+			resolves(name, metav1.ConditionFalse)
+		}
+		await.Equal(t, "TrafficControl", actions("remedied"))
+		resolves("remedied", metav1.ConditionTrue)
+		await.Equal(t, "", actions("remedied"))
+	}
+	if got := actions("unnamed")(); got != "" {
+		t.Errorf("a cluster that is not named has actions %s", got)
+	}
+	await.True(t, "it is accepted", func() bool {
+		if err := h.Get(t.Context(), client.ObjectKeyFromObject(r), r); err != nil {
+			t.Fatal(err)
+		}
+		return meta.IsStatusConditionTrue(r.Status.Conditions, policyv1alpha1.ConditionAccepted)
+	})
+	resolves("remedied", metav1.ConditionFalse)
+	await.Equal(t, "TrafficControl", actions("remedied"))
+	h.Remove(r)
+	await.Equal(t, "", actions("remedied"))
 }
 
 // The other members' reports make the condition DataPlaneReachable; those of members that are not ready do not count.

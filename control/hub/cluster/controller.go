@@ -61,8 +61,9 @@ func SetupMembership(mgr ctrl.Manager, o MembershipOptions) error {
 	events := mgr.GetEventRecorderFor("pelago-hub")
 	r := &reconciler{MembershipOptions: o, client: mgr.GetClient(), live: mgr.GetAPIReader(), events: events}
 	taints := &tainter{client: mgr.GetClient(), events: events}
+	remedies := &remedier{client: mgr.GetClient(), events: events}
 	leases := &monitor{MembershipOptions: o, client: mgr.GetClient(), live: mgr.GetAPIReader()}
-	err := errors.Join(r.setup(mgr), taints.setup(mgr), mgr.Add(leases))
+	err := errors.Join(r.setup(mgr), taints.setup(mgr), remedies.setup(mgr), mgr.Add(leases))
 	if o.Registry != nil {
 		err = errors.Join(err, o.Registry.Register(&metrics{from: mgr.GetClient()}))
 	}

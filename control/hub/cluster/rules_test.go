@@ -10,6 +10,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	remedyv1alpha1 "github.com/pelago-net/pelago/api/remedy/v1alpha1"
 )
 
 var epoch = time.Unix(1700000000, 0)
@@ -210,5 +211,46 @@ func TestFew(t *testing.T) {
 		if got := few(all); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// Which clusters need the actions of a Remedy.
+func TestRemedyActions(t *testing.T) {
+	is := func(operator remedyv1alpha1.ClusterConditionOperator, status string) remedyv1alpha1.DecisionMatch {
+		return remedyv1alpha1.DecisionMatch{ClusterConditionMatch: &remedyv1alpha1.ClusterConditionRequirement{ConditionType: "DNS", Operator: operator, ConditionStatus: status}}
+	}
+	named := func(names ...string) *remedyv1alpha1.ClusterAffinity {
+		return &remedyv1alpha1.ClusterAffinity{ClusterNames: names}
+	}
+	type spec = remedyv1alpha1.RemedySpec
+	do := func(actions ...remedyv1alpha1.RemedyAction) []remedyv1alpha1.RemedyAction { return actions }
+	for name, tt := range map[string]struct {
+		specs []spec
+		want  string
+	}{
+		"none":                         {nil, ""},
+		"at once, all clusters":        {[]spec{{Actions: do("TrafficControl")}}, "TrafficControl"},
+		"another cluster":              {[]spec{{ClusterAffinity: named("x"), Actions: do("TrafficControl")}}, ""},
+		"no cluster":                   {[]spec{{ClusterAffinity: named(), Actions: do("TrafficControl")}}, ""},
+		"this one, Equal":              {[]spec{{ClusterAffinity: named("x", "m"), DecisionMatches: []remedyv1alpha1.DecisionMatch{is("Equal", "False")}, Actions: do("TrafficControl")}}, "TrafficControl"},
+		"Equal to another status":      {[]spec{{DecisionMatches: []remedyv1alpha1.DecisionMatch{is("Equal", "True")}, Actions: do("TrafficControl")}}, ""},
+		"NotEqual":                     {[]spec{{DecisionMatches: []remedyv1alpha1.DecisionMatch{is("NotEqual", "True")}, Actions: do("TrafficControl")}}, "TrafficControl"},
+		"one of several":               {[]spec{{DecisionMatches: []remedyv1alpha1.DecisionMatch{is("Equal", "True"), is("Equal", "False")}, Actions: do("TrafficControl")}}, "TrafficControl"},
+		"a match of nothing":           {[]spec{{DecisionMatches: []remedyv1alpha1.DecisionMatch{{}}, Actions: do("TrafficControl")}}, ""},
+		"the same of two, and another": {[]spec{{Actions: do("TrafficControl", "B")}, {Actions: do("TrafficControl", "A")}}, "A B TrafficControl"},
+	} {
+		c := cluster("m", "u1", 0, true)
+		c.Status.Conditions = []metav1.Condition{{Type: "DNS", Status: metav1.ConditionFalse}}
+		var remedies []remedyv1alpha1.Remedy
+		for _, s := range tt.specs {
+			remedies = append(remedies, remedyv1alpha1.Remedy{Spec: s})
+		}
+		if got := strings.Join(remedyActions(&c, remedies), " "); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+	c := cluster("m", "u1", 0, true)
+	if got := remedyActions(&c, []remedyv1alpha1.Remedy{{Spec: spec{DecisionMatches: []remedyv1alpha1.DecisionMatch{is("NotEqual", "True")}, Actions: do("TrafficControl")}}}); len(got) > 0 {
+		t.Errorf("without the condition: %v", got)
 	}
 }

@@ -62,13 +62,15 @@ type Fate struct {
 // Clusters are the clusters that templates may have to leave, by name.
 type Clusters struct {
 	Of map[string]Fate
+	// Ready are the clusters to which templates may return; one that is being removed is not among them.
+	Ready map[string]Readiness
 	// Halted says why no template leaves a failed cluster; "": they do.
 	Halted string
 }
 
 // ReadClusters reads the clusters. One that has never been ready is not failed: nothing has run there.
 func ReadClusters(clusters []clusterv1alpha1.Cluster, haltedAbove float64) Clusters {
-	out := Clusters{Of: map[string]Fate{}}
+	out := Clusters{Of: map[string]Fate{}, Ready: map[string]Readiness{}}
 	members, failed := 0, 0
 	for i := range clusters {
 		c := &clusters[i]
@@ -78,7 +80,10 @@ func ReadClusters(clusters []clusterv1alpha1.Cluster, haltedAbove float64) Clust
 		}
 		members++
 		var f Fate
-		if ready.Status != metav1.ConditionTrue && ready.Reason != clusterv1alpha1.ReasonClusterStatusNeverUpdated {
+		var back Readiness
+		if ready.Status == metav1.ConditionTrue {
+			back.Since = ready.LastTransitionTime.Time
+		} else if ready.Reason != clusterv1alpha1.ReasonClusterStatusNeverUpdated {
 			failed++
 			f.Failed = ready.LastTransitionTime.Time
 			f.Reachable = meta.IsStatusConditionTrue(c.Status.Conditions, clusterv1alpha1.ConditionDataPlaneReachable)
@@ -87,7 +92,11 @@ func ReadClusters(clusters []clusterv1alpha1.Cluster, haltedAbove float64) Clust
 			if t.Effect == corev1.TaintEffectNoExecute {
 				f.Taints = append(f.Taints, corev1.Taint(t))
 			}
+			if t.Effect != corev1.TaintEffectPreferNoSchedule {
+				back.Taints = append(back.Taints, corev1.Taint(t))
+			}
 		}
+		out.Ready[c.Name] = back
 		if len(f.Taints) > 0 || !f.Failed.IsZero() {
 			out.Of[c.Name] = f
 		}
@@ -117,7 +126,8 @@ type Eviction struct {
 	// Unhealthy is since when the template has been unhealthy in clusters.
 	Unhealthy map[string]metav1.MicroTime
 	// Held is why the template stays in a cluster that it should leave.
-	Held []string
+	Held   []string
+	Return Return
 	// Next is how long until something may be due; 0: never.
 	Next time.Duration
 }
@@ -134,6 +144,8 @@ type Evictor struct {
 	EvictionOptions
 	Clusters
 	Now time.Time
+	// FailbackAfter is how long a cluster must have been healthy before a template returns to it; 0: it does not.
+	FailbackAfter time.Duration
 	// Allow takes a place in the rate of a cluster.
 	Allow func(cluster string) bool
 	// Nearer is why the template leaves clusters for nearer ones, by cluster.
@@ -146,6 +158,7 @@ type Evictor struct {
 // becomes a task. The rules are Karmada's, but that a cluster's failure is a reason of its own for templates with failover.cluster.
 func (v *Evictor) Evict(b kube.Binding, before *workv1alpha2.Decision) Eviction {
 	var e Eviction
+	former := b.Spec.Clusters
 	v.end(b, before, &e)
 	v.watchHealth(b, before, &e)
 	names := make([]string, 0, len(b.Spec.Clusters))
@@ -178,7 +191,11 @@ func (v *Evictor) Evict(b kube.Binding, before *workv1alpha2.Decision) Eviction 
 		b.Spec.Clusters = stay
 		b.Spec.GracefulEvictionTasks = append(b.Spec.GracefulEvictionTasks, e.Began...)
 	}
+	v.failback(b, before, former, &e)
 	for _, t := range b.Spec.GracefulEvictionTasks {
+		if t.Reason == workv1alpha2.EvictionReasonFailback {
+			continue
+		}
 		if left := t.CreationTimestamp.Add(v.timeout(t)).Sub(v.Now); t.SuppressDeletion == nil && left > 0 {
 			e.wait(left)
 		}
@@ -215,7 +232,8 @@ func (v *Evictor) end(b kube.Binding, before *workv1alpha2.Decision, e *Eviction
 		case t.SuppressDeletion != nil:
 			over = !*t.SuppressDeletion
 		case t.CreationTimestamp != nil:
-			over = healthy || len(b.Spec.Clusters) > 0 && v.Now.Sub(t.CreationTimestamp.Time) >= v.timeout(t)
+			timed := t.Reason != workv1alpha2.EvictionReasonFailback // else the former cluster is as good as the one that is returned to
+			over = healthy || timed && len(b.Spec.Clusters) > 0 && v.Now.Sub(t.CreationTimestamp.Time) >= v.timeout(t)
 		}
 		if over {
 			e.Ended = append(e.Ended, t.FromCluster)

@@ -46,11 +46,12 @@ func (d decision) release() {
 func (r *reconciler) evict(b kube.Binding, nearer map[string]string, stays error) placement.Eviction {
 	before, f := recorded(b), r.leaving.Load()
 	s := b.Spec
-	watched := s.Failover != nil && s.Failover.Application != nil || len(nearer) > 0
+	watched := s.Failover != nil && s.Failover.Application != nil || len(nearer) > 0 || before.Failback != nil
 	if f == nil || !scheduled(b, before) || len(s.GracefulEvictionTasks) == 0 && !watched && !f.Concerns(s) {
 		return placement.Eviction{}
 	}
-	v := placement.Evictor{EvictionOptions: r.Eviction, Clusters: *f, Now: time.Now(), Allow: r.evictions.Take, Nearer: nearer, Stays: stays}
+	after, _ := policyv1alpha1.FailbackOf(b.GetAnnotations()) // a policy with another value is not valid
+	v := placement.Evictor{EvictionOptions: r.Eviction, Clusters: *f, Now: time.Now(), FailbackAfter: after, Allow: r.evictions.Take, Nearer: nearer, Stays: stays}
 	return v.Evict(b, before)
 }
 
@@ -64,19 +65,19 @@ func (r *reconciler) place(ctx context.Context, b kube.Binding, remove bool) (ku
 	}
 	nearer := r.nearer(b, n)
 	e := r.evict(b, nearer, nil)
-	d, err := r.decide(ctx, b, n, remove && len(e.Began) == 0, e)
+	d, err := r.decide(ctx, b, n, remove && len(e.Began) == 0, &e)
 	if err == nil && d.failure != nil && len(e.Began) > 0 {
 		d.release()
 		b = former
 		e = r.evict(b, nearer, d.failure)
-		d, err = r.decide(ctx, b, n, remove, e)
+		d, err = r.decide(ctx, b, n, remove, &e)
 	}
 	return b, d, e, err
 }
 
 // decide completes a binding with the decision where its template runs: the one that it has if none is due. If no affinity selects a
 // cluster, or with remove if no cluster fits, the template is removed from all.
-func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Near, remove bool, e placement.Eviction) (decision, error) {
+func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Near, remove bool, e *placement.Eviction) (decision, error) {
 	before := recorded(b)
 	if !scheduled(b, before) {
 		return decision{}, nil
@@ -92,7 +93,16 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 	applied, clusters, record := observed.Placement, b.Spec.Clusters, kept(before, hash, now)
 	var out decision
 	fresh := false
+	d, reservation, err := r.returned(b, req, e)
 	switch {
+	case err != nil:
+		return decision{}, err
+	case reservation != nil:
+		if hash, err = workv1alpha2.SpecHash(b.Spec); err != nil {
+			return decision{}, err
+		}
+		out.began, out.reservation, clusters = now, reservation, d.Clusters
+		record = succeeded(d, hash, now, observed.Rescheduled)
 	case wanted != before.Near || r.Capacity.Need(req, observed) != "":
 		if len(b.Spec.Clusters) == 0 && before.Scheduled.IsZero() {
 			if err := r.unreported(ctx); err != nil {
@@ -100,7 +110,12 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 			}
 		}
 		out.began, out.first = time.Now(), before.Scheduled.IsZero()
+		req.Evicted = append(req.Evicted, e.Return.Excluded...)
 		d, reservation, err := r.Capacity.Decide(capacityKey(b), req)
+		if err != nil && len(e.Return.Excluded) > 0 { // better there than nowhere
+			req.Evicted = req.Evicted[:len(req.Evicted)-len(e.Return.Excluded)]
+			d, reservation, err = r.Capacity.Decide(capacityKey(b), req)
+		}
 		if err != nil {
 			out.failure = err
 			record = failed(before, hash, reasonOf(err), err.Error(), rejections(d.Reasons), now)
@@ -114,13 +129,18 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 		}
 		out.reservation, fresh, clusters = reservation, req.Fresh, d.Clusters
 		record = succeeded(d, hash, now, observed.Rescheduled)
+	}
+	if out.reservation != nil {
 		record.Near = wanted
 		if applied, err = scheduler.Applied(b.Spec.Placement); err != nil {
 			out.release()
 			return decision{}, err
 		}
 	}
-	record.Unhealthy, record.Held = e.Unhealthy, strings.Join(e.Held, "; ")
+	if len(e.Began) == 0 && (fresh || applied != observed.Placement) { // decided anew: that is no detour any more
+		e.Return.Record = nil
+	}
+	record.Unhealthy, record.Held, record.Failback = e.Unhealthy, strings.Join(e.Held, "; "), e.Return.Record
 	out.message, out.retry = record.Message, retried(record.Reason)
 	out.moved = !equality.Semantic.DeepEqual(clusters, b.Spec.Clusters)
 	if out.moved && equality.Semantic.DeepEqual(sortedByName(clusters), sortedByName(b.Spec.Clusters)) { // Karmada's order is another one
@@ -139,6 +159,22 @@ func (r *reconciler) decide(ctx context.Context, b kube.Binding, n *scheduler.Ne
 	setAnnotation(b, policyv1alpha1.AnnotationAppliedPlacement, applied)
 	setAnnotation(b, workv1alpha2.AnnotationDecision, text)
 	return out, nil
+}
+
+// places says in words where a template runs.
+func places(clusters []workv1alpha2.TargetCluster) string {
+	if len(clusters) == 0 {
+		return "no cluster"
+	}
+	var out []string
+	for _, c := range clusters {
+		if c.Replicas > 0 {
+			out = append(out, fmt.Sprintf("%s (%d)", c.Name, c.Replicas))
+		} else {
+			out = append(out, c.Name)
+		}
+	}
+	return strings.Join(out, ", ")
 }
 
 // sortedByName is a decision in the order of the clusters' names.
@@ -211,7 +247,9 @@ func request(b kube.Binding, before *workv1alpha2.Decision) (*scheduler.Request,
 		Requirements: s.ReplicaRequirements, Groups: s.WorkloadAffinityGroups, Components: len(s.Components), ComponentsLoad: placement.ComponentsLoad(s.Components), Current: s.Clusters, Term: before.Term,
 		Fresh: o.Rescheduled.After(o.Scheduled)}
 	for i := range s.GracefulEvictionTasks {
-		r.Evicted = append(r.Evicted, s.GracefulEvictionTasks[i].FromCluster)
+		if t := &s.GracefulEvictionTasks[i]; t.Reason != workv1alpha2.EvictionReasonFailback { // that cluster is healthy
+			r.Evicted = append(r.Evicted, t.FromCluster)
+		}
 	}
 	return r, o
 }
@@ -266,7 +304,7 @@ func kept(before *workv1alpha2.Decision, hash string, now time.Time) *workv1alph
 // sameRecord compares two records without their times, and without the reasons for which other clusters were not chosen: these
 // change with every decision and are not worth a write.
 func sameRecord(a, b *workv1alpha2.Decision) bool {
-	return a.For == b.For && a.Held == b.Held && equality.Semantic.DeepEqual(a.Unhealthy, b.Unhealthy) && a.Reason == b.Reason && a.Message == b.Message && a.Term == b.Term && a.Near == b.Near &&
+	return a.For == b.For && a.Held == b.Held && equality.Semantic.DeepEqual(a.Unhealthy, b.Unhealthy) && equality.Semantic.DeepEqual(a.Failback, b.Failback) && a.Reason == b.Reason && a.Message == b.Message && a.Term == b.Term && a.Near == b.Near &&
 		a.Scheduled.IsZero() == b.Scheduled.IsZero() && (!retried(a.Reason) || equality.Semantic.DeepEqual(a.Rejected, b.Rejected))
 }
 
@@ -280,10 +318,11 @@ func observation(b kube.Binding) placement.Observation {
 		}
 	}
 	for _, c := range b.Spec.Clusters {
+		replicas := b.Spec.ReplicasIn(c)
 		if len(b.Spec.Components) > 0 {
-			c.Replicas = 1 // set of components
+			replicas = 1 // set of components
 		}
-		add(c.Name, c.Replicas)
+		add(c.Name, replicas)
 	}
 	for i := range b.Spec.GracefulEvictionTasks {
 		t := &b.Spec.GracefulEvictionTasks[i]

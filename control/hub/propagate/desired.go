@@ -126,6 +126,7 @@ func follow(b kube.Binding, w inputs, in *kinds.Interpreter) error {
 		s.SchedulePriority = &workv1alpha2.SchedulePriority{Priority: *w.priority}
 	}
 	setAnnotation(b, policyv1alpha1.AnnotationNear, w.policy.GetAnnotations()[policyv1alpha1.AnnotationNear])
+	setAnnotation(b, policyv1alpha1.AnnotationFailback, w.policy.GetAnnotations()[policyv1alpha1.AnnotationFailback])
 	s.WorkloadAffinityGroups = affinityGroups(p.Placement.WorkloadAffinity, w.template.GetLabels())
 	var text string
 	if p.PropagateDeps {

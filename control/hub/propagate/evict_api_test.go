@@ -143,6 +143,19 @@ func TestNoExecuteTaint(t *testing.T) {
 	h.runs("web-deployment", "member1:2 member2:2")
 }
 
+// A task ends also where no status changes any more, since the template is healthy in all other clusters already.
+func TestEvictionEndsWithoutChange(t *testing.T) {
+	h := readyHub(t, "member1", "member2")
+	h.run(nil)
+	h.policy("web", selecting("", "member1, member2", ""))
+	h.Make(h.deployment("web", 2))
+	h.runs("web-deployment", "member1:2 member2:2")
+	h.reports("web-deployment")
+	h.taint("member2", corev1.TaintEffectNoExecute)
+	h.runs("web-deployment", "member1:2")
+	await.Equal(t, "", func() string { return h.tasks("web-deployment") })
+}
+
 // Nothing that runs is taken away where no other cluster can have it, or where too many clusters have failed.
 func TestFailoverHolds(t *testing.T) {
 	h := readyHub(t, "member1", "member2", "member3")

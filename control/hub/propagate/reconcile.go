@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
@@ -213,7 +214,7 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 		return 0, err
 	}
 	next := e.Next
-	if d.retry || len(e.Held) > 0 {
+	if d.retry || len(e.Held) > 0 || e.Return.Failed {
 		next = again
 	}
 	if w.have.Exists() && same(w.have, b) {
@@ -239,6 +240,9 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 	}
 	r.tell(w, b, d, e)
 	r.tellConflict(key, w, b)
+	if len(e.Began) > 0 && next != again { // it may be healthy in the other clusters already, so that no status changes
+		next = time.Second
+	}
 	return next, nil
 }
 
@@ -371,7 +375,14 @@ func (r *reconciler) tell(w inputs, b kube.Binding, d decision, e placement.Evic
 	}
 	for _, t := range e.Began {
 		r.counts.evictions.WithLabelValues(t.Reason).Inc()
-		warn(workv1alpha2.EventEvictWorkloadFromClusterSucceed, fmt.Sprintf("it leaves cluster %s: %s", t.FromCluster, t.Message))
+		what := "it leaves"
+		if t.Reason == workv1alpha2.EvictionReasonFailback {
+			what = "replicas leave"
+		}
+		warn(workv1alpha2.EventEvictWorkloadFromClusterSucceed, fmt.Sprintf("%s cluster %s: %s", what, t.FromCluster, t.Message))
+	}
+	if f := e.Return.Record; d.written && f != nil && f.Message != ptr.Deref(recorded(w.have).Failback, workv1alpha2.Failback{}).Message {
+		r.events.Event(b.Object, corev1.EventTypeNormal, workv1alpha2.EventFailbackAwaited, f.Message)
 	}
 	if d.written && len(e.Held) > 0 {
 		warn(workv1alpha2.EventEvictWorkloadFromClusterFailed, strings.Join(e.Held, "; "))
@@ -400,22 +411,6 @@ func news(w inputs, b kube.Binding, d decision) (reason, message string) {
 	}
 	slices.Reverse(all)
 	return reason, strings.Join(all, "; ")
-}
-
-// places says in words where a template runs.
-func places(clusters []workv1alpha2.TargetCluster) string {
-	if len(clusters) == 0 {
-		return "no cluster"
-	}
-	var out []string
-	for _, c := range clusters {
-		if c.Replicas > 0 {
-			out = append(out, fmt.Sprintf("%s (%d)", c.Name, c.Replicas))
-		} else {
-			out = append(out, c.Name)
-		}
-	}
-	return strings.Join(out, ", ")
 }
 
 // leaves reports whether a cluster loses the template.

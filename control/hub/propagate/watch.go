@@ -392,7 +392,7 @@ func (r *reconciler) followClusters(ctx context.Context) {
 
 func (r *reconciler) addIfDue(b kube.Binding) {
 	if before := recorded(b); scheduled(b, before) {
-		if req, observed := request(b, before); r.leaving.Load().Concerns(b.Spec) || r.Capacity.Need(req, observed) != "" {
+		if req, observed := request(b, before); before.Failback != nil || r.leaving.Load().Concerns(b.Spec) || r.Capacity.Need(req, observed) != "" {
 			r.addTemplate(b)
 		}
 	}

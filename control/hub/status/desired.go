@@ -119,14 +119,16 @@ func schedule(out *workv1alpha2.ResourceBindingStatus, b kube.Binding) error {
 	}
 	condition.ObservedGeneration = out.SchedulerObservedGeneration
 	meta.SetStatusCondition(&out.Conditions, condition)
-	if d.Held == "" {
-		meta.RemoveStatusCondition(&out.Conditions, workv1alpha2.ConditionFailover)
-	} else {
-		meta.SetStatusCondition(&out.Conditions, metav1.Condition{
-			Type: workv1alpha2.ConditionFailover, Status: metav1.ConditionFalse, Reason: workv1alpha2.ReasonHeld, Message: d.Held,
-			LastTransitionTime: *seconds(d.Time), ObservedGeneration: out.SchedulerObservedGeneration,
-		})
+	pending := func(kind, reason, message string) {
+		if message == "" {
+			meta.RemoveStatusCondition(&out.Conditions, kind)
+			return
+		}
+		meta.SetStatusCondition(&out.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+			LastTransitionTime: *seconds(d.Time), ObservedGeneration: out.SchedulerObservedGeneration})
 	}
+	pending(workv1alpha2.ConditionFailover, workv1alpha2.ReasonHeld, d.Held)
+	pending(workv1alpha2.ConditionFailback, workv1alpha2.ReasonAwaited, ptr.Deref(d.Failback, workv1alpha2.Failback{}).Message)
 	out.SchedulerObservedAffinityName = d.Term
 	out.LastScheduledTime = nil
 	if !d.Scheduled.IsZero() {

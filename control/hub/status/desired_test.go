@@ -261,6 +261,19 @@ func TestScheduled(t *testing.T) {
 			decision: &workv1alpha2.Decision{Reason: "Success", Time: at, Scheduled: at}, stale: true, before: []metav1.Condition{old},
 			want: workv1alpha2.ResourceBindingStatus{SchedulerObservedGeneration: 4, LastScheduledTime: &metav1.Time{Time: noon}, Conditions: []metav1.Condition{old}},
 		},
+		"it stays, and returns later": {
+			decision: &workv1alpha2.Decision{Reason: "Success", Time: at, Scheduled: at, Held: "m1 is held", Failback: &workv1alpha2.Failback{Message: "it returns to m2"}},
+			want: workv1alpha2.ResourceBindingStatus{SchedulerObservedGeneration: 7, LastScheduledTime: &metav1.Time{Time: noon}, Conditions: []metav1.Condition{
+				{Type: "Scheduled", Status: metav1.ConditionTrue, Reason: "Success", ObservedGeneration: 7, LastTransitionTime: metav1.NewTime(noon)},
+				{Type: "Failover", Status: metav1.ConditionFalse, Reason: "Held", Message: "m1 is held", ObservedGeneration: 7, LastTransitionTime: metav1.NewTime(noon)},
+				{Type: "Failback", Status: metav1.ConditionFalse, Reason: "Awaited", Message: "it returns to m2", ObservedGeneration: 7, LastTransitionTime: metav1.NewTime(noon)}}},
+		},
+		"neither any more": {
+			decision: &workv1alpha2.Decision{Reason: "Success", Time: at, Scheduled: at},
+			before:   []metav1.Condition{{Type: "Failover", Status: metav1.ConditionFalse}, {Type: "Failback", Status: metav1.ConditionFalse}},
+			want: workv1alpha2.ResourceBindingStatus{SchedulerObservedGeneration: 7, LastScheduledTime: &metav1.Time{Time: noon}, Conditions: []metav1.Condition{
+				{Type: "Scheduled", Status: metav1.ConditionTrue, Reason: "Success", ObservedGeneration: 7, LastTransitionTime: metav1.NewTime(noon)}}},
+		},
 		"no record: another scheduler's words stay": {
 			before: []metav1.Condition{old, foreign},
 			want:   workv1alpha2.ResourceBindingStatus{SchedulerObservedGeneration: 4, Conditions: []metav1.Condition{old, foreign}},

@@ -220,7 +220,7 @@ func targets(spec *workv1alpha2.ResourceBindingSpec) []target {
 		}
 	}
 	for _, c := range spec.Clusters {
-		add(target{c.Name, c.Replicas, true})
+		add(target{c.Name, spec.ReplicasIn(c), true})
 	}
 	for _, by := range spec.RequiredBy {
 		for _, c := range by.Clusters {

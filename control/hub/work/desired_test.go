@@ -71,6 +71,14 @@ func TestOrder(t *testing.T) {
 		{"§2.8 a task of a cluster that is a target again", func(w *world) {
 			w.spec.GracefulEvictionTasks = append(w.spec.GracefulEvictionTasks, evict("m2", "Directly"))
 		}, ""},
+		{"replicas return to another cluster: the former ones stay", func(w *world) {
+			w.spec.Clusters = []workv1alpha2.TargetCluster{on("m1", 1), on("m3", 2)} // m1 has had 2, m2 1
+			for cluster, replicas := range map[string]int32{"m1": 2, "m2": 1} {
+				task := evict(cluster, "Gracefully")
+				task.Reason, task.Replicas = workv1alpha2.EvictionReasonFailback, &replicas
+				w.spec.GracefulEvictionTasks = append(w.spec.GracefulEvictionTasks, task)
+			}
+		}, "create m3"},
 		{"required by another binding", func(w *world) {
 			w.spec.RequiredBy = []workv1alpha2.BindingSnapshot{{Name: "x", Clusters: []workv1alpha2.TargetCluster{on("m3", 7)}}}
 		}, "create m3"},

@@ -167,7 +167,8 @@ func full() results {
 		steady: &steadyResult{ms: []float64{10, 20, 30, 400}, writes: w},
 		throughput: map[string]samples{caseBurst: {hub: []float64{30, 20, 25}, replay: []float64{40, 25, 30}, ratio: []float64{0.75, 0.8,
 			0.83}, decided: []float64{80, 100, 90}, hubEnded: []float64{1, 0, 2}, replayEnded: []float64{90, 4, 51}, writes: w}},
-		scale: &scaleResult{rss: 400 << 20, largest: 450 << 20, took: time.Minute},
+		scale: &scaleResult{rss: 400 << 20, largest: 450 << 20, took: time.Minute, flips: []float64{40, 20}},
+		evict: &evictResult{first: 20 * time.Second, moved: 45 * time.Second, rss: 100 << 20, largest: 120 << 20},
 	}
 }
 
@@ -204,6 +205,11 @@ func TestRows(t *testing.T) {
 		"scale pelago rss_max_bytes 4.719e+08..4.719e+08..4.719e+08 B n=1",
 		"scale pelago queue_depth 0..0..0 1 n=1",
 		"scale pelago took_s 60..60..60 s n=1",
+		"scale pelago taint_flip_cpu_ms 20..20..40 ms n=2",
+		"evict pelago first_moved_s 20..20..20 s n=1",
+		"evict pelago all_moved_s 45..45..45 s n=1",
+		"evict pelago rss_bytes 1.049e+08..1.049e+08..1.049e+08 B n=1",
+		"evict pelago rss_max_bytes 1.258e+08..1.258e+08..1.258e+08 B n=1",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -33,7 +33,10 @@ type options struct {
 }
 
 // cases in the order in which they run.
-var cases = []string{"steady", caseBurst, caseCold, "scale", caseMixed}
+var cases = []string{"steady", caseBurst, caseCold, "scale", caseEvict, caseMixed}
+
+// caseEvict is the end of a cluster with 500 templates.
+const caseEvict = "evict"
 
 func run(args []string, out io.Writer) error {
 	var o options
@@ -98,6 +101,12 @@ func (r *results) measure(ctx context.Context, o options, name string) error {
 		got, err := measureScale(ctx, o)
 		if err == nil {
 			r.scale = &got
+		}
+		return err
+	case caseEvict:
+		got, err := measureEvict(ctx, o)
+		if err == nil {
+			r.evict = &got
 		}
 		return err
 	}

@@ -33,6 +33,7 @@ type results struct {
 	steady             *steadyResult
 	throughput         map[string]samples
 	scale              *scaleResult
+	evict              *evictResult
 }
 
 // budget is how many writes at the hub a template may cost that goes to n clusters: claim, binding, n Works, n Work statuses, two
@@ -70,6 +71,18 @@ func (r results) rows() (out []resultfile.Row) {
 				[]float64{float64(s.largest)}),
 			row("scale", variantPelago, "queue_depth", "1", []float64{deepest}), row("scale", variantPelago, "took_s", "s",
 				[]float64{s.took.Seconds()}))
+		if len(s.flips) > 0 {
+			out = append(out, row("scale", variantPelago, "taint_flip_cpu_ms", "ms", s.flips))
+		}
+	}
+	if e := r.evict; e != nil {
+		one := func(metric, unit string, value float64) {
+			out = append(out, row(caseEvict, variantPelago, metric, unit, []float64{value}))
+		}
+		one("first_moved_s", "s", e.first.Seconds())
+		one("all_moved_s", "s", e.moved.Seconds())
+		one("rss_bytes", "B", float64(e.rss))
+		one("rss_max_bytes", "B", float64(e.largest))
 	}
 	return out
 }
@@ -145,6 +158,8 @@ func (r results) target(name, metric string) string {
 		return "≤ 500 Mi"
 	case "queue_depth":
 		return "0"
+	case "all_moved_s":
+		return "< 60"
 	}
 	return ""
 }

@@ -8,8 +8,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	"github.com/pelago-net/pelago/test/hubset"
 )
@@ -26,6 +29,7 @@ type scaleResult struct {
 	rss, largest int64              // bytes
 	queues       map[string]float64 // at the end, those that are not empty
 	took         time.Duration
+	flips        []float64 // processor time of the hub for a taint of one cluster that comes or goes, in ms
 }
 
 // measureScale places each template on two of many members: memory, and whether the queues empty.
@@ -46,9 +50,55 @@ func measureScale(ctx context.Context, o options) (got scaleResult, err error) {
 		return got, err
 	}
 	got.took = time.Since(start)
-	got.rss, got.largest, err = s.hub.RSS()
+	if got.rss, got.largest, err = s.hub.RSS(); err != nil {
+		return got, err
+	}
+	got.flips, err = s.flips(ctx)
 	return got, err
 }
+
+// flips taints a member and removes the taint, twice each, and returns the hub's processor time beyond what it uses at rest, which is
+// measured before each.
+func (s *stage) flips(ctx context.Context) (ms []float64, err error) {
+	used := func() (cpu, took float64, err error) {
+		before, err := s.hub.Metrics(ctx)
+		if err != nil {
+			return 0, 0, err
+		}
+		start := time.Now()
+		if depths, err := s.calm(ctx); err != nil || len(depths) > 0 {
+			return 0, 0, errors.Join(err, fmt.Errorf("the hub does not come to rest, queues %v", depths))
+		}
+		after, err := s.hub.Metrics(ctx)
+		return after[processorTime] - before[processorTime], time.Since(start).Seconds(), err
+	}
+	for i := range 4 {
+		rest, over, err := used()
+		if err != nil {
+			return nil, s.explain(err)
+		}
+		var c clusterv1alpha1.Cluster
+		if err := s.user.Get(ctx, client.ObjectKey{Name: s.members[len(s.members)/2]}, &c); err != nil {
+			return nil, fmt.Errorf("read the Cluster to be tainted: %w", err)
+		}
+		before := c.DeepCopy()
+		if c.Spec.Taints = nil; i%2 == 0 {
+			c.Spec.Taints = []clusterv1alpha1.Taint{{Key: "bench.pelago.io/flip", Effect: corev1.TaintEffectNoSchedule}}
+		}
+		if err := s.user.Patch(ctx, &c, client.MergeFrom(before)); err != nil {
+			return nil, fmt.Errorf("taint Cluster %s: %w", c.Name, err)
+		}
+		cpu, took, err := used()
+		if err != nil {
+			return nil, s.explain(err)
+		}
+		ms = append(ms, 1000*max(0, cpu-rest/over*took))
+	}
+	return ms, nil
+}
+
+// processorTime is a process's, in seconds, in its metrics.
+const processorTime = "process_cpu_seconds_total"
 
 // place makes a policy for each member and its neighbour, and the templates.
 func (s *stage) place(ctx context.Context) error {

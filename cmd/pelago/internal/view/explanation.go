@@ -52,6 +52,9 @@ type explainedAttempt struct {
 	AffinityGroup string `json:"affinityGroup,omitempty"`
 	// Current is false if the binding has changed since.
 	Current bool `json:"current"`
+	// Failover says why it stays in a cluster that it should leave, Failback to which clusters it returns, and when.
+	Failover string `json:"failover,omitempty"`
+	Failback string `json:"failback,omitempty"`
 }
 
 // explainedCluster is a cluster that has the template, or is to have it.
@@ -91,7 +94,8 @@ func (f *Subject) Explain() Explanation {
 	out.Binding = f.binding.GetName()
 	if d := workv1alpha2.ReadDecision(f.binding.GetAnnotations()); d != nil {
 		hash, err := workv1alpha2.SpecHash(f.binding.Spec)
-		out.Decision = &explainedAttempt{d.Reason, d.Message, d.Time, d.Term, err == nil && hash == d.For}
+		out.Decision = &explainedAttempt{d.Reason, d.Message, d.Time, d.Term, err == nil && hash == d.For, d.Held,
+			ptr.Deref(d.Failback, workv1alpha2.Failback{}).Message}
 		out.Rejected = d.Rejected
 	}
 	out.Near = f.near
@@ -135,6 +139,13 @@ func (f *Subject) explainClusters() []explainedCluster {
 	spec := f.binding.Spec
 	for _, c := range spec.Clusters {
 		row(c.Name, "chosen").Replicas = c.Replicas
+	}
+	for _, t := range spec.GracefulEvictionTasks {
+		if r := row(t.FromCluster, ""); r.Why == "" {
+			r.Why = "being left: " + t.Message
+		} else {
+			r.Why += ", with the former replicas for now: " + t.Message
+		}
 	}
 	for _, by := range spec.RequiredBy {
 		for _, c := range by.Clusters {
@@ -248,105 +259,6 @@ func withRemedy(message, cluster string) string {
 	return message
 }
 
-// explainedPolicy is a policy that selects the template.
-type explainedPolicy struct {
-	Kind      string `json:"kind"`
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
-	Priority  int32  `json:"priority"`
-	// Selects is how: by name, by labels, all of the kind.
-	Selects string `json:"selects"`
-	// Why it is not the one.
-	Why string `json:"why,omitempty"`
-
-	precision policy.Precision
-	claims    bool
-	unusable  string
-}
-
-func (p explainedPolicy) title() string {
-	return p.Kind + " " + deploy.Title(client.ObjectKey{Namespace: p.Namespace, Name: p.Name})
-}
-
-// explainPolicies returns the policy that has claimed the template, and the others that select it, in the order in which they
-// would be tried.
-func (f *Subject) explainPolicies() (claimed *explainedPolicy, others []explainedPolicy) {
-	var all []explainedPolicy
-	add := func(
-		kind string, m *metav1.ObjectMeta, spec policyv1alpha1.PropagationSpec, status policyv1alpha1.PolicyStatus, label string,
-	) {
-		p := explainedPolicy{Kind: kind, Namespace: m.Namespace, Name: m.Name, Priority: spec.Priority}
-		id := m.Labels[label]
-		p.claims = id != "" && f.template.GetLabels()[label] == id
-		var err error
-		if p.precision, err = policy.Match(spec.Defaulted(m.Namespace).ResourceSelectors, m.Namespace, f.template); err != nil {
-			p.unusable = err.Error()
-		}
-		p.Selects = howSelected[p.precision]
-		switch accepted := meta.FindStatusCondition(status.Conditions, policyv1alpha1.ConditionAccepted); {
-		case m.DeletionTimestamp != nil:
-			p.unusable = "it is being deleted"
-		case accepted != nil && accepted.Status == metav1.ConditionFalse:
-			p.unusable = "it is not valid: " + accepted.Message
-		}
-		if p.claims || p.precision != policy.NoMatch || p.unusable != "" && err != nil {
-			all = append(all, p)
-		}
-	}
-	for i := range f.policies {
-		p := &f.policies[i]
-		add("PropagationPolicy", &p.ObjectMeta, p.Spec, p.Status, policyv1alpha1.LabelPropagationPolicyID)
-	}
-	for i := range f.clusterPolicies {
-		p := &f.clusterPolicies[i]
-		add("ClusterPropagationPolicy", &p.ObjectMeta, p.Spec, p.Status, policyv1alpha1.LabelClusterPropagationPolicyID)
-	}
-	slices.SortStableFunc(all, before)
-	if i := slices.IndexFunc(all, func(p explainedPolicy) bool { return p.claims }); i >= 0 {
-		claimed = &all[i]
-	}
-	for i := range all {
-		if claimed != &all[i] {
-			all[i].Why = lost(&all[i], claimed)
-			others = append(others, all[i])
-		}
-	}
-	return claimed, others
-}
-
-// howSelected describes a precision.
-var howSelected = map[policy.Precision]string{
-	policy.Name: "by name", policy.Labels: "by its labels", policy.Kind: "all of its kind", policy.NoMatch: "not any more",
-}
-
-// before orders policies as a template without one tries them.
-func before(a, b explainedPolicy) int {
-	return cmp.Or(
-		strings.Compare(b.Kind, a.Kind), // PropagationPolicy before ClusterPropagationPolicy
-		cmp.Compare(b.Priority, a.Priority),
-		cmp.Compare(b.precision, a.precision),
-		strings.Compare(a.Name, b.Name))
-}
-
-// lost is the reason why a policy has not claimed the template.
-func lost(p, claimed *explainedPolicy) string {
-	switch {
-	case p.unusable != "":
-		return p.unusable
-	case claimed == nil:
-		return "no policy has claimed it yet"
-	case before(*p, *claimed) < 0:
-		return "it came later: a template keeps its policy unless a policy of higher priority says `preemption: Always`"
-	case p.Kind != claimed.Kind:
-		return "a policy of the namespace goes before it"
-	case p.Priority < claimed.Priority:
-		return fmt.Sprintf("its priority is lower than %d", claimed.Priority)
-	case p.precision < claimed.precision:
-		return "it selects less precisely"
-	}
-	return "its name comes later, all else is equal"
-}
-
 // PrintExplanation writes it as text.
 func PrintExplanation(w io.Writer, e Explanation, wide bool, now time.Time) error {
 	fmt.Fprintf(w, "%s %s\n\n", e.Kind, deploy.Title(client.ObjectKey{Namespace: e.Namespace, Name: e.Name}))
@@ -372,6 +284,12 @@ func PrintExplanation(w io.Writer, e Explanation, wide bool, now time.Time) erro
 		fmt.Fprintln(w)
 		if d.Message != "" {
 			fmt.Fprintf(w, "           %s\n", d.Message)
+		}
+		if d.Failover != "" {
+			fmt.Fprintf(w, "Failover:  %s\n", d.Failover)
+		}
+		if d.Failback != "" {
+			fmt.Fprintf(w, "Failback:  %s\n", d.Failback)
 		}
 	}
 	if e.Near != nil {

@@ -122,13 +122,14 @@ status: {observedGeneration: 2, replicas: 2}`),
 		parse[policyv1alpha1.OverridePolicy](t, `{metadata: {namespace: shop, name: wrong}, spec: {overrideRules: [{targetCluster: {clusterNames: [m3]}, overriders: {plaintext: [{path: /spec/nowhere/x, operator: replace, value: 1}]}}]}}`),
 		parse[policyv1alpha1.OverridePolicy](t, `{metadata: {namespace: shop, name: invalid}, spec: {overrideRules: [{overriders: {labelsOverrider: [{operator: add, value: {c: d}}]}}]}, status: {conditions: [{type: Accepted, status: "False"}]}}`),
 	}
-	*s.binding.Spec = parse[workv1alpha2.ResourceBindingSpec](t, `{resource: {apiVersion: apps/v1, kind: Deployment, name: nginx}, placement: {}, clusters: [{name: m1, replicas: 2}, {name: m2, replicas: 1}, {name: m3, replicas: 1}], requiredBy: [{name: shop, clusters: [{name: m1}, {name: m5}]}]}`)
+	*s.binding.Spec = parse[workv1alpha2.ResourceBindingSpec](t, `{resource: {apiVersion: apps/v1, kind: Deployment, name: nginx}, placement: {}, clusters: [{name: m1, replicas: 2}, {name: m2, replicas: 1}, {name: m3, replicas: 1}], gracefulEvictionTasks: [{fromCluster: m1, reason: Failback, message: "replicas return to cluster m2"}, {fromCluster: m4, reason: TaintUntolerated, message: "taint x is not tolerated"}], requiredBy: [{name: shop, clusters: [{name: m1}, {name: m5}]}]}`)
 	*s.binding.Status = parse[workv1alpha2.ResourceBindingStatus](t, `{conditions: [{type: FullyApplied, status: "False", reason: FullyAppliedFailed, message: "m2: quota", lastTransitionTime: "2026-01-02T11:00:00Z"}], aggregatedStatus: [{clusterName: m1, applied: true, health: Healthy, status: {replicas: 2}}, {clusterName: m2, health: Unknown, appliedMessage: quota}]}`)
 	hash, err := workv1alpha2.SpecHash(s.binding.Spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := workv1alpha2.Decision{For: hash, Reason: "Success", Message: "3 clusters", Term: "near", Time: metav1.NewMicroTime(noon.Add(-2 * time.Minute)),
+	text, err := workv1alpha2.Decision{For: hash, Reason: "Success", Message: "3 clusters", Term: "near", Time: metav1.NewMicroTime(noon.Add(-2 * time.Minute)), Held: "cluster m2 is tainted: it stays there",
+		Failback: &workv1alpha2.Failback{Message: "it returns to cluster m9 at 2026-01-02T13:00:00Z if that stays ready until then"},
 		Rejected: []workv1alpha2.Rejection{{Why: "did not match the affinity", Clusters: []string{"m6", "m7"}, More: 3}, {Why: "has a taint", Clusters: []string{"m4"}}}}.Encode()
 	if err != nil {
 		t.Fatal(err)

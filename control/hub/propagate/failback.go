@@ -1,0 +1,57 @@
+package propagate
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/placement"
+	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/scheduler"
+)
+
+// returned decides that a template returns to the clusters for which that is due, and adds the tasks of those from which replicas return.
+// The reservation is nil if nothing is due, or if the scheduler selects none of the clusters; the reason is noted in e. In that case b is
+// unchanged.
+func (r *reconciler) returned(b kube.Binding, req *scheduler.Request, e *placement.Eviction) (scheduler.Decision, *placement.Reservation, error) {
+	back := &e.Return
+	if len(back.Clusters) == 0 || req.Fresh {
+		return scheduler.Decision{}, nil, nil
+	}
+	again := *req
+	again.Current, again.Returning, again.Term = back.To, back.Clusters, back.Record.Term
+	again.Evicted = append(slices.Clone(req.Evicted), back.Excluded...)
+	d, reservation, err := r.Capacity.Decide(capacityKey(b), &again)
+	if errors.Is(err, placement.ErrNotReady) {
+		return d, nil, err
+	}
+	if err == nil && !slices.ContainsFunc(d.Clusters, func(c workv1alpha2.TargetCluster) bool { return slices.Contains(back.Clusters, c.Name) }) {
+		err = errors.New("the scheduler selects other clusters" + rejected(d, back.Clusters))
+	}
+	var tasks []workv1alpha2.GracefulEvictionTask
+	if err == nil {
+		tasks, err = placement.Leave(b, d.Clusters, back.Clusters, time.Now())
+	}
+	if err != nil {
+		if reservation != nil {
+			reservation.Release()
+		}
+		back.Blocked(err)
+		return d, nil, nil
+	}
+	b.Spec.GracefulEvictionTasks = append(b.Spec.GracefulEvictionTasks, tasks...)
+	e.Began = tasks
+	back.Returned(d.Clusters)
+	return d, reservation, nil
+}
+
+// rejected is why clusters were not selected, as far as the record would name them.
+func rejected(d scheduler.Decision, clusters []string) (out string) {
+	for _, r := range rejections(d.Reasons) {
+		if slices.ContainsFunc(r.Clusters, func(c string) bool { return slices.Contains(clusters, c) }) {
+			out += "; " + r.Why
+		}
+	}
+	return out
+}

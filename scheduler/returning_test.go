@@ -1,0 +1,44 @@
+package scheduler
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+)
+
+// A former assignment is restored as it was, as far as the clusters to which replicas return pass the filters and have capacity now.
+func TestReturning(t *testing.T) {
+	one := placement(nil, spreadBy(cluster1, 1, 1))
+	for name, c := range map[string]struct {
+		r    *Request
+		s    *Snapshot
+		want string
+	}{
+		"as it was":                       {request(6, placement(byDynamic()), "a=2", "b=2", "c=2"), snapshot(member("a", 9), member("b", 1), member("c", 0)), "a=2 b=2 c=2"},
+		"with more replicas than then":    {request(9, placement(byDynamic()), "a=2", "b=2", "c=2"), snapshot(member("a", 6), member("b", 0), member("c", 0)), "a=5 b=2 c=2"},
+		"full meanwhile":                  {request(6, placement(byDynamic()), "a=2", "b=2", "c=2"), snapshot(member("a", 0), member("b", 5), member("c", 0)), "b=4 c=2"},
+		"room for a part":                 {request(6, placement(byAggregation()), "a=3", "b=3"), snapshot(member("a", 1), member("b", 5)), "a=1 b=5"},
+		"tainted":                         {request(4, placement(byDynamic()), "a=2", "b=2"), snapshot(member("a", 9, tainted("x", corev1.TaintEffectNoSchedule)), member("b", 9)), "b=4"},
+		"static weights":                  {request(4, placement(byWeights(map[string]int64{"a": 1, "b": 1})), "a=2", "b=2"), snapshot(member("a", 0), member("b", 0)), "a=2 b=2"},
+		"one of two by a constraint":      {request(3, one, "a=3"), snapshot(member("a", 5), member("b", 9)), "a=3"},
+		"not selected any more":           {request(4, &policyv1alpha1.Placement{ClusterAffinity: ptrTo(named("b"))}, "a=4"), snapshot(member("a", 5), member("b", 9)), "b=4"},
+		"another one is evicted there":    {evicted(request(3, one, "a=3"), "a"), snapshot(member("a", 5), member("b", 9)), "b=3"},
+		"a template that is no workload":  {&Request{Kind: deployment, Placement: one, Current: request(0, nil, "a=0").Current}, snapshot(member("a", 5), member("b", 9)), "a=0"},
+		"one that does not exist anymore": {request(3, placement(byDynamic()), "a=1", "b=2"), snapshot(member("b", 5)), "b=3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.r.Returning = []string{"a"}
+			d, err := Schedule(c.r, c.s)
+			if got := show(d); err != nil || got != c.want {
+				t.Errorf("%q, %v; want %q", got, err, c.want)
+			}
+			if !c.s.Fits(c.r, d.Clusters) && c.r.TakesRoom() && name != "with more replicas than then" {
+				t.Errorf("%q does not fit when it is committed", show(d))
+			}
+		})
+	}
+}
+
+func ptrTo[T any](v T) *T { return &v }
