@@ -21,9 +21,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
+	"github.com/pelago-net/pelago/control/execute"
 	"github.com/pelago-net/pelago/control/hub/propagate"
 	"github.com/pelago-net/pelago/control/kinds"
-	"github.com/pelago-net/pelago/control/kinds/rules"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -68,7 +68,7 @@ func TestWebhookOfTheKindFails(t *testing.T) {
 		}
 	})
 	custom := kinds.NewCustom()
-	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error { return rules.Setup(m, custom) }}}.Run(h, h.Config)
+	apiserver.Manager{Scheme: h.Scheme(), Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error { return execute.SetupRules(m, custom) }}}.Run(h, h.Config)
 	h.policy("all", selecting("", "member1", ""))
 	h.run(nil, func(o *propagate.Options) { o.Interpreter = custom.Interpreter() })
 	web := h.deployment("web", 2)
