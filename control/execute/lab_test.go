@@ -30,7 +30,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-var server = apiserver.NewShared(apiserver.CRDs("works.work.karmada.io", "kindrules.pelago.io", "resourceinterpretercustomizations.config.karmada.io"))
+var server = apiserver.NewShared(apiserver.CRDs("works.work.karmada.io", "kindrules.pelago.io", "resourceinterpretercustomizations.config.karmada.io",
+	"resourceinterpreterwebhookconfigurations.config.karmada.io"))
 
 func TestMain(m *testing.M) { os.Exit(server.Run(m)) }
 
