@@ -122,6 +122,7 @@ func hubKinds() meta.RESTMapper {
 	add(workv1alpha1.GroupVersion.WithKind("Work"), meta.RESTScopeNamespace)
 	add(pelagov1alpha1.GroupVersion.WithKind("KindRules"), meta.RESTScopeRoot)
 	add(configv1alpha1.GroupVersion.WithKind("ResourceInterpreterCustomization"), meta.RESTScopeRoot)
+	add(configv1alpha1.GroupVersion.WithKind("ResourceInterpreterWebhookConfiguration"), meta.RESTScopeRoot)
 	add(corev1.SchemeGroupVersion.WithKind("ServiceAccount"), meta.RESTScopeNamespace) // of which tokens are requested
 	add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
 	add(clusterv1alpha1.GroupVersion.WithKind("Cluster"), meta.RESTScopeRoot)

@@ -12,8 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	mcscrd "sigs.k8s.io/mcs-api/config/crd"
 	mcsv1alpha1 "sigs.k8s.io/mcs-api/pkg/apis/v1alpha1"
@@ -105,6 +107,15 @@ func TestFollowsTheAPI(t *testing.T) {
 	local.Labels = map[string]string{discoveryv1.LabelServiceName: "local"}
 	c.Make(imported(ns, "web"), importedSlice(ns, "web", "120.2.0.1"), imported(ns, "local"), local)
 
+	// Informers begin with what the API server has in its watch cache, which may be behind.
+	for _, l := range []client.ObjectList{&mcs.ServiceImportList{}, &discoveryv1.EndpointSliceList{}} {
+		await.True(t, "the watch cache has all that was made", func() bool {
+			if err := c.List(t.Context(), l, client.InNamespace(ns), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}); err != nil {
+				t.Fatal(err)
+			}
+			return meta.LenList(l) == 2
+		})
+	}
 	controller, set := run(t, api)
 	await.True(t, "synced", controller.Synced)
 	if got := set.address(ns, "web"); got != "120.2.0.1" {
