@@ -142,7 +142,7 @@ func (o *operated) kubelet() {
 			for _, d := range daemons.Items {
 				d.Status = appsv1.DaemonSetStatus{ObservedGeneration: d.Generation, DesiredNumberScheduled: 1, CurrentNumberScheduled: 1,
 					UpdatedNumberScheduled: 1, NumberReady: 1, NumberAvailable: 1}
-				_ = o.Status().Update(ctx, &d)
+				_ = o.Status().Update(ctx, &d) // as above
 			}
 		}
 	}()

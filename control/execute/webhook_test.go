@@ -34,7 +34,8 @@ import (
 	"github.com/pelago-net/pelago/test/await"
 )
 
-// exchange is a request of the hub, and what the webhook responds: a body, or the fields of a successful response.
+// exchange is a request of the hub, and what the webhook responds: a body, or the fields of a successful response. That a response
+// cannot be written is the hub's failure to read it, which the tests see: such errors are dropped.
 type exchange struct {
 	http.ResponseWriter
 	request map[string]any

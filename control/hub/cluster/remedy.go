@@ -10,11 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
@@ -57,17 +53,7 @@ type remedier struct {
 }
 
 func (r *remedier) setup(mgr ctrl.Manager) error {
-	do, err := kube.Reconciler("remedy", r.events, r.reconcile)
-	if err != nil {
-		return err
-	}
-	every := func(ctx context.Context, _ client.Object) []reconcile.Request {
-		return requests(ctx, r.client, func(*clusterv1alpha1.Cluster) bool { return true })
-	}
-	return ctrl.NewControllerManagedBy(mgr).Named("remedy").For(&clusterv1alpha1.Cluster{}).
-		Watches(&remedyv1alpha1.Remedy{}, handler.EnqueueRequestsFromMapFunc(every),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Complete(do)
+	return setupByPolicies(mgr, "remedy", &remedyv1alpha1.Remedy{}, r.client, r.events, r.reconcile)
 }
 
 func (r *remedier) reconcile(ctx context.Context, req ctrl.Request) (time.Duration, error) {

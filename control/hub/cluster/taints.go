@@ -98,17 +98,24 @@ type tainter struct {
 }
 
 func (r *tainter) setup(mgr ctrl.Manager) error {
-	taints, err := kube.Reconciler("taints", r.events, r.reconcile)
+	return setupByPolicies(mgr, "taints", &policyv1alpha1.ClusterTaintPolicy{}, r.client, r.events, r.reconcile)
+}
+
+// setupByPolicies adds a controller that reconciles Clusters, all of them when a policy of a kind changes.
+func setupByPolicies(
+	mgr ctrl.Manager, name string, policy client.Object, c client.Client, events record.EventRecorder,
+	do func(context.Context, ctrl.Request) (time.Duration, error),
+) error {
+	r, err := kube.Reconciler(name, events, do)
 	if err != nil {
 		return err
 	}
 	every := func(ctx context.Context, _ client.Object) []reconcile.Request {
-		return requests(ctx, r.client, func(*clusterv1alpha1.Cluster) bool { return true })
+		return requests(ctx, c, func(*clusterv1alpha1.Cluster) bool { return true })
 	}
-	return ctrl.NewControllerManagedBy(mgr).Named("taints").For(&clusterv1alpha1.Cluster{}).
-		Watches(&policyv1alpha1.ClusterTaintPolicy{}, handler.EnqueueRequestsFromMapFunc(every),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Complete(taints)
+	return ctrl.NewControllerManagedBy(mgr).Named(name).For(&clusterv1alpha1.Cluster{}).
+		Watches(policy, handler.EnqueueRequestsFromMapFunc(every), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Complete(r)
 }
 
 func (r *tainter) reconcile(ctx context.Context, req ctrl.Request) (time.Duration, error) {

@@ -144,7 +144,7 @@ func (f *Subject) explainClusters() []explainedCluster {
 		if r := row(t.FromCluster, ""); r.Why == "" {
 			r.Why = "being left: " + t.Message
 		} else {
-			r.Why += ", with the former replicas for now: " + t.Message
+			r.Why += ", keeps its former replicas: " + t.Message
 		}
 	}
 	for _, by := range spec.RequiredBy {
