@@ -86,7 +86,7 @@ func setup(mgr ctrl.Manager, o Options) error {
 	}
 	r := &reconciler{Options: o, order: newOrder(), client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
 		events: mgr.GetEventRecorderFor("pelago-hub"), wake: make(chan struct{}, 1), clusters: make(chan bool, 1),
-		retry: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry), missing: map[Key]time.Time{}, conflicts: map[Key]string{},
+		retry: workqueue.NewTypedItemExponentialFailureRateLimiter[Key](firstRetry, lastRetry), missing: map[Key]time.Time{}, ended: map[Key]bool{}, conflicts: map[Key]string{},
 		evictions: placement.EvictionRates{QPS: o.Eviction.Rate}, tracker: scheduler.RTTTracker{Hold: o.RTTHold}}
 	templates, err := kube.Reconciler("propagate", r.events, r.reconcile)
 	if err != nil {
@@ -137,6 +137,7 @@ type reconciler struct {
 
 	mu      sync.Mutex
 	missing map[Key]time.Time // templates that a binding which is gone needed, since when
+	ended   map[Key]bool      // templates whose own binding is gone
 	// conflicts are the last events about policies that disagree on what they need.
 	conflicts map[Key]string
 }

@@ -53,6 +53,7 @@ func (r *reconciler) propagate(ctx context.Context, key Key) (time.Duration, err
 	if t == nil {
 		r.mu.Lock()
 		delete(r.missing, key)
+		delete(r.ended, key)
 		r.mu.Unlock()
 	}
 	if err == nil && t == nil {
@@ -223,11 +224,9 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 		r.tellConflict(key, w, b)
 		return next, nil
 	}
-	if w.have.Exists() && leaves(w.have.Spec.Clusters, b.Spec.Clusters) {
-		if err := r.confirm(ctx, w); err != nil {
-			d.release()
-			return 0, err
-		}
+	if err := r.confirm(ctx, key, w, b); err != nil {
+		d.release()
+		return 0, err
 	}
 	err = r.write(ctx, key, w.have, b)
 	r.counts.decision(d, err)
@@ -420,10 +419,25 @@ func leaves(before, after []workv1alpha2.TargetCluster) bool {
 	})
 }
 
-// confirm is a StaleCacheError if the API server has another version of the template or the policy than the one the decision was
-// made from. Their informers are independent: after a start or an outage that of policies may lag by seconds, and the combination of
-// a new template with an old policy may remove a template from a cluster that has it before and after.
-func (r *reconciler) confirm(ctx context.Context, w inputs) error {
+// confirm is a StaleCacheError if the API server has another version of the template or the policy than the one from which a binding
+// is about to leave a cluster, or of the template than the one for which a binding is about to be made again.
+//
+// The informers are independent. After a start or an outage that of policies may lag by seconds, and the combination of a new template
+// with an old policy may remove a template from a cluster that has it before and after. And the garbage collector may have removed the
+// binding of a template whose deletion is not seen yet: a new one would apply in its clusters what was deleted.
+func (r *reconciler) confirm(ctx context.Context, key Key, w inputs, b kube.Binding) error {
+	if !w.have.Exists() {
+		r.mu.Lock()
+		ended := r.ended[key]
+		r.mu.Unlock()
+		if !ended {
+			return nil
+		}
+		return r.confirmOne(ctx, w.template, example(w.template.GroupVersionKind()))
+	}
+	if !leaves(w.have.Spec.Clusters, b.Spec.Clusters) {
+		return nil
+	}
 	if err := r.confirmOne(ctx, w.template, example(w.template.GroupVersionKind())); err != nil || w.policy == nil {
 		return err
 	}
@@ -441,7 +455,7 @@ func (r *reconciler) confirmOne(ctx context.Context, cached, now client.Object) 
 	case apierrors.IsNotFound(err):
 		return kube.StaleCache(cached, cached.GetResourceVersion(), "none")
 	case err != nil:
-		return fmt.Errorf("read %T %s, from which a cluster is to lose it: %w", cached, cached.GetName(), err)
+		return fmt.Errorf("read %T %s, from which its binding is to be written: %w", cached, cached.GetName(), err)
 	}
 	if now.GetResourceVersion() != cached.GetResourceVersion() && !equivalent(cached, now) {
 		return kube.StaleCache(cached, cached.GetResourceVersion(), now.GetResourceVersion())

@@ -1,7 +1,10 @@
 package propagate_test
 
 import (
+	"net/http"
+	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -31,4 +34,36 @@ func TestDaemonSetLeavesCluster(t *testing.T) {
 	await.True(t, "the binding is of the changed template", func() bool {
 		return h.binding("agent-daemonset").Annotations[workv1alpha2.AnnotationTemplate] != before
 	})
+}
+
+// The garbage collector may remove the binding of a template whose deletion the hub's watch has not shown yet. A second binding would
+// apply in the clusters what was deleted.
+func TestNoBindingForADeletedTemplate(t *testing.T) {
+	h := newHub(t, "member1")
+	held := holdup{path: "/apis/apps/v1/deployments"}
+	var seen writes
+	h.run(func(next http.RoundTripper) http.RoundTripper { return held.wrap(seen.wrap(next)) })
+	h.policy("all", selecting("", "member1", ""))
+	d := h.deployment("web", 1)
+	h.Make(d)
+	h.runs("web-deployment", "member1:1")
+	before := len(seen.in(h.ns))
+	held.hold()
+	h.Remove(d)
+	await.True(t, "the garbage collector deletes its binding", func() bool { return h.binding("web-deployment").DeletionTimestamp != nil })
+	h.release(h.binding("web-deployment"))
+	h.Make(h.deployment("other", 1)) // its events are kept back, too
+	await.Never(t, time.Second, "a second binding", func() bool { return h.binding("web-deployment") != nil })
+	held.release()
+	h.runs("other-deployment", "member1:1")
+	if h.binding("web-deployment") != nil {
+		t.Error("there is a second binding")
+	}
+	for _, w := range seen.in(h.ns)[before:] {
+		if strings.Contains(w, "web") {
+			t.Errorf("written after its deletion: %s", w)
+		}
+	}
+	h.Make(h.deployment("web", 1))
+	h.runs("web-deployment", "member1:1")
 }

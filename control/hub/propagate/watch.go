@@ -250,11 +250,15 @@ func (r *reconciler) ownWrite(b kube.Binding) bool {
 	return ok && r.bindings.Observed(key, b.GetResourceVersion())
 }
 
-// forget drops what is known of a binding that is gone.
+// forget drops what is known of a binding that is gone, but that it is.
 func (r *reconciler) forget(b kube.Binding) {
 	r.Capacity.Forget(capacityKey(b), b.GetResourceVersion())
 	if key, ok := keyOfReference(b.Spec.Resource); ok {
 		r.bindings.Forget(key)
+		key.GVK = r.kinds.current(key.GVK)
+		r.mu.Lock()
+		r.ended[key] = true
+		r.mu.Unlock()
 	}
 }
 
