@@ -78,6 +78,7 @@ func (m *meter) text(l *lua.LState, bytes float64) {
 const (
 	concatName = "kinds.concat"
 	indexName  = "kinds.index"
+	lengthName = "kinds.length"
 )
 
 // Library are the functions of the module kube: they take and return values of JSON.
@@ -171,7 +172,7 @@ func Compile(text string) (program *Program, err error) {
 	return &Program{proto}, nil
 }
 
-// count replaces, in a syntax tree, concatenations and computed indexes of what is assigned by calls.
+// count replaces, in a syntax tree, concatenations, lengths and computed indexes of what is assigned by calls.
 func count(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Interface:
@@ -179,8 +180,11 @@ func count(v reflect.Value) {
 			return
 		}
 		count(v.Elem())
-		if c, ok := v.Interface().(*ast.StringConcatOpExpr); ok {
+		switch c := v.Interface().(type) {
+		case *ast.StringConcatOpExpr:
 			v.Set(reflect.ValueOf(countedCall(concatName, c.Line(), c.Lhs, c.Rhs)))
+		case *ast.UnaryLenOpExpr:
+			v.Set(reflect.ValueOf(countedCall(lengthName, c.Line(), c.Expr)))
 		}
 	case reflect.Pointer:
 		if v.IsNil() {
@@ -231,6 +235,7 @@ func countedCall(name string, line int, args ...ast.Expr) *ast.FuncCallExpr {
 func (m *meter) open(kube Library) *lua.LState {
 	l := lua.NewState(lua.Options{
 		SkipOpenLibs: true, CallStackSize: maxFrames, MinimizeStackMemory: true, RegistrySize: 1024, RegistryMaxSize: maxValues,
+		RegistryGrowStep: maxValues / 16, // each step copies all values
 	})
 	for _, open := range []lua.LGFunction{lua.OpenBase, lua.OpenString, lua.OpenMath, lua.OpenTable} {
 		l.Push(l.NewFunction(open))
@@ -246,6 +251,13 @@ func (m *meter) open(kube Library) *lua.LState {
 	maths, _ := globals.RawGetString("math").(*lua.LTable) // OpenMath has set it
 	maths.RawSetString("random", lua.LNil)
 	maths.RawSetString("randomseed", lua.LNil)
+	unpack, _ := globals.RawGetString("unpack").(*lua.LFunction) // OpenBase has set it
+	values := unpack.GFunction
+	unpack.GFunction = func(l *lua.LState) int {
+		list := l.CheckTable(1)
+		m.spend(l, max(0, float64(l.OptInt(3, list.Len()))-float64(l.OptInt(2, 1))+1))
+		return values(l)
+	}
 	m.guardText(globals.RawGetString("string"))
 	m.guardTable(globals.RawGetString("table"))
 	set := func(t *lua.LTable, name string, f func(l *lua.LState) int) { t.RawSetString(name, l.NewFunction(f)) }
@@ -256,6 +268,15 @@ func (m *meter) open(kube Library) *lua.LState {
 		}
 		l.SetTop(1)
 		return 1
+	})
+	set(globals, lengthName, m.length)
+	next := l.NewFunction(m.next)
+	globals.RawSetString("next", next)
+	set(globals, "pairs", func(l *lua.LState) int {
+		l.Push(next)
+		l.Push(l.CheckTable(1))
+		l.Push(lua.LNil)
+		return 3
 	})
 	library := l.NewTable()
 	for name, f := range kube {
@@ -300,6 +321,44 @@ func (m *meter) concat(l *lua.LState) int {
 	l.Push(lua.LString(texts[0] + texts[1]))
 	return 1
 }
+
+// length is the operator `#`. It is looked for from the end of the table's array, which may be longer.
+func (m *meter) length(l *lua.LState) int {
+	v := l.Get(1)
+	t, isTable := v.(*lua.LTable)
+	if _, isText := v.(lua.LString); !isTable && !isText {
+		l.RaiseError("attempt to get length of a %s value", v.Type())
+	}
+	n := l.ObjLen(v)
+	if isTable {
+		m.spend(l, float64(arrayOf(t)-n)/2)
+	}
+	l.Push(lua.LNumber(n))
+	return 1
+}
+
+// next is the function of that name. It passes over the places of the table's array that are nil.
+func (m *meter) next(l *lua.LState) int {
+	t, before := l.CheckTable(1), l.Get(2)
+	key, value := t.Next(before)
+	from, to := lua.LNumber(0), lua.LNumber(arrayOf(t))
+	if at, ok := before.(lua.LNumber); ok {
+		from = at
+	}
+	if at, ok := key.(lua.LNumber); ok && at < to {
+		to = at
+	}
+	m.spend(l, max(0, float64(to-from)/2))
+	l.Push(key)
+	if key == lua.LNil {
+		return 1
+	}
+	l.Push(value)
+	return 2
+}
+
+// arrayOf is how long the array of a table is, whether its places are nil or not.
+func arrayOf(t *lua.LTable) int { return reflect.ValueOf(t).Elem().FieldByName("array").Len() }
 
 // directive is one conversion of string.format; Lua limits width and precision to two digits.
 var directive = regexp.MustCompile(`%[-+ #0]{0,5}[0-9]{0,2}(\.[0-9]{0,2})?[cdeEfgGioqsuxX%]`)
