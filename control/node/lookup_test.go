@@ -183,8 +183,8 @@ func TestSlowSources(t *testing.T) {
 		if err != nil || s.Method != tables.IPv4 || got != netip.MustParseAddr("203.0.113.1") {
 			t.Errorf("%s, then an address: %v %v, %v", slow, s, got, err)
 		}
-		if took := time.Since(start); took < l.bound || took > 20*l.bound {
-			t.Errorf("%s took %s; want about %s", slow, took, l.bound)
+		if took := time.Since(start); took < l.bound {
+			t.Errorf("%s took %s; want %s at least", slow, took, l.bound)
 		}
 		_, _, err = l.first(t.Context(), list[:1])
 		if err == nil || !strings.Contains(err.Error(), "look up "+slow+": no answer in 300ms") {

@@ -141,8 +141,8 @@ func TestStartWithoutTheAPIServer(t *testing.T) {
 	if _, err := second.objects.begin(t.Context(), second.log); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begin); took < startTimeout || took > startTimeout+10*time.Second {
-		t.Errorf("it began after %s, want a little more than %s", took, startTimeout)
+	if took := time.Since(begin); took < startTimeout {
+		t.Errorf("it began after %s, want %s at least", took, startTimeout)
 	}
 	if !second.FromCache() || !strings.Contains(log.String(), "saved") || !strings.Contains(log.String(), "refused") {
 		t.Errorf("it works from the saved objects: %t; it says\n%s", second.FromCache(), log)
