@@ -20,6 +20,9 @@ type Observed struct {
 	Rescheduled, Scheduled time.Time
 }
 
+// FollowsClusters is what Need says of a Duplicated workload, and of a template without replicas, for which nothing else is due.
+const FollowsClusters = "it follows the clusters"
+
 // Need is the reason for a new decision; "": none. If clusters join, recover or change their labels, only Duplicated workloads and
 // templates without replicas follow.
 func Need(r *Request, o Observed, s *Snapshot) string {
@@ -31,7 +34,7 @@ func Need(r *Request, o Observed, s *Snapshot) string {
 	case o.Rescheduled.After(o.Scheduled):
 		return "a rebalancing was asked for"
 	case strategyOf(r.Placement) == duplicated || !r.workload() && !r.dividedBefore():
-		return "it follows the clusters"
+		return FollowsClusters
 	}
 	for i := range r.Current {
 		if at, ok := s.index[r.Current[i].Name]; ok && s.traits[at].deleting {

@@ -1,6 +1,7 @@
 package kube_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -64,7 +65,7 @@ func TestLatest(t *testing.T) {
 	} {
 		var v kube.Expectations[string]
 		own := made("10")
-		v.ExpectObject("a", own, now)
+		wrote(t, &v, own)
 		want := tt.cached
 		if tt.want == "10" {
 			want = own
@@ -77,12 +78,64 @@ func TestLatest(t *testing.T) {
 		}
 	}
 	var v kube.Expectations[string]
-	v.ExpectObject("a", made("10"), now)
+	wrote(t, &v, made("10"))
 	if v.Observed("a", "9") || !v.Observed("a", "10") || v.Observed("a", "10") {
 		t.Error("10 is observed once, 9 is not our own")
 	}
 	if got := v.Latest("a", nil, now); got != nil {
 		t.Errorf("what was observed is not expected any more: %v", got)
+	}
+}
+
+func wrote(t *testing.T, v *kube.Expectations[string], o client.Object) {
+	t.Helper()
+	if others, err := v.Write("a", o, func() error { return nil }); others || err != nil {
+		t.Fatalf("others %t, %v", others, err)
+	}
+}
+
+// A watch may show what a write made before the server has answered it, and what others made meanwhile.
+func TestWrite(t *testing.T) {
+	failed := errors.New("no answer")
+	for name, tt := range map[string]struct {
+		seen     []string // "": the end of the object
+		err      error
+		others   bool
+		expected bool
+	}{
+		"nothing is seen":            {nil, nil, false, true},
+		"its own version":            {[]string{"10"}, nil, false, false},
+		"an older one, then its own": {[]string{"9", "10"}, nil, true, false},
+		"its own, then a newer one":  {[]string{"10", "11"}, nil, true, false},
+		"an older one":               {[]string{"9"}, nil, true, true},
+		"the end":                    {[]string{""}, nil, true, false},
+		"it failed":                  {nil, failed, false, false},
+		"it failed, and it is shown": {[]string{"10"}, failed, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var v kube.Expectations[string]
+			own := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "8"}}
+			others, err := v.Write("a", own, func() error {
+				own.ResourceVersion = "10"
+				for _, s := range tt.seen {
+					if s == "" {
+						v.Forget("a")
+					} else if !v.Observed("a", s) {
+						t.Errorf("%s causes a reconcile during the write", s)
+					}
+				}
+				return tt.err
+			})
+			if others != tt.others || !errors.Is(err, tt.err) {
+				t.Errorf("others %t, %v", others, err)
+			}
+			if got := v.Latest("a", nil, time.Now()); (got != nil) != tt.expected {
+				t.Errorf("it is expected: %v", got)
+			}
+			if v.Observed("a", "12") {
+				t.Error("a later version is taken for its own")
+			}
+		})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -173,6 +174,8 @@ const expectationTTL = 30 * time.Second
 type Expectations[K comparable] struct {
 	mu sync.Mutex
 	of map[K]expectation
+	// writing has the versions that a watch has shown since the writes that are under way began.
+	writing map[K][]string
 }
 
 type expectation struct {
@@ -186,14 +189,41 @@ func (e *Expectations[K]) Expect(key K, version string, now time.Time) {
 	e.put(key, expectation{version: version, at: now})
 }
 
-// ExpectObject records the object with which the server answered a write, for Latest.
-func (e *Expectations[K]) ExpectObject(key K, o client.Object, now time.Time) {
-	e.put(key, expectation{o.GetResourceVersion(), o, now})
+// gone stands for the end of an object among the versions that a watch has shown.
+const gone = ""
+
+// Write does a write, whose version a watch may show before the server has answered, and records the object with which it answered,
+// for Latest. others: the watch has shown versions meanwhile that are not of this write. There must be one write at a time for a key.
+func (e *Expectations[K]) Write(key K, o client.Object, do func() error) (others bool, err error) {
+	e.mu.Lock()
+	if e.writing == nil {
+		e.writing = map[K][]string{}
+	}
+	e.writing[key] = []string{}
+	e.mu.Unlock()
+	err = do()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	seen := e.writing[key]
+	delete(e.writing, key)
+	delete(e.of, key)
+	own := o.GetResourceVersion()
+	if err != nil {
+		return len(seen) > 0, err
+	}
+	if !slices.Contains(seen, own) && !slices.Contains(seen, gone) {
+		e.set(key, expectation{own, o, time.Now()})
+	}
+	return slices.ContainsFunc(seen, func(v string) bool { return v != own }), nil
 }
 
 func (e *Expectations[K]) put(key K, x expectation) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.set(key, x)
+}
+
+func (e *Expectations[K]) set(key K, x expectation) {
 	if e.of == nil {
 		e.of = map[K]expectation{}
 	}
@@ -233,10 +263,15 @@ func (e *Expectations[K]) OwnWrite(key K, version string) bool {
 	return ok && version == x.version
 }
 
-// Observed is OwnWrite, and ends the expectation of that version: a later event with it is not taken for that of the write.
+// Observed is OwnWrite, and ends the expectation of that version: a later event with it is not taken for that of the write. While a
+// write is under way it is true of every version, and Write tells whether there were others.
 func (e *Expectations[K]) Observed(key K, version string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if seen, ok := e.writing[key]; ok {
+		e.writing[key] = append(seen, version)
+		return true
+	}
 	x, ok := e.of[key]
 	if !ok || version != x.version {
 		return false
@@ -256,6 +291,9 @@ func (e *Expectations[K]) LastWrite(key K) time.Time {
 func (e *Expectations[K]) Forget(key K) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if seen, ok := e.writing[key]; ok {
+		e.writing[key] = append(seen, gone)
+	}
 	delete(e.of, key)
 }
 

@@ -397,6 +397,11 @@ func by(s *policyv1alpha1.ResourceSelector, namespace string, obj Object) (Preci
 	case s.LabelSelector == nil:
 		return Kind, nil
 	}
+	for k, v := range s.LabelSelector.MatchLabels { // to parse them takes much longer
+		if have, ok := obj.GetLabels()[k]; !ok || have != v {
+			return NoMatch, nil
+		}
+	}
 	selector, err := metav1.LabelSelectorAsSelector(s.LabelSelector)
 	if err != nil {
 		return NoMatch, fmt.Errorf("labelSelector: %w", err)

@@ -42,21 +42,18 @@ func match(template policy.Object, held *propagationPolicy, all []*propagationPo
 	}
 	var best, taker *candidate
 	for _, p := range all {
-		if !p.counts() && !p.pending() {
+		precision, err := precisionOf(p, template)
+		if err == nil && precision == policy.NoMatch || !p.usable() { // most do not match: it is looked at their validity last
 			continue
 		}
-		precision, err := precisionOf(p, template)
 		if err != nil {
 			return choice{}, err
-		}
-		if precision == policy.NoMatch {
-			continue
 		}
 		c := &candidate{p, precision}
 		if c.before(best) {
 			best = c
 		}
-		if held != nil && p.counts() && p.preempts(held) && c.before(taker) {
+		if held != nil && p.marked() && p.preempts(held) && c.before(taker) {
 			taker = c
 		}
 	}
@@ -76,7 +73,7 @@ func match(template policy.Object, held *propagationPolicy, all []*propagationPo
 	if best == nil {
 		return choice{}, nil
 	}
-	if !best.counts() { // a claim by the next best one would stay
+	if !best.marked() { // a claim by the next best one would stay
 		return choice{inert: true}, nil
 	}
 	return choice{policy: best.propagationPolicy}, nil
@@ -175,9 +172,7 @@ func (p *propagationPolicy) counts() bool {
 	return p.marked() && p.usable()
 }
 
-// pending reports whether the policy has an effect as soon as the policy controller has given it its id and finalizer.
-func (p *propagationPolicy) pending() bool { return !p.marked() && p.usable() }
-
+// marked reports whether the policy controller has given the policy its id and finalizer.
 func (p *propagationPolicy) marked() bool {
 	finalizer := policyv1alpha1.FinalizerPropagationPolicy
 	if p.clusterWide {
@@ -186,6 +181,7 @@ func (p *propagationPolicy) marked() bool {
 	return p.id() != "" && controllerutil.ContainsFinalizer(p, finalizer)
 }
 
+// usable reports whether nothing in the policy is wrong, and it is not being deleted: it has an effect as soon as it is marked.
 func (p *propagationPolicy) usable() bool {
 	return p.GetDeletionTimestamp() == nil && len(policyv1alpha1.ValidatePropagation(p, *p.Spec)) == 0
 }

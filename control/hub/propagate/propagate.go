@@ -121,6 +121,9 @@ type reconciler struct {
 	// wake asks for the kinds to be set anew; clusters says that clusters changed, true if it was not only their load.
 	wake     chan struct{}
 	clusters chan bool
+	// generation counts how often clusters were set. A decision that is written in another one than it was made in may have been
+	// overlooked by addIfDue.
+	generation atomic.Uint64
 	// leaving are the clusters that templates may have to leave, evictions the rates at which they do.
 	leaving   atomic.Pointer[placement.Clusters]
 	evictions placement.EvictionRates

@@ -171,8 +171,17 @@ func (r *reconciler) claim(ctx context.Context, key Key, t *unstructured.Unstruc
 		return t, err
 	}
 	now := t.DeepCopy()
-	if err := r.client.Patch(ctx, now, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		r.templates.Forget(key)
+	others, err := r.templates.Write(key, now, func() error {
+		if err := r.client.Patch(ctx, now, client.RawPatch(types.MergePatchType, patch)); err != nil {
+			return err
+		}
+		now.SetManagedFields(nil) // as in the cache: they are half of it
+		return nil
+	})
+	if others {
+		r.queue.Add(key)
+	}
+	if err != nil {
 		if c.preempts != nil && !kube.IsStale(err) {
 			r.counts.preempted.WithLabelValues(resultOf(err)).Inc()
 			r.events.Eventf(t, corev1.EventTypeWarning, workv1alpha2.EventPreemptPolicyFailed,
@@ -180,8 +189,6 @@ func (r *reconciler) claim(ctx context.Context, key Key, t *unstructured.Unstruc
 		}
 		return nil, fmt.Errorf("mark %s with the policy that it follows: %w", key, err)
 	}
-	now.SetManagedFields(nil) // as in the cache: they are half of it
-	r.templates.ExpectObject(key, now, time.Now())
 	if c.preempts != nil {
 		r.counts.preempted.WithLabelValues(resultOf(nil)).Inc()
 		r.events.Eventf(now, corev1.EventTypeNormal, workv1alpha2.EventPreemptPolicySucceed, "%s takes over from %s",
@@ -210,6 +217,7 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 	if !b.Exists() {
 		return 0, r.detach(ctx, key, w.have)
 	}
+	generation := r.generation.Load()
 	b, d, e, err := r.place(ctx, b, w.policy != nil && w.policy.removes())
 	if err != nil {
 		return 0, err
@@ -236,6 +244,9 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 	}
 	if d.reservation != nil {
 		d.reservation.Commit(b.GetResourceVersion())
+	}
+	if r.generation.Load() != generation {
+		r.queue.Add(key)
 	}
 	r.tell(w, b, d, e)
 	r.tellConflict(key, w, b)
@@ -275,17 +286,18 @@ func same(a, b kube.Binding) bool {
 
 // write creates the binding, or updates the one that was read and no later one.
 func (r *reconciler) write(ctx context.Context, key Key, have, b kube.Binding) error {
-	var err error
-	if have.Exists() {
-		err = r.client.Update(ctx, b.Object)
-	} else {
-		err = r.client.Create(ctx, b.Object)
+	others, err := r.bindings.Write(key, b.Object, func() error {
+		if have.Exists() {
+			return r.client.Update(ctx, b.Object)
+		}
+		return r.client.Create(ctx, b.Object)
+	})
+	if others {
+		r.queue.Add(key)
 	}
 	if err != nil {
-		r.bindings.Forget(key)
 		return fmt.Errorf("write binding %s of %s: %w", b.GetName(), key, err)
 	}
-	r.bindings.ExpectObject(key, b.Object, time.Now())
 	return nil
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/scheduler"
 )
 
 const (
@@ -394,12 +395,32 @@ func (r *reconciler) followClusters(ctx context.Context) {
 	}
 }
 
+// addIfDue enqueues the template of a binding for which another decision may be due now that clusters have changed.
 func (r *reconciler) addIfDue(b kube.Binding) {
-	if before := recorded(b); scheduled(b, before) {
-		if req, observed := request(b, before); before.Failback != nil || r.leaving.Load().Concerns(b.Spec) || r.Capacity.Need(req, observed) != "" {
-			r.addTemplate(b)
+	if key, ok := keyOfReference(b.Spec.Resource); ok {
+		key.GVK = r.kinds.current(key.GVK)
+		b = kube.BindingOf(r.bindings.Latest(key, b.Object, time.Now()))
+	}
+	before := recorded(b)
+	if !scheduled(b, before) {
+		return
+	}
+	req, observed := request(b, before)
+	if before.Failback == nil && !r.leaving.Load().Concerns(b.Spec) {
+		switch r.Capacity.Need(req, observed) {
+		case "":
+			return
+		case scheduler.FollowsClusters:
+			if b.GetAnnotations()[policyv1alpha1.AnnotationNear] != "" {
+				break
+			}
+			d, err := r.Capacity.Try(capacityKey(b), req)
+			if err == nil && d.Term == before.Term && equality.Semantic.DeepEqual(sortedByName(d.Clusters), sortedByName(b.Spec.Clusters)) {
+				return // a reconcile takes twenty times as long, and there are thousands of them
+			}
 		}
 	}
+	r.addTemplate(b)
 }
 
 // setClusters returns when to read the clusters at the latest; 0: when they change.
@@ -415,6 +436,7 @@ func (r *reconciler) setClusters(ctx context.Context) (next time.Duration, err e
 	f := placement.ReadClusters(list.Items, r.Eviction.HaltedAbove)
 	r.leaving.Store(&f)
 	r.Capacity.SetClusters(kube.Pointers(list.Items))
+	r.generation.Add(1)
 	return next, nil
 }
 
