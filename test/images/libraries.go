@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -61,11 +62,7 @@ func Programs(files ...string) (Layer, error) { return Host().Programs(files...)
 // Programs returns the files of programs for an image: each program at its own path, its ELF interpreter and, transitively, every
 // shared library, each once. A file may also be a shared object such as a plugin. Paths are below the root directory.
 func (s System) Programs(files ...string) (Layer, error) {
-	root, err := filepath.EvalSymlinks(s.Root)
-	if err != nil {
-		return nil, err
-	}
-	c := closure{root: root, dirs: libraryDirs(root), paths: map[string]bool{}}
+	c := closure{root: s.Root, dirs: libraryDirs(s.Root), paths: map[string]bool{}}
 	for _, file := range files {
 		if err := c.add(file); err != nil {
 			return nil, fmt.Errorf("find the libraries of %s: %w", file, err)
@@ -89,12 +86,9 @@ func (c *closure) add(file string) error {
 	}
 	c.paths[file] = true
 	// The path stays as given; its content is that of the resolved link.
-	source, err := filepath.EvalSymlinks(filepath.Join(c.root, file))
+	source, err := c.resolve(file)
 	if err != nil {
 		return err
-	}
-	if rel, err := filepath.Rel(c.root, source); err != nil || !filepath.IsLocal(rel) {
-		return fmt.Errorf("%s is a link to %s, outside the root directory %s", file, source, c.root)
 	}
 	c.layer = append(c.layer, File{Path: file, Source: source})
 	f, err := elf.Open(source)
@@ -131,6 +125,37 @@ func (c *closure) add(file string) error {
 	return nil
 }
 
+// resolve follows links as if root were the root directory, and returns the path of the file on this machine.
+func (c *closure) resolve(file string) (string, error) {
+	const maxLinks = 40 // as in the kernel
+	at, rest, links := "/", file, 0
+	for rest != "" {
+		var name string
+		name, rest, _ = strings.Cut(strings.TrimLeft(rest, "/"), "/")
+		next := filepath.Join(at, name)
+		info, err := os.Lstat(filepath.Join(c.root, next))
+		if err != nil {
+			return "", err
+		}
+		if info.Mode()&fs.ModeSymlink == 0 {
+			at = next
+			continue
+		}
+		target, err := os.Readlink(filepath.Join(c.root, next))
+		if err != nil {
+			return "", err
+		}
+		if links++; links > maxLinks {
+			return "", fmt.Errorf("%s has more than %d links", file, maxLinks)
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(at, target)
+		}
+		at, rest = "/", target+"/"+rest
+	}
+	return filepath.Join(c.root, at), nil
+}
+
 // find searches for a library like the dynamic linker: run path first, then
 // the configured directories, skipping other word sizes and architectures.
 func (c *closure) find(library string, of *elf.File, runpath []string) (string, error) {
@@ -140,7 +165,11 @@ func (c *closure) find(library string, of *elf.File, runpath []string) (string, 
 	}
 	for _, dir := range append(dirs, c.dirs...) {
 		path := filepath.Join(dir, library)
-		f, err := elf.Open(filepath.Join(c.root, path))
+		source, err := c.resolve(path)
+		if err != nil {
+			continue
+		}
+		f, err := elf.Open(source)
 		if err != nil {
 			continue
 		}

@@ -289,11 +289,19 @@ func TestSystemOfAnotherRoot(t *testing.T) {
 	if !has(layer, "/usr/bin/env") || !has(layer, "/libs/libc.so.6") || len(layer) < 3 {
 		t.Errorf("env needs %q, want itself, the C library in /libs and the dynamic linker", paths(layer))
 	}
-	if err := os.Symlink("/usr/bin/env", filepath.Join(s.Root, "link")); err != nil {
-		t.Fatal(err)
+	for link, target := range map[string]string{"absolute": "/usr/bin/env", "up": "../../usr/bin/env", "through": "dir/env", "dir": "/usr/bin", "loop": "loop"} {
+		if err := os.Symlink(target, filepath.Join(s.Root, link)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if _, err := s.Programs("/link"); err == nil || !strings.Contains(err.Error(), "outside the root directory") {
-		t.Errorf("a link out of the root directory: %v", err)
+	for _, link := range []string{"/absolute", "/up", "/through"} {
+		layer, err := s.Programs(link)
+		if err != nil || !slices.ContainsFunc(layer, func(f File) bool { return f.Path == link && f.Source == filepath.Join(s.Root, "/usr/bin/env") }) {
+			t.Errorf("%s gives %+v, %v", link, layer, err)
+		}
+	}
+	if _, err := s.Programs("/loop"); err == nil || !strings.Contains(err.Error(), "/loop has more than 40 links") {
+		t.Errorf("a link to itself: %v", err)
 	}
 }
 
