@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/bpf"
 )
 
 // NotSupported names a feature that this machine lacks and the kernel version that introduced it.
@@ -43,36 +44,7 @@ var requirements = []requirement{
 	{"bpf_check_mtu", "5.12", func() error { return features.HaveProgramHelper(ebpf.SchedCLS, asm.FnCheckMtu) }},
 	{"bpf_skb_adjust_room", "4.13", func() error { return features.HaveProgramHelper(ebpf.SchedCLS, asm.FnSkbAdjustRoom) }},
 	{"syscall programs (flow sweeping)", "5.14", func() error { return features.HaveProgramType(ebpf.Syscall) }},
-	{"BPF instructions v3", "5.1", features.HaveV3ISA},
-	{"atomic BPF instructions", atomicsSince(runtime.GOARCH), haveAtomics},
-}
-
-// atomicsSince is the kernel version from which the verifier and the BPF compiler (JIT) of a GOARCH have atomic instructions
-// besides addition.
-func atomicsSince(arch string) string {
-	if arch == "arm64" {
-		return "5.18" // commit 1902472b4fa9
-	}
-	return "5.12"
-}
-
-// haveAtomics loads those that the programs use. Kernels with BPF_JIT_ALWAYS_ON reject what their compiler lacks.
-func haveAtomics() error {
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
-		asm.Mov.Imm(asm.R0, 0),
-		asm.Mov.Imm(asm.R1, 1),
-		asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord),
-		asm.OrAtomic.Mem(asm.RFP, asm.R1, asm.DWord, -8),
-		asm.AndAtomic.Mem(asm.RFP, asm.R1, asm.DWord, -8),
-		asm.FetchAdd.Mem(asm.RFP, asm.R1, asm.DWord, -8),
-		asm.CmpXchg.Mem(asm.RFP, asm.R1, asm.DWord, -8),
-		asm.Mov.Imm(asm.R0, 0),
-		asm.Return(),
-	}})
-	if err != nil {
-		return err
-	}
-	return p.Close()
+	{"atomic BPF instructions", "5.12 (arm64: 5.18)", bpf.HaveAtomics},
 }
 
 // CheckKernel says whether the data path can run here: nil, or every missing feature with the kernel version that

@@ -42,16 +42,6 @@ func TestMissingFeatures(t *testing.T) {
 	}
 }
 
-// TestAtomics: programs of arm64 are rejected by kernels that run those of amd64.
-func TestAtomics(t *testing.T) {
-	if err := haveAtomics(); err != nil {
-		t.Errorf("this kernel, on which the tests run: %+v", err)
-	}
-	if amd, arm := atomicsSince("amd64"), atomicsSince("arm64"); amd != "5.12" || arm != "5.18" {
-		t.Errorf("needs Linux %s on amd64, %s on arm64", amd, arm)
-	}
-}
-
 func TestNotRoot(t *testing.T) {
 	if err := checkUser(1000); err == nil || !strings.Contains(err.Error(), "root is needed (in Kubernetes: a privileged pod)") {
 		t.Errorf("error %v", err)
