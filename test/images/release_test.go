@@ -396,7 +396,7 @@ func TestReleaseImage(t *testing.T) {
 		}
 	}
 	// The same files for both, but for the names of the architecture.
-	neutral := strings.NewReplacer("aarch64-linux-gnu", "ARCH", "x86_64-linux-gnu", "ARCH", "/lib/ld-linux-aarch64.so.1", "LD", "/lib64/ld-linux-x86-64.so.2", "LD")
+	neutral := strings.NewReplacer("aarch64-linux-gnu", "ARCH", "x86_64-linux-gnu", "ARCH", "/lib64/", "/lib/", "ld-linux-aarch64.so.1", "LD", "ld-linux-x86-64.so.2", "LD")
 	names := func(programs map[string]elf.Machine) (all []string) {
 		for file := range programs {
 			all = append(all, neutral.Replace(file))
