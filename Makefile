@@ -19,7 +19,7 @@ help: ## list the targets
 	@echo "All targets that run clusters or tests need root; they install what they need (make setup)."
 
 ## ---- use
-.PHONY: demo lab-up lab-down images build
+.PHONY: demo lab-up lab-down images build release
 demo: setup images ## bring up two joined clusters with the same CIDRs, and walk through them
 	go run ./test/e2e/demo
 
@@ -36,6 +36,9 @@ build: $(BIN)/pelago-lab ## build all binaries into bin/
 
 images: build ## build the product's and the test workload's images: out/images/*.tar
 	$(BIN)/pelago-lab image build --output $(OUT)/images
+
+release: $(BIN)/pelago-lab ## build programs and one image for amd64 and arm64, VERSION=v1: out/release, out/release/pelago.tar
+	$(BIN)/pelago-lab image release --output $(OUT)/release --version '$(VERSION)'
 
 ## ---- test
 .PHONY: setup test test-full race unit netns lab e2e wires verify lint conformance conformance-karmada test-migrate gateway-api test-charts

@@ -9,6 +9,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/bpf"
 )
 
 // NotSupported names a feature that this machine lacks and the kernel version that introduced it.
@@ -42,7 +44,7 @@ var requirements = []requirement{
 	{"bpf_check_mtu", "5.12", func() error { return features.HaveProgramHelper(ebpf.SchedCLS, asm.FnCheckMtu) }},
 	{"bpf_skb_adjust_room", "4.13", func() error { return features.HaveProgramHelper(ebpf.SchedCLS, asm.FnSkbAdjustRoom) }},
 	{"syscall programs (flow sweeping)", "5.14", func() error { return features.HaveProgramType(ebpf.Syscall) }},
-	{"BPF instructions v3 (atomics)", "5.12", features.HaveV3ISA},
+	{"atomic BPF instructions", "5.12 (arm64: 5.18)", bpf.HaveAtomics},
 }
 
 // CheckKernel says whether the data path can run here: nil, or every missing feature with the kernel version that

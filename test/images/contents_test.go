@@ -69,7 +69,7 @@ func TestStaticProgramStandsAlone(t *testing.T) {
 
 func TestPelagoImage(t *testing.T) {
 	dir := t.TempDir()
-	image, err := Pelago(map[string]string{
+	image, err := Pelago(Host(), map[string]string{
 		"pelago-node": write(t, filepath.Join(dir, "pelago-node"), "node"),
 		"pelago":      write(t, filepath.Join(dir, "pelago"), "cli"),
 	})
@@ -97,14 +97,14 @@ func TestPelagoImage(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Size() > 50<<20 {
 		t.Errorf("archive of %d bytes without the programs, %v", info.Size(), err)
 	}
-	if _, err := Pelago(nil); err == nil {
+	if _, err := Pelago(Host(), nil); err == nil {
 		t.Error("no program is built: no error")
 	}
 }
 
 // TestIKEDaemonHasItsPlugins: each that a configuration names is in the image, with its libraries.
 func TestIKEDaemonHasItsPlugins(t *testing.T) {
-	layer, err := strongswan()
+	layer, err := Host().strongswan()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,13 +1,16 @@
 // Package images assembles container images from local files, without a registry and without a container engine: the image of
 // Pelago, and those of the lab (pause, CoreDNS, whereami). "docker load" and "ctr images import" read the resulting archive, which
-// depends on the contents of the files only: the same input gives the same digest.
+// depends on the contents of the files only: the same input gives the same digest. A release is an OCI archive of Pelago's image
+// for each architecture.
 package images
 
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path"
@@ -50,6 +53,8 @@ type Image struct {
 	Entrypoint []string
 	Cmd        []string
 	Env        []string // in addition to PATH
+	Arch       string   // GOARCH of its programs; "": that of this machine
+	Labels     map[string]string
 }
 
 // directories that programs expect in any root file system, with their modes.
@@ -58,9 +63,10 @@ var directories = map[string]int64{"dev": 0o755, "etc": 0o755, "proc": 0o555, "r
 // Write assembles the image into file, replacing it at once, and returns the
 // digest of its manifest.
 func (i Image) Write(file string) (digest string, err error) {
-	img, err := i.build()
+	// Not compressed: the archive goes to a runtime on this machine.
+	img, err := i.build(func(data []byte) (v1.Layer, error) { return static.NewLayer(data, types.DockerUncompressedLayer), nil })
 	if err != nil {
-		return "", fmt.Errorf("assemble image %s: %w", i.Name, err)
+		return "", err
 	}
 	// Not strict: strict validation refuses "localhost" as a registry without a
 	// port.
@@ -72,43 +78,59 @@ func (i Image) Write(file string) (digest string, err error) {
 		}
 		tags[tag] = img
 	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return "", fmt.Errorf("write image %s: %w", i.Name, err)
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".new-image-")
-	if err != nil {
-		return "", fmt.Errorf("write image %s: %w", i.Name, err)
-	}
-	defer os.Remove(tmp.Name())
-	err = tarball.MultiWrite(tags, tmp)
-	if err = errors.Join(err, tmp.Chmod(0o644), tmp.Close()); err != nil {
-		return "", fmt.Errorf("write image %s: %w", i.Name, err)
-	}
-	if err := os.Rename(tmp.Name(), file); err != nil {
+	if err := replace(file, func(w io.Writer) error { return tarball.MultiWrite(tags, w) }); err != nil {
 		return "", fmt.Errorf("write image %s: %w", i.Name, err)
 	}
 	hash, err := img.Digest()
 	return hash.String(), err
 }
 
-func (i Image) build() (v1.Image, error) {
-	config := &v1.ConfigFile{
-		OS: "linux", Architecture: runtime.GOARCH, Created: v1.Time{Time: time.Unix(0, 0).UTC()},
-		RootFS: v1.RootFS{Type: "layers"},
-		Config: v1.Config{Entrypoint: i.Entrypoint, Cmd: i.Cmd, Env: append([]string{"PATH=" + Path}, i.Env...), WorkingDir: "/"},
+// replace writes file, which is the old or the new one at any time.
+func replace(file string, write func(io.Writer) error) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
 	}
-	img, err := mutate.ConfigFile(empty.Image, config)
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".new-image-")
 	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	if err := errors.Join(write(tmp), tmp.Chmod(0o644), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), file)
+}
+
+// build assembles the image from layers that newLayer makes of their tars.
+func (i Image) build(newLayer func(tar []byte) (v1.Layer, error)) (img v1.Image, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("assemble image %s: %w", i.Name, err)
+		}
+	}()
+	arch := cmp.Or(i.Arch, runtime.GOARCH)
+	if img, err = mutate.ConfigFile(empty.Image, &v1.ConfigFile{
+		OS: "linux", Architecture: arch, Created: v1.Time{Time: time.Unix(0, 0).UTC()},
+		RootFS: v1.RootFS{Type: "layers"},
+		Config: v1.Config{Entrypoint: i.Entrypoint, Cmd: i.Cmd, Env: append([]string{"PATH=" + Path}, i.Env...), WorkingDir: "/", Labels: i.Labels},
+	}); err != nil {
 		return nil, err
 	}
 	for n, files := range i.Layers {
+		for _, f := range files {
+			if err := f.runsOn(arch); err != nil {
+				return nil, err
+			}
+		}
 		data, err := files.tar(n == 0)
 		if err != nil {
 			return nil, err
 		}
-		// Not compressed: the archive goes to a runtime on this machine.
-		img, err = mutate.AppendLayers(img, static.NewLayer(data, types.DockerUncompressedLayer))
+		layer, err := newLayer(data)
 		if err != nil {
+			return nil, err
+		}
+		if img, err = mutate.AppendLayers(img, layer); err != nil {
 			return nil, err
 		}
 	}

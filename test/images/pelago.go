@@ -3,10 +3,10 @@ package images
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // PelagoName is the reference of Pelago's image.
@@ -17,24 +17,27 @@ func PelagoPrograms() []string {
 	return []string{"pelago", "pelago-node", "pelago-agent", "pelago-dns", "pelago-hub"}
 }
 
+// pelagoPackages are the Debian packages from which Pelago's image takes programs.
+var pelagoPackages = []string{"busybox-static", "iptables", "libgcc-s1",
+	"strongswan-charon", "strongswan-swanctl", "libstrongswan-standard-plugins", "libcharon-extra-plugins"}
+
 // Pelago is the image of all components; a container's command selects the
 // binary. Binaries maps a binary's name to its file and has at least one entry.
 // The node daemon's iptables, nftables and legacy variant, and the IKE daemon
-// are those of the machine; the daemon must use the variant of the node's
+// are those of the system; the daemon must use the variant of the node's
 // kube-proxy.
-func Pelago(binaries map[string]string) (Image, error) {
-	tables, err := xtables()
-	if err != nil {
-		return Image{}, fmt.Errorf("gather iptables for %s: %w (Debian package: iptables)", PelagoName, err)
+func Pelago(system System, binaries map[string]string) (Image, error) {
+	tables, err := system.xtables()
+	var ike Layer
+	if err == nil {
+		ike, err = system.strongswan()
 	}
-	base := slices.Concat(tables, Busybox("sh", "cat", "ls", "mv", "rm", "ps", "kill", "sleep", "grep", "ip", "env"), Accounts())
-	ike, err := strongswan()
 	if err != nil {
-		return Image{}, fmt.Errorf("gather the IKE daemon for %s: %w (Debian packages: strongswan-charon, strongswan-swanctl, "+
-			"libstrongswan-standard-plugins, libcharon-extra-plugins)", PelagoName, err)
+		return Image{}, fmt.Errorf("gather iptables and the IKE daemon for %s: %w (Debian packages: %s)", PelagoName, err, strings.Join(pelagoPackages, ", "))
 	}
+	base := slices.Concat(tables, system.busybox("sh", "cat", "ls", "mv", "rm", "ps", "kill", "sleep", "grep", "ip", "env"), Accounts())
 	layers := []Layer{base, ike}
-	image := Image{Name: PelagoName, Layers: layers}
+	image := Image{Name: PelagoName, Arch: system.Arch, Layers: layers}
 	// One layer per program: a rebuilt one leaves the others as they are.
 	for _, name := range PelagoPrograms() {
 		if file, ok := binaries[name]; ok {
@@ -48,7 +51,7 @@ func Pelago(binaries map[string]string) (Image, error) {
 }
 
 // xtables gathers both flavours of iptables with their commands and extensions.
-func xtables() (Layer, error) {
+func (s System) xtables() (Layer, error) {
 	const dir = "/usr/sbin"
 	flavours := map[string][]string{
 		"xtables-nft-multi": {
@@ -66,21 +69,20 @@ func xtables() (Layer, error) {
 			links = append(links, File{Path: filepath.Join(dir, name), Link: program})
 		}
 	}
-	extensions, err := filepath.Glob("/usr/lib/*/xtables/*.so")
+	extensions := filepath.Join("/usr/lib", architectures[s.Arch].triplet, "xtables")
+	entries, err := os.ReadDir(filepath.Join(s.Root, extensions))
 	if err != nil {
 		return nil, err
 	}
-	if len(extensions) == 0 {
-		return nil, fmt.Errorf("no extensions in /usr/lib/*/xtables: %w", fs.ErrNotExist)
-	}
-	for _, extension := range extensions {
-		if target, err := os.Readlink(extension); err == nil { // implemented by another file
+	for _, entry := range entries {
+		extension := filepath.Join(extensions, entry.Name())
+		if target, err := os.Readlink(filepath.Join(s.Root, extension)); err == nil { // implemented by another file
 			links = append(links, File{Path: extension, Link: target})
 			continue
 		}
 		files = append(files, extension)
 	}
-	layer, err := Programs(files...)
+	layer, err := s.Programs(files...)
 	return append(layer, links...), err
 }
 
@@ -95,17 +97,13 @@ var charonPlugins = []string{
 }
 
 // strongswan gathers the IKE daemon with its plugins and their libraries.
-func strongswan() (Layer, error) {
-	files := []string{charon}
+func (s System) strongswan() (Layer, error) {
+	// The C library loads libgcc_s when a thread of the daemon ends.
+	files := []string{charon, filepath.Join("/lib", architectures[s.Arch].triplet, "libgcc_s.so.1")}
 	for _, p := range charonPlugins {
 		files = append(files, filepath.Join(filepath.Dir(charon), "plugins", fmt.Sprintf("libstrongswan-%s.so", p)))
 	}
-	// The C library loads it when a thread of the daemon ends.
-	gcc, err := filepath.Glob("/lib/*/libgcc_s.so.1")
-	if err != nil || len(gcc) == 0 {
-		return nil, fmt.Errorf("find /lib/*/libgcc_s.so.1 (Debian package libgcc-s1): %w", errors.Join(err, fs.ErrNotExist))
-	}
-	layer, err := Programs(append(files, gcc...)...)
+	layer, err := s.Programs(files...)
 	return append(layer, File{Path: "/var/run", Link: "/run"}), err
 }
 
@@ -113,8 +111,10 @@ func strongswan() (Layer, error) {
 const busybox = "/bin/busybox"
 
 // Busybox returns a static busybox with links in /bin for the given commands.
-func Busybox(commands ...string) Layer {
-	layer := Layer{{Path: busybox, Source: busybox}}
+func Busybox(commands ...string) Layer { return Host().busybox(commands...) }
+
+func (s System) busybox(commands ...string) Layer {
+	layer := Layer{{Path: busybox, Source: filepath.Join(s.Root, busybox)}}
 	for _, command := range commands {
 		layer = append(layer, File{Path: "/bin/" + command, Link: "busybox"})
 	}

@@ -48,6 +48,8 @@ var compiled = []string{"-timeout=30m", "-p=3", "-ldflags=-w"}
 const (
 	rareLab = "^TestLabWithNFTables$"
 	rareE2E = "^(TestNFTables|TestWithoutGlobalnet|TestIPsec|TestBehindNAT|TestThreeClusters|TestHubInstall)$|^TestWireGuard$/^a_gateway_leaves$"
+	// It compiles the product for a second architecture.
+	release = "^TestReleaseImage$"
 )
 
 var suites = []suite{
@@ -55,7 +57,7 @@ var suites = []suite{
 	{name: "lint", about: "gofmt, go mod tidy, vet, staticcheck, clang-format", target: "lint", background: true},
 	{name: "race", about: "packages with goroutines, under the race detector", packages: concurrent, race: true, flags: compiled, background: true},
 	{name: "unit", about: "all other packages without clusters or namespaces", packages: []string{"./..."},
-		without: slices.Concat(concurrent, namespaces, clusters, benchmark), flags: compiled, background: true},
+		without: slices.Concat(concurrent, namespaces, clusters, benchmark), flags: append(slices.Clone(compiled), "-skip="+release), background: true},
 	{name: "lab", about: "the lab's own clusters", packages: []string{"./test/lab"}, rerun: true, verbose: true,
 		flags: []string{"-timeout=30m", "-skip=" + rareLab}},
 	{name: "e2e", about: "two joined clusters: walk-through and failures, then WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true,
@@ -68,6 +70,8 @@ var suites = []suite{
 		flags: []string{"-timeout=30m", "-run=" + rareLab}},
 	{name: "e2e-rare", about: "nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, three clusters, a hub in a host cluster, a gateway leaving WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
 		flags: []string{"-timeout=50m", "-run=" + rareE2E}},
+	{name: "release", about: "the image for amd64 and arm64 as make release builds it", packages: []string{"./test/images"}, full: true,
+		flags: []string{"-timeout=60m", "-run=" + release}},
 	{name: "model", about: "ten million random steps of the model of the flow table against the programs", packages: []string{"./test/packet"}, full: true,
 		flags: []string{"-timeout=60m", "-run=^TestModel$", "-args", "-steps=10000000"}},
 	{name: "wires", about: "WireGuard and IPsec without globalnet", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,

@@ -125,7 +125,7 @@ func (a artifact) build(ctx context.Context, module, dir string, progress Progre
 		return fmt.Errorf("build %s: %w", a.title, err)
 	}
 	defer os.RemoveAll(tmp)
-	if err := goBuild(ctx, module, ".", filepath.Join(tmp, a.name), a.ldflags); err != nil {
+	if err := goBuild(ctx, module, ".", filepath.Join(tmp, a.name), runtime.GOARCH, a.ldflags); err != nil {
 		return fmt.Errorf("build %s: %w", a.title, err)
 	}
 	for _, link := range a.links {
@@ -146,6 +146,16 @@ func (a artifact) build(ctx context.Context, module, dir string, progress Progre
 // repository, such as "./cmd/pelago") of this module without cgo into the file
 // out. Go's own build cache makes an unchanged program cheap.
 func Program(ctx context.Context, pkg, out string) error {
+	return compile(ctx, pkg, out, runtime.GOARCH, "-s -w")
+}
+
+// Release is Program for the architecture arch (a GOARCH), with a version that
+// the program reports.
+func Release(ctx context.Context, pkg, out, arch, version string) error {
+	return compile(ctx, pkg, out, arch, "-s -w -X main.version="+version)
+}
+
+func compile(ctx context.Context, pkg, out, arch, ldflags string) error {
 	root, err := Repository()
 	if err != nil {
 		return err
@@ -155,7 +165,7 @@ func Program(ctx context.Context, pkg, out string) error {
 	}
 	tmp := fmt.Sprintf("%s.%d", out, os.Getpid())
 	defer os.Remove(tmp)
-	if err := goBuild(ctx, root, pkg, tmp, "-s -w"); err != nil {
+	if err := goBuild(ctx, root, pkg, tmp, arch, ldflags); err != nil {
 		return fmt.Errorf("build %s: %w", pkg, err)
 	}
 	if err := os.Rename(tmp, out); err != nil {
@@ -166,14 +176,14 @@ func Program(ctx context.Context, pkg, out string) error {
 
 // goBuild runs "go build" in module. The result depends on nothing but sources,
 // flags and Go version.
-func goBuild(ctx context.Context, module, pkg, out, ldflags string) error {
+func goBuild(ctx context.Context, module, pkg, out, arch, ldflags string) error {
 	goTool, err := exec.LookPath("go")
 	if err != nil {
 		return errors.New("the Go tool is not in PATH: install Go and put its bin directory into PATH (with sudo: sudo env PATH=\"$PATH\" …)")
 	}
 	cmd := exec.CommandContext(ctx, goTool, "build", "-trimpath", "-buildvcs=false", "-ldflags", ldflags, "-o", out, pkg)
 	cmd.Dir = module
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS=linux", "GOARCH="+runtime.GOARCH)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS=linux", "GOARCH="+arch)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, strings.TrimSpace(string(output)))
 	}
