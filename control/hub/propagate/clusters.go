@@ -1,0 +1,120 @@
+package propagate
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	"github.com/pelago-net/pelago/control/hub/placement"
+	"github.com/pelago-net/pelago/control/kube"
+	"github.com/pelago-net/pelago/scheduler"
+)
+
+// onCluster notes that clusters changed, and whether it was more than their load.
+func (r *reconciler) onCluster(before, after client.Object) {
+	more := before == nil || after == nil || before.GetGeneration() != after.GetGeneration() || !sameMarks(before, after)
+	if !more {
+		a, b := before.(*clusterv1alpha1.Cluster), after.(*clusterv1alpha1.Cluster)
+		more = !equality.Semantic.DeepEqual(a.Status.APIEnablements, b.Status.APIEnablements)
+	}
+	r.clustersChanged(more)
+}
+
+// clustersChanged wakes followClusters; more: it was not only their load.
+func (r *reconciler) clustersChanged(more bool) {
+	for {
+		select {
+		case r.clusters <- more:
+			return
+		case noted := <-r.clusters: // not looked at yet
+			more = more || noted
+		}
+	}
+}
+
+// followClusters tells the scheduling loop of clusters, and asks for the bindings whose decision may change: after a change of load
+// those that are undecided, else those for which a decision is due.
+func (r *reconciler) followClusters(ctx context.Context) {
+	var due <-chan time.Time // when a round-trip time that differs from the one in use replaces it
+	for {
+		var more bool
+		select {
+		case <-ctx.Done():
+			return
+		case more = <-r.clusters:
+		case <-due:
+		}
+		before, rtts := r.leaving.Load(), r.rtts.Load()
+		next, err := r.setClusters(ctx)
+		if err != nil {
+			log.FromContext(ctx).Error(err, "clusters cannot be listed")
+			continue
+		}
+		if due = nil; next > 0 {
+			due = time.After(next)
+		}
+		if exports := r.exports.Swap(false); exports || rtts != r.rtts.Load() {
+			if err := kube.EachBinding(ctx, r.cache, r.addNear); err != nil {
+				log.FromContext(ctx).Error(err, "bindings cannot be listed")
+			}
+		}
+		if !more && before.Equal(*r.leaving.Load()) {
+			r.addBindings(ctx, indexUndecided, kube.IndexFlag)
+		} else if err := kube.EachBinding(ctx, r.cache, r.addIfDue); err != nil {
+			log.FromContext(ctx).Error(err, "bindings cannot be listed")
+		}
+		if !pause(ctx, gather) {
+			return
+		}
+	}
+}
+
+// addIfDue enqueues the template of a binding for which another decision may be due now that clusters have changed.
+func (r *reconciler) addIfDue(b kube.Binding) {
+	if key, ok := keyOfReference(b.Spec.Resource); ok {
+		key.GVK = r.kinds.current(key.GVK)
+		b = kube.BindingOf(r.bindings.Latest(key, b.Object, time.Now()))
+	}
+	before := recorded(b)
+	if !scheduled(b, before) {
+		return
+	}
+	req, observed := request(b, before)
+	if before.Failback == nil && !r.leaving.Load().Concerns(b.Spec) {
+		switch r.Capacity.Need(req, observed) {
+		case "":
+			return
+		case scheduler.FollowsClusters:
+			if b.GetAnnotations()[policyv1alpha1.AnnotationNear] != "" {
+				break
+			}
+			d, err := r.Capacity.Try(capacityKey(b), req)
+			if err == nil && d.Term == before.Term && equality.Semantic.DeepEqual(sortedByName(d.Clusters), sortedByName(b.Spec.Clusters)) {
+				return // a reconcile takes twenty times as long, and there are thousands of them
+			}
+		}
+	}
+	r.addTemplate(b)
+}
+
+// setClusters returns when to read the clusters at the latest; 0: when they change.
+func (r *reconciler) setClusters(ctx context.Context) (next time.Duration, err error) {
+	var list clusterv1alpha1.ClusterList
+	if err := r.cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, err
+	}
+	rtts, changed, next := r.tracker.Update(list.Items, time.Now())
+	if changed || r.rtts.Load() == nil {
+		r.rtts.Store(&rtts)
+	}
+	f := placement.ReadClusters(list.Items, r.Eviction.HaltedAbove)
+	r.leaving.Store(&f)
+	r.Capacity.SetClusters(kube.Pointers(list.Items))
+	r.generation.Add(1)
+	return next, nil
+}
