@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"go/build"
 	"io"
 	"log/slog"
 	"os"
@@ -116,7 +117,9 @@ func runSuite(ctx context.Context, o options, table []entry, clusters string) er
 	}
 	args = append(args, "suite.test", "--", "-poll-interval="+pollInterval.String(), "-poll-timeout="+pollTimeout.String())
 	cmd := command(ctx, o.out, filepath.Join(o.out, "ginkgo"), args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(o.out, suiteKubeconfig), "HOME="+o.out, clustersVariable+"="+clusters)
+	// Specs write kubeconfigs below HOME; Ginkgo asks go for its version, whose modules are below the user's own.
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(o.out, suiteKubeconfig), "HOME="+o.out, "GOPATH="+build.Default.GOPATH,
+		clustersVariable+"="+clusters)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // Ginkgo ends its processes
 	cmd.WaitDelay = time.Minute
