@@ -10,6 +10,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -158,4 +159,26 @@ func refuse(t *testing.T, c *apiserver.Cluster, r refusal) error {
 	t.Cleanup(func() { c.Remove(before) })
 	obj.SetResourceVersion(before.GetResourceVersion())
 	return c.Update(t.Context(), obj)
+}
+
+// Clients of Karmada, whose API server does not validate status, write conditions of Clusters without a reason. All else is validated.
+func TestConditionsOfClusters(t *testing.T) {
+	c := connect(t)
+	cluster := refusal{Kind: "Cluster", Name: "conditions"}.object(map[string]any{"syncMode": "Pull"})
+	c.Make(cluster)
+	defer c.Remove(cluster)
+	for patch, want := range map[string]string{
+		`"status": "False", "reason": "", "message": ""`:    "",
+		`"status": "False", "message": ""`:                  "",
+		`"status": "False", "reason": "a b", "message": ""`: `status.conditions[0].reason: Invalid value: "a b"`,
+		`"status": "No", "message": ""`:                     `status.conditions[0].status: Unsupported value: "No"`,
+		`"message": ""`:                                     "status.conditions[0].status: Required value",
+		`"status": "False"`:                                 "status.conditions[0].message: Required value",
+	} {
+		text := `{"status": {"conditions": [{"type": "NetworkReady", "lastTransitionTime": "2026-11-21T10:00:00Z", ` + patch + `}]}}`
+		err := c.Status().Patch(t.Context(), cluster.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(text)))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", patch, err, want)
+		}
+	}
 }

@@ -122,6 +122,29 @@ func (m *Member) start(realOne bool, o Options) (err error) {
 	return err
 }
 
+// OpenMember serves one more real member, which the set neither joins nor closes.
+func (s *Set) OpenMember(name string) (*Member, error) {
+	m := &Member{Name: name}
+	if err := m.start(true, s.options); err != nil {
+		return nil, errors.Join(fmt.Errorf("open member %s: %w", name, err), m.Close())
+	}
+	return m, nil
+}
+
+// Close ends the member's server.
+func (m *Member) Close() (err error) {
+	if m.Simulated != nil {
+		err = m.Simulated.Close()
+	}
+	if m.node != nil {
+		m.node.stop()
+	}
+	if m.Server != nil {
+		err = errors.Join(err, m.Server.Close())
+	}
+	return err
+}
+
 // access writes the kubeconfig with which the product reaches a server.
 func (s *Set) access(name string, config *rest.Config) (file string, err error) {
 	if s.options.Through != nil {
@@ -150,15 +173,7 @@ func (s *Set) Close() error {
 	s.processes = nil
 	var errs []error
 	for _, m := range s.Members {
-		if m.Simulated != nil {
-			errs = append(errs, m.Simulated.Close())
-		}
-		if m.node != nil {
-			m.node.stop()
-		}
-		if m.Server != nil {
-			errs = append(errs, m.Server.Close())
-		}
+		errs = append(errs, m.Close())
 	}
 	s.Members = nil
 	if s.Server != nil {

@@ -373,7 +373,7 @@ func TestRemedy(t *testing.T) {
 		t.Helper()
 		await.True(t, "the condition is written", func() bool {
 			c := h.cluster(name)
-			meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{Type: "ServiceDomainNameResolutionReady", Status: status, Reason: "Test"})
+			meta.SetStatusCondition(&c.Status.Conditions, metav1.Condition{Type: "ServiceDomainNameResolutionReady", Status: status})
 			return h.Status().Update(t.Context(), c) == nil
 		})
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -241,7 +242,7 @@ func readiness(c *clusterv1alpha1.Cluster) string {
 	if ready == nil {
 		return "it has no condition Ready yet"
 	}
-	return fmt.Sprintf("Ready is %s, %s: %s", ready.Status, ready.Reason, ready.Message)
+	return fmt.Sprintf("Ready is %s, %s: %s", ready.Status, cmp.Or(ready.Reason, "no reason"), ready.Message)
 }
 
 func unavailable(format string, args ...any) *apierrors.StatusError {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -103,7 +104,7 @@ func waitForWorks(c *clusterv1alpha1.Cluster, works int) (reason, message string
 	}
 	state := "has not reported yet"
 	if ready != nil {
-		state = fmt.Sprintf("is not ready (%s)", ready.Reason)
+		state = fmt.Sprintf("is not ready (%s)", cmp.Or(ready.Reason, "no reason"))
 	}
 	return clusterv1alpha1.ReasonWaitingForCluster, fmt.Sprintf("%d Works wait for cluster %s, which %s: "+
 		"what they put there is removed when it is ready again; if it will not come back, `pelago unjoin --force` gives it up "+

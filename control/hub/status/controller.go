@@ -188,7 +188,7 @@ func readiness(c *clusterv1alpha1.Cluster) string {
 	case ready.Status == metav1.ConditionTrue:
 		return ""
 	}
-	return fmt.Sprintf("is not ready (%s)", ready.Reason)
+	return fmt.Sprintf("is not ready (%s)", cmp.Or(ready.Reason, "no reason"))
 }
 
 func (r *reconciler) writeBinding(ctx context.Context, b kube.Binding, status workv1alpha2.ResourceBindingStatus) error {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
@@ -306,6 +307,14 @@ func TestScheduled(t *testing.T) {
 				t.Errorf("-want +got\n%s", diff)
 			}
 		})
+	}
+}
+
+// Clients of Karmada may write Ready without a reason.
+func TestReadinessWithoutReason(t *testing.T) {
+	c := &clusterv1alpha1.Cluster{Status: clusterv1alpha1.ClusterStatus{Conditions: []metav1.Condition{{Type: "Ready", Status: "False"}}}}
+	if got := readiness(c); got != "is not ready (no reason)" {
+		t.Error(got)
 	}
 }
 

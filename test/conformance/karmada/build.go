@@ -47,6 +47,9 @@ func compile(ctx context.Context, o options, programs map[string]string) (string
 	if err := setPolling(filepath.Join(copied, "test", "e2e", "framework", "constant.go")); err != nil {
 		return "", err
 	}
+	if err := replaceKind(filepath.Join(copied, "test", "e2e", "suites", "base")); err != nil {
+		return "", err
+	}
 	for name, pkg := range programs {
 		build := []string{"build"}
 		if strings.HasSuffix(name, ".test") {

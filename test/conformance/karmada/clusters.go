@@ -55,7 +55,7 @@ func bringUp(ctx context.Context, o options, module string) (s *hubset.Set, err 
 			return s, fmt.Errorf("install the CRD of Workload: %w", err)
 		}
 	}
-	if err := writeKubeconfig(filepath.Join(o.out, suiteKubeconfig), s.Server.Config()); err != nil {
+	if err := writeKubeconfig(filepath.Join(o.out, suiteKubeconfig), s.Server.Config(), "karmada-apiserver", "karmada-host"); err != nil {
 		return s, err
 	}
 	return s, errors.Join(startWebhook(ctx, s, o, examples), served(ctx, s, "workload.example.io/v1alpha1"))
@@ -88,18 +88,19 @@ func served(ctx context.Context, s *hubset.Set, groupVersion string) error {
 	return nil
 }
 
-func writeKubeconfig(file string, hub *rest.Config) error {
+// writeKubeconfig writes an administrator's access to a server under the names of contexts, the first of them the current one.
+func writeKubeconfig(file string, to *rest.Config, contexts ...string) error {
 	config := clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{"hub": {Server: hub.Host, CertificateAuthorityData: hub.CAData}},
-		AuthInfos: map[string]*clientcmdapi.AuthInfo{"hub": {
-			ClientCertificateData: hub.CertData, ClientKeyData: hub.KeyData,
-		}},
-		Contexts: map[string]*clientcmdapi.Context{
-			"karmada-host": {Cluster: "hub", AuthInfo: "hub"}, "karmada-apiserver": {Cluster: "hub", AuthInfo: "hub"}},
-		CurrentContext: "karmada-apiserver",
+		Clusters:       map[string]*clientcmdapi.Cluster{"server": {Server: to.Host, CertificateAuthorityData: to.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"admin": {ClientCertificateData: to.CertData, ClientKeyData: to.KeyData}},
+		Contexts:       map[string]*clientcmdapi.Context{},
+		CurrentContext: contexts[0],
+	}
+	for _, name := range contexts {
+		config.Contexts[name] = &clientcmdapi.Context{Cluster: "server", AuthInfo: "admin"}
 	}
 	if err := clientcmd.WriteToFile(config, file); err != nil {
-		return fmt.Errorf("write the kubeconfig of the suite: %w", err)
+		return fmt.Errorf("write a kubeconfig for the suite: %w", err)
 	}
 	return nil
 }

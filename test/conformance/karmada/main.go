@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"go/build"
 	"io"
 	"log/slog"
 	"os"
@@ -85,8 +86,10 @@ func measure(ctx context.Context, o options, suite string, table []entry) (specs
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
+	extra := serveClusters(c)
+	defer func() { err = errors.Join(err, extra.Close()) }()
 	begin := time.Now()
-	failure := runSuite(ctx, o, table)
+	failure := runSuite(ctx, o, table, extra.URL)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -99,7 +102,7 @@ func measure(ctx context.Context, o options, suite string, table []entry) (specs
 }
 
 // runSuite runs the suite's program; Ginkgo runs serial specs after all others. That specs fail is in the report.
-func runSuite(ctx context.Context, o options, table []entry) error {
+func runSuite(ctx context.Context, o options, table []entry, clusters string) error {
 	log, err := os.Create(filepath.Join(o.out, "log"))
 	if err != nil {
 		return fmt.Errorf("write the log of the suite: %w", err)
@@ -114,7 +117,9 @@ func runSuite(ctx context.Context, o options, table []entry) error {
 	}
 	args = append(args, "suite.test", "--", "-poll-interval="+pollInterval.String(), "-poll-timeout="+pollTimeout.String())
 	cmd := command(ctx, o.out, filepath.Join(o.out, "ginkgo"), args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(o.out, suiteKubeconfig))
+	// Specs write kubeconfigs below HOME; Ginkgo asks go for its version, whose modules are below the user's own.
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(o.out, suiteKubeconfig), "HOME="+o.out, "GOPATH="+build.Default.GOPATH,
+		clustersVariable+"="+clusters)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // Ginkgo ends its processes
 	cmd.WaitDelay = time.Minute

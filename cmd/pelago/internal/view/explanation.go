@@ -201,7 +201,7 @@ func (f *Subject) explainCluster(r *explainedCluster) {
 		(ready == nil || ready.Status != metav1.ConditionTrue) {
 		why := "it has never reported"
 		if ready != nil {
-			why = strings.TrimSpace(ready.Reason + " " + ready.Message)
+			why = cmp.Or(strings.TrimSpace(ready.Reason+" "+ready.Message), "no reason")
 		}
 		r.Problems = append(r.Problems, fmt.Sprintf("the cluster is not ready: %s. See `kubectl describe clusters.%s %s`",
 			why, clusterv1alpha1.GroupVersion.Group, r.Cluster))
