@@ -4,13 +4,11 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -313,7 +311,7 @@ func TestClusterAPIPull(t *testing.T) {
 	o.Make(access)
 	c.patch(`{"metadata":{"annotations":{"n":"1"}}}`)
 	c.says(reasonJoinFailed, "key kubeconfig of Secret submariner-operator/pelago-hub, the access to the hub: it is no kubeconfig")
-	access.Data[v1alpha1.HubSecretKey], err = os.ReadFile(h.kubeconfig)
+	access.Data[v1alpha1.HubSecretKey], err = os.ReadFile(h.own) // with the rights that the operator would have there
 	must(t, err)
 	must(t, o.Update(ctx, access))
 	c.patch(`{"metadata":{"annotations":{"n":"2"}}}`)
@@ -332,8 +330,7 @@ func TestClusterAPIPull(t *testing.T) {
 		must(t, hub.Get(ctx, client.ObjectKeyFromObject(atHub), atHub))
 		must(t, hub.Get(ctx, client.ObjectKeyFromObject(network), network))
 		must(t, member.Get(ctx, client.ObjectKeyFromObject(agent), agent))
-		labels := maps.Clone(network.Labels)
-		if atHub.Spec.SyncMode != clusterv1alpha1.Pull || !atHub.Accepted() || atHub.Spec.Provider != "metal" || atHub.Labels["env"] != "prod" || labels["env"] != "prod" ||
+		if atHub.Spec.SyncMode != clusterv1alpha1.Pull || !atHub.Accepted() || atHub.Spec.Provider != "metal" || atHub.Labels["env"] != "prod" || network.Labels["env"] != "prod" ||
 			network.Annotations["pelago.io/workloads-only"] != workloadsOnly {
 			t.Errorf("the member at the hub: %+v\n%+v", atHub, network)
 		}
@@ -356,5 +353,9 @@ func TestClusterAPIPull(t *testing.T) {
 	}
 	member.kubelet()
 	left()
-	await.Never(t, time.Second, "the object is blocked", func() bool { return len(c.Unstructured.GetFinalizers()) != 1 })
+	gone(t, member, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: deploy.SystemNamespace}})
+	must(t, at.Get(ctx, client.ObjectKeyFromObject(c.Unstructured), c.Unstructured))
+	if have := c.Unstructured.GetFinalizers(); len(have) != 1 {
+		t.Errorf("finalizers of the object: %q", have)
+	}
 }
