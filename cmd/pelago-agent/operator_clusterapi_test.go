@@ -111,7 +111,7 @@ func (c capiCluster) says(reason string, words ...string) {
 		must(c.t, c.List(c.t.Context(), events, client.InNamespace(c.Unstructured.GetNamespace())))
 	next:
 		for _, e := range events.Items {
-			if e.InvolvedObject.Name != c.Unstructured.GetName() {
+			if e.InvolvedObject.UID != "" && e.InvolvedObject.UID != c.Unstructured.GetUID() || e.InvolvedObject.Name != c.Unstructured.GetName() {
 				continue
 			}
 			all = append(all, e.Reason+": "+e.Message)
@@ -226,7 +226,9 @@ func TestClusterAPI(t *testing.T) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: clusterv1alpha1.SecretNamespace, Name: "karmada-c1"}}
 	must(t, member.Get(ctx, client.ObjectKeyFromObject(account), account))
 	t.Run("without the label it leaves", func(t *testing.T) {
+		o.stop() // the operator finds it when it starts again
 		c.patch(`{"metadata":{"labels":{"pelago.io/join":null}}}`)
+		o.run(deploy.DefaultImage)
 		c.says(reasonLeft, "member c1 has left the hub")
 		gone(t, at, atHub)
 		gone(t, member, account)
@@ -262,7 +264,7 @@ func TestClusterAPI(t *testing.T) {
 		await.True(t, "the Work is applied", func() bool { return member.Get(ctx, client.ObjectKeyFromObject(cm), cm) == nil })
 		line.Cut()
 		at.Remove(c.Unstructured)
-		c.says(reasonLeaving, "c1")
+		c.says(reasonLeaving, "member c1 is being removed from the hub")
 		gone(t, at, atHub)
 		gone(t, at, work)
 		c.says(reasonLeft, "member c1 has left the hub; what Pelago has in the cluster stays there")
@@ -274,6 +276,9 @@ func TestClusterAPI(t *testing.T) {
 	events := &corev1.EventList{}
 	must(t, at.List(ctx, events))
 	for _, e := range events.Items {
+		if e.Source.Component == operatorDeployment {
+			t.Logf("%s %s/%s: %s", e.Reason, e.InvolvedObject.Namespace, e.InvolvedObject.Name, e.Message)
+		}
 		for _, secret := range []string{string(admin.KeyData), base64.StdEncoding.EncodeToString(admin.KeyData), admin.BearerToken} {
 			if secret != "" && strings.Contains(e.Message, secret) {
 				t.Errorf("Event %s has a credential", e.Reason)
