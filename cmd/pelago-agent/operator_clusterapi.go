@@ -42,7 +42,8 @@ const (
 	capiSecretType  = "cluster.x-k8s.io/secret"
 	capiSecretLabel = "cluster.x-k8s.io/cluster-name"
 	capiSecretKey   = "value" // of the Secret <cluster>-kubeconfig
-	// capiMoved marks objects that `clusterctl move` deletes here because they are in another management cluster now.
+	// capiMoved is an annotation, its value empty, of objects that `clusterctl move` deletes here because they are in another management
+	// cluster now. It replaces all other annotations.
 	capiMoved = "clusterctl.cluster.x-k8s.io/delete-for-move"
 )
 
@@ -273,8 +274,10 @@ func (r *capi) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 		return reconcile.Result{}, fmt.Errorf("get Cluster %s: %w", key, err)
 	}
 	joins := u != nil && u.GetLabels()[v1alpha1.LabelJoin] != "" && u.GetDeletionTimestamp() == nil
-	if u != nil && u.GetDeletionTimestamp() != nil && u.GetAnnotations()[capiMoved] != "" {
-		return reconcile.Result{}, nil
+	if u != nil {
+		if _, moved := u.GetAnnotations()[capiMoved]; moved {
+			return reconcile.Result{}, nil
+		}
 	}
 	hub, err := r.openHub(ctx)
 	if err == nil && joins {
@@ -331,10 +334,10 @@ func (r *capi) report(key client.ObjectKey, u *unstructured.Unstructured, s *cap
 	r.events.Event(ref, kind, reason, message)
 }
 
-// member returns the Cluster of the hub that an object has joined as, nil if it has not.
-func (r *capi) member(ctx context.Context, hub *hubAccess, key client.ObjectKey, name string) (*clusterv1alpha1.Cluster, error) {
+// member returns the Cluster of the hub that an object has joined as, nil if it has not. A wanted name of another object's member is refused.
+func (r *capi) member(ctx context.Context, hub *hubAccess, key client.ObjectKey, wanted string) (*clusterv1alpha1.Cluster, error) {
 	r.mu.Lock()
-	name = cmp.Or(r.states[key].member, name)
+	name := cmp.Or(r.states[key].member, wanted)
 	r.mu.Unlock()
 	if name == "" {
 		return nil, nil
@@ -354,7 +357,7 @@ func (r *capi) member(ctx context.Context, hub *hubAccess, key client.ObjectKey,
 	switch origin := c.Annotations[v1alpha1.AnnotationClusterAPI]; {
 	case origin == r.origin(key):
 		return c, nil
-	case strings.HasSuffix(origin, "@"+r.uid):
+	case name == wanted && strings.HasSuffix(origin, "@"+r.uid):
 		other, _, _ := strings.Cut(origin, "@")
 		return nil, refusal{"", fmt.Sprintf("the name %q is taken by the member of Cluster %s: choose another one with the annotation %s", name, other,
 			v1alpha1.AnnotationClusterName)}

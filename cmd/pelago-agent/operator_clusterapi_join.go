@@ -93,6 +93,9 @@ func (r *capi) join(ctx context.Context, hub *hubAccess, u *unstructured.Unstruc
 		return refusal{"", fmt.Sprintf("the cluster is a %s member called %s, and neither changes: remove the label %s, wait until it has left, and set it again",
 			strings.ToLower(string(have.Spec.SyncMode)), have.Name, v1alpha1.LabelJoin)}
 	}
+	if have != nil && have.DeletionTimestamp != nil {
+		return reported{reasonWaiting, fmt.Sprintf("member %s is being removed from the hub: the cluster joins again afterwards", name)}
+	}
 	if !initialized(u) {
 		return reported{reasonWaiting, "the control plane is not initialized yet"}
 	}

@@ -233,17 +233,17 @@ func TestClusterAPI(t *testing.T) {
 		gone(t, at, atHub)
 		gone(t, member, account)
 	})
-	t.Run("an object that was not seen to be deleted", func(t *testing.T) {
+	t.Run("an object that clusterctl has moved", func(t *testing.T) {
 		c.patch(`{"metadata":{"labels":{"pelago.io/join":"push"}}}`)
 		await.True(t, "it has joined again", func() bool {
 			return at.Get(ctx, client.ObjectKey{Name: "c1"}, atHub) == nil && ready() && atHub.Annotations[v1alpha1.AnnotationClusterAPI] != ""
 		})
-		o.stop()
-		c.patch(`{"metadata":{"finalizers":null}}`)
+		must(t, at.Patch(ctx, c.Unstructured.DeepCopy(), client.RawPatch("application/json-patch+json",
+			[]byte(`[{"op":"add","path":"/metadata/annotations","value":{"`+capiMoved+`":""}}]`))))
 		at.Remove(c.Unstructured)
-		o.run(deploy.DefaultImage)
+		c.patch(`{"metadata":{"finalizers":null}}`)
 		c.says(reasonStays, "member c1 stays")
-		if !ready() || atHub.DeletionTimestamp != nil {
+		if !ready() || atHub.DeletionTimestamp != nil || atHub.Labels["team"] != "a" {
 			t.Errorf("the member: %+v", atHub)
 		}
 	})
