@@ -85,6 +85,8 @@ type options struct {
 	// image and pelago are those of the role operator: its own image, and what runs the program pelago.
 	image  string
 	pelago func(ctx context.Context, args ...string) error
+	// giveUp replaces giveUpAfter.
+	giveUp time.Duration
 }
 
 // Roles of an agent. In a member each runs as a process with a ServiceAccount of its own.

@@ -137,6 +137,7 @@ func openOperator(ctx context.Context, cfg *rest.Config, o options) (*agent, err
 		ctrl.NewControllerManagedBy(mgr).Named("servicediscovery").For(discovery, changed).
 			Watches(submariner, every(discovery)).Complete(reconcile.Func(r.discovery)),
 		ctrl.NewControllerManagedBy(mgr).Named("broker").For(broker, changed).Complete(reconcile.Func(r.broker)),
+		mgr.Add(clusterAPI(mgr, r, o.giveUp)),
 		mgr.AddHealthzCheck("liveness", live), mgr.AddReadyzCheck("ping", healthz.Ping),
 	)
 }
@@ -159,7 +160,7 @@ func command(kubeconfig string) func(context.Context, ...string) error {
 	return func(ctx context.Context, args ...string) error {
 		ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 		defer cancel()
-		if kubeconfig != "" {
+		if kubeconfig != "" && !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--kubeconfig=") }) {
 			args = append(args, "--kubeconfig="+kubeconfig)
 		}
 		cmd := exec.CommandContext(ctx, "pelago", args...)
@@ -296,7 +297,7 @@ func (o *operator) checkOnly(ctx context.Context, s *v1alpha1.Submariner) error 
 func inDirectory(do func(dir string) error) error {
 	dir, err := os.MkdirTemp("", "pelago-operator-")
 	if err != nil {
-		return fmt.Errorf("make a directory for broker-info.subm: %w", err)
+		return fmt.Errorf("make a directory for credentials: %w", err)
 	}
 	return errors.Join(do(dir), os.RemoveAll(dir))
 }

@@ -37,15 +37,15 @@ const operatorNamespace = "submariner-operator"
 // builtDir is what pelagoDir has made; TestMain removes it.
 var builtDir string
 
-// pelagoDir is a directory with the program pelago, built once.
+// pelagoDir is a directory with the programs pelago and pelago-hub, built once.
 var pelagoDir = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "operator-")
 	if err != nil {
 		return "", err
 	}
 	builtDir = dir
-	if out, err := exec.Command("go", "build", "-C", "../..", "-o", filepath.Join(dir, "pelago"), "./cmd/pelago").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build pelago: %w\n%s", err, out)
+	if out, err := exec.Command("go", "build", "-C", "../..", "-o", dir+"/", "./cmd/pelago", "./cmd/pelago-hub").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build pelago and pelago-hub: %w\n%s", err, out)
 	}
 	return dir, nil
 })
@@ -97,7 +97,7 @@ func (o *operated) run(image string) {
 	o.t.Helper()
 	o.stop()
 	a, err := openOperator(o.t.Context(), o.cfg, options{roles: roles{operator: true}, namespace: operatorNamespace, image: image, kubeconfig: o.own,
-		metricsAddress: "0", healthAddress: "0", several: true, leaderElect: true})
+		metricsAddress: "0", healthAddress: "0", several: true, leaderElect: true, giveUp: 2 * time.Second})
 	must(o.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

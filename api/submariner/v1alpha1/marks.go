@@ -12,7 +12,31 @@ const (
 	BrokerInfoSecret = "broker-info"
 	// BrokerInfoKey is the key of a broker-info.subm in a Secret.
 	BrokerInfoKey = "broker-info.subm"
+	// HubSecret names the hub, with a kubeconfig under HubSecretKey, if it is another API server than the operator's own.
+	HubSecret    = "pelago-hub"
+	HubSecretKey = "kubeconfig"
 )
+
+// Marks of a Cluster of Cluster API (cluster.x-k8s.io), which the operator joins to the hub.
+const (
+	// LabelJoin is JoinPush, JoinPull or JoinNetwork; without it the cluster leaves.
+	LabelJoin   = "pelago.io/join"
+	JoinPush    = "push"    // `pelago join NAME --cluster-kubeconfig`
+	JoinPull    = "pull"    // `pelago join broker-info.subm --workloads-only`
+	JoinNetwork = "network" // `pelago join broker-info.subm`, with the flags of AnnotationFlags
+	// AnnotationClusterName is the name of the member (default: that of the object, with '-' in place of '.').
+	AnnotationClusterName = "pelago.io/cluster-name"
+	// AnnotationClusterProvider, -Region and -Zones (separated by commas) are the place of the member.
+	AnnotationClusterProvider = "pelago.io/cluster-provider"
+	AnnotationClusterRegion   = "pelago.io/cluster-region"
+	AnnotationClusterZones    = "pelago.io/cluster-zones"
+	// AnnotationClusterLabels are the keys of those labels that the member gets, separated by commas.
+	AnnotationClusterLabels = "pelago.io/cluster-labels"
+)
+
+// AnnotationClusterAPI of a Cluster of the hub is the object of Cluster API that it is a member for, NAMESPACE/NAME@UID with the UID of the
+// namespace kube-system where the object is. Written by the operator.
+const AnnotationClusterAPI = "pelago.io/cluster-api"
 
 // Condition types.
 const (

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/api/submariner/v1alpha1"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/deploy"
+)
+
+// memberName is the name of the member for an object.
+func memberName(u *unstructured.Unstructured) (string, error) {
+	name := cmp.Or(u.GetAnnotations()[v1alpha1.AnnotationClusterName], strings.ReplaceAll(u.GetName(), ".", "-"))
+	if err := config.CheckClusterID(name); err != nil {
+		return "", refusal{"", fmt.Sprintf("%v; the annotation %s chooses the name", err, v1alpha1.AnnotationClusterName)}
+	}
+	return name, nil
+}
+
+// commaList splits an annotation.
+func commaList(text string) (out []string) {
+	for part := range strings.SplitSeq(text, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			out = append(out, part)
+		}
+	}
+	return out
+}
+
+// memberFields are the labels and the place that the Cluster of the hub gets.
+func memberFields(u *unstructured.Unstructured) (set map[string]string, place map[string]any, err error) {
+	set, place = map[string]string{}, map[string]any{}
+	for _, key := range commaList(u.GetAnnotations()[v1alpha1.AnnotationClusterLabels]) {
+		value, ok := u.GetLabels()[key]
+		if !ok {
+			return nil, nil, refusal{"", fmt.Sprintf("annotation %s names the label %q, which the Cluster does not have", v1alpha1.AnnotationClusterLabels, key)}
+		}
+		set[key] = value
+	}
+	for field, key := range map[string]string{"provider": v1alpha1.AnnotationClusterProvider, "region": v1alpha1.AnnotationClusterRegion} {
+		if value := u.GetAnnotations()[key]; value != "" {
+			place[field] = value
+		}
+	}
+	var zones []any
+	for _, zone := range commaList(u.GetAnnotations()[v1alpha1.AnnotationClusterZones]) {
+		zones = append(zones, zone)
+	}
+	if len(zones) > 0 {
+		place["zones"] = zones
+	}
+	return set, place, nil
+}
+
+// join makes the cluster of an object a member. The error reports the result, also success.
+func (r *capi) join(ctx context.Context, hub *hubAccess, u *unstructured.Unstructured, s *capiState) error {
+	key := client.ObjectKeyFromObject(u)
+	name, err := memberName(u)
+	if err != nil {
+		return err
+	}
+	set, place, err := memberFields(u)
+	if err != nil {
+		return err
+	}
+	have, err := r.member(ctx, hub, key, name)
+	if err != nil {
+		return err
+	}
+	mode := u.GetLabels()[v1alpha1.LabelJoin]
+	by := clusterv1alpha1.Pull
+	switch mode {
+	case v1alpha1.JoinPush:
+		by = clusterv1alpha1.Push
+	case v1alpha1.JoinPull, v1alpha1.JoinNetwork:
+	default:
+		return refusal{"", fmt.Sprintf("label %s is %q: use %s, %s or %s", v1alpha1.LabelJoin, mode, v1alpha1.JoinPush, v1alpha1.JoinPull, v1alpha1.JoinNetwork)}
+	}
+	if have != nil && (have.Name != name || have.Spec.SyncMode != by) {
+		return refusal{"", fmt.Sprintf("the cluster is a %s member called %s, and neither changes: remove the label %s, wait until it has left, and set it again",
+			strings.ToLower(string(have.Spec.SyncMode)), have.Name, v1alpha1.LabelJoin)}
+	}
+	if have != nil && have.DeletionTimestamp != nil {
+		return reported{reasonWaiting, fmt.Sprintf("member %s is being removed from the hub: the cluster joins again afterwards", name)}
+	}
+	if !initialized(u) {
+		return reported{reasonWaiting, "the control plane is not initialized yet"}
+	}
+	member, err := r.kubeconfig(ctx, key)
+	if err != nil {
+		return err
+	}
+	command, files, err := r.joinCommand(ctx, u, name, hub, member)
+	if err != nil {
+		return err
+	}
+	input := fmt.Sprint(command, set, place, u.GetUID(), sha256.Sum256(append(member.content, hub.kubeconfig...)))
+	if (have != nil || s.applied.err != nil) && s.applied.current(input, repairInterval) {
+		return cmp.Or(s.applied.err, error(reported{reasonJoined, joinedMessage(name, mode)}))
+	}
+	if !r.claim(name, key) {
+		return reported{reasonWaiting, fmt.Sprintf("another Cluster is being joined as %q", name)}
+	}
+	defer r.release(name)
+	err = r.run(ctx, files, command...)
+	if err == nil && have == nil && by == clusterv1alpha1.Pull {
+		err = r.run(ctx, hub.files(), append([]string{"clusters", "accept", name}, hub.flags()...)...) // who set the label, is an administrator
+	}
+	if err == nil {
+		err = r.mark(ctx, hub, key, name, set, place)
+	}
+	s.applied = applied{input, time.Now(), err}
+	if err != nil {
+		return err
+	}
+	r.record(key, name)
+	s.leaving = ""
+	return reported{reasonJoined, joinedMessage(name, mode)}
+}
+
+func joinedMessage(name, mode string) string {
+	return fmt.Sprintf("the cluster is member %s of the hub (%s): see `kubectl get clusters.cluster.karmada.io %s` there", name, mode, name)
+}
+
+// joinCommand are the arguments of pelago, and the files that they name.
+func (r *capi) joinCommand(
+	ctx context.Context, u *unstructured.Unstructured, name string, hub *hubAccess, member credential,
+) ([]string, []credential, error) {
+	mode := u.GetLabels()[v1alpha1.LabelJoin]
+	flags, err := extraFlags(u.GetAnnotations(), slices.DeleteFunc(slices.Clone(extraJoin), func(flag string) bool {
+		return flag == "network-only" || flag == "workloads-only"
+	}))
+	if err != nil {
+		return nil, nil, refusal{"", err.Error()}
+	}
+	if mode == v1alpha1.JoinPush {
+		if len(flags) > 0 {
+			return nil, nil, refusal{"", fmt.Sprintf("annotation %s has no meaning with label %s=%s: remove it", v1alpha1.AnnotationFlags, v1alpha1.LabelJoin, mode)}
+		}
+		return append([]string{"join", name, "--cluster-kubeconfig=@member"}, hub.flags()...), append(hub.files(), member), nil
+	}
+	secret := &corev1.Secret{}
+	key := client.ObjectKey{Namespace: r.namespace, Name: v1alpha1.BrokerInfoSecret}
+	if err := r.live.Get(ctx, key, secret); err != nil {
+		return nil, nil, fmt.Errorf("get Secret %s: %w: make a Broker object, or the Secret of a broker-info.subm of the hub, for the label %s=%s", key, err,
+			v1alpha1.LabelJoin, mode)
+	}
+	info := credential{"info", "Secret " + key.String(), secret.Data[v1alpha1.BrokerInfoKey]}
+	args := []string{"join", "@info", "--kubeconfig=@member", "--clusterid=" + name, "--wait=false", "--image=" + cmp.Or(r.image, deploy.DefaultImage)}
+	if mode == v1alpha1.JoinPull {
+		args = append(args, "--workloads-only=true")
+	}
+	return append(args, flags...), []credential{info, member}, nil
+}
+
+// claim keeps two objects from being joined under one name at the same time.
+func (r *capi) claim(name string, key client.ObjectKey) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, busy := r.names[name]; busy {
+		return false
+	}
+	r.names[name] = key
+	return true
+}
+
+func (r *capi) release(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.names, name)
+}
+
+// mark writes what follows from the object into the Cluster of the hub, and into that of the network, if there is one. What the operator
+// wrote before and does not write again is removed.
+func (r *capi) mark(ctx context.Context, hub *hubAccess, key client.ObjectKey, name string, set map[string]string, place map[string]any) error {
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": place}}
+	if len(place) == 0 {
+		u.Object = map[string]any{}
+	}
+	u.SetGroupVersionKind(clusterv1alpha1.GroupVersion.WithKind("Cluster"))
+	u.SetAnnotations(map[string]string{v1alpha1.AnnotationClusterAPI: r.origin(key)})
+	objects := []*unstructured.Unstructured{u}
+	network := &submarinerv1.Cluster{}
+	err := hub.Get(ctx, client.ObjectKey{Namespace: deploy.BrokerNamespace, Name: name}, network)
+	switch {
+	case err == nil:
+		n := &unstructured.Unstructured{}
+		n.SetGroupVersionKind(submarinerv1.GroupVersion.WithKind("Cluster"))
+		n.SetNamespace(network.Namespace)
+		objects = append(objects, n)
+	case client.IgnoreNotFound(err) != nil && !meta.IsNoMatchError(err):
+		return fmt.Errorf("get Cluster %s of the network at the hub: %w", name, err)
+	}
+	for _, u := range objects {
+		u.SetName(name)
+		u.SetLabels(set)
+		if err := hub.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(capiOwner), client.ForceOwnership); err != nil {
+			return fmt.Errorf("label Cluster %s at the hub: %w", name, err)
+		}
+	}
+	return nil
+}
