@@ -204,7 +204,8 @@ func (o *operator) submariner(ctx context.Context, req reconcile.Request) (recon
 		if err := o.client.Patch(ctx, s, client.MergeFrom(before)); err != nil {
 			return reconcile.Result{}, fmt.Errorf("add the finalizer of Submariner %s: %w", s.Name, err)
 		}
-		before = s.DeepCopy()
+		// The response may be of a later spec, without its unknown fields.
+		return reconcile.Result{RequeueAfter: kube.RequeueStale}, nil
 	}
 	phase := o.install(ctx, s, unknown)
 	if err := o.observe(ctx, s, phase); err != nil {
