@@ -33,8 +33,9 @@ type broken struct {
 	Error string `json:"error"`
 }
 
-// patience is how long one request may take.
-const patience = 10 * time.Second
+// patience is how long one request may take before its connection counts as broken: longer than a sender whose packets were lost or late
+// for many seconds waits before it sends again (RFC 6298 5.5). How long requests took is in SlowestMs.
+const patience = time.Minute
 
 func hold(args []string) error {
 	flags := flag.NewFlagSet("whereami hold", flag.ExitOnError)
