@@ -10,6 +10,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/placement"
 	"github.com/pelago-net/pelago/control/kube"
 	"github.com/pelago-net/pelago/scheduler"
@@ -90,7 +91,8 @@ func (r *reconciler) addIfDue(b kube.Binding) {
 		case "":
 			return
 		case scheduler.FollowsClusters:
-			if b.GetAnnotations()[policyv1alpha1.AnnotationNear] != "" {
+			open := before.Reason != workv1alpha2.ReasonSuccess || before.Held != "" || len(b.Spec.GracefulEvictionTasks) > 0
+			if open || b.GetAnnotations()[policyv1alpha1.AnnotationNear] != "" {
 				break
 			}
 			d, err := r.Capacity.Try(capacityKey(b), req)
