@@ -106,8 +106,10 @@ test-charts: setup ## test the Helm charts with Helm's library against API serve
 ## ---- measure and break
 .PHONY: failover chaos bench bench-scheduler bench-hub bench-dns vm fuzz
 RUNS ?= 3
-failover: setup images ## measure gateway faults under load, RUNS=3 of each: out/failover.json
-	go run ./test/failover -runs $(RUNS) -out $(OUT)/failover.json
+WIRE ?= vxlan
+DATAPATH ?= strict
+failover: setup images ## measure gateway faults under load, RUNS=3 of each, with WIRE=wireguard, DATAPATH=hybrid: out/failover.json
+	go run ./test/failover -runs $(RUNS) -wire $(WIRE) -datapath $(DATAPATH) -out $(OUT)/failover.json
 
 bench: ## measure the data path against kernel routing, iptables and nftables: out/bench.json
 	go run ./test/bench -out $(OUT)/bench.json

@@ -34,9 +34,24 @@ type clusterset struct {
 	load *load // filled by the first that needs it
 }
 
-// newClusterset brings the clusters up and installs the product in them. They are taken down when the test has ended,
-// however it ended; those of a killed run are taken down first. w selects its gateways, wire and addressing.
+// newClusterset brings the clusters up and installs the product in them. w selects its gateways, wire and addressing.
 func newClusterset(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
+	t.Helper()
+	start := time.Now()
+	s := bringUp(t, o, w)
+	if *keep && s.joined(t) {
+		t.Log("the clusters of an earlier run are used as they are, with the images of then")
+	} else {
+		must(t, s.Install(t.Context()))
+	}
+	must(t, s.Connected(t.Context()))
+	t.Logf("installed after %.1f s", time.Since(start).Seconds())
+	return s
+}
+
+// bringUp brings the clusters up, with nothing installed. They are taken down when the test has ended, however it ended; those of
+// a killed run are taken down first.
+func bringUp(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
 	t.Helper()
 	w.Dir, w.Bin, w.Images, w.Out = t.TempDir(), absolute(t, *binDir), absolute(t, *imageDir), t.Output()
 	s := &clusterset{Walk: w, load: &load{}}
@@ -68,13 +83,6 @@ func newClusterset(t *testing.T, o lab.Options, w walk.Walk) *clusterset {
 		t.Fatal(err)
 	}
 	t.Logf("clusters are up after %.1f s", time.Since(start).Seconds())
-	if *keep && s.joined(t) {
-		t.Log("the clusters of an earlier run are used as they are, with the images of then")
-	} else {
-		must(t, s.Install(t.Context()))
-	}
-	must(t, s.Connected(t.Context()))
-	t.Logf("installed after %.1f s", time.Since(start).Seconds())
 	return s
 }
 

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -110,12 +112,9 @@ type pathEntry struct {
 
 // paths reads the map of every node, the one that is off left out.
 func (s *stage) paths(ctx context.Context, off string) (map[string][]path, error) {
-	names := map[uint32]string{}
 	var nodes []string
 	for _, c := range s.Lab.Plan().Clusters {
 		for _, n := range c.Nodes {
-			a := n.Address.As4()
-			names[uint32(a[0])|uint32(a[1])<<8|uint32(a[2])<<16|uint32(a[3])<<24] = n.Name
 			if n.Name != off {
 				nodes = append(nodes, n.Name)
 			}
@@ -136,7 +135,7 @@ func (s *stage) paths(ctx context.Context, off string) (map[string][]path, error
 				silent := now - int64(v.Seen)
 				open := v.Sequence - v.Answered
 				out[node] = append(out[node], path{
-					peer: names[e.Formatted.Key], probed: v.Probed != 0,
+					peer: s.names[e.Formatted.Key], probed: v.Probed != 0,
 					good: v.Replies > 0 && v.Ready != 0 && silent < int64(time.Second),
 					dead: v.Probed != 0 && open >= 3 && silent > int64(time.Second),
 					used: v.Used > 0 && now-int64(v.Used) < int64(time.Second/2),
@@ -146,6 +145,23 @@ func (s *stage) paths(ctx context.Context, off string) (map[string][]path, error
 	}
 	all.Wait()
 	return out, errors.Join(errs...)
+}
+
+// nameNodes maps the keys of the map `paths` to nodes: the address of a node, and on an encrypted wire its fabric address.
+func (s *stage) nameNodes(ctx context.Context) error {
+	s.names = map[uint32]string{}
+	for _, c := range s.Lab.Plan().Clusters {
+		for _, n := range c.Nodes {
+			fabric, err := s.Fabric(ctx, c.Name, n.Name)
+			if err != nil {
+				return err
+			}
+			for _, address := range []netip.Addr{n.Address, fabric} {
+				s.names[binary.NativeEndian.Uint32(address.AsSlice())] = n.Name
+			}
+		}
+	}
+	return nil
 }
 
 func (s *stage) readPaths(ctx context.Context, node string) (entries []pathEntry, now int64, err error) {

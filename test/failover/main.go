@@ -28,6 +28,8 @@ type options struct {
 	lab         string
 	bin, images string
 	keep        bool
+	wire        string
+	datapath    string
 }
 
 func run(args []string, out io.Writer) error {
@@ -43,6 +45,8 @@ func run(args []string, out io.Writer) error {
 	flags.StringVar(&o.bin, "bin", "bin", "directory of the product's programs")
 	flags.StringVar(&o.images, "images", "out/images", "directory of the image archives")
 	flags.BoolVar(&o.keep, "keep", false, "leave the clusters up at the end, and use those of an earlier run as they are")
+	flags.StringVar(&o.wire, "wire", "vxlan", "between gateways: vxlan, wireguard or ipsec")
+	flags.StringVar(&o.datapath, "datapath", "strict", "of the pods: strict, hybrid or fast")
 	names := flags.String("faults", "", "comma-separated faults (default: "+strings.Join(program.Names(faults(), nameOf), ",")+")")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -78,14 +82,14 @@ func measureAll(ctx context.Context, o options, chosen []fault, out io.Writer) (
 			r, err := s.once(ctx, f, rep)
 			if ctx.Err() != nil {
 				slog.Warn("interrupted; what was measured is reported")
-				return errors.Join(append(failures, ctx.Err(), report(out, o.file, chosen, results), verdict(results))...)
+				return errors.Join(append(failures, ctx.Err(), report(out, o, chosen, results), verdict(results))...)
 			}
 			if err != nil {
 				err = fmt.Errorf("%s, run %d: %w", f.name, rep+1, err)
 				slog.Error("a run failed", "error", err)
 				failures = append(failures, err)
 				if err := s.recover(ctx); err != nil {
-					return errors.Join(append(failures, err, report(out, o.file, chosen, results))...)
+					return errors.Join(append(failures, err, report(out, o, chosen, results))...)
 				}
 				continue
 			}
@@ -93,7 +97,7 @@ func measureAll(ctx context.Context, o options, chosen []fault, out io.Writer) (
 			slog.Info("measured", "run", rep+1, "fault", f.name, "victim", r.victim, "outcome", r, "elapsed", time.Since(start).Round(time.Second))
 		}
 	}
-	err = report(out, o.file, chosen, results)
+	err = report(out, o, chosen, results)
 	return errors.Join(append(failures, err, verdict(results))...)
 }
 

@@ -11,18 +11,15 @@ import (
 	"github.com/pelago-net/pelago/test/resultfile"
 )
 
-// variant is the product as it is installed here.
-const variant = "pelago-vxlan"
-
 // The targets beyond the round-trip time of the path.
 const (
 	targetP99    = 60 * time.Millisecond
 	targetMedian = 45 * time.Millisecond
 )
 
-// rows are those of the result file. Of outages, n counts the flows that were hit, of everything else the runs. The median of
+// rows are those of the result file; variant is the product as it is installed here. Of outages, n counts the flows that were hit, of everything else the runs. The median of
 // outage_ms_p99 is that percentile of all flows of all runs.
-func rows(chosen []fault, results map[string][]outcome) (out []resultfile.Row) {
+func rows(variant string, chosen []fault, results map[string][]outcome) (out []resultfile.Row) {
 	for _, f := range chosen {
 		runs := results[f.name]
 		if len(runs) == 0 {
@@ -83,13 +80,13 @@ func percentile(sorted []float64, share float64) float64 {
 	return sorted[min(max(n, 1), len(sorted))-1]
 }
 
-// report prints the table and writes the result file.
-func report(out io.Writer, file string, chosen []fault, results map[string][]outcome) error {
-	r, err := resultfile.New("failover", rows(chosen, results))
+// report prints the table and writes the result file. Rows name the product as it is installed: "pelago-WIRE-DATAPATH".
+func report(out io.Writer, o options, chosen []fault, results map[string][]outcome) error {
+	r, err := resultfile.New("failover", rows("pelago-"+o.wire+"-"+o.datapath, chosen, results))
 	if err != nil {
 		return err
 	}
-	return errors.Join(printTable(out, chosen, results), r.Write(file))
+	return errors.Join(printTable(out, chosen, results), r.Write(o.file))
 }
 
 // printTable shows the distribution of the outages of the flows that were hit, beside the target.

@@ -64,7 +64,7 @@ func TestReport(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "deep", "failover.json")
 	var text bytes.Buffer
-	if err := report(&text, file, chosen, results); err != nil {
+	if err := report(&text, options{file: file, wire: "vxlan", datapath: "strict"}, chosen, results); err != nil {
 		t.Fatal(err)
 	}
 	var line []string
@@ -100,13 +100,13 @@ func TestReport(t *testing.T) {
 		name, metric string
 		want         []resultfile.Row
 	}{
-		{"cut", "outage_ms_p50", []resultfile.Row{{Case: "cut", Variant: variant, Metric: "outage_ms_p50", Unit: "ms", N: 3, Median: 40, Min: 30, Max: 50}}},
-		{"cut", "outage_ms_p99", []resultfile.Row{{Case: "cut", Variant: variant, Metric: "outage_ms_p99", Unit: "ms", N: 3, Median: 50, Min: 30, Max: 50}}},
-		{"cut", "outage_certain_ms_p99", []resultfile.Row{{Case: "cut", Variant: variant, Metric: "outage_certain_ms_p99", Unit: "ms", N: 3, Median: 45, Min: 30, Max: 45}}},
-		{"cut", "packets_lost", []resultfile.Row{{Case: "cut", Variant: variant, Metric: "packets_lost", Unit: "1", N: 2, Median: 50, Min: 50, Max: 70}}},
-		{"cut", "connections_broken", []resultfile.Row{{Case: "cut", Variant: variant, Metric: "connections_broken", Unit: "1", N: 2, Median: 0, Min: 0, Max: 0}}},
+		{"cut", "outage_ms_p50", []resultfile.Row{{Case: "cut", Variant: "pelago-vxlan-strict", Metric: "outage_ms_p50", Unit: "ms", N: 3, Median: 40, Min: 30, Max: 50}}},
+		{"cut", "outage_ms_p99", []resultfile.Row{{Case: "cut", Variant: "pelago-vxlan-strict", Metric: "outage_ms_p99", Unit: "ms", N: 3, Median: 50, Min: 30, Max: 50}}},
+		{"cut", "outage_certain_ms_p99", []resultfile.Row{{Case: "cut", Variant: "pelago-vxlan-strict", Metric: "outage_certain_ms_p99", Unit: "ms", N: 3, Median: 45, Min: 30, Max: 45}}},
+		{"cut", "packets_lost", []resultfile.Row{{Case: "cut", Variant: "pelago-vxlan-strict", Metric: "packets_lost", Unit: "1", N: 2, Median: 50, Min: 50, Max: 70}}},
+		{"cut", "connections_broken", []resultfile.Row{{Case: "cut", Variant: "pelago-vxlan-strict", Metric: "connections_broken", Unit: "1", N: 2, Median: 0, Min: 0, Max: 0}}},
 		{"drain", "outage_ms_p50", nil},
-		{"drain", "packets_lost", []resultfile.Row{{Case: "drain", Variant: variant, Metric: "packets_lost", Unit: "1", N: 1, Median: 0, Min: 0, Max: 0}}},
+		{"drain", "packets_lost", []resultfile.Row{{Case: "drain", Variant: "pelago-vxlan-strict", Metric: "packets_lost", Unit: "1", N: 1, Median: 0, Min: 0, Max: 0}}},
 		{"absent", "packets_lost", nil},
 	} {
 		if diff := cmp.Diff(tt.want, row(tt.name, tt.metric)); diff != "" {

@@ -32,9 +32,10 @@ var gateways = []string{"g1-n1", "g2-n1", "g1-n2", "g2-n2"}
 type stage struct {
 	walk.Walk
 	client  walk.Pod
-	targets []string    // of the load: address and port
-	busy    []*exec.Cmd // keep the processors busy
-	raw     string      // directory for what the load printed; "": none
+	targets []string          // of the load: address and port
+	names   map[uint32]string // of nodes, by the keys of the map `paths`
+	busy    []*exec.Cmd       // keep the processors busy
+	raw     string            // directory for what the load printed; "": none
 }
 
 // workload is two services: sink, and direct, which is headless. Pods ask for processor time, else Kubernetes gives them next to
@@ -120,7 +121,7 @@ func newStage(ctx context.Context, o options) (*stage, error) {
 		}
 	}
 	s.Gateways, s.Out = 2, io.Discard
-	s.Wire = "vxlan" // paths are read by the addresses of nodes, which on an encrypted wire they do not have
+	s.Wire, s.Datapath = o.wire, o.datapath
 	s.Lab, err = lab.Up(ctx, lab.Options{
 		Name: o.lab, Clusters: 2, Nodes: 3, PodCIDRs: []netip.Prefix{netip.MustParsePrefix(walk.PodCIDR)},
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix(walk.ServiceCIDR)},
@@ -133,6 +134,9 @@ func newStage(ctx context.Context, o options) (*stage, error) {
 		if err := s.install(ctx); err != nil {
 			return nil, err
 		}
+	}
+	if err := s.nameNodes(ctx); err != nil {
+		return nil, err
 	}
 	if err := s.makeWorkload(ctx); err != nil {
 		return nil, fmt.Errorf("make the workload: %w", err)

@@ -47,7 +47,7 @@ var compiled = []string{"-timeout=30m", "-p=3", "-ldflags=-w"}
 // packages is run by `make test`.
 const (
 	rareLab = "^TestLabWithNFTables$"
-	rareE2E = "^(TestNFTables|TestWithoutGlobalnet|TestIPsec|TestBehindNAT|TestThreeClusters|TestHubInstall)$|^TestWireGuard$/^a_gateway_leaves$"
+	rareE2E = "^(TestNFTables|TestWithoutGlobalnet|TestIPsec|TestBehindNAT|TestThreeClusters|TestHubInstall|TestVersions)$|^TestWireGuard$/^a_gateway_leaves$"
 	// It compiles the product for a second architecture.
 	release = "^TestReleaseImage$"
 )
@@ -68,7 +68,7 @@ var suites = []suite{
 
 	{name: "lab-rare", about: "the lab with kube-proxy in nftables mode", packages: []string{"./test/lab"}, rerun: true, verbose: true, full: true,
 		flags: []string{"-timeout=30m", "-run=" + rareLab}},
-	{name: "e2e-rare", about: "nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, three clusters, a hub in a host cluster, a gateway leaving WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
+	{name: "e2e-rare", about: "nftables kube-proxy, no globalnet, IPsec, a cluster behind NAT, three clusters, a hub in a host cluster, an upgrade from the first layout and back, a gateway leaving WireGuard", packages: []string{"./test/e2e"}, rerun: true, verbose: true, full: true,
 		flags: []string{"-timeout=50m", "-run=" + rareE2E}},
 	{name: "release", about: "the image for amd64 and arm64 as make release builds it", packages: []string{"./test/images"}, full: true,
 		flags: []string{"-timeout=60m", "-run=" + release}},

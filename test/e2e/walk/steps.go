@@ -86,6 +86,9 @@ func (w *Walk) Join(ctx context.Context, name string, more ...string) error {
 	if w.Wire != "" {
 		args = append(args, "--cable-driver", w.Wire)
 	}
+	if w.Datapath != "" {
+		args = append(args, "--datapath", w.Datapath)
+	}
 	for n := range w.Gateways {
 		args = append(args, "--gateway-node", fmt.Sprintf("%s-n%d", name, n+1))
 	}

@@ -32,6 +32,8 @@ type Walk struct {
 	Propagation bool
 	// Wire is join's --cable-driver; empty: join's own choice, wireguard.
 	Wire string
+	// Datapath is join's --datapath; empty: join's own choice, strict.
+	Datapath string
 	// Bin is the directory of the product's programs, Images that of the image archives.
 	Bin, Images string
 	// Dir takes broker-info.subm.
