@@ -118,7 +118,7 @@ func embed(name string, port uint16, mtu int, log *slog.Logger) (_ *embedded, er
 	if err != nil {
 		return nil, err
 	}
-	e := &embedded{tun: t.File(), device: device.NewDevice(t, conn.NewDefaultBind(), wireguardLog(log, name)), port: port}
+	e := &embedded{tun: t.File(), device: device.NewDevice(batched{t}, conn.NewDefaultBind(), wireguardLog(log, name)), port: port}
 	defer func() {
 		if err != nil {
 			e.close()
@@ -152,19 +152,41 @@ func embed(name string, port uint16, mtu int, log *slog.Logger) (_ *embedded, er
 	return e, nil
 }
 
-// waiting reports whether the TUN or a UDP socket holds packets that this process has not read yet.
-func (e *embedded) waiting() (bool, error) {
-	raw, err := e.tun.SyscallConn()
+// readable reports whether a file holds something to read now.
+func readable(file *os.File) (bool, error) {
+	raw, err := file.SyscallConn()
 	if err != nil {
 		return false, err
 	}
-	readable := []unix.PollFd{{Events: unix.POLLIN}}
+	poll := []unix.PollFd{{Events: unix.POLLIN}}
 	ready := 0
-	if cerr := raw.Control(func(fd uintptr) {
-		readable[0].Fd = int32(fd)
-		ready, err = unix.Poll(readable, 0)
-	}); cerr != nil || err != nil || ready > 0 {
-		return ready > 0, errors.Join(cerr, err)
+	cerr := raw.Control(func(fd uintptr) {
+		poll[0].Fd = int32(fd)
+		ready, err = unix.Poll(poll, 0)
+	})
+	return ready > 0, errors.Join(cerr, err)
+}
+
+// batched is a TUN that hands over the packets that it holds in one Read. The library reads one at a time, unless the kernel leaves
+// segmentation to it, which it does not for packets inside our overlay header; but it encrypts, sends and delivers by the batch.
+type batched struct{ tun.Device }
+
+// Read implements tun.Device. Half of a batch stays free for the segments of the last packet.
+func (b batched) Read(bufs [][]byte, sizes []int, offset int) (n int, err error) {
+	for more := true; err == nil && more && n <= len(bufs)/2; {
+		var m int
+		m, err = b.Device.Read(bufs[n:], sizes[n:], offset)
+		if n += m; err == nil {
+			more, err = readable(b.File())
+		}
+	}
+	return n, err
+}
+
+// waiting reports whether the TUN or a UDP socket holds packets that this process has not read yet.
+func (e *embedded) waiting() (bool, error) {
+	if ready, err := readable(e.tun); ready || err != nil {
+		return ready, err
 	}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		sockets, err := netlink.SocketDiagUDP(family)

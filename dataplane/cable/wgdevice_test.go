@@ -1,8 +1,14 @@
 package cable
 
 import (
+	"errors"
+	"io"
 	"net"
+	"os"
 	"testing"
+
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/tun"
 )
 
 // A gateway that leaves asks whether packets wait in its process: in the TUN, which takes them until they are read, or at the
@@ -46,4 +52,67 @@ func TestEmbeddedWaiting(t *testing.T) {
 		waits("that was read too", false)
 		return nil
 	}))
+}
+
+// packets is a TUN whose queue is a socket.
+type packets struct {
+	tun.Device
+	file *os.File
+}
+
+func (p packets) File() *os.File { return p.file }
+
+func (p packets) Read(bufs [][]byte, sizes []int, offset int) (n int, err error) {
+	if sizes[0], err = p.file.Read(bufs[0][offset:]); err != nil {
+		return 0, err
+	}
+	return 1, nil
+}
+
+// A Read returns what is queued, in order, up to half a batch and one packet; it waits only if there is nothing.
+func TestBatchedRead(t *testing.T) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, out := os.NewFile(uintptr(ends[0]), "in"), os.NewFile(uintptr(ends[1]), "out")
+	defer out.Close()
+	b := batched{packets{file: out}}
+	bufs, sizes := make([][]byte, 16), make([]int, 16)
+	for i := range bufs {
+		bufs[i] = make([]byte, 8)
+	}
+	number := byte(0)
+	send := func(n int) {
+		for range n {
+			if _, err := in.Write([]byte{number}); err != nil {
+				t.Error(err)
+			}
+			number++
+		}
+	}
+	send(12)
+	next := byte(0)
+	for _, want := range []int{9, 3} {
+		n, err := b.Read(bufs, sizes, 4)
+		if err != nil || n != want {
+			t.Fatalf("a Read returns %d packets, %v; want %d", n, err, want)
+		}
+		for i := range n {
+			if sizes[i] != 1 || bufs[i][4] != next {
+				t.Errorf("packet %d has %d bytes and number %d, want one byte, number %d", i, sizes[i], bufs[i][4], next)
+			}
+			next++
+		}
+	}
+	go send(1)
+	if n, err := b.Read(bufs, sizes, 4); n != 1 || err != nil {
+		t.Errorf("a Read that waits returns %d packets, %v", n, err)
+	}
+	send(2)
+	in.Close()
+	n, err := b.Read(bufs, sizes, 4)
+	if n != 2 || !errors.Is(err, io.EOF) {
+		t.Errorf("a Read at the end returns %d packets, %v; want both, and EOF", n, err)
+	}
 }
