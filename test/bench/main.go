@@ -144,7 +144,7 @@ func (b bench) run(ctx context.Context, chosen []Case) (samples Samples, err err
 		for _, m := range measurements {
 			for i := range paths {
 				k := (round + i) % len(paths)
-				if !m.everyCase && paths[k].Case.Name != caseGatewayPath {
+				if !m.of(paths[k].Case.Name) {
 					continue
 				}
 				values, err := paths[k].slice(m, b.slice)
@@ -168,7 +168,7 @@ func (b bench) run(ctx context.Context, chosen []Case) (samples Samples, err err
 			errs = append(errs, fmt.Errorf("case %s, variant %s: %d slices in %d rounds failed; the first: %w",
 				p.Case.Name, p.Variant.Name, len(failed[k]), b.rounds, failed[k][0]))
 		}
-		if len(p.programs) == 0 {
+		if len(p.programs) == 0 || p.Case.Name == caseWireGuard {
 			continue
 		}
 		if err := b.profile(p, samples[k]); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/cable"
 	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/netdev"
 	"github.com/pelago-net/pelago/dataplane/probe"
@@ -38,7 +39,7 @@ func pelagoFast() Variant   { return pelago("pelago-fast", dataplane.Fast) }
 
 func pelago(name string, datapath dataplane.Datapath) Variant {
 	return Variant{Name: name, Target: ingress, Setup: func(t *Topology, scale Scale) (setup, error) {
-		return setupPelago(t, scale, datapath, false)
+		return setupPelago(t, scale, pelagoOptions{datapath: datapath})
 	}}
 }
 
@@ -51,9 +52,12 @@ var (
 // pelagoVIP is the same path to the target's ClusterSetIP, which B alone serves.
 func pelagoVIP(name string, datapath dataplane.Datapath) Variant {
 	return Variant{Name: name, Target: clustersetIP, Setup: func(t *Topology, scale Scale) (setup, error) {
-		return setupPelago(t, scale, datapath, true)
+		return setupPelago(t, scale, pelagoOptions{datapath: datapath, vip: true})
 	}}
 }
+
+// keys ends the name of the directory with the private keys of a wire.
+const keys = "-keys"
 
 // podNode is the index of NA and NB in their clusters; gateways have 1, 2, ….
 const podNode = 100
@@ -69,7 +73,9 @@ type node struct {
 	loader  *loader.Loader
 	edge    int // interface index of pelago0
 	pods    dataplane.Datapath
-	vip     bool // the clusterset has ClusterSetIPs
+	vip     bool     // the clusterset has ClusterSetIPs
+	wire    *wireEnd // of a gateway; nil: vxlan
+	mtu     int      // of pelago0
 }
 
 // uplink is a veth pair to another node.
@@ -111,7 +117,14 @@ func pelagoNodes(t *Topology) []*node {
 	return nodes
 }
 
-func setupPelago(t *Topology, scale Scale, datapath dataplane.Datapath, vip bool) (setup, error) {
+// pelagoOptions distinguish the variants of our data path.
+type pelagoOptions struct {
+	datapath  dataplane.Datapath
+	vip       bool // the target is a ClusterSetIP
+	wireGuard bool // between the gateways
+}
+
+func setupPelago(t *Topology, scale Scale, o pelagoOptions) (setup, error) {
 	dir, err := os.MkdirTemp("", "pelago-bench-")
 	if err != nil {
 		return setup{}, fmt.Errorf("make a directory for the maps: %w", err)
@@ -123,26 +136,42 @@ func setupPelago(t *Topology, scale Scale, datapath dataplane.Datapath, vip bool
 	ctx, cancel := context.WithCancel(context.Background())
 	var probers sync.WaitGroup
 	s := setup{programs: programs{}}
+	var ends []*wireEnd
 	s.teardown = func() error {
 		cancel()
 		probers.Wait()
-		var errs []error
+		errs := []error{closeWires(ends...)}
 		for _, n := range nodes {
 			if n.loader != nil {
 				errs = append(errs, n.loader.Close())
 			}
 		}
-		return errors.Join(append(errs, unix.Unmount(dir, unix.MNT_DETACH), os.Remove(dir))...)
+		return errors.Join(append(errs, unix.Unmount(dir, unix.MNT_DETACH), os.Remove(dir), os.RemoveAll(dir+keys))...)
+	}
+	if o.wireGuard {
+		a, b, err := openWireGuard(t, dir+keys)
+		if err != nil {
+			return setup{}, errors.Join(err, s.teardown())
+		}
+		ends = []*wireEnd{a, b}
 	}
 	for _, n := range nodes {
-		n.pods, n.vip = datapath, vip
+		n.pods, n.vip, n.mtu = o.datapath, o.vip, 1500-netdev.Overhead
+		if o.wireGuard {
+			n.mtu = wireEdgeMTU
+		}
+		for _, e := range ends {
+			if e.ns == n.ns {
+				n.wire = e
+			}
+		}
 		if err := n.ns.Do(func() error { return n.start(dir+"/"+n.label, s.programs, scale) }); err != nil {
 			return setup{}, errors.Join(fmt.Errorf("start the data path in %s: %w", n.ns.Name, err), s.teardown())
 		}
 	}
 	// The cost of probing is part of the path's cost.
 	for _, n := range nodes {
-		p := probe.New(n.loader, func() (int, int) { return n.edge, 1500 - netdev.Overhead }, func() {}, slog.Default())
+		p := probe.New(n.loader, func() (int, int) { return n.edge, n.mtu }, func() {}, slog.Default())
 		probers.Go(func() {
 			if err := n.ns.Do(func() error { p.Run(ctx); return nil }); err != nil {
 				slog.Error("probe", "node", n.ns.Name, "error", err)
@@ -157,6 +186,14 @@ func setupPelago(t *Topology, scale Scale, datapath dataplane.Datapath, vip bool
 	return s, nil
 }
 
+// outer is the address of the other node in outer headers.
+func (n *node) outer(u uplink) netip.Addr {
+	if u.wan && n.wire != nil {
+		return n.wire.remote
+	}
+	return u.to
+}
+
 // answered waits until every gateway of the topology that the node probes has answered.
 func (n *node) answered() error {
 	waiting := netip.Addr{}
@@ -167,7 +204,7 @@ func (n *node) answered() error {
 		}
 		waiting = netip.Addr{}
 		for _, u := range n.uplinks {
-			if p := paths[u.to]; p.Probed && !p.Ready {
+			if p := paths[n.outer(u)]; p.Probed && !p.Ready {
 				waiting = u.to
 			}
 		}
@@ -210,7 +247,7 @@ func (n *node) start(pins string, into programs, scale Scale) error {
 	for i := range scale.Clusters {
 		remote = append(remote, otherCluster(i))
 	}
-	c := netdev.Config{Source: n.address(), Prefixes: remote, MTU: 1500 - netdev.Overhead}
+	c := netdev.Config{Source: n.address(), Prefixes: remote, MTU: n.mtu}
 	if n.vip {
 		c.Prefixes = append(slices.Clone(c.Prefixes), clustersetRange)
 	}
@@ -218,13 +255,17 @@ func (n *node) start(pins string, into programs, scale Scale) error {
 		return err
 	}
 	c.Edge = n.edge
-	if n.gateway {
-		c.CablePort = 4500
+	filter := netdev.Filter{}
+	switch {
+	case n.wire != nil:
+		filter.Open = cable.Ports(cable.WireGuardDriver, cable.Local{Listen: wirePort})
+	case n.gateway:
+		c.CablePort, filter.CablePort = 4500, 4500
 	}
 	if err := netdev.Ensure(c); err != nil {
 		return err
 	}
-	if err := netdev.Firewall(netdev.Filter{CablePort: c.CablePort}); err != nil {
+	if err := netdev.Firewall(filter); err != nil {
 		return err
 	}
 	var uplinks []int
@@ -243,6 +284,9 @@ func (n *node) start(pins string, into programs, scale Scale) error {
 		return err
 	}
 	devices := loader.Devices{Edge: n.edge, Uplinks: uplinks}
+	if n.wire != nil {
+		devices.Wires = n.wire.devices.Ifindexes
+	}
 	if n.vip {
 		n.clusterSetIPs(&state)
 	}
@@ -296,7 +340,7 @@ func (n *node) state(remote []netip.Prefix, scale Scale) (dataplane.State, error
 	far := 3 - n.cluster
 	s := dataplane.State{
 		Settings: dataplane.Settings{
-			Address: n.address(), CableAddress: n.address(), Node: n.index, Cluster: n.cluster, Gateway: n.gateway, MSS: 1500 - netdev.Overhead - 40,
+			Address: n.address(), CableAddress: n.address(), Node: n.index, Cluster: n.cluster, Gateway: n.gateway, MSS: uint16(n.mtu - 40),
 			Overlay: dataplane.Tokens{Current: 0xbe0c4}, Cable: dataplane.Tokens{Current: 0xcab1e}, Ready: true, Edge: uint32(n.edge),
 		},
 		Routes:   map[netip.Prefix]uint16{remote[0]: far},
@@ -309,7 +353,10 @@ func (n *node) state(remote []netip.Prefix, scale Scale) (dataplane.State, error
 		Blocks:   map[dataplane.BlockKey]uint16{},
 		Services: map[dataplane.ServiceKey]dataplane.Service{},
 	}
-	if n.gateway {
+	switch {
+	case n.wire != nil:
+		s.Settings.CableAddress = n.wire.local
+	case n.gateway:
 		s.Settings.CablePort = 4500
 	}
 	gateways := 0
@@ -325,8 +372,12 @@ func (n *node) state(remote []netip.Prefix, scale Scale) (dataplane.State, error
 			continue
 		}
 		gateways++
-		s.Clusters[far] = append(s.Clusters[far], dataplane.RemoteGateway{Hop: hop, Node: u.node, Port: 4500})
-		s.Peers[u.to] = dataplane.Peer{Kind: dataplane.PeerGateway, Cluster: far, Node: u.node}
+		remote := dataplane.RemoteGateway{Hop: hop, Node: u.node, Port: 4500}
+		if n.wire != nil {
+			remote.Hop, remote.Port, remote.Tunnels = dataplane.Hop{Address: n.wire.remote, Next: n.wire.remote}, dataplane.OverlayPort, n.wire.tunnels()
+		}
+		s.Clusters[far] = append(s.Clusters[far], remote)
+		s.Peers[n.outer(u)] = dataplane.Peer{Kind: dataplane.PeerGateway, Cluster: far, Node: u.node}
 	}
 	if !n.gateway {
 		gateways = len(n.uplinks)

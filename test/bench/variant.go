@@ -78,6 +78,10 @@ func cases() []Case {
 		{Name: "flows-1k", Gateways: 1, Live: liveFlows, Variants: scaled()},
 		{Name: "flows-100k", Gateways: 1, Live: liveFlows, Scale: Scale{Flows: 100_000 - liveFlows}, Variants: scaled()},
 		{Name: "flows-1M", Gateways: 1, Live: liveFlows, Scale: Scale{Flows: 1_000_000 - liveFlows}, Variants: scaled()},
+		{Name: caseWireGuard, Gateways: 1, Variants: []Variant{
+			iptablesWireGuard(), pelagoWireGuard(pelagoSafe(), dataplane.Strict),
+			pelagoWireGuard(pelagoHybrid(), dataplane.Hybrid), pelagoWireGuard(pelagoFast(), dataplane.Fast),
+		}},
 		{Name: "clusters-50-gateways-4", Gateways: 4, Scale: Scale{Clusters: 50, Services: 1000, Service: true}, Variants: scaled()},
 	}
 }
