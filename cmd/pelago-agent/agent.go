@@ -155,8 +155,8 @@ func setupControllers(mgr ctrl.Manager, c config.Config, h *kube.Hub, tokens *pe
 		services.SetupImports(mgr, services.ImportOptions{
 			ClusterID: c.ClusterID, SystemNamespace: config.SystemNamespace, HubID: c.HubID,
 			ModeMCS: c.Mode == config.ModeMCS, Hub: h,
-			DeadClusters: func(ctx context.Context, set func([]string)) {
-				topology.WatchDeadClusters(ctx, topology.DeadClustersSocket, set, slog.New(logr.ToSlogHandler(mgr.GetLogger())))
+			UnreachableClusters: func(ctx context.Context, set func([]string)) {
+				topology.WatchUnreachableClusters(ctx, topology.UnreachableClustersSocket, set, slog.New(logr.ToSlogHandler(mgr.GetLogger())))
 			},
 		}),
 		peering.SetupIdentity(mgr, peering.IdentityOptions{ClusterID: c.ClusterID, HubID: c.HubID}),

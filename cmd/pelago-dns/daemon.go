@@ -181,7 +181,7 @@ func (d *daemon) serveZones(ctx context.Context, api *rest.Config, c clusterdns.
 	d.log.Info("configured", "cluster", c.LocalCluster, "mode", c.Mode, "zones", c.Zones, "ttl", cmp.Or(c.TTL, dns.DefaultTTL))
 	controller := clusterdns.NewTableController(api, c, d.set, d.log)
 	d.controller.Store(controller)
-	go topology.WatchDeadClusters(ctx, d.options.verdict, controller.SetDead, d.log)
+	go topology.WatchUnreachableClusters(ctx, d.options.verdict, controller.SetDead, d.log)
 	return controller.Run(ctx)
 }
 

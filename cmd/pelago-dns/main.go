@@ -62,7 +62,7 @@ func parse(args []string, getenv func(string) string) (options, error) {
 	flags.DurationVar(&o.zone.TTL, "ttl", 0, "TTL of the answers, in whole seconds (default: "+dns.DefaultTTL.String()+"; or what `pelago join --dns-ttl` has set)")
 	flags.StringVar(&o.listen, "listen", ":53", "address for queries, UDP and TCP")
 	flags.StringVar(&o.metrics, "metrics", ":9153", "address for /metrics, /healthz and /readyz")
-	flags.StringVar(&o.verdict, "verdict-socket", topology.DeadClustersSocket, "Unix socket on which the node's pelago-node reports dead clusters")
+	flags.StringVar(&o.verdict, "verdict-socket", topology.UnreachableClustersSocket, "Unix socket on which the node's pelago-node reports dead clusters")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "access to the API server; empty: the pod's own")
 	flags.DurationVar(&o.drain, "drain", 3*time.Second, "time between not ready and the end, for endpoint slices to propagate")
 

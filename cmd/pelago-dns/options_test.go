@@ -13,7 +13,7 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	defaults := options{listen: ":53", metrics: ":9153", verdict: topology.DeadClustersSocket, drain: 3 * time.Second}
+	defaults := options{listen: ":53", metrics: ":9153", verdict: topology.UnreachableClustersSocket, drain: 3 * time.Second}
 	for _, c := range []struct {
 		about   string
 		args    []string
@@ -33,7 +33,7 @@ func TestParse(t *testing.T) {
 			"a flag wins over the environment",
 			[]string{"--mode=mcs"},
 			map[string]string{"PELAGO_CLUSTER_ID": "g1", "PELAGO_MODE": "submariner"},
-			options{zone: clusterdns.TableConfig{LocalCluster: "g1", Mode: dns.ModeMCS, Zones: []string{"clusterset.local."}}, listen: ":53", metrics: ":9153", verdict: topology.DeadClustersSocket, drain: 3 * time.Second},
+			options{zone: clusterdns.TableConfig{LocalCluster: "g1", Mode: dns.ModeMCS, Zones: []string{"clusterset.local."}}, listen: ":53", metrics: ":9153", verdict: topology.UnreachableClustersSocket, drain: 3 * time.Second},
 			"",
 		},
 		{"cluster id", []string{"--cluster-id=G1"}, nil, options{}, `--cluster-id: cluster id "G1" is not an RFC 1123 label`},

@@ -36,7 +36,7 @@ func TestVerdictsWithoutRoot(t *testing.T) {
 	}
 	socket := filepath.Join(node, "pelago", "verdict.sock")
 	ctx, cancel := context.WithCancel(context.Background())
-	server, served := topology.NewDeadClustersServer(), make(chan error, 1)
+	server, served := topology.NewUnreachableClustersServer(), make(chan error, 1)
 	server.Publish([]string{"g2"})
 	go func() { served <- server.Run(ctx, socket) }()
 	await.True(t, "served", func() bool { i, err := os.Stat(socket); return err == nil && i.Mode().Perm() == 0o666 })
@@ -54,7 +54,7 @@ func TestVerdictsWithoutRoot(t *testing.T) {
 			watched <- errors.Join(errors.New("this thread still has root's rights"), err)
 			return
 		}
-		topology.WatchDeadClusters(ctx, socket, func(dead []string) {
+		topology.WatchUnreachableClusters(ctx, socket, func(dead []string) {
 			select {
 			case got <- dead:
 			default:

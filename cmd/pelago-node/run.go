@@ -67,7 +67,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.pskDir, "psk-dir", "/etc/pelago/ipsec-psk", "mounted Secret "+config.PSKSecretName)
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, stateDirHelp)
 	f.StringVar(&o.ikeDir, "ike-dir", ikeDir, "directory that is shared with the IKE daemon (pelago-node ike)")
-	f.StringVar(&o.verdictSocket, "verdict-socket", topology.DeadClustersSocket, "Unix socket on which the name server hears which clusters are dead")
+	f.StringVar(&o.verdictSocket, "verdict-socket", topology.UnreachableClustersSocket, "Unix socket on which the name server hears which clusters are dead")
 	f.StringVar(&o.xdp, "xdp", "", "where a gateway uses XDP: off, auto (uplinks that are network cards), on (all uplinks) (default: as the cluster joined)")
 	f.StringVar(&o.datapath, "datapath", "", "way of packets between pods and other clusters: strict, hybrid, fast (default: as the cluster joined); the label "+pelagov1alpha1.LabelDatapath+" of the node or a namespace overrides it")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":32780", "where /metrics is served")
@@ -130,7 +130,7 @@ func run(ctx context.Context, o runOptions) error {
 	if err != nil {
 		return fmt.Errorf("set up the API client: %w", err)
 	}
-	deadClusters := topology.NewDeadClustersServer()
+	unreachableClusters := topology.NewUnreachableClustersServer()
 	events := record.NewBroadcaster()
 	defer events.Shutdown()
 	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: typed.CoreV1().Events("")})
@@ -138,7 +138,7 @@ func run(ctx context.Context, o runOptions) error {
 		Events: events.NewRecorder(scheme, corev1.EventSource{Component: "pelago-node", Host: o.nodeName}),
 		Pods:   node.PodsOfCluster(typed), NodeName: o.nodeName, Namespace: o.namespace, PinPath: o.pins,
 		CacheFile: cacheFile(o.stateDir), OverlayTokenDir: o.overlayTokenDir, PSKDir: o.pskDir,
-		DeadClusters: deadClusters, OpenWire: openWire(o.stateDir, o.ikeDir, log), XDP: xdp, Datapath: o.datapath, Version: version, Logger: log,
+		UnreachableClusters: unreachableClusters, OpenWire: openWire(o.stateDir, o.ikeDir, log), XDP: xdp, Datapath: o.datapath, Version: version, Logger: log,
 	}, c, cl, l)
 	// A second set of descriptors for the scrapes: the daemon's loader is not safe for concurrent use.
 	reader, err := loader.OpenMaps(o.pins)
@@ -150,7 +150,7 @@ func run(ctx context.Context, o runOptions) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.Start(ctx) })
 	group.Go(func() error { return daemon.Run(ctx) })
-	group.Go(func() error { return deadClusters.Run(ctx, o.verdictSocket) })
+	group.Go(func() error { return unreachableClusters.Run(ctx, o.verdictSocket) })
 	group.Go(func() error { return serve(ctx, o.metricsAddr, metrics(reader, daemon)) })
 	group.Go(func() error { return serve(ctx, o.healthAddr, health(daemon)) })
 	log.Info("started", "node", o.nodeName, "version", version, "pins", o.pins)

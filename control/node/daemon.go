@@ -57,8 +57,8 @@ type Options struct {
 	OverlayTokenDir, PSKDir string
 	// Pods lists and watches the pods of the whole cluster (PodsOfCluster). A gateway without globalnet uses it.
 	Pods clientcache.ListerWatcher
-	// DeadClusters publishes the dead clusters to others on the node.
-	DeadClusters *topology.DeadClustersServer
+	// UnreachableClusters publishes the unreachable clusters to others on the node.
+	UnreachableClusters *topology.UnreachableClustersServer
 	// OpenWire opens the wire of a gateway.
 	OpenWire OpenWire
 	// XDP selects the uplinks that use XDP; if empty, the cluster's configuration does.
@@ -92,14 +92,14 @@ type Daemon struct {
 	step    atomic.Pointer[time.Time] // when the loop of Run began its last step
 
 	// Of the loop of Run alone.
-	kernel       kernel
-	flows        flows
-	gateway      gateway
-	endpoints    endpoints
-	maglev       dataplane.MaglevCache
-	podDevices   netdev.PodDevices
-	deadClusters status.DeadClusters
-	problems     map[string]bool // logged, and present in the last reconcile
+	kernel              kernel
+	flows               flows
+	gateway             gateway
+	endpoints           endpoints
+	maglev              dataplane.MaglevCache
+	podDevices          netdev.PodDevices
+	unreachableClusters status.UnreachableClusters
+	problems            map[string]bool // logged, and present in the last reconcile
 
 	mu     sync.Mutex
 	latest status.Snapshot
@@ -328,7 +328,7 @@ func (d *Daemon) watchPathsOnce(snap status.Snapshot, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	d.opts.DeadClusters.Publish(d.deadClusters.Observe(snap, paths, now))
+	d.opts.UnreachableClusters.Publish(d.unreachableClusters.Observe(snap, paths, now))
 	if !d.settled.Load() && (snap.Connected(paths) || now.Sub(d.started) > introduction) {
 		d.settled.Store(true)
 		d.wake()

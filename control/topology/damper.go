@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Back is how long a dead cluster must answer again before it is called alive.
+// Back is how long an unreachable cluster must answer again before it is called alive.
 const RecoveryDelay = 3 * time.Second
 
 // Damper turns what is seen now into a verdict: a cluster is dead as soon as it is seen dead, and alive again only after
 // it was seen alive for Back. It has no clock; the zero value is ready.
-type DeadClustersDamper struct {
-	alive map[string]time.Time // dead clusters → since when they are seen alive; zero: they are not
+type UnreachableClustersDamper struct {
+	alive map[string]time.Time // unreachable clusters → since when they are seen alive; zero: they are not
 }
 
 // Note takes in what is seen: the known clusters, true for those that are dead. It returns the dead ones, sorted.
-func (d *DeadClustersDamper) Note(seen map[string]bool, now time.Time) []string {
+func (d *UnreachableClustersDamper) Note(seen map[string]bool, now time.Time) []string {
 	if d.alive == nil {
 		d.alive = map[string]time.Time{}
 	}

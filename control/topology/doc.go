@@ -4,5 +4,5 @@
 //
 // All but the dead-clusters socket is pure. That socket (pelago-node serves, pelago-dns watches) carries one line of
 // JSON per change, {"dead":["g2"]}, so that a name server needs neither the API server nor the network to stop
-// answering with a dead cluster. Any local process may read it; none can write it.
+// answering with an unreachable cluster. Any local process may read it; none can write it.
 package topology

@@ -35,9 +35,9 @@ type ImportOptions struct {
 	HubID           string
 	// ModeMCS: an import of type ClusterSetIP needs a ClusterSetIP, and an endpoint without hostname has its address as one.
 	ModeMCS bool
-	// DeadClusters tells which clusters the agent's node does not reach; nil: none ever.
-	DeadClusters func(ctx context.Context, set func(dead []string))
-	Hub          *kube.Hub
+	// UnreachableClusters tells which clusters the agent's node does not reach; nil: none ever.
+	UnreachableClusters func(ctx context.Context, set func(dead []string))
+	Hub                 *kube.Hub
 }
 
 // Setup adds the controller to the manager and its indexes to the cache.
@@ -77,7 +77,7 @@ func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 		WatchesRawSource(o.Hub.Source(&submarinerv1.Cluster{}, o.Hub.OfCluster)).
 		WatchesRawSource(o.Hub.OnSync(r.all)).
 		WithOptions(kube.HubControllerOptions(importWorkers)).
-		WatchesRawSource(source.Func(r.watchDead(o.DeadClusters))).
+		WatchesRawSource(source.Func(r.watchDead(o.UnreachableClusters))).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up controller imports: %w", err)
@@ -91,7 +91,7 @@ type importReconciler struct {
 	hub     *kube.Hub
 	events  record.EventRecorder
 	cluster sourceCluster
-	dead    atomic.Pointer[deadClusters] // nil: none
+	dead    atomic.Pointer[unreachableClusters] // nil: none
 
 	toldMu sync.Mutex
 	told   map[types.NamespacedName]map[string]string // service → cause → what Events have reported

@@ -177,12 +177,12 @@ func (r *importReconciler) ofPeer(_ context.Context, obj client.Object) []reconc
 // been dead for so long. No connection to it can have survived; the slices come back with the cluster, from the hub.
 const staleAfter = time.Hour
 
-// deadClusters are clusters that the agent's node does not reach, and since when.
-type deadClusters map[string]time.Time
+// unreachableClusters are clusters that the agent's node does not reach, and since when.
+type unreachableClusters map[string]time.Time
 
 // next returns the dead clusters after a new verdict.
-func (d deadClusters) next(dead []string, now time.Time) deadClusters {
-	out := deadClusters{}
+func (d unreachableClusters) next(dead []string, now time.Time) unreachableClusters {
+	out := unreachableClusters{}
 	for _, id := range dead {
 		if out[id] = now; !d[id].IsZero() {
 			out[id] = d[id]
@@ -192,7 +192,7 @@ func (d deadClusters) next(dead []string, now time.Time) deadClusters {
 }
 
 // at returns the clusters that are dead, and those among them whose lease has expired; sorted.
-func (d deadClusters) at(now time.Time) (dead, stale []string) {
+func (d unreachableClusters) at(now time.Time) (dead, stale []string) {
 	for _, id := range slices.Sorted(maps.Keys(d)) {
 		dead = append(dead, id)
 		if now.Sub(d[id]) >= staleAfter {
@@ -214,7 +214,7 @@ func (r *importReconciler) watchDead(watch func(context.Context, func([]string))
 			}
 		}
 		go watch(ctx, func(dead []string) {
-			var before deadClusters
+			var before unreachableClusters
 			if old := r.dead.Load(); old != nil {
 				before = *old
 			}

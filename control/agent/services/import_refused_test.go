@@ -131,7 +131,7 @@ func TestNotices(t *testing.T) {
 // A verdict starts a cluster's lease once; it ends with the verdict.
 func TestStaleClusters(t *testing.T) {
 	at := func(minutes int) time.Time { return start.Add(time.Duration(minutes) * time.Minute) }
-	d := deadClusters(nil).next([]string{"g3", "g2"}, at(0)).next([]string{"g2", "g4"}, at(30)).next([]string{"g4", "g3", "g2"}, at(59))
+	d := unreachableClusters(nil).next([]string{"g3", "g2"}, at(0)).next([]string{"g2", "g4"}, at(30)).next([]string{"g4", "g3", "g2"}, at(59))
 	for _, tt := range []struct {
 		minutes     int
 		dead, stale string

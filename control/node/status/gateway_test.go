@@ -31,7 +31,7 @@ func TestHAStatus(t *testing.T) {
 			Nodes: map[uint16]dataplane.Hop{gateways[0] + gateways[1] - tt.self: {Address: sibling}},
 		}}
 		l := NewTracker("v3")
-		l.paths[sibling] = &pathState{dead: damped{bad: tt.dead}}
+		l.paths[sibling] = &trackedPath{dead: damped{bad: tt.dead}}
 		if got := l.haStatus(snap); got != tt.want {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)
 		}

@@ -42,8 +42,8 @@ func (d *damped) update(bad, good bool, now time.Time) {
 	}
 }
 
-// pathState is the path to one gateway as it is reported.
-type pathState struct {
+// trackedPath is the path to one gateway as it is reported.
+type trackedPath struct {
 	first    time.Time // of the first observation
 	answered bool      // ever
 	path     loader.Path
@@ -59,7 +59,7 @@ type pathState struct {
 }
 
 // update records the path; known: the kernel has it, which it has not while no tunnel leads there.
-func (s *pathState) update(p loader.Path, known bool, now time.Time) {
+func (s *trackedPath) update(p loader.Path, known bool, now time.Time) {
 	if s.first.IsZero() {
 		s.first = now
 	}
@@ -84,7 +84,7 @@ func (s *pathState) update(p loader.Path, known bool, now time.Time) {
 	}
 }
 
-func (s *pathState) current() submarinerv1.ConnectionStatus {
+func (s *trackedPath) current() submarinerv1.ConnectionStatus {
 	switch {
 	case s.dead.bad && s.dead.good.IsZero():
 		return submarinerv1.ConnectionError
@@ -95,7 +95,7 @@ func (s *pathState) current() submarinerv1.ConnectionStatus {
 }
 
 // message explains the status; flow is the UDP port and address to check.
-func (s *pathState) message(flow string) string {
+func (s *trackedPath) message(flow string) string {
 	switch {
 	case s.dead.bad && !s.dead.good.IsZero():
 		return fmt.Sprintf("answers again; connected after %s without a gap", steady)
@@ -118,7 +118,7 @@ func (s *pathState) message(flow string) string {
 }
 
 // lossPercent is the share of the probes that are lost while the path is degraded; else 0.
-func (s *pathState) lossPercent() int32 {
+func (s *trackedPath) lossPercent() int32 {
 	if !s.lossy.bad {
 		return 0
 	}
@@ -170,7 +170,7 @@ func (w *rttWindow) spec() *submarinerv1.LatencyRTTSpec {
 }
 
 // blackHole describes that large packets are lost on the path, and the remedy; empty if none are.
-func (s *pathState) blackHole() string {
+func (s *trackedPath) blackHole() string {
 	size, overhead := s.size, s.overhead
 	if !size.BlackHole() {
 		return ""

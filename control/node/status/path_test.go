@@ -19,7 +19,7 @@ func lossy() loader.Path { p := clusterset.Answering(); p.Loss = 0.12; return p 
 
 // A connection is dead at once, and connected again after three seconds without a gap.
 func TestConnectionIsDamped(t *testing.T) {
-	var l pathState
+	var l trackedPath
 	unready := clusterset.Answering()
 	unready.Ready = false
 	suspect := clusterset.Silent(100 * time.Millisecond)
@@ -63,7 +63,7 @@ func TestConnectionIsDamped(t *testing.T) {
 }
 
 func TestNeverAnswered(t *testing.T) {
-	var l pathState
+	var l trackedPath
 	never := loader.Path{Probes: 40, Open: 40, OldestOpen: time.Minute, Seen: time.Hour}
 	l.update(never, true, begin)
 	if l.status != submarinerv1.Connecting {

@@ -36,8 +36,8 @@ type Tracker struct {
 	version string // of the daemon
 
 	mu       sync.Mutex
-	paths    map[netip.Addr]*pathState // by outer address
-	clusters map[uint16]*clusterState  // other clusters by index, as the gateways of this one reach them
+	paths    map[netip.Addr]*trackedPath // by outer address
+	clusters map[uint16]*clusterState    // other clusters by index, as the gateways of this one reach them
 	wire     map[netip.Addr]cable.Status
 	role     Role
 	urgent   string // urgentKey of the last report
@@ -49,7 +49,7 @@ type Tracker struct {
 
 // NewTracker returns an empty tracker; version is the daemon's, for reports.
 func NewTracker(version string) *Tracker {
-	return &Tracker{version: version, paths: map[netip.Addr]*pathState{}, clusters: map[uint16]*clusterState{}, lost: map[netip.Addr]bool{}}
+	return &Tracker{version: version, paths: map[netip.Addr]*trackedPath{}, clusters: map[uint16]*clusterState{}, lost: map[netip.Addr]bool{}}
 }
 
 // SetCreated records when the Gateway object was created.
@@ -109,7 +109,7 @@ func (t *Tracker) update(snap Snapshot, paths map[netip.Addr]loader.Path, sizes 
 		current[target.Address] = true
 		s := t.paths[target.Address]
 		if s == nil {
-			s = &pathState{}
+			s = &trackedPath{}
 			t.paths[target.Address] = s
 		}
 		p, known := paths[target.Address]

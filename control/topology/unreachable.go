@@ -17,11 +17,11 @@ import (
 )
 
 // Socket is where it is served, on the node's file system.
-const DeadClustersSocket = "/run/pelago/verdict.sock"
+const UnreachableClustersSocket = "/run/pelago/verdict.sock"
 
 const (
 	// keep is how long a watcher holds on to the last verdict of a server that has gone: a restart of the daemon must not
-	// bring a dead cluster back.
+	// bring an unreachable cluster back.
 	keep = 30 * time.Second
 	// again is the pause between two attempts to reach the server.
 	again = 500 * time.Millisecond
@@ -34,8 +34,8 @@ type message struct {
 	Dead []string `json:"dead"`
 }
 
-// Server tells the dead clusters to whoever connects.
-type DeadClustersServer struct {
+// Server tells the unreachable clusters to whoever connects.
+type UnreachableClustersServer struct {
 	mu      sync.Mutex
 	dead    []string
 	known   bool // Publish was called
@@ -43,12 +43,12 @@ type DeadClustersServer struct {
 }
 
 // NewServer makes a server that has nothing to say yet.
-func NewDeadClustersServer() *DeadClustersServer {
-	return &DeadClustersServer{changed: make(chan struct{})}
+func NewUnreachableClustersServer() *UnreachableClustersServer {
+	return &UnreachableClustersServer{changed: make(chan struct{})}
 }
 
 // Publish sets which clusters are dead.
-func (s *DeadClustersServer) Publish(dead []string) {
+func (s *UnreachableClustersServer) Publish(dead []string) {
 	dead = slices.Clone(dead)
 	slices.Sort(dead)
 	s.mu.Lock()
@@ -61,14 +61,14 @@ func (s *DeadClustersServer) Publish(dead []string) {
 	s.changed = make(chan struct{})
 }
 
-func (s *DeadClustersServer) now() (m message, known bool, changed <-chan struct{}) {
+func (s *UnreachableClustersServer) now() (m message, known bool, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return message{Dead: append([]string{}, s.dead...)}, s.known, s.changed
 }
 
 // Run serves on the socket until ctx ends. A socket that an earlier process left is replaced.
-func (s *DeadClustersServer) Run(ctx context.Context, socket string) error {
+func (s *UnreachableClustersServer) Run(ctx context.Context, socket string) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
 		return fmt.Errorf("make the directory of %s: %w", socket, err)
 	}
@@ -99,7 +99,7 @@ func (s *DeadClustersServer) Run(ctx context.Context, socket string) error {
 }
 
 // tell writes to one watcher until it goes.
-func (s *DeadClustersServer) tell(ctx context.Context, c net.Conn) {
+func (s *UnreachableClustersServer) tell(ctx context.Context, c net.Conn) {
 	defer c.Close()
 	gone := make(chan struct{})
 	go func() {
@@ -128,9 +128,9 @@ func (s *DeadClustersServer) tell(ctx context.Context, c net.Conn) {
 	}
 }
 
-// Watch calls set with the dead clusters whenever they change, at first from none, until ctx ends. While there is no server the
+// Watch calls set with the unreachable clusters whenever they change, at first from none, until ctx ends. While there is no server the
 // last verdict holds for half a minute; then none is dead, as where there never was one.
-func WatchDeadClusters(ctx context.Context, socket string, set func(dead []string), log *slog.Logger) {
+func WatchUnreachableClusters(ctx context.Context, socket string, set func(dead []string), log *slog.Logger) {
 	var lost time.Time
 	last := []string{}
 	for logged := false; ctx.Err() == nil; {

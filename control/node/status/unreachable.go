@@ -13,14 +13,14 @@ import (
 // is their forwarding decision for the next packet, which may be another at once.
 const deadAfter = 200 * time.Millisecond
 
-// DeadClusters derives which clusters no gateway reaches.
-type DeadClusters struct {
-	damper topology.DeadClustersDamper
+// UnreachableClusters derives which clusters no gateway reaches.
+type UnreachableClusters struct {
+	damper topology.UnreachableClustersDamper
 	since  map[string]time.Time // by cluster that no gateway reaches
 }
 
-// Observe returns the dead clusters, sorted.
-func (d *DeadClusters) Observe(snap Snapshot, paths map[netip.Addr]loader.Path, now time.Time) []string {
+// Observe returns the unreachable clusters, sorted.
+func (d *UnreachableClusters) Observe(snap Snapshot, paths map[netip.Addr]loader.Path, now time.Time) []string {
 	seen, since := map[string]bool{}, map[string]time.Time{}
 	for p := range tables.RoutedPeers(snap.Objects.Peers) {
 		if reached(snap, uint16(p.Spec.ClusterIndex), paths) {

@@ -15,7 +15,7 @@ import (
 
 func TestDamper(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
-	var d DeadClustersDamper
+	var d UnreachableClustersDamper
 	for _, step := range []struct {
 		at   time.Duration
 		seen map[string]bool
@@ -40,7 +40,7 @@ func TestDamper(t *testing.T) {
 }
 
 // serve runs a server until the returned function is called.
-func serve(t *testing.T, s *DeadClustersServer, socket string) (stop func()) {
+func serve(t *testing.T, s *UnreachableClustersServer, socket string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -74,11 +74,11 @@ func TestWatch(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		WatchDeadClusters(watching, socket, func(d []string) { got <- d }, slog.New(slog.DiscardHandler))
+		WatchUnreachableClusters(watching, socket, func(d []string) { got <- d }, slog.New(slog.DiscardHandler))
 	}()
 	defer func() { end(); <-done }()
 
-	first := NewDeadClustersServer()
+	first := NewUnreachableClustersServer()
 	stop := serve(t, first, socket)
 	first.Publish([]string{"g3", "g2"})
 	next(t, got, "g2", "g3")
@@ -87,7 +87,7 @@ func TestWatch(t *testing.T) {
 	next(t, got, "g3")
 	stop()
 
-	second := NewDeadClustersServer()
+	second := NewUnreachableClustersServer()
 	stop = serve(t, second, socket)
 	defer stop()
 	time.Sleep(2 * again) // a server that knows nothing yet says nothing
@@ -120,7 +120,7 @@ func TestWatchForgets(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), keep+5*time.Second)
 		defer cancel()
 		start := time.Now()
-		WatchDeadClusters(ctx, socket, func(d []string) {
+		WatchUnreachableClusters(ctx, socket, func(d []string) {
 			at, verdicts = append(at, time.Since(start)), append(verdicts, d)
 		}, slog.New(slog.DiscardHandler))
 	})

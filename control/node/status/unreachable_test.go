@@ -30,7 +30,7 @@ func TestVerdicts(t *testing.T) {
 	snap := Snapshot{State: tables.Desired(objs, host).State, Objects: objs}
 	gateway := ip("172.31.1.11")
 	start := time.Unix(1_700_000_000, 0)
-	var v DeadClusters
+	var v UnreachableClusters
 	for _, step := range []struct {
 		what string
 		at   time.Duration
