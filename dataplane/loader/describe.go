@@ -18,6 +18,12 @@ func describeSource(s dataplane.Source) string {
 	case s.Egress.IsValid():
 		text = fmt.Sprintf("egress IP %s", s.Egress)
 	}
+	switch {
+	case s.Open:
+		text += ", mapping and filtering of UDP independent of the endpoint"
+	case s.Mapped:
+		text += ", mapping of UDP independent of the endpoint"
+	}
 	if s.Host {
 		return text + ", an address of the node"
 	}

@@ -27,6 +27,8 @@ type Tables struct {
 	MTU  map[uint32]int
 	// PortsInUse counts the client flows by source and destination after translation, without the source's port.
 	PortsInUse map[Packet]int
+	// Mappings lead from a local address and UDP port to those that other clusters see.
+	Mappings map[netip.AddrPort]netip.AddrPort
 
 	trail *trail // of the step that is made; nil: nothing is recorded
 }
@@ -240,7 +242,7 @@ func pickNode(s dataplane.Service, hash uint32, except uint16) uint16 {
 
 // Tables reads what the programs of this node decide by.
 func (l *Loader) Tables() (Tables, error) {
-	t := Tables{PortsInUse: map[Packet]int{}}
+	t := Tables{PortsInUse: map[Packet]int{}, Mappings: map[netip.AddrPort]netip.AddrPort{}}
 	var err error
 	if t.State, err = l.Read(); err != nil {
 		return t, err
@@ -267,6 +269,9 @@ func (l *Loader) Tables() (Tables, error) {
 			t.PortsInUse[Packet{
 				Protocol: k.Proto, Source: netip.AddrPortFrom(addr(v.Saddr), 0), Destination: netip.AddrPortFrom(addr(v.Daddr), port(v.Dport)),
 			}]++
+			if isMapping(k) {
+				t.Mappings[netip.AddrPortFrom(addr(k.Saddr), port(k.Sport))] = netip.AddrPortFrom(addr(v.Saddr), port(v.Sport))
+			}
 		}
 		return true
 	})

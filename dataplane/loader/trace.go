@@ -133,6 +133,7 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	t.note("sources", p.Source.Addr(), "%s", describeSource(src))
 	var cluster uint16
 	d := p.Destination
+	mapped := src.Mapped && p.Protocol == unix.IPPROTO_UDP && !src.Own.IsValid()
 	vip := t.State.VIPRange.IsValid() && t.State.VIPRange.Contains(d.Addr())
 	if vip {
 		if _, ok := t.State.Endpoints[p.Source.Addr()]; ok {
@@ -144,6 +145,13 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	}
 	if p.Protocol == unix.IPPROTO_SCTP && !src.Own.IsValid() {
 		return step("drop-protocol") // its port would change
+	}
+	if mapped {
+		if shown, ok := t.mapping(src, p.Source); ok {
+			sourcePort = shown.Port()
+		} else if verdict := t.findPort(src, Packet{Protocol: p.Protocol}); verdict != "" {
+			return step(verdict)
+		}
 	}
 	if vip {
 		if _, ok := t.State.VIPs[p.service()]; !ok {
@@ -161,17 +169,10 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	if src.Own.IsValid() {
 		p.Source = netip.AddrPortFrom(src.Own, p.Source.Port())
 	} else {
-		blocks := t.State.Egresses[src.Egress]
-		if len(blocks) == 0 {
-			t.note("egresses", src.Egress, "no port block")
-			return step("drop-no-egress")
+		if verdict := t.findPort(src, p); verdict != "" && !mapped {
+			return step(verdict)
 		}
-		used := Packet{Protocol: p.Protocol, Source: netip.AddrPortFrom(src.Egress, 0), Destination: p.Destination}
-		t.note("egresses", src.Egress, "%d ports, %d in use towards %s", len(blocks)*dataplane.BlockPorts, t.PortsInUse[used], p.Destination)
-		if t.PortsInUse[used] >= len(blocks)*dataplane.BlockPorts {
-			return step("drop-ports-exhausted")
-		}
-		p.Source = netip.AddrPortFrom(src.Egress, cmp.Or(sourcePort, blocks[0]))
+		p.Source = netip.AddrPortFrom(src.Egress, cmp.Or(sourcePort, t.State.Egresses[src.Egress][0]))
 	}
 	sent, self := step("sent"), t.State.Settings
 	own := cluster == self.Cluster
@@ -192,6 +193,47 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	}
 	sent.Header.Switch = own
 	return sent
+}
+
+// findPort returns the verdict on a source for whose flow to a destination, or mapping, no port is free; "" if one is.
+func (t Tables) findPort(src dataplane.Source, p Packet) (verdict string) {
+	blocks := t.State.Egresses[src.Egress]
+	if len(blocks) == 0 {
+		t.note("egresses", src.Egress, "no port block")
+		return "drop-no-egress"
+	}
+	towards := "by mappings"
+	if p.Destination.IsValid() {
+		towards = fmt.Sprintf("towards %s", p.Destination)
+	}
+	p.Source = netip.AddrPortFrom(src.Egress, 0)
+	t.note("egresses", src.Egress, "%d ports, %d in use %s", len(blocks)*dataplane.BlockPorts, t.PortsInUse[p], towards)
+	if t.PortsInUse[p] >= len(blocks)*dataplane.BlockPorts {
+		return "drop-ports-exhausted"
+	}
+	return ""
+}
+
+// mapping is what other clusters see of the UDP port of a mapped source, if there is a mapping: mapping_valid() of bpf/mapping.h.
+func (t Tables) mapping(src dataplane.Source, local netip.AddrPort) (shown netip.AddrPort, ok bool) {
+	shown, ok = t.Mappings[local]
+	ok = ok && src.Mapped && shown.Addr() == src.Egress && slices.Contains(t.State.Egresses[src.Egress], shown.Port()&^(dataplane.BlockPorts-1))
+	if ok {
+		t.note("flows", local, "a mapping to %s", shown)
+	}
+	return shown, ok
+}
+
+// mappedIn is the local address and port behind an egress IP and port that accepts packets of any address: mapping_in() of bpf/mapping.h.
+func (t Tables) mappedIn(p Packet) (netip.AddrPort, bool) {
+	for local, shown := range t.Mappings {
+		if src, ok := t.State.Source(local.Addr()); ok && src.Open && shown == p.Destination && p.Protocol == unix.IPPROTO_UDP {
+			if _, ok := t.mapping(src, local); ok {
+				return local, true
+			}
+		}
+	}
+	return netip.AddrPort{}, false
 }
 
 // Receive is what uplink_in, or wire_in, decides about a packet of another node, or edge_in about one that this node has sent itself.
@@ -438,7 +480,10 @@ func (r *reception) deliver() string {
 		n := dataplane.Mix(r.serviceHash(service), seedBackend) % uint32(len(service.Backends))
 		r.packet.Destination = service.Backends[n]
 	default:
-		return "drop-no-flow"
+		if r.packet.Destination, ok = r.mappedIn(r.packet); !ok {
+			r.packet.Destination = destination
+			return "drop-no-flow"
+		}
 	}
 	if r.packet.Protocol == unix.IPPROTO_SCTP && r.packet.Destination.Port() != destination.Port() {
 		return "drop-protocol"
