@@ -126,7 +126,7 @@ func isMapping(k bpf.PelagoFlowKey) bool {
 
 // kindOf returns the kind of a flow; opener and answers are the TCP flags seen in each direction.
 func kindOf(role uint8, k bpf.PelagoFlowKey, opener, answers uint8) FlowKind {
-	kind := FlowKind{Role: RoleServer, Protocol: protocolName(k.Proto), State: "active"}
+	kind := FlowKind{Role: RoleServer, Protocol: dataplane.ProtocolName(k.Proto), State: "active"}
 	if role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
 		kind.Role = RoleClient
 	}
@@ -145,20 +145,6 @@ func kindOf(role uint8, k bpf.PelagoFlowKey, opener, answers uint8) FlowKind {
 		}
 	}
 	return kind
-}
-
-func protocolName(p uint8) string {
-	switch p {
-	case unix.IPPROTO_TCP:
-		return "tcp"
-	case unix.IPPROTO_UDP:
-		return "udp"
-	case unix.IPPROTO_ICMP:
-		return "icmp"
-	case unix.IPPROTO_SCTP:
-		return "sctp"
-	}
-	return fmt.Sprint(p)
 }
 
 // bootClock is the clock of bpf_ktime_get_ns.

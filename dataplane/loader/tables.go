@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
 )
@@ -192,7 +194,7 @@ func (t Tables) route(a netip.Addr) (cluster uint16, ok bool) {
 // pickTarget is vip_pick() of bpf/vip.h for a client without a former cluster. own: the service of this cluster may be picked.
 func (t Tables) pickTarget(p Packet, own bool) (to dataplane.VIPTarget, ok bool) {
 	v := t.State.VIPs[p.service()]
-	t.note("vips", describeService(p.service()), "%s", describeVIP(v))
+	t.note("vips", p.service().Describe(), "%s", v.Describe())
 	hash := p.hash()
 	if v.Affinity > 0 {
 		hash = dataplane.Mix(be32(p.Source.Addr()), be32(p.Destination.Addr()))
@@ -238,6 +240,28 @@ func pickNode(s dataplane.Service, hash uint32, except uint16) uint16 {
 		}
 	}
 	return 0
+}
+
+// mapping is what other clusters see of the UDP port of a mapped source, if there is a mapping: mapping_valid() of bpf/mapping.h.
+func (t Tables) mapping(src dataplane.Source, local netip.AddrPort) (shown netip.AddrPort, ok bool) {
+	shown, ok = t.Mappings[local]
+	ok = ok && src.Mapped && shown.Addr() == src.Egress && slices.Contains(t.State.Egresses[src.Egress], shown.Port()&^(dataplane.BlockPorts-1))
+	if ok {
+		t.note("flows", local, "a mapping to %s", shown)
+	}
+	return shown, ok
+}
+
+// mappedIn is the local address and port behind an egress IP and port that accepts packets of any address: mapping_in() of bpf/mapping.h.
+func (t Tables) mappedIn(p Packet) (netip.AddrPort, bool) {
+	for local, shown := range t.Mappings {
+		if src, ok := t.State.Source(local.Addr()); ok && src.Open && shown == p.Destination && p.Protocol == unix.IPPROTO_UDP {
+			if _, ok := t.mapping(src, local); ok {
+				return local, true
+			}
+		}
+	}
+	return netip.AddrPort{}, false
 }
 
 // Tables reads what the programs of this node decide by.

@@ -130,7 +130,7 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 		t.note("sources", p.Source.Addr(), "none")
 		return step("drop-unknown-source")
 	}
-	t.note("sources", p.Source.Addr(), "%s", describeSource(src))
+	t.note("sources", p.Source.Addr(), "%s", src.Describe())
 	var cluster uint16
 	d := p.Destination
 	mapped := src.Mapped && p.Protocol == unix.IPPROTO_UDP && !src.Own.IsValid()
@@ -155,7 +155,7 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	}
 	if vip {
 		if _, ok := t.State.VIPs[p.service()]; !ok {
-			t.note("vips", describeService(p.service()), "none")
+			t.note("vips", p.service().Describe(), "none")
 			return step("drop-no-service")
 		}
 		to, ok := t.pickTarget(p, false)
@@ -214,28 +214,6 @@ func (t Tables) findPort(src dataplane.Source, p Packet) (verdict string) {
 	return ""
 }
 
-// mapping is what other clusters see of the UDP port of a mapped source, if there is a mapping: mapping_valid() of bpf/mapping.h.
-func (t Tables) mapping(src dataplane.Source, local netip.AddrPort) (shown netip.AddrPort, ok bool) {
-	shown, ok = t.Mappings[local]
-	ok = ok && src.Mapped && shown.Addr() == src.Egress && slices.Contains(t.State.Egresses[src.Egress], shown.Port()&^(dataplane.BlockPorts-1))
-	if ok {
-		t.note("flows", local, "a mapping to %s", shown)
-	}
-	return shown, ok
-}
-
-// mappedIn is the local address and port behind an egress IP and port that accepts packets of any address: mapping_in() of bpf/mapping.h.
-func (t Tables) mappedIn(p Packet) (netip.AddrPort, bool) {
-	for local, shown := range t.Mappings {
-		if src, ok := t.State.Source(local.Addr()); ok && src.Open && shown == p.Destination && p.Protocol == unix.IPPROTO_UDP {
-			if _, ok := t.mapping(src, local); ok {
-				return local, true
-			}
-		}
-	}
-	return netip.AddrPort{}, false
-}
-
 // Receive is what uplink_in, or wire_in, decides about a packet of another node, or edge_in about one that this node has sent itself.
 func (t Tables) Receive(p Packet, h Header) Step {
 	t.trail = &trail{}
@@ -278,7 +256,7 @@ func (r *reception) validate() string {
 	}
 	var ok bool
 	r.peer, ok = r.State.Peers[r.header.Source]
-	r.note("peers", r.header.Source, "%s", describePeer(r.peer))
+	r.note("peers", r.header.Source, "%s", r.peer.Describe())
 	switch {
 	case !ok || r.peer.Kind != kind:
 		return "drop-unknown-peer"
@@ -375,7 +353,7 @@ func (r *reception) global(a netip.Addr) (dataplane.Global, bool) {
 		g, ok = dataplane.Global{Kind: dataplane.GlobalExternal, Pod: a}, true
 		r.note("externals", a, "routed")
 	} else {
-		r.note("globals", a, "%s", describeGlobal(g))
+		r.note("globals", a, "%s", g.Describe())
 	}
 	return g, ok
 }
@@ -434,7 +412,7 @@ func (r *reception) toOwn() string {
 
 func (r *reception) service() (dataplane.Service, bool) {
 	s, ok := r.State.Services[r.packet.service()]
-	if key := describeService(r.packet.service()); ok {
+	if key := r.packet.service().Describe(); ok {
 		r.note("services", key, "%d backends on this node, a table of %d slots", len(s.Backends), len(s.Table))
 	} else {
 		r.note("services", key, "none")
