@@ -38,6 +38,7 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 	if (datapath != DATAPATH_FAST || !packet_opens_flow(p))
 		return 0;
 	src = bpf_map_lookup_elem(&sources, &p->saddr);
+	t->saddr = 0; /* vip_out() may have failed */
 	if (!src || (mapping_applies(p, src) && mapping_out(p, &key, src, t) != VERDICT_CONTINUE) ||
 	    flow_destination(p, t, cluster) != VERDICT_CONTINUE)
 		return 0;
