@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
@@ -475,4 +477,50 @@ func TestMappingUsageIsRestored(t *testing.T) {
 		t.Error(err)
 	}
 	k.checkTable(t)
+}
+
+// Programs without mappings over the same maps keep the flows of one, and do not mistake it for a flow; the next version goes on with it.
+func TestMappingDowngrade(t *testing.T) {
+	path := filepath.Join(pool.dir, "downgrade")
+	open := func() *Kernel {
+		k, err := Open(path, loader.Timers{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Apply(t, mappedState(2, true))
+		return k
+	}
+	k := open()
+	port := k.shown(t, udpPacket("x"))
+	answer := unasked(port, from("120.2.0.20"), ports(53, port))
+	former(t, path, func(edgeOut, uplinkIn *ebpf.Program) {
+		r := k.Run(t, edgeOut, Frame(udpPacket("x").Encode()), pod)
+		o, err := DecodeOverlay(r.Frame)
+		if err != nil || r.Action != Redirect {
+			t.Fatalf("the flow: action %d, %v", r.Action, err)
+		}
+		if got := decode(t, o.Inner).UDP.Source; got != port {
+			t.Errorf("the flow leaves from port %d; want %d", got, port)
+		}
+		if r := k.Run(t, uplinkIn, overlay(1, 1, 2, answer.Encode()).Encode(), Context{}); r.Action == Drop {
+			t.Error("the answer is dropped")
+		}
+		if r := k.Run(t, uplinkIn, overlay(1, 1, 2, unasked(port).Encode()).Encode(), Context{}); r.Action != Drop {
+			t.Errorf("a packet without a flow: action %d", r.Action)
+		}
+	})
+	if err := k.Close(); err != nil {
+		t.Fatal(err)
+	}
+	k = open()
+	if got := k.shown(t, udpPacket("x", to(global(2, 21)))); got != port {
+		t.Errorf("afterwards another endpoint sees port %d; want %d", got, port)
+	}
+	k.delivered(t, k.arrive(t, overlay(1, 1, 2, unasked(port).Encode())))
+	if got := k.checkTable(t); got != 3 || k.mappings(t) != 1 {
+		t.Errorf("%d flows with %d mappings; want 3 with 1", got, k.mappings(t))
+	}
+	if err := k.Close(); err != nil {
+		t.Error(err)
+	}
 }
