@@ -39,7 +39,9 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 		return 0;
 	src = bpf_map_lookup_elem(&sources, &p->saddr);
 	t->saddr = 0; /* vip_out() may have failed */
-	if (!src || (mapping_applies(p, src) && mapping_out(p, &key, src, t) != VERDICT_CONTINUE) ||
+	if (!src || (!is_vip(p->daddr) && !route_lookup(p->daddr)))
+		return 0; /* no mapping for what goes elsewhere */
+	if ((mapping_applies(p, src) && mapping_out(p, &key, src, t) != VERDICT_CONTINUE) ||
 	    flow_destination(p, t, cluster) != VERDICT_CONTINUE)
 		return 0;
 	*node = 0;

@@ -524,3 +524,49 @@ func TestMappingDowngrade(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A pod whose packets bypass the stack gets mappings towards other clusters alone, and the same as by the stack.
+func TestMappingBypass(t *testing.T) {
+	k := bypassing(t, dataplane.Fast)
+	s := mappedState(2, true)
+	s.Endpoints = map[netip.Addr]dataplane.Endpoint{ip("10.7.2.10"): {Ifindex: loopback, MAC: podMAC, Datapath: dataplane.Fast}}
+	k.Apply(t, s)
+	bypass := func(p Packet) Result { return k.Run(t, k.PodOut, Frame(p.Encode()), Context{}) }
+	if r := bypass(udpPacket("x", to(ip("8.8.8.8")))); r.Action != Next || k.mappings(t) != 0 {
+		t.Errorf("to the Internet: action %d and %d mappings; want it left to the stack without any", r.Action, k.mappings(t))
+	}
+	port := decode(t, k.sent(t, bypass(udpPacket("x")), "pod-out sent").Inner).UDP.Source
+	if got := k.shown(t, udpPacket("x", to(global(2, 21)))); got != port {
+		t.Errorf("shown as port %d by the stack, as %d past it", got, port)
+	}
+	got, err := Decode(k.arrive(t, overlay(1, 1, 2, unasked(port).Encode())).Frame[14:])
+	if err != nil || got.Destination != ip("10.7.2.10") || got.UDP.Destination != 40000 {
+		t.Errorf("a packet that nobody asked for: %+v, %v", got, err)
+	}
+	k.checkTable(t)
+}
+
+// Hosts outside the cluster have mappings at their gateway.
+func TestMappingOutside(t *testing.T) {
+	k := load(t, 1, 1)
+	s := mappedState(1, true)
+	withExternals(&s)
+	host := s.Sources[ip("192.0.2.8")]
+	host.Mapped, host.Open = true, true
+	s.Externals[netip.MustParsePrefix("192.0.2.0/24")] = host
+	k.Apply(t, s)
+	k.answered(t)
+	host1 := udpPacket("x", from("192.0.2.9"), ports(5000, 53))
+	shown := func(p Packet) uint16 {
+		return decode(t, k.sent(t, k.Run(t, k.EdgeOut, Frame(p.Encode()), beside), "edge-out sent").Inner).UDP.Source
+	}
+	port := shown(host1)
+	if got := shown(host1.with(to(global(2, 21)))); got != port {
+		t.Errorf("shown as port %d and as %d", port, got)
+	}
+	got := k.delivered(t, k.arrive(t, cable(2, 1, 1, unasked(port).Encode())))
+	if got.Destination != ip("192.0.2.9") || got.UDP.Destination != 5000 {
+		t.Errorf("delivered to %s:%d", got.Destination, got.UDP.Destination)
+	}
+	k.checkTable(t)
+}
