@@ -244,14 +244,22 @@ func TestMappingTimers(t *testing.T) {
 
 // The ports are bounded: a source has half of them, and one that needs a port gets that of a mapping without replies, but none in use.
 func TestMappingPorts(t *testing.T) {
-	k := loadTimers(t, testTimers, 1, 2)
+	// No mapping is old enough to be evicted before age() makes it so.
+	timers := loader.Timers{UDP: 10 * time.Minute, Unreplied: 30 * time.Second}
+	k := loadTimers(t, timers, 1, 2)
 	k.Apply(t, mappedState(2, false))
 	open := func(source string, port uint16) string {
 		c := pod
 		if source == "172.16.1.2" {
 			c = Context{}
 		}
-		return k.Run(t, k.EdgeOut, Frame(udpPacket("x", from(source), ports(port, 5353)).Encode()), c).Verdict
+		frame := Frame(udpPacket("x", from(source), ports(port, 5353)).Encode())
+		if r, err := k.TryRun(k.EdgeOut, frame, c); err == nil && r.Action == Redirect {
+			if _, err := DecodeOverlay(r.Frame); err == nil {
+				return "edge-out sent" // without the time that the counters take
+			}
+		}
+		return k.Run(t, k.EdgeOut, frame, c).Verdict
 	}
 	fill := func(source string, first uint16, stop string) (opened int) {
 		for port := first; port < first+600; port++ {
@@ -288,7 +296,7 @@ func TestMappingPorts(t *testing.T) {
 			k.delivered(t, k.arrive(t, overlay(1, 1, 2, answer.Encode())))
 		}
 	}
-	k.age(t, testTimers.Unreplied+time.Second)
+	k.age(t, timers.Unreplied+time.Second)
 	if got := fill("172.16.1.2", 30000, "drop-quota"); got < 100 {
 		t.Errorf("%d mappings got the port of one without replies", got)
 	}
