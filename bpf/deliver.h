@@ -4,6 +4,7 @@
 #include "rx.h"
 #include "bypass.h"
 #include "flow.h"
+#include "mapping.h"
 #include "nat.h"
 
 /* Answers a TCP segment without a flow with a reset to its sender. */
@@ -50,7 +51,7 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 	if (!p || !of || !b || !t)
 		return VERDICT_DROP_INTERNAL;
 	key = *of;
-	if (usage_exceeded(&key, FLOW_SERVER, cluster, (void *)&answer_key))
+	if (usage_count(&key, FLOW_SERVER, cluster, (void *)&answer_key) >= cluster_quota)
 		return VERDICT_DROP_QUOTA;
 	flow_make_answer(&f, &key, FLOW_SERVER, cluster, device_at(b->address), now);
 	t->saddr = p->saddr;
@@ -259,6 +260,8 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	/* A gateway has proven of which cluster the source is. Flows that exist are removed when a cluster loses the service. */
 	if (g && (g->flags & GLOBAL_RESTRICTED) && !exported_to(p->daddr, p->saddr))
 		return finish(skb, rx->hook, VERDICT_DROP_NOT_EXPORTED);
+	if (g && g->kind == GLOBAL_EGRESS && mapping_in(p, &t))
+		goto translated;
 	if (!packet_opens_flow(p))
 		return tcp_reset(skb, s, p, rx, fwd);
 	route = route_lookup(p->saddr);

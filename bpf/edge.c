@@ -9,6 +9,7 @@
 #include "bucket.h"
 #include "bypass.h"
 #include "deliver.h"
+#include "mapping.h"
 
 /*
  * Reports whether a packet of a known flow comes from the device of the flow's local side: a forged source must not
@@ -82,12 +83,17 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 	src = source_lookup(p->saddr);
 	if (!src || !comes_from(device_of(src), ingress))
 		return VERDICT_DROP_UNKNOWN_SOURCE;
-	if (!packet_opens_flow(p))
+	if (!packet_opens_flow(p) && !mapping_error(p, src))
 		return VERDICT_DROP_NO_FLOW;
 	if (p->proto == PROTO_SCTP && !src->own_ip)
 		return VERDICT_DROP_PROTOCOL;
+	if (mapping_applies(p, src)) {
+		v = mapping_out(p, &to->key, src, &to->t);
+		if (v != VERDICT_CONTINUE)
+			return v;
+	}
 	v = flow_destination(p, &to->t, &to->cluster);
-	if (v != VERDICT_CONTINUE)
+	if (v != VERDICT_CONTINUE || p->error)
 		return v;
 	return flow_open_client(p, &to->key, src, to->cluster, &to->t);
 }

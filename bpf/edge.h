@@ -81,9 +81,10 @@ __noinline int egress_has(const struct egress *e, __u32 port)
 _Static_assert(MAX_BLOCKS <= 256, "the search finds 256 blocks");
 
 /*
- * Opens the flow of a local source to the destination in t, which becomes the tuple after translation: claims the answer entry, then inserts the primary one. CPUs with packets of one
- * new flow may both claim an answer: the one that loses the primary removes its own and takes the winner's
- * translation.
+ * Opens the flow of a local source to the destination in t, which becomes the tuple after translation: claims the answer
+ * entry, then inserts the primary one. CPUs with packets of one new flow may both claim an answer: the one that loses the
+ * primary removes its own and takes the winner's translation. A source that is in t already is that of a mapping. With the
+ * key of a mapping it opens that.
  */
 __noinline enum verdict flow_open_client(const struct packet *p, const struct flow_key *of, const struct source *src,
 					 __u16 cluster, struct tuple *t)
@@ -99,12 +100,16 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 	if (!p || !of || !src || !t)
 		return VERDICT_DROP_INTERNAL;
 	key = *of;
-	if (usage_exceeded(&key, FLOW_CLIENT, cluster, (void *)&answer_key))
+	if (usage_count(&key, FLOW_CLIENT, cluster, (void *)&answer_key) >= source_quota)
 		return VERDICT_DROP_QUOTA;
 	flow_make_answer(&f, &key, FLOW_CLIENT, cluster, device_of(src), now);
-	if (src->own_ip) {
+	if (t->saddr) {
+		f.tcp = FLOW_MAPPED;
+	} else if (src->own_ip) {
 		t->saddr = src->own_ip;
 		t->sport = p->sport;
+	}
+	if (t->saddr) {
 		flow_key_answer(&answer_key, &key, t);
 		err = flow_claim(&answer_key, &f, now, 1);
 		if (err)

@@ -37,7 +37,7 @@ static __always_inline void flow_key_other(struct flow_key *k, const struct flow
 	k->sport = f->dport;
 	k->dport = f->sport;
 	k->proto = own->proto;
-	k->direction = !own->direction;
+	k->direction = own->direction ^ 1;
 	k->pad = 0;
 }
 
@@ -138,7 +138,7 @@ _Static_assert(sizeof(struct usage_scratch) <= sizeof(struct flow_key), "usage_s
 static __always_inline void usage_key_of(struct usage_key *k, const struct flow_key *primary, __u8 role, __u16 cluster)
 {
 	k->source = role == FLOW_CLIENT ? primary->saddr : 0;
-	k->cluster = role == FLOW_CLIENT ? 0 : cluster;
+	k->cluster = role == FLOW_CLIENT ? (__u32)(primary->direction & DIRECTION_MAPPING) * USAGE_MAPPINGS : cluster;
 }
 
 /* Counts a flow that has been opened (change 1) or removed (-1). */
@@ -154,22 +154,21 @@ static __always_inline void usage_add(const struct flow_key *primary, __u8 role,
 }
 
 /*
- * Reports whether a source or cluster has no flow left of its quota. Races with other CPUs: each may open one flow more.
- * Without room for another counter there is no quota.
+ * The flows, or mappings, that a source or cluster has open. Races with other CPUs: each may open one beyond a quota. Without room
+ * for another counter it is 0.
  */
-static __always_inline int usage_exceeded(const struct flow_key *primary, __u8 role, __u16 cluster,
-					  struct usage_scratch *scratch)
+static __always_inline __s64 usage_count(const struct flow_key *primary, __u8 role, __u16 cluster,
+					 struct usage_scratch *scratch)
 {
 	__s64 *count;
 
 	usage_key_of(&scratch->key, primary, role, cluster);
 	count = bpf_map_lookup_elem(&usage, &scratch->key);
-	if (!count) {
-		scratch->none = 0;
-		bpf_map_update_elem(&usage, &scratch->key, &scratch->none, BPF_NOEXIST);
-		return 0;
-	}
-	return *count >= (role == FLOW_CLIENT ? source_quota : cluster_quota);
+	if (count)
+		return *count;
+	scratch->none = 0;
+	bpf_map_update_elem(&usage, &scratch->key, &scratch->none, BPF_NOEXIST);
+	return 0;
 }
 
 /*
@@ -370,7 +369,7 @@ static __always_inline void flow_key_answer(struct flow_key *k, const struct flo
 	k->sport = t->dport;
 	k->dport = t->sport;
 	k->proto = key->proto;
-	k->direction = !key->direction;
+	k->direction = key->direction ^ 1;
 	k->pad = 0;
 }
 
@@ -385,6 +384,34 @@ static __always_inline void flow_make_primary(struct flow *f, const struct tuple
 }
 
 /*
+ * Refreshes the mapping of a flow by a packet of it: both directions do (RFC 4787 REQ-6), so that it outlives its flows. out: the
+ * packet is one of the local source.
+ */
+__noinline int mapping_touch(const struct packet *p, __u32 out, __u64 now)
+{
+	struct flow_key key = { .proto = PROTO_UDP };
+	struct flow *mapping;
+
+	if (!p)
+		return 0;
+	if (out) {
+		key.saddr = p->saddr;
+		key.sport = p->sport;
+		key.direction = DIRECTION_OUT | DIRECTION_MAPPING;
+	} else {
+		key.daddr = p->daddr;
+		key.dport = p->dport;
+		key.direction = DIRECTION_IN | DIRECTION_MAPPING;
+	}
+	mapping = flow_find(&key);
+	if (mapping) {
+		mapping->seen = now;
+		mapping->tcp = TCP_SEEN_ACK;
+	}
+	return 0;
+}
+
+/*
  * Refreshes the entry of this direction. `seen` is written at most once a second to keep the cache line shared. ICMP
  * errors neither refresh nor end a flow (RFC 5508 REQ-6, RFC 5382 REQ-10).
  */
@@ -394,11 +421,13 @@ static __always_inline void flow_touch(struct flow *f, const struct packet *p, _
 
 	if (p->error)
 		return;
+	if ((tcp & FLOW_MAPPED) && (now - f->seen > SECOND || !(tcp & TCP_SEEN_ACK)))
+		mapping_touch(p, f->primary, now);
 	if (now - f->seen > SECOND)
 		f->seen = now;
 	if (p->proto != PROTO_TCP) {
 		if (!(tcp & TCP_SEEN_ACK))
-			f->tcp = TCP_SEEN_ACK;
+			f->tcp = tcp | TCP_SEEN_ACK;
 		return;
 	}
 	if (p->fragment == LATER_FRAGMENT)

@@ -23,6 +23,7 @@ KEEP(enum, affinity);
 KEEP(enum, direction);
 KEEP(enum, flow_role);
 KEEP(enum, tcp_seen);
+KEEP(enum, usage_cluster);
 KEEP(enum, source_device);
 KEEP(enum, datapath);
 KEEP(enum, passed);

@@ -106,8 +106,9 @@ const (
 type PelagoDirection uint32
 
 const (
-	PelagoDirectionDIRECTION_OUT PelagoDirection = 0
-	PelagoDirectionDIRECTION_IN  PelagoDirection = 1
+	PelagoDirectionDIRECTION_OUT     PelagoDirection = 0
+	PelagoDirectionDIRECTION_IN      PelagoDirection = 1
+	PelagoDirectionDIRECTION_MAPPING PelagoDirection = 2
 )
 
 type PelagoEgress struct {
@@ -481,6 +482,8 @@ const (
 	PelagoSourceFlagSOURCE_HOST     PelagoSourceFlag = 1
 	PelagoSourceFlagSOURCE_EXTERNAL PelagoSourceFlag = 2
 	PelagoSourceFlagSOURCE_ROUTED   PelagoSourceFlag = 4
+	PelagoSourceFlagSOURCE_MAPPED   PelagoSourceFlag = 8
+	PelagoSourceFlagSOURCE_OPEN     PelagoSourceFlag = 16
 )
 
 type PelagoStanding struct {
@@ -504,6 +507,7 @@ const (
 	PelagoTcpSeenTCP_SEEN_ACK PelagoTcpSeen = 1
 	PelagoTcpSeenTCP_SEEN_FIN PelagoTcpSeen = 2
 	PelagoTcpSeenTCP_SEEN_RST PelagoTcpSeen = 4
+	PelagoTcpSeenFLOW_MAPPED  PelagoTcpSeen = 8
 )
 
 type PelagoUplink struct {
@@ -511,6 +515,12 @@ type PelagoUplink struct {
 	Mac [6]uint8
 	Pad uint16
 }
+
+type PelagoUsageCluster uint32
+
+const (
+	PelagoUsageClusterUSAGE_MAPPINGS PelagoUsageCluster = 32768
+)
 
 type PelagoUsageKey struct {
 	_       structs.HostLayout
@@ -674,6 +684,7 @@ const (
 	PelagoVarKeepSourceFlag        = "keep_source_flag"
 	PelagoVarKeepSweep             = "keep_sweep"
 	PelagoVarKeepTcpSeen           = "keep_tcp_seen"
+	PelagoVarKeepUsageCluster      = "keep_usage_cluster"
 	PelagoVarKeepVerdict           = "keep_verdict"
 	PelagoVarKeepVipTarget         = "keep_vip_target"
 	PelagoVarNetworkBurst          = "network_burst"
@@ -829,6 +840,7 @@ type PelagoVariableSpecs struct {
 	KeepSourceFlag        *ebpf.VariableSpec `ebpf:"keep_source_flag"`
 	KeepSweep             *ebpf.VariableSpec `ebpf:"keep_sweep"`
 	KeepTcpSeen           *ebpf.VariableSpec `ebpf:"keep_tcp_seen"`
+	KeepUsageCluster      *ebpf.VariableSpec `ebpf:"keep_usage_cluster"`
 	KeepVerdict           *ebpf.VariableSpec `ebpf:"keep_verdict"`
 	KeepVipTarget         *ebpf.VariableSpec `ebpf:"keep_vip_target"`
 	NetworkBurst          *ebpf.VariableSpec `ebpf:"network_burst"`
@@ -989,6 +1001,7 @@ type PelagoVariables struct {
 	KeepSourceFlag        *ebpf.Variable `ebpf:"keep_source_flag"`
 	KeepSweep             *ebpf.Variable `ebpf:"keep_sweep"`
 	KeepTcpSeen           *ebpf.Variable `ebpf:"keep_tcp_seen"`
+	KeepUsageCluster      *ebpf.Variable `ebpf:"keep_usage_cluster"`
 	KeepVerdict           *ebpf.Variable `ebpf:"keep_verdict"`
 	KeepVipTarget         *ebpf.Variable `ebpf:"keep_vip_target"`
 	NetworkBurst          *ebpf.Variable `ebpf:"network_burst"`

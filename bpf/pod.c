@@ -9,6 +9,7 @@
  */
 #include "edge.h"
 #include "bypass.h"
+#include "mapping.h"
 
 /* Reports whether a packet fits into every wire. One that does not gets its answer from the stack. */
 static __always_inline int fits_wires(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p)
@@ -37,7 +38,11 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 	if (datapath != DATAPATH_FAST || !packet_opens_flow(p))
 		return 0;
 	src = bpf_map_lookup_elem(&sources, &p->saddr);
-	if (!src || flow_destination(p, t, cluster) != VERDICT_CONTINUE)
+	t->saddr = 0; /* vip_out() may have failed */
+	if (!src || (!is_vip(p->daddr) && !route_lookup(p->daddr)))
+		return 0; /* no mapping for what goes elsewhere */
+	if ((mapping_applies(p, src) && mapping_out(p, &key, src, t) != VERDICT_CONTINUE) ||
+	    flow_destination(p, t, cluster) != VERDICT_CONTINUE)
 		return 0;
 	*node = 0;
 	return flow_open_client(p, &key, src, *cluster, t) == VERDICT_CONTINUE;

@@ -294,6 +294,8 @@ enum source_flag {
 	SOURCE_HOST = 1,     /* an address of the node itself, not of a pod */
 	SOURCE_EXTERNAL = 2, /* a host outside the cluster, behind a device that is no pod's */
 	SOURCE_ROUTED = 4,   /* in `externals`: other clusters may send to it, under its own address */
+	SOURCE_MAPPED = 8,   /* its UDP has endpoint-independent mappings, as that of all sources with this egress IP */
+	SOURCE_OPEN = 16,    /* SOURCE_MAPPED: any address of an accepted cluster may send to them */
 };
 
 enum source_device {
@@ -449,14 +451,18 @@ ASSERT_SIZE(struct affinity_choice, 16);
 
 /* ---- flows ---- */
 enum direction {
-	DIRECTION_OUT = 0, /* the packet leaves the node for the overlay */
-	DIRECTION_IN = 1,  /* the packet comes from the overlay */
+	DIRECTION_OUT = 0,     /* the packet leaves the node for the overlay */
+	DIRECTION_IN = 1,      /* the packet comes from the overlay */
+	DIRECTION_MAPPING = 2, /* flag: the entry of a mapping, which is the key of no packet */
 };
 
 /*
  * A flow has two entries in one map, one for each direction. The key is the tuple as it stands before translation.
  * ICMP echo: a request has its identifier as source port, a reply as destination port, the other port is 0. An ICMP
  * error belongs to the flow of the packet that it quotes: its key is the quoted tuple turned round.
+ *
+ * An endpoint-independent mapping (RFC 4787 REQ-1) of UDP is a flow whose remote address and port are 0, with
+ * DIRECTION_MAPPING: a local address and port, and the egress IP and port that all its flows show.
  */
 struct flow_key {
 	__be32 saddr;
@@ -482,6 +488,7 @@ enum tcp_seen {
 	TCP_SEEN_ACK = 1,
 	TCP_SEEN_FIN = 2,
 	TCP_SEEN_RST = 4,
+	FLOW_MAPPED = 8, /* of UDP: the flow belongs to a mapping, which it refreshes */
 };
 
 struct flow {
@@ -505,10 +512,14 @@ struct flow {
 };
 ASSERT_SIZE(struct flow, 40);
 
+enum usage_cluster {
+	USAGE_MAPPINGS = 1 << 15, /* times DIRECTION_MAPPING, which is no index: mappings of the source */
+};
+
 /* Whose flows are counted: a local source, or a remote cluster. */
 struct usage_key {
 	__be32 source; /* of the flows that it opened; 0: a cluster */
-	__u32 cluster; /* index of the cluster whose clients opened them */
+	__u32 cluster; /* index of the cluster whose clients opened them, or enum usage_cluster */
 };
 ASSERT_SIZE(struct usage_key, 8);
 

@@ -146,6 +146,9 @@ type Source struct {
 	External bool
 	// Routed: other clusters may send to the prefix.
 	Routed bool
+	// Mapped: its UDP has endpoint-independent mappings (RFC 4787 REQ-1). All sources with one egress IP have the same value. Open:
+	// accepted clusters may send to these without having been addressed (REQ-8).
+	Mapped, Open bool
 }
 
 // Source returns what a local address may use: its entry in Sources, else that of the longest prefix of Externals.
@@ -160,6 +163,17 @@ func (s State) Source(a netip.Addr) (src Source, ok bool) {
 		}
 	}
 	return src, best >= 0
+}
+
+// Mapped are the egress IPs whose sources have mappings.
+func (s State) Mapped() map[netip.Addr]bool {
+	out := map[netip.Addr]bool{}
+	for _, src := range s.Sources {
+		if src.Mapped {
+			out[src.Egress] = true
+		}
+	}
+	return out
 }
 
 // Masqueraded are the destinations outside the cluster, sorted, and the ranges of ClusterIPs that are routed. What pelago0 passes on

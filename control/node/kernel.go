@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
 	"github.com/pelago-net/pelago/dataplane/loader"
@@ -32,6 +34,8 @@ type kernel struct {
 	purged bool
 	// audiences are those whose flows were compared with the table of flows last.
 	audiences map[netip.Addr]dataplane.ClusterSet
+	// mapped are the egress IPs with mappings whose flows were compared with the table of flows last.
+	mapped map[netip.Addr]bool
 }
 
 // overlay returns the interface index and the MTU of pelago0.
@@ -146,7 +150,7 @@ func (d *Daemon) apply(r tables.Result) error {
 	if err := d.loader.Apply(s); err != nil {
 		return err
 	}
-	if err := d.revoke(s); err != nil {
+	if err := errors.Join(d.revoke(s), d.unmap(s)); err != nil {
 		return err
 	}
 	stale := map[netip.Addr]bool{}
@@ -182,6 +186,23 @@ func (d *Daemon) revoke(s dataplane.State) error {
 	d.kernel.audiences = s.Audiences
 	if removed > 0 {
 		d.log.Info("removed the flows of clusters to which their services are not exported", "flows", removed)
+	}
+	return nil
+}
+
+// unmap removes the flows that egress IPs opened before they were mapped, after a change.
+func (d *Daemon) unmap(s dataplane.State) error {
+	mapped := s.Mapped()
+	if maps.Equal(d.kernel.mapped, mapped) {
+		return nil
+	}
+	removed, err := d.loader.PurgeUnmapped(mapped)
+	if err != nil {
+		return err
+	}
+	d.kernel.mapped = mapped
+	if removed > 0 {
+		d.log.Info("removed the flows that are older than their mapping", "annotation", submarinerv1.AnnotationNATMapping, "flows", removed)
 	}
 	return nil
 }

@@ -56,6 +56,8 @@ type EgressChoice struct {
 	// IPs are the addresses allocated to the pool, or the pod's own one. Empty while nothing is allocated, and for a
 	// pool of size 0: such a pod has no egress, it does not fall back to the next rank.
 	IPs []netip.Addr
+	// NAT is the behaviour that the egress object sets.
+	NAT NATBehavior
 	// Shadowed are pools of the same rank that match too and lose because they are younger.
 	Shadowed []pelagov1alpha1.EgressPool
 }
@@ -77,6 +79,7 @@ type pool struct {
 	name     pelagov1alpha1.EgressPool
 	selector labels.Selector
 	ips      []netip.Addr
+	nat      NATBehavior
 }
 
 type address struct {
@@ -90,6 +93,7 @@ func NewEgressTable(cluster *submarinerv1.ClusterGlobalEgressIP, pools []submari
 	t := &EgressTable{namespaces: map[string]*rules{}, own: map[types.NamespacedName]address{}}
 	if cluster != nil && cluster.Name == submarinerv1.ClusterGlobalEgressIPName && cluster.DeletionTimestamp == nil {
 		t.cluster = &pool{name: ClusterPool, ips: ParseAddresses(cluster.Status.AllocatedIPs)}
+		t.cluster.nat, _ = ParseNATBehavior(cluster.Annotations) // the agent reports an error
 	}
 	byAge := make([]*submarinerv1.GlobalEgressIP, 0, len(pools))
 	for i := range pools {
@@ -115,6 +119,7 @@ func (t *EgressTable) add(g *submarinerv1.GlobalEgressIP) {
 		t.namespaces[g.Namespace] = r
 	}
 	p := pool{name: pelagov1alpha1.EgressPool{Namespace: g.Namespace, Name: g.Name}, ips: ParseAddresses(g.Status.AllocatedIPs)}
+	p.nat, _ = ParseNATBehavior(g.Annotations)
 	if g.Spec.PodSelector == nil {
 		r.general = append(r.general, p)
 		return
@@ -161,7 +166,7 @@ func (t *EgressTable) Choose(pod EgressPod) EgressChoice {
 		}
 	}
 	if t.cluster != nil {
-		return EgressChoice{Rank: Cluster, Pool: t.cluster.name, IPs: t.cluster.ips}
+		return EgressChoice{Rank: Cluster, Pool: t.cluster.name, IPs: t.cluster.ips, NAT: t.cluster.nat}
 	}
 	return EgressChoice{Rank: None}
 }
@@ -196,7 +201,7 @@ func first(rank EgressRank, byAge []pool) (EgressChoice, bool) {
 	if len(byAge) == 0 {
 		return EgressChoice{}, false
 	}
-	c := EgressChoice{Rank: rank, Pool: byAge[0].name, IPs: byAge[0].ips}
+	c := EgressChoice{Rank: rank, Pool: byAge[0].name, IPs: byAge[0].ips, NAT: byAge[0].nat}
 	for _, p := range byAge[1:] {
 		c.Shadowed = append(c.Shadowed, p.name)
 	}

@@ -30,7 +30,7 @@ func (c *census) note(k bpf.PelagoFlowKey, v bpf.PelagoFlow) {
 	this := half{opener: v.Primary != 0, role: v.Role, tcp: v.Tcp}
 	if k.Proto != unix.IPPROTO_TCP {
 		if this.opener {
-			c.kinds[kindOf(v.Role, k.Proto, 0, 0)]++
+			c.kinds[kindOf(v.Role, k, 0, 0)]++
 		}
 		return
 	}
@@ -44,18 +44,18 @@ func (c *census) note(k bpf.PelagoFlowKey, v bpf.PelagoFlow) {
 		c.half[at] = this
 		return
 	case this.opener:
-		c.kinds[kindOf(this.role, k.Proto, this.tcp, other.tcp)]++
+		c.kinds[kindOf(this.role, k, this.tcp, other.tcp)]++
 	default:
-		c.kinds[kindOf(other.role, k.Proto, other.tcp, this.tcp)]++
+		c.kinds[kindOf(other.role, k, other.tcp, this.tcp)]++
 	}
 	delete(c.half, at)
 }
 
 // result counts as well the flows of which the answers' entry did not come: it was made or removed meanwhile.
 func (c *census) result() map[FlowKind]int {
-	for _, h := range c.half {
+	for k, h := range c.half {
 		if h.opener {
-			c.kinds[kindOf(h.role, unix.IPPROTO_TCP, h.tcp, 0)]++
+			c.kinds[kindOf(h.role, k, h.tcp, 0)]++
 		}
 	}
 	return c.kinds

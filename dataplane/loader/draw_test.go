@@ -78,6 +78,7 @@ func drawState(t *rapid.T) dataplane.State {
 		Sources: drawMap(t, "sources", address, func(t *rapid.T) dataplane.Source {
 			return dataplane.Source{
 				Egress: drawMaybe(t, "egress"), Own: drawMaybe(t, "own"), Ifindex: rapid.Uint32().Draw(t, "device"), Host: rapid.Bool().Draw(t, "host"),
+				Mapped: rapid.Bool().Draw(t, "mapped"), Open: rapid.Bool().Draw(t, "open"),
 			}
 		}),
 		Externals: drawMap(t, "externals", func(t *rapid.T) netip.Prefix {

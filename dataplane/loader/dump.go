@@ -69,7 +69,7 @@ var dumps = []struct {
 	}},
 	{"vips", "port of a ClusterSetIP: the clusters that serve it, with their shares", func(t Tables, _ []Service) (out []MapRow) {
 		for key, v := range t.State.VIPs {
-			out = append(out, MapRow{Key: describeService(key), Value: sharesOf(v)})
+			out = append(out, MapRow{Key: key.Describe(), Value: sharesOf(v)})
 		}
 		return out
 	}},
@@ -166,7 +166,7 @@ func plain(v reflect.Value) any {
 	case [6]byte:
 		return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", x[0], x[1], x[2], x[3], x[4], x[5])
 	case dataplane.GlobalKind:
-		return describeGlobal(dataplane.Global{Kind: x})
+		return dataplane.Global{Kind: x}.Describe()
 	case dataplane.PeerKind:
 		return map[dataplane.PeerKind]string{dataplane.PeerNode: "node", dataplane.PeerGateway: "gateway"}[x]
 	case time.Duration:

@@ -35,7 +35,7 @@ func TestDump(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"settings": `"cablePort":4500`,
-		"sources":  `"key":"10.7.2.10","value":{"egress":"120.1.0.3","external":false,"host":false,"ifindex":7,"own":null,"routed":false}`,
+		"sources":  `"key":"10.7.2.10","value":{"egress":"120.1.0.3","external":false,"host":false,"ifindex":7,"mapped":false,"open":false,"own":null,"routed":false}`,
 		"globals":  `"kind":"egress IP"`,
 		"blocks":   `"key":"120.1.0.3:1280","value":2`,
 		"services": `"key":"120.1.0.9:80/tcp"`,

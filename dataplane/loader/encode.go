@@ -150,6 +150,7 @@ func encodeSource(s dataplane.Source) bpf.PelagoSource {
 	v := bpf.PelagoSource{EgressIp: be32(s.Egress), OwnIp: be32(s.Own), Ifindex: s.Ifindex}
 	for flag, set := range map[bpf.PelagoSourceFlag]bool{
 		bpf.PelagoSourceFlagSOURCE_HOST: s.Host, bpf.PelagoSourceFlagSOURCE_EXTERNAL: s.External, bpf.PelagoSourceFlagSOURCE_ROUTED: s.Routed,
+		bpf.PelagoSourceFlagSOURCE_MAPPED: s.Mapped, bpf.PelagoSourceFlagSOURCE_OPEN: s.Open,
 	} {
 		if set {
 			v.Flags |= uint32(flag)
@@ -163,6 +164,7 @@ func decodeSource(v bpf.PelagoSource) dataplane.Source {
 	return dataplane.Source{
 		Egress: addr(v.EgressIp), Own: addr(v.OwnIp), Ifindex: v.Ifindex, Host: has(bpf.PelagoSourceFlagSOURCE_HOST),
 		External: has(bpf.PelagoSourceFlagSOURCE_EXTERNAL), Routed: has(bpf.PelagoSourceFlagSOURCE_ROUTED),
+		Mapped: has(bpf.PelagoSourceFlagSOURCE_MAPPED), Open: has(bpf.PelagoSourceFlagSOURCE_OPEN),
 	}
 }
 

@@ -28,7 +28,7 @@ type Tuple struct {
 	Destination netip.AddrPort `json:"destination"`
 }
 
-// Flow is a translated flow.
+// Flow is a translated flow, or an endpoint-independent mapping, whose destinations are not valid.
 type Flow struct {
 	Role     Role   `json:"role"`
 	Protocol string `json:"protocol"`
@@ -40,11 +40,14 @@ type Flow struct {
 	// Cluster and Node are the indexes of the far cluster and, once an answer came, of the far node.
 	Cluster uint16 `json:"cluster"`
 	Node    uint16 `json:"node,omitempty"`
-	// State is opening, established or closed for TCP, active for the rest.
+	// State is opening, established or closed for TCP, mapping for a mapping, active for the rest.
 	State string `json:"state"`
 	// Idle is the time since the last packet, in nanoseconds, at the kernel's resolution of about a second.
 	Idle time.Duration `json:"idle"`
 }
+
+// StateMapping is the state of a mapping.
+const StateMapping = "mapping"
 
 // FlowKind is what flows are counted by; the words are those of Flow.
 type FlowKind struct {
@@ -97,12 +100,12 @@ func localAddress(k bpf.PelagoFlowKey, v bpf.PelagoFlow) netip.Addr {
 
 func answerKey(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bpf.PelagoFlowKey {
 	return bpf.PelagoFlowKey{
-		Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Direction: 1 - k.Direction,
+		Saddr: v.Daddr, Daddr: v.Saddr, Sport: v.Dport, Dport: v.Sport, Proto: k.Proto, Direction: k.Direction ^ 1,
 	}
 }
 
 func makeFlow(k bpf.PelagoFlowKey, v, answer bpf.PelagoFlow, now time.Duration) Flow {
-	kind := kindOf(v.Role, k.Proto, v.Tcp, answer.Tcp)
+	kind := kindOf(v.Role, k, v.Tcp, answer.Tcp)
 	return Flow{
 		Role: kind.Role, Protocol: kind.Protocol, State: kind.State, Pod: localAddress(k, v), Cluster: v.Cluster, Node: v.Node,
 		Opening: Tuple{
@@ -117,13 +120,20 @@ func makeFlow(k bpf.PelagoFlowKey, v, answer bpf.PelagoFlow, now time.Duration) 
 	}
 }
 
+func isMapping(k bpf.PelagoFlowKey) bool {
+	return k.Direction&uint8(bpf.PelagoDirectionDIRECTION_MAPPING) != 0
+}
+
 // kindOf returns the kind of a flow; opener and answers are the TCP flags seen in each direction.
-func kindOf(role, protocol, opener, answers uint8) FlowKind {
-	kind := FlowKind{Role: RoleServer, Protocol: protocolName(protocol), State: "active"}
+func kindOf(role uint8, k bpf.PelagoFlowKey, opener, answers uint8) FlowKind {
+	kind := FlowKind{Role: RoleServer, Protocol: dataplane.ProtocolName(k.Proto), State: "active"}
 	if role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
 		kind.Role = RoleClient
 	}
-	if protocol == unix.IPPROTO_TCP {
+	if isMapping(k) {
+		kind.State = StateMapping
+	}
+	if k.Proto == unix.IPPROTO_TCP {
 		const ack, fin, rst = uint8(bpf.PelagoTcpSeenTCP_SEEN_ACK), uint8(bpf.PelagoTcpSeenTCP_SEEN_FIN), uint8(bpf.PelagoTcpSeenTCP_SEEN_RST)
 		switch {
 		case (opener|answers)&rst != 0 || opener&answers&fin != 0:
@@ -135,20 +145,6 @@ func kindOf(role, protocol, opener, answers uint8) FlowKind {
 		}
 	}
 	return kind
-}
-
-func protocolName(p uint8) string {
-	switch p {
-	case unix.IPPROTO_TCP:
-		return "tcp"
-	case unix.IPPROTO_UDP:
-		return "udp"
-	case unix.IPPROTO_ICMP:
-		return "icmp"
-	case unix.IPPROTO_SCTP:
-		return "sctp"
-	}
-	return fmt.Sprint(p)
 }
 
 // bootClock is the clock of bpf_ktime_get_ns.
@@ -235,6 +231,14 @@ func (l *Loader) PurgeRevoked(audiences map[netip.Addr]dataplane.ClusterSet) (re
 	return l.purge(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
 		audience, restricted := audiences[addr(k.Daddr)]
 		return restricted && v.Role == uint8(bpf.PelagoFlowRoleFLOW_SERVER) && !audience.Has(v.Cluster)
+	})
+}
+
+// PurgeUnmapped removes the flows that mapped egress IPs had opened before they were mapped: their ports could be those of mappings.
+func (l *Loader) PurgeUnmapped(mapped map[netip.Addr]bool) (removed int, err error) {
+	return l.purge(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
+		return k.Proto == unix.IPPROTO_UDP && !isMapping(k) && v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) &&
+			v.Tcp&uint8(bpf.PelagoTcpSeenFLOW_MAPPED) == 0 && mapped[addr(v.Saddr)]
 	})
 }
 

@@ -27,6 +27,9 @@ const (
 
 	// fragments1 is the map of fragments before fragments2. Nothing is taken over, so it has no layout number of its own.
 	fragments1 = "fragments"
+
+	// usageMappings is the cluster of a count of mappings in map usage.
+	usageMappings = uint32(bpf.PelagoUsageClusterUSAGE_MAPPINGS) * uint32(bpf.PelagoDirectionDIRECTION_MAPPING)
 )
 
 // pinnedABI reads the layout of the pinned maps: 1 before the number existed, 0 if there are no maps.
@@ -81,10 +84,8 @@ func (l *Loader) migrate(former uint32) error {
 	if err := os.Remove(filepath.Join(l.pinPath, fragments1)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unpin map %s: %w", fragments1, err)
 	}
-	if former == 1 {
-		if err := l.countUsage(); err != nil {
-			return fmt.Errorf("fill map %s: %w", bpf.PelagoMapUsage, err)
-		}
+	if err := l.countUsage(former == 1); err != nil {
+		return fmt.Errorf("fill map %s: %w", bpf.PelagoMapUsage, err)
 	}
 	if err := l.objs.Abi.Put(uint32(0), abi); err != nil {
 		return fmt.Errorf("write map %s: %w", bpf.PelagoMapAbi, err)
@@ -92,13 +93,26 @@ func (l *Loader) migrate(former uint32) error {
 	return nil
 }
 
-// countUsage counts the flows of each source and cluster, which layout 1 did not. Flows that programs of the former version
-// open or remove meanwhile make a count wrong by their number, until these flows are gone.
-func (l *Loader) countUsage() error {
+// countUsage counts the flows of each source and cluster, which layout 1 did not, if all is set, and the mappings of sources that have
+// some: programs of a version without mappings do not count those that expire. Flows that programs of the former version open or
+// remove meanwhile make a count wrong by their number, until these flows are gone.
+func (l *Loader) countUsage(all bool) error {
 	counts := map[bpf.PelagoUsageKey]int64{}
-	err := l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
+	err := readBatches(l.objs.Usage, func(k bpf.PelagoUsageKey, n int64) bool {
+		if k.Cluster == usageMappings && n != 0 {
+			counts[k] = 0
+		}
+		return true
+	})
+	if err != nil || !all && len(counts) == 0 {
+		return err
+	}
+	err = l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
 		switch {
 		case v.State&dying != 0 || v.Primary == 0:
+		case isMapping(k):
+			counts[bpf.PelagoUsageKey{Source: k.Saddr, Cluster: usageMappings}]++
+		case !all:
 		case v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT):
 			counts[bpf.PelagoUsageKey{Source: k.Saddr}]++
 		default:

@@ -164,7 +164,7 @@ func (l *Loader) Services() ([]Service, error) {
 	out := make([]Service, 0, len(read))
 	for key, s := range read {
 		v := Service{
-			Address: netip.AddrPortFrom(key.Address, key.Port), Protocol: protocolName(key.Protocol), ClientIP: s.ClientIP,
+			Address: netip.AddrPortFrom(key.Address, key.Port), Protocol: dataplane.ProtocolName(key.Protocol), ClientIP: s.ClientIP,
 			Backends: append([]netip.AddrPort{}, s.Backends...),
 		}
 		slots := map[uint16]int{}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
 )
@@ -27,6 +29,8 @@ type Tables struct {
 	MTU  map[uint32]int
 	// PortsInUse counts the client flows by source and destination after translation, without the source's port.
 	PortsInUse map[Packet]int
+	// Mappings lead from a local address and UDP port to those that other clusters see.
+	Mappings map[netip.AddrPort]netip.AddrPort
 
 	trail *trail // of the step that is made; nil: nothing is recorded
 }
@@ -190,7 +194,7 @@ func (t Tables) route(a netip.Addr) (cluster uint16, ok bool) {
 // pickTarget is vip_pick() of bpf/vip.h for a client without a former cluster. own: the service of this cluster may be picked.
 func (t Tables) pickTarget(p Packet, own bool) (to dataplane.VIPTarget, ok bool) {
 	v := t.State.VIPs[p.service()]
-	t.note("vips", describeService(p.service()), "%s", describeVIP(v))
+	t.note("vips", p.service().Describe(), "%s", v.Describe())
 	hash := p.hash()
 	if v.Affinity > 0 {
 		hash = dataplane.Mix(be32(p.Source.Addr()), be32(p.Destination.Addr()))
@@ -238,9 +242,31 @@ func pickNode(s dataplane.Service, hash uint32, except uint16) uint16 {
 	return 0
 }
 
+// mapping is what other clusters see of the UDP port of a mapped source, if there is a mapping: mapping_valid() of bpf/mapping.h.
+func (t Tables) mapping(src dataplane.Source, local netip.AddrPort) (shown netip.AddrPort, ok bool) {
+	shown, ok = t.Mappings[local]
+	ok = ok && src.Mapped && shown.Addr() == src.Egress && slices.Contains(t.State.Egresses[src.Egress], shown.Port()&^(dataplane.BlockPorts-1))
+	if ok {
+		t.note("flows", local, "a mapping to %s", shown)
+	}
+	return shown, ok
+}
+
+// mappedIn is the local address and port behind an egress IP and port that accepts packets of any address: mapping_in() of bpf/mapping.h.
+func (t Tables) mappedIn(p Packet) (netip.AddrPort, bool) {
+	for local, shown := range t.Mappings {
+		if src, ok := t.State.Source(local.Addr()); ok && src.Open && shown == p.Destination && p.Protocol == unix.IPPROTO_UDP {
+			if _, ok := t.mapping(src, local); ok {
+				return local, true
+			}
+		}
+	}
+	return netip.AddrPort{}, false
+}
+
 // Tables reads what the programs of this node decide by.
 func (l *Loader) Tables() (Tables, error) {
-	t := Tables{PortsInUse: map[Packet]int{}}
+	t := Tables{PortsInUse: map[Packet]int{}, Mappings: map[netip.AddrPort]netip.AddrPort{}}
 	var err error
 	if t.State, err = l.Read(); err != nil {
 		return t, err
@@ -267,6 +293,9 @@ func (l *Loader) Tables() (Tables, error) {
 			t.PortsInUse[Packet{
 				Protocol: k.Proto, Source: netip.AddrPortFrom(addr(v.Saddr), 0), Destination: netip.AddrPortFrom(addr(v.Daddr), port(v.Dport)),
 			}]++
+			if isMapping(k) {
+				t.Mappings[netip.AddrPortFrom(addr(k.Saddr), port(k.Sport))] = netip.AddrPortFrom(addr(v.Saddr), port(v.Sport))
+			}
 		}
 		return true
 	})

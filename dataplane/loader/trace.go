@@ -130,9 +130,10 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 		t.note("sources", p.Source.Addr(), "none")
 		return step("drop-unknown-source")
 	}
-	t.note("sources", p.Source.Addr(), "%s", describeSource(src))
+	t.note("sources", p.Source.Addr(), "%s", src.Describe())
 	var cluster uint16
 	d := p.Destination
+	mapped := src.Mapped && p.Protocol == unix.IPPROTO_UDP && !src.Own.IsValid()
 	vip := t.State.VIPRange.IsValid() && t.State.VIPRange.Contains(d.Addr())
 	if vip {
 		if _, ok := t.State.Endpoints[p.Source.Addr()]; ok {
@@ -145,9 +146,16 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	if p.Protocol == unix.IPPROTO_SCTP && !src.Own.IsValid() {
 		return step("drop-protocol") // its port would change
 	}
+	if mapped {
+		if shown, ok := t.mapping(src, p.Source); ok {
+			sourcePort = shown.Port()
+		} else if verdict := t.findPort(src, Packet{Protocol: p.Protocol}); verdict != "" {
+			return step(verdict)
+		}
+	}
 	if vip {
 		if _, ok := t.State.VIPs[p.service()]; !ok {
-			t.note("vips", describeService(p.service()), "none")
+			t.note("vips", p.service().Describe(), "none")
 			return step("drop-no-service")
 		}
 		to, ok := t.pickTarget(p, false)
@@ -161,17 +169,10 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	if src.Own.IsValid() {
 		p.Source = netip.AddrPortFrom(src.Own, p.Source.Port())
 	} else {
-		blocks := t.State.Egresses[src.Egress]
-		if len(blocks) == 0 {
-			t.note("egresses", src.Egress, "no port block")
-			return step("drop-no-egress")
+		if verdict := t.findPort(src, p); verdict != "" && !mapped {
+			return step(verdict)
 		}
-		used := Packet{Protocol: p.Protocol, Source: netip.AddrPortFrom(src.Egress, 0), Destination: p.Destination}
-		t.note("egresses", src.Egress, "%d ports, %d in use towards %s", len(blocks)*dataplane.BlockPorts, t.PortsInUse[used], p.Destination)
-		if t.PortsInUse[used] >= len(blocks)*dataplane.BlockPorts {
-			return step("drop-ports-exhausted")
-		}
-		p.Source = netip.AddrPortFrom(src.Egress, cmp.Or(sourcePort, blocks[0]))
+		p.Source = netip.AddrPortFrom(src.Egress, cmp.Or(sourcePort, t.State.Egresses[src.Egress][0]))
 	}
 	sent, self := step("sent"), t.State.Settings
 	own := cluster == self.Cluster
@@ -192,6 +193,25 @@ func (t Tables) leave(p Packet, sourcePort uint16) Step {
 	}
 	sent.Header.Switch = own
 	return sent
+}
+
+// findPort returns the verdict on a source for whose flow to a destination, or mapping, no port is free; "" if one is.
+func (t Tables) findPort(src dataplane.Source, p Packet) (verdict string) {
+	blocks := t.State.Egresses[src.Egress]
+	if len(blocks) == 0 {
+		t.note("egresses", src.Egress, "no port block")
+		return "drop-no-egress"
+	}
+	towards := "by mappings"
+	if p.Destination.IsValid() {
+		towards = fmt.Sprintf("towards %s", p.Destination)
+	}
+	p.Source = netip.AddrPortFrom(src.Egress, 0)
+	t.note("egresses", src.Egress, "%d ports, %d in use %s", len(blocks)*dataplane.BlockPorts, t.PortsInUse[p], towards)
+	if t.PortsInUse[p] >= len(blocks)*dataplane.BlockPorts {
+		return "drop-ports-exhausted"
+	}
+	return ""
 }
 
 // Receive is what uplink_in, or wire_in, decides about a packet of another node, or edge_in about one that this node has sent itself.
@@ -236,7 +256,7 @@ func (r *reception) validate() string {
 	}
 	var ok bool
 	r.peer, ok = r.State.Peers[r.header.Source]
-	r.note("peers", r.header.Source, "%s", describePeer(r.peer))
+	r.note("peers", r.header.Source, "%s", r.peer.Describe())
 	switch {
 	case !ok || r.peer.Kind != kind:
 		return "drop-unknown-peer"
@@ -333,7 +353,7 @@ func (r *reception) global(a netip.Addr) (dataplane.Global, bool) {
 		g, ok = dataplane.Global{Kind: dataplane.GlobalExternal, Pod: a}, true
 		r.note("externals", a, "routed")
 	} else {
-		r.note("globals", a, "%s", describeGlobal(g))
+		r.note("globals", a, "%s", g.Describe())
 	}
 	return g, ok
 }
@@ -392,7 +412,7 @@ func (r *reception) toOwn() string {
 
 func (r *reception) service() (dataplane.Service, bool) {
 	s, ok := r.State.Services[r.packet.service()]
-	if key := describeService(r.packet.service()); ok {
+	if key := r.packet.service().Describe(); ok {
 		r.note("services", key, "%d backends on this node, a table of %d slots", len(s.Backends), len(s.Table))
 	} else {
 		r.note("services", key, "none")
@@ -438,7 +458,10 @@ func (r *reception) deliver() string {
 		n := dataplane.Mix(r.serviceHash(service), seedBackend) % uint32(len(service.Backends))
 		r.packet.Destination = service.Backends[n]
 	default:
-		return "drop-no-flow"
+		if r.packet.Destination, ok = r.mappedIn(r.packet); !ok {
+			r.packet.Destination = destination
+			return "drop-no-flow"
+		}
 	}
 	if r.packet.Protocol == unix.IPPROTO_SCTP && r.packet.Destination.Port() != destination.Port() {
 		return "drop-protocol"

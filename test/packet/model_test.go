@@ -106,6 +106,9 @@ type model struct {
 	in     map[connection]*modelFlow // by those to them
 	start  time.Time
 	aged   time.Duration
+	// mapped: UDP of pod 10.7.2.10 has open mappings, which are these by their local end.
+	mapped   bool
+	mappings map[netip.AddrPort]*modelMapping
 }
 
 func (m *model) now() time.Duration { return time.Since(m.start) + m.aged }
@@ -182,10 +185,12 @@ func (m *model) send(c connection, flags uint8, pod bool) error {
 			f.seen, f.last, f.latest = [2]uint8{}, before-tick, after
 			return nil
 		case passed && got == want && alive:
+			m.touchMapping(f, pod, !opener && f.seen[1]&ACK == 0, before, after)
 			f.touch(opener, flags, before, after)
 			return nil
 		case passed && got == want: // an expired flow that no sweep has met goes on, or either side has opened the same again
 			f.last, f.latest = before-time.Second-tick, after
+			m.touchMapping(f, pod, false, before, after)
 			return m.read(f)
 		case alive:
 			return fmt.Errorf("%s became %s (%t); want %s", c, got, passed, want)
@@ -198,8 +203,11 @@ func (m *model) send(c connection, flags uint8, pod bool) error {
 
 // opened checks what a packet without a flow did.
 func (m *model) opened(c, got connection, flags uint8, pod, passed bool, before, after time.Duration) error {
+	if m.mapped && !pod && c.proto == ProtocolUDP && c.destination.Addr() == global(1, 1) {
+		return m.unasked(c, got, passed, after)
+	}
 	if !passed {
-		if m.mayOpen(c, flags, pod) {
+		if m.mayOpen(c, flags, pod) && !(m.maps(c, pod) && m.clashes(c, before, after)) {
 			return fmt.Errorf("%s opens no flow", c)
 		}
 		return nil
@@ -219,7 +227,13 @@ func (m *model) opened(c, got connection, flags uint8, pod, passed bool, before,
 		}
 		m.remove(other)
 	}
-	if err := shown(c, got, pod, func(same connection) bool { return answers[same.reverse()] != nil }); err != nil {
+	var err error
+	if m.maps(c, pod) {
+		err = m.openMapped(c, got, before, after)
+	} else {
+		err = shown(c, got, pod, func(same connection) bool { return answers[same.reverse()] != nil })
+	}
+	if err != nil {
 		return err
 	}
 	m.add(f)
@@ -320,8 +334,11 @@ func (m *model) sweep(t *testing.T) error {
 			m.remove(f)
 		}
 	}
-	if m.k.checkTable(t) != len(m.flows) {
-		return fmt.Errorf("%d entries of %d flows", len(entries), len(m.flows))
+	if err := m.sweepMappings(before, after); err != nil {
+		return err
+	}
+	if m.k.checkTable(t) != len(m.flows)+len(m.mappings) {
+		return fmt.Errorf("%d entries of %d flows and %d mappings", len(entries), len(m.flows), len(m.mappings))
 	}
 	return nil
 }
@@ -362,7 +379,7 @@ func flowKey(c connection, out bool) bpf.PelagoFlowKey {
 // step does something, most often sending a packet, of a flow or another one.
 func (m *model) step(t *testing.T) (what string, err error) {
 	flags := []uint8{SYN, SYN, SYN, ACK, ACK, SYN | ACK, FIN | ACK, RST | ACK}[m.rng.IntN(8)]
-	port := func(from ...uint16) uint16 { return from[m.rng.IntN(len(from))] + uint16(m.rng.IntN(30)) }
+	port := func(from ...uint16) uint16 { return from[m.rng.IntN(len(from))] + uint16(m.rng.IntN(24)) } // below the quota of mappings
 	switch n := m.rng.IntN(2000); {
 	case n == 0:
 		return "sweep", m.sweep(t)
@@ -398,16 +415,24 @@ func (m *model) step(t *testing.T) (what string, err error) {
 // The programs agree with a model over any sequence of packets, ageing and sweeps: which packets open a flow, how each is
 // translated, when a flow may be removed and its port be given away, and what is left in the tables.
 func TestModel(t *testing.T) {
+	t.Run("dependent", func(t *testing.T) { runModel(t, false) })
+	t.Run("mapped", func(t *testing.T) { runModel(t, true) })
+}
+
+func runModel(t *testing.T, mapped bool) {
 	timers := loader.Timers{
 		UDP: 30 * time.Second, UDPWellKnown: 6 * time.Second, ICMP: 12 * time.Second, TCPEstablished: 60 * time.Second,
 		TCPTransitory: 24 * time.Second, ClosedFloor: 2 * time.Second, Unreplied: 4 * time.Second,
 	}
 	k := loadTimers(t, timers, 1, 2)
+	if mapped {
+		k.Apply(t, mappedModel())
+	}
 	const length = 50_000
 	for done := 0; done < *modelSteps; done += length {
 		seed := *modelSeed + uint64(done/length)
 		k.Flush(t)
-		m := model{k: k, rng: rand.New(rand.NewPCG(seed, 0)), timers: timers, out: map[connection]*modelFlow{}, in: map[connection]*modelFlow{}, start: time.Now()}
+		m := model{k: k, rng: rand.New(rand.NewPCG(seed, 0)), timers: timers, out: map[connection]*modelFlow{}, in: map[connection]*modelFlow{}, start: time.Now(), mapped: mapped, mappings: map[netip.AddrPort]*modelMapping{}}
 		var trail []string
 		most := 0
 		for i := range min(length, *modelSteps-done) {

@@ -21,7 +21,7 @@ func (k *Kernel) checkTable(t testing.TB) (flows int) {
 	usage := map[bpf.PelagoUsageKey]int64{}
 	for key, f := range entries {
 		other, ok := entries[bpf.PelagoFlowKey{
-			Saddr: f.Daddr, Daddr: f.Saddr, Sport: f.Dport, Dport: f.Sport, Proto: key.Proto, Direction: 1 - key.Direction,
+			Saddr: f.Daddr, Daddr: f.Saddr, Sport: f.Dport, Dport: f.Sport, Proto: key.Proto, Direction: key.Direction ^ 1,
 		}]
 		switch {
 		case f.State&1 != 0:
@@ -36,6 +36,8 @@ func (k *Kernel) checkTable(t testing.TB) (flows int) {
 		flows += int(f.Primary)
 		switch {
 		case f.Primary == 0:
+		case key.Direction == uint8(bpf.PelagoDirectionDIRECTION_MAPPING):
+			usage[bpf.PelagoUsageKey{Source: key.Saddr, Cluster: 1 << 16}]++
 		case f.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT):
 			usage[bpf.PelagoUsageKey{Source: key.Saddr}]++
 		default:

@@ -21,20 +21,23 @@ type requirement struct {
 }
 
 const (
-	endpointDependent = "mapping depends on the endpoint: 256 ports of a node then serve every remote service at once, and hosts behind are never to be reached unasked (bpf/README.md)"
+	endpointDependent = "mapping of TCP and ICMP depends on the endpoint: 256 ports of a node then serve every remote service at once, and hosts behind are never to be reached unasked (bpf/README.md)"
 )
 
 var requirements = []requirement{
-	{"RFC 4787 REQ-1", "M", "one outside address and port for an inside one, whatever the remote endpoint", "", endpointDependent},
+	{"RFC 4787 REQ-1", "M", "one outside address and port for an inside one, whatever the remote endpoint: a mode of egress objects, else as that of TCP", "TestMapping", ""},
 	{"RFC 4787 REQ-2", "S", "an inside address has one outside address", "TestPortsOfBlocks", ""},
 	{"RFC 4787 REQ-3", "M", "no two flows on one outside port", "TestPortsAreNeverShared", ""},
 	{"RFC 4787 section 4.2.1", "O", "the source port is kept where it is in a block of the node and free", "TestPortPreservation", ""},
 	{"RFC 4787 REQ-4", "S", "even ports stay even", "", "RFC 7857 section 8 lets it be; it would halve the ports of a block"},
 	{"RFC 4787 REQ-5", "M", "a mapping lives for 2 minutes at least, 5 by default; less only for well-known ports", "TestDefaultTimers", ""},
 	{"RFC 4787 REQ-6", "M", "what goes out refreshes", "TestTrafficRefreshes", ""},
+	{"RFC 4787 REQ-6 mappings", "M", "what goes out, or answers, refreshes the mapping; what nobody asked for does not", "TestMappingTimers", ""},
 	{"RFC 4787 REQ-7", "M", "inside and outside addresses may overlap", "TestTown", ""},
 	{"RFC 4787 REQ-8", "S", "filtering is independent of the endpoint, or stricter for security", "TestFiltering", ""},
+	{"RFC 4787 REQ-8 open", "S", "a mode of egress objects: all addresses of accepted clusters", "TestOpenMapping", ""},
 	{"RFC 4787 REQ-9", "M", "hairpinning", "TestHairpin", ""},
+	{"RFC 4787 REQ-9a", "M", "hairpinned packets have the outside address and port as source", "TestMappingHairpin", ""},
 	{"RFC 4787 REQ-10", "S", "payloads are not touched", "TestTranslationIsUndone", ""},
 	{"RFC 4787 REQ-11", "M", "behaviour does not change with load", "TestPortsOfBlocks", ""},
 	{"RFC 4787 REQ-12", "M", "an ICMP error ends no mapping", "TestICMPErrorKeepsFlow", ""},
@@ -72,7 +75,7 @@ var requirements = []requirement{
 	{"RFC 5508 REQ-10a", "M", "unreachable, time exceeded and echo", "TestAnyICMPError", ""},
 
 	{"RFC 7857 section 2", "S", "a reset connection is kept for 4 minutes, unless its port is needed", "TestTimers", ""},
-	{"RFC 7857 section 3", "M", "one outside port for several remote endpoints only if configured", "", endpointDependent},
+	{"RFC 7857 section 3", "M", "one outside port for several remote endpoints only if configured", "", "the default is a port for several inside ones towards different endpoints; nat-mapping of an egress object ends that for UDP (TestMapping). " + endpointDependent},
 	{"RFC 7857 section 4", "M", "paired pooling holds under the limits of a subscriber; what then happens is documented", "", "a pod keeps its egress IP while the node has ports of it: a flow without a port is dropped and counted, it never leaves under another address (pickIP of control/node/tables)"},
 	{"RFC 7857 section 5", "S", "mappings of UDP and TCP are independent by default", "", "they are, as every part of the tuple: " + endpointDependent},
 	{"RFC 7857 section 6", "S", "so is filtering", "", "a reply must be of the protocol, address and port that was contacted (TestFiltering); services are open by their own ports"},
@@ -86,9 +89,10 @@ var requirements = []requirement{
 	{"RFC 6888 REQ-2", "M", "paired pooling by default", "TestPortsOfBlocks", ""},
 	{"RFC 6888 REQ-3", "M", "a pool may be scattered", "TestPortsOfBlocks", ""},
 	{"RFC 6888 REQ-4", "M", "ports per subscriber are limited", "TestVerdicts", ""},
+	{"RFC 6888 REQ-4 mappings", "M", "those of mappings are, to half of the node's", "TestMappingPorts", ""},
 	{"RFC 6888 REQ-5", "M", "so is the state that a subscriber takes", "TestVerdicts", ""},
 	{"RFC 6888 REQ-6", "M", "translation can be off for a destination", "TestForeignPackets", ""},
-	{"RFC 6888 REQ-7", "S", "filtering is independent of the endpoint", "", endpointDependent},
+	{"RFC 6888 REQ-7", "S", "filtering is independent of the endpoint", "TestOpenMapping", ""},
 	{"RFC 6888 REQ-8", "S", "a freed port rests for 120 s", "", "expired ones do not rest, closed TCP rests 2 s if needed: a block would serve 2 new connections a second (bpf/README.md)"},
 	{"RFC 6888 REQ-9", "M", "subscribers control mappings", "", "our counterpart is the export of a service or a headless pod"},
 	{"RFC 6888 REQ-10", "S", "it can be managed", "", "metrics, `pelago nat list|stats`, NodeIndex, PortBlock and their Events; no MIB"},

@@ -87,6 +87,13 @@ func drawState(t *rapid.T, cluster int, node uint16) dataplane.State {
 		}
 		s.Services[key] = service
 	}
+	if rapid.Bool().Draw(t, "mapped") {
+		open := rapid.Bool().Draw(t, "open")
+		for a, src := range s.Sources {
+			src.Mapped, src.Open = true, open
+			s.Sources[a] = src
+		}
+	}
 	if cluster == 1 && rapid.Bool().Draw(t, "clustersetip") {
 		weight := rapid.IntRange(-1, 2)
 		s.Routes = map[netip.Prefix]uint16{netip.MustParsePrefix("120.2.0.0/24"): 2, netip.MustParsePrefix("120.3.0.0/24"): 3}
@@ -147,10 +154,14 @@ func tables(t testing.TB, k *Kernel) loader.Tables {
 }
 
 func compareLeave(t *testing.T, rt *rapid.T, k *Kernel, cluster int, node uint16, seen map[string]int) {
-	before := tables(t, k)
 	pod := netip.AddrFrom4([4]byte{10, 7, byte(node), 10})
+	local := mapOne(t, rt, k, cluster, pod)
+	before := tables(t, k)
 	p := drawOpener(rt, []netip.Addr{pod, pod, ip("10.7.2.11"), ip("10.7.9.9")},
 		[]netip.Addr{global(3-cluster, 20), global(3-cluster, 21), global(cluster, 20), ip("120.9.0.1"), clustersetIP})
+	if p.UDP != nil && rapid.Bool().Draw(rt, "of the mapping") {
+		p.UDP.Source = local
+	}
 	r := k.fromPod(t, p)
 	seen[r.Verdict]++
 	sourcePort := uint16(0)
@@ -178,6 +189,21 @@ func compareLeave(t *testing.T, rt *rapid.T, k *Kernel, cluster int, node uint16
 	}
 }
 
+// mapOne has a pod send from a port, for which a mapping is opened if the pod is mapped, and may then withdraw the pod's block.
+func mapOne(t *testing.T, rt *rapid.T, k *Kernel, cluster int, source netip.Addr) (local uint16) {
+	local = rapid.Uint16Range(1024, 65535).Draw(rt, "mapped port")
+	p := udpPacket("x", from(source.String()), to(global(3-cluster, 99)), ports(local, 9999))
+	if _, err := k.TryRun(k.EdgeOut, Frame(p.Encode()), pod); err != nil {
+		rt.Fatal(err)
+	}
+	if rapid.IntRange(0, 9).Draw(rt, "withdrawn") == 0 {
+		s := tables(t, k).State
+		s.Egresses = map[netip.Addr][]uint16{global(cluster, 1): {8192}}
+		k.Apply(t, s)
+	}
+	return local
+}
+
 func agree[T comparable](t *rapid.T, what string, program, trace T) {
 	if program != trace {
 		t.Fatalf("%s by the program: %+v, by the trace: %+v", what, program, trace)
@@ -192,9 +218,15 @@ func headerOf(o Overlay) loader.Header {
 }
 
 func compareReceive(t *testing.T, rt *rapid.T, k *Kernel, cluster int, node uint16, seen map[string]int) {
+	mapOne(t, rt, k, cluster, netip.AddrFrom4([4]byte{10, 7, byte(node), 10}))
 	before := tables(t, k)
 	p := drawOpener(rt, []netip.Addr{global(3-cluster, 1), global(cluster, 1), ip("120.9.0.1")},
 		[]netip.Addr{global(cluster, 20), global(cluster, 21), global(cluster, 22), global(cluster, 100), global(cluster, 1), global(3-cluster, 20), ip("120.9.0.1")})
+	for _, shown := range before.Mappings {
+		if p.UDP != nil && rapid.Bool().Draw(rt, "to the mapping") {
+			p.Destination, p.UDP.Destination = shown.Addr(), shown.Port()
+		}
+	}
 	sender := rapid.SampledFrom([]int{1, 2, 3, 4, 9}).Draw(rt, "sender")
 	if sender == int(node) {
 		sender = 9 // no node receives its own packets by an uplink

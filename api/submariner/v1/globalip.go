@@ -37,6 +37,13 @@ const (
 	ReasonNoConflict  = "NoConflict"
 )
 
+// ConditionNATBehavior is on an egress object with the annotations of NAT behaviour: True if they are in effect, False with
+// ReasonInvalidInput if they are invalid, which leaves the default in effect.
+const ConditionNATBehavior = "NATBehavior"
+
+// ReasonNATBehaviorSet is the reason of ConditionNATBehavior with status True.
+const ReasonNATBehaviorSet = "NATBehaviorSet"
+
 // ConditionPortBlocksExhausted is True on a ClusterGlobalEgressIP or GlobalEgressIP all of whose port blocks are leased
 // while a node needs more.
 const ConditionPortBlocksExhausted = "PortBlocksExhausted"

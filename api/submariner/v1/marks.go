@@ -47,6 +47,19 @@ const (
 	AnnotationWeightPrefix = "lighthouse-lb-weight.submariner.io/"
 )
 
+// Annotations of a ClusterGlobalEgressIP or GlobalEgressIP, with the values below: how the UDP of its pods is translated (RFC 4787).
+// Other protocols always depend on the endpoint.
+const (
+	// AnnotationNATMapping: with NATEndpointIndependent a pod's address and port show one egress IP and port to all other clusters.
+	AnnotationNATMapping = "pelago.io/nat-mapping"
+	// AnnotationNATFiltering: with NATEndpointIndependent, which needs such a mapping, any address of an accepted cluster reaches the
+	// pod by that egress IP and port, not only those that the pod has sent to.
+	AnnotationNATFiltering = "pelago.io/nat-filtering"
+
+	NATEndpointIndependent = "EndpointIndependent"
+	NATEndpointDependent   = "AddressAndPortDependent" // the default
+)
+
 // ConditionSynced of a ServiceExport is what its condition Ready was called before the MCS API had that one; both have
 // the same status.
 const ConditionSynced = "Synced"

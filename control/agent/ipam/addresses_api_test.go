@@ -371,3 +371,40 @@ func TestConflictingEgressIPs(t *testing.T) {
 	c.Remove(older)
 	await.Equal(c, "False", func() string { return conflict(younger) })
 }
+
+func TestNATBehavior(t *testing.T) {
+	c := newCluster(t)
+	c.agent("120.1.0.0/24", nil)
+	pool, whole := egressIP("pool", nil), clusterEgressIP(submarinerv1.ClusterGlobalEgressIPName, ptr.To(1))
+	pool.Annotations = map[string]string{submarinerv1.AnnotationNATMapping: "EndpointIndependent"}
+	whole.Annotations = map[string]string{submarinerv1.AnnotationNATFiltering: "EndpointIndependent"}
+	c.Make(pool, whole)
+	condition := func(o client.Object, status *submarinerv1.GlobalEgressIPStatus) func() string {
+		return func() string {
+			allocated := c.state(o)
+			if condition := meta.FindStatusCondition(status.Conditions, submarinerv1.ConditionNATBehavior); condition != nil {
+				return fmt.Sprintf("%s; %s=%s: %s", allocated, condition.Status, condition.Reason, condition.Message)
+			}
+			return allocated
+		}
+	}
+	await.Equal(c, "120.1.0.2 True=Success; True=NATBehaviorSet: UDP has mapping EndpointIndependent and filtering AddressAndPortDependent",
+		condition(pool, &pool.Status))
+	// An error takes no address away.
+	await.Equal(c, "120.1.0.1 True=Success; False=InvalidInput: annotation pelago.io/nat-filtering is EndpointIndependent without mappings to filter: "+
+		"set pelago.io/nat-mapping to EndpointIndependent as well; until then UDP has mapping AddressAndPortDependent and filtering AddressAndPortDependent",
+		condition(whole, &whole.Status))
+	annotate := func(o client.Object, annotations map[string]string) {
+		t.Helper()
+		before := o.DeepCopyObject().(client.Object)
+		o.SetAnnotations(annotations)
+		if err := c.Patch(c.Context(), o, client.MergeFrom(before)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	annotate(whole, map[string]string{submarinerv1.AnnotationNATMapping: "EndpointIndependent", submarinerv1.AnnotationNATFiltering: "EndpointIndependent"})
+	await.Equal(c, "120.1.0.1 True=Success; True=NATBehaviorSet: UDP has mapping EndpointIndependent and filtering EndpointIndependent",
+		condition(whole, &whole.Status))
+	annotate(pool, nil)
+	await.Equal(c, "120.1.0.2 True=Success", condition(pool, &pool.Status))
+}

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
+	"github.com/pelago-net/pelago/control/topology"
 )
 
 // refusal is why an object gets no addresses whatever the pool has.
@@ -43,6 +44,21 @@ func ingressCondition(have []netip.Addr, shown string, was *metav1.Condition, ac
 			"the address is allocated and gets used once every ready gateway has it in its tables")
 	}
 	return allocated()
+}
+
+// natCondition is the condition of an egress object's NAT behaviour; nil if its annotations set none.
+func natCondition(annotations map[string]string) *metav1.Condition {
+	_, mapping := annotations[submarinerv1.AnnotationNATMapping]
+	_, filtering := annotations[submarinerv1.AnnotationNATFiltering]
+	if !mapping && !filtering {
+		return nil
+	}
+	c := &metav1.Condition{Type: submarinerv1.ConditionNATBehavior, Status: metav1.ConditionTrue, Reason: submarinerv1.ReasonNATBehaviorSet}
+	nat, err := topology.ParseNATBehavior(annotations)
+	if c.Message = nat.String(); err != nil {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, submarinerv1.ReasonInvalidInput, fmt.Sprintf("%v; until then %s", err, nat)
+	}
+	return c
 }
 
 // exhausted is the message of an allocation that failed: the shortage and its remedies.

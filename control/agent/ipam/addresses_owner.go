@@ -97,10 +97,10 @@ func (o object) show(have []netip.Addr, ready topology.Gateways, s supply) (chan
 	switch obj := o.Object.(type) {
 	case *submarinerv1.ClusterGlobalEgressIP:
 		now = egressCondition(o.refused, o.Count, have, s)
-		changed = showEgress(&obj.Status, obj.Generation, have, now)
+		changed = showEgress(&obj.Status, obj, have, now)
 	case *submarinerv1.GlobalEgressIP:
 		now = egressCondition(o.refused, o.Count, have, s)
-		changed = showEgress(&obj.Status, obj.Generation, have, now)
+		changed = showEgress(&obj.Status, obj, have, now)
 	case *submarinerv1.GlobalIngressIP:
 		was := meta.FindStatusCondition(obj.Status.Conditions, submarinerv1.ConditionAllocated)
 		now = ingressCondition(have, obj.Status.AllocatedIP, was, ready.Have(obj.UID), s)
@@ -116,13 +116,18 @@ func (o object) show(have []netip.Addr, ready topology.Gateways, s supply) (chan
 	return changed, now
 }
 
-func showEgress(status *submarinerv1.GlobalEgressIPStatus, generation int64, have []netip.Addr, now metav1.Condition) bool {
+func showEgress(status *submarinerv1.GlobalEgressIPStatus, o client.Object, have []netip.Addr, now metav1.Condition) bool {
 	var texts []string
 	for _, ip := range have {
 		texts = append(texts, ip.String())
 	}
 	changed := !slices.Equal(status.AllocatedIPs, texts)
 	status.AllocatedIPs = texts
-	now.ObservedGeneration = generation
-	return meta.SetStatusCondition(&status.Conditions, now) || changed
+	now.ObservedGeneration = o.GetGeneration()
+	changed = meta.SetStatusCondition(&status.Conditions, now) || changed
+	if nat := natCondition(o.GetAnnotations()); nat != nil {
+		nat.ObservedGeneration = o.GetGeneration()
+		return meta.SetStatusCondition(&status.Conditions, *nat) || changed
+	}
+	return meta.RemoveStatusCondition(&status.Conditions, submarinerv1.ConditionNATBehavior) || changed
 }

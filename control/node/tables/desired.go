@@ -254,7 +254,7 @@ func (b *builder) sources() {
 		if ip.IsValid() {
 			s.Egresses[ip] = firstPorts(ports, ip)
 		}
-		return dataplane.Source{Egress: ip}
+		return dataplane.Source{Egress: ip, Mapped: choice.NAT.Mapped, Open: choice.NAT.Open}
 	}
 	node := topology.EgressPod{HostNetwork: true}
 	hostSource := source(table.Choose(node), b.objs.Name)

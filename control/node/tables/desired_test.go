@@ -268,3 +268,48 @@ func TestSCTPService(t *testing.T) {
 }
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// The annotations of an egress object apply to all of its pods, and to the node and hosts outside the cluster if it is the cluster's.
+func TestNATBehavior(t *testing.T) {
+	independent := map[string]string{submarinerv1.AnnotationNATMapping: "EndpointIndependent", submarinerv1.AnnotationNATFiltering: "EndpointIndependent"}
+	for name, c := range map[string]struct {
+		change func(*tables.Objects)
+		want   map[string]string
+	}{
+		"none":    {func(*tables.Objects) {}, map[string]string{}},
+		"cluster": {func(o *tables.Objects) { o.ClusterEgress.Annotations = independent }, map[string]string{"172.31.1.11": "open", "192.0.2.0/24": "open"}},
+		"pool":    {func(o *tables.Objects) { o.EgressIPs[0].Annotations = independent }, map[string]string{"10.7.2.5": "open"}},
+		"mapped": {func(o *tables.Objects) {
+			o.EgressIPs[0].Annotations = map[string]string{submarinerv1.AnnotationNATMapping: "EndpointIndependent"}
+		}, map[string]string{"10.7.2.5": "mapped"}},
+		"invalid": {func(o *tables.Objects) {
+			o.EgressIPs[0].Annotations = map[string]string{submarinerv1.AnnotationNATFiltering: "EndpointIndependent"}
+		}, map[string]string{}},
+	} {
+		objs, host := clusterset.Full(true)
+		c.change(&objs)
+		objs.Config.ExternalCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+		host.External = map[netip.Addr]uint32{ip("192.0.2.1"): 4}
+		state := tables.Desired(objs, host).State
+		got := map[string]string{}
+		note := func(at string, src dataplane.Source) {
+			switch {
+			case src.Open:
+				got[at] = "open"
+			case src.Mapped:
+				got[at] = "mapped"
+			}
+		}
+		for a, src := range state.Sources {
+			if a != ip("10.7.2.1") { // another address of the node
+				note(a.String(), src)
+			}
+		}
+		for p, src := range state.Externals {
+			note(p.String(), src)
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s, sources -want +got\n%s", name, diff)
+		}
+	}
+}

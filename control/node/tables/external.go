@@ -50,7 +50,8 @@ func (b *builder) externals() {
 	}
 	src := dataplane.Source{External: true}
 	if b.objs.Config.Globalnet() {
-		src.Egress = s.Sources[s.Settings.Address].Egress
+		node := s.Sources[s.Settings.Address]
+		src.Egress, src.Mapped, src.Open = node.Egress, node.Mapped, node.Open
 	} else {
 		src.Egress, _ = b.objs.Config.FabricAddress(s.Settings.Cluster, b.self) // flatNodes has reported the problem
 		src.Routed = true

@@ -46,6 +46,7 @@ func (w *town) bothBypasses(t *testing.T) {
 	t.Run("the daemon dies and comes back", w.daemonDies)
 	t.Run("a service of the other direction", w.otherDirection)
 	t.Run("own global addresses", w.hairpin)
+	t.Run("endpoint-independent mappings", w.mappings)
 	t.Run("failover without user space", w.failover)
 	t.Run("tables stay sound", w.tablesSound)
 }

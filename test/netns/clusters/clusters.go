@@ -62,6 +62,8 @@ type Cluster struct {
 	// External are the hosts outside the cluster, on its underlay; RouteServices: ClusterIPs that are not exported are reached.
 	External      netip.Prefix
 	RouteServices bool
+	// Mapped, Open: see dataplane.Source.
+	Mapped, Open bool
 }
 
 // Service is an exported port and where its backends are.

@@ -121,6 +121,7 @@ func TestTown(t *testing.T) {
 	t.Run("the daemon dies and comes back", w.daemonDies)
 	t.Run("a service of the other direction", w.otherDirection)
 	t.Run("own global addresses", w.hairpin)
+	t.Run("endpoint-independent mappings", w.mappings)
 	t.Run("hosts outside the cluster", w.externalHosts)
 	t.Run("without pelago0 nothing leaks", w.noLeak)
 	t.Run("failover without user space", w.failover)

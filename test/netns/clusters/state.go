@@ -77,14 +77,14 @@ func (n *Node) State() (dataplane.State, error) {
 // globalnet adds the addresses that are translated.
 func (n *Node) globalnet(s *dataplane.State, cni uint32) {
 	c := n.Cluster
-	s.Sources[n.Address] = dataplane.Source{Egress: c.Global(1), Host: true}
+	s.Sources[n.Address] = dataplane.Source{Egress: c.Global(1), Host: true, Mapped: c.Mapped, Open: c.Open}
 	for ip := byte(1); ip <= 8; ip++ {
 		s.Egresses[c.Global(ip)] = slices.Clone(n.Blocks)
 		s.Globals[c.Global(ip)] = dataplane.Global{Kind: dataplane.GlobalEgress}
 	}
 	for _, p := range n.Pods {
 		if !p.Gone {
-			s.Sources[p.Address] = dataplane.Source{Egress: c.Global(1 + p.Address.As4()[3]%8), Own: p.Global, Ifindex: cni}
+			s.Sources[p.Address] = dataplane.Source{Egress: c.Global(1 + p.Address.As4()[3]%8), Own: p.Global, Ifindex: cni, Mapped: c.Mapped, Open: c.Open}
 		}
 	}
 	for ip, p := range c.Pods {

@@ -69,7 +69,9 @@ func natListCommand(open func() Access) *cobra.Command {
 	var role, protocol string
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List translated flows",
+		Short: "List translated flows, and the mappings of UDP",
+		Long: `list prints the translated flows. One with the state mapping is an endpoint-independent mapping of UDP (annotation
+pelago.io/nat-mapping of the egress object): what its source shows to all other clusters.`,
 		Example: `  pelago nat list --context g1
   pelago nat list --context g1 --node g1-n2 --protocol tcp -o json
   pelago nat list --local -o wide            # on a node`,

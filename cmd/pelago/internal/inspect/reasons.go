@@ -59,5 +59,5 @@ var reasons = map[string]reason{
 	"drop-not-ready":       {"the tables of the node are not complete yet", "see the log of pelago-node there: it waits for the API server"},
 	"drop-handshake":       {"too many handshakes from unknown addresses", "see `pelago show connections -o wide` of the sender: is its address known there?"},
 	"drop-internal":        {"a function of the kernel failed", "see the counters (`pelago nat stats`) and report this as a defect"},
-	"drop-quota":           {"the source, or the other cluster, has its share of the flow table", "see `pelago nat list` for the pod with so many flows"},
+	"drop-quota":           {"the source, or the other cluster, has its share of the flow table, or the source half of the ports by mappings", "see `pelago nat list` for the pod with so many flows or mappings"},
 }

@@ -271,13 +271,21 @@ func PrintFlows(w io.Writer, output string, flows []Flow) error {
 	}
 	for _, f := range flows {
 		t.Rows = append(t.Rows, Row{
-			Cells: []string{f.NodeName, string(f.Role), f.Protocol, f.Opening.Source.String(), f.Opening.Destination.String(),
-				f.Translated.Source.String(), f.Translated.Destination.String(), f.State, f.Idle.Round(time.Second).String()},
+			Cells: []string{f.NodeName, string(f.Role), f.Protocol, f.Opening.Source.String(), remote(f.Opening.Destination),
+				f.Translated.Source.String(), remote(f.Translated.Destination), f.State, f.Idle.Round(time.Second).String()},
 			Wide:   []string{f.Pod.String(), fmt.Sprint(f.Cluster), fmt.Sprint(f.Node)},
 			Object: f,
 		})
 	}
 	return PrintTables(w, output, t)
+}
+
+// remote is a destination; that of a mapping is any.
+func remote(a netip.AddrPort) string {
+	if !a.IsValid() {
+		return "any"
+	}
+	return a.String()
 }
 
 // PrintServices writes a table of exported ports.

@@ -1,16 +1,13 @@
-package loader
+package dataplane
 
 import (
 	"fmt"
 	"net/netip"
 	"strings"
-
-	"github.com/pelago-net/pelago/dataplane"
 )
 
-// Entries of the maps for people.
-
-func describeSource(s dataplane.Source) string {
+// Describe returns the entry in words.
+func (s Source) Describe() string {
 	text := "no egress IP"
 	switch {
 	case s.Own.IsValid():
@@ -18,38 +15,47 @@ func describeSource(s dataplane.Source) string {
 	case s.Egress.IsValid():
 		text = fmt.Sprintf("egress IP %s", s.Egress)
 	}
+	switch {
+	case s.Open:
+		text += ", mapping and filtering of UDP independent of the endpoint"
+	case s.Mapped:
+		text += ", mapping of UDP independent of the endpoint"
+	}
 	if s.Host {
 		return text + ", an address of the node"
 	}
 	return fmt.Sprintf("%s, device %d", text, s.Ifindex)
 }
 
-func describeService(k dataplane.ServiceKey) string {
-	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(k.Address, k.Port), protocolName(k.Protocol))
+// Describe returns the entry in words.
+func (k ServiceKey) Describe() string {
+	return fmt.Sprintf("%s/%s", netip.AddrPortFrom(k.Address, k.Port), ProtocolName(k.Protocol))
 }
 
-func describePeer(p dataplane.Peer) string {
+// Describe returns the entry in words.
+func (p Peer) Describe() string {
 	switch p.Kind {
-	case dataplane.PeerNode:
+	case PeerNode:
 		return fmt.Sprintf("node %d of this cluster", p.Node)
-	case dataplane.PeerGateway:
+	case PeerGateway:
 		return fmt.Sprintf("gateway %d of cluster %d", p.Node, p.Cluster)
 	}
 	return "none"
 }
 
-func describeGlobal(g dataplane.Global) string {
+// Describe returns the entry in words.
+func (g Global) Describe() string {
 	switch g.Kind {
-	case dataplane.GlobalEgress:
+	case GlobalEgress:
 		return "egress IP"
-	case dataplane.GlobalService:
+	case GlobalService:
 		return "exported service"
-	case dataplane.GlobalPod:
+	case GlobalPod:
 		if g.Pod.IsValid() {
 			return fmt.Sprintf("pod %s on node %d", g.Pod, g.Node)
 		}
 		return fmt.Sprintf("pod on node %d", g.Node)
-	case dataplane.GlobalExternal:
+	case GlobalExternal:
 		if g.Pod.IsValid() {
 			return fmt.Sprintf("endpoint %s outside the cluster", g.Pod)
 		}
@@ -58,7 +64,8 @@ func describeGlobal(g dataplane.Global) string {
 	return "none"
 }
 
-func describeVIP(v dataplane.VIP) string {
+// Describe returns the entry in words.
+func (v VIP) Describe() string {
 	if len(v.Targets) == 0 {
 		return "no cluster"
 	}
@@ -67,4 +74,19 @@ func describeVIP(v dataplane.VIP) string {
 		targets = append(targets, fmt.Sprintf("cluster %d at %s", t.Cluster, t.Address))
 	}
 	return strings.Join(targets, ", ")
+}
+
+// ProtocolName is the name of an IANA protocol number, in lower case.
+func ProtocolName(p uint8) string {
+	switch p {
+	case 1:
+		return "icmp"
+	case 6:
+		return "tcp"
+	case 17:
+		return "udp"
+	case 132:
+		return "sctp"
+	}
+	return fmt.Sprint(p)
 }
