@@ -49,7 +49,6 @@ var (
 var lacking = []schema.GroupVersionKind{
 	{Group: "networking.karmada.io", Version: "v1alpha1", Kind: "MultiClusterIngress"},
 	{Group: "remedy.karmada.io", Version: "v1alpha1", Kind: "Remedy"},
-	{Group: "search.karmada.io", Version: "v1alpha1", Kind: "ResourceRegistry"},
 }
 
 // registrations are the kinds by which an API server calls Karmada's servers.
