@@ -53,7 +53,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		work.AddIndexes(mgr),
 		policy.Setup(mgr, skips),
 		policy.SetupUnsupported(mgr),
-		policy.SetupRegistries(mgr),
+		policy.SetupRegistries(mgr, o.proxied()),
 		execute.SetupRules(mgr, custom),
 		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: placement.NewCache(placement.CacheOptions{}), Workers: o.workers.propagate,
 			Eviction: o.eviction, RTTHold: o.rttHold}),
@@ -69,9 +69,12 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 	)
 }
 
+// proxied reports whether users reach members through this process.
+func (o options) proxied() bool { return o.proxyAddress != "" && o.proxyAddress != "0" }
+
 // setupProxy serves the access to members and the search over them, if it has an address.
 func setupProxy(mgr ctrl.Manager, hub *rest.Config, o options) error {
-	if o.proxyAddress == "" || o.proxyAddress == "0" {
+	if !o.proxied() {
 		return nil
 	}
 	return cluster.SetupProxy(mgr, cluster.ProxyOptions{

@@ -21,8 +21,9 @@ import (
 )
 
 const (
-	// mergeFanOut bounds the clusters that a request reads at the same time.
-	mergeFanOut = 16
+	// mergeFanOut bounds the clusters that a request reads at the same time. One that does not answer takes 5 s to be dialled, so that
+	// with a smaller number others would have no time left.
+	mergeFanOut = 64
 	// mergeTimeout is how long a list, or the beginning of a watch, may take. An API server ends requests that are no watches after a minute.
 	mergeTimeout = 20 * time.Second
 	// maxObject bounds an object, or the list of one, in bytes.

@@ -75,6 +75,33 @@ func TestDress(t *testing.T) {
 	}
 }
 
+// FuzzDress: whatever a member answers, the result is JSON with the annotation.
+func FuzzDress(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"annotations":{"a":"b"},"resourceVersion":"5"}}`))
+	f.Add([]byte(`{"kind":"Table","apiVersion":"meta.k8s.io/v1","rows":[{"object":{"metadata":{"resourceVersion":"5"}}}]}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		for _, version := range []func(string) string{nil, func(string) string { return "v" }} {
+			out, err := dress(raw, partOf("m1"), version)
+			if err != nil {
+				continue
+			}
+			var o struct {
+				Kind     string
+				Metadata struct {
+					Annotations     map[string]string
+					ResourceVersion string
+				}
+			}
+			if err := json.Unmarshal(out, &o); err != nil {
+				t.Fatalf("%s: %v: %s", raw, err, out)
+			}
+			if o.Kind != "Table" && o.Metadata.Annotations["resource.karmada.io/cached-from-cluster"] != "m1" {
+				t.Errorf("%s: %s", raw, out)
+			}
+		}
+	})
+}
+
 func TestUndress(t *testing.T) {
 	combined := Versions{"m1": "5", "m2": "7"}.String()
 	for name, c := range map[string]struct {

@@ -276,6 +276,7 @@ func (h *searchHandler) ask(ctx context.Context, who user.Info, s source, query 
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	q.Header.Set("Accept", accept)
+	q.Header.Set("User-Agent", userAgent)
 	r, err := to.Plain.RoundTrip(q)
 	if err == nil {
 		if err = explain(r, s.cluster); err == nil && r.StatusCode == http.StatusOK {

@@ -40,6 +40,22 @@ func TestParseTarget(t *testing.T) {
 	}
 }
 
+// FuzzParseTarget: the path of a target, without dot segments, is one of the same target.
+func FuzzParseTarget(f *testing.F) {
+	f.Add("/apis/apps/v1/namespaces/shop/deployments/a/scale")
+	f.Add("/api/v1/namespaces/shop/status")
+	f.Fuzz(func(t *testing.T, path string) {
+		first, ok := parseTarget(path)
+		if !ok || strings.Contains(path, "//") {
+			return
+		}
+		again, ok := parseTarget(first.path())
+		if first.sub = ""; !ok || again != first {
+			t.Errorf("%q: %+v, and of its path %q: %+v", path, first, first.path(), again)
+		}
+	})
+}
+
 func TestSources(t *testing.T) {
 	cluster := func(name string, member bool, kinds ...string) clusterv1alpha1.Cluster {
 		c := clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}}

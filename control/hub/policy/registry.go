@@ -27,8 +27,8 @@ import (
 )
 
 // SetupRegistries adds the controller of the conditions of ResourceRegistries. What they select is read by control/hub/cluster, with each
-// request. The manager's scheme has them in version searchv1alpha1.Stored.
-func SetupRegistries(mgr ctrl.Manager) error {
+// request, if pelago-hub serves that: searched. The manager's scheme has them in version searchv1alpha1.Stored.
+func SetupRegistries(mgr ctrl.Manager, searched bool) error {
 	c := mgr.GetClient()
 	r, err := kube.Reconciler("resourceregistry", mgr.GetEventRecorderFor("pelago-hub"), func(ctx context.Context, req ctrl.Request) (time.Duration, error) {
 		o := &searchv1alpha1.ResourceRegistry{}
@@ -40,7 +40,7 @@ func SetupRegistries(mgr ctrl.Manager) error {
 			return 0, fmt.Errorf("list Clusters: %w", err)
 		}
 		before, changed := o.DeepCopy(), false
-		for _, is := range registryConditions(&o.Spec, clusters.Items) {
+		for _, is := range registryConditions(&o.Spec, clusters.Items, searched) {
 			is.ObservedGeneration = o.Generation
 			changed = meta.SetStatusCondition(&o.Status.Conditions, is) || changed
 		}
@@ -81,13 +81,16 @@ func SetupRegistries(mgr ctrl.Manager) error {
 }
 
 // registryConditions are Accepted and KindsServed, Unknown if that is False. A registry that is not accepted selects nothing.
-func registryConditions(s *searchv1alpha1.ResourceRegistrySpec, clusters []clusterv1alpha1.Cluster) []metav1.Condition {
+func registryConditions(s *searchv1alpha1.ResourceRegistrySpec, clusters []clusterv1alpha1.Cluster, searched bool) []metav1.Condition {
 	accepted := metav1.Condition{Type: policyv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: policyv1alpha1.ReasonAccepted,
 		Message: "search and proxying show the selected objects"}
 	served := metav1.Condition{Type: searchv1alpha1.ConditionKindsServed, Status: metav1.ConditionTrue, Reason: searchv1alpha1.ReasonKindsServed,
 		Message: "each selector names a kind that a cluster of spec.targetCluster serves"}
 	target, err := scheduler.ParseAffinity(&s.TargetCluster)
 	switch {
+	case !searched:
+		accepted.Status, accepted.Reason = metav1.ConditionFalse, configv1alpha1.ReasonNotSupportedYet
+		accepted.Message = "pelago-hub serves no search: run it with --proxy-address"
 	case s.BackendStore != nil && s.BackendStore.OpenSearch != nil:
 		accepted.Status, accepted.Reason = metav1.ConditionFalse, configv1alpha1.ReasonNotSupportedYet
 		accepted.Message = "spec.backendStore.openSearch is not supported, so nothing is selected: remove it, and objects are read from the members"

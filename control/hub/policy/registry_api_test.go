@@ -18,7 +18,8 @@ import (
 // The conditions follow the clusters: a kind that a member begins to serve is served.
 func TestRegistryFollowsClusters(t *testing.T) {
 	c := apiserver.Connect(t, server.Config(t), clusterv1alpha1.AddToScheme, searchv1alpha1.AddStoredToScheme)
-	apiserver.Manager{Scheme: c.Scheme(), Setup: []func(ctrl.Manager) error{policy.SetupRegistries}}.Run(t, c.Config)
+	apiserver.Manager{Scheme: c.Scheme(), Setup: []func(ctrl.Manager) error{
+		func(mgr ctrl.Manager) error { return policy.SetupRegistries(mgr, true) }}}.Run(t, c.Config)
 	r := &searchv1alpha1.ResourceRegistry{ObjectMeta: metav1.ObjectMeta{Name: "gadgets"}}
 	r.Spec.ResourceSelectors = []searchv1alpha1.ResourceSelector{{APIVersion: "example.com/v1", Kind: "Gadget"}}
 	member := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "registry-member"}, Spec: clusterv1alpha1.ClusterSpec{SyncMode: clusterv1alpha1.Pull}}

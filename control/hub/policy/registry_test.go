@@ -31,6 +31,7 @@ func TestRegistryConditions(t *testing.T) {
 		"by another one": {m1, nil, "Pod Node", "True False no cluster of spec.targetCluster serves Node (v1): correct"},
 		"by none":        {policyv1alpha1.ClusterAffinity{}, nil, "Gadget Pod Widget", "True False serves Gadget (v1), Widget (v1): correct"},
 		"OpenSearch":     {m1, openSearch, "Pod", "False Unknown spec.backendStore.openSearch is not supported"},
+		"not served":     {m1, nil, "Pod", "False Unknown pelago-hub serves no search: run it with --proxy-address"},
 		"invalid":        {invalid, nil, "Pod", "False Unknown spec.targetCluster: labelSelector"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -38,7 +39,7 @@ func TestRegistryConditions(t *testing.T) {
 			for _, kind := range strings.Fields(c.kinds) {
 				spec.ResourceSelectors = append(spec.ResourceSelectors, searchv1alpha1.ResourceSelector{APIVersion: "v1", Kind: kind})
 			}
-			got := registryConditions(spec, clusters)
+			got := registryConditions(spec, clusters, name != "not served")
 			text := string(got[0].Status) + " " + string(got[1].Status) + " "
 			if rest, ok := strings.CutPrefix(c.want, text); !ok || !strings.Contains(got[1].Message, rest) {
 				t.Errorf("%s %s, want %s", text, got[1].Message, c.want)
