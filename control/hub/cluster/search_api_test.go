@@ -277,6 +277,7 @@ func (s *searchSet) testList(t *testing.T, alice kubernetes.Interface) {
 	for _, c := range []struct{ path, want string }{
 		{searchPath + "/api/v1/configmaps?labelSelector=app", "403"}, // alice sees a namespace
 		{searchPath + "/api/v1/namespaces/shop/configmaps?labelSelector=app", "a@m1 b@m2"},
+		{searchPath + "/api/v1/namespaces/shop/configmaps?labelSelector=app&watch=true", "a@m1 b@m2"},
 		{searchPath + "/api/v1/namespaces/shop/configmaps/both", "both@m1 both@m2"},
 		{searchPath + "/api/v1/namespaces/shop/configmaps/none", ""},
 		{searchPath + "/api/v1/namespaces/shop/configmaps?labelSelector=a,,b", "400"},

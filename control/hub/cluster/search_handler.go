@@ -53,7 +53,7 @@ type searchHandler struct {
 	maxList       int64
 }
 
-func newSearchHandler(h *proxyHandler, mapper client.Options, hub *rest.Config) (*searchHandler, error) {
+func newSearchHandler(h *proxyHandler, options client.Options, hub *rest.Config) (*searchHandler, error) {
 	s := &searchHandler{proxyHandler: h, lists: semaphore.NewWeighted(maxLists), maxList: maxList}
 	upgrades := rest.CopyConfig(hub)
 	upgrades.NextProtos = []string{"http/1.1"}
@@ -61,8 +61,8 @@ func newSearchHandler(h *proxyHandler, mapper client.Options, hub *rest.Config) 
 	s.plain, errs[0] = rest.TransportFor(hub)
 	s.direct, errs[1] = rest.TransportFor(upgrades)
 	s.hubURL, _, errs[2] = rest.DefaultServerUrlFor(hub)
-	mapper.HTTPClient = &http.Client{Transport: s.plain}
-	s.hub, errs[3] = client.New(hub, mapper)
+	options.HTTPClient = &http.Client{Transport: s.plain}
+	s.hub, errs[3] = client.New(hub, options)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("connect the search to the hub's API server: %w", err)
 	}
@@ -130,6 +130,7 @@ func (h *searchHandler) merge(ctx context.Context, who user.Info, t target, of [
 // search answers with a list, also for one object, as Karmada does.
 func (h *searchHandler) search(w http.ResponseWriter, q *http.Request, who user.Info, t target) error {
 	query := q.URL.Query()
+	query.Del("watch") // only proxying watches
 	if t.name != "" {
 		query.Set("fieldSelector", "metadata.name="+t.name)
 		t.name = ""
