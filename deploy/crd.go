@@ -21,7 +21,7 @@ import (
 
 // crdRevision counts the changes of the definitions in crds/ since the first release. Raise it with every change of a
 // field, so that an older tool leaves the newer definitions alone.
-const crdRevision = 6
+const crdRevision = 7
 
 // LabelCRDRevision marks a CRD as ours and holds the revision of the tool that wrote it, decimal.
 const LabelCRDRevision = "pelago.io/crd-revision"

@@ -131,13 +131,25 @@ func Propagation(ctx context.Context, c client.Client, o PropagationOptions, pro
 	return applyGuarded(ctx, c, objs, propagationCanaries(c), granting, progress)
 }
 
-// RemovePropagation removes what Propagation installed, but for namespaces, definitions and the ServiceAccount.
+// RemovePropagation removes what Propagation installed, but for namespaces, definitions and the ServiceAccount, and the APIServices of
+// pelago-hub: an API server does not end namespaces while one does not answer.
 func RemovePropagation(ctx context.Context, c client.Client) error {
 	objs, err := PropagationOptions{}.manifests()
 	if err != nil {
 		return err
 	}
+	services := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIServiceList"}}
+	if err := c.List(ctx, services); err != nil {
+		return fmt.Errorf("list APIServices: %w", err)
+	}
 	s := split(objs)
+	for i := range services.Items {
+		in, _, _ := unstructured.NestedString(services.Items[i].Object, "spec", "service", "namespace")
+		of, _, _ := unstructured.NestedString(services.Items[i].Object, "spec", "service", "name")
+		if in == SystemNamespace && of == HubName {
+			s.rest = append(s.rest, &services.Items[i])
+		}
+	}
 	return deleteAll(ctx, c, slices.Concat(s.policies, s.rest), metav1.DeletePropagationBackground)
 }
 

@@ -108,7 +108,8 @@ func TestRightsOfComponents(t *testing.T) {
 				"create " + es + "rolebindings.rbac.authorization.k8s.io", "create " + user + "events", "create " + sys +
 					"leases.coordination.k8s.io",
 				"create apiservices.apiregistration.k8s.io", "create " + sys + "secrets", "update " + sys + "secrets=pelago-hub-proxy",
-				"create " + sys + "services",
+				"create " + sys + "services", "create subjectaccessreviews.authorization.k8s.io", "impersonate users=alice", "impersonate groups=dev",
+				"impersonate " + user + "serviceaccounts=x", "impersonate uids.authentication.k8s.io=x", "impersonate userextras.authentication.k8s.io/scopes=x",
 				"update " + sys + "leases.coordination.k8s.io=pelago-hub", "create " + secrets + "leases.coordination.k8s.io", "delete " +
 					secrets + "leases.coordination.k8s.io=g1", "delete " + secrets + "secrets=g1",
 			},
@@ -119,7 +120,7 @@ func TestRightsOfComponents(t *testing.T) {
 					"clusters.cluster.karmada.io=g1",
 				"create " + user + "propagationpolicies.policy.karmada.io", "delete " + user +
 					"propagationpolicies.policy.karmada.io=x", "create " + sys + "serviceaccounts/token=pelago-hub",
-				"impersonate users=root", "create " + user + "pods/exec=x", "update " + sys + "leases.coordination.k8s.io=pelago-agent",
+				"create " + user + "pods/exec=x", "update " + sys + "leases.coordination.k8s.io=pelago-agent",
 			},
 		},
 		"pelago-dns": {

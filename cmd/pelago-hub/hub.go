@@ -66,7 +66,7 @@ func required() []schema.GroupVersionKind {
 		networkingv1alpha1.GroupVersion.WithKind("MultiClusterService"),
 		networkingv1alpha1.GroupVersion.WithKind("MultiClusterIngress"),
 		remedyv1alpha1.GroupVersion.WithKind("Remedy"),
-		searchv1alpha1.GroupVersion.WithKind("ResourceRegistry"),
+		searchv1alpha1.Stored.WithKind("ResourceRegistry"),
 		workv1alpha1.GroupVersion.WithKind("Work"),
 		workv1alpha2.GroupVersion.WithKind("ResourceBinding"),
 		workv1alpha2.GroupVersion.WithKind("ClusterResourceBinding"),
@@ -100,7 +100,7 @@ func open(ctx context.Context, cfg *rest.Config, o options) (ctrl.Manager, error
 	}
 	return mgr, errors.Join(
 		setupControllers(mgr, id, uid, a, o),
-		setupProxy(mgr, o),
+		setupProxy(mgr, cfg, o),
 		mgr.AddHealthzCheck("liveness", kube.Liveness(metrics.Registry, a.attempted)),
 		mgr.AddReadyzCheck("ping", healthz.Ping),
 	)
@@ -127,7 +127,7 @@ func newScheme() (*runtime.Scheme, error) {
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, clusterv1alpha1.AddToScheme, configv1alpha1.AddToScheme, pelagov1alpha1.AddToScheme,
 		policyv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme, appsv1alpha1.AddToScheme,
-		autoscalingv1alpha1.AddToScheme, networkingv1alpha1.AddToScheme, remedyv1alpha1.AddToScheme, searchv1alpha1.AddToScheme,
+		autoscalingv1alpha1.AddToScheme, networkingv1alpha1.AddToScheme, remedyv1alpha1.AddToScheme, searchv1alpha1.AddStoredToScheme,
 	} {
 		if err := add(s); err != nil {
 			return nil, fmt.Errorf("collect the kinds: %w", err)

@@ -53,6 +53,7 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 		work.AddIndexes(mgr),
 		policy.Setup(mgr, skips),
 		policy.SetupUnsupported(mgr),
+		policy.SetupRegistries(mgr, o.proxied()),
 		execute.SetupRules(mgr, custom),
 		propagate.Setup(mgr, propagate.Options{Interpreter: interpreter, Capacity: placement.NewCache(placement.CacheOptions{}), Workers: o.workers.propagate,
 			Eviction: o.eviction, RTTHold: o.rttHold}),
@@ -68,14 +69,17 @@ func setupControllers(mgr ctrl.Manager, hubID, uid string, a access, o options) 
 	)
 }
 
-// setupProxy serves the access to members, if it has an address.
-func setupProxy(mgr ctrl.Manager, o options) error {
-	if o.proxyAddress == "" || o.proxyAddress == "0" {
+// proxied reports whether users reach members through this process.
+func (o options) proxied() bool { return o.proxyAddress != "" && o.proxyAddress != "0" }
+
+// setupProxy serves the access to members and the search over them, if it has an address.
+func setupProxy(mgr ctrl.Manager, hub *rest.Config, o options) error {
+	if !o.proxied() {
 		return nil
 	}
 	return cluster.SetupProxy(mgr, cluster.ProxyOptions{
 		Address: o.proxyAddress, Host: o.proxyHost, Namespace: deploy.SystemNamespace, Name: deploy.HubName,
-		BrokerNamespace: config.DefaultBrokerNamespace, Registry: metrics.Registry,
+		BrokerNamespace: config.DefaultBrokerNamespace, Registry: metrics.Registry, Hub: hub,
 		Log: slog.New(logr.ToSlogHandler(mgr.GetLogger().WithName("proxy"))),
 	})
 }

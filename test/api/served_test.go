@@ -7,10 +7,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
 	"github.com/pelago-net/pelago/test/apiserver"
 )
 
@@ -20,7 +22,8 @@ type served struct {
 	Columns                                      string // of `kubectl get`; those of `-o wide` in brackets
 }
 
-// Each kind is served in exactly one version, under the short names and with the columns that users know.
+// Each kind is served in exactly one version, under the short names and with the columns that users know. ResourceRegistry has a second one,
+// for pelago-hub, with the same schema.
 func TestKindsAsUsersSeeThem(t *testing.T) {
 	policy := "NAME CONFLICT-RESOLUTION PRIORITY AGE"
 	binding := "NAME SCHEDULED FULLYAPPLIED AGE"
@@ -50,8 +53,14 @@ func TestKindsAsUsersSeeThem(t *testing.T) {
 	c := connect(t)
 	for name := range want {
 		crd := definition(t, c, name)
-		if n := len(crd.Spec.Versions); n != 1 {
-			t.Errorf("%s has %d versions", name, n)
+		versions := []string{crd.Spec.Versions[0].Name}
+		if name == "resourceregistries.search.karmada.io" {
+			versions = append(versions, searchv1alpha1.Stored.Version)
+		}
+		for i, v := range crd.Spec.Versions {
+			if i >= len(versions) || v.Name != versions[i] || v.Storage != (i == 0) || !equality.Semantic.DeepEqual(v.Schema, crd.Spec.Versions[0].Schema) {
+				t.Errorf("%s has version %s, want only %v with one schema", name, v.Name, versions)
+			}
 		}
 		version := crd.Spec.Versions[0]
 		got[name] = served{version.Name, crd.Spec.Names.Kind, string(crd.Spec.Scope), strings.Join(crd.Spec.Names.ShortNames, " "),

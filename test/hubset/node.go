@@ -20,8 +20,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// nodeName is the only node of a member with Options.Workloads.
-const nodeName = "node-1"
+// nodeSuffix and the name of a member with Options.Workloads make that of its only node, as kind names them.
+const nodeSuffix = "-control-plane"
 
 // resync repeats what failed for a pod.
 const resync = 5 * time.Second
@@ -36,7 +36,8 @@ type node struct {
 }
 
 // startNode creates the Node and plays its kubelet until stop.
-func startNode(config *rest.Config) (*node, error) {
+func startNode(config *rest.Config, member string) (*node, error) {
+	nodeName := member + nodeSuffix
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("connect a node to its API server: %w", err)

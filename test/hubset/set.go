@@ -117,7 +117,7 @@ func (m *Member) start(realOne bool, o Options) (err error) {
 	}
 	m.Config = m.Server.Config()
 	if o.Workloads {
-		m.node, err = startNode(m.Config)
+		m.node, err = startNode(m.Config, m.Name)
 	}
 	return err
 }

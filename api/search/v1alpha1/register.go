@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/scheme"
 )
@@ -14,4 +16,14 @@ var (
 	AddToScheme = SchemeBuilder.Register(
 		&ResourceRegistry{}, &ResourceRegistryList{},
 	).AddToScheme
+	// Stored is the version of the definition by which pelago-hub has the objects: requests for v1alpha1 reach pelago-hub itself, if it
+	// serves the search. The schema is the same.
+	Stored = schema.GroupVersion{Group: GroupVersion.Group, Version: "stored"}
 )
+
+// AddStoredToScheme adds the kinds as those of version Stored. A scheme has either these or those of AddToScheme.
+func AddStoredToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(Stored, &ResourceRegistry{}, &ResourceRegistryList{})
+	metav1.AddToGroupVersion(s, Stored)
+	return nil
+}

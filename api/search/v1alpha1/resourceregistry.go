@@ -7,7 +7,7 @@ import (
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 )
 
-// ResourceRegistry selects the objects of members that are cached for search.
+// ResourceRegistry selects the objects of members that search and proxying show.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -28,7 +28,7 @@ type ResourceRegistrySpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	ResourceSelectors []ResourceSelector `json:"resourceSelectors"`
-	// BackendStore is memory if unset.
+	// BackendStore must be unset or empty: nothing is cached.
 	//
 	// +optional
 	BackendStore *BackendStoreConfig `json:"backendStore,omitempty"`
@@ -44,7 +44,7 @@ type ResourceSelector struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// BackendStoreConfig is where objects are cached.
+// BackendStoreConfig is where Karmada caches objects. OpenSearch is not supported: Accepted=False.
 type BackendStoreConfig struct {
 	// +optional
 	OpenSearch *OpenSearchConfig `json:"openSearch,omitempty"`
@@ -61,7 +61,7 @@ type OpenSearchConfig struct {
 	SecretRef *clusterv1alpha1.SecretReference `json:"secretRef,omitempty"`
 }
 
-// ResourceRegistryStatus is the state of the cache.
+// ResourceRegistryStatus has the conditions Accepted and KindsServed.
 type ResourceRegistryStatus struct {
 	// +optional
 	// +listType=map

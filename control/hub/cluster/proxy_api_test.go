@@ -30,6 +30,7 @@ import (
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/cluster"
@@ -58,7 +59,7 @@ func newSet(t *testing.T) *set {
 	t.Helper()
 	s := &set{front: newBalancer(t)}
 	s.Cluster = apiserver.Connect(t, apiserver.Start(t, apiserver.CRDs(), apiserver.HubControllers()), clusterv1alpha1.AddToScheme,
-		workv1alpha1.AddToScheme, workv1alpha2.AddToScheme)
+		workv1alpha1.AddToScheme, workv1alpha2.AddToScheme, searchv1alpha1.AddStoredToScheme)
 	member, err := apiserver.Open(apiserver.Audit(audit), apiserver.Controllers("serviceaccount-token-controller"))
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +112,7 @@ func (s *set) replica(t *testing.T, membership bool) (stop func()) {
 	address := freeAddress(t)
 	setup := []func(ctrl.Manager) error{func(mgr ctrl.Manager) error {
 		return cluster.SetupProxy(mgr, cluster.ProxyOptions{Address: address, Host: s.front.address, Namespace: deploy.SystemNamespace, Name: deploy.HubName,
-			BrokerNamespace: brokerNamespace, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
+			BrokerNamespace: brokerNamespace, Hub: s.Config, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler)})
 	}}
 	if membership {
 		setup = append(setup, func(mgr ctrl.Manager) error {
@@ -365,6 +366,11 @@ func raw(t *testing.T, as *rest.Config, url string) int {
 // exec opens an exec of a pod of the member, whose kubelet is the test, and has it return what is sent.
 func (s *set) exec(t *testing.T, cluster string) {
 	t.Helper()
+	s.execAt(t, cluster, pelagov1alpha1.ProxyPath(cluster, "proxy/api/v1/namespaces/shop/pods/"+cluster+"/exec?command=cat&stdin=true&stdout=true"))
+}
+
+func (s *set) execAt(t *testing.T, cluster, path string) {
+	t.Helper()
 	s.kubelet(t, cluster)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(s.Config.CAData)
@@ -377,7 +383,6 @@ func (s *set) exec(t *testing.T, cluster string) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	path := pelagov1alpha1.ProxyPath(cluster, "proxy/api/v1/namespaces/shop/pods/"+cluster+"/exec?command=cat&stdin=true&stdout=true")
 	_, err = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: hub\r\nImpersonate-User: alice\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"+
 		"X-Stream-Protocol-Version: v4.channel.k8s.io\r\nContent-Length: 0\r\n\r\n", path)
 	if err != nil {

@@ -46,10 +46,11 @@ type proxyHandler struct {
 	authenticate    func(*http.Request) (*authenticator.Response, bool, error)
 	tunnels         *tunnels
 	ways            Ways
+	search          *searchHandler
 	log             *slog.Logger
 }
 
-// ServeHTTP serves the discovery of the group, and the subresources proxy and attach of clusters.
+// ServeHTTP serves the discovery of the group, and the subresources proxy and attach of clusters, and the group search.karmada.io.
 func (h *proxyHandler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	who, ok, err := h.authenticate(q)
 	if err != nil || !ok {
@@ -59,6 +60,8 @@ func (h *proxyHandler) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 	name, subresource, rest, ok := split(q.URL)
 	switch {
+	case h.search != nil && strings.HasPrefix(q.URL.Path, searchRoot):
+		h.search.serve(w, q, who.User)
 	case strings.TrimSuffix(q.URL.Path, "/") == root:
 		write(w, http.StatusOK, subresources())
 	case !ok:
@@ -95,24 +98,12 @@ func (h *proxyHandler) serve(w http.ResponseWriter, q *http.Request, who user.In
 
 // forward sends a request to the member, with the name of the user.
 func (h *proxyHandler) forward(w http.ResponseWriter, q *http.Request, who user.Info, c *clusterv1alpha1.Cluster, rest *url.URL) {
-	as, err := impersonation(who)
-	if err != nil {
-		refuse(w, apierrors.NewForbidden(resource, c.Name, err))
-		return
-	}
-	to, err := h.way(q.Context(), c)
+	to, err := h.enter(q.Context(), who, c)
 	if err != nil {
 		refuse(w, err)
 		return
 	}
-	with := func(next http.RoundTripper) http.RoundTripper {
-		next = transport.NewImpersonatingRoundTripper(as, next)
-		if to.Token == "" {
-			return next
-		}
-		return transport.NewBearerAuthRoundTripper(to.Token, next)
-	}
-	p := kube.Forward(to.URL, with(to.Plain), with(to.Upgrade), func(_, out *http.Request) {})
+	p := kube.Forward(to.URL, to.Plain, to.Upgrade, func(_, out *http.Request) {})
 	p.ModifyResponse = func(r *http.Response) error { return explain(r, c) }
 	p.ErrorHandler = func(w http.ResponseWriter, q *http.Request, err error) {
 		if q.Context().Err() != nil {
@@ -128,6 +119,26 @@ func (h *proxyHandler) forward(w http.ResponseWriter, q *http.Request, who user.
 	q = q.Clone(q.Context())
 	q.URL.Path, q.URL.RawPath = rest.Path, rest.RawPath
 	p.ServeHTTP(w, q)
+}
+
+// enter returns how a member is reached for a user: the transports have the credential and impersonate.
+func (h *proxyHandler) enter(ctx context.Context, who user.Info, c *clusterv1alpha1.Cluster) (*Way, error) {
+	as, err := impersonation(who)
+	if err != nil {
+		return nil, apierrors.NewForbidden(resource, c.Name, err)
+	}
+	to, err := h.way(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	with := func(next http.RoundTripper) http.RoundTripper {
+		next = transport.NewImpersonatingRoundTripper(as, next)
+		if to.Token == "" {
+			return next
+		}
+		return transport.NewBearerAuthRoundTripper(to.Token, next)
+	}
+	return &Way{URL: to.URL, Plain: with(to.Plain), Upgrade: with(to.Upgrade)}, nil
 }
 
 // way returns how a member is reached.
@@ -229,12 +240,16 @@ func split(u *url.URL) (name, subresource string, rest *url.URL, ok bool) {
 		}
 		rest.RawPath = raw
 	}
-	for segment := range strings.SplitSeq(rest.Path, "/") {
+	return parts[0], parts[1], rest, plainPath(rest.Path)
+}
+
+func plainPath(path string) bool {
+	for segment := range strings.SplitSeq(path, "/") {
 		if segment == "." || segment == ".." {
-			return "", "", nil, false
+			return false
 		}
 	}
-	return parts[0], parts[1], rest, true
+	return true
 }
 
 func readiness(c *clusterv1alpha1.Cluster) string {

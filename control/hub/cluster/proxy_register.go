@@ -12,11 +12,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
 )
 
 const (
@@ -82,8 +84,10 @@ func (r *registration) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.apply(ctx, r.apiService(port, append(secret.Data[corev1.TLSCertKey], secret.Data[keyFormer]...))); err != nil {
-		return err
+	for _, gv := range r.groups() {
+		if err := r.apply(ctx, r.apiService(gv, port, append(secret.Data[corev1.TLSCertKey], secret.Data[keyFormer]...))); err != nil {
+			return err
+		}
 	}
 	switch {
 	case missing:
@@ -121,12 +125,24 @@ func (r *registration) service(ctx context.Context) (int64, error) {
 	}))
 }
 
-func (r *registration) apiService(port int64, ca []byte) *unstructured.Unstructured {
-	return object("apiregistration.k8s.io/v1", "APIService", "", pelagov1alpha1.ProxyVersion+"."+pelagov1alpha1.ProxyGroup, map[string]any{
-		"group": pelagov1alpha1.ProxyGroup, "version": pelagov1alpha1.ProxyVersion,
-		"groupPriorityMinimum": int64(100), "versionPriority": int64(10), "caBundle": base64.StdEncoding.EncodeToString(ca),
+func (r *registration) groups() []schema.GroupVersion {
+	groups := []schema.GroupVersion{{Group: pelagov1alpha1.ProxyGroup, Version: pelagov1alpha1.ProxyVersion}}
+	if r.Hub != nil {
+		groups = append(groups, searchv1alpha1.GroupVersion)
+	}
+	return groups
+}
+
+// apiService has the label by which the hub's API server would make the APIService of a definition lead to itself, with another value.
+// The priorities are those of definitions, but for the version's: v1alpha1 is preferred to stored.
+func (r *registration) apiService(gv schema.GroupVersion, port int64, ca []byte) *unstructured.Unstructured {
+	u := object("apiregistration.k8s.io/v1", "APIService", "", gv.Version+"."+gv.Group, map[string]any{
+		"group": gv.Group, "version": gv.Version,
+		"groupPriorityMinimum": int64(1000), "versionPriority": int64(200), "caBundle": base64.StdEncoding.EncodeToString(ca),
 		"service": map[string]any{"namespace": r.Namespace, "name": r.Name, "port": port},
 	})
+	u.SetLabels(map[string]string{"app": r.Name, "kube-aggregator.kubernetes.io/automanaged": "false"})
+	return u
 }
 
 func (r *registration) apply(ctx context.Context, u *unstructured.Unstructured) error {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
@@ -42,8 +43,11 @@ type ProxyOptions struct {
 	Namespace, Name string
 	// BrokerNamespace holds the ServiceAccounts of members.
 	BrokerNamespace string
-	Registry        prometheus.Registerer
-	Log             *slog.Logger
+	// Hub, if set, has search.karmada.io served: it is the access to the hub's API server, without the fence of the leader, since every
+	// replica serves. It needs the right to impersonate.
+	Hub      *rest.Config
+	Registry prometheus.Registerer
+	Log      *slog.Logger
 }
 
 // SetupProxy adds the server to the manager, whose cache must hold Clusters; the leader registers it at the hub's API server.
@@ -54,6 +58,12 @@ func SetupProxy(mgr manager.Manager, o ProxyOptions) error {
 		authenticate: s.authenticate, tunnels: newTunnels(string(uuid.NewUUID())),
 	}
 	s.handler, s.tunnels = h, h.tunnels
+	if o.Hub != nil {
+		var err error
+		if h.search, err = newSearchHandler(h, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()}, o.Hub); err != nil {
+			return err
+		}
+	}
 	_, port, err := net.SplitHostPort(o.Address)
 	if err != nil {
 		return fmt.Errorf("serve the access to members at %q: %w", o.Address, err)

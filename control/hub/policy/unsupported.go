@@ -16,7 +16,6 @@ import (
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	networkingv1alpha1 "github.com/pelago-net/pelago/api/networking/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
 	"github.com/pelago-net/pelago/control/kube"
 )
 
@@ -27,8 +26,6 @@ func SetupUnsupported(mgr ctrl.Manager) error {
 	return errors.Join(
 		unsupported(mgr, "MultiClusterIngress", "propagate an Ingress to each cluster",
 			func(o *networkingv1alpha1.MultiClusterIngress) *[]metav1.Condition { return &o.Status.Conditions }),
-		unsupported(mgr, "ResourceRegistry", "list objects of members with `pelago get --operation-scope all`",
-			func(o *searchv1alpha1.ResourceRegistry) *[]metav1.Condition { return &o.Status.Conditions }),
 	)
 }
 

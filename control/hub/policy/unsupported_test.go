@@ -15,7 +15,6 @@ import (
 	configv1alpha1 "github.com/pelago-net/pelago/api/config/v1alpha1"
 	networkingv1alpha1 "github.com/pelago-net/pelago/api/networking/v1alpha1"
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
-	searchv1alpha1 "github.com/pelago-net/pelago/api/search/v1alpha1"
 	"github.com/pelago-net/pelago/control/hub/policy"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
@@ -24,10 +23,10 @@ import (
 // A kind on which nothing acts has Accepted=False with the alternative; its spec is unchanged.
 func TestUnsupportedKindsNameTheAlternative(t *testing.T) {
 	c := apiserver.Connect(t, server.Config(t), policyv1alpha1.AddToScheme, autoscalingv1alpha1.AddToScheme,
-		configv1alpha1.AddToScheme, networkingv1alpha1.AddToScheme, searchv1alpha1.AddToScheme)
+		configv1alpha1.AddToScheme, networkingv1alpha1.AddToScheme)
 	apiserver.Manager{Scheme: c.Scheme(), Setup: []func(ctrl.Manager) error{policy.SetupUnsupported}}.Run(t, c.Config)
 	for folder, want := range map[string]string{
-		"multiclusteringress": "Ingress", "resourceregistry": "--operation-scope all",
+		"multiclusteringress": "Ingress",
 	} {
 		t.Run(folder, func(t *testing.T) {
 			files, err := filepath.Glob("../../../api/examples/" + folder + "/*.yaml")

@@ -33,7 +33,12 @@ const members = 3
 // bringUp makes the hub and three push members, and what the suite expects in them: the kind Workload and the webhook that interprets
 // it, which are examples of its module.
 func bringUp(ctx context.Context, o options, module string) (s *hubset.Set, err error) {
-	s, err = hubset.Open(ctx, hubset.Options{Binaries: o.bin, Dir: o.out, Real: members, Workloads: true, HubFlags: []string{"--events=all", "--deployment-replicas-syncer"}})
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	s, err = hubset.Open(ctx, hubset.Options{Binaries: o.bin, Dir: o.out, Real: members, Workloads: true, HubFlags: []string{"--events=all", "--deployment-replicas-syncer",
+		fmt.Sprintf("--proxy-address=127.0.0.1:%d", port), "--proxy-host=127.0.0.1"}})
 	if err != nil {
 		return nil, err
 	}
@@ -49,6 +54,9 @@ func bringUp(ctx context.Context, o options, module string) (s *hubset.Set, err 
 	servers := []*rest.Config{s.Server.Config()}
 	for _, m := range s.Members {
 		servers = append(servers, m.Config)
+		if err := makeFixtures(ctx, m.Name, m.Config); err != nil {
+			return s, err
+		}
 	}
 	for _, server := range servers {
 		if _, err := envtest.InstallCRDs(server, envtest.CRDInstallOptions{Paths: []string{filepath.Join(examples, "apis")}}); err != nil {
@@ -105,15 +113,19 @@ func writeKubeconfig(file string, to *rest.Config, contexts ...string) error {
 	return nil
 }
 
-// startWebhook runs the suite's example of an interpreter webhook and registers it.
-func startWebhook(ctx context.Context, s *hubset.Set, o options, examples string) error {
+func freePort() (int, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return fmt.Errorf("find a port for the webhook: %w", err)
+		return 0, fmt.Errorf("find a port: %w", err)
 	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	if err := listener.Close(); err != nil {
-		return fmt.Errorf("find a port for the webhook: %w", err)
+	return listener.Addr().(*net.TCPAddr).Port, listener.Close()
+}
+
+// startWebhook runs the suite's example of an interpreter webhook and registers it.
+func startWebhook(ctx context.Context, s *hubset.Set, o options, examples string) error {
+	port, err := freePort()
+	if err != nil {
+		return err
 	}
 	certificate, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	if err != nil {

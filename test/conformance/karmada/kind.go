@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -89,7 +90,7 @@ func (c *clusters) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	name := strings.TrimPrefix(q.URL.Path, "/")
 	var err error
 	if q.Method == http.MethodPut {
-		err = c.create(name, q.FormValue("kubeconfig"), q.FormValue("context"))
+		err = c.create(q.Context(), name, q.FormValue("kubeconfig"), q.FormValue("context"))
 	} else {
 		err = c.delete(name)
 	}
@@ -98,7 +99,7 @@ func (c *clusters) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 }
 
-func (c *clusters) create(name, kubeconfig, context string) error {
+func (c *clusters) create(ctx context.Context, name, kubeconfig, kubecontext string) error {
 	m, err := c.set.OpenMember(name)
 	if err != nil {
 		return err
@@ -106,7 +107,10 @@ func (c *clusters) create(name, kubeconfig, context string) error {
 	c.mu.Lock()
 	c.all[name] = m
 	c.mu.Unlock()
-	return writeKubeconfig(kubeconfig, m.Config, context)
+	if err := makeFixtures(ctx, name, m.Config); err != nil {
+		return err
+	}
+	return writeKubeconfig(kubeconfig, m.Config, kubecontext)
 }
 
 func (c *clusters) delete(name string) error {

@@ -48,7 +48,6 @@ var (
 // lacking are the kinds on which nothing acts in Pelago.
 var lacking = []schema.GroupVersionKind{
 	{Group: "networking.karmada.io", Version: "v1alpha1", Kind: "MultiClusterIngress"},
-	{Group: "search.karmada.io", Version: "v1alpha1", Kind: "ResourceRegistry"},
 }
 
 // registrations are the kinds by which an API server calls Karmada's servers.

@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
@@ -97,10 +98,17 @@ func TestKarmada(t *testing.T) {
 	if err := c.Delete(t.Context(), hub); err != nil {
 		t.Fatal(err)
 	}
+	search := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": "v1alpha1.search.example.com"},
+		"spec": map[string]any{"group": "search.example.com", "version": "v1alpha1", "groupPriorityMinimum": int64(1000), "versionPriority": int64(200), "insecureSkipTLSVerify": true,
+			"service": map[string]any{"namespace": deploy.SystemNamespace, "name": deploy.HubName}}}}
+	create(search)
 	if err := k.Back(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	removed(false)
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(search), search); !apierrors.IsNotFound(err) {
+		t.Errorf("the APIService of pelago-hub: %v, want NotFound", err)
+	}
 
 	// No controller of Deployments runs here: the wait ends, and what is noted stays for the next attempt.
 	k.Host = c
