@@ -46,6 +46,7 @@ type join struct {
 	components   bool
 	registered   bool
 	wait         bool
+	adopt        bool // while Submariner runs, by migrate submariner
 	timeout      time.Duration
 	place        install.Place
 	cluster      kubeconfigFile
@@ -56,8 +57,23 @@ type join struct {
 // memberVersion is the oldest version of Kubernetes of a member.
 const memberVersion = "1.27"
 
-func joinCommand() *cobra.Command {
+func joinCommand() *cobra.Command { return new(join).command() }
+
+// adopt is join for migrate submariner: the cluster is that of another command's flags.
+func adopt(ctx context.Context, of install.Access, args []string, out io.Writer) error {
 	var j join
+	cmd := j.command()
+	from := of.(*access)
+	j.kubeconfig, j.overrides = from.kubeconfig, from.overrides
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	cmd.SetArgs(args)
+	cmd.SetOut(out)
+	cmd.SetErr(out)
+	cmd.SetIn(strings.NewReader(""))
+	return cmd.ExecuteContext(ctx)
+}
+
+func (j *join) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join broker-info.subm | NAME",
 		Short: "Join a cluster to a clusterset",
@@ -156,6 +172,8 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	f.BoolVar(&j.registered, "keep-registration", false, "of a cluster that has joined: update components and settings, and ask the hub for nothing; the credential of the file may have expired")
 	f.BoolVar(&j.wait, "wait", true, "wait until all components run")
 	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them")
+	f.BoolVar(&j.adopt, "adopt", false, "although Submariner runs: `pelago migrate submariner` stops it")
+	f.Lookup("adopt").Hidden = true
 	f.BoolVar(&j.discoveryOnly, "discovery-only", false, "not supported")
 	f.Lookup("discovery-only").Hidden = true // refused with the remedy
 	cmd.MarkFlagsMutuallyExclusive("network-only", "workloads-only")
