@@ -45,8 +45,7 @@ type join struct {
 	dryRun       bool
 	components   bool
 	registered   bool
-	wait         bool
-	adopt        bool // while Submariner runs, by migrate submariner
+	wait, adopt  bool // adopt: although Submariner runs, which migrate submariner stops
 	timeout      time.Duration
 	place        install.Place
 	cluster      kubeconfigFile
@@ -57,20 +56,12 @@ type join struct {
 // memberVersion is the oldest version of Kubernetes of a member.
 const memberVersion = "1.27"
 
-func joinCommand() *cobra.Command { return new(join).command() }
-
-// adopt is join for migrate submariner: the cluster is that of another command's flags.
-func adopt(ctx context.Context, of install.Access, args []string, out io.Writer) error {
-	var j join
+// adopt is join for migrate submariner, with the access of that command's flags.
+func adopt(of install.Access) *cobra.Command {
+	j := &join{adopt: true}
 	cmd := j.command()
-	from := of.(*access)
-	j.kubeconfig, j.overrides = from.kubeconfig, from.overrides
-	cmd.SilenceUsage, cmd.SilenceErrors = true, true
-	cmd.SetArgs(args)
-	cmd.SetOut(out)
-	cmd.SetErr(out)
-	cmd.SetIn(strings.NewReader(""))
-	return cmd.ExecuteContext(ctx)
+	j.kubeconfig, j.overrides = of.(*access).kubeconfig, of.(*access).overrides
+	return cmd
 }
 
 func (j *join) command() *cobra.Command {
@@ -172,8 +163,6 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	f.BoolVar(&j.registered, "keep-registration", false, "of a cluster that has joined: update components and settings, and ask the hub for nothing; the credential of the file may have expired")
 	f.BoolVar(&j.wait, "wait", true, "wait until all components run")
 	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them")
-	f.BoolVar(&j.adopt, "adopt", false, "although Submariner runs: `pelago migrate submariner` stops it")
-	f.Lookup("adopt").Hidden = true
 	f.BoolVar(&j.discoveryOnly, "discovery-only", false, "not supported")
 	f.Lookup("discovery-only").Hidden = true // refused with the remedy
 	cmd.MarkFlagsMutuallyExclusive("network-only", "workloads-only")
@@ -250,7 +239,7 @@ func (j *join) member(ctx context.Context, info broker.Info, answers *bufio.Read
 		}
 	}
 	progress("Cluster %s has joined", j.ClusterID)
-	if j.WorkloadsOnly {
+	if j.WorkloadsOnly || j.adopt {
 		return nil
 	}
 	fmt.Fprint(out, `

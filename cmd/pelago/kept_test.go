@@ -26,10 +26,10 @@ func TestEveryFlagIsKept(t *testing.T) {
 		elsewhere []string // kept as labels of nodes, in pods, in the hub's book or in its Cluster
 		never     []string
 	}{
-		"join": {joinCommand(), install.JoinFlags(config.Config{}),
+		"join": {new(join).command(), install.JoinFlags(config.Config{}),
 			append(install.PodFlags, "gateway-node", "label-gateway", "globalnet", "globalnet-cidr", "globalnet-cluster-size", "clusterset-ip-cidr", "clustercidr", "servicecidr",
 				"cluster-provider", "cluster-region", "cluster-zones", "image", "image-pull-policy"),
-			[]string{"clusterid", "cluster-kubeconfig", "cluster-context", "wait", "timeout", "dry-run", "output", "components", "keep-registration", "adopt", "discovery-only"}},
+			[]string{"clusterid", "cluster-kubeconfig", "cluster-context", "wait", "timeout", "dry-run", "output", "components", "keep-registration", "discovery-only"}},
 		"deploy-broker": {deployBrokerCommand(), install.BrokerFlags(broker.Clusterset{Fabric: netip.MustParsePrefix("241.0.0.0/8")}, broker.Book{Globalnet: true, ClusterSetIPs: netip.MustParsePrefix("243.0.0.0/8")}),
 			nil, []string{"ipsec-psk-from", "output"}},
 	} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,8 +19,8 @@ import (
 // minimum is the version of the API server of a hub: its admission policies use functions of IP addresses.
 var minimum = version.MustParseGeneric("1.31.0")
 
-// Join runs `pelago join` with these arguments in the cluster of an access.
-type Join func(ctx context.Context, access install.Access, args []string, out io.Writer) error
+// Join makes the command `pelago join` for the cluster of an access, where Submariner may run.
+type Join func(access install.Access) *cobra.Command
 
 // Command is migrate; open makes the access of each of its verbs.
 func Command(open func() install.Access, join Join) *cobra.Command {
@@ -222,7 +223,13 @@ func (m *submarinerFlags) run(ctx context.Context, args []string, image bool, ou
 			if image {
 				flags = append(flags, "--image="+m.image)
 			}
-			return m.join(ctx, m.access, flags, out)
+			cmd := m.join(m.access)
+			cmd.SilenceUsage, cmd.SilenceErrors = true, true
+			cmd.SetArgs(flags)
+			cmd.SetOut(out)
+			cmd.SetErr(out)
+			cmd.SetIn(strings.NewReader("")) // nothing is prompted for
+			return cmd.ExecuteContext(ctx)
 		},
 		Started: func(ctx context.Context) error {
 			return install.AwaitRollout(ctx, member.Typed, false, m.timeout, progress)

@@ -174,7 +174,7 @@ func (s *Submariner) kept() *corev1.ConfigMap {
 }
 
 func (s *Submariner) register(ctx context.Context) error {
-	return s.Join(ctx, append(s.state.joinFlags(), "--adopt", "--components=false", "--wait=false")...)
+	return s.Join(ctx, append(s.state.joinFlags(), "--components=false", "--wait=false")...)
 }
 
 func (s *Submariner) pull(ctx context.Context) error {
@@ -405,7 +405,7 @@ func (s *Submariner) install(ctx context.Context) error {
 	if err := s.replaceable(ctx); err != nil {
 		return err
 	}
-	return s.Join(ctx, append(s.state.joinFlags(), "--adopt", "--keep-registration", "--wait=false")...)
+	return s.Join(ctx, append(s.state.joinFlags(), "--keep-registration", "--wait=false")...)
 }
 
 // replaceable lets join replace Submariner's definitions, which require fields that Pelago does not write.
@@ -455,7 +455,7 @@ func (s *Submariner) finish(ctx context.Context) error {
 			return fmt.Errorf("delete EndpointSlice %s/%s: %w", e.Namespace, e.Name, err)
 		}
 	}
-	if err := s.Join(ctx, append(s.state.joinFlags(), "--adopt", "--wait=false")...); err != nil {
+	if err := s.Join(ctx, append(s.state.joinFlags(), "--wait=false")...); err != nil {
 		return err
 	}
 	d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: deploy.SystemNamespace, Name: migrator}}
