@@ -145,7 +145,7 @@ func (s *Submariner) check(ctx context.Context) (done bool, err error) {
 		return false, fmt.Errorf("get Deployment %s/%s: %w: --operator-namespace names that of Submariner", s.Namespace, submarinerControllers[0], err)
 	}
 	if csv := d.Labels["olm.owner"]; csv != "" {
-		return false, fmt.Errorf("Deployment %s/%s belongs to ClusterServiceVersion %s, and OLM would start it again: delete its Subscription and this object first, and leave Submariner %s/submariner", s.Namespace, d.Name, csv, s.Namespace)
+		return false, fmt.Errorf("scale Deployment %s/%s: it belongs to ClusterServiceVersion %s, and OLM would start it again: delete its Subscription and this object first, and leave Submariner %s/submariner", s.Namespace, d.Name, csv, s.Namespace)
 	}
 	member, errMember := broker.ClusterUID(ctx, s.Member)
 	hub, errHub := broker.ClusterUID(ctx, s.Broker)
@@ -153,7 +153,7 @@ func (s *Submariner) check(ctx context.Context) (done bool, err error) {
 		return false, err
 	}
 	if others := s.state.others(); member == hub && len(others) > 0 {
-		return false, fmt.Errorf("Submariner's broker is in this cluster, and its definitions, which the switch replaces, are in use by %s: switch them first", strings.Join(others, ", "))
+		return false, fmt.Errorf("the broker is in this cluster, and its definitions, which the switch replaces, are in use by %s: switch them first", strings.Join(others, ", "))
 	}
 	return false, nil
 }
