@@ -260,16 +260,9 @@ func (m *submarinerFlags) run(ctx context.Context, args []string, image bool, ou
 
 // printSteps prints the steps that a run would take.
 func (s *Submariner) printSteps(ctx context.Context, prepare bool, output string, out io.Writer) error {
-	done, err := s.check(ctx)
+	steps, err := s.rest(ctx, prepare)
 	if err != nil {
 		return err
-	}
-	steps := s.steps()
-	switch {
-	case done:
-		steps = nil
-	case prepare:
-		steps = steps[:prepared]
 	}
 	t := view.Table{Header: []string{"STEP", "DETAIL", "CONNECTIONS BY"}}
 	for _, st := range steps {

@@ -34,8 +34,9 @@ const (
 	AnnotationSubmarinerReplicas = "pelago.io/submariner-replicas"
 	// AnnotationAdopted marks objects that Submariner's controllers have created and that the agent owns now.
 	AnnotationAdopted = "pelago.io/adopted"
-	// annotationSwitched is on the ConfigMap of kept objects when the switch is complete.
-	annotationSwitched = "pelago.io/switched"
+	// Annotations on the ConfigMap of kept objects: the steps from disconnect on have begun; the switch is complete.
+	annotationDisconnected = "pelago.io/disconnected"
+	annotationSwitched     = "pelago.io/switched"
 	// keptSubmariner is the ConfigMap, in Submariner's namespace, with what the switch replaces or removes, as JSON.
 	keptSubmariner = "pelago-kept"
 	// migrator is the DaemonSet, in the system namespace, that has the image pulled and then cleans the nodes.
@@ -68,7 +69,8 @@ type Submariner struct {
 	Timeout  time.Duration
 	Progress deploy.Progress
 
-	state submarinerState
+	state        submarinerState
+	disconnected bool // by an interrupted run
 }
 
 // step is a part of the switch. Each can be repeated, and continues what an interrupted run has left.
@@ -77,8 +79,8 @@ type step struct {
 	do                    func(context.Context) error
 }
 
-// prepared is the number of steps that leave Submariner as it is.
-const prepared = 2
+// prepared is the number of steps that leave Submariner as it is, connected that of those before disconnect.
+const prepared, connected = 2, 6
 
 func (s *Submariner) steps() []step {
 	return []step{
@@ -97,33 +99,38 @@ func (s *Submariner) steps() []step {
 }
 
 // Prepare registers the cluster at the hub and has the image pulled. Submariner stays as it is.
-func (s *Submariner) Prepare(ctx context.Context) error {
-	if done, err := s.check(ctx); done || err != nil {
-		return err
-	}
-	return s.run(ctx, s.steps()[:prepared])
-}
+func (s *Submariner) Prepare(ctx context.Context) error { return s.run(ctx, true) }
 
 // Switch replaces Submariner by Pelago, with the addresses that Submariner has allocated.
-func (s *Submariner) Switch(ctx context.Context) error {
+func (s *Submariner) Switch(ctx context.Context) error { return s.run(ctx, false) }
+
+// rest are the steps of a run. A cluster without connections does not register again.
+func (s *Submariner) rest(ctx context.Context, prepare bool) ([]step, error) {
 	done, err := s.check(ctx)
-	if done {
-		s.Progress("This cluster has been switched; --back restores Submariner")
+	steps := s.steps()
+	switch {
+	case done || err != nil:
+		return nil, err
+	case prepare:
+		return steps[:prepared], nil
+	case s.disconnected:
+		return steps[connected:], nil
 	}
-	if done || err != nil {
-		return err
-	}
-	return s.run(ctx, s.steps())
+	return steps, nil
 }
 
-func (s *Submariner) run(ctx context.Context, steps []step) error {
+func (s *Submariner) run(ctx context.Context, prepare bool) error {
+	steps, err := s.rest(ctx, prepare)
+	if err == nil && len(steps) == 0 {
+		s.Progress("This cluster has been switched; --back restores Submariner")
+	}
 	for _, step := range steps {
 		s.Progress("%s: %s", step.name, step.detail)
 		if err := step.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w: run the command again, it continues", step.name, err)
 		}
 	}
-	return nil
+	return err
 }
 
 // check reads the state and validates that the switch is possible; done: it is complete.
@@ -137,6 +144,7 @@ func (s *Submariner) check(ctx context.Context) (done bool, err error) {
 	} else if client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("get ConfigMap %s/%s: %w", cm.Namespace, cm.Name, err)
 	}
+	s.disconnected = cm.Annotations[annotationDisconnected] != ""
 	if err := s.state.check(); err != nil {
 		return false, err
 	}
@@ -333,6 +341,9 @@ func (s *Submariner) unplug(ctx context.Context) error {
 
 // disconnect ends Submariner's data path.
 func (s *Submariner) disconnect(ctx context.Context) error {
+	if err := s.mark(ctx, annotationDisconnected); err != nil {
+		return err
+	}
 	s.Progress("Connections to other clusters end now")
 	for _, name := range submarinerDaemonSets {
 		d := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
@@ -462,8 +473,11 @@ func (s *Submariner) finish(ctx context.Context) error {
 	if err := s.Member.Delete(ctx, d); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete DaemonSet %s: %w", migrator, err)
 	}
+	return s.mark(ctx, annotationSwitched)
+}
+
+// mark records progress.
+func (s *Submariner) mark(ctx context.Context, annotation string) error {
 	cm := s.kept()
-	return deploy.Put(ctx, s.Member, cm, func() {
-		metav1.SetMetaDataAnnotation(&cm.ObjectMeta, annotationSwitched, "true")
-	})
+	return deploy.Put(ctx, s.Member, cm, func() { metav1.SetMetaDataAnnotation(&cm.ObjectMeta, annotation, "true") })
 }
