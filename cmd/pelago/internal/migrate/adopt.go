@@ -27,7 +27,7 @@ import (
 )
 
 // adopt makes the agent owner of the objects that Submariner's controllers have created, and allocates the addresses in their status to
-// them, before the agent runs. Only this command does so, with an administrator's rights: the agent itself trusts no status.
+// them before the agent runs, which could give them to other objects.
 func (s *Submariner) adopt(ctx context.Context) error {
 	former, err := install.Former(ctx, s.Member)
 	if err != nil {
