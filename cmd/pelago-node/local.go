@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,6 +50,32 @@ func cleanupCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&pins, "pin-path", loader.DefaultPinPath, "directory of the pinned maps and links")
 	cmd.Flags().StringVar(&stateDir, "state-dir", defaultStateDir, stateDirHelp)
+	return cmd
+}
+
+func removeSubmarinerCommand() *cobra.Command {
+	var subnets []string
+	cmd := &cobra.Command{
+		Use:   "remove-submariner",
+		Short: "Take everything off this node that Submariner put into the kernel; its pods must have stopped",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var remote []netip.Prefix
+			for _, text := range subnets {
+				p, err := netip.ParsePrefix(text)
+				if err != nil {
+					return fmt.Errorf("--remote-subnets: %q is no range in CIDR notation such as 242.1.0.0/16", text)
+				}
+				remote = append(remote, p.Masked())
+			}
+			if err := netdev.RemoveSubmariner(remote); err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "removed Submariner's devices, routes, rules, IPsec policies and firewall rules")
+			return nil
+		},
+	}
+	cmd.Flags().StringSliceVar(&subnets, "remote-subnets", nil, "ranges of other clusters, of which routes and IPsec policies are removed")
 	return cmd
 }
 

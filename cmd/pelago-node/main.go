@@ -26,7 +26,7 @@ kernel as the API objects say. What is in the kernel goes on working when it sto
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(runCommand(), ikeCommand(), statusCommand(), traceCommand(), checkCommand(), cleanupCommand())
+	root.AddCommand(runCommand(), ikeCommand(), statusCommand(), traceCommand(), checkCommand(), cleanupCommand(), removeSubmarinerCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "pelago-node:", err)
 		os.Exit(1)

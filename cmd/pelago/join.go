@@ -45,7 +45,7 @@ type join struct {
 	dryRun       bool
 	components   bool
 	registered   bool
-	wait         bool
+	wait, adopt  bool // adopt: although Submariner runs, which migrate submariner stops
 	timeout      time.Duration
 	place        install.Place
 	cluster      kubeconfigFile
@@ -56,8 +56,15 @@ type join struct {
 // memberVersion is the oldest version of Kubernetes of a member.
 const memberVersion = "1.27"
 
-func joinCommand() *cobra.Command {
-	var j join
+// adopt is join for migrate submariner, with the access of that command's flags.
+func adopt(of install.Access) *cobra.Command {
+	j := &join{adopt: true}
+	cmd := j.command()
+	j.kubeconfig, j.overrides = of.(*access).kubeconfig, of.(*access).overrides
+	return cmd
+}
+
+func (j *join) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join broker-info.subm | NAME",
 		Short: "Join a cluster to a clusterset",
@@ -232,7 +239,7 @@ func (j *join) member(ctx context.Context, info broker.Info, answers *bufio.Read
 		}
 	}
 	progress("Cluster %s has joined", j.ClusterID)
-	if j.WorkloadsOnly {
+	if j.WorkloadsOnly || j.adopt {
 		return nil
 	}
 	fmt.Fprint(out, `

@@ -22,6 +22,9 @@ import (
 func (j *join) network(
 	ctx context.Context, m *cluster, info broker.Info, former config.Config, answers *bufio.Reader, out io.Writer, progress deploy.Progress,
 ) error {
+	if err := install.RefuseSubmariner(ctx, m.Typed); err != nil && !j.adopt {
+		return err
+	}
 	facts, err := install.ReadFacts(ctx, m.Member, j.ClusterID, former, j.clusterCIDR, j.serviceCIDR, progress)
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ func TestEveryFlagIsKept(t *testing.T) {
 		elsewhere []string // kept as labels of nodes, in pods, in the hub's book or in its Cluster
 		never     []string
 	}{
-		"join": {joinCommand(), install.JoinFlags(config.Config{}),
+		"join": {new(join).command(), install.JoinFlags(config.Config{}),
 			append(install.PodFlags, "gateway-node", "label-gateway", "globalnet", "globalnet-cidr", "globalnet-cluster-size", "clusterset-ip-cidr", "clustercidr", "servicecidr",
 				"cluster-provider", "cluster-region", "cluster-zones", "image", "image-pull-policy"),
 			[]string{"clusterid", "cluster-kubeconfig", "cluster-context", "wait", "timeout", "dry-run", "output", "components", "keep-registration", "discovery-only"}},

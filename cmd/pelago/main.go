@@ -67,8 +67,8 @@ one hub propagates workloads to all of them.
 		}
 	}
 	open := func() install.Access { return &access{} }
-	add("set", "A clusterset:", append(install.Commands(open), initCommand(), deployBrokerCommand(), joinCommand(), registerCommand(), install.TokenCommand(open),
-		unjoinCommand(), gatewayCommand(), migrate.Command(open))...)
+	add("set", "A clusterset:", append(install.Commands(open), initCommand(), deployBrokerCommand(), new(join).command(), registerCommand(), install.TokenCommand(open),
+		unjoinCommand(), gatewayCommand(), migrate.Command(open, adopt))...)
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
 		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), interpretCommand())

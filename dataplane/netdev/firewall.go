@@ -79,7 +79,7 @@ func removeFirewall() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(removeRules(ipt, nil), removeNft())
+	return errors.Join(removeRules(ipt, nil), removeNft(nftTable))
 }
 
 // removeRules deletes our rules, recognised by their comment, except those to keep.

@@ -134,7 +134,7 @@ func ensureNft(f Filter) error {
 		return fmt.Errorf("open nftables: %w", err)
 	}
 	table, rules := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: nftTable}, nftRules(f)
-	have, err := nftTableExists(c)
+	have, err := nftTableExists(c, nftTable)
 	if err != nil {
 		return err
 	}
@@ -160,12 +160,12 @@ func ensureNft(f Filter) error {
 	return nil
 }
 
-func nftTableExists(c *nftables.Conn) (bool, error) {
+func nftTableExists(c *nftables.Conn, name string) (bool, error) {
 	tables, err := c.ListTablesOfFamily(nftables.TableFamilyIPv4)
 	if err != nil {
 		return false, fmt.Errorf("list nftables tables: %w", err)
 	}
-	return slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == nftTable }), nil
+	return slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == name }), nil
 }
 
 // nftTableIs reports whether the table has exactly these chains and rules.
@@ -202,17 +202,17 @@ func sameChain(a, b *nftables.Chain) bool {
 	return a.Type == b.Type && a.Hooknum != nil && *a.Hooknum == *b.Hooknum && a.Priority != nil && *a.Priority == *b.Priority
 }
 
-func removeNft() error {
+func removeNft(name string) error {
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	if have, err := nftTableExists(c); !have || err != nil {
+	if have, err := nftTableExists(c, name); !have || err != nil {
 		return err
 	}
-	c.DelTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: nftTable})
+	c.DelTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: name})
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("remove table %s from nftables: %w", nftTable, err)
+		return fmt.Errorf("remove table %s from nftables: %w", name, err)
 	}
 	return nil
 }

@@ -33,9 +33,6 @@ type Facts struct {
 func ReadFacts(
 	ctx context.Context, m view.Member, id string, former config.Config, podCIDRs, serviceCIDRs []string, progress deploy.Progress,
 ) (f Facts, err error) {
-	if err := RefuseSubmariner(ctx, m.Typed); err != nil {
-		return f, err
-	}
 	if f.UID, err = broker.ClusterUID(ctx, m.Client); err != nil {
 		return f, err
 	}
@@ -241,7 +238,7 @@ func RefuseSubmariner(ctx context.Context, c kubernetes.Interface) error {
 		return fmt.Errorf("get Lease %s/%s: %w", namespace, name, err)
 	}
 	if renewed := lease.Spec.RenewTime; renewed != nil && time.Since(renewed.Time) < 2*time.Minute {
-		return fmt.Errorf("another network of clusters, Submariner, runs here (Lease %s/%s was renewed %s ago): remove it first with `subctl uninstall`",
+		return fmt.Errorf("another network of clusters, Submariner, runs here (Lease %s/%s was renewed %s ago): replace it with `pelago migrate submariner`, or remove it first with `subctl uninstall`",
 			namespace, name, time.Since(renewed.Time).Round(time.Second))
 	}
 	return nil

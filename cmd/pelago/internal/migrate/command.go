@@ -2,8 +2,10 @@ package migrate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,10 +19,13 @@ import (
 // minimum is the version of the API server of a hub: its admission policies use functions of IP addresses.
 var minimum = version.MustParseGeneric("1.31.0")
 
+// Join makes the command `pelago join` for the cluster of an access, where Submariner may run.
+type Join func(access install.Access) *cobra.Command
+
 // Command is migrate; open makes the access of each of its verbs.
-func Command(open func() install.Access) *cobra.Command {
+func Command(open func() install.Access, join Join) *cobra.Command {
 	cmd := &cobra.Command{Use: "migrate", Short: "Move from Karmada or Submariner"}
-	cmd.AddCommand(karmadaCommand(open()), submarinerCommand(open()))
+	cmd.AddCommand(karmadaCommand(open()), submarinerCommand(open(), join))
 	return cmd
 }
 
@@ -122,4 +127,147 @@ func (m *karmadaFlags) run(ctx context.Context, out io.Writer) error {
 	}
 	progress("Karmada is stopped, and its API server is a hub. Start `pelago-hub --kubeconfig %s` now; until then nothing propagates, and nothing in members changes", m.file)
 	return nil
+}
+
+// submarinerFlags are those of migrate submariner.
+type submarinerFlags struct {
+	access                             install.Access
+	join                               Join
+	broker, namespace, brokerNamespace string
+	hub, image, pullPolicy, output     string
+	prepare, change, back, dryRun      bool
+	timeout                            time.Duration
+}
+
+func submarinerCommand(access install.Access, join Join) *cobra.Command {
+	m := submarinerFlags{access: access, join: join}
+	cmd := &cobra.Command{
+		Use:   "submariner [-- FLAGS OF JOIN]",
+		Short: "Move a cluster from Submariner",
+		Long: `submariner reads what Submariner has in a cluster and at its broker, and prints the
+flags of deploy-broker and join that keep its settings, and what has no counterpart. It refuses
+clusters whose state contradicts. It writes nothing.
+
+--prepare registers the cluster at the hub, with the same id and ranges, and has the image
+pulled on all nodes. Submariner works as before. Prepare all clusters first.
+
+--switch replaces Submariner. Global IPs of services, pods and egress, ClusterSetIPs and exports
+stay. Clusters that have switched are connected with each other, the others with each other: two
+clusters have no connection from the step disconnect of the first until the step start of the
+second. --dry-run prints the steps. Run it again if it was interrupted: it continues. Submariner's
+objects stay in its namespace, with its operator stopped.
+
+--back removes Pelago and starts Submariner's operator, which makes its components again.
+
+The hub is another API server than Submariner's broker, such as one that
+pelago init --host-context makes: both write the same kinds, and Roles of the same names.`,
+		Example: `  pelago migrate submariner --context c1 --broker-context b
+
+  # in each cluster, then the switch in each
+  pelago migrate submariner --context c1 --broker-context b --hub broker-info.subm --prepare
+  pelago migrate submariner --context c1 --broker-context b --hub broker-info.subm --switch
+
+  # with further flags of join
+  pelago migrate submariner --context c1 --broker-context b --hub broker-info.subm --switch -- --network-only
+
+  pelago migrate submariner --context c1 --back`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
+				return fmt.Errorf("unknown argument %q: write -- before the flags of join", args[0])
+			}
+			return m.run(cmd.Context(), args, cmd.Flags().Changed("image"), cmd.OutOrStdout())
+		},
+	}
+	f := cmd.Flags()
+	access.AddFlags(f)
+	f.StringVar(&m.broker, "broker-context", "", "context of the cluster with Submariner's broker (default: that of --context)")
+	f.StringVar(&m.namespace, "operator-namespace", "submariner-operator", "namespace of Submariner in the cluster")
+	f.StringVar(&m.brokerNamespace, "broker-namespace", "submariner-k8s-broker", "namespace of Submariner's broker")
+	f.StringVar(&m.hub, "hub", "", "broker-info.subm of the hub, with --prepare and --switch")
+	f.BoolVar(&m.prepare, "prepare", false, "register the cluster and have the image pulled")
+	f.BoolVar(&m.change, "switch", false, "replace Submariner")
+	f.BoolVar(&m.back, "back", false, "remove Pelago and start Submariner again")
+	f.BoolVar(&m.dryRun, "dry-run", false, "with --prepare and --switch: print the steps, in the format of -o, and change nothing")
+	f.StringVar(&m.image, "image", deploy.DefaultImage, "image of all components")
+	view.AddChoice(f, &m.pullPolicy, "image-pull-policy", "IfNotPresent", "Always, IfNotPresent or Never", "Always", "IfNotPresent", "Never")
+	f.DurationVar(&m.timeout, "timeout", 5*time.Minute, "how long each step waits for pods and nodes")
+	view.AddOutputFlag(f, &m.output)
+	cmd.MarkFlagsMutuallyExclusive("prepare", "switch", "back")
+	cmd.MarkFlagsMutuallyExclusive("back", "dry-run")
+	return cmd
+}
+
+func (m *submarinerFlags) run(ctx context.Context, args []string, image bool, out io.Writer) error {
+	change := m.prepare || m.change
+	switch {
+	case change && m.hub == "":
+		return errors.New("--hub is required: name the broker-info.subm that `pelago deploy-broker` has written at the hub")
+	case m.dryRun && !change:
+		return errors.New("--dry-run: give --prepare or --switch as well; without them nothing is changed anyway")
+	case len(args) > 0 && !change:
+		return fmt.Errorf("flags of join %v: give --prepare or --switch as well", args)
+	}
+	member, _, err := m.access.Open("")
+	if err != nil {
+		return err
+	}
+	b, _, err := m.access.Open(m.broker)
+	if err != nil {
+		return err
+	}
+	progress := install.NewProgress(out)
+	s := &Submariner{Member: member.Client, Broker: b.Client, Namespace: m.namespace, BrokerNamespace: m.brokerNamespace,
+		Image: m.image, PullPolicy: m.pullPolicy, Timeout: m.timeout, Progress: progress,
+		Join: func(ctx context.Context, flags ...string) error {
+			flags = append(append([]string{m.hub, "--image-pull-policy=" + m.pullPolicy}, flags...), args...)
+			if image {
+				flags = append(flags, "--image="+m.image)
+			}
+			cmd := m.join(m.access)
+			cmd.SilenceUsage, cmd.SilenceErrors = true, true
+			cmd.SetArgs(flags)
+			cmd.SetOut(out)
+			cmd.SetErr(out)
+			cmd.SetIn(strings.NewReader("")) // nothing is prompted for
+			return cmd.ExecuteContext(ctx)
+		},
+		Started: func(ctx context.Context) error {
+			return install.AwaitRollout(ctx, member.Typed, false, m.timeout, progress)
+		},
+		Reasons: func(ctx context.Context) ([]string, error) {
+			return view.PodReasons(ctx, member.Typed, deploy.SystemNamespace)
+		},
+	}
+	switch {
+	case m.back:
+		return s.Back(ctx)
+	case change && m.dryRun:
+		return s.printSteps(ctx, m.prepare, m.output, out)
+	case m.prepare:
+		return s.Prepare(ctx)
+	case m.change:
+		return s.Switch(ctx)
+	}
+	state, err := readSubmariner(ctx, s.Member, s.Broker, s.Namespace, s.BrokerNamespace)
+	if err == nil {
+		err = state.check()
+	}
+	if err != nil {
+		return err
+	}
+	return state.print(out, m.output)
+}
+
+// printSteps prints the steps that a run would take.
+func (s *Submariner) printSteps(ctx context.Context, prepare bool, output string, out io.Writer) error {
+	steps, err := s.rest(ctx, prepare)
+	if err != nil {
+		return err
+	}
+	t := view.Table{Header: []string{"STEP", "DETAIL", "CONNECTIONS BY"}}
+	for _, st := range steps {
+		t.Rows = append(t.Rows, view.Row{Cells: []string{st.name, st.detail, st.carrier},
+			Object: map[string]string{"step": st.name, "detail": st.detail, "connectionsBy": st.carrier}})
+	}
+	return view.PrintTables(out, output, t)
 }

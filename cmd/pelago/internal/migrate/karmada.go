@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -198,8 +197,8 @@ func (k *Karmada) Back(ctx context.Context) error {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(cm.Data)) {
-		if err := k.register(ctx, cm.Data[name]); err != nil {
-			return err
+		if err := restore(ctx, k.Hub, cm.Data[name], k.Progress); err != nil {
+			return fmt.Errorf("restore what ConfigMap %s/%s keeps: %w", cm.Namespace, cm.Name, err)
 		}
 	}
 	if err := k.scale(ctx, controllers, true); err != nil {
@@ -328,78 +327,44 @@ func restorable(u *unstructured.Unstructured) map[string]any {
 	return out.Object
 }
 
-// register restores a registration. The API server has made another API service for a definition of the same group.
-func (k *Karmada) register(ctx context.Context, text string) error {
+// restore writes a kept object as it was. The API server may have made another meanwhile, as an API service for a definition of its group.
+func restore(ctx context.Context, c client.Client, text string, progress deploy.Progress) error {
 	want, have := &unstructured.Unstructured{}, &unstructured.Unstructured{}
 	if err := json.Unmarshal([]byte(text), &want.Object); err != nil {
-		return fmt.Errorf("read ConfigMap %s/%s: %w", deploy.SystemNamespace, kept, err)
+		return err
 	}
-	k.Progress("Restoring %s %s", want.GetKind(), want.GetName())
+	title := want.GetKind() + " " + deploy.Title(client.ObjectKeyFromObject(want))
+	progress("Restoring %s", title)
 	have.SetGroupVersionKind(want.GroupVersionKind())
-	err := k.Hub.Get(ctx, client.ObjectKeyFromObject(want), have)
+	err := c.Get(ctx, client.ObjectKeyFromObject(want), have)
 	switch {
 	case apierrors.IsNotFound(err):
-		err = k.Hub.Create(ctx, want)
+		err = c.Create(ctx, want)
 	case err == nil:
 		want.SetResourceVersion(have.GetResourceVersion())
-		err = k.Hub.Update(ctx, want)
+		err = c.Update(ctx, want)
 	}
 	if err != nil {
-		return fmt.Errorf("restore %s %s: %w", want.GetKind(), want.GetName(), err)
+		return fmt.Errorf("restore %s: %w", title, err)
 	}
 	return nil
 }
 
 // deployments calls do with those of the named Deployments that the host cluster has.
 func (k *Karmada) deployments(ctx context.Context, names []string, do func(*appsv1.Deployment) error) error {
-	for _, name := range names {
-		if k.Host == nil {
-			return nil
-		}
-		d := &appsv1.Deployment{}
-		switch err := k.Host.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: name}, d); {
-		case apierrors.IsNotFound(err):
-		case err != nil:
-			return fmt.Errorf("get Deployment %s/%s of the host cluster: %w", k.Namespace, name, err)
-		default:
-			if err := do(d); err != nil {
-				return err
-			}
-		}
+	if k.Host == nil {
+		return nil
 	}
-	return nil
+	return k.scaler().each(ctx, names, do)
 }
 
-// scale stops Deployments and notes their replicas, or starts those that were stopped, and waits.
 func (k *Karmada) scale(ctx context.Context, names []string, up bool) error {
-	return k.deployments(ctx, names, func(d *appsv1.Deployment) error {
-		before := d.DeepCopy()
-		had, noted := d.Annotations[AnnotationReplicas]
-		switch {
-		case up && noted:
-			n, err := strconv.ParseInt(had, 10, 32)
-			if err != nil {
-				return fmt.Errorf("read annotation %s of Deployment %s/%s: %w", AnnotationReplicas, d.Namespace, d.Name, err)
-			}
-			d.Spec.Replicas = ptr.To(int32(n))
-			delete(d.Annotations, AnnotationReplicas)
-		case !up && ptr.Deref(d.Spec.Replicas, 1) > 0:
-			metav1.SetMetaDataAnnotation(&d.ObjectMeta, AnnotationReplicas, strconv.Itoa(int(ptr.Deref(d.Spec.Replicas, 1))))
-			d.Spec.Replicas = ptr.To[int32](0)
-		default:
-			return nil
-		}
-		k.Progress("Scaling Deployment %s/%s of the host cluster to %d", d.Namespace, d.Name, *d.Spec.Replicas)
-		if err := k.Host.Patch(ctx, d, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-			return fmt.Errorf("scale Deployment %s/%s of the host cluster: %w", d.Namespace, d.Name, err)
-		}
-		err := wait.PollUntilContextTimeout(ctx, time.Second, k.Timeout, true, func(context.Context) (bool, error) {
-			err := k.Host.Get(ctx, client.ObjectKeyFromObject(d), d)
-			return d.Status.ObservedGeneration >= d.Generation && d.Status.Replicas == *d.Spec.Replicas && d.Status.ReadyReplicas == *d.Spec.Replicas, err
-		})
-		if err != nil {
-			return fmt.Errorf("wait for %d replicas of Deployment %s/%s: %w: run the command again", *d.Spec.Replicas, d.Namespace, d.Name, err)
-		}
+	if k.Host == nil {
 		return nil
-	})
+	}
+	return k.scaler().scale(ctx, names, up)
+}
+
+func (k *Karmada) scaler() scaler {
+	return scaler{k.Host, k.Namespace, AnnotationReplicas, "the host cluster", k.Timeout, k.Progress}
 }

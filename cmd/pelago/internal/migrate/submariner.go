@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,11 +16,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
-	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy/broker"
 )
+
+// clusterSetIPConfigMap is the broker's book of ranges of ClusterSetIPs.
+const clusterSetIPConfigMap = "submariner-clustersetip-info"
 
 // submarinerSpec is what the plan uses of a Submariner of submariner.io/v1alpha1.
 type submarinerSpec struct {
@@ -50,6 +51,7 @@ type submarinerSpec struct {
 type submarinerState struct {
 	spec      submarinerSpec
 	book      broker.Book
+	vips      string // range of ClusterSetIPs; empty if services get none by default
 	clusters  []submarinerv1.Cluster
 	endpoints []submarinerv1.Endpoint
 }
@@ -59,50 +61,6 @@ type setting struct {
 	Name       string `json:"name"`
 	Submariner string `json:"submariner"`
 	Pelago     string `json:"pelago"`
-}
-
-// submarinerCommand is the command `migrate submariner`.
-func submarinerCommand(access install.Access) *cobra.Command {
-	var hub, namespace, brokerNamespace, output string
-	cmd := &cobra.Command{
-		Use:   "submariner",
-		Short: "Plan the move of a cluster from Submariner",
-		Long: `submariner reads what Submariner has in a cluster and at its broker, and prints the
-flags of deploy-broker and join that keep its settings, and what has no counterpart. It refuses
-clusters whose state contradicts. It writes nothing.
-
-The hub is another API server than Submariner's broker, such as one that
-pelago init --host-context makes: both write the same kinds, and Roles of the same names.
-A pair of clusters has no connection from the time when Submariner is removed from the first
-until both have joined. Global IPs of services are allocated anew.`,
-		Example: `  pelago migrate submariner --context c1 --broker-context b`,
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			m, _, err := access.Open("")
-			if err != nil {
-				return err
-			}
-			b, _, err := access.Open(hub)
-			if err != nil {
-				return err
-			}
-			s, err := readSubmariner(cmd.Context(), m.Client, b.Client, namespace, brokerNamespace)
-			if err != nil {
-				return err
-			}
-			if err := s.check(); err != nil {
-				return err
-			}
-			return s.print(cmd.OutOrStdout(), output)
-		},
-	}
-	f := cmd.Flags()
-	access.AddFlags(f)
-	f.StringVar(&hub, "broker-context", "", "context of the cluster with Submariner's broker (default: that of --context)")
-	f.StringVar(&namespace, "operator-namespace", "submariner-operator", "namespace of Submariner in the cluster")
-	f.StringVar(&brokerNamespace, "broker-namespace", "submariner-k8s-broker", "namespace of Submariner's broker")
-	view.AddOutputFlag(f, &output)
-	return cmd
 }
 
 // readSubmariner reads both sides.
@@ -125,6 +83,13 @@ func readSubmariner(ctx context.Context, member, hub client.Client, namespace, b
 	}
 	if s.book, err = broker.ParseBook(cm.Data); err != nil {
 		return s, err
+	}
+	vips := &corev1.ConfigMap{}
+	if err := hub.Get(ctx, client.ObjectKey{Namespace: brokerNamespace, Name: clusterSetIPConfigMap}, vips); client.IgnoreNotFound(err) != nil {
+		return s, fmt.Errorf("get ConfigMap %s/%s at the broker: %w", brokerNamespace, clusterSetIPConfigMap, err)
+	}
+	if vips.Data["clustersetIPEnabled"] == "true" {
+		s.vips = strings.Trim(vips.Data["clustersetIPCIDRRange"], `"`)
 	}
 	var clusters submarinerv1.ClusterList
 	var endpoints submarinerv1.EndpointList
@@ -186,6 +151,9 @@ func (s submarinerState) deployFlags() []string {
 	if s.book.Globalnet {
 		out = append(out, "--globalnet", "--globalnet-cidr-range="+s.book.Range.String(), fmt.Sprintf("--globalnet-cluster-size=%d", s.book.ClusterSize))
 	}
+	if s.vips != "" {
+		out = append(out, "--enable-clusterset-ip", "--clusterset-ip-cidr-range="+s.vips)
+	}
 	if len(s.spec.CustomDomains) > 0 {
 		out = append(out, "--custom-domains="+strings.Join(s.spec.CustomDomains, ","))
 	}
@@ -225,8 +193,7 @@ func (s submarinerState) settings() []setting {
 		{"gateways", "one active", "all nodes labelled " + submarinerv1.LabelGateway + " are active"},
 	}
 	if s.spec.GlobalCIDR != "" {
-		out = append(out, setting{"global IPs of services", "GlobalIngressIPs", "allocated anew"},
-			setting{"egress IPs", "deleted with Submariner, also those of users", "save GlobalEgressIPs and ClusterGlobalEgressIPs before, and create them again"})
+		out = append(out, setting{"global IPs", "of services, pods, egress", "kept by --switch"}, setting{"global IPs of gateways", "for health checks", "none"})
 	}
 	if s.spec.CeIPSecForceUDPEncaps {
 		out = append(out, setting{"ceIPSecForceUDPEncaps", "true", "none"})

@@ -35,6 +35,7 @@ func state(t *testing.T, spec map[string]any, change func(broker []client.Object
 		&corev1.ConfigMap{ObjectMeta: at("submariner-globalnet-info"), Data: map[string]string{"globalnetEnabled": "true",
 			"globalnetCidrRange": `"242.0.0.0/8"`, "globalnetClusterSize": "65536",
 			"clusterinfo": `[{"cluster_id":"c1","global_cidr":["242.0.0.0/16"]},{"cluster_id":"c2","global_cidr":["242.1.0.0/16"]}]`}},
+		&corev1.ConfigMap{ObjectMeta: at("submariner-clustersetip-info"), Data: map[string]string{"clustersetIPEnabled": "true", "clustersetIPCIDRRange": `"244.0.0.0/8"`}},
 		&submarinerv1.Cluster{ObjectMeta: at("c1"), Spec: submarinerv1.ClusterSpec{ClusterID: "c1", GlobalCIDR: []string{"242.0.0.0/16"}}},
 		&submarinerv1.Cluster{ObjectMeta: at("c2"), Spec: submarinerv1.ClusterSpec{ClusterID: "c2", GlobalCIDR: []string{"242.1.0.0/16"}}},
 		&submarinerv1.Endpoint{ObjectMeta: at("c2-cable"), Spec: submarinerv1.EndpointSpec{ClusterID: "c2", Backend: "libreswan"}},
@@ -100,8 +101,8 @@ func TestSubmarinerPlan(t *testing.T) {
 	if err := s.print(&out, "table"); err != nil {
 		t.Fatal(err)
 	}
-	for _, words := range []string{"pelago deploy-broker --globalnet --globalnet-cidr-range=242.0.0.0/8 --globalnet-cluster-size=65536 --custom-domains=example.org",
-		"pelago join broker-info.subm --clusterid=c1", "allocated anew", "save GlobalEgressIPs", "ceIPSecForceUDPEncaps", "connectionHealthCheck"} {
+	for _, words := range []string{"pelago deploy-broker --globalnet --globalnet-cidr-range=242.0.0.0/8 --globalnet-cluster-size=65536", "--custom-domains=example.org",
+		"pelago join broker-info.subm --clusterid=c1", "--enable-clusterset-ip --clusterset-ip-cidr-range=244.0.0.0/8", "kept by --switch", "ceIPSecForceUDPEncaps", "connectionHealthCheck"} {
 		if !strings.Contains(out.String(), words) {
 			t.Errorf("the plan lacks %q:\n%s", words, &out)
 		}
@@ -117,7 +118,7 @@ func TestSubmarinerContradictions(t *testing.T) {
 		"take part in it":     {spec: map[string]any{"globalCIDR": ""}},
 		"at the broker":       {spec: map[string]any{"globalCIDR": "242.5.0.0/16"}},
 		"Pelago uses one":     {spec: map[string]any{"cableDriver": "wireguard"}},
-		"overlap: rejoin one": {change: func(b []client.Object) { b[2].(*submarinerv1.Cluster).Spec.GlobalCIDR = []string{"242.0.128.0/17"} }},
+		"overlap: rejoin one": {change: func(b []client.Object) { b[3].(*submarinerv1.Cluster).Spec.GlobalCIDR = []string{"242.0.128.0/17"} }},
 	} {
 		s, err := state(t, spec(tt.spec), tt.change)
 		if err == nil {
