@@ -138,7 +138,7 @@ func dressRow(raw json.RawMessage, p Part, version func(own string) string) (jso
 }
 
 // Undress reverts dress in the object, patch or options of a write: it removes the annotation, and makes a combined resourceVersion that
-// of the part. changed is false if neither is there. An error is a combined version without thip Part.
+// of the part. changed is false if neither is there. An error is a combined version without this part.
 func Undress(object map[string]any, p Part) (changed bool, err error) {
 	for _, of := range []string{"metadata", "preconditions"} {
 		m, _ := object[of].(map[string]any)

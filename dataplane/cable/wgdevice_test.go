@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -105,10 +106,12 @@ func TestBatchedRead(t *testing.T) {
 			next++
 		}
 	}
-	go send(1)
+	var sender sync.WaitGroup
+	sender.Go(func() { send(1) })
 	if n, err := b.Read(bufs, sizes, 4); n != 1 || err != nil {
 		t.Errorf("a Read that waits returns %d packets, %v", n, err)
 	}
+	sender.Wait()
 	send(2)
 	in.Close()
 	n, err := b.Read(bufs, sizes, 4)
