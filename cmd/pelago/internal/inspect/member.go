@@ -3,7 +3,10 @@ package inspect
 import (
 	"fmt"
 	"net/url"
+	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -71,6 +74,7 @@ on clusters/proxy of proxy.pelago.io, and in the cluster the rights of the own n
 		cmd.PersistentFlags().StringVarP(&cluster, "clusters", "C", "", "the cluster, by its name at the hub")
 		_ = cmd.MarkPersistentFlagRequired("clusters") // fails only without such a flag
 		cmd.PersistentPreRunE = func(*cobra.Command, []string) error {
+			signal.Reset(os.Interrupt, syscall.SIGTERM) // kubectl's commands do not end with their context
 			hub, err := flags.ToRawKubeConfigLoader().ClientConfig()
 			if err != nil {
 				return err
