@@ -67,7 +67,7 @@ func runCommand() *cobra.Command {
 	f.StringVar(&o.pskDir, "psk-dir", "/etc/pelago/ipsec-psk", "mounted Secret "+config.PSKSecretName)
 	f.StringVar(&o.stateDir, "state-dir", defaultStateDir, stateDirHelp)
 	f.StringVar(&o.ikeDir, "ike-dir", ikeDir, "directory that is shared with the IKE daemon (pelago-node ike)")
-	f.StringVar(&o.verdictSocket, "verdict-socket", topology.UnreachableClustersSocket, "Unix socket on which the name server hears which clusters are dead")
+	f.StringVar(&o.verdictSocket, "verdict-socket", topology.UnreachableClustersSocket, "Unix socket on which the name server hears which clusters are unreachable")
 	f.StringVar(&o.xdp, "xdp", "", "where a gateway uses XDP: off, auto (uplinks that are network cards), on (all uplinks) (default: as the cluster joined)")
 	f.StringVar(&o.datapath, "datapath", "", "way of packets between pods and other clusters: strict, hybrid, fast (default: as the cluster joined); the label "+pelagov1alpha1.LabelDatapath+" of the node or a namespace overrides it")
 	f.StringVar(&o.metricsAddr, "metrics-addr", ":32780", "where /metrics is served")

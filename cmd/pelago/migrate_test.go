@@ -254,17 +254,17 @@ func (p *predecessor) kubelet(ctx context.Context) {
 			d := &sets.Items[i]
 			alive[d.Name] = d.DeletionTimestamp == nil
 			d.Status = appsv1.DaemonSetStatus{ObservedGeneration: d.Generation, DesiredNumberScheduled: 1, UpdatedNumberScheduled: 1, NumberReady: 1, NumberAvailable: 1}
-			_ = p.member.Status().Update(ctx, d)
+			_ = p.member.Status().Update(ctx, d) // a conflict: again in the next round
 		}
 		for i := range deployments.Items {
 			d := &deployments.Items[i]
 			n := ptr.Deref(d.Spec.Replicas, 1)
 			d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
-			_ = p.member.Status().Update(ctx, d)
+			_ = p.member.Status().Update(ctx, d) // likewise
 		}
 		for i := range pods.Items {
 			if o := &pods.Items[i]; o.Namespace == operatorNS && !alive[o.Labels["app"]] {
-				_ = p.member.Delete(ctx, o, client.GracePeriodSeconds(0))
+				_ = p.member.Delete(ctx, o, client.GracePeriodSeconds(0)) // likewise, or it is gone
 			}
 		}
 		time.Sleep(50 * time.Millisecond)

@@ -119,7 +119,7 @@ func (t *EgressTable) add(g *submarinerv1.GlobalEgressIP) {
 		t.namespaces[g.Namespace] = r
 	}
 	p := pool{name: pelagov1alpha1.EgressPool{Namespace: g.Namespace, Name: g.Name}, ips: ParseAddresses(g.Status.AllocatedIPs)}
-	p.nat, _ = ParseNATBehavior(g.Annotations)
+	p.nat, _ = ParseNATBehavior(g.Annotations) // likewise
 	if g.Spec.PodSelector == nil {
 		r.general = append(r.general, p)
 		return

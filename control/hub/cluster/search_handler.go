@@ -326,7 +326,7 @@ func restore(q *http.Request, s source) error {
 	if strings.HasPrefix(kind, runtime.ContentTypeProtobuf) {
 		o, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 		var again bytes.Buffer
-		info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+		info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf) // the scheme has it
 		if err == nil {
 			err = info.Serializer.Encode(o, &again)
 		}
