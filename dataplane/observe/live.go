@@ -30,7 +30,7 @@ const (
 	ipv4Len  = 20
 	typeAt   = ipv4Len + 8 + 4          // of the overlay header; programs also make probes of clones of a packet
 	innerAt  = ipv4Len + 8 + 8 + ethLen // offset of the inner IPv4 header from the outer one
-	forward  = 1                        // PACKET_FORWARD of bpf/types.h
+	forward  = 1                        // PACKET_FORWARD of bpf/overlay.h
 	seqAt    = ipv4Len + 4
 	ackAt    = ipv4Len + 8 // of TCP; the payload of UDP and of an ICMP echo
 	snapLen  = 256         // bytes read of a packet

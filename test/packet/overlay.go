@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// Packet types and flags of the overlay header (bpf/types.h), spelled out here a second time on purpose: they are an ABI.
+// Packet types and flags of the overlay header (bpf/overlay.h), spelled out here a second time on purpose: they are an ABI.
 const (
 	Forward    = 1
 	Probe      = 2
