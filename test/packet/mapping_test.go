@@ -417,20 +417,7 @@ func TestManyOpenOneMapping(t *testing.T) {
 		for i := range frames {
 			frames[i] = Frame(udpPacket("x", ports(2000+round, 53+uint16(i))).Encode())
 		}
-		used := map[uint16]bool{}
-		for _, r := range together(t, k, k.EdgeOut, pod, frames) {
-			if r.Action != Redirect {
-				t.Fatalf("round %d: a packet was not sent (action %d)", round, r.Action)
-			}
-			o, err := DecodeOverlay(r.Frame)
-			if err != nil {
-				t.Fatal(err)
-			}
-			used[decode(t, o.Inner).UDP.Source] = true
-		}
-		if len(used) != 1 {
-			t.Fatalf("round %d: one port is shown as %v", round, used)
-		}
+		onePort(t, k, frames)
 	}
 	if k.checkTable(t); k.mappings(t) != 100 {
 		t.Errorf("%d mappings; want 100", k.mappings(t))

@@ -34,6 +34,25 @@ func together(t *testing.T, k *Kernel, program *ebpf.Program, c Context, frames 
 	return out
 }
 
+// onePort has many CPUs send frames, and fails if they show more than one source port.
+func onePort(t *testing.T, k *Kernel, frames [][]byte) {
+	t.Helper()
+	used := map[uint16]bool{}
+	for _, r := range together(t, k, k.EdgeOut, pod, frames) {
+		if r.Action != Redirect {
+			t.Fatalf("a packet was not sent (action %d)", r.Action)
+		}
+		o, err := DecodeOverlay(r.Frame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used[decode(t, o.Inner).UDP.Source] = true
+	}
+	if len(used) != 1 {
+		t.Fatalf("the ports %v are shown, want one", used)
+	}
+}
+
 // Many CPUs with packets of one new flow agree on one translation, and the losers leave nothing behind.
 func TestManyOpenOneFlow(t *testing.T) {
 	k := load(t, 1, 2)
@@ -43,20 +62,7 @@ func TestManyOpenOneFlow(t *testing.T) {
 		for i := range frames {
 			frames[i] = Frame(udpPacket("x", ports(2000+round, 53), func(p *Packet) { p.ID = uint16(i) }).Encode())
 		}
-		used := map[uint16]bool{}
-		for _, r := range together(t, k, k.EdgeOut, pod, frames) {
-			if r.Action != Redirect {
-				t.Fatalf("round %d: a packet was not sent (action %d)", round, r.Action)
-			}
-			o, err := DecodeOverlay(r.Frame)
-			if err != nil {
-				t.Fatal(err)
-			}
-			used[decode(t, o.Inner).UDP.Source] = true
-		}
-		if len(used) != 1 {
-			t.Fatalf("round %d: one flow has the outside ports %v", round, used)
-		}
+		onePort(t, k, frames)
 		k.checkTable(t)
 	}
 	if got := k.flows(t); got != 200 {
