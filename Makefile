@@ -108,8 +108,9 @@ test-charts: setup ## test the Helm charts with Helm's library against API serve
 RUNS ?= 3
 WIRE ?= vxlan
 DATAPATH ?= strict
-failover: setup images ## measure gateway faults under load, RUNS=3 of each, with WIRE=wireguard, DATAPATH=hybrid: out/failover.json
-	go run ./test/failover -runs $(RUNS) -wire $(WIRE) -datapath $(DATAPATH) -out $(OUT)/failover.json
+RATE ?= 1000
+failover: setup images ## measure gateway faults under load, RUNS=3 of each, with WIRE=wireguard, DATAPATH=hybrid, RATE=200: out/failover.json
+	go run ./test/failover -runs $(RUNS) -wire $(WIRE) -datapath $(DATAPATH) -rate $(RATE) -out $(OUT)/failover.json
 
 bench: ## measure the data path against kernel routing, iptables and nftables: out/bench.json
 	go run ./test/bench -out $(OUT)/bench.json

@@ -30,6 +30,7 @@ type options struct {
 	keep        bool
 	wire        string
 	datapath    string
+	load        load
 }
 
 func run(args []string, out io.Writer) error {
@@ -47,6 +48,8 @@ func run(args []string, out io.Writer) error {
 	flags.BoolVar(&o.keep, "keep", false, "leave the clusters up at the end, and use those of an earlier run as they are")
 	flags.StringVar(&o.wire, "wire", "vxlan", "between gateways: vxlan, wireguard or ipsec")
 	flags.StringVar(&o.datapath, "datapath", "strict", "of the pods: strict, hybrid or fast")
+	flags.IntVar(&o.load.rate, "rate", 1000, "datagrams per second of each of the 6 flows; fewer where a wire in user space would queue them")
+	flags.IntVar(&o.load.connections, "connections", 200, "that carry a line and its echo every 100 ms")
 	names := flags.String("faults", "", "comma-separated faults (default: "+strings.Join(program.Names(faults(), nameOf), ",")+")")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -57,6 +60,9 @@ func run(args []string, out io.Writer) error {
 	}
 	if o.runs < 1 {
 		return fmt.Errorf("-runs %d: at least 1", o.runs)
+	}
+	if o.load.rate < 1 || o.load.connections < 1 {
+		return fmt.Errorf("-rate %d -connections %d: at least 1 each", o.load.rate, o.load.connections)
 	}
 	ctx, cancel := program.Context()
 	defer cancel()

@@ -21,8 +21,6 @@ const (
 	coolDown = time.Second
 	// stuckAfter a flow that has no answers for so long has found no way around the fault.
 	stuckAfter = 3 * time.Second
-	// interval between two datagrams of a flow.
-	interval = time.Second / rate
 )
 
 // outcome is what one run of one fault did.
@@ -100,7 +98,7 @@ func (s *stage) once(ctx context.Context, f fault, rep int) (outcome, error) {
 	if err := do("restore", f.restore); err != nil {
 		return outcome{}, err
 	}
-	out := judge(l, times)
+	out := judge(l, times, s.load.interval())
 	out.victim, out.falseDeaths = victim, deaths
 	for _, b := range slices.Concat(out.broken, out.failed) {
 		slog.Warn("a connection failed", "fault", f.name, "after", time.Duration(b.At-times.strike), "target", b.Target, "error", b.Error)
@@ -162,8 +160,8 @@ func (s *stage) underLoad(ctx context.Context, f fault, victim string, do func(s
 	return at, deaths, sleep(ctx, coolDown)
 }
 
-// judge says what became of a load around a fault.
-func judge(l loaded, at times) outcome {
+// judge says what became of a load around a fault; interval is the time between two datagrams of a flow.
+func judge(l loaded, at times, interval time.Duration) outcome {
 	out := outcome{broken: l.Connections.Broken, failed: l.Dials.Failed, slowestEcho: time.Duration(l.Connections.SlowestMs * float64(time.Millisecond))}
 	for _, f := range l.Flows {
 		out.sent += f.Sent
@@ -180,7 +178,7 @@ func judge(l loaded, at times) outcome {
 			out.lost += run.Count
 			outage := time.Duration(run.Until - run.From)
 			longest = max(longest, outage)
-			certain = max(certain, certainly(run, at.strike, l.Stalls))
+			certain = max(certain, certainly(run, at.strike, l.Stalls, interval))
 			stuck = stuck || outage > stuckAfter
 		}
 		if longest > 0 {
@@ -203,7 +201,7 @@ func judge(l loaded, at times) outcome {
 
 // certainly is how long nothing got through for certain: from the fault on (what was lost before it stood in a queue of the victim),
 // and not in the time at the end in which the load itself stood still, as nothing was sent then that could have been answered.
-func certainly(run loss, strike int64, stalls []span) time.Duration {
+func certainly(run loss, strike int64, stalls []span, interval time.Duration) time.Duration {
 	from, until := max(run.From, strike), run.Until
 	for _, stall := range stalls {
 		if stall.From > from && stall.From < until && stall.Until+int64(2*interval) >= run.Until {

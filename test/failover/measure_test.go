@@ -43,7 +43,7 @@ func TestJudge(t *testing.T) {
 			for _, losses := range tt.flows {
 				l.Flows = append(l.Flows, flowResult{Sent: 10000, Losses: losses})
 			}
-			got := judge(l, around)
+			got := judge(l, around, time.Millisecond)
 			if diff := cmp.Diff(tt.outages, got.outages); diff != "" {
 				t.Errorf("outages: -want +got\n%s", diff)
 			}
@@ -56,7 +56,7 @@ func TestJudge(t *testing.T) {
 
 func TestJudgeStalls(t *testing.T) {
 	l := loaded{Stalls: []span{{at(100), at(900)}, {at(2010), at(2030)}, {at(2500), at(2507)}, {at(6000), at(6500)}}}
-	if got := judge(l, times{strike: at(2000), struck: at(2050), heal: at(8000)}).stall; got != 20*time.Millisecond {
+	if got := judge(l, times{strike: at(2000), struck: at(2050), heal: at(8000)}, time.Millisecond).stall; got != 20*time.Millisecond {
 		t.Errorf("stall of %v, want the longest one around the fault, 20 ms", got)
 	}
 }
@@ -76,12 +76,12 @@ func TestCertainly(t *testing.T) {
 		"another datagram was lost after standstill":  {[]span{{at(2045), at(2070)}}, 80},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := certainly(run, at(2000), tt.stalls); got != time.Duration(at(tt.want)) {
+			if got := certainly(run, at(2000), tt.stalls, time.Millisecond); got != time.Duration(at(tt.want)) {
 				t.Errorf("%v, want %d ms", got, tt.want)
 			}
 		})
 	}
-	if got := certainly(loss{From: at(1980), Until: at(2000)}, at(2010), nil); got != 0 {
+	if got := certainly(loss{From: at(1980), Until: at(2000)}, at(2010), nil, time.Millisecond); got != 0 {
 		t.Errorf("%v of what ended before the fault", got)
 	}
 }
@@ -92,7 +92,7 @@ func TestJudgeConnections(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &l); err != nil {
 		t.Fatal(err)
 	}
-	got := judge(l, times{})
+	got := judge(l, times{}, time.Millisecond)
 	if len(got.broken) != 1 || len(got.failed) != 2 || got.slowestEcho != 1500*time.Microsecond {
 		t.Errorf("%+v", got)
 	}

@@ -86,12 +86,12 @@ func report(out io.Writer, o options, chosen []fault, results map[string][]outco
 	if err != nil {
 		return err
 	}
-	return errors.Join(printTable(out, chosen, results), r.Write(o.file))
+	return errors.Join(printTable(out, o.load, chosen, results), r.Write(o.file))
 }
 
 // printTable shows the distribution of the outages of the flows that were hit, beside the target.
-func printTable(w io.Writer, chosen []fault, results map[string][]outcome) error {
-	fmt.Fprintf(w, "outage in ms of the flows that were hit; %d flows of %d datagrams/s, %d connections, %d new ones/s\n\n", flows, rate, connections, dialRate)
+func printTable(w io.Writer, l load, chosen []fault, results map[string][]outcome) error {
+	fmt.Fprintf(w, "outage in ms of the flows that were hit; %d flows of %d datagrams/s, %d connections, %d new ones/s\n\n", flows, l.rate, l.connections, dialRate)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "fault\truns\thit\tmin\tmedian\tp90\tp99\tmax\tcertain p99\ttarget\tlost/run\tmax\thealing\tbroken\tfailed\tstuck\tfalse\tstall\t")
 	for _, f := range chosen {

@@ -36,6 +36,7 @@ type stage struct {
 	names   map[uint32]string // of nodes, by the keys of the map `paths`
 	busy    []*exec.Cmd       // keep the processors busy
 	raw     string            // directory for what the load printed; "": none
+	load    load
 }
 
 // workload is two services: sink, and direct, which is headless. Pods ask for processor time, else Kubernetes gives them next to
@@ -102,7 +103,7 @@ spec:
 // newStage brings the clusters up, installs the product and makes the workload. What a killed run left is taken down first,
 // unless it is to be kept.
 func newStage(ctx context.Context, o options) (*stage, error) {
-	s := &stage{raw: o.raw, client: walk.Pod{Cluster: "g1", Namespace: namespace, Name: "client"}}
+	s := &stage{raw: o.raw, load: o.load, client: walk.Pod{Cluster: "g1", Namespace: namespace, Name: "client"}}
 	var err error
 	if s.Bin, err = filepath.Abs(o.bin); err != nil {
 		return nil, fmt.Errorf("find %s: %w", o.bin, err)

@@ -16,14 +16,21 @@ import (
 
 // The load: `whereami load` (test/images) in the client's pod.
 const (
-	flows       = 6
-	rate        = 1000
-	connections = 200
-	dialRate    = 50
-	every       = 100 * time.Millisecond
+	flows    = 6
+	dialRate = 50
+	every    = 100 * time.Millisecond
 	// patience with an echo, where a fault has no other.
 	patience = 5 * time.Second
 )
+
+// load is how much of it there is.
+type load struct {
+	rate        int // datagrams per second of a flow
+	connections int
+}
+
+// interval returns the time between two datagrams of a flow.
+func (l load) interval() time.Duration { return time.Second / time.Duration(l.rate) }
 
 // traffic is a load that runs until finish.
 type traffic struct {
@@ -84,7 +91,7 @@ func (s *stage) startTraffic(ctx context.Context, wait time.Duration) (*traffic,
 		wait = patience
 	}
 	args := []string{"--context", s.client.Cluster, "-n", s.client.Namespace, "exec", "-i", s.client.Name, "--", "whereami", "load",
-		"-flows", fmt.Sprint(flows), "-rate", fmt.Sprint(rate), "-connections", fmt.Sprint(connections), "-every", every.String(),
+		"-flows", fmt.Sprint(flows), "-rate", fmt.Sprint(s.load.rate), "-connections", fmt.Sprint(s.load.connections), "-every", every.String(),
 		"-dials", fmt.Sprint(dialRate), "-patience", wait.String()}
 	t := &traffic{cmd: exec.CommandContext(ctx, s.Lab.Kubectl(), append(args, s.targets...)...), ended: make(chan error, 1), limit: wait + 30*time.Second}
 	t.cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Lab.Kubeconfig())
