@@ -19,7 +19,7 @@ SEC("syscall")
 int advertise(struct advertisement *ctx)
 {
 	__u32 zero = 0;
-	struct standing *s = bpf_map_lookup_elem(&standings, &zero);
+	struct advertised *s = bpf_map_lookup_elem(&standings, &zero);
 	struct cluster_set *l = bpf_map_lookup_elem(&own_losses, &zero);
 
 	if (!s || !l)

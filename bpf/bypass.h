@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Past the node's stack: which packets of a pod may take the short way between its device and the overlay. In hybrid mode
- * those of a connection that the stack has accepted in this direction within the last second, so that conntrack and
- * policies keep deciding: packets take the stack until one of them gets through, which records the time in the flow.
+ * Past the node's stack: which packets of a pod may take the short way between its device and the overlay. In
+ * hybrid mode those of a connection that the stack has accepted in this direction within the last second, so
+ * that conntrack and policies keep deciding: packets take the stack until one of them gets through, which
+ * records the time in the flow.
  */
 #pragma once
 #include "flow.h"
@@ -21,9 +22,9 @@ static __always_inline __u8 passed_tick(__u64 now)
 }
 
 /*
- * Reports whether the stack has let a packet of this direction pass a moment ago. If not, the next one that it lets pass
- * records so: an old tick must not look fresh again after a turn of the counter. A flow without packets keeps its tick
- * for that long, but not its `seen`.
+ * Reports whether the stack has let a packet of this direction pass a moment ago. If not, the next one that it
+ * lets pass records so: an old tick must not look fresh again after a turn of the counter. A flow without
+ * packets keeps its tick for that long, but not its `seen`.
  */
 static __always_inline int passed_fresh(struct flow *f, __u64 now)
 {
@@ -73,8 +74,8 @@ static __always_inline int conntrack_assured(struct __sk_buff *skb, const struct
 	int assured;
 
 	/*
-	 * Not by the addresses of the kfuncs: where conntrack is a module, cilium/ebpf writes the module's index into that
-	 * load as well, which the verifier refuses.
+	 * Not by the addresses of the kfuncs: where conntrack is a module, cilium/ebpf writes the module's
+	 * index into that load as well, which the verifier refuses.
 	 */
 	if (!has_conntrack)
 		return 0;
@@ -87,8 +88,8 @@ static __always_inline int conntrack_assured(struct __sk_buff *skb, const struct
 }
 
 /*
- * A packet that the stack has let pass, p as it is then: records the tick in the flow entry f of its direction if that was
- * asked for. other is the entry of the other direction.
+ * A packet that the stack has let pass, p as it is then: records the tick in the flow entry f of its direction
+ * if that was asked for. other is the entry of the other direction.
  */
 static __always_inline void passed_record(struct __sk_buff *skb, const struct packet *p, struct flow *f,
 					  const struct flow *other)
@@ -98,8 +99,8 @@ static __always_inline void passed_record(struct __sk_buff *skb, const struct pa
 }
 
 /*
- * Reports whether a packet may bypass the stack as far as its headers tell: TCP or UDP, complete, and not its last hop. The
- * others are the stack's business: it answers them, or keeps the state that they change.
+ * Reports whether a packet may bypass the stack as far as its headers tell: TCP or UDP, complete, and not its
+ * last hop. The others are the stack's business: it answers them, or keeps the state that they change.
  */
 static __always_inline int may_bypass(const struct packet *p, const struct ipv4 *ip, enum datapath datapath)
 {
@@ -130,7 +131,10 @@ static __always_inline void ttl_decrement(struct ipv4 *ip)
 	ip->ttl--;
 }
 
-/* The second byte of the inner source MAC address by which hand_over() tells edge_in that the packet may bypass the stack. */
+/*
+ * The second byte of the inner source MAC address by which hand_over() tells edge_in that the packet may bypass
+ * the stack.
+ */
 #define BYPASS_ALLOWED 1
 
 /* Delivers a packet without overlay header, at an ingress hook, to the pod's end of its veth pair. */

@@ -27,7 +27,10 @@ static __always_inline int tcp_reset(struct __sk_buff *skb, const struct node_se
 
 #define SHOWN_PORT_TRIES 16
 
-/* The device of the pod, node or host outside the cluster with an address. Its stack is not that of flow_open_server(). */
+/*
+ * The device of the pod, node or host outside the cluster with an address. Its stack is not that of
+ * flow_open_server().
+ */
 static __noinline __u32 device_at(__be32 address)
 {
 	const struct source *local = source_lookup(address);
@@ -71,7 +74,8 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 	if (err)
 		return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
 	flow_make_primary(&f, t);
-	if (!flow_insert(&key, &f, now)) {
+	err = flow_insert(&key, &f, now);
+	if (!err) {
 		usage_add(&key, FLOW_SERVER, cluster, 1, (void *)&answer_key);
 		flow_take_slot(&key, now);
 		return VERDICT_CONTINUE;
@@ -79,7 +83,7 @@ __noinline enum verdict flow_open_server(const struct packet *p, const struct fl
 	bpf_map_delete_elem(&flows, &answer_key);
 	winner = flow_find(&key);
 	if (!winner)
-		return VERDICT_DROP_FLOWS_FULL;
+		return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
 	t->daddr = winner->daddr;
 	t->sport = winner->sport;
 	t->dport = winner->dport;
@@ -142,11 +146,13 @@ struct handed_over {
 ASSERT_SIZE(struct handed_over, 22);
 
 /*
- * Hands a translated GSO packet to the kernel's vxlan receiver, which settles its GSO state (bpf_skb_adjust_room()
- * leaves the tunnel's GSO type), with the proof that edge_in checks: the low 24 bits of the cookie as VNI, and another secret as skb->priority. A veth pair clears that field, so no pod can set it; it survives
- * the local socket and the receiver, and no CNI uses it there. skb->mark does not qualify: Calico and kube-proxy clear
- * and match bits of it on the way, and policy routing selects by it. The secret is in the source MAC address as well,
- * since GRO after the receiver does not compare priorities: it keeps packets with and without the proof apart.
+ * Hands a translated GSO packet to the kernel's vxlan receiver, which settles its GSO state
+ * (bpf_skb_adjust_room() leaves the tunnel's GSO type), with the proof that edge_in checks: the low 24 bits of
+ * the cookie as VNI, and another secret as skb->priority. A veth pair clears that field, so no pod can set it;
+ * it survives the local socket and the receiver, and no CNI uses it there. skb->mark does not qualify: Calico
+ * and kube-proxy clear and match bits of it on the way, and policy routing selects by it. The secret is in the
+ * source MAC address as well, since GRO after the receiver does not compare priorities: it keeps packets with
+ * and without the proof apart.
  */
 static __always_inline int hand_over(struct __sk_buff *skb, const struct node_settings *s, const struct rx *rx,
 				     int bypass)
@@ -196,7 +202,10 @@ static __always_inline int deliver_elsewhere(struct __sk_buff *skb, const struct
 	return fwd_send(skb, s, rx, fwd, v);
 }
 
-/* The device of the pod if the packet may bypass the stack on its way there, else 0. f: its flow entry, 0 if it is new. */
+/*
+ * The device of the pod if the packet may bypass the stack on its way there, else 0. f: its flow entry, 0 if it
+ * is new.
+ */
 static __always_inline struct endpoint *bypass_in(struct __sk_buff *skb, const struct packet *p, const struct rx *rx,
 						  struct flow *f, __be32 address)
 {
@@ -247,7 +256,8 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 		f = 0;
 	if (f) {
 		flow_touch(f, p, now_ns());
-		flow_learn_node(&key, f, rx->node);
+		if (!p->error) /* one proves no node that has the flow */
+			flow_learn_node(&key, f, rx->node);
 		t.saddr = f->saddr;
 		t.daddr = f->daddr;
 		t.sport = f->sport;
@@ -257,7 +267,10 @@ static __always_inline int deliver(struct __sk_buff *skb, const struct node_sett
 	g = bpf_map_lookup_elem(&globals, &p->daddr);
 	if (!g && !external_routed(p->daddr))
 		return finish(skb, rx->hook, VERDICT_DROP_NOT_OWN);
-	/* A gateway has proven of which cluster the source is. Flows that exist are removed when a cluster loses the service. */
+	/*
+	 * A gateway has proven of which cluster the source is. Flows that exist are removed when a cluster
+	 * loses the service.
+	 */
 	if (g && (g->flags & GLOBAL_RESTRICTED) && !exported_to(p->daddr, p->saddr))
 		return finish(skb, rx->hook, VERDICT_DROP_NOT_EXPORTED);
 	if (g && g->kind == GLOBAL_EGRESS && mapping_in(p, &t))

@@ -99,9 +99,9 @@ static __always_inline enum verdict translate_out(struct __sk_buff *skb, const s
 }
 
 /*
- * Answers a packet of a local source that is dropped: a TCP segment without a flow, for example after the flow table was
- * lost, by a reset; one for whose flow no port is free by an ICMP error, at a limited rate. The answer comes back on pelago0,
- * where edge_in accepts it by its mark.
+ * Answers a packet of a local source that is dropped: a TCP segment without a flow, for example after the flow
+ * table was lost, by a reset; one for whose flow no port is free by an ICMP error, at a limited rate. The
+ * answer comes back on pelago0, where edge_in accepts it by its mark.
  */
 static __noinline int edge_answer(struct __sk_buff *skb, const struct node_settings *s, const struct packet *p,
 				  enum verdict v)
@@ -155,8 +155,8 @@ int edge_out(struct __sk_buff *skb)
 }
 
 /*
- * Forwards or delivers what a pod of this gateway sends to a global IP of this cluster. edge_send() has encapsulated and
- * marked it, so that it is treated as such a packet of any other node.
+ * Forwards or delivers what a pod of this gateway sends to a global IP of this cluster. edge_send() has
+ * encapsulated and marked it, so that it is treated as such a packet of any other node.
  */
 static __always_inline int hairpin(struct __sk_buff *skb, const struct node_settings *s)
 {
@@ -173,10 +173,10 @@ static __always_inline int hairpin(struct __sk_buff *skb, const struct node_sett
 }
 
 /*
- * Accepts only what uplink_in or wire_in verified: decapsulated packets by their mark (deliver_direct() in deliver.h),
- * those of the vxlan receiver by VNI and priority (hand_over()). A pod or a host socket reaches the receiver's UDP socket
- * without passing an uplink, a packet from the network by a device without our program. The VNI alone is no proof: a pod
- * can try all 24 bits.
+ * Accepts only what uplink_in or wire_in verified: decapsulated packets by their mark (deliver_direct() in
+ * deliver.h), those of the vxlan receiver by VNI and priority (hand_over()). A pod or a host socket reaches the
+ * receiver's UDP socket without passing an uplink, a packet from the network by a device without our program.
+ * The VNI alone is no proof: a pod can try all 24 bits.
  */
 SEC("tc")
 int edge_in(struct __sk_buff *skb)

@@ -81,10 +81,10 @@ __noinline int egress_has(const struct egress *e, __u32 port)
 _Static_assert(MAX_BLOCKS <= 256, "the search finds 256 blocks");
 
 /*
- * Opens the flow of a local source to the destination in t, which becomes the tuple after translation: claims the answer
- * entry, then inserts the primary one. CPUs with packets of one new flow may both claim an answer: the one that loses the
- * primary removes its own and takes the winner's translation. A source that is in t already is that of a mapping. With the
- * key of a mapping it opens that.
+ * Opens the flow of a local source to the destination in t, which becomes the tuple after translation: claims
+ * the answer entry, then inserts the primary one. CPUs with packets of one new flow may both claim an answer:
+ * the one that loses the primary removes its own and takes the winner's translation. A source that is in t
+ * already is that of a mapping. With the key of a mapping it opens that.
  */
 __noinline enum verdict flow_open_client(const struct packet *p, const struct flow_key *of, const struct source *src,
 					 __u16 cluster, struct tuple *t)
@@ -147,7 +147,8 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 			return err == -EEXIST ? VERDICT_DROP_PORTS_EXHAUSTED : VERDICT_DROP_FLOWS_FULL;
 	}
 	flow_make_primary(&f, t);
-	if (!flow_insert(&key, &f, now)) {
+	err = flow_insert(&key, &f, now);
+	if (!err) {
 		usage_add(&key, FLOW_CLIENT, cluster, 1, (void *)&answer_key);
 		flow_take_slot(&key, now);
 		return VERDICT_CONTINUE;
@@ -155,7 +156,7 @@ __noinline enum verdict flow_open_client(const struct packet *p, const struct fl
 	bpf_map_delete_elem(&flows, &answer_key);
 	winner = flow_find(&key);
 	if (!winner)
-		return VERDICT_DROP_FLOWS_FULL;
+		return err == -EEXIST ? VERDICT_DROP_TUPLE_CLASH : VERDICT_DROP_FLOWS_FULL;
 	t->saddr = winner->saddr;
 	t->daddr = winner->daddr;
 	t->sport = winner->sport;
@@ -214,8 +215,8 @@ static __always_inline void flow_use_out(const struct flow_key *key, struct flow
 }
 
 /*
- * Translates a packet to t and sends it into the overlay. node: of the header; cluster: the remote one, or this one's for
- * its own global IPs (hairpin, RFC 4787 REQ-9): a gateway of this cluster then finds the node.
+ * Translates a packet to t and sends it into the overlay. node: of the header; cluster: the remote one, or this
+ * one's for its own global IPs (hairpin, RFC 4787 REQ-9): a gateway of this cluster then finds the node.
  */
 static __always_inline int edge_send(struct __sk_buff *skb, const struct node_settings *s, enum hook hook,
 				     struct packet *p, const struct tuple *t, __u16 node, __u16 cluster, __u64 now)

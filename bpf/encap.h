@@ -17,8 +17,8 @@
 static const __u8 pelago_mac[6] = { 0x02, 0x50, 0x45, 0x4c, 0x00, 0x02 };
 
 /*
- * Where an outer packet goes, and the fields that its headers get. Without a device (hop.ifindex 0) it is received on this
- * node's own pelago0.
+ * Where an outer packet goes, and the fields that its headers get. Without a device (hop.ifindex 0) it is
+ * received on this node's own pelago0.
  */
 struct encap {
 	struct hop hop;
@@ -218,7 +218,7 @@ static __always_inline enum verdict encap_turn(void *ctx, enum hook hook, const 
 	return VERDICT_CONTINUE;
 }
 
-/* The remote cluster of an address, or 0. */
+/* The cluster of an address: a remote one, or this one for its own global IPs; 0 if none. */
 static __always_inline const struct route *route_lookup(__be32 address)
 {
 	struct prefix prefix = { .length = 32, .address = address };
@@ -286,8 +286,8 @@ static __always_inline enum reach encap_to_cluster(const struct node_settings *s
 
 /*
  * Picks the exit of a flow: a gateway of this cluster, or the far end of the cable if this node is the picked
- * gateway. A gateway applies the same pick to its own pods as every other node. For its own cluster it is the exit itself:
- * to->hop.ifindex stays 0.
+ * gateway. A gateway applies the same pick to its own pods as every other node. For its own cluster it is the
+ * exit itself: to->hop.ifindex stays 0.
  */
 static __always_inline enum verdict encap_find_exit(const struct node_settings *s, __u16 cluster, __u32 hash, __u64 now,
 						    struct encap *to)

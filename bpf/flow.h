@@ -78,9 +78,10 @@ static __always_inline int flow_well_known(const struct flow_key *key, const str
 
 /*
  * Reports whether a flow may be removed. a is the entry of key, b the other one, which may be missing.
- * under_pressure: its port or its room is needed; then closed_floor bounds a closed TCP flow, udp_known_timeout UDP to a
- * well-known port, and unreplied_timeout what has no reply yet. Races with the packet path, which may refresh `seen` between the check and the removal.
- * Worst result: a flow that wakes up at the very end of its timeout is removed. Accepted, as in every NAT.
+ * under_pressure: its port or its room is needed; then closed_floor bounds a closed TCP flow, udp_known_timeout
+ * UDP to a well-known port, and unreplied_timeout what has no reply yet. Races with the packet path, which may
+ * refresh `seen` between the check and the removal. Worst result: a flow that wakes up at the very end of its
+ * timeout is removed. Accepted, as in every NAT.
  */
 static __always_inline int flow_expired(const struct flow_key *key, const struct flow *a, const struct flow *b,
 					__u64 now, int under_pressure)
@@ -154,8 +155,8 @@ static __always_inline void usage_add(const struct flow_key *primary, __u8 role,
 }
 
 /*
- * The flows, or mappings, that a source or cluster has open. Races with other CPUs: each may open one beyond a quota. Without room
- * for another counter it is 0.
+ * The flows, or mappings, that a source or cluster has open. Races with other CPUs: each may open one beyond a
+ * quota. Without room for another counter it is 0.
  */
 static __always_inline __s64 usage_count(const struct flow_key *primary, __u8 role, __u16 cluster,
 					 struct usage_scratch *scratch)
@@ -384,8 +385,8 @@ static __always_inline void flow_make_primary(struct flow *f, const struct tuple
 }
 
 /*
- * Refreshes the mapping of a flow by a packet of it: both directions do (RFC 4787 REQ-6), so that it outlives its flows. out: the
- * packet is one of the local source.
+ * Refreshes the mapping of a flow by a packet of it: both directions do (RFC 4787 REQ-6), so that it outlives
+ * its flows. out: the packet is one of the local source.
  */
 __noinline int mapping_touch(const struct packet *p, __u32 out, __u64 now)
 {

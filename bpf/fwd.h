@@ -150,8 +150,12 @@ static __always_inline enum verdict fwd_decide(const struct node_settings *s, co
 	if (rx->from_cable) {
 		if (!s->gateway)
 			return VERDICT_DROP_NOT_GATEWAY;
+		/*
+		 * An ICMP error belongs to the flow of the packet that it quotes: its edge sends it from where
+		 * that one went. Else a cluster could speak for another one's flows (RFC 5927).
+		 */
 		route = route_lookup(p->saddr);
-		if (!route || route->cluster != rx->peer_cluster)
+		if (!route || route->cluster != rx->peer_cluster || (p->error && p->quoted_peer != p->saddr))
 			return VERDICT_DROP_SPOOFED_SOURCE;
 		return fwd_in(s, p, rx, fwd);
 	}

@@ -27,8 +27,8 @@ static __always_inline __u64 path_oldest(const struct path *p)
 }
 
 /*
- * When a path becomes suspect unless a reply comes in: with enough probes open, the oldest for longer than a reply takes. A
- * reply settles all earlier probes; a prober that stops sending makes nothing suspect.
+ * When a path becomes suspect unless a reply comes in: with enough probes open, the oldest for longer than a
+ * reply takes. A reply settles all earlier probes; a prober that stops sending makes nothing suspect.
  */
 static __always_inline __u64 path_suspect_at(const struct path *p)
 {
@@ -52,7 +52,7 @@ static __always_inline __u64 path_gone_at(const struct path *p)
 }
 
 /*
- * A gateway does not probe a node that probes it at the full rate: PROBE_DEAF reports the return path already.
+ * A gateway does not probe a node that probes it at the full rate: PROBE_NO_REPLY reports the return path already.
  * Otherwise the programs send probes along with packets to the node.
  */
 #define FULL_RATE (25 * MILLISECOND)
@@ -65,10 +65,13 @@ static __always_inline __u64 path_interval(const struct path *p)
 	return spread > LIVENESS_INTERVAL ? spread : LIVENESS_INTERVAL;
 }
 
-/* When the next probe is overdue, to be sent with a packet. The prober gets half an interval of grace; nodes have no prober. */
+/*
+ * When the next probe is overdue, to be sent with a packet. The prober gets half an interval of grace; nodes
+ * have no prober.
+ */
 static __always_inline __u64 path_probe_at(const struct path *p)
 {
-	__u64 every = p->promised * MILLISECOND, wait = path_interval(p),
+	__u64 every = p->next_probe * MILLISECOND, wait = path_interval(p),
 	      at = p->ring[p->sequence % PROBE_RING].sent + wait + (p->probed ? wait / 2 : 0);
 
 	if (!p->probed && every && every <= FULL_RATE && p->heard + every * 3 / 2 > at)
@@ -130,7 +133,7 @@ static __always_inline __u32 path_rank(const struct path *p, __u64 now)
 		return RANK_GOOD;
 	if (!path_ready(p) || now > path_gone_at(p))
 		return RANK_GONE;
-	return p->deaf || now > path_suspect_at(p) ? RANK_BAD : path_base_rank(p);
+	return p->no_reply || now > path_suspect_at(p) ? RANK_BAD : path_base_rank(p);
 }
 
 static __always_inline int has_bit(const __u64 *words, __u32 n)
@@ -139,8 +142,9 @@ static __always_inline int has_bit(const __u64 *words, __u32 n)
 }
 
 /*
- * A clone is as long as its packet. Of a larger one than CLONE_SMALL bytes none is sent unless the probe is overdue by so many
- * intervals, and of a GSO packet never: each of its segments would be a probe with the same number.
+ * A clone is as long as its packet. Of a larger one than CLONE_SMALL bytes none is sent unless the probe is
+ * overdue by so many intervals, and of a GSO packet never: each of its segments would be a probe with the same
+ * number.
  */
 #define CLONE_INTERVALS 3
 #define CLONE_SMALL 256
@@ -166,7 +170,7 @@ static __always_inline void path_line_fill(struct path_line *l, const struct pat
 		doubtful |= p->unreachable[i] | (lossy ? lossy->words[i] : 0);
 	l->doubtful = doubtful;
 	l->rank = path_base_rank(p);
-	l->suspect_at = p->deaf ? 0 : path_suspect_at(p);
+	l->suspect_at = p->no_reply ? 0 : path_suspect_at(p);
 	l->gone_at = path_ready(p) ? path_gone_at(p) : 0;
 	l->probe_at = path_probe_at(p);
 	l->clone_at = l->probe_at + CLONE_INTERVALS * path_interval(p);
@@ -222,13 +226,13 @@ static __always_inline void set_bit(__u64 *words, __u32 n, int on)
 #define LOSS_UNKNOWN 2
 
 /*
- * Records whether any gateway of a remote cluster answers this gateway, and whether by paths that lose packets only; replies to
- * probes advertise it to the nodes.
+ * Records whether any gateway of a remote cluster answers this gateway, and whether by paths that lose packets
+ * only; replies to probes advertise it to the nodes.
  */
 __noinline int advertise_reach(__u32 cluster, __u32 reached, __u32 lossy)
 {
 	__u32 zero = 0;
-	struct standing *s = bpf_map_lookup_elem(&standings, &zero);
+	struct advertised *s = bpf_map_lookup_elem(&standings, &zero);
 	struct cluster_set *own = bpf_map_lookup_elem(&own_losses, &zero);
 
 	if (s && has_bit(s->unreachable, cluster) == reached)

@@ -5,10 +5,6 @@
 #include "maps.h"
 #include "parse.h"
 
-/*
- * Rendezvous hash (highest random weight): when a gateway goes, only its own flows move. Gateways keep no flow state,
- * so moving one costs nothing. The pick of the hash is taken if it is good, else the best of all.
- */
 /* Flags in what the picks return. */
 #define PICK_DOUBTFUL 0x10000 /* no gateway is good, this one is arbitrary */
 #define PICK_LOSSY 0x20000    /* the best path loses packets */
@@ -51,7 +47,7 @@ static __always_inline int is_lossy(const struct cluster_set *set, __u32 cluster
 __noinline __u32 lb_gateway_rank(__u32 self, __u32 node, __u32 cluster, __u64 now)
 {
 	const struct node_settings *s;
-	const struct standing *own;
+	const struct advertised *own;
 	struct path_line *l;
 	const struct path *p;
 	__u32 key = 0, rank; /* one key for all maps, to save stack */
@@ -88,8 +84,9 @@ __noinline __u32 lb_gateway_rank(__u32 self, __u32 node, __u32 cluster, __u64 no
 }
 
 /*
- * Picks a gateway of this cluster other than `except`. Returns its node index, 0 if there is none, with
- * PICK_DOUBTFUL.
+ * Picks a gateway of this cluster other than `except`, by rendezvous hashing (highest random weight): when a gateway goes,
+ * only its own flows move. Gateways keep no flow state, so moving one costs nothing. The pick of the hash is taken if it is
+ * good, else the best of all. Returns its node index, 0 if there is none, with PICK_DOUBTFUL.
  */
 __noinline __u32 lb_pick_gateway(__u32 hash, __u32 cluster, __u32 except, __u64 now)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Every map. All are pinned by name in one bpffs directory and outlive the daemon. "loader" is user space.
- * A change of a layout takes a new map name, a step in package loader (migrate.go) and a new LAYOUT_VERSION, never a silent
- * recreate. The loader sets the sizes of `flows` and `slots`.
+ * Every map. All are pinned by name in one bpffs directory and outlive the daemon. "loader" is user space. A
+ * change of a layout takes a new map name, a step in package loader (migrate.go) and a new LAYOUT_VERSION,
+ * never a silent recreate. The loader sets the sizes of `flows` and `slots`.
  */
 #pragma once
 #include <linux/bpf.h>
@@ -78,7 +78,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } peers SEC(".maps");
 
-/* key: local address (pod, node, or endpoint outside the cluster); value: what it may use. Writer: loader. Reader: edge. */
+/*
+ * key: local address (pod, node, or endpoint outside the cluster); value: what it may use. Writer: loader.
+ * Reader: edge.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -88,8 +91,8 @@ struct {
 } sources SEC(".maps");
 
 /*
- * key: prefix of hosts outside the cluster, or of its ClusterIPs; value: what they may use. Exact addresses in `sources`
- * take precedence. Writer: loader, on gateways. Reader: edge, gateway.
+ * key: prefix of hosts outside the cluster, or of its ClusterIPs; value: what they may use. Exact addresses in
+ * `sources` take precedence. Writer: loader, on gateways. Reader: edge, gateway.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
@@ -133,8 +136,8 @@ struct {
 } globals SEC(".maps");
 
 /*
- * key: own global address with GLOBAL_RESTRICTED; value: the clusters that may open flows to it; without an entry none may.
- * Writer: loader. Reader: edge.
+ * key: own global address with GLOBAL_RESTRICTED; value: the clusters that may open flows to it; without an
+ * entry none may. Writer: loader. Reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -213,8 +216,8 @@ struct {
 } vips SEC(".maps");
 
 /*
- * key: ClusterIP of this cluster that is a target in `vips`; value: nothing. Writer: loader. Reader: edge, to leave other
- * packets to pods alone.
+ * key: ClusterIP of this cluster that is a target in `vips`; value: nothing. Writer: loader. Reader: edge, to
+ * leave other packets to pods alone.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -226,8 +229,8 @@ struct {
 } vip_backings SEC(".maps");
 
 /*
- * key: client and port of a ClusterSetIP with session affinity; value: the cluster of its last connection. LRU: losing one
- * costs one client its affinity. Writer, reader: edge.
+ * key: client and port of a ClusterSetIP with session affinity; value: the cluster of its last connection. LRU:
+ * losing one costs one client its affinity. Writer, reader: edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -265,8 +268,9 @@ struct {
 } slots SEC(".maps");
 
 /*
- * key: a local source or a remote cluster; value: the flows that it has open. Writer: edge, sweep, by atomic operations;
- * loader, at migration. Reader: edge. An entry stays when its count is 0.
+ * key: a local source or a remote cluster; value: the flows that it has open. Writer: edge, sweep, by atomic
+ * operations; loader, at migration. Reader: edge. The loader's sweep
+ * removes the idle ones of sources that are not in `sources`.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -277,7 +281,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } usage SEC(".maps");
 
-/* key: 0; value: the next slot to look at (wraps). Writer and reader: edge. */
+/* The CLOCK head of `slots`. key: 0; value: the next slot to inspect (wraps). Writer and reader: edge. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -287,9 +291,10 @@ struct {
 } hand SEC(".maps");
 
 /*
- * key: source and slot of a fragmented datagram on its way out, or from the own service of a ClusterSetIP to a pod; value: its
- * ports. So no source has more than FRAGMENT_SLOTS entries, and a datagram lives as long as the stack takes to send its
- * fragments, one after the other. LRU: losing one costs one datagram. Writer, reader: edge.
+ * key: source and slot of a fragmented datagram on its way out, or from the own service of a ClusterSetIP to a
+ * pod; value: its ports. So no source has more than FRAGMENT_SLOTS entries, and a datagram lives as long as the
+ * stack takes to send its fragments, one after the other. LRU: losing one costs one datagram. Writer, reader:
+ * edge.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -313,9 +318,9 @@ struct {
 } paths SEC(".maps");
 
 /*
- * key: path_slot(); value: a cache of `paths`, of a quarter of a second at most. Peers may share a slot. Writer and reader:
- * edge, gateway, without a lock: one packet may see the former rank. Mappable, so that a value does not straddle two cache
- * lines.
+ * key: path_slot(); value: a cache of `paths`, of a quarter of a second at most. Peers may share a slot. Writer
+ * and reader: edge, gateway, without a lock: one packet may see the former rank. Mappable, so that a value does
+ * not straddle two cache lines.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -340,20 +345,20 @@ struct {
 } large_probes SEC(".maps");
 
 /*
- * key: 0; value: what this node's replies to probes tell. Writer: advertise, gateway, both by
+ * key: 0; value: what this node's replies to probes advertise. Writer: advertise, gateway, both by
  * atomic operations. Reader: reflector.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct standing);
+	__type(value, struct advertised);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } standings SEC(".maps");
 
 /*
- * key: 0; value: the remote clusters that this gateway reaches by paths that lose packets only. Writer: advertise, gateway, both by
- * atomic operations. Reader: reflector, gateway.
+ * key: 0; value: the remote clusters that this gateway reaches by paths that lose packets only. Writer:
+ * advertise, gateway, both by atomic operations. Reader: reflector, gateway.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -364,8 +369,8 @@ struct {
 } own_losses SEC(".maps");
 
 /*
- * key: outer address of a gateway of this cluster; value: the same of that gateway, from its last reply. LRU: a gateway that is
- * gone leaves its entry. Writer: the receiver of replies. Reader: edge, gateway, loader.
+ * key: outer address of a gateway of this cluster; value: the same of that gateway, from its last reply. LRU: a
+ * gateway that is gone leaves its entry. Writer: the receiver of replies. Reader: edge, gateway, loader.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -393,7 +398,7 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } guards SEC(".maps");
 
-/* key: address of a remote gateway on the underlay; value: nothing. Writer: loader. Reader: guard. */
+/* Handshake peers. key: address of a remote gateway on the underlay; value: nothing. Writer: loader. Reader: guard. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -403,7 +408,10 @@ struct {
 	__uint(pinning, LIBBPF_PIN_BY_NAME);
 } callers SEC(".maps");
 
-/* key: 0; value: when all calls of unknown addresses so far are paid for, ns since boot. Writer and reader: guard. */
+/*
+ * Token bucket of handshakes from unknown addresses. key: 0; value: when it is full again, ns since boot. Writer and
+ * reader: guard.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -427,7 +435,7 @@ struct {
 /* key: hash of a network; value: as of `calls`, for what that rate does not cover. Writer and reader: guard. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CALL_NETWORKS);
+	__uint(max_entries, HANDSHAKE_NETWORKS);
 	__type(key, __u32);
 	__type(value, __u64);
 	__uint(pinning, LIBBPF_PIN_BY_NAME);

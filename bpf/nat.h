@@ -289,8 +289,8 @@ struct icmp_error {
 ASSERT_SIZE(struct icmp_error, 56);
 
 /*
- * Turns a packet behind an Ethernet header into the ICMP error that answers it (RFC 5508 REQ-8), from its destination. Not
- * for TCP: the sender would give up, though its next SYN may find a port.
+ * Turns a packet behind an Ethernet header into the ICMP error that answers it (RFC 5508 REQ-8), from its
+ * destination. Not for TCP: the sender would give up, though its next SYN may find a port.
  */
 static __noinline int icmp_make_prohibited(struct __sk_buff *skb, const struct packet *p)
 {

@@ -28,7 +28,7 @@ enum packet_type {
 };
 
 enum overlay_flag {
-	OVERLAY_BOUNCED = 1,  /* was passed on once; never again */
+	OVERLAY_BOUNCED = 1,  /* was bounced once in this cluster; never again. Ignored from a cable */
 	OVERLAY_FRAGMENT = 2, /* the inner source MAC holds the L4 ports */
 	OVERLAY_SWITCH = 4,   /* for this cluster: a gateway is to find the node; without it the receiver is the edge */
 };
@@ -47,9 +47,9 @@ ASSERT_SIZE(struct overlay_header, 8);
 
 /* Flags of PACKET_PROBE and PACKET_PROBE_REPLY. */
 enum probe_flag {
-	PROBE_DEAF = 1,	 /* the sender's last probes found no answer */
-	PROBE_LARGE = 2, /* as long as the largest packet; does not affect liveness */
-	PROBE_SHORT = 8, /* has no struct probe: made of a packet in hand, whose rest follows */
+	PROBE_NO_REPLY = 1, /* the sender's last probes found no answer */
+	PROBE_LARGE = 2,    /* as long as the largest packet; does not affect liveness */
+	PROBE_SHORT = 8,    /* has no struct probe: made of a packet in hand, whose rest follows */
 };
 
 /* The frame by which the daemon has edge_out send a probe: as long as the probe, its body in place (struct probe). */
@@ -70,7 +70,7 @@ ASSERT_SIZE(struct probe_id, 12);
 
 /* In the place of the inner packet. */
 struct probe {
-	__u32 promised;	  /* ms until the sender's next probe */
+	__u32 next_probe; /* ms until the sender's next probe */
 	__u32 ready;	  /* reply: 1 once the reflector's tables are complete */
 	__u32 generation; /* reply: the reflector's table generation */
 	__u32 age;	  /* reply: seconds since its daemon last confirmed the tables */
@@ -85,8 +85,8 @@ struct cluster_set {
 };
 
 /*
- * Follows struct probe. With `unreachable` it is a rank of two bits for each remote cluster. The sender of a probe leaves it 0, so
- * that a reflector that does not know it reports no losses.
+ * Follows struct probe. With `unreachable` it is a rank of two bits for each remote cluster. The sender of a
+ * probe leaves it 0, so that a reflector that does not know it reports no losses.
  */
 struct probe_losses {
 	struct cluster_set lossy; /* reply: those that the reflector reaches by paths that lose packets only */

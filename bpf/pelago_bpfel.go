@@ -13,6 +13,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type PelagoAdvertised struct {
+	_           structs.HostLayout
+	Confirmed   uint64
+	Unreachable [16]uint64
+}
+
 type PelagoAdvertisement struct {
 	_           structs.HostLayout
 	Confirm     uint32
@@ -338,8 +344,8 @@ type PelagoPath struct {
 	Rtt         uint64
 	Probes      uint64
 	Replies     uint64
-	Promised    uint32
-	Deaf        uint32
+	NextProbe   uint32
+	NoReply     uint32
 	Probed      uint32
 	Srtt        uint32
 	Rttvar      uint32
@@ -391,7 +397,7 @@ type PelagoPrefix struct {
 
 type PelagoProbe struct {
 	_           structs.HostLayout
-	Promised    uint32
+	NextProbe   uint32
 	Ready       uint32
 	Generation  uint32
 	Age         uint32
@@ -401,9 +407,9 @@ type PelagoProbe struct {
 type PelagoProbeFlag uint32
 
 const (
-	PelagoProbeFlagPROBE_DEAF  PelagoProbeFlag = 1
-	PelagoProbeFlagPROBE_LARGE PelagoProbeFlag = 2
-	PelagoProbeFlagPROBE_SHORT PelagoProbeFlag = 8
+	PelagoProbeFlagPROBE_NO_REPLY PelagoProbeFlag = 1
+	PelagoProbeFlagPROBE_LARGE    PelagoProbeFlag = 2
+	PelagoProbeFlagPROBE_SHORT    PelagoProbeFlag = 8
 )
 
 type PelagoProbeFrame uint32
@@ -485,12 +491,6 @@ const (
 	PelagoSourceFlagSOURCE_MAPPED   PelagoSourceFlag = 8
 	PelagoSourceFlagSOURCE_OPEN     PelagoSourceFlag = 16
 )
-
-type PelagoStanding struct {
-	_           structs.HostLayout
-	Confirmed   uint64
-	Unreachable [16]uint64
-}
 
 type PelagoSweep struct {
 	_       structs.HostLayout

@@ -2,10 +2,11 @@
 //go:build ignore
 
 /*
- * A pod's own device, the node's end of its veth pair, where its datapath is hybrid or fast, or the clusterset has ClusterSetIPs.
- * Ingress: packets of known flows, in fast mode new ones too, go into the overlay from here, those to a ClusterSetIP that this
- * cluster serves go to its ClusterIP; everything else takes the stack and, if it is for another cluster, edge_out. Egress: the
- * answers of the latter, and what the stack has let pass to the pod.
+ * A pod's own device, the node's end of its veth pair, where its datapath is hybrid or fast, or the clusterset
+ * has ClusterSetIPs. Ingress: packets of known flows, in fast mode new ones too, go into the overlay from here,
+ * those to a ClusterSetIP that this cluster serves go to its ClusterIP; everything else takes the stack and, if
+ * it is for another cluster, edge_out. Egress: the answers of the latter, and what the stack has let pass to
+ * the pod.
  */
 #include "edge.h"
 #include "bypass.h"
@@ -49,8 +50,8 @@ static __always_inline int bypass_out(const struct packet *p, enum datapath data
 }
 
 /*
- * The translation of a packet to a ClusterSetIP whose connection this cluster's own service has, or gets. Returns 0 if it goes to
- * another cluster, or is dropped by edge_out.
+ * The translation of a packet to a ClusterSetIP whose connection this cluster's own service has, or gets.
+ * Returns 0 if it goes to another cluster, or is dropped by edge_out.
  */
 static __always_inline int vip_out(struct packet *p, const struct node_settings *s, __u32 device, struct tuple *t)
 {
@@ -59,6 +60,9 @@ static __always_inline int vip_out(struct packet *p, const struct node_settings 
 	struct flow_key key;
 	struct flow *f;
 
+	/* An error that quotes a packet to another pod: the flow is that pod's. */
+	if (p->error && p->quoted_peer != p->saddr)
+		return 0;
 	if (p->fragment == LATER_FRAGMENT && fragment_load(p) != VERDICT_CONTINUE)
 		return 0;
 	flow_key_of(&key, p, DIRECTION_OUT);

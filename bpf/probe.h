@@ -152,7 +152,7 @@ static __noinline int probe_send(struct __sk_buff *skb, const struct node_settin
 	path = path_lookup(address);
 	if (!path || (!path->probed && !is_short) || !probe_encap(s, address, path->sequence, &to))
 		return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_UNKNOWN_PEER);
-	flags = now_ns() > path_suspect_at(path) ? PROBE_DEAF : 0;
+	flags = now_ns() > path_suspect_at(path) ? PROBE_NO_REPLY : 0;
 	if (!is_short && skb->len > PROBE_FRAME) {
 		if (probe_make_large(skb, &to, flags, &o, &id))
 			return finish(skb, HOOK_EDGE_OUT, VERDICT_DROP_INTERNAL);
@@ -192,14 +192,14 @@ static __always_inline int probe_fill_reply(void *ctx, enum hook hook, const str
 {
 	struct probe *body = ctx_at(ctx, hook, PROBE_BODY, sizeof(*body));
 	__u32 zero = 0;
-	struct standing *own = bpf_map_lookup_elem(&standings, &zero);
+	struct advertised *own = bpf_map_lookup_elem(&standings, &zero);
 	struct probe_losses *losses;
 	struct cluster_set *lossy;
 
 	if (!body || !own)
 		return -1;
 	if (path)
-		path->promised = body->promised;
+		path->next_probe = body->next_probe;
 	body->ready = s->ready && !s->leaving;
 	body->generation = s->generation;
 	body->age = (bpf_ktime_get_ns() - own->confirmed) / SECOND;
@@ -227,9 +227,9 @@ static __noinline enum verdict probe_reflect(void *ctx, enum hook hook, const st
 	path = path_lookup(peer);
 	if (path) {
 		path->heard = bpf_ktime_get_ns();
-		path->promised = 0;
-		path->deaf = !path->probed && (flags & PROBE_DEAF);
-		if (!path->probed && !path->deaf)
+		path->next_probe = 0;
+		path->no_reply = !path->probed && (flags & PROBE_NO_REPLY);
+		if (!path->probed && !path->no_reply)
 			path->answered = path->sequence; /* the peer gets replies: the path works both ways */
 	}
 	if (!(flags & PROBE_SHORT) && probe_fill_reply(ctx, hook, s, path))
@@ -311,6 +311,7 @@ static __noinline int probe_take_reply(struct __sk_buff *skb, enum hook hook, __
 	struct probe_id id;
 	struct probe *body;
 	struct probe_losses *losses;
+	__u64 sent;
 
 	if (bpf_skb_load_bytes(skb, PROBE_ID, &id, sizeof(id)))
 		return finish(skb, hook, VERDICT_DROP_MALFORMED);
@@ -319,7 +320,8 @@ static __noinline int probe_take_reply(struct __sk_buff *skb, enum hook hook, __
 	if (!path)
 		return finish(skb, hook, VERDICT_DROP_BAD_TOKEN);
 	slot = &path->ring[id.sequence % PROBE_RING];
-	if (!id.nonce[0] || slot->nonce[0] != id.nonce[0] || slot->nonce[1] != id.nonce[1] || slot->sent > now)
+	sent = *(volatile __u64 *)&slot->sent; /* once: the daemon may take the slot for the next probe */
+	if (!id.nonce[0] || slot->nonce[0] != id.nonce[0] || slot->nonce[1] != id.nonce[1] || sent > now)
 		return finish(skb, hook, VERDICT_DROP_BAD_TOKEN);
 	if (!(flags & PROBE_SHORT)) {
 		body = ctx_at(skb, hook, PROBE_BODY, sizeof(*body));
@@ -339,7 +341,7 @@ static __noinline int probe_take_reply(struct __sk_buff *skb, enum hook hook, __
 		path_note_return(path);
 	if ((__s32)(id.sequence - path->answered) > 0)
 		path->answered = id.sequence;
-	path_note_rtt(path, now - slot->sent);
+	path_note_rtt(path, now - sent);
 	path->seen = now;
 	path->replies++;
 	if (cluster && path->ready)

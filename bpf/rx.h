@@ -79,6 +79,9 @@ static __always_inline enum verdict rx_validate(void *ctx, const struct node_set
 	rx->type = h->type;
 	rx->node = overlay_get_node(h);
 	rx->flags = h->version_flags & 0x0f;
+	/* A cluster bounces a packet once; what the other one did is no concern of this one. */
+	if (rx->from_cable && rx->type == PACKET_FORWARD)
+		rx->flags &= OVERLAY_FRAGMENT;
 	rx->peer_node = peer->node;
 	rx->peer_cluster = rx->from_cable ? peer->cluster : 0;
 	return VERDICT_CONTINUE;

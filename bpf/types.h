@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Every struct and enum that the kernel side shares with user space; overlay.h has those that nodes share with each other.
- * bpf2go generates the Go side from this file; no layout is mirrored by hand.
- * Byte order: __be16/__be32 are in network order, everything else is in host order.
+ * Every struct and enum that the kernel side shares with user space; overlay.h has those that nodes share with
+ * each other. bpf2go generates the Go side from this file; no layout is mirrored by hand. Byte order:
+ * __be16/__be32 are in network order, everything else is in host order.
  */
 #pragma once
 #include <linux/types.h>
@@ -77,7 +77,8 @@ enum counter_limit {
 _Static_assert(HOOK_MAX <= COUNTER_HOOKS && VERDICT_MAX <= COUNTER_VERDICTS, "the map of counters is full");
 
 /*
- * The layout of the pinned maps. 1 (without the map `abi`): counters had a stride of VERDICT_MAX, then 34. 2: counters2, usage.
+ * The layout of the pinned maps. 1 (without the map `abi`): counters had a stride of VERDICT_MAX, then 34. 2:
+ * counters2, usage.
  */
 enum layout {
 	LAYOUT_VERSION = 2,
@@ -198,7 +199,7 @@ struct guard {
 };
 ASSERT_SIZE(struct guard, 4);
 
-#define CALL_NETWORKS 512 /* buckets for handshakes by network */
+#define HANDSHAKE_NETWORKS 512 /* buckets for handshakes by network */
 
 /* ---- addresses ---- */
 enum source_flag {
@@ -217,7 +218,7 @@ enum source_device {
 struct source {
 	__be32 egress_ip; /* 0: no egress */
 	__be32 own_ip;	  /* global IP of a headless pod, used 1:1; 0 if none */
-	__u32 ifindex;	  /* device towards the pod; 0 = any (SOURCE_HOST) */
+	__u32 ifindex;	  /* device towards the pod, enum source_device; ignored with SOURCE_HOST */
 	__u32 flags;	  /* enum source_flag */
 };
 ASSERT_SIZE(struct source, 16);
@@ -393,8 +394,8 @@ enum flow_role {
 
 enum tcp_seen {
 	/*
-	 * A segment with ACK; seen both ways, the handshake is complete or nearly so. Other protocols: a packet; seen in the
-	 * answer entry, the flow was replied to.
+	 * A segment with ACK; seen both ways, the handshake is complete or nearly so. Other protocols: a
+	 * packet; seen in the answer entry, the flow was replied to.
 	 */
 	TCP_SEEN_ACK = 1,
 	TCP_SEEN_FIN = 2,
@@ -488,15 +489,15 @@ struct path {
 	__u64 rtt;   /* of the last reply, ns */
 	__u64 probes;
 	__u64 replies;
-	__u32 promised; /* ms until the peer's next probe, from its last one */
-	__u32 deaf;	/* 1: the peer, a node, reports that it gets no replies */
-	__u32 probed;	/* 1: this node probes the peer; set by the loader */
-	__u32 srtt;	/* ns (RFC 6298) */
-	__u32 rttvar;	/* ns */
-	__u32 loss;	/* share of probes without an answer, in 1/65536, over LIVENESS_LOSS_WINDOW */
-	__u32 sequence; /* of the newest probe */
-	__u32 answered; /* the newest one that has its answer */
-	__u32 ready;	/* from the last reply, like the next two */
+	__u32 next_probe; /* ms until the peer's next probe, from its last one */
+	__u32 no_reply;	  /* 1: the peer, a node, reports that it gets no replies */
+	__u32 probed;	  /* 1: this node probes the peer; set by the loader */
+	__u32 srtt;	  /* ns (RFC 6298) */
+	__u32 rttvar;	  /* ns */
+	__u32 loss;	  /* share of probes without an answer, in 1/65536, over LIVENESS_LOSS_WINDOW */
+	__u32 sequence;	  /* of the newest probe */
+	__u32 answered;	  /* the newest one that has its answer */
+	__u32 ready;	  /* from the last reply, like the next two */
 	__u32 generation;
 	__u32 age;
 	__u32 lossy; /* seconds since boot + 1 from which on it is avoided for its loss; 0: it is not */
@@ -507,8 +508,8 @@ struct path {
 ASSERT_SIZE(struct path, 48 + 48 + 16 * PROBE_RING + 8 * CLUSTER_WORDS + 4 * RTT_BUCKETS);
 
 /*
- * What packets need of a path, one cache line: the rank that it has until its next probe is sent or answered, computed from
- * struct path whenever that happens.
+ * What packets need of a path, one cache line: the rank that it has until its next probe is sent or answered,
+ * computed from struct path whenever that happens.
  */
 struct path_line {
 	__be32 address;	  /* of the peer; another one: the line is that of another path */
@@ -535,11 +536,11 @@ struct large_probe {
 ASSERT_SIZE(struct large_probe, 24);
 
 /* What the replies of this gateway advertise. The loader changes it by program `advertise`. */
-struct standing {
+struct advertised {
 	__u64 confirmed;		  /* when the daemon last confirmed the tables, ns since boot */
 	__u64 unreachable[CLUSTER_WORDS]; /* clusters of which no gateway answers */
 };
-ASSERT_SIZE(struct standing, 8 + 8 * CLUSTER_WORDS);
+ASSERT_SIZE(struct advertised, 8 + 8 * CLUSTER_WORDS);
 
 /* Argument of the program `advertise`. */
 struct advertisement {

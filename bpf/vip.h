@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ClusterSetIPs (KEP-1645): which cluster serves a new connection. The choice stays in the flow entry, whose destination is
- * then the address of the service in that cluster. A flow whose cluster is this one is translated at the pod's own device and
- * goes on in the node's stack to the ClusterIP.
+ * ClusterSetIPs (KEP-1645): which cluster serves a new connection. The choice stays in the flow entry, whose
+ * destination is then the address of the service in that cluster. A flow whose cluster is this one is
+ * translated at the pod's own device and goes on in the node's stack to the ClusterIP.
  */
 #pragma once
 #include "encap.h"
@@ -20,7 +20,10 @@ static __always_inline int is_vip(__be32 address)
 	return r && r->mask && (address & r->mask) == r->address;
 }
 
-/* Reports whether a flow is one to a ClusterSetIP that the own cluster serves itself. f: the entry of key, of DIRECTION_OUT. */
+/*
+ * Reports whether a flow is one to a ClusterSetIP that the own cluster serves itself. f: the entry of key, of
+ * DIRECTION_OUT.
+ */
 static __always_inline int flow_to_own_vip(const struct flow_key *key, const struct flow *f, __u16 own)
 {
 	return f->cluster == own && f->primary && f->daddr != key->daddr;
@@ -91,8 +94,9 @@ struct vip_client {
 };
 
 /*
- * The target of a new connection, its position plus 1: the client's former cluster with session affinity, else that of the slot,
- * else any that is reached. If no cluster is, the one of the slot all the same, as gateways are picked. 0: there is none.
+ * The target of a new connection, its position plus 1: the client's former cluster with session affinity, else
+ * that of the slot, else any that is reached. If no cluster is, the one of the slot all the same, as gateways
+ * are picked. 0: there is none.
  */
 static __always_inline __u32 vip_choose(const struct node_settings *s, const struct vip *v, const struct vip_client *c)
 {
@@ -128,7 +132,8 @@ static __always_inline __u32 vip_choose(const struct node_settings *s, const str
 }
 
 /*
- * Picks the target of a packet that opens a flow. VERDICT_CONTINUE: it is in *to. own: this cluster's service may be it.
+ * Picks the target of a packet that opens a flow. VERDICT_CONTINUE: it is in *to. own: this cluster's service
+ * may be it.
  */
 __noinline enum verdict vip_pick(const struct packet *p, __u32 own, struct vip_target *to)
 {
@@ -188,9 +193,10 @@ __noinline int vip_flow_ended(const struct flow_key *of, const struct flow *f, c
 }
 
 /*
- * Reports whether the flow of a packet to a ClusterSetIP is to choose its cluster again. TCP: a SYN on the tuple of a connection
- * that is over, or whose cluster no longer serves it; the handshake that a cluster's death has interrupted goes on with another.
- * Other protocols: the cluster no longer serves it, which is checked once a second.
+ * Reports whether the flow of a packet to a ClusterSetIP is to choose its cluster again. TCP: a SYN on the
+ * tuple of a connection that is over, or whose cluster no longer serves it; the handshake that a cluster's
+ * death has interrupted goes on with another. Other protocols: the cluster no longer serves it, which is
+ * checked once a second.
  */
 static __always_inline int vip_chooses_again(const struct flow_key *key, const struct flow *f, const struct packet *p)
 {

@@ -27,7 +27,7 @@ static __always_inline int wg_may_call(__be32 from)
 	full = bpf_map_lookup_elem(&calls, &zero);
 	if (full && bucket_take(full, now, handshake_interval, handshake_burst))
 		return 1;
-	network = hash_mix(network, s ? s->cookie : 0) % CALL_NETWORKS;
+	network = hash_mix(network, s ? s->cookie : 0) % HANDSHAKE_NETWORKS;
 	full = bpf_map_lookup_elem(&network_calls, &network);
 	return full && bucket_take(full, now, network_interval, network_burst);
 }

@@ -61,8 +61,8 @@ static __always_inline int reflect_frame(struct xdp_md *xdp, const struct node_s
 }
 
 /*
- * Switches a packet in the simple case: no fragment, the path good, and no probe to be sent with the packet, which only tc
- * can do.
+ * Switches a packet in the simple case: no fragment, the path good, and no probe to be sent with the packet,
+ * which only tc can do.
  */
 static __always_inline int switch_frame(struct xdp_md *xdp, const struct node_settings *s, const struct rx *rx)
 {

@@ -207,7 +207,38 @@ func (l *Loader) Sweep(shortest time.Duration) (SweepStats, error) {
 	stats.Kinds = seen.result()
 	removed, sweepErr := l.removeFlows(candidates, false)
 	stats.Removed = removed
-	return stats, errors.Join(err, sweepErr)
+	return stats, errors.Join(err, sweepErr, l.pruneUsage())
+}
+
+// pruneUsage removes the counters of sources that have no flow and are not in the table of sources: pods that are gone, and hosts
+// outside the cluster. Otherwise they would fill map usage, and sources without a counter have no quota. Races with a flow that the
+// source opens at this moment; worst result: that one is not counted.
+func (l *Loader) pruneUsage() error {
+	var idle []bpf.PelagoUsageKey
+	err := readBatches(l.objs.Usage, func(k bpf.PelagoUsageKey, flows int64) bool {
+		if flows <= 0 && k.Source != 0 {
+			idle = append(idle, k)
+		}
+		return true
+	})
+	for _, k := range idle {
+		var src bpf.PelagoSource
+		var flows int64
+		if lookupErr := l.objs.Sources.Lookup(k.Source, &src); !errors.Is(lookupErr, ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, lookupErr)
+			continue
+		}
+		if l.objs.Usage.Lookup(k, &flows) != nil || flows > 0 { // it is gone, or has a flow again
+			continue
+		}
+		if deleteErr := l.objs.Usage.Delete(k); !errors.Is(deleteErr, ebpf.ErrKeyNotExist) {
+			err = errors.Join(err, deleteErr)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("prune map %s: %w", bpf.PelagoMapUsage, err)
+	}
+	return nil
 }
 
 // Purge removes every flow of a local address, whatever its age: the pod behind it is gone and the next tenant of the

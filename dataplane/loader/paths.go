@@ -35,7 +35,7 @@ type Path struct {
 	// Histogram counts replies by RTT: bucket n those from 2^(n-1) to below 2^n µs, the last one all longer ones.
 	Histogram [dataplane.RTTBuckets]uint32
 
-	deaf        bool // the peer, a node, reports that it gets no replies
+	noReply     bool // the peer, a node, reports that it gets no replies
 	unreachable [dataplane.MaxClusters / 64]uint64
 }
 
@@ -103,7 +103,7 @@ func decodePath(v bpf.PelagoPath, now uint64) Path {
 		Seen: since(v.Seen), Used: since(v.Used), Heard: since(v.Heard), Sent: since(v.Ring[v.Sequence%uint32(len(v.Ring))].Sent),
 		RTT: time.Duration(v.Rtt), SRTT: time.Duration(v.Srtt), RTTVar: time.Duration(v.Rttvar), Loss: float64(v.Loss) / lossUnit, Avoided: v.Lossy != 0,
 		Open: int(v.Sequence - v.Answered), Ready: v.Ready != 0, Generation: v.Generation, Age: time.Duration(v.Age) * time.Second,
-		Histogram: v.Histogram, deaf: v.Deaf != 0, unreachable: v.Unreachable,
+		Histogram: v.Histogram, noReply: v.NoReply != 0, unreachable: v.Unreachable,
 	}
 	if p.Open > 0 {
 		oldest := v.Sequence + 1 - uint32(min(p.Open, len(v.Ring)))

@@ -66,7 +66,7 @@ func (t Tables) pathRank(peer netip.Addr) rank {
 		return rankGood
 	case p.Probed && !p.Ready, p.Dead():
 		return rankGone
-	case p.Suspect() || p.deaf:
+	case p.Suspect() || p.noReply:
 		return rankBad
 	case p.Avoided:
 		return rankLossy
@@ -274,11 +274,11 @@ func (l *Loader) Tables() (Tables, error) {
 	if t.Paths, err = l.Paths(); err != nil {
 		return t, err
 	}
-	var standing bpf.PelagoStanding
-	if err := l.objs.Standings.Lookup(uint32(0), &standing); err != nil {
+	var advertised bpf.PelagoAdvertised
+	if err := l.objs.Standings.Lookup(uint32(0), &advertised); err != nil {
 		return t, fmt.Errorf("read map standings: %w", err)
 	}
-	t.Unreachable = standing.Unreachable
+	t.Unreachable = advertised.Unreachable
 	var lossy bpf.PelagoClusterSet
 	if err := l.objs.OwnLosses.Lookup(uint32(0), &lossy); err != nil {
 		return t, fmt.Errorf("read map own_losses: %w", err)
@@ -287,7 +287,7 @@ func (l *Loader) Tables() (Tables, error) {
 	if t.LossyAt, err = readMap(l.objs.GatewayLosses, addr, func(v bpf.PelagoClusterSet) dataplane.ClusterSet { return v.Words }); err != nil {
 		return t, err
 	}
-	t.Confirmed = max(0, bootClock()-time.Duration(standing.Confirmed))
+	t.Confirmed = max(0, bootClock()-time.Duration(advertised.Confirmed))
 	err = l.dump(func(k bpf.PelagoFlowKey, v bpf.PelagoFlow) bool {
 		if v.Primary != 0 && v.State&dying == 0 && v.Role == uint8(bpf.PelagoFlowRoleFLOW_CLIENT) {
 			t.PortsInUse[Packet{

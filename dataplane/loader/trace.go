@@ -217,6 +217,9 @@ func (t Tables) findPort(src dataplane.Source, p Packet) (verdict string) {
 // Receive is what uplink_in, or wire_in, decides about a packet of another node, or edge_in about one that this node has sent itself.
 func (t Tables) Receive(p Packet, h Header) Step {
 	t.trail = &trail{}
+	if h.Cable { // rx_validate() of bpf/rx.h: a cluster bounces a packet once, whatever the other one did
+		h.Bounced, h.Switch = false, false
+	}
 	r := reception{Tables: t, packet: p, header: h}
 	verdict := r.validate()
 	if verdict == "" {

@@ -43,21 +43,21 @@ const (
 
 // Frame returns the frame that edge_out turns into a probe: as long as the probe, with the peer's outer address as IPv4
 // destination and the time until the next probe (struct probe).
-func Frame(peer netip.Addr, promised time.Duration) []byte {
+func Frame(peer netip.Addr, next time.Duration) []byte {
 	b := make([]byte, bpf.PelagoProbeFramePROBE_FRAME)
 	b[12], b[13] = 0x08, 0x00
 	b[ethernet] = 0x45
 	to := peer.As4()
 	copy(b[ethernet+16:], to[:])
-	binary.NativeEndian.PutUint32(b[bpf.PelagoProbeFramePROBE_BODY:], uint32(promised/time.Millisecond))
+	binary.NativeEndian.PutUint32(b[bpf.PelagoProbeFramePROBE_BODY:], uint32(next/time.Millisecond))
 	return b
 }
 
 // LargeFrame returns the frame that edge_out turns into a large probe for packets of size bytes.
-func LargeFrame(peer netip.Addr, promised time.Duration, size int) []byte {
+func LargeFrame(peer netip.Addr, next time.Duration, size int) []byte {
 	b := make([]byte, ethernet+size)
 	b[12], b[13] = 0x08, 0x00
-	binary.NativeEndian.PutUint32(b[ethernet:], uint32(promised/time.Millisecond))
+	binary.NativeEndian.PutUint32(b[ethernet:], uint32(next/time.Millisecond))
 	to := peer.As4()
 	copy(b[ethernet+16:], to[:])
 	return b

@@ -1,12 +1,15 @@
 package packet
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/pelago-net/pelago/bpf"
 	"github.com/pelago-net/pelago/dataplane"
@@ -437,5 +440,37 @@ func TestReopen(t *testing.T) {
 		if n := k.checkTable(t); n != 1 || k.list(t)[0].State != "established" {
 			t.Errorf("%d flows: %+v", n, k.list(t))
 		}
+	}
+}
+
+// Sources that are gone do not fill the table of counters: without a counter a source would have no quota.
+func TestSweepRemovesIdleCounters(t *testing.T) {
+	k := load(t, 1, 2)
+	k.sent(t, k.fromPod(t, udpPacket("x")), "edge-out sent")
+	live := k.usage(t)
+	idle := bpf.PelagoUsageKey{Source: be32(ip("10.7.2.11"))} // a pod of this node
+	k.useUp(t, idle, 0)
+	for i := range uint32(1 << 15) {
+		err := k.Usage.Put(bpf.PelagoUsageKey{Source: be32(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}))}, int64(0))
+		if errors.Is(err, unix.E2BIG) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	late := bpf.PelagoUsageKey{Source: be32(ip("10.7.2.99"))}
+	if err := k.Usage.Put(late, int64(0)); !errors.Is(err, unix.E2BIG) {
+		t.Fatalf("the table is not full: %v", err)
+	}
+	if _, err := k.Loader.Sweep(time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	k.useUp(t, late, 3)
+	live[late] = 3
+	wantEqual(t, "counters", live, k.usage(t))
+	var n int64
+	if err := k.Usage.Lookup(idle, &n); err != nil {
+		t.Errorf("the counter of a pod without flows: %v", err)
 	}
 }

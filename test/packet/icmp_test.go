@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/pelago-net/pelago/dataplane"
 )
 
 // icmpError is a port unreachable of router about packet p, quoting its header and n bytes behind.
@@ -75,6 +77,40 @@ func wantQuote(t testing.TB, sent, got Packet, n int) {
 		t.Errorf("%d bytes are quoted of %d", len(got.Payload), whole)
 	}
 	wantEqual(t, "quoted bytes", want[:len(got.Payload)], got.Payload)
+}
+
+// A cluster has no say in a flow between two others (RFC 5927): only the one to which the quoted packet was sent may report an error.
+func TestICMPErrorOfAThirdCluster(t *testing.T) { bothHooks(t, throughThirdCluster) }
+
+func throughThirdCluster(t *testing.T) {
+	k := load(t, 1, 1)
+	s := state(1, 1)
+	s.Routes[netip.PrefixFrom(global3(0), 24)] = 3
+	s.Peers[nodeIP(3, 1)] = dataplane.Peer{Kind: dataplane.PeerGateway, Cluster: 3, Node: 1}
+	k.Apply(t, s)
+	for name, quoted := range map[string]Packet{
+		"udp": udpPacket("q", from("120.1.0.1"), to(global(2, 20)), ports(blockOf(2)+7, 53)),
+		"tcp": tcpPacket(ACK, from("120.1.0.1"), to(global(2, 20)), ports(blockOf(2)+7, 80)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			forged := cable(2, 1, 1, icmpError(quoted, global3(9), quoted.Source, 8).Encode(), func(o *Overlay) { o.Source, o.Node = nodeIP(3, 1), 3 })
+			if r := k.arrive(t, forged); r.Verdict != "uplink-in drop-spoofed-source" {
+				t.Errorf("an error of cluster 3 about a packet to cluster 2: %q", r.Verdict)
+			}
+			k.sent(t, k.arrive(t, cable(2, 1, 1, icmpError(quoted, global(2, 20), quoted.Source, 8).Encode())), "uplink-in switched")
+		})
+	}
+}
+
+// An error does not say which node has a connection.
+func TestICMPErrorTeachesNoNode(t *testing.T) {
+	f := newFleet(t, 2)
+	_, seen := f.there(t, tcpPacket(SYN, to(global(2, 21))))
+	legs, _ := f.back(t, seen.answer())
+	before := f.na.entries(t)
+	sent := decode(t, legs[2].Inner).answer()
+	f.na.delivered(t, f.na.arrive(t, overlay(1, 1, 2, icmpError(sent, sent.Destination, sent.Source, 8).Encode(), func(o *Overlay) { o.Node = 3 })))
+	wantEqual(t, "entries", before, f.na.entries(t))
 }
 
 // An error about a connection neither refreshes nor ends it.

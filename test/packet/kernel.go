@@ -96,7 +96,7 @@ func (k *Kernel) Flush(t testing.TB) {
 			}
 		}
 	}
-	if err := errors.Join(k.Standings.Put(uint32(0), bpf.PelagoStanding{}), k.OwnLosses.Put(uint32(0), bpf.PelagoClusterSet{}),
+	if err := errors.Join(k.Standings.Put(uint32(0), bpf.PelagoAdvertised{}), k.OwnLosses.Put(uint32(0), bpf.PelagoClusterSet{}),
 		k.Calls.Put(uint32(0), uint64(0)), k.Answers.Put(uint32(0), uint64(0)), k.Loader.Guard(nil, nil)); err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func throughLargeProbe(t *testing.T) {
 			}[name]
 			before := ga.path(t, want.Destination)
 			got, b := ga.sendLarge(t, want.Destination, size)
-			if len(got.Inner) != size+14 || b.Nonce == 0 || b.Sequence != uint32(size) || b.Promised != 150 {
+			if len(got.Inner) != size+14 || b.Nonce == 0 || b.Sequence != uint32(size) || b.NextProbe != 150 {
 				t.Errorf("%s: %d bytes, %+v; want those of a packet of %d bytes with its MAC addresses, a nonce, the size and the promise of 150 ms", name, len(got.Inner), b, size)
 			}
 			want.Source, want.TTL, want.Type, want.Version, want.Flags, want.Inner = nodeIP(1, 1), 64, Probe, 1, probeLarge, got.Inner

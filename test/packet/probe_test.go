@@ -20,10 +20,10 @@ import (
 // The header is followed by the number of the probe (12 bytes), 2 bytes of padding, and in a full probe 144 bytes of body and
 // 128 that the former version does not know.
 const (
-	probeLength = 14 + 144 + 128
-	oldProbe    = 14 + 144 // of the former version
-	probeDeaf   = 1
-	probeShort  = 8
+	probeLength  = 14 + 144 + 128
+	oldProbe     = 14 + 144 // of the former version
+	probeDeaf = 1
+	probeShort   = 8
 )
 
 // body is struct probe_id and struct probe.
@@ -31,7 +31,7 @@ type body struct {
 	Nonce           uint64
 	Sequence        uint32
 	_               uint16
-	Promised        uint32
+	NextProbe       uint32
 	Ready           uint32
 	Generation, Age uint32
 	Unreachable     [16]uint64
@@ -63,13 +63,13 @@ func probeOf(kind uint8, cluster, from int, b body) Overlay {
 }
 
 // sendProbe has the node send a probe to a peer and returns it.
-func (k *Kernel) sendProbe(t testing.TB, peer netip.Addr, promised time.Duration) Overlay {
+func (k *Kernel) sendProbe(t testing.TB, peer netip.Addr, next time.Duration) Overlay {
 	t.Helper()
 	_, mark, err := k.Loader.Marks()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return k.sent(t, k.Run(t, k.EdgeOut, probe.Frame(peer, promised), Context{Mark: mark}), "edge-out probe")
+	return k.sent(t, k.Run(t, k.EdgeOut, probe.Frame(peer, next), Context{Mark: mark}), "edge-out probe")
 }
 
 // answer is the reply of the peer to a probe.
@@ -102,7 +102,7 @@ func TestProbeIsSent(t *testing.T) {
 	} {
 		got := ga.sendProbe(t, want.Destination, 250*time.Millisecond)
 		b := bodyOf(t, got)
-		if b.Nonce == 0 || b.Sequence != 1 || b.Promised != 250 {
+		if b.Nonce == 0 || b.Sequence != 1 || b.NextProbe != 250 {
 			t.Errorf("%s: %+v; want a nonce, sequence 1 and the promise of 250 ms", name, b)
 		}
 		want.Source, want.TTL, want.Type, want.Version = nodeIP(1, 1), 64, Probe, 1
@@ -166,7 +166,7 @@ func throughProbeReflection(t *testing.T) {
 	if err := ga.Loader.Reach(map[uint16]bool{2: true, 700: true, 3: false}, map[uint16]bool{5: true, 701: true}); err != nil {
 		t.Fatal(err)
 	}
-	sent := body{Nonce: 0x1122334455667788, Sequence: 9, Promised: 10}
+	sent := body{Nonce: 0x1122334455667788, Sequence: 9, NextProbe: 10}
 	request := probeOf(Probe, 2, 4, sent)
 	request.SourcePort = 0x1234
 	got := ga.sent(t, ga.arrive(t, request), "uplink-in probe")
@@ -413,7 +413,7 @@ func TestOneLivenessRule(t *testing.T) {
 	put := func(peer netip.Addr, p bpf.PelagoPath) { na.putPath(t, peer.As4(), p) }
 	good := bpf.PelagoPath{Probed: 1, Ready: 1, Seen: uint64(nanotime(t)), Ring: farRing(nanotime(t))}
 	bad := good
-	bad.Deaf = 1
+	bad.NoReply = 1
 	put(one, good)
 	put(four, good)
 	source := uint16(1)

@@ -159,7 +159,7 @@ func TestAdvertiseAgainstPackets(t *testing.T) {
 		if _, err := k.TryRun(k.UplinkIn, frame, Context{}); err != nil {
 			t.Fatal(err)
 		}
-		var s bpf.PelagoStanding
+		var s bpf.PelagoAdvertised
 		if err := k.Standings.Lookup(uint32(0), &s); err != nil {
 			t.Fatal(err)
 		}

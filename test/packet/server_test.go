@@ -297,3 +297,15 @@ func TestBounceLeavesOutTheSender(t *testing.T) {
 		t.Errorf("it goes to %s, which is no gateway", got.Destination)
 	}
 }
+
+// What another cluster's gateways bounced among themselves is not bounced yet here, and its sender's index is that of another node.
+func TestBounceIsForgottenOnTheCable(t *testing.T) {
+	k := load(t, 1, 1)
+	s := state(1, 1)
+	s.Services[own(20, 80)] = dataplane.Service{Table: dataplane.Maglev(map[uint16]int{4: 1})}
+	k.Apply(t, s)
+	got := k.sent(t, k.arrive(t, cable(2, 4, 1, clientTCP(SYN).Encode(), func(o *Overlay) { o.Flags = Bounced })), "uplink-in switched")
+	if got.Destination != nodeIP(1, 4) || got.Flags != 0 {
+		t.Errorf("to %s with flags %d; want node 4, none", got.Destination, got.Flags)
+	}
+}

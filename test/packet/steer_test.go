@@ -211,29 +211,29 @@ func throughGatewaySteers(t *testing.T) {
 }
 
 // A node that gets no answers is reached by way of the sibling. A prober that is late is no reason.
-func TestDeafNode(t *testing.T) { bothHooks(t, throughDeafNode) }
+func TestNodeWithoutReplies(t *testing.T) { bothHooks(t, throughNodeWithoutReplies) }
 
-func throughDeafNode(t *testing.T) {
+func throughNodeWithoutReplies(t *testing.T) {
 	ga := load(t, 1, 1)
 	answerFor3 := cable(2, 1, 1, answerTo(3).Encode())
-	hear := func(promised uint32, flags uint8) {
-		ga.arrive(t, overlay(1, 3, 1, body{Nonce: 1, Promised: promised}.encode(), func(o *Overlay) { o.Type, o.Flags = Probe, flags }))
+	hear := func(next uint32, flags uint8) {
+		ga.arrive(t, overlay(1, 3, 1, body{Nonce: 1, NextProbe: next}.encode(), func(o *Overlay) { o.Type, o.Flags = Probe, flags }))
 	}
 	ga.arrive(t, answer(t, ga.sendProbe(t, nodeIP(1, 4), 0), nil))
 	for _, tt := range []struct {
-		promised uint32
-		flags    uint8
-		want     string
-		to       netip.Addr
+		next  uint32
+		flags uint8
+		want  string
+		to    netip.Addr
 	}{
 		{0, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)},
 		{10, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, probeDeaf, "uplink-in bounced", nodeIP(1, 4)},
 	} {
-		hear(tt.promised, tt.flags)
+		hear(tt.next, tt.flags)
 		time.Sleep(60 * time.Millisecond) // the promise of 10 ms is broken by now, that of 1,000 ms is not
 		ga.arrive(t, answer(t, ga.sendProbe(t, nodeIP(1, 4), 0), nil))
 		if o := ga.sent(t, ga.arrive(t, answerFor3), tt.want); o.Destination != tt.to {
-			t.Errorf("promised %d ms, flags %d: to %s; want %s", tt.promised, tt.flags, o.Destination, tt.to)
+			t.Errorf("next %d ms, flags %d: to %s; want %s", tt.next, tt.flags, o.Destination, tt.to)
 		}
 	}
 	again := answerFor3

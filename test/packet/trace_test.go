@@ -107,7 +107,7 @@ func drawPath(t *rapid.T, p *bpf.PelagoPath) {
 	case 0:
 		p.Ready = 0
 	case 1:
-		p.Deaf = 1
+		p.NoReply = 1
 	case 2:
 		p.Lossy = 1
 	case 3:

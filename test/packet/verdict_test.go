@@ -294,6 +294,21 @@ func rows(t testing.TB) []row {
 
 		// Flows.
 		{name: "a segment in the middle of a connection that is not there", node: 2, hook: "edge-out", frame: is(tcpPacket(FIN)), context: pod, want: "edge-out drop-no-flow"},
+		{name: "a flow on a tuple whose last one is just being removed", node: 2, hook: "edge-out", own: true, prepare: func(t *testing.T, k *Kernel) {
+			opened(udpPacket("x"))(t, k)
+			for key, f := range k.entries(t) {
+				if f.Primary == 0 {
+					if err := k.Flows.Delete(key); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				}
+				f.State |= 1
+				if err := k.Flows.Put(key, f); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, frame: is(udpPacket("x")), context: pod, want: "edge-out drop-tuple-clash"},
 		{name: "an echo reply to nothing", node: 2, hook: "edge-out", frame: is(echoPacket(EchoReply)), context: pod, want: "edge-out drop-no-flow"},
 		{name: "an ICMP error about no connection", node: 2, hook: "edge-out", context: pod,
 			frame: is(icmpError(udpPacket("a", from("120.2.0.20"), to(ip("10.7.2.10")), ports(53, 40000)), ip("10.7.2.10"), global(2, 20), 8)), want: "edge-out drop-no-flow"},

@@ -207,6 +207,24 @@ func TestVIPReplies(t *testing.T) {
 	})
 }
 
+// A pod cannot send an ICMP error about a neighbour's connection in that one's name.
+func TestVIPErrorOfAnotherPod(t *testing.T) {
+	k := balancing(t, [3]int{1, 0, 0}, func(s *dataplane.State) {
+		s.Endpoints[ip("10.7.2.11")] = dataplane.Endpoint{Ifindex: loopback, MAC: podMAC}
+	})
+	p := udpPacket("q", to(clustersetIP))
+	carryOwn(t, k, p)
+	complain := func(pod string) Result {
+		return k.Run(t, k.PodOut, Frame(icmpError(p.answer(), ip(pod), clustersetIP, 8).Encode()), Context{})
+	}
+	if r := complain("10.7.2.10"); r.Verdict != "pod-out own-service" {
+		t.Errorf("the client's error: %q", r.Verdict)
+	}
+	if r := complain("10.7.2.11"); r.Verdict != "" || decode(t, r.Frame[14:]).Source != ip("10.7.2.11") {
+		t.Errorf("another pod's error: %q, from %s", r.Verdict, decode(t, r.Frame[14:]).Source)
+	}
+}
+
 // numbered is a packet as it is decoded.
 func numbered(p Packet) Packet {
 	return p.with(func(p *Packet) { p.Protocol = p.protocol() })

@@ -34,7 +34,7 @@ var reasons = map[string]reason{
 	"drop-bad-token":       {"the packet has another secret than the receiver", "the clusters were joined with different secrets: run `pelago join` again with one broker-info.subm"},
 	"drop-bad-type":        {"the overlay header has an unknown type", "upgrade the older of the two clusters"},
 	"drop-unknown-peer":    {"the receiver does not know the sender's address", "see `kubectl get peers,nodeindices` of the receiving cluster: does it accept the sender, and does NAT change its address?"},
-	"drop-spoofed-source":  {"the receiver does not accept the source address from that cluster", "see `kubectl get peers -o wide` of the receiving cluster: does it accept the sender's cluster, with these ranges?"},
+	"drop-spoofed-source":  {"the receiver does not accept the source address from that cluster, or an ICMP error about a flow to another one", "see `kubectl get peers -o wide` of the receiving cluster: does it accept the sender's cluster, with these ranges?"},
 	"drop-unknown-source":  {"the source address is no pod of the node", "see `pelago map dump sources`: pelago-node learns pods from the API server; is the packet translated (masqueraded) before?"},
 	"drop-no-route":        {"no accepted cluster has the destination", "see `kubectl get peers`: is the address in the subnets of one that is accepted?"},
 	"drop-no-gateway":      {"no gateway leads there", "label a node submariner.io/gateway=true in both clusters, and see `pelago show gateways` and `pelago show connections`"},
