@@ -67,7 +67,7 @@ func serve(args []string) error {
 	if me.Pod == "" {
 		me.Pod, _ = os.Hostname() // a pod's host name is its name; empty is said as it is
 	}
-	server := &http.Server{Addr: *listen, Handler: handler(me), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Addr: *listen, Handler: handler(me), ReadHeaderTimeout: 5 * time.Minute}
 	slog.Info("listening", "address", *listen)
 	return fmt.Errorf("serve on %s: %w", *listen, server.ListenAndServe())
 }
