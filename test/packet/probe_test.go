@@ -3,11 +3,13 @@ package packet
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"github.com/pelago-net/pelago/bpf"
@@ -22,7 +24,7 @@ import (
 const (
 	probeLength  = 14 + 144 + 128
 	oldProbe     = 14 + 144 // of the former version
-	probeDeaf = 1
+	probeNoReply = 1
 	probeShort   = 8
 )
 
@@ -91,6 +93,20 @@ func (k *Kernel) path(t testing.TB, peer netip.Addr) loader.Path {
 		t.Fatalf("path to %s: %t, %v", peer, ok, err)
 	}
 	return p
+}
+
+// awaitDead waits until a path is dead by the clock of the programs as well, the coarse one, which is up to a tick behind.
+func (k *Kernel) awaitDead(t testing.TB, peer netip.Addr) {
+	t.Helper()
+	await.True(t, fmt.Sprintf("the path to %s is dead", peer), func() bool { return k.path(t, peer).Dead() })
+	dead := nanotime(t)
+	await.True(t, "the coarse clock follows", func() bool {
+		var now unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
+			t.Fatal(err)
+		}
+		return now.Nano() >= dead
+	})
 }
 
 // What the prober's frame becomes, on the overlay and on the cable.

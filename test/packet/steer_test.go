@@ -83,10 +83,10 @@ func TestEdgeSteers(t *testing.T) {
 	}
 	na.miss(t, one)
 	good(na, four, nil)
-	await.True(t, "gateway 1 is given up", func() bool { return na.path(t, one).Dead() })
+	na.awaitDead(t, one)
 	longAndShort := func(k *Kernel) {
 		k.miss(t, one)
-		await.True(t, "gateway 1 is given up", func() bool { return k.path(t, one).Dead() })
+		k.awaitDead(t, one)
 		good(k, four, nil)
 		k.miss(t, four)
 	}
@@ -94,8 +94,7 @@ func TestEdgeSteers(t *testing.T) {
 		t.Errorf("gateway 1 has been silent for long, gateway 4 for a moment: flows leave by %v; want all by %s", got, four)
 	}
 	na.miss(t, four)
-	await.True(t, "gateway 4 is given up", func() bool { return na.path(t, four).Dead() })
-	time.Sleep(10 * time.Millisecond) // the programs' clock is the coarse one, up to a tick behind ours
+	na.awaitDead(t, four)
 	shared("both are given up")
 	good(na, one, nil)
 	good(na, four, func(b *body) { b.Age = 500 })
@@ -227,7 +226,7 @@ func throughNodeWithoutReplies(t *testing.T) {
 		to    netip.Addr
 	}{
 		{0, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)},
-		{10, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, probeDeaf, "uplink-in bounced", nodeIP(1, 4)},
+		{10, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, 0, "uplink-in switched", nodeIP(1, 3)}, {1000, probeNoReply, "uplink-in bounced", nodeIP(1, 4)},
 	} {
 		hear(tt.next, tt.flags)
 		time.Sleep(60 * time.Millisecond) // the promise of 10 ms is broken by now, that of 1,000 ms is not
@@ -274,7 +273,7 @@ func throughNodeWithoutDaemon(t *testing.T) {
 		time.Sleep(15 * time.Millisecond) // as in miss
 	}
 	goes("it does not answer", "uplink-in bounced", sibling)
-	hear(probeDeaf)
+	hear(probeNoReply)
 	goes("it gets no answers", "uplink-in bounced", sibling)
 	hear(0)
 	goes("it gets answers", "uplink-in switched", node)
