@@ -19,12 +19,16 @@ import (
 
 // kernel is what this process has installed in the node's kernel.
 type kernel struct {
-	// reapply: the next install also reapplies what has not changed.
+	// reapply: reconciles also reapply what has not changed, until one succeeds.
 	reapply bool
+	// gateway: a reconcile has succeeded since the node became a gateway.
+	gateway bool
 	// edge is the interface index of pelago0, mtu its MTU in bytes; the prober reads them.
 	edge, mtu atomic.Int64
 	// firewall, attached and guarded identify the firewall rules, attachments and guarded ports that were installed last.
 	firewall, attached, guarded string
+	// clusterIPs are the ranges that the firewall rules protect (netdev.Filter).
+	clusterIPs []netip.Prefix
 	// xdp: some uplink is to have XDP; xdpProblems are why some have none.
 	xdp         bool
 	xdpProblems []string
@@ -41,37 +45,52 @@ type kernel struct {
 // overlay returns the interface index and the MTU of pelago0.
 func (k *kernel) overlay() (ifindex, mtu int) { return int(k.edge.Load()), int(k.mtu.Load()) }
 
-// install configures what surrounds the programs, and attaches them: uplinks are guarded before the first packet goes out. Firewall
-// rules, which take a dozen commands, are written only when something of them changed, or to reapply everything.
-func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) error {
+// install configures what surrounds the programs, and attaches them: uplinks are guarded before the first packet goes out. It
+// continues after an error. checked: packets are checked as the tables of s require, so these may be written.
+func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) (checked bool, err error) {
 	k := &d.kernel
 	if !s.Settings.Ready {
-		return nil // without index or address nothing is changed on the node
-	}
-	if err := netdev.Ensure(deviceConfig(s, host)); err != nil {
-		return err
+		return true, nil // without index or address nothing is changed on the node
 	}
 	k.edge.Store(int64(host.Edge))
 	k.mtu.Store(int64(host.MTU))
+	errs := []error{netdev.Ensure(deviceConfig(s, host))}
 	filter := netdev.Filter{CablePort: s.Settings.CablePort, Open: host.Wire.Ports}
 	filter.External, filter.ClusterIPs = s.Masqueraded()
-	if firewall := fmt.Sprint(filter); k.reapply || firewall != k.firewall {
-		if err := netdev.Firewall(filter); err != nil {
-			return err
-		}
-		k.firewall = firewall
+	errs = append(errs, d.installFirewall(filter))
+	if bypassed(s) {
+		errs = append(errs, netdev.LenientConntrack())
 	}
+	err = d.attach(s, host, xdp)
+	// Of the rules, only those against forged ClusterIPs check packets. Without the others some are lost.
+	checked = err == nil && slices.Equal(k.clusterIPs, filter.ClusterIPs)
+	return checked, errors.Join(append(errs, err)...)
+}
+
+// installFirewall writes the firewall rules, which takes a dozen commands, only when something of them changed, or to reapply
+// everything.
+func (d *Daemon) installFirewall(filter netdev.Filter) error {
+	k := &d.kernel
+	firewall := fmt.Sprint(filter)
+	if !k.reapply && firewall == k.firewall {
+		return nil
+	}
+	if err := netdev.Firewall(filter); err != nil {
+		return err
+	}
+	k.firewall, k.clusterIPs = firewall, filter.ClusterIPs
+	return nil
+}
+
+// attach attaches the programs when their devices have changed, or to reapply everything.
+func (d *Daemon) attach(s dataplane.State, host tables.Host, xdp XDP) error {
+	k := &d.kernel
 	receivers, err := netdev.Receivers()
 	if err != nil {
 		return err
 	}
 	devices := loader.Devices{
 		Edge: int(host.Edge), Uplinks: uplinks(s), Receivers: receivers, Wires: host.Wire.Devices, Pods: podDevices(s),
-	}
-	if bypassed(s) {
-		if err := netdev.LenientConntrack(); err != nil {
-			return err
-		}
 	}
 	devices.XDP = xdp.devices(s.Settings.Gateway, devices.Uplinks, deviceKind)
 	attached := fmt.Sprint(devices)
