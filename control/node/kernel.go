@@ -32,8 +32,10 @@ type kernel struct {
 	// xdp: some uplink is to have XDP; xdpProblems are why some have none.
 	xdp         bool
 	xdpProblems []string
-	// owners are the pods of the local addresses in the tables.
+	// owners are the pods of the local addresses in the tables; stale are addresses of pods that are gone, whose flows are to be
+	// removed.
 	owners map[netip.Addr]types.UID
+	stale  map[netip.Addr]bool
 	// purged: the flows that an earlier process left were compared with the tables.
 	purged bool
 	// audiences are those whose flows were compared with the table of flows last.
@@ -163,34 +165,41 @@ func podDevices(s dataplane.State) []int {
 	return slices.Compact(out)
 }
 
-// apply writes the tables and removes the flows of pods that are gone: the next pod of an address must get none of their packets.
+// apply writes the tables and removes the flows that they do not allow any more. What fails is repeated in the next reconcile.
 func (d *Daemon) apply(r tables.Result) error {
-	s := r.State
-	if err := d.loader.Apply(s); err != nil {
+	if err := d.loader.Apply(r.State); err != nil {
 		return err
 	}
-	if err := errors.Join(d.revoke(s), d.unmap(s)); err != nil {
-		return err
-	}
-	stale := map[netip.Addr]bool{}
-	for a, uid := range d.kernel.owners {
+	return errors.Join(d.revoke(r.State), d.unmap(r.State), d.purge(r))
+}
+
+// purge removes the flows of pods that are gone: the next pod of an address must get none of their packets.
+func (d *Daemon) purge(r tables.Result) error {
+	k := &d.kernel
+	for a, uid := range k.owners {
 		if r.Owners[a] != uid {
-			stale[a] = true
+			if k.stale == nil {
+				k.stale = map[netip.Addr]bool{}
+			}
+			k.stale[a] = true
 		}
 	}
-	d.kernel.owners = r.Owners
-	if len(stale) == 0 && d.kernel.purged || !s.Settings.Ready {
+	k.owners = r.Owners
+	if len(k.stale) == 0 && k.purged || !r.State.Settings.Ready {
 		return nil
 	}
 	removed, err := d.loader.PurgeFunc(func(a netip.Addr) bool {
-		_, known := s.Source(a)
-		return stale[a] || !known
+		_, known := r.State.Source(a)
+		return k.stale[a] || !known
 	})
-	d.kernel.purged = d.kernel.purged || err == nil
 	if removed > 0 {
 		d.log.Info("removed the flows of pods that are gone", "flows", removed)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	k.stale, k.purged = nil, true
+	return nil
 }
 
 // revoke removes the flows of clusters to which a service is not exported any more: after a change, and once after the start.
