@@ -27,7 +27,7 @@ type PodDevices struct {
 // bridge. Some CNIs, Cilium for one, route all pods to one device and receive from another, a veth device each: that one is found
 // from the pod's end, in the namespaces bound in dir. Pods whose device is not found are missing.
 func (d *PodDevices) Find(pods []netip.Addr, dir string) (map[netip.Addr]uint32, error) {
-	links, err := netlink.LinkList()
+	links, err := Dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list devices: %w", err)
 	}
@@ -137,7 +137,7 @@ func devicesOf(path string, host map[int]netlink.Link) (map[netip.Addr]uint32, e
 		return nil, err
 	}
 	defer handle.Close()
-	links, err := handle.LinkList()
+	links, err := Dump(handle.LinkList)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func devicesOf(path string, host map[int]netlink.Link) (map[netip.Addr]uint32, e
 		if l.Type() != "veth" || end == nil || end.Type() != "veth" || end.Attrs().NetNsID != id || end.Attrs().ParentIndex != l.Attrs().Index {
 			continue
 		}
-		addresses, err := handle.AddrList(l, netlink.FAMILY_V4)
+		addresses, err := Dump(func() ([]netlink.Addr, error) { return handle.AddrList(l, netlink.FAMILY_V4) })
 		if err != nil {
 			return nil, err
 		}
