@@ -47,11 +47,15 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	}
 	var pods []netip.Addr
 	for i := range objs.Pods {
-		if a, ok := tables.PodIP(&objs.Pods[i]); ok && !objs.Pods[i].Spec.HostNetwork {
+		if a, ok := tables.PodIP(&objs.Pods[i]); ok && tables.IsLocal(objs, &objs.Pods[i]) {
 			pods = append(pods, a)
 		}
 	}
-	if host.Devices, err = d.podDevices.Find(pods, netdev.NamespacesDir); host.Devices == nil {
+	uplinks := map[uint32]bool{}
+	for _, hop := range host.Hops {
+		uplinks[hop.Ifindex] = true
+	}
+	if host.Devices, err = d.podDevices.Find(pods, uplinks, netdev.NamespacesDir); host.Devices == nil {
 		return host, err
 	} else if err != nil {
 		host.Problems = append(host.Problems, err.Error()) // of single namespaces

@@ -190,7 +190,8 @@ func (d *Daemon) purge(r tables.Result) error {
 	}
 	removed, err := d.loader.PurgeFunc(func(a netip.Addr) bool {
 		_, known := r.State.Source(a)
-		return k.stale[a] || !known
+		_, local := r.Owners[a] // its device may be unknown for a moment
+		return k.stale[a] || !known && !local
 	})
 	if removed > 0 {
 		d.log.Info("removed the flows of pods that are gone", "flows", removed)
