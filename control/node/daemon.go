@@ -85,7 +85,8 @@ type Daemon struct {
 
 	trigger chan struct{}
 	swept   chan sweep
-	ready   atomic.Bool
+	// ready: a reconcile has succeeded since the start, or since the node had no index or address (latch).
+	ready atomic.Bool
 	// settled: since its start the node has once been connected to the remote gateways (status.Snapshot.Connected).
 	settled atomic.Bool
 	started time.Time
@@ -121,8 +122,8 @@ func New(opts Options, c cache.Cache, cl client.Client, l *loader.Loader) *Daemo
 	return d
 }
 
-// Ready reports whether the node's tables are in the kernel and, at a gateway, packets can leave: an upgrade continues with the
-// next node then.
+// Ready reports whether the node's tables have been written since the start and, at a gateway, packets can leave: an upgrade continues
+// with the next node then.
 func (d *Daemon) Ready() bool { return d.ready.Load() && d.settled.Load() }
 
 // FromCache reports whether the node works from saved objects, because the API server has been away since the start.
@@ -268,32 +269,46 @@ func (d *Daemon) reconcileOnce(ctx context.Context) error {
 	problems = append(problems, more...)
 	host.Wire = wire.With(reach)
 	result := tables.Desired(objs, host)
-	errs := []error{d.install(result.State, host, d.opts.XDP.or(objs.Config)), d.guard(objs.Config, wire)}
+	checked, err := d.install(result.State, host, d.opts.XDP.or(objs.Config))
+	errs := []error{err, d.guard(objs.Config, wire)}
 	d.logProblems(slices.Concat(problems, host.Problems, result.Problems, d.kernel.xdpProblems))
-	d.kernel.reapply = false
-	if errs[0] == nil {
-		errs = append(errs, d.apply(result))
+	written := false
+	if checked {
+		err := d.apply(result)
+		written = err == nil
+		errs = append(errs, err)
 	}
 	err = errors.Join(errs...)
-	d.ready.Store(err == nil && result.State.Settings.Ready)
+	d.latch(result, err == nil)
 	d.mu.Lock()
 	d.latest = status.NewSnapshot(objs, result, reach, host.Wire.Fleeting)
 	d.mu.Unlock()
-	if d.ready.Load() && d.objects.saved == nil {
+	if written && d.ready.Load() && d.objects.saved == nil {
 		d.objects.saves.put(read)
 	}
-	d.reports.node.put(d.nodeReport(objs, result, reach, err == nil))
+	d.reports.node.put(d.nodeReport(objs, result, reach, written, err))
 	return err
 }
 
-// nodeReport is what the kernel has; applied: the last reconcile has succeeded.
-func (d *Daemon) nodeReport(objs tables.Objects, r tables.Result, reach tables.Reach, applied bool) nodeReport {
+// latch records whether the node is ready, and a gateway that is. Both begin with a reconcile that succeeds; later errors do not
+// end them, because the data path of the last success still works: peers find out by probes whether it does.
+func (d *Daemon) latch(r tables.Result, succeeded bool) {
+	d.ready.Store((succeeded || d.ready.Load()) && r.State.Settings.Ready)
+	d.kernel.gateway = (succeeded || d.kernel.gateway) && r.Gateway
+	if succeeded {
+		d.kernel.reapply = false
+	}
+}
+
+// nodeReport is what the kernel has. written: all tables of r are in it; err is that of the reconcile.
+func (d *Daemon) nodeReport(objs tables.Objects, r tables.Result, reach tables.Reach, written bool, err error) nodeReport {
 	return nodeReport{
 		index: status.NodeIndex(objs, r, status.Node{
-			Applied: applied, Serving: d.gateway.role.serves, BootID: bootID(), Reach: reach,
+			Ready: d.ready.Load(), Gateway: d.kernel.gateway, Written: written, Err: err,
+			Serving: d.gateway.role.serves, BootID: bootID(), Reach: reach,
 			XDP: d.kernel.xdp, XDPProblems: d.kernel.xdpProblems, Demand: d.flows.demand.Blocks(objs),
 		}),
-		released: d.flows.released(objs, r.State),
+		released: d.flows.released(objs, r.State, written),
 	}
 }
 

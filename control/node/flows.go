@@ -101,9 +101,14 @@ func (d *Daemon) watchPorts() {
 	}
 }
 
-// released returns the port blocks that the node does not use any more, as they were when it gave them up.
-func (f *flows) released(objs tables.Objects, s dataplane.State) []*pelagov1alpha1.PortBlock {
+// released returns the port blocks that the node does not use any more, as they were when it gave them up; none unless the tables
+// of s were written.
+func (f *flows) released(objs tables.Objects, s dataplane.State, written bool) []*pelagov1alpha1.PortBlock {
 	var out []*pelagov1alpha1.PortBlock
+	if !written { // the kernel may have any of them, also again
+		f.idle = nil
+		return nil
+	}
 	for i := range objs.PortBlocks {
 		if p := &objs.PortBlocks[i]; f.releasable(p, objs.Name, s) {
 			out = append(out, p.DeepCopy())

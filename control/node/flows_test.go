@@ -53,3 +53,17 @@ func TestBlockIsReleasedBySweepBegunLater(t *testing.T) {
 	block.Spec.State = pelagov1alpha1.BlockReleasing
 	never("by an earlier sweep")
 }
+
+// A block that has left the desired tables may still be in the kernel's.
+func TestNoBlockIsReleasedBeforeTablesAreWritten(t *testing.T) {
+	d, objs, result := leavingBlock()
+	for _, written := range []bool{false, true} { // by the sweep before neither
+		if got := d.flows.released(objs, result.State, written); len(got) > 0 {
+			t.Errorf("tables written: %t; released %s", written, got[0].Name)
+		}
+	}
+	d.flows.begun, d.flows.done = d.flows.begun+1, d.flows.begun+1
+	if len(d.flows.released(objs, result.State, true)) != 1 {
+		t.Error("not released, although a later sweep has found no flow")
+	}
+}

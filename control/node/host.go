@@ -47,11 +47,15 @@ func (d *Daemon) observeHost(objs tables.Objects) (tables.Host, error) {
 	}
 	var pods []netip.Addr
 	for i := range objs.Pods {
-		if a, ok := tables.PodIP(&objs.Pods[i]); ok && !objs.Pods[i].Spec.HostNetwork {
+		if a, ok := tables.PodIP(&objs.Pods[i]); ok && tables.IsLocal(objs, &objs.Pods[i]) {
 			pods = append(pods, a)
 		}
 	}
-	if host.Devices, err = d.podDevices.Find(pods, netdev.NamespacesDir); host.Devices == nil {
+	uplinks := map[uint32]bool{}
+	for _, hop := range host.Hops {
+		uplinks[hop.Ifindex] = true
+	}
+	if host.Devices, err = d.podDevices.Find(pods, uplinks, netdev.NamespacesDir); host.Devices == nil {
 		return host, err
 	} else if err != nil {
 		host.Problems = append(host.Problems, err.Error()) // of single namespaces
@@ -157,36 +161,58 @@ func bootID() string {
 
 // watchHost wakes the daemon when routes, devices or addresses of the node change.
 func (d *Daemon) watchHost(ctx context.Context) {
-	routes, devices, addresses := make(chan netlink.RouteUpdate, 64), make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64)
-	if err := errors.Join(
-		netlink.RouteSubscribe(routes, ctx.Done()),
-		netlink.LinkSubscribe(devices, ctx.Done()),
-		netlink.AddrSubscribe(addresses, ctx.Done()),
-	); err != nil {
-		d.log.Error("watch the node's routes and devices; they are read every half minute instead", "error", err)
-		return
+	d.watchChanges(ctx,
+		subscription(netlink.RouteSubscribe, func(r netlink.RouteUpdate) bool { return r.Protocol != netdev.Protocol }),
+		subscription(netlink.LinkSubscribe, func(netlink.LinkUpdate) bool { return true }),
+		subscription(netlink.AddrSubscribe, func(netlink.AddrUpdate) bool { return true }),
+	)
+}
+
+// subscribe calls changed at changes of one kind until done is closed or the kernel ends the notifications, and then ended.
+type subscribe func(done <-chan struct{}, changed, ended func()) error
+
+func subscription[T any](to func(chan<- T, <-chan struct{}) error, matters func(T) bool) subscribe {
+	return func(done <-chan struct{}, changed, ended func()) error {
+		updates := make(chan T, 64)
+		if err := to(updates, done); err != nil {
+			return err
+		}
+		go func() {
+			defer ended()
+			for u := range updates { // to the end, or its sender blocks for ever
+				if matters(u) {
+					changed()
+				}
+			}
+		}()
+		return nil
 	}
-	for {
+}
+
+// watchChanges wakes the daemon at changes of all kinds until ctx ends. The kernel ends notifications that come faster than they are
+// read (ENOBUFS, netlink(7)); then it subscribes again and wakes the daemon, since some were lost.
+func (d *Daemon) watchChanges(ctx context.Context, kinds ...subscribe) {
+	for backoff := retry; ; backoff = min(2*backoff, resync) {
+		watching, end := context.WithCancel(ctx)
+		var errs []error
+		for _, kind := range kinds {
+			errs = append(errs, kind(watching.Done(), d.wake, end))
+		}
+		err := errors.Join(errs...)
+		if err == nil {
+			d.wake()
+			<-watching.Done()
+			err, backoff = errors.New("the kernel has ended the notifications"), retry
+		}
+		end()
+		if ctx.Err() != nil {
+			return
+		}
+		d.log.Error("watch the node's routes and devices; they are read every half minute meanwhile", "error", err, "retry", backoff)
 		select {
 		case <-ctx.Done():
 			return
-		case r, ok := <-routes:
-			if !ok {
-				return
-			}
-			if r.Protocol != netdev.Protocol {
-				d.wake()
-			}
-		case _, ok := <-devices:
-			if !ok {
-				return
-			}
-			d.wake()
-		case _, ok := <-addresses:
-			if !ok {
-				return
-			}
-			d.wake()
+		case <-time.After(backoff):
 		}
 	}
 }

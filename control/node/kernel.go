@@ -19,17 +19,23 @@ import (
 
 // kernel is what this process has installed in the node's kernel.
 type kernel struct {
-	// reapply: the next install also reapplies what has not changed.
+	// reapply: reconciles also reapply what has not changed, until one succeeds.
 	reapply bool
+	// gateway: a reconcile has succeeded since the node became a gateway.
+	gateway bool
 	// edge is the interface index of pelago0, mtu its MTU in bytes; the prober reads them.
 	edge, mtu atomic.Int64
 	// firewall, attached and guarded identify the firewall rules, attachments and guarded ports that were installed last.
 	firewall, attached, guarded string
+	// clusterIPs are the ranges that the firewall rules protect (netdev.Filter).
+	clusterIPs []netip.Prefix
 	// xdp: some uplink is to have XDP; xdpProblems are why some have none.
 	xdp         bool
 	xdpProblems []string
-	// owners are the pods of the local addresses in the tables.
+	// owners are the pods of the local addresses in the tables; stale are addresses of pods that are gone, whose flows are to be
+	// removed.
 	owners map[netip.Addr]types.UID
+	stale  map[netip.Addr]bool
 	// purged: the flows that an earlier process left were compared with the tables.
 	purged bool
 	// audiences are those whose flows were compared with the table of flows last.
@@ -41,37 +47,52 @@ type kernel struct {
 // overlay returns the interface index and the MTU of pelago0.
 func (k *kernel) overlay() (ifindex, mtu int) { return int(k.edge.Load()), int(k.mtu.Load()) }
 
-// install configures what surrounds the programs, and attaches them: uplinks are guarded before the first packet goes out. Firewall
-// rules, which take a dozen commands, are written only when something of them changed, or to reapply everything.
-func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) error {
+// install configures what surrounds the programs, and attaches them: uplinks are guarded before the first packet goes out. It
+// continues after an error. checked: packets are checked as the tables of s require, so these may be written.
+func (d *Daemon) install(s dataplane.State, host tables.Host, xdp XDP) (checked bool, err error) {
 	k := &d.kernel
 	if !s.Settings.Ready {
-		return nil // without index or address nothing is changed on the node
-	}
-	if err := netdev.Ensure(deviceConfig(s, host)); err != nil {
-		return err
+		return true, nil // without index or address nothing is changed on the node
 	}
 	k.edge.Store(int64(host.Edge))
 	k.mtu.Store(int64(host.MTU))
+	errs := []error{netdev.Ensure(deviceConfig(s, host))}
 	filter := netdev.Filter{CablePort: s.Settings.CablePort, Open: host.Wire.Ports}
 	filter.External, filter.ClusterIPs = s.Masqueraded()
-	if firewall := fmt.Sprint(filter); k.reapply || firewall != k.firewall {
-		if err := netdev.Firewall(filter); err != nil {
-			return err
-		}
-		k.firewall = firewall
+	errs = append(errs, d.installFirewall(filter))
+	if bypassed(s) {
+		errs = append(errs, netdev.LenientConntrack())
 	}
+	err = d.attach(s, host, xdp)
+	// Of the rules, only those against forged ClusterIPs check packets. Without the others some are lost.
+	checked = err == nil && slices.Equal(k.clusterIPs, filter.ClusterIPs)
+	return checked, errors.Join(append(errs, err)...)
+}
+
+// installFirewall writes the firewall rules, which takes a dozen commands, only when something of them changed, or to reapply
+// everything.
+func (d *Daemon) installFirewall(filter netdev.Filter) error {
+	k := &d.kernel
+	firewall := fmt.Sprint(filter)
+	if !k.reapply && firewall == k.firewall {
+		return nil
+	}
+	if err := netdev.Firewall(filter); err != nil {
+		return err
+	}
+	k.firewall, k.clusterIPs = firewall, filter.ClusterIPs
+	return nil
+}
+
+// attach attaches the programs when their devices have changed, or to reapply everything.
+func (d *Daemon) attach(s dataplane.State, host tables.Host, xdp XDP) error {
+	k := &d.kernel
 	receivers, err := netdev.Receivers()
 	if err != nil {
 		return err
 	}
 	devices := loader.Devices{
 		Edge: int(host.Edge), Uplinks: uplinks(s), Receivers: receivers, Wires: host.Wire.Devices, Pods: podDevices(s),
-	}
-	if bypassed(s) {
-		if err := netdev.LenientConntrack(); err != nil {
-			return err
-		}
 	}
 	devices.XDP = xdp.devices(s.Settings.Gateway, devices.Uplinks, deviceKind)
 	attached := fmt.Sprint(devices)
@@ -144,34 +165,42 @@ func podDevices(s dataplane.State) []int {
 	return slices.Compact(out)
 }
 
-// apply writes the tables and removes the flows of pods that are gone: the next pod of an address must get none of their packets.
+// apply writes the tables and removes the flows that they do not allow any more. What fails is repeated in the next reconcile.
 func (d *Daemon) apply(r tables.Result) error {
-	s := r.State
-	if err := d.loader.Apply(s); err != nil {
+	if err := d.loader.Apply(r.State); err != nil {
 		return err
 	}
-	if err := errors.Join(d.revoke(s), d.unmap(s)); err != nil {
-		return err
-	}
-	stale := map[netip.Addr]bool{}
-	for a, uid := range d.kernel.owners {
+	return errors.Join(d.revoke(r.State), d.unmap(r.State), d.purge(r))
+}
+
+// purge removes the flows of pods that are gone: the next pod of an address must get none of their packets.
+func (d *Daemon) purge(r tables.Result) error {
+	k := &d.kernel
+	for a, uid := range k.owners {
 		if r.Owners[a] != uid {
-			stale[a] = true
+			if k.stale == nil {
+				k.stale = map[netip.Addr]bool{}
+			}
+			k.stale[a] = true
 		}
 	}
-	d.kernel.owners = r.Owners
-	if len(stale) == 0 && d.kernel.purged || !s.Settings.Ready {
+	k.owners = r.Owners
+	if len(k.stale) == 0 && k.purged || !r.State.Settings.Ready {
 		return nil
 	}
 	removed, err := d.loader.PurgeFunc(func(a netip.Addr) bool {
-		_, known := s.Source(a)
-		return stale[a] || !known
+		_, known := r.State.Source(a)
+		_, local := r.Owners[a] // its device may be unknown for a moment
+		return k.stale[a] || !known && !local
 	})
-	d.kernel.purged = d.kernel.purged || err == nil
 	if removed > 0 {
 		d.log.Info("removed the flows of pods that are gone", "flows", removed)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	k.stale, k.purged = nil, true
+	return nil
 }
 
 // revoke removes the flows of clusters to which a service is not exported any more: after a change, and once after the start.

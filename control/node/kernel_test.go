@@ -1,15 +1,20 @@
 package node
 
 import (
+	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pelago-net/pelago/control/node/tables"
 	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/loader"
 	"github.com/pelago-net/pelago/dataplane/netdev"
+	"github.com/pelago-net/pelago/test/bpffs"
 	"github.com/pelago-net/pelago/test/clusterset"
 )
 
@@ -39,5 +44,58 @@ func TestPodDevices(t *testing.T) {
 	s := dataplane.State{Endpoints: map[netip.Addr]dataplane.Endpoint{ip("10.7.2.6"): {Ifindex: 5}, ip("10.7.2.5"): {Ifindex: 3}, ip("10.7.2.7"): {Ifindex: 5}}}
 	if diff := cmp.Diff([]int{3, 5}, podDevices(s)); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// Flows that the tables do not allow any more are removed once: again after a failure, not again without a change.
+func TestPurgesAreRepeatedUntilTheySucceed(t *testing.T) {
+	path := filepath.Join(bpffs.Mount(t), "pelago")
+	works, err := loader.Open(loader.Options{PinPath: path, MaxFlows: 1024})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer works.Close()
+	fails, err := loader.OpenMaps(path) // it has no program to remove flows with
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fails.Close()
+	result := func(uid types.UID, cluster uint16) tables.Result {
+		var audience dataplane.ClusterSet
+		audience.Add(cluster)
+		source := dataplane.Source{Egress: netip.AddrFrom4([4]byte{120, 1, 0, byte(cluster)}), Mapped: true}
+		return tables.Result{
+			Owners: map[netip.Addr]types.UID{ip("10.7.2.5"): uid},
+			State: dataplane.State{
+				Settings:  dataplane.Settings{Ready: true},
+				Sources:   map[netip.Addr]dataplane.Source{ip("10.7.2.5"): source},
+				Audiences: map[netip.Addr]dataplane.ClusterSet{ip("120.1.0.9"): audience},
+			},
+		}
+	}
+	for name, purge := range map[string]func(*Daemon, tables.Result) error{
+		"pods":      (*Daemon).purge,
+		"audiences": func(d *Daemon, r tables.Result) error { return d.revoke(r.State) },
+		"mappings":  func(d *Daemon, r tables.Result) error { return d.unmap(r.State) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &Daemon{log: slog.New(slog.DiscardHandler)}
+			for _, r := range []tables.Result{result("first", 1), result("second", 2)} {
+				d.loader = fails
+				for range 2 {
+					if purge(d, r) == nil {
+						t.Fatal("a failure was forgotten")
+					}
+				}
+				d.loader = works
+				if err := purge(d, r); err != nil {
+					t.Fatal(err)
+				}
+				d.loader = fails
+				if err := purge(d, r); err != nil {
+					t.Errorf("without a change: %v", err)
+				}
+			}
+		})
 	}
 }

@@ -233,7 +233,7 @@ func TestReportsDoNotWait(t *testing.T) {
 		begin := time.Now()
 		for _, ack := range []string{"a", "b", "c"} {
 			result.Acks = []string{ack}
-			d.reports.node.put(d.nodeReport(objs, result, tables.Reach{}, true))
+			d.reports.node.put(d.nodeReport(objs, result, tables.Reach{}, true, nil))
 			synctest.Wait() // the writer has it, and hangs
 		}
 		if took := time.Since(begin); took > 0 {
@@ -260,7 +260,8 @@ func TestReportsAreOfWhatWasRead(t *testing.T) {
 	block := objs.PortBlocks[len(objs.PortBlocks)-1].DeepCopy()
 	c := fakeServer(t, tables.OwnIndex(objs).DeepCopy(), block).Build()
 	w := nodeWriter{c, c}
-	r := d.nodeReport(objs, result, tables.Reach{}, true)
+	d.latch(result, true)
+	r := d.nodeReport(objs, result, tables.Reach{}, true, nil)
 	if len(r.released) != 1 || r.index == nil || !r.index.Status.Ready {
 		t.Fatalf("report %+v", r)
 	}

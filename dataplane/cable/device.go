@@ -68,7 +68,7 @@ func removeLink(name string) error {
 // RemoveDevices deletes the devices, SAs and policies of all wires but one from the kernel, also those of other processes: what
 // remains on a node when its daemon changes the wire or is uninstalled. but is a driver; "": all are removed.
 func RemoveDevices(but string) error {
-	links, err := netlink.LinkList()
+	links, err := netdev.Dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list the devices: %w", err)
 	}
@@ -147,7 +147,7 @@ func setSysctl(key, value string) error {
 // ensureAddresses makes these the only IPv4 addresses of the device.
 func ensureAddresses(link netlink.Link, want ...netip.Addr) error {
 	name := link.Attrs().Name
-	have, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	have, err := netdev.Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V4) })
 	if err != nil {
 		return fmt.Errorf("list the addresses of %s: %w", name, err)
 	}
@@ -174,7 +174,9 @@ func ensureAddresses(link netlink.Link, want ...netip.Addr) error {
 // ensureRoutes routes what the node itself sends to the fabric address of each peer into a device, wanted by index, and removes
 // our other routes of devices, which are all of the wire's. Packets of pods need no route.
 func ensureRoutes(local netip.Addr, wanted map[netip.Addr]int, devices []int) error {
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: netdev.Protocol}, netlink.RT_FILTER_PROTOCOL)
+	routes, err := netdev.Dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: netdev.Protocol}, netlink.RT_FILTER_PROTOCOL)
+	})
 	if err != nil {
 		return fmt.Errorf("list the routes: %w", err)
 	}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/dataplane/netdev"
 )
 
 const (
@@ -85,7 +87,7 @@ func (w *IPsec) ensureDevices(local Local, userspace bool, now time.Time) error 
 
 // findTUN returns the name of kernel-libipsec's device: ipsec0, or a higher number if that name was in use.
 func findTUN() (string, error) {
-	links, err := netlink.LinkList()
+	links, err := netdev.Dump(netlink.LinkList)
 	if err != nil {
 		return "", fmt.Errorf("list the devices: %w", err)
 	}
@@ -165,7 +167,7 @@ func tryESP() error {
 // removeSAs deletes the SAs and policies of our xfrm interfaces from the kernel, which remain when an IKE daemon is killed.
 func removeSAs() error {
 	ours := func(id int) bool { return id >= firstIfID && id < firstIfID+MaxTunnels }
-	states, err := netlink.XfrmStateList(netlink.FAMILY_ALL)
+	states, err := netdev.Dump(func() ([]netlink.XfrmState, error) { return netlink.XfrmStateList(netlink.FAMILY_ALL) })
 	if errors.Is(err, syscall.EPROTONOSUPPORT) {
 		return nil // a kernel without IPsec
 	}
@@ -179,7 +181,7 @@ func removeSAs() error {
 			}
 		}
 	}
-	policies, err := netlink.XfrmPolicyList(netlink.FAMILY_ALL)
+	policies, err := netdev.Dump(func() ([]netlink.XfrmPolicy, error) { return netlink.XfrmPolicyList(netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list the kernel's IPsec policies: %w", err)
 	}

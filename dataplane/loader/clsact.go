@@ -8,6 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/pelago-net/pelago/dataplane/netdev"
 )
 
 // Before Linux 6.6 there is no TCX: programs sit in filters of a clsact qdisc. A filter holds its program, so it too
@@ -55,13 +57,16 @@ func detachClsact(hooks []hook, keep map[string]bool) error {
 
 // eachFilter calls f for every filter of ours in the network namespace.
 func eachFilter(hooks []hook, f func(ifindex int, h hook, filter *netlink.BpfFilter)) error {
-	devices, err := netlink.LinkList()
+	devices, err := netdev.Dump(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}
 	for _, d := range devices {
 		for _, h := range hooks {
-			filters, err := netlink.FilterList(d, filterParent(h))
+			filters, err := netdev.Dump(func() ([]netlink.Filter, error) { return netlink.FilterList(d, filterParent(h)) })
+			if errors.Is(err, netlink.ErrDumpInterrupted) {
+				return fmt.Errorf("list the filters of device %s: %w", d.Attrs().Name, err)
+			}
 			if err != nil {
 				continue // no clsact on this device
 			}

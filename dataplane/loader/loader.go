@@ -45,7 +45,8 @@ type Options struct {
 }
 
 // Loader holds the loaded programs and the open maps. Methods that only read maps (Counters, Flows, Paths, Path, LargeProbe,
-// Marks) are safe for concurrent use, also with one other method at a time; the other methods are not.
+// Marks), and Sweep, are safe for concurrent use, also with one other method at a time; the other methods are not. Sweep changes no
+// field of the Loader, and the program that removes flows for it decides on each under the guard of the packet path.
 type Loader struct {
 	pinPath string
 	objs    bpf.PelagoObjects

@@ -54,7 +54,7 @@ func (p Path) WithUnreachable(cluster uint16) Path {
 // DeadAfter is how long a suspect path is silent, beyond its round-trip time, until it is dead: three probes of an idle path.
 const DeadAfter = time.Duration(bpf.PelagoLivenessLIVENESS_GONE)
 
-// Suspect reports whether packets are steered around the path: path_suspect() of bpf/health.h.
+// Suspect reports whether packets are steered around the path: path_suspect_at() of bpf/health.h.
 func (p Path) Suspect() bool {
 	need := int(bpf.PelagoLivenessLIVENESS_UNANSWERED)
 	if p.Lossy() {
@@ -63,7 +63,7 @@ func (p Path) Suspect() bool {
 	return p.Open >= need && p.OldestOpen > p.SRTT+4*p.RTTVar+time.Duration(bpf.PelagoLivenessLIVENESS_FLOOR)
 }
 
-// Dead reports whether the peer has not answered for long: path_gone() of bpf/health.h. Status, events and DNS follow it;
+// Dead reports whether the peer has not answered for long: path_gone_at() of bpf/health.h. Status, events and DNS follow it;
 // packets were steered away before.
 func (p Path) Dead() bool {
 	return p.Suspect() && p.Seen > DeadAfter+p.SRTT &&

@@ -15,7 +15,7 @@ import (
 // itself, or to a bridge one of whose ports it is. A pod whose device or MAC address the kernel does not know yet, because
 // it has not sent anything, is missing, and so is one with a device of another kind.
 func Endpoints(pods []netip.Addr) (map[netip.Addr]dataplane.Endpoint, error) {
-	links, err := netlink.LinkList()
+	links, err := Dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list devices: %w", err)
 	}
@@ -23,7 +23,7 @@ func Endpoints(pods []netip.Addr) (map[netip.Addr]dataplane.Endpoint, error) {
 	for _, l := range links {
 		kinds[l.Attrs().Index] = l.Type()
 	}
-	neighbours, err := netlink.NeighList(0, unix.AF_INET)
+	neighbours, err := Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, unix.AF_INET) })
 	if err != nil {
 		return nil, fmt.Errorf("list neighbours: %w", err)
 	}
@@ -74,7 +74,7 @@ type portKey struct {
 
 // bridgePorts returns the ports of all bridges by the addresses learnt there.
 func bridgePorts() (map[portKey]int, error) {
-	entries, err := netlink.NeighList(0, unix.AF_BRIDGE)
+	entries, err := Dump(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, unix.AF_BRIDGE) })
 	if err != nil {
 		return nil, fmt.Errorf("list the forwarding tables of bridges: %w", err)
 	}

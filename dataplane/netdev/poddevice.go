@@ -25,9 +25,10 @@ type PodDevices struct {
 
 // Find returns the interface indexes by address. It is that of the route to a pod, if that leads to a device of the pod or to a
 // bridge. Some CNIs, Cilium for one, route all pods to one device and receive from another, a veth device each: that one is found
-// from the pod's end, in the namespaces bound in dir. Pods whose device is not found are missing.
-func (d *PodDevices) Find(pods []netip.Addr, dir string) (map[netip.Addr]uint32, error) {
-	links, err := netlink.LinkList()
+// from the pod's end, in the namespaces bound in dir. Pods whose device is not found are missing: those to which only the route of an
+// uplink leads, too, unless the uplink is a bridge that pods are attached to.
+func (d *PodDevices) Find(pods []netip.Addr, uplinks map[uint32]bool, dir string) (map[netip.Addr]uint32, error) {
+	links, err := Dump(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list devices: %w", err)
 	}
@@ -43,10 +44,18 @@ func (d *PodDevices) Find(pods []netip.Addr, dir string) (map[netip.Addr]uint32,
 			continue // not routed yet
 		}
 		routed[hop.Ifindex]++
-		// The other end of Cilium's cilium_host is here as well, so it is no pod's.
-		if l := byIndex[int(hop.Ifindex)]; l != nil && (l.Type() == "veth" && l.Attrs().NetNsID >= 0 || l.Type() == "bridge") {
+		uplink, kind := uplinks[hop.Ifindex], ""
+		l := byIndex[int(hop.Ifindex)]
+		if l != nil {
+			kind = l.Type()
+		}
+		switch {
+		case kind == "bridge" && (!uplink || hop.Next == pod):
 			out[pod] = hop.Ifindex
-		} else {
+		// The other end of Cilium's cilium_host is here as well, so it is no pod's.
+		case kind == "veth" && !uplink && l.Attrs().NetNsID >= 0:
+			out[pod] = hop.Ifindex
+		default:
 			shared[pod] = hop.Ifindex
 		}
 	}
@@ -64,9 +73,10 @@ func (d *PodDevices) Find(pods []netip.Addr, dir string) (map[netip.Addr]uint32,
 	own, err := d.read(dir, byIndex, shared)
 	for pod, ifindex := range shared {
 		if device, ok := own[pod]; ok {
-			ifindex = device
+			out[pod] = device
+		} else if !uplinks[ifindex] {
+			out[pod] = ifindex
 		}
-		out[pod] = ifindex
 	}
 	return out, err
 }
@@ -137,7 +147,7 @@ func devicesOf(path string, host map[int]netlink.Link) (map[netip.Addr]uint32, e
 		return nil, err
 	}
 	defer handle.Close()
-	links, err := handle.LinkList()
+	links, err := Dump(handle.LinkList)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +157,7 @@ func devicesOf(path string, host map[int]netlink.Link) (map[netip.Addr]uint32, e
 		if l.Type() != "veth" || end == nil || end.Type() != "veth" || end.Attrs().NetNsID != id || end.Attrs().ParentIndex != l.Attrs().Index {
 			continue
 		}
-		addresses, err := handle.AddrList(l, netlink.FAMILY_V4)
+		addresses, err := Dump(func() ([]netlink.Addr, error) { return handle.AddrList(l, netlink.FAMILY_V4) })
 		if err != nil {
 			return nil, err
 		}

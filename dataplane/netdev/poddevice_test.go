@@ -43,6 +43,21 @@ func TestPodDevices(t *testing.T) {
 	run(t, node, "ip", "link", "add", "mv0", "link", "un0", "type", "macvlan", "mode", "bridge")
 	run(t, node, "ip", "link", "set", "mv0", "up")
 	run(t, node, "ip", "route", "add", "10.7.4.0/24", "dev", "mv0")
+	// A bridge with the node's uplink and pods, and routes by it and by the other uplink that are no pod's.
+	run(t, node, "ip", "link", "add", "br0", "type", "bridge")
+	run(t, node, "ip", "addr", "add", "10.7.5.1/24", "dev", "br0")
+	run(t, node, "ip", "link", "set", "br0", "up")
+	pod(node, "beside", "10.7.5.10/24", "veth5")
+	run(t, node, "ip", "link", "set", "veth5", "master", "br0")
+	run(t, node, "ip", "route", "add", "10.98.0.0/24", "via", "10.7.5.254", "dev", "br0")
+	uplinks := map[uint32]bool{}
+	for _, name := range []string{"un0", "br0"} {
+		i, err := node.Index(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		uplinks[uint32(i)] = true
+	}
 	junk := filepath.Join(t.TempDir(), "junk")
 	if err := os.WriteFile(junk, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -56,12 +71,12 @@ func TestPodDevices(t *testing.T) {
 			pods = append(pods, netip.MustParseAddr(a))
 		}
 		var found map[netip.Addr]uint32
-		if err := node.Do(func() (err error) { found, err = d.Find(pods, dir); return err }); err != nil {
+		if err := node.Do(func() (err error) { found, err = d.Find(pods, uplinks, dir); return err }); err != nil {
 			t.Fatal(err)
 		}
 		names := map[string]string{}
 		for a, ifindex := range found {
-			for _, name := range []string{"cni0", "veth1", "veth2", "cilium_host", "lxc1", "lxc2", "lxc3", "mv0"} {
+			for _, name := range []string{"cni0", "veth1", "veth2", "cilium_host", "lxc1", "lxc2", "lxc3", "lxc4", "mv0", "br0", "un0"} {
 				if i, err := node.Index(name); err == nil && uint32(i) == ifindex {
 					names[a.String()] = name
 				}
@@ -69,8 +84,8 @@ func TestPodDevices(t *testing.T) {
 		}
 		return names
 	}
-	all := []string{"10.7.1.10", "10.7.2.10", "10.7.3.10", "10.7.3.11", "10.7.4.10", "10.99.0.1"}
-	want := map[string]string{"10.7.1.10": "cni0", "10.7.2.10": "veth2", "10.7.3.10": "lxc1", "10.7.3.11": "lxc2", "10.7.4.10": "mv0"}
+	all := []string{"10.7.1.10", "10.7.2.10", "10.7.3.10", "10.7.3.11", "10.7.4.10", "10.7.5.10", "10.98.0.1", "10.99.0.1"}
+	want := map[string]string{"10.7.1.10": "cni0", "10.7.2.10": "veth2", "10.7.3.10": "lxc1", "10.7.3.11": "lxc2", "10.7.4.10": "mv0", "10.7.5.10": "br0"}
 	check := func(what string, want, got map[string]string) {
 		t.Helper()
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
@@ -82,6 +97,11 @@ func TestPodDevices(t *testing.T) {
 	check("again", want, find(NamespacesDir, all...))
 	pod(node, "third", "10.7.3.12/32", "lxc3")
 	check("a new pod", map[string]string{"10.7.3.10": "lxc1", "10.7.3.12": "lxc3"}, find(NamespacesDir, "10.7.3.10", "10.7.3.12"))
+	// As with a CNI that delivers to pods without a route.
+	pod(node, "unrouted", "10.7.6.10/32", "lxc4")
+	check("no route to the pod", map[string]string{"10.7.6.10": "lxc4"}, find(NamespacesDir, "10.7.6.10"))
+	run(t, node, "ip", "link", "del", "lxc4")
+	check("the device is gone", nil, find(NamespacesDir, "10.7.6.10"))
 	d = PodDevices{}
 	check("no directory", map[string]string{"10.7.3.10": "cilium_host", "10.7.3.11": "cilium_host"}, find("/nonexistent", "10.7.3.10", "10.7.3.11"))
 	check("no namespace in it", map[string]string{"10.7.3.10": "cilium_host", "10.7.3.11": "cilium_host"}, find(filepath.Dir(junk), "10.7.3.10", "10.7.3.11"))

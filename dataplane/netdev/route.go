@@ -87,12 +87,21 @@ func removeRoutes() error {
 }
 
 func ourRoutes() ([]netlink.Route, error) {
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: Table, Protocol: Protocol},
-		netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	routes, err := Dump(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: Table, Protocol: Protocol},
+			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list the routes of table %d: %w", Table, err)
 	}
 	return routes, nil
+}
+
+// rulesOf returns the rules that send packets to a routing table.
+func rulesOf(table int) ([]netlink.Rule, error) {
+	return Dump(func() ([]netlink.Rule, error) {
+		return netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Table: table}, netlink.RT_FILTER_TABLE)
+	})
 }
 
 func routeKey(r netlink.Route) string { return fmt.Sprintf("%s metric %d", r.Dst, r.Priority) }
@@ -102,7 +111,7 @@ func routeKey(r netlink.Route) string { return fmt.Sprintf("%s metric %d", r.Dst
 // packet of the node the same with any number of prefixes. Every other rule of the table goes: it is damage, or of a version
 // that had a rule for each prefix. Without a prefix there is no rule.
 func ensureRule(wanted bool) error {
-	have, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Table: Table}, netlink.RT_FILTER_TABLE)
+	have, err := rulesOf(Table)
 	if err != nil {
 		return fmt.Errorf("list the rules of table %d: %w", Table, err)
 	}
@@ -167,7 +176,7 @@ func UplinkMTU(ifindex uint32) (int, error) {
 
 // LocalAddresses are the IPv4 addresses of the node, of every device but loopback and ours.
 func LocalAddresses() ([]netip.Addr, error) {
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+	addrs, err := Dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}

@@ -59,7 +59,9 @@ func within(n *net.IPNet, of []netip.Prefix) bool {
 func removeSubmarinerRoutes(remote []netip.Prefix) error {
 	var errs []error
 	for _, table := range submarinerTables {
-		routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
+		routes, err := Dump(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
+		})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("list the routes of table %d: %w", table, err))
 			continue
@@ -72,7 +74,7 @@ func removeSubmarinerRoutes(remote []netip.Prefix) error {
 				errs = append(errs, fmt.Errorf("remove the route of %s in table %d: %w", r.Dst, table, err))
 			}
 		}
-		rules, err := netlink.RuleListFiltered(netlink.FAMILY_V4, &netlink.Rule{Table: table}, netlink.RT_FILTER_TABLE)
+		rules, err := rulesOf(table)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("list the rules of table %d: %w", table, err))
 		}
@@ -90,7 +92,7 @@ func removeSubmarinerRoutes(remote []netip.Prefix) error {
 
 // removeSubmarinerIPsec removes the policies of libreswan. Policies of xfrm interfaces, such as ours, have an interface id.
 func removeSubmarinerIPsec(remote []netip.Prefix) error {
-	policies, err := netlink.XfrmPolicyList(netlink.FAMILY_V4)
+	policies, err := Dump(func() ([]netlink.XfrmPolicy, error) { return netlink.XfrmPolicyList(netlink.FAMILY_V4) })
 	if unsupported(err) {
 		return nil
 	}
@@ -114,7 +116,7 @@ func removeSubmarinerIPsec(remote []netip.Prefix) error {
 			errs = append(errs, fmt.Errorf("remove IPsec policy %v: %w", p, err))
 		}
 	}
-	states, err := netlink.XfrmStateList(netlink.FAMILY_V4)
+	states, err := Dump(func() ([]netlink.XfrmState, error) { return netlink.XfrmStateList(netlink.FAMILY_V4) })
 	if err != nil {
 		errs = append(errs, fmt.Errorf("list IPsec states: %w", err))
 	}

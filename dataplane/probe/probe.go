@@ -27,7 +27,7 @@ import (
 
 const (
 	// Idle and Busy are the times between two probes of a path that carries no traffic, or does. Probes of a long path are
-	// spread over its round-trip time (bpf/probe.h, path_interval).
+	// spread over its round-trip time (bpf/health.h, path_interval).
 	Idle = 150 * time.Millisecond
 	Busy = time.Duration(bpf.PelagoLivenessLIVENESS_INTERVAL)
 	// inUse after a packet the path is probed as one that carries traffic.

@@ -196,6 +196,7 @@ func Flat(from string) (tables.Objects, tables.Host) {
 	objs.Services[inside].Spec.ClusterIPs = []string{"10.77.0.10"}
 	if from == "n1" {
 		objs.Pods = []corev1.Pod{Pod("web-2", from, "10.7.1.5")}
+		host.Devices[IP("10.7.1.5")] = 4
 		objs.PodNodes = map[netip.Addr]string{IP("10.7.2.5"): "n2", IP("10.7.1.5"): "n1", IP("10.7.9.9"): "n9"}
 	}
 	return objs, host

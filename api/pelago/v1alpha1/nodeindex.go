@@ -114,6 +114,16 @@ const NodeSettings = "GatewaySettings"
 // was to go onto. Then the programs of tc do all the work. Absent where no XDP is wanted.
 const NodeXDP = "XDP"
 
+// NodeReconciled is a condition of a NodeIndex: False, with the errors, if the last reconcile of the node's daemon failed. A node that
+// was ready stays so, and the daemon retries.
+const NodeReconciled = "Reconciled"
+
+// Reasons of NodeReconciled.
+const (
+	ReasonReconciled      = "Reconciled"
+	ReasonReconcileFailed = "ReconcileFailed"
+)
+
 // Reasons of NodeXDP.
 const (
 	ReasonXDPAttached    = "Attached"

@@ -2,6 +2,7 @@ package status
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,8 +18,11 @@ import (
 
 // Node is what the daemon knows of itself besides objects and tables.
 type Node struct {
-	// Applied: the tables are in the kernel.
-	Applied bool
+	// Ready: the programs are attached, and full tables have been written; Gateway: also those of a gateway.
+	Ready, Gateway bool
+	// Written: the tables are in the kernel. Err is the error of the last reconcile.
+	Written bool
+	Err     error
 	// Serving: remote gateways accept packets of this one.
 	Serving bool
 	// BootID is that of the running kernel.
@@ -38,8 +42,7 @@ func NodeIndex(objs tables.Objects, r tables.Result, n Node) *pelagov1alpha1.Nod
 	}
 	out := have.DeepCopy()
 	s := &out.Status
-	s.Ready = n.Applied && r.State.Settings.Ready
-	s.Gateway = n.Applied && r.Gateway
+	s.Ready, s.Gateway = n.Ready, n.Gateway
 	s.Serving = s.Gateway && n.Serving
 	s.BootID, s.NodeBootID = n.BootID, tables.OwnNode(objs).Status.NodeInfo.BootID
 	s.Mode = r.Datapath.String()
@@ -59,7 +62,8 @@ func NodeIndex(objs tables.Objects, r tables.Result, n Node) *pelagov1alpha1.Nod
 	s.PublicIP = n.Reach.Public
 	setSettings(&s.Conditions, n.Reach.Settings)
 	setXDP(&s.Conditions, n.XDP, n.XDPProblems)
-	if n.Applied { // what is not in the kernel is not acknowledged
+	setReconciled(&s.Conditions, n.Err)
+	if n.Written { // what is not in the kernel is not acknowledged
 		s.Acks = r.Acks
 	}
 	s.Demand = n.Demand
@@ -88,6 +92,26 @@ func setXDP(conditions *[]metav1.Condition, wanted bool, problems []string) {
 	case !wanted:
 		meta.RemoveStatusCondition(conditions, pelagov1alpha1.NodeXDP)
 		return
+	}
+	meta.SetStatusCondition(conditions, c)
+}
+
+// namedErrors bounds the errors in a condition, whose message the API server limits to 32 KiB.
+const namedErrors = 10
+
+// setReconciled sets the condition of the last reconcile. Its message depends on the set of errors only: a new message is a write,
+// whose event causes the next reconcile.
+func setReconciled(conditions *[]metav1.Condition, err error) {
+	c := metav1.Condition{
+		Type: pelagov1alpha1.NodeReconciled, Status: metav1.ConditionTrue, Reason: pelagov1alpha1.ReasonReconciled,
+		LastTransitionTime: metav1.Now().Rfc3339Copy(), // as the API server returns it
+	}
+	if err != nil {
+		all := slices.Compact(slices.Sorted(strings.SplitSeq(err.Error(), "\n")))
+		if more := len(all) - namedErrors; more > 0 {
+			all = append(all[:namedErrors], fmt.Sprintf("and %d more", more))
+		}
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, pelagov1alpha1.ReasonReconcileFailed, strings.Join(all, "; ")
 	}
 	meta.SetStatusCondition(conditions, c)
 }

@@ -1,7 +1,10 @@
 package status
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -53,6 +56,33 @@ func TestXDPCondition(t *testing.T) {
 		if got != step.want {
 			t.Errorf("asked %t, problems %q: %q; want %q", step.asked, step.problems, got, step.want)
 		}
+	}
+}
+
+// The message is short, and the same for the same errors in another order.
+func TestReconciledCondition(t *testing.T) {
+	var conditions []metav1.Condition
+	full := errors.New("write map paths: full")
+	for i, step := range []struct {
+		err  error
+		want string
+	}{
+		{nil, "True Reconciled "},
+		{errors.Join(errors.New("run iptables: no"), full, full), "False ReconcileFailed run iptables: no; write map paths: full"},
+		{errors.Join(full, full, errors.New("run iptables: no")), "False ReconcileFailed run iptables: no; write map paths: full"},
+		{nil, "True Reconciled "},
+	} {
+		setReconciled(&conditions, step.err)
+		if c := conditions[0]; len(conditions) != 1 || string(c.Status)+" "+c.Reason+" "+c.Message != step.want {
+			t.Errorf("step %d: %+v; want %q", i, conditions, step.want)
+		}
+	}
+	var many []error
+	for i := range 1000 {
+		many = append(many, fmt.Errorf("route %d", i))
+	}
+	if setReconciled(&conditions, errors.Join(many...)); !strings.HasSuffix(conditions[0].Message, "; and 990 more") {
+		t.Errorf("message of a thousand errors: %s", conditions[0].Message)
 	}
 }
 

@@ -270,7 +270,8 @@ func (b *builder) sources() {
 	})
 }
 
-// localPods enters a source for each pod of this node that has an address of its own.
+// localPods enters a source for each pod of this node that has an address and a device of its own. Without the device, packets with
+// its source address would be accepted from any.
 func (b *builder) localPods(source func(*corev1.Pod, netip.Addr) dataplane.Source) {
 	for i := range b.objs.Pods {
 		p := &b.objs.Pods[i]
@@ -282,9 +283,16 @@ func (b *builder) localPods(source func(*corev1.Pod, netip.Addr) dataplane.Sourc
 			continue // not started
 		}
 		src := source(p, address)
-		src.Ifindex = b.host.Devices[address]
-		b.out.State.Sources[address] = src
 		b.out.Owners[address] = p.UID
+		device, ok := b.host.Devices[address]
+		if !ok {
+			if p.DeletionTimestamp == nil {
+				b.problem("pod %s/%s is not connected: the node has no route to %s by a device of the pod", p.Namespace, p.Name, address)
+			}
+			continue
+		}
+		src.Ifindex = device
+		b.out.State.Sources[address] = src
 	}
 }
 

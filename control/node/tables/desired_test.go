@@ -181,6 +181,30 @@ func TestDrainingGatewayGoesOnSwitching(t *testing.T) {
 	}
 }
 
+// A pod whose device is not known sends nothing: another one could send in its name. It is still the pod of its address.
+func TestPodWithoutDevice(t *testing.T) {
+	for name, cluster := range map[string]func(string) (tables.Objects, tables.Host){"globalnet": clusterset.Globalnet, "flat": clusterset.Flat} {
+		t.Run(name, func(t *testing.T) {
+			objs, host := cluster("n2")
+			delete(host.Devices, ip("10.7.2.5"))
+			r := tables.Desired(objs, host)
+			if src, ok := r.State.Sources[ip("10.7.2.5")]; ok {
+				t.Errorf("source %+v; want none", src)
+			}
+			if r.Owners[ip("10.7.2.5")] != "uid-web-1" {
+				t.Errorf("owners %v; want the pod", r.Owners)
+			}
+			if !strings.Contains(strings.Join(r.Problems, "\n"), "pod sample/web-1 is not connected") {
+				t.Errorf("problems %q; want one of the pod", r.Problems)
+			}
+			objs.Pods[0].DeletionTimestamp = ptr.To(metav1.Now())
+			if r := tables.Desired(objs, host); len(r.Problems) > 0 {
+				t.Errorf("problems %q of a pod that ends", r.Problems)
+			}
+		})
+	}
+}
+
 func TestPodKeepsItsEgressIPWhenBlocksCome(t *testing.T) {
 	objs, host := clusterset.Globalnet("n2")
 	before := tables.Desired(objs, host).State.Sources[ip("10.7.2.5")].Egress

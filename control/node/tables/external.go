@@ -103,7 +103,8 @@ func (b *builder) external(address netip.Addr) bool {
 	if !s.Settings.Gateway {
 		return false
 	}
-	if _, known := s.Sources[address]; known {
+	_, known := s.Sources[address]
+	if _, local := b.out.Owners[address]; known || local {
 		return true
 	}
 	if len(s.Sources) >= dataplane.MaxSources {

@@ -64,7 +64,7 @@ type Objects struct {
 type Host struct {
 	// Hops are the next hops of OuterAddresses; what has none is left out of the tables.
 	Hops map[netip.Addr]dataplane.Hop
-	// Devices are the interface indexes towards local pods.
+	// Devices are the interface indexes towards local pods. Those whose device is not known are left out of the sources.
 	Devices map[netip.Addr]uint32
 	// Datapath is that of pods whose namespace sets none; Endpoints are the devices of those that need programs (NeedsDevice).
 	Datapath  dataplane.Datapath

@@ -1,0 +1,190 @@
+package node
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	"github.com/pelago-net/pelago/control/config"
+	"github.com/pelago-net/pelago/control/node/status"
+	"github.com/pelago-net/pelago/control/node/tables"
+	"github.com/pelago-net/pelago/control/topology"
+	"github.com/pelago-net/pelago/dataplane"
+	"github.com/pelago-net/pelago/dataplane/loader"
+	"github.com/pelago-net/pelago/dataplane/probe"
+	"github.com/pelago-net/pelago/test/bpffs"
+	"github.com/pelago-net/pelago/test/clusterset"
+	"github.com/pelago-net/pelago/test/netns"
+)
+
+// kernelNode is the gateway n1 of cluster g1 in a namespace, with a daemon that has not reconciled yet.
+type kernelNode struct {
+	t    *testing.T
+	ns   *netns.NS
+	d    *Daemon
+	objs *tables.Objects
+}
+
+func newKernelNode(t *testing.T, objs tables.Objects) *kernelNode {
+	t.Helper()
+	ns := netns.ForTest(t, "node")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(netns.Veth(netns.End{NS: ns, Name: "un0", Addrs: []netip.Prefix{netip.MustParsePrefix("172.31.1.11/24")}}, netns.End{NS: ns, Name: "peer"}))
+	must(ns.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), ip("172.31.1.1"), "un0"))
+	d := newNatted(t, ns, 1, "172.31.1.11", config.CableVXLAN).d
+	var err error
+	d.loader, err = loader.Open(loader.Options{PinPath: filepath.Join(bpffs.Mount(t), "pelago"), MaxFlows: 1024})
+	must(err)
+	t.Cleanup(func() { must(d.loader.Close()) })
+	d.opts.OverlayTokenDir = t.TempDir()
+	must(os.WriteFile(filepath.Join(d.opts.OverlayTokenDir, config.KeyTokenCurrent), []byte("0000a1"), 0o600))
+	d.opts.UnreachableClusters = topology.NewUnreachableClustersServer()
+	d.prober = probe.New(d.loader, d.kernel.overlay, d.wake, d.log)
+	d.tracker, d.swept = status.NewTracker("v3"), make(chan sweep)
+	d.reports = newReports(types.NamespacedName{Name: "n1"}, nil, nil, nil, d.log)
+	objs.Config.FabricCIDR = netip.MustParsePrefix("241.0.0.0/8")
+	d.objects.saved = &objs
+	return &kernelNode{t: t, ns: ns, d: d, objs: &objs}
+}
+
+// reconcile returns what is reported, with the condition Reconciled.
+func (n *kernelNode) reconcile() (index pelagov1alpha1.NodeIndexStatus, reconciled metav1.Condition, err error) {
+	n.t.Helper()
+	if inside := n.ns.Do(func() error { err = n.d.reconcileOnce(n.t.Context()); return nil }); inside != nil {
+		n.t.Fatal(inside)
+	}
+	select {
+	case r := <-n.d.reports.node.next:
+		index = r.index.Status
+	default:
+		n.t.Fatalf("nothing is reported: %v", err)
+	}
+	if c := meta.FindStatusCondition(index.Conditions, pelagov1alpha1.NodeReconciled); c != nil {
+		reconciled = *c
+	}
+	return index, reconciled, err
+}
+
+func (n *kernelNode) tables() dataplane.State {
+	n.t.Helper()
+	s, err := n.d.loader.Read()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return s
+}
+
+// A gateway whose firewall rules cannot be repaired keeps its role, and all that does not depend on them goes on.
+func TestFailureAfterSuccess(t *testing.T) {
+	objs, _ := clusterset.Globalnet("n1")
+	n := newKernelNode(t, objs)
+	if index, c, err := n.reconcile(); err != nil || !index.Ready || !index.Gateway || c.Status != metav1.ConditionTrue {
+		t.Fatalf("ready %t, gateway %t, condition %+v, error %v; want a gateway", index.Ready, index.Gateway, c, err)
+	}
+	path := os.Getenv("PATH")
+	t.Setenv("PATH", t.TempDir()) // no iptables
+	n.d.kernel.reapply = true     // as every half minute
+	block := clusterset.Block("120.1.0.2", 1536, "n2", pelagov1alpha1.BlockPending)
+	block.UID = "another-block"
+	n.objs.PortBlocks = append(n.objs.PortBlocks, block)
+	for _, attempt := range []string{"the first attempt", "the retry"} {
+		index, c, err := n.reconcile()
+		if err == nil || !strings.Contains(err.Error(), "iptables") {
+			t.Fatalf("%s: error %v; want one of iptables", attempt, err)
+		}
+		if !index.Ready || !index.Gateway || c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "iptables") {
+			t.Errorf("%s: ready %t, gateway %t, condition %+v; want a gateway with the error as condition", attempt, index.Ready, index.Gateway, c)
+		}
+		if !slices.Contains(index.Acks, string(block.UID)) {
+			t.Errorf("%s: acks %v; want the block, which is in the tables", attempt, index.Acks)
+		}
+	}
+	if s := n.tables(); s.Blocks[dataplane.BlockKey{Address: ip("120.1.0.2"), First: 1536}] != 2 {
+		t.Errorf("blocks %v; want the new one of node 2", s.Blocks)
+	}
+	if err := n.d.watchPathsOnce(n.d.latest, time.Now()); err != nil || len(n.d.reports.gateway.next) == 0 {
+		t.Errorf("the paths are not reported, error %v", err)
+	}
+	if n.d.beginSweep(); !n.d.flows.sweeping {
+		t.Error("the flows are not swept")
+	}
+	n.d.endSweep()
+	t.Setenv("PATH", path)
+	if _, c, err := n.reconcile(); err != nil || c.Status != metav1.ConditionTrue || n.d.kernel.reapply {
+		t.Errorf("with iptables: error %v, condition %+v, reapply %t", err, c, n.d.kernel.reapply)
+	}
+}
+
+// Before its first success a node is not ready. Its programs are attached all the same, since pelago0 exists; the tables are written
+// unless they rely on rules that are missing.
+func TestFailureAtStart(t *testing.T) {
+	globalnet, _ := clusterset.Globalnet("n1")
+	flat, _ := clusterset.Flat("n1")
+	flat.Config.RouteServiceCIDR, flat.Config.ServiceCIDRs = true, []netip.Prefix{netip.MustParsePrefix("10.77.0.0/16")}
+	for name, tt := range map[string]struct {
+		objs    tables.Objects
+		written bool
+	}{
+		"globalnet":             {globalnet, true},
+		"ClusterIPs are routed": {flat, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newKernelNode(t, tt.objs)
+			path := os.Getenv("PATH")
+			t.Setenv("PATH", t.TempDir())
+			index, c, err := n.reconcile()
+			if err == nil || index.Ready || index.Gateway || c.Status != metav1.ConditionFalse || n.d.Ready() {
+				t.Errorf("ready %t, gateway %t, condition %+v, error %v; want neither", index.Ready, index.Gateway, c, err)
+			}
+			var attached map[string][]int
+			if err := n.ns.Do(func() (err error) { attached, err = n.d.loader.Attached(); return err }); err != nil {
+				t.Fatal(err)
+			}
+			if len(attached["edge_in"]) == 0 || len(attached["uplink_in"]) == 0 {
+				t.Errorf("attached: %v; want the edge and the uplink", attached)
+			}
+			if s := n.tables(); s.Settings.Ready != tt.written || tt.written != (len(s.Routes) > 0) {
+				t.Errorf("tables %+v; want them written: %t", s, tt.written)
+			}
+			t.Setenv("PATH", path)
+			if index, _, err := n.reconcile(); err != nil || !index.Ready || !index.Gateway || !n.tables().Settings.Ready {
+				t.Errorf("with iptables: ready %t, gateway %t, error %v", index.Ready, index.Gateway, err)
+			}
+		})
+	}
+}
+
+// A node that becomes a gateway is not one for others until its tables are those of a gateway.
+func TestFailureBeforeRole(t *testing.T) {
+	node := tables.Result{State: dataplane.State{Settings: dataplane.Settings{Ready: true}}}
+	gateway := node
+	gateway.Gateway = true
+	var d Daemon
+	for i, step := range []struct {
+		r              tables.Result
+		succeeded      bool
+		ready, gateway bool
+	}{
+		{gateway, false, false, false}, {node, true, true, false}, {gateway, false, true, false}, {gateway, true, true, true},
+		{gateway, false, true, true}, {node, false, true, false}, {gateway, false, true, false},
+		{tables.Result{}, false, false, false}, {gateway, false, false, false}, {gateway, true, true, true},
+	} {
+		if d.latch(step.r, step.succeeded); d.ready.Load() != step.ready || d.kernel.gateway != step.gateway {
+			t.Errorf("step %d: ready %t, gateway %t; want %t, %t", i, d.ready.Load(), d.kernel.gateway, step.ready, step.gateway)
+		}
+	}
+}
