@@ -65,6 +65,9 @@ func (r *reconciler) propagate(ctx context.Context, key Key) (time.Duration, err
 	if err != nil || have.Exists() && have.GetDeletionTimestamp() != nil {
 		return 0, err // its end comes back here
 	}
+	if err := r.confirmVersion(ctx, t, have); err != nil {
+		return 0, err
+	}
 	began := time.Now()
 	held, err := r.holder(ctx, claimOf(t))
 	if err != nil {
