@@ -314,16 +314,13 @@ type renderer struct {
 
 func newRenderer(in *BindingInput) (*renderer, error) {
 	r := &renderer{in: in}
-	_, _, workload, err := in.Interpreter.Replicas(in.Template)
-	if err != nil {
-		return nil, err
-	}
-	r.workload = workload && len(in.Binding.Spec.Components) == 0
+	r.workload = in.Interpreter.HasReplicas(in.Template) && len(in.Binding.Spec.Components) == 0
 	if in.Template.GroupVersionKind() == batchv1.SchemeGroupVersion.WithKind("Job") && divided(in.Binding.Spec) {
 		assigned := map[string]int64{}
 		for _, c := range in.Binding.Spec.Clusters {
 			assigned[c.Name] = int64(c.Replicas)
 		}
+		var err error
 		if r.completions, err = kinds.Completions(in.Template, assigned); err != nil {
 			return nil, err
 		}
