@@ -85,7 +85,7 @@ func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
 
 // refresh notes the template as it is now. The resourceVersion changes with what of it is propagated only.
 func refresh(b kube.Binding, t *unstructured.Unstructured) error {
-	hash, err := templateHash(t)
+	hash, err := workv1alpha2.TemplateHash(t)
 	if err != nil {
 		return err
 	}
