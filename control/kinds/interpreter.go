@@ -115,6 +115,11 @@ func (in *Interpreter) of(obj *unstructured.Unstructured) Kind {
 	return in.kind(obj.GroupVersionKind())
 }
 
+// HasReplicas reports whether objects of this kind have replicas.
+func (in *Interpreter) HasReplicas(obj *unstructured.Unstructured) bool {
+	return in.of(obj).Replicas != nil
+}
+
 // Replicas returns the replicas of a template and what each requests (nil: nothing). By default there are none, and ok is false.
 func (in *Interpreter) Replicas(template *unstructured.Unstructured) (n int32, each *workv1alpha2.ReplicaRequirements, ok bool, err error) {
 	k := in.of(template)

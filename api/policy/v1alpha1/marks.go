@@ -20,6 +20,12 @@ const (
 	AnnotationClusterPropagationPolicyName = "clusterpropagationpolicy.karmada.io/name"
 )
 
+// ClaimLabels and ClaimAnnotations are what the claim of any policy consists of.
+var (
+	ClaimLabels      = []string{LabelPropagationPolicyID, LabelClusterPropagationPolicyID}
+	ClaimAnnotations = []string{AnnotationPropagationPolicyNamespace, AnnotationPropagationPolicyName, AnnotationClusterPropagationPolicyName}
+)
+
 // Annotations that record what was applied.
 const (
 	// AnnotationAppliedPlacement of a binding is the placement of the last decision, JSON.

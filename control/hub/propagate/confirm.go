@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
@@ -38,6 +39,16 @@ func (r *reconciler) confirm(ctx context.Context, key Key, w inputs, b kube.Bind
 		now = &policyv1alpha1.ClusterPropagationPolicy{}
 	}
 	return r.confirmOne(ctx, w.policy.Object, now)
+}
+
+// confirmVersion is a StaleCacheError if the binding was written from a later version of the template than the cached one: after a
+// change of the leader the informer of templates may lag behind that of bindings. If the API server has no later one either, the version
+// in the binding dates from before a restore of the hub.
+func (r *reconciler) confirmVersion(ctx context.Context, t *unstructured.Unstructured, have kube.Binding) error {
+	if !have.Exists() || have.Spec.Resource.UID != t.GetUID() || !kube.OlderVersion(t.GetResourceVersion(), have.Spec.Resource.ResourceVersion) {
+		return nil
+	}
+	return r.confirmOne(ctx, t, example(t.GroupVersionKind()))
 }
 
 // confirmOne reads an object into now, which has the type of the cached one. A read of metadata alone is not comparable: the API

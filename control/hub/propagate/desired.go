@@ -28,6 +28,9 @@ type inputs struct {
 	// policy that the template follows; nil: none. waiting: it is Lazy and the template has not been edited since.
 	policy  *propagationPolicy
 	waiting bool
+	// kept: the policy, or something that it needs, cannot be used at present. The binding changes only with clusters and with those
+	// that require it.
+	kept bool
 	// staleClaim: the policy that the binding names is not there any more.
 	staleClaim bool
 	// have is the present binding, if there is one; name and id are those of a new one.
@@ -42,7 +45,7 @@ type inputs struct {
 
 // desired is the binding as it should be, with the clusters of the present one; none if the template needs no binding.
 func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
-	following := w.policy != nil && !w.waiting
+	following := w.policy != nil && !w.waiting && !w.kept
 	if !following && len(w.parents) == 0 && (!w.have.Exists() || attachedOnly(w.have)) {
 		return kube.Binding{}, nil
 	}
@@ -59,7 +62,7 @@ func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
 	own(b, w.template)
 	b.Spec.Resource.UID = w.template.GetUID()
 	// What follows no policy stays as it was left, but if others need it.
-	if following || w.policy == nil && len(w.parents) > 0 || !w.have.Exists() {
+	if following || w.policy == nil && !w.kept && len(w.parents) > 0 || !w.have.Exists() {
 		if err := refresh(b, w.template); err != nil {
 			return kube.Binding{}, err
 		}
@@ -70,7 +73,7 @@ func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
 		if err := follow(b, w, in); err != nil {
 			return kube.Binding{}, err
 		}
-	case w.policy == nil || w.staleClaim:
+	case !w.kept && (w.policy == nil || w.staleClaim):
 		mark(b, nil)
 	}
 	if !following && b.Spec.Placement == nil {
@@ -82,7 +85,7 @@ func desired(w inputs, in *kinds.Interpreter) (kube.Binding, error) {
 
 // refresh notes the template as it is now. The resourceVersion changes with what of it is propagated only.
 func refresh(b kube.Binding, t *unstructured.Unstructured) error {
-	hash, err := templateHash(t)
+	hash, err := workv1alpha2.TemplateHash(t)
 	if err != nil {
 		return err
 	}

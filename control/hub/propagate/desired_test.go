@@ -35,7 +35,7 @@ func edited(change func(*unstructured.Unstructured)) *unstructured.Unstructured 
 
 // Rule 2.1.7: status and what the API server keeps are no change; neither are our own marks, to the hash.
 func TestTemplateHash(t *testing.T) {
-	before, err := templateHash(template())
+	before, err := workv1alpha2.TemplateHash(template())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestTemplateHash(t *testing.T) {
 		"data beside a spec": {func(u *unstructured.Unstructured) { u.Object["data"] = map[string]any{"a": "b"} }, true, true},
 	} {
 		u := edited(c.change)
-		after, err := templateHash(u)
+		after, err := workv1alpha2.TemplateHash(u)
 		if err != nil || (after != before) != c.differs || changed(template(), u) != c.notice {
 			t.Errorf("%s: hash differs %v, noticed %v, %v", name, after != before, changed(template(), u), err)
 		}
@@ -185,7 +185,7 @@ func TestClaimPatch(t *testing.T) {
 	})
 	noted := template()
 	setAnnotation(noted, workv1alpha2.AnnotationTemplate, "x")
-	hash, err := templateHash(old)
+	hash, err := workv1alpha2.TemplateHash(old)
 	if err != nil {
 		t.Fatal(err)
 	}

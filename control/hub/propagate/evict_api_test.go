@@ -10,14 +10,20 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
+	policyv1alpha1 "github.com/pelago-net/pelago/api/policy/v1alpha1"
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/control/hub/propagate"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/test/await"
 )
 
@@ -260,5 +266,59 @@ func TestApplicationFailover(t *testing.T) {
 	task := h.binding("web-deployment").Spec.GracefulEvictionTasks[0]
 	if task.Reason != workv1alpha2.EvictionReasonApplicationFailure || task.PreservedLabelState["example.com/ready"] != "1" || task.CreationTimestamp.Before(&metav1.Time{Time: since.Add(2 * time.Second)}) {
 		t.Errorf("task %+v, unhealthy since %s", task, since)
+	}
+}
+
+// A policy that cannot be used, or a template that cannot be read, stops neither the eviction from a failed cluster nor the removal of
+// a cluster: the binding keeps what it had before.
+func TestFailoverWithUnusablePolicy(t *testing.T) {
+	replicas := func(rules *kinds.Custom, text pelagov1alpha1.Expression) {
+		rules.Set([]pelagov1alpha1.KindRules{{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: pelagov1alpha1.KindRulesSpec{
+			Kinds: []pelagov1alpha1.RuledKind{{APIVersion: "apps/v1", Kind: "Deployment"}}, Rules: pelagov1alpha1.Rules{Replicas: text}}}})
+	}
+	for name, spoil := range map[string]func(*hub, *policyObject, *schedulingv1.PriorityClass, *kinds.Custom){
+		"invalid policy": func(h *hub, p *policyObject, _ *schedulingv1.PriorityClass, _ *kinds.Custom) {
+			edit(h, p, func(p *policyObject) { p.Annotations = map[string]string{policyv1alpha1.AnnotationFailback: "Wenn"} })
+		},
+		"no PriorityClass": func(h *hub, _ *policyObject, class *schedulingv1.PriorityClass, _ *kinds.Custom) { h.Remove(class) },
+		"no override": func(h *hub, p *policyObject, _ *schedulingv1.PriorityClass, _ *kinds.Custom) {
+			edit(h, p, func(p *policyObject) { p.Spec.DependentOverrides = []string{"missing"} })
+		},
+		"failing replicas rule": func(_ *hub, _ *policyObject, _ *schedulingv1.PriorityClass, rules *kinds.Custom) {
+			replicas(rules, "object.spec.nothing")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := readyHub(t, "member1", "member2", "member3", "member4")
+			class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "class-" + h.ns}, Value: 7}
+			h.Make(class)
+			rules := kinds.NewCustom()
+			replicas(rules, "object.spec.replicas")
+			with := func(o *propagate.Options) { o.Interpreter = rules.Interpreter() }
+			stop := h.run(nil, with)
+			p := h.policy("web", strings.TrimSuffix(dividing("member1, member2, member3, member4", "{cluster: {purgeMode: Gracefully}}"), "}")+
+				", schedulePriority: {priorityClassSource: KubePriorityClass, priorityClassName: "+class.Name+"}}")
+			d := h.deployment("web", 8)
+			h.Make(d)
+			h.runs("web-deployment", "member1:2 member2:2 member3:2 member4:2")
+			stop()
+			spoil(h, p, class, rules)
+			edit(h, d, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](80) })
+			h.ready("member1", metav1.ConditionUnknown)
+			h.run(nil, with)
+			await.Equal(t, "member1:ClusterFailure", func() string { return h.tasks("web-deployment") })
+			h.reports("web-deployment")
+			await.Equal(t, "", func() string { return h.tasks("web-deployment") })
+			c := &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "member2"}}
+			edit(h, c, func(c *clusterv1alpha1.Cluster) { c.Finalizers = []string{clusterv1alpha1.FinalizerCluster} })
+			h.Remove(c)
+			await.True(t, "no binding names the cluster that is removed", func() bool {
+				return !strings.Contains(where(h.binding("web-deployment")), "member2")
+			})
+			b := h.binding("web-deployment")
+			if b.Spec.Replicas != 8 || b.Spec.SchedulePriority == nil || b.Spec.Placement == nil {
+				t.Errorf("it has %+v", b.Spec)
+			}
+		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"slices"
 	"strings"
@@ -215,13 +214,6 @@ func (c claim) of(p *propagationPolicy) bool {
 	return p != nil && c.id == p.id() && c.clusterWide == p.clusterWide
 }
 
-// markLabels and markAnnotations are what the claim of any policy consists of.
-var (
-	markLabels      = []string{policyv1alpha1.LabelPropagationPolicyID, policyv1alpha1.LabelClusterPropagationPolicyID}
-	markAnnotations = []string{policyv1alpha1.AnnotationPropagationPolicyNamespace, policyv1alpha1.AnnotationPropagationPolicyName,
-		policyv1alpha1.AnnotationClusterPropagationPolicyName}
-)
-
 // marks are the labels and annotations of the claim of a policy; none of nil.
 func marks(p *propagationPolicy) (labels, annotations map[string]string) {
 	switch {
@@ -239,10 +231,10 @@ func marks(p *propagationPolicy) (labels, annotations map[string]string) {
 // mark gives an object the claim of a policy instead of any other; nil: none.
 func mark(o client.Object, p *propagationPolicy) {
 	labels, annotations := marks(p)
-	for _, key := range markLabels {
+	for _, key := range policyv1alpha1.ClaimLabels {
 		setLabel(o, key, labels[key])
 	}
-	for _, key := range markAnnotations {
+	for _, key := range policyv1alpha1.ClaimAnnotations {
 		setAnnotation(o, key, annotations[key])
 	}
 }
@@ -259,8 +251,8 @@ func foreign(schedulerName string) bool {
 // template was like, the claim does, in the annotation pelago.io/template.
 func claimPatch(t *unstructured.Unstructured, p *propagationPolicy) ([]byte, error) {
 	labels, annotations := marks(p)
-	changedLabels := difference(t.GetLabels(), labels, markLabels)
-	changedAnnotations := difference(t.GetAnnotations(), annotations, markAnnotations)
+	changedLabels := difference(t.GetLabels(), labels, policyv1alpha1.ClaimLabels)
+	changedAnnotations := difference(t.GetAnnotations(), annotations, policyv1alpha1.ClaimAnnotations)
 	if p == nil {
 		for k, v := range difference(t.GetAnnotations(), nil, []string{workv1alpha2.AnnotationTemplate}) {
 			changedAnnotations[k] = v
@@ -270,7 +262,7 @@ func claimPatch(t *unstructured.Unstructured, p *propagationPolicy) ([]byte, err
 		return nil, nil
 	}
 	if lazy(p) && t.GetCreationTimestamp().Time.Before(p.GetCreationTimestamp().Time) {
-		hash, err := templateHash(t)
+		hash, err := workv1alpha2.TemplateHash(t)
 		if err != nil {
 			return nil, err
 		}
@@ -314,7 +306,7 @@ func waits(p *propagationPolicy, t *unstructured.Unstructured, have kube.Binding
 	if have.Exists() {
 		noted = have.GetAnnotations()[workv1alpha2.AnnotationTemplate]
 	}
-	hash, err := templateHash(t)
+	hash, err := workv1alpha2.TemplateHash(t)
 	return noted == hash, err
 }
 
@@ -332,37 +324,6 @@ func ownKind(gk schema.GroupKind) bool {
 func ignored(o client.Object, gk schema.GroupKind) bool {
 	return ownKind(gk) || workv1alpha2.ReservedNamespace(o.GetNamespace()) || o.GetLabels()[workv1alpha2.LabelClaimedBy] != "" ||
 		gk == schema.GroupKind{Kind: "Namespace"} && workv1alpha2.ReservedNamespace(o.GetName())
-}
-
-// content is what of a template is propagated: all but its status, what the API server keeps in metadata, and our own marks.
-func content(t *unstructured.Unstructured) map[string]any {
-	out := maps.Clone(t.Object)
-	delete(out, "status")
-	out["metadata"] = map[string]any{"labels": without(t.GetLabels(), markLabels),
-		"annotations": without(t.GetAnnotations(), append([]string{workv1alpha2.AnnotationTemplate}, markAnnotations...))}
-	return out
-}
-
-// without is a copy of the map that lacks some keys.
-func without(m map[string]string, keys []string) map[string]string {
-	out := make(map[string]string, len(m))
-	for k, v := range m {
-		if !slices.Contains(keys, k) {
-			out[k] = v
-		}
-	}
-	return out
-}
-
-// templateHash is a hash of the content; see workv1alpha2.AnnotationTemplate.
-func templateHash(t *unstructured.Unstructured) (string, error) {
-	raw, err := json.Marshal(content(t))
-	if err != nil {
-		return "", fmt.Errorf("hash %s %s: %w", t.GetKind(), t.GetName(), err)
-	}
-	h := fnv.New64a()
-	_, _ = h.Write(raw) // a hash takes everything
-	return fmt.Sprintf("%016x", h.Sum64()), nil
 }
 
 // changed reports whether a change of a template is any of our business: not if it was the status, or what the API server keeps.

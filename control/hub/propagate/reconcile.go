@@ -65,6 +65,9 @@ func (r *reconciler) propagate(ctx context.Context, key Key) (time.Duration, err
 	if err != nil || have.Exists() && have.GetDeletionTimestamp() != nil {
 		return 0, err // its end comes back here
 	}
+	if err := r.confirmVersion(ctx, t, have); err != nil {
+		return 0, err
+	}
 	began := time.Now()
 	held, err := r.holder(ctx, claimOf(t))
 	if err != nil {
@@ -75,21 +78,31 @@ func (r *reconciler) propagate(ctx context.Context, key Key) (time.Duration, err
 		return 0, err
 	}
 	c, err := match(t, held, all)
-	if err != nil || c.inert {
+	if err != nil || c.inert && !have.Exists() {
 		return 0, err
 	}
 	r.counts.match.WithLabelValues().Observe(since(began))
-	w := inputs{template: t, policy: c.policy, have: have}
+	w := inputs{template: t, policy: c.policy, kept: c.inert, have: have}
 	if w.parents, err = r.parents(ctx, t); err != nil {
 		return 0, err
 	}
 	if wait, err := r.detaching(ctx, key, w); wait > 0 || err != nil {
 		return wait, err
 	}
-	if problem, err := r.prepare(ctx, &w); problem != "" || err != nil {
-		if problem != "" {
-			r.events.Event(t, corev1.EventTypeWarning, workv1alpha2.EventApplyPolicyFailed, problem)
+	if w.kept {
+		return r.bind(ctx, key, w)
+	}
+	problem, err := r.prepare(ctx, &w)
+	if err != nil {
+		return again, err
+	}
+	if problem != "" {
+		r.events.Event(t, corev1.EventTypeWarning, workv1alpha2.EventApplyPolicyFailed, problem)
+		if !have.Exists() {
+			return again, nil
 		}
+		w.kept = true
+		_, err = r.bind(ctx, key, w)
 		return again, err
 	}
 	began = time.Now()
@@ -196,7 +209,8 @@ func (r *reconciler) claim(ctx context.Context, key Key, t *unstructured.Unstruc
 	return now, nil
 }
 
-// bind makes the binding what it should be, the decision included.
+// bind makes the binding what it should be, the decision included. If it cannot be computed, the present one is kept, and only clusters
+// are decided: evictions, failback and the removal of clusters go on.
 func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration, error) {
 	b, err := r.desired(ctx, &w)
 	if kube.IsStale(err) {
@@ -211,13 +225,18 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 			reason = workv1alpha2.EventGetReplicasFailed
 		}
 		r.events.Event(w.template, corev1.EventTypeWarning, reason, err.Error())
-		return 0, err
+		if w.kept || !w.have.Exists() {
+			return 0, err
+		}
+		w.kept = true
+		_, kept := r.bind(ctx, key, w)
+		return 0, errors.Join(err, kept)
 	}
 	if !b.Exists() {
 		return 0, r.detach(ctx, key, w.have)
 	}
 	generation := r.generation.Load()
-	b, d, e, err := r.place(ctx, b, w.policy != nil && w.policy.removes())
+	b, d, e, err := r.place(ctx, b, w.policy != nil && !w.kept && w.policy.removes())
 	if err != nil {
 		return 0, err
 	}
@@ -258,7 +277,7 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 // desired completes the inputs and computes the binding.
 func (r *reconciler) desired(ctx context.Context, w *inputs) (kube.Binding, error) {
 	var err error
-	if w.policy != nil {
+	if w.policy != nil && !w.kept {
 		if w.waiting, err = waits(w.policy, w.template, w.have); err != nil {
 			return kube.Binding{}, err
 		}

@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
 	"github.com/pelago-net/pelago/test/await"
@@ -66,4 +67,32 @@ func TestNoBindingForADeletedTemplate(t *testing.T) {
 	}
 	h.Make(h.deployment("web", 1))
 	h.runs("web-deployment", "member1:1")
+}
+
+// After a change of the leader the informer of bindings shows one that was written from a template which the informer of templates does
+// not show yet. The binding is not written from the older template.
+func TestTemplateOlderThanBinding(t *testing.T) {
+	h := newHub(t, "member1")
+	held := holdup{path: "/apis/apps/v1/deployments"}
+	var seen writes
+	h.run(func(next http.RoundTripper) http.RoundTripper { return held.wrap(seen.wrap(next)) })
+	h.policy("all", selecting("", "member1", ""))
+	d := h.deployment("web", 2)
+	h.Make(d)
+	h.runs("web-deployment", "member1:2")
+	held.hold()
+	before := len(seen.in(h.ns))
+	stop := h.run(nil) // the leader before
+	edit(h, d, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](3) })
+	version := h.runs("web-deployment", "member1:3").ResourceVersion
+	stop()
+	await.Never(t, time.Second, "the binding is written from the older template", func() bool {
+		return h.binding("web-deployment").ResourceVersion != version
+	})
+	if w := seen.in(h.ns)[before:]; len(w) > 0 {
+		t.Errorf("written while the template was stale: %v", w)
+	}
+	held.release()
+	edit(h, d, func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To[int32](4) })
+	h.runs("web-deployment", "member1:4")
 }

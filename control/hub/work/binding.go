@@ -76,19 +76,9 @@ func OfBinding(w *workv1alpha1.Work) bool {
 	return w.Annotations[workv1alpha2.AnnotationBindingName] != "" || w.Annotations[workv1alpha2.AnnotationClusterBindingName] != ""
 }
 
-// policyLabels and policyAnnotations name the policy that claims a template.
-var (
-	policyLabels = []string{policyv1alpha1.LabelPropagationPolicyID, policyv1alpha1.LabelClusterPropagationPolicyID}
-
-	policyAnnotations = []string{
-		policyv1alpha1.AnnotationPropagationPolicyNamespace, policyv1alpha1.AnnotationPropagationPolicyName,
-		policyv1alpha1.AnnotationClusterPropagationPolicyName,
-	}
-)
-
 // PolicyMarks are the marks among labels and annotations that name a policy.
 func PolicyMarks(labels, annotations map[string]string) (ofLabels, ofAnnotations map[string]string) {
-	return only(labels, policyLabels), only(annotations, policyAnnotations)
+	return only(labels, policyv1alpha1.ClaimLabels), only(annotations, policyv1alpha1.ClaimAnnotations)
 }
 
 func only(m map[string]string, keys []string) map[string]string {

@@ -286,12 +286,12 @@ func suspended(s *workv1alpha2.Suspension, cluster string) bool {
 
 // The marks of a Work that are ours: those that are not wanted any more are removed, all others are somebody else's.
 var (
-	ownLabels      = append([]string{workv1alpha2.LabelBindingID, workv1alpha2.LabelClusterBindingID}, policyLabels...)
+	ownLabels      = append([]string{workv1alpha2.LabelBindingID, workv1alpha2.LabelClusterBindingID}, policyv1alpha1.ClaimLabels...)
 	ownAnnotations = append([]string{
 		workv1alpha2.AnnotationBindingNamespace, workv1alpha2.AnnotationBindingName, workv1alpha2.AnnotationClusterBindingName,
 		policyv1alpha1.AnnotationAppliedOverrides, policyv1alpha1.AnnotationAppliedClusterOverrides, policyv1alpha1.AnnotationMemberOwned,
 		workv1alpha2.AnnotationTemplate, workv1alpha1.AnnotationReleased,
-	}, policyAnnotations...)
+	}, policyv1alpha1.ClaimAnnotations...)
 )
 
 // Updated returns a Work that exists as it is wanted; nil if it is that already. Compared is by content: the bytes of a

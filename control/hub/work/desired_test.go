@@ -309,7 +309,7 @@ spec:
 			workv1alpha2.AnnotationBindingNamespace: "default", workv1alpha2.AnnotationBindingName: "nginx-deployment",
 			policyv1alpha1.AnnotationPropagationPolicyNamespace: "default", policyv1alpha1.AnnotationPropagationPolicyName: "pp",
 			policyv1alpha1.AnnotationAppliedOverrides: applied, policyv1alpha1.AnnotationMemberOwned: "/spec/replicas",
-			workv1alpha2.AnnotationTemplate: "hash", // and not on the object in the member
+			workv1alpha2.AnnotationTemplate: w.Binding.GetAnnotations()[workv1alpha2.AnnotationTemplate], // and not on the object in the member
 		},
 	}
 	if diff := cmp.Diff(want, got.ObjectMeta); diff != "" {
@@ -373,7 +373,7 @@ func TestPolicyGone(t *testing.T) {
 
 	w.MemberOwned = nil
 	delete(w.Binding.GetLabels(), policyv1alpha1.LabelPropagationPolicyID)
-	w.Binding.SetAnnotations(map[string]string{workv1alpha2.AnnotationTemplate: "hash"})
+	w.Binding.SetAnnotations(map[string]string{workv1alpha2.AnnotationTemplate: w.Binding.GetAnnotations()[workv1alpha2.AnnotationTemplate]})
 	if got := says(w.plan()); got != "" {
 		t.Errorf("without the policy: %s", got)
 	}

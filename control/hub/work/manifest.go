@@ -210,7 +210,7 @@ func mark(obj *unstructured.Unstructured, work *workv1alpha1.Work, in RenderInpu
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	for _, key := range policyLabels {
+	for _, key := range policyv1alpha1.ClaimLabels {
 		delete(labels, key) // the template's claim may be newer or older than the binding's
 	}
 	maps.Copy(labels, work.Labels)
@@ -221,7 +221,7 @@ func mark(obj *unstructured.Unstructured, work *workv1alpha1.Work, in RenderInpu
 	if a == nil {
 		a = map[string]string{}
 	}
-	for _, key := range policyAnnotations {
+	for _, key := range policyv1alpha1.ClaimAnnotations {
 		delete(a, key)
 	}
 	maps.Copy(a, in.Annotations)
@@ -310,15 +310,19 @@ type renderer struct {
 	workload    bool
 	completions map[string]int64 // of a divided Job; nil: not divided
 	skipped     []policy.SkippedRule
+	// recorded is the hash of the template that the binding follows; edited: the template differs from it.
+	recorded string
+	edited   bool
 }
 
 func newRenderer(in *BindingInput) (*renderer, error) {
-	r := &renderer{in: in}
-	_, _, workload, err := in.Interpreter.Replicas(in.Template)
+	r := &renderer{in: in, recorded: in.Binding.GetAnnotations()[workv1alpha2.AnnotationTemplate]}
+	hash, err := workv1alpha2.TemplateHash(in.Template)
 	if err != nil {
 		return nil, err
 	}
-	r.workload = workload && len(in.Binding.Spec.Components) == 0
+	r.edited = r.recorded != "" && r.recorded != hash
+	r.workload = in.Interpreter.HasReplicas(in.Template) && len(in.Binding.Spec.Components) == 0
 	if in.Template.GroupVersionKind() == batchv1.SchemeGroupVersion.WithKind("Job") && divided(in.Binding.Spec) {
 		assigned := map[string]int64{}
 		for _, c := range in.Binding.Spec.Clusters {
@@ -336,18 +340,42 @@ func divided(spec *workv1alpha2.ResourceBindingSpec) bool {
 		spec.Placement.ReplicaScheduling.ReplicaSchedulingType == policyv1alpha1.ReplicaSchedulingTypeDivided
 }
 
+// source is the Work whose object is rendered again instead of the template: the target's own, for a new one that of another cluster.
+// It is nil unless the template was edited and the binding does not follow it, since no policy claims it or the policy cannot be used.
+// A Work that was not rendered from the recorded template is none: it is behind, or the binding is about to follow.
+func (r *renderer) source(have *workv1alpha1.Work) *workv1alpha1.Work {
+	candidates := r.in.Works
+	if have != nil {
+		candidates = []*workv1alpha1.Work{have}
+	}
+	for _, w := range candidates {
+		if r.edited && w.Annotations[workv1alpha2.AnnotationTemplate] == r.recorded {
+			return w
+		}
+	}
+	return nil
+}
+
 // render makes the Work of a target; have is the one that exists, nil if none does.
 func (r *renderer) render(t target, name, id string, have *workv1alpha1.Work) (*workv1alpha1.Work, error) {
-	obj, err := r.share(t)
-	if err != nil {
+	obj, overrides := r.in.Template.DeepCopy(), r.in.Overrides
+	source := r.source(have)
+	if source != nil { // its overrides are applied
+		overrides = policy.OverridePolicies{}
+		var err error
+		if obj, err = rendered(source); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.share(obj, t); err != nil {
 		return nil, err
 	}
 	b, p := r.in.Binding, r.policy(have)
 	labels, annotations := marks(b, p.labels, p.annotations)
 	in := RenderInput{
-		Object: obj, Cluster: r.in.Clusters[t.name], Overrides: r.in.Overrides, Name: name, ID: id, HubID: r.in.HubID,
+		Object: obj, Cluster: r.in.Clusters[t.name], Overrides: overrides, Name: name, ID: id, HubID: r.in.HubID,
 		Labels: labels, Annotations: annotations, Conflict: b.Spec.ConflictResolution, MemberOwned: p.memberOwned,
-		Template: b.GetAnnotations()[workv1alpha2.AnnotationTemplate],
+		Template: r.recorded,
 	}
 	if suspended(b.Spec.Suspension, t.name) {
 		in.SuspendDispatching = ptr.To(true)
@@ -357,12 +385,31 @@ func (r *renderer) render(t target, name, id string, have *workv1alpha1.Work) (*
 	}
 	w, skipped, err := Render(r.in.Interpreter, in)
 	r.skipped = append(r.skipped, skipped...)
+	if source != nil && err == nil {
+		maps.Copy(w.Annotations, only(source.Annotations,
+			[]string{policyv1alpha1.AnnotationAppliedOverrides, policyv1alpha1.AnnotationAppliedClusterOverrides}))
+	}
 	return w, err
 }
 
-// share is a copy of the template with the cluster's replicas and completions, and the state that is carried over to it.
-func (r *renderer) share(t target) (*unstructured.Unstructured, error) {
-	obj := r.in.Template.DeepCopy()
+// rendered is the object of a Work, with the identity of the template that it was rendered from.
+func rendered(w *workv1alpha1.Work) (*unstructured.Unstructured, error) {
+	u := &unstructured.Unstructured{}
+	if err := u.UnmarshalJSON(w.Spec.Workload.Manifests[0].Raw); err != nil {
+		return nil, fmt.Errorf("read the manifest of Work %s/%s: %w", w.Namespace, w.Name, err)
+	}
+	a := u.GetAnnotations()
+	u.SetUID(types.UID(a[workv1alpha2.AnnotationTemplateUID]))
+	generation, err := strconv.ParseInt(a[workv1alpha2.AnnotationTemplateGeneration], 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("read the manifest of Work %s/%s: %w", w.Namespace, w.Name, err)
+	}
+	u.SetGeneration(generation)
+	return u, nil
+}
+
+// share gives an object the cluster's replicas and completions, and the state that is carried over to it.
+func (r *renderer) share(obj *unstructured.Unstructured, t target) error {
 	if state := preserved(r.in.Binding.Spec, t.name); len(state) > 0 {
 		labels := obj.GetLabels()
 		if labels == nil {
@@ -372,15 +419,15 @@ func (r *renderer) share(t target) (*unstructured.Unstructured, error) {
 		obj.SetLabels(labels)
 	}
 	if !t.scheduled || !r.workload {
-		return obj, nil
+		return nil
 	}
 	if err := r.in.Interpreter.Revise(obj, t.replicas); err != nil {
-		return nil, fmt.Errorf("cluster %s: %w", t.name, err)
+		return fmt.Errorf("cluster %s: %w", t.name, err)
 	}
 	if r.completions != nil {
-		return obj, kinds.SetCompletions(obj, r.completions[t.name])
+		return kinds.SetCompletions(obj, r.completions[t.name])
 	}
-	return obj, nil
+	return nil
 }
 
 // policy are the fields of a Work that come from the policy.

@@ -57,13 +57,17 @@ func newWorld(t testing.TB, template string, targets ...workv1alpha2.TargetClust
 	if err := u.UnmarshalJSON(raw); err != nil {
 		t.Fatal(err)
 	}
+	hash, err := workv1alpha2.TemplateHash(u)
+	if err != nil {
+		t.Fatal(err)
+	}
 	b := &workv1alpha2.ResourceBinding{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: u.GetNamespace(), Name: strings.ToLower(u.GetName() + "-" + u.GetKind()),
 			Labels: map[string]string{workv1alpha2.LabelBindingID: "b1", policyv1alpha1.LabelPropagationPolicyID: "p1"},
 			Annotations: map[string]string{
 				policyv1alpha1.AnnotationPropagationPolicyNamespace: "default", policyv1alpha1.AnnotationPropagationPolicyName: "pp",
-				workv1alpha2.AnnotationTemplate: "hash",
+				workv1alpha2.AnnotationTemplate: hash,
 			},
 		},
 		Spec: workv1alpha2.ResourceBindingSpec{
