@@ -296,7 +296,7 @@ func (r *reconciler) addDependent(ctx context.Context, d kinds.DependentReferenc
 	}
 }
 
-// onQuota notes the quotas of a namespace, and asks for what is undecided.
+// onQuota updates the quotas of a namespace and enqueues the templates that exceeded them.
 func (r *reconciler) onQuota(before, after client.Object) {
 	o := cmp.Or(after, before)
 	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() {
@@ -305,7 +305,15 @@ func (r *reconciler) onQuota(before, after client.Object) {
 	if err := r.setQuotas(context.Background(), o.GetNamespace()); err != nil { // all is in memory
 		log.Log.Error(err, "quotas cannot be listed")
 	}
-	r.clustersChanged(false)
+	r.generation.Add(1) // for the decisions that are being written
+	err := kube.EachBinding(context.Background(), r.cache, func(b kube.Binding) {
+		if b.GetNamespace() == o.GetNamespace() && recorded(b).Reason == workv1alpha2.ReasonQuotaExceeded {
+			r.addTemplate(b)
+		}
+	}, client.MatchingFields{indexUndecided: kube.IndexFlag})
+	if err != nil {
+		log.Log.Error(err, "bindings cannot be listed")
+	}
 }
 
 // setQuotas sets the quotas of a namespace; "": of all, at the start.
