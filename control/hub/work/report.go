@@ -166,7 +166,7 @@ func (r *reconciler) orphaned(ctx context.Context, req reconcile.Request) (time.
 	}
 	var works []*workv1alpha1.Work
 	for i := range list.Items {
-		if w := &list.Items[i]; w.DeletionTimestamp == nil && !isReleased(w) {
+		if w := &list.Items[i]; w.DeletionTimestamp == nil {
 			works = append(works, w)
 		}
 	}
