@@ -56,8 +56,11 @@ func (t *task) remove(ctx context.Context, suppressed bool) (reconcile.Result, e
 	}
 	due := wait.Jitter(t.retries.When(t.work.Name), 0.2)
 	var later retryLater
-	if errors.As(err, &later) {
-		if due = min(due, time.Second); time.Since(t.work.DeletionTimestamp.Time) < later.Duration {
+	if since := time.Since(t.work.DeletionTimestamp.Time); errors.As(err, &later) {
+		if since < collectorTime {
+			due = min(due, time.Second) // other objects have no event, and usually end by then
+		}
+		if since < later.Duration {
 			return reconcile.Result{RequeueAfter: due}, nil // usually finished by then, and not reported
 		}
 	}
