@@ -141,9 +141,7 @@ func (r *reconciler) reconcileBinding(ctx context.Context, req reconcile.Request
 	} else {
 		again, err = r.sync(ctx, b)
 	}
-	if !errors.As(err, new(*kube.StaleCacheError)) {
-		r.duration.observe(begin, err)
-	}
+	r.duration.observe(begin, err)
 	return again, err
 }
 

@@ -69,9 +69,13 @@ func newDurations() (durations, error) {
 	return durations{vec}, err
 }
 
+// observe ignores a reconcile that only met a stale cache: it is repeated.
 func (d durations) observe(begin time.Time, err error) {
+	if kube.IsStale(err) {
+		return
+	}
 	result := "success"
-	if err != nil && !kube.IsStale(err) {
+	if err != nil {
 		result = "error"
 	}
 	d.WithLabelValues(result).Observe(time.Since(begin).Seconds())
