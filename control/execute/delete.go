@@ -202,7 +202,7 @@ func generated(kind schema.GroupKind, name string) bool {
 // of other Works of ours, of Works just deleted, or objects that the member's garbage collector is about to remove.
 func (t *task) retention(ctx context.Context, ns *unstructured.Unstructured) (string, error) {
 	if ns.GetAnnotations()[workv1alpha1.AnnotationCreatedNamespace] != "true" {
-		return "it was there before the hub came; its marks are removed", nil
+		return "the hub did not create it; its labels and annotations are removed", nil
 	}
 	all, unseen, err := t.contents(ctx, ns.GetName())
 	if err != nil {

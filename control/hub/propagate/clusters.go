@@ -18,7 +18,7 @@ import (
 
 // onCluster notes that clusters changed, and whether it was more than their load.
 func (r *reconciler) onCluster(before, after client.Object) {
-	more := before == nil || after == nil || before.GetGeneration() != after.GetGeneration() || !sameMarks(before, after)
+	more := before == nil || after == nil || before.GetGeneration() != after.GetGeneration() || !sameMetadata(before, after)
 	if !more {
 		a, b := before.(*clusterv1alpha1.Cluster), after.(*clusterv1alpha1.Cluster)
 		more = !equality.Semantic.DeepEqual(a.Status.APIEnablements, b.Status.APIEnablements)
@@ -32,7 +32,7 @@ func (r *reconciler) clustersChanged(more bool) {
 		select {
 		case r.clusters <- more:
 			return
-		case noted := <-r.clusters: // not looked at yet
+		case noted := <-r.clusters: // pending
 			more = more || noted
 		}
 	}

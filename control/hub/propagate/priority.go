@@ -72,8 +72,8 @@ func (r *reconciler) priority(ctx context.Context, p *propagationPolicy) (value 
 	return &live.Value, true, nil
 }
 
-// learn reads the classes that policies name and that are not known yet. The templates of these policies, which may wait by
-// now, are asked for anew, with their priority.
+// learn reads the classes that policies name and that are not known yet, and enqueues the templates of these policies with their
+// priority.
 func (r *reconciler) learn(ctx context.Context, policies []*propagationPolicy) {
 	for _, p := range policies {
 		if s := p.Spec.SchedulePriority; s != nil {
@@ -89,7 +89,7 @@ func (r *reconciler) learn(ctx context.Context, policies []*propagationPolicy) {
 	}
 }
 
-// add asks for a template; those of higher priority are served first.
+// add enqueues a template; those of higher priority are reconciled first.
 func (r *reconciler) add(key Key) {
 	var t *unstructured.Unstructured
 	if !r.classes.none() && r.kinds.has(key.GVK) {
@@ -98,7 +98,7 @@ func (r *reconciler) add(key Key) {
 	r.addAs(key, t)
 }
 
-// addAs asks for a template that is known; nil if it is not: it is as urgent as it was, then.
+// addAs enqueues a template with its priority; nil: its priority stays.
 func (r *reconciler) addAs(key Key, t *unstructured.Unstructured) {
 	if t != nil {
 		r.order.set(key, r.urgency(t))

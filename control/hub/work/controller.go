@@ -34,7 +34,7 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// Options of the controller.
+// BindingOptions configure the controller.
 type BindingOptions struct {
 	// HubID is the UID of the hub's namespace kube-system.
 	HubID       string
@@ -70,7 +70,7 @@ type reconciler struct {
 	polls    workqueue.TypedRateLimiter[reconcile.Request] // requeue intervals from firstPoll to lastPoll
 }
 
-// Setup adds the controller to the manager.
+// SetupBindings adds the controller to the manager.
 func SetupBindings(mgr ctrl.Manager, o BindingOptions) error {
 	o.Workers, o.OrphanAfter = cmp.Or(o.Workers, defaultWorkers), cmp.Or(o.OrphanAfter, defaultOrphanAfter)
 	if o.Skips == nil {
@@ -174,7 +174,7 @@ func (r *reconciler) sync(ctx context.Context, b kube.Binding) (time.Duration, e
 	err = errors.Join(r.writer.Create(ctx, template, plan.Create), r.writer.Update(ctx, template, plan.Update))
 	r.report(b, in.Template, plan, err)
 	if err == nil {
-		r.tellOverrides(b, in.Works, plan)
+		r.recordOverrides(b, in.Works, plan)
 		err = r.notCleaned(b, in.Template, r.writer.Delete(ctx, plan.Surplus))
 	}
 	for _, f := range plan.Failed {
@@ -292,8 +292,8 @@ func (r *reconciler) release(ctx context.Context, b kube.Binding) error {
 	return nil
 }
 
-// leave notes on the Works of a binding that goes while a template of its name lives that they are for the next binding. If the
-// template goes before there is one, nothing else would tell that these Works have had an end.
+// leave annotates the Works of a deleted binding whose template exists: the next binding takes them over. If the template is deleted
+// before there is one, nothing else records that they are to be deleted.
 func (r *reconciler) leave(ctx context.Context, b kube.Binding, works []*workv1alpha1.Work) error {
 	var left []*workv1alpha1.Work
 	for _, w := range works {
