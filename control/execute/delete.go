@@ -31,17 +31,17 @@ import (
 
 // remove deletes the object of a Work that is being deleted, then removes the finalizer of the Work.
 func (t *task) remove(ctx context.Context, suppressed bool) (reconcile.Result, error) {
-	want, err := desiredOf(t.work, t.o.HubID, t.o.Interpreter)
+	// Only what identifies the object: its annotations and the rules of its kind may have become invalid since it was applied.
+	want, err := manifestOf(t.work)
 	if suppressed || err != nil {
-		// An invalid manifest was never applied.
 		return reconcile.Result{}, t.release(ctx)
 	}
 	if cause := t.member.unavailable(); cause != "" {
-		return t.report(ctx, outcome{want: want, kept: true, failure: unreachable(t.o.Cluster, cause)}, 0)
+		return t.report(ctx, outcome{kept: true, failure: unreachable(t.o.Cluster, cause)}, 0)
 	}
 	// The watch reports when an object with finalizers is gone.
-	if _, err = t.kinds.use(ctx, t.work.Name, want.object.GroupVersionKind()); err == nil {
-		err = t.deleteObject(ctx, want.object)
+	if _, err = t.kinds.use(ctx, t.work.Name, want.GroupVersionKind()); err == nil {
+		err = t.deleteObject(ctx, want)
 	}
 	if err == nil || notServed(err) { // a kind that is not served has no objects
 		return reconcile.Result{}, t.release(ctx)
@@ -51,7 +51,7 @@ func (t *task) remove(ctx context.Context, suppressed bool) (reconcile.Result, e
 	}
 	if maybeUnreachable(err) {
 		if cause := t.member.verify(ctx); cause != "" {
-			return t.report(ctx, outcome{want: want, kept: true, failure: unreachable(t.o.Cluster, cause)}, 0)
+			return t.report(ctx, outcome{kept: true, failure: unreachable(t.o.Cluster, cause)}, 0)
 		}
 	}
 	due := wait.Jitter(t.retries.When(t.work.Name), 0.2)
@@ -64,7 +64,7 @@ func (t *task) remove(ctx context.Context, suppressed bool) (reconcile.Result, e
 			return reconcile.Result{RequeueAfter: due}, nil // usually finished by then, and not reported
 		}
 	}
-	return t.report(ctx, outcome{want: want, kept: true, failure: explain(t.o.Cluster, want.object, err)}, due)
+	return t.report(ctx, outcome{kept: true, failure: explain(t.o.Cluster, want, err)}, due)
 }
 
 // release removes the finalizer of the Work.

@@ -14,6 +14,7 @@ import (
 
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	"github.com/pelago-net/pelago/control/kinds"
 	"github.com/pelago-net/pelago/test/apiserver"
 	"github.com/pelago-net/pelago/test/await"
 )
@@ -139,6 +140,46 @@ func TestDelete(t *testing.T) {
 		bad := l.work("bad", configMap, func(w *workv1alpha1.Work) { w.Spec.Workload.Manifests = nil })
 		l.failed("bad", "0 manifests")
 		deleted(t, l, bad)
+	})
+
+	t.Run("a manifest that has become invalid after it was applied: its object is deleted", func(t *testing.T) {
+		prune := func(text pelagov1alpha1.Expression) []pelagov1alpha1.KindRules {
+			k := pelagov1alpha1.KindRules{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}
+			k.Spec.Kinds = []pelagov1alpha1.RuledKind{{APIVersion: "apps/v1", Kind: "Deployment"}}
+			k.Spec.Rules.Prune = text
+			return []pelagov1alpha1.KindRules{k}
+		}
+		for name, tt := range map[string]struct {
+			spoil       func(*lab, *kinds.Custom)
+			says, other string // what the Work says, and another one for the same object
+		}{
+			"member-owned": {func(l *lab, _ *kinds.Custom) {
+				owned := "annotations: {pelago.io/member-owned: spec/replicas}, "
+				l.manifest("w", strings.Replace(deployment, "metadata: {", "metadata: {"+owned, 1))
+			}, "no RFC 6901 pointer", "belongs to Work w as well"},
+			"prune": {func(l *lab, rules *kinds.Custom) {
+				rules.Set(prune("{'spec': object.spec.nothing}"))
+				l.manifest("w", strings.Replace(deployment, "replicas: 2", "replicas: 3", 1))
+			}, "rule prune of KindRules mine", "rule prune of KindRules mine"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				l := newLab(t, server)
+				rules := kinds.NewCustom()
+				l.run(func(o *Options) { o.Interpreter = rules.Interpreter() })
+				w := l.work("w", deployment)
+				l.applied("w")
+				tt.spoil(l, rules)
+				l.failed("w", tt.says)
+				l.work("other", deployment)
+				l.failed("other", tt.other)
+				deleted(t, l, l.see("other"))
+				l.there(deployment)
+				deleted(t, l, w)
+				if l.find(deployment) != nil {
+					t.Error("the Work went before its object")
+				}
+			})
+		}
 	})
 
 	t.Run("#505: preserveResourcesOnDeletion leaves the object, without our marks", func(t *testing.T) {

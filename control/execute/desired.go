@@ -23,9 +23,8 @@ type desired struct {
 	owned  []string // RFC 6901 pointers of pelago.io/member-owned
 }
 
-// desiredOf reads the manifest of a Work. It sets the labels and annotations by which objects are ours, which deletion relies on,
-// whatever the manifest has.
-func desiredOf(work *workv1alpha1.Work, hubID string, in *kinds.Interpreter) (*desired, error) {
+// manifestOf reads the object of a Work, which identifies it in the member. A Work without one was never applied.
+func manifestOf(work *workv1alpha1.Work) (*unstructured.Unstructured, error) {
 	manifests := work.Spec.Workload.Manifests
 	if len(manifests) != 1 {
 		return nil, fmt.Errorf("the Work holds %d manifests; it must be one", len(manifests))
@@ -36,6 +35,16 @@ func desiredOf(work *workv1alpha1.Work, hubID string, in *kinds.Interpreter) (*d
 	}
 	if u.GetName() == "" || u.IsList() {
 		return nil, fmt.Errorf("the manifest, a %s, is no object with a name", u.GetKind())
+	}
+	return u, nil
+}
+
+// desiredOf computes the desired state from the manifest of a Work. It sets the labels and annotations by which objects are ours,
+// which deletion relies on, whatever the manifest has.
+func desiredOf(work *workv1alpha1.Work, hubID string, in *kinds.Interpreter) (*desired, error) {
+	u, err := manifestOf(work)
+	if err != nil {
+		return nil, err
 	}
 	if err := in.Prune(u); err != nil {
 		return nil, err

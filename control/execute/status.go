@@ -31,7 +31,6 @@ const statusInterval = 100 * time.Millisecond
 
 // outcome is the result of a reconcile.
 type outcome struct {
-	want *desired
 	have *unstructured.Unstructured // ours in the member; nil: none
 	// kept keeps the reported state of the object: the member was not read, or has not responded.
 	kept      bool

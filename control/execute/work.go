@@ -93,7 +93,7 @@ func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
 	t.states.setObject(t.work.Name, keyOf(want.object))
 	suspended := ptr.Deref(t.work.Spec.SuspendDispatching, false)
 	if cause := t.member.unavailable(); cause != "" {
-		return t.awaitMember(ctx, want, cause, suspended)
+		return t.awaitMember(ctx, cause, suspended)
 	}
 
 	var have *unstructured.Unstructured
@@ -104,7 +104,7 @@ func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
 	} else {
 		have, err = t.converge(ctx, want)
 	}
-	found := outcome{want: want, have: have, dropped: t.state.dropped, suspended: suspended}
+	found := outcome{have: have, dropped: t.state.dropped, suspended: suspended}
 	var later retryLater
 	switch {
 	case errors.As(err, &later) && have == nil:
@@ -116,7 +116,7 @@ func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
 		return reconcile.Result{RequeueAfter: minRetry}, nil
 	case err != nil && maybeUnreachable(err):
 		if cause := t.member.verify(ctx); cause != "" {
-			return t.awaitMember(ctx, want, cause, suspended)
+			return t.awaitMember(ctx, cause, suspended)
 		}
 	}
 	t.o.Metrics.synced(t.began, err)
@@ -133,15 +133,15 @@ func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
 }
 
 // awaitMember reports that the member is unreachable, unless the manifest was applied. All Works are reconciled when it recovers.
-func (t *task) awaitMember(ctx context.Context, want *desired, cause string, suspended bool) (reconcile.Result, error) {
+func (t *task) awaitMember(ctx context.Context, cause string, suspended bool) (reconcile.Result, error) {
 	applied := meta.FindStatusCondition(t.work.Status.Conditions, workv1alpha1.ConditionApplied)
 	switch {
 	case suspended:
-		return t.report(ctx, outcome{want: want, kept: true, suspended: true}, 0)
+		return t.report(ctx, outcome{kept: true, suspended: true}, 0)
 	case applied != nil && applied.Status == metav1.ConditionTrue && applied.ObservedGeneration == t.work.Generation:
 		return reconcile.Result{}, nil
 	}
-	return t.report(ctx, outcome{want: want, kept: true, failure: unreachable(t.o.Cluster, cause)}, 0)
+	return t.report(ctx, outcome{kept: true, failure: unreachable(t.o.Cluster, cause)}, 0)
 }
 
 func (t *task) key() types.NamespacedName { return client.ObjectKeyFromObject(t.work) }
@@ -273,9 +273,9 @@ func (t *task) holder(ctx context.Context, have *unstructured.Unstructured) (str
 	case err != nil:
 		return "", err
 	}
-	theirs, err := desiredOf(other, t.o.HubID, t.o.Interpreter)
-	if err != nil || keyOf(theirs.object) != keyOf(have) {
-		return "", nil // its manifest is another object, or invalid
+	theirs, err := manifestOf(other)
+	if err != nil || keyOf(theirs) != keyOf(have) {
+		return "", nil // its manifest is another object, or none
 	}
 	return key.Name, nil
 }
