@@ -56,8 +56,11 @@ func (t *task) remove(ctx context.Context, suppressed bool) (reconcile.Result, e
 	}
 	due := wait.Jitter(t.retries.When(t.work.Name), 0.2)
 	var later retryLater
-	if errors.As(err, &later) {
-		if due = min(due, time.Second); time.Since(t.work.DeletionTimestamp.Time) < later.Duration {
+	if since := time.Since(t.work.DeletionTimestamp.Time); errors.As(err, &later) {
+		if since < collectorTime {
+			due = min(due, time.Second) // other objects have no event, and usually end by then
+		}
+		if since < later.Duration {
 			return reconcile.Result{RequeueAfter: due}, nil // usually finished by then, and not reported
 		}
 	}
@@ -199,7 +202,7 @@ func generated(kind schema.GroupKind, name string) bool {
 // of other Works of ours, of Works just deleted, or objects that the member's garbage collector is about to remove.
 func (t *task) retention(ctx context.Context, ns *unstructured.Unstructured) (string, error) {
 	if ns.GetAnnotations()[workv1alpha1.AnnotationCreatedNamespace] != "true" {
-		return "it was there before the hub came; its marks are removed", nil
+		return "the hub did not create it; its labels and annotations are removed", nil
 	}
 	all, unseen, err := t.contents(ctx, ns.GetName())
 	if err != nil {

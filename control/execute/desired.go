@@ -39,13 +39,9 @@ func manifestOf(work *workv1alpha1.Work) (*unstructured.Unstructured, error) {
 	return u, nil
 }
 
-// desiredOf computes the desired state from the manifest of a Work. It sets the labels and annotations by which objects are ours,
-// which deletion relies on, whatever the manifest has.
-func desiredOf(work *workv1alpha1.Work, hubID string, in *kinds.Interpreter) (*desired, error) {
-	u, err := manifestOf(work)
-	if err != nil {
-		return nil, err
-	}
+// desiredOf computes the desired state from the manifest of a Work, which it changes. It sets the labels and annotations by which
+// objects are ours, which deletion relies on, whatever the manifest has.
+func desiredOf(u *unstructured.Unstructured, work *workv1alpha1.Work, hubID string, in *kinds.Interpreter) (*desired, error) {
 	if err := in.Prune(u); err != nil {
 		return nil, err
 	}

@@ -119,12 +119,7 @@ func New(o Options) (*Execution, error) {
 
 // Start runs the execution until ctx ends. It does not wait for the member.
 func (e *Execution) Start(ctx context.Context) error {
-	c, err := controller.NewTypedUnmanaged("execution", controller.TypedOptions[reconcile.Request]{
-		Reconciler:              reconcile.Func(e.reconcile),
-		MaxConcurrentReconciles: e.o.Workers,
-		SkipNameValidation:      ptr.To(true), // there is one for each cluster
-		Logger:                  logr.FromSlogHandler(e.o.Log.Handler()),
-	})
+	c, err := controller.NewTypedUnmanaged("execution", e.controllerOptions())
 	if err != nil {
 		return fmt.Errorf("execute the Works of cluster %s: %w", e.o.Cluster, err)
 	}
@@ -152,6 +147,17 @@ func (e *Execution) Start(ctx context.Context) error {
 	running.Wait()
 	e.o.Metrics.forget(e.o.Cluster)
 	return err
+}
+
+// controllerOptions have no timeout of a reconcile: each request to the member has one.
+func (e *Execution) controllerOptions() controller.Options {
+	return controller.Options{
+		Reconciler:              reconcile.Func(e.reconcile),
+		MaxConcurrentReconciles: e.o.Workers,
+		RateLimiter:             kube.HubRateLimiter(),
+		SkipNameValidation:      ptr.To(true), // there is one for each cluster
+		Logger:                  logr.FromSlogHandler(e.o.Log.Handler()),
+	}
 }
 
 // forOldAndNew returns an event handler that calls f with each object, and with both objects of an update.

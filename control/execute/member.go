@@ -204,12 +204,8 @@ func newKinds(c cache.Cache, event toolscache.ResourceEventHandler) *memberKinds
 func (k *memberKinds) use(ctx context.Context, work string, kind schema.GroupVersionKind) (*kindWatch, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if old, ok := k.of[work]; !ok || old != kind {
-		if err := k.releaseLocked(ctx, work); err != nil {
-			return nil, err
-		}
-		k.of[work] = kind
-		k.users[kind]++
+	if err := k.recordLocked(ctx, work, kind); err != nil {
+		return nil, err
 	}
 	if w := k.watches[kind]; w != nil {
 		return w, nil
@@ -225,6 +221,25 @@ func (k *memberKinds) use(ctx context.Context, work string, kind schema.GroupVer
 	w := &kindWatch{since: time.Now(), handler: handler}
 	k.watches[kind] = w
 	return w, nil
+}
+
+// record records the kind of a Work's object for usedBy, without a watch.
+func (k *memberKinds) record(ctx context.Context, work string, kind schema.GroupVersionKind) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.recordLocked(ctx, work, kind)
+}
+
+func (k *memberKinds) recordLocked(ctx context.Context, work string, kind schema.GroupVersionKind) error {
+	if old, ok := k.of[work]; ok && old == kind {
+		return nil
+	}
+	if err := k.releaseLocked(ctx, work); err != nil {
+		return err
+	}
+	k.of[work] = kind
+	k.users[kind]++
+	return nil
 }
 
 // usedBy returns the Works whose objects are of kinds with other rules.

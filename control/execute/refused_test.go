@@ -1,15 +1,19 @@
 package execute
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
 	"github.com/pelago-net/pelago/test/apiserver"
@@ -253,4 +257,28 @@ func TestUnreachable(t *testing.T) {
 		line.Heal()
 		l.applied("later")
 	})
+}
+
+// A hub that is away for a while gets the status of a Work soon after it is back, not after as long again.
+func TestHubUnreachable(t *testing.T) {
+	l := newLab(t, server.Config(t))
+	var writes atomic.Int32
+	l.run(func(o *Options) {
+		o.Hub = l.counting(t, func(*workv1alpha1.Work) error {
+			if writes.Add(1) <= 6 {
+				return errors.New("the hub is away")
+			}
+			return nil
+		})
+	})
+	w := l.work("w", configMap)
+	l.applied("w")
+	limiter, request := l.execution.controllerOptions().RateLimiter, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(w)}
+	var longest time.Duration
+	for range 100 {
+		longest = max(longest, limiter.When(request))
+	}
+	if longest > 5*time.Second {
+		t.Errorf("after a long outage a Work waits for %v, want at most 5 s", longest)
+	}
 }

@@ -131,7 +131,7 @@ func (r *ruleReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	return r.stale.Result(req, 0, errors.Join(errs...))
 }
 
-// write writes a status whose condition has changed, and an Event if the condition is False.
+// writeRule writes a status whose condition has changed, and an Event if the condition is False.
 func writeRule(
 	ctx context.Context, c client.Client, recorder record.EventRecorder, before, now client.Object, is metav1.Condition,
 ) error {

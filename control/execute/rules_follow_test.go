@@ -70,3 +70,24 @@ func TestOlderHubs(t *testing.T) {
 		})
 	}
 }
+
+// A Work whose rule has failed since the start is reconciled when the rule is corrected.
+func TestCorrectedRule(t *testing.T) {
+	prune := func(text pelagov1alpha1.Expression) []pelagov1alpha1.KindRules {
+		k := pelagov1alpha1.KindRules{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}
+		k.Spec.Kinds = []pelagov1alpha1.RuledKind{{APIVersion: "v1", Kind: "ConfigMap"}}
+		k.Spec.Rules.Prune = text
+		return []pelagov1alpha1.KindRules{k}
+	}
+	l := newLab(t, server.Config(t))
+	rules := kinds.NewCustom()
+	rules.Set(prune("{'data': object.data.nothing}"))
+	l.run(func(o *Options) { o.Interpreter = rules.Interpreter() })
+	l.work("w", configMap)
+	l.failed("w", "rule prune of KindRules mine")
+	rules.Set(prune("{'data': {'b': null}}"))
+	l.applied("w")
+	if got := value(l.there(configMap), "data"); got != "map[a:1]" {
+		t.Errorf("data is %s, want what the corrected rule leaves", got)
+	}
+}

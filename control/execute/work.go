@@ -85,9 +85,17 @@ func (e *Execution) reconcile(ctx context.Context, req reconcile.Request) (recon
 
 // execute applies the manifest to the member and reports the status to the hub.
 func (t *task) execute(ctx context.Context) (reconcile.Result, error) {
-	want, err := desiredOf(t.work, t.o.HubID, t.o.Interpreter)
+	manifest, err := manifestOf(t.work)
 	if err != nil {
 		return t.report(ctx, outcome{failure: err.Error(), kept: true}, 0) // until the manifest changes
+	}
+	// Before a rule of the kind can fail: the Work is reconciled when it is corrected.
+	if err := t.kinds.record(ctx, t.work.Name, manifest.GroupVersionKind()); err != nil {
+		return reconcile.Result{}, err
+	}
+	want, err := desiredOf(manifest, t.work, t.o.HubID, t.o.Interpreter)
+	if err != nil {
+		return t.report(ctx, outcome{failure: err.Error(), kept: true}, 0) // until the manifest or the rule changes
 	}
 	t.state.reset(want.hash)
 	t.states.setObject(t.work.Name, keyOf(want.object))

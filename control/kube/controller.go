@@ -50,8 +50,14 @@ func HubControllerOptions(workers int) controller.Options {
 	return controller.Options{
 		MaxConcurrentReconciles: workers,
 		ReconciliationTimeout:   reconcileTimeout,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		RateLimiter:             HubRateLimiter(),
 	}
+}
+
+// HubRateLimiter is that of a controller that works with the hub: an object waits for at most lastRetry after an outage.
+// controller-runtime's default lets it wait for as long again as the outage, up to 1000 s, and all objects share 10 retries a second.
+func HubRateLimiter() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
 }
 
 // AddIndex indexes objects of one kind under field by the values of each. A cache refuses a field of a kind twice, and all

@@ -23,7 +23,7 @@ type Fence struct {
 	attempted time.Time // zero: never
 }
 
-// New makes a Fence that is open for valid after each renewal of the lease: less than the lease lasts, because a write takes time,
+// NewFence makes a Fence that is open for valid after each renewal of the lease: less than the lease lasts, because a write takes time,
 // and no less than the leader tries to renew it.
 func NewFence(valid time.Duration) *Fence { return &Fence{valid: valid, now: time.Now} }
 
@@ -111,7 +111,7 @@ func (f *Fence) open() error {
 	return nil
 }
 
-// Lease is the lock on a lease, as controller-runtime makes it, and the fence that it opens. identity is who holds it; "": the host's
+// FencedLease is the lock on a lease, as controller-runtime makes it, and the fence that it opens. identity is who holds it; "": the host's
 // name, made unique. renewDeadline is the manager's of that name. cfg must not go through the fence.
 func FencedLease(cfg *rest.Config, namespace, name, identity string, renewDeadline time.Duration) (resourcelock.Interface, *Fence, error) {
 	if identity == "" {

@@ -32,7 +32,7 @@ import (
 // dialTimeout bounds one attempt to reach the hub.
 const dialTimeout = 5 * time.Second
 
-// Options says where the hub is and what it sees of the agent.
+// HubOptions says where the hub is and what it sees of the agent.
 type HubOptions struct {
 	Server    string // https URL
 	CA        []byte // PEM
@@ -47,7 +47,7 @@ type HubOptions struct {
 	Logger             logr.Logger
 }
 
-// Access is the config of requests to the hub, for parts that keep a cache and a client of their own: each request carries the
+// HubConfig is the config of requests to the hub, for parts that keep a cache and a client of their own: each request carries the
 // token of the moment, and reads wait while the hub is away. The collector
 // has pelago_hub_connected and pelago_hub_failed_requests_total.
 func HubConfig(o HubOptions) (*rest.Config, prometheus.Collector) {
@@ -90,7 +90,7 @@ type Hub struct {
 	reach     *reachability
 }
 
-// New prepares the access; no connection is made.
+// NewHub prepares the access; no connection is made.
 func NewHub(o HubOptions) (*Hub, error) {
 	config, reach := access(o)
 	ours, err := labels.NewRequirement(discoveryv1.LabelManagedBy, "=", []string{v1alpha1.ExportedSliceManager})
@@ -211,7 +211,7 @@ func addIndexes(c cluster.Cluster) error {
 	)
 }
 
-// Service is the service that a contribution or slice at the hub speaks of, by its labels.
+// ServiceOf is the service that a contribution or slice at the hub speaks of, by its labels.
 func ServiceOf(obj client.Object) types.NamespacedName {
 	labels := obj.GetLabels()
 	return types.NamespacedName{Namespace: labels[submarinerv1.LabelSourceNamespace], Name: labels[mcs.LabelServiceName]}

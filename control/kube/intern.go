@@ -15,13 +15,13 @@ const (
 	maxShared = 2048
 )
 
-// Table holds the last string of each place. It may be used by several at a time.
+// StringTable holds the last string of each place. It may be used by several at a time.
 type StringTable struct {
 	seed maphash.Seed
 	at   [slots]atomic.Pointer[string]
 }
 
-// New is an empty table.
+// NewStringTable is an empty table.
 func NewStringTable() *StringTable { return &StringTable{seed: maphash.MakeSeed()} }
 
 // String is a string equal to s, the one that was seen before if that is still known.

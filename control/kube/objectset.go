@@ -153,10 +153,10 @@ func Claim(ctx context.Context, to client.Client, live client.Reader, obj client
 	return err
 }
 
-// Owner is the clusterset on whose behalf objects are made. Nothing without its marks is changed or deleted.
+// Owner is the clusterset on whose behalf objects are made. Nothing without its labels is changed or deleted.
 type Owner struct{ HubID string }
 
-// Mark puts the owner's marks on an object.
+// Mark adds the owner's labels to an object.
 func (o Owner) Mark(obj client.Object) {
 	labels := obj.GetLabels()
 	if labels == nil {
@@ -172,7 +172,7 @@ func (o Owner) Mark(obj client.Object) {
 	obj.SetAnnotations(annotations)
 }
 
-// Owns reports whether the object carries the owner's marks.
+// Owns reports whether the object has the owner's labels.
 func (o Owner) Owns(obj client.Object) bool {
 	return obj.GetLabels()[v1alpha1.LabelManagedBy] == v1alpha1.ManagedBy && obj.GetAnnotations()[v1alpha1.AnnotationHubID] == o.HubID
 }

@@ -28,11 +28,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// Untyped reads an object without a Go type from its text, which is valid during the call only. The cache's transformation must
+// UntypedDecoder reads an object without a Go type from its text, which is valid during the call only. The cache's transformation must
 // make the same of an object from a list, and leave what this has made as it is.
 type UntypedDecoder func(text []byte) (*unstructured.Unstructured, error)
 
-// NewCache is cache.New with other watches, for a cache of all namespaces. Options must have HTTPClient and Mapper, as a manager
+// NewStreamCache is cache.New with other watches, for a cache of all namespaces. Options must have HTTPClient and Mapper, as a manager
 // gives them. Objects that come as protobuf, or as metadata only, are read as before; read is nil: objects without a Go type are
 // maps.
 func NewStreamCache(read UntypedDecoder) cache.NewCacheFunc {
@@ -54,7 +54,7 @@ func NewStreamCache(read UntypedDecoder) cache.NewCacheFunc {
 	}
 }
 
-// source is an API server whose objects a cache has.
+// watchSource is an API server whose objects a cache has.
 type watchSource struct {
 	config   *rest.Config
 	http     *http.Client
@@ -139,7 +139,7 @@ func (s watchSource) client(gv schema.GroupVersion) (*rest.RESTClient, error) {
 	return rest.RESTClientForConfigAndClient(c, s.http)
 }
 
-// longest event, in bytes, as client-go has it; etcd takes less than a tenth of it.
+// maxEvent bounds an event in bytes, as client-go has it; etcd takes less than a tenth of it.
 const maxEvent = 16 << 20
 
 // object is what an event's object is read into.

@@ -8,13 +8,13 @@ import (
 	pelagov1alpha1 "github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// Ports are the ports First … First+pelagov1alpha1.BlockPorts-1 of one egress IP.
+// PortRange is the ports First … First+pelagov1alpha1.BlockPorts-1 of one egress IP.
 type PortRange struct {
 	IP    netip.Addr
 	First uint16
 }
 
-// Usable lists the ports of a pool in which a node may open flows, by address and port: those of its Active blocks.
+// UsablePorts lists the ports of a pool in which a node may open flows, by address and port: those of its Active blocks.
 // A block of an earlier Node object of the same name, an orphaned one and a released one are not usable.
 func UsablePorts(blocks []pelagov1alpha1.PortBlock, nodeUID string, pool pelagov1alpha1.EgressPool) []PortRange {
 	var ports []PortRange

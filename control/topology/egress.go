@@ -15,7 +15,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-// Rank is the rule that gives a pod its egress. A lower number wins, as in Submariner's egress chains.
+// EgressRank is the rule that gives a pod its egress. A lower number wins, as in Submariner's egress chains.
 type EgressRank int
 
 // Ranks, strongest first.
@@ -35,7 +35,7 @@ const (
 // ClusterPool names the pool of the ClusterGlobalEgressIP.
 var ClusterPool = pelagov1alpha1.EgressPool{Name: submarinerv1.ClusterGlobalEgressIPName}
 
-// Pod is what the decision needs to know of a pod.
+// EgressPod is what the decision needs to know of a pod.
 type EgressPod struct {
 	Namespace, Name string
 	UID             types.UID
@@ -43,12 +43,12 @@ type EgressPod struct {
 	HostNetwork     bool
 }
 
-// PodOf is what is needed of a Pod object.
+// EgressPodOf is what is needed of a Pod object.
 func EgressPodOf(p *corev1.Pod) EgressPod {
 	return EgressPod{Namespace: p.Namespace, Name: p.Name, UID: p.UID, Labels: p.Labels, HostNetwork: p.Spec.HostNetwork}
 }
 
-// Choice is where a pod's egress comes from.
+// EgressChoice is where a pod's egress comes from.
 type EgressChoice struct {
 	Rank EgressRank
 	// Pool is the egress object; zero for HeadlessPod and None.
@@ -62,7 +62,7 @@ type EgressChoice struct {
 	Shadowed []pelagov1alpha1.EgressPool
 }
 
-// Table holds the egress objects of a cluster, or of the namespaces of interest, prepared for look-ups.
+// EgressTable holds the egress objects of a cluster, or of the namespaces of interest, prepared for look-ups.
 type EgressTable struct {
 	cluster    *pool
 	namespaces map[string]*rules
@@ -87,7 +87,7 @@ type address struct {
 	pod types.UID // empty: unknown
 }
 
-// NewTable prepares the objects for look-ups. cluster may be nil. A GlobalEgressIP whose selector is malformed
+// NewEgressTable prepares the objects for look-ups. cluster may be nil. A GlobalEgressIP whose selector is malformed
 // selects nothing, a GlobalIngressIP counts once its address is allocated and all gateways have it.
 func NewEgressTable(cluster *submarinerv1.ClusterGlobalEgressIP, pools []submarinerv1.GlobalEgressIP, ingress []submarinerv1.GlobalIngressIP) *EgressTable {
 	t := &EgressTable{namespaces: map[string]*rules{}, own: map[types.NamespacedName]address{}}
@@ -217,7 +217,7 @@ func older(a, b metav1.Object) int {
 	return cmp.Compare(a.GetName(), b.GetName())
 }
 
-// Addresses parses those of a status; what is none is left out.
+// ParseAddresses parses those of a status and omits invalid ones.
 func ParseAddresses(texts []string) []netip.Addr {
 	var ips []netip.Addr
 	for _, text := range texts {

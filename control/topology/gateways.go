@@ -34,7 +34,7 @@ func NodeIndexChanged(was, is *v1alpha1.NodeIndex) bool {
 	return GatewayReady(was) != GatewayReady(is) || GatewayReady(is) && !slices.Equal(was.Status.Acks, is.Status.Acks)
 }
 
-// Index is the field of a cache by which a controller finds the ready gateways.
+// GatewayIndex is the field of a cache by which a controller finds the ready gateways.
 type GatewayIndex string
 
 // AddTo adds the index to the cache of the manager.

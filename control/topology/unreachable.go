@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Socket is where it is served, on the node's file system.
+// UnreachableClustersSocket is where it is served, on the node's file system.
 const UnreachableClustersSocket = "/run/pelago/verdict.sock"
 
 const (
@@ -34,7 +34,7 @@ type message struct {
 	Dead []string `json:"dead"`
 }
 
-// Server tells the unreachable clusters to whoever connects.
+// UnreachableClustersServer sends the unreachable clusters to each client.
 type UnreachableClustersServer struct {
 	mu      sync.Mutex
 	dead    []string
@@ -42,7 +42,7 @@ type UnreachableClustersServer struct {
 	changed chan struct{}
 }
 
-// NewServer makes a server that has nothing to say yet.
+// NewUnreachableClustersServer makes a server that sends nothing until the first Publish.
 func NewUnreachableClustersServer() *UnreachableClustersServer {
 	return &UnreachableClustersServer{changed: make(chan struct{})}
 }
@@ -128,7 +128,7 @@ func (s *UnreachableClustersServer) tell(ctx context.Context, c net.Conn) {
 	}
 }
 
-// Watch calls set with the unreachable clusters whenever they change, at first from none, until ctx ends. While there is no server the
+// WatchUnreachableClusters calls set with the unreachable clusters whenever they change, at first from none, until ctx ends. While there is no server the
 // last verdict holds for half a minute; then none is dead, as where there never was one.
 func WatchUnreachableClusters(ctx context.Context, socket string, set func(dead []string), log *slog.Logger) {
 	var lost time.Time

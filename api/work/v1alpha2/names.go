@@ -1,5 +1,5 @@
-// Package names says how the objects of propagation are called, and which namespaces nobody propagates. Names are Karmada's, so that
-// users find what they know: binding nginx-deployment, Work nginx-687f7fb96f in karmada-es-member1. It is pure.
+// Names of the objects of propagation are Karmada's: binding nginx-deployment, Work nginx-687f7fb96f in karmada-es-member1.
+
 package v1alpha2
 
 import (
@@ -13,22 +13,22 @@ import (
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
 )
 
-// Binding is the name of a template's binding, `<name>-<kind>` in lower case. What is longer than a name may be is cut, and a hash
+// BindingName is the name of a template's binding, `<name>-<kind>` in lower case. What is longer than a name may be is cut, and a hash
 // of the whole keeps it apart.
 func BindingName(of ObjectReference) string {
 	return fit(plain(of.Name) + "-" + strings.ToLower(of.Kind))
 }
 
-// BindingBeside is the name that a template's binding has if another kind of the same name (Job of two groups) has taken
-// Binding's. Who looks for a binding goes by spec.resource, not by name.
+// AlternateBindingName is the name of a template's binding if another kind of the same name (Job of two groups) has taken
+// BindingName's. Find a binding by spec.resource, not by name.
 func AlternateBindingName(of ObjectReference) string {
 	group, _, _ := strings.Cut(of.APIVersion, "/")
 	return fit(fmt.Sprintf("%s-%08x", BindingName(of), sum(group)))
 }
 
-// Work is the name of a template's Work, in each execution namespace: its name and the 32-bit FNV-1a hash of
+// WorkName is the name of a template's Work, in each execution namespace: its name and the 32-bit FNV-1a hash of
 // `<namespace>-<name>-<kind>` in lower case, written as Karmada writes it. Two templates may have the same one; then the second takes
-// WorkBeside's.
+// AlternateWorkName's.
 func WorkName(of ObjectReference) string {
 	key := plain(of.Name) + "-" + of.Kind
 	if of.Namespace != "" {
@@ -37,22 +37,22 @@ func WorkName(of ObjectReference) string {
 	return fit(plain(of.Name) + "-" + rand.SafeEncodeString(fmt.Sprint(sum(strings.ToLower(key)))))
 }
 
-// WorkBeside is the name of a Work when Work's is taken by another template.
+// AlternateWorkName is the name of a Work if WorkName's is taken by another template.
 func AlternateWorkName(of ObjectReference) string {
 	return fit(fmt.Sprintf("%s-%08x", WorkName(of), sum(of.APIVersion+"/"+of.Kind+"/"+of.Namespace+"/"+of.Name)))
 }
 
-// Execution is the execution namespace of a cluster.
+// ExecutionNamespace is the execution namespace of a cluster.
 func ExecutionNamespace(cluster string) string {
 	return clusterv1alpha1.ExecutionNamespacePrefix + cluster
 }
 
-// ClusterOf is the cluster of an execution namespace; ok is false for any other namespace.
+// ClusterOfNamespace is the cluster of an execution namespace; ok is false for any other namespace.
 func ClusterOfNamespace(namespace string) (cluster string, ok bool) {
 	return strings.CutPrefix(namespace, clusterv1alpha1.ExecutionNamespacePrefix)
 }
 
-// Reserved says whether a namespace is the system's: neither it nor what is in it is propagated.
+// ReservedNamespace reports whether a namespace is the system's: neither it nor what is in it is propagated.
 func ReservedNamespace(namespace string) bool {
 	switch namespace {
 	case "karmada-system", clusterv1alpha1.SecretNamespace, "pelago-system", "submariner-k8s-broker", "submariner-operator":

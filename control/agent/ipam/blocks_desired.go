@@ -62,7 +62,7 @@ type BlockPlan struct {
 	Wait time.Duration
 }
 
-// Desired plans the blocks of one pool that nodes of one name have; ips are the pool's addresses.
+// DesiredBlocks plans the blocks of one pool that nodes of one name have; ips are the pool's addresses.
 //
 // Ports change their owner only if the owner released them, never opened a flow in them (Pending), rebooted (its flows
 // died with the kernel's tables), or was not seen for as long as a flow can live.

@@ -15,7 +15,7 @@ import (
 	"github.com/pelago-net/pelago/control/topology"
 )
 
-// supply is a pool at the border between the API and the decision.
+// blockSupply is a pool at the border between the API and the decision.
 type blockSupply struct {
 	object     client.Object // nil if it does not exist
 	ips        []netip.Addr

@@ -58,7 +58,7 @@ type TokenOptions struct {
 	Life time.Duration
 }
 
-// Setup adds the controller to the manager, whose cache must hold the Secret.
+// SetupToken adds the controller to the manager, whose cache must hold the Secret.
 func SetupToken(mgr ctrl.Manager, o TokenOptions) error {
 	if o.Life == 0 {
 		o.Life = DefaultTokenLife

@@ -20,7 +20,7 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// Slice is the content of one EndpointSlice to be.
+// BackendSlice is the content of one EndpointSlice to be.
 type BackendSlice struct {
 	// Source tells the slices of one service and cluster apart; it stays the same while the service lives.
 	Source    string
@@ -38,7 +38,7 @@ func (b BackendSlice) annotate(slice *discoveryv1.EndpointSlice) {
 	}
 }
 
-// Virtual is the view of a ClusterIP service from outside: for each IP family one slice with one endpoint, the virtual
+// VirtualSlices are the view of a ClusterIP service from outside: for each IP family one slice with one endpoint, the virtual
 // address, and the Service's own ports. The endpoint is ready if any backend is.
 func VirtualSlices(addresses []string, service *corev1.Service, slices []discoveryv1.EndpointSlice) []BackendSlice {
 	count := readyBackends(slices)
@@ -62,7 +62,7 @@ func VirtualSlices(addresses []string, service *corev1.Service, slices []discove
 	return out
 }
 
-// Pods is the view of a headless service: each slice of the Service mirrored, with the pods' ports (its target ports),
+// PodSlices are the view of a headless service: each slice of the Service mirrored, with the pods' ports (its target ports),
 // readiness and hostnames (see Hostname). address gives the address to publish for an endpoint; one without is left out.
 func PodSlices(slices []discoveryv1.EndpointSlice, dashed bool, address func(discoveryv1.AddressType, discoveryv1.Endpoint) (string, bool)) []BackendSlice {
 	var out []BackendSlice
@@ -106,7 +106,7 @@ func Hostname(e discoveryv1.Endpoint, dashed bool) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(address)
 }
 
-// Pod is the name of the pod behind an endpoint; empty if there is none.
+// EndpointPod is the name of the pod behind an endpoint; empty if there is none.
 func EndpointPod(e discoveryv1.Endpoint) string {
 	if e.TargetRef == nil || e.TargetRef.Kind != "Pod" {
 		return ""
@@ -166,7 +166,7 @@ func servicePorts(service *corev1.Service) []discoveryv1.EndpointPort {
 	return out
 }
 
-// Service is the Service of this cluster that an EndpointSlice belongs to. Slices that were imported from other clusters
+// SliceService is the Service of this cluster that an EndpointSlice belongs to. Slices that were imported from other clusters
 // never have the label, and no Service.
 func SliceService(slice client.Object) (service types.NamespacedName, ok bool) {
 	name := slice.GetLabels()[discoveryv1.LabelServiceName]

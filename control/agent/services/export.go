@@ -32,7 +32,7 @@ const (
 	workers        = 4
 )
 
-// Options are the facts of the cluster that the controller works with.
+// ExportOptions are the facts of the cluster that the controller works with.
 type ExportOptions struct {
 	ClusterID string
 	Globalnet bool
@@ -47,7 +47,7 @@ type ExportOptions struct {
 	Hub             *kube.Hub
 }
 
-// Setup adds the controller to the manager and its indexes to the caches.
+// SetupExports adds the controller to the manager and its indexes to the caches.
 func SetupExports(mgr ctrl.Manager, o ExportOptions) error {
 	counted, err := newCounted(o.Hub.Client(), "submariner_service_export", "Writes of exported services.", "localToRemote", "Local ServiceImport")
 	if err != nil {

@@ -28,7 +28,7 @@ import (
 
 const importWorkers = 4
 
-// Options are the facts of the cluster that the controller works with.
+// ImportOptions are the facts of the cluster that the controller works with.
 type ImportOptions struct {
 	ClusterID       string
 	SystemNamespace string
@@ -40,7 +40,7 @@ type ImportOptions struct {
 	Hub                 *kube.Hub
 }
 
-// Setup adds the controller to the manager and its indexes to the cache.
+// SetupImports adds the controller to the manager and its indexes to the cache.
 func SetupImports(mgr ctrl.Manager, o ImportOptions) error {
 	counted, err := newCounted(mgr.GetClient(), "submariner_service_import", "Writes of imported services.", "none", "Remote ServiceImport")
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// cluster is what the imports of every service have in common.
+// sourceCluster is what the imports of every service have in common.
 type sourceCluster struct {
 	id              string
 	systemNamespace string
@@ -27,7 +27,7 @@ type sourceCluster struct {
 	owner   kube.Owner
 }
 
-// state is what the hub and the own cluster say of one service.
+// importState is what the hub and the own cluster say of one service.
 type importState struct {
 	namespace, name string
 	contributions   []v1alpha1.ServiceContribution

@@ -28,7 +28,7 @@ const (
 	ReasonNotOurs      = "GlobalIngressIPNotOurs"
 )
 
-// Options of the controller.
+// IngressOptions configure the controller.
 type IngressOptions struct {
 	// GlobalCIDR are the cluster's own ranges; without any the controller is not started.
 	GlobalCIDR []netip.Prefix
@@ -41,7 +41,7 @@ type ingressReconciler struct {
 	exports  schema.GroupVersionKind // ServiceExport in the version that the cluster serves
 }
 
-// Setup adds the controller to the manager.
+// SetupIngress adds the controller to the manager.
 func SetupIngress(mgr ctrl.Manager, opts IngressOptions) error {
 	if len(opts.GlobalCIDR) == 0 {
 		return nil

@@ -18,7 +18,7 @@ import (
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 )
 
-// Kind is how a service is reached from other clusters.
+// ServiceKind is how a service is reached from other clusters.
 type ServiceKind int
 
 // Kinds of services.
@@ -103,7 +103,7 @@ type Conflict struct {
 	Message string
 }
 
-// Desired is the GlobalIngressIP of one name: for the exported service of that name (nil if there is none), or else for
+// DesiredIngress is the GlobalIngressIP of one name: for the exported service of that name (nil if there is none), or else for
 // a backend that has this name. Of several services with the same pod the oldest export gives it its name. It is nil if
 // nothing needs it.
 func DesiredIngress(namespace, name string, service *Export, backends []Backend) (*submarinerv1.GlobalIngressIP, *Conflict) {

@@ -30,7 +30,7 @@ const (
 	madeForIndex = "ingress.madeFor" // GlobalIngressIP by the service that it was made for
 )
 
-// workers is how many names are worked on at once; names do not depend on each other.
+// ingressWorkers is how many names are worked on at once; names do not depend on each other.
 const ingressWorkers = 4
 
 type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]

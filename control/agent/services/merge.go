@@ -10,7 +10,7 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// Service is the result for one service.
+// MergedService is the result for one service.
 type MergedService struct {
 	Type                  v1alpha1.ContributionType
 	Ports                 []v1alpha1.ContributionPort
@@ -27,7 +27,7 @@ type MergedService struct {
 	Conflicts []MergeConflict
 }
 
-// Of merges the contributions to one service; there must be at least one. joined is the time at which a cluster came
+// Merge merges the contributions to one service; there must be at least one. joined is the time at which a cluster came
 // into the clusterset: no export counts as older than that, so a newcomer cannot take over a service by a timestamp.
 // The order of the contributions does not matter.
 func Merge(contributions []v1alpha1.ServiceContribution, joined map[string]time.Time) MergedService {

@@ -14,13 +14,13 @@ import (
 	"github.com/pelago-net/pelago/api/pelago/v1alpha1"
 )
 
-// Conflict is one property in which exporters disagree.
+// MergeConflict is one property in which exporters disagree.
 type MergeConflict struct {
 	Reason  mcs.ServiceExportConditionReason
 	Message string // which export decides and how many disagree
 }
 
-// Reasons joins the reasons of several conflicts with commas, as the MCS API wants them.
+// ConflictReasons joins the reasons of several conflicts with commas, as the MCS API wants them.
 func ConflictReasons(conflicts []MergeConflict) string {
 	reasons := make([]string, len(conflicts))
 	for i, c := range conflicts {
@@ -29,7 +29,7 @@ func ConflictReasons(conflicts []MergeConflict) string {
 	return strings.Join(reasons, ",")
 }
 
-// Messages joins the messages of several conflicts.
+// ConflictMessages joins the messages of several conflicts.
 func ConflictMessages(conflicts []MergeConflict) string {
 	messages := make([]string, len(conflicts))
 	for i, c := range conflicts {

@@ -165,4 +165,67 @@ func TestTargetsRetainReplicas(t *testing.T) {
 	}
 	is("next", "", "")
 	is("labelled", "false", "")
+
+	// Where a kind of another group has the name of the binding, the template and the autoscaler have another one.
+	beside := func(apiVersion, kind, name string) {
+		t.Helper()
+		b, other := binding(apiVersion, kind, name), binding("example.com/v1", kind, name)
+		other.Spec.Replicas = 0
+		f.Make(other)
+		b.Name = workv1alpha2.AlternateBindingName(b.Spec.Resource)
+		f.Make(b)
+	}
+	f.Make(deployment("beside", 4))
+	beside("apps/v1", "Deployment", "beside")
+	beside("autoscaling/v2", "HorizontalPodAutoscaler", "beside-scaler")
+	scaler = hpa("beside-scaler", "beside")
+	f.Make(scaler)
+	is("beside", "true", "beside-scaler")
+	if err := f.Cluster.Delete(t.Context(), scaler); err != nil {
+		t.Fatal(err)
+	}
+	is("beside", "", "")
+}
+
+// A change of the template while its label is written is not overwritten.
+func TestTargetChangesMeanwhile(t *testing.T) {
+	f := newFleet(t)
+	var meanwhile atomic.Bool
+	meanwhile.Store(true)
+	newClient := func(config *rest.Config, o client.Options) (client.Client, error) {
+		c, err := client.NewWithWatch(config, o)
+		if err != nil {
+			return nil, err
+		}
+		return interceptor.NewClient(c, interceptor.Funcs{
+			Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+				if o.GetName() == "web" && meanwhile.CompareAndSwap(true, false) { // a user sets the label
+					d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName()}}
+					by := fmt.Sprintf(`{"metadata":{"labels":{%q:"false"}}}`, workv1alpha2.LabelRetainReplicas)
+					if err := c.Patch(ctx, d, client.RawPatch(types.MergePatchType, []byte(by))); err != nil {
+						return err
+					}
+				}
+				return c.Patch(ctx, o, p, opts...)
+			},
+		}), nil
+	}
+	d := deployment("web", 4)
+	ref := workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "default", Name: "web"}
+	scaler := ref
+	scaler.APIVersion, scaler.Kind = "autoscaling/v2", "HorizontalPodAutoscaler"
+	f.Make(d, &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+		MaxReplicas: 9, ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "web"}}})
+	for _, of := range []workv1alpha2.ObjectReference{ref, scaler} {
+		f.Make(&workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: workv1alpha2.BindingName(of)},
+			Spec: workv1alpha2.ResourceBindingSpec{Resource: of, Replicas: 4}})
+	}
+	apiserver.Manager{Scheme: f.Scheme(), NewClient: newClient, Setup: []func(ctrl.Manager) error{func(m ctrl.Manager) error {
+		return autoscale.Setup(m, autoscale.Options{SyncReplicas: true})
+	}}}.Run(t, f.Config)
+	await.True(t, "the label is written", func() bool { return !meanwhile.Load() })
+	await.Never(t, 300*time.Millisecond, "the user's label is overwritten", func() bool {
+		f.see(client.ObjectKeyFromObject(d), d)
+		return d.Labels[workv1alpha2.LabelRetainReplicas] == "true"
+	})
 }

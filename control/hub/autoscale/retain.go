@@ -3,12 +3,12 @@ package autoscale
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,14 +36,33 @@ func setupRetain(mgr ctrl.Manager) error {
 	// Of an update both the former and the present object are mapped.
 	return ctrl.NewControllerManagedBy(mgr).Named("retainreplicas").
 		Watches(&workv1alpha2.ResourceBinding{}, handler.EnqueueRequestsFromMapFunc(r.ofBinding), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&autoscalingv2.HorizontalPodAutoscaler{}, handler.EnqueueRequestsFromMapFunc(ofAutoscaler)).
+		Watches(&autoscalingv2.HorizontalPodAutoscaler{}, handler.EnqueueRequestsFromMapFunc(r.ofAutoscaler)).
 		WithOptions(kube.HubControllerOptions(workers)).Complete(do)
 }
 
-func ofAutoscaler(_ context.Context, o client.Object) []reconcile.Request {
-	ref := o.(*autoscalingv2.HorizontalPodAutoscaler).Spec.ScaleTargetRef
-	name := workv1alpha2.BindingName(workv1alpha2.ObjectReference{APIVersion: ref.APIVersion, Kind: ref.Kind, Name: ref.Name})
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}}}
+// ofAutoscaler maps an autoscaler to the binding of its target. One that does not exist yet comes with its own event.
+func (r *retainReconciler) ofAutoscaler(ctx context.Context, o client.Object) []reconcile.Request {
+	bindings, err := r.bindingsOf(ctx, o.GetNamespace(), o.(*autoscalingv2.HorizontalPodAutoscaler).Spec.ScaleTargetRef)
+	if err != nil {
+		return nil // a cache fails only when the manager ends
+	}
+	var out []reconcile.Request
+	for i := range bindings {
+		out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&bindings[i])})
+	}
+	return out
+}
+
+// bindingsOf lists the bindings of a template, not to be changed. Their names depend on other templates.
+func (r *retainReconciler) bindingsOf(
+	ctx context.Context, namespace string, of autoscalingv2.CrossVersionObjectReference,
+) ([]workv1alpha2.ResourceBinding, error) {
+	var list workv1alpha2.ResourceBindingList
+	err := r.client.List(ctx, &list, client.MatchingFields{targetIndex: targetKey(namespace, of)}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list the ResourceBindings of %s %s/%s: %w", of.Kind, namespace, of.Name, err)
+	}
+	return list.Items, nil
 }
 
 // ofBinding maps the binding of an autoscaler to that of its target, and any other to itself.
@@ -56,15 +75,17 @@ func (r *retainReconciler) ofBinding(ctx context.Context, o client.Object) []rec
 	if r.client.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, hpa) != nil {
 		return nil // its own event comes
 	}
-	return ofAutoscaler(ctx, hpa)
+	return r.ofAutoscaler(ctx, hpa)
 }
 
 func group(apiVersion string) string {
 	return schema.FromAPIVersionAndKind(apiVersion, "").Group
 }
 
+const autoscalerKind = "HorizontalPodAutoscaler"
+
 func isAutoscaler(ref workv1alpha2.ObjectReference) bool {
-	return ref.Kind == "HorizontalPodAutoscaler" && group(ref.APIVersion) == autoscalingv2.GroupName
+	return ref.Kind == autoscalerKind && group(ref.APIVersion) == autoscalingv2.GroupName
 }
 
 func (r *retainReconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Duration, error) {
@@ -97,7 +118,7 @@ func (r *retainReconciler) reconcile(ctx context.Context, req ctrl.Request) (tim
 		metav1.SetMetaDataLabel(&t.ObjectMeta, workv1alpha2.LabelRetainReplicas, "true")
 		metav1.SetMetaDataAnnotation(&t.ObjectMeta, workv1alpha2.AnnotationRetainReplicasBy, by)
 	}
-	if err := r.client.Patch(ctx, t, client.MergeFrom(before)); err != nil {
+	if err := r.client.Patch(ctx, t, kube.MergeFrom(before)); err != nil {
 		return 0, client.IgnoreNotFound(fmt.Errorf("label the %s %s/%s: %w", ref.Kind, ref.Namespace, ref.Name, err))
 	}
 	return 0, nil
@@ -116,15 +137,12 @@ func (r *retainReconciler) autoscalerOf(ctx context.Context, target workv1alpha2
 			first != "" && first < hpa.Name {
 			continue
 		}
-		b := &workv1alpha2.ResourceBinding{}
-		name := workv1alpha2.BindingName(workv1alpha2.ObjectReference{Kind: "HorizontalPodAutoscaler", Name: hpa.Name})
-		if err := r.client.Get(ctx, client.ObjectKey{Namespace: hpa.Namespace, Name: name}, b); err != nil {
-			if err = client.IgnoreNotFound(err); err != nil {
-				return "", fmt.Errorf("read the ResourceBinding %s/%s: %w", hpa.Namespace, name, err)
-			}
-			continue
+		bindings, err := r.bindingsOf(ctx, hpa.Namespace, autoscalingv2.CrossVersionObjectReference{
+			APIVersion: autoscalingv2.SchemeGroupVersion.String(), Kind: autoscalerKind, Name: hpa.Name})
+		if err != nil {
+			return "", err
 		}
-		if b.DeletionTimestamp == nil && isAutoscaler(b.Spec.Resource) {
+		if slices.ContainsFunc(bindings, func(b workv1alpha2.ResourceBinding) bool { return b.DeletionTimestamp == nil }) {
 			first = hpa.Name
 		}
 	}

@@ -24,7 +24,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -96,7 +95,7 @@ func (r *reconciler) setup(mgr ctrl.Manager) error {
 		Watches(&clusterv1alpha1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.sameID), changes).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(ofNamespace)).
 		Watches(&workv1alpha1.Work{}, handler.EnqueueRequestsFromMapFunc(r.leaving), builder.WithPredicates(onlyDeletions)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
+		WithOptions(kube.HubControllerOptions(1)).
 		Complete(membership)
 }
 

@@ -18,7 +18,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -61,7 +60,7 @@ func SetupPush(mgr ctrl.Manager, o PushOptions) error {
 	err = ctrl.NewControllerManagedBy(mgr).Named("members").
 		For(&clusterv1alpha1.Cluster{}, changes).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.reachedBy)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: pushWorkers}).
+		WithOptions(kube.HubControllerOptions(pushWorkers)).
 		Complete(members)
 	if err != nil {
 		return fmt.Errorf("set up the controller of push members: %w", err)

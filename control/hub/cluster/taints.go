@@ -115,6 +115,7 @@ func setupByPolicies(
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named(name).For(&clusterv1alpha1.Cluster{}).
 		Watches(policy, handler.EnqueueRequestsFromMapFunc(every), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WithOptions(kube.HubControllerOptions(1)).
 		Complete(r)
 }
 

@@ -55,7 +55,7 @@ type Cache struct {
 	before, after []claim // buffers of change
 }
 
-// New makes a Cache without clusters and bindings.
+// NewCache makes a Cache without clusters and bindings.
 func NewCache(o CacheOptions) *Cache {
 	r := &Cache{
 		now: o.Now, lag: cmp.Or(o.Lag, DefaultLag), snapshot: scheduler.NewSnapshot(nil, nil),
@@ -138,7 +138,7 @@ type Observation struct {
 	Parts []ReservedPart
 }
 
-// Part is what a binding has in one cluster.
+// ReservedPart is what a binding has in one cluster.
 type ReservedPart struct {
 	Cluster  string
 	Replicas int32
@@ -146,7 +146,7 @@ type ReservedPart struct {
 	Settled bool
 }
 
-// binding is what is known of one.
+// bindingUsage is what is known of one binding.
 type bindingUsage struct {
 	version  uint64         // the newest that was seen, or written by us
 	size     scheduler.Load // of one replica
@@ -165,7 +165,7 @@ type part struct {
 	settled  time.Time // since when it is known to be settled; zero: it is not
 }
 
-// version of an object. They are numbers in which a newer one is larger; one that is none counts as older than all.
+// versionOf parses a resourceVersion. A newer one is a larger number; one that is no number counts as older than all.
 func versionOf(resourceVersion string) uint64 {
 	n, err := strconv.ParseUint(resourceVersion, 10, 64)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/pelago-net/pelago/scheduler"
 )
 
-// Item is one applied rule, in the form that the annotations of a Work keep.
+// OverrideItem is one applied rule, in the form that the annotations of a Work keep.
 type OverrideItem struct {
 	PolicyName string                    `json:"policyName"`
 	Overriders policyv1alpha1.Overriders `json:"overriders"`
@@ -368,7 +368,7 @@ type Object interface {
 	GroupVersionKind() schema.GroupVersionKind
 }
 
-// By returns the precision of the selector that selects the object most precisely. A policy with a namespace selects in it alone.
+// Match returns the precision of the selector that selects the object most precisely. A policy with a namespace selects in it alone.
 func Match(selectors []policyv1alpha1.ResourceSelector, namespace string, obj Object) (Precision, error) {
 	best := NoMatch
 	for i := range selectors {

@@ -18,7 +18,7 @@ import (
 
 // onCluster notes that clusters changed, and whether it was more than their load.
 func (r *reconciler) onCluster(before, after client.Object) {
-	more := before == nil || after == nil || before.GetGeneration() != after.GetGeneration() || !sameMarks(before, after)
+	more := before == nil || after == nil || before.GetGeneration() != after.GetGeneration() || !sameMetadata(before, after)
 	if !more {
 		a, b := before.(*clusterv1alpha1.Cluster), after.(*clusterv1alpha1.Cluster)
 		more = !equality.Semantic.DeepEqual(a.Status.APIEnablements, b.Status.APIEnablements)
@@ -32,14 +32,14 @@ func (r *reconciler) clustersChanged(more bool) {
 		select {
 		case r.clusters <- more:
 			return
-		case noted := <-r.clusters: // not looked at yet
+		case noted := <-r.clusters: // pending
 			more = more || noted
 		}
 	}
 }
 
-// followClusters tells the scheduling loop of clusters, and asks for the bindings whose decision may change: after a change of load
-// those that are undecided, else those for which a decision is due.
+// followClusters passes changed clusters to the scheduler's cache and enqueues the templates whose decision may change: after a change of
+// load those for which there is capacity now, else those for which a decision is due.
 func (r *reconciler) followClusters(ctx context.Context) {
 	var due <-chan time.Time // when a round-trip time that differs from the one in use replaces it
 	for {
@@ -65,7 +65,7 @@ func (r *reconciler) followClusters(ctx context.Context) {
 			}
 		}
 		if !more && before.Equal(*r.leaving.Load()) {
-			r.addBindings(ctx, indexUndecided, kube.IndexFlag)
+			r.addSchedulable(ctx)
 		} else if err := kube.EachBinding(ctx, r.cache, r.addIfDue); err != nil {
 			log.FromContext(ctx).Error(err, "bindings cannot be listed")
 		}
@@ -75,12 +75,43 @@ func (r *reconciler) followClusters(ctx context.Context) {
 	}
 }
 
+// addSchedulable enqueues the templates for which no cluster had capacity, if one has it now. Load does not cure the other reasons of
+// undecided bindings.
+func (r *reconciler) addSchedulable(ctx context.Context) {
+	err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) {
+		b = r.latest(b)
+		before := recorded(b)
+		if before.Reason != workv1alpha2.ReasonUnschedulable || !scheduled(b, before) {
+			return
+		}
+		req, _ := request(b, before)
+		near, err := r.near(ctx, b)
+		if err == nil {
+			req.Near = near
+			_, err = r.Capacity.Try(capacityKey(b), req)
+		}
+		if err == nil {
+			r.addTemplate(b)
+		}
+	}, client.MatchingFields{indexUndecided: kube.IndexFlag})
+	if err != nil {
+		log.FromContext(ctx).Error(err, "bindings cannot be listed")
+	}
+}
+
+// latest is the newest state of a cached binding that is known.
+func (r *reconciler) latest(b kube.Binding) kube.Binding {
+	key, ok := keyOfReference(b.Spec.Resource)
+	if !ok {
+		return b
+	}
+	key.GVK = r.kinds.current(key.GVK)
+	return kube.BindingOf(r.bindings.Latest(key, b.Object, time.Now()))
+}
+
 // addIfDue enqueues the template of a binding for which another decision may be due now that clusters have changed.
 func (r *reconciler) addIfDue(b kube.Binding) {
-	if key, ok := keyOfReference(b.Spec.Resource); ok {
-		key.GVK = r.kinds.current(key.GVK)
-		b = kube.BindingOf(r.bindings.Latest(key, b.Object, time.Now()))
-	}
+	b = r.latest(b)
 	before := recorded(b)
 	if !scheduled(b, before) {
 		return

@@ -68,5 +68,5 @@ func (r *reconciler) confirmOne(ctx context.Context, cached, now client.Object) 
 
 // equivalent reports whether two versions of an object differ at most in status. A kind without generations has no status.
 func equivalent(a, b client.Object) bool {
-	return a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() && a.GetGeneration() > 0 && sameMarks(a, b)
+	return a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() && a.GetGeneration() > 0 && sameMetadata(a, b)
 }

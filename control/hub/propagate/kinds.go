@@ -23,7 +23,7 @@ import (
 // errNotSynced: the first list of a kind has not arrived.
 var errNotSynced = errors.New("its kind has not been listed yet")
 
-// kinds are the kinds of templates that are watched: those that somebody names, as far as the API server serves them. Of several
+// templateKinds are the kinds of templates that are watched: those that somebody names, as far as the API server serves them. Of several
 // versions of a kind the newest one named is watched, as an object must not be reconciled twice.
 type templateKinds struct {
 	cache     cache.Cache

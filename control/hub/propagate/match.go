@@ -134,7 +134,7 @@ type versioned struct {
 
 func (v versioned) GroupVersionKind() schema.GroupVersionKind { return v.gvk }
 
-// policy is one of either kind.
+// propagationPolicy is a policy of either kind.
 type propagationPolicy struct {
 	client.Object
 	Spec        *policyv1alpha1.PropagationSpec
@@ -196,7 +196,7 @@ type claim struct {
 	clusterWide         bool
 }
 
-// claimOf reads the marks of an object. A namespaced policy wins over a cluster-wide one, as everywhere.
+// claimOf reads the claim of an object. A namespaced policy wins over a cluster-wide one, as everywhere.
 func claimOf(o client.Object) claim {
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
 	if id := labels[policyv1alpha1.LabelPropagationPolicyID]; id != "" {
@@ -214,8 +214,8 @@ func (c claim) of(p *propagationPolicy) bool {
 	return p != nil && c.id == p.id() && c.clusterWide == p.clusterWide
 }
 
-// marks are the labels and annotations of the claim of a policy; none of nil.
-func marks(p *propagationPolicy) (labels, annotations map[string]string) {
+// claimLabels are the labels and annotations of the claim of a policy; none of nil.
+func claimLabels(p *propagationPolicy) (labels, annotations map[string]string) {
 	switch {
 	case p == nil:
 		return nil, nil
@@ -230,7 +230,7 @@ func marks(p *propagationPolicy) (labels, annotations map[string]string) {
 
 // mark gives an object the claim of a policy instead of any other; nil: none.
 func mark(o client.Object, p *propagationPolicy) {
-	labels, annotations := marks(p)
+	labels, annotations := claimLabels(p)
 	for _, key := range policyv1alpha1.ClaimLabels {
 		setLabel(o, key, labels[key])
 	}
@@ -245,12 +245,12 @@ func foreign(schedulerName string) bool {
 }
 
 // claimPatch is a merge patch that gives the template the claim of a policy, and of no other one (nil: of none). It holds only
-// for the template as it was read. No patch: the marks are there already.
+// for the template as it was read. No patch: it has the claim.
 //
 // A Lazy policy does nothing to a template that was there before it until that is edited. Where no binding holds what the
 // template was like, the claim does, in the annotation pelago.io/template.
 func claimPatch(t *unstructured.Unstructured, p *propagationPolicy) ([]byte, error) {
-	labels, annotations := marks(p)
+	labels, annotations := claimLabels(p)
 	changedLabels := difference(t.GetLabels(), labels, policyv1alpha1.ClaimLabels)
 	changedAnnotations := difference(t.GetAnnotations(), annotations, policyv1alpha1.ClaimAnnotations)
 	if p == nil {

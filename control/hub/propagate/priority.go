@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,32 +17,37 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// classes are the values of the PriorityClasses that policies name, as last read.
+// classes are the PriorityClasses that policies name, as last read.
 type classes struct {
-	mu    sync.RWMutex
-	value map[string]int32
+	mu sync.RWMutex
+	of map[string]class
 }
 
-func (c *classes) get(name string) (int32, bool) {
+type class struct {
+	value int32
+	read  time.Time
+}
+
+func (c *classes) get(name string) (class, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	value, ok := c.value[name]
-	return value, ok
+	known, ok := c.of[name]
+	return known, ok
 }
 
-func (c *classes) put(name string, value int32) {
+func (c *classes) put(name string, read class) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.value == nil {
-		c.value = map[string]int32{}
+	if c.of == nil {
+		c.of = map[string]class{}
 	}
-	c.value[name] = value
+	c.of[name] = read
 }
 
 func (c *classes) none() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return len(c.value) == 0
+	return len(c.of) == 0
 }
 
 // priority is that of the policy's priority class, nil if it names none; found is false if there is no such class.
@@ -50,20 +56,24 @@ func (r *reconciler) priority(ctx context.Context, p *propagationPolicy) (value 
 	if s == nil {
 		return nil, true, nil
 	}
-	var class schedulingv1.PriorityClass
-	err = r.live.Get(ctx, client.ObjectKey{Name: s.PriorityClassName}, &class)
+	now := time.Now()
+	if known, ok := r.classes.get(s.PriorityClassName); ok && now.Sub(known.read) < classTTL {
+		return &known.value, true, nil
+	}
+	var live schedulingv1.PriorityClass
+	err = r.live.Get(ctx, client.ObjectKey{Name: s.PriorityClassName}, &live)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, false, nil
 	case err != nil:
 		return nil, false, fmt.Errorf("read PriorityClass %s of %s: %w", s.PriorityClassName, p, err)
 	}
-	r.classes.put(s.PriorityClassName, class.Value)
-	return &class.Value, true, nil
+	r.classes.put(s.PriorityClassName, class{live.Value, now})
+	return &live.Value, true, nil
 }
 
-// learn reads the classes that policies name and that are not known yet. The templates of these policies, which may wait by
-// now, are asked for anew, with their priority.
+// learn reads the classes that policies name and that are not known yet, and enqueues the templates of these policies with their
+// priority.
 func (r *reconciler) learn(ctx context.Context, policies []*propagationPolicy) {
 	for _, p := range policies {
 		if s := p.Spec.SchedulePriority; s != nil {
@@ -79,7 +89,7 @@ func (r *reconciler) learn(ctx context.Context, policies []*propagationPolicy) {
 	}
 }
 
-// add asks for a template; those of higher priority are served first.
+// add enqueues a template; those of higher priority are reconciled first.
 func (r *reconciler) add(key Key) {
 	var t *unstructured.Unstructured
 	if !r.classes.none() && r.kinds.has(key.GVK) {
@@ -88,7 +98,7 @@ func (r *reconciler) add(key Key) {
 	r.addAs(key, t)
 }
 
-// addAs asks for a template that is known; nil if it is not: it is as urgent as it was, then.
+// addAs enqueues a template with its priority; nil: its priority stays.
 func (r *reconciler) addAs(key Key, t *unstructured.Unstructured) {
 	if t != nil {
 		r.order.set(key, r.urgency(t))
@@ -116,8 +126,8 @@ func (r *reconciler) urgency(t *unstructured.Unstructured) int32 {
 		return 0
 	}
 	if c.policy != nil && c.policy.Spec.SchedulePriority != nil {
-		value, _ := r.classes.get(c.policy.Spec.SchedulePriority.PriorityClassName) // 0 until it is known
-		return value
+		known, _ := r.classes.get(c.policy.Spec.SchedulePriority.PriorityClassName) // 0 until it is known
+		return known.value
 	}
 	if c.policy != nil {
 		return 0

@@ -51,8 +51,10 @@ const (
 	lastRetry  = 10 * time.Second
 	// limit bounds one reconcile.
 	limit = 30 * time.Second
-	// askAgain bounds the look whether a write was made after all.
-	askAgain = 5 * time.Second
+	// classTTL bounds the age of a PriorityClass. Its value is immutable: another one is that of another class of the name.
+	classTTL = time.Minute
+	// verifyTimeout bounds the live read after a write whose result is unknown.
+	verifyTimeout = 5 * time.Second
 	// detachAfter is how long a binding that others need waits for one of these that is gone: it may be made again.
 	detachAfter = 3 * time.Second
 )
@@ -118,10 +120,10 @@ type reconciler struct {
 	queue   workqueue.TypedRateLimitingInterface[Key]
 	order   *order                          // of the queue
 	retry   workqueue.TypedRateLimiter[Key] // requeue intervals of what waits for a condition outside the template
-	// wake asks for the kinds to be set anew; clusters says that clusters changed, true if it was not only their load.
+	// wake wakes followKinds, clusters followClusters: true if not only the load of clusters changed.
 	wake     chan struct{}
 	clusters chan bool
-	// generation counts how often clusters were set. A decision that is written in another one than it was made in may have been
+	// generation counts how often clusters or quotas were set. A decision that is written in another one than it was made in may have been
 	// overlooked by addIfDue.
 	generation atomic.Uint64
 	// leaving are the clusters that templates may have to leave, evictions the rates at which they do.

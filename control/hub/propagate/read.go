@@ -46,7 +46,7 @@ func (r *reconciler) binding(ctx context.Context, key Key) (kube.Binding, error)
 	return kube.Binding{}, nil
 }
 
-// bindingsOf are the bindings of a template in a cache, its own one first; not to be changed.
+// bindingsOf are the bindings of a template in a cache, sorted by name; not to be changed.
 func bindingsOf(ctx context.Context, cache client.Reader, kind schema.GroupKind, namespace, name string) (found []kube.Binding, err error) {
 	err = kube.EachBinding(ctx, cache, func(b kube.Binding) { found = append(found, b) },
 		client.MatchingFields{indexTemplate: entry(kind, namespace, name)})

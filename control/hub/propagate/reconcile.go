@@ -175,7 +175,7 @@ func (r *reconciler) detaching(ctx context.Context, key Key, w inputs) (time.Dur
 	return 0, nil
 }
 
-// claim gives the template the marks of its policy, or takes them away, and returns it as it is then.
+// claim adds the claim of the policy to the template, or removes it, and returns the result.
 func (r *reconciler) claim(ctx context.Context, key Key, t *unstructured.Unstructured,
 	c choice) (*unstructured.Unstructured, error) {
 	patch, err := claimPatch(t, c.policy)
@@ -247,7 +247,7 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 	if w.have.Exists() && same(w.have, b) {
 		r.counts.decision(d, nil)
 		d.release()
-		r.tellConflict(key, w, b)
+		r.recordConflict(key, w, b)
 		return next, nil
 	}
 	if err := r.confirm(ctx, key, w, b); err != nil {
@@ -266,8 +266,8 @@ func (r *reconciler) bind(ctx context.Context, key Key, w inputs) (time.Duration
 	if r.generation.Load() != generation {
 		r.queue.Add(key)
 	}
-	r.tell(w, b, d, e)
-	r.tellConflict(key, w, b)
+	r.recordEvents(w, b, d, e)
+	r.recordConflict(key, w, b)
 	if len(e.Began) > 0 && next != again { // it may be healthy in the other clusters already, so that no status changes
 		next = time.Second
 	}
@@ -299,7 +299,7 @@ func (r *reconciler) desired(ctx context.Context, w *inputs) (kube.Binding, erro
 
 // same reports whether nothing need be written.
 func same(a, b kube.Binding) bool {
-	return sameMarks(a, b) && equality.Semantic.DeepEqual(a.Spec, b.Spec)
+	return sameMetadata(a, b) && equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }
 
 // write creates the binding, or updates the one that was read and no later one.
@@ -328,7 +328,7 @@ func (r *reconciler) unwritten(ctx context.Context, b kube.Binding, d decision, 
 	var status apierrors.APIStatus
 	if !errors.As(failure, &status) || apierrors.IsTimeout(failure) || apierrors.IsServerTimeout(failure) ||
 		apierrors.IsInternalError(failure) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askAgain)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verifyTimeout)
 		defer cancel()
 		now := kube.NewBinding(client.ObjectKeyFromObject(b))
 		switch err := r.live.Get(ctx, client.ObjectKeyFromObject(b), now.Object); {
@@ -372,9 +372,9 @@ func (r *reconciler) remove(ctx context.Context, key Key, have kube.Binding, why
 	return nil
 }
 
-// tellConflict records an event if the policies of those that need a template disagree about something else than at the last
+// recordConflict records an event if the policies of those that need a template disagree about something else than at the last
 // reconcile. The binding may be the same: its fields are those of one side.
-func (r *reconciler) tellConflict(key Key, w inputs, b kube.Binding) {
+func (r *reconciler) recordConflict(key Key, w inputs, b kube.Binding) {
 	now := ""
 	if b.Spec.Placement == nil {
 		now = conflict(w.parents)
@@ -393,8 +393,8 @@ func (r *reconciler) tellConflict(key Key, w inputs, b kube.Binding) {
 	}
 }
 
-// tell records what was written as events: what is wrong on the template and the binding, what went well as one on the template.
-func (r *reconciler) tell(w inputs, b kube.Binding, d decision, e placement.Eviction) {
+// recordEvents records what was written as events: what is wrong on the template and the binding, what went well as one on the template.
+func (r *reconciler) recordEvents(w inputs, b kube.Binding, d decision, e placement.Eviction) {
 	warn := func(reason, message string) {
 		r.events.Event(w.template, corev1.EventTypeWarning, reason, message)
 		r.events.Event(b.Object, corev1.EventTypeWarning, reason, message)

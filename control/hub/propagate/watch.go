@@ -29,9 +29,9 @@ import (
 )
 
 const (
-	// lookAgain is how often it is looked whether the kinds that are named are served.
-	lookAgain = 10 * time.Second
-	// gather is the pause in which events are gathered before kinds or clusters are looked at.
+	// kindsInterval is the interval of the discovery of kinds that are named.
+	kindsInterval = 10 * time.Second
+	// gather is how long events of kinds or clusters are collected after one was handled.
 	gather = 50 * time.Millisecond
 )
 
@@ -50,7 +50,7 @@ func (r *reconciler) start(ctx context.Context, queue workqueue.TypedRateLimitin
 		{&workv1alpha2.ClusterResourceBinding{}, r.onBinding},
 		{&clusterv1alpha1.Cluster{}, r.onCluster},
 		{&policyv1alpha1.FederatedResourceQuota{}, r.onQuota},
-		{definition, func(_, _ client.Object) { r.look() }},
+		{definition, func(_, _ client.Object) { r.wakeKinds() }},
 	} {
 		informer, err := r.cache.GetInformer(ctx, w.kind)
 		if err != nil {
@@ -118,9 +118,9 @@ func (r *reconciler) onTemplate() toolscache.ResourceEventHandler {
 	})
 }
 
-// onPolicy asks for the templates that a policy selects or selected, and those that follow it.
+// onPolicy enqueues the templates that a policy selects or selected, and those that follow it.
 func (r *reconciler) onPolicy(before, after client.Object) {
-	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() && sameMarks(before, after) {
+	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() && sameMetadata(before, after) {
 		return // its status
 	}
 	ctx := context.Background() // all is in memory
@@ -135,12 +135,12 @@ func (r *reconciler) onPolicy(before, after client.Object) {
 	}
 	if s := policyOf(after).Spec.SchedulePriority; s != nil {
 		if _, known := r.classes.get(s.PriorityClassName); !known {
-			r.look()
+			r.wakeKinds()
 		}
 	}
 }
 
-// addPolicy asks for the templates that a policy selects, and those that follow it.
+// addPolicy enqueues the templates that a policy selects, and those that follow it.
 func (r *reconciler) addPolicy(ctx context.Context, p *propagationPolicy) {
 	for i := range p.Spec.ResourceSelectors {
 		r.addSelected(ctx, p, &p.Spec.ResourceSelectors[i])
@@ -156,7 +156,7 @@ func (r *reconciler) addSelected(ctx context.Context, p *propagationPolicy, s *p
 		return
 	}
 	if gvk = r.kinds.current(gvk); !r.kinds.has(gvk) {
-		r.look() // the first list of the kind shows all
+		r.wakeKinds() // the first list of the kind shows all
 		return
 	}
 	namespace := s.Namespace
@@ -179,7 +179,7 @@ func (r *reconciler) addSelected(ctx context.Context, p *propagationPolicy, s *p
 	}
 }
 
-// addBindings asks for the templates of the bindings that an index holds under a value.
+// addBindings enqueues the templates of the bindings that an index holds under a value.
 func (r *reconciler) addBindings(ctx context.Context, field, value string) {
 	err := kube.EachBinding(ctx, r.cache, r.addTemplate, client.MatchingFields{field: value})
 	if err != nil {
@@ -194,7 +194,7 @@ func (r *reconciler) addTemplate(b kube.Binding) {
 	}
 }
 
-// onBinding asks for the template of a binding, and for those that its template depends on.
+// onBinding enqueues the template of a binding, and those that its template depends on.
 func (r *reconciler) onBinding(before, after client.Object) {
 	if after == nil {
 		r.forget(kube.BindingOf(before))
@@ -202,7 +202,7 @@ func (r *reconciler) onBinding(before, after client.Object) {
 		b := kube.BindingOf(after)
 		r.Capacity.Observe(capacityKey(b), observation(b))
 	}
-	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() && sameMarks(before, after) {
+	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() && sameMetadata(before, after) {
 		// Its status: evictions begin and end by it.
 		if b := kube.BindingOf(after); evictsByStatus(b.Spec) && !equality.Semantic.DeepEqual(kube.BindingOf(before).Status.AggregatedStatus, b.Status.AggregatedStatus) {
 			r.addTemplate(b)
@@ -232,7 +232,7 @@ func evictsByStatus(s *workv1alpha2.ResourceBindingSpec) bool {
 	return len(s.GracefulEvictionTasks) > 0 || s.Failover != nil && s.Failover.Application != nil
 }
 
-// onRules asks for the templates of kinds that are read by other rules now: their replicas and dependencies may be others.
+// onRules enqueues the templates of kinds whose rules have changed: their replicas and dependencies may be others.
 func (r *reconciler) onRules(ctx context.Context, changed func(schema.GroupVersionKind) bool) {
 	err := kube.EachBinding(ctx, r.cache, func(b kube.Binding) {
 		if changed(schema.FromAPIVersionAndKind(b.Spec.Resource.APIVersion, b.Spec.Resource.Kind)) {
@@ -277,7 +277,7 @@ func (r *reconciler) addDependent(ctx context.Context, d kinds.DependentReferenc
 	}
 	gvk := r.kinds.current(gv.WithKind(d.Kind))
 	if !r.kinds.has(gvk) {
-		r.look()
+		r.wakeKinds()
 	}
 	if d.Name != "" {
 		r.add(Key{GVK: gvk, Namespace: d.Namespace, Name: d.Name})
@@ -296,7 +296,7 @@ func (r *reconciler) addDependent(ctx context.Context, d kinds.DependentReferenc
 	}
 }
 
-// onQuota notes the quotas of a namespace, and asks for what is undecided.
+// onQuota updates the quotas of a namespace and enqueues the templates that exceeded them.
 func (r *reconciler) onQuota(before, after client.Object) {
 	o := cmp.Or(after, before)
 	if before != nil && after != nil && before.GetGeneration() == after.GetGeneration() {
@@ -305,7 +305,15 @@ func (r *reconciler) onQuota(before, after client.Object) {
 	if err := r.setQuotas(context.Background(), o.GetNamespace()); err != nil { // all is in memory
 		log.Log.Error(err, "quotas cannot be listed")
 	}
-	r.clustersChanged(false)
+	r.generation.Add(1) // for the decisions that are being written
+	err := kube.EachBinding(context.Background(), r.cache, func(b kube.Binding) {
+		if b.GetNamespace() == o.GetNamespace() && recorded(b).Reason == workv1alpha2.ReasonQuotaExceeded {
+			r.addTemplate(b)
+		}
+	}, client.MatchingFields{indexUndecided: kube.IndexFlag})
+	if err != nil {
+		log.Log.Error(err, "bindings cannot be listed")
+	}
 }
 
 // setQuotas sets the quotas of a namespace; "": of all, at the start.
@@ -327,25 +335,25 @@ func (r *reconciler) setQuotas(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// sameMarks compares what of metadata bears on propagation.
-func sameMarks(a, b client.Object) bool {
+// sameMetadata compares the metadata that propagation depends on.
+func sameMetadata(a, b client.Object) bool {
 	return maps.Equal(a.GetLabels(), b.GetLabels()) && maps.Equal(a.GetAnnotations(), b.GetAnnotations()) &&
 		slices.Equal(a.GetFinalizers(), b.GetFinalizers()) &&
 		equality.Semantic.DeepEqual(a.GetOwnerReferences(), b.GetOwnerReferences()) &&
 		(a.GetDeletionTimestamp() == nil) == (b.GetDeletionTimestamp() == nil)
 }
 
-// look asks for the kinds to be set anew.
-func (r *reconciler) look() {
+// wakeKinds wakes followKinds.
+func (r *reconciler) wakeKinds() {
 	select {
 	case r.wake <- struct{}{}:
-	default: // it is asked for already
+	default: // it is awake
 	}
 }
 
 // followKinds watches the kinds that are named as soon as they are served, and no longer than that.
 func (r *reconciler) followKinds(ctx context.Context) {
-	tick := time.NewTicker(lookAgain)
+	tick := time.NewTicker(kindsInterval)
 	defer tick.Stop()
 	for {
 		select {

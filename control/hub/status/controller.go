@@ -76,15 +76,8 @@ type reconciler struct {
 	kinds       *templateKinds
 	interpreter *kinds.Interpreter
 	progress    time.Duration // Options.Progress
-	// bindings and templates are the versions that our own writes made.
-	bindings  kube.Expectations[client.ObjectKey]
-	templates kube.Expectations[templateKey]
-}
-
-// templateKey names a template.
-type templateKey struct {
-	gvk schema.GroupVersionKind
-	key client.ObjectKey
+	// bindings and templates are the versions that our own writes made, both by binding.
+	bindings, templates kube.Expectations[client.ObjectKey]
 }
 
 // Setup adds the controller to the manager, whose scheme has clusters, Works and bindings.
@@ -112,6 +105,7 @@ func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Dura
 	b := kube.NewBinding(key)
 	if err := r.client.Get(ctx, key, b.Object); err != nil {
 		r.bindings.Forget(key)
+		r.templates.Forget(key)
 		return 0, client.IgnoreNotFound(fmt.Errorf("read the binding %s: %w", key, err))
 	}
 	if b.GetDeletionTimestamp() != nil {
@@ -129,11 +123,11 @@ func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Dura
 	if err != nil {
 		return 0, fmt.Errorf("make the status of the binding %s: %w", key, err)
 	}
-	of, template, err := r.template(ctx, b.Spec.Resource)
+	template, err := r.template(ctx, b.Spec.Resource)
 	if err != nil {
 		return 0, errors.Join(r.writeBinding(ctx, b, status), err)
 	}
-	if template != nil && r.templates.Stale(of, template.GetResourceVersion(), now) {
+	if template != nil && r.templates.Stale(key, template.GetResourceVersion(), now) {
 		return 0, kube.StaleCache(template, template.GetResourceVersion(), "that of our last write")
 	}
 	want, failure := r.aggregate(template, b, status.AggregatedStatus)
@@ -146,7 +140,7 @@ func (r *reconciler) reconcile(ctx context.Context, req ctrl.Request) (time.Dura
 			r.recorder.Eventf(o, corev1.EventTypeWarning, workv1alpha2.EventAggregateStatusFailed, "%v", failure)
 		}
 	}
-	return 0, errors.Join(r.writeBinding(ctx, b, status), failure, r.writeTemplate(ctx, b.Object, of, template, want))
+	return 0, errors.Join(r.writeBinding(ctx, b, status), failure, r.writeTemplate(ctx, b.Object, template, want))
 }
 
 // inProgress reports whether a status of the present binding is not fully applied.
@@ -212,38 +206,35 @@ func (r *reconciler) writeBinding(ctx context.Context, b kube.Binding, status wo
 }
 
 // template reads the template; nil if there is none, or it can have no status.
-func (r *reconciler) template(
-	ctx context.Context, ref workv1alpha2.ObjectReference,
-) (templateKey, *unstructured.Unstructured, error) {
+func (r *reconciler) template(ctx context.Context, ref workv1alpha2.ObjectReference) (*unstructured.Unstructured, error) {
 	gvk := schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
-	of := templateKey{gvk, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}}
-	if has, err := r.kinds.haveStatus(of.gvk, time.Now()); err != nil || !has {
-		return of, nil, err
+	if has, err := r.kinds.haveStatus(gvk, time.Now()); err != nil || !has {
+		return nil, err
 	}
-	t, err := r.read(ctx, of)
+	key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
+	t, err := r.read(ctx, gvk, key)
 	if err != nil {
-		r.templates.Forget(of)
-		return of, nil, client.IgnoreNotFound(fmt.Errorf("read the template %s %s: %w", ref.Kind, of.key, err))
+		return nil, client.IgnoreNotFound(fmt.Errorf("read the template %s %s: %w", ref.Kind, key, err))
 	}
 	if ref.UID != "" && ref.UID != t.GetUID() {
-		return of, nil, nil // another one of this name, which gets its own binding
+		return nil, nil // another one of this name, which gets its own binding
 	}
-	return of, t, nil
+	return t, nil
 }
 
 // read reads a template from the cache, in which control/hub/propagate and control/hub/work have its kind; from the server as long as the
 // kind is being listed for the first time. It is written over the version that was read only, so neither a new generation nor
 // another's status is lost.
-func (r *reconciler) read(ctx context.Context, of templateKey) (*unstructured.Unstructured, error) {
-	informer, err := r.cache.GetInformer(ctx, empty(of.gvk), cache.BlockUntilSynced(false)) // keeps what it is given, and reads it later
+func (r *reconciler) read(ctx context.Context, gvk schema.GroupVersionKind, key client.ObjectKey) (*unstructured.Unstructured, error) {
+	informer, err := r.cache.GetInformer(ctx, empty(gvk), cache.BlockUntilSynced(false)) // keeps what it is given, and reads it later
 	if err != nil {
 		return nil, err
 	}
-	t := empty(of.gvk)
+	t := empty(gvk)
 	if !informer.HasSynced() {
-		return t, r.live.Get(ctx, of.key, t)
+		return t, r.live.Get(ctx, key, t)
 	}
-	return t, r.cache.Get(ctx, of.key, t)
+	return t, r.cache.Get(ctx, key, t)
 }
 
 func empty(gvk schema.GroupVersionKind) *unstructured.Unstructured {
@@ -267,7 +258,7 @@ func (r *reconciler) aggregate(
 }
 
 func (r *reconciler) writeTemplate(
-	ctx context.Context, binding client.Object, of templateKey, template *unstructured.Unstructured, status map[string]any,
+	ctx context.Context, binding client.Object, template *unstructured.Unstructured, status map[string]any,
 ) error {
 	if template == nil || status == nil {
 		return nil
@@ -285,7 +276,7 @@ func (r *reconciler) writeTemplate(
 	err = r.client.Status().Update(ctx, now) // with the resourceVersion that was read
 	switch {
 	case err == nil:
-		r.templates.Expect(of, now.GetResourceVersion(), time.Now())
+		r.templates.Expect(client.ObjectKeyFromObject(binding), now.GetResourceVersion(), time.Now())
 		return nil
 	case apierrors.IsNotFound(err): // the template has gone, or the subresource
 		r.kinds.forget(template.GroupVersionKind())

@@ -19,6 +19,10 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
+// maxItemStatus bounds the status of one cluster in bytes: with a larger one the binding could exceed what the API server stores, and
+// no cluster's status would be written any more.
+const maxItemStatus = 64 << 10
+
 // Bounds of the message of FullyApplied.
 const (
 	namedClusters  = 5   // the others are counted
@@ -186,7 +190,13 @@ func item(
 	out := workv1alpha2.AggregatedStatusItem{ClusterName: cluster, Health: workv1alpha2.ResourceUnknown}
 	var health workv1alpha1.ResourceHealth
 	if reported := w.Status.ManifestStatuses; len(reported) > 0 { // the hub puts one manifest into a Work
-		out.Status, health = reported[0].Status.DeepCopy(), reported[0].Health
+		health = reported[0].Health
+		if status := reported[0].Status; status != nil && len(status.Raw) > maxItemStatus {
+			out.AppliedMessage = fmt.Sprintf("the status is omitted: it has %d bytes, at most %d are kept for a cluster; read it in the cluster, "+
+				"or reduce it by a rule of its kind", len(status.Raw), maxItemStatus)
+		} else {
+			out.Status = status.DeepCopy()
+		}
 	}
 	applied := meta.FindStatusCondition(w.Status.Conditions, workv1alpha1.ConditionApplied)
 	switch {

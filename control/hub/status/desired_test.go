@@ -219,6 +219,25 @@ func TestFullyApplied(t *testing.T) {
 	}
 }
 
+// A status that is too large for the binding is omitted, with a message; that of the other clusters is kept.
+func TestLargeStatus(t *testing.T) {
+	large := work("m1", func(w *workv1alpha1.Work) {
+		w.Status.ManifestStatuses[0].Status.Raw = []byte(`{"text":"` + strings.Repeat("x", 2<<20) + `"}`)
+	})
+	got, err := Desired(bindingFor("m1", "m2"), []*workv1alpha1.Work{large, work("m2")}, ready, metav1.NewTime(noon))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if items := got.AggregatedStatus; len(items) != 2 || items[0].Status != nil || !items[0].Applied || items[0].Health != workv1alpha2.ResourceHealthy ||
+		!strings.HasPrefix(items[0].AppliedMessage, "the status is omitted: it has 2097163 bytes, at most 65536") ||
+		items[1].AppliedMessage != "" || string(items[1].Status.Raw) != `{"replicas":1}` {
+		t.Errorf("%d items; of the first: applied %v, status omitted %v, message %q", len(items), items[0].Applied, items[0].Status == nil, items[0].AppliedMessage)
+	}
+	if c := meta.FindStatusCondition(got.Conditions, workv1alpha2.ConditionFullyApplied); c.Status != metav1.ConditionTrue {
+		t.Errorf("condition %+v", c)
+	}
+}
+
 // decided puts the record of a decision for the present spec, or for another one, on a binding.
 func decided(t *testing.T, b kube.Binding, d workv1alpha2.Decision, current bool) {
 	t.Helper()

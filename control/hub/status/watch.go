@@ -150,7 +150,7 @@ func otherReadiness(before, now client.Object) bool {
 // remembered is how long the result of discovery for a kind is cached: its CustomResourceDefinition may change.
 const remembered = time.Minute
 
-// kinds knows which kinds have a status subresource. Writing the status of another kind would make a new generation of the
+// templateKinds knows which kinds have a status subresource. Writing the status of another kind would make a new generation of the
 // template, which would be propagated, and so on without end.
 type templateKinds struct {
 	discovery discovery.ServerResourcesInterface

@@ -13,7 +13,7 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// marks name the binding and its policy on Works and on the objects in members.
+// marks are the labels and annotations that name the binding and its policy on Works and on the objects in members.
 func marks(b kube.Binding, policyLabels, policyAnnotations map[string]string) (labels, annotations map[string]string) {
 	labels, annotations = maps.Clone(policyLabels), maps.Clone(policyAnnotations)
 	if id := b.GetLabels()[b.IDLabel()]; id != "" {
@@ -76,7 +76,7 @@ func OfBinding(w *workv1alpha1.Work) bool {
 	return w.Annotations[workv1alpha2.AnnotationBindingName] != "" || w.Annotations[workv1alpha2.AnnotationClusterBindingName] != ""
 }
 
-// PolicyMarks are the marks among labels and annotations that name a policy.
+// PolicyMarks are the labels and annotations that name a policy.
 func PolicyMarks(labels, annotations map[string]string) (ofLabels, ofAnnotations map[string]string) {
 	return only(labels, policyv1alpha1.ClaimLabels), only(annotations, policyv1alpha1.ClaimAnnotations)
 }

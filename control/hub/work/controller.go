@@ -9,10 +9,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
@@ -32,7 +34,7 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// Options of the controller.
+// BindingOptions configure the controller.
 type BindingOptions struct {
 	// HubID is the UID of the hub's namespace kube-system.
 	HubID       string
@@ -49,8 +51,9 @@ const (
 	defaultWorkers = 16
 	// firstRetry and lastRetry bound the backoff after a failure.
 	firstRetry, lastRetry = 20 * time.Millisecond, 15 * time.Second
-	// goneAgain is when Works that are being deleted are looked at again if no event comes.
-	goneAgain = 5 * time.Second
+	// firstPoll and lastPoll bound the requeue interval of a binding that waits for the end of Works, or of their template. The end of a
+	// Work is an event, that of a template whose binding is gone is not.
+	firstPoll, lastPoll = 5 * time.Second, time.Minute
 	// defaultOrphanAfter: a binding that is deleted and made again is away for less.
 	defaultOrphanAfter = time.Minute
 )
@@ -64,9 +67,10 @@ type reconciler struct {
 	writer   *Writer
 	duration durations
 	orphans  *orphans
+	polls    workqueue.TypedRateLimiter[reconcile.Request] // requeue intervals from firstPoll to lastPoll
 }
 
-// Setup adds the controller to the manager.
+// SetupBindings adds the controller to the manager.
 func SetupBindings(mgr ctrl.Manager, o BindingOptions) error {
 	o.Workers, o.OrphanAfter = cmp.Or(o.Workers, defaultWorkers), cmp.Or(o.OrphanAfter, defaultOrphanAfter)
 	if o.Skips == nil {
@@ -74,7 +78,7 @@ func SetupBindings(mgr ctrl.Manager, o BindingOptions) error {
 	}
 	r := &reconciler{
 		BindingOptions: o, client: mgr.GetClient(), cache: mgr.GetCache(), live: mgr.GetAPIReader(),
-		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()),
+		recorder: mgr.GetEventRecorderFor("pelago-hub"), writer: NewWriter(mgr.GetClient()), polls: newPolls(),
 	}
 	var err error
 	if r.duration, err = newDurations(); err != nil {
@@ -93,18 +97,40 @@ func limiter() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry)
 }
 
+func newPolls() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstPoll, lastPoll)
+}
+
+// poll returns the requeue interval of a binding that waits.
+func (r *reconciler) poll(b kube.Binding) time.Duration {
+	return r.polls.When(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(b)})
+}
+
 // reconcile writes the Works of one binding.
 func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (time.Duration, error) {
+	wait, err := r.reconcileBinding(ctx, req)
+	if wait == 0 && err == nil {
+		r.polls.Forget(req)
+	}
+	return wait, err
+}
+
+func (r *reconciler) reconcileBinding(ctx context.Context, req reconcile.Request) (time.Duration, error) {
 	b := kube.NewBinding(req.NamespacedName)
 	if err := r.client.Get(ctx, req.NamespacedName, b.Object); err != nil {
 		if !apierrors.IsNotFound(err) {
 			return 0, err
 		}
 		r.Skips.Report(kube.NewBinding(req.NamespacedName).String(), nil)
-		if wait, err := r.released(ctx, req); wait > 0 || err != nil {
-			return wait, err
+		wait, err := r.released(ctx, req)
+		if err != nil {
+			return 0, err
 		}
-		return r.orphaned(ctx, req)
+		unreported, err := r.orphaned(ctx, req)
+		if wait == 0 || unreported > 0 && unreported < wait {
+			wait = unreported
+		}
+		return wait, err
 	}
 	r.orphans.note(req, nil)
 	begin := time.Now()
@@ -115,9 +141,7 @@ func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (time
 	} else {
 		again, err = r.sync(ctx, b)
 	}
-	if !errors.As(err, new(*kube.StaleCacheError)) {
-		r.duration.observe(begin, err)
-	}
+	r.duration.observe(begin, err)
 	return again, err
 }
 
@@ -133,7 +157,8 @@ func (r *reconciler) sync(ctx context.Context, b kube.Binding) (time.Duration, e
 		r.failed(b, in.Template, fmt.Errorf("make the Works of %s: %w", b, err))
 		return 0, err
 	}
-	if len(plan.Purge)+len(plan.Surplus) > 0 { // the cached binding may be older than the decision
+	deletes := func(w *workv1alpha1.Work) bool { return w.DeletionTimestamp == nil }
+	if slices.ContainsFunc(plan.Purge, deletes) || slices.ContainsFunc(plan.Surplus, deletes) { // the cached binding may be older than the decision
 		if err := r.unchanged(ctx, b); err != nil {
 			return 0, err
 		}
@@ -142,14 +167,14 @@ func (r *reconciler) sync(ctx context.Context, b kube.Binding) (time.Duration, e
 		return 0, r.notCleaned(b, in.Template, err)
 	}
 	if len(plan.Wait) > 0 {
-		return goneAgain, nil
+		return r.poll(b), nil
 	}
 	r.Skips.Report(b.String(), plan.Skipped)
 	template := OfReference(b.Spec.Resource)
 	err = errors.Join(r.writer.Create(ctx, template, plan.Create), r.writer.Update(ctx, template, plan.Update))
 	r.report(b, in.Template, plan, err)
 	if err == nil {
-		r.tellOverrides(b, in.Works, plan)
+		r.recordOverrides(b, in.Works, plan)
 		err = r.notCleaned(b, in.Template, r.writer.Delete(ctx, plan.Surplus))
 	}
 	for _, f := range plan.Failed {
@@ -198,14 +223,15 @@ func (r *reconciler) finalize(ctx context.Context, b kube.Binding) (time.Duratio
 	if err := r.writer.Delete(ctx, works); err != nil {
 		return 0, r.notCleaned(b, nil, err)
 	}
-	if waiting, err := r.holding(ctx, works); waiting || err != nil {
-		return goneAgain, err
+	waiting, err := r.holding(ctx, works)
+	if err == nil && len(works) == 0 {
+		waiting, err = r.unseen(ctx, b)
 	}
-	if len(works) == 0 {
-		unseen, err := r.unseen(ctx, b)
-		if unseen || err != nil {
-			return goneAgain, err
-		}
+	switch {
+	case err != nil:
+		return 0, err
+	case waiting:
+		return r.poll(b), nil
 	}
 	return 0, r.release(ctx, b)
 }
@@ -218,16 +244,14 @@ func detached(b kube.Binding) bool {
 // alive reports whether the API server has a template of this kind and name that is not being deleted. A kind that is not served has
 // no objects.
 func (r *reconciler) alive(ctx context.Context, ref workv1alpha2.ObjectReference) (bool, error) {
-	u := &unstructured.Unstructured{}
-	u.SetAPIVersion(ref.APIVersion)
-	u.SetKind(ref.Kind)
+	u := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: ref.APIVersion, Kind: ref.Kind}}
 	switch err := r.live.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, u); {
 	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 		return false, nil
 	case err != nil:
 		return false, err
 	}
-	return u.GetDeletionTimestamp() == nil, nil
+	return u.DeletionTimestamp == nil, nil
 }
 
 // holding reports whether a Work delays the end of its binding. One of a cluster that is leaving or gone does not: it may have no
@@ -268,8 +292,8 @@ func (r *reconciler) release(ctx context.Context, b kube.Binding) error {
 	return nil
 }
 
-// leave notes on the Works of a binding that goes while a template of its name lives that they are for the next binding. If the
-// template goes before there is one, nothing else would tell that these Works have had an end.
+// leave annotates the Works of a deleted binding whose template exists: the next binding takes them over. If the template is deleted
+// before there is one, nothing else records that they are to be deleted.
 func (r *reconciler) leave(ctx context.Context, b kube.Binding, works []*workv1alpha1.Work) error {
 	var left []*workv1alpha1.Work
 	for _, w := range works {
@@ -287,8 +311,8 @@ func isReleased(w *workv1alpha1.Work) bool {
 	return w.Annotations[workv1alpha1.AnnotationReleased] != ""
 }
 
-// released looks at the Works that a binding which is gone has left: they go if their template has gone since, too. Other Works
-// without a binding are left alone: who made them is not known.
+// released deletes the Works that a deleted binding has left, once their template is deleted, too. Until then it returns the requeue
+// interval. Other Works without a binding stay: their origin is not known.
 func (r *reconciler) released(ctx context.Context, req reconcile.Request) (time.Duration, error) {
 	var list workv1alpha1.WorkList
 	if err := r.client.List(ctx, &list, client.MatchingFields{bindingIndex: req.String()}); err != nil {
@@ -311,10 +335,10 @@ func (r *reconciler) released(ctx context.Context, req reconcile.Request) (time.
 	if err != nil {
 		return 0, fmt.Errorf("look for the template of the binding %s: %w", req, err)
 	}
-	if alive {
-		return goneAgain, nil // its next binding is on the way
-	}
 	b := kube.NewBinding(req.NamespacedName)
+	if alive {
+		return r.poll(b), nil
+	}
 	if err := r.live.Get(ctx, req.NamespacedName, b.Object); !apierrors.IsNotFound(err) {
 		return 0, err // the cache is stale
 	}

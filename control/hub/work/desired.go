@@ -20,7 +20,7 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// Input is all that the Works of one template are computed from.
+// BindingInput is all that the Works of one template are computed from.
 type BindingInput struct {
 	Interpreter *kinds.Interpreter
 	HubID       string
@@ -40,7 +40,7 @@ type BindingInput struct {
 	NewID func() string
 }
 
-// Plan is what is to be written, in the order of the fields; Works in the order of their clusters.
+// BindingPlan is what is to be written, in the order of the fields; Works in the order of their clusters.
 type BindingPlan struct {
 	// Purge goes before anything is written, and if Wait names clusters nothing is written yet: these still have a Work that must
 	// be gone before the template starts elsewhere.
@@ -63,7 +63,7 @@ type Failure struct {
 	Err     error
 }
 
-// Desired computes the plan. The error is one of the template: nothing can be made of it for any cluster. Works of clusters
+// DesiredWorks computes the plan. The error is one of the template: nothing can be made of it for any cluster. Works of clusters
 // that are leaving, or that do not exist, are left as they are: their namespace goes, or the Cluster is yet to come (a hub that
 // is being restored).
 func DesiredWorks(in *BindingInput) (BindingPlan, error) {
@@ -284,7 +284,7 @@ func suspended(s *workv1alpha2.Suspension, cluster string) bool {
 	return s.DispatchingOnClusters != nil && slices.Contains(s.DispatchingOnClusters.ClusterNames, cluster)
 }
 
-// The marks of a Work that are ours: those that are not wanted any more are removed, all others are somebody else's.
+// Labels and annotations of a Work that are ours: unwanted ones are removed; all others belong to others.
 var (
 	ownLabels      = append([]string{workv1alpha2.LabelBindingID, workv1alpha2.LabelClusterBindingID}, policyv1alpha1.ClaimLabels...)
 	ownAnnotations = append([]string{

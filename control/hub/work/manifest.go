@@ -37,7 +37,7 @@ import (
 // templateIndex finds Works by the identity of what they hold.
 const templateIndex = "manifest.template"
 
-// Index has the manager's cache find Works by what they hold, as Writer.Works needs it: once for all controllers.
+// AddIndexes indexes the Works in the manager's cache by what they hold, as Writer.Works needs it: once for all controllers.
 func AddIndexes(mgr ctrl.Manager) error {
 	return kube.AddIndex(mgr, &workv1alpha1.Work{}, templateIndex, func(w *workv1alpha1.Work) []string {
 		if id, ok := OfWork(w); ok {
@@ -134,7 +134,7 @@ func (n Names) Free(cluster string) (string, error) {
 		workv1alpha2.WorkName(n.Of), workv1alpha2.AlternateWorkName(n.Of), ns)
 }
 
-// Input is what a Work is made of.
+// RenderInput is what a Work is made of.
 type RenderInput struct {
 	// Object is the hub's, with the cluster's share of replicas. It is not changed.
 	Object    *unstructured.Unstructured
@@ -430,13 +430,13 @@ func (r *renderer) share(obj *unstructured.Unstructured, t target) error {
 	return nil
 }
 
-// policy are the fields of a Work that come from the policy.
+// bindingPolicy are the fields of a Work that come from the policy.
 type bindingPolicy struct {
 	labels, annotations map[string]string
 	memberOwned         string
 }
 
-// policy is the one that claims the binding. Once that has been deleted Works stay as they are: their marks are those that they
+// policy is the one that claims the binding. Once that has been deleted Works stay as they are: their labels are those that they
 // have, in a further cluster those of any other.
 func (r *renderer) policy(have *workv1alpha1.Work) bindingPolicy {
 	if have == nil && len(r.in.Works) > 0 {

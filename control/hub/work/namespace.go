@@ -31,7 +31,7 @@ import (
 	"github.com/pelago-net/pelago/control/kube"
 )
 
-// Options of the controller.
+// NamespaceOptions configure the controller.
 type NamespaceOptions struct {
 	// HubID is the UID of the hub's namespace kube-system.
 	HubID string
@@ -53,7 +53,7 @@ type namespaceReconciler struct {
 	writer      *Writer
 }
 
-// Setup adds the controller to the manager.
+// SetupNamespaces adds the controller to the manager.
 func SetupNamespaces(mgr ctrl.Manager, o NamespaceOptions) error {
 	if o.Skips == nil {
 		o.Skips = &policy.Skips{}
@@ -145,7 +145,7 @@ func (r *namespaceReconciler) input(ctx context.Context, ns *metav1.PartialObjec
 	return in, err
 }
 
-// clean deletes the Works of a namespace that the server does not have any more. Those of a binding are control/hub/work'.
+// clean deletes the Works of a namespace that the server does not have any more. Those of a binding are written by the binding controller.
 func (r *namespaceReconciler) clean(ctx context.Context, name string) error {
 	works, err := r.writer.Works(ctx, OfReference(reference(name)))
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/pelago-net/pelago/control/kinds"
 )
 
-// Goes reports whether a namespace goes to all clusters by itself. With optIn it has to say so.
+// Propagated reports whether a namespace is propagated to all clusters without a policy; with optIn only if a label asks for it.
 func Propagated(ns metav1.Object, optIn bool) bool {
 	labels := ns.GetLabels()
 	switch {
@@ -34,7 +34,7 @@ func reference(name string) workv1alpha2.ObjectReference {
 	return workv1alpha2.ObjectReference{APIVersion: apiVersion, Kind: kind, Name: name}
 }
 
-// Input is all that the Works of one namespace are computed from.
+// NamespaceInput is all that the Works of one namespace are computed from.
 type NamespaceInput struct {
 	Interpreter *kinds.Interpreter
 	HubID       string
@@ -49,7 +49,7 @@ type NamespaceInput struct {
 	NewID func() string
 }
 
-// Plan is what is to be written, in the order of the clusters' names.
+// NamespacePlan is what is to be written, in the order of the clusters' names.
 type NamespacePlan struct {
 	Create, Update []*workv1alpha1.Work
 	// Failed are errors that name the cluster; its Work stays as it was.
@@ -58,7 +58,7 @@ type NamespacePlan struct {
 	Skipped []policy.SkippedRule
 }
 
-// Desired gives each cluster a Work of the namespace. It takes none away: Works of a cluster that is leaving go with their
+// DesiredNamespaceWorks gives each cluster a Work of the namespace. It takes none away: Works of a cluster that is leaving go with their
 // namespace.
 func DesiredNamespaceWorks(in *NamespaceInput) NamespacePlan {
 	var plan NamespacePlan

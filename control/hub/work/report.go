@@ -69,9 +69,13 @@ func newDurations() (durations, error) {
 	return durations{vec}, err
 }
 
+// observe ignores a reconcile that only met a stale cache: it is repeated.
 func (d durations) observe(begin time.Time, err error) {
+	if kube.IsStale(err) {
+		return
+	}
 	result := "success"
-	if err != nil && !kube.IsStale(err) {
+	if err != nil {
 		result = "error"
 	}
 	d.WithLabelValues(result).Observe(time.Since(begin).Seconds())
@@ -89,7 +93,7 @@ type orphans struct {
 // missing is a binding that does not exist.
 type missing struct {
 	since    time.Time
-	told     map[types.UID]bool // Works
+	reported map[types.UID]bool // Works
 	clusters []string           // that hold them; none before the time
 }
 
@@ -105,13 +109,13 @@ func (o *orphans) since(binding reconcile.Request) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.of[binding] == nil {
-		o.of[binding] = &missing{since: time.Now(), told: map[types.UID]bool{}}
+		o.of[binding] = &missing{since: time.Now(), reported: map[types.UID]bool{}}
 	}
 	return o.of[binding].since
 }
 
 // note counts the Works of a missing binding and returns those not reported yet. A binding without Works is forgotten.
-func (o *orphans) note(binding reconcile.Request, works []*workv1alpha1.Work) (untold []*workv1alpha1.Work) {
+func (o *orphans) note(binding reconcile.Request, works []*workv1alpha1.Work) (unreported []*workv1alpha1.Work) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	m := o.of[binding]
@@ -129,13 +133,13 @@ func (o *orphans) note(binding reconcile.Request, works []*workv1alpha1.Work) (u
 			continue // somewhere a user keeps a copy
 		}
 		m.clusters = append(m.clusters, cluster)
-		if !m.told[w.UID] {
-			m.told[w.UID] = true
-			untold = append(untold, w)
+		if !m.reported[w.UID] {
+			m.reported[w.UID] = true
+			unreported = append(unreported, w)
 		}
 	}
 	o.recount(append(changed, m.clusters...))
-	return untold
+	return unreported
 }
 
 // recount sets the numbers of some clusters. A cluster without orphans has no number.
@@ -166,7 +170,7 @@ func (r *reconciler) orphaned(ctx context.Context, req reconcile.Request) (time.
 	}
 	var works []*workv1alpha1.Work
 	for i := range list.Items {
-		if w := &list.Items[i]; w.DeletionTimestamp == nil && !isReleased(w) {
+		if w := &list.Items[i]; w.DeletionTimestamp == nil {
 			works = append(works, w)
 		}
 	}
@@ -189,9 +193,9 @@ func (r *reconciler) orphaned(ctx context.Context, req reconcile.Request) (time.
 	return 0, nil
 }
 
-// tellOverrides makes one Event if overrides apply to Works that were written in another way than before. A Work tells itself
-// which.
-func (r *reconciler) tellOverrides(b kube.Binding, former []*workv1alpha1.Work, plan BindingPlan) {
+// recordOverrides makes one Event if overrides apply to Works that were written in another way than before. The Works name
+// them.
+func (r *reconciler) recordOverrides(b kube.Binding, former []*workv1alpha1.Work, plan BindingPlan) {
 	if works := overridden(former, slices.Concat(plan.Create, plan.Update)); len(works) > 0 {
 		r.recorder.Event(b.Object, corev1.EventTypeNormal, workv1alpha2.EventApplyOverridePolicySucceed,
 			"Other overrides than before apply in "+clusterNames(works)+": see "+policyv1alpha1.AnnotationAppliedOverrides+" and "+

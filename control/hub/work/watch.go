@@ -67,7 +67,7 @@ func (r *reconciler) watch(mgr ctrl.Manager, o controller.Options) error {
 		Complete(works)
 }
 
-// followRules asks for the bindings of kinds for which other rules hold now: they say what is pruned, and how replicas are set.
+// followRules enqueues the bindings of kinds whose rules have changed: what is pruned and how replicas are set depends on them.
 func (r *reconciler) followRules(ctx context.Context, q queue) error {
 	r.Interpreter.Follow(ctx, func(changed func(schema.GroupVersionKind) bool) {
 		for _, req := range r.bindings(ctx, func(b kube.Binding) bool { return changed(kindOf(b.Spec.Resource)) }) {

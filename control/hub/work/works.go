@@ -70,7 +70,7 @@ func (r *reconciler) input(ctx context.Context, b kube.Binding) (*BindingInput, 
 	return in, nil
 }
 
-// everywhere reports whether a template is a namespace that goes to all clusters: control/hub/work makes its Works.
+// everywhere reports whether a template is a namespace that goes to all clusters: the namespace controller writes its Works.
 func everywhere(template *unstructured.Unstructured) bool {
 	return template.GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Namespace") &&
 		template.GetLabels()[policyv1alpha1.LabelNamespaceSkipAutoPropagation] != "true"

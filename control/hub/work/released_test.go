@@ -1,0 +1,119 @@
+package work
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/record"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	workv1alpha1 "github.com/pelago-net/pelago/api/work/v1alpha1"
+	workv1alpha2 "github.com/pelago-net/pelago/api/work/v1alpha2"
+	"github.com/pelago-net/pelago/control/hub/policy"
+	"github.com/pelago-net/pelago/control/kube"
+)
+
+// waiting is a reconciler over the objects and the live reads that it makes.
+func waiting(t *testing.T, objects ...client.Object) (r *reconciler, events *record.FakeRecorder, reads *[]string) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, clusterv1alpha1.AddToScheme, workv1alpha1.AddToScheme, workv1alpha2.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithIndex(&workv1alpha1.Work{}, bindingIndex, func(w client.Object) []string {
+			key, _ := kube.BindingOfWork(w) // each names one
+			return []string{key.String()}
+		}).
+		WithIndex(&workv1alpha1.Work{}, templateIndex, func(o client.Object) []string {
+			id, _ := OfWork(o.(*workv1alpha1.Work)) // each holds one object
+			return []string{id.String()}
+		}).Build()
+	reads = new([]string)
+	live := interceptor.NewClient(c, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			*reads = append(*reads, fmt.Sprintf("%T %s", o, key.Name))
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	events = record.NewFakeRecorder(1000)
+	r = &reconciler{BindingOptions: BindingOptions{Skips: &policy.Skips{}, OrphanAfter: time.Nanosecond}, client: c, live: live, recorder: events,
+		writer: NewWriter(c), polls: newPolls()}
+	var err error
+	if r.duration, err = newDurations(); err != nil {
+		t.Fatal(err)
+	}
+	if r.orphans, err = newOrphans(); err != nil {
+		t.Fatal(err)
+	}
+	return r, events, reads
+}
+
+func workOfWeb(change func(*workv1alpha1.Work)) *workv1alpha1.Work {
+	w := &workv1alpha1.Work{ObjectMeta: metav1.ObjectMeta{Namespace: "karmada-es-m1", Name: "web", Annotations: map[string]string{
+		workv1alpha2.AnnotationBindingNamespace: "shop", workv1alpha2.AnnotationBindingName: "web-deployment"}}}
+	w.Spec.Workload.Manifests = []workv1alpha1.Manifest{{RawExtension: runtime.RawExtension{
+		Raw: []byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"namespace":"shop","name":"web"}}`)}}}
+	change(w)
+	return w
+}
+
+// polled reconciles the binding of web often and checks that the requeue interval grows, and that of the template only metadata is read.
+func polled(t *testing.T, r *reconciler, reads *[]string) {
+	t.Helper()
+	req := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: "web-deployment"}}
+	var last time.Duration
+	for i := range 10 {
+		wait, err := r.reconcile(t.Context(), req)
+		if err != nil || wait < last || wait < firstPoll {
+			t.Fatalf("reconcile %d: requeued after %v, %v, before after %v", i, wait, err, last)
+		}
+		last = wait
+	}
+	if last != lastPoll {
+		t.Errorf("the interval grows to %v, want %v", last, lastPoll)
+	}
+	for _, read := range *reads {
+		if strings.HasSuffix(read, " web") && !strings.Contains(read, "PartialObjectMetadata") {
+			t.Errorf("live read of %s", read)
+		}
+	}
+}
+
+// The Works of a binding that was deleted while its template lives are reported as orphans, if no other binding takes them over.
+func TestReleasedWorks(t *testing.T) {
+	released := workOfWeb(func(w *workv1alpha1.Work) { w.Annotations[workv1alpha1.AnnotationReleased] = "true" })
+	r, events, reads := waiting(t, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}, released)
+	polled(t, r, reads)
+	if n := len(events.Events); n != 1 {
+		t.Fatalf("%d Events, want one", n)
+	}
+	if e := <-events.Events; !strings.Contains(e, workv1alpha2.EventWorkOrphaned) {
+		t.Errorf("Event %q", e)
+	}
+}
+
+// A binding that is deleted waits for a cluster that does not respond, without a read every few seconds.
+func TestFinalizationWaits(t *testing.T) {
+	now := metav1.Now()
+	b := &workv1alpha2.ResourceBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-deployment", DeletionTimestamp: &now,
+		Finalizers: []string{workv1alpha2.FinalizerBinding}}}
+	b.Spec.Resource = workv1alpha2.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "shop", Name: "web"}
+	ending := workOfWeb(func(w *workv1alpha1.Work) {
+		w.DeletionTimestamp, w.Finalizers = &now, []string{workv1alpha1.FinalizerExecution}
+	})
+	r, _, reads := waiting(t, b, ending, &clusterv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "m1"}})
+	polled(t, r, reads)
+}
