@@ -1,43 +1,49 @@
 package deploy
 
 import (
-	"context"
+	"slices"
 	"strings"
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/test/await"
 )
+
+// authorized reports whether a user may "verb [namespace:]resource.group[/subresource][=name]".
+func authorized(t *testing.T, c client.Client, user string, groups []string, question string) bool {
+	t.Helper()
+	verb, rest, _ := strings.Cut(question, " ")
+	rest, object, _ := strings.Cut(rest, "=")
+	namespace, resource, found := strings.Cut(rest, ":")
+	if !found {
+		namespace, resource = "", rest
+	}
+	resource, subresource, _ := strings.Cut(resource, "/")
+	resource, group, _ := strings.Cut(resource, ".")
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user, Groups: groups,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Namespace: namespace, Group: group, Resource: resource,
+			Subresource: subresource, Name: object},
+	}}
+	if err := c.Create(t.Context(), review); err != nil {
+		t.Fatal(err)
+	}
+	return review.Status.Allowed
+}
 
 // The rights of the components in a member, as the API server's authorizer sees them.
 func TestRightsOfComponents(t *testing.T) {
 	cfg := server.Config(t)
 	install(t, cfg, MemberOptions{})
 	c := open(t, cfg)
-	// may asks for "verb [namespace/]resource.group[/subresource][=name]".
 	may := func(account, question string) bool {
 		t.Helper()
-		verb, rest, _ := strings.Cut(question, " ")
-		rest, object, _ := strings.Cut(rest, "=")
-		namespace, resource, found := strings.Cut(rest, ":")
-		if !found {
-			namespace, resource = "", rest
-		}
-		resource, subresource, _ := strings.Cut(resource, "/")
-		resource, group, _ := strings.Cut(resource, ".")
-		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:   "system:serviceaccount:" + SystemNamespace + ":" + account,
-			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + SystemNamespace, "system:authenticated"},
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Namespace: namespace, Group: group, Resource: resource,
-				Subresource: subresource, Name: object},
-		}}
-		if err := c.Create(context.Background(), review); err != nil {
-			t.Fatal(err)
-		}
-		return review.Status.Allowed
+		return authorized(t, c, "system:serviceaccount:"+SystemNamespace+":"+account,
+			[]string{"system:serviceaccounts", "system:serviceaccounts:" + SystemNamespace, "system:authenticated"}, question)
 	}
 	const sys, kube, user = SystemNamespace + ":", "kube-system:", "sample:"
 	const secrets, es = "karmada-cluster:", "karmada-es-g1:"
@@ -148,23 +154,28 @@ func TestRightsOfComponents(t *testing.T) {
 	}
 }
 
-// Who may edit a namespace may export its services, and write no imports; who may view it reads both.
-func TestUsersMayExport(t *testing.T) {
+// Who may edit a namespace may export its services and write its policies, but no imports and Works; who may view it reads them.
+func TestRightsOfUsers(t *testing.T) {
 	cfg := server.Config(t) // its controllers aggregate roles
 	install(t, cfg, MemberOptions{})
 	c := open(t, cfg)
-	may := func(user, verb, resource string) bool {
-		t.Helper()
-		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:               user,
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Namespace: "default", Group: "multicluster.x-k8s.io", Resource: resource},
-		}}
-		if err := c.Create(t.Context(), review); err != nil {
-			t.Fatal(err)
-		}
-		return review.Status.Allowed
-	}
-	for _, role := range []string{"view", "edit", "admin"} {
+	const in = "default:"
+	view := []string{"list " + in + "serviceimports.multicluster.x-k8s.io", "watch " + in + "propagationpolicies.policy.karmada.io",
+		"list " + in + "federatedresourcequotas.policy.karmada.io", "get " + in + "resourcebindings.work.karmada.io=web",
+		"list " + in + "federatedhpas.autoscaling.karmada.io", "list " + in + "multiclusterservices.networking.karmada.io",
+		"list " + in + "resourceregistries.search.karmada.io"}
+	edit := []string{"create " + in + "serviceexports.multicluster.x-k8s.io", "create " + in + "propagationpolicies.policy.karmada.io",
+		"patch " + in + "overridepolicies.policy.karmada.io=web", "delete " + in + "cronfederatedhpas.autoscaling.karmada.io=web",
+		"update " + in + "multiclusteringresses.networking.karmada.io=web", "list " + in + "works.work.karmada.io"}
+	none := []string{"update " + in + "serviceimports.multicluster.x-k8s.io=web", "create " + in + "works.work.karmada.io",
+		"patch " + in + "resourcebindings.work.karmada.io=web", "update " + in + "federatedresourcequotas.policy.karmada.io=web",
+		"create clusterpropagationpolicies.policy.karmada.io", "create kube-system:propagationpolicies.policy.karmada.io",
+		"create " + in + "resourceregistries.search.karmada.io"}
+	for role, tt := range map[string]struct{ allowed, refused []string }{
+		"view":  {view, slices.Concat(edit, none)},
+		"edit":  {slices.Concat(view, edit), none},
+		"admin": {slices.Concat(view, edit), none},
+	} {
 		if err := c.Create(t.Context(), &rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: role},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
@@ -172,14 +183,13 @@ func TestUsersMayExport(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		await.True(t, role+" reads ServiceImports", func() bool { return may(role, "list", "serviceimports") })
-		if role != "view" {
-			await.True(t, role+" may export", func() bool { return may(role, "create", "serviceexports") })
-		} else if may(role, "create", "serviceexports") {
-			t.Error("who may view may export")
+		for _, question := range tt.allowed {
+			await.True(t, role+" may "+question, func() bool { return authorized(t, c, role, nil, question) })
 		}
-		if may(role, "update", "serviceimports") {
-			t.Errorf("%s writes ServiceImports", role)
+		for _, question := range tt.refused {
+			if authorized(t, c, role, nil, question) {
+				t.Errorf("%s may %s", role, question)
+			}
 		}
 	}
 }
