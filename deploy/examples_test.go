@@ -13,7 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
@@ -141,32 +140,4 @@ func inCode(t *testing.T, text string) bool {
 		}
 	}
 	return found
-}
-
-// podsOf are the pod templates of manifests and the pods among them, each with the name of its object.
-func podsOf(t *testing.T, objs []*unstructured.Unstructured) (pods []corev1.PodTemplateSpec) {
-	t.Helper()
-	for _, u := range objs {
-		path := []string{"spec", "template"}
-		switch u.GetKind() {
-		case "CronJob":
-			path = []string{"spec", "jobTemplate", "spec", "template"}
-		case "Pod":
-			path = nil
-		case "DaemonSet", "Deployment", "Job", "StatefulSet":
-		default:
-			continue
-		}
-		template, ok, err := unstructured.NestedMap(u.Object, path...)
-		if err != nil || !ok {
-			t.Fatalf("%s %s: %t, %v", u.GetKind(), u.GetName(), ok, err)
-		}
-		delete(template, "apiVersion")
-		delete(template, "kind")
-		var p corev1.PodTemplateSpec
-		into(t, &unstructured.Unstructured{Object: template}, &p)
-		p.Name, p.Namespace = u.GetName(), u.GetNamespace()
-		pods = append(pods, p)
-	}
-	return pods
 }

@@ -141,8 +141,8 @@ const (
 	stageHub
 )
 
-// Manifests are the objects of the hub in the host cluster, in stages, each of which needs those before: the Service by which the API
-// server is reached, etcd, the API server, controllers (never of a newer version than the API server), and pelago-hub, which needs its
+// Manifests are the objects of the hub in the host cluster, in stages, each of which needs those before: by what its pods are admitted,
+// with the Service by which the API server is reached, etcd, the API server, controllers (never of a newer version than the API server), and pelago-hub, which needs its
 // kinds besides. Secrets are not among them.
 func (o HostedOptions) Manifests() ([][]*unstructured.Unstructured, error) {
 	values, err := o.values()
@@ -151,7 +151,7 @@ func (o HostedOptions) Manifests() ([][]*unstructured.Unstructured, error) {
 	}
 	stages := make([][]*unstructured.Unstructured, stageHub+1)
 	for stage, files := range [][]string{
-		stageService: {"hosted/service.yaml"}, stageEtcd: {"hosted/etcd.yaml"}, stageAPIServer: {"hosted/apiserver.yaml"},
+		stageService: {"hosted/namespace.yaml", "hosted/service.yaml"}, stageEtcd: {"hosted/etcd.yaml"}, stageAPIServer: {"hosted/apiserver.yaml"},
 		stageControllers: {"hosted/controller-manager.yaml", "hosted/renewal.yaml"}, stageHub: {"propagation/workloads/hub.yaml"},
 	} {
 		if stages[stage], err = objects(values, files...); err != nil {
@@ -241,7 +241,7 @@ func ApplyHosted(ctx context.Context, host client.Client, objs []*unstructured.U
 // their data cannot be read, go with purge only.
 func RemoveHosted(ctx context.Context, host client.Client, namespace string, purge bool) error {
 	kinds := []client.Object{&batchv1.CronJob{}, &appsv1.Deployment{}, &appsv1.StatefulSet{}, &policyv1.PodDisruptionBudget{},
-		&corev1.Service{}, &corev1.Pod{}, &rbacv1.RoleBinding{}, &rbacv1.Role{}, &corev1.ServiceAccount{}}
+		&corev1.Service{}, &corev1.Pod{}, &corev1.ResourceQuota{}, &rbacv1.RoleBinding{}, &rbacv1.Role{}, &corev1.ServiceAccount{}}
 	if purge {
 		kinds = append(kinds, &corev1.PersistentVolumeClaim{})
 	}

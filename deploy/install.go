@@ -209,7 +209,7 @@ func RemoveExecution(ctx context.Context, c client.Client, progress Progress) er
 
 // stages are manifests in the order in which they are applied.
 type stages struct {
-	// base holds namespaces and ServiceAccounts, which grant no rights.
+	// base holds namespaces, with the quotas without which their pods are refused, and ServiceAccounts, which grant no rights.
 	base []*unstructured.Unstructured
 	// policies holds admission policies and their bindings.
 	policies []*unstructured.Unstructured
@@ -221,7 +221,7 @@ func split(objs []*unstructured.Unstructured) stages {
 	var s stages
 	for _, u := range objs {
 		switch u.GetKind() {
-		case "Namespace", "ServiceAccount":
+		case "Namespace", "ResourceQuota", "ServiceAccount":
 			s.base = append(s.base, u)
 		case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
 			s.policies = append(s.policies, u)
