@@ -91,7 +91,7 @@ func (o HostedOptions) values() (map[string]any, error) {
 	}
 	v := MemberOptions{Image: o.Image, PullPolicy: o.PullPolicy}.values()
 	for key, value := range map[string]any{
-		"Hosted": true, "Namespace": o.Namespace, "EtcdReplicas": o.EtcdReplicas, "Replicas": min(o.EtcdReplicas, 2),
+		"Hosted": true, "Namespace": o.Namespace, "Accounts": "system:serviceaccounts:" + o.Namespace, "EtcdReplicas": o.EtcdReplicas, "Replicas": min(o.EtcdReplicas, 2),
 		"StorageClass": optional(o.StorageClass), "StorageSize": o.StorageSize, "EmptyDir": o.EmptyDir,
 		"HostPath": optional(o.HostPath), "Node": optional(o.Node),
 		"ServiceType": o.ServiceType, "NodePort": o.NodePort, "EtcdImage": images["etcd"],
