@@ -52,9 +52,10 @@ type HostedOptions struct {
 	ServiceType string
 	NodePort    int
 	// Registry replaces registry.k8s.io; Images replace whole names, by program.
-	Registry          string
-	Images            map[string]string
-	Image, PullPolicy string
+	Registry string
+	Images   map[string]string
+	// Pods has the image of pelago-hub, and for all pods its pull policy and Secrets, and their nodes.
+	Pods MemberOptions
 
 	// Dir and Address make them processes of one machine: their directory, and the address of the API server, which listens on
 	// Port. The others listen on the ports from there on, at 127.0.0.1.
@@ -89,7 +90,7 @@ func (o HostedOptions) values() (map[string]any, error) {
 		}
 		images[program] = cmp.Or(o.Images[program], name)
 	}
-	v := MemberOptions{Image: o.Image, PullPolicy: o.PullPolicy}.values()
+	v := o.Pods.values()
 	for key, value := range map[string]any{
 		"Hosted": true, "Namespace": o.Namespace, "Accounts": "system:serviceaccounts:" + o.Namespace, "EtcdReplicas": o.EtcdReplicas, "Replicas": min(o.EtcdReplicas, 2),
 		"StorageClass": optional(o.StorageClass), "StorageSize": o.StorageSize, "EmptyDir": o.EmptyDir,

@@ -260,7 +260,7 @@ func constraints(t *testing.T, objs []*unstructured.Unstructured, namespace, acc
 
 // TestPodsHaveAConstraint: OpenShift accepts a pod only if its ServiceAccount may use a constraint that fits it.
 func TestPodsHaveAConstraint(t *testing.T) {
-	for name, objs := range installations(t) {
+	for name, objs := range installations(t, MemberOptions{IKE: true}) {
 		for _, p := range podsOf(t, objs) {
 			want := constraint(p.Spec)
 			if slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "data" && v.HostPath != nil }) {

@@ -181,7 +181,7 @@ func podsOf(t *testing.T, objs []*unstructured.Unstructured) (pods []corev1.PodT
 }
 
 // installations are the objects of each way to install, by its name; those of a hub in a host cluster also have a restoring pod.
-func installations(t *testing.T) map[string][]*unstructured.Unstructured {
+func installations(t *testing.T, o MemberOptions) map[string][]*unstructured.Unstructured {
 	t.Helper()
 	out := map[string][]*unstructured.Unstructured{}
 	add := func(name string, objs []*unstructured.Unstructured, err error) {
@@ -191,7 +191,6 @@ func installations(t *testing.T) map[string][]*unstructured.Unstructured {
 		}
 		out[name] = append(out[name], objs...)
 	}
-	o := MemberOptions{IKE: true}
 	objs, err := MemberManifests(o)
 	add("member", objs, err)
 	objs, err = ExecutionManifests(o)
@@ -199,14 +198,15 @@ func installations(t *testing.T) map[string][]*unstructured.Unstructured {
 	add("workloads only", objs, nil)
 	objs, err = objects(nil, "member/namespace.yaml") // ExecutionBase
 	add("workloads only", objs, err)
-	objs, err = PropagationOptions{Workloads: true}.manifests()
+	objs, err = PropagationOptions{Workloads: true, MemberOptions: o}.manifests()
 	add("hub", objs, err)
 	objs, err = OperatorManifests(o)
 	add("operator", objs, err)
-	for name, o := range hostedVariants {
-		stages, err := o.Manifests()
+	for name, hosted := range hostedVariants {
+		hosted.Pods = o
+		stages, err := hosted.Manifests()
 		add("hosted "+name, slices.Concat(stages...), err)
-		pod, err := o.RestorePod(0)
+		pod, err := hosted.RestorePod(0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,7 +218,7 @@ func installations(t *testing.T) map[string][]*unstructured.Unstructured {
 
 // TestCriticalPodsHaveAQuota: API servers may refuse pods of critical priority in a namespace without a quota for them.
 func TestCriticalPodsHaveAQuota(t *testing.T) {
-	for name, objs := range installations(t) {
+	for name, objs := range installations(t, MemberOptions{}) {
 		critical := 0
 		for _, p := range podsOf(t, objs) {
 			class := p.Spec.PriorityClassName
@@ -241,6 +241,44 @@ func TestCriticalPodsHaveAQuota(t *testing.T) {
 		}
 		if critical == 0 && name != "operator" {
 			t.Errorf("%s: no critical pods", name)
+		}
+	}
+}
+
+// TestPlacement: Secrets, node selector and tolerations reach every pod but pelago-node, which runs on every node; replicas are spread.
+func TestPlacement(t *testing.T) {
+	o := MemberOptions{PullSecrets: []string{"mirror"}, NodeSelector: map[string]string{"pool": "infra"},
+		Tolerations: []corev1.Toleration{{Key: "infra", Operator: corev1.TolerationOpExists}}}
+	tolerations := []corev1.Toleration{{Key: "node-role.kubernetes.io/control-plane", Operator: corev1.TolerationOpExists,
+		Effect: corev1.TaintEffectNoSchedule}, o.Tolerations[0]}
+	for name, objs := range installations(t, o) {
+		for _, p := range podsOf(t, objs) {
+			if diff := cmp.Diff([]corev1.LocalObjectReference{{Name: "mirror"}}, p.Spec.ImagePullSecrets); diff != "" {
+				t.Errorf("%s: %s: imagePullSecrets -want +got\n%s", name, p.Name, diff)
+			}
+			if p.Name == NodeDaemonSet {
+				continue
+			}
+			if p.Spec.NodeSelector["pool"] != "infra" || p.Spec.NodeSelector["kubernetes.io/os"] != "linux" {
+				t.Errorf("%s: %s: node selector %v", name, p.Name, p.Spec.NodeSelector)
+			}
+			if diff := cmp.Diff(tolerations, p.Spec.Tolerations); diff != "" {
+				t.Errorf("%s: %s: tolerations -want +got\n%s", name, p.Name, diff)
+			}
+		}
+		for _, u := range objs {
+			replicas, _, err := unstructured.NestedNumberAsFloat64(u.Object, "spec", "replicas")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if replicas < 2 {
+				continue
+			}
+			_, spread, _ := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "topologySpreadConstraints")
+			_, apart, _ := unstructured.NestedMap(u.Object, "spec", "template", "spec", "affinity", "podAntiAffinity")
+			if !spread && !apart {
+				t.Errorf("%s: nothing spreads the %g pods of %s", name, replicas, u.GetName())
+			}
 		}
 	}
 }

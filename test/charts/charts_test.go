@@ -365,9 +365,11 @@ func TestHub(t *testing.T) {
 		t.Errorf("broker: -deploy-broker +chart\n%s", diff)
 	}
 	for _, pods := range []bool{false, true} {
-		want, err := deploy.PropagationManifests(deploy.MemberOptions{Image: "example/pelago:v1"}, pods)
+		want, err := deploy.PropagationManifests(deploy.MemberOptions{Image: "example/pelago:v1", PullSecrets: []string{"a"},
+			NodeSelector: map[string]string{"pool": "infra"}, Tolerations: []corev1.Toleration{{Key: "spot", Operator: corev1.TolerationOpExists}}}, pods)
 		must(t, err)
-		got := decode(map[string]any{"broker": false, "propagation": true, "deployHub": pods, "image": "example/pelago:v1"})
+		got := decode(map[string]any{"broker": false, "propagation": true, "deployHub": pods, "image": "example/pelago:v1", "imagePullSecrets": []any{"a"},
+			"nodeSelector": map[string]any{"pool": "infra"}, "tolerations": []any{map[string]any{"key": "spot", "operator": "Exists"}}})
 		if diff := cmp.Diff(byTitle(want), got); diff != "" {
 			t.Errorf("propagation, Deployment %t: -init +chart\n%s", pods, diff)
 		}
