@@ -200,7 +200,7 @@ func TestImage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			hub, err := PropagationOptions{Workloads: true, Image: tt.options.Image, PullPolicy: tt.options.PullPolicy}.manifests()
+			hub, err := PropagationOptions{Workloads: true, MemberOptions: tt.options}.manifests()
 			if err != nil {
 				t.Fatal(err)
 			}

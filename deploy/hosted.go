@@ -52,9 +52,10 @@ type HostedOptions struct {
 	ServiceType string
 	NodePort    int
 	// Registry replaces registry.k8s.io; Images replace whole names, by program.
-	Registry          string
-	Images            map[string]string
-	Image, PullPolicy string
+	Registry string
+	Images   map[string]string
+	// Pods has the image of pelago-hub, and for all pods its pull policy and Secrets, and their nodes.
+	Pods MemberOptions
 
 	// Dir and Address make them processes of one machine: their directory, and the address of the API server, which listens on
 	// Port. The others listen on the ports from there on, at 127.0.0.1.
@@ -89,9 +90,9 @@ func (o HostedOptions) values() (map[string]any, error) {
 		}
 		images[program] = cmp.Or(o.Images[program], name)
 	}
-	v := MemberOptions{Image: o.Image, PullPolicy: o.PullPolicy}.values()
+	v := o.Pods.values()
 	for key, value := range map[string]any{
-		"Hosted": true, "Namespace": o.Namespace, "EtcdReplicas": o.EtcdReplicas, "Replicas": min(o.EtcdReplicas, 2),
+		"Hosted": true, "Namespace": o.Namespace, "Accounts": "system:serviceaccounts:" + o.Namespace, "EtcdReplicas": o.EtcdReplicas, "Replicas": min(o.EtcdReplicas, 2),
 		"StorageClass": optional(o.StorageClass), "StorageSize": o.StorageSize, "EmptyDir": o.EmptyDir,
 		"HostPath": optional(o.HostPath), "Node": optional(o.Node),
 		"ServiceType": o.ServiceType, "NodePort": o.NodePort, "EtcdImage": images["etcd"],
@@ -141,8 +142,8 @@ const (
 	stageHub
 )
 
-// Manifests are the objects of the hub in the host cluster, in stages, each of which needs those before: the Service by which the API
-// server is reached, etcd, the API server, controllers (never of a newer version than the API server), and pelago-hub, which needs its
+// Manifests are the objects of the hub in the host cluster, in stages, each of which needs those before: by what its pods are admitted,
+// with the Service by which the API server is reached, etcd, the API server, controllers (never of a newer version than the API server), and pelago-hub, which needs its
 // kinds besides. Secrets are not among them.
 func (o HostedOptions) Manifests() ([][]*unstructured.Unstructured, error) {
 	values, err := o.values()
@@ -151,7 +152,7 @@ func (o HostedOptions) Manifests() ([][]*unstructured.Unstructured, error) {
 	}
 	stages := make([][]*unstructured.Unstructured, stageHub+1)
 	for stage, files := range [][]string{
-		stageService: {"hosted/service.yaml"}, stageEtcd: {"hosted/etcd.yaml"}, stageAPIServer: {"hosted/apiserver.yaml"},
+		stageService: {"hosted/namespace.yaml", "hosted/service.yaml"}, stageEtcd: {"hosted/etcd.yaml"}, stageAPIServer: {"hosted/apiserver.yaml"},
 		stageControllers: {"hosted/controller-manager.yaml", "hosted/renewal.yaml"}, stageHub: {"propagation/workloads/hub.yaml"},
 	} {
 		if stages[stage], err = objects(values, files...); err != nil {
@@ -241,7 +242,7 @@ func ApplyHosted(ctx context.Context, host client.Client, objs []*unstructured.U
 // their data cannot be read, go with purge only.
 func RemoveHosted(ctx context.Context, host client.Client, namespace string, purge bool) error {
 	kinds := []client.Object{&batchv1.CronJob{}, &appsv1.Deployment{}, &appsv1.StatefulSet{}, &policyv1.PodDisruptionBudget{},
-		&corev1.Service{}, &corev1.Pod{}, &rbacv1.RoleBinding{}, &rbacv1.Role{}, &corev1.ServiceAccount{}}
+		&corev1.Service{}, &corev1.Pod{}, &corev1.ResourceQuota{}, &rbacv1.RoleBinding{}, &rbacv1.Role{}, &corev1.ServiceAccount{}}
 	if purge {
 		kinds = append(kinds, &corev1.PersistentVolumeClaim{})
 	}

@@ -19,7 +19,8 @@ import (
 
 var hostedVariants = map[string]HostedOptions{
 	"three": {Namespace: "hub", EtcdReplicas: 3, StorageClass: "fast", StorageSize: "20Gi", ServiceType: "LoadBalancer",
-		Registry: "mirror.example/k8s/", Image: "mirror.example/pelago:1"},
+		Registry: "mirror.example/k8s/", Pods: MemberOptions{Image: "mirror.example/pelago:1", PullSecrets: []string{"mirror"},
+			NodeSelector: map[string]string{"pool": "infra"}, Tolerations: []corev1.Toleration{{Key: "infra", Operator: corev1.TolerationOpExists}}}},
 	"one": {Namespace: "hub", EtcdReplicas: 1, StorageSize: "10Gi", ServiceType: "NodePort", NodePort: 30443, HostPath: "/data", Node: "n1",
 		Images: map[string]string{"etcd": "localhost/kube:dev"}},
 	"trial": {Namespace: "hub", EtcdReplicas: 1, StorageSize: "10Gi", ServiceType: "ClusterIP", EmptyDir: true},

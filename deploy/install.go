@@ -17,7 +17,8 @@ import (
 	"github.com/pelago-net/pelago/control/agent/clusterdns"
 )
 
-// MemberOptions are the choices of `pelago join` that the manifests depend on.
+// MemberOptions are the choices of `pelago join` that the manifests depend on; of `pelago init` Image, PullPolicy,
+// PullSecrets, NodeSelector and Tolerations.
 type MemberOptions struct {
 	// Image is run by all workloads; DefaultImage if empty.
 	Image string
@@ -27,7 +28,7 @@ type MemberOptions struct {
 	IKE bool
 	// CoreDNSCustom is the ConfigMap that the agent may write instead of the Corefile; see config.Config.
 	CoreDNSCustom string
-	// PullSecrets are Secrets of SystemNamespace, by which the image is pulled.
+	// PullSecrets are Secrets of the pods' namespace, by which the image is pulled.
 	PullSecrets []string
 	// NodeSelector and Tolerations count for the pods of Deployments; pelago-node runs on every node.
 	NodeSelector map[string]string
@@ -80,12 +81,11 @@ func (o MemberOptions) values() map[string]any {
 type PropagationOptions struct {
 	// Workloads: the API server runs workloads, pelago-hub among them.
 	Workloads bool
-	// Image and PullPolicy are those of pelago-hub; see MemberOptions.
-	Image, PullPolicy string
+	MemberOptions
 }
 
 func (o PropagationOptions) manifests() ([]*unstructured.Unstructured, error) {
-	return PropagationManifests(MemberOptions{Image: o.Image, PullPolicy: o.PullPolicy}, o.Workloads)
+	return PropagationManifests(o.MemberOptions, o.Workloads)
 }
 
 // HubBase installs the namespace and the CRDs of the broker, which its ConfigMaps need. It grants no rights.
@@ -209,7 +209,7 @@ func RemoveExecution(ctx context.Context, c client.Client, progress Progress) er
 
 // stages are manifests in the order in which they are applied.
 type stages struct {
-	// base holds namespaces and ServiceAccounts, which grant no rights.
+	// base holds namespaces, with the quotas without which their pods are refused, and ServiceAccounts, which grant no rights.
 	base []*unstructured.Unstructured
 	// policies holds admission policies and their bindings.
 	policies []*unstructured.Unstructured
@@ -221,7 +221,7 @@ func split(objs []*unstructured.Unstructured) stages {
 	var s stages
 	for _, u := range objs {
 		switch u.GetKind() {
-		case "Namespace", "ServiceAccount":
+		case "Namespace", "ResourceQuota", "ServiceAccount":
 			s.base = append(s.base, u)
 		case "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
 			s.policies = append(s.policies, u)

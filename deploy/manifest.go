@@ -34,7 +34,7 @@ func ExecutionManifests(o MemberOptions) ([]*unstructured.Unstructured, error) {
 // PropagationManifests is what Propagation applies besides CRDs, in the order of application; workloads adds the Deployment of
 // pelago-hub.
 func PropagationManifests(o MemberOptions, workloads bool) ([]*unstructured.Unstructured, error) {
-	patterns := []string{"member/namespace.yaml", "propagation/namespace.yaml", "propagation/policies/*.yaml", "propagation/rbac.yaml"}
+	patterns := []string{"member/namespace.yaml", "propagation/namespace.yaml", "propagation/policies/*.yaml", "propagation/rbac.yaml", "propagation/users.yaml"}
 	if workloads {
 		patterns = append(patterns, "propagation/workloads/*.yaml")
 	}

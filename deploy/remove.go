@@ -130,7 +130,8 @@ func removeManifests(ctx context.Context, c client.Client, progress Progress) er
 	}
 	hub := err == nil
 	if hub {
-		objs = slices.DeleteFunc(objs, func(u *unstructured.Unstructured) bool { return u.GetKind() == "Namespace" })
+		shared := []string{"Namespace", "ResourceQuota"}
+		objs = slices.DeleteFunc(objs, func(u *unstructured.Unstructured) bool { return slices.Contains(shared, u.GetKind()) })
 	}
 	progress("Removing workloads and rights")
 	if err := deleteAll(ctx, c, objs, metav1.DeletePropagationForeground); err != nil {

@@ -1,43 +1,53 @@
 package deploy
 
 import (
-	"context"
+	"cmp"
+	"slices"
 	"strings"
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/pelago-net/pelago/test/await"
 )
+
+// authorized reports whether a user may "verb [namespace:]resource.group[/subresource][=name]".
+func authorized(t *testing.T, c client.Client, user string, groups []string, question string) bool {
+	t.Helper()
+	verb, rest, _ := strings.Cut(question, " ")
+	rest, object, _ := strings.Cut(rest, "=")
+	namespace, resource, found := strings.Cut(rest, ":")
+	if !found {
+		namespace, resource = "", rest
+	}
+	resource, subresource, _ := strings.Cut(resource, "/")
+	resource, group, _ := strings.Cut(resource, ".")
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: user, Groups: groups,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Namespace: namespace, Group: group, Resource: resource,
+			Subresource: subresource, Name: object},
+	}}
+	if err := c.Create(t.Context(), review); err != nil {
+		t.Fatal(err)
+	}
+	return review.Status.Allowed
+}
 
 // The rights of the components in a member, as the API server's authorizer sees them.
 func TestRightsOfComponents(t *testing.T) {
 	cfg := server.Config(t)
 	install(t, cfg, MemberOptions{})
 	c := open(t, cfg)
-	// may asks for "verb [namespace/]resource.group[/subresource][=name]".
 	may := func(account, question string) bool {
 		t.Helper()
-		verb, rest, _ := strings.Cut(question, " ")
-		rest, object, _ := strings.Cut(rest, "=")
-		namespace, resource, found := strings.Cut(rest, ":")
-		if !found {
-			namespace, resource = "", rest
-		}
-		resource, subresource, _ := strings.Cut(resource, "/")
-		resource, group, _ := strings.Cut(resource, ".")
-		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:   "system:serviceaccount:" + SystemNamespace + ":" + account,
-			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + SystemNamespace, "system:authenticated"},
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Namespace: namespace, Group: group, Resource: resource,
-				Subresource: subresource, Name: object},
-		}}
-		if err := c.Create(context.Background(), review); err != nil {
-			t.Fatal(err)
-		}
-		return review.Status.Allowed
+		return authorized(t, c, "system:serviceaccount:"+SystemNamespace+":"+account,
+			[]string{"system:serviceaccounts", "system:serviceaccounts:" + SystemNamespace, "system:authenticated"}, question)
 	}
 	const sys, kube, user = SystemNamespace + ":", "kube-system:", "sample:"
 	const secrets, es = "karmada-cluster:", "karmada-es-g1:"
@@ -48,10 +58,12 @@ func TestRightsOfComponents(t *testing.T) {
 				"watch networkpolicies.networking.k8s.io", "watch serviceexports.multicluster.x-k8s.io", "watch nodeindices.pelago.io", "watch portblocks.pelago.io",
 				"watch peers.pelago.io", "watch clusterglobalegressips.submariner.io", "watch globalingressips.submariner.io",
 				"patch nodeindices.pelago.io/status=n1", "patch portblocks.pelago.io/status=x", "create " + user + "events",
+				"use " + sys + "securitycontextconstraints.security.openshift.io=privileged",
 				"watch " + sys + "endpoints.submariner.io", "update " + sys + "gateways.submariner.io=n1", "patch " + sys + "routeagents.submariner.io=n1", "get " + sys + "configmaps=pelago-config",
 			},
 			refused: []string{
 				"get " + sys + "secrets=submariner-broker-secret", "list " + sys + "secrets", "get " + user + "secrets=x",
+				"use " + user + "securitycontextconstraints.security.openshift.io=privileged",
 				"patch nodeindices.pelago.io=n1", "create portblocks.pelago.io", "patch peers.pelago.io=g2", "patch nodes=n1", "patch nodes/status=n1",
 				"create " + user + "pods", "create " + sys + "pods/exec=x", "update " + sys + "endpoints.submariner.io=x",
 				"update " + user + "gateways.submariner.io=x", "create " + user + "routeagents.submariner.io", "get " + sys + "configmaps=other", "update " + kube + "configmaps=coredns",
@@ -88,6 +100,7 @@ func TestRightsOfComponents(t *testing.T) {
 				"impersonate " + user + "serviceaccounts=x", "impersonate userextras.authentication.k8s.io/scopes=x",
 			},
 			refused: []string{
+				"use " + sys + "securitycontextconstraints.security.openshift.io=privileged",
 				"deletecollection " + user + "pods", "approve signers.certificates.k8s.io=x",
 				"escalate " + user + "deployments.apps", "bind users=x",
 			},
@@ -148,23 +161,28 @@ func TestRightsOfComponents(t *testing.T) {
 	}
 }
 
-// Who may edit a namespace may export its services, and write no imports; who may view it reads both.
-func TestUsersMayExport(t *testing.T) {
+// Who may edit a namespace may export its services and write its policies, but no imports and Works; who may view it reads them.
+func TestRightsOfUsers(t *testing.T) {
 	cfg := server.Config(t) // its controllers aggregate roles
 	install(t, cfg, MemberOptions{})
 	c := open(t, cfg)
-	may := func(user, verb, resource string) bool {
-		t.Helper()
-		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:               user,
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Namespace: "default", Group: "multicluster.x-k8s.io", Resource: resource},
-		}}
-		if err := c.Create(t.Context(), review); err != nil {
-			t.Fatal(err)
-		}
-		return review.Status.Allowed
-	}
-	for _, role := range []string{"view", "edit", "admin"} {
+	const in = "default:"
+	view := []string{"list " + in + "serviceimports.multicluster.x-k8s.io", "watch " + in + "propagationpolicies.policy.karmada.io",
+		"list " + in + "federatedresourcequotas.policy.karmada.io", "get " + in + "resourcebindings.work.karmada.io=web",
+		"list " + in + "federatedhpas.autoscaling.karmada.io", "list " + in + "multiclusterservices.networking.karmada.io",
+		"list " + in + "resourceregistries.search.karmada.io"}
+	edit := []string{"create " + in + "serviceexports.multicluster.x-k8s.io", "create " + in + "propagationpolicies.policy.karmada.io",
+		"patch " + in + "overridepolicies.policy.karmada.io=web", "delete " + in + "cronfederatedhpas.autoscaling.karmada.io=web",
+		"update " + in + "multiclusteringresses.networking.karmada.io=web", "list " + in + "works.work.karmada.io"}
+	none := []string{"update " + in + "serviceimports.multicluster.x-k8s.io=web", "create " + in + "works.work.karmada.io",
+		"patch " + in + "resourcebindings.work.karmada.io=web", "update " + in + "federatedresourcequotas.policy.karmada.io=web",
+		"create clusterpropagationpolicies.policy.karmada.io", "create kube-system:propagationpolicies.policy.karmada.io",
+		"create " + in + "resourceregistries.search.karmada.io"}
+	for role, tt := range map[string]struct{ allowed, refused []string }{
+		"view":  {view, slices.Concat(edit, none)},
+		"edit":  {slices.Concat(view, edit), none},
+		"admin": {slices.Concat(view, edit), none},
+	} {
 		if err := c.Create(t.Context(), &rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: role},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
@@ -172,14 +190,86 @@ func TestUsersMayExport(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		await.True(t, role+" reads ServiceImports", func() bool { return may(role, "list", "serviceimports") })
-		if role != "view" {
-			await.True(t, role+" may export", func() bool { return may(role, "create", "serviceexports") })
-		} else if may(role, "create", "serviceexports") {
-			t.Error("who may view may export")
+		for _, question := range tt.allowed {
+			await.True(t, role+" may "+question, func() bool { return authorized(t, c, role, nil, question) })
 		}
-		if may(role, "update", "serviceimports") {
-			t.Errorf("%s writes ServiceImports", role)
+		for _, question := range tt.refused {
+			if authorized(t, c, role, nil, question) {
+				t.Errorf("%s may %s", role, question)
+			}
+		}
+	}
+}
+
+// constraint is the narrowest of OpenShift's SecurityContextConstraints nonroot-v2 and privileged that accepts the pod. hostmount-anyuid
+// and hostaccess would accept a hostPath, but no seccomp profile.
+func constraint(pod corev1.PodSpec) string {
+	free := pod.HostNetwork || pod.HostPID || pod.HostIPC
+	for _, v := range pod.Volumes {
+		free = free || v.HostPath != nil || v.NFS != nil
+	}
+	inherited := cmp.Or(pod.SecurityContext, &corev1.PodSecurityContext{})
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		s := cmp.Or(c.SecurityContext, &corev1.SecurityContext{})
+		added := cmp.Or(s.Capabilities, &corev1.Capabilities{}).Add
+		free = free || ptr.Deref(s.Privileged, false) || !ptr.Deref(cmp.Or(s.RunAsNonRoot, inherited.RunAsNonRoot), false) ||
+			ptr.Deref(s.AllowPrivilegeEscalation, true) ||
+			slices.ContainsFunc(added, func(c corev1.Capability) bool { return c != "NET_BIND_SERVICE" })
+	}
+	if free {
+		return "privileged"
+	}
+	return "nonroot-v2"
+}
+
+// constraints are the SecurityContextConstraints that a ServiceAccount may use by the roles among the objects.
+func constraints(t *testing.T, objs []*unstructured.Unstructured, namespace, account string) (names []string) {
+	t.Helper()
+	rules := map[string][]rbacv1.PolicyRule{} // by kind, namespace and name of the role
+	for _, u := range objs {
+		if u.GetKind() == "Role" || u.GetKind() == "ClusterRole" {
+			var r rbacv1.ClusterRole
+			into(t, u, &r)
+			rules[u.GetKind()+" "+u.GetNamespace()+"/"+r.Name] = r.Rules
+		}
+	}
+	for _, u := range objs {
+		if u.GetKind() != "ClusterRoleBinding" && (u.GetKind() != "RoleBinding" || u.GetNamespace() != namespace) {
+			continue
+		}
+		var b rbacv1.RoleBinding
+		into(t, u, &b)
+		if !slices.ContainsFunc(b.Subjects, func(s rbacv1.Subject) bool {
+			return s.Kind == rbacv1.ServiceAccountKind && s.Namespace == namespace && s.Name == account ||
+				s.Kind == rbacv1.GroupKind && s.Name == "system:serviceaccounts:"+namespace
+		}) {
+			continue
+		}
+		in := u.GetNamespace()
+		if b.RoleRef.Kind == "ClusterRole" {
+			in = ""
+		}
+		for _, r := range rules[b.RoleRef.Kind+" "+in+"/"+b.RoleRef.Name] {
+			if slices.Contains(r.Verbs, "use") && slices.Contains(r.APIGroups, "security.openshift.io") {
+				names = append(names, r.ResourceNames...)
+			}
+		}
+	}
+	return names
+}
+
+// TestPodsHaveAConstraint: OpenShift accepts a pod only if its ServiceAccount may use a constraint that fits it.
+func TestPodsHaveAConstraint(t *testing.T) {
+	for name, objs := range installations(t, MemberOptions{IKE: true}) {
+		for _, p := range podsOf(t, objs) {
+			want := constraint(p.Spec)
+			if slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "data" && v.HostPath != nil }) {
+				continue // init --etcd-host-path is not for OpenShift
+			}
+			account := cmp.Or(p.Spec.ServiceAccountName, "default")
+			if got := constraints(t, objs, p.Namespace, account); !slices.Contains(got, want) {
+				t.Errorf("%s: %s needs %s, but %s/%s may use %v", name, p.Name, want, p.Namespace, account, got)
+			}
 		}
 	}
 }

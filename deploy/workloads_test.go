@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -148,6 +149,136 @@ func TestCleanerHasNoProbes(t *testing.T) {
 	for _, c := range slices.Concat(d.Spec.Template.Spec.InitContainers, d.Spec.Template.Spec.Containers) {
 		if c.LivenessProbe != nil || c.ReadinessProbe != nil {
 			t.Errorf("container %s has a probe", c.Name)
+		}
+	}
+}
+
+// podsOf are the pod templates of manifests and the pods among them, each with the name of its object.
+func podsOf(t *testing.T, objs []*unstructured.Unstructured) (pods []corev1.PodTemplateSpec) {
+	t.Helper()
+	for _, u := range objs {
+		path := []string{"spec", "template"}
+		switch u.GetKind() {
+		case "CronJob":
+			path = []string{"spec", "jobTemplate", "spec", "template"}
+		case "Pod":
+			path = nil
+		case "DaemonSet", "Deployment", "Job", "StatefulSet":
+		default:
+			continue
+		}
+		template, ok, err := unstructured.NestedMap(u.Object, path...)
+		if err != nil || !ok {
+			t.Fatalf("%s %s: %t, %v", u.GetKind(), u.GetName(), ok, err)
+		}
+		maps.DeleteFunc(template, func(field string, _ any) bool { return field != "metadata" && field != "spec" })
+		var p corev1.PodTemplateSpec
+		into(t, &unstructured.Unstructured{Object: template}, &p)
+		p.Name, p.Namespace = u.GetName(), u.GetNamespace()
+		pods = append(pods, p)
+	}
+	return pods
+}
+
+// installations are the objects of each way to install, by its name; those of a hub in a host cluster also have a restoring pod.
+func installations(t *testing.T, o MemberOptions) map[string][]*unstructured.Unstructured {
+	t.Helper()
+	out := map[string][]*unstructured.Unstructured{}
+	add := func(name string, objs []*unstructured.Unstructured, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[name] = append(out[name], objs...)
+	}
+	objs, err := MemberManifests(o)
+	add("member", objs, err)
+	objs, err = ExecutionManifests(o)
+	add("member", objs, err)
+	add("workloads only", objs, nil)
+	objs, err = objects(nil, "member/namespace.yaml") // ExecutionBase
+	add("workloads only", objs, err)
+	objs, err = PropagationOptions{Workloads: true, MemberOptions: o}.manifests()
+	add("hub", objs, err)
+	objs, err = OperatorManifests(o)
+	add("operator", objs, err)
+	for name, hosted := range hostedVariants {
+		hosted.Pods = o
+		stages, err := hosted.Manifests()
+		add("hosted "+name, slices.Concat(stages...), err)
+		pod, err := hosted.RestorePod(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		restore, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)
+		add("hosted "+name, []*unstructured.Unstructured{{Object: restore}}, err)
+	}
+	return out
+}
+
+// TestCriticalPodsHaveAQuota: API servers may refuse pods of critical priority in a namespace without a quota for them.
+func TestCriticalPodsHaveAQuota(t *testing.T) {
+	for name, objs := range installations(t, MemberOptions{}) {
+		critical := 0
+		for _, p := range podsOf(t, objs) {
+			class := p.Spec.PriorityClassName
+			if !strings.HasPrefix(class, "system-") {
+				continue
+			}
+			critical++
+			if !slices.ContainsFunc(objs, func(u *unstructured.Unstructured) bool {
+				if u.GetKind() != "ResourceQuota" || u.GetNamespace() != p.Namespace {
+					return false
+				}
+				var q corev1.ResourceQuota
+				into(t, u, &q)
+				s := q.Spec.ScopeSelector.MatchExpressions[0]
+				return q.Spec.Hard.Pods().Value() >= 1e6 && s.ScopeName == corev1.ResourceQuotaScopePriorityClass &&
+					s.Operator == corev1.ScopeSelectorOpIn && slices.Contains(s.Values, class)
+			}) {
+				t.Errorf("%s: namespace %s has no quota for the priority %s of %s", name, p.Namespace, class, p.Name)
+			}
+		}
+		if critical == 0 && name != "operator" {
+			t.Errorf("%s: no critical pods", name)
+		}
+	}
+}
+
+// TestPlacement: Secrets, node selector and tolerations reach every pod but pelago-node, which runs on every node; replicas are spread.
+func TestPlacement(t *testing.T) {
+	o := MemberOptions{PullSecrets: []string{"mirror"}, NodeSelector: map[string]string{"pool": "infra"},
+		Tolerations: []corev1.Toleration{{Key: "infra", Operator: corev1.TolerationOpExists}}}
+	tolerations := []corev1.Toleration{{Key: "node-role.kubernetes.io/control-plane", Operator: corev1.TolerationOpExists,
+		Effect: corev1.TaintEffectNoSchedule}, o.Tolerations[0]}
+	for name, objs := range installations(t, o) {
+		for _, p := range podsOf(t, objs) {
+			if diff := cmp.Diff([]corev1.LocalObjectReference{{Name: "mirror"}}, p.Spec.ImagePullSecrets); diff != "" {
+				t.Errorf("%s: %s: imagePullSecrets -want +got\n%s", name, p.Name, diff)
+			}
+			if p.Name == NodeDaemonSet {
+				continue
+			}
+			if p.Spec.NodeSelector["pool"] != "infra" || p.Spec.NodeSelector["kubernetes.io/os"] != "linux" {
+				t.Errorf("%s: %s: node selector %v", name, p.Name, p.Spec.NodeSelector)
+			}
+			if diff := cmp.Diff(tolerations, p.Spec.Tolerations); diff != "" {
+				t.Errorf("%s: %s: tolerations -want +got\n%s", name, p.Name, diff)
+			}
+		}
+		for _, u := range objs {
+			replicas, _, err := unstructured.NestedNumberAsFloat64(u.Object, "spec", "replicas")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if replicas < 2 {
+				continue
+			}
+			_, spread, _ := unstructured.NestedSlice(u.Object, "spec", "template", "spec", "topologySpreadConstraints")
+			_, apart, _ := unstructured.NestedMap(u.Object, "spec", "template", "spec", "affinity", "podAntiAffinity")
+			if !spread && !apart {
+				t.Errorf("%s: nothing spreads the %g pods of %s", name, replicas, u.GetName())
+			}
 		}
 	}
 }

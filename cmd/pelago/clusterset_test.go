@@ -270,6 +270,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		}
 		m.checkObjects()
 		c.fails(t, "has not joined", "unjoin", "--context", "g1")
+		c.must(t, "unjoin", "--context", "g1", "--ignore-not-found")
 		// What is gone may come back under another name.
 		c.must(t, c.join("--clusterid", "other")...)
 		c.must(t, "unjoin", "--context", "hub", "--clusterid", "other")

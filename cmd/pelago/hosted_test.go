@@ -53,6 +53,7 @@ func TestHosted(t *testing.T) {
 		{"holds one member", []string{"--etcd-host-path", "/data", "--etcd-node", "n1", "--etcd-replicas", "3"}},
 		{"give one of them", []string{"--etcd-empty-dir", "--storage-class", "fast"}},
 		{"give --api-address", []string{"--service-type", "ClusterIP"}},
+		{"no name of a Secret", []string{"--image-pull-secret", "A B"}},
 		{"has no default StorageClass: give --storage-class", nil},
 	} {
 		s.fails(t, tt.words, init(tt.flags...)...)
@@ -70,7 +71,8 @@ func TestHosted(t *testing.T) {
 	s.fails(t, "no node of the host cluster has an address", init()...)
 	c.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 		{Type: corev1.NodeInternalIP, Address: "192.0.2.11"}}}})
-	s.fails(t, "after 2s these do not run: StatefulSet pelago-hub-etcd (0 of 1 ready)", init("--image", "registry.example/pelago:1")...)
+	s.fails(t, "after 2s these do not run: StatefulSet pelago-hub-etcd (0 of 1 ready)", init("--image", "registry.example/pelago:1", "--image-pull-secret", "mirror",
+		"--toleration", "infra", "--toleration", "spot=yes:NoSchedule")...)
 
 	kept, issued, settings := &corev1.Secret{}, &corev1.Secret{}, &corev1.ConfigMap{}
 	must(t, c.Get(t.Context(), key(deploy.HostedCA), kept))
@@ -108,6 +110,9 @@ func TestHosted(t *testing.T) {
 		must(t, c.Get(t.Context(), key(name), d))
 		d.Status = appsv1.DeploymentStatus{Replicas: 1, ReadyReplicas: 1, UpdatedReplicas: 1, ObservedGeneration: d.Generation}
 		must(t, c.Status().Update(t.Context(), d))
+		if pod := d.Spec.Template.Spec; len(pod.Tolerations) != 3 || len(pod.ImagePullSecrets) != 1 {
+			t.Errorf("%s: another run keeps the tolerations %v and the Secrets %v", name, pod.Tolerations, pod.ImagePullSecrets)
+		}
 		if ptr.Deref(d.Spec.Replicas, 0) != 1 {
 			t.Errorf("%s has %d replicas, want 1 with one member of etcd", name, *d.Spec.Replicas)
 		}

@@ -111,6 +111,9 @@ so do, with --host-context, the settings whose flags are not given again.`,
 }
 
 func (i *initHub) install(ctx context.Context, hub *cluster, _ []string, out io.Writer) error {
+	if err := i.hosted.Placement.Apply(&i.hosted.Pods); err != nil {
+		return err
+	}
 	if err := hub.requireHubVersion(); err != nil {
 		return err
 	}
@@ -135,7 +138,7 @@ func (i *initHub) install(ctx context.Context, hub *cluster, _ []string, out io.
 		}
 	}
 	pods := len(nodes.Items) > 0 // pelago-hub can run as a Deployment
-	o := deploy.PropagationOptions{Workloads: pods, Image: i.hosted.Image, PullPolicy: i.hosted.PullPolicy}
+	o := deploy.PropagationOptions{Workloads: pods, MemberOptions: i.hosted.Pods}
 	if err := deploy.Propagation(ctx, hub.Client, o, progress); err != nil {
 		return err
 	}

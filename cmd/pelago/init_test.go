@@ -66,7 +66,7 @@ func TestInitWhereWorkloadsRun(t *testing.T) {
 		t.Errorf("without nodes pelago-hub is a process with the flag for such a hub:\n%s", out)
 	}
 	c.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
-	if out := s.must(t, append(init, "--image", "registry.example/pelago:1")...); !strings.Contains(out,
+	if out := s.must(t, append(init, "--image", "registry.example/pelago:1", "--node-selector", "pool=infra")...); !strings.Contains(out,
 		"rollout status deployment/pelago-hub") {
 		t.Errorf("with nodes pelago-hub is a Deployment:\n%s", out)
 	}
@@ -75,6 +75,9 @@ func TestInitWhereWorkloadsRun(t *testing.T) {
 	if container := hub.Spec.Template.Spec.Containers[0]; container.Image != "registry.example/pelago:1" ||
 		!slices.Contains(container.Args, "--hub-runs-workloads-too") {
 		t.Errorf("pelago-hub runs %s with %v", container.Image, container.Args)
+	}
+	if nodes := hub.Spec.Template.Spec.NodeSelector; nodes["pool"] != "infra" {
+		t.Errorf("pelago-hub runs on nodes %v", nodes)
 	}
 }
 

@@ -24,6 +24,7 @@ type unjoin struct {
 	cluster   kubeconfigFile
 	timeout   time.Duration
 	force     bool
+	ignore    bool
 }
 
 func unjoinCommand() *cobra.Command {
@@ -69,6 +70,7 @@ propagated to it stays there, and is listed.`,
 	cmd.Flags().StringVar(&u.clusterID, "clusterid", "", "remove what the hub, which the kubeconfig names, holds of this cluster")
 	cmd.Flags().BoolVar(&u.force, "force", false, "at the hub: do not wait for a cluster that cannot be reached; what was "+
 		"propagated to it stays there, and is listed")
+	cmd.Flags().BoolVar(&u.ignore, "ignore-not-found", false, "at the member: succeed if the cluster has not joined")
 	cmd.Flags().DurationVar(&u.timeout, "timeout", 2*time.Minute, "how long to wait for nodes to be clean, or for workloads to be "+
 		"gone")
 	return cmd
@@ -98,6 +100,10 @@ func (u *unjoin) member(ctx context.Context, m *cluster, _ []string, out io.Writ
 	former, err := install.Former(ctx, m.Client)
 	if err != nil {
 		return err
+	}
+	if former.ClusterID == "" && u.ignore {
+		newProgress(out)("This cluster has not joined a clusterset")
+		return nil
 	}
 	if former.ClusterID == "" {
 		return fmt.Errorf("this cluster has not joined a clusterset (no ConfigMap %s/%s): name a member with --context, or a cluster of this hub with --clusterid",

@@ -131,9 +131,15 @@ func (r *reachability) Describe(out chan<- *prometheus.Desc) {
 	r.failures.Describe(out)
 }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. The gauge has no sample before the first request: only the leader sends any, and an alert
+// on 0 would fire for the other replica.
 func (r *reachability) Collect(out chan<- prometheus.Metric) {
-	r.gauge.Collect(out)
+	r.mu.Lock()
+	known := r.known
+	r.mu.Unlock()
+	if known {
+		r.gauge.Collect(out)
+	}
 	r.failures.Collect(out)
 }
 

@@ -103,6 +103,10 @@ func TestConnected(t *testing.T) {
 	noTrust, noTLS := fails(untrusted.URL), fails("https"+strings.TrimPrefix(plain.URL, "http"))
 	var log []string
 	r := newReachability(funcr.New(func(_, args string) { log = append(log, args) }, funcr.Options{}))
+	samples := func() int { return testutil.CollectAndCount(r, "pelago_hub_connected") }
+	if got := samples(); got != 0 {
+		t.Errorf("a replica that has sent no request has %d samples of pelago_hub_connected, want none", got)
+	}
 	for _, step := range []struct {
 		name, method string
 		code         int
@@ -130,6 +134,9 @@ func TestConnected(t *testing.T) {
 		r.note(step.method, &http.Response{StatusCode: step.code}, step.err)
 		if got := testutil.ToFloat64(r.gauge); got != step.connected {
 			t.Errorf("%s: pelago_hub_connected is %g, want %g", step.name, got, step.connected)
+		}
+		if got := samples(); got != 1 {
+			t.Errorf("%s: %d samples of pelago_hub_connected, want 1", step.name, got)
 		}
 		if step.reason != "" && testutil.ToFloat64(r.failures.WithLabelValues(step.reason)) != before+1 {
 			t.Errorf("%s: not counted as %s", step.name, step.reason)

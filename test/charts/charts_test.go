@@ -20,13 +20,16 @@ import (
 	"helm.sh/helm/v3/pkg/cli"
 	"helm.sh/helm/v3/pkg/lint"
 	"helm.sh/helm/v3/pkg/lint/support"
+	"helm.sh/helm/v3/pkg/release"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -63,8 +66,21 @@ func must(t *testing.T, err error) {
 
 func chartDir(name string) string { return filepath.Join("..", "..", "deploy", "charts", name) }
 
-// render is `helm template`.
+// render are the objects of a release without its hooks.
 func render(t *testing.T, name string, values map[string]any, crds bool) ([]*unstructured.Unstructured, error) {
+	t.Helper()
+	r, err := template(t, name, values, crds)
+	if err != nil {
+		return nil, err
+	}
+	hooks(t, r) // they are manifests, too
+	objs, err := deploy.Decode(strings.NewReader(r.Manifest))
+	must(t, err)
+	return objs, nil
+}
+
+// template is `helm template`.
+func template(t *testing.T, name string, values map[string]any, crds bool) (*release.Release, error) {
 	t.Helper()
 	c, err := loader.LoadDir(chartDir(name))
 	must(t, err)
@@ -73,17 +89,32 @@ func render(t *testing.T, name string, values map[string]any, crds bool) ([]*uns
 	version, err := chartutil.ParseKubeVersion("1.34.0")
 	must(t, err)
 	install.KubeVersion = version
-	release, err := install.Run(c, values)
-	if err != nil {
-		return nil, err
-	}
-	objs, err := deploy.Decode(strings.NewReader(release.Manifest))
-	must(t, err)
-	for _, h := range release.Hooks {
-		_, err := deploy.Decode(strings.NewReader(h.Manifest))
+	return install.Run(c, values)
+}
+
+// hooks are the objects of a release that only its hooks create.
+func hooks(t *testing.T, r *release.Release) (all []*unstructured.Unstructured) {
+	t.Helper()
+	for _, h := range r.Hooks {
+		objs, err := deploy.Decode(strings.NewReader(h.Manifest))
 		must(t, err)
+		all = append(all, objs...)
 	}
-	return objs, nil
+	return all
+}
+
+// unjoinPod is the pod of the Job before the deletion of a release.
+func unjoinPod(t *testing.T, r *release.Release) corev1.PodSpec {
+	t.Helper()
+	for _, u := range hooks(t, r) {
+		if u.GetKind() == "Job" {
+			job := &batchv1.Job{}
+			must(t, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(u.Object, job, true))
+			return job.Spec.Template.Spec
+		}
+	}
+	t.Fatal("no Job runs before the deletion")
+	return corev1.PodSpec{}
 }
 
 func title(u *unstructured.Unstructured) string {
@@ -233,9 +264,9 @@ func TestMemberIsInstalledAndRemoved(t *testing.T) {
 
 	install := action.NewInstall(config)
 	install.ReleaseName, install.Namespace = "pelago", "default"
-	release, err := install.RunWithContext(ctx, loaded, values)
+	installed, err := install.RunWithContext(ctx, loaded, values)
 	must(t, err)
-	objs, err := deploy.Decode(strings.NewReader(release.Manifest))
+	objs, err := deploy.Decode(strings.NewReader(installed.Manifest))
 	must(t, err)
 	args, _ := c.job(t, objs)
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "pelago-system", Name: "pelago-join"}}
@@ -253,7 +284,9 @@ func TestMemberIsInstalledAndRemoved(t *testing.T) {
 		checkSame(t, member, u)
 	}
 
-	c.pelago(t, c.member, "unjoin", "--timeout", "1s") // the arguments of the Job before the deletion
+	unjoin := append(unjoinPod(t, installed).Containers[0].Args, "--timeout", "1s")
+	c.pelago(t, c.member, unjoin...)
+	c.pelago(t, c.member, unjoin...) // as if it had never joined
 	uninstall := action.NewUninstall(config)
 	uninstall.DisableHooks = true
 	_, err = uninstall.Run("pelago")
@@ -267,6 +300,37 @@ func TestMemberIsInstalledAndRemoved(t *testing.T) {
 	}
 	if err := member.Get(ctx, client.ObjectKey{Name: "pelago-system"}, &corev1.Namespace{}); !apierrors.IsNotFound(err) || len(crds.Items) == 0 {
 		t.Errorf("namespace: %v, %d definitions; want the definitions alone to stay", err, len(crds.Items))
+	}
+}
+
+// TestUnjoinJob: it runs before each deletion, however the cluster has joined, in a namespace that may enforce the restricted profile.
+func TestUnjoinJob(t *testing.T) {
+	for name, values := range map[string]map[string]any{
+		"joined by hand": nil,
+		"joined by the Job": {"clusterID": "c1", "brokerInfo": "x", "image": "registry.example.org/pelago:v1", "imagePullSecrets": []any{"a", "b"},
+			"nodeSelector": map[string]any{"pool": "infra"}},
+	} {
+		r, err := template(t, "pelago-member", values, false)
+		must(t, err)
+		pod := unjoinPod(t, r)
+		c := pod.Containers[0]
+		if values != nil {
+			if pod.NodeSelector["pool"] != "infra" || c.Image != values["image"] {
+				t.Errorf("%s: image %s on nodes %v", name, c.Image, pod.NodeSelector)
+			}
+			if diff := cmp.Diff([]corev1.LocalObjectReference{{Name: "a"}, {Name: "b"}}, pod.ImagePullSecrets); diff != "" {
+				t.Errorf("%s: imagePullSecrets -want +got\n%s", name, diff)
+			}
+		}
+		no, yes, user := false, true, int64(65532)
+		if diff := cmp.Diff(&corev1.SecurityContext{AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsNonRoot: &yes, RunAsUser: &user,
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		}, c.SecurityContext); diff != "" {
+			t.Errorf("%s: securityContext -want +got\n%s", name, diff)
+		}
+		if c.Resources.Limits.Memory().IsZero() || c.Resources.Requests.Cpu().IsZero() {
+			t.Errorf("%s: resources %v", name, c.Resources)
+		}
 	}
 }
 
@@ -301,9 +365,11 @@ func TestHub(t *testing.T) {
 		t.Errorf("broker: -deploy-broker +chart\n%s", diff)
 	}
 	for _, pods := range []bool{false, true} {
-		want, err := deploy.PropagationManifests(deploy.MemberOptions{Image: "example/pelago:v1"}, pods)
+		want, err := deploy.PropagationManifests(deploy.MemberOptions{Image: "example/pelago:v1", PullSecrets: []string{"a"},
+			NodeSelector: map[string]string{"pool": "infra"}, Tolerations: []corev1.Toleration{{Key: "spot", Operator: corev1.TolerationOpExists}}}, pods)
 		must(t, err)
-		got := decode(map[string]any{"broker": false, "propagation": true, "deployHub": pods, "image": "example/pelago:v1"})
+		got := decode(map[string]any{"broker": false, "propagation": true, "deployHub": pods, "image": "example/pelago:v1", "imagePullSecrets": []any{"a"},
+			"nodeSelector": map[string]any{"pool": "infra"}, "tolerations": []any{map[string]any{"key": "spot", "operator": "Exists"}}})
 		if diff := cmp.Diff(byTitle(want), got); diff != "" {
 			t.Errorf("propagation, Deployment %t: -init +chart\n%s", pods, diff)
 		}

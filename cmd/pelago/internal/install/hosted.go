@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -37,6 +38,8 @@ type Hosted struct {
 	// Context is that of the host cluster.
 	Context, APIAddress string
 	Timeout             time.Duration
+	// Placement is written into Pods by Check.
+	Placement Pods
 
 	images map[string]*string
 	flags  *pflag.FlagSet
@@ -66,9 +69,10 @@ func (h *Hosted) Add(all *pflag.FlagSet) {
 		"or ClusterIP, for which --api-address is needed", string(corev1.ServiceTypeNodePort), string(corev1.ServiceTypeLoadBalancer), string(corev1.ServiceTypeClusterIP))
 	f.IntVar(&h.NodePort, "node-port", 0, "port of the Service of the API server on the nodes (default: chosen by the host cluster)")
 	f.StringVar(&h.APIAddress, "api-address", "", "`HOST[:PORT]` at which members and users reach the API server (default: the load balancer's, or a node's)")
-	f.StringVar(&h.Image, "image", deploy.DefaultImage, "image of pelago-hub, where it runs as a Deployment")
-	view.AddChoice(f, &h.PullPolicy, "image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never",
+	f.StringVar(&h.Pods.Image, "image", deploy.DefaultImage, "image of pelago-hub, where it runs as a Deployment")
+	view.AddChoice(f, &h.Pods.PullPolicy, "image-pull-policy", string(corev1.PullIfNotPresent), "Always, IfNotPresent or Never",
 		string(corev1.PullAlways), string(corev1.PullIfNotPresent), string(corev1.PullNever))
+	h.Placement.AddPlacement(f, "the namespace of the hub", "the pods of the hub")
 	f.StringVar(&h.Registry, "image-registry", "", "registry that replaces registry.k8s.io in the names of the images")
 	h.images = map[string]*string{}
 	for _, program := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
@@ -102,7 +106,7 @@ func (h *Hosted) Check() error {
 	case h.ServiceType == string(corev1.ServiceTypeClusterIP) && h.APIAddress == "":
 		return errors.New("--service-type ClusterIP: give --api-address, at which members reach the API server")
 	}
-	return nil
+	return h.Placement.Apply(&h.Pods)
 }
 
 // Keep sets the flags that were not given to those of the installation in the host cluster, and refuses changes of what cannot
@@ -145,8 +149,13 @@ func (h *Hosted) former(ctx context.Context, host client.Client) (map[string]str
 func (h *Hosted) save(ctx context.Context, host client.Client) error {
 	data := map[string]string{}
 	for _, name := range h.kept {
-		if f := h.flags.Lookup(name); f != nil && f.Value.String() != f.DefValue {
-			data[name] = f.Value.String()
+		f := h.flags.Lookup(name)
+		if f == nil || f.Value.String() == f.DefValue {
+			continue
+		}
+		data[name] = f.Value.String()
+		if list, ok := f.Value.(pflag.SliceValue); ok { // in the form in which a flag is given
+			data[name] = strings.Join(list.GetSlice(), ",")
 		}
 	}
 	cm := &corev1.ConfigMap{ObjectMeta: h.meta(deploy.HostedSettings)}

@@ -19,23 +19,28 @@ import (
 	"github.com/pelago-net/pelago/deploy"
 )
 
-// Pods are the flags of join about its pods, besides their image.
+// Pods are the flags of join and init about their pods, besides the image.
 type Pods struct {
 	pullSecrets, nodeSelector, tolerations []string
 	httpProxy, httpsProxy, noProxy         string
 }
 
-// PodFlags are their names.
+// PodFlags are the names of those of join.
 var PodFlags = []string{"image-pull-secret", "node-selector", "toleration", "http-proxy", "https-proxy", "no-proxy"}
 
 // osLabel selects the nodes that every pod of ours can run on.
 const osLabel = "kubernetes.io/os"
 
-// Add adds the flags.
+// AddPlacement adds the flags about Secrets of a namespace for pulling images, and about the nodes of pods.
+func (p *Pods) AddPlacement(f *pflag.FlagSet, namespace, pods string) {
+	f.StringSliceVar(&p.pullSecrets, "image-pull-secret", nil, "Secret of "+namespace+" by which nodes pull images; may be repeated")
+	f.StringSliceVar(&p.nodeSelector, "node-selector", nil, "label `KEY=VALUE` of the nodes for "+pods+"; may be repeated")
+	f.StringSliceVar(&p.tolerations, "toleration", nil, "taint `KEY[=VALUE][:EFFECT]` that "+pods+" tolerate; may be repeated")
+}
+
+// Add adds the flags of join.
 func (p *Pods) Add(f *pflag.FlagSet) {
-	f.StringSliceVar(&p.pullSecrets, "image-pull-secret", nil, "Secret of namespace "+config.SystemNamespace+" by which nodes pull the image; may be repeated")
-	f.StringSliceVar(&p.nodeSelector, "node-selector", nil, "label `KEY=VALUE` of the nodes for all pods but pelago-node, which runs on every node; may be repeated")
-	f.StringSliceVar(&p.tolerations, "toleration", nil, "taint `KEY[=VALUE][:EFFECT]` that they tolerate (pelago-node tolerates all); may be repeated")
+	p.AddPlacement(f, "namespace "+config.SystemNamespace, "all pods but pelago-node, which runs on every node,")
 	f.StringVar(&p.httpProxy, "http-proxy", "", "URL of the agents' proxy for http")
 	f.StringVar(&p.httpsProxy, "https-proxy", "", "URL of the agents' proxy for https, on the way to the hub")
 	f.StringVar(&p.noProxy, "no-proxy", "", "names, addresses and ranges that the agents reach without a proxy, separated by commas, besides the own cluster's")

@@ -1,4 +1,6 @@
 {{- define "pelago.manifest" -}}
-{{- dict "Image" (quote .Values.image) "PullPolicy" (quote .Values.imagePullPolicy)
-  "Namespace" (quote "pelago-system") "Hosted" false | toJson }}
+{{- $tolerations := list }}
+{{- range .Values.tolerations }}{{ $tolerations = append $tolerations (toJson .) }}{{ end }}
+{{- dict "Image" (quote .Values.image) "PullPolicy" (quote .Values.imagePullPolicy) "PullSecrets" .Values.imagePullSecrets
+  "NodeSelector" .Values.nodeSelector "Tolerations" $tolerations "Namespace" (quote "pelago-system") "Hosted" false | toJson }}
 {{- end }}

@@ -1,0 +1,143 @@
+package deploy
+
+import (
+	"bytes"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// TestPrometheusExample: the PodMonitor selects every pod of ours that has metrics, and each alert uses metrics, labels and verdicts that
+// exist.
+func TestPrometheusExample(t *testing.T) {
+	text, err := os.ReadFile("examples/prometheus.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objs, err := Decode(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range objs {
+		spec, err := json.Marshal(u.Object["spec"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch u.GetKind() {
+		case "PodMonitor":
+			var m struct {
+				Selector            metav1.LabelSelector
+				PodMetricsEndpoints []struct{ Port string }
+			}
+			if err := json.Unmarshal(spec, &m); err != nil {
+				t.Fatal(err)
+			}
+			checkMonitor(t, &m.Selector, m.PodMetricsEndpoints[0].Port)
+		case "PrometheusRule":
+			var r struct {
+				Groups []struct {
+					Rules []struct{ Alert, Expr string }
+				}
+			}
+			if err := json.Unmarshal(spec, &r); err != nil {
+				t.Fatal(err)
+			}
+			for _, rule := range r.Groups[0].Rules {
+				checkAlert(t, rule.Alert, rule.Expr)
+			}
+		default:
+			t.Errorf("unexpected %s", u.GetKind())
+		}
+	}
+}
+
+func checkMonitor(t *testing.T, by *metav1.LabelSelector, port string) {
+	t.Helper()
+	selector, err := metav1.LabelSelectorAsSelector(by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range podsOf(t, installed(t)) {
+		found := slices.ContainsFunc(p.Spec.Containers[0].Ports, func(c corev1.ContainerPort) bool { return c.Name == port })
+		if !found || !selector.Matches(labels.Set(p.Labels)) {
+			t.Errorf("%s: has port %s: %t, selected: %t", p.Name, port, found, selector.Matches(labels.Set(p.Labels)))
+		}
+	}
+}
+
+var (
+	metricName = regexp.MustCompile(`pelago_[a-z_]+`)
+	grouping   = regexp.MustCompile(`by \(([^)]*)\)`)
+	matcher    = regexp.MustCompile(`([a-z_]+)=~"([^"]*)"`)
+	verdictRow = regexp.MustCompile("(?m)^\\| `(drop-[a-z-]+)`")
+)
+
+func checkAlert(t *testing.T, alert, expr string) {
+	t.Helper()
+	reference, err := os.ReadFile("../docs/reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := metricName.FindAllString(expr, -1)
+	if len(names) != 1 {
+		t.Fatalf("%s: metrics %v, want one", alert, names)
+	}
+	if !inCode(t, `"`+names[0]+`"`) {
+		t.Errorf("%s: no code has metric %s", alert, names[0])
+	}
+	var used []string
+	for _, m := range grouping.FindAllStringSubmatch(expr, -1) {
+		used = append(used, strings.Split(m[1], ", ")...)
+	}
+	for _, m := range matcher.FindAllStringSubmatch(expr, -1) {
+		used = append(used, m[1])
+		pattern := regexp.MustCompile("^(?:" + m[2] + ")$")
+		matched := 0
+		for _, row := range verdictRow.FindAllSubmatch(reference, -1) {
+			if pattern.Match(row[1]) {
+				matched++
+			}
+		}
+		if want := strings.Count(m[2], "|") + 1; matched != want {
+			t.Errorf("%s: %s selects %d of the verdicts of docs/reference.md, want %d", alert, m[0], matched, want)
+		}
+	}
+	row := regexp.MustCompile("(?m)^\\| [^|]*`" + names[0] + "`[^|]*\\|([^|]*)\\|").FindSubmatch(reference)
+	if row == nil {
+		t.Fatalf("%s: docs/reference.md lacks %s", alert, names[0])
+	}
+	for _, label := range used {
+		if !bytes.Contains(row[1], []byte("`"+label+"`")) {
+			t.Errorf("%s: %s has no label %s", alert, names[0], label)
+		}
+	}
+}
+
+// inCode reports whether a file that is no test has the text.
+func inCode(t *testing.T, text string) bool {
+	t.Helper()
+	found := false
+	for _, dir := range []string{"../control", "../dataplane", "../dns", "../cmd"} {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || found || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			content, err := os.ReadFile(path)
+			found = bytes.Contains(content, []byte(text))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return found
+}
