@@ -89,5 +89,5 @@ func (r *capi) clean(ctx context.Context, hub *hubAccess, key client.ObjectKey, 
 	if s.mode == clusterv1alpha1.Push {
 		return r.run(ctx, append(hub.files(), member), append([]string{"unjoin", s.leaving, "--cluster-kubeconfig=@member"}, hub.flags()...)...)
 	}
-	return r.run(ctx, []credential{member}, "unjoin", "--kubeconfig=@member")
+	return r.run(ctx, []credential{member}, "unjoin", "--yes", "--kubeconfig=@member")
 }

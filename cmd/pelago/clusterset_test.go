@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -264,8 +265,13 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 			t.Errorf("the removed member lists Endpoints: %v, want a refusal", err)
 		}
 		m.makeObjects()
+		c.fails(t, "nothing was removed: answer y at a terminal, or give --yes", "unjoin", "--context", "g1")
+		m.get(client.ObjectKey{Namespace: deploy.SystemNamespace, Name: deploy.NodeDaemonSet}, &appsv1.DaemonSet{})
+		if id := m.config().ClusterID; id != "g1" {
+			t.Errorf("an unjoin that was not confirmed leaves cluster id %q in pelago-config", id)
+		}
 		// No kubelet is there to clean a node.
-		if out := c.must(t, "unjoin", "--context", "g1", "--timeout", "1s"); !strings.Contains(out, "run `pelago-node cleanup` there") {
+		if out := c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s"); !strings.Contains(out, "run `pelago-node cleanup` there") {
 			t.Errorf("nodes that were not cleaned are not reported:\n%s", out)
 		}
 		m.checkObjects()
@@ -273,7 +279,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		// What is gone may come back under another name.
 		c.must(t, c.join("--clusterid", "other")...)
 		c.must(t, "unjoin", "--context", "hub", "--clusterid", "other")
-		c.must(t, "unjoin", "--context", "g1", "--timeout", "1s")
+		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s")
 	})
 	t.Run("a ConfigMap that the Corefile imports", func(t *testing.T) {
 		const imports = ".:53 {\n}\nimport custom/*.server\n"
@@ -310,7 +316,7 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		extra.Data = map[string]string{"pelago.server": m.corefile("")}
 		must(t, member.Update(ctx, extra))
 		c.must(t, "unjoin", "--context", "hub", "--clusterid", "d1")
-		c.must(t, "unjoin", "--context", "g1", "--timeout", "1s")
+		c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s")
 		extra = &corev1.ConfigMap{}
 		m.get(client.ObjectKey{Namespace: "kube-system", Name: "dns-extra"}, extra)
 		if len(extra.Data) > 0 {

@@ -9,14 +9,12 @@ import (
 	"io"
 	"maps"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
@@ -127,7 +125,7 @@ is updated to the version of this command; another stays until --image is given.
 				}
 				return j.push(cmd.Context(), args[0], cmd.OutOrStdout())
 			}
-			return j.run(cmd.Context(), args[0], terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return j.run(cmd.Context(), args[0], install.Terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	j.addMemberFlags(cmd, "clusterid")
@@ -167,14 +165,6 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	f.Lookup("discovery-only").Hidden = true // refused with the remedy
 	cmd.MarkFlagsMutuallyExclusive("network-only", "workloads-only")
 	cmd.MarkFlagsMutuallyExclusive("globalnet-cidr", "globalnet-cluster-size")
-}
-
-// terminal returns a reader of answers, nil if the input is no terminal.
-func terminal(in io.Reader) *bufio.Reader {
-	if f, ok := in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		return bufio.NewReader(in)
-	}
-	return nil
 }
 
 // run joins the cluster by a broker-info.subm.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/deploy/broker"
 )
 
@@ -43,7 +44,7 @@ is needed. All other flags are those of join.`,
 			if err != nil {
 				return err
 			}
-			return j.member(cmd.Context(), info, terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return j.member(cmd.Context(), info, install.Terminal(cmd.InOrStdin()), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	j.addMemberFlags(cmd, "cluster-name")

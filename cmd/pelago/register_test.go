@@ -171,13 +171,13 @@ func TestRegister(t *testing.T) {
 	c.must(t, register(n)...) // again
 	registered := left()
 	c.must(t, "unregister", "--context", "hub", "--clusterid", "g1")
-	c.must(t, "unregister", "--context", "g1", "--timeout", "1s")
+	c.must(t, "unregister", "--context", "g1", "--yes", "--timeout", "1s")
 	c.must(t, c.join("--clusterid", "g1")...)
 	if diff := cmp.Diff(left(), registered); diff != "" {
 		t.Errorf("-join +register\n%s", diff)
 	}
 	c.must(t, "unjoin", "--context", "hub", "--clusterid", "g1")
-	c.must(t, "unjoin", "--context", "g1", "--timeout", "1s")
+	c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s")
 	c.must(t, register(n, "--workloads-only")...)
 	c.fails(t, "--cable-driver", register(n, "--workloads-only", "--cable-driver", "vxlan")...)
 

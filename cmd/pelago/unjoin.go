@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -24,6 +25,8 @@ type unjoin struct {
 	cluster   kubeconfigFile
 	timeout   time.Duration
 	force     bool
+	yes       bool
+	answers   *bufio.Reader
 }
 
 func unjoinCommand() *cobra.Command {
@@ -34,7 +37,8 @@ func unjoinCommand() *cobra.Command {
 		Long: `unjoin has two halves. At the hub, with --clusterid, it withdraws the cluster's
 rights and removes all that the hub holds of it; its addresses become free, and
 the other clusters stop sending to it. At the member, without --clusterid, it
-takes Pelago off the nodes and out of the cluster. Do the hub's half first.
+takes Pelago off the nodes and out of the cluster, after a prompt unless --yes is
+given. Do the hub's half first.
 
 With a NAME, at the hub, the cluster is no member for workloads any more, push or
 pull: what was propagated to it is removed there as its policies say, and the network
@@ -43,6 +47,7 @@ member. A cluster that does not answer any more is given up with --force: what w
 propagated to it stays there, and is listed.`,
 		Example: `  pelago unjoin --context hub --clusterid g1
   pelago unjoin --context g1
+  pelago unjoin --context g1 --yes    # in a script
 
   # workloads only
   pelago unjoin c2 --context hub --cluster-kubeconfig c2.kubeconfig`,
@@ -56,6 +61,7 @@ propagated to it stays there, and is listed.`,
 			case u.cluster.file != "":
 				return fmt.Errorf("--cluster-kubeconfig %s: say which member this is: `pelago unjoin NAME`", u.cluster.file)
 			case u.clusterID == "":
+				u.answers = install.Terminal(cmd.InOrStdin())
 				return u.run(u.member)(cmd, args)
 			}
 			if err := config.CheckClusterID(u.clusterID); err != nil {
@@ -67,6 +73,7 @@ propagated to it stays there, and is listed.`,
 	u.addFlags(cmd.Flags())
 	u.cluster.add(cmd.Flags())
 	cmd.Flags().StringVar(&u.clusterID, "clusterid", "", "remove what the hub, which the kubeconfig names, holds of this cluster")
+	cmd.Flags().BoolVar(&u.yes, "yes", false, "at the member: skip the confirmation prompt")
 	cmd.Flags().BoolVar(&u.force, "force", false, "at the hub: do not wait for a cluster that cannot be reached; what was "+
 		"propagated to it stays there, and is listed")
 	cmd.Flags().DurationVar(&u.timeout, "timeout", 2*time.Minute, "how long to wait for nodes to be clean, or for workloads to be "+
@@ -102,6 +109,12 @@ func (u *unjoin) member(ctx context.Context, m *cluster, _ []string, out io.Writ
 	if former.ClusterID == "" {
 		return fmt.Errorf("this cluster has not joined a clusterset (no ConfigMap %s/%s): name a member with --context, or a cluster of this hub with --clusterid",
 			config.SystemNamespace, config.ConfigMapName)
+	}
+	if !u.yes {
+		question := fmt.Sprintf("Remove Pelago from all nodes of cluster %s at %s?", former.ClusterID, m.Config.Host)
+		if err := install.Confirm(u.answers, out, question); err != nil {
+			return err
+		}
 	}
 	progress := newProgress(out)
 	if err := deploy.RemoveMember(ctx, m.Client, former.HubID, u.timeout, progress); err != nil {

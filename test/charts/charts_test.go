@@ -253,7 +253,7 @@ func TestMemberIsInstalledAndRemoved(t *testing.T) {
 		checkSame(t, member, u)
 	}
 
-	c.pelago(t, c.member, "unjoin", "--timeout", "1s") // the arguments of the Job before the deletion
+	c.pelago(t, c.member, "unjoin", "--yes", "--timeout", "1s") // the arguments of the Job before the deletion
 	uninstall := action.NewUninstall(config)
 	uninstall.DisableHooks = true
 	_, err = uninstall.Run("pelago")

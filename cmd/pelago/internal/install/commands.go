@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 
 	"github.com/pelago-net/pelago/cmd/pelago/internal/view"
 	"github.com/pelago-net/pelago/deploy"
@@ -166,11 +167,7 @@ With --local it removes the systemd units.`,
 		if yes {
 			return nil
 		}
-		fmt.Fprintf(out, "Remove the hub %s? [y/N] ", what)
-		if answer, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n'); strings.TrimSpace(strings.ToLower(answer)) != "y" {
-			return errors.Join(errors.New("nothing was removed: answer y, or give --yes"), ignoreEOF(err))
-		}
-		return nil
+		return Confirm(Terminal(cmd.InOrStdin()), out, "Remove the hub "+what+"?")
 	}
 	return h.complete(cmd, func(ctx context.Context, host view.Member, _ []string, out io.Writer) error {
 		if err := h.hosted.CheckRemoval(ctx, host.Client, force); err != nil {
@@ -191,11 +188,28 @@ With --local it removes the systemd units.`,
 	})
 }
 
-func ignoreEOF(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
+// Terminal returns a reader of answers, nil if the input is no terminal.
+func Terminal(in io.Reader) *bufio.Reader {
+	if f, ok := in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return bufio.NewReader(in)
 	}
-	return err
+	return nil
+}
+
+// Confirm prompts before a removal; without answers, where there is no terminal, it refuses.
+func Confirm(answers *bufio.Reader, out io.Writer, question string) error {
+	var answer string
+	if answers != nil {
+		fmt.Fprintf(out, "%s [y/N] ", question)
+		var err error
+		if answer, err = answers.ReadString('\n'); err != nil && !errors.Is(err, io.EOF) {
+			return fmt.Errorf("read the answer: %w", err)
+		}
+	}
+	if strings.TrimSpace(strings.ToLower(answer)) != "y" {
+		return errors.New("nothing was removed: answer y at a terminal, or give --yes")
+	}
+	return nil
 }
 
 // Init brings up a hub in the host cluster, or prints its objects, and writes the kubeconfig of its administrator.
