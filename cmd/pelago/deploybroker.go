@@ -205,7 +205,7 @@ func (d *deployBroker) psk() ([]byte, error) {
 
 // info issues a new credential and returns the content of the file.
 func (d *deployBroker) info(ctx context.Context, hub *cluster, psk *corev1.Secret) (broker.Info, error) {
-	ca, err := install.CA(ctx, hub.Member)
+	ca, err := hub.ca(ctx)
 	if err != nil {
 		return broker.Info{}, err
 	}

@@ -67,11 +67,11 @@ one hub propagates workloads to all of them.
 		}
 	}
 	open := func() install.Access { return &access{} }
-	add("set", "A clusterset:", append(install.Commands(open), initCommand(), deployBrokerCommand(), new(join).command(), registerCommand(), install.TokenCommand(open),
+	add("set", "A clusterset:", append(install.Commands(open), initCommand(), deployBrokerCommand(), new(join).command(), registerCommand(), tokenCommand(),
 		unjoinCommand(), gatewayCommand(), migrate.Command(open, adopt))...)
 	add("service", "Services:", exportCommand(), unexportCommand())
 	add("hub", "Workloads, at the hub:", applyCommand(), getCommand(), describeCommand(), explainCommand(),
-		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), interpretCommand())
+		clustersCommand(), cordonCommand(), uncordonCommand(), taintCommand(), view.InterpretCommand())
 	add("member", "One cluster, through the hub:", append(inspect.MemberCommands(genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr}),
 		promoteCommand())...)
 	add("inspection", "Inspection:", append(append([]*cobra.Command{showCommand()}, inspect.Commands(func() inspect.Access { return &access{} })...), view.VersionCommand(version))...)
