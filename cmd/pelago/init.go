@@ -184,5 +184,7 @@ Pull, an agent in the cluster watches the hub, and the clusters share a network 
 
   pelago deploy-broker
   pelago join broker-info.subm --context CLUSTER --clusterid NAME
+
+Clusters that have joined before get workloads once they join again.
 `)
 }

@@ -126,6 +126,18 @@ func TestEveryCommandHasHelp(t *testing.T) {
 	}
 }
 
+// The steps in the help of pelago are in the order in which they are done: a member that joins before init gets no workloads.
+func TestOrderOfSteps(t *testing.T) {
+	help, at := root("pelago").Long, 0
+	for i, verb := range []string{"init", "deploy-broker", "join", "clusters accept", "export service", "apply"} {
+		step := strings.Index(help, fmt.Sprintf("  %d. pelago %s ", i+1, verb))
+		if step < at {
+			t.Errorf("step %d is not pelago %s:\n%s", i+1, verb, help)
+		}
+		at = step
+	}
+}
+
 func TestPlugin(t *testing.T) {
 	cmd := root("kubectl-pelago")
 	var out bytes.Buffer
