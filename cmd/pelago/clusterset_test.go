@@ -242,6 +242,16 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		if err := member.Get(ctx, client.ObjectKeyFromObject(export), export); err != nil || export.GetAnnotations()["pelago.io/export-to"] != "g2,g3" {
 			t.Errorf("annotations %v, want the clusters (%v)", export.GetAnnotations(), err)
 		}
+		if out := c.must(t, "export", "service", "kubernetes", "-n", "default"); !strings.Contains(out, "was exported before, to g2,g3\n") {
+			t.Errorf("the audience that stays is not printed: %s", out)
+		}
+		if out := c.must(t, "export", "service", "kubernetes", "-n", "default", "--to", ""); !strings.Contains(out, "is exported to all clusters\n") {
+			t.Errorf("--to \"\" prints %s", out)
+		}
+		must(t, member.Get(ctx, client.ObjectKeyFromObject(export), export))
+		if to, restricted := export.GetAnnotations()["pelago.io/export-to"]; restricted {
+			t.Errorf("--to \"\" leaves the service exported to %q", to)
+		}
 		c.must(t, "unexport", "service", "kubernetes", "-n", "default")
 		c.fails(t, "is not exported", "unexport", "service", "kubernetes", "-n", "default")
 	})
