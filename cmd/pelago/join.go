@@ -129,12 +129,16 @@ is updated to the version of this command; another stays until --image is given.
 		},
 	}
 	j.addMemberFlags(cmd, "clusterid")
-	f := cmd.Flags()
-	j.cluster.add(f)
+	j.cluster.add(cmd.Flags())
+	j.addPlace(cmd.Flags())
+	return cmd
+}
+
+// addPlace adds the flags about the place of a push member.
+func (j *join) addPlace(f *pflag.FlagSet) {
 	f.StringVar(&j.place.Provider, "cluster-provider", "", "provider of the cluster, by which workloads are spread")
 	f.StringVar(&j.place.Region, "cluster-region", "", "region of the cluster, by which workloads are spread")
 	f.StringSliceVar(&j.place.Zones, "cluster-zones", nil, "zones of the cluster, by which workloads are spread")
-	return cmd
 }
 
 // addMemberFlags adds the flags about a cluster that joins itself; id is the name of the one for its id.

@@ -36,6 +36,9 @@ is needed. All other flags are those of join.`,
 			if j.ClusterID == "" {
 				return errors.New("give the cluster a name with --cluster-name")
 			}
+			if err := j.checkID(nil, nil); err != nil {
+				return err
+			}
 			ca, err := broker.DiscoverHub(cmd.Context(), server, token, pins)
 			if err != nil {
 				return err
@@ -48,6 +51,10 @@ is needed. All other flags are those of join.`,
 		},
 	}
 	j.addMemberFlags(cmd, "cluster-name")
+	j.addPlace(cmd.Flags()) // refused with the remedy
+	for _, name := range []string{"cluster-provider", "cluster-region", "cluster-zones"} {
+		cmd.Flags().Lookup(name).Hidden = true
+	}
 	cmd.Flags().StringVar(&token, "token", "", "token that `pelago token create` at the hub has printed")
 	cmd.Flags().StringSliceVar(&pins, "discovery-token-ca-cert-hash", nil, "`sha256:HASH` of the public key of the hub's CA; may be repeated")
 	_ = cmd.MarkFlagRequired("token")                        // fails only without such a flag
