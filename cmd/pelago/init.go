@@ -65,7 +65,7 @@ that ask for it go to members.
 Run it again to repair, upgrade or renew: what exists stays, keys and data above all, and
 so do, with --host-context, the settings whose flags are not given again.`,
 		Example: `  # a hub in the cluster of context mgmt, its data in volumes of class fast
-  pelago init --host-context mgmt --etcd-replicas 3 --storage-class fast --api-address hub.example.org \\
+  pelago init --host-context mgmt --etcd-replicas 3 --storage-class fast --api-address hub.example.org \
     --service-type LoadBalancer --output hub.kubeconfig
 
   # what that installs, but Secrets

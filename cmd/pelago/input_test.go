@@ -87,7 +87,7 @@ func TestBadInput(t *testing.T) {
 		"id to remove":                 {[]string{"unjoin", "--clusterid", "A"}, "not an RFC 1123 label"},
 		"place at register": {[]string{"register", "192.0.2.1:6443", "--token", "a", "--discovery-token-ca-cert-hash", "sha256:0",
 			"--cluster-name", "c1", "--cluster-region", "eu"}, "at the hub: pelago clusters accept c1 --provider, --region, --zone"},
-		"unknown verb":                 {[]string{"connect"}, "unknown command"},
+		"unknown verb": {[]string{"connect"}, "unknown command"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := run(tt.args...); err == nil || !strings.Contains(err.Error(), tt.want) {
