@@ -2,8 +2,10 @@ package deploy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -31,24 +33,72 @@ const removeTimeout = 2 * time.Minute
 
 // RemoveMember removes Pelago from a member: the agent and the DNS server, what the node daemon has installed on the nodes, what
 // the agent has created, then rights and workloads. CRDs stay, since deleting one deletes all objects of its kind, and other
-// software may use them. Nodes that are not clean after the timeout are reported as progress, not as an error.
-func RemoveMember(ctx context.Context, c client.Client, hubID string, timeout time.Duration, progress Progress) error {
+// software may use them. Nodes that are not clean after the timeout are reported as progress, not as an error. gateways are the nodes whose
+// label of a gateway stays, because join has not set it.
+func RemoveMember(ctx context.Context, c client.Client, hubID string, timeout time.Duration, progress Progress) (gateways []string, err error) {
 	progress("Stopping the agent and the DNS server")
 	for _, name := range []string{ExecutionDeployment, AgentDeployment, DNSDeployment} {
 		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: SystemNamespace}}
 		if err := c.Delete(ctx, d, client.PropagationPolicy(metav1.DeletePropagationForeground)); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete Deployment %s: %w", name, err)
+			return nil, fmt.Errorf("delete Deployment %s: %w", name, err)
 		}
 	}
 	progress("Cleaning the nodes")
 	if err := cleanNodes(ctx, c, timeout, progress); err != nil {
-		return err
+		return nil, err
+	}
+	if gateways, err = releaseNodes(ctx, c); err != nil {
+		return nil, err
 	}
 	progress("Removing the objects of the agent")
 	if err := removeAgentObjects(ctx, c, hubID); err != nil {
-		return err
+		return nil, err
 	}
-	return removeManifests(ctx, c, progress)
+	return gateways, removeManifests(ctx, c, progress)
+}
+
+// releaseNodes removes our annotations from the nodes, and the label of a gateway where join has set it. It returns the nodes that keep
+// the label.
+func releaseNodes(ctx context.Context, c client.Client) (labelled []string, err error) {
+	nodes := &corev1.NodeList{}
+	if err := c.List(ctx, nodes); err != nil {
+		return nil, fmt.Errorf("list Nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		before := n.DeepCopy()
+		for _, key := range []string{pelagov1alpha1.AnnotationDrained, pelagov1alpha1.AnnotationRotateKeys} {
+			delete(n.Annotations, key)
+		}
+		if _, ok := n.Labels[submarinerv1.LabelGateway]; ok && setsLabel(n, submarinerv1.LabelGateway) {
+			delete(n.Labels, submarinerv1.LabelGateway)
+		} else if ok {
+			labelled = append(labelled, n.Name)
+		}
+		if maps.Equal(before.Labels, n.Labels) && maps.Equal(before.Annotations, n.Annotations) {
+			continue
+		}
+		if err := c.Patch(ctx, n, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("patch Node %s: %w", n.Name, err)
+		}
+	}
+	return labelled, nil
+}
+
+// setsLabel reports whether our field manager has set a label of an object.
+func setsLabel(obj client.Object, label string) bool {
+	return slices.ContainsFunc(obj.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool {
+		var fields struct {
+			Metadata struct {
+				Labels map[string]any `json:"f:labels"`
+			} `json:"f:metadata"`
+		}
+		if m.Manager != Manager || m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.Raw, &fields) != nil {
+			return false
+		}
+		_, ok := fields.Metadata.Labels["f:"+label]
+		return ok
+	})
 }
 
 // cleanNodes makes the node daemon's pods clean their nodes, once, and waits for them.

@@ -281,10 +281,12 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 			t.Errorf("an unjoin that was not confirmed leaves cluster id %q in pelago-config", id)
 		}
 		// No kubelet is there to clean a node.
-		if out := c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s"); !strings.Contains(out, "run `pelago-node cleanup` there") {
+		out := c.must(t, "unjoin", "--context", "g1", "--yes", "--timeout", "1s")
+		if !strings.Contains(out, "run `pelago-node cleanup` there") {
 			t.Errorf("nodes that were not cleaned are not reported:\n%s", out)
 		}
 		m.checkObjects()
+		m.checkNodes(out)
 		c.fails(t, "has not joined", "unjoin", "--context", "g1")
 		// What is gone may come back under another name.
 		c.must(t, c.join("--clusterid", "other")...)
@@ -415,6 +417,8 @@ func (m *reader) makeObjects() {
 			Spec: submarinerv1.GlobalIngressIPSpec{Target: submarinerv1.ClusterIPService}},
 		&submarinerv1.GlobalIngressIP{ObjectMeta: metav1.ObjectMeta{Name: "users", Namespace: "default"},
 			Spec: submarinerv1.GlobalIngressIPSpec{Target: submarinerv1.ClusterIPService}},
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "users", Labels: map[string]string{submarinerv1.LabelGateway: "true"},
+			Annotations: map[string]string{pelagov1alpha1.AnnotationDrained: "true", pelagov1alpha1.AnnotationRotateKeys: "x", "user": "x"}}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "coredns", Namespace: "kube-system"},
 			Data: map[string]string{"Corefile": m.corefile(".:53 {\n}\n"), "other": "x"}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "node-local-dns", Namespace: "kube-system"},
@@ -474,6 +478,22 @@ func (m *reader) checkObjects() {
 			m.t.Errorf("ConfigMap %s: -want +got\n%s", name, diff)
 		}
 	}
+}
+
+// checkNodes reports labels and annotations of nodes that were kept or removed wrongly. It deletes the node that makeObjects has made.
+func (m *reader) checkNodes(out string) {
+	m.t.Helper()
+	if labels := m.node("n1").Labels; labels[submarinerv1.LabelGateway] != "" {
+		m.t.Errorf("the label of a gateway that join has set stays: %v", labels)
+	}
+	users := m.node("users")
+	if diff := cmp.Diff(map[string]string{"user": "x"}, users.Annotations); diff != "" || users.Labels[submarinerv1.LabelGateway] != "true" {
+		m.t.Errorf("node users: labels %v, annotations -want +got\n%s", users.Labels, diff)
+	}
+	if !strings.Contains(out, "label submariner.io/gateway of users, which join has not set") {
+		m.t.Errorf("the node that keeps the label is not named:\n%s", out)
+	}
+	must(m.t, m.c.Delete(context.Background(), users))
 }
 
 func (m *reader) get(key client.ObjectKey, obj client.Object) {

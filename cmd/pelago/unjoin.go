@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	clusterv1alpha1 "github.com/pelago-net/pelago/api/cluster/v1alpha1"
+	submarinerv1 "github.com/pelago-net/pelago/api/submariner/v1"
 	"github.com/pelago-net/pelago/cmd/pelago/internal/install"
 	"github.com/pelago-net/pelago/control/config"
 	"github.com/pelago-net/pelago/deploy"
@@ -117,11 +119,15 @@ func (u *unjoin) member(ctx context.Context, m *cluster, _ []string, out io.Writ
 		}
 	}
 	progress := newProgress(out)
-	if err := deploy.RemoveMember(ctx, m.Client, former.HubID, u.timeout, progress); err != nil {
+	gateways, err := deploy.RemoveMember(ctx, m.Client, former.HubID, u.timeout, progress)
+	if err != nil {
 		return err
 	}
-	progress("Pelago is removed; ServiceExports, egress IPs and custom resource definitions stay. "+
-		"If it is not done yet, run `pelago unjoin --context HUB --clusterid %s`", former.ClusterID)
+	stay := "ServiceExports, egress IPs and custom resource definitions stay"
+	if len(gateways) > 0 {
+		stay += fmt.Sprintf(", and label %s of %s, which join has not set", submarinerv1.LabelGateway, strings.Join(gateways, ", "))
+	}
+	progress("Pelago is removed; %s. If it is not done yet, run `pelago unjoin --context HUB --clusterid %s`", stay, former.ClusterID)
 	return nil
 }
 
