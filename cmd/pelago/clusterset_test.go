@@ -252,6 +252,9 @@ func TestDeployBrokerAndJoin(t *testing.T) {
 		if to, restricted := export.GetAnnotations()["pelago.io/export-to"]; restricted {
 			t.Errorf("--to \"\" leaves the service exported to %q", to)
 		}
+		if got := completed(t, "unexport", "service", "--kubeconfig", c.kubeconfig, "-n", "default", ""); got != "kubernetes" {
+			t.Errorf("unexport service completes %q", got)
+		}
 		c.must(t, "unexport", "service", "kubernetes", "-n", "default")
 		c.fails(t, "is not exported", "unexport", "service", "kubernetes", "-n", "default")
 	})

@@ -23,7 +23,7 @@ func exportCommand() *cobra.Command {
 	var to string
 	var flags *pflag.FlagSet
 	cmd := serviceCommand("Export a service to the other clusters",
-		`export service creates a ServiceExport of the same name. The other clusters reach the
+		"services", `export service creates a ServiceExport of the same name. The other clusters reach the
 service as NAME.NAMESPACE.svc.clusterset.local; the result is in the
 conditions of the ServiceExport.
 
@@ -66,12 +66,13 @@ their own addresses. --to "" lifts the restriction; without the flag it stays.`,
 func unexportCommand() *cobra.Command {
 	parent := &cobra.Command{Use: "unexport", Short: "Stop exporting services to the other clusters", Args: cobra.NoArgs}
 	parent.AddCommand(serviceCommand("Stop exporting a service to the other clusters",
-		"unexport service deletes the ServiceExport of the same name; the service itself stays.",
+		"serviceexports.multicluster.x-k8s.io", "unexport service deletes the ServiceExport of the same name; the service itself stays.",
 		"  pelago unexport service whereami-cs --namespace sample", broker.Unexport))
 	return parent
 }
 
-func serviceCommand(short, long, example string, do func(context.Context, client.Client, client.ObjectKey, io.Writer) error) *cobra.Command {
+// serviceCommand is a command about a Service, whose name is completed by those of the objects of kind.
+func serviceCommand(short, kind, long, example string, do func(context.Context, client.Client, client.ObjectKey, io.Writer) error) *cobra.Command {
 	var a access
 	cmd := &cobra.Command{
 		Use: "service NAME", Short: short, Long: long, Example: example, Args: cobra.ExactArgs(1),
@@ -79,6 +80,12 @@ func serviceCommand(short, long, example string, do func(context.Context, client
 			return do(ctx, c.Client, client.ObjectKey{Namespace: c.namespace, Name: args[0]}, out)
 		}),
 	}
+	cmd.ValidArgsFunction = a.complete(func(ctx context.Context, c *cluster, args []string, _ string) []string {
+		if len(args) > 0 {
+			return nil
+		}
+		return c.objects(ctx, kind)
+	})
 	a.addFlags(cmd.Flags())
 	a.addNamespace(cmd.Flags())
 	return cmd

@@ -355,27 +355,38 @@ func (h workloadHub) complete() {
 		want string
 	}{
 		{[]string{"cordon", "--kubeconfig", h.kubeconfig, ""}, "m1 m2"},
+		{[]string{"unjoin", "--kubeconfig", h.kubeconfig, ""}, "m1 m2"},
+		{[]string{"export", "service", "--kubeconfig", h.kubeconfig, "-n", "default", ""}, "kubernetes"},
+		{[]string{"get", "pods", "--kubeconfig", h.kubeconfig, "--context", ""}, "c2 hub"},
+		{[]string{"show", "all", "--kubeconfig", h.kubeconfig, "--contexts", "c2,"}, "c2,hub"},
+		{[]string{"logs", "--kubeconfig", h.kubeconfig, "-C", "m1", "--context", "h"}, "hub"},
+		{[]string{"unjoin", "m1", "--cluster-kubeconfig", h.kubeconfig, "--cluster-context", "c"}, "c2"},
 		{[]string{"taint", "clusters", "--kubeconfig", h.kubeconfig, ""}, "m1 m2"},
 		{[]string{"get", "pods", "--kubeconfig", h.kubeconfig, "--clusters", "m1,"}, "m1,m2"},
 		{[]string{"explain", "--kubeconfig", h.kubeconfig, "-n", "shop", "deployments", ""}, "nginx"},
 		{[]string{"explain", "--kubeconfig", h.kubeconfig, "deploym"}, "deployments"},
 		{[]string{"describe", "--kubeconfig", h.kubeconfig, "propagationpol"}, "propagationpolicies.policy.karmada.io"},
 	} {
-		var out bytes.Buffer
-		cmd := root("pelago")
-		cmd.SetArgs(append([]string{"__complete"}, c.args...))
-		cmd.SetOut(&out)
-		cmd.SetErr(new(bytes.Buffer))
-		if err := cmd.ExecuteContext(h.Context()); err != nil {
-			h.Error(err)
-		}
-		words, _, _ := strings.Cut(out.String(), "\n:")
-		got := strings.Fields(words)
-		got = slices.DeleteFunc(got, func(s string) bool { return !strings.HasPrefix(s, c.args[len(c.args)-1]) })
-		if diff := cmp.Diff(c.want, strings.Join(got, " ")); diff != "" {
+		if diff := cmp.Diff(c.want, completed(h, c.args...)); diff != "" {
 			h.Errorf("complete %q: -want +got\n%s", c.args, diff)
 		}
 	}
+}
+
+// completed are the completions of the last argument, as a shell filters them.
+func completed(t testing.TB, args ...string) string {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := root("pelago")
+	cmd.SetArgs(append([]string{"__complete"}, args...))
+	cmd.SetOut(&out)
+	cmd.SetErr(new(bytes.Buffer))
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Error(err)
+	}
+	words, _, _ := strings.Cut(out.String(), "\n:")
+	got := slices.DeleteFunc(strings.Fields(words), func(s string) bool { return !strings.HasPrefix(s, args[len(args)-1]) })
+	return strings.Join(got, " ")
 }
 
 // object reads YAML as a client does: whole numbers are integers.

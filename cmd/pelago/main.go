@@ -77,6 +77,7 @@ one hub propagates workloads to all of them.
 		promoteCommand())...)
 	add("inspection", "Inspection:", append(append([]*cobra.Command{showCommand()}, inspect.Commands(func() inspect.Access { return &access{} })...), view.VersionCommand(version))...)
 	view.CompleteChoices(cmd)
+	completeContexts(cmd)
 	return cmd
 }
 

@@ -71,6 +71,9 @@ func TestRegister(t *testing.T) {
 			}
 			list[i].Expires = ""
 		}
+		if got := completed(t, "token", "delete", "--kubeconfig", c.kubeconfig, "--context", "hub", n.Token[:6], ""); got != "abcdef" {
+			t.Errorf("token delete completes %q after %s", got, n.Token[:6])
+		}
 		if list[0].ID == "abcdef" {
 			list[0], list[1] = list[1], list[0]
 		}

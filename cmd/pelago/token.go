@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -126,6 +127,18 @@ has begun to within the last ten minutes. Clusters that have registered stay.`,
 			fmt.Fprintf(out, "Token %s is deleted\n", strings.Split(id, ".")[0])
 		}
 		return nil
+	})
+	cmd.ValidArgsFunction = a.complete(func(ctx context.Context, hub *cluster, args []string, _ string) (ids []string) {
+		tokens, err := broker.BootstrapTokens(ctx, hub.Client)
+		if err != nil {
+			return nil
+		}
+		for _, k := range tokens {
+			if !slices.Contains(args, k.ID) {
+				ids = append(ids, k.ID)
+			}
+		}
+		return ids
 	})
 	a.addFlags(cmd.Flags())
 	return cmd

@@ -72,6 +72,7 @@ propagated to it stays there, and is listed.`,
 			return u.run(u.hub)(cmd, args)
 		},
 	}
+	cmd.ValidArgsFunction = u.complete(clusterNames)
 	u.addFlags(cmd.Flags())
 	u.cluster.add(cmd.Flags())
 	cmd.Flags().StringVar(&u.clusterID, "clusterid", "", "remove what the hub, which the kubeconfig names, holds of this cluster")
