@@ -190,15 +190,23 @@ func removeManifests(ctx context.Context, c client.Client, progress Progress) er
 		progress("Namespace %s stays: this cluster is a hub as well", SystemNamespace)
 		return nil
 	}
-	progress("Waiting until namespace %s is gone", SystemNamespace)
-	err = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, removeTimeout, true, func(ctx context.Context) (bool, error) {
-		err := c.Get(ctx, client.ObjectKey{Name: SystemNamespace}, new(corev1.Namespace))
-		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
-	})
-	if err != nil {
-		return fmt.Errorf("wait until namespace %s is gone: %w: see what is left in it with `kubectl -n %s get all`", SystemNamespace, err, SystemNamespace)
+	return awaitNoNamespace(ctx, c, SystemNamespace, progress)
+}
+
+func awaitNoNamespace(ctx context.Context, c client.Client, name string, progress Progress) error {
+	progress("Waiting until namespace %s is gone", name)
+	if err := awaitGone(ctx, c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+		return fmt.Errorf("wait until namespace %s is gone: %w: see what is left in it with `kubectl -n %s get all`", name, err, name)
 	}
 	return nil
+}
+
+// awaitGone waits until an object does not exist any more.
+func awaitGone(ctx context.Context, c client.Client, obj client.Object) error {
+	return wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, removeTimeout, true, func(ctx context.Context) (bool, error) {
+		err := c.Get(ctx, client.ObjectKeyFromObject(obj), obj)
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	})
 }
 
 // removeAgentObjects deletes the objects that the agent has created outside of the system namespace. The agent must have

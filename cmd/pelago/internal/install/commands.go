@@ -150,13 +150,20 @@ func deinitCommand(access Access) *cobra.Command {
 	h := &hubCommand{access: access}
 	cmd := &cobra.Command{
 		Use:   "deinit",
-		Short: "Remove a hub that init has made",
-		Long: `deinit removes the pods of a hub from its host cluster, and what belongs to them: only
-objects with the label ` + deploy.HostedLabel + `=` + deploy.HostedValue + `. The volumes of etcd, and the Secret
-without which their data cannot be read, stay for another init; --purge removes them too.
-Members are not touched: it refuses while some are registered, unless --force is given.
-With --local it removes the systemd units.`,
-		Example: "  pelago deinit --host-context mgmt\n  pelago deinit --host-context mgmt --purge --force --yes\n  pelago deinit --local",
+		Short: "Remove a hub that init has made, or a broker",
+		Long: `deinit removes a hub. Members are not touched: it refuses while some are registered, unless
+--force is given.
+
+With --host-context it removes the pods of a hub from its host cluster, and what belongs to
+them: only objects with the label ` + deploy.HostedLabel + `=` + deploy.HostedValue + `. The volumes of etcd,
+and the Secret without which their data cannot be read, stay for another init; --purge
+removes them too. With --local it removes the systemd units.
+
+Without either it removes from the API server of the kubeconfig what deploy-broker, and init
+without --host-context, have installed: the broker with its namespace, pelago-hub,
+admission policies and rights. Custom resource definitions stay, and with them policies and
+bindings. A pelago-hub outside of the cluster must have been stopped.`,
+		Example: "  pelago deinit --host-context mgmt\n  pelago deinit --host-context mgmt --purge --force --yes\n  pelago deinit --local\n  pelago deinit --context hub",
 		Args:    cobra.NoArgs,
 	}
 	var yes, force, purge bool
@@ -170,6 +177,9 @@ With --local it removes the systemd units.`,
 		return Confirm(Terminal(cmd.InOrStdin()), out, "Remove the hub "+what+"?")
 	}
 	return h.complete(cmd, func(ctx context.Context, host view.Member, _ []string, out io.Writer) error {
+		if h.hosted.Context == "" {
+			return h.deinitInstalled(ctx, host, force, purge, confirm, out)
+		}
 		if err := h.hosted.CheckRemoval(ctx, host.Client, force); err != nil {
 			return err
 		}
@@ -186,6 +196,28 @@ With --local it removes the systemd units.`,
 		}
 		return h.local.Remove(ctx, purge, NewProgress(out))
 	})
+}
+
+// deinitInstalled is deinit for what an API server has of deploy-broker and init.
+func (h *hubCommand) deinitInstalled(
+	ctx context.Context, hub view.Member, force, purge bool, confirm func(string, io.Writer) error, out io.Writer,
+) error {
+	if purge {
+		return errors.New("--purge: it is for --host-context and --local; definitions stay, since deleting one deletes all objects of its kind")
+	}
+	in, err := findInstalled(ctx, hub)
+	if err != nil {
+		return err
+	}
+	if !force {
+		if err := refuseMembers(members(ctx, hub.Client)); err != nil {
+			return err
+		}
+	}
+	if err := confirm("and the broker at "+hub.Config.Host, out); err != nil {
+		return err
+	}
+	return in.remove(ctx, NewProgress(out))
 }
 
 // Terminal returns a reader of answers, nil if the input is no terminal.
