@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -244,7 +242,7 @@ func (h *cluster) memberConfig(
 		return nil, fmt.Errorf("get Secret %s/%s: %w (or name a context with --member-context %s=CONTEXT)",
 			ref.Namespace, ref.Name, err, c.Name)
 	}
-	return secretConfig(&c.Spec, secret.Data)
+	return inspect.Direct(&c.Spec, secret.Data)
 }
 
 // proxies reports whether members are reached through the hub.
@@ -258,23 +256,4 @@ func (c *cluster) proxies() bool {
 func (c *cluster) through(ctx context.Context, member string) (*rest.Config, error) {
 	err := c.Typed.Discovery().RESTClient().Get().MaxRetries(0).AbsPath(pelagov1alpha1.ProxyPath(member, "proxy"), "version").Do(ctx).Error()
 	return inspect.Through(c.Config, member), err
-}
-
-// secretConfig is pure.
-func secretConfig(spec *clusterv1alpha1.ClusterSpec, data map[string][]byte) (*rest.Config, error) {
-	cfg := &rest.Config{Host: spec.APIEndpoint, BearerToken: string(data[clusterv1alpha1.SecretKeyToken])}
-	if cfg.TLSClientConfig.Insecure = spec.InsecureSkipTLSVerification; !cfg.TLSClientConfig.Insecure {
-		cfg.TLSClientConfig.CAData = data[clusterv1alpha1.SecretKeyCA]
-	}
-	if spec.ProxyURL != "" {
-		proxy, err := url.Parse(spec.ProxyURL)
-		if err != nil {
-			return nil, fmt.Errorf("read proxyURL: %w", err)
-		}
-		if len(spec.ProxyHeader) > 0 {
-			return nil, errors.New("its proxy requires headers, which this command does not send: name a context with --member-context")
-		}
-		cfg.Proxy = http.ProxyURL(proxy)
-	}
-	return cfg, nil
 }
