@@ -95,7 +95,7 @@ the place by which policies select it. Run it again to change those.`,
 func rejectCommand() *cobra.Command {
 	return decisionCommand(&cobra.Command{
 		Use:   "reject CLUSTER",
-		Short: "Keep workloads away from a cluster, whatever its policies tolerate",
+		Short: "Stop scheduling workloads to a cluster, regardless of tolerations",
 		Long: `reject adds the taint ` + clusterv1alpha1.TaintUnapproved + `:NoSchedule to a cluster: nothing new is sent
 there. What was sent stays; pelago unjoin removes it with the cluster.`,
 		Example: "  pelago clusters reject c1",

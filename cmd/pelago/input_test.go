@@ -74,7 +74,7 @@ func TestBadInput(t *testing.T) {
 		"pull policy":                  {[]string{"join", good, "--clusterid", "c1", "--image-pull-policy", "x"}, "use Always, IfNotPresent or Never"},
 		"mode":                         {[]string{"deploy-broker", "--mode", "karmada"}, "use submariner or mcs"},
 		"component":                    {[]string{"deploy-broker", "--components", "x"}, "use service-discovery, connectivity or both"},
-		"one component":                {[]string{"deploy-broker", "--components", "connectivity"}, "not built yet in this version"},
+		"one component":                {[]string{"deploy-broker", "--components", "connectivity"}, "a single component is not supported"},
 		"custom domain":                {[]string{"deploy-broker", "--custom-domains", "a_b"}, `"a_b" is no domain name`},
 		"range that is none":           {[]string{"deploy-broker", "--globalnet", "--globalnet-cidr-range", "x"}, "--globalnet-cidr-range"},
 		"range of loopback":            {[]string{"deploy-broker", "--globalnet", "--globalnet-cidr-range", "127.0.0.0/8"}, "hosts do not route"},

@@ -87,7 +87,7 @@ is updated to the version of this command; another stays until --image is given.
   # with globalnet, a given range
   pelago join broker-info.subm --context g1 --clusterid g1 --globalnet-cidr 120.1.0.0/24
 
-  # another wire between gateways than WireGuard, the same in all clusters
+  # another cable driver than WireGuard, the same in all clusters
   pelago join broker-info.subm --context c1 --clusterid c1 --cable-driver libreswan
 
   # up to four cores for a pair of gateways
@@ -161,8 +161,8 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	f.BoolVar(&j.dryRun, "dry-run", false, "print all objects that would be written into the cluster, and write none, neither there nor at the hub; what "+
 		"join gets at the hub, as the token, is left out")
 	f.StringVarP(&j.output, "output", "o", "yaml", "with --dry-run: yaml or json")
-	f.BoolVar(&j.components, "components", true, "install the components; false: the rest, where a Helm chart (deploy/charts) installs them")
-	f.BoolVar(&j.registered, "keep-registration", false, "of a cluster that has joined: update components and settings, and ask the hub for nothing; the credential of the file may have expired")
+	f.BoolVar(&j.components, "components", true, "install the components; false: only register and write the configuration (a Helm chart installs them)")
+	f.BoolVar(&j.registered, "keep-registration", false, "update an existing member without contacting the hub; the credential of the file may have expired")
 	f.BoolVar(&j.wait, "wait", true, "wait until all components run")
 	f.DurationVar(&j.timeout, "timeout", 5*time.Minute, "how long to wait for them")
 	f.BoolVar(&j.discoveryOnly, "discovery-only", false, "not supported")

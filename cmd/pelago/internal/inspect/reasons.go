@@ -23,7 +23,7 @@ var reasons = map[string]reason{
 	"remote-unseen": {"the way goes on in a cluster that is not read", "name its context with --remote-context"},
 	"unknown-node":  {"a node of the way has no NodeIndex", "see `kubectl get nodeindices`; pelago-agent makes them"},
 	"loop":          {"gateways pass the packet on without end", "report this as a defect, with -o json"},
-	"not-seen":      {"the packet left, and the next node did not see it", "between the two the network drops it: a firewall, the wire, an MTU"},
+	"not-seen":      {"the packet left, and the next node did not see it", "between the two the network drops it: a firewall, the cable, an MTU"},
 	"stack":         {"the packet entered the node's stack, and did not leave it", "a policy or firewall of the node drops it: see the counters of its nftables or iptables rules, NetworkPolicies, rp_filter; if it is for a process of the node itself, does that listen?"},
 	"no-answer":     {"the pod got the packet and did not answer", "does the process listen on that port, and on the pod's address?"},
 	"answer-lost":   {"the pod answered, and the answer did not come back", "trace the other direction"},

@@ -74,9 +74,9 @@ func backupCommand(access Access) *cobra.Command {
 		Use:   "backup FILE",
 		Short: "Write the state of a hub into a file",
 		Long: `backup writes a file, mode 0600, from which the hub can be restored: a tar archive
-with gzip, of a snapshot of etcd (snapshot.db), the authorities of its certificates, the
-keys of its tokens and the key by which data are encrypted (pki/), and its settings
-(settings.yaml). Whoever has the file has the hub. The hub goes on running.`,
+with gzip, of a snapshot of etcd (snapshot.db), its CA certificates and keys, the keys
+that sign tokens, the key that encrypts data (pki/), and its settings (settings.yaml).
+The file grants full control of the hub. The hub keeps running.`,
 		Example: "  pelago hub backup hub-2026-11-25.tar.gz --host-context mgmt\n  pelago hub backup hub.tar.gz --local",
 		Args:    cobra.ExactArgs(1),
 	}, func(ctx context.Context, host view.Member, args []string, out io.Writer) error {
@@ -92,10 +92,10 @@ func restoreCommand(access Access) *cobra.Command {
 		Use:   "restore FILE",
 		Short: "Replace the state of a hub by that of a backup",
 		Long: `restore puts the state of a backup into a hub that init has made, the lost one or a
-new one: objects, keys and, in a host cluster, the address. Members go on without a change,
-if the hub is at the address of before; nothing is created again in them. Changes of the
-hub since the backup are lost. Objects of before the restore stay on the volume of etcd, in
-the directory "former".
+new one: objects, keys and, in a host cluster, the address. Members reconnect unchanged if
+the hub keeps its address; nothing is created again in them. Changes of the hub since the
+backup are lost. The data before the restore stay on the volume of etcd, in the directory
+"former".
 
 In a host cluster the hub is stopped, and started again. On this machine systemd units are
 stopped; run ` + "`pelago init --local`" + ` afterwards.`,
@@ -133,8 +133,8 @@ func renewCommand(access Access) *cobra.Command {
 	return h.complete(&cobra.Command{
 		Use:   "renew",
 		Short: "Renew the certificates of a hub",
-		Long: `renew issues those certificates again that have less than a third of their year left.
-A CronJob of the host cluster, or a timer of systemd, runs it daily.`,
+		Long: `renew reissues the certificates that have less than a third of their validity of a year
+left. A CronJob of the host cluster, or a timer of systemd, runs it daily.`,
 		Example: "  pelago hub renew --host-context mgmt",
 		Args:    cobra.NoArgs,
 	}, func(ctx context.Context, host view.Member, _ []string, out io.Writer) error {
@@ -167,8 +167,8 @@ bindings. A pelago-hub outside of the cluster must have been stopped.`,
 		Args:    cobra.NoArgs,
 	}
 	var yes, force, purge bool
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	cmd.Flags().BoolVar(&force, "force", false, "although members are registered, or the hub does not answer")
+	cmd.Flags().BoolVar(&yes, "yes", false, "skip the confirmation prompt")
+	cmd.Flags().BoolVar(&force, "force", false, "remove even if members are registered or the hub is unreachable")
 	cmd.Flags().BoolVar(&purge, "purge", false, "remove keys and data as well: the hub is lost unless there is a backup")
 	confirm := func(what string, out io.Writer) error {
 		if yes {
@@ -287,7 +287,7 @@ func WroteAdmin(file string, admin []byte, progress deploy.Progress, out io.Writ
 	if _, err := WriteSecretFile(file, admin, ""); err != nil {
 		return err
 	}
-	progress("Wrote %s, by which the administrator reaches the hub", file)
+	progress("Wrote %s, the kubeconfig of the hub's administrator", file)
 	progress("The hub is ready")
 	fmt.Fprintf(out, "\nKeep a backup of the hub: `pelago hub backup`.\n\nMake clusters members. Push, the hub writes the cluster:\n\n  pelago join NAME --kubeconfig %s --cluster-kubeconfig FILE\n\n"+
 		"Pull, an agent in the cluster watches the hub, and the clusters share a network as well:\n\n  pelago deploy-broker --kubeconfig %s\n"+
