@@ -55,8 +55,8 @@ object; ADOPTION is Y if the object was propagated by the hub, N if not.
 
 Push members are reached with their Secret, if you are allowed to read it. Others, and pull members,
 are reached through the hub with your own name and rights there (proxy.pelago.io), or through the
-context of the kubeconfig in --member-context. Of a pull member that is not named and cannot be
-reached, the status in its Works is shown in a table of its own.
+context of the kubeconfig in --member-context. For an unreachable pull member that is not named, a
+separate table shows the status in its Works.
 
 ` + "`get clusters`" + ` lists the clusters themselves.`,
 		Example: `  pelago get clusters -o wide

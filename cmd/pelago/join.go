@@ -159,7 +159,7 @@ func (j *join) addMemberFlags(cmd *cobra.Command, id string) {
 	j.image.add(f, "image of all components")
 	j.pods.Add(f)
 	f.BoolVar(&j.dryRun, "dry-run", false, "print all objects that would be written into the cluster, and write none, neither there nor at the hub; what "+
-		"join gets at the hub, as the token, is left out")
+		"join gets from the hub, such as the token, is left out")
 	f.StringVarP(&j.output, "output", "o", "yaml", "with --dry-run: yaml or json")
 	f.BoolVar(&j.components, "components", true, "install the components; false: only register and write the configuration (a Helm chart installs them)")
 	f.BoolVar(&j.registered, "keep-registration", false, "update an existing member without contacting the hub; the credential of the file may have expired")

@@ -20,8 +20,8 @@ func registerCommand() *cobra.Command {
 		Short: "Join a cluster to a clusterset with a token of its hub",
 		Long: `register does what join does with broker-info.subm, for a cluster that has a token of
 the hub instead. SERVER is the hub's API server, as the cluster's pods reach it. Its
-CA is pinned by a hash of the public key, so neither a file nor trust in the way there
-is needed. All other flags are those of join.`,
+CA is pinned by a hash of the public key, so neither a file nor a trusted network is
+needed. All other flags are those of join.`,
 		Example: `  pelago register 192.0.2.1:6443 --token abcdef.0123456789abcdef \
     --discovery-token-ca-cert-hash sha256:HASH --cluster-name c1 --context c1`,
 		Args: cobra.ExactArgs(1),

@@ -116,8 +116,8 @@ func tokenDeleteCommand() *cobra.Command {
 	var a access
 	cmd := &cobra.Command{
 		Use: "delete TOKEN...", Short: "Delete tokens, by their first six characters", Example: "  pelago token delete abcdef", Args: cobra.MinimumNArgs(1),
-		Long: `delete deletes tokens: with them no cluster can register any more, except one that
-has begun to within the last ten minutes. Clusters that have registered stay.`,
+		Long: `delete deletes tokens: no cluster can register with them any more, except one that
+has begun within the last ten minutes. Registered clusters stay members.`,
 	}
 	cmd.RunE = a.run(func(ctx context.Context, hub *cluster, args []string, out io.Writer) error {
 		for _, id := range args {

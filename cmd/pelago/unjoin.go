@@ -36,17 +36,16 @@ func unjoinCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unjoin [NAME]", Aliases: []string{"unregister"},
 		Short: "Remove a cluster from its clusterset",
-		Long: `unjoin has two halves. At the hub, with --clusterid, it withdraws the cluster's
-rights and removes all that the hub holds of it; its addresses become free, and
-the other clusters stop sending to it. At the member, without --clusterid, it
-takes Pelago off the nodes and out of the cluster, after a prompt unless --yes is
-given. Do the hub's half first.
+		Long: `unjoin has two steps. At the hub, with --clusterid, it revokes the cluster's rights and
+removes all that the hub stores of it; its addresses become free, and the other
+clusters stop sending to it. At the member, without --clusterid, it removes Pelago from
+the nodes and the cluster, after a prompt unless --yes is given. Do the hub's step
+first.
 
-With a NAME, at the hub, the cluster is no member for workloads any more, push or
-pull: what was propagated to it is removed there as its policies say, and the network
-stays. --cluster-kubeconfig also removes the hub's ServiceAccount from a push
-member. A cluster that does not answer any more is given up with --force: what was
-propagated to it stays there, and is listed.`,
+With a NAME, at the hub, it ends the membership for workloads, push or pull: propagated
+objects are removed from the cluster as the policies say, and the network stays.
+--cluster-kubeconfig also removes the hub's ServiceAccount from a push member. --force
+gives up an unreachable cluster: what was propagated to it stays there, and is listed.`,
 		Example: `  pelago unjoin --context hub --clusterid g1
   pelago unjoin --context g1
   pelago unjoin --context g1 --yes    # in a script
@@ -75,12 +74,11 @@ propagated to it stays there, and is listed.`,
 	cmd.ValidArgsFunction = u.complete(clusterNames)
 	u.addFlags(cmd.Flags())
 	u.cluster.add(cmd.Flags())
-	cmd.Flags().StringVar(&u.clusterID, "clusterid", "", "remove what the hub, which the kubeconfig names, holds of this cluster")
+	cmd.Flags().StringVar(&u.clusterID, "clusterid", "", "remove this cluster from the hub that the kubeconfig names")
 	cmd.Flags().BoolVar(&u.yes, "yes", false, "at the member: skip the confirmation prompt")
-	cmd.Flags().BoolVar(&u.force, "force", false, "at the hub: do not wait for a cluster that cannot be reached; what was "+
-		"propagated to it stays there, and is listed")
-	cmd.Flags().DurationVar(&u.timeout, "timeout", 2*time.Minute, "how long to wait for nodes to be clean, or for workloads to be "+
-		"gone")
+	cmd.Flags().BoolVar(&u.force, "force", false, "at the hub: do not wait for an unreachable cluster; what was propagated to it "+
+		"stays there, and is listed")
+	cmd.Flags().DurationVar(&u.timeout, "timeout", 2*time.Minute, "how long to wait until nodes are clean, or workloads removed")
 	return cmd
 }
 

@@ -34,10 +34,10 @@ const osLabel = "kubernetes.io/os"
 // Add adds the flags.
 func (p *Pods) Add(f *pflag.FlagSet) {
 	f.StringSliceVar(&p.pullSecrets, "image-pull-secret", nil, "Secret of namespace "+config.SystemNamespace+" by which nodes pull the image; may be repeated")
-	f.StringSliceVar(&p.nodeSelector, "node-selector", nil, "label `KEY=VALUE` of the nodes for all pods but pelago-node, which runs on every node; may be repeated")
+	f.StringSliceVar(&p.nodeSelector, "node-selector", nil, "label `KEY=VALUE` of the nodes for all pods except pelago-node, which runs on every node; may be repeated")
 	f.StringSliceVar(&p.tolerations, "toleration", nil, "taint `KEY[=VALUE][:EFFECT]` that they tolerate (pelago-node tolerates all); may be repeated")
-	f.StringVar(&p.httpProxy, "http-proxy", "", "URL of the agents' proxy for http")
-	f.StringVar(&p.httpsProxy, "https-proxy", "", "URL of the agents' proxy for https, on the way to the hub")
+	f.StringVar(&p.httpProxy, "http-proxy", "", "URL of the proxy for the agents' http connections")
+	f.StringVar(&p.httpsProxy, "https-proxy", "", "URL of the proxy for the agents' https connections, such as those to the hub")
 	f.StringVar(&p.noProxy, "no-proxy", "", "names, addresses and ranges that the agents reach without a proxy, separated by commas, besides the own cluster's")
 }
 
